@@ -1,0 +1,438 @@
+/*
+ * dp.h - averages gradients across ranks while the backward pass is still running.
+ *
+ * The one header a program needs; it depends on the C library alone. A background coordinator
+ * agrees with the other ranks on which tensors are ready everywhere, fuses them and reduces them;
+ * the program submits, computes on, and waits. Nothing here is global: every object hangs off a
+ * dp_context_t, and several contexts may live in one process.
+ *
+ *     dp_init(NULL, &dp);                                      // under dprun, or a world of one
+ *     dp_gradients_create(dp, tensors, n, NULL, &gradients);   // broadcasts rank 0's weights
+ *     dp_gradients_ready(gradients, i, NULL);                  // in backward, tensor by tensor
+ *     if (dp_gradients_sync(gradients, &result) != DP_OK) ...  // averaged; result.norm, .skip
+ *     dp_finalize(dp);
+ */
+#ifndef DP_H
+#define DP_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define DP_VERSION_MAJOR 0
+#define DP_VERSION_MINOR 1
+#define DP_VERSION_PATCH 0
+
+#define DP_NAME_MAX 255    /* bytes of a tensor's name, without the terminator */
+#define DP_GROUPED_MAX 4096 /* tensors of one grouped operation */
+
+#if defined(__GNUC__)
+#define DP_API __attribute__((visibility("default")))
+#else
+#define DP_API
+#endif
+
+typedef struct dp_context dp_context_t;     /* one rank of a world */
+typedef struct dp_group dp_group_t;         /* ranks that work together; today the world */
+typedef struct dp_handle dp_handle_t;       /* one operation in flight */
+typedef struct dp_gradients dp_gradients_t; /* the gradients of one model */
+
+/* What a call reports. A code exists where a caller would act differently on it. */
+typedef enum dp_status {
+    DP_OK = 0,
+    DP_ERR_INVALID,     /* an argument is wrong; nothing was done */
+    DP_ERR_CONFIG,      /* a setting, or the environment a launcher left, is wrong */
+    DP_ERR_NO_MEMORY,   /* host memory ran out */
+    DP_ERR_SYSTEM,      /* the operating system or a library under us refused */
+    DP_ERR_UNSUPPORTED, /* valid, but not on this machine or in this build */
+    DP_ERR_AGAIN,       /* not now: the submission queue is full, or dp_test: not complete yet */
+    DP_ERR_BUSY,        /* this name was submitted before and has not been launched yet */
+    DP_ERR_TIMEOUT,     /* the wait ended, the operation goes on */
+    DP_ERR_MISMATCH,    /* ranks disagree about this tensor; other tensors are untouched */
+    DP_ERR_LEFT,        /* a rank finalized before it submitted this tensor */
+    DP_ERR_PEER_LOST,   /* a rank died; this context can only be finalized */
+    DP_ERR_ABORTED,     /* dp_abort() somewhere, or an internal failure; likewise */
+    DP_ERR_STALLED,     /* a tensor waited longer than DP_STALL_LIMIT; likewise */
+    DP_ERR_ORDER,       /* calls in an order that cannot be right: sync twice, ready twice */
+    DP_ERR_CHECK        /* DP_CHECK=1 found a buffer written in flight, or replicas that differ */
+} dp_status_t;
+
+/* Element types. Values are part of the wire protocol. */
+typedef enum dp_dtype {
+    DP_U8 = 0,
+    DP_I8 = 1,
+    DP_U16 = 2,
+    DP_I16 = 3,
+    DP_I32 = 4,
+    DP_U32 = 5,
+    DP_I64 = 6,
+    DP_U64 = 7,
+    DP_F16 = 8,
+    DP_BF16 = 9,
+    DP_F32 = 10,
+    DP_F64 = 11,
+    DP_BOOL = 12, /* one byte, 0 or 1 */
+    DP_DTYPE_COUNT = 13
+} dp_dtype_t;
+
+/*
+ * How elements combine. 16-bit floats accumulate in fp32; integers wrap. The average of integers
+ * divides after the sum, toward zero. In min and max a NaN wins. For DP_BOOL sum and max are the
+ * logical or, product and min the logical and, and there is no average.
+ */
+typedef enum dp_reduce {
+    DP_SUM = 0,
+    DP_AVERAGE = 1,
+    DP_MIN = 2,
+    DP_MAX = 3,
+    DP_PRODUCT = 4,
+    DP_REDUCE_COUNT = 5
+} dp_reduce_t;
+
+/*
+ * What fp32 elements become on a wire between machines. Applies to sums and averages of DP_F32;
+ * other operations travel as they are. fp16 carries a power-of-two scale per tensor that follows
+ * the largest magnitude last seen; an overflow becomes Inf in the result of every rank.
+ */
+typedef enum dp_wire {
+    DP_WIRE_DEFAULT = 0, /* DP_WIRE, or none */
+    DP_WIRE_NONE = 1,
+    DP_WIRE_FP16 = 2,
+    DP_WIRE_BF16 = 3
+} dp_wire_t;
+
+/* ---- Life ------------------------------------------------------------------------------- */
+
+typedef struct dp_init_options {
+    size_t size;        /* sizeof(dp_init_options_t), by DP_INIT_OPTIONS_INIT */
+    char *error;        /* receives why dp_init() failed, always terminated; may be NULL */
+    size_t error_bytes; /* room in error */
+} dp_init_options_t;
+#define DP_INIT_OPTIONS_INIT {sizeof(dp_init_options_t), NULL, 0}
+
+/**
+ * Joins the world that dprun describes in the environment, or forms a world of one where no
+ * launcher is present. Collective: returns when every rank has come.
+ *
+ * @param options NULL for the defaults; copied
+ * @param context set only on DP_OK; give it back with dp_finalize()
+ * @return DP_OK
+ *         DP_ERR_CONFIG    a DP_ variable is out of range, or a launcher's variables are incomplete
+ *         DP_ERR_MISMATCH  another rank runs another version of the library
+ *         DP_ERR_TIMEOUT   a rank did not come within DP_START_TIMEOUT
+ *         DP_ERR_SYSTEM, DP_ERR_NO_MEMORY
+ * Threads: any; not concurrently with itself under one launcher's environment.
+ */
+DP_API dp_status_t dp_init(const dp_init_options_t *options, dp_context_t **context);
+
+/**
+ * Leaves the world. Waits for this rank's own operations, then for every rank to finalize. Frees
+ * the context, its memory from dp_alloc() and every handle not released, whatever it returns.
+ *
+ * @param context may be NULL
+ * @return DP_OK, or why the world had already failed
+ * Threads: no other call on this context may run or follow.
+ */
+DP_API dp_status_t dp_finalize(dp_context_t *context);
+
+/**
+ * Fails every operation on every rank with one reason, naming this rank. The context can then
+ * only be finalized; the process lives on. Does not block.
+ *
+ * @param reason a line for people; copied; NULL: none given
+ */
+DP_API void dp_abort(dp_context_t *context, const char *reason);
+
+/* The name of a status, e.g. "DP_ERR_MISMATCH". Never NULL. */
+DP_API const char *dp_status_string(dp_status_t status);
+
+/*
+ * What went wrong last in this context, naming rank, host, tensor and both values. Empty while
+ * nothing did. Valid until dp_finalize(). Threads: any.
+ */
+DP_API const char *dp_error_text(const dp_context_t *context);
+
+/* "0.1.0", and a line of features: "0.1.0 ucx 1.13.1 cuda no ...". Static. */
+DP_API const char *dp_version(void);
+DP_API const char *dp_build_info(void);
+
+/* The value of a setting in force, by its name without DP_, e.g. "FUSION_BYTES"; NULL: no such
+ * setting. Valid until dp_finalize(). */
+DP_API const char *dp_setting(const dp_context_t *context, const char *name);
+
+/* ---- Who -------------------------------------------------------------------------------- */
+
+/* The group of all ranks; lives as long as the context. */
+DP_API dp_group_t *dp_world(dp_context_t *context);
+DP_API int dp_rank(const dp_context_t *context);       /* 0 .. size-1 */
+DP_API int dp_size(const dp_context_t *context);       /* ranks in the world */
+DP_API int dp_local_rank(const dp_context_t *context); /* among the ranks of this machine */
+DP_API int dp_local_size(const dp_context_t *context);
+DP_API int dp_node_rank(const dp_context_t *context);  /* which machine, 0 .. node_count-1 */
+DP_API int dp_node_count(const dp_context_t *context);
+
+/* ---- Memory ----------------------------------------------------------------------------- */
+
+/**
+ * Allocates memory that the ranks of a machine reduce where it lies, without a copy. Zeroed,
+ * aligned to 4096 bytes. Ordinary memory works everywhere too, at the price of two copies.
+ *
+ * @param bytes  may be 0
+ * @param memory set only on DP_OK; give it back with dp_free(), at the latest by dp_finalize()
+ * Threads: any.
+ */
+DP_API dp_status_t dp_alloc(dp_context_t *context, size_t bytes, void **memory);
+
+/* Gives memory back. No operation may be using it. NULL is fine; a foreign pointer is
+ * DP_ERR_INVALID. Threads: any. */
+DP_API dp_status_t dp_free(dp_context_t *context, void *memory);
+
+/* ---- Collectives ------------------------------------------------------------------------ */
+
+/* Options of one operation; copied. */
+typedef struct dp_options {
+    size_t size;        /* sizeof(dp_options_t), by DP_OPTIONS_INIT */
+    dp_reduce_t reduce; /* reductions only */
+    dp_wire_t wire;     /* reductions of DP_F32 only */
+    double prescale;    /* multiplies each element before the reduction; floats only, else 1 */
+    double postscale;   /* multiplies the result; floats only, else 1 */
+    void *stream;       /* the device stream that produces the data; NULL for host memory */
+} dp_options_t;
+#define DP_OPTIONS_INIT {sizeof(dp_options_t), DP_SUM, DP_WIRE_DEFAULT, 1.0, 1.0, NULL}
+
+/* What an operation found; the figures of reductions are equal on all ranks. */
+typedef struct dp_result {
+    size_t size;        /* sizeof(dp_result_t), by DP_RESULT_INIT */
+    uint64_t nonfinite; /* Inf and NaN elements in the result of a floating-point sum or average */
+    double sum_squares; /* of that result's finite elements; independent of fusion and rank count */
+    double absmax;      /* its largest finite magnitude */
+    const char *text;   /* why it failed, or ""; valid until dp_finalize() */
+} dp_result_t;
+#define DP_RESULT_INIT {sizeof(dp_result_t), 0, 0.0, 0.0, ""}
+
+/**
+ * Reduces a tensor over all ranks. Returns once the request is queued.
+ *
+ * Every rank submits the same name, dtype, count and options, in any order; small tensors may
+ * travel fused. A name may be used again as soon as its operation has completed here, and is
+ * cheap from its second use on. Results are bit-equal on all ranks and from run to run.
+ * Method: Sergeev and Del Balso 2018, arXiv:1802.05799.
+ *
+ * @param group   from dp_world()
+ * @param name    1 to DP_NAME_MAX bytes, unique among tensors in flight; copied
+ * @param in      [count] elements; borrowed until the handle completes
+ * @param out     [count] elements; may equal in, must not overlap it otherwise; borrowed likewise
+ * @param count   elements of dtype, not bytes; may be 0
+ * @param options NULL: DP_OPTIONS_INIT; copied
+ * @param handle  set only on DP_OK, give it back with dp_wait() or dp_release(); NULL if not
+ *                needed (see dp_wait_all())
+ * @return DP_OK              queued; a later failure arrives through dp_wait()
+ *         DP_ERR_INVALID     NULL, a bad name, an unknown dtype or reduction, scales on integers
+ *         DP_ERR_UNSUPPORTED a stream, on a host without a device
+ *         DP_ERR_BUSY        this name was submitted before and has not been launched yet
+ *         DP_ERR_AGAIN       the submission queue is full
+ *         DP_ERR_PEER_LOST, DP_ERR_ABORTED, DP_ERR_STALLED  this context can only be finalized
+ * Threads: any, concurrently. Never blocks on another rank.
+ */
+DP_API dp_status_t dp_allreduce(dp_group_t *group, const char *name, const void *in, void *out,
+                                size_t count, dp_dtype_t dtype, const dp_options_t *options,
+                                dp_handle_t **handle);
+
+/* One member of a grouped operation. */
+typedef struct dp_tensor {
+    const void *in; /* [count] */
+    void *out;      /* [count]; may equal in */
+    size_t count;
+    dp_dtype_t dtype;
+} dp_tensor_t;
+
+/**
+ * Reduces several tensors as one operation: all complete, or all fail with one status.
+ *
+ * @param name    of the whole operation; otherwise as in dp_allreduce()
+ * @param tensors [count], count in 1 .. DP_GROUPED_MAX, the same list on every rank; copied
+ * Otherwise as dp_allreduce(); the result's figures cover all tensors.
+ */
+DP_API dp_status_t dp_grouped_allreduce(dp_group_t *group, const char *name,
+                                        const dp_tensor_t *tensors, size_t count,
+                                        const dp_options_t *options, dp_handle_t **handle);
+
+/**
+ * Copies the root's tensor to all ranks.
+ *
+ * @param in   [count], read on the root only; may be NULL elsewhere
+ * @param out  [count], written on every rank; on the root it may equal in
+ * @param root a rank of the group, the same on every rank
+ * Otherwise as dp_allreduce().
+ */
+DP_API dp_status_t dp_broadcast(dp_group_t *group, const char *name, const void *in, void *out,
+                                size_t count, dp_dtype_t dtype, int root,
+                                const dp_options_t *options, dp_handle_t **handle);
+
+/**
+ * Concatenates the ranks' tensors in rank order.
+ *
+ * @param in    [count], this rank's part, as large on every rank
+ * @param out   [size of the group][count]; in may be this rank's row of it
+ * @param count elements that one rank contributes
+ * Otherwise as dp_allreduce().
+ */
+DP_API dp_status_t dp_allgather(dp_group_t *group, const char *name, const void *in, void *out,
+                                size_t count, dp_dtype_t dtype, const dp_options_t *options,
+                                dp_handle_t **handle);
+
+/**
+ * Reduces like dp_allreduce() and leaves row r of the result on rank r.
+ *
+ * @param in    [size of the group][count]
+ * @param out   [count]; may be this rank's row of in
+ * @param count elements that one rank receives
+ * Otherwise as dp_allreduce(); the result's figures cover all rows.
+ */
+DP_API dp_status_t dp_reduce_scatter(dp_group_t *group, const char *name, const void *in,
+                                     void *out, size_t count, dp_dtype_t dtype,
+                                     const dp_options_t *options, dp_handle_t **handle);
+
+/* Completes once every rank has submitted it. Otherwise as dp_allreduce(). */
+DP_API dp_status_t dp_barrier(dp_group_t *group, const char *name, dp_handle_t **handle);
+
+/**
+ * Waits for an operation and, when it is over, releases the handle.
+ *
+ * @param handle  from a submission; gone unless the answer is DP_ERR_TIMEOUT
+ * @param seconds at most; negative: for ever; 0: only look
+ * @param result  may be NULL; written unless the answer is DP_ERR_TIMEOUT or DP_ERR_INVALID
+ * @return the operation's status, or DP_ERR_TIMEOUT: it goes on and the handle stays
+ * Threads: one at a time per handle. A short adaptive spin, then sleeps.
+ */
+DP_API dp_status_t dp_wait(dp_handle_t *handle, double seconds, dp_result_t *result);
+
+/* DP_ERR_AGAIN while the operation runs, then its status. Keeps the handle. Never blocks. */
+DP_API dp_status_t dp_test(const dp_handle_t *handle);
+
+/* Gives a handle back without waiting; the operation goes on. NULL is fine. */
+DP_API void dp_release(dp_handle_t *handle);
+
+/**
+ * Waits until every operation submitted before this call is over, with or without a handle.
+ *
+ * @return DP_OK, the first failure among those whose handle was NULL or released since the last
+ *         call, or DP_ERR_TIMEOUT. Handles stay valid.
+ */
+DP_API dp_status_t dp_wait_all(dp_context_t *context, double seconds);
+
+/* ---- Gradients of a model --------------------------------------------------------------- */
+
+/* One parameter tensor. Tied weights are one entry, ready when the last contribution is in. */
+typedef struct dp_gradient {
+    const char *name; /* unique in the list; copied */
+    void *weight;     /* [count] of dtype; borrowed until destroy; NULL: not broadcast or checked */
+    void *gradient;   /* [count] of dtype; borrowed until destroy; best from dp_alloc() */
+    size_t count;
+    dp_dtype_t dtype; /* a floating-point type */
+} dp_gradient_t;
+
+typedef struct dp_gradients_options {
+    size_t size;         /* by DP_GRADIENTS_OPTIONS_INIT */
+    const char *prefix;  /* goes before the names, so that two models can share a context */
+    dp_wire_t wire;
+    int accumulation;    /* readies of each tensor per sync; the result divides by it too */
+    int zero_unready;    /* 1: a tensor not ready at sync counts as zeros; 0: that is an error */
+    double clip_norm;    /* largest global norm; 0: no clipping */
+    double loss_scale;   /* the initial dynamic loss scale (use a power of two); 0: none */
+    int loss_scale_grow; /* good steps before the scale doubles */
+} dp_gradients_options_t;
+#define DP_GRADIENTS_OPTIONS_INIT                                                                 \
+    {sizeof(dp_gradients_options_t), "", DP_WIRE_DEFAULT, 1, 0, 0.0, 0.0, 2000}
+
+/* What a sync found; equal on all ranks. */
+typedef struct dp_gradients_result {
+    size_t size;        /* by DP_GRADIENTS_RESULT_INIT */
+    double norm;        /* of all averaged gradients together, unscaled */
+    double clip;        /* multiply gradients by this in the optimizer: min(1, clip_norm / norm) */
+    double loss_scale;  /* multiply the loss by this in the next step; 1 where not used */
+    uint64_t nonfinite; /* Inf and NaN elements */
+    int skip;           /* 1: leave the weights alone this time (overflow) */
+} dp_gradients_result_t;
+#define DP_GRADIENTS_RESULT_INIT {sizeof(dp_gradients_result_t), 0.0, 1.0, 1.0, 0, 0}
+
+/**
+ * Takes on the gradients of a model and makes every rank's weights equal to rank 0's. Collective.
+ *
+ * @param tensors   [count] in the order backward finishes them, the same list on every rank
+ * @param options   NULL for the defaults; copied
+ * @param gradients set only on DP_OK; destroy it before dp_finalize()
+ * @return DP_OK, DP_ERR_INVALID, DP_ERR_MISMATCH (ranks list different tensors), ...
+ */
+DP_API dp_status_t dp_gradients_create(dp_context_t *context, const dp_gradient_t *tensors,
+                                       size_t count, const dp_gradients_options_t *options,
+                                       dp_gradients_t **gradients);
+
+/**
+ * Says that gradient `index` is complete; its average begins to travel. From here to the sync
+ * the program must not write it. With accumulation k, the first k-1 calls only count.
+ *
+ * @param stream the device stream that produces it; NULL for host memory
+ * @return DP_OK, DP_ERR_INVALID, DP_ERR_ORDER (ready more often than accumulation says), ...
+ * Threads: one at a time per object. Never blocks on another rank.
+ */
+DP_API dp_status_t dp_gradients_ready(dp_gradients_t *gradients, size_t index, void *stream);
+
+/**
+ * Waits until every gradient is averaged in place: sum over ranks / (ranks * accumulation),
+ * unscaled by the loss scale. Then clip and step.
+ *
+ * @param result may be NULL
+ * @return DP_OK         averaged, also when result->skip is 1
+ *         DP_ERR_ORDER  a tensor was never ready, or sync twice without ready; nothing is lost:
+ *                       make it ready and sync again
+ *         DP_ERR_CHECK  under DP_CHECK=1: written in flight, or weights differ between ranks
+ *         or the failure of an operation
+ */
+DP_API dp_status_t dp_gradients_sync(dp_gradients_t *gradients, dp_gradients_result_t *result);
+
+/* Waits for what is in flight and frees the object, not the tensors. NULL is fine. */
+DP_API void dp_gradients_destroy(dp_gradients_t *gradients);
+
+/* ---- Sight ------------------------------------------------------------------------------ */
+
+/*
+ * Marks for the timeline. Spans nest per thread and cost well under a microsecond. The name is
+ * copied, once per distinct text. Threads: any.
+ */
+DP_API void dp_step_begin(dp_context_t *context, uint64_t step);
+DP_API void dp_step_end(dp_context_t *context);
+DP_API void dp_span_begin(dp_context_t *context, const char *name);
+DP_API void dp_span_end(dp_context_t *context);
+
+/* Counters since dp_init(). */
+typedef struct dp_stats {
+    size_t size;            /* sizeof(dp_stats_t), by DP_STATS_INIT */
+    uint64_t submitted;     /* operations */
+    uint64_t completed;     /* of these, over, failed or not */
+    uint64_t failed;
+    uint64_t buckets;       /* fused transfers */
+    uint64_t bytes_reduced; /* payload of completed operations, in the program's element types */
+    uint64_t bytes_packed;  /* of these, copied through a fusion slot */
+    uint64_t bytes_wire;    /* sent to other machines by this rank's engine */
+    uint64_t control_sent;  /* negotiation messages, without heartbeats */
+    uint64_t control_received;
+    uint64_t wait_ns;       /* this program's threads were blocked in dp_wait and its kin */
+    uint64_t skew_ns;       /* of that, while some rank had not yet submitted */
+    uint64_t transfer_ns;   /* the data plane was packing, reducing or unpacking */
+    uint64_t coordinator_cpu_ns;
+    uint64_t launch_cpu_ns; /* CPU time of the data plane's threads */
+    uint64_t trace_dropped; /* timeline records that found no room */
+} dp_stats_t;
+#define DP_STATS_INIT {sizeof(dp_stats_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+
+/* Fills in the counters. Threads: any. */
+DP_API dp_status_t dp_stats_get(dp_context_t *context, dp_stats_t *stats);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* DP_H */
