@@ -1,0 +1,59 @@
+/*
+ * auth.c - challenges, proofs and tags from one shared secret, by libsodium's HMAC-SHA256.
+ */
+#include "runtime/base/auth.h"
+
+#include <sodium.h>
+#include <string.h>
+
+_Static_assert(DP_SECRET_BYTES == crypto_auth_hmacsha256_KEYBYTES, "the secret is the HMAC's key");
+_Static_assert(DP_PROOF_BYTES == crypto_auth_hmacsha256_BYTES, "a proof is a whole HMAC");
+
+void dp_random(void *data, size_t bytes)
+{
+    /* randombytes_buf() needs no sodium_init(): it reads the kernel's generator, and what that
+     * call would pick (faster code) does not matter for a few challenges. */
+    randombytes_buf(data, bytes);
+}
+
+/* The length goes in front of the purpose, so that no purpose continues into the data. */
+static void hmac_begin(crypto_auth_hmacsha256_state *state, const dp_secret_t *secret,
+                       const char *purpose)
+{
+    const uint8_t length = (uint8_t)strnlen(purpose, 255);
+
+    crypto_auth_hmacsha256_init(state, secret->bytes, sizeof(secret->bytes));
+    crypto_auth_hmacsha256_update(state, &length, 1);
+    crypto_auth_hmacsha256_update(state, (const uint8_t *)purpose, length);
+}
+
+void dp_auth_prove(const dp_secret_t *secret, const char *purpose, const uint8_t *challenge,
+                   const uint8_t *other_challenge, uint8_t proof[DP_PROOF_BYTES])
+{
+    crypto_auth_hmacsha256_state state;
+
+    hmac_begin(&state, secret, purpose);
+    crypto_auth_hmacsha256_update(&state, challenge, DP_CHALLENGE_BYTES);
+    crypto_auth_hmacsha256_update(&state, other_challenge, DP_CHALLENGE_BYTES);
+    crypto_auth_hmacsha256_final(&state, proof);
+    sodium_memzero(&state, sizeof(state));
+}
+
+int dp_auth_equal(const uint8_t *a, const uint8_t *b, size_t bytes)
+{
+    return sodium_memcmp(a, b, bytes) == 0;
+}
+
+uint64_t dp_auth_tag(const dp_secret_t *secret, const char *purpose)
+{
+    crypto_auth_hmacsha256_state state;
+    uint8_t digest[crypto_auth_hmacsha256_BYTES];
+    uint64_t tag = 0;
+
+    hmac_begin(&state, secret, purpose);
+    crypto_auth_hmacsha256_final(&state, digest);
+    sodium_memzero(&state, sizeof(state));
+    for (int i = 0; i < 8; i++)
+        tag |= (uint64_t)digest[i] << (8 * i);
+    return tag;
+}

@@ -1,0 +1,34 @@
+/*
+ * auth.h - proves that both ends of a rendezvous connection know the job's secret.
+ *
+ * HMAC-SHA256 over fresh challenges (libsodium). The secret itself never travels; it comes through
+ * an inherited descriptor, never through argv or the environment.
+ */
+#ifndef DP_BASE_AUTH_H
+#define DP_BASE_AUTH_H
+
+#include "runtime/base/error.h"
+
+#define DP_SECRET_BYTES 32
+#define DP_CHALLENGE_BYTES 32
+#define DP_PROOF_BYTES 32
+
+typedef struct dp_secret {
+    uint8_t bytes[DP_SECRET_BYTES];
+} dp_secret_t;
+
+/* Random bytes fit for keys. */
+void dp_random(void *data, size_t bytes);
+
+/* proof = HMAC(secret, purpose || challenge || challenge of the other side). The purpose keeps a
+ * proof of one side from serving as that of the other. */
+void dp_auth_prove(const dp_secret_t *secret, const char *purpose, const uint8_t *challenge,
+                   const uint8_t *other_challenge, uint8_t proof[DP_PROOF_BYTES]);
+
+/* 1 when equal, in constant time. */
+int dp_auth_equal(const uint8_t *a, const uint8_t *b, size_t bytes);
+
+/* A 64-bit tag for our control frames, derived from the secret. */
+uint64_t dp_auth_tag(const dp_secret_t *secret, const char *purpose);
+
+#endif

@@ -1,0 +1,76 @@
+/*
+ * log.c - one line, one write().
+ *
+ * It must not allocate, lock or touch stdio, so that it may be called from anywhere but a signal
+ * handler.
+ */
+#include "runtime/base/log.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Below PIPE_BUF, up to which the kernel never mixes two writers of one pipe. */
+#define LINE_MAX_BYTES 2048
+
+static const char *level_name(dp_log_level_t level)
+{
+    switch (level) {
+    case DP_LOG_ERROR:
+        return "error";
+    case DP_LOG_WARN:
+        return "warn";
+    case DP_LOG_INFO:
+        return "info";
+    case DP_LOG_DEBUG:
+        return "debug";
+    case DP_LOG_TRACE:
+        return "trace";
+    }
+    return "?";
+}
+
+void dp_log_init(dp_log_t *log, dp_log_level_t level, int rank)
+{
+    log->level = level;
+    log->rank = rank;
+    log->fd = STDERR_FILENO;
+}
+
+void dp_log_write(const dp_log_t *log, dp_log_level_t level, const char *format, ...)
+{
+    char line[LINE_MAX_BYTES];
+    const size_t room = sizeof(line) - 1; /* the newline's */
+    va_list arguments;
+    size_t bytes;
+    int printed;
+    int saved = errno; /* a caller may log before it looks at errno */
+
+    if (log == NULL || level > log->level) return;
+    if (log->rank >= 0) {
+        printed = snprintf(line, room, "dp %s rank %d: ", level_name(level), log->rank);
+    } else {
+        printed = snprintf(line, room, "dp %s: ", level_name(level));
+    }
+    bytes = printed > 0 ? (size_t)printed : 0;
+    va_start(arguments, format);
+    printed = vsnprintf(line + bytes, room - bytes, format, arguments);
+    va_end(arguments);
+    if (printed > 0) bytes += DP_MIN((size_t)printed, room - bytes - 1);
+    for (size_t i = 0; i < bytes; i++) { /* a name from outside cannot forge a second line */
+        if (line[i] == '\n' || line[i] == '\r') line[i] = ' ';
+    }
+    while (bytes > 0 && line[bytes - 1] == ' ')
+        bytes--;
+    line[bytes++] = '\n';
+    for (size_t sent = 0; sent < bytes;) {
+        ssize_t wrote = write(log->fd, line + sent, bytes - sent);
+
+        if (wrote < 0 && errno == EINTR) continue;
+        if (wrote <= 0) break; /* nowhere left to complain */
+        sent += (size_t)wrote;
+    }
+    errno = saved;
+}

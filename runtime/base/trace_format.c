@@ -1,0 +1,260 @@
+/*
+ * trace_format.c - reads what a recorder left, believing nothing it finds there.
+ *
+ * The file may be foreign, truncated, of a killed rank or of one still writing: each offset is
+ * checked against the bytes at hand, each record against what a record can be.
+ */
+#include "runtime/base/trace_format.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* No clock of ours gets there; keeps sums of times from wrapping. */
+#define LATEST_NS (UINT64_MAX / 4)
+
+static int range_fits(uint64_t offset, uint64_t length, uint64_t bytes)
+{
+    return offset <= bytes && length <= bytes - offset;
+}
+
+static dp_status_t check_header(const dp_trace_file_header_t *header, size_t bytes,
+                                const char *what, dp_error_t *error)
+{
+    uint64_t lanes_bytes;
+
+    if (header->magic != DP_TRACE_MAGIC)
+        return dp_error_set(error, DP_ERR_INVALID, "%s: not a trace of dp (no magic number)", what);
+    if (header->version != DP_TRACE_VERSION)
+        return dp_error_set(error, DP_ERR_INVALID, "%s: trace version %u, this program reads %d",
+                            what, header->version, DP_TRACE_VERSION);
+    if (header->file_bytes > bytes)
+        return dp_error_set(error, DP_ERR_INVALID, "%s: cut short: %zu bytes of %llu", what, bytes,
+                            (unsigned long long)header->file_bytes);
+    lanes_bytes = (uint64_t)header->lane_max * sizeof(dp_trace_file_lane_t);
+    if (header->record_bytes != sizeof(dp_trace_record_t) || header->lane_max > DP_TRACE_LANES ||
+        header->chunk_bytes != DP_TRACE_CHUNK_BYTES || header->lane_offset % 8 != 0 ||
+        header->chunk_offset % 8 != 0 || header->rank < 0 || header->size <= header->rank ||
+        header->size > 1 << 24 || header->start_ns > LATEST_NS ||
+        !range_fits(header->lane_offset, lanes_bytes, bytes) ||
+        !range_fits(header->name_offset, header->name_room, bytes) ||
+        header->name_room > UINT32_MAX ||
+        !range_fits(header->chunk_offset, (uint64_t)header->chunk_count * header->chunk_bytes,
+                    bytes))
+        return dp_error_set(error, DP_ERR_INVALID, "%s: damaged header", what);
+    return DP_OK;
+}
+
+static int record_is_sane(const dp_trace_record_t *record)
+{
+    return record->kind > DP_TRACE_NONE && record->kind < DP_TRACE_KIND_COUNT &&
+           record->start_ns > 0 && record->start_ns < LATEST_NS &&
+           record->duration_ns < LATEST_NS;
+}
+
+static void add_event(dp_trace_file_t *file, const dp_trace_record_t *record, uint32_t lane,
+                      uint32_t is_open)
+{
+    dp_trace_event_t *event = &file->events[file->event_count];
+    uint64_t end = record->start_ns + record->duration_ns;
+
+    if (!record_is_sane(record) || lane >= file->lane_count) {
+        file->bad++;
+        return;
+    }
+    event->record = *record;
+    event->lane = lane;
+    event->is_open = is_open;
+    file->event_count++;
+    if (file->first_ns == 0 || record->start_ns < file->first_ns) file->first_ns = record->start_ns;
+    if (end > file->last_ns) file->last_ns = end;
+}
+
+static int compare_events(const void *a, const void *b)
+{
+    const dp_trace_record_t *left = &((const dp_trace_event_t *)a)->record;
+    const dp_trace_record_t *right = &((const dp_trace_event_t *)b)->record;
+
+    if (left->start_ns != right->start_ns) return left->start_ns < right->start_ns ? -1 : 1;
+    if (left->duration_ns != right->duration_ns)
+        return left->duration_ns > right->duration_ns ? -1 : 1;
+    return (left->kind > right->kind) - (left->kind < right->kind);
+}
+
+/* Chunks in use, and how many events they and the open spans can give. */
+static size_t count_room(const uint8_t *data, const dp_trace_file_header_t *header)
+{
+    size_t room = (size_t)header->lane_max * DP_TRACE_OPEN;
+
+    for (uint32_t i = 0; i < header->chunk_count; i++) {
+        const dp_trace_file_chunk_t *chunk =
+            (const void *)(data + header->chunk_offset + (uint64_t)i * header->chunk_bytes);
+        uint32_t count = atomic_load_explicit(&chunk->count, memory_order_acquire);
+
+        room += DP_MIN((size_t)count, DP_TRACE_CHUNK_RECORDS);
+    }
+    return room;
+}
+
+static void read_lanes(const uint8_t *data, const dp_trace_file_header_t *header,
+                       dp_trace_file_t *file)
+{
+    const dp_trace_file_lane_t *lanes = (const void *)(data + header->lane_offset);
+
+    for (uint32_t i = 0; i < header->lane_max; i++) {
+        uint32_t kind = atomic_load_explicit(&lanes[i].kind, memory_order_acquire);
+
+        if (kind == 0) break;
+        file->lanes[i].kind = (dp_trace_lane_kind_t)DP_MIN(kind - 1, DP_TRACE_LANE_STREAM);
+        file->lanes[i].name = lanes[i].name;
+        file->lanes[i].tid = lanes[i].tid;
+        file->lane_count = i + 1;
+    }
+}
+
+static void read_chunks(const uint8_t *data, const dp_trace_file_header_t *header, size_t room,
+                        dp_trace_file_t *file)
+{
+    for (uint32_t i = 0; i < header->chunk_count; i++) {
+        const dp_trace_file_chunk_t *chunk =
+            (const void *)(data + header->chunk_offset + (uint64_t)i * header->chunk_bytes);
+        size_t count = atomic_load_explicit(&chunk->count, memory_order_acquire);
+
+        count = DP_MIN(count, DP_TRACE_CHUNK_RECORDS);
+        /* the file may still grow under us: never past the room counted before */
+        for (size_t k = 0; k < count && file->event_count + file->bad < room; k++)
+            add_event(file, &chunk->records[k], chunk->lane, 0);
+    }
+}
+
+static void read_open_spans(const uint8_t *data, const dp_trace_file_header_t *header, size_t room,
+                            dp_trace_file_t *file)
+{
+    const dp_trace_file_lane_t *lanes = (const void *)(data + header->lane_offset);
+    size_t first = file->event_count;
+
+    for (uint32_t i = 0; i < file->lane_count; i++) {
+        uint32_t depth = atomic_load_explicit(&lanes[i].depth, memory_order_acquire);
+
+        depth = DP_MIN(depth, (uint32_t)DP_TRACE_OPEN);
+        for (uint32_t k = 0; k < depth && file->event_count + file->bad < room; k++)
+            add_event(file, &lanes[i].open[k], i, 1);
+    }
+    for (size_t i = first; i < file->event_count; i++)
+        file->events[i].record.duration_ns = file->last_ns - file->events[i].record.start_ns;
+}
+
+dp_status_t dp_trace_file_parse(const void *data, size_t bytes, const char *what,
+                                dp_trace_file_t *file, dp_error_t *error)
+{
+    const dp_trace_file_header_t *header = data;
+    dp_status_t status;
+    size_t room;
+
+    memset(file, 0, sizeof(*file));
+    if (bytes < DP_TRACE_HEADER_BYTES)
+        return dp_error_set(error, DP_ERR_INVALID, "%s: %zu bytes, too short for a trace", what,
+                            bytes);
+    status = check_header(header, bytes, what, error);
+    if (status != DP_OK) return status;
+    file->rank = header->rank;
+    file->size = header->size;
+    file->pid = header->pid;
+    memcpy(file->host, header->host, sizeof(file->host));
+    file->host[sizeof(file->host) - 1] = '\0';
+    memcpy(file->boot, header->boot, sizeof(file->boot));
+    file->start_ns = header->start_ns;
+    file->start_real_ns = header->start_real_ns;
+    file->end_ns = atomic_load(&header->end_ns);
+    file->dropped = atomic_load(&header->dropped);
+    file->refused_lanes = atomic_load(&header->refused_lanes);
+    file->name_bytes = DP_MIN((size_t)atomic_load(&header->name_bytes), (size_t)header->name_room);
+    room = count_room(data, header);
+    file->names = malloc(file->name_bytes + 1);
+    file->events = malloc(DP_MAX(room, (size_t)1) * sizeof(*file->events));
+    if (file->names == NULL || file->events == NULL) {
+        dp_trace_file_close(file);
+        return dp_error_set(error, DP_ERR_NO_MEMORY, "%s: no memory for %zu events", what, room);
+    }
+    memcpy(file->names, (const uint8_t *)data + header->name_offset, file->name_bytes);
+    read_lanes(data, header, file);
+    read_chunks(data, header, room, file);
+    read_open_spans(data, header, room, file);
+    qsort(file->events, file->event_count, sizeof(*file->events), compare_events);
+    return DP_OK;
+}
+
+dp_status_t dp_trace_file_open(const char *path, dp_trace_file_t *file, dp_error_t *error)
+{
+    dp_status_t status = DP_OK;
+    uint8_t *data = NULL;
+    struct stat info;
+    size_t bytes = 0;
+    int fd;
+
+    memset(file, 0, sizeof(*file));
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return dp_error_set(error, DP_ERR_SYSTEM, "%s: cannot open: %s", path, strerror(errno));
+    if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+        status = dp_error_set(error, DP_ERR_INVALID, "%s: not a regular file", path);
+        goto done;
+    }
+    data = malloc(DP_MAX((size_t)info.st_size, (size_t)DP_TRACE_HEADER_BYTES));
+    if (data == NULL) {
+        status = dp_error_set(error, DP_ERR_NO_MEMORY, "%s: no memory for %lld bytes", path,
+                              (long long)info.st_size);
+        goto done;
+    }
+    while (bytes < (size_t)info.st_size) {
+        ssize_t got = read(fd, data + bytes, (size_t)info.st_size - bytes);
+
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) {
+            status = dp_error_set(error, DP_ERR_SYSTEM, "%s: read: %s", path, strerror(errno));
+            goto done;
+        }
+        if (got == 0) break;
+        bytes += (size_t)got;
+    }
+    status = dp_trace_file_parse(data, bytes, path, file, error);
+done:
+    free(data);
+    close(fd);
+    return status;
+}
+
+void dp_trace_file_close(dp_trace_file_t *file)
+{
+    free(file->names);
+    free(file->events);
+    memset(file, 0, sizeof(*file));
+}
+
+const char *dp_trace_file_name(const dp_trace_file_t *file, uint32_t name, char *text, size_t room)
+{
+    uint16_t length = 0;
+
+    text[0] = '\0';
+    if (name == 0 || file->name_bytes < sizeof(length) ||
+        name > file->name_bytes - sizeof(length))
+        return text;
+    memcpy(&length, file->names + name, sizeof(length));
+    if (length > file->name_bytes - sizeof(length) - name) return text;
+    length = (uint16_t)DP_MIN((size_t)length, room - 1);
+    memcpy(text, file->names + name + sizeof(length), length);
+    text[length] = '\0';
+    return text;
+}
+
+const char *dp_trace_kind_name(dp_trace_kind_t kind)
+{
+    static const char *const names[DP_TRACE_KIND_COUNT] = {
+        "none", "step",   "span",      "submit",  "wait",    "agree", "launch", "pack",
+        "wire", "unpack", "wait rank", "compute", "counter", "clock", "fault",  "control"};
+
+    return (unsigned)kind < DP_TRACE_KIND_COUNT ? names[kind] : "unknown";
+}

@@ -1,0 +1,179 @@
+/*
+ * trace_format.h - what a rank's recorder leaves in its run directory, and the reader of it.
+ *
+ * trace.R.dpt is the recorder's memory itself: one mmapped file, in the byte order of the machine,
+ * so whatever was written before a SIGKILL is there. It holds
+ *
+ *     header | lane table | names | chunk 0 | chunk 1 | ...
+ *
+ * A lane is one producer thread. It fills chunks one after the other; a chunk's count is stored
+ * after the record it covers, so a reader never sees half a record. When all chunks are used the
+ * oldest is emptied and filled anew: the latest records stay. Names are a heap of (u16 length,
+ * bytes) entries; a name's id is its offset there, 0 is no name. Everything read from a file is
+ * checked: it may be foreign, cut short or still being written.
+ */
+#ifndef DP_BASE_TRACE_FORMAT_H
+#define DP_BASE_TRACE_FORMAT_H
+
+#include <stdatomic.h>
+
+#include "runtime/base/error.h"
+
+#define DP_TRACE_MAGIC 0x3152545041525444ull /* "DTRAPTR1" */
+#define DP_TRACE_VERSION 1
+#define DP_TRACE_LANES 64       /* producer threads of one rank */
+#define DP_TRACE_OPEN 15        /* spans a lane can have open and seen by readers */
+#define DP_TRACE_CHUNK_BYTES 16384
+#define DP_TRACE_HEADER_BYTES 4096
+#define DP_TRACE_NAME_MAX 255   /* longer ones are cut */
+#define DP_TRACE_NAME_ROOM ((size_t)256 * 1024)
+#define DP_TRACE_AUX_MAX 0xffffffu
+
+/*
+ * What a record tells. `bucket` is the place of a launch in the global order counted from 1, the
+ * same number on every rank; `id` a request of this rank counted from 1; 0 where there is none.
+ */
+typedef enum dp_trace_kind {
+    DP_TRACE_NONE = 0,
+    DP_TRACE_STEP = 1,        /* the program's step; id: its number */
+    DP_TRACE_SPAN = 2,        /* the program's span; name */
+    DP_TRACE_SUBMIT = 3,      /* inside a submission; name: tensor, id, bytes */
+    DP_TRACE_WAIT = 4,        /* a thread of the program blocked in dp; name: what for, id or 0: all */
+    DP_TRACE_AGREE = 5,       /* one tensor from its submission here to its launch here; name,
+                                 bucket, id, bytes. Start is the submission. */
+    DP_TRACE_LAUNCH = 6,      /* a launch handed to the data plane; bucket, aux: tensors, bytes */
+    DP_TRACE_PACK = 7,        /* bucket, bytes; name: the bucket's first tensor */
+    DP_TRACE_WIRE = 8,        /* engine collective; bucket, bytes, aux: tensors; name as above */
+    DP_TRACE_UNPACK = 9,      /* bucket, bytes */
+    DP_TRACE_WAIT_RANK = 10,  /* inside WIRE: blocked until rank aux arrives; bucket */
+    DP_TRACE_COMPUTE = 11,    /* work on a device stream that is not ours; name */
+    DP_TRACE_COUNTER = 12,    /* name: which; id: value */
+    DP_TRACE_CLOCK = 13,      /* id: ns to add to this rank's clock to have rank 0's (two's
+                                 complement), bytes: error bound in ns */
+    DP_TRACE_FAULT = 14,      /* something went wrong; name: text, aux: rank + 1 or 0 */
+    DP_TRACE_CONTROL = 15,    /* coordinator thread at work (a message, a round); name, bytes */
+    DP_TRACE_KIND_COUNT = 16
+} dp_trace_kind_t;
+
+/* One record. Spans have a duration; counters, clock marks and instants have none. */
+typedef struct dp_trace_record {
+    uint64_t start_ns; /* dp_now_ns() */
+    uint64_t duration_ns;
+    uint64_t bucket;
+    uint64_t id;
+    uint64_t bytes;
+    uint32_t name;      /* from dp_trace_name(); 0: none */
+    uint32_t aux : 24;
+    uint32_t kind : 8;  /* dp_trace_kind_t */
+} dp_trace_record_t;
+_Static_assert(sizeof(dp_trace_record_t) == 48, "part of the file format");
+
+/* ---- The file's parts; writers and the reader only ------------------------------------------ */
+
+typedef struct dp_trace_file_header {
+    uint64_t magic;
+    uint32_t version;
+    uint32_t record_bytes;
+    uint64_t file_bytes;
+    uint64_t lane_offset;
+    uint64_t name_offset;
+    uint64_t name_room;
+    uint64_t chunk_offset;
+    uint32_t chunk_bytes;
+    uint32_t chunk_count;
+    uint32_t lane_max;
+    int32_t rank;
+    int32_t size;
+    int32_t pid;
+    uint64_t start_ns;      /* CLOCK_MONOTONIC at creation */
+    uint64_t start_real_ns; /* CLOCK_REALTIME then */
+    uint8_t boot[16];       /* of /proc/sys/kernel/random/boot_id: equal means one clock */
+    char host[256];
+    _Atomic uint64_t end_ns; /* when the recorder was closed in order; 0: it was not */
+    _Atomic uint64_t dropped; /* records overwritten or refused */
+    _Atomic uint32_t name_bytes; /* used in the name heap */
+    _Atomic uint32_t lane_count;
+    _Atomic uint64_t refused_lanes; /* threads that found the lane table full */
+} dp_trace_file_header_t;
+_Static_assert(sizeof(dp_trace_file_header_t) <= DP_TRACE_HEADER_BYTES, "header page");
+
+typedef struct dp_trace_file_lane {
+    _Atomic uint32_t kind;  /* dp_trace_lane_kind_t + 1; 0: unused */
+    uint32_t name;
+    _Atomic uint32_t depth; /* open spans; may exceed DP_TRACE_OPEN, then the rest is unseen */
+    uint32_t tid;
+    dp_trace_record_t open[DP_TRACE_OPEN]; /* begun and not ended; duration 0 */
+} dp_trace_file_lane_t;
+
+typedef struct dp_trace_file_chunk {
+    _Atomic uint32_t count; /* records that are whole; pairs with the writer's release store */
+    uint32_t lane;
+    uint64_t ordinal;       /* grows with every chunk taken into use, over all lanes */
+    dp_trace_record_t records[];
+} dp_trace_file_chunk_t;
+
+#define DP_TRACE_CHUNK_RECORDS                                                                     \
+    ((DP_TRACE_CHUNK_BYTES - sizeof(dp_trace_file_chunk_t)) / sizeof(dp_trace_record_t))
+
+/* Which threads a lane belongs to. */
+typedef enum dp_trace_lane_kind {
+    DP_TRACE_LANE_THREAD = 0,      /* a thread of the program */
+    DP_TRACE_LANE_COORDINATOR = 1, /* negotiation */
+    DP_TRACE_LANE_LAUNCH = 2,      /* the data plane's launch thread */
+    DP_TRACE_LANE_STREAM = 3       /* a device stream or an engine's helper */
+} dp_trace_lane_kind_t;
+
+/* ---- Reader --------------------------------------------------------------------------------- */
+
+/* A record with the lane it came from. */
+typedef struct dp_trace_event {
+    dp_trace_record_t record;
+    uint32_t lane;
+    uint32_t is_open; /* begun and never ended: the duration reaches to the file's last moment */
+} dp_trace_event_t;
+
+/* A file in memory: a checked copy, sorted by start, longer spans first. */
+typedef struct dp_trace_file {
+    int rank, size, pid;
+    char host[256];
+    uint8_t boot[16];
+    uint64_t start_ns, start_real_ns;
+    uint64_t end_ns; /* 0: the rank did not close it (killed, or still running) */
+    uint64_t dropped;
+    uint64_t refused_lanes;
+    uint64_t first_ns, last_ns; /* over all events; 0 where there is none */
+    uint64_t bad;               /* records that made no sense and were left out */
+    size_t event_count;
+    dp_trace_event_t *events;
+    uint32_t lane_count;
+    struct {
+        dp_trace_lane_kind_t kind;
+        uint32_t name;
+        uint32_t tid;
+    } lanes[DP_TRACE_LANES];
+    char *names; /* copy of the heap */
+    size_t name_bytes;
+} dp_trace_file_t;
+
+/**
+ * Reads a recorder's file, also one that is still being written or whose rank was killed.
+ *
+ * @return DP_OK           close it with dp_trace_file_close()
+ *         DP_ERR_INVALID  not one of ours, of another version, or cut short; the text says which
+ *         DP_ERR_SYSTEM   it cannot be opened or read; DP_ERR_NO_MEMORY
+ */
+dp_status_t dp_trace_file_open(const char *path, dp_trace_file_t *file, dp_error_t *error);
+
+/* The same from memory, which is only read. `what` names it in errors. */
+dp_status_t dp_trace_file_parse(const void *data, size_t bytes, const char *what,
+                                dp_trace_file_t *file, dp_error_t *error);
+
+void dp_trace_file_close(dp_trace_file_t *file); /* zeroed or closed before: fine */
+
+/* Copies the text of a name, terminated; "" for 0 or an id that leads nowhere. Returns text. */
+const char *dp_trace_file_name(const dp_trace_file_t *file, uint32_t name, char *text,
+                               size_t room);
+
+const char *dp_trace_kind_name(dp_trace_kind_t kind); /* "wire"; "unknown" */
+
+#endif

@@ -1,0 +1,48 @@
+/*
+ * bootstrap.h - how the ranks of a world find each other before any transport exists.
+ *
+ * One collective, exchange, is all that the rest of the runtime needs. Three ways provide it: the
+ * rendezvous of dprun, a world of one, and ranks that are threads of one process (tests).
+ */
+#ifndef DP_GROUP_BOOTSTRAP_H
+#define DP_GROUP_BOOTSTRAP_H
+
+#include "runtime/base/config.h"
+#include "runtime/base/error.h"
+
+typedef struct dp_bootstrap dp_bootstrap_t;
+
+typedef struct dp_bootstrap_ops {
+    const char *name; /* "dprun", "solo", "threads" */
+    /* Every rank gives a value under the same name and receives all, values[size] in rank order;
+     * each is returned (free() it), with a NUL behind its last byte. On error nothing is returned.
+     * DP_ERR_TIMEOUT, DP_ERR_PEER_LOST and DP_ERR_MISMATCH name the rank. Threads: one at a time.
+     */
+    dp_status_t (*exchange)(dp_bootstrap_t *self, const char *name, const void *value,
+                            size_t value_bytes, void **values, size_t *bytes, uint64_t deadline_ns,
+                            dp_error_t *error);
+    /* Best effort: a line for the launcher's failure report. Never blocks. Threads: any. */
+    void (*note)(dp_bootstrap_t *self, const char *text);
+    void (*destroy)(dp_bootstrap_t *self);
+} dp_bootstrap_ops_t;
+
+struct dp_bootstrap {
+    const dp_bootstrap_ops_t *ops;
+    int rank;
+    int size;
+    int local_rank; /* -1: not given, found by host name */
+    int local_size;
+    uint64_t tag; /* control frames of this job carry it */
+    char job[64];
+};
+
+/* By the environment: dprun's variables, else a world of one. Half of dprun's variables is an
+ * error that names the missing one. */
+dp_status_t dp_bootstrap_create(const dp_config_t *config, dp_bootstrap_t **out, dp_error_t *error);
+
+/* size ranks as threads of this process; bootstraps[size] are returned, all share one table. */
+dp_status_t dp_bootstrap_create_threads(int size, dp_bootstrap_t **bootstraps);
+
+void dp_bootstrap_destroy(dp_bootstrap_t *bootstrap); /* NULL is fine */
+
+#endif

@@ -1,0 +1,65 @@
+/*
+ * bootstrap_dprun.c - a rank of a job that dprun started: everything goes through its rendezvous.
+ */
+#include "runtime/group/bootstrap_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/base/kv.h"
+
+typedef struct dprun {
+    dp_bootstrap_t base; /* first: ops receive its address */
+    dp_kv_t *kv;
+} dprun_t;
+
+static dp_status_t dprun_exchange(dp_bootstrap_t *self, const char *name, const void *value,
+                                  size_t value_bytes, void **values, size_t *bytes,
+                                  uint64_t deadline_ns, dp_error_t *error)
+{
+    return dp_kv_exchange(((dprun_t *)self)->kv, name, self->size, value, value_bytes, values,
+                          bytes, deadline_ns, error);
+}
+
+static void dprun_note(dp_bootstrap_t *self, const char *text)
+{
+    dp_kv_note(((dprun_t *)self)->kv, text);
+}
+
+static void dprun_destroy(dp_bootstrap_t *self)
+{
+    dp_kv_close(((dprun_t *)self)->kv);
+    free(self);
+}
+
+static const dp_bootstrap_ops_t dprun_ops = {"dprun", dprun_exchange, dprun_note, dprun_destroy};
+
+dp_status_t dp_bootstrap_create_dprun(const dp_config_t *config, dp_bootstrap_t **out,
+                                      dp_error_t *error)
+{
+    dprun_t *dprun = calloc(1, sizeof(*dprun));
+    dp_kv_ticket_t ticket;
+    dp_status_t status;
+
+    if (dprun == NULL) {
+        return dp_error_set(error, DP_ERR_NO_MEMORY, "no memory for the rendezvous");
+    }
+    dprun->base.ops = &dprun_ops;
+    dprun->base.rank = config->rank;
+    dprun->base.size = config->world_size;
+    dprun->base.local_rank = config->local_rank;
+    dprun->base.local_size = config->local_size;
+    status = dp_kv_ticket_read(config->bootstrap_fd, &ticket, error);
+    if (status != DP_OK) goto fail;
+    memcpy(dprun->base.job, ticket.job, sizeof(dprun->base.job));
+    dprun->base.tag = dp_auth_tag(&ticket.secret, "control");
+    status = dp_kv_connect(&ticket, config->rank, dp_now_ns() + config->start_timeout_ns,
+                           &dprun->kv, error);
+    explicit_bzero(&ticket, sizeof(ticket)); /* the secret has done its work */
+    if (status != DP_OK) goto fail;
+    *out = &dprun->base;
+    return DP_OK;
+fail:
+    dprun_destroy(&dprun->base);
+    return status;
+}

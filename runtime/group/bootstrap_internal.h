@@ -1,0 +1,25 @@
+/*
+ * bootstrap_internal.h - what the three ways to bootstrap share; callers see bootstrap.h alone.
+ */
+#ifndef DP_GROUP_BOOTSTRAP_INTERNAL_H
+#define DP_GROUP_BOOTSTRAP_INTERNAL_H
+
+#include "runtime/group/bootstrap.h"
+
+/* A world of one. */
+dp_status_t dp_bootstrap_create_solo(dp_bootstrap_t **out, dp_error_t *error);
+
+/* A rank of dprun's job; all five of the launcher's variables are there and fit together. */
+dp_status_t dp_bootstrap_create_dprun(const dp_config_t *config, dp_bootstrap_t **out,
+                                      dp_error_t *error);
+
+/* job becomes "prefix-0123456789abcdef", tag a random number: no two worlds share them. */
+void dp_bootstrap_name_world(dp_bootstrap_t *bootstrap, const char *prefix, uint64_t random);
+
+/* A value with a NUL behind its last byte, or NULL: no memory. Returned, free() it. */
+void *dp_bootstrap_copy(const void *value, size_t bytes);
+
+/* Frees values[0 .. count) and sets them to NULL. */
+void dp_bootstrap_free_values(void **values, int count);
+
+#endif

@@ -1,0 +1,175 @@
+/*
+ * topology.c - who sits where: hosts, local ranks, and the negotiation tree over them.
+ *
+ * Pure arithmetic. Ranks of a host are listed in ascending order, hosts by their lowest rank, so
+ * both levels of the tree are the same k-ary heap over a list: entry i has the entries k*i + 1 to
+ * k*i + k as children.
+ */
+#include "runtime/group/topology.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Hosts ------------------------------------------------------------------------------- */
+
+typedef struct entry {
+    const char *name;
+    int rank;
+} entry_t;
+
+static int compare_entries(const void *left, const void *right)
+{
+    const entry_t *a = left;
+    const entry_t *b = right;
+    const int order = strcmp(a->name, b->name);
+
+    return order != 0 ? order : (a->rank > b->rank) - (a->rank < b->rank);
+}
+
+/* Writes to host[] the lowest rank of each rank's host: sorting finds equal names in
+ * O(n log n), where comparing all pairs would take a large world's start seconds. */
+static dp_status_t find_leaders(int *host, const char *const *host_names, int size)
+{
+    entry_t *entries = malloc((size_t)size * sizeof(*entries));
+    int leader = 0;
+
+    if (entries == NULL) return DP_ERR_NO_MEMORY;
+    for (int rank = 0; rank < size; rank++)
+        entries[rank] = (entry_t){host_names[rank], rank};
+    qsort(entries, (size_t)size, sizeof(*entries), compare_entries);
+    for (int i = 0; i < size; i++) {
+        if (i == 0 || strcmp(entries[i].name, entries[i - 1].name) != 0) leader = entries[i].rank;
+        host[entries[i].rank] = leader;
+    }
+    free(entries);
+    return DP_OK;
+}
+
+dp_status_t dp_topology_init(dp_topology_t *topology, const char *const *host_names, int size)
+{
+    const size_t count = size > 0 ? (size_t)size : 0;
+    dp_status_t status = DP_ERR_NO_MEMORY;
+
+    memset(topology, 0, sizeof(*topology));
+    if (size < 1) return DP_ERR_INVALID;
+    topology->size = size;
+    topology->host = calloc(count, sizeof(int));
+    topology->local_rank = calloc(count, sizeof(int));
+    topology->host_size = calloc(count, sizeof(int));
+    topology->host_begin = calloc(count + 1, sizeof(int));
+    topology->host_ranks = calloc(count, sizeof(int));
+    topology->host_name = calloc(count, sizeof(char *));
+    if (topology->host == NULL || topology->local_rank == NULL || topology->host_size == NULL ||
+        topology->host_begin == NULL || topology->host_ranks == NULL ||
+        topology->host_name == NULL) {
+        goto fail;
+    }
+    status = find_leaders(topology->host, host_names, size);
+    if (status != DP_OK) goto fail;
+    for (int rank = 0; rank < size; rank++) { /* a leader's entry is renumbered before its ranks' */
+        const int leader = topology->host[rank];
+        const int host = leader == rank ? topology->host_count : topology->host[leader];
+
+        if (leader == rank) {
+            status = DP_ERR_NO_MEMORY;
+            topology->host_name[host] = strdup(host_names[rank]);
+            if (topology->host_name[host] == NULL) goto fail;
+            topology->host_count++;
+        }
+        topology->host[rank] = host;
+        topology->local_rank[rank] = topology->host_size[host]++;
+    }
+    for (int host = 0; host < topology->host_count; host++) {
+        topology->host_begin[host + 1] = topology->host_begin[host] + topology->host_size[host];
+    }
+    for (int rank = 0; rank < size; rank++) {
+        const int begin = topology->host_begin[topology->host[rank]];
+
+        topology->host_ranks[begin + topology->local_rank[rank]] = rank;
+    }
+    return DP_OK;
+fail:
+    dp_topology_fini(topology);
+    return status;
+}
+
+void dp_topology_fini(dp_topology_t *topology)
+{
+    for (int host = 0; topology->host_name != NULL && host < topology->host_count; host++) {
+        free(topology->host_name[host]);
+    }
+    free(topology->host);
+    free(topology->local_rank);
+    free(topology->host_size);
+    free(topology->host_begin);
+    free(topology->host_ranks);
+    free(topology->host_name);
+    memset(topology, 0, sizeof(*topology));
+}
+
+/* ---- Tree --------------------------------------------------------------------------------- */
+
+/* Children of entry i in a heap of count entries: *first and how many. */
+static int heap_children(int i, int arity, int count, int *first)
+{
+    const int64_t begin = (int64_t)arity * i + 1;
+
+    *first = (int)DP_MIN(begin, (int64_t)count);
+    return (int)DP_MIN((int64_t)arity, (int64_t)count - *first);
+}
+
+static int leader_of(const dp_topology_t *topology, int host)
+{
+    return topology->host_ranks[topology->host_begin[host]];
+}
+
+static int compare_ranks(const void *left, const void *right)
+{
+    const int a = *(const int *)left;
+    const int b = *(const int *)right;
+
+    return (a > b) - (a < b);
+}
+
+dp_status_t dp_tree_node_init(dp_tree_node_t *node, const dp_topology_t *topology, int arity,
+                              int rank)
+{
+    int host;
+    int local;
+    int first_local;
+    int first_host = 0;
+    int local_count;
+    int host_count = 0;
+
+    memset(node, 0, sizeof(*node));
+    node->parent = -1;
+    if (arity < 1 || rank < 0 || rank >= topology->size) return DP_ERR_INVALID;
+    host = topology->host[rank];
+    local = topology->local_rank[rank];
+    local_count = heap_children(local, arity, topology->host_size[host], &first_local);
+    if (local == 0) host_count = heap_children(host, arity, topology->host_count, &first_host);
+    if (local > 0) {
+        node->parent = topology->host_ranks[topology->host_begin[host] + (local - 1) / arity];
+    } else if (host > 0) {
+        node->parent = leader_of(topology, (host - 1) / arity);
+    }
+    if (local_count + host_count == 0) return DP_OK;
+    node->children = malloc((size_t)(local_count + host_count) * sizeof(int));
+    if (node->children == NULL) return DP_ERR_NO_MEMORY;
+    for (int i = 0; i < local_count; i++) {
+        node->children[node->child_count++] =
+            topology->host_ranks[topology->host_begin[host] + first_local + i];
+    }
+    for (int i = 0; i < host_count; i++) {
+        node->children[node->child_count++] = leader_of(topology, first_host + i);
+    }
+    qsort(node->children, (size_t)node->child_count, sizeof(int), compare_ranks);
+    return DP_OK;
+}
+
+void dp_tree_node_fini(dp_tree_node_t *node)
+{
+    free(node->children);
+    memset(node, 0, sizeof(*node));
+    node->parent = -1;
+}
