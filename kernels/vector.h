@@ -1,0 +1,359 @@
+/*
+ * vector.h - blocks of fp32 in vector registers; for the sources compiled per instruction set.
+ *
+ * A block is at most DP_TALLY_BLOCK elements: 16 KiB of fp32, which stays in the first-level cache
+ * between the passes below. The vector types are the compiler's, as wide as this variant has
+ * registers; element-wise arithmetic gives the same bits at every width. Memory may be unaligned.
+ */
+#ifndef DP_KERNELS_VECTOR_H
+#define DP_KERNELS_VECTOR_H
+
+#include "kernels/convert.h"
+#include "kernels/variant.h"
+
+#include <math.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#if defined(__AVX512F__)
+#define LANES 16
+#elif defined(__AVX2__)
+#define LANES 8
+#else
+#define LANES 4
+#endif
+
+#define BLOCK DP_TALLY_BLOCK
+#define TALLY_LANES 16 /* partial sums of a block: element i goes to sum i % 16, in every variant  \
+                        */
+#define INLINE static inline __attribute__((always_inline))
+
+typedef float f32v __attribute__((vector_size(4 * LANES)));
+typedef int32_t i32v __attribute__((vector_size(4 * LANES)));
+typedef float f32h __attribute__((vector_size(2 * LANES))); /* half as many */
+typedef double f64h __attribute__((vector_size(4 * LANES)));
+typedef f32v f32v_mem __attribute__((aligned(1), may_alias));
+typedef f32h f32h_mem __attribute__((aligned(1), may_alias));
+typedef float f32_mem __attribute__((aligned(1), may_alias));
+typedef uint16_t u16_mem __attribute__((aligned(1), may_alias));
+
+INLINE f32v load(const void *base, size_t at)
+{
+    return *(const f32v_mem *)((const f32_mem *)base + at);
+}
+
+INLINE void store(void *base, size_t at, f32v value)
+{
+    *(f32v_mem *)((f32_mem *)base + at) = value;
+}
+
+INLINE f32v spread(float value)
+{
+    return value - (f32v){0}; /* minus +0 keeps -0 */
+}
+
+INLINE f32v choose(i32v mask, f32v yes, f32v no)
+{
+    return (f32v)(((i32v)yes & mask) | ((i32v)no & ~mask));
+}
+
+/* Any NaN becomes the canonical one. */
+INLINE f32v canonical(f32v value)
+{
+    return choose(value == value, value, spread(NAN));
+}
+
+INLINE float canonical_1(float value)
+{
+    return value == value ? value : NAN;
+}
+
+/* ---- The figures of a block ------------------------------------------------------------- */
+
+INLINE double fold_lanes(double *lanes)
+{
+    for (int width = TALLY_LANES / 2; width > 0; width /= 2) {
+        for (int i = 0; i < width; i++)
+            lanes[i] += lanes[i + width];
+    }
+    return lanes[0];
+}
+
+INLINE f64h widen_to_double(const void *base, size_t at)
+{
+    return __builtin_convertvector(*(const f32h_mem *)((const f32_mem *)base + at), f64h);
+}
+
+/* sum + value * value. A square of an fp32 number is exact in double, so fused or not is the same.
+ */
+INLINE f64h add_square(f64h sum, f64h value)
+{
+#if defined(__AVX512F__)
+    return (f64h)_mm512_fmadd_pd((__m512d)value, (__m512d)value, (__m512d)sum);
+#elif defined(__AVX2__)
+    return (f64h)_mm256_fmadd_pd((__m256d)value, (__m256d)value, (__m256d)sum);
+#else
+    return sum + value * value;
+#endif
+}
+
+/* The larger of numbers below 2^31. */
+INLINE i32v larger(i32v a, i32v b)
+{
+#if defined(__AVX512F__)
+    return (i32v)_mm512_max_epi32((__m512i)a, (__m512i)b);
+#elif defined(__AVX2__)
+    return (i32v)_mm256_max_epi32((__m256i)a, (__m256i)b);
+#else
+    i32v mask = a > b;
+
+    return (a & mask) | (b & ~mask);
+#endif
+}
+
+/* Elements [begin, count) of a block one by one, what is not finite left out and counted. */
+static inline uint64_t tally_slowly(double *lanes, float *absmax, const void *values, size_t begin,
+                                    size_t count)
+{
+    uint64_t nonfinite = 0;
+
+    for (size_t i = begin; i < count; i++) {
+        float magnitude = fabsf(((const f32_mem *)values)[i]);
+
+        if (magnitude < INFINITY) {
+            *absmax = magnitude > *absmax ? magnitude : *absmax;
+            lanes[i % TALLY_LANES] += (double)magnitude * (double)magnitude;
+        } else {
+            nonfinite++;
+        }
+    }
+    return nonfinite;
+}
+
+/*
+ * Adds a block's figures. Magnitudes compare like integers, and Inf and NaN are the largest: so the
+ * fast loop need not look at each element, and a block that has one is done again.
+ */
+static inline void tally_block(dp_tally_t *tally, const void *values, size_t count)
+{
+    f64h sums[2 * TALLY_LANES / LANES] = {{0}};
+    i32v largest = {0};
+    double lanes[TALLY_LANES];
+    float absmax = 0.0f;
+    int32_t top = 0;
+    uint64_t nonfinite;
+    size_t i = 0;
+
+    for (; i + TALLY_LANES <= count; i += TALLY_LANES) {
+        for (size_t j = 0; j < TALLY_LANES / LANES; j++) {
+            size_t at = i + j * LANES;
+
+            largest = larger(largest, (i32v)load(values, at) & 0x7fffffff);
+            sums[2 * j] = add_square(sums[2 * j], widen_to_double(values, at));
+            sums[2 * j + 1] = add_square(sums[2 * j + 1], widen_to_double(values, at + LANES / 2));
+        }
+    }
+    for (int j = 0; j < LANES; j++)
+        top = largest[j] > top ? largest[j] : top;
+    if (top < 0x7f800000) {
+        absmax = dp_bits_f32((uint32_t)top);
+        memcpy(lanes, sums, sizeof(lanes));
+    } else {
+        memset(lanes, 0, sizeof(lanes));
+        i = 0;
+    }
+    nonfinite = tally_slowly(lanes, &absmax, values, i, count);
+    dp_tally_add_block(tally, fold_lanes(lanes), (double)absmax, nonfinite);
+}
+
+/* ---- 16-bit floats -------------------------------------------------------------------------- */
+
+/* to[i] = f32(from[i]) * scale */
+static inline void widen_block(dp_dtype_t dtype, void *to, const void *from, size_t count,
+                               float scale)
+{
+    const u16_mem *in = from;
+    f32_mem *out = to;
+    size_t i = 0;
+
+    if (dtype == DP_F16) {
+#if defined(__AVX512F__)
+        for (; i + 16 <= count; i += 16) {
+            __m256i packed = _mm256_loadu_si256((const void *)(in + i));
+
+            store(out, i, (f32v)_mm512_cvtph_ps(packed) * scale);
+        }
+#elif defined(__F16C__)
+        for (; i + 8 <= count; i += 8) {
+            __m128i packed = _mm_loadu_si128((const void *)(in + i));
+
+            store(out, i, (f32v)_mm256_cvtph_ps(packed) * scale);
+        }
+#endif
+        for (; i < count; i++)
+            out[i] = dp_convert_f16_to_f32(in[i]) * scale;
+        return;
+    }
+    for (; i < count; i++)
+        out[i] = dp_convert_bf16_to_f32(in[i]) * scale;
+}
+
+/* to[i] = 16 bits of from[i] * scale */
+static inline void narrow_block(dp_dtype_t dtype, void *to, const void *from, size_t count,
+                                float scale)
+{
+    const f32_mem *in = from;
+    u16_mem *out = to;
+    size_t i = 0;
+
+    if (dtype == DP_F16) {
+#if defined(__AVX512F__)
+        for (; i + 16 <= count; i += 16) {
+            _mm256_storeu_si256((void *)(out + i),
+                                _mm512_cvtps_ph((__m512)(load(in, i) * scale),
+                                                _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+        }
+#elif defined(__F16C__)
+        for (; i + 8 <= count; i += 8) {
+            _mm_storeu_si128((void *)(out + i),
+                             _mm256_cvtps_ph((__m256)(load(in, i) * scale),
+                                             _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+        }
+#endif
+        for (; i < count; i++)
+            out[i] = dp_convert_f32_to_f16(in[i] * scale);
+        return;
+    }
+    for (; i < count; i++)
+        out[i] = dp_convert_f32_to_bf16(in[i] * scale);
+}
+
+/* ---- Sums ----------------------------------------------------------------------------------- */
+
+/* sum[i] = post * (pre * in_0[at + i] + ... ), n inputs; sum may be one of them. */
+INLINE void sum_block_n(void *sum, const void *const *in, int n, size_t at, size_t count, float pre,
+                        float post, int is_scaled)
+{
+    const f32_mem *from[8];
+    f32_mem *to = sum;
+    size_t i = 0;
+
+    for (int k = 0; k < n; k++)
+        from[k] = (const f32_mem *)in[k] + at;
+    for (; i + LANES <= count; i += LANES) {
+        f32v value = load(from[0], i);
+
+        if (is_scaled) value *= pre;
+        for (int k = 1; k < n; k++)
+            value += is_scaled ? load(from[k], i) * pre : load(from[k], i);
+        if (is_scaled) value *= post;
+        store(to, i, canonical(value));
+    }
+    for (; i < count; i++) {
+        float value = from[0][i];
+
+        if (is_scaled) value *= pre;
+        for (int k = 1; k < n; k++)
+            value += is_scaled ? from[k][i] * pre : from[k][i];
+        if (is_scaled) value *= post;
+        to[i] = canonical_1(value);
+    }
+}
+
+/* At most 8 inputs: their counts become constants, so that the loops unroll. */
+static inline void sum_block(void *sum, const void *const *in, int in_count, size_t at,
+                             size_t count, float pre, float post)
+{
+    int is_scaled = pre != 1.0f || post != 1.0f;
+
+#define SUM_CASE(n)                                                                                \
+    case n:                                                                                        \
+        if (is_scaled) {                                                                           \
+            sum_block_n(sum, in, n, at, count, pre, post, 1);                                      \
+        } else {                                                                                   \
+            sum_block_n(sum, in, n, at, count, pre, post, 0);                                      \
+        }                                                                                          \
+        return;
+
+    switch (in_count) {
+        SUM_CASE(1)
+        SUM_CASE(2)
+        SUM_CASE(3)
+        SUM_CASE(4)
+        SUM_CASE(5)
+        SUM_CASE(6)
+        SUM_CASE(7)
+        SUM_CASE(8)
+    default:
+        return;
+    }
+#undef SUM_CASE
+}
+
+/* ---- Output --------------------------------------------------------------------------------- */
+
+/* Copies a block past the caches where the target's alignment allows. finish_stream() after it. */
+static inline void stream_bytes(void *to, const void *from, size_t bytes)
+{
+    unsigned char *out = to;
+    const unsigned char *in = from;
+#if defined(__x86_64__)
+    size_t head = (size_t)(-(uintptr_t)out & 63u);
+
+    if (head > bytes) head = bytes;
+    memcpy(out, in, head);
+    out += head;
+    in += head;
+    bytes -= head;
+    for (; bytes >= 64; bytes -= 64, out += 64, in += 64) {
+#if defined(__AVX512F__)
+        _mm512_stream_si512((void *)out, _mm512_loadu_si512((const void *)in));
+#elif defined(__AVX2__)
+        _mm256_stream_si256((void *)out, _mm256_loadu_si256((const void *)in));
+        _mm256_stream_si256((void *)(out + 32), _mm256_loadu_si256((const void *)(in + 32)));
+#else
+        for (int i = 0; i < 64; i += 16) {
+            _mm_stream_si128((void *)(out + i), _mm_loadu_si128((const void *)(in + i)));
+        }
+#endif
+    }
+#endif
+    memcpy(out, in, bytes);
+}
+
+/* Makes streamed stores visible to whoever sees a later store. */
+static inline void finish_stream(void)
+{
+#if defined(__x86_64__)
+    _mm_sfence();
+#endif
+}
+
+static inline int is_input(const dp_reduce_args_t *args, const void *out)
+{
+    for (int k = 0; k < args->in_count; k++) {
+        if (args->in[k] == out) return 1;
+    }
+    return 0;
+}
+
+/* Writes a finished block to every output, except to where it already lies. Streaming pays (a
+ * tenth) only where the lines were not read just before: on an input it costs three times the time.
+ */
+static inline void emit_block(const dp_reduce_args_t *args, size_t offset, const void *block,
+                              size_t bytes)
+{
+    for (int k = 0; k < args->out_count; k++) {
+        unsigned char *to = (unsigned char *)args->out[k] + offset;
+
+        if (to == block) continue;
+        if (args->streaming && !is_input(args, args->out[k])) {
+            stream_bytes(to, block, bytes);
+        } else {
+            memcpy(to, block, bytes);
+        }
+    }
+}
+
+#endif
