@@ -51,8 +51,7 @@ static dp_status_t check_header(const dp_trace_file_header_t *header, size_t byt
 static int record_is_sane(const dp_trace_record_t *record)
 {
     return record->kind > DP_TRACE_NONE && record->kind < DP_TRACE_KIND_COUNT &&
-           record->start_ns > 0 && record->start_ns < LATEST_NS &&
-           record->duration_ns < LATEST_NS;
+           record->start_ns > 0 && record->start_ns < LATEST_NS && record->duration_ns < LATEST_NS;
 }
 
 static void add_event(dp_trace_file_t *file, const dp_trace_record_t *record, uint32_t lane,
@@ -239,8 +238,7 @@ const char *dp_trace_file_name(const dp_trace_file_t *file, uint32_t name, char 
     uint16_t length = 0;
 
     text[0] = '\0';
-    if (name == 0 || file->name_bytes < sizeof(length) ||
-        name > file->name_bytes - sizeof(length))
+    if (name == 0 || file->name_bytes < sizeof(length) || name > file->name_bytes - sizeof(length))
         return text;
     memcpy(&length, file->names + name, sizeof(length));
     if (length > file->name_bytes - sizeof(length) - name) return text;

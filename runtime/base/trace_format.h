@@ -21,11 +21,11 @@
 
 #define DP_TRACE_MAGIC 0x3152545041525444ull /* "DTRAPTR1" */
 #define DP_TRACE_VERSION 1
-#define DP_TRACE_LANES 64       /* producer threads of one rank */
-#define DP_TRACE_OPEN 15        /* spans a lane can have open and seen by readers */
+#define DP_TRACE_LANES 64 /* producer threads of one rank */
+#define DP_TRACE_OPEN 15  /* spans a lane can have open and seen by readers */
 #define DP_TRACE_CHUNK_BYTES 16384
 #define DP_TRACE_HEADER_BYTES 4096
-#define DP_TRACE_NAME_MAX 255   /* longer ones are cut */
+#define DP_TRACE_NAME_MAX 255 /* longer ones are cut */
 #define DP_TRACE_NAME_ROOM ((size_t)256 * 1024)
 #define DP_TRACE_AUX_MAX 0xffffffu
 
@@ -35,23 +35,23 @@
  */
 typedef enum dp_trace_kind {
     DP_TRACE_NONE = 0,
-    DP_TRACE_STEP = 1,        /* the program's step; id: its number */
-    DP_TRACE_SPAN = 2,        /* the program's span; name */
-    DP_TRACE_SUBMIT = 3,      /* inside a submission; name: tensor, id, bytes */
-    DP_TRACE_WAIT = 4,        /* a thread of the program blocked in dp; name: what for, id or 0: all */
-    DP_TRACE_AGREE = 5,       /* one tensor from its submission here to its launch here; name,
-                                 bucket, id, bytes. Start is the submission. */
-    DP_TRACE_LAUNCH = 6,      /* a launch handed to the data plane; bucket, aux: tensors, bytes */
-    DP_TRACE_PACK = 7,        /* bucket, bytes; name: the bucket's first tensor */
-    DP_TRACE_WIRE = 8,        /* engine collective; bucket, bytes, aux: tensors; name as above */
-    DP_TRACE_UNPACK = 9,      /* bucket, bytes */
-    DP_TRACE_WAIT_RANK = 10,  /* inside WIRE: blocked until rank aux arrives; bucket */
-    DP_TRACE_COMPUTE = 11,    /* work on a device stream that is not ours; name */
-    DP_TRACE_COUNTER = 12,    /* name: which; id: value */
-    DP_TRACE_CLOCK = 13,      /* id: ns to add to this rank's clock to have rank 0's (two's
-                                 complement), bytes: error bound in ns */
-    DP_TRACE_FAULT = 14,      /* something went wrong; name: text, aux: rank + 1 or 0 */
-    DP_TRACE_CONTROL = 15,    /* coordinator thread at work (a message, a round); name, bytes */
+    DP_TRACE_STEP = 1,   /* the program's step; id: its number */
+    DP_TRACE_SPAN = 2,   /* the program's span; name */
+    DP_TRACE_SUBMIT = 3, /* inside a submission; name: tensor, id, bytes */
+    DP_TRACE_WAIT = 4,   /* a thread of the program blocked in dp; name: what for, id or 0: all */
+    DP_TRACE_AGREE = 5,  /* one tensor from its submission here to its launch here; name,
+                            bucket, id, bytes. Start is the submission. */
+    DP_TRACE_LAUNCH = 6, /* a launch handed to the data plane; bucket, aux: tensors, bytes */
+    DP_TRACE_PACK = 7,   /* bucket, bytes; name: the bucket's first tensor */
+    DP_TRACE_WIRE = 8,   /* engine collective; bucket, bytes, aux: tensors; name as above */
+    DP_TRACE_UNPACK = 9, /* bucket, bytes */
+    DP_TRACE_WAIT_RANK = 10, /* inside WIRE: blocked until rank aux arrives; bucket */
+    DP_TRACE_COMPUTE = 11,   /* work on a device stream that is not ours; name */
+    DP_TRACE_COUNTER = 12,   /* name: which; id: value */
+    DP_TRACE_CLOCK = 13,     /* id: ns to add to this rank's clock to have rank 0's (two's
+                                complement), bytes: error bound in ns */
+    DP_TRACE_FAULT = 14,     /* something went wrong; name: text, aux: rank + 1 or 0 */
+    DP_TRACE_CONTROL = 15,   /* coordinator thread at work (a message, a round); name, bytes */
     DP_TRACE_KIND_COUNT = 16
 } dp_trace_kind_t;
 
@@ -62,9 +62,9 @@ typedef struct dp_trace_record {
     uint64_t bucket;
     uint64_t id;
     uint64_t bytes;
-    uint32_t name;      /* from dp_trace_name(); 0: none */
+    uint32_t name; /* from dp_trace_name(); 0: none */
     uint32_t aux : 24;
-    uint32_t kind : 8;  /* dp_trace_kind_t */
+    uint32_t kind : 8; /* dp_trace_kind_t */
 } dp_trace_record_t;
 _Static_assert(sizeof(dp_trace_record_t) == 48, "part of the file format");
 
@@ -89,8 +89,8 @@ typedef struct dp_trace_file_header {
     uint64_t start_real_ns; /* CLOCK_REALTIME then */
     uint8_t boot[16];       /* of /proc/sys/kernel/random/boot_id: equal means one clock */
     char host[256];
-    _Atomic uint64_t end_ns; /* when the recorder was closed in order; 0: it was not */
-    _Atomic uint64_t dropped; /* records overwritten or refused */
+    _Atomic uint64_t end_ns;     /* when the recorder was closed in order; 0: it was not */
+    _Atomic uint64_t dropped;    /* records overwritten or refused */
     _Atomic uint32_t name_bytes; /* used in the name heap */
     _Atomic uint32_t lane_count;
     _Atomic uint64_t refused_lanes; /* threads that found the lane table full */
@@ -98,7 +98,7 @@ typedef struct dp_trace_file_header {
 _Static_assert(sizeof(dp_trace_file_header_t) <= DP_TRACE_HEADER_BYTES, "header page");
 
 typedef struct dp_trace_file_lane {
-    _Atomic uint32_t kind;  /* dp_trace_lane_kind_t + 1; 0: unused */
+    _Atomic uint32_t kind; /* dp_trace_lane_kind_t + 1; 0: unused */
     uint32_t name;
     _Atomic uint32_t depth; /* open spans; may exceed DP_TRACE_OPEN, then the rest is unseen */
     uint32_t tid;
@@ -108,7 +108,7 @@ typedef struct dp_trace_file_lane {
 typedef struct dp_trace_file_chunk {
     _Atomic uint32_t count; /* records that are whole; pairs with the writer's release store */
     uint32_t lane;
-    uint64_t ordinal;       /* grows with every chunk taken into use, over all lanes */
+    uint64_t ordinal; /* grows with every chunk taken into use, over all lanes */
     dp_trace_record_t records[];
 } dp_trace_file_chunk_t;
 
@@ -171,8 +171,7 @@ dp_status_t dp_trace_file_parse(const void *data, size_t bytes, const char *what
 void dp_trace_file_close(dp_trace_file_t *file); /* zeroed or closed before: fine */
 
 /* Copies the text of a name, terminated; "" for 0 or an id that leads nowhere. Returns text. */
-const char *dp_trace_file_name(const dp_trace_file_t *file, uint32_t name, char *text,
-                               size_t room);
+const char *dp_trace_file_name(const dp_trace_file_t *file, uint32_t name, char *text, size_t room);
 
 const char *dp_trace_kind_name(dp_trace_kind_t kind); /* "wire"; "unknown" */
 

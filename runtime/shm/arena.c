@@ -1,0 +1,391 @@
+/*
+ * arena.c - one sparse memfd per rank, mapped by all ranks of a machine, and who uses what in it.
+ *
+ * The bookkeeping is a sorted list of extents outside the memory itself, so a stray write cannot
+ * break it. Pages are made when memory is allocated, by a call that can fail: a first touch that
+ * finds no memory would be a signal. Freeing punches a hole, so pages return to the system and come
+ * back zeroed.
+ */
+#include "runtime/shm/arena.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "runtime/shm/arena_share.h"
+
+#define PAGE ((size_t)4096)
+#define HUGE_PAGE ((size_t)2 * DP_MIB)
+#define ARENA_MIN DP_GIB /* no smaller by halving; a smaller wish is taken as it is */
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+typedef struct extent {
+    uint64_t offset;
+    uint64_t bytes; /* of whole pages */
+} extent_t;
+
+typedef struct view {
+    char *base;
+    size_t bytes;
+    char *reserved; /* what to unmap: the view with room to align it */
+    size_t reserved_bytes;
+} view_t;
+
+struct dp_arena {
+    int fd; /* of this rank's memory */
+    int local_rank;
+    int local_size;
+    const dp_log_t *log; /* borrowed */
+    view_t *views;       /* [local_size] */
+    pthread_mutex_t lock;
+    /* guarded by lock */
+    extent_t *extents; /* [extent_count] ascending, in use */
+    size_t extent_count;
+    size_t extent_room;
+};
+
+size_t dp_arena_control_room(int local_size)
+{
+    return dp_align_up(16 * DP_KIB + (size_t)local_size * 4 * DP_KIB, PAGE);
+}
+
+/* ---- Mapping ----------------------------------------------------------------------------------
+ */
+
+/* Maps a descriptor at a multiple of the huge page size: else there are no huge pages. */
+static int map_view(int fd, size_t bytes, view_t *view)
+{
+    const size_t reserved_bytes = bytes + HUGE_PAGE;
+    char *reserved =
+        mmap(NULL, reserved_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    char *base;
+
+    if (reserved == MAP_FAILED) return -1;
+    base = reserved + (dp_align_up((uintptr_t)reserved, HUGE_PAGE) - (uintptr_t)reserved);
+    if (mmap(base, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, fd, 0) ==
+        MAP_FAILED) {
+        munmap(reserved, reserved_bytes);
+        return -1;
+    }
+    /* Advice: a core file must not try to hold terabytes; huge pages halve the cost of a pass over
+     * cold memory. */
+    madvise(base, bytes, MADV_DONTDUMP);
+    madvise(base, bytes, MADV_HUGEPAGE);
+    *view = (view_t){base, bytes, reserved, reserved_bytes};
+    return 0;
+}
+
+/* Makes this rank's memory, as large as the system lets it be. */
+static dp_status_t make_own(dp_arena_t *arena, size_t wished, dp_error_t *error)
+{
+    size_t bytes = dp_align_up(wished, PAGE);
+
+    arena->fd = memfd_create("dp-arena", MFD_CLOEXEC);
+    if (arena->fd < 0) {
+        return dp_error_set(error, DP_ERR_SYSTEM, "shared memory: memfd_create failed: %s",
+                            strerror(errno));
+    }
+    for (;;) {
+        if (ftruncate(arena->fd, (off_t)bytes) == 0 &&
+            map_view(arena->fd, bytes, &arena->views[arena->local_rank]) == 0) {
+            return DP_OK;
+        }
+        if (bytes / 2 < ARENA_MIN) {
+            return dp_error_set(error, DP_ERR_NO_MEMORY,
+                                "shared memory: cannot map %zu bytes (ARENA_BYTES is %zu): %s",
+                                bytes, wished, strerror(errno));
+        }
+        bytes = dp_align_up(bytes / 2, PAGE);
+    }
+}
+
+static dp_status_t map_peers(dp_arena_t *arena, const int *fds, dp_error_t *error)
+{
+    for (int i = 0; i < arena->local_size; i++) {
+        struct stat about;
+
+        if (i == arena->local_rank) continue;
+        if (fstat(fds[i], &about) != 0 || about.st_size < (off_t)PAGE) {
+            return dp_error_set(error, DP_ERR_SYSTEM,
+                                "shared memory: what local rank %d sent is not its arena", i);
+        }
+        if (map_view(fds[i], (size_t)about.st_size, &arena->views[i]) != 0) {
+            return dp_error_set(error, DP_ERR_NO_MEMORY,
+                                "shared memory: cannot map the %lld bytes of local rank %d: %s "
+                                "(try a smaller ARENA_BYTES)",
+                                (long long)about.st_size, i, strerror(errno));
+        }
+    }
+    return DP_OK;
+}
+
+dp_status_t dp_arena_create(dp_bootstrap_t *bootstrap, const dp_topology_t *topology,
+                            size_t arena_bytes, uint64_t deadline_ns, const dp_log_t *log,
+                            dp_arena_t **out, dp_error_t *error)
+{
+    const int rank = bootstrap->rank;
+    const int local_size = topology->host_size[topology->host[rank]];
+    dp_arena_t *arena = calloc(1, sizeof(*arena));
+    int *fds = NULL;
+    void *control;
+    dp_status_t status;
+
+    if (arena == NULL) return dp_error_set(error, DP_ERR_NO_MEMORY, "shared memory: no memory");
+    arena->fd = -1;
+    arena->local_rank = topology->local_rank[rank];
+    arena->local_size = local_size;
+    arena->log = log;
+    pthread_mutex_init(&arena->lock, NULL);
+    arena->views = calloc((size_t)local_size, sizeof(*arena->views));
+    fds = calloc((size_t)local_size, sizeof(*fds));
+    if (arena->views == NULL || fds == NULL) {
+        status = dp_error_set(error, DP_ERR_NO_MEMORY, "shared memory: no memory");
+        goto done;
+    }
+    status = make_own(arena, arena_bytes, error);
+    if (status != DP_OK) goto done;
+    /* Before anybody sees it, and the first allocation: it lies at offset 0. */
+    status = dp_arena_alloc(arena, dp_arena_control_room(local_size), &control);
+    if (status != DP_OK) {
+        dp_error_set(error, status, "shared memory: no memory for the control block");
+        goto done;
+    }
+    status = dp_arena_share(bootstrap, topology, arena->fd, deadline_ns, log, fds, error);
+    if (status != DP_OK) goto done;
+    status = map_peers(arena, fds, error);
+    for (int i = 0; i < local_size; i++) {
+        if (fds[i] >= 0) close(fds[i]);
+    }
+done:
+    free(fds);
+    if (status == DP_OK) {
+        *out = arena;
+    } else {
+        dp_arena_destroy(arena);
+    }
+    return status;
+}
+
+void dp_arena_destroy(dp_arena_t *arena)
+{
+    if (arena == NULL) return;
+    for (int i = 0; arena->views != NULL && i < arena->local_size; i++) {
+        if (arena->views[i].reserved != NULL) {
+            munmap(arena->views[i].reserved, arena->views[i].reserved_bytes);
+        }
+    }
+    if (arena->fd >= 0) close(arena->fd);
+    pthread_mutex_destroy(&arena->lock);
+    free(arena->extents);
+    free(arena->views);
+    free(arena);
+}
+
+/* ---- Allocation -------------------------------------------------------------------------------
+ */
+
+/* Makes the pages of a range, in this process too. Old kernels: at least in the file. */
+static dp_status_t populate(dp_arena_t *arena, uint64_t offset, size_t bytes)
+{
+    char *memory = arena->views[arena->local_rank].base + offset;
+    int code;
+
+    do {
+        code = madvise(memory, bytes, MADV_POPULATE_WRITE);
+    } while (code != 0 && errno == EINTR);
+    if (code != 0 && errno == EINVAL) {
+        do {
+            code = fallocate(arena->fd, 0, (off_t)offset, (off_t)bytes);
+        } while (code != 0 && errno == EINTR);
+    }
+    return code == 0 ? DP_OK : DP_ERR_NO_MEMORY;
+}
+
+static void punch(dp_arena_t *arena, uint64_t offset, size_t bytes)
+{
+    if (fallocate(arena->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset,
+                  (off_t)bytes) != 0) {
+        dp_log_warn(arena->log, "shared memory: %zu freed bytes stay in use: %s", bytes,
+                    strerror(errno));
+        memset(arena->views[arena->local_rank].base + offset, 0, bytes); /* zeroed all the same */
+    }
+}
+
+/* First fit. Returns the place in the list; the offset is there. SIZE_MAX: no room. */
+static size_t find_room(const dp_arena_t *arena, size_t bytes, size_t alignment, uint64_t *offset)
+{
+    const size_t end = arena->views[arena->local_rank].bytes;
+    uint64_t at = 0;
+
+    for (size_t i = 0; i <= arena->extent_count; i++) {
+        const uint64_t limit = i < arena->extent_count ? arena->extents[i].offset : end;
+
+        at = dp_align_up(at, alignment);
+        if (at <= limit && limit - at >= bytes) {
+            *offset = at;
+            return i;
+        }
+        if (i < arena->extent_count) at = limit + arena->extents[i].bytes;
+    }
+    return SIZE_MAX;
+}
+
+static dp_status_t grow_list(dp_arena_t *arena)
+{
+    const size_t room = arena->extent_room == 0 ? 64 : 2 * arena->extent_room;
+    extent_t *extents;
+
+    if (arena->extent_count < arena->extent_room) return DP_OK;
+    extents = realloc(arena->extents, room * sizeof(*extents));
+    if (extents == NULL) return DP_ERR_NO_MEMORY;
+    arena->extents = extents;
+    arena->extent_room = room;
+    return DP_OK;
+}
+
+/* The extent that begins at or before an offset; SIZE_MAX: none. */
+static size_t find_extent(const dp_arena_t *arena, uint64_t offset)
+{
+    size_t low = 0;
+    size_t high = arena->extent_count;
+
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+
+        if (arena->extents[middle].offset <= offset) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low == 0 ? SIZE_MAX : low - 1;
+}
+
+static void remove_extent(dp_arena_t *arena, size_t place)
+{
+    arena->extent_count--;
+    memmove(arena->extents + place, arena->extents + place + 1,
+            (arena->extent_count - place) * sizeof(*arena->extents));
+}
+
+dp_status_t dp_arena_alloc(dp_arena_t *arena, size_t bytes, void **memory)
+{
+    const size_t limit = arena->views[arena->local_rank].bytes;
+    uint64_t offset = 0;
+    size_t whole;
+    size_t place;
+    dp_status_t status;
+
+    if (bytes > limit) return DP_ERR_NO_MEMORY;
+    whole = dp_align_up(DP_MAX(bytes, (size_t)1), PAGE);
+    pthread_mutex_lock(&arena->lock);
+    status = grow_list(arena);
+    place = SIZE_MAX;
+    if (status == DP_OK && whole >= HUGE_PAGE) place = find_room(arena, whole, HUGE_PAGE, &offset);
+    if (status == DP_OK && place == SIZE_MAX) place = find_room(arena, whole, PAGE, &offset);
+    if (place == SIZE_MAX) {
+        pthread_mutex_unlock(&arena->lock);
+        return DP_ERR_NO_MEMORY;
+    }
+    memmove(arena->extents + place + 1, arena->extents + place,
+            (arena->extent_count - place) * sizeof(*arena->extents));
+    arena->extents[place] = (extent_t){offset, whole};
+    arena->extent_count++;
+    pthread_mutex_unlock(&arena->lock);
+
+    status = populate(arena, offset, whole); /* takes long: without the lock */
+    if (status != DP_OK) {
+        dp_log_debug(arena->log, "shared memory: no pages for %zu bytes: %s", whole,
+                     strerror(errno));
+        punch(arena, offset, whole);
+        pthread_mutex_lock(&arena->lock);
+        remove_extent(arena, find_extent(arena, offset));
+        pthread_mutex_unlock(&arena->lock);
+        return status;
+    }
+    *memory = arena->views[arena->local_rank].base + offset;
+    return DP_OK;
+}
+
+dp_status_t dp_arena_free(dp_arena_t *arena, void *memory)
+{
+    const uint64_t offset = memory == NULL ? 0 : dp_arena_offset(arena, memory, 0);
+    size_t place;
+    size_t bytes = 0;
+
+    if (memory == NULL) return DP_OK;
+    if (offset == UINT64_MAX || offset == 0) return DP_ERR_INVALID; /* 0 is the control block */
+    pthread_mutex_lock(&arena->lock);
+    place = find_extent(arena, offset);
+    if (place != SIZE_MAX && arena->extents[place].offset == offset) {
+        bytes = arena->extents[place].bytes;
+    }
+    pthread_mutex_unlock(&arena->lock);
+    if (bytes == 0) return DP_ERR_INVALID;
+    punch(arena, offset, bytes); /* while it is still ours */
+    pthread_mutex_lock(&arena->lock);
+    place = find_extent(arena, offset);
+    if (place != SIZE_MAX && arena->extents[place].offset == offset) remove_extent(arena, place);
+    pthread_mutex_unlock(&arena->lock);
+    return DP_OK;
+}
+
+/* ---- Addresses --------------------------------------------------------------------------------
+ */
+
+uint64_t dp_arena_offset(const dp_arena_t *arena, const void *memory, size_t bytes)
+{
+    const view_t *view = &arena->views[arena->local_rank];
+    const uintptr_t at = (uintptr_t)memory;
+    const uintptr_t base = (uintptr_t)view->base;
+
+    if (at < base || at - base > view->bytes || view->bytes - (at - base) < bytes) {
+        return UINT64_MAX;
+    }
+    return at - base;
+}
+
+int dp_arena_find(const dp_arena_t *arena, const void *memory, size_t bytes, uint64_t *offset)
+{
+    pthread_mutex_t *lock = &((dp_arena_t *)(uintptr_t)arena)->lock; /* no part of the value */
+    const uint64_t at = dp_arena_offset(arena, memory, bytes);
+    int found = 0;
+    size_t place;
+
+    if (memory == NULL || at == UINT64_MAX) return 0;
+    pthread_mutex_lock(lock);
+    place = find_extent(arena, at);
+    if (place != SIZE_MAX) {
+        const extent_t *extent = &arena->extents[place];
+        const uint64_t into = at - extent->offset;
+
+        found = into < extent->bytes && extent->bytes - into >= bytes;
+    }
+    pthread_mutex_unlock(lock);
+    if (found && offset != NULL) *offset = at;
+    return found;
+}
+
+void *dp_arena_at(const dp_arena_t *arena, int local, uint64_t offset, size_t bytes)
+{
+    const view_t *view;
+
+    if (local < 0 || local >= arena->local_size) return NULL;
+    view = &arena->views[local];
+    if (offset > view->bytes || view->bytes - offset < bytes) return NULL;
+    return view->base + offset;
+}
+
+void *dp_arena_control(const dp_arena_t *arena, size_t bytes)
+{
+    if (bytes > dp_arena_control_room(arena->local_size)) return NULL;
+    return dp_arena_at(arena, 0, 0, bytes);
+}

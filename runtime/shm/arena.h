@@ -1,0 +1,44 @@
+/*
+ * arena.h - memory that all ranks of a machine map: one memfd per rank, shared once at start.
+ *
+ * Each rank reserves address space (ARENA_BYTES, sparse: pages exist once touched) in one
+ * memfd_create() file and passes it to its local peers over UNIX sockets in the abstract namespace,
+ * so that nothing is left behind whatever happens. Memory is then (rank, offset): allocation is
+ * local and needs no announcement.
+ */
+#ifndef DP_SHM_ARENA_H
+#define DP_SHM_ARENA_H
+
+#include "runtime/group/bootstrap.h"
+#include "runtime/group/topology.h"
+
+typedef struct dp_arena dp_arena_t;
+
+/* Collective over the ranks of the world (bootstrap), maps the arenas of this rank's host.
+ * Peers prove themselves by the job's tag and their uid. */
+dp_status_t dp_arena_create(dp_bootstrap_t *bootstrap, const dp_topology_t *topology,
+                            size_t arena_bytes, uint64_t deadline_ns, const dp_log_t *log,
+                            dp_arena_t **out, dp_error_t *error);
+void dp_arena_destroy(dp_arena_t *arena); /* NULL is fine */
+
+/* Zeroed, 4096-aligned, from this rank's arena. Freed memory returns to the system. Any thread. */
+dp_status_t dp_arena_alloc(dp_arena_t *arena, size_t bytes, void **memory);
+dp_status_t dp_arena_free(dp_arena_t *arena, void *memory);
+
+/* 1 when [memory, memory + bytes) lies in one allocation of this rank; *offset in its arena. */
+int dp_arena_find(const dp_arena_t *arena, const void *memory, size_t bytes, uint64_t *offset);
+
+/* The offset of an address inside this rank's arena, without asking whether it is allocated.
+ * UINT64_MAX: [memory, memory + bytes) is not inside. Any thread, no lock. */
+uint64_t dp_arena_offset(const dp_arena_t *arena, const void *memory, size_t bytes);
+
+/* Where this process sees byte `offset` of local rank `local`. NULL past its end. */
+void *dp_arena_at(const dp_arena_t *arena, int local, uint64_t offset, size_t bytes);
+
+/* The first `bytes` of local rank 0's arena, zeroed at the start: the engine's control block. NULL
+ * when that is more than dp_arena_control_room(local size). */
+void *dp_arena_control(const dp_arena_t *arena, size_t bytes);
+
+size_t dp_arena_control_room(int local_size);
+
+#endif

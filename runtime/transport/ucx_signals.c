@@ -1,0 +1,33 @@
+/*
+ * ucx_signals.c - takes back the signal dispositions that libucs installs before main().
+ *
+ * Linking libucs is enough for SIGSEGV and its kin to end in a handler of UCX, which may hang, and
+ * for SIGHUP to be swallowed. UCX_ERROR_SIGNALS would prevent it, but only if it was in the
+ * environment before the library was loaded.
+ */
+#include "runtime/transport/ucx_signals.h"
+
+#include <dlfcn.h>
+#include <signal.h>
+#include <stdint.h>
+#include <string.h>
+
+int dp_ucx_signals_restore(void)
+{
+    int count = 0;
+
+    for (int number = 1; number < NSIG; number++) {
+        struct sigaction action;
+        Dl_info info;
+
+        if (sigaction(number, NULL, &action) != 0) continue; /* a number without a signal */
+        if (action.sa_handler == SIG_DFL || action.sa_handler == SIG_IGN) continue;
+        /* The handlers share a union, so one member tells where either lies. */
+        if (dladdr((void *)(uintptr_t)action.sa_handler, &info) == 0) continue;
+        if (info.dli_fname == NULL || strstr(info.dli_fname, "libucs") == NULL) continue;
+        memset(&action, 0, sizeof(action));
+        action.sa_handler = SIG_DFL;
+        if (sigaction(number, &action, NULL) == 0) count++;
+    }
+    return count;
+}

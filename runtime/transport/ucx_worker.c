@@ -1,0 +1,126 @@
+/*
+ * ucx_worker.c - a UCX context and worker set up for control messages.
+ *
+ * TCP only: UCX notices the death of a peer behind shared memory late or never, behind TCP within
+ * a millisecond, and a small message costs little more. Settings go through ucp_config_modify(),
+ * never the environment, which belongs to the program.
+ */
+#include "runtime/transport/ucx_worker.h"
+
+#include <net/if.h>
+#include <stdio.h>
+#include <string.h>
+#include <ucs/config/global_opts.h>
+
+/* "self" would only serve messages to oneself, and hide that there is no network device. */
+#define CONTROL_TLS "tcp"
+
+/* "eth0 lo": what DP_UCX_DEVICES could say. */
+static void list_devices(char *text, size_t room)
+{
+    struct if_nameindex *devices = if_nameindex();
+    size_t used = 0;
+
+    text[0] = '\0';
+    for (size_t i = 0; devices != NULL && devices[i].if_index != 0 && used < room; i++) {
+        const int wrote =
+            snprintf(text + used, room - used, "%s%s", i > 0 ? " " : "", devices[i].if_name);
+
+        used += wrote > 0 ? (size_t)wrote : 0;
+    }
+    if (devices != NULL) if_freenameindex(devices);
+}
+
+static dp_status_t fail(dp_error_t *error, int rank, const dp_config_t *config, const char *what,
+                        ucs_status_t status)
+{
+    if (status == UCS_ERR_NO_DEVICE || status == UCS_ERR_UNREACHABLE) {
+        char devices[128];
+
+        list_devices(devices, sizeof(devices));
+        return dp_error_set(error, DP_ERR_SYSTEM,
+                            "rank %d: no usable UCX device: UCX_TLS is %s (fixed, for control "
+                            "messages), DP_UCX_DEVICES is \"%s\"%s, this machine has: %s; UCX "
+                            "says: %s",
+                            rank, CONTROL_TLS, config->ucx_devices,
+                            config->ucx_devices[0] == '\0' ? " (all)" : "", devices,
+                            ucs_status_string(status));
+    }
+    return dp_error_set(error, DP_ERR_SYSTEM,
+                        "rank %d: %s failed with UCX_TLS %s and DP_UCX_DEVICES \"%s\": %s", rank,
+                        what, CONTROL_TLS, config->ucx_devices, ucs_status_string(status));
+}
+
+/* UCX prints its findings on standard output, which belongs to the program. All that matters comes
+ * back as a status and is told in our words. UCX keeps one level per process; who sets
+ * UCX_LOG_LEVEL wants to read it. */
+static void hush(void)
+{
+    if (dp_environment("UCX_LOG_LEVEL") == NULL) {
+        (void)ucs_global_opts_set_value("LOG_LEVEL", "fatal");
+    }
+}
+
+static ucs_status_t configure(ucp_config_t *ucx, const dp_config_t *config)
+{
+    ucs_status_t status = ucp_config_modify(ucx, "TLS", CONTROL_TLS);
+
+    if (status == UCS_OK) {
+        status = ucp_config_modify(ucx, "NET_DEVICES",
+                                   config->ucx_devices[0] == '\0' ? "all" : config->ucx_devices);
+    }
+    return status;
+}
+
+dp_status_t dp_ucx_worker_open(dp_ucx_worker_t *worker, int rank, const dp_config_t *config,
+                               dp_error_t *error)
+{
+    const ucp_params_t context_params = {
+        .field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME,
+        .features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP,
+        .name = "dp-control",
+    };
+    const ucp_worker_params_t worker_params = {
+        .field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE,
+        .thread_mode = UCS_THREAD_MODE_SINGLE,
+    };
+    ucp_config_t *ucx;
+    ucs_status_t status;
+
+    memset(worker, 0, sizeof(*worker));
+    worker->fd = -1;
+    hush();
+    status = ucp_config_read(NULL, NULL, &ucx);
+    if (status != UCS_OK) return fail(error, rank, config, "ucp_config_read", status);
+    status = configure(ucx, config);
+    if (status != UCS_OK) {
+        ucp_config_release(ucx);
+        return fail(error, rank, config, "ucp_config_modify", status);
+    }
+    status = ucp_init(&context_params, ucx, &worker->context);
+    ucp_config_release(ucx);
+    if (status != UCS_OK) {
+        worker->context = NULL;
+        return fail(error, rank, config, "ucp_init", status);
+    }
+    status = ucp_worker_create(worker->context, &worker_params, &worker->worker);
+    if (status != UCS_OK) {
+        worker->worker = NULL;
+        dp_ucx_worker_close(worker);
+        return fail(error, rank, config, "ucp_worker_create", status);
+    }
+    status = ucp_worker_get_efd(worker->worker, &worker->fd);
+    if (status != UCS_OK) {
+        dp_ucx_worker_close(worker);
+        return fail(error, rank, config, "ucp_worker_get_efd", status);
+    }
+    return DP_OK;
+}
+
+void dp_ucx_worker_close(dp_ucx_worker_t *worker)
+{
+    if (worker->worker != NULL) ucp_worker_destroy(worker->worker);
+    if (worker->context != NULL) ucp_cleanup(worker->context);
+    memset(worker, 0, sizeof(*worker));
+    worker->fd = -1;
+}

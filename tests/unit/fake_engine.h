@@ -1,0 +1,27 @@
+/*
+ * fake_engine.h - an engine for the pipeline's tests: ranks in one process that meet in a room,
+ * where the last to arrive computes an operation for all with the naive loops.
+ */
+#ifndef DP_TESTS_FAKE_ENGINE_H
+#define DP_TESTS_FAKE_ENGINE_H
+
+#include "runtime/engine/engine.h"
+
+typedef struct fake_room fake_room_t;
+
+fake_room_t *fake_room_create(int ranks);
+void fake_room_destroy(fake_room_t *room); /* after its engines */
+
+/* compresses: as dp_engine_ops_t says; then elements on the wire are rounded by a cast and back. */
+dp_engine_t *fake_engine_create(fake_room_t *room, dp_device_t *device, int rank, int compresses);
+
+/* Operation number `index` (1, 2, ...) of every rank fails with this. */
+void fake_room_fail(fake_room_t *room, uint64_t index, dp_status_t status, const char *text);
+
+/* enqueue() refuses from now on. */
+void fake_engine_refuse(dp_engine_t *engine);
+
+/* What this rank's operations were: how many, of which with a compressed wire. */
+uint64_t fake_engine_count(const dp_engine_t *engine, uint64_t *compressed);
+
+#endif

@@ -1,0 +1,252 @@
+/*
+ * test_plan.c - every element of every entry once, within the slots, the same from the same input.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "fusion/plan.h"
+#include "tests/unit/fail_allocation.h"
+#include "tests/unit/kernel_data.h"
+
+static const dp_plan_limits_t limits_64k = {.slot_bytes = 65536, .alignment = 64, .ranks = 2};
+
+static dp_plan_entry_t f32_entry(size_t count)
+{
+    return (dp_plan_entry_t){.collective = DP_COLLECTIVE_ALLREDUCE,
+                             .dtype = DP_F32,
+                             .reduce = DP_SUM,
+                             .wire = DP_WIRE_NONE,
+                             .count = count};
+}
+
+/* The rules every plan keeps. */
+static void check_plan(const dp_plan_t *plan, const dp_plan_entry_t *entries, size_t count,
+                       const dp_plan_limits_t *limits)
+{
+    size_t *covered = calloc(count + 1, sizeof(*covered));
+    size_t piece = 0;
+
+    for (size_t b = 0; b < plan->bucket_count; b++) {
+        const dp_plan_bucket_t *bucket = &plan->buckets[b];
+        size_t end = 0, payload = 0;
+
+        assert_int_equal(bucket->piece_begin, piece);
+        assert_true(bucket->piece_count > 0);
+        for (size_t i = 0; i < bucket->piece_count; i++, piece++) {
+            const dp_plan_piece_t *part = &plan->pieces[piece];
+            const dp_plan_entry_t *entry = &entries[part->entry];
+            size_t bytes = dp_plan_slot_bytes(entry, part->count, limits->ranks);
+
+            assert_true(part->count > 0);
+            assert_int_equal(part->first % DP_TALLY_BLOCK, 0);
+            assert_int_equal(part->first, covered[part->entry]); /* parts in order, no gap */
+            covered[part->entry] += part->count;
+            assert_int_equal(entry->collective, bucket->collective);
+            assert_int_equal(entry->dtype, bucket->dtype);
+            assert_int_equal(entry->reduce, bucket->reduce);
+            assert_int_equal(entry->wire, bucket->wire);
+            assert_int_equal(entry->root, bucket->root);
+            assert_int_equal(entry->in_place, bucket->in_place);
+            payload += bytes;
+            if (bucket->in_place) {
+                assert_int_equal(part->count, entry->count);
+                continue;
+            }
+            assert_int_equal(part->slot_offset % limits->alignment, 0);
+            assert_true(part->slot_offset >= end);
+            end = part->slot_offset + bytes;
+        }
+        assert_int_equal(bucket->payload_bytes, payload);
+        assert_int_equal(bucket->slot_bytes, end);
+        assert_true(end <= limits->slot_bytes);
+        if (bucket->in_place && bucket->piece_count > 1) {
+            assert_true(payload <= limits->slot_bytes);
+        }
+    }
+    assert_int_equal(piece, plan->piece_count);
+    for (size_t i = 0; i < count; i++) {
+        int is_barrier = entries[i].collective == DP_COLLECTIVE_BARRIER;
+
+        assert_int_equal(covered[i], is_barrier ? 0 : entries[i].count);
+    }
+    free(covered);
+}
+
+static void plan_neighbours_share_a_bucket(void **unused)
+{
+    dp_plan_entry_t entries[3] = {f32_entry(100), f32_entry(1), f32_entry(1000)};
+    dp_plan_t plan = {0};
+
+    (void)unused;
+    assert_int_equal(dp_plan_make(&plan, entries, 3, &limits_64k), DP_OK);
+    check_plan(&plan, entries, 3, &limits_64k);
+    assert_int_equal(plan.bucket_count, 1);
+    assert_int_equal(plan.pieces[1].slot_offset, 448);
+    assert_int_equal(plan.pieces[2].slot_offset, 512);
+    dp_plan_fini(&plan);
+}
+
+static void plan_oversized_tensor_is_cut_and_its_rest_shared(void **unused)
+{
+    dp_plan_entry_t entries[2] = {f32_entry(2 * 16384 + 100), f32_entry(50)};
+    dp_plan_t plan = {0};
+
+    (void)unused;
+    assert_int_equal(dp_plan_make(&plan, entries, 2, &limits_64k), DP_OK);
+    check_plan(&plan, entries, 2, &limits_64k);
+    assert_int_equal(plan.bucket_count, 3);
+    assert_int_equal(plan.buckets[2].piece_count, 2);
+    dp_plan_fini(&plan);
+}
+
+static void plan_in_place_travels_whole(void **unused)
+{
+    dp_plan_entry_t entries[3] = {f32_entry(1000000), f32_entry(100), f32_entry(200)};
+    dp_plan_t plan = {0};
+
+    (void)unused;
+    for (int i = 0; i < 3; i++)
+        entries[i].in_place = 1;
+    assert_int_equal(dp_plan_make(&plan, entries, 3, &limits_64k), DP_OK);
+    check_plan(&plan, entries, 3, &limits_64k);
+    assert_int_equal(plan.bucket_count, 2);
+    assert_int_equal(plan.buckets[0].piece_count, 1);
+    assert_int_equal(plan.buckets[0].slot_bytes, 0);
+    dp_plan_fini(&plan);
+}
+
+static void plan_looks_past_other_kinds(void **unused)
+{
+    dp_plan_entry_t entries[6];
+    dp_plan_t plan = {0};
+
+    (void)unused;
+    for (int i = 0; i < 6; i++) {
+        entries[i] = f32_entry(10);
+        if (i % 2) entries[i].dtype = DP_I32;
+    }
+    assert_int_equal(dp_plan_make(&plan, entries, 6, &limits_64k), DP_OK);
+    check_plan(&plan, entries, 6, &limits_64k);
+    assert_int_equal(plan.bucket_count, 2);
+    assert_int_equal(plan.buckets[0].piece_count, 3);
+    dp_plan_fini(&plan);
+}
+
+static void plan_nothing_of_nothing(void **unused)
+{
+    dp_plan_entry_t entries[2] = {f32_entry(0), f32_entry(7)};
+    dp_plan_t plan = {0};
+
+    (void)unused;
+    entries[1].collective = DP_COLLECTIVE_BARRIER;
+    assert_int_equal(dp_plan_make(&plan, entries, 2, &limits_64k), DP_OK);
+    assert_int_equal(plan.bucket_count, 0);
+    assert_int_equal(dp_plan_make(&plan, NULL, 0, &limits_64k), DP_OK);
+    assert_int_equal(plan.bucket_count, 0);
+    dp_plan_fini(&plan);
+}
+
+static void plan_refuses_what_cannot_be(void **unused)
+{
+    dp_plan_limits_t tiny = {.slot_bytes = 4096, .alignment = 64, .ranks = 2};
+    dp_plan_entry_t entry = f32_entry(SIZE_MAX / 2);
+    dp_plan_t plan = {0};
+
+    (void)unused;
+    assert_int_equal(dp_plan_make(&plan, &entry, 1, &limits_64k), DP_ERR_INVALID);
+    entry = f32_entry(5000);
+    assert_int_equal(dp_plan_make(&plan, &entry, 1, &tiny), DP_ERR_INVALID);
+    assert_int_equal(plan.bucket_count, 0);
+    dp_plan_fini(&plan);
+}
+
+static void plan_keeps_its_rules_for_any_entries(void **unused)
+{
+    enum { most = 400 };
+    static dp_plan_entry_t entries[most];
+    uint64_t state = 9;
+    dp_plan_t plan = {0}, again = {0};
+
+    (void)unused;
+    for (int round = 0; round < 2000; round++) {
+        size_t count = kernel_random(&state) % (round % 20 == 0 ? most : 30);
+        dp_plan_limits_t limits = {.alignment = 64, .ranks = 1 + (int)(kernel_random(&state) % 5)};
+        int variety = 1 + (int)(kernel_random(&state) % 4);
+
+        limits.slot_bytes = dp_plan_least_slot_bytes(limits.ranks) + kernel_random(&state) % 300000;
+        for (size_t i = 0; i < count; i++) {
+            uint64_t size = kernel_random(&state) % 4;
+
+            entries[i] = (dp_plan_entry_t){
+                .collective = (dp_collective_t)(kernel_random(&state) % (uint64_t)variety),
+                .dtype = (dp_dtype_t)(kernel_random(&state) % (uint64_t)(variety * 3)),
+                .reduce = (dp_reduce_t)(kernel_random(&state) % (uint64_t)variety),
+                .wire = (dp_wire_t)(1 + kernel_random(&state) % 2),
+                .root = (int)(kernel_random(&state) % (uint64_t)limits.ranks),
+                .count = kernel_random(&state) %
+                         (size == 0 ? 200000 : (size == 1 ? 5000 : (size == 2 ? 64 : 2))),
+                .in_place = kernel_random(&state) % 3 == 0};
+        }
+        assert_int_equal(dp_plan_make(&plan, entries, count, &limits), DP_OK);
+        check_plan(&plan, entries, count, &limits);
+        assert_int_equal(dp_plan_make(&again, entries, count, &limits), DP_OK);
+        assert_int_equal(plan.bucket_count, again.bucket_count);
+        assert_int_equal(plan.piece_count, again.piece_count);
+        for (size_t p = 0; p < plan.piece_count; p++) {
+            assert_int_equal(plan.pieces[p].entry, again.pieces[p].entry);
+            assert_int_equal(plan.pieces[p].first, again.pieces[p].first);
+            assert_int_equal(plan.pieces[p].slot_offset, again.pieces[p].slot_offset);
+        }
+        if (round % 100 == 0)
+            dp_plan_fini(&again); /* so that memory of earlier plans can't matter */
+    }
+    dp_plan_fini(&plan);
+    dp_plan_fini(&again);
+}
+
+static void plan_survives_every_failed_allocation(void **unused)
+{
+    dp_plan_entry_t entries[40];
+
+    (void)unused;
+    for (int i = 0; i < 40; i++) {
+        entries[i] = f32_entry(3000);
+        entries[i].root = i % 3;
+    }
+    for (long n = 1;; n++) {
+        dp_plan_t plan = {0};
+        dp_status_t status;
+        int reached;
+
+        fail_allocation(n);
+        status = dp_plan_make(&plan, entries, 40, &limits_64k);
+        reached = fail_allocation_reached();
+        assert_int_equal(status, reached ? DP_ERR_NO_MEMORY : DP_OK);
+        if (reached) assert_int_equal(plan.bucket_count, 0);
+        if (!reached) check_plan(&plan, entries, 40, &limits_64k);
+        dp_plan_fini(&plan);
+        if (!reached) break;
+        assert_true(n < 100);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(plan_neighbours_share_a_bucket),
+        cmocka_unit_test(plan_oversized_tensor_is_cut_and_its_rest_shared),
+        cmocka_unit_test(plan_in_place_travels_whole),
+        cmocka_unit_test(plan_looks_past_other_kinds),
+        cmocka_unit_test(plan_nothing_of_nothing),
+        cmocka_unit_test(plan_refuses_what_cannot_be),
+        cmocka_unit_test(plan_keeps_its_rules_for_any_entries),
+        cmocka_unit_test(plan_survives_every_failed_allocation),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,202 @@
+/*
+ * test_transport_death.c - a process that is killed is an event for its neighbour, at once.
+ */
+#include "runtime/transport/transport.h"
+
+#include <poll.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define TAG 0x5151515151515151ull
+
+typedef struct end {
+    dp_transport_t *transport;
+    int socket; /* to the other process, for addresses */
+} end_t;
+
+/* Creates a transport in this process and connects it to the one in the other. */
+static dp_status_t join(end_t *end, int rank, int socket)
+{
+    uint8_t mine[DP_ADDRESS_MAX];
+    uint8_t theirs[DP_ADDRESS_MAX];
+    size_t bytes;
+    ssize_t got;
+    const void *address = theirs;
+    const int other = 1 - rank;
+    dp_config_t config;
+    dp_error_t error = {0};
+    dp_status_t status;
+
+    dp_config_defaults(&config);
+    end->socket = socket;
+    status = dp_transport_ucx_create(rank, TAG, &config, NULL, &end->transport, &error);
+    if (status == DP_OK)
+        status = end->transport->ops->address(end->transport, mine, sizeof(mine), &bytes);
+    if (status != DP_OK || write(socket, mine, bytes) != (ssize_t)bytes) return DP_ERR_SYSTEM;
+    got = read(socket, theirs, sizeof(theirs));
+    if (got <= 0) return DP_ERR_SYSTEM;
+    bytes = (size_t)got;
+    return end->transport->ops->connect(end->transport, &other, &address, &bytes, 1, &error);
+}
+
+/* Sleeps until an event comes; DP_ERR_TIMEOUT if none does. */
+static dp_status_t next_event(dp_transport_t *transport, int ms, dp_transport_event_t *event)
+{
+    const uint64_t until = dp_now_ns() + (uint64_t)ms * 1000000;
+
+    while (dp_now_ns() < until) {
+        struct pollfd wait = {.fd = transport->ops->fd(transport), .events = POLLIN};
+        dp_status_t status = transport->ops->poll(transport, event);
+
+        if (status == DP_OK) return DP_OK;
+        if (transport->ops->arm(transport) == DP_OK) (void)poll(&wait, 1, 1000);
+    }
+    return DP_ERR_TIMEOUT;
+}
+
+/* The other process: answers every message until it is killed or told to close. */
+static int echo(int socket)
+{
+    end_t end = {0};
+    dp_transport_event_t event = {0};
+
+    if (join(&end, 1, socket) != DP_OK) return 1;
+    while (next_event(end.transport, 20000, &event) == DP_OK) {
+        if (event.kind != DP_TRANSPORT_MESSAGE) return 2;
+        if (event.bytes == 3 && memcmp(event.data, "bye", 3) == 0) {
+            end.transport->ops->close(end.transport, dp_now_ns() + 5000000000ull);
+            dp_transport_destroy(end.transport);
+            return 0;
+        }
+        if (end.transport->ops->send(end.transport, 0, event.data, event.bytes) != DP_OK) return 3;
+    }
+    return 4;
+}
+
+static pid_t start_echo(end_t *end)
+{
+    int sockets[2];
+    pid_t child;
+
+    assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, sockets), 0);
+    child = fork(); /* before any UCX in this case: a child must not inherit it */
+    assert_true(child >= 0);
+    if (child == 0) {
+        close(sockets[0]);
+        _exit(echo(sockets[1]));
+    }
+    close(sockets[1]);
+    assert_int_equal(join(end, 0, sockets[0]), DP_OK);
+    return child;
+}
+
+static void ping(end_t *end)
+{
+    dp_transport_event_t event = {0};
+
+    assert_int_equal(end->transport->ops->send(end->transport, 1, "ping", 4), DP_OK);
+    assert_int_equal(next_event(end->transport, 20000, &event), DP_OK);
+    assert_int_equal(event.kind, DP_TRANSPORT_MESSAGE);
+    assert_int_equal(event.bytes, 4);
+}
+
+static int compare_u64(const void *a, const void *b)
+{
+    const uint64_t x = *(const uint64_t *)a;
+    const uint64_t y = *(const uint64_t *)b;
+
+    return (x > y) - (x < y);
+}
+
+static void round_trips_are_quick(void **state)
+{
+    enum { ROUNDS = 300, MIDDLE = ROUNDS / 2, LATE = ROUNDS * 95 / 100 };
+    uint64_t took[ROUNDS];
+    end_t end = {0};
+    pid_t child = start_echo(&end);
+    int status;
+
+    (void)state;
+    for (int i = 0; i < ROUNDS; i++) {
+        uint64_t start;
+
+        usleep(300);
+        start = dp_now_ns();
+        ping(&end);
+        took[i] = dp_now_ns() - start;
+    }
+    qsort(took, ROUNDS, sizeof(took[0]), compare_u64);
+    print_message("round trip after 300 us idle: median %.1f us, p95 %.1f us\n",
+                  (double)took[MIDDLE] / 1e3, (double)took[LATE] / 1e3);
+    assert_int_equal(end.transport->ops->send(end.transport, 1, "bye", 3), DP_OK);
+    end.transport->ops->close(end.transport, dp_now_ns() + 5000000000ull);
+    dp_transport_destroy(end.transport);
+    close(end.socket);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+static void killed_peer_is_lost_at_once(void **state)
+{
+    end_t end = {0};
+    pid_t child = start_echo(&end);
+    dp_transport_event_t event = {0};
+    uint64_t start;
+    int status;
+
+    (void)state;
+    ping(&end);
+    start = dp_now_ns();
+    assert_int_equal(kill(child, SIGKILL), 0);
+    assert_int_equal(next_event(end.transport, 20000, &event), DP_OK);
+    print_message("SIGKILL seen after %.2f ms: %s\n", (double)(dp_now_ns() - start) / 1e6,
+                  event.text);
+    assert_int_equal(event.kind, DP_TRANSPORT_PEER_LOST);
+    assert_int_equal(event.rank, 1);
+    end.transport->ops->close(end.transport, dp_now_ns() + 5000000000ull);
+    assert_true(dp_now_ns() - start < 5000000000ull); /* nobody to wait for */
+    dp_transport_destroy(end.transport);
+    close(end.socket);
+    assert_int_equal(waitpid(child, &status, 0), child);
+}
+
+static void peer_dead_before_the_first_message_is_lost(void **state)
+{
+    end_t end = {0};
+    pid_t child = start_echo(&end);
+    dp_transport_event_t event = {0};
+    int status;
+
+    (void)state;
+    assert_int_equal(kill(child, SIGKILL), 0);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(end.transport->ops->send(end.transport, 1, "ping", 4), DP_OK);
+    assert_int_equal(next_event(end.transport, 20000, &event), DP_OK);
+    assert_int_equal(event.kind, DP_TRANSPORT_PEER_LOST);
+    dp_transport_destroy(end.transport);
+    close(end.socket);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(round_trips_are_quick),
+        cmocka_unit_test(killed_peer_is_lost_at_once),
+        cmocka_unit_test(peer_dead_before_the_first_message_is_lost),
+    };
+
+#if defined(__SANITIZE_THREAD__)
+    return 77; /* UCX is not instrumented */
+#endif
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
