@@ -1,0 +1,28 @@
+/*
+ * compress.c - the power-of-two scale under which fp32 sums travel as 16-bit floats.
+ *
+ * The largest magnitude of the last sum is brought to [2^11, 2^12): 16 times below the top of fp16,
+ * because the sums of single machines can be larger than the sum of all and gradients grow from
+ * step to step; what is 2^25 times smaller is still a normal number there.
+ */
+#include "fusion/compress.h"
+
+#include <math.h>
+
+enum {
+    target_exponent = 12, /* of 2^12, which the magnitude stays below */
+    exponent_max = 96     /* so that 2^-exponent times a postscale stays a normal fp32 number */
+};
+
+dp_wire_t dp_compress_choose(dp_wire_t wanted, float last_absmax, int *exponent)
+{
+    int magnitude;
+
+    *exponent = 0;
+    if (wanted == DP_WIRE_BF16) return DP_WIRE_BF16;
+    if (wanted != DP_WIRE_FP16) return DP_WIRE_NONE;
+    if (!(last_absmax > 0.0f) || isinf(last_absmax)) return DP_WIRE_NONE;
+    frexpf(last_absmax, &magnitude); /* last_absmax is in [2^(magnitude-1), 2^magnitude) */
+    *exponent = DP_MIN(target_exponent - magnitude, exponent_max);
+    return DP_WIRE_FP16;
+}

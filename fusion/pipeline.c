@@ -1,0 +1,268 @@
+/*
+ * pipeline.c - the data plane's life: the queue of launches, the launch thread, abort.
+ *
+ * The launch thread takes launches in the global order, makes a job of each and starts its buckets.
+ * When idle it polls for a moment and then sleeps on a futex. It must not know how ranks agreed.
+ */
+#include "fusion/pipeline_internal.h"
+
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/base/futex.h"
+
+#define ALIGNMENT 64 /* of pieces in a slot: a cache line, and the widest vector */
+#define POLLS 32     /* between two looks at the clock */
+
+/* ---- The queue ------------------------------------------------------------------------------ */
+
+static void ring(dp_pipeline_t *pipeline)
+{
+    /* sequentially consistent: the thread says that it sleeps, then looks at the bell; we ring,
+     * then look whether it sleeps */
+    atomic_fetch_add(&pipeline->bell, 1);
+    if (atomic_load(&pipeline->is_asleep) != 0) dp_futex_wake(&pipeline->bell);
+}
+
+static dp_pipeline_launch_t *take(dp_pipeline_t *pipeline)
+{
+    dp_pipeline_launch_t *launch;
+
+    pthread_mutex_lock(&pipeline->lock);
+    launch = pipeline->first;
+    if (launch != NULL) {
+        pipeline->first = launch->next;
+        if (pipeline->first == NULL) pipeline->last = &pipeline->first;
+    }
+    pthread_mutex_unlock(&pipeline->lock);
+    return launch;
+}
+
+/* Polls for a moment, then sleeps, until the bell is no longer what was heard. */
+static void await_bell(dp_pipeline_t *pipeline, uint32_t heard)
+{
+    uint64_t start_ns = pipeline->spin_ns > 0 ? dp_now_ns() : 0;
+    unsigned polls = 0;
+
+    while (atomic_load_explicit(&pipeline->bell, memory_order_relaxed) == heard) {
+        if (pipeline->spin_ns == 0) break;
+        dp_spin_pause();
+        if (++polls % POLLS == 0 && dp_now_ns() - start_ns >= pipeline->spin_ns) break;
+    }
+    while (atomic_load(&pipeline->bell) == heard) {
+        atomic_store(&pipeline->is_asleep, 1);
+        if (atomic_load(&pipeline->bell) == heard) {
+            dp_futex_wait(&pipeline->bell, heard, UINT64_MAX);
+        }
+        atomic_store(&pipeline->is_asleep, 0);
+    }
+}
+
+int dp_pipeline_is_last(dp_pipeline_t *pipeline)
+{
+    int is_last;
+
+    pthread_mutex_lock(&pipeline->lock);
+    is_last = pipeline->first == NULL;
+    pthread_mutex_unlock(&pipeline->lock);
+    return is_last;
+}
+
+dp_status_t dp_pipeline_submit(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch)
+{
+    launch->next = NULL;
+    atomic_fetch_add_explicit(&pipeline->pending, 1, memory_order_relaxed);
+    pthread_mutex_lock(&pipeline->lock);
+    *pipeline->last = launch;
+    pipeline->last = &launch->next;
+    pthread_mutex_unlock(&pipeline->lock);
+    ring(pipeline);
+    return DP_OK;
+}
+
+size_t dp_pipeline_pending(const dp_pipeline_t *pipeline)
+{
+    return atomic_load_explicit(&pipeline->pending, memory_order_acquire);
+}
+
+/* ---- Failure -------------------------------------------------------------------------------- */
+
+void dp_pipeline_abort(dp_pipeline_t *pipeline, dp_status_t status, const char *text)
+{
+    pthread_mutex_lock(&pipeline->lock);
+    if (!atomic_load_explicit(&pipeline->is_aborted, memory_order_relaxed)) {
+        pipeline->abort_status = status;
+        snprintf(pipeline->abort_text, sizeof(pipeline->abort_text), "%s", text);
+        atomic_store_explicit(&pipeline->is_aborted, 1, memory_order_release);
+    }
+    pthread_mutex_unlock(&pipeline->lock);
+    pipeline->engine->ops->abort(pipeline->engine, pipeline->abort_status, pipeline->abort_text);
+}
+
+void dp_pipeline_break(dp_pipeline_t *pipeline, dp_status_t status, const char *format, ...)
+{
+    char text[DP_ERROR_TEXT_MAX];
+    va_list arguments;
+
+    va_start(arguments, format);
+    vsnprintf(text, sizeof(text), format, arguments);
+    va_end(arguments);
+    if (!dp_pipeline_is_aborted(pipeline)) dp_log_error(pipeline->log, "%s", text);
+    dp_pipeline_abort(pipeline, status, text);
+}
+
+/* ---- The launch thread ---------------------------------------------------------------------- */
+
+static void carry_out(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch)
+{
+    size_t bucket_count;
+    dp_job_t *job;
+
+    if (!dp_pipeline_is_aborted(pipeline)) {
+        dp_status_t status = dp_job_create(pipeline, launch, &job);
+
+        if (status == DP_OK) {
+            dp_job_complete_empty(job);
+            bucket_count = job->plan.bucket_count;
+            for (size_t b = 0; b < bucket_count; b++) {
+                dp_bucket_start(&job->buckets[b], b + 1 == bucket_count);
+            }
+            dp_job_release(job);
+            return;
+        }
+        dp_pipeline_break(pipeline, status, "rank %d: launch %llu cannot be planned: %s",
+                          pipeline->rank, (unsigned long long)launch->sequence,
+                          dp_status_string(status));
+    }
+    dp_launch_fail(pipeline, launch, pipeline->abort_status, pipeline->abort_text);
+}
+
+static void *launch_main(void *argument)
+{
+    dp_pipeline_t *pipeline = argument;
+
+    pthread_setname_np(pthread_self(), "dp launch");
+    for (;;) {
+        uint32_t heard = atomic_load(&pipeline->bell);
+        dp_pipeline_launch_t *launch = take(pipeline);
+
+        if (launch != NULL) {
+            carry_out(pipeline, launch);
+        } else if (atomic_load(&pipeline->is_stopping)) {
+            return NULL;
+        } else {
+            await_bell(pipeline, heard);
+        }
+    }
+}
+
+/* With all signals blocked, so that they reach the program's own threads. The streams' workers are
+ * the launch thread's children and inherit that. */
+static dp_status_t start_thread(dp_pipeline_t *pipeline)
+{
+    sigset_t all, kept;
+    int code;
+
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &kept);
+    code = pthread_create(&pipeline->thread, NULL, launch_main, pipeline);
+    pthread_sigmask(SIG_SETMASK, &kept, NULL);
+    if (code != 0) {
+        dp_log_error(pipeline->log, "launch thread: no thread: %s", strerror(code));
+        return DP_ERR_SYSTEM;
+    }
+    pipeline->is_started = 1;
+    return DP_OK;
+}
+
+/* ---- Life ----------------------------------------------------------------------------------- */
+
+dp_status_t dp_pipeline_create(const dp_config_t *config, int rank, int ranks, dp_device_t *device,
+                               dp_engine_t *engine, const dp_log_t *log, dp_trace_t *trace,
+                               const dp_pipeline_callbacks_t *callbacks, dp_pipeline_t **out)
+{
+    dp_pipeline_t *pipeline = calloc(1, sizeof(*pipeline));
+    dp_status_t status;
+
+    if (pipeline == NULL) return DP_ERR_NO_MEMORY;
+    pipeline->rank = rank;
+    pipeline->ranks = ranks;
+    pipeline->spin_ns = config->spin_ns;
+    pipeline->limits = (dp_plan_limits_t){
+        .slot_bytes = DP_MAX(config->fusion_bytes, dp_plan_least_slot_bytes(ranks)),
+        .alignment = ALIGNMENT,
+        .ranks = ranks};
+    pipeline->device = device;
+    pipeline->engine = engine;
+    pipeline->log = log;
+    pipeline->trace = trace;
+    pipeline->callbacks = *callbacks;
+    pipeline->last = &pipeline->first;
+    pthread_mutex_init(&pipeline->lock, NULL);
+    pthread_mutex_init(&pipeline->record_lock, NULL);
+    pipeline->pack_lane = dp_trace_lane(trace, "pack", DP_TRACE_LANE_STREAM);
+    pipeline->wire_lane = dp_trace_lane(trace, "wire", DP_TRACE_LANE_STREAM);
+    pipeline->unpack_lane = dp_trace_lane(trace, "unpack", DP_TRACE_LANE_STREAM);
+    status = device->ops->stream_create(device, "pack", &pipeline->pack);
+    if (status == DP_OK) status = device->ops->stream_create(device, "reduce", &pipeline->reduce);
+    if (status == DP_OK) status = device->ops->stream_create(device, "unpack", &pipeline->unpack);
+    if (status == DP_OK) status = device->ops->event_create(device, &pipeline->drained);
+    if (status != DP_OK) goto fail;
+    status = dp_slots_init(&pipeline->slots, device, engine, (size_t)config->fusion_slots,
+                           pipeline->limits.slot_bytes);
+    if (status != DP_OK) goto fail;
+    status = start_thread(pipeline);
+    if (status != DP_OK) goto fail;
+    *out = pipeline;
+    return DP_OK;
+fail:
+    dp_pipeline_destroy(pipeline);
+    return status;
+}
+
+void dp_pipeline_destroy(dp_pipeline_t *pipeline)
+{
+    const dp_device_ops_t *device;
+
+    if (pipeline == NULL) return;
+    device = pipeline->device->ops;
+    if (pipeline->is_started) {
+        atomic_store(&pipeline->is_stopping, 1);
+        ring(pipeline);
+        pthread_join(pipeline->thread, NULL);
+    }
+    /* In the order of the stages: each ends what the next one waits for. */
+    if (pipeline->pack != NULL) device->stream_destroy(pipeline->pack);
+    if (pipeline->reduce != NULL) device->stream_destroy(pipeline->reduce);
+    if (pipeline->unpack != NULL) device->stream_destroy(pipeline->unpack);
+    if (pipeline->drained != NULL) device->event_destroy(pipeline->drained);
+    dp_slots_fini(&pipeline->slots);
+    while (pipeline->pool != NULL) {
+        dp_job_t *job = pipeline->pool;
+
+        pipeline->pool = job->next;
+        dp_job_destroy(job);
+    }
+    pthread_mutex_destroy(&pipeline->record_lock);
+    pthread_mutex_destroy(&pipeline->lock);
+    free(pipeline);
+}
+
+void dp_pipeline_stats(const dp_pipeline_t *pipeline, dp_pipeline_stats_t *out)
+{
+    struct timespec used;
+    clockid_t clock;
+
+    *out = (dp_pipeline_stats_t){
+        .buckets = atomic_load_explicit(&pipeline->buckets_done, memory_order_relaxed),
+        .bytes_packed = atomic_load_explicit(&pipeline->bytes_packed, memory_order_relaxed),
+        .bytes_wire = atomic_load_explicit(&pipeline->bytes_wire, memory_order_relaxed),
+        .transfer_ns = atomic_load_explicit(&pipeline->transfer_ns, memory_order_relaxed),
+        .cpu_ns = pipeline->device->ops->cpu_ns(pipeline->device)};
+    if (pthread_getcpuclockid(pipeline->thread, &clock) == 0 && clock_gettime(clock, &used) == 0) {
+        out->cpu_ns += (uint64_t)used.tv_sec * 1000000000u + (uint64_t)used.tv_nsec;
+    }
+}

@@ -1,0 +1,89 @@
+/*
+ * pipeline.h - the data plane: wait for tensors, pack, reduce, unpack, complete.
+ *
+ * One launch thread per device takes launches in the global order. Three device streams (pack,
+ * engine, unpack) and a ring of slots in engine memory let packing k+1 overlap reducing k and
+ * unpacking k-1. In-place buckets go straight to the engine. It must not know how ranks agreed.
+ */
+#ifndef DP_FUSION_PIPELINE_H
+#define DP_FUSION_PIPELINE_H
+
+#include "fusion/plan.h"
+
+typedef struct dp_pipeline dp_pipeline_t;
+
+/* One tensor of a launched operation. Embedded in the caller's request; borrowed until on_done. */
+typedef struct dp_pipeline_tensor {
+    const void *in;
+    void *out;
+    size_t count;
+    dp_dtype_t dtype;
+} dp_pipeline_tensor_t;
+
+/* One operation: a tensor, or the tensors of a group that complete together. */
+typedef struct dp_pipeline_item {
+    void *request;    /* the caller's, handed back; NULL: this rank has no request (never today) */
+    const char *name; /* for errors and the timeline; borrowed */
+    uint32_t id;
+    dp_collective_t collective;
+    dp_reduce_t reduce;
+    dp_wire_t wire;    /* resolved */
+    float last_absmax; /* what the ranks agreed on, for dp_compress_choose() */
+    int root;
+    double prescale, postscale;          /* the caller's; the pipeline adds 1/ranks for averages */
+    int in_place;                        /* agreed by all ranks */
+    const dp_pipeline_tensor_t *tensors; /* [tensor_count], borrowed until on_done */
+    size_t tensor_count;
+    uint64_t input_hash; /* DP_CHECK: of the inputs at submission; 0: not checked */
+    uint64_t submit_ns, agree_ns;
+} dp_pipeline_item_t;
+
+/* One LAUNCH of the coordinator: all of it is planned together. */
+typedef struct dp_pipeline_launch {
+    uint64_t sequence;         /* of the launch, 1, 2, 3, ... */
+    dp_pipeline_item_t *items; /* [item_count]; taken: free()d with the launch by the pipeline */
+    size_t item_count;
+    struct dp_pipeline_launch *next; /* the pipeline's */
+} dp_pipeline_launch_t;
+
+typedef struct dp_pipeline_done {
+    void *request;
+    dp_status_t status;
+    const char *text; /* why it failed; valid during the call */
+    dp_tally_t tally; /* float sums and averages: of the whole result, as dp_result_t wants it */
+    float raw_absmax; /* of the sum before postscale, Inf after an overflow, negative: no figure;
+                         goes into the next READY; equal on all ranks */
+    uint64_t transfer_ns; /* pack to unpack */
+} dp_pipeline_done_t;
+
+typedef struct dp_pipeline_callbacks {
+    void *user;
+    /* A request is over. From a data-plane thread; must not block. */
+    void (*done)(void *user, const dp_pipeline_done_t *done);
+    /* Every bucket of a launch has finished: the coordinator may stop holding back. Likewise. */
+    void (*launch_done)(void *user, uint64_t sequence);
+} dp_pipeline_callbacks_t;
+
+typedef struct dp_pipeline_stats {
+    uint64_t buckets, bytes_packed, bytes_wire, transfer_ns, cpu_ns;
+} dp_pipeline_stats_t;
+
+dp_status_t dp_pipeline_create(const dp_config_t *config, int rank, int ranks, dp_device_t *device,
+                               dp_engine_t *engine, const dp_log_t *log, dp_trace_t *trace,
+                               const dp_pipeline_callbacks_t *callbacks, dp_pipeline_t **out);
+
+/* Queues a launch, taken (allocated by malloc). Any one thread; never blocks, never fails. */
+dp_status_t dp_pipeline_submit(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch);
+
+/* Fails what is queued and running with this status and text, through done(). Any thread. */
+void dp_pipeline_abort(dp_pipeline_t *pipeline, dp_status_t status, const char *text);
+
+/* Launches submitted and not finished. */
+size_t dp_pipeline_pending(const dp_pipeline_t *pipeline);
+
+void dp_pipeline_stats(const dp_pipeline_t *pipeline, dp_pipeline_stats_t *out);
+
+/* Waits for what is queued (abort first to make that soon), joins the threads. NULL is fine. */
+void dp_pipeline_destroy(dp_pipeline_t *pipeline);
+
+#endif

@@ -1,0 +1,143 @@
+/*
+ * pipeline_internal.h - what pipeline.c, job.c and bucket.c share.
+ *
+ * A job is a launch being carried out: its plan, its buckets and what its items have come to. The
+ * launch thread makes it and starts its buckets; each bucket ends once, on whichever thread ran its
+ * last stage; whoever ends the last one gives the job back.
+ */
+#ifndef DP_FUSION_PIPELINE_INTERNAL_H
+#define DP_FUSION_PIPELINE_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "fusion/pipeline.h"
+#include "fusion/slots.h"
+
+typedef struct dp_job dp_job_t;
+
+/* A tensor of an item as the planner's entry `e`; parallel to job->entries. */
+typedef struct dp_job_source {
+    size_t item;
+    const dp_pipeline_tensor_t *tensor;
+} dp_job_source_t;
+
+typedef struct dp_job_item {
+    const dp_pipeline_item_t *item;
+    int wants_tally;  /* a sum or average with float tensors */
+    int exponent;     /* compressed, its elements travel times 2^exponent */
+    double postscale; /* of its float tensors; 1/ranks folded in for averages */
+    /* launch thread only */
+    int is_begun; /* its first bucket was started */
+    /* guarded by job->lock once its first bucket was started */
+    size_t parts_left;
+    uint64_t begin_ns;
+    dp_tally_t tally;
+    dp_status_t status; /* the first failure */
+    const char *text;   /* of it; lives as long as the job; NULL: the check failed */
+} dp_job_item_t;
+
+/* One bucket under way. Written by the stage that has it; stages follow each other. */
+typedef struct dp_job_bucket {
+    dp_job_t *job;
+    const dp_plan_bucket_t *plan;
+    dp_slot_t *slot; /* NULL: in place, or this rank needs none */
+    dp_engine_op_t op;
+    uint32_t name; /* of its first tensor, for the timeline */
+    uint64_t begin_ns;
+} dp_job_bucket_t;
+
+struct dp_job {
+    dp_pipeline_t *pipeline;
+    dp_job_t *next; /* in the pool */
+    dp_pipeline_launch_t *launch;
+    dp_plan_t plan;
+    dp_plan_entry_t *entries; /* [entry_room] */
+    dp_job_source_t *sources; /* [entry_room] */
+    size_t entry_count, entry_room;
+    dp_job_item_t *items;
+    size_t item_room;
+    dp_job_bucket_t *buckets;
+    size_t bucket_room;
+    dp_engine_piece_t *pieces; /* [piece_room], as plan.pieces */
+    dp_tally_t *tallies;       /* likewise */
+    size_t piece_room;
+    pthread_mutex_t lock;
+    size_t open; /* guarded by lock: buckets not ended, and one while the launch thread is here */
+};
+
+struct dp_pipeline {
+    /* set at creation */
+    int rank, ranks;
+    uint64_t spin_ns;
+    dp_plan_limits_t limits;
+    dp_device_t *device;
+    dp_engine_t *engine;
+    const dp_log_t *log;
+    dp_trace_t *trace;
+    dp_pipeline_callbacks_t callbacks;
+    dp_stream_t *pack, *reduce, *unpack;
+    dp_event_t *drained; /* launch thread only */
+    dp_slots_t slots;    /* launch thread only */
+    pthread_t thread;
+    int is_started;
+    pthread_mutex_t lock;
+    /* guarded by lock */
+    dp_pipeline_launch_t *first, **last;
+    dp_job_t *pool;
+    dp_status_t abort_status;
+    char abort_text[DP_ERROR_TEXT_MAX];
+    _Atomic int is_aborted; /* set after the two above; pairs with the acquire loads */
+    _Atomic int is_stopping;
+    _Atomic uint32_t bell; /* grows with what concerns the launch thread; it sleeps on it */
+    _Atomic uint32_t is_asleep;
+    _Atomic size_t pending;
+    pthread_mutex_t record_lock; /* the stages' lanes have one writer at a time */
+    dp_trace_lane_t *pack_lane, *wire_lane, *unpack_lane; /* guarded by record_lock */
+    uint64_t busy_until_ns;                               /* guarded by record_lock */
+    _Atomic uint64_t buckets_done, bytes_packed, bytes_wire, transfer_ns;
+};
+
+static inline int dp_pipeline_is_aborted(const dp_pipeline_t *pipeline)
+{
+    return atomic_load_explicit(&pipeline->is_aborted, memory_order_acquire);
+}
+
+static inline int dp_job_is_float(dp_dtype_t dtype)
+{
+    return dtype == DP_F16 || dtype == DP_BF16 || dtype == DP_F32 || dtype == DP_F64;
+}
+
+/* 1 when nothing is queued behind what the launch thread works on. */
+int dp_pipeline_is_last(dp_pipeline_t *pipeline);
+
+/* Ends the data plane: what is queued and running fails with this; the first one counts. */
+void dp_pipeline_break(dp_pipeline_t *pipeline, dp_status_t status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* ---- job.c ---------------------------------------------------------------------------------- */
+
+/* Plans a launch and gives it arrays; takes one from the pool where it can. The launch is taken on
+ * DP_OK only. */
+dp_status_t dp_job_create(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch, dp_job_t **out);
+void dp_job_destroy(dp_job_t *job);
+
+/* Completes the items that have no parts: barriers and empty tensors. */
+void dp_job_complete_empty(dp_job_t *job);
+
+/* A bucket is over, op.status tells how: completes the items of which it was the last part. */
+void dp_job_end_bucket(dp_job_t *job, dp_job_bucket_t *bucket);
+
+/* Drops the launch thread's hold. The job may be gone afterwards. */
+void dp_job_release(dp_job_t *job);
+
+/* Fails all items of a launch that got no job, and frees it. */
+void dp_launch_fail(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch, dp_status_t status,
+                    const char *text);
+
+/* ---- bucket.c ------------------------------------------------------------------------------- */
+
+/* Starts a bucket; it ends by dp_job_end_bucket(), perhaps before this returns. */
+void dp_bucket_start(dp_job_bucket_t *bucket, int is_last);
+
+#endif

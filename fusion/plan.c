@@ -1,0 +1,198 @@
+/*
+ * plan.c - decides which ready tensors share one fused transfer.
+ *
+ * Pure arithmetic: what one LAUNCH lists goes in, buckets of pieces come out, equal on every rank
+ * because the input is. It must not know about threads, devices, sockets or configuration.
+ */
+#include "fusion/plan.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* How many entries of another kind a bucket looks past for one of its own. Bounds the work, and how
+ * far a tensor can overtake others. */
+#define LOOK_AHEAD 64
+
+static int has_rows(const dp_plan_entry_t *entry)
+{
+    return entry->collective == DP_COLLECTIVE_REDUCE_SCATTER;
+}
+
+size_t dp_plan_slot_bytes(const dp_plan_entry_t *entry, size_t count, int ranks)
+{
+    size_t bytes;
+
+    if (__builtin_mul_overflow(count, dp_dtype_bytes(entry->dtype), &bytes)) return SIZE_MAX;
+    if (has_rows(entry) && __builtin_mul_overflow(bytes, (size_t)ranks, &bytes)) return SIZE_MAX;
+    return bytes;
+}
+
+size_t dp_plan_least_slot_bytes(int ranks)
+{
+    return (size_t)DP_TALLY_BLOCK * 8 * (size_t)ranks; /* 8: the largest element */
+}
+
+/* Makes room for one more element at least; 0: no memory. */
+static int grow(void **array, size_t *room, size_t count, size_t bytes)
+{
+    size_t wanted = *room == 0 ? 16 : *room;
+    void *larger;
+
+    if (count <= *room) return 1;
+    while (wanted < count)
+        wanted *= 2;
+    larger = realloc(*array, wanted * bytes);
+    if (larger == NULL) return 0;
+    *array = larger;
+    *room = wanted;
+    return 1;
+}
+
+static int is_same_kind(const dp_plan_entry_t *a, const dp_plan_entry_t *b)
+{
+    return a->collective == b->collective && a->dtype == b->dtype && a->reduce == b->reduce &&
+           a->wire == b->wire && a->root == b->root && a->in_place == b->in_place;
+}
+
+/* The largest part of an entry that fits a slot; a multiple of DP_TALLY_BLOCK, 0: none does. */
+static size_t part_count(const dp_plan_entry_t *entry, const dp_plan_limits_t *limits)
+{
+    size_t count = limits->slot_bytes / dp_plan_slot_bytes(entry, 1, limits->ranks);
+
+    return count / DP_TALLY_BLOCK * DP_TALLY_BLOCK;
+}
+
+static dp_status_t open_bucket(dp_plan_t *plan, const dp_plan_entry_t *entry)
+{
+    void *buckets = plan->buckets;
+
+    if (!grow(&buckets, &plan->bucket_room, plan->bucket_count + 1, sizeof(*plan->buckets))) {
+        return DP_ERR_NO_MEMORY;
+    }
+    plan->buckets = buckets;
+    plan->buckets[plan->bucket_count] = (dp_plan_bucket_t){.collective = entry->collective,
+                                                           .dtype = entry->dtype,
+                                                           .reduce = entry->reduce,
+                                                           .wire = entry->wire,
+                                                           .root = entry->root,
+                                                           .in_place = entry->in_place,
+                                                           .piece_begin = plan->piece_count};
+    plan->bucket_count++;
+    return DP_OK;
+}
+
+/* Appends a piece to the last bucket, which has room for it. */
+static dp_status_t add_piece(dp_plan_t *plan, const dp_plan_limits_t *limits,
+                             const dp_plan_entry_t *entry, dp_plan_piece_t piece)
+{
+    dp_plan_bucket_t *bucket = &plan->buckets[plan->bucket_count - 1];
+    size_t bytes = dp_plan_slot_bytes(entry, piece.count, limits->ranks);
+    void *pieces = plan->pieces;
+
+    if (!grow(&pieces, &plan->piece_room, plan->piece_count + 1, sizeof(*plan->pieces))) {
+        return DP_ERR_NO_MEMORY;
+    }
+    plan->pieces = pieces;
+    if (!entry->in_place) {
+        piece.slot_offset = dp_align_up(bucket->slot_bytes, limits->alignment);
+        bucket->slot_bytes = piece.slot_offset + bytes;
+    }
+    bucket->payload_bytes += bytes;
+    bucket->piece_count++;
+    plan->pieces[plan->piece_count++] = piece;
+    return DP_OK;
+}
+
+/* Whether the last bucket has room for so many bytes more. */
+static int fits(const dp_plan_t *plan, const dp_plan_limits_t *limits, int in_place, size_t bytes)
+{
+    const dp_plan_bucket_t *bucket = &plan->buckets[plan->bucket_count - 1];
+    size_t used =
+        in_place ? bucket->payload_bytes : dp_align_up(bucket->slot_bytes, limits->alignment);
+
+    return used <= limits->slot_bytes && bytes <= limits->slot_bytes - used;
+}
+
+/* Opens the bucket that begins with an entry, after full ones for what does not fit a slot. */
+static dp_status_t begin_with(dp_plan_t *plan, const dp_plan_limits_t *limits,
+                              const dp_plan_entry_t *entries, size_t index)
+{
+    const dp_plan_entry_t *entry = &entries[index];
+    size_t bytes = dp_plan_slot_bytes(entry, entry->count, limits->ranks);
+    dp_plan_piece_t piece = {.entry = index, .first = 0, .count = entry->count};
+    dp_status_t status;
+
+    if (bytes == SIZE_MAX) return DP_ERR_INVALID;
+    if (!entry->in_place && bytes > limits->slot_bytes) {
+        size_t part = part_count(entry, limits);
+
+        if (part == 0) return DP_ERR_INVALID;
+        for (; entry->count - piece.first > part; piece.first += part) {
+            piece.count = part;
+            status = open_bucket(plan, entry);
+            if (status == DP_OK) status = add_piece(plan, limits, entry, piece);
+            if (status != DP_OK) return status;
+        }
+        piece.count = entry->count - piece.first;
+    }
+    status = open_bucket(plan, entry);
+    return status == DP_OK ? add_piece(plan, limits, entry, piece) : status;
+}
+
+/* Fills the bucket just opened by entry `first` with those of its kind that follow. */
+static dp_status_t gather(dp_plan_t *plan, const dp_plan_limits_t *limits,
+                          const dp_plan_entry_t *entries, size_t count, size_t first)
+{
+    const dp_plan_entry_t *kind = &entries[first];
+    size_t others = 0;
+
+    for (size_t i = first + 1; i < count && others < LOOK_AHEAD; i++) {
+        const dp_plan_entry_t *entry = &entries[i];
+        dp_plan_piece_t piece = {.entry = i, .first = 0, .count = entry->count};
+        dp_status_t status;
+
+        if (plan->taken[i]) continue;
+        if (!is_same_kind(kind, entry)) {
+            others++;
+            continue;
+        }
+        if (!fits(plan, limits, entry->in_place,
+                  dp_plan_slot_bytes(entry, entry->count, limits->ranks))) {
+            return DP_OK;
+        }
+        status = add_piece(plan, limits, entry, piece);
+        if (status != DP_OK) return status;
+        plan->taken[i] = 1;
+        others = 0;
+    }
+    return DP_OK;
+}
+
+dp_status_t dp_plan_make(dp_plan_t *plan, const dp_plan_entry_t *entries, size_t count,
+                         const dp_plan_limits_t *limits)
+{
+    void *taken = plan->taken;
+    dp_status_t status = DP_OK;
+
+    plan->bucket_count = plan->piece_count = 0;
+    if (!grow(&taken, &plan->entry_room, count, 1)) return DP_ERR_NO_MEMORY;
+    plan->taken = taken;
+    for (size_t i = 0; i < count; i++) {
+        plan->taken[i] = entries[i].count == 0 || entries[i].collective == DP_COLLECTIVE_BARRIER;
+    }
+    for (size_t i = 0; i < count && status == DP_OK; i++) {
+        if (plan->taken[i]) continue;
+        status = begin_with(plan, limits, entries, i);
+        if (status == DP_OK) status = gather(plan, limits, entries, count, i);
+    }
+    if (status != DP_OK) plan->bucket_count = plan->piece_count = 0;
+    return status;
+}
+
+void dp_plan_fini(dp_plan_t *plan)
+{
+    free(plan->buckets);
+    free(plan->pieces);
+    free(plan->taken);
+    memset(plan, 0, sizeof(*plan));
+}

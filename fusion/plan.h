@@ -1,0 +1,84 @@
+/*
+ * plan.h - decides which ready tensors share one fused transfer.
+ *
+ * Pure arithmetic: what one LAUNCH lists goes in, buckets of pieces come out, equal on every rank
+ * because the input is. It must not know about threads, devices, sockets or configuration.
+ */
+#ifndef DP_FUSION_PLAN_H
+#define DP_FUSION_PLAN_H
+
+#include "runtime/engine/engine.h"
+
+/* One tensor that every rank has submitted, in the global order. */
+typedef struct dp_plan_entry {
+    dp_collective_t collective;
+    dp_dtype_t dtype;
+    dp_reduce_t reduce;
+    dp_wire_t wire; /* resolved: never DEFAULT */
+    int root;
+    size_t count; /* as in dp.h: of one row for allgather and reduce_scatter */
+    int in_place; /* on every rank the memory that must be the engine's is */
+} dp_plan_entry_t;
+
+typedef struct dp_plan_limits {
+    size_t slot_bytes; /* room of one slot */
+    size_t alignment;  /* of pieces in a slot, bytes */
+    int ranks;
+} dp_plan_limits_t;
+
+/* A part of an entry. */
+typedef struct dp_plan_piece {
+    size_t entry;       /* index into the entries */
+    size_t first;       /* element (of a row) where the part begins; multiple of DP_TALLY_BLOCK */
+    size_t count;       /* elements (of a row) */
+    size_t slot_offset; /* bytes into the slot; 0 when in place */
+} dp_plan_piece_t;
+
+/* Pieces that travel as one engine operation. */
+typedef struct dp_plan_bucket {
+    dp_collective_t collective;
+    dp_dtype_t dtype;
+    dp_reduce_t reduce;
+    dp_wire_t wire;
+    int root;
+    int in_place;
+    size_t piece_begin; /* into the plan's pieces */
+    size_t piece_count;
+    size_t payload_bytes;
+    size_t slot_bytes; /* used; 0 when in place */
+} dp_plan_bucket_t;
+
+typedef struct dp_plan {
+    dp_plan_bucket_t *buckets; /* [bucket_count], in launch order */
+    size_t bucket_count;
+    dp_plan_piece_t *pieces; /* [piece_count], by bucket */
+    size_t piece_count;
+    size_t bucket_room, piece_room; /* capacities, reused by the next plan */
+    unsigned char *taken;           /* [entry_room] scratch: entries that have their bucket */
+    size_t entry_room;
+} dp_plan_t;
+
+/*
+ * Fills plan (zero-initialised before its first use; memory is reused). Neighbours in the order
+ * that agree in collective, dtype, reduction, wire, root and in_place share a bucket while they fit
+ * a slot; entries that differ may be looked past (an order that is a pure function of the entries).
+ * In-place pieces need no slot and share a bucket up to slot_bytes of payload. An entry too large
+ * for a slot is cut into parts unless in place. Empty entries get no piece.
+ *
+ * @return DP_OK
+ *         DP_ERR_INVALID    a slot is too small for DP_TALLY_BLOCK elements of an entry, or an
+ *                           entry's bytes do not fit size_t; the plan is empty
+ *         DP_ERR_NO_MEMORY  likewise
+ */
+dp_status_t dp_plan_make(dp_plan_t *plan, const dp_plan_entry_t *entries, size_t count,
+                         const dp_plan_limits_t *limits);
+void dp_plan_fini(dp_plan_t *plan);
+
+/* Bytes of slot a piece of `count` elements takes: rows times count for reduce_scatter. SIZE_MAX
+ * when they do not fit size_t. */
+size_t dp_plan_slot_bytes(const dp_plan_entry_t *entry, size_t count, int ranks);
+
+/* The smallest slot every entry of a world this large can be cut to. */
+size_t dp_plan_least_slot_bytes(int ranks);
+
+#endif

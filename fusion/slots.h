@@ -1,0 +1,37 @@
+/*
+ * slots.h - the ring of fused buffers, in memory the engine can reduce in.
+ *
+ * All of it is allocated up front, so that a launch that every rank carries out cannot fail on one
+ * for want of memory; pages that are never used cost address space only. Slots are taken in turn
+ * and are free again at a point in a stream. Launch thread only.
+ */
+#ifndef DP_FUSION_SLOTS_H
+#define DP_FUSION_SLOTS_H
+
+#include "runtime/engine/engine.h"
+
+typedef struct dp_slot {
+    void *memory;
+    dp_event_t *packed;   /* recorded on the pack stream: filled */
+    dp_event_t *reduced;  /* on the engine stream: holds the result */
+    dp_event_t *released; /* on the last stream that uses it */
+} dp_slot_t;
+
+typedef struct dp_slots {
+    dp_device_t *device; /* borrowed */
+    dp_engine_t *engine; /* borrowed */
+    dp_slot_t *slots;    /* [count] */
+    size_t count, next;
+} dp_slots_t;
+
+/* On failure nothing stays allocated. Both are borrowed until fini. */
+dp_status_t dp_slots_init(dp_slots_t *slots, dp_device_t *device, dp_engine_t *engine, size_t count,
+                          size_t bytes);
+
+/* The next slot, waiting until it is released. */
+dp_status_t dp_slots_take(dp_slots_t *slots, dp_slot_t **out);
+
+/* After all work on the slots is done. Zeroed or half-built is fine. */
+void dp_slots_fini(dp_slots_t *slots);
+
+#endif
