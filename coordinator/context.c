@@ -1,0 +1,392 @@
+/*
+ * context.c - a rank comes and goes: builds a context from the wire up, and takes it down again.
+ *
+ * The order of construction is the order of the fields in context.h; destruction runs backwards
+ * and accepts whatever exists.
+ */
+#include "coordinator/context.h"
+
+#include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "runtime/base/wire.h"
+
+#define HELLO_ROOM 4096
+
+const char *dp_context_text(dp_context_t *context, const char *text)
+{
+    const char *kept = "no memory for the text of an error";
+    char *copy = NULL;
+
+    pthread_mutex_lock(&context->lock);
+    for (size_t i = context->text_count; i > 0 && copy == NULL; i--)
+        if (strcmp(context->texts[i - 1], text) == 0) copy = context->texts[i - 1];
+    if (copy == NULL && context->text_count < DP_TEXT_MAX_KEPT) {
+        copy = strdup(text);
+        if (copy != NULL) context->texts[context->text_count++] = copy;
+    } else if (copy == NULL) {
+        kept = "too many different errors; this one was not kept, earlier ones are";
+    }
+    if (copy != NULL) kept = copy;
+    context->last_text = kept;
+    pthread_mutex_unlock(&context->lock);
+    return kept;
+}
+
+dp_status_t dp_context_error(dp_context_t *context, dp_status_t status, const char *format, ...)
+{
+    char text[DP_ERROR_TEXT_MAX];
+    va_list list;
+
+    va_start(list, format);
+    vsnprintf(text, sizeof(text), format, list);
+    va_end(list);
+    dp_context_text(context, text);
+    return status;
+}
+
+/* ---- What the ranks tell each other first --------------------------------------------------- */
+
+/* The machine this rank behaves as being on. */
+static void host_name(const dp_config_t *config, const dp_bootstrap_t *bootstrap, char *name,
+                      size_t room)
+{
+    char host[256] = "localhost";
+
+    gethostname(host, sizeof(host) - 1);
+    if (config->pretend_hosts > 1) {
+        int hosts = DP_MIN(config->pretend_hosts, bootstrap->size);
+        int pretended = (int)((int64_t)bootstrap->rank * hosts / bootstrap->size);
+
+        snprintf(name, room, "%s.%d", host, pretended);
+    } else {
+        snprintf(name, room, "%s", host);
+    }
+}
+
+static size_t write_hello(const dp_context_t *context, uint8_t *data, size_t room)
+{
+    dp_writer_t writer;
+    char host[320];
+
+    host_name(&context->config, context->bootstrap, host, sizeof(host));
+    dp_writer_init(&writer, data, room);
+    dp_write_text(&writer, dp_version());
+    dp_write_text(&writer, host);
+    dp_config_write_plan(&context->config, &writer);
+    return writer.failed ? 0 : writer.bytes;
+}
+
+/* Compares versions, learns the hosts, takes over rank 0's plan. */
+static dp_status_t read_hellos(dp_context_t *context, void **values, const size_t *bytes,
+                               dp_error_t *error)
+{
+    char(*hosts)[320] = calloc((size_t)context->size, sizeof(*hosts));
+    const char **names = calloc((size_t)context->size, sizeof(*names));
+    dp_status_t status = DP_OK;
+
+    if (hosts == NULL || names == NULL)
+        status = dp_error_set(error, DP_ERR_NO_MEMORY, "no memory for %d hosts", context->size);
+    for (int rank = 0; status == DP_OK && rank < context->size; rank++) {
+        dp_reader_t reader;
+        char version[64];
+
+        dp_reader_init(&reader, values[rank], bytes[rank]);
+        dp_read_text(&reader, version, sizeof(version));
+        dp_read_text(&reader, hosts[rank], sizeof(hosts[rank]));
+        names[rank] = hosts[rank];
+        if (!reader.failed && strcmp(version, dp_version()) != 0)
+            status = dp_error_set(error, DP_ERR_MISMATCH,
+                                  "rank %d (%s) runs libdp %s, rank %d runs %s", rank,
+                                  hosts[rank], version, context->rank, dp_version());
+        if (status == DP_OK && rank == 0) dp_config_read_plan(&context->config, &reader);
+        if (status == DP_OK && reader.failed)
+            status = dp_error_set(error, DP_ERR_SYSTEM, "rank %d sent a hello that makes no sense",
+                                  rank);
+    }
+    if (status == DP_OK) {
+        status = dp_topology_init(&context->topology, names, context->size);
+        context->has_topology = status == DP_OK;
+        if (status != DP_OK) dp_error_set(error, status, "no memory for the topology");
+    }
+    free(names);
+    free(hosts);
+    return status;
+}
+
+static dp_status_t exchange(dp_context_t *context, const char *name, const void *value,
+                            size_t value_bytes, void ***values, size_t **bytes,
+                            uint64_t deadline_ns, dp_error_t *error)
+{
+    dp_status_t status;
+
+    *values = calloc((size_t)context->size, sizeof(**values));
+    *bytes = calloc((size_t)context->size, sizeof(**bytes));
+    if (*values == NULL || *bytes == NULL)
+        return dp_error_set(error, DP_ERR_NO_MEMORY, "no memory for the values of %d ranks",
+                            context->size);
+    status = context->bootstrap->ops->exchange(context->bootstrap, name, value, value_bytes,
+                                               *values, *bytes, deadline_ns, error);
+    return status;
+}
+
+static void free_values(dp_context_t *context, void **values, size_t *bytes)
+{
+    for (int rank = 0; values != NULL && rank < context->size; rank++)
+        free(values[rank]);
+    free(values);
+    free(bytes);
+}
+
+static dp_status_t say_hello(dp_context_t *context, uint64_t deadline_ns, dp_error_t *error)
+{
+    uint8_t hello[HELLO_ROOM];
+    size_t hello_bytes = write_hello(context, hello, sizeof(hello));
+    void **values = NULL;
+    size_t *bytes = NULL;
+    dp_status_t status;
+
+    status = exchange(context, "hello", hello, hello_bytes, &values, &bytes, deadline_ns, error);
+    if (status == DP_OK) status = read_hellos(context, values, bytes, error);
+    free_values(context, values, bytes);
+    return status;
+}
+
+/* ---- The control plane ---------------------------------------------------------------------- */
+
+static dp_status_t connect_neighbours(dp_context_t *context, uint64_t deadline_ns,
+                                      dp_error_t *error)
+{
+    int ranks[DP_LOOP_NEIGHBOURS_MAX(1024)];
+    const void *addresses[DP_LOOP_NEIGHBOURS_MAX(1024)];
+    size_t address_bytes[DP_LOOP_NEIGHBOURS_MAX(1024)];
+    uint8_t address[DP_ADDRESS_MAX];
+    size_t own_bytes = 0;
+    void **values = NULL;
+    size_t *bytes = NULL;
+    int count = 0;
+    dp_status_t status;
+
+    status = context->transport->ops->address(context->transport, address, sizeof(address),
+                                              &own_bytes);
+    if (status != DP_OK)
+        return dp_error_set(error, status, "the %s transport has no address",
+                            context->transport->ops->name);
+    status = exchange(context, "control", address, own_bytes, &values, &bytes, deadline_ns, error);
+    if (status == DP_OK) {
+        status = dp_loop_neighbours(&context->topology, context->config.tree_arity, context->rank,
+                                    ranks, &count);
+        if (status != DP_OK) dp_error_set(error, status, "no memory for the tree");
+    }
+    if (status == DP_OK) {
+        for (int i = 0; i < count; i++) {
+            addresses[i] = values[ranks[i]];
+            address_bytes[i] = bytes[ranks[i]];
+        }
+        status = context->transport->ops->connect(context->transport, ranks, addresses,
+                                                  address_bytes, count, error);
+    }
+    free_values(context, values, bytes);
+    return status;
+}
+
+/* Threads may poll briefly only where the machine has a core for each of them. */
+static void share_cores(dp_context_t *context)
+{
+    cpu_set_t set;
+    int cores = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+    int here = 0;
+    char own[256] = "", other[320];
+
+    /* Pretended hosts share the machine's cores, so count by the real name before the dot. */
+    gethostname(own, sizeof(own) - 1);
+    for (int rank = 0; rank < context->size; rank++) {
+        snprintf(other, sizeof(other), "%s",
+                 context->topology.host_name[context->topology.host[rank]]);
+        if (strncmp(other, own, strlen(own)) == 0) here++;
+    }
+    /* A rank's program, coordinator and data plane run at the same time. */
+    context->wait_spin_ns = 2 * here <= cores ? context->config.spin_ns : 0;
+    if (here > cores) context->config.spin_ns = 0;
+}
+
+static dp_status_t start_loop(dp_context_t *context, dp_error_t *error)
+{
+    dp_config_t *config = &context->config;
+    uint64_t engine_spin_ns = config->spin_ns;
+    dp_loop_options_t options = {.config = config,
+                                 .topology = &context->topology,
+                                 .rank = context->rank,
+                                 .size = context->size,
+                                 .transport = context->transport,
+                                 .log = &context->log,
+                                 .trace = context->trace,
+                                 .callbacks = {.user = context,
+                                               .launch = dp_on_launch,
+                                               .fail = dp_on_fail,
+                                               .fatal = dp_on_fatal}};
+    dp_status_t status;
+
+    config->spin_ns = context->wait_spin_ns; /* the coordinator shares its core with the program */
+    status = dp_loop_start(&options, &context->loop, error);
+    config->spin_ns = engine_spin_ns;
+    return status;
+}
+
+/* ---- Life ----------------------------------------------------------------------------------- */
+
+static void context_destroy(dp_context_t *context, int failed)
+{
+    if (failed && context->engine != NULL)
+        context->engine->ops->abort(context->engine, DP_ERR_ABORTED, "the context is destroyed");
+    /* The data plane reports to the loop until its threads are gone; the loop launches nothing more
+     * once the world has finished or failed. */
+    dp_pipeline_destroy(context->pipeline);
+    if (context->loop != NULL) dp_loop_stop(context->loop);
+    dp_engine_destroy(context->engine);
+    dp_device_destroy(context->device);
+    dp_transport_destroy(context->transport);
+    /* dprun merges or removes the recorders of its run directory; other runs keep none. */
+    dp_trace_destroy(context->trace, context->config.run_dir[0] != '\0');
+    if (context->has_topology) dp_topology_fini(&context->topology);
+    dp_bootstrap_destroy(context->bootstrap);
+    dp_requests_free(context);
+    for (size_t i = 0; i < context->text_count; i++)
+        free(context->texts[i]);
+    free(context->settings);
+    pthread_mutex_destroy(&context->lock);
+    free(context);
+}
+
+static dp_status_t build(dp_context_t *context, int use_loopback, dp_error_t *error)
+{
+    dp_config_t *config = &context->config;
+    uint64_t deadline_ns = dp_now_ns() + config->start_timeout_ns;
+    dp_pipeline_callbacks_t callbacks = {context, dp_on_done, dp_on_launch_done};
+    dp_status_t status;
+
+    status = say_hello(context, deadline_ns, error);
+    if (status != DP_OK) return status;
+    share_cores(context);
+    if (config->trace) {
+        dp_error_t warning = {DP_OK, ""};
+
+        status = dp_trace_create(config->run_dir, context->rank, context->size,
+                                 context->topology.host_name[context->topology.host[context->rank]],
+                                 config->trace_bytes, &context->trace, &warning);
+        if (status != DP_OK || warning.text[0] != '\0')
+            dp_log_warn(&context->log, "%s", warning.text);
+    }
+    status = use_loopback
+                 ? dp_transport_loopback_create(context->rank, context->bootstrap->tag,
+                                                &context->log, &context->transport, error)
+                 : dp_transport_ucx_create(context->rank, context->bootstrap->tag, config,
+                                           &context->log, &context->transport, error);
+    if (status != DP_OK) return status;
+    status = connect_neighbours(context, deadline_ns, error);
+    if (status != DP_OK) return status;
+    status = dp_device_host_create(config->spin_ns, &context->log, &context->device);
+    if (status != DP_OK) return dp_error_set(error, status, "no memory for the host device");
+    status = dp_engine_host_create(context->bootstrap, &context->topology, context->device, config,
+                                   &context->log, context->trace, &context->engine, error);
+    if (status != DP_OK) return status;
+    status = dp_pipeline_create(config, context->rank, context->size, context->device,
+                                context->engine, &context->log, context->trace, &callbacks,
+                                &context->pipeline);
+    if (status != DP_OK)
+        return dp_error_set(error, status, "no memory for %d slots of %zu bytes",
+                            config->fusion_slots, config->fusion_bytes);
+    return start_loop(context, error);
+}
+
+dp_status_t dp_context_create(const dp_config_t *config, dp_bootstrap_t *bootstrap,
+                              int use_loopback, dp_context_t **out, dp_error_t *error)
+{
+    dp_context_t *context = calloc(1, sizeof(*context));
+    dp_status_t status;
+
+    if (context == NULL) {
+        dp_bootstrap_destroy(bootstrap);
+        return dp_error_set(error, DP_ERR_NO_MEMORY, "no memory for a context");
+    }
+    context->config = *config;
+    context->bootstrap = bootstrap;
+    context->rank = bootstrap->rank;
+    context->size = bootstrap->size;
+    context->world.context = context;
+    context->last_text = "";
+    dp_log_init(&context->log, (dp_log_level_t)config->log_level, context->rank);
+    pthread_mutex_init(&context->lock, NULL);
+    status = build(context, use_loopback, error);
+    if (status != DP_OK) {
+        context_destroy(context, 1);
+        return status;
+    }
+    dp_log_debug(&context->log, "ready: size %d, hosts %d, kernels %s, engine %s", context->size,
+                 context->topology.host_count, dp_kernels_name(), context->engine->ops->name);
+    *out = context;
+    return DP_OK;
+}
+
+static void copy_error(const dp_init_options_t *options, const char *text)
+{
+    if (options != NULL && options->error != NULL && options->error_bytes > 0)
+        snprintf(options->error, options->error_bytes, "%s", text);
+}
+
+dp_status_t dp_init(const dp_init_options_t *options, dp_context_t **context)
+{
+    dp_error_t error = {DP_OK, ""};
+    dp_bootstrap_t *bootstrap = NULL;
+    dp_config_t config;
+    dp_log_t log;
+    dp_status_t status;
+
+    copy_error(options, "");
+    if (context == NULL) {
+        copy_error(options, "dp_init: context is NULL");
+        return DP_ERR_INVALID;
+    }
+    if (options != NULL && options->size < sizeof(dp_init_options_t))
+        return DP_ERR_INVALID; /* its fields may not be there: nothing to write into */
+    dp_log_init(&log, DP_LOG_WARN, -1);
+    dp_config_defaults(&config);
+    status = dp_config_from_environment(&config, &log, &error);
+    if (status == DP_OK) status = dp_config_check(&config, &error);
+    if (status == DP_OK) {
+        log.level = (dp_log_level_t)config.log_level;
+        status = dp_bootstrap_create(&config, &bootstrap, &error);
+    }
+    if (status == DP_OK) status = dp_context_create(&config, bootstrap, 0, context, &error);
+    if (status != DP_OK) {
+        log.rank = config.rank;
+        dp_log_error(&log, "dp_init: %s", error.text);
+        copy_error(options, error.text);
+    }
+    return status;
+}
+
+dp_status_t dp_finalize(dp_context_t *context)
+{
+    dp_status_t status, fatal;
+
+    if (context == NULL) return DP_OK;
+    dp_wait_all(context, -1.0);
+    status = dp_loop_finalize(context->loop);
+    pthread_mutex_lock(&context->lock);
+    fatal = context->fatal;
+    pthread_mutex_unlock(&context->lock);
+    if (fatal != DP_OK) status = fatal;
+    context_destroy(context, status != DP_OK);
+    return status;
+}
+
+void dp_abort(dp_context_t *context, const char *reason)
+{
+    if (context == NULL) return;
+    dp_loop_abort(context->loop, DP_ERR_ABORTED, reason == NULL ? "no reason given" : reason);
+}

@@ -1,0 +1,66 @@
+/*
+ * health.h - signs of life between neighbours of the tree: when to give one, when to miss one.
+ *
+ * Pure arithmetic on times; the loop feeds it and does what it says. A rank that was itself away
+ * (stopped, starved, suspended) blames nobody for the silence it slept through.
+ */
+#ifndef DP_COORDINATOR_HEALTH_H
+#define DP_COORDINATOR_HEALTH_H
+
+#include "runtime/base/common.h"
+
+#define DP_HEALTH_SUSPECT_NS (1000ull * 1000000) /* silence that is worth a warning */
+
+typedef struct dp_health_peer {
+    int rank;
+    uint64_t sent_ns;  /* when something was last sent to it */
+    uint64_t heard_ns; /* when something last came from it */
+    int is_suspect;    /* it was warned of */
+    int is_gone;       /* lost: no more is sent or expected */
+} dp_health_peer_t;
+
+typedef struct dp_health {
+    dp_health_peer_t *peers; /* [count] */
+    int count;
+    uint64_t heartbeat_ns;
+    uint64_t timeout_ns; /* 0: silence is never death */
+    uint64_t due_ns;     /* when the owner said it would be back at the latest */
+} dp_health_t;
+
+typedef enum dp_health_kind {
+    DP_HEALTH_SEND,    /* give the rank a sign of life, then call dp_health_sent() */
+    DP_HEALTH_SUSPECT, /* no sign of life for silent_ns; once until it is heard again */
+    DP_HEALTH_BACK,    /* a suspect was heard again */
+    DP_HEALTH_LOST     /* silent for the timeout; once */
+} dp_health_kind_t;
+
+typedef struct dp_health_action {
+    dp_health_kind_t kind;
+    int rank;
+    uint64_t silent_ns;
+} dp_health_action_t;
+
+/* ranks[count] are copied. heartbeat_ns is at least 1 ms. DP_ERR_NO_MEMORY. */
+dp_status_t dp_health_init(dp_health_t *health, const int *ranks, int count, uint64_t heartbeat_ns,
+                           uint64_t timeout_ns, uint64_t now_ns);
+void dp_health_fini(dp_health_t *health); /* zeroed: fine */
+
+/* Something, whatever it was, was sent to or came from this rank. */
+void dp_health_sent(dp_health_t *health, int rank, uint64_t now_ns);
+void dp_health_heard(dp_health_t *health, int rank, uint64_t now_ns);
+void dp_health_gone(dp_health_t *health, int rank);
+
+/* The owner is back at work: to be called before it looks at messages. If it is much later than it
+ * said, every clock restarts; then 1 is returned. */
+int dp_health_resume(dp_health_t *health, uint64_t now_ns);
+
+/* The next thing to be done now; 0 when there is none. */
+int dp_health_next(dp_health_t *health, uint64_t now_ns, dp_health_action_t *out);
+
+/* When dp_health_next() should be asked again; UINT64_MAX: without neighbours, never. */
+uint64_t dp_health_deadline(const dp_health_t *health);
+
+/* The owner goes to sleep and will be back at this time at the latest. */
+void dp_health_sleep(dp_health_t *health, uint64_t until_ns);
+
+#endif

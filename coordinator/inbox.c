@@ -1,0 +1,156 @@
+/*
+ * inbox.c - what other threads hand to the coordinator thread, without a lock on the hot path.
+ *
+ * The handshake with sleep is Dekker's: the coordinator stores `sleep` and then looks at what came
+ * in, a producer stores what it brings and then looks at `sleep`. All four are sequentially
+ * consistent, so at least one of the two sees the other. Who wakes clears `sleep`, so that many
+ * producers make one system call.
+ */
+#include "coordinator/inbox.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { AWAKE = 0, DOZING = 1 /* launched does not wake */, ASLEEP = 2 };
+
+void dp_inbox_init(dp_inbox_t *inbox, dp_transport_t *transport)
+{
+    memset(inbox, 0, sizeof(*inbox));
+    inbox->transport = transport;
+    atomic_init(&inbox->queue, NULL);
+    atomic_init(&inbox->urgent, NULL);
+    atomic_init(&inbox->flags, 0);
+    atomic_init(&inbox->sleep, AWAKE);
+    atomic_init(&inbox->launched, 0);
+    pthread_mutex_init(&inbox->lock, NULL);
+}
+
+void dp_inbox_fini(dp_inbox_t *inbox)
+{
+    dp_inbox_name_t *name = dp_inbox_take_urgent(inbox);
+
+    while (name != NULL) {
+        dp_inbox_name_t *next = name->next;
+
+        free(name);
+        name = next;
+    }
+    pthread_mutex_destroy(&inbox->lock);
+}
+
+/* ---- Any thread --------------------------------------------------------------------------- */
+
+static void wake(dp_inbox_t *inbox, int depth)
+{
+    if (atomic_load(&inbox->sleep) < depth) return;
+    if (atomic_exchange(&inbox->sleep, AWAKE) == AWAKE) return; /* another thread does it */
+    inbox->transport->ops->wake(inbox->transport);
+}
+
+void dp_inbox_submit(dp_inbox_t *inbox, dp_loop_node_t *const *nodes, size_t count)
+{
+    dp_loop_node_t *old;
+
+    if (count == 0) return;
+    for (size_t i = 1; i < count; i++)
+        nodes[i]->next = nodes[i - 1];
+    old = atomic_load_explicit(&inbox->queue, memory_order_relaxed);
+    do {
+        nodes[0]->next = old;
+    } while (!atomic_compare_exchange_weak(&inbox->queue, &old, nodes[count - 1]));
+    /* The nodes may be gone already. Who found the queue empty wakes for all who follow. */
+    if (old == NULL) wake(inbox, DOZING);
+}
+
+void dp_inbox_raise(dp_inbox_t *inbox, unsigned flag)
+{
+    atomic_fetch_or(&inbox->flags, flag);
+    wake(inbox, DOZING);
+}
+
+void dp_inbox_urgent(dp_inbox_t *inbox, const char *name)
+{
+    const size_t bytes = strnlen(name, DP_NAME_MAX);
+    dp_inbox_name_t *node = malloc(sizeof(*node) + bytes + 1);
+
+    if (node == NULL) return;
+    memcpy(node->name, name, bytes);
+    node->name[bytes] = '\0';
+    node->next = atomic_load_explicit(&inbox->urgent, memory_order_relaxed);
+    while (!atomic_compare_exchange_weak(&inbox->urgent, &node->next, node)) {
+    }
+    dp_inbox_raise(inbox, DP_INBOX_URGENT);
+}
+
+void dp_inbox_launched(dp_inbox_t *inbox, uint64_t sequence)
+{
+    uint64_t known = atomic_load(&inbox->launched);
+
+    while (known < sequence && !atomic_compare_exchange_weak(&inbox->launched, &known, sequence)) {
+    }
+    atomic_fetch_or(&inbox->flags, DP_INBOX_LAUNCHED);
+    wake(inbox, ASLEEP);
+}
+
+void dp_inbox_progress(dp_inbox_t *inbox, const char *text)
+{
+    pthread_mutex_lock(&inbox->lock);
+    snprintf(inbox->progress, sizeof(inbox->progress), "%s", text);
+    pthread_mutex_unlock(&inbox->lock);
+    atomic_fetch_or(&inbox->flags, DP_INBOX_PROGRESS); /* time enough when it wakes for a reason */
+}
+
+void dp_inbox_abort(dp_inbox_t *inbox, dp_status_t status, const char *text)
+{
+    pthread_mutex_lock(&inbox->lock);
+    if (inbox->abort_status == DP_OK) {
+        inbox->abort_status = status == DP_OK ? DP_ERR_ABORTED : status;
+        snprintf(inbox->abort_text, sizeof(inbox->abort_text), "%s", text);
+    }
+    pthread_mutex_unlock(&inbox->lock);
+    dp_inbox_raise(inbox, DP_INBOX_ABORT);
+}
+
+/* ---- The coordinator thread --------------------------------------------------------------- */
+
+unsigned dp_inbox_take_flags(dp_inbox_t *inbox)
+{
+    /* A plain load first: the exchange would take the cache line from producers every round. */
+    return atomic_load(&inbox->flags) == 0 ? 0 : atomic_exchange(&inbox->flags, 0);
+}
+
+dp_loop_node_t *dp_inbox_take(dp_inbox_t *inbox)
+{
+    dp_loop_node_t *newest;
+    dp_loop_node_t *oldest = NULL;
+
+    if (atomic_load(&inbox->queue) == NULL) return NULL;
+    newest = atomic_exchange(&inbox->queue, NULL);
+    while (newest != NULL) {
+        dp_loop_node_t *older = newest->next;
+
+        newest->next = oldest;
+        oldest = newest;
+        newest = older;
+    }
+    return oldest;
+}
+
+dp_inbox_name_t *dp_inbox_take_urgent(dp_inbox_t *inbox)
+{
+    return atomic_exchange(&inbox->urgent, NULL);
+}
+
+int dp_inbox_sleep(dp_inbox_t *inbox, int minds_launched)
+{
+    atomic_store(&inbox->sleep, minds_launched ? ASLEEP : DOZING);
+    if (atomic_load(&inbox->queue) == NULL && atomic_load(&inbox->flags) == 0) return 1;
+    dp_inbox_awake(inbox);
+    return 0;
+}
+
+void dp_inbox_awake(dp_inbox_t *inbox)
+{
+    atomic_store(&inbox->sleep, AWAKE);
+}

@@ -1,0 +1,71 @@
+/*
+ * inbox.h - what other threads hand to the coordinator thread, without a lock on the hot path.
+ *
+ * Submissions are pushed on an intrusive stack with one compare-and-swap and taken all at once.
+ * The coordinator says when it goes to sleep; whoever brings something then wakes it, once. A
+ * submission to a coordinator that is awake costs no system call.
+ */
+#ifndef DP_COORDINATOR_INBOX_H
+#define DP_COORDINATOR_INBOX_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "coordinator/loop.h"
+
+#define DP_INBOX_TEXT_MAX 512
+
+/* What came in beside submissions. */
+enum {
+    DP_INBOX_URGENT = 1,
+    DP_INBOX_LAUNCHED = 2,
+    DP_INBOX_PROGRESS = 4,
+    DP_INBOX_ABORT = 8,
+    DP_INBOX_FINALIZE = 16,
+    DP_INBOX_STOP = 32
+};
+
+typedef struct dp_inbox_name {
+    struct dp_inbox_name *next;
+    char name[];
+} dp_inbox_name_t;
+
+typedef struct dp_inbox {
+    dp_transport_t *transport;         /* borrowed; only its wake() is used */
+    _Atomic(dp_loop_node_t *) queue;   /* newest first */
+    _Atomic(dp_inbox_name_t *) urgent; /* newest first */
+    atomic_uint flags;                 /* DP_INBOX_... */
+    atomic_int sleep;                  /* how deep the coordinator sleeps; see inbox.c */
+    _Atomic uint64_t launched;         /* largest sequence */
+    pthread_mutex_t lock;
+    char progress[DP_INBOX_TEXT_MAX];   /* guarded by lock, likewise below */
+    char abort_text[DP_INBOX_TEXT_MAX]; /* of the first abort */
+    dp_status_t abort_status;           /* DP_OK: none */
+} dp_inbox_t;
+
+void dp_inbox_init(dp_inbox_t *inbox, dp_transport_t *transport);
+void dp_inbox_fini(dp_inbox_t *inbox); /* submissions are forgotten */
+
+/* Any thread, the coordinator's included. As the functions of loop.h. */
+void dp_inbox_submit(dp_inbox_t *inbox, dp_loop_node_t *const *nodes, size_t count);
+void dp_inbox_urgent(dp_inbox_t *inbox, const char *name); /* without memory: dropped, a hint */
+void dp_inbox_launched(dp_inbox_t *inbox, uint64_t sequence);
+void dp_inbox_progress(dp_inbox_t *inbox, const char *text);
+void dp_inbox_abort(dp_inbox_t *inbox, dp_status_t status, const char *text);
+void dp_inbox_raise(dp_inbox_t *inbox, unsigned flag); /* DP_INBOX_FINALIZE, DP_INBOX_STOP */
+
+/* The coordinator thread only. */
+unsigned dp_inbox_take_flags(dp_inbox_t *inbox);
+dp_loop_node_t *dp_inbox_take(dp_inbox_t *inbox);         /* oldest first; NULL: none */
+dp_inbox_name_t *dp_inbox_take_urgent(dp_inbox_t *inbox); /* newest first; returned: free() each */
+
+/**
+ * Announces that the coordinator is about to sleep, from when on it is woken.
+ *
+ * @param minds_launched 0: dp_inbox_launched() may wait for the next waking
+ * @return 0 something came in meanwhile: stay awake
+ */
+int dp_inbox_sleep(dp_inbox_t *inbox, int minds_launched);
+void dp_inbox_awake(dp_inbox_t *inbox);
+
+#endif

@@ -1,0 +1,619 @@
+/*
+ * loop.c - the coordinator thread: libevent around a transport in event mode.
+ *
+ * A round takes everything that has come in, from other threads, from neighbours, from the clock,
+ * feeds it to the negotiator and only then asks for its outputs: what came together is answered
+ * together. When a round brings nothing the thread arms the transport and sleeps until something
+ * rings or the next deadline is due. Between ranks, a message's first byte says what it is.
+ */
+#include "coordinator/loop.h"
+
+#include <event2/event.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "coordinator/health.h"
+#include "coordinator/inbox.h"
+
+#define MESSAGES_PER_ROUND 256        /* then outputs are given, however much more has come */
+#define FINISH_NS (2000ull * 1000000) /* for goodbyes after an orderly end */
+#define FATAL_NS (500ull * 1000000)   /* and after a failure: who is stopped will not answer */
+
+enum { KIND_NEGOTIATOR = 1, KIND_HEARTBEAT = 2 };
+
+struct dp_loop {
+    dp_loop_options_t options;
+    uint64_t spin_ns;
+    uint64_t hold_ns;
+    dp_tree_node_t node;
+    dp_inbox_t inbox;
+    pthread_t thread;
+    int has_thread;
+
+    /* coordinator thread only */
+    dp_negotiator_t *negotiator;
+    dp_health_t health;
+    struct event_base *base;
+    struct event *readable;
+    struct event *timer;
+    uint8_t *message; /* being put together: kind, bytes of the negotiator */
+    size_t message_room;
+    uint64_t active_ns; /* when a round last did something */
+    int is_over;        /* finished or fatal: nothing more is fed or sent */
+    int must_stop;
+    int has_given_up; /* this rank asked for the end; not twice */
+    dp_status_t end_status;
+    dp_trace_lane_t *lane;
+    uint32_t name_in, name_out, name_round;
+
+    /* any thread reads */
+    _Atomic uint64_t sent, received, heartbeats, wakeups, cpu_ns;
+
+    pthread_mutex_t lock;
+    pthread_cond_t ended;
+    int has_ended;            /* guarded by lock, likewise below */
+    dp_status_t final_status; /* set with it */
+};
+
+static void count(_Atomic uint64_t *counter)
+{
+    atomic_fetch_add_explicit(counter, 1, memory_order_relaxed);
+}
+
+/* ---- Sending ------------------------------------------------------------------------------ */
+
+/* This rank cannot go on; the negotiator tells the others. */
+static void give_up(dp_loop_t *loop, dp_status_t status, const char *text)
+{
+    if (loop->has_given_up) return;
+    loop->has_given_up = 1;
+    dp_negotiator_abort(loop->negotiator, status, text, dp_now_ns());
+}
+
+static void send_message(dp_loop_t *loop, const dp_output_t *out, uint64_t now_ns)
+{
+    dp_transport_t *transport = loop->options.transport;
+    const size_t bytes = out->bytes + 1;
+    char text[128];
+    dp_status_t status = DP_OK;
+
+    if (loop->message_room < bytes) {
+        uint8_t *larger = realloc(loop->message, bytes * 2);
+
+        if (larger != NULL) {
+            loop->message = larger;
+            loop->message_room = bytes * 2;
+        } else {
+            status = DP_ERR_NO_MEMORY;
+        }
+    }
+    if (status == DP_OK) {
+        loop->message[0] = KIND_NEGOTIATOR;
+        if (out->bytes > 0) memcpy(loop->message + 1, out->data, out->bytes);
+        status = transport->ops->send(transport, out->to, loop->message, bytes);
+    }
+    if (status != DP_OK) {
+        snprintf(text, sizeof(text),
+                 "a control message of %zu bytes to rank %d could not be sent (%s)", out->bytes,
+                 out->to, dp_status_string(status));
+        give_up(loop, status, text);
+        return;
+    }
+    count(&loop->sent);
+    dp_health_sent(&loop->health, out->to, now_ns);
+    dp_trace_record(loop->lane, (dp_trace_record_t){.kind = DP_TRACE_CONTROL,
+                                                    .start_ns = now_ns,
+                                                    .name = loop->name_out,
+                                                    .aux = (uint32_t)out->to & DP_TRACE_AUX_MAX,
+                                                    .bytes = out->bytes});
+}
+
+static void send_heartbeat(dp_loop_t *loop, int rank, uint64_t now_ns)
+{
+    static const uint8_t heartbeat[1] = {KIND_HEARTBEAT};
+    dp_transport_t *transport = loop->options.transport;
+
+    /* One that could not be sent is missed by nobody if the next one can. */
+    if (transport->ops->send(transport, rank, heartbeat, sizeof(heartbeat)) == DP_OK) {
+        count(&loop->heartbeats);
+    }
+    dp_health_sent(&loop->health, rank, now_ns);
+}
+
+/* ---- Taking in ---------------------------------------------------------------------------- */
+
+static void take_urgent(dp_loop_t *loop, uint64_t now_ns)
+{
+    dp_inbox_name_t *name = dp_inbox_take_urgent(&loop->inbox);
+
+    while (name != NULL) {
+        dp_inbox_name_t *next = name->next;
+
+        dp_negotiator_urgent(loop->negotiator, name->name, now_ns);
+        free(name);
+        name = next;
+    }
+}
+
+static void submit(dp_loop_t *loop, dp_loop_node_t *node, uint64_t now_ns)
+{
+    /* The node may be gone once its request was handed back. */
+    void *request = node->submission.request;
+    char text[DP_NAME_MAX + 128];
+    dp_status_t status;
+
+    snprintf(text, sizeof(text), "tensor %s: ", node->submission.name);
+    status = dp_negotiator_submit(loop->negotiator, &node->submission, now_ns);
+    if (status == DP_OK) return;
+    snprintf(text + strlen(text), sizeof(text) - strlen(text), "%s",
+             status == DP_ERR_BUSY ? "it was submitted before and has not been launched yet"
+                                   : dp_status_string(status));
+    loop->options.callbacks.fail(loop->options.callbacks.user, request, status, text);
+}
+
+/* What other threads brought. 1: something. */
+static int take_inbox(dp_loop_t *loop, uint64_t now_ns)
+{
+    dp_inbox_t *inbox = &loop->inbox;
+    /* Flags before the queue: who finalizes has submitted before, and it must be found there. */
+    const unsigned flags = dp_inbox_take_flags(inbox);
+    dp_loop_node_t *node = dp_inbox_take(inbox);
+    const int did = flags != 0 || node != NULL;
+    char text[DP_INBOX_TEXT_MAX];
+    dp_status_t status;
+
+    if (flags & DP_INBOX_STOP) loop->must_stop = 1;
+    if (flags & DP_INBOX_PROGRESS) {
+        pthread_mutex_lock(&inbox->lock);
+        memcpy(text, inbox->progress, sizeof(text));
+        pthread_mutex_unlock(&inbox->lock);
+        dp_negotiator_progress(loop->negotiator, text);
+    }
+    if (flags & DP_INBOX_LAUNCHED) {
+        dp_negotiator_launched(loop->negotiator, atomic_load(&inbox->launched), now_ns);
+    }
+    while (node != NULL) {
+        dp_loop_node_t *next = node->next;
+
+        submit(loop, node, now_ns);
+        node = next;
+    }
+    if (flags & DP_INBOX_URGENT) take_urgent(loop, now_ns);
+    if (flags & DP_INBOX_ABORT) {
+        pthread_mutex_lock(&inbox->lock);
+        memcpy(text, inbox->abort_text, sizeof(text));
+        status = inbox->abort_status;
+        pthread_mutex_unlock(&inbox->lock);
+        give_up(loop, status, text);
+    }
+    if (flags & DP_INBOX_FINALIZE) dp_negotiator_finalize(loop->negotiator, now_ns);
+    return did;
+}
+
+static void take_message(dp_loop_t *loop, const dp_transport_event_t *event, uint64_t now_ns)
+{
+    const uint8_t *data = event->data;
+
+    dp_health_heard(&loop->health, event->rank, now_ns);
+    if (event->bytes == 1 && data[0] == KIND_HEARTBEAT) return;
+    if (event->bytes == 0 || data[0] != KIND_NEGOTIATOR) {
+        dp_log_warn(loop->options.log,
+                    "dropped a message of an unknown kind from rank %d (%zu bytes)", event->rank,
+                    event->bytes);
+        return;
+    }
+    count(&loop->received);
+    dp_trace_record(loop->lane, (dp_trace_record_t){.kind = DP_TRACE_CONTROL,
+                                                    .start_ns = now_ns,
+                                                    .name = loop->name_in,
+                                                    .aux = (uint32_t)event->rank & DP_TRACE_AUX_MAX,
+                                                    .bytes = event->bytes - 1});
+    /* Hostile bytes and lack of memory come back as FATAL outputs. */
+    (void)dp_negotiator_message(loop->negotiator, event->rank, data + 1, event->bytes - 1, now_ns);
+}
+
+/* What neighbours sent. 1: something. */
+static int take_events(dp_loop_t *loop, uint64_t now_ns)
+{
+    dp_transport_t *transport = loop->options.transport;
+    dp_transport_event_t event;
+    int taken = 0;
+
+    while (taken < MESSAGES_PER_ROUND && transport->ops->poll(transport, &event) == DP_OK) {
+        taken++;
+        if (event.kind == DP_TRANSPORT_MESSAGE) {
+            take_message(loop, &event, now_ns);
+        } else {
+            dp_health_gone(&loop->health, event.rank);
+            dp_negotiator_peer_lost(loop->negotiator, event.rank, event.text, now_ns);
+        }
+    }
+    return taken > 0;
+}
+
+/* What the clock brings. 1: something for the negotiator. */
+static int take_time(dp_loop_t *loop, uint64_t now_ns)
+{
+    const dp_topology_t *topology = loop->options.topology;
+    dp_health_action_t action;
+    char text[128];
+    int did = 0;
+
+    if (dp_negotiator_deadline(loop->negotiator) <= now_ns) {
+        dp_negotiator_tick(loop->negotiator, now_ns);
+        did = 1;
+    }
+    while (dp_health_next(&loop->health, now_ns, &action)) {
+        const char *host = topology->host_name[topology->host[action.rank]];
+        const double seconds = (double)action.silent_ns / 1e9;
+
+        switch (action.kind) {
+        case DP_HEALTH_SEND:
+            send_heartbeat(loop, action.rank, now_ns);
+            break;
+        case DP_HEALTH_SUSPECT:
+            dp_log_warn(loop->options.log, "rank %d on host %s: no sign of life for %.1f s",
+                        action.rank, host, seconds);
+            break;
+        case DP_HEALTH_BACK:
+            dp_log_warn(loop->options.log, "rank %d on host %s: alive again", action.rank, host);
+            break;
+        case DP_HEALTH_LOST:
+            snprintf(text, sizeof(text), "no sign of life for %.1f s (stopped or unreachable)",
+                     seconds);
+            dp_negotiator_peer_lost(loop->negotiator, action.rank, text, now_ns);
+            did = 1;
+            break;
+        }
+    }
+    return did;
+}
+
+/* ---- Giving out --------------------------------------------------------------------------- */
+
+static void launch(dp_loop_t *loop, const dp_output_t *out)
+{
+    const dp_loop_callbacks_t *callbacks = &loop->options.callbacks;
+    const uint64_t start_ns = dp_trace_now(loop->lane);
+    const uint64_t sequence = out->sequence;
+    const uint32_t tensors = (uint32_t)DP_MIN(out->entry_count, (size_t)DP_TRACE_AUX_MAX);
+
+    callbacks->launch(callbacks->user, sequence, out->entries, out->entry_count);
+    dp_trace_span(loop->lane, (dp_trace_record_t){.kind = DP_TRACE_LAUNCH,
+                                                  .start_ns = start_ns,
+                                                  .bucket = sequence,
+                                                  .aux = tensors & DP_TRACE_AUX_MAX});
+}
+
+/* What the negotiator answers. 1: something. */
+static int give_outputs(dp_loop_t *loop, uint64_t now_ns)
+{
+    const dp_loop_callbacks_t *callbacks = &loop->options.callbacks;
+    dp_output_t out;
+    int did = 0;
+
+    while (!loop->is_over && dp_negotiator_output(loop->negotiator, &out)) {
+        did = 1;
+        switch (out.kind) {
+        case DP_OUTPUT_SEND:
+            send_message(loop, &out, now_ns);
+            break;
+        case DP_OUTPUT_LAUNCH:
+            launch(loop, &out);
+            break;
+        case DP_OUTPUT_FAIL:
+            callbacks->fail(callbacks->user, out.request, out.status, out.text);
+            break;
+        case DP_OUTPUT_WARN:
+            dp_log_warn(loop->options.log, "%s", out.text);
+            break;
+        case DP_OUTPUT_FATAL:
+            loop->is_over = 1;
+            loop->end_status = out.status == DP_OK ? DP_ERR_ABORTED : out.status;
+            callbacks->fatal(callbacks->user, loop->end_status, out.culprit, out.text);
+            break;
+        case DP_OUTPUT_FINISHED:
+            loop->is_over = 1;
+            loop->end_status = DP_OK;
+            break;
+        }
+    }
+    return did;
+}
+
+/* ---- The thread --------------------------------------------------------------------------- */
+
+static void on_ring(evutil_socket_t fd, short what, void *user)
+{
+    (void)fd;
+    (void)what;
+    (void)user; /* that the loop returns is all that is wanted */
+}
+
+/* Sleeps until something rings or is due; returns at once if something came in meanwhile. */
+static void rest(dp_loop_t *loop)
+{
+    dp_transport_t *transport = loop->options.transport;
+    const uint64_t tick_ns = dp_negotiator_deadline(loop->negotiator);
+    const uint64_t deadline_ns = DP_MIN(tick_ns, dp_health_deadline(&loop->health));
+    const uint64_t now_ns = dp_now_ns();
+    /* A root that holds launches back wants to know when those in flight are done. */
+    const int is_holding = tick_ns != UINT64_MAX && tick_ns <= now_ns + loop->hold_ns;
+    dp_status_t status;
+
+    if (deadline_ns <= now_ns) return;
+    dp_health_sleep(&loop->health, deadline_ns);
+    if (!dp_inbox_sleep(&loop->inbox, is_holding)) return;
+    status = transport->ops->arm(transport);
+    if (status == DP_OK) {
+        if (deadline_ns != UINT64_MAX) {
+            const uint64_t rest_us = (deadline_ns - now_ns + 999) / 1000;
+            const struct timeval wait = {(time_t)(rest_us / 1000000),
+                                         (suseconds_t)(rest_us % 1000000)};
+
+            (void)evtimer_add(loop->timer, &wait);
+        }
+        (void)event_base_loop(loop->base, EVLOOP_ONCE);
+        count(&loop->wakeups);
+    } else if (status != DP_ERR_AGAIN) {
+        give_up(loop, status, "the transport cannot wait for messages any more");
+    }
+    dp_inbox_awake(&loop->inbox);
+}
+
+static void round_until_over(dp_loop_t *loop)
+{
+    while (!loop->is_over && !loop->must_stop) {
+        const uint64_t now_ns = dp_now_ns();
+        int did;
+
+        if (dp_health_resume(&loop->health, now_ns)) {
+            dp_log_debug(loop->options.log,
+                         "the coordinator was away; no neighbour is blamed for it");
+        }
+        did = take_inbox(loop, now_ns);
+        did |= take_events(loop, now_ns);
+        did |= take_time(loop, now_ns);
+        did |= give_outputs(loop, now_ns);
+        if (did) {
+            loop->active_ns = now_ns;
+            dp_trace_span(loop->lane, (dp_trace_record_t){.kind = DP_TRACE_CONTROL,
+                                                          .start_ns = now_ns,
+                                                          .name = loop->name_round});
+        } else if (now_ns - loop->active_ns >= loop->spin_ns) {
+            rest(loop);
+        }
+    }
+}
+
+static uint64_t thread_cpu_ns(clockid_t clock, uint64_t otherwise)
+{
+    struct timespec spent;
+
+    if (clock_gettime(clock, &spent) != 0) return otherwise;
+    return (uint64_t)spent.tv_sec * 1000000000u + (uint64_t)spent.tv_nsec;
+}
+
+static void *run(void *arg)
+{
+    dp_loop_t *loop = arg;
+    dp_transport_t *transport = loop->options.transport;
+
+    loop->lane = dp_trace_lane(loop->options.trace, "coordinator", DP_TRACE_LANE_COORDINATOR);
+    loop->name_in = dp_trace_name(loop->options.trace, "message in");
+    loop->name_out = dp_trace_name(loop->options.trace, "message out");
+    loop->name_round = dp_trace_name(loop->options.trace, "round");
+    round_until_over(loop);
+    /* Who is stopped before the end leaves without a goodbye: to the others it is lost. */
+    if (loop->is_over) {
+        const uint64_t patience_ns = loop->end_status == DP_OK ? FINISH_NS : FATAL_NS;
+
+        transport->ops->close(transport, dp_now_ns() + patience_ns);
+    }
+    atomic_store(&loop->cpu_ns, thread_cpu_ns(CLOCK_THREAD_CPUTIME_ID, 0));
+    pthread_mutex_lock(&loop->lock);
+    loop->final_status = loop->is_over ? loop->end_status : DP_ERR_ABORTED;
+    loop->has_ended = 1;
+    pthread_cond_broadcast(&loop->ended);
+    pthread_mutex_unlock(&loop->lock);
+    return NULL;
+}
+
+/* ---- Start and stop ----------------------------------------------------------------------- */
+
+dp_status_t dp_loop_neighbours(const dp_topology_t *topology, int arity, int rank, int *ranks,
+                               int *out_count)
+{
+    dp_tree_node_t node;
+    dp_status_t status = dp_tree_node_init(&node, topology, arity, rank);
+    int found = 0;
+
+    if (status != DP_OK) return status;
+    DP_ASSERT(node.child_count + 1 <= DP_LOOP_NEIGHBOURS_MAX(arity));
+    if (node.parent >= 0) ranks[found++] = node.parent;
+    for (int i = 0; i < node.child_count; i++)
+        ranks[found++] = node.children[i];
+    dp_tree_node_fini(&node);
+    *out_count = found;
+    return DP_OK;
+}
+
+static dp_status_t open_events(dp_loop_t *loop)
+{
+    dp_transport_t *transport = loop->options.transport;
+    struct event_config *config = event_config_new();
+
+    if (config == NULL) return DP_ERR_NO_MEMORY;
+    /* Precise: a deadline of 200 us must not become the next millisecond. */
+    event_config_set_flag(config, EVENT_BASE_FLAG_NOLOCK | EVENT_BASE_FLAG_IGNORE_ENV |
+                                      EVENT_BASE_FLAG_PRECISE_TIMER);
+    loop->base = event_base_new_with_config(config);
+    event_config_free(config);
+    if (loop->base == NULL) return DP_ERR_SYSTEM;
+    loop->readable =
+        event_new(loop->base, transport->ops->fd(transport), EV_READ | EV_PERSIST, on_ring, NULL);
+    loop->timer = evtimer_new(loop->base, on_ring, NULL);
+    if (loop->readable == NULL || loop->timer == NULL) return DP_ERR_NO_MEMORY;
+    return event_add(loop->readable, NULL) == 0 ? DP_OK : DP_ERR_SYSTEM;
+}
+
+static dp_status_t open_health(dp_loop_t *loop)
+{
+    const dp_config_t *config = loop->options.config;
+    int *ranks = malloc(((size_t)loop->node.child_count + 1) * sizeof(*ranks));
+    int found = 0;
+    dp_status_t status;
+
+    if (ranks == NULL) return DP_ERR_NO_MEMORY;
+    if (loop->node.parent >= 0) ranks[found++] = loop->node.parent;
+    for (int i = 0; i < loop->node.child_count; i++)
+        ranks[found++] = loop->node.children[i];
+    status = dp_health_init(&loop->health, ranks, found, config->heartbeat_ns,
+                            config->peer_timeout_ns, dp_now_ns());
+    free(ranks);
+    return status;
+}
+
+static dp_status_t start_thread(dp_loop_t *loop)
+{
+    sigset_t all;
+    sigset_t before;
+    int failed;
+
+    sigfillset(&all); /* signals are the program's business, on the program's threads */
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    failed = pthread_create(&loop->thread, NULL, run, loop);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (failed) return DP_ERR_SYSTEM;
+    loop->has_thread = 1;
+    (void)pthread_setname_np(loop->thread, "dp-coordinator");
+    return DP_OK;
+}
+
+static void loop_destroy(dp_loop_t *loop)
+{
+    if (loop->readable != NULL) event_free(loop->readable);
+    if (loop->timer != NULL) event_free(loop->timer);
+    if (loop->base != NULL) event_base_free(loop->base);
+    dp_negotiator_destroy(loop->negotiator);
+    dp_health_fini(&loop->health);
+    dp_tree_node_fini(&loop->node);
+    dp_inbox_fini(&loop->inbox);
+    pthread_cond_destroy(&loop->ended);
+    pthread_mutex_destroy(&loop->lock);
+    free(loop->message);
+    free(loop);
+}
+
+dp_status_t dp_loop_start(const dp_loop_options_t *options, dp_loop_t **out, dp_error_t *error)
+{
+    const dp_config_t *config = options->config;
+    dp_negotiator_options_t negotiator = {.rank = options->rank,
+                                          .size = options->size,
+                                          .topology = options->topology,
+                                          .hold_ns = config->hold_ns,
+                                          .fusion_bytes = config->fusion_bytes,
+                                          .stall_warn_ns = config->stall_warn_ns,
+                                          .stall_limit_ns = config->stall_limit_ns};
+    const char *what = "its place in the tree";
+    dp_loop_t *loop = calloc(1, sizeof(*loop));
+    dp_status_t status;
+
+    if (loop == NULL) {
+        return dp_error_set(error, DP_ERR_NO_MEMORY, "rank %d: no memory for the coordinator",
+                            options->rank);
+    }
+    loop->options = *options;
+    loop->spin_ns = config->spin_ns;
+    loop->hold_ns = config->hold_ns;
+    dp_inbox_init(&loop->inbox, options->transport);
+    pthread_mutex_init(&loop->lock, NULL);
+    pthread_cond_init(&loop->ended, NULL);
+    status = dp_tree_node_init(&loop->node, options->topology, config->tree_arity, options->rank);
+    if (status != DP_OK) goto fail;
+    what = "its negotiator";
+    negotiator.node = &loop->node;
+    status = dp_negotiator_create(&negotiator, &loop->negotiator);
+    if (status != DP_OK) goto fail;
+    what = "its neighbours' clocks";
+    status = open_health(loop);
+    if (status != DP_OK) goto fail;
+    what = "libevent";
+    status = open_events(loop);
+    if (status != DP_OK) goto fail;
+    what = "its thread";
+    status = start_thread(loop);
+    if (status != DP_OK) goto fail;
+    *out = loop;
+    return DP_OK;
+fail:
+    loop_destroy(loop);
+    return dp_error_set(error, status, "rank %d: the coordinator did not start: %s: %s",
+                        options->rank, what, dp_status_string(status));
+}
+
+void dp_loop_stop(dp_loop_t *loop)
+{
+    if (loop == NULL) return;
+    dp_inbox_raise(&loop->inbox, DP_INBOX_STOP);
+    if (loop->has_thread) pthread_join(loop->thread, NULL);
+    loop_destroy(loop);
+}
+
+/* ---- From other threads ------------------------------------------------------------------- */
+
+void dp_loop_submit(dp_loop_t *loop, dp_loop_node_t *const *nodes, size_t node_count)
+{
+    dp_inbox_submit(&loop->inbox, nodes, node_count);
+}
+
+void dp_loop_urgent(dp_loop_t *loop, const char *name)
+{
+    dp_inbox_urgent(&loop->inbox, name);
+}
+
+void dp_loop_launched(dp_loop_t *loop, uint64_t sequence)
+{
+    dp_inbox_launched(&loop->inbox, sequence);
+}
+
+void dp_loop_progress(dp_loop_t *loop, const char *text)
+{
+    dp_inbox_progress(&loop->inbox, text);
+}
+
+void dp_loop_abort(dp_loop_t *loop, dp_status_t status, const char *text)
+{
+    dp_inbox_abort(&loop->inbox, status, text);
+}
+
+dp_status_t dp_loop_finalize(dp_loop_t *loop)
+{
+    dp_status_t status;
+
+    dp_inbox_raise(&loop->inbox, DP_INBOX_FINALIZE);
+    pthread_mutex_lock(&loop->lock);
+    while (!loop->has_ended)
+        pthread_cond_wait(&loop->ended, &loop->lock);
+    status = loop->final_status;
+    pthread_mutex_unlock(&loop->lock);
+    return status;
+}
+
+void dp_loop_stats(const dp_loop_t *loop, dp_loop_stats_t *out)
+{
+    clockid_t clock;
+
+    out->control_sent = atomic_load_explicit(&loop->sent, memory_order_relaxed);
+    out->control_received = atomic_load_explicit(&loop->received, memory_order_relaxed);
+    out->heartbeats = atomic_load_explicit(&loop->heartbeats, memory_order_relaxed);
+    out->wakeups = atomic_load_explicit(&loop->wakeups, memory_order_relaxed);
+    out->cpu_ns = atomic_load(&loop->cpu_ns); /* set when the thread ended */
+    if (out->cpu_ns == 0 && pthread_getcpuclockid(loop->thread, &clock) == 0) {
+        out->cpu_ns = thread_cpu_ns(clock, atomic_load(&loop->cpu_ns));
+    }
+}

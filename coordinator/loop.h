@@ -1,0 +1,81 @@
+/*
+ * loop.h - the coordinator thread: libevent around a transport in event mode.
+ *
+ * Drives the negotiator with submissions, messages and time; hands launches and failures to its
+ * owner by callback; keeps heartbeats on the tree's edges. It never touches tensors, devices or
+ * engines, so nothing can make it look dead.
+ */
+#ifndef DP_COORDINATOR_LOOP_H
+#define DP_COORDINATOR_LOOP_H
+
+#include "coordinator/negotiator.h"
+#include "runtime/trace/trace.h"
+#include "runtime/transport/transport.h"
+
+typedef struct dp_loop dp_loop_t;
+
+/* All from the coordinator thread; must not block. */
+typedef struct dp_loop_callbacks {
+    void *user;
+    void (*launch)(void *user, uint64_t sequence, const dp_launch_entry_t *entries, size_t count);
+    void (*fail)(void *user, void *request, dp_status_t status, const char *text);
+    /* The world is over; called once. Requests not launched are forgotten by the loop. */
+    void (*fatal)(void *user, dp_status_t status, int culprit, const char *text);
+} dp_loop_callbacks_t;
+
+typedef struct dp_loop_options {
+    const dp_config_t *config;     /* borrowed */
+    const dp_topology_t *topology; /* borrowed */
+    int rank, size;
+    dp_transport_t *transport; /* borrowed; created, its address exchanged, connected */
+    const dp_log_t *log;
+    dp_trace_t *trace; /* may be NULL */
+    dp_loop_callbacks_t callbacks;
+} dp_loop_options_t;
+
+typedef struct dp_loop_stats {
+    uint64_t control_sent, control_received, heartbeats, wakeups, cpu_ns;
+} dp_loop_stats_t;
+
+/* The neighbours of a rank in the tree, for connecting the transport: ranks[] has room for
+ * DP_LOOP_NEIGHBOURS_MAX(arity). */
+#define DP_LOOP_NEIGHBOURS_MAX(arity) (2 * (arity) + 1)
+dp_status_t dp_loop_neighbours(const dp_topology_t *topology, int arity, int rank, int *ranks,
+                               int *count);
+
+dp_status_t dp_loop_start(const dp_loop_options_t *options, dp_loop_t **out, dp_error_t *error);
+
+/*
+ * A node of the submission queue, embedded in the caller's request: intrusive, so submitting neither
+ * allocates nor fails. Filled in by the caller; borrowed until launch() or fail() hands back
+ * submission.request. submission.name and .signature are borrowed as long.
+ */
+typedef struct dp_loop_node {
+    struct dp_loop_node *next; /* the loop's */
+    dp_submission_t submission;
+} dp_loop_node_t;
+
+/* Queues nodes[0..count) as one batch, in order, and wakes the coordinator. Any thread. */
+void dp_loop_submit(dp_loop_t *loop, dp_loop_node_t *const *nodes, size_t count);
+
+/* Somebody waits for this pending operation. Any thread. Cheap; may be called late or twice. */
+void dp_loop_urgent(dp_loop_t *loop, const char *name);
+
+/* The data plane finished launch `sequence`. Any thread. */
+void dp_loop_launched(dp_loop_t *loop, uint64_t sequence);
+
+/* What this rank does now, for stall reports. Any thread; copied. */
+void dp_loop_progress(dp_loop_t *loop, const char *text);
+
+/* Ends the world with this reason. Any thread. */
+void dp_loop_abort(dp_loop_t *loop, dp_status_t status, const char *text);
+
+/* Says that this rank submits nothing more and waits until all ranks did, or the world ended. */
+dp_status_t dp_loop_finalize(dp_loop_t *loop);
+
+void dp_loop_stats(const dp_loop_t *loop, dp_loop_stats_t *out);
+
+/* Joins the thread. After finalize, or at any time (then peers see this rank as lost). */
+void dp_loop_stop(dp_loop_t *loop);
+
+#endif

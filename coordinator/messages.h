@@ -1,0 +1,134 @@
+/*
+ * messages.h - the frames negotiators exchange: the one place that knows their bytes.
+ *
+ * Pure encoding, both ways. It knows nothing of trees, tables or rules; docs/protocol.md tells what
+ * each item means. All integers are little-endian.
+ *
+ *   frame  := header item*                     at most DP_MESSAGE_MAX bytes
+ *   header := u8 version (DP_FRAME_VERSION), u8 zero, u16 zero, u32 generation, u32 epoch,
+ *             u64 position
+ *   item   := u8 kind, fields by kind
+ *   ref    := u32 id                           a tensor that the root has named
+ *           | u32 DP_ID_NONE, text name        one it has not
+ *   text   := u16 bytes, the bytes             no terminator, no NUL inside
+ *
+ *   up, from child to parent (position: ordered items the sender had seen)
+ *     READY    ref, u16 version, u8 flags, f32 absmax [, signature]
+ *     MISMATCH ref, u32 rank a, u32 rank b, signature a, signature b
+ *     URGENT   ref
+ *     PARTIAL  ref, u64 age in ns
+ *     KEEP     u32 rank, u64 position of that rank, ref
+ *     LEFT     u32 rank, u32 n, the KEEPs of that rank before it
+ *     FIN
+ *     MISSING  u32 round, u32 count, u8 n, n x (u32 rank, u32 pending, text progress)
+ *   down, from parent to child (position: ordered items sent before this frame)
+ *     LAUNCH   u64 sequence, u32 n, n x (u32 id, u8 flags, f32 absmax [, text name])    ordered
+ *     FAILURE  u32 id, u8 flags [, text name], u8 status, text                          ordered
+ *     KEEP     u32 rank, u64 zero, ref                                    only before CLOSED
+ *     CLOSED   u32 rank, u32 n, the KEEPs before it                                     ordered
+ *     BYE                                                                               ordered
+ *     WHO      u32 round, u32 patience in ms, ref
+ *     WARN     text
+ *   both, alone in a frame (position: DP_POSITION_NONE, as ordered items may have been dropped)
+ *     FATAL    u8 status, u32 culprit (all ones: unknown), text
+ */
+#ifndef DP_COORDINATOR_MESSAGES_H
+#define DP_COORDINATOR_MESSAGES_H
+
+#include "coordinator/signature.h"
+
+#define DP_FRAME_VERSION 1
+#define DP_FRAME_HEADER_BYTES 20
+#define DP_ID_NONE UINT32_MAX
+#define DP_POSITION_NONE UINT64_MAX
+
+#define DP_PROGRESS_MAX 128   /* bytes of a progress text with its terminator */
+#define DP_MISSING_NAMED_MAX 8 /* missing ranks that one report names */
+
+typedef enum dp_item_kind {
+    DP_ITEM_READY = 1,
+    DP_ITEM_MISMATCH = 2,
+    DP_ITEM_URGENT = 3,
+    DP_ITEM_PARTIAL = 4,
+    DP_ITEM_LEFT = 5,
+    DP_ITEM_FIN = 6,
+    DP_ITEM_MISSING = 7,
+    DP_ITEM_KEEP = 8,
+    DP_ITEM_LAUNCH = 16,
+    DP_ITEM_FAILURE = 17,
+    DP_ITEM_CLOSED = 18,
+    DP_ITEM_BYE = 19,
+    DP_ITEM_WHO = 20,
+    DP_ITEM_WARN = 21,
+    DP_ITEM_FATAL = 32
+} dp_item_kind_t;
+
+/* Flags of READY and of the entries of LAUNCH and FAILURE. */
+#define DP_FLAG_IN_PLACE 1u
+#define DP_FLAG_URGENT 2u
+#define DP_FLAG_SIGNATURE 4u /* READY: a full signature follows */
+#define DP_FLAG_NAME 8u      /* LAUNCH, FAILURE: the id is new, its name follows */
+
+typedef struct dp_frame_header {
+    uint32_t generation; /* of the membership; 0 until a world can change */
+    uint32_t epoch;      /* of the agreed schedule; 0 while nothing is locked */
+    uint64_t position;
+} dp_frame_header_t;
+
+/* A rank that a stalled tensor waits for. */
+typedef struct dp_missing_rank {
+    int rank;
+    uint32_t pending; /* operations it has submitted and not launched */
+    char progress[DP_PROGRESS_MAX];
+} dp_missing_rank_t;
+
+typedef struct dp_missing {
+    uint32_t count; /* ranks missing, named or not */
+    uint32_t named;
+    dp_missing_rank_t ranks[DP_MISSING_NAMED_MAX];
+} dp_missing_t;
+
+/* Fields of every kind; each item uses those the table above gives it. */
+typedef struct dp_item {
+    dp_item_kind_t kind;
+    uint32_t id;
+    const char *name; /* ref by name, or the name of a new id; after a read it lies in name_room */
+    uint16_t version;
+    uint8_t flags;
+    float absmax; /* after a read: negative, or not NaN */
+    dp_signature_t *signature, *other; /* after a read: owned, dp_item_fini() */
+    int rank, other_rank;
+    uint64_t age_ns;
+    uint64_t sequence;
+    uint32_t count; /* LAUNCH: entries that follow the item's head; LEFT, CLOSED: KEEPs before it */
+    uint64_t position;
+    dp_status_t status;
+    const char *text; /* after a read it lies in text_room */
+    uint32_t round;
+    uint32_t patience_ms;
+    dp_missing_t missing;
+    char name_room[DP_NAME_MAX + 1];
+    char text_room[DP_ERROR_TEXT_MAX];
+} dp_item_t;
+
+void dp_frame_write_header(dp_writer_t *writer, const dp_frame_header_t *header);
+/* DP_ERR_UNSUPPORTED: another version (in *version); DP_ERR_INVALID: malformed. */
+dp_status_t dp_frame_read_header(dp_reader_t *reader, dp_frame_header_t *header, int *version);
+
+/* Writes all of an item, of LAUNCH only the head. */
+void dp_item_write(dp_writer_t *writer, const dp_item_t *item);
+void dp_item_write_entry(dp_writer_t *writer, uint32_t id, uint8_t flags, float absmax,
+                         const char *name);
+size_t dp_item_bound(const dp_item_t *item); /* no item takes more bytes than this */
+size_t dp_item_entry_bound(const char *name);
+
+/* DP_ERR_INVALID: malformed; DP_ERR_NO_MEMORY. On failure nothing is owned. */
+dp_status_t dp_item_read(dp_reader_t *reader, dp_item_t *item);
+/* The next entry of a LAUNCH: id, flags, absmax, name. */
+dp_status_t dp_item_read_entry(dp_reader_t *reader, dp_item_t *item);
+void dp_item_fini(dp_item_t *item);
+
+float dp_absmax_clean(float absmax);          /* NaN counts as infinite, unknown is -1 */
+float dp_absmax_merge(float a, float b);      /* unknown on either side: unknown */
+
+#endif

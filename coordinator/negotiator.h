@@ -1,0 +1,104 @@
+/*
+ * negotiator.h - how ranks agree on what is ready everywhere, and in which one order it is launched.
+ *
+ * A pure state machine: no sockets, no threads, no clock. Inputs are submissions, messages, lost
+ * peers and ticks; outputs are messages, launches, failures. The loop drives it over a transport,
+ * the simulator over a virtual network.
+ *
+ * READY goes up the tree once a subtree is ready; the root appends to the order and sends LAUNCH
+ * down. Nothing is repeated and nothing is sent when idle. Every message carries the epoch, so that
+ * a schedule lock can be added without a new format.
+ */
+#ifndef DP_COORDINATOR_NEGOTIATOR_H
+#define DP_COORDINATOR_NEGOTIATOR_H
+
+#include "coordinator/signature.h"
+#include "runtime/group/topology.h"
+
+typedef struct dp_negotiator dp_negotiator_t;
+
+typedef struct dp_negotiator_options {
+    int rank;
+    int size;
+    const dp_topology_t *topology; /* borrowed; names of hosts for texts */
+    const dp_tree_node_t *node;    /* borrowed; this rank's parent and children */
+    uint64_t hold_ns;        /* root: longest a complete tensor waits while launches are in flight */
+    size_t fusion_bytes;     /* root: enough is gathered to launch at once */
+    uint64_t stall_warn_ns;  /* 0: never */
+    uint64_t stall_limit_ns; /* 0: never */
+} dp_negotiator_options_t;
+
+typedef enum dp_output_kind {
+    DP_OUTPUT_SEND,     /* a message to rank `to` */
+    DP_OUTPUT_LAUNCH,   /* entries to launch, in order, planned together */
+    DP_OUTPUT_FAIL,     /* one request fails: status, text; others are untouched */
+    DP_OUTPUT_FATAL,    /* the world is over: status, text, culprit; every request fails with it.
+                           Messages to spread it were put out before */
+    DP_OUTPUT_WARN,     /* text for the log: a stall report and its end */
+    DP_OUTPUT_FINISHED  /* every rank has finalized: close the transport */
+} dp_output_kind_t;
+
+typedef struct dp_launch_entry {
+    void *request;    /* as given to submit */
+    uint32_t id;      /* of the name, from the root, for ever */
+    float last_absmax; /* maximum over the ranks of what submit was given */
+    int in_place;      /* AND over the ranks */
+} dp_launch_entry_t;
+
+/* Valid until the next call on the negotiator. */
+typedef struct dp_output {
+    dp_output_kind_t kind;
+    int to;
+    const void *data;
+    size_t bytes;
+    uint64_t sequence;               /* LAUNCH: 1, 2, 3, ... */
+    const dp_launch_entry_t *entries; /* [entry_count] */
+    size_t entry_count;
+    void *request; /* FAIL */
+    dp_status_t status;
+    int culprit; /* FATAL: the rank that caused it, -1 unknown */
+    const char *text;
+} dp_output_t;
+
+/* One operation of this rank. */
+typedef struct dp_submission {
+    const char *name;               /* copied */
+    const dp_signature_t *signature; /* copied */
+    int in_place;
+    float last_absmax; /* negative: unknown */
+    int is_urgent;     /* somebody already waits for it */
+    void *request;     /* handed back in LAUNCH or FAIL, exactly once, unless FATAL comes */
+} dp_submission_t;
+
+dp_status_t dp_negotiator_create(const dp_negotiator_options_t *options, dp_negotiator_t **out);
+void dp_negotiator_destroy(dp_negotiator_t *negotiator); /* NULL is fine */
+
+/* Inputs. now_ns never goes back. DP_ERR_NO_MEMORY leaves the state machine fatal. */
+/* DP_ERR_BUSY: the name is pending. */
+dp_status_t dp_negotiator_submit(dp_negotiator_t *negotiator, const dp_submission_t *submission,
+                                 uint64_t now_ns);
+dp_status_t dp_negotiator_message(dp_negotiator_t *negotiator, int from, const void *data,
+                                  size_t bytes, uint64_t now_ns); /* hostile bytes: FATAL output */
+void dp_negotiator_peer_lost(dp_negotiator_t *negotiator, int rank, const char *text,
+                             uint64_t now_ns);
+/* Somebody waits for this pending request: the root must not hold it back. */
+void dp_negotiator_urgent(dp_negotiator_t *negotiator, const char *name, uint64_t now_ns);
+/* The data plane has finished every launch up to this sequence. */
+void dp_negotiator_launched(dp_negotiator_t *negotiator, uint64_t sequence, uint64_t now_ns);
+/* This rank will submit nothing more. */
+void dp_negotiator_finalize(dp_negotiator_t *negotiator, uint64_t now_ns);
+/* Ends the world, on behalf of this rank. */
+void dp_negotiator_abort(dp_negotiator_t *negotiator, dp_status_t status, const char *text,
+                         uint64_t now_ns);
+void dp_negotiator_tick(dp_negotiator_t *negotiator, uint64_t now_ns);
+
+/* What this rank is doing, for stall reports: "step 12, after h.3.attn.weight". */
+void dp_negotiator_progress(dp_negotiator_t *negotiator, const char *text);
+
+/* Takes the next output; 0 when there is none. */
+int dp_negotiator_output(dp_negotiator_t *negotiator, dp_output_t *out);
+
+/* When tick() wants to be called next, UINT64_MAX: not before the next input. */
+uint64_t dp_negotiator_deadline(const dp_negotiator_t *negotiator);
+
+#endif

@@ -1,0 +1,520 @@
+/*
+ * outbox.c - what leaves the machine: frames for neighbours, outputs for this rank, the last word.
+ *
+ * Frames are made when outputs are taken, not when inputs come, so that whatever many inputs caused
+ * travels as one message per edge. Frames and arrays are reused: steady state allocates nothing.
+ */
+#include "coordinator/negotiator_internal.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FRAME_ROOM_MIN 1024 /* fits a FATAL: the frame kept for it never grows */
+#define FIRST_EVENTS 64
+
+/* ---- Frames ----------------------------------------------------------------------------- */
+
+static dp_status_t frame_reserve(dp_frame_t *frame, size_t bytes)
+{
+    size_t room = DP_MAX(frame->room, FRAME_ROOM_MIN);
+    uint8_t *grown;
+
+    if (frame->bytes + bytes <= frame->room) return DP_OK;
+    while (room < frame->bytes + bytes) room *= 2;
+    grown = realloc(frame->data, room);
+    if (grown == NULL) return DP_ERR_NO_MEMORY;
+    frame->data = grown;
+    frame->room = room;
+    return DP_OK;
+}
+
+static void frame_destroy(dp_frame_t *frame)
+{
+    if (frame == NULL) return;
+    free(frame->data);
+    free(frame);
+}
+
+static void destroy_all(dp_frame_t *frame)
+{
+    while (frame != NULL) {
+        dp_frame_t *next = frame->next;
+
+        frame_destroy(frame);
+        frame = next;
+    }
+}
+
+static void frame_begin(dp_frame_t *frame, int target, uint64_t position)
+{
+    dp_frame_header_t header = {0, 0, position};
+    dp_writer_t writer;
+
+    frame->next = NULL;
+    frame->target = target;
+    frame->except = -1;
+    frame->cursor = 0;
+    dp_writer_init(&writer, frame->data, frame->room);
+    dp_frame_write_header(&writer, &header);
+    frame->bytes = writer.bytes;
+}
+
+/* A frame with a header and nothing else. */
+static dp_frame_t *frame_open(dp_negotiator_t *n, int target, uint64_t position)
+{
+    dp_frame_t *frame = n->spare;
+
+    if (frame != NULL) {
+        n->spare = frame->next;
+    } else {
+        frame = calloc(1, sizeof(*frame));
+    }
+    if (frame == NULL) return NULL;
+    frame->bytes = 0;
+    if (frame_reserve(frame, DP_FRAME_HEADER_BYTES) != DP_OK) {
+        frame_destroy(frame);
+        return NULL;
+    }
+    frame_begin(frame, target, position);
+    return frame;
+}
+
+static void frame_queue(dp_negotiator_t *n, dp_frame_t *frame)
+{
+    frame->next = NULL;
+    *n->frames_end = frame;
+    n->frames_end = &frame->next;
+}
+
+static void close_open(dp_negotiator_t *n, dp_frame_t **open)
+{
+    if (*open == NULL) return;
+    frame_queue(n, *open);
+    *open = NULL;
+}
+
+/* Makes *open a frame with room for bytes more, at its end the writer. */
+static int open_writer(dp_negotiator_t *n, dp_frame_t **open, int target, uint64_t position,
+                       size_t bytes, dp_writer_t *writer)
+{
+    if (n->is_fatal) return 0;
+    DP_ASSERT(bytes + DP_FRAME_HEADER_BYTES <= DP_MESSAGE_MAX);
+    if (*open != NULL && (*open)->bytes + bytes > DP_MESSAGE_MAX) close_open(n, open);
+    if (*open == NULL) *open = frame_open(n, target, position);
+    if (*open == NULL || frame_reserve(*open, bytes) != DP_OK) {
+        dp_fatal_memory(n);
+        return 0;
+    }
+    dp_writer_init(writer, (*open)->data, (*open)->room);
+    writer->bytes = (*open)->bytes;
+    return 1;
+}
+
+int dp_outbox_down_begin(dp_negotiator_t *n, uint64_t position, size_t bytes, dp_writer_t *writer)
+{
+    return n->child_count > 0 &&
+           open_writer(n, &n->down, DP_TO_CHILDREN, position, bytes, writer);
+}
+
+void dp_outbox_down_commit(dp_negotiator_t *n, const dp_writer_t *writer)
+{
+    DP_ASSERT(!writer->failed);
+    n->down->bytes = writer->bytes;
+}
+
+void dp_outbox_down_bytes(dp_negotiator_t *n, uint64_t position, const void *data, size_t bytes)
+{
+    dp_writer_t writer;
+
+    if (!dp_outbox_down_begin(n, position, bytes, &writer)) return;
+    dp_write_bytes(&writer, data, bytes);
+    dp_outbox_down_commit(n, &writer);
+}
+
+void dp_outbox_down(dp_negotiator_t *n, const dp_item_t *item)
+{
+    dp_writer_t writer;
+
+    if (!dp_outbox_down_begin(n, n->position, dp_item_bound(item), &writer)) return;
+    dp_item_write(&writer, item);
+    dp_outbox_down_commit(n, &writer);
+}
+
+void dp_outbox_close_down(dp_negotiator_t *n)
+{
+    close_open(n, &n->down);
+}
+
+void dp_outbox_ask(dp_negotiator_t *n, int child, const dp_item_t *item)
+{
+    dp_frame_t *frame = NULL;
+    dp_writer_t writer;
+
+    dp_outbox_close_down(n); /* the question's header counts what the children were told before */
+    if (!open_writer(n, &frame, child, n->position, dp_item_bound(item), &writer)) {
+        frame_destroy(frame);
+        return;
+    }
+    dp_item_write(&writer, item);
+    frame->bytes = writer.bytes;
+    frame_queue(n, frame);
+}
+
+/* ---- News for the parent ---------------------------------------------------------------- */
+
+void dp_outbox_close_up(dp_negotiator_t *n)
+{
+    if (!n->is_fatal) close_open(n, &n->up);
+}
+
+void dp_outbox_up_item(dp_negotiator_t *n, const dp_item_t *item)
+{
+    dp_writer_t writer;
+
+    if (!open_writer(n, &n->up, DP_TO_PARENT, n->position, dp_item_bound(item), &writer)) return;
+    dp_item_write(&writer, item);
+    n->up->bytes = writer.bytes;
+}
+
+void dp_outbox_news(dp_negotiator_t *n, dp_row_t *row)
+{
+    if (row->has_news || dp_is_root(n) || n->is_fatal) return;
+    if (dp_row_array_push(&n->news, row) != DP_OK) {
+        dp_fatal_memory(n);
+        return;
+    }
+    row->has_news = 1;
+}
+
+static void announce(dp_negotiator_t *n, dp_row_t *row)
+{
+    dp_item_t *item = &n->made;
+    unsigned flags = 0;
+
+    if (row->in_place) flags |= DP_FLAG_IN_PLACE;
+    if (row->is_urgent) flags |= DP_FLAG_URGENT;
+    if (row->proposed != NULL) flags |= DP_FLAG_SIGNATURE;
+    dp_item_ref(item, DP_ITEM_READY, row);
+    item->version = row->version;
+    item->flags = (uint8_t)flags;
+    item->absmax = row->absmax;
+    item->signature = row->proposed;
+    row->is_announced = 1;
+    row->urgent_sent = row->is_urgent;
+    dp_outbox_up_item(n, item);
+}
+
+static void announce_mismatch(dp_negotiator_t *n, dp_row_t *row)
+{
+    dp_item_t *item = &n->made;
+
+    dp_item_ref(item, DP_ITEM_MISMATCH, row);
+    item->rank = row->conflict->rank[0];
+    item->other_rank = row->conflict->rank[1];
+    item->signature = row->conflict->signature[0];
+    item->other = row->conflict->signature[1];
+    row->is_announced = 1;
+    row->urgent_sent = 1;
+    dp_outbox_up_item(n, item);
+}
+
+/* What the parent does not know yet of a row. Its state may have moved on since it got news. */
+static void tell(dp_negotiator_t *n, dp_row_t *row)
+{
+    dp_item_t *item = &n->made;
+
+    if (!row->is_pending) return;
+    if (!row->is_announced && row->is_mismatched) {
+        announce_mismatch(n, row);
+    } else if (!row->is_announced && row->is_complete) {
+        announce(n, row);
+    } else if (row->is_announced && row->is_urgent && !row->urgent_sent) {
+        row->urgent_sent = 1;
+        dp_item_ref(item, DP_ITEM_URGENT, row);
+        dp_outbox_up_item(n, item);
+    } else if (!row->is_announced && row->wants_partial && !row->partial_sent) {
+        row->partial_sent = 1;
+        dp_item_ref(item, DP_ITEM_PARTIAL, row);
+        item->age_ns = n->now_ns - row->first_ns;
+        dp_outbox_up_item(n, item);
+    }
+}
+
+void dp_outbox_up(dp_negotiator_t *n)
+{
+    if (dp_is_root(n)) return;
+    for (size_t i = 0; i < n->news.count && !n->is_fatal; i++) {
+        n->news.rows[i]->has_news = 0;
+        tell(n, n->news.rows[i]);
+    }
+    n->news.count = 0;
+    dp_outbox_close_up(n);
+}
+
+void dp_item_ref(dp_item_t *item, dp_item_kind_t kind, const dp_row_t *row)
+{
+    item->kind = kind;
+    item->id = row->id;
+    item->name = row->id == DP_ID_NONE ? row->name : NULL;
+}
+
+/* ---- Outputs for this rank -------------------------------------------------------------- */
+
+dp_event_t *dp_outbox_event(dp_negotiator_t *n, dp_output_kind_t kind)
+{
+    dp_event_t *event;
+
+    if (n->is_fatal) return NULL;
+    if (n->event_count == n->event_room) {
+        size_t room = n->event_room > 0 ? n->event_room * 2 : FIRST_EVENTS;
+        dp_event_t *grown = realloc(n->events, room * sizeof(*grown));
+
+        if (grown == NULL) {
+            dp_fatal_memory(n);
+            return NULL;
+        }
+        n->events = grown;
+        n->event_room = room;
+    }
+    event = &n->events[n->event_count++];
+    memset(event, 0, sizeof(*event));
+    event->kind = kind;
+    return event;
+}
+
+dp_status_t dp_outbox_entry(dp_negotiator_t *n, const dp_launch_entry_t *entry)
+{
+    if (n->entry_count == n->entry_room) {
+        size_t room = n->entry_room > 0 ? n->entry_room * 2 : FIRST_EVENTS;
+        dp_launch_entry_t *grown = realloc(n->entries, room * sizeof(*grown));
+
+        if (grown == NULL) return DP_ERR_NO_MEMORY;
+        n->entries = grown;
+        n->entry_room = room;
+    }
+    n->entries[n->entry_count++] = *entry;
+    return DP_OK;
+}
+
+static dp_event_t *text_event(dp_negotiator_t *n, dp_output_kind_t kind, const char *text)
+{
+    char *copy = n->is_fatal ? NULL : strdup(text);
+    dp_event_t *event;
+
+    if (copy == NULL) {
+        dp_fatal_memory(n);
+        return NULL;
+    }
+    event = dp_outbox_event(n, kind);
+    if (event == NULL) {
+        free(copy);
+        return NULL;
+    }
+    event->text = copy;
+    return event;
+}
+
+void dp_outbox_fail(dp_negotiator_t *n, void *request, dp_status_t status, const char *text)
+{
+    dp_event_t *event = text_event(n, DP_OUTPUT_FAIL, text);
+
+    if (event == NULL) return;
+    event->request = request;
+    event->status = status;
+}
+
+void dp_outbox_warn(dp_negotiator_t *n, const char *text)
+{
+    text_event(n, DP_OUTPUT_WARN, text);
+}
+
+static void drop_events(dp_negotiator_t *n)
+{
+    while (n->event_next < n->event_count) free(n->events[n->event_next++].text);
+    n->event_next = n->event_count = n->entry_count = 0;
+}
+
+/* ---- Taking ----------------------------------------------------------------------------- */
+
+/* The next rank a frame goes to, -1: it has gone everywhere. */
+static int next_recipient(const dp_negotiator_t *n, dp_frame_t *frame)
+{
+    int begin = frame->target == DP_TO_CHILDREN ? 0 : -1; /* -1 stands for the parent */
+    int end = frame->target == DP_TO_PARENT ? 0 : n->child_count;
+
+    if (frame->target >= 0) return frame->cursor++ == 0 ? frame->target : -1;
+    while (begin + frame->cursor < end) {
+        int index = begin + frame->cursor++;
+        int rank = index < 0 ? n->parent : n->children[index];
+
+        if (rank >= 0 && rank != frame->except) return rank;
+    }
+    return -1;
+}
+
+static void recycle(dp_negotiator_t *n, dp_frame_t *frame)
+{
+    frame->next = n->spare;
+    n->spare = frame;
+}
+
+static int take_frame(dp_negotiator_t *n, dp_output_t *out)
+{
+    while (n->frames != NULL) {
+        dp_frame_t *frame = n->frames;
+        int rank = next_recipient(n, frame);
+
+        if (rank >= 0) {
+            out->kind = DP_OUTPUT_SEND;
+            out->to = rank;
+            out->data = frame->data;
+            out->bytes = frame->bytes;
+            return 1;
+        }
+        n->frames = frame->next;
+        if (n->frames == NULL) n->frames_end = &n->frames;
+        recycle(n, frame);
+    }
+    return 0;
+}
+
+static int take_event(dp_negotiator_t *n, dp_output_t *out)
+{
+    dp_event_t *event;
+
+    if (n->event_next == n->event_count) {
+        n->event_next = n->event_count = n->entry_count = 0;
+        return 0;
+    }
+    event = &n->events[n->event_next++];
+    n->event_text = event->text;
+    out->kind = event->kind;
+    out->sequence = event->sequence;
+    if (event->entry_count > 0) out->entries = n->entries + event->entry_begin;
+    out->entry_count = event->entry_count;
+    out->request = event->request;
+    out->status = event->status;
+    out->text = event->text;
+    return 1;
+}
+
+/* Frames first: neighbours are further away than the caller, and the world's last word must be on
+ * its way before the caller hears it. */
+int dp_outbox_take(dp_negotiator_t *n, dp_output_t *out)
+{
+    memset(out, 0, sizeof(*out));
+    free(n->event_text);
+    n->event_text = NULL;
+    if (take_frame(n, out) || take_event(n, out)) return 1;
+    if (n->is_fatal && !n->fatal_told) {
+        n->fatal_told = 1;
+        out->kind = DP_OUTPUT_FATAL;
+        out->status = n->fatal_status;
+        out->culprit = n->fatal_culprit;
+        out->text = n->fatal_text;
+        return 1;
+    }
+    if (n->is_finished && !n->finished_told) {
+        n->finished_told = 1;
+        out->kind = DP_OUTPUT_FINISHED;
+        return 1;
+    }
+    return 0;
+}
+
+/* ---- The end of the world --------------------------------------------------------------- */
+
+const char *dp_rank_text(const dp_negotiator_t *n, int rank, char text[DP_RANK_TEXT_MAX])
+{
+    if (rank >= 0 && rank < n->size) {
+        snprintf(text, DP_RANK_TEXT_MAX, "rank %d (%s)", rank,
+                 n->topology->host_name[n->topology->host[rank]]);
+    } else {
+        snprintf(text, DP_RANK_TEXT_MAX, "rank %d", rank);
+    }
+    return text;
+}
+
+void dp_fatal(dp_negotiator_t *n, dp_status_t status, int culprit, int except, const char *text)
+{
+    dp_frame_t *frame = n->fatal_frame;
+    dp_item_t *item = &n->made;
+    dp_writer_t writer;
+
+    if (n->is_fatal || n->is_finished) return;
+    n->is_fatal = 1;
+    n->fatal_status = status;
+    n->fatal_culprit = culprit >= 0 && culprit < n->size ? culprit : -1;
+    snprintf(n->fatal_text, sizeof(n->fatal_text), "%s", text);
+    /* Nothing else matters any more, and each request fails with the world. */
+    close_open(n, &n->up);
+    close_open(n, &n->down);
+    while (n->frames != NULL) {
+        dp_frame_t *next = n->frames->next;
+
+        recycle(n, n->frames);
+        n->frames = next;
+    }
+    n->frames_end = &n->frames;
+    drop_events(n);
+    item->kind = DP_ITEM_FATAL;
+    item->status = status;
+    item->rank = n->fatal_culprit;
+    item->text = n->fatal_text;
+    frame_begin(frame, DP_TO_NEIGHBOURS, DP_POSITION_NONE); /* ordered items were dropped */
+    frame->except = except;
+    dp_writer_init(&writer, frame->data, frame->room);
+    writer.bytes = frame->bytes;
+    dp_item_write(&writer, item);
+    DP_ASSERT(!writer.failed);
+    frame->bytes = writer.bytes;
+    n->fatal_frame = NULL; /* the queue's now */
+    frame_queue(n, frame);
+}
+
+void dp_fatal_memory(dp_negotiator_t *n)
+{
+    char rank[DP_RANK_TEXT_MAX], text[DP_RANK_TEXT_MAX + 32];
+
+    snprintf(text, sizeof(text), "%s: out of memory", dp_rank_text(n, n->rank, rank));
+    dp_fatal(n, DP_ERR_NO_MEMORY, n->rank, -1, text);
+}
+
+void dp_fatal_protocol(dp_negotiator_t *n, int from, const char *format, ...)
+{
+    char rank[DP_RANK_TEXT_MAX], text[DP_ERROR_TEXT_MAX];
+    va_list arguments;
+    int bytes;
+
+    bytes = snprintf(text, sizeof(text), "%s broke the protocol: ", dp_rank_text(n, from, rank));
+    va_start(arguments, format);
+    vsnprintf(text + bytes, sizeof(text) - (size_t)bytes, format, arguments);
+    va_end(arguments);
+    dp_fatal(n, DP_ERR_ABORTED, from, -1, text);
+}
+
+/* ---- Life ------------------------------------------------------------------------------- */
+
+dp_status_t dp_outbox_init(dp_negotiator_t *n)
+{
+    n->frames_end = &n->frames;
+    n->fatal_frame = calloc(1, sizeof(*n->fatal_frame));
+    if (n->fatal_frame == NULL) return DP_ERR_NO_MEMORY;
+    return frame_reserve(n->fatal_frame, FRAME_ROOM_MIN);
+}
+
+void dp_outbox_fini(dp_negotiator_t *n)
+{
+    drop_events(n);
+    destroy_all(n->frames);
+    destroy_all(n->spare);
+    frame_destroy(n->up);
+    frame_destroy(n->down);
+    frame_destroy(n->fatal_frame);
+    free(n->events);
+    free(n->event_text);
+    free(n->entries);
+    free(n->news.rows);
+}

@@ -1,0 +1,176 @@
+/*
+ * query.c - the looking half of dp.h: who, memory, settings, counters, marks for the timeline.
+ */
+#include "coordinator/context.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "coordinator/build_info.h"
+
+const char *dp_version(void)
+{
+    return DP_VERSION_TEXT;
+}
+
+const char *dp_build_info(void)
+{
+    return DP_BUILD_INFO;
+}
+
+const char *dp_error_text(const dp_context_t *context)
+{
+    /* Texts are only ever added, so the pointer is good however late it is read. */
+    return context == NULL ? "the context is NULL"
+                           : __atomic_load_n(&context->last_text, __ATOMIC_ACQUIRE);
+}
+
+dp_group_t *dp_world(dp_context_t *context)
+{
+    return context == NULL ? NULL : &context->world;
+}
+
+int dp_rank(const dp_context_t *context)
+{
+    return context == NULL ? -1 : context->rank;
+}
+
+int dp_size(const dp_context_t *context)
+{
+    return context == NULL ? -1 : context->size;
+}
+
+int dp_local_rank(const dp_context_t *context)
+{
+    return context == NULL ? -1 : context->topology.local_rank[context->rank];
+}
+
+int dp_local_size(const dp_context_t *context)
+{
+    return context == NULL ? -1
+                           : context->topology.host_size[context->topology.host[context->rank]];
+}
+
+int dp_node_rank(const dp_context_t *context)
+{
+    return context == NULL ? -1 : context->topology.host[context->rank];
+}
+
+int dp_node_count(const dp_context_t *context)
+{
+    return context == NULL ? -1 : context->topology.host_count;
+}
+
+dp_status_t dp_alloc(dp_context_t *context, size_t bytes, void **memory)
+{
+    dp_status_t status;
+
+    if (context == NULL) return DP_ERR_INVALID;
+    if (memory == NULL)
+        return dp_context_error(context, DP_ERR_INVALID, "dp_alloc: memory is NULL");
+    status = context->engine->ops->alloc(context->engine, bytes, memory);
+    if (status != DP_OK)
+        return dp_context_error(context, status,
+                                "dp_alloc: %zu bytes are not to be had (DP_ARENA_BYTES is %zu)",
+                                bytes, context->config.arena_bytes);
+    return DP_OK;
+}
+
+dp_status_t dp_free(dp_context_t *context, void *memory)
+{
+    dp_status_t status;
+
+    if (context == NULL) return DP_ERR_INVALID;
+    if (memory == NULL) return DP_OK;
+    status = context->engine->ops->free(context->engine, memory);
+    if (status != DP_OK)
+        return dp_context_error(context, status, "dp_free: %p is not from dp_alloc", memory);
+    return DP_OK;
+}
+
+const char *dp_setting(const dp_context_t *context, const char *name)
+{
+    dp_context_t *owner;
+    char text[DP_CONFIG_TEXT_MAX];
+    size_t row;
+
+    if (context == NULL || name == NULL) return NULL;
+    row = dp_config_find(name, NULL);
+    if (row == SIZE_MAX || dp_config_row(row)->is_internal) return NULL;
+    /* The answer outlives the call, so it is kept with the error texts' memory. */
+    memcpy(&owner, &context, sizeof(owner));
+    dp_config_format(&context->config, row, text, sizeof(text));
+    pthread_mutex_lock(&owner->lock);
+    if (owner->settings == NULL)
+        owner->settings = calloc(dp_config_count(), DP_CONFIG_TEXT_MAX);
+    if (owner->settings != NULL)
+        memcpy(owner->settings + row * DP_CONFIG_TEXT_MAX, text, sizeof(text));
+    pthread_mutex_unlock(&owner->lock);
+    return owner->settings == NULL ? NULL : owner->settings + row * DP_CONFIG_TEXT_MAX;
+}
+
+/* ---- Sight ---------------------------------------------------------------------------------- */
+
+void dp_step_begin(dp_context_t *context, uint64_t step)
+{
+    char text[64];
+
+    if (context == NULL) return;
+    atomic_store_explicit(&context->step, step, memory_order_relaxed);
+    snprintf(text, sizeof(text), "step %llu", (unsigned long long)step);
+    dp_loop_progress(context->loop, text);
+    dp_trace_begin(dp_trace_thread_lane(context->trace),
+                   (dp_trace_record_t){.kind = DP_TRACE_STEP, .id = step});
+}
+
+void dp_step_end(dp_context_t *context)
+{
+    if (context == NULL) return;
+    dp_trace_end(dp_trace_thread_lane(context->trace));
+}
+
+void dp_span_begin(dp_context_t *context, const char *name)
+{
+    if (context == NULL) return;
+    dp_trace_begin(dp_trace_thread_lane(context->trace),
+                   (dp_trace_record_t){.kind = DP_TRACE_SPAN,
+                                       .name = dp_trace_name(context->trace, name)});
+}
+
+void dp_span_end(dp_context_t *context)
+{
+    if (context == NULL) return;
+    dp_trace_end(dp_trace_thread_lane(context->trace));
+}
+
+dp_status_t dp_stats_get(dp_context_t *context, dp_stats_t *stats)
+{
+    dp_pipeline_stats_t pipeline;
+    dp_loop_stats_t loop;
+
+    if (context == NULL || stats == NULL) return DP_ERR_INVALID;
+    if (stats->size < sizeof(dp_stats_t))
+        return dp_context_error(context, DP_ERR_INVALID,
+                                "dp_stats_get: stats say they have %zu bytes, dp_stats_t has %zu; "
+                                "use DP_STATS_INIT",
+                                stats->size, sizeof(dp_stats_t));
+    dp_pipeline_stats(context->pipeline, &pipeline);
+    dp_loop_stats(context->loop, &loop);
+    stats->submitted = atomic_load(&context->submitted);
+    stats->completed = atomic_load(&context->completed);
+    stats->failed = atomic_load(&context->failed);
+    stats->buckets = pipeline.buckets;
+    stats->bytes_reduced = atomic_load(&context->bytes_reduced);
+    stats->bytes_packed = pipeline.bytes_packed;
+    stats->bytes_wire = pipeline.bytes_wire;
+    stats->control_sent = loop.control_sent;
+    stats->control_received = loop.control_received;
+    stats->wait_ns = atomic_load(&context->wait_ns);
+    stats->skew_ns = atomic_load(&context->skew_ns);
+    stats->transfer_ns = pipeline.transfer_ns;
+    stats->coordinator_cpu_ns = loop.cpu_ns;
+    stats->launch_cpu_ns = pipeline.cpu_ns;
+    stats->trace_dropped = dp_trace_dropped(context->trace);
+    return DP_OK;
+}

@@ -1,0 +1,42 @@
+/*
+ * signature.h - what ranks must agree on about an operation: kind, types, shapes, scales, root.
+ *
+ * Pure. Knows how to compare two and say in words where they differ, and how to travel.
+ */
+#ifndef DP_COORDINATOR_SIGNATURE_H
+#define DP_COORDINATOR_SIGNATURE_H
+
+#include "runtime/base/wire.h"
+#include "runtime/engine/engine.h"
+
+typedef struct dp_signature_part {
+    uint64_t count;
+    dp_dtype_t dtype;
+} dp_signature_part_t;
+
+typedef struct dp_signature {
+    dp_collective_t collective;
+    dp_reduce_t reduce;
+    dp_wire_t wire; /* resolved */
+    int root;       /* -1 where none */
+    int is_grouped;
+    double prescale, postscale;
+    uint32_t part_count;               /* 1 unless grouped; a barrier has 0 */
+    const dp_signature_part_t *parts;  /* [part_count] */
+} dp_signature_t;
+
+int dp_signature_equal(const dp_signature_t *a, const dp_signature_t *b);
+
+/* The first difference in words, as two values: field "count", "768" and "1024"; for grouped lists
+ * "count of tensor 3". Texts are cut to room. */
+void dp_signature_difference(const dp_signature_t *a, const dp_signature_t *b, char *field,
+                             char *value_a, char *value_b, size_t room);
+
+void dp_signature_write(const dp_signature_t *signature, dp_writer_t *writer);
+size_t dp_signature_bytes(const dp_signature_t *signature); /* what write() will need */
+/* A copy whose parts are malloc()ed with it; free() it. NULL when malformed or out of memory;
+ * *status says which. */
+dp_signature_t *dp_signature_read(dp_reader_t *reader, dp_status_t *status);
+dp_signature_t *dp_signature_copy(const dp_signature_t *signature);
+
+#endif

@@ -1,0 +1,374 @@
+/*
+ * explore.c - every interleaving of small worlds: whatever may happen next is tried, from every
+ * state that can be reached.
+ *
+ * A negotiator cannot be copied, so the search keeps the path that leads to where it is and, after
+ * a dead end, walks it again from the beginning. States are recognised by their digest and entered
+ * once. When nothing can happen any more the world must have ended well: everything handed back and
+ * everybody gone, or all survivors told who was lost.
+ *
+ * explore             all the worlds listed below
+ * explore --world W   one of them
+ */
+#include "digest.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PATH_MAX_ACTIONS 256
+#define ACTIONS_MAX 64
+#define NOBODY (-1)
+#define ANYBODY (-2)
+
+/* What a world's ranks do, and the one thing that may go wrong at any moment. */
+typedef struct plan {
+    const char *name;
+    int size, arity, tensors, occurrences;
+    int holds;    /* the root holds back while launches are in flight */
+    int is_lazy;  /* taking outputs is a step of its own, so that inputs coalesce */
+    int dies;     /* a rank, ANYBODY: one of them; NOBODY */
+    int leaves;   /* a rank that may finalize at any time, ANYBODY, NOBODY */
+    int aborts;   /* a rank that may abort at any time */
+    int mismatch_rank, mismatch_tensor, mismatch_occurrence; /* NOBODY: none */
+    int is_urgent; /* a waiter may say so of tensor 0, on the last rank, at any time */
+} plan_t;
+
+#define CALM NOBODY, NOBODY, NOBODY, NOBODY, 0, 0, 0
+
+static const plan_t plans[] = {
+    {"pair", 2, 2, 2, 2, 0, 0, CALM},
+    {"pair, holding", 2, 2, 2, 2, 1, 0, CALM},
+    {"pair, lazy", 2, 2, 2, 2, 0, 1, CALM},
+    {"pair, lazy and holding", 2, 2, 2, 2, 1, 1, CALM},
+    {"pair, urgent", 2, 2, 2, 2, 1, 0, NOBODY, NOBODY, NOBODY, NOBODY, 0, 0, 1},
+    {"pair, death", 2, 2, 2, 2, 0, 0, ANYBODY, NOBODY, NOBODY, NOBODY, 0, 0, 0},
+    {"pair, death, lazy", 2, 2, 2, 1, 1, 1, ANYBODY, NOBODY, NOBODY, NOBODY, 0, 0, 0},
+    {"pair, leaver", 2, 2, 2, 2, 0, 0, NOBODY, ANYBODY, NOBODY, NOBODY, 0, 0, 0},
+    {"pair, leaver, lazy", 2, 2, 2, 1, 1, 1, NOBODY, ANYBODY, NOBODY, NOBODY, 0, 0, 0},
+    {"pair, abort", 2, 2, 2, 1, 0, 1, NOBODY, NOBODY, ANYBODY, NOBODY, 0, 0, 0},
+    {"pair, mismatch first", 2, 2, 2, 2, 0, 0, NOBODY, NOBODY, NOBODY, 1, 0, 0, 0},
+    {"pair, mismatch later", 2, 2, 2, 2, 1, 0, NOBODY, NOBODY, NOBODY, 0, 1, 1, 0},
+    {"pair, mismatch, lazy", 2, 2, 2, 2, 0, 1, NOBODY, NOBODY, NOBODY, 1, 0, 0, 0},
+    {"pair, mismatch and death", 2, 2, 2, 2, 0, 0, ANYBODY, NOBODY, NOBODY, 1, 0, 0, 0},
+    {"pair, mismatch and leaver", 2, 2, 2, 2, 0, 0, NOBODY, ANYBODY, NOBODY, 1, 0, 0, 0},
+    {"chain", 3, 1, 2, 1, 0, 0, CALM},
+    {"star", 3, 2, 2, 1, 0, 0, CALM},
+    {"chain, twice", 3, 1, 1, 2, 1, 1, CALM},
+    {"star, twice", 3, 2, 1, 2, 1, 1, CALM},
+    {"chain, death", 3, 1, 2, 1, 0, 0, ANYBODY, NOBODY, NOBODY, NOBODY, 0, 0, 0},
+    {"star, death", 3, 2, 2, 1, 0, 0, ANYBODY, NOBODY, NOBODY, NOBODY, 0, 0, 0},
+    {"chain, leaver", 3, 1, 2, 1, 0, 0, NOBODY, ANYBODY, NOBODY, NOBODY, 0, 0, 0},
+    {"star, leaver", 3, 2, 2, 1, 0, 0, NOBODY, ANYBODY, NOBODY, NOBODY, 0, 0, 0},
+    {"chain, mismatch below", 3, 1, 1, 3, 0, 0, NOBODY, NOBODY, NOBODY, 2, 0, 0, 0},
+    {"chain, mismatch between", 3, 1, 1, 3, 0, 0, NOBODY, NOBODY, NOBODY, 1, 0, 1, 0},
+    {"chain, mismatch above", 3, 1, 1, 3, 0, 1, NOBODY, NOBODY, NOBODY, 0, 0, 0, 0},
+    {"star, mismatch", 3, 2, 1, 3, 0, 0, NOBODY, NOBODY, NOBODY, 1, 0, 0, 0},
+    {"star, mismatch, two tensors", 3, 2, 2, 1, 0, 0, NOBODY, NOBODY, NOBODY, 2, 1, 0, 0},
+    {"star, mismatch and leaver", 3, 2, 1, 2, 0, 0, NOBODY, ANYBODY, NOBODY, 1, 0, 0, 0},
+    {"chain, mismatch and death", 3, 1, 1, 2, 0, 0, ANYBODY, NOBODY, NOBODY, 2, 0, 0, 0},
+};
+
+typedef enum action_kind { SUBMIT, DELIVER, LAUNCHED, FINALIZE, TAKE, DIE, ABORT, URGENT } action_kind_t;
+
+static const char *const action_names[] = {"submit",   "deliver", "launched", "finalize",
+                                           "take",     "die",     "abort",    "urgent"};
+
+typedef struct action {
+    action_kind_t kind;
+    int who; /* rank, or edge */
+    int tensor;
+} action_t;
+
+typedef struct search {
+    const plan_t *plan;
+    world_t world;
+    int is_finalizing[8], is_dirty[8];
+    uint64_t told; /* launches the root's data plane has finished */
+    int died, aborted, was_urgent;
+    action_t path[PATH_MAX_ACTIONS];
+    size_t depth;
+    uint64_t *seen; /* open addressing, 0: free */
+    size_t seen_count, seen_room;
+    uint64_t ends, steps;
+} search_t;
+
+static void violated(void *user, const char *text)
+{
+    const search_t *search = user;
+
+    fprintf(stderr, "world \"%s\": %s\nafter:\n", search->plan->name, text);
+    for (size_t i = 0; i < search->depth; i++) {
+        const action_t *action = &search->path[i];
+
+        fprintf(stderr, "  %zu %s %d", i, action_names[action->kind], action->who);
+        if (action->kind == DELIVER)
+            fprintf(stderr, " (%d -> %d)", search->world.edges[action->who].from,
+                    search->world.edges[action->who].to);
+        if (action->kind == SUBMIT) fprintf(stderr, " tensor %d", action->tensor);
+        fprintf(stderr, "\n");
+    }
+    exit(1);
+}
+
+/* ---- Doing ------------------------------------------------------------------------------ */
+
+static void begin(search_t *search)
+{
+    const plan_t *plan = search->plan;
+    world_options_t options = {0};
+
+    options.size = plan->size;
+    options.tensors = plan->tensors;
+    options.occurrences = plan->occurrences;
+    options.arity = plan->arity;
+    options.hosts = plan->size;
+    options.hold_ns = plan->holds ? UINT64_MAX : 0;
+    options.fusion_bytes = 1 << 20;
+    options.user = search;
+    options.violated = violated;
+    world_init(&search->world, &options);
+    memset(search->is_finalizing, 0, sizeof(search->is_finalizing));
+    memset(search->is_dirty, 0, sizeof(search->is_dirty));
+    search->told = 0;
+    search->died = search->aborted = NOBODY;
+    search->was_urgent = 0;
+}
+
+static uint64_t shape(const search_t *search, int rank, int tensor)
+{
+    const plan_t *plan = search->plan;
+    int differs = rank == plan->mismatch_rank && tensor == plan->mismatch_tensor &&
+                  search->world.ranks[rank].submitted[tensor] == plan->mismatch_occurrence;
+
+    return differs ? 1024 : 768;
+}
+
+static void act(search_t *search, action_t action)
+{
+    world_t *world = &search->world;
+    int rank = action.who;
+
+    search->steps++;
+    switch (action.kind) {
+    case SUBMIT:
+        world_submit(world, rank, action.tensor, shape(search, rank, action.tensor), 0,
+                     (float)rank, 0);
+        break;
+    case DELIVER:
+        rank = world->edges[action.who].to;
+        world_deliver(world, action.who, 0);
+        break;
+    case LAUNCHED:
+        search->told = world->ranks[0].launches;
+        dp_negotiator_launched(world->ranks[0].negotiator, search->told, 0);
+        break;
+    case FINALIZE:
+        search->is_finalizing[rank] = 1;
+        dp_negotiator_finalize(world->ranks[rank].negotiator, 0);
+        break;
+    case TAKE:
+        break;
+    case DIE:
+        search->died = rank;
+        world_kill(world, rank, SIZE_MAX);
+        return;
+    case ABORT:
+        search->aborted = rank;
+        dp_negotiator_abort(world->ranks[rank].negotiator, DP_ERR_ABORTED, "enough", 0);
+        break;
+    case URGENT:
+        search->was_urgent = 1;
+        dp_negotiator_urgent(world->ranks[rank].negotiator, "h.0.weight", 0);
+        break;
+    }
+    search->is_dirty[rank] = search->plan->is_lazy && action.kind != TAKE;
+    if (!search->is_dirty[rank]) world_drain(world, rank);
+}
+
+/* ---- What may happen next --------------------------------------------------------------- */
+
+static int is_meant(int whom, int rank)
+{
+    return whom == ANYBODY || whom == rank;
+}
+
+static void add(action_t *actions, int *count, action_kind_t kind, int who, int tensor)
+{
+    actions[(*count)++] = (action_t){kind, who, tensor};
+}
+
+static void add_of_rank(const search_t *search, int rank, action_t *actions, int *count)
+{
+    const plan_t *plan = search->plan;
+    const world_rank_t *self = &search->world.ranks[rank];
+    int has_all = 1;
+
+    if (self->is_dead) return;
+    if (search->is_dirty[rank]) add(actions, count, TAKE, rank, 0);
+    if (world_is_deaf(&search->world, rank)) return;
+    for (int t = 0; t < plan->tensors; t++) {
+        int may = !search->is_finalizing[rank] && self->submitted[t] < plan->occurrences;
+
+        if (self->submitted[t] < plan->occurrences) has_all = 0;
+        if (may && !self->requests[t].is_pending) add(actions, count, SUBMIT, rank, t);
+    }
+    if (!search->is_finalizing[rank] && (has_all || is_meant(plan->leaves, rank)))
+        add(actions, count, FINALIZE, rank, 0);
+    if (search->died == NOBODY && is_meant(plan->dies, rank)) add(actions, count, DIE, rank, 0);
+    if (search->aborted == NOBODY && is_meant(plan->aborts, rank))
+        add(actions, count, ABORT, rank, 0);
+}
+
+static int list_actions(const search_t *search, action_t *actions)
+{
+    const world_t *world = &search->world;
+    int last = search->plan->size - 1, count = 0;
+
+    for (int i = 0; i < world->edge_count; i++) {
+        if (world->edges[i].first == NULL) continue;
+        if (world->ranks[world->edges[i].to].is_dead) continue;
+        add(actions, &count, DELIVER, i, 0);
+    }
+    for (int r = 0; r < search->plan->size; r++) add_of_rank(search, r, actions, &count);
+    if (search->plan->holds && !world_is_deaf(world, 0) && world->ranks[0].launches > search->told)
+        add(actions, &count, LAUNCHED, 0, 0);
+    if (search->plan->is_urgent && !search->was_urgent && world->ranks[last].requests[0].is_pending)
+        add(actions, &count, URGENT, last, 0);
+    return count;
+}
+
+/* ---- What must hold where nothing can happen -------------------------------------------- */
+
+static void check_end(search_t *search)
+{
+    world_t *world = &search->world;
+    int fatal = 0, finished = 0;
+
+    search->ends++;
+    for (int r = 0; r < search->plan->size; r++) {
+        const world_rank_t *self = &world->ranks[r];
+        int culprit = search->died != NOBODY ? search->died : search->aborted;
+
+        if (self->is_dead) continue;
+        fatal += self->is_fatal;
+        finished += self->is_finished;
+        if (!self->is_fatal && !self->is_finished) world_violation(world, "rank %d hangs", r);
+        if (self->is_fatal && self->fatal_culprit != culprit)
+            world_violation(world, "rank %d blames rank %d: %s", r, self->fatal_culprit,
+                            self->fatal_text);
+        if (!self->is_fatal && self->pending > 0)
+            world_violation(world, "rank %d: %d requests were never handed back", r, self->pending);
+        if (self->failures > 0 && search->plan->mismatch_rank == NOBODY &&
+            search->plan->leaves == NOBODY)
+            world_violation(world, "rank %d: %s", r, self->last_failure);
+    }
+    if (fatal > 0 && finished > 0 && !world->ranks[0].is_finished)
+        world_violation(world, "%d finished, %d fatal", finished, fatal);
+}
+
+/* ---- The search ------------------------------------------------------------------------- */
+
+static void grow_seen(search_t *search);
+
+/* 1 when the state is new. */
+static int remember(search_t *search, uint64_t digest)
+{
+    size_t at;
+
+    if (digest == 0) digest = 1;
+    if (search->seen_count * 2 >= search->seen_room) grow_seen(search);
+    for (at = digest & (search->seen_room - 1); search->seen[at] != 0;
+         at = (at + 1) & (search->seen_room - 1)) {
+        if (search->seen[at] == digest) return 0;
+    }
+    search->seen[at] = digest;
+    search->seen_count++;
+    return 1;
+}
+
+static void grow_seen(search_t *search)
+{
+    uint64_t *old = search->seen;
+    size_t room = search->seen_room;
+
+    search->seen_room = room > 0 ? room * 4 : 1 << 14;
+    search->seen = calloc(search->seen_room, sizeof(*search->seen));
+    if (search->seen == NULL) exit(2);
+    search->seen_count = 0;
+    for (size_t i = 0; i < room; i++) {
+        if (old[i] != 0) remember(search, old[i]);
+    }
+    free(old);
+}
+
+static uint64_t digest_of(const search_t *search)
+{
+    uint64_t digest = world_digest(&search->world) ^ search->told * UINT64_C(0x51ed2701);
+
+    for (int r = 0; r < search->plan->size; r++)
+        digest = digest * 31 + (uint64_t)(search->is_finalizing[r] | search->is_dirty[r] << 1);
+    return digest * 31 + (uint64_t)(search->died + 2) * 7 + (uint64_t)(search->aborted + 2) +
+           (uint64_t)search->was_urgent * 1000;
+}
+
+static void walk_again(search_t *search)
+{
+    world_fini(&search->world);
+    begin(search);
+    for (size_t i = 0; i < search->depth; i++) act(search, search->path[i]);
+}
+
+static void explore(search_t *search)
+{
+    action_t actions[ACTIONS_MAX];
+    int count = list_actions(search, actions);
+    int must_go_on = 0;
+
+    for (int i = 0; i < count; i++) must_go_on |= actions[i].kind != DIE && actions[i].kind != ABORT;
+    if (!must_go_on) check_end(search);
+    if (search->depth == PATH_MAX_ACTIONS) world_violation(&search->world, "it never ends");
+    for (int i = 0; i < count; i++) {
+        size_t depth = search->depth;
+
+        if (i > 0) walk_again(search);
+        search->path[search->depth++] = actions[i];
+        act(search, actions[i]);
+        if (remember(search, digest_of(search))) explore(search);
+        search->depth = depth;
+    }
+}
+
+static void run_plan(const plan_t *plan)
+{
+    search_t search;
+
+    memset(&search, 0, sizeof(search));
+    search.plan = plan;
+    begin(&search);
+    remember(&search, digest_of(&search));
+    explore(&search);
+    printf("%-30s %8zu states %8" PRIu64 " ends %10" PRIu64 " steps\n", plan->name,
+           search.seen_count, search.ends, search.steps);
+    world_fini(&search.world);
+    free(search.seen);
+}
+
+int main(int argc, char **argv)
+{
+    const char *name = argc == 3 && strcmp(argv[1], "--world") == 0 ? argv[2] : NULL;
+    int found = 0;
+
+    if (argc != 1 && name == NULL) {
+        fprintf(stderr, "usage: explore [--world NAME]\n");
+        return 2;
+    }
+    for (size_t i = 0; i < DP_ARRAY_LEN(plans); i++) {
+        if (name != NULL && strcmp(name, plans[i].name) != 0) continue;
+        run_plan(&plans[i]);
+        found = 1;
+    }
+    if (!found) fprintf(stderr, "no world \"%s\"\n", name);
+    return found ? 0 : 2;
+}
