@@ -1,0 +1,37 @@
+/*
+ * formats.h - the files dptrace writes, and the one it reads back: Perfetto's protobuf. One file
+ * each; they share nothing but the timeline.
+ */
+#ifndef DP_DPTRACE_FORMATS_H
+#define DP_DPTRACE_FORMATS_H
+
+#include <stdio.h>
+
+#include "launcher/dptrace/timeline.h"
+
+/* Reads recorders: all trace.*.dpt of a directory, or one file. Not finished. */
+dp_status_t dp_recorders_read(const char *path, int is_directory, dp_timeline_t *timeline,
+                              dp_error_t *error);
+
+/* Reads a merged file that dp_perfetto_write() wrote. Not finished. */
+dp_status_t dp_perfetto_parse(const uint8_t *data, size_t bytes, const char *what,
+                              dp_timeline_t *timeline, dp_error_t *error);
+
+/* Writers report only DP_ERR_NO_MEMORY; the caller looks at ferror(). */
+dp_status_t dp_perfetto_write(const dp_timeline_t *timeline, FILE *file);
+dp_status_t dp_chrome_write(const dp_timeline_t *timeline, FILE *file);
+
+/* A text as a JSON string with quotes; bytes that are not UTF-8 become U+FFFD. */
+void dp_json_string(FILE *file, const char *text);
+
+/* Opens a file beside `path`, for dp_output_close() to put in its place when all went well. */
+typedef struct dp_output {
+    FILE *file;
+    const char *path; /* borrowed; "-": standard output */
+    char *temporary;
+} dp_output_t;
+
+dp_status_t dp_output_open(const char *path, dp_output_t *output, dp_error_t *error);
+dp_status_t dp_output_close(dp_output_t *output, dp_status_t status, dp_error_t *error);
+
+#endif

@@ -1,0 +1,356 @@
+/*
+ * main.c - dptrace: the command line and its four subcommands.
+ */
+#include <getopt.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "launcher/dptrace/analysis.h"
+#include "launcher/dptrace/formats.h"
+#include "launcher/dptrace/view.h"
+#include "runtime/base/config.h"
+
+extern char **environ;
+
+typedef struct arguments {
+    const char *input;
+    const char *output; /* NULL: not given */
+    const char *format; /* NULL: by the output's name */
+    dp_step_window_t window;
+    int json;
+    int open;
+} arguments_t;
+
+/* A subcommand. run answers the exit code. */
+typedef struct command {
+    const char *name;
+    const char *options; /* letters of those it takes: o, s(teps), j(son), O(pen), f(ormat) */
+    const char *usage;
+    int (*run)(const arguments_t *arguments);
+} command_t;
+
+enum { EXIT_USAGE = 2 };
+
+static int fail(const dp_error_t *error)
+{
+    fprintf(stderr, "dptrace: %s\n", error->text);
+    return EXIT_FAILURE;
+}
+
+/* ---- merge ------------------------------------------------------------------------------ */
+
+static int ends_with(const char *text, const char *end)
+{
+    size_t length = strlen(text), tail = strlen(end);
+
+    return length >= tail && strcmp(text + length - tail, end) == 0;
+}
+
+static int run_merge(const arguments_t *arguments)
+{
+    const char *path = arguments->output;
+    dp_timeline_t timeline;
+    dp_output_t output;
+    dp_error_t error;
+    dp_status_t status;
+    int is_json = path != NULL && ends_with(path, ".json");
+
+    if (path == NULL) {
+        fputs("dptrace merge: -o FILE is missing (.pftrace for Perfetto, .json for Chrome)\n",
+              stderr);
+        return EXIT_USAGE;
+    }
+    if (arguments->format != NULL) is_json = strcmp(arguments->format, "json") == 0;
+    if (dp_timeline_load(arguments->input, &arguments->window, &timeline, &error) != DP_OK)
+        return fail(&error);
+    status = dp_output_open(path, &output, &error);
+    if (status == DP_OK) {
+        status = is_json ? dp_chrome_write(&timeline, output.file)
+                         : dp_perfetto_write(&timeline, output.file);
+        status = dp_output_close(&output, status, &error);
+    }
+    if (status == DP_OK && strcmp(path, "-") != 0)
+        fprintf(stderr, "%s: %zu ranks, %zu events, %.3f s\n", path, timeline.rank_count,
+                timeline.event_count, (double)timeline.end_ns / 1e9);
+    dp_timeline_fini(&timeline);
+    return status == DP_OK ? EXIT_SUCCESS : fail(&error);
+}
+
+/* ---- report ----------------------------------------------------------------------------- */
+
+static int run_report(const arguments_t *arguments)
+{
+    dp_timeline_t timeline;
+    dp_analysis_t analysis;
+    dp_output_t output;
+    dp_error_t error;
+    dp_status_t status;
+
+    if (dp_timeline_load(arguments->input, &arguments->window, &timeline, &error) != DP_OK)
+        return fail(&error);
+    status = dp_analyse(&timeline, &analysis);
+    if (status != DP_OK) {
+        dp_error_set(&error, status, "%s: no memory for the analysis", arguments->input);
+        dp_timeline_fini(&timeline);
+        return fail(&error);
+    }
+    status = dp_output_open(arguments->output != NULL ? arguments->output : "-", &output, &error);
+    if (status == DP_OK) {
+        if (arguments->json)
+            dp_report_json(&timeline, &analysis, output.file);
+        else
+            dp_report_text(&timeline, &analysis, arguments->input, output.file);
+        status = dp_output_close(&output, status, &error);
+    }
+    dp_analysis_fini(&analysis);
+    dp_timeline_fini(&timeline);
+    return status == DP_OK ? EXIT_SUCCESS : fail(&error);
+}
+
+/* ---- view ------------------------------------------------------------------------------- */
+
+/* Lets the desktop show the page; it is no error when there is none. */
+static void open_page(const char *path)
+{
+    char opener[] = "xdg-open";
+    char *copy = strdup(path);
+    char *argv[] = {opener, copy, NULL};
+    pid_t child;
+
+    if (copy == NULL || posix_spawnp(&child, opener, NULL, NULL, argv, environ) != 0)
+        fprintf(stderr, "dptrace: cannot start xdg-open; open %s in a browser\n", path);
+    free(copy);
+}
+
+static int run_view(const arguments_t *arguments)
+{
+    dp_timeline_t timeline;
+    dp_analysis_t analysis;
+    dp_output_t output;
+    dp_error_t error;
+    dp_status_t status;
+    char *path = NULL;
+
+    if (arguments->output != NULL) {
+        path = strdup(arguments->output);
+    } else {
+        size_t length = strlen(arguments->input);
+        struct stat info;
+
+        while (length > 1 && arguments->input[length - 1] == '/')
+            length--;
+        /* into the run directory, or beside the file */
+        if (asprintf(&path, "%.*s%s", (int)length, arguments->input,
+                     stat(arguments->input, &info) == 0 && S_ISDIR(info.st_mode) ? "/timeline.html"
+                                                                                 : ".html") < 0)
+            path = NULL;
+    }
+    if (path == NULL) {
+        dp_error_set(&error, DP_ERR_NO_MEMORY, "no memory");
+        return fail(&error);
+    }
+    status = dp_timeline_load(arguments->input, &arguments->window, &timeline, &error);
+    if (status != DP_OK) goto done;
+    status = dp_analyse(&timeline, &analysis);
+    if (status != DP_OK) {
+        dp_error_set(&error, status, "%s: no memory for the analysis", arguments->input);
+        dp_timeline_fini(&timeline);
+        goto done;
+    }
+    status = dp_output_open(path, &output, &error);
+    if (status == DP_OK) {
+        status = dp_view_write(&timeline, &analysis, arguments->input, output.file);
+        status = dp_output_close(&output, status, &error);
+    }
+    if (status == DP_OK && strcmp(path, "-") != 0)
+        fprintf(stderr, "%s: %zu ranks, %zu events; open it in a browser\n", path,
+                timeline.rank_count, timeline.event_count);
+    if (status == DP_OK && arguments->open) open_page(path);
+    dp_analysis_fini(&analysis);
+    dp_timeline_fini(&timeline);
+done:
+    free(path);
+    return status == DP_OK ? EXIT_SUCCESS : fail(&error);
+}
+
+/* ---- info ------------------------------------------------------------------------------- */
+
+static int run_info(const arguments_t *arguments)
+{
+    dp_timeline_t timeline;
+    dp_error_t error;
+    uint64_t kinds[DP_TRACE_KIND_COUNT] = {0};
+
+    if (dp_timeline_load(arguments->input, &arguments->window, &timeline, &error) != DP_OK)
+        return fail(&error);
+    printf("%s: %zu ranks, %zu events, %zu rows, %.6f s\n", arguments->input, timeline.rank_count,
+           timeline.event_count, timeline.row_count, (double)timeline.end_ns / 1e9);
+    for (size_t r = 0; r < timeline.rank_count; r++) {
+        const dp_timeline_rank_t *rank = &timeline.ranks[r];
+        uint64_t first = UINT64_MAX, last = 0, from = UINT64_MAX, until = 0;
+        size_t events = 0, open = 0;
+
+        for (size_t i = 0; i < timeline.event_count; i++) {
+            const dp_timeline_event_t *event = &timeline.events[i];
+
+            if (event->rank != (int32_t)r) continue;
+            events++;
+            open += event->is_open;
+            kinds[event->kind]++;
+            from = DP_MIN(from, event->start_ns);
+            until = DP_MAX(until, event->start_ns + event->duration_ns);
+            if (event->kind != DP_TRACE_STEP) continue;
+            first = DP_MIN(first, event->id);
+            last = DP_MAX(last, event->id);
+        }
+        printf("  rank %d/%d %s pid %d: %zu events, dropped %" PRIu64, rank->rank, rank->size,
+               rank->host, rank->pid, events, rank->dropped);
+        if (events > 0) printf(", %.6f-%.6f s", (double)from / 1e9, (double)until / 1e9);
+        if (first != UINT64_MAX) printf(", steps %" PRIu64 "-%" PRIu64, first, last);
+        if (rank->clock_error_ns == UINT64_MAX)
+            printf(", clock not measured");
+        else
+            printf(", clock error <= %.1f us", (double)rank->clock_error_ns / 1e3);
+        if (open > 0) printf(", %zu unfinished", open);
+        if (rank->bad > 0) printf(", %" PRIu64 " unreadable", rank->bad);
+        printf("%s\n", rank->is_closed ? "" : ", not closed (killed, or running)");
+    }
+    for (int i = 0; i < DP_TRACE_KIND_COUNT; i++)
+        if (kinds[i] > 0)
+            printf("  %-10s %" PRIu64 "\n", dp_trace_kind_name((dp_trace_kind_t)i), kinds[i]);
+    dp_timeline_fini(&timeline);
+    return fflush(stdout) == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
+
+/* ---- Command line ----------------------------------------------------------------------- */
+
+static const command_t commands[] = {
+    {"merge", "osf",
+     "dptrace merge RUN_DIR -o FILE [--steps A-B] [--format perfetto|json]\n"
+     "  One file of all ranks: Perfetto's protobuf, or Chrome's JSON where FILE ends in .json.\n",
+     run_merge},
+    {"report", "osj",
+     "dptrace report RUN_DIR|FILE [--steps A-B] [--json] [-o FILE]\n"
+     "  Where each step's time went, bandwidth per bucket, who is late, what to try first.\n",
+     run_report},
+    {"view", "osO",
+     "dptrace view RUN_DIR|FILE [-o PAGE.html] [--steps A-B] [--open]\n"
+     "  One HTML page with the timeline in it; needs no network.\n",
+     run_view},
+    {"info", "s",
+     "dptrace info RUN_DIR|FILE [--steps A-B]\n"
+     "  What is in there: ranks, events, steps, what was dropped, how good the clocks are.\n",
+     run_info},
+};
+
+static void print_usage(FILE *file)
+{
+    fputs("dptrace - looks at what the ranks of a job recorded\n\n", file);
+    for (size_t i = 0; i < DP_ARRAY_LEN(commands); i++)
+        fputs(commands[i].usage, file);
+    fputs(
+        "\nRUN_DIR holds the recorders trace.RANK.dpt; FILE is one of them or a merged .pftrace.\n"
+        "  -o, --output FILE  where to write; - is standard output\n"
+        "  -s, --steps A-B    only these steps\n"
+        "  -h, --help         this text\n",
+        file);
+}
+
+static const command_t *find_command(const char *name)
+{
+    const char *names[DP_ARRAY_LEN(commands)];
+    const char *nearest;
+
+    for (size_t i = 0; i < DP_ARRAY_LEN(commands); i++) {
+        if (strcmp(commands[i].name, name) == 0) return &commands[i];
+        names[i] = commands[i].name;
+    }
+    nearest = dp_nearest_name(name, names, DP_ARRAY_LEN(names));
+    fprintf(stderr, "dptrace: unknown command %s%s%s%s; see dptrace --help\n", name,
+            nearest != NULL ? ", did you mean " : "", nearest != NULL ? nearest : "",
+            nearest != NULL ? "?" : "");
+    return NULL;
+}
+
+/* 0: go on; otherwise the exit code plus one. */
+static int parse_option(const command_t *command, int letter, arguments_t *arguments)
+{
+    dp_error_t error;
+
+    if (letter == 'h') {
+        fputs(command->usage, stdout);
+        return EXIT_SUCCESS + 1;
+    }
+    if (letter == '?' || letter == ':') return EXIT_USAGE + 1;
+    if (strchr(command->options, letter) == NULL) {
+        fprintf(stderr, "dptrace %s: does not take this option; usage:\n%s", command->name,
+                command->usage);
+        return EXIT_USAGE + 1;
+    }
+    if (letter == 'o') arguments->output = optarg;
+    if (letter == 'j') arguments->json = 1;
+    if (letter == 'O') arguments->open = 1;
+    if (letter == 'f') {
+        arguments->format = optarg;
+        if (strcmp(optarg, "json") != 0 && strcmp(optarg, "perfetto") != 0) {
+            fprintf(stderr, "dptrace: --format %s: expected perfetto or json\n", optarg);
+            return EXIT_USAGE + 1;
+        }
+    }
+    if (letter == 's' && dp_step_window_parse(optarg, &arguments->window, &error) != DP_OK) {
+        fail(&error);
+        return EXIT_USAGE + 1;
+    }
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct option options[] = {{"output", required_argument, NULL, 'o'},
+                                            {"steps", required_argument, NULL, 's'},
+                                            {"format", required_argument, NULL, 'f'},
+                                            {"json", no_argument, NULL, 'j'},
+                                            {"open", no_argument, NULL, 'O'},
+                                            {"help", no_argument, NULL, 'h'},
+                                            {NULL, 0, NULL, 0}};
+    arguments_t arguments = {.input = NULL};
+    const command_t *command;
+    int letter, code;
+
+    if (argc < 2) {
+        print_usage(stderr);
+        return EXIT_USAGE;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
+        strcmp(argv[1], "help") == 0) {
+        print_usage(stdout);
+        return EXIT_SUCCESS;
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        printf("dptrace %d.%d.%d\n", DP_VERSION_MAJOR, DP_VERSION_MINOR, DP_VERSION_PATCH);
+        return EXIT_SUCCESS;
+    }
+    command = find_command(argv[1]);
+    if (command == NULL) return EXIT_USAGE;
+    argv[1] = argv[0]; /* what getopt names in its messages */
+    while ((letter = getopt_long(argc - 1, argv + 1, "o:s:h", options, NULL)) != -1) {
+        code = parse_option(command, letter, &arguments);
+        if (code != 0) return code - 1;
+    }
+    argc--;
+    argv++;
+    if (optind + 1 != argc) {
+        fprintf(stderr, "dptrace %s: %s; usage:\n%s", command->name,
+                optind == argc ? "RUN_DIR or FILE is missing" : "one input at a time",
+                command->usage);
+        return EXIT_USAGE;
+    }
+    arguments.input = argv[optind];
+    return command->run(&arguments);
+}

@@ -1,0 +1,441 @@
+/*
+ * perfetto_read.c - reads back what perfetto_write.c wrote, so that a merged file is enough for
+ * report, view and info.
+ *
+ * Not a reader for Perfetto files in general: a file without our recorder events is refused by
+ * name. Slices are matched per track with a stack, as the format demands.
+ */
+#include "launcher/dptrace/formats.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "launcher/dptrace/perfetto.h"
+#include "launcher/dptrace/proto.h"
+
+#define DEPTH_MAX 64
+#define SEQUENCES_MAX (1u << 20)
+#define IID_MAX (1u << 24)
+
+/* Per sequence: what its ids stand for. Reset when a sequence says its state is cleared. */
+typedef struct sequence {
+    uint32_t *names; /* [name_count] string index + 1 by iid */
+    size_t name_count;
+    uint8_t kinds[DP_TRACE_KIND_COUNT + 1]; /* by category iid */
+    uint8_t recorder_iid;
+    uint8_t notes[DP_NOTE_COUNT]; /* by annotation-name iid */
+    int32_t rank;                 /* index; -1 before the recorder event */
+} sequence_t;
+
+typedef struct track {
+    uint64_t uuid;
+    uint32_t name;
+    uint32_t depth;
+    size_t open[DEPTH_MAX]; /* indices of events */
+} track_t;
+
+typedef struct parser {
+    dp_timeline_t *timeline;
+    sequence_t *sequences;
+    size_t sequence_count;
+    track_t *tracks;
+    size_t track_count, track_room;
+    uint32_t *track_slots; /* hash of uuid: index + 1 */
+    size_t slot_count;
+    int is_bad;
+    int is_short_of_memory;
+} parser_t;
+
+/* One TrackEvent, decoded. */
+typedef struct decoded {
+    uint64_t type, track, category;
+    uint64_t counter;
+    uint32_t name;
+    uint64_t notes[DP_NOTE_COUNT];
+    char host[256];
+} decoded_t;
+
+static void copy_text(const dp_proto_reader_t *reader, char *text, size_t room)
+{
+    size_t bytes = reader->span == NULL ? 0 : DP_MIN(reader->span_bytes, room - 1);
+
+    if (bytes > 0) memcpy(text, reader->span, bytes);
+    text[bytes] = '\0';
+}
+
+static uint32_t add_string(parser_t *parser, const char *text)
+{
+    size_t index = dp_timeline_string(parser->timeline, text);
+
+    if (index != SIZE_MAX) return (uint32_t)index;
+    parser->is_short_of_memory = 1;
+    return 0;
+}
+
+/* ---- Tracks and sequences --------------------------------------------------------------- */
+
+static uint32_t *track_slot(const parser_t *parser, uint64_t uuid)
+{
+    uint64_t at = (uuid * 0x9e3779b97f4a7c15ull) >> 20;
+
+    for (;; at++) {
+        uint32_t *slot = &parser->track_slots[at & (parser->slot_count - 1)];
+
+        if (*slot == 0 || parser->tracks[*slot - 1].uuid == uuid) return slot;
+    }
+}
+
+static int grow_track_slots(parser_t *parser)
+{
+    size_t count = parser->slot_count == 0 ? 256 : parser->slot_count * 2;
+    uint32_t *slots = calloc(count, sizeof(*slots));
+
+    if (slots == NULL) return 0;
+    free(parser->track_slots);
+    parser->track_slots = slots;
+    parser->slot_count = count;
+    for (size_t i = 0; i < parser->track_count; i++)
+        *track_slot(parser, parser->tracks[i].uuid) = (uint32_t)i + 1;
+    return 1;
+}
+
+static track_t *get_track(parser_t *parser, uint64_t uuid)
+{
+    uint32_t *slot;
+
+    if ((parser->track_count + 1) * 2 > parser->slot_count && !grow_track_slots(parser)) goto fail;
+    slot = track_slot(parser, uuid);
+    if (*slot == 0) {
+        if (!dp_grow(&parser->tracks, parser->track_count, &parser->track_room,
+                     sizeof(*parser->tracks)))
+            goto fail;
+        parser->tracks[parser->track_count] = (track_t){.uuid = uuid};
+        *slot = (uint32_t)++parser->track_count;
+    }
+    return &parser->tracks[*slot - 1];
+fail:
+    parser->is_short_of_memory = 1;
+    return NULL;
+}
+
+static sequence_t *get_sequence(parser_t *parser, uint64_t id)
+{
+    size_t count = parser->sequence_count;
+    sequence_t *grown;
+
+    if (id >= SEQUENCES_MAX) {
+        parser->is_bad = 1;
+        return NULL;
+    }
+    if (id < count) return &parser->sequences[id];
+    count = DP_MAX((size_t)id + 1, count * 2);
+    grown = realloc(parser->sequences, count * sizeof(*grown));
+    if (grown == NULL) {
+        parser->is_short_of_memory = 1;
+        return NULL;
+    }
+    memset(grown + parser->sequence_count, 0, (count - parser->sequence_count) * sizeof(*grown));
+    for (size_t i = parser->sequence_count; i < count; i++)
+        grown[i].rank = -1;
+    parser->sequences = grown;
+    parser->sequence_count = count;
+    return &grown[id];
+}
+
+static void set_name(parser_t *parser, sequence_t *sequence, uint64_t iid, const char *text)
+{
+    if (iid == 0 || iid >= IID_MAX) return;
+    if (iid >= sequence->name_count) {
+        size_t count = DP_MAX((size_t)iid + 1, sequence->name_count * 2);
+        uint32_t *grown = realloc(sequence->names, count * sizeof(*grown));
+
+        if (grown == NULL) {
+            parser->is_short_of_memory = 1;
+            return;
+        }
+        memset(grown + sequence->name_count, 0, (count - sequence->name_count) * sizeof(*grown));
+        sequence->names = grown;
+        sequence->name_count = count;
+    }
+    sequence->names[iid] = add_string(parser, text) + 1;
+}
+
+static void read_interned(parser_t *parser, sequence_t *sequence, const uint8_t *data, size_t bytes)
+{
+    dp_proto_reader_t list, entry;
+    char text[1024];
+
+    dp_proto_read(&list, data, bytes);
+    while (dp_proto_next(&list)) {
+        uint64_t iid = 0;
+
+        if (list.span == NULL) continue;
+        text[0] = '\0';
+        dp_proto_read(&entry, list.span, list.span_bytes);
+        while (dp_proto_next(&entry)) {
+            if (entry.field == INTERNED_IID) iid = entry.value;
+            if (entry.field == INTERNED_TEXT) copy_text(&entry, text, sizeof(text));
+        }
+        parser->is_bad |= entry.failed;
+        if (list.field == INTERNED_NAMES) set_name(parser, sequence, iid, text);
+        if (list.field == INTERNED_CATEGORIES && iid <= DP_TRACE_KIND_COUNT) {
+            if (strcmp(text, DP_RECORDER_CATEGORY) == 0) sequence->recorder_iid = (uint8_t)iid;
+            for (int i = 1; i < DP_TRACE_KIND_COUNT; i++)
+                if (strcmp(text, dp_trace_kind_name((dp_trace_kind_t)i)) == 0)
+                    sequence->kinds[iid] = (uint8_t)i;
+        }
+        if (list.field == INTERNED_ANNOTATIONS && iid < DP_NOTE_COUNT)
+            for (int i = 1; i < DP_NOTE_COUNT; i++)
+                if (strcmp(text, dp_annotation_names[i]) == 0) sequence->notes[iid] = (uint8_t)i;
+    }
+    parser->is_bad |= list.failed;
+}
+
+static void read_track(parser_t *parser, const uint8_t *data, size_t bytes)
+{
+    dp_proto_reader_t reader;
+    char text[256] = "";
+    uint64_t uuid = 0;
+    track_t *track;
+
+    dp_proto_read(&reader, data, bytes);
+    while (dp_proto_next(&reader)) {
+        if (reader.field == TRACK_UUID) uuid = reader.value;
+        if (reader.field == TRACK_NAME) copy_text(&reader, text, sizeof(text));
+    }
+    parser->is_bad |= reader.failed;
+    track = get_track(parser, uuid);
+    if (track != NULL) track->name = add_string(parser, text);
+}
+
+/* ---- Events ----------------------------------------------------------------------------- */
+
+static void read_note(parser_t *parser, const sequence_t *sequence, const uint8_t *data,
+                      size_t bytes, decoded_t *decoded)
+{
+    dp_proto_reader_t reader;
+    uint64_t value = 0, note = 0;
+    char text[256] = "";
+
+    dp_proto_read(&reader, data, bytes);
+    while (dp_proto_next(&reader)) {
+        if (reader.field == ANNOTATION_NAME_IID && reader.value < DP_NOTE_COUNT)
+            note = sequence->notes[reader.value];
+        if (reader.field == ANNOTATION_UINT) value = reader.value;
+        if (reader.field == ANNOTATION_TEXT) copy_text(&reader, text, sizeof(text));
+    }
+    parser->is_bad |= reader.failed;
+    decoded->notes[note] = value;
+    if (note == DP_NOTE_HOST) memcpy(decoded->host, text, sizeof(text));
+}
+
+static void decode_event(parser_t *parser, const sequence_t *sequence, const uint8_t *data,
+                         size_t bytes, decoded_t *decoded)
+{
+    dp_proto_reader_t reader;
+    char text[1024];
+
+    memset(decoded, 0, sizeof(*decoded));
+    dp_proto_read(&reader, data, bytes);
+    while (dp_proto_next(&reader)) {
+        switch (reader.field) {
+        case EVENT_TYPE:
+            decoded->type = reader.value;
+            break;
+        case EVENT_TRACK:
+            decoded->track = reader.value;
+            break;
+        case EVENT_CATEGORY:
+            decoded->category = reader.value;
+            break;
+        case EVENT_COUNTER_VALUE:
+            decoded->counter = reader.value;
+            break;
+        case EVENT_NAME_IID:
+            if (reader.value < sequence->name_count && sequence->names[reader.value] != 0)
+                decoded->name = sequence->names[reader.value] - 1;
+            break;
+        case EVENT_NAME:
+            copy_text(&reader, text, sizeof(text));
+            decoded->name = add_string(parser, text);
+            break;
+        case EVENT_ANNOTATION:
+            if (reader.span != NULL)
+                read_note(parser, sequence, reader.span, reader.span_bytes, decoded);
+            break;
+        default:
+            break;
+        }
+    }
+    parser->is_bad |= reader.failed;
+}
+
+static void add_recorder(parser_t *parser, sequence_t *sequence, const decoded_t *decoded)
+{
+    dp_timeline_rank_t *rank;
+
+    if (decoded->notes[DP_NOTE_RANK] >= INT32_MAX || decoded->notes[DP_NOTE_SIZE] > INT32_MAX) {
+        parser->is_bad = 1;
+        return;
+    }
+    rank = dp_timeline_add_rank(parser->timeline);
+    if (rank == NULL) {
+        parser->is_short_of_memory = 1;
+        return;
+    }
+    rank->rank = (int)decoded->notes[DP_NOTE_RANK];
+    rank->size = (int)decoded->notes[DP_NOTE_SIZE];
+    rank->pid = (int)(uint32_t)decoded->notes[DP_NOTE_PID];
+    rank->is_closed = decoded->notes[DP_NOTE_CLOSED] != 0;
+    rank->dropped = decoded->notes[DP_NOTE_DROPPED];
+    rank->bad = decoded->notes[DP_NOTE_BAD];
+    rank->clock_error_ns = decoded->notes[DP_NOTE_CLOCK_ERROR];
+    memcpy(rank->host, decoded->host, sizeof(rank->host));
+    sequence->rank = (int32_t)parser->timeline->rank_count - 1;
+}
+
+static void add_event(parser_t *parser, const sequence_t *sequence, const decoded_t *decoded,
+                      track_t *track, uint64_t time_ns)
+{
+    uint8_t kind = sequence->kinds[decoded->category];
+    dp_timeline_event_t *event = dp_timeline_add_event(parser->timeline);
+
+    if (event == NULL) {
+        parser->is_short_of_memory = 1;
+        return;
+    }
+    event->rank = sequence->rank;
+    event->kind = kind;
+    event->start_ns = time_ns;
+    event->bucket = decoded->notes[DP_NOTE_BUCKET];
+    event->id = kind == DP_TRACE_COUNTER ? decoded->counter : decoded->notes[DP_NOTE_ID];
+    event->bytes = decoded->notes[DP_NOTE_BYTES];
+    event->aux =
+        (uint32_t)
+            decoded->notes[kind == DP_TRACE_WAIT_RANK || kind == DP_TRACE_FAULT ? DP_NOTE_RANK
+                                                                                : DP_NOTE_TENSORS];
+    event->lane = (uint32_t)decoded->notes[DP_NOTE_LANE];
+    event->is_open = decoded->notes[DP_NOTE_OPEN] != 0;
+    event->name = kind == DP_TRACE_COUNTER ? track->name : decoded->name;
+    if (kind == DP_TRACE_STEP || kind == DP_TRACE_WAIT_RANK ||
+        strcmp(parser->timeline->strings[event->name], dp_trace_kind_name((dp_trace_kind_t)kind)) ==
+            0)
+        event->name = 0;
+    if (decoded->type == TYPE_BEGIN && track->depth < DEPTH_MAX)
+        track->open[track->depth++] = parser->timeline->event_count - 1;
+}
+
+static void read_event(parser_t *parser, sequence_t *sequence, const uint8_t *data, size_t bytes,
+                       uint64_t time_ns)
+{
+    decoded_t decoded;
+    track_t *track;
+
+    decode_event(parser, sequence, data, bytes, &decoded);
+    if (parser->is_bad || parser->is_short_of_memory) return;
+    if (time_ns > UINT64_MAX / 4 || decoded.category > DP_TRACE_KIND_COUNT) {
+        parser->is_bad = 1;
+        return;
+    }
+    if (decoded.category != 0 && decoded.category == sequence->recorder_iid) {
+        add_recorder(parser, sequence, &decoded);
+        return;
+    }
+    if (sequence->rank < 0) return; /* not one of ours */
+    track = get_track(parser, decoded.track);
+    if (track == NULL) return;
+    if (decoded.type == TYPE_END) {
+        if (track->depth == 0) return;
+        dp_timeline_event_t *event = &parser->timeline->events[track->open[--track->depth]];
+
+        event->duration_ns = time_ns > event->start_ns ? time_ns - event->start_ns : 0;
+    } else if (sequence->kinds[decoded.category] != 0) {
+        add_event(parser, sequence, &decoded, track, time_ns);
+    }
+}
+
+static void read_packet(parser_t *parser, const uint8_t *data, size_t bytes)
+{
+    dp_proto_reader_t reader;
+    const uint8_t *event = NULL, *interned = NULL, *track = NULL;
+    size_t event_bytes = 0, interned_bytes = 0, track_bytes = 0;
+    uint64_t time_ns = 0, sequence_id = 0, flags = 0;
+    sequence_t *sequence;
+
+    dp_proto_read(&reader, data, bytes);
+    while (dp_proto_next(&reader)) {
+        switch (reader.field) {
+        case PACKET_TIMESTAMP:
+            time_ns = reader.value;
+            break;
+        case PACKET_SEQUENCE:
+            sequence_id = reader.value;
+            break;
+        case PACKET_FLAGS:
+            flags = reader.value;
+            break;
+        case PACKET_TRACK_EVENT:
+            event = reader.span;
+            event_bytes = reader.span_bytes;
+            break;
+        case PACKET_INTERNED:
+            interned = reader.span;
+            interned_bytes = reader.span_bytes;
+            break;
+        case PACKET_TRACK:
+            track = reader.span;
+            track_bytes = reader.span_bytes;
+            break;
+        default:
+            break;
+        }
+    }
+    parser->is_bad |= reader.failed;
+    sequence = parser->is_bad ? NULL : get_sequence(parser, sequence_id);
+    if (sequence == NULL) return;
+    if (flags & FLAG_STATE_CLEARED) {
+        free(sequence->names);
+        *sequence = (sequence_t){.rank = -1};
+    }
+    if (track != NULL) read_track(parser, track, track_bytes);
+    if (interned != NULL) read_interned(parser, sequence, interned, interned_bytes);
+    if (event != NULL) read_event(parser, sequence, event, event_bytes, time_ns);
+}
+
+dp_status_t dp_perfetto_parse(const uint8_t *data, size_t bytes, const char *what,
+                              dp_timeline_t *timeline, dp_error_t *error)
+{
+    parser_t parser = {.timeline = timeline};
+    dp_proto_reader_t reader;
+    size_t packets = 0;
+    dp_status_t status = DP_OK;
+
+    if (dp_timeline_string(timeline, "") == SIZE_MAX)
+        return dp_error_set(error, DP_ERR_NO_MEMORY, "%s: no memory", what);
+    dp_proto_read(&reader, data, bytes);
+    while (!parser.is_bad && !parser.is_short_of_memory && dp_proto_next(&reader)) {
+        if (reader.field != TRACE_PACKET || reader.span == NULL) {
+            parser.is_bad = 1;
+            break;
+        }
+        packets++;
+        read_packet(&parser, reader.span, reader.span_bytes);
+    }
+    if (parser.is_short_of_memory)
+        status = dp_error_set(error, DP_ERR_NO_MEMORY, "%s: no memory", what);
+    else if (packets == 0)
+        status = dp_error_set(error, DP_ERR_INVALID,
+                              "%s: neither a recorder (.dpt) nor a merged Perfetto trace", what);
+    else if ((parser.is_bad || reader.failed) && timeline->rank_count > 0)
+        status = dp_error_set(error, DP_ERR_INVALID, "%s: damaged or cut short at byte %zu of %zu",
+                              what, reader.at, bytes);
+    else if (parser.is_bad || reader.failed || timeline->rank_count == 0)
+        status =
+            dp_error_set(error, DP_ERR_INVALID, "%s: not a trace that dptrace merge wrote", what);
+    for (size_t i = 0; i < parser.sequence_count; i++)
+        free(parser.sequences[i].names);
+    free(parser.sequences);
+    free(parser.tracks);
+    free(parser.track_slots);
+    return status;
+}

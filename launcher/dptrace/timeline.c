@@ -1,0 +1,491 @@
+/*
+ * timeline.c - arranges events in rows that a person can read.
+ *
+ * Rows are lanes of work (submit and wait, pack, wire, ...), never one per tensor: a model with
+ * 1000 tensors still fits on a screen. Work that overlaps inside a lane, such as two slots on the
+ * wire, goes to a second row.
+ */
+#include "launcher/dptrace/timeline.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DEPTH_MAX 24
+
+int dp_grow(void *array, size_t count, size_t *room, size_t element_bytes)
+{
+    void *old, *grown;
+    size_t wanted = *room == 0 ? 64 : *room * 2;
+
+    if (count < *room) return 1;
+    if (wanted > SIZE_MAX / element_bytes) return 0;
+    memcpy(&old, array, sizeof(old));
+    grown = realloc(old, wanted * element_bytes);
+    if (grown == NULL) return 0;
+    memcpy(array, &grown, sizeof(grown));
+    *room = wanted;
+    return 1;
+}
+
+void dp_timeline_init(dp_timeline_t *timeline)
+{
+    memset(timeline, 0, sizeof(*timeline));
+}
+
+void dp_timeline_fini(dp_timeline_t *timeline)
+{
+    for (size_t i = 0; i < timeline->string_count; i++)
+        free(timeline->strings[i]);
+    free(timeline->strings);
+    free(timeline->string_slots);
+    free(timeline->ranks);
+    free(timeline->events);
+    free(timeline->rows);
+    memset(timeline, 0, sizeof(*timeline));
+}
+
+/* ---- Strings ---------------------------------------------------------------------------- */
+
+static size_t hash_text(const char *text)
+{
+    uint64_t hash = 14695981039346656037ull; /* FNV-1a */
+
+    while (*text != '\0')
+        hash = (hash ^ (uint8_t)*text++) * 1099511628211ull;
+    return (size_t)(hash ^ hash >> 32);
+}
+
+/* The slot of a text, or the empty one where it belongs. */
+static uint32_t *find_slot(const dp_timeline_t *timeline, const char *text)
+{
+    size_t at = hash_text(text);
+
+    for (;; at++) {
+        uint32_t *slot = &timeline->string_slots[at & (timeline->slot_count - 1)];
+
+        if (*slot == 0 || strcmp(timeline->strings[*slot - 1], text) == 0) return slot;
+    }
+}
+
+static int grow_slots(dp_timeline_t *timeline)
+{
+    size_t count = timeline->slot_count == 0 ? 1024 : timeline->slot_count * 2;
+    uint32_t *slots = calloc(count, sizeof(*slots));
+
+    if (slots == NULL) return 0;
+    free(timeline->string_slots);
+    timeline->string_slots = slots;
+    timeline->slot_count = count;
+    for (size_t i = 0; i < timeline->string_count; i++)
+        *find_slot(timeline, timeline->strings[i]) = (uint32_t)i + 1;
+    return 1;
+}
+
+static size_t add_string(dp_timeline_t *timeline, const char *text)
+{
+    uint32_t *slot;
+    char *copy;
+
+    if ((timeline->string_count + 1) * 2 > timeline->slot_count && !grow_slots(timeline))
+        return SIZE_MAX;
+    slot = find_slot(timeline, text);
+    if (*slot != 0) return *slot - 1;
+    if (!dp_grow(&timeline->strings, timeline->string_count, &timeline->string_room,
+                 sizeof(*timeline->strings)))
+        return SIZE_MAX;
+    copy = strdup(text);
+    if (copy == NULL) return SIZE_MAX;
+    timeline->strings[timeline->string_count] = copy;
+    *slot = (uint32_t)++timeline->string_count;
+    return *slot - 1;
+}
+
+size_t dp_timeline_string(dp_timeline_t *timeline, const char *text)
+{
+    if (timeline->string_count == 0 && add_string(timeline, "") == SIZE_MAX) return SIZE_MAX;
+    return add_string(timeline, text);
+}
+
+/* ---- Ranks and events ------------------------------------------------------------------- */
+
+dp_timeline_rank_t *dp_timeline_add_rank(dp_timeline_t *timeline)
+{
+    if (!dp_grow(&timeline->ranks, timeline->rank_count, &timeline->rank_room,
+                 sizeof(*timeline->ranks)))
+        return NULL;
+    return memset(&timeline->ranks[timeline->rank_count++], 0, sizeof(*timeline->ranks));
+}
+
+dp_timeline_event_t *dp_timeline_add_event(dp_timeline_t *timeline)
+{
+    if (!dp_grow(&timeline->events, timeline->event_count, &timeline->event_room,
+                 sizeof(*timeline->events)))
+        return NULL;
+    return memset(&timeline->events[timeline->event_count++], 0, sizeof(*timeline->events));
+}
+
+dp_row_class_t dp_timeline_class(uint8_t kind)
+{
+    switch ((dp_trace_kind_t)kind) {
+    case DP_TRACE_STEP:
+    case DP_TRACE_SPAN:
+    case DP_TRACE_FAULT:
+        return DP_ROW_STEPS;
+    case DP_TRACE_SUBMIT:
+    case DP_TRACE_WAIT:
+        return DP_ROW_THREAD;
+    case DP_TRACE_COMPUTE:
+        return DP_ROW_COMPUTE;
+    case DP_TRACE_AGREE:
+        return DP_ROW_AGREE;
+    case DP_TRACE_LAUNCH:
+    case DP_TRACE_CONTROL:
+        return DP_ROW_COORDINATOR;
+    case DP_TRACE_PACK:
+        return DP_ROW_PACK;
+    case DP_TRACE_WIRE:
+        return DP_ROW_WIRE;
+    case DP_TRACE_UNPACK:
+        return DP_ROW_UNPACK;
+    case DP_TRACE_WAIT_RANK:
+        return DP_ROW_WAIT_RANK;
+    case DP_TRACE_COUNTER:
+        return DP_ROW_COUNTER;
+    case DP_TRACE_NONE:
+    case DP_TRACE_CLOCK:
+    case DP_TRACE_KIND_COUNT:
+        break;
+    }
+    return DP_ROW_CLASSES;
+}
+
+const char *dp_row_class_name(dp_row_class_t row_class)
+{
+    static const char *const names[DP_ROW_CLASSES] = {
+        "steps", "thread", "compute", "negotiation",      "coordinator",
+        "pack",  "wire",   "unpack",  "waiting for rank", "counter"};
+
+    return (unsigned)row_class < DP_ROW_CLASSES ? names[row_class] : "unknown";
+}
+
+dp_status_t dp_step_window_parse(const char *text, dp_step_window_t *window, dp_error_t *error)
+{
+    const char *at = text;
+    char *end;
+
+    errno = 0;
+    window->first = strtoull(at, &end, 10);
+    if (*at < '0' || *at > '9' || errno != 0) goto bad;
+    window->last = window->first;
+    if (*end == '-') {
+        at = end + 1;
+        window->last = strtoull(at, &end, 10);
+        if (*at < '0' || *at > '9' || errno != 0) goto bad;
+    }
+    if (*end != '\0' || window->last < window->first) goto bad;
+    window->is_set = 1;
+    return DP_OK;
+bad:
+    return dp_error_set(error, DP_ERR_INVALID,
+                        "--steps %s: expected A-B with A <= B, for example 100-120", text);
+}
+
+/* ---- Order ------------------------------------------------------------------------------ */
+
+static int compare_ranks(const void *a, const void *b)
+{
+    const dp_timeline_rank_t *left = *(const dp_timeline_rank_t *const *)a;
+    const dp_timeline_rank_t *right = *(const dp_timeline_rank_t *const *)b;
+
+    return (left->rank > right->rank) - (left->rank < right->rank);
+}
+
+static int compare_times(const dp_timeline_event_t *left, const dp_timeline_event_t *right)
+{
+    if (left->start_ns != right->start_ns) return left->start_ns < right->start_ns ? -1 : 1;
+    if (left->duration_ns != right->duration_ns)
+        return left->duration_ns > right->duration_ns ? -1 : 1;
+    if (left->kind != right->kind) return left->kind < right->kind ? -1 : 1;
+    return (left->id > right->id) - (left->id < right->id);
+}
+
+static int compare_by_rank(const void *a, const void *b)
+{
+    const dp_timeline_event_t *left = a, *right = b;
+
+    if (left->rank != right->rank) return left->rank < right->rank ? -1 : 1;
+    return compare_times(left, right);
+}
+
+static int compare_by_row(const void *a, const void *b)
+{
+    const dp_timeline_event_t *left = a, *right = b;
+
+    if (left->row != right->row) return left->row < right->row ? -1 : 1;
+    return compare_times(left, right);
+}
+
+static int compare_rows(const void *a, const void *b)
+{
+    const dp_timeline_row_t *left = *(const dp_timeline_row_t *const *)a;
+    const dp_timeline_row_t *right = *(const dp_timeline_row_t *const *)b;
+
+    if (left->rank != right->rank) return left->rank < right->rank ? -1 : 1;
+    /* a thread's spans and its waits stay together */
+    if (left->row_class != right->row_class &&
+        (left->row_class > DP_ROW_THREAD || right->row_class > DP_ROW_THREAD))
+        return left->row_class < right->row_class ? -1 : 1;
+    if (left->lane != right->lane) return left->lane < right->lane ? -1 : 1;
+    if (left->row_class != right->row_class) return left->row_class < right->row_class ? -1 : 1;
+    return (left->sub > right->sub) - (left->sub < right->sub);
+}
+
+/* Ranks in ascending order; events follow their rank. */
+static dp_status_t sort_ranks(dp_timeline_t *timeline)
+{
+    size_t count = timeline->rank_count;
+    dp_timeline_rank_t **order = malloc((count + 1) * sizeof(*order));
+    dp_timeline_rank_t *sorted = malloc((count + 1) * sizeof(*sorted));
+    int32_t *place = malloc((count + 1) * sizeof(*place));
+    dp_status_t status = DP_ERR_NO_MEMORY;
+
+    if (order == NULL || sorted == NULL || place == NULL) goto done;
+    for (size_t i = 0; i < count; i++)
+        order[i] = &timeline->ranks[i];
+    qsort(order, count, sizeof(*order), compare_ranks);
+    for (size_t i = 0; i < count; i++) {
+        sorted[i] = *order[i];
+        place[order[i] - timeline->ranks] = (int32_t)i;
+    }
+    for (size_t i = 0; i < count; i++)
+        timeline->ranks[i] = sorted[i];
+    for (size_t i = 0; i < timeline->event_count; i++)
+        timeline->events[i].rank = place[timeline->events[i].rank];
+    status = DP_OK;
+done:
+    free(order);
+    free(sorted);
+    free(place);
+    return status;
+}
+
+static dp_status_t cut_window(dp_timeline_t *timeline, const dp_step_window_t *window,
+                              dp_error_t *error)
+{
+    uint64_t from = UINT64_MAX, until = 0, seen_first = UINT64_MAX, seen_last = 0;
+    size_t kept = 0;
+
+    for (size_t i = 0; i < timeline->event_count; i++) {
+        const dp_timeline_event_t *event = &timeline->events[i];
+
+        if (event->kind != DP_TRACE_STEP) continue;
+        seen_first = DP_MIN(seen_first, event->id);
+        seen_last = DP_MAX(seen_last, event->id);
+        if (event->id < window->first || event->id > window->last) continue;
+        from = DP_MIN(from, event->start_ns);
+        until = DP_MAX(until, event->start_ns + event->duration_ns);
+    }
+    if (from == UINT64_MAX && seen_first == UINT64_MAX)
+        return dp_error_set(error, DP_ERR_INVALID,
+                            "steps %llu-%llu: the recording has no steps; the program never "
+                            "called dp_step_begin()",
+                            (unsigned long long)window->first, (unsigned long long)window->last);
+    if (from == UINT64_MAX)
+        return dp_error_set(error, DP_ERR_INVALID,
+                            "steps %llu-%llu: none recorded; the recording has %llu-%llu",
+                            (unsigned long long)window->first, (unsigned long long)window->last,
+                            (unsigned long long)seen_first, (unsigned long long)seen_last);
+    for (size_t i = 0; i < timeline->event_count; i++) {
+        const dp_timeline_event_t *event = &timeline->events[i];
+        int is_other_step =
+            event->kind == DP_TRACE_STEP && (event->id < window->first || event->id > window->last);
+
+        if (is_other_step || event->start_ns >= until ||
+            event->start_ns + event->duration_ns < from)
+            continue;
+        timeline->events[kept++] = *event;
+    }
+    timeline->event_count = kept;
+    return DP_OK;
+}
+
+static void set_origin(dp_timeline_t *timeline)
+{
+    uint64_t first = UINT64_MAX;
+
+    for (size_t i = 0; i < timeline->event_count; i++)
+        first = DP_MIN(first, timeline->events[i].start_ns);
+    if (first == UINT64_MAX) first = 0;
+    timeline->origin_ns += first;
+    timeline->end_ns = 0;
+    for (size_t i = 0; i < timeline->event_count; i++) {
+        dp_timeline_event_t *event = &timeline->events[i];
+
+        event->start_ns -= first;
+        timeline->end_ns = DP_MAX(timeline->end_ns, event->start_ns + event->duration_ns);
+    }
+}
+
+/* ---- Rows ------------------------------------------------------------------------------- */
+
+/* What is still going on in a row while events are handed out in order of their start. */
+typedef struct open_row {
+    uint64_t ends[DEPTH_MAX];
+    uint32_t depth;
+} open_row_t;
+
+static int may_nest(dp_row_class_t row_class)
+{
+    return row_class <= DP_ROW_COMPUTE || row_class == DP_ROW_COORDINATOR;
+}
+
+/* Takes the event in, unless it would overlap what runs here without lying inside it. */
+static int row_accepts(open_row_t *open, const dp_timeline_event_t *event, dp_row_class_t row_class)
+{
+    uint64_t end = event->start_ns + event->duration_ns;
+
+    while (open->depth > 0 && open->ends[open->depth - 1] <= event->start_ns)
+        open->depth--;
+    if (row_class == DP_ROW_COUNTER || event->duration_ns == 0) return 1;
+    if (open->depth == 0) return 1;
+    return may_nest(row_class) && open->depth < DEPTH_MAX && end <= open->ends[open->depth - 1];
+}
+
+static dp_status_t place_events(dp_timeline_t *timeline, open_row_t **open, size_t *open_room)
+{
+    size_t rank_first = 0;
+
+    for (size_t i = 0; i < timeline->event_count; i++) {
+        dp_timeline_event_t *event = &timeline->events[i];
+        dp_row_class_t row_class = dp_timeline_class(event->kind);
+        uint32_t lane = 0, sub = 0;
+        size_t row;
+
+        if (i > 0 && event->rank != event[-1].rank) rank_first = timeline->row_count;
+        if (row_class <= DP_ROW_COMPUTE) lane = event->lane;
+        if (row_class == DP_ROW_COUNTER) lane = event->name;
+        for (row = rank_first; row < timeline->row_count; row++) {
+            const dp_timeline_row_t *at = &timeline->rows[row];
+
+            if (at->row_class != row_class || at->lane != lane) continue;
+            sub = at->sub + 1;
+            if (row_accepts(&(*open)[row], event, row_class)) break;
+        }
+        if (row == timeline->row_count) {
+            if (!dp_grow(&timeline->rows, row, &timeline->row_room, sizeof(*timeline->rows)) ||
+                !dp_grow(open, row, open_room, sizeof(**open)))
+                return DP_ERR_NO_MEMORY;
+            memset(&(*open)[row], 0, sizeof(**open));
+            timeline->rows[row] = (dp_timeline_row_t){
+                .rank = event->rank, .row_class = row_class, .lane = lane, .sub = sub, .depth = 1};
+            timeline->row_count++;
+        }
+        event->row = (uint32_t)row;
+        event->depth = (uint8_t)DP_MIN((*open)[row].depth, DEPTH_MAX - 1u);
+        timeline->rows[row].depth = DP_MAX(timeline->rows[row].depth, event->depth + 1u);
+        if (event->duration_ns > 0 && (*open)[row].depth < DEPTH_MAX)
+            (*open)[row].ends[(*open)[row].depth++] = event->start_ns + event->duration_ns;
+    }
+    return DP_OK;
+}
+
+static void label_row(const dp_timeline_t *timeline, dp_timeline_row_t *row, int thread)
+{
+    const char *name = dp_row_class_name(row->row_class);
+
+    if (row->row_class == DP_ROW_COUNTER)
+        snprintf(row->label, sizeof(row->label), "%s", timeline->strings[row->lane]);
+    else if (row->row_class == DP_ROW_THREAD)
+        snprintf(row->label, sizeof(row->label), "submit, wait");
+    else
+        snprintf(row->label, sizeof(row->label), "%s", name);
+    if (row->row_class <= DP_ROW_COMPUTE && thread > 1) {
+        size_t used = strlen(row->label);
+
+        snprintf(row->label + used, sizeof(row->label) - used, " (thread %d)", thread);
+    }
+    if (row->sub > 0) {
+        size_t used = strlen(row->label);
+
+        snprintf(row->label + used, sizeof(row->label) - used, " %u", row->sub + 1);
+    }
+}
+
+/* Rows from top to bottom, and the events behind them. */
+static dp_status_t sort_rows(dp_timeline_t *timeline)
+{
+    size_t count = timeline->row_count;
+    dp_timeline_row_t **order = malloc((count + 1) * sizeof(*order));
+    dp_timeline_row_t *sorted = malloc((count + 1) * sizeof(*sorted));
+    uint32_t *place = malloc((count + 1) * sizeof(*place));
+    dp_status_t status = DP_ERR_NO_MEMORY;
+    int thread = 0;
+
+    if (order == NULL || sorted == NULL || place == NULL) goto done;
+    for (size_t i = 0; i < count; i++)
+        order[i] = &timeline->rows[i];
+    qsort(order, count, sizeof(*order), compare_rows);
+    for (size_t i = 0; i < count; i++) {
+        sorted[i] = *order[i];
+        place[order[i] - timeline->rows] = (uint32_t)i;
+    }
+    for (size_t i = 0; i < count; i++) {
+        dp_timeline_row_t *row = &sorted[i];
+
+        if (i == 0 || row->rank != row[-1].rank ||
+            (row->row_class > DP_ROW_THREAD && row->row_class != row[-1].row_class))
+            thread = 1;
+        else if (row->row_class <= DP_ROW_COMPUTE && row->lane != row[-1].lane)
+            thread++;
+        row->first = row->count = 0;
+        label_row(timeline, row, thread);
+        timeline->rows[i] = *row;
+    }
+    for (size_t i = 0; i < timeline->event_count; i++)
+        timeline->events[i].row = place[timeline->events[i].row];
+    qsort(timeline->events, timeline->event_count, sizeof(*timeline->events), compare_by_row);
+    for (size_t i = 0; i < timeline->event_count; i++) {
+        dp_timeline_row_t *row = &timeline->rows[timeline->events[i].row];
+
+        if (row->count++ == 0) row->first = i;
+    }
+    status = DP_OK;
+done:
+    free(order);
+    free(sorted);
+    free(place);
+    return status;
+}
+
+dp_status_t dp_timeline_finish(dp_timeline_t *timeline, const dp_step_window_t *window,
+                               dp_error_t *error)
+{
+    dp_status_t status = DP_ERR_NO_MEMORY;
+    open_row_t *open = NULL;
+    size_t open_room = 0, kept = 0;
+
+    if (dp_timeline_string(timeline, "") == SIZE_MAX) goto done;
+    if (window != NULL && window->is_set) {
+        status = cut_window(timeline, window, error);
+        if (status != DP_OK) return status;
+    }
+    for (size_t i = 0; i < timeline->event_count; i++)
+        if (dp_timeline_class(timeline->events[i].kind) != DP_ROW_CLASSES)
+            timeline->events[kept++] = timeline->events[i];
+    timeline->event_count = kept;
+    timeline->row_count = 0;
+    set_origin(timeline);
+    status = sort_ranks(timeline);
+    if (status != DP_OK) goto done;
+    if (timeline->event_count > 0)
+        qsort(timeline->events, timeline->event_count, sizeof(*timeline->events), compare_by_rank);
+    status = place_events(timeline, &open, &open_room);
+    if (status == DP_OK && timeline->event_count > 0) status = sort_rows(timeline);
+done:
+    free(open);
+    if (status == DP_ERR_NO_MEMORY)
+        dp_error_set(error, status, "no memory for %zu events", timeline->event_count);
+    return status;
+}

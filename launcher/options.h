@@ -1,0 +1,70 @@
+/*
+ * options.h - what a dprun command line asks for.
+ *
+ * Two tables make the flags: dprun's own, here, and the rows of runtime/base/config.h. Parsing
+ * starts nothing and looks at nothing but its arguments, the environment's DP_ variables and the
+ * --config file.
+ */
+#ifndef DP_LAUNCHER_OPTIONS_H
+#define DP_LAUNCHER_OPTIONS_H
+
+#include "runtime/base/config.h"
+
+#define DP_RANKS_MAX 1024
+
+typedef enum dp_launch_action {
+    DP_ACTION_RUN,
+    DP_ACTION_DRY_RUN,
+    DP_ACTION_CHECK,
+    DP_ACTION_HELP,
+    DP_ACTION_VERSION
+} dp_launch_action_t;
+
+typedef enum dp_color { DP_COLOR_AUTO, DP_COLOR_ALWAYS, DP_COLOR_NEVER } dp_color_t;
+
+typedef struct dp_launch {
+    dp_launch_action_t action;
+    int size;                /* ranks; 0: not given */
+    char **argv;             /* program and its arguments, borrowed from main's; NULL: none */
+    int is_quiet;            /* nothing of the ranks' output on our own */
+    int has_timestamps;
+    int has_prefix;
+    dp_color_t color;
+    int stdin_rank;          /* -1: none */
+    int binds_cores;
+    int keeps_run_dir;
+    const char *output_dir;  /* borrowed from argv; NULL: none */
+    const char *config_file; /* likewise */
+    uint64_t grace_ns;       /* from TERM to KILL */
+    uint64_t timeout_ns;     /* of the whole job; 0: none */
+    char **variables;        /* [variable_count] NAME=VALUE of -x, entries borrowed from argv */
+    size_t variable_count;
+    dp_config_t config;      /* defaults, file, environment, flags */
+} dp_launch_t;
+
+/* A flag of dprun's own. */
+typedef struct dp_flag {
+    int id;
+    const char *name;  /* "--output-dir" */
+    const char *alias; /* "-o" or NULL */
+    const char *value; /* "DIR", or NULL where it takes none */
+    const char *help;  /* NULL: another spelling, not listed */
+    const char *group; /* heading in --help */
+} dp_flag_t;
+
+size_t dp_flag_count(void);
+const dp_flag_t *dp_flag(size_t index);
+
+/* "--fusion-bytes" of the row FUSION_BYTES. */
+void dp_flag_of_row(const dp_config_row_t *row, char *text, size_t room);
+
+/* Whether the row's flag has the name of one of dprun's own: then it needs "=VALUE". */
+int dp_flag_is_taken(const dp_config_row_t *row);
+
+/* Reads the command line, then the --config file and the DP_ variables. Errors name the argument
+ * and, for an unknown flag, the nearest one. */
+dp_status_t dp_launch_parse(int argc, char **argv, const dp_log_t *log, dp_launch_t *launch,
+                            dp_error_t *error);
+void dp_launch_fini(dp_launch_t *launch);
+
+#endif

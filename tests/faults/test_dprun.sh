@@ -1,0 +1,322 @@
+#!/bin/bash
+# test_dprun.sh - drives the real dprun with tiny shell programs: exit codes, output, signals,
+# failures, and that nothing is ever left behind.
+#
+# usage: test_dprun.sh DPRUN. Prints one line per claim; exits 1 when one does not hold.
+# Waits are for events, with a limit that only a broken dprun reaches.
+set -u
+dprun=$1
+mark="8$$" # an argument of sleep that no other process on this machine has
+work=$(mktemp -d)
+export XDG_RUNTIME_DIR="$work/runtime" TMPDIR="$work/runtime"
+mkdir -m 700 "$XDG_RUNTIME_DIR"
+failed=0
+unset DP_RANK DP_SIZE
+
+pid=
+cleanup() {
+    [ -n "$pid" ] && kill -9 "$pid" 2>/dev/null # its agent ends the job
+    rm -rf "$work"
+}
+trap cleanup EXIT
+trap 'exit 1' TERM INT
+
+pass() { echo "ok      $1"; }
+fail() {
+    echo "FAILED  $1"
+    shift
+    for text in "$@"; do echo "        $text"; done
+    for file in out err; do
+        [ -f "$work/$file" ] && sed "s/^/        $file: /" "$work/$file" | head -30
+    done
+    failed=1
+}
+
+# check NAME CONDITION...: a test(1) expression
+check() {
+    name=$1
+    shift
+    if [ "$@" ]; then pass "$name"; else fail "$name" "not true: $*"; fi
+}
+has() { # has NAME FILE PATTERN
+    if grep -qE -- "$3" "$work/$2"; then pass "$1"; else fail "$1" "no line matches: $3"; fi
+}
+run() { # runs dprun, keeps out, err and code
+    "$dprun" "$@" >"$work/out" 2>"$work/err" </dev/null
+    code=$?
+}
+marked() { # processes with the mark as an argument; the bracket hides grep itself
+    grep -lsxz -- "[8]${mark#8}" /proc/[0-9]*/cmdline | wc -l
+}
+wait_marked() { # wait_marked COUNT: until that many are there; 10 s at most
+    for _ in $(seq 200); do
+        [ "$(marked)" = "$1" ] && return 0
+        sleep 0.05
+    done
+    return 1
+}
+nothing_left() { # nothing_left NAME
+    wait_marked 0
+    check "$1: no process left" "$(marked)" = 0
+    for _ in $(seq 100); do # an agent whose dprun was killed tidies up a moment later
+        [ -z "$(ls -A "$XDG_RUNTIME_DIR")" ] && break
+        sleep 0.05
+    done
+    check "$1: no file left" -z "$(ls -A "$XDG_RUNTIME_DIR")"
+}
+
+# ---- exit codes -----------------------------------------------------------------------------
+run -np 3 true
+check "success exits with 0" "$code" = 0
+check "success is silent" ! -s "$work/err"
+run -np 2 sh -c 'exit $((DP_RANK * 7))'
+check "the exit code is the failed rank's" "$code" = 7
+run -np 2 sh -c 'kill -SEGV $$'
+check "a signal exits with 128 + signal" "$code" = 139
+run -np 2
+check "a missing program exits with 2" "$code" = 2
+run -np 2000 true
+check "too many ranks exit with 2" "$code" = 2
+run true
+check "a missing -np exits with 2" "$code" = 2
+run -np 1 no-such-program-anywhere
+check "a program not found exits with 127" "$code" = 127
+echo text >"$work/plain"
+run -np 1 "$work/plain"
+check "a program not executable exits with 126" "$code" = 126
+printf '\177ELF garbage' >"$work/broken"
+chmod +x "$work/broken"
+run -np 2 "$work/broken"
+check "a program that cannot be executed exits with 126" "$code" = 126
+has "and the report says why" err 'could not be started: .*[Ff]ormat'
+run --fusion-byte 1M -np 1 true
+check "an unknown flag exits with 2" "$code" = 2
+has "and names the nearest" err 'did you mean --fusion-bytes'
+run --fusion-bytes 1 -np 1 true
+check "a value out of range exits with 2" "$code" = 2
+run --config "$work/none" -np 1 true
+check "a missing --config file exits with 2" "$code" = 2
+
+# ---- what a rank sees -----------------------------------------------------------------------
+run -np 3 sh -c 'echo "$DP_RANK/$DP_SIZE/$DP_LOCAL_RANK/$DP_LOCAL_SIZE/$DP_BOOTSTRAP_FD"'
+has "a rank knows who it is" out '^\[2\] 2/3/2/3/200$'
+run -np 2 sh -c 'echo "$OMP_NUM_THREADS/$UCX_DEBUG_SIGNO/${UCX_ERROR_SIGNALS-unset}"'
+has "threads and UCX are set" out '^\[0\] [1-9][0-9]*/0/$'
+OMP_NUM_THREADS=77 run -np 1 sh -c 'echo $OMP_NUM_THREADS'
+has "what the user set stays" out '^\[0\] 77$'
+run -np 1 --fusion-bytes 64M --no-trace -x A='b c' sh -c 'echo "$DP_FUSION_BYTES/$DP_TRACE/$A"'
+has "flags become variables" out '^\[0\] 64M/0/b c$'
+echo 'fusion-slots = 5 # a comment' >"$work/config"
+run -np 1 --config "$work/config" sh -c 'echo "$DP_FUSION_SLOTS"'
+has "lines of a --config file become variables" out '^\[0\] 5$'
+DP_FUSION_SLOTS=6 run -np 1 --config "$work/config" sh -c 'echo "$DP_FUSION_SLOTS"'
+has "a variable wins over the file" out '^\[0\] 6$'
+run -np 1 sh -c 'test -d "$DP_RUN_DIR" && stat -c %a "$DP_RUN_DIR"'
+has "the run directory is private" out '^\[0\] 700$'
+run -np 1 sh -c 'ulimit -n'
+has "the file limit is the user's" out "^\\[0\\] $(ulimit -n)\$"
+descriptors='ls /proc/self/fd | sort -n | tr "\n" " "'
+expected=$( (sh -c "$descriptors; echo") </dev/null 2>/dev/null | tr ' ' '\n')
+run -np 1 --no-prefix sh -c "$descriptors"
+check "a rank has the caller's descriptors and its ticket" \
+    "$(echo $( (echo "$expected"; echo 200) | sort -n))" = "$(echo $(cat "$work/out"))"
+nothing_left "after success"
+
+# ---- input ----------------------------------------------------------------------------------
+echo "line for zero" | "$dprun" -np 2 cat >"$work/out" 2>"$work/err"
+check "standard input goes to rank 0 only" "$(cat "$work/out")" = "[0] line for zero"
+echo "line for one" | "$dprun" -np 2 --stdin 1 cat >"$work/out" 2>"$work/err"
+check "or to the rank named" "$(cat "$work/out")" = "[1] line for one"
+echo "line" | "$dprun" -np 2 --stdin none cat >"$work/out" 2>"$work/err"
+check "or to none" ! -s "$work/out"
+"$dprun" -np 2 sh -c 'echo here' >"$work/out" 2>"$work/err" <&-
+check "a closed standard input does no harm" "$(grep -c here "$work/out")" = 2
+
+# ---- output ---------------------------------------------------------------------------------
+cat >"$work/chatty" <<'END'
+i=0
+while [ $i -lt 400 ]; do
+    printf 'out %s %s ' $DP_RANK $i
+    printf 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx end\n'
+    i=$((i + 1))
+done
+echo "err $DP_RANK" >&2
+printf 'no newline'
+END
+run -np 8 sh "$work/chatty"
+check "eight chatty ranks lose no line" "$(wc -l <"$work/out")" = 3208
+check "and lines are whole" "$(grep -cE '^\[([0-7])\] out \1 [0-9]+ x{52} end$' "$work/out")" = 3200
+check "and in order" "$(grep '^\[5\] out' "$work/out" | awk '{ if ($4 != NR - 1) bad++ } END { print bad + 0 }')" = 0
+check "an open last line is shown" "$(grep -cE '^\[[0-7]\] no newline$' "$work/out")" = 8
+check "standard error stays apart" "$(grep -cE '^\[[0-7]\] err [0-7]$' "$work/err")" = 8
+run -np 1 --no-prefix printf 'plain\n'
+check "--no-prefix" "$(cat "$work/out")" = plain
+run -np 1 --timestamps echo text
+has "--timestamps" out '^\+00:0[0-9]\.[0-9]{3} \[0\] text$'
+run -np 1 --quiet echo text
+check "--quiet" ! -s "$work/out"
+run -np 2 --color always echo text
+check "--color always colours" "$(grep -c "$(printf '\033')" "$work/out")" = 2
+run -np 1 printf 'a\000b\377c\n'
+check "bytes pass through" "$(od -An -tx1 <"$work/out" | tr -d ' \n')" = 5b305d20610062ff630a
+run -np 1 printf 'one\rtwo\r\nthree\n'
+check "progress lines become lines in a file" "$(tr '\n' '|' <"$work/out")" = "[0] one|[0] two|[0] three|"
+run -np 2 --quiet --output-dir "$work/logs" sh -c 'echo out; echo err >&2'
+check "--output-dir has both streams" "$(cat "$work/logs/rank.1.out" "$work/logs/rank.1.err" | tr '\n' ' ')" = "out err "
+run -np 1 --quiet --output-dir /proc/nowhere true
+check "an --output-dir that cannot be made is an error" "$code" = 1
+run -np 1 sh -c 'head -c 300000 /dev/zero | tr "\0" y; echo'
+check "a very long line is split, not lost" "$(tr -cd y <"$work/out" | wc -c)" = 300000
+"$dprun" -np 2 sh -c 'head -c 3000000 /dev/zero | tr "\0" "\n"' 2>"$work/err" | { sleep 0.5; wc -l >"$work/out"; }
+check "a slow reader loses nothing" "$(cat "$work/out")" = 6000000
+"$dprun" -np 2 sh -c "trap 'exit 0' TERM; yes; sleep $mark" 2>"$work/err" | head -1 >"$work/out"
+check "a reader that leaves ends the job with 141" "${PIPESTATUS[0]}" = 141
+nothing_left "a reader that leaves"
+run -np 1 sh -c 'for i in 1 2 3; do echo line $i; done; kill -9 $$'
+has "the last lines of a dying rank arrive" out 'line 3'
+
+# ---- failures -------------------------------------------------------------------------------
+start=$(date +%s%N)
+run -np 4 sh -c "if [ \$DP_RANK = 2 ]; then echo reason >&2; sleep 0.1; kill -9 \$\$; fi; sleep $mark"
+took=$((($(date +%s%N) - start) / 1000000))
+check "a killed rank exits with 137" "$code" = 137
+has "the block names the rank" err '^dprun: FAILED  rank 2 \(.*, local 2, pid [0-9]+\): SIGKILL after \+00:00\.'
+has "its cause" err '^  cause    killed from outside'
+has "its output" err '^  output   \[2\] reason$'
+has "the victims" err '^  victims  0,1,3: stopped by dprun$'
+has "what is left" err '^  left     0 processes$'
+has "the exit code" err '^  exit     137$'
+check "the block comes last" "$(tail -1 "$work/err")" = "  exit     137"
+echo "        (it took $took ms)"
+check "a failure ends the job soon" "$took" -lt 3000
+nothing_left "after a failure"
+run -np 2 sh -c "trap '' TERM; [ \$DP_RANK = 1 ] && exit 5; sleep $mark; sleep $mark"
+check "a rank that ignores TERM is killed" "$code" = 5
+has "and the report says so" err 'victims  0: killed by dprun'
+nothing_left "a rank that ignores TERM"
+run -np 2 sh -c "[ \$DP_RANK = 0 ] && { sleep 0.3; exit 9; }; kill -STOP \$\$; sleep $mark"
+has "a stopped rank is named" err 'rank 1 .* stood stopped by SIGSTOP'
+nothing_left "a stopped rank"
+run -np 3 sh -c "case \$DP_RANK in 0) exit 0;; 1) sleep 0.2; exit 4;; esac; sleep $mark"
+check "an early clean exit alone is no failure" "$code" = 4
+has "but is told when others fail" err 'rank 0 had exited with code 0'
+run -np 2 sh -c 'echo record > $DP_RUN_DIR/rank.$DP_RANK; [ $DP_RANK = 0 ] || exit 3'
+has "recorders are kept after a failure, and named" err "saved    run directory $XDG_RUNTIME_DIR/dprun-.* \(2 files\)"
+rm -rf "$XDG_RUNTIME_DIR"/dprun-*
+run -np 2 --timeout 0.3 sleep "$mark"
+check "--timeout exits with 124" "$code" = 124
+has "and says what ranks did" err 'ranks    0,1: running'
+nothing_left "--timeout"
+run -np 2 --keep-run-dir sh -c 'echo record > $DP_RUN_DIR/rank.$DP_RANK'
+has "--keep-run-dir names it" err 'saved run directory .* \(2 files\)'
+rm -rf "$XDG_RUNTIME_DIR"/dprun-*
+
+# ---- processes left by ranks ----------------------------------------------------------------
+run -np 2 sh -c "setsid sleep $mark & sleep $mark & exit 0"
+check "a rank that leaves processes behind succeeds" "$code" = 0
+has "and they are named" err 'process [0-9]+ \(sleep\) was still there'
+nothing_left "daemons of a rank"
+run -np 2 sh -c "setsid sh -c 'trap \"\" TERM HUP; sleep $mark; sleep $mark' & sleep 0.1; exit 1"
+nothing_left "daemons that ignore TERM"
+
+# ---- signals --------------------------------------------------------------------------------
+# start_job PROGRAM: in the background with its own group, as a terminal's job would be
+start_job() {
+    setsid "$dprun" "${@:2}" -np 2 sh -c "$1" >"$work/out" 2>"$work/err" </dev/null &
+    pid=$!
+}
+for signal in INT TERM HUP; do
+    case $signal in INT) number=2 ;; TERM) number=15 ;; HUP) number=1 ;; esac
+    # A background job of a script ignores INT; env(1) restores it.
+    env --default-signal=INT setsid "$dprun" -np 2 sh -c "setsid sleep $mark & sleep $mark" \
+        >"$work/out" 2>"$work/err" </dev/null &
+    pid=$!
+    wait_marked 4
+    kill -$signal $pid
+    wait $pid
+    code=$?
+    check "SIG$signal exits with 128 + $number" $code = $((128 + number))
+    has "and is told" err "interrupted by SIG$signal"
+    nothing_left "SIG$signal"
+done
+start_job "trap '' TERM; sleep $mark; sleep $mark; sleep $mark" --grace 60
+wait_marked 2
+kill -TERM $pid
+sleep 0.2
+kill -TERM $pid
+wait $pid
+check "a second signal kills at once" $? = 143
+nothing_left "a second signal"
+start_job "trap 'echo got usr1; exit 0' USR1; echo ready; while :; do sleep 0.05; done"
+for _ in $(seq 100); do [ "$(grep -c ready "$work/out")" = 2 ] && break; sleep 0.05; done
+kill -USR1 $pid
+wait $pid
+check "SIGUSR1 is passed on" "$(grep -c 'got usr1' "$work/out")" = 2
+start_job "sleep $mark"
+wait_marked 2
+kill -TSTP $pid
+state=R
+for _ in $(seq 100); do
+    state=$(awk '/^State/ { print $2 }' /proc/$pid/status)
+    [ "$state" = T ] && break
+    sleep 0.05
+done
+check "SIGTSTP stops dprun" "$state" = T
+kill -CONT $pid
+kill -TERM $pid
+wait $pid
+check "SIGCONT lets it go on" $? = 143
+nothing_left "stopped and continued"
+
+# ---- dprun or its agent killed --------------------------------------------------------------
+start_job "setsid sleep $mark & (sleep $mark; sleep $mark) & trap '' TERM HUP INT; sleep $mark; sleep $mark"
+wait_marked 6
+kill -9 $pid
+wait $pid 2>/dev/null
+nothing_left "dprun killed with SIGKILL"
+start_job "setsid sleep $mark & sleep $mark"
+wait_marked 4
+agent=$(awk -v dprun=$pid '/^Pid:/ { pid = $2 } /^PPid:/ && $2 == dprun { print pid }' \
+    /proc/[0-9]*/status 2>/dev/null)
+kill -9 "$agent"
+wait $pid
+check "a killed agent fails the job" $? = 1
+nothing_left "the agent killed with SIGKILL"
+
+# ---- the rendezvous port --------------------------------------------------------------------
+cat >"$work/garbage" <<'END'
+port=$(tail -c +7 /proc/self/fd/200 | head -c 2 | od -An -tu2 | tr -d ' ')
+if [ $DP_RANK = 0 ]; then
+    for i in 1 2 3; do
+        { head -c 100000 /dev/urandom >&5; cat <&5 >/dev/null; } 5<>/dev/tcp/127.0.0.1/$port
+    done 2>/dev/null
+    : 5<>/dev/tcp/127.0.0.1/$port
+    echo done
+fi
+END
+run -np 2 bash "$work/garbage"
+check "garbage on the rendezvous port costs nothing" "$code" = 0
+has "but a line with the peer's address" err 'rendezvous: dropped 127\.0\.0\.1:[0-9]+: '
+
+# ---- looking --------------------------------------------------------------------------------
+run -np 3 --dry-run --fusion-bytes 4M echo "a b"
+has "--dry-run shows the command" out "command  echo 'a b'"
+has "--dry-run shows the environment" out 'DP_FUSION_BYTES=4M'
+has "--dry-run shows every rank" out '^rank 2 '
+check "--dry-run starts nothing" "$code" = 0
+run --help
+check "--help exits with 0" "$code" = 0
+for name in fusion-bytes fusion-slots wire tree-arity stall-limit heartbeat start-timeout log pretend-hosts timeline output-dir dry-run; do
+    grep -q -- "--$name" "$work/out" || fail "--help does not mention --$name"
+done
+check "--help mentions no internal row" "$(grep -c -- --bootstrap-fd "$work/out")" = 0
+run --check
+has "--check looks at shared memory" out '^(ok|FAILED) +shared memory'
+run --version
+has "--version" out '^dprun [0-9]+\.[0-9]+\.[0-9]+$'
+run -np 200 true
+check "200 ranks" "$code" = 0
+nothing_left "at the end"
+
+[ $failed = 0 ] && echo "all claims hold"
+exit $failed
