@@ -1,0 +1,232 @@
+/*
+ * dpbench.c - measures collectives through the whole of libdp, from the submission on.
+ *
+ *     dprun -np 2 build/dpbench                       columns of nccl-tests over sizes
+ *     dprun -np 2 build/dpbench --latency             4 bytes, hot and after idling; idle CPU
+ *     dprun -np 2 build/dpbench --gradients gpt2-124m the 148 gradients of GPT-2 124M
+ */
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "examples/dpbench/dpbench.h"
+
+static const char *const collective_names[] = {"allreduce", "broadcast", "allgather",
+                                               "reduce_scatter"};
+static const char *const dtype_names[] = {"u8",  "i8",  "u16",  "i16", "i32", "u32", "i64",
+                                          "u64", "f16", "bf16", "f32", "f64"};
+static const char *const reduce_names[] = {"sum", "average", "min", "max", "product"};
+static const char *const wire_names[] = {"default", "none", "fp16", "bf16"};
+
+uint64_t bench_now_ns(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+void bench_must(const bench_t *bench, dp_status_t status, const char *what)
+{
+    if (status == DP_OK) return;
+    fprintf(stderr, "dpbench: %s: %s: %s\n", what, dp_status_string(status),
+            dp_error_text(bench->dp));
+    exit(1);
+}
+
+void *bench_alloc(const bench_t *bench, size_t bytes)
+{
+    void *memory = NULL;
+
+    if (!bench->options.ordinary) {
+        bench_must(bench, dp_alloc(bench->dp, bytes, &memory), "dp_alloc");
+        return memory;
+    }
+    memory = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096 + 4096);
+    if (memory == NULL) {
+        fprintf(stderr, "dpbench: no memory for %zu bytes\n", bytes);
+        exit(1);
+    }
+    memset(memory, 0, bytes);
+    return memory;
+}
+
+void bench_free(const bench_t *bench, void *memory)
+{
+    if (bench->options.ordinary) {
+        free(memory);
+    } else {
+        bench_must(bench, dp_free(bench->dp, memory), "dp_free");
+    }
+}
+
+void bench_barrier(const bench_t *bench)
+{
+    dp_handle_t *handle;
+
+    bench_must(bench, dp_barrier(dp_world(bench->dp), "bench.barrier", &handle), "barrier");
+    bench_must(bench, dp_wait(handle, -1.0, NULL), "barrier");
+}
+
+void bench_max(const bench_t *bench, double *values, size_t count)
+{
+    dp_options_t options = DP_OPTIONS_INIT;
+    dp_handle_t *handle;
+
+    options.reduce = DP_MAX;
+    bench_must(bench,
+               dp_allreduce(dp_world(bench->dp), "bench.max", values, values, count, DP_F64,
+                            &options, &handle),
+               "maximum");
+    bench_must(bench, dp_wait(handle, -1.0, NULL), "maximum");
+}
+
+static int ascending(const void *a, const void *b)
+{
+    double x, y;
+
+    memcpy(&x, a, sizeof(x));
+    memcpy(&y, b, sizeof(y));
+    return (x > y) - (x < y);
+}
+
+double bench_quantile(double *values, size_t count, double q)
+{
+    qsort(values, count, sizeof(*values), ascending);
+    return values[(size_t)(q * (double)(count - 1) + 0.5)];
+}
+
+/* ---- Options -------------------------------------------------------------------------------- */
+
+static const char help_text[] =
+    "usage: dprun -np N dpbench [options]\n"
+    "\n"
+    "Measures collectives through the whole of libdp. Time is that of the slowest rank, from its\n"
+    "submission to the end of its wait; ranks start together.\n"
+    "\n"
+    "  --latency              4-byte allreduce in a loop and after idling, and the CPU idling costs\n"
+    "  --gradients gpt2-124m  the 148 gradients of GPT-2 124M, submitted one by one, then awaited\n"
+    "  --collective NAME      allreduce (default), broadcast, allgather, reduce_scatter\n"
+    "  --dtype NAME           u8 ... f16 bf16 f32 (default) f64\n"
+    "  --reduce NAME          sum (default), average, min, max, product\n"
+    "  --wire NAME            none, fp16, bf16: fp32 between machines; default: DP_WIRE\n"
+    "  -b, --min BYTES        smallest size (4); sizes take K, M, G\n"
+    "  -e, --max BYTES        largest size (64M)\n"
+    "  -f, --factor N         between sizes (4)\n"
+    "  -n, --iterations N     per size; default: about a third of a second's worth\n"
+    "  -w, --warmup N         before the clock runs (3)\n"
+    "  --ordinary             memory from malloc instead of dp_alloc\n"
+    "  --no-check             do not verify results\n"
+    "  -h, --help\n"
+    "\n"
+    "busbw as in nccl-tests: algbw times 2(n-1)/n for allreduce, (n-1)/n for allgather and\n"
+    "reduce_scatter, 1 for broadcast.\n";
+
+static int find_name(const char *option, const char *text, const char *const *names, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (names[i] != NULL && strcmp(names[i], text) == 0) return (int)i;
+    fprintf(stderr, "dpbench: --%s %s: not one of", option, text);
+    for (size_t i = 0; i < count; i++)
+        fprintf(stderr, " %s", names[i]);
+    fprintf(stderr, "\n");
+    exit(2);
+}
+
+static size_t parse_number(const char *option, const char *text, size_t least, size_t most)
+{
+    char *end;
+    unsigned long long value = strtoull(text, &end, 10);
+    int shift = *end == 'K' || *end == 'k' ? 10 : *end == 'M' || *end == 'm' ? 20 : *end == 'G' ? 30 : 0;
+
+    if (shift != 0) end++;
+    if (end == text || *end != '\0' || text[0] == '-' || value > (SIZE_MAX >> shift) ||
+        (value << shift) < least || (value << shift) > most) {
+        fprintf(stderr, "dpbench: %s %s: a number from %zu to %zu is needed\n", option, text,
+                least, most);
+        exit(2);
+    }
+    return (size_t)(value << shift);
+}
+
+static bench_options_t parse(int argc, char **argv)
+{
+    enum { LATENCY = 256, GRADIENTS, COLLECTIVE, DTYPE, REDUCE, WIRE, ORDINARY, NO_CHECK };
+    static const struct option table[] = {{"latency", no_argument, NULL, LATENCY},
+                                          {"gradients", required_argument, NULL, GRADIENTS},
+                                          {"collective", required_argument, NULL, COLLECTIVE},
+                                          {"dtype", required_argument, NULL, DTYPE},
+                                          {"reduce", required_argument, NULL, REDUCE},
+                                          {"wire", required_argument, NULL, WIRE},
+                                          {"min", required_argument, NULL, 'b'},
+                                          {"max", required_argument, NULL, 'e'},
+                                          {"factor", required_argument, NULL, 'f'},
+                                          {"iterations", required_argument, NULL, 'n'},
+                                          {"warmup", required_argument, NULL, 'w'},
+                                          {"ordinary", no_argument, NULL, ORDINARY},
+                                          {"no-check", no_argument, NULL, NO_CHECK},
+                                          {"help", no_argument, NULL, 'h'},
+                                          {NULL, 0, NULL, 0}};
+    bench_options_t o = {.dtype = DP_F32, .reduce = DP_SUM, .min_bytes = 4,
+                         .max_bytes = (size_t)64 << 20, .factor = 4, .warmup = 3, .check = 1};
+    int c;
+
+    while ((c = getopt_long(argc, argv, "b:e:f:n:w:h", table, NULL)) != -1) {
+        switch (c) {
+        case LATENCY: o.kind = BENCH_LATENCY; break;
+        case GRADIENTS: {
+            static const char *const sets[] = {"gpt2-124m"};
+
+            find_name("gradients", optarg, sets, 1);
+            o.kind = BENCH_GRADIENTS;
+            break;
+        }
+        case COLLECTIVE:
+            o.collective = (bench_collective_t)find_name("collective", optarg, collective_names,
+                                                         BENCH_COLLECTIVE_COUNT);
+            break;
+        case DTYPE: o.dtype = (dp_dtype_t)find_name("dtype", optarg, dtype_names, DP_F64 + 1); break;
+        case REDUCE:
+            o.reduce = (dp_reduce_t)find_name("reduce", optarg, reduce_names, DP_REDUCE_COUNT);
+            break;
+        case WIRE: o.wire = (dp_wire_t)find_name("wire", optarg, wire_names, DP_WIRE_BF16 + 1); break;
+        case 'b': o.min_bytes = parse_number("--min", optarg, 1, SIZE_MAX >> 4); break;
+        case 'e': o.max_bytes = parse_number("--max", optarg, 1, SIZE_MAX >> 4); break;
+        case 'f': o.factor = parse_number("--factor", optarg, 2, 1024); break;
+        case 'n': o.iterations = (int)parse_number("--iterations", optarg, 1, 1000000); break;
+        case 'w': o.warmup = (int)parse_number("--warmup", optarg, 0, 1000000); break;
+        case ORDINARY: o.ordinary = 1; break;
+        case NO_CHECK: o.check = 0; break;
+        case 'h': fputs(help_text, stdout); exit(0);
+        default: fprintf(stderr, "dpbench: see --help\n"); exit(2);
+        }
+    }
+    if (optind < argc) {
+        fprintf(stderr, "dpbench: %s: no such argument; see --help\n", argv[optind]);
+        exit(2);
+    }
+    if (o.min_bytes > o.max_bytes) {
+        fprintf(stderr, "dpbench: --min %zu is above --max %zu\n", o.min_bytes, o.max_bytes);
+        exit(2);
+    }
+    return o;
+}
+
+int main(int argc, char **argv)
+{
+    bench_t bench = {.options = parse(argc, argv)};
+
+    if (dp_init(NULL, &bench.dp) != DP_OK) return 1;
+    if (dp_rank(bench.dp) == 0)
+        printf("# libdp %s; ranks %d on %d hosts; %s memory\n", dp_build_info(),
+               dp_size(bench.dp), dp_node_count(bench.dp),
+               bench.options.ordinary ? "ordinary" : "dp_alloc");
+    switch (bench.options.kind) {
+    case BENCH_SWEEP: bench_sweep(&bench); break;
+    case BENCH_LATENCY: bench_latency(&bench); break;
+    case BENCH_GRADIENTS: bench_gradients(&bench); break;
+    }
+    return dp_finalize(bench.dp) == DP_OK ? 0 : 1;
+}

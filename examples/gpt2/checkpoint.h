@@ -1,0 +1,48 @@
+/*
+ * checkpoint.h - saves and restores a training run.
+ *
+ * One folder per step: weights.bin, adam_m.bin, adam_v.bin (each tensor behind the other in the
+ * arena's order, little-endian floats) and manifest.txt, written last: shape, position in the
+ * data, and a checksum of every tensor. The folder gets its name by a rename when all of it is on
+ * disk, so a kill at any moment leaves the previous checkpoint as it was. Replicas are equal, so
+ * nothing in it depends on the number of ranks.
+ */
+#ifndef GPT2_CHECKPOINT_H
+#define GPT2_CHECKPOINT_H
+
+#include <stdint.h>
+
+#include "examples/gpt2/files.h"
+#include "examples/gpt2/optimizer.h"
+
+#define GPT2_CHECKPOINTS_KEPT 2
+
+/* Where a run stands, besides weights and moments. */
+typedef struct gpt2_progress {
+    uint64_t step;      /* steps done */
+    uint64_t sequences; /* consumed, over all ranks */
+    uint64_t updates;   /* of the optimizer */
+    uint64_t skipped;   /* steps without an update */
+    uint64_t seed;      /* of the data's order */
+} gpt2_progress_t;
+
+/* Saves to folder/<step> and removes all but the newest GPT2_CHECKPOINTS_KEPT. On failure, a full
+ * disk for one, the older checkpoints are as before and nothing half-written stays. */
+int gpt2_checkpoint_save(const char *folder, const gpt2_model_t *model,
+                         const gpt2_optimizer_t *optimizer, const gpt2_progress_t *progress,
+                         gpt2_error_t *error);
+
+/* path [GPT2_PATH_MAX] = the complete checkpoint with the highest step, or "" where there is none
+ * (which is no failure). */
+int gpt2_checkpoint_latest(const char *folder, char *path, gpt2_error_t *error);
+
+/* Reads only the manifest. path: one checkpoint's folder. */
+int gpt2_checkpoint_inspect(const char *path, gpt2_shape_t *shape, gpt2_progress_t *progress,
+                            gpt2_error_t *error);
+
+/* Loads all of it; the model must have the checkpoint's shape. optimizer NULL: weights only. On
+ * failure the model's content is undefined. */
+int gpt2_checkpoint_load(const char *path, gpt2_model_t *model, gpt2_optimizer_t *optimizer,
+                         gpt2_progress_t *progress, gpt2_error_t *error);
+
+#endif

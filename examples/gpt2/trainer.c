@@ -1,0 +1,475 @@
+/*
+ * trainer.c - the training step, validation, and what ranks must agree on before.
+ */
+#include "examples/gpt2/trainer.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "examples/gpt2/hash.h"
+#include "examples/gpt2/llmc.h"
+
+#define VALIDATION_PART 0.1
+
+double gpt2_now(void)
+{
+    struct timespec now;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* ---- What happens inside a pass ---- */
+
+static int on_ready(void *user, size_t first, size_t count)
+{
+    gpt2_trainer_t *self = user;
+
+    return self->strategy->ops->ready(self->strategy, first, count, self->error);
+}
+
+/* Outermost spans are timed: their names begin with the phase. */
+static void on_span_begin(void *user, const char *name)
+{
+    gpt2_trainer_t *self = user;
+
+    self->strategy->ops->span_begin(self->strategy, name);
+    if (self->depth++ > 0) return;
+    self->span_sum = strncmp(name, "forward", 7) == 0 ? &self->phases.forward
+                                                      : &self->phases.backward;
+    self->span_start = gpt2_now();
+}
+
+static void on_span_end(void *user)
+{
+    gpt2_trainer_t *self = user;
+
+    if (--self->depth == 0) *self->span_sum += gpt2_now() - self->span_start;
+    self->strategy->ops->span_end(self->strategy);
+}
+
+static gpt2_hooks_t hooks_of(gpt2_trainer_t *self)
+{
+    return (gpt2_hooks_t){self, on_ready, on_span_begin, on_span_end};
+}
+
+/* ---- Agreement at the start ---- */
+
+/* What rank 0 decides for all; sent as bytes between equal programs. */
+typedef struct plan {
+    int32_t valid; /* 0: rank 0 failed and says why itself */
+    int32_t resumed;
+    gpt2_shape_t shape;
+    gpt2_progress_t progress;
+} plan_t;
+
+static int conflict(const char *what, int64_t asked, int stored, const char *where,
+                    gpt2_error_t *error)
+{
+    if (asked <= 0 || asked == stored) return 0;
+    return gpt2_fail(error, "--%s %lld, but %s has %d", what, (long long)asked, where, stored);
+}
+
+/* A stored shape wins over the preset, not over flags that contradict it. */
+static int check_conflicts(const gpt2_options_t *options, const gpt2_shape_t *shape,
+                           const char *where, gpt2_error_t *error)
+{
+    if (conflict("layers", options->layers, shape->layers, where, error) != 0) return -1;
+    if (conflict("heads", options->heads, shape->heads, where, error) != 0) return -1;
+    if (conflict("width", options->width, shape->width, where, error) != 0) return -1;
+    if (conflict("context", options->context, shape->context, where, error) != 0) return -1;
+    if (conflict("vocab", options->vocab, shape->vocab, where, error) != 0) return -1;
+    if (options->seq <= shape->context) return 0;
+    return gpt2_fail(error, "--seq %lld is above the context of %d positions of %s",
+                     (long long)options->seq, shape->context, where);
+}
+
+static int checkpoint_folder(const gpt2_options_t *options, char *path, gpt2_error_t *error)
+{
+    return gpt2_path_join(path, options->out, "checkpoint", error);
+}
+
+/* Rank 0 looks at what there is to start from. */
+static int make_plan(gpt2_trainer_t *self, plan_t *plan, gpt2_error_t *error)
+{
+    const gpt2_options_t *options = self->options;
+    char folder[GPT2_PATH_MAX];
+
+    if (options->resume != NULL && strcmp(options->resume, "auto") == 0) {
+        if (checkpoint_folder(options, folder, error) != 0) return -1;
+        if (gpt2_checkpoint_latest(folder, self->resumed_from, error) != 0) return -1;
+    } else if (options->resume != NULL) {
+        size_t length = strlen(options->resume);
+
+        if (length >= sizeof(self->resumed_from)) return gpt2_fail(error, "--resume: path too long");
+        memcpy(self->resumed_from, options->resume, length + 1);
+    }
+    if (self->resumed_from[0] != '\0') {
+        plan->resumed = 1;
+        if (gpt2_checkpoint_inspect(self->resumed_from, &plan->shape, &plan->progress, error) != 0) {
+            return -1;
+        }
+        return check_conflicts(options, &plan->shape, self->resumed_from, error);
+    }
+    if (options->init == NULL) return 0;
+    if (gpt2_llmc_inspect(options->init, &plan->shape, error) != 0) return -1;
+    return check_conflicts(options, &plan->shape, options->init, error);
+}
+
+static int agree(gpt2_trainer_t *self, gpt2_shape_t shape, plan_t *plan, gpt2_error_t *error)
+{
+    gpt2_strategy_t *strategy = self->strategy;
+    int code = 0;
+
+    memset(plan, 0, sizeof(*plan));
+    plan->shape = shape;
+    plan->progress.seed = (uint64_t)self->options->seed;
+    if (strategy->rank == 0) {
+        code = make_plan(self, plan, error);
+        plan->valid = code == 0;
+    }
+    if (code != 0) {
+        /* The others learn it from the plan; a second failure would only hide the first. */
+        (void)strategy->ops->broadcast(strategy, plan, sizeof(*plan), NULL);
+        return -1;
+    }
+    if (strategy->ops->broadcast(strategy, plan, sizeof(*plan), error) != 0) return -1;
+    if (plan->valid) return 0;
+    return gpt2_fail(error, "rank %d: rank 0 could not start", strategy->rank);
+}
+
+/* ---- Creation ---- */
+
+static int open_data(gpt2_trainer_t *self, gpt2_error_t *error)
+{
+    const gpt2_options_t *options = self->options;
+    gpt2_view_t all;
+
+    if (options->data == NULL) return gpt2_fail(error, "--data is missing: a text or a .bin file");
+    if (gpt2_data_open(options->data, &self->data, error) != 0) return -1;
+    all = gpt2_data_all(self->data);
+    if (options->val == NULL) {
+        gpt2_view_split(&all, VALIDATION_PART, &self->training, &self->validation);
+        return 0;
+    }
+    if (gpt2_data_open(options->val, &self->val_data, error) != 0) return -1;
+    if (gpt2_data_is_text(self->val_data) != gpt2_data_is_text(self->data)) {
+        return gpt2_fail(error, "%s is %s, but %s is %s", options->data,
+                         gpt2_data_is_text(self->data) ? "text" : "tokens", options->val,
+                         gpt2_data_is_text(self->val_data) ? "text" : "tokens");
+    }
+    self->training = all;
+    self->validation = gpt2_data_all(self->val_data);
+    return 0;
+}
+
+static int check_data(const gpt2_trainer_t *self, int vocab, gpt2_error_t *error)
+{
+    int seq = (int)self->options->seq;
+
+    if (gpt2_data_check(self->data, vocab, error) != 0) return -1;
+    if (self->val_data != NULL && gpt2_data_check(self->val_data, vocab, error) != 0) return -1;
+    if (gpt2_view_check(&self->training, "the training part", seq, error) != 0) return -1;
+    return gpt2_view_check(&self->validation, "the validation part", seq, error);
+}
+
+/* The most sequences this rank handles in one pass. */
+static int micro_batch(const gpt2_trainer_t *self)
+{
+    int64_t size = self->strategy->size;
+    int64_t local = (self->options->batch + size - 1) / size;
+
+    return (int)((local + self->options->accumulate - 1) / self->options->accumulate);
+}
+
+static void *strategy_alloc(void *user, size_t bytes)
+{
+    gpt2_strategy_t *strategy = user;
+
+    return strategy->ops->alloc(strategy, bytes);
+}
+
+static void strategy_free(void *user, void *memory)
+{
+    gpt2_strategy_t *strategy = user;
+
+    strategy->ops->free(strategy, memory);
+}
+
+static int make_model(gpt2_trainer_t *self, const gpt2_shape_t *shape, gpt2_error_t *error)
+{
+    const gpt2_options_t *options = self->options;
+    const gpt2_kernels_t *kernels = gpt2_kernels_list()[0];
+    gpt2_model_options_t model_options = {
+        .shape = *shape,
+        .batch = micro_batch(self),
+        .length = (int)options->seq,
+        .threads = (int)options->threads,
+        .training = 1,
+        .kernels = kernels,
+        .gemm = gpt2_gemm_choose(options->gemm, kernels),
+        .gradients = {strategy_alloc, strategy_free, self->strategy},
+    };
+    gpt2_optimizer_settings_t settings = {
+        .learning_rate = options->lr,
+        .final_rate = options->final_lr,
+        .warmup = (uint64_t)options->warmup,
+        .steps = (uint64_t)options->steps,
+        .beta1 = options->beta1,
+        .beta2 = options->beta2,
+        .epsilon = 1e-8,
+        .decay = options->decay,
+    };
+    size_t tokens = (size_t)model_options.batch * (size_t)model_options.length;
+
+    if (model_options.gemm == NULL) {
+        return gpt2_fail(error, "--gemm %s: this build found no BLAS", options->gemm);
+    }
+    if (gpt2_model_create(&model_options, &self->model, error) != 0) return -1;
+    if (gpt2_optimizer_create(self->model, &settings, &self->optimizer, error) != 0) return -1;
+    self->inputs = calloc(tokens, sizeof(*self->inputs));
+    self->targets = calloc(tokens, sizeof(*self->targets));
+    if (self->inputs == NULL || self->targets == NULL) {
+        return gpt2_fail(error, "out of memory for %zu tokens", tokens);
+    }
+    return 0;
+}
+
+/* Rank 0 loads or draws the weights; attach and the broadcasts make the others equal to it. */
+static int fill_model(gpt2_trainer_t *self, const plan_t *plan, gpt2_error_t *error)
+{
+    gpt2_strategy_t *strategy = self->strategy;
+    const gpt2_options_t *options = self->options;
+    size_t bytes = self->model->layout->arena_count * sizeof(float);
+    gpt2_strategy_settings_t settings = {options->wire, (int)options->accumulate, options->clip};
+
+    self->progress = plan->progress;
+    if (strategy->rank == 0 && plan->resumed) {
+        gpt2_progress_t ignored;
+
+        if (gpt2_checkpoint_load(self->resumed_from, self->model, self->optimizer, &ignored,
+                                 error) != 0) {
+            return -1;
+        }
+    } else if (strategy->rank == 0 && options->init != NULL) {
+        if (gpt2_llmc_load(options->init, self->model, error) != 0) return -1;
+    } else {
+        gpt2_model_init_weights(self->model, (uint64_t)options->seed);
+    }
+    if (strategy->ops->attach(strategy, self->model, &settings, error) != 0) return -1;
+    self->first_step = self->progress.step;
+    if (!plan->resumed) return 0;
+    self->optimizer->updates = self->progress.updates;
+    if (strategy->ops->broadcast(strategy, self->optimizer->m, bytes, error) != 0) return -1;
+    return strategy->ops->broadcast(strategy, self->optimizer->v, bytes, error);
+}
+
+int gpt2_trainer_create(const gpt2_options_t *options, gpt2_strategy_t *strategy,
+                        gpt2_trainer_t **out, gpt2_error_t *error)
+{
+    gpt2_options_t *completed;
+    gpt2_shape_t shape;
+    plan_t plan;
+    gpt2_trainer_t *self = calloc(1, sizeof(*self));
+
+    if (self == NULL) return gpt2_fail(error, "out of memory for a trainer");
+    self->options = options;
+    self->strategy = strategy;
+    completed = malloc(sizeof(*completed));
+    if (completed == NULL) {
+        gpt2_fail(error, "out of memory for a trainer");
+        goto fail;
+    }
+    *completed = *options;
+    self->options = completed; /* owned from here */
+    if (open_data(self, error) != 0) goto fail;
+    if (gpt2_options_complete(completed, gpt2_data_is_text(self->data), &shape, error) != 0) {
+        goto fail;
+    }
+    if (agree(self, shape, &plan, error) != 0) goto fail;
+    if (check_data(self, plan.shape.vocab, error) != 0) goto fail;
+    if (make_model(self, &plan.shape, error) != 0) goto fail;
+    if (fill_model(self, &plan, error) != 0) goto fail;
+    *out = self;
+    return 0;
+fail:
+    if (completed == NULL) self->options = NULL;
+    gpt2_trainer_destroy(self);
+    return -1;
+}
+
+void gpt2_trainer_destroy(gpt2_trainer_t *self)
+{
+    if (self == NULL) return;
+    gpt2_optimizer_destroy(self->optimizer);
+    gpt2_model_destroy(self->model);
+    gpt2_data_close(self->data);
+    gpt2_data_close(self->val_data);
+    free(self->inputs);
+    free(self->targets);
+    free((void *)(uintptr_t)self->options); /* its own completed copy */
+    free(self);
+}
+
+/* ---- Steps ---- */
+
+/* Forward and backward over this rank's part of the global batch. */
+static int passes(gpt2_trainer_t *self, gpt2_step_t *step, gpt2_error_t *error)
+{
+    const gpt2_options_t *options = self->options;
+    gpt2_strategy_t *strategy = self->strategy;
+    gpt2_hooks_t hooks = hooks_of(self);
+    int seq = (int)options->seq;
+    uint64_t first;
+    uint64_t last;
+    /* sync divides sums by the divisor; the mean is over the global batch, however it is split. */
+    float weight = (float)(strategy->divisor / ((double)options->batch * seq));
+
+    gpt2_share((uint64_t)options->batch, (uint64_t)strategy->rank, (uint64_t)strategy->size, &first,
+               &last);
+    for (int micro = 0; micro < (int)options->accumulate; micro++) {
+        uint64_t from;
+        uint64_t to;
+        gpt2_batch_t batch = {self->inputs, self->targets, 0, seq};
+
+        gpt2_share(last - first, (uint64_t)micro, (uint64_t)options->accumulate, &from, &to);
+        batch.count = (int)(to - from);
+        gpt2_view_training(&self->training, self->progress.seed, seq,
+                           self->progress.sequences + first + from, batch.count, self->inputs,
+                           self->targets);
+        gpt2_model_forward(self->model, &batch, &hooks);
+        step->loss_sum += gpt2_model_head(self->model, &batch, 1, weight, micro > 0, &hooks);
+        step->tokens += (double)batch.count * seq;
+        if (gpt2_model_backward(self->model, &batch, micro > 0, &hooks) != 0) return -1;
+    }
+    if (isfinite(step->loss_sum)) return 0;
+    return gpt2_fail(error, "rank %d: step %llu: the loss is %g; a lower --lr may help",
+                     strategy->rank, (unsigned long long)self->progress.step, step->loss_sum);
+}
+
+/* Waits for averaged gradients and says how long the library had this thread blocked, without and
+ * with skew. What else it does then (norm and clip) counts as the optimizer's. */
+static int wait_for_gradients(gpt2_trainer_t *self, gpt2_sync_t *sync, gpt2_error_t *error)
+{
+    gpt2_strategy_t *strategy = self->strategy;
+    gpt2_traffic_t before;
+    gpt2_traffic_t after;
+    double start = gpt2_now();
+    double elapsed;
+    double waited;
+    double skew;
+
+    strategy->ops->span_begin(strategy, "sync");
+    strategy->ops->traffic(strategy, &before);
+    if (strategy->ops->sync(strategy, sync, error) != 0) return -1;
+    strategy->ops->traffic(strategy, &after);
+    strategy->ops->span_end(strategy);
+    elapsed = gpt2_now() - start;
+    waited = fmin(1e-9 * (double)(after.wait_ns - before.wait_ns), elapsed);
+    skew = fmin(1e-9 * (double)(after.skew_ns - before.skew_ns), waited);
+    self->phases.skew += skew;
+    self->phases.exposed += waited - skew;
+    self->phases.optimizer += elapsed - waited;
+    return 0;
+}
+
+int gpt2_trainer_step(gpt2_trainer_t *self, gpt2_step_t *step, gpt2_error_t *error)
+{
+    gpt2_strategy_t *strategy = self->strategy;
+    gpt2_phases_t *phases = &self->phases;
+    gpt2_traffic_t before;
+    gpt2_traffic_t after;
+    gpt2_sync_t sync = {0.0, 1.0, 0};
+    double start = gpt2_now();
+    double updating;
+    double known;
+
+    memset(step, 0, sizeof(*step));
+    self->error = error;
+    strategy->ops->step_begin(strategy, self->progress.step);
+    strategy->ops->traffic(strategy, &before);
+    if (passes(self, step, error) != 0) return -1;
+    if (wait_for_gradients(self, &sync, error) != 0) return -1;
+    updating = gpt2_now();
+    strategy->ops->span_begin(strategy, "optimizer");
+    step->learning_rate = gpt2_learning_rate(&self->optimizer->settings, self->progress.step);
+    if (!sync.skip) {
+        gpt2_optimizer_update(self->optimizer, self->model, step->learning_rate, sync.clip);
+    }
+    strategy->ops->span_end(strategy);
+    phases->optimizer += gpt2_now() - updating;
+    strategy->ops->traffic(strategy, &after);
+    strategy->ops->step_end(strategy);
+
+    step->norm = sync.norm;
+    step->skipped = sync.skip;
+    step->loss = step->tokens > 0.0 ? step->loss_sum / step->tokens : 0.0;
+    self->progress.step++;
+    self->progress.sequences += (uint64_t)self->options->batch;
+    self->progress.updates = self->optimizer->updates;
+    self->progress.skipped += sync.skip ? 1 : 0;
+    phases->transfer += 1e-9 * (double)(after.transfer_ns - before.transfer_ns);
+    phases->steps++;
+    phases->total += gpt2_now() - start;
+    known = phases->forward + phases->backward + phases->exposed + phases->skew + phases->optimizer;
+    phases->other = phases->total - known;
+    return 0;
+}
+
+int gpt2_trainer_mean(gpt2_trainer_t *self, const gpt2_step_t *step, double *loss,
+                      gpt2_error_t *error)
+{
+    double sums[2] = {step->loss_sum, step->tokens};
+
+    if (self->strategy->ops->sum(self->strategy, sums, 2, error) != 0) return -1;
+    *loss = sums[0] / sums[1];
+    return 0;
+}
+
+int gpt2_trainer_validate(gpt2_trainer_t *self, double *loss, gpt2_error_t *error)
+{
+    gpt2_strategy_t *strategy = self->strategy;
+    int seq = (int)self->options->seq;
+    int room = self->model->options.batch;
+    uint64_t total = (uint64_t)(self->options->eval_batches * self->options->batch);
+    uint64_t there = self->validation.count - (uint64_t)seq; /* places to start at */
+    uint64_t first;
+    uint64_t last;
+    double sums[2] = {0.0, 0.0};
+
+    if (total > there) total = there;
+    gpt2_share(total, (uint64_t)strategy->rank, (uint64_t)strategy->size, &first, &last);
+    strategy->ops->span_begin(strategy, "validation");
+    while (first < last) {
+        gpt2_batch_t batch = {self->inputs, self->targets, room, seq};
+
+        if (last - first < (uint64_t)room) batch.count = (int)(last - first);
+        gpt2_view_validation(&self->validation, seq, total, first, batch.count, self->inputs,
+                             self->targets);
+        gpt2_model_forward(self->model, &batch, NULL);
+        sums[0] += gpt2_model_head(self->model, &batch, 0, 0.0f, 0, NULL);
+        sums[1] += (double)batch.count * seq;
+        first += (uint64_t)batch.count;
+    }
+    strategy->ops->span_end(strategy);
+    if (strategy->ops->sum(strategy, sums, 2, error) != 0) return -1;
+    *loss = sums[0] / sums[1];
+    return 0;
+}
+
+int gpt2_trainer_compare(gpt2_trainer_t *self, int *same, gpt2_error_t *error)
+{
+    uint64_t hash = gpt2_hash(self->model->weights, self->model->layout->arena_count * sizeof(float));
+
+    return self->strategy->ops->equal(self->strategy, hash, same, error);
+}
+
+int gpt2_trainer_save(gpt2_trainer_t *self, gpt2_error_t *error)
+{
+    char folder[GPT2_PATH_MAX];
+
+    if (checkpoint_folder(self->options, folder, error) != 0) return -1;
+    return gpt2_checkpoint_save(folder, self->model, self->optimizer, &self->progress, error);
+}

@@ -1,0 +1,207 @@
+/*
+ * test_gpt2_kernels.c - each instruction set's arithmetic against plain loops in double.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "examples/gpt2/kernels.h"
+#include "examples/gpt2/random.h"
+
+static float noise(uint64_t stream, size_t index)
+{
+    return (float)gpt2_random_normal(9, stream, index);
+}
+
+static float *noise_matrix(uint64_t stream, size_t count)
+{
+    float *values = malloc((count + 1) * sizeof(float));
+
+    assert_non_null(values);
+    for (size_t i = 0; i < count; i++) values[i] = noise(stream, i);
+    return values;
+}
+
+static void check_gemm(gpt2_gemm_fn gemm, const char *name, int ta, int tb, size_t m, size_t n,
+                       size_t k, float beta)
+{
+    size_t lda = (ta ? m : k) + 3;
+    size_t ldb = (tb ? k : n) + 1;
+    size_t ldc = n + 2;
+    float *a = noise_matrix(1, lda * (ta ? k : m));
+    float *b = noise_matrix(2, ldb * (tb ? n : k));
+    float *c = noise_matrix(3, ldc * m);
+    float *scratch = malloc(GPT2_GEMM_SCRATCH * sizeof(float));
+    float *old = malloc(ldc * m * sizeof(float) + 1);
+
+    assert_non_null(scratch);
+    assert_non_null(old);
+    memcpy(old, c, ldc * m * sizeof(float));
+    if (beta == 0.0f) {
+        /* beta 0 must not read: NaN would spread. */
+        for (size_t i = 0; i < m; i++) {
+            for (size_t j = 0; j < n; j++) c[i * ldc + j] = NAN;
+        }
+    }
+    gemm(ta, tb, m, n, k, 0.5f, a, lda, b, ldb, beta, c, ldc, scratch);
+    for (size_t i = 0; i < m; i++) {
+        for (size_t j = 0; j < ldc; j++) {
+            double sum = 0.0;
+
+            if (j >= n) {
+                assert_true(c[i * ldc + j] == old[i * ldc + j]); /* the gap is untouched */
+                continue;
+            }
+            for (size_t p = 0; p < k; p++) {
+                sum += (double)(ta ? a[p * lda + i] : a[i * lda + p]) *
+                       (double)(tb ? b[j * ldb + p] : b[p * ldb + j]);
+            }
+            sum = 0.5 * sum + (beta == 0.0f ? 0.0 : (double)beta * (double)old[i * ldc + j]);
+            if (!(fabs(c[i * ldc + j] - sum) < 1e-5 * (10.0 + sqrt((double)k)))) {
+                fail_msg("%s %d%d %zux%zux%zu at %zu,%zu: %g, plain %g", name, ta, tb, m, n, k, i,
+                         j, (double)c[i * ldc + j], sum);
+            }
+        }
+    }
+    free(a);
+    free(b);
+    free(c);
+    free(scratch);
+    free(old);
+}
+
+static void own_gemm_matches_plain_loops(void **state)
+{
+    static const size_t sizes[][3] = {{1, 1, 1},    {5, 7, 3},     {12, 32, 16},  {64, 64, 64},
+                                      {13, 33, 65}, {200, 70, 30}, {33, 530, 20}, {20, 40, 300},
+                                      {193, 513, 257}};
+    (void)state;
+    for (const gpt2_kernels_t *const *isa = gpt2_kernels_list(); *isa != NULL; isa++) {
+        for (size_t s = 0; s < sizeof(sizes) / sizeof(sizes[0]); s++) {
+            for (int variant = 0; variant < 8; variant++) {
+                float beta = variant < 4 ? 0.0f : 0.75f;
+                check_gemm((*isa)->gemm, (*isa)->isa, variant & 1, (variant >> 1) & 1, sizes[s][0],
+                           sizes[s][1], sizes[s][2], beta);
+            }
+        }
+    }
+}
+
+static void gelu_is_close_over_the_whole_range(void **state)
+{
+    enum { COUNT = 4001 };
+    static float x[COUNT];
+    static float out[COUNT];
+    static float slope[COUNT];
+    static float bias[COUNT];
+
+    (void)state;
+    for (const gpt2_kernels_t *const *isa = gpt2_kernels_list(); *isa != NULL; isa++) {
+        for (int i = 0; i < COUNT; i++) {
+            x[i] = (float)(i - 2000) * 0.01f; /* -20 .. 20 */
+            slope[i] = 1.0f;
+        }
+        (*isa)->gelu(out, x, bias, 1, COUNT);
+        (*isa)->gelu_backward(slope, x, COUNT);
+        for (int i = 0; i < COUNT; i++) {
+            double v = x[i];
+            double u = 0.7978845608028654 * (v + 0.044715 * v * v * v);
+            double t = tanh(u);
+            double du = 0.7978845608028654 * (1.0 + 3.0 * 0.044715 * v * v);
+
+            assert_true(fabs(out[i] - 0.5 * v * (1.0 + t)) < 1e-6 * (1.0 + fabs(v)));
+            assert_true(fabs(slope[i] - (0.5 * (1.0 + t) + 0.5 * v * (1.0 - t * t) * du)) < 2e-6);
+        }
+    }
+}
+
+static void softmax_sums_to_one_and_hides_the_future(void **state)
+{
+    enum { ROWS = 5, COLUMNS = 21, FIRST = 16 };
+    (void)state;
+    for (const gpt2_kernels_t *const *isa = gpt2_kernels_list(); *isa != NULL; isa++) {
+        float s[ROWS * COLUMNS];
+        float again[ROWS * COLUMNS];
+        float lse[ROWS];
+
+        for (size_t i = 0; i < ROWS * COLUMNS; i++) again[i] = s[i] = 20.0f * noise(4, i);
+        (*isa)->causal_softmax(s, lse, 0.5f, FIRST, ROWS, COLUMNS);
+        (*isa)->causal_probabilities(again, lse, 0.5f, FIRST, ROWS, COLUMNS);
+        for (size_t row = 0; row < ROWS; row++) {
+            double sum = 0.0;
+            double total = 0.0;
+
+            for (size_t i = 0; i <= FIRST + row; i++) {
+                total += exp(0.5 * 20.0 * (double)noise(4, row * COLUMNS + i));
+            }
+            for (size_t i = 0; i < COLUMNS; i++) {
+                double exact = i > FIRST + row
+                                   ? 0.0
+                                   : exp(10.0 * (double)noise(4, row * COLUMNS + i)) / total;
+                assert_true(fabs(s[row * COLUMNS + i] - exact) < 1e-5);
+                assert_true(fabs(again[row * COLUMNS + i] - exact) < 1e-5);
+                sum += s[row * COLUMNS + i];
+            }
+            assert_true(fabs(sum - 1.0) < 1e-6);
+        }
+    }
+}
+
+static void cross_entropy_survives_large_logits(void **state)
+{
+    (void)state;
+    for (const gpt2_kernels_t *const *isa = gpt2_kernels_list(); *isa != NULL; isa++) {
+        float logits[37];
+        double loss;
+
+        for (int i = 0; i < 37; i++) logits[i] = i == 7 ? 1000.0f : -1000.0f;
+        assert_true((*isa)->cross_entropy(logits, 37, 7, 1.0f, 0) < 1e-6);
+        loss = (*isa)->cross_entropy(logits, 37, 8, 2.0f, 1);
+        assert_true(fabs(loss - 2000.0) < 1e-3);
+        assert_true(fabs(logits[7] - 2.0) < 1e-6 && fabs(logits[8] + 2.0) < 1e-6);
+        logits[3] = NAN;
+        assert_true(isnan((*isa)->cross_entropy(logits, 37, 8, 2.0f, 1)));
+    }
+}
+
+static void adamw_is_bit_equal_for_every_instruction_set(void **state)
+{
+    enum { COUNT = 1003 };
+    const gpt2_adamw_t adamw = {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.7f, 0.1f, 0.05f};
+    float first[3][COUNT];
+
+    (void)state;
+    for (const gpt2_kernels_t *const *isa = gpt2_kernels_list(); *isa != NULL; isa++) {
+        float *gradients = noise_matrix(5, COUNT);
+        float now[3][COUNT];
+
+        for (size_t i = 0; i < COUNT; i++) {
+            now[0][i] = noise(6, i);
+            now[1][i] = noise(7, i);
+            now[2][i] = fabsf(noise(8, i));
+        }
+        (*isa)->adamw(now[0], gradients, now[1], now[2], COUNT, &adamw);
+        if (isa == gpt2_kernels_list()) memcpy(first, now, sizeof(first));
+        assert_memory_equal(first, now, sizeof(first));
+        free(gradients);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(own_gemm_matches_plain_loops),
+        cmocka_unit_test(gelu_is_close_over_the_whole_range),
+        cmocka_unit_test(softmax_sums_to_one_and_hides_the_future),
+        cmocka_unit_test(cross_entropy_survives_large_logits),
+        cmocka_unit_test(adamw_is_bit_equal_for_every_instruction_set),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
