@@ -1,0 +1,284 @@
+/*
+ * engine_bench.c - how close the host engine's allreduce comes to what the machine can do.
+ *
+ * Two processes, fp32 sum in place in engine memory, 4 B to 256 MiB. The baseline, in the same run
+ * and in turns with the engine: both tensors mapped by both, each process adds its half of the two
+ * and stores the sum to both, spinning flags, no library. `touch` makes every process rewrite its
+ * tensor before each timed operation, as a training step does; without it halves never leave the
+ * cache of their core and the smaller sizes flatter both ways.
+ *
+ *     engine_bench [hosts=1] [touch] [seconds=0.3] [wire=none|fp16]
+ */
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "../unit/engine_world.h"
+#include "placement.h"
+
+enum { WAY_ENGINE, WAY_DIRECT, WAY_COUNT };
+#define SAMPLES 20000
+
+typedef struct table {
+    placement_t placement;
+    _Alignas(128) _Atomic uint32_t flag[2][32]; /* [side][0]: meets of the baseline */
+    _Alignas(128) int slice;                    /* operations until the next measurement */
+    int keep_going;
+    double us[2];
+    double samples[WAY_COUNT][PLACEMENT_COUNT][SAMPLES];
+    size_t counts[WAY_COUNT][PLACEMENT_COUNT];
+} table_t;
+
+typedef struct bench {
+    table_t *table;
+    int touch;
+    dp_wire_t wire;
+    double seconds;
+    /* of one process */
+    engine_rank_t *rank;
+    uint32_t meets;
+    uint32_t rounds;
+    float *tensors[2]; /* of the baseline */
+    float *own;        /* the engine's */
+    float *other;      /* the other side's of the baseline; NULL between hosts: no baseline then */
+} bench_t;
+
+static void meet(bench_t *bench)
+{
+    const int side = bench->rank->rank;
+    _Atomic uint32_t *other = &bench->table->flag[1 - side][0];
+
+    bench->meets++;
+    atomic_store_explicit(&bench->table->flag[side][0], bench->meets, memory_order_release);
+    while ((int32_t)(atomic_load_explicit(other, memory_order_acquire) - bench->meets) < 0) {
+        __builtin_ia32_pause();
+    }
+}
+
+__attribute__((target("avx512f,avx512vl"), optimize("O3"))) static void
+add_both(float *restrict a, float *restrict b, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        const float sum = a[i] + b[i];
+
+        a[i] = sum;
+        b[i] = sum;
+    }
+}
+
+static float *own_of(const bench_t *bench, int way)
+{
+    return way == WAY_ENGINE ? bench->own : bench->tensors[bench->rank->rank];
+}
+
+static void direct(bench_t *bench, size_t count)
+{
+    float *own = own_of(bench, WAY_DIRECT);
+    const size_t half = count / 2;
+    const size_t begin = bench->rank->rank == 0 ? 0 : half;
+    const size_t elems = bench->rank->rank == 0 ? half : count - half;
+
+    meet(bench);
+    add_both(own + begin, bench->other + begin, elems);
+    meet(bench);
+}
+
+static void engine(bench_t *bench, size_t count)
+{
+    dp_engine_piece_t piece = {
+        .in = bench->own, .out = bench->own, .count = count, .prescale = 1.0, .postscale = 1.0};
+    dp_engine_op_t op = {.collective = DP_COLLECTIVE_ALLREDUCE,
+                         .dtype = DP_F32,
+                         .wire = bench->wire,
+                         .pieces = &piece,
+                         .piece_count = 1};
+
+    op.sequence = ++bench->rank->sequence;
+    if (bench->rank->engine->ops->enqueue(bench->rank->engine, bench->rank->stream, DP_WORK_SMALL,
+                                          &op) != DP_OK ||
+        op.status != DP_OK) {
+        fprintf(stderr, "rank %d: %s\n", bench->rank->rank, op.text);
+        abort();
+    }
+}
+
+/* One timed operation; the time is that of the slower side. */
+static double once(bench_t *bench, int way, size_t count)
+{
+    uint64_t start_ns;
+    double us;
+
+    for (size_t i = 0; bench->touch && i < count; i++) {
+        own_of(bench, way)[i] = 0.0f;
+        __asm__ volatile("" ::: "memory"); /* plain stores, no memset() past the cache */
+    }
+    meet(bench);
+    start_ns = dp_now_ns();
+    if (way == WAY_ENGINE) {
+        engine(bench, count);
+    } else {
+        direct(bench, count);
+    }
+    us = (double)(dp_now_ns() - start_ns) / 1e3;
+    bench->table->us[bench->rank->rank] = us;
+    meet(bench);
+    us = DP_MAX(bench->table->us[0], bench->table->us[1]);
+    meet(bench);
+    return us;
+}
+
+static void check(bench_t *bench, int way, size_t count)
+{
+    const int touch = bench->touch;
+    float *own = own_of(bench, way);
+
+    for (size_t i = 0; i < count; i++)
+        own[i] = (float)(bench->rank->rank + 1 + (int)(i % 7));
+    bench->touch = 0;
+    once(bench, way, count);
+    bench->touch = touch;
+    for (size_t i = 0; i < count; i++) {
+        if (own[i] != 3.0f + 2.0f * (float)(i % 7)) {
+            fprintf(stderr, "rank %d: wrong at %zu: %g\n", bench->rank->rank, i, (double)own[i]);
+            abort();
+        }
+    }
+    memset(own, 0, count * sizeof(float));
+    meet(bench);
+}
+
+static int compare(const void *a, const void *b)
+{
+    const double x = *(const double *)a;
+    const double y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+static void report(table_t *table, size_t bytes, int ways)
+{
+    static const char *const names[] = {"near", "far"};
+
+    for (int place = 0; place < PLACEMENT_COUNT; place++) {
+        double median[WAY_COUNT] = {0};
+
+        for (int way = 0; way < ways; way++) {
+            const size_t count = table->counts[way][place];
+
+            if (count < 3) continue;
+            qsort(table->samples[way][place], count, sizeof(double), compare);
+            median[way] = table->samples[way][place][count / 2];
+        }
+        if (median[WAY_ENGINE] == 0.0) continue;
+        printf("%10zu %-4s %6zu %12.2f %8.2f", bytes, names[place],
+               table->counts[WAY_ENGINE][place], median[WAY_ENGINE],
+               (double)bytes / median[WAY_ENGINE] / 1e3);
+        if (median[WAY_DIRECT] != 0.0) {
+            printf(" %12.2f %8.2f %6.2f", median[WAY_DIRECT],
+                   (double)bytes / median[WAY_DIRECT] / 1e3,
+                   median[WAY_ENGINE] / median[WAY_DIRECT]);
+        }
+        printf("\n");
+        fflush(stdout);
+    }
+}
+
+static void measure(bench_t *bench, size_t bytes)
+{
+    const size_t count = bytes / sizeof(float);
+    const int side = bench->rank->rank;
+    const int ways = bench->other != NULL ? WAY_COUNT : 1;
+    table_t *table = bench->table;
+    const uint64_t start_ns = dp_now_ns();
+    double before_ns;
+
+    for (int way = 0; way < ways; way++)
+        check(bench, way, count);
+    if (side == 0) {
+        memset(table->counts, 0, sizeof(table->counts));
+        table->slice = (int)DP_MAX(1.0, DP_MIN(5000.0, 5000.0 / (once(bench, 0, count) + 0.2)));
+    } else {
+        once(bench, 0, count);
+    }
+    meet(bench);
+    before_ns = placement_measure(&table->placement, side, &bench->rounds);
+    for (int turn = 0;; turn++) {
+        const int way = turn % ways;
+        double us[5000];
+        double after_ns;
+        int place;
+
+        for (int i = 0; i < table->slice; i++)
+            us[i] = once(bench, way, count);
+        after_ns = placement_measure(&table->placement, side, &bench->rounds);
+        place = placement_class(before_ns, after_ns);
+        before_ns = after_ns;
+        for (int i = 0; side == 0 && place >= 0 && i < table->slice; i++) {
+            size_t *filled = &table->counts[way][place];
+
+            if (*filled < SAMPLES) table->samples[way][place][(*filled)++] = us[i];
+        }
+        if (side == 0) {
+            const double spent = (double)(dp_now_ns() - start_ns) / 1e9;
+
+            table->keep_going = spent < ways * bench->seconds || turn < 5 * ways;
+        }
+        meet(bench);
+        if (!table->keep_going) break;
+        meet(bench);
+    }
+    meet(bench);
+    if (side == 0) report(table, bytes, ways);
+}
+
+static void body(engine_rank_t *rank, void *user)
+{
+    static const size_t sizes[] = {4,       1 << 10,  16 << 10, 64 << 10, 256 << 10,
+                                   1 << 20, 16 << 20, 64 << 20, 256 << 20};
+    const size_t most = sizes[DP_ARRAY_LEN(sizes) - 1];
+    bench_t bench = *(bench_t *)user;
+    cpu_set_t core;
+
+    bench.rank = rank;
+    CPU_ZERO(&core);
+    CPU_SET(rank->rank, &core);
+    sched_setaffinity(0, sizeof(core), &core);
+    bench.own = engine_memory(rank, most);
+    if (bench.own == NULL) return;
+    if (rank->topology.host_count == 1) {
+        bench.other = bench.tensors[1 - rank->rank];
+    }
+    meet(&bench);
+    if (rank->rank == 0) {
+        printf("%10s %-4s %6s %12s %8s %12s %8s %6s\n", "bytes", "", "count", "engine us", "GB/s",
+               "direct us", "GB/s", "ratio");
+    }
+    for (size_t i = 0; i < DP_ARRAY_LEN(sizes); i++)
+        measure(&bench, sizes[i]);
+}
+
+int main(int argc, char **argv)
+{
+    engine_world_t world = ENGINE_WORLD(2, 1);
+    bench_t bench = {.seconds = 0.3, .wire = DP_WIRE_NONE};
+
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "touch") == 0) bench.touch = 1;
+        if (strncmp(argv[i], "hosts=", 6) == 0) world.hosts = atoi(argv[i] + 6);
+        if (strncmp(argv[i], "seconds=", 8) == 0) bench.seconds = atof(argv[i] + 8);
+        if (strcmp(argv[i], "wire=fp16") == 0) bench.wire = DP_WIRE_FP16;
+    }
+    world.arena_bytes = DP_GIB;
+    world.spin_ns = 20000;
+    for (int i = 0; i < 2; i++) {
+        bench.tensors[i] = mmap(NULL, (size_t)256 * DP_MIB, PROT_READ | PROT_WRITE,
+                                MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        if (bench.tensors[i] == MAP_FAILED) return 1;
+    }
+    bench.table =
+        mmap(NULL, sizeof(table_t), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (bench.table == MAP_FAILED) return 1;
+    return engine_world_processes(&world, body, &bench) != 0;
+}

@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# An installed prefix serves C and C++ programs through pkg-config and find_package, and the library
+# shows nothing but dp_*.
+#
+#   test_package.sh BUILD_DIR
+set -eu
+build=$1
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../.." && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+cmake --install "$build" --prefix "$work/prefix" >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+prefix=$work/prefix
+library=$(find "$prefix" -name 'libdp.so')
+libdir=$(dirname "$library")
+
+foreign=$(nm -D --defined-only "$library" | awk '$2 ~ /[A-Z]/ {print $3}' | grep -v '^dp_' || true)
+[ -z "$foreign" ] || { echo "symbols of ours outside dp_*: $foreign"; exit 1; }
+for name in $(grep -E '^DP_API' -A2 "$root/include/dp.h" | grep -oE '\bdp_[a-z_]+\(' | tr -d '(' | sort -u); do
+    nm -D --defined-only "$library" | grep -qE " $name(@|$)" ||
+        { echo "dp.h declares $name, the library has it not"; exit 1; }
+done
+
+export PKG_CONFIG_PATH="$libdir/pkgconfig"
+cat >"$work/program.cpp" <<'TXT'
+#include <dp.h>
+#include <cstdio>
+int main()
+{
+    dp_options_t options = DP_OPTIONS_INIT;
+    dp_gradients_options_t gradients = DP_GRADIENTS_OPTIONS_INIT;
+    dp_context_t *dp = nullptr;
+    if (options.reduce != DP_SUM || gradients.accumulation != 1) return 1;
+    if (dp_init(nullptr, &dp) != DP_OK) return 1;
+    std::printf("%s %d\n", dp_version(), dp_size(dp));
+    return dp_finalize(dp) == DP_OK ? 0 : 1;
+}
+TXT
+# shellcheck disable=SC2046
+g++ -Wall -Wextra -Werror "$work/program.cpp" -o "$work/program" $(pkg-config --cflags --libs dp) \
+    -Wl,-rpath,"$libdir"
+[ "$("$work/program")" = "$(pkg-config --modversion dp) 1" ]
+
+cp "$root/examples/embed.c" "$work/embed.c"
+cat >"$work/CMakeLists.txt" <<'TXT'
+cmake_minimum_required(VERSION 3.22)
+project(embed C)
+find_package(dp 0.1 REQUIRED)
+add_executable(embed embed.c)
+target_compile_definitions(embed PRIVATE _GNU_SOURCE)
+target_link_libraries(embed PRIVATE dp::dp m)
+TXT
+cmake -S "$work" -B "$work/b" -DCMAKE_PREFIX_PATH="$prefix" >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+cmake --build "$work/b" >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+"$prefix/bin/dprun" -np 2 "$work/b/embed" | grep -q 'rank 1 of 2: y = [23]'
+echo "package: ok"

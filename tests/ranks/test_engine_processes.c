@@ -1,0 +1,129 @@
+/*
+ * test_engine_processes.c - the host engine with ranks as processes, and the death of one.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <signal.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "../unit/engine_cases.h"
+
+static void everywhere(engine_body_t body)
+{
+    for (int size = 2; size <= 3; size++) {
+        for (int hosts = 1; hosts <= size; hosts++) {
+            engine_world_t world = ENGINE_WORLD(size, hosts);
+
+            assert_int_equal(engine_world_processes(&world, body, &world), 0);
+        }
+    }
+}
+
+static void processes_reduce_like_the_reference(void **state)
+{
+    (void)state;
+    everywhere(case_reductions);
+}
+
+static void processes_move_and_scatter(void **state)
+{
+    (void)state;
+    everywhere(case_moves);
+    everywhere(case_scatter);
+}
+
+static void processes_agree_on_bits(void **state)
+{
+    (void)state;
+    everywhere(case_wires);
+    everywhere(case_grouping);
+}
+
+static void processes_run_many_operations(void **state)
+{
+    (void)state;
+    everywhere(case_repeat);
+}
+
+/* The last rank is killed; its partner on the other host hears it from UCX. */
+static void lose_a_rank(engine_rank_t *rank, void *user)
+{
+    float *data = engine_memory(rank, 100000 * sizeof(*data));
+    dp_engine_piece_t piece = {
+        .in = data, .out = data, .count = 100000, .prescale = 1.0, .postscale = 1.0};
+    dp_engine_op_t op = {
+        .collective = DP_COLLECTIVE_ALLREDUCE, .dtype = DP_F32, .pieces = &piece, .piece_count = 1};
+    const uint64_t start_ns = dp_now_ns();
+
+    (void)user;
+    engine_run(rank, &op, DP_WORK_SMALL);
+    engine_check(rank, op.status == DP_OK, "before: %s", op.text);
+    if (rank->rank == 1) {
+        usleep(20000);
+        _exit(0); /* as if killed: nothing is closed by us */
+    }
+    engine_run(rank, &op, DP_WORK_SMALL);
+    engine_check(rank, op.status == DP_ERR_PEER_LOST, "status is %s", dp_status_string(op.status));
+    engine_check(rank, strstr(op.text, "rank 1 on host host1") != NULL, "text is '%s'", op.text);
+    engine_check(rank, dp_now_ns() - start_ns < 1000000000, "took %llu us",
+                 (unsigned long long)(dp_now_ns() - start_ns) / 1000);
+}
+
+static void processes_hear_of_a_death_between_hosts(void **state)
+{
+    engine_world_t world = ENGINE_WORLD(2, 2);
+
+    (void)state;
+    assert_int_equal(engine_world_processes(&world, lose_a_rank, &world), 0);
+}
+
+/* A rank that has nothing to do uses no CPU, also while another makes it wait. */
+static void wait_idly(engine_rank_t *rank, void *user)
+{
+    dp_engine_op_t op = {.collective = DP_COLLECTIVE_BARRIER};
+    struct timespec before;
+    struct timespec after;
+    uint64_t used_ns;
+
+    (void)user;
+    engine_run(rank, &op, DP_WORK_SMALL);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before);
+    if (rank->rank == 0) usleep(300000);
+    engine_run(rank, &op, DP_WORK_SMALL);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &after);
+    used_ns = (uint64_t)(after.tv_sec - before.tv_sec) * 1000000000u + (uint64_t)after.tv_nsec -
+              (uint64_t)before.tv_nsec;
+    engine_check(rank, used_ns < 30000000, "used %llu us of CPU in 300 ms of waiting",
+                 (unsigned long long)used_ns / 1000);
+}
+
+static void processes_wait_without_cpu(void **state)
+{
+    (void)state;
+    for (int hosts = 1; hosts <= 2; hosts++) {
+        engine_world_t world = ENGINE_WORLD(2, hosts);
+
+        world.spin_ns = 20000;
+        assert_int_equal(engine_world_processes(&world, wait_idly, &world), 0);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(processes_reduce_like_the_reference),
+        cmocka_unit_test(processes_move_and_scatter),
+        cmocka_unit_test(processes_agree_on_bits),
+        cmocka_unit_test(processes_run_many_operations),
+        cmocka_unit_test(processes_hear_of_a_death_between_hosts),
+        cmocka_unit_test(processes_wait_without_cpu),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
