@@ -1,0 +1,88 @@
+#!/usr/bin/env bash
+# test.sh - installs what the tests need, builds, and passes them: style, analysis, sanitizers, all
+# of ctest. Ends with ctest's closing line. About a quarter of an hour on two cores.
+#
+#   ./test.sh                everything
+#   ./test.sh --quick        the dev build and its tests only
+#   ./test.sh --no-install   with what is there
+set -u
+cd "$(dirname "$0")" || exit 1
+. cmake/packages.sh
+
+quick=0 install=1
+for argument in "$@"; do
+    case $argument in
+    --quick) quick=1 ;;
+    --no-install) install=0 ;;
+    --help | -h) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    *) echo "test.sh: $argument: unknown; --quick, --no-install or --help" >&2; exit 2 ;;
+    esac
+done
+
+jobs=$(nproc)
+started=$SECONDS
+failed=()
+stage() { printf '\n== %s  (+%d:%02d)\n' "$*" $(((SECONDS - started) / 60)) $(((SECONDS - started) % 60)); }
+fail() { echo "FAILED: $*"; failed+=("$*"); }
+
+stage "packages"
+if [ $install = 1 ]; then
+    dp_install "$dp_build_packages
+$dp_test_packages" || exit 1
+fi
+
+build() { # preset targets...
+    local preset=$1
+    shift
+    cmake --preset "$preset" >"build-$preset.log" 2>&1 &&
+        cmake --build --preset "$preset" -j "$jobs" -- "$@" >>"build-$preset.log" 2>&1 && rm -f "build-$preset.log" && return 0
+    tail -n 40 "build-$preset.log"
+    return 1
+}
+
+stage "build: dev (warnings are errors, assertions on)"
+build dev || { echo "test.sh: the build failed; see build-dev.log"; exit 1; }
+
+# Files of ours, as git sees them.
+sources() { git ls-files '*.c' '*.h' '*.cu' '*.cuh' 2>/dev/null; }
+
+if [ $quick = 0 ]; then
+    stage "style: clang-format"
+    sources | xargs clang-format --dry-run -Werror 2>build-format.log ||
+        { head -n 20 build-format.log; fail "clang-format"; }
+    rm -f build-format.log
+
+    stage "analysis: clang-tidy"
+    git ls-files 'kernels/*.c' 'runtime/*.c' 'fusion/*.c' 'coordinator/*.c' 'launcher/*.c' 'examples/*.c' |
+        xargs -P "$jobs" -n 4 clang-tidy -p build-dev --quiet >build-tidy.log 2>/dev/null ||
+        { grep -E 'warning:|error:' build-tidy.log | sort -u | head -n 30; fail "clang-tidy"; }
+    rm -f build-tidy.log
+
+    stage "build and test: address + undefined sanitizers"
+    if build asan; then
+        ctest --test-dir build-asan -j "$jobs" --output-on-failure -LE 'browser|slow|bench' \
+            >build-asan.log 2>&1 || { tail -n 60 build-asan.log; fail "address+undefined"; }
+        tail -n 3 build-asan.log
+    else
+        fail "address+undefined build"
+    fi
+
+    stage "build and test: thread sanitizer (loopback ranks)"
+    if build tsan; then
+        ctest --test-dir build-tsan -j "$jobs" --output-on-failure -L tsan >build-tsan.log 2>&1 ||
+            { tail -n 60 build-tsan.log; fail "thread"; }
+        tail -n 3 build-tsan.log
+    else
+        fail "thread build"
+    fi
+    rm -f build-asan.log build-tsan.log
+fi
+
+stage "test: everything"
+ctest --test-dir build-dev -j "$jobs" --output-on-failure
+result=$?
+for what in ${failed[@]+"${failed[@]}"}; do
+    echo "FAILED before ctest: $what"
+    result=1
+done
+exit $result
