@@ -141,18 +141,16 @@ void DP_VARIANT(dp_reduce_cast)(const float *const *in, int in_count, dp_dtype_t
 
     for (size_t at = 0; at < count; at += BLOCK) {
         size_t n = count - at < BLOCK ? count - at : BLOCK;
-        const void *next[8];
-        int done = 0;
+        const void *next[8] = {(const f32_mem *)(const void *)in[0] + at};
+        int done = 1, width = 1;
 
-        while (done < in_count) {
-            /* After the first pass the sum so far is the first of the up to 8 inputs. */
-            int width = 0;
-
-            if (done > 0) next[width++] = block;
-            while (width < 8 && done < in_count) {
+        for (;;) {
+            while (width < 8 && done < in_count)
                 next[width++] = (const f32_mem *)(const void *)in[done++] + at;
-            }
             sum_block(block, next, width, 0, n, 1.0f, 1.0f);
+            if (done == in_count) break;
+            next[0] = block; /* the sum so far is the first input of the next pass */
+            width = 1;
         }
         narrow_block(wire, (u16_mem *)out + at, block, n, scale);
     }

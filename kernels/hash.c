@@ -47,7 +47,7 @@ uint64_t dp_kernel_hash(const void *data, size_t bytes, uint64_t seed)
     unsigned char last[8] = {0};
 
     for (; left >= 32; left -= 32, at += 32) {
-        for (int i = 0; i < 4; i++)
+        for (size_t i = 0; i < 4; i++)
             lanes[i] = mix(lanes[i], read_word(at + 8 * i));
     }
     for (int i = 0; left >= 8; left -= 8, at += 8, i++)

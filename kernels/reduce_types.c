@@ -12,6 +12,7 @@
     }                                                                                              \
     break
 
+/* NOLINTBEGIN(bugprone-macro-parentheses): types take none */
 /*
  * type: elements; work: the unsigned type sums and products are made in; divide: the type averages
  * are divided in, wide enough for the divisor.
@@ -63,6 +64,7 @@ DEFINE_INTEGER(i32, int32_t, uint32_t, int64_t)
 DEFINE_INTEGER(u32, uint32_t, uint32_t, int64_t)
 DEFINE_INTEGER(i64, int64_t, uint64_t, int64_t)
 DEFINE_INTEGER(u64, uint64_t, uint64_t, uint64_t)
+/* NOLINTEND(bugprone-macro-parentheses) */
 
 /* Sum, average and max are the logical or, product and min the logical and. */
 static void reduce_bool(const dp_reduce_args_t *args)

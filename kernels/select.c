@@ -29,12 +29,14 @@ const dp_kernel_table_t *dp_kernels_table(int index)
 #endif
         &dp_kernels_c,
     };
-    const int count = (int)(sizeof(all) / sizeof(all[0]));
-    int first = 0;
+    const dp_kernel_table_t *best = select_table();
+    int is_usable = 0;
 
-    while (all[first] != select_table())
-        first++;
-    return index < 0 || index >= count - first ? NULL : all[first + index];
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+        is_usable |= all[i] == best;
+        if (is_usable && index-- == 0) return all[i];
+    }
+    return NULL;
 }
 
 void dp_kernel_reduce(const dp_reduce_args_t *args)

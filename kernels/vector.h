@@ -25,8 +25,8 @@
 #endif
 
 #define BLOCK DP_TALLY_BLOCK
-#define TALLY_LANES 16 /* partial sums of a block: element i goes to sum i % 16, in every variant  \
-                        */
+/* Partial sums of a block: element i goes to sum i % 16, in every variant. */
+#define TALLY_LANES 16
 #define INLINE static inline __attribute__((always_inline))
 
 typedef float f32v __attribute__((vector_size(4 * LANES)));
@@ -61,7 +61,9 @@ INLINE f32v choose(i32v mask, f32v yes, f32v no)
 /* Any NaN becomes the canonical one. */
 INLINE f32v canonical(f32v value)
 {
-    return choose(value == value, value, spread(NAN));
+    i32v is_number = value == value; /* NOLINT(misc-redundant-expression) */
+
+    return choose(is_number, value, spread(NAN));
 }
 
 INLINE float canonical_1(float value)
@@ -277,7 +279,6 @@ static inline void sum_block(void *sum, const void *const *in, int in_count, siz
         return;
 
     switch (in_count) {
-        SUM_CASE(1)
         SUM_CASE(2)
         SUM_CASE(3)
         SUM_CASE(4)
@@ -286,9 +287,14 @@ static inline void sum_block(void *sum, const void *const *in, int in_count, siz
         SUM_CASE(7)
         SUM_CASE(8)
     default:
-        return;
+        break;
     }
 #undef SUM_CASE
+    if (is_scaled) {
+        sum_block_n(sum, in, 1, at, count, pre, post, 1);
+    } else {
+        sum_block_n(sum, in, 1, at, count, pre, post, 0);
+    }
 }
 
 /* ---- Output --------------------------------------------------------------------------------- */
