@@ -72,14 +72,10 @@ static int needs_pack(const dp_job_bucket_t *bucket)
     return bucket->plan->collective != DP_COLLECTIVE_BROADCAST || is_root(bucket);
 }
 
+/* What a broadcast, an allgather or a reduce_scatter gives is written to its place by the engine.
+ */
 static int needs_unpack(const dp_job_bucket_t *bucket)
 {
-    if (bucket->plan->collective == DP_COLLECTIVE_BROADCAST) {
-        for (size_t i = 0; is_root(bucket) && i < bucket->plan->piece_count; i++) {
-            if (tensor_of(bucket, i)->in != tensor_of(bucket, i)->out) return 1;
-        }
-        return 0;
-    }
     if (wants_tally(bucket) && !bucket->job->pipeline->engine->ops->compresses) return 1;
     if (bucket->plan->collective == DP_COLLECTIVE_ALLREDUCE) return !bucket->plan->in_place;
     return is_cast(bucket);
@@ -253,8 +249,7 @@ static void unpack_piece(dp_job_bucket_t *bucket, size_t index)
 {
     const dp_pipeline_tensor_t *tensor = tensor_of(bucket, index);
     const dp_engine_piece_t *reduced = &bucket->op.pieces[index];
-    int is_broadcast = bucket->plan->collective == DP_COLLECTIVE_BROADCAST;
-    dp_cast_piece_t piece = {.from = is_broadcast ? reduced->in : reduced->out,
+    dp_cast_piece_t piece = {.from = reduced->out,
                              .to = user_out(bucket, index),
                              .count = reduced->count,
                              .scale = unpack_scale(bucket, index)};
@@ -369,10 +364,11 @@ static void drain(dp_pipeline_t *pipeline, dp_stream_t *stream)
 static void give_up(dp_job_bucket_t *bucket, dp_status_t status)
 {
     dp_pipeline_t *pipeline = bucket->job->pipeline;
-    const dp_job_item_t *state = item_of(bucket, 0);
+    dp_error_t error;
 
-    dp_pipeline_break(pipeline, status, "rank %d: tensor %s: the data plane failed: %s",
-                      pipeline->rank, state->item->name, dp_status_string(status));
+    dp_error_set(&error, status, "rank %d: tensor %s: the data plane failed: %s", pipeline->rank,
+                 item_of(bucket, 0)->item->name, dp_status_string(status));
+    dp_pipeline_break(pipeline, &error);
     drain(pipeline, pipeline->pack);
     drain(pipeline, pipeline->reduce);
     drain(pipeline, pipeline->unpack);
@@ -397,7 +393,8 @@ static dp_status_t queue_stages(dp_job_bucket_t *bucket, dp_work_size_t size)
     const dp_device_ops_t *device = pipeline->device->ops;
     dp_engine_t *engine = pipeline->engine;
     dp_slot_t *slot = bucket->slot;
-    dp_stream_t *last = slot != NULL && needs_unpack(bucket) ? pipeline->unpack : pipeline->reduce;
+    int hands_over = slot != NULL && needs_unpack(bucket);
+    dp_stream_t *last = hands_over ? pipeline->unpack : pipeline->reduce;
     dp_status_t status = DP_OK;
 
     if (slot != NULL) {
@@ -408,7 +405,7 @@ static dp_status_t queue_stages(dp_job_bucket_t *bucket, dp_work_size_t size)
     if (status == DP_OK) {
         status = engine->ops->enqueue(engine, pipeline->reduce, size, &bucket->op);
     }
-    if (status == DP_OK && last == pipeline->unpack) {
+    if (status == DP_OK && hands_over) {
         status = device->event_record(slot->reduced, pipeline->reduce);
         if (status == DP_OK) status = device->stream_wait(last, slot->reduced);
     }

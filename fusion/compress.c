@@ -1,17 +1,18 @@
 /*
  * compress.c - the power-of-two scale under which fp32 sums travel as 16-bit floats.
  *
- * The largest magnitude of the last sum is brought to [2^11, 2^12): 16 times below the top of fp16,
- * because the sums of single machines can be larger than the sum of all and gradients grow from
- * step to step; what is 2^25 times smaller is still a normal number there.
+ * The largest magnitude of the last sum is brought to [2^7, 2^8): 256 times below the top of fp16,
+ * because the sums of single machines can be larger than the sum of all, and young gradients grow
+ * tenfold from one step to the next; what is 2^21 times smaller is still a normal number there, and
+ * below fp32's own resolution of the largest.
  */
 #include "fusion/compress.h"
 
 #include <math.h>
 
 enum {
-    target_exponent = 12, /* of 2^12, which the magnitude stays below */
-    exponent_max = 96     /* so that 2^-exponent times a postscale stays a normal fp32 number */
+    target_exponent = 8, /* of 2^8, which the magnitude stays below */
+    exponent_max = 96    /* so that 2^-exponent times a postscale stays a normal fp32 number */
 };
 
 dp_wire_t dp_compress_choose(dp_wire_t wanted, float last_absmax, int *exponent)

@@ -7,7 +7,6 @@
 #include "fusion/pipeline_internal.h"
 
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -102,16 +101,10 @@ void dp_pipeline_abort(dp_pipeline_t *pipeline, dp_status_t status, const char *
     pipeline->engine->ops->abort(pipeline->engine, pipeline->abort_status, pipeline->abort_text);
 }
 
-void dp_pipeline_break(dp_pipeline_t *pipeline, dp_status_t status, const char *format, ...)
+void dp_pipeline_break(dp_pipeline_t *pipeline, const dp_error_t *error)
 {
-    char text[DP_ERROR_TEXT_MAX];
-    va_list arguments;
-
-    va_start(arguments, format);
-    vsnprintf(text, sizeof(text), format, arguments);
-    va_end(arguments);
-    if (!dp_pipeline_is_aborted(pipeline)) dp_log_error(pipeline->log, "%s", text);
-    dp_pipeline_abort(pipeline, status, text);
+    if (!dp_pipeline_is_aborted(pipeline)) dp_log_error(pipeline->log, "%s", error->text);
+    dp_pipeline_abort(pipeline, error->status, error->text);
 }
 
 /* ---- The launch thread ---------------------------------------------------------------------- */
@@ -119,6 +112,7 @@ void dp_pipeline_break(dp_pipeline_t *pipeline, dp_status_t status, const char *
 static void carry_out(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch)
 {
     size_t bucket_count;
+    dp_error_t error;
     dp_job_t *job;
 
     if (!dp_pipeline_is_aborted(pipeline)) {
@@ -133,9 +127,9 @@ static void carry_out(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch)
             dp_job_release(job);
             return;
         }
-        dp_pipeline_break(pipeline, status, "rank %d: launch %llu cannot be planned: %s",
-                          pipeline->rank, (unsigned long long)launch->sequence,
-                          dp_status_string(status));
+        dp_error_set(&error, status, "rank %d: launch %llu cannot be planned: %s", pipeline->rank,
+                     (unsigned long long)launch->sequence, dp_status_string(status));
+        dp_pipeline_break(pipeline, &error);
     }
     dp_launch_fail(pipeline, launch, pipeline->abort_status, pipeline->abort_text);
 }

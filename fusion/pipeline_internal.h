@@ -112,8 +112,7 @@ static inline int dp_job_is_float(dp_dtype_t dtype)
 int dp_pipeline_is_last(dp_pipeline_t *pipeline);
 
 /* Ends the data plane: what is queued and running fails with this; the first one counts. */
-void dp_pipeline_break(dp_pipeline_t *pipeline, dp_status_t status, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
+void dp_pipeline_break(dp_pipeline_t *pipeline, const dp_error_t *error);
 
 /* ---- job.c ---------------------------------------------------------------------------------- */
 

@@ -168,8 +168,7 @@ static void compute_piece(fake_room_t *room, size_t p)
             memcpy(own->out, result + (size_t)rank * bytes, bytes);
             break;
         case DP_COLLECTIVE_BROADCAST:
-            if (rank == op->root) break;
-            memcpy(own->out, room->ops[op->root]->pieces[p].in, bytes);
+            memmove(own->out, room->ops[op->root]->pieces[p].in, bytes);
             break;
         case DP_COLLECTIVE_ALLGATHER:
             for (int from = 0; from < room->ranks; from++) {

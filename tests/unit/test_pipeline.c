@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <math.h>
-#include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
@@ -457,6 +457,79 @@ static void pipeline_overlaps_many_launches(void **unused)
     free(ops);
 }
 
+/* Creates a pipeline with a recorder, moves one tensor through a slot and one in place. */
+static void move_two_recorded(const char *dir)
+{
+    dp_config_t config = {.fusion_bytes = 100000, .fusion_slots = 1};
+    dp_pipeline_callbacks_t callbacks = {NULL, never_done, never_launched};
+    fake_room_t *room = fake_room_create(1);
+    static float values[300];
+    const dp_pipeline_tensor_t tensor = {values, values, 300, DP_F32};
+    dp_pipeline_t *pipeline;
+    dp_device_t *device;
+    dp_engine_t *engine;
+    dp_trace_t *trace;
+    dp_error_t error;
+
+    assert_int_equal(dp_trace_create(dir, 0, 1, "here", 1 << 20, &trace, &error), DP_OK);
+    assert_int_equal(dp_device_host_create(0, NULL, &device), DP_OK);
+    engine = fake_engine_create(room, device, 0, 1);
+    assert_int_equal(
+        dp_pipeline_create(&config, 0, 1, device, engine, NULL, trace, &callbacks, &pipeline),
+        DP_OK);
+    for (int i = 0; i < 2; i++) {
+        dp_pipeline_launch_t *launch = malloc(sizeof(*launch));
+        dp_pipeline_item_t *item = calloc(1, sizeof(*item));
+
+        *item = (dp_pipeline_item_t){.name = i == 0 ? "wte" : "wpe",
+                                     .prescale = 1.0,
+                                     .postscale = 1.0,
+                                     .in_place = i,
+                                     .tensors = &tensor,
+                                     .tensor_count = 1};
+        *launch =
+            (dp_pipeline_launch_t){.sequence = 7 + (uint64_t)i, .items = item, .item_count = 1};
+        dp_pipeline_submit(pipeline, launch);
+    }
+    dp_pipeline_destroy(pipeline);
+    engine->ops->destroy(engine);
+    dp_device_destroy(device);
+    fake_room_destroy(room);
+    dp_trace_destroy(trace, 1);
+}
+
+static void pipeline_records_its_stages(void **unused)
+{
+    char dir[] = "/tmp/dp-test-XXXXXX", path[64], name[64];
+    int seen[2][DP_TRACE_KIND_COUNT] = {{0}};
+    dp_trace_file_t file;
+    dp_error_t error;
+
+    (void)unused;
+    assert_non_null(mkdtemp(dir));
+    move_two_recorded(dir);
+    snprintf(path, sizeof(path), "%s/trace.0.dpt", dir);
+    assert_int_equal(dp_trace_file_open(path, &file, &error), DP_OK);
+    for (size_t i = 0; i < file.event_count; i++) {
+        const dp_trace_record_t *record = &file.events[i].record;
+
+        assert_true(record->bucket == 7 || record->bucket == 8);
+        assert_int_equal(record->bytes, 1200);
+        assert_int_equal(record->aux, 1);
+        dp_trace_file_name(&file, record->name, name, sizeof(name));
+        assert_string_equal(name, record->bucket == 7 ? "wte" : "wpe");
+        seen[record->bucket - 7][record->kind]++;
+    }
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(seen[i][DP_TRACE_PACK], i == 0);
+        assert_int_equal(seen[i][DP_TRACE_WIRE], 1);
+        assert_int_equal(seen[i][DP_TRACE_UNPACK], i == 0);
+    }
+    dp_trace_file_close(&file);
+    remove(path);
+    remove(dir);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -475,6 +548,7 @@ int main(void)
         cmocka_unit_test(pipeline_creation_survives_every_failed_allocation),
         cmocka_unit_test(pipeline_launch_survives_every_failed_allocation),
         cmocka_unit_test(pipeline_overlaps_many_launches),
+        cmocka_unit_test(pipeline_records_its_stages),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
