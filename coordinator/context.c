@@ -280,6 +280,8 @@ static dp_status_t build(dp_context_t *context, int use_loopback, dp_error_t *er
                                  config->trace_bytes, &context->trace, &warning);
         if (status != DP_OK || warning.text[0] != '\0')
             dp_log_warn(&context->log, "%s", warning.text);
+        context->agree_lane = dp_trace_lane(context->trace, "negotiation",
+                                            DP_TRACE_LANE_COORDINATOR);
     }
     status = use_loopback
                  ? dp_transport_loopback_create(context->rank, context->bootstrap->tag,

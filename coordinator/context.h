@@ -82,6 +82,7 @@ struct dp_context {
     dp_engine_t *engine;
     dp_pipeline_t *pipeline;
     dp_loop_t *loop;
+    dp_trace_lane_t *agree_lane; /* coordinator thread only */
     uint64_t wait_spin_ns; /* how long a waiter polls before it sleeps */
 
     pthread_mutex_t lock;

@@ -208,6 +208,14 @@ void dp_on_launch(void *user, uint64_t sequence, const dp_launch_entry_t *entrie
                                         .input_hash = request->input_hash,
                                         .submit_ns = request->submit_ns,
                                         .agree_ns = now};
+        dp_trace_record(context->agree_lane,
+                        (dp_trace_record_t){.kind = DP_TRACE_AGREE,
+                                            .start_ns = request->submit_ns,
+                                            .duration_ns = now - request->submit_ns,
+                                            .bucket = sequence,
+                                            .id = request->ticket + 1,
+                                            .bytes = request->bytes,
+                                            .name = request->entry->trace_name});
         request->entry->pending = NULL;
         atomic_store(&request->agree_ns, now);
         atomic_store(&request->state, DP_REQUEST_LAUNCHED);
@@ -236,9 +244,8 @@ void dp_on_fatal(void *user, dp_status_t status, int culprit, const char *text)
 {
     dp_context_t *context = user;
     const char *kept = dp_context_text(context, text);
-    dp_trace_lane_t *lane = dp_trace_thread_lane(context->trace);
 
-    dp_trace_instant(lane, (dp_trace_record_t){.kind = DP_TRACE_FAULT,
+    dp_trace_instant(context->agree_lane, (dp_trace_record_t){.kind = DP_TRACE_FAULT,
                                                .name = dp_trace_name(context->trace, kept),
                                                .aux = (uint32_t)(culprit + 1) & DP_TRACE_AUX_MAX});
     dp_log_error(&context->log, "%s", kept);

@@ -108,9 +108,10 @@ static dp_status_t list_buckets(work_t *work)
     uint64_t *numbers = malloc((work->timeline->event_count + 1) * sizeof(*numbers));
 
     if (numbers == NULL) return DP_ERR_NO_MEMORY;
-    for (size_t i = 0; i < work->timeline->event_count; i++)
+    for (size_t i = 0; i < work->timeline->event_count; i++) {
         if (work->timeline->events[i].bucket != 0)
             numbers[count++] = work->timeline->events[i].bucket;
+    }
     qsort(numbers, count, sizeof(*numbers), compare_u64);
     for (size_t i = 0; i < count; i++)
         if (kept == 0 || numbers[kept - 1] != numbers[i]) numbers[kept++] = numbers[i];
@@ -224,9 +225,10 @@ static dp_status_t list_busy(work_t *work)
         work->longest_busy[event->rank] =
             DP_MAX(work->longest_busy[event->rank], event->duration_ns);
     }
-    for (size_t r = 0; r < work->timeline->rank_count; r++)
+    for (size_t r = 0; r < work->timeline->rank_count; r++) {
         if (work->busy[r].count > 0)
             qsort(work->busy[r].items, work->busy[r].count, sizeof(interval_t), compare_intervals);
+    }
     return DP_OK;
 }
 
@@ -240,10 +242,11 @@ static size_t first_busy(const work_t *work, int32_t rank, uint64_t start)
     while (low < high) {
         size_t middle = (low + high) / 2;
 
-        if (busy->items[middle].start < from)
+        if (busy->items[middle].start < from) {
             low = middle + 1;
-        else
+        } else {
             high = middle;
+        }
     }
     return low;
 }
@@ -317,10 +320,11 @@ static void attribute(work_t *work, uint64_t start, uint64_t end, dp_step_cell_t
             why = item->why;
             bucket = item->bucket;
         }
-        if (why == WHY_COUNT)
+        if (why == WHY_COUNT) {
             cell->part[DP_PART_OTHER] += (double)(until - from);
-        else
+        } else {
             cell->part[parts[why]] += (double)(until - from);
+        }
         if (why == WHY_WIRE && bucket != UINT32_MAX) exposed[bucket] += (double)(until - from);
     }
 }
@@ -398,9 +402,10 @@ static dp_status_t list_steps(work_t *work)
 
     out->steps = malloc((timeline->event_count + 1) * sizeof(*out->steps));
     if (out->steps == NULL) return DP_ERR_NO_MEMORY;
-    for (size_t i = 0; i < timeline->event_count; i++)
+    for (size_t i = 0; i < timeline->event_count; i++) {
         if (timeline->events[i].kind == DP_TRACE_STEP && !timeline->events[i].is_open)
             out->steps[count++] = timeline->events[i].id;
+    }
     qsort(out->steps, count, sizeof(*out->steps), compare_u64);
     for (size_t i = 0; i < count; i++)
         if (kept == 0 || out->steps[kept - 1] != out->steps[i]) out->steps[kept++] = out->steps[i];
@@ -520,9 +525,10 @@ static dp_status_t split_step(work_t *work, uint64_t start, uint64_t end, thread
     has_spans = outside.count > 0;
     in_dp = covered(&inside);
     outside_dp = (double)(end - start) - in_dp;
-    for (size_t i = 0; i < inside.count && status == DP_OK; i++)
+    for (size_t i = 0; i < inside.count && status == DP_OK; i++) {
         if (!add_interval(&outside, inside.items[i].start, inside.items[i].end, 0, 0))
             status = DP_ERR_NO_MEMORY;
+    }
     cell->part[DP_PART_COMPUTE] = outside_dp;
     if (has_spans) cell->part[DP_PART_COMPUTE] = DP_MAX(covered(&outside) - in_dp, 0.0);
     cell->part[DP_PART_GAPS] = DP_MAX(outside_dp - cell->part[DP_PART_COMPUTE], 0.0);
@@ -573,9 +579,10 @@ static dp_status_t split_rank(work_t *work, int32_t rank, double *exposed)
     thread_rows_t dp, spans, peers;
     dp_status_t status = DP_OK;
 
-    for (size_t i = 0; i < timeline->row_count && status == DP_OK; i++)
+    for (size_t i = 0; i < timeline->row_count && status == DP_OK; i++) {
         if (timeline->rows[i].rank == rank && timeline->rows[i].row_class == DP_ROW_STEPS)
             status = split_row(work, &timeline->rows[i], exposed);
+    }
     if (status == DP_OK && !work->out->has_steps && work->out->step_count == 1) {
         dp_step_cell_t *cell = &work->out->cells[rank];
 

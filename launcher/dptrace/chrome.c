@@ -111,9 +111,10 @@ static void write_event(const dp_timeline_t *timeline, const dp_timeline_event_t
     write_us(file, event->duration_ns);
     fprintf(file, ",\"args\":{\"bucket\":%" PRIu64 ",\"id\":%" PRIu64 ",\"bytes\":%" PRIu64,
             event->bucket, event->id, event->bytes);
-    if (event->aux != 0)
+    if (event->aux != 0) {
         fprintf(file, ",\"%s\":%u", event->kind == DP_TRACE_WAIT_RANK ? "rank" : "tensors",
                 event->aux);
+    }
     if (event->kind == DP_TRACE_WIRE && event->duration_ns > 0)
         fprintf(file, ",\"GB_per_s\":%.3f", (double)event->bytes / (double)event->duration_ns);
     fputs("}}", file);

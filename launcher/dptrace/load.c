@@ -324,11 +324,12 @@ static dp_status_t list_recorders(const char *path, char ***paths, size_t *count
         (*count)++;
     }
     closedir(directory);
-    if (*count == 0)
+    if (*count == 0) {
         return dp_error_set(error, DP_ERR_INVALID,
                             "%s: no recorders (trace.RANK.dpt); they are removed after a "
                             "successful job unless --timeline was given",
                             path);
+    }
     qsort(*paths, *count, sizeof(**paths), compare_paths);
     return DP_OK;
 }
@@ -338,14 +339,16 @@ static dp_status_t check_job(const dp_timeline_t *timeline, const char *path,
                              const dp_trace_file_t *file, dp_error_t *error)
 {
     for (size_t i = 0; i < timeline->rank_count; i++) {
-        if (timeline->ranks[i].rank == file->rank)
+        if (timeline->ranks[i].rank == file->rank) {
             return dp_error_set(error, DP_ERR_INVALID, "%s: rank %d is in another file too", path,
                                 file->rank);
-        if (timeline->ranks[i].size != file->size)
+        }
+        if (timeline->ranks[i].size != file->size) {
             return dp_error_set(error, DP_ERR_INVALID,
                                 "%s: rank %d of %d, but rank %d is of %d; recorders of two jobs",
                                 path, file->rank, file->size, timeline->ranks[i].rank,
                                 timeline->ranks[i].size);
+        }
     }
     return DP_OK;
 }
@@ -366,7 +369,8 @@ dp_status_t dp_recorders_read(const char *path, int is_directory, dp_timeline_t 
         count = paths != NULL && paths[0] != NULL;
         status = count == 1 ? DP_OK : dp_error_set(error, DP_ERR_NO_MEMORY, "no memory");
     }
-    if (status == DP_OK) status = dp_trace_file_open(paths[0], &first, error);
+    if (paths == NULL) count = 0;
+    if (status == DP_OK && count > 0) status = dp_trace_file_open(paths[0], &first, error);
     for (size_t i = 0; i < count && status == DP_OK; i++) {
         const dp_trace_file_t *current = i == 0 ? &first : &file;
 
@@ -428,19 +432,20 @@ static dp_status_t load_file(const char *path, dp_timeline_t *timeline, dp_error
     size_t bytes, start;
 
     status = read_whole(path, &data, &bytes, error);
-    if (status != DP_OK) return status;
+    if (status != DP_OK || data == NULL) return status;
     if (bytes >= sizeof(magic)) memcpy(&magic, data, sizeof(magic));
     for (start = 0; start < bytes && strchr(" \t\r\n", data[start]) != NULL; start++)
         continue;
-    if (magic == DP_TRACE_MAGIC)
+    if (magic == DP_TRACE_MAGIC) {
         status = dp_recorders_read(path, 0, timeline, error);
-    else if (start < bytes && (data[start] == '{' || data[start] == '['))
+    } else if (start < bytes && (data[start] == '{' || data[start] == '[')) {
         status = dp_error_set(error, DP_ERR_INVALID,
                               "%s: JSON is for other viewers; give dptrace the run directory or a "
                               "merged .pftrace file",
                               path);
-    else
+    } else {
         status = dp_perfetto_parse(data, bytes, path, timeline, error);
+    }
     free(data);
     return status;
 }
@@ -454,10 +459,11 @@ dp_status_t dp_timeline_load(const char *path, const dp_step_window_t *window,
     dp_timeline_init(timeline);
     if (stat(path, &info) != 0)
         return dp_error_set(error, DP_ERR_SYSTEM, "%s: %s", path, strerror(errno));
-    if (S_ISDIR(info.st_mode))
+    if (S_ISDIR(info.st_mode)) {
         status = dp_recorders_read(path, 1, timeline, error);
-    else
+    } else {
         status = load_file(path, timeline, error);
+    }
     if (status == DP_OK) status = dp_timeline_finish(timeline, window, error);
     if (status != DP_OK) dp_timeline_fini(timeline);
     return status;

@@ -75,9 +75,10 @@ static int run_merge(const arguments_t *arguments)
                          : dp_perfetto_write(&timeline, output.file);
         status = dp_output_close(&output, status, &error);
     }
-    if (status == DP_OK && strcmp(path, "-") != 0)
+    if (status == DP_OK && strcmp(path, "-") != 0) {
         fprintf(stderr, "%s: %zu ranks, %zu events, %.3f s\n", path, timeline.rank_count,
                 timeline.event_count, (double)timeline.end_ns / 1e9);
+    }
     dp_timeline_fini(&timeline);
     return status == DP_OK ? EXIT_SUCCESS : fail(&error);
 }
@@ -102,10 +103,11 @@ static int run_report(const arguments_t *arguments)
     }
     status = dp_output_open(arguments->output != NULL ? arguments->output : "-", &output, &error);
     if (status == DP_OK) {
-        if (arguments->json)
+        if (arguments->json) {
             dp_report_json(&timeline, &analysis, output.file);
-        else
+        } else {
             dp_report_text(&timeline, &analysis, arguments->input, output.file);
+        }
         status = dp_output_close(&output, status, &error);
     }
     dp_analysis_fini(&analysis);
@@ -168,9 +170,10 @@ static int run_view(const arguments_t *arguments)
         status = dp_view_write(&timeline, &analysis, arguments->input, output.file);
         status = dp_output_close(&output, status, &error);
     }
-    if (status == DP_OK && strcmp(path, "-") != 0)
+    if (status == DP_OK && strcmp(path, "-") != 0) {
         fprintf(stderr, "%s: %zu ranks, %zu events; open it in a browser\n", path,
                 timeline.rank_count, timeline.event_count);
+    }
     if (status == DP_OK && arguments->open) open_page(path);
     dp_analysis_fini(&analysis);
     dp_timeline_fini(&timeline);
@@ -213,17 +216,19 @@ static int run_info(const arguments_t *arguments)
                rank->host, rank->pid, events, rank->dropped);
         if (events > 0) printf(", %.6f-%.6f s", (double)from / 1e9, (double)until / 1e9);
         if (first != UINT64_MAX) printf(", steps %" PRIu64 "-%" PRIu64, first, last);
-        if (rank->clock_error_ns == UINT64_MAX)
+        if (rank->clock_error_ns == UINT64_MAX) {
             printf(", clock not measured");
-        else
+        } else {
             printf(", clock error <= %.1f us", (double)rank->clock_error_ns / 1e3);
+        }
         if (open > 0) printf(", %zu unfinished", open);
         if (rank->bad > 0) printf(", %" PRIu64 " unreadable", rank->bad);
         printf("%s\n", rank->is_closed ? "" : ", not closed (killed, or running)");
     }
-    for (int i = 0; i < DP_TRACE_KIND_COUNT; i++)
+    for (int i = 0; i < DP_TRACE_KIND_COUNT; i++) {
         if (kinds[i] > 0)
             printf("  %-10s %" PRIu64 "\n", dp_trace_kind_name((dp_trace_kind_t)i), kinds[i]);
+    }
     dp_timeline_fini(&timeline);
     return fflush(stdout) == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
@@ -278,6 +283,33 @@ static const command_t *find_command(const char *name)
     return NULL;
 }
 
+static const struct option long_options[] = {{"output", required_argument, NULL, 'o'},
+                                             {"steps", required_argument, NULL, 's'},
+                                             {"format", required_argument, NULL, 'f'},
+                                             {"json", no_argument, NULL, 'j'},
+                                             {"open", no_argument, NULL, 'O'},
+                                             {"help", no_argument, NULL, 'h'},
+                                             {NULL, 0, NULL, 0}};
+
+/* What getopt did not know or found incomplete, with the nearest name that it does know. */
+static void refuse_option(const command_t *command, int letter, const char *word)
+{
+    const char *names[DP_ARRAY_LEN(long_options) - 1];
+    const char *nearest = NULL;
+
+    for (size_t i = 0; i < DP_ARRAY_LEN(names); i++)
+        names[i] = long_options[i].name;
+    if (letter == ':') {
+        fprintf(stderr, "dptrace %s: %s needs a value\n", command->name, word);
+        return;
+    }
+    if (strncmp(word, "--", 2) == 0)
+        nearest = dp_nearest_name(word + 2, names, DP_ARRAY_LEN(names));
+    fprintf(stderr, "dptrace %s: unknown option %s%s%s%s\n", command->name, word,
+            nearest != NULL ? ", did you mean --" : "", nearest != NULL ? nearest : "",
+            nearest != NULL ? "?" : "");
+}
+
 /* 0: go on; otherwise the exit code plus one. */
 static int parse_option(const command_t *command, int letter, arguments_t *arguments)
 {
@@ -287,7 +319,6 @@ static int parse_option(const command_t *command, int letter, arguments_t *argum
         fputs(command->usage, stdout);
         return EXIT_SUCCESS + 1;
     }
-    if (letter == '?' || letter == ':') return EXIT_USAGE + 1;
     if (strchr(command->options, letter) == NULL) {
         fprintf(stderr, "dptrace %s: does not take this option; usage:\n%s", command->name,
                 command->usage);
@@ -312,13 +343,6 @@ static int parse_option(const command_t *command, int letter, arguments_t *argum
 
 int main(int argc, char **argv)
 {
-    static const struct option options[] = {{"output", required_argument, NULL, 'o'},
-                                            {"steps", required_argument, NULL, 's'},
-                                            {"format", required_argument, NULL, 'f'},
-                                            {"json", no_argument, NULL, 'j'},
-                                            {"open", no_argument, NULL, 'O'},
-                                            {"help", no_argument, NULL, 'h'},
-                                            {NULL, 0, NULL, 0}};
     arguments_t arguments = {.input = NULL};
     const command_t *command;
     int letter, code;
@@ -338,8 +362,12 @@ int main(int argc, char **argv)
     }
     command = find_command(argv[1]);
     if (command == NULL) return EXIT_USAGE;
-    argv[1] = argv[0]; /* what getopt names in its messages */
-    while ((letter = getopt_long(argc - 1, argv + 1, "o:s:h", options, NULL)) != -1) {
+    argv[1] = argv[0];
+    while ((letter = getopt_long(argc - 1, argv + 1, ":o:s:h", long_options, NULL)) != -1) {
+        if (letter == '?' || letter == ':') {
+            refuse_option(command, letter, argv[optind]); /* one back in argv + 1 */
+            return EXIT_USAGE;
+        }
         code = parse_option(command, letter, &arguments);
         if (code != 0) return code - 1;
     }

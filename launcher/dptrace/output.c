@@ -51,9 +51,10 @@ dp_status_t dp_output_close(dp_output_t *output, dp_status_t status, dp_error_t 
         bad = 1;
         code = errno;
     }
-    if (status == DP_OK && bad)
+    if (status == DP_OK && bad) {
         status = dp_error_set(error, DP_ERR_SYSTEM, "%s: cannot write: %s", output->path,
                               strerror(code));
+    }
     if (status != DP_OK && output->temporary != NULL) unlink(output->temporary);
     free(output->temporary);
     output->temporary = NULL;
@@ -67,14 +68,15 @@ void dp_json_string(FILE *file, const char *text)
         size_t length = dp_utf8_length(text);
         unsigned char c = (unsigned char)*text;
 
-        if (length == 0)
+        if (length == 0) {
             fputs("\\ufffd", file);
-        else if (c == '"' || c == '\\')
+        } else if (c == '"' || c == '\\') {
             fprintf(file, "\\%c", c);
-        else if (c < 0x20 || c == 0x7f || c == '<') /* '<': the text may end up inside a page */
+        } else if (c < 0x20 || c == 0x7f || c == '<') { /* '<': the text may end up inside a page */
             fprintf(file, "\\u%04x", c);
-        else
+        } else {
             fwrite(text, 1, length, file);
+        }
         text += length > 0 ? length : 1;
     }
     fputc('"', file);

@@ -37,7 +37,7 @@ typedef struct track {
 typedef struct parser {
     dp_timeline_t *timeline;
     sequence_t *sequences;
-    size_t sequence_count;
+    size_t sequence_count, sequence_room;
     track_t *tracks;
     size_t track_count, track_room;
     uint32_t *track_slots; /* hash of uuid: index + 1 */
@@ -120,26 +120,19 @@ fail:
 
 static sequence_t *get_sequence(parser_t *parser, uint64_t id)
 {
-    size_t count = parser->sequence_count;
-    sequence_t *grown;
-
     if (id >= SEQUENCES_MAX) {
         parser->is_bad = 1;
         return NULL;
     }
-    if (id < count) return &parser->sequences[id];
-    count = DP_MAX((size_t)id + 1, count * 2);
-    grown = realloc(parser->sequences, count * sizeof(*grown));
-    if (grown == NULL) {
-        parser->is_short_of_memory = 1;
-        return NULL;
+    while (parser->sequence_count <= id) {
+        if (!dp_grow(&parser->sequences, parser->sequence_count, &parser->sequence_room,
+                     sizeof(*parser->sequences))) {
+            parser->is_short_of_memory = 1;
+            return NULL;
+        }
+        parser->sequences[parser->sequence_count++] = (sequence_t){.rank = -1};
     }
-    memset(grown + parser->sequence_count, 0, (count - parser->sequence_count) * sizeof(*grown));
-    for (size_t i = parser->sequence_count; i < count; i++)
-        grown[i].rank = -1;
-    parser->sequences = grown;
-    parser->sequence_count = count;
-    return &grown[id];
+    return &parser->sequences[id];
 }
 
 static void set_name(parser_t *parser, sequence_t *sequence, uint64_t iid, const char *text)
@@ -180,13 +173,15 @@ static void read_interned(parser_t *parser, sequence_t *sequence, const uint8_t 
         if (list.field == INTERNED_NAMES) set_name(parser, sequence, iid, text);
         if (list.field == INTERNED_CATEGORIES && iid <= DP_TRACE_KIND_COUNT) {
             if (strcmp(text, DP_RECORDER_CATEGORY) == 0) sequence->recorder_iid = (uint8_t)iid;
-            for (int i = 1; i < DP_TRACE_KIND_COUNT; i++)
+            for (int i = 1; i < DP_TRACE_KIND_COUNT; i++) {
                 if (strcmp(text, dp_trace_kind_name((dp_trace_kind_t)i)) == 0)
                     sequence->kinds[iid] = (uint8_t)i;
+            }
         }
-        if (list.field == INTERNED_ANNOTATIONS && iid < DP_NOTE_COUNT)
+        if (list.field == INTERNED_ANNOTATIONS && iid < DP_NOTE_COUNT) {
             for (int i = 1; i < DP_NOTE_COUNT; i++)
                 if (strcmp(text, dp_annotation_names[i]) == 0) sequence->notes[iid] = (uint8_t)i;
+        }
     }
     parser->is_bad |= list.failed;
 }
@@ -421,17 +416,18 @@ dp_status_t dp_perfetto_parse(const uint8_t *data, size_t bytes, const char *wha
         packets++;
         read_packet(&parser, reader.span, reader.span_bytes);
     }
-    if (parser.is_short_of_memory)
+    if (parser.is_short_of_memory) {
         status = dp_error_set(error, DP_ERR_NO_MEMORY, "%s: no memory", what);
-    else if (packets == 0)
+    } else if (packets == 0) {
         status = dp_error_set(error, DP_ERR_INVALID,
                               "%s: neither a recorder (.dpt) nor a merged Perfetto trace", what);
-    else if ((parser.is_bad || reader.failed) && timeline->rank_count > 0)
+    } else if ((parser.is_bad || reader.failed) && timeline->rank_count > 0) {
         status = dp_error_set(error, DP_ERR_INVALID, "%s: damaged or cut short at byte %zu of %zu",
                               what, reader.at, bytes);
-    else if (parser.is_bad || reader.failed || timeline->rank_count == 0)
+    } else if (parser.is_bad || reader.failed || timeline->rank_count == 0) {
         status =
             dp_error_set(error, DP_ERR_INVALID, "%s: not a trace that dptrace merge wrote", what);
+    }
     for (size_t i = 0; i < parser.sequence_count; i++)
         free(parser.sequences[i].names);
     free(parser.sequences);

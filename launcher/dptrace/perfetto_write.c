@@ -189,10 +189,11 @@ static void write_name(writer_t *writer, const dp_timeline_event_t *event)
     char text[64];
 
     if (event->kind == DP_TRACE_STEP || event->kind == DP_TRACE_WAIT_RANK) {
-        if (event->kind == DP_TRACE_STEP)
+        if (event->kind == DP_TRACE_STEP) {
             snprintf(text, sizeof(text), "step %llu", (unsigned long long)event->id);
-        else
+        } else {
             snprintf(text, sizeof(text), "waiting for rank %u", event->aux);
+        }
         dp_proto_text(&writer->event, EVENT_NAME, text);
         return;
     }
@@ -212,10 +213,11 @@ static void write_notes(writer_t *writer, const dp_timeline_event_t *event)
     if (event->bucket != 0) note_uint(writer, DP_NOTE_BUCKET, event->bucket);
     if (event->id != 0 || event->kind == DP_TRACE_STEP) note_uint(writer, DP_NOTE_ID, event->id);
     if (event->bytes != 0) note_uint(writer, DP_NOTE_BYTES, event->bytes);
-    if (event->kind == DP_TRACE_WAIT_RANK || event->kind == DP_TRACE_FAULT)
+    if (event->kind == DP_TRACE_WAIT_RANK || event->kind == DP_TRACE_FAULT) {
         note_uint(writer, DP_NOTE_RANK, event->aux);
-    else if (event->aux != 0)
+    } else if (event->aux != 0) {
         note_uint(writer, DP_NOTE_TENSORS, event->aux);
+    }
     if (event->lane != 0) note_uint(writer, DP_NOTE_LANE, event->lane);
     if (event->is_open) note_uint(writer, DP_NOTE_OPEN, 1);
     if (event->kind == DP_TRACE_WIRE && event->duration_ns > 0)
@@ -284,10 +286,11 @@ static void write_row_events(writer_t *writer, uint32_t index)
         }
         write_begin(writer, event);
         if (!is_span(event)) continue;
-        if (event->duration_ns > 0 && depth < DEPTH_MAX)
+        if (event->duration_ns > 0 && depth < DEPTH_MAX) {
             ends[depth++] = event->start_ns + event->duration_ns;
-        else
+        } else {
             write_end(writer, index, event->start_ns);
+        }
     }
     while (depth > 0)
         write_end(writer, index, ends[--depth]);

@@ -55,10 +55,11 @@ static void name_bucket(const dp_timeline_t *timeline, const dp_bucket_group_t *
 {
     const char *name = group->name != 0 ? timeline->strings[group->name] : "(unnamed)";
 
-    if (group->tensors > 1)
+    if (group->tensors > 1) {
         snprintf(text, room, "%.60s +%u", name, group->tensors - 1);
-    else
+    } else {
         snprintf(text, room, "%.60s", name);
+    }
 }
 
 static void write_head(const dp_timeline_t *timeline, const dp_analysis_t *analysis,
@@ -72,15 +73,17 @@ static void write_head(const dp_timeline_t *timeline, const dp_analysis_t *analy
     if (timeline->rank_count > 0 && (size_t)timeline->ranks[0].size > timeline->rank_count)
         fprintf(file, " of %d", timeline->ranks[0].size);
     fprintf(file, ", %zu host%s", hosts, hosts == 1 ? "" : "s");
-    if (analysis->has_steps)
+    if (analysis->has_steps) {
         fprintf(file, ", steps %" PRIu64 "-%" PRIu64, analysis->steps[0],
                 analysis->steps[analysis->step_count - 1]);
-    else
+    } else {
         fputs(", no steps marked: the whole recording counts as one", file);
-    if (error == UINT64_MAX)
+    }
+    if (error == UINT64_MAX) {
         fputs(", clocks of the hosts not measured", file);
-    else
+    } else {
         fprintf(file, ", clock error <= %.0f us", (double)error / 1e3);
+    }
     fprintf(file, ", dropped %" PRIu64 "\n", dropped(timeline));
 }
 
@@ -100,11 +103,12 @@ static void write_parts(const dp_analysis_t *analysis, FILE *file)
     }
     fprintf(file, "  %-13s %9.2f ms %6.1f%%\n", "sum", ms(analysis->step_ns),
             analysis->step_ns > 0 ? 100.0 : 0.0);
-    if (analysis->transfer_ns > 0)
+    if (analysis->transfer_ns > 0) {
         fprintf(file, "communication %.2f ms per step, %.1f%% hidden", ms(analysis->transfer_ns),
                 analysis->hidden * 100);
-    else
+    } else {
         fputs("communication none recorded", file);
+    }
     if (analysis->peer_ns > 0)
         fprintf(file, "; %.2f ms on the wire waiting for other ranks' data", ms(analysis->peer_ns));
     fputc('\n', file);
@@ -122,9 +126,10 @@ static void write_groups(const dp_timeline_t *timeline, const dp_analysis_t *ana
 
         name_bucket(timeline, group, name, sizeof(name));
         last[0] = '\0';
-        if (group->last_rank >= 0)
+        if (group->last_rank >= 0) {
             snprintf(last, sizeof(last), "r%d %zu/%zu", timeline->ranks[group->last_rank].rank,
                      group->last_count, group->launches);
+        }
         fprintf(file, "%-28.28s %8zu %9.3f %9.3f %8.2f %11.3f  %s\n", name, group->launches,
                 (double)group->bytes / 1e6, ms(group->wire_ns), group->gb_per_s,
                 ms(group->exposed_ns), last);
@@ -149,9 +154,10 @@ static void write_stragglers(const dp_timeline_t *timeline, const dp_analysis_t 
         if (straggler->last_count == 0) continue;
         fprintf(file, "%-10s r%d %s: last %zu/%zu, +%.2f ms", i == 0 ? "straggler" : "", rank->rank,
                 rank->host, straggler->last_count, straggler->bucket_count, ms(straggler->late_ns));
-        if (span_stands_out(analysis, straggler))
+        if (span_stands_out(analysis, straggler)) {
             fprintf(file, "; \"%s\" +%.2f ms a step", timeline->strings[straggler->slow_span],
                     ms(straggler->slow_ns));
+        }
         fputc('\n', file);
     }
 }
@@ -185,14 +191,15 @@ static size_t collect_advice(const dp_timeline_t *timeline, const dp_analysis_t 
         int is_span = span_stands_out(analysis, worst);
 
         list[count].gain_ns = part[DP_PART_SKEW];
-        if (is_one)
+        if (is_one) {
             snprintf(list[count].text, sizeof(list[count].text),
                      "find out why rank %d on %.60s is late%s%.60s%s", rank->rank, rank->host,
                      is_span ? " (in \"" : "", is_span ? timeline->strings[worst->slow_span] : "",
                      is_span ? "\")" : "");
-        else
+        } else {
             snprintf(list[count].text, sizeof(list[count].text),
                      "ranks take turns being late: uneven batches, or noise on the machines");
+        }
         count++;
     }
     if (part[DP_PART_WIRE] > threshold && analysis->group_count > 0) {
@@ -239,15 +246,18 @@ void dp_report_text(const dp_timeline_t *timeline, const dp_analysis_t *analysis
     write_parts(analysis, file);
     write_groups(timeline, analysis, file);
     write_stragglers(timeline, analysis, file);
-    for (size_t i = 0; i < timeline->rank_count; i++)
-        if (!timeline->ranks[i].is_closed)
+    for (size_t i = 0; i < timeline->rank_count; i++) {
+        if (!timeline->ranks[i].is_closed) {
             fprintf(file,
                     "unclosed   r%d %s: its recorder ends in the middle (killed, or running)\n",
                     timeline->ranks[i].rank, timeline->ranks[i].host);
+        }
+    }
     count = collect_advice(timeline, analysis, list);
-    for (size_t i = 0; i < count && i < 3; i++)
+    for (size_t i = 0; i < count && i < 3; i++) {
         fprintf(file, "%-10s %s (<= %.2f ms)\n", i == 0 ? "first" : "then", list[i].text,
                 ms(list[i].gain_ns));
+    }
     if (count == 0)
         fputs("first      nothing of ours costs 1% of a step: make compute faster\n", file);
 }
@@ -328,10 +338,11 @@ void dp_report_json(const dp_timeline_t *timeline, const dp_analysis_t *analysis
 
     fputs("{", file);
     json_ranks(timeline, file);
-    if (error == UINT64_MAX)
+    if (error == UINT64_MAX) {
         fputs("\"clock_error_us\":null,", file);
-    else
+    } else {
         fprintf(file, "\"clock_error_us\":%.3f,", (double)error / 1e3);
+    }
     fprintf(file,
             "\"dropped\":%" PRIu64 ",\"has_steps\":%s,\"step_count\":%zu,\n"
             "\"step_ms\":{\"mean\":%.6f,\"p50\":%.6f,\"p99\":%.6f},\n\"parts_ms\":",

@@ -83,8 +83,8 @@ static dp_status_t summarise_steps(dp_analysis_t *out)
 
 static int compare_group_keys(const void *a, const void *b)
 {
-    const dp_bucket_stat_t *left = *(dp_bucket_stat_t *const *)a;
-    const dp_bucket_stat_t *right = *(dp_bucket_stat_t *const *)b;
+    const dp_bucket_stat_t *left = *(void *const *)a;
+    const dp_bucket_stat_t *right = *(void *const *)b;
 
     if (left->bytes != right->bytes) return left->bytes > right->bytes ? -1 : 1;
     if (left->name != right->name) return left->name < right->name ? -1 : 1;
@@ -99,27 +99,30 @@ static int compare_groups(const void *a, const void *b)
     return (left->bytes < right->bytes) - (left->bytes > right->bytes);
 }
 
-/* Fills one group from its launches. wire and last are scratch. */
-static void fill_group(const dp_analysis_t *out, dp_bucket_stat_t *const *stats, size_t count,
-                       double *wire, size_t *last, dp_bucket_group_t *group)
+/* Fills one group from its launches, pointers to dp_bucket_stat_t. wire and last are scratch. */
+static void fill_group(const dp_analysis_t *out, void *const *stats, size_t count, double *wire,
+                       size_t *last, dp_bucket_group_t *group)
 {
+    const dp_bucket_stat_t *first = stats[0];
     double ranks = (double)out->rank_count;
     size_t timed = 0;
 
-    *group = (dp_bucket_group_t){.name = stats[0]->name,
-                                 .tensors = stats[0]->tensors,
-                                 .bytes = stats[0]->bytes,
+    *group = (dp_bucket_group_t){.name = first->name,
+                                 .tensors = first->tensors,
+                                 .bytes = first->bytes,
                                  .launches = count,
                                  .last_rank = -1};
     memset(last, 0, out->rank_count * sizeof(*last));
     for (size_t i = 0; i < count; i++) {
-        if (stats[i]->wire_ns > 0) wire[timed++] = (double)stats[i]->wire_ns;
-        group->exposed_ns += stats[i]->exposed_ns;
-        if (stats[i]->last_rank < 0) continue;
-        last[stats[i]->last_rank]++;
-        if (last[stats[i]->last_rank] <= group->last_count) continue;
-        group->last_count = last[stats[i]->last_rank];
-        group->last_rank = stats[i]->last_rank;
+        const dp_bucket_stat_t *stat = stats[i];
+
+        if (stat->wire_ns > 0) wire[timed++] = (double)stat->wire_ns;
+        group->exposed_ns += stat->exposed_ns;
+        if (stat->last_rank < 0) continue;
+        last[stat->last_rank]++;
+        if (last[stat->last_rank] <= group->last_count) continue;
+        group->last_count = last[stat->last_rank];
+        group->last_rank = stat->last_rank;
     }
     group->exposed_ns /= (double)DP_MAX(out->step_count, (size_t)1);
     qsort(wire, timed, sizeof(*wire), compare_doubles);
@@ -132,7 +135,7 @@ static void fill_group(const dp_analysis_t *out, dp_bucket_stat_t *const *stats,
 static dp_status_t group_buckets(dp_analysis_t *out)
 {
     size_t room = 0, count = out->bucket_count;
-    dp_bucket_stat_t **order = malloc((count + 1) * sizeof(*order));
+    void **order = malloc((count + 1) * sizeof(*order)); /* pointers to buckets */
     double *wire = malloc((count + 1) * sizeof(*wire));
     size_t *last = malloc((out->rank_count + 1) * sizeof(*last));
     dp_status_t status = DP_ERR_NO_MEMORY;
@@ -199,9 +202,10 @@ static double *sum_spans(const dp_timeline_t *timeline)
     for (size_t i = 0; i < timeline->event_count; i++) {
         const dp_timeline_event_t *event = &timeline->events[i];
 
-        if (event->kind == DP_TRACE_SPAN && !event->is_open)
+        if (event->kind == DP_TRACE_SPAN && !event->is_open) {
             sums[(size_t)event->rank * timeline->string_count + event->name] +=
                 (double)event->duration_ns;
+        }
     }
     return sums;
 }

@@ -14,21 +14,6 @@
 
 #define DEPTH_MAX 24
 
-int dp_grow(void *array, size_t count, size_t *room, size_t element_bytes)
-{
-    void *old, *grown;
-    size_t wanted = *room == 0 ? 64 : *room * 2;
-
-    if (count < *room) return 1;
-    if (wanted > SIZE_MAX / element_bytes) return 0;
-    memcpy(&old, array, sizeof(old));
-    grown = realloc(old, wanted * element_bytes);
-    if (grown == NULL) return 0;
-    memcpy(array, &grown, sizeof(grown));
-    *room = wanted;
-    return 1;
-}
-
 void dp_timeline_init(dp_timeline_t *timeline)
 {
     memset(timeline, 0, sizeof(*timeline));
@@ -196,8 +181,8 @@ bad:
 
 static int compare_ranks(const void *a, const void *b)
 {
-    const dp_timeline_rank_t *left = *(const dp_timeline_rank_t *const *)a;
-    const dp_timeline_rank_t *right = *(const dp_timeline_rank_t *const *)b;
+    const dp_timeline_rank_t *left = *(void *const *)a;
+    const dp_timeline_rank_t *right = *(void *const *)b;
 
     return (left->rank > right->rank) - (left->rank < right->rank);
 }
@@ -229,8 +214,8 @@ static int compare_by_row(const void *a, const void *b)
 
 static int compare_rows(const void *a, const void *b)
 {
-    const dp_timeline_row_t *left = *(const dp_timeline_row_t *const *)a;
-    const dp_timeline_row_t *right = *(const dp_timeline_row_t *const *)b;
+    const dp_timeline_row_t *left = *(void *const *)a;
+    const dp_timeline_row_t *right = *(void *const *)b;
 
     if (left->rank != right->rank) return left->rank < right->rank ? -1 : 1;
     /* a thread's spans and its waits stay together */
@@ -246,7 +231,7 @@ static int compare_rows(const void *a, const void *b)
 static dp_status_t sort_ranks(dp_timeline_t *timeline)
 {
     size_t count = timeline->rank_count;
-    dp_timeline_rank_t **order = malloc((count + 1) * sizeof(*order));
+    void **order = malloc((count + 1) * sizeof(*order)); /* pointers to ranks */
     dp_timeline_rank_t *sorted = malloc((count + 1) * sizeof(*sorted));
     int32_t *place = malloc((count + 1) * sizeof(*place));
     dp_status_t status = DP_ERR_NO_MEMORY;
@@ -256,8 +241,10 @@ static dp_status_t sort_ranks(dp_timeline_t *timeline)
         order[i] = &timeline->ranks[i];
     qsort(order, count, sizeof(*order), compare_ranks);
     for (size_t i = 0; i < count; i++) {
-        sorted[i] = *order[i];
-        place[order[i] - timeline->ranks] = (int32_t)i;
+        const dp_timeline_rank_t *rank = order[i];
+
+        sorted[i] = *rank;
+        place[rank - timeline->ranks] = (int32_t)i;
     }
     for (size_t i = 0; i < count; i++)
         timeline->ranks[i] = sorted[i];
@@ -287,16 +274,18 @@ static dp_status_t cut_window(dp_timeline_t *timeline, const dp_step_window_t *w
         from = DP_MIN(from, event->start_ns);
         until = DP_MAX(until, event->start_ns + event->duration_ns);
     }
-    if (from == UINT64_MAX && seen_first == UINT64_MAX)
+    if (from == UINT64_MAX && seen_first == UINT64_MAX) {
         return dp_error_set(error, DP_ERR_INVALID,
                             "steps %llu-%llu: the recording has no steps; the program never "
                             "called dp_step_begin()",
                             (unsigned long long)window->first, (unsigned long long)window->last);
-    if (from == UINT64_MAX)
+    }
+    if (from == UINT64_MAX) {
         return dp_error_set(error, DP_ERR_INVALID,
                             "steps %llu-%llu: none recorded; the recording has %llu-%llu",
                             (unsigned long long)window->first, (unsigned long long)window->last,
                             (unsigned long long)seen_first, (unsigned long long)seen_last);
+    }
     for (size_t i = 0; i < timeline->event_count; i++) {
         const dp_timeline_event_t *event = &timeline->events[i];
         int is_other_step =
@@ -353,10 +342,13 @@ static int row_accepts(open_row_t *open, const dp_timeline_event_t *event, dp_ro
     return may_nest(row_class) && open->depth < DEPTH_MAX && end <= open->ends[open->depth - 1];
 }
 
-static dp_status_t place_events(dp_timeline_t *timeline, open_row_t **open, size_t *open_room)
+static dp_status_t place_events(dp_timeline_t *timeline)
 {
-    size_t rank_first = 0;
+    size_t rank_first = 0, open_room = 0;
+    open_row_t *open = NULL; /* [row_count] */
+    dp_status_t status = DP_ERR_NO_MEMORY;
 
+    timeline->row_count = 0;
     for (size_t i = 0; i < timeline->event_count; i++) {
         dp_timeline_event_t *event = &timeline->events[i];
         dp_row_class_t row_class = dp_timeline_class(event->kind);
@@ -371,36 +363,40 @@ static dp_status_t place_events(dp_timeline_t *timeline, open_row_t **open, size
 
             if (at->row_class != row_class || at->lane != lane) continue;
             sub = at->sub + 1;
-            if (row_accepts(&(*open)[row], event, row_class)) break;
+            if (row_accepts(&open[row], event, row_class)) break;
         }
         if (row == timeline->row_count) {
             if (!dp_grow(&timeline->rows, row, &timeline->row_room, sizeof(*timeline->rows)) ||
-                !dp_grow(open, row, open_room, sizeof(**open)))
-                return DP_ERR_NO_MEMORY;
-            memset(&(*open)[row], 0, sizeof(**open));
+                !dp_grow(&open, row, &open_room, sizeof(*open)))
+                goto done;
+            memset(&open[row], 0, sizeof(*open));
             timeline->rows[row] = (dp_timeline_row_t){
                 .rank = event->rank, .row_class = row_class, .lane = lane, .sub = sub, .depth = 1};
             timeline->row_count++;
         }
         event->row = (uint32_t)row;
-        event->depth = (uint8_t)DP_MIN((*open)[row].depth, DEPTH_MAX - 1u);
+        event->depth = (uint8_t)DP_MIN(open[row].depth, DEPTH_MAX - 1u);
         timeline->rows[row].depth = DP_MAX(timeline->rows[row].depth, event->depth + 1u);
-        if (event->duration_ns > 0 && (*open)[row].depth < DEPTH_MAX)
-            (*open)[row].ends[(*open)[row].depth++] = event->start_ns + event->duration_ns;
+        if (event->duration_ns > 0 && open[row].depth < DEPTH_MAX)
+            open[row].ends[open[row].depth++] = event->start_ns + event->duration_ns;
     }
-    return DP_OK;
+    status = DP_OK;
+done:
+    free(open);
+    return status;
 }
 
 static void label_row(const dp_timeline_t *timeline, dp_timeline_row_t *row, int thread)
 {
     const char *name = dp_row_class_name(row->row_class);
 
-    if (row->row_class == DP_ROW_COUNTER)
+    if (row->row_class == DP_ROW_COUNTER) {
         snprintf(row->label, sizeof(row->label), "%s", timeline->strings[row->lane]);
-    else if (row->row_class == DP_ROW_THREAD)
+    } else if (row->row_class == DP_ROW_THREAD) {
         snprintf(row->label, sizeof(row->label), "submit, wait");
-    else
+    } else {
         snprintf(row->label, sizeof(row->label), "%s", name);
+    }
     if (row->row_class <= DP_ROW_COMPUTE && thread > 1) {
         size_t used = strlen(row->label);
 
@@ -417,7 +413,7 @@ static void label_row(const dp_timeline_t *timeline, dp_timeline_row_t *row, int
 static dp_status_t sort_rows(dp_timeline_t *timeline)
 {
     size_t count = timeline->row_count;
-    dp_timeline_row_t **order = malloc((count + 1) * sizeof(*order));
+    void **order = malloc((count + 1) * sizeof(*order)); /* pointers to rows */
     dp_timeline_row_t *sorted = malloc((count + 1) * sizeof(*sorted));
     uint32_t *place = malloc((count + 1) * sizeof(*place));
     dp_status_t status = DP_ERR_NO_MEMORY;
@@ -428,17 +424,20 @@ static dp_status_t sort_rows(dp_timeline_t *timeline)
         order[i] = &timeline->rows[i];
     qsort(order, count, sizeof(*order), compare_rows);
     for (size_t i = 0; i < count; i++) {
-        sorted[i] = *order[i];
-        place[order[i] - timeline->rows] = (uint32_t)i;
+        const dp_timeline_row_t *row = order[i];
+
+        sorted[i] = *row;
+        place[row - timeline->rows] = (uint32_t)i;
     }
     for (size_t i = 0; i < count; i++) {
         dp_timeline_row_t *row = &sorted[i];
 
         if (i == 0 || row->rank != row[-1].rank ||
-            (row->row_class > DP_ROW_THREAD && row->row_class != row[-1].row_class))
+            (row->row_class > DP_ROW_THREAD && row->row_class != row[-1].row_class)) {
             thread = 1;
-        else if (row->row_class <= DP_ROW_COMPUTE && row->lane != row[-1].lane)
+        } else if (row->row_class <= DP_ROW_COMPUTE && row->lane != row[-1].lane) {
             thread++;
+        }
         row->first = row->count = 0;
         label_row(timeline, row, thread);
         timeline->rows[i] = *row;
@@ -463,28 +462,26 @@ dp_status_t dp_timeline_finish(dp_timeline_t *timeline, const dp_step_window_t *
                                dp_error_t *error)
 {
     dp_status_t status = DP_ERR_NO_MEMORY;
-    open_row_t *open = NULL;
-    size_t open_room = 0, kept = 0;
+    size_t kept = 0;
 
     if (dp_timeline_string(timeline, "") == SIZE_MAX) goto done;
     if (window != NULL && window->is_set) {
         status = cut_window(timeline, window, error);
         if (status != DP_OK) return status;
     }
-    for (size_t i = 0; i < timeline->event_count; i++)
+    for (size_t i = 0; i < timeline->event_count; i++) {
         if (dp_timeline_class(timeline->events[i].kind) != DP_ROW_CLASSES)
             timeline->events[kept++] = timeline->events[i];
+    }
     timeline->event_count = kept;
-    timeline->row_count = 0;
     set_origin(timeline);
     status = sort_ranks(timeline);
     if (status != DP_OK) goto done;
     if (timeline->event_count > 0)
         qsort(timeline->events, timeline->event_count, sizeof(*timeline->events), compare_by_rank);
-    status = place_events(timeline, &open, &open_room);
+    status = place_events(timeline);
     if (status == DP_OK && timeline->event_count > 0) status = sort_rows(timeline);
 done:
-    free(open);
     if (status == DP_ERR_NO_MEMORY)
         dp_error_set(error, status, "no memory for %zu events", timeline->event_count);
     return status;

@@ -161,10 +161,11 @@ static void write_meta(const dp_timeline_t *timeline, const dp_analysis_t *analy
 static void write_escaped(const char *text, FILE *file)
 {
     for (; *text != '\0'; text++) {
-        if (*text == '<' || *text == '>' || *text == '&' || *text == '"')
+        if (*text == '<' || *text == '>' || *text == '&' || *text == '"') {
             fprintf(file, "&#%d;", *text);
-        else
+        } else {
             fputc(*text, file);
+        }
     }
 }
 
@@ -185,18 +186,19 @@ dp_status_t dp_view_write(const dp_timeline_t *timeline, const dp_analysis_t *an
         size_t length = end != NULL ? (size_t)(end - mark - 1) : 0;
 
         fwrite(at, 1, (size_t)(mark - at), file);
-        if (length == 5 && strncmp(mark + 1, "TITLE", length) == 0)
+        if (length == 5 && strncmp(mark + 1, "TITLE", length) == 0) {
             write_escaped(what, file);
-        else if (length == 5 && strncmp(mark + 1, "STYLE", length) == 0)
+        } else if (length == 5 && strncmp(mark + 1, "STYLE", length) == 0) {
             fputs(dp_view_style, file);
-        else if (length == 4 && strncmp(mark + 1, "META", length) == 0)
+        } else if (length == 4 && strncmp(mark + 1, "META", length) == 0) {
             write_meta(timeline, analysis, what, file);
-        else if (length == 4 && strncmp(mark + 1, "DATA", length) == 0)
+        } else if (length == 4 && strncmp(mark + 1, "DATA", length) == 0) {
             write_base64(events.data, events.bytes, file);
-        else if (length == 6 && strncmp(mark + 1, "SCRIPT", length) == 0)
+        } else if (length == 6 && strncmp(mark + 1, "SCRIPT", length) == 0) {
             fputs(dp_view_script, file);
-        else
+        } else {
             end = NULL; /* an at sign of the page itself */
+        }
         if (end == NULL) fputc('@', file);
         at = end != NULL ? end + 1 : mark + 1;
     }

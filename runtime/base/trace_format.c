@@ -28,12 +28,14 @@ static dp_status_t check_header(const dp_trace_file_header_t *header, size_t byt
 
     if (header->magic != DP_TRACE_MAGIC)
         return dp_error_set(error, DP_ERR_INVALID, "%s: not a trace of dp (no magic number)", what);
-    if (header->version != DP_TRACE_VERSION)
+    if (header->version != DP_TRACE_VERSION) {
         return dp_error_set(error, DP_ERR_INVALID, "%s: trace version %u, this program reads %d",
                             what, header->version, DP_TRACE_VERSION);
-    if (header->file_bytes > bytes)
+    }
+    if (header->file_bytes > bytes) {
         return dp_error_set(error, DP_ERR_INVALID, "%s: cut short: %zu bytes of %llu", what, bytes,
                             (unsigned long long)header->file_bytes);
+    }
     lanes_bytes = (uint64_t)header->lane_max * sizeof(dp_trace_file_lane_t);
     if (header->record_bytes != sizeof(dp_trace_record_t) || header->lane_max > DP_TRACE_LANES ||
         header->chunk_bytes != DP_TRACE_CHUNK_BYTES || header->lane_offset % 8 != 0 ||
@@ -154,9 +156,10 @@ dp_status_t dp_trace_file_parse(const void *data, size_t bytes, const char *what
     size_t room;
 
     memset(file, 0, sizeof(*file));
-    if (bytes < DP_TRACE_HEADER_BYTES)
+    if (bytes < DP_TRACE_HEADER_BYTES) {
         return dp_error_set(error, DP_ERR_INVALID, "%s: %zu bytes, too short for a trace", what,
                             bytes);
+    }
     status = check_header(header, bytes, what, error);
     if (status != DP_OK) return status;
     file->rank = header->rank;

@@ -84,9 +84,9 @@ static dp_status_t map_file(dp_trace_t *trace, const char *run_dir, int rank, dp
                               strerror(errno));
         goto fail;
     }
-    do
+    do {
         code = posix_fallocate(fd, 0, (off_t)trace->bytes);
-    while (code == EINTR);
+    } while (code == EINTR);
     if (code != 0) {
         status = dp_error_set(error, DP_ERR_SYSTEM, "timeline: no room for %zu bytes in %s: %s",
                               trace->bytes, trace->path, strerror(code));

@@ -50,15 +50,17 @@ int main(int argc, char **argv)
     name = dp_trace_name(trace, "tensor");
     for (int round = 0; round < ROUNDS; round++) {
         start = cpu_ns();
-        for (uint64_t i = 1; i <= RECORDS; i++)
+        for (uint64_t i = 1; i <= RECORDS; i++) {
             dp_trace_record(lane, (dp_trace_record_t){
                                       .kind = DP_TRACE_SPAN, .start_ns = i, .id = i, .name = name});
+        }
         bare[round] = (double)(cpu_ns() - start) / RECORDS;
         start = cpu_ns();
-        for (uint64_t i = 1; i <= RECORDS; i++)
+        for (uint64_t i = 1; i <= RECORDS; i++) {
             dp_trace_span(lane, (dp_trace_record_t){.kind = DP_TRACE_SPAN,
                                                     .start_ns = dp_trace_now(lane),
                                                     .id = i});
+        }
         clocked[round] = (double)(cpu_ns() - start) / RECORDS;
         start = cpu_ns();
         for (uint64_t i = 1; i <= RECORDS; i++) {

@@ -91,7 +91,7 @@ static uint64_t play_bucket(const dp_synth_t *synth, player_t *player, int bucke
                               .bytes = synth->bucket_bytes,
                               .aux = (uint32_t)synth->tensors & DP_TRACE_AUX_MAX};
 
-    for (int t = 0; t < synth->tensors; t++)
+    for (int t = 0; t < synth->tensors; t++) {
         record(player->coordinator,
                (dp_trace_record_t){.kind = DP_TRACE_AGREE,
                                    .bucket = number,
@@ -99,6 +99,7 @@ static uint64_t play_bucket(const dp_synth_t *synth, player_t *player, int bucke
                                    .id = first_request + (uint64_t)t,
                                    .bytes = synth->bucket_bytes / (uint64_t)synth->tensors},
                player->submits[bucket * synth->tensors + t], launch);
+    }
     base.kind = DP_TRACE_LAUNCH;
     record(player->coordinator, base, launch, launch + 2000);
     base.kind = DP_TRACE_PACK;
@@ -122,7 +123,7 @@ static uint64_t play_bucket(const dp_synth_t *synth, player_t *player, int bucke
 
 static void play_step(const dp_synth_t *synth, player_t *players, uint64_t *done, int step)
 {
-    uint64_t tensors = (uint64_t)(synth->buckets * synth->tensors);
+    uint64_t tensors = (uint64_t)synth->buckets * (uint64_t)synth->tensors;
     uint64_t *begins = malloc((size_t)synth->ranks * sizeof(*begins));
 
     if (begins == NULL) return;
@@ -133,14 +134,16 @@ static void play_step(const dp_synth_t *synth, player_t *players, uint64_t *done
     for (int b = 0; b < synth->buckets; b++) {
         uint64_t launch = 0;
 
-        for (int r = 0; r < synth->ranks; r++)
+        for (int r = 0; r < synth->ranks; r++) {
             launch =
                 DP_MAX(launch, players[r].submits[b * synth->tensors + synth->tensors - 1] + 1000);
+        }
         launch += synth->launch_ns;
-        for (int r = 0; r < synth->ranks; r++)
+        for (int r = 0; r < synth->ranks; r++) {
             done[r * synth->buckets + b] = play_bucket(
-                synth, &players[r], b, (uint64_t)(step * synth->buckets + b) + 1,
+                synth, &players[r], b, (uint64_t)step * (uint64_t)synth->buckets + (uint64_t)b + 1,
                 players[r].request - tensors + (uint64_t)(b * synth->tensors) + 1, launch);
+        }
     }
     for (int r = 0; r < synth->ranks; r++) {
         player_t *player = &players[r];

@@ -395,11 +395,12 @@ static void clocks_of_other_machines_are_corrected_with_their_drift(void **state
         for (uint64_t t = 10; t <= 14; t += 2) {
             uint64_t here = t * second - (rank == 0 ? 0 : offset + drift * (t - 10));
 
-            if (rank == 1)
+            if (rank == 1) {
                 dp_trace_record(lane, (dp_trace_record_t){.kind = DP_TRACE_CLOCK,
                                                           .start_ns = here,
                                                           .id = t * second - here,
                                                           .bytes = 31000});
+            }
             here += rank == 0 ? second : second - drift; /* half way to the next measurement */
             dp_trace_record(
                 lane, (dp_trace_record_t){

@@ -181,17 +181,18 @@ static void full_disk_falls_back_to_memory(void **state)
 static void latest_records_stay_and_the_rest_is_counted(void **state)
 {
     const uint64_t total = 20000;
-    dp_trace_t *trace = create(*state, 0, 8 * DP_TRACE_CHUNK_BYTES);
+    dp_trace_t *trace = create(*state, 0, (size_t)8 * DP_TRACE_CHUNK_BYTES);
     dp_trace_lane_t *lane = dp_trace_lane(trace, "a", DP_TRACE_LANE_LAUNCH);
     dp_trace_lane_t *quiet = dp_trace_lane(trace, "b", DP_TRACE_LANE_COORDINATOR);
     uint64_t expected = total;
     dp_trace_file_t file;
 
     dp_trace_record(quiet, (dp_trace_record_t){.kind = DP_TRACE_LAUNCH, .start_ns = 1, .id = 7});
-    for (uint64_t i = 1; i <= total; i++)
+    for (uint64_t i = 1; i <= total; i++) {
         dp_trace_record(lane,
                         (dp_trace_record_t){
                             .kind = DP_TRACE_SPAN, .start_ns = 10 + i, .duration_ns = 1, .id = i});
+    }
     assert_true(dp_trace_dropped(trace) > total / 2);
     dp_trace_destroy(trace, 1);
     open_file(*state, 0, &file);
@@ -400,17 +401,18 @@ static void names_are_shared_bounded_and_never_wrong(void **state)
 
 static uint8_t *read_bytes(const folder_t *folder, size_t *bytes)
 {
-    dp_trace_t *trace = create(folder, 0, 8 * DP_TRACE_CHUNK_BYTES);
+    dp_trace_t *trace = create(folder, 0, (size_t)8 * DP_TRACE_CHUNK_BYTES);
     dp_trace_lane_t *lane = dp_trace_lane(trace, "a", DP_TRACE_LANE_LAUNCH);
     char path[96];
     struct stat info;
     uint8_t *data;
     FILE *file;
 
-    for (uint64_t i = 1; i < 500; i++)
+    for (uint64_t i = 1; i < 500; i++) {
         dp_trace_record(lane, (dp_trace_record_t){.kind = DP_TRACE_WIRE,
                                                   .start_ns = i,
                                                   .name = dp_trace_name(trace, "t")});
+    }
     dp_trace_begin(lane, (dp_trace_record_t){.kind = DP_TRACE_WAIT});
     dp_trace_destroy(trace, 1);
     file_path(folder, 0, path);
