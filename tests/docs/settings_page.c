@@ -1,0 +1,55 @@
+/*
+ * settings_page.c - writes docs/settings.md from the one table of settings.
+ *
+ *     build-dev/tests/settings_page > docs/settings.md
+ */
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "runtime/base/config.h"
+
+static void print_flag(const dp_config_row_t *row)
+{
+    printf("`--");
+    for (const char *name = row->name; *name != '\0'; name++)
+        putchar(*name == '_' ? '-' : tolower((unsigned char)*name));
+    /* dprun has a --check of its own, so the value is part of the flag */
+    printf("%s`", strcmp(row->kind, "yes/no") == 0 ? "=yes\\|no" : "");
+}
+
+/* A table cell: choices hold bars. */
+static void print_cell(const char *text)
+{
+    for (; *text != '\0'; text++) {
+        if (*text == '|') putchar('\\');
+        putchar(*text);
+    }
+}
+
+int main(void)
+{
+    printf("# Settings\n"
+           "\n"
+           "Made from the table in `runtime/base/config.c` by `tests/docs/settings_page.c`; a test keeps the\n"
+           "two equal. Each setting is an environment variable, a flag of dprun and a line `name = value` of a\n"
+           "`--config` file; a flag wins over the environment, the environment over the file. Bytes take K, M, G;\n"
+           "times need a unit: ns, us, ms, s, min, h.\n"
+           "\n"
+           "| variable | flag | default | kind | what it does |\n"
+           "|---|---|---|---|---|\n");
+    for (size_t i = 0; i < dp_config_count(); i++) {
+        const dp_config_row_t *row = dp_config_row(i);
+
+        if (row->is_internal) continue;
+        printf("| `DP_%s` | ", row->name);
+        print_flag(row);
+        printf(" | %s%s%s | ", row->value[0] != '\0' ? "`" : "", row->value,
+               row->value[0] != '\0' ? "`" : "");
+        print_cell(row->kind);
+        printf(" | ");
+        print_cell(row->help);
+        printf(" |\n");
+    }
+    return 0;
+}
