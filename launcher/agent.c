@@ -41,15 +41,15 @@ typedef struct agent {
     const dp_agent_start_t *start;
     dp_job_t *job;
     agent_phase_t phase;
-    uint64_t phase_ns;  /* when it began */
-    int is_orphan;      /* dprun is gone */
-    int is_done;        /* dprun said goodbye */
-    int signals;        /* signalfd */
-    int failures;       /* pipe of dp_spawn_failure_t */
-    pid_t *pids;        /* [size]; 0: not started, or ended */
+    uint64_t phase_ns;   /* when it began */
+    int is_orphan;       /* dprun is gone */
+    int is_done;         /* dprun said goodbye */
+    int signals;         /* signalfd */
+    int failures;        /* pipe of dp_spawn_failure_t */
+    pid_t *pids;         /* [size]; 0: not started, or ended */
     uint8_t *is_stopped; /* [size] */
-    int living;         /* ranks */
-    int is_childless;   /* wait() said so: no descendant is left */
+    int living;          /* ranks */
+    int is_childless;    /* wait() said so: no descendant is left */
 } agent_t;
 
 static void tell(agent_t *agent, dp_message_t *message)
@@ -109,7 +109,8 @@ static void start_ranks(agent_t *agent)
 
     spawner.null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
     spawner.ticket_fd = make_ticket(&agent->job->ticket);
-    if (spawner.null_fd < 0 || spawner.ticket_fd < 0 || pipe2(failures, O_CLOEXEC | O_NONBLOCK) != 0) {
+    if (spawner.null_fd < 0 || spawner.ticket_fd < 0 ||
+        pipe2(failures, O_CLOEXEC | O_NONBLOCK) != 0) {
         not_started(agent, 0, errno);
         enter(agent, PHASE_KILLING);
     }
@@ -346,14 +347,15 @@ int dp_agent_run(const dp_agent_start_t *start)
 
     if (begin(&agent) != 0) {
         not_started(&agent, 0, errno);
+        free(agent.pids);
+        free(agent.is_stopped);
         return 1;
     }
     agent.phase_ns = dp_now_ns();
     start_ranks(&agent);
     for (;;) {
-        struct pollfd sources[] = {{agent.signals, POLLIN, 0},
-                                   {start->channel, POLLIN, 0},
-                                   {agent.failures, POLLIN, 0}};
+        struct pollfd sources[] = {
+            {agent.signals, POLLIN, 0}, {start->channel, POLLIN, 0}, {agent.failures, POLLIN, 0}};
 
         reap(&agent);
         advance(&agent);

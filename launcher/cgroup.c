@@ -92,10 +92,8 @@ void dp_cgroup_memory(dp_memory_sight_t *sight)
     memset(sight, 0, sizeof(*sight));
     sight->cgroup_kills = -1;
     sight->system_kills = -1;
-    if (read_nearest("/sys/fs/cgroup", "", "memory.events", text, sizeof(text))) {
-        sight->cgroup_kills = number_after(text, "oom_kill");
-    } else if (read_nearest("/sys/fs/cgroup/memory", "memory", "memory.oom_control", text,
-                            sizeof(text))) {
+    if (read_nearest("/sys/fs/cgroup", "", "memory.events", text, sizeof(text)) ||
+        read_nearest("/sys/fs/cgroup/memory", "memory", "memory.oom_control", text, sizeof(text))) {
         sight->cgroup_kills = number_after(text, "oom_kill");
     }
     if (read_nearest("/sys/fs/cgroup", "", "memory.max", text, sizeof(text)) ||

@@ -33,7 +33,7 @@ typedef struct dp_message {
     int rank; /* -1: none */
     int pid;
     int status;
-    uint64_t time_ns; /* dp_now_ns() of the event */
+    uint64_t time_ns;  /* dp_now_ns() of the event */
     uint64_t peak_kib; /* largest resident size */
     char text[64];
     int fds[DP_MESSAGE_FDS]; /* -1: none. Received ones are the receiver's to close */

@@ -72,8 +72,8 @@ static void check_build(check_t *check)
 #endif
     );
     dp_timeline_tool(tool, sizeof(tool));
-    line(check, "dptrace", access(tool, X_OK) == 0, "build the target dptrace, or install all of dp",
-         "%s", tool);
+    line(check, "dptrace", access(tool, X_OK) == 0,
+         "build the target dptrace, or install all of dp", "%s", tool);
 }
 
 /* The library is asked for its version only: no transport is opened. Its signal handlers, which a
@@ -131,8 +131,7 @@ static void check_loopback(check_t *check)
 {
     dp_kv_ticket_t ticket;
     dp_error_t error = {DP_OK, ""};
-    struct sockaddr_in address = {.sin_family = AF_INET,
-                                  .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     int listener = -1;
     int fd = -1;
     int is_ok = dp_rendezvous_listen(&ticket, &listener, &error) == DP_OK;
@@ -158,8 +157,10 @@ static void check_memfd(check_t *check)
     if (fd >= 0 && ftruncate(fd, 4096) == 0) {
         memory = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     }
-    line(check, "shared memory", memory != MAP_FAILED, "needs Linux >= 3.17 without a seccomp filter"
-         " on memfd_create", "%s", memory != MAP_FAILED ? "memfd_create, mmap" : strerror(errno));
+    line(check, "shared memory", memory != MAP_FAILED,
+         "needs Linux >= 3.17 without a seccomp filter"
+         " on memfd_create",
+         "%s", memory != MAP_FAILED ? "memfd_create, mmap" : strerror(errno));
     if (memory != MAP_FAILED) munmap(memory, 4096);
     if (fd >= 0) close(fd);
 }
@@ -177,8 +178,8 @@ static void check_unix_sockets(check_t *check)
     is_ok = named >= 0 && bind(named, (struct sockaddr *)&address,
                                (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 +
                                            strlen(address.sun_path + 1))) == 0;
-    line(check, "unix sockets", is_ok, "abstract sockets are Linux's; is a sandbox in the way?", "%s",
-         is_ok ? "abstract address" : strerror(errno));
+    line(check, "unix sockets", is_ok, "abstract sockets are Linux's; is a sandbox in the way?",
+         "%s", is_ok ? "abstract address" : strerror(errno));
     if (named >= 0) close(named);
     dp_message_init(&message, DP_MESSAGE_STARTED, 0);
     message.fds[0] = STDOUT_FILENO;
@@ -207,7 +208,7 @@ static void check_processes(check_t *check)
 static void check_limits(check_t *check, int size)
 {
     int ranks = size > 0 ? size : 8;
-    rlim_t need = (rlim_t)(5 * ranks + 64);
+    rlim_t need = (rlim_t)ranks * 5 + 64;
     struct rlimit limit;
     char value[32] = "unlimited";
 
@@ -224,8 +225,8 @@ static void check_limits(check_t *check, int size)
          "ulimit -v unlimited, or a smaller --arena-bytes", "%s", value);
     getrlimit(RLIMIT_NPROC, &limit);
     line(check, "processes", limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= (rlim_t)ranks * 8,
-         "raise ulimit -u", "limit %lld", limit.rlim_cur == RLIM_INFINITY ? -1LL
-                                                                          : (long long)limit.rlim_cur);
+         "raise ulimit -u", "limit %lld",
+         limit.rlim_cur == RLIM_INFINITY ? -1LL : (long long)limit.rlim_cur);
 }
 
 static void check_machine(check_t *check, int size)
@@ -272,7 +273,10 @@ int dp_check_run(int size, FILE *out)
     check_processes(&check);
     check_limits(&check, size);
     check_machine(&check, size);
-    if (check.failed == 0) fprintf(out, "this machine can run jobs\n");
-    else fprintf(out, "%d of these must be put right first\n", check.failed);
+    if (check.failed == 0) {
+        fprintf(out, "this machine can run jobs\n");
+    } else {
+        fprintf(out, "%d of these must be put right first\n", check.failed);
+    }
     return check.failed == 0 ? 0 : 1;
 }

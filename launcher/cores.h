@@ -8,10 +8,10 @@
 #include <stddef.h>
 
 typedef struct dp_cores {
-    int allowed;    /* cores that affinity and cpuset allow, cut to the cgroup's CPU quota; >= 1 */
-    int in_machine; /* cores there are */
-    double quota;   /* cores' worth of time the cgroup may use; 0: no limit */
-    int count;      /* entries of sets: cores that affinity and cpuset allow */
+    int allowed;     /* cores that affinity and cpuset allow, cut to the cgroup's CPU quota; >= 1 */
+    int in_machine;  /* cores there are */
+    double quota;    /* cores' worth of time the cgroup may use; 0: no limit */
+    int count;       /* entries of sets: cores that affinity and cpuset allow */
     cpu_set_t *sets; /* [count] the processing units of each core */
 } dp_cores_t;
 

@@ -26,7 +26,7 @@
 #include "launcher/timeline.h"
 
 #define SPARE_FILES 64
-#define SAVED_MAX (2 * PATH_MAX)
+#define SAVED_MAX ((size_t)2 * PATH_MAX)
 
 /* What a start takes from the process; the ranks get the old values back. */
 typedef struct surroundings {
@@ -166,8 +166,11 @@ static dp_status_t start_job(dp_job_t *job, uint64_t start_ns, dp_supervisor_t *
         close_fd(start.listener);
         close_fd(start.pump_fd);
         close_fd(start.signals);
-        if (start.agent_pid > 0) waitpid(start.agent_pid, NULL, 0);
-        else if (job->owns_run_dir) dp_run_dir_remove(job->run_dir);
+        if (start.agent_pid > 0) {
+            waitpid(start.agent_pid, NULL, 0);
+        } else if (job->owns_run_dir) {
+            dp_run_dir_remove(job->run_dir);
+        }
         return status;
     }
     if (start.pump_fd < 0) { /* the rank's alone now: who writes to it must see it go */
@@ -195,10 +198,9 @@ static void settle_files(const dp_supervisor_t *supervisor, const dp_timeline_t 
 {
     const dp_job_t *job = supervisor->job;
     size_t files = dp_run_dir_files(job->run_dir);
-    int keep = job->launch->keeps_run_dir ||
-               (files > 0 && supervisor->outcome != DP_OUTCOME_NONE &&
-                supervisor->outcome != DP_OUTCOME_INTERRUPTED &&
-                supervisor->outcome != DP_OUTCOME_NO_READER);
+    int keep = job->launch->keeps_run_dir || (files > 0 && supervisor->outcome != DP_OUTCOME_NONE &&
+                                              supervisor->outcome != DP_OUTCOME_INTERRUPTED &&
+                                              supervisor->outcome != DP_OUTCOME_NO_READER);
     size_t used = 0;
     dp_error_t error;
 
@@ -206,8 +208,7 @@ static void settle_files(const dp_supervisor_t *supervisor, const dp_timeline_t 
     if (timeline != NULL && files == 0) {
         dp_output_say(supervisor->output, "--timeline %s: no rank recorded anything",
                       timeline->file);
-    } else if (timeline != NULL &&
-               dp_timeline_merge(timeline, job->run_dir, &error) == DP_OK) {
+    } else if (timeline != NULL && dp_timeline_merge(timeline, job->run_dir, &error) == DP_OK) {
         used = (size_t)snprintf(saved, SAVED_MAX, "timeline %s", timeline->file);
     } else if (timeline != NULL) {
         dp_output_say(supervisor->output, "--timeline %s: %s", timeline->file, error.text);
@@ -242,12 +243,16 @@ static void write_report(const dp_supervisor_t *supervisor, const char *saved, F
                           .before = supervisor->before,
                           .after = supervisor->after,
                           .saved = saved[0] == '\0' ? NULL : saved,
+                          .run_dir =
+                              supervisor->job->run_dir[0] == '\0' ? NULL : supervisor->job->run_dir,
                           .exit_code = dp_supervisor_exit_code(supervisor)};
     char name[32];
     char what[64];
 
     switch (supervisor->outcome) {
-    case DP_OUTCOME_FAILED: dp_report_failure(&report, out); return;
+    case DP_OUTCOME_FAILED:
+        dp_report_failure(&report, out);
+        return;
     case DP_OUTCOME_TIMEOUT:
         dp_report_timeout(&report, supervisor->job->launch->timeout_ns, out);
         return;
@@ -263,7 +268,8 @@ static void write_report(const dp_supervisor_t *supervisor, const char *saved, F
         write_interruption(supervisor, "FAILED  its agent (a helper process of dprun) was killed",
                            out);
         break;
-    case DP_OUTCOME_NONE: break;
+    case DP_OUTCOME_NONE:
+        break;
     }
     if (saved[0] != '\0') fprintf(out, "dprun: saved %s\n", saved);
 }
@@ -312,8 +318,15 @@ static int prepare_and_run(const dp_launch_t *launch, uint64_t start_ns)
         return complain(DP_EXIT_USAGE, error.text);
     }
     if (dp_job_init(&job, launch, &code, &error) != DP_OK) return complain(code, error.text);
-    if (launch->action == DP_ACTION_DRY_RUN) dp_job_print(&job, stdout);
-    else code = run_job(&job, wanted[0] == '\0' ? NULL : &timeline, start_ns);
+    if (launch->action == DP_ACTION_RUN && dp_output_make_dir(launch, &error) != DP_OK) {
+        dp_job_fini(&job);
+        return complain(DP_EXIT_USAGE, error.text);
+    }
+    if (launch->action == DP_ACTION_DRY_RUN) {
+        dp_job_print(&job, stdout);
+    } else {
+        code = run_job(&job, wanted[0] == '\0' ? NULL : &timeline, start_ns);
+    }
     dp_job_fini(&job);
     return code;
 }
@@ -339,9 +352,13 @@ int main(int argc, char **argv)
     case DP_ACTION_VERSION:
         printf("dprun %d.%d.%d\n", DP_VERSION_MAJOR, DP_VERSION_MINOR, DP_VERSION_PATCH);
         break;
-    case DP_ACTION_CHECK: code = dp_check_run(launch.size, stdout); break;
+    case DP_ACTION_CHECK:
+        code = dp_check_run(launch.size, stdout);
+        break;
     case DP_ACTION_RUN:
-    case DP_ACTION_DRY_RUN: code = prepare_and_run(&launch, start_ns); break;
+    case DP_ACTION_DRY_RUN:
+        code = prepare_and_run(&launch, start_ns);
+        break;
     }
     dp_launch_fini(&launch);
     return code;

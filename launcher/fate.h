@@ -14,15 +14,17 @@
 typedef struct dp_rank_fate {
     int pid; /* 0: never started */
     int has_ended;
-    int status;       /* as from wait() */
-    int start_error;  /* errno: it could not be started; 0 */
+    int status;      /* as from wait() */
+    int start_error; /* errno: it could not be started; 0 */
     uint64_t end_ns;
     uint64_t peak_kib;
-    int stopped_by;   /* it is stopped now (SIGSTOP, a debugger): the signal; 0 */
+    int stopped_by; /* it is stopped now (SIGSTOP, a debugger): the signal; 0 */
     uint64_t stopped_ns;
-    int has_joined;   /* it came to the rendezvous */
+    int has_joined;         /* it came to the rendezvous */
     char note[DP_NOTE_MAX]; /* the last thing it said it does; "" */
     uint64_t note_ns;
+    int blames;            /* the rank that it says it lost, or -1 */
+    char why[DP_NOTE_MAX]; /* its words for that */
 } dp_rank_fate_t;
 
 typedef struct dp_fate {
@@ -43,12 +45,34 @@ int dp_rank_failed(const dp_rank_fate_t *rank);
 /* As a shell tells it: the code, or 128 + signal. */
 int dp_rank_exit_code(const dp_rank_fate_t *rank);
 
+/* Notes what a rank says it does. Text that begins with "rank N" of another rank tells whom it
+ * lost. */
+void dp_fate_note(dp_fate_t *fate, int rank, const char *text, uint64_t now_ns);
+
+/* A rank lost another; text is its word for it. The first such word of a rank counts. */
+void dp_fate_blame(dp_fate_t *fate, int rank, int culprit, const char *text);
+
+/* What dp_fate_cause() found. */
+typedef struct dp_verdict {
+    int cause; /* the rank that explains the others, or -1: none failed before dprun stopped them */
+    int failed; /* the first that failed: the cause itself, or a rank that blames it */
+    int doubt;  /* another rank would do as well, or -1 */
+} dp_verdict_t;
+
 /*
- * The rank whose failure explains the others', or -1 when none failed before dprun stopped the job.
- * The first to end; but of those that ended within a few milliseconds, one killed by a signal comes
- * before one that exited, as losing a peer makes ranks exit. *doubt: another rank would do as well,
- * or -1.
+ * The first rank to fail is taken; but of those that ended within a few milliseconds, one killed by
+ * a signal comes before one that exited, as losing a peer makes ranks exit. If the rank found only
+ * exited, and says that it lost another one, and that one has indeed ended or stands stopped, then
+ * that one is the cause: it may have left early with code 0, or been stopped, and not failed at
+ * all.
  */
-int dp_fate_cause(const dp_fate_t *fate, int *doubt);
+dp_verdict_t dp_fate_cause(const dp_fate_t *fate);
+
+/* The exit code of a failed job: the cause's, or that of the first to fail where the cause did not.
+ */
+int dp_fate_exit_code(const dp_fate_t *fate);
+
+/* It stands stopped and explains others that gave it up; not one that ended before. */
+int dp_rank_is_stopped(const dp_rank_fate_t *rank, uint64_t at_ns);
 
 #endif

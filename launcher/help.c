@@ -78,10 +78,11 @@ static const char *placeholder(const char *kind)
 
 static void print_rows(FILE *out)
 {
-    fprintf(out, "\nKnobs of the ranks: a flag here, a variable DP_NAME, or a line in --config FILE\n"
-                 "(--fusion-bytes 64M, DP_FUSION_BYTES=64M, fusion-bytes = 64M). Flags win over\n"
-                 "variables, variables over the file. BYTES: 4096, 64K, 32M, 2G. TIME: 200us, 10ms,\n"
-                 "1.5s, 10min. Yes/no knobs: --NAME, --no-NAME or --NAME=yes|no.\n");
+    fprintf(out,
+            "\nKnobs of the ranks: a flag here, a variable DP_NAME, or a line in --config FILE\n"
+            "(--fusion-bytes 64M, DP_FUSION_BYTES=64M, fusion-bytes = 64M). Flags win over\n"
+            "variables, variables over the file. BYTES: 4096, 64K, 32M, 2G. TIME: 200us, 10ms,\n"
+            "1.5s, 10min. Yes/no knobs: --NAME, --no-NAME or --NAME=yes|no.\n");
     for (size_t i = 0; i < dp_config_count(); i++) {
         const dp_config_row_t *row = dp_config_row(i);
         int is_yes_no = strcmp(row->kind, "yes/no") == 0;
@@ -91,11 +92,15 @@ static void print_rows(FILE *out)
 
         if (row->is_internal) continue;
         dp_flag_of_row(row, flag, sizeof(flag));
-        if (dp_flag_is_taken(row)) snprintf(left, sizeof(left), "%s=yes|no", flag);
-        else if (is_yes_no) snprintf(left, sizeof(left), "%s", flag);
-        else snprintf(left, sizeof(left), "%s %s", flag, placeholder(row->kind));
+        if (dp_flag_is_taken(row)) {
+            snprintf(left, sizeof(left), "%s=yes|no", flag);
+        } else if (is_yes_no) {
+            snprintf(left, sizeof(left), "%s", flag);
+        } else {
+            snprintf(left, sizeof(left), "%s %s", flag, placeholder(row->kind));
+        }
         snprintf(suffix, sizeof(suffix), " Default: %s.",
-                 is_yes_no              ? (row->value[0] == '1' ? "yes" : "no")
+                 is_yes_no               ? (row->value[0] == '1' ? "yes" : "no")
                  : row->value[0] == '\0' ? "none"
                                          : row->value);
         print_entry(out, left, row->help, suffix);
@@ -104,20 +109,22 @@ static void print_rows(FILE *out)
 
 void dp_help_print(FILE *out)
 {
-    fprintf(out, "usage: dprun -np N [flags] PROGRAM [ARGUMENTS...]\n\n"
-                 "Starts N ranks of a program on this machine, prints what they write line by line,\n"
-                 "ends them all when one fails, says who and why, and leaves nothing behind.\n\n"
-                 "Examples\n");
+    fprintf(out,
+            "usage: dprun -np N [flags] PROGRAM [ARGUMENTS...]\n\n"
+            "Starts N ranks of a program on this machine, prints what they write line by line,\n"
+            "ends them all when one fails, says who and why, and leaves nothing behind.\n\n"
+            "Examples\n");
     for (size_t i = 0; i < DP_ARRAY_LEN(examples); i++) {
         fprintf(out, "  %-58s %s\n", examples[i][0], examples[i][1]);
     }
     print_own(out);
     print_rows(out);
-    fprintf(out, "\nSignals\n"
-                 "  INT, TERM and HUP go to the ranks' process groups; what is left after the grace\n"
-                 "  time is killed with everything it has started. A second Ctrl-C kills at once.\n"
-                 "  USR1, USR2, TSTP and CONT are passed on.\n"
-                 "\nExit code\n");
+    fprintf(out,
+            "\nSignals\n"
+            "  INT, TERM and HUP go to the ranks' process groups; what is left after the grace\n"
+            "  time is killed with everything it has started. A second Ctrl-C kills at once.\n"
+            "  USR1, USR2, TSTP and CONT are passed on.\n"
+            "\nExit code\n");
     for (size_t i = 0; i < DP_ARRAY_LEN(exit_codes); i++) {
         fprintf(out, "  %-10s %s\n", exit_codes[i][0], exit_codes[i][1]);
     }

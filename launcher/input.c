@@ -61,8 +61,11 @@ static void on_writable(evutil_socket_t fd, short what, void *context)
         return;
     }
     if (bytes > 0) input->at += (size_t)bytes;
-    if (input->at < input->bytes) event_add(input->writable, NULL);
-    else event_add(input->readable, NULL);
+    if (input->at < input->bytes) {
+        event_add(input->writable, NULL);
+    } else {
+        event_add(input->readable, NULL);
+    }
 }
 
 dp_status_t dp_input_open(int *rank_fd, int *pump_fd, dp_error_t *error)

@@ -1,9 +1,9 @@
 /*
  * input.h - standard input of the one rank that reads it.
  *
- * A file or a pipe is handed over as it is. A terminal is not: the rank lives in another session, so
- * it could read what is meant for the shell while dprun is in the background. Its lines are copied,
- * and only while dprun is in the foreground.
+ * A file or a pipe is handed over as it is. A terminal is not: the rank lives in another session,
+ * so it could read what is meant for the shell while dprun is in the background. Its lines are
+ * copied, and only while dprun is in the foreground.
  */
 #ifndef DP_LAUNCHER_INPUT_H
 #define DP_LAUNCHER_INPUT_H

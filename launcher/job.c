@@ -149,8 +149,7 @@ static int give_variables(dp_job_t *job)
     return give(job, "DP_BOOTSTRAP_FD", number);
 }
 
-dp_status_t dp_job_init(dp_job_t *job, const dp_launch_t *launch, int *exit_code,
-                        dp_error_t *error)
+dp_status_t dp_job_init(dp_job_t *job, const dp_launch_t *launch, int *exit_code, dp_error_t *error)
 {
     const char *path = dp_environment("PATH");
 
@@ -218,8 +217,11 @@ static void print_quoted(FILE *out, const char *word)
     }
     fputc('\'', out);
     for (; *word != '\0'; word++) {
-        if (*word == '\'') fputs("'\\''", out);
-        else fputc(*word, out);
+        if (*word == '\'') {
+            fputs("'\\''", out);
+        } else {
+            fputc(*word, out);
+        }
     }
     fputc('\'', out);
 }
@@ -247,8 +249,11 @@ void dp_job_print(dp_job_t *job, FILE *out)
         print_quoted(out, *word);
     }
     fprintf(out, "\nstdin    ");
-    if (launch->stdin_rank < 0) fprintf(out, "nobody\n");
-    else fprintf(out, "rank %d\n", launch->stdin_rank);
+    if (launch->stdin_rank < 0) {
+        fprintf(out, "nobody\n");
+    } else {
+        fprintf(out, "rank %d\n", launch->stdin_rank);
+    }
     if (launch->output_dir != NULL) {
         fprintf(out, "output   also to %s/rank.R.out and .err\n", launch->output_dir);
     }

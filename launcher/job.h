@@ -29,9 +29,9 @@ typedef struct dp_job {
     char program[PATH_MAX]; /* as execve() takes it */
     char host[256];
     dp_cores_t cores;
-    int threads;     /* cores each rank may count on */
-    dp_env_t env;    /* of every rank, but for the rows of dp_job_set_rank() */
-    char **given;    /* [given_count] names of the variables dprun sets, owned */
+    int threads;  /* cores each rank may count on */
+    dp_env_t env; /* of every rank, but for the rows of dp_job_set_rank() */
+    char **given; /* [given_count] names of the variables dprun sets, owned */
     size_t given_count;
     char run_dir[PATH_MAX]; /* empty until made */
     int owns_run_dir;       /* ours to remove */
@@ -53,7 +53,8 @@ int dp_job_set_rank(dp_job_t *job, int rank);
 /* The exact map, for --dry-run. */
 void dp_job_print(dp_job_t *job, FILE *out);
 
-/* Finds a program as the shell does. 0, or 127 (not found) or 126 (not executable) with the text. */
+/* Finds a program as the shell does. 0, or 127 (not found) or 126 (not executable) with the text.
+ */
 int dp_program_find(const char *name, const char *path_list, char *found, size_t room,
                     dp_error_t *error);
 

@@ -72,8 +72,8 @@ static const dp_flag_t flags[] = {
      END},
     {FLAG_KEEP_RUN_DIR, "--keep-run-dir", NULL, NULL,
      "Keeps the run directory also after success, and names it.", END},
-    {FLAG_DRY_RUN, "--dry-run", NULL, NULL,
-     "Prints ranks, cores, environment and command.", INSTEAD},
+    {FLAG_DRY_RUN, "--dry-run", NULL, NULL, "Prints ranks, cores, environment and command.",
+     INSTEAD},
     {FLAG_CHECK, "--check", NULL, NULL, "Looks whether this machine can run jobs.", INSTEAD},
     {FLAG_HELP, "--help", "-h", NULL, "This text.", INSTEAD},
     {FLAG_VERSION, "--version", "-V", NULL, "The version.", INSTEAD},
@@ -93,7 +93,8 @@ void dp_flag_of_row(const dp_config_row_t *row, char *text, size_t room)
 {
     snprintf(text, room, "--%s", row->name);
     for (char *c = text; *c != '\0'; c++) {
-        *c = *c == '_' ? '-' : (char)tolower((unsigned char)*c);
+        if (*c == '_') *c = '-';
+        *c = (char)tolower((unsigned char)*c);
     }
 }
 
@@ -163,7 +164,7 @@ static dp_status_t add_variable(dp_launch_t *launch, const dp_flag_t *flag, char
     return DP_OK;
 }
 
-/* One of dprun's own flags; value is NULL where it takes none. */
+/* One of dprun's own flags. */
 static dp_status_t apply(dp_launch_t *launch, const dp_flag_t *flag, char *value, dp_error_t *error)
 {
     long number = 0;
@@ -176,8 +177,11 @@ static dp_status_t apply(dp_launch_t *launch, const dp_flag_t *flag, char *value
         }
         launch->size = (int)number;
         return DP_OK;
-    case FLAG_CONFIG: launch->config_file = value; return DP_OK;
-    case FLAG_VARIABLE: return add_variable(launch, flag, value, error);
+    case FLAG_CONFIG:
+        launch->config_file = value;
+        return DP_OK;
+    case FLAG_VARIABLE:
+        return add_variable(launch, flag, value, error);
     case FLAG_BIND:
         launch->binds_cores = strcmp(value, "core") == 0;
         if (!launch->binds_cores && strcmp(value, "none") != 0) break;
@@ -188,16 +192,31 @@ static dp_status_t apply(dp_launch_t *launch, const dp_flag_t *flag, char *value
         if (!parse_integer(value, &number) || number < 0 || number >= DP_RANKS_MAX) break;
         launch->stdin_rank = (int)number;
         return DP_OK;
-    case FLAG_OUTPUT_DIR: launch->output_dir = value; return DP_OK;
-    case FLAG_QUIET: launch->is_quiet = 1; return DP_OK;
-    case FLAG_TIMESTAMPS: launch->has_timestamps = 1; return DP_OK;
-    case FLAG_PREFIX: launch->has_prefix = 1; return DP_OK;
-    case FLAG_NO_PREFIX: launch->has_prefix = 0; return DP_OK;
+    case FLAG_OUTPUT_DIR:
+        launch->output_dir = value;
+        return DP_OK;
+    case FLAG_QUIET:
+        launch->is_quiet = 1;
+        return DP_OK;
+    case FLAG_TIMESTAMPS:
+        launch->has_timestamps = 1;
+        return DP_OK;
+    case FLAG_PREFIX:
+        launch->has_prefix = 1;
+        return DP_OK;
+    case FLAG_NO_PREFIX:
+        launch->has_prefix = 0;
+        return DP_OK;
     case FLAG_COLOR:
-        if (strcmp(value, "auto") == 0) launch->color = DP_COLOR_AUTO;
-        else if (strcmp(value, "always") == 0) launch->color = DP_COLOR_ALWAYS;
-        else if (strcmp(value, "never") == 0) launch->color = DP_COLOR_NEVER;
-        else break;
+        if (strcmp(value, "auto") == 0) {
+            launch->color = DP_COLOR_AUTO;
+        } else if (strcmp(value, "always") == 0) {
+            launch->color = DP_COLOR_ALWAYS;
+        } else if (strcmp(value, "never") == 0) {
+            launch->color = DP_COLOR_NEVER;
+        } else {
+            break;
+        }
         return DP_OK;
     case FLAG_GRACE:
         if (!parse_seconds(value, &launch->grace_ns)) break;
@@ -205,11 +224,21 @@ static dp_status_t apply(dp_launch_t *launch, const dp_flag_t *flag, char *value
     case FLAG_TIMEOUT:
         if (!parse_seconds(value, &launch->timeout_ns) || launch->timeout_ns == 0) break;
         return DP_OK;
-    case FLAG_KEEP_RUN_DIR: launch->keeps_run_dir = 1; return DP_OK;
-    case FLAG_DRY_RUN: launch->action = DP_ACTION_DRY_RUN; return DP_OK;
-    case FLAG_CHECK: launch->action = DP_ACTION_CHECK; return DP_OK;
-    case FLAG_HELP: launch->action = DP_ACTION_HELP; return DP_OK;
-    case FLAG_VERSION: launch->action = DP_ACTION_VERSION; return DP_OK;
+    case FLAG_KEEP_RUN_DIR:
+        launch->keeps_run_dir = 1;
+        return DP_OK;
+    case FLAG_DRY_RUN:
+        launch->action = DP_ACTION_DRY_RUN;
+        return DP_OK;
+    case FLAG_CHECK:
+        launch->action = DP_ACTION_CHECK;
+        return DP_OK;
+    case FLAG_HELP:
+        launch->action = DP_ACTION_HELP;
+        return DP_OK;
+    case FLAG_VERSION:
+        launch->action = DP_ACTION_VERSION;
+        return DP_OK;
     }
     return bad_value(flag, value, error);
 }
@@ -245,8 +274,8 @@ static dp_status_t unknown_flag(const char *name, dp_error_t *error)
     }
     if (names != NULL) nearest = dp_nearest_name(name, names, count);
     if (nearest != NULL) {
-        status = dp_error_set(error, DP_ERR_CONFIG, "unknown flag %s; did you mean %s?", name,
-                              nearest);
+        status =
+            dp_error_set(error, DP_ERR_CONFIG, "unknown flag %s; did you mean %s?", name, nearest);
     } else {
         status = dp_error_set(error, DP_ERR_CONFIG,
                               "unknown flag %s; dprun --help lists them (flags of the program go "
@@ -304,7 +333,8 @@ static dp_status_t parse_flags(int argc, char **argv, dp_launch_t *launch, dp_er
                 }
                 value = argv[i];
             }
-            status = apply(launch, own, value, error);
+            /* A flag without value does not look at it. */
+            status = apply(launch, own, value == NULL ? argument : value, error);
             continue;
         }
         if (own != NULL && row == NULL) {
@@ -320,8 +350,11 @@ static dp_status_t parse_flags(int argc, char **argv, dp_launch_t *launch, dp_er
         if (value == NULL && !is_yes_no && ++i >= argc) {
             return dp_error_set(error, DP_ERR_CONFIG, "%s needs a value: %s", name, row->kind);
         }
-        if (value == NULL) value = is_yes_no ? (char[]){"1"} : argv[i];
-        status = dp_config_set(&launch->config, row->name, value, DP_FROM_FLAG, error);
+        status = dp_config_set(&launch->config, row->name,
+                               value != NULL ? value
+                               : is_yes_no   ? "1"
+                                             : argv[i],
+                               DP_FROM_FLAG, error);
     }
     return status;
 }

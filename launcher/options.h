@@ -24,13 +24,13 @@ typedef enum dp_color { DP_COLOR_AUTO, DP_COLOR_ALWAYS, DP_COLOR_NEVER } dp_colo
 
 typedef struct dp_launch {
     dp_launch_action_t action;
-    int size;                /* ranks; 0: not given */
-    char **argv;             /* program and its arguments, borrowed from main's; NULL: none */
-    int is_quiet;            /* nothing of the ranks' output on our own */
+    int size;     /* ranks; 0: not given */
+    char **argv;  /* program and its arguments, borrowed from main's; NULL: none */
+    int is_quiet; /* nothing of the ranks' output on our own */
     int has_timestamps;
     int has_prefix;
     dp_color_t color;
-    int stdin_rank;          /* -1: none */
+    int stdin_rank; /* -1: none */
     int binds_cores;
     int keeps_run_dir;
     const char *output_dir;  /* borrowed from argv; NULL: none */
@@ -39,7 +39,7 @@ typedef struct dp_launch {
     uint64_t timeout_ns;     /* of the whole job; 0: none */
     char **variables;        /* [variable_count] NAME=VALUE of -x, entries borrowed from argv */
     size_t variable_count;
-    dp_config_t config;      /* defaults, file, environment, flags */
+    dp_config_t config; /* defaults, file, environment, flags */
 } dp_launch_t;
 
 /* A flag of dprun's own. */

@@ -1,8 +1,9 @@
 /*
  * output.c - pipes of the ranks in, prefixed lines out.
  *
- * At a terminal a line that is not finished yet (a prompt, a progress line redrawn by "\r") is shown
- * as a draft: drawn without newline, wiped before the next line, so that it never mixes with others.
+ * At a terminal a line that is not finished yet (a prompt, a progress line redrawn by "\r") is
+ * shown as a draft: drawn without newline, wiped before the next line, so that it never mixes with
+ * others.
  */
 #include "launcher/output.h"
 
@@ -47,10 +48,10 @@ struct dp_output {
     stream_t *streams; /* [size][2] */
     dp_tail_t *tails;  /* [size] */
     int open_streams;
-    int is_held;       /* a sink is full: nothing is read */
+    int is_held; /* a sink is full: nothing is read */
     int is_broken;
-    int file_failed;   /* told once */
-    stream_t *draft;   /* whose draft is shown; NULL: none */
+    int file_failed; /* told once */
+    stream_t *draft; /* whose draft is shown; NULL: none */
     struct event *draft_timer;
     char *buffer; /* [READ_BYTES] */
 };
@@ -161,7 +162,8 @@ static void print_line(void *context, const char *text, size_t bytes, dp_line_en
     write_prefix(output, stream, stream->goes_on ? "+" : "");
     stream->goes_on = end == DP_LINE_CUT;
     dp_sink_write(output->sinks[sink], text, bytes);
-    dp_sink_write(output->sinks[sink], "\n", 1); /* in a file each state of a progress line counts */
+    dp_sink_write(output->sinks[sink], "\n",
+                  1); /* in a file each state of a progress line counts */
 }
 
 static void on_draft_timer(evutil_socket_t fd, short what, void *context)
@@ -324,16 +326,26 @@ static void look_at_terminal(dp_output_t *output)
         int is_terminal = isatty(i + 1) && !is_dumb;
 
         output->is_terminal[i] = is_terminal;
-        output->has_color[i] =
-            output->launch->color == DP_COLOR_ALWAYS ||
-            (output->launch->color == DP_COLOR_AUTO && is_terminal &&
-             dp_environment("NO_COLOR") == NULL);
+        output->has_color[i] = output->launch->color == DP_COLOR_ALWAYS ||
+                               (output->launch->color == DP_COLOR_AUTO && is_terminal &&
+                                dp_environment("NO_COLOR") == NULL);
     }
 }
 
+dp_status_t dp_output_make_dir(const dp_launch_t *launch, dp_error_t *error)
+{
+    const char *path = launch->output_dir;
+
+    if (path == NULL) return DP_OK;
+    if ((mkdir(path, 0777) == 0 || errno == EEXIST) && access(path, W_OK | X_OK) == 0) {
+        return DP_OK;
+    }
+    return dp_error_set(error, DP_ERR_CONFIG, "--output-dir %s: %s", path, strerror(errno));
+}
+
 dp_status_t dp_output_create(struct event_base *base, const dp_launch_t *launch, int size,
-                             uint64_t start_ns, const dp_output_events_t *events,
-                             dp_output_t **out, dp_error_t *error)
+                             uint64_t start_ns, const dp_output_events_t *events, dp_output_t **out,
+                             dp_error_t *error)
 {
     dp_output_t *output = calloc(1, sizeof(*output));
     dp_sink_events_t sink_events = {on_drained, on_broken, output};
@@ -355,19 +367,14 @@ dp_status_t dp_output_create(struct event_base *base, const dp_launch_t *launch,
         goto fail;
     }
     for (int i = 0; i < size * 2; i++) {
-        output->streams[i] = (stream_t){
-            .output = output, .rank = i / 2, .number = i % 2 + 1, .fd = -1, .file = -1};
+        output->streams[i] =
+            (stream_t){.output = output, .rank = i / 2, .number = i % 2 + 1, .fd = -1, .file = -1};
         dp_lines_init(&output->streams[i].lines);
     }
     look_at_terminal(output);
     for (int i = 0; i < 2; i++) {
         status = dp_sink_create(base, i + 1, &sink_events, &output->sinks[i], error);
         if (status != DP_OK) goto fail;
-    }
-    if (launch->output_dir != NULL && mkdir(launch->output_dir, 0777) != 0 && errno != EEXIST) {
-        status = dp_error_set(error, DP_ERR_SYSTEM, "--output-dir %s: %s", launch->output_dir,
-                              strerror(errno));
-        goto fail;
     }
     *out = output;
     return DP_OK;

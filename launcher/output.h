@@ -20,10 +20,13 @@ typedef struct dp_output_events {
     void *context;
 } dp_output_events_t;
 
-/* Makes the directory of --output-dir where needed. launch is borrowed. */
+/* Makes the directory of --output-dir where needed, before anything is started. */
+dp_status_t dp_output_make_dir(const dp_launch_t *launch, dp_error_t *error);
+
+/* launch is borrowed. */
 dp_status_t dp_output_create(struct event_base *base, const dp_launch_t *launch, int size,
-                             uint64_t start_ns, const dp_output_events_t *events,
-                             dp_output_t **out, dp_error_t *error);
+                             uint64_t start_ns, const dp_output_events_t *events, dp_output_t **out,
+                             dp_error_t *error);
 void dp_output_destroy(dp_output_t *output);
 
 /* Takes the read end of a rank's stream: 1 or 2. */

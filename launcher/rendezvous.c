@@ -3,8 +3,8 @@
  *
  * Anybody on this machine may connect. So until a connection has proven that it knows the secret,
  * nothing but one hello of fixed size is read from it, for a bounded time, on a bounded number of
- * such connections; and what a proven rank sends is bounds-checked as well. Whatever is wrong with a
- * connection costs that connection and one line, never the job.
+ * such connections; and what a proven rank sends is bounds-checked as well. Whatever is wrong with
+ * a connection costs that connection and one line, never the job.
  */
 #include "launcher/rendezvous.h"
 
@@ -23,7 +23,7 @@
 #include <event2/listener.h>
 
 #define HELLO_SECONDS 5
-#define UNPROVEN_MAX 64  /* on top of one per rank */
+#define UNPROVEN_MAX 64 /* on top of one per rank */
 #define CLOSED_PATIENCE_US 200000
 #define REFUSED_MAX 20   /* lines; a port scan is not to flood the screen */
 #define EXCHANGES_MAX 64 /* open at a time: the ranks use a handful */
@@ -48,11 +48,19 @@ typedef struct peer {
     struct bufferevent *socket;
     char address[64];
     uint8_t challenge[DP_CHALLENGE_BYTES];
-    int rank; /* -1: not proven yet */
+    int rank;       /* -1: not proven yet */
     int is_closing; /* only what is queued is still to go out */
     struct peer *next;
     struct peer **back; /* the pointer that points here */
 } peer_t;
+
+/* A rank's place. */
+typedef struct seat {
+    peer_t *peer;        /* its proven connection, or NULL */
+    char ended[HOW_MAX]; /* how it left; "": it is there, or still to come */
+    int end_order;       /* 1: the first that left, ... */
+    int is_closed;       /* its connection is gone, of its process nothing is known yet */
+} seat_t;
 
 struct dp_rendezvous {
     struct event_base *base; /* borrowed */
@@ -63,9 +71,8 @@ struct dp_rendezvous {
     peer_t *peers; /* all connections */
     int unproven;
     int refused;
-    peer_t **ranks;   /* [size] proven connection of a rank, or NULL */
-    char (*ended)[HOW_MAX]; /* [size] how a rank left; "": it is there, or still to come */
-    uint8_t *is_closed;     /* [size] its connection is gone, of its process nothing is known yet */
+    seat_t *seats; /* [size] */
+    int ends;      /* ranks that left */
     struct event *closed_timer;
     exchange_t *exchanges;
 };
@@ -76,8 +83,11 @@ static void peer_close(peer_t *peer)
 {
     dp_rendezvous_t *rendezvous = peer->rendezvous;
 
-    if (peer->rank < 0) rendezvous->unproven--;
-    else if (rendezvous->ranks[peer->rank] == peer) rendezvous->ranks[peer->rank] = NULL;
+    if (peer->rank < 0) {
+        rendezvous->unproven--;
+    } else if (rendezvous->seats[peer->rank].peer == peer) {
+        rendezvous->seats[peer->rank].peer = NULL;
+    }
     *peer->back = peer->next;
     if (peer->next != NULL) peer->next->back = peer->back;
     bufferevent_free(peer->socket);
@@ -146,30 +156,35 @@ static void exchange_free(dp_rendezvous_t *rendezvous, exchange_t *exchange)
     free(exchange);
 }
 
-/* Ends an exchange with an error for all who wait in it. */
-static void exchange_fail(dp_rendezvous_t *rendezvous, exchange_t *exchange, const char *text)
+/* Ends an exchange with an error for all who wait in it. culprit: -1 where it is no rank. */
+static void exchange_fail(dp_rendezvous_t *rendezvous, exchange_t *exchange, int culprit,
+                          const char *text)
 {
     for (int rank = 0; rank < rendezvous->size; rank++) {
-        if (exchange->values[rank].is_given && rendezvous->ranks[rank] != NULL) {
-            send_text(rendezvous->ranks[rank], DP_KV_ERROR, text);
-        }
+        if (!exchange->values[rank].is_given || rendezvous->seats[rank].peer == NULL) continue;
+        send_text(rendezvous->seats[rank].peer, DP_KV_ERROR, text);
+        if (culprit < 0) continue;
+        rendezvous->events.lost(rendezvous->events.context, rank, culprit, text);
     }
     exchange_free(rendezvous, exchange);
 }
 
-/* Fails it when a rank whose value is missing has left. Returns whether it did. */
-static int exchange_is_lost(dp_rendezvous_t *rendezvous, exchange_t *exchange)
+/* Fails it when a rank whose value is missing has left: all hear of the first that did. */
+static void exchange_check(dp_rendezvous_t *rendezvous, exchange_t *exchange)
 {
-    for (int rank = 0; rank < rendezvous->size; rank++) {
-        char text[HOW_MAX + 128];
+    char text[HOW_MAX + 128];
+    int culprit = -1;
 
-        if (exchange->values[rank].is_given || rendezvous->ended[rank][0] == '\0') continue;
-        snprintf(text, sizeof(text), "rank %d %s before all ranks met (%s)", rank,
-                 rendezvous->ended[rank], exchange->name);
-        exchange_fail(rendezvous, exchange, text);
-        return 1;
+    for (int rank = 0; rank < rendezvous->size; rank++) {
+        const seat_t *seat = &rendezvous->seats[rank];
+
+        if (exchange->values[rank].is_given || seat->ended[0] == '\0') continue;
+        if (culprit < 0 || seat->end_order < rendezvous->seats[culprit].end_order) culprit = rank;
     }
-    return 0;
+    if (culprit < 0) return;
+    snprintf(text, sizeof(text), "rank %d %s before all ranks met (%s)", culprit,
+             rendezvous->seats[culprit].ended, exchange->name);
+    exchange_fail(rendezvous, exchange, culprit, text);
 }
 
 static void release_data(const void *data, size_t bytes, void *context)
@@ -202,7 +217,7 @@ static void exchange_finish(dp_rendezvous_t *rendezvous, exchange_t *exchange)
         snprintf(text, sizeof(text),
                  "exchange %s: the values of %d ranks are %zu bytes together, at most %u fit",
                  exchange->name, rendezvous->size, bytes, DP_KV_FRAME_MAX);
-        exchange_fail(rendezvous, exchange, text);
+        exchange_fail(rendezvous, exchange, -1, text);
         return;
     }
     dp_writer_init(&writer, frame, bytes);
@@ -216,10 +231,10 @@ static void exchange_finish(dp_rendezvous_t *rendezvous, exchange_t *exchange)
     DP_ASSERT(!writer.failed);
     *users = 1;
     for (int rank = 0; rank < rendezvous->size; rank++) {
-        if (rendezvous->ranks[rank] == NULL) continue; /* left since: its own affair */
+        if (rendezvous->seats[rank].peer == NULL) continue; /* left since: its own affair */
         ++*users;
-        if (evbuffer_add_reference(bufferevent_get_output(rendezvous->ranks[rank]->socket), frame,
-                                   writer.bytes, release_data, users) != 0) {
+        if (evbuffer_add_reference(bufferevent_get_output(rendezvous->seats[rank].peer->socket),
+                                   frame, writer.bytes, release_data, users) != 0) {
             --*users;
         }
     }
@@ -291,7 +306,8 @@ static int take_exchange(peer_t *peer, dp_reader_t *fields)
     }
     value = &exchange->values[peer->rank];
     if (value->is_given) {
-        snprintf(text, sizeof(text), "exchange %s: rank %d gave its value before", name, peer->rank);
+        snprintf(text, sizeof(text), "exchange %s: rank %d gave its value before", name,
+                 peer->rank);
         send_text(peer, DP_KV_ERROR, text);
         return 0;
     }
@@ -301,8 +317,11 @@ static int take_exchange(peer_t *peer, dp_reader_t *fields)
     value->bytes = bytes;
     value->is_given = 1;
     exchange->given++;
-    if (exchange->given == rendezvous->size) exchange_finish(rendezvous, exchange);
-    else exchange_is_lost(rendezvous, exchange);
+    if (exchange->given == rendezvous->size) {
+        exchange_finish(rendezvous, exchange);
+    } else {
+        exchange_check(rendezvous, exchange);
+    }
     return 0;
 }
 
@@ -378,13 +397,13 @@ static void read_hello(peer_t *peer)
         return;
     }
     bufferevent_write(peer->socket, welcome, sizeof(welcome));
-    if (rank >= (uint32_t)rendezvous->size || rendezvous->ranks[rank] != NULL) {
+    if (rank >= (uint32_t)rendezvous->size || rendezvous->seats[rank].peer != NULL) {
         if (rank >= (uint32_t)rendezvous->size) {
             snprintf(text, sizeof(text), "there is no rank %u, the job has %d", rank,
                      rendezvous->size);
         } else {
             snprintf(text, sizeof(text), "rank %u is here already (%s)", rank,
-                     rendezvous->ranks[rank]->address);
+                     rendezvous->seats[rank].peer->address);
         }
         refuse_text(rendezvous, peer->address, "%s", text);
         peer_dismiss(peer, text);
@@ -392,7 +411,7 @@ static void read_hello(peer_t *peer)
     }
     peer->rank = (int)rank;
     rendezvous->unproven--;
-    rendezvous->ranks[rank] = peer;
+    rendezvous->seats[rank].peer = peer;
     bufferevent_set_timeouts(peer->socket, NULL, NULL);
     bufferevent_setwatermark(peer->socket, EV_READ, 0, DP_KV_FRAME_MAX + 4);
     rendezvous->events.joined(rendezvous->events.context, peer->rank);
@@ -404,8 +423,11 @@ static void on_readable(struct bufferevent *socket, void *context)
     peer_t *peer = context;
 
     (void)socket;
-    if (peer->rank < 0) read_hello(peer);
-    else read_frames(peer);
+    if (peer->rank < 0) {
+        read_hello(peer);
+    } else {
+        read_frames(peer);
+    }
 }
 
 static void on_event(struct bufferevent *socket, short what, void *context)
@@ -425,7 +447,7 @@ static void on_event(struct bufferevent *socket, short what, void *context)
     }
     peer_close(peer);
     if (rank < 0) return;
-    rendezvous->is_closed[rank] = 1;
+    rendezvous->seats[rank].is_closed = 1;
     event_add(rendezvous->closed_timer, &patience);
 }
 
@@ -437,10 +459,10 @@ static void on_closed_timer(evutil_socket_t fd, short what, void *context)
     (void)fd;
     (void)what;
     for (int rank = 0; rank < rendezvous->size; rank++) {
-        if (rendezvous->is_closed[rank] && rendezvous->ended[rank][0] == '\0') {
+        if (rendezvous->seats[rank].is_closed && rendezvous->seats[rank].ended[0] == '\0') {
             dp_rendezvous_rank_ended(rendezvous, rank, "closed its connection to dprun");
         }
-        rendezvous->is_closed[rank] = 0;
+        rendezvous->seats[rank].is_closed = 0;
     }
 }
 
@@ -478,8 +500,8 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struc
         drop_oldest(rendezvous);
     }
     peer = calloc(1, sizeof(*peer));
-    if (peer != NULL) peer->socket = bufferevent_socket_new(rendezvous->base, fd,
-                                                            BEV_OPT_CLOSE_ON_FREE);
+    if (peer != NULL)
+        peer->socket = bufferevent_socket_new(rendezvous->base, fd, BEV_OPT_CLOSE_ON_FREE);
     if (peer == NULL || peer->socket == NULL) {
         free(peer);
         close(fd);
@@ -508,8 +530,7 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struc
 
 dp_status_t dp_rendezvous_listen(dp_kv_ticket_t *ticket, int *listener, dp_error_t *error)
 {
-    struct sockaddr_in address = {.sin_family = AF_INET,
-                                  .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t bytes = sizeof(address);
     uint8_t job[8];
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -546,16 +567,13 @@ dp_status_t dp_rendezvous_create(struct event_base *base, int listener, int size
     rendezvous->size = size;
     rendezvous->secret = *secret;
     rendezvous->events = *events;
-    rendezvous->ranks = calloc((size_t)size, sizeof(*rendezvous->ranks));
-    rendezvous->ended = calloc((size_t)size, sizeof(*rendezvous->ended));
-    rendezvous->is_closed = calloc((size_t)size, sizeof(*rendezvous->is_closed));
+    rendezvous->seats = calloc((size_t)size, sizeof(*rendezvous->seats));
     rendezvous->closed_timer = event_new(base, -1, 0, on_closed_timer, rendezvous);
-    rendezvous->listener =
-        evconnlistener_new(base, on_accept, rendezvous,
-                           LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC, 0, listener);
+    rendezvous->listener = evconnlistener_new(
+        base, on_accept, rendezvous, LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC, 0, listener);
     if (rendezvous->listener == NULL) close(listener);
-    if (rendezvous->listener == NULL || rendezvous->ranks == NULL || rendezvous->ended == NULL ||
-        rendezvous->is_closed == NULL || rendezvous->closed_timer == NULL) {
+    if (rendezvous->listener == NULL || rendezvous->seats == NULL ||
+        rendezvous->closed_timer == NULL) {
         dp_rendezvous_destroy(rendezvous);
         return dp_error_set(error, DP_ERR_NO_MEMORY, "out of memory");
     }
@@ -566,18 +584,18 @@ dp_status_t dp_rendezvous_create(struct event_base *base, int listener, int size
 void dp_rendezvous_destroy(dp_rendezvous_t *rendezvous)
 {
     if (rendezvous == NULL) return;
-    while (rendezvous->peers != NULL) {
-        peer_close(rendezvous->peers);
+    for (peer_t *peer = rendezvous->peers, *next; peer != NULL; peer = next) {
+        next = peer->next;
+        peer_close(peer);
     }
-    while (rendezvous->exchanges != NULL) {
-        exchange_free(rendezvous, rendezvous->exchanges);
+    for (exchange_t *exchange = rendezvous->exchanges, *next; exchange != NULL; exchange = next) {
+        next = exchange->next;
+        exchange_free(rendezvous, exchange);
     }
     if (rendezvous->listener != NULL) evconnlistener_free(rendezvous->listener);
     if (rendezvous->closed_timer != NULL) event_free(rendezvous->closed_timer);
     explicit_bzero(&rendezvous->secret, sizeof(rendezvous->secret));
-    free(rendezvous->ranks);
-    free(rendezvous->ended);
-    free(rendezvous->is_closed);
+    free(rendezvous->seats);
     free(rendezvous);
 }
 
@@ -586,9 +604,12 @@ void dp_rendezvous_rank_ended(dp_rendezvous_t *rendezvous, int rank, const char 
     exchange_t *next;
 
     /* The process's end says more than its connection's, which is seen first. */
-    snprintf(rendezvous->ended[rank], HOW_MAX, "%s", how);
+    snprintf(rendezvous->seats[rank].ended, HOW_MAX, "%s", how);
+    if (rendezvous->seats[rank].end_order == 0) {
+        rendezvous->seats[rank].end_order = ++rendezvous->ends;
+    }
     for (exchange_t *exchange = rendezvous->exchanges; exchange != NULL; exchange = next) {
         next = exchange->next;
-        exchange_is_lost(rendezvous, exchange);
+        exchange_check(rendezvous, exchange);
     }
 }

@@ -11,9 +11,11 @@
 typedef struct dp_rendezvous dp_rendezvous_t;
 
 typedef struct dp_rendezvous_events {
-    void (*joined)(void *context, int rank);                    /* it has proven itself */
-    void (*note)(void *context, int rank, const char *text);    /* what it does now */
-    void (*refused)(void *context, const char *text);           /* one line: who, why */
+    void (*joined)(void *context, int rank);                 /* it has proven itself */
+    void (*note)(void *context, int rank, const char *text); /* what it does now */
+    /* `waiter` was told that the exchange ended because of `culprit`. */
+    void (*lost)(void *context, int waiter, int culprit, const char *text);
+    void (*refused)(void *context, const char *text); /* one line: who, why */
     void *context;
 } dp_rendezvous_events_t;
 

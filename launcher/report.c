@@ -14,6 +14,7 @@
 
 #include "launcher/job.h"
 #include "launcher/output.h"
+#include "launcher/recorder.h"
 
 #define OUTPUT_LINES 8
 #define TEXT_MAX 256
@@ -22,8 +23,11 @@ void dp_signal_name(int number, char *text, size_t room)
 {
     const char *name = sigabbrev_np(number);
 
-    if (name != NULL) snprintf(text, room, "SIG%s", name);
-    else snprintf(text, room, "signal %d", number);
+    if (name != NULL) {
+        snprintf(text, room, "SIG%s", name);
+    } else {
+        snprintf(text, room, "signal %d", number);
+    }
 }
 
 void dp_rank_describe(const dp_rank_fate_t *rank, char *text, size_t room)
@@ -54,9 +58,12 @@ void dp_format_ranks(const unsigned char *is_member, int size, char *text, size_
         while (last + 1 < size && is_member[last + 1]) {
             last++;
         }
-        if (last == first) snprintf(part, sizeof(part), "%d", first);
-        else snprintf(part, sizeof(part), last == first + 1 ? "%d,%d" : "%d-%d", first, last);
-        if (used + strlen(part) + 5 > room) {
+        if (last == first) {
+            snprintf(part, sizeof(part), "%d", first);
+        } else {
+            snprintf(part, sizeof(part), last == first + 1 ? "%d,%d" : "%d-%d", first, last);
+        }
+        if (used + strlen(part) + 6 > room) { /* a comma before, ",..." after */
             snprintf(text + used, room - used, ",...");
             return;
         }
@@ -69,8 +76,11 @@ static void format_memory(int64_t bytes, char *text, size_t room)
 {
     double value = (double)bytes / (1 << 20);
 
-    if (value >= 1024) snprintf(text, room, "%.1f GiB", value / 1024);
-    else snprintf(text, room, "%.0f MiB", value);
+    if (value >= 1024) {
+        snprintf(text, room, "%.1f GiB", value / 1024);
+    } else {
+        snprintf(text, room, "%.0f MiB", value);
+    }
 }
 
 /* ---- Cause ---------------------------------------------------------------------------------- */
@@ -105,15 +115,24 @@ static const char *hint_of_code(int code)
 static const char *hint_of_signal(int number)
 {
     switch (number) {
-    case SIGSEGV: return "invalid memory access";
-    case SIGBUS: return "memory that its file cannot back: a full or truncated file?";
-    case SIGABRT: return "abort(), often after an assertion; see output";
-    case SIGFPE: return "integer division by zero or overflow";
-    case SIGILL: return "illegal instruction: built for another CPU?";
-    case SIGXCPU: return "CPU time limit (ulimit -t)";
-    case SIGXFSZ: return "file size limit (ulimit -f)";
-    case SIGPIPE: return "wrote to a pipe or socket nobody reads";
-    default: return NULL;
+    case SIGSEGV:
+        return "invalid memory access";
+    case SIGBUS:
+        return "memory that its file cannot back: a full or truncated file?";
+    case SIGABRT:
+        return "abort(), often after an assertion; see output";
+    case SIGFPE:
+        return "integer division by zero or overflow";
+    case SIGILL:
+        return "illegal instruction: built for another CPU?";
+    case SIGXCPU:
+        return "CPU time limit (ulimit -t)";
+    case SIGXFSZ:
+        return "file size limit (ulimit -f)";
+    case SIGPIPE:
+        return "wrote to a pipe or socket nobody reads";
+    default:
+        return NULL;
     }
 }
 
@@ -129,8 +148,8 @@ static void write_cause(const dp_report_t *report, const dp_rank_fate_t *rank, F
     fprintf(out, "  cause    ");
     dp_rank_describe(rank, what, sizeof(what));
     if (is_signal && WTERMSIG(rank->status) == SIGKILL) {
-        int64_t bound = report->after.limit_bytes > 0 ? report->after.limit_bytes
-                                                      : report->after.total_bytes;
+        int64_t bound =
+            report->after.limit_bytes > 0 ? report->after.limit_bytes : report->after.total_bytes;
 
         if (!saw_oom(report, what, sizeof(what))) {
             snprintf(what, sizeof(what),
@@ -164,30 +183,61 @@ static long step_of(const char *note)
     return end == word + 5 || step < 0 ? -1 : step;
 }
 
-static void write_heading(const dp_report_t *report, int cause, FILE *out)
+static void write_heading(const dp_report_t *report, const dp_verdict_t *verdict,
+                          const dp_last_words_t *words, FILE *out)
 {
-    const dp_rank_fate_t *rank = &report->fate->ranks[cause];
-    long step = step_of(rank->note);
+    const dp_fate_t *fate = report->fate;
+    const dp_rank_fate_t *rank = &fate->ranks[verdict->cause];
+    int is_stopped = dp_rank_is_stopped(rank, fate->ranks[verdict->failed].end_ns);
+    long step = words->has_step ? (long)words->step : step_of(rank->note);
     char what[TEXT_MAX];
     char elapsed[32];
 
-    dp_format_elapsed(rank->end_ns - report->fate->start_ns, elapsed, sizeof(elapsed));
-    if (rank->start_error != 0) snprintf(what, sizeof(what), "not started");
-    else if (WIFSIGNALED(rank->status)) dp_signal_name(WTERMSIG(rank->status), what, sizeof(what));
-    else snprintf(what, sizeof(what), "exit code %d", WEXITSTATUS(rank->status));
-    fprintf(out, "dprun: FAILED  rank %d (%s, local %d", cause, report->host, cause);
+    dp_format_elapsed((is_stopped ? rank->stopped_ns : rank->end_ns) - fate->start_ns, elapsed,
+                      sizeof(elapsed));
+    if (is_stopped) {
+        char name[32];
+
+        dp_signal_name(rank->stopped_by, name, sizeof(name));
+        snprintf(what, sizeof(what), "stopped by %s", name);
+    } else if (rank->start_error != 0) {
+        snprintf(what, sizeof(what), "not started");
+    } else if (WIFSIGNALED(rank->status)) {
+        dp_signal_name(WTERMSIG(rank->status), what, sizeof(what));
+    } else {
+        snprintf(what, sizeof(what), "exit code %d", WEXITSTATUS(rank->status));
+    }
+    fprintf(out, "dprun: FAILED  rank %d (%s, local %d", verdict->cause, report->host,
+            verdict->cause);
     if (rank->pid > 0) fprintf(out, ", pid %d", rank->pid);
-    if (step >= 0) fprintf(out, "): %s at step %ld, %s\n", what, step, elapsed);
-    else fprintf(out, "): %s after %s\n", what, elapsed);
+    if (step >= 0) {
+        fprintf(out, "): %s at step %ld, %s\n", what, step, elapsed);
+    } else {
+        fprintf(out, "): %s after %s\n", what, elapsed);
+    }
+    if (is_stopped) {
+        fprintf(out, "  cause    it stands still (SIGSTOP, a debugger?); the others gave it up\n");
+    } else if (!dp_rank_failed(rank)) {
+        fprintf(out,
+                "  cause    it left with exit code 0 while others still needed it: fewer steps "
+                "than theirs,\n           or no dp_finalize()?\n");
+    } else {
+        write_cause(report, rank, out);
+    }
 }
 
 /* ---- The others ----------------------------------------------------------------------------- */
 
-static void write_last_op(const dp_report_t *report, int cause, FILE *out)
+static void write_last_op(const dp_report_t *report, int cause, const dp_last_words_t *words,
+                          FILE *out)
 {
     const dp_rank_fate_t *rank = &report->fate->ranks[cause];
     int joined = 0;
 
+    if (words->text[0] != '\0') {
+        fprintf(out, "  last op  %s\n", words->text);
+        return;
+    }
     if (rank->note[0] != '\0') {
         double ago = rank->end_ns > rank->note_ns ? (double)(rank->end_ns - rank->note_ns) : 0;
 
@@ -218,38 +268,48 @@ static void write_output(const dp_report_t *report, int cause, FILE *out)
     }
 }
 
-static void write_doubt(const dp_report_t *report, int cause, int doubt, FILE *out)
+static void write_doubt(const dp_report_t *report, const dp_verdict_t *verdict, FILE *out)
 {
     const dp_fate_t *fate = report->fate;
-    const dp_rank_fate_t *rank = &fate->ranks[cause];
+    const dp_rank_fate_t *rank = &fate->ranks[verdict->cause];
+    const dp_rank_fate_t *failed = &fate->ranks[verdict->failed];
     const char *label = "doubt";
     char what[TEXT_MAX];
+    char elapsed[32];
 
-    if (doubt >= 0) {
-        double apart = ((double)fate->ranks[doubt].end_ns - (double)rank->end_ns) / 1e6;
+    if (verdict->failed != verdict->cause) { /* then the word of a rank tells why */
+        fprintf(out, "  told by  rank %d: %s\n", verdict->failed, failed->why);
+        return;
+    }
+    if (verdict->doubt >= 0) {
+        const dp_rank_fate_t *other = &fate->ranks[verdict->doubt];
+        double apart = ((double)other->end_ns - (double)rank->end_ns) / 1e6;
 
-        dp_rank_describe(&fate->ranks[doubt], what, sizeof(what));
-        fprintf(out, "  %-8s rank %d %s %.1f ms %s: it may be the cause as well\n", label, doubt,
-                what, apart < 0 ? -apart : apart, apart < 0 ? "before" : "after");
+        dp_rank_describe(other, what, sizeof(what));
+        fprintf(out, "  %-8s rank %d %s %.1f ms %s: it may be the cause as well\n", label,
+                verdict->doubt, what, apart < 0 ? -apart : apart, apart < 0 ? "before" : "after");
+        label = "";
+    }
+    if (rank->blames >= 0 && !WIFSIGNALED(rank->status)) { /* but that one was alive */
+        fprintf(out, "  %-8s it says: %s\n", label, rank->why);
         label = "";
     }
     for (int i = 0; i < fate->size; i++) {
         const dp_rank_fate_t *other = &fate->ranks[i];
-        char elapsed[32];
 
-        if (i != cause && other->stopped_by != 0 &&
-            (!other->has_ended || other->end_ns > rank->end_ns)) {
+        if (i != verdict->cause && dp_rank_is_stopped(other, rank->end_ns)) {
             dp_signal_name(other->stopped_by, what, sizeof(what));
             dp_format_elapsed(other->stopped_ns - fate->start_ns, elapsed, sizeof(elapsed));
-            fprintf(out, "  %-8s rank %d (pid %d) stood stopped by %s since %s: who waited for it "
-                         "may have given up\n",
+            fprintf(out,
+                    "  %-8s rank %d (pid %d) stood stopped by %s since %s: who waited for it "
+                    "may have given up\n",
                     label, i, other->pid, what, elapsed);
             label = "";
-        } else if (i != cause && other->has_ended && !dp_rank_failed(other) &&
+        } else if (i != verdict->cause && other->has_ended && !dp_rank_failed(other) &&
                    other->end_ns < rank->end_ns) {
             dp_format_elapsed(other->end_ns - fate->start_ns, elapsed, sizeof(elapsed));
-            fprintf(out, "  %-8s rank %d had exited with code 0 at %s: the others may have missed "
-                         "it\n",
+            fprintf(out,
+                    "  %-8s rank %d had exited with code 0 at %s: the others may have missed it\n",
                     label, i, elapsed);
             label = "";
             if (fate->size > 16) break; /* one is hint enough */
@@ -283,10 +343,9 @@ static void describe_victim(const dp_fate_t *fate, const dp_rank_fate_t *rank, c
 }
 
 /* One line per way to end, with the ranks that share it. except: not among them; -1: all. */
-static void write_groups(const dp_fate_t *fate, const char *label, int except,
-                         void (*describe)(const dp_fate_t *, const dp_rank_fate_t *, char *,
-                                          size_t),
-                         FILE *out)
+static void
+write_groups(const dp_fate_t *fate, const char *label, int except,
+             void (*describe)(const dp_fate_t *, const dp_rank_fate_t *, char *, size_t), FILE *out)
 {
     unsigned char *is_done = calloc((size_t)fate->size, 1);
     unsigned char *is_member = calloc((size_t)fate->size, 1);
@@ -324,16 +383,21 @@ static void write_end(const dp_report_t *report, FILE *out)
 
 void dp_report_failure(const dp_report_t *report, FILE *out)
 {
-    int doubt;
-    int cause = dp_fate_cause(report->fate, &doubt);
+    dp_verdict_t verdict = dp_fate_cause(report->fate);
+    dp_last_words_t words = {.text = ""};
 
-    if (cause < 0) return;
-    write_heading(report, cause, out);
-    write_cause(report, &report->fate->ranks[cause], out);
-    write_last_op(report, cause, out);
-    write_doubt(report, cause, doubt, out);
-    write_output(report, cause, out);
-    write_groups(report->fate, "victims", cause, describe_victim, out);
+    if (verdict.cause < 0) return;
+    if (report->run_dir != NULL) {
+        const dp_rank_fate_t *rank = &report->fate->ranks[verdict.cause];
+
+        dp_recorder_last(report->run_dir, verdict.cause,
+                         rank->stopped_by != 0 ? rank->stopped_ns : rank->end_ns, &words);
+    }
+    write_heading(report, &verdict, &words, out);
+    write_last_op(report, verdict.cause, &words, out);
+    write_doubt(report, &verdict, out);
+    write_output(report, verdict.cause, out);
+    write_groups(report->fate, "victims", verdict.cause, describe_victim, out);
     write_end(report, out);
 }
 

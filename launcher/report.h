@@ -18,6 +18,7 @@ typedef struct dp_report {
     dp_memory_sight_t before; /* at the job's start */
     dp_memory_sight_t after;  /* when the first rank failed */
     const char *saved;        /* what was kept, NULL: nothing */
+    const char *run_dir;      /* still there, with the flight recorders; NULL: there is none */
     int exit_code;
 } dp_report_t;
 

@@ -81,8 +81,11 @@ static void remove_entry(const FTSENT *entry, void *context)
 {
     (void)context;
     if (entry->fts_info == FTS_D) return; /* again as FTS_DP, once it is empty */
-    if (entry->fts_info == FTS_DP) rmdir(entry->fts_accpath);
-    else unlink(entry->fts_accpath);
+    if (entry->fts_info == FTS_DP) {
+        rmdir(entry->fts_accpath);
+    } else {
+        unlink(entry->fts_accpath);
+    }
 }
 
 int dp_run_dir_remove(const char *path)

@@ -46,8 +46,9 @@ dp_status_t dp_sink_create(struct event_base *base, int fd, const dp_sink_events
     if (sink == NULL) return dp_error_set(error, DP_ERR_NO_MEMORY, "out of memory");
     sink->fd = fd;
     sink->events = *events;
-    if (fstat(fd, &info) != 0) sink->is_broken = 1;
-    else {
+    if (fstat(fd, &info) != 0) {
+        sink->is_broken = 1;
+    } else {
         sink->is_socket = S_ISSOCK(info.st_mode);
         sink->is_file = !sink->is_socket && !S_ISFIFO(info.st_mode) && !isatty(fd);
     }

@@ -74,8 +74,11 @@ static void on_stage_timer(evutil_socket_t fd, short what, void *context)
 
     (void)fd;
     (void)what;
-    if (supervisor->stage == DP_STAGE_FAILING) tell_job(supervisor, SIGTERM, grace_ns);
-    else if (supervisor->stage == DP_STAGE_TOLD) kill_job(supervisor);
+    if (supervisor->stage == DP_STAGE_FAILING) {
+        tell_job(supervisor, SIGTERM, grace_ns);
+    } else if (supervisor->stage == DP_STAGE_TOLD) {
+        kill_job(supervisor);
+    }
 }
 
 static void on_job_timer(evutil_socket_t fd, short what, void *context)
@@ -121,8 +124,11 @@ static void on_drain_timer(evutil_socket_t fd, short what, void *context)
 
     (void)fd;
     (void)what;
-    if (dp_output_is_held(supervisor->output)) arm(supervisor->drain_timer, DRAIN_NS);
-    else dp_output_close_streams(supervisor->output);
+    if (dp_output_is_held(supervisor->output)) {
+        arm(supervisor->drain_timer, DRAIN_NS);
+    } else {
+        dp_output_close_streams(supervisor->output);
+    }
 }
 
 static void all_gone(dp_supervisor_t *supervisor, int left)
@@ -220,10 +226,13 @@ static void hear(dp_supervisor_t *supervisor, dp_message_t *message)
                       "process %d (%s) was still there after all ranks had ended; ended it too",
                       message->pid, message->text);
         break;
-    case DP_MESSAGE_ALL_GONE: all_gone(supervisor, message->status); break;
+    case DP_MESSAGE_ALL_GONE:
+        all_gone(supervisor, message->status);
+        break;
     case DP_MESSAGE_SIGNAL:
     case DP_MESSAGE_KILL:
-    case DP_MESSAGE_BYE: break; /* ours */
+    case DP_MESSAGE_BYE:
+        break; /* ours */
     }
 }
 
@@ -234,8 +243,11 @@ static void on_channel(evutil_socket_t fd, short what, void *context)
     int got = dp_channel_receive((int)fd, &message);
 
     (void)what;
-    if (got > 0) hear(supervisor, &message);
-    else if (got < 0) agent_lost(supervisor);
+    if (got > 0) {
+        hear(supervisor, &message);
+    } else if (got < 0) {
+        agent_lost(supervisor);
+    }
 }
 
 /* ---- Signals of the user -------------------------------------------------------------------- */
@@ -275,14 +287,20 @@ static void on_signal(evutil_socket_t fd, short what, void *context)
     (void)what;
     if (read((int)fd, &info, sizeof(info)) != (ssize_t)sizeof(info)) return;
     switch (info.ssi_signo) {
-    case SIGTSTP: suspend(supervisor); break;
+    case SIGTSTP:
+        suspend(supervisor);
+        break;
     case SIGCONT:
         order(supervisor, DP_MESSAGE_SIGNAL, SIGCONT);
         dp_input_resume(supervisor->input);
         break;
     case SIGUSR1:
-    case SIGUSR2: order(supervisor, DP_MESSAGE_SIGNAL, (int)info.ssi_signo); break;
-    default: interrupt(supervisor, (int)info.ssi_signo); break;
+    case SIGUSR2:
+        order(supervisor, DP_MESSAGE_SIGNAL, (int)info.ssi_signo);
+        break;
+    default:
+        interrupt(supervisor, (int)info.ssi_signo);
+        break;
     }
 }
 
@@ -317,10 +335,15 @@ static void on_joined(void *context, int rank)
 static void on_note(void *context, int rank, const char *text)
 {
     dp_supervisor_t *supervisor = context;
-    dp_rank_fate_t *fate = &supervisor->fate.ranks[rank];
 
-    snprintf(fate->note, sizeof(fate->note), "%s", text);
-    fate->note_ns = dp_now_ns();
+    dp_fate_note(&supervisor->fate, rank, text, dp_now_ns());
+}
+
+static void on_lost(void *context, int waiter, int culprit, const char *text)
+{
+    dp_supervisor_t *supervisor = context;
+
+    dp_fate_blame(&supervisor->fate, waiter, culprit, text);
 }
 
 static void on_refused(void *context, const char *text)
@@ -357,7 +380,8 @@ dp_status_t dp_supervisor_init(dp_supervisor_t *supervisor, const dp_supervisor_
 {
     const dp_launch_t *launch = start->job->launch;
     dp_output_events_t output_events = {on_stream_ended, on_broken, supervisor};
-    dp_rendezvous_events_t rendezvous_events = {on_joined, on_note, on_refused, supervisor};
+    dp_rendezvous_events_t rendezvous_events = {on_joined, on_note, on_lost, on_refused,
+                                                supervisor};
     dp_status_t status;
 
     memset(supervisor, 0, sizeof(*supervisor));
@@ -410,18 +434,19 @@ void dp_supervisor_flush(dp_supervisor_t *supervisor)
 
 int dp_supervisor_exit_code(const dp_supervisor_t *supervisor)
 {
-    int doubt;
-    int cause;
-
     switch (supervisor->outcome) {
-    case DP_OUTCOME_NONE: return 0;
+    case DP_OUTCOME_NONE:
+        return 0;
     case DP_OUTCOME_FAILED:
-        cause = dp_fate_cause(&supervisor->fate, &doubt);
-        return cause < 0 ? 1 : dp_rank_exit_code(&supervisor->fate.ranks[cause]);
-    case DP_OUTCOME_INTERRUPTED: return 128 + supervisor->signal;
-    case DP_OUTCOME_TIMEOUT: return DP_EXIT_TIMEOUT;
-    case DP_OUTCOME_NO_READER: return 128 + SIGPIPE;
-    case DP_OUTCOME_AGENT_LOST: return 1;
+        return dp_fate_exit_code(&supervisor->fate);
+    case DP_OUTCOME_INTERRUPTED:
+        return 128 + supervisor->signal;
+    case DP_OUTCOME_TIMEOUT:
+        return DP_EXIT_TIMEOUT;
+    case DP_OUTCOME_NO_READER:
+        return 128 + SIGPIPE;
+    case DP_OUTCOME_AGENT_LOST:
+        return 1;
     }
     return 1;
 }

@@ -30,10 +30,10 @@ typedef enum dp_stage {
 } dp_stage_t;
 
 typedef struct dp_supervisor {
-    dp_job_t *job;      /* borrowed */
+    dp_job_t *job; /* borrowed */
     struct event_base *base;
-    int channel;        /* to the agent; taken */
-    int signals;        /* signalfd of what dprun hears; taken */
+    int channel; /* to the agent; taken */
+    int signals; /* signalfd of what dprun hears; taken */
     int agent_pid;
     dp_output_t *output;
     dp_rendezvous_t *rendezvous;
@@ -43,9 +43,9 @@ typedef struct dp_supervisor {
     dp_memory_sight_t after; /* at the first failure */
     dp_stage_t stage;
     dp_outcome_t outcome;
-    int signal;         /* of DP_OUTCOME_INTERRUPTED */
-    int is_gone;        /* the agent has no descendant left */
-    int is_over;        /* nothing more to wait for */
+    int signal;  /* of DP_OUTCOME_INTERRUPTED */
+    int is_gone; /* the agent has no descendant left */
+    int is_over; /* nothing more to wait for */
     struct event *on_channel;
     struct event *on_signal;
     struct event *stage_timer;

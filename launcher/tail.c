@@ -20,7 +20,8 @@ void dp_tail_add(dp_tail_t *tail, const char *text, size_t bytes)
     for (size_t i = 0; i < kept; i++) {
         unsigned char c = (unsigned char)text[i];
 
-        copy[i] = c == '\t' ? ' ' : c < 0x20 || c == 0x7f ? '?' : text[i];
+        if (c < 0x20 || c == 0x7f) c = c == '\t' ? ' ' : '?';
+        copy[i] = (char)c;
     }
     copy[kept] = '\0';
     free(tail->lines[slot]);

@@ -14,7 +14,8 @@ typedef struct dp_tail {
     size_t count;               /* ever added */
 } dp_tail_t;
 
-/* Copies a line; control characters become '?', empty lines are not kept. Out of memory: dropped. */
+/* Copies a line; control characters become '?', empty lines are not kept. Out of memory: dropped.
+ */
 void dp_tail_add(dp_tail_t *tail, const char *text, size_t bytes);
 
 /* The i-th last line, 0 the very last; NULL when there is none. */

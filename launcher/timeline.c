@@ -47,10 +47,16 @@ dp_status_t dp_timeline_check(const dp_timeline_t *timeline, dp_error_t *error)
 
     snprintf(folder, sizeof(folder), "%s", timeline->file);
     slash = strrchr(folder, '/');
-    if (slash == NULL) snprintf(folder, sizeof(folder), ".");
-    else slash[slash == folder ? 1 : 0] = '\0';
-    if (stat(timeline->file, &info) == 0 && S_ISDIR(info.st_mode)) errno = EISDIR;
-    else if (access(folder, W_OK | X_OK) == 0) return DP_OK;
+    if (slash == NULL) {
+        snprintf(folder, sizeof(folder), ".");
+    } else {
+        slash[slash == folder ? 1 : 0] = '\0';
+    }
+    if (stat(timeline->file, &info) == 0 && S_ISDIR(info.st_mode)) {
+        errno = EISDIR;
+    } else if (access(folder, W_OK | X_OK) == 0) {
+        return DP_OK;
+    }
     return dp_error_set(error, DP_ERR_CONFIG, "--timeline %s: cannot be written: %s",
                         timeline->file, strerror(errno));
 }
@@ -92,8 +98,7 @@ static void run_child(const char *tool, const dp_timeline_t *timeline, const cha
     _exit(127);
 }
 
-dp_status_t dp_timeline_merge(const dp_timeline_t *timeline, const char *run_dir,
-                              dp_error_t *error)
+dp_status_t dp_timeline_merge(const dp_timeline_t *timeline, const char *run_dir, dp_error_t *error)
 {
     char tool[PATH_MAX];
     int status = 0;

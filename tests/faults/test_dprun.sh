@@ -164,7 +164,7 @@ check "progress lines become lines in a file" "$(tr '\n' '|' <"$work/out")" = "[
 run -np 2 --quiet --output-dir "$work/logs" sh -c 'echo out; echo err >&2'
 check "--output-dir has both streams" "$(cat "$work/logs/rank.1.out" "$work/logs/rank.1.err" | tr '\n' ' ')" = "out err "
 run -np 1 --quiet --output-dir /proc/nowhere true
-check "an --output-dir that cannot be made is an error" "$code" = 1
+check "an --output-dir that cannot be made exits with 2" "$code" = 2
 run -np 1 sh -c 'head -c 300000 /dev/zero | tr "\0" y; echo'
 check "a very long line is split, not lost" "$(tr -cd y <"$work/out" | wc -c)" = 300000
 "$dprun" -np 2 sh -c 'head -c 3000000 /dev/zero | tr "\0" "\n"' 2>"$work/err" | { sleep 0.5; wc -l >"$work/out"; }
@@ -210,6 +210,34 @@ nothing_left "--timeout"
 run -np 2 --keep-run-dir sh -c 'echo record > $DP_RUN_DIR/rank.$DP_RANK'
 has "--keep-run-dir names it" err 'saved run directory .* \(2 files\)'
 rm -rf "$XDG_RUNTIME_DIR"/dprun-*
+
+# ---- timeline -------------------------------------------------------------------------------
+# A copy of dprun beside a stand-in for dptrace, which tells how it was called.
+mkdir "$work/bin"
+cp "$dprun" "$work/bin/dprun"
+printf '#!/bin/sh\nls "$2" >"$4"\necho "$@" >>"$4"\n' >"$work/bin/dptrace"
+chmod +x "$work/bin/dptrace"
+real=$dprun
+dprun=$work/bin/dprun
+run -np 2 --timeline "$work/line:steps=3-9" sh -c 'echo record > $DP_RUN_DIR/rank.$DP_RANK'
+check "--timeline succeeds" "$code" = 0
+has "and says where it is" err "^dprun: saved timeline $work/line\$"
+check "its merge sees every rank" "$(grep -c '^rank\.[01]$' "$work/line")" = 2
+has "and the steps" line '^merge .*/dprun-[^ ]* -o .*/line --steps 3-9$'
+nothing_left "--timeline"
+run -np 2 --timeline "$work/line" sh -c 'echo record > $DP_RUN_DIR/rank.$DP_RANK; exit $DP_RANK'
+has "a failed job has its timeline too" err "saved    timeline $work/line; run directory .* \(2 files\)"
+rm -rf "$XDG_RUNTIME_DIR"/dprun-*
+printf '#!/bin/sh\nexit 3\n' >"$work/bin/dptrace"
+run -np 2 --timeline "$work/line" sh -c 'echo record > $DP_RUN_DIR/rank.$DP_RANK'
+has "a failed merge is told" err 'dptrace merge exited with code 3'
+has "and the recorders stay" err 'saved run directory'
+rm -rf "$XDG_RUNTIME_DIR"/dprun-*
+dprun=$real
+run -np 1 --timeline "$work/none/line" true
+check "a timeline that cannot be written exits with 2" "$code" = 2
+run -np 1 --timeline "$work/line:steps=9-3" true
+check "so do wrong steps" "$code" = 2
 
 # ---- processes left by ranks ----------------------------------------------------------------
 run -np 2 sh -c "setsid sleep $mark & sleep $mark & exit 0"
@@ -276,8 +304,7 @@ wait $pid 2>/dev/null
 nothing_left "dprun killed with SIGKILL"
 start_job "setsid sleep $mark & sleep $mark"
 wait_marked 4
-agent=$(awk -v dprun=$pid '/^Pid:/ { pid = $2 } /^PPid:/ && $2 == dprun { print pid }' \
-    /proc/[0-9]*/status 2>/dev/null)
+agent=$(grep -lsE "^PPid:[[:space:]]$pid\$" /proc/[0-9]*/status | tr -dc 0-9)
 kill -9 "$agent"
 wait $pid
 check "a killed agent fails the job" $? = 1

@@ -1,0 +1,540 @@
+/*
+ * test_rendezvous.c - dprun's end of the rendezvous against the real client and against strangers.
+ *
+ * The server runs in the test's thread; clients are threads that stop its loop when they are done.
+ */
+#include "launcher/rendezvous.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <arpa/inet.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "tests/unit/fail_allocation.h"
+
+#define RANKS_MAX 8
+
+typedef struct world {
+    struct event_base *base;
+    dp_rendezvous_t *rendezvous;
+    dp_kv_ticket_t ticket;
+    int size;
+    atomic_int running; /* clients */
+    int joined;
+    int refused;
+    char refusal[1024]; /* the last one */
+    char notes[RANKS_MAX][256];
+    int culprits[RANKS_MAX]; /* 0: none; no test blames rank 0 */
+} world_t;
+
+typedef struct client {
+    world_t *world;
+    int rank;
+    void (*run)(struct client *client);
+    dp_status_t status;
+    dp_error_t error;
+    pthread_t thread;
+} client_t;
+
+static void on_joined(void *context, int rank)
+{
+    world_t *world = context;
+
+    (void)rank;
+    world->joined++;
+}
+
+static void on_note(void *context, int rank, const char *text)
+{
+    world_t *world = context;
+
+    snprintf(world->notes[rank], sizeof(world->notes[rank]), "%s", text);
+}
+
+static void on_lost(void *context, int waiter, int culprit, const char *text)
+{
+    world_t *world = context;
+
+    (void)text;
+    world->culprits[waiter] = culprit;
+}
+
+static void on_refused(void *context, const char *text)
+{
+    world_t *world = context;
+
+    world->refused++;
+    snprintf(world->refusal, sizeof(world->refusal), "%s", text);
+}
+
+static void world_init(world_t *world, int size)
+{
+    dp_rendezvous_events_t events = {on_joined, on_note, on_lost, on_refused, world};
+    int listener;
+
+    memset(world, 0, sizeof(*world));
+    world->size = size;
+    world->base = event_base_new();
+    assert_int_equal(dp_rendezvous_listen(&world->ticket, &listener, NULL), DP_OK);
+    assert_int_equal(dp_rendezvous_create(world->base, listener, size, &world->ticket.secret,
+                                          &events, &world->rendezvous, NULL),
+                     DP_OK);
+}
+
+static void world_fini(world_t *world)
+{
+    dp_rendezvous_destroy(world->rendezvous);
+    event_base_free(world->base);
+}
+
+static void *client_thread(void *argument)
+{
+    client_t *client = argument;
+
+    client->run(client);
+    atomic_fetch_sub(&client->world->running, 1);
+    return NULL;
+}
+
+static void client_start(client_t *client, world_t *world, int rank, void (*run)(client_t *))
+{
+    memset(client, 0, sizeof(*client));
+    client->world = world;
+    client->rank = rank;
+    client->run = run;
+    atomic_fetch_add(&world->running, 1);
+    assert_int_equal(pthread_create(&client->thread, NULL, client_thread, client), 0);
+}
+
+/* Serves until all clients are done and their last words are heard. */
+static void serve(world_t *world)
+{
+    const struct timeval slice = {0, 2000};
+
+    for (int rest = 50; rest > 0;) {
+        event_base_loopexit(world->base, &slice);
+        event_base_dispatch(world->base);
+        if (atomic_load(&world->running) == 0) rest -= 10;
+    }
+}
+
+static uint64_t soon(void)
+{
+    return dp_now_ns() + UINT64_C(20000000000);
+}
+
+/* Gives "value R" twice, under two names, and checks all. */
+static void meet(client_t *client)
+{
+    static const char *const names[] = {"first", "second"};
+    void *values[RANKS_MAX];
+    size_t bytes[RANKS_MAX];
+    int size = client->world->size;
+    dp_kv_t *kv;
+
+    client->status =
+        dp_kv_connect(&client->world->ticket, client->rank, soon(), &kv, &client->error);
+    if (client->status != DP_OK) return;
+    dp_kv_note(kv, "meeting");
+    for (int round = 0; round < 2 && client->status == DP_OK; round++) {
+        char mine[32];
+
+        snprintf(mine, sizeof(mine), "value %d", client->rank);
+        client->status = dp_kv_exchange(kv, names[round], size, mine, strlen(mine), values, bytes,
+                                        soon(), &client->error);
+        for (int i = 0; i < size && client->status == DP_OK; i++) {
+            char expected[32];
+
+            snprintf(expected, sizeof(expected), "value %d", i);
+            if (bytes[i] != strlen(expected) || memcmp(values[i], expected, bytes[i]) != 0) {
+                client->status = DP_ERR_CHECK;
+            }
+        }
+        for (int i = 0; i < size && client->error.status == DP_OK; i++) {
+            free(values[i]);
+        }
+    }
+    dp_kv_close(kv);
+}
+
+static void rendezvous_ranks_meet(void **state)
+{
+    (void)state;
+    for (int size = 1; size <= RANKS_MAX; size++) {
+        client_t clients[RANKS_MAX];
+        world_t world;
+
+        world_init(&world, size);
+        for (int i = 0; i < size; i++) {
+            client_start(&clients[i], &world, i, meet);
+        }
+        serve(&world);
+        for (int i = 0; i < size; i++) {
+            pthread_join(clients[i].thread, NULL);
+            assert_string_equal(clients[i].error.text, "");
+            assert_int_equal(clients[i].status, DP_OK);
+            assert_string_equal(world.notes[i], "meeting");
+        }
+        assert_int_equal(world.joined, size);
+        assert_int_equal(world.refused, 0);
+        world_fini(&world);
+    }
+}
+
+/* ---- Ranks that leave ------------------------------------------------------------------------ */
+
+static void rendezvous_death_of_a_rank_is_told_by_name(void **state)
+{
+    client_t clients[2];
+    world_t world;
+
+    (void)state;
+    world_init(&world, 3);
+    client_start(&clients[0], &world, 0, meet);
+    client_start(&clients[1], &world, 2, meet);
+    dp_rendezvous_rank_ended(world.rendezvous, 1, "was killed by SIGKILL");
+    serve(&world);
+    for (int i = 0; i < 2; i++) {
+        pthread_join(clients[i].thread, NULL);
+        assert_int_equal(clients[i].status, DP_ERR_PEER_LOST);
+        assert_non_null(strstr(clients[i].error.text, "rank 1 was killed by SIGKILL"));
+        assert_non_null(strstr(clients[i].error.text, "first"));
+        assert_int_equal(world.culprits[clients[i].rank], 1);
+    }
+    world_fini(&world);
+}
+
+static void leave(client_t *client)
+{
+    dp_kv_t *kv;
+
+    client->status =
+        dp_kv_connect(&client->world->ticket, client->rank, soon(), &kv, &client->error);
+    if (client->status == DP_OK) dp_kv_close(kv);
+}
+
+static void rendezvous_closed_connection_ends_the_wait(void **state)
+{
+    client_t clients[2];
+    world_t world;
+
+    (void)state;
+    world_init(&world, 2);
+    client_start(&clients[0], &world, 0, meet);
+    client_start(&clients[1], &world, 1, leave);
+    serve(&world);
+    for (int i = 0; i < 2; i++) {
+        pthread_join(clients[i].thread, NULL);
+    }
+    assert_int_equal(clients[0].status, DP_ERR_PEER_LOST);
+    assert_non_null(strstr(clients[0].error.text, "rank 1 closed its connection"));
+    world_fini(&world);
+}
+
+/* ---- Strangers ------------------------------------------------------------------------------- */
+
+static int connect_to(const world_t *world)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET,
+                                  .sin_port = htons(world->ticket.port),
+                                  .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+
+    if (connect(fd, (struct sockaddr *)&address, sizeof(address)) != 0) abort();
+    return fd;
+}
+
+static void read_to_end(int fd)
+{
+    char data[4096];
+
+    while (read(fd, data, sizeof(data)) > 0) {
+    }
+    close(fd);
+}
+
+static void send_garbage(client_t *client)
+{
+    char data[100000];
+    int fd = connect_to(client->world);
+
+    memset(data, 0x5a, sizeof(data));
+    (void)!send(fd, data, sizeof(data), MSG_NOSIGNAL);
+    read_to_end(fd);
+}
+
+static void wrong_secret(client_t *client)
+{
+    dp_kv_ticket_t ticket = client->world->ticket;
+    dp_kv_t *kv;
+
+    ticket.secret.bytes[3] ^= 1;
+    client->status = dp_kv_connect(&ticket, client->rank, soon(), &kv, &client->error);
+}
+
+/* A hello recorded from one connection, or made up, proves nothing on another. */
+static void replay(client_t *client)
+{
+    uint8_t hello[DP_KV_SERVER_HELLO_BYTES];
+    uint8_t answer[DP_KV_CLIENT_HELLO_BYTES];
+    const uint8_t *challenge;
+    uint8_t mine[DP_CHALLENGE_BYTES] = {1};
+    int first = connect_to(client->world);
+    int second = connect_to(client->world);
+
+    if (recv(first, hello, sizeof(hello), MSG_WAITALL) != sizeof(hello)) abort();
+    if (dp_kv_server_hello_read(hello, &challenge, NULL) != DP_OK) abort();
+    dp_kv_client_hello_write(&client->world->ticket.secret, challenge, mine, 0, answer);
+    (void)!send(second, answer, sizeof(answer), MSG_NOSIGNAL);
+    read_to_end(second);
+    close(first);
+}
+
+static void rendezvous_strangers_cost_a_line_not_the_job(void **state)
+{
+    void (*const strangers[])(client_t *) = {send_garbage, wrong_secret, replay};
+
+    (void)state;
+    for (size_t i = 0; i < DP_ARRAY_LEN(strangers); i++) {
+        client_t clients[3];
+        world_t world;
+
+        world_init(&world, 2);
+        client_start(&clients[0], &world, 0, strangers[i]);
+        serve(&world);
+        pthread_join(clients[0].thread, NULL);
+        assert_true(world.refused >= 1);
+        assert_int_equal(world.joined, 0);
+        assert_non_null(strstr(world.refusal, "127.0.0.1:"));
+        client_start(&clients[1], &world, 0, meet);
+        client_start(&clients[2], &world, 1, meet);
+        serve(&world);
+        for (int k = 1; k < 3; k++) {
+            pthread_join(clients[k].thread, NULL);
+            assert_int_equal(clients[k].status, DP_OK);
+        }
+        world_fini(&world);
+    }
+}
+
+static void many_connections(client_t *client)
+{
+    int fds[200];
+
+    for (int i = 0; i < 200; i++) {
+        fds[i] = connect_to(client->world);
+    }
+    for (int i = 0; i < 200; i++) {
+        close(fds[i]);
+    }
+}
+
+static void rendezvous_connections_and_lines_are_bounded(void **state)
+{
+    client_t client;
+    world_t world;
+
+    (void)state;
+    world_init(&world, 1);
+    client_start(&client, &world, 0, many_connections);
+    serve(&world);
+    pthread_join(client.thread, NULL);
+    assert_true(world.refused > 0);
+    assert_true(world.refused <= 20);
+    world_fini(&world);
+}
+
+/* ---- Ranks that misbehave -------------------------------------------------------------------- */
+
+/* Proves itself as the client's rank; returns the connection. */
+static int prove(client_t *client)
+{
+    uint8_t hello[DP_KV_SERVER_HELLO_BYTES];
+    uint8_t answer[DP_KV_CLIENT_HELLO_BYTES];
+    uint8_t welcome[DP_PROOF_BYTES];
+    const uint8_t *challenge;
+    uint8_t mine[DP_CHALLENGE_BYTES] = {1};
+    int fd = connect_to(client->world);
+
+    if (recv(fd, hello, sizeof(hello), MSG_WAITALL) != sizeof(hello)) abort();
+    if (dp_kv_server_hello_read(hello, &challenge, NULL) != DP_OK) abort();
+    dp_kv_client_hello_write(&client->world->ticket.secret, challenge, mine, client->rank, answer);
+    (void)!send(fd, answer, sizeof(answer), MSG_NOSIGNAL);
+    if (recv(fd, welcome, sizeof(welcome), MSG_WAITALL) != sizeof(welcome)) abort();
+    return fd;
+}
+
+static void send_bytes(client_t *client, const void *data, size_t bytes)
+{
+    int fd = prove(client);
+
+    (void)!send(fd, data, bytes, MSG_NOSIGNAL);
+    read_to_end(fd);
+}
+
+static void oversized_frame(client_t *client)
+{
+    send_bytes(client, "\xff\xff\xff\x7f\x01", 5);
+}
+
+static void empty_frame(client_t *client)
+{
+    send_bytes(client, "\0\0\0\0", 4);
+}
+
+static void unknown_frame(client_t *client)
+{
+    send_bytes(client, "\x01\0\0\0\x63", 5);
+}
+
+static void servers_frame(client_t *client)
+{
+    send_bytes(client, "\x01\0\0\0\x02", 5);
+}
+
+static void cut_exchange(client_t *client)
+{
+    send_bytes(client, "\x05\0\0\0\x01\xff\xffxx", 9);
+}
+
+static void rendezvous_malformed_frames_cost_the_connection(void **state)
+{
+    void (*const ranks[])(client_t *) = {oversized_frame, empty_frame, unknown_frame, servers_frame,
+                                         cut_exchange};
+
+    (void)state;
+    for (size_t i = 0; i < DP_ARRAY_LEN(ranks); i++) {
+        client_t client;
+        world_t world;
+
+        world_init(&world, 2);
+        client_start(&client, &world, 1, ranks[i]);
+        serve(&world);
+        pthread_join(client.thread, NULL);
+        assert_int_equal(world.refused, 1);
+        assert_non_null(strstr(world.refusal, "rank 1 (127.0.0.1:"));
+        world_fini(&world);
+    }
+}
+
+static void rendezvous_second_claim_to_a_rank_is_refused(void **state)
+{
+    client_t clients[2];
+    world_t world;
+    int fd;
+
+    (void)state;
+    world_init(&world, 2);
+    client_start(&clients[0], &world, 0, leave);
+    serve(&world);
+    pthread_join(clients[0].thread, NULL);
+    assert_int_equal(world.joined, 1);
+    /* Out of range: refused after the welcome, with a reason. */
+    client_start(&clients[1], &world, 5, meet);
+    serve(&world);
+    pthread_join(clients[1].thread, NULL);
+    assert_int_not_equal(clients[1].status, DP_OK);
+    assert_non_null(strstr(world.refusal, "there is no rank 5, the job has 2"));
+    /* Taken: while one connection of rank 1 lives, another is refused. */
+    client_start(&clients[0], &world, 1, meet);
+    while (world.joined < 2) {
+        event_base_loop(world.base, EVLOOP_ONCE);
+    }
+    client_start(&clients[1], &world, 1, meet);
+    while (strstr(world.refusal, "rank 1 is here already") == NULL) {
+        event_base_loop(world.base, EVLOOP_ONCE);
+    }
+    dp_rendezvous_rank_ended(world.rendezvous, 0, "exited with code 0");
+    serve(&world);
+    for (int i = 0; i < 2; i++) {
+        pthread_join(clients[i].thread, NULL);
+        assert_int_not_equal(clients[i].status, DP_OK);
+    }
+    assert_non_null(strstr(clients[1].error.text, "rank 1 is here already"));
+    fd = connect_to(&world);
+    close(fd);
+    world_fini(&world);
+}
+
+static void wrong_size(client_t *client)
+{
+    void *values[RANKS_MAX];
+    size_t bytes[RANKS_MAX];
+    dp_kv_t *kv;
+
+    client->status =
+        dp_kv_connect(&client->world->ticket, client->rank, soon(), &kv, &client->error);
+    if (client->status != DP_OK) return;
+    client->status = dp_kv_exchange(kv, "n", 7, "v", 1, values, bytes, soon(), &client->error);
+    dp_kv_close(kv);
+}
+
+static void rendezvous_wrong_size_is_told_with_both_values(void **state)
+{
+    client_t client;
+    world_t world;
+
+    (void)state;
+    world_init(&world, 2);
+    client_start(&client, &world, 1, wrong_size);
+    serve(&world);
+    pthread_join(client.thread, NULL);
+    assert_int_equal(client.status, DP_ERR_PEER_LOST);
+    assert_non_null(strstr(client.error.text, "rank 1 counts 7 ranks, the job has 2"));
+    world_fini(&world);
+}
+
+static void rendezvous_survives_any_failed_allocation(void **state)
+{
+    dp_status_t status = DP_ERR_NO_MEMORY;
+
+    (void)state;
+    for (long nth = 1; status != DP_OK; nth++) {
+        dp_rendezvous_events_t events = {on_joined, on_note, on_lost, on_refused, NULL};
+        struct event_base *base = event_base_new();
+        dp_rendezvous_t *rendezvous = NULL;
+        dp_kv_ticket_t ticket;
+        int listener;
+
+        assert_true(nth < 50);
+        assert_int_equal(dp_rendezvous_listen(&ticket, &listener, NULL), DP_OK);
+        fail_allocation(nth);
+        status =
+            dp_rendezvous_create(base, listener, 4, &ticket.secret, &events, &rendezvous, NULL);
+        fail_allocation(0);
+        if (status == DP_OK) {
+            dp_rendezvous_destroy(rendezvous);
+        } else {
+            assert_int_equal(status, DP_ERR_NO_MEMORY);
+        }
+        event_base_free(base);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rendezvous_ranks_meet),
+        cmocka_unit_test(rendezvous_death_of_a_rank_is_told_by_name),
+        cmocka_unit_test(rendezvous_closed_connection_ends_the_wait),
+        cmocka_unit_test(rendezvous_strangers_cost_a_line_not_the_job),
+        cmocka_unit_test(rendezvous_connections_and_lines_are_bounded),
+        cmocka_unit_test(rendezvous_malformed_frames_cost_the_connection),
+        cmocka_unit_test(rendezvous_second_claim_to_a_rank_is_refused),
+        cmocka_unit_test(rendezvous_wrong_size_is_told_with_both_values),
+        cmocka_unit_test(rendezvous_survives_any_failed_allocation),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
