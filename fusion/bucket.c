@@ -229,6 +229,23 @@ static void record(dp_job_bucket_t *bucket, dp_trace_lane_t *lane, dp_trace_kind
     pthread_mutex_unlock(&pipeline->record_lock);
 }
 
+/* The timeline's counters, when a bucket starts and when it ends. */
+static void count_in_flight(dp_job_bucket_t *bucket, int starts)
+{
+    dp_pipeline_t *pipeline = bucket->job->pipeline;
+    uint64_t bytes = bucket->plan->payload_bytes;
+
+    pthread_mutex_lock(&pipeline->record_lock);
+    pipeline->bytes_in_flight += starts ? bytes : -bytes;
+    dp_trace_counter(pipeline->wire_lane, pipeline->name_bytes_in_flight,
+                     pipeline->bytes_in_flight);
+    if (bucket->slot != NULL) {
+        pipeline->slots_in_use += starts ? 1 : (uint64_t)-1;
+        dp_trace_counter(pipeline->wire_lane, pipeline->name_slots_in_use, pipeline->slots_in_use);
+    }
+    pthread_mutex_unlock(&pipeline->record_lock);
+}
+
 static void pack_stage(void *argument)
 {
     dp_job_bucket_t *bucket = argument;
@@ -305,6 +322,7 @@ static void end_stage(void *argument)
         record(bucket, pipeline->unpack_lane, DP_TRACE_UNPACK, start_ns, end_ns);
     }
     if (bucket->begin_ns != 0) note_time(bucket, end_ns);
+    count_in_flight(bucket, 0);
     atomic_fetch_add_explicit(&pipeline->buckets_done, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&pipeline->bytes_wire, bucket->op.wire_bytes, memory_order_relaxed);
     settle_status(bucket);
@@ -426,6 +444,7 @@ void dp_bucket_start(dp_job_bucket_t *bucket, int is_last)
     if (status == DP_OK && !dp_pipeline_is_aborted(pipeline)) {
         begin_items(bucket);
         fill_op(bucket);
+        count_in_flight(bucket, 1);
         status = queue_stages(bucket, size_of(bucket, is_last));
         if (status == DP_OK) return;
     }

@@ -200,6 +200,8 @@ dp_status_t dp_pipeline_create(const dp_config_t *config, int rank, int ranks, d
     pipeline->pack_lane = dp_trace_lane(trace, "pack", DP_TRACE_LANE_STREAM);
     pipeline->wire_lane = dp_trace_lane(trace, "wire", DP_TRACE_LANE_STREAM);
     pipeline->unpack_lane = dp_trace_lane(trace, "unpack", DP_TRACE_LANE_STREAM);
+    pipeline->name_bytes_in_flight = dp_trace_name(trace, "bytes in flight");
+    pipeline->name_slots_in_use = dp_trace_name(trace, "slots in use");
     status = device->ops->stream_create(device, "pack", &pipeline->pack);
     if (status == DP_OK) status = device->ops->stream_create(device, "reduce", &pipeline->reduce);
     if (status == DP_OK) status = device->ops->stream_create(device, "unpack", &pipeline->unpack);

@@ -95,6 +95,8 @@ struct dp_pipeline {
     pthread_mutex_t record_lock; /* the stages' lanes have one writer at a time */
     dp_trace_lane_t *pack_lane, *wire_lane, *unpack_lane; /* guarded by record_lock */
     uint64_t busy_until_ns;                               /* guarded by record_lock */
+    uint64_t bytes_in_flight, slots_in_use;               /* guarded by record_lock */
+    uint32_t name_bytes_in_flight, name_slots_in_use;     /* of the counters */
     _Atomic uint64_t buckets_done, bytes_packed, bytes_wire, transfer_ns;
 };
 
