@@ -7,9 +7,9 @@
  * Why no message needs an occurrence number. A rank submits occurrence k+1 of a name after k ended
  * here, and it ended because a LAUNCH or FAILURE came down through every node above. So when news
  * of k+1 goes up, each of those nodes has already ended k. The other direction needs care: LAUNCH
- * cannot cross a READY of its own tensor, as it exists only because all of them arrived; FAILURE and
- * CLOSED can. Each frame going up therefore says how many ordered items its sender had seen; what
- * was sent before the failure of its tensor was seen speaks of the occurrence that failed.
+ * cannot cross a READY of its own tensor, as it exists only because all of them arrived; FAILURE
+ * and CLOSED can. Each frame going up therefore says how many ordered items its sender had seen;
+ * what was sent before the failure of its tensor was seen speaks of the occurrence that failed.
  */
 #include "coordinator/negotiator_internal.h"
 
@@ -182,7 +182,8 @@ void dp_agree_release(dp_negotiator_t *n)
 {
     size_t begin = 0;
 
-    while (begin < n->complete.count && !n->is_fatal) begin = order_launch(n, begin);
+    while (begin < n->complete.count && !n->is_fatal)
+        begin = order_launch(n, begin);
     n->complete.count = 0;
     n->complete_bytes = 0;
     n->complete_urgent = 0;

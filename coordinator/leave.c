@@ -62,6 +62,16 @@ static uint32_t mark(dp_negotiator_t *n, int rank)
     return marked;
 }
 
+/* Towards the root, or from it. */
+static void send(dp_negotiator_t *n, const dp_item_t *item)
+{
+    if (dp_is_root(n)) {
+        dp_outbox_down(n, item);
+    } else {
+        dp_outbox_up_item(n, item);
+    }
+}
+
 static void write_keep(dp_negotiator_t *n, int rank, uint64_t position, const dp_row_t *row)
 {
     dp_item_t *item = &n->made;
@@ -69,10 +79,7 @@ static void write_keep(dp_negotiator_t *n, int rank, uint64_t position, const dp
     dp_item_ref(item, DP_ITEM_KEEP, row);
     item->rank = rank;
     item->position = position;
-    if (dp_is_root(n))
-        dp_outbox_down(n, item);
-    else
-        dp_outbox_up_item(n, item);
+    send(n, item);
 }
 
 /* Towards the root, and from there, as CLOSED, to everybody. */
@@ -91,10 +98,7 @@ static void pass_on(dp_negotiator_t *n, int rank, uint32_t marked)
     item->kind = dp_is_root(n) ? DP_ITEM_CLOSED : DP_ITEM_LEFT;
     item->rank = rank;
     item->count = marked;
-    if (dp_is_root(n))
-        dp_outbox_down(n, item);
-    else
-        dp_outbox_up_item(n, item);
+    send(n, item);
 }
 
 /* Takes over the marks, and forgets the leaver's keeps. */

@@ -250,8 +250,7 @@ static void read_fields(dp_reader_t *reader, dp_item_t *item, dp_status_t *statu
     case DP_ITEM_READY:
         read_ref(reader, item);
         item->version = dp_read_u16(reader);
-        item->flags =
-            read_flags(reader, DP_FLAG_IN_PLACE | DP_FLAG_URGENT | DP_FLAG_SIGNATURE);
+        item->flags = read_flags(reader, DP_FLAG_IN_PLACE | DP_FLAG_URGENT | DP_FLAG_SIGNATURE);
         item->absmax = dp_absmax_clean(read_f32(reader));
         if (item->flags & DP_FLAG_SIGNATURE) *status = read_signature(reader, &item->signature);
         break;

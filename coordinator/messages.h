@@ -42,7 +42,7 @@
 #define DP_ID_NONE UINT32_MAX
 #define DP_POSITION_NONE UINT64_MAX
 
-#define DP_PROGRESS_MAX 128   /* bytes of a progress text with its terminator */
+#define DP_PROGRESS_MAX 128    /* bytes of a progress text with its terminator */
 #define DP_MISSING_NAMED_MAX 8 /* missing ranks that one report names */
 
 typedef enum dp_item_kind {
@@ -95,7 +95,7 @@ typedef struct dp_item {
     const char *name; /* ref by name, or the name of a new id; after a read it lies in name_room */
     uint16_t version;
     uint8_t flags;
-    float absmax; /* after a read: negative, or not NaN */
+    float absmax;                      /* after a read: negative, or not NaN */
     dp_signature_t *signature, *other; /* after a read: owned, dp_item_fini() */
     int rank, other_rank;
     uint64_t age_ns;
@@ -128,7 +128,7 @@ dp_status_t dp_item_read(dp_reader_t *reader, dp_item_t *item);
 dp_status_t dp_item_read_entry(dp_reader_t *reader, dp_item_t *item);
 void dp_item_fini(dp_item_t *item);
 
-float dp_absmax_clean(float absmax);          /* NaN counts as infinite, unknown is -1 */
-float dp_absmax_merge(float a, float b);      /* unknown on either side: unknown */
+float dp_absmax_clean(float absmax);     /* NaN counts as infinite, unknown is -1 */
+float dp_absmax_merge(float a, float b); /* unknown on either side: unknown */
 
 #endif

@@ -61,7 +61,8 @@ void dp_negotiator_destroy(dp_negotiator_t *n)
 {
     if (n == NULL) return;
     /* Rows go as they are: whatever list they are in goes with them. */
-    for (size_t i = 0; i < n->table.row_count; i++) n->table.rows[i]->list = DP_ROW_UNLISTED;
+    for (size_t i = 0; i < n->table.row_count; i++)
+        n->table.rows[i]->list = DP_ROW_UNLISTED;
     dp_outbox_fini(n);
     dp_stall_fini(n);
     dp_table_fini(&n->table);
@@ -105,8 +106,12 @@ dp_status_t dp_negotiator_submit(dp_negotiator_t *n, const dp_submission_t *subm
                                  uint64_t now_ns)
 {
     const dp_signature_t *signature = submission->signature;
-    dp_arrival_t arrival = {n->child_count, n->rank, NULL, submission->in_place != 0,
-                            submission->is_urgent != 0, dp_absmax_clean(submission->last_absmax)};
+    dp_arrival_t arrival = {n->child_count,
+                            n->rank,
+                            NULL,
+                            submission->in_place != 0,
+                            submission->is_urgent != 0,
+                            dp_absmax_clean(submission->last_absmax)};
     dp_status_t status = check_submission(submission);
     dp_row_t *row;
 
@@ -279,8 +284,12 @@ static void receive_ready(dp_negotiator_t *n, int from, int child, dp_item_t *it
                           uint64_t position)
 {
     dp_row_t *row = row_of(n, from, item);
-    dp_arrival_t arrival = {child, from, NULL, (item->flags & DP_FLAG_IN_PLACE) != 0,
-                            (item->flags & DP_FLAG_URGENT) != 0, item->absmax};
+    dp_arrival_t arrival = {child,
+                            from,
+                            NULL,
+                            (item->flags & DP_FLAG_IN_PLACE) != 0,
+                            (item->flags & DP_FLAG_URGENT) != 0,
+                            item->absmax};
 
     if (row == NULL || !is_new_word(n, from, child, row, position)) return;
     if (item->version != row->version) {
@@ -455,6 +464,25 @@ static void receive_keep(dp_negotiator_t *n, int from, const dp_item_t *item)
     n->keeps++;
 }
 
+static void receive_closed(dp_negotiator_t *n, int from, const dp_item_t *item)
+{
+    if (item->rank >= 0 && item->rank < n->size && item->count == n->keeps) {
+        dp_agree_close(n, item->rank);
+    } else {
+        dp_fatal_protocol(n, from, "closed by rank %d, keeping %" PRIu32 " tensors of %" PRIu32,
+                          item->rank, item->count, n->keeps);
+    }
+}
+
+static void receive_bye(dp_negotiator_t *n, int from)
+{
+    if (n->fin_sent) {
+        dp_agree_bye(n);
+    } else {
+        dp_fatal_protocol(n, from, "goodbye before this rank finalized");
+    }
+}
+
 static void receive_who(dp_negotiator_t *n, int from, const dp_item_t *item)
 {
     dp_row_t *row = row_of(n, from, item);
@@ -481,17 +509,10 @@ static void receive_from_parent(dp_negotiator_t *n, int from, dp_item_t *item, d
         receive_keep(n, from, item);
         break;
     case DP_ITEM_CLOSED:
-        if (item->rank < 0 || item->rank >= n->size || item->count != n->keeps)
-            dp_fatal_protocol(n, from, "closed by rank %d, keeping %" PRIu32 " tensors of %" PRIu32,
-                              item->rank, item->count, n->keeps);
-        else
-            dp_agree_close(n, item->rank);
+        receive_closed(n, from, item);
         break;
     case DP_ITEM_BYE:
-        if (n->fin_sent)
-            dp_agree_bye(n);
-        else
-            dp_fatal_protocol(n, from, "goodbye before this rank finalized");
+        receive_bye(n, from);
         break;
     case DP_ITEM_WHO:
         receive_who(n, from, item);
@@ -503,8 +524,7 @@ static void receive_from_parent(dp_negotiator_t *n, int from, dp_item_t *item, d
         dp_fatal_protocol(n, from, "item %d comes from a child only", item->kind);
         break;
     }
-    if (!n->is_fatal)
-        dp_outbox_down_bytes(n, position, reader->data + begin, reader->at - begin);
+    if (!n->is_fatal) dp_outbox_down_bytes(n, position, reader->data + begin, reader->at - begin);
 }
 
 /* ---- Frames ----------------------------------------------------------------------------- */
@@ -524,9 +544,10 @@ static int check_header(dp_negotiator_t *n, int from, int child, dp_reader_t *re
     } else if (child < 0 && header->position != n->position) {
         dp_fatal_protocol(n, from, "frame for position %" PRIu64 ", this rank is at %" PRIu64,
                           header->position, n->position);
-    } else if (child >= 0 && (header->position > n->position ||
-                              header->position < n->child_position[child])) {
-        dp_fatal_protocol(n, from, "frame from position %" PRIu64 ", not in %" PRIu64 " to %" PRIu64,
+    } else if (child >= 0 &&
+               (header->position > n->position || header->position < n->child_position[child])) {
+        dp_fatal_protocol(n, from,
+                          "frame from position %" PRIu64 ", not in %" PRIu64 " to %" PRIu64,
                           header->position, n->child_position[child], n->position);
     }
     if (!n->is_fatal && child >= 0) n->child_position[child] = header->position;
@@ -538,7 +559,7 @@ dp_status_t dp_negotiator_message(dp_negotiator_t *n, int from, const void *data
 {
     int child = child_index(n, from);
     dp_item_t *item = &n->item;
-    dp_frame_header_t header;
+    dp_frame_header_t header = {0, 0, 0};
     dp_reader_t reader;
 
     if (!is_alive(n, now_ns)) return DP_OK;

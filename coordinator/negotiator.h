@@ -74,7 +74,10 @@ dp_status_t dp_negotiator_create(const dp_negotiator_options_t *options, dp_nego
 void dp_negotiator_destroy(dp_negotiator_t *negotiator); /* NULL is fine */
 
 /* Inputs. now_ns never goes back. DP_ERR_NO_MEMORY leaves the state machine fatal. */
-/* DP_ERR_BUSY: the name is pending. */
+/*
+ * Anything but DP_OK: the request was not taken. DP_ERR_BUSY: the name is pending; DP_ERR_INVALID:
+ * a bad name, too many parts; DP_ERR_ORDER: this rank has finalized; after FATAL: its status.
+ */
 dp_status_t dp_negotiator_submit(dp_negotiator_t *negotiator, const dp_submission_t *submission,
                                  uint64_t now_ns);
 dp_status_t dp_negotiator_message(dp_negotiator_t *negotiator, int from, const void *data,
@@ -85,7 +88,9 @@ void dp_negotiator_peer_lost(dp_negotiator_t *negotiator, int rank, const char *
 void dp_negotiator_urgent(dp_negotiator_t *negotiator, const char *name, uint64_t now_ns);
 /* The data plane has finished every launch up to this sequence. */
 void dp_negotiator_launched(dp_negotiator_t *negotiator, uint64_t sequence, uint64_t now_ns);
-/* This rank will submit nothing more. */
+/* This rank will submit nothing more. Call it at once, also while requests are pending: these are
+ * still launched, or fail with DP_ERR_LEFT where another rank left too. Waiting for them first would
+ * leave two ranks waiting for each other. FINISHED comes when every rank is that far. */
 void dp_negotiator_finalize(dp_negotiator_t *negotiator, uint64_t now_ns);
 /* Ends the world, on behalf of this rank. */
 void dp_negotiator_abort(dp_negotiator_t *negotiator, dp_status_t status, const char *text,

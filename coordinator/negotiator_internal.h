@@ -48,36 +48,36 @@ typedef struct dp_row {
     int ended_in_failure;
     dp_refusal_t *refusals, **refusals_end; /* oldest first */
     /* Once a rank has left: */
-    int is_kept;            /* its pending occurrence can still be launched: leavers had submitted */
+    int is_kept; /* its pending occurrence can still be launched: leavers had submitted */
     uint64_t keep_position; /* of the CLOSED that keeps it */
     int is_offered;         /* all leavers this node knows of keep it */
     int is_marked;          /* scratch of dp_agree_left() */
     int closed_by;          /* who left without submitting it; -1: the first to leave */
 
     /* The pending occurrence; dp_row_clear() resets all of it. */
-    int is_pending;      /* something of it is known here */
-    int is_own;          /* this rank has submitted it */
-    void *request;       /* of this rank */
-    uint32_t ready;      /* subtrees that are ready, this rank being one */
-    int is_complete;     /* all are */
-    int in_place;        /* AND of what arrived */
-    float absmax;        /* merged from what arrived */
+    int is_pending;  /* something of it is known here */
+    int is_own;      /* this rank has submitted it */
+    void *request;   /* of this rank */
+    uint32_t ready;  /* subtrees that are ready, this rank being one */
+    int is_complete; /* all are */
+    int in_place;    /* AND of what arrived */
+    float absmax;    /* merged from what arrived */
     int is_urgent;
-    int first_rank;      /* who brought the signature below */
+    int first_rank;           /* who brought the signature below */
     dp_signature_t *proposed; /* NULL: the adopted one; owned */
     int is_mismatched;
     dp_conflict_t *conflict; /* until it is sent; owned */
-    int is_announced;    /* READY or MISMATCH went up */
+    int is_announced;        /* READY or MISMATCH went up */
     int urgent_sent;
     int wants_partial, partial_sent;
-    uint64_t first_ns;   /* when it became pending */
-    int was_warned;      /* root: a stall report was about it */
+    uint64_t first_ns; /* when it became pending */
+    int was_warned;    /* root: a stall report was about it */
     dp_row_list_t list;
     struct dp_row *older, *newer;
 
-    int has_news;        /* is in the list of rows to look at when a frame goes up */
-    char *name;          /* behind heard[] */
-    uint64_t heard[];    /* a bit per child, and the last one for this rank */
+    int has_news;     /* is in the list of rows to look at when a frame goes up */
+    char *name;       /* behind heard[] */
+    uint64_t heard[]; /* a bit per child, and the last one for this rank */
 } dp_row_t;
 
 typedef struct dp_table {
@@ -112,9 +112,9 @@ typedef struct dp_keep {
 /* A message and where it still has to go; recycled. */
 typedef struct dp_frame {
     struct dp_frame *next;
-    int target;   /* a rank, or DP_TO_... */
-    int except;   /* this rank is left out; -1: none */
-    int cursor;   /* recipients done */
+    int target; /* a rank, or DP_TO_... */
+    int except; /* this rank is left out; -1: none */
+    int cursor; /* recipients done */
     uint8_t *data;
     size_t bytes, room;
 } dp_frame_t;
@@ -164,11 +164,11 @@ struct dp_negotiator {
 
     uint64_t now_ns;
     dp_table_t table;
-    dp_row_array_t news;  /* rows that may have something to tell the parent */
-    uint64_t position;    /* ordered items made (root) or seen */
-    uint64_t sequence;    /* of the last launch */
-    uint64_t launched;    /* the data plane has finished up to here */
-    size_t own_pending;   /* requests of this rank not handed back */
+    dp_row_array_t news; /* rows that may have something to tell the parent */
+    uint64_t position;   /* ordered items made (root) or seen */
+    uint64_t sequence;   /* of the last launch */
+    uint64_t launched;   /* the data plane has finished up to here */
+    size_t own_pending;  /* requests of this rank not handed back */
 
     /* root: complete and held back, in the order they will be launched */
     dp_row_array_t complete;
@@ -184,7 +184,7 @@ struct dp_negotiator {
     uint32_t keeps;              /* KEEPs seen from the parent since the last ordered item */
     dp_keep_t *kept;             /* [kept_count] what leavers keep, until their LEFT comes */
     size_t kept_count, kept_room;
-    uint64_t *fins;              /* [bit_words] children whose subtree has left */
+    uint64_t *fins; /* [bit_words] children whose subtree has left */
     int fin_count, fin_sent;
     int is_finished, finished_told;
 
@@ -201,10 +201,10 @@ struct dp_negotiator {
     uint64_t *child_position; /* [child_count] the last position in a frame of that child */
     dp_frame_t *down, *up;    /* open frames for the children and the parent; NULL or not empty */
     dp_frame_t *frames, **frames_end; /* closed, in the order they were made */
-    dp_frame_t *spare;        /* to be reused */
-    dp_event_t *events;       /* [event_count], from event_next on still to be taken */
+    dp_frame_t *spare;                /* to be reused */
+    dp_event_t *events;               /* [event_count], from event_next on still to be taken */
     size_t event_next, event_count, event_room;
-    char *event_text;         /* in the caller's hands; owned */
+    char *event_text; /* in the caller's hands; owned */
     dp_launch_entry_t *entries;
     size_t entry_count, entry_room;
     dp_item_t item; /* scratch of the one message being read */
@@ -271,7 +271,7 @@ void dp_leave_flush(dp_negotiator_t *n);
 /* stall.c */
 dp_status_t dp_stall_init(dp_negotiator_t *n);
 void dp_stall_fini(dp_negotiator_t *n);
-void dp_stall_watch(dp_negotiator_t *n, dp_row_t *row);   /* it is pending */
+void dp_stall_watch(dp_negotiator_t *n, dp_row_t *row); /* it is pending */
 /* It is no longer waited for here: complete, announced, failed. */
 void dp_stall_unwatch(dp_negotiator_t *n, dp_row_t *row, int is_complete);
 void dp_stall_who(dp_negotiator_t *n, const dp_item_t *item, dp_row_t *row);
@@ -291,7 +291,7 @@ int dp_outbox_down_begin(dp_negotiator_t *n, uint64_t position, size_t bytes, dp
 void dp_outbox_down_commit(dp_negotiator_t *n, const dp_writer_t *writer);
 void dp_outbox_down_bytes(dp_negotiator_t *n, uint64_t position, const void *data, size_t bytes);
 void dp_outbox_down(dp_negotiator_t *n, const dp_item_t *item); /* at n->position */
-void dp_outbox_close_down(dp_negotiator_t *n); /* the open frame goes on its way */
+void dp_outbox_close_down(dp_negotiator_t *n);                  /* the open frame goes on its way */
 void dp_outbox_ask(dp_negotiator_t *n, int child, const dp_item_t *item); /* a frame of its own */
 void dp_outbox_close_up(dp_negotiator_t *n);
 void dp_outbox_up_item(dp_negotiator_t *n, const dp_item_t *item);

@@ -22,7 +22,8 @@ static dp_status_t frame_reserve(dp_frame_t *frame, size_t bytes)
     uint8_t *grown;
 
     if (frame->bytes + bytes <= frame->room) return DP_OK;
-    while (room < frame->bytes + bytes) room *= 2;
+    while (room < frame->bytes + bytes)
+        room *= 2;
     grown = realloc(frame->data, room);
     if (grown == NULL) return DP_ERR_NO_MEMORY;
     frame->data = grown;
@@ -114,8 +115,7 @@ static int open_writer(dp_negotiator_t *n, dp_frame_t **open, int target, uint64
 
 int dp_outbox_down_begin(dp_negotiator_t *n, uint64_t position, size_t bytes, dp_writer_t *writer)
 {
-    return n->child_count > 0 &&
-           open_writer(n, &n->down, DP_TO_CHILDREN, position, bytes, writer);
+    return n->child_count > 0 && open_writer(n, &n->down, DP_TO_CHILDREN, position, bytes, writer);
 }
 
 void dp_outbox_down_commit(dp_negotiator_t *n, const dp_writer_t *writer)
@@ -332,7 +332,8 @@ void dp_outbox_warn(dp_negotiator_t *n, const char *text)
 
 static void drop_events(dp_negotiator_t *n)
 {
-    while (n->event_next < n->event_count) free(n->events[n->event_next++].text);
+    while (n->event_next < n->event_count)
+        free(n->events[n->event_next++].text);
     n->event_next = n->event_count = n->entry_count = 0;
 }
 
@@ -447,7 +448,8 @@ void dp_fatal(dp_negotiator_t *n, dp_status_t status, int culprit, int except, c
     n->is_fatal = 1;
     n->fatal_status = status;
     n->fatal_culprit = culprit >= 0 && culprit < n->size ? culprit : -1;
-    snprintf(n->fatal_text, sizeof(n->fatal_text), "%s", text);
+    snprintf(n->fatal_text, sizeof(n->fatal_text), "%s",
+             text[0] != '\0' ? text : "no reason given");
     /* Nothing else matters any more, and each request fails with the world. */
     close_open(n, &n->up);
     close_open(n, &n->down);
@@ -486,11 +488,12 @@ void dp_fatal_protocol(dp_negotiator_t *n, int from, const char *format, ...)
 {
     char rank[DP_RANK_TEXT_MAX], text[DP_ERROR_TEXT_MAX];
     va_list arguments;
-    int bytes;
+    size_t bytes;
 
-    bytes = snprintf(text, sizeof(text), "%s broke the protocol: ", dp_rank_text(n, from, rank));
+    snprintf(text, sizeof(text), "%s broke the protocol: ", dp_rank_text(n, from, rank));
+    bytes = strlen(text);
     va_start(arguments, format);
-    vsnprintf(text + bytes, sizeof(text) - (size_t)bytes, format, arguments);
+    vsnprintf(text + bytes, sizeof(text) - bytes, format, arguments);
     va_end(arguments);
     dp_fatal(n, DP_ERR_ABORTED, from, -1, text);
 }

@@ -17,7 +17,11 @@
 
 static int equal_bits(double a, double b)
 {
-    return memcmp(&a, &b, sizeof(a)) == 0;
+    uint64_t bits_a, bits_b;
+
+    memcpy(&bits_a, &a, sizeof(a));
+    memcpy(&bits_b, &b, sizeof(b));
+    return bits_a == bits_b;
 }
 
 static int equal_parts(const dp_signature_t *a, const dp_signature_t *b)
@@ -162,7 +166,8 @@ dp_signature_t *dp_signature_copy(const dp_signature_t *signature)
     if (copy == NULL) return NULL;
     *copy = *signature;
     copy->parts = parts;
-    for (uint32_t i = 0; i < signature->part_count; i++) parts[i] = signature->parts[i];
+    for (uint32_t i = 0; i < signature->part_count; i++)
+        parts[i] = signature->parts[i];
     return copy;
 }
 

@@ -53,7 +53,8 @@ static void insert(dp_row_t **oldest, dp_row_t **newest, dp_row_t *row)
 {
     dp_row_t *before = *newest; /* nearly always right at once: time does not go back */
 
-    while (before != NULL && before->first_ns > row->first_ns) before = before->older;
+    while (before != NULL && before->first_ns > row->first_ns)
+        before = before->older;
     row->older = before;
     row->newer = before != NULL ? before->newer : *oldest;
     *(row->older != NULL ? &row->older->newer : oldest) = row;
@@ -147,9 +148,8 @@ static void begin_question(dp_negotiator_t *n, dp_row_t *row, uint32_t round, ui
     stall->waiting = 0;
     stall->found.count = stall->found.named = 0;
     memset(stall->asked, 0, n->table.bit_words * sizeof(*stall->asked));
-    if (!row->is_own)
-        add_missing(&stall->found, n->rank, (uint32_t)DP_MIN(n->own_pending, UINT32_MAX),
-                    n->progress);
+    if (row->is_own) return;
+    add_missing(&stall->found, n->rank, (uint32_t)DP_MIN(n->own_pending, UINT32_MAX), n->progress);
 }
 
 void dp_stall_who(dp_negotiator_t *n, const dp_item_t *item, dp_row_t *row)
@@ -224,8 +224,7 @@ static void append_missing(const dp_negotiator_t *n, const dp_missing_t *found, 
     for (uint32_t i = 0; i < named; i++) {
         const dp_missing_rank_t *entry = &found->ranks[i];
 
-        snprintf(part, sizeof(part), "%s%s", i > 0 ? "; " : "",
-                 dp_rank_text(n, entry->rank, rank));
+        snprintf(part, sizeof(part), "%s%s", i > 0 ? "; " : "", dp_rank_text(n, entry->rank, rank));
         append(text, room, part);
         if (entry->progress[0] != '\0') {
             snprintf(part, sizeof(part), ": %s", entry->progress);
@@ -250,9 +249,10 @@ static void report(dp_negotiator_t *n)
 
     if (stall->stalled_count > 1)
         snprintf(more, sizeof(more), " (and %zu more)", stall->stalled_count - 1);
-    snprintf(text, sizeof(text), "stalled %.1f s: tensor %.*s%s: ready on %" PRIu32
-             " of %d ranks; missing ", seconds_since(n, row->first_ns), NAME_IN_TEXT, row->name,
-             more, (uint32_t)n->size - missing, n->size);
+    snprintf(text, sizeof(text),
+             "stalled %.1f s: tensor %.*s%s: ready on %" PRIu32 " of %d ranks; missing ",
+             seconds_since(n, row->first_ns), NAME_IN_TEXT, row->name, more,
+             (uint32_t)n->size - missing, n->size);
     append_missing(n, found, text, sizeof(text));
     if (stall->is_final) {
         dp_fatal(n, DP_ERR_STALLED, found->named > 0 ? found->ranks[0].rank : -1, -1, text);
@@ -293,8 +293,7 @@ static void consider(dp_negotiator_t *n)
     dp_row_t *row = stall->stalled_oldest;
 
     if (row == NULL || stall->is_asking) return;
-    stall->is_final =
-        n->stall_limit_ns > 0 && n->now_ns >= later(row->first_ns, n->stall_limit_ns);
+    stall->is_final = n->stall_limit_ns > 0 && n->now_ns >= later(row->first_ns, n->stall_limit_ns);
     if (stall->is_final || (n->stall_warn_ns > 0 && n->now_ns >= stall->next_report_ns))
         begin_question(n, row, stall->round + 1, PATIENCE_MS);
 }

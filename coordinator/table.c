@@ -17,7 +17,8 @@ static uint32_t hash_name(const char *name)
 {
     uint32_t hash = 2166136261u;
 
-    for (; *name != '\0'; name++) hash = (hash ^ (unsigned char)*name) * 16777619u;
+    for (; *name != '\0'; name++)
+        hash = (hash ^ (unsigned char)*name) * 16777619u;
     return hash;
 }
 
@@ -25,7 +26,7 @@ dp_status_t dp_table_init(dp_table_t *table, int bits)
 {
     table->bit_words = ((size_t)bits + 63) / 64;
     table->bucket_count = FIRST_BUCKETS;
-    table->buckets = calloc(table->bucket_count, sizeof(*table->buckets));
+    table->buckets = calloc(table->bucket_count, sizeof(dp_row_t *));
     return table->buckets != NULL ? DP_OK : DP_ERR_NO_MEMORY;
 }
 
@@ -44,7 +45,8 @@ static void row_destroy(dp_row_t *row, size_t bit_words)
 
 void dp_table_fini(dp_table_t *table)
 {
-    for (size_t i = 0; i < table->row_count; i++) row_destroy(table->rows[i], table->bit_words);
+    for (size_t i = 0; i < table->row_count; i++)
+        row_destroy(table->rows[i], table->bit_words);
     free(table->rows);
     free(table->by_id);
     free(table->buckets);
@@ -57,7 +59,7 @@ static dp_status_t reserve(dp_row_t ***rows, size_t count, size_t *room)
     dp_row_t **grown;
 
     if (count < *room) return DP_OK;
-    grown = realloc(*rows, wanted * sizeof(*grown));
+    grown = realloc(*rows, wanted * sizeof(dp_row_t *));
     if (grown == NULL) return DP_ERR_NO_MEMORY;
     *rows = grown;
     *room = wanted;
@@ -101,12 +103,13 @@ static void grow_buckets(dp_table_t *table)
     dp_row_t **grown;
 
     if (table->row_count < table->bucket_count) return;
-    grown = calloc(table->bucket_count * 4, sizeof(*grown));
+    grown = calloc(table->bucket_count * 4, sizeof(dp_row_t *));
     if (grown == NULL) return;
     free(table->buckets);
     table->buckets = grown;
     table->bucket_count *= 4;
-    for (size_t i = 0; i < table->row_count; i++) add_to_bucket(table, table->rows[i]);
+    for (size_t i = 0; i < table->row_count; i++)
+        add_to_bucket(table, table->rows[i]);
 }
 
 dp_row_t *dp_table_get(dp_table_t *table, const char *name)

@@ -20,7 +20,8 @@ static uint64_t mix_bytes(uint64_t digest, const void *data, size_t bytes)
 {
     const unsigned char *at = data;
 
-    for (size_t i = 0; i < bytes; i++) digest = mix(digest, at[i]);
+    for (size_t i = 0; i < bytes; i++)
+        digest = mix(digest, at[i]);
     return mix(digest, bytes);
 }
 
@@ -36,23 +37,23 @@ static uint64_t digest_row(const dp_row_t *row)
     digest = mix(digest, row->version);
     digest = mix_signature(digest, row->signature);
     digest = mix(digest, row->done_position);
-    digest = mix(digest, (uint64_t)(row->ended_in_failure | row->is_kept << 1 |
-                                    row->is_offered << 2));
+    digest =
+        mix(digest, (uint64_t)(row->ended_in_failure | row->is_kept << 1 | row->is_offered << 2));
     digest = mix(digest, row->keep_position);
     digest = mix(digest, (uint64_t)row->closed_by);
     for (const dp_refusal_t *refusal = row->refusals; refusal != NULL; refusal = refusal->next)
         digest = mix_bytes(digest, refusal->text, strlen(refusal->text));
-    digest = mix(digest, (uint64_t)(row->is_pending | row->is_own << 1 | row->is_complete << 2 |
-                                    row->in_place << 3 | row->is_urgent << 4 |
-                                    row->is_mismatched << 5 | row->is_announced << 6 |
-                                    row->urgent_sent << 7 | row->has_news << 8));
+    digest = mix(digest,
+                 (uint64_t)(row->is_pending | row->is_own << 1 | row->is_complete << 2 |
+                            row->in_place << 3 | row->is_urgent << 4 | row->is_mismatched << 5 |
+                            row->is_announced << 6 | row->urgent_sent << 7 | row->has_news << 8));
     digest = mix(digest, row->ready);
     digest = mix_bytes(digest, &row->absmax, sizeof(row->absmax));
     digest = mix(digest, (uint64_t)row->first_rank);
     digest = mix_signature(digest, row->proposed);
     if (row->conflict != NULL) {
-        digest = mix(digest, (uint64_t)row->conflict->rank[0] << 32 |
-                                 (uint32_t)row->conflict->rank[1]);
+        digest =
+            mix(digest, (uint64_t)row->conflict->rank[0] << 32 | (uint32_t)row->conflict->rank[1]);
         digest = mix_signature(digest, row->conflict->signature[0]);
         digest = mix_signature(digest, row->conflict->signature[1]);
     }
@@ -64,24 +65,28 @@ static uint64_t digest_negotiator(const dp_negotiator_t *n)
     uint64_t digest = 1, rows = 0;
 
     /* Not in the order of first sight, which no rule looks at. */
-    for (size_t i = 0; i < n->table.row_count; i++) rows += digest_row(n->table.rows[i]);
+    for (size_t i = 0; i < n->table.row_count; i++)
+        rows += digest_row(n->table.rows[i]);
     digest = mix(digest, rows);
     digest = mix(digest, n->position);
     digest = mix(digest, n->sequence);
     digest = mix(digest, n->launched);
     digest = mix(digest, n->own_pending);
-    digest = mix(digest, (uint64_t)(n->is_finalizing | n->has_left << 1 | n->has_leaver << 2 | n->is_closed << 4 | n->fin_sent << 5 |
-                                    n->is_finished << 6 | n->is_fatal << 7 |
-                                    n->complete_urgent << 8));
+    digest = mix(digest, (uint64_t)(n->is_finalizing | n->has_left << 1 | n->has_leaver << 2 |
+                                    n->is_closed << 4 | n->fin_sent << 5 | n->is_finished << 6 |
+                                    n->is_fatal << 7 | n->complete_urgent << 8));
     digest = mix(digest, n->fins[0]);
     digest = mix(digest, (uint64_t)n->closed_rank);
     digest = mix(digest, n->keeps);
     for (size_t i = 0; i < n->kept_count; i++)
         digest = mix(digest, n->kept[i].row->hash + (uint64_t)n->kept[i].rank);
     digest = mix(digest, n->closed_position);
-    for (size_t i = 0; i < n->complete.count; i++) digest = mix(digest, n->complete.rows[i]->hash);
-    for (size_t i = 0; i < n->news.count; i++) digest = mix(digest, n->news.rows[i]->hash);
-    for (int i = 0; i < n->child_count; i++) digest = mix(digest, n->child_position[i]);
+    for (size_t i = 0; i < n->complete.count; i++)
+        digest = mix(digest, n->complete.rows[i]->hash);
+    for (size_t i = 0; i < n->news.count; i++)
+        digest = mix(digest, n->news.rows[i]->hash);
+    for (int i = 0; i < n->child_count; i++)
+        digest = mix(digest, n->child_position[i]);
     /* Outputs that were not taken yet. */
     for (const dp_frame_t *frame = n->frames; frame != NULL; frame = frame->next) {
         digest = mix(digest, (uint64_t)frame->target << 32 | (uint32_t)frame->cursor);
@@ -104,8 +109,8 @@ static uint64_t digest_rank(const world_t *world, int rank)
     uint64_t digest = (uint64_t)(self->is_dead | self->is_finished << 1 | self->is_fatal << 2);
 
     for (int t = 0; t < world->options.tensors; t++) {
-        digest = mix(digest, (uint64_t)self->submitted[t] << 1 |
-                                 (uint64_t)self->requests[t].is_pending);
+        digest =
+            mix(digest, (uint64_t)self->submitted[t] << 1 | (uint64_t)self->requests[t].is_pending);
     }
     digest = mix(digest, self->launches);
     digest = mix(digest, (uint64_t)self->failures);
@@ -118,7 +123,8 @@ uint64_t world_digest(const world_t *world)
 {
     uint64_t digest = 7;
 
-    for (int i = 0; i < world->options.size; i++) digest = mix(digest, digest_rank(world, i));
+    for (int i = 0; i < world->options.size; i++)
+        digest = mix(digest, digest_rank(world, i));
     for (int i = 0; i < world->edge_count; i++) {
         const world_message_t *message = world->edges[i].first;
 

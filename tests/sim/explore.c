@@ -7,8 +7,9 @@
  * once. When nothing can happen any more the world must have ended well: everything handed back and
  * everybody gone, or all survivors told who was lost.
  *
- * explore             all the worlds listed below
- * explore --world W   one of them
+ * explore                 all the worlds listed below
+ * explore --size S        those of a size: pair, trio
+ * explore --world W       one of them
  */
 #include "digest.h"
 
@@ -26,11 +27,11 @@
 typedef struct plan {
     const char *name;
     int size, arity, tensors, occurrences;
-    int holds;    /* the root holds back while launches are in flight */
-    int is_lazy;  /* taking outputs is a step of its own, so that inputs coalesce */
-    int dies;     /* a rank, ANYBODY: one of them; NOBODY */
-    int leaves;   /* a rank that may finalize at any time, ANYBODY, NOBODY */
-    int aborts;   /* a rank that may abort at any time */
+    int holds;   /* the root holds back while launches are in flight */
+    int is_lazy; /* taking outputs is a step of its own, so that inputs coalesce */
+    int dies;    /* a rank, ANYBODY: one of them; NOBODY */
+    int leaves;  /* a rank that may finalize at any time, ANYBODY, NOBODY */
+    int aborts;  /* a rank that may abort at any time */
     int mismatch_rank, mismatch_tensor, mismatch_occurrence; /* NOBODY: none */
     int is_urgent; /* a waiter may say so of tensor 0, on the last rank, at any time */
 } plan_t;
@@ -46,6 +47,7 @@ static const plan_t plans[] = {
     {"pair, death", 2, 2, 2, 2, 0, 0, ANYBODY, NOBODY, NOBODY, NOBODY, 0, 0, 0},
     {"pair, death, lazy", 2, 2, 2, 1, 1, 1, ANYBODY, NOBODY, NOBODY, NOBODY, 0, 0, 0},
     {"pair, leaver", 2, 2, 2, 2, 0, 0, NOBODY, ANYBODY, NOBODY, NOBODY, 0, 0, 0},
+    {"pair, leaver, holding", 2, 2, 2, 2, 1, 0, NOBODY, ANYBODY, NOBODY, NOBODY, 0, 0, 0},
     {"pair, leaver, lazy", 2, 2, 2, 1, 1, 1, NOBODY, ANYBODY, NOBODY, NOBODY, 0, 0, 0},
     {"pair, abort", 2, 2, 2, 1, 0, 1, NOBODY, NOBODY, ANYBODY, NOBODY, 0, 0, 0},
     {"pair, mismatch first", 2, 2, 2, 2, 0, 0, NOBODY, NOBODY, NOBODY, 1, 0, 0, 0},
@@ -60,6 +62,7 @@ static const plan_t plans[] = {
     {"chain, death", 3, 1, 2, 1, 0, 0, ANYBODY, NOBODY, NOBODY, NOBODY, 0, 0, 0},
     {"star, death", 3, 2, 2, 1, 0, 0, ANYBODY, NOBODY, NOBODY, NOBODY, 0, 0, 0},
     {"chain, leaver", 3, 1, 2, 1, 0, 0, NOBODY, ANYBODY, NOBODY, NOBODY, 0, 0, 0},
+    {"chain, leaver, twice", 3, 1, 1, 2, 1, 1, NOBODY, ANYBODY, NOBODY, NOBODY, 0, 0, 0},
     {"star, leaver", 3, 2, 2, 1, 0, 0, NOBODY, ANYBODY, NOBODY, NOBODY, 0, 0, 0},
     {"chain, mismatch below", 3, 1, 1, 3, 0, 0, NOBODY, NOBODY, NOBODY, 2, 0, 0, 0},
     {"chain, mismatch between", 3, 1, 1, 3, 0, 0, NOBODY, NOBODY, NOBODY, 1, 0, 1, 0},
@@ -70,10 +73,19 @@ static const plan_t plans[] = {
     {"chain, mismatch and death", 3, 1, 1, 2, 0, 0, ANYBODY, NOBODY, NOBODY, 2, 0, 0, 0},
 };
 
-typedef enum action_kind { SUBMIT, DELIVER, LAUNCHED, FINALIZE, TAKE, DIE, ABORT, URGENT } action_kind_t;
+typedef enum action_kind {
+    SUBMIT,
+    DELIVER,
+    LAUNCHED,
+    FINALIZE,
+    TAKE,
+    DIE,
+    ABORT,
+    URGENT
+} action_kind_t;
 
-static const char *const action_names[] = {"submit",   "deliver", "launched", "finalize",
-                                           "take",     "die",     "abort",    "urgent"};
+static const char *const action_names[] = {"submit", "deliver", "launched", "finalize",
+                                           "take",   "die",     "abort",    "urgent"};
 
 typedef struct action {
     action_kind_t kind;
@@ -153,8 +165,8 @@ static void act(search_t *search, action_t action)
     search->steps++;
     switch (action.kind) {
     case SUBMIT:
-        world_submit(world, rank, action.tensor, shape(search, rank, action.tensor), 0,
-                     (float)rank, 0);
+        world_submit(world, rank, action.tensor, shape(search, rank, action.tensor), 0, (float)rank,
+                     0);
         break;
     case DELIVER:
         rank = world->edges[action.who].to;
@@ -231,7 +243,8 @@ static int list_actions(const search_t *search, action_t *actions)
         if (world->ranks[world->edges[i].to].is_dead) continue;
         add(actions, &count, DELIVER, i, 0);
     }
-    for (int r = 0; r < search->plan->size; r++) add_of_rank(search, r, actions, &count);
+    for (int r = 0; r < search->plan->size; r++)
+        add_of_rank(search, r, actions, &count);
     if (search->plan->holds && !world_is_deaf(world, 0) && world->ranks[0].launches > search->told)
         add(actions, &count, LAUNCHED, 0, 0);
     if (search->plan->is_urgent && !search->was_urgent && world->ranks[last].requests[0].is_pending)
@@ -317,7 +330,8 @@ static void walk_again(search_t *search)
 {
     world_fini(&search->world);
     begin(search);
-    for (size_t i = 0; i < search->depth; i++) act(search, search->path[i]);
+    for (size_t i = 0; i < search->depth; i++)
+        act(search, search->path[i]);
 }
 
 static void explore(search_t *search)
@@ -326,7 +340,8 @@ static void explore(search_t *search)
     int count = list_actions(search, actions);
     int must_go_on = 0;
 
-    for (int i = 0; i < count; i++) must_go_on |= actions[i].kind != DIE && actions[i].kind != ABORT;
+    for (int i = 0; i < count; i++)
+        must_go_on |= actions[i].kind != DIE && actions[i].kind != ABORT;
     if (!must_go_on) check_end(search);
     if (search->depth == PATH_MAX_ACTIONS) world_violation(&search->world, "it never ends");
     for (int i = 0; i < count; i++) {
@@ -358,17 +373,19 @@ static void run_plan(const plan_t *plan)
 int main(int argc, char **argv)
 {
     const char *name = argc == 3 && strcmp(argv[1], "--world") == 0 ? argv[2] : NULL;
+    const char *size = argc == 3 && strcmp(argv[1], "--size") == 0 ? argv[2] : NULL;
     int found = 0;
 
-    if (argc != 1 && name == NULL) {
-        fprintf(stderr, "usage: explore [--world NAME]\n");
+    if (argc != 1 && name == NULL && size == NULL) {
+        fprintf(stderr, "usage: explore [--size pair|trio | --world NAME]\n");
         return 2;
     }
     for (size_t i = 0; i < DP_ARRAY_LEN(plans); i++) {
         if (name != NULL && strcmp(name, plans[i].name) != 0) continue;
+        if (size != NULL && strcmp(size, plans[i].size == 2 ? "pair" : "trio") != 0) continue;
         run_plan(&plans[i]);
         found = 1;
     }
-    if (!found) fprintf(stderr, "no world \"%s\"\n", name);
+    if (!found) fprintf(stderr, "no such world\n");
     return found ? 0 : 2;
 }

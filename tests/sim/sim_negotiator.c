@@ -269,9 +269,9 @@ static void run_program(sim_t *sim, int rank)
     if (may_go_on && program->step == program->last_step) {
         /* Somebody may wait for one of them by now. */
         if (below(&sim->random, 2) == 0)
-            dp_negotiator_urgent(
-                negotiator, world_name((int)below(&sim->random, (uint64_t)tensors), name),
-                sim->now_ns);
+            dp_negotiator_urgent(negotiator,
+                                 world_name((int)below(&sim->random, (uint64_t)tensors), name),
+                                 sim->now_ns);
         dp_negotiator_finalize(negotiator, sim->now_ns);
         program->is_done = 1;
     }
@@ -344,8 +344,8 @@ static void check_fatal(sim_t *sim, int rank)
     dp_status_t expected = sim->misfortune == ABORT ? DP_ERR_ABORTED : DP_ERR_PEER_LOST;
     char name[32];
 
-    if (self->fatal_status != expected || (self->fatal_culprit != sim->culprits[0] &&
-                                           self->fatal_culprit != sim->culprits[1]))
+    if (self->fatal_status != expected ||
+        (self->fatal_culprit != sim->culprits[0] && self->fatal_culprit != sim->culprits[1]))
         world_violation(world, "rank %d: the world ended with %s, culprit %d: %s", rank,
                         dp_status_string(self->fatal_status), self->fatal_culprit,
                         self->fatal_text);
@@ -457,9 +457,9 @@ static void prepare(sim_t *sim)
     int size = sim->world.options.size;
     uint64_t *random = &sim->random;
     /* Long enough that misfortunes fall anywhere between the first message and the goodbye. */
-    uint64_t span_ns = (uint64_t)sim->steps * (uint64_t)sim->world.options.tensors *
-                       (sim->compute_ns / 2 + 1) +
-                       20 * sim->delay_ns;
+    uint64_t span_ns =
+        (uint64_t)sim->steps * (uint64_t)sim->world.options.tensors * (sim->compute_ns / 2 + 1) +
+        20 * sim->delay_ns;
 
     sim->programs = calloc((size_t)size, sizeof(*sim->programs));
     sim->wanted_ns = calloc((size_t)size, sizeof(*sim->wanted_ns));
@@ -486,8 +486,7 @@ static void prepare(sim_t *sim)
         schedule(sim, below(random, span_ns), CALL_ABORT, sim->culprits[0], 0);
     if (sim->misfortune == LEAVER)
         sim->programs[sim->culprits[0]].last_step = (int)below(random, (uint64_t)sim->steps);
-    if (sim->misfortune == STALL)
-        sim->programs[sim->culprits[0]].sleep_until_ns = 35000 * MS;
+    if (sim->misfortune == STALL) sim->programs[sim->culprits[0]].sleep_until_ns = 35000 * MS;
 }
 
 static void run_seed(uint64_t seed, int is_verbose)
@@ -506,14 +505,16 @@ static void run_seed(uint64_t seed, int is_verbose)
     if (sim.misfortune == STALL && sim.world.ranks[0].warnings == 0 && sim.now_ns > 30000 * MS)
         world_violation(&sim.world, "a rank slept for 35 s and nobody was told");
     if (is_verbose)
-        printf("seed %" PRIu64 ": %d ranks, arity %d, %d hosts, %d tensors, %d steps, %s%s: %" PRIu64
+        printf("seed %" PRIu64
+               ": %d ranks, arity %d, %d hosts, %d tensors, %d steps, %s%s: %" PRIu64
                " launches, %" PRIu64 " messages, %" PRIu64 " bytes, %.3f ms\n%s%s",
                seed, sim.world.options.size, sim.world.options.arity, sim.world.options.hosts,
                sim.world.options.tensors, sim.steps, misfortune_names[sim.misfortune],
                sim.is_lazy ? ", lazy" : "", sim.world.ranks[0].launches, sim.world.messages,
                sim.world.bytes, (double)sim.now_ns * 1e-6, sim.world.ranks[0].last_warning,
                sim.world.ranks[0].warnings > 0 ? "\n" : "");
-    for (int i = 0; i < sim.world.options.size; i++) free(sim.programs[i].permutation);
+    for (int i = 0; i < sim.world.options.size; i++)
+        free(sim.programs[i].permutation);
     free(sim.programs);
     free(sim.wanted_ns);
     free(sim.takes);
@@ -523,7 +524,7 @@ static void run_seed(uint64_t seed, int is_verbose)
 
 int main(int argc, char **argv)
 {
-    uint64_t first = 1, last = 400;
+    uint64_t first = 1, last = 2000;
 
     if (argc == 3 && strcmp(argv[1], "--seed") == 0) {
         run_seed(strtoull(argv[2], NULL, 10), 1);
@@ -536,7 +537,8 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: sim_negotiator [--seed S | --seeds A B]\n");
         return 2;
     }
-    for (uint64_t seed = first; seed <= last; seed++) run_seed(seed, 0);
+    for (uint64_t seed = first; seed <= last; seed++)
+        run_seed(seed, 0);
     printf("seeds %" PRIu64 " to %" PRIu64 ": every invariant held\n", first, last);
     return 0;
 }

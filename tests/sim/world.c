@@ -62,7 +62,8 @@ static void init_topology(world_t *world)
     }
     if (dp_topology_init(&world->topology, (const char *const *)names, size) != DP_OK)
         world_violation(world, "no topology");
-    for (int i = 0; i < size; i++) free(names[i]);
+    for (int i = 0; i < size; i++)
+        free(names[i]);
     free(names);
 }
 
@@ -101,7 +102,8 @@ void world_init(world_t *world, const world_options_t *options)
     world->edges = allocate((size_t)size * 2, sizeof(*world->edges));
     world->outcomes =
         allocate((size_t)options->tensors * (size_t)options->occurrences, sizeof(*world->outcomes));
-    for (int i = 0; i < size; i++) init_rank(world, i);
+    for (int i = 0; i < size; i++)
+        init_rank(world, i);
     for (int i = 1; i < size; i++) {
         int parent = world->ranks[i].node.parent;
         world_edge_t *up = &world->edges[world->edge_count++];
@@ -118,7 +120,8 @@ static void drop_messages(world_t *world, world_edge_t *edge, size_t keep)
 {
     world_message_t **at = &edge->first;
 
-    while (keep-- > 0 && *at != NULL) at = &(*at)->next;
+    while (keep-- > 0 && *at != NULL)
+        at = &(*at)->next;
     while (*at != NULL) {
         world_message_t *next = (*at)->next;
 
@@ -131,7 +134,8 @@ static void drop_messages(world_t *world, world_edge_t *edge, size_t keep)
 
 void world_fini(world_t *world)
 {
-    for (int i = 0; i < world->edge_count; i++) drop_messages(world, &world->edges[i], 0);
+    for (int i = 0; i < world->edge_count; i++)
+        drop_messages(world, &world->edges[i], 0);
     for (int i = 0; i < world->options.size; i++) {
         dp_negotiator_destroy(world->ranks[i].negotiator);
         dp_tree_node_fini(&world->ranks[i].node);
@@ -235,8 +239,8 @@ void world_submit(world_t *world, int rank, int tensor, uint64_t count, int is_u
     dp_status_t status;
 
     world_signature(&signature, &part, count);
-    submission = (dp_submission_t){world_name(tensor, name), &signature, rank % 2 == 0, absmax,
-                                   is_urgent,                request};
+    submission = (dp_submission_t){
+        world_name(tensor, name), &signature, rank % 2 == 0, absmax, is_urgent, request};
     if (request->is_pending) world_violation(world, "the test submits a pending tensor");
     status = dp_negotiator_submit(self->negotiator, &submission, now_ns);
     if (status != DP_OK) {
@@ -265,8 +269,7 @@ static world_outcome_t *hand_back(world_t *world, int rank, void *pointer, dp_st
         world_violation(world, "rank %d, tensor %d: handed back twice", rank, request->tensor);
     request->is_pending = 0;
     self->pending--;
-    outcome =
-        &world->outcomes[request->tensor * world->options.occurrences + request->occurrence];
+    outcome = &world->outcomes[request->tensor * world->options.occurrences + request->occurrence];
     if (outcome->is_known && outcome->status != status)
         world_violation(world, "tensor %d, occurrence %d: %s on rank %d, %s elsewhere",
                         request->tensor, request->occurrence, dp_status_string(status), rank,

@@ -43,9 +43,9 @@ typedef struct world_rank {
     dp_status_t fatal_status;
     int fatal_culprit;
     char fatal_text[WORLD_TEXT_MAX];
-    uint64_t launches;         /* sequences seen */
-    int pending;               /* requests not handed back */
-    int failures;              /* requests that failed */
+    uint64_t launches; /* sequences seen */
+    int pending;       /* requests not handed back */
+    int failures;      /* requests that failed */
     int warnings;
     char last_failure[WORLD_TEXT_MAX], last_warning[WORLD_TEXT_MAX];
     dp_status_t last_failure_status;
@@ -107,7 +107,6 @@ void world_deliver(world_t *world, int edge, uint64_t now_ns);
 void world_kill(world_t *world, int rank, size_t keep);
 int world_is_deaf(const world_t *world, int rank); /* dead, or its world is over */
 
-void world_violation(world_t *world, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
+void world_violation(world_t *world, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 #endif

@@ -1,0 +1,230 @@
+/*
+ * test_stall.c - what is said about ranks that do not come, when, and to whom.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <string.h>
+
+#include "tests/sim/world.h"
+
+#define SECOND UINT64_C(1000000000)
+
+static void violated(void *user, const char *text)
+{
+    (void)user;
+    fail_msg("%s", text);
+}
+
+static void begin(world_t *world, int size, uint64_t warn_ns, uint64_t limit_ns)
+{
+    world_options_t options = {0};
+
+    options.size = size;
+    options.tensors = options.occurrences = 8;
+    options.arity = 2;
+    options.hosts = 2;
+    options.stall_warn_ns = warn_ns;
+    options.stall_limit_ns = limit_ns;
+    options.violated = violated;
+    world_init(world, &options);
+}
+
+static void settle(world_t *world, uint64_t now_ns)
+{
+    for (int r = 0; r < world->options.size; r++)
+        world_drain(world, r);
+    while (world->under_way > 0) {
+        for (int e = 0; e < world->edge_count; e++) {
+            while (world->edges[e].first != NULL) {
+                world_deliver(world, e, now_ns);
+                world_drain(world, world->edges[e].to);
+            }
+        }
+    }
+}
+
+/* Wakes every rank at each of its deadlines up to a moment. */
+static void run_until(world_t *world, uint64_t until_ns)
+{
+    for (;;) {
+        uint64_t next_ns = UINT64_MAX;
+
+        for (int r = 0; r < world->options.size; r++) {
+            uint64_t deadline_ns = dp_negotiator_deadline(world->ranks[r].negotiator);
+
+            next_ns = deadline_ns < next_ns ? deadline_ns : next_ns;
+        }
+        if (next_ns > until_ns) return;
+        for (int r = 0; r < world->options.size; r++)
+            dp_negotiator_tick(world->ranks[r].negotiator, next_ns);
+        settle(world, next_ns);
+    }
+}
+
+static void submit(world_t *world, int rank, int tensor, uint64_t now_ns)
+{
+    world_submit(world, rank, tensor, 768, 0, 1.0f, now_ns);
+}
+
+static void stall_names_rank_host_tensor_and_progress(void **state)
+{
+    world_t world;
+    uint64_t messages;
+
+    (void)state;
+    begin(&world, 5, 10 * SECOND, 0);
+    dp_negotiator_progress(world.ranks[4].negotiator, "step 12, after h.3.attn");
+    for (int r = 0; r < 4; r++) {
+        submit(&world, r, 0, 0);
+        submit(&world, r, 1, 0);
+    }
+    submit(&world, 4, 2, SECOND); /* not overdue yet when the others are */
+    settle(&world, SECOND);
+    messages = world.messages;
+    run_until(&world, 10 * SECOND - 1);
+    assert_int_equal(world.messages, messages); /* nothing is repeated for a straggler */
+    run_until(&world, 10 * SECOND);
+    for (int r = 0; r < 5; r++) {
+        assert_int_equal(world.ranks[r].warnings, 1);
+        assert_string_equal(
+            world.ranks[r].last_warning,
+            "stalled 10.0 s: tensor h.0.weight (and 1 more): ready on 4 of 5 ranks; "
+            "missing rank 4 (host1): step 12, after h.3.attn (1 operations pending)");
+    }
+    submit(&world, 4, 0, 12 * SECOND);
+    settle(&world, 12 * SECOND);
+    for (int r = 0; r < 5; r++) {
+        assert_int_equal(world.ranks[r].warnings, 2);
+        assert_string_equal(world.ranks[r].last_warning,
+                            "tensor h.0.weight: no longer stalled after 12.0 s");
+    }
+    world_fini(&world);
+}
+
+/* Only a leaf has submitted: the root learns of it when it is overdue. */
+static void stall_of_a_leaf_alone_is_seen(void **state)
+{
+    world_t world;
+
+    (void)state;
+    begin(&world, 7, 10 * SECOND, 0);
+    submit(&world, 6, 3, 0);
+    settle(&world, 0);
+    run_until(&world, 11 * SECOND);
+    assert_int_equal(world.ranks[0].warnings, 1);
+    assert_int_equal(world.ranks[6].warnings, 1);
+    assert_non_null(strstr(world.ranks[6].last_warning,
+                           "stalled 10.0 s: tensor h.3.weight: ready "
+                           "on 1 of 7 ranks; missing rank 0 (host0); "));
+    assert_non_null(strstr(world.ranks[6].last_warning, "; and 3 more"));
+    world_fini(&world);
+}
+
+static void stall_reports_grow_rarer(void **state)
+{
+    world_t world;
+
+    (void)state;
+    begin(&world, 3, 10 * SECOND, 0);
+    submit(&world, 0, 0, 0);
+    settle(&world, 0);
+    run_until(&world, 75 * SECOND); /* at 10, 20, 40 s; the next at 80 */
+    assert_int_equal(world.ranks[2].warnings, 3);
+    run_until(&world, 80 * SECOND);
+    assert_int_equal(world.ranks[2].warnings, 4);
+    assert_non_null(strstr(world.ranks[2].last_warning, "stalled 80.0 s"));
+    world_fini(&world);
+}
+
+static void stall_limit_ends_the_world(void **state)
+{
+    world_t world;
+
+    (void)state;
+    for (int warns = 0; warns < 2; warns++) {
+        begin(&world, 4, warns ? 10 * SECOND : 0, 60 * SECOND);
+        for (int r = 0; r < 3; r++)
+            submit(&world, r, 0, 0);
+        settle(&world, 0);
+        run_until(&world, 61 * SECOND);
+        for (int r = 0; r < 4; r++) {
+            assert_int_equal(world.ranks[r].warnings, warns ? 3 : 0);
+            assert_int_equal(world.ranks[r].fatal_status, DP_ERR_STALLED);
+            assert_int_equal(world.ranks[r].fatal_culprit, 3);
+            assert_string_equal(world.ranks[r].fatal_text,
+                                "stalled 60.0 s: tensor h.0.weight: ready on 3 of 4 ranks; missing "
+                                "rank 3 (host1)");
+        }
+        world_fini(&world);
+    }
+}
+
+/* A rank whose coordinator does not answer holds the report up for its patience only. */
+static void stall_report_does_not_wait_for_the_silent(void **state)
+{
+    world_t world;
+
+    (void)state;
+    begin(&world, 3, 10 * SECOND, 0);
+    submit(&world, 0, 0, 0);
+    submit(&world, 1, 0, 0);
+    settle(&world, 0);
+    dp_negotiator_tick(world.ranks[0].negotiator, 10 * SECOND);
+    world_drain(&world, 0);
+    assert_int_equal(dp_negotiator_deadline(world.ranks[0].negotiator), 11 * SECOND);
+    dp_negotiator_tick(world.ranks[0].negotiator, 11 * SECOND);
+    world_drain(&world, 0);
+    assert_string_equal(world.ranks[0].last_warning,
+                        "stalled 11.0 s: tensor h.0.weight: ready on 2 of 3 ranks; missing rank 2 "
+                        "(host1): no answer about its subtree");
+    settle(&world, 11 * SECOND);
+    assert_int_equal(world.ranks[2].warnings, 1);
+    world_fini(&world);
+}
+
+static void stall_watch_can_be_turned_off(void **state)
+{
+    world_t world;
+
+    (void)state;
+    begin(&world, 3, 0, 0);
+    submit(&world, 0, 0, 0);
+    submit(&world, 2, 0, 0);
+    settle(&world, 0);
+    for (int r = 0; r < 3; r++)
+        assert_true(dp_negotiator_deadline(world.ranks[r].negotiator) == UINT64_MAX);
+    world_fini(&world);
+}
+
+static void stall_idle_world_wants_no_waking(void **state)
+{
+    world_t world;
+
+    (void)state;
+    begin(&world, 3, 10 * SECOND, 60 * SECOND);
+    for (int r = 0; r < 3; r++)
+        submit(&world, r, 0, 0);
+    settle(&world, 0);
+    for (int r = 0; r < 3; r++)
+        assert_true(dp_negotiator_deadline(world.ranks[r].negotiator) == UINT64_MAX);
+    world_fini(&world);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(stall_names_rank_host_tensor_and_progress),
+        cmocka_unit_test(stall_of_a_leaf_alone_is_seen),
+        cmocka_unit_test(stall_reports_grow_rarer),
+        cmocka_unit_test(stall_limit_ends_the_world),
+        cmocka_unit_test(stall_report_does_not_wait_for_the_silent),
+        cmocka_unit_test(stall_watch_can_be_turned_off),
+        cmocka_unit_test(stall_idle_world_wants_no_waking),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
