@@ -1,6 +1,6 @@
 /*
- * api.c - the submitting half of dp.h: validates, fills in a pooled request, queues it and wakes the
- * coordinator. Constant time, never waits for another rank.
+ * api.c - the submitting half of dp.h: validates, fills in a pooled request, queues it and wakes
+ * the coordinator. Constant time, never waits for another rank.
  */
 #include "coordinator/context.h"
 
@@ -42,21 +42,25 @@ static size_t rows_out(const dp_context_t *context, dp_collective_t collective)
 static dp_status_t check_options(dp_context_t *context, const submission_t *what,
                                  const dp_options_t *options)
 {
-    if (options->size < sizeof(dp_options_t))
+    if (options->size < sizeof(dp_options_t)) {
         return dp_context_error(context, DP_ERR_INVALID,
                                 "tensor %s: options say they have %zu bytes, dp_options_t has %zu; "
                                 "use DP_OPTIONS_INIT",
                                 what->name, options->size, sizeof(dp_options_t));
-    if ((unsigned)options->reduce >= DP_REDUCE_COUNT)
+    }
+    if ((unsigned)options->reduce >= DP_REDUCE_COUNT) {
         return dp_context_error(context, DP_ERR_INVALID, "tensor %s: no reduction has number %d",
                                 what->name, (int)options->reduce);
-    if ((unsigned)options->wire > DP_WIRE_BF16)
+    }
+    if ((unsigned)options->wire > DP_WIRE_BF16) {
         return dp_context_error(context, DP_ERR_INVALID, "tensor %s: no wire type has number %d",
                                 what->name, (int)options->wire);
-    if (options->stream != NULL)
+    }
+    if (options->stream != NULL) {
         return dp_context_error(context, DP_ERR_UNSUPPORTED,
                                 "tensor %s: a stream was given, but this context has no device",
                                 what->name);
+    }
     return DP_OK;
 }
 
@@ -68,25 +72,30 @@ static dp_status_t check_tensor(dp_context_t *context, const submission_t *what,
     size_t rows = DP_MAX(rows_in(context, what->collective), rows_out(context, what->collective));
     int needs_in = what->collective != DP_COLLECTIVE_BROADCAST || what->root == context->rank;
 
-    if (bytes == 0)
+    if (bytes == 0) {
         return dp_context_error(context, DP_ERR_INVALID, "tensor %s: no type has number %d",
                                 what->name, (int)tensor->dtype);
-    if (tensor->count > SIZE_MAX / 2 / bytes / rows)
+    }
+    if (tensor->count > SIZE_MAX / 2 / bytes / rows) {
         return dp_context_error(context, DP_ERR_INVALID,
                                 "tensor %s: count %zu times %zu rows of %s exceeds memory",
                                 what->name, tensor->count, rows, dp_dtype_name(tensor->dtype));
-    if (tensor->count != 0 && (tensor->out == NULL || (needs_in && tensor->in == NULL)))
+    }
+    if (tensor->count != 0 && (tensor->out == NULL || (needs_in && tensor->in == NULL))) {
         return dp_context_error(context, DP_ERR_INVALID, "tensor %s: %s is NULL, count is %zu",
                                 what->name, tensor->out == NULL ? "out" : "in", tensor->count);
+    }
     if (!is_reduction(what->collective)) return DP_OK;
-    if (tensor->dtype == DP_BOOL && options->reduce == DP_AVERAGE)
+    if (tensor->dtype == DP_BOOL && options->reduce == DP_AVERAGE) {
         return dp_context_error(context, DP_ERR_INVALID, "tensor %s: bool has no average",
                                 what->name);
-    if (!is_float(tensor->dtype) && (options->prescale != 1.0 || options->postscale != 1.0))
+    }
+    if (!is_float(tensor->dtype) && (options->prescale != 1.0 || options->postscale != 1.0)) {
         return dp_context_error(context, DP_ERR_INVALID,
                                 "tensor %s: scales %g and %g on type %s; only floats are scaled",
                                 what->name, options->prescale, options->postscale,
                                 dp_dtype_name(tensor->dtype));
+    }
     return DP_OK;
 }
 
@@ -185,8 +194,9 @@ static dp_status_t refuse(dp_context_t *context, const submission_t *what, dp_st
                                 "tensor %s: submitted again before its last use was launched",
                                 what->name);
     case DP_ERR_AGAIN:
-        return dp_context_error(context, status, "tensor %s: %zu operations are in flight, "
-                                                 "DP_QUEUE_DEPTH allows %zu",
+        return dp_context_error(context, status,
+                                "tensor %s: %zu operations are in flight, "
+                                "DP_QUEUE_DEPTH allows %zu",
                                 what->name, context->live_count, context->config.queue_depth);
     case DP_ERR_NO_MEMORY:
         return dp_context_error(context, status, "tensor %s: no memory for a request", what->name);
@@ -195,8 +205,8 @@ static dp_status_t refuse(dp_context_t *context, const submission_t *what, dp_st
     }
 }
 
-static dp_status_t submit(dp_group_t *group, const submission_t *what,
-                          const dp_options_t *options, dp_handle_t **handle)
+static dp_status_t submit(dp_group_t *group, const submission_t *what, const dp_options_t *options,
+                          dp_handle_t **handle)
 {
     dp_context_t *context;
     dp_handle_t *request = NULL;
@@ -210,12 +220,12 @@ static dp_status_t submit(dp_group_t *group, const submission_t *what,
     context = group->context;
     if (options == NULL) options = &default_options;
     length = what->name == NULL ? 0 : strnlen(what->name, DP_NAME_MAX + 1);
-    if (length == 0 || length > DP_NAME_MAX)
-        return dp_context_error(context, DP_ERR_INVALID,
-                                "%s: its name is %s; it needs 1 to %d bytes",
-                                dp_collective_name(what->collective),
-                                what->name == NULL ? "NULL" : (length == 0 ? "empty" : "too long"),
-                                DP_NAME_MAX);
+    if (length == 0 || length > DP_NAME_MAX) {
+        return dp_context_error(
+            context, DP_ERR_INVALID, "%s: its name is %s; it needs 1 to %d bytes",
+            dp_collective_name(what->collective),
+            what->name == NULL ? "NULL" : (length == 0 ? "empty" : "too long"), DP_NAME_MAX);
+    }
     status = check_options(context, what, options);
     for (size_t i = 0; status == DP_OK && i < what->count; i++)
         status = check_tensor(context, what, i, options);
@@ -229,8 +239,8 @@ static dp_status_t submit(dp_group_t *group, const submission_t *what,
         for (size_t i = 0; i < what->count; i++) {
             const dp_tensor_t *tensor = &what->tensors[i];
 
-            request->tensors[i] = (dp_pipeline_tensor_t){tensor->in, tensor->out, tensor->count,
-                                                         tensor->dtype};
+            request->tensors[i] =
+                (dp_pipeline_tensor_t){tensor->in, tensor->out, tensor->count, tensor->dtype};
             request->bytes += tensor->count * dp_dtype_bytes(tensor->dtype);
         }
         request->submit_ns = begin_ns;
@@ -275,11 +285,11 @@ dp_status_t dp_grouped_allreduce(dp_group_t *group, const char *name, const dp_t
     submission_t what = {DP_COLLECTIVE_ALLREDUCE, name, tensors, count, 1, -1};
 
     if (group == NULL) return DP_ERR_INVALID;
-    if (tensors == NULL || count == 0 || count > DP_GROUPED_MAX)
-        return dp_context_error(group->context, DP_ERR_INVALID,
-                                "group %s: %zu tensors%s; 1 to %d are possible",
-                                name == NULL ? "NULL" : name, count,
-                                tensors == NULL ? " at NULL" : "", DP_GROUPED_MAX);
+    if (tensors == NULL || count == 0 || count > DP_GROUPED_MAX) {
+        return dp_context_error(
+            group->context, DP_ERR_INVALID, "group %s: %zu tensors%s; 1 to %d are possible",
+            name == NULL ? "NULL" : name, count, tensors == NULL ? " at NULL" : "", DP_GROUPED_MAX);
+    }
     return submit(group, &what, options, handle);
 }
 
@@ -291,10 +301,11 @@ dp_status_t dp_broadcast(dp_group_t *group, const char *name, const void *in, vo
     submission_t what = {DP_COLLECTIVE_BROADCAST, name, &tensor, 1, 0, root};
 
     if (group == NULL) return DP_ERR_INVALID;
-    if (root < 0 || root >= group->context->size)
+    if (root < 0 || root >= group->context->size) {
         return dp_context_error(group->context, DP_ERR_INVALID,
                                 "tensor %s: root %d, the group has ranks 0 to %d",
                                 name == NULL ? "NULL" : name, root, group->context->size - 1);
+    }
     return submit(group, &what, options, handle);
 }
 

@@ -16,6 +16,7 @@
 #include "runtime/base/wire.h"
 
 #define HELLO_ROOM 4096
+#define GOODBYE_NS 2000000000ull /* longest a rank stays for others to finish */
 
 const char *dp_context_text(dp_context_t *context, const char *text)
 {
@@ -89,8 +90,12 @@ static dp_status_t read_hellos(dp_context_t *context, void **values, const size_
     const char **names = calloc((size_t)context->size, sizeof(*names));
     dp_status_t status = DP_OK;
 
-    if (hosts == NULL || names == NULL)
-        status = dp_error_set(error, DP_ERR_NO_MEMORY, "no memory for %d hosts", context->size);
+    if (hosts == NULL || names == NULL) {
+        free(names);
+        free(hosts);
+        dp_error_set(error, DP_ERR_NO_MEMORY, "no memory for %d hosts", context->size);
+        return DP_ERR_NO_MEMORY;
+    }
     for (int rank = 0; status == DP_OK && rank < context->size; rank++) {
         dp_reader_t reader;
         char version[64];
@@ -99,14 +104,16 @@ static dp_status_t read_hellos(dp_context_t *context, void **values, const size_
         dp_read_text(&reader, version, sizeof(version));
         dp_read_text(&reader, hosts[rank], sizeof(hosts[rank]));
         names[rank] = hosts[rank];
-        if (!reader.failed && strcmp(version, dp_version()) != 0)
-            status = dp_error_set(error, DP_ERR_MISMATCH,
-                                  "rank %d (%s) runs libdp %s, rank %d runs %s", rank,
-                                  hosts[rank], version, context->rank, dp_version());
+        if (!reader.failed && strcmp(version, dp_version()) != 0) {
+            status =
+                dp_error_set(error, DP_ERR_MISMATCH, "rank %d (%s) runs libdp %s, rank %d runs %s",
+                             rank, hosts[rank], version, context->rank, dp_version());
+        }
         if (status == DP_OK && rank == 0) dp_config_read_plan(&context->config, &reader);
-        if (status == DP_OK && reader.failed)
+        if (status == DP_OK && reader.failed) {
             status = dp_error_set(error, DP_ERR_SYSTEM, "rank %d sent a hello that makes no sense",
                                   rank);
+        }
     }
     if (status == DP_OK) {
         status = dp_topology_init(&context->topology, names, context->size);
@@ -126,9 +133,10 @@ static dp_status_t exchange(dp_context_t *context, const char *name, const void 
 
     *values = calloc((size_t)context->size, sizeof(**values));
     *bytes = calloc((size_t)context->size, sizeof(**bytes));
-    if (*values == NULL || *bytes == NULL)
+    if (*values == NULL || *bytes == NULL) {
         return dp_error_set(error, DP_ERR_NO_MEMORY, "no memory for the values of %d ranks",
                             context->size);
+    }
     status = context->bootstrap->ops->exchange(context->bootstrap, name, value, value_bytes,
                                                *values, *bytes, deadline_ns, error);
     return status;
@@ -171,11 +179,12 @@ static dp_status_t connect_neighbours(dp_context_t *context, uint64_t deadline_n
     int count = 0;
     dp_status_t status;
 
-    status = context->transport->ops->address(context->transport, address, sizeof(address),
-                                              &own_bytes);
-    if (status != DP_OK)
+    status =
+        context->transport->ops->address(context->transport, address, sizeof(address), &own_bytes);
+    if (status != DP_OK) {
         return dp_error_set(error, status, "the %s transport has no address",
                             context->transport->ops->name);
+    }
     status = exchange(context, "control", address, own_bytes, &values, &bytes, deadline_ns, error);
     if (status == DP_OK) {
         status = dp_loop_neighbours(&context->topology, context->config.tree_arity, context->rank,
@@ -218,17 +227,16 @@ static dp_status_t start_loop(dp_context_t *context, dp_error_t *error)
 {
     dp_config_t *config = &context->config;
     uint64_t engine_spin_ns = config->spin_ns;
-    dp_loop_options_t options = {.config = config,
-                                 .topology = &context->topology,
-                                 .rank = context->rank,
-                                 .size = context->size,
-                                 .transport = context->transport,
-                                 .log = &context->log,
-                                 .trace = context->trace,
-                                 .callbacks = {.user = context,
-                                               .launch = dp_on_launch,
-                                               .fail = dp_on_fail,
-                                               .fatal = dp_on_fatal}};
+    dp_loop_options_t options = {
+        .config = config,
+        .topology = &context->topology,
+        .rank = context->rank,
+        .size = context->size,
+        .transport = context->transport,
+        .log = &context->log,
+        .trace = context->trace,
+        .callbacks = {
+            .user = context, .launch = dp_on_launch, .fail = dp_on_fail, .fatal = dp_on_fatal}};
     dp_status_t status;
 
     config->spin_ns = context->wait_spin_ns; /* the coordinator shares its core with the program */
@@ -280,14 +288,13 @@ static dp_status_t build(dp_context_t *context, int use_loopback, dp_error_t *er
                                  config->trace_bytes, &context->trace, &warning);
         if (status != DP_OK || warning.text[0] != '\0')
             dp_log_warn(&context->log, "%s", warning.text);
-        context->agree_lane = dp_trace_lane(context->trace, "negotiation",
-                                            DP_TRACE_LANE_COORDINATOR);
+        context->agree_lane =
+            dp_trace_lane(context->trace, "negotiation", DP_TRACE_LANE_COORDINATOR);
     }
-    status = use_loopback
-                 ? dp_transport_loopback_create(context->rank, context->bootstrap->tag,
-                                                &context->log, &context->transport, error)
-                 : dp_transport_ucx_create(context->rank, context->bootstrap->tag, config,
-                                           &context->log, &context->transport, error);
+    status = use_loopback ? dp_transport_loopback_create(context->rank, context->bootstrap->tag,
+                                                         &context->log, &context->transport, error)
+                          : dp_transport_ucx_create(context->rank, context->bootstrap->tag, config,
+                                                    &context->log, &context->transport, error);
     if (status != DP_OK) return status;
     status = connect_neighbours(context, deadline_ns, error);
     if (status != DP_OK) return status;
@@ -296,12 +303,13 @@ static dp_status_t build(dp_context_t *context, int use_loopback, dp_error_t *er
     status = dp_engine_host_create(context->bootstrap, &context->topology, context->device, config,
                                    &context->log, context->trace, &context->engine, error);
     if (status != DP_OK) return status;
-    status = dp_pipeline_create(config, context->rank, context->size, context->device,
-                                context->engine, &context->log, context->trace, &callbacks,
-                                &context->pipeline);
-    if (status != DP_OK)
+    status =
+        dp_pipeline_create(config, context->rank, context->size, context->device, context->engine,
+                           &context->log, context->trace, &callbacks, &context->pipeline);
+    if (status != DP_OK) {
         return dp_error_set(error, status, "no memory for %d slots of %zu bytes",
                             config->fusion_slots, config->fusion_bytes);
+    }
     return start_loop(context, error);
 }
 
@@ -372,17 +380,32 @@ dp_status_t dp_init(const dp_init_options_t *options, dp_context_t **context)
     return status;
 }
 
+/* The data plane of every rank is done with this rank's memory and connections. Nothing depends on
+ * the answer: a rank that cannot be reached needs nothing of ours any more. */
+static void meet_last(dp_context_t *context)
+{
+    void **values = NULL;
+    size_t *bytes = NULL;
+
+    exchange(context, "bye", "", 0, &values, &bytes, dp_now_ns() + GOODBYE_NS, NULL);
+    free_values(context, values, bytes);
+}
+
 dp_status_t dp_finalize(dp_context_t *context)
 {
     dp_status_t status, fatal;
 
     if (context == NULL) return DP_OK;
+    /* First said, then waited: two ranks that finalize with operations only the other could
+     * complete would otherwise wait for each other. */
+    dp_loop_leave(context->loop);
     dp_wait_all(context, -1.0);
     status = dp_loop_finalize(context->loop);
     pthread_mutex_lock(&context->lock);
     fatal = context->fatal;
     pthread_mutex_unlock(&context->lock);
     if (fatal != DP_OK) status = fatal;
+    if (status == DP_OK) meet_last(context);
     context_destroy(context, status != DP_OK);
     return status;
 }

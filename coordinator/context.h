@@ -21,9 +21,9 @@ struct dp_group {
 typedef struct dp_tensor_entry {
     struct dp_tensor_entry *next; /* in its hash chain */
     uint64_t hash;
-    dp_handle_t *pending; /* submitted and not yet launched; guarded by the context's lock */
-    dp_signature_t signature; /* of the latest submission */
-    dp_signature_part_t part; /* its only part, unless grouped */
+    dp_handle_t *pending;       /* submitted and not yet launched; guarded by the context's lock */
+    dp_signature_t signature;   /* of the latest submission */
+    dp_signature_part_t part;   /* its only part, unless grouped */
     dp_signature_part_t *parts; /* grouped: [part_room], owned */
     uint32_t part_room;
     float last_absmax; /* raw sum of the last reduction; negative: unknown */
@@ -45,16 +45,16 @@ struct dp_handle {
     dp_handle_t *next_free;            /* in the pool; guarded by lock */
     dp_handle_t *next_made;            /* all that were ever made; guarded by lock */
     dp_loop_node_t node;
-    uint64_t ticket;        /* order of submission */
-    _Atomic uint32_t state; /* enum dp_request_state; a futex; DONE releases what is below */
-    _Atomic uint32_t sleepers; /* threads inside futex wait on state */
-    _Atomic int references; /* the runtime's, and the program's while it has the handle */
-    _Atomic int has_owner;  /* the program still holds the handle */
-    dp_pipeline_tensor_t tensor; /* the only one, unless grouped */
+    uint64_t ticket;               /* order of submission */
+    _Atomic uint32_t state;        /* enum dp_request_state; a futex; DONE releases what is below */
+    _Atomic uint32_t sleepers;     /* threads inside futex wait on state */
+    _Atomic int references;        /* the runtime's, and the program's while it has the handle */
+    _Atomic int has_owner;         /* the program still holds the handle */
+    dp_pipeline_tensor_t tensor;   /* the only one, unless grouped */
     dp_pipeline_tensor_t *tensors; /* &tensor, or [tensor_room] owned */
     dp_pipeline_tensor_t *group_tensors;
     size_t tensor_count, tensor_room;
-    uint64_t bytes; /* payload, for the statistics */
+    uint64_t bytes;                   /* payload, for the statistics */
     uint64_t input_hash, output_hash; /* DP_CHECK; 0: not taken */
     uint64_t submit_ns;
     _Atomic uint64_t agree_ns; /* 0: not yet */
@@ -83,7 +83,7 @@ struct dp_context {
     dp_pipeline_t *pipeline;
     dp_loop_t *loop;
     dp_trace_lane_t *agree_lane; /* coordinator thread only */
-    uint64_t wait_spin_ns; /* how long a waiter polls before it sleeps */
+    uint64_t wait_spin_ns;       /* how long a waiter polls before it sleeps */
 
     pthread_mutex_t lock;
     /* guarded by lock */
@@ -121,8 +121,8 @@ dp_status_t dp_context_create(const dp_config_t *config, dp_bootstrap_t *bootstr
 
 /* request.c: the life of a request. */
 dp_status_t dp_request_take(dp_context_t *context, const char *name, size_t tensor_count,
-                            dp_handle_t **out);             /* lock held */
-void dp_request_discard(dp_handle_t *request);              /* lock held; never submitted */
+                            dp_handle_t **out); /* lock held */
+void dp_request_discard(dp_handle_t *request);  /* lock held; never submitted */
 void dp_request_complete(dp_handle_t *request, dp_status_t status, const dp_result_t *result);
 void dp_request_unref(dp_handle_t *request);
 void dp_requests_free(dp_context_t *context);

@@ -17,8 +17,8 @@
 /* One parameter tensor and where it stands in this step. */
 typedef struct slot {
     dp_gradient_t tensor;
-    char *name;  /* prefix + the caller's name; owned */
-    int readies; /* since the last sync */
+    char *name;          /* prefix + the caller's name; owned */
+    int readies;         /* since the last sync */
     dp_handle_t *handle; /* its average in flight; NULL: none */
 } slot_t;
 
@@ -27,7 +27,7 @@ struct dp_gradients {
     dp_gradients_options_t options; /* prefix not kept */
     slot_t *slots;
     size_t count;
-    char *list_name; /* of our own small operations */
+    char *list_name;               /* of our own small operations */
     uint64_t *hashes, *all_hashes; /* [count], [size][count] */
     double loss_scale;
     int good_steps;
@@ -48,48 +48,56 @@ static char *join(const char *prefix, const char *name)
 
 static int by_name(const void *a, const void *b)
 {
-    const slot_t *const *x = a, *const *y = b;
+    const char *const *x = a, *const *y = b;
 
-    return strcmp((*x)->name, (*y)->name);
+    return strcmp(*x, *y);
 }
 
 static dp_status_t check_arguments(dp_context_t *context, const dp_gradient_t *tensors,
                                    size_t count, const dp_gradients_options_t *options)
 {
-    if (tensors == NULL || count == 0)
+    if (tensors == NULL || count == 0) {
         return dp_context_error(context, DP_ERR_INVALID, "gradients: %zu tensors at %p", count,
                                 (const void *)tensors);
-    if (options->size < sizeof(dp_gradients_options_t))
+    }
+    if (options->size < sizeof(dp_gradients_options_t)) {
         return dp_context_error(context, DP_ERR_INVALID,
                                 "gradients: options say they have %zu bytes, the type has %zu; use "
                                 "DP_GRADIENTS_OPTIONS_INIT",
                                 options->size, sizeof(dp_gradients_options_t));
-    if (options->accumulation < 1)
+    }
+    if (options->accumulation < 1) {
         return dp_context_error(context, DP_ERR_INVALID, "gradients: accumulation %d is below 1",
                                 options->accumulation);
+    }
     if (!(options->clip_norm >= 0.0) || !(options->loss_scale >= 0.0) ||
-        isinf(options->loss_scale))
+        isinf(options->loss_scale)) {
         return dp_context_error(context, DP_ERR_INVALID,
                                 "gradients: clip_norm %g and loss_scale %g must not be negative",
                                 options->clip_norm, options->loss_scale);
-    if (options->loss_scale > 0.0 && options->loss_scale_grow < 1)
+    }
+    if (options->loss_scale > 0.0 && options->loss_scale_grow < 1) {
         return dp_context_error(context, DP_ERR_INVALID, "gradients: loss_scale_grow %d is below 1",
                                 options->loss_scale_grow);
+    }
     for (size_t i = 0; i < count; i++) {
         const dp_gradient_t *tensor = &tensors[i];
 
-        if (tensor->name == NULL || tensor->name[0] == '\0')
+        if (tensor->name == NULL || tensor->name[0] == '\0') {
             return dp_context_error(context, DP_ERR_INVALID, "gradients: tensor %zu has no name",
                                     i);
-        if (tensor->gradient == NULL && tensor->count != 0)
+        }
+        if (tensor->gradient == NULL && tensor->count != 0) {
             return dp_context_error(context, DP_ERR_INVALID,
                                     "gradients: tensor %s: gradient is NULL, count is %zu",
                                     tensor->name, tensor->count);
+        }
         if (tensor->dtype != DP_F16 && tensor->dtype != DP_BF16 && tensor->dtype != DP_F32 &&
-            tensor->dtype != DP_F64)
+            tensor->dtype != DP_F64) {
             return dp_context_error(context, DP_ERR_INVALID,
                                     "gradients: tensor %s: type %d is no floating-point type",
                                     tensor->name, (int)tensor->dtype);
+        }
     }
     return DP_OK;
 }
@@ -98,7 +106,7 @@ static dp_status_t take_tensors(dp_gradients_t *gradients, const dp_gradient_t *
                                 const char *prefix)
 {
     dp_context_t *context = gradients->context;
-    slot_t **sorted = calloc(gradients->count, sizeof(*sorted));
+    const char **sorted = calloc(gradients->count, sizeof(*sorted));
     dp_status_t status = DP_OK;
 
     if (sorted == NULL) goto no_memory;
@@ -109,23 +117,27 @@ static dp_status_t take_tensors(dp_gradients_t *gradients, const dp_gradient_t *
         slot->name = join(prefix, tensors[i].name);
         if (slot->name == NULL) goto no_memory;
         /* "/weight" is added for the broadcast */
-        if (strlen(slot->name) + 8 > DP_NAME_MAX)
+        if (strlen(slot->name) + 8 > DP_NAME_MAX) {
             status = dp_context_error(context, DP_ERR_INVALID,
                                       "gradients: name %.60s... has %zu bytes, at most %d fit",
                                       slot->name, strlen(slot->name), DP_NAME_MAX - 8);
-        sorted[i] = slot;
+        }
+        sorted[i] = slot->name;
     }
-    qsort(sorted, gradients->count, sizeof(slot_t *), by_name);
-    for (size_t i = 1; status == DP_OK && i < gradients->count; i++)
-        if (strcmp(sorted[i - 1]->name, sorted[i]->name) == 0)
+    qsort(sorted, gradients->count, sizeof(*sorted), by_name);
+    for (size_t i = 1; status == DP_OK && i < gradients->count; i++) {
+        if (strcmp(sorted[i - 1], sorted[i]) == 0) {
             status = dp_context_error(context, DP_ERR_INVALID,
-                                      "gradients: two tensors are called %s", sorted[i]->name);
+                                      "gradients: two tensors are called %s", sorted[i]);
+        }
+    }
     free(sorted);
     return status;
 no_memory:
     free(sorted);
-    return dp_context_error(context, DP_ERR_NO_MEMORY, "gradients: no memory for %zu tensors",
-                            gradients->count);
+    dp_context_error(context, DP_ERR_NO_MEMORY, "gradients: no memory for %zu tensors",
+                     gradients->count);
+    return DP_ERR_NO_MEMORY;
 }
 
 /* Every rank's values under one name, waited for. */
@@ -148,32 +160,38 @@ static dp_status_t compare_lists(dp_gradients_t *gradients)
     dp_status_t status = gather(gradients, &own, gradients->all_hashes, 1);
 
     if (status != DP_OK) return status;
-    for (int rank = 0; rank < size; rank++)
-        if (gradients->all_hashes[rank] != own)
+    for (int rank = 0; rank < size; rank++) {
+        if (gradients->all_hashes[rank] != own) {
             return dp_context_error(context, DP_ERR_MISMATCH,
                                     "gradients: rank %d lists %llu tensors, rank %d lists %zu",
                                     rank, (unsigned long long)gradients->all_hashes[rank],
                                     dp_rank(context), gradients->count);
+        }
+    }
     for (size_t i = 0; i < gradients->count; i++) {
         const slot_t *slot = &gradients->slots[i];
         uint64_t kind[3] = {slot->tensor.count, (uint64_t)slot->tensor.dtype,
                             slot->tensor.weight != NULL};
 
-        gradients->hashes[i] = dp_kernel_hash(kind, sizeof(kind),
-                                              dp_kernel_hash(slot->name, strlen(slot->name), 1));
+        gradients->hashes[i] =
+            dp_kernel_hash(kind, sizeof(kind), dp_kernel_hash(slot->name, strlen(slot->name), 1));
     }
     status = gather(gradients, gradients->hashes, gradients->all_hashes, gradients->count);
     if (status != DP_OK) return status;
-    for (int rank = 0; rank < size; rank++)
-        for (size_t i = 0; i < gradients->count; i++)
-            if (gradients->all_hashes[(size_t)rank * gradients->count + i] != gradients->hashes[i])
+    for (int rank = 0; rank < size; rank++) {
+        for (size_t i = 0; i < gradients->count; i++) {
+            if (gradients->all_hashes[(size_t)rank * gradients->count + i] !=
+                gradients->hashes[i]) {
                 return dp_context_error(
                     context, DP_ERR_MISMATCH,
-                    "gradients: tensor %zu is %s, %zu of %s%s on rank %d; rank %d lists another",
-                    i, gradients->slots[i].name, gradients->slots[i].tensor.count,
+                    "gradients: tensor %zu is %s, %zu of %s%s on rank %d; rank %d lists another", i,
+                    gradients->slots[i].name, gradients->slots[i].tensor.count,
                     dp_dtype_name(gradients->slots[i].tensor.dtype),
                     gradients->slots[i].tensor.weight == NULL ? " without a weight" : "",
                     dp_rank(context), rank);
+            }
+        }
+    }
     return DP_OK;
 }
 
@@ -267,21 +285,24 @@ dp_status_t dp_gradients_ready(dp_gradients_t *gradients, size_t index, void *st
     dp_status_t status;
 
     if (gradients == NULL) return DP_ERR_INVALID;
-    if (index >= gradients->count)
+    if (index >= gradients->count) {
         return dp_context_error(gradients->context, DP_ERR_INVALID,
                                 "gradients: index %zu, there are %zu tensors", index,
                                 gradients->count);
+    }
     slot = &gradients->slots[index];
-    if (stream != NULL)
+    if (stream != NULL) {
         return dp_context_error(gradients->context, DP_ERR_UNSUPPORTED,
                                 "gradients: tensor %s: a stream was given, but this context has no "
                                 "device",
                                 slot->name);
-    if (slot->readies == gradients->options.accumulation)
+    }
+    if (slot->readies == gradients->options.accumulation) {
         return dp_context_error(gradients->context, DP_ERR_ORDER,
                                 "gradients: tensor %s: ready for the %d. time before a sync, "
                                 "accumulation is %d",
                                 slot->name, slot->readies + 1, gradients->options.accumulation);
+    }
     if (slot->readies + 1 == gradients->options.accumulation) {
         status = submit(gradients, slot);
         if (status != DP_OK) return status;
@@ -301,27 +322,30 @@ static dp_status_t complete_readies(dp_gradients_t *gradients)
         first = i - 1;
     }
     if (unready == 0) return DP_OK;
-    if (unready == gradients->count)
+    if (unready == gradients->count) {
         return dp_context_error(gradients->context, DP_ERR_ORDER,
                                 "gradients: sync %llu without a single tensor ready; was there a "
                                 "sync before it?",
                                 (unsigned long long)gradients->syncs + 1);
-    if (!gradients->options.zero_unready)
-        return dp_context_error(gradients->context, DP_ERR_ORDER,
-                                "gradients: sync %llu: tensor %s%s not ready (%d of %d), %zu in "
-                                "all; set zero_unready if that is meant",
-                                (unsigned long long)gradients->syncs + 1,
-                                gradients->slots[first].name, unready > 1 ? " and others are" : " is",
-                                gradients->slots[first].readies, gradients->options.accumulation,
-                                unready);
+    }
+    if (!gradients->options.zero_unready) {
+        return dp_context_error(
+            gradients->context, DP_ERR_ORDER,
+            "gradients: sync %llu: tensor %s%s not ready (%d of %d), %zu in "
+            "all; set zero_unready if that is meant",
+            (unsigned long long)gradients->syncs + 1, gradients->slots[first].name,
+            unready > 1 ? " and others are" : " is", gradients->slots[first].readies,
+            gradients->options.accumulation, unready);
+    }
     for (size_t i = 0; i < gradients->count; i++) {
         slot_t *slot = &gradients->slots[i];
         dp_status_t status;
 
         if (slot->handle != NULL) continue;
-        if (slot->readies == 0 && slot->tensor.count != 0)
+        if (slot->readies == 0 && slot->tensor.count != 0) {
             memset(slot->tensor.gradient, 0,
                    slot->tensor.count * dp_dtype_bytes(slot->tensor.dtype));
+        }
         status = submit(gradients, slot);
         if (status != DP_OK) return status;
     }
@@ -345,19 +369,21 @@ static dp_status_t compare_weights(dp_gradients_t *gradients)
     }
     status = gather(gradients, gradients->hashes, gradients->all_hashes, count);
     if (status != DP_OK) return status;
-    for (int rank = 1; rank < dp_size(context); rank++)
+    for (int rank = 1; rank < dp_size(context); rank++) {
         for (size_t i = 0; i < count; i++) {
             uint64_t root = gradients->all_hashes[i];
             uint64_t other = gradients->all_hashes[(size_t)rank * count + i];
 
-            if (root != other)
+            if (root != other) {
                 return dp_context_error(context, DP_ERR_CHECK,
                                         "weights of %s differ at sync %llu: checksum %016llx on "
                                         "rank 0, %016llx on rank %d",
                                         gradients->slots[i].name,
                                         (unsigned long long)gradients->syncs,
                                         (unsigned long long)root, (unsigned long long)other, rank);
+            }
         }
+    }
     return DP_OK;
 }
 
@@ -382,11 +408,12 @@ dp_status_t dp_gradients_sync(dp_gradients_t *gradients, dp_gradients_result_t *
     dp_status_t status, waited;
 
     if (gradients == NULL) return DP_ERR_INVALID;
-    if (result != NULL && result->size < sizeof(*result))
+    if (result != NULL && result->size < sizeof(*result)) {
         return dp_context_error(gradients->context, DP_ERR_INVALID,
                                 "gradients: the result says it has %zu bytes, the type has %zu; "
                                 "use DP_GRADIENTS_RESULT_INIT",
                                 result->size, sizeof(*result));
+    }
     status = complete_readies(gradients);
     if (status != DP_OK) return status;
     gradients->syncs++;

@@ -9,11 +9,12 @@
 #define LEAST_HEARTBEAT_NS (1000ull * 1000)
 
 dp_status_t dp_health_init(dp_health_t *health, const int *ranks, int count, uint64_t heartbeat_ns,
-                           uint64_t timeout_ns, uint64_t now_ns)
+                           uint64_t timeout_ns, uint64_t start_ns, uint64_t now_ns)
 {
     memset(health, 0, sizeof(*health));
     health->heartbeat_ns = DP_MAX(heartbeat_ns, (uint64_t)LEAST_HEARTBEAT_NS);
     health->timeout_ns = timeout_ns;
+    health->start_ns = DP_MAX(start_ns, timeout_ns);
     health->due_ns = now_ns;
     if (count == 0) return DP_OK;
     health->peers = calloc((size_t)count, sizeof(*health->peers));
@@ -51,7 +52,20 @@ void dp_health_heard(dp_health_t *health, int rank, uint64_t now_ns)
 {
     dp_health_peer_t *peer = find(health, rank);
 
-    if (peer != NULL) peer->heard_ns = now_ns;
+    if (peer == NULL) return;
+    peer->heard_ns = now_ns;
+    peer->has_spoken = 1;
+}
+
+static uint64_t limit_of(const dp_health_t *health, const dp_health_peer_t *peer)
+{
+    return peer->has_spoken ? health->timeout_ns : health->start_ns;
+}
+
+/* Whether its silence is worth a word now or later. */
+static int may_be_suspect(const dp_health_peer_t *peer)
+{
+    return peer->has_spoken && !peer->is_suspect;
 }
 
 void dp_health_gone(dp_health_t *health, int rank)
@@ -85,12 +99,12 @@ int dp_health_next(dp_health_t *health, uint64_t now_ns, dp_health_action_t *out
 
         if (peer->is_gone) continue;
         *out = (dp_health_action_t){.rank = peer->rank, .silent_ns = silent_ns};
-        if (health->timeout_ns > 0 && silent_ns >= health->timeout_ns) {
+        if (health->timeout_ns > 0 && silent_ns >= limit_of(health, peer)) {
             peer->is_gone = 1;
             out->kind = DP_HEALTH_LOST;
             return 1;
         }
-        if (!peer->is_suspect && silent_ns >= DP_HEALTH_SUSPECT_NS) {
+        if (may_be_suspect(peer) && silent_ns >= DP_HEALTH_SUSPECT_NS) {
             peer->is_suspect = 1;
             out->kind = DP_HEALTH_SUSPECT;
             return 1;
@@ -117,11 +131,11 @@ uint64_t dp_health_deadline(const dp_health_t *health)
 
         if (peer->is_gone) continue;
         deadline_ns = DP_MIN(deadline_ns, peer->sent_ns + health->heartbeat_ns);
-        if (!peer->is_suspect) {
+        if (may_be_suspect(peer)) {
             deadline_ns = DP_MIN(deadline_ns, peer->heard_ns + DP_HEALTH_SUSPECT_NS);
         }
         if (health->timeout_ns > 0) {
-            deadline_ns = DP_MIN(deadline_ns, peer->heard_ns + health->timeout_ns);
+            deadline_ns = DP_MIN(deadline_ns, peer->heard_ns + limit_of(health, peer));
         }
     }
     return deadline_ns;

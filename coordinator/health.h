@@ -15,6 +15,7 @@ typedef struct dp_health_peer {
     int rank;
     uint64_t sent_ns;  /* when something was last sent to it */
     uint64_t heard_ns; /* when something last came from it */
+    int has_spoken;    /* something came from it, ever */
     int is_suspect;    /* it was warned of */
     int is_gone;       /* lost: no more is sent or expected */
 } dp_health_peer_t;
@@ -24,6 +25,7 @@ typedef struct dp_health {
     int count;
     uint64_t heartbeat_ns;
     uint64_t timeout_ns; /* 0: silence is never death */
+    uint64_t start_ns;   /* the same before a rank has spoken: it may still be starting */
     uint64_t due_ns;     /* when the owner said it would be back at the latest */
 } dp_health_t;
 
@@ -40,9 +42,10 @@ typedef struct dp_health_action {
     uint64_t silent_ns;
 } dp_health_action_t;
 
-/* ranks[count] are copied. heartbeat_ns is at least 1 ms. DP_ERR_NO_MEMORY. */
+/* ranks[count] are copied. heartbeat_ns is at least 1 ms; start_ns counts where it is longer than
+ * timeout_ns. DP_ERR_NO_MEMORY. */
 dp_status_t dp_health_init(dp_health_t *health, const int *ranks, int count, uint64_t heartbeat_ns,
-                           uint64_t timeout_ns, uint64_t now_ns);
+                           uint64_t timeout_ns, uint64_t start_ns, uint64_t now_ns);
 void dp_health_fini(dp_health_t *health); /* zeroed: fine */
 
 /* Something, whatever it was, was sent to or came from this rank. */

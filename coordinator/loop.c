@@ -23,6 +23,11 @@
 #define FINISH_NS (2000ull * 1000000) /* for goodbyes after an orderly end */
 #define FATAL_NS (500ull * 1000000)   /* and after a failure: who is stopped will not answer */
 
+/* While a slow peer has not accepted a connection yet, UCX's descriptor is readable without end and
+ * for nothing. So many rings in a row that bring nothing are believed, then each costs a nap. */
+#define BARREN_RINGS 16
+#define NAP_NS (200L * 1000)
+
 enum { KIND_NEGOTIATOR = 1, KIND_HEARTBEAT = 2 };
 
 struct dp_loop {
@@ -43,6 +48,7 @@ struct dp_loop {
     uint8_t *message; /* being put together: kind, bytes of the negotiator */
     size_t message_room;
     uint64_t active_ns; /* when a round last did something */
+    int barren;         /* rings since then */
     int is_over;        /* finished or fatal: nothing more is fed or sent */
     int must_stop;
     int has_given_up; /* this rank asked for the end; not twice */
@@ -329,6 +335,15 @@ static int give_outputs(dp_loop_t *loop, uint64_t now_ns)
 
 static void on_ring(evutil_socket_t fd, short what, void *user)
 {
+    dp_loop_t *loop = user;
+
+    (void)fd;
+    (void)what;
+    if (loop->barren <= BARREN_RINGS) loop->barren++; /* until a round finds something */
+}
+
+static void on_time(evutil_socket_t fd, short what, void *user)
+{
     (void)fd;
     (void)what;
     (void)user; /* that the loop returns is all that is wanted */
@@ -346,6 +361,7 @@ static void rest(dp_loop_t *loop)
     dp_status_t status;
 
     if (deadline_ns <= now_ns) return;
+    if (loop->barren > BARREN_RINGS) (void)nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
     dp_health_sleep(&loop->health, deadline_ns);
     if (!dp_inbox_sleep(&loop->inbox, is_holding)) return;
     status = transport->ops->arm(transport);
@@ -381,6 +397,7 @@ static void round_until_over(dp_loop_t *loop)
         did |= give_outputs(loop, now_ns);
         if (did) {
             loop->active_ns = now_ns;
+            loop->barren = 0;
             dp_trace_span(loop->lane, (dp_trace_record_t){.kind = DP_TRACE_CONTROL,
                                                           .start_ns = now_ns,
                                                           .name = loop->name_round});
@@ -455,8 +472,8 @@ static dp_status_t open_events(dp_loop_t *loop)
     event_config_free(config);
     if (loop->base == NULL) return DP_ERR_SYSTEM;
     loop->readable =
-        event_new(loop->base, transport->ops->fd(transport), EV_READ | EV_PERSIST, on_ring, NULL);
-    loop->timer = evtimer_new(loop->base, on_ring, NULL);
+        event_new(loop->base, transport->ops->fd(transport), EV_READ | EV_PERSIST, on_ring, loop);
+    loop->timer = evtimer_new(loop->base, on_time, NULL);
     if (loop->readable == NULL || loop->timer == NULL) return DP_ERR_NO_MEMORY;
     return event_add(loop->readable, NULL) == 0 ? DP_OK : DP_ERR_SYSTEM;
 }
@@ -473,7 +490,7 @@ static dp_status_t open_health(dp_loop_t *loop)
     for (int i = 0; i < loop->node.child_count; i++)
         ranks[found++] = loop->node.children[i];
     status = dp_health_init(&loop->health, ranks, found, config->heartbeat_ns,
-                            config->peer_timeout_ns, dp_now_ns());
+                            config->peer_timeout_ns, config->start_timeout_ns, dp_now_ns());
     free(ranks);
     return status;
 }
@@ -591,11 +608,16 @@ void dp_loop_abort(dp_loop_t *loop, dp_status_t status, const char *text)
     dp_inbox_abort(&loop->inbox, status, text);
 }
 
+void dp_loop_leave(dp_loop_t *loop)
+{
+    dp_inbox_raise(&loop->inbox, DP_INBOX_FINALIZE);
+}
+
 dp_status_t dp_loop_finalize(dp_loop_t *loop)
 {
     dp_status_t status;
 
-    dp_inbox_raise(&loop->inbox, DP_INBOX_FINALIZE);
+    dp_loop_leave(loop);
     pthread_mutex_lock(&loop->lock);
     while (!loop->has_ended)
         pthread_cond_wait(&loop->ended, &loop->lock);

@@ -70,6 +70,10 @@ void dp_loop_progress(dp_loop_t *loop, const char *text);
 /* Ends the world with this reason. Any thread. */
 void dp_loop_abort(dp_loop_t *loop, dp_status_t status, const char *text);
 
+/* Says that this rank submits nothing more; what it submitted still completes, or fails because the
+ * others leave too. Any thread; may be repeated. */
+void dp_loop_leave(dp_loop_t *loop);
+
 /* Says that this rank submits nothing more and waits until all ranks did, or the world ended. */
 dp_status_t dp_loop_finalize(dp_loop_t *loop);
 

@@ -70,10 +70,11 @@ dp_status_t dp_alloc(dp_context_t *context, size_t bytes, void **memory)
     if (memory == NULL)
         return dp_context_error(context, DP_ERR_INVALID, "dp_alloc: memory is NULL");
     status = context->engine->ops->alloc(context->engine, bytes, memory);
-    if (status != DP_OK)
+    if (status != DP_OK) {
         return dp_context_error(context, status,
                                 "dp_alloc: %zu bytes are not to be had (DP_ARENA_BYTES is %zu)",
                                 bytes, context->config.arena_bytes);
+    }
     return DP_OK;
 }
 
@@ -91,7 +92,7 @@ dp_status_t dp_free(dp_context_t *context, void *memory)
 
 const char *dp_setting(const dp_context_t *context, const char *name)
 {
-    dp_context_t *owner;
+    dp_context_t *owner = (dp_context_t *)(uintptr_t)context;
     char text[DP_CONFIG_TEXT_MAX];
     size_t row;
 
@@ -99,11 +100,9 @@ const char *dp_setting(const dp_context_t *context, const char *name)
     row = dp_config_find(name, NULL);
     if (row == SIZE_MAX || dp_config_row(row)->is_internal) return NULL;
     /* The answer outlives the call, so it is kept with the error texts' memory. */
-    memcpy(&owner, &context, sizeof(owner));
     dp_config_format(&context->config, row, text, sizeof(text));
     pthread_mutex_lock(&owner->lock);
-    if (owner->settings == NULL)
-        owner->settings = calloc(dp_config_count(), DP_CONFIG_TEXT_MAX);
+    if (owner->settings == NULL) owner->settings = calloc(dp_config_count(), DP_CONFIG_TEXT_MAX);
     if (owner->settings != NULL)
         memcpy(owner->settings + row * DP_CONFIG_TEXT_MAX, text, sizeof(text));
     pthread_mutex_unlock(&owner->lock);
@@ -133,9 +132,9 @@ void dp_step_end(dp_context_t *context)
 void dp_span_begin(dp_context_t *context, const char *name)
 {
     if (context == NULL) return;
-    dp_trace_begin(dp_trace_thread_lane(context->trace),
-                   (dp_trace_record_t){.kind = DP_TRACE_SPAN,
-                                       .name = dp_trace_name(context->trace, name)});
+    dp_trace_begin(
+        dp_trace_thread_lane(context->trace),
+        (dp_trace_record_t){.kind = DP_TRACE_SPAN, .name = dp_trace_name(context->trace, name)});
 }
 
 void dp_span_end(dp_context_t *context)
@@ -150,11 +149,12 @@ dp_status_t dp_stats_get(dp_context_t *context, dp_stats_t *stats)
     dp_loop_stats_t loop;
 
     if (context == NULL || stats == NULL) return DP_ERR_INVALID;
-    if (stats->size < sizeof(dp_stats_t))
+    if (stats->size < sizeof(dp_stats_t)) {
         return dp_context_error(context, DP_ERR_INVALID,
                                 "dp_stats_get: stats say they have %zu bytes, dp_stats_t has %zu; "
                                 "use DP_STATS_INIT",
                                 stats->size, sizeof(dp_stats_t));
+    }
     dp_pipeline_stats(context->pipeline, &pipeline);
     dp_loop_stats(context->loop, &loop);
     stats->submitted = atomic_load(&context->submitted);

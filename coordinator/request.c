@@ -49,8 +49,8 @@ static dp_status_t reserve_group(dp_handle_t *request, size_t tensor_count)
     dp_tensor_entry_t *entry = request->entry;
 
     if (request->tensor_room < tensor_count) {
-        void *room = realloc(request->group_tensors,
-                             tensor_count * sizeof(*request->group_tensors));
+        void *room =
+            realloc(request->group_tensors, tensor_count * sizeof(*request->group_tensors));
 
         if (room == NULL) return DP_ERR_NO_MEMORY;
         request->group_tensors = room;
@@ -245,9 +245,10 @@ void dp_on_fatal(void *user, dp_status_t status, int culprit, const char *text)
     dp_context_t *context = user;
     const char *kept = dp_context_text(context, text);
 
-    dp_trace_instant(context->agree_lane, (dp_trace_record_t){.kind = DP_TRACE_FAULT,
-                                               .name = dp_trace_name(context->trace, kept),
-                                               .aux = (uint32_t)(culprit + 1) & DP_TRACE_AUX_MAX});
+    dp_trace_instant(context->agree_lane,
+                     (dp_trace_record_t){.kind = DP_TRACE_FAULT,
+                                         .name = dp_trace_name(context->trace, kept),
+                                         .aux = (uint32_t)(culprit + 1) & DP_TRACE_AUX_MAX});
     dp_log_error(&context->log, "%s", kept);
     context->bootstrap->ops->note(context->bootstrap, kept);
     pthread_mutex_lock(&context->lock);

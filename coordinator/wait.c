@@ -57,23 +57,22 @@ static void account(dp_context_t *context, const dp_handle_t *request, uint64_t 
 static dp_status_t check_output(dp_handle_t *request, const char **text)
 {
     dp_context_t *context = request->context;
-    size_t rows = request->entry->signature.collective == DP_COLLECTIVE_ALLGATHER
-                      ? (size_t)context->size
-                      : 1;
+    size_t rows =
+        request->entry->signature.collective == DP_COLLECTIVE_ALLGATHER ? (size_t)context->size : 1;
     uint64_t hash = 0;
 
     for (size_t i = 0; i < request->tensor_count; i++) {
         const dp_pipeline_tensor_t *tensor = &request->tensors[i];
 
-        hash = dp_kernel_hash(tensor->out,
-                              tensor->count * rows * dp_dtype_bytes(tensor->dtype), hash);
+        hash =
+            dp_kernel_hash(tensor->out, tensor->count * rows * dp_dtype_bytes(tensor->dtype), hash);
     }
     if (hash == request->output_hash) return DP_OK;
     dp_context_error(context, DP_ERR_CHECK,
                      "rank %d: tensor %s was written before the program waited for it: its "
                      "checksum was %016llx at completion and is %016llx now",
-                     context->rank, request->entry->name,
-                     (unsigned long long)request->output_hash, (unsigned long long)hash);
+                     context->rank, request->entry->name, (unsigned long long)request->output_hash,
+                     (unsigned long long)hash);
     *text = context->last_text;
     return DP_ERR_CHECK;
 }
@@ -86,11 +85,12 @@ dp_status_t dp_wait(dp_handle_t *handle, double seconds, dp_result_t *result)
 
     if (handle == NULL) return DP_ERR_INVALID;
     context = handle->context;
-    if (result != NULL && result->size < sizeof(dp_result_t))
+    if (result != NULL && result->size < sizeof(dp_result_t)) {
         return dp_context_error(context, DP_ERR_INVALID,
                                 "dp_wait: the result says it has %zu bytes, dp_result_t has %zu; "
                                 "use DP_RESULT_INIT",
                                 result->size, sizeof(dp_result_t));
+    }
     if (atomic_load_explicit(&handle->state, memory_order_acquire) != DP_REQUEST_DONE) {
         dp_trace_lane_t *lane = dp_trace_thread_lane(context->trace);
         uint64_t begin = dp_now_ns();

@@ -16,6 +16,7 @@ const rank_case_t rank_cases[] = {
     {"arguments", case_arguments, 1, DP_OK, 0},
     {"mismatch", case_mismatch, 2, DP_OK, 0},
     {"left", case_left, 2, DP_OK, 0},
+    {"left_crosswise", case_left_crosswise, 2, DP_OK, 0},
     {"abort", case_abort, 1, DP_ERR_ABORTED, 0},
     {"threads", case_threads, 1, DP_OK, 0},
     {"gradients", case_gradients, 1, DP_OK, 0},

@@ -92,8 +92,7 @@ int case_arguments(dp_context_t *dp)
     EXPECT_TEXT(dp, dp_error_text(dp), "99");
     EXPECT_STATUS(dp, dp_allreduce(world, "a", &value, &value, SIZE_MAX / 2, DP_F32, NULL, NULL),
                   DP_ERR_INVALID);
-    EXPECT_STATUS(dp,
-                  dp_broadcast(world, "a", &value, &value, 1, DP_F32, dp_size(dp), NULL, NULL),
+    EXPECT_STATUS(dp, dp_broadcast(world, "a", &value, &value, 1, DP_F32, dp_size(dp), NULL, NULL),
                   DP_ERR_INVALID);
     EXPECT_STATUS(dp, dp_broadcast(world, "a", &value, &value, 1, DP_F32, -1, NULL, NULL),
                   DP_ERR_INVALID);
@@ -176,12 +175,26 @@ int case_left(dp_context_t *dp)
     char name[32];
 
     if (dp_rank(dp) == dp_size(dp) - 1) return 0;
-    EXPECT_STATUS(dp, dp_allreduce(dp_world(dp), "lonely", &value, &value, 1, DP_F32, NULL, &handle),
-                  DP_OK);
+    EXPECT_STATUS(
+        dp, dp_allreduce(dp_world(dp), "lonely", &value, &value, 1, DP_F32, NULL, &handle), DP_OK);
     EXPECT_STATUS(dp, dp_wait(handle, 30.0, &result), DP_ERR_LEFT);
     snprintf(name, sizeof(name), "rank %d", dp_size(dp) - 1);
     EXPECT_TEXT(dp, result.text, name);
     EXPECT_TEXT(dp, result.text, "lonely");
+    return 0;
+}
+
+/* Every rank finalizes with an operation that only the others could complete: nobody hangs. */
+int case_left_crosswise(dp_context_t *dp)
+{
+    static float values[64];
+    char name[32];
+
+    snprintf(name, sizeof(name), "only.%d", dp_rank(dp));
+    EXPECT_STATUS(dp,
+                  dp_allreduce(dp_world(dp), name, &values[dp_rank(dp)], &values[dp_rank(dp)], 1,
+                               DP_F32, NULL, NULL),
+                  DP_OK);
     return 0;
 }
 
@@ -229,8 +242,8 @@ static int work(worker_t *worker)
         char name[32];
 
         snprintf(name, sizeof(name), "thread.%d.%d", worker->index, i % 5);
-        EXPECT_STATUS(dp, dp_allreduce(dp_world(dp), name, &value, &value, 1, DP_F32, NULL, &handle),
-                      DP_OK);
+        EXPECT_STATUS(
+            dp, dp_allreduce(dp_world(dp), name, &value, &value, 1, DP_F32, NULL, &handle), DP_OK);
         EXPECT_STATUS(dp, dp_wait(handle, 60.0, NULL), DP_OK);
         EXPECT(dp, value == (float)((worker->index + 1) * dp_size(dp)), "%g", (double)value);
     }

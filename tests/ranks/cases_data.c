@@ -22,20 +22,47 @@ static int pattern(dp_dtype_t dtype, dp_reduce_t reduce, size_t i, int rank)
 static void store(dp_dtype_t dtype, void *data, size_t i, double value)
 {
     switch (dtype) {
-    case DP_U8: ((uint8_t *)data)[i] = (uint8_t)(int64_t)value; break;
-    case DP_BOOL: ((uint8_t *)data)[i] = value != 0.0; break;
-    case DP_I8: ((int8_t *)data)[i] = (int8_t)(int64_t)value; break;
-    case DP_U16: ((uint16_t *)data)[i] = (uint16_t)(int64_t)value; break;
-    case DP_I16: ((int16_t *)data)[i] = (int16_t)(int64_t)value; break;
-    case DP_I32: ((int32_t *)data)[i] = (int32_t)value; break;
-    case DP_U32: ((uint32_t *)data)[i] = (uint32_t)value; break;
-    case DP_I64: ((int64_t *)data)[i] = (int64_t)value; break;
-    case DP_U64: ((uint64_t *)data)[i] = (uint64_t)value; break;
-    case DP_F16: ((uint16_t *)data)[i] = dp_f32_to_f16((float)value); break;
-    case DP_BF16: ((uint16_t *)data)[i] = dp_f32_to_bf16((float)value); break;
-    case DP_F32: ((float *)data)[i] = (float)value; break;
-    case DP_F64: ((double *)data)[i] = value; break;
-    case DP_DTYPE_COUNT: break;
+    case DP_U8:
+        ((uint8_t *)data)[i] = (uint8_t)(int64_t)value;
+        break;
+    case DP_BOOL:
+        ((uint8_t *)data)[i] = value != 0.0;
+        break;
+    case DP_I8:
+        ((int8_t *)data)[i] = (int8_t)(int64_t)value;
+        break;
+    case DP_U16:
+        ((uint16_t *)data)[i] = (uint16_t)(int64_t)value;
+        break;
+    case DP_I16:
+        ((int16_t *)data)[i] = (int16_t)(int64_t)value;
+        break;
+    case DP_I32:
+        ((int32_t *)data)[i] = (int32_t)value;
+        break;
+    case DP_U32:
+        ((uint32_t *)data)[i] = (uint32_t)value;
+        break;
+    case DP_I64:
+        ((int64_t *)data)[i] = (int64_t)value;
+        break;
+    case DP_U64:
+        ((uint64_t *)data)[i] = (uint64_t)value;
+        break;
+    case DP_F16:
+        ((uint16_t *)data)[i] = dp_f32_to_f16((float)value);
+        break;
+    case DP_BF16:
+        ((uint16_t *)data)[i] = dp_f32_to_bf16((float)value);
+        break;
+    case DP_F32:
+        ((float *)data)[i] = (float)value;
+        break;
+    case DP_F64:
+        ((double *)data)[i] = value;
+        break;
+    case DP_DTYPE_COUNT:
+        break;
     }
 }
 
@@ -50,18 +77,30 @@ static void reference(dp_dtype_t dtype, dp_reduce_t reduce, size_t i, int ranks,
 
         switch (reduce) {
         case DP_SUM:
-        case DP_AVERAGE: value += next; break;
-        case DP_MIN: value = next < value ? next : value; break;
-        case DP_MAX: value = next > value ? next : value; break;
-        case DP_PRODUCT: value *= next; break;
-        case DP_REDUCE_COUNT: break;
+        case DP_AVERAGE:
+            value += next;
+            break;
+        case DP_MIN:
+            value = next < value ? next : value;
+            break;
+        case DP_MAX:
+            value = next > value ? next : value;
+            break;
+        case DP_PRODUCT:
+            value *= next;
+            break;
+        case DP_REDUCE_COUNT:
+            break;
         }
     }
     if (dtype == DP_BOOL && reduce == DP_SUM) value = value != 0.0;
     if (reduce == DP_AVERAGE) {
-        if (!is_float) value = trunc(value / ranks);
-        else if (dtype == DP_F64) value *= 1.0 / ranks;
-        else value = (double)((float)value * (float)(1.0 / ranks));
+        if (!is_float)
+            value = trunc(value / ranks);
+        else if (dtype == DP_F64)
+            value *= 1.0 / ranks;
+        else
+            value = (double)((float)value * (float)(1.0 / ranks));
     }
     store(dtype, out, 0, value);
 }
@@ -135,22 +174,23 @@ static int begin(dp_context_t *dp, operation_t *op, const char *name)
     options.reduce = op->reduce;
     switch (op->kind) {
     case ALLREDUCE:
-        status = dp_allreduce(world, name, op->in, op->out, op->count, op->dtype, &options,
-                              &op->handle);
+        status =
+            dp_allreduce(world, name, op->in, op->out, op->count, op->dtype, &options, &op->handle);
         break;
     case BROADCAST:
         status = dp_broadcast(world, name, rank == op->root ? op->in : NULL, op->out, op->count,
                               op->dtype, op->root, NULL, &op->handle);
         break;
     case ALLGATHER:
-        status = dp_allgather(world, name, op->in, op->out, op->count, op->dtype, NULL,
-                              &op->handle);
+        status =
+            dp_allgather(world, name, op->in, op->out, op->count, op->dtype, NULL, &op->handle);
         break;
     case REDUCE_SCATTER:
         status = dp_reduce_scatter(world, name, op->in, op->out, op->count, op->dtype, &options,
                                    &op->handle);
         break;
-    default: break;
+    default:
+        break;
     }
     EXPECT_STATUS(dp, status, DP_OK);
     return 0;
@@ -167,7 +207,9 @@ static int end(dp_context_t *dp, operation_t *op)
         char wanted[8];
 
         switch (op->kind) {
-        case ALLREDUCE: reference(op->dtype, op->reduce, i, ranks, wanted); break;
+        case ALLREDUCE:
+            reference(op->dtype, op->reduce, i, ranks, wanted);
+            break;
         case REDUCE_SCATTER:
             reference(op->dtype, op->reduce, (size_t)rank * op->count + i, ranks, wanted);
             break;
@@ -175,7 +217,9 @@ static int end(dp_context_t *dp, operation_t *op)
             store(op->dtype, wanted, 0,
                   pattern(op->dtype, op->reduce, i % op->count, (int)(i / op->count)));
             break;
-        default: store(op->dtype, wanted, 0, pattern(op->dtype, op->reduce, i, op->root)); break;
+        default:
+            store(op->dtype, wanted, 0, pattern(op->dtype, op->reduce, i, op->root));
+            break;
         }
         EXPECT(dp, memcmp(op->out + i * element, wanted, element) == 0,
                "%s of %s, reduction %d, count %zu, %s place, %s memory: element %zu starts with "
@@ -205,14 +249,15 @@ int case_collectives(dp_context_t *dp)
                     /* the largest only where it shows something new: one type of each width */
                     if (counts[c] > 5000 && dtype != DP_F32 && dtype != DP_BF16) continue;
                     for (int place = 0; place < 4; place++)
-                        ops[n++] = (operation_t){.kind = kind,
-                                                 .dtype = (dp_dtype_t)dtype,
-                                                 .reduce = (dp_reduce_t)reduce,
-                                                 .count = counts[c],
-                                                 .in_place = place & 1,
-                                                 .in_arena = place >> 1,
-                                                 .shift = (c % 3) * dp_dtype_bytes((dp_dtype_t)dtype),
-                                                 .root = (int)c % dp_size(dp)};
+                        ops[n++] =
+                            (operation_t){.kind = kind,
+                                          .dtype = (dp_dtype_t)dtype,
+                                          .reduce = (dp_reduce_t)reduce,
+                                          .count = counts[c],
+                                          .in_place = place & 1,
+                                          .in_arena = place >> 1,
+                                          .shift = (c % 3) * dp_dtype_bytes((dp_dtype_t)dtype),
+                                          .root = (int)c % dp_size(dp)};
                 }
                 for (size_t i = 0; i < n; i++) {
                     char name[64];
@@ -320,17 +365,16 @@ int case_scales(dp_context_t *dp)
     options.reduce = DP_AVERAGE;
     options.prescale = 4.0;
     options.postscale = 0.25;
-    EXPECT_STATUS(dp,
-                  dp_allreduce(dp_world(dp), "scaled", values, values, 5000, DP_F32, &options,
-                               &handle),
-                  DP_OK);
+    EXPECT_STATUS(
+        dp, dp_allreduce(dp_world(dp), "scaled", values, values, 5000, DP_F32, &options, &handle),
+        DP_OK);
     EXPECT_STATUS(dp, dp_wait(handle, 60.0, &result), DP_OK);
     for (int i = 0; i < 5000; i++) {
         float wanted = 4.0f * (float)(i % 100) * (float)ranks * (float)(0.25 / ranks);
 
         if (i == 17) continue;
-        EXPECT(dp, fabsf(values[i] - wanted) <= 2e-7f * wanted, "element %d is %.9g, wanted %.9g", i,
-               (double)values[i], (double)wanted);
+        EXPECT(dp, fabsf(values[i] - wanted) <= 2e-7f * wanted, "element %d is %.9g, wanted %.9g",
+               i, (double)values[i], (double)wanted);
     }
     EXPECT(dp, isinf(values[17]), "%g", (double)values[17]);
     EXPECT(dp, result.nonfinite == 1, "%llu", (unsigned long long)result.nonfinite);
@@ -359,10 +403,10 @@ int case_wire(dp_context_t *dp)
             options.reduce = DP_AVERAGE;
             for (size_t i = 0; i < COUNT; i++)
                 values[i] = 1e-5f * (float)((i * 7919) % 1000) * (float)(dp_rank(dp) + 1);
-            EXPECT_STATUS(dp,
-                          dp_allreduce(dp_world(dp), name, values, values, COUNT, DP_F32, &options,
-                                       &handle),
-                          DP_OK);
+            EXPECT_STATUS(
+                dp,
+                dp_allreduce(dp_world(dp), name, values, values, COUNT, DP_F32, &options, &handle),
+                DP_OK);
             EXPECT_STATUS(dp, dp_wait(handle, 60.0, NULL), DP_OK);
             for (size_t i = 0; i < COUNT; i++) {
                 double wanted = 1e-5 * (double)((i * 7919) % 1000) * (ranks + 1) / 2.0;

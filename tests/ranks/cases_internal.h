@@ -44,6 +44,7 @@ int case_handles(dp_context_t *dp);
 int case_arguments(dp_context_t *dp);
 int case_mismatch(dp_context_t *dp);
 int case_left(dp_context_t *dp);
+int case_left_crosswise(dp_context_t *dp);
 int case_abort(dp_context_t *dp);
 int case_threads(dp_context_t *dp);
 

@@ -20,7 +20,11 @@ static int setup(void **state)
     static const int ranks[] = {4, 9};
 
     (void)state;
-    return dp_health_init(&health, ranks, 2, HEARTBEAT, TIMEOUT, START) == DP_OK ? 0 : -1;
+    if (dp_health_init(&health, ranks, 2, HEARTBEAT, TIMEOUT, 30 * TIMEOUT, START) != DP_OK)
+        return -1;
+    dp_health_heard(&health, 4, START);
+    dp_health_heard(&health, 9, START);
+    return 0;
 }
 
 static int teardown(void **state)
@@ -132,6 +136,27 @@ static void long_sleep_that_was_planned_is_no_absence(void **state)
     assert_int_equal(dp_health_resume(&health, START + 4000 * MS), 1);
 }
 
+static void rank_that_never_spoke_may_still_be_starting(void **state)
+{
+    static const int ranks[] = {1};
+    dp_health_t starting;
+    dp_health_action_t action;
+    uint64_t lost_ns = 0;
+
+    (void)state;
+    assert_int_equal(dp_health_init(&starting, ranks, 1, HEARTBEAT, TIMEOUT, 4 * TIMEOUT, START),
+                     DP_OK);
+    for (uint64_t now_ns = START; now_ns < START + 5 * TIMEOUT; now_ns += 100 * MS) {
+        while (dp_health_next(&starting, now_ns, &action)) {
+            assert_int_not_equal(action.kind, DP_HEALTH_SUSPECT);
+            if (action.kind == DP_HEALTH_LOST) lost_ns = now_ns;
+            if (action.kind == DP_HEALTH_SEND) dp_health_sent(&starting, 1, now_ns);
+        }
+    }
+    assert_int_equal(lost_ns, START + 4 * TIMEOUT);
+    dp_health_fini(&starting);
+}
+
 static void lost_rank_is_left_alone(void **state)
 {
     dp_health_action_t action;
@@ -152,7 +177,7 @@ static void without_a_timeout_silence_is_no_death(void **state)
     int lost = 0;
 
     (void)state;
-    assert_int_equal(dp_health_init(&patient, ranks, 1, HEARTBEAT, 0, START), DP_OK);
+    assert_int_equal(dp_health_init(&patient, ranks, 1, HEARTBEAT, 0, 0, START), DP_OK);
     for (uint64_t now_ns = START; now_ns < START + 100 * TIMEOUT; now_ns += 100 * MS) {
         while (dp_health_next(&patient, now_ns, &action)) {
             lost += action.kind == DP_HEALTH_LOST;
@@ -169,7 +194,7 @@ static void lonely_rank_has_nothing_to_do(void **state)
     dp_health_action_t action;
 
     (void)state;
-    assert_int_equal(dp_health_init(&lonely, NULL, 0, HEARTBEAT, TIMEOUT, START), DP_OK);
+    assert_int_equal(dp_health_init(&lonely, NULL, 0, HEARTBEAT, TIMEOUT, TIMEOUT, START), DP_OK);
     assert_int_equal(dp_health_next(&lonely, START + 10 * TIMEOUT, &action), 0);
     assert_true(dp_health_deadline(&lonely) == UINT64_MAX);
     dp_health_fini(&lonely);
@@ -185,6 +210,7 @@ int main(void)
         CASE(suspect_that_speaks_is_back),
         CASE(who_was_away_itself_blames_nobody),
         CASE(long_sleep_that_was_planned_is_no_absence),
+        CASE(rank_that_never_spoke_may_still_be_starting),
         CASE(lost_rank_is_left_alone),
         CASE(without_a_timeout_silence_is_no_death),
         CASE(lonely_rank_has_nothing_to_do),

@@ -373,6 +373,7 @@ static void silent_rank_is_declared_dead(void **state)
     (void)state;
     world->config.heartbeat_ns = 20 * MS;
     world->config.peer_timeout_ns = 300 * MS;
+    world->config.start_timeout_ns = 300 * MS;
     start_ns = dp_now_ns();
     rank_start(world, 0);
     rank_start(world, 1); /* rank 2 is connected and never lives */
