@@ -36,17 +36,17 @@ int main(void)
         draw(&seed, &x, &y);
         error = w[0] * x + w[1] - y;
         g[0] = 2.0f * error * x;
-        if (dp_gradients_ready(gradients, 0, NULL) != DP_OK) goto failed;            /* 3 */
+        if (dp_gradients_ready(gradients, 0, NULL) != DP_OK) goto failed; /* 3 */
         g[1] = 2.0f * error;
         if (dp_gradients_ready(gradients, 1, NULL) != DP_OK) goto failed;
-        if (dp_gradients_sync(gradients, &result) != DP_OK) goto failed;             /* 4 */
+        if (dp_gradients_sync(gradients, &result) != DP_OK) goto failed; /* 4 */
         for (int i = 0; i < 2; i++)
             w[i] -= 0.05f * (float)result.clip * g[i];
     }
     printf("rank %d of %d: y = %.3f x %+.3f\n", dp_rank(dp), dp_size(dp), (double)w[0],
            (double)w[1]);
     dp_gradients_destroy(gradients);
-    return dp_finalize(dp) == DP_OK ? 0 : 1;                                         /* 5 */
+    return dp_finalize(dp) == DP_OK ? 0 : 1; /* 5 */
 failed:
     fprintf(stderr, "embed: %s\n", dp_error_text(dp));
     dp_finalize(dp);

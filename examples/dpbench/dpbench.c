@@ -15,8 +15,8 @@
 
 static const char *const collective_names[] = {"allreduce", "broadcast", "allgather",
                                                "reduce_scatter"};
-static const char *const dtype_names[] = {"u8",  "i8",  "u16",  "i16", "i32", "u32", "i64",
-                                          "u64", "f16", "bf16", "f32", "f64"};
+static const char *const dtype_names[] = {"u8",  "i8",  "u16", "i16",  "i32", "u32",
+                                          "i64", "u64", "f16", "bf16", "f32", "f64"};
 static const char *const reduce_names[] = {"sum", "average", "min", "max", "product"};
 static const char *const wire_names[] = {"default", "none", "fp16", "bf16"};
 
@@ -106,7 +106,8 @@ static const char help_text[] =
     "Measures collectives through the whole of libdp. Time is that of the slowest rank, from its\n"
     "submission to the end of its wait; ranks start together.\n"
     "\n"
-    "  --latency              4-byte allreduce in a loop and after idling, and the CPU idling costs\n"
+    "  --latency              4-byte allreduce in a loop and after idling, and the CPU idling "
+    "costs\n"
     "  --gradients gpt2-124m  the 148 gradients of GPT-2 124M, submitted one by one, then awaited\n"
     "  --collective NAME      allreduce (default), broadcast, allgather, reduce_scatter\n"
     "  --dtype NAME           u8 ... f16 bf16 f32 (default) f64\n"
@@ -139,13 +140,16 @@ static size_t parse_number(const char *option, const char *text, size_t least, s
 {
     char *end;
     unsigned long long value = strtoull(text, &end, 10);
-    int shift = *end == 'K' || *end == 'k' ? 10 : *end == 'M' || *end == 'm' ? 20 : *end == 'G' ? 30 : 0;
+    int shift = *end == 'K' || *end == 'k'   ? 10
+                : *end == 'M' || *end == 'm' ? 20
+                : *end == 'G'                ? 30
+                                             : 0;
 
     if (shift != 0) end++;
     if (end == text || *end != '\0' || text[0] == '-' || value > (SIZE_MAX >> shift) ||
         (value << shift) < least || (value << shift) > most) {
-        fprintf(stderr, "dpbench: %s %s: a number from %zu to %zu is needed\n", option, text,
-                least, most);
+        fprintf(stderr, "dpbench: %s %s: a number from %zu to %zu is needed\n", option, text, least,
+                most);
         exit(2);
     }
     return (size_t)(value << shift);
@@ -169,13 +173,20 @@ static bench_options_t parse(int argc, char **argv)
                                           {"no-check", no_argument, NULL, NO_CHECK},
                                           {"help", no_argument, NULL, 'h'},
                                           {NULL, 0, NULL, 0}};
-    bench_options_t o = {.dtype = DP_F32, .reduce = DP_SUM, .min_bytes = 4,
-                         .max_bytes = (size_t)64 << 20, .factor = 4, .warmup = 3, .check = 1};
+    bench_options_t o = {.dtype = DP_F32,
+                         .reduce = DP_SUM,
+                         .min_bytes = 4,
+                         .max_bytes = (size_t)64 << 20,
+                         .factor = 4,
+                         .warmup = 3,
+                         .check = 1};
     int c;
 
     while ((c = getopt_long(argc, argv, "b:e:f:n:w:h", table, NULL)) != -1) {
         switch (c) {
-        case LATENCY: o.kind = BENCH_LATENCY; break;
+        case LATENCY:
+            o.kind = BENCH_LATENCY;
+            break;
         case GRADIENTS: {
             static const char *const sets[] = {"gpt2-124m"};
 
@@ -187,20 +198,42 @@ static bench_options_t parse(int argc, char **argv)
             o.collective = (bench_collective_t)find_name("collective", optarg, collective_names,
                                                          BENCH_COLLECTIVE_COUNT);
             break;
-        case DTYPE: o.dtype = (dp_dtype_t)find_name("dtype", optarg, dtype_names, DP_F64 + 1); break;
+        case DTYPE:
+            o.dtype = (dp_dtype_t)find_name("dtype", optarg, dtype_names, DP_F64 + 1);
+            break;
         case REDUCE:
             o.reduce = (dp_reduce_t)find_name("reduce", optarg, reduce_names, DP_REDUCE_COUNT);
             break;
-        case WIRE: o.wire = (dp_wire_t)find_name("wire", optarg, wire_names, DP_WIRE_BF16 + 1); break;
-        case 'b': o.min_bytes = parse_number("--min", optarg, 1, SIZE_MAX >> 4); break;
-        case 'e': o.max_bytes = parse_number("--max", optarg, 1, SIZE_MAX >> 4); break;
-        case 'f': o.factor = parse_number("--factor", optarg, 2, 1024); break;
-        case 'n': o.iterations = (int)parse_number("--iterations", optarg, 1, 1000000); break;
-        case 'w': o.warmup = (int)parse_number("--warmup", optarg, 0, 1000000); break;
-        case ORDINARY: o.ordinary = 1; break;
-        case NO_CHECK: o.check = 0; break;
-        case 'h': fputs(help_text, stdout); exit(0);
-        default: fprintf(stderr, "dpbench: see --help\n"); exit(2);
+        case WIRE:
+            o.wire = (dp_wire_t)find_name("wire", optarg, wire_names, DP_WIRE_BF16 + 1);
+            break;
+        case 'b':
+            o.min_bytes = parse_number("--min", optarg, 1, SIZE_MAX >> 4);
+            break;
+        case 'e':
+            o.max_bytes = parse_number("--max", optarg, 1, SIZE_MAX >> 4);
+            break;
+        case 'f':
+            o.factor = parse_number("--factor", optarg, 2, 1024);
+            break;
+        case 'n':
+            o.iterations = (int)parse_number("--iterations", optarg, 1, 1000000);
+            break;
+        case 'w':
+            o.warmup = (int)parse_number("--warmup", optarg, 0, 1000000);
+            break;
+        case ORDINARY:
+            o.ordinary = 1;
+            break;
+        case NO_CHECK:
+            o.check = 0;
+            break;
+        case 'h':
+            fputs(help_text, stdout);
+            exit(0);
+        default:
+            fprintf(stderr, "dpbench: see --help\n");
+            exit(2);
         }
     }
     if (optind < argc) {
@@ -219,14 +252,20 @@ int main(int argc, char **argv)
     bench_t bench = {.options = parse(argc, argv)};
 
     if (dp_init(NULL, &bench.dp) != DP_OK) return 1;
-    if (dp_rank(bench.dp) == 0)
-        printf("# libdp %s; ranks %d on %d hosts; %s memory\n", dp_build_info(),
-               dp_size(bench.dp), dp_node_count(bench.dp),
-               bench.options.ordinary ? "ordinary" : "dp_alloc");
+    if (dp_rank(bench.dp) == 0) {
+        printf("# libdp %s; ranks %d on %d hosts; %s memory\n", dp_build_info(), dp_size(bench.dp),
+               dp_node_count(bench.dp), bench.options.ordinary ? "ordinary" : "dp_alloc");
+    }
     switch (bench.options.kind) {
-    case BENCH_SWEEP: bench_sweep(&bench); break;
-    case BENCH_LATENCY: bench_latency(&bench); break;
-    case BENCH_GRADIENTS: bench_gradients(&bench); break;
+    case BENCH_SWEEP:
+        bench_sweep(&bench);
+        break;
+    case BENCH_LATENCY:
+        bench_latency(&bench);
+        break;
+    case BENCH_GRADIENTS:
+        bench_gradients(&bench);
+        break;
     }
     return dp_finalize(bench.dp) == DP_OK ? 0 : 1;
 }

@@ -6,23 +6,25 @@
 
 #include "examples/dpbench/dpbench.h"
 
-enum { LAYERS = 12, WIDTH = 768, VOCABULARY = 50257, CONTEXT = 1024, TENSORS = 12 * LAYERS + 4 };
+enum { LAYERS = 12, VOCABULARY = 50257, CONTEXT = 1024, TENSORS = 12 * LAYERS + 4 };
+#define WIDTH ((size_t)768)
 
 static size_t fill_counts(size_t *counts)
 {
     /* one block, from its output back to its input */
-    static const size_t block[12] = {4 * WIDTH * WIDTH, WIDTH,     4 * WIDTH * WIDTH, 4 * WIDTH,
-                                     WIDTH,             WIDTH,     WIDTH * WIDTH,     WIDTH,
-                                     3 * WIDTH * WIDTH, 3 * WIDTH, WIDTH,             WIDTH};
+    static const size_t block[12] = {
+        4 * WIDTH * WIDTH, WIDTH, 4 * WIDTH * WIDTH, 4 * WIDTH, WIDTH, WIDTH,
+        WIDTH * WIDTH,     WIDTH, 3 * WIDTH * WIDTH, 3 * WIDTH, WIDTH, WIDTH};
     size_t n = 0, total = 0;
 
     counts[n++] = WIDTH;
     counts[n++] = WIDTH;
-    for (int layer = 0; layer < LAYERS; layer++)
+    for (int layer = 0; layer < LAYERS; layer++) {
         for (int i = 0; i < 12; i++)
             counts[n++] = block[i];
-    counts[n++] = (size_t)CONTEXT * WIDTH;
-    counts[n++] = (size_t)VOCABULARY * WIDTH;
+    }
+    counts[n++] = CONTEXT * WIDTH;
+    counts[n++] = VOCABULARY * WIDTH;
     for (size_t i = 0; i < n; i++)
         total += counts[i];
     return total;
@@ -49,20 +51,22 @@ void bench_gradients(const bench_t *bench)
     }
     for (size_t i = 0; i < total; i++)
         arena[i] = (float)(i % 97) * 1e-4f;
-    if (dp_rank(bench->dp) == 0)
+    if (dp_rank(bench->dp) == 0) {
         printf("# GPT-2 124M: %d tensors, %zu elements, %.1f MB fp32 per step\n", TENSORS, total,
                (double)total * 4e-6);
+    }
     for (int i = -bench->options.warmup; i < iterations; i++) {
         uint64_t begin;
 
         bench_barrier(bench);
         if (i == 0) bench_must(bench, dp_stats_get(bench->dp, &before), "stats");
         begin = bench_now_ns();
-        for (int t = 0; t < TENSORS; t++)
+        for (int t = 0; t < TENSORS; t++) {
             bench_must(bench,
                        dp_allreduce(dp_world(bench->dp), names[t], parts[t], parts[t], counts[t],
                                     DP_F32, &options, &handles[t]),
                        names[t]);
+        }
         for (int t = 0; t < TENSORS; t++)
             bench_must(bench, dp_wait(handles[t], -1.0, NULL), names[t]);
         if (i >= 0) times[i] = (double)(bench_now_ns() - begin) / 1e6;

@@ -74,13 +74,15 @@ void bench_latency(const bench_t *bench)
     } rows[] = {{0, 2000}, {300000, 1000}, {10000000, 100}, {100000000, 30}};
     double before, used, seconds = 3.0;
 
-    if (dp_rank(bench->dp) == 0)
+    if (dp_rank(bench->dp) == 0) {
         printf("# 4-byte allreduce, us from the last submission to the last completion\n"
                "#%17s %10s %10s %10s\n",
                "", "p5", "median", "p95");
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+    }
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         measure(bench, rows[i].gap_ns,
                 bench->options.iterations > 0 ? bench->options.iterations : rows[i].iterations);
+    }
     bench_barrier(bench);
     before = cpu_seconds();
     sleep_until(bench_now_ns() + (uint64_t)(seconds * 1e9));

@@ -31,11 +31,21 @@ static void store(dp_dtype_t dtype, void *data, size_t i, int value)
     int64_t w = value;
 
     switch (dtype) {
-    case DP_F32: memcpy((float *)data + i, &f, 4); break;
-    case DP_F64: memcpy((double *)data + i, &d, 8); break;
-    case DP_F16: memcpy((uint16_t *)data + i, &f16[value & 3], 2); break;
-    case DP_BF16: memcpy((uint16_t *)data + i, &bf16[value & 3], 2); break;
-    default: memcpy((char *)data + i * element_bytes(dtype), &w, element_bytes(dtype)); break;
+    case DP_F32:
+        memcpy((float *)data + i, &f, 4);
+        break;
+    case DP_F64:
+        memcpy((double *)data + i, &d, 8);
+        break;
+    case DP_F16:
+        memcpy((uint16_t *)data + i, &f16[value & 3], 2);
+        break;
+    case DP_BF16:
+        memcpy((uint16_t *)data + i, &bf16[value & 3], 2);
+        break;
+    default:
+        memcpy((char *)data + i * element_bytes(dtype), &w, element_bytes(dtype));
+        break;
     }
 }
 
@@ -46,8 +56,8 @@ static size_t count_wrong(const bench_t *bench, const void *out, size_t count)
     int size = dp_size(bench->dp), rank = dp_rank(bench->dp);
     size_t wrong = 0;
 
-    if (o->dtype != DP_F32 || (o->collective != BENCH_BROADCAST && o->collective != BENCH_ALLGATHER &&
-                               o->reduce != DP_SUM))
+    if (o->dtype != DP_F32 || (o->collective != BENCH_BROADCAST &&
+                               o->collective != BENCH_ALLGATHER && o->reduce != DP_SUM))
         return 0;
     for (size_t i = 0; i < count; i++) {
         int expected = 0;
@@ -66,7 +76,9 @@ static size_t count_wrong(const bench_t *bench, const void *out, size_t count)
         case BENCH_ALLGATHER:
             expected = pattern(i % (count / (size_t)size), (int)(i / (count / (size_t)size)));
             break;
-        default: expected = pattern(i, 0); break;
+        default:
+            expected = pattern(i, 0);
+            break;
         }
         wrong += found != (float)expected;
     }
@@ -107,9 +119,12 @@ static double bus_factor(const bench_t *bench)
     double n = dp_size(bench->dp);
 
     switch (bench->options.collective) {
-    case BENCH_ALLREDUCE: return 2.0 * (n - 1.0) / n;
-    case BENCH_BROADCAST: return 1.0;
-    default: return (n - 1.0) / n;
+    case BENCH_ALLREDUCE:
+        return 2.0 * (n - 1.0) / n;
+    case BENCH_BROADCAST:
+        return 1.0;
+    default:
+        return (n - 1.0) / n;
     }
 }
 
@@ -120,7 +135,8 @@ static void print_side(double median_us, double p95_us, size_t bytes, double fac
     char mark[24];
 
     snprintf(mark, sizeof(mark), checked ? "%zu" : "n/a", wrong);
-    printf(" %10.1f %10.1f %8.2f %8.2f %6s", median_us, p95_us, bandwidth, bandwidth * factor, mark);
+    printf(" %10.1f %10.1f %8.2f %8.2f %6s", median_us, p95_us, bandwidth, bandwidth * factor,
+           mark);
 }
 
 /* One size, out of place or in place: times of the slowest rank, us. */
@@ -144,8 +160,7 @@ static void measure(const bench_t *bench, size_t bytes, int in_place)
 
     if (o->collective == BENCH_ALLGATHER) out_count = count * (size_t)size;
     if (in_place && o->collective == BENCH_ALLGATHER) from = in + (size_t)rank * count * element;
-    if (in_place && o->collective == BENCH_REDUCE_SCATTER)
-        to = in + (size_t)rank * count * element;
+    if (in_place && o->collective == BENCH_REDUCE_SCATTER) to = in + (size_t)rank * count * element;
     snprintf(name, sizeof(name), "bench.%zu.%d", bytes, in_place);
     for (size_t i = 0; i < in_count; i++)
         store(o->dtype, from, i, pattern(i, rank));
@@ -203,8 +218,8 @@ void bench_sweep(const bench_t *bench)
         printf("   (bandwidths in GB/s)\n");
     }
     for (size_t bytes = o->min_bytes; bytes <= o->max_bytes; bytes *= o->factor) {
-        size_t whole = bytes / (element * (size_t)dp_size(bench->dp)) * element *
-                       (size_t)dp_size(bench->dp);
+        size_t whole =
+            bytes / (element * (size_t)dp_size(bench->dp)) * element * (size_t)dp_size(bench->dp);
 
         if (o->collective == BENCH_ALLREDUCE || o->collective == BENCH_BROADCAST)
             whole = bytes / element * element;
