@@ -26,7 +26,7 @@ extern "C" {
 #define DP_VERSION_MINOR 1
 #define DP_VERSION_PATCH 0
 
-#define DP_NAME_MAX 255    /* bytes of a tensor's name, without the terminator */
+#define DP_NAME_MAX 255     /* bytes of a tensor's name, without the terminator */
 #define DP_GROUPED_MAX 4096 /* tensors of one grouped operation */
 
 #if defined(__GNUC__)
@@ -111,7 +111,10 @@ typedef struct dp_init_options {
     char *error;        /* receives why dp_init() failed, always terminated; may be NULL */
     size_t error_bytes; /* room in error */
 } dp_init_options_t;
-#define DP_INIT_OPTIONS_INIT {sizeof(dp_init_options_t), NULL, 0}
+#define DP_INIT_OPTIONS_INIT                                                                       \
+    {                                                                                              \
+        sizeof(dp_init_options_t), NULL, 0                                                         \
+    }
 
 /**
  * Joins the world that dprun describes in the environment, or forms a world of one where no
@@ -171,7 +174,7 @@ DP_API int dp_rank(const dp_context_t *context);       /* 0 .. size-1 */
 DP_API int dp_size(const dp_context_t *context);       /* ranks in the world */
 DP_API int dp_local_rank(const dp_context_t *context); /* among the ranks of this machine */
 DP_API int dp_local_size(const dp_context_t *context);
-DP_API int dp_node_rank(const dp_context_t *context);  /* which machine, 0 .. node_count-1 */
+DP_API int dp_node_rank(const dp_context_t *context); /* which machine, 0 .. node_count-1 */
 DP_API int dp_node_count(const dp_context_t *context);
 
 /* ---- Memory ----------------------------------------------------------------------------- */
@@ -201,7 +204,10 @@ typedef struct dp_options {
     double postscale;   /* multiplies the result; floats only, else 1 */
     void *stream;       /* the device stream that produces the data; NULL for host memory */
 } dp_options_t;
-#define DP_OPTIONS_INIT {sizeof(dp_options_t), DP_SUM, DP_WIRE_DEFAULT, 1.0, 1.0, NULL}
+#define DP_OPTIONS_INIT                                                                            \
+    {                                                                                              \
+        sizeof(dp_options_t), DP_SUM, DP_WIRE_DEFAULT, 1.0, 1.0, NULL                              \
+    }
 
 /* What an operation found; the figures of reductions are equal on all ranks. */
 typedef struct dp_result {
@@ -211,7 +217,10 @@ typedef struct dp_result {
     double absmax;      /* its largest finite magnitude */
     const char *text;   /* why it failed, or ""; valid until dp_finalize() */
 } dp_result_t;
-#define DP_RESULT_INIT {sizeof(dp_result_t), 0, 0.0, 0.0, ""}
+#define DP_RESULT_INIT                                                                             \
+    {                                                                                              \
+        sizeof(dp_result_t), 0, 0.0, 0.0, ""                                                       \
+    }
 
 /**
  * Reduces a tensor over all ranks. Returns once the request is queued.
@@ -292,9 +301,9 @@ DP_API dp_status_t dp_allgather(dp_group_t *group, const char *name, const void 
  * @param count elements that one rank receives
  * Otherwise as dp_allreduce(); the result's figures cover all rows.
  */
-DP_API dp_status_t dp_reduce_scatter(dp_group_t *group, const char *name, const void *in,
-                                     void *out, size_t count, dp_dtype_t dtype,
-                                     const dp_options_t *options, dp_handle_t **handle);
+DP_API dp_status_t dp_reduce_scatter(dp_group_t *group, const char *name, const void *in, void *out,
+                                     size_t count, dp_dtype_t dtype, const dp_options_t *options,
+                                     dp_handle_t **handle);
 
 /* Completes once every rank has submitted it. Otherwise as dp_allreduce(). */
 DP_API dp_status_t dp_barrier(dp_group_t *group, const char *name, dp_handle_t **handle);
@@ -336,8 +345,8 @@ typedef struct dp_gradient {
 } dp_gradient_t;
 
 typedef struct dp_gradients_options {
-    size_t size;         /* by DP_GRADIENTS_OPTIONS_INIT */
-    const char *prefix;  /* goes before the names, so that two models can share a context */
+    size_t size;        /* by DP_GRADIENTS_OPTIONS_INIT */
+    const char *prefix; /* goes before the names, so that two models can share a context */
     dp_wire_t wire;
     int accumulation;    /* readies of each tensor per sync; the result divides by it too */
     int zero_unready;    /* 1: a tensor not ready at sync counts as zeros; 0: that is an error */
@@ -345,8 +354,10 @@ typedef struct dp_gradients_options {
     double loss_scale;   /* the initial dynamic loss scale (use a power of two); 0: none */
     int loss_scale_grow; /* good steps before the scale doubles */
 } dp_gradients_options_t;
-#define DP_GRADIENTS_OPTIONS_INIT                                                                 \
-    {sizeof(dp_gradients_options_t), "", DP_WIRE_DEFAULT, 1, 0, 0.0, 0.0, 2000}
+#define DP_GRADIENTS_OPTIONS_INIT                                                                  \
+    {                                                                                              \
+        sizeof(dp_gradients_options_t), "", DP_WIRE_DEFAULT, 1, 0, 0.0, 0.0, 2000                  \
+    }
 
 /* What a sync found; equal on all ranks. */
 typedef struct dp_gradients_result {
@@ -357,7 +368,10 @@ typedef struct dp_gradients_result {
     uint64_t nonfinite; /* Inf and NaN elements */
     int skip;           /* 1: leave the weights alone this time (overflow) */
 } dp_gradients_result_t;
-#define DP_GRADIENTS_RESULT_INIT {sizeof(dp_gradients_result_t), 0.0, 1.0, 1.0, 0, 0}
+#define DP_GRADIENTS_RESULT_INIT                                                                   \
+    {                                                                                              \
+        sizeof(dp_gradients_result_t), 0.0, 1.0, 1.0, 0, 0                                         \
+    }
 
 /**
  * Takes on the gradients of a model and makes every rank's weights equal to rank 0's. Collective.
@@ -410,9 +424,9 @@ DP_API void dp_span_end(dp_context_t *context);
 
 /* Counters since dp_init(). */
 typedef struct dp_stats {
-    size_t size;            /* sizeof(dp_stats_t), by DP_STATS_INIT */
-    uint64_t submitted;     /* operations */
-    uint64_t completed;     /* of these, over, failed or not */
+    size_t size;        /* sizeof(dp_stats_t), by DP_STATS_INIT */
+    uint64_t submitted; /* operations */
+    uint64_t completed; /* of these, over, failed or not */
     uint64_t failed;
     uint64_t buckets;       /* fused transfers */
     uint64_t bytes_reduced; /* payload of completed operations, in the program's element types */
@@ -420,14 +434,17 @@ typedef struct dp_stats {
     uint64_t bytes_wire;    /* sent to other machines by this rank's engine */
     uint64_t control_sent;  /* negotiation messages, without heartbeats */
     uint64_t control_received;
-    uint64_t wait_ns;       /* this program's threads were blocked in dp_wait and its kin */
-    uint64_t skew_ns;       /* of that, while some rank had not yet submitted */
-    uint64_t transfer_ns;   /* the data plane was packing, reducing or unpacking */
+    uint64_t wait_ns;     /* this program's threads were blocked in dp_wait and its kin */
+    uint64_t skew_ns;     /* of that, while some rank had not yet submitted */
+    uint64_t transfer_ns; /* the data plane was packing, reducing or unpacking */
     uint64_t coordinator_cpu_ns;
     uint64_t launch_cpu_ns; /* CPU time of the data plane's threads */
     uint64_t trace_dropped; /* timeline records that found no room */
 } dp_stats_t;
-#define DP_STATS_INIT {sizeof(dp_stats_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define DP_STATS_INIT                                                                              \
+    {                                                                                              \
+        sizeof(dp_stats_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0                            \
+    }
 
 /* Fills in the counters. Threads: any. */
 DP_API dp_status_t dp_stats_get(dp_context_t *context, dp_stats_t *stats);

@@ -3,8 +3,8 @@
  *
  *     dprun -np N victim RANK HOW WHEN
  *
- * HOW: kill stop segv exit0 exit5 abort; WHEN: start (before dp_init), init (right after), step (in the
- * middle of a loop of collectives), finalize. A survivor prints what it learned and exits 3.
+ * HOW: kill stop segv exit0 exit5 abort; WHEN: start (before dp_init), init (right after), step (in
+ * the middle of a loop of collectives), finalize. A survivor prints what it learned and exits 3.
  */
 #include <signal.h>
 #include <stdio.h>
@@ -45,8 +45,8 @@ int main(int argc, char **argv)
         dp_status_t status;
 
         dp_step_begin(dp, (uint64_t)step);
-        status = dp_allreduce(dp_world(dp), "gradient", values, values, 100000, DP_F32, NULL,
-                              &handle);
+        status =
+            dp_allreduce(dp_world(dp), "gradient", values, values, 100000, DP_F32, NULL, &handle);
         if (status == DP_OK) status = dp_wait(handle, -1.0, NULL);
         dp_step_end(dp);
         if (status != DP_OK) {
