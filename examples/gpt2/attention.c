@@ -70,7 +70,8 @@ void gpt2_attention_backward(const gpt2_model_t *model, float *d_qkv, const floa
         model->gemm(0, 1, rows, keys, size, 1.0f, d_rows, width, v, ld, 0.0f, d_p, keys,
                     gemm_scratch);
         for (size_t row = 0; row < rows; row++) {
-            dots[row] = model->kernels->dot(d_rows + row * width, out + (first + row) * width, size);
+            dots[row] =
+                model->kernels->dot(d_rows + row * width, out + (first + row) * width, size);
         }
         model->kernels->score_backward(d_p, p, dots, scale, rows, keys);
         model->gemm(0, 0, rows, size, keys, 1.0f, d_p, keys, k, ld, 0.0f, d_q + first * ld, ld,

@@ -55,7 +55,8 @@ static void norm_input(const gpt2_member_t *self, int set, int fresh, const floa
 static void norm_weight(const gpt2_member_t *self, int set, float *d_weight, float *d_shift)
 {
     size_t bytes = self->width * sizeof(float);
-    const float *sums = self->all->norm_sums + (size_t)set * (size_t)self->members * 2 * self->width;
+    const float *sums =
+        self->all->norm_sums + (size_t)set * (size_t)self->members * 2 * self->width;
 
     if (self->index != 0) return;
     if (!self->pass->accumulate) {

@@ -94,7 +94,7 @@ static int save_content(const char *folder, const gpt2_model_t *model,
 {
     const gpt2_layout_t *layout = model->layout;
     const float *const arenas[ARENAS] = {model->weights, optimizer->m, optimizer->v};
-    uint64_t *hashes[ARENAS];
+    uint64_t *hashes[ARENAS] = {NULL};
     uint64_t *all = calloc(ARENAS * layout->count, sizeof(*all));
     int code = 0;
 
@@ -226,11 +226,11 @@ static int manifest_open(const char *folder, manifest_t *manifest, gpt2_error_t 
     manifest->text[manifest->bytes] = '\0';
     (void)fclose(file);
     if (strncmp(manifest->text, FORMAT_LINE, strlen(FORMAT_LINE)) != 0) {
-        return gpt2_fail(error, "%s: starts with \"%.*s\", a checkpoint of this program with \"%.*s\"",
-                         manifest->path, (int)strcspn(manifest->text, "\n") < 60
-                                             ? (int)strcspn(manifest->text, "\n")
-                                             : 60,
-                         manifest->text, (int)strlen(FORMAT_LINE) - 1, FORMAT_LINE);
+        return gpt2_fail(
+            error, "%s: starts with \"%.*s\", a checkpoint of this program with \"%.*s\"",
+            manifest->path,
+            (int)strcspn(manifest->text, "\n") < 60 ? (int)strcspn(manifest->text, "\n") : 60,
+            manifest->text, (int)strlen(FORMAT_LINE) - 1, FORMAT_LINE);
     }
     end = strstr(manifest->text, "\nend ");
     if (end == NULL || sscanf(end, "\nend %" SCNx64, &stored) != 1) {
@@ -239,7 +239,8 @@ static int manifest_open(const char *folder, manifest_t *manifest, gpt2_error_t 
     }
     computed = gpt2_hash(manifest->text, (size_t)(end + 1 - manifest->text));
     if (computed != stored) {
-        return gpt2_fail(error, "%s: damaged: checksum %016" PRIx64 ", its end line says %016" PRIx64,
+        return gpt2_fail(error,
+                         "%s: damaged: checksum %016" PRIx64 ", its end line says %016" PRIx64,
                          manifest->path, computed, stored);
     }
     end[1] = '\0';
@@ -389,7 +390,7 @@ int gpt2_checkpoint_load(const char *path, gpt2_model_t *model, gpt2_optimizer_t
                          gpt2_progress_t *progress, gpt2_error_t *error)
 {
     manifest_t manifest;
-    gpt2_shape_t shape;
+    gpt2_shape_t shape = {0};
     const gpt2_layout_t *layout = model->layout;
     float *const arenas[ARENAS] = {model->weights, optimizer == NULL ? NULL : optimizer->m,
                                    optimizer == NULL ? NULL : optimizer->v};

@@ -208,12 +208,12 @@ void gpt2_view_training(const gpt2_view_t *view, uint64_t seed, int length, uint
 
     for (int i = 0; i < count; i++) {
         uint64_t epoch = (first + (uint64_t)i) / sequences;
-        uint64_t index = gpt2_random_permute(seed, epoch, (first + (uint64_t)i) % sequences,
-                                             sequences);
+        uint64_t index =
+            gpt2_random_permute(seed, epoch, (first + (uint64_t)i) % sequences, sequences);
         uint64_t offset = gpt2_random_bits(~seed, epoch, 0) % (slack + 1);
 
-        copy_sequence(view, offset + index * (uint64_t)length, length, inputs + i * length,
-                      targets + i * length);
+        copy_sequence(view, offset + index * (uint64_t)length, length,
+                      inputs + (size_t)i * (size_t)length, targets + (size_t)i * (size_t)length);
     }
 }
 
@@ -223,10 +223,12 @@ void gpt2_view_validation(const gpt2_view_t *view, int length, uint64_t total, u
     uint64_t last = view->count - 1 - (uint64_t)length; /* where the last sequence starts */
 
     for (int i = 0; i < count; i++) {
-        uint64_t at = total <= 1 ? 0
-                                 : (uint64_t)((double)last * (double)(first + (uint64_t)i) /
-                                              (double)(total - 1));
-        copy_sequence(view, at, length, inputs + i * length, targets + i * length);
+        uint64_t at =
+            total <= 1
+                ? 0
+                : (uint64_t)((double)last * (double)(first + (uint64_t)i) / (double)(total - 1));
+        copy_sequence(view, at, length, inputs + (size_t)i * (size_t)length,
+                      targets + (size_t)i * (size_t)length);
     }
 }
 
@@ -260,8 +262,10 @@ void gpt2_view_entropy(const gpt2_view_t *view, double *unigram, double *bigram)
     for (int a = 0; a < 256; a++) {
         uint64_t row = 0;
 
-        if (singles[a] > 0) *unigram -= (double)singles[a] / total * log((double)singles[a] / total);
-        for (int b = 0; b < 256; b++) row += pairs[a][b];
+        if (singles[a] > 0)
+            *unigram -= (double)singles[a] / total * log((double)singles[a] / total);
+        for (int b = 0; b < 256; b++)
+            row += pairs[a][b];
         for (int b = 0; b < 256; b++) {
             if (pairs[a][b] == 0) continue;
             *bigram -= (double)pairs[a][b] / (total - 1.0) * log((double)pairs[a][b] / (double)row);

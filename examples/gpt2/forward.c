@@ -71,15 +71,18 @@ void gpt2_member_span_end(const gpt2_member_t *self)
 static void embed(const gpt2_member_t *self, float *stream)
 {
     const gpt2_layout_t *layout = self->model->layout;
-    const float *wte = gpt2_model_tensor(self->model, self->model->weights, gpt2_layout_wte(layout));
-    const float *wpe = gpt2_model_tensor(self->model, self->model->weights, gpt2_layout_wpe(layout));
+    const float *wte =
+        gpt2_model_tensor(self->model, self->model->weights, gpt2_layout_wte(layout));
+    const float *wpe =
+        gpt2_model_tensor(self->model, self->model->weights, gpt2_layout_wpe(layout));
     size_t width = self->width;
 
     for (size_t row = self->first; row < self->first + self->own; row++) {
         size_t token = (size_t)self->pass->batch->inputs[row];
         size_t position = row % (size_t)self->pass->batch->length;
 
-        self->kernels->add(stream + row * width, wte + token * width, wpe + position * width, width);
+        self->kernels->add(stream + row * width, wte + token * width, wpe + position * width,
+                           width);
     }
 }
 
@@ -163,8 +166,8 @@ static void forward_member(void *argument, int index, int members)
                   all->projected, gpt2_member_weight(&self, layer, GPT2_PROJ_B),
                   gpt2_member_weight(&self, layer, GPT2_LN2_W),
                   gpt2_member_weight(&self, layer, GPT2_LN2_B));
-        gpt2_member_linear(&self, block->fc, block->ln2, gpt2_member_weight(&self, layer, GPT2_FC_W),
-                           width, 4 * width);
+        gpt2_member_linear(&self, block->fc, block->ln2,
+                           gpt2_member_weight(&self, layer, GPT2_FC_W), width, 4 * width);
         self.kernels->gelu(block->gelu + self.first * 4 * width, block->fc + self.first * 4 * width,
                            gpt2_member_weight(&self, layer, GPT2_FC_B), self.own, 4 * width);
         gpt2_member_linear(&self, all->projected, block->gelu,
@@ -241,7 +244,7 @@ static void head_member(void *argument, int index, int members)
         gpt2_team_barrier(model->team);
         gpt2_member_span_end(&self);
     }
-    all->loss_sums[8 * index] = loss;
+    all->loss_sums[8 * (size_t)index] = loss;
 }
 
 double gpt2_model_head(gpt2_model_t *model, const gpt2_batch_t *batch, int training, float weight,
@@ -257,7 +260,7 @@ double gpt2_model_head(gpt2_model_t *model, const gpt2_batch_t *batch, int train
 
     if (batch->count == 0) return 0.0;
     gpt2_team_run(model->team, head_member, &pass);
-    for (int i = 0; i < gpt2_team_members(model->team); i++) {
+    for (size_t i = 0; i < (size_t)gpt2_team_members(model->team); i++) {
         loss += model->activations->loss_sums[8 * i];
     }
     return loss;
@@ -270,10 +273,9 @@ static void logits_member(void *argument, int index, int members)
     gpt2_member_t self;
 
     gpt2_member_init(&self, pass, index, members);
-    gpt2_member_linear(
-        &self, pass->logits, self.all->lnf,
-        gpt2_model_tensor(model, model->weights, gpt2_layout_wte(model->layout)), self.width,
-        (size_t)model->options.shape.vocab);
+    gpt2_member_linear(&self, pass->logits, self.all->lnf,
+                       gpt2_model_tensor(model, model->weights, gpt2_layout_wte(model->layout)),
+                       self.width, (size_t)model->options.shape.vocab);
 }
 
 void gpt2_model_logits(gpt2_model_t *model, const gpt2_batch_t *batch, float *logits)

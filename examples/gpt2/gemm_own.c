@@ -13,15 +13,15 @@ typedef float vector_t __attribute__((vector_size(GPT2_LANES * 4), aligned(4), m
 
 /* Registers: 32 with AVX-512, 16 otherwise; a tile leaves room for two of B and one of A. */
 #if GPT2_LANES == 16
-#define ROWS 12
+#define ROWS ((size_t)12)
 #else
-#define ROWS 6
+#define ROWS ((size_t)6)
 #endif
-#define COLUMN_VECTORS 2
-#define COLUMNS (COLUMN_VECTORS * GPT2_LANES)
-#define DEPTH_MAX 256 /* k of one panel */
-#define ROWS_MAX 192  /* rows of A packed at once: 192 KiB */
-#define COLUMNS_MAX 768
+#define LANES ((size_t)GPT2_LANES)
+#define COLUMNS (2 * LANES)
+#define DEPTH_MAX ((size_t)256) /* k of one panel */
+#define ROWS_MAX ((size_t)192)  /* rows of A packed at once: 192 KiB */
+#define COLUMNS_MAX ((size_t)768)
 _Static_assert((ROWS_MAX + COLUMNS_MAX) * DEPTH_MAX <= GPT2_GEMM_SCRATCH, "panels fit the scratch");
 _Static_assert(ROWS_MAX % ROWS == 0 && COLUMNS_MAX % COLUMNS == 0, "panels hold whole tiles");
 
@@ -59,11 +59,13 @@ static void transpose(float *to, size_t stride, const float *from, size_t ld, si
             *out = __builtin_shufflevector(ab_high, cd_high, 2, 3, 6, 7);
         }
         for (; p < depth; p++) {
-            for (size_t i = 0; i < 4; i++) t[p * stride + i] = f[i * ld + p];
+            for (size_t i = 0; i < 4; i++)
+                t[p * stride + i] = f[i * ld + p];
         }
     }
     for (; row < rows; row++) {
-        for (size_t p = 0; p < depth; p++) to[p * stride + row] = from[row * ld + p];
+        for (size_t p = 0; p < depth; p++)
+            to[p * stride + row] = from[row * ld + p];
     }
 }
 
@@ -71,9 +73,8 @@ static void transpose(float *to, size_t stride, const float *from, size_t ld, si
  * Packs `count` rows (or columns) of an operand into slivers of `sliver`: sliver, then depth, then
  * row. along: the operand's rows run along the depth, so that a sliver is its transpose.
  */
-static inline __attribute__((always_inline)) void pack(float *to, size_t sliver, int along,
-                                                       const float *from, size_t ld, size_t count,
-                                                       size_t depth)
+static inline __attribute__((always_inline)) void
+pack(float *to, size_t sliver, int along, const float *from, size_t ld, size_t count, size_t depth)
 {
     for (size_t first = 0; first < count; first += sliver) {
         size_t live = count - first < sliver ? count - first : sliver;
@@ -94,45 +95,50 @@ static inline __attribute__((always_inline)) void pack(float *to, size_t sliver,
     }
 }
 
-/* The sum of one sliver of A times one of B; everything stays in registers. */
-#define MULTIPLY_SLIVERS(sum, a, b, depth)                                                         \
-    do {                                                                                           \
-        _Pragma("GCC unroll 12") for (int i = 0; i < ROWS; i++) sum[i][0] = sum[i][1] = ZERO;      \
-        for (size_t p = 0; p < (depth); p++) {                                                     \
-            vector_t b0 = LOAD((b) + p * COLUMNS);                                                 \
-            vector_t b1 = LOAD((b) + p * COLUMNS + GPT2_LANES);                                    \
-                                                                                                   \
-            _Pragma("GCC unroll 12") for (int i = 0; i < ROWS; i++)                                \
-            {                                                                                      \
-                sum[i][0] += (a)[p * ROWS + (size_t)i] * b0;                                       \
-                sum[i][1] += (a)[p * ROWS + (size_t)i] * b1;                                       \
-            }                                                                                      \
-        }                                                                                          \
-    } while (0)
 #define LOAD(from) (*(const vector_t *)(const void *)(from))
 #define STORE(to, value) (*(vector_t *)(void *)(to) = (value))
-static const vector_t ZERO;
+
+/* sum = one sliver of A times one of B. Inlined, so that sum never leaves the registers. */
+static inline __attribute__((always_inline)) void
+multiply_slivers(vector_t sum[ROWS][2], const float *a, const float *b, size_t depth)
+{
+    const vector_t zero = {0.0f};
+
+#pragma GCC unroll 12
+    for (size_t i = 0; i < ROWS; i++)
+        sum[i][0] = sum[i][1] = zero;
+    for (size_t p = 0; p < depth; p++) {
+        vector_t left = LOAD(b + p * COLUMNS);
+        vector_t right = LOAD(b + p * COLUMNS + LANES);
+
+#pragma GCC unroll 12
+        for (size_t i = 0; i < ROWS; i++) {
+            sum[i][0] += a[p * ROWS + i] * left;
+            sum[i][1] += a[p * ROWS + i] * right;
+        }
+    }
+}
 
 /* A whole tile of C, from registers. */
 static void whole_tile(float *c, size_t ldc, const float *a, const float *b, size_t depth,
                        float alpha, float beta)
 {
-    vector_t sum[ROWS][COLUMN_VECTORS];
+    vector_t sum[ROWS][2];
 
-    MULTIPLY_SLIVERS(sum, a, b, depth);
+    multiply_slivers(sum, a, b, depth);
     if (beta == 0.0f) {
 #pragma GCC unroll 12
-        for (int i = 0; i < ROWS; i++) {
-            STORE(c + (size_t)i * ldc, alpha * sum[i][0]);
-            STORE(c + (size_t)i * ldc + GPT2_LANES, alpha * sum[i][1]);
+        for (size_t i = 0; i < ROWS; i++) {
+            STORE(c + i * ldc, alpha * sum[i][0]);
+            STORE(c + i * ldc + LANES, alpha * sum[i][1]);
         }
         return;
     }
 #pragma GCC unroll 12
-    for (int i = 0; i < ROWS; i++) {
-        float *to = c + (size_t)i * ldc;
+    for (size_t i = 0; i < ROWS; i++) {
+        float *to = c + i * ldc;
         STORE(to, beta * LOAD(to) + alpha * sum[i][0]);
-        STORE(to + GPT2_LANES, beta * LOAD(to + GPT2_LANES) + alpha * sum[i][1]);
+        STORE(to + LANES, beta * LOAD(to + LANES) + alpha * sum[i][1]);
     }
 }
 
@@ -140,10 +146,10 @@ static void whole_tile(float *c, size_t ldc, const float *a, const float *b, siz
 static void cut_tile(float *c, size_t ldc, const float *a, const float *b, size_t depth,
                      float alpha, float beta, size_t rows, size_t columns)
 {
-    vector_t sum[ROWS][COLUMN_VECTORS];
+    vector_t sum[ROWS][2];
     float tile[ROWS * COLUMNS];
 
-    MULTIPLY_SLIVERS(sum, a, b, depth);
+    multiply_slivers(sum, a, b, depth);
     memcpy(tile, sum, sizeof(tile));
     for (size_t i = 0; i < rows; i++) {
         float *to = c + i * ldc;
@@ -159,7 +165,8 @@ static void scale_rows(float *c, size_t ldc, size_t rows, size_t columns, float 
 {
     for (size_t i = 0; i < rows; i++) {
         float *to = c + i * ldc;
-        for (size_t j = 0; j < columns; j++) to[j] = beta == 0.0f ? 0.0f : to[j] * beta;
+        for (size_t j = 0; j < columns; j++)
+            to[j] = beta == 0.0f ? 0.0f : to[j] * beta;
     }
 }
 
@@ -189,7 +196,7 @@ void GPT2_ISA_NAME(gpt2_gemm_own)(int trans_a, int trans_b, size_t m, size_t n, 
                                   size_t ldb, float beta, float *c, size_t ldc, float *scratch)
 {
     float *packed_a = scratch;
-    float *packed_b = scratch + (size_t)ROWS_MAX * DEPTH_MAX;
+    float *packed_b = scratch + ROWS_MAX * DEPTH_MAX;
 
     if (k == 0) scale_rows(c, ldc, m, n, beta);
     for (size_t jc = 0; jc < n; jc += COLUMNS_MAX) {

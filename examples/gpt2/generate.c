@@ -108,7 +108,8 @@ static void attend(gpt2_generator_t *self, int layer, size_t position)
         self->model->kernels->causal_softmax(self->scores, &lse, scale, position, 1, position + 1);
         for (size_t t = 0; t <= position; t++) {
             const float *value = values + t * width + at;
-            for (size_t i = 0; i < size; i++) self->mixed[at + i] += self->scores[t] * value[i];
+            for (size_t i = 0; i < size; i++)
+                self->mixed[at + i] += self->scores[t] * value[i];
         }
     }
 }
@@ -158,7 +159,8 @@ const float *gpt2_generator_feed(gpt2_generator_t *self, int32_t token)
 
         memmove(self->tokens, self->tokens + context - kept, kept * sizeof(*self->tokens));
         self->count = 0;
-        for (size_t i = 0; i < kept; i++) step(self, self->tokens[i], 0);
+        for (size_t i = 0; i < kept; i++)
+            step(self, self->tokens[i], 0);
     }
     step(self, token, 1);
     return self->logits;
@@ -195,7 +197,8 @@ int32_t gpt2_generator_pick(const gpt2_generator_t *self, const float *logits,
     double total = 0.0;
     double target;
 
-    for (size_t i = 1; i < vocab; i++) best = logits[i] > logits[best] ? i : best;
+    for (size_t i = 1; i < vocab; i++)
+        best = logits[i] > logits[best] ? i : best;
     if (sampling->temperature <= 0.0) return (int32_t)best;
     if (sampling->top_k > 0 && (size_t)sampling->top_k < vocab) {
         lowest = threshold(logits, vocab, sampling->top_k);

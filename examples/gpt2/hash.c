@@ -24,7 +24,8 @@ uint64_t gpt2_hash(const void *data, size_t bytes)
         uint64_t words[4];
 
         memcpy(words, at, sizeof(words));
-        for (int i = 0; i < 4; i++) lanes[i] = mix(lanes[i], words[i]);
+        for (int i = 0; i < 4; i++)
+            lanes[i] = mix(lanes[i], words[i]);
     }
     for (; left > 0;) {
         uint64_t word = 0;
@@ -35,7 +36,8 @@ uint64_t gpt2_hash(const void *data, size_t bytes)
         at += take;
         left -= take;
     }
-    for (int i = 0; i < 4; i++) result = mix(result, lanes[i]);
+    for (int i = 0; i < 4; i++)
+        result = mix(result, lanes[i]);
     result ^= result >> 32;
     result *= MULTIPLIER;
     return result ^ result >> 29;

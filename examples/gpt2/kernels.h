@@ -42,8 +42,8 @@ typedef struct gpt2_kernels {
                      size_t rows, size_t width);
     /* dx += (or, fresh: =) gradient of the norm's input; dweight and dshift [width] +=. */
     void (*norm_backward)(float *dx, int fresh, float *dweight, float *dshift, const float *dout,
-                          const float *x, const float *weight, const float *mean,
-                          const float *rstd, size_t rows, size_t width);
+                          const float *x, const float *weight, const float *mean, const float *rstd,
+                          size_t rows, size_t width);
     void (*add_bias)(float *x, const float *bias, size_t rows, size_t width);
     /* sums [columns] = (fresh) or += the sum over rows of x. */
     void (*column_sums)(float *sums, int fresh, const float *x, size_t rows, size_t columns,
@@ -56,8 +56,8 @@ typedef struct gpt2_kernels {
     void (*causal_softmax)(float *s, float *lse, float scale, size_t first, size_t rows,
                            size_t columns);
     /* The same probabilities again, from the stored lse. */
-    void (*causal_probabilities)(float *s, const float *lse, float scale, size_t first,
-                                 size_t rows, size_t columns);
+    void (*causal_probabilities)(float *s, const float *lse, float scale, size_t first, size_t rows,
+                                 size_t columns);
     /* ds = p * (dp - dot) * scale, in place of dp; dot[i] belongs to row i. */
     void (*score_backward)(float *dp, const float *p, const float *dot, float scale, size_t rows,
                            size_t columns);

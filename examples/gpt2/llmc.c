@@ -79,8 +79,8 @@ static int transfer_all(FILE *file, const char *path, const gpt2_model_t *model,
             for (int layer = 0; layer < layout->shape.layers; layer++) {
                 const gpt2_tensor_t *part =
                     &layout->tensors[gpt2_layout_block(layout, layer) + (size_t)BLOCK_ORDER[t]];
-                if (transfer(file, path, model->weights + part->offset,
-                             part->count * sizeof(float), error) != 0) {
+                if (transfer(file, path, model->weights + part->offset, part->count * sizeof(float),
+                             error) != 0) {
                     return -1;
                 }
             }
@@ -115,9 +115,9 @@ int gpt2_llmc_load(const char *path, gpt2_model_t *model, gpt2_error_t *error)
 int gpt2_llmc_save(const char *path, const gpt2_model_t *model, gpt2_error_t *error)
 {
     const gpt2_shape_t *shape = &model->layout->shape;
-    int32_t header[GPT2_HEADER_INTS] = {MAGIC,         VERSION_FP32, shape->context,
-                                        shape->vocab,  shape->layers, shape->heads,
-                                        shape->width,  shape->vocab_padded};
+    int32_t header[GPT2_HEADER_INTS] = {MAGIC,        VERSION_FP32,       shape->context,
+                                        shape->vocab, shape->layers,      shape->heads,
+                                        shape->width, shape->vocab_padded};
     FILE *file;
 
     if (gpt2_file_create(path, &file, error) != 0) return -1;

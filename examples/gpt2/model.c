@@ -132,7 +132,8 @@ void gpt2_model_init_weights(gpt2_model_t *model, uint64_t seed)
         }
         if (!tensor->decay) {
             float value = is_norm && strstr(tensor->name, "weight") != NULL ? 1.0f : 0.0f;
-            for (size_t j = 0; j < count; j++) weights[j] = value;
+            for (size_t j = 0; j < count; j++)
+                weights[j] = value;
             continue;
         }
         for (size_t j = 0; j < count; j++) {

@@ -14,7 +14,8 @@ static size_t edit_distance(const char *a, const char *b)
     size_t a_length = strnlen(a, WORD_MAX);
     size_t b_length = strnlen(b, WORD_MAX);
 
-    for (size_t j = 0; j <= b_length; j++) row[j] = j;
+    for (size_t j = 0; j <= b_length; j++)
+        row[j] = j;
     for (size_t i = 1; i <= a_length; i++) {
         size_t diagonal = row[0];
 

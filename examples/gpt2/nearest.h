@@ -6,7 +6,8 @@
 
 #include <stddef.h>
 
-/* One of names [count], count >= 1: the one with the smallest edit distance; the first of equals. */
+/* One of names [count], count >= 1: the one with the smallest edit distance; the first of equals.
+ */
 const char *gpt2_nearest(const char *word, const char *const *names, size_t count);
 
 #endif

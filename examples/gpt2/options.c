@@ -121,7 +121,8 @@ static void assign_initial(gpt2_options_t *options)
             /* The options' texts are never written to. */
             if (row->initial != NULL) *(const char **)place(options, row) = row->initial;
         } else if (row->kind == REAL) {
-            *(double *)place(options, row) = row->initial == NULL ? -1.0 : strtod(row->initial, NULL);
+            *(double *)place(options, row) =
+                row->initial == NULL ? -1.0 : strtod(row->initial, NULL);
         } else {
             *(int64_t *)place(options, row) =
                 row->initial == NULL ? -1 : strtoll(row->initial, NULL, 10);
@@ -166,7 +167,8 @@ int gpt2_options_parse(int argc, char **argv, gpt2_options_t *options, gpt2_erro
             continue;
         }
         if (value == NULL) {
-            if (i + 1 >= argc) return gpt2_fail(error, "%s needs a value: %s", row->flag, row->help);
+            if (i + 1 >= argc)
+                return gpt2_fail(error, "%s needs a value: %s", row->flag, row->help);
             value = argv[++i];
         }
         if (assign(options, row, value, error) != 0) return -1;
@@ -204,12 +206,17 @@ typedef struct recipe {
     int log_every;
 } recipe_t;
 
+/* clang-format off */
 static const recipe_t RECIPES[] = {
-    {"tiny", 8, 64, 100, 3e-3, 10, 10},      {"quick", 32, 128, 500, 3e-3, 30, 20},
-    {"small", 32, 256, 2000, 1e-3, 100, 20}, {"124M", 32, 1024, 20000, 6e-4, 700, 1},
-    {"350M", 32, 1024, 20000, 3e-4, 700, 1}, {"774M", 32, 1024, 20000, 2.5e-4, 700, 1},
+    {"tiny", 8, 64, 100, 3e-3, 10, 10},
+    {"quick", 16, 64, 3000, 5e-3, 100, 100},
+    {"small", 32, 256, 2000, 1e-3, 100, 20},
+    {"124M", 32, 1024, 20000, 6e-4, 700, 1},
+    {"350M", 32, 1024, 20000, 3e-4, 700, 1},
+    {"774M", 32, 1024, 20000, 2.5e-4, 700, 1},
     {"1558M", 32, 1024, 20000, 2e-4, 700, 1},
 };
+/* clang-format on */
 
 static void from_recipe(gpt2_options_t *options, int context)
 {
@@ -225,8 +232,8 @@ static void from_recipe(gpt2_options_t *options, int context)
     if (options->steps < 0) options->steps = recipe->steps;
     if (options->lr < 0.0) options->lr = recipe->lr;
     if (options->warmup < 0) {
-        options->warmup = recipe->warmup < options->steps / 10 ? recipe->warmup
-                                                               : options->steps / 10;
+        options->warmup =
+            recipe->warmup < options->steps / 10 ? recipe->warmup : options->steps / 10;
     }
     if (options->log_every < 0) options->log_every = recipe->log_every;
 }

@@ -41,14 +41,16 @@ uint64_t gpt2_random_permute(uint64_t key, uint64_t stream, uint64_t index, uint
     int half = 1;
     uint64_t mask;
 
-    while (half < 32 && ((uint64_t)1 << (2 * half)) < count) half++;
+    while (half < 32 && ((uint64_t)1 << (2 * half)) < count)
+        half++;
     mask = ((uint64_t)1 << half) - 1;
     do {
         uint64_t left = index >> half;
         uint64_t right = index & mask;
 
         for (uint64_t round = 0; round < FEISTEL_ROUNDS; round++) {
-            uint64_t next = left ^ (gpt2_random_bits(key, stream * FEISTEL_ROUNDS + round, right) & mask);
+            uint64_t next =
+                left ^ (gpt2_random_bits(key, stream * FEISTEL_ROUNDS + round, right) & mask);
 
             left = right;
             right = next;

@@ -16,8 +16,8 @@ struct gpt2_report {
     char csv_path[GPT2_PATH_MAX];
     double unigram; /* of the training text; 0 for tokens */
     double bigram;
-    double start;      /* of the run in this process */
-    double last_time;  /* of the previous progress line */
+    double start;     /* of the run in this process */
+    double last_time; /* of the previous progress line */
     uint64_t last_step;
     gpt2_phases_t last_phases;
     uint64_t compared;
@@ -55,23 +55,24 @@ static void print_head(gpt2_report_t *self)
     double parameters = (double)trainer->model->layout->parameter_count;
     int own = trainer->model->gemm == trainer->model->kernels->gemm;
 
-    (void)printf("model   %.*f%s parameters: %d layers, width %d, %d heads, context %d, vocabulary %d\n",
-                 1, parameters >= 1e6 ? parameters / 1e6 : parameters / 1e3,
-                 parameters >= 1e6 ? "M" : "k", shape->layers, shape->width, shape->heads,
-                 shape->context, shape->vocab);
+    (void)printf(
+        "model   %.*f%s parameters: %d layers, width %d, %d heads, context %d, vocabulary %d\n", 1,
+        parameters >= 1e6 ? parameters / 1e6 : parameters / 1e3, parameters >= 1e6 ? "M" : "k",
+        shape->layers, shape->width, shape->heads, shape->context, shape->vocab);
     (void)printf("batch   %lld sequences of %lld tokens over %d rank%s (%s), %lld thread%s each, "
                  "%s, products by %s\n",
                  (long long)options->batch, (long long)options->seq, trainer->strategy->size,
                  trainer->strategy->size == 1 ? "" : "s", trainer->strategy->ops->name,
                  (long long)options->threads, options->threads == 1 ? "" : "s",
                  trainer->model->kernels->isa,
-                 own                             ? "our own kernel"
+                 own                              ? "our own kernel"
                  : *gpt2_gemm_blas_core() == '\0' ? "CBLAS"
-                                                 : gpt2_gemm_blas_core());
-    (void)printf("data    %s: %llu training tokens, %llu validation tokens, %llu sequences per epoch\n",
-                 options->data, (unsigned long long)trainer->training.count,
-                 (unsigned long long)trainer->validation.count,
-                 (unsigned long long)gpt2_view_sequences(&trainer->training, (int)options->seq));
+                                                  : gpt2_gemm_blas_core());
+    (void)printf(
+        "data    %s: %llu training tokens, %llu validation tokens, %llu sequences per epoch\n",
+        options->data, (unsigned long long)trainer->training.count,
+        (unsigned long long)trainer->validation.count,
+        (unsigned long long)gpt2_view_sequences(&trainer->training, (int)options->seq));
     if (self->bigram > 0.0) {
         (void)printf("to beat bigram %.3f nats/byte (unigram %.3f)\n", self->bigram, self->unigram);
     }
@@ -242,8 +243,8 @@ int gpt2_report_sample(gpt2_report_t *self, const char *prompt, gpt2_error_t *er
     if (self == NULL) return 0;
     options = self->trainer->options;
     is_text = gpt2_data_is_text(self->trainer->data);
-    sampling = (gpt2_sampling_t){options->temperature, (int)options->top_k,
-                                 (uint64_t)options->seed};
+    sampling =
+        (gpt2_sampling_t){options->temperature, (int)options->top_k, (uint64_t)options->seed};
     if (gpt2_generator_create(self->trainer->model, &generator, error) != 0) return -1;
     logits = feed_prompt(generator, prompt, is_text, self->trainer->model->layout->shape.vocab);
     if (logits == NULL) {

@@ -14,7 +14,8 @@
 
 #define SKIPS_MAX 50 /* in a row; then the run is not going anywhere */
 
-/* Keeps two runs from writing into one folder. *fd is closed by the caller; the lock goes with it. */
+/* Keeps two runs from writing into one folder. *fd is closed by the caller; the lock goes with it.
+ */
 static int lock_folder(const char *folder, int *fd, gpt2_error_t *error)
 {
     char path[GPT2_PATH_MAX];
@@ -131,7 +132,7 @@ int gpt2_run(const gpt2_options_t *options, gpt2_strategy_t *strategy, gpt2_erro
     if (code == 0 && validation < 0.0) code = gpt2_trainer_validate(trainer, &validation, error);
     if (code == 0) code = finish(trainer, report, validation, error);
     if (code == 0 && save_failed) code = gpt2_fail(error, "the last checkpoint was not saved");
-    if (code != 0) strategy->ops->abort(strategy, error->text);
+    if (code != 0 && strategy->size > 1) strategy->ops->abort(strategy, error->text);
     gpt2_report_destroy(report);
     gpt2_trainer_destroy(trainer);
     if (lock >= 0) (void)close(lock);

@@ -17,7 +17,7 @@ typedef struct preset {
 /* vocab is what --vocab or the data overrides; bytes for the small ones. */
 static const preset_t PRESETS[] = {
     {"tiny", {256, 256, 64, 2, 2, 64}},
-    {"quick", {256, 256, 128, 4, 4, 128}},
+    {"quick", {256, 256, 64, 4, 4, 128}},
     {"small", {256, 256, 256, 6, 6, 384}},
     {"124M", {50257, 50304, 1024, 12, 12, 768}},
     {"350M", {50257, 50304, 1024, 24, 16, 1024}},
@@ -87,7 +87,8 @@ static void append(gpt2_layout_t *layout, int layer, const char *name, int rows,
     tensor->count = (size_t)rows * (size_t)columns;
     tensor->offset = layout->arena_count;
     layout->parameter_count += tensor->count;
-    layout->arena_count += (tensor->count + GPT2_TENSOR_ALIGN - 1) & ~(size_t)(GPT2_TENSOR_ALIGN - 1);
+    layout->arena_count +=
+        (tensor->count + GPT2_TENSOR_ALIGN - 1) & ~(size_t)(GPT2_TENSOR_ALIGN - 1);
 }
 
 int gpt2_layout_create(const gpt2_shape_t *shape, gpt2_layout_t **out, gpt2_error_t *error)

@@ -50,7 +50,8 @@ typedef struct gpt2_strategy_ops {
     /* Takes on the model's gradients and makes all weights equal to rank 0's. Once per strategy. */
     int (*attach)(gpt2_strategy_t *self, gpt2_model_t *model,
                   const gpt2_strategy_settings_t *settings, gpt2_error_t *error);
-    /* Gradients first .. first+count-1 of the layout are complete; called in every backward pass. */
+    /* Gradients first .. first+count-1 of the layout are complete; called in every backward pass.
+     */
     int (*ready)(gpt2_strategy_t *self, size_t first, size_t count, gpt2_error_t *error);
     /* After the last pass: waits until all gradients are sum over passes and ranks / divisor. */
     int (*sync)(gpt2_strategy_t *self, gpt2_sync_t *sync, gpt2_error_t *error);

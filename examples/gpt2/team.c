@@ -15,8 +15,10 @@ typedef struct helper {
 
 struct gpt2_team {
     int members;
-    int started;      /* helpers that run */
-    helper_t *helpers; /* [members - 1] */
+    int started;          /* helpers that run */
+    pthread_mutex_t hold; /* taken while helpers are being started */
+    int given_up;         /* guarded by hold: a helper did not start, the others leave */
+    helper_t *helpers;    /* [members - 1] */
     pthread_barrier_t gate;
     /* written by the caller between two passes of the gate */
     gpt2_team_fn function; /* NULL: leave */
@@ -27,7 +29,12 @@ static void *helper_main(void *argument)
 {
     helper_t *self = argument;
     gpt2_team_t *team = self->team;
+    int given_up;
 
+    pthread_mutex_lock(&team->hold);
+    given_up = team->given_up;
+    pthread_mutex_unlock(&team->hold);
+    if (given_up) return NULL;
     for (;;) {
         pthread_barrier_wait(&team->gate);
         if (team->function == NULL) return NULL;
@@ -36,8 +43,29 @@ static void *helper_main(void *argument)
     }
 }
 
+/* Starts the helpers; all or none. Returns the cause as an error number. */
+static int start_helpers(gpt2_team_t *team)
+{
+    int code = 0;
+
+    pthread_mutex_lock(&team->hold);
+    for (int i = 0; i < team->members - 1 && code == 0; i++) {
+        team->helpers[i].team = team;
+        team->helpers[i].member = i + 1;
+        code = pthread_create(&team->helpers[i].thread, NULL, helper_main, &team->helpers[i]);
+        if (code == 0) team->started++;
+    }
+    team->given_up = code != 0;
+    pthread_mutex_unlock(&team->hold);
+    for (int i = 0; code != 0 && i < team->started; i++) {
+        pthread_join(team->helpers[i].thread, NULL);
+    }
+    return code;
+}
+
 int gpt2_team_create(int members, gpt2_team_t **out, gpt2_error_t *error)
 {
+    int code;
     gpt2_team_t *team = calloc(1, sizeof(*team));
 
     if (team == NULL) return gpt2_fail(error, "out of memory for a team of %d threads", members);
@@ -52,22 +80,17 @@ int gpt2_team_create(int members, gpt2_team_t **out, gpt2_error_t *error)
         free(team);
         return gpt2_fail(error, "out of memory for a team of %d threads", members);
     }
-    for (int i = 0; i < members - 1; i++) {
-        int code;
-
-        team->helpers[i].team = team;
-        team->helpers[i].member = i + 1;
-        code = pthread_create(&team->helpers[i].thread, NULL, helper_main, &team->helpers[i]);
-        if (code != 0) {
-            /* The helpers that run wait at a gate that never fills: they end with the process. */
-            for (int j = 0; j < i; j++) pthread_cancel(team->helpers[j].thread);
-            return gpt2_fail(error, "thread %d of %d did not start: %s", i + 1, members,
-                             strerror(code));
-        }
-        team->started++;
+    (void)pthread_mutex_init(&team->hold, NULL);
+    code = start_helpers(team);
+    if (code == 0) {
+        *out = team;
+        return 0;
     }
-    *out = team;
-    return 0;
+    pthread_mutex_destroy(&team->hold);
+    pthread_barrier_destroy(&team->gate);
+    free(team->helpers);
+    free(team);
+    return gpt2_fail(error, "a team of %d threads did not start: %s", members, strerror(code));
 }
 
 void gpt2_team_destroy(gpt2_team_t *team)
@@ -76,7 +99,9 @@ void gpt2_team_destroy(gpt2_team_t *team)
     if (team->members > 1) {
         team->function = NULL;
         pthread_barrier_wait(&team->gate);
-        for (int i = 0; i < team->started; i++) pthread_join(team->helpers[i].thread, NULL);
+        for (int i = 0; i < team->started; i++)
+            pthread_join(team->helpers[i].thread, NULL);
+        pthread_mutex_destroy(&team->hold);
         pthread_barrier_destroy(&team->gate);
         free(team->helpers);
     }

@@ -37,8 +37,8 @@ static void on_span_begin(void *user, const char *name)
 
     self->strategy->ops->span_begin(self->strategy, name);
     if (self->depth++ > 0) return;
-    self->span_sum = strncmp(name, "forward", 7) == 0 ? &self->phases.forward
-                                                      : &self->phases.backward;
+    self->span_sum =
+        strncmp(name, "forward", 7) == 0 ? &self->phases.forward : &self->phases.backward;
     self->span_start = gpt2_now();
 }
 
@@ -103,12 +103,14 @@ static int make_plan(gpt2_trainer_t *self, plan_t *plan, gpt2_error_t *error)
     } else if (options->resume != NULL) {
         size_t length = strlen(options->resume);
 
-        if (length >= sizeof(self->resumed_from)) return gpt2_fail(error, "--resume: path too long");
+        if (length >= sizeof(self->resumed_from))
+            return gpt2_fail(error, "--resume: path too long");
         memcpy(self->resumed_from, options->resume, length + 1);
     }
     if (self->resumed_from[0] != '\0') {
         plan->resumed = 1;
-        if (gpt2_checkpoint_inspect(self->resumed_from, &plan->shape, &plan->progress, error) != 0) {
+        if (gpt2_checkpoint_inspect(self->resumed_from, &plan->shape, &plan->progress, error) !=
+            0) {
             return -1;
         }
         return check_conflicts(options, &plan->shape, self->resumed_from, error);
@@ -461,7 +463,8 @@ int gpt2_trainer_validate(gpt2_trainer_t *self, double *loss, gpt2_error_t *erro
 
 int gpt2_trainer_compare(gpt2_trainer_t *self, int *same, gpt2_error_t *error)
 {
-    uint64_t hash = gpt2_hash(self->model->weights, self->model->layout->arena_count * sizeof(float));
+    uint64_t hash =
+        gpt2_hash(self->model->weights, self->model->layout->arena_count * sizeof(float));
 
     return self->strategy->ops->equal(self->strategy, hash, same, error);
 }

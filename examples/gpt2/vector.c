@@ -24,7 +24,7 @@ static inline float fast_exp(float x)
     float p;
     union {
         float value;
-        int32_t bits;
+        uint32_t bits;
     } scale;
 
     clamped = clamped > 60.0f ? 60.0f : clamped;
@@ -40,7 +40,7 @@ static inline float fast_exp(float x)
     p = p * r + 1.0f;
     p = p * r + 1.0f;
     scale.value = shifted;
-    scale.bits = (scale.bits << 23) + 0x3f800000;
+    scale.bits = (scale.bits << 23) + 0x3f800000u;
     return p * scale.value;
 }
 
@@ -69,11 +69,13 @@ static void add_norm(float *restrict out, float *restrict sum, float *restrict m
             x = target;
         } else {
 #pragma omp simd reduction(+ : total)
-            for (size_t i = 0; i < width; i++) total += x[i];
+            for (size_t i = 0; i < width; i++)
+                total += x[i];
         }
         average = total / (float)width;
 #pragma omp simd reduction(+ : squares)
-        for (size_t i = 0; i < width; i++) squares += (x[i] - average) * (x[i] - average);
+        for (size_t i = 0; i < width; i++)
+            squares += (x[i] - average) * (x[i] - average);
         inverse = 1.0f / sqrtf(squares / (float)width + NORM_EPSILON);
 #pragma omp simd
         for (size_t i = 0; i < width; i++) {
@@ -111,18 +113,11 @@ static void norm_backward(float *restrict dx, int fresh, float *restrict dweight
         }
         d_sum /= (float)width;
         dn_sum /= (float)width;
-        if (fresh) {
+        if (fresh) memset(to, 0, width * sizeof(*to));
 #pragma omp simd
-            for (size_t i = 0; i < width; i++) {
-                float normed = (in[i] - average) * inverse;
-                to[i] = (d[i] * weight[i] - d_sum - normed * dn_sum) * inverse;
-            }
-        } else {
-#pragma omp simd
-            for (size_t i = 0; i < width; i++) {
-                float normed = (in[i] - average) * inverse;
-                to[i] += (d[i] * weight[i] - d_sum - normed * dn_sum) * inverse;
-            }
+        for (size_t i = 0; i < width; i++) {
+            float normed = (in[i] - average) * inverse;
+            to[i] += (d[i] * weight[i] - d_sum - normed * dn_sum) * inverse;
         }
     }
 }
@@ -133,7 +128,8 @@ static void add_bias(float *restrict x, const float *restrict bias, size_t rows,
         float *to = x + row * width;
 
 #pragma omp simd
-        for (size_t i = 0; i < width; i++) to[i] += bias[i];
+        for (size_t i = 0; i < width; i++)
+            to[i] += bias[i];
     }
 }
 
@@ -145,7 +141,8 @@ static void column_sums(float *restrict sums, int fresh, const float *restrict x
         const float *from = x + row * ld;
 
 #pragma omp simd
-        for (size_t i = 0; i < columns; i++) sums[i] += from[i];
+        for (size_t i = 0; i < columns; i++)
+            sums[i] += from[i];
     }
 }
 
@@ -193,7 +190,8 @@ static void causal_softmax(float *s, float *restrict lse, float scale, size_t fi
         float inverse;
 
 #pragma omp simd reduction(max : highest)
-        for (size_t i = 0; i < seen; i++) highest = score[i] > highest ? score[i] : highest;
+        for (size_t i = 0; i < seen; i++)
+            highest = score[i] > highest ? score[i] : highest;
 #pragma omp simd reduction(+ : total)
         for (size_t i = 0; i < seen; i++) {
             score[i] = fast_exp((score[i] - highest) * scale);
@@ -201,7 +199,8 @@ static void causal_softmax(float *s, float *restrict lse, float scale, size_t fi
         }
         inverse = 1.0f / total;
 #pragma omp simd
-        for (size_t i = 0; i < seen; i++) score[i] *= inverse;
+        for (size_t i = 0; i < seen; i++)
+            score[i] *= inverse;
         memset(score + seen, 0, (columns - seen) * sizeof(*score));
         lse[row] = highest * scale + logf(total);
     }
@@ -216,7 +215,8 @@ static void causal_probabilities(float *s, const float *restrict lse, float scal
         float offset = lse[row];
 
 #pragma omp simd
-        for (size_t i = 0; i < seen; i++) score[i] = fast_exp(score[i] * scale - offset);
+        for (size_t i = 0; i < seen; i++)
+            score[i] = fast_exp(score[i] * scale - offset);
         memset(score + seen, 0, (columns - seen) * sizeof(*score));
     }
 }
@@ -230,7 +230,8 @@ static void score_backward(float *restrict dp, const float *restrict p, const fl
         float less = dot[row];
 
 #pragma omp simd
-        for (size_t i = 0; i < columns; i++) to[i] = from[i] * (to[i] - less) * scale;
+        for (size_t i = 0; i < columns; i++)
+            to[i] = from[i] * (to[i] - less) * scale;
     }
 }
 
@@ -239,12 +240,12 @@ static float dot(const float *restrict a, const float *restrict b, size_t count)
     float total = 0.0f;
 
 #pragma omp simd reduction(+ : total)
-    for (size_t i = 0; i < count; i++) total += a[i] * b[i];
+    for (size_t i = 0; i < count; i++)
+        total += a[i] * b[i];
     return total;
 }
 
-static double cross_entropy(float *logits, size_t vocab, int32_t target, float weight,
-                            int gradient)
+static double cross_entropy(float *logits, size_t vocab, int32_t target, float weight, int gradient)
 {
     float highest = logits[0];
     float total = 0.0f;
@@ -252,10 +253,12 @@ static double cross_entropy(float *logits, size_t vocab, int32_t target, float w
     float by;
 
 #pragma omp simd reduction(max : highest)
-    for (size_t i = 0; i < vocab; i++) highest = logits[i] > highest ? logits[i] : highest;
+    for (size_t i = 0; i < vocab; i++)
+        highest = logits[i] > highest ? logits[i] : highest;
     if (!gradient) {
 #pragma omp simd reduction(+ : total)
-        for (size_t i = 0; i < vocab; i++) total += fast_exp(logits[i] - highest);
+        for (size_t i = 0; i < vocab; i++)
+            total += fast_exp(logits[i] - highest);
         return log((double)total) - ((double)target_logit - (double)highest);
     }
 #pragma omp simd reduction(+ : total)
@@ -265,7 +268,8 @@ static double cross_entropy(float *logits, size_t vocab, int32_t target, float w
     }
     by = weight / total;
 #pragma omp simd
-    for (size_t i = 0; i < vocab; i++) logits[i] *= by;
+    for (size_t i = 0; i < vocab; i++)
+        logits[i] *= by;
     logits[target] -= weight;
     return log((double)total) - ((double)target_logit - (double)highest);
 }
@@ -273,7 +277,8 @@ static double cross_entropy(float *logits, size_t vocab, int32_t target, float w
 static void add(float *out, const float *a, const float *b, size_t count)
 {
 #pragma omp simd
-    for (size_t i = 0; i < count; i++) out[i] = a[i] + b[i];
+    for (size_t i = 0; i < count; i++)
+        out[i] = a[i] + b[i];
 }
 
 static double sum_squares(const float *restrict x, size_t count)
@@ -281,7 +286,8 @@ static double sum_squares(const float *restrict x, size_t count)
     double total = 0.0;
 
 #pragma omp simd reduction(+ : total)
-    for (size_t i = 0; i < count; i++) total += (double)x[i] * (double)x[i];
+    for (size_t i = 0; i < count; i++)
+        total += (double)x[i] * (double)x[i];
     return total;
 }
 

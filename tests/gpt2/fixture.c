@@ -44,8 +44,8 @@ void fixture_read(fixture_t *fixture, const char *name)
     if (memcmp(magic, "gpt2fix1", sizeof(magic)) != 0) abort();
     take(file, header, sizeof(header), path);
     take(file, settings, sizeof(settings), path);
-    fixture->shape = (gpt2_shape_t){header[0], header[0], header[1],
-                                    header[2], header[3], header[4]};
+    fixture->shape =
+        (gpt2_shape_t){header[0], header[0], header[1], header[2], header[3], header[4]};
     fixture->batch = header[5];
     fixture->length = header[6];
     fixture->steps = header[7];

@@ -47,7 +47,8 @@ static void linear(double *y, const double *x, const double *w, const double *b,
     for (int r = 0; r < rows; r++) {
         for (int o = 0; o < out; o++) {
             double sum = b == NULL ? 0.0 : b[o];
-            for (int i = 0; i < in; i++) sum += x[r * in + i] * w[o * in + i];
+            for (int i = 0; i < in; i++)
+                sum += x[r * in + i] * w[o * in + i];
             y[r * out + o] = sum;
         }
     }
@@ -73,9 +74,11 @@ static void moments(const double *x, int width, double *mean, double *rstd)
     double sum = 0.0;
     double squares = 0.0;
 
-    for (int i = 0; i < width; i++) sum += x[i];
+    for (int i = 0; i < width; i++)
+        sum += x[i];
     *mean = sum / width;
-    for (int i = 0; i < width; i++) squares += (x[i] - *mean) * (x[i] - *mean);
+    for (int i = 0; i < width; i++)
+        squares += (x[i] - *mean) * (x[i] - *mean);
     *rstd = 1.0 / sqrt(squares / width + 1e-5);
 }
 
@@ -85,7 +88,7 @@ static void norm(double *y, const double *x, const double *w, const double *b, i
         double mean;
         double rstd;
 
-        moments(x + r * width, width, &mean, &rstd);
+        moments(x + (size_t)r * (size_t)width, width, &mean, &rstd);
         for (int i = 0; i < width; i++) {
             y[r * width + i] = (x[r * width + i] - mean) * rstd * w[i] + b[i];
         }
@@ -101,7 +104,7 @@ static void norm_back(double *dx, double *dw, double *db, const double *dy, cons
         double mean_d = 0.0;
         double mean_dx = 0.0;
 
-        moments(x + r * width, width, &mean, &rstd);
+        moments(x + (size_t)r * (size_t)width, width, &mean, &rstd);
         for (int i = 0; i < width; i++) {
             double normed = (x[r * width + i] - mean) * rstd;
             double d = dy[r * width + i];
@@ -158,13 +161,13 @@ static void attention_back(const oracle_t *o, const memory_t *m, double *d_qkv, 
         int base = r / o->length * o->length;
         for (int h = 0; h < o->heads; h++) {
             const double *p = m->p + ((size_t)r * (size_t)o->heads + (size_t)h) * (size_t)o->length;
-            const double *d = d_att + r * width + h * size;
+            const double *d = d_att + (size_t)(r * width + h * size);
             double *d_p = fresh((size_t)o->length);
             double sum = 0.0;
 
             for (int t = 0; base + t <= r; t++) {
-                const double *v = m->qkv + (base + t) * 3 * width + 2 * width + h * size;
-                double *d_v = d_qkv + (base + t) * 3 * width + 2 * width + h * size;
+                const double *v = m->qkv + (size_t)((base + t) * 3 * width + 2 * width + h * size);
+                double *d_v = d_qkv + (size_t)((base + t) * 3 * width + 2 * width + h * size);
                 for (int i = 0; i < size; i++) {
                     d_p[t] += d[i] * v[i];
                     d_v[i] += p[t] * d[i];
@@ -196,8 +199,7 @@ static double gelu_slope(double x)
 {
     double t = tanh(GELU_SCALE * (x + 0.044715 * x * x * x));
 
-    return 0.5 * (1.0 + t) +
-           0.5 * x * (1.0 - t * t) * GELU_SCALE * (1.0 + 3.0 * 0.044715 * x * x);
+    return 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * GELU_SCALE * (1.0 + 3.0 * 0.044715 * x * x);
 }
 
 static void block_forward(const oracle_t *o, memory_t *m, int layer)
@@ -223,15 +225,18 @@ static void block_forward(const oracle_t *o, memory_t *m, int layer)
     attention(o, m);
     linear(added, m->att, weight_of(o, at + GPT2_PROJ_W), weight_of(o, at + GPT2_PROJ_B), o->rows,
            c, c);
-    for (size_t i = 0; i < n; i++) m->middle[i] = m->input[i] + added[i];
+    for (size_t i = 0; i < n; i++)
+        m->middle[i] = m->input[i] + added[i];
     norm(m->ln2, m->middle, weight_of(o, at + GPT2_LN2_W), weight_of(o, at + GPT2_LN2_B), o->rows,
          c);
     linear(m->fc, m->ln2, weight_of(o, at + GPT2_FC_W), weight_of(o, at + GPT2_FC_B), o->rows, c,
            4 * c);
-    for (size_t i = 0; i < 4 * n; i++) m->gelu[i] = gelu(m->fc[i]);
+    for (size_t i = 0; i < 4 * n; i++)
+        m->gelu[i] = gelu(m->fc[i]);
     linear(added, m->gelu, weight_of(o, at + GPT2_FCPROJ_W), weight_of(o, at + GPT2_FCPROJ_B),
            o->rows, 4 * c, c);
-    for (size_t i = 0; i < n; i++) m->output[i] = m->middle[i] + added[i];
+    for (size_t i = 0; i < n; i++)
+        m->output[i] = m->middle[i] + added[i];
     free(added);
 }
 
@@ -245,9 +250,11 @@ static void block_back(const oracle_t *o, const memory_t *m, int layer, double *
     double *d_att = fresh(n);
     double *d_qkv = fresh(3 * n);
 
+    if (m->fc == NULL) abort(); /* forward was not run */
     linear_back(d_fc, gradient_of(o, at + GPT2_FCPROJ_W), gradient_of(o, at + GPT2_FCPROJ_B), d,
                 m->gelu, weight_of(o, at + GPT2_FCPROJ_W), o->rows, 4 * c, c);
-    for (size_t i = 0; i < 4 * n; i++) d_fc[i] *= gelu_slope(m->fc[i]);
+    for (size_t i = 0; i < 4 * n; i++)
+        d_fc[i] *= gelu_slope(m->fc[i]);
     linear_back(d_ln, gradient_of(o, at + GPT2_FC_W), gradient_of(o, at + GPT2_FC_B), d_fc, m->ln2,
                 weight_of(o, at + GPT2_FC_W), o->rows, c, 4 * c);
     norm_back(d, gradient_of(o, at + GPT2_LN2_W), gradient_of(o, at + GPT2_LN2_B), d_ln, m->middle,
@@ -275,9 +282,11 @@ static double cross_entropy(double *logits, const int32_t *y, int rows, int voca
         double *row = logits + (size_t)r * (size_t)vocab;
         double sum = 0.0;
 
-        for (int v = 0; v < vocab; v++) sum += exp(row[v]);
+        for (int v = 0; v < vocab; v++)
+            sum += exp(row[v]);
         loss += (log(sum) - row[y[r]]) / rows;
-        for (int v = 0; v < vocab; v++) row[v] = exp(row[v]) / sum / rows;
+        for (int v = 0; v < vocab; v++)
+            row[v] = exp(row[v]) / sum / rows;
         row[y[r]] -= 1.0 / rows;
     }
     return loss;
@@ -299,7 +308,12 @@ static void memory_free(memory_t *m)
 double oracle_loss(const gpt2_layout_t *layout, const double *weights, const int32_t *x,
                    const int32_t *y, int batch, int length, double *gradients)
 {
-    oracle_t o = {layout, weights, gradients, batch * length, length, layout->shape.width,
+    oracle_t o = {layout,
+                  weights,
+                  gradients,
+                  batch * length,
+                  length,
+                  layout->shape.width,
                   layout->shape.heads};
     int layers = layout->shape.layers;
     int c = o.width;
@@ -316,7 +330,8 @@ double oracle_loss(const gpt2_layout_t *layout, const double *weights, const int
 
     if (m == NULL) abort();
     for (int r = 0; r < o.rows; r++) {
-        for (int i = 0; i < c; i++) embedded[r * c + i] = wte[x[r] * c + i] + wpe[r % length * c + i];
+        for (int i = 0; i < c; i++)
+            embedded[r * c + i] = wte[x[r] * c + i] + wpe[r % length * c + i];
     }
     for (int layer = 0; layer < layers; layer++) {
         m[layer].input = last;
@@ -336,7 +351,8 @@ double oracle_loss(const gpt2_layout_t *layout, const double *weights, const int
         linear_back(d_normed, d_wte, NULL, logits, normed, wte, o.rows, c, vocab);
         norm_back(d, gradient_of(&o, 0), gradient_of(&o, 1), d_normed, last, weight_of(&o, 0),
                   o.rows, c);
-        for (int layer = layers - 1; layer >= 0; layer--) block_back(&o, &m[layer], layer, d);
+        for (int layer = layers - 1; layer >= 0; layer--)
+            block_back(&o, &m[layer], layer, d);
         for (int r = 0; r < o.rows; r++) {
             for (int i = 0; i < c; i++) {
                 d_wte[x[r] * c + i] += d[r * c + i];
@@ -346,7 +362,8 @@ double oracle_loss(const gpt2_layout_t *layout, const double *weights, const int
         free(d_normed);
         free(d);
     }
-    for (int layer = 0; layer < layers; layer++) memory_free(&m[layer]);
+    for (int layer = 0; layer < layers; layer++)
+        memory_free(&m[layer]);
     free(m);
     free(embedded);
     free(normed);

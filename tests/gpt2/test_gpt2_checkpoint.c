@@ -36,11 +36,8 @@ typedef struct run {
 static run_t make_run(gpt2_shape_t shape, uint64_t seed)
 {
     run_t run;
-    gpt2_model_options_t options = {.shape = shape,
-                                    .batch = 2,
-                                    .length = shape.context,
-                                    .threads = 1,
-                                    .training = 1};
+    gpt2_model_options_t options = {
+        .shape = shape, .batch = 2, .length = shape.context, .threads = 1, .training = 1};
     gpt2_optimizer_settings_t settings = {1e-3, 0.1, 0, 100, 0.9, 0.95, 1e-8, 0.1};
 
     if (gpt2_model_create(&options, &run.model, &error) != 0) fail_msg("%s", error.text);
@@ -127,7 +124,8 @@ static void two_newest_are_kept_and_none_is_no_failure(void **state)
     (void)state;
     assert_int_equal(gpt2_checkpoint_latest(scratch_path("checkpoint"), path, &error), 0);
     assert_string_equal(path, "");
-    for (uint64_t step = 8; step <= 11; step++) save(&run, step);
+    for (uint64_t step = 8; step <= 11; step++)
+        save(&run, step);
     save(&run, 11); /* the same step again */
     assert_int_equal(access(scratch_path("checkpoint/9/manifest.txt"), F_OK), -1);
     assert_int_equal(access(scratch_path("checkpoint/9"), F_OK), -1);
@@ -210,8 +208,8 @@ static void killed_saves_leave_a_whole_checkpoint(void **state)
         run_t loaded = make_run(SHAPE, 2);
         gpt2_progress_t progress;
         char path[GPT2_PATH_MAX];
-        struct timespec pause = {0, 3000000 + (long)(gpt2_random_bits(3, 3, (uint64_t)round) %
-                                                     30000000)};
+        struct timespec pause = {0, 3000000 +
+                                        (long)(gpt2_random_bits(3, 3, (uint64_t)round) % 30000000)};
         pid_t child;
 
         save(&base, 1);
@@ -320,7 +318,7 @@ static void full_logits(gpt2_model_t *model, const int32_t *tokens, int count, f
     memcpy(padded, tokens, (size_t)count * sizeof(*tokens));
     gpt2_model_forward(model, &batch, NULL);
     gpt2_model_logits(model, &batch, logits);
-    memcpy(last, logits + (count - 1) * 40, 40 * sizeof(float));
+    memcpy(last, logits + (size_t)(40 * (count - 1)), 40 * sizeof(float));
 }
 
 static void cached_generation_equals_full_recomputation(void **state)
@@ -332,7 +330,8 @@ static void cached_generation_equals_full_recomputation(void **state)
 
     (void)state;
     /* Strong weights, so that logits differ clearly. */
-    for (size_t i = 0; i < run.model->layout->arena_count; i++) run.model->weights[i] *= 10.0f;
+    for (size_t i = 0; i < run.model->layout->arena_count; i++)
+        run.model->weights[i] *= 10.0f;
     assert_int_equal(gpt2_generator_create(run.model, &generator, &error), 0);
     for (int i = 0; i < 60; i++) {
         /* What the generator remembers: everything, until the context of 24 is full; then the
@@ -366,7 +365,8 @@ static void picks_follow_temperature_seed_and_top_k(void **state)
 
     (void)state;
     assert_int_equal(gpt2_generator_create(run.model, &generator, &error), 0);
-    for (int i = 0; i < 40; i++) logits[i] = i == 17 ? 3.0f : i == 30 ? 2.5f : -1.0f;
+    for (int i = 0; i < 40; i++)
+        logits[i] = i == 17 ? 3.0f : i == 30 ? 2.5f : -1.0f;
     assert_int_equal(gpt2_generator_pick(generator, logits, &greedy, 0), 17);
     for (uint64_t i = 0; i < 2000; i++) {
         int32_t token = gpt2_generator_pick(generator, logits, &top2, i);

@@ -62,9 +62,8 @@ static void bad_files_are_refused_with_their_values(void **state)
                       "1042 bytes long, but its header says 10 tokens = 1044 bytes");
     expect_open_fails(write_tokens("negative.bin", 20240520, 1, -5, 9, 0), "-5 tokens");
 
-    assert_int_equal(gpt2_data_open(write_tokens("vocab.bin", 20240520, 1, 10, 10, 50257), &data,
-                                    &error),
-                     0);
+    assert_int_equal(
+        gpt2_data_open(write_tokens("vocab.bin", 20240520, 1, 10, 10, 50257), &data, &error), 0);
     assert_int_equal(gpt2_data_is_text(data), 0);
     assert_int_equal(gpt2_data_check(data, 50258, &error), 0);
     assert_int_equal(gpt2_data_check(data, 50257, &error), -1);
@@ -128,7 +127,8 @@ static gpt2_data_t *numbered_text(size_t bytes)
     unsigned char *text = malloc(bytes);
 
     assert_non_null(text);
-    for (size_t i = 0; i < bytes; i++) text[i] = (unsigned char)(gpt2_random_bits(1, 2, i));
+    for (size_t i = 0; i < bytes; i++)
+        text[i] = (unsigned char)(gpt2_random_bits(1, 2, i));
     assert_int_equal(gpt2_data_open(scratch_write("numbered.txt", text, bytes), &data, &error), 0);
     free(text);
     return data;
@@ -195,7 +195,8 @@ static void entropy_of_a_known_text(void **state)
     char text[1001];
 
     (void)state;
-    for (int i = 0; i < 1000; i++) text[i] = "ab"[i % 2];
+    for (int i = 0; i < 1000; i++)
+        text[i] = "ab"[i % 2];
     assert_int_equal(gpt2_data_open(scratch_write("ab.txt", text, 1000), &data, &error), 0);
     gpt2_view_t view = gpt2_data_all(data);
     gpt2_view_entropy(&view, &unigram, &bigram);
@@ -208,7 +209,7 @@ static void entropy_of_a_known_text(void **state)
 static int parse(const char *line, gpt2_options_t *options, gpt2_shape_t *shape)
 {
     static char copy[256];
-    char *argv[32] = {(char *)(uintptr_t)"gpt2"};
+    char *argv[32] = {(char *)(uintptr_t) "gpt2"};
     int argc = 1;
 
     (void)strncpy(copy, line, sizeof(copy) - 1);

@@ -24,7 +24,8 @@ static float *noise_matrix(uint64_t stream, size_t count)
     float *values = malloc((count + 1) * sizeof(float));
 
     assert_non_null(values);
-    for (size_t i = 0; i < count; i++) values[i] = noise(stream, i);
+    for (size_t i = 0; i < count; i++)
+        values[i] = noise(stream, i);
     return values;
 }
 
@@ -46,7 +47,8 @@ static void check_gemm(gpt2_gemm_fn gemm, const char *name, int ta, int tb, size
     if (beta == 0.0f) {
         /* beta 0 must not read: NaN would spread. */
         for (size_t i = 0; i < m; i++) {
-            for (size_t j = 0; j < n; j++) c[i * ldc + j] = NAN;
+            for (size_t j = 0; j < n; j++)
+                c[i * ldc + j] = NAN;
         }
     }
     gemm(ta, tb, m, n, k, 0.5f, a, lda, b, ldb, beta, c, ldc, scratch);
@@ -78,9 +80,9 @@ static void check_gemm(gpt2_gemm_fn gemm, const char *name, int ta, int tb, size
 
 static void own_gemm_matches_plain_loops(void **state)
 {
-    static const size_t sizes[][3] = {{1, 1, 1},    {5, 7, 3},     {12, 32, 16},  {64, 64, 64},
-                                      {13, 33, 65}, {200, 70, 30}, {33, 530, 20}, {20, 40, 300},
-                                      {193, 513, 257}};
+    static const size_t sizes[][3] = {{1, 1, 1},     {5, 7, 3},     {12, 32, 16},
+                                      {64, 64, 64},  {13, 33, 65},  {200, 70, 30},
+                                      {33, 530, 20}, {20, 40, 300}, {193, 513, 257}};
     (void)state;
     for (const gpt2_kernels_t *const *isa = gpt2_kernels_list(); *isa != NULL; isa++) {
         for (size_t s = 0; s < sizeof(sizes) / sizeof(sizes[0]); s++) {
@@ -123,14 +125,15 @@ static void gelu_is_close_over_the_whole_range(void **state)
 
 static void softmax_sums_to_one_and_hides_the_future(void **state)
 {
-    enum { ROWS = 5, COLUMNS = 21, FIRST = 16 };
+    enum { ROWS = 5, COLUMNS = 21, FIRST = 16, COUNT = ROWS * COLUMNS };
     (void)state;
     for (const gpt2_kernels_t *const *isa = gpt2_kernels_list(); *isa != NULL; isa++) {
-        float s[ROWS * COLUMNS];
-        float again[ROWS * COLUMNS];
+        float s[COUNT];
+        float again[COUNT];
         float lse[ROWS];
 
-        for (size_t i = 0; i < ROWS * COLUMNS; i++) again[i] = s[i] = 20.0f * noise(4, i);
+        for (size_t i = 0; i < COUNT; i++)
+            again[i] = s[i] = 20.0f * noise(4, i);
         (*isa)->causal_softmax(s, lse, 0.5f, FIRST, ROWS, COLUMNS);
         (*isa)->causal_probabilities(again, lse, 0.5f, FIRST, ROWS, COLUMNS);
         for (size_t row = 0; row < ROWS; row++) {
@@ -141,9 +144,8 @@ static void softmax_sums_to_one_and_hides_the_future(void **state)
                 total += exp(0.5 * 20.0 * (double)noise(4, row * COLUMNS + i));
             }
             for (size_t i = 0; i < COLUMNS; i++) {
-                double exact = i > FIRST + row
-                                   ? 0.0
-                                   : exp(10.0 * (double)noise(4, row * COLUMNS + i)) / total;
+                double exact =
+                    i > FIRST + row ? 0.0 : exp(10.0 * (double)noise(4, row * COLUMNS + i)) / total;
                 assert_true(fabs(s[row * COLUMNS + i] - exact) < 1e-5);
                 assert_true(fabs(again[row * COLUMNS + i] - exact) < 1e-5);
                 sum += s[row * COLUMNS + i];
@@ -160,7 +162,8 @@ static void cross_entropy_survives_large_logits(void **state)
         float logits[37];
         double loss;
 
-        for (int i = 0; i < 37; i++) logits[i] = i == 7 ? 1000.0f : -1000.0f;
+        for (int i = 0; i < 37; i++)
+            logits[i] = i == 7 ? 1000.0f : -1000.0f;
         assert_true((*isa)->cross_entropy(logits, 37, 7, 1.0f, 0) < 1e-6);
         loss = (*isa)->cross_entropy(logits, 37, 8, 2.0f, 1);
         assert_true(fabs(loss - 2000.0) < 1e-3);

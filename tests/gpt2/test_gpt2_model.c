@@ -57,7 +57,8 @@ static double *to_double(const gpt2_layout_t *layout, const float *arena)
     double *values = calloc(layout->arena_count, sizeof(double));
 
     assert_non_null(values);
-    for (size_t i = 0; i < layout->arena_count; i++) values[i] = arena[i];
+    for (size_t i = 0; i < layout->arena_count; i++)
+        values[i] = arena[i];
     return values;
 }
 
@@ -149,7 +150,7 @@ static void gradients_match_oracle(void **state)
     double expected_loss = 0.0;
 
     (void)state;
-    random_tokens(tokens, 2 * 3 * 70, SMALL.vocab, 4);
+    random_tokens(tokens, sizeof(tokens) / sizeof(tokens[0]), SMALL.vocab, 4);
     for (const gpt2_kernels_t *const *isa = gpt2_kernels_list(); *isa != NULL; isa++) {
         for (int variant = 0; variant < 6; variant++) {
             gpt2_gemm_fn gemm = variant % 2 == 0 ? (*isa)->gemm : gpt2_gemm_blas();
@@ -310,18 +311,21 @@ static void train_in_parts(int parts, int accumulate, int steps, double *losses)
             for (int micro = 0; micro < accumulate; micro++) {
                 int from = first + count * micro / accumulate;
                 int to = first + count * (micro + 1) / accumulate;
-                gpt2_batch_t batch = {tokens + from * LENGTH,
-                                      tokens + BATCH * LENGTH + from * LENGTH, to - from, LENGTH};
+                gpt2_batch_t batch = {tokens + (size_t)(from * LENGTH),
+                                      tokens + (size_t)((BATCH + from) * LENGTH), to - from,
+                                      LENGTH};
 
                 gpt2_model_forward(model, &batch, NULL);
-                losses[step] += gpt2_model_head(model, &batch, 1, divisor / (BATCH * LENGTH),
-                                                micro > 0, NULL) /
-                                (BATCH * LENGTH);
+                losses[step] +=
+                    gpt2_model_head(model, &batch, 1, divisor / (BATCH * LENGTH), micro > 0, NULL) /
+                    (BATCH * LENGTH);
                 assert_int_equal(gpt2_model_backward(model, &batch, micro > 0, NULL), 0);
             }
-            for (size_t i = 0; i < arena; i++) sum[i] += model->gradients[i];
+            for (size_t i = 0; i < arena; i++)
+                sum[i] += model->gradients[i];
         }
-        for (size_t i = 0; i < arena; i++) model->gradients[i] = sum[i] / divisor;
+        for (size_t i = 0; i < arena; i++)
+            model->gradients[i] = sum[i] / divisor;
         norm = sqrt(gpt2_arena_sum_squares(model, model->gradients));
         gpt2_optimizer_update(optimizer, model, 1e-3, norm > 1.0 ? 1.0 / norm : 1.0);
     }

@@ -1,0 +1,66 @@
+#!/bin/sh
+# ranks.sh DPRUN GPT2 - the trainer under the launcher: one, two and three ranks train alike, with
+# fp32 on the wire to 1e-6 and with fp16 to 1e-3 over 20 steps; a run resumed from step 16 ends with
+# the same bits; a rank that cannot start ends the job with its reason.
+# shellcheck disable=SC2086 # flags is a list of words
+set -eu
+
+dprun=$1
+gpt2=$2
+work=$(mktemp -d "${TMPDIR:-/tmp}/gpt2-ranks-XXXXXX")
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+
+# A text with something to learn.
+awk 'BEGIN { srand(7); split("and the lord said unto them", w, " ");
+     for (i = 0; i < 4000; i++) printf "%s%s", w[int(rand() * 6) + 1], i % 12 == 11 ? "\n" : " " }' >text
+
+# train NAME RANKS FLAGS...: 20 steps of batch 7, which no number of ranks divides
+train() {
+    name=$1
+    ranks=$2
+    shift 2
+    "$dprun" -np "$ranks" "$@" >"$name.out" 2>&1 || {
+        cat "$name.out" >&2
+        echo "ranks.sh: $name failed" >&2
+        exit 1
+    }
+}
+flags="--data text --batch 7 --steps 20 --log-every 1 --lr 2e-3 --warmup 2 --check 1"
+
+# alike A B TOLERANCE: compares losses, line by line
+alike() {
+    paste -d, "$1" "$2" | awk -F, -v tolerance="$3" -v what="$1 $2" '
+        NR > 1 { off = ($2 - $13) / $2; if (off < 0) off = -off; if (off > worst) worst = off; rows++ }
+        END { if (rows != 20 || worst > tolerance) {
+                  printf "ranks.sh: %s: %d rows, losses differ by %g\n", what, rows, worst; exit 1 }
+              printf "%s: losses differ by %.1e at most\n", what, worst }' || exit 1
+}
+
+train one 1 "$gpt2" $flags --out one
+train two 2 "$gpt2" $flags --out two
+train three 3 "$gpt2" $flags --out three
+train hosts 2 --pretend-hosts 2 "$gpt2" $flags --out hosts --wire none
+train half 2 --pretend-hosts 2 "$gpt2" $flags --out half --wire fp16
+train micro 2 "$gpt2" $flags --out micro --accumulate 2
+alike one/log.csv two/log.csv 1e-6
+alike one/log.csv three/log.csv 1e-6
+alike one/log.csv hosts/log.csv 1e-6
+alike one/log.csv micro/log.csv 1e-6
+alike one/log.csv half/log.csv 1e-3
+grep -q "replicas bit-equal 20/20" three.out
+
+# Without its last checkpoint the run is resumed from step 16. Equal ranks: the same bits.
+train stopped 2 "$gpt2" $flags --out resumed --checkpoint-every 8
+rm -rf resumed/checkpoint/20
+train resumed 2 "$gpt2" $flags --out resumed --resume auto
+cmp two/checkpoint/20/weights.bin resumed/checkpoint/20/weights.bin
+cmp two/checkpoint/20/adam_v.bin resumed/checkpoint/20/adam_v.bin
+
+# Bad input ends the whole job, with the reason.
+if "$dprun" -np 2 "$gpt2" --data missing >missing.out 2>&1; then
+    echo "ranks.sh: a missing file was accepted" >&2
+    exit 1
+fi
+grep -q "missing: No such file" missing.out
+echo "ranks.sh: all as expected"

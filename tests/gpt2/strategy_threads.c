@@ -1,0 +1,238 @@
+/*
+ * strategy_threads.c - averages gradients through shared memory and barriers.
+ *
+ * It follows the contract of strategy.h as libdp's does: weights are made equal by attach, sums run
+ * in rank order, and every tensor must have been ready once per pass.
+ */
+#include "tests/gpt2/strategy_threads.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "examples/gpt2/optimizer.h"
+
+#define SIZE_MAX_RANKS 16
+
+struct threads_world {
+    int size;
+    pthread_barrier_t barrier;
+    const void *shared[SIZE_MAX_RANKS]; /* what each rank shows between two barriers */
+};
+
+typedef struct threads {
+    gpt2_strategy_t base;
+    threads_world_t *world;
+    gpt2_model_t *model;
+    float *average;
+    size_t readies;
+    gpt2_strategy_settings_t settings;
+} threads_t;
+
+threads_world_t *threads_world_create(int size)
+{
+    threads_world_t *world = calloc(1, sizeof(*world));
+
+    if (world == NULL || pthread_barrier_init(&world->barrier, NULL, (unsigned)size) != 0) abort();
+    world->size = size;
+    return world;
+}
+
+void threads_world_destroy(threads_world_t *world)
+{
+    (void)pthread_barrier_destroy(&world->barrier);
+    free(world);
+}
+
+static void show(threads_t *self, const void *what)
+{
+    self->world->shared[self->base.rank] = what;
+    (void)pthread_barrier_wait(&self->world->barrier);
+}
+
+static void done(threads_t *self)
+{
+    (void)pthread_barrier_wait(&self->world->barrier);
+}
+
+static int destroy(gpt2_strategy_t *base, gpt2_error_t *error)
+{
+    (void)error;
+    free(((threads_t *)base)->average);
+    free(base);
+    return 0;
+}
+
+static void give_up(gpt2_strategy_t *self, const char *reason)
+{
+    (void)self;
+    (void)reason;
+}
+
+static void *alloc(gpt2_strategy_t *self, size_t bytes)
+{
+    (void)self;
+    return calloc(1, bytes);
+}
+
+static void release(gpt2_strategy_t *self, void *memory)
+{
+    (void)self;
+    free(memory);
+}
+
+static int broadcast(gpt2_strategy_t *base, void *data, size_t bytes, gpt2_error_t *error)
+{
+    threads_t *self = (threads_t *)base;
+
+    (void)error;
+    show(self, data);
+    if (base->rank != 0) memcpy(data, self->world->shared[0], bytes);
+    done(self);
+    return 0;
+}
+
+static int attach(gpt2_strategy_t *base, gpt2_model_t *model,
+                  const gpt2_strategy_settings_t *settings, gpt2_error_t *error)
+{
+    threads_t *self = (threads_t *)base;
+    size_t bytes = model->layout->arena_count * sizeof(float);
+
+    self->model = model;
+    self->settings = *settings;
+    self->average = malloc(bytes);
+    if (self->average == NULL) return gpt2_fail(error, "out of memory");
+    base->divisor = (double)base->size * settings->accumulate;
+    return broadcast(base, model->weights, bytes, error);
+}
+
+static int ready(gpt2_strategy_t *base, size_t first, size_t count, gpt2_error_t *error)
+{
+    threads_t *self = (threads_t *)base;
+
+    if (first != self->readies % self->model->layout->count) {
+        return gpt2_fail(error, "tensor %zu is ready, expected %zu", first,
+                         self->readies % self->model->layout->count);
+    }
+    self->readies += count;
+    return 0;
+}
+
+static int sync(gpt2_strategy_t *base, gpt2_sync_t *out, gpt2_error_t *error)
+{
+    threads_t *self = (threads_t *)base;
+    gpt2_model_t *model = self->model;
+    size_t count = model->layout->arena_count;
+
+    if (self->readies != model->layout->count * (size_t)self->settings.accumulate) {
+        return gpt2_fail(error, "%zu readies before a sync", self->readies);
+    }
+    self->readies = 0;
+    show(self, model->gradients);
+    memset(self->average, 0, count * sizeof(float));
+    for (int rank = 0; rank < base->size; rank++) {
+        const float *theirs = self->world->shared[rank];
+        for (size_t i = 0; i < count; i++)
+            self->average[i] += theirs[i];
+    }
+    done(self);
+    for (size_t i = 0; i < count; i++)
+        model->gradients[i] = self->average[i] / (float)base->divisor;
+    out->norm = sqrt(gpt2_arena_sum_squares(model, model->gradients));
+    out->skip = !isfinite(out->norm);
+    out->clip = self->settings.clip > 0.0 && out->norm > self->settings.clip
+                    ? self->settings.clip / out->norm
+                    : 1.0;
+    return 0;
+}
+
+static int sum(gpt2_strategy_t *base, double *values, size_t count, gpt2_error_t *error)
+{
+    threads_t *self = (threads_t *)base;
+    double totals[8] = {0.0};
+
+    if (count > 8) return gpt2_fail(error, "%zu values to sum", count);
+    show(self, values);
+    for (int rank = 0; rank < base->size; rank++) {
+        for (size_t i = 0; i < count; i++)
+            totals[i] += ((const double *)self->world->shared[rank])[i];
+    }
+    done(self);
+    memcpy(values, totals, count * sizeof(double));
+    return 0;
+}
+
+static int equal(gpt2_strategy_t *base, uint64_t value, int *same, gpt2_error_t *error)
+{
+    threads_t *self = (threads_t *)base;
+
+    (void)error;
+    show(self, &value);
+    *same = 1;
+    for (int rank = 0; rank < base->size; rank++) {
+        *same &= *(const uint64_t *)self->world->shared[rank] == value;
+    }
+    done(self);
+    return 0;
+}
+
+static void step_begin(gpt2_strategy_t *self, uint64_t step)
+{
+    (void)self;
+    (void)step;
+}
+
+static void span_begin(gpt2_strategy_t *self, const char *name)
+{
+    (void)self;
+    (void)name;
+}
+
+static void end(gpt2_strategy_t *self)
+{
+    (void)self;
+}
+
+static void traffic(gpt2_strategy_t *self, gpt2_traffic_t *out)
+{
+    (void)self;
+    memset(out, 0, sizeof(*out));
+}
+
+static const char *setting(gpt2_strategy_t *self, const char *name)
+{
+    (void)self;
+    (void)name;
+    return "";
+}
+
+static const gpt2_strategy_ops_t OPS = {
+    .name = "threads",
+    .destroy = destroy,
+    .abort = give_up,
+    .alloc = alloc,
+    .free = release,
+    .attach = attach,
+    .ready = ready,
+    .sync = sync,
+    .sum = sum,
+    .equal = equal,
+    .broadcast = broadcast,
+    .step_begin = step_begin,
+    .step_end = end,
+    .span_begin = span_begin,
+    .span_end = end,
+    .traffic = traffic,
+    .setting = setting,
+};
+
+gpt2_strategy_t *threads_strategy(threads_world_t *world, int rank)
+{
+    threads_t *self = calloc(1, sizeof(*self));
+
+    if (self == NULL) abort();
+    self->base = (gpt2_strategy_t){&OPS, rank, world->size, 1.0};
+    self->world = world;
+    return &self->base;
+}

@@ -1,0 +1,284 @@
+/*
+ * test_gpt2_trainer.c - whole runs: any number of ranks trains alike, resumes are exact, and what
+ * cannot work says why.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "examples/gpt2/random.h"
+#include "examples/gpt2/trainer.h"
+#include "tests/gpt2/scratch.h"
+#include "tests/gpt2/strategy_threads.h"
+
+#define STEPS 20
+
+static gpt2_error_t error;
+
+/* A text with something to learn: a few words in random order. */
+static const char *write_text(void)
+{
+    static const char *const words[] = {"and ", "the ", "lord ", "said ", "unto ", "them\n"};
+    char *text = calloc(1, 20000);
+    size_t at = 0;
+    const char *path;
+
+    assert_non_null(text);
+    for (uint64_t i = 0; at < 19900; i++) {
+        const char *word = words[gpt2_random_bits(1, 1, i) % 6];
+        at += (size_t)snprintf(text + at, 20000 - at, "%s", word);
+    }
+    path = scratch_write("text.txt", text, at);
+    free(text);
+    return path;
+}
+
+typedef struct rank_job {
+    pthread_t thread;
+    threads_world_t *world;
+    int rank;
+    const gpt2_options_t *options;
+    uint64_t stop; /* leave after that step; saves first where save is set */
+    int save;
+    double losses[STEPS];
+    double validation;
+    float *weights; /* a copy of the final ones */
+    size_t count;
+    int code;
+    gpt2_error_t error;
+} rank_job_t;
+
+static int run_rank(rank_job_t *job, gpt2_strategy_t *strategy)
+{
+    gpt2_trainer_t *trainer = NULL;
+    int code = gpt2_trainer_create(job->options, strategy, &trainer, &job->error);
+    int same = 0;
+
+    while (code == 0 && trainer->progress.step < job->stop) {
+        gpt2_step_t step;
+        double *loss = &job->losses[trainer->progress.step];
+
+        code = gpt2_trainer_step(trainer, &step, &job->error);
+        if (code == 0) code = gpt2_trainer_mean(trainer, &step, loss, &job->error);
+    }
+    if (code == 0) code = gpt2_trainer_validate(trainer, &job->validation, &job->error);
+    if (code == 0) code = gpt2_trainer_compare(trainer, &same, &job->error);
+    if (code == 0 && !same) code = gpt2_fail(&job->error, "the replicas differ");
+    if (code == 0 && job->save && job->rank == 0) code = gpt2_trainer_save(trainer, &job->error);
+    if (code == 0) {
+        job->count = trainer->model->layout->arena_count;
+        job->weights = malloc(job->count * sizeof(float));
+        if (job->weights == NULL) abort();
+        memcpy(job->weights, trainer->model->weights, job->count * sizeof(float));
+    }
+    gpt2_trainer_destroy(trainer);
+    return code;
+}
+
+static void *rank_main(void *argument)
+{
+    rank_job_t *job = argument;
+    gpt2_strategy_t *strategy = threads_strategy(job->world, job->rank);
+
+    job->code = run_rank(job, strategy);
+    (void)strategy->ops->destroy(strategy, &job->error);
+    return NULL;
+}
+
+/* Runs `ranks` ranks to step `stop`; rank 0's record ends up in *result, its weights are the
+ * caller's to free. Returns rank 0's code. */
+static int run_ranks(int ranks, const gpt2_options_t *options, uint64_t stop, int save,
+                     rank_job_t *result)
+{
+    rank_job_t *jobs = calloc((size_t)ranks, sizeof(*jobs));
+    threads_world_t *world = threads_world_create(ranks);
+
+    assert_non_null(jobs);
+    for (int i = 0; i < ranks; i++) {
+        jobs[i].world = world;
+        jobs[i].rank = i;
+        jobs[i].options = options;
+        jobs[i].stop = stop;
+        jobs[i].save = save;
+        assert_int_equal(pthread_create(&jobs[i].thread, NULL, rank_main, &jobs[i]), 0);
+    }
+    for (int i = 0; i < ranks; i++) {
+        (void)pthread_join(jobs[i].thread, NULL);
+        if (i > 0 && jobs[i].code != jobs[0].code) fail_msg("rank %d: %s", i, jobs[i].error.text);
+        if (i > 0) free(jobs[i].weights);
+    }
+    *result = jobs[0];
+    free(jobs);
+    threads_world_destroy(world);
+    return result->code;
+}
+
+/* The default options of a small run, with more flags; texts live until the next call. */
+static gpt2_options_t make_options(const char *data, const char *more)
+{
+    static char copy[1024];
+    char *argv[64] = {(char *)(uintptr_t) "gpt2"};
+    int argc = 1;
+    gpt2_options_t options;
+
+    (void)snprintf(copy, sizeof(copy),
+                   "--data %s --layers 1 --width 32 --heads 2 --seq 32 --context 32 --batch 7 "
+                   "--steps 20 --lr 3e-3 --warmup 2 --eval-batches 2 %s",
+                   data, more);
+    for (char *word = strtok(copy, " "); word != NULL; word = strtok(NULL, " ")) {
+        argv[argc++] = word;
+    }
+    if (gpt2_options_parse(argc, argv, &options, &error) != 0) fail_msg("%s", error.text);
+    return options;
+}
+
+static void compare_losses(const rank_job_t *a, const rank_job_t *b, double tolerance,
+                           const char *what)
+{
+    for (int i = 0; i < STEPS; i++) {
+        if (fabs(a->losses[i] - b->losses[i]) > tolerance * a->losses[i]) {
+            fail_msg("%s: step %d: loss %.9g against %.9g", what, i, a->losses[i], b->losses[i]);
+        }
+    }
+    if (fabs(a->validation - b->validation) > tolerance * a->validation) {
+        fail_msg("%s: validation %.9g against %.9g", what, a->validation, b->validation);
+    }
+}
+
+/* Batch 7 divides by none of them; with 9 ranks two have nothing to do. */
+static void any_number_of_ranks_trains_alike(void **state)
+{
+    static const int ranks[] = {2, 3, 4, 9};
+    const char *data = write_text();
+    gpt2_options_t options = make_options(data, "");
+    rank_job_t one;
+    rank_job_t many;
+
+    (void)state;
+    if (run_ranks(1, &options, STEPS, 0, &one) != 0) fail_msg("%s", one.error.text);
+    assert_true(one.losses[STEPS - 1] < 0.7 * one.losses[0]);
+    for (size_t i = 0; i < sizeof(ranks) / sizeof(ranks[0]); i++) {
+        char what[32];
+
+        if (run_ranks(ranks[i], &options, STEPS, 0, &many) != 0) fail_msg("%s", many.error.text);
+        (void)snprintf(what, sizeof(what), "%d ranks", ranks[i]);
+        compare_losses(&one, &many, 1e-6, what);
+        free(many.weights);
+    }
+    options = make_options(data, "--accumulate 3");
+    if (run_ranks(2, &options, STEPS, 0, &many) != 0) fail_msg("%s", many.error.text);
+    compare_losses(&one, &many, 1e-6, "accumulation 3");
+    free(many.weights);
+    options = make_options(data, "--threads 3");
+    if (run_ranks(1, &options, STEPS, 0, &many) != 0) fail_msg("%s", many.error.text);
+    compare_losses(&one, &many, 1e-6, "3 threads");
+    free(many.weights);
+    free(one.weights);
+}
+
+static void resumed_runs_are_exact(void **state)
+{
+    const char *data = write_text();
+    char flags[512];
+    gpt2_options_t options;
+    rank_job_t whole;
+    rank_job_t first;
+    rank_job_t second;
+
+    (void)state;
+    (void)snprintf(flags, sizeof(flags), "--out %s", scratch_path("run"));
+    options = make_options(data, flags);
+    if (run_ranks(2, &options, STEPS, 0, &whole) != 0) fail_msg("%s", whole.error.text);
+    if (run_ranks(2, &options, 8, 1, &first) != 0) fail_msg("%s", first.error.text);
+    (void)snprintf(flags, sizeof(flags), "--resume auto --out %s", scratch_path("run"));
+    options = make_options(data, flags);
+    if (run_ranks(2, &options, STEPS, 0, &second) != 0) fail_msg("%s", second.error.text);
+    assert_true(second.losses[7] == 0.0); /* it did start at step 8 */
+    memcpy(second.losses, first.losses, 8 * sizeof(double));
+    compare_losses(&whole, &second, 0.0, "resume");
+    assert_memory_equal(whole.weights, second.weights, whole.count * sizeof(float));
+    free(second.weights);
+
+    /* Another number of ranks, and the folder by its name. */
+    (void)snprintf(flags, sizeof(flags), "--resume %s", scratch_path("run/checkpoint/8"));
+    options = make_options(data, flags);
+    if (run_ranks(3, &options, STEPS, 0, &second) != 0) fail_msg("%s", second.error.text);
+    memcpy(second.losses, first.losses, 8 * sizeof(double));
+    compare_losses(&whole, &second, 1e-6, "resume on 3 ranks");
+    free(second.weights);
+    free(first.weights);
+    free(whole.weights);
+
+    (void)snprintf(flags, sizeof(flags), "--resume %s --width 64",
+                   scratch_path("run/checkpoint/8"));
+    options = make_options(data, flags);
+    assert_int_equal(run_ranks(2, &options, STEPS, 0, &second), -1);
+    assert_non_null(strstr(second.error.text, "--width 64, but"));
+    assert_non_null(strstr(second.error.text, "has 32"));
+}
+
+static void impossible_runs_say_why(void **state)
+{
+    static const char *const cases[][2] = {
+        {"--resume /nonexistent", "/nonexistent/manifest.txt: No such file"},
+        {"--init /nonexistent.bin", "/nonexistent.bin: No such file"},
+        {"--val /nonexistent.txt", "/nonexistent.txt: No such file"},
+        {"--vocab 100", "outside the vocabulary of 100"},
+        {"--context 4096 --seq 4096", "a sequence of 4096 needs 4097"},
+    };
+    const char *data = write_text();
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        gpt2_options_t options = make_options(data, cases[i][0]);
+        rank_job_t result;
+
+        if (run_ranks(1, &options, STEPS, 0, &result) == 0) fail_msg("%s passed", cases[i][0]);
+        if (strstr(result.error.text, cases[i][1]) == NULL) {
+            fail_msg("%s: \"%s\" lacks \"%s\"", cases[i][0], result.error.text, cases[i][1]);
+        }
+    }
+}
+
+static void unknown_strategy_is_refused(void **state)
+{
+    (void)state;
+    assert_null(gpt2_strategy_find("singel", &error));
+    assert_non_null(strstr(error.text, "did you mean single"));
+    assert_non_null(gpt2_strategy_find(NULL, &error));
+    assert_ptr_equal(gpt2_strategy_find("single", &error), &gpt2_strategy_single);
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    (void)scratch_make();
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    scratch_remove();
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(any_number_of_ranks_trains_alike, setup, teardown),
+        cmocka_unit_test_setup_teardown(resumed_runs_are_exact, setup, teardown),
+        cmocka_unit_test_setup_teardown(impossible_runs_say_why, setup, teardown),
+        cmocka_unit_test_setup_teardown(unknown_strategy_is_refused, setup, teardown),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
