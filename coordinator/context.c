@@ -33,7 +33,8 @@ const char *dp_context_text(dp_context_t *context, const char *text)
         kept = "too many different errors; this one was not kept, earlier ones are";
     }
     if (copy != NULL) kept = copy;
-    context->last_text = kept;
+    /* Once the world has ended, why it did is the last word. */
+    if (context->fatal == DP_OK) context->last_text = kept;
     pthread_mutex_unlock(&context->lock);
     return kept;
 }

@@ -93,7 +93,6 @@ struct dp_context {
     uint64_t next_ticket;
     size_t live_count;
     dp_status_t fatal; /* DP_OK while the world stands */
-    const char *fatal_text;
     dp_status_t unowned_failure; /* first failure nobody holds a handle for */
     char *texts[DP_TEXT_MAX_KEPT];
     size_t text_count;

@@ -253,7 +253,7 @@ void dp_on_fatal(void *user, dp_status_t status, int culprit, const char *text)
     context->bootstrap->ops->note(context->bootstrap, kept);
     pthread_mutex_lock(&context->lock);
     context->fatal = status;
-    context->fatal_text = kept;
+    context->last_text = kept;
     pthread_mutex_unlock(&context->lock);
     context->engine->ops->abort(context->engine, status, kept);
     dp_pipeline_abort(context->pipeline, status, kept);
