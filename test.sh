@@ -79,6 +79,13 @@ if [ $quick = 0 ]; then
 fi
 
 stage "test: everything"
+# Perfetto's own definitions, for one test that decodes our files with them; it skips without.
+if [ $install = 1 ] && [ ! -x build-perfetto/bin/python ]; then
+    python3 -m venv build-perfetto >/dev/null 2>&1 &&
+        build-perfetto/bin/pip install -q perfetto >/dev/null 2>&1 ||
+        { echo "no perfetto package to be had: its test will skip"; rm -rf build-perfetto; }
+fi
+[ -x build-perfetto/bin/python ] && export PERFETTO_PYTHON=$PWD/build-perfetto/bin/python
 ctest --test-dir build-dev -j "$jobs" --output-on-failure
 result=$?
 for what in ${failed[@]+"${failed[@]}"}; do
