@@ -278,6 +278,10 @@ static dp_status_t build(dp_context_t *context, int use_loopback, dp_error_t *er
     dp_pipeline_callbacks_t callbacks = {context, dp_on_done, dp_on_launch_done};
     dp_status_t status;
 
+    if (config->timeline[0] != '\0') {
+        status = dp_window_parse(config->timeline, &context->window, error);
+        if (status != DP_OK) return status;
+    }
     status = say_hello(context, deadline_ns, error);
     if (status != DP_OK) return status;
     share_cores(context);

@@ -12,6 +12,7 @@
 
 #include "coordinator/loop.h"
 #include "fusion/pipeline.h"
+#include "runtime/base/window.h"
 
 struct dp_group {
     dp_context_t *context;
@@ -82,6 +83,7 @@ struct dp_context {
     dp_engine_t *engine;
     dp_pipeline_t *pipeline;
     dp_loop_t *loop;
+    dp_window_t window;          /* of the timeline asked for; its steps' records are kept */
     dp_trace_lane_t *agree_lane; /* coordinator thread only */
     uint64_t wait_spin_ns;       /* how long a waiter polls before it sleeps */
 
@@ -92,7 +94,7 @@ struct dp_context {
     dp_handle_t *pool, *made;
     uint64_t next_ticket;
     size_t live_count;
-    dp_status_t fatal; /* DP_OK while the world stands */
+    dp_status_t fatal;           /* DP_OK while the world stands */
     dp_status_t unowned_failure; /* first failure nobody holds a handle for */
     char *texts[DP_TEXT_MAX_KEPT];
     size_t text_count;

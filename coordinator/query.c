@@ -119,6 +119,9 @@ void dp_step_begin(dp_context_t *context, uint64_t step)
     atomic_store_explicit(&context->step, step, memory_order_relaxed);
     snprintf(text, sizeof(text), "step %llu", (unsigned long long)step);
     dp_loop_progress(context->loop, text);
+    if (context->window.has_steps && step == context->window.first) {
+        dp_trace_keep(context->trace, 1);
+    }
     dp_trace_begin(dp_trace_thread_lane(context->trace),
                    (dp_trace_record_t){.kind = DP_TRACE_STEP, .id = step});
 }
@@ -127,6 +130,10 @@ void dp_step_end(dp_context_t *context)
 {
     if (context == NULL) return;
     dp_trace_end(dp_trace_thread_lane(context->trace));
+    if (context->window.has_steps &&
+        atomic_load_explicit(&context->step, memory_order_relaxed) == context->window.last) {
+        dp_trace_keep(context->trace, 0);
+    }
 }
 
 void dp_span_begin(dp_context_t *context, const char *name)

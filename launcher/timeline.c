@@ -14,28 +14,24 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "runtime/base/window.h"
+
 dp_status_t dp_timeline_parse(const char *text, dp_timeline_t *timeline, dp_error_t *error)
 {
-    const char *steps = strstr(text, ":steps=");
-    size_t bytes = steps == NULL ? strlen(text) : (size_t)(steps - text);
-    unsigned long long first;
-    unsigned long long last;
-    int used = 0;
+    dp_window_t window;
+    dp_status_t status = dp_window_parse(text, &window, error);
 
     memset(timeline, 0, sizeof(*timeline));
-    if (bytes == 0 || bytes >= sizeof(timeline->file)) {
-        return dp_error_set(error, DP_ERR_CONFIG, "--timeline %s: must be FILE[:steps=A-B]", text);
+    if (status != DP_OK) return status;
+    if (window.file_bytes >= sizeof(timeline->file)) {
+        return dp_error_set(error, DP_ERR_CONFIG, "timeline: its name has %zu bytes, %zu fit",
+                            window.file_bytes, sizeof(timeline->file) - 1);
     }
-    memcpy(timeline->file, text, bytes);
-    if (steps == NULL) return DP_OK;
-    steps += strlen(":steps=");
-    if (steps[0] < '0' || steps[0] > '9' || strlen(steps) >= sizeof(timeline->steps) ||
-        sscanf(steps, "%llu-%llu%n", &first, &last, &used) != 2 || steps[used] != '\0' ||
-        first > last) {
-        return dp_error_set(error, DP_ERR_CONFIG,
-                            "--timeline %s: steps must be A-B, two numbers with A <= B", text);
+    memcpy(timeline->file, text, window.file_bytes);
+    if (window.has_steps) {
+        snprintf(timeline->steps, sizeof(timeline->steps), "%llu-%llu",
+                 (unsigned long long)window.first, (unsigned long long)window.last);
     }
-    snprintf(timeline->steps, sizeof(timeline->steps), "%llu-%llu", first, last);
     return DP_OK;
 }
 

@@ -304,7 +304,12 @@ static void print_files(const gpt2_report_t *self)
                      (unsigned long long)self->trainer->progress.step);
     }
     if (self->csv != NULL) (void)printf(" %s", self->csv_path);
-    if (timeline != NULL && *timeline != '\0') (void)printf(" %s", timeline);
+    if (timeline != NULL && *timeline != '\0') {
+        const char *steps = strstr(timeline, ":steps=");
+
+        (void)printf(" %.*s", (int)(steps == NULL ? strlen(timeline) : (size_t)(steps - timeline)),
+                     timeline);
+    }
     (void)printf("\n");
 }
 

@@ -41,6 +41,9 @@ struct dp_trace {
     uint32_t next_chunk;  /* where the search for the oldest one starts */
     uint64_t next_ordinal;
     uint8_t *chunk_is_open; /* [chunk_count] a lane is filling it */
+    uint8_t *chunk_is_kept; /* [chunk_count] of the window that dp_trace_keep() marks */
+    uint32_t kept_count;
+    int is_keeping;
 };
 
 /* ---- Making and mapping the file --------------------------------------------------------------
@@ -175,7 +178,10 @@ dp_status_t dp_trace_create(const char *run_dir, int rank, int size, const char 
     trace->bytes = fixed + chunk_count * DP_TRACE_CHUNK_BYTES;
     trace->name_slots = calloc(NAME_SLOTS, sizeof(*trace->name_slots));
     trace->chunk_is_open = calloc(chunk_count, 1);
-    if (trace->name_slots == NULL || trace->chunk_is_open == NULL) goto no_memory;
+    trace->chunk_is_kept = calloc(chunk_count, 1);
+    if (trace->name_slots == NULL || trace->chunk_is_open == NULL || trace->chunk_is_kept == NULL) {
+        goto no_memory;
+    }
     /* keys are few per process; without one the program's threads go unseen, ours do not */
     trace->has_key = pthread_key_create(&trace->thread_key, release_thread_lane) == 0;
     if ((run_dir == NULL || run_dir[0] == '\0' || map_file(trace, run_dir, rank, error) != DP_OK) &&
@@ -201,6 +207,7 @@ void dp_trace_destroy(dp_trace_t *trace, int keep)
     if (trace->path != NULL && !keep) unlink(trace->path);
     pthread_mutex_destroy(&trace->lock);
     free(trace->path);
+    free(trace->chunk_is_kept);
     free(trace->chunk_is_open);
     free(trace->name_slots);
     free(trace);
@@ -278,7 +285,7 @@ static uint32_t find_chunk(dp_trace_t *trace)
     for (uint32_t i = 0; i < count; i++) {
         uint32_t chunk = (trace->next_chunk + i) % count;
 
-        if (trace->chunk_is_open[chunk]) continue;
+        if (trace->chunk_is_open[chunk] || trace->chunk_is_kept[chunk]) continue;
         trace->next_chunk = (chunk + 1) % count;
         return chunk;
     }
@@ -290,6 +297,26 @@ static uint32_t chunk_index(const dp_trace_t *trace, const dp_trace_file_chunk_t
     size_t at = (size_t)((const uint8_t *)chunk - trace->memory) - trace->header->chunk_offset;
 
     return (uint32_t)(at / DP_TRACE_CHUNK_BYTES);
+}
+
+/* Under the lock. A window too long for the room loses its end, not the flight recorder its use. */
+static void keep_chunk(dp_trace_t *trace, uint32_t chunk)
+{
+    if (trace->chunk_is_kept[chunk]) return;
+    if (trace->kept_count >= trace->header->chunk_count / 4 * 3) return;
+    trace->chunk_is_kept[chunk] = 1;
+    trace->kept_count++;
+}
+
+void dp_trace_keep(dp_trace_t *trace, int begins)
+{
+    if (trace == NULL) return;
+    pthread_mutex_lock(&trace->lock);
+    trace->is_keeping = begins;
+    for (uint32_t i = 0; begins && i < trace->header->chunk_count; i++) {
+        if (trace->chunk_is_open[i]) keep_chunk(trace, i);
+    }
+    pthread_mutex_unlock(&trace->lock);
 }
 
 int dp_trace_next_chunk(dp_trace_lane_t *lane)
@@ -307,6 +334,7 @@ int dp_trace_next_chunk(dp_trace_lane_t *lane)
     }
     if (lane->chunk != NULL) trace->chunk_is_open[chunk_index(trace, lane->chunk)] = 0;
     trace->chunk_is_open[index] = 1;
+    if (trace->is_keeping) keep_chunk(trace, index);
     chunk = (void *)(trace->memory + trace->header->chunk_offset +
                      (size_t)index * DP_TRACE_CHUNK_BYTES);
     atomic_fetch_add_explicit(&trace->header->dropped,

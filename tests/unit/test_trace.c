@@ -204,6 +204,58 @@ static void latest_records_stay_and_the_rest_is_counted(void **state)
     dp_trace_file_close(&file);
 }
 
+/* What a window marks stays, however much follows; what follows still keeps its latest. */
+static void a_window_outlives_what_follows(void **state)
+{
+    enum { BEFORE = 5000, INSIDE = 3000, AFTER = 100000 };
+    dp_trace_t *trace = create(*state, 0, 1 << 20); /* some 20,000 records */
+    dp_trace_lane_t *lane = dp_trace_lane(trace, "launch", DP_TRACE_LANE_LAUNCH);
+    int inside = 0, has_last = 0;
+    dp_trace_file_t file;
+
+    for (uint64_t i = 1; i <= BEFORE + INSIDE + AFTER; i++) {
+        if (i == BEFORE + 1) dp_trace_keep(trace, 1);
+        dp_trace_record(lane, (dp_trace_record_t){.kind = DP_TRACE_WIRE, .start_ns = i, .id = i});
+        if (i == BEFORE + INSIDE) dp_trace_keep(trace, 0);
+    }
+    dp_trace_keep(NULL, 1);
+    dp_trace_destroy(trace, 1);
+    open_file(*state, 0, &file);
+    for (size_t i = 0; i < file.event_count; i++) {
+        uint64_t id = file.events[i].record.id;
+
+        inside += id > BEFORE && id <= BEFORE + INSIDE;
+        has_last |= id == BEFORE + INSIDE + AFTER;
+    }
+    assert_int_equal(inside, INSIDE);
+    assert_true(has_last);
+    dp_trace_file_close(&file);
+}
+
+/* A window longer than the room leaves a quarter of it to the flight recorder. */
+static void a_window_too_long_leaves_room(void **state)
+{
+    enum { ALL = 200000 };
+    dp_trace_t *trace = create(*state, 0, 1 << 20);
+    dp_trace_lane_t *lane = dp_trace_lane(trace, "launch", DP_TRACE_LANE_LAUNCH);
+    int has_first = 0, has_last = 0;
+    dp_trace_file_t file;
+
+    dp_trace_keep(trace, 1);
+    for (uint64_t i = 1; i <= ALL; i++)
+        dp_trace_record(lane, (dp_trace_record_t){.kind = DP_TRACE_WIRE, .start_ns = i, .id = i});
+    dp_trace_destroy(trace, 1);
+    open_file(*state, 0, &file);
+    for (size_t i = 0; i < file.event_count; i++) {
+        has_first |= file.events[i].record.id == 1;
+        has_last |= file.events[i].record.id == ALL;
+    }
+    assert_true(has_first);
+    assert_true(has_last);
+    assert_true(file.dropped > 0);
+    dp_trace_file_close(&file);
+}
+
 static void spans_nest_and_open_ones_are_seen(void **state)
 {
     dp_trace_t *trace = create(*state, 0, 1 << 20);
@@ -493,6 +545,8 @@ int main(void)
         CASE(without_a_folder_memory_serves),
         CASE(full_disk_falls_back_to_memory),
         CASE(latest_records_stay_and_the_rest_is_counted),
+        CASE(a_window_outlives_what_follows),
+        CASE(a_window_too_long_leaves_room),
         CASE(spans_nest_and_open_ones_are_seen),
         CASE(killed_process_leaves_all_it_recorded),
         CASE(threads_have_lanes_of_their_own),
