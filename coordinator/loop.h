@@ -46,9 +46,9 @@ dp_status_t dp_loop_neighbours(const dp_topology_t *topology, int arity, int ran
 dp_status_t dp_loop_start(const dp_loop_options_t *options, dp_loop_t **out, dp_error_t *error);
 
 /*
- * A node of the submission queue, embedded in the caller's request: intrusive, so submitting neither
- * allocates nor fails. Filled in by the caller; borrowed until launch() or fail() hands back
- * submission.request. submission.name and .signature are borrowed as long.
+ * A node of the submission queue, embedded in the caller's request: intrusive, so submitting
+ * neither allocates nor fails. Filled in by the caller; borrowed until launch() or fail() hands
+ * back submission.request. submission.name and .signature are borrowed as long.
  */
 typedef struct dp_loop_node {
     struct dp_loop_node *next; /* the loop's */

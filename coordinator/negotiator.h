@@ -1,5 +1,6 @@
 /*
- * negotiator.h - how ranks agree on what is ready everywhere, and in which one order it is launched.
+ * negotiator.h - how ranks agree on what is ready everywhere, and in which one order it is
+ * launched.
  *
  * A pure state machine: no sockets, no threads, no clock. Inputs are submissions, messages, lost
  * peers and ticks; outputs are messages, launches, failures. The loop drives it over a transport,
@@ -22,25 +23,25 @@ typedef struct dp_negotiator_options {
     int size;
     const dp_topology_t *topology; /* borrowed; names of hosts for texts */
     const dp_tree_node_t *node;    /* borrowed; this rank's parent and children */
-    uint64_t hold_ns;        /* root: longest a complete tensor waits while launches are in flight */
-    size_t fusion_bytes;     /* root: enough is gathered to launch at once */
-    uint64_t stall_warn_ns;  /* 0: never */
+    uint64_t hold_ns;       /* root: longest a complete tensor waits while launches are in flight */
+    size_t fusion_bytes;    /* root: enough is gathered to launch at once */
+    uint64_t stall_warn_ns; /* 0: never */
     uint64_t stall_limit_ns; /* 0: never */
 } dp_negotiator_options_t;
 
 typedef enum dp_output_kind {
-    DP_OUTPUT_SEND,     /* a message to rank `to` */
-    DP_OUTPUT_LAUNCH,   /* entries to launch, in order, planned together */
-    DP_OUTPUT_FAIL,     /* one request fails: status, text; others are untouched */
-    DP_OUTPUT_FATAL,    /* the world is over: status, text, culprit; every request fails with it.
-                           Messages to spread it were put out before */
-    DP_OUTPUT_WARN,     /* text for the log: a stall report and its end */
-    DP_OUTPUT_FINISHED  /* every rank has finalized: close the transport */
+    DP_OUTPUT_SEND,    /* a message to rank `to` */
+    DP_OUTPUT_LAUNCH,  /* entries to launch, in order, planned together */
+    DP_OUTPUT_FAIL,    /* one request fails: status, text; others are untouched */
+    DP_OUTPUT_FATAL,   /* the world is over: status, text, culprit; every request fails with it.
+                          Messages to spread it were put out before */
+    DP_OUTPUT_WARN,    /* text for the log: a stall report and its end */
+    DP_OUTPUT_FINISHED /* every rank has finalized: close the transport */
 } dp_output_kind_t;
 
 typedef struct dp_launch_entry {
-    void *request;    /* as given to submit */
-    uint32_t id;      /* of the name, from the root, for ever */
+    void *request;     /* as given to submit */
+    uint32_t id;       /* of the name, from the root, for ever */
     float last_absmax; /* maximum over the ranks of what submit was given */
     int in_place;      /* AND over the ranks */
 } dp_launch_entry_t;
@@ -51,7 +52,7 @@ typedef struct dp_output {
     int to;
     const void *data;
     size_t bytes;
-    uint64_t sequence;               /* LAUNCH: 1, 2, 3, ... */
+    uint64_t sequence;                /* LAUNCH: 1, 2, 3, ... */
     const dp_launch_entry_t *entries; /* [entry_count] */
     size_t entry_count;
     void *request; /* FAIL */
@@ -62,7 +63,7 @@ typedef struct dp_output {
 
 /* One operation of this rank. */
 typedef struct dp_submission {
-    const char *name;               /* copied */
+    const char *name;                /* copied */
     const dp_signature_t *signature; /* copied */
     int in_place;
     float last_absmax; /* negative: unknown */
@@ -89,8 +90,8 @@ void dp_negotiator_urgent(dp_negotiator_t *negotiator, const char *name, uint64_
 /* The data plane has finished every launch up to this sequence. */
 void dp_negotiator_launched(dp_negotiator_t *negotiator, uint64_t sequence, uint64_t now_ns);
 /* This rank will submit nothing more. Call it at once, also while requests are pending: these are
- * still launched, or fail with DP_ERR_LEFT where another rank left too. Waiting for them first would
- * leave two ranks waiting for each other. FINISHED comes when every rank is that far. */
+ * still launched, or fail with DP_ERR_LEFT where another rank left too. Waiting for them first
+ * would leave two ranks waiting for each other. FINISHED comes when every rank is that far. */
 void dp_negotiator_finalize(dp_negotiator_t *negotiator, uint64_t now_ns);
 /* Ends the world, on behalf of this rank. */
 void dp_negotiator_abort(dp_negotiator_t *negotiator, dp_status_t status, const char *text,

@@ -21,8 +21,8 @@ typedef struct dp_signature {
     int root;       /* -1 where none */
     int is_grouped;
     double prescale, postscale;
-    uint32_t part_count;               /* 1 unless grouped; a barrier has 0 */
-    const dp_signature_part_t *parts;  /* [part_count] */
+    uint32_t part_count;              /* 1 unless grouped; a barrier has 0 */
+    const dp_signature_part_t *parts; /* [part_count] */
 } dp_signature_t;
 
 int dp_signature_equal(const dp_signature_t *a, const dp_signature_t *b);

@@ -2,8 +2,8 @@
  * device.h - memory, streams and events as one ops table, so that the pipeline is written once.
  *
  * A stream runs what it is given in order; an event marks a point in a stream. On the host a stream
- * is a FIFO with a worker thread that starts when first needed: an idle stream runs a small piece of
- * work inline in the calling thread (handing over costs up to 20 us on a virtual machine).
+ * is a FIFO with a worker thread that starts when first needed: an idle stream runs a small piece
+ * of work inline in the calling thread (handing over costs up to 20 us on a virtual machine).
  */
 #ifndef DP_DEVICE_H
 #define DP_DEVICE_H
@@ -34,7 +34,7 @@ typedef struct dp_device_ops {
     /* Marks the end of what was given to the stream so far. An event may be recorded again once its
      * earlier point was reached. */
     dp_status_t (*event_record)(dp_event_t *event, dp_stream_t *stream);
-    int (*event_done)(const dp_event_t *event);        /* never recorded: done */
+    int (*event_done)(const dp_event_t *event);         /* never recorded: done */
     dp_status_t (*event_wait)(const dp_event_t *event); /* blocks the calling thread */
     /* Later work of the stream starts after the event's latest record. */
     dp_status_t (*stream_wait)(dp_stream_t *stream, dp_event_t *event);

@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/shm/futex.h"
+#include "runtime/base/futex.h"
 
 #define SLEEP_NS 1000000000u /* a sleep is checked again after this; wakes do not get lost */
 #define POLLS 32             /* between two looks at the clock */
@@ -99,7 +99,7 @@ static void event_reach(dp_event_t *event, uint32_t ticket)
 static int may_spin(uint64_t spin_ns, uint64_t *start_ns, unsigned *polls)
 {
     if (spin_ns == 0) return 0;
-    dp_cpu_relax();
+    dp_spin_pause();
     if (++*polls % POLLS != 0) return 1;
     if (*start_ns == 0) *start_ns = dp_now_ns();
     return dp_now_ns() - *start_ns < spin_ns;

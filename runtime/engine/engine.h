@@ -40,30 +40,30 @@ typedef struct dp_engine_piece {
     const void *in;
     void *out;
     size_t count;
-    size_t stride;     /* elements between rows */
+    size_t stride; /* elements between rows */
     double prescale;
     double postscale;  /* 1/ranks already folded in for the average of floats */
     int exponent;      /* compressed wires: elements travel times 2^exponent */
-    dp_tally_t *tally; /* float sums of allreduce and reduce_scatter: of the whole result (all rows),
-                          equal on all ranks; added to; NULL: not wanted */
+    dp_tally_t *tally; /* float sums of allreduce and reduce_scatter: of the whole result (all
+                          rows), equal on all ranks; added to; NULL: not wanted */
 } dp_engine_piece_t;
 
 typedef struct dp_engine_op {
     dp_collective_t collective;
     dp_dtype_t dtype;
     dp_reduce_t reduce;
-    dp_wire_t wire; /* NONE, FP16 or BF16; the latter only with DP_F32 sums and averages */
-    int root;       /* broadcast: a rank of the world */
+    dp_wire_t wire;    /* NONE, FP16 or BF16; the latter only with DP_F32 sums and averages */
+    int root;          /* broadcast: a rank of the world */
     uint64_t sequence; /* 1, 2, 3, ... in the global order, for errors and the timeline */
     dp_engine_piece_t *pieces; /* [piece_count], borrowed until completion */
     size_t piece_count;
     /* set at completion */
     dp_status_t status;
     char text[DP_ERROR_TEXT_MAX]; /* why it failed */
-    uint64_t begin_ns, end_ns; /* when it ran */
-    uint64_t wait_ns;    /* of that, waiting for other ranks to arrive */
-    int last_rank;       /* who arrived last; -1: nobody was waited for */
-    uint64_t wire_bytes; /* sent to other machines by this rank */
+    uint64_t begin_ns, end_ns;    /* when it ran */
+    uint64_t wait_ns;             /* of that, waiting for other ranks to arrive */
+    int last_rank;                /* who arrived last; -1: nobody was waited for */
+    uint64_t wire_bytes;          /* sent to other machines by this rank */
 } dp_engine_op_t;
 
 typedef struct dp_engine_ops {

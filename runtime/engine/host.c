@@ -18,7 +18,8 @@
 #include "runtime/base/wire.h"
 
 #define BOOT_ID_BYTES 36 /* as /proc/sys/kernel/random/boot_id writes it */
-#define CORE_BYTES 128   /* room for 1024 cores */
+#define CORES ((size_t)1024)
+#define CORE_BYTES (CORES / 8)
 
 static dp_host_engine_t *host_of(dp_engine_t *engine)
 {
@@ -192,7 +193,7 @@ typedef struct card {
 
 static void write_card(const dp_link_t *link, card_t *card, const void **address)
 {
-    cpu_set_t *set = CPU_ALLOC(8 * CORE_BYTES);
+    cpu_set_t *set = CPU_ALLOC(CORES);
     const int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
     size_t bytes = 0;
 
@@ -204,7 +205,7 @@ static void write_card(const dp_link_t *link, card_t *card, const void **address
     if (set != NULL) {
         CPU_ZERO_S(CORE_BYTES, set);
         if (sched_getaffinity(0, CORE_BYTES, set) == 0) {
-            for (size_t i = 0; i < 8 * CORE_BYTES; i++) {
+            for (size_t i = 0; i < CORES; i++) {
                 if (CPU_ISSET_S(i, CORE_BYTES, set)) card->cores[i / 8] |= (uint8_t)(1u << i % 8);
             }
         }
@@ -224,10 +225,10 @@ static uint64_t choose_spin(const card_t *const *cards, int size, int rank, uint
     for (int i = 0; i < size; i++) {
         if (memcmp(cards[i]->boot_id, cards[rank]->boot_id, BOOT_ID_BYTES) != 0) continue;
         ranks++;
-        for (int k = 0; k < CORE_BYTES; k++)
+        for (size_t k = 0; k < CORE_BYTES; k++)
             cores[k] |= cards[i]->cores[k];
     }
-    for (int k = 0; k < CORE_BYTES; k++)
+    for (size_t k = 0; k < CORE_BYTES; k++)
         count += __builtin_popcount(cores[k]);
     return ranks <= count ? spin_ns : 0;
 }
@@ -356,7 +357,7 @@ static dp_status_t init(dp_host_engine_t *engine, dp_bootstrap_t *bootstrap,
     const uint64_t deadline_ns = dp_now_ns() + config->start_timeout_ns;
     const size_t width = (size_t)DP_MAX(engine->local_size, engine->host_count);
     const size_t control_bytes = dp_control_bytes(engine->local_size);
-    uint64_t spin_ns;
+    uint64_t spin_ns = 0;
     void *control;
     dp_status_t status;
 

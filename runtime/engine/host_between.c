@@ -7,6 +7,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#define GRACE_NS 250000000u /* before a lost connection is taken for the cause */
+
 /* ---- Life ---------------------------------------------------------------------------------------
  */
 
@@ -59,11 +61,11 @@ static dp_status_t make_buffers(dp_between_t *between)
 
 static dp_status_t make_arrays(const dp_host_engine_t *engine, dp_between_t *between)
 {
-    const size_t hosts = (size_t)between->hosts;
-    const size_t peers = (size_t)between->peers;
+    const size_t hosts = (size_t)DP_MAX(between->hosts, 1);
+    const size_t peers = (size_t)DP_MAX(between->peers, 1);
     const size_t width = (size_t)DP_MAX(engine->local_size, engine->host_count);
 
-    between->peer_of = calloc(hosts + 1, sizeof(*between->peer_of));
+    between->peer_of = calloc((size_t)engine->host_count, sizeof(*between->peer_of));
     between->partial = calloc(hosts * DP_CHUNK_WINDOW, sizeof(*between->partial));
     between->gather = calloc(hosts * DP_CHUNK_WINDOW, sizeof(*between->gather));
     between->sent = calloc(DP_CHUNK_WINDOW, sizeof(*between->sent));
@@ -162,10 +164,16 @@ dp_status_t dp_between_check(const dp_host_engine_t *engine)
 
 dp_status_t dp_between_lost(dp_host_engine_t *engine, int peer)
 {
+    const uint64_t until_ns = dp_now_ns() + GRACE_NS;
     const int rank = dp_link_rank(engine->link, peer);
     const char *why = "a message failed";
 
-    if (dp_between_check(engine) != DP_OK) return DP_ERR_ABORTED;
+    /* Who left may only be a victim that heard of the cause earlier than we did: give that news a
+     * moment to come. */
+    while (dp_now_ns() < until_ns) {
+        if (dp_between_check(engine) != DP_OK) return DP_ERR_ABORTED;
+        nanosleep(&(const struct timespec){0, 1000000}, NULL);
+    }
     dp_link_is_lost(engine->link, peer, &why);
     return dp_host_fail(
         engine, DP_ERR_PEER_LOST, "%s %llu: rank %d lost the connection to rank %d on host %s: %s",

@@ -9,7 +9,7 @@
 
 #include "runtime/engine/host_internal.h"
 
-#define DP_CHUNK_BYTES ((size_t)512 * DP_KIB) /* of a message, at most; found by measuring */
+#define DP_CHUNK_BYTES ((size_t)256 * DP_KIB) /* of a message, at most; found by measuring */
 #define DP_CHUNK_WINDOW 4                     /* chunks in flight per direction and partner */
 #define DP_CHUNK_HEAD ((size_t)64)            /* before the elements of a partial sum */
 

@@ -7,7 +7,7 @@
  */
 #include "runtime/engine/host_control.h"
 
-#include "runtime/shm/futex.h"
+#include "runtime/base/futex.h"
 
 #define SLEEP_NS 100000000u /* a sleep is checked again after this: never wait unboundedly */
 #define POLLS 64            /* between two looks at the clock and at is_off */
@@ -44,7 +44,7 @@ static void poll_for(const dp_control_t *control, int other)
     for (unsigned polls = 1; !has_come(control, other); polls++) {
         uint64_t now;
 
-        dp_cpu_relax();
+        dp_spin_pause();
         if (polls % POLLS != 0) continue;
         now = dp_now_ns();
         if (start_ns == 0) start_ns = now;
@@ -64,7 +64,7 @@ static dp_status_t wait_for(dp_control_t *control, int other)
         /* Said before the last look, as the other steps before it looks who sleeps: one of the two
          * sees the other. */
         atomic_store_explicit(&own->awaits, (uint32_t)other + 1, memory_order_seq_cst);
-        if (!has_come(control, other)) dp_futex_wait(&own->bell, heard, SLEEP_NS);
+        if (!has_come(control, other)) dp_futex_wait_shared(&own->bell, heard, SLEEP_NS);
         atomic_store_explicit(&own->awaits, 0, memory_order_seq_cst);
     }
     return DP_OK;
@@ -73,7 +73,7 @@ static dp_status_t wait_for(dp_control_t *control, int other)
 static void ring(dp_control_rank_t *rank)
 {
     atomic_fetch_add_explicit(&rank->bell, 1, memory_order_seq_cst);
-    dp_futex_wake(&rank->bell);
+    dp_futex_wake_shared(&rank->bell);
 }
 
 dp_status_t dp_control_meet(dp_control_t *control, dp_meet_t *meet)

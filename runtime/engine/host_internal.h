@@ -15,8 +15,8 @@
 
 /* Up to this many bytes of input an operation inside a host takes one meet instead of two: every
  * rank publishes its input and computes all of the result. Then n ranks read n inputs each. */
-#define DP_EAGER_BYTES ((size_t)16 * DP_KIB)
-#define DP_EAGER_TOTAL ((size_t)128 * DP_KIB)
+#define DP_EAGER_BYTES ((size_t)4 * DP_KIB)
+#define DP_EAGER_TOTAL ((size_t)32 * DP_KIB)
 
 typedef struct dp_host_engine dp_host_engine_t;
 typedef struct dp_between dp_between_t;
@@ -121,9 +121,8 @@ int64_t dp_host_divisor(const dp_host_engine_t *engine, const dp_engine_op_t *op
 /* Copies the input of a rank of this host to row `row` of op's outputs. */
 dp_status_t dp_host_copy_row(dp_host_engine_t *engine, dp_engine_op_t *op, int local, size_t row);
 
-/* A text for an operation that failed; returns status. */
-dp_status_t dp_host_fail(dp_host_engine_t *engine, dp_status_t status, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
+/* Notes why the running operation fails; is the status. */
+#define dp_host_fail(engine, status, ...) dp_error_set(&(engine)->failure, status, __VA_ARGS__)
 /* For an offset outside of the arena of a local rank. */
 dp_status_t dp_host_bad_offset(dp_host_engine_t *engine, int local);
 

@@ -13,7 +13,7 @@
 #include <string.h>
 #include <ucp/api/ucp.h>
 
-#include "runtime/shm/futex.h"
+#include "runtime/base/futex.h"
 
 #define SLEEP_MS 100
 #define FAREWELL_NS 1000000000u /* longest an orderly end waits for the peers */
@@ -315,7 +315,7 @@ void dp_link_idle(dp_link_t *link)
 
     while (link->spin_ns != 0 && dp_now_ns() - start_ns < link->spin_ns) {
         if (ucp_worker_progress(link->worker) != 0) return;
-        dp_cpu_relax();
+        dp_spin_pause();
     }
     if (ucp_worker_progress(link->worker) != 0) return;
     if (ucp_worker_arm(link->worker) == UCS_OK) poll(&polled, 1, SLEEP_MS);
@@ -329,19 +329,20 @@ void dp_link_wake(dp_link_t *link)
 /* Sends a byte to every peer and takes theirs. 1: all done before the deadline. */
 static int swap_byte(dp_link_t *link, unsigned kind, uint64_t deadline_ns, int *missing)
 {
-    dp_link_message_t *messages = calloc(2 * (size_t)link->peer_count, sizeof(*messages));
-    char *bytes = calloc((size_t)link->peer_count + 1, 1);
+    const size_t peers = (size_t)link->peer_count;
+    dp_link_message_t *messages = calloc(2 * peers + 1, sizeof(*messages));
+    char *bytes = calloc(peers + 1, 1);
     int is_done = messages != NULL && bytes != NULL;
 
     *missing = -1;
-    for (int i = 0; is_done && i < link->peer_count; i++) {
+    for (size_t i = 0; is_done && i < peers; i++) {
         const int rank = link->peers[i].rank;
 
         dp_link_receive(link, dp_link_tag(rank, 0, kind, 0), bytes + i, 1, &messages[2 * i]);
-        dp_link_send(link, i, dp_link_tag(link->rank, 0, kind, 0), bytes + link->peer_count, 1,
+        dp_link_send(link, (int)i, dp_link_tag(link->rank, 0, kind, 0), bytes + peers, 1,
                      &messages[2 * i + 1]);
     }
-    for (int i = 0; is_done && i < 2 * link->peer_count;) {
+    for (size_t i = 0; is_done && i < 2 * peers;) {
         if (messages[i].is_failed || link->peers[i / 2].is_lost || dp_now_ns() >= deadline_ns) {
             *missing = link->peers[i / 2].rank;
             if (kind == KIND_GREETING) {
@@ -359,10 +360,10 @@ static int swap_byte(dp_link_t *link, unsigned kind, uint64_t deadline_ns, int *
         }
     }
     /* What is pending must not outlive its memory. */
-    for (int i = 0; messages != NULL && i < 2 * link->peer_count; i++) {
+    for (size_t i = 0; messages != NULL && i < 2 * peers; i++) {
         if (messages[i].is_pending) ucp_request_cancel(link->worker, messages[i].request);
     }
-    for (int i = 0; messages != NULL && i < 2 * link->peer_count; i++) {
+    for (size_t i = 0; messages != NULL && i < 2 * peers; i++) {
         const uint64_t until_ns = dp_now_ns() + CLOSE_NS;
 
         while (messages[i].is_pending && dp_now_ns() < until_ns)

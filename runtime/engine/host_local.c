@@ -10,6 +10,8 @@
 
 #include <string.h>
 
+#define STREAM_BYTES (8 * DP_MIB) /* a shard this large has left the caches before it is read */
+
 /* memcpy() for buffers that may be the same. */
 static void copy(void *to, const void *from, size_t bytes)
 {
@@ -129,6 +131,7 @@ static dp_status_t reduce_segment(dp_host_engine_t *engine, const dp_engine_op_t
         .postscale = piece->postscale,
         .divisor = dp_host_divisor(engine, op),
         .tally = dp_host_tally(engine, segment.piece, wanted),
+        .streaming = segment.count * elem_bytes >= STREAM_BYTES,
     };
 
     for (int k = 0; k < engine->local_size; k++) {

@@ -374,6 +374,7 @@ dp_status_t dp_between_swap(dp_host_engine_t *engine, unsigned kind, const void 
     const size_t hosts = (size_t)between->hosts;
     uint64_t begin_ns = 0;
     int last = 0;
+    size_t i;
 
     if (hosts * bytes > between->swapped_bytes) {
         char *grown = realloc(between->swapped, hosts * bytes);
@@ -382,9 +383,10 @@ dp_status_t dp_between_swap(dp_host_engine_t *engine, unsigned kind, const void 
         between->swapped = grown;
         between->swapped_bytes = hosts * bytes;
     }
-    for (int host = 0, i = 0; host < engine->host_count; host++) {
+    i = 0;
+    for (int host = 0; host < engine->host_count; host++) {
         const int peer = between->peer_of[host];
-        char *to = between->swapped + (size_t)i * bytes;
+        char *to = between->swapped + i * bytes;
 
         if (host == engine->host) continue;
         if (dp_link_receive(
@@ -398,7 +400,8 @@ dp_status_t dp_between_swap(dp_host_engine_t *engine, unsigned kind, const void 
         engine->op->wire_bytes += bytes;
         i++;
     }
-    for (int host = 0, i = 0; host < engine->host_count; host++) {
+    i = 0;
+    for (int host = 0; host < engine->host_count; host++) {
         const int peer = between->peer_of[host];
         const dp_link_message_t *in = &between->received[i * DP_CHUNK_WINDOW];
         const dp_link_message_t *out = &between->answered[i];

@@ -7,23 +7,10 @@
  */
 #include "runtime/engine/host_internal.h"
 
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 
 /* ---- Failing ----------------------------------------------------------------------------------
  */
-
-dp_status_t dp_host_fail(dp_host_engine_t *engine, dp_status_t status, const char *format, ...)
-{
-    va_list list;
-
-    va_start(list, format);
-    vsnprintf(engine->failure.text, sizeof(engine->failure.text), format, list);
-    va_end(list);
-    engine->failure.status = status;
-    return status;
-}
 
 dp_status_t dp_host_bad_offset(dp_host_engine_t *engine, int local)
 {

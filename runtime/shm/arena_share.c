@@ -64,10 +64,10 @@ static socklen_t abstract_name(const uint8_t name[NAME_BYTES], struct sockaddr_u
     address->sun_family = AF_UNIX;
     address->sun_path[0] = '\0'; /* abstract: no file */
     memcpy(address->sun_path + 1, "dp-", 3);
-    for (int i = 0; i < NAME_BYTES; i++) {
+    for (size_t i = 0; i < NAME_BYTES; i++) {
         snprintf(address->sun_path + 4 + 2 * i, 3, "%02x", name[i]);
     }
-    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 4 + 2 * NAME_BYTES);
+    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 4 + (size_t)2 * NAME_BYTES);
 }
 
 static int is_same_user(int fd)
@@ -200,7 +200,7 @@ static dp_status_t gather(int listener, uint64_t tag, int local_size, member_t *
 
             polled[1 + i] = (struct pollfd){is_member ? -1 : members[i].fd, POLLIN, 0};
         }
-        if (poll(polled, (nfds_t)(1 + before), left_ms(deadline_ns)) == 0 &&
+        if (poll(polled, (nfds_t)before + 1, left_ms(deadline_ns)) == 0 &&
             dp_now_ns() >= deadline_ns) {
             return dp_error_set(error, DP_ERR_TIMEOUT,
                                 "shared memory: %d of %d ranks of this host came in time",
@@ -370,8 +370,9 @@ dp_status_t dp_arena_share(dp_bootstrap_t *bootstrap, const dp_topology_t *topol
         fds[i] = -1;
     if (values == NULL || bytes == NULL) {
         status = dp_error_set(error, DP_ERR_NO_MEMORY, "shared memory: no memory");
+        goto done;
     }
-    if (status == DP_OK && leads) {
+    if (leads) {
         dp_random(name, sizeof(name));
         listener = open_listener(name, local_size + STRANGERS, error);
         if (listener < 0) status = DP_ERR_SYSTEM;
@@ -392,6 +393,7 @@ dp_status_t dp_arena_share(dp_bootstrap_t *bootstrap, const dp_topology_t *topol
                             deadline_ns, error);
         }
     }
+done:
     if (status != DP_OK) close_fds(fds, local_size);
     if (listener >= 0) close(listener);
     for (int i = 0; values != NULL && i < bootstrap->size; i++)

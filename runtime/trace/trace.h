@@ -57,8 +57,8 @@ dp_trace_lane_t *dp_trace_thread_lane(dp_trace_t *trace);
  * known, so it may be called per record; better keep the id. Threads: any. */
 uint32_t dp_trace_name(dp_trace_t *trace, const char *text);
 
-/* From now on (begins 1) until begins 0 records are kept: later ones never overwrite them, as long as
- * they leave a quarter of the room for what comes after. Threads: any. NULL is fine. */
+/* From now on (begins 1) until begins 0 records are kept: later ones never overwrite them, as long
+ * as they leave a quarter of the room for what comes after. Threads: any. NULL is fine. */
 void dp_trace_keep(dp_trace_t *trace, int begins);
 
 /* Records that were overwritten or found no room. Threads: any. */

@@ -23,7 +23,7 @@ enum { PLACEMENT_NEAR, PLACEMENT_FAR, PLACEMENT_COUNT };
 /* Both sides call it; both get the same answer. A one-way trip in ns, the best of some tries. */
 static inline double placement_measure(placement_t *table, int side, uint32_t *round)
 {
-    enum { TRIES = 5, TRIPS = 200 };
+    enum { TRIES = 5, TRIPS = 100 };
     uint32_t hit = *round * TRIES * TRIPS;
     double best = 1e9;
 

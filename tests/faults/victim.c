@@ -20,7 +20,7 @@ static void come_to_harm(dp_context_t *dp, const char *how)
     if (strcmp(how, "stop") == 0) kill(getpid(), SIGSTOP);
     if (strcmp(how, "segv") == 0) raise(SIGSEGV);
     if (strcmp(how, "exit0") == 0) _exit(0);
-    if (strcmp(how, "exit5") == 0) exit(5);
+    if (strcmp(how, "exit5") == 0) _exit(5);
     if (strcmp(how, "abort") == 0) dp_abort(dp, "the victim gives up");
 }
 

@@ -158,34 +158,42 @@ int case_overflow(dp_context_t *dp)
     return 0;
 }
 
-/* A gradient written between ready and sync is found, whoever writes it and when. */
+/* One step; 1 when the check failed, here or elsewhere, as it should. */
+static int checked_step(dp_context_t *dp, model_t *model, dp_gradients_t *gradients, int step,
+                        dp_status_t *status)
+{
+    int writes = step == 1 && dp_rank(dp) == 0;
+    struct timespec moment = {0, 200000000};
+
+    /* the others come later, so that nothing is launched before the write */
+    if (step == 1 && !writes) nanosleep(&moment, NULL);
+    EXPECT_STATUS(dp, dp_gradients_ready(gradients, 0, NULL), DP_OK);
+    if (writes) model->ga[3] += 1.0f;
+    EXPECT_STATUS(dp, dp_gradients_ready(gradients, 1, NULL), DP_OK);
+    *status = dp_gradients_sync(gradients, NULL);
+    if (writes) {
+        EXPECT_STATUS(dp, *status, DP_ERR_CHECK);
+        EXPECT_TEXT(dp, dp_error_text(dp), "tensor a");
+    }
+    if (step == 0) EXPECT_STATUS(dp, *status, DP_OK);
+    return 0;
+}
+
+/* A gradient written between ready and sync is found, whoever writes it and when. The others then
+ * compare weights with a rank that is gone: they end by DP_ERR_LEFT. */
 int case_check(dp_context_t *dp)
 {
     model_t model;
     dp_gradients_t *gradients;
-    dp_status_t status;
+    dp_status_t status = DP_OK;
+    int failed = 0;
 
     fill(&model, 1.0f, 1.0f);
     EXPECT_STATUS(dp, dp_gradients_create(dp, model.tensors, 2, NULL, &gradients), DP_OK);
-    for (int step = 0; step < 3; step++) {
-        int writes = step == 1 && dp_rank(dp) == 0;
-        struct timespec moment = {0, 200000000};
-
-        /* the others come later, so that nothing is launched before the write */
-        if (step == 1 && !writes) nanosleep(&moment, NULL);
-        EXPECT_STATUS(dp, dp_gradients_ready(gradients, 0, NULL), DP_OK);
-        if (writes) model.ga[3] += 1.0f;
-        EXPECT_STATUS(dp, dp_gradients_ready(gradients, 1, NULL), DP_OK);
-        status = dp_gradients_sync(gradients, NULL);
-        if (writes) {
-            EXPECT_STATUS(dp, status, DP_ERR_CHECK);
-            EXPECT_TEXT(dp, dp_error_text(dp), "tensor a");
-            return 0; /* the others compare weights with a rank that is gone: they end by LEFT */
-        }
-        if (step == 0) EXPECT_STATUS(dp, status, DP_OK);
-        if (status != DP_OK) return 0;
-    }
-    return 0;
+    for (int step = 0; step < 3 && status == DP_OK && !failed; step++)
+        failed = checked_step(dp, &model, gradients, step, &status);
+    dp_gradients_destroy(gradients);
+    return failed;
 }
 
 int case_check_weights(dp_context_t *dp)

@@ -387,6 +387,7 @@ static void garbage_address_is_refused(void **state)
     dp_transport_destroy(transport);
 }
 
+#if !defined(__SANITIZE_THREAD__) /* UCX is not instrumented */
 static void unknown_device_is_named(void **state)
 {
     dp_transport_t *transport = NULL;
@@ -402,6 +403,8 @@ static void unknown_device_is_named(void **state)
     assert_non_null(strstr(error.text, "UCX_TLS"));
     assert_null(transport);
 }
+
+#endif
 
 /* How signals stood when main() began, after ours and before cmocka's handlers. */
 static int signals_default;
@@ -419,6 +422,7 @@ static void look_at_signals(void)
     }
 }
 
+#if !defined(__SANITIZE_THREAD__)
 static void signals_are_as_before_ucx(void **state)
 {
     struct sigaction action;
@@ -433,8 +437,9 @@ static void signals_are_as_before_ucx(void **state)
     assert_ptr_equal(action.sa_handler, SIG_IGN); /* the program's own choice stays */
 }
 
-static which_t loopback_kind = LOOPBACK;
 static which_t ucx_kind = UCX;
+#endif
+static which_t loopback_kind = LOOPBACK;
 
 #define OVER(kind, name, test)                                                                     \
     {                                                                                              \
