@@ -61,16 +61,24 @@ build/dprun -np 2 build/hello | sed 's/^/            /'
 [ "${PIPESTATUS[0]}" = 0 ] || die "two ranks cannot talk to each other; try build/dprun --check"
 
 mkdir -p "$out" || die "cannot make $out"
+prompt="The "
 if [ -z "$text" ]; then
+    prompt="And the LORD said"
     text=$out/kjv.txt
     [ -s "$text" ] || examples/gpt2/data/kjv.sh "$text" || die "no text: give one with --text FILE"
 fi
-command=(build/dprun -np 2 --pretend-hosts 2 --timeline "$out/timeline.pftrace:steps=100-120"
-    build/gpt2 --preset quick --data "$text" --wire fp16 --out "$out")
+command=(build/dprun -np 2 --no-prefix --pretend-hosts 2 --timeline "$out/timeline.pftrace:steps=100-120"
+    build/gpt2 --preset quick --data "$text" --wire fp16 --out "$out" --sample "$prompt")
 step 4 train "${command[*]}"
 "${command[@]}" || die "training failed; the lines above say who and why"
-echo "report    build/dptrace report $out/timeline.pftrace"
+# The same global batch on one rank, for a few seconds.
+rate() { awk -F, 'NR > 2 {print $7}' "$1" | sort -n | awk '{v[NR] = $1} END {print v[int((NR + 1) / 2)]}'; }
+build/gpt2 --preset quick --data "$text" --steps 100 --log-every 20 --eval-batches 1 --csv "$out/one.csv" >/dev/null &&
+    awk -v two="$(rate "$out/log.csv")" -v one="$(rate "$out/one.csv")" \
+        'BEGIN {if (one > 0) printf "speed   %.1fk tok/s on 2 ranks, %.1fk on 1 (one core each): %.2fx\n", two / 1e3, one / 1e3, two / one}'
+rm -f "$out/one.csv"
+echo "report  build/dptrace report $out/timeline.pftrace"
 build/dptrace report "$out/timeline.pftrace" || die "the timeline could not be read"
 build/dptrace view "$out/timeline.pftrace" -o "$out/timeline.html" >/dev/null || die "no page was made"
-echo "files     $out/checkpoint  $out/log.csv  $out/timeline.pftrace  $out/timeline.html"
-echo "next      open $out/timeline.html in a browser | read README.md, then include/dp.h | examples/embed.c"
+echo "files   $out/checkpoint  $out/log.csv  $out/timeline.pftrace  $out/timeline.html"
+echo "next    open $out/timeline.html in a browser | read README.md, then include/dp.h | examples/embed.c"

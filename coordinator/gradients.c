@@ -404,6 +404,7 @@ static void move_loss_scale(dp_gradients_t *gradients, int overflow)
 dp_status_t dp_gradients_sync(dp_gradients_t *gradients, dp_gradients_result_t *result)
 {
     dp_gradients_result_t found = DP_GRADIENTS_RESULT_INIT;
+    const slot_t *first_bad = NULL;
     double squares = 0.0;
     dp_status_t status, waited;
 
@@ -426,11 +427,18 @@ dp_status_t dp_gradients_sync(dp_gradients_t *gradients, dp_gradients_result_t *
         slot->readies = 0;
         if (status == DP_OK) status = waited;
         squares += one.sum_squares;
+        if (one.nonfinite > 0 && found.nonfinite == 0) first_bad = slot;
         found.nonfinite += one.nonfinite;
     }
     if (status == DP_OK && gradients->check) status = compare_weights(gradients);
     if (status != DP_OK) return status;
     found.skip = found.nonfinite > 0;
+    if (first_bad != NULL && dp_rank(gradients->context) == 0) {
+        dp_log_info(&gradients->context->log,
+                    "sync %llu: %llu elements are Inf or NaN, the first in %s; the step is skipped",
+                    (unsigned long long)gradients->syncs, (unsigned long long)found.nonfinite,
+                    first_bad->name);
+    }
     found.norm = found.skip ? (double)INFINITY : sqrt(squares);
     if (gradients->options.clip_norm > 0.0 && found.norm > gradients->options.clip_norm)
         found.clip = gradients->options.clip_norm / found.norm; /* 0 after an overflow */
