@@ -379,8 +379,11 @@ dp_status_t dp_init(const dp_init_options_t *options, dp_context_t **context)
     if (status == DP_OK) status = dp_context_create(&config, bootstrap, 0, context, &error);
     if (status != DP_OK) {
         log.rank = config.rank;
-        dp_log_error(&log, "dp_init: %s", error.text);
         copy_error(options, error.text);
+        /* A caller that takes the text says it in its own words. */
+        if (options == NULL || options->error == NULL || options->error_bytes == 0) {
+            dp_log_error(&log, "dp_init: %s", error.text);
+        }
     }
     return status;
 }

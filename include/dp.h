@@ -108,7 +108,7 @@ typedef enum dp_wire {
 
 typedef struct dp_init_options {
     size_t size;        /* sizeof(dp_init_options_t), by DP_INIT_OPTIONS_INIT */
-    char *error;        /* receives why dp_init() failed, always terminated; may be NULL */
+    char *error;        /* receives why dp_init() failed, terminated; NULL: standard error does */
     size_t error_bytes; /* room in error */
 } dp_init_options_t;
 #define DP_INIT_OPTIONS_INIT                                                                       \

@@ -9,3 +9,9 @@ target_link_options(test_negotiator_memory PRIVATE
                     -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=strdup)
 dp_test(fuzz_negotiator SOURCES ../fuzz/fuzz_negotiator.c ../fuzz/fuzz_driver.c LIBS dp_coordinator
         TIMEOUT 60 LABELS fuzz)
+
+# The front door when memory runs out.
+dp_test(test_context_memory SOURCES test_context_memory.c fail_allocation.c LIBS dp_coordinator
+        TIMEOUT 120)
+target_link_options(test_context_memory PRIVATE
+                    -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=strdup)
