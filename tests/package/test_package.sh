@@ -51,7 +51,8 @@ add_executable(embed embed.c)
 target_compile_definitions(embed PRIVATE _GNU_SOURCE)
 target_link_libraries(embed PRIVATE dp::dp m)
 TXT
-cmake -S "$work" -B "$work/b" -DCMAKE_PREFIX_PATH="$prefix" >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+generator=$(sed -n 's/^CMAKE_GENERATOR:INTERNAL=//p' "$build/CMakeCache.txt")
+cmake -S "$work" -B "$work/b" -G "$generator" -DCMAKE_PREFIX_PATH="$prefix" >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
 cmake --build "$work/b" >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
 "$prefix/bin/dprun" -np 2 "$work/b/embed" | grep -q 'rank 1 of 2: y = [23]'
 echo "package: ok"
