@@ -105,11 +105,11 @@ dp_unpack() {
         PKG_CONFIG_PATH=$pc${PKG_CONFIG_PATH:+:$PKG_CONFIG_PATH}
     done
     PATH=$dir/usr/bin:$dir/usr/games:$PATH
-    CPATH=$dir/usr/include${CPATH:+:$CPATH}
+    CPATH=$dir/usr/include:$dir/usr/include/$multiarch${CPATH:+:$CPATH}
     LIBRARY_PATH=$lib:$lib/openblas-pthread${LIBRARY_PATH:+:$LIBRARY_PATH}
     # RPATH, not RUNPATH: it also serves the libraries that our libraries need.
     LDFLAGS="-Wl,--disable-new-dtags,-rpath,$lib:$lib/openblas-pthread ${LDFLAGS:-}"
-    LD_LIBRARY_PATH=$lib:$lib/openblas-pthread${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-    DP_PREFIX_DIR=$dir
-    export PATH PKG_CONFIG_PATH CPATH LIBRARY_PATH LDFLAGS LD_LIBRARY_PATH DP_PREFIX_DIR
+    LD_LIBRARY_PATH=$lib:$lib/openblas-pthread:$dir/lib/$multiarch${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+    BIBLE_PREFIX=$dir
+    export PATH PKG_CONFIG_PATH CPATH LIBRARY_PATH LDFLAGS LD_LIBRARY_PATH BIBLE_PREFIX
 }

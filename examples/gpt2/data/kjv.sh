@@ -12,7 +12,12 @@ if ! command -v bible >/dev/null 2>&1; then
 fi
 part="$1.part"
 trap 'rm -f "$part"' EXIT
-bible -f 'Gen1:1-Rev22:21' >"$part"
+# Unpacked below a prefix, the program has to be told where its data are.
+if [ -n "${BIBLE_PREFIX:-}" ] && [ -r "$BIBLE_PREFIX/usr/lib/bible.data" ]; then
+    bible -p "$BIBLE_PREFIX/usr/lib" -f 'Gen1:1-Rev22:21' >"$part"
+else
+    bible -f 'Gen1:1-Rev22:21' >"$part"
+fi
 bytes=$(wc -c <"$part")
 if [ "$bytes" -lt 4000000 ]; then
     echo "$0: bible wrote $bytes bytes, expected about 4400000" >&2
