@@ -173,6 +173,7 @@ static void enlist(dp_handle_t *request, int has_owner)
     atomic_store(&request->state, DP_REQUEST_PENDING);
     atomic_store(&request->agree_ns, 0);
     request->output_hash = 0;
+    request->is_awaited = 0;
     request->ticket = context->next_ticket++;
     request->previous = context->live_last;
     request->following = NULL;

@@ -16,6 +16,7 @@
 #include "runtime/base/wire.h"
 
 #define HELLO_ROOM 4096
+#define EXPECT_NS 50000ull       /* an agreement between two polling ranks takes less */
 #define GOODBYE_NS 2000000000ull /* longest a rank stays for others to finish */
 
 const char *dp_context_text(dp_context_t *context, const char *text)

@@ -47,6 +47,7 @@ struct dp_handle {
     dp_handle_t *next_made;            /* all that were ever made; guarded by lock */
     dp_loop_node_t node;
     uint64_t ticket;               /* order of submission */
+    int is_awaited;                /* dp_loop_expect() is in force for it; guarded by lock */
     _Atomic uint32_t state;        /* enum dp_request_state; a futex; DONE releases what is below */
     _Atomic uint32_t sleepers;     /* threads inside futex wait on state */
     _Atomic int references;        /* the runtime's, and the program's while it has the handle */
@@ -126,6 +127,7 @@ dp_status_t dp_request_take(dp_context_t *context, const char *name, size_t tens
 void dp_request_discard(dp_handle_t *request);  /* lock held; never submitted */
 void dp_request_complete(dp_handle_t *request, dp_status_t status, const dp_result_t *result);
 void dp_request_unref(dp_handle_t *request);
+void dp_request_await(dp_handle_t *request); /* a thread is about to sleep for it */
 void dp_requests_free(dp_context_t *context);
 /* Callbacks of the loop and the pipeline. */
 void dp_on_launch(void *user, uint64_t sequence, const dp_launch_entry_t *entries, size_t count);

@@ -58,6 +58,7 @@ struct dp_loop {
 
     /* any thread reads */
     _Atomic uint64_t sent, received, heartbeats, wakeups, cpu_ns;
+    _Atomic int expected; /* dp_loop_expect(); any thread */
 
     pthread_mutex_t lock;
     pthread_cond_t ended;
@@ -381,6 +382,13 @@ static void rest(dp_loop_t *loop)
     dp_inbox_awake(&loop->inbox);
 }
 
+/* How long after the last activity it is worth polling. */
+static uint64_t polling_ns(const dp_loop_t *loop)
+{
+    if (atomic_load_explicit(&loop->expected, memory_order_relaxed) <= 0) return loop->spin_ns;
+    return DP_MAX(loop->spin_ns, loop->options.expect_ns);
+}
+
 static void round_until_over(dp_loop_t *loop)
 {
     while (!loop->is_over && !loop->must_stop) {
@@ -401,7 +409,7 @@ static void round_until_over(dp_loop_t *loop)
             dp_trace_span(loop->lane, (dp_trace_record_t){.kind = DP_TRACE_CONTROL,
                                                           .start_ns = now_ns,
                                                           .name = loop->name_round});
-        } else if (now_ns - loop->active_ns >= loop->spin_ns) {
+        } else if (now_ns - loop->active_ns >= polling_ns(loop)) {
             rest(loop);
         }
     }
@@ -606,6 +614,11 @@ void dp_loop_progress(dp_loop_t *loop, const char *text)
 void dp_loop_abort(dp_loop_t *loop, dp_status_t status, const char *text)
 {
     dp_inbox_abort(&loop->inbox, status, text);
+}
+
+void dp_loop_expect(dp_loop_t *loop, int change)
+{
+    atomic_fetch_add_explicit(&loop->expected, change, memory_order_relaxed);
 }
 
 void dp_loop_leave(dp_loop_t *loop)

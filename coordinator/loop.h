@@ -29,7 +29,8 @@ typedef struct dp_loop_options {
     int rank, size;
     dp_transport_t *transport; /* borrowed; created, its address exchanged, connected */
     const dp_log_t *log;
-    dp_trace_t *trace; /* may be NULL */
+    dp_trace_t *trace;  /* may be NULL */
+    uint64_t expect_ns; /* how long to poll after activity while dp_loop_expect() is in force */
     dp_loop_callbacks_t callbacks;
 } dp_loop_options_t;
 
@@ -60,6 +61,10 @@ void dp_loop_submit(dp_loop_t *loop, dp_loop_node_t *const *nodes, size_t count)
 
 /* Somebody waits for this pending operation. Any thread. Cheap; may be called late or twice. */
 void dp_loop_urgent(dp_loop_t *loop, const char *name);
+
+/* A thread of the program sleeps until something is launched (change 1), or no longer (-1). While
+ * one does, its core has nothing better to do than to poll for the answer, briefly. Any thread. */
+void dp_loop_expect(dp_loop_t *loop, int change);
 
 /* The data plane finished launch `sequence`. Any thread. */
 void dp_loop_launched(dp_loop_t *loop, uint64_t sequence);

@@ -173,6 +173,27 @@ static void fail_request(dp_handle_t *request, dp_status_t status, const char *t
     dp_request_complete(request, status, &result);
 }
 
+void dp_request_await(dp_handle_t *request)
+{
+    dp_context_t *context = request->context;
+
+    pthread_mutex_lock(&context->lock);
+    if (request->entry->pending == request && !request->is_awaited) {
+        request->is_awaited = 1;
+        dp_loop_expect(context->loop, 1);
+    }
+    pthread_mutex_unlock(&context->lock);
+}
+
+/* Under the lock: launched or failed, the request is the coordinator's no more. */
+static void leave_coordinator(dp_handle_t *request)
+{
+    request->entry->pending = NULL;
+    if (!request->is_awaited) return;
+    request->is_awaited = 0;
+    dp_loop_expect(request->context->loop, -1);
+}
+
 void dp_on_launch(void *user, uint64_t sequence, const dp_launch_entry_t *entries, size_t count)
 {
     dp_context_t *context = user;
@@ -216,7 +237,7 @@ void dp_on_launch(void *user, uint64_t sequence, const dp_launch_entry_t *entrie
                                             .id = request->ticket + 1,
                                             .bytes = request->bytes,
                                             .name = request->entry->trace_name});
-        request->entry->pending = NULL;
+        leave_coordinator(request);
         atomic_store(&request->agree_ns, now);
         atomic_store(&request->state, DP_REQUEST_LAUNCHED);
     }
@@ -234,7 +255,7 @@ void dp_on_fail(void *user, void *request, dp_status_t status, const char *text)
     dp_handle_t *failed = request;
 
     pthread_mutex_lock(&context->lock);
-    failed->entry->pending = NULL;
+    leave_coordinator(failed);
     pthread_mutex_unlock(&context->lock);
     fail_request(failed, status, dp_context_text(context, text));
 }
@@ -263,7 +284,7 @@ void dp_on_fatal(void *user, dp_status_t status, int culprit, const char *text)
         pthread_mutex_lock(&context->lock);
         for (request = context->live_first; request != NULL; request = request->following)
             if (request->entry->pending == request) break;
-        if (request != NULL) request->entry->pending = NULL;
+        if (request != NULL) leave_coordinator(request);
         pthread_mutex_unlock(&context->lock);
         if (request == NULL) break;
         fail_request(request, status, kept);

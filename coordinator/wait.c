@@ -27,8 +27,13 @@ static int block(dp_handle_t *request, uint64_t begin, uint64_t deadline)
     while (atomic_load_explicit(&request->state, memory_order_acquire) != DP_REQUEST_DONE &&
            dp_now_ns() < spin_until)
         dp_spin_pause();
-    if (atomic_load(&request->state) == DP_REQUEST_PENDING && context->size > 1)
-        dp_loop_urgent(context->loop, request->entry->name);
+    if (atomic_load(&request->state) == DP_REQUEST_PENDING && context->size > 1) {
+        dp_request_await(request);
+        /* The root holds a tensor back only while earlier ones are in flight, here as there. */
+        if (dp_pipeline_pending(context->pipeline) > 0) {
+            dp_loop_urgent(context->loop, request->entry->name);
+        }
+    }
     atomic_fetch_add(&request->sleepers, 1);
     for (;;) {
         uint64_t now;
