@@ -107,6 +107,13 @@ static int crashed(const dp_rank_fate_t *rank)
            number != SIGHUP;
 }
 
+/* Gone before dprun told it to go. Its end may be seen later than that of the ranks that missed it:
+ * connections close while a process is still giving its memory back. */
+static int left_by_itself(const dp_fate_t *fate, const dp_rank_fate_t *rank)
+{
+    return rank->has_ended && (fate->stop_ns == 0 || rank->end_ns <= fate->stop_ns);
+}
+
 dp_verdict_t dp_fate_cause(const dp_fate_t *fate)
 {
     dp_verdict_t verdict = {-1, -1, -1};
@@ -122,7 +129,7 @@ dp_verdict_t dp_fate_cause(const dp_fate_t *fate)
         if (rank->blames < 0 || weight(rank) > 0 || !dp_rank_failed(rank)) break;
         blamed = &fate->ranks[rank->blames];
         if (!dp_rank_is_stopped(blamed, at_ns) && !is_candidate(fate, blamed) && !crashed(blamed) &&
-            !(blamed->has_ended && blamed->end_ns <= at_ns)) {
+            !left_by_itself(fate, blamed)) {
             break; /* it lives: the connection may be at fault, or the one that blames */
         }
         verdict.cause = rank->blames;

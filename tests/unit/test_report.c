@@ -131,6 +131,25 @@ static void fate_follows_the_word_of_the_ranks_that_lost_a_peer(void **state)
     dp_fate_fini(&fate);
 }
 
+/* Connections close while a process still gives its memory back: its end is seen after that of the
+ * ranks that missed it. */
+static void fate_a_culprit_may_be_seen_to_end_last(void **state)
+{
+    dp_fate_t fate;
+
+    (void)state;
+    assert_int_equal(dp_fate_init(&fate, SIZE, 1000 * MS), 0);
+    dp_fate_note(&fate, 0, "rank 1 (h): its connection broke", fate.start_ns);
+    ended(&fate, 0, 150, EXITED(3));
+    ended(&fate, 1, 158, 0);
+    fate.stop_ns = fate.start_ns + 400 * MS;
+    assert_int_equal(cause_of(&fate, -1), 1);
+    /* unless dprun had told it to go */
+    ended(&fate, 1, 410, 0);
+    assert_int_equal(cause_of(&fate, -1), 0);
+    dp_fate_fini(&fate);
+}
+
 static void fate_a_living_rank_is_not_blamed_on_hearsay(void **state)
 {
     dp_fate_t fate;
@@ -271,6 +290,7 @@ int main(void)
         cmocka_unit_test(fate_two_alike_leave_doubt),
         cmocka_unit_test(fate_what_dprun_ended_is_no_cause),
         cmocka_unit_test(fate_follows_the_word_of_the_ranks_that_lost_a_peer),
+        cmocka_unit_test(fate_a_culprit_may_be_seen_to_end_last),
         cmocka_unit_test(fate_a_living_rank_is_not_blamed_on_hearsay),
         cmocka_unit_test(report_tells_an_out_of_memory_kill),
         cmocka_unit_test(report_names_a_stopped_rank_and_an_early_leaver),
