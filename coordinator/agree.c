@@ -56,7 +56,11 @@ void dp_agree_end(dp_negotiator_t *n, dp_row_t *row, uint64_t position, int in_f
 
 void dp_agree_launch(dp_negotiator_t *n, dp_row_t *row, int in_place, float absmax)
 {
-    dp_launch_entry_t entry = {row->request, row->id, absmax, in_place};
+    dp_launch_entry_t entry = {.request = row->request,
+                               .name = row->name,
+                               .id = row->id,
+                               .last_absmax = absmax,
+                               .in_place = in_place};
 
     DP_ASSERT(row->is_own);
     if (dp_outbox_entry(n, &entry) != DP_OK) {

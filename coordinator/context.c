@@ -276,7 +276,7 @@ static dp_status_t build(dp_context_t *context, int use_loopback, dp_error_t *er
 {
     dp_config_t *config = &context->config;
     uint64_t deadline_ns = dp_now_ns() + config->start_timeout_ns;
-    dp_pipeline_callbacks_t callbacks = {context, dp_on_done, dp_on_launch_done};
+    dp_pipeline_callbacks_t callbacks = {context, dp_on_done, dp_on_launch_done, NULL};
     dp_status_t status;
 
     if (config->timeline[0] != '\0') {

@@ -140,7 +140,7 @@ static void take_urgent(dp_loop_t *loop, uint64_t now_ns)
     while (name != NULL) {
         dp_inbox_name_t *next = name->next;
 
-        dp_negotiator_urgent(loop->negotiator, name->name, now_ns);
+        dp_negotiator_urgent(loop->negotiator, DP_GROUP_WORLD, name->name, now_ns);
         free(name);
         name = next;
     }
@@ -306,6 +306,8 @@ static int give_outputs(dp_loop_t *loop, uint64_t now_ns)
     while (!loop->is_over && dp_negotiator_output(loop->negotiator, &out)) {
         did = 1;
         switch (out.kind) {
+        case DP_OUTPUT_JOINED:
+            break;
         case DP_OUTPUT_SEND:
             send_message(loop, &out, now_ns);
             break;

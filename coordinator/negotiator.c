@@ -143,11 +143,11 @@ no_memory:
     return DP_ERR_NO_MEMORY;
 }
 
-void dp_negotiator_urgent(dp_negotiator_t *n, const char *name, uint64_t now_ns)
+void dp_negotiator_urgent(dp_negotiator_t *n, uint32_t group, const char *name, uint64_t now_ns)
 {
     dp_row_t *row;
 
-    if (!is_alive(n, now_ns)) return;
+    if (!is_alive(n, now_ns) || group != DP_GROUP_WORLD) return;
     row = dp_table_find(&n->table, name);
     if (row != NULL && row->is_own) dp_agree_urgent(n, row);
 }

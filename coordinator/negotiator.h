@@ -29,9 +29,14 @@ typedef struct dp_negotiator_options {
     uint64_t stall_limit_ns; /* 0: never */
 } dp_negotiator_options_t;
 
+#define DP_GROUP_WORLD 0u          /* uid of the group of all ranks */
+#define DP_GROUP_UNBORN UINT32_MAX /* where the names of groups to be made live */
+
 typedef enum dp_output_kind {
     DP_OUTPUT_SEND,    /* a message to rank `to` */
-    DP_OUTPUT_LAUNCH,  /* entries to launch, in order, planned together */
+    DP_OUTPUT_LAUNCH,  /* entries of one group to launch, in order, planned together. A send, a
+                          group_create, a group_destroy come alone */
+    DP_OUTPUT_JOINED,  /* every rank of the group has joined: request, last_rank */
     DP_OUTPUT_FAIL,    /* one request fails: status, text; others are untouched */
     DP_OUTPUT_FATAL,   /* the world is over: status, text, culprit; every request fails with it.
                           Messages to spread it were put out before */
@@ -40,10 +45,13 @@ typedef enum dp_output_kind {
 } dp_output_kind_t;
 
 typedef struct dp_launch_entry {
-    void *request;     /* as given to submit */
-    uint32_t id;       /* of the name, from the root, for ever */
-    float last_absmax; /* maximum over the ranks of what submit was given */
-    int in_place;      /* AND over the ranks */
+    void *request; /* as given to submit; NULL: this rank has joined and gives the identity */
+    const dp_signature_t *signature; /* what all agreed on; valid until the next call */
+    const char *name;                /* likewise */
+    uint32_t absent;                 /* ranks of the group that have joined instead */
+    uint32_t id;                     /* of the name, from the root, for ever */
+    float last_absmax;               /* maximum over the ranks of what submit was given */
+    int in_place;                    /* AND over the ranks */
 } dp_launch_entry_t;
 
 /* Valid until the next call on the negotiator. */
@@ -52,7 +60,10 @@ typedef struct dp_output {
     int to;
     const void *data;
     size_t bytes;
-    uint64_t sequence;                /* LAUNCH: 1, 2, 3, ... */
+    uint64_t sequence;                /* LAUNCH: ascending; other groups' are left out */
+    uint32_t group;                   /* LAUNCH: uid; of a group_create the new group's */
+    uint32_t slot;                    /* LAUNCH of a group_create: 1 .. DP_GROUPS_MAX */
+    int last_rank;                    /* JOINED: a rank of the group */
     const dp_launch_entry_t *entries; /* [entry_count] */
     size_t entry_count;
     void *request; /* FAIL */
@@ -63,7 +74,8 @@ typedef struct dp_output {
 
 /* One operation of this rank. */
 typedef struct dp_submission {
-    const char *name;                /* copied */
+    uint32_t group;                  /* uid; DP_GROUP_UNBORN for a group_create */
+    const char *name;                /* copied; unique in its group. Of a join: any */
     const dp_signature_t *signature; /* copied */
     int in_place;
     float last_absmax; /* negative: unknown */
@@ -77,7 +89,8 @@ void dp_negotiator_destroy(dp_negotiator_t *negotiator); /* NULL is fine */
 /* Inputs. now_ns never goes back. DP_ERR_NO_MEMORY leaves the state machine fatal. */
 /*
  * Anything but DP_OK: the request was not taken. DP_ERR_BUSY: the name is pending; DP_ERR_INVALID:
- * a bad name, too many parts; DP_ERR_ORDER: this rank has finalized; after FATAL: its status.
+ * a bad name, too many parts, no such group; DP_ERR_ORDER: this rank has finalized, or has joined
+ * this group; after FATAL: its status.
  */
 dp_status_t dp_negotiator_submit(dp_negotiator_t *negotiator, const dp_submission_t *submission,
                                  uint64_t now_ns);
@@ -86,7 +99,8 @@ dp_status_t dp_negotiator_message(dp_negotiator_t *negotiator, int from, const v
 void dp_negotiator_peer_lost(dp_negotiator_t *negotiator, int rank, const char *text,
                              uint64_t now_ns);
 /* Somebody waits for this pending request: the root must not hold it back. */
-void dp_negotiator_urgent(dp_negotiator_t *negotiator, const char *name, uint64_t now_ns);
+void dp_negotiator_urgent(dp_negotiator_t *negotiator, uint32_t group, const char *name,
+                          uint64_t now_ns);
 /* The data plane has finished every launch up to this sequence. */
 void dp_negotiator_launched(dp_negotiator_t *negotiator, uint64_t sequence, uint64_t now_ns);
 /* This rank will submit nothing more. Call it at once, also while requests are pending: these are

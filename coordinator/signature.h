@@ -18,11 +18,15 @@ typedef struct dp_signature {
     dp_collective_t collective;
     dp_reduce_t reduce;
     dp_wire_t wire; /* resolved */
-    int root;       /* -1 where none */
+    int root;       /* a rank of the group; send: the source; -1 where none */
+    int peer;       /* send: the destination, a rank of the group; else -1 */
     int is_grouped;
+    int count_joined; /* averages divide by the group's size even where ranks have joined */
     double prescale, postscale;
-    uint32_t part_count;              /* 1 unless grouped; a barrier has 0 */
-    const dp_signature_part_t *parts; /* [part_count] */
+    uint32_t part_count; /* 1 unless grouped; a barrier has 0; reduce_scatterv: one per rank */
+    const dp_signature_part_t *parts; /* [part_count]; count 0 where ranks need not agree on it */
+    uint32_t member_count;            /* group_create only, else 0 */
+    const int32_t *members;           /* [member_count] ranks of the world, ascending */
 } dp_signature_t;
 
 int dp_signature_equal(const dp_signature_t *a, const dp_signature_t *b);

@@ -133,8 +133,7 @@ static void fill_addresses(const dp_job_bucket_t *bucket, size_t index, dp_engin
                                                       dp_dtype_bytes(slot_dtype(bucket));
         }
         break;
-    case DP_COLLECTIVE_BARRIER:
-    case DP_COLLECTIVE_COUNT:
+    default:
         break;
     }
 }

@@ -20,27 +20,48 @@ typedef struct dp_pipeline_tensor {
     dp_dtype_t dtype;
 } dp_pipeline_tensor_t;
 
+/* A group as the data plane knows it. */
+typedef struct dp_pipeline_group {
+    dp_engine_group_t *engine; /* NULL: the world */
+    int rank, size;            /* this rank in it */
+} dp_pipeline_group_t;
+
 /* One operation: a tensor, or the tensors of a group that complete together. */
 typedef struct dp_pipeline_item {
-    void *request;    /* the caller's, handed back; NULL: this rank has no request (never today) */
+    void *request;    /* the caller's, handed back */
     const char *name; /* for errors and the timeline; borrowed */
     uint32_t id;
     dp_collective_t collective;
     dp_reduce_t reduce;
     dp_wire_t wire;    /* resolved */
     float last_absmax; /* what the ranks agreed on, for dp_compress_choose() */
-    int root;
-    double prescale, postscale;          /* the caller's; the pipeline adds 1/ranks for averages */
+    int root, peer;    /* ranks of the group; peer: destination of a send */
+    int is_absent; /* this rank has joined: it gives the identity, its tensors' in and out are NULL
+                    */
+    int contributors;                    /* ranks of the group that have not joined */
+    int count_joined;                    /* averages divide by the group's size all the same */
+    double prescale, postscale;          /* the caller's; the pipeline divides averages */
     int in_place;                        /* agreed by all ranks */
     const dp_pipeline_tensor_t *tensors; /* [tensor_count], borrowed until on_done */
     size_t tensor_count;
+    /* gather(v), scatter(v), alltoall(v), allgatherv, send: as in dp_engine_exchange_t, borrowed
+     * until on_done. The tensor's count is not used. */
+    const size_t *send_counts;
+    size_t *recv_counts;
+    size_t capacity;
+    /* group_create and group_destroy, which come alone in a launch */
+    const dp_engine_members_t *members; /* create; borrowed until on_done */
+    dp_pipeline_group_t *group;         /* both; create fills in its engine */
+    dp_event_t *ready; /* the work starts after it; NULL: at once. Borrowed until on_done */
+    dp_event_t *done;  /* recorded behind the last stage before issued() is called; NULL: neither */
     uint64_t input_hash; /* DP_CHECK: of the inputs at submission; 0: not checked */
     uint64_t submit_ns, agree_ns;
 } dp_pipeline_item_t;
 
 /* One LAUNCH of the coordinator: all of it is planned together. */
 typedef struct dp_pipeline_launch {
-    uint64_t sequence;         /* of the launch, 1, 2, 3, ... */
+    uint64_t sequence;                /* of the launch, ascending */
+    const dp_pipeline_group_t *group; /* NULL: the world; lives until its group_destroy is done */
     dp_pipeline_item_t *items; /* [item_count]; taken: free()d with the launch by the pipeline */
     size_t item_count;
     struct dp_pipeline_launch *next; /* the pipeline's */
@@ -53,6 +74,7 @@ typedef struct dp_pipeline_done {
     dp_tally_t tally; /* float sums and averages: of the whole result, as dp_result_t wants it */
     float raw_absmax; /* of the sum before postscale, Inf after an overflow, negative: no figure;
                          goes into the next READY; equal on all ranks */
+    size_t count;     /* elements written to this rank's out */
     uint64_t transfer_ns; /* pack to unpack */
 } dp_pipeline_done_t;
 
@@ -62,6 +84,8 @@ typedef struct dp_pipeline_callbacks {
     void (*done)(void *user, const dp_pipeline_done_t *done);
     /* Every bucket of a launch has finished: the coordinator may stop holding back. Likewise. */
     void (*launch_done)(void *user, uint64_t sequence);
+    /* The done event of a request is on its stream: others may be made to wait for it. */
+    void (*issued)(void *user, void *request);
 } dp_pipeline_callbacks_t;
 
 typedef struct dp_pipeline_stats {

@@ -26,8 +26,10 @@ extern "C" {
 #define DP_VERSION_MINOR 1
 #define DP_VERSION_PATCH 0
 
-#define DP_NAME_MAX 255     /* bytes of a tensor's name, without the terminator */
+#define DP_NAME_MAX 255 /* bytes of a tensor's name, without the terminator */
+#define DP_GROUP_NAME_MAX 63
 #define DP_GROUPED_MAX 4096 /* tensors of one grouped operation */
+#define DP_GROUPS_MAX 1023  /* groups alive at one time, beside the world */
 
 #if defined(__GNUC__)
 #define DP_API __attribute__((visibility("default")))
@@ -36,7 +38,7 @@ extern "C" {
 #endif
 
 typedef struct dp_context dp_context_t;     /* one rank of a world */
-typedef struct dp_group dp_group_t;         /* ranks that work together; today the world */
+typedef struct dp_group dp_group_t;         /* ranks that work together: the world, or some of it */
 typedef struct dp_handle dp_handle_t;       /* one operation in flight */
 typedef struct dp_gradients dp_gradients_t; /* the gradients of one model */
 
@@ -52,12 +54,13 @@ typedef enum dp_status {
     DP_ERR_BUSY,        /* this name was submitted before and has not been launched yet */
     DP_ERR_TIMEOUT,     /* the wait ended, the operation goes on */
     DP_ERR_MISMATCH,    /* ranks disagree about this tensor; other tensors are untouched */
-    DP_ERR_LEFT,        /* a rank finalized before it submitted this tensor */
-    DP_ERR_PEER_LOST,   /* a rank died; this context can only be finalized */
-    DP_ERR_ABORTED,     /* dp_abort() somewhere, or an internal failure; likewise */
-    DP_ERR_STALLED,     /* a tensor waited longer than DP_STALL_LIMIT; likewise */
-    DP_ERR_ORDER,       /* calls in an order that cannot be right: sync twice, ready twice */
-    DP_ERR_CHECK        /* DP_CHECK=1 found a buffer written in flight, or replicas that differ */
+    DP_ERR_TRUNCATED, /* more elements than a receiver's capacity; likewise, nothing was written */
+    DP_ERR_LEFT,      /* a rank finalized before it submitted this tensor */
+    DP_ERR_PEER_LOST, /* a rank died; this context can only be finalized */
+    DP_ERR_ABORTED,   /* dp_abort() somewhere, or an internal failure; likewise */
+    DP_ERR_STALLED,   /* a tensor waited longer than DP_STALL_LIMIT; likewise */
+    DP_ERR_ORDER,     /* calls in an order that cannot be right: sync twice, ready twice */
+    DP_ERR_CHECK      /* DP_CHECK=1 found a buffer written in flight, or replicas that differ */
 } dp_status_t;
 
 /* Element types. Values are part of the wire protocol. */
@@ -177,6 +180,48 @@ DP_API int dp_local_size(const dp_context_t *context);
 DP_API int dp_node_rank(const dp_context_t *context); /* which machine, 0 .. node_count-1 */
 DP_API int dp_node_count(const dp_context_t *context);
 
+/* ---- Groups ----------------------------------------------------------------------------- */
+
+/**
+ * Makes a group of some ranks of the world (Horovod calls it a process set). Collective over the
+ * ranks listed, which must list the same set under the same name; others may call it too and get
+ * NULL at once. A group's ranks are numbered 0 .. count-1 by ascending rank of the world.
+ *
+ * Groups may overlap in any way: all their operations follow one order, so they cannot deadlock.
+ * Tensor names belong to a group. Ranks outside take no part in its operations.
+ *
+ * @param name  1 to DP_GROUP_NAME_MAX bytes, for texts and the timeline; copied. Disjoint groups
+ *              may share one
+ * @param ranks [count] ranks of the world, in any order, without repeats; copied
+ * @param group set only on DP_OK; NULL where this rank is not listed. Give it back with
+ *              dp_group_destroy(), at the latest dp_finalize() does
+ * @return DP_OK, DP_ERR_INVALID, DP_ERR_MISMATCH (another list under this name), DP_ERR_AGAIN
+ *         (DP_GROUPS_MAX groups are alive), DP_ERR_LEFT, or how the world ended
+ * Threads: any. Waits for the other listed ranks.
+ */
+DP_API dp_status_t dp_group_create(dp_context_t *context, const char *name, const int *ranks,
+                                   size_t count, dp_group_t **group);
+
+/**
+ * Divides a group: ranks that give the same color come together. Collective over the parent.
+ *
+ * @param color 0 or more; negative: this rank comes into none, *group is NULL
+ * Otherwise as dp_group_create().
+ */
+DP_API dp_status_t dp_group_split(dp_group_t *parent, const char *name, int color,
+                                  dp_group_t **group);
+
+/**
+ * Ends a group. Collective over its ranks; waits for its operations. Its memory stays until
+ * dp_finalize(), its use ends here. NULL is fine; the world is DP_ERR_INVALID.
+ */
+DP_API dp_status_t dp_group_destroy(dp_group_t *group);
+
+DP_API int dp_group_rank(const dp_group_t *group); /* of this rank in the group */
+DP_API int dp_group_size(const dp_group_t *group);
+DP_API int dp_group_world_rank(const dp_group_t *group, int rank); /* -1: no such rank */
+DP_API const char *dp_group_name(const dp_group_t *group);         /* "world" of dp_world() */
+
 /* ---- Memory ----------------------------------------------------------------------------- */
 
 /**
@@ -193,6 +238,27 @@ DP_API dp_status_t dp_alloc(dp_context_t *context, size_t bytes, void **memory);
  * DP_ERR_INVALID. Threads: any. */
 DP_API dp_status_t dp_free(dp_context_t *context, void *memory);
 
+/**
+ * Says that the program will use this memory of its own again and again, so that the ranks of a
+ * machine can reduce it where it lies, like that of dp_alloc(). Its contents and address stay.
+ *
+ * On a host this works for whole pages of private memory (mmap, aligned_alloc and the like): they
+ * become shared pages. No other thread may touch them during the call; a child made by fork()
+ * would share them; they must not be remapped, or given back to the system, before
+ * dp_deregister(). Other memory is DP_ERR_UNSUPPORTED, and works unregistered.
+ *
+ * @param memory aligned to 4096 bytes; overlapping a registration is DP_ERR_INVALID
+ * @param bytes  a multiple of 4096
+ * @return DP_OK, DP_ERR_INVALID, DP_ERR_UNSUPPORTED, DP_ERR_NO_MEMORY, DP_ERR_SYSTEM; unless
+ *         DP_OK the memory is as before
+ * Threads: any.
+ */
+DP_API dp_status_t dp_register(dp_context_t *context, void *memory, size_t bytes);
+
+/* Makes registered memory private again, contents kept; dp_finalize() does so too. No operation
+ * may be using it. NULL is fine; what is not the start of a registration is DP_ERR_INVALID. */
+DP_API dp_status_t dp_deregister(dp_context_t *context, void *memory);
+
 /* ---- Collectives ------------------------------------------------------------------------ */
 
 /* Options of one operation; copied. */
@@ -203,10 +269,11 @@ typedef struct dp_options {
     double prescale;    /* multiplies each element before the reduction; floats only, else 1 */
     double postscale;   /* multiplies the result; floats only, else 1 */
     void *stream;       /* the device stream that produces the data; NULL for host memory */
+    int count_joined;   /* 1: an average divides by the group's size even where ranks have joined */
 } dp_options_t;
 #define DP_OPTIONS_INIT                                                                            \
     {                                                                                              \
-        sizeof(dp_options_t), DP_SUM, DP_WIRE_DEFAULT, 1.0, 1.0, NULL                              \
+        sizeof(dp_options_t), DP_SUM, DP_WIRE_DEFAULT, 1.0, 1.0, NULL, 0                           \
     }
 
 /* What an operation found; the figures of reductions are equal on all ranks. */
@@ -216,22 +283,25 @@ typedef struct dp_result {
     double sum_squares; /* of that result's finite elements; independent of fusion and rank count */
     double absmax;      /* its largest finite magnitude */
     const char *text;   /* why it failed, or ""; valid until dp_finalize() */
+    size_t count;       /* elements written to out on this rank, of all tensors together */
+    int contributors;   /* ranks of the group that had not joined */
+    int last_rank;      /* dp_join(): the rank of the group that joined last; else -1 */
 } dp_result_t;
 #define DP_RESULT_INIT                                                                             \
     {                                                                                              \
-        sizeof(dp_result_t), 0, 0.0, 0.0, ""                                                       \
+        sizeof(dp_result_t), 0, 0.0, 0.0, "", 0, 0, -1                                             \
     }
 
 /**
- * Reduces a tensor over all ranks. Returns once the request is queued.
+ * Reduces a tensor over the ranks of a group. Returns once the request is queued.
  *
  * Every rank submits the same name, dtype, count and options, in any order; small tensors may
  * travel fused. A name may be used again as soon as its operation has completed here, and is
  * cheap from its second use on. Results are bit-equal on all ranks and from run to run.
  * Method: Sergeev and Del Balso 2018, arXiv:1802.05799.
  *
- * @param group   from dp_world()
- * @param name    1 to DP_NAME_MAX bytes, unique among tensors in flight; copied
+ * @param group   from dp_world() or dp_group_create()
+ * @param name    1 to DP_NAME_MAX bytes, unique among the group's tensors in flight; copied
  * @param in      [count] elements; borrowed until the handle completes
  * @param out     [count] elements; may equal in, must not overlap it otherwise; borrowed likewise
  * @param count   elements of dtype, not bytes; may be 0
@@ -305,8 +375,165 @@ DP_API dp_status_t dp_reduce_scatter(dp_group_t *group, const char *name, const 
                                      size_t count, dp_dtype_t dtype, const dp_options_t *options,
                                      dp_handle_t **handle);
 
+/**
+ * Reduces like dp_allreduce(); only the root gets the result.
+ *
+ * @param out  [count] on the root, where it may equal in; not used and may be NULL elsewhere
+ * @param root a rank of the group, the same on every rank
+ * Otherwise as dp_allreduce(); the result's figures are known on all ranks.
+ */
+DP_API dp_status_t dp_reduce(dp_group_t *group, const char *name, const void *in, void *out,
+                             size_t count, dp_dtype_t dtype, int root, const dp_options_t *options,
+                             dp_handle_t **handle);
+
+/**
+ * Concatenates the ranks' tensors in rank order on the root.
+ *
+ * @param in  [count], as large on every rank
+ * @param out [size of the group][count] on the root; in may be the root's row of it. Not used and
+ *            may be NULL elsewhere
+ * Otherwise as dp_broadcast().
+ */
+DP_API dp_status_t dp_gather(dp_group_t *group, const char *name, const void *in, void *out,
+                             size_t count, dp_dtype_t dtype, int root, const dp_options_t *options,
+                             dp_handle_t **handle);
+
+/**
+ * Gives row r of the root's tensor to rank r.
+ *
+ * @param in  [size of the group][count], read on the root only; may be NULL elsewhere
+ * @param out [count]; on the root it may be its row of in
+ * Otherwise as dp_broadcast().
+ */
+DP_API dp_status_t dp_scatter(dp_group_t *group, const char *name, const void *in, void *out,
+                              size_t count, dp_dtype_t dtype, int root, const dp_options_t *options,
+                              dp_handle_t **handle);
+
+/**
+ * Rank s gives its row r to rank r, which finds it in row s.
+ *
+ * @param in    [size of the group][count]
+ * @param out   [size of the group][count]; must not overlap in
+ * @param count elements of one row, the same on every rank
+ * Otherwise as dp_allreduce().
+ */
+DP_API dp_status_t dp_alltoall(dp_group_t *group, const char *name, const void *in, void *out,
+                               size_t count, dp_dtype_t dtype, const dp_options_t *options,
+                               dp_handle_t **handle);
+
 /* Completes once every rank has submitted it. Otherwise as dp_allreduce(). */
 DP_API dp_status_t dp_barrier(dp_group_t *group, const char *name, dp_handle_t **handle);
+
+/*
+ * Collectives whose parts differ in size. Counts may differ between ranks and from use to use and
+ * are learned on the way: a rank says how much its output can hold, and gets the real counts with
+ * the result. Parts may be empty and lie packed, in rank order. If a rank's capacity does not do,
+ * the operation fails with DP_ERR_TRUNCATED on every rank, naming that rank and both values;
+ * nothing is written and nothing else is disturbed.
+ */
+
+/**
+ * Concatenates the ranks' tensors in rank order.
+ *
+ * @param in       [count]; must not overlap out
+ * @param count    elements of this rank's part
+ * @param out      [capacity]
+ * @param capacity elements that fit
+ * @param counts   [size of the group] receives the ranks' counts; borrowed until the handle
+ *                 completes; may be NULL
+ * Otherwise as dp_allgather().
+ */
+DP_API dp_status_t dp_allgatherv(dp_group_t *group, const char *name, const void *in, size_t count,
+                                 void *out, size_t capacity, size_t *counts, dp_dtype_t dtype,
+                                 const dp_options_t *options, dp_handle_t **handle);
+
+/* The same on the root alone: out, capacity and counts are used there. */
+DP_API dp_status_t dp_gatherv(dp_group_t *group, const char *name, const void *in, size_t count,
+                              void *out, size_t capacity, size_t *counts, dp_dtype_t dtype,
+                              int root, const dp_options_t *options, dp_handle_t **handle);
+
+/**
+ * Gives part r of the root's tensor to rank r.
+ *
+ * @param in       [sum of counts], read on the root only
+ * @param counts   [size of the group], elements for each rank, read on the root only; copied
+ * @param out      [capacity]; must not overlap in. The result's count says how much came
+ * Otherwise as dp_scatter().
+ */
+DP_API dp_status_t dp_scatterv(dp_group_t *group, const char *name, const void *in,
+                               const size_t *counts, void *out, size_t capacity, dp_dtype_t dtype,
+                               int root, const dp_options_t *options, dp_handle_t **handle);
+
+/**
+ * Rank s gives its part r to rank r.
+ *
+ * @param in          [sum of send_counts]
+ * @param send_counts [size of the group], elements for each rank; copied
+ * @param out         [capacity]; must not overlap in
+ * @param recv_counts [size of the group] receives what came from each rank; borrowed until the
+ *                    handle completes; may be NULL
+ * Otherwise as dp_alltoall().
+ */
+DP_API dp_status_t dp_alltoallv(dp_group_t *group, const char *name, const void *in,
+                                const size_t *send_counts, void *out, size_t capacity,
+                                size_t *recv_counts, dp_dtype_t dtype, const dp_options_t *options,
+                                dp_handle_t **handle);
+
+/**
+ * Reduces like dp_allreduce() and leaves part r of the result on rank r.
+ *
+ * @param in     [sum of counts]
+ * @param out    [counts of this rank]; may be this rank's part of in
+ * @param counts [size of the group], the same on every rank (else DP_ERR_MISMATCH); copied
+ * Otherwise as dp_reduce_scatter().
+ */
+DP_API dp_status_t dp_reduce_scatterv(dp_group_t *group, const char *name, const void *in,
+                                      void *out, const size_t *counts, dp_dtype_t dtype,
+                                      const dp_options_t *options, dp_handle_t **handle);
+
+/* Several tensors as one operation, like dp_grouped_allreduce(): each as in the call without
+ * "grouped". */
+DP_API dp_status_t dp_grouped_reduce(dp_group_t *group, const char *name,
+                                     const dp_tensor_t *tensors, size_t count, int root,
+                                     const dp_options_t *options, dp_handle_t **handle);
+DP_API dp_status_t dp_grouped_broadcast(dp_group_t *group, const char *name,
+                                        const dp_tensor_t *tensors, size_t count, int root,
+                                        const dp_options_t *options, dp_handle_t **handle);
+DP_API dp_status_t dp_grouped_allgather(dp_group_t *group, const char *name,
+                                        const dp_tensor_t *tensors, size_t count,
+                                        const dp_options_t *options, dp_handle_t **handle);
+DP_API dp_status_t dp_grouped_reduce_scatter(dp_group_t *group, const char *name,
+                                             const dp_tensor_t *tensors, size_t count,
+                                             const dp_options_t *options, dp_handle_t **handle);
+
+/**
+ * Sends a tensor to one rank of the group, which receives it under the same name with dp_recv().
+ * One pair of ranks is one tensor: the same name may be in flight between other pairs.
+ *
+ * @param to a rank of the group other than this one
+ * Otherwise as dp_allreduce(). The other ranks take no part.
+ */
+DP_API dp_status_t dp_send(dp_group_t *group, const char *name, const void *in, size_t count,
+                           dp_dtype_t dtype, int to, const dp_options_t *options,
+                           dp_handle_t **handle);
+
+/* Receives; the result's count says how much. More than capacity is DP_ERR_TRUNCATED, here and at
+ * the sender. */
+DP_API dp_status_t dp_recv(dp_group_t *group, const char *name, void *out, size_t capacity,
+                           dp_dtype_t dtype, int from, const dp_options_t *options,
+                           dp_handle_t **handle);
+
+/**
+ * Says that this rank has no more data for the group's collectives, and completes when all its
+ * ranks said so; submitting to the group before that is DP_ERR_ORDER. Until then the others'
+ * reductions go on without it: it counts as ready with the identity of the operation, an average
+ * divides by the ranks that contributed, its row of an allgather is zero (its part of an
+ * allgatherv empty). A joined root, and an operation that would move a joined rank's data
+ * (gather, scatter, alltoall, send, recv), fail with DP_ERR_ORDER on every rank.
+ *
+ * Result: last_rank, who joined last. Other groups are not concerned.
+ */
+DP_API dp_status_t dp_join(dp_group_t *group, dp_handle_t **handle);
 
 /**
  * Waits for an operation and, when it is over, releases the handle.
@@ -318,6 +545,16 @@ DP_API dp_status_t dp_barrier(dp_group_t *group, const char *name, dp_handle_t *
  * Threads: one at a time per handle. A short adaptive spin, then sleeps.
  */
 DP_API dp_status_t dp_wait(dp_handle_t *handle, double seconds, dp_result_t *result);
+
+/**
+ * Makes a device stream wait for an operation: what is enqueued on it afterwards sees the result.
+ * Blocks the calling thread only until the operation was issued to the device, and keeps the
+ * handle.
+ *
+ * @param stream as in dp_options_t; NULL waits like dp_wait() without releasing the handle
+ * @return DP_OK, DP_ERR_UNSUPPORTED without a device, or the operation's failure
+ */
+DP_API dp_status_t dp_stream_wait(dp_handle_t *handle, void *stream);
 
 /* DP_ERR_AGAIN while the operation runs, then its status. Keeps the handle. Never blocks. */
 DP_API dp_status_t dp_test(const dp_handle_t *handle);
@@ -353,10 +590,11 @@ typedef struct dp_gradients_options {
     double clip_norm;    /* largest global norm; 0: no clipping */
     double loss_scale;   /* the initial dynamic loss scale (use a power of two); 0: none */
     int loss_scale_grow; /* good steps before the scale doubles */
+    dp_group_t *group;   /* NULL: the world; rank 0 of it gives the weights */
 } dp_gradients_options_t;
 #define DP_GRADIENTS_OPTIONS_INIT                                                                  \
     {                                                                                              \
-        sizeof(dp_gradients_options_t), "", DP_WIRE_DEFAULT, 1, 0, 0.0, 0.0, 2000                  \
+        sizeof(dp_gradients_options_t), "", DP_WIRE_DEFAULT, 1, 0, 0.0, 0.0, 2000, NULL            \
     }
 
 /* What a sync found; equal on all ranks. */

@@ -33,6 +33,8 @@ const char *dp_status_string(dp_status_t status)
         return "DP_ERR_MISMATCH";
     case DP_ERR_LEFT:
         return "DP_ERR_LEFT";
+    case DP_ERR_TRUNCATED:
+        return "DP_ERR_TRUNCATED";
     case DP_ERR_PEER_LOST:
         return "DP_ERR_PEER_LOST";
     case DP_ERR_ABORTED:

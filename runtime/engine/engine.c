@@ -5,21 +5,28 @@
 
 const char *dp_collective_name(dp_collective_t collective)
 {
-    switch (collective) {
-    case DP_COLLECTIVE_ALLREDUCE:
-        return "allreduce";
-    case DP_COLLECTIVE_BROADCAST:
-        return "broadcast";
-    case DP_COLLECTIVE_ALLGATHER:
-        return "allgather";
-    case DP_COLLECTIVE_REDUCE_SCATTER:
-        return "reduce_scatter";
-    case DP_COLLECTIVE_BARRIER:
-        return "barrier";
-    case DP_COLLECTIVE_COUNT:
-        break;
-    }
-    return "unknown";
+    static const char *const names[DP_COLLECTIVE_COUNT] = {
+        [DP_COLLECTIVE_ALLREDUCE] = "allreduce",
+        [DP_COLLECTIVE_BROADCAST] = "broadcast",
+        [DP_COLLECTIVE_ALLGATHER] = "allgather",
+        [DP_COLLECTIVE_REDUCE_SCATTER] = "reduce_scatter",
+        [DP_COLLECTIVE_BARRIER] = "barrier",
+        [DP_COLLECTIVE_REDUCE] = "reduce",
+        [DP_COLLECTIVE_GATHER] = "gather",
+        [DP_COLLECTIVE_SCATTER] = "scatter",
+        [DP_COLLECTIVE_ALLTOALL] = "alltoall",
+        [DP_COLLECTIVE_ALLGATHERV] = "allgatherv",
+        [DP_COLLECTIVE_GATHERV] = "gatherv",
+        [DP_COLLECTIVE_SCATTERV] = "scatterv",
+        [DP_COLLECTIVE_ALLTOALLV] = "alltoallv",
+        [DP_COLLECTIVE_REDUCE_SCATTERV] = "reduce_scatterv",
+        [DP_COLLECTIVE_SEND] = "send",
+        [DP_COLLECTIVE_JOIN] = "join",
+        [DP_COLLECTIVE_GROUP_CREATE] = "group_create",
+        [DP_COLLECTIVE_GROUP_DESTROY] = "group_destroy",
+    };
+
+    return (unsigned)collective < DP_COLLECTIVE_COUNT ? names[collective] : "unknown";
 }
 
 void dp_engine_destroy(dp_engine_t *engine)

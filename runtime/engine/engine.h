@@ -15,14 +15,29 @@
 #include "runtime/trace/trace.h"
 
 typedef struct dp_engine dp_engine_t;
+typedef struct dp_engine_group dp_engine_group_t; /* ranks that run operations together */
 
+/* Values are part of the wire protocol. The last three never reach an engine. */
 typedef enum dp_collective {
     DP_COLLECTIVE_ALLREDUCE = 0,
     DP_COLLECTIVE_BROADCAST = 1,
     DP_COLLECTIVE_ALLGATHER = 2,
     DP_COLLECTIVE_REDUCE_SCATTER = 3,
     DP_COLLECTIVE_BARRIER = 4,
-    DP_COLLECTIVE_COUNT = 5
+    DP_COLLECTIVE_REDUCE = 5,
+    DP_COLLECTIVE_GATHER = 6,
+    DP_COLLECTIVE_SCATTER = 7,
+    DP_COLLECTIVE_ALLTOALL = 8,
+    DP_COLLECTIVE_ALLGATHERV = 9,
+    DP_COLLECTIVE_GATHERV = 10,
+    DP_COLLECTIVE_SCATTERV = 11,
+    DP_COLLECTIVE_ALLTOALLV = 12,
+    DP_COLLECTIVE_REDUCE_SCATTERV = 13, /* engines see reduces with a root per piece */
+    DP_COLLECTIVE_SEND = 14,            /* send and recv: one operation of two ranks */
+    DP_COLLECTIVE_JOIN = 15,
+    DP_COLLECTIVE_GROUP_CREATE = 16,
+    DP_COLLECTIVE_GROUP_DESTROY = 17,
+    DP_COLLECTIVE_COUNT = 18
 } dp_collective_t;
 
 const char *dp_collective_name(dp_collective_t collective); /* "allreduce" */
@@ -35,6 +50,8 @@ const char *dp_collective_name(dp_collective_t collective); /* "allreduce" */
  * broadcast       [count] engine memory (root only)      [count] any memory
  * allgather       [count] engine memory                  row r at out + r * stride elements, any
  * reduce_scatter  row r at in + r * stride, engine mem.  [count] any memory
+ * reduce          [count] engine memory                  [count] engine memory, root only
+ * An out that is NULL is not wanted: what would go there is dropped (not in an allreduce).
  */
 typedef struct dp_engine_piece {
     const void *in;
@@ -44,27 +61,59 @@ typedef struct dp_engine_piece {
     double prescale;
     double postscale;  /* 1/ranks already folded in for the average of floats */
     int exponent;      /* compressed wires: elements travel times 2^exponent */
+    int root;          /* reduce: who gets it, a rank of the group; pieces may differ */
     dp_tally_t *tally; /* float sums of allreduce and reduce_scatter: of the whole result (all
                           rows), equal on all ranks; added to; NULL: not wanted */
 } dp_engine_piece_t;
 
+/*
+ * Blocks that travel between single ranks: gather(v), scatter(v), alltoall(v), allgatherv, send.
+ * Any memory on both sides. An operation carries one exchange and no pieces. Counts are in
+ * elements; blocks lie packed in rank order.
+ */
+typedef struct dp_engine_exchange {
+    const void *in;
+    const size_t *send_counts; /* alltoall(v), scatter(v) on the root: [size of the group]; send on
+                                  the source, gather(v), allgatherv: [1]; else not read */
+    void *out;                 /* where this rank receives; its own block is copied too */
+    size_t capacity;           /* of out */
+    int drops;                 /* 1: what comes is dropped, whatever the capacity */
+    size_t
+        *recv_counts; /* receives: [size of the group] of what came from each; NULL: not wanted */
+    size_t received;  /* set at completion: the sum of these */
+} dp_engine_exchange_t;
+
 typedef struct dp_engine_op {
+    dp_engine_group_t *group; /* NULL: the world */
     dp_collective_t collective;
     dp_dtype_t dtype;
     dp_reduce_t reduce;
     dp_wire_t wire;    /* NONE, FP16 or BF16; the latter only with DP_F32 sums and averages */
-    int root;          /* broadcast: a rank of the world */
+    int root;          /* broadcast, gather(v), scatter(v): a rank of the group; send: the source */
+    int peer;          /* send: the destination. Only the two enqueue it */
+    int divisor;       /* averages of integers are divided by this; 0: by the size of the group */
     uint64_t sequence; /* 1, 2, 3, ... in the global order, for errors and the timeline */
     dp_engine_piece_t *pieces; /* [piece_count], borrowed until completion */
     size_t piece_count;
-    /* set at completion */
+    dp_engine_exchange_t *exchange; /* borrowed likewise; NULL where there are pieces */
+    /* set at completion. DP_ERR_TRUNCATED: a capacity did not do; all ranks of the operation know,
+     * with one text, and the engine goes on. Any other failure ends the engine. */
     dp_status_t status;
     char text[DP_ERROR_TEXT_MAX]; /* why it failed */
     uint64_t begin_ns, end_ns;    /* when it ran */
     uint64_t wait_ns;             /* of that, waiting for other ranks to arrive */
-    int last_rank;                /* who arrived last; -1: nobody was waited for */
+    int last_rank;                /* of the world, who arrived last; -1: nobody was waited for */
     uint64_t wire_bytes;          /* sent to other machines by this rank */
 } dp_engine_op_t;
+
+/* Who is in a group, as all its ranks were told. */
+typedef struct dp_engine_members {
+    uint32_t uid;  /* never used again; the world is 0 */
+    uint32_t slot; /* 1 .. DP_GROUPS_MAX, free for another group after group_destroy() everywhere */
+    const int *ranks; /* [count] of the world, ascending, this one among them; copied */
+    int count;
+    const char *name; /* for texts; copied */
+} dp_engine_members_t;
 
 typedef struct dp_engine_ops {
     const char *name; /* "host" */
@@ -74,6 +123,16 @@ typedef struct dp_engine_ops {
     dp_status_t (*free)(dp_engine_t *self, void *memory);
     /* 1 when the memory can be used in place. Any thread. */
     int (*owns)(const dp_engine_t *self, const void *memory, size_t bytes);
+    /* Makes memory of the program the engine's too, until taken back or destroy; see dp_register().
+     * Any thread. */
+    dp_status_t (*adopt)(dp_engine_t *self, void *memory, size_t bytes, dp_error_t *error);
+    dp_status_t (*disown)(dp_engine_t *self, void *memory);
+    /* Local and quick: the first operation of the group is where its ranks meet. Data-plane thread
+     * only, as is the next. */
+    dp_status_t (*group_create)(dp_engine_t *self, const dp_engine_members_t *members,
+                                dp_engine_group_t **group, dp_error_t *error);
+    /* Once a barrier of the group, its last operation, is over. NULL is fine. */
+    void (*group_destroy)(dp_engine_t *self, dp_engine_group_t *group);
     /* Enqueues; op is borrowed until the stream has passed it. Data-plane thread only. */
     dp_status_t (*enqueue)(dp_engine_t *self, dp_stream_t *stream, dp_work_size_t size,
                            dp_engine_op_t *op);

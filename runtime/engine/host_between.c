@@ -210,7 +210,7 @@ dp_status_t dp_host_between_run(dp_host_engine_t *engine, dp_engine_op_t *op)
     case DP_COLLECTIVE_ALLGATHER:
     case DP_COLLECTIVE_BARRIER:
         return dp_between_move(engine, op);
-    case DP_COLLECTIVE_COUNT:
+    default:
         break;
     }
     return dp_host_fail(engine, DP_ERR_INVALID, "engine: collective %d is unknown",

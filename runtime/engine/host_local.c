@@ -102,9 +102,7 @@ static dp_status_t run_small(dp_host_engine_t *engine, dp_engine_op_t *op)
             small_copy(engine, op, shown[k], (size_t)engine->local_ranks[k]);
         }
         break;
-    case DP_COLLECTIVE_REDUCE_SCATTER:
-    case DP_COLLECTIVE_BARRIER:
-    case DP_COLLECTIVE_COUNT:
+    default:
         break;
     }
     return DP_OK;
@@ -230,8 +228,7 @@ dp_status_t dp_host_local_run(dp_host_engine_t *engine, dp_engine_op_t *op)
     case DP_COLLECTIVE_BROADCAST:
         status = dp_host_copy_row(engine, op, local_root(engine, op), 0);
         return status == DP_OK ? dp_host_meet(engine) : status;
-    case DP_COLLECTIVE_BARRIER:
-    case DP_COLLECTIVE_COUNT:
+    default:
         break;
     }
     return DP_OK;

@@ -27,9 +27,22 @@ static void take_all(dp_negotiator_t *negotiator)
 static void submit(dp_negotiator_t *negotiator, const char *name)
 {
     dp_signature_part_t part = {768, DP_F32};
-    dp_signature_t signature = {
-        DP_COLLECTIVE_ALLREDUCE, DP_SUM, DP_WIRE_NONE, -1, 0, 1.0, 1.0, 1, &part};
-    dp_submission_t submission = {name, &signature, 1, 1.0f, 0, negotiator};
+    dp_signature_t signature = {.collective = DP_COLLECTIVE_ALLREDUCE,
+                                .reduce = DP_SUM,
+                                .wire = DP_WIRE_NONE,
+                                .root = -1,
+                                .peer = -1,
+                                .is_grouped = 0,
+                                .prescale = 1.0,
+                                .postscale = 1.0,
+                                .part_count = 1,
+                                .parts = &part};
+    dp_submission_t submission = {.name = name,
+                                  .signature = &signature,
+                                  .in_place = 1,
+                                  .last_absmax = 1.0f,
+                                  .is_urgent = 0,
+                                  .request = negotiator};
 
     (void)dp_negotiator_submit(negotiator, &submission, 1);
 }
@@ -73,10 +86,26 @@ size_t fuzz_seed(unsigned which, uint8_t *data, size_t room)
         DP_ITEM_LEFT,  DP_ITEM_FIN,      DP_ITEM_MISSING, DP_ITEM_LAUNCH,  DP_ITEM_FAILURE,
         DP_ITEM_KEEP,  DP_ITEM_CLOSED,   DP_ITEM_WHO,     DP_ITEM_WARN,    DP_ITEM_FATAL};
     static dp_signature_part_t parts[2] = {{768, DP_F32}, {1024, DP_F32}};
-    static dp_signature_t one = {
-        DP_COLLECTIVE_ALLREDUCE, DP_SUM, DP_WIRE_NONE, -1, 0, 1.0, 1.0, 1, parts};
-    static dp_signature_t other = {
-        DP_COLLECTIVE_ALLREDUCE, DP_SUM, DP_WIRE_NONE, -1, 0, 1.0, 1.0, 1, parts + 1};
+    static dp_signature_t one = {.collective = DP_COLLECTIVE_ALLREDUCE,
+                                 .reduce = DP_SUM,
+                                 .wire = DP_WIRE_NONE,
+                                 .root = -1,
+                                 .peer = -1,
+                                 .is_grouped = 0,
+                                 .prescale = 1.0,
+                                 .postscale = 1.0,
+                                 .part_count = 1,
+                                 .parts = parts};
+    static dp_signature_t other = {.collective = DP_COLLECTIVE_ALLREDUCE,
+                                   .reduce = DP_SUM,
+                                   .wire = DP_WIRE_NONE,
+                                   .root = -1,
+                                   .peer = -1,
+                                   .is_grouped = 0,
+                                   .prescale = 1.0,
+                                   .postscale = 1.0,
+                                   .part_count = 1,
+                                   .parts = parts + 1};
     dp_frame_header_t header = {0, 0, 0};
     dp_item_t item;
     dp_writer_t writer;

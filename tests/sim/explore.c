@@ -192,7 +192,7 @@ static void act(search_t *search, action_t action)
         break;
     case URGENT:
         search->was_urgent = 1;
-        dp_negotiator_urgent(world->ranks[rank].negotiator, "h.0.weight", 0);
+        dp_negotiator_urgent(world->ranks[rank].negotiator, DP_GROUP_WORLD, "h.0.weight", 0);
         break;
     }
     search->is_dirty[rank] = search->plan->is_lazy && action.kind != TAKE;

@@ -269,7 +269,7 @@ static void run_program(sim_t *sim, int rank)
     if (may_go_on && program->step == program->last_step) {
         /* Somebody may wait for one of them by now. */
         if (below(&sim->random, 2) == 0)
-            dp_negotiator_urgent(negotiator,
+            dp_negotiator_urgent(negotiator, DP_GROUP_WORLD,
                                  world_name((int)below(&sim->random, (uint64_t)tensors), name),
                                  sim->now_ns);
         dp_negotiator_finalize(negotiator, sim->now_ns);

@@ -239,8 +239,12 @@ void world_submit(world_t *world, int rank, int tensor, uint64_t count, int is_u
     dp_status_t status;
 
     world_signature(&signature, &part, count);
-    submission = (dp_submission_t){
-        world_name(tensor, name), &signature, rank % 2 == 0, absmax, is_urgent, request};
+    submission = (dp_submission_t){.name = world_name(tensor, name),
+                                   .signature = &signature,
+                                   .in_place = rank % 2 == 0,
+                                   .last_absmax = absmax,
+                                   .is_urgent = is_urgent,
+                                   .request = request};
     if (request->is_pending) world_violation(world, "the test submits a pending tensor");
     status = dp_negotiator_submit(self->negotiator, &submission, now_ns);
     if (status != DP_OK) {
@@ -348,6 +352,8 @@ void world_drain(world_t *world, int rank)
         if (self->is_fatal || self->is_finished)
             world_violation(world, "rank %d: output %d after its last", rank, (int)out.kind);
         switch (out.kind) {
+        case DP_OUTPUT_JOINED:
+            break;
         case DP_OUTPUT_SEND:
             send_message(world, rank, &out);
             break;

@@ -176,8 +176,7 @@ static void compute_piece(fake_room_t *room, size_t p)
                         room->ops[from]->pieces[p].in, bytes);
             }
             break;
-        case DP_COLLECTIVE_BARRIER:
-        case DP_COLLECTIVE_COUNT:
+        default:
             break;
         }
     }

@@ -52,7 +52,7 @@ void world_init(world_t *world, int ranks, int compresses, size_t fusion_bytes, 
     pthread_cond_init(&world->change, NULL);
     for (int r = 0; r < ranks; r++) {
         struct world_rank *at = &world->rank[r];
-        dp_pipeline_callbacks_t callbacks = {at, on_done, on_launch_done};
+        dp_pipeline_callbacks_t callbacks = {at, on_done, on_launch_done, NULL};
 
         at->world = world;
         at->rank = r;

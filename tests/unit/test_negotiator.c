@@ -171,7 +171,12 @@ static void negotiator_second_submission_while_pending_is_busy(void **state)
 {
     dp_signature_part_t part;
     dp_signature_t signature;
-    dp_submission_t submission = {"h.0.weight", &signature, 0, 0.0f, 0, NULL};
+    dp_submission_t submission = {.name = "h.0.weight",
+                                  .signature = &signature,
+                                  .in_place = 0,
+                                  .last_absmax = 0.0f,
+                                  .is_urgent = 0,
+                                  .request = NULL};
     char long_name[DP_NAME_MAX + 2];
     world_t world;
 
@@ -285,8 +290,8 @@ static void negotiator_waiter_ends_the_hold(void **state)
     (void)state;
     begin_holding(&world);
     messages = world.messages;
-    dp_negotiator_urgent(world.ranks[1].negotiator, "h.1.weight", 0);
-    dp_negotiator_urgent(world.ranks[1].negotiator, "h.1.weight", 0);
+    dp_negotiator_urgent(world.ranks[1].negotiator, DP_GROUP_WORLD, "h.1.weight", 0);
+    dp_negotiator_urgent(world.ranks[1].negotiator, DP_GROUP_WORLD, "h.1.weight", 0);
     settle(&world, 0);
     assert_int_equal(pending(&world), 0);
     assert_int_equal(world.messages - messages, 2); /* URGENT up, LAUNCH down */
@@ -295,8 +300,9 @@ static void negotiator_waiter_ends_the_hold(void **state)
     settle(&world, 0);
     assert_int_equal(pending(&world), 0);
     messages = world.messages;
-    dp_negotiator_urgent(world.ranks[1].negotiator, "h.1.weight", 0); /* not pending */
-    dp_negotiator_urgent(world.ranks[1].negotiator, "no such tensor", 0);
+    dp_negotiator_urgent(world.ranks[1].negotiator, DP_GROUP_WORLD, "h.1.weight",
+                         0); /* not pending */
+    dp_negotiator_urgent(world.ranks[1].negotiator, DP_GROUP_WORLD, "no such tensor", 0);
     settle(&world, 0);
     assert_int_equal(world.messages, messages);
     world_fini(&world);
@@ -321,7 +327,12 @@ static void negotiator_huge_launch_is_split(void **state)
     memset(name, 'n', DP_NAME_MAX);
     name[DP_NAME_MAX] = '\0';
     for (int i = 0; i < COUNT; i++) {
-        dp_submission_t submission = {name, &signature, 0, 0.0f, 0, &requests[i]};
+        dp_submission_t submission = {.name = name,
+                                      .signature = &signature,
+                                      .in_place = 0,
+                                      .last_absmax = 0.0f,
+                                      .is_urgent = 0,
+                                      .request = &requests[i]};
 
         name[DP_NAME_MAX - 2] = (char)(1 + i / 100);
         name[DP_NAME_MAX - 1] = (char)(1 + i % 100);

@@ -106,9 +106,22 @@ static void settle(chain_t *chain)
 static void submit(chain_t *chain, int rank, const char *name, uint64_t count)
 {
     dp_signature_part_t part = {count, DP_F32};
-    dp_signature_t signature = {
-        DP_COLLECTIVE_ALLREDUCE, DP_SUM, DP_WIRE_NONE, -1, 0, 1.0, 1.0, 1, &part};
-    dp_submission_t submission = {name, &signature, 1, 1.0f, 0, chain};
+    dp_signature_t signature = {.collective = DP_COLLECTIVE_ALLREDUCE,
+                                .reduce = DP_SUM,
+                                .wire = DP_WIRE_NONE,
+                                .root = -1,
+                                .peer = -1,
+                                .is_grouped = 0,
+                                .prescale = 1.0,
+                                .postscale = 1.0,
+                                .part_count = 1,
+                                .parts = &part};
+    dp_submission_t submission = {.name = name,
+                                  .signature = &signature,
+                                  .in_place = 1,
+                                  .last_absmax = 1.0f,
+                                  .is_urgent = 0,
+                                  .request = chain};
 
     dp_negotiator_submit(chain->ranks[rank], &submission, 0);
 }

@@ -365,7 +365,7 @@ static void never_launched(void *user, uint64_t sequence)
 static void pipeline_creation_survives_every_failed_allocation(void **unused)
 {
     dp_config_t config = {.fusion_bytes = 100000, .fusion_slots = 3};
-    dp_pipeline_callbacks_t callbacks = {NULL, never_done, never_launched};
+    dp_pipeline_callbacks_t callbacks = {NULL, never_done, never_launched, NULL};
     fake_room_t *room = fake_room_create(1);
     dp_device_t *device;
     dp_engine_t *engine;
@@ -461,7 +461,7 @@ static void pipeline_overlaps_many_launches(void **unused)
 static void move_two_recorded(const char *dir)
 {
     dp_config_t config = {.fusion_bytes = 100000, .fusion_slots = 1};
-    dp_pipeline_callbacks_t callbacks = {NULL, never_done, never_launched};
+    dp_pipeline_callbacks_t callbacks = {NULL, never_done, never_launched, NULL};
     fake_room_t *room = fake_room_create(1);
     static float values[300];
     const dp_pipeline_tensor_t tensor = {values, values, 300, DP_F32};

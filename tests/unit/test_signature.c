@@ -17,8 +17,16 @@ static dp_signature_part_t base_parts[3] = {{768, DP_F32}, {16, DP_F32}, {5, DP_
 
 static dp_signature_t base(void)
 {
-    dp_signature_t signature = {
-        DP_COLLECTIVE_ALLREDUCE, DP_SUM, DP_WIRE_FP16, -1, 1, 1.0, 0.5, 3, base_parts};
+    dp_signature_t signature = {.collective = DP_COLLECTIVE_ALLREDUCE,
+                                .reduce = DP_SUM,
+                                .wire = DP_WIRE_FP16,
+                                .root = -1,
+                                .peer = -1,
+                                .is_grouped = 1,
+                                .prescale = 1.0,
+                                .postscale = 0.5,
+                                .part_count = 3,
+                                .parts = base_parts};
 
     return signature;
 }
