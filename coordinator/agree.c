@@ -1,104 +1,150 @@
 /*
  * agree.c - the rules of one tensor: it arrives, is complete, is launched or fails.
  *
- * What goes up is not ordered. What comes down is: LAUNCH, FAILURE, CLOSED and BYE form one list
- * that the root writes and every rank applies in the same order, through the same functions.
+ * What goes up is not ordered. What comes down is: LAUNCH, FAILURE, JOINED, CLOSED and BYE form one
+ * list that the root writes; every rank applies, in the same order and through the same functions,
+ * those that concern it or ranks below it.
  *
  * Why no message needs an occurrence number. A rank submits occurrence k+1 of a name after k ended
  * here, and it ended because a LAUNCH or FAILURE came down through every node above. So when news
  * of k+1 goes up, each of those nodes has already ended k. The other direction needs care: LAUNCH
  * cannot cross a READY of its own tensor, as it exists only because all of them arrived; FAILURE
- * and CLOSED can. Each frame going up therefore says how many ordered items its sender had seen;
- * what was sent before the failure of its tensor was seen speaks of the occurrence that failed.
+ * and CLOSED can. Each frame going up therefore says which ordered item its sender saw last; what
+ * was sent before the failure of its tensor was seen speaks of the occurrence that failed.
  */
 #include "coordinator/negotiator_internal.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Half a message, so that a LAUNCH always fits in a frame beside other items. */
-#define LAUNCH_BYTES_MAX (DP_MESSAGE_MAX / 2)
-#define VALUE_TEXT_MAX 64
-
-static const dp_signature_t *signature_of(const dp_row_t *row)
+const dp_signature_t *dp_row_signature(const dp_row_t *row)
 {
     return row->proposed != NULL ? row->proposed : row->signature;
 }
 
-static uint64_t payload_bytes(const dp_signature_t *signature)
+int dp_launches_alone(dp_collective_t collective)
 {
-    uint64_t bytes = 0;
-
-    for (uint32_t i = 0; i < signature->part_count; i++) {
-        uint64_t part = signature->parts[i].count;
-        uint64_t size = dp_dtype_bytes(signature->parts[i].dtype);
-
-        /* Saturates: a count may be anything, and huge is all the root needs to know. */
-        if (size > 0 && part > (UINT64_MAX - bytes) / size) return UINT64_MAX;
-        bytes += part * size;
-    }
-    return bytes;
+    return collective == DP_COLLECTIVE_SEND || collective == DP_COLLECTIVE_GROUP_CREATE ||
+           collective == DP_COLLECTIVE_GROUP_DESTROY;
 }
 
 /* ---- Ordered items ---------------------------------------------------------------------- */
+
+/* Of a group to be made: the ranks in the list, and whoever announced it with another. */
+void dp_agree_targets(dp_negotiator_t *n, const dp_row_t *row, const int32_t *list, uint32_t count)
+{
+    size_t words = n->table.bit_words;
+
+    if (row->scope != NULL) {
+        memcpy(n->targets, row->expect, words * sizeof(*n->targets));
+        return;
+    }
+    dp_slots_of_list(n, list, count, n->targets);
+    for (size_t i = 0; i < words; i++)
+        n->targets[i] |= row->heard[i];
+}
 
 /* The pending occurrence is over. */
 void dp_agree_end(dp_negotiator_t *n, dp_row_t *row, uint64_t position, int in_failure)
 {
     if (row->is_own) n->own_pending--;
+    if (row->is_own && row->scope != NULL) {
+        row->scope->own_pending--;
+        if (row->scope->ending == row) row->scope->ending = NULL;
+    }
     dp_stall_unwatch(n, row, 0);
     dp_row_clear(row, n->table.bit_words);
     row->done_position = position;
-    row->ended_in_failure = in_failure;
-    row->is_kept = row->is_offered = 0; /* the next occurrence needs those who left */
+    if (in_failure) row->ended_in_failure = 1;
+    if (!in_failure && row->scope != NULL) row->ended_in_failure = 0;
+    row->is_kept = 0; /* the next occurrence needs those who left */
+    for (int i = 0; row->scope == NULL && i < n->child_count; i++) {
+        if (dp_bit_get(n->targets, i)) row->ended[i] = position;
+    }
 }
 
-void dp_agree_launch(dp_negotiator_t *n, dp_row_t *row, int in_place, float absmax)
+void dp_agree_launch_begin(dp_negotiator_t *n, dp_launch_t *launch, dp_row_t *row)
 {
-    dp_launch_entry_t entry = {.request = row->request,
-                               .name = row->name,
-                               .id = row->id,
-                               .last_absmax = absmax,
-                               .in_place = in_place};
+    launch->row = row;
+    launch->collective = dp_row_signature(row)->collective;
+    launch->entry_begin = n->entry_count;
+    dp_agree_targets(n, row, row->list, row->list_count);
+}
 
-    DP_ASSERT(row->is_own);
-    if (dp_outbox_entry(n, &entry) != DP_OK) {
+/* Every rank that takes part has proposed this signature, or was told it as it has joined. */
+static void adopt(dp_negotiator_t *n, dp_row_t *row)
+{
+    if (dp_table_retire(&n->table, row->signature) != DP_OK) {
         dp_fatal_memory(n);
         return;
     }
-    if (row->proposed != NULL) {
-        /* Every rank has proposed this one, or the tensor would not be complete. */
-        free(row->signature);
-        row->signature = row->proposed;
-        row->proposed = NULL;
-        row->version++;
-        if (row->version == 0) row->version = 1; /* 0 means: none agreed */
-    }
-    dp_agree_end(n, row, n->position + 1, 0);
+    row->signature = row->proposed;
+    row->proposed = NULL;
+    row->version++;
+    if (row->version == 0) row->version = 1; /* 0 means: none agreed */
 }
 
-void dp_agree_launched(dp_negotiator_t *n, uint64_t sequence, size_t entry_begin)
+void dp_agree_launch(dp_negotiator_t *n, dp_row_t *row, const dp_launch_entry_t *agreed)
 {
-    dp_event_t *event;
+    dp_launch_entry_t entry = *agreed;
+
+    if (row->proposed != NULL) adopt(n, row);
+    entry.request = row->request;
+    entry.signature = row->signature;
+    entry.name = row->name;
+    entry.id = row->id;
+    if (dp_row_takes_part(n, row) && !n->is_fatal && dp_outbox_entry(n, &entry) != DP_OK)
+        dp_fatal_memory(n);
+    if (!n->is_fatal) dp_agree_end(n, row, n->position + 1, 0);
+}
+
+/* The row of a group that was made: another list may come under its name. It stays where a failure
+ * was told once, to know what is older than that. */
+static void end_create(dp_negotiator_t *n, dp_row_t *row)
+{
+    dp_status_t status = dp_table_retire(&n->table, row->signature);
+
+    row->version = 0;
+    if (status == DP_OK) row->signature = NULL;
+    if (status == DP_OK && !row->ended_in_failure && row->refusals == NULL) {
+        dp_stall_forget(n, row);
+        dp_row_array_remove(&n->news, row);
+        status = dp_table_remove(&n->table, row);
+    }
+    if (status != DP_OK) dp_fatal_memory(n);
+}
+
+void dp_agree_launch_end(dp_negotiator_t *n, const dp_launch_t *launch)
+{
+    dp_row_t *row = launch->row;
+    dp_event_t *event = NULL;
 
     if (n->is_fatal) return;
     n->position++;
-    n->sequence = sequence;
-    event = dp_outbox_event(n, DP_OUTPUT_LAUNCH);
-    if (event == NULL) return;
-    event->sequence = sequence;
-    event->entry_begin = entry_begin;
-    event->entry_count = n->entry_count - entry_begin;
+    n->sequence = launch->sequence;
+    if (dp_row_takes_part(n, row)) {
+        n->launching = launch->sequence;
+        event = dp_outbox_event(n, DP_OUTPUT_LAUNCH);
+        if (event == NULL) return;
+        event->sequence = launch->sequence;
+        event->group = row->scope != NULL ? row->scope->uid : launch->born;
+        event->slot = launch->slot;
+        event->entry_begin = launch->entry_begin;
+        event->entry_count = n->entry_count - launch->entry_begin;
+    }
+    if (launch->collective == DP_COLLECTIVE_GROUP_CREATE) end_create(n, row);
+    if (launch->collective == DP_COLLECTIVE_GROUP_DESTROY) dp_scope_drop(n, row->scope);
 }
 
 void dp_agree_fail(dp_negotiator_t *n, dp_row_t *row, dp_status_t status, const char *text)
 {
+    int takes_part = dp_bit_get(n->targets, dp_own_slot(n));
+
     n->position++;
     if (row->is_own) {
         dp_outbox_fail(n, row->request, status, text);
-    } else if (dp_row_refuse(row, status, text) != DP_OK) {
-        dp_fatal_memory(n);
+    } else if (takes_part && (row->scope == NULL || !dp_join_is_joined(row->scope, n->rank))) {
+        if (dp_row_refuse(row, status, text) != DP_OK) dp_fatal_memory(n);
     }
     dp_agree_end(n, row, n->position, 1);
 }
@@ -107,112 +153,6 @@ void dp_agree_bye(dp_negotiator_t *n)
 {
     n->position++;
     n->is_finished = 1;
-}
-
-/* ---- The root makes the order ----------------------------------------------------------- */
-
-static void order_failure(dp_negotiator_t *n, dp_row_t *row, dp_status_t status, const char *text)
-{
-    dp_item_t *item = &n->made;
-
-    dp_item_ref(item, DP_ITEM_FAILURE, row);
-    item->flags = 0;
-    item->status = status;
-    item->text = text;
-    if (row->id == DP_ID_NONE) {
-        if (dp_table_assign(&n->table, row) != DP_OK) {
-            dp_fatal_memory(n);
-            return;
-        }
-        item->id = row->id;
-        item->name = row->name;
-        item->flags = DP_FLAG_NAME;
-    }
-    dp_outbox_down(n, item);
-    if (!n->is_fatal) dp_agree_fail(n, row, status, text);
-}
-
-static void order_mismatch(dp_negotiator_t *n, dp_row_t *row, const int rank[2],
-                           const dp_signature_t *const signature[2])
-{
-    char field[VALUE_TEXT_MAX], a[VALUE_TEXT_MAX], b[VALUE_TEXT_MAX];
-    char rank_a[DP_RANK_TEXT_MAX], rank_b[DP_RANK_TEXT_MAX], text[DP_ERROR_TEXT_MAX];
-
-    dp_signature_difference(signature[0], signature[1], field, a, b, VALUE_TEXT_MAX);
-    snprintf(text, sizeof(text), "tensor %s: %s %s on %s, %s on %s", row->name, field, a,
-             dp_rank_text(n, rank[0], rank_a), b, dp_rank_text(n, rank[1], rank_b));
-    order_failure(n, row, DP_ERR_MISMATCH, text);
-}
-
-/* Sends one LAUNCH with as many of the complete tensors from `begin` on as fit; returns the end. */
-static size_t order_launch(dp_negotiator_t *n, size_t begin)
-{
-    dp_row_t **rows = n->complete.rows;
-    size_t bytes = 16, end = begin, entry_begin = n->entry_count;
-    dp_item_t *item = &n->made;
-    dp_writer_t writer;
-    int has_children;
-
-    while (end < n->complete.count && bytes < LAUNCH_BYTES_MAX) {
-        bytes += dp_item_entry_bound(rows[end++]->name);
-    }
-    item->kind = DP_ITEM_LAUNCH;
-    item->sequence = n->sequence + 1;
-    item->count = (uint32_t)(end - begin);
-    has_children = dp_outbox_down_begin(n, n->position, bytes, &writer);
-    if (has_children) dp_item_write(&writer, item);
-    for (size_t i = begin; i < end && !n->is_fatal; i++) {
-        dp_row_t *row = rows[i];
-        unsigned flags = row->in_place ? DP_FLAG_IN_PLACE : 0;
-
-        if (row->id == DP_ID_NONE) {
-            flags |= DP_FLAG_NAME;
-            if (dp_table_assign(&n->table, row) != DP_OK) {
-                dp_fatal_memory(n);
-                return end;
-            }
-        }
-        if (has_children)
-            dp_item_write_entry(&writer, row->id, (uint8_t)flags, row->absmax, row->name);
-        dp_agree_launch(n, row, row->in_place, row->absmax);
-    }
-    if (n->is_fatal) return end;
-    if (has_children) dp_outbox_down_commit(n, &writer);
-    dp_agree_launched(n, n->sequence + 1, entry_begin);
-    return end;
-}
-
-void dp_agree_release(dp_negotiator_t *n)
-{
-    size_t begin = 0;
-
-    while (begin < n->complete.count && !n->is_fatal)
-        begin = order_launch(n, begin);
-    n->complete.count = 0;
-    n->complete_bytes = 0;
-    n->complete_urgent = 0;
-}
-
-/* Holding back pays only while the data plane is busy: then what joins the launch costs no time. */
-static int must_release(const dp_negotiator_t *n)
-{
-    if (n->complete.count == 0) return 0;
-    return n->launched >= n->sequence || n->complete_urgent ||
-           n->complete_bytes >= n->fusion_bytes || n->now_ns - n->complete_since_ns >= n->hold_ns;
-}
-
-void dp_agree_flush(dp_negotiator_t *n)
-{
-    dp_leave_flush(n);
-    if (!dp_is_root(n) || n->is_fatal) return;
-    if (must_release(n)) dp_agree_release(n);
-    /* Nothing of this rank or below is pending and nobody will submit. */
-    if (n->has_left && n->own_pending == 0 && n->fin_count == n->child_count && !n->is_finished &&
-        !n->is_fatal) {
-        n->made.kind = DP_ITEM_BYE;
-        dp_outbox_down(n, &n->made);
-        if (!n->is_fatal) dp_agree_bye(n);
-    }
 }
 
 /* ---- What arrives ----------------------------------------------------------------------- */
@@ -227,114 +167,142 @@ void dp_agree_pending(dp_negotiator_t *n, dp_row_t *row, uint64_t first_ns)
     dp_stall_watch(n, row);
 }
 
-/* The whole subtree is ready. */
-static void complete(dp_negotiator_t *n, dp_row_t *row)
+/* The whole subtree is ready, as far as it takes part. */
+static void check_complete(dp_negotiator_t *n, dp_row_t *row)
 {
-    const dp_signature_t *signature = signature_of(row);
-    uint64_t bytes = payload_bytes(signature);
-
+    if (!row->is_pending || row->is_mismatched || row->is_complete || n->is_fatal) return;
+    if (row->ready != row->expected) return;
     row->is_complete = 1;
     dp_stall_unwatch(n, row, 1);
-    if (!dp_is_root(n)) {
+    if (dp_is_root(n)) {
+        dp_order_complete(n, row);
+    } else {
         dp_outbox_news(n, row);
-        return;
     }
-    if (n->complete.count == 0) n->complete_since_ns = n->now_ns;
-    if (dp_row_array_push(&n->complete, row) != DP_OK) {
-        dp_fatal_memory(n);
-        return;
-    }
-    n->complete_bytes = bytes > SIZE_MAX - n->complete_bytes ? SIZE_MAX : n->complete_bytes + bytes;
-    /* Nobody submits a barrier to let it wait. */
-    if (row->is_urgent || signature->collective == DP_COLLECTIVE_BARRIER) n->complete_urgent = 1;
 }
 
-/* This node is the first to see two signatures. */
-static void mismatch(dp_negotiator_t *n, dp_row_t *row, int rank, dp_signature_t *signature)
+/* No more is waited for: what is said up now comes back as a FAILURE. */
+static void conflict(dp_negotiator_t *n, dp_row_t *row, const int rank[2],
+                     const dp_signature_t *const signature[2])
 {
-    const dp_signature_t *other = signature != NULL ? signature : row->signature;
-    int ranks[2] = {row->first_rank, rank};
-    const dp_signature_t *signatures[2] = {signature_of(row), other};
-    dp_conflict_t *conflict;
+    dp_conflict_t *told;
 
     row->is_mismatched = 1;
     dp_stall_unwatch(n, row, 0);
     if (dp_is_root(n)) {
-        order_mismatch(n, row, ranks, signatures);
+        dp_order_conflict(n, row, rank, signature);
         return;
     }
-    conflict = calloc(1, sizeof(*conflict));
-    if (conflict == NULL) {
-        dp_fatal_memory(n);
-        return;
+    told = calloc(1, sizeof(*told));
+    row->conflict = told;
+    for (int i = 0; i < 2 && told != NULL; i++) {
+        told->rank[i] = rank[i];
+        if (signature[i] == NULL) continue;
+        told->signature[i] = dp_signature_copy(signature[i]);
+        if (told->signature[i] == NULL) dp_fatal_memory(n);
     }
-    row->conflict = conflict;
-    for (int i = 0; i < 2; i++) {
-        conflict->rank[i] = ranks[i];
-        conflict->signature[i] = dp_signature_copy(signatures[i]);
-        if (conflict->signature[i] == NULL) dp_fatal_memory(n);
-    }
+    if (told == NULL) dp_fatal_memory(n);
     dp_outbox_news(n, row);
 }
 
-void dp_agree_arrive(dp_negotiator_t *n, dp_row_t *row, const dp_arrival_t *arrival)
+void dp_agree_lacks(dp_negotiator_t *n, dp_row_t *row, int leaver)
 {
-    dp_signature_t *signature = arrival->signature;
-    const dp_signature_t *said;
+    const int ranks[2] = {leaver, -1};
+    const dp_signature_t *signatures[2] = {dp_row_signature(row), NULL};
 
-    DP_ASSERT(!dp_bit_get(row->heard, arrival->slot));
-    dp_agree_pending(n, row, n->now_ns);
+    if (!row->is_mismatched && !row->is_announced) conflict(n, row, ranks, signatures);
+}
+
+static void note_absent(dp_row_t *row, uint32_t count, int rank)
+{
+    const dp_signature_t *signature = dp_row_signature(row);
+    int root = row->scope != NULL ? dp_scope_rank(row->scope, signature->root) : -1;
+
+    row->absent += count;
+    row->in_place = 0;
+    if (row->absent_rank < 0 || rank == root) row->absent_rank = rank;
+}
+
+/* Slots whose ranks have joined count as ready, once somebody has really submitted. */
+void dp_agree_absent(dp_negotiator_t *n, dp_row_t *row)
+{
+    if (!row->is_pending || row->first_rank < 0 || row->is_complete || row->is_mismatched) return;
+    for (int slot = 0; row->scope->joined_count > 0 && slot <= dp_own_slot(n); slot++) {
+        if (!dp_bit_get(row->expect, slot) || dp_bit_get(row->heard, slot)) continue;
+        if (!dp_join_covers(n, row, slot)) continue;
+        dp_bit_set(row->heard, slot);
+        row->ready++;
+        note_absent(row, dp_row_below(n, row, slot), dp_join_names(n, row, slot));
+    }
+    check_complete(n, row);
+}
+
+/* Merges what all arrivals carry; a signature is kept with the first. 0: another one came before,
+ * which is said at once. */
+static int merge(dp_negotiator_t *n, dp_row_t *row, const dp_arrival_t *arrival,
+                 dp_signature_t *signature)
+{
+    const dp_signature_t *said = signature != NULL ? signature : row->signature;
+    const int ranks[2] = {row->first_rank, arrival->rank};
+    const dp_signature_t *signatures[2] = {dp_row_signature(row), said};
+
     dp_bit_set(row->heard, arrival->slot);
     row->ready++;
     row->in_place = row->in_place && arrival->in_place;
     row->absmax = dp_absmax_merge(row->absmax, arrival->absmax);
     if (arrival->is_urgent) row->is_urgent = 1;
+    if (row->first_rank < 0) {
+        row->first_rank = arrival->rank;
+        row->proposed = signature;
+    } else if (!row->is_mismatched && !dp_signature_equal(signatures[0], said)) {
+        conflict(n, row, ranks, signatures);
+        return 0;
+    }
+    if (arrival->absent > 0) note_absent(row, arrival->absent, arrival->absent_rank);
+    return 1;
+}
+
+void dp_agree_arrive(dp_negotiator_t *n, dp_row_t *row, const dp_arrival_t *arrival)
+{
+    dp_signature_t *signature = arrival->signature;
+    int is_first = row->first_rank < 0;
+
+    DP_ASSERT(!dp_bit_get(row->heard, arrival->slot));
+    if (row->scope == NULL && is_first &&
+        dp_row_set_list(n, row, signature->members, signature->member_count) != DP_OK) {
+        free(signature);
+        dp_fatal_memory(n);
+        return;
+    }
+    dp_agree_pending(n, row, n->now_ns);
     if (signature != NULL && row->signature != NULL &&
         dp_signature_equal(signature, row->signature)) {
         free(signature);
         signature = NULL;
     }
-    said = signature != NULL ? signature : row->signature;
-    if (row->first_rank < 0) {
-        row->first_rank = arrival->rank;
-        row->proposed = signature;
-        signature = NULL;
-    } else if (!row->is_mismatched && !dp_signature_equal(signature_of(row), said)) {
-        mismatch(n, row, arrival->rank, signature);
-    }
-    free(signature);
-    if (row->is_pending && !row->is_mismatched && !n->is_fatal &&
-        row->ready == (uint32_t)n->child_count + 1) {
-        complete(n, row);
-    }
+    if (!merge(n, row, arrival, signature) || !is_first) free(signature);
+    if (n->is_fatal) return;
+    if (row->own_expect != NULL) dp_leave_check(n, row);
+    if (row->scope != NULL && row->scope->joined_count > 0) dp_agree_absent(n, row);
+    check_complete(n, row);
 }
 
+/* A child below found two signatures, or that a rank has left. */
 void dp_agree_mismatch(dp_negotiator_t *n, dp_row_t *row, int slot, dp_item_t *item)
 {
-    int ranks[2] = {item->rank, item->other_rank};
+    const int ranks[2] = {item->rank, item->other_rank};
     const dp_signature_t *signatures[2] = {item->signature, item->other};
 
+    if (row->scope == NULL && row->first_rank < 0 && row->list == NULL &&
+        dp_row_set_list(n, row, item->signature->members, item->signature->member_count) != DP_OK) {
+        dp_fatal_memory(n);
+        return;
+    }
     dp_agree_pending(n, row, n->now_ns);
     dp_bit_set(row->heard, slot);
     row->ready++;
     if (row->is_mismatched) return; /* two subtrees have found one each: the first will do */
-    row->is_mismatched = 1;
-    dp_stall_unwatch(n, row, 0);
-    if (dp_is_root(n)) {
-        order_mismatch(n, row, ranks, signatures);
-        return;
-    }
-    row->conflict = calloc(1, sizeof(*row->conflict));
-    if (row->conflict == NULL) {
-        dp_fatal_memory(n);
-        return;
-    }
-    row->conflict->rank[0] = ranks[0];
-    row->conflict->rank[1] = ranks[1];
-    row->conflict->signature[0] = item->signature;
-    row->conflict->signature[1] = item->other;
-    item->signature = item->other = NULL;
-    dp_outbox_news(n, row);
+    conflict(n, row, ranks, signatures);
 }
 
 void dp_agree_urgent(dp_negotiator_t *n, dp_row_t *row)

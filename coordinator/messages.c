@@ -31,10 +31,37 @@ static void write_f32(dp_writer_t *writer, float value)
     dp_write_u32(writer, bits);
 }
 
+static void write_key(dp_writer_t *writer, const dp_item_t *item)
+{
+    dp_write_u32(writer, item->group);
+    dp_write_u32(writer, (uint32_t)item->root);
+    dp_write_u32(writer, (uint32_t)item->peer);
+    dp_write_text(writer, item->name);
+}
+
 static void write_ref(dp_writer_t *writer, const dp_item_t *item)
 {
     dp_write_u32(writer, item->id);
-    if (item->id == DP_ID_NONE) dp_write_text(writer, item->name);
+    if (item->id == DP_ID_NONE) write_key(writer, item);
+}
+
+/* Who an item about a group to be made is for: nobody else can know. */
+static int has_list(const dp_item_t *item)
+{
+    return item->id == DP_ID_NONE && item->group == DP_GROUP_UNBORN;
+}
+
+static void write_list(dp_writer_t *writer, const dp_item_t *item)
+{
+    dp_write_u32(writer, item->list_count);
+    for (uint32_t i = 0; i < item->list_count; i++)
+        dp_write_u32(writer, (uint32_t)item->list[i]);
+}
+
+static void write_absent(dp_writer_t *writer, const dp_item_t *item)
+{
+    dp_write_u32(writer, item->absent);
+    dp_write_u32(writer, (uint32_t)item->rank);
 }
 
 static void write_missing(dp_writer_t *writer, const dp_missing_t *missing)
@@ -67,7 +94,13 @@ void dp_item_write(dp_writer_t *writer, const dp_item_t *item)
         dp_write_u16(writer, item->version);
         dp_write_u8(writer, item->flags);
         write_f32(writer, item->absmax);
+        if (item->flags & DP_FLAG_ABSENT) write_absent(writer, item);
         if (item->flags & DP_FLAG_SIGNATURE) dp_signature_write(item->signature, writer);
+        break;
+    case DP_ITEM_LACKS:
+        write_ref(writer, item);
+        dp_write_u32(writer, (uint32_t)item->rank);
+        dp_signature_write(item->signature, writer);
         break;
     case DP_ITEM_MISMATCH:
         write_ref(writer, item);
@@ -81,12 +114,24 @@ void dp_item_write(dp_writer_t *writer, const dp_item_t *item)
         break;
     case DP_ITEM_PARTIAL:
         write_ref(writer, item);
+        if (has_list(item)) write_list(writer, item);
         dp_write_u64(writer, item->age_ns);
         break;
     case DP_ITEM_LEFT:
+        dp_write_u32(writer, (uint32_t)item->rank);
+        break;
+    case DP_ITEM_JOIN:
+    case DP_ITEM_JOINED:
+        dp_write_u32(writer, item->group);
+        dp_write_u32(writer, (uint32_t)item->rank);
+        break;
     case DP_ITEM_CLOSED:
+        dp_write_u32(writer, item->group);
         dp_write_u32(writer, (uint32_t)item->rank);
         dp_write_u32(writer, item->count);
+        break;
+    case DP_ITEM_SEEK:
+        dp_write_u64(writer, item->position);
         break;
     case DP_ITEM_KEEP:
         dp_write_u32(writer, (uint32_t)item->rank);
@@ -104,7 +149,8 @@ void dp_item_write(dp_writer_t *writer, const dp_item_t *item)
     case DP_ITEM_FAILURE:
         dp_write_u32(writer, item->id);
         dp_write_u8(writer, item->flags);
-        if (item->flags & DP_FLAG_NAME) dp_write_text(writer, item->name);
+        if (item->flags & DP_FLAG_NAME) write_key(writer, item);
+        if ((item->flags & DP_FLAG_NAME) && has_list(item)) write_list(writer, item);
         dp_write_u8(writer, (uint8_t)item->status);
         dp_write_text(writer, item->text);
         break;
@@ -112,8 +158,11 @@ void dp_item_write(dp_writer_t *writer, const dp_item_t *item)
         dp_write_u32(writer, item->round);
         dp_write_u32(writer, item->patience_ms);
         write_ref(writer, item);
+        if (has_list(item)) write_list(writer, item);
         break;
     case DP_ITEM_WARN:
+        dp_write_u32(writer, item->group);
+        if (item->group == DP_GROUP_UNBORN) write_list(writer, item);
         dp_write_text(writer, item->text);
         break;
     case DP_ITEM_FATAL:
@@ -127,18 +176,23 @@ void dp_item_write(dp_writer_t *writer, const dp_item_t *item)
     }
 }
 
-void dp_item_write_entry(dp_writer_t *writer, uint32_t id, uint8_t flags, float absmax,
-                         const char *name)
+void dp_item_write_entry(dp_writer_t *writer, const dp_item_t *entry)
 {
-    dp_write_u32(writer, id);
-    dp_write_u8(writer, flags);
-    write_f32(writer, absmax);
-    if (flags & DP_FLAG_NAME) dp_write_text(writer, name);
+    dp_write_u32(writer, entry->id);
+    dp_write_u8(writer, entry->flags);
+    write_f32(writer, entry->absmax);
+    if (entry->flags & DP_FLAG_NAME) write_key(writer, entry);
+    if (entry->flags & DP_FLAG_ABSENT) dp_write_u32(writer, entry->absent);
+    if (entry->flags & DP_FLAG_SIGNATURE) dp_signature_write(entry->signature, writer);
+    if (!(entry->flags & DP_FLAG_BORN)) return;
+    dp_write_u32(writer, entry->born);
+    dp_write_u32(writer, entry->slot);
 }
 
-size_t dp_item_entry_bound(const char *name)
+size_t dp_item_entry_bound(const char *name, const dp_signature_t *signature)
 {
-    return ENTRY_BYTES_MIN + 2 + strlen(name);
+    return ENTRY_BYTES_MIN + 32 + strlen(name) +
+           (signature != NULL ? dp_signature_bytes(signature) : 0);
 }
 
 size_t dp_item_bound(const dp_item_t *item)
@@ -146,10 +200,11 @@ size_t dp_item_bound(const dp_item_t *item)
     size_t bytes = 64; /* kind, numbers and lengths of any item */
 
     if (item->kind == DP_ITEM_MISSING) return bytes + sizeof(item->missing);
-    bytes += DP_NAME_MAX;
+    bytes += DP_ROW_NAME_MAX + (size_t)item->list_count * sizeof(*item->list);
     if (item->kind == DP_ITEM_FAILURE || item->kind == DP_ITEM_WARN || item->kind == DP_ITEM_FATAL)
         bytes += DP_ERROR_TEXT_MAX;
-    if (item->kind == DP_ITEM_READY && (item->flags & DP_FLAG_SIGNATURE))
+    if ((item->kind == DP_ITEM_READY && (item->flags & DP_FLAG_SIGNATURE)) ||
+        item->kind == DP_ITEM_LACKS)
         bytes += dp_signature_bytes(item->signature);
     if (item->kind == DP_ITEM_MISMATCH)
         bytes += dp_signature_bytes(item->signature) + dp_signature_bytes(item->other);
@@ -175,11 +230,50 @@ static void read_name(dp_reader_t *reader, dp_item_t *item)
     item->name = item->name_room;
 }
 
+/* Sends are of two ranks, all else is of none. */
+static void read_key(dp_reader_t *reader, dp_item_t *item)
+{
+    item->group = dp_read_u32(reader);
+    item->root = (int)dp_read_u32(reader);
+    item->peer = (int)dp_read_u32(reader);
+    if (item->root < -1 || item->peer < -1 || (item->root < 0) != (item->peer < 0) ||
+        (item->root >= 0 && item->root == item->peer))
+        reader->failed = 1;
+    read_name(reader, item);
+}
+
 static void read_ref(dp_reader_t *reader, dp_item_t *item)
 {
     item->id = dp_read_u32(reader);
     item->name = NULL;
-    if (item->id == DP_ID_NONE) read_name(reader, item);
+    if (item->id == DP_ID_NONE) read_key(reader, item);
+}
+
+/* Ranks, ascending; at least one. */
+static dp_status_t read_list(dp_reader_t *reader, dp_item_t *item)
+{
+    uint32_t count = dp_read_u32(reader);
+
+    if (reader->failed || count == 0 || dp_reader_left(reader) / sizeof(*item->list) < count)
+        return DP_ERR_INVALID;
+    item->list_room = malloc(count * sizeof(*item->list_room));
+    if (item->list_room == NULL) return DP_ERR_NO_MEMORY;
+    item->list = item->list_room;
+    item->list_count = count;
+    for (uint32_t i = 0; i < count; i++) {
+        item->list_room[i] = (int32_t)dp_read_u32(reader);
+        if (item->list[i] < 0 || (i > 0 && item->list[i] <= item->list[i - 1])) {
+            return DP_ERR_INVALID;
+        }
+    }
+    return DP_OK;
+}
+
+static void read_absent(dp_reader_t *reader, dp_item_t *item)
+{
+    item->absent = dp_read_u32(reader);
+    item->rank = (int)dp_read_u32(reader);
+    if (item->absent == 0) reader->failed = 1;
 }
 
 static void read_text(dp_reader_t *reader, dp_item_t *item)
@@ -250,9 +344,16 @@ static void read_fields(dp_reader_t *reader, dp_item_t *item, dp_status_t *statu
     case DP_ITEM_READY:
         read_ref(reader, item);
         item->version = dp_read_u16(reader);
-        item->flags = read_flags(reader, DP_FLAG_IN_PLACE | DP_FLAG_URGENT | DP_FLAG_SIGNATURE);
+        item->flags = read_flags(reader, DP_FLAG_IN_PLACE | DP_FLAG_URGENT | DP_FLAG_SIGNATURE |
+                                             DP_FLAG_ABSENT);
         item->absmax = dp_absmax_clean(read_f32(reader));
+        if (item->flags & DP_FLAG_ABSENT) read_absent(reader, item);
         if (item->flags & DP_FLAG_SIGNATURE) *status = read_signature(reader, &item->signature);
+        break;
+    case DP_ITEM_LACKS:
+        read_ref(reader, item);
+        item->rank = (int)dp_read_u32(reader);
+        *status = read_signature(reader, &item->signature);
         break;
     case DP_ITEM_MISMATCH:
         read_ref(reader, item);
@@ -266,10 +367,22 @@ static void read_fields(dp_reader_t *reader, dp_item_t *item, dp_status_t *statu
         break;
     case DP_ITEM_PARTIAL:
         read_ref(reader, item);
+        if (has_list(item)) *status = read_list(reader, item);
         item->age_ns = dp_read_u64(reader);
         break;
     case DP_ITEM_LEFT:
+        item->rank = (int)dp_read_u32(reader);
+        break;
+    case DP_ITEM_JOIN:
+    case DP_ITEM_JOINED:
+        item->group = dp_read_u32(reader);
+        item->rank = (int)dp_read_u32(reader);
+        break;
+    case DP_ITEM_SEEK:
+        item->position = dp_read_u64(reader);
+        break;
     case DP_ITEM_CLOSED:
+        item->group = dp_read_u32(reader);
         item->rank = (int)dp_read_u32(reader);
         item->count = dp_read_u32(reader);
         break;
@@ -291,7 +404,8 @@ static void read_fields(dp_reader_t *reader, dp_item_t *item, dp_status_t *statu
     case DP_ITEM_FAILURE:
         item->id = dp_read_u32(reader);
         item->flags = read_flags(reader, DP_FLAG_NAME);
-        if (item->flags & DP_FLAG_NAME) read_name(reader, item);
+        if (item->flags & DP_FLAG_NAME) read_key(reader, item);
+        if ((item->flags & DP_FLAG_NAME) && has_list(item)) *status = read_list(reader, item);
         item->status = read_status(reader);
         read_text(reader, item);
         break;
@@ -299,8 +413,12 @@ static void read_fields(dp_reader_t *reader, dp_item_t *item, dp_status_t *statu
         item->round = dp_read_u32(reader);
         item->patience_ms = dp_read_u32(reader);
         read_ref(reader, item);
+        if (has_list(item)) *status = read_list(reader, item);
         break;
     case DP_ITEM_WARN:
+        item->id = DP_ID_NONE;
+        item->group = dp_read_u32(reader);
+        if (has_list(item)) *status = read_list(reader, item);
         read_text(reader, item);
         break;
     case DP_ITEM_FATAL:
@@ -317,11 +435,21 @@ static void read_fields(dp_reader_t *reader, dp_item_t *item, dp_status_t *statu
     }
 }
 
+static void forget(dp_item_t *item)
+{
+    item->signature = item->other = NULL;
+    item->list = item->list_room = NULL;
+    item->list_count = 0;
+    item->group = DP_GROUP_WORLD;
+    item->root = item->peer = -1;
+    item->absent = 0;
+}
+
 dp_status_t dp_item_read(dp_reader_t *reader, dp_item_t *item)
 {
     dp_status_t status = DP_OK;
 
-    item->signature = item->other = NULL;
+    forget(item);
     item->kind = (dp_item_kind_t)dp_read_u8(reader);
     read_fields(reader, item, &status);
     if (status == DP_OK && reader->failed) status = DP_ERR_INVALID;
@@ -331,16 +459,34 @@ dp_status_t dp_item_read(dp_reader_t *reader, dp_item_t *item)
 
 dp_status_t dp_item_read_entry(dp_reader_t *reader, dp_item_t *item)
 {
+    dp_status_t status = DP_OK;
+
+    forget(item);
     item->id = dp_read_u32(reader);
-    item->flags = read_flags(reader, DP_FLAG_IN_PLACE | DP_FLAG_NAME);
+    item->flags = read_flags(reader, DP_FLAG_IN_PLACE | DP_FLAG_NAME | DP_FLAG_ABSENT |
+                                         DP_FLAG_SIGNATURE | DP_FLAG_BORN);
     item->absmax = dp_absmax_clean(read_f32(reader));
-    if (item->flags & DP_FLAG_NAME) read_name(reader, item);
-    return reader->failed ? DP_ERR_INVALID : DP_OK;
+    if (item->flags & DP_FLAG_NAME) read_key(reader, item);
+    if (item->flags & DP_FLAG_ABSENT) {
+        item->absent = dp_read_u32(reader);
+        if (item->absent == 0) reader->failed = 1;
+    }
+    if (item->flags & DP_FLAG_SIGNATURE) status = read_signature(reader, &item->signature);
+    if (item->flags & DP_FLAG_BORN) {
+        item->born = dp_read_u32(reader);
+        item->slot = dp_read_u32(reader);
+    }
+    if (status == DP_OK && reader->failed) status = DP_ERR_INVALID;
+    if (status != DP_OK) dp_item_fini(item);
+    return status;
 }
 
 void dp_item_fini(dp_item_t *item)
 {
     free(item->signature);
     free(item->other);
+    free(item->list_room);
     item->signature = item->other = NULL;
+    item->list = item->list_room = NULL;
+    item->list_count = 0;
 }

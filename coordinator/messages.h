@@ -9,35 +9,43 @@
  *             u64 position
  *   item   := u8 kind, fields by kind
  *   ref    := u32 id                           a tensor that the root has named
- *           | u32 DP_ID_NONE, text name        one it has not
+ *           | u32 DP_ID_NONE, key              one it has not
+ *   key    := u32 group, u32 root, u32 peer, text name      root and peer: all ones but of a send
+ *   list   := u32 n, n x u32 rank              ascending; there where the group is unborn, else not
  *   text   := u16 bytes, the bytes             no terminator, no NUL inside
  *
- *   up, from child to parent (position: ordered items the sender had seen)
- *     READY    ref, u16 version, u8 flags, f32 absmax [, signature]
+ *   up, from child to parent (position: of the last ordered item the sender had seen)
+ *     READY    ref, u16 version, u8 flags, f32 absmax [, u32 absent, u32 joined rank] [, signature]
  *     MISMATCH ref, u32 rank a, u32 rank b, signature a, signature b
+ *     LACKS    ref, u32 rank that has left, signature
  *     URGENT   ref
- *     PARTIAL  ref, u64 age in ns
+ *     PARTIAL  ref [, list], u64 age in ns
+ *     JOIN     u32 group, u32 rank
  *     KEEP     u32 rank, u64 position of that rank, ref
- *     LEFT     u32 rank, u32 n, the KEEPs of that rank before it
+ *     LEFT     u32 rank
  *     FIN
  *     MISSING  u32 round, u32 count, u8 n, n x (u32 rank, u32 pending, text progress)
- *   down, from parent to child (position: ordered items sent before this frame)
- *     LAUNCH   u64 sequence, u32 n, n x (u32 id, u8 flags, f32 absmax [, text name])    ordered
- *     FAILURE  u32 id, u8 flags [, text name], u8 status, text                          ordered
+ *   down, from parent to child (position: one less than that of the first ordered item)
+ *     SEEK     u64 position                    one less than that of the next ordered item
+ *     LAUNCH   u64 sequence, u32 n, n x entry                                           ordered
+ *     FAILURE  u32 id, u8 flags [, key] [, list], u8 status, text                       ordered
+ *     JOINED   u32 group, u32 rank                                                      ordered
  *     KEEP     u32 rank, u64 zero, ref                                    only before CLOSED
- *     CLOSED   u32 rank, u32 n, the KEEPs before it                                     ordered
+ *     CLOSED   u32 group, u32 rank, u32 n, the KEEPs before it                          ordered
  *     BYE                                                                               ordered
- *     WHO      u32 round, u32 patience in ms, ref
- *     WARN     text
+ *     WHO      u32 round, u32 patience in ms, ref [, list]
+ *     WARN     u32 group [, list], text
+ *     entry := u32 id, u8 flags, f32 absmax [, key] [, u32 absent] [, signature]
+ *              [, u32 new group, u32 slot]
  *   both, alone in a frame (position: DP_POSITION_NONE, as ordered items may have been dropped)
  *     FATAL    u8 status, u32 culprit (all ones: unknown), text
  */
 #ifndef DP_COORDINATOR_MESSAGES_H
 #define DP_COORDINATOR_MESSAGES_H
 
-#include "coordinator/signature.h"
+#include "coordinator/negotiator.h"
 
-#define DP_FRAME_VERSION 1
+#define DP_FRAME_VERSION 2
 #define DP_FRAME_HEADER_BYTES 20
 #define DP_ID_NONE UINT32_MAX
 #define DP_POSITION_NONE UINT64_MAX
@@ -54,20 +62,26 @@ typedef enum dp_item_kind {
     DP_ITEM_FIN = 6,
     DP_ITEM_MISSING = 7,
     DP_ITEM_KEEP = 8,
+    DP_ITEM_JOIN = 9,
+    DP_ITEM_LACKS = 10,
     DP_ITEM_LAUNCH = 16,
     DP_ITEM_FAILURE = 17,
     DP_ITEM_CLOSED = 18,
     DP_ITEM_BYE = 19,
     DP_ITEM_WHO = 20,
     DP_ITEM_WARN = 21,
+    DP_ITEM_JOINED = 22,
+    DP_ITEM_SEEK = 23,
     DP_ITEM_FATAL = 32
 } dp_item_kind_t;
 
 /* Flags of READY and of the entries of LAUNCH and FAILURE. */
 #define DP_FLAG_IN_PLACE 1u
 #define DP_FLAG_URGENT 2u
-#define DP_FLAG_SIGNATURE 4u /* READY: a full signature follows */
-#define DP_FLAG_NAME 8u      /* LAUNCH, FAILURE: the id is new, its name follows */
+#define DP_FLAG_SIGNATURE 4u /* READY, LAUNCH: a full signature follows */
+#define DP_FLAG_NAME 8u      /* LAUNCH, FAILURE: the id is new, or there is none: its key follows */
+#define DP_FLAG_ABSENT 16u   /* READY, LAUNCH: ranks have joined: how many follows */
+#define DP_FLAG_BORN 32u     /* LAUNCH: a group is made: its uid and slot follow */
 
 typedef struct dp_frame_header {
     uint32_t generation; /* of the membership; 0 until a world can change */
@@ -92,7 +106,9 @@ typedef struct dp_missing {
 typedef struct dp_item {
     dp_item_kind_t kind;
     uint32_t id;
-    const char *name; /* ref by name, or the name of a new id; after a read it lies in name_room */
+    uint32_t group;   /* of a key; likewise what an item is about */
+    int root, peer;   /* of a key: the two ranks of a send, else -1 */
+    const char *name; /* of a key; after a read it lies in name_room */
     uint16_t version;
     uint8_t flags;
     float absmax;                      /* after a read: negative, or not NaN */
@@ -100,14 +116,19 @@ typedef struct dp_item {
     int rank, other_rank;
     uint64_t age_ns;
     uint64_t sequence;
-    uint32_t count; /* LAUNCH: entries that follow the item's head; LEFT, CLOSED: KEEPs before it */
+    uint32_t count; /* LAUNCH: entries that follow the item's head; CLOSED: KEEPs before it */
     uint64_t position;
+    uint32_t absent;
+    uint32_t born, slot; /* the uid and slot of a new group */
+    const int32_t *list; /* [list_count]; after a read: in list_room */
+    int32_t *list_room;  /* after a read: owned, dp_item_fini() */
+    uint32_t list_count;
     dp_status_t status;
     const char *text; /* after a read it lies in text_room */
     uint32_t round;
     uint32_t patience_ms;
     dp_missing_t missing;
-    char name_room[DP_NAME_MAX + 1];
+    char name_room[DP_ROW_NAME_MAX + 1];
     char text_room[DP_ERROR_TEXT_MAX];
 } dp_item_t;
 
@@ -117,14 +138,14 @@ dp_status_t dp_frame_read_header(dp_reader_t *reader, dp_frame_header_t *header,
 
 /* Writes all of an item, of LAUNCH only the head. */
 void dp_item_write(dp_writer_t *writer, const dp_item_t *item);
-void dp_item_write_entry(dp_writer_t *writer, uint32_t id, uint8_t flags, float absmax,
-                         const char *name);
+void dp_item_write_entry(dp_writer_t *writer, const dp_item_t *entry);
 size_t dp_item_bound(const dp_item_t *item); /* no item takes more bytes than this */
-size_t dp_item_entry_bound(const char *name);
+/* Nor does an entry with this name and signature (NULL: it carries none). */
+size_t dp_item_entry_bound(const char *name, const dp_signature_t *signature);
 
 /* DP_ERR_INVALID: malformed; DP_ERR_NO_MEMORY. On failure nothing is owned. */
 dp_status_t dp_item_read(dp_reader_t *reader, dp_item_t *item);
-/* The next entry of a LAUNCH: id, flags, absmax, name. */
+/* The next entry of a LAUNCH, likewise. */
 dp_status_t dp_item_read_entry(dp_reader_t *reader, dp_item_t *item);
 void dp_item_fini(dp_item_t *item);
 

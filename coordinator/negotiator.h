@@ -32,6 +32,9 @@ typedef struct dp_negotiator_options {
 #define DP_GROUP_WORLD 0u          /* uid of the group of all ranks */
 #define DP_GROUP_UNBORN UINT32_MAX /* where the names of groups to be made live */
 
+/* Bytes of a submission's name: a tensor's, and what the front door puts around it. */
+#define DP_ROW_NAME_MAX (DP_NAME_MAX + 64)
+
 typedef enum dp_output_kind {
     DP_OUTPUT_SEND,    /* a message to rank `to` */
     DP_OUTPUT_LAUNCH,  /* entries of one group to launch, in order, planned together. A send, a
@@ -49,9 +52,9 @@ typedef struct dp_launch_entry {
     const dp_signature_t *signature; /* what all agreed on; valid until the next call */
     const char *name;                /* likewise */
     uint32_t absent;                 /* ranks of the group that have joined instead */
-    uint32_t id;                     /* of the name, from the root, for ever */
-    float last_absmax;               /* maximum over the ranks of what submit was given */
-    int in_place;                    /* AND over the ranks */
+    uint32_t id;       /* of the name, from the root, for ever; UINT32_MAX of a group_create */
+    float last_absmax; /* maximum over the ranks of what submit was given */
+    int in_place;      /* AND over the ranks */
 } dp_launch_entry_t;
 
 /* Valid until the next call on the negotiator. */
@@ -75,7 +78,8 @@ typedef struct dp_output {
 /* One operation of this rank. */
 typedef struct dp_submission {
     uint32_t group;                  /* uid; DP_GROUP_UNBORN for a group_create */
-    const char *name;                /* copied; unique in its group. Of a join: any */
+    const char *name;                /* copied; unique in its group, of sends: for its pair of
+                                        ranks. Of a join: any */
     const dp_signature_t *signature; /* copied */
     int in_place;
     float last_absmax; /* negative: unknown */
@@ -89,8 +93,10 @@ void dp_negotiator_destroy(dp_negotiator_t *negotiator); /* NULL is fine */
 /* Inputs. now_ns never goes back. DP_ERR_NO_MEMORY leaves the state machine fatal. */
 /*
  * Anything but DP_OK: the request was not taken. DP_ERR_BUSY: the name is pending; DP_ERR_INVALID:
- * a bad name, too many parts, no such group; DP_ERR_ORDER: this rank has finalized, or has joined
- * this group; after FATAL: its status.
+ * a bad name, too many parts, no such group, a list of members that is not ascending or lacks this
+ * rank; DP_ERR_ORDER: this rank has finalized, has joined this group, or ends it: a group_destroy
+ * is the last submission to its group, when nothing else of this rank is pending there; after
+ * FATAL: its status.
  */
 dp_status_t dp_negotiator_submit(dp_negotiator_t *negotiator, const dp_submission_t *submission,
                                  uint64_t now_ns);
@@ -110,6 +116,9 @@ void dp_negotiator_finalize(dp_negotiator_t *negotiator, uint64_t now_ns);
 /* Ends the world, on behalf of this rank. */
 void dp_negotiator_abort(dp_negotiator_t *negotiator, dp_status_t status, const char *text,
                          uint64_t now_ns);
+/* Ends the world, and says whose fault it is. */
+void dp_negotiator_blame(dp_negotiator_t *negotiator, dp_status_t status, int culprit,
+                         const char *text, uint64_t now_ns);
 void dp_negotiator_tick(dp_negotiator_t *negotiator, uint64_t now_ns);
 
 /* What this rank is doing, for stall reports: "step 12, after h.3.attn.weight". */

@@ -13,6 +13,7 @@
 
 #define FRAME_ROOM_MIN 1024 /* fits a FATAL: the frame kept for it never grows */
 #define FIRST_EVENTS 64
+#define SEEK_BYTES 9
 
 /* ---- Frames ----------------------------------------------------------------------------- */
 
@@ -70,7 +71,7 @@ static dp_frame_t *frame_open(dp_negotiator_t *n, int target, uint64_t position)
     if (frame != NULL) {
         n->spare = frame->next;
     } else {
-        frame = calloc(1, sizeof(*frame));
+        frame = calloc(1, sizeof(*frame) + n->table.bit_words * sizeof(*frame->children));
     }
     if (frame == NULL) return NULL;
     frame->bytes = 0;
@@ -113,33 +114,70 @@ static int open_writer(dp_negotiator_t *n, dp_frame_t **open, int target, uint64
     return 1;
 }
 
-int dp_outbox_down_begin(dp_negotiator_t *n, uint64_t position, size_t bytes, dp_writer_t *writer)
+/* Children among the slots, in n->mask; 0: none. */
+static int has_children(dp_negotiator_t *n, const uint64_t *slots)
 {
-    return n->child_count > 0 && open_writer(n, &n->down, DP_TO_CHILDREN, position, bytes, writer);
+    int own = dp_own_slot(n), found = 0;
+
+    for (size_t i = 0; i < n->table.bit_words; i++) {
+        n->mask[i] = slots[i];
+        if (own / 64 == (int)i) n->mask[i] &= ~((uint64_t)1 << (own % 64));
+        found |= n->mask[i] != 0;
+    }
+    return found;
 }
 
-void dp_outbox_down_commit(dp_negotiator_t *n, const dp_writer_t *writer)
+/* Those outside of an item's group must not hear of it, and each child must get its items in order:
+ * items for other children than the last ones begin a new frame. */
+int dp_outbox_down_begin(dp_negotiator_t *n, const uint64_t *slots, uint64_t position, size_t bytes,
+                         dp_writer_t *writer)
+{
+    size_t mask_bytes = n->table.bit_words * sizeof(*n->mask);
+    dp_frame_t *open = n->down;
+
+    if (!has_children(n, slots)) return 0;
+    if (open != NULL && (memcmp(open->children, n->mask, mask_bytes) != 0 ||
+                         open->bytes + bytes + SEEK_BYTES > DP_MESSAGE_MAX))
+        dp_outbox_close_down(n);
+    if (n->down == NULL) { /* the header says the position */
+        if (!open_writer(n, &n->down, DP_TO_CHILDREN, position, bytes, writer)) return 0;
+        memcpy(n->down->children, n->mask, mask_bytes);
+        n->down_position = position;
+        return 1;
+    }
+    if (!open_writer(n, &n->down, DP_TO_CHILDREN, position, bytes + SEEK_BYTES, writer)) return 0;
+    if (n->down_position == position) return 1;
+    dp_write_u8(writer, DP_ITEM_SEEK);
+    dp_write_u64(writer, position);
+    n->down_position = position;
+    return 1;
+}
+
+void dp_outbox_down_commit(dp_negotiator_t *n, const dp_writer_t *writer, int is_ordered)
 {
     DP_ASSERT(!writer->failed);
     n->down->bytes = writer->bytes;
+    n->down_position += (uint64_t)is_ordered;
 }
 
-void dp_outbox_down_bytes(dp_negotiator_t *n, uint64_t position, const void *data, size_t bytes)
+void dp_outbox_down_bytes(dp_negotiator_t *n, const uint64_t *slots, uint64_t position,
+                          const void *data, size_t bytes, int is_ordered)
 {
     dp_writer_t writer;
 
-    if (!dp_outbox_down_begin(n, position, bytes, &writer)) return;
+    if (!dp_outbox_down_begin(n, slots, position, bytes, &writer)) return;
     dp_write_bytes(&writer, data, bytes);
-    dp_outbox_down_commit(n, &writer);
+    dp_outbox_down_commit(n, &writer, is_ordered);
 }
 
-void dp_outbox_down(dp_negotiator_t *n, const dp_item_t *item)
+void dp_outbox_down(dp_negotiator_t *n, const uint64_t *slots, const dp_item_t *item,
+                    int is_ordered)
 {
     dp_writer_t writer;
 
-    if (!dp_outbox_down_begin(n, n->position, dp_item_bound(item), &writer)) return;
+    if (!dp_outbox_down_begin(n, slots, n->position, dp_item_bound(item), &writer)) return;
     dp_item_write(&writer, item);
-    dp_outbox_down_commit(n, &writer);
+    dp_outbox_down_commit(n, &writer, is_ordered);
 }
 
 void dp_outbox_close_down(dp_negotiator_t *n)
@@ -196,7 +234,10 @@ static void announce(dp_negotiator_t *n, dp_row_t *row)
     if (row->in_place) flags |= DP_FLAG_IN_PLACE;
     if (row->is_urgent) flags |= DP_FLAG_URGENT;
     if (row->proposed != NULL) flags |= DP_FLAG_SIGNATURE;
+    if (row->absent > 0) flags |= DP_FLAG_ABSENT;
     dp_item_ref(item, DP_ITEM_READY, row);
+    item->absent = row->absent;
+    item->rank = row->absent_rank;
     item->version = row->version;
     item->flags = (uint8_t)flags;
     item->absmax = row->absmax;
@@ -210,7 +251,7 @@ static void announce_mismatch(dp_negotiator_t *n, dp_row_t *row)
 {
     dp_item_t *item = &n->made;
 
-    dp_item_ref(item, DP_ITEM_MISMATCH, row);
+    dp_item_ref(item, row->conflict->signature[1] != NULL ? DP_ITEM_MISMATCH : DP_ITEM_LACKS, row);
     item->rank = row->conflict->rank[0];
     item->other_rank = row->conflict->rank[1];
     item->signature = row->conflict->signature[0];
@@ -237,9 +278,46 @@ static void tell(dp_negotiator_t *n, dp_row_t *row)
     } else if (!row->is_announced && row->wants_partial && !row->partial_sent) {
         row->partial_sent = 1;
         dp_item_ref(item, DP_ITEM_PARTIAL, row);
+        item->list = row->list;
+        item->list_count = row->list_count;
         item->age_ns = n->now_ns - row->first_ns;
         dp_outbox_up_item(n, item);
     }
+}
+
+void dp_outbox_say(dp_negotiator_t *n, const dp_word_t *word)
+{
+    if (n->is_fatal) return;
+    if (n->word_count == n->word_room) {
+        size_t room = n->word_room > 0 ? n->word_room * 2 : 16;
+        dp_word_t *grown = realloc(n->words, room * sizeof(*grown));
+
+        if (grown == NULL) {
+            dp_fatal_memory(n);
+            return;
+        }
+        n->words = grown;
+        n->word_room = room;
+    }
+    n->words[n->word_count++] = *word;
+}
+
+static void tell_words(dp_negotiator_t *n)
+{
+    dp_item_t *item = &n->made;
+
+    for (size_t i = 0; i < n->word_count && !n->is_fatal; i++) {
+        const dp_word_t *word = &n->words[i];
+
+        item->list_count = 0;
+        if (word->row != NULL) dp_item_ref(item, word->kind, word->row);
+        item->kind = word->kind;
+        item->rank = word->rank;
+        item->position = word->position;
+        if (word->kind == DP_ITEM_JOIN) item->group = word->group;
+        dp_outbox_up_item(n, item);
+    }
+    n->word_count = 0;
 }
 
 void dp_outbox_up(dp_negotiator_t *n)
@@ -250,6 +328,13 @@ void dp_outbox_up(dp_negotiator_t *n)
         tell(n, n->news.rows[i]);
     }
     n->news.count = 0;
+    tell_words(n);
+    if (!n->is_fatal && dp_leave_is_over(n)) {
+        n->fin_sent = 1;
+        n->made.kind = DP_ITEM_FIN;
+        n->made.list_count = 0;
+        dp_outbox_up_item(n, &n->made);
+    }
     dp_outbox_close_up(n);
 }
 
@@ -257,7 +342,12 @@ void dp_item_ref(dp_item_t *item, dp_item_kind_t kind, const dp_row_t *row)
 {
     item->kind = kind;
     item->id = row->id;
-    item->name = row->id == DP_ID_NONE ? row->name : NULL;
+    item->group = dp_row_group(row);
+    item->root = row->root;
+    item->peer = row->peer;
+    item->name = row->name;
+    item->list = NULL;
+    item->list_count = 0;
 }
 
 /* ---- Outputs for this rank -------------------------------------------------------------- */
@@ -350,7 +440,9 @@ static int next_recipient(const dp_negotiator_t *n, dp_frame_t *frame)
         int index = begin + frame->cursor++;
         int rank = index < 0 ? n->parent : n->children[index];
 
-        if (rank >= 0 && rank != frame->except) return rank;
+        if (rank < 0 || rank == frame->except) continue;
+        if (frame->target == DP_TO_CHILDREN && !dp_bit_get(frame->children, index)) continue;
+        return rank;
     }
     return -1;
 }
@@ -387,12 +479,16 @@ static int take_event(dp_negotiator_t *n, dp_output_t *out)
 
     if (n->event_next == n->event_count) {
         n->event_next = n->event_count = n->entry_count = 0;
+        dp_table_free_retired(&n->table);
         return 0;
     }
     event = &n->events[n->event_next++];
     n->event_text = event->text;
     out->kind = event->kind;
     out->sequence = event->sequence;
+    out->group = event->group;
+    out->slot = event->slot;
+    out->last_rank = event->last_rank;
     if (event->entry_count > 0) out->entries = n->entries + event->entry_begin;
     out->entry_count = event->entry_count;
     out->request = event->request;
@@ -465,6 +561,7 @@ void dp_fatal(dp_negotiator_t *n, dp_status_t status, int culprit, int except, c
     item->status = status;
     item->rank = n->fatal_culprit;
     item->text = n->fatal_text;
+    item->list_count = 0;
     frame_begin(frame, DP_TO_NEIGHBOURS, DP_POSITION_NONE); /* ordered items were dropped */
     frame->except = except;
     dp_writer_init(&writer, frame->data, frame->room);
@@ -503,7 +600,8 @@ void dp_fatal_protocol(dp_negotiator_t *n, int from, const char *format, ...)
 dp_status_t dp_outbox_init(dp_negotiator_t *n)
 {
     n->frames_end = &n->frames;
-    n->fatal_frame = calloc(1, sizeof(*n->fatal_frame));
+    n->fatal_frame =
+        calloc(1, sizeof(*n->fatal_frame) + n->table.bit_words * sizeof(*n->fatal_frame->children));
     if (n->fatal_frame == NULL) return DP_ERR_NO_MEMORY;
     return frame_reserve(n->fatal_frame, FRAME_ROOM_MIN);
 }
@@ -520,4 +618,5 @@ void dp_outbox_fini(dp_negotiator_t *n)
     free(n->event_text);
     free(n->entries);
     free(n->news.rows);
+    free(n->words);
 }

@@ -27,6 +27,7 @@ typedef struct dp_signature {
     const dp_signature_part_t *parts; /* [part_count]; count 0 where ranks need not agree on it */
     uint32_t member_count;            /* group_create only, else 0 */
     const int32_t *members;           /* [member_count] ranks of the world, ascending */
+    const char *group_name; /* group_create only, for texts, not compared; NULL: the row's name */
 } dp_signature_t;
 
 int dp_signature_equal(const dp_signature_t *a, const dp_signature_t *b);
@@ -38,8 +39,8 @@ void dp_signature_difference(const dp_signature_t *a, const dp_signature_t *b, c
 
 void dp_signature_write(const dp_signature_t *signature, dp_writer_t *writer);
 size_t dp_signature_bytes(const dp_signature_t *signature); /* what write() will need */
-/* A copy whose parts are malloc()ed with it; free() it. NULL when malformed or out of memory;
- * *status says which. */
+/* A copy whose lists are malloc()ed with it; free() it. NULL when malformed or out of memory;
+ * *status says which. The text of a name is cut to DP_GROUP_NAME_MAX. */
 dp_signature_t *dp_signature_read(dp_reader_t *reader, dp_status_t *status);
 dp_signature_t *dp_signature_copy(const dp_signature_t *signature);
 

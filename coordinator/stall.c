@@ -16,7 +16,7 @@
 
 #define PATIENCE_MS 1000 /* the root's; each level below waits three quarters of its parent's */
 #define NAMED_IN_TEXT 3  /* missing ranks that a report spells out */
-#define NAME_IN_TEXT 64  /* bytes of a tensor's name in a report */
+#define NAME_IN_TEXT 96  /* bytes of a tensor's name in a report, and its group's */
 
 static uint64_t threshold_ns(const dp_negotiator_t *n)
 {
@@ -66,16 +66,16 @@ static void withdraw(dp_row_t **oldest, dp_row_t **newest, dp_row_t *row)
     *(row->older != NULL ? &row->older->newer : oldest) = row->newer;
     *(row->newer != NULL ? &row->newer->older : newest) = row->older;
     row->older = row->newer = NULL;
-    row->list = DP_ROW_UNLISTED;
+    row->stall_list = DP_ROW_UNLISTED;
 }
 
 void dp_stall_watch(dp_negotiator_t *n, dp_row_t *row)
 {
     dp_stall_t *stall = &n->stall;
 
-    if (threshold_ns(n) == 0 || row->list != DP_ROW_UNLISTED) return;
+    if (threshold_ns(n) == 0 || row->stall_list != DP_ROW_UNLISTED) return;
     insert(&stall->fresh_oldest, &stall->fresh_newest, row);
-    row->list = DP_ROW_FRESH;
+    row->stall_list = DP_ROW_FRESH;
 }
 
 static void make_overdue(dp_negotiator_t *n, dp_row_t *row)
@@ -84,7 +84,7 @@ static void make_overdue(dp_negotiator_t *n, dp_row_t *row)
 
     withdraw(&stall->fresh_oldest, &stall->fresh_newest, row);
     insert(&stall->stalled_oldest, &stall->stalled_newest, row);
-    row->list = DP_ROW_STALLED;
+    row->stall_list = DP_ROW_STALLED;
     if (stall->stalled_count++ == 0) {
         stall->interval_ns = n->stall_warn_ns;
         stall->next_report_ns = n->now_ns;
@@ -95,31 +95,45 @@ static void make_overdue(dp_negotiator_t *n, dp_row_t *row)
     }
 }
 
-/* Root: the whole world hears it. */
-static void broadcast(dp_negotiator_t *n, const char *text)
+/* Root: the tensor's group hears it, and this rank whether in it or not. */
+static void broadcast(dp_negotiator_t *n, const dp_row_t *row, const char *text)
 {
-    n->made.kind = DP_ITEM_WARN;
+    const uint64_t *slots = row->scope != NULL ? row->scope->expect : row->expect;
+
+    dp_item_ref(&n->made, DP_ITEM_WARN, row);
     n->made.text = text;
-    dp_outbox_down(n, &n->made);
+    n->made.list = row->list;
+    n->made.list_count = row->list_count;
+    dp_outbox_down(n, slots, &n->made, 0);
+    n->made.list_count = 0;
     dp_outbox_warn(n, text);
 }
 
 void dp_stall_unwatch(dp_negotiator_t *n, dp_row_t *row, int is_complete)
 {
     dp_stall_t *stall = &n->stall;
-    char text[DP_ERROR_TEXT_MAX];
+    char text[DP_ERROR_TEXT_MAX], what[DP_ROW_TEXT_MAX];
 
-    if (row->list == DP_ROW_FRESH) withdraw(&stall->fresh_oldest, &stall->fresh_newest, row);
-    if (row->list == DP_ROW_STALLED) {
+    if (row->stall_list == DP_ROW_FRESH) withdraw(&stall->fresh_oldest, &stall->fresh_newest, row);
+    if (row->stall_list == DP_ROW_STALLED) {
         withdraw(&stall->stalled_oldest, &stall->stalled_newest, row);
         stall->stalled_count--;
     }
     if (dp_is_root(n) && stall->is_asking && stall->subject == row) stall->is_asking = 0;
     if (!is_complete || !row->was_warned) return;
     row->was_warned = 0;
-    snprintf(text, sizeof(text), "tensor %.*s: no longer stalled after %.1f s", NAME_IN_TEXT,
-             row->name, seconds_since(n, row->first_ns));
-    broadcast(n, text);
+    snprintf(text, sizeof(text), "%.*s: no longer stalled after %.1f s", NAME_IN_TEXT,
+             dp_row_text(row, what), seconds_since(n, row->first_ns));
+    broadcast(n, row, text);
+}
+
+void dp_stall_forget(dp_negotiator_t *n, const dp_row_t *row)
+{
+    dp_stall_t *stall = &n->stall;
+    dp_row_t *going = n->table.rows[row->index];
+
+    dp_stall_unwatch(n, going, 0);
+    if (stall->is_asking && stall->subject == row) stall->is_asking = 0;
 }
 
 /* ---- The question ----------------------------------------------------------------------- */
@@ -136,6 +150,13 @@ static void add_missing(dp_missing_t *found, int rank, uint32_t pending, const c
     snprintf(entry->progress, sizeof(entry->progress), "%s", progress);
 }
 
+/* Is nothing waited for there? Of what is not pending here only those who have joined are ready. */
+static int is_here(const dp_negotiator_t *n, const dp_row_t *row, int slot)
+{
+    if (dp_bit_get(row->heard, slot)) return 1;
+    return row->scope != NULL && row->scope->joined_count > 0 && dp_join_covers(n, row, slot);
+}
+
 static void begin_question(dp_negotiator_t *n, dp_row_t *row, uint32_t round, uint32_t patience_ms)
 {
     dp_stall_t *stall = &n->stall;
@@ -148,7 +169,7 @@ static void begin_question(dp_negotiator_t *n, dp_row_t *row, uint32_t round, ui
     stall->waiting = 0;
     stall->found.count = stall->found.named = 0;
     memset(stall->asked, 0, n->table.bit_words * sizeof(*stall->asked));
-    if (row->is_own) return;
+    if (!dp_row_takes_part(n, row) || is_here(n, row, dp_own_slot(n))) return;
     add_missing(&stall->found, n->rank, (uint32_t)DP_MIN(n->own_pending, UINT32_MAX), n->progress);
 }
 
@@ -164,8 +185,10 @@ static void ask_children(dp_negotiator_t *n)
 
     stall->is_unsent = 0;
     for (int i = 0; i < n->child_count && !n->is_fatal; i++) {
-        if (dp_bit_get(stall->subject->heard, i)) continue;
+        if (!dp_bit_get(stall->subject->expect, i) || is_here(n, stall->subject, i)) continue;
         dp_item_ref(item, DP_ITEM_WHO, stall->subject);
+        item->list = stall->subject->list;
+        item->list_count = stall->subject->list_count;
         item->round = stall->round;
         item->patience_ms = (uint32_t)((uint64_t)stall->patience_ms * 3 / 4);
         dp_bit_set(stall->asked, i);
@@ -244,15 +267,15 @@ static void report(dp_negotiator_t *n)
     dp_stall_t *stall = &n->stall;
     const dp_missing_t *found = &stall->found;
     dp_row_t *row = stall->subject;
-    char text[DP_ERROR_TEXT_MAX], more[48] = "";
-    uint32_t missing = DP_MIN(found->count, (uint32_t)n->size);
+    char text[DP_ERROR_TEXT_MAX], what[DP_ROW_TEXT_MAX], more[48] = "";
+    uint32_t ranks = dp_row_ranks(row), missing = DP_MIN(found->count, ranks);
 
     if (stall->stalled_count > 1)
         snprintf(more, sizeof(more), " (and %zu more)", stall->stalled_count - 1);
     snprintf(text, sizeof(text),
-             "stalled %.1f s: tensor %.*s%s: ready on %" PRIu32 " of %d ranks; missing ",
-             seconds_since(n, row->first_ns), NAME_IN_TEXT, row->name, more,
-             (uint32_t)n->size - missing, n->size);
+             "stalled %.1f s: %.*s%s: ready on %" PRIu32 " of %" PRIu32 " ranks; missing ",
+             seconds_since(n, row->first_ns), NAME_IN_TEXT, dp_row_text(row, what), more,
+             ranks - missing, ranks);
     append_missing(n, found, text, sizeof(text));
     if (stall->is_final) {
         dp_fatal(n, DP_ERR_STALLED, found->named > 0 ? found->ranks[0].rank : -1, -1, text);
@@ -263,7 +286,7 @@ static void report(dp_negotiator_t *n)
     /* All of them came while we asked: what they said is on its way here. */
     if (found->count == 0) return;
     row->was_warned = 1;
-    broadcast(n, text);
+    broadcast(n, row, text);
 }
 
 void dp_stall_flush(dp_negotiator_t *n)
@@ -281,6 +304,7 @@ void dp_stall_flush(dp_negotiator_t *n)
     n->made.kind = DP_ITEM_MISSING;
     n->made.round = stall->round;
     n->made.missing = stall->found;
+    n->made.list_count = 0;
     dp_outbox_up_item(n, &n->made);
 }
 
@@ -311,15 +335,16 @@ void dp_stall_tick(dp_negotiator_t *n)
     if (stall->is_asking && stall->waiting > 0 && n->now_ns >= stall->patience_until_ns)
         end_patience(n);
     if (dp_is_root(n)) consider(n);
+    dp_leave_tick(n);
 }
 
 uint64_t dp_stall_deadline(const dp_negotiator_t *n)
 {
     const dp_stall_t *stall = &n->stall;
-    uint64_t deadline = UINT64_MAX;
+    uint64_t deadline = dp_leave_deadline(n);
 
     if (stall->fresh_oldest != NULL)
-        deadline = later(stall->fresh_oldest->first_ns, threshold_ns(n));
+        deadline = DP_MIN(deadline, later(stall->fresh_oldest->first_ns, threshold_ns(n)));
     if (stall->is_asking) return DP_MIN(deadline, stall->patience_until_ns);
     if (!dp_is_root(n) || stall->stalled_oldest == NULL) return deadline;
     if (n->stall_warn_ns > 0) deadline = DP_MIN(deadline, stall->next_report_ns);

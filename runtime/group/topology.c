@@ -131,6 +131,15 @@ static int compare_ranks(const void *left, const void *right)
     return (a > b) - (a < b);
 }
 
+int dp_tree_parent(const dp_topology_t *topology, int arity, int rank)
+{
+    const int host = topology->host[rank];
+    const int local = topology->local_rank[rank];
+
+    if (local > 0) return topology->host_ranks[topology->host_begin[host] + (local - 1) / arity];
+    return host > 0 ? leader_of(topology, (host - 1) / arity) : -1;
+}
+
 dp_status_t dp_tree_node_init(dp_tree_node_t *node, const dp_topology_t *topology, int arity,
                               int rank)
 {
@@ -148,11 +157,8 @@ dp_status_t dp_tree_node_init(dp_tree_node_t *node, const dp_topology_t *topolog
     local = topology->local_rank[rank];
     local_count = heap_children(local, arity, topology->host_size[host], &first_local);
     if (local == 0) host_count = heap_children(host, arity, topology->host_count, &first_host);
-    if (local > 0) {
-        node->parent = topology->host_ranks[topology->host_begin[host] + (local - 1) / arity];
-    } else if (host > 0) {
-        node->parent = leader_of(topology, (host - 1) / arity);
-    }
+    node->arity = arity;
+    node->parent = dp_tree_parent(topology, arity, rank);
     if (local_count + host_count == 0) return DP_OK;
     node->children = malloc((size_t)(local_count + host_count) * sizeof(int));
     if (node->children == NULL) return DP_ERR_NO_MEMORY;

@@ -26,6 +26,7 @@ void dp_topology_fini(dp_topology_t *topology);
 /* One rank's place in the k-ary tree. A host's ranks hang below their leader (its lowest rank),
  * leaders form the upper tree, rank 0 is the root. */
 typedef struct dp_tree_node {
+    int arity;
     int parent; /* -1 at the root */
     int child_count;
     int *children; /* [child_count] ascending */
@@ -34,5 +35,8 @@ typedef struct dp_tree_node {
 dp_status_t dp_tree_node_init(dp_tree_node_t *node, const dp_topology_t *topology, int arity,
                               int rank);
 void dp_tree_node_fini(dp_tree_node_t *node);
+
+/* The parent of any rank, always a lower one; -1 at the root. */
+int dp_tree_parent(const dp_topology_t *topology, int arity, int rank);
 
 #endif

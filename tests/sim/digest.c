@@ -27,18 +27,26 @@ static uint64_t mix_bytes(uint64_t digest, const void *data, size_t bytes)
 
 static uint64_t mix_signature(uint64_t digest, const dp_signature_t *signature)
 {
-    return mix(digest, signature != NULL ? signature->parts[0].count + 1 : 0);
+    if (signature == NULL) return mix(digest, 0);
+    if (signature->part_count > 0) digest = mix(digest, signature->parts[0].count);
+    for (uint32_t i = 0; i < signature->member_count; i++)
+        digest = mix(digest, (uint64_t)signature->members[i] + 1);
+    return mix(digest, (uint64_t)signature->collective + 1);
 }
 
-static uint64_t digest_row(const dp_row_t *row)
+static uint64_t digest_row(const dp_negotiator_t *n, const dp_row_t *row)
 {
     uint64_t digest = mix(row->hash, row->id);
 
     digest = mix(digest, row->version);
     digest = mix_signature(digest, row->signature);
     digest = mix(digest, row->done_position);
-    digest =
-        mix(digest, (uint64_t)(row->ended_in_failure | row->is_kept << 1 | row->is_offered << 2));
+    digest = mix(digest, (uint64_t)(row->ended_in_failure | row->is_kept << 1));
+    for (int i = 0; row->ended != NULL && i < n->child_count; i++)
+        digest = mix(digest, row->ended[i]);
+    for (uint32_t i = 0; i < row->list_count; i++)
+        digest = mix(digest, (uint64_t)row->list[i] + 1);
+    digest = mix(digest, (uint64_t)row->absent << 32 | (uint32_t)row->absent_rank);
     digest = mix(digest, row->keep_position);
     digest = mix(digest, (uint64_t)row->closed_by);
     for (const dp_refusal_t *refusal = row->refusals; refusal != NULL; refusal = refusal->next)
@@ -60,27 +68,55 @@ static uint64_t digest_row(const dp_row_t *row)
     return mix(digest, row->heard[0]);
 }
 
+static uint64_t digest_scope(const dp_scope_t *scope)
+{
+    uint64_t digest = mix(scope->uid, scope->slot_number);
+
+    digest = mix(digest, (uint64_t)scope->is_closed | (uint64_t)scope->has_join << 1 |
+                             (uint64_t)(scope->ending != NULL) << 2);
+    digest = mix(digest, (uint64_t)scope->closed_rank);
+    digest = mix(digest, scope->closed_position);
+    digest = mix(digest, scope->own_pending);
+    digest = mix(digest, (uint64_t)scope->last_joined);
+    return mix(digest, scope->joined[0]);
+}
+
 static uint64_t digest_negotiator(const dp_negotiator_t *n)
 {
     uint64_t digest = 1, rows = 0;
 
     /* Not in the order of first sight, which no rule looks at. */
     for (size_t i = 0; i < n->table.row_count; i++)
-        rows += digest_row(n->table.rows[i]);
+        rows += digest_row(n, n->table.rows[i]);
+    digest = mix(digest, digest_scope(n->world));
+    for (size_t i = 0; i < n->group_count; i++)
+        digest = mix(digest, digest_scope(n->groups[i]));
+    digest = mix(digest, (uint64_t)n->last_uid << 32 | n->table.next_id);
+    digest = mix(digest, n->left[0]);
+    for (size_t i = 0; i < n->word_count; i++) {
+        const dp_word_t *word = &n->words[i];
+
+        digest = mix(digest, (uint64_t)word->kind << 32 | (uint32_t)word->rank);
+        digest = mix(digest, word->group + (word->row != NULL ? word->row->hash : 0));
+        digest = mix(digest, word->position);
+    }
+    for (size_t i = 0; i < n->foreign.count; i++)
+        digest = mix(digest, n->foreign.rows[i]->hash);
+    for (uint32_t i = 1; i <= 8; i++)
+        digest = mix(digest, n->is_slot_taken[i]);
     digest = mix(digest, rows);
     digest = mix(digest, n->position);
     digest = mix(digest, n->sequence);
     digest = mix(digest, n->launched);
+    digest = mix(digest, n->launching);
     digest = mix(digest, n->own_pending);
-    digest = mix(digest, (uint64_t)(n->is_finalizing | n->has_left << 1 | n->has_leaver << 2 |
-                                    n->is_closed << 4 | n->fin_sent << 5 | n->is_finished << 6 |
-                                    n->is_fatal << 7 | n->complete_urgent << 8));
+    digest =
+        mix(digest, (uint64_t)(n->is_finalizing | n->has_left << 1 | n->fin_sent << 5 |
+                               n->is_finished << 6 | n->is_fatal << 7 | n->complete_urgent << 8));
     digest = mix(digest, n->fins[0]);
-    digest = mix(digest, (uint64_t)n->closed_rank);
     digest = mix(digest, n->keeps);
     for (size_t i = 0; i < n->kept_count; i++)
         digest = mix(digest, n->kept[i].row->hash + (uint64_t)n->kept[i].rank);
-    digest = mix(digest, n->closed_position);
     for (size_t i = 0; i < n->complete.count; i++)
         digest = mix(digest, n->complete.rows[i]->hash);
     for (size_t i = 0; i < n->news.count; i++)
@@ -90,13 +126,19 @@ static uint64_t digest_negotiator(const dp_negotiator_t *n)
     /* Outputs that were not taken yet. */
     for (const dp_frame_t *frame = n->frames; frame != NULL; frame = frame->next) {
         digest = mix(digest, (uint64_t)frame->target << 32 | (uint32_t)frame->cursor);
+        if (frame->target == DP_TO_CHILDREN) digest = mix(digest, frame->children[0]);
         digest = mix_bytes(digest, frame->data, frame->bytes);
     }
     if (n->up != NULL) digest = mix_bytes(digest, n->up->data, n->up->bytes);
-    if (n->down != NULL) digest = mix_bytes(digest, n->down->data, n->down->bytes);
+    if (n->down != NULL) {
+        digest = mix_bytes(digest, n->down->data, n->down->bytes);
+        digest = mix(digest, n->down->children[0]);
+        digest = mix(digest, n->down_position);
+    }
     for (size_t i = n->event_next; i < n->event_count; i++) {
         digest = mix(digest, n->events[i].kind);
         digest = mix(digest, n->events[i].sequence);
+        digest = mix(digest, n->events[i].group);
         digest = mix(digest, n->events[i].entry_count);
         digest = mix(digest, n->events[i].status);
     }
@@ -112,6 +154,13 @@ static uint64_t digest_rank(const world_t *world, int rank)
         digest =
             mix(digest, (uint64_t)self->submitted[t] << 1 | (uint64_t)self->requests[t].is_pending);
     }
+    for (int i = 0; i < world->options.tensors * world->options.occurrences; i++)
+        digest = mix(digest, self->skipped[i]);
+    for (int g = 0; g < world->options.group_count; g++) {
+        digest = mix(digest, (uint64_t)self->uids[g] << 2 | (uint64_t)self->alive[g] << 1 |
+                                 (uint64_t)self->joins[g].is_pending);
+    }
+    digest = mix(digest, self->identity_count);
     digest = mix(digest, self->launches);
     digest = mix(digest, (uint64_t)self->failures);
     if (self->is_fatal) digest = mix_bytes(digest, self->fatal_text, strlen(self->fatal_text));

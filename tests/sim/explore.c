@@ -8,10 +8,11 @@
  * everybody gone, or all survivors told who was lost.
  *
  * explore                 all the worlds listed below
- * explore --size S        those of a size: pair, trio
+ * explore --size S        those of a set: pair, trio; groups, short, with groups; long, likewise
  * explore --world W       one of them
  */
 #include "digest.h"
+#include "plans.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -20,58 +21,6 @@
 
 #define PATH_MAX_ACTIONS 256
 #define ACTIONS_MAX 64
-#define NOBODY (-1)
-#define ANYBODY (-2)
-
-/* What a world's ranks do, and the one thing that may go wrong at any moment. */
-typedef struct plan {
-    const char *name;
-    int size, arity, tensors, occurrences;
-    int holds;   /* the root holds back while launches are in flight */
-    int is_lazy; /* taking outputs is a step of its own, so that inputs coalesce */
-    int dies;    /* a rank, ANYBODY: one of them; NOBODY */
-    int leaves;  /* a rank that may finalize at any time, ANYBODY, NOBODY */
-    int aborts;  /* a rank that may abort at any time */
-    int mismatch_rank, mismatch_tensor, mismatch_occurrence; /* NOBODY: none */
-    int is_urgent; /* a waiter may say so of tensor 0, on the last rank, at any time */
-} plan_t;
-
-#define CALM NOBODY, NOBODY, NOBODY, NOBODY, 0, 0, 0
-
-static const plan_t plans[] = {
-    {"pair", 2, 2, 2, 2, 0, 0, CALM},
-    {"pair, holding", 2, 2, 2, 2, 1, 0, CALM},
-    {"pair, lazy", 2, 2, 2, 2, 0, 1, CALM},
-    {"pair, lazy and holding", 2, 2, 2, 2, 1, 1, CALM},
-    {"pair, urgent", 2, 2, 2, 2, 1, 0, NOBODY, NOBODY, NOBODY, NOBODY, 0, 0, 1},
-    {"pair, death", 2, 2, 2, 2, 0, 0, ANYBODY, NOBODY, NOBODY, NOBODY, 0, 0, 0},
-    {"pair, death, lazy", 2, 2, 2, 1, 1, 1, ANYBODY, NOBODY, NOBODY, NOBODY, 0, 0, 0},
-    {"pair, leaver", 2, 2, 2, 2, 0, 0, NOBODY, ANYBODY, NOBODY, NOBODY, 0, 0, 0},
-    {"pair, leaver, holding", 2, 2, 2, 2, 1, 0, NOBODY, ANYBODY, NOBODY, NOBODY, 0, 0, 0},
-    {"pair, leaver, lazy", 2, 2, 2, 1, 1, 1, NOBODY, ANYBODY, NOBODY, NOBODY, 0, 0, 0},
-    {"pair, abort", 2, 2, 2, 1, 0, 1, NOBODY, NOBODY, ANYBODY, NOBODY, 0, 0, 0},
-    {"pair, mismatch first", 2, 2, 2, 2, 0, 0, NOBODY, NOBODY, NOBODY, 1, 0, 0, 0},
-    {"pair, mismatch later", 2, 2, 2, 2, 1, 0, NOBODY, NOBODY, NOBODY, 0, 1, 1, 0},
-    {"pair, mismatch, lazy", 2, 2, 2, 2, 0, 1, NOBODY, NOBODY, NOBODY, 1, 0, 0, 0},
-    {"pair, mismatch and death", 2, 2, 2, 2, 0, 0, ANYBODY, NOBODY, NOBODY, 1, 0, 0, 0},
-    {"pair, mismatch and leaver", 2, 2, 2, 2, 0, 0, NOBODY, ANYBODY, NOBODY, 1, 0, 0, 0},
-    {"chain", 3, 1, 2, 1, 0, 0, CALM},
-    {"star", 3, 2, 2, 1, 0, 0, CALM},
-    {"chain, twice", 3, 1, 1, 2, 1, 1, CALM},
-    {"star, twice", 3, 2, 1, 2, 1, 1, CALM},
-    {"chain, death", 3, 1, 2, 1, 0, 0, ANYBODY, NOBODY, NOBODY, NOBODY, 0, 0, 0},
-    {"star, death", 3, 2, 2, 1, 0, 0, ANYBODY, NOBODY, NOBODY, NOBODY, 0, 0, 0},
-    {"chain, leaver", 3, 1, 2, 1, 0, 0, NOBODY, ANYBODY, NOBODY, NOBODY, 0, 0, 0},
-    {"chain, leaver, twice", 3, 1, 1, 2, 1, 1, NOBODY, ANYBODY, NOBODY, NOBODY, 0, 0, 0},
-    {"star, leaver", 3, 2, 2, 1, 0, 0, NOBODY, ANYBODY, NOBODY, NOBODY, 0, 0, 0},
-    {"chain, mismatch below", 3, 1, 1, 3, 0, 0, NOBODY, NOBODY, NOBODY, 2, 0, 0, 0},
-    {"chain, mismatch between", 3, 1, 1, 3, 0, 0, NOBODY, NOBODY, NOBODY, 1, 0, 1, 0},
-    {"chain, mismatch above", 3, 1, 1, 3, 0, 1, NOBODY, NOBODY, NOBODY, 0, 0, 0, 0},
-    {"star, mismatch", 3, 2, 1, 3, 0, 0, NOBODY, NOBODY, NOBODY, 1, 0, 0, 0},
-    {"star, mismatch, two tensors", 3, 2, 2, 1, 0, 0, NOBODY, NOBODY, NOBODY, 2, 1, 0, 0},
-    {"star, mismatch and leaver", 3, 2, 1, 2, 0, 0, NOBODY, ANYBODY, NOBODY, 1, 0, 0, 0},
-    {"chain, mismatch and death", 3, 1, 1, 2, 0, 0, ANYBODY, NOBODY, NOBODY, 2, 0, 0, 0},
-};
 
 typedef enum action_kind {
     SUBMIT,
@@ -81,11 +30,12 @@ typedef enum action_kind {
     TAKE,
     DIE,
     ABORT,
-    URGENT
+    URGENT,
+    JOIN
 } action_kind_t;
 
-static const char *const action_names[] = {"submit", "deliver", "launched", "finalize",
-                                           "take",   "die",     "abort",    "urgent"};
+static const char *const action_names[] = {"submit", "deliver", "launched", "finalize", "take",
+                                           "die",    "abort",   "urgent",   "join"};
 
 typedef struct action {
     action_kind_t kind;
@@ -97,6 +47,7 @@ typedef struct search {
     const plan_t *plan;
     world_t world;
     int is_finalizing[8], is_dirty[8];
+    int joined[8]; /* groups a rank has joined: a bit each */
     uint64_t told; /* launches the root's data plane has finished */
     int died, aborted, was_urgent;
     action_t path[PATH_MAX_ACTIONS];
@@ -115,10 +66,12 @@ static void violated(void *user, const char *text)
         const action_t *action = &search->path[i];
 
         fprintf(stderr, "  %zu %s %d", i, action_names[action->kind], action->who);
-        if (action->kind == DELIVER)
+        if (action->kind == DELIVER) {
             fprintf(stderr, " (%d -> %d)", search->world.edges[action->who].from,
                     search->world.edges[action->who].to);
+        }
         if (action->kind == SUBMIT) fprintf(stderr, " tensor %d", action->tensor);
+        if (action->kind == JOIN) fprintf(stderr, " group %d", action->tensor);
         fprintf(stderr, "\n");
     }
     exit(1);
@@ -126,13 +79,47 @@ static void violated(void *user, const char *text)
 
 /* ---- Doing ------------------------------------------------------------------------------ */
 
+static int tensor_count(const plan_t *plan)
+{
+    return plan->cast != NULL ? plan->cast->tensor_count : plan->tensors;
+}
+
+/* Launches what the search takes for granted. */
+static void play_prelude(search_t *search)
+{
+    world_t *world = &search->world;
+    const cast_t *cast = search->plan->cast;
+
+    for (int t = 0; cast != NULL && t < cast->tensor_count; t++) {
+        if (!(cast->prelude >> t & 1)) continue;
+        for (int r = 0; r < search->plan->size; r++) {
+            if (world_takes_part(world, t, r)) world_submit(world, r, t, 768, 0, 1.0f, 0);
+            world_drain(world, r);
+        }
+        while (world->under_way > 0) {
+            for (int e = 0; e < world->edge_count; e++) {
+                if (world->edges[e].first == NULL) continue;
+                world_deliver(world, e, 0);
+                world_drain(world, world->edges[e].to);
+            }
+        }
+    }
+    search->told = world->ranks[0].launches;
+    dp_negotiator_launched(world->ranks[0].negotiator, search->told, 0);
+}
+
 static void begin(search_t *search)
 {
     const plan_t *plan = search->plan;
     world_options_t options = {0};
 
     options.size = plan->size;
-    options.tensors = plan->tensors;
+    options.tensors = tensor_count(plan);
+    if (plan->cast != NULL) {
+        options.groups = plan->cast->groups;
+        options.group_count = plan->cast->group_count;
+        options.kinds = plan->cast->kinds;
+    }
     options.occurrences = plan->occurrences;
     options.arity = plan->arity;
     options.hosts = plan->size;
@@ -143,9 +130,102 @@ static void begin(search_t *search)
     world_init(&search->world, &options);
     memset(search->is_finalizing, 0, sizeof(search->is_finalizing));
     memset(search->is_dirty, 0, sizeof(search->is_dirty));
+    memset(search->joined, 0, sizeof(search->joined));
     search->told = 0;
     search->died = search->aborted = NOBODY;
     search->was_urgent = 0;
+    play_prelude(search);
+}
+
+static int is_control(const world_tensor_t *kind)
+{
+    return kind->collective == DP_COLLECTIVE_GROUP_CREATE ||
+           kind->collective == DP_COLLECTIVE_GROUP_DESTROY;
+}
+
+/* Has this rank done all in a group, and has it all come back? What could not be made is done. */
+static int is_group_over(const search_t *search, int rank, int group)
+{
+    const world_t *world = &search->world;
+    const world_rank_t *self = &world->ranks[rank];
+
+    for (int t = 0; t < tensor_count(search->plan); t++) {
+        world_tensor_t kind = world_kind(world, t);
+
+        if (kind.group != group || is_control(&kind) || !world_takes_part(world, t, rank)) continue;
+        if (self->submitted[t] < search->plan->occurrences) return 0;
+    }
+    if (search->plan->cast != NULL && (search->plan->cast->joins >> group & 1) &&
+        !(search->joined[rank] >> group & 1))
+        return 0;
+    return self->pending_in[group] == 0;
+}
+
+/* May a program submit this tensor now? */
+static int may_submit(const search_t *search, int rank, int tensor)
+{
+    const world_t *world = &search->world;
+    const world_rank_t *self = &world->ranks[rank];
+    world_tensor_t kind = world_kind(world, tensor);
+
+    if (self->requests[tensor].is_pending) return 0;
+    if (kind.collective == DP_COLLECTIVE_GROUP_CREATE) return 1;
+    if (!self->alive[kind.group] || self->joins[kind.group].is_pending) return 0;
+    return kind.collective != DP_COLLECTIVE_GROUP_DESTROY ||
+           is_group_over(search, rank, kind.group);
+}
+
+/* Was the group tried and could not be made? Then nobody submits to it. */
+static int is_void(const search_t *search, int rank, int group)
+{
+    const world_rank_t *self = &search->world.ranks[rank];
+
+    for (int t = 0; t < tensor_count(search->plan); t++) {
+        world_tensor_t kind = world_kind(&search->world, t);
+
+        if (kind.group == group && kind.collective == DP_COLLECTIVE_GROUP_CREATE)
+            return self->submitted[t] > 0 && !self->requests[t].is_pending && !self->alive[group];
+    }
+    return 0;
+}
+
+static int times(const search_t *search, int tensor)
+{
+    world_tensor_t kind = world_kind(&search->world, tensor);
+
+    return is_control(&kind) ? 1 : search->plan->occurrences;
+}
+
+/* Has this rank nothing more to do? */
+static int has_all(const search_t *search, int rank)
+{
+    const world_rank_t *self = &search->world.ranks[rank];
+    const cast_t *cast = search->plan->cast;
+
+    for (int t = 0; t < tensor_count(search->plan); t++) {
+        world_tensor_t kind = world_kind(&search->world, t);
+        int is_create = kind.collective == DP_COLLECTIVE_GROUP_CREATE;
+
+        if (!world_takes_part(&search->world, t, rank)) continue;
+        if (!is_create && is_void(search, rank, kind.group)) continue;
+        if (self->submitted[t] < times(search, t)) return 0;
+    }
+    for (int g = 0; cast != NULL && g < cast->group_count; g++) {
+        if (!(cast->joins >> g & 1) || !world_has_member(&search->world, g, rank)) continue;
+        if (self->joins[g].is_pending) return 0; /* who finalizes first is a leaver */
+        if (!(search->joined[rank] >> g & 1) && !is_void(search, rank, g)) return 0;
+    }
+    return 1;
+}
+
+/* With groups there is enough to try without the moments of the goodbye. */
+static int ends_at_once(const search_t *search, int rank)
+{
+    const world_rank_t *self = &search->world.ranks[rank];
+
+    return search->plan->cast != NULL && search->plan->leaves == NOBODY &&
+           !search->is_finalizing[rank] && !self->is_dead && !world_is_deaf(&search->world, rank) &&
+           self->pending == 0 && has_all(search, rank);
 }
 
 static uint64_t shape(const search_t *search, int rank, int tensor)
@@ -190,13 +270,22 @@ static void act(search_t *search, action_t action)
         search->aborted = rank;
         dp_negotiator_abort(world->ranks[rank].negotiator, DP_ERR_ABORTED, "enough", 0);
         break;
+    case JOIN:
+        search->joined[rank] |= 1 << action.tensor;
+        world_join(world, rank, action.tensor, search->plan->occurrences, 0);
+        break;
     case URGENT:
         search->was_urgent = 1;
         dp_negotiator_urgent(world->ranks[rank].negotiator, DP_GROUP_WORLD, "h.0.weight", 0);
         break;
     }
     search->is_dirty[rank] = search->plan->is_lazy && action.kind != TAKE;
-    if (!search->is_dirty[rank]) world_drain(world, rank);
+    if (search->is_dirty[rank]) return;
+    world_drain(world, rank);
+    if (!ends_at_once(search, rank)) return;
+    search->is_finalizing[rank] = 1;
+    dp_negotiator_finalize(world->ranks[rank].negotiator, 0);
+    world_drain(world, rank);
 }
 
 /* ---- What may happen next --------------------------------------------------------------- */
@@ -211,22 +300,35 @@ static void add(action_t *actions, int *count, action_kind_t kind, int who, int 
     actions[(*count)++] = (action_t){kind, who, tensor};
 }
 
+static void add_joins(const search_t *search, int rank, action_t *actions, int *count)
+{
+    const world_rank_t *self = &search->world.ranks[rank];
+    const cast_t *cast = search->plan->cast;
+
+    for (int g = 0; cast != NULL && g < cast->group_count; g++) {
+        if (!(cast->joins >> g & 1) || !world_has_member(&search->world, g, rank)) continue;
+        if ((search->joined[rank] >> g & 1) || !self->alive[g]) continue;
+        add(actions, count, JOIN, rank, g);
+    }
+}
+
 static void add_of_rank(const search_t *search, int rank, action_t *actions, int *count)
 {
     const plan_t *plan = search->plan;
     const world_rank_t *self = &search->world.ranks[rank];
-    int has_all = 1;
+    int waits = plan->cast != NULL && plan->leaves == NOBODY; /* see ends_at_once() */
 
     if (self->is_dead) return;
     if (search->is_dirty[rank]) add(actions, count, TAKE, rank, 0);
     if (world_is_deaf(&search->world, rank)) return;
-    for (int t = 0; t < plan->tensors; t++) {
-        int may = !search->is_finalizing[rank] && self->submitted[t] < plan->occurrences;
-
-        if (self->submitted[t] < plan->occurrences) has_all = 0;
-        if (may && !self->requests[t].is_pending) add(actions, count, SUBMIT, rank, t);
+    for (int t = 0; t < tensor_count(plan) && !search->is_finalizing[rank]; t++) {
+        if (!world_takes_part(&search->world, t, rank)) continue;
+        if (self->submitted[t] < times(search, t) && may_submit(search, rank, t))
+            add(actions, count, SUBMIT, rank, t);
     }
-    if (!search->is_finalizing[rank] && (has_all || is_meant(plan->leaves, rank)))
+    if (!search->is_finalizing[rank]) add_joins(search, rank, actions, count);
+    if (!search->is_finalizing[rank] && !waits &&
+        (is_meant(plan->leaves, rank) || has_all(search, rank)))
         add(actions, count, FINALIZE, rank, 0);
     if (search->died == NOBODY && is_meant(plan->dies, rank)) add(actions, count, DIE, rank, 0);
     if (search->aborted == NOBODY && is_meant(plan->aborts, rank))
@@ -268,15 +370,20 @@ static void check_end(search_t *search)
         fatal += self->is_fatal;
         finished += self->is_finished;
         if (!self->is_fatal && !self->is_finished) world_violation(world, "rank %d hangs", r);
-        if (self->is_fatal && self->fatal_culprit != culprit)
+        if (self->is_fatal && self->fatal_culprit != culprit) {
             world_violation(world, "rank %d blames rank %d: %s", r, self->fatal_culprit,
                             self->fatal_text);
+        }
         if (!self->is_fatal && self->pending > 0)
             world_violation(world, "rank %d: %d requests were never handed back", r, self->pending);
         if (self->failures > 0 && search->plan->mismatch_rank == NOBODY &&
-            search->plan->leaves == NOBODY)
+            search->plan->leaves == NOBODY && self->last_failure_status != DP_ERR_ORDER)
+            world_violation(world, "rank %d: %s", r, self->last_failure);
+        if (self->failures > 0 && self->last_failure_status == DP_ERR_ORDER &&
+            strstr(self->last_failure, ": send needs rank ") == NULL)
             world_violation(world, "rank %d: %s", r, self->last_failure);
     }
+    if (finished == search->plan->size) world_check_identities(world);
     if (fatal > 0 && finished > 0 && !world->ranks[0].is_finished)
         world_violation(world, "%d finished, %d fatal", finished, fatal);
 }
@@ -320,8 +427,10 @@ static uint64_t digest_of(const search_t *search)
 {
     uint64_t digest = world_digest(&search->world) ^ search->told * UINT64_C(0x51ed2701);
 
-    for (int r = 0; r < search->plan->size; r++)
-        digest = digest * 31 + (uint64_t)(search->is_finalizing[r] | search->is_dirty[r] << 1);
+    for (int r = 0; r < search->plan->size; r++) {
+        digest = digest * 31 + (uint64_t)(search->is_finalizing[r] | search->is_dirty[r] << 1 |
+                                          search->joined[r] << 2);
+    }
     return digest * 31 + (uint64_t)(search->died + 2) * 7 + (uint64_t)(search->aborted + 2) +
            (uint64_t)search->was_urgent * 1000;
 }
@@ -366,8 +475,24 @@ static void run_plan(const plan_t *plan)
     explore(&search);
     printf("%-30s %8zu states %8" PRIu64 " ends %10" PRIu64 " steps\n", plan->name,
            search.seen_count, search.ends, search.steps);
+    fflush(stdout);
     world_fini(&search.world);
     free(search.seen);
+}
+
+static const char help[] =
+    "usage: explore [--size SET | --world NAME]\n"
+    "  Tries every interleaving of submissions, deliveries and misfortunes in worlds of two and\n"
+    "  three ranks, each state once, and prints how many there are.\n"
+    "  (nothing)      all worlds\n"
+    "  --size SET     those of a set: pair, trio (the world alone); groups (groups, sends and\n"
+    "                 joins, seconds), long (likewise, with three tensors, deaths and leavers)\n"
+    "  --world NAME   one of them, as it is printed\n";
+
+static const char *set_of(const plan_t *plan)
+{
+    if (plan->set != NULL) return plan->set;
+    return plan->size == 2 ? "pair" : "trio";
 }
 
 int main(int argc, char **argv)
@@ -377,13 +502,13 @@ int main(int argc, char **argv)
     int found = 0;
 
     if (argc != 1 && name == NULL && size == NULL) {
-        fprintf(stderr, "usage: explore [--size pair|trio | --world NAME]\n");
-        return 2;
+        fputs(help, argc == 2 && strcmp(argv[1], "--help") == 0 ? stdout : stderr);
+        return argc == 2 && strcmp(argv[1], "--help") == 0 ? 0 : 2;
     }
-    for (size_t i = 0; i < DP_ARRAY_LEN(plans); i++) {
-        if (name != NULL && strcmp(name, plans[i].name) != 0) continue;
-        if (size != NULL && strcmp(size, plans[i].size == 2 ? "pair" : "trio") != 0) continue;
-        run_plan(&plans[i]);
+    for (size_t i = 0; i < explore_plan_count; i++) {
+        if (name != NULL && strcmp(name, explore_plans[i].name) != 0) continue;
+        if (size != NULL && strcmp(size, set_of(&explore_plans[i])) != 0) continue;
+        run_plan(&explore_plans[i]);
         found = 1;
     }
     if (!found) fprintf(stderr, "no such world\n");

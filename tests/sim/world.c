@@ -43,10 +43,61 @@ void world_signature(dp_signature_t *signature, dp_signature_part_t *part, uint6
     part->count = count;
     part->dtype = DP_F32;
     signature->wire = DP_WIRE_NONE;
-    signature->root = -1;
+    signature->root = signature->peer = -1;
     signature->prescale = signature->postscale = 1.0;
     signature->part_count = 1;
     signature->parts = part;
+}
+
+world_tensor_t world_kind(const world_t *world, int tensor)
+{
+    world_tensor_t kind = {0, DP_COLLECTIVE_ALLREDUCE, -1, -1, tensor};
+
+    return world->options.kinds != NULL ? world->options.kinds[tensor] : kind;
+}
+
+static int group_count(const world_t *world)
+{
+    return world->options.group_count > 0 ? world->options.group_count : 1;
+}
+
+/* The rank's number in the group, -1: not a member. */
+static int index_in(const world_t *world, int group, int rank)
+{
+    if (group == 0) return rank;
+    for (int i = 0; i < world->options.groups[group].count; i++) {
+        if (world->options.groups[group].ranks[i] == rank) return i;
+    }
+    return -1;
+}
+
+int world_has_member(const world_t *world, int group, int rank)
+{
+    return index_in(world, group, rank) >= 0;
+}
+
+int world_takes_part(const world_t *world, int tensor, int rank)
+{
+    world_tensor_t kind = world_kind(world, tensor);
+    int index = index_in(world, kind.group, rank);
+
+    if (kind.collective != DP_COLLECTIVE_SEND) return index >= 0;
+    return index >= 0 && (index == kind.root || index == kind.peer);
+}
+
+int world_below(const world_t *world, int edge, int tensor)
+{
+    int top = DP_MAX(world->edges[edge].from, world->edges[edge].to), found = 0;
+
+    for (int rank = top; rank < world->options.size; rank++) {
+        int at = rank;
+
+        if (!world_takes_part(world, tensor, rank)) continue;
+        while (at > top)
+            at = world->ranks[at].node.parent;
+        found += at == top;
+    }
+    return found;
 }
 
 /* ---- Life ------------------------------------------------------------------------------- */
@@ -85,9 +136,22 @@ static void init_rank(world_t *world, int rank)
         world_violation(world, "no negotiator");
     self->requests = allocate((size_t)options->tensors, sizeof(*self->requests));
     self->submitted = allocate((size_t)options->tensors, sizeof(*self->submitted));
+    self->skipped =
+        allocate((size_t)options->tensors * (size_t)options->occurrences, sizeof(*self->skipped));
+    self->joins = allocate((size_t)group_count(world), sizeof(*self->joins));
+    self->alive = allocate((size_t)group_count(world), sizeof(*self->alive));
+    self->uids = allocate((size_t)group_count(world), sizeof(*self->uids));
+    self->pending_in = allocate((size_t)group_count(world), sizeof(*self->pending_in));
+    self->alive[0] = 1;
     for (int t = 0; t < options->tensors; t++) {
         self->requests[t].rank = rank;
         self->requests[t].tensor = t;
+        self->requests[t].group = world_kind(world, t).group;
+    }
+    for (int g = 0; g < group_count(world); g++) {
+        self->joins[g].rank = rank;
+        self->joins[g].tensor = -1;
+        self->joins[g].group = g;
     }
 }
 
@@ -102,6 +166,8 @@ void world_init(world_t *world, const world_options_t *options)
     world->edges = allocate((size_t)size * 2, sizeof(*world->edges));
     world->outcomes =
         allocate((size_t)options->tensors * (size_t)options->occurrences, sizeof(*world->outcomes));
+    world->joined = allocate((size_t)group_count(world) * (size_t)(options->occurrences + 1),
+                             sizeof(*world->joined));
     for (int i = 0; i < size; i++)
         init_rank(world, i);
     for (int i = 1; i < size; i++) {
@@ -141,10 +207,17 @@ void world_fini(world_t *world)
         dp_tree_node_fini(&world->ranks[i].node);
         free(world->ranks[i].requests);
         free(world->ranks[i].submitted);
+        free(world->ranks[i].skipped);
+        free(world->ranks[i].joins);
+        free(world->ranks[i].alive);
+        free(world->ranks[i].uids);
+        free(world->ranks[i].pending_in);
+        free(world->ranks[i].identities);
     }
     free(world->ranks);
     free(world->edges);
     free(world->outcomes);
+    free(world->joined);
     dp_topology_fini(&world->topology);
 }
 
@@ -227,37 +300,94 @@ void world_kill(world_t *world, int rank, size_t keep)
 
 /* ---- Requests --------------------------------------------------------------------------- */
 
+/* What ranks of the group submit; the caller keeps part. */
+static void signature_of(const world_t *world, int tensor, uint64_t count,
+                         dp_signature_t *signature, dp_signature_part_t *part)
+{
+    world_tensor_t kind = world_kind(world, tensor);
+
+    world_signature(signature, part, count);
+    signature->collective = kind.collective;
+    signature->root = kind.root;
+    signature->peer = kind.peer;
+    if (kind.collective == DP_COLLECTIVE_BARRIER ||
+        kind.collective == DP_COLLECTIVE_GROUP_DESTROY ||
+        kind.collective == DP_COLLECTIVE_GROUP_CREATE)
+        signature->part_count = 0;
+    if (kind.collective != DP_COLLECTIVE_GROUP_CREATE) return;
+    signature->member_count = (uint32_t)world->options.groups[kind.group].count;
+    signature->members = world->options.groups[kind.group].ranks;
+}
+
+/* Hands a submission over; 0: it was not taken, as the world has ended. */
+static int hand_over(world_t *world, int rank, const dp_submission_t *submission, uint64_t now_ns)
+{
+    world_rank_t *self = &world->ranks[rank];
+    world_request_t *request = submission->request;
+    dp_status_t status;
+
+    if (request->is_pending) world_violation(world, "the test submits a pending tensor");
+    status = dp_negotiator_submit(self->negotiator, submission, now_ns);
+    if (status != DP_OK) {
+        if (world_is_deaf(world, rank) || self->is_dead) return 0;
+        /* The world may have ended in an input whose outputs were not taken yet. */
+        if (status == DP_ERR_PEER_LOST || status == DP_ERR_ABORTED || status == DP_ERR_STALLED ||
+            status == DP_ERR_ORDER)
+            return 0;
+        world_violation(world, "rank %d: submit says %s", rank, dp_status_string(status));
+    }
+    request->is_pending = 1;
+    self->pending++;
+    self->pending_in[request->group]++;
+    return 1;
+}
+
 void world_submit(world_t *world, int rank, int tensor, uint64_t count, int is_urgent, float absmax,
                   uint64_t now_ns)
 {
     world_rank_t *self = &world->ranks[rank];
     world_request_t *request = &self->requests[tensor];
+    world_tensor_t kind = world_kind(world, tensor);
+    int is_create = kind.collective == DP_COLLECTIVE_GROUP_CREATE;
     dp_signature_part_t part;
     dp_signature_t signature;
     dp_submission_t submission;
     char name[32];
-    dp_status_t status;
 
-    world_signature(&signature, &part, count);
-    submission = (dp_submission_t){.name = world_name(tensor, name),
+    signature_of(world, tensor, count, &signature, &part);
+    submission = (dp_submission_t){.group = is_create ? DP_GROUP_UNBORN : self->uids[kind.group],
+                                   .name = world_name(kind.name, name),
                                    .signature = &signature,
                                    .in_place = rank % 2 == 0,
                                    .last_absmax = absmax,
                                    .is_urgent = is_urgent,
                                    .request = request};
-    if (request->is_pending) world_violation(world, "the test submits a pending tensor");
-    status = dp_negotiator_submit(self->negotiator, &submission, now_ns);
-    if (status != DP_OK) {
-        if (world_is_deaf(world, rank) || self->is_dead) return;
-        /* The world may have ended in an input whose outputs were not taken yet. */
-        if (status == DP_ERR_PEER_LOST || status == DP_ERR_ABORTED || status == DP_ERR_STALLED ||
-            status == DP_ERR_ORDER)
-            return;
-        world_violation(world, "rank %d: submit says %s", rank, dp_status_string(status));
+    if (!is_create && !self->alive[kind.group])
+        world_violation(world, "the test submits to a group that is not made");
+    if (hand_over(world, rank, &submission, now_ns))
+        request->occurrence = self->submitted[tensor]++;
+}
+
+void world_join(world_t *world, int rank, int group, int until, uint64_t now_ns)
+{
+    world_rank_t *self = &world->ranks[rank];
+    dp_signature_t signature = {.collective = DP_COLLECTIVE_JOIN, .root = -1, .peer = -1};
+    dp_submission_t submission = {
+        .group = self->uids[group], .signature = &signature, .request = &self->joins[group]};
+
+    if (!hand_over(world, rank, &submission, now_ns)) return;
+    for (int t = 0; t < world->options.tensors; t++) {
+        world_tensor_t kind = world_kind(world, t);
+
+        if (kind.group != group || !world_takes_part(world, t, rank)) continue;
+        if (kind.collective == DP_COLLECTIVE_GROUP_CREATE ||
+            kind.collective == DP_COLLECTIVE_GROUP_DESTROY)
+            continue;
+        while (self->submitted[t] < until) {
+            self->skipped[t * world->options.occurrences + self->submitted[t]] = 1;
+            self->submitted[t]++;
+        }
     }
-    request->occurrence = self->submitted[tensor]++;
-    request->is_pending = 1;
-    self->pending++;
 }
 
 /* A request comes back: exactly once, and ended as on every other rank. */
@@ -265,14 +395,21 @@ static world_outcome_t *hand_back(world_t *world, int rank, void *pointer, dp_st
 {
     world_request_t *request = pointer;
     world_rank_t *self = &world->ranks[rank];
+    int is_join = request >= self->joins && request < self->joins + group_count(world);
     world_outcome_t *outcome;
 
-    if (request < self->requests || request >= self->requests + world->options.tensors)
+    if (!is_join &&
+        (request < self->requests || request >= self->requests + world->options.tensors))
         world_violation(world, "rank %d is handed a request that is not its own", rank);
     if (!request->is_pending)
         world_violation(world, "rank %d, tensor %d: handed back twice", rank, request->tensor);
     request->is_pending = 0;
     self->pending--;
+    self->pending_in[request->group]--;
+    if (is_join) {
+        return &world->joined[request->group * (world->options.occurrences + 1) +
+                              request->occurrence++];
+    }
     outcome = &world->outcomes[request->tensor * world->options.occurrences + request->occurrence];
     if (outcome->is_known && outcome->status != status)
         world_violation(world, "tensor %d, occurrence %d: %s on rank %d, %s elsewhere",
@@ -281,40 +418,180 @@ static world_outcome_t *hand_back(world_t *world, int rank, void *pointer, dp_st
     return outcome;
 }
 
+/* All that take part have submitted this occurrence, or joined instead: so many. */
+static uint32_t count_absent(world_t *world, int rank, int tensor, int occurrence)
+{
+    uint32_t absent = 0;
+
+    for (int r = 0; r < world->options.size; r++) {
+        if (!world_takes_part(world, tensor, r)) continue;
+        if (world->ranks[r].submitted[tensor] <= occurrence)
+            world_violation(world, "rank %d launches tensor %d, rank %d has not submitted it", rank,
+                            tensor, r);
+        absent += world->ranks[r].skipped[tensor * world->options.occurrences + occurrence];
+    }
+    return absent;
+}
+
+/* A group was made or has ended, as this rank is told. */
+static void note_group(world_t *world, int rank, int tensor, const dp_output_t *out)
+{
+    world_rank_t *self = &world->ranks[rank];
+    world_tensor_t kind = world_kind(world, tensor);
+
+    if (kind.collective == DP_COLLECTIVE_GROUP_CREATE) {
+        if (out->slot < 1 || out->slot > DP_GROUPS_MAX || out->group <= self->uids[kind.group])
+            world_violation(world, "rank %d: group %d is number %u in slot %u", rank, kind.group,
+                            out->group, out->slot);
+        self->uids[kind.group] = out->group;
+        self->alive[kind.group] = 1;
+    }
+    if (kind.collective == DP_COLLECTIVE_GROUP_DESTROY) self->alive[kind.group] = 0;
+    if (out->group != self->uids[kind.group])
+        world_violation(world, "rank %d: tensor %d launched in group %u, it is %u", rank, tensor,
+                        out->group, self->uids[kind.group]);
+}
+
+/* The group and tensor of an entry without a request, by number and name. */
+static int find_tensor(const world_t *world, int rank, uint32_t group, const char *name)
+{
+    char own[32];
+
+    for (int t = 0; t < world->options.tensors; t++) {
+        world_tensor_t kind = world_kind(world, t);
+
+        if (!world->ranks[rank].alive[kind.group]) continue;
+        if (world->ranks[rank].uids[kind.group] != group) continue;
+        if (kind.collective == DP_COLLECTIVE_GROUP_CREATE) continue;
+        if (strcmp(world_name(kind.name, own), name) == 0) return t;
+    }
+    return -1;
+}
+
+static void note_identity(world_t *world, int rank, const dp_output_t *out,
+                          const dp_launch_entry_t *entry, uint64_t place)
+{
+    world_rank_t *self = &world->ranks[rank];
+    int tensor = find_tensor(world, rank, out->group, entry->name);
+
+    if (tensor < 0 || entry->absent == 0 || entry->in_place || entry->signature == NULL)
+        world_violation(world, "rank %d: an identity for tensor %s, %u absent", rank, entry->name,
+                        entry->absent);
+    if (self->identity_count == self->identity_room) {
+        self->identity_room = self->identity_room * 2 + 16;
+        self->identities =
+            realloc(self->identities, self->identity_room * sizeof(*self->identities));
+        if (self->identities == NULL) exit(2);
+    }
+    self->identities[self->identity_count++] = (world_identity_t){tensor, place};
+}
+
+static void take_entry(world_t *world, int rank, const dp_output_t *out, size_t index)
+{
+    const dp_launch_entry_t *entry = &out->entries[index];
+    world_request_t *request = entry->request;
+    world_outcome_t *outcome = hand_back(world, rank, request, DP_OK);
+    /* Its place in the order: the launch, and the place in it. */
+    uint64_t place = out->sequence << 20 | index;
+
+    if (request->tensor < 0) world_violation(world, "rank %d: a join is launched", rank);
+    note_group(world, rank, request->tensor, out);
+    if (out->entry_count > 1 && world_kind(world, request->tensor).collective >= DP_COLLECTIVE_SEND)
+        world_violation(world, "rank %d: tensor %d is not alone", rank, request->tensor);
+    if (entry->absent != count_absent(world, rank, request->tensor, request->occurrence))
+        world_violation(world, "rank %d: tensor %d, %u absent", rank, request->tensor,
+                        entry->absent);
+    if (entry->absent > 0 && entry->in_place)
+        world_violation(world, "rank %d: tensor %d in place", rank, request->tensor);
+    if (entry->signature == NULL ||
+        entry->signature->collective != world_kind(world, request->tensor).collective)
+        world_violation(world, "rank %d: tensor %d has another signature", rank, request->tensor);
+    if (!outcome->is_known) {
+        outcome->sequence = place;
+        outcome->absmax = entry->last_absmax;
+        outcome->in_place = entry->in_place;
+        outcome->group = out->group;
+        outcome->slot = out->slot;
+    }
+    outcome->is_known = 1;
+    if (outcome->sequence != place || outcome->in_place != entry->in_place ||
+        outcome->group != out->group || outcome->slot != out->slot ||
+        memcmp(&outcome->absmax, &entry->last_absmax, sizeof(float)) != 0)
+        world_violation(world, "rank %d: tensor %d launched otherwise than elsewhere", rank,
+                        request->tensor);
+}
+
 static void take_launch(world_t *world, int rank, const dp_output_t *out)
 {
     world_rank_t *self = &world->ranks[rank];
+    int has_gaps = world->options.kinds != NULL;
 
-    if (out->sequence != self->launches + 1)
+    if (out->sequence <= self->launches || (!has_gaps && out->sequence != self->launches + 1))
         world_violation(world, "rank %d: launch %llu after %llu", rank,
                         (unsigned long long)out->sequence, (unsigned long long)self->launches);
     self->launches = out->sequence;
     if (out->entry_count == 0) world_violation(world, "rank %d: an empty launch", rank);
     for (size_t i = 0; i < out->entry_count; i++) {
-        const dp_launch_entry_t *entry = &out->entries[i];
-        world_request_t *request = entry->request;
-        world_outcome_t *outcome = hand_back(world, rank, request, DP_OK);
-        /* Its place in the order: the launch, and the place in it. */
-        uint64_t place = out->sequence << 20 | i;
-
-        for (int r = 0; r < world->options.size; r++) {
-            if (world->ranks[r].submitted[request->tensor] <= request->occurrence)
-                world_violation(world, "rank %d launches tensor %d, rank %d has not submitted it",
-                                rank, request->tensor, r);
+        if (out->entries[i].request != NULL) {
+            take_entry(world, rank, out, i);
+        } else {
+            note_identity(world, rank, out, &out->entries[i], out->sequence << 20 | i);
         }
-        if (!outcome->is_known) {
-            outcome->sequence = place;
-            outcome->absmax = entry->last_absmax;
-            outcome->in_place = entry->in_place;
-        }
-        outcome->is_known = 1;
-        if (outcome->sequence != place || outcome->in_place != entry->in_place ||
-            memcmp(&outcome->absmax, &entry->last_absmax, sizeof(float)) != 0)
-            world_violation(world, "rank %d: tensor %d launched otherwise than elsewhere", rank,
-                            request->tensor);
     }
     if (world->options.launched != NULL)
         world->options.launched(world->options.user, rank, out->sequence);
+}
+
+static void take_joined(world_t *world, int rank, const dp_output_t *out)
+{
+    world_request_t *request = out->request;
+    world_outcome_t *outcome = hand_back(world, rank, request, DP_OK);
+    int group = request->group;
+    int count = group == 0 ? world->options.size : world->options.groups[group].count;
+
+    if (request->tensor >= 0 || out->group != world->ranks[rank].uids[group])
+        world_violation(world, "rank %d: another group was joined", rank);
+    if (out->last_rank < 0 || out->last_rank >= count)
+        world_violation(world, "rank %d: group %d was joined last by rank %d", rank, group,
+                        out->last_rank);
+    if (!outcome->is_known) outcome->sequence = (uint64_t)out->last_rank;
+    if (outcome->sequence != (uint64_t)out->last_rank || outcome->status != DP_OK)
+        world_violation(world, "rank %d: group %d joined otherwise than elsewhere", rank, group);
+    outcome->is_known = 1;
+}
+
+void world_check_identities(world_t *world)
+{
+    int occurrences = world->options.occurrences;
+
+    for (int r = 0; r < world->options.size; r++) {
+        world_rank_t *self = &world->ranks[r];
+        size_t expected = 0;
+
+        for (int i = 0; i < world->options.tensors * occurrences; i++) {
+            const world_outcome_t *outcome = &world->outcomes[i];
+
+            expected += self->skipped[i] && outcome->is_known && outcome->status == DP_OK;
+        }
+        if (expected != self->identity_count)
+            world_violation(world, "rank %d gave the identity %zu times, %zu launches needed it", r,
+                            self->identity_count, expected);
+        for (size_t i = 0; i < self->identity_count; i++) {
+            const world_identity_t *identity = &self->identities[i];
+            int found = 0;
+
+            for (int o = 0; o < occurrences; o++) {
+                const world_outcome_t *outcome =
+                    &world->outcomes[identity->tensor * occurrences + o];
+
+                found |= self->skipped[identity->tensor * occurrences + o] && outcome->is_known &&
+                         outcome->sequence == identity->place;
+            }
+            if (!found)
+                world_violation(world, "rank %d: tensor %d was launched elsewhere otherwise", r,
+                                identity->tensor);
+        }
+    }
 }
 
 static void take_failure(world_t *world, int rank, const dp_output_t *out)
@@ -353,6 +630,7 @@ void world_drain(world_t *world, int rank)
             world_violation(world, "rank %d: output %d after its last", rank, (int)out.kind);
         switch (out.kind) {
         case DP_OUTPUT_JOINED:
+            take_joined(world, rank, &out);
             break;
         case DP_OUTPUT_SEND:
             send_message(world, rank, &out);

@@ -12,13 +12,35 @@
 #include "coordinator/negotiator.h"
 
 #define WORLD_TEXT_MAX 512
+#define WORLD_MEMBERS_MAX 300
+
+/* Who works together: group 0 is the world. A group is made and ended by tensors of its own, any
+ * number of times. */
+typedef struct world_group {
+    int count;
+    int32_t ranks[WORLD_MEMBERS_MAX]; /* [count] of the world, ascending */
+} world_group_t;
+
+typedef struct world_tensor {
+    int group;
+    dp_collective_t collective;
+    int root, peer; /* ranks of the group */
+    int name;       /* unique in the group */
+} world_tensor_t;
 
 /* One submission of one rank: request pointers point here. */
 typedef struct world_request {
-    int rank, tensor;
+    int rank, tensor; /* tensor: -1: a join */
+    int group;
     int occurrence; /* of the pending submission, 0, 1, 2, ... */
     int is_pending;
 } world_request_t;
+
+/* A launch in which a rank that has joined gives the identity. */
+typedef struct world_identity {
+    int tensor;
+    uint64_t place;
+} world_identity_t;
 
 /* A message under way; is_loss: the other end is gone, nothing follows. */
 typedef struct world_message {
@@ -50,7 +72,14 @@ typedef struct world_rank {
     char last_failure[WORLD_TEXT_MAX], last_warning[WORLD_TEXT_MAX];
     dp_status_t last_failure_status;
     world_request_t *requests; /* [tensors] */
-    int *submitted;            /* [tensors] times */
+    int *submitted;            /* [tensors] times, or skipped */
+    uint8_t *skipped;          /* [tensors][occurrences] this rank had joined */
+    world_request_t *joins;    /* [groups] */
+    int *alive;                /* [groups] made, as this rank knows */
+    uint32_t *uids;            /* [groups] since then */
+    int *pending_in;           /* [groups] requests not handed back */
+    world_identity_t *identities;
+    size_t identity_count, identity_room;
 } world_rank_t;
 
 /* How an occurrence ended, first as seen by any rank, then checked on all others. */
@@ -60,11 +89,16 @@ typedef struct world_outcome {
     uint64_t sequence; /* where it was launched */
     float absmax;
     int in_place;
+    uint32_t group; /* number it was launched in */
+    uint32_t slot;
 } world_outcome_t;
 
 typedef struct world_options {
     int size, tensors, occurrences; /* at most this many of each tensor */
     int arity, hosts;
+    int group_count;             /* 0: only the world */
+    const world_group_t *groups; /* [group_count]; the first is not read */
+    const world_tensor_t *kinds; /* [tensors]; NULL: reductions over the world */
     uint64_t hold_ns, stall_warn_ns, stall_limit_ns;
     size_t fusion_bytes;
     void *user;
@@ -83,6 +117,7 @@ typedef struct world {
     world_edge_t *edges; /* two per rank but 0: up, down */
     int edge_count;
     world_outcome_t *outcomes; /* [tensors][occurrences] */
+    world_outcome_t *joined;   /* [groups][occurrences]: in sequence the last rank */
     uint64_t messages, bytes;
     size_t under_way;
 } world_t;
@@ -95,6 +130,18 @@ void world_signature(dp_signature_t *signature, dp_signature_part_t *part, uint6
 
 /* The name of a tensor. */
 const char *world_name(int tensor, char name[32]);
+
+world_tensor_t world_kind(const world_t *world, int tensor);
+int world_has_member(const world_t *world, int group, int rank);
+int world_takes_part(const world_t *world, int tensor, int rank);
+/* Are the ranks of this tensor below the lower end of an edge, or at it? How many of them. */
+int world_below(const world_t *world, int edge, int tensor);
+
+/* Joins a group; this rank's occurrences of its tensors up to `until` are left to the others. */
+void world_join(world_t *world, int rank, int group, int until, uint64_t now_ns);
+/* What can only be said when all is over and nobody died: those who had joined were told of every
+ * launch. */
+void world_check_identities(world_t *world);
 
 /* Submits the next occurrence; the world's checks count it. */
 void world_submit(world_t *world, int rank, int tensor, uint64_t count, int is_urgent, float absmax,

@@ -177,7 +177,7 @@ static void negotiator_second_submission_while_pending_is_busy(void **state)
                                   .last_absmax = 0.0f,
                                   .is_urgent = 0,
                                   .request = NULL};
-    char long_name[DP_NAME_MAX + 2];
+    char long_name[DP_ROW_NAME_MAX + 2];
     world_t world;
 
     (void)state;
@@ -608,7 +608,7 @@ static void expect_refusal(const dp_item_t *item, uint64_t position, const char 
 
 static void negotiator_refuses_what_breaks_the_protocol(void **state)
 {
-    dp_item_t item = {0};
+    dp_item_t item = {.root = -1, .peer = -1};
 
     (void)state;
     item.kind = DP_ITEM_READY;
@@ -637,11 +637,11 @@ static void negotiator_refuses_bytes_that_are_no_frame(void **state)
         const char *text;
     } cases[] = {
         {"", 0, "malformed header"},
-        {"\x09", 1, "it speaks version 9, this rank 1"},
-        {"\x01\0\0\0", 4, "malformed header"},
-        {"\x01\0\0\0\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", 20, "malformed header"},
-        {"\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x63", 21, "malformed item at byte 20 of 21"},
-        {"\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x01\xff", 22, "malformed item"},
+        {"\x09", 1, "it speaks version 9, this rank 2"},
+        {"\x02\0\0\0", 4, "malformed header"},
+        {"\x02\0\0\0\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", 20, "malformed header"},
+        {"\x02\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x63", 21, "malformed item at byte 20 of 21"},
+        {"\x02\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x01\xff", 22, "malformed item"},
     };
 
     (void)state;

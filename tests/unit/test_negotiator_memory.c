@@ -15,7 +15,7 @@
 #include "tests/unit/fail_allocation.h"
 
 #define RANKS 3 /* a chain: root, inner node, leaf */
-#define MESSAGES_MAX 64
+#define MESSAGES_MAX 160
 #define MESSAGE_ROOM 2048
 
 typedef struct message {
@@ -33,6 +33,7 @@ typedef struct chain {
     dp_status_t fatal[RANKS];
     int culprit[RANKS];
     int handed_back[RANKS], finished;
+    uint32_t group; /* the last one made */
 } chain_t;
 
 static void begin(chain_t *chain)
@@ -69,7 +70,12 @@ static void take_one(chain_t *chain, int rank, const dp_output_t *out)
         chain->culprit[rank] = out->culprit;
     }
     if (out->kind == DP_OUTPUT_FAIL) chain->handed_back[rank]++;
-    if (out->kind == DP_OUTPUT_LAUNCH) chain->handed_back[rank] += (int)out->entry_count;
+    if (out->kind == DP_OUTPUT_JOINED) chain->handed_back[rank]++;
+    if (out->kind == DP_OUTPUT_LAUNCH) {
+        for (size_t i = 0; i < out->entry_count; i++)
+            chain->handed_back[rank] += out->entries[i].request != NULL;
+        if (out->slot > 0) chain->group = out->group;
+    }
     if (out->kind == DP_OUTPUT_FINISHED) chain->finished++;
     if (out->kind == DP_OUTPUT_SEND) {
         message_t *message = &chain->messages[chain->sent++];
@@ -126,6 +132,52 @@ static void submit(chain_t *chain, int rank, const char *name, uint64_t count)
     dp_negotiator_submit(chain->ranks[rank], &submission, 0);
 }
 
+static void submit_to(chain_t *chain, int rank, uint32_t group, dp_collective_t collective)
+{
+    static const int32_t members[] = {0, 2};
+    int is_create = collective == DP_COLLECTIVE_GROUP_CREATE;
+    int is_send = collective == DP_COLLECTIVE_SEND;
+    dp_signature_t signature = {.collective = collective,
+                                .wire = DP_WIRE_NONE,
+                                .root = is_send ? 1 : -1,
+                                .peer = is_send ? 0 : -1,
+                                .member_count = is_create ? 2 : 0,
+                                .members = members,
+                                .group_name = "tp"};
+    dp_submission_t submission = {
+        .group = group, .name = "g", .signature = &signature, .request = chain};
+
+    dp_negotiator_submit(chain->ranks[rank], &submission, 0);
+}
+
+static void both(chain_t *chain, uint32_t group, dp_collective_t collective)
+{
+    submit_to(chain, 2, group, collective);
+    submit_to(chain, 0, group, collective);
+    settle(chain);
+}
+
+/* A group of the two ends: made, used, joined, mismatched, ended, made again, and its leaver. */
+static void live_in_groups(chain_t *chain)
+{
+    for (int turn = 0; turn < 2; turn++) {
+        both(chain, DP_GROUP_UNBORN, DP_COLLECTIVE_GROUP_CREATE);
+        both(chain, chain->group, DP_COLLECTIVE_ALLREDUCE);
+        both(chain, chain->group, DP_COLLECTIVE_SEND);
+        submit_to(chain, 0, chain->group, DP_COLLECTIVE_JOIN);
+        submit_to(chain, 2, chain->group, DP_COLLECTIVE_BARRIER);
+        submit_to(chain, 2, chain->group, DP_COLLECTIVE_JOIN);
+        settle(chain);
+        if (turn == 0) both(chain, chain->group, DP_COLLECTIVE_GROUP_DESTROY);
+    }
+    submit_to(chain, 2, DP_GROUP_UNBORN, DP_COLLECTIVE_GROUP_CREATE);
+    submit_to(chain, 2, chain->group, DP_COLLECTIVE_JOIN);
+    settle(chain);
+    for (int r = RANKS - 1; r >= 0; r--)
+        dp_negotiator_finalize(chain->ranks[r], 0);
+    settle(chain);
+}
+
 /* Launches, a mismatch for ranks early and late, a stall, a leaver, goodbye. */
 static void live(chain_t *chain)
 {
@@ -149,13 +201,13 @@ static void live(chain_t *chain)
     settle(chain);
 }
 
-static void negotiator_without_memory_ends_the_world_in_order(void **state)
+/* Every allocation fails once; each world ends alike on all ranks, or well. */
+static void fail_each(void (*play)(chain_t *), const int handed_back[RANKS], long least)
 {
     static chain_t chain; /* its messages take no memory of their own */
     int is_reached = 1;
     long nth;
 
-    (void)state;
     for (nth = 0; is_reached; nth++) {
         dp_status_t status = DP_OK;
 
@@ -163,7 +215,7 @@ static void negotiator_without_memory_ends_the_world_in_order(void **state)
         fail_allocation(nth + 1);
         for (int r = 0; r < RANKS && status == DP_OK; r++)
             status = create(&chain, r);
-        if (status == DP_OK) live(&chain);
+        if (status == DP_OK) play(&chain);
         is_reached = fail_allocation_reached();
         if (status != DP_OK) {
             assert_int_equal(status, DP_ERR_NO_MEMORY);
@@ -175,11 +227,27 @@ static void negotiator_without_memory_ends_the_world_in_order(void **state)
         } else {
             assert_int_equal(chain.finished, RANKS);
             for (int r = 0; r < RANKS; r++)
-                assert_int_equal(chain.handed_back[r], r == 2 ? 4 : 3);
+                assert_int_equal(chain.handed_back[r], handed_back[r]);
         }
         end(&chain);
     }
-    assert_true(nth > 60);
+    assert_true(nth > least);
+}
+
+static void negotiator_without_memory_ends_the_world_in_order(void **state)
+{
+    static const int handed_back[RANKS] = {3, 3, 4};
+
+    (void)state;
+    fail_each(live, handed_back, 60);
+}
+
+static void negotiator_groups_without_memory_end_likewise(void **state)
+{
+    static const int handed_back[RANKS] = {9, 0, 13};
+
+    (void)state;
+    fail_each(live_in_groups, handed_back, 100);
 }
 
 static void negotiator_steady_state_allocates_nothing(void **state)
@@ -205,11 +273,32 @@ static void negotiator_steady_state_allocates_nothing(void **state)
     end(&chain);
 }
 
+static void negotiator_steady_state_in_a_group_allocates_nothing(void **state)
+{
+    static chain_t chain;
+
+    (void)state;
+    begin(&chain);
+    for (int r = 0; r < RANKS; r++)
+        assert_int_equal(create(&chain, r), DP_OK);
+    both(&chain, DP_GROUP_UNBORN, DP_COLLECTIVE_GROUP_CREATE);
+    for (int step = 0; step < 6; step++) {
+        if (step == 2) fail_allocation(1);
+        both(&chain, chain.group, DP_COLLECTIVE_ALLREDUCE);
+        both(&chain, chain.group, DP_COLLECTIVE_SEND);
+    }
+    assert_false(fail_allocation_reached());
+    assert_int_equal(chain.handed_back[0], 1 + 6 * 2);
+    end(&chain);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(negotiator_without_memory_ends_the_world_in_order),
+        cmocka_unit_test(negotiator_groups_without_memory_end_likewise),
         cmocka_unit_test(negotiator_steady_state_allocates_nothing),
+        cmocka_unit_test(negotiator_steady_state_in_a_group_allocates_nothing),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -119,7 +119,7 @@ static void signature_travels_unchanged(void **state)
         assert_null(dp_signature_read(&reader, &status));
         data[at] = kept;
     }
-    memset(data + 24, 0xff, 4); /* four thousand million parts */
+    memset(data + 28, 0xff, 4); /* four thousand million parts */
     dp_reader_init(&reader, data, writer.bytes);
     assert_null(dp_signature_read(&reader, &status));
 }
@@ -154,6 +154,7 @@ static void item_every_kind_travels_unchanged(void **state)
     (void)state;
     other.root = 2;
     memset(&in, 0, sizeof(in));
+    in.root = in.peer = -1;
     in.id = DP_ID_NONE;
     in.name = "wte";
     in.version = 513;

@@ -200,6 +200,42 @@ static void stall_watch_can_be_turned_off(void **state)
     world_fini(&world);
 }
 
+static void finalize(world_t *world, int rank, uint64_t now_ns)
+{
+    dp_negotiator_finalize(world->ranks[rank].negotiator, now_ns);
+    world_drain(world, rank);
+}
+
+/* Waiting in dp_finalize() is no error, but said. */
+static void stall_of_finalize_names_who_does_not_come(void **state)
+{
+    world_t world;
+
+    (void)state;
+    begin(&world, 4, 10 * SECOND, 60 * SECOND);
+    finalize(&world, 0, SECOND);
+    finalize(&world, 3, 2 * SECOND);
+    settle(&world, 2 * SECOND);
+    run_until(&world, 12 * SECOND);
+    assert_int_equal(world.ranks[0].warnings, 1);
+    assert_string_equal(world.ranks[0].last_warning,
+                        "2 of 4 ranks have waited in dp_finalize() for 10.0 s; not there yet: rank "
+                        "1 (host0), rank 2 (host1)");
+    finalize(&world, 1, 13 * SECOND);
+    settle(&world, 13 * SECOND);
+    run_until(&world, 100 * SECOND); /* again at 21, 41 and 81 s */
+    assert_int_equal(world.ranks[0].warnings, 4);
+    assert_non_null(strstr(world.ranks[0].last_warning, "3 of 4 ranks have waited"));
+    assert_non_null(strstr(world.ranks[0].last_warning, "80.0 s; not there yet: rank 2 (host1)"));
+    finalize(&world, 2, 101 * SECOND);
+    settle(&world, 101 * SECOND);
+    for (int r = 0; r < 4; r++) {
+        assert_true(world.ranks[r].is_finished);
+        assert_true(dp_negotiator_deadline(world.ranks[r].negotiator) == UINT64_MAX);
+    }
+    world_fini(&world);
+}
+
 static void stall_idle_world_wants_no_waking(void **state)
 {
     world_t world;
@@ -223,6 +259,7 @@ int main(void)
         cmocka_unit_test(stall_limit_ends_the_world),
         cmocka_unit_test(stall_report_does_not_wait_for_the_silent),
         cmocka_unit_test(stall_watch_can_be_turned_off),
+        cmocka_unit_test(stall_of_finalize_names_who_does_not_come),
         cmocka_unit_test(stall_idle_world_wants_no_waking),
     };
 

@@ -1,0 +1,24 @@
+/*
+ * random.h - random numbers that are the same everywhere (splitmix64).
+ */
+#ifndef DP_TESTS_SIM_RANDOM_H
+#define DP_TESTS_SIM_RANDOM_H
+
+#include <stdint.h>
+
+static inline uint64_t next_random(uint64_t *state)
+{
+    uint64_t z = *state += UINT64_C(0x9e3779b97f4a7c15);
+
+    z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
+    return z ^ z >> 31;
+}
+
+/* 0 .. bound - 1 */
+static inline uint64_t below(uint64_t *state, uint64_t bound)
+{
+    return next_random(state) % bound;
+}
+
+#endif
