@@ -6,11 +6,10 @@
  * finds no memory would be a signal. Freeing punches a hole, so pages return to the system and come
  * back zeroed.
  */
-#include "runtime/shm/arena.h"
+#include "runtime/shm/arena_internal.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -19,38 +18,9 @@
 
 #include "runtime/shm/arena_share.h"
 
-#define PAGE ((size_t)4096)
-#define HUGE_PAGE ((size_t)2 * DP_MIB)
+#define PAGE DP_ARENA_PAGE
+#define HUGE_PAGE DP_ARENA_HUGE_PAGE
 #define ARENA_MIN DP_GIB /* no smaller by halving; a smaller wish is taken as it is */
-
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23
-#endif
-
-typedef struct extent {
-    uint64_t offset;
-    uint64_t bytes; /* of whole pages */
-} extent_t;
-
-typedef struct view {
-    char *base;
-    size_t bytes;
-    char *reserved; /* what to unmap: the view with room to align it */
-    size_t reserved_bytes;
-} view_t;
-
-struct dp_arena {
-    int fd; /* of this rank's memory */
-    int local_rank;
-    int local_size;
-    const dp_log_t *log; /* borrowed */
-    view_t *views;       /* [local_size] */
-    pthread_mutex_t lock;
-    /* guarded by lock */
-    extent_t *extents; /* [extent_count] ascending, in use */
-    size_t extent_count;
-    size_t extent_room;
-};
 
 size_t dp_arena_control_room(int local_size)
 {
@@ -61,7 +31,7 @@ size_t dp_arena_control_room(int local_size)
  */
 
 /* Maps a descriptor at a multiple of the huge page size: else there are no huge pages. */
-static int map_view(int fd, size_t bytes, view_t *view)
+static int map_view(int fd, size_t bytes, dp_arena_view_t *view)
 {
     const size_t reserved_bytes = bytes + HUGE_PAGE;
     char *reserved =
@@ -79,7 +49,7 @@ static int map_view(int fd, size_t bytes, view_t *view)
      * cold memory. */
     madvise(base, bytes, MADV_DONTDUMP);
     madvise(base, bytes, MADV_HUGEPAGE);
-    *view = (view_t){base, bytes, reserved, reserved_bytes};
+    *view = (dp_arena_view_t){base, bytes, reserved, reserved_bytes};
     return 0;
 }
 
@@ -144,6 +114,7 @@ dp_status_t dp_arena_create(dp_bootstrap_t *bootstrap, const dp_topology_t *topo
     arena->local_size = local_size;
     arena->log = log;
     pthread_mutex_init(&arena->lock, NULL);
+    pthread_mutex_init(&arena->adopt_lock, NULL);
     arena->views = calloc((size_t)local_size, sizeof(*arena->views));
     fds = calloc((size_t)local_size, sizeof(*fds));
     if (arena->views == NULL || fds == NULL) {
@@ -177,13 +148,16 @@ done:
 void dp_arena_destroy(dp_arena_t *arena)
 {
     if (arena == NULL) return;
+    dp_arena_disown_all(arena);
     for (int i = 0; arena->views != NULL && i < arena->local_size; i++) {
         if (arena->views[i].reserved != NULL) {
             munmap(arena->views[i].reserved, arena->views[i].reserved_bytes);
         }
     }
     if (arena->fd >= 0) close(arena->fd);
+    pthread_mutex_destroy(&arena->adopt_lock);
     pthread_mutex_destroy(&arena->lock);
+    dp_registry_fini(&arena->registry);
     free(arena->extents);
     free(arena->views);
     free(arena);
@@ -192,8 +166,8 @@ void dp_arena_destroy(dp_arena_t *arena)
 /* ---- Allocation -------------------------------------------------------------------------------
  */
 
-/* Makes the pages of a range, in this process too. Old kernels: at least in the file. */
-static dp_status_t populate(dp_arena_t *arena, uint64_t offset, size_t bytes)
+/* Old kernels make them at least in the file. */
+dp_status_t dp_arena_populate(dp_arena_t *arena, uint64_t offset, size_t bytes)
 {
     char *memory = arena->views[arena->local_rank].base + offset;
     int code;
@@ -209,7 +183,7 @@ static dp_status_t populate(dp_arena_t *arena, uint64_t offset, size_t bytes)
     return code == 0 ? DP_OK : DP_ERR_NO_MEMORY;
 }
 
-static void punch(dp_arena_t *arena, uint64_t offset, size_t bytes)
+void dp_arena_punch(dp_arena_t *arena, uint64_t offset, size_t bytes)
 {
     if (fallocate(arena->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset,
                   (off_t)bytes) != 0) {
@@ -219,8 +193,10 @@ static void punch(dp_arena_t *arena, uint64_t offset, size_t bytes)
     }
 }
 
-/* First fit. Returns the place in the list; the offset is there. SIZE_MAX: no room. */
-static size_t find_room(const dp_arena_t *arena, size_t bytes, size_t alignment, uint64_t *offset)
+/* First fit, `phase` above a multiple of alignment. Returns the place in the list; the offset is
+ * there. SIZE_MAX: no room. */
+static size_t find_room(const dp_arena_t *arena, size_t bytes, size_t alignment, size_t phase,
+                        uint64_t *offset)
 {
     const size_t end = arena->views[arena->local_rank].bytes;
     uint64_t at = 0;
@@ -228,7 +204,7 @@ static size_t find_room(const dp_arena_t *arena, size_t bytes, size_t alignment,
     for (size_t i = 0; i <= arena->extent_count; i++) {
         const uint64_t limit = i < arena->extent_count ? arena->extents[i].offset : end;
 
-        at = dp_align_up(at, alignment);
+        at = at <= phase ? phase : phase + dp_align_up(at - phase, alignment);
         if (at <= limit && limit - at >= bytes) {
             *offset = at;
             return i;
@@ -241,7 +217,7 @@ static size_t find_room(const dp_arena_t *arena, size_t bytes, size_t alignment,
 static dp_status_t grow_list(dp_arena_t *arena)
 {
     const size_t room = arena->extent_room == 0 ? 64 : 2 * arena->extent_room;
-    extent_t *extents;
+    dp_arena_extent_t *extents;
 
     if (arena->extent_count < arena->extent_room) return DP_OK;
     extents = realloc(arena->extents, room * sizeof(*extents));
@@ -269,11 +245,41 @@ static size_t find_extent(const dp_arena_t *arena, uint64_t offset)
     return low == 0 ? SIZE_MAX : low - 1;
 }
 
-static void remove_extent(dp_arena_t *arena, size_t place)
+dp_status_t dp_arena_take(dp_arena_t *arena, size_t bytes, size_t phase, uint64_t *offset)
 {
-    arena->extent_count--;
-    memmove(arena->extents + place, arena->extents + place + 1,
-            (arena->extent_count - place) * sizeof(*arena->extents));
+    size_t place = SIZE_MAX;
+    dp_status_t status;
+
+    pthread_mutex_lock(&arena->lock);
+    status = grow_list(arena);
+    if (status == DP_OK && bytes >= HUGE_PAGE) {
+        place = find_room(arena, bytes, HUGE_PAGE, phase, offset);
+    }
+    if (status == DP_OK && place == SIZE_MAX) place = find_room(arena, bytes, PAGE, 0, offset);
+    if (place != SIZE_MAX) {
+        memmove(arena->extents + place + 1, arena->extents + place,
+                (arena->extent_count - place) * sizeof(*arena->extents));
+        arena->extents[place] = (dp_arena_extent_t){*offset, bytes};
+        arena->extent_count++;
+    } else {
+        status = DP_ERR_NO_MEMORY;
+    }
+    pthread_mutex_unlock(&arena->lock);
+    return status;
+}
+
+void dp_arena_give(dp_arena_t *arena, uint64_t offset)
+{
+    size_t place;
+
+    pthread_mutex_lock(&arena->lock);
+    place = find_extent(arena, offset);
+    if (place != SIZE_MAX && arena->extents[place].offset == offset) {
+        arena->extent_count--;
+        memmove(arena->extents + place, arena->extents + place + 1,
+                (arena->extent_count - place) * sizeof(*arena->extents));
+    }
+    pthread_mutex_unlock(&arena->lock);
 }
 
 dp_status_t dp_arena_alloc(dp_arena_t *arena, size_t bytes, void **memory)
@@ -281,43 +287,40 @@ dp_status_t dp_arena_alloc(dp_arena_t *arena, size_t bytes, void **memory)
     const size_t limit = arena->views[arena->local_rank].bytes;
     uint64_t offset = 0;
     size_t whole;
-    size_t place;
     dp_status_t status;
 
     if (bytes > limit) return DP_ERR_NO_MEMORY;
     whole = dp_align_up(DP_MAX(bytes, (size_t)1), PAGE);
-    pthread_mutex_lock(&arena->lock);
-    status = grow_list(arena);
-    place = SIZE_MAX;
-    if (status == DP_OK && whole >= HUGE_PAGE) place = find_room(arena, whole, HUGE_PAGE, &offset);
-    if (status == DP_OK && place == SIZE_MAX) place = find_room(arena, whole, PAGE, &offset);
-    if (place == SIZE_MAX) {
-        pthread_mutex_unlock(&arena->lock);
-        return DP_ERR_NO_MEMORY;
-    }
-    memmove(arena->extents + place + 1, arena->extents + place,
-            (arena->extent_count - place) * sizeof(*arena->extents));
-    arena->extents[place] = (extent_t){offset, whole};
-    arena->extent_count++;
-    pthread_mutex_unlock(&arena->lock);
-
-    status = populate(arena, offset, whole); /* takes long: without the lock */
+    status = dp_arena_take(arena, whole, 0, &offset);
+    if (status != DP_OK) return status;
+    status = dp_arena_populate(arena, offset, whole);
     if (status != DP_OK) {
         dp_log_debug(arena->log, "shared memory: no pages for %zu bytes: %s", whole,
                      strerror(errno));
-        punch(arena, offset, whole);
-        pthread_mutex_lock(&arena->lock);
-        remove_extent(arena, find_extent(arena, offset));
-        pthread_mutex_unlock(&arena->lock);
+        dp_arena_punch(arena, offset, whole);
+        dp_arena_give(arena, offset);
         return status;
     }
     *memory = arena->views[arena->local_rank].base + offset;
     return DP_OK;
 }
 
+/* The offset of an address inside the view; UINT64_MAX: not all of it is. */
+static uint64_t offset_in_view(const dp_arena_t *arena, const void *memory, size_t bytes)
+{
+    const dp_arena_view_t *view = &arena->views[arena->local_rank];
+    const uintptr_t at = (uintptr_t)memory;
+    const uintptr_t base = (uintptr_t)view->base;
+
+    if (at < base || at - base > view->bytes || view->bytes - (at - base) < bytes) {
+        return UINT64_MAX;
+    }
+    return at - base;
+}
+
 dp_status_t dp_arena_free(dp_arena_t *arena, void *memory)
 {
-    const uint64_t offset = memory == NULL ? 0 : dp_arena_offset(arena, memory, 0);
+    const uint64_t offset = memory == NULL ? 0 : offset_in_view(arena, memory, 0);
     size_t place;
     size_t bytes = 0;
 
@@ -330,11 +333,8 @@ dp_status_t dp_arena_free(dp_arena_t *arena, void *memory)
     }
     pthread_mutex_unlock(&arena->lock);
     if (bytes == 0) return DP_ERR_INVALID;
-    punch(arena, offset, bytes); /* while it is still ours */
-    pthread_mutex_lock(&arena->lock);
-    place = find_extent(arena, offset);
-    if (place != SIZE_MAX && arena->extents[place].offset == offset) remove_extent(arena, place);
-    pthread_mutex_unlock(&arena->lock);
+    dp_arena_punch(arena, offset, bytes); /* while it is still ours */
+    dp_arena_give(arena, offset);
     return DP_OK;
 }
 
@@ -343,28 +343,29 @@ dp_status_t dp_arena_free(dp_arena_t *arena, void *memory)
 
 uint64_t dp_arena_offset(const dp_arena_t *arena, const void *memory, size_t bytes)
 {
-    const view_t *view = &arena->views[arena->local_rank];
-    const uintptr_t at = (uintptr_t)memory;
-    const uintptr_t base = (uintptr_t)view->base;
+    const uint64_t offset = offset_in_view(arena, memory, bytes);
 
-    if (at < base || at - base > view->bytes || view->bytes - (at - base) < bytes) {
-        return UINT64_MAX;
-    }
-    return at - base;
+    if (offset != UINT64_MAX) return offset;
+    return dp_registry_offset(&arena->registry, (uintptr_t)memory, bytes);
 }
 
 int dp_arena_find(const dp_arena_t *arena, const void *memory, size_t bytes, uint64_t *offset)
 {
     pthread_mutex_t *lock = &((dp_arena_t *)(uintptr_t)arena)->lock; /* no part of the value */
-    const uint64_t at = dp_arena_offset(arena, memory, bytes);
+    uint64_t at = offset_in_view(arena, memory, bytes);
     int found = 0;
     size_t place;
 
-    if (memory == NULL || at == UINT64_MAX) return 0;
+    if (memory == NULL) return 0;
+    if (at == UINT64_MAX) {
+        at = dp_registry_offset(&arena->registry, (uintptr_t)memory, bytes);
+        if (at != UINT64_MAX && offset != NULL) *offset = at;
+        return at != UINT64_MAX;
+    }
     pthread_mutex_lock(lock);
     place = find_extent(arena, at);
     if (place != SIZE_MAX) {
-        const extent_t *extent = &arena->extents[place];
+        const dp_arena_extent_t *extent = &arena->extents[place];
         const uint64_t into = at - extent->offset;
 
         found = into < extent->bytes && extent->bytes - into >= bytes;
@@ -376,7 +377,7 @@ int dp_arena_find(const dp_arena_t *arena, const void *memory, size_t bytes, uin
 
 void *dp_arena_at(const dp_arena_t *arena, int local, uint64_t offset, size_t bytes)
 {
-    const view_t *view;
+    const dp_arena_view_t *view;
 
     if (local < 0 || local >= arena->local_size) return NULL;
     view = &arena->views[local];

@@ -25,11 +25,25 @@ void dp_arena_destroy(dp_arena_t *arena); /* NULL is fine */
 dp_status_t dp_arena_alloc(dp_arena_t *arena, size_t bytes, void **memory);
 dp_status_t dp_arena_free(dp_arena_t *arena, void *memory);
 
-/* 1 when [memory, memory + bytes) lies in one allocation of this rank; *offset in its arena. */
+/*
+ * Makes whole pages of private anonymous memory pages of this rank's arena, where they are: address
+ * and contents stay, and the other ranks see them. DP_ERR_INVALID for what overlaps an adoption or
+ * the arena, DP_ERR_UNSUPPORTED for other kinds of memory, DP_ERR_NO_MEMORY, DP_ERR_SYSTEM; the
+ * memory is then as before. No other thread may touch the memory meanwhile. Any thread.
+ */
+dp_status_t dp_arena_adopt(dp_arena_t *arena, void *memory, size_t bytes, dp_error_t *error);
+/* Makes adopted memory private again, address and contents kept; destroy does so too.
+ * DP_ERR_INVALID when no adoption begins there, or the program has unmapped it: then it is left
+ * alone. After another failure it is adopted as before. */
+dp_status_t dp_arena_disown(dp_arena_t *arena, void *memory);
+
+/* 1 when [memory, memory + bytes) lies in one allocation of this rank, or in one adoption; *offset
+ * in its arena. */
 int dp_arena_find(const dp_arena_t *arena, const void *memory, size_t bytes, uint64_t *offset);
 
-/* The offset of an address inside this rank's arena, without asking whether it is allocated.
- * UINT64_MAX: [memory, memory + bytes) is not inside. Any thread, no lock. */
+/* The offset of an address inside this rank's arena, without asking whether it is allocated, or
+ * inside adopted memory. UINT64_MAX: [memory, memory + bytes) is in neither. Any thread, no lock.
+ */
 uint64_t dp_arena_offset(const dp_arena_t *arena, const void *memory, size_t bytes);
 
 /* Where this process sees byte `offset` of local rank `local`. NULL past its end. */

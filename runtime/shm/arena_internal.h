@@ -1,0 +1,61 @@
+/*
+ * arena_internal.h - what arena.c (memory it hands out) and arena_adopt.c (memory it takes on)
+ * share: the object, and the room in its address space.
+ */
+#ifndef DP_SHM_ARENA_INTERNAL_H
+#define DP_SHM_ARENA_INTERNAL_H
+
+#include <pthread.h>
+
+#include "runtime/shm/arena.h"
+#include "runtime/shm/registry.h"
+
+#define DP_ARENA_PAGE ((size_t)4096)
+#define DP_ARENA_HUGE_PAGE ((size_t)2 * DP_MIB)
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+typedef struct dp_arena_extent {
+    uint64_t offset;
+    uint64_t bytes; /* of whole pages */
+} dp_arena_extent_t;
+
+typedef struct dp_arena_view {
+    char *base;
+    size_t bytes;
+    char *reserved; /* what to unmap: the view with room to align it */
+    size_t reserved_bytes;
+} dp_arena_view_t;
+
+struct dp_arena {
+    int fd; /* of this rank's memory */
+    int local_rank;
+    int local_size;
+    const dp_log_t *log;    /* borrowed */
+    dp_arena_view_t *views; /* [local_size] */
+    pthread_mutex_t lock;
+    /* guarded by lock */
+    dp_arena_extent_t *extents; /* [extent_count] ascending, in use */
+    size_t extent_count;
+    size_t extent_room;
+    pthread_mutex_t adopt_lock; /* held by whoever adopts or disowns; taken before lock */
+    dp_registry_t registry;     /* written with adopt_lock, read without */
+};
+
+/* Takes `bytes` (whole pages) of the address space at an offset that is `phase` above a multiple of
+ * a huge page if it can, else anywhere. DP_ERR_NO_MEMORY: no room. No pages are made. */
+dp_status_t dp_arena_take(dp_arena_t *arena, size_t bytes, size_t phase, uint64_t *offset);
+/* Gives room back that was taken at this offset; its pages are gone already. */
+void dp_arena_give(dp_arena_t *arena, uint64_t offset);
+
+/* Makes the pages of a range, in this process too, or fails with errno. */
+dp_status_t dp_arena_populate(dp_arena_t *arena, uint64_t offset, size_t bytes);
+/* Gives the pages of a range back to the system: from now on it is zero. */
+void dp_arena_punch(dp_arena_t *arena, uint64_t offset, size_t bytes);
+
+/* Makes all adopted memory private again, as far as the system lets it. */
+void dp_arena_disown_all(dp_arena_t *arena);
+
+#endif
