@@ -108,7 +108,7 @@ typedef struct dp_engine_op {
 
 /* Who is in a group, as all its ranks were told. */
 typedef struct dp_engine_members {
-    uint32_t uid;  /* never used again; the world is 0 */
+    uint32_t uid;  /* ascending from group to group, below 2^26; the world is 0 */
     uint32_t slot; /* 1 .. DP_GROUPS_MAX, free for another group after group_destroy() everywhere */
     const int *ranks; /* [count] of the world, ascending, this one among them; copied */
     int count;
@@ -131,13 +131,17 @@ typedef struct dp_engine_ops {
      * only, as is the next. */
     dp_status_t (*group_create)(dp_engine_t *self, const dp_engine_members_t *members,
                                 dp_engine_group_t **group, dp_error_t *error);
-    /* Once a barrier of the group, its last operation, is over. NULL is fine. */
+    /* Once a barrier of the group, its last operation, is over; or after a failure that ended the
+     * engine. Groups that are left go with destroy. NULL is fine. */
     void (*group_destroy)(dp_engine_t *self, dp_engine_group_t *group);
     /* Enqueues; op is borrowed until the stream has passed it. Data-plane thread only. */
     dp_status_t (*enqueue)(dp_engine_t *self, dp_stream_t *stream, dp_work_size_t size,
                            dp_engine_op_t *op);
     /* Makes running and later operations fail with this, soon. Any thread, any number of times. */
     void (*abort)(dp_engine_t *self, dp_status_t status, const char *text);
+    /* Counts what the engine does, so that standing still can be told from taking long; *awaits:
+     * the rank of the world it waits for, -1: for none. Any thread. NULL: it does not know. */
+    uint64_t (*moves)(const dp_engine_t *self, int *awaits);
     /* After abort or after all operations are done. */
     void (*destroy)(dp_engine_t *self);
 } dp_engine_ops_t;

@@ -1,5 +1,5 @@
 /*
- * host_link.c - bulk messages between corresponding ranks of different hosts, over UCX tags.
+ * host_link.c - bulk messages between ranks of different hosts, over UCX tags.
  *
  * Endpoints are in PEER error mode over TCP: only these see a death at once. Sleep follows UCX's
  * rule: progress until nothing happens, then arm, and only sleep when arming said so. An endpoint
@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <ucp/api/ucp.h>
@@ -20,7 +21,11 @@
 #define CLOSE_NS 500000000u     /* longest a close is waited for */
 #define KIND_GREETING 14u
 #define KIND_FAREWELL 15u
-#define FIELD 20 /* bits of rank, operation and chunk in a tag */
+#define GROUP_BITS 10
+#define OP_BITS 12
+#define KIND_BITS 4
+#define CHUNK_BITS 20
+_Static_assert(DP_GROUPS_MAX < 1 << GROUP_BITS, "a tag tells all groups apart");
 
 typedef struct peer {
     int rank;
@@ -38,18 +43,35 @@ struct dp_link {
     int event_fd; /* UCX's, not closed by us */
     ucp_address_t *address;
     size_t address_bytes;
-    peer_t *peers; /* [peer_room]; never moves, the error callback points into it */
+    peer_t **peers; /* [peer_room], each of its own: the error callback points to it */
     int peer_count;
     int peer_room;
+    int *numbers;               /* [size] of a rank among the peers; -1: not connected */
     dp_link_message_t *pending; /* list of messages UCX holds */
+    dp_pulse_t *pulse;          /* NULL: nobody watches; borrowed */
 };
 
-uint64_t dp_link_tag(int from_rank, uint64_t op, unsigned kind, size_t chunk)
+static uint64_t low(uint64_t value, int bits)
 {
-    const uint64_t mask = (1u << FIELD) - 1;
+    return value & ((UINT64_C(1) << bits) - 1);
+}
 
-    return ((uint64_t)from_rank & mask) << (FIELD + 4 + FIELD) | (op & mask) << (4 + FIELD) |
-           (uint64_t)(kind & 15u) << FIELD | (chunk & mask);
+uint64_t dp_link_tag(const dp_link_tag_t *tag)
+{
+    uint64_t value = (uint64_t)tag->from_rank;
+
+    value = value << GROUP_BITS | low(tag->group, GROUP_BITS);
+    value = value << OP_BITS | low(tag->op, OP_BITS);
+    value = value << KIND_BITS | low(tag->kind, KIND_BITS);
+    return value << CHUNK_BITS | low(tag->chunk, CHUNK_BITS);
+}
+
+/* Of the bytes that are swapped with each peer at the start and at the end. */
+static uint64_t own_tag(int from_rank, unsigned kind)
+{
+    const dp_link_tag_t tag = {.from_rank = from_rank, .kind = kind};
+
+    return dp_link_tag(&tag);
 }
 
 /* ---- Life -------------------------------------------------------------------------------------
@@ -77,13 +99,11 @@ static dp_status_t read_config(const dp_config_t *config, ucp_config_t **out, dp
     return DP_OK;
 }
 
-static ucs_status_t create_worker(dp_link_t *link, const ucp_config_t *ucx, int peer_room)
+static ucs_status_t create_worker(dp_link_t *link, const ucp_config_t *ucx)
 {
     const ucp_params_t params = {
-        .field_mask =
-            UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_ESTIMATED_NUM_EPS | UCP_PARAM_FIELD_NAME,
+        .field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME,
         .features = UCP_FEATURE_TAG | UCP_FEATURE_WAKEUP,
-        .estimated_num_eps = (size_t)peer_room,
         .name = "dp-engine",
     };
     /* Serialized: the launch thread and a stream's worker take turns. */
@@ -114,7 +134,7 @@ void dp_link_set_spin(dp_link_t *link, uint64_t spin_ns)
     link->spin_ns = spin_ns;
 }
 
-dp_status_t dp_link_create(const dp_config_t *config, int rank, int peer_room, const dp_log_t *log,
+dp_status_t dp_link_create(const dp_config_t *config, int rank, int size, const dp_log_t *log,
                            dp_link_t **out, dp_error_t *error)
 {
     dp_link_t *link = calloc(1, sizeof(*link));
@@ -125,15 +145,16 @@ dp_status_t dp_link_create(const dp_config_t *config, int rank, int peer_room, c
     if (link == NULL) return dp_error_set(error, DP_ERR_NO_MEMORY, "engine: no memory");
     link->log = log;
     link->rank = rank;
-    link->peer_room = peer_room;
-    link->peers = calloc((size_t)DP_MAX(peer_room, 1), sizeof(*link->peers));
-    if (link->peers == NULL) {
+    link->numbers = malloc((size_t)size * sizeof(*link->numbers));
+    if (link->numbers == NULL) {
         status = dp_error_set(error, DP_ERR_NO_MEMORY, "engine: no memory");
         goto fail;
     }
+    for (int i = 0; i < size; i++)
+        link->numbers[i] = -1;
     status = read_config(config, &ucx, error);
     if (status != DP_OK) goto fail;
-    code = create_worker(link, ucx, peer_room);
+    code = create_worker(link, ucx);
     ucp_config_release(ucx);
     if (code != UCS_OK) {
         status = dp_error_set(error, DP_ERR_SYSTEM,
@@ -164,47 +185,66 @@ static void on_error(void *argument, ucp_ep_h endpoint, ucs_status_t code)
     peer->why = code;
 }
 
+static dp_status_t grow_peers(dp_link_t *link)
+{
+    const int room = DP_MAX(2 * link->peer_room, 16);
+    peer_t **peers;
+
+    if (link->peer_count < link->peer_room) return DP_OK;
+    peers = realloc(link->peers, (size_t)room * sizeof(peer_t *));
+    if (peers == NULL) return DP_ERR_NO_MEMORY;
+    link->peers = peers;
+    link->peer_room = room;
+    return DP_OK;
+}
+
 dp_status_t dp_link_connect(dp_link_t *link, int rank, const void *address, int *peer,
                             dp_error_t *error)
 {
-    peer_t *added = &link->peers[link->peer_count];
-    const ucp_ep_params_t params = {
+    peer_t *added;
+    ucp_ep_params_t params = {
         .field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
                       UCP_EP_PARAM_FIELD_ERR_HANDLER,
         .address = address,
         .err_mode = UCP_ERR_HANDLING_MODE_PEER,
-        .err_handler = {on_error, added},
     };
     ucs_status_t code;
 
-    DP_ASSERT(link->peer_count < link->peer_room);
+    *peer = link->numbers[rank];
+    if (*peer >= 0) return DP_OK;
+    added = calloc(1, sizeof(*added));
+    if (added == NULL || grow_peers(link) != DP_OK) {
+        free(added);
+        return dp_error_set(error, DP_ERR_NO_MEMORY, "engine: no memory");
+    }
+    params.err_handler.cb = on_error;
+    params.err_handler.arg = added;
     code = ucp_ep_create(link->worker, &params, &added->endpoint);
     if (code != UCS_OK) {
+        free(added);
         return dp_error_set(error, DP_ERR_SYSTEM, "ucx: rank %d cannot reach rank %d: %s",
                             link->rank, rank, ucs_status_string(code));
     }
     added->rank = rank;
-    *peer = link->peer_count++;
+    *peer = link->numbers[rank] = link->peer_count;
+    link->peers[link->peer_count++] = added;
     return DP_OK;
 }
 
 int dp_link_find(const dp_link_t *link, int rank)
 {
-    for (int i = 0; i < link->peer_count; i++) {
-        if (link->peers[i].rank == rank) return i;
-    }
-    return -1;
+    return link->numbers[rank];
 }
 
 int dp_link_rank(const dp_link_t *link, int peer)
 {
-    return link->peers[peer].rank;
+    return link->peers[peer]->rank;
 }
 
 int dp_link_is_lost(const dp_link_t *link, int peer, const char **why)
 {
-    if (!link->peers[peer].is_lost) return 0;
-    if (why != NULL) *why = ucs_status_string(link->peers[peer].why);
+    if (!link->peers[peer]->is_lost) return 0;
+    if (why != NULL) *why = ucs_status_string(link->peers[peer]->why);
     return 1;
 }
 
@@ -273,12 +313,12 @@ dp_status_t dp_link_send(dp_link_t *link, int peer, uint64_t tag, const void *da
     };
 
     begin(link, message, bytes);
-    if (link->peers[peer].is_lost) {
+    if (link->peers[peer]->is_lost) {
         end(message, 1);
         return DP_ERR_PEER_LOST;
     }
     return started(link, message,
-                   ucp_tag_send_nbx(link->peers[peer].endpoint, data, bytes, tag, &param), bytes,
+                   ucp_tag_send_nbx(link->peers[peer]->endpoint, data, bytes, tag, &param), bytes,
                    "sending");
 }
 
@@ -305,7 +345,21 @@ dp_status_t dp_link_receive(dp_link_t *link, uint64_t tag, void *data, size_t by
 
 int dp_link_progress(dp_link_t *link)
 {
-    return (int)ucp_worker_progress(link->worker);
+    const int moved = (int)ucp_worker_progress(link->worker);
+
+    if (moved != 0 && link->pulse != NULL) dp_pulse_move(link->pulse);
+    return moved;
+}
+
+void dp_link_watch(dp_link_t *link, dp_pulse_t *pulse)
+{
+    link->pulse = pulse;
+}
+
+void dp_link_idle_for(dp_link_t *link, int rank)
+{
+    if (link->pulse != NULL) dp_pulse_await(link->pulse, rank);
+    dp_link_idle(link);
 }
 
 void dp_link_idle(dp_link_t *link)
@@ -314,10 +368,10 @@ void dp_link_idle(dp_link_t *link)
     uint64_t start_ns = link->spin_ns == 0 ? 0 : dp_now_ns();
 
     while (link->spin_ns != 0 && dp_now_ns() - start_ns < link->spin_ns) {
-        if (ucp_worker_progress(link->worker) != 0) return;
+        if (dp_link_progress(link) != 0) return;
         dp_spin_pause();
     }
-    if (ucp_worker_progress(link->worker) != 0) return;
+    if (dp_link_progress(link) != 0) return;
     if (ucp_worker_arm(link->worker) == UCS_OK) poll(&polled, 1, SLEEP_MS);
 }
 
@@ -336,15 +390,15 @@ static int swap_byte(dp_link_t *link, unsigned kind, uint64_t deadline_ns, int *
 
     *missing = -1;
     for (size_t i = 0; is_done && i < peers; i++) {
-        const int rank = link->peers[i].rank;
+        const int rank = link->peers[i]->rank;
 
-        dp_link_receive(link, dp_link_tag(rank, 0, kind, 0), bytes + i, 1, &messages[2 * i]);
-        dp_link_send(link, (int)i, dp_link_tag(link->rank, 0, kind, 0), bytes + peers, 1,
+        dp_link_receive(link, own_tag(rank, kind), bytes + i, 1, &messages[2 * i]);
+        dp_link_send(link, (int)i, own_tag(link->rank, kind), bytes + peers, 1,
                      &messages[2 * i + 1]);
     }
     for (size_t i = 0; is_done && i < 2 * peers;) {
-        if (messages[i].is_failed || link->peers[i / 2].is_lost || dp_now_ns() >= deadline_ns) {
-            *missing = link->peers[i / 2].rank;
+        if (messages[i].is_failed || link->peers[i / 2]->is_lost || dp_now_ns() >= deadline_ns) {
+            *missing = link->peers[i / 2]->rank;
             if (kind == KIND_GREETING) {
                 is_done = 0;
             } else if (dp_now_ns() < deadline_ns) {
@@ -390,21 +444,57 @@ dp_status_t dp_link_greet(dp_link_t *link, uint64_t deadline_ns, dp_error_t *err
                         missing);
 }
 
-static void close_endpoints(dp_link_t *link)
+static void close_endpoint(dp_link_t *link, peer_t *peer)
 {
     const ucp_request_param_t force = {.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS,
                                        .flags = UCP_EP_CLOSE_FLAG_FORCE};
+    const uint64_t until_ns = dp_now_ns() + CLOSE_NS;
+    ucs_status_ptr_t request;
 
-    for (int i = 0; i < link->peer_count; i++) {
-        const uint64_t until_ns = dp_now_ns() + CLOSE_NS;
-        ucs_status_ptr_t request = ucp_ep_close_nbx(link->peers[i].endpoint, &force);
+    if (peer->endpoint == NULL) return;
+    request = ucp_ep_close_nbx(peer->endpoint, &force);
+    peer->endpoint = NULL;
+    if (!peer->is_lost) peer->why = UCS_ERR_CANCELED;
+    peer->is_lost = 1;
+    if (request == NULL || UCS_PTR_IS_ERR(request)) return;
+    while (ucp_request_check_status(request) == UCS_INPROGRESS && dp_now_ns() < until_ns)
+        ucp_worker_progress(link->worker);
+    ucp_request_free(request);
+}
 
-        if (request == NULL || UCS_PTR_IS_ERR(request)) continue;
-        while (ucp_request_check_status(request) == UCS_INPROGRESS && dp_now_ns() < until_ns) {
-            ucp_worker_progress(link->worker);
-        }
-        ucp_request_free(request);
+/* Lets connections that are being made come about, as far as possible: UCX 1.13 stops the process
+ * when it closes one in the middle of its handshake. 1: all is quiet. */
+static int settle(dp_link_t *link)
+{
+    const ucp_request_param_t param = {.op_attr_mask = 0};
+    const uint64_t until_ns = dp_now_ns() + CLOSE_NS;
+    ucs_status_ptr_t request = ucp_worker_flush_nbx(link->worker, &param);
+    int is_quiet;
+
+    if (request == NULL || UCS_PTR_IS_ERR(request)) return 1;
+    while (ucp_request_check_status(request) == UCS_INPROGRESS && dp_now_ns() < until_ns) {
+        if (ucp_worker_progress(link->worker) == 0) sched_yield();
     }
+    is_quiet = ucp_request_check_status(request) != UCS_INPROGRESS;
+    ucp_request_free(request);
+    return is_quiet;
+}
+
+int dp_link_cut(dp_link_t *link)
+{
+    const uint64_t until_ns = dp_now_ns() + (uint64_t)2 * CLOSE_NS;
+    dp_link_message_t *next;
+
+    for (dp_link_message_t *at = link->pending; at != NULL; at = next) {
+        next = at->next; /* a cancelled receive completes at once and leaves the list */
+        if (at->request != NULL) ucp_request_cancel(link->worker, at->request);
+    }
+    if (!settle(link)) return 0;
+    for (int i = 0; i < link->peer_count; i++)
+        close_endpoint(link, link->peers[i]);
+    while (link->pending != NULL && dp_now_ns() < until_ns)
+        dp_link_progress(link);
+    return link->pending == NULL;
 }
 
 void dp_link_destroy(dp_link_t *link, int orderly)
@@ -413,24 +503,20 @@ void dp_link_destroy(dp_link_t *link, int orderly)
     int missing;
 
     if (link == NULL) return;
-    if (orderly && link->worker != NULL) {
-        swap_byte(link, KIND_FAREWELL, now + FAREWELL_NS, &missing);
+    if (link->worker != NULL) {
+        if (orderly) swap_byte(link, KIND_FAREWELL, now + FAREWELL_NS, &missing);
+        /* Twice: a peer may have begun to connect while endpoints were closed. What comes after the
+         * last look stays unread. A worker that does not settle is leaked rather than ended. */
+        if (!dp_link_cut(link) || !settle(link)) return;
     }
     if (link->worker != NULL) {
-        const uint64_t until_ns = dp_now_ns() + CLOSE_NS;
-        dp_link_message_t *next;
-
-        for (dp_link_message_t *at = link->pending; at != NULL; at = next) {
-            next = at->next; /* a cancelled receive completes at once and leaves the list */
-            if (at->request != NULL) ucp_request_cancel(link->worker, at->request);
-        }
-        close_endpoints(link);
-        while (link->pending != NULL && dp_now_ns() < until_ns)
-            dp_link_progress(link);
         if (link->address != NULL) ucp_worker_release_address(link->worker, link->address);
         ucp_worker_destroy(link->worker);
     }
     if (link->context != NULL) ucp_cleanup(link->context);
+    for (int i = 0; i < link->peer_count; i++)
+        free(link->peers[i]);
     free(link->peers);
+    free(link->numbers);
     free(link);
 }

@@ -1,7 +1,8 @@
 /*
- * host_link.h - bulk messages between corresponding ranks of different hosts, over UCX tags.
+ * host_link.h - bulk messages between ranks of different hosts, over UCX tags.
  *
- * One worker per rank, used by one thread at a time. Messages are matched by a 64-bit tag that
+ * One worker per rank, used by one thread at a time. Peers are connected when first needed;
+ * messages are matched by a 64-bit tag that
  * carries the sender's rank. A peer's death is an error of its endpoint; it is reported to who
  * asks, as a rank that has left in order loses its connection too.
  */
@@ -11,6 +12,7 @@
 #include "runtime/base/config.h"
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
+#include "runtime/engine/host_control.h"
 
 typedef struct dp_link dp_link_t;
 
@@ -24,8 +26,8 @@ typedef struct dp_link_message {
     dp_link_t *link;
 } dp_link_message_t;
 
-/* peer_room: peers that will be connected at most. */
-dp_status_t dp_link_create(const dp_config_t *config, int rank, int peer_room, const dp_log_t *log,
+/* size: of the world. */
+dp_status_t dp_link_create(const dp_config_t *config, int rank, int size, const dp_log_t *log,
                            dp_link_t **out, dp_error_t *error);
 
 /* Longest an idle polls before it sleeps; 0 at first. */
@@ -38,7 +40,7 @@ void dp_link_destroy(dp_link_t *link, int orderly);
 /* This rank's address; valid as long as the link. */
 const void *dp_link_address(const dp_link_t *link, size_t *bytes);
 
-/* Opens the way to a rank. *peer: its number here. */
+/* Opens the way to a rank, once. *peer: its number here. Both sides must do so. */
 dp_status_t dp_link_connect(dp_link_t *link, int rank, const void *address, int *peer,
                             dp_error_t *error);
 
@@ -49,10 +51,21 @@ dp_status_t dp_link_greet(dp_link_t *link, uint64_t deadline_ns, dp_error_t *err
 int dp_link_find(const dp_link_t *link, int rank);
 int dp_link_rank(const dp_link_t *link, int peer);
 
-/* A tag: which operation (its low 20 bits), what kind of message (4 bits), which chunk (20 bits),
- * from whom. */
-uint64_t dp_link_tag(int from_rank, uint64_t op, unsigned kind, size_t chunk);
-#define DP_LINK_KIND_MAX 13 /* 14 and 15 are the link's own */
+/* What a message is matched by; of each field so many low bits count. */
+typedef struct dp_link_tag {
+    int from_rank;  /* 18 */
+    uint32_t group; /* 10 */
+    uint64_t op;    /* 12 */
+    unsigned kind;  /* 4; 14 and 15 are the link's own */
+    size_t chunk;   /* 20 */
+} dp_link_tag_t;
+#define DP_LINK_RANKS_MAX (1 << 18)
+
+uint64_t dp_link_tag(const dp_link_tag_t *tag);
+
+/* Ends all that is pending, and every connection: the memory of messages is no longer used. 0: a
+ * peer that answers nothing kept it from doing so in time. */
+int dp_link_cut(dp_link_t *link);
 
 /* Starts a message. data is borrowed until it is no longer pending. */
 dp_status_t dp_link_send(dp_link_t *link, int peer, uint64_t tag, const void *data, size_t bytes,
@@ -63,6 +76,10 @@ dp_status_t dp_link_receive(dp_link_t *link, uint64_t tag, void *data, size_t by
 
 /* Moves data. Returns how much happened, 0: nothing. */
 int dp_link_progress(dp_link_t *link);
+/* Who watches what is moved. */
+void dp_link_watch(dp_link_t *link, dp_pulse_t *pulse);
+/* dp_link_idle(), and says for which rank of the world. */
+void dp_link_idle_for(dp_link_t *link, int rank);
 /* Waits until something happened: a short poll, then sleep, at most 100 ms. */
 void dp_link_idle(dp_link_t *link);
 /* Ends an idle of another thread. Any thread. */

@@ -18,88 +18,102 @@ static void copy(void *to, const void *from, size_t bytes)
     if (to != from && bytes != 0) memcpy(to, from, bytes);
 }
 
-static int local_root(const dp_host_engine_t *engine, const dp_engine_op_t *op)
+/* To the outputs in args; to nowhere where nobody wants them but for their figures. */
+static void reduce(dp_host_group_t *group, const dp_reduce_args_t *args)
 {
-    return engine->topology->local_rank[op->root];
+    if (args->out_count > 0) {
+        dp_kernel_reduce(args);
+    } else if (args->tally != NULL) {
+        dp_host_count(group, args);
+    }
+}
+
+static int local_root(const dp_host_group_t *group, const dp_engine_op_t *op)
+{
+    return group->topology->local_rank[op->root];
 }
 
 /* ---- Small ------------------------------------------------------------------------------------
  */
 
-static int is_small(const dp_host_engine_t *engine, const dp_engine_op_t *op)
+static int is_small(const dp_host_group_t *group, const dp_engine_op_t *op)
 {
-    const size_t elems = engine->layout.elem_count;
+    const size_t elems = group->layout.elem_count;
     size_t bytes;
 
     if (op->collective == DP_COLLECTIVE_REDUCE_SCATTER) return 0;
     if (elems > DP_EAGER_BYTES) return 0;
     bytes = elems * dp_dtype_bytes(op->dtype);
-    return bytes <= DP_EAGER_BYTES && bytes * (size_t)engine->local_size <= DP_EAGER_TOTAL;
+    return bytes <= DP_EAGER_BYTES && bytes * (size_t)group->local_size <= DP_EAGER_TOTAL;
 }
 
-/* Reduces piece after piece from what everybody showed, into this rank's output. */
-static void small_reduce(dp_host_engine_t *engine, dp_engine_op_t *op, const char *const *shown)
+/* Reduces piece after piece from what everybody showed, into this rank's output; of a reduce only
+ * what this rank is the root of, but for the figures. */
+static void small_reduce(dp_host_group_t *group, dp_engine_op_t *op, const char *const *shown)
 {
     const size_t elem_bytes = dp_dtype_bytes(op->dtype);
-    const int wanted = dp_host_wants_tally(engine, op);
+    const int wanted = dp_host_wants_tally(group, op);
 
     for (size_t i = 0; i < op->piece_count; i++) {
         const dp_engine_piece_t *piece = &op->pieces[i];
-        const size_t before = engine->layout.elem_begin[i] * elem_bytes;
+        const size_t before = group->layout.elem_begin[i] * elem_bytes;
+        const int is_kept = piece->out != NULL && (op->collective == DP_COLLECTIVE_ALLREDUCE ||
+                                                   piece->root == group->rank);
         const dp_reduce_args_t args = {
             .dtype = op->dtype,
             .reduce = op->reduce,
-            .in = engine->ins,
-            .in_count = engine->local_size,
+            .in = group->ins,
+            .in_count = group->local_size,
             .out = &piece->out,
-            .out_count = 1,
+            .out_count = is_kept,
             .count = piece->count,
             .prescale = piece->prescale,
             .postscale = piece->postscale,
-            .divisor = dp_host_divisor(engine, op),
+            .divisor = dp_host_divisor(group, op),
             .tally = wanted ? piece->tally : NULL,
         };
 
         if (piece->count == 0) continue;
-        for (int k = 0; k < engine->local_size; k++)
-            engine->ins[k] = shown[k] + before;
-        dp_kernel_reduce(&args);
+        for (int k = 0; k < group->local_size; k++)
+            group->ins[k] = shown[k] + before;
+        reduce(group, &args);
     }
 }
 
-static void small_copy(dp_host_engine_t *engine, dp_engine_op_t *op, const char *from, size_t row)
+static void small_copy(dp_host_group_t *group, dp_engine_op_t *op, const char *from, size_t row)
 {
     const size_t elem_bytes = dp_dtype_bytes(op->dtype);
 
     for (size_t i = 0; i < op->piece_count; i++) {
         const dp_engine_piece_t *piece = &op->pieces[i];
 
-        if (piece->count == 0) continue;
+        if (piece->count == 0 || piece->out == NULL) continue;
         copy((char *)piece->out + row * piece->stride * elem_bytes,
-             from + engine->layout.elem_begin[i] * elem_bytes, piece->count * elem_bytes);
+             from + group->layout.elem_begin[i] * elem_bytes, piece->count * elem_bytes);
     }
 }
 
-static dp_status_t run_small(dp_host_engine_t *engine, dp_engine_op_t *op)
+static dp_status_t run_small(dp_host_group_t *group, dp_engine_op_t *op)
 {
-    const char **shown = (const char **)(void *)engine->outs; /* free for this: one output only */
-    dp_status_t status = dp_host_arrive(engine, op, 1);
+    const char **shown = (const char **)(void *)group->outs; /* free for this: one output only */
+    dp_status_t status = dp_host_arrive(group, op, 1);
 
     if (status != DP_OK) return status;
-    for (int k = 0; k < engine->local_size; k++) {
-        shown[k] = dp_arena_at(engine->arena, k, dp_host_slot(engine, k)->eager, DP_EAGER_BYTES);
-        if (shown[k] == NULL) return dp_host_bad_offset(engine, k);
+    for (int k = 0; k < group->local_size; k++) {
+        shown[k] = dp_host_at(group, k, dp_host_slot(group, k)->eager, DP_EAGER_BYTES);
+        if (shown[k] == NULL) return dp_host_bad_offset(group, k);
     }
     switch (op->collective) {
     case DP_COLLECTIVE_ALLREDUCE:
-        small_reduce(engine, op, shown);
+    case DP_COLLECTIVE_REDUCE:
+        small_reduce(group, op, shown);
         break;
     case DP_COLLECTIVE_BROADCAST:
-        small_copy(engine, op, shown[local_root(engine, op)], 0);
+        small_copy(group, op, shown[local_root(group, op)], 0);
         break;
     case DP_COLLECTIVE_ALLGATHER:
-        for (int k = 0; k < engine->local_size; k++) {
-            small_copy(engine, op, shown[k], (size_t)engine->local_ranks[k]);
+        for (int k = 0; k < group->local_size; k++) {
+            small_copy(group, op, shown[k], (size_t)group->local_ranks[k]);
         }
         break;
     default:
@@ -111,79 +125,103 @@ static dp_status_t run_small(dp_host_engine_t *engine, dp_engine_op_t *op)
 /* ---- Large ------------------------------------------------------------------------------------
  */
 
-static dp_status_t reduce_segment(dp_host_engine_t *engine, const dp_engine_op_t *op,
-                                  dp_segment_t segment, size_t in_row, int to_all, int wanted)
+/* Points group->outs at the outputs that want a segment; *count: how many. */
+static dp_status_t find_outs(dp_host_group_t *group, const dp_engine_op_t *op, dp_segment_t segment,
+                             int *count)
+{
+    const dp_engine_piece_t *piece = &op->pieces[segment.piece];
+    const size_t elem_bytes = dp_dtype_bytes(op->dtype);
+    const int root = op->collective == DP_COLLECTIVE_REDUCE
+                         ? group->topology->local_rank[piece->root]
+                         : group->local_rank;
+    dp_status_t status = DP_OK;
+
+    *count = 0;
+    if (op->collective == DP_COLLECTIVE_REDUCE_SCATTER) {
+        if (piece->out == NULL) return DP_OK;
+        group->outs[(*count)++] = (char *)piece->out + segment.start * elem_bytes;
+        return DP_OK;
+    }
+    for (int k = 0; status == DP_OK && k < group->local_size; k++) {
+        void *out;
+
+        if (op->collective == DP_COLLECTIVE_REDUCE && k != root) continue;
+        status =
+            dp_host_out(group, k, segment.piece, segment.start, segment.count, elem_bytes, &out);
+        if (status == DP_OK && out != NULL) group->outs[(*count)++] = out;
+    }
+    return status;
+}
+
+static dp_status_t reduce_segment(dp_host_group_t *group, const dp_engine_op_t *op,
+                                  dp_segment_t segment, size_t in_row, int wanted)
 {
     const dp_engine_piece_t *piece = &op->pieces[segment.piece];
     const size_t elem_bytes = dp_dtype_bytes(op->dtype);
     const size_t in_start = in_row * piece->stride + segment.start;
-    const dp_reduce_args_t args = {
+    dp_reduce_args_t args = {
         .dtype = op->dtype,
         .reduce = op->reduce,
-        .in = engine->ins,
-        .in_count = engine->local_size,
-        .out = engine->outs,
-        .out_count = to_all ? engine->local_size : 1,
+        .in = group->ins,
+        .in_count = group->local_size,
+        .out = group->outs,
         .count = segment.count,
         .prescale = piece->prescale,
         .postscale = piece->postscale,
-        .divisor = dp_host_divisor(engine, op),
-        .tally = dp_host_tally(engine, segment.piece, wanted),
+        .divisor = dp_host_divisor(group, op),
+        .tally = dp_host_tally(group, segment.piece, wanted),
         .streaming = segment.count * elem_bytes >= STREAM_BYTES,
     };
 
-    for (int k = 0; k < engine->local_size; k++) {
-        engine->ins[k] = dp_host_in(engine, k, segment.piece, in_start, segment.count, elem_bytes);
-        if (engine->ins[k] == NULL) return dp_host_bad_offset(engine, k);
-        if (!to_all) continue;
-        engine->outs[k] =
-            dp_host_out(engine, k, segment.piece, segment.start, segment.count, elem_bytes);
-        if (engine->outs[k] == NULL) return dp_host_bad_offset(engine, k);
+    for (int k = 0; k < group->local_size; k++) {
+        group->ins[k] = dp_host_in(group, k, segment.piece, in_start, segment.count, elem_bytes);
+        if (group->ins[k] == NULL) return dp_host_bad_offset(group, k);
     }
-    if (!to_all) engine->outs[0] = (char *)piece->out + segment.start * elem_bytes;
-    dp_kernel_reduce(&args);
+    if (find_outs(group, op, segment, &args.out_count) != DP_OK) return group->failure.status;
+    reduce(group, &args);
     return DP_OK;
 }
 
-static dp_status_t allreduce(dp_host_engine_t *engine, dp_engine_op_t *op)
+/* allreduce and reduce: a shard each. */
+static dp_status_t reduce_shards(dp_host_group_t *group, dp_engine_op_t *op)
 {
-    const dp_range_t all = dp_layout_all(&engine->layout);
-    const int wanted = dp_host_wants_tally(engine, op);
-    dp_range_t left = dp_range_part(all, engine->local_rank, engine->local_size);
+    const dp_range_t all = dp_layout_all(&group->layout);
+    const int wanted = dp_host_wants_tally(group, op);
+    dp_range_t left = dp_range_part(all, group->local_rank, group->local_size);
     dp_segment_t segment;
     dp_status_t status = DP_OK;
 
-    if (wanted) dp_host_clear_tallies(engine, left);
-    while (status == DP_OK && dp_layout_next(&engine->layout, &left, &segment)) {
-        status = reduce_segment(engine, op, segment, 0, 1, wanted);
+    if (wanted) dp_host_clear_tallies(group, left);
+    while (status == DP_OK && dp_layout_next(&group->layout, &left, &segment)) {
+        status = reduce_segment(group, op, segment, 0, wanted);
     }
-    if (status == DP_OK) status = dp_host_meet(engine);
-    for (int k = 0; status == DP_OK && wanted && k < engine->local_size; k++) {
-        status = dp_host_add_tallies(engine, op, k, dp_range_part(all, k, engine->local_size));
+    if (status == DP_OK) status = dp_host_meet(group);
+    for (int k = 0; status == DP_OK && wanted && k < group->local_size; k++) {
+        status = dp_host_add_tallies(group, op, k, dp_range_part(all, k, group->local_size));
     }
     return status;
 }
 
-static dp_status_t reduce_scatter(dp_host_engine_t *engine, dp_engine_op_t *op)
+static dp_status_t reduce_scatter(dp_host_group_t *group, dp_engine_op_t *op)
 {
-    const dp_range_t all = dp_layout_all(&engine->layout);
-    const int wanted = dp_host_wants_tally(engine, op);
+    const dp_range_t all = dp_layout_all(&group->layout);
+    const int wanted = dp_host_wants_tally(group, op);
     dp_range_t left = all;
     dp_segment_t segment;
     dp_status_t status = DP_OK;
 
-    if (wanted) dp_host_clear_tallies(engine, all);
-    while (status == DP_OK && dp_layout_next(&engine->layout, &left, &segment)) {
-        status = reduce_segment(engine, op, segment, (size_t)engine->rank, 0, wanted);
+    if (wanted) dp_host_clear_tallies(group, all);
+    while (status == DP_OK && dp_layout_next(&group->layout, &left, &segment)) {
+        status = reduce_segment(group, op, segment, (size_t)group->rank, wanted);
     }
-    if (status == DP_OK) status = dp_host_meet(engine);
-    for (int k = 0; status == DP_OK && wanted && k < engine->local_size; k++) {
-        status = dp_host_add_tallies(engine, op, k, all);
+    if (status == DP_OK) status = dp_host_meet(group);
+    for (int k = 0; status == DP_OK && wanted && k < group->local_size; k++) {
+        status = dp_host_add_tallies(group, op, k, all);
     }
     return status;
 }
 
-dp_status_t dp_host_copy_row(dp_host_engine_t *engine, dp_engine_op_t *op, int local, size_t row)
+dp_status_t dp_host_copy_row(dp_host_group_t *group, dp_engine_op_t *op, int local, size_t row)
 {
     const size_t elem_bytes = dp_dtype_bytes(op->dtype);
 
@@ -191,43 +229,49 @@ dp_status_t dp_host_copy_row(dp_host_engine_t *engine, dp_engine_op_t *op, int l
         const dp_engine_piece_t *piece = &op->pieces[i];
         const void *in;
 
-        if (piece->count == 0) continue;
-        in = dp_host_in(engine, local, i, 0, piece->count, elem_bytes);
-        if (in == NULL) return dp_host_bad_offset(engine, local);
+        if (piece->count == 0 || piece->out == NULL) continue;
+        in = dp_host_in(group, local, i, 0, piece->count, elem_bytes);
+        if (in == NULL) return dp_host_bad_offset(group, local);
         copy((char *)piece->out + row * piece->stride * elem_bytes, in, piece->count * elem_bytes);
     }
     return DP_OK;
 }
 
-static dp_status_t allgather(dp_host_engine_t *engine, dp_engine_op_t *op)
+static dp_status_t allgather(dp_host_group_t *group, dp_engine_op_t *op)
 {
     dp_status_t status = DP_OK;
 
-    for (int i = 0; status == DP_OK && i < engine->local_size; i++) {
-        const int k = (engine->local_rank + i) % engine->local_size; /* not all at the same one */
+    for (int i = 0; status == DP_OK && i < group->local_size; i++) {
+        const int k = (group->local_rank + i) % group->local_size; /* not all at the same one */
 
-        status = dp_host_copy_row(engine, op, k, (size_t)engine->local_ranks[k]);
+        status = dp_host_copy_row(group, op, k, (size_t)group->local_ranks[k]);
     }
-    return status == DP_OK ? dp_host_meet(engine) : status;
+    return status == DP_OK ? dp_host_meet(group) : status;
 }
 
-dp_status_t dp_host_local_run(dp_host_engine_t *engine, dp_engine_op_t *op)
+dp_status_t dp_host_local_run(dp_host_group_t *group, dp_engine_op_t *op)
 {
     dp_status_t status;
 
-    if (is_small(engine, op)) return run_small(engine, op);
-    status = dp_host_arrive(engine, op, 0);
+    if (op->collective == DP_COLLECTIVE_BARRIER) {
+        /* The second meet: nobody still looks at what this rank published, and a group can end. */
+        status = dp_host_arrive(group, op, 1);
+        return status == DP_OK ? dp_host_meet(group) : status;
+    }
+    if (is_small(group, op)) return run_small(group, op);
+    status = dp_host_arrive(group, op, 0);
     if (status != DP_OK) return status;
     switch (op->collective) {
     case DP_COLLECTIVE_ALLREDUCE:
-        return allreduce(engine, op);
+    case DP_COLLECTIVE_REDUCE:
+        return reduce_shards(group, op);
     case DP_COLLECTIVE_REDUCE_SCATTER:
-        return reduce_scatter(engine, op);
+        return reduce_scatter(group, op);
     case DP_COLLECTIVE_ALLGATHER:
-        return allgather(engine, op);
+        return allgather(group, op);
     case DP_COLLECTIVE_BROADCAST:
-        status = dp_host_copy_row(engine, op, local_root(engine, op), 0);
-        return status == DP_OK ? dp_host_meet(engine) : status;
+        status = dp_host_copy_row(group, op, local_root(group, op), 0);
+        return status == DP_OK ? dp_host_meet(group) : status;
     default:
         break;
     }

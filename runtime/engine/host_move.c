@@ -10,10 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SCRATCH_KEEP ((size_t)32 * DP_MIB) /* kept from one operation to the next */
-
 typedef struct move_run {
-    dp_host_engine_t *engine;
+    dp_host_group_t *group;
     dp_engine_op_t *op;
     dp_between_t *between;
     size_t chunk_blocks;
@@ -34,15 +32,15 @@ typedef struct move_run {
 
 static dp_status_t pack(move_run_t *run, dp_range_t chunk, char *buffer, size_t *bytes)
 {
-    dp_host_engine_t *engine = run->engine;
+    dp_host_group_t *group = run->group;
     dp_segment_t segment;
 
     *bytes = 0;
-    while (dp_layout_next(&engine->layout, &chunk, &segment)) {
-        const void *in = dp_host_in(engine, run->local, segment.piece, segment.start, segment.count,
+    while (dp_layout_next(&group->layout, &chunk, &segment)) {
+        const void *in = dp_host_in(group, run->local, segment.piece, segment.start, segment.count,
                                     run->elem_bytes);
 
-        if (in == NULL) return dp_host_bad_offset(engine, run->local);
+        if (in == NULL) return dp_host_bad_offset(group, run->local);
         memcpy(buffer + *bytes, in, segment.count * run->elem_bytes);
         *bytes += segment.count * run->elem_bytes;
     }
@@ -52,7 +50,7 @@ static dp_status_t pack(move_run_t *run, dp_range_t chunk, char *buffer, size_t 
 /* The partner on the i-th other host. */
 static int peer_on(const move_run_t *run, int i)
 {
-    return run->between->peer_of[i < run->engine->host ? i : i + 1];
+    return run->between->peer_of[i < run->group->host ? i : i + 1];
 }
 
 /* One chunk to all other hosts, if the buffer is free. */
@@ -61,22 +59,21 @@ static dp_status_t send_chunk(move_run_t *run, int *busy)
     const int hosts = run->between->hosts;
     const size_t slot = run->sent % DP_CHUNK_WINDOW;
     dp_link_message_t *messages = &run->between->answered[slot * (size_t)hosts];
-    char *buffer = run->between->send[slot];
+    char *buffer = run->between->pool->send[slot];
     size_t bytes;
     int failed;
     dp_status_t status;
 
     if (!run->sends || run->sent == run->chunks) return DP_OK;
     if (!dp_between_are_at_rest(messages, hosts, &failed)) return DP_OK;
-    if (failed >= 0) return dp_between_lost(run->engine, peer_on(run, failed));
+    if (failed >= 0) return dp_between_lost(run->group, peer_on(run, failed));
     status = pack(run, dp_range_chunk(run->range, run->sent, run->chunk_blocks), buffer, &bytes);
     for (int i = 0; status == DP_OK && i < hosts; i++) {
-        const uint64_t tag =
-            dp_link_tag(run->engine->rank, run->engine->op_index, DP_KIND_MOVE, run->sent);
+        const uint64_t tag = dp_between_tag(run->group, run->group->rank, DP_KIND_MOVE, run->sent);
 
-        if (dp_link_send(run->engine->link, peer_on(run, i), tag, buffer, bytes, &messages[i]) !=
-            DP_OK) {
-            return dp_between_lost(run->engine, peer_on(run, i));
+        if (dp_link_send(run->group->engine->link, peer_on(run, i), tag, buffer, bytes,
+                         &messages[i]) != DP_OK) {
+            return dp_between_lost(run->group, peer_on(run, i));
         }
         run->op->wire_bytes += bytes;
     }
@@ -102,22 +99,21 @@ static dp_status_t receive_chunks(move_run_t *run, int index, int *busy)
         const dp_link_message_t *message = message_of(run, index, source->delivered);
 
         if (message->is_pending) break;
-        if (message->is_failed) return dp_between_lost(run->engine, source->peer);
+        if (message->is_failed) return dp_between_lost(run->group, source->peer);
         *busy = 1;
     }
     for (; source->posted < source->chunks && source->posted < source->delivered + DP_CHUNK_WINDOW;
          source->posted++) {
         const dp_range_t chunk = dp_range_chunk(source->range, source->posted, run->chunk_blocks);
         const dp_range_t before = {source->range.begin, chunk.begin};
-        const uint64_t tag =
-            dp_link_tag(source->rank, run->engine->op_index, DP_KIND_MOVE, source->posted);
+        const uint64_t tag = dp_between_tag(run->group, source->rank, DP_KIND_MOVE, source->posted);
 
-        if (dp_link_receive(run->engine->link, tag,
+        if (dp_link_receive(run->group->engine->link, tag,
                             source->to +
-                                dp_layout_elems(&run->engine->layout, before) * run->elem_bytes,
-                            dp_layout_elems(&run->engine->layout, chunk) * run->elem_bytes,
+                                dp_layout_elems(&run->group->layout, before) * run->elem_bytes,
+                            dp_layout_elems(&run->group->layout, chunk) * run->elem_bytes,
                             message_of(run, index, source->posted)) != DP_OK) {
-            return dp_between_lost(run->engine, source->peer);
+            return dp_between_lost(run->group, source->peer);
         }
     }
     return DP_OK;
@@ -155,28 +151,33 @@ static void note_heard(move_run_t *run)
     }
     run->has_heard = 1;
     if (run->wait_begin_ns == 0 || run->source_count == 0) return;
-    dp_between_note_wait(run->engine, run->wait_begin_ns,
-                         run->between->sources[run->last_missing].rank);
+    dp_between_note_wait(run->group, run->wait_begin_ns,
+                         run->group->ranks[run->between->sources[run->last_missing].rank]);
 }
 
 static dp_status_t rest(move_run_t *run)
 {
-    const dp_link_t *link = run->engine->link;
+    const dp_link_t *link = run->group->engine->link;
+    int missing = -1;
 
     for (int i = 0; i < run->source_count; i++) {
         const dp_between_source_t *source = &run->between->sources[i];
 
+        if (source->delivered < source->chunks && missing < 0) {
+            missing = dp_link_rank(link, source->peer);
+        }
         if (source->delivered < source->chunks && dp_link_is_lost(link, source->peer, NULL)) {
-            return dp_between_lost(run->engine, source->peer);
+            return dp_between_lost(run->group, source->peer);
         }
     }
     for (int i = 0; run->sends && run->sent < run->chunks && i < run->between->hosts; i++) {
         if (dp_link_is_lost(link, peer_on(run, i), NULL)) {
-            return dp_between_lost(run->engine, peer_on(run, i));
+            return dp_between_lost(run->group, peer_on(run, i));
         }
+        if (missing < 0) missing = dp_link_rank(link, peer_on(run, i));
     }
     if (!run->has_heard && run->wait_begin_ns == 0) run->wait_begin_ns = dp_now_ns();
-    dp_link_idle(run->engine->link);
+    dp_link_idle_for(run->group->engine->link, missing);
     return DP_OK;
 }
 
@@ -185,8 +186,8 @@ static dp_status_t stream_chunks(move_run_t *run)
     int failed_peer;
 
     while (!is_finished(run, &failed_peer)) {
-        int busy = dp_link_progress(run->engine->link) != 0;
-        dp_status_t status = dp_between_check(run->engine);
+        int busy = dp_link_progress(run->group->engine->link) != 0;
+        dp_status_t status = dp_between_check(run->group);
 
         for (int i = 0; status == DP_OK && i < run->source_count; i++) {
             status = receive_chunks(run, i, &busy);
@@ -196,54 +197,18 @@ static dp_status_t stream_chunks(move_run_t *run)
         if (status == DP_OK && !busy && !is_finished(run, &failed_peer)) status = rest(run);
         if (status != DP_OK) return status;
     }
-    return failed_peer >= 0 ? dp_between_lost(run->engine, failed_peer) : DP_OK;
+    return failed_peer >= 0 ? dp_between_lost(run->group, failed_peer) : DP_OK;
 }
 
 /* ---- What comes from elsewhere, and to whom
  * --------------------------------------------------------- */
 
-/* Engine memory of this rank for what it receives; the others learn where it is. */
-static dp_status_t make_scratch(move_run_t *run, size_t bytes)
-{
-    dp_host_engine_t *engine = run->engine;
-    dp_between_t *between = run->between;
-    dp_status_t status;
-
-    if (bytes > between->scratch_bytes) {
-        dp_arena_free(engine->arena, between->scratch);
-        between->scratch = NULL;
-        between->scratch_bytes = 0;
-        status = dp_arena_alloc(engine->arena, bytes, &between->scratch);
-        if (status != DP_OK) {
-            return dp_host_fail(engine, status,
-                                "%s %llu: no shared memory for %zu bytes from "
-                                "other hosts",
-                                dp_collective_name(run->op->collective),
-                                (unsigned long long)run->op->sequence, bytes);
-        }
-        between->scratch_bytes = bytes;
-    }
-    dp_host_slot(engine, engine->local_rank)->scratch =
-        between->scratch == NULL ? 0 : dp_arena_offset(engine->arena, between->scratch, 0);
-    return DP_OK;
-}
-
-static void drop_scratch(move_run_t *run)
-{
-    dp_between_t *between = run->between;
-
-    if (between->scratch_bytes <= SCRATCH_KEEP) return;
-    dp_arena_free(run->engine->arena, between->scratch);
-    between->scratch = NULL;
-    between->scratch_bytes = 0;
-}
-
 static void add_source(move_run_t *run, int rank, dp_range_t range, char *to)
 {
     run->between->sources[run->source_count++] = (dp_between_source_t){
         .rank = rank,
-        .peer = dp_link_find(run->engine->link, rank),
-        .host = run->engine->topology->host[rank],
+        .peer = dp_between_peer(run->group, rank),
+        .host = run->group->topology->host[rank],
         .range = range,
         .chunks = dp_range_chunks(range, run->chunk_blocks),
         .to = to,
@@ -253,18 +218,21 @@ static void add_source(move_run_t *run, int rank, dp_range_t range, char *to)
 /* Copies a packed range from the scratch of a local rank to row `row` of the own outputs. */
 static dp_status_t unpack(move_run_t *run, int local, size_t offset, dp_range_t range, size_t row)
 {
-    dp_host_engine_t *engine = run->engine;
-    const size_t bytes = dp_layout_elems(&engine->layout, range) * run->elem_bytes;
+    dp_host_group_t *group = run->group;
+    const size_t bytes = dp_layout_elems(&group->layout, range) * run->elem_bytes;
     const char *from =
-        dp_arena_at(engine->arena, local, dp_host_slot(engine, local)->scratch + offset, bytes);
+        dp_host_at(group, local, dp_host_slot(group, local)->scratch + offset, bytes);
     dp_segment_t segment;
 
-    if (from == NULL) return dp_host_bad_offset(engine, local);
-    while (dp_layout_next(&engine->layout, &range, &segment)) {
+    if (from == NULL) return dp_host_bad_offset(group, local);
+    while (dp_layout_next(&group->layout, &range, &segment)) {
         const dp_engine_piece_t *piece = &run->op->pieces[segment.piece];
         const size_t at = row * piece->stride + segment.start;
 
-        memcpy((char *)piece->out + at * run->elem_bytes, from, segment.count * run->elem_bytes);
+        if (piece->out != NULL) {
+            memcpy((char *)piece->out + at * run->elem_bytes, from,
+                   segment.count * run->elem_bytes);
+        }
         from += segment.count * run->elem_bytes;
     }
     return DP_OK;
@@ -276,32 +244,33 @@ static dp_status_t unpack(move_run_t *run, int local, size_t offset, dp_range_t 
 /* The hosts' owners each move a shard of the root's input. */
 static dp_status_t broadcast(move_run_t *run)
 {
-    dp_host_engine_t *engine = run->engine;
-    const dp_topology_t *topology = engine->topology;
-    const dp_range_t all = dp_layout_all(&engine->layout);
+    dp_host_group_t *group = run->group;
+    const dp_topology_t *topology = group->topology;
+    const dp_range_t all = dp_layout_all(&group->layout);
     const int root_host = topology->host[run->op->root];
     const int owners = run->between->owners;
     dp_status_t status = DP_OK;
 
-    if (engine->local_rank < owners) {
-        run->range = dp_range_part(all, engine->local_rank, owners);
+    if (group->local_rank < owners) {
+        run->range = dp_range_part(all, group->local_rank, owners);
         run->chunks = dp_range_chunks(run->range, run->chunk_blocks);
-        run->sends = engine->host == root_host;
+        run->sends = group->host == root_host;
         run->local = topology->local_rank[run->op->root];
         if (!run->sends) {
-            const size_t elems = dp_layout_elems(&engine->layout, run->range);
-            const int rank = dp_link_rank(engine->link, run->between->peer_of[root_host]);
+            const size_t elems = dp_layout_elems(&group->layout, run->range);
+            const int root_partner = dp_between_partner(group, root_host);
+            char *scratch;
 
-            status = make_scratch(run, elems * run->elem_bytes);
-            if (status == DP_OK) add_source(run, rank, run->range, run->between->scratch);
+            status = dp_between_scratch(group, elems * run->elem_bytes, &scratch);
+            if (status == DP_OK) add_source(run, root_partner, run->range, scratch);
         }
         if (status == DP_OK) status = stream_chunks(run);
     }
-    if (status == DP_OK) status = dp_host_meet(engine);
-    if (status == DP_OK && engine->host == root_host) {
-        status = dp_host_copy_row(engine, run->op, topology->local_rank[run->op->root], 0);
+    if (status == DP_OK) status = dp_host_meet(group);
+    if (status == DP_OK && group->host == root_host) {
+        status = dp_host_copy_row(group, run->op, topology->local_rank[run->op->root], 0);
     }
-    for (int k = 0; status == DP_OK && engine->host != root_host && k < owners; k++) {
+    for (int k = 0; status == DP_OK && group->host != root_host && k < owners; k++) {
         status = unpack(run, k, 0, dp_range_part(all, k, owners), 0);
     }
     return status;
@@ -313,136 +282,81 @@ static dp_status_t broadcast(move_run_t *run)
 /* Bytes between rows in a scratch. */
 static size_t row_bytes(const move_run_t *run)
 {
-    return dp_align_up(run->engine->layout.elem_count * run->elem_bytes, 64);
+    return dp_align_up(run->group->layout.elem_count * run->elem_bytes, 64);
 }
 
 /* Which local rank receives the row of a rank elsewhere. */
-static int server_of(const dp_host_engine_t *engine, int rank)
+static int server_of(const dp_host_group_t *group, int rank)
 {
-    return engine->topology->local_rank[rank] % engine->local_size;
+    return group->topology->local_rank[rank] % group->local_size;
 }
 
 static dp_status_t allgather(move_run_t *run)
 {
-    dp_host_engine_t *engine = run->engine;
-    const dp_topology_t *topology = engine->topology;
-    const dp_range_t all = dp_layout_all(&engine->layout);
+    dp_host_group_t *group = run->group;
+    const dp_topology_t *topology = group->topology;
+    const dp_range_t all = dp_layout_all(&group->layout);
     size_t served = 0;
+    char *scratch;
     dp_status_t status;
 
-    for (int rank = 0; rank < engine->size; rank++) {
+    for (int rank = 0; rank < group->size; rank++) {
         served +=
-            topology->host[rank] != engine->host && server_of(engine, rank) == engine->local_rank;
+            topology->host[rank] != group->host && server_of(group, rank) == group->local_rank;
     }
     run->range = all;
     run->chunks = dp_range_chunks(all, run->chunk_blocks);
     run->sends = 1;
-    run->local = engine->local_rank;
-    status = make_scratch(run, served * row_bytes(run));
-    for (int rank = 0; status == DP_OK && rank < engine->size; rank++) {
-        if (topology->host[rank] == engine->host) continue;
-        if (server_of(engine, rank) != engine->local_rank) continue;
+    run->local = group->local_rank;
+    status = dp_between_scratch(group, served * row_bytes(run), &scratch);
+    for (int rank = 0; status == DP_OK && rank < group->size; rank++) {
+        if (topology->host[rank] == group->host) continue;
+        if (server_of(group, rank) != group->local_rank) continue;
         add_source(run, rank, all,
-                   run->between->scratch == NULL ? NULL
-                                                 : (char *)run->between->scratch +
-                                                       (size_t)run->source_count * row_bytes(run));
+                   scratch == NULL ? NULL : scratch + (size_t)run->source_count * row_bytes(run));
     }
     if (status == DP_OK) status = stream_chunks(run);
-    for (int k = 0; status == DP_OK && k < engine->local_size; k++) {
-        status = dp_host_copy_row(engine, run->op, k, (size_t)engine->local_ranks[k]);
+    for (int k = 0; status == DP_OK && k < group->local_size; k++) {
+        status = dp_host_copy_row(group, run->op, k, (size_t)group->local_ranks[k]);
     }
-    if (status == DP_OK) status = dp_host_meet(engine);
-    for (int server = 0; status == DP_OK && server < engine->local_size; server++) {
+    if (status == DP_OK) status = dp_host_meet(group);
+    for (int server = 0; status == DP_OK && server < group->local_size; server++) {
         size_t place = 0;
 
-        for (int rank = 0; status == DP_OK && rank < engine->size; rank++) {
-            if (topology->host[rank] == engine->host) continue;
-            if (server_of(engine, rank) != server) continue;
+        for (int rank = 0; status == DP_OK && rank < group->size; rank++) {
+            if (topology->host[rank] == group->host) continue;
+            if (server_of(group, rank) != server) continue;
             status = unpack(run, server, place++ * row_bytes(run), all, (size_t)rank);
         }
     }
     return status;
 }
 
-/* ---- Barrier, and small things between first ranks
- * --------------------------------------------------- */
+/* ---- All three
+ * --------------------------------------------------------------------------------------- */
 
-dp_status_t dp_between_swap(dp_host_engine_t *engine, unsigned kind, const void *data, size_t bytes,
-                            const char **received)
-{
-    dp_between_t *between = engine->between;
-    const size_t hosts = (size_t)between->hosts;
-    uint64_t begin_ns = 0;
-    int last = 0;
-    size_t i;
-
-    if (hosts * bytes > between->swapped_bytes) {
-        char *grown = realloc(between->swapped, hosts * bytes);
-
-        if (grown == NULL) return DP_ERR_NO_MEMORY;
-        between->swapped = grown;
-        between->swapped_bytes = hosts * bytes;
-    }
-    i = 0;
-    for (int host = 0; host < engine->host_count; host++) {
-        const int peer = between->peer_of[host];
-        char *to = between->swapped + i * bytes;
-
-        if (host == engine->host) continue;
-        if (dp_link_receive(
-                engine->link,
-                dp_link_tag(dp_link_rank(engine->link, peer), engine->op_index, kind, 0), to, bytes,
-                &between->received[i * DP_CHUNK_WINDOW]) != DP_OK ||
-            dp_link_send(engine->link, peer, dp_link_tag(engine->rank, engine->op_index, kind, 0),
-                         data, bytes, &between->answered[i]) != DP_OK) {
-            return dp_between_lost(engine, peer);
-        }
-        engine->op->wire_bytes += bytes;
-        i++;
-    }
-    i = 0;
-    for (int host = 0; host < engine->host_count; host++) {
-        const int peer = between->peer_of[host];
-        const dp_link_message_t *in = &between->received[i * DP_CHUNK_WINDOW];
-        const dp_link_message_t *out = &between->answered[i];
-
-        if (host == engine->host) continue;
-        i++;
-        while (in->is_pending || out->is_pending) {
-            if (dp_between_check(engine) != DP_OK) return DP_ERR_ABORTED;
-            if (dp_link_is_lost(engine->link, peer, NULL)) return dp_between_lost(engine, peer);
-            if (in->is_pending) last = dp_link_rank(engine->link, peer);
-            if (begin_ns == 0) begin_ns = dp_now_ns();
-            dp_link_idle(engine->link);
-        }
-        if (in->is_failed || out->is_failed) return dp_between_lost(engine, peer);
-    }
-    if (begin_ns != 0 && kind == DP_KIND_TOKEN) dp_between_note_wait(engine, begin_ns, last);
-    *received = between->swapped;
-    return DP_OK;
-}
-
-dp_status_t dp_between_move(dp_host_engine_t *engine, dp_engine_op_t *op)
+dp_status_t dp_between_move(dp_host_group_t *group, dp_engine_op_t *op)
 {
     const size_t elem_bytes = DP_MAX(dp_dtype_bytes(op->dtype), (size_t)1);
     const char *received;
-    move_run_t run = {.engine = engine,
+    move_run_t run = {.group = group,
                       .op = op,
-                      .between = engine->between,
+                      .between = group->between,
                       .elem_bytes = elem_bytes,
                       .chunk_blocks = DP_CHUNK_BYTES / (DP_TALLY_BLOCK * elem_bytes)};
     dp_status_t status = DP_OK;
 
     if (op->collective == DP_COLLECTIVE_BARRIER) {
-        if (engine->local_rank == 0) {
-            engine->between->token = op->sequence;
-            status = dp_between_swap(engine, DP_KIND_TOKEN, &engine->between->token,
-                                     sizeof(engine->between->token), &received);
+        if (group->local_rank == 0) {
+            uint64_t *token = &group->between->pool->token;
+
+            *token = op->sequence;
+            status = dp_between_swap(group, DP_KIND_TOKEN, token, sizeof(*token), 0, &received);
         }
-        return status == DP_OK ? dp_host_meet(engine) : status;
+        return status == DP_OK ? dp_host_meet(group) : status;
     }
     status = op->collective == DP_COLLECTIVE_BROADCAST ? broadcast(&run) : allgather(&run);
-    if (status == DP_OK) status = dp_host_meet(engine);
-    if (status == DP_OK) drop_scratch(&run);
+    if (status == DP_OK) status = dp_host_meet(group);
+    if (status == DP_OK) dp_between_drop_scratch(group);
     return status;
 }

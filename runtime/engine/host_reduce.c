@@ -1,22 +1,23 @@
 /*
- * host_reduce.c - allreduce and reduce_scatter between hosts, as overlapping streams of chunks.
+ * host_reduce.c - allreduce, reduce and reduce_scatter between hosts, as overlapping streams of
+ * chunks.
  *
  * A rank that owns a shard sums its host's part of what other hosts will own and sends it there;
  * receives their sums of what it owns itself, adds them up and, in an allreduce, sends the result
- * back to all. Each of the three streams keeps a few chunks in flight, so summing, the network and
- * spreading results overlap. The three cannot wait for each other in a circle: results are always
- * taken, which frees partial sums, which frees sends.
+ * back to all; in a reduce to the hosts of the roots. Each of the three streams keeps a few chunks
+ * in flight, so summing, the network and spreading results overlap. The three cannot wait for each
+ * other in a circle: results are always taken, which frees partial sums, which frees sends.
  */
 #include "runtime/engine/host_between.h"
 
 #include <string.h>
 
 typedef struct reduce_run {
-    dp_host_engine_t *engine;
+    dp_host_group_t *group;
     dp_engine_op_t *op;
     dp_between_t *between;
     dp_numeric_t numeric;
-    int gathers; /* the results go to everybody */
+    int gathers; /* the results go to everybody, or to roots */
     size_t chunk_blocks;
     dp_range_t range; /* what this rank owns */
     size_t row;
@@ -37,7 +38,7 @@ typedef struct reduce_run {
 
 static size_t chunk_bytes(const reduce_run_t *run, dp_range_t chunk, dp_dtype_t dtype)
 {
-    return dp_layout_elems(&run->engine->layout, chunk) * dp_dtype_bytes(dtype);
+    return dp_layout_elems(&run->group->layout, chunk) * dp_dtype_bytes(dtype);
 }
 
 static dp_link_message_t *partial_message(const reduce_run_t *run, int source, size_t chunk)
@@ -60,12 +61,25 @@ static char *gather_buffer(const reduce_run_t *run, int source, size_t chunk)
     return run->between->gather[(size_t)source * DP_CHUNK_WINDOW + chunk % DP_CHUNK_WINDOW];
 }
 
+/* 1: results of a chunk go to a host: always, but in a reduce only where a root of it sits. */
+static int is_wanted_on(const reduce_run_t *run, int host, dp_range_t chunk)
+{
+    const dp_host_group_t *group = run->group;
+
+    if (run->op->collective != DP_COLLECTIVE_REDUCE) return 1;
+    for (size_t i = dp_layout_piece(&group->layout, chunk.begin);
+         i <= dp_layout_piece(&group->layout, chunk.end - 1); i++) {
+        if (group->topology->host[run->op->pieces[i].root] == host) return 1;
+    }
+    return 0;
+}
+
 /* ---- Receives
  * --------------------------------------------------------------------------------------- */
 
 static dp_status_t post_partials(reduce_run_t *run)
 {
-    dp_link_t *link = run->engine->link;
+    dp_link_t *link = run->group->engine->link;
 
     for (; run->posted < run->chunks && run->posted < run->combined + DP_CHUNK_WINDOW;
          run->posted++) {
@@ -73,12 +87,12 @@ static dp_status_t post_partials(reduce_run_t *run)
         const size_t bytes = chunk_bytes(run, chunk, run->numeric.partial) + DP_CHUNK_HEAD;
 
         for (int i = 0; i < run->between->hosts; i++) {
-            const uint64_t tag = dp_link_tag(run->sources[i].rank, run->engine->op_index,
-                                             DP_KIND_PARTIAL, run->posted);
+            const uint64_t tag =
+                dp_between_tag(run->group, run->sources[i].rank, DP_KIND_PARTIAL, run->posted);
 
             if (dp_link_receive(link, tag, partial_buffer(run, i, run->posted), bytes,
                                 partial_message(run, i, run->posted)) != DP_OK) {
-                return dp_between_lost(run->engine, run->sources[i].peer);
+                return dp_between_lost(run->group, run->sources[i].peer);
             }
         }
     }
@@ -87,7 +101,7 @@ static dp_status_t post_partials(reduce_run_t *run)
 
 static dp_status_t post_results(reduce_run_t *run)
 {
-    dp_link_t *link = run->engine->link;
+    dp_link_t *link = run->group->engine->link;
 
     for (int i = 0; run->gathers && i < run->between->hosts; i++) {
         dp_between_source_t *source = &run->sources[i];
@@ -98,12 +112,13 @@ static dp_status_t post_results(reduce_run_t *run)
             const dp_range_t chunk =
                 dp_range_chunk(source->range, source->posted, run->chunk_blocks);
             const uint64_t tag =
-                dp_link_tag(source->rank, run->engine->op_index, DP_KIND_RESULT, source->posted);
+                dp_between_tag(run->group, source->rank, DP_KIND_RESULT, source->posted);
 
+            if (!is_wanted_on(run, run->group->host, chunk)) continue;
             if (dp_link_receive(link, tag, gather_buffer(run, i, source->posted),
                                 chunk_bytes(run, chunk, run->numeric.result),
                                 gather_message(run, i, source->posted)) != DP_OK) {
-                return dp_between_lost(run->engine, source->peer);
+                return dp_between_lost(run->group, source->peer);
             }
         }
     }
@@ -116,7 +131,7 @@ static dp_status_t post_results(reduce_run_t *run)
 static dp_status_t send_partial(reduce_run_t *run, int *busy)
 {
     const size_t total = run->target_chunks * (size_t)run->target_count;
-    const dp_chunk_head_t head = {run->engine->op_index, run->last_rank, 0};
+    const dp_chunk_head_t head = {run->group->op_index, run->last_rank, 0};
     const dp_between_target_t *target;
     dp_link_message_t *message;
     dp_range_t range;
@@ -133,18 +148,17 @@ static dp_status_t send_partial(reduce_run_t *run, int *busy)
     }
     message = &run->between->sent[run->next_send % DP_CHUNK_WINDOW];
     if (message->is_pending) return DP_OK;
-    if (message->is_failed) return dp_between_lost(run->engine, target->peer);
-    buffer = run->between->send[run->next_send % DP_CHUNK_WINDOW];
+    if (message->is_failed) return dp_between_lost(run->group, target->peer);
+    buffer = run->between->pool->send[run->next_send % DP_CHUNK_WINDOW];
     range = dp_range_chunk(target->range, chunk, run->chunk_blocks);
     memcpy(buffer, &head, sizeof(head));
-    status =
-        dp_partial_make(run->engine, &run->numeric, range, target->row, buffer + DP_CHUNK_HEAD);
+    status = dp_partial_make(run->group, &run->numeric, range, target->row, buffer + DP_CHUNK_HEAD);
     if (status != DP_OK) return status;
     bytes = chunk_bytes(run, range, run->numeric.partial) + DP_CHUNK_HEAD;
-    if (dp_link_send(run->engine->link, target->peer,
-                     dp_link_tag(run->engine->rank, run->engine->op_index, DP_KIND_PARTIAL, chunk),
-                     buffer, bytes, message) != DP_OK) {
-        return dp_between_lost(run->engine, target->peer);
+    if (dp_link_send(run->group->engine->link, target->peer,
+                     dp_between_tag(run->group, run->group->rank, DP_KIND_PARTIAL, chunk), buffer,
+                     bytes, message) != DP_OK) {
+        return dp_between_lost(run->group, target->peer);
     }
     run->op->wire_bytes += bytes;
     run->next_send++;
@@ -152,20 +166,21 @@ static dp_status_t send_partial(reduce_run_t *run, int *busy)
     return DP_OK;
 }
 
-/* Sends a result to every other host. */
+/* Sends a result to every other host that wants it. */
 static dp_status_t send_result(reduce_run_t *run, size_t chunk, const char *buffer, size_t bytes)
 {
+    const dp_range_t range = dp_range_chunk(run->range, chunk, run->chunk_blocks);
     dp_link_message_t *messages =
         &run->between->answered[chunk % DP_CHUNK_WINDOW * (size_t)run->between->hosts];
 
     for (int i = 0; i < run->between->hosts; i++) {
         const int peer = run->sources[i].peer;
 
-        if (dp_link_send(
-                run->engine->link, peer,
-                dp_link_tag(run->engine->rank, run->engine->op_index, DP_KIND_RESULT, chunk),
-                buffer, bytes, &messages[i]) != DP_OK) {
-            return dp_between_lost(run->engine, peer);
+        if (!is_wanted_on(run, run->sources[i].host, range)) continue;
+        if (dp_link_send(run->group->engine->link, peer,
+                         dp_between_tag(run->group, run->group->rank, DP_KIND_RESULT, chunk),
+                         buffer, bytes, &messages[i]) != DP_OK) {
+            return dp_between_lost(run->group, peer);
         }
         run->op->wire_bytes += bytes;
     }
@@ -196,17 +211,17 @@ static dp_status_t line_up(reduce_run_t *run)
         dp_chunk_head_t head;
 
         memcpy(&head, buffer, sizeof(head));
-        if (head.op != run->engine->op_index) {
-            return dp_host_fail(run->engine, DP_ERR_MISMATCH,
-                                "%s %llu: rank %d sent a part of operation %llu, expected %llu",
+        if (head.op != run->group->op_index) {
+            return dp_host_fail(run->group, DP_ERR_MISMATCH,
+                                "%s %llu%s: rank %d sent a part of operation %llu, expected %llu",
                                 dp_collective_name(run->op->collective),
-                                (unsigned long long)run->op->sequence, source->rank,
-                                (unsigned long long)head.op,
-                                (unsigned long long)run->engine->op_index);
+                                (unsigned long long)run->op->sequence, run->group->title,
+                                run->group->ranks[source->rank], (unsigned long long)head.op,
+                                (unsigned long long)run->group->op_index);
         }
         run->between->partials[source->host] = buffer + DP_CHUNK_HEAD;
     }
-    run->between->partials[run->engine->host] = run->between->own;
+    run->between->partials[run->group->host] = run->between->pool->own;
     return DP_OK;
 }
 
@@ -214,32 +229,33 @@ static dp_status_t combine(reduce_run_t *run, int *busy)
 {
     const size_t slot = run->combined % DP_CHUNK_WINDOW;
     dp_link_message_t *answers = &run->between->answered[slot * (size_t)run->between->hosts];
-    char *result = run->between->result[slot];
+    char *result = run->between->pool->result[slot];
     dp_range_t chunk;
     dp_status_t status;
     int failed;
 
     if (run->combined == run->chunks || run->posted == run->combined) return DP_OK;
     if (!have_partials(run, &failed)) return DP_OK;
-    if (failed >= 0) return dp_between_lost(run->engine, run->sources[failed].peer);
+    if (failed >= 0) return dp_between_lost(run->group, run->sources[failed].peer);
     if (!dp_between_are_at_rest(answers, run->between->hosts, &failed)) return DP_OK;
-    if (failed >= 0) return dp_between_lost(run->engine, run->sources[failed].peer);
+    if (failed >= 0) return dp_between_lost(run->group, run->sources[failed].peer);
     chunk = dp_range_chunk(run->range, run->combined, run->chunk_blocks);
     status = line_up(run);
     if (status == DP_OK) {
-        status = dp_partial_make(run->engine, &run->numeric, chunk, run->row, run->between->own);
+        status =
+            dp_partial_make(run->group, &run->numeric, chunk, run->row, run->between->pool->own);
     }
     if (status != DP_OK) return status;
     *busy = 1;
     if (run->gathers) {
-        dp_partial_combine(run->engine, &run->numeric, chunk, run->between->partials, result);
+        dp_partial_combine(run->group, &run->numeric, chunk, run->between->partials, result);
         status =
             send_result(run, run->combined, result, chunk_bytes(run, chunk, run->numeric.result));
         if (status == DP_OK) {
-            status = dp_partial_deliver(run->engine, &run->numeric, chunk, result);
+            status = dp_partial_deliver(run->group, &run->numeric, chunk, result, 1);
         }
     } else {
-        dp_partial_finish(run->engine, &run->numeric, chunk, run->between->partials);
+        dp_partial_finish(run->group, &run->numeric, chunk, run->between->partials);
     }
     run->combined++;
     return status;
@@ -254,11 +270,14 @@ static dp_status_t deliver(reduce_run_t *run, int *busy)
         dp_status_t status;
 
         if (source->delivered == source->posted || message->is_pending) continue;
-        if (message->is_failed) return dp_between_lost(run->engine, source->peer);
+        if (message->is_failed) return dp_between_lost(run->group, source->peer);
         chunk = dp_range_chunk(source->range, source->delivered, run->chunk_blocks);
-        status = dp_partial_deliver(run->engine, &run->numeric, chunk,
-                                    gather_buffer(run, i, source->delivered));
-        if (status != DP_OK) return status;
+        if (is_wanted_on(run, run->group->host, chunk)) {
+            status = dp_partial_deliver(run->group, &run->numeric, chunk,
+                                        gather_buffer(run, i, source->delivered),
+                                        run->op->collective == DP_COLLECTIVE_ALLREDUCE);
+            if (status != DP_OK) return status;
+        }
         source->delivered++;
         *busy = 1;
     }
@@ -300,14 +319,33 @@ static void note_heard(reduce_run_t *run)
     }
     run->has_heard = 1;
     memcpy(&head, partial_buffer(run, run->last_missing, 0), sizeof(head));
-    if (run->wait_begin_ns == 0 || head.last_rank >= (uint32_t)run->engine->size) return;
-    dp_between_note_wait(run->engine, run->wait_begin_ns, (int)head.last_rank);
+    if (run->wait_begin_ns == 0 || head.last_rank >= (uint32_t)run->group->engine->size) return;
+    dp_between_note_wait(run->group, run->wait_begin_ns, (int)head.last_rank);
+}
+
+/* The rank of the world whose part is missing first: a partial sum, a result, or that it takes what
+ * it is sent. */
+static int awaited(const reduce_run_t *run)
+{
+    const dp_link_t *link = run->group->engine->link;
+
+    for (int i = 0; i < run->between->hosts && run->posted > run->combined; i++) {
+        if (partial_message(run, i, run->combined)->is_pending) {
+            return dp_link_rank(link, run->sources[i].peer);
+        }
+    }
+    for (int i = 0; run->gathers && i < run->between->hosts; i++) {
+        if (run->sources[i].delivered < run->sources[i].chunks) {
+            return dp_link_rank(link, run->sources[i].peer);
+        }
+    }
+    return run->target_count > 0 ? dp_link_rank(link, run->targets[0].peer) : -1;
 }
 
 /* Nothing to do: sleeps, unless a partner that is still needed has gone. */
 static dp_status_t rest(reduce_run_t *run)
 {
-    const dp_link_t *link = run->engine->link;
+    const dp_link_t *link = run->group->engine->link;
     const int has_sent = run->next_send == run->target_chunks * (size_t)run->target_count;
 
     for (int i = 0; i < run->between->hosts; i++) {
@@ -318,18 +356,18 @@ static dp_status_t rest(reduce_run_t *run)
             continue;
         }
         if (dp_link_is_lost(link, source->peer, NULL)) {
-            return dp_between_lost(run->engine, source->peer);
+            return dp_between_lost(run->group, source->peer);
         }
     }
     for (int i = 0; !has_sent && i < run->target_count; i++) {
         if (dp_link_is_lost(link, run->targets[i].peer, NULL)) {
-            return dp_between_lost(run->engine, run->targets[i].peer);
+            return dp_between_lost(run->group, run->targets[i].peer);
         }
     }
     if (!run->has_heard && run->chunks != 0 && run->wait_begin_ns == 0) {
         run->wait_begin_ns = dp_now_ns();
     }
-    dp_link_idle(run->engine->link);
+    dp_link_idle_for(run->group->engine->link, awaited(run));
     return DP_OK;
 }
 
@@ -338,8 +376,8 @@ static dp_status_t stream_chunks(reduce_run_t *run)
     int failed_peer;
 
     while (!is_finished(run, &failed_peer)) {
-        int busy = dp_link_progress(run->engine->link) != 0;
-        dp_status_t status = dp_between_check(run->engine);
+        int busy = dp_link_progress(run->group->engine->link) != 0;
+        dp_status_t status = dp_between_check(run->group);
 
         if (status == DP_OK) status = post_partials(run);
         if (status == DP_OK) status = post_results(run);
@@ -350,7 +388,7 @@ static dp_status_t stream_chunks(reduce_run_t *run)
         if (status == DP_OK && !busy && !is_finished(run, &failed_peer)) status = rest(run);
         if (status != DP_OK) return status;
     }
-    return failed_peer >= 0 ? dp_between_lost(run->engine, failed_peer) : DP_OK;
+    return failed_peer >= 0 ? dp_between_lost(run->group, failed_peer) : DP_OK;
 }
 
 /* ---- Who owns what
@@ -362,7 +400,7 @@ static void add_target(reduce_run_t *run, int rank, dp_range_t range, size_t row
 
     *target = (dp_between_target_t){
         .rank = rank,
-        .peer = dp_link_find(run->engine->link, rank),
+        .peer = dp_between_peer(run->group, rank),
         .range = range,
         .row = row,
         .chunks = dp_range_chunks(range, run->chunk_blocks),
@@ -373,22 +411,22 @@ static void add_target(reduce_run_t *run, int rank, dp_range_t range, size_t row
 /* An allreduce: each owner's shard is cut again by hosts. */
 static void plan_allreduce(reduce_run_t *run)
 {
-    const dp_host_engine_t *engine = run->engine;
+    const dp_host_group_t *group = run->group;
     const dp_range_t shard =
-        dp_range_part(dp_layout_all(&engine->layout), engine->local_rank, run->between->owners);
+        dp_range_part(dp_layout_all(&group->layout), group->local_rank, run->between->owners);
 
-    run->range = dp_range_part(shard, engine->host, engine->host_count);
+    run->range = dp_range_part(shard, group->host, group->host_count);
     for (int i = 0; i < run->between->hosts; i++) {
         dp_between_source_t *source = &run->sources[i];
 
-        source->range = dp_range_part(shard, source->host, engine->host_count);
+        source->range = dp_range_part(shard, source->host, group->host_count);
         source->chunks = dp_range_chunks(source->range, run->chunk_blocks);
     }
-    for (int i = 1; i < engine->host_count; i++) { /* not everybody to the same one first */
-        const int host = (engine->host + i) % engine->host_count;
+    for (int i = 1; i < group->host_count; i++) { /* not everybody to the same one first */
+        const int host = (group->host + i) % group->host_count;
 
-        add_target(run, dp_link_rank(engine->link, run->between->peer_of[host]),
-                   dp_range_part(shard, host, engine->host_count), 0);
+        add_target(run, dp_between_partner(group, host),
+                   dp_range_part(shard, host, group->host_count), 0);
     }
 }
 
@@ -396,43 +434,43 @@ static void plan_allreduce(reduce_run_t *run)
  */
 static void plan_reduce_scatter(reduce_run_t *run)
 {
-    const dp_host_engine_t *engine = run->engine;
-    const dp_topology_t *topology = engine->topology;
+    const dp_host_group_t *group = run->group;
+    const dp_topology_t *topology = group->topology;
 
-    run->range = dp_layout_all(&engine->layout);
-    run->row = (size_t)engine->rank;
-    for (int i = 1; i < engine->size; i++) {
-        const int rank = (engine->rank + i) % engine->size;
+    run->range = dp_layout_all(&group->layout);
+    run->row = (size_t)group->rank;
+    for (int i = 1; i < group->size; i++) {
+        const int rank = (group->rank + i) % group->size;
 
-        if (topology->host[rank] == engine->host) continue;
-        if (topology->local_rank[rank] % engine->local_size != engine->local_rank) continue;
+        if (topology->host[rank] == group->host) continue;
+        if (topology->local_rank[rank] % group->local_size != group->local_rank) continue;
         add_target(run, rank, run->range, (size_t)rank);
     }
 }
 
 static void plan(reduce_run_t *run)
 {
-    const dp_host_engine_t *engine = run->engine;
+    const dp_host_group_t *group = run->group;
     const size_t widest =
         DP_MAX(dp_dtype_bytes(run->numeric.partial), dp_dtype_bytes(run->numeric.result));
     uint64_t latest_ns = 0;
     int count = 0;
 
     run->chunk_blocks = DP_CHUNK_BYTES / (DP_TALLY_BLOCK * widest);
-    for (int host = 0; host < engine->host_count; host++) {
-        if (host == engine->host) continue;
+    for (int host = 0; host < group->host_count; host++) {
+        if (host == group->host) continue;
         run->sources[count++] = (dp_between_source_t){
-            .rank = dp_link_rank(engine->link, run->between->peer_of[host]),
+            .rank = dp_between_partner(group, host),
             .peer = run->between->peer_of[host],
             .host = host,
         };
     }
-    for (int i = 0; i < engine->local_size; i++) {
-        const uint64_t arrive_ns = dp_host_slot(engine, i)->arrive_ns;
+    for (int i = 0; i < group->local_size; i++) {
+        const uint64_t arrive_ns = dp_host_slot(group, i)->arrive_ns;
 
         if (arrive_ns < latest_ns) continue;
         latest_ns = arrive_ns;
-        run->last_rank = (uint32_t)engine->local_ranks[i];
+        run->last_rank = (uint32_t)dp_host_local_world(group, i);
     }
     if (run->gathers) {
         plan_allreduce(run);
@@ -443,25 +481,24 @@ static void plan(reduce_run_t *run)
 }
 
 /* The figures of all rows, found by ranks everywhere, to everybody. */
-static dp_status_t spread_tallies(dp_host_engine_t *engine, dp_engine_op_t *op)
+static dp_status_t spread_tallies(dp_host_group_t *group, dp_engine_op_t *op)
 {
-    const dp_range_t all = dp_layout_all(&engine->layout);
+    const dp_range_t all = dp_layout_all(&group->layout);
     const size_t bytes = op->piece_count * sizeof(dp_tally_t);
-    dp_between_t *between = engine->between;
-    dp_tally_t *own = engine->boards[dp_host_parity(engine)].tallies;
+    dp_between_t *between = group->between;
+    dp_tally_t *own = dp_host_board(group)->tallies;
     const char *others = NULL;
     dp_status_t status = DP_OK;
 
-    if (engine->local_rank == 0 && bytes != 0) {
-        for (int k = 1; k < engine->local_size; k++) {
-            const dp_tally_t *theirs =
-                dp_arena_at(engine->arena, k, dp_host_slot(engine, k)->tallies, bytes);
+    if (group->local_rank == 0 && bytes != 0) {
+        for (int k = 1; k < group->local_size; k++) {
+            const dp_tally_t *theirs = dp_host_at(group, k, dp_host_slot(group, k)->tallies, bytes);
 
-            if (theirs == NULL) return dp_host_bad_offset(engine, k);
+            if (theirs == NULL) return dp_host_bad_offset(group, k);
             for (size_t i = 0; i < op->piece_count; i++)
                 dp_tally_merge(&own[i], &theirs[i]);
         }
-        status = dp_between_swap(engine, DP_KIND_TALLY, own, bytes, &others);
+        status = dp_between_swap(group, DP_KIND_TALLY, own, bytes, 0, &others);
         for (int h = 0; status == DP_OK && h < between->hosts; h++) {
             for (size_t i = 0; i < op->piece_count; i++) {
                 dp_tally_t tally;
@@ -472,38 +509,42 @@ static dp_status_t spread_tallies(dp_host_engine_t *engine, dp_engine_op_t *op)
         }
         if (status != DP_OK) return status;
     }
-    status = dp_host_meet(engine);
-    return status == DP_OK ? dp_host_add_tallies(engine, op, 0, all) : status;
+    status = dp_host_meet(group);
+    return status == DP_OK ? dp_host_add_tallies(group, op, 0, all) : status;
 }
 
-dp_status_t dp_between_reduce(dp_host_engine_t *engine, dp_engine_op_t *op)
+dp_status_t dp_between_reduce(dp_host_group_t *group, dp_engine_op_t *op)
 {
-    const dp_range_t all = dp_layout_all(&engine->layout);
-    dp_between_t *between = engine->between;
-    reduce_run_t run = {.engine = engine,
+    const dp_range_t all = dp_layout_all(&group->layout);
+    dp_between_t *between = group->between;
+    reduce_run_t run = {.group = group,
                         .op = op,
                         .between = between,
                         .targets = between->targets,
                         .sources = between->sources};
-    int owners = engine->local_size;
+    int owners = group->local_size;
     dp_status_t status = DP_OK;
 
-    run.gathers = op->collective == DP_COLLECTIVE_ALLREDUCE;
-    run.numeric = dp_numeric_choose(engine, op);
+    run.gathers = op->collective != DP_COLLECTIVE_REDUCE_SCATTER;
+    run.numeric = dp_numeric_choose(group, op);
     if (run.gathers) owners = between->owners;
-    if (engine->local_rank < owners) {
-        plan(&run);
-        if (run.numeric.wants_tally) {
-            dp_host_clear_tallies(
-                engine, run.gathers ? dp_range_part(all, engine->local_rank, owners) : all);
+    if (run.numeric.wants_tally) {
+        const int is_shared = op->collective == DP_COLLECTIVE_ALLREDUCE;
+
+        if (!is_shared) dp_host_clear_tallies(group, all);
+        if (is_shared && group->local_rank < owners) {
+            dp_host_clear_tallies(group, dp_range_part(all, group->local_rank, owners));
         }
+    }
+    if (group->local_rank < owners) {
+        plan(&run);
         status = stream_chunks(&run);
     }
-    if (status == DP_OK) status = dp_host_meet(engine);
+    if (status == DP_OK) status = dp_host_meet(group);
     if (status != DP_OK || !run.numeric.wants_tally) return status;
-    if (!run.gathers) return spread_tallies(engine, op);
+    if (op->collective != DP_COLLECTIVE_ALLREDUCE) return spread_tallies(group, op);
     for (int k = 0; status == DP_OK && k < owners; k++) {
-        status = dp_host_add_tallies(engine, op, k, dp_range_part(all, k, owners));
+        status = dp_host_add_tallies(group, op, k, dp_range_part(all, k, owners));
     }
     return status;
 }

@@ -8,11 +8,13 @@
 #include <cmocka.h>
 
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "../unit/engine_cases.h"
+#include "../unit/engine_group_cases.h"
 
 static void everywhere(engine_body_t body)
 {
@@ -51,6 +53,20 @@ static void processes_run_many_operations(void **state)
     everywhere(case_repeat);
 }
 
+static void processes_form_groups(void **state)
+{
+    (void)state;
+    everywhere(case_groups);
+}
+
+static void processes_exchange_blocks(void **state)
+{
+    (void)state;
+    everywhere(case_reduce);
+    everywhere(case_exchanges);
+    everywhere(case_staged);
+}
+
 /* The last rank is killed; its partner on the other host hears it from UCX. */
 static void lose_a_rank(engine_rank_t *rank, void *user)
 {
@@ -81,6 +97,46 @@ static void processes_hear_of_a_death_between_hosts(void **state)
 
     (void)state;
     assert_int_equal(engine_world_processes(&world, lose_a_rank, &world), 0);
+}
+
+/* The same while blocks are awaited: the receiver has never sent anything to who dies. */
+static void lose_a_sender(engine_rank_t *rank, void *user)
+{
+    static const dp_collective_t kinds[] = {DP_COLLECTIVE_SEND, DP_COLLECTIVE_GATHERV,
+                                            DP_COLLECTIVE_ALLGATHERV, DP_COLLECTIVE_ALLTOALLV};
+    const size_t which = *(const size_t *)user;
+    const size_t send_counts[] = {100000, 100000};
+    char *in = calloc(200000, 1);
+    char *out = calloc(200000, 1);
+    dp_engine_exchange_t exchange = {
+        .in = in, .send_counts = send_counts, .out = out, .capacity = 200000};
+    dp_engine_op_t op = {.collective = kinds[which],
+                         .dtype = DP_U8,
+                         .root = kinds[which] == DP_COLLECTIVE_SEND ? 1 : 0,
+                         .peer = 0,
+                         .exchange = &exchange};
+
+    engine_run(rank, &op, DP_WORK_SMALL);
+    engine_check(rank, op.status == DP_OK, "before: %s", op.text);
+    if (rank->rank == 1) {
+        usleep(20000);
+        _exit(0); /* as if killed: nothing is closed by us */
+    }
+    engine_run(rank, &op, DP_WORK_SMALL);
+    engine_check(rank, op.status == DP_ERR_PEER_LOST, "status is %s", dp_status_string(op.status));
+    engine_check(rank, strstr(op.text, "rank 1 on host host1") != NULL, "text is '%s'", op.text);
+    free(in);
+    free(out);
+}
+
+static void processes_hear_of_a_death_in_an_exchange(void **state)
+{
+    engine_world_t world = ENGINE_WORLD(2, 2);
+
+    (void)state;
+    for (size_t which = 0; which < 4; which++) {
+        assert_int_equal(engine_world_processes(&world, lose_a_sender, &which), 0);
+    }
 }
 
 /* A rank that has nothing to do uses no CPU, also while another makes it wait. */
@@ -121,7 +177,10 @@ int main(void)
         cmocka_unit_test(processes_move_and_scatter),
         cmocka_unit_test(processes_agree_on_bits),
         cmocka_unit_test(processes_run_many_operations),
+        cmocka_unit_test(processes_form_groups),
+        cmocka_unit_test(processes_exchange_blocks),
         cmocka_unit_test(processes_hear_of_a_death_between_hosts),
+        cmocka_unit_test(processes_hear_of_a_death_in_an_exchange),
         cmocka_unit_test(processes_wait_without_cpu),
     };
 

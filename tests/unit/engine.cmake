@@ -2,18 +2,30 @@
 set(wrapped "-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=strdup")
 dp_test(test_device SOURCES test_device.c fail_allocation.c LIBS dp_device ${wrapped} LABELS unit tsan)
 dp_test(test_arena SOURCES test_arena.c fail_allocation.c LIBS dp_shm ${wrapped} LABELS unit)
+dp_test(test_arena_adopt SOURCES test_arena_adopt.c fail_allocation.c fail_call.c
+        LIBS dp_shm ${wrapped} -Wl,--wrap=mmap,--wrap=madvise,--wrap=fallocate
+        -Wl,--wrap=open,--wrap=read,--wrap=mincore LABELS unit tsan)
 
 set(engine_support ${CMAKE_CURRENT_LIST_DIR}/engine_world.c ${CMAKE_CURRENT_LIST_DIR}/engine_reference.c
                    ${CMAKE_CURRENT_LIST_DIR}/engine_cases.c)
+set(engine_group_support ${engine_support} ${CMAKE_CURRENT_LIST_DIR}/engine_group_cases.c
+                         ${CMAKE_CURRENT_LIST_DIR}/engine_exchange_cases.c)
 dp_test(test_engine SOURCES test_engine.c ${engine_support} LIBS dp_engine TIMEOUT 240 LABELS unit ranks)
+dp_test(test_engine_groups SOURCES test_engine_groups.c ${engine_group_support} fail_allocation.c
+        LIBS dp_engine ${wrapped} TIMEOUT 240 LABELS unit ranks)
 # Without traffic between hosts, and smaller: what the thread sanitizer can follow. UCX is linked all
 # the same, and its memory hooks run in threads that the sanitizer has already taken down.
 add_test(NAME test_engine_one_host COMMAND test_engine 1 3)
-set_tests_properties(test_engine_one_host PROPERTIES TIMEOUT 240 LABELS "unit;ranks;tsan" ENVIRONMENT
-                                                     "UCX_MEM_EVENTS=n;UCX_MEM_MMAP_HOOK_MODE=none")
-dp_test(test_engine_processes SOURCES ../ranks/test_engine_processes.c ${engine_support} LIBS dp_engine
+add_test(NAME test_engine_groups_one_host COMMAND test_engine_groups 1 4)
+set_tests_properties(
+  test_engine_one_host test_engine_groups_one_host
+  PROPERTIES TIMEOUT 240 LABELS "unit;ranks;tsan" ENVIRONMENT
+             "UCX_MEM_EVENTS=n;UCX_MEM_MMAP_HOOK_MODE=none")
+dp_test(test_engine_processes SOURCES ../ranks/test_engine_processes.c ${engine_group_support} LIBS dp_engine
         TIMEOUT 240 LABELS ranks process)
 
 # How close it comes to the machine; by hand, see the file.
 dp_add_program(engine_bench ../bench/engine_bench.c ${engine_support})
 target_link_libraries(engine_bench PRIVATE dp_engine)
+dp_add_program(exchange_bench ../bench/exchange_bench.c ${engine_support})
+target_link_libraries(exchange_bench PRIVATE dp_engine)

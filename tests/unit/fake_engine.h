@@ -1,6 +1,7 @@
 /*
  * fake_engine.h - an engine for the pipeline's tests: ranks in one process that meet in a room,
- * where the last to arrive computes an operation for all with the naive loops.
+ * where the last to arrive computes an operation for all with the naive loops. Groups meet each at
+ * a table of their own; all collectives an engine knows are there, memory is any.
  */
 #ifndef DP_TESTS_FAKE_ENGINE_H
 #define DP_TESTS_FAKE_ENGINE_H
@@ -15,7 +16,7 @@ void fake_room_destroy(fake_room_t *room); /* after its engines */
 /* compresses: as dp_engine_ops_t says; then elements on the wire are rounded by a cast and back. */
 dp_engine_t *fake_engine_create(fake_room_t *room, dp_device_t *device, int rank, int compresses);
 
-/* Operation number `index` (1, 2, ...) of every rank fails with this. */
+/* Operation number `index` (1, 2, ...) of the world fails with this on every rank. */
 void fake_room_fail(fake_room_t *room, uint64_t index, dp_status_t status, const char *text);
 
 /* enqueue() refuses from now on. */
