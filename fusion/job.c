@@ -6,16 +6,29 @@
  */
 #include "fusion/pipeline_internal.h"
 #include "fusion/compress.h"
+#include "fusion/exchange.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+static int is_reduction(const dp_pipeline_item_t *item)
+{
+    return item->collective == DP_COLLECTIVE_ALLREDUCE ||
+           item->collective == DP_COLLECTIVE_REDUCE_SCATTER ||
+           item->collective == DP_COLLECTIVE_REDUCE ||
+           item->collective == DP_COLLECTIVE_REDUCE_SCATTERV;
+}
+
 static int is_sum(const dp_pipeline_item_t *item)
 {
-    return (item->collective == DP_COLLECTIVE_ALLREDUCE ||
-            item->collective == DP_COLLECTIVE_REDUCE_SCATTER) &&
-           (item->reduce == DP_SUM || item->reduce == DP_AVERAGE);
+    return is_reduction(item) && (item->reduce == DP_SUM || item->reduce == DP_AVERAGE);
+}
+
+static int makes_or_ends_group(const dp_pipeline_item_t *item)
+{
+    return item->collective == DP_COLLECTIVE_GROUP_CREATE ||
+           item->collective == DP_COLLECTIVE_GROUP_DESTROY;
 }
 
 /* ---- Life ----------------------------------------------------------------------------------- */
@@ -123,40 +136,101 @@ static dp_status_t reserve_buckets(dp_job_t *job)
 
 /* ---- Planning ------------------------------------------------------------------------------- */
 
+static double power(double base, int exponent)
+{
+    double result = 1.0;
+
+    for (; exponent > 0; exponent /= 2, base *= base) {
+        if (exponent % 2 != 0) result *= base;
+    }
+    return result;
+}
+
 static void fill_item(const dp_job_t *job, dp_job_item_t *state, const dp_pipeline_item_t *item)
 {
-    *state =
-        (dp_job_item_t){.item = item, .postscale = item->postscale, .status = DP_OK, .text = ""};
+    int contributors = item->contributors > 0 ? item->contributors : job->ranks;
+
+    *state = (dp_job_item_t){.item = item,
+                             .prescale = item->prescale,
+                             .postscale = item->postscale,
+                             .divisor = item->count_joined ? job->ranks : contributors,
+                             .status = DP_OK,
+                             .text = ""};
     for (size_t t = 0; t < item->tensor_count && is_sum(item); t++) {
         state->wants_tally |= dp_job_is_float(item->tensors[t].dtype);
     }
-    if (item->reduce == DP_AVERAGE) state->postscale /= (double)job->pipeline->ranks;
+    if (item->reduce == DP_AVERAGE) state->postscale /= (double)state->divisor;
+    /* No number times any prescale is 1, so those who have joined could not keep out of a product.
+     */
+    if (item->reduce == DP_PRODUCT && contributors < job->ranks) {
+        state->postscale *= power(state->prescale, contributors);
+        state->prescale = 1.0;
+    }
     dp_tally_init(&state->tally);
 }
 
-static void fill_entries(dp_job_t *job, const dp_pipeline_launch_t *launch)
+static size_t entries_of(const dp_pipeline_item_t *item)
+{
+    return makes_or_ends_group(item) ? 1 : item->tensor_count;
+}
+
+/* What an exchange moves through this rank, about: decides where it runs and shows in the timeline.
+ */
+static size_t exchange_count(const dp_job_t *job, const dp_pipeline_item_t *item)
+{
+    size_t parts = dp_exchange_parts(item, job->rank, job->ranks), sent = 0;
+    int gathers =
+        item->collective == DP_COLLECTIVE_ALLGATHERV ||
+        ((item->collective == DP_COLLECTIVE_GATHER || item->collective == DP_COLLECTIVE_GATHERV) &&
+         item->root == job->rank);
+
+    if (parts == 0) return item->is_absent ? 0 : item->capacity;
+    for (size_t i = 0; i < parts; i++)
+        sent += item->send_counts[i];
+    return gathers ? DP_MIN(sent * (size_t)job->ranks, item->capacity) : sent;
+}
+
+/* Entry `e`: tensor t of an item. */
+static void fill_entry(dp_job_t *job, size_t e, size_t i, size_t t)
+{
+    const dp_pipeline_item_t *item = &job->launch->items[i];
+    const dp_pipeline_tensor_t *tensor = makes_or_ends_group(item) ? NULL : &item->tensors[t];
+    dp_plan_entry_t *entry = &job->entries[e];
+
+    job->sources[e] = (dp_job_source_t){i, tensor};
+    *entry = (dp_plan_entry_t){.collective = item->collective,
+                               .dtype = DP_U8,
+                               .reduce = item->reduce,
+                               .wire = DP_WIRE_NONE,
+                               .root = item->root,
+                               .in_place = item->in_place != 0};
+    if (tensor == NULL) return;
+    entry->dtype = tensor->dtype;
+    entry->count = tensor->count;
+    if (dp_plan_is_alone(item->collective)) entry->count = exchange_count(job, item);
+    if (item->collective == DP_COLLECTIVE_REDUCE_SCATTERV) {
+        entry->collective = DP_COLLECTIVE_REDUCE;
+        entry->root = (int)t;
+    }
+    if (tensor->dtype == DP_F32 && is_sum(item)) {
+        entry->wire = dp_compress_choose(item->wire, item->last_absmax, &job->items[i].exponent);
+    }
+    if (item->reduce == DP_AVERAGE && is_reduction(item) && !dp_job_is_float(tensor->dtype)) {
+        entry->divisor = job->items[i].divisor;
+    }
+}
+
+static void fill_entries(dp_job_t *job)
 {
     size_t e = 0;
 
-    for (size_t i = 0; i < launch->item_count; i++) {
-        const dp_pipeline_item_t *item = &launch->items[i];
-        dp_wire_t wire;
+    for (size_t i = 0; i < job->launch->item_count; i++) {
+        const dp_pipeline_item_t *item = &job->launch->items[i];
+        size_t count = entries_of(item);
 
         fill_item(job, &job->items[i], item);
-        wire = dp_compress_choose(item->wire, item->last_absmax, &job->items[i].exponent);
-        for (size_t t = 0; t < item->tensor_count; t++, e++) {
-            const dp_pipeline_tensor_t *tensor = &item->tensors[t];
-            int compresses = tensor->dtype == DP_F32 && is_sum(item);
-
-            job->sources[e] = (dp_job_source_t){i, tensor};
-            job->entries[e] = (dp_plan_entry_t){.collective = item->collective,
-                                                .dtype = tensor->dtype,
-                                                .reduce = item->reduce,
-                                                .wire = compresses ? wire : DP_WIRE_NONE,
-                                                .root = item->root,
-                                                .count = tensor->count,
-                                                .in_place = item->in_place != 0};
-        }
+        for (size_t t = 0; t < count; t++)
+            fill_entry(job, e++, i, t);
     }
     job->entry_count = e;
 }
@@ -164,11 +238,16 @@ static void fill_entries(dp_job_t *job, const dp_pipeline_launch_t *launch)
 static void fill_buckets(dp_job_t *job)
 {
     for (size_t b = 0; b < job->plan.bucket_count; b++) {
-        job->buckets[b] = (dp_job_bucket_t){.job = job, .plan = &job->plan.buckets[b]};
-    }
-    for (size_t p = 0; p < job->plan.piece_count; p++) {
-        job->items[job->sources[job->plan.pieces[p].entry].item].parts_left++;
-        dp_tally_init(&job->tallies[p]);
+        const dp_plan_bucket_t *plan = &job->plan.buckets[b];
+
+        job->buckets[b] = (dp_job_bucket_t){.job = job, .plan = plan};
+        for (size_t p = plan->piece_begin; p < plan->piece_begin + plan->piece_count; p++) {
+            dp_job_item_t *state = &job->items[job->sources[job->plan.pieces[p].entry].item];
+
+            state->parts_left++;
+            state->last_bucket = b;
+            dp_tally_init(&job->tallies[p]);
+        }
     }
     job->open = job->plan.bucket_count + 1;
 }
@@ -176,23 +255,28 @@ static void fill_buckets(dp_job_t *job)
 dp_status_t dp_job_create(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch, dp_job_t **out)
 {
     dp_job_t *job = pool_take(pipeline);
+    dp_plan_limits_t limits = pipeline->limits;
     size_t entries = 0;
     dp_status_t status;
 
     if (job == NULL) return DP_ERR_NO_MEMORY;
     for (size_t i = 0; i < launch->item_count; i++)
-        entries += launch->items[i].tensor_count;
+        entries += entries_of(&launch->items[i]);
     status = reserve_entries(job, launch->item_count, entries);
     if (status != DP_OK) goto fail;
-    fill_entries(job, launch);
-    status = dp_plan_make(&job->plan, job->entries, job->entry_count, &pipeline->limits);
+    job->launch = launch;
+    job->rank = launch->group != NULL ? launch->group->rank : pipeline->rank;
+    job->ranks = launch->group != NULL ? launch->group->size : pipeline->ranks;
+    limits.ranks = job->ranks;
+    fill_entries(job);
+    status = dp_plan_make(&job->plan, job->entries, job->entry_count, &limits);
     if (status == DP_OK) status = reserve_buckets(job);
     if (status != DP_OK) goto fail;
     fill_buckets(job);
-    job->launch = launch;
     *out = job;
     return DP_OK;
 fail:
+    job->launch = NULL;
     pool_give(job);
     return status;
 }
@@ -221,6 +305,7 @@ static void complete_item(dp_job_t *job, const dp_job_item_t *state)
 
     if (state->begin_ns != 0) done.transfer_ns = dp_now_ns() - state->begin_ns;
     if (state->status == DP_OK) {
+        done.count = state->count;
         done.tally = state->tally;
         done.raw_absmax = raw_absmax(state);
     } else if (state->text == NULL) {
@@ -265,6 +350,26 @@ void dp_job_complete_empty(dp_job_t *job)
     }
 }
 
+/* Elements that a part has written to this rank's output. */
+static size_t written(const dp_job_t *job, const dp_job_bucket_t *bucket, size_t piece)
+{
+    const dp_plan_piece_t *part = &job->plan.pieces[piece];
+    const dp_job_source_t *source = &job->sources[part->entry];
+
+    if (dp_plan_is_alone(bucket->plan->collective)) {
+        return bucket->exchange.drops ? 0 : bucket->exchange.received;
+    }
+    if (job->items[source->item].item->is_absent) return 0;
+    switch (bucket->plan->collective) {
+    case DP_COLLECTIVE_ALLGATHER:
+        return part->count * (size_t)job->ranks;
+    case DP_COLLECTIVE_REDUCE:
+        return job->entries[part->entry].root == job->rank ? part->count : 0;
+    default:
+        return part->count;
+    }
+}
+
 /* Counts a part as over. 1: it was the item's last. */
 static int end_part(dp_job_t *job, const dp_job_bucket_t *bucket, size_t piece)
 {
@@ -276,6 +381,8 @@ static int end_part(dp_job_t *job, const dp_job_bucket_t *bucket, size_t piece)
         state->status = bucket->op.status;
         state->text = bucket->op.text;
     }
+    if (state->begin_ns == 0) state->begin_ns = bucket->begin_ns;
+    state->count += written(job, bucket, piece);
     dp_tally_merge(&state->tally, &job->tallies[piece]);
     is_over = --state->parts_left == 0;
     pthread_mutex_unlock(&job->lock);

@@ -38,7 +38,7 @@ typedef struct dp_pipeline_item {
     int root, peer;    /* ranks of the group; peer: destination of a send */
     int is_absent; /* this rank has joined: it gives the identity, its tensors' in and out are NULL
                     */
-    int contributors;                    /* ranks of the group that have not joined */
+    int contributors;                    /* ranks of the group that have not joined; 0: all */
     int count_joined;                    /* averages divide by the group's size all the same */
     double prescale, postscale;          /* the caller's; the pipeline divides averages */
     int in_place;                        /* agreed by all ranks */
@@ -52,8 +52,9 @@ typedef struct dp_pipeline_item {
     /* group_create and group_destroy, which come alone in a launch */
     const dp_engine_members_t *members; /* create; borrowed until on_done */
     dp_pipeline_group_t *group;         /* both; create fills in its engine */
-    dp_event_t *ready; /* the work starts after it; NULL: at once. Borrowed until on_done */
-    dp_event_t *done;  /* recorded behind the last stage before issued() is called; NULL: neither */
+    dp_event_t *ready;   /* the work starts after it; NULL: at once. Borrowed until on_done */
+    dp_event_t *done;    /* recorded behind the last stage before issued() is called; NULL: neither.
+                            Reached and no longer used when done() is called. Borrowed likewise */
     uint64_t input_hash; /* DP_CHECK: of the inputs at submission; 0: not checked */
     uint64_t submit_ns, agree_ns;
 } dp_pipeline_item_t;
@@ -71,7 +72,8 @@ typedef struct dp_pipeline_done {
     void *request;
     dp_status_t status;
     const char *text; /* why it failed; valid during the call */
-    dp_tally_t tally; /* float sums and averages: of the whole result, as dp_result_t wants it */
+    dp_tally_t tally; /* float sums and averages: of the whole result, as dp_result_t wants it; from
+                         an engine that does not compress, of what came to this rank */
     float raw_absmax; /* of the sum before postscale, Inf after an overflow, negative: no figure;
                          goes into the next READY; equal on all ranks */
     size_t count;     /* elements written to this rank's out */
@@ -84,7 +86,9 @@ typedef struct dp_pipeline_callbacks {
     void (*done)(void *user, const dp_pipeline_done_t *done);
     /* Every bucket of a launch has finished: the coordinator may stop holding back. Likewise. */
     void (*launch_done)(void *user, uint64_t sequence);
-    /* The done event of a request is on its stream: others may be made to wait for it. */
+    /* The done event of a request is on its stream: others may be made to wait for it. Before
+     * done(), from the launch thread; not for what needs no work (barriers, empty tensors) or fails
+     * before it is queued: there done() comes alone. Likewise. */
     void (*issued)(void *user, void *request);
 } dp_pipeline_callbacks_t;
 
@@ -96,11 +100,22 @@ dp_status_t dp_pipeline_create(const dp_config_t *config, int rank, int ranks, d
                                dp_engine_t *engine, const dp_log_t *log, dp_trace_t *trace,
                                const dp_pipeline_callbacks_t *callbacks, dp_pipeline_t **out);
 
-/* Queues a launch, taken (allocated by malloc). Any one thread; never blocks, never fails. */
+/*
+ * Queues a launch, taken (allocated by malloc). Any one thread; never blocks, never fails.
+ *
+ * A ready event may depend on the done events of launches submitted before: everything is queued in
+ * the order of the launches, and the launch thread waits for nothing but what was queued earlier.
+ */
 dp_status_t dp_pipeline_submit(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch);
 
 /* Fails what is queued and running with this status and text, through done(). Any thread. */
 void dp_pipeline_abort(dp_pipeline_t *pipeline, dp_status_t status, const char *text);
+
+/*
+ * The checksum for input_hash, of what this rank (a rank of the group) gives. 0: there is nothing
+ * to check, because it gives nothing or a stream has yet to produce it.
+ */
+uint64_t dp_pipeline_input_hash(const dp_pipeline_item_t *item, int rank, int ranks);
 
 /* Launches submitted and not finished. */
 size_t dp_pipeline_pending(const dp_pipeline_t *pipeline);

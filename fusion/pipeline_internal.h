@@ -19,19 +19,24 @@ typedef struct dp_job dp_job_t;
 /* A tensor of an item as the planner's entry `e`; parallel to job->entries. */
 typedef struct dp_job_source {
     size_t item;
-    const dp_pipeline_tensor_t *tensor;
+    const dp_pipeline_tensor_t *tensor; /* NULL: it makes or ends a group */
 } dp_job_source_t;
 
 typedef struct dp_job_item {
     const dp_pipeline_item_t *item;
-    int wants_tally;  /* a sum or average with float tensors */
-    int exponent;     /* compressed, its elements travel times 2^exponent */
-    double postscale; /* of its float tensors; 1/ranks folded in for averages */
+    int wants_tally;    /* a sum or average with float tensors */
+    int exponent;       /* compressed, its elements travel times 2^exponent */
+    double prescale;    /* of its float tensors; folded into the next where ranks have joined */
+    double postscale;   /* likewise; 1/divisor folded in for averages */
+    int divisor;        /* of averages */
+    size_t last_bucket; /* that has a part of it */
     /* launch thread only */
-    int is_begun; /* its first bucket was started */
+    int is_begun;  /* its first bucket was started */
+    int is_issued; /* its done event was recorded */
     /* guarded by job->lock once its first bucket was started */
     size_t parts_left;
-    uint64_t begin_ns;
+    uint64_t begin_ns; /* when the first part began to move */
+    size_t count;      /* elements written to this rank's outputs */
     dp_tally_t tally;
     dp_status_t status; /* the first failure */
     const char *text;   /* of it; lives as long as the job; NULL: the check failed */
@@ -43,7 +48,8 @@ typedef struct dp_job_bucket {
     const dp_plan_bucket_t *plan;
     dp_slot_t *slot; /* NULL: in place, or this rank needs none */
     dp_engine_op_t op;
-    uint32_t name; /* of its first tensor, for the timeline */
+    dp_engine_exchange_t exchange; /* op's, where it has one */
+    uint32_t name;                 /* of its first tensor, for the timeline */
     uint64_t begin_ns;
 } dp_job_bucket_t;
 
@@ -51,6 +57,7 @@ struct dp_job {
     dp_pipeline_t *pipeline;
     dp_job_t *next; /* in the pool */
     dp_pipeline_launch_t *launch;
+    int rank, ranks; /* of the launch's group */
     dp_plan_t plan;
     dp_plan_entry_t *entries; /* [entry_room] */
     dp_job_source_t *sources; /* [entry_room] */
@@ -68,7 +75,7 @@ struct dp_job {
 
 struct dp_pipeline {
     /* set at creation */
-    int rank, ranks;
+    int rank, ranks; /* of the world */
     uint64_t spin_ns;
     dp_plan_limits_t limits;
     dp_device_t *device;

@@ -18,6 +18,34 @@ static int has_rows(const dp_plan_entry_t *entry)
     return entry->collective == DP_COLLECTIVE_REDUCE_SCATTER;
 }
 
+int dp_plan_is_alone(dp_collective_t collective)
+{
+    switch (collective) {
+    case DP_COLLECTIVE_GATHER:
+    case DP_COLLECTIVE_SCATTER:
+    case DP_COLLECTIVE_ALLTOALL:
+    case DP_COLLECTIVE_ALLGATHERV:
+    case DP_COLLECTIVE_GATHERV:
+    case DP_COLLECTIVE_SCATTERV:
+    case DP_COLLECTIVE_ALLTOALLV:
+    case DP_COLLECTIVE_SEND:
+    case DP_COLLECTIVE_GROUP_CREATE:
+    case DP_COLLECTIVE_GROUP_DESTROY:
+        return 1;
+    case DP_COLLECTIVE_ALLREDUCE:
+    case DP_COLLECTIVE_BROADCAST:
+    case DP_COLLECTIVE_ALLGATHER:
+    case DP_COLLECTIVE_REDUCE_SCATTER:
+    case DP_COLLECTIVE_BARRIER:
+    case DP_COLLECTIVE_REDUCE:
+    case DP_COLLECTIVE_REDUCE_SCATTERV:
+    case DP_COLLECTIVE_JOIN:
+    case DP_COLLECTIVE_COUNT:
+        break;
+    }
+    return 0;
+}
+
 size_t dp_plan_slot_bytes(const dp_plan_entry_t *entry, size_t count, int ranks)
 {
     size_t bytes;
@@ -51,7 +79,8 @@ static int grow(void **array, size_t *room, size_t count, size_t bytes)
 static int is_same_kind(const dp_plan_entry_t *a, const dp_plan_entry_t *b)
 {
     return a->collective == b->collective && a->dtype == b->dtype && a->reduce == b->reduce &&
-           a->wire == b->wire && a->root == b->root && a->in_place == b->in_place;
+           a->wire == b->wire && a->in_place == b->in_place && a->divisor == b->divisor &&
+           (a->root == b->root || a->collective == DP_COLLECTIVE_REDUCE);
 }
 
 /* The largest part of an entry that fits a slot; a multiple of DP_TALLY_BLOCK, 0: none does. */
@@ -76,6 +105,7 @@ static dp_status_t open_bucket(dp_plan_t *plan, const dp_plan_entry_t *entry)
                                                            .wire = entry->wire,
                                                            .root = entry->root,
                                                            .in_place = entry->in_place,
+                                                           .divisor = entry->divisor,
                                                            .piece_begin = plan->piece_count};
     plan->bucket_count++;
     return DP_OK;
@@ -93,7 +123,7 @@ static dp_status_t add_piece(dp_plan_t *plan, const dp_plan_limits_t *limits,
         return DP_ERR_NO_MEMORY;
     }
     plan->pieces = pieces;
-    if (!entry->in_place) {
+    if (!entry->in_place && !dp_plan_is_alone(entry->collective)) {
         piece.slot_offset = dp_align_up(bucket->slot_bytes, limits->alignment);
         bucket->slot_bytes = piece.slot_offset + bytes;
     }
@@ -120,10 +150,11 @@ static dp_status_t begin_with(dp_plan_t *plan, const dp_plan_limits_t *limits,
     const dp_plan_entry_t *entry = &entries[index];
     size_t bytes = dp_plan_slot_bytes(entry, entry->count, limits->ranks);
     dp_plan_piece_t piece = {.entry = index, .first = 0, .count = entry->count};
+    int is_alone = dp_plan_is_alone(entry->collective);
     dp_status_t status;
 
-    if (bytes == SIZE_MAX) return DP_ERR_INVALID;
-    if (!entry->in_place && bytes > limits->slot_bytes) {
+    if (!is_alone && bytes == SIZE_MAX) return DP_ERR_INVALID;
+    if (!is_alone && !entry->in_place && bytes > limits->slot_bytes) {
         size_t part = part_count(entry, limits);
 
         if (part == 0) return DP_ERR_INVALID;
@@ -178,12 +209,15 @@ dp_status_t dp_plan_make(dp_plan_t *plan, const dp_plan_entry_t *entries, size_t
     if (!grow(&taken, &plan->entry_room, count, 1)) return DP_ERR_NO_MEMORY;
     plan->taken = taken;
     for (size_t i = 0; i < count; i++) {
-        plan->taken[i] = entries[i].count == 0 || entries[i].collective == DP_COLLECTIVE_BARRIER;
+        plan->taken[i] = (entries[i].count == 0 && !dp_plan_is_alone(entries[i].collective)) ||
+                         entries[i].collective == DP_COLLECTIVE_BARRIER;
     }
     for (size_t i = 0; i < count && status == DP_OK; i++) {
         if (plan->taken[i]) continue;
         status = begin_with(plan, limits, entries, i);
-        if (status == DP_OK) status = gather(plan, limits, entries, count, i);
+        if (status == DP_OK && !dp_plan_is_alone(entries[i].collective)) {
+            status = gather(plan, limits, entries, count, i);
+        }
     }
     if (status != DP_OK) plan->bucket_count = plan->piece_count = 0;
     return status;

@@ -18,12 +18,13 @@ typedef struct dp_plan_entry {
     int root;
     size_t count; /* as in dp.h: of one row for allgather and reduce_scatter */
     int in_place; /* on every rank the memory that must be the engine's is */
+    int divisor;  /* what the average of integers is divided by; else 0 */
 } dp_plan_entry_t;
 
 typedef struct dp_plan_limits {
     size_t slot_bytes; /* room of one slot */
     size_t alignment;  /* of pieces in a slot, bytes */
-    int ranks;
+    int ranks;         /* of the group */
 } dp_plan_limits_t;
 
 /* A part of an entry. */
@@ -40,8 +41,9 @@ typedef struct dp_plan_bucket {
     dp_dtype_t dtype;
     dp_reduce_t reduce;
     dp_wire_t wire;
-    int root;
+    int root; /* of a reduce: of its first entry; the others may have another */
     int in_place;
+    int divisor;
     size_t piece_begin; /* into the plan's pieces */
     size_t piece_count;
     size_t payload_bytes;
@@ -60,10 +62,12 @@ typedef struct dp_plan {
 
 /*
  * Fills plan (zero-initialised before its first use; memory is reused). Neighbours in the order
- * that agree in collective, dtype, reduction, wire, root and in_place share a bucket while they fit
- * a slot; entries that differ may be looked past (an order that is a pure function of the entries).
- * In-place pieces need no slot and share a bucket up to slot_bytes of payload. An entry too large
- * for a slot is cut into parts unless in place. Empty entries get no piece.
+ * that agree in collective, dtype, reduction, wire, root (reduce: any), divisor and in_place share
+ * a bucket while they fit a slot; entries that differ may be looked past (an order that is a pure
+ * function of the entries). In-place pieces need no slot and share a bucket up to slot_bytes of
+ * payload. An entry too large for a slot is cut into parts unless in place. Empty entries get no
+ * piece. What travels alone, empty or not, gets a bucket with one piece and no slot; its count,
+ * which ranks need not agree on, decides nothing.
  *
  * @return DP_OK
  *         DP_ERR_INVALID    a slot is too small for DP_TALLY_BLOCK elements of an entry, or an
@@ -73,6 +77,9 @@ typedef struct dp_plan {
 dp_status_t dp_plan_make(dp_plan_t *plan, const dp_plan_entry_t *entries, size_t count,
                          const dp_plan_limits_t *limits);
 void dp_plan_fini(dp_plan_t *plan);
+
+/* 1 for exchanges, and for what makes and ends groups: nothing shares a bucket with them. */
+int dp_plan_is_alone(dp_collective_t collective);
 
 /* Bytes of slot a piece of `count` elements takes: rows times count for reduce_scatter. SIZE_MAX
  * when they do not fit size_t. */

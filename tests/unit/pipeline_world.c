@@ -1,34 +1,48 @@
 /*
- * pipeline_world.c - ranks in one process for the pipeline's tests.
+ * pipeline_world.c - ranks in one process for the pipeline's tests: their life and their launches.
  */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
 
-#include "kernels/naive.h"
-#include "tests/unit/kernel_data.h"
 #include "tests/unit/pipeline_world.h"
 
-/* ---- The world ------------------------------------------------------------------------------ */
+/* ---- Callbacks ------------------------------------------------------------------------------ */
 
 static void on_done(void *user, const dp_pipeline_done_t *done)
 {
     struct world_rank *at = user;
     world_t *world = at->world;
     world_op_t *op = done->request;
+    int place = op_place(world, op, at->rank);
 
     if (world->on_done != NULL) world->on_done(world->user, done);
     pthread_mutex_lock(&world->lock);
-    op->done_count[at->rank]++;
-    op->status[at->rank] = done->status;
-    snprintf(op->text[at->rank], sizeof(op->text[0]), "%s", done->text);
-    op->done[at->rank] = *done;
+    op->done_count[place]++;
+    op->status[place] = done->status;
+    snprintf(op->text[place], sizeof(op->text[0]), "%s", done->text);
+    op->done[place] = *done;
+    if (op->done_event[place] != NULL) {
+        op->is_late[place] = !at->device->ops->event_done(op->done_event[place]);
+    }
+    pthread_mutex_unlock(&world->lock);
+}
+
+static void on_issued(void *user, void *request)
+{
+    struct world_rank *at = user;
+    world_t *world = at->world;
+    world_op_t *op = request;
+    int place = op_place(world, op, at->rank);
+
+    pthread_mutex_lock(&world->lock);
+    op->issued_count[place] += op->done_count[place] == 0 ? 1 : 100;
+    pthread_cond_broadcast(&world->change);
     pthread_mutex_unlock(&world->lock);
 }
 
@@ -43,38 +57,174 @@ static void on_launch_done(void *user, uint64_t sequence)
     pthread_mutex_unlock(&at->world->lock);
 }
 
-void world_init(world_t *world, int ranks, int compresses, size_t fusion_bytes, int slots)
+/* ---- Life ----------------------------------------------------------------------------------- */
+
+static void open_rank(world_t *world, int rank)
 {
-    *world = (world_t){.ranks = ranks, .room = fake_room_create(ranks)};
+    struct world_rank *at = &world->rank[rank];
+    dp_pipeline_callbacks_t callbacks = {at, on_done, on_launch_done, on_issued};
+
+    at->world = world;
+    at->rank = rank;
+    assert_int_equal(dp_pipeline_create(&world->config, rank, world->ranks, at->device, at->engine,
+                                        NULL, NULL, &callbacks, &at->pipeline),
+                     DP_OK);
+}
+
+static void begin(world_t *world, int ranks, int compresses, size_t fusion_bytes, int slots)
+{
+    *world = (world_t){.ranks = ranks, .compresses = compresses};
+    dp_config_defaults(&world->config);
+    world->config.spin_ns = 0;
+    world->config.arena_bytes = 256 * DP_MIB;
     world->config.fusion_bytes = fusion_bytes;
     world->config.fusion_slots = slots;
     pthread_mutex_init(&world->lock, NULL);
     pthread_cond_init(&world->change, NULL);
     for (int r = 0; r < ranks; r++) {
+        assert_int_equal(dp_device_host_create(0, NULL, &world->rank[r].device), DP_OK);
+    }
+}
+
+void world_init(world_t *world, int ranks, int compresses, size_t fusion_bytes, int slots)
+{
+    begin(world, ranks, compresses, fusion_bytes, slots);
+    world->room = fake_room_create(ranks);
+    for (int r = 0; r < ranks; r++) {
         struct world_rank *at = &world->rank[r];
-        dp_pipeline_callbacks_t callbacks = {at, on_done, on_launch_done, NULL};
+
+        at->engine = fake_engine_create(world->room, at->device, r, compresses);
+        open_rank(world, r);
+    }
+}
+
+static void *create_engine(void *argument)
+{
+    struct world_rank *at = argument;
+    dp_error_t error;
+
+    if (dp_engine_host_create(at->bootstrap, &at->topology, at->device, &at->world->config,
+                              &at->log, NULL, &at->engine, &error) != DP_OK) {
+        fprintf(stderr, "%s\n", error.text);
+    }
+    return NULL;
+}
+
+void world_init_host(world_t *world, int ranks, int hosts, size_t fusion_bytes, int slots)
+{
+    static const char *const names[] = {"here", "there"};
+    const char *list[world_ranks_max];
+    dp_bootstrap_t *bootstraps[world_ranks_max];
+    pthread_t threads[world_ranks_max];
+
+    begin(world, ranks, 1, fusion_bytes, slots);
+    for (int r = 0; r < ranks; r++)
+        list[r] = names[r % hosts];
+    assert_int_equal(dp_bootstrap_create_threads(ranks, bootstraps), DP_OK);
+    for (int r = 0; r < ranks; r++) {
+        struct world_rank *at = &world->rank[r];
 
         at->world = world;
-        at->rank = r;
-        assert_int_equal(dp_device_host_create(0, NULL, &at->device), DP_OK);
-        at->engine = fake_engine_create(world->room, at->device, r, compresses);
-        assert_int_equal(dp_pipeline_create(&world->config, r, ranks, at->device, at->engine, NULL,
-                                            NULL, &callbacks, &at->pipeline),
-                         DP_OK);
+        at->bootstrap = bootstraps[r];
+        dp_log_init(&at->log, DP_LOG_ERROR, r);
+        assert_int_equal(dp_topology_init(&at->topology, list, ranks), DP_OK);
+        assert_int_equal(pthread_create(&threads[r], NULL, create_engine, at), 0);
     }
+    for (int r = 0; r < ranks; r++)
+        pthread_join(threads[r], NULL);
+    for (int r = 0; r < ranks; r++) {
+        assert_non_null(world->rank[r].engine);
+        open_rank(world, r);
+    }
+}
+
+static void *destroy_engine(void *argument)
+{
+    struct world_rank *at = argument;
+
+    dp_engine_destroy(at->engine);
+    return NULL;
 }
 
 void world_fini(world_t *world)
 {
+    pthread_t threads[world_ranks_max];
+
     for (int r = 0; r < world->ranks; r++)
         dp_pipeline_destroy(world->rank[r].pipeline);
     for (int r = 0; r < world->ranks; r++) {
-        world->rank[r].engine->ops->destroy(world->rank[r].engine);
-        dp_device_destroy(world->rank[r].device);
+        assert_int_equal(pthread_create(&threads[r], NULL, destroy_engine, &world->rank[r]), 0);
     }
-    fake_room_destroy(world->room);
+    for (int r = 0; r < world->ranks; r++)
+        pthread_join(threads[r], NULL);
+    for (int r = 0; r < world->ranks; r++) {
+        dp_device_destroy(world->rank[r].device);
+        dp_topology_fini(&world->rank[r].topology);
+        dp_bootstrap_destroy(world->rank[r].bootstrap);
+    }
+    if (world->room != NULL) fake_room_destroy(world->room);
     pthread_mutex_destroy(&world->lock);
     pthread_cond_destroy(&world->change);
+}
+
+/* ---- Launches ------------------------------------------------------------------------------- */
+
+int op_size(const world_t *world, const world_op_t *op)
+{
+    return op->group != NULL ? op->group->size : world->ranks;
+}
+
+int op_place(const world_t *world, const world_op_t *op, int rank)
+{
+    int place = 0;
+
+    (void)world;
+    if (op->group != NULL) {
+        while (place < op->group->size && op->group->ranks[place] != rank)
+            place++;
+        if (place == op->group->size) return -1;
+    } else {
+        place = rank;
+    }
+    if (op->collective == DP_COLLECTIVE_SEND && place != op->root && place != op->peer) return -1;
+    return place;
+}
+
+static dp_pipeline_item_t make_item(const world_t *world, world_op_t *op, int rank)
+{
+    int place = op_place(world, op, rank), size = op_size(world, op);
+    int is_absent = (op->absent >> place & 1u) != 0;
+    dp_pipeline_item_t item = {.request = op,
+                               .name = "wte",
+                               .collective = op->collective,
+                               .reduce = op->reduce,
+                               .wire = op->wire,
+                               .last_absmax = op->last_absmax,
+                               .root = op->root,
+                               .peer = op->peer,
+                               .is_absent = is_absent,
+                               .contributors = size - __builtin_popcount(op->absent),
+                               .count_joined = op->count_joined,
+                               .prescale = op->prescale,
+                               .postscale = op->postscale,
+                               .in_place = op->in_place,
+                               .tensors = op->tensors[place],
+                               .tensor_count = op->tensor_count,
+                               .send_counts = is_absent ? NULL : op->send_counts[place],
+                               .recv_counts = is_absent ? NULL : op->recv_counts[place],
+                               .capacity = op->capacity[place],
+                               .ready = op->ready[place],
+                               .done = op->done_event[place]};
+
+    if (op->group != NULL) {
+        item.members = &op->group->members;
+        item.group = &op->group->own[rank];
+    }
+    if (op->is_checked != 0) {
+        item.input_hash = dp_pipeline_input_hash(&item, place, size);
+        if (op->is_checked == 2) item.input_hash += 2;
+    }
+    return item;
 }
 
 void world_launch_rank(world_t *world, int rank, world_op_t *ops, size_t count, uint64_t sequence)
@@ -82,35 +232,13 @@ void world_launch_rank(world_t *world, int rank, world_op_t *ops, size_t count, 
     dp_pipeline_launch_t *launch = malloc(sizeof(*launch));
     dp_pipeline_item_t *items = calloc(count + 1, sizeof(*items));
 
-    for (size_t i = 0; i < count; i++) {
-        world_op_t *op = &ops[i];
-        uint64_t hash = 0;
-
-        for (size_t t = 0; t < op->tensor_count; t++) {
-            const dp_pipeline_tensor_t *tensor = &op->tensors[rank][t];
-            size_t rows = op->collective == DP_COLLECTIVE_REDUCE_SCATTER ? (size_t)world->ranks : 1;
-
-            if (tensor->in == NULL) continue;
-            hash = dp_kernel_hash(tensor->in, rows * tensor->count * dp_dtype_bytes(tensor->dtype),
-                                  hash);
-        }
-        items[i] = (dp_pipeline_item_t){.request = op,
-                                        .name = "wte",
-                                        .collective = op->collective,
-                                        .reduce = op->reduce,
-                                        .wire = op->wire,
-                                        .last_absmax = op->last_absmax,
-                                        .root = op->root,
-                                        .prescale = op->prescale,
-                                        .postscale = op->postscale,
-                                        .in_place = op->in_place,
-                                        .tensors = op->tensors[rank],
-                                        .tensor_count = op->tensor_count,
-                                        .input_hash = op->is_checked == 0   ? 0
-                                                      : op->is_checked == 1 ? hash
-                                                                            : hash + 2};
-    }
+    for (size_t i = 0; i < count; i++)
+        items[i] = make_item(world, &ops[i], rank);
     *launch = (dp_pipeline_launch_t){.sequence = sequence, .items = items, .item_count = count};
+    if (count > 0 && ops->group != NULL && ops->collective != DP_COLLECTIVE_GROUP_CREATE) {
+        launch->group = &ops->group->own[rank];
+    }
+    world->rank[rank].launched++;
     dp_pipeline_submit(world->rank[rank].pipeline, launch);
 }
 
@@ -118,15 +246,16 @@ void world_launch(world_t *world, world_op_t *ops, size_t count)
 {
     world->sequence++;
     for (int r = 0; r < world->ranks; r++) {
+        if (count > 0 && op_place(world, ops, r) < 0) continue;
         world_launch_rank(world, r, ops, count, world->sequence);
     }
 }
 
-void world_wait(world_t *world, uint64_t launches)
+void world_wait(world_t *world)
 {
     pthread_mutex_lock(&world->lock);
     for (int r = 0; r < world->ranks; r++) {
-        while (world->rank[r].launches_done < launches) {
+        while (world->rank[r].launches_done < world->rank[r].launched) {
             pthread_cond_wait(&world->change, &world->lock);
         }
     }
@@ -136,151 +265,50 @@ void world_wait(world_t *world, uint64_t launches)
     }
 }
 
-/* ---- Operations ----------------------------------------------------------------------------- */
-
-static size_t in_rows(const world_t *world, const world_op_t *op)
+void world_wait_issued(world_t *world, int rank, const world_op_t *op)
 {
-    return op->collective == DP_COLLECTIVE_REDUCE_SCATTER ? (size_t)world->ranks : 1;
+    int place = op_place(world, op, rank);
+
+    pthread_mutex_lock(&world->lock);
+    while (op->issued_count[place] == 0)
+        pthread_cond_wait(&world->change, &world->lock);
+    pthread_mutex_unlock(&world->lock);
 }
 
-static size_t out_rows(const world_t *world, const world_op_t *op)
+/* ---- Groups --------------------------------------------------------------------------------- */
+
+static void launch_group(world_t *world, world_group_t *group, dp_collective_t collective)
 {
-    return op->collective == DP_COLLECTIVE_ALLGATHER ? (size_t)world->ranks : 1;
+    world_op_t op = {.collective = collective, .group = group};
+
+    world_launch(world, &op, 1);
+    world_wait(world);
+    for (int place = 0; place < group->size; place++) {
+        assert_int_equal(op.done_count[place], 1);
+        if (op.status[place] != DP_OK) fail_msg("rank %d of a group: %s", place, op.text[place]);
+    }
 }
 
-void op_make(world_t *world, world_op_t *op, uint64_t seed)
+void world_group_make(world_t *world, world_group_t *group, uint32_t uid, unsigned members)
 {
-    uint64_t state = seed + 1;
-
-    if (op->tensor_count == 0 && op->collective != DP_COLLECTIVE_BARRIER) op->tensor_count = 1;
-    if (op->prescale == 0.0) op->prescale = 1.0;
-    if (op->postscale == 0.0) op->postscale = 1.0;
+    *group = (world_group_t){0};
     for (int r = 0; r < world->ranks; r++) {
-        op->status[r] = DP_ERR_AGAIN;
-        for (size_t t = 0; t < op->tensor_count; t++) {
-            size_t count = op->count == 0 ? 0 : op->count + t;
-            size_t in_bytes = in_rows(world, op) * count * dp_dtype_bytes(op->dtype);
-            size_t out_bytes = out_rows(world, op) * count * dp_dtype_bytes(op->dtype);
-            void *in = malloc(in_bytes + 1), *out = op->is_same ? in : malloc(out_bytes + 1);
-
-            kernel_fill(op->dtype, in, in_rows(world, op) * count, &state, 1);
-            op->saved[r][t] = malloc(in_bytes + 1);
-            memcpy(op->saved[r][t], in, in_bytes);
-            op->tensors[r][t] = (dp_pipeline_tensor_t){in, out, count, op->dtype};
-        }
+        if ((members >> r & 1u) == 0) continue;
+        group->own[r].rank = group->size;
+        group->ranks[group->size++] = r;
     }
+    for (int place = 0; place < group->size; place++)
+        group->own[group->ranks[place]].size = group->size;
+    group->members = (dp_engine_members_t){
+        .uid = uid, .slot = uid, .ranks = group->ranks, .count = group->size, .name = "some"};
+    launch_group(world, group, DP_COLLECTIVE_GROUP_CREATE);
+    for (int place = 0; place < group->size; place++)
+        assert_non_null(group->own[group->ranks[place]].engine);
 }
 
-void op_free(world_t *world, world_op_t *op)
+void world_group_end(world_t *world, world_group_t *group)
 {
-    for (int r = 0; r < world->ranks; r++) {
-        for (size_t t = 0; t < op->tensor_count; t++) {
-            if (op->tensors[r][t].out != op->tensors[r][t].in) free(op->tensors[r][t].out);
-            free((void *)(uintptr_t)op->tensors[r][t].in);
-            free(op->saved[r][t]);
-        }
-    }
-}
-
-/* Row `row` reduced over the saved inputs. */
-static void expect_row(const world_t *world, const world_op_t *op, size_t t, size_t row,
-                       void *result, dp_tally_t *tally)
-{
-    size_t count = op->tensors[0][t].count, bytes = count * dp_dtype_bytes(op->dtype);
-    int is_float = op->dtype >= DP_F16 && op->dtype <= DP_F64;
-    int is_average = op->reduce == DP_AVERAGE;
-    const void *in[world_ranks_max];
-    void *out[1] = {result};
-    dp_reduce_args_t args = {.dtype = op->dtype,
-                             .reduce = op->reduce,
-                             .in = in,
-                             .in_count = world->ranks,
-                             .out = out,
-                             .out_count = 1,
-                             .count = count,
-                             .prescale = op->prescale,
-                             .postscale = op->postscale / (is_average ? world->ranks : 1),
-                             .divisor = is_average && !is_float ? world->ranks : 0,
-                             .tally = is_float ? tally : NULL};
-
-    for (int r = 0; r < world->ranks; r++)
-        in[r] = (char *)op->saved[r][t] + row * bytes;
-    dp_naive_reduce(&args);
-}
-
-static void compare(const world_op_t *op, int rank, size_t t, const void *found,
-                    const void *expected, size_t count, double tolerance)
-{
-    if (tolerance == 0.0) {
-        if (memcmp(found, expected, count * dp_dtype_bytes(op->dtype)) != 0) {
-            fail_msg("rank %d tensor %zu: collective %d dtype %d reduce %d count %zu in place %d",
-                     rank, t, (int)op->collective, (int)op->dtype, (int)op->reduce, count,
-                     op->in_place);
-        }
-        return;
-    }
-    for (size_t i = 0; i < count; i++) {
-        double a = ((const float *)found)[i], b = ((const float *)expected)[i];
-
-        if (fabs(a - b) > tolerance) fail_msg("rank %d [%zu]: %g, expected %g", rank, i, a, b);
-    }
-}
-
-static void check_tensor(world_t *world, world_op_t *op, size_t t, double tolerance,
-                         dp_tally_t *tally)
-{
-    size_t count = op->tensors[0][t].count, bytes = count * dp_dtype_bytes(op->dtype);
-    char *expected = malloc((size_t)world->ranks * bytes + 1);
-
-    for (size_t row = 0; row < (size_t)world->ranks; row++) {
-        char *at = expected + row * bytes;
-
-        if (op->collective == DP_COLLECTIVE_REDUCE_SCATTER) {
-            expect_row(world, op, t, row, at, tally);
-        } else if (op->collective == DP_COLLECTIVE_ALLREDUCE && row == 0) {
-            expect_row(world, op, t, 0, at, tally);
-        } else if (op->collective == DP_COLLECTIVE_ALLGATHER) {
-            memcpy(at, op->saved[row][t], bytes);
-        } else if (op->collective == DP_COLLECTIVE_BROADCAST && row == 0) {
-            memcpy(at, op->saved[op->root][t], bytes);
-        }
-    }
-    for (int r = 0; r < world->ranks; r++) {
-        const char *own = expected;
-
-        if (op->collective == DP_COLLECTIVE_REDUCE_SCATTER) own += (size_t)r * bytes;
-        compare(op, r, t, op->tensors[r][t].out, own, out_rows(world, op) * count, tolerance);
-    }
-    free(expected);
-}
-
-void op_check(world_t *world, world_op_t *op, double tolerance)
-{
-    int is_reduction =
-        op->collective == DP_COLLECTIVE_ALLREDUCE || op->collective == DP_COLLECTIVE_REDUCE_SCATTER;
-    int has_figures = is_reduction && op->dtype >= DP_F16 && op->dtype <= DP_F64 &&
-                      (op->reduce == DP_SUM || op->reduce == DP_AVERAGE);
-    double post = op->postscale / (op->reduce == DP_AVERAGE ? world->ranks : 1);
-    dp_tally_t tally;
-
-    for (int r = 0; r < world->ranks; r++) {
-        assert_int_equal(op->done_count[r], 1);
-        if (op->status[r] != DP_OK) fail_msg("rank %d: %s", r, op->text[r]);
-    }
-    dp_tally_init(&tally);
-    for (size_t t = 0; t < op->tensor_count; t++)
-        check_tensor(world, op, t, tolerance, &tally);
-    for (int r = 0; r < world->ranks; r++) {
-        const dp_pipeline_done_t *done = &op->done[r];
-
-        if (!has_figures) {
-            assert_true(done->raw_absmax < 0.0f);
-        } else if (tolerance == 0.0) {
-            assert_memory_equal(&done->tally, &tally, sizeof(tally));
-            assert_true(done->raw_absmax == (float)(tally.absmax / fabs(post)));
-        } else {
-            assert_true(fabs(done->tally.absmax - tally.absmax) <= tolerance);
-            assert_int_equal(done->tally.nonfinite, 0);
-        }
-    }
+    launch_group(world, group, DP_COLLECTIVE_GROUP_DESTROY);
+    for (int place = 0; place < group->size; place++)
+        assert_null(group->own[group->ranks[place]].engine);
 }

@@ -29,7 +29,7 @@ static void run_and_check(world_t *world, world_op_t *ops, size_t count, size_t 
         world_launch(world, ops + launched, n);
         launched += n;
     }
-    world_wait(world, world->sequence);
+    world_wait(world);
     for (size_t i = 0; i < count; i++) {
         op_check(world, &ops[i], tolerance);
         op_free(world, &ops[i]);
@@ -154,7 +154,7 @@ static void pipeline_cast_reduce_scatter_gives_its_row(void **unused)
     world_init(&world, 2, 0, 100000, 2);
     op_make(&world, &op, 5);
     world_launch(&world, &op, 1);
-    world_wait(&world, 1);
+    world_wait(&world);
     for (int r = 0; r < 2; r++) {
         for (size_t i = 0; i < op.count; i++) {
             double sum = (double)((float *)op.saved[0][0])[(size_t)r * op.count + i] +
@@ -191,7 +191,7 @@ static void pipeline_overflow_shows_in_the_figures(void **unused)
     op_make(&world, &op, 1);
     ((float *)(uintptr_t)op.tensors[1][0].in)[4999] = INFINITY;
     world_launch(&world, &op, 1);
-    world_wait(&world, 1);
+    world_wait(&world);
     for (int r = 0; r < 2; r++) {
         assert_int_equal(op.done[r].tally.nonfinite, 1);
         assert_true(isinf(op.done[r].raw_absmax));
@@ -215,7 +215,7 @@ static void pipeline_barriers_and_empty_tensors_complete(void **unused)
         op_make(&world, &ops[i], (uint64_t)i);
     world_launch(&world, ops, 4);
     world_launch(&world, ops, 0);
-    world_wait(&world, 2);
+    world_wait(&world);
     for (int i = 0; i < 4; i++) {
         for (int r = 0; r < 2; r++) {
             assert_int_equal(ops[i].status[r], DP_OK);
@@ -244,7 +244,7 @@ static void pipeline_check_names_what_was_written_in_flight(void **unused)
     for (int i = 0; i < 3; i++)
         op_make(&world, &ops[i], (uint64_t)i);
     world_launch(&world, ops, 3);
-    world_wait(&world, 1);
+    world_wait(&world);
     op_check(&world, &ops[0], 0.0);
     op_check(&world, &ops[2], 0.0);
     for (int r = 0; r < 2; r++) {
@@ -271,7 +271,7 @@ static void pipeline_failed_bucket_fails_its_requests_only(void **unused)
         op_make(&world, &ops[i], (uint64_t)i);
         world_launch(&world, &ops[i], 1);
     }
-    world_wait(&world, 3);
+    world_wait(&world);
     op_check(&world, &ops[0], 0.0);
     op_check(&world, &ops[2], 0.0);
     assert_int_equal(ops[1].status[0], DP_ERR_PEER_LOST);
@@ -340,7 +340,7 @@ static void pipeline_refused_operation_breaks_it(void **unused)
         op_make(&world, &ops[i], (uint64_t)i);
         world_launch(&world, &ops[i], 1);
     }
-    world_wait(&world, 3);
+    world_wait(&world);
     for (int i = 0; i < 3; i++) {
         assert_int_equal(ops[i].done_count[0], 1);
         assert_int_equal(ops[i].status[0], DP_ERR_SYSTEM);
@@ -418,7 +418,7 @@ static void pipeline_launch_survives_every_failed_allocation(void **unused)
             op_make(&world, &ops[i], (uint64_t)i);
         world_launch(&world, &ops[0], 1);
         world_launch(&world, &ops[1], 2);
-        world_wait(&world, 2);
+        world_wait(&world);
         for (int i = 1; i < 3; i++) {
             assert_int_equal(ops[i].done_count[0], 1);
             if (ops[i].status[0] == DP_OK) {

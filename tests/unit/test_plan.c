@@ -42,6 +42,15 @@ static void check_plan(const dp_plan_t *plan, const dp_plan_entry_t *entries, si
             const dp_plan_entry_t *entry = &entries[part->entry];
             size_t bytes = dp_plan_slot_bytes(entry, part->count, limits->ranks);
 
+            if (dp_plan_is_alone(entry->collective)) {
+                assert_int_equal(bucket->piece_count, 1);
+                assert_int_equal(bucket->slot_bytes, 0);
+                assert_int_equal(bucket->collective, entry->collective);
+                assert_int_equal(part->count, entry->count);
+                covered[part->entry] = entry->count + 1;
+                payload += bytes;
+                continue;
+            }
             assert_true(part->count > 0);
             assert_int_equal(part->first % DP_TALLY_BLOCK, 0);
             assert_int_equal(part->first, covered[part->entry]); /* parts in order, no gap */
@@ -50,8 +59,11 @@ static void check_plan(const dp_plan_t *plan, const dp_plan_entry_t *entries, si
             assert_int_equal(entry->dtype, bucket->dtype);
             assert_int_equal(entry->reduce, bucket->reduce);
             assert_int_equal(entry->wire, bucket->wire);
-            assert_int_equal(entry->root, bucket->root);
+            if (entry->collective != DP_COLLECTIVE_REDUCE) {
+                assert_int_equal(entry->root, bucket->root);
+            }
             assert_int_equal(entry->in_place, bucket->in_place);
+            assert_int_equal(entry->divisor, bucket->divisor);
             payload += bytes;
             if (bucket->in_place) {
                 assert_int_equal(part->count, entry->count);
@@ -71,8 +83,9 @@ static void check_plan(const dp_plan_t *plan, const dp_plan_entry_t *entries, si
     assert_int_equal(piece, plan->piece_count);
     for (size_t i = 0; i < count; i++) {
         int is_barrier = entries[i].collective == DP_COLLECTIVE_BARRIER;
+        size_t is_alone = dp_plan_is_alone(entries[i].collective) != 0;
 
-        assert_int_equal(covered[i], is_barrier ? 0 : entries[i].count);
+        assert_int_equal(covered[i], is_barrier ? 0 : entries[i].count + is_alone);
     }
     free(covered);
 }
@@ -137,6 +150,72 @@ static void plan_looks_past_other_kinds(void **unused)
     dp_plan_fini(&plan);
 }
 
+static void plan_reduces_share_a_bucket_whatever_their_roots(void **unused)
+{
+    dp_plan_entry_t entries[4];
+    dp_plan_t plan = {0};
+
+    (void)unused;
+    for (int i = 0; i < 4; i++) {
+        entries[i] = f32_entry(100);
+        entries[i].collective = i < 3 ? DP_COLLECTIVE_REDUCE : DP_COLLECTIVE_BROADCAST;
+        entries[i].root = i % 2;
+    }
+    assert_int_equal(dp_plan_make(&plan, entries, 4, &limits_64k), DP_OK);
+    check_plan(&plan, entries, 4, &limits_64k);
+    assert_int_equal(plan.bucket_count, 2);
+    assert_int_equal(plan.buckets[0].piece_count, 3);
+    dp_plan_fini(&plan);
+}
+
+static void plan_integer_averages_share_a_divisor(void **unused)
+{
+    dp_plan_entry_t entries[3];
+    dp_plan_t plan = {0};
+
+    (void)unused;
+    for (int i = 0; i < 3; i++) {
+        entries[i] = f32_entry(100);
+        entries[i].dtype = DP_I32;
+        entries[i].reduce = DP_AVERAGE;
+        entries[i].divisor = 2 + i % 2;
+    }
+    assert_int_equal(dp_plan_make(&plan, entries, 3, &limits_64k), DP_OK);
+    check_plan(&plan, entries, 3, &limits_64k);
+    assert_int_equal(plan.bucket_count, 2);
+    assert_int_equal(plan.buckets[0].divisor, 2);
+    assert_int_equal(plan.buckets[1].divisor, 3);
+    dp_plan_fini(&plan);
+}
+
+/* Their counts differ between ranks, so even none or too many must give the same buckets. */
+static void plan_exchanges_travel_alone(void **unused)
+{
+    static const size_t counts[] = {0, 5, 1000000, SIZE_MAX};
+    dp_plan_entry_t entries[4];
+    dp_plan_t plan = {0};
+
+    (void)unused;
+    for (int c = 0; c < 4; c++) {
+        for (int i = 0; i < 4; i++) {
+            entries[i] = f32_entry(100);
+            if (i == 3) continue;
+            entries[i].collective = DP_COLLECTIVE_ALLTOALLV;
+            entries[i].count = counts[c];
+        }
+        assert_int_equal(dp_plan_make(&plan, entries, 4, &limits_64k), DP_OK);
+        assert_int_equal(plan.bucket_count, 4);
+        for (size_t b = 0; b < 4; b++) {
+            assert_int_equal(plan.buckets[b].piece_count, 1);
+            assert_int_equal(plan.pieces[b].entry, b);
+            assert_int_equal(plan.pieces[b].first, 0);
+        }
+        assert_int_equal(plan.buckets[0].slot_bytes, 0);
+        assert_int_equal(plan.buckets[3].slot_bytes, 400);
+    }
+    dp_plan_fini(&plan);
+}
+
 static void plan_nothing_of_nothing(void **unused)
 {
     dp_plan_entry_t entries[2] = {f32_entry(0), f32_entry(7)};
@@ -183,14 +262,15 @@ static void plan_keeps_its_rules_for_any_entries(void **unused)
             uint64_t size = kernel_random(&state) % 4;
 
             entries[i] = (dp_plan_entry_t){
-                .collective = (dp_collective_t)(kernel_random(&state) % (uint64_t)variety),
+                .collective = (dp_collective_t)(kernel_random(&state) % (uint64_t)(variety * 4)),
                 .dtype = (dp_dtype_t)(kernel_random(&state) % (uint64_t)(variety * 3)),
                 .reduce = (dp_reduce_t)(kernel_random(&state) % (uint64_t)variety),
                 .wire = (dp_wire_t)(1 + kernel_random(&state) % 2),
                 .root = (int)(kernel_random(&state) % (uint64_t)limits.ranks),
                 .count = kernel_random(&state) %
                          (size == 0 ? 200000 : (size == 1 ? 5000 : (size == 2 ? 64 : 2))),
-                .in_place = kernel_random(&state) % 3 == 0};
+                .in_place = kernel_random(&state) % 3 == 0,
+                .divisor = kernel_random(&state) % 8 == 0};
         }
         assert_int_equal(dp_plan_make(&plan, entries, count, &limits), DP_OK);
         check_plan(&plan, entries, count, &limits);
@@ -242,6 +322,9 @@ int main(void)
         cmocka_unit_test(plan_oversized_tensor_is_cut_and_its_rest_shared),
         cmocka_unit_test(plan_in_place_travels_whole),
         cmocka_unit_test(plan_looks_past_other_kinds),
+        cmocka_unit_test(plan_reduces_share_a_bucket_whatever_their_roots),
+        cmocka_unit_test(plan_integer_averages_share_a_divisor),
+        cmocka_unit_test(plan_exchanges_travel_alone),
         cmocka_unit_test(plan_nothing_of_nothing),
         cmocka_unit_test(plan_refuses_what_cannot_be),
         cmocka_unit_test(plan_keeps_its_rules_for_any_entries),

@@ -1,0 +1,73 @@
+/*
+ * bucket.h - what the files about one bucket share: what it needs, its engine operation, its
+ * stages.
+ *
+ * bucket_op.c says what the engine is asked for, bucket_stages.c does the copying on both sides of
+ * it, bucket.c queues all that on the streams.
+ */
+#ifndef DP_FUSION_BUCKET_H
+#define DP_FUSION_BUCKET_H
+
+#include "fusion/pipeline_internal.h"
+
+static inline const dp_plan_piece_t *dp_bucket_piece(const dp_job_bucket_t *bucket, size_t index)
+{
+    return &bucket->job->plan.pieces[bucket->plan->piece_begin + index];
+}
+
+static inline const dp_plan_entry_t *dp_bucket_entry(const dp_job_bucket_t *bucket, size_t index)
+{
+    return &bucket->job->entries[dp_bucket_piece(bucket, index)->entry];
+}
+
+static inline const dp_pipeline_tensor_t *dp_bucket_tensor(const dp_job_bucket_t *bucket,
+                                                           size_t index)
+{
+    return bucket->job->sources[dp_bucket_piece(bucket, index)->entry].tensor;
+}
+
+static inline dp_job_item_t *dp_bucket_item(const dp_job_bucket_t *bucket, size_t index)
+{
+    return &bucket->job->items[bucket->job->sources[dp_bucket_piece(bucket, index)->entry].item];
+}
+
+static inline int dp_bucket_engine_compresses(const dp_job_bucket_t *bucket)
+{
+    return bucket->job->pipeline->engine->ops->compresses;
+}
+
+/* ---- bucket_op.c ---------------------------------------------------------------------------- */
+
+/* The elements of its slot are of another type than the tensors'. */
+int dp_bucket_is_cast(const dp_job_bucket_t *bucket);
+dp_dtype_t dp_bucket_slot_dtype(const dp_job_bucket_t *bucket);
+
+/* The figures of its results are wanted. */
+int dp_bucket_wants_tally(const dp_job_bucket_t *bucket);
+
+/* This rank has to fill a slot for it. */
+int dp_bucket_needs_slot(const dp_job_bucket_t *bucket);
+
+/* What a piece is read from and written to, NULL where this rank gives or wants nothing. */
+const unsigned char *dp_bucket_user_in(const dp_job_bucket_t *bucket, size_t index);
+unsigned char *dp_bucket_user_out(const dp_job_bucket_t *bucket, size_t index);
+unsigned char *dp_bucket_slot_at(const dp_job_bucket_t *bucket, size_t index);
+
+/* Fills in op, its pieces and its exchange. */
+void dp_bucket_fill_op(dp_job_bucket_t *bucket);
+
+/* ---- bucket_stages.c ------------------------------------------------------------------------ */
+
+/* The timeline's counters, when a bucket starts and when it ends. */
+void dp_bucket_count_in_flight(dp_job_bucket_t *bucket, int starts);
+
+/* Stages, for dp_device_ops_t.call(); the argument is the bucket. */
+void dp_bucket_pack(void *bucket);
+void dp_bucket_unpack(void *bucket); /* nothing, unless the engine left something in the slot */
+void dp_bucket_end(void *bucket);    /* the last one: the bucket may be gone when it returns */
+void dp_bucket_unpack_and_end(void *bucket);
+
+/* After an abort its reason replaces whatever the engine ran into because of it. */
+void dp_bucket_settle_status(dp_job_bucket_t *bucket);
+
+#endif

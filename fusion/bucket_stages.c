@@ -1,0 +1,223 @@
+/*
+ * bucket_stages.c - the copying around an engine operation: into the slot, out of it, and the end.
+ *
+ * Stages run on the streams' threads, or inline in the launch thread; a bucket is in one of them at
+ * a time. Must not know which stream.
+ */
+#include "fusion/bucket.h"
+#include "fusion/identity.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- Sight ---------------------------------------------------------------------------------- */
+
+static void record(dp_job_bucket_t *bucket, dp_trace_lane_t *lane, dp_trace_kind_t kind,
+                   uint64_t start_ns, uint64_t end_ns)
+{
+    dp_pipeline_t *pipeline = bucket->job->pipeline;
+
+    pthread_mutex_lock(&pipeline->record_lock);
+    dp_trace_record(lane, (dp_trace_record_t){
+                              .kind = kind,
+                              .start_ns = start_ns,
+                              .duration_ns = end_ns - start_ns,
+                              .bucket = bucket->op.sequence,
+                              .bytes = bucket->plan->payload_bytes,
+                              .aux = (uint32_t)DP_MIN(bucket->plan->piece_count, DP_TRACE_AUX_MAX) &
+                                     DP_TRACE_AUX_MAX,
+                              .name = bucket->name});
+    pthread_mutex_unlock(&pipeline->record_lock);
+}
+
+void dp_bucket_count_in_flight(dp_job_bucket_t *bucket, int starts)
+{
+    dp_pipeline_t *pipeline = bucket->job->pipeline;
+    uint64_t bytes = bucket->plan->payload_bytes;
+
+    pthread_mutex_lock(&pipeline->record_lock);
+    pipeline->bytes_in_flight += starts ? bytes : -bytes;
+    dp_trace_counter(pipeline->wire_lane, pipeline->name_bytes_in_flight,
+                     pipeline->bytes_in_flight);
+    if (bucket->slot != NULL) {
+        pipeline->slots_in_use += starts ? 1 : (uint64_t)-1;
+        dp_trace_counter(pipeline->wire_lane, pipeline->name_slots_in_use, pipeline->slots_in_use);
+    }
+    pthread_mutex_unlock(&pipeline->record_lock);
+}
+
+/* Counts the time in which at least one bucket was under way. */
+static void note_time(dp_job_bucket_t *bucket, uint64_t end_ns)
+{
+    dp_pipeline_t *pipeline = bucket->job->pipeline;
+    uint64_t begin_ns;
+
+    pthread_mutex_lock(&pipeline->record_lock);
+    begin_ns = DP_MAX(bucket->begin_ns, pipeline->busy_until_ns);
+    if (end_ns > begin_ns) {
+        atomic_fetch_add_explicit(&pipeline->transfer_ns, end_ns - begin_ns, memory_order_relaxed);
+        pipeline->busy_until_ns = end_ns;
+    }
+    pthread_mutex_unlock(&pipeline->record_lock);
+}
+
+/* ---- Pack ----------------------------------------------------------------------------------- */
+
+/* The factor of the cast to a 16-bit type, and of the one back. */
+static float pack_scale(const dp_job_bucket_t *bucket, size_t index)
+{
+    const dp_job_item_t *state = dp_bucket_item(bucket, index);
+
+    return dp_bucket_is_cast(bucket) ? ldexpf((float)state->prescale, state->exponent) : 1.0f;
+}
+
+static float unpack_scale(const dp_job_bucket_t *bucket, size_t index)
+{
+    const dp_job_item_t *state = dp_bucket_item(bucket, index);
+
+    return dp_bucket_is_cast(bucket) ? ldexpf((float)state->postscale, -state->exponent) : 1.0f;
+}
+
+static size_t rows_of(const dp_job_bucket_t *bucket)
+{
+    return bucket->plan->collective == DP_COLLECTIVE_REDUCE_SCATTER ? (size_t)bucket->job->ranks
+                                                                    : 1;
+}
+
+/* What this rank, having joined, gives instead of data. */
+static void pack_absent(const dp_job_bucket_t *bucket, size_t index)
+{
+    const dp_job_item_t *state = dp_bucket_item(bucket, index);
+    size_t count = rows_of(bucket) * dp_bucket_piece(bucket, index)->count;
+    dp_dtype_t dtype = dp_bucket_slot_dtype(bucket);
+
+    if (bucket->plan->collective == DP_COLLECTIVE_ALLGATHER) {
+        memset(dp_bucket_slot_at(bucket, index), 0, count * dp_dtype_bytes(dtype));
+        return;
+    }
+    dp_identity_fill(dp_bucket_slot_at(bucket, index), count, dtype, bucket->plan->reduce,
+                     dp_bucket_is_cast(bucket) ? 1.0 : state->prescale);
+}
+
+static void pack_piece(const dp_job_bucket_t *bucket, size_t index)
+{
+    const dp_pipeline_tensor_t *tensor = dp_bucket_tensor(bucket, index);
+    size_t stride = tensor->count * dp_dtype_bytes(tensor->dtype);
+    dp_cast_piece_t piece = {.from = dp_bucket_user_in(bucket, index),
+                             .to = dp_bucket_slot_at(bucket, index),
+                             .count = dp_bucket_piece(bucket, index)->count,
+                             .scale = pack_scale(bucket, index)};
+    dp_cast_args_t args = {.from = tensor->dtype,
+                           .to = dp_bucket_slot_dtype(bucket),
+                           .pieces = &piece,
+                           .piece_count = 1};
+
+    for (size_t row = 0; row < rows_of(bucket); row++) {
+        dp_kernel_cast(&args);
+        piece.from = (const unsigned char *)piece.from + stride;
+        piece.to = (unsigned char *)piece.to + piece.count * dp_dtype_bytes(args.to);
+    }
+}
+
+void dp_bucket_pack(void *argument)
+{
+    dp_job_bucket_t *bucket = argument;
+    dp_pipeline_t *pipeline = bucket->job->pipeline;
+    uint64_t start_ns = dp_now_ns();
+
+    bucket->begin_ns = start_ns;
+    for (size_t i = 0; i < bucket->plan->piece_count; i++) {
+        if (dp_bucket_item(bucket, i)->item->is_absent) {
+            pack_absent(bucket, i);
+        } else {
+            pack_piece(bucket, i);
+        }
+    }
+    atomic_fetch_add_explicit(&pipeline->bytes_packed, bucket->plan->payload_bytes,
+                              memory_order_relaxed);
+    record(bucket, pipeline->pack_lane, DP_TRACE_PACK, start_ns, dp_now_ns());
+}
+
+/* ---- Unpack --------------------------------------------------------------------------------- */
+
+/* What a broadcast, an allgather or a reduce_scatter gives is written to its place by the engine.
+ */
+static int needs_unpack(const dp_job_bucket_t *bucket, size_t index)
+{
+    if (dp_plan_is_alone(bucket->plan->collective)) return 0;
+    if (dp_bucket_user_out(bucket, index) == NULL) return 0;
+    if (dp_bucket_wants_tally(bucket) && !dp_bucket_engine_compresses(bucket)) return 1;
+    if (bucket->plan->collective == DP_COLLECTIVE_ALLREDUCE ||
+        bucket->plan->collective == DP_COLLECTIVE_REDUCE) {
+        return !bucket->plan->in_place;
+    }
+    return dp_bucket_is_cast(bucket);
+}
+
+static void unpack_piece(dp_job_bucket_t *bucket, size_t index)
+{
+    const dp_engine_piece_t *reduced = &bucket->op.pieces[index];
+    dp_cast_piece_t piece = {.from = reduced->out,
+                             .to = dp_bucket_user_out(bucket, index),
+                             .count = reduced->count,
+                             .scale = unpack_scale(bucket, index)};
+    dp_cast_args_t args = {.from = dp_bucket_slot_dtype(bucket),
+                           .to = dp_bucket_tensor(bucket, index)->dtype,
+                           .pieces = &piece,
+                           .piece_count = 1};
+
+    if (dp_bucket_wants_tally(bucket) && reduced->tally == NULL) {
+        piece.tally = &bucket->job->tallies[bucket->plan->piece_begin + index];
+    }
+    dp_kernel_cast(&args);
+}
+
+void dp_bucket_unpack(void *argument)
+{
+    dp_job_bucket_t *bucket = argument;
+    uint64_t start_ns = 0;
+
+    if (bucket->op.status != DP_OK) return;
+    for (size_t i = 0; i < bucket->plan->piece_count; i++) {
+        if (!needs_unpack(bucket, i)) continue;
+        if (start_ns == 0) start_ns = dp_now_ns();
+        unpack_piece(bucket, i);
+    }
+    if (start_ns == 0) return;
+    record(bucket, bucket->job->pipeline->unpack_lane, DP_TRACE_UNPACK, start_ns, dp_now_ns());
+}
+
+/* ---- End ------------------------------------------------------------------------------------ */
+
+void dp_bucket_settle_status(dp_job_bucket_t *bucket)
+{
+    dp_pipeline_t *pipeline = bucket->job->pipeline;
+
+    if (bucket->op.status == DP_OK || bucket->op.status == DP_ERR_TRUNCATED) return;
+    if (!dp_pipeline_is_aborted(pipeline)) return;
+    bucket->op.status = pipeline->abort_status;
+    memcpy(bucket->op.text, pipeline->abort_text, sizeof(bucket->op.text));
+}
+
+void dp_bucket_end(void *argument)
+{
+    dp_job_bucket_t *bucket = argument;
+    dp_pipeline_t *pipeline = bucket->job->pipeline;
+
+    if (bucket->op.begin_ns != 0) {
+        record(bucket, pipeline->wire_lane, DP_TRACE_WIRE, bucket->op.begin_ns, bucket->op.end_ns);
+        if (bucket->begin_ns == 0) bucket->begin_ns = bucket->op.begin_ns;
+    }
+    if (bucket->begin_ns != 0) note_time(bucket, dp_now_ns());
+    dp_bucket_count_in_flight(bucket, 0);
+    atomic_fetch_add_explicit(&pipeline->buckets_done, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&pipeline->bytes_wire, bucket->op.wire_bytes, memory_order_relaxed);
+    dp_bucket_settle_status(bucket);
+    dp_job_end_bucket(bucket->job, bucket);
+}
+
+void dp_bucket_unpack_and_end(void *argument)
+{
+    dp_bucket_unpack(argument);
+    dp_bucket_end(argument);
+}

@@ -1,0 +1,111 @@
+/*
+ * test_pipeline_host.c - the data plane over the host engine: whatever is launched comes out right,
+ * inside a host and between two.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "tests/unit/pipeline_world.h"
+
+static void everything_inside_a_host(void **unused)
+{
+    world_t world;
+
+    (void)unused;
+    for (int slots = 1; slots <= 3; slots++) {
+        world_init_host(&world, 4, 1, 70000, slots);
+        world_run_random(&world, 250, (uint64_t)slots + 70, 1);
+        world_fini(&world);
+    }
+}
+
+/* The sum of a host's ranks comes first, so floats are not added in the order of the ranks. */
+static void everything_between_hosts(void **unused)
+{
+    world_t world;
+
+    (void)unused;
+    for (int slots = 1; slots <= 2; slots++) {
+        world_init_host(&world, 4, 2, 70000, slots);
+        world_run_random(&world, 200, (uint64_t)slots + 80, 0);
+        world_fini(&world);
+    }
+}
+
+static void groups_come_and_go(void **unused)
+{
+    world_t world;
+
+    (void)unused;
+    for (int hosts = 1; hosts <= 2; hosts++) {
+        world_init_host(&world, 4, hosts, 70000, 2);
+        for (uint32_t uid = 1; uid < 30; uid++) {
+            world_group_t group;
+            world_op_t op = {.group = &group, .dtype = DP_I32, .count = 100 * (size_t)uid};
+
+            world_group_make(&world, &group, uid, 1 + uid % 15);
+            op_make(&world, &op, uid);
+            world_launch(&world, &op, 1);
+            world_wait(&world);
+            op_check(&world, &op, 0.0);
+            op_free(&world, &op);
+            world_group_end(&world, &group);
+        }
+        world_fini(&world);
+    }
+}
+
+static void truncated_exchange_fails_alone(void **unused)
+{
+    static const dp_collective_t exchanges[] = {DP_COLLECTIVE_ALLTOALLV, DP_COLLECTIVE_ALLGATHERV,
+                                                DP_COLLECTIVE_GATHERV, DP_COLLECTIVE_SCATTERV,
+                                                DP_COLLECTIVE_SEND};
+    world_t world;
+
+    (void)unused;
+    for (int hosts = 1; hosts <= 2; hosts++) {
+        world_op_t ops[15];
+
+        memset(ops, 0, sizeof(ops));
+        world_init_host(&world, 3, hosts, 100000, 2);
+        for (int i = 0; i < 15; i++) {
+            ops[i] =
+                (world_op_t){.collective = i % 3 == 1 ? exchanges[i / 3] : DP_COLLECTIVE_ALLREDUCE,
+                             .dtype = DP_I64,
+                             .root = 2,
+                             .peer = 1,
+                             .count = 1000};
+            if (i % 3 == 1) {
+                ops[i].is_short = 1 + (ops[i].collective == DP_COLLECTIVE_SEND ? 1 : 2);
+            }
+            op_make(&world, &ops[i], (uint64_t)i);
+            world_launch(&world, &ops[i], 1);
+        }
+        world_wait(&world);
+        for (int i = 0; i < 15; i++) {
+            if (i % 3 == 1) {
+                op_check_failed(&world, &ops[i], DP_ERR_TRUNCATED, "elements");
+            } else {
+                op_check(&world, &ops[i], 0.0);
+            }
+            op_free(&world, &ops[i]);
+        }
+        world_fini(&world);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(everything_inside_a_host),
+        cmocka_unit_test(everything_between_hosts),
+        cmocka_unit_test(groups_come_and_go),
+        cmocka_unit_test(truncated_exchange_fails_alone),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
