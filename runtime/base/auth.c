@@ -7,6 +7,7 @@
 #include <string.h>
 
 _Static_assert(DP_SECRET_BYTES == crypto_auth_hmacsha256_KEYBYTES, "the secret is the HMAC's key");
+_Static_assert(DP_SECRET_BYTES == crypto_auth_hmacsha256_BYTES, "a secret can be derived");
 _Static_assert(DP_PROOF_BYTES == crypto_auth_hmacsha256_BYTES, "a proof is a whole HMAC");
 
 void dp_random(void *data, size_t bytes)
@@ -56,4 +57,16 @@ uint64_t dp_auth_tag(const dp_secret_t *secret, const char *purpose)
     for (int i = 0; i < 8; i++)
         tag |= (uint64_t)digest[i] << (8 * i);
     return tag;
+}
+
+void dp_auth_derive(const dp_secret_t *key, const char *purpose, const void *data, size_t bytes,
+                    dp_secret_t *out)
+{
+    static const dp_secret_t none = {{0}};
+    crypto_auth_hmacsha256_state state;
+
+    hmac_begin(&state, key != NULL ? key : &none, purpose);
+    crypto_auth_hmacsha256_update(&state, data, bytes);
+    crypto_auth_hmacsha256_final(&state, out->bytes);
+    sodium_memzero(&state, sizeof(state));
 }

@@ -2,7 +2,7 @@
  * auth.h - proves that both ends of a rendezvous connection know the job's secret.
  *
  * HMAC-SHA256 over fresh challenges (libsodium). The secret itself never travels; it comes through
- * an inherited descriptor, never through argv or the environment.
+ * an inherited descriptor or a file for one user's eyes, never through argv or the environment.
  */
 #ifndef DP_BASE_AUTH_H
 #define DP_BASE_AUTH_H
@@ -30,5 +30,10 @@ int dp_auth_equal(const uint8_t *a, const uint8_t *b, size_t bytes);
 
 /* A 64-bit tag for our control frames, derived from the secret. */
 uint64_t dp_auth_tag(const dp_secret_t *secret, const char *purpose);
+
+/* out = HMAC(key, purpose || data): one secret from another, or (key NULL) from what is in a file.
+ */
+void dp_auth_derive(const dp_secret_t *key, const char *purpose, const void *data, size_t bytes,
+                    dp_secret_t *out);
 
 #endif

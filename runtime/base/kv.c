@@ -18,6 +18,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#define GIVE_UP_NS 1000000000ull /* for the answer that names who is missing */
 #define NOTE_ROOM (DP_KV_FRAME_HEADER_BYTES + 2 + DP_KV_TEXT_MAX)
 
 struct dp_kv {
@@ -156,12 +157,15 @@ static dp_status_t shake_hands(dp_kv_t *kv, const dp_secret_t *secret, int rank,
     dp_kv_client_hello_write(secret, server_challenge, challenge, rank, hello);
     status = send_all(kv, hello, sizeof(hello), deadline_ns, error);
     if (status != DP_OK) return status;
-    status = receive_all(kv, welcome, sizeof(welcome), deadline_ns,
-                         "its proof of the job's secret; a close here means that it refused ours",
-                         error);
-    if (status != DP_OK) return status;
+    status = receive_all(kv, welcome, sizeof(welcome), deadline_ns, "its proof", &cause);
+    if (status == DP_ERR_SYSTEM) { /* its port and its greeting were right */
+        return dp_error_set(error, DP_ERR_CONFIG,
+                            "%s; it refused ours: the job's secrets differ, or it ended",
+                            cause.text);
+    }
+    if (status != DP_OK) return dp_error_set(error, status, "%s", cause.text);
     if (!dp_kv_welcome_check(secret, server_challenge, challenge, rank, welcome)) {
-        return dp_error_set(error, DP_ERR_SYSTEM, "%s: does not know the job's secret", kv->peer);
+        return dp_error_set(error, DP_ERR_CONFIG, "%s: does not know the job's secret", kv->peer);
     }
     return DP_OK;
 }
@@ -302,6 +306,25 @@ fail:
     return status;
 }
 
+/* The deadline has passed: asks the server who is missing, which ends the exchange for all who wait
+ * in it. DP_OK when an answer comes: that, or after all the values. */
+static dp_status_t give_up(dp_kv_t *kv, const char *name)
+{
+    uint8_t frame[DP_KV_FRAME_HEADER_BYTES + 2 + DP_KV_NAME_MAX];
+    const uint64_t deadline_ns = dp_now_ns() + GIVE_UP_NS;
+    dp_writer_t writer;
+    dp_status_t status;
+
+    dp_writer_init(&writer, frame, sizeof(frame));
+    dp_kv_text_write(&writer, DP_KV_GIVE_UP, name);
+    pthread_mutex_lock(&kv->send_lock);
+    status = send_all(kv, kv->unsent, kv->unsent_bytes, deadline_ns, NULL);
+    kv->unsent_bytes = 0;
+    if (status == DP_OK) status = send_all(kv, frame, writer.bytes, deadline_ns, NULL);
+    pthread_mutex_unlock(&kv->send_lock);
+    return status == DP_OK ? wait_for(kv, POLLIN, deadline_ns, "", NULL) : status;
+}
+
 static dp_status_t exchange(dp_kv_t *kv, const char *name, int size, const void *value,
                             size_t value_bytes, void **values, size_t *bytes, uint64_t deadline_ns,
                             dp_error_t *error)
@@ -319,13 +342,30 @@ static dp_status_t exchange(dp_kv_t *kv, const char *name, int size, const void 
     /* A server that hung up on us may have said why before. */
     if (sent != DP_OK) deadline_ns = dp_now_ns();
     snprintf(what, sizeof(what), "the values of all %d ranks for exchange '%s'", size, name);
-    status =
-        receive_frame(kv, what, deadline_ns, &frame, &type, &fields, sent == DP_OK ? error : NULL);
+    status = wait_for(kv, POLLIN, deadline_ns, what, sent == DP_OK ? error : NULL);
+    if (status == DP_ERR_TIMEOUT && sent == DP_OK) {
+        status = give_up(kv, name);
+        if (status == DP_OK) {
+            status =
+                receive_frame(kv, what, dp_now_ns() + GIVE_UP_NS, &frame, &type, &fields, NULL);
+        }
+        if (status != DP_OK) {
+            return dp_error_set(error, DP_ERR_TIMEOUT,
+                                "%s: %s did not come in time, and it does not say who is missing: "
+                                "is it stopped?",
+                                kv->peer, what);
+        }
+    } else if (status == DP_OK) {
+        status = receive_frame(kv, what, deadline_ns, &frame, &type, &fields,
+                               sent == DP_OK ? error : NULL);
+    }
     if (status != DP_OK) return sent != DP_OK ? sent : status;
     if (type == DP_KV_VALUES) {
         status = take_values(kv, &fields, name, size, values, bytes, error);
     } else if (type == DP_KV_ERROR && dp_kv_text_read(&fields, text, sizeof(text)) == 0) {
         status = dp_error_set(error, DP_ERR_PEER_LOST, "%s", text);
+    } else if (type == DP_KV_LATE && dp_kv_text_read(&fields, text, sizeof(text)) == 0) {
+        status = dp_error_set(error, DP_ERR_TIMEOUT, "%s", text);
     } else {
         status = dp_error_set(error, DP_ERR_SYSTEM, "%s: a frame of type %u, expected %s", kv->peer,
                               type, what);

@@ -1,8 +1,8 @@
 /*
- * kv.h - the rendezvous: a job's ranks exchange small values through dprun before they can talk.
+ * kv.h - the rendezvous: a job's ranks exchange small values through a server before they can talk.
  *
  * The protocol (framing, the HMAC handshake, the three requests) and both of its ends' pure parts
- * live here; launcher/rendezvous.c serves it, this client calls it. Everything a stranger sends
+ * live here; rendezvous.c serves it, this client calls it. Everything a stranger sends
  * before its proof is checked is one fixed-size hello.
  *
  * Conversation, little-endian:
@@ -14,9 +14,12 @@
  *                                            -> VALUES u32 count, count x (u32 bytes, blob)
  *     NOTE      text                         -> nothing; one line for dprun's log and report:
  *                                               what this rank does now ("last op", see dprun)
- *     ERROR     text                         <- why the rendezvous ended, names the rank
- * EXCHANGE is a collective: the answer comes when all `size` ranks of the job gave a value. What a
- * server has against a proven rank (taken, out of range) it says in an ERROR after the welcome.
+ *     GIVE_UP   text name                    -> LATE to all who wait in that exchange; nothing, if
+ * it has been answered ERROR     text                         <- why the rendezvous ended, names
+ * the rank LATE      text                         <- which ranks did not come in time, and which
+ * did EXCHANGE is a collective: the answer comes when all `size` ranks of the job gave a value.
+ * What a server has against a proven rank (taken, out of range) it says in an ERROR after the
+ * welcome.
  */
 #ifndef DP_BASE_KV_H
 #define DP_BASE_KV_H
@@ -25,15 +28,22 @@
 #include "runtime/base/wire.h"
 
 #define DP_KV_MAGIC 0x564b5044u /* "DPKV" */
-#define DP_KV_VERSION 1
+#define DP_KV_VERSION 2
 #define DP_KV_FRAME_MAX (4u << 20)
 #define DP_KV_NAME_MAX 63
 #define DP_KV_SERVER_HELLO_BYTES 40
 #define DP_KV_CLIENT_HELLO_BYTES 76
 #define DP_KV_FRAME_HEADER_BYTES 5 /* u32 bytes, u8 type */
-#define DP_KV_TEXT_MAX 1023        /* of a NOTE or an ERROR */
+#define DP_KV_TEXT_MAX 1023        /* of a NOTE, an ERROR, ... */
 
-enum dp_kv_type { DP_KV_EXCHANGE = 1, DP_KV_VALUES = 2, DP_KV_NOTE = 3, DP_KV_ERROR = 4 };
+enum dp_kv_type {
+    DP_KV_EXCHANGE = 1,
+    DP_KV_VALUES = 2,
+    DP_KV_NOTE = 3,
+    DP_KV_ERROR = 4,
+    DP_KV_GIVE_UP = 5,
+    DP_KV_LATE = 6
+};
 
 /* What dprun hands a rank through DP_BOOTSTRAP_FD (a pipe or memfd, read to its end): u32 magic,
  * u16 version, u16 port, text address (IPv4), text job id, secret [32]. */
@@ -79,13 +89,14 @@ dp_status_t dp_kv_frame_parse(const void *data, size_t bytes, uint8_t *type, dp_
 void dp_kv_frame_begin(dp_writer_t *writer, enum dp_kv_type type);
 void dp_kv_frame_end(dp_writer_t *writer, size_t begin); /* begin: writer->bytes at frame_begin */
 void dp_kv_text_write(dp_writer_t *writer, enum dp_kv_type type,
-                      const char *text); /* NOTE, ERROR */
+                      const char *text); /* NOTE, ERROR, GIVE_UP, LATE */
 
 /* The fields of an EXCHANGE; value points into the frame. 0 on success, -1 when malformed. */
 int dp_kv_exchange_read(dp_reader_t *fields, char name[DP_KV_NAME_MAX + 1], uint32_t *size,
                         const void **value, size_t *value_bytes);
 
-/* A NOTE or an ERROR, cut to room; control characters become '?'. 0 on success, -1 malformed. */
+/* A text of any of these, cut to room; control characters become '?'. 0 on success, -1 malformed.
+ */
 int dp_kv_text_read(dp_reader_t *fields, char *text, size_t room);
 
 /* ---- The client (kv.c) ------------------------------------------------------------------- */
@@ -93,8 +104,8 @@ int dp_kv_text_read(dp_reader_t *fields, char *text, size_t room);
 typedef struct dp_kv dp_kv_t;
 
 /* Connects and proves the secret to each other, within the deadline (dp_now_ns()). The ticket is
- * not kept. Errors: DP_ERR_TIMEOUT, DP_ERR_MISMATCH (another protocol), DP_ERR_SYSTEM,
- * DP_ERR_NO_MEMORY; the text names the server's address. */
+ * not kept. Errors: DP_ERR_TIMEOUT, DP_ERR_MISMATCH (another protocol), DP_ERR_CONFIG (the secrets
+ * differ), DP_ERR_SYSTEM, DP_ERR_NO_MEMORY; the text names the server's address. */
 dp_status_t dp_kv_connect(const dp_kv_ticket_t *ticket, int rank, uint64_t deadline_ns,
                           dp_kv_t **kv, dp_error_t *error);
 
@@ -102,7 +113,8 @@ dp_status_t dp_kv_connect(const dp_kv_ticket_t *ticket, int rank, uint64_t deadl
  * caller's arrays [size]; each values[i] is returned (free() it), with a NUL behind its last byte.
  * After an error other than DP_ERR_INVALID the connection is of no more use and repeats it.
  * DP_ERR_INVALID: too large a name or value; DP_ERR_PEER_LOST: the server ended the rendezvous, its
- * text says why; DP_ERR_TIMEOUT, DP_ERR_SYSTEM, DP_ERR_NO_MEMORY. Threads: one at a time. */
+ * text says why; DP_ERR_TIMEOUT: a rank did not come, the text says who; DP_ERR_SYSTEM,
+ * DP_ERR_NO_MEMORY. Threads: one at a time. */
 dp_status_t dp_kv_exchange(dp_kv_t *kv, const char *name, int size, const void *value,
                            size_t value_bytes, void **values, size_t *bytes, uint64_t deadline_ns,
                            dp_error_t *error);

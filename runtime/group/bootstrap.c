@@ -10,60 +10,25 @@
 
 #include "runtime/group/bootstrap_internal.h"
 
-/* All five of dprun's variables or none: half of them is a launcher that went wrong, and a world
- * of one in its place would train N copies of the model side by side. */
-static dp_status_t check_launcher(const dp_config_t *config, int *is_present, dp_error_t *error)
+static const char *from_environment(void *context, const char *name)
 {
-    const struct {
-        const char *name;
-        int value;
-    } rows[] = {
-        {"DP_RANK", config->rank},
-        {"DP_SIZE", config->world_size},
-        {"DP_LOCAL_RANK", config->local_rank},
-        {"DP_LOCAL_SIZE", config->local_size},
-        {"DP_BOOTSTRAP_FD", config->bootstrap_fd},
-    };
-    const char *given = NULL;
-    const char *missing = NULL;
-
-    for (size_t i = 0; i < DP_ARRAY_LEN(rows); i++) {
-        if (rows[i].value >= 0) {
-            given = rows[i].name;
-        } else if (missing == NULL) {
-            missing = rows[i].name;
-        }
-    }
-    *is_present = given != NULL;
-    if (given != NULL && missing != NULL) {
-        return dp_error_set(error, DP_ERR_CONFIG,
-                            "%s is set but %s is not: the launcher's variables go together; start "
-                            "with dprun, or unset them for a world of one",
-                            given, missing);
-    }
-    if (given == NULL) return DP_OK;
-    if (config->world_size < 1 || config->rank >= config->world_size) {
-        return dp_error_set(error, DP_ERR_CONFIG, "DP_RANK=%d is not below DP_SIZE=%d",
-                            config->rank, config->world_size);
-    }
-    if (config->local_size < 1 || config->local_rank >= config->local_size) {
-        return dp_error_set(error, DP_ERR_CONFIG, "DP_LOCAL_RANK=%d is not below DP_LOCAL_SIZE=%d",
-                            config->local_rank, config->local_size);
-    }
-    if (config->local_size > config->world_size) {
-        return dp_error_set(error, DP_ERR_CONFIG, "DP_LOCAL_SIZE=%d is above DP_SIZE=%d",
-                            config->local_size, config->world_size);
-    }
-    return DP_OK;
+    (void)context;
+    return dp_environment(name);
 }
 
 dp_status_t dp_bootstrap_create(const dp_config_t *config, dp_bootstrap_t **out, dp_error_t *error)
 {
-    int is_present = 0;
-    dp_status_t status = check_launcher(config, &is_present, error);
+    dp_starter_t starter;
+    dp_log_t log;
+    dp_status_t status = dp_starter_find(config, from_environment, NULL, &starter, error);
 
     if (status != DP_OK) return status;
-    if (is_present) return dp_bootstrap_create_dprun(config, out, error);
+    if (starter.kind != DP_STARTER_DPRUN && starter.size > 1) {
+        return dp_bootstrap_create_elsewhere(config, &starter, out, error);
+    }
+    dp_log_init(&log, (dp_log_level_t)config->log_level, starter.rank);
+    if (starter.warning[0] != '\0') dp_log_warn(&log, "%s", starter.warning);
+    if (starter.kind == DP_STARTER_DPRUN) return dp_bootstrap_create_dprun(config, out, error);
     return dp_bootstrap_create_solo(out, error);
 }
 

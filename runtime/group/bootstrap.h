@@ -1,8 +1,9 @@
 /*
  * bootstrap.h - how the ranks of a world find each other before any transport exists.
  *
- * One collective, exchange, is all that the rest of the runtime needs. Three ways provide it: the
- * rendezvous of dprun, a world of one, and ranks that are threads of one process (tests).
+ * One collective, exchange, is all that the rest of the runtime needs. Four ways provide it: the
+ * rendezvous of dprun, one that rank 0 serves where others started the job, a world of one, and
+ * ranks that are threads of one process (tests).
  */
 #ifndef DP_GROUP_BOOTSTRAP_H
 #define DP_GROUP_BOOTSTRAP_H
@@ -13,7 +14,7 @@
 typedef struct dp_bootstrap dp_bootstrap_t;
 
 typedef struct dp_bootstrap_ops {
-    const char *name; /* "dprun", "solo", "threads" */
+    const char *name; /* "dprun", "elsewhere", "solo", "threads" */
     /* Every rank gives a value under the same name and receives all, values[size] in rank order;
      * each is returned (free() it), with a NUL behind its last byte. On error nothing is returned.
      * DP_ERR_TIMEOUT, DP_ERR_PEER_LOST and DP_ERR_MISMATCH name the rank. Threads: one at a time.
@@ -32,12 +33,13 @@ struct dp_bootstrap {
     int size;
     int local_rank; /* -1: not given, found by host name */
     int local_size;
-    uint64_t tag; /* control frames of this job carry it */
+    uint64_t deadline_ns; /* when DP_START_TIMEOUT ends (dp_now_ns()); 0: it begins later */
+    uint64_t tag;         /* control frames of this job carry it */
     char job[64];
 };
 
-/* By the environment: dprun's variables, else a world of one. Half of dprun's variables is an
- * error that names the missing one. */
+/* By the environment (starter.h): dprun's variables, another launcher's, else a world of one. Half
+ * of a launcher's variables is an error that names what is there and what is missing. */
 dp_status_t dp_bootstrap_create(const dp_config_t *config, dp_bootstrap_t **out, dp_error_t *error);
 
 /* size ranks as threads of this process; bootstraps[size] are returned, all share one table. */

@@ -53,8 +53,8 @@ dp_status_t dp_bootstrap_create_dprun(const dp_config_t *config, dp_bootstrap_t 
     if (status != DP_OK) goto fail;
     memcpy(dprun->base.job, ticket.job, sizeof(dprun->base.job));
     dprun->base.tag = dp_auth_tag(&ticket.secret, "control");
-    status = dp_kv_connect(&ticket, config->rank, dp_now_ns() + config->start_timeout_ns,
-                           &dprun->kv, error);
+    dprun->base.deadline_ns = dp_now_ns() + config->start_timeout_ns;
+    status = dp_kv_connect(&ticket, config->rank, dprun->base.deadline_ns, &dprun->kv, error);
     explicit_bzero(&ticket, sizeof(ticket)); /* the secret has done its work */
     if (status != DP_OK) goto fail;
     *out = &dprun->base;

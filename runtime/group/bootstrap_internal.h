@@ -1,10 +1,11 @@
 /*
- * bootstrap_internal.h - what the three ways to bootstrap share; callers see bootstrap.h alone.
+ * bootstrap_internal.h - what the ways to bootstrap share; callers see bootstrap.h alone.
  */
 #ifndef DP_GROUP_BOOTSTRAP_INTERNAL_H
 #define DP_GROUP_BOOTSTRAP_INTERNAL_H
 
 #include "runtime/group/bootstrap.h"
+#include "runtime/group/starter.h"
 
 /* A world of one. */
 dp_status_t dp_bootstrap_create_solo(dp_bootstrap_t **out, dp_error_t *error);
@@ -12,6 +13,11 @@ dp_status_t dp_bootstrap_create_solo(dp_bootstrap_t **out, dp_error_t *error);
 /* A rank of dprun's job; all five of the launcher's variables are there and fit together. */
 dp_status_t dp_bootstrap_create_dprun(const dp_config_t *config, dp_bootstrap_t **out,
                                       dp_error_t *error);
+
+/* A rank of a job of two or more that others started. Blocks until all ranks have come, or
+ * DP_START_TIMEOUT. */
+dp_status_t dp_bootstrap_create_elsewhere(const dp_config_t *config, const dp_starter_t *starter,
+                                          dp_bootstrap_t **out, dp_error_t *error);
 
 /* job becomes "prefix-0123456789abcdef", tag a random number: no two worlds share them. */
 void dp_bootstrap_name_world(dp_bootstrap_t *bootstrap, const char *prefix, uint64_t random);

@@ -27,6 +27,25 @@ static void print_cell(const char *text)
     }
 }
 
+static void print_settings(int is_internal)
+{
+    for (size_t i = 0; i < dp_config_count(); i++) {
+        const dp_config_row_t *row = dp_config_row(i);
+
+        if (row->is_internal != is_internal) continue;
+        printf("| `DP_%s` | ", row->name);
+        if (!is_internal) {
+            print_flag(row);
+            printf(" | %s%s%s | ", row->value[0] != '\0' ? "`" : "", row->value,
+                   row->value[0] != '\0' ? "`" : "");
+        }
+        print_cell(row->kind);
+        printf(" | ");
+        print_cell(row->help);
+        printf(" |\n");
+    }
+}
+
 int main(void)
 {
     printf("# Settings\n"
@@ -41,18 +60,17 @@ int main(void)
            "\n"
            "| variable | flag | default | kind | what it does |\n"
            "|---|---|---|---|---|\n");
-    for (size_t i = 0; i < dp_config_count(); i++) {
-        const dp_config_row_t *row = dp_config_row(i);
-
-        if (row->is_internal) continue;
-        printf("| `DP_%s` | ", row->name);
-        print_flag(row);
-        printf(" | %s%s%s | ", row->value[0] != '\0' ? "`" : "", row->value,
-               row->value[0] != '\0' ? "`" : "");
-        print_cell(row->kind);
-        printf(" | ");
-        print_cell(row->help);
-        printf(" |\n");
-    }
+    print_settings(0);
+    printf(
+        "\n"
+        "## Set by a launcher\n"
+        "\n"
+        "dprun sets these for its ranks; where something else starts them, [launch.md](launch.md) "
+        "says which\n"
+        "are yours to set. They are no flags, and not for a file.\n"
+        "\n"
+        "| variable | kind | what it says |\n"
+        "|---|---|---|\n");
+    print_settings(1);
     return 0;
 }

@@ -1,6 +1,6 @@
 /*
- * test_bootstrap.c - a world of one, ranks as threads, and ranks of dprun find each other, or say
- * who is missing.
+ * test_bootstrap.c - a world of one, ranks as threads, ranks of dprun and ranks of other launchers
+ * find each other, or say who is missing.
  */
 #include "runtime/group/bootstrap.h"
 
@@ -17,6 +17,7 @@
 
 #include <cmocka.h>
 
+#include "runtime/base/rendezvous.h"
 #include "tests/unit/fail_allocation.h"
 #include "tests/unit/kv_server.h"
 
@@ -71,26 +72,26 @@ static void bootstrap_without_launcher_is_a_world_of_one(void **state)
     dp_bootstrap_destroy(NULL);
 }
 
-static void bootstrap_half_of_the_launchers_variables_is_an_error(void **state)
+static void bootstrap_half_of_dpruns_variables_is_an_error(void **state)
 {
-    static const char *const names[] = {"DP_RANK", "DP_SIZE", "DP_LOCAL_RANK", "DP_LOCAL_SIZE",
-                                        "DP_BOOTSTRAP_FD"};
-    int *const fields[] = {&config.rank, &config.world_size, &config.local_rank, &config.local_size,
-                           &config.bootstrap_fd};
+    static const char *const names[] = {"DP_RANK", "DP_SIZE", "DP_LOCAL_RANK", "DP_LOCAL_SIZE"};
+    int *const fields[] = {&config.rank, &config.world_size, &config.local_rank,
+                           &config.local_size};
     dp_bootstrap_t *bootstrap = NULL;
 
     (void)state;
-    for (unsigned set = 1; set < 31; set++) {
-        char missing[64];
+    config.bootstrap_fd = 1;
+    for (unsigned set = 0; set < 15; set++) {
         int first = -1;
 
-        for (int i = 0; i < 5; i++) {
+        for (int i = 0; i < 4; i++) {
             *fields[i] = set >> i & 1 ? 1 : -1;
             if (*fields[i] < 0 && first < 0) first = i;
         }
         assert_int_equal(dp_bootstrap_create(&config, &bootstrap, &error), DP_ERR_CONFIG);
-        snprintf(missing, sizeof(missing), "is set but %s is not", names[first]);
-        expect_text(missing);
+        expect_text("half of dprun: ");
+        expect_text("DP_BOOTSTRAP_FD=1");
+        expect_text(names[first]);
     }
     assert_null(bootstrap);
 }
@@ -385,12 +386,219 @@ static void dprun_with_the_wrong_secret_leaves_nothing_open(void **state)
     ticket = server.ticket;
     ticket.secret.bytes[0] ^= 1;
     under_dprun(&ticket);
-    assert_int_equal(dp_bootstrap_create(&config, &bootstrap, &error), DP_ERR_SYSTEM);
+    assert_int_equal(dp_bootstrap_create(&config, &bootstrap, &error), DP_ERR_CONFIG);
     assert_null(bootstrap);
     kv_server_stop(&server);
     after = dup(0);
     close(after);
     assert_true(after <= before);
+}
+
+/* ---- Elsewhere ------------------------------------------------------------------------------ */
+
+static char runtime[64]; /* XDG_RUNTIME_DIR */
+static char place[64];   /* DP_RENDEZVOUS */
+
+/* A rank that a script started, by plain variables: they are all in the configuration, so the ranks
+ * of a job can be threads of this process. Ports below those that connections are given. */
+static void enter_elsewhere(void)
+{
+    uint16_t port;
+    int listener;
+    int seed = (int)(dp_now_ns() / 1000 % 10000);
+
+    snprintf(runtime, sizeof(runtime), "/tmp/test_bootstrap-XXXXXX");
+    assert_non_null(mkdtemp(runtime));
+    setenv("XDG_RUNTIME_DIR", runtime, 1);
+    while (dp_rendezvous_bind(1, (uint16_t)(20000 + seed), &listener, &port, NULL) != DP_OK)
+        seed = (seed + 1) % 10000;
+    close(listener);
+    snprintf(place, sizeof(place), "127.0.0.1:%u", port);
+}
+
+static void leave_elsewhere(void)
+{
+    assert_int_equal(rmdir(runtime), 0); /* nothing is left in it */
+}
+
+static void under_a_script(dp_config_t *out, int rank, int size)
+{
+    dp_config_defaults(out);
+    out->rank = rank;
+    out->world_size = size;
+    snprintf(out->rendezvous, sizeof(out->rendezvous), "%s", place);
+}
+
+typedef struct member {
+    dp_config_t config;
+    int exchanges;
+    char job[64];
+    uint64_t tag;
+    dp_status_t status;
+    dp_error_t error;
+    pthread_t thread;
+} member_t;
+
+/* Comes, exchanges some times, and leaves. */
+static void *come(void *argument)
+{
+    member_t *self = argument;
+    dp_bootstrap_t *bootstrap = NULL;
+    void *values[RANKS_MAX];
+    size_t bytes[RANKS_MAX];
+    char own[16];
+
+    self->status = dp_bootstrap_create(&self->config, &bootstrap, &self->error);
+    if (self->status != DP_OK) return NULL;
+    snprintf(self->job, sizeof(self->job), "%s", bootstrap->job);
+    self->tag = bootstrap->tag;
+    bootstrap->ops->note(bootstrap, "nobody listens");
+    for (int i = 0; i < self->exchanges && self->status == DP_OK; i++) {
+        snprintf(own, sizeof(own), "%d", bootstrap->rank);
+        self->status = bootstrap->ops->exchange(bootstrap, "x", own, strlen(own), values, bytes,
+                                                SOON, &self->error);
+        for (int rank = 0; self->status == DP_OK && rank < bootstrap->size; rank++) {
+            snprintf(own, sizeof(own), "%d", rank);
+            if (strcmp(values[rank], own) != 0) self->status = DP_ERR_CHECK;
+            free(values[rank]);
+        }
+    }
+    dp_bootstrap_destroy(bootstrap);
+    return NULL;
+}
+
+static void run_members(member_t *members, int size, const int *exchanges)
+{
+    memset(members, 0, (size_t)size * sizeof(*members));
+    for (int i = 0; i < size; i++) {
+        under_a_script(&members[i].config, i, size);
+        members[i].exchanges = exchanges[i];
+        assert_int_equal(pthread_create(&members[i].thread, NULL, come, &members[i]), 0);
+    }
+    for (int i = 0; i < size; i++)
+        pthread_join(members[i].thread, NULL);
+}
+
+static void elsewhere_ranks_meet(void **state)
+{
+    static const int exchanges[RANKS_MAX] = {50, 50, 50, 50, 50, 50, 50, 50};
+    member_t members[RANKS_MAX];
+    uint64_t tag = 0;
+
+    (void)state;
+    enter_elsewhere();
+    for (int size = 2; size <= RANKS_MAX; size++) {
+        run_members(members, size, exchanges);
+        for (int i = 0; i < size; i++) {
+            assert_string_equal(members[i].error.text, "");
+            assert_int_equal(members[i].status, DP_OK);
+            assert_string_equal(members[i].job, members[0].job);
+            assert_int_equal(strlen(members[i].job), 16);
+            assert_true(members[i].tag == members[0].tag);
+        }
+        assert_true(members[0].tag != tag); /* one job is not the next */
+        tag = members[0].tag;
+    }
+    leave_elsewhere();
+}
+
+static void elsewhere_rank_that_leaves_is_named(void **state)
+{
+    member_t members[3];
+
+    (void)state;
+    enter_elsewhere();
+    for (int leaver = 0; leaver < 3; leaver++) {
+        const int exchanges[3] = {leaver != 0, leaver != 1, leaver != 2};
+        char text[64];
+
+        run_members(members, 3, exchanges);
+        snprintf(text, sizeof(text), "rank %d", leaver);
+        for (int i = 0; i < 3; i++) {
+            if (i == leaver) {
+                assert_int_equal(members[i].status, DP_OK);
+                continue;
+            }
+            error = members[i].error;
+            /* rank 2 may come so late that rank 0 has gone for it */
+            if (i == 0 || leaver == 0) expect_text(text);
+            assert_int_equal(members[i].status, DP_ERR_PEER_LOST);
+        }
+    }
+    leave_elsewhere();
+}
+
+static void elsewhere_rank_of_another_job_is_named(void **state)
+{
+    static const uint8_t data[32] = {1, 2, 3};
+    member_t members[2];
+    char path[128];
+    int fd;
+
+    (void)state;
+    enter_elsewhere();
+    snprintf(path, sizeof(path), "%s/secret", runtime);
+    fd = open(path, O_WRONLY | O_CREAT | O_EXCL, 0600);
+    assert_int_equal(write(fd, data, sizeof(data)), (ssize_t)sizeof(data));
+    close(fd);
+    memset(members, 0, sizeof(members));
+    for (int i = 0; i < 2; i++) {
+        under_a_script(&members[i].config, i, 2);
+        snprintf(members[i].config.secret_file, sizeof(members[i].config.secret_file), "%s", path);
+    }
+    /* the same place by another name: what they say of the job differs */
+    snprintf(members[1].config.rendezvous, sizeof(members[1].config.rendezvous), "localhost%s",
+             strchr(place, ':'));
+    for (int i = 0; i < 2; i++)
+        pthread_create(&members[i].thread, NULL, come, &members[i]);
+    for (int i = 0; i < 2; i++) {
+        pthread_join(members[i].thread, NULL);
+        assert_int_equal(members[i].status, DP_ERR_MISMATCH);
+        error = members[i].error;
+        expect_text("belongs to job 'plain-");
+        expect_text("variables of another run?");
+    }
+    assert_int_equal(unlink(path), 0);
+    leave_elsewhere();
+}
+
+/* Rank 0 of two: without a second it ends by its patience, with too little memory before. */
+static dp_status_t wait_alone(int rank)
+{
+    dp_bootstrap_t *bootstrap = NULL;
+    dp_config_t alone;
+
+    under_a_script(&alone, rank, 2);
+    alone.start_timeout_ns = 50000000;
+    return dp_bootstrap_create(&alone, &bootstrap, &error);
+}
+
+static void elsewhere_nth_allocation_fails_without_a_leak(void **state)
+{
+    (void)state;
+    enter_elsewhere();
+    for (int rank = 0; rank < 2; rank++) {
+        int is_reached = 1;
+        int failed = 0;
+
+        while (is_reached) {
+            dp_status_t status;
+
+            fail_allocation(failed + 1);
+            status = wait_alone(rank);
+            is_reached = fail_allocation_reached();
+            failed += is_reached;
+            if (is_reached) {
+                assert_true(status == DP_ERR_NO_MEMORY || status == DP_ERR_TIMEOUT);
+            } else {
+                assert_int_equal(status, DP_ERR_TIMEOUT);
+                expect_text(rank == 0 ? "1 of 2 ranks did not come in time: 1"
+                                      : "rank 0 did not come within DP_START_TIMEOUT=50ms");
+            }
+        }
+        assert_true(failed >= (rank == 0 ? 5 : 1));
+    }
+    leave_elsewhere();
 }
 
 /* ---- Memory -------------------------------------------------------------------------------- */
@@ -455,7 +663,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         CASE(bootstrap_without_launcher_is_a_world_of_one),
-        CASE(bootstrap_half_of_the_launchers_variables_is_an_error),
+        CASE(bootstrap_half_of_dpruns_variables_is_an_error),
         CASE(bootstrap_numbers_that_do_not_fit_are_an_error),
         CASE(threads_exchange_many_rounds),
         CASE(threads_rank_that_leaves_early_is_named),
@@ -465,6 +673,10 @@ int main(void)
         CASE(dprun_rank_exchanges_through_its_rendezvous),
         CASE(dprun_secret_does_not_reach_grandchildren),
         CASE(dprun_with_the_wrong_secret_leaves_nothing_open),
+        CASE(elsewhere_ranks_meet),
+        CASE(elsewhere_rank_that_leaves_is_named),
+        CASE(elsewhere_rank_of_another_job_is_named),
+        CASE(elsewhere_nth_allocation_fails_without_a_leak),
         CASE(bootstrap_nth_allocation_fails_without_a_leak),
     };
 

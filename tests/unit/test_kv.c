@@ -193,7 +193,7 @@ static void kv_client_with_another_secret_is_refused(void **state)
     start(&server, kv_server_echo, NULL, 0);
     ticket = server.ticket;
     ticket.secret.bytes[7] ^= 4;
-    expect_no_connection(&server, &ticket, SOON, DP_ERR_SYSTEM, "it refused ours");
+    expect_no_connection(&server, &ticket, SOON, DP_ERR_CONFIG, "it refused ours");
     assert_int_equal(server.rank, -1);
 }
 
@@ -217,7 +217,7 @@ static void kv_server_that_reflects_our_proof_is_refused(void **state)
 
     (void)state;
     start(&server, impostor, NULL, 0);
-    expect_no_connection(&server, &server.ticket, SOON, DP_ERR_SYSTEM,
+    expect_no_connection(&server, &server.ticket, SOON, DP_ERR_CONFIG,
                          "does not know the job's secret");
 }
 
@@ -251,7 +251,7 @@ static void kv_server_of_another_version_is_a_mismatch(void **state)
     hello[4] = 9;
     start(&server, send_data, hello, sizeof(hello));
     expect_no_connection(&server, &server.ticket, SOON, DP_ERR_MISMATCH,
-                         "it speaks rendezvous version 9, this library 1");
+                         "it speaks rendezvous version 9, this library 2");
 }
 
 static void kv_server_that_closes_early_is_an_error(void **state)
@@ -368,7 +368,7 @@ static void kv_hostile_answers_are_refused(void **state)
         "ranks for exchange 'x'");
     expect_bad_answer(above, sizeof(above), "a frame of 4194305 bytes");
     expect_bad_answer(empty, sizeof(empty), "a frame of 0 bytes");
-    expect_bad_answer(type, sizeof(type), "a frame of type 77, expected 1 to 4");
+    expect_bad_answer(type, sizeof(type), "a frame of type 77, expected 1 to 6");
     expect_bad_answer(request, sizeof(request), "a frame of type 1, expected the values");
     expect_bad_answer(no_count, sizeof(no_count), "values in exchange 'x', expected 2");
     expect_bad_answer(count, sizeof(count), "3 values in exchange 'x', expected 2");
@@ -434,6 +434,55 @@ static void kv_error_frame_becomes_the_error(void **state)
     dp_kv_text_write(&writer, DP_KV_ERROR, "rank 1 exited with code 3\n\033[31m before it came");
     assert_int_equal(exchange_with(&server, data, writer.bytes, 0), DP_ERR_PEER_LOST);
     assert_string_equal(error.text, "rank 1 exited with code 3??[31m before it came");
+}
+
+static void kv_late_frame_is_a_timeout_that_names_ranks(void **state)
+{
+    uint8_t data[256];
+    dp_writer_t writer;
+    kv_server_t server;
+
+    (void)state;
+    dp_writer_init(&writer, data, sizeof(data));
+    dp_kv_text_write(&writer, DP_KV_LATE, "1 of 2 ranks did not come in time: 1");
+    assert_int_equal(exchange_with(&server, data, writer.bytes, 0), DP_ERR_TIMEOUT);
+    assert_string_equal(error.text, "1 of 2 ranks did not come in time: 1");
+}
+
+/* Whoever gives up asks first, so that all who wait hear who is missing. */
+static void answer_to_give_up(kv_server_t *server, int fd)
+{
+    uint8_t frame[256];
+    uint8_t answer[256];
+    char name[DP_KV_TEXT_MAX + 1];
+    dp_reader_t fields;
+    dp_writer_t writer;
+    uint8_t type = 0;
+
+    if (!kv_server_welcome(server, fd)) return;
+    while (kv_server_frame(fd, frame, sizeof(frame), &type, &fields)) {
+        if (type != DP_KV_GIVE_UP || dp_kv_text_read(&fields, name, sizeof(name)) != 0) continue;
+        dp_writer_init(&writer, answer, sizeof(answer));
+        dp_kv_text_write(&writer, DP_KV_LATE, name);
+        kv_server_send(fd, answer, writer.bytes);
+    }
+}
+
+static void kv_client_that_gives_up_hears_who_is_missing(void **state)
+{
+    kv_server_t server;
+    dp_kv_t *kv = NULL;
+    void *values[2];
+    size_t bytes[2];
+
+    (void)state;
+    start(&server, answer_to_give_up, NULL, 0);
+    assert_int_equal(dp_kv_connect(&server.ticket, 0, SOON, &kv, &error), DP_OK);
+    assert_int_equal(dp_kv_exchange(kv, "x", 2, "v", 1, values, bytes, VERY_SOON, &error),
+                     DP_ERR_TIMEOUT);
+    assert_string_equal(error.text, "x"); /* the server's words */
+    dp_kv_close(kv);
+    kv_server_stop(&server);
 }
 
 static void kv_answer_that_never_comes_times_out(void **state)
@@ -559,6 +608,8 @@ int main(void)
         cmocka_unit_test(kv_answer_cut_anywhere_is_an_error),
         cmocka_unit_test(kv_answer_with_any_bit_flipped_is_survived),
         cmocka_unit_test(kv_error_frame_becomes_the_error),
+        cmocka_unit_test(kv_late_frame_is_a_timeout_that_names_ranks),
+        cmocka_unit_test(kv_client_that_gives_up_hears_who_is_missing),
         cmocka_unit_test(kv_answer_that_never_comes_times_out),
         cmocka_unit_test(kv_notes_never_block_and_never_garble),
         cmocka_unit_test(kv_nth_allocation_fails_without_a_leak),

@@ -1,9 +1,10 @@
 /*
- * test_rendezvous.c - dprun's end of the rendezvous against the real client and against strangers.
+ * test_rendezvous.c - the server's end of the rendezvous against the real client and against
+ * strangers.
  *
  * The server runs in the test's thread; clients are threads that stop its loop when they are done.
  */
-#include "launcher/rendezvous.h"
+#include "runtime/base/rendezvous.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -242,6 +243,52 @@ static void rendezvous_closed_connection_ends_the_wait(void **state)
     world_fini(&world);
 }
 
+static void rendezvous_closed_door_keeps_who_is_in(void **state)
+{
+    client_t clients[2];
+    world_t world;
+
+    (void)state;
+    world_init(&world, 2);
+    client_start(&clients[0], &world, 0, meet);
+    client_start(&clients[1], &world, 1, meet);
+    while (world.joined < 2) {
+        event_base_loop(world.base, EVLOOP_ONCE);
+    }
+    dp_rendezvous_close_door(world.rendezvous);
+    serve(&world);
+    for (int i = 0; i < 2; i++) {
+        pthread_join(clients[i].thread, NULL);
+        assert_int_equal(clients[i].status, DP_OK);
+    }
+    assert_false(dp_rendezvous_has_unsent(world.rendezvous));
+    client_start(&clients[0], &world, 0, meet);
+    serve(&world);
+    pthread_join(clients[0].thread, NULL);
+    assert_int_equal(clients[0].status, DP_ERR_SYSTEM);
+    assert_non_null(strstr(clients[0].error.text, "Connection refused"));
+    world_fini(&world);
+}
+
+static void rendezvous_taken_port_is_an_error(void **state)
+{
+    dp_error_t error = {DP_OK, ""};
+    uint16_t port = 0;
+    uint16_t again = 0;
+    int listener = -1;
+    int other = -1;
+
+    (void)state;
+    assert_int_equal(dp_rendezvous_bind(1, 0, &listener, &port, &error), DP_OK);
+    assert_true(port > 0);
+    assert_int_equal(dp_rendezvous_bind(1, port, &other, &again, &error), DP_ERR_SYSTEM);
+    assert_non_null(strstr(error.text, "Address already in use"));
+    close(listener);
+    assert_int_equal(dp_rendezvous_bind(0, port, &other, &again, &error), DP_OK);
+    assert_int_equal(again, port);
+    close(other);
+}
+
 /* ---- Strangers ------------------------------------------------------------------------------- */
 
 static int connect_to(const world_t *world)
@@ -467,6 +514,75 @@ static void rendezvous_second_claim_to_a_rank_is_refused(void **state)
     world_fini(&world);
 }
 
+/* ---- Patience -------------------------------------------------------------------------------- */
+
+/* Gives its value, says so by a note behind it, and takes down the answer. */
+static void wait_long(client_t *client)
+{
+    uint8_t data[2048];
+    dp_writer_t writer;
+    dp_reader_t fields;
+    size_t have = 0;
+    size_t need = 4;
+    uint8_t type = 0;
+    int fd = prove(client);
+
+    dp_writer_init(&writer, data, sizeof(data));
+    dp_kv_frame_begin(&writer, DP_KV_EXCHANGE);
+    dp_write_text(&writer, "first");
+    dp_write_u32(&writer, 4);
+    dp_write_u32(&writer, 0);
+    dp_kv_frame_end(&writer, 0);
+    dp_kv_text_write(&writer, DP_KV_NOTE, "waits");
+    if (send(fd, data, writer.bytes, MSG_NOSIGNAL) != (ssize_t)writer.bytes) abort();
+    client->status = DP_ERR_AGAIN;
+    while (client->status == DP_ERR_AGAIN) {
+        if (recv(fd, data + have, need - have, MSG_WAITALL) != (ssize_t)(need - have)) abort();
+        have = need;
+        client->status = dp_kv_frame_parse(data, have, &type, &fields, &need, &client->error);
+    }
+    if (type == DP_KV_LATE) client->status = DP_ERR_TIMEOUT;
+    (void)dp_kv_text_read(&fields, client->error.text, sizeof(client->error.text));
+    close(fd);
+}
+
+static void give_up_soon(client_t *client)
+{
+    void *values[RANKS_MAX];
+    size_t bytes[RANKS_MAX];
+    dp_kv_t *kv;
+
+    client->status =
+        dp_kv_connect(&client->world->ticket, client->rank, soon(), &kv, &client->error);
+    if (client->status != DP_OK) return;
+    client->status = dp_kv_exchange(kv, "first", 4, "v", 1, values, bytes, dp_now_ns() + 10000000,
+                                    &client->error);
+    dp_kv_close(kv);
+}
+
+static void rendezvous_end_of_patience_tells_all_who_is_missing(void **state)
+{
+    client_t clients[2];
+    world_t world;
+
+    (void)state;
+    world_init(&world, 4);
+    client_start(&clients[0], &world, 2, wait_long);
+    while (world.notes[2][0] == '\0') {
+        event_base_loop(world.base, EVLOOP_ONCE);
+    }
+    client_start(&clients[1], &world, 0, give_up_soon);
+    serve(&world);
+    for (int i = 0; i < 2; i++) {
+        pthread_join(clients[i].thread, NULL);
+        assert_int_equal(clients[i].status, DP_ERR_TIMEOUT);
+        assert_string_equal(clients[i].error.text, "2 of 4 ranks did not come in time: 1, 3; "
+                                                   "there were 0, 2 (first)");
+    }
+    assert_int_equal(world.culprits[2], 1);
+    world_fini(&world);
+}
+
 static void wrong_size(client_t *client)
 {
     void *values[RANKS_MAX];
@@ -528,6 +644,9 @@ int main(void)
         cmocka_unit_test(rendezvous_ranks_meet),
         cmocka_unit_test(rendezvous_death_of_a_rank_is_told_by_name),
         cmocka_unit_test(rendezvous_closed_connection_ends_the_wait),
+        cmocka_unit_test(rendezvous_end_of_patience_tells_all_who_is_missing),
+        cmocka_unit_test(rendezvous_closed_door_keeps_who_is_in),
+        cmocka_unit_test(rendezvous_taken_port_is_an_error),
         cmocka_unit_test(rendezvous_strangers_cost_a_line_not_the_job),
         cmocka_unit_test(rendezvous_connections_and_lines_are_bounded),
         cmocka_unit_test(rendezvous_malformed_frames_cost_the_connection),

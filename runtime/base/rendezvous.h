@@ -1,0 +1,49 @@
+/*
+ * rendezvous.h - where the ranks of a job find each other: the server end of runtime/base/kv.h.
+ *
+ * dprun serves its job's; in a job that others started rank 0 does (runtime/group).
+ */
+#ifndef DP_BASE_RENDEZVOUS_H
+#define DP_BASE_RENDEZVOUS_H
+
+#include <event2/event.h>
+
+#include "runtime/base/kv.h"
+
+typedef struct dp_rendezvous dp_rendezvous_t;
+
+typedef struct dp_rendezvous_events {
+    void (*joined)(void *context, int rank);                 /* it has proven itself */
+    void (*note)(void *context, int rank, const char *text); /* what it does now */
+    /* `waiter` was told that the exchange ended because of `culprit`. */
+    void (*lost)(void *context, int waiter, int culprit, const char *text);
+    void (*refused)(void *context, const char *text); /* one line: who, why */
+    void *context;
+} dp_rendezvous_events_t;
+
+/* Listens on 127.0.0.1 and fills in ticket (address, port, job, a fresh secret), before there is an
+ * event loop. *listener is returned: pass it on, or close it. */
+dp_status_t dp_rendezvous_listen(dp_kv_ticket_t *ticket, int *listener, dp_error_t *error);
+
+/* Listens on a port (0: any that is free) of 127.0.0.1 alone, or of every address. *listener is
+ * returned: pass it on, or close it. */
+dp_status_t dp_rendezvous_bind(int is_local, uint16_t port, int *listener, uint16_t *bound,
+                               dp_error_t *error);
+
+/* Serves `size` ranks. listener is taken, also on an error. */
+dp_status_t dp_rendezvous_create(struct event_base *base, int listener, int size,
+                                 const dp_secret_t *secret, const dp_rendezvous_events_t *events,
+                                 dp_rendezvous_t **out, dp_error_t *error);
+void dp_rendezvous_destroy(dp_rendezvous_t *rendezvous);
+
+/* Nobody else may come: the port is free again, the connections stay. */
+void dp_rendezvous_close_door(dp_rendezvous_t *rendezvous);
+
+/* 1: an answer has not left for the kernel yet. */
+int dp_rendezvous_has_unsent(const dp_rendezvous_t *rendezvous);
+
+/* A rank has ended: exchanges that still need its value end with an error that says `how`, now and
+ * from now on. */
+void dp_rendezvous_rank_ended(dp_rendezvous_t *rendezvous, int rank, const char *how);
+
+#endif

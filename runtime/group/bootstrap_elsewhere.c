@@ -1,0 +1,486 @@
+/*
+ * bootstrap_elsewhere.c - a rank of a job that torchrun, mpirun, srun or a script started.
+ *
+ * Rank 0 serves the rendezvous; the others learn where, and by which secret, in one of three ways:
+ * from PMI's key-value space; from a file of this user on the one machine they share; or from
+ * DP_RENDEZVOUS (MASTER_ADDR) with DP_SECRET_FILE. Then all meet once, prove to be of the same job,
+ * and take its name from a random number of rank 0. Every wait ends at DP_START_TIMEOUT.
+ */
+#include "runtime/group/bootstrap_internal.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <inttypes.h>
+#include <net/if.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "runtime/base/config_value.h"
+#include "runtime/base/kv.h"
+#include "runtime/base/rendezvous.h"
+#include "runtime/base/wire.h"
+#include "runtime/group/bootstrap_server.h"
+#include "runtime/group/pmi.h"
+#include "runtime/group/resolve.h"
+
+#define SECRET_FILE_MIN 32
+#define SECRET_FILE_MAX 4096
+#define RETRY_NS 20000000L       /* between two looks for rank 0 */
+#define ATTEMPT_NS 3000000000ull /* for one address to answer, of several or again and again */
+#define PMI_KEY "dp-rendezvous"
+#define NONCE_BYTES 32
+
+typedef struct elsewhere {
+    dp_bootstrap_t base; /* first: ops receive its address */
+    dp_starter_t starter;
+    dp_log_t log;
+    dp_kv_t *kv;
+    dp_bootstrap_server_t *server; /* rank 0 */
+    dp_beacon_t beacon;            /* where rank 0 is; its secret is wiped when all have met */
+    uint64_t deadline_ns;
+    uint64_t timeout_ns;
+} elsewhere_t;
+
+/* Puts in front of an error which rank of whose job this is. */
+static dp_status_t say(const elsewhere_t *self, dp_error_t *error, const dp_error_t *cause)
+{
+    return dp_error_set(error, cause->status, "rank %d of %d (%s): %s", self->base.rank,
+                        self->base.size, self->starter.name, cause->text);
+}
+
+/* The client's own texts begin with "rendezvous ADDRESS"; whose that is people should know. */
+static void name_server(dp_error_t *error)
+{
+    if (strncmp(error->text, "rendezvous ", 11) == 0) {
+        dp_error_set(error, error->status, "rank 0's %s", error->text);
+    }
+}
+
+static void pause_before_retry(void)
+{
+    const struct timespec nap = {0, RETRY_NS};
+
+    nanosleep(&nap, NULL);
+}
+
+/* ---- The secret ---------------------------------------------------------------------------- */
+
+static dp_status_t read_secret(const char *path, dp_secret_t *secret, dp_error_t *error)
+{
+    uint8_t data[SECRET_FILE_MAX + 1];
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    struct stat about;
+    ssize_t bytes;
+
+    if (fd < 0 || fstat(fd, &about) != 0) {
+        dp_error_set(error, DP_ERR_CONFIG, "DP_SECRET_FILE=%.200s: %s", path, strerror(errno));
+        if (fd >= 0) close(fd);
+        return DP_ERR_CONFIG;
+    }
+    if (!S_ISREG(about.st_mode) || about.st_uid != geteuid() || (about.st_mode & 077) != 0) {
+        close(fd);
+        return dp_error_set(error, DP_ERR_CONFIG,
+                            "DP_SECRET_FILE=%.200s: mode %o of user %u, expected a file of user %u "
+                            "that nobody else can read: chmod 600",
+                            path, (unsigned)about.st_mode & 0777, (unsigned)about.st_uid,
+                            (unsigned)geteuid());
+    }
+    do {
+        bytes = read(fd, data, sizeof(data));
+    } while (bytes < 0 && errno == EINTR);
+    close(fd);
+    if (bytes < SECRET_FILE_MIN || bytes > SECRET_FILE_MAX) {
+        return dp_error_set(error, DP_ERR_CONFIG,
+                            "DP_SECRET_FILE=%.200s: %zd bytes, expected %d to %d", path, bytes,
+                            SECRET_FILE_MIN, SECRET_FILE_MAX);
+    }
+    dp_auth_derive(NULL, "secret file", data, (size_t)bytes, secret);
+    explicit_bzero(data, sizeof(data));
+    return DP_OK;
+}
+
+/* ---- Rank 0 serves -------------------------------------------------------------------------- */
+
+/* Listens, starts the server and fills in the beacon but for its addresses. */
+static dp_status_t serve(elsewhere_t *self, int is_local, int port, dp_error_t *error)
+{
+    dp_beacon_t *beacon = &self->beacon;
+    dp_error_t cause = {DP_OK, ""};
+    int listener;
+    dp_status_t status =
+        dp_rendezvous_bind(is_local, (uint16_t)port, &listener, &beacon->port, &cause);
+
+    if (status != DP_OK && port > 0) {
+        return dp_error_set(
+            error, status, "%s; choose another port for the rendezvous with %s (it is %s)",
+            cause.text, self->starter.is_port_asked ? "DP_RENDEZVOUS" : "DP_RENDEZVOUS_PORT",
+            self->starter.is_port_asked ? "what was asked for" : "MASTER_PORT + 1");
+    }
+    if (status != DP_OK) return dp_error_set(error, status, "%s", cause.text);
+    dp_process_self(&beacon->server);
+    return dp_bootstrap_server_start(listener, self->base.size, &beacon->secret, &self->log,
+                                     &self->server, error);
+}
+
+static void add_address(dp_beacon_t *beacon, const char *text)
+{
+    if (beacon->address_count == DP_BEACON_ADDRESSES) return;
+    for (int i = 0; i < beacon->address_count; i++)
+        if (strcmp(beacon->addresses[i], text) == 0) return;
+    snprintf(beacon->addresses[beacon->address_count++], sizeof(beacon->addresses[0]), "%s", text);
+}
+
+/* Every address of this machine that another one might reach. */
+static void add_own_addresses(dp_beacon_t *beacon)
+{
+    struct ifaddrs *all = NULL;
+    char text[INET_ADDRSTRLEN];
+
+    if (getifaddrs(&all) != 0) all = NULL;
+    for (const struct ifaddrs *one = all; one != NULL; one = one->ifa_next) {
+        const struct sockaddr_in *ip = (const struct sockaddr_in *)(const void *)one->ifa_addr;
+
+        if (ip == NULL || ip->sin_family != AF_INET || !(one->ifa_flags & IFF_UP)) continue;
+        if (one->ifa_flags & IFF_LOOPBACK) continue;
+        if (inet_ntop(AF_INET, &ip->sin_addr, text, sizeof(text)) != NULL) {
+            add_address(beacon, text);
+        }
+    }
+    if (all != NULL) freeifaddrs(all);
+    add_address(beacon, "127.0.0.1");
+}
+
+/* ---- The others come ------------------------------------------------------------------------ */
+
+/* Tries each address once. DP_ERR_CONFIG: a rendezvous with another secret. */
+static dp_status_t connect_once(elsewhere_t *self, dp_error_t *error)
+{
+    dp_status_t status = DP_ERR_SYSTEM;
+
+    for (int i = 0; i < self->beacon.address_count; i++) {
+        const uint64_t attempt_ns = dp_now_ns() + ATTEMPT_NS;
+        dp_kv_ticket_t ticket = {.port = self->beacon.port, .secret = self->beacon.secret};
+
+        snprintf(ticket.address, sizeof(ticket.address), "%s", self->beacon.addresses[i]);
+        status = dp_kv_connect(&ticket, self->base.rank, DP_MIN(attempt_ns, self->deadline_ns),
+                               &self->kv, error);
+        explicit_bzero(&ticket, sizeof(ticket));
+        if (status == DP_OK) return DP_OK;
+        name_server(error);
+    }
+    return status;
+}
+
+/* With the secret that came with the address: a refusal is another server in the place of one that
+ * ended, or at one of several addresses, and no reason to give up. */
+static dp_status_t connect_trusted(elsewhere_t *self, dp_error_t *error)
+{
+    dp_status_t status = connect_once(self, error);
+
+    return status == DP_ERR_CONFIG ? DP_ERR_SYSTEM : status;
+}
+
+/* One look for rank 0. DP_ERR_CONFIG, DP_ERR_MISMATCH and DP_ERR_NO_MEMORY end the search. */
+typedef dp_status_t (*find_fn)(elsewhere_t *self, const char *path, dp_error_t *error);
+
+static dp_status_t find_by_file(elsewhere_t *self, const char *path, dp_error_t *error)
+{
+    dp_status_t status = dp_beacon_look(path, self->starter.identity, &self->beacon, error);
+
+    return status == DP_OK ? connect_trusted(self, error) : status;
+}
+
+static dp_status_t find_by_address(elsewhere_t *self, const char *path, dp_error_t *error)
+{
+    dp_status_t status = dp_resolve(self->starter.host, self->beacon.addresses, DP_BEACON_ADDRESSES,
+                                    &self->beacon.address_count, self->deadline_ns, error);
+
+    (void)path;
+    self->beacon.port = (uint16_t)self->starter.port;
+    return status == DP_OK ? connect_once(self, error) : status;
+}
+
+static dp_status_t find_by_pmi(elsewhere_t *self, const char *path, dp_error_t *error)
+{
+    (void)path; /* the beacon is known */
+    return connect_trusted(self, error);
+}
+
+static dp_status_t search(elsewhere_t *self, find_fn find, const char *path, dp_error_t *error)
+{
+    dp_error_t cause = {DP_OK, ""};
+    char limit[32];
+    dp_status_t status;
+
+    for (;;) {
+        status = find(self, path, &cause);
+        if (status == DP_OK) return DP_OK;
+        if (status == DP_ERR_CONFIG || status == DP_ERR_MISMATCH || status == DP_ERR_NO_MEMORY) {
+            return dp_error_set(error, status, "%s", cause.text);
+        }
+        if (dp_now_ns() >= self->deadline_ns) break;
+        pause_before_retry();
+    }
+    dp_format_time((int64_t)self->timeout_ns, limit, sizeof(limit));
+    return dp_error_set(error, DP_ERR_TIMEOUT,
+                        "rank 0 did not come within DP_START_TIMEOUT=%s: %.200s; if nobody starts "
+                        "rank 0, unset %s and %s for a world of one",
+                        limit, cause.text, self->starter.rank_name, self->starter.size_name);
+}
+
+/* ---- Three ways ------------------------------------------------------------------------------ */
+
+static dp_status_t meet_by_pmi(elsewhere_t *self, dp_error_t *error)
+{
+    char text[2 * DP_BEACON_MAX + 1] = "";
+    const char *job = self->starter.pmi_job[0] != '\0' ? self->starter.pmi_job : NULL;
+    dp_pmi_t *pmi = malloc(sizeof(*pmi));
+    dp_process_t own;
+    dp_status_t status;
+
+    if (pmi == NULL) return dp_error_set(error, DP_ERR_NO_MEMORY, "no memory for PMI");
+    status = dp_pmi_open(pmi, self->starter.pmi_fd, job, self->base.rank, self->base.size,
+                         self->deadline_ns, error);
+    if (status == DP_OK && self->base.rank == 0) {
+        dp_random(self->beacon.secret.bytes, DP_SECRET_BYTES);
+        status = serve(self, self->starter.is_one_host, 0, error);
+        if (self->starter.is_one_host) {
+            add_address(&self->beacon, "127.0.0.1");
+        } else {
+            add_own_addresses(&self->beacon);
+        }
+        dp_beacon_to_text(&self->beacon, text, sizeof(text));
+        if (status == DP_OK) status = dp_pmi_put(pmi, PMI_KEY, text, error);
+    }
+    if (status == DP_OK) status = dp_pmi_fence(pmi, error);
+    if (status == DP_OK && self->base.rank != 0) {
+        status = dp_pmi_get(pmi, PMI_KEY, text, sizeof(text), error);
+        if (status == DP_OK) status = dp_beacon_from_text(text, &self->beacon, error);
+    }
+    if (status == DP_OK) status = dp_pmi_close(pmi, error);
+    explicit_bzero(text, sizeof(text));
+    free(pmi);
+    if (status != DP_OK) return status;
+    dp_process_self(&own);
+    if (self->base.rank == 0 || strcmp(own.boot, self->beacon.server.boot) == 0) {
+        /* The same machine: before its other addresses. */
+        memmove(self->beacon.addresses[1], self->beacon.addresses[0],
+                (DP_BEACON_ADDRESSES - 1) * sizeof(self->beacon.addresses[0]));
+        snprintf(self->beacon.addresses[0], sizeof(self->beacon.addresses[0]), "127.0.0.1");
+        self->beacon.address_count = DP_MIN(self->beacon.address_count + 1, DP_BEACON_ADDRESSES);
+    }
+    return search(self, find_by_pmi, NULL, error);
+}
+
+static dp_status_t meet_by_file(elsewhere_t *self, dp_error_t *error)
+{
+    char path[DP_BEACON_PATH_MAX];
+    dp_status_t status;
+
+    dp_beacon_path(self->starter.identity, path);
+    if (self->base.rank != 0) return search(self, find_by_file, path, error);
+    dp_random(self->beacon.secret.bytes, DP_SECRET_BYTES);
+    add_address(&self->beacon, "127.0.0.1");
+    snprintf(self->beacon.identity, sizeof(self->beacon.identity), "%s", self->starter.identity);
+    status = serve(self, 1, self->starter.is_port_asked ? self->starter.port : 0, error);
+    if (status == DP_OK) {
+        status = dp_beacon_publish(path, &self->beacon, self->deadline_ns, error);
+    }
+    if (status != DP_OK) return status;
+    dp_bootstrap_server_guard(self->server, path);
+    return connect_once(self, error);
+}
+
+static dp_status_t meet_by_address(elsewhere_t *self, const char *secret_file, dp_error_t *error)
+{
+    dp_status_t status = read_secret(secret_file, &self->beacon.secret, error);
+
+    if (status != DP_OK || self->base.rank != 0) {
+        return status == DP_OK ? search(self, find_by_address, NULL, error) : status;
+    }
+    status = serve(self, self->starter.is_one_host, self->starter.port, error);
+    add_address(&self->beacon, "127.0.0.1");
+    return status == DP_OK ? connect_once(self, error) : status;
+}
+
+static dp_status_t find_rank_0(elsewhere_t *self, const dp_config_t *config, dp_error_t *error)
+{
+    const dp_starter_t *starter = &self->starter;
+
+    if (starter->kind == DP_STARTER_PMI) return meet_by_pmi(self, error);
+    if (config->secret_file[0] != '\0' && starter->host[0] != '\0') {
+        return meet_by_address(self, config->secret_file, error);
+    }
+    if (starter->is_one_host) return meet_by_file(self, error);
+    return dp_error_set(error, DP_ERR_CONFIG, "several machines need %s%s%s: %s%s",
+                        starter->host[0] == '\0' ? "an address (DP_RENDEZVOUS=HOST:PORT)" : "",
+                        starter->host[0] == '\0' && config->secret_file[0] == '\0' ? " and " : "",
+                        config->secret_file[0] == '\0' ? "a secret (DP_SECRET_FILE)" : "",
+                        "on each of them the same, e.g. from: (umask 077; head -c 32 /dev/urandom "
+                        "> FILE), copied by ssh",
+                        starter->local_size < 0 ? "; if it is one machine, say so with "
+                                                  "the local rank and size"
+                                                : "");
+}
+
+/* ---- All meet -------------------------------------------------------------------------------- */
+
+/* What a rank says first: the job it belongs to; rank 0 a random number too. */
+static size_t write_card(const elsewhere_t *self, const uint8_t *nonce, uint8_t *data, size_t room)
+{
+    dp_writer_t writer;
+
+    dp_writer_init(&writer, data, room);
+    dp_write_text(&writer, self->starter.identity);
+    dp_write_bytes(&writer, nonce, NONCE_BYTES);
+    return writer.failed ? 0 : writer.bytes;
+}
+
+static dp_status_t compare_cards(elsewhere_t *self, void **values, const size_t *bytes,
+                                 uint8_t nonce[NONCE_BYTES], dp_error_t *error)
+{
+    char identity[DP_IDENTITY_MAX];
+    dp_reader_t reader;
+
+    for (int rank = 0; rank < self->base.size; rank++) {
+        const void *random;
+
+        dp_reader_init(&reader, values[rank], bytes[rank]);
+        dp_read_text(&reader, identity, sizeof(identity));
+        random = dp_read_bytes(&reader, NONCE_BYTES);
+        if (reader.failed || dp_reader_left(&reader) != 0) {
+            return dp_error_set(error, DP_ERR_SYSTEM, "rank %d says nothing that makes sense",
+                                rank);
+        }
+        if (rank == 0) memcpy(nonce, random, NONCE_BYTES);
+        if (strcmp(identity, self->starter.identity) != 0) {
+            return dp_error_set(error, DP_ERR_MISMATCH,
+                                "rank %d belongs to job '%.150s', rank %d to '%.150s': variables "
+                                "of another run?",
+                                rank, identity, self->base.rank, self->starter.identity);
+        }
+    }
+    return DP_OK;
+}
+
+static dp_status_t wrap_exchange(elsewhere_t *self, dp_status_t status, const dp_error_t *cause,
+                                 dp_error_t *error)
+{
+    dp_error_t worded = *cause;
+
+    if (status == DP_OK) return DP_OK;
+    name_server(&worded);
+    if (status == DP_ERR_SYSTEM && self->base.rank != 0) {
+        dp_error_set(&worded, DP_ERR_PEER_LOST,
+                     "rank 0, which serves the rendezvous, has ended: %s", cause->text);
+    }
+    return say(self, error, &worded);
+}
+
+static dp_status_t elsewhere_exchange(dp_bootstrap_t *base, const char *name, const void *value,
+                                      size_t value_bytes, void **values, size_t *bytes,
+                                      uint64_t deadline_ns, dp_error_t *error)
+{
+    elsewhere_t *self = (elsewhere_t *)base;
+    dp_error_t cause = {DP_OK, ""};
+    dp_status_t status = dp_kv_exchange(self->kv, name, base->size, value, value_bytes, values,
+                                        bytes, deadline_ns, &cause);
+
+    return wrap_exchange(self, status, &cause, error);
+}
+
+/* The job's name and the tag of its control frames are new in every run, whatever the secret. */
+static dp_status_t meet_all(elsewhere_t *self, dp_error_t *error)
+{
+    uint8_t card[DP_IDENTITY_MAX + NONCE_BYTES + 2];
+    uint8_t nonce[NONCE_BYTES];
+    void **values = calloc((size_t)self->base.size, sizeof(*values));
+    size_t *bytes = calloc((size_t)self->base.size, sizeof(*bytes));
+    dp_error_t cause = {DP_OK, ""};
+    dp_secret_t run;
+    dp_status_t status = DP_ERR_NO_MEMORY;
+
+    dp_random(nonce, sizeof(nonce));
+    if (values == NULL || bytes == NULL) {
+        dp_error_set(error, status, "no memory for %d ranks", self->base.size);
+    } else {
+        status = elsewhere_exchange(&self->base, "job", card,
+                                    write_card(self, nonce, card, sizeof(card)), values, bytes,
+                                    self->deadline_ns, error);
+        if (status == DP_OK) {
+            status = compare_cards(self, values, bytes, nonce, &cause);
+            if (status != DP_OK) say(self, error, &cause);
+        }
+        dp_bootstrap_free_values(values, self->base.size);
+    }
+    free(values);
+    free(bytes);
+    if (status != DP_OK) return status;
+    dp_auth_derive(&self->beacon.secret, "run", nonce, sizeof(nonce), &run);
+    self->base.tag = dp_auth_tag(&run, "control");
+    snprintf(self->base.job, sizeof(self->base.job), "%016" PRIx64, dp_auth_tag(&run, "job"));
+    explicit_bzero(&run, sizeof(run));
+    return DP_OK;
+}
+
+/* ---- Life ------------------------------------------------------------------------------------ */
+
+static void elsewhere_note(dp_bootstrap_t *base, const char *text)
+{
+    (void)base;
+    (void)text; /* no launcher reads it */
+}
+
+static void elsewhere_destroy(dp_bootstrap_t *base)
+{
+    elsewhere_t *self = (elsewhere_t *)base;
+
+    dp_kv_close(self->kv);
+    dp_bootstrap_server_stop(self->server);
+    explicit_bzero(&self->beacon, sizeof(self->beacon));
+    free(self);
+}
+
+static const dp_bootstrap_ops_t elsewhere_ops = {"elsewhere", elsewhere_exchange, elsewhere_note,
+                                                 elsewhere_destroy};
+
+dp_status_t dp_bootstrap_create_elsewhere(const dp_config_t *config, const dp_starter_t *starter,
+                                          dp_bootstrap_t **out, dp_error_t *error)
+{
+    elsewhere_t *self = calloc(1, sizeof(*self));
+    dp_error_t cause = {DP_OK, ""};
+    dp_status_t status;
+
+    if (self == NULL) {
+        return dp_error_set(error, DP_ERR_NO_MEMORY, "no memory for the rendezvous");
+    }
+    self->base.ops = &elsewhere_ops;
+    self->base.rank = starter->rank;
+    self->base.size = starter->size;
+    self->base.local_rank = starter->local_rank;
+    self->base.local_size = starter->local_size;
+    self->starter = *starter;
+    self->timeout_ns = config->start_timeout_ns;
+    self->deadline_ns = dp_now_ns() + config->start_timeout_ns;
+    self->base.deadline_ns = self->deadline_ns;
+    dp_log_init(&self->log, (dp_log_level_t)config->log_level, starter->rank);
+    if (starter->warning[0] != '\0') dp_log_warn(&self->log, "%s", starter->warning);
+    status = find_rank_0(self, config, &cause);
+    if (status != DP_OK) {
+        say(self, error, &cause);
+    } else {
+        status = meet_all(self, error);
+    }
+    if (status != DP_OK) {
+        elsewhere_destroy(&self->base);
+        return status;
+    }
+    explicit_bzero(&self->beacon.secret, sizeof(self->beacon.secret)); /* it has done its work */
+    *out = &self->base;
+    return DP_OK;
+}

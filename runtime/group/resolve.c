@@ -1,0 +1,139 @@
+/*
+ * resolve.c - asks the system's resolver in a thread, as it has no deadline of its own.
+ *
+ * A thread that is not waited for any longer finishes by itself: whoever of the two is the last to
+ * need the question frees it.
+ */
+#include "runtime/group/resolve.h"
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#define FOUND_MAX 16
+
+typedef struct question {
+    char name[256];
+    pthread_mutex_t lock;
+    pthread_cond_t answered;
+    /* guarded by lock */
+    int users; /* the asker, the thread */
+    int is_answered;
+    int code; /* of getaddrinfo() */
+    char found[FOUND_MAX][16];
+    int count;
+} question_t;
+
+static void question_release(question_t *question)
+{
+    int users;
+
+    pthread_mutex_lock(&question->lock);
+    users = --question->users;
+    pthread_mutex_unlock(&question->lock);
+    if (users > 0) return;
+    pthread_cond_destroy(&question->answered);
+    pthread_mutex_destroy(&question->lock);
+    free(question);
+}
+
+static void *ask(void *context)
+{
+    const struct addrinfo hints = {.ai_family = AF_INET, .ai_socktype = SOCK_STREAM};
+    question_t *question = context;
+    struct addrinfo *all = NULL;
+    const int code = getaddrinfo(question->name, NULL, &hints, &all);
+
+    pthread_mutex_lock(&question->lock);
+    for (const struct addrinfo *one = code == 0 ? all : NULL;
+         one != NULL && question->count < FOUND_MAX; one = one->ai_next) {
+        const struct sockaddr_in *ip = (const struct sockaddr_in *)(const void *)one->ai_addr;
+        char *text = question->found[question->count];
+
+        if (inet_ntop(AF_INET, &ip->sin_addr, text, sizeof(question->found[0])) != NULL) {
+            question->count++;
+        }
+    }
+    question->code = code;
+    question->is_answered = 1;
+    pthread_cond_signal(&question->answered);
+    pthread_mutex_unlock(&question->lock);
+    if (code == 0) freeaddrinfo(all);
+    question_release(question);
+    return NULL;
+}
+
+static question_t *question_create(const char *name)
+{
+    question_t *question = calloc(1, sizeof(*question));
+    pthread_condattr_t attributes;
+
+    if (question == NULL) return NULL;
+    snprintf(question->name, sizeof(question->name), "%s", name);
+    pthread_mutex_init(&question->lock, NULL);
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC); /* deadlines are dp_now_ns() */
+    pthread_cond_init(&question->answered, &attributes);
+    pthread_condattr_destroy(&attributes);
+    question->users = 2;
+    return question;
+}
+
+static int start(question_t *question)
+{
+    pthread_attr_t attributes;
+    pthread_t thread;
+    sigset_t all;
+    sigset_t before;
+    int code;
+
+    pthread_attr_init(&attributes);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    sigfillset(&all); /* signals are the program's business, on the program's threads */
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    code = pthread_create(&thread, &attributes, ask, question);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
+    return code;
+}
+
+dp_status_t dp_resolve(const char *name, char (*addresses)[16], int max, int *count,
+                       uint64_t deadline_ns, dp_error_t *error)
+{
+    const struct timespec until = {(time_t)(deadline_ns / 1000000000u),
+                                   (long)(deadline_ns % 1000000000u)};
+    question_t *question = question_create(name);
+    dp_status_t status = DP_OK;
+    int code;
+
+    if (question == NULL)
+        return dp_error_set(error, DP_ERR_NO_MEMORY, "no memory to ask for a name");
+    code = start(question);
+    if (code != 0) {
+        question->users = 1;
+        question_release(question);
+        return dp_error_set(error, DP_ERR_SYSTEM, "no thread to ask for a name: %s",
+                            strerror(code));
+    }
+    pthread_mutex_lock(&question->lock);
+    while (!question->is_answered && code == 0)
+        code = pthread_cond_timedwait(&question->answered, &question->lock, &until);
+    if (!question->is_answered) {
+        status = dp_error_set(error, DP_ERR_TIMEOUT, "%s: its address did not come in time", name);
+    } else if (question->code != 0 || question->count == 0) {
+        status =
+            dp_error_set(error, DP_ERR_SYSTEM, "%s: %s", name,
+                         question->code != 0 ? gai_strerror(question->code) : "no IPv4 address");
+    } else {
+        *count = DP_MIN(question->count, max);
+        memcpy(addresses, question->found, (size_t)*count * sizeof(*addresses));
+    }
+    pthread_mutex_unlock(&question->lock);
+    question_release(question);
+    return status;
+}
