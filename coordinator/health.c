@@ -75,6 +75,28 @@ void dp_health_gone(dp_health_t *health, int rank)
     if (peer != NULL) peer->is_gone = 1;
 }
 
+uint32_t dp_health_number(dp_health_t *health, int rank, int is_message)
+{
+    dp_health_peer_t *peer = find(health, rank);
+
+    if (peer == NULL) return 0;
+    peer->sent += is_message != 0;
+    return peer->sent;
+}
+
+int dp_health_in_order(dp_health_t *health, int rank, int is_message, uint32_t number,
+                       uint32_t *due)
+{
+    dp_health_peer_t *peer = find(health, rank);
+
+    *due = 0;
+    if (peer == NULL) return 0;
+    *due = peer->came + (is_message != 0);
+    if (number != *due) return 0;
+    peer->came = number;
+    return 1;
+}
+
 int dp_health_resume(dp_health_t *health, uint64_t now_ns)
 {
     const uint64_t limit_ns = health->timeout_ns > 0
@@ -102,6 +124,7 @@ int dp_health_next(dp_health_t *health, uint64_t now_ns, dp_health_action_t *out
         if (health->timeout_ns > 0 && silent_ns >= limit_of(health, peer)) {
             peer->is_gone = 1;
             out->kind = DP_HEALTH_LOST;
+            out->silent_ns = limit_of(health, peer); /* several neighbours may tell: in one voice */
             return 1;
         }
         if (may_be_suspect(peer) && silent_ns >= DP_HEALTH_SUSPECT_NS) {

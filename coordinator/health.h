@@ -18,6 +18,8 @@ typedef struct dp_health_peer {
     int has_spoken;    /* something came from it, ever */
     int is_suspect;    /* it was warned of */
     int is_gone;       /* lost: no more is sent or expected */
+    uint32_t sent;     /* control messages sent to it, and come from it, modulo 2^32 */
+    uint32_t came;
 } dp_health_peer_t;
 
 typedef struct dp_health {
@@ -39,7 +41,7 @@ typedef enum dp_health_kind {
 typedef struct dp_health_action {
     dp_health_kind_t kind;
     int rank;
-    uint64_t silent_ns;
+    uint64_t silent_ns; /* LOST: the limit that is over */
 } dp_health_action_t;
 
 /* ranks[count] are copied. heartbeat_ns is at least 1 ms; start_ns counts where it is longer than
@@ -52,6 +54,15 @@ void dp_health_fini(dp_health_t *health); /* zeroed: fine */
 void dp_health_sent(dp_health_t *health, int rank, uint64_t now_ns);
 void dp_health_heard(dp_health_t *health, int rank, uint64_t now_ns);
 void dp_health_gone(dp_health_t *health, int rank);
+
+/* Control messages between two neighbours are numbered from 1, each way; a sign of life repeats the
+ * last number, so that a message that got lost is missed within a heartbeat. The number of the
+ * next message to this rank, or of the last one. */
+uint32_t dp_health_number(dp_health_t *health, int rank, int is_message);
+
+/* 1: a message or sign of life with this number is what was to come next; else *due is. */
+int dp_health_in_order(dp_health_t *health, int rank, int is_message, uint32_t number,
+                       uint32_t *due);
 
 /* The owner is back at work: to be called before it looks at messages. If it is much later than it
  * said, every clock restarts; then 1 is returned. */

@@ -26,7 +26,7 @@
 #include "launcher/channel.h"
 #include "launcher/cores.h"
 #include "launcher/job.h"
-#include "launcher/rendezvous.h"
+#include "runtime/base/rendezvous.h"
 #include "launcher/run_dir.h"
 #include "launcher/timeline.h"
 #include "launcher/tree.h"

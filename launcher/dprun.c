@@ -325,6 +325,10 @@ static int prepare_and_run(const dp_launch_t *launch, uint64_t start_ns)
     if (launch->action == DP_ACTION_DRY_RUN) {
         dp_job_print(&job, stdout);
     } else {
+        if (launch->shares_gpu) {
+            fprintf(stderr, "dprun: %d ranks share one GPU: functional test, not a benchmark\n",
+                    job.size);
+        }
         code = run_job(&job, wanted[0] == '\0' ? NULL : &timeline, start_ns);
     }
     dp_job_fini(&job);

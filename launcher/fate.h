@@ -23,8 +23,10 @@ typedef struct dp_rank_fate {
     int has_joined;         /* it came to the rendezvous */
     char note[DP_NOTE_MAX]; /* the last thing it said it does; "" */
     uint64_t note_ns;
+    int knows;             /* it said why the job failed */
     int blames;            /* the rank that it says it lost, or -1 */
     char why[DP_NOTE_MAX]; /* its words for that */
+    int waited;            /* it says that it waited for that rank in vain, not that it broke off */
 } dp_rank_fate_t;
 
 typedef struct dp_fate {
@@ -46,7 +48,7 @@ int dp_rank_failed(const dp_rank_fate_t *rank);
 int dp_rank_exit_code(const dp_rank_fate_t *rank);
 
 /* Notes what a rank says it does. Text that begins with "rank N" of another rank tells whom it
- * lost. */
+ * lost; that of a stall, for whom it waited in vain. */
 void dp_fate_note(dp_fate_t *fate, int rank, const char *text, uint64_t now_ns);
 
 /* A rank lost another; text is its word for it. The first such word of a rank counts. */
@@ -64,7 +66,8 @@ typedef struct dp_verdict {
  * a signal comes before one that exited, as losing a peer makes ranks exit. If the rank found only
  * exited, and says that it lost another one, and that one has indeed ended or stands stopped, then
  * that one is the cause: it may have left early with code 0, or been stopped, and not failed at
- * all.
+ * all. One that others waited for in vain, and that blames nobody, is the cause also where it
+ * lives.
  */
 dp_verdict_t dp_fate_cause(const dp_fate_t *fate);
 

@@ -122,6 +122,26 @@ static int give_knobs(dp_job_t *job)
     return 0;
 }
 
+#define HOST_OF_RANK "NCCL_HOSTID"
+
+/* NCCL refuses two ranks on one GPU of one host. Each rank a host of its own, by NCCL_HOSTID (see
+ * dp_job_set_rank()), it sees no second one, and all traffic goes through sockets. What could find
+ * the others out another way is off, and what wastes the time slices that ranks share. */
+static const char *const share_gpu_variables[][2] = {
+    {"NCCL_NET", "Socket"},     {"NCCL_IB_DISABLE", "1"},      {"NCCL_SOCKET_IFNAME", "lo"},
+    {"NCCL_P2P_DISABLE", "1"},  {"NCCL_SHM_DISABLE", "1"},     {"NCCL_NVLS_ENABLE", "0"},
+    {"NCCL_MNNVL_ENABLE", "0"}, {"NCCL_PROTO", "Simple"},      {"NCCL_ALGO", "Ring"},
+    {"NCCL_MAX_CTAS", "4"},     {"CUDA_VISIBLE_DEVICES", "0"},
+};
+
+static int give_shared_gpu(dp_job_t *job)
+{
+    for (size_t i = 0; i < DP_ARRAY_LEN(share_gpu_variables); i++) {
+        if (give_default(job, share_gpu_variables[i][0], share_gpu_variables[i][1]) < 0) return -1;
+    }
+    return 0;
+}
+
 static int give_variables(dp_job_t *job)
 {
     const dp_launch_t *launch = job->launch;
@@ -134,6 +154,7 @@ static int give_variables(dp_job_t *job)
     for (size_t i = 0; i < DP_ARRAY_LEN(thread_variables); i++) {
         if (give_default(job, thread_variables[i], number) < 0) return -1;
     }
+    if (launch->shares_gpu && give_shared_gpu(job) != 0) return -1;
     if (give_knobs(job) != 0) return -1;
     for (size_t i = 0; i < launch->variable_count; i++) {
         const char *entry = launch->variables[i];
@@ -199,9 +220,11 @@ dp_status_t dp_job_set_run_dir(dp_job_t *job, const char *path, int owned, dp_er
 
 int dp_job_set_rank(dp_job_t *job, int rank)
 {
-    char number[16];
+    char number[16], own_host[64];
 
     snprintf(number, sizeof(number), "%d", rank);
+    snprintf(own_host, sizeof(own_host), "dprun-%d-r%d", (int)getpid(), rank);
+    if (job->launch->shares_gpu && give(job, HOST_OF_RANK, own_host) != 0) return -1;
     if (give(job, "DP_RANK", number) != 0) return -1;
     return give(job, "DP_LOCAL_RANK", number); /* one host: the same */
 }
@@ -228,7 +251,8 @@ static void print_quoted(FILE *out, const char *word)
 
 static int is_of_rank(const char *name)
 {
-    return strcmp(name, "DP_RANK") == 0 || strcmp(name, "DP_LOCAL_RANK") == 0;
+    return strcmp(name, "DP_RANK") == 0 || strcmp(name, "DP_LOCAL_RANK") == 0 ||
+           strcmp(name, HOST_OF_RANK) == 0;
 }
 
 void dp_job_print(dp_job_t *job, FILE *out)
@@ -273,7 +297,9 @@ void dp_job_print(dp_job_t *job, FILE *out)
 
         dp_cores_of_rank(&job->cores, rank, job->size, &set);
         dp_cores_format(&set, text, sizeof(text));
-        fprintf(out, "rank %-3d host %s, local %d, cores %s, DP_RANK=%d DP_LOCAL_RANK=%d\n", rank,
+        fprintf(out, "rank %-3d host %s, local %d, cores %s, DP_RANK=%d DP_LOCAL_RANK=%d", rank,
                 job->host, rank, launch->binds_cores ? text : "any (--bind none)", rank, rank);
+        if (launch->shares_gpu) fprintf(out, ", its own " HOST_OF_RANK);
+        fputc('\n', out);
     }
 }

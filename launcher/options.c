@@ -25,6 +25,7 @@ enum flag_id {
     FLAG_CONFIG,
     FLAG_VARIABLE,
     FLAG_BIND,
+    FLAG_SHARE_GPU,
     FLAG_STDIN,
     FLAG_OUTPUT_DIR,
     FLAG_QUIET,
@@ -54,6 +55,8 @@ static const dp_flag_t flags[] = {
      "Sets a variable for the ranks (all others are inherited). Repeatable.", START},
     {FLAG_BIND, "--bind", NULL, "core|none",
      "Binds each rank to its share of the cores. Default: none.", START},
+    {FLAG_SHARE_GPU, "--share-gpu", NULL, NULL,
+     "Lets all ranks use one GPU with NCCL: a functional test, not a benchmark.", START},
     {FLAG_STDIN, "--stdin", NULL, "RANK|none",
      "Who reads dprun's standard input; the others read nothing. Default: 0.", START},
     {FLAG_OUTPUT_DIR, "--output-dir", NULL, "DIR",
@@ -185,6 +188,9 @@ static dp_status_t apply(dp_launch_t *launch, const dp_flag_t *flag, char *value
     case FLAG_BIND:
         launch->binds_cores = strcmp(value, "core") == 0;
         if (!launch->binds_cores && strcmp(value, "none") != 0) break;
+        return DP_OK;
+    case FLAG_SHARE_GPU:
+        launch->shares_gpu = 1;
         return DP_OK;
     case FLAG_STDIN:
         launch->stdin_rank = -1;
@@ -395,6 +401,7 @@ dp_status_t dp_launch_parse(int argc, char **argv, const dp_log_t *log, dp_launc
     if (status == DP_OK &&
         (launch->action == DP_ACTION_RUN || launch->action == DP_ACTION_DRY_RUN)) {
         status = dp_config_from_environment(&launch->config, log, error);
+        if (status == DP_OK) status = dp_config_check(&launch->config, error);
     }
     if (status != DP_OK) dp_launch_fini(launch);
     return status;

@@ -32,6 +32,7 @@ typedef struct dp_launch {
     dp_color_t color;
     int stdin_rank; /* -1: none */
     int binds_cores;
+    int shares_gpu; /* several ranks on one GPU, each a host of its own to NCCL */
     int keeps_run_dir;
     const char *output_dir;  /* borrowed from argv; NULL: none */
     const char *config_file; /* likewise */

@@ -189,13 +189,21 @@ static void write_heading(const dp_report_t *report, const dp_verdict_t *verdict
     const dp_fate_t *fate = report->fate;
     const dp_rank_fate_t *rank = &fate->ranks[verdict->cause];
     int is_stopped = dp_rank_is_stopped(rank, fate->ranks[verdict->failed].end_ns);
+    /* The others gave it up while it was running. */
+    int is_late = !is_stopped && fate->ranks[verdict->failed].waited &&
+                  verdict->cause != verdict->failed &&
+                  (!rank->has_ended || rank->end_ns > fate->ranks[verdict->failed].end_ns);
     long step = words->has_step ? (long)words->step : step_of(rank->note);
+    uint64_t when_ns = is_stopped ? rank->stopped_ns
+                       : is_late  ? fate->ranks[verdict->failed].end_ns
+                                  : rank->end_ns;
     char what[TEXT_MAX];
     char elapsed[32];
 
-    dp_format_elapsed((is_stopped ? rank->stopped_ns : rank->end_ns) - fate->start_ns, elapsed,
-                      sizeof(elapsed));
-    if (is_stopped) {
+    dp_format_elapsed(when_ns - fate->start_ns, elapsed, sizeof(elapsed));
+    if (is_late) {
+        snprintf(what, sizeof(what), "waited for in vain");
+    } else if (is_stopped) {
         char name[32];
 
         dp_signal_name(rank->stopped_by, name, sizeof(name));
@@ -215,7 +223,11 @@ static void write_heading(const dp_report_t *report, const dp_verdict_t *verdict
     } else {
         fprintf(out, "): %s after %s\n", what, elapsed);
     }
-    if (is_stopped) {
+    if (is_late) {
+        fprintf(out,
+                "  cause    it was running, but did not do what the others waited for: does it "
+                "hang,\n           or take another path?\n");
+    } else if (is_stopped) {
         fprintf(out, "  cause    it stands still (SIGSTOP, a debugger?); the others gave it up\n");
     } else if (!dp_rank_failed(rank)) {
         fprintf(out,

@@ -22,8 +22,10 @@
 #include "launcher/tree.h"
 
 /* After a failure: peers learn of it within some 10 ms and log why they go; together with the time
- * from TERM to KILL it stays below a second. */
+ * from TERM to KILL it stays below a second. Ranks that use libdp get longer, until each has told
+ * what it learned: on a crowded machine that takes its time. */
 #define WITNESS_NS UINT64_C(250000000)
+#define WITNESS_MAX_NS UINT64_C(3000000000)
 #define FAILED_GRACE_NS UINT64_C(700000000)
 #define DRAIN_NS UINT64_C(500000000) /* for pipes that somebody outside the job holds open */
 #define AGENT_LOST_ROUNDS 500
@@ -67,6 +69,20 @@ static void tell_job(dp_supervisor_t *supervisor, int number, uint64_t grace_ns)
     arm(supervisor->stage_timer, grace_ns);
 }
 
+/* Whether a rank can still be expected to tell why the job failed; not one that others blame. */
+static int has_silent_witness(const dp_supervisor_t *supervisor)
+{
+    const int cause = dp_fate_cause(&supervisor->fate).cause;
+
+    for (int i = 0; i < supervisor->job->size; i++) {
+        const dp_rank_fate_t *rank = &supervisor->fate.ranks[i];
+
+        if (i == cause || rank->stopped_by != 0) continue;
+        if (rank->has_joined && !rank->has_ended && !rank->knows) return 1;
+    }
+    return 0;
+}
+
 static void on_stage_timer(evutil_socket_t fd, short what, void *context)
 {
     dp_supervisor_t *supervisor = context;
@@ -74,7 +90,10 @@ static void on_stage_timer(evutil_socket_t fd, short what, void *context)
 
     (void)fd;
     (void)what;
-    if (supervisor->stage == DP_STAGE_FAILING) {
+    if (supervisor->stage == DP_STAGE_FAILING && has_silent_witness(supervisor) &&
+        dp_now_ns() - supervisor->fail_ns < WITNESS_MAX_NS) {
+        arm(supervisor->stage_timer, WITNESS_NS);
+    } else if (supervisor->stage == DP_STAGE_FAILING) {
         tell_job(supervisor, SIGTERM, grace_ns);
     } else if (supervisor->stage == DP_STAGE_TOLD) {
         kill_job(supervisor);
@@ -99,6 +118,7 @@ static void fail_job(dp_supervisor_t *supervisor)
     supervisor->outcome = DP_OUTCOME_FAILED;
     dp_cgroup_memory(&supervisor->after);
     supervisor->stage = DP_STAGE_FAILING;
+    supervisor->fail_ns = dp_now_ns();
     arm(supervisor->stage_timer, WITNESS_NS);
 }
 

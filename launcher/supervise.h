@@ -10,7 +10,7 @@
 #include "launcher/input.h"
 #include "launcher/job.h"
 #include "launcher/output.h"
-#include "launcher/rendezvous.h"
+#include "runtime/base/rendezvous.h"
 
 /* Why the job is over, or is being ended. */
 typedef enum dp_outcome {
@@ -42,6 +42,7 @@ typedef struct dp_supervisor {
     dp_memory_sight_t before;
     dp_memory_sight_t after; /* at the first failure */
     dp_stage_t stage;
+    uint64_t fail_ns; /* when it came to DP_STAGE_FAILING */
     dp_outcome_t outcome;
     int signal;  /* of DP_OUTCOME_INTERRUPTED */
     int is_gone; /* the agent has no descendant left */

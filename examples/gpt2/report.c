@@ -21,7 +21,7 @@ struct gpt2_report {
     uint64_t last_step;
     gpt2_phases_t last_phases;
     uint64_t compared;
-    int saved; /* 1: a checkpoint of this run exists */
+    uint64_t saved; /* step of the newest checkpoint; 0: none */
 };
 
 static int open_csv(gpt2_report_t *self, gpt2_error_t *error)
@@ -193,7 +193,7 @@ void gpt2_report_warn(gpt2_report_t *self, const char *text)
 
 void gpt2_report_saved(gpt2_report_t *self)
 {
-    if (self != NULL) self->saved = 1;
+    if (self != NULL) self->saved = self->trainer->progress.step;
 }
 
 /* Prints a byte so that terminals survive it. */
@@ -297,11 +297,10 @@ static void print_files(const gpt2_report_t *self)
     gpt2_strategy_t *strategy = self->trainer->strategy;
     const char *timeline = strategy->ops->setting(strategy, "TIMELINE");
 
-    if (!self->saved && self->csv == NULL && (timeline == NULL || *timeline == '\0')) return;
+    if (self->saved == 0 && self->csv == NULL && (timeline == NULL || *timeline == '\0')) return;
     (void)printf("files  ");
-    if (self->saved) {
-        (void)printf(" %s/checkpoint/%llu", options->out,
-                     (unsigned long long)self->trainer->progress.step);
+    if (self->saved != 0) {
+        (void)printf(" %s/checkpoint/%llu", options->out, (unsigned long long)self->saved);
     }
     if (self->csv != NULL) (void)printf(" %s", self->csv_path);
     if (timeline != NULL && *timeline != '\0') {

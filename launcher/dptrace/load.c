@@ -71,8 +71,8 @@ static uint64_t apply_clock(const clock_map_t *map, uint64_t time_ns)
             offset = points[after - 1].offset_ns + (int64_t)(part * step);
         }
     }
-    if (offset < 0 && (uint64_t)-offset > time_ns) return 0;
-    return time_ns + (uint64_t)offset;
+    if (offset < 0) return time_ns > (uint64_t)-offset ? time_ns - (uint64_t)-offset : 0;
+    return DP_MIN(time_ns + (uint64_t)offset, DP_TRACE_LATEST_NS);
 }
 
 /* ---- Requests and buckets --------------------------------------------------------------- */

@@ -14,13 +14,11 @@
 #include "launcher/dptrace/proto.h"
 
 #define DEPTH_MAX 64
-#define SEQUENCES_MAX (1u << 20)
 #define IID_MAX (1u << 24)
 
 /* Per sequence: what its ids stand for. Reset when a sequence says its state is cleared. */
 typedef struct sequence {
-    uint32_t *names; /* [name_count] string index + 1 by iid */
-    size_t name_count;
+    uint64_t generation;                    /* its present names belong to */
     uint8_t kinds[DP_TRACE_KIND_COUNT + 1]; /* by category iid */
     uint8_t recorder_iid;
     uint8_t notes[DP_NOTE_COUNT]; /* by annotation-name iid */
@@ -34,8 +32,19 @@ typedef struct track {
     size_t open[DEPTH_MAX]; /* indices of events */
 } track_t;
 
+/* What an interned id stands for: ids may be any, so that a table by id could be made as large as
+ * somebody likes. */
+typedef struct name {
+    uint64_t key; /* name_key(); 0: free */
+    uint32_t string;
+} name_t;
+
 typedef struct parser {
     dp_timeline_t *timeline;
+    size_t packets;
+    uint64_t generations;
+    name_t *names; /* hash table, [name_room] a power of two */
+    size_t name_count, name_room;
     sequence_t *sequences;
     size_t sequence_count, sequence_room;
     track_t *tracks;
@@ -73,6 +82,38 @@ static uint32_t add_string(parser_t *parser, const char *text)
 }
 
 /* ---- Tracks and sequences --------------------------------------------------------------- */
+
+static uint64_t name_key(const sequence_t *sequence, uint64_t iid)
+{
+    return sequence->generation << 24 | iid;
+}
+
+/* Where a key is, or is to go. */
+static name_t *name_slot(name_t *names, size_t room, uint64_t key)
+{
+    uint64_t at = (key * 0x9e3779b97f4a7c15ull) >> 20;
+
+    while (names[at & (room - 1)].key != 0 && names[at & (room - 1)].key != key)
+        at++;
+    return &names[at & (room - 1)];
+}
+
+static int grow_names(parser_t *parser)
+{
+    size_t room = parser->name_room == 0 ? 256 : parser->name_room * 2;
+    name_t *names = calloc(room, sizeof(*names));
+
+    if (names == NULL) return 0;
+    for (size_t i = 0; i < parser->name_room; i++) {
+        const name_t *name = &parser->names[i];
+
+        if (name->key != 0) *name_slot(names, room, name->key) = *name;
+    }
+    free(parser->names);
+    parser->names = names;
+    parser->name_room = room;
+    return 1;
+}
 
 static uint32_t *track_slot(const parser_t *parser, uint64_t uuid)
 {
@@ -120,7 +161,7 @@ fail:
 
 static sequence_t *get_sequence(parser_t *parser, uint64_t id)
 {
-    if (id >= SEQUENCES_MAX) {
+    if (id > parser->packets) { /* ours come in order, from 1 */
         parser->is_bad = 1;
         return NULL;
     }
@@ -130,27 +171,31 @@ static sequence_t *get_sequence(parser_t *parser, uint64_t id)
             parser->is_short_of_memory = 1;
             return NULL;
         }
-        parser->sequences[parser->sequence_count++] = (sequence_t){.rank = -1};
+        parser->sequences[parser->sequence_count++] =
+            (sequence_t){.generation = ++parser->generations, .rank = -1};
     }
     return &parser->sequences[id];
 }
 
-static void set_name(parser_t *parser, sequence_t *sequence, uint64_t iid, const char *text)
+static void set_name(parser_t *parser, const sequence_t *sequence, uint64_t iid, const char *text)
 {
-    if (iid == 0 || iid >= IID_MAX) return;
-    if (iid >= sequence->name_count) {
-        size_t count = DP_MAX((size_t)iid + 1, sequence->name_count * 2);
-        uint32_t *grown = realloc(sequence->names, count * sizeof(*grown));
+    name_t *slot;
 
-        if (grown == NULL) {
-            parser->is_short_of_memory = 1;
-            return;
-        }
-        memset(grown + sequence->name_count, 0, (count - sequence->name_count) * sizeof(*grown));
-        sequence->names = grown;
-        sequence->name_count = count;
+    if (iid == 0 || iid >= IID_MAX) return;
+    if (parser->name_count * 2 >= parser->name_room && !grow_names(parser)) {
+        parser->is_short_of_memory = 1;
+        return;
     }
-    sequence->names[iid] = add_string(parser, text) + 1;
+    slot = name_slot(parser->names, parser->name_room, name_key(sequence, iid));
+    parser->name_count += slot->key == 0;
+    *slot = (name_t){name_key(sequence, iid), add_string(parser, text)};
+}
+
+/* The string an id stands for, or that of "". */
+static uint32_t get_name(const parser_t *parser, const sequence_t *sequence, uint64_t iid)
+{
+    if (iid >= IID_MAX || parser->name_room == 0) return 0;
+    return name_slot(parser->names, parser->name_room, name_key(sequence, iid))->string;
 }
 
 static void read_interned(parser_t *parser, sequence_t *sequence, const uint8_t *data, size_t bytes)
@@ -247,8 +292,7 @@ static void decode_event(parser_t *parser, const sequence_t *sequence, const uin
             decoded->counter = reader.value;
             break;
         case EVENT_NAME_IID:
-            if (reader.value < sequence->name_count && sequence->names[reader.value] != 0)
-                decoded->name = sequence->names[reader.value] - 1;
+            decoded->name = get_name(parser, sequence, reader.value);
             break;
         case EVENT_NAME:
             copy_text(&reader, text, sizeof(text));
@@ -328,7 +372,7 @@ static void read_event(parser_t *parser, sequence_t *sequence, const uint8_t *da
 
     decode_event(parser, sequence, data, bytes, &decoded);
     if (parser->is_bad || parser->is_short_of_memory) return;
-    if (time_ns > UINT64_MAX / 4 || decoded.category > DP_TRACE_KIND_COUNT) {
+    if (time_ns > DP_TRACE_LATEST_NS || decoded.category > DP_TRACE_KIND_COUNT) {
         parser->is_bad = 1;
         return;
     }
@@ -389,8 +433,7 @@ static void read_packet(parser_t *parser, const uint8_t *data, size_t bytes)
     sequence = parser->is_bad ? NULL : get_sequence(parser, sequence_id);
     if (sequence == NULL) return;
     if (flags & FLAG_STATE_CLEARED) {
-        free(sequence->names);
-        *sequence = (sequence_t){.rank = -1};
+        *sequence = (sequence_t){.generation = ++parser->generations, .rank = -1};
     }
     if (track != NULL) read_track(parser, track, track_bytes);
     if (interned != NULL) read_interned(parser, sequence, interned, interned_bytes);
@@ -402,7 +445,6 @@ dp_status_t dp_perfetto_parse(const uint8_t *data, size_t bytes, const char *wha
 {
     parser_t parser = {.timeline = timeline};
     dp_proto_reader_t reader;
-    size_t packets = 0;
     dp_status_t status = DP_OK;
 
     if (dp_timeline_string(timeline, "") == SIZE_MAX)
@@ -413,12 +455,12 @@ dp_status_t dp_perfetto_parse(const uint8_t *data, size_t bytes, const char *wha
             parser.is_bad = 1;
             break;
         }
-        packets++;
+        parser.packets++;
         read_packet(&parser, reader.span, reader.span_bytes);
     }
     if (parser.is_short_of_memory) {
         status = dp_error_set(error, DP_ERR_NO_MEMORY, "%s: no memory", what);
-    } else if (packets == 0) {
+    } else if (parser.packets == 0) {
         status = dp_error_set(error, DP_ERR_INVALID,
                               "%s: neither a recorder (.dpt) nor a merged Perfetto trace", what);
     } else if ((parser.is_bad || reader.failed) && timeline->rank_count > 0) {
@@ -428,8 +470,7 @@ dp_status_t dp_perfetto_parse(const uint8_t *data, size_t bytes, const char *wha
         status =
             dp_error_set(error, DP_ERR_INVALID, "%s: not a trace that dptrace merge wrote", what);
     }
-    for (size_t i = 0; i < parser.sequence_count; i++)
-        free(parser.sequences[i].names);
+    free(parser.names);
     free(parser.sequences);
     free(parser.tracks);
     free(parser.track_slots);

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "runtime/base/config_value.h"
+#include "runtime/base/inject.h"
 #include "runtime/base/wire.h"
 
 extern char **environ;
@@ -107,6 +108,8 @@ static const setting_t table[] = {
            "Record what each rank does; 0 turns the recorder off."),
     BYTES("TRACE_BYTES", "16M", trace_bytes, OWN, 64 * DP_KIB, 64 * DP_GIB,
           "Room of the recorder per rank; what finds none is counted."),
+    TEXT("INJECT", "", inject, OWN,
+         "Faults on purpose, for tests: WHAT:RANK[@WHERE][=VALUE],...; empty: none."),
     TEXT("RUN_DIR", "", run_dir, LAUNCHER,
          "Where the job keeps its recorders."),
     INTEGER("RANK", "-1", rank, LAUNCHER, -1, RANK_MAX,
@@ -117,6 +120,12 @@ static const setting_t table[] = {
             "This process among those of this machine."),
     INTEGER("LOCAL_SIZE", "-1", local_size, LAUNCHER, -1, RANK_MAX + 1,
             "Processes of the job on this machine."),
+    TEXT("RENDEZVOUS", "", rendezvous, LAUNCHER,
+         "HOST:PORT where rank 0 serves the rendezvous of a job not started by dprun."),
+    INTEGER("RENDEZVOUS_PORT", "0", rendezvous_port, LAUNCHER, 0, 65535,
+            "Port of that rendezvous alone; 0: MASTER_PORT + 1."),
+    TEXT("SECRET_FILE", "", secret_file, LAUNCHER,
+         "File of the job's secret, mode 0600, at least 32 bytes, the same on all machines."),
     INTEGER("BOOTSTRAP_FD", "-1", bootstrap_fd, LAUNCHER, -1, INT_MAX,
             "Open descriptor with the address, job and secret of the rendezvous."),
 };
@@ -372,7 +381,9 @@ dp_status_t dp_config_check(const dp_config_t *config, dp_error_t *error)
 {
     char beat[32];
     char timeout[32];
+    dp_status_t status = dp_inject_check(config->inject, error);
 
+    if (status != DP_OK) return status;
     if (config->peer_timeout_ns == 0 || config->peer_timeout_ns / 2 >= config->heartbeat_ns) {
         return DP_OK;
     }

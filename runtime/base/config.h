@@ -50,13 +50,19 @@ typedef struct dp_config {
     int trace;                         /* TRACE 1: 0 turns the recorder off */
     size_t trace_bytes;                /* TRACE_BYTES 16M: room of the recorder per rank */
     char run_dir[DP_CONFIG_TEXT_MAX];  /* RUN_DIR: where a job keeps its recorders; set by dprun */
+    char inject[256];                  /* INJECT "": faults on purpose, see inject.h */
+    struct dp_inject
+        *injector; /* borrowed: its faults in force, set where a context begins; NULL */
     /* given by the launcher, not knobs */
-    int rank;           /* RANK -1 */
-    int world_size;     /* SIZE -1 */
-    int local_rank;     /* LOCAL_RANK -1 */
-    int local_size;     /* LOCAL_SIZE -1 */
-    int bootstrap_fd;   /* BOOTSTRAP_FD -1: address, job id and secret of the rendezvous */
-    uint8_t source[64]; /* dp_config_source_t of each row */
+    int rank;             /* RANK -1 */
+    int world_size;       /* SIZE -1 */
+    int local_rank;       /* LOCAL_RANK -1 */
+    int local_size;       /* LOCAL_SIZE -1 */
+    int bootstrap_fd;     /* BOOTSTRAP_FD -1: address, job id and secret of the rendezvous */
+    char rendezvous[256]; /* RENDEZVOUS HOST:PORT: in a job not started by dprun */
+    int rendezvous_port;  /* RENDEZVOUS_PORT 0: likewise */
+    char secret_file[DP_CONFIG_TEXT_MAX]; /* SECRET_FILE: likewise, for several machines */
+    uint8_t source[64];                   /* dp_config_source_t of each row */
 } dp_config_t;
 
 /* A row of the table, as dprun and the reference page see it. */

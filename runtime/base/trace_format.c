@@ -13,9 +13,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* No clock of ours gets there; keeps sums of times from wrapping. */
-#define LATEST_NS (UINT64_MAX / 4)
-
 static int range_fits(uint64_t offset, uint64_t length, uint64_t bytes)
 {
     return offset <= bytes && length <= bytes - offset;
@@ -40,7 +37,8 @@ static dp_status_t check_header(const dp_trace_file_header_t *header, size_t byt
     if (header->record_bytes != sizeof(dp_trace_record_t) || header->lane_max > DP_TRACE_LANES ||
         header->chunk_bytes != DP_TRACE_CHUNK_BYTES || header->lane_offset % 8 != 0 ||
         header->chunk_offset % 8 != 0 || header->rank < 0 || header->size <= header->rank ||
-        header->size > 1 << 24 || header->start_ns > LATEST_NS ||
+        header->size > 1 << 24 || header->start_ns > DP_TRACE_LATEST_NS ||
+        header->start_real_ns > DP_TRACE_LATEST_NS ||
         !range_fits(header->lane_offset, lanes_bytes, bytes) ||
         !range_fits(header->name_offset, header->name_room, bytes) ||
         header->name_room > UINT32_MAX ||
@@ -52,8 +50,12 @@ static dp_status_t check_header(const dp_trace_file_header_t *header, size_t byt
 
 static int record_is_sane(const dp_trace_record_t *record)
 {
-    return record->kind > DP_TRACE_NONE && record->kind < DP_TRACE_KIND_COUNT &&
-           record->start_ns > 0 && record->start_ns < LATEST_NS && record->duration_ns < LATEST_NS;
+    if (record->kind <= DP_TRACE_NONE || record->kind >= DP_TRACE_KIND_COUNT) return 0;
+    if (record->start_ns == 0 || record->start_ns >= DP_TRACE_LATEST_NS) return 0;
+    if (record->duration_ns >= DP_TRACE_LATEST_NS) return 0;
+    /* an offset, in two's complement: neither far ahead nor far behind */
+    return record->kind != DP_TRACE_CLOCK ||
+           record->id + DP_TRACE_LATEST_NS <= 2 * DP_TRACE_LATEST_NS;
 }
 
 static void add_event(dp_trace_file_t *file, const dp_trace_record_t *record, uint32_t lane,

@@ -28,6 +28,8 @@
 #define DP_TRACE_NAME_MAX 255 /* longer ones are cut */
 #define DP_TRACE_NAME_ROOM ((size_t)256 * 1024)
 #define DP_TRACE_AUX_MAX 0xffffffu
+/* No clock of ours gets there (2116); keeps sums of times from wrapping. */
+#define DP_TRACE_LATEST_NS (UINT64_MAX / 4)
 
 /*
  * What a record tells. `bucket` is the place of a launch in the global order counted from 1, the

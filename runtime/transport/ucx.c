@@ -126,10 +126,22 @@ static void note_failure(peer_t *peer, const char *what, const char *why)
     snprintf(peer->text, sizeof(peer->text), "%s (%s)", what, why);
 }
 
+/* The same words however it was seen, by an event or by a message that could not go out, and
+ * whatever UCX calls it: all ranks shall learn one cause, and several of them may see it first. */
+static void note_break(peer_t *peer, ucs_status_t status)
+{
+    if (peer->has_failed) return;
+    dp_log_debug(&peer->owner->log, "the connection to rank %d broke: %s", peer->rank,
+                 ucs_status_string(status));
+    peer->has_failed = 1;
+    peer->owner->has_notes = 1;
+    snprintf(peer->text, sizeof(peer->text), "its connection broke");
+}
+
 static void on_peer_error(void *arg, ucp_ep_h ep, ucs_status_t status)
 {
     (void)ep; /* closed later: not inside a callback */
-    note_failure(arg, "its connection broke", ucs_status_string(status));
+    note_break(arg, status);
 }
 
 static void on_closed(void *request, ucs_status_t status, void *user)
@@ -169,7 +181,7 @@ static void on_sent(void *request, ucs_status_t status, void *user)
     peer_t *peer = buffer->peer;
 
     peer->sending--;
-    if (status != UCS_OK) note_failure(peer, "a message to it failed", ucs_status_string(status));
+    if (status != UCS_OK) note_break(peer, status);
     buffer_put(peer->owner, buffer);
     ucp_request_free(request);
 }
@@ -203,9 +215,7 @@ static dp_status_t send_frame(peer_t *peer, dp_frame_kind_t kind, size_t total, 
         return DP_OK;
     }
     buffer_put(self, buffer);
-    if (UCS_PTR_IS_ERR(request)) {
-        note_failure(peer, "a message to it failed", ucs_status_string(UCS_PTR_STATUS(request)));
-    }
+    if (UCS_PTR_IS_ERR(request)) note_break(peer, UCS_PTR_STATUS(request));
     return DP_OK;
 }
 

@@ -94,6 +94,9 @@ check "an unknown flag exits with 2" "$code" = 2
 has "and names the nearest" err 'did you mean --fusion-bytes'
 run --fusion-bytes 1 -np 1 true
 check "a value out of range exits with 2" "$code" = 2
+run --inject kil:1 -np 1 true
+check "a fault that is none exits with 2" "$code" = 2
+has "and shows what is possible" err 'DP_INJECT: .kil:1. is no fault that is known; possible are WHAT:RANK'
 run --config "$work/none" -np 1 true
 check "a missing --config file exits with 2" "$code" = 2
 
@@ -332,6 +335,12 @@ has "--dry-run shows the command" out "command  echo 'a b'"
 has "--dry-run shows the environment" out 'DP_FUSION_BYTES=4M'
 has "--dry-run shows every rank" out '^rank 2 '
 check "--dry-run starts nothing" "$code" = 0
+run -np 2 --share-gpu --no-prefix sh -c 'echo "$NCCL_HOSTID $NCCL_NET $NCCL_ALGO"'
+check "--share-gpu runs" "$code" = 0
+check "--share-gpu makes each rank a host to NCCL" "$(sort -u "$work/out" | grep -c '^dprun-[0-9]*-r[01] Socket Ring$')" = 2
+has "--share-gpu says what it is not" err '2 ranks share one GPU: functional test, not a benchmark'
+run -np 2 sh -c 'echo "<$NCCL_HOSTID>"'
+has "without it NCCL is left alone" out '<>$'
 run --help
 check "--help exits with 0" "$code" = 0
 for name in fusion-bytes fusion-slots wire tree-arity stall-limit heartbeat start-timeout log pretend-hosts timeline output-dir dry-run; do

@@ -1,68 +1,137 @@
 /*
- * victim.c - a rank that comes to harm at a chosen moment, in a job that otherwise runs for ever.
+ * victim.c - a small training loop that DP_INJECT brings to harm, and that tells what it learned.
  *
- *     dprun -np N victim RANK HOW WHEN
+ *     DP_INJECT=kill:1@30 dprun -np N victim STEPS CHECKPOINT_FOLDER
  *
- * HOW: kill stop segv exit0 exit5 abort; WHEN: start (before dp_init), init (right after), step (in
- * the middle of a loop of collectives), finalize. A survivor prints what it learned and exits 3.
+ * Each step averages a few tensors; every fifth step each rank saves a checkpoint, and one that
+ * cannot be written is told and survived. A survivor of a failure prints what it learned and when,
+ * and exits with 3; with 4 where dp_init() failed.
  */
-#include <signal.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "dp.h"
 
-static void come_to_harm(dp_context_t *dp, const char *how)
+#define TENSORS 3
+#define WORK_NS 1000000L
+#define SAVE_EVERY 5
+
+static const size_t counts[TENSORS] = {100000, 50, 4000};
+
+static void tell(const char *where, dp_status_t status, const char *text)
 {
-    if (strcmp(how, "kill") == 0) kill(getpid(), SIGKILL);
-    if (strcmp(how, "stop") == 0) kill(getpid(), SIGSTOP);
-    if (strcmp(how, "segv") == 0) raise(SIGSEGV);
-    if (strcmp(how, "exit0") == 0) _exit(0);
-    if (strcmp(how, "exit5") == 0) _exit(5);
-    if (strcmp(how, "abort") == 0) dp_abort(dp, "the victim gives up");
+    struct timespec now;
+    char line[1024];
+    int bytes;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    bytes = snprintf(line, sizeof(line), "learned: %s: %s\nlearned at %lld.%09ld in %s\n",
+                     dp_status_string(status), text, (long long)now.tv_sec, now.tv_nsec, where);
+    if (bytes > 0) (void)!write(STDERR_FILENO, line, (size_t)bytes);
+}
+
+/* Writes this rank's part beside the final name, then renames it. */
+static void save(dp_context_t *dp, const char *folder, int step, const float *values)
+{
+    char path[512], temporary[528];
+    FILE *file;
+    int is_bad;
+
+    dp_span_begin(dp, "checkpoint");
+    snprintf(path, sizeof(path), "%s/part.%d", folder, dp_rank(dp));
+    snprintf(temporary, sizeof(temporary), "%s.new", path);
+    file = fopen(temporary, "wbe");
+    is_bad = file == NULL || fwrite(values, sizeof(*values), counts[0], file) != counts[0];
+    if (file != NULL) {
+        is_bad |= fflush(file) != 0;
+        if (is_bad) fprintf(stderr, "checkpoint of step %d: %s\n", step, strerror(errno));
+        fclose(file);
+    } else {
+        fprintf(stderr, "checkpoint of step %d: %s\n", step, strerror(errno));
+    }
+    if (is_bad) {
+        remove(temporary);
+    } else {
+        rename(temporary, path);
+    }
+    dp_span_end(dp);
+}
+
+static dp_status_t train_step(dp_context_t *dp, float *const values[TENSORS])
+{
+    static const char *const names[TENSORS] = {"h.0.weight", "h.0.bias", "h.1.weight"};
+    const struct timespec work = {0, WORK_NS};
+    dp_handle_t *handles[TENSORS] = {NULL};
+    dp_options_t options = DP_OPTIONS_INIT;
+    dp_status_t status = DP_OK;
+
+    options.reduce = DP_AVERAGE;
+    for (int i = 0; i < TENSORS && status == DP_OK; i++) {
+        nanosleep(&work, NULL);
+        status = dp_allreduce(dp_world(dp), names[i], values[i], values[i], counts[i], DP_F32,
+                              &options, &handles[i]);
+    }
+    for (int i = 0; i < TENSORS; i++) {
+        dp_status_t end = handles[i] == NULL ? DP_OK : dp_wait(handles[i], -1.0, NULL);
+
+        if (status == DP_OK) status = end;
+    }
+    return status;
+}
+
+static dp_status_t train(dp_context_t *dp, int steps, const char *folder)
+{
+    float *values[TENSORS] = {NULL};
+    dp_status_t status = DP_OK;
+
+    for (int i = 0; i < TENSORS && status == DP_OK; i++) {
+        void *memory = NULL;
+
+        status = dp_alloc(dp, counts[i] * sizeof(float), &memory);
+        values[i] = memory;
+    }
+    for (int step = 0; step < steps && status == DP_OK; step++) {
+        dp_step_begin(dp, (uint64_t)step);
+        status = train_step(dp, values);
+        if (status == DP_OK && step % SAVE_EVERY == SAVE_EVERY - 1)
+            save(dp, folder, step, values[0]);
+        dp_step_end(dp);
+    }
+    if (status != DP_OK) tell("a step", status, dp_error_text(dp));
+    if (status == DP_ERR_NO_MEMORY) dp_abort(dp, dp_error_text(dp)); /* its own, not the world's */
+    for (int i = 0; i < TENSORS; i++)
+        dp_free(dp, values[i]);
+    return status;
 }
 
 int main(int argc, char **argv)
 {
-    static float values[100000];
-    const char *rank_text = getenv("DP_RANK");
+    char text[512] = "";
+    dp_init_options_t options = DP_INIT_OPTIONS_INIT;
     dp_context_t *dp;
-    int rank, is_victim;
+    dp_status_t status;
 
-    if (argc != 4 || rank_text == NULL) {
-        fprintf(stderr, "usage: dprun -np N victim RANK HOW WHEN\n");
+    if (argc != 3) {
+        fprintf(stderr, "usage: dprun -np N victim STEPS CHECKPOINT_FOLDER\n");
         return 2;
     }
-    rank = atoi(rank_text);
-    is_victim = rank == atoi(argv[1]);
-    if (is_victim && strcmp(argv[3], "start") == 0) come_to_harm(NULL, argv[2]);
-    if (dp_init(NULL, &dp) != DP_OK) return 4;
-    if (is_victim && strcmp(argv[3], "init") == 0) come_to_harm(dp, argv[2]);
-    for (int step = 0; step < 20000; step++) {
-        dp_handle_t *handle;
-        dp_status_t status;
-
-        dp_step_begin(dp, (uint64_t)step);
-        status =
-            dp_allreduce(dp_world(dp), "gradient", values, values, 100000, DP_F32, NULL, &handle);
-        if (status == DP_OK) status = dp_wait(handle, -1.0, NULL);
-        dp_step_end(dp);
-        if (status != DP_OK) {
-            fprintf(stderr, "learned: %s: %s\n", dp_status_string(status), dp_error_text(dp));
-            dp_finalize(dp);
-            return 3;
-        }
-        if (step == 100 && is_victim && strcmp(argv[3], "step") == 0) come_to_harm(dp, argv[2]);
-        if (step == 100 && strcmp(argv[3], "finalize") == 0) {
-            if (is_victim) come_to_harm(dp, argv[2]);
-            break;
-        }
+    options.error = text;
+    options.error_bytes = sizeof(text);
+    status = dp_init(&options, &dp);
+    if (status != DP_OK) {
+        tell("dp_init", status, text);
+        return 4;
     }
-    if (dp_finalize(dp) != DP_OK) {
-        fprintf(stderr, "learned: finalize failed\n");
+    status = train(dp, (int)strtol(argv[1], NULL, 10), argv[2]);
+    if (status != DP_OK) {
+        dp_finalize(dp);
         return 3;
     }
-    return 0;
+    status = dp_finalize(dp);
+    if (status != DP_OK) fprintf(stderr, "finalize: %s\n", dp_status_string(status));
+    return status == DP_OK ? 0 : 3;
 }

@@ -188,6 +188,28 @@ static void without_a_timeout_silence_is_no_death(void **state)
     dp_health_fini(&patient);
 }
 
+/* Each way counts for itself; a sign of life repeats the last number. */
+static void lost_message_leaves_a_gap_in_the_numbers(void **state)
+{
+    uint32_t due;
+
+    (void)state;
+    assert_int_equal(dp_health_number(&health, 4, 0), 0);
+    assert_int_equal(dp_health_number(&health, 4, 1), 1);
+    assert_int_equal(dp_health_number(&health, 4, 1), 2);
+    assert_int_equal(dp_health_number(&health, 4, 0), 2);
+    assert_int_equal(dp_health_number(&health, 9, 1), 1);
+    assert_int_equal(dp_health_in_order(&health, 4, 0, 0, &due), 1);
+    assert_int_equal(dp_health_in_order(&health, 4, 1, 1, &due), 1);
+    assert_int_equal(dp_health_in_order(&health, 4, 0, 1, &due), 1);
+    assert_int_equal(dp_health_in_order(&health, 4, 1, 3, &due), 0); /* the second is missing */
+    assert_int_equal(due, 2);
+    assert_int_equal(dp_health_in_order(&health, 4, 0, 2, &due), 0); /* here too */
+    assert_int_equal(due, 1);
+    assert_int_equal(dp_health_in_order(&health, 4, 1, 1, &due), 0); /* the first once more */
+    assert_int_equal(dp_health_in_order(&health, 77, 1, 1, &due), 0);
+}
+
 static void lonely_rank_has_nothing_to_do(void **state)
 {
     dp_health_t lonely;
@@ -213,6 +235,7 @@ int main(void)
         CASE(rank_that_never_spoke_may_still_be_starting),
         CASE(lost_rank_is_left_alone),
         CASE(without_a_timeout_silence_is_no_death),
+        CASE(lost_message_leaves_a_gap_in_the_numbers),
         CASE(lonely_rank_has_nothing_to_do),
     };
 

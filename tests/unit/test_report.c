@@ -262,6 +262,48 @@ static void report_names_a_stopped_rank_and_an_early_leaver(void **state)
     dp_fate_fini(&fate);
 }
 
+/* It lives, but the others say that they waited for it. */
+static void report_names_a_rank_that_was_waited_for_in_vain(void **state)
+{
+    const char *stalled = "stalled 2.0 s: tensor wte: ready on 3 of 4 ranks; missing rank 2 (h): "
+                          "step 7; rank 3 (h)";
+    char text[8192] = "";
+    dp_tail_t tail = {.count = 0};
+    dp_fate_t fate;
+    dp_report_t report = {.fate = &fate, .host = "h", .tail = tail_of, .context = &tail};
+
+    (void)state;
+    assert_int_equal(dp_fate_init(&fate, SIZE, 1000 * MS), 0);
+    for (int rank = 0; rank < SIZE; rank++)
+        dp_fate_note(&fate, rank, stalled, fate.start_ns); /* all learn it, itself too */
+    ended(&fate, 1, 2000, EXITED(3));
+    fate.ranks[2].pid = 102;
+    assert_int_equal(cause_of(&fate, -1), 2);
+    assert_int_equal(dp_fate_exit_code(&fate), 3);
+    fate.stop_ns = fate.start_ns + 2250 * MS;
+    ended(&fate, 2, 2300, SIGTERM); /* by dprun */
+    ended(&fate, 0, 2300, EXITED(3));
+    assert_int_equal(cause_of(&fate, -1), 2);
+    assert_int_equal(dp_fate_exit_code(&fate), 3);
+    write_block(&report, text, sizeof(text));
+    expect(text, "rank 2 (h, local 2, pid 102): waited for in vain after +00:02.000\n");
+    expect(text, "  cause    it was running, but did not do what the others waited for");
+    expect(text, "  told by  rank 1: stalled 2.0 s: tensor wte");
+    dp_fate_fini(&fate);
+    /* The same from the rendezvous. */
+    assert_int_equal(dp_fate_init(&fate, SIZE, 1000 * MS), 0);
+    dp_fate_blame(&fate, 0, 3, "1 of 4 ranks did not come in time: 3; there were 0, 1, 2 (hello)");
+    ended(&fate, 0, 4000, EXITED(4));
+    assert_int_equal(cause_of(&fate, -1), 3);
+    dp_fate_fini(&fate);
+    /* Its program runs, its coordinator does not. */
+    assert_int_equal(dp_fate_init(&fate, SIZE, 1000 * MS), 0);
+    dp_fate_note(&fate, 0, "rank 3 (h): no sign of life for 3.0 s", fate.start_ns);
+    ended(&fate, 0, 4000, EXITED(4));
+    assert_int_equal(cause_of(&fate, -1), 3);
+    dp_fate_fini(&fate);
+}
+
 static void report_lists_ranks_as_ranges(void **state)
 {
     unsigned char is_member[1024] = {0};
@@ -294,6 +336,7 @@ int main(void)
         cmocka_unit_test(fate_a_living_rank_is_not_blamed_on_hearsay),
         cmocka_unit_test(report_tells_an_out_of_memory_kill),
         cmocka_unit_test(report_names_a_stopped_rank_and_an_early_leaver),
+        cmocka_unit_test(report_names_a_rank_that_was_waited_for_in_vain),
         cmocka_unit_test(report_lists_ranks_as_ranges),
     };
 

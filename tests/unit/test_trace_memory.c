@@ -92,9 +92,13 @@ static dp_status_t use_timeline(const char *path)
     size_t bytes = 0;
     FILE *file = NULL;
     long left;
-    dp_status_t status = dp_timeline_load(path, NULL, &timeline, NULL);
+    dp_error_t error = {.text = ""};
+    dp_status_t status = dp_timeline_load(path, NULL, &timeline, &error);
 
-    if (status != DP_OK) return status;
+    if (status != DP_OK) {
+        assert_int_not_equal(error.text[0], '\0');
+        return status;
+    }
     status = dp_analyse(&timeline, &analysis);
     if (status != DP_OK) {
         dp_timeline_fini(&timeline);
@@ -118,7 +122,10 @@ static dp_status_t use_timeline(const char *path)
     fclose(file);
     countdown = left;
     dp_timeline_init(&again);
-    if (status == DP_OK) status = dp_perfetto_parse((uint8_t *)data, bytes, "job", &again, NULL);
+    if (status == DP_OK) {
+        status = dp_perfetto_parse((uint8_t *)data, bytes, "job", &again, &error);
+        if (status != DP_OK) assert_non_null(strstr(error.text, "no memory"));
+    }
     dp_timeline_fini(&again);
     free(data);
     dp_analysis_fini(&analysis);
