@@ -13,6 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "runtime/base/inject.h"
 #include "runtime/base/wire.h"
 
 #define HELLO_ROOM 4096
@@ -229,16 +230,19 @@ static dp_status_t start_loop(dp_context_t *context, dp_error_t *error)
 {
     dp_config_t *config = &context->config;
     uint64_t engine_spin_ns = config->spin_ns;
-    dp_loop_options_t options = {
-        .config = config,
-        .topology = &context->topology,
-        .rank = context->rank,
-        .size = context->size,
-        .transport = context->transport,
-        .log = &context->log,
-        .trace = context->trace,
-        .callbacks = {
-            .user = context, .launch = dp_on_launch, .fail = dp_on_fail, .fatal = dp_on_fatal}};
+    dp_loop_options_t options = {.config = config,
+                                 .topology = &context->topology,
+                                 .rank = context->rank,
+                                 .size = context->size,
+                                 .transport = context->transport,
+                                 .log = &context->log,
+                                 .trace = context->trace,
+                                 .callbacks = {.user = context,
+                                               .launch = dp_on_launch,
+                                               .joined = dp_on_joined,
+                                               .fail = dp_on_fail,
+                                               .fatal = dp_on_fatal,
+                                               .watch = dp_on_watch}};
     dp_status_t status;
 
     config->spin_ns = context->wait_spin_ns; /* the coordinator shares its core with the program */
@@ -256,6 +260,7 @@ static void context_destroy(dp_context_t *context, int failed)
     /* The data plane reports to the loop until its threads are gone; the loop launches nothing more
      * once the world has finished or failed. */
     dp_pipeline_destroy(context->pipeline);
+    dp_streams_free(context);
     if (context->loop != NULL) dp_loop_stop(context->loop);
     dp_engine_destroy(context->engine);
     dp_device_destroy(context->device);
@@ -265,33 +270,47 @@ static void context_destroy(dp_context_t *context, int failed)
     if (context->has_topology) dp_topology_fini(&context->topology);
     dp_bootstrap_destroy(context->bootstrap);
     dp_requests_free(context);
+    dp_groups_free(context);
     for (size_t i = 0; i < context->text_count; i++)
         free(context->texts[i]);
     free(context->settings);
+    dp_inject_destroy(context->config.injector);
     pthread_mutex_destroy(&context->lock);
     free(context);
+}
+
+static void abort_on_purpose(void *user, const char *text)
+{
+    dp_abort(user, text);
 }
 
 static dp_status_t build(dp_context_t *context, int use_loopback, dp_error_t *error)
 {
     dp_config_t *config = &context->config;
-    uint64_t deadline_ns = dp_now_ns() + config->start_timeout_ns;
-    dp_pipeline_callbacks_t callbacks = {context, dp_on_done, dp_on_launch_done, NULL};
+    uint64_t deadline_ns = context->bootstrap->deadline_ns;
+    dp_pipeline_callbacks_t callbacks = {context, dp_on_done, dp_on_launch_done, dp_on_issued};
     dp_status_t status;
 
+    if (deadline_ns == 0) deadline_ns = dp_now_ns() + config->start_timeout_ns;
     if (config->timeline[0] != '\0') {
         status = dp_window_parse(config->timeline, &context->window, error);
         if (status != DP_OK) return status;
     }
+    status = dp_inject_create(config->inject, context->rank, context->size, &context->log,
+                              &config->injector, error);
+    if (status != DP_OK) return status;
+    dp_inject_enter(config->injector, DP_INJECT_RENDEZVOUS);
     status = say_hello(context, deadline_ns, error);
     if (status != DP_OK) return status;
     share_cores(context);
     if (config->trace) {
         dp_error_t warning = {DP_OK, ""};
 
+        dp_inject_enter(config->injector, DP_INJECT_TRACE);
         status = dp_trace_create(config->run_dir, context->rank, context->size,
                                  context->topology.host_name[context->topology.host[context->rank]],
                                  config->trace_bytes, &context->trace, &warning);
+        dp_inject_leave(config->injector, DP_INJECT_TRACE);
         if (status != DP_OK || warning.text[0] != '\0')
             dp_log_warn(&context->log, "%s", warning.text);
         context->agree_lane =
@@ -316,7 +335,9 @@ static dp_status_t build(dp_context_t *context, int use_loopback, dp_error_t *er
         return dp_error_set(error, status, "no memory for %d slots of %zu bytes",
                             config->fusion_slots, config->fusion_bytes);
     }
-    return start_loop(context, error);
+    status = start_loop(context, error);
+    dp_inject_on_abort(config->injector, abort_on_purpose, context);
+    return status;
 }
 
 dp_status_t dp_context_create(const dp_config_t *config, dp_bootstrap_t *bootstrap,
@@ -333,7 +354,7 @@ dp_status_t dp_context_create(const dp_config_t *config, dp_bootstrap_t *bootstr
     context->bootstrap = bootstrap;
     context->rank = bootstrap->rank;
     context->size = bootstrap->size;
-    context->world.context = context;
+    dp_group_init_world(context);
     context->last_text = "";
     dp_log_init(&context->log, (dp_log_level_t)config->log_level, context->rank);
     pthread_mutex_init(&context->lock, NULL);
@@ -405,6 +426,7 @@ dp_status_t dp_finalize(dp_context_t *context)
     dp_status_t status, fatal;
 
     if (context == NULL) return DP_OK;
+    dp_inject_enter(context->config.injector, DP_INJECT_FINALIZE);
     /* First said, then waited: two ranks that finalize with operations only the other could
      * complete would otherwise wait for each other. */
     dp_loop_leave(context->loop);

@@ -1,8 +1,8 @@
 /*
- * context.h - one rank of a world: everything a dp_context_t owns, and its requests.
+ * context.h - one rank of a world: everything a dp_context_t owns, its groups and its requests.
  *
- * Shared by the files of the front door (context.c, api.c, request.c, wait.c). gradients.c uses
- * only dp_context_error() of it.
+ * Shared by the files of the front door: context.c, group.c, submit.c, launch.c, request.c, wait.c,
+ * stream.c, query.c. gradients.c uses only dp_context_error() of it.
  */
 #ifndef DP_COORDINATOR_CONTEXT_H
 #define DP_COORDINATOR_CONTEXT_H
@@ -11,36 +11,50 @@
 #include <stdatomic.h>
 
 #include "coordinator/loop.h"
+#include "coordinator/names.h"
 #include "fusion/pipeline.h"
 #include "runtime/base/window.h"
 
+/* Ranks that work together. Lives until the context is destroyed, also after dp_group_destroy(). */
 struct dp_group {
     dp_context_t *context;
+    dp_group_t *next; /* the context's; guarded by its lock */
+    char name[DP_GROUP_NAME_MAX + 1];
+    int rank, size; /* this rank in it */
+    int *members;   /* [size] ranks of the world, ascending; NULL: all */
+    /* set by the launch of its creation, before anybody has the group */
+    dp_engine_members_t about;
+    dp_pipeline_group_t plane;
+    /* guarded by the context's lock */
+    dp_names_t names;
+    dp_tensor_entry_t *join_entry, *end_entry; /* of dp_join() and dp_group_destroy(); in no table,
+                                                  so that no tensor's name collides */
+    size_t live_count;                         /* operations not over */
+    size_t request_count; /* requests and handles that know an entry of names */
+    int is_joined;        /* dp_join() was called and is not over */
+    int is_closed;        /* dp_group_destroy() was called: nothing more is submitted */
+    int is_ended;         /* and is over */
 };
-
-/* A name that was used at least once; lives as long as the context. */
-typedef struct dp_tensor_entry {
-    struct dp_tensor_entry *next; /* in its hash chain */
-    uint64_t hash;
-    dp_handle_t *pending;       /* submitted and not yet launched; guarded by the context's lock */
-    dp_signature_t signature;   /* of the latest submission */
-    dp_signature_part_t part;   /* its only part, unless grouped */
-    dp_signature_part_t *parts; /* grouped: [part_room], owned */
-    uint32_t part_room;
-    float last_absmax; /* raw sum of the last reduction; negative: unknown */
-    uint32_t trace_name;
-    char name[]; /* terminated */
-} dp_tensor_entry_t;
 
 enum dp_request_state {
     DP_REQUEST_PENDING = 0,  /* submitted */
     DP_REQUEST_LAUNCHED = 1, /* agreed, in the data plane */
-    DP_REQUEST_DONE = 2
+    DP_REQUEST_ISSUED = 2,   /* its done event is on a stream; only where it has one */
+    DP_REQUEST_DONE = 3
 };
 
-/* One operation in flight: the request and, for the program, its handle. Pooled. */
+/* A pooled event of the device. One that is not reached yet is not used again. */
+typedef struct dp_mark {
+    struct dp_mark *next; /* in the pool; guarded by lock */
+    dp_event_t *event;
+} dp_mark_t;
+
+/* One operation in flight: the request and, for the program, its handle. Pooled. One that is_absent
+ * stands for the operation of a group that this rank has joined; no program ever sees it. */
 struct dp_handle {
     dp_context_t *context;
+    dp_group_t *group;
+    dp_group_t *born; /* the group that a group_create makes */
     dp_tensor_entry_t *entry;
     dp_handle_t *previous, *following; /* live requests by ticket; guarded by lock */
     dp_handle_t *next_free;            /* in the pool; guarded by lock */
@@ -52,26 +66,43 @@ struct dp_handle {
     _Atomic uint32_t sleepers;     /* threads inside futex wait on state */
     _Atomic int references;        /* the runtime's, and the program's while it has the handle */
     _Atomic int has_owner;         /* the program still holds the handle */
-    dp_pipeline_tensor_t tensor;   /* the only one, unless grouped */
+    int is_absent;                 /* see above */
+    dp_collective_t collective;    /* entry->signature may be a later submission's by now */
+    dp_pipeline_tensor_t tensor;   /* the only one, unless there are several */
     dp_pipeline_tensor_t *tensors; /* &tensor, or [tensor_room] owned */
-    dp_pipeline_tensor_t *group_tensors;
+    dp_pipeline_tensor_t *tensor_list;
     size_t tensor_count, tensor_room;
-    uint64_t bytes;                   /* payload, for the statistics */
-    uint64_t input_hash, output_hash; /* DP_CHECK; 0: not taken */
+    size_t *counts; /* what this rank sends: [count_count] of [count_room], owned */
+    size_t count_count, count_room;
+    size_t capacity;         /* elements that fit into the only tensor's out, of an exchange */
+    size_t *recv_counts;     /* the caller's */
+    dp_mark_t *ready, *done; /* NULL where no stream is concerned */
+    uint64_t bytes;          /* payload, for the statistics */
+    int is_checked;          /* DP_CHECK watches its memory */
+    uint64_t input_hash, output_hash; /* of it; 0: not taken */
     uint64_t submit_ns;
     _Atomic uint64_t agree_ns; /* 0: not yet */
+    int contributors;          /* known from the launch on */
     /* written before DONE */
     dp_status_t status;
     dp_result_t result;
 };
 
-#define DP_NAME_BUCKETS 4096 /* a power of two; a large model has some thousand names */
+/* Whether the data plane moves; coordinator thread only. */
+typedef struct dp_watch {
+    uint64_t next_ns;  /* when to look again */
+    uint64_t moves;    /* what the engine had counted, */
+    uint64_t since_ns; /* unchanged since */
+    uint64_t warn_ns;  /* how long that may last before it is said */
+} dp_watch_t;
+
 #define DP_TEXT_MAX_KEPT 256 /* error texts kept for dp_error_text(); then the last repeats */
 
 struct dp_context {
     dp_config_t config;
     dp_log_t log;
     dp_group_t world;
+    dp_group_t unborn; /* where the names of groups to be made live */
     int rank, size;
     dp_topology_t topology;
     int has_topology;
@@ -87,12 +118,16 @@ struct dp_context {
     dp_window_t window;          /* of the timeline asked for; its steps' records are kept */
     dp_trace_lane_t *agree_lane; /* coordinator thread only */
     uint64_t wait_spin_ns;       /* how long a waiter polls before it sleeps */
+    dp_watch_t watch;
 
     pthread_mutex_t lock;
     /* guarded by lock */
-    dp_tensor_entry_t *names[DP_NAME_BUCKETS];
+    dp_group_t *groups;                  /* beside the world, destroyed ones too */
     dp_handle_t *live_first, *live_last; /* by ticket */
     dp_handle_t *pool, *made;
+    dp_mark_t *marks_first, *marks_last; /* the pool of events, oldest first */
+    dp_stream_t **streams;               /* [stream_count]: those a program may name */
+    size_t stream_count;
     uint64_t next_ticket;
     size_t live_count;
     dp_status_t fatal;           /* DP_OK while the world stands */
@@ -121,19 +156,56 @@ dp_status_t dp_context_error(dp_context_t *context, dp_status_t status, const ch
 dp_status_t dp_context_create(const dp_config_t *config, dp_bootstrap_t *bootstrap,
                               int use_loopback, dp_context_t **out, dp_error_t *error);
 
+/* Blocks travel between single ranks, and how many elements may be known on arrival only. */
+static inline int dp_is_exchange(dp_collective_t collective)
+{
+    return (collective >= DP_COLLECTIVE_GATHER && collective <= DP_COLLECTIVE_ALLTOALLV) ||
+           collective == DP_COLLECTIVE_SEND;
+}
+
 /* request.c: the life of a request. */
-dp_status_t dp_request_take(dp_context_t *context, const char *name, size_t tensor_count,
-                            dp_handle_t **out); /* lock held */
-void dp_request_discard(dp_handle_t *request);  /* lock held; never submitted */
+dp_status_t dp_request_take(dp_group_t *group, dp_tensor_entry_t *entry, size_t tensor_count,
+                            size_t count_count, dp_handle_t **out); /* lock held */
+void dp_request_discard(dp_handle_t *request);                      /* lock held; never submitted */
+void dp_request_enlist(dp_handle_t *request, int has_owner);        /* lock held; it is live now */
+void dp_request_leave(dp_handle_t *request); /* lock held; it is the coordinator's no more */
 void dp_request_complete(dp_handle_t *request, dp_status_t status, const dp_result_t *result);
+void dp_request_fail(dp_handle_t *request, dp_status_t status, const char *text);
 void dp_request_unref(dp_handle_t *request);
 void dp_request_await(dp_handle_t *request); /* a thread is about to sleep for it */
+/* DP_CHECK: the checksum of what was written to its out. Never 0. */
+uint64_t dp_request_hash_outputs(const dp_handle_t *request);
 void dp_requests_free(dp_context_t *context);
-/* Callbacks of the loop and the pipeline. */
-void dp_on_launch(void *user, uint64_t sequence, const dp_launch_entry_t *entries, size_t count);
+
+/* launch.c: callbacks of the loop and the pipeline. */
+void dp_on_launch(void *user, const dp_output_t *launch);
+void dp_on_joined(void *user, void *request, int last_rank);
 void dp_on_fail(void *user, void *request, dp_status_t status, const char *text);
 void dp_on_fatal(void *user, dp_status_t status, int culprit, const char *text);
 void dp_on_done(void *user, const dp_pipeline_done_t *done);
 void dp_on_launch_done(void *user, uint64_t sequence);
+/* watch.c: the loop asks now and then. */
+dp_status_t dp_on_watch(void *user, uint64_t now_ns, int *culprit, char *text, size_t room);
+void dp_on_issued(void *user, void *request);
+
+/* group.c */
+void dp_group_init_world(dp_context_t *context);
+void dp_groups_free(dp_context_t *context); /* after the requests */
+
+/* wait.c: until no operation of the group is under way. */
+void dp_group_drain(dp_group_t *group);
+
+/*
+ * stream.c. A stream of this context's device that dp_options_t may name, for tests of that path
+ * where a program has none of its own; given back with the context.
+ */
+dp_status_t dp_context_stream_create(dp_context_t *context, dp_stream_t **out);
+/* The device's stream behind a program's; NULL: there is none. Lock held. */
+dp_stream_t *dp_stream_find(dp_context_t *context, const void *stream);
+/* Gives a request the events it needs, and records its ready event on the stream; NULL: it has no
+ * stream of its own, but others may wait for it. Lock held. */
+dp_status_t dp_stream_attach(dp_handle_t *request, dp_stream_t *stream);
+void dp_stream_detach(dp_handle_t *request); /* lock held; the events return to the pool */
+void dp_streams_free(dp_context_t *context);
 
 #endif

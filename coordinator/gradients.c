@@ -1,8 +1,9 @@
 /*
  * gradients.c - the gradients of a model as one object: broadcast, ready, sync.
  *
- * Written against dp.h alone, as a program could write it (plus a place to leave error texts and
- * the checksum kernel). "Synchronise, clip, step" is the one obvious path through it.
+ * Written against dp.h alone, as a program could write it (plus a place to leave error texts, which
+ * context a group belongs to, and the checksum kernel). "Synchronise, clip, step" is the one
+ * obvious path through it.
  */
 #include <math.h>
 #include <stdio.h>
@@ -24,11 +25,12 @@ typedef struct slot {
 
 struct dp_gradients {
     dp_context_t *context;
+    dp_group_t *group;
     dp_gradients_options_t options; /* prefix not kept */
     slot_t *slots;
     size_t count;
     char *list_name;               /* of our own small operations */
-    uint64_t *hashes, *all_hashes; /* [count], [size][count] */
+    uint64_t *hashes, *all_hashes; /* [count], [size of the group][count] */
     double loss_scale;
     int good_steps;
     uint64_t syncs;
@@ -79,6 +81,11 @@ static dp_status_t check_arguments(dp_context_t *context, const dp_gradient_t *t
     if (options->loss_scale > 0.0 && options->loss_scale_grow < 1) {
         return dp_context_error(context, DP_ERR_INVALID, "gradients: loss_scale_grow %d is below 1",
                                 options->loss_scale_grow);
+    }
+    if (options->group != NULL && options->group->context != context) {
+        return dp_context_error(context, DP_ERR_INVALID,
+                                "gradients: group %s belongs to another context",
+                                dp_group_name(options->group));
     }
     for (size_t i = 0; i < count; i++) {
         const dp_gradient_t *tensor = &tensors[i];
@@ -145,8 +152,8 @@ static dp_status_t gather(dp_gradients_t *gradients, const uint64_t *own, uint64
                           size_t count)
 {
     dp_handle_t *handle;
-    dp_status_t status = dp_allgather(dp_world(gradients->context), gradients->list_name, own, all,
-                                      count, DP_U64, NULL, &handle);
+    dp_status_t status = dp_allgather(gradients->group, gradients->list_name, own, all, count,
+                                      DP_U64, NULL, &handle);
 
     return status == DP_OK ? dp_wait(handle, -1.0, NULL) : status;
 }
@@ -155,7 +162,8 @@ static dp_status_t gather(dp_gradients_t *gradients, const uint64_t *own, uint64
 static dp_status_t compare_lists(dp_gradients_t *gradients)
 {
     dp_context_t *context = gradients->context;
-    int size = dp_size(context);
+    dp_group_t *group = gradients->group;
+    int size = dp_group_size(group);
     uint64_t own = gradients->count;
     dp_status_t status = gather(gradients, &own, gradients->all_hashes, 1);
 
@@ -164,7 +172,8 @@ static dp_status_t compare_lists(dp_gradients_t *gradients)
         if (gradients->all_hashes[rank] != own) {
             return dp_context_error(context, DP_ERR_MISMATCH,
                                     "gradients: rank %d lists %llu tensors, rank %d lists %zu",
-                                    rank, (unsigned long long)gradients->all_hashes[rank],
+                                    dp_group_world_rank(group, rank),
+                                    (unsigned long long)gradients->all_hashes[rank],
                                     dp_rank(context), gradients->count);
         }
     }
@@ -188,7 +197,7 @@ static dp_status_t compare_lists(dp_gradients_t *gradients)
                     gradients->slots[i].name, gradients->slots[i].tensor.count,
                     dp_dtype_name(gradients->slots[i].tensor.dtype),
                     gradients->slots[i].tensor.weight == NULL ? " without a weight" : "",
-                    dp_rank(context), rank);
+                    dp_rank(context), dp_group_world_rank(group, rank));
             }
         }
     }
@@ -197,7 +206,6 @@ static dp_status_t compare_lists(dp_gradients_t *gradients)
 
 static dp_status_t broadcast_weights(dp_gradients_t *gradients)
 {
-    dp_group_t *world = dp_world(gradients->context);
     dp_status_t status = DP_OK, waited;
 
     for (size_t i = 0; status == DP_OK && i < gradients->count; i++) {
@@ -206,7 +214,7 @@ static dp_status_t broadcast_weights(dp_gradients_t *gradients)
 
         if (slot->tensor.weight == NULL) continue;
         snprintf(name, sizeof(name), "%s/weight", slot->name);
-        status = dp_broadcast(world, name, slot->tensor.weight, slot->tensor.weight,
+        status = dp_broadcast(gradients->group, name, slot->tensor.weight, slot->tensor.weight,
                               slot->tensor.count, slot->tensor.dtype, 0, NULL, &slot->handle);
     }
     for (size_t i = 0; i < gradients->count; i++) {
@@ -237,6 +245,7 @@ dp_status_t dp_gradients_create(dp_context_t *context, const dp_gradient_t *tens
     if (gradients == NULL)
         return dp_context_error(context, DP_ERR_NO_MEMORY, "gradients: no memory");
     gradients->context = context;
+    gradients->group = options->group == NULL ? dp_world(context) : options->group;
     gradients->options = *options;
     gradients->options.prefix = NULL;
     gradients->count = count;
@@ -245,7 +254,8 @@ dp_status_t dp_gradients_create(dp_context_t *context, const dp_gradient_t *tens
     gradients->check = check != NULL && strcmp(check, "1") == 0;
     gradients->slots = calloc(count, sizeof(*gradients->slots));
     gradients->hashes = calloc(count, sizeof(uint64_t));
-    gradients->all_hashes = calloc(count * (size_t)dp_size(context), sizeof(uint64_t));
+    gradients->all_hashes =
+        calloc(count * (size_t)dp_group_size(gradients->group), sizeof(uint64_t));
     gradients->list_name = join(prefix, "dp.gradients");
     status = DP_ERR_NO_MEMORY;
     if (gradients->slots == NULL || gradients->hashes == NULL || gradients->all_hashes == NULL ||
@@ -267,16 +277,16 @@ fail:
 }
 
 /* Sends a gradient on its way: average over ranks and readies, freed of the loss scale. */
-static dp_status_t submit(dp_gradients_t *gradients, slot_t *slot)
+static dp_status_t submit(dp_gradients_t *gradients, slot_t *slot, void *stream)
 {
     dp_options_t options = DP_OPTIONS_INIT;
 
     options.reduce = DP_AVERAGE;
     options.wire = gradients->options.wire;
     options.postscale = 1.0 / (gradients->options.accumulation * gradients->loss_scale);
-    return dp_allreduce(dp_world(gradients->context), slot->name, slot->tensor.gradient,
-                        slot->tensor.gradient, slot->tensor.count, slot->tensor.dtype, &options,
-                        &slot->handle);
+    options.stream = stream;
+    return dp_allreduce(gradients->group, slot->name, slot->tensor.gradient, slot->tensor.gradient,
+                        slot->tensor.count, slot->tensor.dtype, &options, &slot->handle);
 }
 
 dp_status_t dp_gradients_ready(dp_gradients_t *gradients, size_t index, void *stream)
@@ -291,12 +301,6 @@ dp_status_t dp_gradients_ready(dp_gradients_t *gradients, size_t index, void *st
                                 gradients->count);
     }
     slot = &gradients->slots[index];
-    if (stream != NULL) {
-        return dp_context_error(gradients->context, DP_ERR_UNSUPPORTED,
-                                "gradients: tensor %s: a stream was given, but this context has no "
-                                "device",
-                                slot->name);
-    }
     if (slot->readies == gradients->options.accumulation) {
         return dp_context_error(gradients->context, DP_ERR_ORDER,
                                 "gradients: tensor %s: ready for the %d. time before a sync, "
@@ -304,7 +308,7 @@ dp_status_t dp_gradients_ready(dp_gradients_t *gradients, size_t index, void *st
                                 slot->name, slot->readies + 1, gradients->options.accumulation);
     }
     if (slot->readies + 1 == gradients->options.accumulation) {
-        status = submit(gradients, slot);
+        status = submit(gradients, slot, stream);
         if (status != DP_OK) return status;
     }
     slot->readies++;
@@ -346,7 +350,7 @@ static dp_status_t complete_readies(dp_gradients_t *gradients)
             memset(slot->tensor.gradient, 0,
                    slot->tensor.count * dp_dtype_bytes(slot->tensor.dtype));
         }
-        status = submit(gradients, slot);
+        status = submit(gradients, slot, NULL);
         if (status != DP_OK) return status;
     }
     return DP_OK;
@@ -369,18 +373,19 @@ static dp_status_t compare_weights(dp_gradients_t *gradients)
     }
     status = gather(gradients, gradients->hashes, gradients->all_hashes, count);
     if (status != DP_OK) return status;
-    for (int rank = 1; rank < dp_size(context); rank++) {
+    for (int rank = 1; rank < dp_group_size(gradients->group); rank++) {
         for (size_t i = 0; i < count; i++) {
             uint64_t root = gradients->all_hashes[i];
             uint64_t other = gradients->all_hashes[(size_t)rank * count + i];
 
             if (root != other) {
-                return dp_context_error(context, DP_ERR_CHECK,
-                                        "weights of %s differ at sync %llu: checksum %016llx on "
-                                        "rank 0, %016llx on rank %d",
-                                        gradients->slots[i].name,
-                                        (unsigned long long)gradients->syncs,
-                                        (unsigned long long)root, (unsigned long long)other, rank);
+                return dp_context_error(
+                    context, DP_ERR_CHECK,
+                    "weights of %s differ at sync %llu: checksum %016llx on "
+                    "rank %d, %016llx on rank %d",
+                    gradients->slots[i].name, (unsigned long long)gradients->syncs,
+                    (unsigned long long)root, dp_group_world_rank(gradients->group, 0),
+                    (unsigned long long)other, dp_group_world_rank(gradients->group, rank));
             }
         }
     }
@@ -433,7 +438,7 @@ dp_status_t dp_gradients_sync(dp_gradients_t *gradients, dp_gradients_result_t *
     if (status == DP_OK && gradients->check) status = compare_weights(gradients);
     if (status != DP_OK) return status;
     found.skip = found.nonfinite > 0;
-    if (first_bad != NULL && dp_rank(gradients->context) == 0) {
+    if (first_bad != NULL && dp_group_rank(gradients->group) == 0) {
         dp_log_info(&gradients->context->log,
                     "sync %llu: %llu elements are Inf or NaN, the first in %s; the step is skipped",
                     (unsigned long long)gradients->syncs, (unsigned long long)found.nonfinite,

@@ -69,14 +69,15 @@ void dp_inbox_raise(dp_inbox_t *inbox, unsigned flag)
     wake(inbox, DOZING);
 }
 
-void dp_inbox_urgent(dp_inbox_t *inbox, const char *name)
+void dp_inbox_urgent(dp_inbox_t *inbox, uint32_t group, const char *name)
 {
-    const size_t bytes = strnlen(name, DP_NAME_MAX);
+    const size_t bytes = strnlen(name, DP_ROW_NAME_MAX);
     dp_inbox_name_t *node = malloc(sizeof(*node) + bytes + 1);
 
     if (node == NULL) return;
     memcpy(node->name, name, bytes);
     node->name[bytes] = '\0';
+    node->group = group;
     node->next = atomic_load_explicit(&inbox->urgent, memory_order_relaxed);
     while (!atomic_compare_exchange_weak(&inbox->urgent, &node->next, node)) {
     }

@@ -27,6 +27,7 @@ enum {
 
 typedef struct dp_inbox_name {
     struct dp_inbox_name *next;
+    uint32_t group; /* uid */
     char name[];
 } dp_inbox_name_t;
 
@@ -48,7 +49,8 @@ void dp_inbox_fini(dp_inbox_t *inbox); /* submissions are forgotten */
 
 /* Any thread, the coordinator's included. As the functions of loop.h. */
 void dp_inbox_submit(dp_inbox_t *inbox, dp_loop_node_t *const *nodes, size_t count);
-void dp_inbox_urgent(dp_inbox_t *inbox, const char *name); /* without memory: dropped, a hint */
+/* Without memory it is dropped: a hint. */
+void dp_inbox_urgent(dp_inbox_t *inbox, uint32_t group, const char *name);
 void dp_inbox_launched(dp_inbox_t *inbox, uint64_t sequence);
 void dp_inbox_progress(dp_inbox_t *inbox, const char *text);
 void dp_inbox_abort(dp_inbox_t *inbox, dp_status_t status, const char *text);

@@ -4,7 +4,8 @@
  * A round takes everything that has come in, from other threads, from neighbours, from the clock,
  * feeds it to the negotiator and only then asks for its outputs: what came together is answered
  * together. When a round brings nothing the thread arms the transport and sleeps until something
- * rings or the next deadline is due. Between ranks, a message's first byte says what it is.
+ * rings or the next deadline is due. Between ranks, a message's first byte says what it is, and the
+ * next four number the messages of this edge: a gap ends the world, as nothing else would notice.
  */
 #include "coordinator/loop.h"
 
@@ -18,6 +19,8 @@
 
 #include "coordinator/health.h"
 #include "coordinator/inbox.h"
+#include "runtime/base/inject.h"
+#include "runtime/base/wire.h"
 
 #define MESSAGES_PER_ROUND 256        /* then outputs are given, however much more has come */
 #define FINISH_NS (2000ull * 1000000) /* for goodbyes after an orderly end */
@@ -29,6 +32,7 @@
 #define NAP_NS (200L * 1000)
 
 enum { KIND_NEGOTIATOR = 1, KIND_HEARTBEAT = 2 };
+#define HEADER_BYTES ((size_t)5) /* kind, number */
 
 struct dp_loop {
     dp_loop_options_t options;
@@ -45,7 +49,7 @@ struct dp_loop {
     struct event_base *base;
     struct event *readable;
     struct event *timer;
-    uint8_t *message; /* being put together: kind, bytes of the negotiator */
+    uint8_t *message; /* being put together: kind, number, bytes of the negotiator */
     size_t message_room;
     uint64_t active_ns; /* when a round last did something */
     int barren;         /* rings since then */
@@ -81,12 +85,23 @@ static void give_up(dp_loop_t *loop, dp_status_t status, const char *text)
     dp_negotiator_abort(loop->negotiator, status, text, dp_now_ns());
 }
 
+static void write_header(uint8_t header[HEADER_BYTES], uint8_t kind, uint32_t number)
+{
+    dp_writer_t writer;
+
+    dp_writer_init(&writer, header, HEADER_BYTES);
+    dp_write_u8(&writer, kind);
+    dp_write_u32(&writer, number);
+}
+
 static void send_message(dp_loop_t *loop, const dp_output_t *out, uint64_t now_ns)
 {
     dp_transport_t *transport = loop->options.transport;
-    const size_t bytes = out->bytes + 1;
+    const size_t bytes = out->bytes + HEADER_BYTES;
     char text[128];
     dp_status_t status = DP_OK;
+
+    dp_inject_enter(loop->options.config->injector, DP_INJECT_NEGOTIATING);
 
     if (loop->message_room < bytes) {
         uint8_t *larger = realloc(loop->message, bytes * 2);
@@ -99,9 +114,10 @@ static void send_message(dp_loop_t *loop, const dp_output_t *out, uint64_t now_n
         }
     }
     if (status == DP_OK) {
-        loop->message[0] = KIND_NEGOTIATOR;
-        if (out->bytes > 0) memcpy(loop->message + 1, out->data, out->bytes);
-        status = transport->ops->send(transport, out->to, loop->message, bytes);
+        write_header(loop->message, KIND_NEGOTIATOR, dp_health_number(&loop->health, out->to, 1));
+        if (out->bytes > 0) memcpy(loop->message + HEADER_BYTES, out->data, out->bytes);
+        if (!dp_inject_drops(loop->options.config->injector))
+            status = transport->ops->send(transport, out->to, loop->message, bytes);
     }
     if (status != DP_OK) {
         snprintf(text, sizeof(text),
@@ -121,9 +137,10 @@ static void send_message(dp_loop_t *loop, const dp_output_t *out, uint64_t now_n
 
 static void send_heartbeat(dp_loop_t *loop, int rank, uint64_t now_ns)
 {
-    static const uint8_t heartbeat[1] = {KIND_HEARTBEAT};
     dp_transport_t *transport = loop->options.transport;
+    uint8_t heartbeat[HEADER_BYTES];
 
+    write_header(heartbeat, KIND_HEARTBEAT, dp_health_number(&loop->health, rank, 0));
     /* One that could not be sent is missed by nobody if the next one can. */
     if (transport->ops->send(transport, rank, heartbeat, sizeof(heartbeat)) == DP_OK) {
         count(&loop->heartbeats);
@@ -140,7 +157,7 @@ static void take_urgent(dp_loop_t *loop, uint64_t now_ns)
     while (name != NULL) {
         dp_inbox_name_t *next = name->next;
 
-        dp_negotiator_urgent(loop->negotiator, DP_GROUP_WORLD, name->name, now_ns);
+        dp_negotiator_urgent(loop->negotiator, name->group, name->name, now_ns);
         free(name);
         name = next;
     }
@@ -150,7 +167,7 @@ static void submit(dp_loop_t *loop, dp_loop_node_t *node, uint64_t now_ns)
 {
     /* The node may be gone once its request was handed back. */
     void *request = node->submission.request;
-    char text[DP_NAME_MAX + 128];
+    char text[DP_ROW_NAME_MAX + 128];
     dp_status_t status;
 
     snprintf(text, sizeof(text), "tensor %s: ", node->submission.name);
@@ -201,26 +218,49 @@ static int take_inbox(dp_loop_t *loop, uint64_t now_ns)
     return did;
 }
 
+/* Whether nothing from this neighbour is missing. What was lost cannot be known, and the ranks
+ * would wait for each other: the world ends. The neighbour lives and hears of it like all others.
+ */
+static int is_in_order(dp_loop_t *loop, int rank, int is_message, uint32_t number)
+{
+    char text[128];
+    uint32_t due;
+
+    if (dp_health_in_order(&loop->health, rank, is_message, number, &due)) return 1;
+    snprintf(text, sizeof(text), "a control message from rank %d was lost: %s %u came, %u was due",
+             rank, is_message ? "number" : "a sign of life after number", number, due);
+    give_up(loop, DP_ERR_SYSTEM, text);
+    return 0;
+}
+
 static void take_message(dp_loop_t *loop, const dp_transport_event_t *event, uint64_t now_ns)
 {
     const uint8_t *data = event->data;
+    dp_reader_t reader;
+    uint8_t kind;
+    uint32_t number;
 
     dp_health_heard(&loop->health, event->rank, now_ns);
-    if (event->bytes == 1 && data[0] == KIND_HEARTBEAT) return;
-    if (event->bytes == 0 || data[0] != KIND_NEGOTIATOR) {
+    dp_reader_init(&reader, data, event->bytes);
+    kind = dp_read_u8(&reader);
+    number = dp_read_u32(&reader);
+    if (reader.failed || (kind != KIND_NEGOTIATOR && kind != KIND_HEARTBEAT)) {
         dp_log_warn(loop->options.log,
                     "dropped a message of an unknown kind from rank %d (%zu bytes)", event->rank,
                     event->bytes);
         return;
     }
+    if (!is_in_order(loop, event->rank, kind == KIND_NEGOTIATOR, number)) return;
+    if (kind == KIND_HEARTBEAT) return;
     count(&loop->received);
     dp_trace_record(loop->lane, (dp_trace_record_t){.kind = DP_TRACE_CONTROL,
                                                     .start_ns = now_ns,
                                                     .name = loop->name_in,
                                                     .aux = (uint32_t)event->rank & DP_TRACE_AUX_MAX,
-                                                    .bytes = event->bytes - 1});
+                                                    .bytes = event->bytes - HEADER_BYTES});
     /* Hostile bytes and lack of memory come back as FATAL outputs. */
-    (void)dp_negotiator_message(loop->negotiator, event->rank, data + 1, event->bytes - 1, now_ns);
+    (void)dp_negotiator_message(loop->negotiator, event->rank, data + HEADER_BYTES,
+                                event->bytes - HEADER_BYTES, now_ns);
 }
 
 /* What neighbours sent. 1: something. */
@@ -246,9 +286,20 @@ static int take_events(dp_loop_t *loop, uint64_t now_ns)
 static int take_time(dp_loop_t *loop, uint64_t now_ns)
 {
     const dp_topology_t *topology = loop->options.topology;
+    const dp_loop_callbacks_t *callbacks = &loop->options.callbacks;
     dp_health_action_t action;
-    char text[128];
+    dp_status_t status = DP_OK;
+    char text[DP_ERROR_TEXT_MAX];
+    int culprit = -1;
     int did = 0;
+
+    if (callbacks->watch != NULL) {
+        status = callbacks->watch(callbacks->user, now_ns, &culprit, text, sizeof(text));
+    }
+    if (status != DP_OK) {
+        dp_negotiator_blame(loop->negotiator, status, culprit, text, now_ns);
+        did = 1;
+    }
 
     if (dp_negotiator_deadline(loop->negotiator) <= now_ns) {
         dp_negotiator_tick(loop->negotiator, now_ns);
@@ -289,7 +340,7 @@ static void launch(dp_loop_t *loop, const dp_output_t *out)
     const uint64_t sequence = out->sequence;
     const uint32_t tensors = (uint32_t)DP_MIN(out->entry_count, (size_t)DP_TRACE_AUX_MAX);
 
-    callbacks->launch(callbacks->user, sequence, out->entries, out->entry_count);
+    callbacks->launch(callbacks->user, out);
     dp_trace_span(loop->lane, (dp_trace_record_t){.kind = DP_TRACE_LAUNCH,
                                                   .start_ns = start_ns,
                                                   .bucket = sequence,
@@ -307,6 +358,7 @@ static int give_outputs(dp_loop_t *loop, uint64_t now_ns)
         did = 1;
         switch (out.kind) {
         case DP_OUTPUT_JOINED:
+            callbacks->joined(callbacks->user, out.request, out.last_rank);
             break;
         case DP_OUTPUT_SEND:
             send_message(loop, &out, now_ns);
@@ -598,9 +650,9 @@ void dp_loop_submit(dp_loop_t *loop, dp_loop_node_t *const *nodes, size_t node_c
     dp_inbox_submit(&loop->inbox, nodes, node_count);
 }
 
-void dp_loop_urgent(dp_loop_t *loop, const char *name)
+void dp_loop_urgent(dp_loop_t *loop, uint32_t group, const char *name)
 {
-    dp_inbox_urgent(&loop->inbox, name);
+    dp_inbox_urgent(&loop->inbox, group, name);
 }
 
 void dp_loop_launched(dp_loop_t *loop, uint64_t sequence)

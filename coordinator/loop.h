@@ -17,10 +17,16 @@ typedef struct dp_loop dp_loop_t;
 /* All from the coordinator thread; must not block. */
 typedef struct dp_loop_callbacks {
     void *user;
-    void (*launch)(void *user, uint64_t sequence, const dp_launch_entry_t *entries, size_t count);
+    /* An output of kind LAUNCH, as in negotiator.h. */
+    void (*launch)(void *user, const dp_output_t *launch);
+    /* Every rank of the group of this dp_join() has joined. */
+    void (*joined)(void *user, void *request, int last_rank);
     void (*fail)(void *user, void *request, dp_status_t status, const char *text);
     /* The world is over; called once. Requests not launched are forgotten by the loop. */
     void (*fatal)(void *user, dp_status_t status, int culprit, const char *text);
+    /* Asked whenever the thread is awake, at least once a heartbeat. Not DP_OK: the world ends with
+     * this status, culprit and text. May be NULL. */
+    dp_status_t (*watch)(void *user, uint64_t now_ns, int *culprit, char *text, size_t room);
 } dp_loop_callbacks_t;
 
 typedef struct dp_loop_options {
@@ -60,7 +66,7 @@ typedef struct dp_loop_node {
 void dp_loop_submit(dp_loop_t *loop, dp_loop_node_t *const *nodes, size_t count);
 
 /* Somebody waits for this pending operation. Any thread. Cheap; may be called late or twice. */
-void dp_loop_urgent(dp_loop_t *loop, const char *name);
+void dp_loop_urgent(dp_loop_t *loop, uint32_t group, const char *name);
 
 /* A thread of the program sleeps until something is launched (change 1), or no longer (-1). While
  * one does, its core has nothing better to do than to poll for the answer, briefly. Any thread. */

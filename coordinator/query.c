@@ -1,5 +1,5 @@
 /*
- * query.c - the looking half of dp.h: who, memory, settings, counters, marks for the timeline.
+ * query.c - the looking half of dp.h: who, settings, counters, marks for the timeline.
  */
 #include "coordinator/context.h"
 
@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "coordinator/build_info.h"
+#include "runtime/base/inject.h"
 
 const char *dp_version(void)
 {
@@ -62,34 +63,6 @@ int dp_node_count(const dp_context_t *context)
     return context == NULL ? -1 : context->topology.host_count;
 }
 
-dp_status_t dp_alloc(dp_context_t *context, size_t bytes, void **memory)
-{
-    dp_status_t status;
-
-    if (context == NULL) return DP_ERR_INVALID;
-    if (memory == NULL)
-        return dp_context_error(context, DP_ERR_INVALID, "dp_alloc: memory is NULL");
-    status = context->engine->ops->alloc(context->engine, bytes, memory);
-    if (status != DP_OK) {
-        return dp_context_error(context, status,
-                                "dp_alloc: %zu bytes are not to be had (DP_ARENA_BYTES is %zu)",
-                                bytes, context->config.arena_bytes);
-    }
-    return DP_OK;
-}
-
-dp_status_t dp_free(dp_context_t *context, void *memory)
-{
-    dp_status_t status;
-
-    if (context == NULL) return DP_ERR_INVALID;
-    if (memory == NULL) return DP_OK;
-    status = context->engine->ops->free(context->engine, memory);
-    if (status != DP_OK)
-        return dp_context_error(context, status, "dp_free: %p is not from dp_alloc", memory);
-    return DP_OK;
-}
-
 const char *dp_setting(const dp_context_t *context, const char *name)
 {
     dp_context_t *owner = (dp_context_t *)(uintptr_t)context;
@@ -124,6 +97,7 @@ void dp_step_begin(dp_context_t *context, uint64_t step)
     }
     dp_trace_begin(dp_trace_thread_lane(context->trace),
                    (dp_trace_record_t){.kind = DP_TRACE_STEP, .id = step});
+    dp_inject_step(context->config.injector, step, &context->wait_ns);
 }
 
 void dp_step_end(dp_context_t *context)
@@ -134,6 +108,7 @@ void dp_step_end(dp_context_t *context)
         atomic_load_explicit(&context->step, memory_order_relaxed) == context->window.last) {
         dp_trace_keep(context->trace, 0);
     }
+    dp_inject_step_end(context->config.injector, &context->wait_ns);
 }
 
 void dp_span_begin(dp_context_t *context, const char *name)
@@ -142,11 +117,13 @@ void dp_span_begin(dp_context_t *context, const char *name)
     dp_trace_begin(
         dp_trace_thread_lane(context->trace),
         (dp_trace_record_t){.kind = DP_TRACE_SPAN, .name = dp_trace_name(context->trace, name)});
+    dp_inject_span(context->config.injector, name);
 }
 
 void dp_span_end(dp_context_t *context)
 {
     if (context == NULL) return;
+    dp_inject_span_end(context->config.injector);
     dp_trace_end(dp_trace_thread_lane(context->trace));
 }
 

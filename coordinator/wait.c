@@ -16,22 +16,23 @@ static uint64_t deadline_of(double seconds, uint64_t now)
     return now + (uint64_t)(seconds * 1e9);
 }
 
-/* Blocks until the request is over or the deadline has passed; 1 when it is over. */
-static int block(dp_handle_t *request, uint64_t begin, uint64_t deadline)
+/* Blocks until the request has come as far as this or the deadline has passed; 1 when it has. */
+static int block(dp_handle_t *request, uint32_t wanted, uint64_t begin, uint64_t deadline)
 {
     dp_context_t *context = request->context;
     uint64_t spin_until = begin + context->wait_spin_ns;
     uint32_t state;
     int over = 0;
 
-    while (atomic_load_explicit(&request->state, memory_order_acquire) != DP_REQUEST_DONE &&
+    while (atomic_load_explicit(&request->state, memory_order_acquire) < wanted &&
            dp_now_ns() < spin_until)
         dp_spin_pause();
     if (atomic_load(&request->state) == DP_REQUEST_PENDING && context->size > 1) {
         dp_request_await(request);
         /* The root holds a tensor back only while earlier ones are in flight, here as there. */
-        if (dp_pipeline_pending(context->pipeline) > 0) {
-            dp_loop_urgent(context->loop, request->entry->name);
+        if (request->collective != DP_COLLECTIVE_JOIN &&
+            dp_pipeline_pending(context->pipeline) > 0) {
+            dp_loop_urgent(context->loop, request->group->about.uid, request->entry->name);
         }
     }
     atomic_fetch_add(&request->sleepers, 1);
@@ -39,7 +40,7 @@ static int block(dp_handle_t *request, uint64_t begin, uint64_t deadline)
         uint64_t now;
 
         state = atomic_load(&request->state);
-        over = state == DP_REQUEST_DONE;
+        over = state >= wanted;
         now = dp_now_ns();
         if (over || now >= deadline) break;
         dp_futex_wait(&request->state, state, deadline == UINT64_MAX ? UINT64_MAX : deadline - now);
@@ -62,24 +63,34 @@ static void account(dp_context_t *context, const dp_handle_t *request, uint64_t 
 static dp_status_t check_output(dp_handle_t *request, const char **text)
 {
     dp_context_t *context = request->context;
-    size_t rows =
-        request->entry->signature.collective == DP_COLLECTIVE_ALLGATHER ? (size_t)context->size : 1;
-    uint64_t hash = 0;
+    uint64_t hash = dp_request_hash_outputs(request);
 
-    for (size_t i = 0; i < request->tensor_count; i++) {
-        const dp_pipeline_tensor_t *tensor = &request->tensors[i];
-
-        hash =
-            dp_kernel_hash(tensor->out, tensor->count * rows * dp_dtype_bytes(tensor->dtype), hash);
-    }
     if (hash == request->output_hash) return DP_OK;
     dp_context_error(context, DP_ERR_CHECK,
                      "rank %d: tensor %s was written before the program waited for it: its "
                      "checksum was %016llx at completion and is %016llx now",
-                     context->rank, request->entry->name, (unsigned long long)request->output_hash,
+                     context->rank, request->entry->label, (unsigned long long)request->output_hash,
                      (unsigned long long)hash);
     *text = context->last_text;
     return DP_ERR_CHECK;
+}
+
+/* block() with a mark on the timeline, accounted. */
+static int block_visibly(dp_handle_t *handle, uint32_t wanted, double seconds)
+{
+    dp_context_t *context = handle->context;
+    dp_trace_lane_t *lane = dp_trace_thread_lane(context->trace);
+    uint64_t begin = dp_now_ns();
+    int over;
+
+    dp_trace_begin(lane, (dp_trace_record_t){.kind = DP_TRACE_WAIT,
+                                             .id = handle->ticket + 1,
+                                             .bytes = handle->bytes,
+                                             .name = handle->entry->trace_name});
+    over = block(handle, wanted, begin, deadline_of(seconds, begin));
+    dp_trace_end(lane);
+    account(context, handle, begin, dp_now_ns());
+    return over;
 }
 
 dp_status_t dp_wait(dp_handle_t *handle, double seconds, dp_result_t *result)
@@ -97,19 +108,8 @@ dp_status_t dp_wait(dp_handle_t *handle, double seconds, dp_result_t *result)
                                 result->size, sizeof(dp_result_t));
     }
     if (atomic_load_explicit(&handle->state, memory_order_acquire) != DP_REQUEST_DONE) {
-        dp_trace_lane_t *lane = dp_trace_thread_lane(context->trace);
-        uint64_t begin = dp_now_ns();
-        int over;
-
-        if (seconds == 0.0) return DP_ERR_TIMEOUT;
-        dp_trace_begin(lane, (dp_trace_record_t){.kind = DP_TRACE_WAIT,
-                                                 .id = handle->ticket + 1,
-                                                 .bytes = handle->bytes,
-                                                 .name = handle->entry->trace_name});
-        over = block(handle, begin, deadline_of(seconds, begin));
-        dp_trace_end(lane);
-        account(context, handle, begin, dp_now_ns());
-        if (!over) return DP_ERR_TIMEOUT;
+        if (seconds == 0.0 || !block_visibly(handle, DP_REQUEST_DONE, seconds))
+            return DP_ERR_TIMEOUT;
     }
     status = handle->status;
     text = handle->result.text;
@@ -121,6 +121,37 @@ dp_status_t dp_wait(dp_handle_t *handle, double seconds, dp_result_t *result)
     atomic_store(&handle->has_owner, 0);
     dp_request_unref(handle);
     return status;
+}
+
+dp_status_t dp_stream_wait(dp_handle_t *handle, void *stream)
+{
+    dp_context_t *context;
+    dp_stream_t *waiting = NULL;
+    uint32_t wanted;
+    dp_status_t status;
+
+    if (handle == NULL) return DP_ERR_INVALID;
+    context = handle->context;
+    if (stream != NULL) {
+        pthread_mutex_lock(&context->lock);
+        waiting = dp_stream_find(context, stream);
+        pthread_mutex_unlock(&context->lock);
+        if (waiting == NULL) {
+            return dp_context_error(context, DP_ERR_UNSUPPORTED,
+                                    "tensor %s: the stream %p is none of a device of this context",
+                                    handle->entry->label, stream);
+        }
+    }
+    /* An operation submitted when no stream was known has no event to wait for but its end. */
+    wanted = waiting != NULL && handle->done != NULL ? DP_REQUEST_ISSUED : DP_REQUEST_DONE;
+    if (atomic_load_explicit(&handle->state, memory_order_acquire) < wanted)
+        (void)block_visibly(handle, wanted, -1.0);
+    if (atomic_load_explicit(&handle->state, memory_order_acquire) == DP_REQUEST_DONE)
+        return handle->status;
+    status = context->device->ops->stream_wait(waiting, handle->done->event);
+    if (status == DP_OK) return DP_OK;
+    return dp_context_error(context, status, "tensor %s: the stream %p cannot wait for it: %s",
+                            handle->entry->label, stream, dp_status_string(status));
 }
 
 dp_status_t dp_test(const dp_handle_t *handle)
@@ -146,50 +177,71 @@ void dp_release(dp_handle_t *handle)
     dp_request_unref(handle);
 }
 
-/* 1 while an operation with a ticket below `limit` is live. */
-static int is_live_below(dp_context_t *context, uint64_t limit)
+/* What a thread waits for that waits for several operations. */
+typedef struct crowd {
+    dp_group_t *group; /* all operations of this group; NULL: of any */
+    uint64_t limit;    /* with a ticket below this */
+} crowd_t;
+
+static int is_live(dp_context_t *context, const crowd_t *crowd)
 {
     int live;
 
     pthread_mutex_lock(&context->lock);
-    live = context->live_first != NULL && context->live_first->ticket < limit;
+    live = crowd->group != NULL
+               ? crowd->group->live_count > 0
+               : context->live_first != NULL && context->live_first->ticket < crowd->limit;
     pthread_mutex_unlock(&context->lock);
     return live;
 }
 
-dp_status_t dp_wait_all(dp_context_t *context, double seconds)
+/* DP_OK: none of them is live any more. */
+static dp_status_t await_all(dp_context_t *context, const crowd_t *crowd, double seconds)
 {
-    uint64_t begin, deadline, limit;
+    uint64_t begin = dp_now_ns(), deadline = deadline_of(seconds, begin);
     dp_trace_lane_t *lane;
     dp_status_t status = DP_OK;
 
-    if (context == NULL) return DP_ERR_INVALID;
-    begin = dp_now_ns();
-    deadline = deadline_of(seconds, begin);
-    pthread_mutex_lock(&context->lock);
-    limit = context->next_ticket;
-    pthread_mutex_unlock(&context->lock);
+    if (!is_live(context, crowd)) return DP_OK;
     lane = dp_trace_thread_lane(context->trace);
-    if (is_live_below(context, limit)) {
-        dp_trace_begin(lane, (dp_trace_record_t){.kind = DP_TRACE_WAIT,
-                                                 .name = dp_trace_name(context->trace, "all")});
-        atomic_fetch_add(&context->completion_sleepers, 1);
-        for (;;) {
-            uint32_t seen = atomic_load(&context->completions);
-            uint64_t now = dp_now_ns();
+    dp_trace_begin(lane, (dp_trace_record_t){.kind = DP_TRACE_WAIT,
+                                             .name = dp_trace_name(context->trace, "all")});
+    atomic_fetch_add(&context->completion_sleepers, 1);
+    for (;;) {
+        uint32_t seen = atomic_load(&context->completions);
+        uint64_t now = dp_now_ns();
 
-            if (!is_live_below(context, limit)) break;
-            if (now >= deadline) {
-                status = DP_ERR_TIMEOUT;
-                break;
-            }
-            dp_futex_wait(&context->completions, seen,
-                          deadline == UINT64_MAX ? UINT64_MAX : deadline - now);
+        if (!is_live(context, crowd)) break;
+        if (now >= deadline) {
+            status = DP_ERR_TIMEOUT;
+            break;
         }
-        atomic_fetch_sub(&context->completion_sleepers, 1);
-        dp_trace_end(lane);
-        atomic_fetch_add_explicit(&context->wait_ns, dp_now_ns() - begin, memory_order_relaxed);
+        dp_futex_wait(&context->completions, seen,
+                      deadline == UINT64_MAX ? UINT64_MAX : deadline - now);
     }
+    atomic_fetch_sub(&context->completion_sleepers, 1);
+    dp_trace_end(lane);
+    atomic_fetch_add_explicit(&context->wait_ns, dp_now_ns() - begin, memory_order_relaxed);
+    return status;
+}
+
+void dp_group_drain(dp_group_t *group)
+{
+    const crowd_t crowd = {.group = group};
+
+    (void)await_all(group->context, &crowd, -1.0);
+}
+
+dp_status_t dp_wait_all(dp_context_t *context, double seconds)
+{
+    crowd_t crowd = {.group = NULL};
+    dp_status_t status;
+
+    if (context == NULL) return DP_ERR_INVALID;
+    pthread_mutex_lock(&context->lock);
+    crowd.limit = context->next_ticket;
+    pthread_mutex_unlock(&context->lock);
+    status = await_all(context, &crowd, seconds);
     if (status != DP_OK) return status;
     pthread_mutex_lock(&context->lock);
     status = context->unowned_failure;

@@ -6,9 +6,9 @@
  * the program submits, computes on, and waits. Nothing here is global: every object hangs off a
  * dp_context_t, and several contexts may live in one process.
  *
- *     dp_init(NULL, &dp);                                      // under dprun, or a world of one
- *     dp_gradients_create(dp, tensors, n, NULL, &gradients);   // broadcasts rank 0's weights
- *     dp_gradients_ready(gradients, i, NULL);                  // in backward, tensor by tensor
+ *     dp_init(NULL, &dp);                                      // under dprun, torchrun, ..., or a
+ * world of one dp_gradients_create(dp, tensors, n, NULL, &gradients);   // broadcasts rank 0's
+ * weights dp_gradients_ready(gradients, i, NULL);                  // in backward, tensor by tensor
  *     if (dp_gradients_sync(gradients, &result) != DP_OK) ...  // averaged; result.norm, .skip
  *     dp_finalize(dp);
  */
@@ -58,7 +58,7 @@ typedef enum dp_status {
     DP_ERR_LEFT,      /* a rank finalized before it submitted this tensor */
     DP_ERR_PEER_LOST, /* a rank died; this context can only be finalized */
     DP_ERR_ABORTED,   /* dp_abort() somewhere, or an internal failure; likewise */
-    DP_ERR_STALLED,   /* a tensor waited longer than DP_STALL_LIMIT; likewise */
+    DP_ERR_STALLED,   /* nothing happened to a tensor for DP_STALL_LIMIT; likewise */
     DP_ERR_ORDER,     /* calls in an order that cannot be right: sync twice, ready twice */
     DP_ERR_CHECK      /* DP_CHECK=1 found a buffer written in flight, or replicas that differ */
 } dp_status_t;
@@ -120,15 +120,23 @@ typedef struct dp_init_options {
     }
 
 /**
- * Joins the world that dprun describes in the environment, or forms a world of one where no
- * launcher is present. Collective: returns when every rank has come.
+ * Joins the world that a launcher describes in the environment: dprun, plain DP_ variables,
+ * torchrun, Open MPI's mpirun, PMI (srun, mpiexec) or a Slurm step, in this order of precedence
+ * (docs/launch.md). Forms a world of one where none of them is present, or the launcher says so;
+ * half of a launcher's variables is an error. Collective: returns when every rank has come, after
+ * DP_START_TIMEOUT at the latest.
+ *
+ * Outside dprun rank 0 serves the rendezvous in a thread until its dp_finalize().
  *
  * @param options NULL for the defaults; copied
  * @param context set only on DP_OK; give it back with dp_finalize()
  * @return DP_OK
- *         DP_ERR_CONFIG    a DP_ variable is out of range, or a launcher's variables are incomplete
- *         DP_ERR_MISMATCH  another rank runs another version of the library
- *         DP_ERR_TIMEOUT   a rank did not come within DP_START_TIMEOUT
+ *         DP_ERR_CONFIG    a DP_ variable is out of range, a launcher's variables are incomplete,
+ *                          ranks know different secrets, or several machines none
+ *         DP_ERR_MISMATCH  another rank runs another version of the library, or is of another job
+ *         DP_ERR_TIMEOUT   a rank did not come within DP_START_TIMEOUT; the text says who
+ *         DP_ERR_BUSY      another process is rank 0 of this job, and gathers its ranks
+ *         DP_ERR_PEER_LOST a rank ended on the way
  *         DP_ERR_SYSTEM, DP_ERR_NO_MEMORY
  * Threads: any; not concurrently with itself under one launcher's environment.
  */
@@ -196,7 +204,8 @@ DP_API int dp_node_count(const dp_context_t *context);
  * @param group set only on DP_OK; NULL where this rank is not listed. Give it back with
  *              dp_group_destroy(), at the latest dp_finalize() does
  * @return DP_OK, DP_ERR_INVALID, DP_ERR_MISMATCH (another list under this name), DP_ERR_AGAIN
- *         (DP_GROUPS_MAX groups are alive), DP_ERR_LEFT, or how the world ended
+ *         (DP_GROUPS_MAX groups are alive), DP_ERR_BUSY (another thread is making one of this name
+ *         with the same lowest rank), DP_ERR_LEFT, or how the world ended
  * Threads: any. Waits for the other listed ranks.
  */
 DP_API dp_status_t dp_group_create(dp_context_t *context, const char *name, const int *ranks,
@@ -205,7 +214,8 @@ DP_API dp_status_t dp_group_create(dp_context_t *context, const char *name, cons
 /**
  * Divides a group: ranks that give the same color come together. Collective over the parent.
  *
- * @param color 0 or more; negative: this rank comes into none, *group is NULL
+ * @param color 0 or more; negative: this rank comes into none, *group is NULL. Nor do ranks that
+ *              have joined the parent and do not call
  * Otherwise as dp_group_create().
  */
 DP_API dp_status_t dp_group_split(dp_group_t *parent, const char *name, int color,
@@ -242,21 +252,25 @@ DP_API dp_status_t dp_free(dp_context_t *context, void *memory);
  * Says that the program will use this memory of its own again and again, so that the ranks of a
  * machine can reduce it where it lies, like that of dp_alloc(). Its contents and address stay.
  *
- * On a host this works for whole pages of private memory (mmap, aligned_alloc and the like): they
- * become shared pages. No other thread may touch them during the call; a child made by fork()
- * would share them; they must not be remapped, or given back to the system, before
- * dp_deregister(). Other memory is DP_ERR_UNSUPPORTED, and works unregistered.
+ * On a host this works for whole pages of private anonymous memory (aligned_alloc, mmap, static
+ * arrays that begin as zeros): they become shared pages. No other thread may touch them during the
+ * call; a child made by fork() would share them; they must not be remapped, freed or otherwise
+ * given back before dp_deregister(); advice about them (madvise, mbind) is lost. Memory that is
+ * mapped from a file, locked (mlock), shared, read-only, or this thread's stack is
+ * DP_ERR_UNSUPPORTED, and works unregistered.
  *
- * @param memory aligned to 4096 bytes; overlapping a registration is DP_ERR_INVALID
- * @param bytes  a multiple of 4096
+ * @param memory aligned to 4096 bytes; overlapping a registration or memory of dp_alloc() is
+ *               DP_ERR_INVALID
+ * @param bytes  a multiple of 4096, not 0; may be part of an allocation
  * @return DP_OK, DP_ERR_INVALID, DP_ERR_UNSUPPORTED, DP_ERR_NO_MEMORY, DP_ERR_SYSTEM; unless
  *         DP_OK the memory is as before
  * Threads: any.
  */
 DP_API dp_status_t dp_register(dp_context_t *context, void *memory, size_t bytes);
 
-/* Makes registered memory private again, contents kept; dp_finalize() does so too. No operation
- * may be using it. NULL is fine; what is not the start of a registration is DP_ERR_INVALID. */
+/* Makes registered memory private again, contents kept; dp_finalize() does so too. No operation and
+ * no other thread may be using it. NULL is fine; what is not the start of a registration is
+ * DP_ERR_INVALID. DP_ERR_NO_MEMORY: it stays registered. Threads: any. */
 DP_API dp_status_t dp_deregister(dp_context_t *context, void *memory);
 
 /* ---- Collectives ------------------------------------------------------------------------ */
@@ -428,8 +442,8 @@ DP_API dp_status_t dp_barrier(dp_group_t *group, const char *name, dp_handle_t *
  * Collectives whose parts differ in size. Counts may differ between ranks and from use to use and
  * are learned on the way: a rank says how much its output can hold, and gets the real counts with
  * the result. Parts may be empty and lie packed, in rank order. If a rank's capacity does not do,
- * the operation fails with DP_ERR_TRUNCATED on every rank, naming that rank and both values;
- * nothing is written and nothing else is disturbed.
+ * the operation fails with DP_ERR_TRUNCATED on every rank, naming that rank and both values; only
+ * the receivers' counts are written, so that they can make room, and nothing else is disturbed.
  */
 
 /**
@@ -538,7 +552,7 @@ DP_API dp_status_t dp_join(dp_group_t *group, dp_handle_t **handle);
 /**
  * Waits for an operation and, when it is over, releases the handle.
  *
- * @param handle  from a submission; gone unless the answer is DP_ERR_TIMEOUT
+ * @param handle  from a submission; gone unless the answer is DP_ERR_TIMEOUT or DP_ERR_INVALID
  * @param seconds at most; negative: for ever; 0: only look
  * @param result  may be NULL; written unless the answer is DP_ERR_TIMEOUT or DP_ERR_INVALID
  * @return the operation's status, or DP_ERR_TIMEOUT: it goes on and the handle stays

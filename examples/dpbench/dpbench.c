@@ -13,11 +13,10 @@
 
 #include "examples/dpbench/dpbench.h"
 
-static const char *const collective_names[] = {"allreduce", "broadcast", "allgather",
-                                               "reduce_scatter"};
 static const char *const dtype_names[] = {"u8",  "i8",  "u16", "i16",  "i32", "u32",
                                           "i64", "u64", "f16", "bf16", "f32", "f64"};
 static const char *const reduce_names[] = {"sum", "average", "min", "max", "product"};
+static const char *const memory_names[] = {"arena", "ordinary", "registered"};
 static const char *const wire_names[] = {"default", "none", "fp16", "bf16"};
 
 uint64_t bench_now_ns(void)
@@ -38,28 +37,35 @@ void bench_must(const bench_t *bench, dp_status_t status, const char *what)
 
 void *bench_alloc(const bench_t *bench, size_t bytes)
 {
+    const size_t whole = (bytes + 4095) / 4096 * 4096 + 4096;
     void *memory = NULL;
 
-    if (!bench->options.ordinary) {
+    if (bench->options.memory == BENCH_ARENA) {
         bench_must(bench, dp_alloc(bench->dp, bytes, &memory), "dp_alloc");
         return memory;
     }
-    memory = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096 + 4096);
+    memory = aligned_alloc(4096, whole);
     if (memory == NULL) {
         fprintf(stderr, "dpbench: no memory for %zu bytes\n", bytes);
         exit(1);
     }
     memset(memory, 0, bytes);
+    if (bench->options.memory == BENCH_REGISTERED) {
+        bench_must(bench, dp_register(bench->dp, memory, whole), "dp_register");
+    }
     return memory;
 }
 
 void bench_free(const bench_t *bench, void *memory)
 {
-    if (bench->options.ordinary) {
-        free(memory);
-    } else {
+    if (bench->options.memory == BENCH_ARENA) {
         bench_must(bench, dp_free(bench->dp, memory), "dp_free");
+        return;
     }
+    if (bench->options.memory == BENCH_REGISTERED) {
+        bench_must(bench, dp_deregister(bench->dp, memory), "dp_deregister");
+    }
+    free(memory);
 }
 
 void bench_barrier(const bench_t *bench)
@@ -109,7 +115,9 @@ static const char help_text[] =
     "  --latency              4-byte allreduce in a loop and after idling, and the CPU idling "
     "costs\n"
     "  --gradients gpt2-124m  the 148 gradients of GPT-2 124M, submitted one by one, then awaited\n"
-    "  --collective NAME      allreduce (default), broadcast, allgather, reduce_scatter\n"
+    "  --collective NAME      allreduce (default), reduce, reduce_scatter(v), broadcast,\n"
+    "                         allgather(v), gather(v), scatter(v), alltoall(v), sendrecv;\n"
+    "                         --op NAME is the same. v: counts are learned on the way, here equal\n"
     "  --dtype NAME           u8 ... f16 bf16 f32 (default) f64\n"
     "  --reduce NAME          sum (default), average, min, max, product\n"
     "  --wire NAME            none, fp16, bf16: fp32 between machines; default: DP_WIRE\n"
@@ -118,12 +126,14 @@ static const char help_text[] =
     "  -f, --factor N         between sizes (4)\n"
     "  -n, --iterations N     per size; default: about a third of a second's worth\n"
     "  -w, --warmup N         before the clock runs (3)\n"
-    "  --ordinary             memory from malloc instead of dp_alloc\n"
+    "  --memory NAME          arena (default): of dp_alloc; ordinary: of malloc; registered:\n"
+    "                         of malloc, and given to dp_register\n"
     "  --no-check             do not verify results\n"
     "  -h, --help\n"
     "\n"
-    "busbw as in nccl-tests: algbw times 2(n-1)/n for allreduce, (n-1)/n for allgather and\n"
-    "reduce_scatter, 1 for broadcast.\n";
+    "Sizes are those of the whole tensor: of all ranks' rows together where there are rows.\n"
+    "busbw as in nccl-tests: algbw times 2(n-1)/n for allreduce, 1 for broadcast, reduce and\n"
+    "sendrecv, (n-1)/n for all that have rows.\n";
 
 static int find_name(const char *option, const char *text, const char *const *names, size_t count)
 {
@@ -134,6 +144,15 @@ static int find_name(const char *option, const char *text, const char *const *na
         fprintf(stderr, " %s", names[i]);
     fprintf(stderr, "\n");
     exit(2);
+}
+
+static bench_collective_t find_collective(const char *text)
+{
+    const char *names[BENCH_COLLECTIVE_COUNT];
+
+    for (int i = 0; i < BENCH_COLLECTIVE_COUNT; i++)
+        names[i] = bench_operation((bench_collective_t)i)->name;
+    return (bench_collective_t)find_name("collective", text, names, BENCH_COLLECTIVE_COUNT);
 }
 
 static size_t parse_number(const char *option, const char *text, size_t least, size_t most)
@@ -157,10 +176,11 @@ static size_t parse_number(const char *option, const char *text, size_t least, s
 
 static bench_options_t parse(int argc, char **argv)
 {
-    enum { LATENCY = 256, GRADIENTS, COLLECTIVE, DTYPE, REDUCE, WIRE, ORDINARY, NO_CHECK };
+    enum { LATENCY = 256, GRADIENTS, COLLECTIVE, DTYPE, REDUCE, WIRE, MEMORY, NO_CHECK };
     static const struct option table[] = {{"latency", no_argument, NULL, LATENCY},
                                           {"gradients", required_argument, NULL, GRADIENTS},
                                           {"collective", required_argument, NULL, COLLECTIVE},
+                                          {"op", required_argument, NULL, COLLECTIVE},
                                           {"dtype", required_argument, NULL, DTYPE},
                                           {"reduce", required_argument, NULL, REDUCE},
                                           {"wire", required_argument, NULL, WIRE},
@@ -169,7 +189,7 @@ static bench_options_t parse(int argc, char **argv)
                                           {"factor", required_argument, NULL, 'f'},
                                           {"iterations", required_argument, NULL, 'n'},
                                           {"warmup", required_argument, NULL, 'w'},
-                                          {"ordinary", no_argument, NULL, ORDINARY},
+                                          {"memory", required_argument, NULL, MEMORY},
                                           {"no-check", no_argument, NULL, NO_CHECK},
                                           {"help", no_argument, NULL, 'h'},
                                           {NULL, 0, NULL, 0}};
@@ -195,8 +215,7 @@ static bench_options_t parse(int argc, char **argv)
             break;
         }
         case COLLECTIVE:
-            o.collective = (bench_collective_t)find_name("collective", optarg, collective_names,
-                                                         BENCH_COLLECTIVE_COUNT);
+            o.collective = find_collective(optarg);
             break;
         case DTYPE:
             o.dtype = (dp_dtype_t)find_name("dtype", optarg, dtype_names, DP_F64 + 1);
@@ -222,8 +241,9 @@ static bench_options_t parse(int argc, char **argv)
         case 'w':
             o.warmup = (int)parse_number("--warmup", optarg, 0, 1000000);
             break;
-        case ORDINARY:
-            o.ordinary = 1;
+        case MEMORY:
+            o.memory =
+                (bench_memory_t)find_name("memory", optarg, memory_names, BENCH_MEMORY_COUNT);
             break;
         case NO_CHECK:
             o.check = 0;
@@ -254,7 +274,7 @@ int main(int argc, char **argv)
     if (dp_init(NULL, &bench.dp) != DP_OK) return 1;
     if (dp_rank(bench.dp) == 0) {
         printf("# libdp %s; ranks %d on %d hosts; %s memory\n", dp_build_info(), dp_size(bench.dp),
-               dp_node_count(bench.dp), bench.options.ordinary ? "ordinary" : "dp_alloc");
+               dp_node_count(bench.dp), memory_names[bench.options.memory]);
     }
     switch (bench.options.kind) {
     case BENCH_SWEEP:

@@ -16,12 +16,6 @@ static size_t element_bytes(dp_dtype_t dtype)
     return bytes[dtype];
 }
 
-/* Small whole numbers, exact in every type: element i of rank r. */
-static int pattern(size_t i, int rank)
-{
-    return (int)((i * 7 + (size_t)rank * 3) % 4);
-}
-
 static void store(dp_dtype_t dtype, void *data, size_t i, int value)
 {
     static const uint16_t f16[] = {0x0000, 0x3c00, 0x4000, 0x4200}; /* 0 1 2 3 */
@@ -49,83 +43,26 @@ static void store(dp_dtype_t dtype, void *data, size_t i, int value)
     }
 }
 
-/* The part of a result whose value we know without arithmetic of our own: fp32 sums and copies. */
-static size_t count_wrong(const bench_t *bench, const void *out, size_t count)
+/* Results whose value we know without arithmetic of our own: fp32 sums and copies. */
+static int can_check(const bench_t *bench)
 {
     const bench_options_t *o = &bench->options;
-    int size = dp_size(bench->dp), rank = dp_rank(bench->dp);
+
+    return o->check && o->dtype == DP_F32 &&
+           (o->reduce == DP_SUM || !bench_operation(o->collective)->reduces);
+}
+
+static size_t count_wrong(const bench_t *bench, const void *out, size_t count, size_t row)
+{
     size_t wrong = 0;
 
-    if (o->dtype != DP_F32 || (o->collective != BENCH_BROADCAST &&
-                               o->collective != BENCH_ALLGATHER && o->reduce != DP_SUM))
-        return 0;
     for (size_t i = 0; i < count; i++) {
-        int expected = 0;
         float found;
 
         memcpy(&found, (const float *)out + i, sizeof(found));
-        switch (o->collective) {
-        case BENCH_ALLREDUCE:
-            for (int r = 0; r < size; r++)
-                expected += pattern(i, r);
-            break;
-        case BENCH_REDUCE_SCATTER:
-            for (int r = 0; r < size; r++)
-                expected += pattern((size_t)rank * count + i, r);
-            break;
-        case BENCH_ALLGATHER:
-            expected = pattern(i % (count / (size_t)size), (int)(i / (count / (size_t)size)));
-            break;
-        default:
-            expected = pattern(i, 0);
-            break;
-        }
-        wrong += found != (float)expected;
+        wrong += found != (float)bench_expected(bench, i, row);
     }
     return wrong;
-}
-
-static void run_once(const bench_t *bench, const char *name, const void *in, void *out,
-                     size_t count)
-{
-    const bench_options_t *o = &bench->options;
-    dp_group_t *world = dp_world(bench->dp);
-    dp_options_t options = DP_OPTIONS_INIT;
-    dp_handle_t *handle = NULL;
-    dp_status_t status = DP_OK;
-
-    options.reduce = o->reduce;
-    options.wire = o->wire;
-    switch (o->collective) {
-    case BENCH_ALLREDUCE:
-        status = dp_allreduce(world, name, in, out, count, o->dtype, &options, &handle);
-        break;
-    case BENCH_BROADCAST:
-        status = dp_broadcast(world, name, in, out, count, o->dtype, 0, &options, &handle);
-        break;
-    case BENCH_ALLGATHER:
-        status = dp_allgather(world, name, in, out, count, o->dtype, &options, &handle);
-        break;
-    default:
-        status = dp_reduce_scatter(world, name, in, out, count, o->dtype, &options, &handle);
-        break;
-    }
-    bench_must(bench, status, name);
-    bench_must(bench, dp_wait(handle, -1.0, NULL), name);
-}
-
-static double bus_factor(const bench_t *bench)
-{
-    double n = dp_size(bench->dp);
-
-    switch (bench->options.collective) {
-    case BENCH_ALLREDUCE:
-        return 2.0 * (n - 1.0) / n;
-    case BENCH_BROADCAST:
-        return 1.0;
-    default:
-        return (n - 1.0) / n;
-    }
 }
 
 static void print_side(double median_us, double p95_us, size_t bytes, double factor, size_t wrong,
@@ -143,13 +80,12 @@ static void print_side(double median_us, double p95_us, size_t bytes, double fac
 static void measure(const bench_t *bench, size_t bytes, int in_place)
 {
     const bench_options_t *o = &bench->options;
+    const bench_operation_t *operation = bench_operation(o->collective);
     int size = dp_size(bench->dp), rank = dp_rank(bench->dp);
     size_t element = element_bytes(o->dtype), total = bytes / element;
-    size_t count = o->collective == BENCH_ALLGATHER || o->collective == BENCH_REDUCE_SCATTER
-                       ? total / (size_t)size
-                       : total;
-    size_t in_count = o->collective == BENCH_ALLGATHER ? count : total;
-    size_t out_count = o->collective == BENCH_REDUCE_SCATTER ? count : total;
+    size_t count = operation->rows_in || operation->rows_out ? total / (size_t)size : total;
+    size_t in_count = operation->rows_in ? total : count;
+    size_t out_count = operation->rows_out ? total : count;
     char *in = bench_alloc(bench, total * element), *out = bench_alloc(bench, total * element);
     char *from = in, *to = in_place ? in : out;
     int iterations = o->iterations == 0 ? 5 : o->iterations;
@@ -158,20 +94,22 @@ static void measure(const bench_t *bench, size_t bytes, int in_place)
     size_t wrong;
     char name[64];
 
-    if (o->collective == BENCH_ALLGATHER) out_count = count * (size_t)size;
-    if (in_place && o->collective == BENCH_ALLGATHER) from = in + (size_t)rank * count * element;
-    if (in_place && o->collective == BENCH_REDUCE_SCATTER) to = in + (size_t)rank * count * element;
+    if (operation->out_on_root && rank != 0) out_count = 0;
+    for (int r = 0; r < size; r++)
+        bench->counts[r] = count;
+    if (in_place && operation->rows_out) from = in + (size_t)rank * count * element;
+    if (in_place && operation->rows_in) to = in + (size_t)rank * count * element;
     snprintf(name, sizeof(name), "bench.%zu.%d", bytes, in_place);
     for (size_t i = 0; i < in_count; i++)
-        store(o->dtype, from, i, pattern(i, rank));
-    run_once(bench, name, from, to, count);
-    wrong = o->check ? count_wrong(bench, to, out_count) : 0;
+        store(o->dtype, from, i, bench_pattern(i, rank));
+    bench_run_once(bench, name, from, to, count);
+    wrong = can_check(bench) ? count_wrong(bench, to, out_count, count) : 0;
     /* A sum of sums would overflow in time; zeros do not, and are as fast on a CPU. */
     memset(from, 0, in_count * element);
     for (int i = 0; i < o->warmup; i++) {
         bench_barrier(bench);
         begin = bench_now_ns();
-        run_once(bench, name, from, to, count);
+        bench_run_once(bench, name, from, to, count);
         first = (double)(bench_now_ns() - begin);
     }
     bench_max(bench, &first, 1);
@@ -185,18 +123,15 @@ static void measure(const bench_t *bench, size_t bytes, int in_place)
     for (int i = 0; i < iterations; i++) {
         bench_barrier(bench);
         begin = bench_now_ns();
-        run_once(bench, name, from, to, count);
+        bench_run_once(bench, name, from, to, count);
         times[i] = (double)(bench_now_ns() - begin) / 1e3;
     }
     bench_max(bench, times, (size_t)iterations);
     if (rank == 0) {
         double p95 = bench_quantile(times, (size_t)iterations, 0.95);
 
-        print_side(bench_quantile(times, (size_t)iterations, 0.5), p95, bytes, bus_factor(bench),
-                   wrong,
-                   o->check && o->dtype == DP_F32 &&
-                       (o->reduce == DP_SUM || o->collective == BENCH_BROADCAST ||
-                        o->collective == BENCH_ALLGATHER));
+        print_side(bench_quantile(times, (size_t)iterations, 0.5), p95, bytes,
+                   bench_bus_factor(o->collective, size), wrong, can_check(bench));
         fflush(stdout);
     }
     free(times);
@@ -204,29 +139,36 @@ static void measure(const bench_t *bench, size_t bytes, int in_place)
     bench_free(bench, out);
 }
 
-void bench_sweep(const bench_t *bench)
+void bench_sweep(bench_t *bench)
 {
     const bench_options_t *o = &bench->options;
-    size_t element = element_bytes(o->dtype);
+    const bench_operation_t *operation = bench_operation(o->collective);
+    size_t element = element_bytes(o->dtype), size = (size_t)dp_size(bench->dp);
+    size_t unit = operation->rows_in || operation->rows_out ? element * size : element;
     int is_root = dp_rank(bench->dp) == 0;
 
+    if (o->collective == BENCH_SENDRECV && size < 2) {
+        fprintf(stderr, "dpbench: sendrecv needs two ranks\n");
+        exit(2);
+    }
+    bench->counts = calloc(size, sizeof(*bench->counts));
+    if (bench->counts == NULL) exit(1);
     if (is_root) {
-        printf("#%42s %41s\n", "out of place", "in place");
+        printf("# %s\n#%42s %41s\n", operation->name, "out of place",
+               operation->shares ? "in place" : "");
         printf("#%11s %8s", "bytes", "count");
-        for (int i = 0; i < 2; i++)
+        for (int i = 0; i < 1 + operation->shares; i++)
             printf(" %10s %10s %8s %8s %6s", "median us", "p95 us", "algbw", "busbw", "wrong");
         printf("   (bandwidths in GB/s)\n");
     }
     for (size_t bytes = o->min_bytes; bytes <= o->max_bytes; bytes *= o->factor) {
-        size_t whole =
-            bytes / (element * (size_t)dp_size(bench->dp)) * element * (size_t)dp_size(bench->dp);
+        size_t whole = bytes / unit * unit;
 
-        if (o->collective == BENCH_ALLREDUCE || o->collective == BENCH_BROADCAST)
-            whole = bytes / element * element;
         if (whole == 0) continue;
         if (is_root) printf("%12zu %8zu", whole, whole / element);
         measure(bench, whole, 0);
-        measure(bench, whole, 1);
+        if (operation->shares) measure(bench, whole, 1);
         if (is_root) printf("\n");
     }
+    free(bench->counts);
 }

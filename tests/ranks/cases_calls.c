@@ -25,8 +25,11 @@ int case_handles(dp_context_t *dp)
 
     for (int i = 0; i < 100; i++)
         values[i] = 1.0f;
-    /* The last rank comes late: the others see a running operation. */
-    if (is_late) pause_ms(300);
+    /* The last rank comes late: the others see a running operation, and say when they have. */
+    if (is_late) {
+        EXPECT_STATUS(dp, dp_barrier(world, "seen", &barrier), DP_OK);
+        EXPECT_STATUS(dp, dp_wait(barrier, 60.0, NULL), DP_OK);
+    }
     EXPECT_STATUS(dp, dp_allreduce(world, "h", values, values, 100, DP_F32, NULL, &handle), DP_OK);
     if (ranks > 1 && !is_late) {
         EXPECT_STATUS(dp, dp_wait(handle, 0.01, NULL), DP_ERR_TIMEOUT);
@@ -35,6 +38,7 @@ int case_handles(dp_context_t *dp)
         EXPECT_STATUS(dp, dp_allreduce(world, "h", other, other, 100, DP_F32, NULL, NULL),
                       DP_ERR_BUSY);
         EXPECT_TEXT(dp, dp_error_text(dp), "tensor h");
+        EXPECT_STATUS(dp, dp_barrier(world, "seen", NULL), DP_OK);
     }
     while ((status = dp_test(handle)) == DP_ERR_AGAIN)
         pause_ms(1);

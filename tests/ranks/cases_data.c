@@ -9,266 +9,51 @@
 #include "runtime/base/common.h"
 #include "tests/ranks/cases_internal.h"
 
-/* ---- A plain reference ---------------------------------------------------------------------- */
-
-/* Element i of rank r: small whole numbers, so that every order of adding gives the same. */
-static int pattern(dp_dtype_t dtype, dp_reduce_t reduce, size_t i, int rank)
+int case_collectives_in(dp_context_t *dp, dp_group_t *group, const char *prefix, int is_short)
 {
-    if (dtype == DP_BOOL) return (int)((i + (size_t)rank) % 3 == 0);
-    if (reduce == DP_PRODUCT) return 1 + (int)((i + (size_t)rank) % 2);
-    return (int)((i * 5 + (size_t)rank * 3) % 11);
-}
+    static const size_t counts[] = {0, 1, 7, 1000, 4099, 70001};
 
-static void store(dp_dtype_t dtype, void *data, size_t i, double value)
-{
-    switch (dtype) {
-    case DP_U8:
-        ((uint8_t *)data)[i] = (uint8_t)(int64_t)value;
-        break;
-    case DP_BOOL:
-        ((uint8_t *)data)[i] = value != 0.0;
-        break;
-    case DP_I8:
-        ((int8_t *)data)[i] = (int8_t)(int64_t)value;
-        break;
-    case DP_U16:
-        ((uint16_t *)data)[i] = (uint16_t)(int64_t)value;
-        break;
-    case DP_I16:
-        ((int16_t *)data)[i] = (int16_t)(int64_t)value;
-        break;
-    case DP_I32:
-        ((int32_t *)data)[i] = (int32_t)value;
-        break;
-    case DP_U32:
-        ((uint32_t *)data)[i] = (uint32_t)value;
-        break;
-    case DP_I64:
-        ((int64_t *)data)[i] = (int64_t)value;
-        break;
-    case DP_U64:
-        ((uint64_t *)data)[i] = (uint64_t)value;
-        break;
-    case DP_F16:
-        ((uint16_t *)data)[i] = dp_f32_to_f16((float)value);
-        break;
-    case DP_BF16:
-        ((uint16_t *)data)[i] = dp_f32_to_bf16((float)value);
-        break;
-    case DP_F32:
-        ((float *)data)[i] = (float)value;
-        break;
-    case DP_F64:
-        ((double *)data)[i] = value;
-        break;
-    case DP_DTYPE_COUNT:
-        break;
-    }
-}
+    for (int kind = 0; kind < CASE_KINDS; kind++)
+        for (int dtype = 0; dtype < DP_DTYPE_COUNT; dtype++)
+            for (int reduce = 0; reduce < DP_REDUCE_COUNT; reduce++) {
+                case_op_t ops[24];
+                size_t n = 0;
 
-/* Element i of the reduction over all ranks, as the type holds it, in out[0]. */
-static void reference(dp_dtype_t dtype, dp_reduce_t reduce, size_t i, int ranks, void *out)
-{
-    double value = pattern(dtype, reduce, i, 0);
-    int is_float = dtype == DP_F16 || dtype == DP_BF16 || dtype == DP_F32 || dtype == DP_F64;
+                if (dtype == DP_BOOL && reduce == DP_AVERAGE) continue;
+                if (!case_kind_reduces(kind) && reduce != DP_SUM) continue;
+                if (is_short && (reduce > DP_AVERAGE || (dtype != DP_F32 && dtype != DP_I16)))
+                    continue;
+                for (size_t c = 0; c < DP_ARRAY_LEN(counts); c++) {
+                    /* the largest only where it shows something new: one type of each width */
+                    if (counts[c] > 5000 && ((dtype != DP_F32 && dtype != DP_BF16) || is_short))
+                        continue;
+                    for (int place = 0; place < 4; place++)
+                        ops[n++] = (case_op_t){.kind = kind,
+                                               .group = group,
+                                               .dtype = (dp_dtype_t)dtype,
+                                               .reduce = (dp_reduce_t)reduce,
+                                               .count = counts[c],
+                                               .step = (int)c + place,
+                                               .in_place = place & 1,
+                                               .in_arena = place >> 1,
+                                               .shift = (c % 3) * dp_dtype_bytes((dp_dtype_t)dtype),
+                                               .root = (int)c % dp_group_size(group)};
+                }
+                for (size_t i = 0; i < n; i++) {
+                    char name[128];
 
-    for (int r = 1; r < ranks; r++) {
-        double next = pattern(dtype, reduce, i, r);
-
-        switch (reduce) {
-        case DP_SUM:
-        case DP_AVERAGE:
-            value += next;
-            break;
-        case DP_MIN:
-            value = next < value ? next : value;
-            break;
-        case DP_MAX:
-            value = next > value ? next : value;
-            break;
-        case DP_PRODUCT:
-            value *= next;
-            break;
-        case DP_REDUCE_COUNT:
-            break;
-        }
-    }
-    if (dtype == DP_BOOL && reduce == DP_SUM) value = value != 0.0;
-    if (reduce == DP_AVERAGE) {
-        if (!is_float)
-            value = trunc(value / ranks);
-        else if (dtype == DP_F64)
-            value *= 1.0 / ranks;
-        else
-            value = (double)((float)value * (float)(1.0 / ranks));
-    }
-    store(dtype, out, 0, value);
-}
-
-/* ---- One operation of any kind -------------------------------------------------------------- */
-
-enum { ALLREDUCE, BROADCAST, ALLGATHER, REDUCE_SCATTER, KINDS };
-static const char *const kind_names[KINDS] = {"allreduce", "broadcast", "allgather",
-                                              "reduce_scatter"};
-
-typedef struct operation {
-    int kind;
-    dp_dtype_t dtype;
-    dp_reduce_t reduce;
-    size_t count; /* of one row */
-    int in_place;
-    int in_arena;
-    size_t shift; /* bytes between the allocation and the tensor: unaligned */
-    int root;
-    char *in_base, *out_base; /* allocations */
-    char *in, *out;
-    dp_handle_t *handle;
-} operation_t;
-
-static size_t rows_in(const operation_t *op, int ranks)
-{
-    return op->kind == REDUCE_SCATTER ? (size_t)ranks : 1;
-}
-
-static size_t rows_out(const operation_t *op, int ranks)
-{
-    return op->kind == ALLGATHER ? (size_t)ranks : 1;
-}
-
-static char *allocate(dp_context_t *dp, size_t bytes, int in_arena)
-{
-    void *memory = NULL;
-
-    if (!in_arena) return calloc(1, bytes + 1);
-    return dp_alloc(dp, bytes + 1, &memory) == DP_OK ? memory : NULL;
-}
-
-static void give_back(dp_context_t *dp, char *memory, int in_arena)
-{
-    if (in_arena) {
-        dp_free(dp, memory);
-    } else {
-        free(memory);
-    }
-}
-
-static int begin(dp_context_t *dp, operation_t *op, const char *name)
-{
-    int ranks = dp_size(dp), rank = dp_rank(dp);
-    size_t element = dp_dtype_bytes(op->dtype);
-    size_t row = op->count * element, rows = DP_MAX(rows_in(op, ranks), rows_out(op, ranks));
-    dp_options_t options = DP_OPTIONS_INIT;
-    dp_group_t *world = dp_world(dp);
-    dp_status_t status = DP_OK;
-
-    op->in_base = allocate(dp, row * rows + op->shift, op->in_arena);
-    op->out_base = allocate(dp, row * rows + op->shift, op->in_arena);
-    EXPECT(dp, op->in_base != NULL && op->out_base != NULL, "no memory for %zu rows of %zu", rows,
-           row);
-    op->in = op->in_base + op->shift;
-    op->out = op->in_place ? op->in : op->out_base + op->shift;
-    if (op->in_place && op->kind == ALLGATHER) op->in += (size_t)rank * row;
-    if (op->in_place && op->kind == REDUCE_SCATTER) op->out += (size_t)rank * row;
-    for (size_t i = 0; i < op->count * rows_in(op, ranks); i++)
-        store(op->dtype, op->in, i, pattern(op->dtype, op->reduce, i, rank));
-    options.reduce = op->reduce;
-    switch (op->kind) {
-    case ALLREDUCE:
-        status =
-            dp_allreduce(world, name, op->in, op->out, op->count, op->dtype, &options, &op->handle);
-        break;
-    case BROADCAST:
-        status = dp_broadcast(world, name, rank == op->root ? op->in : NULL, op->out, op->count,
-                              op->dtype, op->root, NULL, &op->handle);
-        break;
-    case ALLGATHER:
-        status =
-            dp_allgather(world, name, op->in, op->out, op->count, op->dtype, NULL, &op->handle);
-        break;
-    case REDUCE_SCATTER:
-        status = dp_reduce_scatter(world, name, op->in, op->out, op->count, op->dtype, &options,
-                                   &op->handle);
-        break;
-    default:
-        break;
-    }
-    EXPECT_STATUS(dp, status, DP_OK);
-    return 0;
-}
-
-static int end(dp_context_t *dp, operation_t *op)
-{
-    int ranks = dp_size(dp), rank = dp_rank(dp);
-    size_t element = dp_dtype_bytes(op->dtype), total = op->count * rows_out(op, ranks);
-    dp_result_t result = DP_RESULT_INIT;
-
-    EXPECT_STATUS(dp, dp_wait(op->handle, 60.0, &result), DP_OK);
-    for (size_t i = 0; i < total; i++) {
-        char wanted[8];
-
-        switch (op->kind) {
-        case ALLREDUCE:
-            reference(op->dtype, op->reduce, i, ranks, wanted);
-            break;
-        case REDUCE_SCATTER:
-            reference(op->dtype, op->reduce, (size_t)rank * op->count + i, ranks, wanted);
-            break;
-        case ALLGATHER:
-            store(op->dtype, wanted, 0,
-                  pattern(op->dtype, op->reduce, i % op->count, (int)(i / op->count)));
-            break;
-        default:
-            store(op->dtype, wanted, 0, pattern(op->dtype, op->reduce, i, op->root));
-            break;
-        }
-        EXPECT(dp, memcmp(op->out + i * element, wanted, element) == 0,
-               "%s of %s, reduction %d, count %zu, %s place, %s memory: element %zu starts with "
-               "byte %02x, wanted %02x",
-               kind_names[op->kind], dp_dtype_name(op->dtype), (int)op->reduce, op->count,
-               op->in_place ? "in" : "out of", op->in_arena ? "dp_alloc" : "ordinary", i,
-               (unsigned char)op->out[i * element], (unsigned char)wanted[0]);
-    }
-    give_back(dp, op->in_base, op->in_arena);
-    give_back(dp, op->out_base, op->in_arena);
+                    snprintf(name, sizeof(name), "%s%s.%zu", prefix, case_kind_name(kind), i);
+                    if (case_op_begin(dp, &ops[i], name) != 0) return 1;
+                }
+                for (size_t i = n; i > 0; i--)
+                    if (case_op_end(dp, &ops[i - 1]) != 0) return 1;
+            }
     return 0;
 }
 
 int case_collectives(dp_context_t *dp)
 {
-    static const size_t counts[] = {0, 1, 7, 1000, 4099, 70001};
-
-    for (int kind = 0; kind < KINDS; kind++)
-        for (int dtype = 0; dtype < DP_DTYPE_COUNT; dtype++)
-            for (int reduce = 0; reduce < DP_REDUCE_COUNT; reduce++) {
-                operation_t ops[24];
-                size_t n = 0;
-
-                if (dtype == DP_BOOL && reduce == DP_AVERAGE) continue;
-                if ((kind == BROADCAST || kind == ALLGATHER) && reduce != DP_SUM) continue;
-                for (size_t c = 0; c < DP_ARRAY_LEN(counts); c++) {
-                    /* the largest only where it shows something new: one type of each width */
-                    if (counts[c] > 5000 && dtype != DP_F32 && dtype != DP_BF16) continue;
-                    for (int place = 0; place < 4; place++)
-                        ops[n++] =
-                            (operation_t){.kind = kind,
-                                          .dtype = (dp_dtype_t)dtype,
-                                          .reduce = (dp_reduce_t)reduce,
-                                          .count = counts[c],
-                                          .in_place = place & 1,
-                                          .in_arena = place >> 1,
-                                          .shift = (c % 3) * dp_dtype_bytes((dp_dtype_t)dtype),
-                                          .root = (int)c % dp_size(dp)};
-                }
-                for (size_t i = 0; i < n; i++) {
-                    char name[64];
-
-                    snprintf(name, sizeof(name), "%s.%zu", kind_names[kind], i);
-                    if (begin(dp, &ops[i], name) != 0) return 1;
-                }
-                for (size_t i = n; i > 0; i--)
-                    if (end(dp, &ops[i - 1]) != 0) return 1;
-            }
-    return 0;
+    return case_collectives_in(dp, dp_world(dp), "", 0);
 }
 
 /* Many small tensors, each rank in its own order, step after step. */
@@ -278,18 +63,19 @@ int case_fused(dp_context_t *dp)
     dp_stats_t stats = DP_STATS_INIT;
 
     for (int step = 0; step < STEPS; step++) {
-        operation_t ops[TENSORS];
+        case_op_t ops[TENSORS];
         int order[TENSORS];
         unsigned seed = (unsigned)(step * 100 + dp_rank(dp) + 1);
 
         for (int i = 0; i < TENSORS; i++) {
             order[i] = i;
-            ops[i] = (operation_t){.kind = i % 13 == 5 ? BROADCAST : ALLREDUCE,
-                                   .dtype = i % 7 == 3 ? DP_F64 : DP_F32,
-                                   .reduce = DP_SUM,
-                                   .count = (size_t)(i * i * 3 + 1),
-                                   .in_place = i % 2,
-                                   .in_arena = i % 3 == 0};
+            ops[i] = (case_op_t){.kind = i % 13 == 5 ? CASE_BROADCAST : CASE_ALLREDUCE,
+                                 .group = dp_world(dp),
+                                 .dtype = i % 7 == 3 ? DP_F64 : DP_F32,
+                                 .reduce = DP_SUM,
+                                 .count = (size_t)(i * i * 3 + 1),
+                                 .in_place = i % 2,
+                                 .in_arena = i % 3 == 0};
         }
         for (int i = TENSORS - 1; i > 0; i--) {
             int other = (int)((unsigned)rand_r(&seed) % (unsigned)(i + 1)), kept = order[i];
@@ -301,10 +87,10 @@ int case_fused(dp_context_t *dp)
             char name[64];
 
             snprintf(name, sizeof(name), "layer.%d", order[i]);
-            if (begin(dp, &ops[order[i]], name) != 0) return 1;
+            if (case_op_begin(dp, &ops[order[i]], name) != 0) return 1;
         }
         for (int i = 0; i < TENSORS; i++)
-            if (end(dp, &ops[i]) != 0) return 1;
+            if (case_op_end(dp, &ops[i]) != 0) return 1;
     }
     EXPECT_STATUS(dp, dp_stats_get(dp, &stats), DP_OK);
     EXPECT(dp, stats.completed == (uint64_t)TENSORS * STEPS, "%llu completed",
@@ -449,7 +235,7 @@ int case_bit_equal(dp_context_t *dp)
         char name[32];
 
         snprintf(name, sizeof(name), "equal.%d", way);
-        results[way] = (float *)(void *)allocate(dp, COUNT * sizeof(float), way == 1);
+        results[way] = (float *)(void *)case_allocate(dp, COUNT * sizeof(float), way == 1);
         EXPECT(dp, results[way] != NULL, "no memory");
         memcpy(results[way], source, COUNT * sizeof(float));
         found[way] = (dp_result_t)DP_RESULT_INIT;
@@ -470,7 +256,7 @@ int case_bit_equal(dp_context_t *dp)
                found[0].sum_squares);
     }
     for (int way = WAYS - 1; way >= 0; way--)
-        give_back(dp, (char *)results[way], way == 1);
+        case_give_back(dp, (char *)results[way], way == 1);
     free(source);
     return 0;
 }

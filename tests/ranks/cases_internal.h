@@ -32,6 +32,70 @@
 #define EXPECT_TEXT(dp, text, part)                                                                \
     EXPECT(dp, strstr((text), (part)) != NULL, "\"%s\" lacks \"%s\"", (text), (part))
 
+/* ---- cases_values.c ------------------------------------------------------------------------- */
+
+/* Element i of rank r: small whole numbers, so that every order of adding gives the same. */
+int case_pattern(dp_dtype_t dtype, dp_reduce_t reduce, size_t i, int rank);
+void case_store(dp_dtype_t dtype, void *data, size_t i, double value);
+/* Element i of the reduction over this many ranks, as the type holds it, in out[0]. */
+void case_reference(dp_dtype_t dtype, dp_reduce_t reduce, size_t i, int ranks, void *out);
+/* From dp_alloc() or the C library, zeroed; NULL: no memory. */
+char *case_allocate(dp_context_t *dp, size_t bytes, int in_arena);
+void case_give_back(dp_context_t *dp, char *memory, int in_arena);
+
+/* ---- cases_operation.c ---------------------------------------------------------------------- */
+
+enum {
+    CASE_ALLREDUCE,
+    CASE_REDUCE,
+    CASE_REDUCE_SCATTER,
+    CASE_REDUCE_SCATTERV,
+    CASE_BROADCAST,
+    CASE_ALLGATHER,
+    CASE_GATHER,
+    CASE_SCATTER,
+    CASE_ALLTOALL,
+    CASE_ALLGATHERV,
+    CASE_GATHERV,
+    CASE_SCATTERV,
+    CASE_ALLTOALLV,
+    CASE_KINDS
+};
+
+/* One operation of any kind: filled in by the case, submitted by begin, awaited and compared with a
+ * plain loop by end. */
+typedef struct case_op {
+    int kind;
+    dp_group_t *group;
+    dp_dtype_t dtype;
+    dp_reduce_t reduce;
+    size_t count; /* of one row; where parts differ, about as many */
+    int step;     /* moves the sizes of parts that differ, some of which are empty */
+    int in_place; /* where the operation can */
+    int in_arena;
+    size_t shift; /* bytes between the allocation and the tensor: unaligned */
+    int root;
+    /* of begin and end */
+    char *in_base, *out_base; /* allocations */
+    char *in, *out;
+    size_t out_count;
+    size_t send[64], received[64];
+    dp_handle_t *handle;
+} case_op_t;
+
+const char *case_kind_name(int kind);
+int case_kind_reduces(int kind);
+int case_op_begin(dp_context_t *dp, case_op_t *op, const char *name); /* 0: all held */
+int case_op_end(dp_context_t *dp, case_op_t *op);
+
+/* Every kind, type, reduction and size in a group; short: some of them. */
+int case_collectives_in(dp_context_t *dp, dp_group_t *group, const char *prefix, int is_short);
+
+/* Sums one value over the group and waits. 0: all held. */
+int case_sum(dp_context_t *dp, dp_group_t *group, const char *name, double value, double wanted);
+
+/* ---- The cases ------------------------------------------------------------------------------ */
+
 int case_collectives(dp_context_t *dp);
 int case_fused(dp_context_t *dp);
 int case_grouped(dp_context_t *dp);
@@ -47,6 +111,40 @@ int case_left(dp_context_t *dp);
 int case_left_crosswise(dp_context_t *dp);
 int case_abort(dp_context_t *dp);
 int case_threads(dp_context_t *dp);
+
+int case_group_places(dp_context_t *dp);
+int case_group_arguments(dp_context_t *dp);
+int case_groups(dp_context_t *dp);
+int case_group_collectives(dp_context_t *dp);
+int case_group_churn(dp_context_t *dp);
+int case_group_limit(dp_context_t *dp);
+int case_group_split(dp_context_t *dp);
+int case_group_mismatch(dp_context_t *dp);
+int case_group_left(dp_context_t *dp);
+
+int case_group_threads(dp_context_t *dp);
+int case_group_gradients(dp_context_t *dp);
+int case_group_abort(dp_context_t *dp);
+int case_group_outsiders(dp_context_t *dp);
+
+int case_lists(dp_context_t *dp);
+int case_changing(dp_context_t *dp);
+int case_watched(dp_context_t *dp);
+
+int case_pairs(dp_context_t *dp);
+int case_pair_names(dp_context_t *dp);
+int case_pair_mismatch(dp_context_t *dp);
+int case_truncated(dp_context_t *dp);
+int case_bad_counts(dp_context_t *dp);
+
+int case_join(dp_context_t *dp);
+int case_join_identities(dp_context_t *dp);
+int case_join_left(dp_context_t *dp);
+int case_join_pending(dp_context_t *dp);
+
+int case_run_ahead(dp_context_t *dp);
+int case_streams_cross(dp_context_t *dp);
+int case_stream_rules(dp_context_t *dp);
 
 int case_gradients(dp_context_t *dp);
 int case_gradients_order(dp_context_t *dp);

@@ -10,6 +10,15 @@
 
 #include "coordinator/context.h"
 #include "tests/ranks/cases.h"
+#include "tests/ranks/cases_internal.h"
+
+/* Cases that need what only lives inside a process. */
+static const rank_case_t own_cases[] = {
+    {"run_ahead", case_run_ahead, 1, DP_OK, 0},
+    {"streams_cross", case_streams_cross, 1, DP_OK, 0},
+    {"stream_rules", case_stream_rules, 1, DP_OK, 0},
+};
+static const int own_case_count = sizeof(own_cases) / sizeof(own_cases[0]);
 
 typedef struct rank {
     const rank_case_t *what;
@@ -82,8 +91,9 @@ int main(int argc, char **argv)
     /* sanitizers make a thread as slow as a swapped-out one */
     config.peer_timeout_ns = 30000000000ull;
     if (argc > 4) config.fusion_bytes = (size_t)atoll(argv[4]);
-    for (int i = 0; i < rank_case_count; i++) {
-        const rank_case_t *what = &rank_cases[i];
+    for (int i = 0; i < rank_case_count + own_case_count; i++) {
+        const rank_case_t *what =
+            i < rank_case_count ? &rank_cases[i] : &own_cases[i - rank_case_count];
 
         if (!run_all && strcmp(argv[1], what->name) != 0) continue;
         if (run_all && strcmp(what->name, "large") == 0) continue; /* has a test of its own */

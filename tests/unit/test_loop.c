@@ -14,6 +14,8 @@
 
 #include <cmocka.h>
 
+#include "runtime/base/inject.h"
+
 #define MS 1000000ull
 #define RANKS_MAX 8
 #define TENSORS 60
@@ -60,18 +62,18 @@ static const dp_signature_t signature = {.collective = DP_COLLECTIVE_ALLREDUCE,
                                          .part_count = 1,
                                          .parts = &part};
 
-static void on_launch(void *user, uint64_t sequence, const dp_launch_entry_t *entries, size_t count)
+static void on_launch(void *user, const dp_output_t *launch)
 {
     rank_t *rank = user;
 
-    for (size_t i = 0; i < count; i++) {
-        request_t *request = entries[i].request;
+    for (size_t i = 0; i < launch->entry_count; i++) {
+        request_t *request = launch->entries[i].request;
 
         rank->order[atomic_load(&rank->launched)] = request->tensor;
         atomic_fetch_add(&rank->launched, 1);
         atomic_store(&request->is_launched, 1);
     }
-    dp_loop_launched(rank->loop, sequence);
+    dp_loop_launched(rank->loop, launch->sequence);
 }
 
 static void on_fail(void *user, void *request, dp_status_t status, const char *text)
@@ -148,7 +150,7 @@ static void rank_start(world_t *world, int i)
                                        .size = world->size,
                                        .transport = rank->transport,
                                        .log = &world->log,
-                                       .callbacks = {rank, on_launch, on_fail, on_fatal}};
+                                       .callbacks = {rank, on_launch, NULL, on_fail, on_fatal}};
     dp_error_t error = {0};
 
     if (dp_loop_start(&options, &rank->loop, &error) != DP_OK) fail_msg("%s", error.text);
@@ -241,7 +243,8 @@ static void *train(void *arg)
         for (int t = job->first; t < TENSORS; t += job->step) {
             const uint64_t give_up_ns = dp_now_ns() + PATIENCE_NS;
 
-            if (t % 7 == 0) dp_loop_urgent(job->rank->loop, job->rank->requests[t].name);
+            if (t % 7 == 0)
+                dp_loop_urgent(job->rank->loop, DP_GROUP_WORLD, job->rank->requests[t].name);
             while (!atomic_load(&job->rank->requests[t].is_launched)) {
                 if (dp_now_ns() > give_up_ns) return job;
                 usleep(20);
@@ -337,7 +340,7 @@ static void abort_reaches_every_rank(void **state)
         assert_non_null(strstr(rank->text, "the loss is not a number"));
         node = &rank->requests[1].node; /* too late: forgotten, and nothing breaks */
         dp_loop_submit(rank->loop, &node, 1);
-        dp_loop_urgent(rank->loop, "h.1.weight");
+        dp_loop_urgent(rank->loop, DP_GROUP_WORLD, "h.1.weight");
     }
     world_destroy(world);
 }
@@ -383,6 +386,42 @@ static void silent_rank_is_declared_dead(void **state)
     assert_int_equal(world->rank[1].culprit, 2);
     assert_non_null(strstr(world->rank[1].text, "no sign of life"));
     world_destroy(world);
+}
+
+/* Whichever of the first messages gets lost: all ranks end, with the same words. */
+static void lost_message_is_missed_everywhere(void **state)
+{
+    (void)state;
+    for (int nth = 1; nth <= 6; nth++) {
+        world_t *world = world_open(4, 2);
+        dp_log_t quiet;
+        char fault[32];
+
+        dp_log_init(&quiet, DP_LOG_ERROR, 0);
+        quiet.fd = -1;
+        snprintf(fault, sizeof(fault), "drop:0=%d", nth);
+        assert_int_equal(dp_inject_create(fault, 0, 1, &quiet, &world->config.injector, NULL),
+                         DP_OK);
+        world->config.heartbeat_ns = 20 * MS;
+        world_start(world);
+        for (int i = 0; i < world->size; i++) {
+            dp_loop_node_t *node = &world->rank[i].requests[0].node;
+
+            dp_loop_submit(world->rank[i].loop, &node, 1); /* three go up, three come down */
+        }
+        assert_true(await_fatal(world, -1));
+        for (int i = 0; i < world->size; i++) {
+            assert_non_null(strstr(world->rank[i].text, "a control message from rank "));
+            assert_string_equal(world->rank[i].text, world->rank[0].text);
+            assert_int_equal(world->rank[i].culprit, world->rank[0].culprit);
+        }
+        for (int i = 0; i < world->size; i++)
+            dp_loop_stop(world->rank[i].loop);
+        dp_inject_destroy(world->config.injector);
+        for (int i = 0; i < world->size; i++)
+            world->rank[i].loop = NULL;
+        world_destroy(world);
+    }
 }
 
 static void idle_world_stays_alive_on_heartbeats(void **state)
@@ -458,6 +497,7 @@ int main(void)
         cmocka_unit_test(abort_reaches_every_rank),
         cmocka_unit_test(vanished_rank_is_named_everywhere),
         cmocka_unit_test(silent_rank_is_declared_dead),
+        cmocka_unit_test(lost_message_is_missed_everywhere),
         cmocka_unit_test(idle_world_stays_alive_on_heartbeats),
         cmocka_unit_test(stop_at_any_time_leaves_nothing),
         cmocka_unit_test(busy_name_fails_that_request_only),

@@ -48,14 +48,12 @@ typedef struct rank {
 static const dp_signature_t barrier = {
     .collective = DP_COLLECTIVE_BARRIER, .root = -1, .prescale = 1.0, .postscale = 1.0};
 
-static void on_launch(void *user, uint64_t sequence, const dp_launch_entry_t *entries, size_t count)
+static void on_launch(void *user, const dp_output_t *launch)
 {
     rank_t *rank = user;
 
-    (void)entries;
-    (void)count;
     rank->launched_ns = dp_now_ns();
-    dp_loop_launched(rank->loop, sequence);
+    dp_loop_launched(rank->loop, launch->sequence);
     sem_post(&rank->launched);
 }
 
@@ -104,7 +102,7 @@ static dp_status_t start(rank_t *rank, int me, meeting_t *meeting)
                                  .rank = me,
                                  .size = meeting->size,
                                  .log = &rank->log,
-                                 .callbacks = {rank, on_launch, on_fail, on_fatal}};
+                                 .callbacks = {rank, on_launch, NULL, on_fail, on_fatal}};
 
     dp_log_init(&rank->log, DP_LOG_WARN, me);
     sem_init(&rank->launched, 0, 0);

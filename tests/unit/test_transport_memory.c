@@ -128,11 +128,9 @@ static void ucx_survives_each_failure(void **state)
 }
 #endif
 
-static void on_launch(void *user, uint64_t sequence, const dp_launch_entry_t *entries, size_t count)
+static void on_launch(void *user, const dp_output_t *launch)
 {
-    (void)sequence;
-    (void)entries;
-    (void)count;
+    (void)launch;
     atomic_fetch_add((atomic_int *)user, 1);
 }
 
@@ -169,7 +167,7 @@ static dp_status_t run_one(const dp_topology_t *topology, dp_transport_t *transp
                                  .size = 1,
                                  .transport = transport,
                                  .log = &log,
-                                 .callbacks = {&answers, on_launch, on_fail, on_fatal}};
+                                 .callbacks = {&answers, on_launch, NULL, on_fail, on_fatal}};
     dp_status_t status;
 
     dp_config_defaults(&config);

@@ -1,0 +1,334 @@
+/*
+ * launch.c - from the coordinator to the data plane and back: what the loop and the pipeline
+ * report.
+ *
+ * A launch becomes items of the pipeline, one for each request. Where this rank has joined a group
+ * there is no request: a pooled stand-in carries what the ranks agreed on and no data. It must not
+ * know how ranks agree or how data moves.
+ */
+#include "coordinator/context.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "runtime/base/futex.h"
+
+/* ---- Launch --------------------------------------------------------------------------------- */
+
+/* Under the lock. */
+static dp_group_t *group_of(dp_context_t *context, const dp_output_t *launch)
+{
+    dp_group_t *group;
+
+    for (size_t i = 0; i < launch->entry_count; i++) {
+        const dp_handle_t *request = launch->entries[i].request;
+
+        if (request != NULL) return request->group;
+    }
+    if (launch->group == DP_GROUP_WORLD) return &context->world;
+    for (group = context->groups; group != NULL; group = group->next)
+        if (group->about.uid == launch->group) return group;
+    return NULL;
+}
+
+/* Stands in for a request where this rank has joined. Under the lock. */
+static dp_handle_t *make_absent(dp_group_t *group, const dp_launch_entry_t *entry)
+{
+    const dp_signature_t *agreed = entry->signature;
+    int exchanges = dp_is_exchange(agreed->collective);
+    dp_context_t *context = group->context;
+    dp_tensor_entry_t *known;
+    dp_handle_t *request;
+    dp_status_t status =
+        dp_names_take(&group->names, group->about.name, entry->name, context->trace, &known);
+
+    if (status == DP_OK)
+        status = dp_request_take(group, known, agreed->part_count, exchanges ? 1 : 0, &request);
+    if (status != DP_OK) return NULL;
+    request->is_absent = 1;
+    request->collective = agreed->collective;
+    for (uint32_t i = 0; i < agreed->part_count; i++) {
+        request->tensors[i] = (dp_pipeline_tensor_t){.count = (size_t)agreed->parts[i].count,
+                                                     .dtype = agreed->parts[i].dtype};
+    }
+    if (exchanges) request->counts[0] = 0; /* an allgatherv: nothing of ours */
+    return request;
+}
+
+/* The group that a launch makes learns what it is called by all. */
+static void fill_birth(dp_handle_t *request, const dp_output_t *launch, dp_pipeline_item_t *item)
+{
+    dp_group_t *born = request->born;
+
+    born->about.uid = launch->group;
+    born->about.slot = launch->slot;
+    item->members = &born->about;
+    item->group = &born->plane;
+}
+
+static void fill_item(dp_handle_t *request, const dp_output_t *launch,
+                      const dp_launch_entry_t *entry, uint64_t now, dp_pipeline_item_t *item)
+{
+    /* a rank's own signature is the agreed one, or its request had failed */
+    const dp_signature_t *agreed =
+        request->is_absent ? entry->signature : &request->entry->signature;
+
+    *item = (dp_pipeline_item_t){.request = request,
+                                 .name = request->entry->label,
+                                 .id = entry->id,
+                                 .collective = agreed->collective,
+                                 .reduce = agreed->reduce,
+                                 .wire = agreed->wire,
+                                 .last_absmax = entry->last_absmax,
+                                 .root = agreed->root,
+                                 .peer = agreed->peer,
+                                 .is_absent = request->is_absent,
+                                 .contributors = request->contributors,
+                                 .count_joined = agreed->count_joined,
+                                 .prescale = agreed->prescale,
+                                 .postscale = agreed->postscale,
+                                 .in_place = entry->in_place,
+                                 .tensors = request->tensors,
+                                 .tensor_count = request->tensor_count,
+                                 .send_counts = request->count_count > 0 ? request->counts : NULL,
+                                 .recv_counts = request->recv_counts,
+                                 .capacity = request->capacity,
+                                 .ready = request->ready == NULL ? NULL : request->ready->event,
+                                 .done = request->done == NULL ? NULL : request->done->event,
+                                 .input_hash = request->input_hash,
+                                 .submit_ns = request->is_absent ? now : request->submit_ns,
+                                 .agree_ns = now};
+    if (agreed->collective == DP_COLLECTIVE_GROUP_CREATE) fill_birth(request, launch, item);
+    if (agreed->collective == DP_COLLECTIVE_GROUP_DESTROY) item->group = &request->group->plane;
+}
+
+/* Gives every item its request, before anything is marked as launched. Under the lock. */
+static dp_status_t take_requests(dp_context_t *context, const dp_output_t *launch,
+                                 dp_pipeline_item_t *items)
+{
+    dp_group_t *group = group_of(context, launch);
+
+    if (group == NULL) return DP_ERR_ABORTED;
+    for (size_t i = 0; i < launch->entry_count; i++) {
+        const dp_launch_entry_t *entry = &launch->entries[i];
+        dp_handle_t *request = entry->request;
+
+        if (request == NULL) request = make_absent(group, entry);
+        if (request == NULL) {
+            while (i-- > 0)
+                if (launch->entries[i].request == NULL) dp_request_discard(items[i].request);
+            return DP_ERR_NO_MEMORY;
+        }
+        request->contributors = group->size - (int)entry->absent;
+        items[i].request = request;
+    }
+    return DP_OK;
+}
+
+/* Under the lock. */
+static void fill_launch(dp_context_t *context, const dp_output_t *launch, dp_pipeline_launch_t *out)
+{
+    dp_handle_t *first = out->items[0].request;
+    uint64_t now = dp_now_ns();
+
+    if (first->group != &context->world && first->group != &context->unborn)
+        out->group = &first->group->plane;
+    for (size_t i = 0; i < launch->entry_count; i++) {
+        dp_pipeline_item_t *item = &out->items[i];
+        dp_handle_t *request = item->request;
+
+        fill_item(request, launch, &launch->entries[i], now, item);
+        dp_trace_record(context->agree_lane,
+                        (dp_trace_record_t){.kind = DP_TRACE_AGREE,
+                                            .start_ns = item->submit_ns,
+                                            .duration_ns = now - item->submit_ns,
+                                            .bucket = launch->sequence,
+                                            .id = request->is_absent ? 0 : request->ticket + 1,
+                                            .bytes = request->bytes,
+                                            .name = request->entry->trace_name});
+        if (request->is_absent) continue;
+        dp_request_leave(request);
+        atomic_store(&request->agree_ns, now);
+        atomic_store(&request->state, DP_REQUEST_LAUNCHED);
+    }
+}
+
+void dp_on_launch(void *user, const dp_output_t *launch)
+{
+    dp_context_t *context = user;
+    dp_pipeline_launch_t *out = calloc(1, sizeof(*out));
+    dp_pipeline_item_t *items = calloc(launch->entry_count, sizeof(*items));
+    dp_status_t status = DP_ERR_NO_MEMORY;
+
+    if (out != NULL && items != NULL) {
+        out->sequence = launch->sequence;
+        out->items = items;
+        out->item_count = launch->entry_count;
+        pthread_mutex_lock(&context->lock);
+        status = take_requests(context, launch, items);
+        if (status == DP_OK) fill_launch(context, launch, out);
+        pthread_mutex_unlock(&context->lock);
+    }
+    if (status != DP_OK) {
+        /* Every other rank launches this: one that cannot must end the world, not stay behind. */
+        free(items);
+        free(out);
+        dp_loop_abort(context->loop, status,
+                      status == DP_ERR_NO_MEMORY ? "no memory for a launch"
+                                                 : "a launch came for a group that is not here");
+        return;
+    }
+    if (dp_pipeline_submit(context->pipeline, out) != DP_OK)
+        dp_loop_abort(context->loop, DP_ERR_NO_MEMORY, "the data plane took no launch");
+}
+
+/* ---- Other answers of the coordinator ------------------------------------------------------- */
+
+/* Under the lock: launched, failed or joined, the request is the coordinator's no more. */
+static void leave_coordinator(dp_handle_t *request)
+{
+    dp_request_leave(request);
+    if (request->collective == DP_COLLECTIVE_JOIN) request->group->is_joined = 0;
+}
+
+void dp_on_joined(void *user, void *request, int last_rank)
+{
+    dp_context_t *context = user;
+    dp_result_t result = DP_RESULT_INIT;
+
+    pthread_mutex_lock(&context->lock);
+    leave_coordinator(request);
+    pthread_mutex_unlock(&context->lock);
+    result.last_rank = last_rank;
+    dp_request_complete(request, DP_OK, &result);
+}
+
+void dp_on_fail(void *user, void *request, dp_status_t status, const char *text)
+{
+    dp_context_t *context = user;
+
+    pthread_mutex_lock(&context->lock);
+    leave_coordinator(request);
+    pthread_mutex_unlock(&context->lock);
+    dp_request_fail(request, status, dp_context_text(context, text));
+}
+
+/* Requests the loop forgot end here; launched ones through the pipeline. */
+void dp_on_fatal(void *user, dp_status_t status, int culprit, const char *text)
+{
+    dp_context_t *context = user;
+    const char *kept = dp_context_text(context, text);
+
+    dp_trace_instant(context->agree_lane,
+                     (dp_trace_record_t){.kind = DP_TRACE_FAULT,
+                                         .name = dp_trace_name(context->trace, kept),
+                                         .aux = (uint32_t)(culprit + 1) & DP_TRACE_AUX_MAX});
+    dp_log_error(&context->log, "%s", kept);
+    context->bootstrap->ops->note(context->bootstrap, kept);
+    pthread_mutex_lock(&context->lock);
+    context->fatal = status;
+    context->last_text = kept;
+    pthread_mutex_unlock(&context->lock);
+    context->engine->ops->abort(context->engine, status, kept);
+    dp_pipeline_abort(context->pipeline, status, kept);
+    for (;;) {
+        dp_handle_t *request;
+
+        pthread_mutex_lock(&context->lock);
+        for (request = context->live_first; request != NULL; request = request->following)
+            if (request->entry->pending == request) break;
+        if (request != NULL) leave_coordinator(request);
+        pthread_mutex_unlock(&context->lock);
+        if (request == NULL) break;
+        dp_request_fail(request, status, kept);
+    }
+}
+
+/* ---- The data plane's answers --------------------------------------------------------------- */
+
+/* A failure that concerns one operation alone: the ranks still agree on everything else. */
+static int is_harmless(dp_status_t status)
+{
+    return status == DP_ERR_CHECK || status == DP_ERR_TRUNCATED;
+}
+
+/* The engine does not know what the tensor is called. */
+static const char *keep_text(const dp_handle_t *request, const dp_pipeline_done_t *done)
+{
+    dp_context_t *context = request->context;
+    char text[DP_ERROR_TEXT_MAX + DP_ROW_NAME_MAX + DP_GROUP_NAME_MAX + 32];
+    int is_world = request->group == &context->world;
+
+    if (done->status != DP_ERR_TRUNCATED) return dp_context_text(context, done->text);
+    snprintf(text, sizeof(text), "tensor %s%s%s: %s", request->entry->name,
+             is_world ? "" : " of group ", is_world ? "" : request->group->name, done->text);
+    return dp_context_text(context, text);
+}
+
+static void absent_done(dp_handle_t *request)
+{
+    dp_context_t *context = request->context;
+
+    pthread_mutex_lock(&context->lock);
+    dp_request_discard(request);
+    pthread_mutex_unlock(&context->lock);
+}
+
+void dp_on_done(void *user, const dp_pipeline_done_t *done)
+{
+    dp_context_t *context = user;
+    dp_handle_t *request = done->request;
+    dp_result_t result = DP_RESULT_INIT;
+    const char *text = "";
+
+    if (done->status != DP_OK) {
+        text = keep_text(request, done);
+        if (!is_harmless(done->status)) dp_loop_abort(context->loop, done->status, text);
+    }
+    if (request->is_absent) {
+        absent_done(request);
+        return;
+    }
+    if (done->status != DP_OK) {
+        dp_request_fail(request, done->status, text);
+        return;
+    }
+    result.nonfinite = done->tally.nonfinite;
+    result.sum_squares = dp_tally_sum_squares(&done->tally);
+    result.absmax = done->tally.absmax;
+    result.count = done->count;
+    result.contributors = request->contributors;
+    /* Who only receives learns on arrival how much that is; a waiter may be reading bytes. */
+    if (request->bytes == 0 && request->tensor_count > 0) {
+        atomic_fetch_add_explicit(&context->bytes_reduced,
+                                  done->count * dp_dtype_bytes(request->tensors[0].dtype),
+                                  memory_order_relaxed);
+    }
+    pthread_mutex_lock(&context->lock);
+    request->entry->last_absmax = done->raw_absmax;
+    pthread_mutex_unlock(&context->lock);
+    if (request->is_checked) {
+        request->result.count = done->count; /* how much of an exchange's out there is to look at */
+        request->output_hash = dp_request_hash_outputs(request);
+    }
+    dp_request_complete(request, DP_OK, &result);
+}
+
+void dp_on_launch_done(void *user, uint64_t sequence)
+{
+    dp_context_t *context = user;
+
+    /* Only the root holds launches back, so only it needs to know. */
+    if (context->rank == 0) dp_loop_launched(context->loop, sequence);
+}
+
+void dp_on_issued(void *user, void *issued)
+{
+    dp_handle_t *request = issued;
+    uint32_t state = DP_REQUEST_LAUNCHED;
+
+    (void)user;
+    /* as in dp_request_complete(): the state first, then who sleeps on it */
+    if (!atomic_compare_exchange_strong(&request->state, &state, DP_REQUEST_ISSUED)) return;
+    if (atomic_load(&request->sleepers) != 0) dp_futex_wake(&request->state);
+}
