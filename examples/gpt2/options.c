@@ -53,7 +53,7 @@ static const row_t ROWS[] = {
     {"--decay", "X", REAL, AT(decay), 0, 10, "0.1", "weight decay of matrices [0.1]"},
     {"--clip", "X", REAL, AT(clip), 0, 1e9, "1.0", "largest global gradient norm, 0: none [1.0]"},
     {NULL, "Ranks and threads", TEXT, 0, 0, 0, NULL, NULL},
-    {"--strategy", "NAME", TEXT, AT(strategy), 0, 0, NULL, "coordinator (libdp), or single: this process alone"},
+    {"--strategy", "NAME", TEXT, AT(strategy), 0, 0, NULL, "coordinator (libdp); sps: one parameter server; single: this process alone"},
     {"--wire", "NAME", TEXT, AT(wire), 0, 0, "default", "gradients between machines: none, fp16, bf16 [as DP_WIRE]"},
     {"--threads", "N", WHOLE, AT(threads), 1, 1024, "1", "threads of this rank [1]"},
     {"--gemm", "NAME", TEXT, AT(gemm), 0, 0, "auto", "matrix products: auto, blas, own [auto]"},

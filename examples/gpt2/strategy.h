@@ -53,8 +53,13 @@ typedef struct gpt2_strategy_ops {
     /* Gradients first .. first+count-1 of the layout are complete; called in every backward pass.
      */
     int (*ready)(gpt2_strategy_t *self, size_t first, size_t count, gpt2_error_t *error);
-    /* After the last pass: waits until all gradients are sum over passes and ranks / divisor. */
+    /* After the last pass: waits until all gradients are sum over passes and ranks / divisor, where
+     * this rank updates. */
     int (*sync)(gpt2_strategy_t *self, gpt2_sync_t *sync, gpt2_error_t *error);
+
+    /* After the update, where there was one: weights become those of the rank that made it. NULL:
+     * every rank updates its own. */
+    int (*publish)(gpt2_strategy_t *self, gpt2_error_t *error);
 
     /* values [count] = their sums over all ranks. */
     int (*sum)(gpt2_strategy_t *self, double *values, size_t count, gpt2_error_t *error);
@@ -79,11 +84,13 @@ struct gpt2_strategy {
     int rank;
     int size;
     double divisor; /* set by attach: sync divides the sums by it, so losses are weighted with it */
+    int is_follower; /* 1: the weights come by publish(), this rank does not update them */
 };
 
 extern const gpt2_strategy_ops_t gpt2_strategy_single;
 #if defined(GPT2_WITH_DP)
 extern const gpt2_strategy_ops_t gpt2_strategy_coordinator;
+extern const gpt2_strategy_ops_t gpt2_strategy_sps;
 #endif
 
 /* The strategy of that name, or NULL with the error; NULL name: the first, the default. */

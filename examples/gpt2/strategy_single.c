@@ -21,7 +21,7 @@ static int create(gpt2_strategy_t **out, gpt2_error_t *error)
     single_t *self = calloc(1, sizeof(*self));
 
     if (self == NULL) return gpt2_fail(error, "out of memory for a strategy");
-    self->base = (gpt2_strategy_t){&gpt2_strategy_single, 0, 1, 1.0};
+    self->base = (gpt2_strategy_t){&gpt2_strategy_single, 0, 1, 1.0, 0};
     *out = &self->base;
     return 0;
 }

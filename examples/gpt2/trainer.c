@@ -351,30 +351,56 @@ static int passes(gpt2_trainer_t *self, gpt2_step_t *step, gpt2_error_t *error)
                      strategy->rank, (unsigned long long)self->progress.step, step->loss_sum);
 }
 
-/* Waits for averaged gradients and says how long the library had this thread blocked, without and
- * with skew. What else it does then (norm and clip) counts as the optimizer's. */
+/* Says how long the library had this thread blocked since, without and with skew. What else was
+ * done then (norm, clip, update) counts as the optimizer's. */
+static void account_wait(gpt2_trainer_t *self, double start, const gpt2_traffic_t *before)
+{
+    gpt2_traffic_t after;
+    double elapsed = gpt2_now() - start;
+    double waited;
+    double skew;
+
+    self->strategy->ops->traffic(self->strategy, &after);
+    waited = fmin(1e-9 * (double)(after.wait_ns - before->wait_ns), elapsed);
+    skew = fmin(1e-9 * (double)(after.skew_ns - before->skew_ns), waited);
+    self->phases.skew += skew;
+    self->phases.exposed += waited - skew;
+    self->phases.optimizer += elapsed - waited;
+}
+
 static int wait_for_gradients(gpt2_trainer_t *self, gpt2_sync_t *sync, gpt2_error_t *error)
 {
     gpt2_strategy_t *strategy = self->strategy;
     gpt2_traffic_t before;
-    gpt2_traffic_t after;
     double start = gpt2_now();
-    double elapsed;
-    double waited;
-    double skew;
 
     strategy->ops->span_begin(strategy, "sync");
     strategy->ops->traffic(strategy, &before);
     if (strategy->ops->sync(strategy, sync, error) != 0) return -1;
-    strategy->ops->traffic(strategy, &after);
     strategy->ops->span_end(strategy);
-    elapsed = gpt2_now() - start;
-    waited = fmin(1e-9 * (double)(after.wait_ns - before.wait_ns), elapsed);
-    skew = fmin(1e-9 * (double)(after.skew_ns - before.skew_ns), waited);
-    self->phases.skew += skew;
-    self->phases.exposed += waited - skew;
-    self->phases.optimizer += elapsed - waited;
+    account_wait(self, start, &before);
     return 0;
+}
+
+/* Makes the weights of the next step, here or on the rank that publishes them. */
+static int update(gpt2_trainer_t *self, double learning_rate, double clip, gpt2_error_t *error)
+{
+    gpt2_strategy_t *strategy = self->strategy;
+    gpt2_traffic_t before;
+    double start = gpt2_now();
+    int code = 0;
+
+    strategy->ops->span_begin(strategy, "optimizer");
+    strategy->ops->traffic(strategy, &before);
+    if (strategy->is_follower) {
+        self->optimizer->updates++; /* made elsewhere */
+    } else {
+        gpt2_optimizer_update(self->optimizer, self->model, learning_rate, clip);
+    }
+    if (strategy->ops->publish != NULL) code = strategy->ops->publish(strategy, error);
+    strategy->ops->span_end(strategy);
+    account_wait(self, start, &before);
+    return code;
 }
 
 int gpt2_trainer_step(gpt2_trainer_t *self, gpt2_step_t *step, gpt2_error_t *error)
@@ -385,7 +411,6 @@ int gpt2_trainer_step(gpt2_trainer_t *self, gpt2_step_t *step, gpt2_error_t *err
     gpt2_traffic_t after;
     gpt2_sync_t sync = {0.0, 1.0, 0};
     double start = gpt2_now();
-    double updating;
     double known;
 
     memset(step, 0, sizeof(*step));
@@ -394,14 +419,8 @@ int gpt2_trainer_step(gpt2_trainer_t *self, gpt2_step_t *step, gpt2_error_t *err
     strategy->ops->traffic(strategy, &before);
     if (passes(self, step, error) != 0) return -1;
     if (wait_for_gradients(self, &sync, error) != 0) return -1;
-    updating = gpt2_now();
-    strategy->ops->span_begin(strategy, "optimizer");
     step->learning_rate = gpt2_learning_rate(&self->optimizer->settings, self->progress.step);
-    if (!sync.skip) {
-        gpt2_optimizer_update(self->optimizer, self->model, step->learning_rate, sync.clip);
-    }
-    strategy->ops->span_end(strategy);
-    phases->optimizer += gpt2_now() - updating;
+    if (!sync.skip && update(self, step->learning_rate, sync.clip, error) != 0) return -1;
     strategy->ops->traffic(strategy, &after);
     strategy->ops->step_end(strategy);
 

@@ -1,7 +1,8 @@
 #!/bin/sh
 # ranks.sh DPRUN GPT2 - the trainer under the launcher: one, two and three ranks train alike, with
 # fp32 on the wire to 1e-6 and with fp16 to 1e-3 over 20 steps; a run resumed from step 16 ends with
-# the same bits; a rank that cannot start ends the job with its reason.
+# the same bits, and so does one with a parameter server; a rank that cannot start ends the job with
+# its reason.
 # shellcheck disable=SC2086 # flags is a list of words
 set -eu
 
@@ -56,6 +57,15 @@ rm -rf resumed/checkpoint/20
 train resumed 2 "$gpt2" $flags --out resumed --resume auto
 cmp two/checkpoint/20/weights.bin resumed/checkpoint/20/weights.bin
 cmp two/checkpoint/20/adam_v.bin resumed/checkpoint/20/adam_v.bin
+
+# With a parameter server rank 0 sees the same average and makes the same update.
+train sps 2 "$gpt2" $flags --out sps --strategy sps
+train sps3 3 --pretend-hosts 2 "$gpt2" $flags --out sps3 --strategy sps --accumulate 2
+train three2 3 --pretend-hosts 2 "$gpt2" $flags --out three2 --accumulate 2
+cmp two/checkpoint/20/weights.bin sps/checkpoint/20/weights.bin
+cmp two/checkpoint/20/adam_v.bin sps/checkpoint/20/adam_v.bin
+cmp three2/checkpoint/20/weights.bin sps3/checkpoint/20/weights.bin
+grep -q "replicas bit-equal 20/20" sps.out
 
 # Bad input ends the whole job, with the reason.
 if "$dprun" -np 2 "$gpt2" --data missing >missing.out 2>&1; then

@@ -138,13 +138,22 @@ static int sync(gpt2_strategy_t *base, gpt2_sync_t *out, gpt2_error_t *error)
     }
     done(self);
     for (size_t i = 0; i < count; i++)
-        model->gradients[i] = self->average[i] / (float)base->divisor;
-    out->norm = sqrt(gpt2_arena_sum_squares(model, model->gradients));
+        self->average[i] /= (float)base->divisor;
+    out->norm = sqrt(gpt2_arena_sum_squares(model, self->average));
+    memset(model->gradients, 0xff, count * sizeof(float)); /* of no use to a follower */
+    if (!base->is_follower) memcpy(model->gradients, self->average, count * sizeof(float));
     out->skip = !isfinite(out->norm);
     out->clip = self->settings.clip > 0.0 && out->norm > self->settings.clip
                     ? self->settings.clip / out->norm
                     : 1.0;
     return 0;
+}
+
+static int publish(gpt2_strategy_t *base, gpt2_error_t *error)
+{
+    gpt2_model_t *model = ((threads_t *)base)->model;
+
+    return broadcast(base, model->weights, model->layout->arena_count * sizeof(float), error);
 }
 
 static int sum(gpt2_strategy_t *base, double *values, size_t count, gpt2_error_t *error)
@@ -207,32 +216,24 @@ static const char *setting(gpt2_strategy_t *self, const char *name)
     return "";
 }
 
-static const gpt2_strategy_ops_t OPS = {
-    .name = "threads",
-    .destroy = destroy,
-    .abort = give_up,
-    .alloc = alloc,
-    .free = release,
-    .attach = attach,
-    .ready = ready,
-    .sync = sync,
-    .sum = sum,
-    .equal = equal,
-    .broadcast = broadcast,
-    .step_begin = step_begin,
-    .step_end = end,
-    .span_begin = span_begin,
-    .span_end = end,
-    .traffic = traffic,
-    .setting = setting,
-};
+/* clang-format off */
+#define COMMON_OPS                                                                                 \
+    .name = "threads", .destroy = destroy, .abort = give_up, .alloc = alloc, .free = release,      \
+    .attach = attach, .ready = ready, .sync = sync, .sum = sum, .equal = equal,                    \
+    .broadcast = broadcast, .step_begin = step_begin, .step_end = end, .span_begin = span_begin,   \
+    .span_end = end, .traffic = traffic, .setting = setting
+/* clang-format on */
 
-gpt2_strategy_t *threads_strategy(threads_world_t *world, int rank)
+static const gpt2_strategy_ops_t OPS = {COMMON_OPS};
+static const gpt2_strategy_ops_t SERVER_OPS = {COMMON_OPS, .publish = publish};
+
+gpt2_strategy_t *threads_strategy(threads_world_t *world, int rank, int has_server)
 {
     threads_t *self = calloc(1, sizeof(*self));
 
     if (self == NULL) abort();
-    self->base = (gpt2_strategy_t){&OPS, rank, world->size, 1.0};
+    self->base = (gpt2_strategy_t){has_server ? &SERVER_OPS : &OPS, rank, world->size, 1.0,
+                                   has_server && rank != 0};
     self->world = world;
     return &self->base;
 }

@@ -11,7 +11,8 @@ typedef struct threads_world threads_world_t;
 threads_world_t *threads_world_create(int size);
 void threads_world_destroy(threads_world_t *world);
 
-/* The strategy of one rank; give it back with its own destroy(). */
-gpt2_strategy_t *threads_strategy(threads_world_t *world, int rank);
+/* The strategy of one rank; give it back with its own destroy(). With has_server only rank 0 gets
+ * averages and updates, and the others get its weights. */
+gpt2_strategy_t *threads_strategy(threads_world_t *world, int rank, int has_server);
 
 #endif

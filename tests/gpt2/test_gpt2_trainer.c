@@ -48,6 +48,7 @@ typedef struct rank_job {
     const gpt2_options_t *options;
     uint64_t stop; /* leave after that step; saves first where save is set */
     int save;
+    int has_server; /* rank 0 updates for all */
     double losses[STEPS];
     double validation;
     float *weights; /* a copy of the final ones */
@@ -86,7 +87,7 @@ static int run_rank(rank_job_t *job, gpt2_strategy_t *strategy)
 static void *rank_main(void *argument)
 {
     rank_job_t *job = argument;
-    gpt2_strategy_t *strategy = threads_strategy(job->world, job->rank);
+    gpt2_strategy_t *strategy = threads_strategy(job->world, job->rank, job->has_server);
 
     job->code = run_rank(job, strategy);
     (void)strategy->ops->destroy(strategy, &job->error);
@@ -95,8 +96,8 @@ static void *rank_main(void *argument)
 
 /* Runs `ranks` ranks to step `stop`; rank 0's record ends up in *result, its weights are the
  * caller's to free. Returns rank 0's code. */
-static int run_ranks(int ranks, const gpt2_options_t *options, uint64_t stop, int save,
-                     rank_job_t *result)
+static int run_kind(int ranks, const gpt2_options_t *options, uint64_t stop, int save,
+                    int has_server, rank_job_t *result)
 {
     rank_job_t *jobs = calloc((size_t)ranks, sizeof(*jobs));
     threads_world_t *world = threads_world_create(ranks);
@@ -108,6 +109,7 @@ static int run_ranks(int ranks, const gpt2_options_t *options, uint64_t stop, in
         jobs[i].options = options;
         jobs[i].stop = stop;
         jobs[i].save = save;
+        jobs[i].has_server = has_server;
         assert_int_equal(pthread_create(&jobs[i].thread, NULL, rank_main, &jobs[i]), 0);
     }
     for (int i = 0; i < ranks; i++) {
@@ -119,6 +121,12 @@ static int run_ranks(int ranks, const gpt2_options_t *options, uint64_t stop, in
     free(jobs);
     threads_world_destroy(world);
     return result->code;
+}
+
+static int run_ranks(int ranks, const gpt2_options_t *options, uint64_t stop, int save,
+                     rank_job_t *result)
+{
+    return run_kind(ranks, options, stop, save, 0, result);
 }
 
 /* The default options of a small run, with more flags; texts live until the next call. */
@@ -225,6 +233,38 @@ static void resumed_runs_are_exact(void **state)
     assert_non_null(strstr(second.error.text, "has 32"));
 }
 
+static void one_rank_may_update_for_all(void **state)
+{
+    const char *data = write_text();
+    char flags[512];
+    gpt2_options_t options;
+    rank_job_t each;
+    rank_job_t server;
+    rank_job_t resumed;
+
+    (void)state;
+    (void)snprintf(flags, sizeof(flags), "--clip 0.5 --accumulate 2 --out %s", scratch_path("ps"));
+    options = make_options(data, flags);
+    if (run_ranks(3, &options, STEPS, 0, &each) != 0) fail_msg("%s", each.error.text);
+    if (run_kind(3, &options, STEPS, 0, 1, &server) != 0) fail_msg("%s", server.error.text);
+    compare_losses(&each, &server, 0.0, "a server");
+    assert_memory_equal(each.weights, server.weights, each.count * sizeof(float));
+    free(server.weights);
+
+    if (run_kind(3, &options, 8, 1, 1, &server) != 0) fail_msg("%s", server.error.text);
+    (void)snprintf(flags, sizeof(flags), "--clip 0.5 --accumulate 2 --resume auto --out %s",
+                   scratch_path("ps"));
+    options = make_options(data, flags);
+    if (run_kind(3, &options, STEPS, 0, 1, &resumed) != 0) fail_msg("%s", resumed.error.text);
+    assert_true(resumed.losses[7] == 0.0);
+    memcpy(resumed.losses, server.losses, 8 * sizeof(double));
+    compare_losses(&each, &resumed, 0.0, "a server, resumed");
+    assert_memory_equal(each.weights, resumed.weights, each.count * sizeof(float));
+    free(resumed.weights);
+    free(server.weights);
+    free(each.weights);
+}
+
 static void impossible_runs_say_why(void **state)
 {
     static const char *const cases[][2] = {
@@ -276,6 +316,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(any_number_of_ranks_trains_alike, setup, teardown),
         cmocka_unit_test_setup_teardown(resumed_runs_are_exact, setup, teardown),
+        cmocka_unit_test_setup_teardown(one_rank_may_update_for_all, setup, teardown),
         cmocka_unit_test_setup_teardown(impossible_runs_say_why, setup, teardown),
         cmocka_unit_test_setup_teardown(unknown_strategy_is_refused, setup, teardown),
     };
