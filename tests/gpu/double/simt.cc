@@ -1,0 +1,310 @@
+/*
+ * simt.cc - fibers as the threads of a block, and the barriers between them.
+ */
+#include "tests/gpu/double/simt.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <ucontext.h>
+
+#include <vector>
+
+#define STACK_BYTES ((size_t)128 * 1024)
+#define WARP 32
+#define GIVEN_BYTES 64
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+thread_local simt_index threadIdx, blockIdx;
+thread_local dim3 blockDim, gridDim;
+cudaError_t (*simt_enqueue)(void *stream, std::function<void()> work);
+unsigned simt_order;
+
+enum fiber_state { FIBER_READY, FIBER_AT_BARRIER, FIBER_AT_WARP, FIBER_DONE };
+
+typedef struct fiber {
+    ucontext_t context;
+    char *stack;
+    fiber_state state;
+    simt_index index;
+    unsigned mask;                    /* FIBER_AT_WARP: with whom it meets */
+    unsigned char given[GIVEN_BYTES]; /* to the others of the warp */
+    unsigned char kept[GIVEN_BYTES];  /* a copy that stays while the others read */
+#if defined(__SANITIZE_ADDRESS__)
+    void *fake_stack;
+#endif
+} fiber_t;
+
+typedef struct machine {
+    std::vector<fiber_t> fibers;
+    ucontext_t scheduler;
+    size_t current;
+    const std::function<void()> *body;
+    std::vector<unsigned char> shared;
+#if defined(__SANITIZE_ADDRESS__)
+    void *fake_stack;
+    const void *bottom;
+    size_t bottom_bytes;
+#endif
+} machine_t;
+
+static thread_local machine_t *running;
+
+static void die(const char *text)
+{
+    fprintf(stderr, "simt: block (%u,%u,%u), thread (%u,%u,%u): %s\n", blockIdx.x, blockIdx.y,
+            blockIdx.z, threadIdx.x, threadIdx.y, threadIdx.z, text);
+    abort();
+}
+
+/* ---- Switching --------------------------------------------------------------------------------
+ */
+
+static fiber_t *current_fiber(void)
+{
+    return &running->fibers[running->current];
+}
+
+static void yield_fiber(fiber_state state)
+{
+    fiber_t *fiber = current_fiber();
+
+    fiber->state = state;
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_start_switch_fiber(state == FIBER_DONE ? NULL : &fiber->fake_stack, running->bottom,
+                                   running->bottom_bytes);
+#endif
+    swapcontext(&fiber->context, &running->scheduler);
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_finish_switch_fiber(fiber->fake_stack, NULL, NULL);
+#endif
+    threadIdx = fiber->index;
+}
+
+static void fiber_main(void)
+{
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_finish_switch_fiber(NULL, &running->bottom, &running->bottom_bytes);
+#endif
+    threadIdx = current_fiber()->index;
+    (*running->body)();
+    yield_fiber(FIBER_DONE);
+}
+
+static void resume(machine_t *machine, size_t index)
+{
+    fiber_t *fiber = &machine->fibers[index];
+
+    machine->current = index;
+    fiber->state = FIBER_READY;
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_start_switch_fiber(&machine->fake_stack, fiber->stack, STACK_BYTES);
+#endif
+    swapcontext(&machine->scheduler, &fiber->context);
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_finish_switch_fiber(machine->fake_stack, NULL, NULL);
+#endif
+}
+
+/* ---- Meeting ----------------------------------------------------------------------------------
+ */
+
+/* 1: every thread of the fiber's warp that it meets with is there. Those get a copy of what was
+ * given, so that the quickest may give something new. */
+static int release_warp(machine_t *machine, size_t index)
+{
+    const size_t base = index / WARP * WARP;
+    const unsigned mask = machine->fibers[index].mask;
+
+    for (size_t lane = 0; lane < WARP; lane++) {
+        if ((mask >> lane & 1u) == 0) continue;
+        if (base + lane >= machine->fibers.size()) continue;
+        if (machine->fibers[base + lane].state != FIBER_AT_WARP) return 0;
+        if (machine->fibers[base + lane].mask != mask) return 0;
+    }
+    for (size_t lane = 0; lane < WARP && base + lane < machine->fibers.size(); lane++) {
+        fiber_t *fiber = &machine->fibers[base + lane];
+
+        if ((mask >> lane & 1u) == 0) continue;
+        memcpy(fiber->kept, fiber->given, GIVEN_BYTES);
+        fiber->state = FIBER_READY;
+    }
+    return 1;
+}
+
+static int release_block(machine_t *machine)
+{
+    int waiting = 0, done = 0;
+
+    for (const fiber_t &fiber : machine->fibers) {
+        waiting += fiber.state == FIBER_AT_BARRIER;
+        done += fiber.state == FIBER_DONE;
+        if (fiber.state == FIBER_READY || fiber.state == FIBER_AT_WARP) return 0;
+    }
+    if (waiting == 0) return 0;
+    if (done != 0) die("some threads wait at a barrier of the block, others have ended");
+    for (fiber_t &fiber : machine->fibers)
+        fiber.state = FIBER_READY;
+    return 1;
+}
+
+/* ---- Running ----------------------------------------------------------------------------------
+ */
+
+static void start_block(machine_t *machine)
+{
+    const unsigned columns = blockDim.x, rows = blockDim.y;
+
+    for (size_t i = 0; i < machine->fibers.size(); i++) {
+        fiber_t *fiber = &machine->fibers[i];
+
+        fiber->index = simt_index{(unsigned)i % columns, (unsigned)i / columns % rows,
+                                  (unsigned)i / (columns * rows)};
+        fiber->state = FIBER_READY;
+        getcontext(&fiber->context);
+        fiber->context.uc_stack.ss_sp = fiber->stack;
+        fiber->context.uc_stack.ss_size = STACK_BYTES;
+        fiber->context.uc_link = NULL;
+        makecontext(&fiber->context, fiber_main, 0);
+    }
+}
+
+static size_t in_order(size_t i, size_t count, uint64_t *random)
+{
+    if (simt_order == 0) return i;
+    if (simt_order == 1) return count - 1 - i;
+    *random = *random * 6364136223846793005u + 1442695040888963407u;
+    return (size_t)((*random >> 33) + i) % count;
+}
+
+static void run_block(machine_t *machine)
+{
+    const size_t count = machine->fibers.size();
+    uint64_t random = simt_order * 0x9e3779b97f4a7c15u + blockIdx.x;
+
+    start_block(machine);
+    for (;;) {
+        int is_moving = 0, is_over = 1;
+
+        for (size_t i = 0; i < count; i++) {
+            const size_t at = in_order(i, count, &random);
+
+            if (machine->fibers[at].state != FIBER_READY) continue;
+            resume(machine, at);
+            is_moving = 1;
+        }
+        for (size_t i = 0; i < count; i++) {
+            if (machine->fibers[i].state == FIBER_AT_WARP) is_moving |= release_warp(machine, i);
+        }
+        is_moving |= release_block(machine);
+        for (const fiber_t &fiber : machine->fibers) {
+            if (fiber.state == FIBER_READY) is_moving = 1;
+            if (fiber.state != FIBER_DONE) is_over = 0;
+        }
+        if (is_over) return;
+        if (!is_moving) die("threads wait for each other: a barrier or shuffle that not all reach");
+    }
+}
+
+void simt_run(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()> &body)
+{
+    machine_t machine;
+    machine_t *before = running;
+
+    machine.fibers.resize((size_t)block.x * block.y * block.z);
+    machine.shared.resize(shared_bytes + 128);
+    machine.body = &body;
+    for (fiber_t &fiber : machine.fibers)
+        fiber.stack = (char *)malloc(STACK_BYTES);
+    running = &machine;
+    gridDim = grid;
+    blockDim = block;
+    for (unsigned z = 0; z < grid.z; z++) {
+        for (unsigned y = 0; y < grid.y; y++) {
+            for (unsigned x = 0; x < grid.x; x++) {
+                blockIdx = simt_index{x, y, z};
+                run_block(&machine);
+            }
+        }
+    }
+    running = before;
+    for (fiber_t &fiber : machine.fibers)
+        free(fiber.stack);
+}
+
+cudaError_t simt_launch(dim3 grid, dim3 block, size_t shared_bytes, void *stream,
+                        std::function<void()> body)
+{
+    const unsigned long long threads = (unsigned long long)block.x * block.y * block.z;
+
+    if (threads == 0 || threads > 1024 || grid.x == 0 || grid.y == 0 || grid.z == 0 ||
+        grid.y > 65535 || grid.z > 65535 || shared_bytes > 227 * 1024) {
+        return cudaErrorInvalidConfiguration;
+    }
+    if (simt_enqueue != NULL) {
+        return simt_enqueue(stream, [=] { simt_run(grid, block, shared_bytes, body); });
+    }
+    simt_run(grid, block, shared_bytes, body);
+    return cudaSuccess;
+}
+
+/* ---- What kernels call ------------------------------------------------------------------------
+ */
+
+void *simt_dynamic_shared(void)
+{
+    const uintptr_t at = (uintptr_t)running->shared.data();
+
+    return (void *)((at + 127) / 128 * 128);
+}
+
+unsigned long long simt_global_ns(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (unsigned long long)now.tv_sec * 1000000000u + (unsigned long long)now.tv_nsec;
+}
+
+unsigned simt_lane(void)
+{
+    return (unsigned)(running->current % WARP);
+}
+
+void simt_barrier(void)
+{
+    yield_fiber(FIBER_AT_BARRIER);
+}
+
+void simt_warp_barrier(unsigned mask)
+{
+    current_fiber()->mask = mask;
+    yield_fiber(FIBER_AT_WARP);
+}
+
+void simt_exchange(unsigned mask, const void *give, void *take, size_t bytes, unsigned lane)
+{
+    fiber_t *fiber = current_fiber();
+    const size_t from = running->current / WARP * WARP + lane;
+
+    if (bytes > GIVEN_BYTES) die("an exchange is too large");
+    if ((mask >> lane & 1u) == 0) die("a shuffle reads from a thread that takes no part");
+    memcpy(fiber->given, give, bytes);
+    simt_warp_barrier(mask);
+    memcpy(take, running->fibers[from < running->fibers.size() ? from : running->current].kept,
+           bytes);
+}
+
+void simt_exchange_all(const void *give, void *take, size_t bytes)
+{
+    const size_t base = running->current / WARP * WARP;
+
+    if (bytes > GIVEN_BYTES) die("an exchange is too large");
+    memcpy(current_fiber()->given, give, bytes);
+    simt_warp_barrier(0xffffffffu);
+    for (size_t lane = 0; lane < WARP && base + lane < running->fibers.size(); lane++)
+        memcpy((char *)take + lane * bytes, running->fibers[base + lane].kept, bytes);
+}

@@ -1,0 +1,165 @@
+/*
+ * simt.h - runs CUDA kernels on a CPU: for tests on machines without a GPU.
+ *
+ * A .cu file compiled by the host's C++ compiler with DP_SIMT includes this through
+ * kernels/cuda_launch.cuh. Threads of a block are fibers of one operating system thread, switched
+ * at barriers, shuffles and mma; blocks run one after the other. So kernels run as written, index
+ * arithmetic, fragment layouts and all. Which fiber goes first is chosen anew for every launch: a
+ * missing barrier gives wrong numbers in some order. A barrier that not all threads reach, and a
+ * block that waits for itself, end the program with words. Nothing here is fast.
+ */
+#ifndef DP_TESTS_SIMT_H
+#define DP_TESTS_SIMT_H
+
+#include <cuda_runtime.h>
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <functional>
+
+#undef __shared__
+#define __shared__ static thread_local
+#undef __launch_bounds__
+#define __launch_bounds__(...)
+#undef __forceinline__
+#define __forceinline__ inline
+
+/* Which thread runs; dim3-like, as in CUDA. */
+struct simt_index {
+    unsigned x, y, z;
+};
+extern thread_local simt_index threadIdx, blockIdx;
+extern thread_local dim3 blockDim, gridDim;
+
+/* Queues a launch on a stream of the runtime's double; runs it at once where there is none. */
+cudaError_t simt_launch(dim3 grid, dim3 block, size_t shared_bytes, void *stream,
+                        std::function<void()> body);
+/* Runs a grid in the calling thread. */
+void simt_run(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()> &body);
+/* How a stream takes a launch; NULL: at once. Set by the runtime's double. */
+extern cudaError_t (*simt_enqueue)(void *stream, std::function<void()> work);
+/* 0: fibers in ascending order, 1: descending, else shuffled by this number. */
+extern unsigned simt_order;
+
+void *simt_dynamic_shared(void);
+unsigned long long simt_global_ns(void);
+
+void simt_barrier(void);               /* of the block */
+void simt_warp_barrier(unsigned mask); /* of the warp's threads in mask */
+/* Every thread of the warp in mask gives `bytes` (<= 64) and sees what lane gave. */
+void simt_exchange(unsigned mask, const void *give, void *take, size_t bytes, unsigned lane);
+/* The same, seeing what all 32 lanes gave: take is [32][bytes]. */
+void simt_exchange_all(const void *give, void *take, size_t bytes);
+unsigned simt_lane(void);
+
+static inline void __syncthreads(void)
+{
+    simt_barrier();
+}
+
+static inline void __syncwarp(unsigned mask = 0xffffffffu)
+{
+    simt_warp_barrier(mask);
+}
+
+template <typename T> static inline T __shfl_sync(unsigned mask, T value, int lane)
+{
+    T result;
+
+    simt_exchange(mask, &value, &result, sizeof(T), (unsigned)lane % 32);
+    return result;
+}
+
+template <typename T> static inline T __shfl_down_sync(unsigned mask, T value, unsigned delta)
+{
+    const unsigned from = simt_lane() + delta;
+
+    return __shfl_sync(mask, value, (int)(from < 32 ? from : simt_lane()));
+}
+
+template <typename T> static inline T __shfl_up_sync(unsigned mask, T value, unsigned delta)
+{
+    return __shfl_sync(mask, value,
+                       (int)(simt_lane() >= delta ? simt_lane() - delta : simt_lane()));
+}
+
+template <typename T> static inline T __shfl_xor_sync(unsigned mask, T value, int bits)
+{
+    return __shfl_sync(mask, value, (int)(simt_lane() ^ (unsigned)bits));
+}
+
+static inline unsigned __ballot_sync(unsigned mask, int predicate)
+{
+    unsigned all[32], ballot = 0, own = predicate != 0;
+
+    (void)mask;
+    simt_exchange_all(&own, all, sizeof(own));
+    for (unsigned i = 0; i < 32; i++)
+        ballot |= all[i] << i;
+    return ballot;
+}
+
+/* Streams of the double run on several threads, so atomics are real ones. */
+template <typename T> static inline T atomicAdd(T *to, T value)
+{
+    T old, sum;
+
+    __atomic_load(to, &old, __ATOMIC_SEQ_CST);
+    do {
+        sum = old + value;
+    } while (!__atomic_compare_exchange(to, &old, &sum, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
+    return old;
+}
+
+template <typename T> static inline T atomicMax(T *to, T value)
+{
+    T old;
+
+    __atomic_load(to, &old, __ATOMIC_SEQ_CST);
+    while (old < value && !__atomic_compare_exchange(to, &old, &value, false, __ATOMIC_SEQ_CST,
+                                                     __ATOMIC_SEQ_CST)) {
+    }
+    return old;
+}
+
+template <typename T> static inline T atomicExch(T *to, T value)
+{
+    T old;
+
+    __atomic_exchange(to, &value, &old, __ATOMIC_SEQ_CST);
+    return old;
+}
+
+static inline void __threadfence(void)
+{
+}
+static inline void __threadfence_block(void)
+{
+}
+static inline void __threadfence_system(void)
+{
+}
+static inline void __nanosleep(unsigned)
+{
+}
+template <typename T> static inline T __ldg(const T *at)
+{
+    return *at;
+}
+/* glibc has functions of these names already */
+#define __expf(x) expf(x)
+#define __logf(x) logf(x)
+static inline float __fdividef(float a, float b)
+{
+    return a / b;
+}
+static inline float rsqrtf(float x)
+{
+    return 1.0f / sqrtf(x);
+}
+static inline float __frcp_rn(float x)
+{
+    return 1.0f / x;
+}
+#endif
