@@ -75,8 +75,12 @@ if [ $quick = 0 ]; then
         fail "address+undefined build"
     fi
 
-    stage "build and test: thread sanitizer (loopback ranks; UCX is not instrumented)"
-    threaded='^(ranks_threads_[235]_on_1|test_(device|engine_one_host|loop|transport|pipeline|trace|bootstrap|health))$'
+    # Whatever has threads: loopback ranks, the loop, both ends of the rendezvous, the trainer; and
+    # processes under dprun. UCX is not instrumented, so tests that time its deaths are left out.
+    stage "build and test: thread sanitizer"
+    threaded='^(ranks_threads_[235]_on_1|ranks_process_(collectives|gradients)_3_on_2'
+    threaded+='|test_(device|engine_one_host|loop|transport|pipeline|trace|bootstrap|health|kv|rendezvous|arena'
+    threaded+='|context_memory|gpt2_trainer)|fuzz_kv_client|faults_kill_step_1)$'
     if build tsan; then
         # UCX's hooks on memory calls crash a sanitized thread that ends.
         UCX_MEM_EVENTS=n UCX_MEM_MMAP_HOOK_MODE=none ctest --test-dir build-tsan -j "$jobs" --output-on-failure -R "$threaded" >build-tsan.log 2>&1 ||
@@ -86,6 +90,9 @@ if [ $quick = 0 ]; then
         fail "thread build"
     fi
     rm -f build-asan.log build-tsan.log
+
+    stage "fuzz: libFuzzer, 2 seconds for each parser"
+    tests/fuzz/run.sh 2 || fail "fuzz"
 fi
 
 stage "test: everything"

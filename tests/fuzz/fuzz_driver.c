@@ -1,15 +1,27 @@
 /*
- * fuzz_driver.c - runs a fuzz target without libFuzzer: mutations of its seeds, the same every
- * time.
+ * fuzz_driver.c - runs a fuzz target without libFuzzer: its corpus, its seeds, and mutations of
+ * both that are the same every time.
  *
- * Arguments: how many inputs (20000), the random seed (1). A failure is a crash or a sanitizer's
- * report; running again with the same arguments repeats it.
+ * Arguments: a folder with the corpus (one file per input; it may be missing), how many mutated
+ * inputs (20000), the random seed (1). A failure is a crash or a sanitizer's report; running again
+ * with the same arguments repeats it, with the input's own file only that input.
  */
 #include "tests/fuzz/fuzz.h"
 
+#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
+#include <sys/stat.h>
+
+typedef struct input {
+    uint8_t *data;
+    size_t bytes;
+} input_t;
+
+typedef struct inputs {
+    input_t *list;
+    size_t count, room;
+} inputs_t;
 
 /* xorshift64*: a generator that is the same on every machine. */
 static uint64_t next_random(uint64_t *state)
@@ -20,12 +32,107 @@ static uint64_t next_random(uint64_t *state)
     return *state * 2685821657736338717u;
 }
 
-static size_t mutate(uint8_t *data, size_t bytes, uint64_t *state)
+/* ---- Where inputs come from ------------------------------------------------------------- */
+
+static int add(inputs_t *inputs, const uint8_t *data, size_t bytes)
+{
+    input_t *input;
+
+    if (inputs->count == inputs->room) {
+        size_t room = inputs->room * 2 + 16;
+        input_t *grown = realloc(inputs->list, room * sizeof(*grown));
+
+        if (grown == NULL) return -1;
+        inputs->list = grown;
+        inputs->room = room;
+    }
+    input = &inputs->list[inputs->count];
+    input->data = malloc(bytes + 1);
+    if (input->data == NULL) return -1;
+    memcpy(input->data, data, bytes);
+    input->bytes = bytes;
+    inputs->count++;
+    return 0;
+}
+
+static int add_file(inputs_t *inputs, const char *path)
+{
+    uint8_t data[FUZZ_ROOM];
+    FILE *file = fopen(path, "rbe");
+    size_t bytes;
+
+    if (file == NULL) {
+        perror(path);
+        return -1;
+    }
+    bytes = fread(data, 1, sizeof(data), file);
+    (void)fclose(file);
+    return add(inputs, data, bytes);
+}
+
+/* All files of a folder in the order of their names; a file stands for itself. */
+static int add_corpus(inputs_t *inputs, const char *path)
+{
+    struct dirent **entries;
+    struct stat info;
+    int code = 0;
+    int count;
+
+    if (stat(path, &info) != 0) return 0; /* none yet */
+    if (!S_ISDIR(info.st_mode)) return add_file(inputs, path);
+    count = scandir(path, &entries, NULL, alphasort);
+    if (count < 0) {
+        perror(path);
+        return -1;
+    }
+    for (int i = 0; i < count; i++) {
+        char name[4096];
+
+        snprintf(name, sizeof(name), "%s/%s", path, entries[i]->d_name);
+        if (entries[i]->d_name[0] != '.' && code == 0) code = add_file(inputs, name);
+        free(entries[i]);
+    }
+    free(entries);
+    return code;
+}
+
+static size_t add_seeds(inputs_t *inputs)
+{
+    uint8_t data[FUZZ_ROOM];
+    unsigned seeds = 0;
+    size_t bytes;
+
+    while ((bytes = fuzz_seed(seeds, data, sizeof(data))) > 0 && add(inputs, data, bytes) == 0)
+        seeds++;
+    return seeds;
+}
+
+/* ---- Mutations -------------------------------------------------------------------------- */
+
+/* A piece of another input over, or into, this one. */
+static size_t splice(uint8_t *data, size_t bytes, size_t at, const input_t *other, uint64_t *state)
+{
+    size_t from = other->bytes > 0 ? next_random(state) % other->bytes : 0;
+    size_t length = other->bytes > from ? 1 + next_random(state) % (other->bytes - from) : 0;
+
+    if (length > 64) length = 64;
+    if (bytes + length > FUZZ_ROOM) return bytes;
+    if (next_random(state) % 2 == 0) {
+        memmove(data + at + length, data + at, bytes - at);
+        bytes += length;
+    } else if (at + length > bytes) {
+        bytes = at + length;
+    }
+    memcpy(data + at, other->data + from, length);
+    return bytes;
+}
+
+static size_t mutate(uint8_t *data, size_t bytes, const inputs_t *inputs, uint64_t *state)
 {
     static const uint8_t edges[] = {0x00, 0x01, 0x7f, 0x80, 0xff, '=', '#', '\n'};
     const size_t at = bytes > 0 ? next_random(state) % bytes : 0;
 
-    switch (next_random(state) % 6) {
+    switch (next_random(state) % 8) {
     case 0: /* a bit */
         if (bytes > 0) data[at] ^= (uint8_t)(1u << next_random(state) % 8);
         return bytes;
@@ -43,10 +150,16 @@ static size_t mutate(uint8_t *data, size_t bytes, uint64_t *state)
         memmove(data + at + 1, data + at, bytes - at);
         data[at] = (uint8_t)next_random(state);
         return bytes + 1;
-    default: /* one byte less */
+    case 5: /* one byte less */
         if (bytes == 0) return 0;
         memmove(data + at, data + at + 1, bytes - at - 1);
         return bytes - 1;
+    case 6: /* eight bytes at an edge */
+        for (size_t i = at; i < bytes && i < at + 8; i++)
+            data[i] = i == at + 7 && next_random(state) % 2 == 0 ? 0x7f : 0xff;
+        return bytes;
+    default:
+        return splice(data, bytes, at, &inputs->list[next_random(state) % inputs->count], state);
     }
 }
 
@@ -63,23 +176,29 @@ static void run(const uint8_t *data, size_t bytes)
 
 int main(int argc, char **argv)
 {
-    const unsigned long count = argc > 1 ? strtoul(argv[1], NULL, 10) : 20000;
-    uint64_t state = argc > 2 ? strtoull(argv[2], NULL, 10) | 1 : 1;
+    const unsigned long count = argc > 2 ? strtoul(argv[2], NULL, 10) : 20000;
+    uint64_t state = argc > 3 ? strtoull(argv[3], NULL, 10) | 1 : 1;
+    inputs_t inputs = {NULL, 0, 0};
     uint8_t data[FUZZ_ROOM];
-    unsigned seeds = 0;
+    int code = argc > 1 ? add_corpus(&inputs, argv[1]) : 0;
+    size_t kept = inputs.count;
+    size_t seeds = add_seeds(&inputs);
 
-    while (fuzz_seed(seeds, data, sizeof(data)) > 0)
-        seeds++;
-    for (unsigned which = 0; which < seeds; which++)
-        run(data, fuzz_seed(which, data, FUZZ_ROOM));
-    for (unsigned long i = 0; i < count; i++) {
-        size_t bytes = seeds > 0 ? fuzz_seed((unsigned)(i % seeds), data, sizeof(data)) : 0;
+    for (size_t i = 0; i < inputs.count; i++)
+        run(inputs.list[i].data, inputs.list[i].bytes);
+    for (unsigned long i = 0; i < count && inputs.count > 0; i++) {
+        const input_t *base = &inputs.list[i % inputs.count];
+        size_t bytes = base->bytes;
 
+        memcpy(data, base->data, bytes);
         for (uint64_t left = 1 + next_random(&state) % 6; left > 0; left--) {
-            bytes = mutate(data, bytes, &state);
+            bytes = mutate(data, bytes, &inputs, &state);
         }
         run(data, bytes);
     }
-    printf("%lu inputs from %u seeds\n", count, seeds);
-    return seeds > 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    printf("%lu inputs from %zu seeds and %zu files\n", count, seeds, kept);
+    for (size_t i = 0; i < inputs.count; i++)
+        free(inputs.list[i].data);
+    free(inputs.list);
+    return seeds > 0 && code == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }

@@ -114,7 +114,7 @@ static size_t frames_seed(uint8_t *data, size_t room)
 size_t fuzz_seed(unsigned which, uint8_t *data, size_t room)
 {
     static const dp_secret_t secret = {{7}};
-    dp_kv_ticket_t ticket = {"127.0.0.1", 4711, "job-9", {{3}}};
+    dp_kv_ticket_t ticket = {.address = "127.0.0.1", .port = 4711, .job = "job-9", .secret = {{3}}};
 
     data[0] = (uint8_t)which;
     switch (which) {

@@ -1,0 +1,95 @@
+/*
+ * fuzz_options.c - any lines as the arguments of dprun.
+ *
+ * Slashes are taken away, so that --config names no file of the machine's.
+ */
+#include "tests/fuzz/fuzz.h"
+
+#include <stdlib.h>
+
+#include "launcher/options.h"
+#include "launcher/timeline.h"
+
+#define ARGUMENTS_MAX 64
+
+static void check_timeline(const char *text)
+{
+    dp_error_t error = {DP_OK, ""};
+    dp_timeline_t timeline;
+
+    if (dp_timeline_parse(text, &timeline, &error) != DP_OK) {
+        if (error.text[0] == '\0') abort();
+        return;
+    }
+    if (strncmp(text, timeline.file, strlen(timeline.file)) != 0) abort();
+}
+
+static void check(const dp_launch_t *launch, char **argv, int argc)
+{
+    int is_run = launch->action == DP_ACTION_RUN || launch->action == DP_ACTION_DRY_RUN;
+    int is_mine = launch->argv == NULL;
+
+    if (launch->size < 0 || launch->size > DP_RANKS_MAX) abort();
+    if (launch->stdin_rank < -1 || launch->stdin_rank >= DP_RANKS_MAX) abort();
+    if (is_run && (launch->size == 0 || launch->argv == NULL)) abort();
+    for (int i = 1; i < argc; i++)
+        is_mine |= launch->argv == argv + i;
+    if (!is_mine) abort();
+    if (launch->config.timeline[0] != '\0') check_timeline(launch->config.timeline);
+    for (size_t i = 0; i < launch->variable_count; i++)
+        if (strchr(launch->variables[i], '=') == NULL) abort();
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
+{
+    static char name[] = "dprun";
+    char *argv[ARGUMENTS_MAX + 2] = {name};
+    char *text = malloc(bytes + 1);
+    dp_launch_t launch;
+    dp_error_t error = {DP_OK, ""};
+    dp_log_t log;
+    int argc = 1;
+
+    if (text == NULL) return 0;
+    memcpy(text, data, bytes);
+    text[bytes] = '\0';
+    for (size_t i = 0; i < bytes; i++)
+        if (text[i] == '/') text[i] = '_';
+    /* Each line is an argument, an empty one too; a NUL ends an argument early. */
+    for (char *line = text; line != NULL && line < text + bytes && argc <= ARGUMENTS_MAX;) {
+        char *end = memchr(line, '\n', (size_t)(text + bytes - line));
+
+        if (end != NULL) *end = '\0';
+        argv[argc++] = line;
+        line = end != NULL ? end + 1 : NULL;
+    }
+    clearenv();
+    dp_log_init(&log, DP_LOG_ERROR, -1);
+    if (dp_launch_parse(argc, argv, &log, &launch, &error) == DP_OK) {
+        check(&launch, argv, argc);
+        dp_launch_fini(&launch);
+    } else if (error.text[0] == '\0') {
+        abort();
+    }
+    free(text);
+    return 0;
+}
+
+size_t fuzz_seed(unsigned which, uint8_t *data, size_t room)
+{
+    static const char *const seeds[] = {
+        "-np\n4\ntrain\n--steps=10\n-np\n9",
+        "-n\n2\n--grace=1.5\n--timeout\n15min\n-x\nA=1\n--env=B=2\n--\nprogram",
+        "--np\n3\n--bind=core\n--stdin\n2\n--output-dir\nout\n-q\n--timestamps\nprogram",
+        "-np\n2\n--fusion-bytes\n4M\n--wire=fp16\n--trace\n--no-check\n--timeline\nt:steps=1-2\np",
+        "--color=never\n--no-prefix\n--keep-run-dir\n--dry-run\n-np\n1024\np",
+        "--chek",
+        "--help",
+        "-V",
+        "--config\nmissing\n-np\n1\np",
+        "--check\n-np\n2",
+        "--pretend-hosts=2\n-np\n8\n--log\ntrace\np",
+    };
+
+    return fuzz_seed_text(seeds, DP_ARRAY_LEN(seeds), which, data, room);
+}

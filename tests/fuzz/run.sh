@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# run.sh - builds every fuzz target with clang's libFuzzer, address and undefined sanitizers, runs
+# each for a while and prints a table. Ends with 1 when one of them found something.
+#
+#   run.sh [--keep] [--build DIR] [SECONDS [TARGET...]]     60 seconds each, all targets
+#
+# It begins with the corpus kept here, the seeds and what earlier runs left in the build folder.
+# New inputs that reach new code stay there. Runs of 30 seconds and more end by choosing the fewest
+# inputs that reach all of it; --keep makes those the corpus here. An input that crashes is in
+# DIR/fuzz/crashes: run the target's program with it as its argument.
+set -u
+here=$(cd "$(dirname "$0")" && pwd) || exit 1
+root=$(cd "$here/../.." && pwd) || exit 1
+build=$root/build-fuzz
+keep=0
+while [ $# -gt 0 ]; do
+    case $1 in
+    --keep) keep=1 ;;
+    --build) build=$2; shift ;;
+    --help | -h) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    *) break ;;
+    esac
+    shift
+done
+seconds=${1:-60}
+[ $# -gt 0 ] && shift
+
+if ! cmake --preset fuzz -S "$root" -B "$build" >"$build.log" 2>&1 ||
+    ! cmake --build "$build" --target fuzz_all >>"$build.log" 2>&1; then
+    tail -n 20 "$build.log"
+    exit 1
+fi
+rm -f "$build.log"
+cd "$build/fuzz" || exit 1
+mkdir -p crashes
+export ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1${ASAN_OPTIONS:+:$ASAN_OPTIONS}
+export UBSAN_OPTIONS=print_stacktrace=1${UBSAN_OPTIONS:+:$UBSAN_OPTIONS}
+
+limits=(-rss_limit_mb=2560 -malloc_limit_mb=2048 -max_len=16384)
+
+status() { sed -n "s/^stat::$2: *//p" "$1" | tail -n 1; }
+
+failed=0
+printf '%-12s %12s %9s %7s %7s %8s  %s\n' target executions per_sec edges corpus bytes found
+for program in ./fuzz_*; do
+    [ -x "$program" ] || continue
+    name=${program#./fuzz_}
+    case $name in *.log) continue ;; esac
+    [ $# -eq 0 ] || [[ " $* " == *" $name "* ]] || continue
+    mkdir -p "work/$name" "seeds/$name" "$here/corpus/$name"
+    "$program" --seeds "seeds/$name" || failed=1
+    "$program" "work/$name" "seeds/$name" "$here/corpus/$name" -max_total_time="$seconds" \
+        "${limits[@]}" -timeout=20 -print_final_stats=1 -artifact_prefix="crashes/$name-" >"fuzz_$name.log" 2>&1 || {
+        failed=1
+        echo "fuzz_$name: see $build/fuzz/fuzz_$name.log and crashes/$name-*" >&2
+    }
+    kept=work/$name
+    if [ "$keep" = 1 ] || [ "$seconds" -ge 30 ]; then
+        # Of equal inputs the smaller stays, and what is kept here before what is new.
+        kept=merged/$name
+        rm -rf "$kept"
+        mkdir -p "$kept"
+        "$program" -merge=1 -use_counters=0 "${limits[@]}" -artifact_prefix="crashes/$name-" \
+            "$kept" "$here/corpus/$name" "seeds/$name" "work/$name" >"$kept.log" 2>&1 || failed=1
+    fi
+    if [ "$keep" = 1 ] && [ -n "$(ls -A "$kept")" ]; then
+        # regression-*: what once crashed stays, whatever it reaches
+        find "$here/corpus/$name" -type f ! -name 'regression-*' -delete
+        cp "$kept"/* "$here/corpus/$name/"
+    fi
+    rmdir "$here/corpus/$name" 2>/dev/null
+    edges=$(grep -oE 'cov: [0-9]+' "fuzz_$name.log" | tail -n 1)
+    printf '%-12s %12s %9s %7s %7s %8s  %s\n' "$name" "$(status "fuzz_$name.log" number_of_executed_units)" \
+        "$(status "fuzz_$name.log" average_exec_per_sec)" "${edges#cov: }" \
+        "$(find "$kept" -type f | wc -l)" "$(find "$kept" -type f -exec cat {} + | wc -c)" \
+        "$(find crashes -name "$name-*" | wc -l)"
+done
+exit $failed
