@@ -18,6 +18,7 @@ libcmocka-dev:-:unit_tests
 clang-format:clang-format:style
 clang-tidy:clang-tidy:analysis
 clang:clang:fuzzers
+valgrind:valgrind:memory_of_whole_programs
 chromium:chromium:opens_the_timeline_viewer
 python3:python3:checks_of_files
 python3-venv:-:Perfetto_definitions_for_one_test

@@ -3,14 +3,14 @@ foreach(name error log wire auth config kv_protocol)
   dp_test(test_${name} SOURCES test_${name}.c LIBS dp_base TIMEOUT 30)
 endforeach()
 dp_test(test_topology SOURCES test_topology.c fail_allocation.c LIBS dp_group TIMEOUT 60)
-dp_test(test_bootstrap SOURCES test_bootstrap.c kv_server.c fail_allocation.c LIBS dp_group TIMEOUT 60)
+dp_test(test_bootstrap SOURCES test_bootstrap.c kv_server.c fail_allocation.c
+        LIBS dp_group dp_rendezvous TIMEOUT 60)
+dp_test(test_inject SOURCES test_inject.c fail_allocation.c LIBS dp_base TIMEOUT 30)
 dp_test(test_kv SOURCES test_kv.c kv_server.c fail_allocation.c LIBS dp_base TIMEOUT 60)
-foreach(name topology bootstrap kv) # the nth allocation fails, for n = 1, 2, 3, ...
+foreach(name topology bootstrap kv inject) # the nth allocation fails, for n = 1, 2, 3, ...
   target_link_options(test_${name} PRIVATE
                       -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=strdup)
 endforeach()
-# Parsers on mutated input; the same sources are libFuzzer targets (see tests/fuzz/fuzz.h).
-foreach(name wire config kv)
-  dp_test(fuzz_${name} SOURCES ../fuzz/fuzz_${name}.c ../fuzz/fuzz_driver.c LIBS dp_base TIMEOUT 60
-          LABELS fuzz)
+foreach(name starter beacon pmi) # how others' jobs are found
+  dp_test(test_${name} SOURCES test_${name}.c LIBS dp_group TIMEOUT 60)
 endforeach()

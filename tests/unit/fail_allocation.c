@@ -7,13 +7,19 @@
 #include <stddef.h>
 #include <string.h>
 
+/* The linker sees a shared library's calls as well, and wants to see what they might be bound to.
+ */
+#pragma GCC visibility push(default)
 void *__real_malloc(size_t bytes);
 void *__real_calloc(size_t count, size_t bytes);
 void *__real_realloc(void *memory, size_t bytes);
+void *__real_aligned_alloc(size_t alignment, size_t bytes) __attribute__((weak));
 void *__wrap_malloc(size_t bytes);
 void *__wrap_calloc(size_t count, size_t bytes);
 void *__wrap_realloc(void *memory, size_t bytes);
+void *__wrap_aligned_alloc(size_t alignment, size_t bytes);
 char *__wrap_strdup(const char *text);
+#pragma GCC visibility pop
 
 static _Thread_local long countdown; /* a thread's own, so a server beside the test is spared */
 static _Thread_local int is_reached;
@@ -51,6 +57,12 @@ void *__wrap_calloc(size_t count, size_t bytes)
 void *__wrap_realloc(void *memory, size_t bytes)
 {
     return fails_now() ? NULL : __real_realloc(memory, bytes);
+}
+
+/* Only where a test is linked with --wrap=aligned_alloc as well. */
+void *__wrap_aligned_alloc(size_t alignment, size_t bytes)
+{
+    return fails_now() ? NULL : __real_aligned_alloc(alignment, bytes);
 }
 
 char *__wrap_strdup(const char *text)

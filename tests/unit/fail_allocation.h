@@ -3,7 +3,8 @@
  * paths.
  *
  * A test that uses it links fail_allocation.c and -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,
- * --wrap=strdup. Only calls from our own objects are wrapped, never those inside libraries.
+ * --wrap=strdup (and aligned_alloc where it is used). Only calls from our own objects are wrapped,
+ * never those inside libraries.
  */
 #ifndef DP_TESTS_FAIL_ALLOCATION_H
 #define DP_TESTS_FAIL_ALLOCATION_H

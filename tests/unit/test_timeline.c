@@ -12,10 +12,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "launcher/dptrace/analysis.h"
 #include "launcher/dptrace/formats.h"
+#include "launcher/dptrace/perfetto.h"
 #include "launcher/dptrace/proto.h"
 #include "launcher/dptrace/view.h"
 #include "tests/trace/synth.h"
@@ -492,6 +494,78 @@ static void empty_recording_is_reported_as_such(void **state)
     remove_job(&job);
 }
 
+/* Ids are the writer's to choose: a small file with large ones may not cost more than a small file.
+ */
+static void large_ids_in_a_merged_file_cost_no_memory(void **state)
+{
+    dp_proto_t file = {NULL, 0, 0, 0}, packet = {NULL, 0, 0, 0};
+    dp_proto_t list = {NULL, 0, 0, 0}, entry = {NULL, 0, 0, 0};
+    dp_error_t error = {.text = ""};
+    dp_timeline_t timeline;
+    struct rusage before, after;
+
+    (void)state;
+    dp_proto_uint(&entry, INTERNED_IID, 0xfffffe);
+    dp_proto_text(&entry, INTERNED_TEXT, "wte");
+    dp_proto_message(&list, INTERNED_NAMES, &entry);
+    for (uint64_t sequence = 1; sequence <= 40; sequence++) {
+        dp_proto_clear(&packet);
+        dp_proto_uint(&packet, PACKET_SEQUENCE, sequence);
+        dp_proto_message(&packet, PACKET_INTERNED, &list);
+        dp_proto_message(&file, TRACE_PACKET, &packet);
+    }
+    getrusage(RUSAGE_SELF, &before);
+    dp_timeline_init(&timeline);
+    assert_int_equal(dp_perfetto_parse(file.data, file.bytes, "f", &timeline, &error),
+                     DP_ERR_INVALID);
+    assert_non_null(strstr(error.text, "not a trace that dptrace merge wrote"));
+    getrusage(RUSAGE_SELF, &after);
+    assert_true(after.ru_maxrss - before.ru_maxrss < 64L << 10); /* KiB */
+    dp_timeline_fini(&timeline);
+
+    /* and a sequence out of the blue is none of ours */
+    dp_proto_clear(&packet);
+    dp_proto_uint(&packet, PACKET_SEQUENCE, 1 << 19);
+    dp_proto_message(&file, TRACE_PACKET, &packet);
+    dp_timeline_init(&timeline);
+    assert_int_equal(dp_perfetto_parse(file.data, file.bytes, "f", &timeline, &error),
+                     DP_ERR_INVALID);
+    dp_timeline_fini(&timeline);
+    dp_proto_fini(&file);
+    dp_proto_fini(&packet);
+    dp_proto_fini(&list);
+    dp_proto_fini(&entry);
+}
+
+/* A recorder of another machine whose measured clock is far out of any range. */
+static void clock_offsets_out_of_range_are_left_out(void **state)
+{
+    dp_trace_record_t record = {
+        .kind = DP_TRACE_CLOCK, .start_ns = 1000000000, .id = UINT64_MAX / 2 + 1};
+    dp_error_t error = {.text = ""};
+    dp_trace_t *trace = NULL;
+    dp_trace_file_t file;
+    char path[80];
+    job_t job;
+
+    (void)state;
+    memset(&job, 0, sizeof(job));
+    snprintf(job.path, sizeof(job.path), "/tmp/dp-test-timeline-XXXXXX");
+    assert_non_null(mkdtemp(job.path));
+    assert_int_equal(dp_trace_create(job.path, 0, 1, "here", 1 << 20, &trace, &error), DP_OK);
+    dp_trace_record(dp_trace_lane(trace, "main", DP_TRACE_LANE_THREAD), record);
+    record.id = (uint64_t)-5000; /* behind by 5 us: fine */
+    dp_trace_record(dp_trace_lane(trace, "main", DP_TRACE_LANE_THREAD), record);
+    dp_trace_destroy(trace, 1);
+    snprintf(path, sizeof(path), "%s/trace.0.dpt", job.path);
+    assert_int_equal(dp_trace_file_open(path, &file, &error), DP_OK);
+    assert_int_equal(file.bad, 1);
+    assert_int_equal(file.event_count, 1);
+    assert_true(file.events[0].record.id == (uint64_t)-5000);
+    dp_trace_file_close(&file);
+    remove_job(&job);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -509,6 +583,8 @@ int main(void)
         cmocka_unit_test(json_strings_are_escaped),
         cmocka_unit_test(names_cannot_leave_the_page),
         cmocka_unit_test(empty_recording_is_reported_as_such),
+        cmocka_unit_test(large_ids_in_a_merged_file_cost_no_memory),
+        cmocka_unit_test(clock_offsets_out_of_range_are_left_out),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
