@@ -100,6 +100,7 @@ static void run(dp_host_engine_t *engine, dp_engine_op_t *op)
     op->wire_bytes = 0;
     op->last_rank = -1;
     op->text[0] = '\0';
+    op->status = DP_ERR_ABORTED;
     dp_pulse_move(&engine->pulse);
     dp_inject_enter(engine->injector, DP_INJECT_ENGINE);
     if (!atomic_load_explicit(&engine->is_aborted, memory_order_acquire)) {

@@ -129,6 +129,7 @@ static void be_aborted(engine_rank_t *rank, void *user)
                          .exchange = is_reduce ? NULL : &exchange,
                          .pieces = is_reduce ? &piece : NULL,
                          .piece_count = (size_t)is_reduce};
+    dp_engine_op_t late = {.collective = DP_COLLECTIVE_BARRIER};
     aborter_t aborter = {rank, about->after_us};
     const int is_last = rank->rank == rank->size - 1;
     pthread_t thread;
@@ -147,6 +148,8 @@ static void be_aborted(engine_rank_t *rank, void *user)
                      "text is '%s'", op.text);
     }
     pthread_join(thread, NULL);
+    engine_run(rank, &late, DP_WORK_SMALL); /* whoever comes when all is over learns the same */
+    engine_check(rank, late.status == DP_ERR_PEER_LOST, "late: %s", dp_status_string(late.status));
     if (is_reduce) {
         rank->engine->ops->free(rank->engine, in);
     } else {
