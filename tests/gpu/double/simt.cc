@@ -17,9 +17,12 @@
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/common_interface_defs.h>
 #endif
+#if defined(__SANITIZE_THREAD__)
+#include <sanitizer/tsan_interface.h>
+#endif
 
-thread_local simt_index threadIdx, blockIdx;
-thread_local dim3 blockDim, gridDim;
+__thread simt_index threadIdx, blockIdx;
+__thread dim3 blockDim, gridDim;
 cudaError_t (*simt_enqueue)(void *stream, std::function<void()> work);
 unsigned simt_order;
 
@@ -36,6 +39,9 @@ typedef struct fiber {
 #if defined(__SANITIZE_ADDRESS__)
     void *fake_stack;
 #endif
+#if defined(__SANITIZE_THREAD__)
+    void *thread;
+#endif
 } fiber_t;
 
 typedef struct machine {
@@ -48,6 +54,9 @@ typedef struct machine {
     void *fake_stack;
     const void *bottom;
     size_t bottom_bytes;
+#endif
+#if defined(__SANITIZE_THREAD__)
+    void *thread;
 #endif
 } machine_t;
 
@@ -77,6 +86,9 @@ static void yield_fiber(fiber_state state)
     __sanitizer_start_switch_fiber(state == FIBER_DONE ? NULL : &fiber->fake_stack, running->bottom,
                                    running->bottom_bytes);
 #endif
+#if defined(__SANITIZE_THREAD__)
+    __tsan_switch_to_fiber(running->thread, 0);
+#endif
     swapcontext(&fiber->context, &running->scheduler);
 #if defined(__SANITIZE_ADDRESS__)
     __sanitizer_finish_switch_fiber(fiber->fake_stack, NULL, NULL);
@@ -102,6 +114,9 @@ static void resume(machine_t *machine, size_t index)
     fiber->state = FIBER_READY;
 #if defined(__SANITIZE_ADDRESS__)
     __sanitizer_start_switch_fiber(&machine->fake_stack, fiber->stack, STACK_BYTES);
+#endif
+#if defined(__SANITIZE_THREAD__)
+    __tsan_switch_to_fiber(fiber->thread, 0);
 #endif
     swapcontext(&machine->scheduler, &fiber->context);
 #if defined(__SANITIZE_ADDRESS__)
@@ -217,8 +232,15 @@ void simt_run(dim3 grid, dim3 block, size_t shared_bytes, const std::function<vo
     machine.fibers.resize((size_t)block.x * block.y * block.z);
     machine.shared.resize(shared_bytes + 128);
     machine.body = &body;
-    for (fiber_t &fiber : machine.fibers)
+    for (fiber_t &fiber : machine.fibers) {
         fiber.stack = (char *)malloc(STACK_BYTES);
+#if defined(__SANITIZE_THREAD__)
+        fiber.thread = __tsan_create_fiber(0);
+#endif
+    }
+#if defined(__SANITIZE_THREAD__)
+    machine.thread = __tsan_get_current_fiber();
+#endif
     running = &machine;
     gridDim = grid;
     blockDim = block;
@@ -231,8 +253,12 @@ void simt_run(dim3 grid, dim3 block, size_t shared_bytes, const std::function<vo
         }
     }
     running = before;
-    for (fiber_t &fiber : machine.fibers)
+    for (fiber_t &fiber : machine.fibers) {
+#if defined(__SANITIZE_THREAD__)
+        __tsan_destroy_fiber(fiber.thread);
+#endif
         free(fiber.stack);
+    }
 }
 
 cudaError_t simt_launch(dim3 grid, dim3 block, size_t shared_bytes, void *stream,

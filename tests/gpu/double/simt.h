@@ -29,8 +29,10 @@
 struct simt_index {
     unsigned x, y, z;
 };
-extern thread_local simt_index threadIdx, blockIdx;
-extern thread_local dim3 blockDim, gridDim;
+/* __thread: no initialisation on first use, which the undefined-behaviour sanitizer takes for a
+ * null pointer. */
+extern __thread simt_index threadIdx, blockIdx;
+extern __thread dim3 blockDim, gridDim;
 
 /* Queues a launch on a stream of the runtime's double; runs it at once where there is none. */
 cudaError_t simt_launch(dim3 grid, dim3 block, size_t shared_bytes, void *stream,
