@@ -113,6 +113,8 @@ static void run(dp_host_engine_t *engine, dp_engine_op_t *op)
             snprintf(op->text, sizeof(op->text), "%s", why);
         } else if (op->status != DP_OK) {
             stop(engine, op->status, why);
+            /* What the link still holds of the program's memory ends with the operation. */
+            if (engine->link != NULL) dp_link_cut(engine->link);
         }
     }
     if (op->status != DP_OK && op->status != DP_ERR_TRUNCATED) fail_as_stopped(engine, op);

@@ -504,8 +504,6 @@ dp_status_t dp_host_exchange_run(dp_host_group_t *group, dp_engine_op_t *op, int
     status = check_capacities(&run);
     if (status == DP_OK) {
         status = move_blocks(&run);
-        /* What a link still holds of the program's memory ends with the operation. */
-        if (status != DP_OK && group->engine->link != NULL) dp_link_cut(group->engine->link);
     } else if (group->host_count > 1 && dp_host_meet(group) != DP_OK) {
         status = DP_ERR_ABORTED; /* who was late has read the rows: they may change */
     }

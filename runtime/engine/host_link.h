@@ -34,7 +34,8 @@ dp_status_t dp_link_create(const dp_config_t *config, int rank, int size, const 
 void dp_link_set_spin(dp_link_t *link, uint64_t spin_ns);
 
 /* orderly: says farewell to the peers and waits a moment for theirs, so that nothing they still
- * read is cut off. Otherwise drops everything. NULL is fine. */
+ * read is cut off. Otherwise, or where one does not answer, what UCX holds stays with the process.
+ * NULL is fine. */
 void dp_link_destroy(dp_link_t *link, int orderly);
 
 /* This rank's address; valid as long as the link. */
@@ -63,9 +64,9 @@ typedef struct dp_link_tag {
 
 uint64_t dp_link_tag(const dp_link_tag_t *tag);
 
-/* Ends all that is pending, and every connection: the memory of messages is no longer used. 0: a
- * peer that answers nothing kept it from doing so in time. */
-int dp_link_cut(dp_link_t *link);
+/* Ends all that is pending: the memory of messages is no longer used, at once and whatever the
+ * peers do. Sending and receiving fail from now on. */
+void dp_link_cut(dp_link_t *link);
 
 /* Starts a message. data is borrowed until it is no longer pending. */
 dp_status_t dp_link_send(dp_link_t *link, int peer, uint64_t tag, const void *data, size_t bytes,

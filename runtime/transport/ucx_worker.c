@@ -69,6 +69,11 @@ static ucs_status_t configure(ucp_config_t *ucx, const dp_config_t *config)
         status = ucp_config_modify(ucx, "NET_DEVICES",
                                    config->ucx_devices[0] == '\0' ? "all" : config->ucx_devices);
     }
+    /* UCX 1.13 ends the process when creating an endpoint finds its peer gone and is refused a new
+     * connection within the call (tcp_ep.c:478), and when of several events read together one ends
+     * what another is about (tcp_iface.c:307). */
+    if (status == UCS_OK) status = ucp_config_modify(ucx, "CONN_NB", "y");
+    if (status == UCS_OK) status = ucp_config_modify(ucx, "MAX_POLL", "1");
     return status;
 }
 

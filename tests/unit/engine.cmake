@@ -13,6 +13,7 @@ set(engine_group_support ${engine_support} ${CMAKE_CURRENT_LIST_DIR}/engine_grou
 dp_test(test_engine SOURCES test_engine.c ${engine_support} LIBS dp_engine TIMEOUT 240 LABELS unit ranks)
 dp_test(test_engine_groups SOURCES test_engine_groups.c ${engine_group_support} fail_allocation.c
         LIBS dp_engine ${wrapped} TIMEOUT 240 LABELS unit ranks)
+dp_test(test_engine_ends SOURCES test_engine_ends.c ${engine_support} LIBS dp_engine TIMEOUT 240 LABELS unit ranks)
 # Without traffic between hosts, and smaller: what the thread sanitizer can follow. UCX is linked all
 # the same, and its memory hooks run in threads that the sanitizer has already taken down.
 add_test(NAME test_engine_one_host COMMAND test_engine 1 3)
