@@ -50,8 +50,8 @@ static void cast_plain(const dp_cast_args_t *args, const dp_cast_piece_t *piece)
 {
     size_t bytes = piece->count * dp_kernel_dtype_bytes(args->from);
 
-    if (args->from == DP_F64 && piece->scale != 1.0f) {
-        scale_f64(piece->to, piece->from, piece->count, (double)piece->scale);
+    if (args->from == DP_F64 && piece->scale != 1.0) {
+        scale_f64(piece->to, piece->from, piece->count, piece->scale);
     } else {
         copy_bytes(piece->to, piece->from, bytes, args->streaming);
     }
@@ -80,27 +80,28 @@ static void cast_block(const dp_cast_args_t *args, const dp_cast_piece_t *piece,
     unsigned char *to = (unsigned char *)piece->to + at * dp_kernel_dtype_bytes(args->to);
 
     if (from_16 && to_16) {
-        if (args->from == args->to && piece->scale == 1.0f) {
+        if (args->from == args->to && piece->scale == 1.0) {
             copy_bytes(to, from, count * sizeof(uint16_t), args->streaming);
         } else {
-            widen_block(args->from, block, from, count, piece->scale);
+            widen_block(args->from, block, from, count, (float)piece->scale);
             narrow_block(args->to, to, block, count, 1.0f);
         }
     } else if (from_16) {
         void *target = args->streaming ? (void *)block : (void *)to;
 
-        widen_block(args->from, target, from, count, piece->scale);
+        widen_block(args->from, target, from, count, (float)piece->scale);
         if (piece->tally != NULL) tally_block(piece->tally, target, count);
         copy_bytes(to, target, count * sizeof(float), args->streaming);
         return;
     } else if (to_16) {
-        narrow_block(args->to, to, from, count, piece->scale);
+        narrow_block(args->to, to, from, count, (float)piece->scale);
     } else {
         const void *source = from;
 
-        if (piece->scale != 1.0f) {
+        if (piece->scale != 1.0) {
             source = args->streaming ? (void *)block : (void *)to;
-            scale_f32(args->streaming ? (void *)block : (void *)to, from, count, piece->scale);
+            scale_f32(args->streaming ? (void *)block : (void *)to, from, count,
+                      (float)piece->scale);
         }
         if (piece->tally != NULL) tally_block(piece->tally, source, count);
         copy_bytes(to, source, count * sizeof(float), args->streaming);
@@ -121,7 +122,7 @@ void DP_VARIANT(dp_cast)(const dp_cast_args_t *args)
         const dp_cast_piece_t *piece = &args->pieces[p];
 
         if (!is_small_float ||
-            (args->from == args->to && piece->scale == 1.0f && piece->tally == NULL)) {
+            (args->from == args->to && piece->scale == 1.0 && piece->tally == NULL)) {
             cast_plain(args, piece);
             continue;
         }

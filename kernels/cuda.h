@@ -32,12 +32,24 @@ typedef struct dp_cuda_tally {
 /* Adds what a copy of a device tally in host memory holds. */
 void dp_cuda_tally_read(const dp_cuda_tally_t *from, dp_tally_t *into);
 
+/* Adds up [count] tallies in the sums of figures; all in device memory. */
+int dp_cuda_figures_add(dp_figures_t *figures, const dp_cuda_tally_t *tallies, size_t count,
+                        void *stream);
+
+/*
+ * Settles the words of figures from their sums, which begin anew: the norm, the factor that brings
+ * it to clip_norm (0: any norm will do), and skip where an element is Inf or NaN or *abort_word is
+ * not 0. With is_failed only skip is set. The same on all ranks whose sums are the same.
+ */
+int dp_cuda_figures_decide(dp_figures_t *figures, const uint32_t *abort_word, double clip_norm,
+                           int is_failed, void *stream);
+
 /* As dp_cast_piece_t, in device memory. */
 typedef struct dp_cuda_piece {
     const void *from;
     void *to;
     size_t count;
-    float scale;
+    double scale;
     dp_cuda_tally_t *tally; /* NULL: not wanted */
 } dp_cuda_piece_t;
 

@@ -76,19 +76,19 @@ static __global__ void naive_kernel(dp_dtype_t from, dp_dtype_t to, dp_cuda_piec
 {
     const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
     partial_t partial = {0.0, 0.0, 0};
+    const float scale = (float)piece.scale;
     double seen = 0.0;
 
     if (i >= piece.count) return;
     if (from == DP_F64) {
-        seen = ((const double *)piece.from)[i] * (double)piece.scale;
+        seen = ((const double *)piece.from)[i] * piece.scale;
         ((double *)piece.to)[i] = seen;
     }
-    if (from == DP_F32)
-        naive_one(piece, i, ((const float *)piece.from)[i] * piece.scale, &seen, to);
+    if (from == DP_F32) naive_one(piece, i, ((const float *)piece.from)[i] * scale, &seen, to);
     if (from == DP_F16)
-        naive_one(piece, i, widen(((const half_bits_t *)piece.from)[i]) * piece.scale, &seen, to);
+        naive_one(piece, i, widen(((const half_bits_t *)piece.from)[i]) * scale, &seen, to);
     if (from == DP_BF16)
-        naive_one(piece, i, widen(((const bfloat_bits_t *)piece.from)[i]) * piece.scale, &seen, to);
+        naive_one(piece, i, widen(((const bfloat_bits_t *)piece.from)[i]) * scale, &seen, to);
     if (piece.tally == NULL) return;
     take_figures(&partial, seen);
     partial.sum_squares = 0.0;
@@ -160,7 +160,7 @@ static bool is_plain(dp_dtype_t from, dp_dtype_t to, const dp_cuda_piece_t *piec
 
     if (from != to) return false;
     for (size_t i = 0; is_float && i < count; i++) {
-        if (pieces[i].scale != 1.0f || pieces[i].tally != NULL) return false;
+        if (pieces[i].scale != 1.0 || pieces[i].tally != NULL) return false;
     }
     return true;
 }

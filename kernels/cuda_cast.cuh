@@ -21,7 +21,7 @@ typedef struct cast_entry {
     unsigned long long count;
     unsigned long long first_block; /* blocks of the pieces before it */
     dp_cuda_tally_t *tally;
-    float scale;
+    double scale;
 } cast_entry_t;
 
 /* The piece that holds a block: the last one that begins at or before it. Pieces are not empty. */
@@ -141,7 +141,7 @@ template <typename From, typename To> struct block_t {
     To *to;
     const unsigned char *from_begin, *from_end; /* of the whole piece */
     unsigned count;
-    float scale;
+    double scale;
 };
 
 template <typename From, typename To>
@@ -171,14 +171,14 @@ template <typename From, typename To> struct shape_t {
 
 /* `is_copy`: the bytes as they are, no figures. */
 template <typename From, typename To, bool is_copy> struct convert_t {
-    static DP_BOTH void one(From from, To *to, float scale, partial_t *partial)
+    static DP_BOTH void one(From from, To *to, double scale, partial_t *partial)
     {
-        narrow(widen(from) * scale, to);
+        narrow(widen(from) * (decltype(widen(from)))scale, to);
         take_figures(partial, (double)widen(*to));
     }
 };
 template <typename Same> struct convert_t<Same, Same, true> {
-    static DP_BOTH void one(Same from, Same *to, float, partial_t *)
+    static DP_BOTH void one(Same from, Same *to, double, partial_t *)
     {
         *to = from;
     }

@@ -180,11 +180,14 @@ extern "C" int dp_cuda_pace(uint64_t ns, void *stream)
 }
 
 int dp_cuda_cast_preload(void);
+int dp_cuda_figures_preload(void);
 
 extern "C" int dp_cuda_kernels_preload(void)
 {
     cudaFuncAttributes attributes;
     int status = dp_cuda_cast_preload();
+
+    if (status == cudaSuccess) status = dp_cuda_figures_preload();
 
     for (int dtype = 0; status == cudaSuccess && dtype < DP_DTYPE_COUNT; dtype++) {
         status = cudaFuncGetAttributes(&attributes, (const void *)reduce_of((dp_dtype_t)dtype));

@@ -31,6 +31,19 @@ void dp_tally_merge(dp_tally_t *into, const dp_tally_t *from);
 double dp_tally_sum_squares(const dp_tally_t *tally);
 
 /*
+ * What an optimizer on a device has to know of the gradients of a step, and the sums it follows
+ * from. In that device's memory, but for a host's own: there only the words are used.
+ */
+#define DP_FIGURES_WORDS 24
+typedef struct dp_figures {
+    uint32_t skip; /* 1: leave the weights alone */
+    float clip;    /* factor of all gradients */
+    float norm;
+    uint32_t unused;
+    uint64_t sums[DP_FIGURES_WORDS]; /* as the device keeps them; zeros at the start */
+} dp_figures_t;
+
+/*
  * out_k[i] = postscale * (prescale * in_0[i] op prescale * in_1[i] op ...), for every k, in
  * ascending order of in. Outputs may be the inputs. A NaN result is the canonical quiet NaN, so
  * that its bits do not depend on which operand it came from. SUM and AVERAGE are the same here: the
@@ -64,7 +77,7 @@ typedef struct dp_cast_piece {
     const void *from; /* [count] */
     void *to;         /* [count] */
     size_t count;
-    float scale;
+    double scale;      /* in fp32 unless the types are f64 */
     dp_tally_t *tally; /* of what is written; as above; NULL: not wanted */
 } dp_cast_piece_t;
 

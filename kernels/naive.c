@@ -207,14 +207,14 @@ void dp_naive_cast(const dp_cast_args_t *args)
     for (size_t p = 0; p < args->piece_count; p++) {
         const dp_cast_piece_t *piece = &args->pieces[p];
 
-        if (args->from == args->to && piece->scale == 1.0f) {
+        if (args->from == args->to && piece->scale == 1.0) {
             memmove(piece->to, piece->from, piece->count * dp_kernel_dtype_bytes(args->from));
         } else {
             for (size_t i = 0; i < piece->count; i++) {
                 value_t value = read_value(args->from, piece->from, i);
 
-                value.small *= piece->scale;
-                value.large *= (double)piece->scale;
+                value.small *= (float)piece->scale;
+                value.large *= piece->scale;
                 write_value(args->to, piece->to, i, value);
             }
         }

@@ -1,0 +1,85 @@
+/*
+ * cuda_figures.cu - the figures of a step's gradients, added up and decided on where they are: so
+ * that the processor need not wait for them.
+ */
+#include "kernels/cuda_figures.cuh"
+
+#define TALLY_WORDS (sizeof(dp_cuda_tally_t) / sizeof(unsigned long long))
+
+static_assert(sizeof(dp_cuda_tally_t) <= sizeof(((dp_figures_t *)0)->sums), "the sums fit");
+
+/* Thread w has word w of all tallies. Streams may do this at the same time. */
+static __global__ void add_kernel(dp_cuda_tally_t *sums, const dp_cuda_tally_t *tallies,
+                                  unsigned count)
+{
+    const unsigned word = threadIdx.x;
+    const bool is_largest = word == 1 || word == 2; /* absmax, is_saturated */
+    unsigned long long value = 0;
+
+    if (word >= TALLY_WORDS) return;
+    for (unsigned i = 0; i < count; i++) {
+        const unsigned long long one = ((const unsigned long long *)&tallies[i])[word];
+
+        value = !is_largest ? value + one : one > value ? one : value;
+    }
+    if (value == 0) return;
+    if (is_largest) {
+        atomicMax((unsigned long long *)sums + word, value);
+    } else {
+        atomicAdd((unsigned long long *)sums + word, value);
+    }
+}
+
+/* Written by the processor at any time. */
+static __device__ uint32_t load_word(const uint32_t *word)
+{
+#ifdef DP_SIMT
+    return __atomic_load_n(word, __ATOMIC_SEQ_CST);
+#else
+    return *(const volatile uint32_t *)word;
+#endif
+}
+
+static __global__ void decide_kernel(dp_figures_t *figures, const uint32_t *abort_word,
+                                     double clip_norm, int is_failed)
+{
+    dp_cuda_tally_t *sums = (dp_cuda_tally_t *)(void *)figures->sums;
+    const bool is_overflow = sums->nonfinite != 0;
+    double norm, clip = 1.0;
+
+    if (is_failed) {
+        figures->skip = 1;
+        return;
+    }
+    norm = is_overflow ? (double)INFINITY : sqrt(limbs_value(sums));
+    if (clip_norm > 0.0 && norm > clip_norm) clip = clip_norm / norm;
+    figures->skip = is_overflow || load_word(abort_word) != 0;
+    figures->clip = (float)clip;
+    figures->norm = (float)norm;
+    for (unsigned i = 0; i < DP_FIGURES_WORDS; i++)
+        figures->sums[i] = 0;
+}
+
+extern "C" int dp_cuda_figures_add(dp_figures_t *figures, const dp_cuda_tally_t *tallies,
+                                   size_t count, void *stream)
+{
+    dp_cuda_tally_t *sums = (dp_cuda_tally_t *)(void *)figures->sums;
+
+    return DP_LAUNCH(add_kernel, 1, 32, 0, stream, sums, tallies, (unsigned)count);
+}
+
+extern "C" int dp_cuda_figures_decide(dp_figures_t *figures, const uint32_t *abort_word,
+                                      double clip_norm, int is_failed, void *stream)
+{
+    return DP_LAUNCH(decide_kernel, 1, 1, 0, stream, figures, abort_word, clip_norm, is_failed);
+}
+
+/* Loads what this file holds. */
+int dp_cuda_figures_preload(void)
+{
+    cudaFuncAttributes attributes;
+    cudaError_t status = cudaFuncGetAttributes(&attributes, (const void *)add_kernel);
+
+    return status == cudaSuccess ? cudaFuncGetAttributes(&attributes, (const void *)decide_kernel)
+                                 : status;
+}
