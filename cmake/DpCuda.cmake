@@ -39,9 +39,13 @@ if(DP_WITH_CUDA)
 endif()
 
 # dp_add_cuda_library(name sources...): kernels as a static library. Contraction is off as on the
-# host, so that both compute the same bits.
+# host, so that both compute the same bits. Sanitizers, which see nothing of a device, leave it out
+# unless something needs it.
 function(dp_add_cuda_library name)
   add_library(${name} STATIC ${ARGN})
+  if(DP_SANITIZE)
+    set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL ON)
+  endif()
   set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE ON CUDA_EXTENSIONS OFF)
   target_include_directories(${name} PUBLIC ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
   target_compile_options(
@@ -65,7 +69,8 @@ function(dp_add_simt_library name)
     list(APPEND wrapped ${wrapper})
   endforeach()
   add_library(${name} STATIC ${wrapped})
-  set_target_properties(${name} PROPERTIES CXX_EXTENSIONS OFF CXX_STANDARD 17)
+  set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_EXTENSIONS OFF
+                                           CXX_STANDARD 17)
   target_include_directories(${name} PUBLIC ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
   target_include_directories(${name} SYSTEM PUBLIC ${CUDAToolkit_INCLUDE_DIRS})
   target_compile_definitions(${name} PUBLIC DP_SIMT=1)

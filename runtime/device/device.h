@@ -3,11 +3,13 @@
  *
  * A stream runs what it is given in order; an event marks a point in a stream. On the host a stream
  * is a FIFO with a worker thread that starts when first needed: an idle stream runs a small piece
- * of work inline in the calling thread (handing over costs up to 20 us on a virtual machine).
+ * of work inline in the calling thread (handing over costs up to 20 us on a virtual machine). On a
+ * CUDA device a stream is the device's own, and what a stage does to memory is enqueued there.
  */
 #ifndef DP_DEVICE_H
 #define DP_DEVICE_H
 
+#include "kernels/kernels.h"
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
 
@@ -23,8 +25,18 @@ typedef enum dp_work_size {
     DP_WORK_LARGE  /* runs on the stream's own thread */
 } dp_work_size_t;
 
+/* Where a pointer points, as a device sees it. */
+typedef enum dp_memory_kind {
+    DP_MEMORY_HOST,        /* the processor's alone */
+    DP_MEMORY_DEVICE,      /* this device's, or pinned or managed, which it can use as well */
+    DP_MEMORY_OTHER_DEVICE /* another device's: no work of this one may touch it */
+} dp_memory_kind_t;
+
 typedef struct dp_device_ops {
-    const char *name; /* "host" */
+    const char *name; /* "host", "cuda" */
+    /* 0: the stream itself runs the functions given to call(), and only the entries up to destroy
+     * are there. 1: stream work runs on a device, see the entries behind it. */
+    int is_async;
     dp_status_t (*alloc)(dp_device_t *self, size_t bytes, void **memory);
     void (*free)(dp_device_t *self, void *memory);
     dp_status_t (*stream_create)(dp_device_t *self, const char *name, dp_stream_t **out);
@@ -38,11 +50,65 @@ typedef struct dp_device_ops {
     dp_status_t (*event_wait)(const dp_event_t *event); /* blocks the calling thread */
     /* Later work of the stream starts after the event's latest record. */
     dp_status_t (*stream_wait)(dp_stream_t *stream, dp_event_t *event);
-    /* Runs fn(argument) in stream order. Both are borrowed until then. */
+    /* Runs fn(argument) in stream order. Both are borrowed until then. Asynchronous: on a thread of
+     * the device's own, once the stream has come here; functions of all streams run one after the
+     * other in the order they were given, and the stream does not wait for them. They run in any
+     * case, after a failure of the device too: then health() says so. */
     dp_status_t (*call)(dp_stream_t *stream, dp_work_size_t size, dp_work_fn fn, void *argument);
     /* CPU time of the device's own threads so far, ns. */
     uint64_t (*cpu_ns)(const dp_device_t *self);
     void (*destroy)(dp_device_t *self);
+
+    /* Of asynchronous devices only. The first four enqueue on the stream and return; from a thread
+     * of the data plane. They wait at most for what was enqueued before. */
+
+    /* dp_kernel_cast() on the device. Arguments are copied. Tallies are in host memory, borrowed
+     * and added to before any call() runs that is given later; in stream order all of them are
+     * added to figures as well, in the device's memory, unless NULL. */
+    dp_status_t (*cast)(dp_stream_t *stream, const dp_cast_args_t *args, dp_figures_t *figures);
+    /* What changes nothing in a reduction, count times. */
+    dp_status_t (*fill)(dp_stream_t *stream, dp_dtype_t dtype, dp_reduce_t reduce, void *to,
+                        size_t count);
+    dp_status_t (*copy)(dp_stream_t *stream, void *to, const void *from, size_t bytes);
+    /* *ns = when the stream came here, by the host's clock (dp_now_ns()); written before any call()
+     * runs that is given later. Stays as it is where the device cannot tell. */
+    dp_status_t (*stamp)(dp_stream_t *stream, uint64_t *ns);
+    dp_memory_kind_t (*kind)(dp_device_t *self, const void *pointer);
+    /* Zeros, written when it returns. Any thread. */
+    dp_status_t (*clear)(dp_device_t *self, void *memory, size_t bytes);
+    /* Host memory that the device can use too. Any thread. */
+    dp_status_t (*pinned_alloc)(dp_device_t *self, size_t bytes, void **memory);
+    void (*pinned_free)(dp_device_t *self, void *memory);
+    /* A stream of the program's, which lives longer: for event_record and stream_wait.
+     * DP_ERR_UNSUPPORTED: it is another device's. */
+    dp_status_t (*stream_adopt)(dp_device_t *self, void *native, dp_stream_t **out);
+    void *(*stream_native)(const dp_stream_t *stream); /* cudaStream_t */
+    /*
+     * Sets the word that says: what was reduced is not to be used. Any thread, any number of times;
+     * when it returns, every kernel that starts later sees it. Whoever ends an operation before its
+     * time, the pipeline's abort and an engine that meets a failure itself, calls this before the
+     * streams behind that operation can move.
+     */
+    void (*abort)(dp_device_t *self);
+    const uint32_t *(*skip_word)(
+        dp_device_t *self); /* that word, readable by host and device; 0 or 1 */
+    /* Settles the words of figures, in memory from alloc(), after what streams this one has waited
+     * for have added to them; their sums begin anew. skip is 1 where an element is not finite, or
+     * abort() was called before the stream came here. is_failed: only sets skip. Any thread, and
+     * streams of the program's. */
+    dp_status_t (*decide)(dp_stream_t *stream, dp_figures_t *figures, double clip_norm,
+                          int is_failed);
+    /* DP_OK, or the failure after which the device does nothing more. Any thread. */
+    dp_status_t (*health)(dp_device_t *self, dp_error_t *error);
+    /* Waits until everything has run and was written that streams were given so far. */
+    void (*settle)(dp_device_t *self);
+    /* Makes the device the calling thread's, which its allocations, events and collectives go by;
+     * *back is for leave(), which makes it as it was. A thread of the data plane need not go back.
+     */
+    dp_status_t (*enter)(dp_device_t *self, int *back);
+    void (*leave)(dp_device_t *self, int back);
+    /* Which device: "NVIDIA H200, GPU 0, ..."; as long as the device. */
+    const char *(*describe)(const dp_device_t *self);
 } dp_device_ops_t;
 
 struct dp_device {

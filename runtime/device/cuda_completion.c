@@ -1,0 +1,305 @@
+/*
+ * cuda_completion.c - runs functions once a stream has come to them: tallies, stamps, calls.
+ *
+ * One thread takes items in the order they were queued and waits for each one's event, whatever
+ * stream it is on: so a function sees everything that was queued before it. That order is the order
+ * of the launches, in which streams move on anyway. cudaLaunchHostFunc() would hold up the stream
+ * and forbids CUDA calls. A stamp counts from a base, a moment known by both clocks, that is
+ * renewed each second, because CUDA tells times as float milliseconds.
+ */
+#include "runtime/device/cuda_internal.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define BASE_LIFE_NS 1000000000u
+#define BASE_TRIES 3
+
+/* ---- Items ---------------------------------------------------------------------------------- */
+
+static dp_status_t item_make(cuda_device_t *device, int is_timed, cuda_item_t **out)
+{
+    cuda_item_t *item = calloc(1, sizeof(*item));
+    unsigned flags = cudaEventBlockingSync | (is_timed ? 0 : cudaEventDisableTiming);
+    dp_status_t status;
+
+    if (item == NULL) return DP_ERR_NO_MEMORY;
+    status = DP_CUDA(device, cudaEventCreateWithFlags(&item->reached, flags));
+    if (status != DP_OK) {
+        free(item);
+        return status;
+    }
+    *out = item;
+    return DP_OK;
+}
+
+dp_status_t dp_cuda_item_take(cuda_device_t *device, int is_timed, cuda_item_t **out)
+{
+    cuda_item_t **pool = is_timed ? &device->spare_timed : &device->spare;
+    cuda_item_t *item;
+
+    pthread_mutex_lock(&device->lock);
+    item = *pool;
+    if (item != NULL) *pool = item->next;
+    pthread_mutex_unlock(&device->lock);
+    if (item == NULL) return item_make(device, is_timed, out);
+    *out = item;
+    return DP_OK;
+}
+
+static void give_back_locked(cuda_device_t *device, cuda_item_t *item)
+{
+    cuda_item_t **pool = item->kind == ITEM_STAMP ? &device->spare_timed : &device->spare;
+
+    item->next = *pool;
+    *pool = item;
+}
+
+void dp_cuda_item_drop(cuda_device_t *device, cuda_item_t *item)
+{
+    pthread_mutex_lock(&device->lock);
+    give_back_locked(device, item);
+    pthread_mutex_unlock(&device->lock);
+}
+
+dp_status_t dp_cuda_item_queue(dp_stream_t *stream, cuda_item_t *item)
+{
+    cuda_device_t *device = stream->device;
+    dp_status_t status = DP_CUDA(device, cudaEventRecord(item->reached, stream->native));
+
+    if (status != DP_OK) return status;
+    item->stream = stream;
+    item->next = NULL;
+    pthread_mutex_lock(&device->lock);
+    *device->tail = item;
+    device->tail = &item->next;
+    stream->pending++;
+    device->pending++;
+    pthread_cond_broadcast(&device->change);
+    pthread_mutex_unlock(&device->lock);
+    return DP_OK;
+}
+
+dp_status_t dp_cuda_call(dp_stream_t *stream, dp_work_size_t size, dp_work_fn fn, void *argument)
+{
+    cuda_item_t *item;
+    dp_status_t status;
+
+    (void)size;
+    status = dp_cuda_enter(stream->device);
+    if (status == DP_OK) status = dp_cuda_item_take(stream->device, 0, &item);
+    if (status != DP_OK) return status;
+    item->kind = ITEM_CALL;
+    item->fn = fn;
+    item->argument = argument;
+    status = dp_cuda_item_queue(stream, item);
+    if (status != DP_OK) dp_cuda_item_drop(stream->device, item);
+    return status;
+}
+
+/* ---- Stamps --------------------------------------------------------------------------------- */
+
+/* Marks a moment on the idle clock stream; the host's time is right to within half the wait. */
+static dp_status_t mark_base(cuda_device_t *device, cuda_base_t *base)
+{
+    uint64_t best_ns = UINT64_MAX;
+
+    for (int i = 0; i < BASE_TRIES; i++) {
+        const uint64_t begin_ns = dp_now_ns();
+        dp_status_t status = DP_CUDA(device, cudaEventRecord(base->event, device->clock));
+        uint64_t wait_ns;
+
+        if (status == DP_OK) status = DP_CUDA(device, cudaEventSynchronize(base->event));
+        if (status != DP_OK) return status;
+        wait_ns = dp_now_ns() - begin_ns;
+        base->ns = begin_ns + wait_ns / 2;
+        if (wait_ns <= best_ns) best_ns = wait_ns;
+        if (wait_ns < 30000) return DP_OK; /* the last record counts, so stop at a quick one */
+    }
+    return DP_OK;
+}
+
+/* The base that stamps count from now. An old one is renewed once no stamp needs the other. */
+static dp_status_t choose_base(cuda_device_t *device, unsigned *index)
+{
+    const unsigned other = 1 - device->base_now;
+    cuda_base_t *base = &device->bases[device->base_now];
+    dp_status_t status = DP_OK;
+    int is_free;
+
+    pthread_mutex_lock(&device->lock);
+    is_free = device->bases[other].users == 0;
+    pthread_mutex_unlock(&device->lock);
+    if (is_free && (base->ns == 0 || dp_now_ns() - base->ns > BASE_LIFE_NS)) {
+        status = mark_base(device, &device->bases[other]);
+        if (status == DP_OK) device->base_now = other;
+    }
+    *index = device->base_now;
+    pthread_mutex_lock(&device->lock);
+    if (status == DP_OK) device->bases[*index].users++;
+    pthread_mutex_unlock(&device->lock);
+    return status;
+}
+
+dp_status_t dp_cuda_stamp(dp_stream_t *stream, uint64_t *ns)
+{
+    cuda_device_t *device = stream->device;
+    cuda_item_t *item;
+    dp_status_t status = dp_cuda_enter(device);
+
+    if (status == DP_OK) status = dp_cuda_item_take(device, 1, &item);
+    if (status != DP_OK) return status;
+    item->kind = ITEM_STAMP;
+    item->ns = ns;
+    status = choose_base(device, &item->base);
+    if (status == DP_OK) {
+        status = dp_cuda_item_queue(stream, item);
+        if (status == DP_OK) return DP_OK;
+        pthread_mutex_lock(&device->lock);
+        device->bases[item->base].users--;
+        pthread_mutex_unlock(&device->lock);
+    }
+    dp_cuda_item_drop(device, item);
+    return status;
+}
+
+static void deliver_stamp(cuda_device_t *device, const cuda_item_t *item)
+{
+    const cuda_base_t *base = &device->bases[item->base];
+    float ms = 0.0f;
+
+    if (cudaEventElapsedTime(&ms, base->event, item->reached) == cudaSuccess) {
+        *item->ns = base->ns + (uint64_t)(int64_t)((double)ms * 1e6);
+    }
+    pthread_mutex_lock(&device->lock);
+    device->bases[item->base].users--;
+    pthread_mutex_unlock(&device->lock);
+}
+
+/* ---- The thread ----------------------------------------------------------------------------- */
+
+static void deliver_tallies(cuda_device_t *device, cuda_batch_t *batch, int is_good)
+{
+    const dp_cuda_tally_t *tallies = (const dp_cuda_tally_t *)(const void *)batch->host;
+
+    for (size_t i = 0; i < batch->tally_count && is_good; i++)
+        dp_cuda_tally_read(&tallies[i], batch->targets[i]);
+    pthread_mutex_lock(&device->lock);
+    batch->is_busy = 0;
+    pthread_mutex_unlock(&device->lock);
+}
+
+static void run_item(cuda_device_t *device, cuda_item_t *item)
+{
+    const int is_good = DP_CUDA(device, dp_cuda_await(device, item->reached)) == DP_OK;
+
+    switch (item->kind) {
+    case ITEM_CALL:
+        item->fn(item->argument);
+        break;
+    case ITEM_TALLIES:
+        deliver_tallies(device, item->batch, is_good);
+        break;
+    case ITEM_STAMP:
+        deliver_stamp(device, item);
+        break;
+    }
+}
+
+static uint64_t thread_cpu_ns(void)
+{
+    struct timespec used;
+
+    if (clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used) != 0) return 0;
+    return (uint64_t)used.tv_sec * 1000000000u + (uint64_t)used.tv_nsec;
+}
+
+static void *worker_main(void *argument)
+{
+    cuda_device_t *device = argument;
+
+    pthread_setname_np(pthread_self(), "dp completion");
+    (void)dp_cuda_enter(device); /* what fails here fails again with the first item */
+    pthread_mutex_lock(&device->lock);
+    for (;;) {
+        cuda_item_t *item = device->head;
+        dp_stream_t *stream;
+
+        if (item == NULL && device->is_stopping) break;
+        if (item == NULL) {
+            pthread_cond_wait(&device->change, &device->lock);
+            continue;
+        }
+        device->head = item->next;
+        if (device->head == NULL) device->tail = &device->head;
+        pthread_mutex_unlock(&device->lock);
+        stream = item->stream;
+        run_item(device, item);
+        atomic_store_explicit(&device->final_cpu_ns, thread_cpu_ns(), memory_order_relaxed);
+        pthread_mutex_lock(&device->lock);
+        give_back_locked(device, item);
+        stream->pending--;
+        device->pending--;
+        pthread_cond_broadcast(&device->change);
+    }
+    pthread_mutex_unlock(&device->lock);
+    return NULL;
+}
+
+void dp_cuda_completion_settle(dp_device_t *self)
+{
+    cuda_device_t *device = dp_cuda_of(self);
+
+    pthread_mutex_lock(&device->lock);
+    while (device->pending > 0)
+        pthread_cond_wait(&device->change, &device->lock);
+    pthread_mutex_unlock(&device->lock);
+}
+
+uint64_t dp_cuda_completion_cpu_ns(cuda_device_t *device)
+{
+    return atomic_load_explicit(&device->final_cpu_ns, memory_order_relaxed);
+}
+
+/* With all signals blocked, so that they reach the program's own threads. */
+dp_status_t dp_cuda_completion_start(cuda_device_t *device)
+{
+    sigset_t all, kept;
+    int code;
+
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &kept);
+    code = pthread_create(&device->worker, NULL, worker_main, device);
+    pthread_sigmask(SIG_SETMASK, &kept, NULL);
+    if (code != 0) {
+        dp_log_error(device->log, "completion thread: no thread: %s", strerror(code));
+        return DP_ERR_SYSTEM;
+    }
+    device->is_started = 1;
+    return DP_OK;
+}
+
+static void free_items(cuda_item_t *item)
+{
+    while (item != NULL) {
+        cuda_item_t *next = item->next;
+
+        (void)cudaEventDestroy(item->reached);
+        free(item);
+        item = next;
+    }
+}
+
+void dp_cuda_completion_stop(cuda_device_t *device)
+{
+    if (device->is_started) {
+        pthread_mutex_lock(&device->lock);
+        device->is_stopping = 1;
+        pthread_cond_broadcast(&device->change);
+        pthread_mutex_unlock(&device->lock);
+        pthread_join(device->worker, NULL);
+    }
+    free_items(device->spare);
+    free_items(device->spare_timed);
+}

@@ -1,0 +1,150 @@
+/*
+ * cuda_internal.h - what the files of the CUDA device share.
+ *
+ * cuda.c is the device itself and its memory, cuda_stream.c streams and events, cuda_work.c what is
+ * enqueued on them, cuda_completion.c the thread that runs functions behind them.
+ */
+#ifndef DP_DEVICE_CUDA_INTERNAL_H
+#define DP_DEVICE_CUDA_INTERNAL_H
+
+#include <cuda_runtime_api.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "kernels/cuda.h"
+#include "runtime/device/cuda.h"
+
+#define CUDA_BATCH 256u /* pieces of one launch */
+#define CUDA_RING 8u    /* batches of a stream under way that need memory of their own */
+
+typedef struct cuda_device cuda_device_t;
+
+struct dp_event {
+    cuda_device_t *device; /* borrowed */
+    cudaEvent_t native;
+};
+
+/* Memory of one batch: its table and tallies, on the host (pinned) and on the device. */
+typedef struct cuda_batch {
+    unsigned char *host, *memory;
+    int is_busy; /* guarded by the device's lock */
+    size_t tally_count;
+    dp_tally_t *targets[CUDA_BATCH]; /* [tally_count] of the caller */
+} cuda_batch_t;
+
+struct dp_stream {
+    cuda_device_t *device; /* borrowed */
+    cudaStream_t native;
+    char name[16];  /* as profilers show it */
+    int is_adopted; /* the program's: no work of ours but events */
+    size_t pending; /* guarded by the device's lock: items not yet run */
+    /* data-plane thread only */
+    unsigned char *host, *memory; /* of all batches */
+    unsigned next_batch;
+    cuda_batch_t batches[CUDA_RING];
+};
+
+typedef enum cuda_item_kind { ITEM_CALL, ITEM_TALLIES, ITEM_STAMP } cuda_item_kind_t;
+
+/* What the completion thread does once the stream has come to the event. */
+typedef struct cuda_item {
+    struct cuda_item *next;
+    cuda_item_kind_t kind;
+    cudaEvent_t reached; /* its own; with timing for stamps only */
+    dp_stream_t *stream;
+    dp_work_fn fn;
+    void *argument;
+    cuda_batch_t *batch;
+    uint64_t *ns;
+    unsigned base; /* which of the device's two bases the stamp counts from */
+} cuda_item_t;
+
+/* A moment known by the device's clock and by the host's. */
+typedef struct cuda_base {
+    cudaEvent_t event;
+    uint64_t ns;
+    size_t users; /* guarded by the device's lock: stamps that count from it */
+} cuda_base_t;
+
+struct cuda_device {
+    dp_device_t base;
+    const dp_log_t *log; /* borrowed */
+    int ordinal;
+    int priority; /* of communication streams */
+    uint64_t spin_ns;
+    char about[160];
+    uint32_t *skip; /* pinned, mapped: one address for host and device */
+    pthread_t worker;
+    int is_started;
+    _Atomic uint64_t final_cpu_ns;
+    pthread_mutex_t lock;
+    pthread_cond_t change; /* something was queued, or is over */
+    /* guarded by lock */
+    cuda_item_t *head, **tail;
+    cuda_item_t *spare, *spare_timed;
+    size_t pending; /* items not yet run */
+    int is_stopping;
+    dp_error_t failure; /* the first that ends the device; DP_OK: none */
+    /* data-plane thread only, but for users */
+    cudaStream_t clock;
+    cuda_base_t bases[2];
+    unsigned base_now;
+};
+
+/* Logs a failed call and translates it; the expression's value is a dp_status_t. */
+#define DP_CUDA(device, call) dp_cuda_result((device), (int)(call), #call)
+dp_status_t dp_cuda_result(cuda_device_t *device, int code, const char *call);
+
+/* Makes the device current in a thread of the data plane. */
+dp_status_t dp_cuda_enter(cuda_device_t *device);
+
+static inline cuda_device_t *dp_cuda_of(dp_device_t *device)
+{
+    return (cuda_device_t *)(void *)device;
+}
+
+/* ---- cuda_stream.c -------------------------------------------------------------------------- */
+
+dp_status_t dp_cuda_stream_create(dp_device_t *self, const char *name, dp_stream_t **out);
+dp_status_t dp_cuda_stream_adopt(dp_device_t *self, void *native, dp_stream_t **out);
+void *dp_cuda_stream_native(const dp_stream_t *stream);
+void dp_cuda_stream_destroy(dp_stream_t *stream);
+dp_status_t dp_cuda_stream_wait(dp_stream_t *stream, dp_event_t *event);
+dp_status_t dp_cuda_event_create(dp_device_t *self, dp_event_t **out);
+void dp_cuda_event_destroy(dp_event_t *event);
+dp_status_t dp_cuda_event_record(dp_event_t *event, dp_stream_t *stream);
+int dp_cuda_event_done(const dp_event_t *event);
+dp_status_t dp_cuda_event_wait(const dp_event_t *event);
+
+/* Polls, then blocks, until a native event was reached. */
+cudaError_t dp_cuda_await(const cuda_device_t *device, cudaEvent_t event);
+
+/* ---- cuda_work.c ---------------------------------------------------------------------------- */
+
+dp_status_t dp_cuda_work_cast(dp_stream_t *stream, const dp_cast_args_t *args,
+                              dp_figures_t *figures);
+dp_status_t dp_cuda_work_fill(dp_stream_t *stream, dp_dtype_t dtype, dp_reduce_t reduce, void *to,
+                              size_t count);
+dp_status_t dp_cuda_work_copy(dp_stream_t *stream, void *to, const void *from, size_t bytes);
+
+/* A stream's memory for batches. */
+dp_status_t dp_cuda_batches_init(dp_stream_t *stream);
+void dp_cuda_batches_fini(dp_stream_t *stream);
+
+/* ---- cuda_completion.c ---------------------------------------------------------------------- */
+
+dp_status_t dp_cuda_call(dp_stream_t *stream, dp_work_size_t size, dp_work_fn fn, void *argument);
+dp_status_t dp_cuda_stamp(dp_stream_t *stream, uint64_t *ns);
+
+/* An item for what comes next, and its place behind what the stream was given so far. An item that
+ * is not queued goes back by drop. */
+dp_status_t dp_cuda_item_take(cuda_device_t *device, int is_timed, cuda_item_t **out);
+void dp_cuda_item_drop(cuda_device_t *device, cuda_item_t *item);
+dp_status_t dp_cuda_item_queue(dp_stream_t *stream, cuda_item_t *item);
+
+dp_status_t dp_cuda_completion_start(cuda_device_t *device);
+void dp_cuda_completion_stop(cuda_device_t *device);
+void dp_cuda_completion_settle(dp_device_t *self);
+uint64_t dp_cuda_completion_cpu_ns(cuda_device_t *device);
+
+#endif

@@ -1,0 +1,497 @@
+/*
+ * test_cuda_device.c - the CUDA device over the double of the runtime: order, events, tallies,
+ * stamps, which GPU, and what happens when calls fail.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include <cuda_runtime_api.h>
+#include <pthread.h>
+#include <math.h>
+#include <unistd.h>
+
+#include "runtime/device/cuda.h"
+#include "tests/gpu/double/cuda_runtime.h"
+
+enum { streams_max = 3 };
+
+typedef struct fixture {
+    dp_log_t log;
+    dp_device_t *device;
+    const dp_device_ops_t *ops;
+    dp_stream_t *stream[streams_max];
+} fixture_t;
+
+static dp_status_t make(fixture_t *f, int local_rank, dp_error_t *error)
+{
+    const dp_device_options_t options = {.local_rank = local_rank, .local_size = 1, .spin_ns = 0};
+
+    dp_log_init(&f->log, DP_LOG_ERROR, 0);
+    return dp_device_cuda_create(&options, &f->log, &f->device, error);
+}
+
+static void begin(fixture_t *f)
+{
+    dp_error_t error = {DP_OK, ""};
+
+    cuda_double_reset();
+    assert_int_equal(make(f, 0, &error), DP_OK);
+    f->ops = f->device->ops;
+    for (int i = 0; i < streams_max; i++)
+        assert_int_equal(f->ops->stream_create(f->device, "test", &f->stream[i]), DP_OK);
+}
+
+static void end(fixture_t *f)
+{
+    for (int i = 0; i < streams_max; i++)
+        f->ops->stream_destroy(f->stream[i]);
+    dp_device_destroy(f->device);
+    cuda_double_set_jitter(0);
+    assert_int_equal(cuda_double_live(), 0);
+}
+
+/* Work in a stream that others wait for: holds it up until opened. */
+typedef struct gate {
+    pthread_mutex_t lock;
+    pthread_cond_t change;
+    int is_open;
+} gate_t;
+
+static void gate_init(gate_t *gate)
+{
+    pthread_mutex_init(&gate->lock, NULL);
+    pthread_cond_init(&gate->change, NULL);
+    gate->is_open = 0;
+}
+
+static void CUDART_CB gate_pass(void *argument)
+{
+    gate_t *gate = argument;
+
+    pthread_mutex_lock(&gate->lock);
+    while (!gate->is_open)
+        pthread_cond_wait(&gate->change, &gate->lock);
+    pthread_mutex_unlock(&gate->lock);
+}
+
+static void gate_open(gate_t *gate)
+{
+    pthread_mutex_lock(&gate->lock);
+    gate->is_open = 1;
+    pthread_cond_broadcast(&gate->change);
+    pthread_mutex_unlock(&gate->lock);
+}
+
+static void hold(fixture_t *f, int stream, gate_t *gate)
+{
+    gate_init(gate);
+    assert_int_equal(cudaLaunchHostFunc(f->ops->stream_native(f->stream[stream]), gate_pass, gate),
+                     cudaSuccess);
+}
+
+typedef struct list {
+    int at[64];
+    size_t count;
+} list_t;
+
+typedef struct note {
+    list_t *list;
+    int value;
+} note_t;
+
+static void append(void *argument)
+{
+    const note_t *note = argument;
+
+    note->list->at[note->list->count++] = note->value;
+}
+
+/* ---- Order ---------------------------------------------------------------------------------- */
+
+static void calls_of_all_streams_run_in_the_order_given(void **unused)
+{
+    enum { count = 60 };
+    fixture_t f;
+    list_t list = {{0}, 0};
+    note_t notes[count];
+    gate_t gate;
+
+    (void)unused;
+    begin(&f);
+    cuda_double_set_jitter(5);
+    hold(&f, 1, &gate);
+    for (int i = 0; i < count; i++) {
+        notes[i] = (note_t){&list, i};
+        assert_int_equal(f.ops->call(f.stream[i % 3], DP_WORK_LARGE, append, &notes[i]), DP_OK);
+    }
+    gate_open(&gate);
+    f.ops->settle(f.device);
+    assert_int_equal(list.count, count);
+    for (int i = 0; i < count; i++)
+        assert_int_equal(list.at[i], i);
+    end(&f);
+}
+
+static void a_stream_waits_for_an_event_of_another(void **unused)
+{
+    fixture_t f;
+    dp_event_t *event;
+    gate_t gate;
+    float *memory;
+    void *data;
+    float one = 1.0f, seen = 0.0f;
+
+    (void)unused;
+    begin(&f);
+    assert_int_equal(f.ops->alloc(f.device, 8, &data), DP_OK);
+    memory = data;
+    assert_int_equal(f.ops->event_create(f.device, &event), DP_OK);
+    assert_true(f.ops->event_done(event));     /* never recorded */
+    for (int round = 1; round <= 3; round++) { /* and the event is used again */
+        one = (float)round;
+        hold(&f, 0, &gate);
+        assert_int_equal(f.ops->copy(f.stream[0], &memory[0], &one, sizeof(one)), DP_OK);
+        assert_int_equal(f.ops->event_record(event, f.stream[0]), DP_OK);
+        assert_false(f.ops->event_done(event));
+        assert_int_equal(f.ops->stream_wait(f.stream[1], event), DP_OK);
+        assert_int_equal(f.ops->copy(f.stream[1], &memory[1], &memory[0], sizeof(one)), DP_OK);
+        gate_open(&gate);
+        assert_int_equal(f.ops->event_record(event, f.stream[1]), DP_OK);
+        assert_int_equal(f.ops->event_wait(event), DP_OK);
+        assert_true(f.ops->event_done(event));
+        memcpy(&seen, &memory[1], sizeof(seen));
+        assert_true(seen == one);
+    }
+    f.ops->event_destroy(event);
+    f.ops->free(f.device, data);
+    end(&f);
+}
+
+/* ---- Work ----------------------------------------------------------------------------------- */
+
+typedef struct figures {
+    const dp_tally_t *tallies;
+    size_t count;
+    uint64_t nonfinite; /* of all tallies, as a call() saw them */
+    double absmax;
+} figures_t;
+
+static void look(void *argument)
+{
+    figures_t *figures = argument;
+
+    for (size_t i = 0; i < figures->count; i++) {
+        figures->nonfinite += figures->tallies[i].nonfinite;
+        figures->absmax = DP_MAX(figures->absmax, figures->tallies[i].absmax);
+    }
+}
+
+/* More pieces than a batch takes, and more batches than a stream has. */
+static void a_cast_delivers_its_tallies_before_the_next_call(void **unused)
+{
+    const size_t count = 260, elements = 5, rounds = 5;
+    fixture_t f;
+    void *in, *out;
+    dp_tally_t *tallies = calloc(rounds * count, sizeof(*tallies));
+    dp_cast_piece_t *pieces = calloc(count, sizeof(*pieces));
+    const dp_cast_args_t args = {
+        .from = DP_F32, .to = DP_F32, .pieces = pieces, .piece_count = count};
+    figures_t figures[5];
+
+    (void)unused;
+    begin(&f);
+    cuda_double_set_jitter(9);
+    assert_int_equal(f.ops->alloc(f.device, count * elements * sizeof(float), &in), DP_OK);
+    assert_int_equal(f.ops->alloc(f.device, count * elements * sizeof(float), &out), DP_OK);
+    for (size_t i = 0; i < count * elements; i++)
+        ((float *)in)[i] = i % 7 == 0 ? (float)INFINITY : (float)i;
+    for (size_t r = 0; r < rounds; r++) {
+        for (size_t i = 0; i < count; i++) {
+            dp_tally_t *tally = &tallies[r * count + i];
+
+            dp_tally_init(tally);
+            pieces[i] = (dp_cast_piece_t){.from = (float *)in + i * elements,
+                                          .to = (float *)out + i * elements,
+                                          .count = elements,
+                                          .scale = (double)(r + 1),
+                                          .tally = i % 10 == 9 ? NULL : tally};
+        }
+        assert_int_equal(f.ops->cast(f.stream[0], &args, NULL), DP_OK);
+        figures[r] = (figures_t){&tallies[r * count], count, 0, 0.0};
+        assert_int_equal(f.ops->call(f.stream[0], DP_WORK_LARGE, look, &figures[r]), DP_OK);
+        memset(pieces, 0, count * sizeof(*pieces)); /* arguments were copied */
+    }
+    f.ops->settle(f.device);
+    for (size_t r = 0; r < rounds; r++) {
+        uint64_t nonfinite = 0;
+
+        for (size_t i = 0; i < count * elements; i++)
+            nonfinite += i % 7 == 0 && i / elements % 10 != 9;
+        assert_int_equal(figures[r].nonfinite, nonfinite);
+        assert_true(figures[r].absmax == (double)((r + 1) * (count * elements - elements - 1)));
+    }
+    for (size_t i = 0; i < count * elements; i++)
+        assert_true(((float *)out)[i] == ((float *)in)[i] * (float)rounds);
+    f.ops->free(f.device, in);
+    f.ops->free(f.device, out);
+    free(pieces);
+    free(tallies);
+    end(&f);
+}
+
+/* A third of an f64 is not a third in fp32. */
+static void a_scale_keeps_the_precision_of_f64(void **unused)
+{
+    fixture_t f;
+    void *data;
+    dp_cast_piece_t piece = {.count = 1, .scale = 1.0 / 3.0};
+    const dp_cast_args_t args = {.from = DP_F64, .to = DP_F64, .pieces = &piece, .piece_count = 1};
+
+    (void)unused;
+    begin(&f);
+    assert_int_equal(f.ops->alloc(f.device, sizeof(double), &data), DP_OK);
+    *(double *)data = 1.0;
+    piece.from = piece.to = data;
+    assert_int_equal(f.ops->cast(f.stream[0], &args, NULL), DP_OK);
+    assert_int_equal(cudaStreamSynchronize(f.ops->stream_native(f.stream[0])), cudaSuccess);
+    assert_true(*(double *)data == 1.0 / 3.0);
+    *(double *)data = 1.0;
+    dp_kernel_cast(&args);
+    assert_true(*(double *)data == 1.0 / 3.0);
+    f.ops->free(f.device, data);
+    end(&f);
+}
+
+static void a_fill_is_what_changes_nothing(void **unused)
+{
+    fixture_t f;
+    void *data;
+
+    (void)unused;
+    begin(&f);
+    assert_int_equal(f.ops->alloc(f.device, 100 * sizeof(float), &data), DP_OK);
+    assert_int_equal(f.ops->fill(f.stream[0], DP_F32, DP_MIN, data, 99), DP_OK);
+    assert_int_equal(f.ops->fill(f.stream[0], DP_F32, DP_MIN, data, 0), DP_OK);
+    assert_int_equal(cudaStreamSynchronize(f.ops->stream_native(f.stream[0])), cudaSuccess);
+    for (int i = 0; i < 99; i++)
+        assert_true(((float *)data)[i] == (float)INFINITY);
+    assert_true(((float *)data)[99] == 0.0f); /* alloc() gives zeros */
+    f.ops->free(f.device, data);
+    end(&f);
+}
+
+static void stamps_are_times_of_the_hosts_clock(void **unused)
+{
+    fixture_t f;
+    gate_t gate;
+    uint64_t stamps[3] = {0, 0, 0}, before, between, after;
+
+    (void)unused;
+    begin(&f);
+    before = dp_now_ns();
+    assert_int_equal(f.ops->stamp(f.stream[0], &stamps[0]), DP_OK);
+    hold(&f, 0, &gate);
+    assert_int_equal(f.ops->stamp(f.stream[0], &stamps[1]), DP_OK);
+    assert_int_equal(f.ops->stamp(f.stream[0], &stamps[2]), DP_OK);
+    usleep(20000);
+    between = dp_now_ns();
+    gate_open(&gate);
+    f.ops->settle(f.device);
+    after = dp_now_ns();
+    assert_true(stamps[0] != 0 && stamps[0] < stamps[1] && stamps[1] <= stamps[2]);
+    /* the base may be off by half of the time it took to make, on a loaded machine far more than
+     * on an idle one: only the order of what a wait lies between is certain */
+    assert_true(stamps[1] - stamps[0] > 10000000u);
+    assert_true(stamps[2] < after + (between - before) && stamps[0] + 1000000000u > before);
+    end(&f);
+}
+
+/* ---- Which GPU, which memory ---------------------------------------------------------------- */
+
+static void the_program_chooses_else_the_local_rank(void **unused)
+{
+    dp_error_t error = {DP_OK, ""};
+    fixture_t f;
+
+    (void)unused;
+    cuda_double_reset();
+    cuda_double_set_devices(3);
+    assert_int_equal(make(&f, 4, &error), DP_OK); /* no context: 4 modulo 3 */
+    assert_int_equal(dp_device_cuda_ordinal(f.device), 1);
+    dp_device_destroy(f.device);
+    assert_int_equal(cudaSetDevice(2), cudaSuccess);
+    assert_int_equal(make(&f, 0, &error), DP_OK);
+    assert_int_equal(dp_device_cuda_ordinal(f.device), 2);
+    dp_device_destroy(f.device);
+    assert_int_equal(cuda_double_live(), 0);
+}
+
+static void pointers_and_streams_say_whose_they_are(void **unused)
+{
+    dp_error_t error = {DP_OK, ""};
+    void *here, *there, *pinned;
+    cudaStream_t ours, theirs;
+    dp_stream_t *stream = NULL;
+    int local, now = -1;
+    fixture_t f;
+
+    (void)unused;
+    cuda_double_reset();
+    cuda_double_set_devices(2);
+    assert_int_equal(cudaSetDevice(1), cudaSuccess);
+    assert_int_equal(cudaMalloc(&there, 10), cudaSuccess);
+    assert_int_equal(cudaStreamCreate(&theirs), cudaSuccess);
+    assert_int_equal(cudaSetDevice(0), cudaSuccess);
+    assert_int_equal(cudaStreamCreate(&ours), cudaSuccess);
+    assert_int_equal(cudaMallocHost(&pinned, 10), cudaSuccess);
+    assert_int_equal(make(&f, 0, &error), DP_OK);
+    f.ops = f.device->ops;
+    assert_int_equal(cudaSetDevice(1), cudaSuccess);
+    assert_int_equal(f.ops->alloc(f.device, 10, &here), DP_OK);
+    assert_int_equal(cudaGetDevice(&now), cudaSuccess);
+    assert_int_equal(now, 1); /* the program's thread is where it was */
+    assert_int_equal(f.ops->kind(f.device, here), DP_MEMORY_DEVICE);
+    assert_int_equal(f.ops->kind(f.device, (char *)here + 9), DP_MEMORY_DEVICE);
+    assert_int_equal(f.ops->kind(f.device, there), DP_MEMORY_OTHER_DEVICE);
+    assert_int_equal(f.ops->kind(f.device, pinned), DP_MEMORY_DEVICE);
+    assert_int_equal(f.ops->kind(f.device, &local), DP_MEMORY_HOST);
+    assert_int_equal(f.ops->stream_adopt(f.device, theirs, &stream), DP_ERR_UNSUPPORTED);
+    assert_null(stream);
+    assert_int_equal(f.ops->stream_adopt(f.device, ours, &stream), DP_OK);
+    assert_ptr_equal(f.ops->stream_native(stream), ours);
+    f.ops->stream_destroy(stream);
+    assert_int_equal(cudaStreamDestroy(ours), cudaSuccess); /* still the program's */
+    assert_int_equal(cudaStreamDestroy(theirs), cudaSuccess);
+    f.ops->free(f.device, here);
+    cudaFree(there);
+    cudaFreeHost(pinned);
+    dp_device_destroy(f.device);
+    assert_int_equal(cuda_double_live(), 0);
+}
+
+/* ---- Failure -------------------------------------------------------------------------------- */
+
+static void without_a_device_it_says_so(void **unused)
+{
+    dp_error_t error = {DP_OK, ""};
+    fixture_t f;
+
+    (void)unused;
+    cuda_double_reset();
+    cuda_double_set_devices(0);
+    assert_int_equal(make(&f, 0, &error), DP_ERR_UNSUPPORTED);
+    assert_non_null(strstr(error.text, "no CUDA device"));
+}
+
+/* The nth call fails, for every n, until all of them succeed; nothing is left behind. */
+static void every_call_may_fail(void **unused)
+{
+    int n = 1;
+
+    (void)unused;
+    for (;; n++) {
+        dp_error_t error = {DP_OK, ""};
+        dp_stream_t *stream = NULL;
+        dp_event_t *event = NULL;
+        void *memory = NULL;
+        dp_status_t status;
+        fixture_t f;
+
+        cuda_double_reset();
+        cuda_double_fail(NULL, n, cudaErrorMemoryAllocation);
+        status = make(&f, 0, &error);
+        f.log.fd = -1; /* the failures are meant */
+        if (status == DP_OK) {
+            f.ops = f.device->ops;
+            status = f.ops->alloc(f.device, 64, &memory);
+            if (status == DP_OK) status = f.ops->stream_create(f.device, "test", &stream);
+            if (status == DP_OK) status = f.ops->event_create(f.device, &event);
+            if (status == DP_OK) status = f.ops->fill(stream, DP_U8, DP_SUM, memory, 64);
+            if (status == DP_OK) status = f.ops->event_record(event, stream);
+            if (status == DP_OK) status = f.ops->event_wait(event);
+            f.ops->event_destroy(event);
+            f.ops->stream_destroy(stream);
+            f.ops->free(f.device, memory);
+            dp_device_destroy(f.device);
+        }
+        assert_int_equal(cuda_double_live(), 0);
+        if (status == DP_OK && cuda_double_calls() < (size_t)n) break;
+    }
+    assert_in_range(n, 20, 200);
+}
+
+/* After an asynchronous error functions run all the same, and the device says why. */
+static void a_broken_device_says_so_and_lets_go(void **unused)
+{
+    dp_error_t error = {DP_OK, ""};
+    list_t list = {{0}, 0};
+    note_t note = {&list, 7};
+    gate_t gate;
+    fixture_t f;
+
+    (void)unused;
+    begin(&f);
+    f.log.fd = -1;
+    hold(&f, 0, &gate);
+    assert_int_equal(f.ops->call(f.stream[0], DP_WORK_LARGE, append, &note), DP_OK);
+    assert_int_equal(f.ops->health(f.device, &error), DP_OK);
+    assert_int_equal(*f.ops->skip_word(f.device), 0);
+    cuda_double_break(cudaErrorIllegalAddress);
+    f.ops->settle(f.device);
+    assert_int_equal(list.count, 1);
+    assert_int_equal(f.ops->health(f.device, &error), DP_ERR_SYSTEM);
+    assert_non_null(strstr(error.text, "cudaErrorIllegalAddress"));
+    assert_int_equal(*f.ops->skip_word(f.device), 1);
+    assert_int_not_equal(f.ops->call(f.stream[0], DP_WORK_LARGE, append, &note), DP_OK);
+    gate_open(&gate);
+    end(&f);
+}
+
+static void a_refused_launch_is_an_error_and_leaves_the_batch(void **unused)
+{
+    fixture_t f;
+    float value = 2.0f;
+    dp_tally_t tally;
+    dp_cast_piece_t piece = {
+        .from = &value, .to = &value, .count = 1, .scale = 2.0, .tally = &tally};
+    const dp_cast_args_t args = {.from = DP_F32, .to = DP_F32, .pieces = &piece, .piece_count = 1};
+
+    (void)unused;
+    begin(&f);
+    f.log.fd = -1;
+    dp_tally_init(&tally);
+    for (int i = 0; i < 20; i++) { /* more often than a stream has batches */
+        cuda_double_fail("launch", 1, cudaErrorInvalidValue);
+        assert_int_equal(f.ops->cast(f.stream[0], &args, NULL), DP_ERR_SYSTEM);
+    }
+    assert_int_equal(f.ops->cast(f.stream[0], &args, NULL), DP_OK);
+    f.ops->settle(f.device);
+    assert_true(value == 4.0f && tally.absmax == 4.0);
+    end(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(calls_of_all_streams_run_in_the_order_given),
+        cmocka_unit_test(a_stream_waits_for_an_event_of_another),
+        cmocka_unit_test(a_cast_delivers_its_tallies_before_the_next_call),
+        cmocka_unit_test(a_scale_keeps_the_precision_of_f64),
+        cmocka_unit_test(a_fill_is_what_changes_nothing),
+        cmocka_unit_test(stamps_are_times_of_the_hosts_clock),
+        cmocka_unit_test(the_program_chooses_else_the_local_rank),
+        cmocka_unit_test(pointers_and_streams_say_whose_they_are),
+        cmocka_unit_test(without_a_device_it_says_so),
+        cmocka_unit_test(every_call_may_fail),
+        cmocka_unit_test(a_broken_device_says_so_and_lets_go),
+        cmocka_unit_test(a_refused_launch_is_an_error_and_leaves_the_batch),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
