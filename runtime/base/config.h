@@ -20,6 +20,13 @@ typedef enum dp_config_source {
     DP_FROM_FLAG
 } dp_config_source_t;
 
+/* auto: cuda for a program that has loaded CUDA, on a machine with a driver; else host. */
+typedef enum dp_config_device {
+    DP_CONFIG_DEVICE_AUTO,
+    DP_CONFIG_DEVICE_HOST,
+    DP_CONFIG_DEVICE_CUDA
+} dp_config_device_t;
+
 /*
  * Values in force. Fields marked "plan" decide what every rank launches: rank 0's rule, the
  * handshake copies them.
@@ -42,10 +49,18 @@ typedef struct dp_config {
     uint64_t spin_ns;   /* SPIN 20us: longest a waiter polls before it sleeps, where cores allow */
     size_t arena_bytes; /* ARENA_BYTES 64G: address space for dp_alloc and slots per rank */
     size_t queue_depth; /* QUEUE_DEPTH 8192: operations submitted and not yet launched */
+    int device;         /* DEVICE auto|host|cuda: dp_config_device_t */
     int log_level;      /* LOG error|warn|info|debug|trace: default warn */
     int pretend_hosts;  /* PRETEND_HOSTS 0: local ranks behave as on this many machines */
     char ucx_tls[64];   /* UCX_TLS tcp: transports of the data plane between machines */
-    char ucx_devices[64];              /* UCX_DEVICES "": network devices for UCX, empty: all */
+    char ucx_devices[64];        /* UCX_DEVICES "": network devices for UCX, empty: all */
+    int nccl_ring;               /* NCCL_RING 1: rings; 0: NCCL chooses; NCCL_ALGO wins */
+    int nccl_ctas;               /* NCCL_CTAS 0: most blocks a collective may take */
+    uint64_t nccl_limit_ns;      /* NCCL_LIMIT 10min: of an operation on the device */
+    uint64_t nccl_abort_ns;      /* NCCL_ABORT 10s: of an abort, then the process ends */
+    int emulate_ranks;           /* EMULATE_RANKS 0: pretended ranks of the wire; 0: a real one */
+    size_t emulate_bandwidth;    /* EMULATE_BANDWIDTH 12500M: its bytes a second */
+    uint64_t emulate_latency_ns; /* EMULATE_LATENCY 5us: of a step of its ring */
     char timeline[DP_CONFIG_TEXT_MAX]; /* TIMELINE FILE[:steps=A-B]: merged by dprun at the end */
     int trace;                         /* TRACE 1: 0 turns the recorder off */
     size_t trace_bytes;                /* TRACE_BYTES 16M: room of the recorder per rank */

@@ -63,7 +63,8 @@ typedef struct dp_engine_piece {
     int exponent;      /* compressed wires: elements travel times 2^exponent */
     int root;          /* reduce: who gets it, a rank of the group; pieces may differ */
     dp_tally_t *tally; /* float sums of allreduce and reduce_scatter: of the whole result (all
-                          rows), equal on all ranks; added to; NULL: not wanted */
+                          rows), equal on all ranks; added to; NULL: not wanted. Only by engines
+                          that compress: else the casts behind the engine take the figures */
 } dp_engine_piece_t;
 
 /*
@@ -95,6 +96,8 @@ typedef struct dp_engine_op {
     uint64_t sequence; /* 1, 2, 3, ... in the global order, for errors and the timeline */
     dp_engine_piece_t *pieces; /* [piece_count], borrowed until completion */
     size_t piece_count;
+    int is_packed; /* an allreduce whose pieces lie in a slot, at the same places on all ranks, with
+                      nothing between them that matters: several may be reduced as one */
     dp_engine_exchange_t *exchange; /* borrowed likewise; NULL where there are pieces */
     /* set at completion. DP_ERR_TRUNCATED: a capacity did not do; all ranks of the operation know,
      * with one text, and the engine goes on. Any other failure ends the engine. */
