@@ -33,6 +33,7 @@ static void begin_items(dp_job_bucket_t *bucket)
         uint64_t hash;
 
         if (state->is_begun || state->item->input_hash == 0) continue;
+        if (dp_bucket_device(bucket)->is_async) continue; /* not this processor's to read */
         hash = dp_pipeline_input_hash(state->item, job->rank, job->ranks);
         if (hash == 0 || hash == state->item->input_hash) continue;
         state->status = DP_ERR_CHECK;
@@ -41,15 +42,22 @@ static void begin_items(dp_job_bucket_t *bucket)
 }
 
 /* Waits until a stream has done all it was given. Recording can only fail for want of memory, and
- * works again at the latest when the stream is idle. */
+ * works again at the latest when the stream is idle; or because the device does nothing more. */
 static void drain(dp_pipeline_t *pipeline, dp_stream_t *stream)
 {
     const struct timespec pause = {0, 1000000};
 
     while (pipeline->device->ops->event_record(pipeline->drained, stream) != DP_OK) {
+        dp_error_t error;
+
+        if (pipeline->device->ops->is_async &&
+            pipeline->device->ops->health(pipeline->device, &error) != DP_OK) {
+            break;
+        }
         nanosleep(&pause, NULL);
     }
     pipeline->device->ops->event_wait(pipeline->drained);
+    if (pipeline->device->ops->is_async) pipeline->device->ops->settle(pipeline->device);
 }
 
 /* A stage could not be queued: this rank can no longer do what all have agreed on. */
@@ -137,6 +145,12 @@ static dp_status_t queue_end(dp_job_bucket_t *bucket, dp_stream_t *stream, dp_wo
     const dp_device_ops_t *device = bucket->job->pipeline->device->ops;
     dp_status_t status;
 
+    if (device->is_async) {
+        status = dp_bucket_queue_unpack(bucket, stream);
+        if (status == DP_OK) status = issue_items(bucket, stream);
+        if (status == DP_OK) status = device->call(stream, size, dp_bucket_end, bucket);
+        return status;
+    }
     if (!has_done_event(bucket)) {
         return device->call(stream, size, dp_bucket_unpack_and_end, bucket);
     }
@@ -172,7 +186,8 @@ static dp_status_t queue_stages(dp_job_bucket_t *bucket, dp_work_size_t size)
     dp_status_t status = await_ready(bucket, slot != NULL ? pipeline->pack : pipeline->reduce);
 
     if (status == DP_OK && slot != NULL) {
-        status = device->call(pipeline->pack, size, dp_bucket_pack, bucket);
+        status = device->is_async ? dp_bucket_queue_pack(bucket, pipeline->pack)
+                                  : device->call(pipeline->pack, size, dp_bucket_pack, bucket);
         if (status == DP_OK) status = device->event_record(slot->packed, pipeline->pack);
         if (status == DP_OK) status = device->stream_wait(pipeline->reduce, slot->packed);
     }

@@ -3,7 +3,7 @@
  * stages.
  *
  * bucket_op.c says what the engine is asked for, bucket_stages.c does the copying on both sides of
- * it, bucket.c queues all that on the streams.
+ * it, or bucket_async.c has the device do it; bucket.c queues all that on the streams.
  */
 #ifndef DP_FUSION_BUCKET_H
 #define DP_FUSION_BUCKET_H
@@ -36,6 +36,11 @@ static inline int dp_bucket_engine_compresses(const dp_job_bucket_t *bucket)
     return bucket->job->pipeline->engine->ops->compresses;
 }
 
+static inline const dp_device_ops_t *dp_bucket_device(const dp_job_bucket_t *bucket)
+{
+    return bucket->job->pipeline->device->ops;
+}
+
 /* ---- bucket_op.c ---------------------------------------------------------------------------- */
 
 /* The elements of its slot are of another type than the tensors'. */
@@ -44,6 +49,9 @@ dp_dtype_t dp_bucket_slot_dtype(const dp_job_bucket_t *bucket);
 
 /* The figures of its results are wanted. */
 int dp_bucket_wants_tally(const dp_job_bucket_t *bucket);
+
+/* Its scales are applied by the casts around the engine, which sees factors of 1. */
+int dp_bucket_folds_scales(const dp_job_bucket_t *bucket);
 
 /* This rank has to fill a slot for it. */
 int dp_bucket_needs_slot(const dp_job_bucket_t *bucket);
@@ -67,7 +75,20 @@ void dp_bucket_unpack(void *bucket); /* nothing, unless the engine left somethin
 void dp_bucket_end(void *bucket);    /* the last one: the bucket may be gone when it returns */
 void dp_bucket_unpack_and_end(void *bucket);
 
+/* Pieces of this many rows lie behind each other in the slot. */
+size_t dp_bucket_rows(const dp_job_bucket_t *bucket);
+/* What the engine leaves of a piece has to be moved, scaled or looked at. */
+int dp_bucket_needs_unpack(const dp_job_bucket_t *bucket, size_t index);
+double dp_bucket_pack_scale(const dp_job_bucket_t *bucket, size_t index);
+double dp_bucket_unpack_scale(const dp_job_bucket_t *bucket, size_t index);
+
 /* After an abort its reason replaces whatever the engine ran into because of it. */
 void dp_bucket_settle_status(dp_job_bucket_t *bucket);
+
+/* ---- bucket_async.c ------------------------------------------------------------------------- */
+
+/* The same two as work of a device's stream. */
+dp_status_t dp_bucket_queue_pack(dp_job_bucket_t *bucket, dp_stream_t *stream);
+dp_status_t dp_bucket_queue_unpack(dp_job_bucket_t *bucket, dp_stream_t *stream);
 
 #endif

@@ -2,7 +2,8 @@
  * bucket_op.c - what a bucket asks of the engine: addresses, scales, roots, or an exchange.
  *
  * An engine that does not compress (op.wire) gets slots of the 16-bit type instead: pack casts to
- * it with the scales folded in, unpack casts back. Must not touch the data.
+ * it with the scales folded in, unpack casts back. On an asynchronous device the casts apply the
+ * scales in any case. Must not touch the data.
  */
 #include "fusion/bucket.h"
 #include "fusion/exchange.h"
@@ -32,6 +33,12 @@ int dp_bucket_wants_tally(const dp_job_bucket_t *bucket)
 {
     return is_reduction(bucket) && dp_job_is_float(bucket->plan->dtype) &&
            (bucket->plan->reduce == DP_SUM || bucket->plan->reduce == DP_AVERAGE);
+}
+
+int dp_bucket_folds_scales(const dp_job_bucket_t *bucket)
+{
+    if (!is_reduction(bucket) || !dp_job_is_float(bucket->plan->dtype)) return 0;
+    return dp_bucket_is_cast(bucket) || dp_bucket_device(bucket)->is_async;
 }
 
 static int is_root(const dp_job_bucket_t *bucket, size_t index)
@@ -125,7 +132,7 @@ static void fill_piece(dp_job_bucket_t *bucket, size_t index)
                                  .exponent = bucket->op.wire != DP_WIRE_NONE ? state->exponent : 0,
                                  .root = dp_bucket_entry(bucket, index)->root};
     if (is_reduction(bucket) && dp_job_is_float(bucket->plan->dtype) &&
-        !dp_bucket_is_cast(bucket)) {
+        !dp_bucket_folds_scales(bucket)) {
         piece->prescale = state->prescale;
         piece->postscale = state->postscale;
     }
@@ -174,6 +181,7 @@ void dp_bucket_fill_op(dp_job_bucket_t *bucket)
     }
     bucket->op.pieces = &job->pieces[plan->piece_begin];
     bucket->op.piece_count = plan->piece_count;
+    bucket->op.is_packed = plan->collective == DP_COLLECTIVE_ALLREDUCE && !plan->in_place;
     for (size_t i = 0; i < plan->piece_count; i++)
         fill_piece(bucket, i);
 }

@@ -63,22 +63,24 @@ static void note_time(dp_job_bucket_t *bucket, uint64_t end_ns)
 
 /* ---- Pack ----------------------------------------------------------------------------------- */
 
-/* The factor of the cast to a 16-bit type, and of the one back. */
-static float pack_scale(const dp_job_bucket_t *bucket, size_t index)
+/* The factor of the cast into the slot, and of the one back. */
+double dp_bucket_pack_scale(const dp_job_bucket_t *bucket, size_t index)
 {
     const dp_job_item_t *state = dp_bucket_item(bucket, index);
 
-    return dp_bucket_is_cast(bucket) ? ldexpf((float)state->prescale, state->exponent) : 1.0f;
+    if (!dp_bucket_folds_scales(bucket)) return 1.0;
+    return dp_bucket_is_cast(bucket) ? ldexp(state->prescale, state->exponent) : state->prescale;
 }
 
-static float unpack_scale(const dp_job_bucket_t *bucket, size_t index)
+double dp_bucket_unpack_scale(const dp_job_bucket_t *bucket, size_t index)
 {
     const dp_job_item_t *state = dp_bucket_item(bucket, index);
 
-    return dp_bucket_is_cast(bucket) ? ldexpf((float)state->postscale, -state->exponent) : 1.0f;
+    if (!dp_bucket_folds_scales(bucket)) return 1.0;
+    return dp_bucket_is_cast(bucket) ? ldexp(state->postscale, -state->exponent) : state->postscale;
 }
 
-static size_t rows_of(const dp_job_bucket_t *bucket)
+size_t dp_bucket_rows(const dp_job_bucket_t *bucket)
 {
     return bucket->plan->collective == DP_COLLECTIVE_REDUCE_SCATTER ? (size_t)bucket->job->ranks
                                                                     : 1;
@@ -88,7 +90,7 @@ static size_t rows_of(const dp_job_bucket_t *bucket)
 static void pack_absent(const dp_job_bucket_t *bucket, size_t index)
 {
     const dp_job_item_t *state = dp_bucket_item(bucket, index);
-    size_t count = rows_of(bucket) * dp_bucket_piece(bucket, index)->count;
+    size_t count = dp_bucket_rows(bucket) * dp_bucket_piece(bucket, index)->count;
     dp_dtype_t dtype = dp_bucket_slot_dtype(bucket);
 
     if (bucket->plan->collective == DP_COLLECTIVE_ALLGATHER) {
@@ -106,13 +108,13 @@ static void pack_piece(const dp_job_bucket_t *bucket, size_t index)
     dp_cast_piece_t piece = {.from = dp_bucket_user_in(bucket, index),
                              .to = dp_bucket_slot_at(bucket, index),
                              .count = dp_bucket_piece(bucket, index)->count,
-                             .scale = pack_scale(bucket, index)};
+                             .scale = dp_bucket_pack_scale(bucket, index)};
     dp_cast_args_t args = {.from = tensor->dtype,
                            .to = dp_bucket_slot_dtype(bucket),
                            .pieces = &piece,
                            .piece_count = 1};
 
-    for (size_t row = 0; row < rows_of(bucket); row++) {
+    for (size_t row = 0; row < dp_bucket_rows(bucket); row++) {
         dp_kernel_cast(&args);
         piece.from = (const unsigned char *)piece.from + stride;
         piece.to = (unsigned char *)piece.to + piece.count * dp_dtype_bytes(args.to);
@@ -142,11 +144,12 @@ void dp_bucket_pack(void *argument)
 
 /* What a broadcast, an allgather or a reduce_scatter gives is written to its place by the engine.
  */
-static int needs_unpack(const dp_job_bucket_t *bucket, size_t index)
+int dp_bucket_needs_unpack(const dp_job_bucket_t *bucket, size_t index)
 {
     if (dp_plan_is_alone(bucket->plan->collective)) return 0;
     if (dp_bucket_user_out(bucket, index) == NULL) return 0;
     if (dp_bucket_wants_tally(bucket) && !dp_bucket_engine_compresses(bucket)) return 1;
+    if (dp_bucket_unpack_scale(bucket, index) != 1.0) return 1;
     if (bucket->plan->collective == DP_COLLECTIVE_ALLREDUCE ||
         bucket->plan->collective == DP_COLLECTIVE_REDUCE) {
         return !bucket->plan->in_place;
@@ -160,7 +163,7 @@ static void unpack_piece(dp_job_bucket_t *bucket, size_t index)
     dp_cast_piece_t piece = {.from = reduced->out,
                              .to = dp_bucket_user_out(bucket, index),
                              .count = reduced->count,
-                             .scale = unpack_scale(bucket, index)};
+                             .scale = dp_bucket_unpack_scale(bucket, index)};
     dp_cast_args_t args = {.from = dp_bucket_slot_dtype(bucket),
                            .to = dp_bucket_tensor(bucket, index)->dtype,
                            .pieces = &piece,
@@ -179,7 +182,7 @@ void dp_bucket_unpack(void *argument)
 
     if (bucket->op.status != DP_OK) return;
     for (size_t i = 0; i < bucket->plan->piece_count; i++) {
-        if (!needs_unpack(bucket, i)) continue;
+        if (!dp_bucket_needs_unpack(bucket, i)) continue;
         if (start_ns == 0) start_ns = dp_now_ns();
         unpack_piece(bucket, i);
     }
@@ -199,11 +202,33 @@ void dp_bucket_settle_status(dp_job_bucket_t *bucket)
     memcpy(bucket->op.text, pipeline->abort_text, sizeof(bucket->op.text));
 }
 
+/* What only an asynchronous device knows now: when it copied, and whether it still works. */
+static void hear_device(dp_job_bucket_t *bucket)
+{
+    dp_pipeline_t *pipeline = bucket->job->pipeline;
+    dp_error_t error;
+
+    if (bucket->pack_ns[0] != 0 && bucket->pack_ns[1] >= bucket->pack_ns[0]) {
+        record(bucket, pipeline->pack_lane, DP_TRACE_PACK, bucket->pack_ns[0], bucket->pack_ns[1]);
+        bucket->begin_ns = bucket->pack_ns[0];
+    }
+    if (bucket->unpack_ns[0] != 0 && bucket->unpack_ns[1] >= bucket->unpack_ns[0]) {
+        record(bucket, pipeline->unpack_lane, DP_TRACE_UNPACK, bucket->unpack_ns[0],
+               bucket->unpack_ns[1]);
+    }
+    if (pipeline->device->ops->health(pipeline->device, &error) == DP_OK) return;
+    dp_pipeline_break(pipeline, &error);
+    if (bucket->op.status != DP_OK) return;
+    bucket->op.status = error.status;
+    memcpy(bucket->op.text, error.text, sizeof(bucket->op.text));
+}
+
 void dp_bucket_end(void *argument)
 {
     dp_job_bucket_t *bucket = argument;
     dp_pipeline_t *pipeline = bucket->job->pipeline;
 
+    if (dp_bucket_device(bucket)->is_async) hear_device(bucket);
     if (bucket->op.begin_ns != 0) {
         record(bucket, pipeline->wire_lane, DP_TRACE_WIRE, bucket->op.begin_ns, bucket->op.end_ns);
         if (bucket->begin_ns == 0) bucket->begin_ns = bucket->op.begin_ns;

@@ -190,6 +190,16 @@ static size_t exchange_count(const dp_job_t *job, const dp_pipeline_item_t *item
     return gathers ? DP_MIN(sent * (size_t)job->ranks, item->capacity) : sent;
 }
 
+/* 1: what goes in has to be scaled, which nobody does to a program's own input. An engine on an
+ * asynchronous device leaves scales to the casts. */
+static int scales_first(const dp_job_t *job, size_t i, dp_dtype_t dtype)
+{
+    const dp_pipeline_t *pipeline = job->pipeline;
+
+    return pipeline->device->ops->is_async && is_reduction(&job->launch->items[i]) &&
+           dp_job_is_float(dtype) && job->items[i].prescale != 1.0;
+}
+
 /* Entry `e`: tensor t of an item. */
 static void fill_entry(dp_job_t *job, size_t e, size_t i, size_t t)
 {
@@ -207,6 +217,7 @@ static void fill_entry(dp_job_t *job, size_t e, size_t i, size_t t)
     if (tensor == NULL) return;
     entry->dtype = tensor->dtype;
     entry->count = tensor->count;
+    entry->in_place = entry->in_place && !scales_first(job, i, tensor->dtype);
     if (dp_plan_is_alone(item->collective)) entry->count = exchange_count(job, item);
     if (item->collective == DP_COLLECTIVE_REDUCE_SCATTERV) {
         entry->collective = DP_COLLECTIVE_REDUCE;

@@ -98,6 +98,8 @@ void dp_pipeline_abort(dp_pipeline_t *pipeline, dp_status_t status, const char *
         atomic_store_explicit(&pipeline->is_aborted, 1, memory_order_release);
     }
     pthread_mutex_unlock(&pipeline->lock);
+    /* First the word that keeps a queued optimizer off, then what lets streams move on. */
+    if (pipeline->device->ops->is_async) pipeline->device->ops->abort(pipeline->device);
     pipeline->engine->ops->abort(pipeline->engine, pipeline->abort_status, pipeline->abort_text);
 }
 

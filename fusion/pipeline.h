@@ -52,10 +52,12 @@ typedef struct dp_pipeline_item {
     /* group_create and group_destroy, which come alone in a launch */
     const dp_engine_members_t *members; /* create; borrowed until on_done */
     dp_pipeline_group_t *group;         /* both; create fills in its engine */
-    dp_event_t *ready;   /* the work starts after it; NULL: at once. Borrowed until on_done */
-    dp_event_t *done;    /* recorded behind the last stage before issued() is called; NULL: neither.
-                            Reached and no longer used when done() is called. Borrowed likewise */
-    uint64_t input_hash; /* DP_CHECK: of the inputs at submission; 0: not checked */
+    dp_event_t *ready; /* the work starts after it; NULL: at once. Borrowed until on_done */
+    dp_event_t *done;  /* recorded behind the last stage before issued() is called; NULL: neither.
+                          Reached and no longer used when done() is called. Borrowed likewise */
+    dp_figures_t *figures; /* on an asynchronous device, in its memory: gets what the tally gets,
+                              before the done event is reached; NULL: none. Borrowed likewise */
+    uint64_t input_hash;   /* DP_CHECK: of the inputs at submission; 0: not checked */
     uint64_t submit_ns, agree_ns;
 } dp_pipeline_item_t;
 

@@ -51,6 +51,7 @@ typedef struct dp_job_bucket {
     dp_engine_exchange_t exchange; /* op's, where it has one */
     uint32_t name;                 /* of its first tensor, for the timeline */
     uint64_t begin_ns;
+    uint64_t pack_ns[2], unpack_ns[2]; /* on an asynchronous device: begin and end; 0: not known */
 } dp_job_bucket_t;
 
 struct dp_job {

@@ -63,6 +63,7 @@ struct fake_engine {
     int rank;
     fake_group_t world;
     _Atomic int refuses;
+    fake_launch_fn launch; /* NULL: the device's call() */
     _Atomic uint64_t count, compressed;
     task_t tasks[tasks_max]; /* in turn; more are never in flight */
     size_t next_task;
@@ -425,6 +426,10 @@ static void run_task(void *argument)
             pthread_cond_wait(&room->change, &room->lock);
         }
     }
+    /* As an engine must: before the stream behind a failed operation moves on. */
+    if ((table->index == index || op->status != DP_OK) && task->engine->device->ops->is_async) {
+        task->engine->device->ops->abort(task->engine->device);
+    }
     if (table->index != index) {
         if (--table->left == 0) pthread_cond_broadcast(&room->change);
     } else {
@@ -505,7 +510,13 @@ static dp_status_t fake_enqueue(dp_engine_t *self, dp_stream_t *stream, dp_work_
     if (atomic_load(&fake->refuses)) return DP_ERR_SYSTEM;
     fake->next_task = (fake->next_task + 1) % tasks_max;
     *task = (task_t){fake, op};
+    if (fake->launch != NULL) return fake->launch(stream, run_task, task);
     return fake->device->ops->call(stream, size, run_task, task);
+}
+
+void fake_engine_set_launch(dp_engine_t *engine, fake_launch_fn launch)
+{
+    fake_of(engine)->launch = launch;
 }
 
 static void fake_abort(dp_engine_t *self, dp_status_t status, const char *text)

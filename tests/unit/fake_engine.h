@@ -16,6 +16,10 @@ void fake_room_destroy(fake_room_t *room); /* after its engines */
 /* compresses: as dp_engine_ops_t says; then elements on the wire are rounded by a cast and back. */
 dp_engine_t *fake_engine_create(fake_room_t *room, dp_device_t *device, int rank, int compresses);
 
+/* How a task gets into the order of a stream, where that is not the device's call(). */
+typedef dp_status_t (*fake_launch_fn)(dp_stream_t *stream, dp_work_fn fn, void *argument);
+void fake_engine_set_launch(dp_engine_t *engine, fake_launch_fn launch);
+
 /* Operation number `index` (1, 2, ...) of the world fails with this on every rank. */
 void fake_room_fail(fake_room_t *room, uint64_t index, dp_status_t status, const char *text);
 

@@ -71,7 +71,8 @@ static void open_rank(world_t *world, int rank)
                      DP_OK);
 }
 
-static void begin(world_t *world, int ranks, int compresses, size_t fusion_bytes, int slots)
+static void begin(world_t *world, int ranks, int compresses, size_t fusion_bytes, int slots,
+                  const world_maker_t *maker)
 {
     *world = (world_t){.ranks = ranks, .compresses = compresses};
     dp_config_defaults(&world->config);
@@ -82,20 +83,37 @@ static void begin(world_t *world, int ranks, int compresses, size_t fusion_bytes
     pthread_mutex_init(&world->lock, NULL);
     pthread_cond_init(&world->change, NULL);
     for (int r = 0; r < ranks; r++) {
-        assert_int_equal(dp_device_host_create(0, NULL, &world->rank[r].device), DP_OK);
+        if (maker != NULL) {
+            maker->make(r, &world->rank[r].device);
+        } else {
+            assert_int_equal(dp_device_host_create(0, NULL, &world->rank[r].device), DP_OK);
+        }
     }
 }
 
-void world_init(world_t *world, int ranks, int compresses, size_t fusion_bytes, int slots)
+static void init(world_t *world, int ranks, int compresses, size_t fusion_bytes, int slots,
+                 const world_maker_t *maker)
 {
-    begin(world, ranks, compresses, fusion_bytes, slots);
+    begin(world, ranks, compresses, fusion_bytes, slots, maker);
     world->room = fake_room_create(ranks);
     for (int r = 0; r < ranks; r++) {
         struct world_rank *at = &world->rank[r];
 
         at->engine = fake_engine_create(world->room, at->device, r, compresses);
+        if (maker != NULL) fake_engine_set_launch(at->engine, maker->launch);
         open_rank(world, r);
     }
+}
+
+void world_init(world_t *world, int ranks, int compresses, size_t fusion_bytes, int slots)
+{
+    init(world, ranks, compresses, fusion_bytes, slots, NULL);
+}
+
+void world_init_device(world_t *world, int ranks, size_t fusion_bytes, int slots,
+                       const world_maker_t *maker)
+{
+    init(world, ranks, 0, fusion_bytes, slots, maker);
 }
 
 static void *create_engine(void *argument)
@@ -117,7 +135,7 @@ void world_init_host(world_t *world, int ranks, int hosts, size_t fusion_bytes, 
     dp_bootstrap_t *bootstraps[world_ranks_max];
     pthread_t threads[world_ranks_max];
 
-    begin(world, ranks, 1, fusion_bytes, slots);
+    begin(world, ranks, 1, fusion_bytes, slots, NULL);
     for (int r = 0; r < ranks; r++)
         list[r] = names[r % hosts];
     assert_int_equal(dp_bootstrap_create_threads(ranks, bootstraps), DP_OK);

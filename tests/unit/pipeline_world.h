@@ -86,6 +86,13 @@ typedef struct world {
 void world_init(world_t *world, int ranks, int compresses, size_t fusion_bytes, int slots);
 /* The same over the host engine, on so many pretended hosts. */
 void world_init_host(world_t *world, int ranks, int hosts, size_t fusion_bytes, int slots);
+/* The same over a fake engine that does not compress, on devices of another kind. */
+typedef struct world_maker {
+    void (*make)(int rank, dp_device_t **device); /* fails the test if it cannot */
+    fake_launch_fn launch;                        /* see fake_engine.h */
+} world_maker_t;
+void world_init_device(world_t *world, int ranks, size_t fusion_bytes, int slots,
+                       const world_maker_t *maker);
 void world_fini(world_t *world); /* destroys the pipelines */
 
 /* Makes a group of the ranks whose bits are set, or ends it; both wait. */

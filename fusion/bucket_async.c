@@ -1,0 +1,143 @@
+/*
+ * bucket_async.c - pack and unpack as work of a device's stream: one cast for all pieces of a
+ * bucket.
+ *
+ * The launch thread enqueues and goes on; times and figures come back with the device's stamps and
+ * tallies before dp_bucket_end() runs. Scales are applied here, so that the engine only adds. Must
+ * not read or write the data.
+ */
+#include "fusion/bucket.h"
+
+#define GATHERED_MAX 256 /* pieces of one cast; what a device takes in one launch */
+
+/* Pieces that go into one cast. */
+typedef struct gathered {
+    dp_stream_t *stream;
+    const dp_device_ops_t *device;
+    dp_dtype_t from, to;
+    dp_figures_t *figures; /* of all of them */
+    dp_cast_piece_t pieces[GATHERED_MAX];
+    size_t count;
+} gathered_t;
+
+static dp_status_t flush(gathered_t *gathered)
+{
+    const dp_cast_args_t args = {.from = gathered->from,
+                                 .to = gathered->to,
+                                 .pieces = gathered->pieces,
+                                 .piece_count = gathered->count};
+
+    gathered->count = 0;
+    if (args.piece_count == 0) return DP_OK;
+    return gathered->device->cast(gathered->stream, &args, gathered->figures);
+}
+
+static dp_status_t gather(gathered_t *gathered, const dp_cast_piece_t *piece)
+{
+    gathered->pieces[gathered->count++] = *piece;
+    return gathered->count == GATHERED_MAX ? flush(gathered) : DP_OK;
+}
+
+/* ---- Pack ----------------------------------------------------------------------------------- */
+
+/* What this rank, having joined, gives instead of data. Scales do not concern it: those of the
+ * others are applied before it meets their data. */
+static dp_status_t fill_absent(const dp_job_bucket_t *bucket, size_t index, dp_stream_t *stream)
+{
+    const size_t count = dp_bucket_rows(bucket) * dp_bucket_piece(bucket, index)->count;
+    const dp_dtype_t dtype = dp_bucket_slot_dtype(bucket);
+    void *to = dp_bucket_slot_at(bucket, index);
+
+    if (bucket->plan->collective == DP_COLLECTIVE_ALLGATHER) {
+        return dp_bucket_device(bucket)->fill(stream, DP_U8, DP_SUM, to,
+                                              count * dp_dtype_bytes(dtype));
+    }
+    return dp_bucket_device(bucket)->fill(stream, dtype, bucket->plan->reduce, to, count);
+}
+
+static dp_status_t gather_rows(const dp_job_bucket_t *bucket, size_t index, gathered_t *gathered)
+{
+    const dp_pipeline_tensor_t *tensor = dp_bucket_tensor(bucket, index);
+    const size_t stride = tensor->count * dp_dtype_bytes(tensor->dtype);
+    dp_cast_piece_t piece = {.from = dp_bucket_user_in(bucket, index),
+                             .to = dp_bucket_slot_at(bucket, index),
+                             .count = dp_bucket_piece(bucket, index)->count,
+                             .scale = dp_bucket_pack_scale(bucket, index)};
+    dp_status_t status = DP_OK;
+
+    for (size_t row = 0; row < dp_bucket_rows(bucket) && status == DP_OK; row++) {
+        status = gather(gathered, &piece);
+        piece.from = (const unsigned char *)piece.from + stride;
+        piece.to = (unsigned char *)piece.to + piece.count * dp_dtype_bytes(gathered->to);
+    }
+    return status;
+}
+
+static dp_status_t stamp(const dp_job_bucket_t *bucket, dp_stream_t *stream, uint64_t *ns)
+{
+    return bucket->job->pipeline->trace == NULL ? DP_OK
+                                                : dp_bucket_device(bucket)->stamp(stream, ns);
+}
+
+dp_status_t dp_bucket_queue_pack(dp_job_bucket_t *bucket, dp_stream_t *stream)
+{
+    gathered_t gathered = {.stream = stream, .device = dp_bucket_device(bucket)};
+    dp_status_t status = stamp(bucket, stream, &bucket->pack_ns[0]);
+
+    bucket->begin_ns = dp_now_ns();
+    gathered.from = bucket->plan->dtype;
+    gathered.to = dp_bucket_slot_dtype(bucket);
+    for (size_t i = 0; i < bucket->plan->piece_count && status == DP_OK; i++) {
+        status = dp_bucket_item(bucket, i)->item->is_absent ? fill_absent(bucket, i, stream)
+                                                            : gather_rows(bucket, i, &gathered);
+    }
+    if (status == DP_OK) status = flush(&gathered);
+    if (status == DP_OK) status = stamp(bucket, stream, &bucket->pack_ns[1]);
+    atomic_fetch_add_explicit(&bucket->job->pipeline->bytes_packed, bucket->plan->payload_bytes,
+                              memory_order_relaxed);
+    return status;
+}
+
+/* ---- Unpack --------------------------------------------------------------------------------- */
+
+/* What follows belongs to these figures. */
+static dp_status_t turn_to(gathered_t *gathered, dp_figures_t *figures)
+{
+    dp_status_t status = gathered->figures == figures ? DP_OK : flush(gathered);
+
+    gathered->figures = figures;
+    return status;
+}
+
+/* The engine's result is not known to be good yet; if it is not, the device's word says so. */
+dp_status_t dp_bucket_queue_unpack(dp_job_bucket_t *bucket, dp_stream_t *stream)
+{
+    gathered_t gathered = {.stream = stream, .device = dp_bucket_device(bucket)};
+    dp_status_t status = DP_OK;
+    int is_begun = 0;
+
+    gathered.from = dp_bucket_slot_dtype(bucket);
+    gathered.to = bucket->plan->dtype;
+    for (size_t i = 0; i < bucket->plan->piece_count && status == DP_OK; i++) {
+        const dp_engine_piece_t *reduced;
+        dp_cast_piece_t piece;
+
+        if (!dp_bucket_needs_unpack(bucket, i)) continue;
+        if (!is_begun) status = stamp(bucket, stream, &bucket->unpack_ns[0]);
+        is_begun = 1;
+        reduced = &bucket->op.pieces[i];
+        piece = (dp_cast_piece_t){.from = reduced->out,
+                                  .to = dp_bucket_user_out(bucket, i),
+                                  .count = reduced->count,
+                                  .scale = dp_bucket_unpack_scale(bucket, i)};
+        if (dp_bucket_wants_tally(bucket)) {
+            piece.tally = &bucket->job->tallies[bucket->plan->piece_begin + i];
+            if (status == DP_OK) {
+                status = turn_to(&gathered, dp_bucket_item(bucket, i)->item->figures);
+            }
+        }
+        if (status == DP_OK) status = gather(&gathered, &piece);
+    }
+    if (status == DP_OK) status = flush(&gathered);
+    return status == DP_OK && is_begun ? stamp(bucket, stream, &bucket->unpack_ns[1]) : status;
+}
