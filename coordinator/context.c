@@ -81,6 +81,7 @@ static size_t write_hello(const dp_context_t *context, uint8_t *data, size_t roo
     dp_writer_init(&writer, data, room);
     dp_write_text(&writer, dp_version());
     dp_write_text(&writer, host);
+    dp_write_text(&writer, dp_context_device_name(context));
     dp_config_write_plan(&context->config, &writer);
     return writer.failed ? 0 : writer.bytes;
 }
@@ -101,16 +102,25 @@ static dp_status_t read_hellos(dp_context_t *context, void **values, const size_
     }
     for (int rank = 0; status == DP_OK && rank < context->size; rank++) {
         dp_reader_t reader;
-        char version[64];
+        char version[64], device[16];
 
         dp_reader_init(&reader, values[rank], bytes[rank]);
         dp_read_text(&reader, version, sizeof(version));
         dp_read_text(&reader, hosts[rank], sizeof(hosts[rank]));
+        dp_read_text(&reader, device, sizeof(device));
         names[rank] = hosts[rank];
         if (!reader.failed && strcmp(version, dp_version()) != 0) {
             status =
                 dp_error_set(error, DP_ERR_MISMATCH, "rank %d (%s) runs libdp %s, rank %d runs %s",
                              rank, hosts[rank], version, context->rank, dp_version());
+        }
+        if (status == DP_OK && !reader.failed &&
+            strcmp(device, dp_context_device_name(context)) != 0) {
+            status = dp_error_set(error, DP_ERR_MISMATCH,
+                                  "rank %d (%s) uses the device %s, rank %d uses %s; DP_DEVICE "
+                                  "chooses, dprun --check says what there is",
+                                  rank, hosts[rank], device, context->rank,
+                                  dp_context_device_name(context));
         }
         if (status == DP_OK && rank == 0) dp_config_read_plan(&context->config, &reader);
         if (status == DP_OK && reader.failed) {
@@ -255,6 +265,8 @@ static dp_status_t start_loop(dp_context_t *context, dp_error_t *error)
 
 static void context_destroy(dp_context_t *context, int failed)
 {
+    if (failed && context->device != NULL && context->device->ops->is_async)
+        context->device->ops->abort(context->device); /* before streams are let go */
     if (failed && context->engine != NULL)
         context->engine->ops->abort(context->engine, DP_ERR_ABORTED, "the context is destroyed");
     /* The data plane reports to the loop until its threads are gone; the loop launches nothing more
@@ -263,6 +275,7 @@ static void context_destroy(dp_context_t *context, int failed)
     dp_streams_free(context);
     if (context->loop != NULL) dp_loop_stop(context->loop);
     dp_engine_destroy(context->engine);
+    dp_stages_free(context);
     dp_device_destroy(context->device);
     dp_transport_destroy(context->transport);
     /* dprun merges or removes the recorders of its run directory; other runs keep none. */
@@ -299,6 +312,8 @@ static dp_status_t build(dp_context_t *context, int use_loopback, dp_error_t *er
     status = dp_inject_create(config->inject, context->rank, context->size, &context->log,
                               &config->injector, error);
     if (status != DP_OK) return status;
+    status = dp_context_choose_device(context, error);
+    if (status != DP_OK) return status;
     dp_inject_enter(config->injector, DP_INJECT_RENDEZVOUS);
     status = say_hello(context, deadline_ns, error);
     if (status != DP_OK) return status;
@@ -323,10 +338,7 @@ static dp_status_t build(dp_context_t *context, int use_loopback, dp_error_t *er
     if (status != DP_OK) return status;
     status = connect_neighbours(context, deadline_ns, error);
     if (status != DP_OK) return status;
-    status = dp_device_host_create(config->spin_ns, &context->log, &context->device);
-    if (status != DP_OK) return dp_error_set(error, status, "no memory for the host device");
-    status = dp_engine_host_create(context->bootstrap, &context->topology, context->device, config,
-                                   &context->log, context->trace, &context->engine, error);
+    status = dp_context_make_device(context, error);
     if (status != DP_OK) return status;
     status =
         dp_pipeline_create(config, context->rank, context->size, context->device, context->engine,

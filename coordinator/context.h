@@ -14,6 +14,7 @@
 #include "coordinator/names.h"
 #include "fusion/pipeline.h"
 #include "runtime/base/window.h"
+#include "runtime/device/plugin.h"
 
 /* Ranks that work together. Lives until the context is destroyed, also after dp_group_destroy(). */
 struct dp_group {
@@ -44,6 +45,8 @@ enum dp_request_state {
 };
 
 /* A pooled event of the device. One that is not reached yet is not used again. */
+typedef struct dp_stage dp_stage_t; /* stage.c */
+
 typedef struct dp_mark {
     struct dp_mark *next; /* in the pool; guarded by lock */
     dp_event_t *event;
@@ -76,8 +79,10 @@ struct dp_handle {
     size_t count_count, count_room;
     size_t capacity;         /* elements that fit into the only tensor's out, of an exchange */
     size_t *recv_counts;     /* the caller's */
+    dp_stage_t *stage;       /* of a tensor in host memory, on another device; NULL */
     dp_mark_t *ready, *done; /* NULL where no stream is concerned */
     uint64_t bytes;          /* payload, for the statistics */
+    dp_figures_t *figures;   /* the caller's, on the device: get what the tally gets; NULL */
     int is_checked;          /* DP_CHECK watches its memory */
     uint64_t input_hash, output_hash; /* of it; 0: not taken */
     uint64_t submit_ns;
@@ -111,6 +116,7 @@ struct dp_context {
     dp_bootstrap_t *bootstrap;
     dp_trace_t *trace;
     dp_transport_t *transport;
+    const dp_plugin_t *plugin; /* NULL: the host is the device */
     dp_device_t *device;
     dp_engine_t *engine;
     dp_pipeline_t *pipeline;
@@ -125,6 +131,7 @@ struct dp_context {
     dp_group_t *groups;                  /* beside the world, destroyed ones too */
     dp_handle_t *live_first, *live_last; /* by ticket */
     dp_handle_t *pool, *made;
+    dp_stage_t *stages;                  /* the pool of pinned memory */
     dp_mark_t *marks_first, *marks_last; /* the pool of events, oldest first */
     dp_stream_t **streams;               /* [stream_count]: those a program may name */
     size_t stream_count;
@@ -150,6 +157,24 @@ const char *dp_context_text(dp_context_t *context, const char *text);
 /* dp_context_text() with a format; returns status. */
 dp_status_t dp_context_error(dp_context_t *context, dp_status_t status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+
+/* device.c: fills memory of the context's device with zeros, at once. */
+dp_status_t dp_context_clear(dp_context_t *context, void *memory, size_t bytes);
+
+/* device.c: which device this rank uses, said to the others in the hello; later made, with the
+ * engine on it. */
+dp_status_t dp_context_choose_device(dp_context_t *context, dp_error_t *error);
+const char *dp_context_device_name(const dp_context_t *context);
+dp_status_t dp_context_make_device(dp_context_t *context, dp_error_t *error);
+
+/*
+ * stage.c: a tensor in plain host memory, on a context whose device is not the host, goes through
+ * pinned memory: copied in at submission and out before the request is DONE. For the small things
+ * that programs and libdp itself agree on; one tensor at a time, and not with a stream. What goes
+ * in is in submit.h.
+ */
+void dp_stage_out(dp_context_t *context, dp_stage_t *stage, int is_good); /* NULL is fine */
+void dp_stages_free(dp_context_t *context);
 
 /* Builds a context on a bootstrap (taken, also on failure): what dp_init() does after reading the
  * environment, and what tests call for ranks in threads, with the loopback transport. */

@@ -2,16 +2,15 @@
  * gradients.c - the gradients of a model as one object: broadcast, ready, sync.
  *
  * Written against dp.h alone, as a program could write it (plus a place to leave error texts, which
- * context a group belongs to, and the checksum kernel). "Synchronise, clip, step" is the one
- * obvious path through it.
+ * context a group belongs to, and the checksum kernel), but for the figures that stay on a device.
+ * "Synchronise, clip, step" is the one obvious path through it.
  */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "coordinator/context.h"
-#include "dp.h"
+#include "coordinator/submit.h"
 
 #define LOSS_SCALE_MAX 16777216.0 /* 2^24: fp32 gradients times more lose nothing but range */
 
@@ -35,6 +34,11 @@ struct dp_gradients {
     int good_steps;
     uint64_t syncs;
     int check; /* DP_CHECK */
+    /* what dp_gradients_sync_on() leaves: in the device's memory, or &own on a host */
+    dp_figures_t *figures;
+    dp_figures_t own;
+    dp_event_t *decided; /* behind the last decision on a device */
+    int is_unsettled;    /* it left the handles for whoever needs the loss scale */
 };
 
 static const dp_gradients_options_t default_options = DP_GRADIENTS_OPTIONS_INIT;
@@ -228,6 +232,25 @@ static dp_status_t broadcast_weights(dp_gradients_t *gradients)
     return status;
 }
 
+static dp_status_t make_figures(dp_gradients_t *gradients)
+{
+    dp_device_t *device = gradients->context->device;
+    void *memory;
+    dp_status_t status;
+
+    gradients->figures = &gradients->own;
+    if (!device->ops->is_async) return DP_OK;
+    status = device->ops->alloc(device, sizeof(dp_figures_t), &memory);
+    if (status != DP_OK) {
+        return dp_context_error(gradients->context, status, "gradients: no %zu bytes on %s",
+                                sizeof(dp_figures_t), device->ops->describe(device));
+    }
+    gradients->figures = memory;
+    status = device->ops->event_create(device, &gradients->decided);
+    return status == DP_OK ? DP_OK
+                           : dp_context_error(gradients->context, status, "gradients: no event");
+}
+
 dp_status_t dp_gradients_create(dp_context_t *context, const dp_gradient_t *tensors, size_t count,
                                 const dp_gradients_options_t *options, dp_gradients_t **out)
 {
@@ -263,7 +286,8 @@ dp_status_t dp_gradients_create(dp_context_t *context, const dp_gradient_t *tens
         dp_context_error(context, status, "gradients: no memory for %zu tensors", count);
         goto fail;
     }
-    status = take_tensors(gradients, tensors, prefix);
+    status = make_figures(gradients);
+    if (status == DP_OK) status = take_tensors(gradients, tensors, prefix);
     if (status != DP_OK) goto fail;
     status = compare_lists(gradients);
     if (status != DP_OK) goto fail;
@@ -276,18 +300,36 @@ fail:
     return status;
 }
 
-/* Sends a gradient on its way: average over ranks and readies, freed of the loss scale. */
+/* ---- On their way --------------------------------------------------------------------------- */
+
+static int is_on_device(const dp_gradients_t *gradients)
+{
+    return gradients->figures != &gradients->own;
+}
+
+/* dp_allreduce(): average over ranks and readies, freed of the loss scale. */
 static dp_status_t submit(dp_gradients_t *gradients, slot_t *slot, void *stream)
 {
     dp_options_t options = DP_OPTIONS_INIT;
+    const dp_tensor_t tensor = {slot->tensor.gradient, slot->tensor.gradient, slot->tensor.count,
+                                slot->tensor.dtype};
+    const dp_submit_t what = {.collective = DP_COLLECTIVE_ALLREDUCE,
+                              .name = slot->name,
+                              .tensors = &tensor,
+                              .count = 1,
+                              .root = -1,
+                              .peer = -1,
+                              .options = &options,
+                              .figures = is_on_device(gradients) ? gradients->figures : NULL};
 
     options.reduce = DP_AVERAGE;
     options.wire = gradients->options.wire;
     options.postscale = 1.0 / (gradients->options.accumulation * gradients->loss_scale);
     options.stream = stream;
-    return dp_allreduce(gradients->group, slot->name, slot->tensor.gradient, slot->tensor.gradient,
-                        slot->tensor.count, slot->tensor.dtype, &options, &slot->handle);
+    return dp_submit(gradients->group, &what, &slot->handle);
 }
+
+static dp_status_t settle(dp_gradients_t *gradients);
 
 dp_status_t dp_gradients_ready(dp_gradients_t *gradients, size_t index, void *stream)
 {
@@ -300,6 +342,8 @@ dp_status_t dp_gradients_ready(dp_gradients_t *gradients, size_t index, void *st
                                 "gradients: index %zu, there are %zu tensors", index,
                                 gradients->count);
     }
+    status = settle(gradients);
+    if (status != DP_OK) return status;
     slot = &gradients->slots[index];
     if (slot->readies == gradients->options.accumulation) {
         return dp_context_error(gradients->context, DP_ERR_ORDER,
@@ -347,8 +391,9 @@ static dp_status_t complete_readies(dp_gradients_t *gradients)
 
         if (slot->handle != NULL) continue;
         if (slot->readies == 0 && slot->tensor.count != 0) {
-            memset(slot->tensor.gradient, 0,
-                   slot->tensor.count * dp_dtype_bytes(slot->tensor.dtype));
+            status = dp_context_clear(gradients->group->context, slot->tensor.gradient,
+                                      slot->tensor.count * dp_dtype_bytes(slot->tensor.dtype));
+            if (status != DP_OK) return status;
         }
         status = submit(gradients, slot, NULL);
         if (status != DP_OK) return status;
@@ -406,23 +451,13 @@ static void move_loss_scale(dp_gradients_t *gradients, int overflow)
     }
 }
 
-dp_status_t dp_gradients_sync(dp_gradients_t *gradients, dp_gradients_result_t *result)
+/* Waits for all averages and says what they came to. */
+static dp_status_t collect(dp_gradients_t *gradients, dp_gradients_result_t *found)
 {
-    dp_gradients_result_t found = DP_GRADIENTS_RESULT_INIT;
     const slot_t *first_bad = NULL;
+    dp_status_t status = DP_OK, waited;
     double squares = 0.0;
-    dp_status_t status, waited;
 
-    if (gradients == NULL) return DP_ERR_INVALID;
-    if (result != NULL && result->size < sizeof(*result)) {
-        return dp_context_error(gradients->context, DP_ERR_INVALID,
-                                "gradients: the result says it has %zu bytes, the type has %zu; "
-                                "use DP_GRADIENTS_RESULT_INIT",
-                                result->size, sizeof(*result));
-    }
-    status = complete_readies(gradients);
-    if (status != DP_OK) return status;
-    gradients->syncs++;
     for (size_t i = 0; i < gradients->count; i++) {
         slot_t *slot = &gradients->slots[i];
         dp_result_t one = DP_RESULT_INIT;
@@ -432,25 +467,198 @@ dp_status_t dp_gradients_sync(dp_gradients_t *gradients, dp_gradients_result_t *
         slot->readies = 0;
         if (status == DP_OK) status = waited;
         squares += one.sum_squares;
-        if (one.nonfinite > 0 && found.nonfinite == 0) first_bad = slot;
-        found.nonfinite += one.nonfinite;
+        if (one.nonfinite > 0 && found->nonfinite == 0) first_bad = slot;
+        found->nonfinite += one.nonfinite;
     }
     if (status == DP_OK && gradients->check) status = compare_weights(gradients);
     if (status != DP_OK) return status;
-    found.skip = found.nonfinite > 0;
+    found->skip = found->nonfinite > 0;
     if (first_bad != NULL && dp_group_rank(gradients->group) == 0) {
         dp_log_info(&gradients->context->log,
                     "sync %llu: %llu elements are Inf or NaN, the first in %s; the step is skipped",
-                    (unsigned long long)gradients->syncs, (unsigned long long)found.nonfinite,
+                    (unsigned long long)gradients->syncs, (unsigned long long)found->nonfinite,
                     first_bad->name);
     }
-    found.norm = found.skip ? (double)INFINITY : sqrt(squares);
-    if (gradients->options.clip_norm > 0.0 && found.norm > gradients->options.clip_norm)
-        found.clip = gradients->options.clip_norm / found.norm; /* 0 after an overflow */
-    move_loss_scale(gradients, found.skip);
-    found.loss_scale = gradients->loss_scale;
+    found->norm = found->skip ? (double)INFINITY : sqrt(squares);
+    if (gradients->options.clip_norm > 0.0 && found->norm > gradients->options.clip_norm)
+        found->clip = gradients->options.clip_norm / found->norm; /* 0 after an overflow */
+    move_loss_scale(gradients, found->skip);
+    found->loss_scale = gradients->loss_scale;
+    return DP_OK;
+}
+
+/* The loss scale follows from a sync that was not waited for. */
+static dp_status_t settle(dp_gradients_t *gradients)
+{
+    dp_gradients_result_t found = DP_GRADIENTS_RESULT_INIT;
+
+    if (!gradients->is_unsettled) return DP_OK;
+    gradients->is_unsettled = 0;
+    return collect(gradients, &found);
+}
+
+/* Nothing is in flight: the device's sums of a step that nobody decided on begin anew. */
+static dp_status_t clear_sums(dp_gradients_t *gradients)
+{
+    if (!is_on_device(gradients)) return DP_OK;
+    return dp_context_clear(gradients->context, gradients->figures->sums,
+                            sizeof(gradients->figures->sums));
+}
+
+dp_status_t dp_gradients_sync(dp_gradients_t *gradients, dp_gradients_result_t *result)
+{
+    dp_gradients_result_t found = DP_GRADIENTS_RESULT_INIT;
+    dp_status_t status, cleared;
+
+    if (gradients == NULL) return DP_ERR_INVALID;
+    if (result != NULL && result->size < sizeof(*result)) {
+        return dp_context_error(gradients->context, DP_ERR_INVALID,
+                                "gradients: the result says it has %zu bytes, the type has %zu; "
+                                "use DP_GRADIENTS_RESULT_INIT",
+                                result->size, sizeof(*result));
+    }
+    status = settle(gradients);
+    if (status == DP_OK) status = complete_readies(gradients);
+    if (status != DP_OK) return status;
+    gradients->syncs++;
+    status = collect(gradients, &found);
+    cleared = clear_sums(gradients);
+    if (status == DP_OK) status = cleared;
+    if (status != DP_OK) return status;
     if (result != NULL) *result = found;
     return DP_OK;
+}
+
+/* ---- On a stream ---------------------------------------------------------------------------- */
+
+/* A program's other threads may look at the words. */
+static void set_skip(dp_figures_t *figures, uint32_t skip)
+{
+    __atomic_store_n(&figures->skip, skip, __ATOMIC_SEQ_CST);
+}
+
+static dp_status_t sync_host(dp_gradients_t *gradients)
+{
+    dp_gradients_result_t found = DP_GRADIENTS_RESULT_INIT;
+    dp_figures_t *figures = gradients->figures;
+    dp_status_t status;
+
+    set_skip(figures, 1);
+    status = dp_gradients_sync(gradients, &found);
+    if (status != DP_OK) return status;
+    figures->clip = (float)found.clip;
+    figures->norm = (float)found.norm;
+    set_skip(figures, found.skip != 0);
+    return DP_OK;
+}
+
+/* The stream waits for every average, the thread until they were issued. */
+static dp_status_t wait_on(dp_gradients_t *gradients, void *stream)
+{
+    dp_status_t status = DP_OK;
+
+    for (size_t i = 0; i < gradients->count; i++) {
+        const dp_status_t waited = dp_stream_wait(gradients->slots[i].handle, stream);
+
+        if (status == DP_OK) status = waited;
+    }
+    return status;
+}
+
+/* The averages go on without their handles; with a loss scale the next ready() asks them. */
+static void let_go(dp_gradients_t *gradients)
+{
+    if (gradients->options.loss_scale > 0.0) {
+        gradients->is_unsettled = 1;
+        return;
+    }
+    for (size_t i = 0; i < gradients->count; i++) {
+        slot_t *slot = &gradients->slots[i];
+
+        dp_release(slot->handle);
+        slot->handle = NULL;
+        slot->readies = 0;
+    }
+}
+
+/* On the stream, behind the averages that it waits for. */
+static dp_status_t decide(dp_gradients_t *gradients, dp_stream_t *stream, int is_failed)
+{
+    const dp_device_ops_t *device = gradients->context->device->ops;
+    dp_status_t status =
+        device->decide(stream, gradients->figures, gradients->options.clip_norm, is_failed);
+
+    return status == DP_OK ? device->event_record(gradients->decided, stream) : status;
+}
+
+static dp_status_t sync_device(dp_gradients_t *gradients, void *native, dp_stream_t *stream)
+{
+    dp_gradients_result_t found = DP_GRADIENTS_RESULT_INIT;
+    dp_status_t status = settle(gradients);
+
+    if (status == DP_OK) status = complete_readies(gradients);
+    if (status != DP_OK) { /* what was ready stays in flight, and may be waited for again */
+        (void)decide(gradients, stream, 1);
+        return status;
+    }
+    gradients->syncs++;
+    status = wait_on(gradients, native);
+    if (status == DP_OK) {
+        let_go(gradients);
+        status = decide(gradients, stream, 0);
+        if (status == DP_OK) return DP_OK;
+        return dp_context_error(
+            gradients->context, status, "gradients: sync %llu: no decision on stream %p: %s",
+            (unsigned long long)gradients->syncs, native, dp_status_string(status));
+    }
+    (void)decide(gradients, stream, 1);
+    (void)collect(gradients, &found);
+    (void)clear_sums(gradients);
+    return status;
+}
+
+dp_status_t dp_gradients_sync_on(dp_gradients_t *gradients, void *stream,
+                                 dp_device_result_t *result)
+{
+    dp_context_t *context;
+    dp_stream_t *known;
+
+    if (gradients == NULL) return DP_ERR_INVALID;
+    context = gradients->context;
+    if (result != NULL && result->size < sizeof(*result)) {
+        return dp_context_error(context, DP_ERR_INVALID,
+                                "gradients: the result says it has %zu bytes, the type has %zu; "
+                                "use DP_DEVICE_RESULT_INIT",
+                                result->size, sizeof(*result));
+    }
+    if (result != NULL) {
+        result->skip = &gradients->figures->skip;
+        result->clip = &gradients->figures->clip;
+        result->norm = &gradients->figures->norm;
+    }
+    if (!is_on_device(gradients)) return sync_host(gradients);
+    pthread_mutex_lock(&context->lock);
+    known = stream == NULL ? NULL : dp_stream_find(context, stream);
+    pthread_mutex_unlock(&context->lock);
+    if (known == NULL) {
+        return dp_context_error(context, DP_ERR_UNSUPPORTED,
+                                "gradients: the stream %p is none of %s", stream,
+                                context->device->ops->describe(context->device));
+    }
+    return sync_device(gradients, stream, known);
+}
+
+/* A stream of the program's may still be on its way to them. */
+static void free_figures(dp_gradients_t *gradients)
+{
+    dp_device_t *device = gradients->context->device;
+
+    if (gradients->figures == NULL || !is_on_device(gradients)) return;
+    if (gradients->decided != NULL) {
+        (void)device->ops->event_wait(gradients->decided);
+        device->ops->event_destroy(gradients->decided);
+    }
+    device->ops->free(device, gradients->figures);
 }
 
 void dp_gradients_destroy(dp_gradients_t *gradients)
@@ -464,5 +672,6 @@ void dp_gradients_destroy(dp_gradients_t *gradients)
     free(gradients->hashes);
     free(gradients->all_hashes);
     free(gradients->list_name);
+    free_figures(gradients);
     free(gradients);
 }

@@ -95,6 +95,7 @@ static void fill_item(dp_handle_t *request, const dp_output_t *launch,
                                  .capacity = request->capacity,
                                  .ready = request->ready == NULL ? NULL : request->ready->event,
                                  .done = request->done == NULL ? NULL : request->done->event,
+                                 .figures = request->figures,
                                  .input_hash = request->input_hash,
                                  .submit_ns = request->is_absent ? now : request->submit_ns,
                                  .agree_ns = now};

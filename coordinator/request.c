@@ -63,6 +63,7 @@ dp_status_t dp_request_take(dp_group_t *group, dp_tensor_entry_t *entry, size_t 
     request->recv_counts = NULL;
     request->is_absent = 0;
     request->bytes = 0;
+    request->figures = NULL;
     request->is_checked = 0;
     request->input_hash = request->output_hash = 0;
     *out = request;
@@ -137,6 +138,8 @@ void dp_request_complete(dp_handle_t *request, dp_status_t status, const dp_resu
 {
     dp_context_t *context = request->context;
 
+    dp_stage_out(context, request->stage, status == DP_OK);
+    request->stage = NULL;
     request->status = status;
     request->result = *result;
     atomic_fetch_add_explicit(&context->completed, 1, memory_order_relaxed);

@@ -20,22 +20,30 @@
 
 #define MARKS_TRIED 8 /* events of streams that are held up may stand first */
 
+/* Lock held. */
+static dp_status_t keep(dp_context_t *context, dp_stream_t *stream)
+{
+    dp_stream_t **streams =
+        realloc(context->streams, (context->stream_count + 1) * sizeof(dp_stream_t *));
+
+    if (streams == NULL) return DP_ERR_NO_MEMORY;
+    streams[context->stream_count++] = stream;
+    context->streams = streams;
+    return DP_OK;
+}
+
 dp_status_t dp_context_stream_create(dp_context_t *context, dp_stream_t **out)
 {
-    dp_stream_t *stream, **streams;
+    dp_stream_t *stream;
     dp_status_t status = context->device->ops->stream_create(context->device, "program", &stream);
 
     if (status != DP_OK) return status;
     pthread_mutex_lock(&context->lock);
-    streams = realloc(context->streams, (context->stream_count + 1) * sizeof(dp_stream_t *));
-    if (streams != NULL) {
-        streams[context->stream_count++] = stream;
-        context->streams = streams;
-    }
+    status = keep(context, stream);
     pthread_mutex_unlock(&context->lock);
-    if (streams == NULL) {
+    if (status != DP_OK) {
         context->device->ops->stream_destroy(stream);
-        return DP_ERR_NO_MEMORY;
+        return status;
     }
     *out = stream;
     return DP_OK;
@@ -43,8 +51,19 @@ dp_status_t dp_context_stream_create(dp_context_t *context, dp_stream_t **out)
 
 dp_stream_t *dp_stream_find(dp_context_t *context, const void *stream)
 {
-    for (size_t i = 0; i < context->stream_count; i++)
+    const dp_device_ops_t *device = context->device->ops;
+    dp_stream_t *adopted;
+
+    for (size_t i = 0; i < context->stream_count; i++) {
         if (context->streams[i] == stream) return context->streams[i];
+        if (device->is_async && device->stream_native(context->streams[i]) == stream)
+            return context->streams[i];
+    }
+    if (!device->is_async) return NULL;
+    if (device->stream_adopt(context->device, (void *)(uintptr_t)stream, &adopted) != DP_OK)
+        return NULL;
+    if (keep(context, adopted) == DP_OK) return adopted;
+    device->stream_destroy(adopted);
     return NULL;
 }
 

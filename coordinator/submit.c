@@ -126,6 +126,7 @@ static void fill_request(dp_handle_t *request, const dp_submit_t *what)
 {
     request->collective = what->collective;
     request->born = what->born;
+    request->figures = what->figures;
     for (size_t i = 0; i < what->count; i++) {
         const dp_tensor_t *tensor = &what->tensors[i];
         size_t bytes = dp_dtype_bytes(tensor->dtype);
@@ -246,7 +247,8 @@ static dp_status_t take(dp_group_t *group, const dp_submit_t *what, const char *
     status = dp_request_take(group, entry, tensor_count, count_count_of(group, what), &request);
     if (status != DP_OK) return status;
     status = fill_signature(group, entry, what);
-    if (status == DP_OK && (stream != NULL || context->stream_count > 0))
+    if (status == DP_OK &&
+        (stream != NULL || context->stream_count > 0 || context->device->ops->is_async))
         status = dp_stream_attach(request, stream);
     if (status != DP_OK) {
         dp_request_discard(request);
@@ -294,6 +296,8 @@ dp_status_t dp_submit(dp_group_t *group, const dp_submit_t *given, dp_handle_t *
     dp_submit_t what = *given;
     dp_context_t *context;
     dp_handle_t *request = NULL;
+    dp_stage_t *stage = NULL;
+    dp_tensor_t staged;
     dp_loop_node_t *node;
     dp_status_t status, fatal;
     dp_trace_record_t record = {.kind = DP_TRACE_SUBMIT};
@@ -301,6 +305,8 @@ dp_status_t dp_submit(dp_group_t *group, const dp_submit_t *given, dp_handle_t *
     if (group == NULL) return DP_ERR_INVALID;
     if (what.options == NULL) what.options = &default_options;
     status = dp_submit_check(group, &what);
+    if (status == DP_OK && group->context->device->ops->is_async)
+        status = dp_stage_in(group, &what, &staged, &stage);
     if (status != DP_OK) return status;
     context = group->context;
     record.start_ns = dp_now_ns();
@@ -308,6 +314,7 @@ dp_status_t dp_submit(dp_group_t *group, const dp_submit_t *given, dp_handle_t *
     fatal = context->fatal;
     status = take(group, &what, row_name(&what, room, sizeof(room)), handle != NULL, &request);
     if (status == DP_OK) {
+        request->stage = stage;
         request->submit_ns = record.start_ns;
         record.id = request->ticket + 1;
         record.bytes = request->bytes;
@@ -321,6 +328,7 @@ dp_status_t dp_submit(dp_group_t *group, const dp_submit_t *given, dp_handle_t *
                                                      .request = request};
     }
     pthread_mutex_unlock(&context->lock);
+    if (status != DP_OK) dp_stage_out(context, stage, 0);
     if (fatal != DP_OK) return fatal; /* the world had ended; its text stands */
     if (status != DP_OK) return refuse(group, &what, status);
 

@@ -19,6 +19,7 @@ typedef struct dp_submit {
     size_t capacity;             /* of an exchange whose counts vary: elements that fit into out */
     size_t *recv_counts;         /* likewise; may be NULL */
     const dp_options_t *options; /* NULL: the defaults */
+    dp_figures_t *figures;       /* as in dp_pipeline_item_t */
     dp_group_t *born;            /* group_create: the group that is made; then group is unborn */
 } dp_submit_t;
 
@@ -33,6 +34,11 @@ typedef struct dp_extent {
 /* Fails for sums beyond SIZE_MAX: DP_ERR_INVALID. */
 dp_status_t dp_extent_of(const dp_group_t *group, const dp_submit_t *what,
                          const dp_tensor_t *tensor, dp_extent_t *out);
+
+/* stage.c: puts pinned memory in the place of what->tensors where they are in plain host memory;
+ * *staged is what what->tensors then points to. *out is NULL where nothing had to be done. */
+dp_status_t dp_stage_in(dp_group_t *group, dp_submit_t *what, dp_tensor_t *staged,
+                        dp_stage_t **out);
 
 /* arguments.c: says what is wrong, in words. options are not NULL. */
 dp_status_t dp_submit_check(dp_group_t *group, const dp_submit_t *what);

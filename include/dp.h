@@ -660,6 +660,49 @@ DP_API dp_status_t dp_gradients_ready(dp_gradients_t *gradients, size_t index, v
  */
 DP_API dp_status_t dp_gradients_sync(dp_gradients_t *gradients, dp_gradients_result_t *result);
 
+/*
+ * What a sync on a stream found, in memory that kernels of the stream can read: the same on all
+ * ranks. The pointers stay the same until dp_gradients_destroy(); each sync writes what they point
+ * to anew, in the order of the stream, and nothing else does. Read by what runs behind it there.
+ */
+typedef struct dp_device_result {
+    size_t size;          /* by DP_DEVICE_RESULT_INIT */
+    const uint32_t *skip; /* 1: leave the weights alone: overflow, a failure, or an abort */
+    const float *clip; /* multiply gradients by this in the optimizer: min(1, clip_norm / norm) */
+    const float *norm; /* of all averaged gradients together, unscaled; Inf after an overflow */
+} dp_device_result_t;
+#define DP_DEVICE_RESULT_INIT                                                                      \
+    {                                                                                              \
+        sizeof(dp_device_result_t), NULL, NULL, NULL                                               \
+    }
+
+/**
+ * dp_gradients_sync() without waiting for a GPU: makes the stream wait until every gradient is
+ * averaged, and leaves what the optimizer has to know in the device's memory. Blocks the thread
+ * only until the averages were issued to the device (the other ranks have submitted them too); an
+ * optimizer enqueued on the stream behind this call reads the words there:
+ *
+ *     dp_gradients_sync_on(gradients, stream, &result);
+ *     adamw<<<..., stream>>>(weights, gradient, result.skip, result.clip);  // if (*skip) return
+ *
+ * *skip is 1 before the stream moves on wherever a gradient is not the whole average: after an
+ * overflow, an abort or a rank's death, on every rank that is left. So a queued optimizer never
+ * uses a half-reduced gradient. The next ready() of a tensor comes from a stream that is behind the
+ * optimizer, as its gradient does. With a loss scale the first ready() of the next step blocks
+ * until this sync is over on the device, as the scale depends on what it found.
+ *
+ * On a host it is dp_gradients_sync(), and the words lie in ordinary memory; under DP_CHECK too.
+ *
+ * @param stream where the optimizer runs; a GPU's own (the legacy default stream is
+ *               cudaStreamLegacy); not used on a host
+ * @param result written unless DP_ERR_INVALID; may be NULL
+ * @return as dp_gradients_sync(), for what is known when it returns: a failure behind that sets
+ *         *skip, and the next call on this context reports it. DP_ERR_UNSUPPORTED: no stream of
+ *         this context's GPU. After a failure *skip is 1 as well
+ */
+DP_API dp_status_t dp_gradients_sync_on(dp_gradients_t *gradients, void *stream,
+                                        dp_device_result_t *result);
+
 /* Waits for what is in flight and frees the object, not the tensors. NULL is fine. */
 DP_API void dp_gradients_destroy(dp_gradients_t *gradients);
 

@@ -26,6 +26,7 @@
 #include "launcher/channel.h"
 #include "launcher/cores.h"
 #include "launcher/job.h"
+#include "runtime/base/driver.h"
 #include "runtime/base/rendezvous.h"
 #include "launcher/run_dir.h"
 #include "launcher/timeline.h"
@@ -74,6 +75,15 @@ static void check_build(check_t *check)
     dp_timeline_tool(tool, sizeof(tool));
     line(check, "dptrace", access(tool, X_OK) == 0,
          "build the target dptrace, or install all of dp", "%s", tool);
+}
+
+/* A machine without a GPU is as good as any other: this only says what there is, or why not. */
+static void check_gpu(check_t *check)
+{
+    char text[256];
+
+    (void)dp_driver_find(text, sizeof(text));
+    line(check, "gpu", 1, "", "%s", text);
 }
 
 /* The library is asked for its version only: no transport is opened. Its signal handlers, which a
@@ -265,6 +275,7 @@ int dp_check_run(int size, FILE *out)
     check_t check = {out, 0};
 
     check_build(&check);
+    check_gpu(&check);
     check_ucx(&check);
     check_interfaces(&check);
     check_loopback(&check);

@@ -21,6 +21,7 @@ const rank_case_t rank_cases[] = {
     {"threads", case_threads, 1, DP_OK, 0},
     {"gradients", case_gradients, 1, DP_OK, 0},
     {"gradients_order", case_gradients_order, 1, DP_OK, 0},
+    {"gradients_on", case_gradients_on, 1, DP_OK, 0},
     {"gradients_lists", case_gradients_lists, 2, DP_OK, 0},
     {"overflow", case_overflow, 1, DP_OK, 0},
     {"check", case_check, 2, DP_OK, 1},

@@ -69,6 +69,46 @@ int case_gradients(dp_context_t *dp)
     return 0;
 }
 
+/* On a host the words of a device lie in ordinary memory, and say the same. */
+int case_gradients_on(dp_context_t *dp)
+{
+    model_t model;
+    dp_gradients_options_t options = DP_GRADIENTS_OPTIONS_INIT;
+    dp_gradients_result_t found = DP_GRADIENTS_RESULT_INIT;
+    dp_device_result_t result = DP_DEVICE_RESULT_INIT;
+    dp_gradients_t *gradients;
+    const uint32_t *skip;
+
+    options.clip_norm = 1.0;
+    fill(&model, 1.0f, 3.0f);
+    EXPECT_STATUS(dp, dp_gradients_create(dp, model.tensors, 2, &options, &gradients), DP_OK);
+    EXPECT_STATUS(dp, dp_gradients_sync_on(NULL, NULL, &result), DP_ERR_INVALID);
+    result.size = 1;
+    EXPECT_STATUS(dp, dp_gradients_sync_on(gradients, NULL, &result), DP_ERR_INVALID);
+    result.size = sizeof(result);
+    EXPECT_STATUS(dp, dp_gradients_sync_on(gradients, NULL, &result), DP_ERR_ORDER);
+    EXPECT(dp, *result.skip == 1, "after a failure skip is %u", *result.skip);
+    skip = result.skip;
+    for (int step = 0; step < 4; step++) {
+        fill(&model, 1.0f, 3.0f + (float)dp_rank(dp));
+        if (step == 2 && dp_rank(dp) == dp_size(dp) - 1) model.gb[3] = NAN;
+        for (size_t i = 0; i < 2; i++)
+            EXPECT_STATUS(dp, dp_gradients_ready(gradients, i, NULL), DP_OK);
+        if (step == 0) {
+            EXPECT_STATUS(dp, dp_gradients_sync(gradients, &found), DP_OK);
+            continue;
+        }
+        EXPECT_STATUS(dp, dp_gradients_sync_on(gradients, NULL, &result), DP_OK);
+        EXPECT(dp, result.skip == skip && *skip == (step == 2), "step %d: skip is %u", step, *skip);
+        EXPECT(dp, step == 2 ? isinf(*result.norm) : *result.norm == (float)found.norm,
+               "step %d: norm %g, %g before", step, (double)*result.norm, found.norm);
+        EXPECT(dp, *result.clip == (step == 2 ? 0.0f : (float)found.clip), "step %d: clip %g", step,
+               (double)*result.clip);
+    }
+    dp_gradients_destroy(gradients);
+    return 0;
+}
+
 int case_gradients_order(dp_context_t *dp)
 {
     model_t model;

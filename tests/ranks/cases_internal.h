@@ -148,6 +148,7 @@ int case_stream_rules(dp_context_t *dp);
 
 int case_gradients(dp_context_t *dp);
 int case_gradients_order(dp_context_t *dp);
+int case_gradients_on(dp_context_t *dp);
 int case_gradients_lists(dp_context_t *dp);
 int case_overflow(dp_context_t *dp);
 int case_check(dp_context_t *dp);

@@ -22,6 +22,7 @@ set_tests_properties(
   test_engine_one_host test_engine_groups_one_host
   PROPERTIES TIMEOUT 240 LABELS "unit;ranks;tsan" ENVIRONMENT
              "UCX_MEM_EVENTS=n;UCX_MEM_MMAP_HOOK_MODE=none")
+dp_test(test_emulated SOURCES test_emulated.c LIBS dp_engine LABELS unit)
 dp_test(test_engine_processes SOURCES ../ranks/test_engine_processes.c ${engine_group_support} LIBS dp_engine
         TIMEOUT 240 LABELS ranks process)
 
