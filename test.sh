@@ -52,7 +52,7 @@ stage "build: dev (warnings are errors, assertions on)"
 build dev || { echo "test.sh: the build failed; see build-dev.log"; exit 1; }
 
 # Files of ours, as git sees them.
-sources() { git ls-files '*.c' '*.h' '*.cu' '*.cuh' 2>/dev/null; }
+sources() { git ls-files '*.c' '*.h' '*.cc' '*.cu' '*.cuh' 2>/dev/null; }
 
 if [ $quick = 0 ]; then
     stage "style: clang-format"
@@ -82,7 +82,7 @@ if [ $quick = 0 ]; then
     stage "build and test: thread sanitizer"
     threaded='^(ranks_threads_[25]_on_1|ranks_process_(collectives|gradients)_3_on_2'
     threaded+='|test_(device|engine_one_host|loop|transport|pipeline|trace|bootstrap|health|kv|rendezvous|arena'
-    threaded+='|context_memory|gpt2_trainer)|fuzz_kv_client|faults_kill_step_1)$'
+    threaded+='|context_memory|gpt2_trainer|cuda_(device|pipeline|stage)|nccl_engine)|ranks_cuda_double|fuzz_kv_client|faults_kill_step_1)$'
     if build tsan; then
         # UCX's hooks on memory calls crash a sanitized thread that ends.
         UCX_MEM_EVENTS=n UCX_MEM_MMAP_HOOK_MODE=none ctest --test-dir build-tsan -j "$jobs" --output-on-failure -R "$threaded" >build-tsan.log 2>&1 ||

@@ -115,6 +115,7 @@ static void run_cast_case(cast_case_t *it)
         piece =
             dp_cuda_piece_t{it->in, it->out, it->count, it->scale, it->is_copy ? NULL : &it->tally};
         MUST(dp_cuda_cast(it->from, it->to, &piece, 1, NULL, NULL));
+        MUST(cudaDeviceSynchronize());
         return;
     }
     MUST(cudaMalloc((void **)&in, in_bytes + 64));

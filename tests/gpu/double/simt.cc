@@ -1,12 +1,19 @@
 /*
  * simt.cc - fibers as the threads of a block, and the barriers between them.
+ *
+ * A fiber lives as long as the thread that runs grids, and takes part in one block after the other:
+ * most of what a small kernel costs here is the switching, so nothing is made anew for a launch.
+ * The thread sanitizer takes all fibers for the one thread they are: they never run at once. Call
+ * stacks in its reports are mixed up where they go through a fiber.
  */
 #include "tests/gpu/double/simt.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
+#if !defined(__x86_64__)
 #include <ucontext.h>
+#endif
 
 #include <vector>
 
@@ -17,9 +24,6 @@
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/common_interface_defs.h>
 #endif
-#if defined(__SANITIZE_THREAD__)
-#include <sanitizer/tsan_interface.h>
-#endif
 
 __thread simt_index threadIdx, blockIdx;
 __thread dim3 blockDim, gridDim;
@@ -28,8 +32,15 @@ unsigned simt_order;
 
 enum fiber_state { FIBER_READY, FIBER_AT_BARRIER, FIBER_AT_WARP, FIBER_DONE };
 
+/* Where a fiber, or the thread that runs them, goes on. */
+#if defined(__x86_64__)
+typedef void *place_t; /* its stack pointer */
+#else
+typedef ucontext_t place_t;
+#endif
+
 typedef struct fiber {
-    ucontext_t context;
+    place_t place;
     char *stack;
     fiber_state state;
     simt_index index;
@@ -39,14 +50,11 @@ typedef struct fiber {
 #if defined(__SANITIZE_ADDRESS__)
     void *fake_stack;
 #endif
-#if defined(__SANITIZE_THREAD__)
-    void *thread;
-#endif
 } fiber_t;
 
 typedef struct machine {
-    std::vector<fiber_t> fibers;
-    ucontext_t scheduler;
+    std::vector<fiber_t *> fibers;
+    place_t scheduler;
     size_t current;
     const std::function<void()> *body;
     std::vector<unsigned char> shared;
@@ -54,9 +62,6 @@ typedef struct machine {
     void *fake_stack;
     const void *bottom;
     size_t bottom_bytes;
-#endif
-#if defined(__SANITIZE_THREAD__)
-    void *thread;
 #endif
 } machine_t;
 
@@ -72,9 +77,60 @@ static void die(const char *text)
 /* ---- Switching --------------------------------------------------------------------------------
  */
 
+static void fiber_main(void);
+
+#if defined(__x86_64__)
+/* swapcontext() without its two system calls: leaves what a call preserves on this stack, and goes
+ * on with the other. */
+extern "C" void simt_switch(place_t *from, place_t to);
+asm(".text\n"
+    ".type simt_switch, @function\n"
+    ".hidden simt_switch\n"
+    ".globl simt_switch\n"
+    "simt_switch:\n"
+    "    pushq %rbp\n    pushq %rbx\n    pushq %r12\n"
+    "    pushq %r13\n    pushq %r14\n    pushq %r15\n"
+    "    movq %rsp, (%rdi)\n"
+    "    movq %rsi, %rsp\n"
+    "    popq %r15\n    popq %r14\n    popq %r13\n"
+    "    popq %r12\n    popq %rbx\n    popq %rbp\n"
+    "    ret\n"
+    ".size simt_switch, . - simt_switch\n");
+
+static void switch_to(place_t *from, const place_t *to)
+{
+    simt_switch(from, *to);
+}
+
+/* As simt_switch() would have left it: six registers, and where to return to. */
+static void make_place(fiber_t *fiber)
+{
+    const uintptr_t top = (uintptr_t)(fiber->stack + STACK_BYTES) / 16 * 16;
+    uintptr_t *at = (uintptr_t *)top - 8;
+
+    memset(at, 0, 8 * sizeof(*at));
+    at[6] = (uintptr_t)fiber_main;
+    fiber->place = at;
+}
+#else
+static void switch_to(place_t *from, const place_t *to)
+{
+    swapcontext(from, to);
+}
+
+static void make_place(fiber_t *fiber)
+{
+    getcontext(&fiber->place);
+    fiber->place.uc_stack.ss_sp = fiber->stack;
+    fiber->place.uc_stack.ss_size = STACK_BYTES;
+    fiber->place.uc_link = NULL;
+    makecontext(&fiber->place, fiber_main, 0);
+}
+#endif
+
 static fiber_t *current_fiber(void)
 {
-    return &running->fibers[running->current];
+    return running->fibers[running->current];
 }
 
 static void yield_fiber(fiber_state state)
@@ -83,15 +139,11 @@ static void yield_fiber(fiber_state state)
 
     fiber->state = state;
 #if defined(__SANITIZE_ADDRESS__)
-    __sanitizer_start_switch_fiber(state == FIBER_DONE ? NULL : &fiber->fake_stack, running->bottom,
-                                   running->bottom_bytes);
+    __sanitizer_start_switch_fiber(&fiber->fake_stack, running->bottom, running->bottom_bytes);
 #endif
-#if defined(__SANITIZE_THREAD__)
-    __tsan_switch_to_fiber(running->thread, 0);
-#endif
-    swapcontext(&fiber->context, &running->scheduler);
+    switch_to(&fiber->place, &running->scheduler);
 #if defined(__SANITIZE_ADDRESS__)
-    __sanitizer_finish_switch_fiber(fiber->fake_stack, NULL, NULL);
+    __sanitizer_finish_switch_fiber(fiber->fake_stack, &running->bottom, &running->bottom_bytes);
 #endif
     threadIdx = fiber->index;
 }
@@ -101,24 +153,23 @@ static void fiber_main(void)
 #if defined(__SANITIZE_ADDRESS__)
     __sanitizer_finish_switch_fiber(NULL, &running->bottom, &running->bottom_bytes);
 #endif
-    threadIdx = current_fiber()->index;
-    (*running->body)();
-    yield_fiber(FIBER_DONE);
+    for (;;) {
+        threadIdx = current_fiber()->index;
+        (*running->body)();
+        yield_fiber(FIBER_DONE);
+    }
 }
 
 static void resume(machine_t *machine, size_t index)
 {
-    fiber_t *fiber = &machine->fibers[index];
+    fiber_t *fiber = machine->fibers[index];
 
     machine->current = index;
     fiber->state = FIBER_READY;
 #if defined(__SANITIZE_ADDRESS__)
     __sanitizer_start_switch_fiber(&machine->fake_stack, fiber->stack, STACK_BYTES);
 #endif
-#if defined(__SANITIZE_THREAD__)
-    __tsan_switch_to_fiber(fiber->thread, 0);
-#endif
-    swapcontext(&machine->scheduler, &fiber->context);
+    switch_to(&machine->scheduler, &fiber->place);
 #if defined(__SANITIZE_ADDRESS__)
     __sanitizer_finish_switch_fiber(machine->fake_stack, NULL, NULL);
 #endif
@@ -132,16 +183,16 @@ static void resume(machine_t *machine, size_t index)
 static int release_warp(machine_t *machine, size_t index)
 {
     const size_t base = index / WARP * WARP;
-    const unsigned mask = machine->fibers[index].mask;
+    const unsigned mask = machine->fibers[index]->mask;
 
     for (size_t lane = 0; lane < WARP; lane++) {
         if ((mask >> lane & 1u) == 0) continue;
         if (base + lane >= machine->fibers.size()) continue;
-        if (machine->fibers[base + lane].state != FIBER_AT_WARP) return 0;
-        if (machine->fibers[base + lane].mask != mask) return 0;
+        if (machine->fibers[base + lane]->state != FIBER_AT_WARP) return 0;
+        if (machine->fibers[base + lane]->mask != mask) return 0;
     }
     for (size_t lane = 0; lane < WARP && base + lane < machine->fibers.size(); lane++) {
-        fiber_t *fiber = &machine->fibers[base + lane];
+        fiber_t *fiber = machine->fibers[base + lane];
 
         if ((mask >> lane & 1u) == 0) continue;
         memcpy(fiber->kept, fiber->given, GIVEN_BYTES);
@@ -154,15 +205,15 @@ static int release_block(machine_t *machine)
 {
     int waiting = 0, done = 0;
 
-    for (const fiber_t &fiber : machine->fibers) {
-        waiting += fiber.state == FIBER_AT_BARRIER;
-        done += fiber.state == FIBER_DONE;
-        if (fiber.state == FIBER_READY || fiber.state == FIBER_AT_WARP) return 0;
+    for (const fiber_t *fiber : machine->fibers) {
+        waiting += fiber->state == FIBER_AT_BARRIER;
+        done += fiber->state == FIBER_DONE;
+        if (fiber->state == FIBER_READY || fiber->state == FIBER_AT_WARP) return 0;
     }
     if (waiting == 0) return 0;
     if (done != 0) die("some threads wait at a barrier of the block, others have ended");
-    for (fiber_t &fiber : machine->fibers)
-        fiber.state = FIBER_READY;
+    for (fiber_t *fiber : machine->fibers)
+        fiber->state = FIBER_READY;
     return 1;
 }
 
@@ -174,16 +225,11 @@ static void start_block(machine_t *machine)
     const unsigned columns = blockDim.x, rows = blockDim.y;
 
     for (size_t i = 0; i < machine->fibers.size(); i++) {
-        fiber_t *fiber = &machine->fibers[i];
+        fiber_t *fiber = machine->fibers[i];
 
         fiber->index = simt_index{(unsigned)i % columns, (unsigned)i / columns % rows,
                                   (unsigned)i / (columns * rows)};
         fiber->state = FIBER_READY;
-        getcontext(&fiber->context);
-        fiber->context.uc_stack.ss_sp = fiber->stack;
-        fiber->context.uc_stack.ss_size = STACK_BYTES;
-        fiber->context.uc_link = NULL;
-        makecontext(&fiber->context, fiber_main, 0);
     }
 }
 
@@ -207,20 +253,52 @@ static void run_block(machine_t *machine)
         for (size_t i = 0; i < count; i++) {
             const size_t at = in_order(i, count, &random);
 
-            if (machine->fibers[at].state != FIBER_READY) continue;
+            if (machine->fibers[at]->state != FIBER_READY) continue;
             resume(machine, at);
             is_moving = 1;
         }
         for (size_t i = 0; i < count; i++) {
-            if (machine->fibers[i].state == FIBER_AT_WARP) is_moving |= release_warp(machine, i);
+            if (machine->fibers[i]->state == FIBER_AT_WARP) is_moving |= release_warp(machine, i);
         }
         is_moving |= release_block(machine);
-        for (const fiber_t &fiber : machine->fibers) {
-            if (fiber.state == FIBER_READY) is_moving = 1;
-            if (fiber.state != FIBER_DONE) is_over = 0;
+        for (const fiber_t *fiber : machine->fibers) {
+            if (fiber->state == FIBER_READY) is_moving = 1;
+            if (fiber->state != FIBER_DONE) is_over = 0;
         }
         if (is_over) return;
         if (!is_moving) die("threads wait for each other: a barrier or shuffle that not all reach");
+    }
+}
+
+static fiber_t *make_fiber(void)
+{
+    fiber_t *fiber = new fiber_t();
+
+    fiber->stack = (char *)malloc(STACK_BYTES);
+    make_place(fiber);
+    return fiber;
+}
+
+/* A thread's fibers that run nothing, kept until it ends. */
+typedef struct pool {
+    std::vector<fiber_t *> fibers;
+
+    ~pool()
+    {
+        for (fiber_t *fiber : fibers) {
+            free(fiber->stack);
+            delete fiber;
+        }
+    }
+} pool_t;
+static thread_local pool_t idle;
+
+static void take_fibers(machine_t *machine, size_t count)
+{
+    while (machine->fibers.size() < count) {
+        if (idle.fibers.empty()) idle.fibers.push_back(make_fiber());
+        machine->fibers.push_back(idle.fibers.back());
+        idle.fibers.pop_back();
     }
 }
 
@@ -229,18 +307,9 @@ void simt_run(dim3 grid, dim3 block, size_t shared_bytes, const std::function<vo
     machine_t machine;
     machine_t *before = running;
 
-    machine.fibers.resize((size_t)block.x * block.y * block.z);
+    take_fibers(&machine, (size_t)block.x * block.y * block.z);
     machine.shared.resize(shared_bytes + 128);
     machine.body = &body;
-    for (fiber_t &fiber : machine.fibers) {
-        fiber.stack = (char *)malloc(STACK_BYTES);
-#if defined(__SANITIZE_THREAD__)
-        fiber.thread = __tsan_create_fiber(0);
-#endif
-    }
-#if defined(__SANITIZE_THREAD__)
-    machine.thread = __tsan_get_current_fiber();
-#endif
     running = &machine;
     gridDim = grid;
     blockDim = block;
@@ -253,12 +322,7 @@ void simt_run(dim3 grid, dim3 block, size_t shared_bytes, const std::function<vo
         }
     }
     running = before;
-    for (fiber_t &fiber : machine.fibers) {
-#if defined(__SANITIZE_THREAD__)
-        __tsan_destroy_fiber(fiber.thread);
-#endif
-        free(fiber.stack);
-    }
+    idle.fibers.insert(idle.fibers.end(), machine.fibers.begin(), machine.fibers.end());
 }
 
 cudaError_t simt_launch(dim3 grid, dim3 block, size_t shared_bytes, void *stream,
@@ -320,7 +384,7 @@ void simt_exchange(unsigned mask, const void *give, void *take, size_t bytes, un
     if ((mask >> lane & 1u) == 0) die("a shuffle reads from a thread that takes no part");
     memcpy(fiber->given, give, bytes);
     simt_warp_barrier(mask);
-    memcpy(take, running->fibers[from < running->fibers.size() ? from : running->current].kept,
+    memcpy(take, running->fibers[from < running->fibers.size() ? from : running->current]->kept,
            bytes);
 }
 
@@ -332,5 +396,5 @@ void simt_exchange_all(const void *give, void *take, size_t bytes)
     memcpy(current_fiber()->given, give, bytes);
     simt_warp_barrier(0xffffffffu);
     for (size_t lane = 0; lane < WARP && base + lane < running->fibers.size(); lane++)
-        memcpy((char *)take + lane * bytes, running->fibers[base + lane].kept, bytes);
+        memcpy((char *)take + lane * bytes, running->fibers[base + lane]->kept, bytes);
 }

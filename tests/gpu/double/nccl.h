@@ -1,0 +1,34 @@
+/*
+ * nccl.h - what a test can ask of NCCL's double.
+ *
+ * The double has the calls of NCCL that the engine uses, over the double of the CUDA runtime: ranks
+ * are threads of one process that meet by unique id, operations are work of their streams. It is
+ * stricter than NCCL: ranks that disagree about an operation, and calls that NCCL does not allow in
+ * the state a communicator is in, end the program with words.
+ */
+#ifndef DP_TESTS_NCCL_DOUBLE_H
+#define DP_TESTS_NCCL_DOUBLE_H
+
+#include <stddef.h>
+
+typedef enum nccl_fault {
+    NCCL_FAULT_VERSION,    /* ncclGetVersion() answers this number */
+    NCCL_FAULT_INIT,       /* communicators are in progress for ever */
+    NCCL_FAULT_INIT_ERROR, /* the nth one from now on cannot be made */
+    NCCL_FAULT_ASYNC,      /* the nth group of operations from now on ends with a remote error */
+    NCCL_FAULT_HANG,       /* the nth one from now on never ends */
+    NCCL_FAULT_CALL,       /* the nth one is refused */
+    NCCL_FAULT_ABORT,      /* ncclCommAbort() does not return */
+    NCCL_FAULT_REGISTER,   /* ncclCommRegister() fails from now on */
+    NCCL_FAULT_COUNT
+} nccl_fault_t;
+
+void nccl_double_reset(void);
+void nccl_double_fault(nccl_fault_t fault, int value); /* 0: none */
+/* Communicators, rooms and memory that were not given back. */
+size_t nccl_double_live(void);
+size_t nccl_double_revoked(void); /* since the reset */
+size_t nccl_double_aborted(void);
+size_t nccl_double_operations(void);
+
+#endif
