@@ -44,14 +44,22 @@ void dp_agree_targets(dp_negotiator_t *n, const dp_row_t *row, const int32_t *li
         n->targets[i] |= row->heard[i];
 }
 
+/* What this rank has submitted of the tensor was handed back, or will be with what is owed. */
+void dp_own_end(dp_negotiator_t *n, dp_row_t *row)
+{
+    row->own.is_there = 0;
+    free(row->own.signature);
+    row->own.signature = NULL;
+    n->own_pending--;
+    if (row->scope == NULL) return;
+    row->scope->own_pending--;
+    if (row->scope->ending == row) row->scope->ending = NULL;
+}
+
 /* The pending occurrence is over. */
 void dp_agree_end(dp_negotiator_t *n, dp_row_t *row, uint64_t position, int in_failure)
 {
-    if (row->is_own) n->own_pending--;
-    if (row->is_own && row->scope != NULL) {
-        row->scope->own_pending--;
-        if (row->scope->ending == row) row->scope->ending = NULL;
-    }
+    if (row->is_own && !row->is_shadow) dp_own_end(n, row);
     dp_stall_unwatch(n, row, 0);
     dp_row_clear(row, n->table.bit_words);
     row->done_position = position;
@@ -61,6 +69,7 @@ void dp_agree_end(dp_negotiator_t *n, dp_row_t *row, uint64_t position, int in_f
     for (int i = 0; row->scope == NULL && i < n->child_count; i++) {
         if (dp_bit_get(n->targets, i)) row->ended[i] = position;
     }
+    dp_debt_restart(n, row);
 }
 
 void dp_agree_launch_begin(dp_negotiator_t *n, dp_launch_t *launch, dp_row_t *row)
@@ -93,8 +102,11 @@ void dp_agree_launch(dp_negotiator_t *n, dp_row_t *row, const dp_launch_entry_t 
     entry.signature = row->signature;
     entry.name = row->name;
     entry.id = row->id;
-    if (dp_row_takes_part(n, row) && !n->is_fatal && dp_outbox_entry(n, &entry) != DP_OK)
+    if (row->owed_left > 0 && !n->is_fatal) {
+        dp_debt_launched(n, row, agreed->absent); /* it has its place in the order already */
+    } else if (dp_row_takes_part(n, row) && !n->is_fatal && dp_outbox_entry(n, &entry) != DP_OK) {
         dp_fatal_memory(n);
+    }
     if (!n->is_fatal) dp_agree_end(n, row, n->position + 1, 0);
 }
 
@@ -109,6 +121,7 @@ static void end_create(dp_negotiator_t *n, dp_row_t *row)
     if (status == DP_OK && !row->ended_in_failure && row->refusals == NULL) {
         dp_stall_forget(n, row);
         dp_row_array_remove(&n->news, row);
+        dp_row_array_remove(&n->restarts, row);
         status = dp_table_remove(&n->table, row);
     }
     if (status != DP_OK) dp_fatal_memory(n);
@@ -122,7 +135,7 @@ void dp_agree_launch_end(dp_negotiator_t *n, const dp_launch_t *launch)
     if (n->is_fatal) return;
     n->position++;
     n->sequence = launch->sequence;
-    if (dp_row_takes_part(n, row)) {
+    if (n->entry_count > launch->entry_begin) {
         n->launching = launch->sequence;
         event = dp_outbox_event(n, DP_OUTPUT_LAUNCH);
         if (event == NULL) return;
@@ -131,9 +144,16 @@ void dp_agree_launch_end(dp_negotiator_t *n, const dp_launch_t *launch)
         event->slot = launch->slot;
         event->entry_begin = launch->entry_begin;
         event->entry_count = n->entry_count - launch->entry_begin;
+        dp_debt_defer(n, launch->behind);
     }
     if (launch->collective == DP_COLLECTIVE_GROUP_CREATE) end_create(n, row);
     if (launch->collective == DP_COLLECTIVE_GROUP_DESTROY) dp_scope_drop(n, row->scope);
+}
+
+void dp_agree_refuse_own(dp_negotiator_t *n, dp_row_t *row, dp_status_t status, const char *text)
+{
+    if (row->is_own && !row->is_shadow) dp_outbox_fail(n, row->request, status, text);
+    if (row->owed_left > 0 && !n->is_fatal) dp_debt_failed(n, row, status, text);
 }
 
 void dp_agree_fail(dp_negotiator_t *n, dp_row_t *row, dp_status_t status, const char *text)
@@ -141,9 +161,8 @@ void dp_agree_fail(dp_negotiator_t *n, dp_row_t *row, dp_status_t status, const 
     int takes_part = dp_bit_get(n->targets, dp_own_slot(n));
 
     n->position++;
-    if (row->is_own) {
-        dp_outbox_fail(n, row->request, status, text);
-    } else if (takes_part && (row->scope == NULL || !dp_join_is_joined(row->scope, n->rank))) {
+    dp_agree_refuse_own(n, row, status, text);
+    if (!row->is_own && takes_part && (row->scope == NULL || !dp_join_has_own(n, row->scope))) {
         if (dp_row_refuse(row, status, text) != DP_OK) dp_fatal_memory(n);
     }
     dp_agree_end(n, row, n->position, 1);
@@ -249,6 +268,7 @@ static int merge(dp_negotiator_t *n, dp_row_t *row, const dp_arrival_t *arrival,
     dp_bit_set(row->heard, arrival->slot);
     row->ready++;
     row->in_place = row->in_place && arrival->in_place;
+    row->ahead = DP_MAX(row->ahead, arrival->ahead);
     row->absmax = dp_absmax_merge(row->absmax, arrival->absmax);
     if (arrival->is_urgent) row->is_urgent = 1;
     if (row->first_rank < 0) {

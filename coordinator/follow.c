@@ -139,7 +139,7 @@ static void launch_entry(dp_negotiator_t *n, int from, dp_launch_t *launch, uint
 
 static void receive_launch(dp_negotiator_t *n, int from, dp_item_t *item, dp_reader_t *reader)
 {
-    dp_launch_t launch = {.sequence = item->sequence};
+    dp_launch_t launch = {.sequence = item->sequence, .behind = item->ahead};
     uint32_t count = item->count;
 
     if (launch.sequence <= n->sequence) {
@@ -272,16 +272,60 @@ static void receive_seek(dp_negotiator_t *n, int from, const dp_item_t *item)
     }
 }
 
+/* The epoch ends with it: it is passed on as of this epoch, and all else is of the next. */
+static void receive_turn(dp_negotiator_t *n, int from, const dp_item_t *item, dp_reader_t *reader,
+                         size_t begin)
+{
+    uint64_t low = item->low, high = item->high, sequence = item->sequence;
+    int is_lock = item->kind == DP_ITEM_LOCK;
+
+    if (is_lock) {
+        dp_lock_receive(n, from, item, reader);
+    } else {
+        dp_lock_from_parent(n, from, item);
+    }
+    if (n->is_fatal) return;
+    dp_outbox_down_bytes(n, n->world->expect, n->position, reader->data + begin, reader->at - begin,
+                         1);
+    dp_outbox_close_down(n);
+    if (n->is_fatal) return;
+    if (is_lock) {
+        dp_lock_begin(n, sequence);
+    } else {
+        dp_lock_end(n, low, high);
+    }
+}
+
+/* What only makes sense while every launch is negotiated. */
+static int is_negotiation(dp_item_kind_t kind)
+{
+    return kind != DP_ITEM_SEEK && kind != DP_ITEM_WARN && kind != DP_ITEM_CONFIRM &&
+           kind != DP_ITEM_HOLD && kind != DP_ITEM_RELEASE;
+}
+
 void dp_follow(dp_negotiator_t *n, int from, dp_item_t *item, dp_reader_t *reader, size_t begin)
 {
     uint64_t position = n->position; /* before this item counts */
 
+    if (n->lock.is_locked && is_negotiation(item->kind)) {
+        dp_fatal_protocol(n, from, "item %d while a schedule is locked", item->kind);
+        return;
+    }
     /* What goes up from here on was said knowing this item. */
     if (item->kind == DP_ITEM_FAILURE || item->kind == DP_ITEM_CLOSED) dp_outbox_close_up(n);
     switch (item->kind) {
     case DP_ITEM_SEEK:
         receive_seek(n, from, item);
         return;
+    case DP_ITEM_LOCK:
+    case DP_ITEM_RELEASE:
+        receive_turn(n, from, item, reader, begin);
+        return;
+    case DP_ITEM_CONFIRM:
+    case DP_ITEM_HOLD:
+        dp_lock_from_parent(n, from, item);
+        memcpy(n->targets, n->world->expect, n->table.bit_words * sizeof(*n->targets));
+        break;
     case DP_ITEM_LAUNCH:
         receive_launch(n, from, item, reader);
         break;

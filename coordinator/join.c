@@ -108,9 +108,39 @@ void dp_join_own(dp_negotiator_t *n, dp_scope_t *scope, void *request)
         if (n->table.rows[i]->scope == scope) dp_row_forgive(n->table.rows[i]);
     }
     scope->has_join = 1;
+    scope->is_join_said = 0;
     scope->join_request = request;
     n->own_pending++;
-    dp_join_arrive(n, scope, n->rank);
+    dp_lock_diverge(n, DP_UNLOCK_JOIN, n->rank, "it has joined");
+    dp_join_flush(n);
+}
+
+int dp_join_has_own(const dp_negotiator_t *n, const dp_scope_t *scope)
+{
+    return scope->has_join || dp_join_is_joined(scope, n->rank);
+}
+
+static dp_scope_t *unsaid(const dp_negotiator_t *n)
+{
+    for (size_t i = 0; i <= n->group_count; i++) {
+        dp_scope_t *scope = i < n->group_count ? n->groups[i] : n->world;
+
+        if (scope->has_join && !scope->is_join_said) return scope;
+    }
+    return NULL;
+}
+
+/* What this rank launched under a lock comes before its JOIN, as what it announces does. */
+void dp_join_flush(dp_negotiator_t *n)
+{
+    dp_scope_t *scope;
+
+    while (!n->lock.is_locked && n->lock.shadows == 0 && !n->is_fatal) {
+        scope = unsaid(n);
+        if (scope == NULL) return;
+        scope->is_join_said = 1;
+        dp_join_arrive(n, scope, n->rank);
+    }
 }
 
 /* JOINED, on every rank that it concerns. */

@@ -20,16 +20,31 @@
 
 /* ---- What requests fail with ------------------------------------------------------------ */
 
-/* A request whose tensor needs a rank that has left. */
-void dp_leave_refuse(dp_negotiator_t *n, const dp_row_t *row, void *request)
+static void refusal_text(const dp_negotiator_t *n, const dp_row_t *row,
+                         char text[DP_ERROR_TEXT_MAX])
 {
     int leaver = row->closed_by >= 0 ? row->closed_by : row->scope->closed_rank;
     char left[DP_RANK_TEXT_MAX], own[DP_RANK_TEXT_MAX], what[DP_ROW_TEXT_MAX];
+
+    snprintf(text, DP_ERROR_TEXT_MAX, "%s finalized before it submitted %s; %s had submitted it",
+             dp_rank_text(n, leaver, left), dp_row_text(row, what), dp_rank_text(n, n->rank, own));
+}
+
+/* A request whose tensor needs a rank that has left. */
+void dp_leave_refuse(dp_negotiator_t *n, const dp_row_t *row, void *request)
+{
     char text[DP_ERROR_TEXT_MAX];
 
-    snprintf(text, sizeof(text), "%s finalized before it submitted %s; %s had submitted it",
-             dp_rank_text(n, leaver, left), dp_row_text(row, what), dp_rank_text(n, n->rank, own));
+    refusal_text(n, row, text);
     dp_outbox_fail(n, request, DP_ERR_LEFT, text);
+}
+
+void dp_leave_end(dp_negotiator_t *n, dp_row_t *row)
+{
+    char text[DP_ERROR_TEXT_MAX];
+
+    refusal_text(n, row, text);
+    dp_agree_refuse_own(n, row, DP_ERR_LEFT, text);
 }
 
 void dp_leave_refuse_join(dp_negotiator_t *n, const dp_scope_t *scope, void *request)
@@ -242,7 +257,7 @@ void dp_leave_close(dp_negotiator_t *n, dp_scope_t *scope, int rank)
         row->is_kept = was_possible && row->keep_position == n->position;
         if (row->is_kept || !was_possible) continue;
         row->closed_by = rank;
-        if (row->is_own) dp_leave_refuse(n, row, row->request);
+        dp_leave_end(n, row);
         dp_agree_end(n, row, n->position, 1);
     }
     if (!scope->has_join || n->is_fatal) return;
@@ -302,10 +317,12 @@ static void leave(dp_negotiator_t *n)
 
 void dp_leave_flush(dp_negotiator_t *n)
 {
-    if (n->is_finalizing && !n->has_left) leave(n);
+    /* Not while others would take what this rank has launched for something it lacks. */
+    if (n->is_finalizing && !n->has_left && !n->lock.is_locked && n->lock.shadows == 0) leave(n);
 }
 
 int dp_leave_is_over(const dp_negotiator_t *n)
 {
-    return n->has_left && n->own_pending == 0 && n->fin_count == n->child_count && !n->fin_sent;
+    return n->has_left && n->own_pending == 0 && n->lock.debts == 0 && n->lock.shadows == 0 &&
+           n->deferred_count == 0 && n->fin_count == n->child_count && !n->fin_sent;
 }

@@ -15,7 +15,8 @@
  *   text   := u16 bytes, the bytes             no terminator, no NUL inside
  *
  *   up, from child to parent (position: of the last ordered item the sender had seen)
- *     READY    ref, u16 version, u8 flags, f32 absmax [, u32 absent, u32 joined rank] [, signature]
+ *     READY    ref, u16 version, u8 flags, f32 absmax [, u32 absent, u32 joined rank] [, u64 ahead]
+ *              [, signature]
  *     MISMATCH ref, u32 rank a, u32 rank b, signature a, signature b
  *     LACKS    ref, u32 rank that has left, signature
  *     URGENT   ref
@@ -25,18 +26,26 @@
  *     LEFT     u32 rank
  *     FIN
  *     MISSING  u32 round, u32 count, u8 n, n x (u32 rank, u32 pending, text progress)
- *   down, from parent to child (position: one less than that of the first ordered item)
- *     SEEK     u64 position                    one less than that of the next ordered item
- *     LAUNCH   u64 sequence, u32 n, n x entry                                           ordered
+ *     DIVERGE  u8 reason, u32 rank, text                                            while locked
+ *     COUNT    u64 rounds, u32 rank                                                 while locked
+ *     STAND    u64 lowest, u64 highest, u32 n, n x u64 rounds of a bucket               while
+ * locked VOID     u32 rank, u64 position of that rank, ref down, from parent to child (position:
+ * one less than that of the first ordered item) SEEK     u64 position                    one less
+ * than that of the next ordered item LAUNCH   u64 sequence, u64 behind, u32 n, n x entry ordered
  *     FAILURE  u32 id, u8 flags [, key] [, list], u8 status, text                       ordered
  *     JOINED   u32 group, u32 rank                                                      ordered
  *     KEEP     u32 rank, u64 zero, ref                                    only before CLOSED
  *     CLOSED   u32 group, u32 rank, u32 n, the KEEPs before it                          ordered
  *     BYE                                                                               ordered
+ *     LOCK     u64 sequence, u32 stride, u32 n, n x bucket                           ordered
+ *     RELEASE  u64 lowest, u64 highest, u32 n, n x u64 rounds of a bucket                ordered
+ *     CONFIRM  u64 rounds, u32 rank                                             while locked
+ *     HOLD     u8 reason, u32 rank, text                                        while locked
  *     WHO      u32 round, u32 patience in ms, ref [, list]
  *     WARN     u32 group [, list], text
  *     entry := u32 id, u8 flags, f32 absmax [, key] [, u32 absent] [, signature]
  *              [, u32 new group, u32 slot]
+ *     bucket:= u32 n, n x (u32 id, u8 flags, f32 absmax)
  *   both, alone in a frame (position: DP_POSITION_NONE, as ordered items may have been dropped)
  *     FATAL    u8 status, u32 culprit (all ones: unknown), text
  */
@@ -45,7 +54,7 @@
 
 #include "coordinator/negotiator.h"
 
-#define DP_FRAME_VERSION 2
+#define DP_FRAME_VERSION 3
 #define DP_FRAME_HEADER_BYTES 20
 #define DP_ID_NONE UINT32_MAX
 #define DP_POSITION_NONE UINT64_MAX
@@ -64,6 +73,10 @@ typedef enum dp_item_kind {
     DP_ITEM_KEEP = 8,
     DP_ITEM_JOIN = 9,
     DP_ITEM_LACKS = 10,
+    DP_ITEM_DIVERGE = 11,
+    DP_ITEM_COUNT = 12,
+    DP_ITEM_STAND = 13,
+    DP_ITEM_VOID = 14,
     DP_ITEM_LAUNCH = 16,
     DP_ITEM_FAILURE = 17,
     DP_ITEM_CLOSED = 18,
@@ -72,6 +85,10 @@ typedef enum dp_item_kind {
     DP_ITEM_WARN = 21,
     DP_ITEM_JOINED = 22,
     DP_ITEM_SEEK = 23,
+    DP_ITEM_LOCK = 24,
+    DP_ITEM_RELEASE = 25,
+    DP_ITEM_CONFIRM = 26,
+    DP_ITEM_HOLD = 27,
     DP_ITEM_FATAL = 32
 } dp_item_kind_t;
 
@@ -82,10 +99,11 @@ typedef enum dp_item_kind {
 #define DP_FLAG_NAME 8u      /* LAUNCH, FAILURE: the id is new, or there is none: its key follows */
 #define DP_FLAG_ABSENT 16u   /* READY, LAUNCH: ranks have joined: how many follows */
 #define DP_FLAG_BORN 32u     /* LAUNCH: a group is made: its uid and slot follow */
+#define DP_FLAG_AHEAD 64u    /* READY: how far a rank had launched by the last lock follows */
 
 typedef struct dp_frame_header {
     uint32_t generation; /* of the membership; 0 until a world can change */
-    uint32_t epoch;      /* of the agreed schedule; 0 while nothing is locked */
+    uint32_t epoch;      /* odd: a schedule is locked; one more with each LOCK and RELEASE */
     uint64_t position;
 } dp_frame_header_t;
 
@@ -116,7 +134,14 @@ typedef struct dp_item {
     int rank, other_rank;
     uint64_t age_ns;
     uint64_t sequence;
-    uint32_t count; /* LAUNCH: entries that follow the item's head; CLOSED: KEEPs before it */
+    uint32_t count;     /* LAUNCH: entries that follow the item's head; CLOSED: KEEPs before it;
+                           LOCK: buckets that follow */
+    uint64_t ahead;     /* READY; LAUNCH: what it is behind */
+    uint64_t low, high; /* STAND, RELEASE: buckets; COUNT, CONFIRM: low: rounds */
+    uint64_t *rounds;   /* [round_count] STAND, RELEASE; after a read: owned, dp_item_fini() */
+    uint32_t round_count;
+    uint32_t stride;
+    dp_unlock_reason_t reason;
     uint64_t position;
     uint32_t absent;
     uint32_t born, slot; /* the uid and slot of a new group */
@@ -136,7 +161,7 @@ void dp_frame_write_header(dp_writer_t *writer, const dp_frame_header_t *header)
 /* DP_ERR_UNSUPPORTED: another version (in *version); DP_ERR_INVALID: malformed. */
 dp_status_t dp_frame_read_header(dp_reader_t *reader, dp_frame_header_t *header, int *version);
 
-/* Writes all of an item, of LAUNCH only the head. */
+/* Writes all of an item, of LAUNCH and LOCK only the head. */
 void dp_item_write(dp_writer_t *writer, const dp_item_t *item);
 void dp_item_write_entry(dp_writer_t *writer, const dp_item_t *entry);
 size_t dp_item_bound(const dp_item_t *item); /* no item takes more bytes than this */
@@ -147,6 +172,10 @@ size_t dp_item_entry_bound(const char *name, const dp_signature_t *signature);
 dp_status_t dp_item_read(dp_reader_t *reader, dp_item_t *item);
 /* The next entry of a LAUNCH, likewise. */
 dp_status_t dp_item_read_entry(dp_reader_t *reader, dp_item_t *item);
+/* How many entries the next bucket of a LOCK has. */
+dp_status_t dp_item_read_bucket(dp_reader_t *reader, uint32_t *count);
+#define DP_BUCKET_BYTES 4
+#define DP_BUCKET_ENTRY_BYTES 9
 void dp_item_fini(dp_item_t *item);
 
 float dp_absmax_clean(float absmax);     /* NaN counts as infinite, unknown is -1 */

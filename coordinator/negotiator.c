@@ -43,6 +43,9 @@ static dp_status_t init(dp_negotiator_t *n, const dp_negotiator_options_t *optio
     n->fins = calloc(n->table.bit_words, sizeof(*n->fins));
     n->left = calloc(dp_bit_words((size_t)n->size), sizeof(*n->left));
     if (n->fins == NULL || n->left == NULL) return DP_ERR_NO_MEMORY;
+    n->lock.may_lock = options->may_lock && n->size > 1;
+    status = dp_lock_init(n);
+    if (status != DP_OK) return status;
     status = dp_stall_init(n);
     return status == DP_OK ? dp_outbox_init(n) : status;
 }
@@ -69,6 +72,7 @@ void dp_negotiator_destroy(dp_negotiator_t *n)
     for (size_t i = 0; i < n->table.row_count; i++)
         n->table.rows[i]->stall_list = DP_ROW_UNLISTED;
     dp_outbox_fini(n);
+    dp_lock_fini(n);
     dp_stall_fini(n);
     dp_table_fini(&n->table);
     dp_scopes_fini(n);
@@ -178,7 +182,7 @@ static dp_key_t key_of(const dp_submission_t *submission)
  * sends, which others still count it out of. */
 static int is_join_in_force(const dp_negotiator_t *n, const dp_scope_t *scope, const dp_key_t *key)
 {
-    if (scope == NULL || !dp_join_is_joined(scope, n->rank)) return 0;
+    if (scope == NULL || !dp_join_has_own(n, scope)) return 0;
     return !scope->is_closed || key->root >= 0;
 }
 
@@ -188,11 +192,11 @@ dp_status_t dp_negotiator_submit(dp_negotiator_t *n, const dp_submission_t *subm
     const dp_signature_t *signature = submission->signature;
     dp_scope_t *scope = dp_scope_find(n, submission->group);
     dp_key_t key = key_of(submission);
-    dp_arrival_t arrival = {.slot = dp_own_slot(n),
-                            .rank = n->rank,
-                            .in_place = submission->in_place != 0,
-                            .is_urgent = submission->is_urgent != 0,
-                            .absmax = dp_absmax_clean(submission->last_absmax)};
+    dp_own_t own = {.is_there = 1,
+                    .request = submission->request,
+                    .in_place = submission->in_place != 0,
+                    .is_urgent = submission->is_urgent != 0,
+                    .absmax = dp_absmax_clean(submission->last_absmax)};
     dp_status_t status;
     dp_row_t *row;
 
@@ -206,7 +210,7 @@ dp_status_t dp_negotiator_submit(dp_negotiator_t *n, const dp_submission_t *subm
     }
     row = dp_row_get(n, &key, scope);
     if (row == NULL) goto no_memory;
-    if (row->is_own) return DP_ERR_BUSY;
+    if (row->own.is_there) return DP_ERR_BUSY;
     if (row->refusals != NULL) {
         hand_refusal(n, row, submission->request);
         return n->is_fatal ? n->fatal_status : DP_OK;
@@ -217,15 +221,19 @@ dp_status_t dp_negotiator_submit(dp_negotiator_t *n, const dp_submission_t *subm
         return n->is_fatal ? n->fatal_status : DP_OK;
     }
     if (row->signature == NULL || !dp_signature_equal(signature, row->signature)) {
-        arrival.signature = dp_signature_copy(signature);
-        if (arrival.signature == NULL) goto no_memory;
+        own.signature = dp_signature_copy(signature);
+        if (own.signature == NULL) goto no_memory;
     }
-    row->is_own = 1;
-    row->request = submission->request;
+    own.since_ns = n->now_ns;
+    row->own = own;
     n->own_pending++;
     if (scope != NULL) scope->own_pending++;
     if (signature->collective == DP_COLLECTIVE_GROUP_DESTROY) scope->ending = row;
-    dp_agree_arrive(n, row, &arrival);
+    if (n->lock.is_locked) {
+        dp_lock_submitted(n, row);
+    } else {
+        dp_debt_submitted(n, row);
+    }
     return n->is_fatal ? n->fatal_status : DP_OK;
 no_memory:
     dp_fatal_memory(n);
@@ -239,8 +247,15 @@ void dp_negotiator_urgent(dp_negotiator_t *n, uint32_t group, const char *name, 
     if (!is_alive(n, now_ns)) return;
     row = dp_table_next(&n->table, group, name, NULL);
     for (; row != NULL; row = dp_table_next(&n->table, group, name, row)) {
-        if (row->is_own) dp_agree_urgent(n, row);
+        if (!row->own.is_there) continue;
+        row->own.is_urgent = 1;
+        if (row->is_own && !row->is_shadow) dp_agree_urgent(n, row);
     }
+}
+
+void dp_negotiator_waits(dp_negotiator_t *n, uint64_t now_ns)
+{
+    if (is_alive(n, now_ns)) dp_lock_waits(n);
 }
 
 void dp_negotiator_launched(dp_negotiator_t *n, uint64_t sequence, uint64_t now_ns)
@@ -249,9 +264,28 @@ void dp_negotiator_launched(dp_negotiator_t *n, uint64_t sequence, uint64_t now_
     n->launched = DP_MAX(n->launched, sequence);
 }
 
+void dp_negotiator_pace(dp_negotiator_t *n, uint64_t hold_ns, size_t fusion_bytes)
+{
+    n->hold_ns = hold_ns;
+    n->fusion_bytes = fusion_bytes;
+    dp_negotiator_unlock(n, "the tuner's settings", n->now_ns);
+}
+
 void dp_negotiator_finalize(dp_negotiator_t *n, uint64_t now_ns)
 {
-    if (is_alive(n, now_ns)) n->is_finalizing = 1;
+    if (!is_alive(n, now_ns)) return;
+    n->is_finalizing = 1;
+    dp_lock_diverge(n, DP_UNLOCK_FINALIZE, n->rank, "it finalizes");
+}
+
+void dp_negotiator_round(dp_negotiator_t *n, uint64_t now_ns)
+{
+    if (is_alive(n, now_ns)) dp_plan_round(n);
+}
+
+void dp_negotiator_unlock(dp_negotiator_t *n, const char *text, uint64_t now_ns)
+{
+    if (is_alive(n, now_ns)) dp_lock_diverge(n, DP_UNLOCK_SETTING, n->rank, text);
 }
 
 void dp_negotiator_peer_lost(dp_negotiator_t *n, int rank, const char *text, uint64_t now_ns)
@@ -284,7 +318,10 @@ void dp_negotiator_blame(dp_negotiator_t *n, dp_status_t status, int culprit, co
 
 void dp_negotiator_tick(dp_negotiator_t *n, uint64_t now_ns)
 {
-    if (is_alive(n, now_ns)) dp_stall_tick(n);
+    if (!is_alive(n, now_ns)) return;
+    dp_lock_tick(n);
+    dp_debt_tick(n);
+    dp_stall_tick(n);
 }
 
 void dp_negotiator_progress(dp_negotiator_t *n, const char *text)
@@ -297,7 +334,13 @@ void dp_negotiator_progress(dp_negotiator_t *n, const char *text)
 int dp_negotiator_output(dp_negotiator_t *n, dp_output_t *out)
 {
     if (!n->is_fatal) {
+        dp_debt_flush(n);
+        dp_join_flush(n);
         dp_order_flush(n);
+        dp_debt_flush(n); /* what has just ended may have another occurrence behind it */
+        dp_order_flush(n);
+        dp_plan_flush(n);
+        dp_lock_flush(n);
         dp_outbox_close_down(n);
         dp_stall_flush(n);
         dp_outbox_close_down(n);
@@ -311,7 +354,8 @@ uint64_t dp_negotiator_deadline(const dp_negotiator_t *n)
     uint64_t deadline, release;
 
     if (n->is_fatal || n->is_finished) return UINT64_MAX;
-    deadline = dp_stall_deadline(n);
+    deadline = DP_MIN(dp_stall_deadline(n), dp_lock_deadline(n));
+    deadline = DP_MIN(deadline, dp_debt_deadline(n));
     if (n->complete.count == 0) return deadline;
     release = n->complete_since_ns > UINT64_MAX - n->hold_ns ? UINT64_MAX
                                                              : n->complete_since_ns + n->hold_ns;

@@ -7,6 +7,8 @@
  * order.c      the root: what is ordered, and when
  * join.c       ranks that have no more data
  * leave.c      ranks that submit nothing more, and the tensors that fail for it
+ * lock.c       a schedule that needs no negotiation; lock_words.c: what is said meanwhile
+ * lock_plan.c, lock_debt.c  how it begins, and what is left of it when it ends
  * stall.c      who is missing for a tensor that waits too long
  * outbox.c     frames and outputs on their way out, the end of the world
  * receive.c    frames from neighbours, and what children say
@@ -18,7 +20,7 @@
 #ifndef DP_COORDINATOR_NEGOTIATOR_INTERNAL_H
 #define DP_COORDINATOR_NEGOTIATOR_INTERNAL_H
 
-#include "coordinator/messages.h"
+#include "coordinator/lock.h"
 #include "runtime/transport/transport.h"
 
 /* ---- Who takes part --------------------------------------------------------------------- */
@@ -37,7 +39,7 @@ typedef struct dp_scope {
     uint64_t *expect;            /* slots with members */
     uint32_t expected;           /* how many */
     uint32_t *below;             /* [slots] members there */
-    size_t own_pending;          /* tensors of this rank not handed back */
+    size_t own_pending;          /* submissions of this rank not handed back */
     const struct dp_row *ending; /* this rank's group_destroy that is pending */
 
     /* leaving */
@@ -51,6 +53,7 @@ typedef struct dp_scope {
     int *joined_rank;       /* [slots] one of them, -1 */
     int last_joined;        /* rank of the world */
     int has_join;           /* this rank's request is pending */
+    int is_join_said;       /* and counted, here and above */
     void *join_request;
 } dp_scope_t;
 
@@ -99,12 +102,14 @@ typedef struct dp_row {
     /* The pending occurrence; dp_row_clear() resets all of it. */
     int is_pending;  /* something of it is known here */
     int is_own;      /* this rank has submitted it */
+    int is_shadow;   /* and launched it under a lock: is_own, without a request */
     void *request;   /* of this rank */
     uint32_t ready;  /* slots that are ready */
     uint32_t absent; /* ranks of these that have joined */
     int absent_rank; /* one of them, the collective's root if that is one; -1 */
     int is_complete; /* all are */
     int in_place;    /* AND of what arrived */
+    uint64_t ahead;  /* maximum of what arrived */
     float absmax;    /* merged from what arrived */
     int is_urgent;
     int first_rank;           /* who brought the signature below */
@@ -121,6 +126,15 @@ typedef struct dp_row {
     dp_row_list_t stall_list;
     struct dp_row *older, *newer;
 
+    dp_own_t own; /* this rank's submission: the pending one, or one to come after a shadow */
+    /* The locked plan has it so many times; what is there for all of them. */
+    uint32_t plan_uses;
+    int plan_in_place;
+    float plan_absmax;
+    uint32_t owed_left;   /* occurrences that are not settled */
+    dp_owed_t *owed;      /* those of this rank, oldest first */
+    size_t past;          /* root: one more than where it came last in the memory of launches */
+    int is_restarting;    /* is in the list of rows whose next occurrence is to be looked at */
     int has_news;         /* is in the list of rows to look at when a frame goes up */
     char *name;           /* behind heard[], likewise the next two */
     uint64_t *own_expect; /* NULL: an ordinary tensor */
@@ -149,13 +163,14 @@ typedef struct dp_row_array {
     size_t count, room;
 } dp_row_array_t;
 
-/* JOIN, KEEP or LEFT for the parent. Each follows the READYs of what its rank submitted before. */
+/* JOIN, KEEP, VOID or LEFT for the parent. Each follows the READYs of what its rank submitted
+ * before. */
 typedef struct dp_word {
     dp_item_kind_t kind;
     int rank;
     uint32_t group;      /* JOIN */
-    const dp_row_t *row; /* KEEP */
-    uint64_t position;   /* KEEP */
+    const dp_row_t *row; /* KEEP, VOID */
+    uint64_t position;   /* KEEP, VOID */
 } dp_word_t;
 
 /* A leaver has submitted this and waits for it. */
@@ -185,11 +200,17 @@ typedef struct dp_frame {
 /* A launch, failure or warning for this rank. */
 typedef struct dp_event {
     dp_output_kind_t kind;
+    int is_locked;   /* LAUNCH */
+    uint64_t behind; /* LAUNCH that was deferred */
     uint64_t sequence;
     uint32_t group, slot;
     int last_rank;
     size_t entry_begin, entry_count;
     void *request;
+    uint64_t until;
+    uint32_t id, absent;
+    dp_unlock_reason_t reason;
+    int culprit;
     dp_status_t status;
     char *text; /* owned */
 } dp_event_t;
@@ -229,6 +250,9 @@ struct dp_negotiator {
     uint64_t stall_warn_ns, stall_limit_ns;
 
     uint64_t now_ns;
+    uint32_t epoch; /* odd: locked */
+    dp_lock_t lock;
+    dp_row_array_t restarts;
     dp_table_t table;
     dp_row_array_t news; /* rows that may have something to tell the parent */
     uint64_t position;   /* of the last ordered item made (root) or seen */
@@ -287,6 +311,10 @@ struct dp_negotiator {
     dp_frame_t *spare;                /* to be reused */
     dp_event_t *events;               /* [event_count], from event_next on still to be taken */
     size_t event_next, event_count, event_room;
+    dp_event_t *deferred; /* [deferred_count] launches that wait for debts to be paid */
+    size_t deferred_count, deferred_room;
+    dp_launch_entry_t *deferred_entries; /* theirs */
+    size_t deferred_entry_count, deferred_entry_room;
     char *event_text; /* in the caller's hands; owned */
     dp_launch_entry_t *entries;
     size_t entry_count, entry_room;
@@ -385,6 +413,7 @@ typedef struct dp_arrival {
     float absmax;
     uint32_t absent;
     int absent_rank;
+    uint64_t ahead;
 } dp_arrival_t;
 const dp_signature_t *dp_row_signature(const dp_row_t *row); /* of the pending occurrence */
 void dp_agree_arrive(dp_negotiator_t *n, dp_row_t *row, const dp_arrival_t *arrival);
@@ -402,6 +431,7 @@ typedef struct dp_launch {
     dp_collective_t collective;
     size_t entry_begin;
     uint32_t born, slot; /* of a group_create */
+    uint64_t behind;     /* these numbers of the last lock, on every rank */
 } dp_launch_t;
 /* begin, launch for each tensor, end. */
 void dp_agree_launch_begin(dp_negotiator_t *n, dp_launch_t *launch, dp_row_t *row);
@@ -412,7 +442,63 @@ void dp_agree_bye(dp_negotiator_t *n);
 void dp_agree_end(dp_negotiator_t *n, dp_row_t *row, uint64_t position, int in_failure);
 int dp_launches_alone(dp_collective_t collective);
 
+void dp_own_end(dp_negotiator_t *n, dp_row_t *row); /* what this rank has submitted is over */
+/* This rank's part of the occurrence fails. */
+void dp_agree_refuse_own(dp_negotiator_t *n, dp_row_t *row, dp_status_t status, const char *text);
+
+/* lock.c */
+#define DP_LOCK_NOBODY UINT64_MAX             /* rounds of a subtree that takes part in nothing */
+uint64_t dp_lock_next(const dp_lock_t *lock); /* the number of this rank's next bucket */
+uint64_t dp_lock_rounds(const dp_negotiator_t *n); /* that the whole subtree has launched */
+void dp_lock_run(dp_negotiator_t *n);
+dp_status_t dp_lock_init(dp_negotiator_t *n);
+void dp_lock_fini(dp_negotiator_t *n);
+void dp_lock_submitted(dp_negotiator_t *n, dp_row_t *row); /* while locked */
+/* This rank must deviate, or heard of one that must. */
+void dp_lock_diverge(dp_negotiator_t *n, dp_unlock_reason_t reason, int rank, const char *text);
+void dp_lock_waits(dp_negotiator_t *n); /* a thread waits for something that is not launched */
+/* The schedule in n->lock's plan, ordered after launch `sequence`, is in force from here on. */
+void dp_lock_begin(dp_negotiator_t *n, uint64_t sequence);
+void dp_lock_end(dp_negotiator_t *n, uint64_t low, uint64_t high); /* RELEASE */
+void dp_lock_tick(dp_negotiator_t *n);
+uint64_t dp_lock_deadline(const dp_negotiator_t *n);
+/* lock_words.c */
+void dp_lock_flush(dp_negotiator_t *n);
+dp_status_t dp_lock_plan_reserve(dp_lock_t *lock, size_t buckets, size_t entries);
+void dp_lock_from_child(dp_negotiator_t *n, int from, int child, const dp_item_t *item);
+void dp_lock_from_parent(dp_negotiator_t *n, int from, const dp_item_t *item);
+/* LOCK, whose buckets follow in the reader. */
+void dp_lock_receive(dp_negotiator_t *n, int from, const dp_item_t *item, dp_reader_t *reader);
+/* Numbers that a rank can have reached at all end here. */
+uint64_t dp_lock_horizon(const dp_negotiator_t *n);
+
+/* lock_plan.c: the root */
+int dp_lock_is_lockable(const dp_row_t *row, const dp_signature_t *signature);
+void dp_plan_note(dp_negotiator_t *n, dp_row_t *row, const dp_launch_entry_t *entry, int is_first);
+void dp_plan_forget(dp_negotiator_t *n); /* what was ordered so far will not come again like that */
+void dp_plan_round(dp_negotiator_t *n);
+void dp_plan_flush(dp_negotiator_t *n);                  /* LOCK, if it is time */
+void dp_plan_ended(dp_negotiator_t *n, uint64_t rounds); /* the lock lived so long */
+
+/* lock_debt.c */
+void dp_debt_begin(dp_negotiator_t *n, uint64_t low, uint64_t high);
+void dp_debt_restart(dp_negotiator_t *n, dp_row_t *row);
+void dp_debt_flush(dp_negotiator_t *n);
+void dp_debt_pay(dp_negotiator_t *n);                      /* what is settled by now */
+void dp_debt_submitted(dp_negotiator_t *n, dp_row_t *row); /* unlocked */
+/* The row's pending occurrence was launched or has failed, and may be owed. */
+void dp_debt_launched(dp_negotiator_t *n, dp_row_t *row, uint32_t absent);
+void dp_debt_failed(dp_negotiator_t *n, dp_row_t *row, dp_status_t status, const char *text);
+void dp_debt_defer(dp_negotiator_t *n, uint64_t behind); /* the newest event, if owed is less */
+/* The root: what a launch of this tensor has to be behind, on each of its ranks. */
+uint64_t dp_debt_floor(dp_negotiator_t *n, const dp_row_t *row);
+void dp_debt_raise(dp_negotiator_t *n, const dp_row_t *row, uint64_t floor);
+void dp_debt_tick(dp_negotiator_t *n);
+void dp_debt_void(dp_negotiator_t *n, int rank, uint64_t position, dp_row_t *row); /* VOID */
+uint64_t dp_debt_deadline(const dp_negotiator_t *n);
+
 /* order.c: the root */
+void dp_order_void(dp_negotiator_t *n, dp_row_t *row, int rank);
 void dp_order_complete(dp_negotiator_t *n, dp_row_t *row);
 void dp_order_failure(dp_negotiator_t *n, dp_row_t *row, dp_status_t status, const char *text,
                       const int32_t *list, uint32_t list_count);
@@ -424,6 +510,8 @@ void dp_order_flush(dp_negotiator_t *n);   /* what is due before frames go out *
 /* join.c */
 void dp_join_own(dp_negotiator_t *n, dp_scope_t *scope, void *request);
 void dp_join_arrive(dp_negotiator_t *n, dp_scope_t *scope, int rank);
+void dp_join_flush(dp_negotiator_t *n); /* what this rank may say by now */
+int dp_join_has_own(const dp_negotiator_t *n, const dp_scope_t *scope); /* has this rank joined? */
 void dp_join_all(dp_negotiator_t *n, dp_scope_t *scope, int last_rank); /* JOINED */
 int dp_join_is_joined(const dp_scope_t *scope, int rank);
 int dp_join_covers(const dp_negotiator_t *n, const dp_row_t *row, int slot);
@@ -435,6 +523,7 @@ void dp_leave_keep(dp_negotiator_t *n, int rank, uint64_t position, dp_row_t *ro
 void dp_leave_left(dp_negotiator_t *n, int rank);
 void dp_leave_close(dp_negotiator_t *n, dp_scope_t *scope, int rank); /* CLOSED */
 void dp_leave_refuse(dp_negotiator_t *n, const dp_row_t *row, void *request);
+void dp_leave_end(dp_negotiator_t *n, dp_row_t *row); /* this rank's part of it fails */
 void dp_leave_refuse_join(dp_negotiator_t *n, const dp_scope_t *scope, void *request);
 void dp_leave_tick(dp_negotiator_t *n); /* root: who is waited for in dp_finalize() */
 uint64_t dp_leave_deadline(const dp_negotiator_t *n);
@@ -495,6 +584,8 @@ void dp_outbox_warn(dp_negotiator_t *n, const char *text);
 int dp_outbox_take(dp_negotiator_t *n, dp_output_t *out);
 dp_status_t dp_outbox_entry(dp_negotiator_t *n, const dp_launch_entry_t *entry);
 dp_event_t *dp_outbox_event(dp_negotiator_t *n, dp_output_kind_t kind);
+dp_event_t *dp_outbox_text_event(dp_negotiator_t *n, dp_output_kind_t kind, const char *text);
+dp_status_t dp_outbox_defer(dp_negotiator_t *n, const dp_event_t *event); /* keeps a launch */
 /* "rank 3 (hostB)" */
 #define DP_RANK_TEXT_MAX 96
 const char *dp_rank_text(const dp_negotiator_t *n, int rank, char text[DP_RANK_TEXT_MAX]);

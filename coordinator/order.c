@@ -143,6 +143,19 @@ static void refuse_absent(dp_negotiator_t *n, dp_row_t *row)
     dp_order_failure(n, row, DP_ERR_ORDER, text, NULL, 0);
 }
 
+/* A rank that owes the tensor waits for something that cannot come before it. */
+void dp_order_void(dp_negotiator_t *n, dp_row_t *row, int rank)
+{
+    char what[DP_ROW_TEXT_MAX], name[DP_RANK_TEXT_MAX], text[DP_ERROR_TEXT_MAX];
+
+    if (row->owed_left == 0 || row->is_complete || row->is_mismatched) return;
+    snprintf(text, sizeof(text),
+             "%s waits for another operation and has not submitted %.*s, which was launched before "
+             "it as in the rounds before",
+             dp_rank_text(n, rank, name), WHAT_IN_TEXT, dp_row_text(row, what));
+    dp_order_failure(n, row, DP_ERR_ORDER, text, NULL, 0);
+}
+
 /* ---- Launches --------------------------------------------------------------------------- */
 
 /* The lowest that is free; 0: none. */
@@ -229,6 +242,28 @@ static uint32_t gather(dp_row_t *const *rows, size_t begin, size_t count, size_t
     return found;
 }
 
+/* What a launch has to be behind: whatever one of its ranks had launched by a schedule, or after
+ * something that was. What is owed itself has its place. */
+static uint64_t place_behind(dp_negotiator_t *n, dp_row_t *first, dp_row_t *const *rows,
+                             size_t begin, size_t end)
+{
+    uint64_t behind = 0;
+
+    if (n->lock.open == 0 && n->lock.debts == 0) return 0;
+    for (size_t i = begin; i < end; i++) {
+        const dp_row_t *row = i == begin ? first : rows[i];
+
+        if (!goes_with(first, row) || row->owed_left > 0) continue;
+        behind = DP_MAX(behind, dp_debt_floor(n, row));
+    }
+    for (size_t i = begin; i < end && behind > 0; i++) {
+        const dp_row_t *row = i == begin ? first : rows[i];
+
+        if (goes_with(first, row) && row->owed_left == 0) dp_debt_raise(n, row, behind);
+    }
+    return behind;
+}
+
 /* Sends one LAUNCH of rows[begin] and what goes with it, and takes them out of the list. */
 static void order_launch(dp_negotiator_t *n, dp_row_t **rows, size_t begin, size_t count)
 {
@@ -237,13 +272,15 @@ static void order_launch(dp_negotiator_t *n, dp_row_t **rows, size_t begin, size
     dp_scope_t *scope = first->scope;
     size_t bytes, end;
     uint32_t found = gather(rows, begin, count, &bytes, &end);
-    int has_children;
+    int has_children, is_owed, is_first = 1;
     uint32_t slot_number = scope != NULL ? scope->slot_number : 0;
     dp_writer_t writer;
 
     rows[begin] = NULL;
     if (scope == NULL && !bear(n, first, &launch)) return;
     dp_agree_launch_begin(n, &launch, first);
+    launch.behind = place_behind(n, first, rows, begin, end);
+    n->made.ahead = launch.behind;
     n->made.kind = DP_ITEM_LAUNCH;
     n->made.sequence = launch.sequence;
     n->made.count = found;
@@ -260,7 +297,11 @@ static void order_launch(dp_negotiator_t *n, dp_row_t **rows, size_t begin, size
         entry.last_absmax = row->absmax;
         entry.in_place = row->in_place;
         write_entry(n, &writer, row, &launch, has_children);
+        is_owed = row->owed_left > 0;
         dp_agree_launch(n, row, &entry);
+        if (is_owed || n->is_fatal) continue;
+        dp_plan_note(n, row, &entry, is_first);
+        is_first = 0;
     }
     if (n->is_fatal) return;
     if (has_children) dp_outbox_down_commit(n, &writer, 1);
@@ -325,7 +366,7 @@ static int must_release(const dp_negotiator_t *n)
 void dp_order_flush(dp_negotiator_t *n)
 {
     dp_leave_flush(n);
-    if (!dp_is_root(n) || n->is_fatal) return;
+    if (!dp_is_root(n) || n->is_fatal || n->lock.is_locked) return;
     if (must_release(n)) {
         dp_order_release(n);
     } else if (n->foreign.count > 0) {

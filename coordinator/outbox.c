@@ -49,9 +49,9 @@ static void destroy_all(dp_frame_t *frame)
     }
 }
 
-static void frame_begin(dp_frame_t *frame, int target, uint64_t position)
+static void frame_begin(dp_frame_t *frame, int target, uint32_t epoch, uint64_t position)
 {
-    dp_frame_header_t header = {0, 0, position};
+    dp_frame_header_t header = {0, epoch, position};
     dp_writer_t writer;
 
     frame->next = NULL;
@@ -79,7 +79,7 @@ static dp_frame_t *frame_open(dp_negotiator_t *n, int target, uint64_t position)
         frame_destroy(frame);
         return NULL;
     }
-    frame_begin(frame, target, position);
+    frame_begin(frame, target, n->epoch, position);
     return frame;
 }
 
@@ -236,6 +236,8 @@ static void announce(dp_negotiator_t *n, dp_row_t *row)
     if (row->proposed != NULL) flags |= DP_FLAG_SIGNATURE;
     if (row->absent > 0) flags |= DP_FLAG_ABSENT;
     dp_item_ref(item, DP_ITEM_READY, row);
+    if (row->ahead > 0) flags |= DP_FLAG_AHEAD;
+    item->ahead = row->ahead;
     item->absent = row->absent;
     item->rank = row->absent_rank;
     item->version = row->version;
@@ -388,7 +390,34 @@ dp_status_t dp_outbox_entry(dp_negotiator_t *n, const dp_launch_entry_t *entry)
     return DP_OK;
 }
 
-static dp_event_t *text_event(dp_negotiator_t *n, dp_output_kind_t kind, const char *text)
+dp_status_t dp_outbox_defer(dp_negotiator_t *n, const dp_event_t *event)
+{
+    size_t entries = n->deferred_entry_count + event->entry_count;
+
+    if (n->deferred_count == n->deferred_room) {
+        size_t room = n->deferred_room > 0 ? n->deferred_room * 2 : FIRST_EVENTS;
+        dp_event_t *grown = realloc(n->deferred, room * sizeof(*grown));
+
+        if (grown == NULL) return DP_ERR_NO_MEMORY;
+        n->deferred = grown;
+        n->deferred_room = room;
+    }
+    if (entries > n->deferred_entry_room) {
+        dp_launch_entry_t *grown = realloc(n->deferred_entries, 2 * entries * sizeof(*grown));
+
+        if (grown == NULL) return DP_ERR_NO_MEMORY;
+        n->deferred_entries = grown;
+        n->deferred_entry_room = 2 * entries;
+    }
+    memcpy(n->deferred_entries + n->deferred_entry_count, n->entries + event->entry_begin,
+           event->entry_count * sizeof(*n->entries));
+    n->deferred[n->deferred_count] = *event;
+    n->deferred[n->deferred_count++].entry_begin = n->deferred_entry_count;
+    n->deferred_entry_count = entries;
+    return DP_OK;
+}
+
+dp_event_t *dp_outbox_text_event(dp_negotiator_t *n, dp_output_kind_t kind, const char *text)
 {
     char *copy = n->is_fatal ? NULL : strdup(text);
     dp_event_t *event;
@@ -408,7 +437,7 @@ static dp_event_t *text_event(dp_negotiator_t *n, dp_output_kind_t kind, const c
 
 void dp_outbox_fail(dp_negotiator_t *n, void *request, dp_status_t status, const char *text)
 {
-    dp_event_t *event = text_event(n, DP_OUTPUT_FAIL, text);
+    dp_event_t *event = dp_outbox_text_event(n, DP_OUTPUT_FAIL, text);
 
     if (event == NULL) return;
     event->request = request;
@@ -417,7 +446,7 @@ void dp_outbox_fail(dp_negotiator_t *n, void *request, dp_status_t status, const
 
 void dp_outbox_warn(dp_negotiator_t *n, const char *text)
 {
-    text_event(n, DP_OUTPUT_WARN, text);
+    dp_outbox_text_event(n, DP_OUTPUT_WARN, text);
 }
 
 static void drop_events(dp_negotiator_t *n)
@@ -425,6 +454,7 @@ static void drop_events(dp_negotiator_t *n)
     while (n->event_next < n->event_count)
         free(n->events[n->event_next++].text);
     n->event_next = n->event_count = n->entry_count = 0;
+    n->deferred_count = n->deferred_entry_count = 0;
 }
 
 /* ---- Taking ----------------------------------------------------------------------------- */
@@ -479,13 +509,19 @@ static int take_event(dp_negotiator_t *n, dp_output_t *out)
 
     if (n->event_next == n->event_count) {
         n->event_next = n->event_count = n->entry_count = 0;
-        dp_table_free_retired(&n->table);
+        if (n->deferred_count == 0) dp_table_free_retired(&n->table);
         return 0;
     }
     event = &n->events[n->event_next++];
     n->event_text = event->text;
     out->kind = event->kind;
     out->sequence = event->sequence;
+    out->is_locked = event->is_locked;
+    out->until = event->until;
+    out->id = event->id;
+    out->absent = event->absent;
+    out->reason = event->reason;
+    out->culprit = event->culprit;
     out->group = event->group;
     out->slot = event->slot;
     out->last_rank = event->last_rank;
@@ -562,7 +598,7 @@ void dp_fatal(dp_negotiator_t *n, dp_status_t status, int culprit, int except, c
     item->rank = n->fatal_culprit;
     item->text = n->fatal_text;
     item->list_count = 0;
-    frame_begin(frame, DP_TO_NEIGHBOURS, DP_POSITION_NONE); /* ordered items were dropped */
+    frame_begin(frame, DP_TO_NEIGHBOURS, 0, DP_POSITION_NONE); /* ordered items were dropped */
     frame->except = except;
     dp_writer_init(&writer, frame->data, frame->room);
     writer.bytes = frame->bytes;
@@ -615,6 +651,8 @@ void dp_outbox_fini(dp_negotiator_t *n)
     frame_destroy(n->down);
     frame_destroy(n->fatal_frame);
     free(n->events);
+    free(n->deferred);
+    free(n->deferred_entries);
     free(n->event_text);
     free(n->entries);
     free(n->news.rows);

@@ -172,6 +172,8 @@ static int check_ready(dp_negotiator_t *n, int from, int child, const dp_row_t *
     } else if (row->scope == NULL &&
                !is_list_of(n, signature->members, signature->member_count, child)) {
         dp_fatal_protocol(n, from, "%s announced, nobody there is a member", what);
+    } else if (item->ahead >= DP_POSITION_MAX) {
+        dp_fatal_protocol(n, from, "%s announced ahead of all", what);
     } else if (item->absent > 0 &&
                (row->scope == NULL || dp_scope_index(row->scope, item->rank) < 0 ||
                 dp_slot_of(n, item->rank) != child ||
@@ -196,7 +198,8 @@ static void receive_ready(dp_negotiator_t *n, int from, int child, dp_item_t *it
                             .is_urgent = (item->flags & DP_FLAG_URGENT) != 0,
                             .absmax = item->absmax,
                             .absent = item->absent,
-                            .absent_rank = item->rank};
+                            .absent_rank = item->rank,
+                            .ahead = item->ahead};
 
     if (row == NULL || !is_new_word(n, from, child, row, position)) return;
     if (!check_ready(n, from, child, row, item)) return;
@@ -276,7 +279,10 @@ static void receive_leaver(dp_negotiator_t *n, int from, int child, const dp_ite
         dp_leave_left(n, item->rank);
     } else if (!is_of_the_past(n, item)) {
         row = dp_receive_row(n, from, item);
-        if (row != NULL) dp_leave_keep(n, item->rank, item->position, row);
+        if (row != NULL && item->kind == DP_ITEM_VOID)
+            dp_debt_void(n, item->rank, item->position, row);
+        if (row != NULL && item->kind == DP_ITEM_KEEP)
+            dp_leave_keep(n, item->rank, item->position, row);
     }
 }
 
@@ -297,7 +303,20 @@ static void receive_join(dp_negotiator_t *n, int from, int child, const dp_item_
 static void receive_from_child(dp_negotiator_t *n, int from, int child, dp_item_t *item,
                                uint64_t position)
 {
+    int is_of_lock =
+        item->kind == DP_ITEM_DIVERGE || item->kind == DP_ITEM_COUNT || item->kind == DP_ITEM_STAND;
+
+    if (is_of_lock != n->lock.is_locked) {
+        dp_fatal_protocol(n, from, "item %d %s", item->kind,
+                          is_of_lock ? "and nothing is locked" : "while a schedule is locked");
+        return;
+    }
     switch (item->kind) {
+    case DP_ITEM_DIVERGE:
+    case DP_ITEM_COUNT:
+    case DP_ITEM_STAND:
+        dp_lock_from_child(n, from, child, item);
+        break;
     case DP_ITEM_READY:
         receive_ready(n, from, child, item, position);
         break;
@@ -316,6 +335,7 @@ static void receive_from_child(dp_negotiator_t *n, int from, int child, dp_item_
         break;
     case DP_ITEM_KEEP:
     case DP_ITEM_LEFT:
+    case DP_ITEM_VOID:
         receive_leaver(n, from, child, item);
         break;
     case DP_ITEM_FIN:
@@ -340,10 +360,13 @@ static int check_header(dp_negotiator_t *n, int from, int child, dp_reader_t *re
 
     if (status == DP_ERR_UNSUPPORTED) {
         dp_fatal_protocol(n, from, "it speaks version %d, this rank %d", version, DP_FRAME_VERSION);
-    } else if (status != DP_OK || header->generation != 0 || header->epoch != 0) {
+    } else if (status != DP_OK || header->generation != 0) {
         dp_fatal_protocol(n, from, "malformed header");
     } else if (header->position == DP_POSITION_NONE) {
         return 1; /* the loop lets nothing but FATAL pass */
+    } else if (child < 0 ? header->epoch != n->epoch : header->epoch > n->epoch) {
+        dp_fatal_protocol(n, from, "frame of epoch %" PRIu32 ", this rank is in %" PRIu32,
+                          header->epoch, n->epoch);
     } else if (child < 0 &&
                (header->position < n->position || header->position >= DP_POSITION_MAX)) {
         dp_fatal_protocol(n, from, "frame for position %" PRIu64 ", this rank is at %" PRIu64,
@@ -377,10 +400,16 @@ dp_status_t dp_receive(dp_negotiator_t *n, int from, const void *data, size_t by
     } else {
         check_header(n, from, child, &reader, &header);
     }
+    /* Said before the sender knew that the epoch had ended: it says again what still holds. */
+    if (child >= 0 && header.position != DP_POSITION_NONE && header.epoch != n->epoch) return DP_OK;
     while (!n->is_fatal && !n->is_finished && dp_reader_left(&reader) > 0) {
         size_t begin = reader.at;
-        dp_status_t status = dp_item_read(&reader, item);
+        dp_status_t status;
 
+        /* What this rank has to say of an occurrence, before others end it. */
+        if (n->restarts.count > 0) dp_debt_flush(n);
+        if (n->is_fatal) break;
+        status = dp_item_read(&reader, item);
         if (status == DP_ERR_NO_MEMORY) {
             dp_fatal_memory(n);
         } else if (status != DP_OK) {

@@ -178,6 +178,7 @@ void dp_scope_drop(dp_negotiator_t *n, dp_scope_t *scope)
         dp_stall_forget(n, row);
         dp_leave_forget(n, row);
         dp_row_array_remove(&n->news, row);
+        dp_row_array_remove(&n->restarts, row);
         if (dp_table_remove(&n->table, row) == DP_OK) continue;
         dp_fatal_memory(n);
         return;

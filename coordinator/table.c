@@ -43,6 +43,7 @@ static void row_destroy(dp_row_t *row, size_t bit_words)
 {
     dp_row_clear(row, bit_words);
     dp_row_forgive(row);
+    free(row->own.signature);
     free(row->signature);
     free(row);
 }
@@ -306,10 +307,11 @@ void dp_row_clear(dp_row_t *row, size_t bit_words)
     row->list = NULL;
     row->list_count = 0;
     row->request = NULL;
-    row->is_pending = row->is_own = row->is_complete = row->is_urgent = 0;
+    row->is_pending = row->is_own = row->is_shadow = row->is_complete = row->is_urgent = 0;
     row->is_mismatched = row->is_announced = row->urgent_sent = 0;
     row->wants_partial = row->partial_sent = row->was_warned = 0;
     row->ready = row->absent = 0;
+    row->ahead = 0;
     row->absent_rank = -1;
     row->in_place = 1;
     row->absmax = 0;

@@ -55,6 +55,14 @@ static uint64_t digest_row(const dp_negotiator_t *n, const dp_row_t *row)
                  (uint64_t)(row->is_pending | row->is_own << 1 | row->is_complete << 2 |
                             row->in_place << 3 | row->is_urgent << 4 | row->is_mismatched << 5 |
                             row->is_announced << 6 | row->urgent_sent << 7 | row->has_news << 8));
+    digest = mix(digest, (uint64_t)row->is_shadow | (uint64_t)row->is_restarting << 1 |
+                             (uint64_t)row->own.is_there << 2 | (uint64_t)row->own.fits << 3 |
+                             (uint64_t)row->own.is_urgent << 4 | (uint64_t)row->own.in_place << 5 |
+                             (uint64_t)row->owed_left << 8 | (uint64_t)row->plan_uses << 32);
+    digest = mix_signature(digest, row->own.signature);
+    digest = mix_bytes(digest, &row->own.absmax, sizeof(row->own.absmax));
+    digest = mix(digest, row->past);
+    digest = mix(digest, row->ahead);
     digest = mix(digest, row->ready);
     digest = mix_bytes(digest, &row->absmax, sizeof(row->absmax));
     digest = mix(digest, (uint64_t)row->first_rank);
@@ -77,8 +85,57 @@ static uint64_t digest_scope(const dp_scope_t *scope)
     digest = mix(digest, (uint64_t)scope->closed_rank);
     digest = mix(digest, scope->closed_position);
     digest = mix(digest, scope->own_pending);
-    digest = mix(digest, (uint64_t)scope->last_joined);
+    digest = mix(digest, (uint64_t)scope->last_joined << 1 | (uint64_t)scope->is_join_said);
     return mix(digest, scope->joined[0]);
+}
+
+static uint64_t digest_lock(uint64_t digest, const dp_negotiator_t *n)
+{
+    const dp_lock_t *lock = &n->lock;
+
+    digest =
+        mix(digest, (uint64_t)n->epoch | (uint64_t)lock->is_locked << 32 |
+                        (uint64_t)lock->is_held << 33 | (uint64_t)lock->has_reason << 34 |
+                        (uint64_t)lock->is_reason_said << 35 | (uint64_t)lock->is_stand_said << 36 |
+                        (uint64_t)lock->is_declared << 37 | (uint64_t)lock->is_due << 38 |
+                        (uint64_t)(lock->waited_ns != 0) << 39 |
+                        (uint64_t)(lock->voided_ns != 0) << 40);
+    if (lock->has_reason && lock->is_locked)
+        digest = mix(digest, (uint64_t)lock->reason << 32 | (uint32_t)lock->reason_rank);
+    digest = mix(digest, lock->base);
+    digest = mix(digest, lock->step);
+    digest = mix(digest, lock->launched);
+    digest = mix(digest, lock->confirmed);
+    digest = mix(digest, lock->said);
+    digest = mix(digest, (uint64_t)lock->laggard);
+    for (int i = 0; i < n->child_count && lock->is_locked; i++)
+        digest = mix(digest, lock->child_rounds[i]);
+    if (lock->is_held) {
+        digest = mix(digest, (uint64_t)lock->waiting);
+        digest = mix(digest, lock->low);
+        digest = mix(digest, lock->high);
+    }
+    digest = mix(digest, lock->open);
+    digest = mix(digest, lock->ahead);
+    for (int i = 0; lock->floor != NULL && i < n->size; i++)
+        digest = mix(digest, lock->floor[i]);
+    digest = mix(digest, lock->owed_paid);
+    for (size_t i = 0; i < lock->owed_count; i++) {
+        digest = mix(digest, (uint64_t)lock->owed[i].is_settled << 1 |
+                                 (uint64_t)lock->owed[i].is_launched << 2 |
+                                 (uint64_t)lock->owed[i].is_void << 3 |
+                                 (uint64_t)lock->owed[i].absent << 8);
+        digest = mix(digest, lock->owed[i].bucket + lock->owed[i].row->hash);
+    }
+    for (size_t i = 0; i < lock->past_count; i++)
+        digest = mix(digest, lock->past[i].row->hash + (uint64_t)lock->past[i].is_first);
+    digest = mix(digest, (uint64_t)lock->need << 32 | lock->declared);
+    digest = mix(digest, lock->period << 16 | lock->repeat);
+    for (size_t i = 0; i < n->restarts.count; i++)
+        digest = mix(digest, n->restarts.rows[i]->hash);
+    for (size_t i = 0; i < n->deferred_count; i++)
+        digest = mix(digest, n->deferred[i].sequence + n->deferred[i].behind);
+    return digest;
 }
 
 static uint64_t digest_negotiator(const dp_negotiator_t *n)
@@ -105,6 +162,7 @@ static uint64_t digest_negotiator(const dp_negotiator_t *n)
     for (uint32_t i = 1; i <= 8; i++)
         digest = mix(digest, n->is_slot_taken[i]);
     digest = mix(digest, rows);
+    digest = digest_lock(digest, n);
     digest = mix(digest, n->position);
     digest = mix(digest, n->sequence);
     digest = mix(digest, n->launched);
@@ -160,6 +218,15 @@ static uint64_t digest_rank(const world_t *world, int rank)
         digest = mix(digest, (uint64_t)self->uids[g] << 2 | (uint64_t)self->alive[g] << 1 |
                                  (uint64_t)self->joins[g].is_pending);
     }
+    for (int i = 0; i < world->options.tensors * world->options.occurrences; i++) {
+        const world_flight_t *flight = &self->flights[i];
+
+        digest = mix(digest, (uint64_t)flight->is_flying | (uint64_t)flight->is_over << 1 |
+                                 (uint64_t)flight->is_settled << 2 |
+                                 (uint64_t)flight->has_supplied << 3);
+    }
+    digest = mix(digest, self->held_from);
+    digest = mix(digest, self->held_until);
     digest = mix(digest, self->identity_count);
     digest = mix(digest, self->launches);
     digest = mix(digest, (uint64_t)self->failures);
@@ -186,7 +253,8 @@ uint64_t world_digest(const world_t *world)
     for (int i = 0; i < world->options.tensors * world->options.occurrences; i++) {
         const world_outcome_t *outcome = &world->outcomes[i];
 
-        digest = mix(digest, outcome->is_known ? outcome->sequence + 2 : 1);
+        digest = mix(digest, outcome->is_placed ? outcome->sequence + 2 : 1);
+        digest = mix(digest, (uint64_t)outcome->is_known);
         digest = mix(digest, outcome->status);
     }
     return digest;

@@ -8,7 +8,8 @@
  * everybody gone, or all survivors told who was lost.
  *
  * explore                 all the worlds listed below
- * explore --size S        those of a set: pair, trio; groups, short, with groups; long, likewise
+ * explore --size S        those of a set: pair, trio; groups, short, with groups; long, likewise;
+ *                         lock, lock3, with a locked schedule; locklong, likewise
  * explore --world W       one of them
  */
 #include "digest.h"
@@ -31,11 +32,12 @@ typedef enum action_kind {
     DIE,
     ABORT,
     URGENT,
-    JOIN
+    JOIN,
+    UNLOCK
 } action_kind_t;
 
 static const char *const action_names[] = {"submit", "deliver", "launched", "finalize", "take",
-                                           "die",    "abort",   "urgent",   "join"};
+                                           "die",    "abort",   "urgent",   "join",     "unlock"};
 
 typedef struct action {
     action_kind_t kind;
@@ -49,7 +51,8 @@ typedef struct search {
     int is_finalizing[8], is_dirty[8];
     int joined[8]; /* groups a rank has joined: a bit each */
     uint64_t told; /* launches the root's data plane has finished */
-    int died, aborted, was_urgent;
+    int died, aborted, was_urgent, was_unlocked;
+    int was_locked; /* on the root, when the search began */
     action_t path[PATH_MAX_ACTIONS];
     size_t depth;
     uint64_t *seen; /* open addressing, 0: free */
@@ -108,6 +111,45 @@ static void play_prelude(search_t *search)
     dp_negotiator_launched(world->ranks[0].negotiator, search->told, 0);
 }
 
+/* All that is under way arrives. */
+static void settle(search_t *search)
+{
+    world_t *world = &search->world;
+
+    while (world->under_way > 0) {
+        for (int e = 0; e < world->edge_count; e++) {
+            if (world->edges[e].first == NULL) continue;
+            world_deliver(world, e, 0);
+            world_drain(world, world->edges[e].to);
+        }
+    }
+}
+
+/* Rounds that end in a lock, or nearly. */
+static void play_routine(search_t *search)
+{
+    world_t *world = &search->world;
+    const routine_t *routine = search->plan->routine;
+
+    for (int round = 0; routine != NULL && round < routine->rounds; round++) {
+        for (int t = 0; t < world->options.tensors; t++) {
+            if (!(routine->tensors >> t & 1)) continue;
+            for (int r = 0; r < search->plan->size; r++) {
+                if (world_takes_part(world, t, r)) world_submit(world, r, t, 768, 0, (float)r, 0);
+                world_drain(world, r);
+            }
+            settle(search);
+            dp_negotiator_launched(world->ranks[0].negotiator, world->ranks[0].launches, 0);
+        }
+        if (!routine->declares) continue;
+        dp_negotiator_round(world->ranks[0].negotiator, 0);
+        world_drain(world, 0);
+        settle(search);
+    }
+    search->told = world->ranks[0].launches;
+    search->was_locked = world->ranks[0].locks;
+}
+
 static void begin(search_t *search)
 {
     const plan_t *plan = search->plan;
@@ -125,6 +167,7 @@ static void begin(search_t *search)
     options.hosts = plan->size;
     options.hold_ns = plan->holds ? UINT64_MAX : 0;
     options.fusion_bytes = 1 << 20;
+    options.may_lock = plan->routine != NULL;
     options.user = search;
     options.violated = violated;
     world_init(&search->world, &options);
@@ -133,14 +176,26 @@ static void begin(search_t *search)
     memset(search->joined, 0, sizeof(search->joined));
     search->told = 0;
     search->died = search->aborted = NOBODY;
-    search->was_urgent = 0;
+    search->was_urgent = search->was_unlocked = 0;
     play_prelude(search);
+    play_routine(search);
 }
 
 static int is_control(const world_tensor_t *kind)
 {
     return kind->collective == DP_COLLECTIVE_GROUP_CREATE ||
            kind->collective == DP_COLLECTIVE_GROUP_DESTROY;
+}
+
+static int times(const search_t *search, int tensor)
+{
+    world_tensor_t kind = world_kind(&search->world, tensor);
+
+    const routine_t *routine = search->plan->routine;
+
+    if (routine != NULL && !is_control(&kind) && !(routine->tensors >> tensor & 1))
+        return routine->others;
+    return is_control(&kind) ? 1 : search->plan->occurrences;
 }
 
 /* Has this rank done all in a group, and has it all come back? What could not be made is done. */
@@ -153,7 +208,7 @@ static int is_group_over(const search_t *search, int rank, int group)
         world_tensor_t kind = world_kind(world, t);
 
         if (kind.group != group || is_control(&kind) || !world_takes_part(world, t, rank)) continue;
-        if (self->submitted[t] < search->plan->occurrences) return 0;
+        if (self->submitted[t] < times(search, t)) return 0;
     }
     if (search->plan->cast != NULL && (search->plan->cast->joins >> group & 1) &&
         !(search->joined[rank] >> group & 1))
@@ -187,13 +242,6 @@ static int is_void(const search_t *search, int rank, int group)
             return self->submitted[t] > 0 && !self->requests[t].is_pending && !self->alive[group];
     }
     return 0;
-}
-
-static int times(const search_t *search, int tensor)
-{
-    world_tensor_t kind = world_kind(&search->world, tensor);
-
-    return is_control(&kind) ? 1 : search->plan->occurrences;
 }
 
 /* Has this rank nothing more to do? */
@@ -274,9 +322,14 @@ static void act(search_t *search, action_t action)
         search->joined[rank] |= 1 << action.tensor;
         world_join(world, rank, action.tensor, search->plan->occurrences, 0);
         break;
+    case UNLOCK:
+        search->was_unlocked = 1;
+        dp_negotiator_unlock(world->ranks[rank].negotiator, "a setting", 0);
+        break;
     case URGENT:
         search->was_urgent = 1;
         dp_negotiator_urgent(world->ranks[rank].negotiator, DP_GROUP_WORLD, "h.0.weight", 0);
+        dp_negotiator_waits(world->ranks[rank].negotiator, 0);
         break;
     }
     search->is_dirty[rank] = search->plan->is_lazy && action.kind != TAKE;
@@ -333,6 +386,8 @@ static void add_of_rank(const search_t *search, int rank, action_t *actions, int
     if (search->died == NOBODY && is_meant(plan->dies, rank)) add(actions, count, DIE, rank, 0);
     if (search->aborted == NOBODY && is_meant(plan->aborts, rank))
         add(actions, count, ABORT, rank, 0);
+    if (plan->routine != NULL && !search->was_unlocked && is_meant(plan->routine->unlocks, rank))
+        add(actions, count, UNLOCK, rank, 0);
 }
 
 static int list_actions(const search_t *search, action_t *actions)
@@ -384,6 +439,7 @@ static void check_end(search_t *search)
             world_violation(world, "rank %d: %s", r, self->last_failure);
     }
     if (finished == search->plan->size) world_check_identities(world);
+    if (finished == search->plan->size) world_check_flights(world);
     if (fatal > 0 && finished > 0 && !world->ranks[0].is_finished)
         world_violation(world, "%d finished, %d fatal", finished, fatal);
 }
@@ -432,7 +488,7 @@ static uint64_t digest_of(const search_t *search)
                                           search->joined[r] << 2);
     }
     return digest * 31 + (uint64_t)(search->died + 2) * 7 + (uint64_t)(search->aborted + 2) +
-           (uint64_t)search->was_urgent * 1000;
+           (uint64_t)search->was_urgent * 1000 + (uint64_t)search->was_unlocked * 5000;
 }
 
 static void walk_again(search_t *search)
@@ -450,7 +506,8 @@ static void explore(search_t *search)
     int must_go_on = 0;
 
     for (int i = 0; i < count; i++)
-        must_go_on |= actions[i].kind != DIE && actions[i].kind != ABORT;
+        must_go_on |=
+            actions[i].kind != DIE && actions[i].kind != ABORT && actions[i].kind != UNLOCK;
     if (!must_go_on) check_end(search);
     if (search->depth == PATH_MAX_ACTIONS) world_violation(&search->world, "it never ends");
     for (int i = 0; i < count; i++) {
@@ -471,6 +528,8 @@ static void run_plan(const plan_t *plan)
     memset(&search, 0, sizeof(search));
     search.plan = plan;
     begin(&search);
+    if (plan->routine != NULL && plan->routine->rounds >= 3 && !search.was_locked)
+        world_violation(&search.world, "it was to be locked");
     remember(&search, digest_of(&search));
     explore(&search);
     printf("%-30s %8zu states %8" PRIu64 " ends %10" PRIu64 " steps\n", plan->name,
@@ -486,7 +545,8 @@ static const char help[] =
     "  three ranks, each state once, and prints how many there are.\n"
     "  (nothing)      all worlds\n"
     "  --size SET     those of a set: pair, trio (the world alone); groups (groups, sends and\n"
-    "                 joins, seconds), long (likewise, with three tensors, deaths and leavers)\n"
+    "                 joins, seconds), long (likewise, with three tensors, deaths and leavers),\n"
+    "                 lock, lock3 (a locked schedule on two and three ranks), locklong (minutes)\n"
     "  --world NAME   one of them, as it is printed\n";
 
 static const char *set_of(const plan_t *plan)

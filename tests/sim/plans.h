@@ -20,6 +20,15 @@ typedef struct cast {
     int joins;   /* groups that every member joins once, at any time: a bit each */
 } cast_t;
 
+/* Rounds that repeat themselves until the schedule is locked. */
+typedef struct routine {
+    int tensors;  /* in every round: a bit each */
+    int rounds;   /* in the prelude, as often as each tensor occurs before the search begins */
+    int others;   /* occurrences of the tensors that are in no round; the plan's: of these */
+    int unlocks;  /* a rank that may end the lock at any time, ANYBODY, NOBODY */
+    int declares; /* the root says where a round ends, in the prelude */
+} routine_t;
+
 /* What a world's ranks do, and the one thing that may go wrong at any moment. */
 typedef struct plan {
     const char *name;
@@ -30,9 +39,10 @@ typedef struct plan {
     int leaves;  /* a rank that may finalize at any time, ANYBODY, NOBODY */
     int aborts;  /* a rank that may abort at any time */
     int mismatch_rank, mismatch_tensor, mismatch_occurrence; /* NOBODY: none */
-    int is_urgent;      /* a waiter may say so of tensor 0, on the last rank, at any time */
-    const cast_t *cast; /* groups; NULL: the world alone */
-    const char *set;    /* NULL: pair or trio, by size */
+    int is_urgent;            /* a waiter may say so of tensor 0, on the last rank, at any time */
+    const cast_t *cast;       /* groups; NULL: the world alone */
+    const char *set;          /* NULL: pair or trio, by size */
+    const routine_t *routine; /* NULL: no lock */
 } plan_t;
 
 extern const plan_t explore_plans[];

@@ -180,6 +180,7 @@ static void plan_step(script_t *script, int rank, const int *alive, int without,
             script->failures[rank]++;
     }
     if (script->options.waits_at_step_end) act(script, rank, ACT_DRAIN, -1, 0, 0);
+    if (script->options.declares) act(script, rank, ACT_ROUND, -1, 0, 0);
     free(order);
 }
 

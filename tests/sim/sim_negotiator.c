@@ -245,6 +245,9 @@ static int act(sim_t *sim, int rank, const act_t *act)
         return 1;
     case ACT_WAIT_JOIN:
         return !self->joins[act->index].is_pending;
+    case ACT_ROUND:
+        dp_negotiator_round(self->negotiator, sim->now_ns);
+        return 1;
     }
     return 1;
 }
@@ -277,6 +280,8 @@ static void be_urgent(sim_t *sim, int rank)
                              ? DP_GROUP_UNBORN
                              : sim->world.ranks[rank].uids[kind.group],
                          world_name(kind.name, name), sim->now_ns);
+    if (below(&sim->random, 4) == 0)
+        dp_negotiator_waits(sim->world.ranks[rank].negotiator, sim->now_ns);
 }
 
 static void run_program(sim_t *sim, int rank)
@@ -287,6 +292,7 @@ static void run_program(sim_t *sim, int rank)
     program->wakes = 0;
     if (world_is_deaf(&sim->world, rank)) return;
     may_go_on = submit_some(sim, rank);
+    if (!may_go_on) dp_negotiator_waits(sim->world.ranks[rank].negotiator, sim->now_ns);
     if (below(&sim->random, 8) == 0) be_urgent(sim, rank);
     if (may_go_on && program->next == program->last) {
         be_urgent(sim, rank);
@@ -386,6 +392,9 @@ static void check_budget(sim_t *sim)
         uint64_t groups, operations = operations_below(sim, i, &groups);
         uint64_t budget = 2 * operations + ranks_below(world, i) + 4 + 2 * groups;
 
+        /* each lock: its beginning, its end, and what is negotiated late for it; counts meanwhile
+         */
+        if (world->options.may_lock) budget += operations + 16 * (uint64_t)world->ranks[0].locks;
         if (sim->misfortune == LEAVER) budget += 2 * operations; /* each kept tensor less */
         if (sim->misfortune == STALL) budget += 4 * operations;
         if (world->edges[i].sent > budget) {
@@ -466,6 +475,7 @@ static void check_end(sim_t *sim)
         }
     }
     if (finished == world->options.size) world_check_identities(world);
+    if (finished == world->options.size) world_check_flights(world);
     check_budget(sim);
 }
 
@@ -482,6 +492,8 @@ static void choose_script(sim_t *sim, const world_options_t *options)
     script.world_tensors = 1 + (int)below(random, options->size > 100 ? 12 : 40);
     script.steps = 2 + (int)below(random, 6);
     script.waits_at_step_end = (int)below(random, 2);
+    if (options->may_lock) script.steps += (int)below(random, 12);
+    script.declares = options->may_lock && below(random, 2) == 0;
     script.reshape_step = (int)below(random, 4);
     script.mismatch_step = -1;
     if (sim->misfortune == MISMATCH) script.mismatch_step = (int)below(random, 8);
@@ -506,6 +518,7 @@ static void choose(sim_t *sim, uint64_t seed)
     options.fusion_bytes = below(random, 2) == 0 ? 2000 : 1 << 20;
     options.stall_warn_ns = 10000 * MS;
     options.stall_limit_ns = 600000 * MS;
+    options.may_lock = below(random, 3) > 0;
     sim->misfortune = (misfortune_t)below(random, MISFORTUNES);
     if (options.size == 1 && sim->misfortune != ABORT) sim->misfortune = NONE;
     choose_script(sim, &options);
@@ -576,10 +589,15 @@ static void print_summary(const sim_t *sim)
            misfortune_names[sim->misfortune], sim->is_lazy ? ", lazy" : "",
            world->ranks[0].launches, world->messages, world->bytes, (double)sim->now_ns * 1e-6,
            world->ranks[0].last_warning, world->ranks[0].warnings > 0 ? "\n" : "");
+    printf("%d locks, %llu launches under them on rank 0\n", world->ranks[0].locks,
+           (unsigned long long)world->ranks[0].locked_launches);
 }
 
-static void run_seed(uint64_t seed, int is_verbose)
+static uint64_t voids; /* of all seeds */
+
+static uint64_t run_seed(uint64_t seed, int is_verbose)
 {
+    uint64_t locks;
     sim_t sim;
 
     choose(&sim, seed);
@@ -592,12 +610,16 @@ static void run_seed(uint64_t seed, int is_verbose)
     }
     check_end(&sim);
     if (is_verbose) print_summary(&sim);
+    locks = (uint64_t)sim.world.ranks[0].locks;
+    for (int i = 0; i < sim.world.options.size; i++)
+        voids += (uint64_t)sim.world.ranks[i].voids;
     free(sim.programs);
     free(sim.wanted_ns);
     free(sim.takes);
     free(sim.heap);
     world_fini(&sim.world);
     script_fini(&sim.script);
+    return locks;
 }
 
 static const char help[] =
@@ -611,7 +633,7 @@ static const char help[] =
 
 int main(int argc, char **argv)
 {
-    uint64_t first = 1, last = 2000;
+    uint64_t first = 1, last = 2000, locks = 0;
 
     if (argc == 3 && strcmp(argv[1], "--seed") == 0) {
         run_seed(strtoull(argv[2], NULL, 10), 1);
@@ -625,7 +647,9 @@ int main(int argc, char **argv)
         return argc == 2 && strcmp(argv[1], "--help") == 0 ? 0 : 2;
     }
     for (uint64_t seed = first; seed <= last; seed++)
-        run_seed(seed, 0);
-    printf("seeds %" PRIu64 " to %" PRIu64 ": every invariant held\n", first, last);
+        locks += run_seed(seed, 0);
+    printf("seeds %" PRIu64 " to %" PRIu64 ": every invariant held, %" PRIu64 " locks, %" PRIu64
+           " requests voided\n",
+           first, last, locks, voids);
     return 0;
 }

@@ -129,7 +129,8 @@ static void init_rank(world_t *world, int rank)
                                           options->hold_ns,
                                           options->fusion_bytes,
                                           options->stall_warn_ns,
-                                          options->stall_limit_ns};
+                                          options->stall_limit_ns,
+                                          options->may_lock};
 
     if (dp_tree_node_init(&self->node, &world->topology, options->arity, rank) != DP_OK ||
         dp_negotiator_create(&negotiator, &self->negotiator) != DP_OK)
@@ -138,6 +139,8 @@ static void init_rank(world_t *world, int rank)
     self->submitted = allocate((size_t)options->tensors, sizeof(*self->submitted));
     self->skipped =
         allocate((size_t)options->tensors * (size_t)options->occurrences, sizeof(*self->skipped));
+    self->flights =
+        allocate((size_t)options->tensors * (size_t)options->occurrences, sizeof(*self->flights));
     self->joins = allocate((size_t)group_count(world), sizeof(*self->joins));
     self->alive = allocate((size_t)group_count(world), sizeof(*self->alive));
     self->uids = allocate((size_t)group_count(world), sizeof(*self->uids));
@@ -208,6 +211,7 @@ void world_fini(world_t *world)
         free(world->ranks[i].requests);
         free(world->ranks[i].submitted);
         free(world->ranks[i].skipped);
+        free(world->ranks[i].flights);
         free(world->ranks[i].joins);
         free(world->ranks[i].alive);
         free(world->ranks[i].uids);
@@ -390,15 +394,18 @@ void world_join(world_t *world, int rank, int group, int until, uint64_t now_ns)
     }
 }
 
-/* A request comes back: exactly once, and ended as on every other rank. */
-static world_outcome_t *hand_back(world_t *world, int rank, void *pointer, dp_status_t status)
+static int is_join(const world_t *world, const world_rank_t *self, const world_request_t *request)
+{
+    return request >= self->joins && request < self->joins + group_count(world);
+}
+
+/* A request comes back: exactly once. */
+static world_outcome_t *hand_over_back(world_t *world, int rank, void *pointer)
 {
     world_request_t *request = pointer;
     world_rank_t *self = &world->ranks[rank];
-    int is_join = request >= self->joins && request < self->joins + group_count(world);
-    world_outcome_t *outcome;
 
-    if (!is_join &&
+    if (!is_join(world, self, request) &&
         (request < self->requests || request >= self->requests + world->options.tensors))
         world_violation(world, "rank %d is handed a request that is not its own", rank);
     if (!request->is_pending)
@@ -406,15 +413,31 @@ static world_outcome_t *hand_back(world_t *world, int rank, void *pointer, dp_st
     request->is_pending = 0;
     self->pending--;
     self->pending_in[request->group]--;
-    if (is_join) {
+    if (is_join(world, self, request)) {
         return &world->joined[request->group * (world->options.occurrences + 1) +
                               request->occurrence++];
     }
-    outcome = &world->outcomes[request->tensor * world->options.occurrences + request->occurrence];
+    return &world->outcomes[request->tensor * world->options.occurrences + request->occurrence];
+}
+
+/* It ended as on every other rank. */
+static void finish(world_t *world, int rank, world_outcome_t *outcome, dp_status_t status)
+{
+    int place = (int)(outcome - world->outcomes);
+
     if (outcome->is_known && outcome->status != status)
         world_violation(world, "tensor %d, occurrence %d: %s on rank %d, %s elsewhere",
-                        request->tensor, request->occurrence, dp_status_string(status), rank,
-                        dp_status_string(outcome->status));
+                        place / world->options.occurrences, place % world->options.occurrences,
+                        dp_status_string(status), rank, dp_status_string(outcome->status));
+    outcome->is_known = 1;
+    outcome->status = status;
+}
+
+static world_outcome_t *hand_back(world_t *world, int rank, void *pointer, dp_status_t status)
+{
+    world_outcome_t *outcome = hand_over_back(world, rank, pointer);
+
+    if (!is_join(world, &world->ranks[rank], pointer)) finish(world, rank, outcome, status);
     return outcome;
 }
 
@@ -474,7 +497,8 @@ static void note_identity(world_t *world, int rank, const dp_output_t *out,
     world_rank_t *self = &world->ranks[rank];
     int tensor = find_tensor(world, rank, out->group, entry->name);
 
-    if (tensor < 0 || entry->absent == 0 || entry->in_place || entry->signature == NULL)
+    if (tensor < 0 || entry->absent == 0 || (entry->in_place && !out->is_locked) ||
+        entry->signature == NULL)
         world_violation(world, "rank %d: an identity for tensor %s, %u absent", rank, entry->name,
                         entry->absent);
     if (self->identity_count == self->identity_room) {
@@ -486,13 +510,194 @@ static void note_identity(world_t *world, int rank, const dp_output_t *out,
     self->identities[self->identity_count++] = (world_identity_t){tensor, place};
 }
 
+/* The same launch on every rank that does it. */
+static void check_place(world_t *world, int rank, world_outcome_t *outcome, const dp_output_t *out,
+                        size_t index)
+{
+    const dp_launch_entry_t *entry = &out->entries[index];
+    /* Its place in the order: the launch, and the place in it. */
+    uint64_t place = out->sequence << 20 | index;
+
+    if (!outcome->is_placed) {
+        outcome->is_placed = 1;
+        outcome->sequence = place;
+        outcome->absmax = entry->last_absmax;
+        outcome->in_place = entry->in_place;
+        outcome->group = out->group;
+        outcome->slot = out->slot;
+    }
+    if (outcome->sequence != place || outcome->in_place != entry->in_place ||
+        outcome->group != out->group || outcome->slot != out->slot ||
+        memcmp(&outcome->absmax, &entry->last_absmax, sizeof(float)) != 0)
+        world_violation(world, "rank %d: tensor %d launched otherwise than elsewhere", rank,
+                        (int)(outcome - world->outcomes) / world->options.occurrences);
+}
+
+/* ---- Without asking --------------------------------------------------------------------- */
+
+static int is_held(const world_rank_t *self, const world_flight_t *flight)
+{
+    return flight->sequence > self->held_from && flight->sequence <= self->held_until &&
+           !flight->is_settled;
+}
+
+/* Has every rank that takes part launched it? Then it is over wherever it is not held. */
+static void land(world_t *world, int place)
+{
+    int tensor = place / world->options.occurrences;
+
+    for (int r = 0; r < world->options.size; r++) {
+        if (world_takes_part(world, tensor, r) && !world->ranks[r].flights[place].has_supplied)
+            return;
+    }
+    for (int r = 0; r < world->options.size; r++) {
+        world_flight_t *flight = &world->ranks[r].flights[place];
+
+        if (!flight->is_flying || world->ranks[r].is_dead || is_held(&world->ranks[r], flight))
+            continue;
+        flight->is_flying = 0;
+        flight->is_over = 1;
+        if (!flight->is_settled) finish(world, r, &world->outcomes[place], DP_OK);
+    }
+}
+
+/* Something that is not this rank's data goes into it: whoever has launched it must know or wait
+ * to be told. */
+static void check_warned(world_t *world, int rank, int place)
+{
+    for (int r = 0; r < world->options.size; r++) {
+        const world_flight_t *flight = &world->ranks[r].flights[place];
+
+        if (world->ranks[r].is_dead || r == rank || !flight->has_supplied) continue;
+        if (flight->is_over ||
+            (flight->is_flying && !is_held(&world->ranks[r], flight) && !flight->is_settled))
+            world_violation(world, "rank %d would take rank %d's filler for data, tensor %d", r,
+                            rank, place / world->options.occurrences);
+    }
+}
+
+/* The occurrence of a tensor that was launched elsewhere in this place. */
+static int find_place(const world_t *world, int rank, const dp_output_t *out, size_t index)
+{
+    int tensor = find_tensor(world, rank, out->group, out->entries[index].name);
+    int occurrences = world->options.occurrences;
+
+    for (int o = 0; tensor >= 0 && o < occurrences; o++) {
+        const world_outcome_t *outcome = &world->outcomes[tensor * occurrences + o];
+
+        if (outcome->is_placed && outcome->sequence == (out->sequence << 20 | index))
+            return tensor * occurrences + o;
+    }
+    return -1;
+}
+
+static void take_locked(world_t *world, int rank, const dp_output_t *out, size_t index)
+{
+    world_rank_t *self = &world->ranks[rank];
+    const dp_launch_entry_t *entry = &out->entries[index];
+    world_request_t *request = entry->request;
+    world_flight_t *flight;
+    int place;
+
+    self->locked_launches++;
+    if (request != NULL) {
+        if (entry->is_void) world_violation(world, "rank %d: a void request", rank);
+        place = (int)(hand_over_back(world, rank, request) - world->outcomes);
+        check_place(world, rank, &world->outcomes[place], out, index);
+    } else {
+        place = find_place(world, rank, out, index);
+        if (place < 0) return; /* nobody else has launched it yet, or ever will */
+        check_warned(world, rank, place);
+        if (!entry->is_void) note_identity(world, rank, out, entry, out->sequence << 20 | index);
+    }
+    flight = &self->flights[place];
+    if (flight->has_supplied)
+        world_violation(world, "rank %d launches tensor %d twice", rank,
+                        place / world->options.occurrences);
+    *flight = (world_flight_t){request != NULL, 0, 0, 1, out->sequence, entry->id};
+    /* Made up for: it was settled, with this launch, before. */
+    if (out->sequence > self->held_from && out->sequence <= self->held_until)
+        flight->is_settled = 1;
+    if (request != NULL && flight->is_settled) finish(world, rank, &world->outcomes[place], DP_OK);
+    land(world, place);
+}
+
+static void note_failure(world_rank_t *self, const dp_output_t *out)
+{
+    if (out->status == DP_ERR_ORDER && strstr(out->text, " waits for another operation ") != NULL) {
+        self->voids++;
+        return;
+    }
+    self->failures++;
+    self->last_failure_status = out->status;
+    snprintf(self->last_failure, sizeof(self->last_failure), "%s", out->text);
+}
+
+static void take_settled(world_t *world, int rank, const dp_output_t *out)
+{
+    world_rank_t *self = &world->ranks[rank];
+    int count = world->options.tensors * world->options.occurrences;
+
+    for (int place = 0; place < count; place++) {
+        world_flight_t *flight = &self->flights[place];
+
+        if (flight->sequence != out->sequence || flight->id != out->id || flight->is_settled)
+            continue;
+        if (flight->is_over && (out->status != DP_OK || out->absent > 0))
+            world_violation(world, "rank %d: settled otherwise when it was over", rank);
+        flight->is_settled = 1;
+        finish(world, rank, &world->outcomes[place], out->status);
+        if (out->status != DP_OK) {
+            note_failure(self, out);
+        } else if (out->absent != count_absent(world, rank, place / world->options.occurrences,
+                                               place % world->options.occurrences)) {
+            world_violation(world, "rank %d: settled without %u ranks", rank, out->absent);
+        }
+        land(world, place);
+        return;
+    }
+    world_violation(world, "rank %d: nothing is settled by launch %llu, tensor id %u", rank,
+                    (unsigned long long)out->sequence, out->id);
+}
+
+static void take_unlocked(world_t *world, int rank, const dp_output_t *out)
+{
+    world_rank_t *self = &world->ranks[rank];
+
+    self->held_from = out->sequence;
+    self->held_until = out->until;
+    self->unlocks++;
+    self->unlock_reason = out->reason;
+    if (out->text == NULL || out->culprit < 0 || self->locks != self->unlocks)
+        world_violation(world, "rank %d: unlocked by rank %d", rank, out->culprit);
+    for (int place = 0; place < world->options.tensors * world->options.occurrences; place++) {
+        if (self->flights[place].is_flying) land(world, place);
+    }
+}
+
+void world_check_flights(world_t *world)
+{
+    int count = world->options.tensors * world->options.occurrences;
+
+    for (int r = 0; r < world->options.size; r++) {
+        for (int place = 0; place < count; place++) {
+            if (world->ranks[r].flights[place].is_flying)
+                world_violation(world,
+                                "rank %d: tensor %d, occurrence %d was launched and never "
+                                "over",
+                                r, place / world->options.occurrences,
+                                place % world->options.occurrences);
+        }
+    }
+}
+
+/* ---- Outputs ---------------------------------------------------------------------------- */
+
 static void take_entry(world_t *world, int rank, const dp_output_t *out, size_t index)
 {
     const dp_launch_entry_t *entry = &out->entries[index];
     world_request_t *request = entry->request;
     world_outcome_t *outcome = hand_back(world, rank, request, DP_OK);
-    /* Its place in the order: the launch, and the place in it. */
-    uint64_t place = out->sequence << 20 | index;
 
     if (request->tensor < 0) world_violation(world, "rank %d: a join is launched", rank);
     note_group(world, rank, request->tensor, out);
@@ -506,33 +711,26 @@ static void take_entry(world_t *world, int rank, const dp_output_t *out, size_t 
     if (entry->signature == NULL ||
         entry->signature->collective != world_kind(world, request->tensor).collective)
         world_violation(world, "rank %d: tensor %d has another signature", rank, request->tensor);
-    if (!outcome->is_known) {
-        outcome->sequence = place;
-        outcome->absmax = entry->last_absmax;
-        outcome->in_place = entry->in_place;
-        outcome->group = out->group;
-        outcome->slot = out->slot;
-    }
-    outcome->is_known = 1;
-    if (outcome->sequence != place || outcome->in_place != entry->in_place ||
-        outcome->group != out->group || outcome->slot != out->slot ||
-        memcmp(&outcome->absmax, &entry->last_absmax, sizeof(float)) != 0)
-        world_violation(world, "rank %d: tensor %d launched otherwise than elsewhere", rank,
-                        request->tensor);
+    check_place(world, rank, outcome, out, index);
 }
 
 static void take_launch(world_t *world, int rank, const dp_output_t *out)
 {
     world_rank_t *self = &world->ranks[rank];
-    int has_gaps = world->options.kinds != NULL;
+    int has_gaps = world->options.kinds != NULL || world->options.may_lock;
 
-    if (out->sequence <= self->launches || (!has_gaps && out->sequence != self->launches + 1))
+    /* What makes up for a schedule that has ended may come behind what is not concerned. */
+    if ((out->sequence <= self->launches &&
+         !(out->is_locked && out->sequence <= self->held_until)) ||
+        (!has_gaps && out->sequence != self->launches + 1))
         world_violation(world, "rank %d: launch %llu after %llu", rank,
                         (unsigned long long)out->sequence, (unsigned long long)self->launches);
-    self->launches = out->sequence;
+    self->launches = DP_MAX(self->launches, out->sequence);
     if (out->entry_count == 0) world_violation(world, "rank %d: an empty launch", rank);
     for (size_t i = 0; i < out->entry_count; i++) {
-        if (out->entries[i].request != NULL) {
+        if (out->is_locked) {
+            take_locked(world, rank, out, i);
+        } else if (out->entries[i].request != NULL) {
             take_entry(world, rank, out, i);
         } else {
             note_identity(world, rank, out, &out->entries[i], out->sequence << 20 | i);
@@ -603,9 +801,7 @@ static void take_failure(world_t *world, int rank, const dp_output_t *out)
     outcome = hand_back(world, rank, out->request, out->status);
     outcome->is_known = 1;
     outcome->status = out->status;
-    self->failures++;
-    self->last_failure_status = out->status;
-    snprintf(self->last_failure, sizeof(self->last_failure), "%s", out->text);
+    note_failure(self, out);
 }
 
 static void take_fatal(world_t *world, int rank, const dp_output_t *out)
@@ -640,6 +836,19 @@ void world_drain(world_t *world, int rank)
             break;
         case DP_OUTPUT_FAIL:
             take_failure(world, rank, &out);
+            break;
+        case DP_OUTPUT_LOCKED:
+            self->locks++;
+            break;
+        case DP_OUTPUT_HELD:
+            self->held_from = 0;
+            self->held_until = UINT64_MAX;
+            break;
+        case DP_OUTPUT_UNLOCKED:
+            take_unlocked(world, rank, &out);
+            break;
+        case DP_OUTPUT_SETTLED:
+            take_settled(world, rank, &out);
             break;
         case DP_OUTPUT_FATAL:
             take_fatal(world, rank, &out);

@@ -42,6 +42,15 @@ typedef struct world_identity {
     uint64_t place;
 } world_identity_t;
 
+/* An occurrence that a rank has launched without asking, under a locked schedule: it is over when
+ * all have launched it, and where the lock has ended meanwhile not before that was settled. */
+typedef struct world_flight {
+    int is_flying, is_over, is_settled;
+    int has_supplied; /* data, the identity, or anything at all */
+    uint64_t sequence;
+    uint32_t id;
+} world_flight_t;
+
 /* A message under way; is_loss: the other end is gone, nothing follows. */
 typedef struct world_message {
     struct world_message *next;
@@ -68,23 +77,30 @@ typedef struct world_rank {
     uint64_t launches; /* sequences seen */
     int pending;       /* requests not handed back */
     int failures;      /* requests that failed */
+    int voids;         /* others, as a rank waited that owed them */
     int warnings;
     char last_failure[WORLD_TEXT_MAX], last_warning[WORLD_TEXT_MAX];
     dp_status_t last_failure_status;
-    world_request_t *requests; /* [tensors] */
-    int *submitted;            /* [tensors] times, or skipped */
-    uint8_t *skipped;          /* [tensors][occurrences] this rank had joined */
-    world_request_t *joins;    /* [groups] */
-    int *alive;                /* [groups] made, as this rank knows */
-    uint32_t *uids;            /* [groups] since then */
-    int *pending_in;           /* [groups] requests not handed back */
+    world_request_t *requests;      /* [tensors] */
+    int *submitted;                 /* [tensors] times, or skipped */
+    uint8_t *skipped;               /* [tensors][occurrences] this rank had joined */
+    world_request_t *joins;         /* [groups] */
+    int *alive;                     /* [groups] made, as this rank knows */
+    uint32_t *uids;                 /* [groups] since then */
+    int *pending_in;                /* [groups] requests not handed back */
+    world_flight_t *flights;        /* [tensors][occurrences] */
+    uint64_t held_from, held_until; /* launches that are not over before they are settled */
+    int locks, unlocks;
+    dp_unlock_reason_t unlock_reason;
+    uint64_t locked_launches;
     world_identity_t *identities;
     size_t identity_count, identity_room;
 } world_rank_t;
 
 /* How an occurrence ended, first as seen by any rank, then checked on all others. */
 typedef struct world_outcome {
-    int is_known;
+    int is_known;  /* its status is */
+    int is_placed; /* what follows is */
     dp_status_t status;
     uint64_t sequence; /* where it was launched */
     float absmax;
@@ -101,6 +117,7 @@ typedef struct world_options {
     const world_tensor_t *kinds; /* [tensors]; NULL: reductions over the world */
     uint64_t hold_ns, stall_warn_ns, stall_limit_ns;
     size_t fusion_bytes;
+    int may_lock;
     void *user;
     /* Must not return. */
     void (*violated)(void *user, const char *text);
@@ -142,6 +159,8 @@ void world_join(world_t *world, int rank, int group, int until, uint64_t now_ns)
 /* What can only be said when all is over and nobody died: those who had joined were told of every
  * launch. */
 void world_check_identities(world_t *world);
+/* Likewise: what was launched without asking was launched by all, and is over everywhere. */
+void world_check_flights(world_t *world);
 
 /* Submits the next occurrence; the world's checks count it. */
 void world_submit(world_t *world, int rank, int tensor, uint64_t count, int is_urgent, float absmax,

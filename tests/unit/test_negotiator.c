@@ -143,7 +143,7 @@ static void negotiator_batch_costs_one_message_each_way_per_edge(void **state)
         assert_int_equal(pending(&world), 0);
         assert_int_equal(world.messages - before, 2 * 12);
         /* Names and signatures travel once: afterwards 8 READYs and a LAUNCH of 8 per edge. */
-        if (step > 0) assert_int_equal(world.bytes - bytes, 12 * (20 + 8 * 12 + 20 + 13 + 8 * 9));
+        if (step > 0) assert_int_equal(world.bytes - bytes, 12 * (20 + 8 * 12 + 20 + 21 + 8 * 9));
     }
     world_fini(&world);
 }
@@ -637,11 +637,11 @@ static void negotiator_refuses_bytes_that_are_no_frame(void **state)
         const char *text;
     } cases[] = {
         {"", 0, "malformed header"},
-        {"\x09", 1, "it speaks version 9, this rank 2"},
-        {"\x02\0\0\0", 4, "malformed header"},
-        {"\x02\0\0\0\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", 20, "malformed header"},
-        {"\x02\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x63", 21, "malformed item at byte 20 of 21"},
-        {"\x02\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x01\xff", 22, "malformed item"},
+        {"\x09", 1, "it speaks version 9, this rank 3"},
+        {"\x03\0\0\0", 4, "malformed header"},
+        {"\x03\0\0\0\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", 20, "malformed header"},
+        {"\x03\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x63", 21, "malformed item at byte 20 of 21"},
+        {"\x03\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x01\xff", 22, "malformed item"},
     };
 
     (void)state;

@@ -1,0 +1,319 @@
+/*
+ * test_negotiator_lock.c - the rules of the locked schedule one by one: when it begins, what it
+ * costs, what ends it, and what happens to launches that not every rank could follow.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <string.h>
+
+#include "tests/sim/world.h"
+
+#define SECOND UINT64_C(1000000000)
+
+static void violated(void *user, const char *text)
+{
+    (void)user;
+    fail_msg("%s", text);
+}
+
+static void begin(world_t *world, int size)
+{
+    world_options_t options = {0};
+
+    options.size = size;
+    options.tensors = 4;
+    options.occurrences = 200;
+    options.arity = 2;
+    options.hosts = 1;
+    options.fusion_bytes = 1 << 20;
+    options.stall_warn_ns = 10 * SECOND;
+    options.stall_limit_ns = 100 * SECOND;
+    options.may_lock = 1;
+    options.violated = violated;
+    world_init(world, &options);
+}
+
+static void settle(world_t *world, uint64_t now_ns)
+{
+    for (int r = 0; r < world->options.size; r++)
+        world_drain(world, r);
+    while (world->under_way > 0) {
+        for (int e = 0; e < world->edge_count; e++) {
+            while (world->edges[e].first != NULL) {
+                world_deliver(world, e, now_ns);
+                world_drain(world, world->edges[e].to);
+            }
+        }
+    }
+}
+
+static void tick(world_t *world, uint64_t now_ns)
+{
+    for (int r = 0; r < world->options.size; r++)
+        dp_negotiator_tick(world->ranks[r].negotiator, now_ns);
+    settle(world, now_ns);
+}
+
+static void submit_one(world_t *world, int rank, int tensor, float absmax)
+{
+    world_submit(world, rank, tensor, 768, 0, absmax, 0);
+    world_drain(world, rank);
+}
+
+/* Rounds of two tensors, each waited for. */
+static void play(world_t *world, int count)
+{
+    for (int i = 0; i < count; i++) {
+        for (int t = 0; t < 2; t++) {
+            for (int r = 0; r < world->options.size; r++)
+                submit_one(world, r, t, 1.0f);
+            settle(world, 0);
+        }
+    }
+}
+
+/* All of the world is locked, in the same epoch. */
+static void begin_locked(world_t *world, int size)
+{
+    begin(world, size);
+    play(world, 3);
+    for (int r = 0; r < size; r++)
+        assert_int_equal(world->ranks[r].locks, 1);
+}
+
+static void expect_unlocked(const world_t *world, dp_unlock_reason_t reason)
+{
+    for (int r = 0; r < world->options.size; r++) {
+        assert_int_equal(world->ranks[r].unlocks, 1);
+        assert_string_equal(dp_unlock_reason_name(world->ranks[r].unlock_reason),
+                            dp_unlock_reason_name(reason));
+    }
+}
+
+static void lock_begins_when_a_sequence_came_three_times(void **state)
+{
+    world_t world;
+
+    (void)state;
+    begin(&world, 3);
+    play(&world, 2);
+    assert_int_equal(world.ranks[2].locks, 0);
+    play(&world, 1);
+    assert_int_equal(world.ranks[2].locks, 1);
+    world_fini(&world);
+}
+
+static void lock_of_a_declared_round_begins_after_the_first(void **state)
+{
+    world_t world;
+
+    (void)state;
+    begin(&world, 3);
+    play(&world, 1);
+    dp_negotiator_round(world.ranks[0].negotiator, 0);
+    settle(&world, 0);
+    assert_int_equal(world.ranks[2].locks, 1);
+    world_fini(&world);
+}
+
+/* A bucket for each tensor, so a stride of eight rounds: two messages per edge in as many. */
+static void lock_launches_cost_no_message(void **state)
+{
+    world_t world;
+    uint64_t messages;
+
+    (void)state;
+    begin_locked(&world, 3);
+    messages = world.messages;
+    play(&world, 7);
+    assert_int_equal(world.messages, messages);
+    play(&world, 1);
+    assert_int_equal(world.messages, messages + 4);
+    assert_int_equal(world.ranks[1].locked_launches, 16);
+    world_fini(&world);
+}
+
+/* No rank is more than a stride ahead of the slowest. */
+static void lock_bounds_how_far_a_rank_runs_ahead(void **state)
+{
+    world_t world;
+    int launched = 0;
+
+    (void)state;
+    begin_locked(&world, 2);
+    for (int i = 0; i < 100; i++) {
+        for (int t = 0; t < 2; t++) {
+            if (world.ranks[0].requests[t].is_pending) continue;
+            submit_one(&world, 0, t, 1.0f);
+            launched += !world.ranks[0].requests[t].is_pending;
+        }
+    }
+    assert_int_equal(launched, 2 * 9);
+    assert_int_equal(world.ranks[0].unlocks, 0);
+    world_fini(&world);
+}
+
+static void lock_ends_for_another_tensor_and_goes_on(void **state)
+{
+    world_t world;
+
+    (void)state;
+    begin_locked(&world, 3);
+    submit_one(&world, 0, 0, 1.0f); /* launched at once, by itself */
+    assert_int_equal(world.ranks[0].requests[0].is_pending, 0);
+    for (int r = 0; r < 3; r++)
+        submit_one(&world, r, 2, 1.0f);
+    settle(&world, 0);
+    expect_unlocked(&world, DP_UNLOCK_TENSOR);
+    assert_int_equal(world.ranks[0].requests[2].is_pending, 0);
+    submit_one(&world, 1, 0, 1.0f);
+    submit_one(&world, 2, 0, 1.0f);
+    settle(&world, 0);
+    for (int r = 0; r < 3; r++)
+        assert_int_equal(world.ranks[r].pending, 0);
+    world_check_flights(&world);
+    world_fini(&world);
+}
+
+static void lock_ends_for_a_setting(void **state)
+{
+    world_t world;
+
+    (void)state;
+    begin_locked(&world, 2);
+    dp_negotiator_unlock(world.ranks[1].negotiator, "a setting", 0);
+    settle(&world, 0);
+    expect_unlocked(&world, DP_UNLOCK_SETTING);
+    world_fini(&world);
+}
+
+static void lock_ends_when_a_thread_waits_for_part_of_a_bucket(void **state)
+{
+    world_t world;
+
+    (void)state;
+    begin_locked(&world, 2);
+    submit_one(&world, 0, 1, 1.0f); /* the second: the first is not there */
+    submit_one(&world, 1, 1, 1.0f);
+    assert_int_equal(world.ranks[0].requests[1].is_pending, 1);
+    dp_negotiator_waits(world.ranks[0].negotiator, 0);
+    settle(&world, 0);
+    expect_unlocked(&world, DP_UNLOCK_WAIT);
+    assert_int_equal(world.ranks[0].requests[1].is_pending, 0);
+    world_fini(&world);
+}
+
+/* Who is late is named as without a lock, with what was launched counted as submitted. */
+static void lock_ends_where_a_rank_is_late(void **state)
+{
+    world_t world;
+
+    (void)state;
+    begin_locked(&world, 3);
+    submit_one(&world, 0, 0, 1.0f);
+    submit_one(&world, 1, 0, 1.0f);
+    tick(&world, 6 * SECOND);
+    tick(&world, 12 * SECOND);
+    expect_unlocked(&world, DP_UNLOCK_STALL);
+    tick(&world, 23 * SECOND);
+    tick(&world, 24 * SECOND);
+    assert_non_null(strstr(world.ranks[0].last_warning, "ready on 2 of 3 ranks; missing rank 2"));
+    submit_one(&world, 2, 0, 1.0f);
+    settle(&world, 25 * SECOND);
+    world_check_flights(&world);
+    world_fini(&world);
+}
+
+static void lock_pause_of_all_is_no_stall(void **state)
+{
+    world_t world;
+
+    (void)state;
+    begin_locked(&world, 3);
+    play(&world, 3);
+    for (uint64_t now = 0; now < 60 * SECOND; now += SECOND)
+        tick(&world, now);
+    assert_int_equal(world.ranks[0].unlocks, 0);
+    assert_int_equal(world.ranks[0].warnings, 0);
+    world_fini(&world);
+}
+
+/* A rank waits for what lies behind a launch that it keeps others waiting for. */
+static void lock_debt_of_a_rank_that_waits_fails_everywhere(void **state)
+{
+    world_t world;
+
+    (void)state;
+    begin_locked(&world, 2);
+    submit_one(&world, 0, 0, 1.0f);
+    submit_one(&world, 0, 2, 1.0f);
+    submit_one(&world, 1, 2, 1.0f);
+    settle(&world, 0);
+    assert_int_equal(world.ranks[0].requests[2].is_pending, 0);
+    assert_int_equal(world.ranks[1].requests[2].is_pending, 1); /* behind its debt */
+    dp_negotiator_waits(world.ranks[1].negotiator, SECOND);
+    tick(&world, 9 * SECOND);
+    assert_int_equal(world.ranks[0].voids, 0);
+    tick(&world, 12 * SECOND);
+    assert_int_equal(world.ranks[0].voids, 1);
+    assert_int_equal(world.ranks[1].requests[2].is_pending, 0);
+    submit_one(&world, 1, 0, 1.0f); /* fails with the same text, so that all stay in step */
+    assert_int_equal(world.ranks[1].voids, 1);
+    world_check_flights(&world);
+    world_fini(&world);
+}
+
+static void lock_ends_for_a_magnitude(void **state)
+{
+    world_t world;
+    dp_signature_part_t part = {768, DP_F32};
+    dp_signature_t signature;
+    dp_submission_t submission = {.signature = &signature, .name = "h.0.weight"};
+
+    (void)state;
+    begin(&world, 2);
+    world_signature(&signature, &part, 768);
+    signature.wire = DP_WIRE_FP16;
+    for (int i = 0; i < 8; i++) {
+        submission.last_absmax = i < 3 ? -1.0f : i < 7 ? 1.0f : 64.0f;
+        for (int r = 0; r < 2; r++) {
+            submission.request = &world.ranks[r].requests[0];
+            world.ranks[r].requests[0].is_pending = 1;
+            world.ranks[r].requests[0].occurrence = i;
+            world.ranks[r].pending++;
+            world.ranks[r].pending_in[0]++;
+            world.ranks[r].submitted[0]++;
+            assert_int_equal(dp_negotiator_submit(world.ranks[r].negotiator, &submission, 0),
+                             DP_OK);
+        }
+        settle(&world, 0);
+        /* what has no figure yet is not locked: it would travel uncompressed for long */
+        assert_int_equal(world.ranks[1].locks, i >= 3);
+    }
+    expect_unlocked(&world, DP_UNLOCK_SCALE);
+    world_fini(&world);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(lock_begins_when_a_sequence_came_three_times),
+        cmocka_unit_test(lock_of_a_declared_round_begins_after_the_first),
+        cmocka_unit_test(lock_launches_cost_no_message),
+        cmocka_unit_test(lock_bounds_how_far_a_rank_runs_ahead),
+        cmocka_unit_test(lock_ends_for_another_tensor_and_goes_on),
+        cmocka_unit_test(lock_ends_for_a_setting),
+        cmocka_unit_test(lock_ends_when_a_thread_waits_for_part_of_a_bucket),
+        cmocka_unit_test(lock_ends_where_a_rank_is_late),
+        cmocka_unit_test(lock_pause_of_all_is_no_stall),
+        cmocka_unit_test(lock_debt_of_a_rank_that_waits_fails_everywhere),
+        cmocka_unit_test(lock_ends_for_a_magnitude),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
