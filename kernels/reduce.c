@@ -59,6 +59,31 @@ static void finish_block(float *block, size_t count, float post)
         block[i] = canonical_1(block[i] * post);
 }
 
+/* 1: a sum that one pass over memory can do: no output is to be streamed. */
+static int is_one_pass(const dp_reduce_args_t *args)
+{
+    if (args->reduce != DP_SUM && args->reduce != DP_AVERAGE) return 0;
+    if (args->in_count < 2 || args->in_count > 4 || args->out_count < 1) return 0;
+    for (int k = 0; args->streaming && k < args->out_count; k++) {
+        if (!is_input(args, args->out[k])) return 0;
+    }
+    return 1;
+}
+
+static void sum_f32(const dp_reduce_args_t *args)
+{
+    for (size_t at = 0; at < args->count; at += BLOCK) {
+        const size_t count = args->count - at < BLOCK ? args->count - at : BLOCK;
+        void *to[2] = {(f32_mem *)args->out[0] + at, NULL};
+
+        if (args->out_count > 1) to[1] = (f32_mem *)args->out[1] + at;
+        sum_whole_block(to, args->in, args->in_count, at, count, (float)args->prescale,
+                        (float)args->postscale, args->tally);
+        for (int k = 2; k < args->out_count; k++)
+            memcpy((f32_mem *)args->out[k] + at, to[0], count * sizeof(float));
+    }
+}
+
 static void reduce_f32(const dp_reduce_args_t *args)
 {
     _Alignas(64) float block[BLOCK];
@@ -116,7 +141,11 @@ void DP_VARIANT(dp_reduce)(const dp_reduce_args_t *args)
 {
     switch (args->dtype) {
     case DP_F32:
-        reduce_f32(args);
+        if (is_one_pass(args)) {
+            sum_f32(args);
+        } else {
+            reduce_f32(args);
+        }
         break;
     case DP_F16:
     case DP_BF16:

@@ -34,7 +34,6 @@ typedef int32_t i32v __attribute__((vector_size(4 * LANES)));
 typedef float f32h __attribute__((vector_size(2 * LANES))); /* half as many */
 typedef double f64h __attribute__((vector_size(4 * LANES)));
 typedef f32v f32v_mem __attribute__((aligned(1), may_alias));
-typedef f32h f32h_mem __attribute__((aligned(1), may_alias));
 typedef float f32_mem __attribute__((aligned(1), may_alias));
 typedef uint16_t u16_mem __attribute__((aligned(1), may_alias));
 
@@ -82,9 +81,25 @@ INLINE double fold_lanes(double *lanes)
     return lanes[0];
 }
 
-INLINE f64h widen_to_double(const void *base, size_t at)
+/* Half 0 or 1 of a vector. */
+INLINE f64h widen_to_double(f32v value, int half)
 {
-    return __builtin_convertvector(*(const f32h_mem *)((const f32_mem *)base + at), f64h);
+#if defined(__AVX512F__)
+    __m512d whole = (__m512d)value;
+
+    return (f64h)_mm512_cvtps_pd(
+        (__m256)(half == 0 ? _mm512_castpd512_pd256(whole) : _mm512_extractf64x4_pd(whole, 1)));
+#elif defined(__AVX2__)
+    __m256 whole = (__m256)value;
+
+    return (f64h)_mm256_cvtps_pd(half == 0 ? _mm256_castps256_ps128(whole)
+                                           : _mm256_extractf128_ps(whole, 1));
+#else
+    f32h part;
+
+    memcpy(&part, (const char *)&value + (size_t)half * sizeof(part), sizeof(part));
+    return __builtin_convertvector(part, f64h);
+#endif
 }
 
 /* sum + value * value. A square of an fp32 number is exact in double, so fused or not is the same.
@@ -134,39 +149,57 @@ static inline uint64_t tally_slowly(double *lanes, float *absmax, const void *va
 }
 
 /*
- * Adds a block's figures. Magnitudes compare like integers, and Inf and NaN are the largest: so the
- * fast loop need not look at each element, and a block that has one is done again.
+ * The figures of a block while it is looked at. Magnitudes compare like integers, and Inf and NaN
+ * are the largest: so the fast loop need not look at each element, and a block that has one is done
+ * again.
  */
-static inline void tally_block(dp_tally_t *tally, const void *values, size_t count)
+typedef struct figures {
+    f64h sums[2 * TALLY_LANES / LANES];
+    i32v largest;
+} figures_t;
+
+/* Adds vector j of TALLY_LANES elements. */
+INLINE void add_figures(figures_t *figures, f32v value, size_t j)
 {
-    f64h sums[2 * TALLY_LANES / LANES] = {{0}};
-    i32v largest = {0};
+    f64h *sums = figures->sums + 2 * j;
+
+    figures->largest = larger(figures->largest, (i32v)value & 0x7fffffff);
+    sums[0] = add_square(sums[0], widen_to_double(value, 0));
+    sums[1] = add_square(sums[1], widen_to_double(value, 1));
+}
+
+/* Adds them to the tally; i: how many of the block's elements they are of. */
+static inline void close_figures(dp_tally_t *tally, const figures_t *figures, const void *values,
+                                 size_t i, size_t count)
+{
     double lanes[TALLY_LANES];
     float absmax = 0.0f;
     int32_t top = 0;
     uint64_t nonfinite;
-    size_t i = 0;
 
-    for (; i + TALLY_LANES <= count; i += TALLY_LANES) {
-        for (size_t j = 0; j < TALLY_LANES / LANES; j++) {
-            size_t at = i + j * LANES;
-
-            largest = larger(largest, (i32v)load(values, at) & 0x7fffffff);
-            sums[2 * j] = add_square(sums[2 * j], widen_to_double(values, at));
-            sums[2 * j + 1] = add_square(sums[2 * j + 1], widen_to_double(values, at + LANES / 2));
-        }
-    }
     for (int j = 0; j < LANES; j++)
-        top = largest[j] > top ? largest[j] : top;
+        top = figures->largest[j] > top ? figures->largest[j] : top;
     if (top < 0x7f800000) {
         absmax = dp_bits_f32((uint32_t)top);
-        memcpy(lanes, sums, sizeof(lanes));
+        memcpy(lanes, figures->sums, sizeof(lanes));
     } else {
         memset(lanes, 0, sizeof(lanes));
         i = 0;
     }
     nonfinite = tally_slowly(lanes, &absmax, values, i, count);
     dp_tally_add_block(tally, fold_lanes(lanes), (double)absmax, nonfinite);
+}
+
+static inline void tally_block(dp_tally_t *tally, const void *values, size_t count)
+{
+    figures_t figures = {0};
+    size_t i = 0;
+
+    for (; i + TALLY_LANES <= count; i += TALLY_LANES) {
+        for (size_t j = 0; j < TALLY_LANES / LANES; j++)
+            add_figures(&figures, load(values, i + j * LANES), j);
+    }
+    close_figures(tally, &figures, values, i, count);
 }
 
 /* ---- 16-bit floats -------------------------------------------------------------------------- */
@@ -294,6 +327,55 @@ static inline void sum_block(void *sum, const void *const *in, int in_count, siz
         sum_block_n(sum, in, 1, at, count, pre, post, 1);
     } else {
         sum_block_n(sum, in, 1, at, count, pre, post, 0);
+    }
+}
+
+/* The same to one or two outputs (NULL: one), and their figures (NULL: not wanted), in one pass:
+ * the arithmetic goes on while memory is waited for. */
+INLINE void sum_whole_block_n(void *const *to, const void *const *in, int n, size_t at,
+                              size_t count, float pre, float post, dp_tally_t *tally)
+{
+    const f32_mem *from[8];
+    figures_t figures = {0};
+    size_t i = 0;
+
+    for (int k = 0; k < n; k++)
+        from[k] = (const f32_mem *)in[k] + at;
+    for (; i + TALLY_LANES <= count; i += TALLY_LANES) {
+        for (size_t j = 0; j < TALLY_LANES / LANES; j++) {
+            const size_t here = i + j * LANES;
+            f32v value = load(from[0], here) * pre;
+
+            for (int k = 1; k < n; k++)
+                value += load(from[k], here) * pre;
+            value = canonical(value * post);
+            store(to[0], here, value);
+            if (to[1] != NULL) store(to[1], here, value);
+            if (tally != NULL) add_figures(&figures, value, j);
+        }
+    }
+    for (size_t rest = i; rest < count; rest++) {
+        float value = from[0][rest] * pre;
+
+        for (int k = 1; k < n; k++)
+            value += from[k][rest] * pre;
+        value = canonical_1(value * post);
+        ((f32_mem *)to[0])[rest] = value;
+        if (to[1] != NULL) ((f32_mem *)to[1])[rest] = value;
+    }
+    if (tally != NULL) close_figures(tally, &figures, to[0], i, count);
+}
+
+/* 2, 3 or 4 inputs. */
+static inline void sum_whole_block(void *const *to, const void *const *in, int in_count, size_t at,
+                                   size_t count, float pre, float post, dp_tally_t *tally)
+{
+    if (in_count == 2) {
+        sum_whole_block_n(to, in, 2, at, count, pre, post, tally);
+    } else if (in_count == 3) {
+        sum_whole_block_n(to, in, 3, at, count, pre, post, tally);
+    } else {
+        sum_whole_block_n(to, in, 4, at, count, pre, post, tally);
     }
 }
 

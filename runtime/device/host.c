@@ -18,6 +18,7 @@
 
 #define SLEEP_NS 1000000000u /* a sleep is checked again after this; wakes do not get lost */
 #define POLLS 32             /* between two looks at the clock */
+#define STOCK_ITEMS 16       /* of a new stream, so that few in flight allocate nothing */
 
 typedef struct host_device host_device_t;
 
@@ -344,24 +345,6 @@ static dp_status_t host_stream_wait(dp_stream_t *stream, dp_event_t *event)
     return append_and_unlock(stream, &item);
 }
 
-static dp_status_t host_stream_create(dp_device_t *self, const char *name, dp_stream_t **out)
-{
-    host_device_t *device = host_of(self);
-    dp_stream_t *stream = calloc(1, sizeof(*stream));
-
-    if (stream == NULL) return DP_ERR_NO_MEMORY;
-    stream->device = device;
-    stream->tail = &stream->head;
-    snprintf(stream->name, sizeof(stream->name), "dp %.12s", name);
-    pthread_mutex_init(&stream->lock, NULL);
-    pthread_mutex_lock(&device->lock);
-    stream->next = device->streams;
-    device->streams = stream;
-    pthread_mutex_unlock(&device->lock);
-    *out = stream;
-    return DP_OK;
-}
-
 static void host_stream_destroy(dp_stream_t *stream)
 {
     host_device_t *device;
@@ -388,6 +371,41 @@ static void host_stream_destroy(dp_stream_t *stream)
     }
     pthread_mutex_destroy(&stream->lock);
     free(stream);
+}
+
+/* Items that are given back late, as their thread was stopped behind the work, are not missed. */
+static int stock(dp_stream_t *stream)
+{
+    for (int i = 0; i < STOCK_ITEMS; i++) {
+        item_t *item = malloc(sizeof(*item));
+
+        if (item == NULL) return 0;
+        item->next = stream->spare;
+        stream->spare = item;
+    }
+    return 1;
+}
+
+static dp_status_t host_stream_create(dp_device_t *self, const char *name, dp_stream_t **out)
+{
+    host_device_t *device = host_of(self);
+    dp_stream_t *stream = calloc(1, sizeof(*stream));
+
+    if (stream == NULL) return DP_ERR_NO_MEMORY;
+    stream->device = device;
+    stream->tail = &stream->head;
+    snprintf(stream->name, sizeof(stream->name), "dp %.12s", name);
+    pthread_mutex_init(&stream->lock, NULL);
+    pthread_mutex_lock(&device->lock);
+    stream->next = device->streams;
+    device->streams = stream;
+    pthread_mutex_unlock(&device->lock);
+    if (!stock(stream)) {
+        host_stream_destroy(stream);
+        return DP_ERR_NO_MEMORY;
+    }
+    *out = stream;
+    return DP_OK;
 }
 
 /* ---- Device --------------------------------------------------------------------------------- */

@@ -94,6 +94,9 @@ typedef struct dp_engine_op {
     int peer;          /* send: the destination. Only the two enqueue it */
     int divisor;       /* averages of integers are divided by this; 0: by the size of the group */
     uint64_t sequence; /* 1, 2, 3, ... in the global order, for errors and the timeline */
+    uint64_t digest;   /* of what is in it, where the ranks did not agree on that before: an engine
+                          that can compares it before it touches other ranks' memory, and fails
+                          with DP_ERR_MISMATCH; else 0 */
     dp_engine_piece_t *pieces; /* [piece_count], borrowed until completion */
     size_t piece_count;
     int is_packed; /* an allreduce whose pieces lie in a slot, at the same places on all ranks, with
@@ -126,6 +129,9 @@ typedef struct dp_engine_ops {
     dp_status_t (*free)(dp_engine_t *self, void *memory);
     /* 1 when the memory can be used in place. Any thread. */
     int (*owns)(const dp_engine_t *self, const void *memory, size_t bytes);
+    /* 1: an allreduce of these ranks [count] of the world (NULL: all) takes a tensor this large in
+     * place whatever its memory, if all of them say so. Any thread. NULL: never. */
+    int (*pulls)(const dp_engine_t *self, const int *ranks, int count, size_t bytes);
     /* Makes memory of the program the engine's too, until taken back or destroy; see dp_register().
      * Any thread. */
     dp_status_t (*adopt)(dp_engine_t *self, void *memory, size_t bytes, dp_error_t *error);

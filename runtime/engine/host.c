@@ -145,7 +145,7 @@ static dp_status_t host_enqueue(dp_engine_t *self, dp_stream_t *stream, dp_work_
     task = engine->tasks;
     if (task != NULL) engine->tasks = task->next;
     pthread_mutex_unlock(&engine->task_lock);
-    if (task == NULL) task = malloc(sizeof(*task));
+    if (task == NULL) task = malloc(sizeof(*task)); /* more in flight than ever before */
     if (task == NULL) return DP_ERR_NO_MEMORY;
     task->engine = engine;
     task->op = op;
@@ -187,6 +187,19 @@ static dp_status_t host_free(dp_engine_t *self, void *memory)
 static int host_owns(const dp_engine_t *self, const void *memory, size_t bytes)
 {
     return dp_arena_find(host_of_const(self)->arena, memory, bytes, NULL);
+}
+
+static int host_pulls(const dp_engine_t *self, const int *ranks, int count, size_t bytes)
+{
+    const dp_host_engine_t *engine = host_of_const(self);
+    const dp_topology_t *topology = engine->topology;
+
+    if (engine->pull_bytes == 0 || bytes < engine->pull_bytes) return 0;
+    if (ranks == NULL) return topology->host_count == 1;
+    for (int i = 0; i < count; i++) {
+        if (topology->host[ranks[i]] != topology->host[engine->rank]) return 0;
+    }
+    return 1;
 }
 
 /* ---- Life -------------------------------------------------------------------------------------
@@ -241,6 +254,7 @@ static void host_destroy(dp_engine_t *self)
     dp_host_group_free(engine->world);
     dp_between_pool_destroy(engine->pool);
     dp_exchange_pool_destroy(engine->swap);
+    dp_pull_destroy(engine->pull);
     dp_arena_destroy(engine->arena);
     while (engine->tasks != NULL) {
         dp_host_task_t *task = engine->tasks;
@@ -265,6 +279,7 @@ static const dp_engine_ops_t host_ops = {
     .alloc = host_alloc,
     .free = host_free,
     .owns = host_owns,
+    .pulls = host_pulls,
     .adopt = dp_host_adopt,
     .disown = dp_host_disown,
     .group_create = host_group_create,
@@ -346,7 +361,7 @@ static dp_status_t init(dp_host_engine_t *engine, dp_bootstrap_t *bootstrap,
     }
     status = make_world(engine, error);
     if (status != DP_OK) return status;
-    status = dp_host_introduce(engine, bootstrap, config->spin_ns, deadline_ns, &spin_ns, error);
+    status = dp_host_introduce(engine, bootstrap, config, deadline_ns, &spin_ns, error);
     if (status != DP_OK) return status;
     engine->control.spin_ns = spin_ns;
     dp_log_debug(engine->log, "engine host: local rank %d of %d, host %d of %d, spin %llu ns, %s",

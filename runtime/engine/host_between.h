@@ -29,7 +29,7 @@ enum {
 typedef struct dp_chunk_head {
     uint64_t op;        /* for checking */
     uint32_t last_rank; /* who arrived last on the sender's host */
-    uint32_t pad;
+    uint32_t digest;    /* of the operation, for checking */
 } dp_chunk_head_t;
 _Static_assert(sizeof(dp_chunk_head_t) <= DP_CHUNK_HEAD, "fits before the elements");
 

@@ -31,8 +31,10 @@ typedef struct dp_control_slot {
     uint64_t op;          /* which operation of this group, for checking */
     uint64_t elem_count;  /* likewise */
     uint64_t piece_count; /* likewise */
+    uint64_t digest;      /* likewise */
     uint32_t kind;        /* likewise: collective, type, reduction */
-    uint32_t wants_tally;
+    uint16_t wants_tally;
+    uint16_t is_private; /* its pieces are addresses in its process, to be read from there */
     uint64_t arrive_ns;
     uint64_t pieces;  /* dp_control_piece_t [piece_count] */
     uint64_t tallies; /* dp_tally_t [piece_count] */
@@ -44,6 +46,7 @@ typedef struct dp_control_slot {
 
 #define DP_CONTROL_NONE UINT64_MAX /* an offset: not wanted */
 
+/* Offsets in the rank's arena, or addresses in its process. */
 typedef struct dp_control_piece {
     uint64_t in;
     uint64_t out;

@@ -29,6 +29,7 @@ typedef struct dp_host_group dp_host_group_t;
 typedef struct dp_between dp_between_t;
 typedef struct dp_between_pool dp_between_pool_t;
 typedef struct dp_exchange_pool dp_exchange_pool_t;
+typedef struct dp_pull dp_pull_t;
 
 /* An operation handed to a stream. */
 typedef struct dp_host_task {
@@ -97,6 +98,9 @@ struct dp_host_engine {
     dp_control_host_t control;
     dp_pulse_t pulse;
     dp_link_t *link;       /* NULL inside one host */
+    dp_pull_t *pull;       /* NULL: ranks of the host cannot read each other's memory */
+    size_t pull_bytes;     /* least tensor that is worth it; 0: none */
+    uint64_t pull_value;   /* what the others read to try it */
     dp_host_card_t *cards; /* [size] */
     dp_host_group_t *world;
     dp_host_group_t *groups; /* list of all made and not yet freed; data-plane thread only */
@@ -144,7 +148,7 @@ dp_status_t dp_host_pair(dp_host_group_t *group, int root, int peer, dp_host_gro
 /* Tells all ranks what they need to know, keeps what they tell, and connects the world. *spin_ns:
  * how long to poll. Collective. */
 dp_status_t dp_host_introduce(dp_host_engine_t *engine, dp_bootstrap_t *bootstrap,
-                              uint64_t wished_spin_ns, uint64_t deadline_ns, uint64_t *spin_ns,
+                              const dp_config_t *config, uint64_t deadline_ns, uint64_t *spin_ns,
                               dp_error_t *error);
 
 /* The link's number of a rank of the world, connected if need be. */
@@ -155,6 +159,23 @@ dp_status_t dp_host_reach(dp_host_engine_t *engine, int world_rank, int *peer, d
 
 /* Inside the host. Both meet the others first and return when this rank's result is complete. */
 dp_status_t dp_host_local_run(dp_host_group_t *group, dp_engine_op_t *op);
+
+/* The same for an allreduce of which some memory is not the arena's (host_pull.c), after the
+ * arrival. */
+dp_status_t dp_pull_reduce(dp_host_group_t *group, dp_engine_op_t *op);
+
+/* What a rank says so that the others can try to read its memory. */
+typedef struct dp_pull_card {
+    uint64_t address, value; /* the 8 bytes there */
+    int32_t pid;
+    uint32_t pad;
+} dp_pull_card_t;
+
+int dp_pull_try(const dp_pull_card_t *card); /* 1: it can be read */
+/* count: ranks of this host. */
+dp_status_t dp_pull_create(int count, dp_pull_t **out);
+void dp_pull_know(dp_pull_t *pull, int local, const dp_pull_card_t *card);
+void dp_pull_destroy(dp_pull_t *pull); /* NULL is fine */
 
 /* Between hosts. */
 dp_status_t dp_host_between_run(dp_host_group_t *group, dp_engine_op_t *op);
@@ -206,6 +227,9 @@ static inline int dp_host_local_world(const dp_host_group_t *group, int local)
 int dp_host_has_figures(const dp_engine_op_t *op);
 /* 1: and some rank of this host wants them. */
 int dp_host_wants_tally(const dp_host_group_t *group, const dp_engine_op_t *op);
+
+/* What a local rank published of a piece; NULL: it is not in its arena. */
+const dp_control_piece_t *dp_host_piece(const dp_host_group_t *group, int local, size_t piece);
 
 /* Where element `element` of a piece's input lies in local rank `local`; NULL: not in its arena. */
 const void *dp_host_in(const dp_host_group_t *group, int local, size_t piece, size_t element,

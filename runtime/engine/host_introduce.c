@@ -7,6 +7,7 @@
  */
 #include "runtime/engine/host_internal.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -21,11 +22,13 @@
 typedef struct card {
     char boot_id[BOOT_ID_BYTES]; /* equal: the same machine, whatever hosts are pretended */
     uint8_t cores[CORE_BYTES];   /* bit set: this rank may run there */
-    uint64_t address_bytes;      /* of the link's address, which follows */
+    dp_pull_card_t memory;
+    uint64_t address_bytes; /* of the link's address, which follows */
 } card_t;
 
-static void write_card(const dp_link_t *link, card_t *card, const void **address)
+static void write_card(dp_host_engine_t *engine, card_t *card, const void **address)
 {
+    const dp_link_t *link = engine->link;
     cpu_set_t *set = CPU_ALLOC(CORES);
     const int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
     size_t bytes = 0;
@@ -44,6 +47,10 @@ static void write_card(const dp_link_t *link, card_t *card, const void **address
         }
         CPU_FREE(set);
     }
+    engine->pull_value = dp_now_ns() * UINT64_C(0x9e3779b97f4a7c15) ^ (uint64_t)(uintptr_t)engine;
+    card->memory = (dp_pull_card_t){.address = (uintptr_t)&engine->pull_value,
+                                    .value = engine->pull_value,
+                                    .pid = (int32_t)getpid()};
     *address = link == NULL ? NULL : dp_link_address(link, &bytes);
     card->address_bytes = bytes;
 }
@@ -67,6 +74,35 @@ static uint64_t choose_spin(const dp_host_engine_t *engine, uint64_t spin_ns)
     for (size_t k = 0; k < CORE_BYTES; k++)
         count += __builtin_popcount(cores[k]);
     return ranks <= count ? spin_ns : 0;
+}
+
+/* Tries whether this rank can read the memory of all others of its host. */
+static dp_status_t try_pull(dp_host_engine_t *engine, size_t pull_bytes, dp_error_t *error)
+{
+    const dp_topology_t *topology = engine->topology;
+    const int host = topology->host[engine->rank];
+    const int *ranks = topology->host_ranks + topology->host_begin[host];
+    const int count = topology->host_size[host];
+
+    if (pull_bytes == 0 || count == 1) return DP_OK;
+    for (int i = 0; i < count; i++) {
+        const card_t *card = engine->cards[ranks[i]].value;
+
+        if (ranks[i] == engine->rank || dp_pull_try(&card->memory)) continue;
+        dp_log_debug(engine->log, "engine host: the memory of rank %d cannot be read: %s", ranks[i],
+                     strerror(errno));
+        return DP_OK;
+    }
+    if (dp_pull_create(count, &engine->pull) != DP_OK) {
+        return dp_error_set(error, DP_ERR_NO_MEMORY, "engine: no memory");
+    }
+    for (int i = 0; i < count; i++) {
+        const card_t *card = engine->cards[ranks[i]].value;
+
+        dp_pull_know(engine->pull, i, &card->memory);
+    }
+    engine->pull_bytes = pull_bytes;
+    return DP_OK;
 }
 
 dp_status_t dp_host_reach(dp_host_engine_t *engine, int world_rank, int *peer, dp_error_t *error)
@@ -111,7 +147,7 @@ static dp_status_t swap_cards(dp_host_engine_t *engine, dp_bootstrap_t *bootstra
 }
 
 dp_status_t dp_host_introduce(dp_host_engine_t *engine, dp_bootstrap_t *bootstrap,
-                              uint64_t wished_spin_ns, uint64_t deadline_ns, uint64_t *spin_ns,
+                              const dp_config_t *config, uint64_t deadline_ns, uint64_t *spin_ns,
                               dp_error_t *error)
 {
     const void *address;
@@ -119,7 +155,7 @@ dp_status_t dp_host_introduce(dp_host_engine_t *engine, dp_bootstrap_t *bootstra
     card_t card;
     dp_status_t status;
 
-    write_card(engine->link, &card, &address);
+    write_card(engine, &card, &address);
     own = malloc(sizeof(card) + card.address_bytes);
     if (own == NULL) return dp_error_set(error, DP_ERR_NO_MEMORY, "engine: no memory");
     memcpy(own, &card, sizeof(card));
@@ -128,7 +164,9 @@ dp_status_t dp_host_introduce(dp_host_engine_t *engine, dp_bootstrap_t *bootstra
         swap_cards(engine, bootstrap, own, sizeof(card) + card.address_bytes, deadline_ns, error);
     free(own);
     if (status != DP_OK) return status;
-    *spin_ns = choose_spin(engine, wished_spin_ns);
+    *spin_ns = choose_spin(engine, config->spin_ns);
+    status = try_pull(engine, config->pull_bytes, error);
+    if (status != DP_OK) return status;
     if (engine->link == NULL) return DP_OK;
     dp_link_set_spin(engine->link, *spin_ns);
     status = dp_host_group_connect(engine->world);

@@ -471,16 +471,19 @@ static int swap_bytes(dp_link_t *link, unsigned kind, uint64_t deadline_ns, int 
     while (swaps != NULL && done < peers) {
         const swap_t *at = &swaps[done];
 
-        if (at->in.is_failed || at->out.is_failed || link->peers[done]->is_lost ||
-            dp_now_ns() >= deadline_ns) {
+        const int is_over = !at->in.is_pending && !at->out.is_pending;
+
+        /* A peer that said farewell and left at once is lost, and was not missed. */
+        if (is_over && !at->in.is_failed && !at->out.is_failed) {
+            done++;
+        } else if (at->in.is_failed || at->out.is_failed || link->peers[done]->is_lost ||
+                   dp_now_ns() >= deadline_ns) {
             *missing = link->peers[done]->rank;
             is_whole = 0;
             if (kind == KIND_GREETING || dp_now_ns() >= deadline_ns) break;
             done++; /* has left already; the others may not */
-        } else if (at->in.is_pending || at->out.is_pending) {
-            dp_link_idle(link);
         } else {
-            done++;
+            dp_link_idle(link);
         }
     }
     if (!is_whole) dp_link_cut(link);

@@ -182,6 +182,15 @@ static dp_status_t reduce_segment(dp_host_group_t *group, const dp_engine_op_t *
     return DP_OK;
 }
 
+/* 1: some rank's memory has to be read from its process. */
+static int is_private(const dp_host_group_t *group)
+{
+    for (int k = 0; k < group->local_size; k++) {
+        if (dp_host_slot(group, k)->is_private) return 1;
+    }
+    return 0;
+}
+
 /* allreduce and reduce: a shard each. */
 static dp_status_t reduce_shards(dp_host_group_t *group, dp_engine_op_t *op)
 {
@@ -263,6 +272,7 @@ dp_status_t dp_host_local_run(dp_host_group_t *group, dp_engine_op_t *op)
     if (status != DP_OK) return status;
     switch (op->collective) {
     case DP_COLLECTIVE_ALLREDUCE:
+        return is_private(group) ? dp_pull_reduce(group, op) : reduce_shards(group, op);
     case DP_COLLECTIVE_REDUCE:
         return reduce_shards(group, op);
     case DP_COLLECTIVE_REDUCE_SCATTER:

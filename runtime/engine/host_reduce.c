@@ -131,7 +131,7 @@ static dp_status_t post_results(reduce_run_t *run)
 static dp_status_t send_partial(reduce_run_t *run, int *busy)
 {
     const size_t total = run->target_chunks * (size_t)run->target_count;
-    const dp_chunk_head_t head = {run->group->op_index, run->last_rank, 0};
+    const dp_chunk_head_t head = {run->group->op_index, run->last_rank, (uint32_t)run->op->digest};
     const dp_between_target_t *target;
     dp_link_message_t *message;
     dp_range_t range;
@@ -218,6 +218,15 @@ static dp_status_t line_up(reduce_run_t *run)
                                 (unsigned long long)run->op->sequence, run->group->title,
                                 run->group->ranks[source->rank], (unsigned long long)head.op,
                                 (unsigned long long)run->group->op_index);
+        }
+        if (head.digest != (uint32_t)run->op->digest) {
+            const int self = run->group->engine->rank, other = run->group->ranks[source->rank];
+
+            return dp_host_fail(run->group, DP_ERR_MISMATCH,
+                                "%s %llu%s: rank %d and rank %d brought different tensors",
+                                dp_collective_name(run->op->collective),
+                                (unsigned long long)run->op->sequence, run->group->title,
+                                DP_MIN(self, other), DP_MAX(self, other));
         }
         run->between->partials[source->host] = buffer + DP_CHUNK_HEAD;
     }

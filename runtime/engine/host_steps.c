@@ -74,6 +74,36 @@ static int is_written(const dp_host_group_t *group, const dp_engine_op_t *op, si
     return op->collective == DP_COLLECTIVE_REDUCE && op->pieces[piece].root == group->rank;
 }
 
+/* 1: the operation can do with memory outside of the arena, and there is some. */
+static int is_private(const dp_host_group_t *group, const dp_engine_op_t *op)
+{
+    const dp_arena_t *arena = group->engine->arena;
+    const size_t elem_bytes = dp_dtype_bytes(op->dtype);
+
+    if (group->engine->pull == NULL || op->collective != DP_COLLECTIVE_ALLREDUCE) return 0;
+    for (size_t i = 0; group->host_count == 1 && i < op->piece_count; i++) {
+        const size_t bytes = op->pieces[i].count * elem_bytes;
+
+        if (bytes == 0) continue;
+        if (dp_arena_offset(arena, op->pieces[i].in, bytes) == UINT64_MAX) return 1;
+        if (dp_arena_offset(arena, op->pieces[i].out, bytes) == UINT64_MAX) return 1;
+    }
+    return 0;
+}
+
+/* Shows where this rank's memory lies, for others to read it from there. */
+static dp_status_t publish_addresses(dp_host_group_t *group, const dp_engine_op_t *op,
+                                     dp_host_board_t *board)
+{
+    const dp_status_t status = grow_board(group, board, op->piece_count);
+
+    for (size_t i = 0; status == DP_OK && i < op->piece_count; i++) {
+        board->pieces[i] = (dp_control_piece_t){.in = (uintptr_t)op->pieces[i].in,
+                                                .out = (uintptr_t)op->pieces[i].out};
+    }
+    return status;
+}
+
 /* Shows this rank's inputs, and its outputs where the others write them. */
 static dp_status_t publish_pieces(dp_host_group_t *group, const dp_engine_op_t *op,
                                   dp_host_board_t *board)
@@ -125,8 +155,16 @@ static dp_status_t compare_slots(dp_host_group_t *group, const dp_engine_op_t *o
         const dp_control_slot_t *other = dp_host_slot(group, i);
 
         if (other->op == own->op && other->kind == own->kind &&
-            other->elem_count == own->elem_count && other->piece_count == own->piece_count) {
+            other->elem_count == own->elem_count && other->piece_count == own->piece_count &&
+            other->digest == own->digest) {
             continue;
+        }
+        if (other->digest != own->digest) {
+            return dp_host_fail(
+                group, DP_ERR_MISMATCH, "%s %llu%s: rank %d and rank %d brought different tensors",
+                dp_collective_name(op->collective), (unsigned long long)op->sequence, group->title,
+                DP_MIN(group->engine->rank, dp_host_local_world(group, i)),
+                DP_MAX(group->engine->rank, dp_host_local_world(group, i)));
         }
         return dp_host_fail(
             group, DP_ERR_MISMATCH,
@@ -166,10 +204,14 @@ dp_status_t dp_host_arrive(dp_host_group_t *group, dp_engine_op_t *op, int is_ea
     dp_host_board_t *board = dp_host_board(group);
     dp_control_slot_t *slot = dp_host_slot(group, group->local_rank);
     dp_meet_t meet;
+    const int hides = !is_eager && is_private(group, op);
     dp_status_t status = DP_OK;
 
     if (is_eager) {
         publish_eager(group, op, board->eager);
+    } else if (hides) {
+        status = publish_addresses(group, op, board);
+        if (status != DP_OK) return status;
     } else {
         status = publish_pieces(group, op, board);
         if (status != DP_OK) return status;
@@ -178,8 +220,10 @@ dp_status_t dp_host_arrive(dp_host_group_t *group, dp_engine_op_t *op, int is_ea
         .op = group->op_index,
         .elem_count = group->layout.elem_count,
         .piece_count = op->piece_count,
+        .digest = op->digest,
         .kind = (uint32_t)op->collective | (uint32_t)op->dtype << 8 | (uint32_t)op->reduce << 16 |
                 (uint32_t)op->wire << 24,
+        .is_private = (uint16_t)hides,
         .arrive_ns = dp_now_ns(),
         .pieces = dp_arena_offset(group->engine->arena, board->pieces, 0),
         .tallies = dp_arena_offset(group->engine->arena, board->tallies, 0),
@@ -202,7 +246,7 @@ dp_status_t dp_host_meet(dp_host_group_t *group)
 /* ---- The others' memory ------------------------------------------------------------------------
  */
 
-static const dp_control_piece_t *piece_of(const dp_host_group_t *group, int local, size_t piece)
+const dp_control_piece_t *dp_host_piece(const dp_host_group_t *group, int local, size_t piece)
 {
     const uint64_t offset = dp_host_slot(group, local)->pieces + piece * sizeof(dp_control_piece_t);
 
@@ -217,7 +261,7 @@ const void *dp_host_in(const dp_host_group_t *group, int local, size_t piece, si
     if (local == group->local_rank) {
         return (const char *)group->op->pieces[piece].in + element * elem_bytes;
     }
-    published = piece_of(group, local, piece);
+    published = dp_host_piece(group, local, piece);
     if (published == NULL) return NULL;
     return dp_host_at(group, local, published->in + element * elem_bytes, count * elem_bytes);
 }
@@ -234,7 +278,7 @@ dp_status_t dp_host_out(dp_host_group_t *group, int local, size_t piece, size_t 
         if (own != NULL) *out = own + element * elem_bytes;
         return DP_OK;
     }
-    published = piece_of(group, local, piece);
+    published = dp_host_piece(group, local, piece);
     if (published == NULL) return dp_host_bad_offset(group, local);
     if (published->out == DP_CONTROL_NONE) return DP_OK;
     *out = dp_host_at(group, local, published->out + element * elem_bytes, count * elem_bytes);

@@ -243,6 +243,7 @@ static dp_status_t init_comm(dp_nccl_group_t *group, const ncclUniqueId *id, uin
 /* What ranks tell each other before there is a communicator. */
 typedef struct card {
     uint32_t version;
+    cudaUUID_t gpu;
     ncclUniqueId id; /* rank 0's */
 } card_t;
 
@@ -270,17 +271,48 @@ static dp_status_t compare_cards(const dp_nccl_engine_t *engine, void *const *va
     return DP_OK;
 }
 
+/* NCCL refuses two ranks on one GPU of what it takes for one host, and not in words that help. */
+static dp_status_t explain_refusal(const dp_nccl_engine_t *engine, void *const *values,
+                                   dp_error_t *error)
+{
+    for (int i = 1; i < engine->size; i++) {
+        for (int k = 0; k < i; k++) {
+            const card_t *one = values[k];
+            const card_t *other = values[i];
+
+            if (one == NULL || other == NULL) continue; /* nobody's */
+            if (memcmp(&one->gpu, &other->gpu, sizeof(one->gpu)) != 0) continue;
+            return dp_error_set(error, DP_ERR_CONFIG,
+                                "ranks %d and %d are on one GPU of %s, which NCCL refuses: give "
+                                "each rank its own; to try several on one, dprun --share-gpu",
+                                k, i, engine->topology->host_name[engine->topology->host[i]]);
+        }
+    }
+    return DP_ERR_INVALID;
+}
+
+static dp_status_t fill_card(const dp_nccl_engine_t *engine, card_t *card, dp_error_t *error)
+{
+    struct cudaDeviceProp properties;
+    int version = 0;
+    dp_status_t status = dp_nccl_check_version(engine, &version, error);
+
+    memset(card, 0, sizeof(*card));
+    card->version = (uint32_t)version;
+    if (status != DP_OK) return status;
+    status = DP_NCCL_CUDA(cudaGetDeviceProperties(&properties, engine->gpu), error);
+    card->gpu = properties.uuid;
+    return status;
+}
+
 dp_status_t dp_nccl_meet(dp_nccl_engine_t *engine, uint64_t deadline_ns, dp_error_t *error)
 {
     void **values = calloc((size_t)engine->size, sizeof(*values));
     size_t *bytes = calloc((size_t)engine->size, sizeof(*bytes));
     ncclResult_t result = ncclSuccess;
     card_t card;
-    int version = 0;
-    dp_status_t status = dp_nccl_check_version(engine, &version, error);
+    dp_status_t status = fill_card(engine, &card, error);
 
-    memset(&card, 0, sizeof(card));
-    card.version = (uint32_t)version;
     if (status == DP_OK && engine->rank == 0) result = ncclGetUniqueId(&card.id);
     if (values == NULL || bytes == NULL) {
         free(values);
@@ -298,6 +330,7 @@ dp_status_t dp_nccl_meet(dp_nccl_engine_t *engine, uint64_t deadline_ns, dp_erro
     if (status == DP_OK) status = compare_cards(engine, values, bytes, error);
     if (status == DP_OK)
         status = init_comm(engine->world, &((const card_t *)values[0])->id, deadline_ns, error);
+    if (status == DP_ERR_INVALID) status = explain_refusal(engine, values, error);
     for (int i = 0; i < engine->size; i++)
         free(values[i]);
     free(values);

@@ -14,12 +14,15 @@ dp_test(test_engine SOURCES test_engine.c ${engine_support} LIBS dp_engine TIMEO
 dp_test(test_engine_groups SOURCES test_engine_groups.c ${engine_group_support} fail_allocation.c
         LIBS dp_engine ${wrapped} TIMEOUT 240 LABELS unit ranks)
 dp_test(test_engine_ends SOURCES test_engine_ends.c ${engine_support} LIBS dp_engine TIMEOUT 240 LABELS unit ranks)
+dp_test(test_engine_pull SOURCES test_engine_pull.c ${engine_support} LIBS dp_engine TIMEOUT 240
+        LABELS unit ranks)
 # Without traffic between hosts, and smaller: what the thread sanitizer can follow. UCX is linked all
 # the same, and its memory hooks run in threads that the sanitizer has already taken down.
 add_test(NAME test_engine_one_host COMMAND test_engine 1 3)
 add_test(NAME test_engine_groups_one_host COMMAND test_engine_groups 1 4)
+add_test(NAME test_engine_pull_threads COMMAND test_engine_pull pull_gives_*)
 set_tests_properties(
-  test_engine_one_host test_engine_groups_one_host
+  test_engine_one_host test_engine_groups_one_host test_engine_pull_threads
   PROPERTIES TIMEOUT 240 LABELS "unit;ranks;tsan" ENVIRONMENT
              "UCX_MEM_EVENTS=n;UCX_MEM_MMAP_HOOK_MODE=none")
 dp_test(test_emulated SOURCES test_emulated.c LIBS dp_engine LABELS unit)
@@ -31,3 +34,6 @@ dp_add_program(engine_bench ../bench/engine_bench.c ${engine_support})
 target_link_libraries(engine_bench PRIVATE dp_engine)
 dp_add_program(exchange_bench ../bench/exchange_bench.c ${engine_support})
 target_link_libraries(exchange_bench PRIVATE dp_engine)
+dp_add_program(floor ../bench/floor.c)
+target_link_libraries(floor PRIVATE dp)
+target_compile_options(floor PRIVATE -O3)
