@@ -165,6 +165,7 @@ void dp_bucket_fill_op(dp_job_bucket_t *bucket)
                          .peer = item->peer,
                          .divisor = plan->divisor,
                          .sequence = job->launch->sequence,
+                         .digest = job->launch->digest,
                          .last_rank = -1};
     switch (plan->collective) {
     case DP_COLLECTIVE_GROUP_CREATE:

@@ -217,7 +217,9 @@ static void fill_entry(dp_job_t *job, size_t e, size_t i, size_t t)
     if (tensor == NULL) return;
     entry->dtype = tensor->dtype;
     entry->count = tensor->count;
-    entry->in_place = entry->in_place && !scales_first(job, i, tensor->dtype);
+    entry->in_place =
+        entry->in_place && !scales_first(job, i, tensor->dtype) &&
+        tensor->count * dp_dtype_bytes(tensor->dtype) >= job->pipeline->in_place_least;
     if (dp_plan_is_alone(item->collective)) entry->count = exchange_count(job, item);
     if (item->collective == DP_COLLECTIVE_REDUCE_SCATTERV) {
         entry->collective = DP_COLLECTIVE_REDUCE;

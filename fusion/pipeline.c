@@ -111,8 +111,39 @@ void dp_pipeline_break(dp_pipeline_t *pipeline, const dp_error_t *error)
 
 /* ---- The launch thread ---------------------------------------------------------------------- */
 
+dp_pipeline_settings_t dp_pipeline_most(const dp_pipeline_t *pipeline)
+{
+    return (dp_pipeline_settings_t){.slot_bytes = pipeline->slot_room,
+                                    .slots = pipeline->slots.count};
+}
+
+void dp_pipeline_set(dp_pipeline_t *pipeline, const dp_pipeline_settings_t *settings)
+{
+    const size_t least = dp_plan_least_slot_bytes(pipeline->ranks);
+
+    pipeline->limits.slot_bytes = DP_MAX(DP_MIN(settings->slot_bytes, pipeline->slot_room), least);
+    pipeline->slots.used = DP_MAX(DP_MIN(settings->slots, pipeline->slots.count), (size_t)1);
+    pipeline->in_place_least = settings->in_place_least;
+}
+
+void dp_pipeline_settle_by(dp_pipeline_t *pipeline,
+                           int (*settle)(void *user, dp_pipeline_settings_t *settings))
+{
+    pipeline->settle = settle;
+}
+
+/* Whatever follows a setting is planned by it. */
+static void settle(dp_pipeline_t *pipeline)
+{
+    dp_pipeline_settings_t settings;
+
+    if (pipeline->settle != NULL && pipeline->settle(pipeline->callbacks.user, &settings))
+        dp_pipeline_set(pipeline, &settings);
+}
+
 static void carry_out(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch)
 {
+    int is_setting = 0;
     size_t bucket_count;
     dp_error_t error;
     dp_job_t *job;
@@ -120,6 +151,8 @@ static void carry_out(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch)
     if (!dp_pipeline_is_aborted(pipeline)) {
         dp_status_t status = dp_job_create(pipeline, launch, &job);
 
+        for (size_t i = 0; i < launch->item_count; i++)
+            is_setting |= launch->items[i].is_setting;
         if (status == DP_OK) {
             dp_job_complete_empty(job);
             bucket_count = job->plan.bucket_count;
@@ -127,6 +160,7 @@ static void carry_out(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch)
                 dp_bucket_start(&job->buckets[b], b + 1 == bucket_count);
             }
             dp_job_release(job);
+            if (is_setting) settle(pipeline);
             return;
         }
         dp_error_set(&error, status, "rank %d: launch %llu cannot be planned: %s", pipeline->rank,
@@ -191,6 +225,7 @@ dp_status_t dp_pipeline_create(const dp_config_t *config, int rank, int ranks, d
         .slot_bytes = DP_MAX(config->fusion_bytes, dp_plan_least_slot_bytes(ranks)),
         .alignment = ALIGNMENT,
         .ranks = ranks};
+    pipeline->slot_room = pipeline->limits.slot_bytes;
     pipeline->device = device;
     pipeline->engine = engine;
     pipeline->log = log;

@@ -57,6 +57,7 @@ typedef struct dp_pipeline_item {
                           Reached and no longer used when done() is called. Borrowed likewise */
     dp_figures_t *figures; /* on an asynchronous device, in its memory: gets what the tally gets,
                               before the done event is reached; NULL: none. Borrowed likewise */
+    int is_setting;        /* what is launched behind it waits until settle() says how to plan */
     uint64_t input_hash;   /* DP_CHECK: of the inputs at submission; 0: not checked */
     uint64_t submit_ns, agree_ns;
 } dp_pipeline_item_t;
@@ -64,11 +65,19 @@ typedef struct dp_pipeline_item {
 /* One LAUNCH of the coordinator: all of it is planned together. */
 typedef struct dp_pipeline_launch {
     uint64_t sequence;                /* of the launch, ascending */
+    uint64_t digest;                  /* for the engine to compare; 0: the ranks have agreed */
     const dp_pipeline_group_t *group; /* NULL: the world; lives until its group_destroy is done */
     dp_pipeline_item_t *items; /* [item_count]; taken: free()d with the launch by the pipeline */
     size_t item_count;
     struct dp_pipeline_launch *next; /* the pipeline's */
 } dp_pipeline_launch_t;
+
+/* What may change while it runs. */
+typedef struct dp_pipeline_settings {
+    size_t slot_bytes;     /* of a fused buffer that are used */
+    size_t slots;          /* fused buffers in flight */
+    size_t in_place_least; /* bytes of a tensor from which on it is reduced where it lies */
+} dp_pipeline_settings_t;
 
 typedef struct dp_pipeline_done {
     void *request;
@@ -118,6 +127,18 @@ void dp_pipeline_abort(dp_pipeline_t *pipeline, dp_status_t status, const char *
  * to check, because it gives nothing or a stream has yet to produce it.
  */
 uint64_t dp_pipeline_input_hash(const dp_pipeline_item_t *item, int rank, int ranks);
+
+/* As much as there is room for: the configuration at creation. */
+dp_pipeline_settings_t dp_pipeline_most(const dp_pipeline_t *pipeline);
+
+/* Takes on other settings, cut to what there is room for; before the first launch, as is the next.
+ */
+void dp_pipeline_set(dp_pipeline_t *pipeline, const dp_pipeline_settings_t *settings);
+
+/* Where items may be settings: settle() blocks until one, whose buckets were started, is over. 1:
+ * *settings hold for all launches behind it. From the launch thread, with the callbacks' user. */
+void dp_pipeline_settle_by(dp_pipeline_t *pipeline,
+                           int (*settle)(void *user, dp_pipeline_settings_t *settings));
 
 /* Launches submitted and not finished. */
 size_t dp_pipeline_pending(const dp_pipeline_t *pipeline);

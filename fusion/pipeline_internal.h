@@ -78,12 +78,15 @@ struct dp_pipeline {
     /* set at creation */
     int rank, ranks; /* of the world */
     uint64_t spin_ns;
-    dp_plan_limits_t limits;
+    size_t slot_room;        /* bytes of a slot */
+    dp_plan_limits_t limits; /* launch thread only, as is the next */
+    size_t in_place_least;
     dp_device_t *device;
     dp_engine_t *engine;
     const dp_log_t *log;
     dp_trace_t *trace;
     dp_pipeline_callbacks_t callbacks;
+    int (*settle)(void *user, dp_pipeline_settings_t *settings); /* NULL: settings stay */
     dp_stream_t *pack, *reduce, *unpack;
     dp_event_t *drained; /* launch thread only */
     dp_slots_t slots;    /* launch thread only */

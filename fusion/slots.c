@@ -25,7 +25,7 @@ dp_status_t dp_slots_init(dp_slots_t *slots, dp_device_t *device, dp_engine_t *e
     *slots = (dp_slots_t){.device = device, .engine = engine};
     slots->slots = calloc(count, sizeof(*slots->slots));
     if (slots->slots == NULL) return DP_ERR_NO_MEMORY;
-    slots->count = count;
+    slots->count = slots->used = count;
     for (size_t i = 0; i < count && status == DP_OK; i++) {
         status = slot_init(slots, &slots->slots[i], bytes);
     }
@@ -35,11 +35,11 @@ dp_status_t dp_slots_init(dp_slots_t *slots, dp_device_t *device, dp_engine_t *e
 
 dp_status_t dp_slots_take(dp_slots_t *slots, dp_slot_t **out)
 {
-    dp_slot_t *slot = &slots->slots[slots->next];
+    dp_slot_t *slot = &slots->slots[slots->next % slots->used];
     dp_status_t status = slots->device->ops->event_wait(slot->released);
 
     if (status != DP_OK) return status;
-    slots->next = (slots->next + 1) % slots->count;
+    slots->next = (slots->next + 1) % slots->used;
     *out = slot;
     return DP_OK;
 }

@@ -22,6 +22,7 @@ typedef struct dp_slots {
     dp_engine_t *engine; /* borrowed */
     dp_slot_t *slots;    /* [count] */
     size_t count, next;
+    size_t used; /* of them, in turn */
 } dp_slots_t;
 
 /* On failure nothing stays allocated. Both are borrowed until fini. */
