@@ -36,7 +36,7 @@ const char *dp_context_text(dp_context_t *context, const char *text)
     }
     if (copy != NULL) kept = copy;
     /* Once the world has ended, why it did is the last word. */
-    if (context->fatal == DP_OK) context->last_text = kept;
+    if (context->fatal == DP_OK) __atomic_store_n(&context->last_text, kept, __ATOMIC_RELEASE);
     pthread_mutex_unlock(&context->lock);
     return kept;
 }
@@ -82,6 +82,7 @@ static size_t write_hello(const dp_context_t *context, uint8_t *data, size_t roo
     dp_write_text(&writer, dp_version());
     dp_write_text(&writer, host);
     dp_write_text(&writer, dp_context_device_name(context));
+    dp_write_u8(&writer, strcmp(context->config.tune, "off") != 0);
     dp_config_write_plan(&context->config, &writer);
     return writer.failed ? 0 : writer.bytes;
 }
@@ -103,11 +104,14 @@ static dp_status_t read_hellos(dp_context_t *context, void **values, const size_
     for (int rank = 0; status == DP_OK && rank < context->size; rank++) {
         dp_reader_t reader;
         char version[64], device[16];
+        int is_tuned;
 
         dp_reader_init(&reader, values[rank], bytes[rank]);
         dp_read_text(&reader, version, sizeof(version));
         dp_read_text(&reader, hosts[rank], sizeof(hosts[rank]));
         dp_read_text(&reader, device, sizeof(device));
+        is_tuned = dp_read_u8(&reader) != 0;
+        if (rank == 0) context->is_tuned = is_tuned;
         names[rank] = hosts[rank];
         if (!reader.failed && strcmp(version, dp_version()) != 0) {
             status =
@@ -252,9 +256,11 @@ static dp_status_t start_loop(dp_context_t *context, dp_error_t *error)
                                                .joined = dp_on_joined,
                                                .fail = dp_on_fail,
                                                .fatal = dp_on_fatal,
+                                               .schedule = dp_on_schedule,
                                                .watch = dp_on_watch}};
     dp_status_t status;
 
+    if (context->program != NULL) options.gossip = dp_program_gossip(context->program);
     config->spin_ns = context->wait_spin_ns; /* the coordinator shares its core with the program */
     status = dp_loop_start(&options, &context->loop, error);
     config->spin_ns = engine_spin_ns;
@@ -283,6 +289,8 @@ static void context_destroy(dp_context_t *context, int failed)
     if (context->has_topology) dp_topology_fini(&context->topology);
     dp_bootstrap_destroy(context->bootstrap);
     dp_requests_free(context);
+    dp_program_destroy(context->program);
+    dp_tune_destroy(context->tune);
     dp_groups_free(context);
     for (size_t i = 0; i < context->text_count; i++)
         free(context->texts[i]);
@@ -295,6 +303,40 @@ static void context_destroy(dp_context_t *context, int failed)
 static void abort_on_purpose(void *user, const char *text)
 {
     dp_abort(user, text);
+}
+
+/* A tuner wants to look beyond what is configured; host memory that is not used costs nothing. */
+static dp_status_t make_pipeline(dp_context_t *context, const dp_pipeline_callbacks_t *callbacks,
+                                 dp_error_t *error)
+{
+    dp_config_t config = context->config;
+    const dp_pipeline_settings_t settings = {.slot_bytes = config.fusion_bytes,
+                                             .slots = (size_t)config.fusion_slots};
+    dp_status_t status;
+
+    if (context->is_tuned && context->config.order == DP_CONFIG_ORDER_PROGRAM) {
+        if (context->rank == 0) {
+            dp_log_warn(&context->log,
+                        "DP_TUNE: with order=program buckets are the program's; nothing is tuned");
+        }
+        context->is_tuned = 0;
+    }
+    if (context->is_tuned && !context->device->ops->is_async) {
+        config.fusion_bytes *= 2;
+        config.fusion_slots *= 2;
+    }
+    status =
+        dp_pipeline_create(&config, context->rank, context->size, context->device, context->engine,
+                           &context->log, context->trace, callbacks, &context->pipeline);
+    if (status != DP_OK) {
+        return dp_error_set(error, status, "no memory for %d slots of %zu bytes",
+                            config.fusion_slots, config.fusion_bytes);
+    }
+    if (!context->is_tuned) return DP_OK;
+    dp_pipeline_set(context->pipeline, &settings);
+    dp_pipeline_settle_by(context->pipeline, dp_on_settle);
+    status = dp_tune_create(context, &context->tune);
+    return status == DP_OK ? DP_OK : dp_error_set(error, status, "no memory for the tuner");
 }
 
 static dp_status_t build(dp_context_t *context, int use_loopback, dp_error_t *error)
@@ -340,13 +382,15 @@ static dp_status_t build(dp_context_t *context, int use_loopback, dp_error_t *er
     if (status != DP_OK) return status;
     status = dp_context_make_device(context, error);
     if (status != DP_OK) return status;
-    status =
-        dp_pipeline_create(config, context->rank, context->size, context->device, context->engine,
-                           &context->log, context->trace, &callbacks, &context->pipeline);
-    if (status != DP_OK) {
-        return dp_error_set(error, status, "no memory for %d slots of %zu bytes",
-                            config->fusion_slots, config->fusion_bytes);
+    status = make_pipeline(context, &callbacks, error);
+    if (status != DP_OK) return status;
+    if (config->order == DP_CONFIG_ORDER_PROGRAM) {
+        status = dp_program_create(context, &context->program);
+        if (status != DP_OK) return dp_error_set(error, status, "no memory for order=program");
     }
+    /* What is queued on a GPU behind a result cannot be put right after a lock (protocol.md), and
+     * negotiation is hidden under its backward pass. All ranks have the same kind of device. */
+    if (context->device->ops->is_async) context->config.lock = 0;
     status = start_loop(context, error);
     dp_inject_on_abort(config->injector, abort_on_purpose, context);
     return status;
@@ -387,6 +431,25 @@ static void copy_error(const dp_init_options_t *options, const char *text)
         snprintf(options->error, options->error_bytes, "%s", text);
 }
 
+/* What the program asks for wins over the setting. */
+static dp_status_t choose_order(const dp_init_options_t *options, dp_config_t *config,
+                                dp_error_t *error)
+{
+    if (options == NULL || options->size < sizeof(dp_init_options_t)) return DP_OK;
+    switch (options->order) {
+    case DP_ORDER_DEFAULT:
+        return DP_OK;
+    case DP_ORDER_NEGOTIATED:
+        config->order = DP_CONFIG_ORDER_NEGOTIATED;
+        return DP_OK;
+    case DP_ORDER_PROGRAM:
+        config->order = DP_CONFIG_ORDER_PROGRAM;
+        return DP_OK;
+    }
+    return dp_error_set(error, DP_ERR_INVALID, "dp_init: there is no order %d",
+                        (int)options->order);
+}
+
 dp_status_t dp_init(const dp_init_options_t *options, dp_context_t **context)
 {
     dp_error_t error = {DP_OK, ""};
@@ -400,11 +463,13 @@ dp_status_t dp_init(const dp_init_options_t *options, dp_context_t **context)
         copy_error(options, "dp_init: context is NULL");
         return DP_ERR_INVALID;
     }
-    if (options != NULL && options->size < sizeof(dp_init_options_t))
-        return DP_ERR_INVALID; /* its fields may not be there: nothing to write into */
+    /* A program built before `order` was there says less; with less still nothing can be told. */
+    if (options != NULL && options->size < offsetof(dp_init_options_t, order))
+        return DP_ERR_INVALID;
     dp_log_init(&log, DP_LOG_WARN, -1);
     dp_config_defaults(&config);
     status = dp_config_from_environment(&config, &log, &error);
+    if (status == DP_OK) status = choose_order(options, &config, &error);
     if (status == DP_OK) status = dp_config_check(&config, &error);
     if (status == DP_OK) {
         log.level = (dp_log_level_t)config.log_level;
@@ -441,6 +506,7 @@ dp_status_t dp_finalize(dp_context_t *context)
     dp_inject_enter(context->config.injector, DP_INJECT_FINALIZE);
     /* First said, then waited: two ranks that finalize with operations only the other could
      * complete would otherwise wait for each other. */
+    if (context->program != NULL) dp_program_leave(context->program);
     dp_loop_leave(context->loop);
     dp_wait_all(context, -1.0);
     status = dp_loop_finalize(context->loop);

@@ -12,6 +12,8 @@
 
 #include "coordinator/loop.h"
 #include "coordinator/names.h"
+#include "coordinator/program.h"
+#include "coordinator/tune.h"
 #include "fusion/pipeline.h"
 #include "runtime/base/window.h"
 #include "runtime/device/plugin.h"
@@ -31,10 +33,11 @@ struct dp_group {
     dp_tensor_entry_t *join_entry, *end_entry; /* of dp_join() and dp_group_destroy(); in no table,
                                                   so that no tensor's name collides */
     size_t live_count;                         /* operations not over */
-    size_t request_count; /* requests and handles that know an entry of names */
-    int is_joined;        /* dp_join() was called and is not over */
-    int is_closed;        /* dp_group_destroy() was called: nothing more is submitted */
-    int is_ended;         /* and is over */
+    size_t request_count;       /* requests and handles that know an entry of names */
+    int is_joined;              /* dp_join() was called and is not over */
+    int is_closed;              /* dp_group_destroy() was called: nothing more is submitted */
+    int is_ended;               /* and is over */
+    dp_program_bucket_t bucket; /* guarded by the program's lock */
 };
 
 enum dp_request_state {
@@ -60,8 +63,8 @@ struct dp_handle {
     dp_group_t *born; /* the group that a group_create makes */
     dp_tensor_entry_t *entry;
     dp_handle_t *previous, *following; /* live requests by ticket; guarded by lock */
-    dp_handle_t *next_free;            /* in the pool; guarded by lock */
-    dp_handle_t *next_made;            /* all that were ever made; guarded by lock */
+    dp_handle_t *next_free; /* in the pool; guarded by lock; or suspended, see program.c */
+    dp_handle_t *next_made; /* all that were ever made; guarded by lock */
     dp_loop_node_t node;
     uint64_t ticket;               /* order of submission */
     int is_awaited;                /* dp_loop_expect() is in force for it; guarded by lock */
@@ -83,15 +86,34 @@ struct dp_handle {
     dp_mark_t *ready, *done; /* NULL where no stream is concerned */
     uint64_t bytes;          /* payload, for the statistics */
     dp_figures_t *figures;   /* the caller's, on the device: get what the tally gets; NULL */
+    int is_setting;          /* the tuner's */
     int is_checked;          /* DP_CHECK watches its memory */
     uint64_t input_hash, output_hash; /* of it; 0: not taken */
     uint64_t submit_ns;
     _Atomic uint64_t agree_ns; /* 0: not yet */
     int contributors;          /* known from the launch on */
+    /* launched by a locked schedule; from `sequence` on guarded by lock, see late.c */
+    int by_schedule, averages;
+    uint64_t sequence;
+    uint32_t launch_id;
+    int is_settled, settled_absent;
+    dp_status_t settled_status;
+    const char *settled_text;
+    dp_pipeline_done_t parked;
+    dp_handle_t *next_parked;
+    void *stand_in; /* engine memory for a request that is not there, or whose own is no such; owned
+                     */
+    dp_pipeline_tensor_t *lent; /* [tensor_count] its own meanwhile; owned */
     /* written before DONE */
     dp_status_t status;
     dp_result_t result;
 };
+
+/* Launches by a locked schedule that are not over before all ranks agree on them. */
+typedef struct dp_late {
+    uint64_t from, until; /* sequences: after the one, up to the other; guarded by lock */
+    dp_handle_t *parked;  /* done here; guarded by lock */
+} dp_late_t;
 
 /* Whether the data plane moves; coordinator thread only. */
 typedef struct dp_watch {
@@ -120,11 +142,15 @@ struct dp_context {
     dp_device_t *device;
     dp_engine_t *engine;
     dp_pipeline_t *pipeline;
+    dp_program_t *program; /* NULL: the ranks agree on every launch */
+    int is_tuned;          /* rank 0 has DP_TUNE */
+    dp_tune_t *tune;       /* NULL: settings stay */
     dp_loop_t *loop;
     dp_window_t window;          /* of the timeline asked for; its steps' records are kept */
     dp_trace_lane_t *agree_lane; /* coordinator thread only */
     uint64_t wait_spin_ns;       /* how long a waiter polls before it sleeps */
     dp_watch_t watch;
+    dp_late_t late;
 
     pthread_mutex_t lock;
     /* guarded by lock */
@@ -141,14 +167,15 @@ struct dp_context {
     dp_status_t unowned_failure; /* first failure nobody holds a handle for */
     char *texts[DP_TEXT_MAX_KEPT];
     size_t text_count;
-    char *settings; /* answers of dp_setting(), packed */
-    const char *last_text;
+    char *settings;        /* answers of dp_setting(), packed */
+    const char *last_text; /* written under lock, by atomic stores; dp_error_text() has none */
 
     _Atomic uint32_t completions; /* a futex: moves with every completion */
     _Atomic uint32_t completion_sleepers;
     /* statistics */
     _Atomic uint64_t submitted, completed, failed, bytes_reduced, wait_ns, skew_ns;
-    _Atomic uint64_t step; /* current, for progress texts */
+    _Atomic uint64_t step;      /* current, for progress texts */
+    _Atomic int declares_steps; /* dp_step_begin() was called: gradients declare no rounds */
 };
 
 /* Keeps a copy of text (until finalize) as the context's last error; returns the kept copy. */
@@ -202,20 +229,39 @@ void dp_request_await(dp_handle_t *request); /* a thread is about to sleep for i
 uint64_t dp_request_hash_outputs(const dp_handle_t *request);
 void dp_requests_free(dp_context_t *context);
 
+/* launch.c: hands a launch to the data plane, on which its agreement is marked in the lane. digest:
+ * for the engine to compare; 0: nothing to compare. */
+void dp_launch(dp_context_t *context, const dp_output_t *launch, uint64_t digest,
+               dp_trace_lane_t *lane);
 /* launch.c: callbacks of the loop and the pipeline. */
 void dp_on_launch(void *user, const dp_output_t *launch);
 void dp_on_joined(void *user, void *request, int last_rank);
 void dp_on_fail(void *user, void *request, dp_status_t status, const char *text);
 void dp_on_fatal(void *user, dp_status_t status, int culprit, const char *text);
 void dp_on_done(void *user, const dp_pipeline_done_t *done);
+void dp_done(dp_handle_t *request, const dp_pipeline_done_t *done); /* it is over, and well */
+/* late.c */
+void dp_on_schedule(void *user, const dp_output_t *out);
+/* Is it not over yet, or ended otherwise? Else done may be changed. */
+int dp_late_keeps(dp_handle_t *request, dp_pipeline_done_t *done);
+void dp_late_fail(dp_context_t *context, dp_status_t status, const char *text); /* all parked */
+/* Memory and contents for a request that stands in for one that failed or was joined instead. */
+dp_status_t dp_late_fill(dp_handle_t *request, const dp_launch_entry_t *entry);
+/* Engine memory for a request that others reduce in place, and whose own is not the engine's. */
+dp_status_t dp_late_lend(dp_handle_t *request, const dp_signature_t *agreed);
+void dp_late_free(dp_handle_t *request); /* its own gets the result, if it was lent some */
 void dp_on_launch_done(void *user, uint64_t sequence);
 /* watch.c: the loop asks now and then. */
 dp_status_t dp_on_watch(void *user, uint64_t now_ns, int *culprit, char *text, size_t room);
 void dp_on_issued(void *user, void *request);
+int dp_on_settle(void *user, dp_pipeline_settings_t *settings);
 
 /* group.c */
 void dp_group_init_world(dp_context_t *context);
 void dp_groups_free(dp_context_t *context); /* after the requests */
+
+/* query.c: a round of the program is over, unless it declares steps itself. */
+void dp_context_round(dp_context_t *context);
 
 /* wait.c: until no operation of the group is under way. */
 void dp_group_drain(dp_group_t *group);

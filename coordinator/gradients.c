@@ -470,6 +470,7 @@ static dp_status_t collect(dp_gradients_t *gradients, dp_gradients_result_t *fou
         if (one.nonfinite > 0 && found->nonfinite == 0) first_bad = slot;
         found->nonfinite += one.nonfinite;
     }
+    dp_context_round(gradients->context);
     if (status == DP_OK && gradients->check) status = compare_weights(gradients);
     if (status != DP_OK) return status;
     found->skip = found->nonfinite > 0;
@@ -565,13 +566,9 @@ static dp_status_t wait_on(dp_gradients_t *gradients, void *stream)
     return status;
 }
 
-/* The averages go on without their handles; with a loss scale the next ready() asks them. */
+/* The averages go on without their handles. */
 static void let_go(dp_gradients_t *gradients)
 {
-    if (gradients->options.loss_scale > 0.0) {
-        gradients->is_unsettled = 1;
-        return;
-    }
     for (size_t i = 0; i < gradients->count; i++) {
         slot_t *slot = &gradients->slots[i];
 
@@ -591,6 +588,16 @@ static dp_status_t decide(dp_gradients_t *gradients, dp_stream_t *stream, int is
     return status == DP_OK ? device->event_record(gradients->decided, stream) : status;
 }
 
+static int is_over(dp_context_t *context)
+{
+    dp_status_t fatal;
+
+    pthread_mutex_lock(&context->lock);
+    fatal = context->fatal;
+    pthread_mutex_unlock(&context->lock);
+    return fatal != DP_OK;
+}
+
 static dp_status_t sync_device(dp_gradients_t *gradients, void *native, dp_stream_t *stream)
 {
     dp_gradients_result_t found = DP_GRADIENTS_RESULT_INIT;
@@ -604,7 +611,9 @@ static dp_status_t sync_device(dp_gradients_t *gradients, void *native, dp_strea
     gradients->syncs++;
     status = wait_on(gradients, native);
     if (status == DP_OK) {
-        let_go(gradients);
+        /* the next ready() asks them for the loss scale */
+        gradients->is_unsettled = gradients->options.loss_scale > 0.0;
+        if (!gradients->is_unsettled) let_go(gradients);
         status = decide(gradients, stream, 0);
         if (status == DP_OK) return DP_OK;
         return dp_context_error(
@@ -612,6 +621,10 @@ static dp_status_t sync_device(dp_gradients_t *gradients, void *native, dp_strea
             (unsigned long long)gradients->syncs, native, dp_status_string(status));
     }
     (void)decide(gradients, stream, 1);
+    if (is_over(gradients->context)) {
+        let_go(gradients); /* what is left of them ends when the streams move */
+        return status;
+    }
     (void)collect(gradients, &found);
     (void)clear_sums(gradients);
     return status;

@@ -26,6 +26,7 @@ void dp_group_init_world(dp_context_t *context)
 static void group_fini(dp_group_t *group)
 {
     dp_names_fini(&group->names);
+    dp_program_bucket_fini(&group->bucket);
     dp_entry_destroy(group->join_entry);
     dp_entry_destroy(group->end_entry);
     free(group->members);

@@ -113,6 +113,17 @@ void dp_inbox_abort(dp_inbox_t *inbox, dp_status_t status, const char *text)
     dp_inbox_raise(inbox, DP_INBOX_ABORT);
 }
 
+void dp_inbox_explain(dp_inbox_t *inbox, dp_status_t status, const char *text)
+{
+    pthread_mutex_lock(&inbox->lock);
+    if (inbox->explain_status == DP_OK) {
+        inbox->explain_status = status;
+        snprintf(inbox->explain_text, sizeof(inbox->explain_text), "%s", text);
+    }
+    pthread_mutex_unlock(&inbox->lock);
+    dp_inbox_raise(inbox, DP_INBOX_EXPLAIN);
+}
+
 /* ---- The coordinator thread --------------------------------------------------------------- */
 
 unsigned dp_inbox_take_flags(dp_inbox_t *inbox)

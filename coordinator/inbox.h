@@ -22,7 +22,12 @@ enum {
     DP_INBOX_PROGRESS = 4,
     DP_INBOX_ABORT = 8,
     DP_INBOX_FINALIZE = 16,
-    DP_INBOX_STOP = 32
+    DP_INBOX_STOP = 32,
+    DP_INBOX_EXPLAIN = 64,
+    DP_INBOX_PACE = 128,
+    DP_INBOX_ROUND = 256,
+    DP_INBOX_UNLOCK = 512,
+    DP_INBOX_WAITS = 1024
 };
 
 typedef struct dp_inbox_name {
@@ -32,16 +37,19 @@ typedef struct dp_inbox_name {
 } dp_inbox_name_t;
 
 typedef struct dp_inbox {
-    dp_transport_t *transport;         /* borrowed; only its wake() is used */
-    _Atomic(dp_loop_node_t *) queue;   /* newest first */
-    _Atomic(dp_inbox_name_t *) urgent; /* newest first */
-    atomic_uint flags;                 /* DP_INBOX_... */
-    atomic_int sleep;                  /* how deep the coordinator sleeps; see inbox.c */
-    _Atomic uint64_t launched;         /* largest sequence */
+    dp_transport_t *transport;              /* borrowed; only its wake() is used */
+    _Atomic(dp_loop_node_t *) queue;        /* newest first */
+    _Atomic(dp_inbox_name_t *) urgent;      /* newest first */
+    atomic_uint flags;                      /* DP_INBOX_... */
+    atomic_int sleep;                       /* how deep the coordinator sleeps; see inbox.c */
+    _Atomic uint64_t launched;              /* largest sequence */
+    _Atomic uint64_t hold_ns, fusion_bytes; /* of DP_INBOX_PACE */
     pthread_mutex_t lock;
-    char progress[DP_INBOX_TEXT_MAX];   /* guarded by lock, likewise below */
-    char abort_text[DP_INBOX_TEXT_MAX]; /* of the first abort */
-    dp_status_t abort_status;           /* DP_OK: none */
+    char progress[DP_INBOX_TEXT_MAX];     /* guarded by lock, likewise below */
+    char abort_text[DP_INBOX_TEXT_MAX];   /* of the first abort */
+    dp_status_t abort_status;             /* DP_OK: none */
+    char explain_text[DP_INBOX_TEXT_MAX]; /* likewise of dp_inbox_explain() */
+    dp_status_t explain_status;
 } dp_inbox_t;
 
 void dp_inbox_init(dp_inbox_t *inbox, dp_transport_t *transport);
@@ -54,7 +62,8 @@ void dp_inbox_urgent(dp_inbox_t *inbox, uint32_t group, const char *name);
 void dp_inbox_launched(dp_inbox_t *inbox, uint64_t sequence);
 void dp_inbox_progress(dp_inbox_t *inbox, const char *text);
 void dp_inbox_abort(dp_inbox_t *inbox, dp_status_t status, const char *text);
-void dp_inbox_raise(dp_inbox_t *inbox, unsigned flag); /* DP_INBOX_FINALIZE, DP_INBOX_STOP */
+void dp_inbox_explain(dp_inbox_t *inbox, dp_status_t status, const char *text);
+void dp_inbox_raise(dp_inbox_t *inbox, unsigned flag); /* FINALIZE, STOP, ROUND, UNLOCK, WAITS */
 
 /* The coordinator thread only. */
 unsigned dp_inbox_take_flags(dp_inbox_t *inbox);

@@ -32,7 +32,7 @@ static dp_group_t *group_of(dp_context_t *context, const dp_output_t *launch)
 }
 
 /* Stands in for a request where this rank has joined. Under the lock. */
-static dp_handle_t *make_absent(dp_group_t *group, const dp_launch_entry_t *entry)
+static dp_handle_t *make_absent(dp_group_t *group, const dp_launch_entry_t *entry, int by_schedule)
 {
     const dp_signature_t *agreed = entry->signature;
     int exchanges = dp_is_exchange(agreed->collective);
@@ -52,6 +52,13 @@ static dp_handle_t *make_absent(dp_group_t *group, const dp_launch_entry_t *entr
                                                      .dtype = agreed->parts[i].dtype};
     }
     if (exchanges) request->counts[0] = 0; /* an allgatherv: nothing of ours */
+    /* Others have launched it in place, or take whatever comes. */
+    if (by_schedule && (entry->in_place || entry->is_void) &&
+        dp_late_fill(request, entry) != DP_OK) {
+        dp_late_free(request);
+        dp_request_discard(request);
+        return NULL;
+    }
     return request;
 }
 
@@ -82,7 +89,7 @@ static void fill_item(dp_handle_t *request, const dp_output_t *launch,
                                  .last_absmax = entry->last_absmax,
                                  .root = agreed->root,
                                  .peer = agreed->peer,
-                                 .is_absent = request->is_absent,
+                                 .is_absent = request->is_absent && request->stand_in == NULL,
                                  .contributors = request->contributors,
                                  .count_joined = agreed->count_joined,
                                  .prescale = agreed->prescale,
@@ -92,6 +99,7 @@ static void fill_item(dp_handle_t *request, const dp_output_t *launch,
                                  .tensor_count = request->tensor_count,
                                  .send_counts = request->count_count > 0 ? request->counts : NULL,
                                  .recv_counts = request->recv_counts,
+                                 .is_setting = request->is_setting && entry->absent == 0,
                                  .capacity = request->capacity,
                                  .ready = request->ready == NULL ? NULL : request->ready->event,
                                  .done = request->done == NULL ? NULL : request->done->event,
@@ -103,18 +111,36 @@ static void fill_item(dp_handle_t *request, const dp_output_t *launch,
     if (agreed->collective == DP_COLLECTIVE_GROUP_DESTROY) item->group = &request->group->plane;
 }
 
+/* By a schedule: others may have launched it, or will, as if all ranks gave their data. */
+static void note_schedule(dp_handle_t *request, const dp_output_t *launch,
+                          const dp_launch_entry_t *entry)
+{
+    const dp_signature_t *agreed = entry->signature;
+
+    request->by_schedule = 1;
+    request->averages = agreed->reduce == DP_AVERAGE && !agreed->count_joined;
+    request->sequence = launch->sequence;
+    request->launch_id = entry->id;
+    request->contributors = request->group->size;
+    request->settled_status = DP_OK;
+    request->settled_absent = (int)entry->absent;
+    /* Made up for: it was agreed on before it came here. */
+    request->is_settled = launch->sequence <= request->context->late.until;
+}
+
 /* Gives every item its request, before anything is marked as launched. Under the lock. */
 static dp_status_t take_requests(dp_context_t *context, const dp_output_t *launch,
                                  dp_pipeline_item_t *items)
 {
     dp_group_t *group = group_of(context, launch);
+    dp_status_t status;
 
     if (group == NULL) return DP_ERR_ABORTED;
     for (size_t i = 0; i < launch->entry_count; i++) {
         const dp_launch_entry_t *entry = &launch->entries[i];
         dp_handle_t *request = entry->request;
 
-        if (request == NULL) request = make_absent(group, entry);
+        if (request == NULL) request = make_absent(group, entry, launch->is_locked);
         if (request == NULL) {
             while (i-- > 0)
                 if (launch->entries[i].request == NULL) dp_request_discard(items[i].request);
@@ -122,12 +148,19 @@ static dp_status_t take_requests(dp_context_t *context, const dp_output_t *launc
         }
         request->contributors = group->size - (int)entry->absent;
         items[i].request = request;
+        if (!launch->is_locked) continue;
+        note_schedule(request, launch, entry);
+        if (entry->request == NULL || !entry->in_place || request->node.submission.in_place)
+            continue;
+        status = dp_late_lend(request, entry->signature);
+        if (status != DP_OK) return status; /* the world ends, and with it all requests */
     }
     return DP_OK;
 }
 
 /* Under the lock. */
-static void fill_launch(dp_context_t *context, const dp_output_t *launch, dp_pipeline_launch_t *out)
+static void fill_launch(const dp_context_t *context, const dp_output_t *launch,
+                        dp_trace_lane_t *lane, dp_pipeline_launch_t *out)
 {
     dp_handle_t *first = out->items[0].request;
     uint64_t now = dp_now_ns();
@@ -139,7 +172,7 @@ static void fill_launch(dp_context_t *context, const dp_output_t *launch, dp_pip
         dp_handle_t *request = item->request;
 
         fill_item(request, launch, &launch->entries[i], now, item);
-        dp_trace_record(context->agree_lane,
+        dp_trace_record(lane,
                         (dp_trace_record_t){.kind = DP_TRACE_AGREE,
                                             .start_ns = item->submit_ns,
                                             .duration_ns = now - item->submit_ns,
@@ -147,6 +180,9 @@ static void fill_launch(dp_context_t *context, const dp_output_t *launch, dp_pip
                                             .id = request->is_absent ? 0 : request->ticket + 1,
                                             .bytes = request->bytes,
                                             .name = request->entry->trace_name});
+        if (context->tune != NULL && !request->is_setting)
+            dp_tune_count(context->tune, request->entry->label, request->bytes);
+        if (request->is_setting && launch->entries[i].absent > 0) dp_tune_stop(context->tune);
         if (request->is_absent) continue;
         dp_request_leave(request);
         atomic_store(&request->agree_ns, now);
@@ -154,20 +190,21 @@ static void fill_launch(dp_context_t *context, const dp_output_t *launch, dp_pip
     }
 }
 
-void dp_on_launch(void *user, const dp_output_t *launch)
+void dp_launch(dp_context_t *context, const dp_output_t *launch, uint64_t digest,
+               dp_trace_lane_t *lane)
 {
-    dp_context_t *context = user;
     dp_pipeline_launch_t *out = calloc(1, sizeof(*out));
     dp_pipeline_item_t *items = calloc(launch->entry_count, sizeof(*items));
     dp_status_t status = DP_ERR_NO_MEMORY;
 
     if (out != NULL && items != NULL) {
         out->sequence = launch->sequence;
+        out->digest = digest;
         out->items = items;
         out->item_count = launch->entry_count;
         pthread_mutex_lock(&context->lock);
         status = take_requests(context, launch, items);
-        if (status == DP_OK) fill_launch(context, launch, out);
+        if (status == DP_OK) fill_launch(context, launch, lane, out);
         pthread_mutex_unlock(&context->lock);
     }
     if (status != DP_OK) {
@@ -176,11 +213,23 @@ void dp_on_launch(void *user, const dp_output_t *launch)
         free(out);
         dp_loop_abort(context->loop, status,
                       status == DP_ERR_NO_MEMORY ? "no memory for a launch"
-                                                 : "a launch came for a group that is not here");
+                      : status == DP_ERR_UNSUPPORTED
+                          ? "a tensor whose stream is not done has left "
+                            "the engine's memory; others reduce it in "
+                            "place by the schedule lock"
+                          : "a launch came for a group that is not here");
         return;
     }
     if (dp_pipeline_submit(context->pipeline, out) != DP_OK)
         dp_loop_abort(context->loop, DP_ERR_NO_MEMORY, "the data plane took no launch");
+}
+
+void dp_on_launch(void *user, const dp_output_t *launch)
+{
+    dp_context_t *context = user;
+
+    dp_launch(context, launch, 0, context->agree_lane);
+    if (context->program != NULL) dp_program_agreed(context->program);
 }
 
 /* ---- Other answers of the coordinator ------------------------------------------------------- */
@@ -212,6 +261,7 @@ void dp_on_fail(void *user, void *request, dp_status_t status, const char *text)
     leave_coordinator(request);
     pthread_mutex_unlock(&context->lock);
     dp_request_fail(request, status, dp_context_text(context, text));
+    if (context->program != NULL) dp_program_agreed(context->program);
 }
 
 /* Requests the loop forgot end here; launched ones through the pipeline. */
@@ -228,10 +278,12 @@ void dp_on_fatal(void *user, dp_status_t status, int culprit, const char *text)
     context->bootstrap->ops->note(context->bootstrap, kept);
     pthread_mutex_lock(&context->lock);
     context->fatal = status;
-    context->last_text = kept;
+    __atomic_store_n(&context->last_text, kept, __ATOMIC_RELEASE);
     pthread_mutex_unlock(&context->lock);
     context->engine->ops->abort(context->engine, status, kept);
     dp_pipeline_abort(context->pipeline, status, kept);
+    if (context->program != NULL) dp_program_stop(context->program, status, kept);
+    dp_late_fail(context, status, kept);
     for (;;) {
         dp_handle_t *request;
 
@@ -266,24 +318,49 @@ static const char *keep_text(const dp_handle_t *request, const dp_pipeline_done_
     return dp_context_text(context, text);
 }
 
+/* In program order an engine finds a difference that others may already have told in words. */
+static const char *why_over(const dp_handle_t *request, const dp_pipeline_done_t *done)
+{
+    dp_context_t *context = request->context;
+    const char *text = NULL;
+
+    pthread_mutex_lock(&context->lock);
+    if (done->status == DP_ERR_MISMATCH && context->fatal == done->status)
+        text = context->last_text;
+    pthread_mutex_unlock(&context->lock);
+    return text != NULL ? text : keep_text(request, done);
+}
+
 static void absent_done(dp_handle_t *request)
 {
     dp_context_t *context = request->context;
+
+    dp_late_free(request);
 
     pthread_mutex_lock(&context->lock);
     dp_request_discard(request);
     pthread_mutex_unlock(&context->lock);
 }
 
-void dp_on_done(void *user, const dp_pipeline_done_t *done)
+int dp_on_settle(void *user, dp_pipeline_settings_t *settings)
 {
     dp_context_t *context = user;
+
+    return dp_tune_await(context->tune, settings);
+}
+
+static void on_done(dp_context_t *context, const dp_pipeline_done_t *done)
+{
     dp_handle_t *request = done->request;
-    dp_result_t result = DP_RESULT_INIT;
+    dp_pipeline_done_t kept = *done;
     const char *text = "";
 
+    if (request->stand_in != NULL && !request->is_absent) dp_late_free(request);
     if (done->status != DP_OK) {
-        text = keep_text(request, done);
+        if (context->program != NULL && done->status == DP_ERR_MISMATCH &&
+            dp_program_suspend(context->program, request, done->status, done->text))
+            return;
+        text = context->program == NULL ? keep_text(request, done) : why_over(request, done);
         if (!is_harmless(done->status)) dp_loop_abort(context->loop, done->status, text);
     }
     if (request->is_absent) {
@@ -294,6 +371,14 @@ void dp_on_done(void *user, const dp_pipeline_done_t *done)
         dp_request_fail(request, done->status, text);
         return;
     }
+    if (!dp_late_keeps(request, &kept)) dp_done(request, &kept);
+}
+
+void dp_done(dp_handle_t *request, const dp_pipeline_done_t *done)
+{
+    dp_context_t *context = request->context;
+    dp_result_t result = DP_RESULT_INIT;
+
     result.nonfinite = done->tally.nonfinite;
     result.sum_squares = dp_tally_sum_squares(&done->tally);
     result.absmax = done->tally.absmax;
@@ -313,6 +398,16 @@ void dp_on_done(void *user, const dp_pipeline_done_t *done)
         request->output_hash = dp_request_hash_outputs(request);
     }
     dp_request_complete(request, DP_OK, &result);
+}
+
+void dp_on_done(void *user, const dp_pipeline_done_t *done)
+{
+    dp_context_t *context = user;
+    const dp_handle_t *request = done->request;
+    const int is_setting = request->is_setting; /* it may be another one's afterwards */
+
+    on_done(context, done);
+    if (is_setting) dp_tune_arrived(context->tune, done->status == DP_OK);
 }
 
 void dp_on_launch_done(void *user, uint64_t sequence)

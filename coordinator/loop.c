@@ -22,16 +22,18 @@
 #include "runtime/base/inject.h"
 #include "runtime/base/wire.h"
 
-#define MESSAGES_PER_ROUND 256        /* then outputs are given, however much more has come */
-#define FINISH_NS (2000ull * 1000000) /* for goodbyes after an orderly end */
-#define FATAL_NS (500ull * 1000000)   /* and after a failure: who is stopped will not answer */
+#define MESSAGES_PER_ROUND 256         /* then outputs are given, however much more has come */
+#define FINISH_NS (2000ull * 1000000)  /* for goodbyes after an orderly end */
+#define EXPLAIN_NS (1000ull * 1000000) /* for a neighbour to find out what differs */
+#define STORY_ROOM ((size_t)128 * DP_KIB)
+#define FATAL_NS (500ull * 1000000) /* and after a failure: who is stopped will not answer */
 
 /* While a slow peer has not accepted a connection yet, UCX's descriptor is readable without end and
  * for nothing. So many rings in a row that bring nothing are believed, then each costs a nap. */
 #define BARREN_RINGS 16
 #define NAP_NS (200L * 1000)
 
-enum { KIND_NEGOTIATOR = 1, KIND_HEARTBEAT = 2 };
+enum { KIND_NEGOTIATOR = 1, KIND_HEARTBEAT = 2, KIND_STORY = 3 };
 #define HEADER_BYTES ((size_t)5) /* kind, number */
 
 struct dp_loop {
@@ -55,14 +57,17 @@ struct dp_loop {
     int barren;         /* rings since then */
     int is_over;        /* finished or fatal: nothing more is fed or sent */
     int must_stop;
-    int has_given_up; /* this rank asked for the end; not twice */
+    int has_given_up;    /* this rank asked for the end; not twice */
+    uint64_t explain_ns; /* when something that differs ends the world; UINT64_MAX: nothing does */
     dp_status_t end_status;
     dp_trace_lane_t *lane;
-    uint32_t name_in, name_out, name_round;
+    uint32_t name_in, name_out, name_round, name_lock;
 
     /* any thread reads */
     _Atomic uint64_t sent, received, heartbeats, wakeups, cpu_ns;
-    _Atomic int expected; /* dp_loop_expect(); any thread */
+    _Atomic uint64_t locks, unlocks, locked_launches;
+    _Atomic int unlock_reason; /* dp_unlock_reason_t, -1: none yet */
+    _Atomic int expected;      /* dp_loop_expect(); any thread */
 
     pthread_mutex_t lock;
     pthread_cond_t ended;
@@ -138,14 +143,37 @@ static void send_message(dp_loop_t *loop, const dp_output_t *out, uint64_t now_n
 static void send_heartbeat(dp_loop_t *loop, int rank, uint64_t now_ns)
 {
     dp_transport_t *transport = loop->options.transport;
-    uint8_t heartbeat[HEADER_BYTES];
+    const dp_loop_gossip_t *gossip = &loop->options.gossip;
+    uint8_t heartbeat[HEADER_BYTES + DP_LOOP_BEAT_MAX];
+    size_t bytes = HEADER_BYTES;
 
     write_header(heartbeat, KIND_HEARTBEAT, dp_health_number(&loop->health, rank, 0));
+    if (gossip->say_beat != NULL)
+        bytes += gossip->say_beat(gossip->user, heartbeat + bytes, DP_LOOP_BEAT_MAX);
     /* One that could not be sent is missed by nobody if the next one can. */
-    if (transport->ops->send(transport, rank, heartbeat, sizeof(heartbeat)) == DP_OK) {
+    if (transport->ops->send(transport, rank, heartbeat, bytes) == DP_OK) {
         count(&loop->heartbeats);
     }
     dp_health_sent(&loop->health, rank, now_ns);
+}
+
+/* To one neighbour. One that cannot be sent is told again with the next beat that differs. */
+static void tell_story(dp_loop_t *loop, int rank, uint64_t now_ns)
+{
+    const dp_loop_gossip_t *gossip = &loop->options.gossip;
+    dp_transport_t *transport = loop->options.transport;
+    uint8_t *story = malloc(STORY_ROOM); /* it is told when something has gone wrong */
+    size_t bytes = HEADER_BYTES;
+
+    if (story == NULL || gossip->tell_story == NULL) {
+        free(story);
+        return;
+    }
+    write_header(story, KIND_STORY, dp_health_number(&loop->health, rank, 0));
+    bytes += gossip->tell_story(gossip->user, story + bytes, STORY_ROOM - bytes);
+    if (transport->ops->send(transport, rank, story, bytes) == DP_OK)
+        dp_health_sent(&loop->health, rank, now_ns);
+    free(story);
 }
 
 /* ---- Taking in ---------------------------------------------------------------------------- */
@@ -200,6 +228,14 @@ static int take_inbox(dp_loop_t *loop, uint64_t now_ns)
     if (flags & DP_INBOX_LAUNCHED) {
         dp_negotiator_launched(loop->negotiator, atomic_load(&inbox->launched), now_ns);
     }
+    if (flags & DP_INBOX_PACE) {
+        loop->hold_ns = atomic_load(&inbox->hold_ns);
+        dp_negotiator_pace(loop->negotiator, loop->hold_ns, atomic_load(&inbox->fusion_bytes));
+    }
+    /* Before what is in the queue: it may be of the next round already. */
+    if (flags & DP_INBOX_ROUND) dp_negotiator_round(loop->negotiator, now_ns);
+    if (flags & DP_INBOX_UNLOCK)
+        dp_negotiator_unlock(loop->negotiator, "a setting changes", now_ns);
     while (node != NULL) {
         dp_loop_node_t *next = node->next;
 
@@ -207,12 +243,19 @@ static int take_inbox(dp_loop_t *loop, uint64_t now_ns)
         node = next;
     }
     if (flags & DP_INBOX_URGENT) take_urgent(loop, now_ns);
+    if (flags & DP_INBOX_WAITS) dp_negotiator_waits(loop->negotiator, now_ns);
     if (flags & DP_INBOX_ABORT) {
         pthread_mutex_lock(&inbox->lock);
         memcpy(text, inbox->abort_text, sizeof(text));
         status = inbox->abort_status;
         pthread_mutex_unlock(&inbox->lock);
         give_up(loop, status, text);
+    }
+    if (flags & DP_INBOX_EXPLAIN) {
+        loop->explain_ns = now_ns + EXPLAIN_NS;
+        if (loop->node.parent >= 0) tell_story(loop, loop->node.parent, now_ns);
+        for (int i = 0; i < loop->node.child_count; i++)
+            tell_story(loop, loop->node.children[i], now_ns);
     }
     if (flags & DP_INBOX_FINALIZE) dp_negotiator_finalize(loop->negotiator, now_ns);
     return did;
@@ -233,6 +276,28 @@ static int is_in_order(dp_loop_t *loop, int rank, int is_message, uint32_t numbe
     return 0;
 }
 
+/* What a neighbour says beside the negotiation. */
+static void take_gossip(dp_loop_t *loop, int rank, uint8_t kind, const void *data, size_t bytes,
+                        uint64_t now_ns)
+{
+    const dp_loop_gossip_t *gossip = &loop->options.gossip;
+    char text[DP_INBOX_TEXT_MAX] = "";
+    dp_status_t status = DP_OK;
+
+    if (kind == KIND_HEARTBEAT && bytes > 0 && gossip->hear_beat != NULL) {
+        status = gossip->hear_beat(gossip->user, rank, data, bytes, text, sizeof(text));
+        if (status == DP_ERR_MISMATCH) {
+            tell_story(loop, rank, now_ns);
+            return;
+        }
+    } else if (kind == KIND_STORY && gossip->hear_story != NULL) {
+        status = gossip->hear_story(gossip->user, rank, data, bytes, text, sizeof(text));
+    }
+    if (status == DP_OK || loop->has_given_up) return;
+    loop->has_given_up = 1;
+    dp_negotiator_blame(loop->negotiator, status, -1, text, now_ns);
+}
+
 static void take_message(dp_loop_t *loop, const dp_transport_event_t *event, uint64_t now_ns)
 {
     const uint8_t *data = event->data;
@@ -244,14 +309,18 @@ static void take_message(dp_loop_t *loop, const dp_transport_event_t *event, uin
     dp_reader_init(&reader, data, event->bytes);
     kind = dp_read_u8(&reader);
     number = dp_read_u32(&reader);
-    if (reader.failed || (kind != KIND_NEGOTIATOR && kind != KIND_HEARTBEAT)) {
+    if (reader.failed || (kind < KIND_NEGOTIATOR || kind > KIND_STORY)) {
         dp_log_warn(loop->options.log,
                     "dropped a message of an unknown kind from rank %d (%zu bytes)", event->rank,
                     event->bytes);
         return;
     }
     if (!is_in_order(loop, event->rank, kind == KIND_NEGOTIATOR, number)) return;
-    if (kind == KIND_HEARTBEAT) return;
+    if (kind != KIND_NEGOTIATOR) {
+        take_gossip(loop, event->rank, kind, data + HEADER_BYTES, event->bytes - HEADER_BYTES,
+                    now_ns);
+        return;
+    }
     count(&loop->received);
     dp_trace_record(loop->lane, (dp_trace_record_t){.kind = DP_TRACE_CONTROL,
                                                     .start_ns = now_ns,
@@ -305,6 +374,15 @@ static int take_time(dp_loop_t *loop, uint64_t now_ns)
         dp_negotiator_tick(loop->negotiator, now_ns);
         did = 1;
     }
+    if (now_ns >= loop->explain_ns) {
+        loop->explain_ns = UINT64_MAX;
+        pthread_mutex_lock(&loop->inbox.lock);
+        snprintf(text, sizeof(text), "%s", loop->inbox.explain_text);
+        status = loop->inbox.explain_status;
+        pthread_mutex_unlock(&loop->inbox.lock);
+        give_up(loop, status, text);
+        did = 1;
+    }
     while (dp_health_next(&loop->health, now_ns, &action)) {
         const char *host = topology->host_name[topology->host[action.rank]];
         const double seconds = (double)action.silent_ns / 1e9;
@@ -340,11 +418,36 @@ static void launch(dp_loop_t *loop, const dp_output_t *out)
     const uint64_t sequence = out->sequence;
     const uint32_t tensors = (uint32_t)DP_MIN(out->entry_count, (size_t)DP_TRACE_AUX_MAX);
 
+    if (out->is_locked) count(&loop->locked_launches);
     callbacks->launch(callbacks->user, out);
     dp_trace_span(loop->lane, (dp_trace_record_t){.kind = DP_TRACE_LAUNCH,
                                                   .start_ns = start_ns,
                                                   .bucket = sequence,
                                                   .aux = tensors & DP_TRACE_AUX_MAX});
+}
+
+/* A schedule begins, or is over and why: seen on the timeline and in the counters. */
+static void note_schedule(dp_loop_t *loop, const dp_output_t *out)
+{
+    char text[DP_ERROR_TEXT_MAX];
+
+    if (out->kind == DP_OUTPUT_LOCKED) {
+        count(&loop->locks);
+        dp_log_debug(loop->options.log, "the schedule of %llu tensors is locked",
+                     (unsigned long long)out->until);
+        dp_trace_instant(loop->lane,
+                         (dp_trace_record_t){.kind = DP_TRACE_CONTROL, .name = loop->name_lock});
+    } else if (out->kind == DP_OUTPUT_UNLOCKED) {
+        count(&loop->unlocks);
+        atomic_store_explicit(&loop->unlock_reason, (int)out->reason, memory_order_relaxed);
+        dp_log_debug(loop->options.log, "the schedule is unlocked (%s): %s",
+                     dp_unlock_reason_name(out->reason), out->text);
+        snprintf(text, sizeof(text), "unlock (%s)", dp_unlock_reason_name(out->reason));
+        dp_trace_instant(loop->lane,
+                         (dp_trace_record_t){.kind = DP_TRACE_CONTROL,
+                                             .name = dp_trace_name(loop->options.trace, text),
+                                             .aux = (uint32_t)out->culprit & DP_TRACE_AUX_MAX});
+    }
 }
 
 /* What the negotiator answers. 1: something. */
@@ -368,6 +471,13 @@ static int give_outputs(dp_loop_t *loop, uint64_t now_ns)
             break;
         case DP_OUTPUT_FAIL:
             callbacks->fail(callbacks->user, out.request, out.status, out.text);
+            break;
+        case DP_OUTPUT_LOCKED:
+        case DP_OUTPUT_HELD:
+        case DP_OUTPUT_UNLOCKED:
+        case DP_OUTPUT_SETTLED:
+            note_schedule(loop, &out);
+            if (callbacks->schedule != NULL) callbacks->schedule(callbacks->user, &out);
             break;
         case DP_OUTPUT_WARN:
             dp_log_warn(loop->options.log, "%s", out.text);
@@ -409,7 +519,8 @@ static void rest(dp_loop_t *loop)
 {
     dp_transport_t *transport = loop->options.transport;
     const uint64_t tick_ns = dp_negotiator_deadline(loop->negotiator);
-    const uint64_t deadline_ns = DP_MIN(tick_ns, dp_health_deadline(&loop->health));
+    const uint64_t deadline_ns =
+        DP_MIN(DP_MIN(tick_ns, loop->explain_ns), dp_health_deadline(&loop->health));
     const uint64_t now_ns = dp_now_ns();
     /* A root that holds launches back wants to know when those in flight are done. */
     const int is_holding = tick_ns != UINT64_MAX && tick_ns <= now_ns + loop->hold_ns;
@@ -486,6 +597,7 @@ static void *run(void *arg)
     loop->name_in = dp_trace_name(loop->options.trace, "message in");
     loop->name_out = dp_trace_name(loop->options.trace, "message out");
     loop->name_round = dp_trace_name(loop->options.trace, "round");
+    loop->name_lock = dp_trace_name(loop->options.trace, "lock");
     round_until_over(loop);
     /* Who is stopped before the end leaves without a goodbye: to the others it is lost. */
     if (loop->is_over) {
@@ -597,7 +709,9 @@ dp_status_t dp_loop_start(const dp_loop_options_t *options, dp_loop_t **out, dp_
                                           .hold_ns = config->hold_ns,
                                           .fusion_bytes = config->fusion_bytes,
                                           .stall_warn_ns = config->stall_warn_ns,
-                                          .stall_limit_ns = config->stall_limit_ns};
+                                          .stall_limit_ns = config->stall_limit_ns,
+                                          .may_lock = config->lock &&
+                                                      config->order != DP_CONFIG_ORDER_PROGRAM};
     const char *what = "its place in the tree";
     dp_loop_t *loop = calloc(1, sizeof(*loop));
     dp_status_t status;
@@ -607,9 +721,13 @@ dp_status_t dp_loop_start(const dp_loop_options_t *options, dp_loop_t **out, dp_
                             options->rank);
     }
     loop->options = *options;
+    loop->explain_ns = UINT64_MAX;
+    atomic_init(&loop->unlock_reason, -1);
     loop->spin_ns = config->spin_ns;
     loop->hold_ns = config->hold_ns;
     dp_inbox_init(&loop->inbox, options->transport);
+    atomic_init(&loop->inbox.hold_ns, config->hold_ns);
+    atomic_init(&loop->inbox.fusion_bytes, config->fusion_bytes);
     pthread_mutex_init(&loop->lock, NULL);
     pthread_cond_init(&loop->ended, NULL);
     status = dp_tree_node_init(&loop->node, options->topology, config->tree_arity, options->rank);
@@ -660,14 +778,44 @@ void dp_loop_launched(dp_loop_t *loop, uint64_t sequence)
     dp_inbox_launched(&loop->inbox, sequence);
 }
 
+void dp_loop_pace(dp_loop_t *loop, uint64_t hold_ns, size_t fusion_bytes)
+{
+    if (atomic_load(&loop->inbox.hold_ns) == hold_ns &&
+        atomic_load(&loop->inbox.fusion_bytes) == fusion_bytes)
+        return;
+    atomic_store(&loop->inbox.hold_ns, hold_ns);
+    atomic_store(&loop->inbox.fusion_bytes, fusion_bytes);
+    dp_inbox_raise(&loop->inbox, DP_INBOX_PACE);
+}
+
 void dp_loop_progress(dp_loop_t *loop, const char *text)
 {
     dp_inbox_progress(&loop->inbox, text);
 }
 
+void dp_loop_waits(dp_loop_t *loop)
+{
+    dp_inbox_raise(&loop->inbox, DP_INBOX_WAITS);
+}
+
+void dp_loop_round(dp_loop_t *loop)
+{
+    dp_inbox_raise(&loop->inbox, DP_INBOX_ROUND);
+}
+
+void dp_loop_unlock(dp_loop_t *loop)
+{
+    dp_inbox_raise(&loop->inbox, DP_INBOX_UNLOCK);
+}
+
 void dp_loop_abort(dp_loop_t *loop, dp_status_t status, const char *text)
 {
     dp_inbox_abort(&loop->inbox, status, text);
+}
+
+void dp_loop_explain(dp_loop_t *loop, dp_status_t status, const char *text)
+{
+    dp_inbox_explain(&loop->inbox, status, text);
 }
 
 void dp_loop_expect(dp_loop_t *loop, int change)
@@ -695,12 +843,18 @@ dp_status_t dp_loop_finalize(dp_loop_t *loop)
 
 void dp_loop_stats(const dp_loop_t *loop, dp_loop_stats_t *out)
 {
+    int reason;
     clockid_t clock;
 
     out->control_sent = atomic_load_explicit(&loop->sent, memory_order_relaxed);
     out->control_received = atomic_load_explicit(&loop->received, memory_order_relaxed);
     out->heartbeats = atomic_load_explicit(&loop->heartbeats, memory_order_relaxed);
     out->wakeups = atomic_load_explicit(&loop->wakeups, memory_order_relaxed);
+    out->locks = atomic_load_explicit(&loop->locks, memory_order_relaxed);
+    out->unlocks = atomic_load_explicit(&loop->unlocks, memory_order_relaxed);
+    out->locked_launches = atomic_load_explicit(&loop->locked_launches, memory_order_relaxed);
+    reason = atomic_load_explicit(&loop->unlock_reason, memory_order_relaxed);
+    out->unlock_reason = reason < 0 ? "" : dp_unlock_reason_name((dp_unlock_reason_t)reason);
     out->cpu_ns = atomic_load(&loop->cpu_ns); /* set when the thread ended */
     if (out->cpu_ns == 0 && pthread_getcpuclockid(loop->thread, &clock) == 0) {
         out->cpu_ns = thread_cpu_ns(clock, atomic_load(&loop->cpu_ns));

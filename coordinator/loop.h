@@ -24,10 +24,32 @@ typedef struct dp_loop_callbacks {
     void (*fail)(void *user, void *request, dp_status_t status, const char *text);
     /* The world is over; called once. Requests not launched are forgotten by the loop. */
     void (*fatal)(void *user, dp_status_t status, int culprit, const char *text);
+    /* LOCKED, HELD, UNLOCKED or SETTLED, as in negotiator.h. */
+    void (*schedule)(void *user, const dp_output_t *out);
     /* Asked whenever the thread is awake, at least once a heartbeat. Not DP_OK: the world ends with
      * this status, culprit and text. May be NULL. */
     dp_status_t (*watch)(void *user, uint64_t now_ns, int *culprit, char *text, size_t room);
 } dp_loop_callbacks_t;
+
+/*
+ * What ranks tell each other beside the negotiation, for who has something to compare. beat() goes
+ * along with signs of life; a neighbour that hears a beat it does not agree with tells its story,
+ * and who hears a story can say what is wrong. data is what one of these functions wrote on the
+ * other rank. All from the coordinator thread.
+ */
+#define DP_LOOP_BEAT_MAX 64
+typedef struct dp_loop_gossip {
+    void *user;
+    size_t (*say_beat)(void *user, void *data, size_t room); /* the bytes written */
+    /* DP_OK: nothing is wrong; DP_ERR_MISMATCH: what, the neighbour shall be able to say; else the
+     * world ends with this status and text. */
+    dp_status_t (*hear_beat)(void *user, int rank, const void *data, size_t bytes, char *text,
+                             size_t room);
+    size_t (*tell_story)(void *user, void *data, size_t room);
+    /* Not DP_OK: the world ends with this status and text. */
+    dp_status_t (*hear_story)(void *user, int rank, const void *data, size_t bytes, char *text,
+                              size_t room);
+} dp_loop_gossip_t;
 
 typedef struct dp_loop_options {
     const dp_config_t *config;     /* borrowed */
@@ -38,10 +60,13 @@ typedef struct dp_loop_options {
     dp_trace_t *trace;  /* may be NULL */
     uint64_t expect_ns; /* how long to poll after activity while dp_loop_expect() is in force */
     dp_loop_callbacks_t callbacks;
+    dp_loop_gossip_t gossip; /* zeroed: none */
 } dp_loop_options_t;
 
 typedef struct dp_loop_stats {
     uint64_t control_sent, control_received, heartbeats, wakeups, cpu_ns;
+    uint64_t locks, unlocks, locked_launches; /* schedules, and what was launched by them */
+    const char *unlock_reason;                /* dp_unlock_reason_name() of the last; "" before */
 } dp_loop_stats_t;
 
 /* The neighbours of a rank in the tree, for connecting the transport: ranks[] has room for
@@ -75,11 +100,29 @@ void dp_loop_expect(dp_loop_t *loop, int change);
 /* The data plane finished launch `sequence`. Any thread. */
 void dp_loop_launched(dp_loop_t *loop, uint64_t sequence);
 
+/* The root holds launches back no longer than this, or until so many bytes have gathered. Any
+ * thread. */
+void dp_loop_pace(dp_loop_t *loop, uint64_t hold_ns, size_t fusion_bytes);
+
 /* What this rank does now, for stall reports. Any thread; copied. */
 void dp_loop_progress(dp_loop_t *loop, const char *text);
 
+/* A thread has waited for a while for something that is not launched. Any thread. */
+void dp_loop_waits(dp_loop_t *loop);
+
+/* A round of the program is over: all it has submitted was launched. Any thread. */
+void dp_loop_round(dp_loop_t *loop);
+
+/* Ends a locked schedule, as a setting that launches depend on changes. Any thread. */
+void dp_loop_unlock(dp_loop_t *loop);
+
 /* Ends the world with this reason. Any thread. */
 void dp_loop_abort(dp_loop_t *loop, dp_status_t status, const char *text);
+
+/* Something differs between the ranks: tells the neighbours this rank's story. If none of them
+ * finds the reason, the world ends with this one after a moment. Any thread; the first call counts.
+ */
+void dp_loop_explain(dp_loop_t *loop, dp_status_t status, const char *text);
 
 /* Says that this rank submits nothing more; what it submitted still completes, or fails because the
  * others leave too. Any thread; may be repeated. */

@@ -14,6 +14,7 @@ typedef struct dp_tensor_entry {
     struct dp_tensor_entry *next; /* in its hash chain */
     uint64_t hash;
     dp_handle_t *pending;       /* submitted and not yet launched */
+    size_t live_count;          /* operations not over */
     dp_signature_t signature;   /* of the pending submission */
     dp_signature_part_t part;   /* its only part, unless there are several */
     dp_signature_part_t *parts; /* [part_room], owned */

@@ -84,11 +84,20 @@ const char *dp_setting(const dp_context_t *context, const char *name)
 
 /* ---- Sight ---------------------------------------------------------------------------------- */
 
+void dp_context_round(dp_context_t *context)
+{
+    if (context->rank != 0) return; /* the root alone looks for rounds */
+    if (!atomic_load_explicit(&context->declares_steps, memory_order_relaxed))
+        dp_loop_round(context->loop);
+}
+
 void dp_step_begin(dp_context_t *context, uint64_t step)
 {
     char text[64];
 
     if (context == NULL) return;
+    atomic_store_explicit(&context->declares_steps, 1, memory_order_relaxed);
+    if (context->rank == 0) dp_loop_round(context->loop);
     atomic_store_explicit(&context->step, step, memory_order_relaxed);
     snprintf(text, sizeof(text), "step %llu", (unsigned long long)step);
     dp_loop_progress(context->loop, text);
@@ -103,11 +112,13 @@ void dp_step_begin(dp_context_t *context, uint64_t step)
 void dp_step_end(dp_context_t *context)
 {
     if (context == NULL) return;
+    if (context->rank == 0) dp_loop_round(context->loop);
     dp_trace_end(dp_trace_thread_lane(context->trace));
     if (context->window.has_steps &&
         atomic_load_explicit(&context->step, memory_order_relaxed) == context->window.last) {
         dp_trace_keep(context->trace, 0);
     }
+    if (context->tune != NULL) dp_tune_step(context->tune);
     dp_inject_step_end(context->config.injector, &context->wait_ns);
 }
 
@@ -156,5 +167,9 @@ dp_status_t dp_stats_get(dp_context_t *context, dp_stats_t *stats)
     stats->coordinator_cpu_ns = loop.cpu_ns;
     stats->launch_cpu_ns = pipeline.cpu_ns;
     stats->trace_dropped = dp_trace_dropped(context->trace);
+    stats->locks = loop.locks;
+    stats->unlocks = loop.unlocks;
+    stats->locked_launches = loop.locked_launches;
+    stats->unlock_reason = loop.unlock_reason;
     return DP_OK;
 }

@@ -62,8 +62,10 @@ dp_status_t dp_request_take(dp_group_t *group, dp_tensor_entry_t *entry, size_t 
     request->capacity = 0;
     request->recv_counts = NULL;
     request->is_absent = 0;
+    request->is_setting = 0;
     request->bytes = 0;
     request->figures = NULL;
+    request->by_schedule = request->is_settled = 0;
     request->is_checked = 0;
     request->input_hash = request->output_hash = 0;
     *out = request;
@@ -101,6 +103,7 @@ void dp_request_enlist(dp_handle_t *request, int has_owner)
     context->live_last = request;
     context->live_count++;
     request->group->live_count++;
+    request->entry->live_count++;
     request->entry->pending = request;
 }
 
@@ -121,6 +124,7 @@ static void live_remove(dp_handle_t *request)
     request->previous = request->following = NULL;
     context->live_count--;
     request->group->live_count--;
+    request->entry->live_count--;
 }
 
 void dp_request_unref(dp_handle_t *request)
@@ -226,6 +230,7 @@ void dp_requests_free(dp_context_t *context)
         next = request->next_made;
         free(request->tensor_list);
         free(request->counts);
+        free(request->lent);
         free(request);
     }
     context->made = context->pool = NULL;

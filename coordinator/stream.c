@@ -12,7 +12,9 @@
  * after h was launched here (it blocks the thread until then), and a submission behind that work
  * can only follow it. So h has its place in the order before the submission is announced at all.
  * For the same reason nothing needs to be cut: what the root may still put before h was submitted
- * without waiting for h.
+ * without waiting for h. A locked schedule keeps the launches of a round as they were negotiated,
+ * so what was submitted after a wait stays behind what was waited for; a rank that waits otherwise
+ * than in that round ends the lock.
  */
 #include "coordinator/context.h"
 

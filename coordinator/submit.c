@@ -125,6 +125,7 @@ static void fill_exchange(dp_handle_t *request, const dp_submit_t *what, const d
 static void fill_request(dp_handle_t *request, const dp_submit_t *what)
 {
     request->collective = what->collective;
+    request->is_setting = what->is_setting;
     request->born = what->born;
     request->figures = what->figures;
     for (size_t i = 0; i < what->count; i++) {
@@ -150,6 +151,15 @@ static void fill_request(dp_handle_t *request, const dp_submit_t *what)
     }
 }
 
+/* The engine takes a tensor of any memory where it lies. */
+static int is_pulled(const dp_group_t *group, const dp_submit_t *what, size_t bytes)
+{
+    const dp_engine_t *engine = group->context->engine;
+
+    return what->collective == DP_COLLECTIVE_ALLREDUCE && engine->ops->pulls != NULL &&
+           engine->ops->pulls(engine, group->members, group->size, bytes);
+}
+
 /* Whether the memory that this collective wants in the engine's hands is there. */
 static int is_in_place(const dp_group_t *group, const dp_submit_t *what)
 {
@@ -159,12 +169,14 @@ static int is_in_place(const dp_group_t *group, const dp_submit_t *what)
                     what->collective == DP_COLLECTIVE_REDUCE_SCATTERV;
 
     if (dp_is_exchange(what->collective)) return 0; /* any memory does */
+    if (group->context->program != NULL && !dp_program_is_even(what->collective)) return 0;
     for (size_t i = 0; i < what->count; i++) {
         const dp_tensor_t *tensor = &what->tensors[i];
         size_t bytes = dp_dtype_bytes(tensor->dtype);
         dp_extent_t extent;
 
         (void)dp_extent_of(group, what, tensor, &extent);
+        if (is_pulled(group, what, extent.in_count * bytes)) continue;
         if (extent.has_in && extent.in_count > 0 &&
             !engine->ops->owns(engine, tensor->in, extent.in_count * bytes))
             return 0;
@@ -226,6 +238,16 @@ static dp_status_t admit(const dp_group_t *group, const dp_submit_t *what)
     return context->live_count >= context->config.queue_depth ? DP_ERR_AGAIN : DP_OK;
 }
 
+/* In program order nobody merges what the ranks know of the last sum, by which fp16 is scaled: they
+ * know the same only when it is over. */
+static int is_busy(const dp_context_t *context, const dp_tensor_entry_t *entry,
+                   const dp_submit_t *what)
+{
+    if (entry->pending != NULL) return 1;
+    return context->program != NULL && entry->live_count > 0 &&
+           resolve_wire(context, what) == DP_WIRE_FP16;
+}
+
 /* Everything that needs the lock; the request is live afterwards. */
 static dp_status_t take(dp_group_t *group, const dp_submit_t *what, const char *name, int has_owner,
                         dp_handle_t **out)
@@ -242,7 +264,7 @@ static dp_status_t take(dp_group_t *group, const dp_submit_t *what, const char *
         if (stream == NULL) status = DP_ERR_UNSUPPORTED;
     }
     if (status == DP_OK) status = take_entry(group, what, name, &entry);
-    if (status == DP_OK && entry->pending != NULL) status = DP_ERR_BUSY;
+    if (status == DP_OK && is_busy(context, entry, what)) status = DP_ERR_BUSY;
     if (status != DP_OK) return status;
     status = dp_request_take(group, entry, tensor_count, count_count_of(group, what), &request);
     if (status != DP_OK) return status;
@@ -267,8 +289,8 @@ static dp_status_t refuse(dp_group_t *group, const dp_submit_t *what, dp_status_
 
     switch (status) {
     case DP_ERR_BUSY:
-        return dp_submit_error(group, what, status,
-                               "submitted again before its last use was launched");
+        return dp_submit_error(group, what, status, "submitted again before its last use was %s",
+                               context->program != NULL ? "over" : "launched");
     case DP_ERR_AGAIN:
         return dp_submit_error(group, what, status,
                                "%zu operations are in flight, DP_QUEUE_DEPTH allows %zu",
@@ -305,6 +327,12 @@ dp_status_t dp_submit(dp_group_t *group, const dp_submit_t *given, dp_handle_t *
     if (group == NULL) return DP_ERR_INVALID;
     if (what.options == NULL) what.options = &default_options;
     status = dp_submit_check(group, &what);
+    if (status == DP_OK && group->context->program != NULL &&
+        dp_program_kind(what.collective) == DP_PROGRAM_REFUSED) {
+        return dp_submit_error(group, &what, DP_ERR_UNSUPPORTED,
+                               "order=program: a %s has no place in an order that all ranks share",
+                               dp_collective_name(what.collective));
+    }
     if (status == DP_OK && group->context->device->ops->is_async)
         status = dp_stage_in(group, &what, &staged, &stage);
     if (status != DP_OK) return status;
@@ -337,6 +365,10 @@ dp_status_t dp_submit(dp_group_t *group, const dp_submit_t *given, dp_handle_t *
     if (handle != NULL) *handle = request;
     node = &request->node;
     dp_inject_enter(context->config.injector, DP_INJECT_FIRST);
-    dp_loop_submit(context->loop, &node, 1);
+    if (context->program != NULL) {
+        dp_program_submit(context->program, request);
+    } else {
+        dp_loop_submit(context->loop, &node, 1);
+    }
     return DP_OK;
 }

@@ -10,6 +10,11 @@
 
 #include "runtime/base/futex.h"
 
+/* When a thread that waits for something not launched says so: to what else might be in the way of
+ * it, and again to what must then give way. */
+static const uint64_t nudge_ns[] = {5ull * 1000000, 1000ull * 1000000};
+#define NUDGES (sizeof(nudge_ns) / sizeof(nudge_ns[0]))
+
 static uint64_t deadline_of(double seconds, uint64_t now)
 {
     if (seconds < 0.0 || seconds > 1e9) return UINT64_MAX;
@@ -22,28 +27,38 @@ static int block(dp_handle_t *request, uint32_t wanted, uint64_t begin, uint64_t
     dp_context_t *context = request->context;
     uint64_t spin_until = begin + context->wait_spin_ns;
     uint32_t state;
+    size_t nudges = context->size > 1 ? 0 : NUDGES;
     int over = 0;
 
+    if (context->program != NULL) dp_program_wait(context->program, request);
     while (atomic_load_explicit(&request->state, memory_order_acquire) < wanted &&
            dp_now_ns() < spin_until)
         dp_spin_pause();
     if (atomic_load(&request->state) == DP_REQUEST_PENDING && context->size > 1) {
         dp_request_await(request);
         /* The root holds a tensor back only while earlier ones are in flight, here as there. */
-        if (request->collective != DP_COLLECTIVE_JOIN &&
+        if (request->collective != DP_COLLECTIVE_JOIN && context->program == NULL &&
             dp_pipeline_pending(context->pipeline) > 0) {
             dp_loop_urgent(context->loop, request->group->about.uid, request->entry->name);
         }
     }
     atomic_fetch_add(&request->sleepers, 1);
     for (;;) {
-        uint64_t now;
+        uint64_t now, until = deadline;
 
         state = atomic_load(&request->state);
         over = state >= wanted;
         now = dp_now_ns();
         if (over || now >= deadline) break;
-        dp_futex_wait(&request->state, state, deadline == UINT64_MAX ? UINT64_MAX : deadline - now);
+        if (state == DP_REQUEST_PENDING && nudges < NUDGES) {
+            if (now >= begin + nudge_ns[nudges]) {
+                nudges++;
+                dp_loop_waits(context->loop);
+                continue;
+            }
+            until = DP_MIN(until, begin + nudge_ns[nudges]);
+        }
+        dp_futex_wait(&request->state, state, until == UINT64_MAX ? UINT64_MAX : until - now);
     }
     atomic_fetch_sub(&request->sleepers, 1);
     return over;
@@ -71,7 +86,7 @@ static dp_status_t check_output(dp_handle_t *request, const char **text)
                      "checksum was %016llx at completion and is %016llx now",
                      context->rank, request->entry->label, (unsigned long long)request->output_hash,
                      (unsigned long long)hash);
-    *text = context->last_text;
+    *text = dp_error_text(context);
     return DP_ERR_CHECK;
 }
 
@@ -108,6 +123,7 @@ dp_status_t dp_wait(dp_handle_t *handle, double seconds, dp_result_t *result)
                                 result->size, sizeof(dp_result_t));
     }
     if (atomic_load_explicit(&handle->state, memory_order_acquire) != DP_REQUEST_DONE) {
+        if (seconds == 0.0 && context->program != NULL) dp_program_wait(context->program, handle);
         if (seconds == 0.0 || !block_visibly(handle, DP_REQUEST_DONE, seconds))
             return DP_ERR_TIMEOUT;
     }
@@ -157,8 +173,10 @@ dp_status_t dp_stream_wait(dp_handle_t *handle, void *stream)
 dp_status_t dp_test(const dp_handle_t *handle)
 {
     if (handle == NULL) return DP_ERR_INVALID;
-    if (atomic_load_explicit(&handle->state, memory_order_acquire) != DP_REQUEST_DONE)
+    if (atomic_load_explicit(&handle->state, memory_order_acquire) != DP_REQUEST_DONE) {
+        if (handle->context->program != NULL) dp_program_wait(handle->context->program, handle);
         return DP_ERR_AGAIN;
+    }
     return handle->status;
 }
 
@@ -199,9 +217,11 @@ static int is_live(dp_context_t *context, const crowd_t *crowd)
 static dp_status_t await_all(dp_context_t *context, const crowd_t *crowd, double seconds)
 {
     uint64_t begin = dp_now_ns(), deadline = deadline_of(seconds, begin);
+    size_t nudges = context->size > 1 ? 0 : NUDGES;
     dp_trace_lane_t *lane;
     dp_status_t status = DP_OK;
 
+    if (context->program != NULL) dp_program_wait_all(context->program, crowd->group);
     if (!is_live(context, crowd)) return DP_OK;
     lane = dp_trace_thread_lane(context->trace);
     dp_trace_begin(lane, (dp_trace_record_t){.kind = DP_TRACE_WAIT,
@@ -209,15 +229,20 @@ static dp_status_t await_all(dp_context_t *context, const crowd_t *crowd, double
     atomic_fetch_add(&context->completion_sleepers, 1);
     for (;;) {
         uint32_t seen = atomic_load(&context->completions);
-        uint64_t now = dp_now_ns();
+        uint64_t now = dp_now_ns(), until = deadline;
 
         if (!is_live(context, crowd)) break;
         if (now >= deadline) {
             status = DP_ERR_TIMEOUT;
             break;
         }
-        dp_futex_wait(&context->completions, seen,
-                      deadline == UINT64_MAX ? UINT64_MAX : deadline - now);
+        if (nudges < NUDGES && now >= begin + nudge_ns[nudges]) {
+            nudges++;
+            dp_loop_waits(context->loop);
+            continue;
+        }
+        if (nudges < NUDGES) until = DP_MIN(until, begin + nudge_ns[nudges]);
+        dp_futex_wait(&context->completions, seen, until == UINT64_MAX ? UINT64_MAX : until - now);
     }
     atomic_fetch_sub(&context->completion_sleepers, 1);
     dp_trace_end(lane);

@@ -109,14 +109,36 @@ typedef enum dp_wire {
 
 /* ---- Life ------------------------------------------------------------------------------- */
 
+/*
+ * Who decides in which order operations are launched.
+ *
+ * DP_ORDER_NEGOTIATED: the ranks agree: each may submit in an order of its own.
+ *
+ * DP_ORDER_PROGRAM: each rank launches in the order in which it submits, without a message, as most
+ * data-parallel libraries do. All ranks must then submit the same operations with the same memory
+ * (all from dp_alloc(), or none) in the same order, and wait at the same places: submissions are
+ * gathered into one launch until DP_FUSION_BYTES are there or the program waits for one of them
+ * (dp_wait, dp_test, dp_stream_wait, dp_wait_all, dp_finalize). What differs ends the world with
+ * DP_ERR_MISMATCH and a text that says where, no later than a few DP_HEARTBEATs on; a rank that
+ * finalizes early with DP_ERR_LEFT. dp_send, dp_recv and dp_join are DP_ERR_UNSUPPORTED; barriers
+ * and groups are agreed on as ever. A tensor that travels as fp16 is DP_ERR_BUSY until its last
+ * use is over.
+ */
+typedef enum dp_order {
+    DP_ORDER_DEFAULT = 0, /* DP_ORDER, or negotiated */
+    DP_ORDER_NEGOTIATED = 1,
+    DP_ORDER_PROGRAM = 2
+} dp_order_t;
+
 typedef struct dp_init_options {
     size_t size;        /* sizeof(dp_init_options_t), by DP_INIT_OPTIONS_INIT */
     char *error;        /* receives why dp_init() failed, terminated; NULL: standard error does */
     size_t error_bytes; /* room in error */
+    dp_order_t order;   /* rank 0's holds for all */
 } dp_init_options_t;
 #define DP_INIT_OPTIONS_INIT                                                                       \
     {                                                                                              \
-        sizeof(dp_init_options_t), NULL, 0                                                         \
+        sizeof(dp_init_options_t), NULL, 0, DP_ORDER_DEFAULT                                       \
     }
 
 /**
@@ -733,12 +755,16 @@ typedef struct dp_stats {
     uint64_t skew_ns;     /* of that, while some rank had not yet submitted */
     uint64_t transfer_ns; /* the data plane was packing, reducing or unpacking */
     uint64_t coordinator_cpu_ns;
-    uint64_t launch_cpu_ns; /* CPU time of the data plane's threads */
-    uint64_t trace_dropped; /* timeline records that found no room */
+    uint64_t launch_cpu_ns;    /* CPU time of the data plane's threads */
+    uint64_t trace_dropped;    /* timeline records that found no room */
+    uint64_t locks;            /* times a schedule was locked: rounds that repeat themselves */
+    uint64_t unlocks;          /* times it ended */
+    uint64_t locked_launches;  /* made by it, before which no message was sent or awaited */
+    const char *unlock_reason; /* of the last end, in a word; "" before; lives for ever */
 } dp_stats_t;
 #define DP_STATS_INIT                                                                              \
     {                                                                                              \
-        sizeof(dp_stats_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0                            \
+        sizeof(dp_stats_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, ""               \
     }
 
 /* Fills in the counters. Threads: any. */

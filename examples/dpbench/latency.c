@@ -2,7 +2,9 @@
  * latency.c - what a small tensor waits for: agreement, launch, wake-ups; and what idling costs.
  *
  * Ranks of one machine share a clock, so an operation's latency is taken from the moment the last
- * rank submitted to the end of the slowest wait: how well sleeps end together does not count.
+ * rank submitted to the end of the slowest wait: how well sleeps end together does not count. Each
+ * pause is measured twice: with one name, whose schedule is soon locked, and negotiated, with names
+ * in which no schedule can be found.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -27,28 +29,50 @@ static double cpu_seconds(void)
     return (double)used.tv_sec + (double)used.tv_nsec * 1e-9;
 }
 
-static void measure(const bench_t *bench, uint64_t gap_ns, int iterations)
+/* The i-th name of a sequence in which no part comes twice in a row, so that no schedule is found
+ * in it: differences of neighbours in the sequence of Thue and Morse. */
+static const char *restless_name(unsigned i)
+{
+    static const char *const names[] = {"bench.latency.a", "bench.latency.b", "bench.latency.c"};
+    int parity = __builtin_parity(i), next = __builtin_parity(i + 1);
+
+    return names[(next - parity + 3) % 3];
+}
+
+static uint64_t locked_launches(const bench_t *bench)
+{
+    dp_stats_t stats = DP_STATS_INIT;
+
+    bench_must(bench, dp_stats_get(bench->dp, &stats), "stats");
+    return stats.locked_launches;
+}
+
+static void measure(const bench_t *bench, uint64_t gap_ns, int iterations, int is_steady)
 {
     double *submits = calloc((size_t)iterations, sizeof(double));
     double *ends = calloc((size_t)iterations, sizeof(double));
     dp_handle_t *handle;
     float *value = bench_alloc(bench, sizeof(*value));
+    uint64_t locked = 0;
 
     if (submits == NULL || ends == NULL) exit(1);
     for (int i = -bench->options.warmup; i < iterations; i++) {
+        const char *name =
+            is_steady ? "bench.latency" : restless_name((unsigned)(i + bench->options.warmup));
         uint64_t submit;
 
+        if (i == 0) locked = locked_launches(bench);
         if (gap_ns > 0) sleep_until(bench_now_ns() + gap_ns);
         submit = bench_now_ns();
         bench_must(bench,
-                   dp_allreduce(dp_world(bench->dp), "bench.latency", value, value, 1, DP_F32, NULL,
-                                &handle),
+                   dp_allreduce(dp_world(bench->dp), name, value, value, 1, DP_F32, NULL, &handle),
                    "allreduce");
         bench_must(bench, dp_wait(handle, -1.0, NULL), "allreduce");
         if (i < 0) continue;
         submits[i] = (double)submit / 1e3;
         ends[i] = (double)bench_now_ns() / 1e3;
     }
+    locked = locked_launches(bench) - locked;
     bench_max(bench, submits, (size_t)iterations);
     bench_max(bench, ends, (size_t)iterations);
     for (int i = 0; i < iterations; i++)
@@ -57,8 +81,9 @@ static void measure(const bench_t *bench, uint64_t gap_ns, int iterations)
         double p95 = bench_quantile(ends, (size_t)iterations, 0.95);
         double p5 = bench_quantile(ends, (size_t)iterations, 0.05);
 
-        printf("%10.1f us idle %10.1f %10.1f %10.1f   (%d iterations)\n", (double)gap_ns / 1e3, p5,
-               bench_quantile(ends, (size_t)iterations, 0.5), p95, iterations);
+        printf("%10.1f us idle %10.1f %10.1f %10.1f   (%d iterations, %.0f %% locked)\n",
+               (double)gap_ns / 1e3, p5, bench_quantile(ends, (size_t)iterations, 0.5), p95,
+               iterations, 100.0 * (double)locked / (double)iterations);
         fflush(stdout);
     }
     bench_free(bench, value);
@@ -75,13 +100,17 @@ void bench_latency(const bench_t *bench)
     double before, used, seconds = 3.0;
 
     if (dp_rank(bench->dp) == 0) {
-        printf("# 4-byte allreduce, us from the last submission to the last completion\n"
+        printf("# 4-byte allreduce, us from the last submission to the last completion;\n"
+               "# each pause by a locked schedule where DP_LOCK=auto, then negotiated\n"
                "#%17s %10s %10s %10s\n",
                "", "p5", "median", "p95");
     }
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        measure(bench, rows[i].gap_ns,
-                bench->options.iterations > 0 ? bench->options.iterations : rows[i].iterations);
+        int iterations =
+            bench->options.iterations > 0 ? bench->options.iterations : rows[i].iterations;
+
+        measure(bench, rows[i].gap_ns, iterations, 1);
+        measure(bench, rows[i].gap_ns, iterations, 0);
     }
     bench_barrier(bench);
     before = cpu_seconds();

@@ -27,6 +27,11 @@ typedef enum dp_config_device {
     DP_CONFIG_DEVICE_CUDA
 } dp_config_device_t;
 
+typedef enum dp_config_order {
+    DP_CONFIG_ORDER_NEGOTIATED,
+    DP_CONFIG_ORDER_PROGRAM
+} dp_config_order_t;
+
 /*
  * Values in force. Fields marked "plan" decide what every rank launches: rank 0's rule, the
  * handshake copies them.
@@ -37,7 +42,9 @@ typedef struct dp_config {
     int fusion_slots;    /* FUSION_SLOTS 3: slots in flight */
     uint64_t hold_ns;    /* FUSION_HOLD 200us: longest the root holds a launch back to fuse more */
     dp_wire_t wire;      /* WIRE none|fp16|bf16: what fp32 reductions become between machines */
+    int order;           /* ORDER negotiated|program: dp_config_order_t */
     int tree_arity;      /* TREE_ARITY 8: children of a node of the negotiation tree */
+    int lock;            /* LOCK off|auto: 1: schedules that repeat themselves are locked */
     int check;           /* CHECK 0|1: checksum buffers in flight, compare parameters */
     uint64_t stall_warn_ns;  /* STALL_WARN 10s: when missing ranks are named */
     uint64_t stall_limit_ns; /* STALL_LIMIT 10min: when the job fails with that text; 0 never */
@@ -47,20 +54,22 @@ typedef struct dp_config {
     /* this rank's own */
     uint64_t start_timeout_ns; /* START_TIMEOUT 30s: for all ranks to come */
     uint64_t spin_ns;   /* SPIN 20us: longest a waiter polls before it sleeps, where cores allow */
+    size_t pull_bytes;  /* PULL_BYTES 128K: least tensor that others read where it lies; 0: none */
     size_t arena_bytes; /* ARENA_BYTES 64G: address space for dp_alloc and slots per rank */
     size_t queue_depth; /* QUEUE_DEPTH 8192: operations submitted and not yet launched */
     int device;         /* DEVICE auto|host|cuda: dp_config_device_t */
     int log_level;      /* LOG error|warn|info|debug|trace: default warn */
     int pretend_hosts;  /* PRETEND_HOSTS 0: local ranks behave as on this many machines */
     char ucx_tls[64];   /* UCX_TLS tcp: transports of the data plane between machines */
-    char ucx_devices[64];        /* UCX_DEVICES "": network devices for UCX, empty: all */
-    int nccl_ring;               /* NCCL_RING 1: rings; 0: NCCL chooses; NCCL_ALGO wins */
-    int nccl_ctas;               /* NCCL_CTAS 0: most blocks a collective may take */
-    uint64_t nccl_limit_ns;      /* NCCL_LIMIT 10min: of an operation on the device */
-    uint64_t nccl_abort_ns;      /* NCCL_ABORT 10s: of an abort, then the process ends */
-    int emulate_ranks;           /* EMULATE_RANKS 0: pretended ranks of the wire; 0: a real one */
-    size_t emulate_bandwidth;    /* EMULATE_BANDWIDTH 12500M: its bytes a second */
-    uint64_t emulate_latency_ns; /* EMULATE_LATENCY 5us: of a step of its ring */
+    char ucx_devices[64];          /* UCX_DEVICES "": network devices for UCX, empty: all */
+    int nccl_ring;                 /* NCCL_RING 1: rings; 0: NCCL chooses; NCCL_ALGO wins */
+    int nccl_ctas;                 /* NCCL_CTAS 0: most blocks a collective may take */
+    uint64_t nccl_limit_ns;        /* NCCL_LIMIT 10min: of an operation on the device */
+    uint64_t nccl_abort_ns;        /* NCCL_ABORT 10s: of an abort, then the process ends */
+    int emulate_ranks;             /* EMULATE_RANKS 0: pretended ranks of the wire; 0: a real one */
+    size_t emulate_bandwidth;      /* EMULATE_BANDWIDTH 12500M: its bytes a second */
+    uint64_t emulate_latency_ns;   /* EMULATE_LATENCY 5us: of a step of its ring */
+    char tune[DP_CONFIG_TEXT_MAX]; /* TUNE off|on|FILE: rank 0's holds for all */
     char timeline[DP_CONFIG_TEXT_MAX]; /* TIMELINE FILE[:steps=A-B]: merged by dprun at the end */
     int trace;                         /* TRACE 1: 0 turns the recorder off */
     size_t trace_bytes;                /* TRACE_BYTES 16M: room of the recorder per rank */

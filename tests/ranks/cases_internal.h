@@ -142,6 +142,20 @@ int case_join_identities(dp_context_t *dp);
 int case_join_left(dp_context_t *dp);
 int case_join_pending(dp_context_t *dp);
 
+int case_program_rounds(dp_context_t *dp);
+int case_program_waits(dp_context_t *dp);
+int case_program_refused(dp_context_t *dp);
+int case_program_swapped(dp_context_t *dp);
+int case_program_sizes(dp_context_t *dp);
+int case_program_memory(dp_context_t *dp);
+int case_program_cuts(dp_context_t *dp);
+int case_program_early(dp_context_t *dp);
+int case_lock(dp_context_t *dp);
+int case_lock_deviations(dp_context_t *dp);
+int case_lock_join(dp_context_t *dp);
+int case_lock_left(dp_context_t *dp);
+int case_lock_gradients(dp_context_t *dp);
+
 int case_run_ahead(dp_context_t *dp);
 int case_streams_cross(dp_context_t *dp);
 int case_stream_rules(dp_context_t *dp);

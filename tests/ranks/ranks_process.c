@@ -12,6 +12,7 @@
 int main(int argc, char **argv)
 {
     const rank_case_t *what = NULL;
+    dp_init_options_t options = DP_INIT_OPTIONS_INIT;
     dp_context_t *dp;
     dp_status_t status;
     int failed;
@@ -24,7 +25,10 @@ int main(int argc, char **argv)
         return 2;
     }
     if (what->check) setenv("DP_CHECK", "1", 1);
-    if (dp_init(NULL, &dp) != DP_OK) return 1;
+    if (strncmp(what->name, LOCK_PREFIX, strlen(LOCK_PREFIX)) == 0) setenv("DP_LOCK", "auto", 1);
+    if (strncmp(what->name, PROGRAM_PREFIX, strlen(PROGRAM_PREFIX)) == 0)
+        options.order = DP_ORDER_PROGRAM;
+    if (dp_init(&options, &dp) != DP_OK) return 1;
     failed = what->run(dp);
     status = dp_finalize(dp);
     if (status != what->finalize) {

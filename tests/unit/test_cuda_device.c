@@ -245,6 +245,89 @@ static void a_cast_delivers_its_tallies_before_the_next_call(void **unused)
     end(&f);
 }
 
+enum { FIGURE_COUNT = 9000 };
+
+/* Casts pieces of [count] values with figures, to behind [FIGURE_COUNT] of 8 bytes, settles these,
+ * and gives back what the host makes of the tallies. */
+static double decide_on(fixture_t *f, dp_figures_t *figures, void *data, dp_dtype_t dtype,
+                        size_t count, double clip_norm)
+{
+    enum { PIECES = 3 };
+    const size_t bytes = dp_dtype_bytes(dtype);
+    dp_tally_t tallies[PIECES], all;
+    dp_cast_piece_t pieces[PIECES];
+    const dp_cast_args_t args = {
+        .from = dtype, .to = dtype, .pieces = pieces, .piece_count = PIECES};
+
+    for (size_t i = 0; i < PIECES; i++) { /* equal parts, and what is left */
+        const size_t part = count / PIECES, at = i * part;
+
+        dp_tally_init(&tallies[i]);
+        pieces[i] = (dp_cast_piece_t){.from = (unsigned char *)data + at * bytes,
+                                      .count = i + 1 < PIECES ? part : count - at,
+                                      .scale = 1.0,
+                                      .tally = &tallies[i]};
+    }
+    for (int s = 0; s < 2; s++) { /* two streams at a time, so each element counts twice */
+        for (size_t i = 0; i < PIECES; i++) {
+            pieces[i].to = (unsigned char *)data + (size_t)(s + 1) * FIGURE_COUNT * 8 +
+                           i * (count / PIECES) * bytes;
+        }
+        assert_int_equal(f->ops->cast(f->stream[s], &args, figures), DP_OK);
+    }
+    f->ops->settle(f->device);
+    assert_int_equal(f->ops->decide(f->stream[2], figures, clip_norm, 0), DP_OK);
+    assert_int_equal(cudaStreamSynchronize(f->ops->stream_native(f->stream[2])), cudaSuccess);
+    dp_tally_init(&all);
+    for (size_t i = 0; i < PIECES; i++)
+        dp_tally_merge(&all, &tallies[i]);
+    return sqrt(dp_tally_sum_squares(&all));
+}
+
+static void figures_are_those_of_the_tallies(void **unused)
+{
+    enum { COUNT = FIGURE_COUNT };
+    fixture_t f;
+    void *data, *memory;
+    dp_figures_t *figures;
+    double norm;
+
+    (void)unused;
+    begin(&f);
+    cuda_double_set_jitter(3);
+    assert_int_equal(f.ops->alloc(f.device, 3 * COUNT * sizeof(double), &data), DP_OK);
+    assert_int_equal(f.ops->alloc(f.device, sizeof(*figures), &memory), DP_OK);
+    figures = memory;
+    for (int round = 0; round < 3; round++) { /* magnitudes that no double holds at a time */
+        for (int i = 0; i < COUNT; i++)
+            ((float *)data)[i] = ldexpf(1.0f + (float)i / COUNT, i % 7 * (20 - 10 * round) - 60);
+        norm = decide_on(&f, figures, data, DP_F32, COUNT, 0.25);
+        assert_true(figures->norm == (float)norm && norm > 0.0);
+        assert_true(figures->clip == (float)(norm > 0.25 ? 0.25 / norm : 1.0));
+        assert_int_equal(figures->skip, 0);
+    }
+    ((float *)data)[77] = -INFINITY;
+    (void)decide_on(&f, figures, data, DP_F32, COUNT, 0.0);
+    assert_true(isinf(figures->norm) && figures->clip == 1.0f && figures->skip == 1);
+    memset(data, 0, COUNT * sizeof(double));
+    norm = decide_on(&f, figures, data, DP_F64, 100, 1.0); /* and the sums have begun anew */
+    assert_true(norm == 0.0 && figures->norm == 0.0f && figures->clip == 1.0f);
+    assert_int_equal(figures->skip, 0);
+    ((double *)data)[3] = 1e200; /* its square is beyond the sums, and finite all the same */
+    (void)decide_on(&f, figures, data, DP_F64, 100, 1.0);
+    assert_true(isinf(figures->norm) && figures->clip == 0.0f && figures->skip == 0);
+    assert_int_equal(f.ops->decide(f.stream[0], figures, 1.0, 1), DP_OK); /* of a failure */
+    assert_int_equal(cudaStreamSynchronize(f.ops->stream_native(f.stream[0])), cudaSuccess);
+    assert_int_equal(figures->skip, 1);
+    f.ops->abort(f.device);
+    memset(data, 0, COUNT * sizeof(double));
+    (void)decide_on(&f, figures, data, DP_F32, 100, 1.0);
+    assert_true(figures->norm == 0.0f && figures->skip == 1);
+    f.ops->free(f.device, memory);
+    f.ops->free(f.device, data);
+    end(&f);
+}
+
 /* A third of an f64 is not a third in fp32. */
 static void a_scale_keeps_the_precision_of_f64(void **unused)
 {
@@ -482,6 +565,7 @@ int main(void)
         cmocka_unit_test(calls_of_all_streams_run_in_the_order_given),
         cmocka_unit_test(a_stream_waits_for_an_event_of_another),
         cmocka_unit_test(a_cast_delivers_its_tallies_before_the_next_call),
+        cmocka_unit_test(figures_are_those_of_the_tallies),
         cmocka_unit_test(a_scale_keeps_the_precision_of_f64),
         cmocka_unit_test(a_fill_is_what_changes_nothing),
         cmocka_unit_test(stamps_are_times_of_the_hosts_clock),

@@ -1,0 +1,289 @@
+/*
+ * cases_lock.c - rounds that repeat themselves are launched by a locked schedule, without a
+ * message; every way to leave it; results that are the same bits with it and without.
+ */
+#include <math.h>
+#include <stdlib.h>
+
+#include "tests/ranks/cases_internal.h"
+
+enum { TENSORS = 3, COUNT = 3000, WARM = 8 };
+
+typedef struct loop {
+    float *data[TENSORS]; /* in place */
+    float first[TENSORS][COUNT];
+    int rounds, in_arena;
+    dp_handle_t *handles[TENSORS];
+} loop_t;
+
+static int loop_begin(dp_context_t *dp, loop_t *loop, int in_arena)
+{
+    memset(loop, 0, sizeof(*loop));
+    loop->in_arena = in_arena;
+    for (int t = 0; t < TENSORS; t++) {
+        loop->data[t] = (float *)(void *)case_allocate(dp, COUNT * sizeof(float), in_arena);
+        EXPECT(dp, loop->data[t] != NULL, "no memory");
+    }
+    return 0;
+}
+
+static void loop_end(dp_context_t *dp, loop_t *loop)
+{
+    for (int t = 0; t < TENSORS; t++)
+        case_give_back(dp, (char *)loop->data[t], loop->in_arena);
+}
+
+/* Sums whose last bits depend on the order of adding. */
+static int submit(dp_context_t *dp, loop_t *loop, int t, size_t count)
+{
+    char name[32];
+
+    for (int i = 0; i < COUNT; i++)
+        loop->data[t][i] = 1.0f / (float)(i + 3 * t + 7 * dp_rank(dp) + 1);
+    snprintf(name, sizeof(name), "lock.%d", t);
+    EXPECT_STATUS(dp,
+                  dp_allreduce(dp_world(dp), name, loop->data[t], loop->data[t], count, DP_F32,
+                               NULL, &loop->handles[t]),
+                  DP_OK);
+    return 0;
+}
+
+/* To the last bit. */
+static int is_same(const void *a, const void *b)
+{
+    return memcmp(a, b, COUNT * sizeof(float)) == 0;
+}
+
+static int finish(dp_context_t *dp, loop_t *loop)
+{
+    for (int t = 0; t < TENSORS; t++) {
+        EXPECT_STATUS(dp, dp_wait(loop->handles[t], 60.0, NULL), DP_OK);
+        if (loop->rounds == 0) memcpy(loop->first[t], loop->data[t], sizeof(loop->first[t]));
+        EXPECT(dp, is_same(loop->first[t], loop->data[t]),
+               "round %d, tensor %d: other bits than in the first round", loop->rounds, t);
+    }
+    loop->rounds++;
+    return 0;
+}
+
+static int rounds(dp_context_t *dp, loop_t *loop, int count)
+{
+    for (int i = 0; i < count; i++) {
+        for (int t = 0; t < TENSORS; t++)
+            if (submit(dp, loop, t, COUNT) != 0) return 1;
+        if (finish(dp, loop) != 0) return 1;
+    }
+    return 0;
+}
+
+static dp_stats_t stats_of(dp_context_t *dp)
+{
+    dp_stats_t stats = DP_STATS_INIT;
+
+    (void)dp_stats_get(dp, &stats);
+    return stats;
+}
+
+/* Rounds until the schedule is locked. After a lock that did not last it takes more of them. */
+static int relock(dp_context_t *dp, loop_t *loop)
+{
+    dp_stats_t before = stats_of(dp), stats;
+
+    if (rounds(dp, loop, 400) != 0) return 1;
+    stats = stats_of(dp); /* others may be further by now, and have ended it again */
+    EXPECT(dp, dp_size(dp) == 1 || stats.locks > before.unlocks, "%llu locks, %llu unlocks",
+           (unsigned long long)stats.locks, (unsigned long long)before.unlocks);
+    return 0;
+}
+
+/* It ended for this reason, and goes on from there. */
+static int expect_unlocked(dp_context_t *dp, const char *reason)
+{
+    dp_stats_t stats = stats_of(dp);
+
+    if (dp_size(dp) == 1) return 0;
+    EXPECT(dp, strcmp(stats.unlock_reason, reason) == 0, "unlocked for \"%s\", wanted \"%s\"",
+           stats.unlock_reason, reason);
+    return 0;
+}
+
+/* No message before a launch: a count now and then, and nothing else. */
+int case_lock(dp_context_t *dp)
+{
+    enum { ROUNDS = 128 };
+    loop_t loop;
+    dp_stats_t before, after;
+    uint64_t sent;
+
+    if (loop_begin(dp, &loop, 0) != 0 || rounds(dp, &loop, WARM) != 0) return 1;
+    before = stats_of(dp);
+    if (rounds(dp, &loop, ROUNDS) != 0) return 1;
+    after = stats_of(dp);
+    loop_end(dp, &loop);
+    if (dp_size(dp) == 1) return 0;
+    sent = after.control_sent - before.control_sent;
+    /* others may be in dp_finalize() by now */
+    EXPECT(dp, after.locks == 1 && strstr(" finalize", after.unlock_reason) != NULL,
+           "%llu locks, %llu unlocks (%s)", (unsigned long long)after.locks,
+           (unsigned long long)after.unlocks, after.unlock_reason);
+    EXPECT(dp, after.locked_launches - before.locked_launches >= ROUNDS,
+           "%llu launches in %d rounds",
+           (unsigned long long)(after.locked_launches - before.locked_launches), ROUNDS);
+    /* one per neighbour in six rounds or more */
+    EXPECT(dp, sent <= (uint64_t)(ROUNDS / 6 + 2) * (uint64_t)dp_size(dp),
+           "%llu messages in %d rounds", (unsigned long long)sent, ROUNDS);
+    return 0;
+}
+
+static int other_shape(dp_context_t *dp, loop_t *loop)
+{
+    for (int t = 0; t < TENSORS; t++)
+        if (submit(dp, loop, t, t == 1 ? COUNT - 1 : COUNT) != 0) return 1;
+    for (int t = 0; t < TENSORS; t++)
+        EXPECT_STATUS(dp, dp_wait(loop->handles[t], 60.0, NULL), DP_OK);
+    return expect_unlocked(dp, "signature");
+}
+
+static int mismatch(dp_context_t *dp, loop_t *loop)
+{
+    int is_odd = dp_rank(dp) == dp_size(dp) - 1 && dp_size(dp) > 1;
+    dp_result_t result = DP_RESULT_INIT;
+
+    for (int t = 0; t < TENSORS; t++)
+        if (submit(dp, loop, t, t == 1 && is_odd ? COUNT - 7 : COUNT) != 0) return 1;
+    for (int t = 0; t < TENSORS; t++) {
+        dp_status_t wanted = t == 1 && dp_size(dp) > 1 ? DP_ERR_MISMATCH : DP_OK;
+
+        EXPECT_STATUS(dp, dp_wait(loop->handles[t], 60.0, &result), wanted);
+        if (wanted != DP_OK) EXPECT_TEXT(dp, result.text, "count");
+    }
+    return expect_unlocked(dp, "signature");
+}
+
+/* Some ranks do something among themselves, and wait for it, before the round that others are in
+ * already. */
+static int subset_first(dp_context_t *dp, loop_t *loop, dp_group_t *some)
+{
+    if (dp_rank(dp) > 0 && case_sum(dp, some, "lock.some", 1.0, dp_group_size(some)) != 0) return 1;
+    return rounds(dp, loop, 1);
+}
+
+/* The last rank's memory is no longer the engine's. */
+static int moved(dp_context_t *dp, loop_t *loop)
+{
+    loop_t elsewhere;
+    int moves = dp_rank(dp) == dp_size(dp) - 1;
+
+    if (loop_begin(dp, &elsewhere, !moves) != 0) return 1;
+    memcpy(elsewhere.first, loop->first, sizeof(elsewhere.first));
+    elsewhere.rounds = 1;
+    if (rounds(dp, &elsewhere, 3) != 0) return 1;
+    loop_end(dp, &elsewhere);
+    return expect_unlocked(dp, "memory");
+}
+
+int case_lock_deviations(dp_context_t *dp)
+{
+    loop_t loop;
+    dp_group_t *made, *some = NULL;
+    int list[64], others = dp_size(dp) - 1;
+
+    EXPECT(dp, others < 64, "%d ranks", others + 1);
+    for (int i = 0; i < others; i++)
+        list[i] = i + 1;
+    if (others > 0 && dp_rank(dp) > 0)
+        EXPECT_STATUS(dp, dp_group_create(dp, "some", list, (size_t)others, &some), DP_OK);
+    if (loop_begin(dp, &loop, 1) != 0 || relock(dp, &loop) != 0) return 1;
+    if (case_sum(dp, dp_world(dp), "lock.other", 2.0, 2.0 * dp_size(dp)) != 0) return 1;
+    if (expect_unlocked(dp, "tensor") != 0 || relock(dp, &loop) != 0) return 1;
+    if (other_shape(dp, &loop) != 0 || relock(dp, &loop) != 0) return 1;
+    if (mismatch(dp, &loop) != 0 || relock(dp, &loop) != 0) return 1;
+    EXPECT_STATUS(dp, dp_group_split(dp_world(dp), "all", 0, &made), DP_OK);
+    if (relock(dp, &loop) != 0) return 1;
+    EXPECT_STATUS(dp, dp_group_destroy(made), DP_OK);
+    if (relock(dp, &loop) != 0) return 1;
+    for (int i = 0; i < 3 && others > 0; i++)
+        if (subset_first(dp, &loop, some) != 0) return 1;
+    if (relock(dp, &loop) != 0 || moved(dp, &loop) != 0 || relock(dp, &loop) != 0) return 1;
+    loop_end(dp, &loop);
+    return 0;
+}
+
+/* Rank r has its own number of rounds; averages are over those who still have data, also where
+ * others had launched a round before they knew. */
+int case_lock_join(dp_context_t *dp)
+{
+    enum { EVEN = 40 };
+    int rank = dp_rank(dp), size = dp_size(dp);
+    float *values = (float *)(void *)case_allocate(dp, COUNT * sizeof(float), 1);
+    dp_options_t options = DP_OPTIONS_INIT;
+    dp_result_t result = DP_RESULT_INIT;
+    dp_handle_t *handle;
+
+    EXPECT(dp, values != NULL, "no memory");
+    options.reduce = DP_AVERAGE;
+    for (int step = 0; step < EVEN + 3 * rank; step++) {
+        int first = step < EVEN ? 0 : (step - EVEN) / 3 + 1;
+        double wanted = (double)(first + size - 1) / 2.0;
+
+        for (int i = 0; i < COUNT; i++)
+            values[i] = (float)rank;
+        EXPECT_STATUS(dp,
+                      dp_allreduce(dp_world(dp), "lock.joined", values, values, COUNT, DP_F32,
+                                   &options, &handle),
+                      DP_OK);
+        EXPECT_STATUS(dp, dp_wait(handle, 60.0, &result), DP_OK);
+        EXPECT(dp, result.contributors == size - first, "step %d: %d contributors, wanted %d", step,
+               result.contributors, size - first);
+        EXPECT(dp, fabs((double)values[COUNT - 1] - wanted) <= 1e-6 * wanted,
+               "step %d: %.9g, wanted %.9g", step, (double)values[COUNT - 1], wanted);
+    }
+    EXPECT_STATUS(dp, dp_join(dp_world(dp), &handle), DP_OK);
+    EXPECT_STATUS(dp, dp_wait(handle, 60.0, NULL), DP_OK);
+    case_give_back(dp, (char *)values, 1);
+    return 0;
+}
+
+/* The last rank leaves while the others are in the next round. */
+int case_lock_left(dp_context_t *dp)
+{
+    loop_t loop;
+    dp_result_t result = DP_RESULT_INIT;
+
+    if (loop_begin(dp, &loop, 0) != 0 || rounds(dp, &loop, 20) != 0) return 1;
+    if (dp_rank(dp) < dp_size(dp) - 1) {
+        for (int t = 0; t < TENSORS; t++)
+            if (submit(dp, &loop, t, COUNT) != 0) return 1;
+        for (int t = 0; t < TENSORS; t++) {
+            EXPECT_STATUS(dp, dp_wait(loop.handles[t], 60.0, &result), DP_ERR_LEFT);
+            EXPECT_TEXT(dp, result.text, "finalized before");
+        }
+    }
+    loop_end(dp, &loop);
+    return 0;
+}
+
+/* Gradients are locked from their first declared round on. */
+int case_lock_gradients(dp_context_t *dp)
+{
+    enum { SYNCS = 12 };
+    float weight[64] = {0}, gradient[64];
+    dp_gradient_t tensor = {"w", weight, gradient, 64, DP_F32};
+    dp_gradients_t *gradients;
+    dp_stats_t stats;
+
+    EXPECT_STATUS(dp, dp_gradients_create(dp, &tensor, 1, NULL, &gradients), DP_OK);
+    for (int step = 0; step < SYNCS; step++) {
+        for (int i = 0; i < 64; i++)
+            gradient[i] = (float)dp_rank(dp);
+        EXPECT_STATUS(dp, dp_gradients_ready(gradients, 0, NULL), DP_OK);
+        EXPECT_STATUS(dp, dp_gradients_sync(gradients, NULL), DP_OK);
+        EXPECT(dp, fabsf(gradient[7] - 0.5f * (float)(dp_size(dp) - 1)) < 1e-5f, "%g",
+               (double)gradient[7]);
+    }
+    stats = stats_of(dp);
+    EXPECT(dp, dp_size(dp) == 1 || stats.locked_launches >= SYNCS - 3,
+           "%llu of %d rounds were locked", (unsigned long long)stats.locked_launches, SYNCS);
+    dp_gradients_destroy(gradients);
+    return 0;
+}
