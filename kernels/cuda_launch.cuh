@@ -13,14 +13,14 @@
 #ifdef DP_SIMT
 #include "tests/gpu/double/simt.h"
 #define DP_LAUNCH(kernel, grid, block, shared, stream, ...)                                        \
-    simt_launch(dim3(grid), dim3(block), (shared), (void *)(stream), [=] { kernel(__VA_ARGS__); })
+    simt_launch(dim3(grid), dim3(block), (shared), (void *)(stream), simt_bind(kernel, __VA_ARGS__))
 #define DP_DYNAMIC_SHARED(type, name) type *name = (type *)simt_dynamic_shared()
 #define dp_global_ns() simt_global_ns()
 #else
 #define DP_LAUNCH(kernel, grid, block, shared, stream, ...)                                        \
     (kernel<<<(grid), (block), (shared), (cudaStream_t)(stream)>>>(__VA_ARGS__), cudaGetLastError())
 #define DP_DYNAMIC_SHARED(type, name)                                                              \
-    extern __shared__ unsigned char dp_dynamic_shared[];                                           \
+    extern __shared__ __align__(128) unsigned char dp_dynamic_shared[];                            \
     type *name = (type *)(void *)dp_dynamic_shared
 
 /* The device's clock, ns. */

@@ -1,0 +1,100 @@
+/*
+ * attention.cu - attention.h over the kernels of each type: checks sizes, cuts up the scratch.
+ */
+#include "examples/gpt2/cuda/attention.h"
+
+#include <limits.h>
+#include <math.h>
+
+#include "examples/gpt2/cuda/attention_kernels.h"
+
+static int padded_length(int length)
+{
+    return (int)(((unsigned)length + ATTENTION_LENGTH_PAD - 1) / ATTENTION_LENGTH_PAD *
+                 ATTENTION_LENGTH_PAD);
+}
+
+static int is_supported(int size)
+{
+    return size > 0 && size <= GPT2_ATTENTION_SIZE_MAX && size % 16 == 0;
+}
+
+/* Offsets inside a tile and numbers of blocks fit in 32 bits. */
+static int fits(int batch, int length, int heads, int size)
+{
+    if (batch < 1 || length < 1 || heads < 1 || !is_supported(size)) return 0;
+    if (length > INT_MAX - ATTENTION_LENGTH_PAD || heads > (1 << 20) / size) return 0;
+    return (size_t)padded_length(length) * (size_t)heads <= (size_t)INT_MAX / (size_t)batch * 4;
+}
+
+int gpt2_attention_prepare(gpt2_cuda_type_t type, int size, gpt2_error_t *error)
+{
+    int status;
+
+    if (!is_supported(size)) {
+        return gpt2_fail(error, "attention: heads of %d, supported are multiples of 16 up to %d",
+                         size, GPT2_ATTENTION_SIZE_MAX);
+    }
+    if (type == GPT2_CUDA_BF16) {
+        status = attention_bf16_prepare_forward(size);
+        if (status == 0) status = attention_bf16_prepare_backward(size);
+    } else {
+        status = attention_fp32_prepare();
+    }
+    if (status == 0) return 0;
+    return gpt2_fail(error, "attention: the device refuses kernels for %s heads of %d: %s",
+                     type == GPT2_CUDA_BF16 ? "bf16" : "fp32", size,
+                     cudaGetErrorString((cudaError_t)status));
+}
+
+int gpt2_attention_forward(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, const void *qkv,
+                           void *out, float *lse, int batch, int length, int heads, int size)
+{
+    attention_t it = {};
+
+    if (!fits(batch, length, heads, size)) return cudaErrorInvalidValue;
+    it.qkv = qkv;
+    it.out = out;
+    it.lse = lse;
+    it.batch = batch;
+    it.length = length;
+    it.heads = heads;
+    it.size = size;
+    it.padded = padded_length(length);
+    it.scale = 1.0f / sqrtf((float)size);
+    return type == GPT2_CUDA_BF16 ? attention_bf16_forward(&it, stream)
+                                  : attention_fp32_forward(&it, stream);
+}
+
+/* Two tables of a figure for every row. */
+size_t gpt2_attention_scratch_bytes(gpt2_cuda_type_t type, int batch, int length, int heads,
+                                    int size)
+{
+    (void)type;
+    if (!fits(batch, length, heads, size)) return 0;
+    return (size_t)batch * (size_t)heads * (size_t)padded_length(length) * 2 * sizeof(float);
+}
+
+int gpt2_attention_backward(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, const void *qkv,
+                            const void *out, const void *dout, const float *lse, void *dqkv,
+                            float *scratch, int batch, int length, int heads, int size)
+{
+    attention_t it = {};
+
+    if (!fits(batch, length, heads, size)) return cudaErrorInvalidValue;
+    it.qkv = qkv;
+    it.out = (void *)(uintptr_t)out;
+    it.dout = dout;
+    it.lse = (float *)(uintptr_t)lse;
+    it.dqkv = dqkv;
+    it.batch = batch;
+    it.length = length;
+    it.heads = heads;
+    it.size = size;
+    it.padded = padded_length(length);
+    it.scale = 1.0f / sqrtf((float)size);
+    it.lse2 = scratch;
+    it.dots = scratch + (size_t)batch * (size_t)heads * (size_t)it.padded;
+    return type == GPT2_CUDA_BF16 ? attention_bf16_backward(&it, stream)
+                                  : attention_fp32_backward(&it, stream);
+}

@@ -1,0 +1,39 @@
+/*
+ * attention_kernels.h - the kernels behind attention.h, one set per type, for attention.cu alone.
+ *
+ * Sizes have been checked before; functions return a cudaError_t.
+ */
+#ifndef GPT2_CUDA_ATTENTION_KERNELS_H
+#define GPT2_CUDA_ATTENTION_KERNELS_H
+
+#include <cuda_runtime.h>
+
+/* Rows of the tables that a backward pass makes first are this many, rounded up, so that a tile
+ * of queries finds its figures without a question. */
+#define ATTENTION_LENGTH_PAD 128
+
+/* What a call works on; the arrays as attention.h describes them. */
+typedef struct attention {
+    const void *qkv;
+    const void *dout;
+    void *out; /* read only in the backward pass */
+    void *dqkv;
+    float *lse;
+    float *lse2; /* [batch][heads][padded length] lse * log2(e), +Inf behind the end */
+    float *dots; /* [batch][heads][padded length] dout . out, 0 behind the end */
+    int batch, length, heads, size;
+    int padded; /* length */
+    float scale;
+} attention_t;
+
+/* -1: the device refused; 0 or the error else. */
+int attention_bf16_prepare_forward(int size);
+int attention_bf16_prepare_backward(int size);
+int attention_bf16_forward(const attention_t *it, cudaStream_t stream);
+int attention_bf16_backward(const attention_t *it, cudaStream_t stream);
+
+int attention_fp32_prepare(void);
+int attention_fp32_forward(const attention_t *it, cudaStream_t stream);
+int attention_fp32_backward(const attention_t *it, cudaStream_t stream);
+
+#endif

@@ -1,0 +1,184 @@
+/*
+ * kernels.h - the arithmetic between the large matrix products, on a GPU.
+ *
+ * The twins of examples/gpt2/kernels.h. Functions enqueue on a stream and return a cudaError_t as
+ * int: 0, or why nothing was enqueued. No state, no allocation, no synchronisation, no atomics in
+ * sums: results are bit-equal from run to run, and do not depend on the GPU's size. Where there is
+ * nothing to do (0 rows) they return 0.
+ *
+ * Matrices are dense and row-major, `void *` is of the given type, `float *` always fp32; all of
+ * it device memory. Any size works; with pointers to 16 bytes and rows of a multiple of 8 elements
+ * every access is one of 16 bytes. Sums are fp32 in a fixed order unless stated otherwise.
+ * `accumulate` adds to what is there, otherwise it is overwritten and need not be initialised.
+ */
+#ifndef GPT2_CUDA_KERNELS_H
+#define GPT2_CUDA_KERNELS_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include "examples/gpt2/cuda/types.h"
+#include "examples/gpt2/error.h"
+#include "examples/gpt2/kernels.h"
+
+/* Loads every kernel, so that none is loaded inside a step. */
+int gpt2_cuda_kernels_prepare(void);
+
+/* ---- Embeddings (embed.cu) -------------------------------------------------------------------
+ */
+
+/* *bad [1] becomes 1 + the last index whose token is outside [0, vocab) where there is one, and
+ * stays as it is otherwise; never smaller than it was. */
+int gpt2_cuda_check_tokens(gpt2_cuda_stream_t stream, uint32_t *bad, const int32_t *tokens,
+                           size_t count, int vocab);
+
+/* out [rows][width] = wte [token] + wpe [row % length]. A token outside [0, vocab) gives NaN. */
+int gpt2_cuda_embed_forward(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, void *out,
+                            const int32_t *tokens, const void *wte, const void *wpe, size_t rows,
+                            size_t length, size_t width, int vocab);
+
+/*
+ * Which rows of the batch belong to each token: made on the host beside the batch, copied to the
+ * device with it, gpt2_cuda_embed_plan_bytes(rows) either way.
+ */
+size_t gpt2_cuda_embed_plan_bytes(size_t rows);
+
+/* Sorts the rows by token. counts [vocab] is scratch of the host. Refuses a token outside of the
+ * vocabulary, naming it and its place. rows < 2^31. */
+int gpt2_cuda_embed_plan_make(void *plan, const int32_t *tokens, size_t rows, int vocab,
+                              int32_t *counts, gpt2_error_t *error);
+
+/* Bytes of device scratch below. */
+size_t gpt2_cuda_embed_scratch_bytes(size_t rows, size_t width);
+
+/*
+ * dwte [token] += the sum of d_out over the token's rows, in the order of the batch (or, without
+ * accumulate, =); rows of tokens that do not occur are not touched.
+ * dwpe [context][width] likewise by position; without accumulate positions past length become 0.
+ * Either may be NULL: not wanted. With tied embeddings dwte holds the head's gradient already.
+ */
+int gpt2_cuda_embed_backward(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, float *dwte,
+                             int accumulate_wte, float *dwpe, int accumulate_wpe, const void *d_out,
+                             const void *plan, float *scratch, size_t rows, size_t length,
+                             size_t context, size_t width);
+
+/* ---- Norms (norm.cu) -------------------------------------------------------------------------
+ */
+
+/* out = (x - mean) * rstd * weight + shift, row by row. mean, rstd [rows]; both NULL: not wanted.
+ * epsilon is GPT-2's 1e-5. */
+int gpt2_cuda_norm_forward(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, void *out, float *mean,
+                           float *rstd, const void *x, const void *weight, const void *shift,
+                           size_t rows, size_t width);
+
+/* sum = a + b + bias (bias [width], NULL: none), out = norm(sum). sum may be a or b. The norm is
+ * taken of the sum as stored, so that backward sees the same numbers. */
+int gpt2_cuda_add_norm_forward(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, void *out,
+                               void *sum, float *mean, float *rstd, const void *a, const void *b,
+                               const void *bias, const void *weight, const void *shift, size_t rows,
+                               size_t width);
+
+/* Widest row of norm_backward; wider ones are refused. */
+#define GPT2_CUDA_WIDTH_MAX 8192
+
+size_t gpt2_cuda_norm_scratch_bytes(size_t rows, size_t width);
+
+/* dx += (fresh: =) the gradient of the norm's input x; dweight, dshift [width]. d_out may be dx
+ * only if fresh. scratch: gpt2_cuda_norm_scratch_bytes(). */
+int gpt2_cuda_norm_backward(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, void *dx, int fresh,
+                            float *dweight, float *dshift, int accumulate, const void *d_out,
+                            const void *x, const void *weight, const float *mean, const float *rstd,
+                            float *scratch, size_t rows, size_t width);
+
+/* ---- Around the matrix products (gelu.cu, sums.cu) -------------------------------------------
+ * Needed where cuBLASLt has no epilogue for it, and to recompute. GELU is the tanh form.
+ */
+
+/* x [rows][width] += bias [width]. */
+int gpt2_cuda_add_bias(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, void *x, const void *bias,
+                       size_t rows, size_t width);
+
+/* x += bias (NULL: x is only read), out = gelu(x). */
+int gpt2_cuda_gelu_forward(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, void *out, void *x,
+                           const void *bias, size_t rows, size_t width);
+
+/* dx = d_out * gelu'(x); dx may be d_out. */
+int gpt2_cuda_gelu_backward(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, void *dx,
+                            const void *d_out, const void *x, size_t count);
+
+size_t gpt2_cuda_column_sum_scratch_bytes(size_t rows, size_t width);
+
+/* sums [width] of the columns of x: the gradient of a bias. */
+int gpt2_cuda_column_sum(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, float *sums,
+                         int accumulate, const void *x, float *scratch, size_t rows, size_t width);
+
+/* ---- The loss (classifier.cu) ----------------------------------------------------------------
+ */
+
+/*
+ * losses [rows] = -log softmax(logits [0, vocab))[target], natural logarithm. With gradient, logits
+ * [rows][vocab_padded] become (softmax - onehot) * weight, and 0 in padded columns; else they stay.
+ * Whatever stands in padded columns does not matter. A target outside [0, vocab) gives NaN.
+ */
+int gpt2_cuda_classifier(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, float *losses,
+                         void *logits, const int32_t *targets, float weight, int gradient,
+                         size_t rows, int vocab, int vocab_padded);
+
+/* ---- Sums over an arena (sums.cu): fp64 accumulators ------------------------------------------
+ */
+
+#define GPT2_CUDA_SUM_SCRATCH_BYTES ((size_t)1024 * sizeof(double))
+
+/* *out [1] = or += the sum of x, as for losses. */
+int gpt2_cuda_sum(gpt2_cuda_stream_t stream, double *out, int accumulate, const float *x,
+                  size_t count, double *scratch);
+/* The same of squares, as for the norm of gradients. */
+int gpt2_cuda_sum_squares(gpt2_cuda_stream_t stream, double *out, int accumulate, const float *x,
+                          size_t count, double *scratch);
+
+/* What dp_gradients_sync_on() leaves, for a rank alone: *skip = 1 where the sum is not finite or
+ * *also (NULL: no such word) is not 0, else 0; *clip = min(1, max_norm / sqrt(sum * by * by))
+ * (max_norm 0: 1); *norm (NULL: not wanted). */
+int gpt2_cuda_clip(gpt2_cuda_stream_t stream, uint32_t *skip, float *clip, float *norm,
+                   const double *sum_squares, const uint32_t *also, float by, float max_norm);
+
+/* to [..][width], rows [count][width]: row places [i] of to += rows [i]. No place twice. */
+int gpt2_cuda_add_rows(gpt2_cuda_stream_t stream, float *to, const float *rows,
+                       const int32_t *places, size_t count, size_t width);
+
+/* ---- Optimizer and copies (adamw.cu) ---------------------------------------------------------
+ */
+
+#define GPT2_CUDA_DECAY_GRAIN 64 /* elements that share one answer: GPT2_TENSOR_ALIGN */
+
+/*
+ * AdamW over an arena in one launch; with the operations of the host's, each rounded once, so that
+ * both get the same bits. decays [ceil(count / GPT2_CUDA_DECAY_GRAIN)]: 1 where weight decay
+ * applies, else 0; NULL: nowhere.
+ *
+ * @param copy   bf16 [count], written in the same pass; NULL: none
+ * @param adamw  by value; clipping is gradient_by * *clip
+ * @param clip   device [1]; NULL: 1
+ * @param skip   device [1]: nothing is written where it is not 0; NULL: 0
+ */
+int gpt2_cuda_adamw(gpt2_cuda_stream_t stream, float *weights, const float *gradients, float *m,
+                    float *v, gpt2_bf16_t *copy, const uint8_t *decays, size_t count,
+                    const gpt2_adamw_t *adamw, const float *clip, const uint32_t *skip);
+
+/* to [count] = from, rounded to nearest even. */
+int gpt2_cuda_cast(gpt2_cuda_stream_t stream, gpt2_cuda_type_t to_type, void *to,
+                   gpt2_cuda_type_t from_type, const void *from, size_t count);
+
+/* x [count] = value. */
+int gpt2_cuda_fill(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, void *x, float value,
+                   size_t count);
+
+/* x [count] = numbers in [-1, 1) by a hash of seed and index: data for timing, never constants. */
+int gpt2_cuda_fill_random(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, void *x, uint64_t seed,
+                          size_t count);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,146 @@
+/*
+ * norm_backward.cu - layer norm backward: added into the residual gradient, and the weight's and
+ * shift's gradients in two passes.
+ *
+ * A block takes some rows; each of its threads owns eight columns and keeps their share of the
+ * weight's and shift's gradients in registers over all of the block's rows. What a row needs from
+ * all columns (two sums) goes through shared memory, for ROWS rows at a time. The blocks' shares
+ * are folded in order by gpt2_cuda_fold(). How many blocks there are depends on the rows alone.
+ */
+#include "examples/gpt2/cuda/device.cuh"
+
+#define ROWS 2        /* rows whose sums travel together; more cost registers */
+#define BLOCKS 1024   /* at most: the second pass reads as many shares */
+#define ROWS_LEAST 16 /* per block, or the shares would outweigh the rows */
+#define WARPS_MOST (GPT2_CUDA_WIDTH_MAX / VECTOR / WARP)
+
+template <typename T> struct back_args {
+    T *dx;
+    float *partial; /* [blocks][2][width] */
+    const T *d_out, *x, *weight;
+    const float *mean, *rstd;
+    size_t rows, width, rows_per_block;
+    int fresh;
+};
+
+/* Bytes per element in bf16: 8 (d_out, x, dx read; dx written), fresh 6. */
+template <typename T, bool aligned> static __global__ void back_kernel(const back_args<T> args)
+{
+    __shared__ float shared[WARPS_MOST * 2 * ROWS];
+    const size_t at = (size_t)threadIdx.x * VECTOR, width = args.width;
+    const size_t left = at < width ? width - at : 0;
+    const size_t begin = blockIdx.x * args.rows_per_block;
+    const size_t end =
+        begin + args.rows_per_block < args.rows ? begin + args.rows_per_block : args.rows;
+    float weight[VECTOR], dweight[VECTOR], dshift[VECTOR];
+
+    if (left > 0) load<aligned>(args.weight + at, left, weight);
+#pragma unroll
+    for (int i = 0; i < VECTOR; i++) {
+        if (left == 0) weight[i] = 0.0f;
+        dweight[i] = dshift[i] = 0.0f;
+    }
+    for (size_t row = begin; row < end; row += ROWS) {
+        float dn[ROWS][VECTOR], normed[ROWS][VECTOR], sums[2 * ROWS], rstd[ROWS];
+
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            const bool is_row = row + (size_t)r < end;
+            const size_t place = (row + (size_t)r) * width + at;
+            const float mean = is_row ? args.mean[row + (size_t)r] : 0.0f;
+
+            rstd[r] = is_row ? args.rstd[row + (size_t)r] : 0.0f;
+            sums[2 * r] = sums[2 * r + 1] = 0.0f;
+            if (!is_row || left == 0) continue;
+            load<aligned>(args.d_out + place, left, dn[r]);
+            load<aligned>(args.x + place, left, normed[r]);
+#pragma unroll
+            for (int i = 0; i < VECTOR; i++) {
+                /* Past the row's end d_out and weight are zero, and so is all that is summed. */
+                normed[r][i] = (normed[r][i] - mean) * rstd[r];
+                dweight[i] += dn[r][i] * normed[r][i];
+                dshift[i] += dn[r][i];
+                dn[r][i] *= weight[i];
+                sums[2 * r] += dn[r][i];
+                sums[2 * r + 1] += dn[r][i] * normed[r][i];
+            }
+        }
+        block_sum(sums, shared);
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            const size_t place = (row + (size_t)r) * width + at;
+            const float sum = sums[2 * r] / (float)width, dot = sums[2 * r + 1] / (float)width;
+            float dx[VECTOR];
+
+            if (row + (size_t)r >= end || left == 0) continue;
+            if (!args.fresh) load<aligned>(args.dx + place, left, dx);
+#pragma unroll
+            for (int i = 0; i < VECTOR; i++) {
+                const float own = (dn[r][i] - sum - normed[r][i] * dot) * rstd[r];
+
+                dx[i] = args.fresh ? own : dx[i] + own;
+            }
+            store<aligned>(args.dx + place, left, dx);
+        }
+    }
+    if (left == 0) return;
+    store<aligned>(args.partial + 2 * blockIdx.x * width + at, left, dweight);
+    store<aligned>(args.partial + (2 * blockIdx.x + 1) * width + at, left, dshift);
+}
+
+static size_t rows_per_block(size_t rows)
+{
+    const size_t share = parts_of(rows, BLOCKS);
+
+    return share < ROWS_LEAST ? ROWS_LEAST : share;
+}
+
+size_t gpt2_cuda_norm_scratch_bytes(size_t rows, size_t width)
+{
+    return parts_of(rows, rows_per_block(rows)) * 2 * width * sizeof(float);
+}
+
+template <typename T>
+static int norm_back(gpt2_cuda_stream_t stream, void *dx, int fresh, float *dweight, float *dshift,
+                     int accumulate, const void *d_out, const void *x, const void *weight,
+                     const float *mean, const float *rstd, float *scratch, size_t rows,
+                     size_t width)
+{
+    const back_args<T> args = {
+        (T *)dx, scratch, (const T *)d_out,     (const T *)x, (const T *)weight, mean, rstd,
+        rows,    width,   rows_per_block(rows), fresh};
+    const bool aligned = width % VECTOR == 0 && is_aligned(dx) && is_aligned(d_out) &&
+                         is_aligned(x) && is_aligned(weight) && is_aligned(scratch);
+    auto *kernel = aligned ? back_kernel<T, true> : back_kernel<T, false>;
+    const size_t blocks = parts_of(rows, args.rows_per_block);
+    const unsigned threads = (unsigned)(parts_of(width, WARP * VECTOR) * WARP);
+    cudaError_t status = cudaSuccess;
+
+    if (width > GPT2_CUDA_WIDTH_MAX) return cudaErrorInvalidValue;
+    if (rows > 0) {
+        status = DP_LAUNCH(kernel, (unsigned)blocks, threads, 0, stream, args);
+    }
+    if (status != cudaSuccess) return status;
+    return gpt2_cuda_fold(stream, dweight, dshift, accumulate, scratch, blocks, width);
+}
+
+int gpt2_cuda_norm_backward(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, void *dx, int fresh,
+                            float *dweight, float *dshift, int accumulate, const void *d_out,
+                            const void *x, const void *weight, const float *mean, const float *rstd,
+                            float *scratch, size_t rows, size_t width)
+{
+    return (type == GPT2_CUDA_BF16 ? norm_back<bf16_t>
+                                   : norm_back<float>)(stream, dx, fresh, dweight, dshift,
+                                                       accumulate, d_out, x, weight, mean, rstd,
+                                                       scratch, rows, width);
+}
+
+int gpt2_cuda_norm_backward_prepare(void)
+{
+    int status = load_kernel(back_kernel<float, true>);
+
+    if (status == 0) status = load_kernel(back_kernel<float, false>);
+    if (status == 0) status = load_kernel(back_kernel<bf16_t, true>);
+    if (status == 0) status = load_kernel(back_kernel<bf16_t, false>);
+    return status;
+}
