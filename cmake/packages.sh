@@ -15,6 +15,7 @@ bible-kjv:bible:text_to_train_on"
 
 dp_test_packages="g++:g++:a_C++_program_must_be_able_to_include_dp.h
 libcmocka-dev:-:unit_tests
+libdnnl-dev:-:one_more_source_of_matrix_products
 clang-format:clang-format:style
 clang-tidy:clang-tidy:analysis
 clang:clang:fuzzers

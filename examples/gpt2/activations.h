@@ -62,10 +62,10 @@ void gpt2_activations_destroy(gpt2_activations_t *activations);
  * Attention of one head of one sequence. qkv [length][3C] and out [length][C] start at the
  * sequence, the head is picked inside. scratch: one thread's score_scratch.
  */
-void gpt2_attention_forward(const gpt2_model_t *model, float *out, float *lse, const float *qkv,
-                            int head, size_t length, float *scratch, float *gemm_scratch);
-void gpt2_attention_backward(const gpt2_model_t *model, float *d_qkv, const float *d_out,
-                             const float *out, const float *lse, const float *qkv, int head,
-                             size_t length, float *scratch, float *gemm_scratch);
+void gpt2_head_attend(const gpt2_model_t *model, float *out, float *lse, const float *qkv, int head,
+                      size_t length, float *scratch, float *gemm_scratch);
+void gpt2_head_attend_backward(const gpt2_model_t *model, float *d_qkv, const float *d_out,
+                               const float *out, const float *lse, const float *qkv, int head,
+                               size_t length, float *scratch, float *gemm_scratch);
 
 #endif

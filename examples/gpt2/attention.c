@@ -9,8 +9,8 @@
 
 #include <math.h>
 
-void gpt2_attention_forward(const gpt2_model_t *model, float *out, float *lse, const float *qkv,
-                            int head, size_t length, float *scratch, float *gemm_scratch)
+void gpt2_head_attend(const gpt2_model_t *model, float *out, float *lse, const float *qkv, int head,
+                      size_t length, float *scratch, float *gemm_scratch)
 {
     size_t width = (size_t)model->options.shape.width;
     size_t size = width / (size_t)model->options.shape.heads;
@@ -32,9 +32,9 @@ void gpt2_attention_forward(const gpt2_model_t *model, float *out, float *lse, c
     }
 }
 
-void gpt2_attention_backward(const gpt2_model_t *model, float *d_qkv, const float *d_out,
-                             const float *out, const float *lse, const float *qkv, int head,
-                             size_t length, float *scratch, float *gemm_scratch)
+void gpt2_head_attend_backward(const gpt2_model_t *model, float *d_qkv, const float *d_out,
+                               const float *out, const float *lse, const float *qkv, int head,
+                               size_t length, float *scratch, float *gemm_scratch)
 {
     size_t width = (size_t)model->options.shape.width;
     size_t ld = 3 * width;

@@ -83,11 +83,11 @@ static void attend_backward(const gpt2_member_t *self, const gpt2_block_activati
     for (size_t i = from; i < to; i++) {
         size_t row = i / heads * length;
 
-        gpt2_attention_backward(self->model, all->d_qkv + row * 3 * self->width,
-                                all->d_attention + row * self->width,
-                                block->attention + row * self->width, block->lse + i * length,
-                                block->qkv + row * 3 * self->width, (int)(i % heads), length,
-                                self->score_scratch, self->gemm_scratch);
+        gpt2_head_attend_backward(self->model, all->d_qkv + row * 3 * self->width,
+                                  all->d_attention + row * self->width,
+                                  block->attention + row * self->width, block->lse + i * length,
+                                  block->qkv + row * 3 * self->width, (int)(i % heads), length,
+                                  self->score_scratch, self->gemm_scratch);
     }
 }
 

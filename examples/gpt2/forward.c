@@ -99,9 +99,9 @@ static void attend(const gpt2_member_t *self, const gpt2_block_activations_t *bl
     for (size_t i = from; i < to; i++) {
         size_t row = i / heads * length;
 
-        gpt2_attention_forward(self->model, block->attention + row * self->width,
-                               block->lse + i * length, block->qkv + row * 3 * self->width,
-                               (int)(i % heads), length, self->score_scratch, self->gemm_scratch);
+        gpt2_head_attend(self->model, block->attention + row * self->width, block->lse + i * length,
+                         block->qkv + row * 3 * self->width, (int)(i % heads), length,
+                         self->score_scratch, self->gemm_scratch);
     }
 }
 

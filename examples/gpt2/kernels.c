@@ -45,9 +45,20 @@ gpt2_gemm_fn gpt2_gemm_choose(const char *which, const gpt2_kernels_t *kernels)
 
     if (strcmp(which, "own") == 0) return kernels->gemm;
     if (strcmp(which, "blas") == 0) return blas;
+    if (strcmp(which, "dnnl") == 0) return gpt2_gemm_dnnl();
+    if (strcmp(which, "dnnl-bf16") == 0) return gpt2_gemm_dnnl_bf16();
+    if (gpt2_gemm_dnnl() != NULL && strcmp(kernels->isa, "base") != 0) return gpt2_gemm_dnnl();
     if (blas == NULL) return kernels->gemm;
     if (*core == '\0' || strcmp(kernels->isa, "base") == 0) return blas;
     if (listed(core, avx512)) return blas;
     if (listed(core, avx2) && strcmp(kernels->isa, "avx2") == 0) return blas;
     return kernels->gemm;
+}
+
+const char *gpt2_gemm_name(gpt2_gemm_fn gemm, const gpt2_kernels_t *kernels)
+{
+    if (gemm == kernels->gemm) return "our own kernel";
+    if (gemm == gpt2_gemm_dnnl()) return "oneDNN";
+    if (gemm == gpt2_gemm_dnnl_bf16()) return "oneDNN in bf16";
+    return *gpt2_gemm_blas_core() == '\0' ? "CBLAS" : gpt2_gemm_blas_core();
 }

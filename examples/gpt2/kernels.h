@@ -66,6 +66,8 @@ typedef struct gpt2_kernels {
     double (*cross_entropy)(float *logits, size_t vocab, int32_t target, float weight,
                             int gradient);
     void (*add)(float *out, const float *a, const float *b, size_t count);
+    /* To bf16, to nearest, ties to even; NaN stays NaN. */
+    void (*narrow)(uint16_t *out, const float *in, size_t count);
     double (*sum_squares)(const float *x, size_t count);
     /* out [rows] = weight [rows][columns] x + bias (NULL: none). */
     void (*matvec)(float *out, const float *weight, const float *x, const float *bias, size_t rows,
@@ -82,11 +84,21 @@ const gpt2_kernels_t *const *gpt2_kernels_list(void);
 gpt2_gemm_fn gpt2_gemm_blas(void);
 const char *gpt2_gemm_blas_core(void); /* which of OpenBLAS's kernels runs, "SkylakeX"; or "" */
 
+/* The product through oneDNN, or NULL where the build has none; and with operands cut to bf16, or
+ * NULL where the processor does not multiply bf16 either. Sums stay fp32. Threads: any. */
+gpt2_gemm_fn gpt2_gemm_dnnl(void);
+gpt2_gemm_fn gpt2_gemm_dnnl_bf16(void);
+
 /*
- * "own", "blas", or "auto": CBLAS, unless it is an OpenBLAS that does not know this processor and
- * fell back to kernels of an older instruction set than ours (0.3.21 takes newer Xeons for a
- * Prescott, and is then three times slower). NULL: "blas" is not in this build. Threads: any.
+ * "own", "blas", "dnnl", "dnnl-bf16", or "auto": oneDNN in fp32; else CBLAS, unless it is an
+ * OpenBLAS that does not know this processor and fell back to kernels of an older instruction set
+ * than ours (0.3.21 takes newer Xeons for a Prescott, and is then three times slower); else our
+ * own. Never by timing: a run resumed elsewhere must not change its arithmetic by chance. NULL: not
+ * in this build, or not for this processor. Threads: any.
  */
 gpt2_gemm_fn gpt2_gemm_choose(const char *which, const gpt2_kernels_t *kernels);
+
+/* What a product is called in a report, "oneDNN". Static. */
+const char *gpt2_gemm_name(gpt2_gemm_fn gemm, const gpt2_kernels_t *kernels);
 
 #endif

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "examples/gpt2/device.h"
 #include "examples/gpt2/run.h"
 
 #define EXIT_USAGE 2
@@ -16,6 +17,7 @@ int main(int argc, char **argv)
     gpt2_error_t error = {""};
     gpt2_options_t options;
     const gpt2_strategy_ops_t *ops;
+    const gpt2_device_t *device;
     gpt2_strategy_t *strategy;
     int code;
     int rank;
@@ -30,6 +32,11 @@ int main(int argc, char **argv)
     }
     ops = gpt2_strategy_find(options.strategy, &error);
     if (ops == NULL) {
+        (void)fprintf(stderr, "gpt2: %s\n", error.text);
+        return EXIT_USAGE;
+    }
+    /* First, so that libdp finds the driver loaded and works on the GPU as well. */
+    if (gpt2_device_find(options.device, &device, &error) != 0) {
         (void)fprintf(stderr, "gpt2: %s\n", error.text);
         return EXIT_USAGE;
     }

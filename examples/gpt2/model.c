@@ -86,7 +86,10 @@ int gpt2_model_create(const gpt2_model_options_t *options, gpt2_model_t **out, g
             goto fail;
         }
     }
-    if (gpt2_activations_create(options, &model->activations, &bytes, error) != 0) goto fail;
+    if (!options->weights_only &&
+        gpt2_activations_create(options, &model->activations, &bytes, error) != 0) {
+        goto fail;
+    }
     *out = model;
     return 0;
 fail:

@@ -23,10 +23,11 @@ typedef struct gpt2_allocator {
 
 typedef struct gpt2_model_options {
     gpt2_shape_t shape;
-    int batch;    /* most sequences per pass */
-    int length;   /* most tokens per sequence, <= context */
-    int threads;  /* >= 1 */
-    int training; /* 0: no gradients, no stored activations of other layers; loss only */
+    int batch;        /* most sequences per pass */
+    int length;       /* most tokens per sequence, <= context */
+    int threads;      /* >= 1 */
+    int training;     /* 0: no gradients, no stored activations of other layers; loss only */
+    int weights_only; /* 1: to hold weights; no pass can be made */
     const gpt2_kernels_t *kernels; /* NULL: the best this processor runs */
     gpt2_gemm_fn gemm;             /* NULL: gpt2_gemm_choose("auto") */
     gpt2_allocator_t gradients;    /* all NULL: plain memory */

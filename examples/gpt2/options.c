@@ -35,7 +35,7 @@ static const row_t ROWS[] = {
     {"--width", "N", WHOLE, AT(width), 1, 65536, NULL, "channels, a multiple of heads [preset]"},
     {"--context", "N", WHOLE, AT(context), 1, 1048576, NULL, "positions [preset]"},
     {"--vocab", "N", WHOLE, AT(vocab), 2, 16777216, NULL, "tokens [256 for text, 50257 for .bin]"},
-    {"--init", "FILE", TEXT, AT(init), 0, 0, NULL, "start from an llm.c model file (fp32); its shape wins"},
+    {"--init", "FILE", TEXT, AT(init), 0, 0, NULL, "start from llm.c's model file, or HF's .safetensors; its shape wins"},
     {NULL, "Data", TEXT, 0, 0, 0, NULL, NULL},
     {"--data", "FILE", TEXT, AT(data), 0, 0, NULL, "a text, or llm.c tokens (.bin); required to train"},
     {"--val", "FILE", TEXT, AT(val), 0, 0, NULL, "validation data [the last 10 % of --data]"},
@@ -53,17 +53,23 @@ static const row_t ROWS[] = {
     {"--decay", "X", REAL, AT(decay), 0, 10, "0.1", "weight decay of matrices [0.1]"},
     {"--clip", "X", REAL, AT(clip), 0, 1e9, "1.0", "largest global gradient norm, 0: none [1.0]"},
     {NULL, "Ranks and threads", TEXT, 0, 0, 0, NULL, NULL},
-    {"--strategy", "NAME", TEXT, AT(strategy), 0, 0, NULL, "coordinator (libdp); sps: one parameter server; single: this process alone"},
+    {"--strategy", "NAME", TEXT, AT(strategy), 0, 0, NULL, "coordinator (libdp); dps: its launches in program order; sps: one parameter server; single: this process alone"},
     {"--wire", "NAME", TEXT, AT(wire), 0, 0, "default", "gradients between machines: none, fp16, bf16 [as DP_WIRE]"},
-    {"--threads", "N", WHOLE, AT(threads), 1, 1024, "1", "threads of this rank [1]"},
-    {"--gemm", "NAME", TEXT, AT(gemm), 0, 0, "auto", "matrix products: auto, blas, own [auto]"},
+    {"--device", "NAME", TEXT, AT(device), 0, 0, "auto", "auto: cuda where there is a GPU; cpu; cuda [auto]"},
+    {"--precision", "NAME", TEXT, AT(precision), 0, 0, "bf16", "cuda: bf16 with fp32 weights beside, or fp32 [bf16]"},
+    {"--recompute", "NAME", TEXT, AT(recompute), 0, 0, "none", "cuda: none, gelu, gelu+norm: less memory, more work [none]"},
+    {"--head-early", "NAME", TEXT, AT(head_early), 0, 0, "auto", "cuda: sends the head's gradient ahead: yes, no; auto: where there are ranks [auto]"},
+    {"--tuned", "DIR", TEXT, AT(tuned), 0, 0, NULL, "cuda: keeps the quickest matrix products there [DIR of --out]"},
+    {"--threads", "N", WHOLE, AT(threads), 1, 1024, "1", "threads of this rank, cpu [1]"},
+    {"--gemm", "NAME", TEXT, AT(gemm), 0, 0, "auto", "matrix products: auto, blas, own, dnnl, dnnl-bf16 [auto]"},
     {"--check", "N", WHOLE, AT(check), 0, BIG, "10", "every N steps compare the replicas' weights, 0: never [10]"},
     {NULL, "Output", TEXT, 0, 0, 0, NULL, NULL},
     {"--out", "DIR", TEXT, AT(out), 0, 0, NULL, "keeps checkpoint/ and log.csv there [none are kept]"},
     {"--csv", "FILE", TEXT, AT(csv), 0, 0, NULL, "the log [DIR/log.csv]"},
     {"--checkpoint-every", "N", WHOLE, AT(checkpoint_every), 0, BIG, "0", "steps; 0: only at the end [0]"},
     {"--resume", "DIR", TEXT, AT(resume), 0, 0, NULL, "a checkpoint's folder, or auto: the newest in --out"},
-    {"--export", "FILE", TEXT, AT(export), 0, 0, NULL, "at the end write an llm.c model file"},
+    {"--export", "FILE", TEXT, AT(export), 0, 0, NULL, "at the end write llm.c's model file, or HF's .safetensors"},
+    {"--export-type", "NAME", TEXT, AT(export_type), 0, 0, "fp32", "of its numbers: fp32, bf16 [fp32]"},
     {"--log-every", "N", WHOLE, AT(log_every), 1, BIG, NULL, "steps per progress line [preset]"},
     {"--eval-every", "N", WHOLE, AT(eval_every), 0, BIG, "0", "steps; 0: only at the end [0]"},
     {"--eval-batches", "N", WHOLE, AT(eval_batches), 1, BIG, "8", "validation batches of --batch sequences [8]"},
@@ -252,11 +258,18 @@ int gpt2_options_complete(gpt2_options_t *options, int is_text, gpt2_shape_t *sh
                           gpt2_error_t *error)
 {
     static const char *const wires[] = {"default", "none", "fp16", "bf16"};
-    static const char *const gemms[] = {"auto", "blas", "own"};
+    static const char *const gemms[] = {"auto", "blas", "own", "dnnl", "dnnl-bf16"};
+    static const char *const precisions[] = {"bf16", "fp32"};
+    static const char *const recomputes[] = {"none", "gelu", "gelu+norm"};
+    static const char *const earlies[] = {"auto", "yes", "no"};
 
     if (gpt2_shape_preset(options->preset, shape, error) != 0) return -1;
     if (check_word("--wire", options->wire, wires, 4, error) != 0) return -1;
-    if (check_word("--gemm", options->gemm, gemms, 3, error) != 0) return -1;
+    if (check_word("--gemm", options->gemm, gemms, 5, error) != 0) return -1;
+    if (check_word("--precision", options->precision, precisions, 2, error) != 0) return -1;
+    if (check_word("--export-type", options->export_type, precisions, 2, error) != 0) return -1;
+    if (check_word("--recompute", options->recompute, recomputes, 3, error) != 0) return -1;
+    if (check_word("--head-early", options->head_early, earlies, 3, error) != 0) return -1;
     if (options->layers > 0) shape->layers = (int)options->layers;
     if (options->heads > 0) shape->heads = (int)options->heads;
     if (options->width > 0) shape->width = (int)options->width;

@@ -37,6 +37,11 @@ typedef struct gpt2_options {
     double decay;
     double clip;
     /* cooperation */
+    char *device;
+    char *precision;
+    char *recompute;
+    char *head_early;
+    char *tuned;
     char *strategy;
     char *wire;
     int64_t threads;
@@ -48,6 +53,7 @@ typedef struct gpt2_options {
     char *resume;
     char *init;
     char *export;
+    char *export_type;
     int64_t log_every;
     int64_t eval_every;
     int64_t eval_batches;

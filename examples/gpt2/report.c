@@ -51,23 +51,20 @@ static void print_head(gpt2_report_t *self)
 {
     const gpt2_trainer_t *trainer = self->trainer;
     const gpt2_options_t *options = trainer->options;
-    const gpt2_shape_t *shape = &trainer->model->layout->shape;
-    double parameters = (double)trainer->model->layout->parameter_count;
-    int own = trainer->model->gemm == trainer->model->kernels->gemm;
+    const gpt2_replica_t *replica = trainer->replica;
+    const gpt2_shape_t *shape = &replica->layout->shape;
+    double parameters = (double)replica->layout->parameter_count;
+    char device[160];
 
+    replica->ops->describe(replica, device, sizeof(device));
     (void)printf(
         "model   %.*f%s parameters: %d layers, width %d, %d heads, context %d, vocabulary %d\n", 1,
         parameters >= 1e6 ? parameters / 1e6 : parameters / 1e3, parameters >= 1e6 ? "M" : "k",
         shape->layers, shape->width, shape->heads, shape->context, shape->vocab);
-    (void)printf("batch   %lld sequences of %lld tokens over %d rank%s (%s), %lld thread%s each, "
-                 "%s, products by %s\n",
+    (void)printf("batch   %lld sequences of %lld tokens over %d rank%s (%s), %s\n",
                  (long long)options->batch, (long long)options->seq, trainer->strategy->size,
-                 trainer->strategy->size == 1 ? "" : "s", trainer->strategy->ops->name,
-                 (long long)options->threads, options->threads == 1 ? "" : "s",
-                 trainer->model->kernels->isa,
-                 own                              ? "our own kernel"
-                 : *gpt2_gemm_blas_core() == '\0' ? "CBLAS"
-                                                  : gpt2_gemm_blas_core());
+                 trainer->strategy->size == 1 ? "" : "s", trainer->strategy->ops->name, device);
+    if (replica->ops->print_plan != NULL) replica->ops->print_plan(replica, stdout);
     (void)printf(
         "data    %s: %llu training tokens, %llu validation tokens, %llu sequences per epoch\n",
         options->data, (unsigned long long)trainer->training.count,
@@ -232,7 +229,8 @@ static const float *feed_prompt(gpt2_generator_t *generator, const char *prompt,
     return logits;
 }
 
-int gpt2_report_sample(gpt2_report_t *self, const char *prompt, gpt2_error_t *error)
+int gpt2_report_sample(gpt2_report_t *self, const gpt2_model_t *model, const char *prompt,
+                       gpt2_error_t *error)
 {
     const gpt2_options_t *options;
     gpt2_sampling_t sampling;
@@ -245,8 +243,8 @@ int gpt2_report_sample(gpt2_report_t *self, const char *prompt, gpt2_error_t *er
     is_text = gpt2_data_is_text(self->trainer->data);
     sampling =
         (gpt2_sampling_t){options->temperature, (int)options->top_k, (uint64_t)options->seed};
-    if (gpt2_generator_create(self->trainer->model, &generator, error) != 0) return -1;
-    logits = feed_prompt(generator, prompt, is_text, self->trainer->model->layout->shape.vocab);
+    if (gpt2_generator_create(model, &generator, error) != 0) return -1;
+    logits = feed_prompt(generator, prompt, is_text, model->layout->shape.vocab);
     if (logits == NULL) {
         gpt2_generator_destroy(generator);
         return gpt2_fail(error, "--sample \"%s\": %s", prompt,

@@ -27,8 +27,9 @@ void gpt2_report_warn(gpt2_report_t *report, const char *text);
 /* Notes a saved checkpoint. */
 void gpt2_report_saved(gpt2_report_t *report);
 
-/* Continues a prompt and prints it. */
-int gpt2_report_sample(gpt2_report_t *report, const char *prompt, gpt2_error_t *error);
+/* Continues a prompt with the model's weights and prints it. */
+int gpt2_report_sample(gpt2_report_t *report, const gpt2_model_t *model, const char *prompt,
+                       gpt2_error_t *error);
 
 /* The last block: what was learned, where time went, where files lie. */
 void gpt2_report_end(gpt2_report_t *report, double validation);

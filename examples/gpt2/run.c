@@ -11,6 +11,7 @@
 
 #include "examples/gpt2/llmc.h"
 #include "examples/gpt2/report.h"
+#include "examples/gpt2/safetensors.h"
 
 #define SKIPS_MAX 50 /* in a row; then the run is not going anywhere */
 
@@ -67,7 +68,6 @@ static int loop(gpt2_trainer_t *trainer, gpt2_report_t *report, double *validati
 {
     const gpt2_options_t *options = trainer->options;
     uint64_t last = (uint64_t)options->steps;
-    int skips = 0;
 
     while (trainer->progress.step < last) {
         gpt2_step_t step;
@@ -76,10 +76,9 @@ static int loop(gpt2_trainer_t *trainer, gpt2_report_t *report, double *validati
 
         if (gpt2_trainer_step(trainer, &step, error) != 0) return -1;
         done = trainer->progress.step;
-        skips = step.skipped ? skips + 1 : 0;
-        if (skips >= SKIPS_MAX) {
+        if (trainer->skips >= SKIPS_MAX) {
             return gpt2_fail(error, "step %llu: %d steps in a row overflowed",
-                             (unsigned long long)done, skips);
+                             (unsigned long long)done, trainer->skips);
         }
         evaluate = is_due(done, options->eval_every) || done == last;
         if (evaluate && gpt2_trainer_validate(trainer, validation, error) != 0) return -1;
@@ -104,13 +103,24 @@ static int finish(gpt2_trainer_t *trainer, gpt2_report_t *report, double validat
                   gpt2_error_t *error)
 {
     const gpt2_options_t *options = trainer->options;
+    gpt2_replica_t *replica = trainer->replica;
+    gpt2_state_t state;
 
     if (trainer->strategy->rank != 0) return 0;
-    if (options->sample != NULL && gpt2_report_sample(report, options->sample, error) != 0) {
-        return -1;
-    }
-    if (options->export != NULL && gpt2_llmc_save(options->export, trainer->model, error) != 0) {
-        return -1;
+    if (options->sample != NULL || options->export != NULL) {
+        int code = replica->ops->borrow(replica, 0, &state, error);
+
+        if (code == 0 && options->sample != NULL) {
+            code = gpt2_report_sample(report, state.model, options->sample, error);
+        }
+        if (code == 0 && options->export != NULL) {
+            const int as_bf16 = strcmp(options->export_type, "bf16") == 0;
+
+            code = gpt2_safetensors_is(options->export)
+                       ? gpt2_safetensors_save(options->export, state.model, as_bf16, error)
+                       : gpt2_llmc_save(options->export, state.model, as_bf16, error);
+        }
+        if (code != 0 || replica->ops->give_back(replica, 0, error) != 0) return -1;
     }
     gpt2_report_end(report, validation);
     return 0;

@@ -10,6 +10,7 @@
 static const gpt2_strategy_ops_t *const STRATEGIES[] = {
 #if defined(GPT2_WITH_DP)
     &gpt2_strategy_coordinator,
+    &gpt2_strategy_dps,
     &gpt2_strategy_sps,
 #endif
     &gpt2_strategy_single,

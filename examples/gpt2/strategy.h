@@ -9,7 +9,7 @@
 
 #include <stdint.h>
 
-#include "examples/gpt2/model.h"
+#include "examples/gpt2/replica.h"
 
 typedef struct gpt2_strategy gpt2_strategy_t;
 
@@ -18,13 +18,6 @@ typedef struct gpt2_strategy_settings {
     int accumulate;   /* backward passes per sync */
     double clip;      /* largest global norm; 0: no clipping */
 } gpt2_strategy_settings_t;
-
-/* What a sync found; equal on all ranks. */
-typedef struct gpt2_sync {
-    double norm; /* of all averaged gradients */
-    double clip; /* the optimizer multiplies gradients by this */
-    int skip;    /* 1: an overflow; leave the weights alone */
-} gpt2_sync_t;
 
 /* Communication so far, on this rank. */
 typedef struct gpt2_traffic {
@@ -36,6 +29,7 @@ typedef struct gpt2_traffic {
 
 typedef struct gpt2_strategy_ops {
     const char *name;
+    int takes_rows; /* 1: a replica's rows may lie apart */
     /* Joins the other ranks and fills in rank and size. */
     int (*create)(gpt2_strategy_t **out, gpt2_error_t *error);
     /* Leaves. self is gone whatever the answer. */
@@ -43,18 +37,20 @@ typedef struct gpt2_strategy_ops {
     /* Tells the other ranks why this one gives up. */
     void (*abort)(gpt2_strategy_t *self, const char *reason);
 
-    /* Memory for gradients: zeroed; NULL where there is none left. */
+    /* Memory for gradients: zeroed, on the device; NULL where there is none left. Both entries
+     * NULL: the replica brings its own. */
     void *(*alloc)(gpt2_strategy_t *self, size_t bytes);
     void (*free)(gpt2_strategy_t *self, void *memory);
 
-    /* Takes on the model's gradients and makes all weights equal to rank 0's. Once per strategy. */
-    int (*attach)(gpt2_strategy_t *self, gpt2_model_t *model,
-                  const gpt2_strategy_settings_t *settings, gpt2_error_t *error);
-    /* Gradients first .. first+count-1 of the layout are complete; called in every backward pass.
+    /* Takes on the replica's gradients and makes all weights equal to rank 0's. Once per strategy.
      */
+    int (*attach)(gpt2_strategy_t *self, gpt2_replica_t *replica,
+                  const gpt2_strategy_settings_t *settings, gpt2_error_t *error);
+    /* Gradients first .. first+count-1 of the layout, or the rows, are complete; called in every
+     * backward pass. */
     int (*ready)(gpt2_strategy_t *self, size_t first, size_t count, gpt2_error_t *error);
-    /* After the last pass: waits until all gradients are sum over passes and ranks / divisor, where
-     * this rank updates. */
+    /* After the last pass: all gradients are sum over passes and ranks / divisor, where this rank
+     * updates; waits for it, or has the replica's stream wait. */
     int (*sync)(gpt2_strategy_t *self, gpt2_sync_t *sync, gpt2_error_t *error);
 
     /* After the update, where there was one: weights become those of the rank that made it. NULL:
@@ -65,7 +61,7 @@ typedef struct gpt2_strategy_ops {
     int (*sum)(gpt2_strategy_t *self, double *values, size_t count, gpt2_error_t *error);
     /* *same = 1 where every rank has this value. */
     int (*equal)(gpt2_strategy_t *self, uint64_t value, int *same, gpt2_error_t *error);
-    /* data [bytes] becomes rank 0's. */
+    /* data [bytes] becomes rank 0's; host memory, or the device's. */
     int (*broadcast)(gpt2_strategy_t *self, void *data, size_t bytes, gpt2_error_t *error);
 
     /* Marks for the timeline. */
@@ -90,6 +86,7 @@ struct gpt2_strategy {
 extern const gpt2_strategy_ops_t gpt2_strategy_single;
 #if defined(GPT2_WITH_DP)
 extern const gpt2_strategy_ops_t gpt2_strategy_coordinator;
+extern const gpt2_strategy_ops_t gpt2_strategy_dps;
 extern const gpt2_strategy_ops_t gpt2_strategy_sps;
 #endif
 

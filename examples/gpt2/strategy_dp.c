@@ -15,12 +15,14 @@ int gpt2_dp_failed(const gpt2_dp_t *self, const char *what, dp_status_t status, 
                      dp_status_string(status), *text == '\0' ? "" : ": ", text);
 }
 
-int gpt2_dp_join(gpt2_dp_t *self, const gpt2_strategy_ops_t *ops, gpt2_error_t *error)
+int gpt2_dp_join(gpt2_dp_t *self, const gpt2_strategy_ops_t *ops, dp_order_t order,
+                 gpt2_error_t *error)
 {
     char text[GPT2_ERROR_TEXT_MAX / 2] = "";
     dp_init_options_t options = DP_INIT_OPTIONS_INIT;
     dp_status_t status;
 
+    options.order = order;
     options.error = text;
     options.error_bytes = sizeof(text);
     status = dp_init(&options, &self->context);

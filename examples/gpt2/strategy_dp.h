@@ -1,5 +1,6 @@
 /*
- * strategy_dp.h - what the strategies on libdp share (strategy_coordinator.c, strategy_sps.c).
+ * strategy_dp.h - what the strategies on libdp share (strategy_coordinator.c, strategy_dps.c,
+ * strategy_sps.c).
  */
 #ifndef GPT2_STRATEGY_DP_H
 #define GPT2_STRATEGY_DP_H
@@ -14,8 +15,13 @@ typedef struct gpt2_dp {
 } gpt2_dp_t;
 
 /* Joins the other ranks and fills in self; leaves them. */
-int gpt2_dp_join(gpt2_dp_t *self, const gpt2_strategy_ops_t *ops, gpt2_error_t *error);
+int gpt2_dp_join(gpt2_dp_t *self, const gpt2_strategy_ops_t *ops, dp_order_t order,
+                 gpt2_error_t *error);
 int gpt2_dp_leave(gpt2_dp_t *self, gpt2_error_t *error);
+
+/* strategy_coordinator.c: its object, under another table, with launches in this order. */
+int gpt2_coordinator_create(const gpt2_strategy_ops_t *ops, dp_order_t order, gpt2_strategy_t **out,
+                            gpt2_error_t *error);
 
 /* -1, with the library's words for what went wrong. */
 int gpt2_dp_failed(const gpt2_dp_t *self, const char *what, dp_status_t status,

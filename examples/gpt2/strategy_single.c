@@ -4,15 +4,12 @@
  */
 #include "examples/gpt2/strategy.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "examples/gpt2/optimizer.h"
-
 typedef struct single {
     gpt2_strategy_t base;
-    gpt2_model_t *model; /* borrowed, from attach */
+    gpt2_replica_t *replica; /* borrowed, from attach */
     double clip;
 } single_t;
 
@@ -39,29 +36,13 @@ static void give_up(gpt2_strategy_t *self, const char *reason)
     (void)reason;
 }
 
-static void *alloc(gpt2_strategy_t *self, size_t bytes)
-{
-    size_t rounded = (bytes + 4095) & ~(size_t)4095;
-    void *memory = aligned_alloc(4096, rounded);
-
-    (void)self;
-    if (memory != NULL) memset(memory, 0, rounded);
-    return memory;
-}
-
-static void release(gpt2_strategy_t *self, void *memory)
-{
-    (void)self;
-    free(memory);
-}
-
-static int attach(gpt2_strategy_t *base, gpt2_model_t *model,
+static int attach(gpt2_strategy_t *base, gpt2_replica_t *replica,
                   const gpt2_strategy_settings_t *settings, gpt2_error_t *error)
 {
     single_t *self = (single_t *)base;
 
     (void)error;
-    self->model = model;
+    self->replica = replica;
     self->clip = settings->clip;
     return 0;
 }
@@ -78,13 +59,8 @@ static int ready(gpt2_strategy_t *self, size_t first, size_t count, gpt2_error_t
 static int sync(gpt2_strategy_t *base, gpt2_sync_t *out, gpt2_error_t *error)
 {
     single_t *self = (single_t *)base;
-    double squares = gpt2_arena_sum_squares(self->model, self->model->gradients);
 
-    (void)error;
-    out->norm = sqrt(squares);
-    out->skip = !isfinite(squares);
-    out->clip = self->clip > 0.0 && out->norm > self->clip ? self->clip / out->norm : 1.0;
-    return 0;
+    return self->replica->ops->norm(self->replica, self->clip, out, error);
 }
 
 static int sum(gpt2_strategy_t *self, double *values, size_t count, gpt2_error_t *error)
@@ -146,11 +122,10 @@ static const char *setting(gpt2_strategy_t *self, const char *name)
 
 const gpt2_strategy_ops_t gpt2_strategy_single = {
     .name = "single",
+    .takes_rows = 1,
     .create = create,
     .destroy = destroy,
     .abort = give_up,
-    .alloc = alloc,
-    .free = release,
     .attach = attach,
     .ready = ready,
     .sync = sync,

@@ -15,7 +15,7 @@
 
 typedef struct sps {
     gpt2_dp_t dp;
-    gpt2_model_t *model; /* borrowed, from attach */
+    gpt2_replica_t *replica; /* borrowed, from attach */
     gpt2_strategy_settings_t settings;
     dp_handle_t **handles; /* [layout->count] in flight */
     int *readies;          /* [layout->count] since the last sync */
@@ -26,7 +26,7 @@ static int create(gpt2_strategy_t **out, gpt2_error_t *error)
     sps_t *self = calloc(1, sizeof(*self));
 
     if (self == NULL) return gpt2_fail(error, "out of memory for a strategy");
-    if (gpt2_dp_join(&self->dp, &gpt2_strategy_sps, error) != 0) {
+    if (gpt2_dp_join(&self->dp, &gpt2_strategy_sps, DP_ORDER_DEFAULT, error) != 0) {
         free(self);
         return -1;
     }
@@ -50,22 +50,26 @@ static int destroy(gpt2_strategy_t *base, gpt2_error_t *error)
 static int publish(gpt2_strategy_t *base, gpt2_error_t *error)
 {
     sps_t *self = (sps_t *)base;
-    gpt2_model_t *model = self->model;
+    gpt2_replica_t *replica = self->replica;
+    dp_options_t options = DP_OPTIONS_INIT;
     dp_handle_t *handle = NULL;
-    dp_status_t status =
-        dp_broadcast(dp_world(self->dp.context), "gpt2.weights", model->weights, model->weights,
-                     model->layout->arena_count, DP_F32, SERVER, NULL, &handle);
+    dp_status_t status;
+
+    options.stream = replica->stream;
+    status =
+        dp_broadcast(dp_world(self->dp.context), "gpt2.weights", replica->weights, replica->weights,
+                     replica->layout->arena_count, DP_F32, SERVER, &options, &handle);
 
     return gpt2_dp_finish(&self->dp, "broadcast of the weights", status, handle, error);
 }
 
-static int attach(gpt2_strategy_t *base, gpt2_model_t *model,
+static int attach(gpt2_strategy_t *base, gpt2_replica_t *replica,
                   const gpt2_strategy_settings_t *settings, gpt2_error_t *error)
 {
     sps_t *self = (sps_t *)base;
-    const size_t count = model->layout->count;
+    const size_t count = replica->layout->count;
 
-    self->model = model;
+    self->replica = replica;
     self->settings = *settings;
     self->handles = calloc(count, sizeof(dp_handle_t *));
     self->readies = calloc(count, sizeof(*self->readies));
@@ -79,14 +83,15 @@ static int attach(gpt2_strategy_t *base, gpt2_model_t *model,
 /* Sends a gradient on its way to the server, where its average lies in place of its own. */
 static int submit(sps_t *self, size_t index, gpt2_error_t *error)
 {
-    const gpt2_tensor_t *tensor = &self->model->layout->tensors[index];
-    float *gradient = gpt2_model_tensor(self->model, self->model->gradients, index);
+    const gpt2_tensor_t *tensor = &self->replica->layout->tensors[index];
+    float *gradient = self->replica->gradients + tensor->offset;
     dp_options_t options = DP_OPTIONS_INIT;
     dp_status_t status;
 
     options.reduce = DP_AVERAGE;
     options.wire = gpt2_dp_wire(self->settings.wire);
     options.postscale = 1.0 / self->settings.accumulate;
+    options.stream = self->replica->stream;
     status = dp_reduce(dp_world(self->dp.context), tensor->name, gradient,
                        self->dp.base.rank == SERVER ? gradient : NULL, tensor->count, DP_F32,
                        SERVER, &options, &self->handles[index]);
@@ -111,7 +116,7 @@ static int sync(gpt2_strategy_t *base, gpt2_sync_t *out, gpt2_error_t *error)
     uint64_t nonfinite = 0;
     double squares = 0.0;
 
-    for (size_t i = 0; i < self->model->layout->count; i++) {
+    for (size_t i = 0; i < self->replica->layout->count; i++) {
         dp_result_t result = DP_RESULT_INIT; /* its figures are known on all ranks */
         dp_status_t waited = dp_wait(self->handles[i], -1.0, &result);
 
@@ -122,7 +127,7 @@ static int sync(gpt2_strategy_t *base, gpt2_sync_t *out, gpt2_error_t *error)
         nonfinite += result.nonfinite;
     }
     if (status != DP_OK) return gpt2_dp_failed(&self->dp, "dp_reduce", status, error);
-    out->skip = nonfinite != 0;
+    *out = (gpt2_sync_t){.skip = nonfinite != 0};
     out->norm = out->skip ? (double)INFINITY : sqrt(squares);
     out->clip = self->settings.clip > 0.0 && out->norm > self->settings.clip
                     ? self->settings.clip / out->norm

@@ -8,8 +8,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "examples/gpt2/hash.h"
 #include "examples/gpt2/llmc.h"
+#include "examples/gpt2/safetensors.h"
 
 #define VALIDATION_PART 0.1
 
@@ -46,7 +46,9 @@ static void on_span_end(void *user)
 {
     gpt2_trainer_t *self = user;
 
-    if (--self->depth == 0) *self->span_sum += gpt2_now() - self->span_start;
+    if (--self->depth == 0 && !self->replica->ops->is_async) {
+        *self->span_sum += gpt2_now() - self->span_start;
+    }
     self->strategy->ops->span_end(self->strategy);
 }
 
@@ -116,7 +118,11 @@ static int make_plan(gpt2_trainer_t *self, plan_t *plan, gpt2_error_t *error)
         return check_conflicts(options, &plan->shape, self->resumed_from, error);
     }
     if (options->init == NULL) return 0;
-    if (gpt2_llmc_inspect(options->init, &plan->shape, error) != 0) return -1;
+    if ((gpt2_safetensors_is(options->init)
+             ? gpt2_safetensors_inspect(options->init, &plan->shape, error)
+             : gpt2_llmc_inspect(options->init, &plan->shape, error)) != 0) {
+        return -1;
+    }
     return check_conflicts(options, &plan->shape, options->init, error);
 }
 
@@ -200,72 +206,157 @@ static void strategy_free(void *user, void *memory)
     strategy->ops->free(strategy, memory);
 }
 
-static int make_model(gpt2_trainer_t *self, const gpt2_shape_t *shape, gpt2_error_t *error)
+/* libdp and the replica must work on the same kind of memory. */
+static int check_device(const gpt2_trainer_t *self, const char *chosen, gpt2_error_t *error)
+{
+    gpt2_strategy_t *strategy = self->strategy;
+    const char *setting = strategy->ops->setting(strategy, "DEVICE");
+    const char *refused = strcmp(chosen, "cuda") == 0 ? "host" : "cuda";
+
+    if (setting == NULL || strcmp(setting, refused) != 0) return 0;
+    return gpt2_fail(error, "rank %d: DP_DEVICE is %s, but --device is %s%s", strategy->rank,
+                     setting, chosen, strcmp(chosen, self->options->device) == 0 ? "" : " (auto)");
+}
+
+/* On a GPU rank 0 times the matrix products first and the others take its choices: sums are split
+ * as they say, so a resumed run has equal bits only with equal choices. */
+static int create_replica(gpt2_trainer_t *self, const gpt2_device_t *device,
+                          const gpt2_replica_options_t *options, gpt2_error_t *error)
+{
+    gpt2_strategy_t *strategy = self->strategy;
+    const int in_turn = options->cache != NULL && strcmp(device->name, "cuda") == 0;
+    int32_t done = 1;
+
+    if (in_turn && strategy->rank != 0 &&
+        strategy->ops->broadcast(strategy, &done, sizeof(done), error) != 0) {
+        return -1;
+    }
+    if (device->create(options, &self->replica, error) != 0) return -1;
+    if (!in_turn || strategy->rank != 0) return 0;
+    return strategy->ops->broadcast(strategy, &done, sizeof(done), error);
+}
+
+/* Whether the head's gradient goes ahead, and lookups have rows of their own: *lookups is how many
+ * there can be. Worth the memory where there is somebody to send to. */
+static int choose_lookups(const gpt2_trainer_t *self, const char *device, size_t vocab,
+                          size_t *lookups, gpt2_error_t *error)
+{
+    const gpt2_strategy_t *strategy = self->strategy;
+    const char *word = self->options->head_early;
+    const int can = strcmp(device, "cuda") == 0 && strategy->ops->takes_rows;
+    const size_t tokens = (size_t)self->options->batch * (size_t)self->options->seq;
+
+    if (can && (strcmp(word, "yes") == 0 || (strcmp(word, "auto") == 0 && strategy->size > 1))) {
+        *lookups = tokens < vocab ? tokens : vocab;
+        return 0;
+    }
+    if (strcmp(word, "yes") != 0) return 0;
+    if (strcmp(device, "cuda") != 0) {
+        return gpt2_fail(error, "--head-early yes needs --device cuda, this is %s", device);
+    }
+    return gpt2_fail(error, "--head-early yes: --strategy %s sends every gradient as a whole",
+                     strategy->ops->name);
+}
+
+static int make_replica(gpt2_trainer_t *self, const gpt2_shape_t *shape, gpt2_error_t *error)
 {
     const gpt2_options_t *options = self->options;
+    gpt2_strategy_t *strategy = self->strategy;
     const gpt2_kernels_t *kernels = gpt2_kernels_list()[0];
-    gpt2_model_options_t model_options = {
-        .shape = *shape,
-        .batch = micro_batch(self),
-        .length = (int)options->seq,
-        .threads = (int)options->threads,
-        .training = 1,
-        .kernels = kernels,
-        .gemm = gpt2_gemm_choose(options->gemm, kernels),
-        .gradients = {strategy_alloc, strategy_free, self->strategy},
+    gpt2_replica_options_t replica_options = {
+        .model = {.shape = *shape,
+                  .batch = micro_batch(self),
+                  .length = (int)options->seq,
+                  .threads = (int)options->threads,
+                  .training = 1,
+                  .kernels = kernels,
+                  .gemm = gpt2_gemm_choose(options->gemm, kernels)},
+        .optimizer = {.learning_rate = options->lr,
+                      .final_rate = options->final_lr,
+                      .warmup = (uint64_t)options->warmup,
+                      .steps = (uint64_t)options->steps,
+                      .beta1 = options->beta1,
+                      .beta2 = options->beta2,
+                      .epsilon = 1e-8,
+                      .decay = options->decay},
+        .precision = options->precision,
+        .recompute = options->recompute,
+        .cache = options->tuned != NULL ? options->tuned : options->out,
     };
-    gpt2_optimizer_settings_t settings = {
-        .learning_rate = options->lr,
-        .final_rate = options->final_lr,
-        .warmup = (uint64_t)options->warmup,
-        .steps = (uint64_t)options->steps,
-        .beta1 = options->beta1,
-        .beta2 = options->beta2,
-        .epsilon = 1e-8,
-        .decay = options->decay,
-    };
-    size_t tokens = (size_t)model_options.batch * (size_t)model_options.length;
+    size_t tokens = (size_t)replica_options.model.batch * (size_t)options->seq;
+    const gpt2_device_t *device;
 
-    if (model_options.gemm == NULL) {
-        return gpt2_fail(error, "--gemm %s: this build found no BLAS", options->gemm);
+    if (strategy->ops->alloc != NULL) {
+        replica_options.model.gradients =
+            (gpt2_allocator_t){strategy_alloc, strategy_free, strategy};
     }
-    if (gpt2_model_create(&model_options, &self->model, error) != 0) return -1;
-    if (gpt2_optimizer_create(self->model, &settings, &self->optimizer, error) != 0) return -1;
+    if (replica_options.model.gemm == NULL) {
+        return gpt2_fail(error, "--gemm %s: not in this build, or not for this processor",
+                         options->gemm);
+    }
+    if (gpt2_device_find(options->device, &device, error) != 0) return -1;
+    if (check_device(self, device->name, error) != 0) return -1;
+    if (choose_lookups(self, device->name, (size_t)shape->vocab, &replica_options.lookups, error) !=
+        0) {
+        return -1;
+    }
+    if (create_replica(self, device, &replica_options, error) != 0) return -1;
+    self->replica->is_follower = strategy->is_follower;
     self->inputs = calloc(tokens, sizeof(*self->inputs));
     self->targets = calloc(tokens, sizeof(*self->targets));
     if (self->inputs == NULL || self->targets == NULL) {
         return gpt2_fail(error, "out of memory for %zu tokens", tokens);
     }
+    if (replica_options.lookups == 0) return 0;
+    self->occurs = calloc((size_t)shape->vocab, sizeof(*self->occurs));
+    self->tokens = calloc((size_t)shape->vocab, sizeof(*self->tokens));
+    if (self->occurs == NULL || self->tokens == NULL) {
+        return gpt2_fail(error, "out of memory for %d tokens", shape->vocab);
+    }
     return 0;
 }
 
 /* Rank 0 loads or draws the weights; attach and the broadcasts make the others equal to it. */
-static int fill_model(gpt2_trainer_t *self, const plan_t *plan, gpt2_error_t *error)
+static int fill_host(gpt2_trainer_t *self, const plan_t *plan, gpt2_state_t *state,
+                     gpt2_error_t *error)
 {
-    gpt2_strategy_t *strategy = self->strategy;
     const gpt2_options_t *options = self->options;
-    size_t bytes = self->model->layout->arena_count * sizeof(float);
-    gpt2_strategy_settings_t settings = {options->wire, (int)options->accumulate, options->clip};
 
-    self->progress = plan->progress;
-    if (strategy->rank == 0 && plan->resumed) {
+    if (self->strategy->rank == 0 && plan->resumed) {
         gpt2_progress_t ignored;
 
-        if (gpt2_checkpoint_load(self->resumed_from, self->model, self->optimizer, &ignored,
-                                 error) != 0) {
-            return -1;
-        }
-    } else if (strategy->rank == 0 && options->init != NULL) {
-        if (gpt2_llmc_load(options->init, self->model, error) != 0) return -1;
-    } else {
-        gpt2_model_init_weights(self->model, (uint64_t)options->seed);
+        return gpt2_checkpoint_load(self->resumed_from, state->model, state->optimizer, &ignored,
+                                    error);
     }
-    if (strategy->ops->attach(strategy, self->model, &settings, error) != 0) return -1;
+    if (self->strategy->rank == 0 && options->init != NULL) {
+        return gpt2_safetensors_is(options->init)
+                   ? gpt2_safetensors_load(options->init, state->model, error)
+                   : gpt2_llmc_load(options->init, state->model, error);
+    }
+    gpt2_model_init_weights(state->model, (uint64_t)options->seed);
+    return 0;
+}
+
+static int fill_replica(gpt2_trainer_t *self, const plan_t *plan, gpt2_error_t *error)
+{
+    gpt2_strategy_t *strategy = self->strategy;
+    gpt2_replica_t *replica = self->replica;
+    const gpt2_options_t *options = self->options;
+    size_t bytes = replica->layout->arena_count * sizeof(float);
+    gpt2_strategy_settings_t settings = {options->wire, (int)options->accumulate, options->clip};
+    gpt2_state_t state;
+
+    self->progress = plan->progress;
+    if (replica->ops->borrow(replica, plan->resumed, &state, error) != 0) return -1;
+    if (fill_host(self, plan, &state, error) != 0) return -1;
+    if (replica->ops->give_back(replica, 1, error) != 0) return -1;
+    if (strategy->ops->attach(strategy, replica, &settings, error) != 0) return -1;
+    if (replica->ops->refresh(replica, error) != 0) return -1;
     self->first_step = self->progress.step;
     if (!plan->resumed) return 0;
-    self->optimizer->updates = self->progress.updates;
-    if (strategy->ops->broadcast(strategy, self->optimizer->m, bytes, error) != 0) return -1;
-    return strategy->ops->broadcast(strategy, self->optimizer->v, bytes, error);
+    replica->updates = self->progress.updates;
+    if (strategy->ops->broadcast(strategy, replica->m, bytes, error) != 0) return -1;
+    return strategy->ops->broadcast(strategy, replica->v, bytes, error);
 }
 
 int gpt2_trainer_create(const gpt2_options_t *options, gpt2_strategy_t *strategy,
@@ -292,8 +383,8 @@ int gpt2_trainer_create(const gpt2_options_t *options, gpt2_strategy_t *strategy
     }
     if (agree(self, shape, &plan, error) != 0) goto fail;
     if (check_data(self, plan.shape.vocab, error) != 0) goto fail;
-    if (make_model(self, &plan.shape, error) != 0) goto fail;
-    if (fill_model(self, &plan, error) != 0) goto fail;
+    if (make_replica(self, &plan.shape, error) != 0) goto fail;
+    if (fill_replica(self, &plan, error) != 0) goto fail;
     *out = self;
     return 0;
 fail:
@@ -305,22 +396,48 @@ fail:
 void gpt2_trainer_destroy(gpt2_trainer_t *self)
 {
     if (self == NULL) return;
-    gpt2_optimizer_destroy(self->optimizer);
-    gpt2_model_destroy(self->model);
+    if (self->replica != NULL) self->replica->ops->destroy(self->replica);
     gpt2_data_close(self->data);
     gpt2_data_close(self->val_data);
     free(self->inputs);
     free(self->targets);
+    free(self->occurs);
+    free(self->tokens);
     free((void *)(uintptr_t)self->options); /* its own completed copy */
     free(self);
 }
 
 /* ---- Steps ---- */
 
+/* Which tokens occur in the global batch: every rank has all data, and finds the same without a
+ * message, while the device works on the step before. Ranks whose data differ have other rows:
+ * their number is compared by libdp, and what they make of the weights by --check. */
+static int announce(gpt2_trainer_t *self, gpt2_error_t *error)
+{
+    const gpt2_options_t *options = self->options;
+    const int vocab = self->replica->layout->shape.vocab;
+    const int seq = (int)options->seq;
+    size_t count = 0;
+
+    if (self->replica->rows == NULL) return 0;
+    memset(self->occurs, 0, (size_t)vocab * sizeof(*self->occurs));
+    for (uint64_t i = 0; i < (uint64_t)options->batch; i++) {
+        gpt2_view_training(&self->training, self->progress.seed, seq, self->progress.sequences + i,
+                           1, self->inputs, self->targets);
+        for (int at = 0; at < seq; at++)
+            self->occurs[self->inputs[at]] = 1;
+    }
+    for (int token = 0; token < vocab; token++) {
+        if (self->occurs[token]) self->tokens[count++] = token;
+    }
+    return self->replica->ops->announce(self->replica, self->tokens, count, error);
+}
+
 /* Forward and backward over this rank's part of the global batch. */
 static int passes(gpt2_trainer_t *self, gpt2_step_t *step, gpt2_error_t *error)
 {
     const gpt2_options_t *options = self->options;
+    gpt2_replica_t *replica = self->replica;
     gpt2_strategy_t *strategy = self->strategy;
     gpt2_hooks_t hooks = hooks_of(self);
     int seq = (int)options->seq;
@@ -331,6 +448,7 @@ static int passes(gpt2_trainer_t *self, gpt2_step_t *step, gpt2_error_t *error)
 
     gpt2_share((uint64_t)options->batch, (uint64_t)strategy->rank, (uint64_t)strategy->size, &first,
                &last);
+    if (announce(self, error) != 0) return -1;
     for (int micro = 0; micro < (int)options->accumulate; micro++) {
         uint64_t from;
         uint64_t to;
@@ -341,14 +459,10 @@ static int passes(gpt2_trainer_t *self, gpt2_step_t *step, gpt2_error_t *error)
         gpt2_view_training(&self->training, self->progress.seed, seq,
                            self->progress.sequences + first + from, batch.count, self->inputs,
                            self->targets);
-        gpt2_model_forward(self->model, &batch, &hooks);
-        step->loss_sum += gpt2_model_head(self->model, &batch, 1, weight, micro > 0, &hooks);
+        if (replica->ops->train(replica, &batch, weight, micro > 0, &hooks, error) != 0) return -1;
         step->tokens += (double)batch.count * seq;
-        if (gpt2_model_backward(self->model, &batch, micro > 0, &hooks) != 0) return -1;
     }
-    if (isfinite(step->loss_sum)) return 0;
-    return gpt2_fail(error, "rank %d: step %llu: the loss is %g; a lower --lr may help",
-                     strategy->rank, (unsigned long long)self->progress.step, step->loss_sum);
+    return 0;
 }
 
 /* Says how long the library had this thread blocked since, without and with skew. What else was
@@ -363,6 +477,7 @@ static void account_wait(gpt2_trainer_t *self, double start, const gpt2_traffic_
     self->strategy->ops->traffic(self->strategy, &after);
     waited = fmin(1e-9 * (double)(after.wait_ns - before->wait_ns), elapsed);
     skew = fmin(1e-9 * (double)(after.skew_ns - before->skew_ns), waited);
+    if (self->replica->ops->is_async) return; /* see account_outcome() */
     self->phases.skew += skew;
     self->phases.exposed += waited - skew;
     self->phases.optimizer += elapsed - waited;
@@ -383,24 +498,73 @@ static int wait_for_gradients(gpt2_trainer_t *self, gpt2_sync_t *sync, gpt2_erro
 }
 
 /* Makes the weights of the next step, here or on the rank that publishes them. */
-static int update(gpt2_trainer_t *self, double learning_rate, double clip, gpt2_error_t *error)
+static int update(gpt2_trainer_t *self, double learning_rate, const gpt2_sync_t *sync,
+                  gpt2_error_t *error)
 {
     gpt2_strategy_t *strategy = self->strategy;
+    gpt2_replica_t *replica = self->replica;
     gpt2_traffic_t before;
     double start = gpt2_now();
-    int code = 0;
+    int code;
 
     strategy->ops->span_begin(strategy, "optimizer");
     strategy->ops->traffic(strategy, &before);
-    if (strategy->is_follower) {
-        self->optimizer->updates++; /* made elsewhere */
-    } else {
-        gpt2_optimizer_update(self->optimizer, self->model, learning_rate, clip);
+    code = replica->ops->update(replica, learning_rate, sync, error);
+    if (code == 0 && strategy->ops->publish != NULL && !sync->skip) {
+        code = strategy->ops->publish(strategy, error);
+        if (code == 0) code = replica->ops->refresh(replica, error);
     }
-    if (strategy->ops->publish != NULL) code = strategy->ops->publish(strategy, error);
     strategy->ops->span_end(strategy);
     account_wait(self, start, &before);
     return code;
+}
+
+/* Where the time of a step went that its device ran on its own. What this thread waited for in the
+ * meantime was the device, and is not told twice. */
+static void account_outcome(gpt2_trainer_t *self, const gpt2_outcome_t *found)
+{
+    gpt2_phases_t *phases = &self->phases;
+
+    if (!self->replica->ops->is_async) return;
+    phases->forward += found->forward;
+    phases->backward += found->backward;
+    phases->exposed += found->exposed;
+    phases->optimizer += found->optimizer;
+}
+
+/* Waits for the last step. */
+static int settle(gpt2_trainer_t *self, gpt2_error_t *error)
+{
+    gpt2_outcome_t *found = &self->found;
+
+    if (!self->is_pending) return 0;
+    self->is_pending = 0;
+    if (self->replica->ops->settle(self->replica, found, error) != 0) return -1;
+    self->progress.updates = self->replica->updates;
+    self->progress.skipped += found->skipped ? 1 : 0;
+    self->skips = found->skipped ? self->skips + 1 : 0;
+    account_outcome(self, found);
+    if (isfinite(found->loss_sum)) return 0;
+    return gpt2_fail(error, "rank %d: step %llu: the loss is %g; a lower --lr may help",
+                     self->strategy->rank, (unsigned long long)self->progress.step - 1,
+                     found->loss_sum);
+}
+
+int gpt2_trainer_settle(gpt2_trainer_t *self, gpt2_step_t *step, gpt2_error_t *error)
+{
+    const gpt2_outcome_t *found = &self->found;
+    const double start = gpt2_now();
+
+    if (self->is_pending) {
+        if (settle(self, error) != 0) return -1;
+        self->phases.total += gpt2_now() - start; /* a part of that step */
+    }
+    if (step == NULL) return 0;
+    step->is_settled = 1;
+    step->loss_sum = found->loss_sum;
+    step->norm = found->norm;
+    step->skipped = found->skipped;
+    return 0;
 }
 
 int gpt2_trainer_step(gpt2_trainer_t *self, gpt2_step_t *step, gpt2_error_t *error)
@@ -409,7 +573,7 @@ int gpt2_trainer_step(gpt2_trainer_t *self, gpt2_step_t *step, gpt2_error_t *err
     gpt2_phases_t *phases = &self->phases;
     gpt2_traffic_t before;
     gpt2_traffic_t after;
-    gpt2_sync_t sync = {0.0, 1.0, 0};
+    gpt2_sync_t sync = {.clip = 1.0};
     double start = gpt2_now();
     double known;
 
@@ -419,31 +583,32 @@ int gpt2_trainer_step(gpt2_trainer_t *self, gpt2_step_t *step, gpt2_error_t *err
     strategy->ops->traffic(strategy, &before);
     if (passes(self, step, error) != 0) return -1;
     if (wait_for_gradients(self, &sync, error) != 0) return -1;
-    step->learning_rate = gpt2_learning_rate(&self->optimizer->settings, self->progress.step);
-    if (!sync.skip && update(self, step->learning_rate, sync.clip, error) != 0) return -1;
+    /* The device has this step's work queued while the step before is looked at. */
+    if (settle(self, error) != 0) return -1;
+    step->learning_rate = gpt2_learning_rate(&self->replica->settings, self->progress.step);
+    if (update(self, step->learning_rate, &sync, error) != 0) return -1;
+    self->is_pending = 1;
+    self->progress.step++;
+    self->progress.sequences += (uint64_t)self->options->batch;
+    if (!self->replica->ops->is_async && settle(self, error) != 0) return -1;
     strategy->ops->traffic(strategy, &after);
     strategy->ops->step_end(strategy);
 
-    step->norm = sync.norm;
-    step->skipped = sync.skip;
-    step->loss = step->tokens > 0.0 ? step->loss_sum / step->tokens : 0.0;
-    self->progress.step++;
-    self->progress.sequences += (uint64_t)self->options->batch;
-    self->progress.updates = self->optimizer->updates;
-    self->progress.skipped += sync.skip ? 1 : 0;
     phases->transfer += 1e-9 * (double)(after.transfer_ns - before.transfer_ns);
     phases->steps++;
     phases->total += gpt2_now() - start;
     known = phases->forward + phases->backward + phases->exposed + phases->skew + phases->optimizer;
-    phases->other = phases->total - known;
-    return 0;
+    phases->other = fmax(phases->total - known, 0.0);
+    return self->is_pending ? 0 : gpt2_trainer_settle(self, step, error);
 }
 
-int gpt2_trainer_mean(gpt2_trainer_t *self, const gpt2_step_t *step, double *loss,
-                      gpt2_error_t *error)
+int gpt2_trainer_mean(gpt2_trainer_t *self, gpt2_step_t *step, double *loss, gpt2_error_t *error)
 {
-    double sums[2] = {step->loss_sum, step->tokens};
+    double sums[2];
 
+    if (gpt2_trainer_settle(self, step, error) != 0) return -1;
+    sums[0] = step->loss_sum;
+    sums[1] = step->tokens;
     if (self->strategy->ops->sum(self->strategy, sums, 2, error) != 0) return -1;
     *loss = sums[0] / sums[1];
     return 0;
@@ -453,24 +618,26 @@ int gpt2_trainer_validate(gpt2_trainer_t *self, double *loss, gpt2_error_t *erro
 {
     gpt2_strategy_t *strategy = self->strategy;
     int seq = (int)self->options->seq;
-    int room = self->model->options.batch;
+    int room = self->replica->room;
     uint64_t total = (uint64_t)(self->options->eval_batches * self->options->batch);
     uint64_t there = self->validation.count - (uint64_t)seq; /* places to start at */
     uint64_t first;
     uint64_t last;
     double sums[2] = {0.0, 0.0};
 
+    if (gpt2_trainer_settle(self, NULL, error) != 0) return -1; /* its time is the step's */
     if (total > there) total = there;
     gpt2_share(total, (uint64_t)strategy->rank, (uint64_t)strategy->size, &first, &last);
     strategy->ops->span_begin(strategy, "validation");
     while (first < last) {
         gpt2_batch_t batch = {self->inputs, self->targets, room, seq};
+        double sum;
 
         if (last - first < (uint64_t)room) batch.count = (int)(last - first);
         gpt2_view_validation(&self->validation, seq, total, first, batch.count, self->inputs,
                              self->targets);
-        gpt2_model_forward(self->model, &batch, NULL);
-        sums[0] += gpt2_model_head(self->model, &batch, 0, 0.0f, 0, NULL);
+        if (self->replica->ops->evaluate(self->replica, &batch, &sum, error) != 0) return -1;
+        sums[0] += sum;
         sums[1] += (double)batch.count * seq;
         first += (uint64_t)batch.count;
     }
@@ -482,16 +649,23 @@ int gpt2_trainer_validate(gpt2_trainer_t *self, double *loss, gpt2_error_t *erro
 
 int gpt2_trainer_compare(gpt2_trainer_t *self, int *same, gpt2_error_t *error)
 {
-    uint64_t hash =
-        gpt2_hash(self->model->weights, self->model->layout->arena_count * sizeof(float));
+    uint64_t hash;
 
+    if (self->replica->ops->checksum(self->replica, &hash, error) != 0) return -1;
     return self->strategy->ops->equal(self->strategy, hash, same, error);
 }
 
 int gpt2_trainer_save(gpt2_trainer_t *self, gpt2_error_t *error)
 {
+    gpt2_replica_t *replica = self->replica;
     char folder[GPT2_PATH_MAX];
+    gpt2_state_t state;
+    int code;
 
     if (checkpoint_folder(self->options, folder, error) != 0) return -1;
-    return gpt2_checkpoint_save(folder, self->model, self->optimizer, &self->progress, error);
+    if (gpt2_trainer_settle(self, NULL, error) != 0) return -1;
+    if (replica->ops->borrow(replica, 1, &state, error) != 0) return -1;
+    code = gpt2_checkpoint_save(folder, state.model, state.optimizer, &self->progress, error);
+    if (replica->ops->give_back(replica, 0, code == 0 ? error : NULL) != 0) return -1;
+    return code;
 }

@@ -8,6 +8,7 @@
 
 #include "examples/gpt2/checkpoint.h"
 #include "examples/gpt2/data.h"
+#include "examples/gpt2/device.h"
 #include "examples/gpt2/options.h"
 #include "examples/gpt2/strategy.h"
 
@@ -25,11 +26,11 @@ typedef struct gpt2_phases {
 } gpt2_phases_t;
 
 typedef struct gpt2_step {
-    double loss; /* mean over the tokens of this rank's part; see gpt2_trainer_mean() */
-    double loss_sum;
-    double tokens; /* of this rank */
-    double norm;
+    double loss_sum; /* of this rank; known when settled */
+    double tokens;   /* of this rank */
     double learning_rate;
+    int is_settled; /* 1: the rest is known; see gpt2_trainer_settle() */
+    double norm;
     int skipped;
 } gpt2_step_t;
 
@@ -40,13 +41,17 @@ typedef struct gpt2_trainer {
     gpt2_data_t *val_data; /* NULL: the same file */
     gpt2_view_t training;
     gpt2_view_t validation;
-    gpt2_model_t *model;
-    gpt2_optimizer_t *optimizer;
-    gpt2_progress_t progress;
-    uint64_t first_step; /* of this process: > 0 after a resume */
+    gpt2_replica_t *replica;
+    int is_pending;           /* 1: the last step is not settled */
+    gpt2_outcome_t found;     /* the last one settled */
+    int skips;                /* steps without an update since the last one with */
+    gpt2_progress_t progress; /* updates and skipped: of settled steps */
+    uint64_t first_step;      /* of this process: > 0 after a resume */
     char resumed_from[GPT2_PATH_MAX];
     int32_t *inputs;  /* [micro batch][seq] */
     int32_t *targets; /* [micro batch][seq] */
+    uint8_t *occurs;  /* [vocab] 1: in this step's global batch; NULL: nobody asks */
+    int32_t *tokens;  /* [vocab] those, in order */
     gpt2_phases_t phases;
     gpt2_error_t *error; /* of the call in progress, for hooks */
     int depth;           /* of open spans */
@@ -63,11 +68,16 @@ int gpt2_trainer_create(const gpt2_options_t *options, gpt2_strategy_t *strategy
                         gpt2_trainer_t **out, gpt2_error_t *error);
 void gpt2_trainer_destroy(gpt2_trainer_t *trainer);
 
-/* One step on the next global batch. */
+/* One step on the next global batch. Where a device works on its own the step is over when it is
+ * settled: by gpt2_trainer_settle(), or at the latest in the next step. */
 int gpt2_trainer_step(gpt2_trainer_t *trainer, gpt2_step_t *step, gpt2_error_t *error);
 
-/* The step's mean loss over all ranks. Collective. */
-int gpt2_trainer_mean(gpt2_trainer_t *trainer, const gpt2_step_t *step, double *loss,
+/* Waits until the last step is over and fills in the rest of it. Fails where its loss is not a
+ * number. */
+int gpt2_trainer_settle(gpt2_trainer_t *trainer, gpt2_step_t *step, gpt2_error_t *error);
+
+/* The last step's mean loss over all ranks; settles it. Collective. */
+int gpt2_trainer_mean(gpt2_trainer_t *trainer, gpt2_step_t *step, double *loss,
                       gpt2_error_t *error);
 
 /* Mean loss over --eval-batches of validation. Collective. */

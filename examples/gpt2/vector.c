@@ -281,6 +281,21 @@ static void add(float *out, const float *a, const float *b, size_t count)
         out[i] = a[i] + b[i];
 }
 
+static void narrow(uint16_t *restrict out, const float *restrict in, size_t count)
+{
+#pragma omp simd
+    for (size_t i = 0; i < count; i++) {
+        union {
+            float value;
+            uint32_t bits;
+        } from = {.value = in[i]};
+        uint32_t rounded = from.bits + 0x7fffu + ((from.bits >> 16) & 1u);
+        uint32_t quiet = from.bits | 0x400000u;
+
+        out[i] = (uint16_t)((in[i] == in[i] ? rounded : quiet) >> 16);
+    }
+}
+
 static double sum_squares(const float *restrict x, size_t count)
 {
     double total = 0.0;
@@ -314,6 +329,7 @@ const gpt2_kernels_t GPT2_ISA_NAME(gpt2_kernels) = {
     .dot = dot,
     .cross_entropy = cross_entropy,
     .add = add,
+    .narrow = narrow,
     .sum_squares = sum_squares,
     .matvec = matvec,
     .adamw = GPT2_ISA_NAME(gpt2_adamw_update),

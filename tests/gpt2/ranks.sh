@@ -58,6 +58,12 @@ train resumed 2 "$gpt2" $flags --out resumed --resume auto
 cmp two/checkpoint/20/weights.bin resumed/checkpoint/20/weights.bin
 cmp two/checkpoint/20/adam_v.bin resumed/checkpoint/20/adam_v.bin
 
+# In program order, without agreement: the same sums, so the same bits.
+train dps 2 "$gpt2" $flags --out dps --strategy dps
+cmp two/checkpoint/20/weights.bin dps/checkpoint/20/weights.bin
+cmp two/checkpoint/20/adam_v.bin dps/checkpoint/20/adam_v.bin
+grep -q "replicas bit-equal 20/20" dps.out
+
 # With a parameter server rank 0 sees the same average and makes the same update.
 train sps 2 "$gpt2" $flags --out sps --strategy sps
 train sps3 3 --pretend-hosts 2 "$gpt2" $flags --out sps3 --strategy sps --accumulate 2

@@ -11,8 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "examples/gpt2/optimizer.h"
-
 #define SIZE_MAX_RANKS 16
 
 struct threads_world {
@@ -24,7 +22,7 @@ struct threads_world {
 typedef struct threads {
     gpt2_strategy_t base;
     threads_world_t *world;
-    gpt2_model_t *model;
+    gpt2_replica_t *replica;
     float *average;
     size_t readies;
     gpt2_strategy_settings_t settings;
@@ -70,18 +68,6 @@ static void give_up(gpt2_strategy_t *self, const char *reason)
     (void)reason;
 }
 
-static void *alloc(gpt2_strategy_t *self, size_t bytes)
-{
-    (void)self;
-    return calloc(1, bytes);
-}
-
-static void release(gpt2_strategy_t *self, void *memory)
-{
-    (void)self;
-    free(memory);
-}
-
 static int broadcast(gpt2_strategy_t *base, void *data, size_t bytes, gpt2_error_t *error)
 {
     threads_t *self = (threads_t *)base;
@@ -93,43 +79,59 @@ static int broadcast(gpt2_strategy_t *base, void *data, size_t bytes, gpt2_error
     return 0;
 }
 
-static int attach(gpt2_strategy_t *base, gpt2_model_t *model,
+static int attach(gpt2_strategy_t *base, gpt2_replica_t *replica,
                   const gpt2_strategy_settings_t *settings, gpt2_error_t *error)
 {
     threads_t *self = (threads_t *)base;
-    size_t bytes = model->layout->arena_count * sizeof(float);
+    size_t bytes = replica->layout->arena_count * sizeof(float);
 
-    self->model = model;
+    self->replica = replica;
     self->settings = *settings;
     self->average = malloc(bytes);
     if (self->average == NULL) return gpt2_fail(error, "out of memory");
     base->divisor = (double)base->size * settings->accumulate;
-    return broadcast(base, model->weights, bytes, error);
+    return broadcast(base, replica->weights, bytes, error);
 }
 
 static int ready(gpt2_strategy_t *base, size_t first, size_t count, gpt2_error_t *error)
 {
     threads_t *self = (threads_t *)base;
 
-    if (first != self->readies % self->model->layout->count) {
+    if (first != self->readies % self->replica->layout->count) {
         return gpt2_fail(error, "tensor %zu is ready, expected %zu", first,
-                         self->readies % self->model->layout->count);
+                         self->readies % self->replica->layout->count);
     }
     self->readies += count;
     return 0;
 }
 
+/* Of the average, tensor by tensor. */
+static double norm(const threads_t *self)
+{
+    const gpt2_layout_t *layout = self->replica->layout;
+    double total = 0.0;
+
+    for (size_t i = 0; i < layout->count; i++) {
+        total += gpt2_kernels_list()[0]->sum_squares(self->average + layout->tensors[i].offset,
+                                                     layout->tensors[i].count);
+    }
+    return sqrt(total);
+}
+
 static int sync(gpt2_strategy_t *base, gpt2_sync_t *out, gpt2_error_t *error)
 {
     threads_t *self = (threads_t *)base;
-    gpt2_model_t *model = self->model;
-    size_t count = model->layout->arena_count;
+    gpt2_replica_t *replica = self->replica;
+    size_t count = replica->layout->arena_count;
+    uint64_t checksum;
 
-    if (self->readies != model->layout->count * (size_t)self->settings.accumulate) {
+    /* It waits for all that is queued, so that gradients can be read. */
+    if (replica->ops->checksum(replica, &checksum, error) != 0) return -1;
+    if (self->readies != replica->layout->count * (size_t)self->settings.accumulate) {
         return gpt2_fail(error, "%zu readies before a sync", self->readies);
     }
     self->readies = 0;
-    show(self, model->gradients);
+    show(self, replica->gradients);
     memset(self->average, 0, count * sizeof(float));
     for (int rank = 0; rank < base->size; rank++) {
         const float *theirs = self->world->shared[rank];
@@ -139,9 +141,9 @@ static int sync(gpt2_strategy_t *base, gpt2_sync_t *out, gpt2_error_t *error)
     done(self);
     for (size_t i = 0; i < count; i++)
         self->average[i] /= (float)base->divisor;
-    out->norm = sqrt(gpt2_arena_sum_squares(model, self->average));
-    memset(model->gradients, 0xff, count * sizeof(float)); /* of no use to a follower */
-    if (!base->is_follower) memcpy(model->gradients, self->average, count * sizeof(float));
+    *out = (gpt2_sync_t){.norm = norm(self)};
+    memset(replica->gradients, 0xff, count * sizeof(float)); /* of no use to a follower */
+    if (!base->is_follower) memcpy(replica->gradients, self->average, count * sizeof(float));
     out->skip = !isfinite(out->norm);
     out->clip = self->settings.clip > 0.0 && out->norm > self->settings.clip
                     ? self->settings.clip / out->norm
@@ -151,9 +153,12 @@ static int sync(gpt2_strategy_t *base, gpt2_sync_t *out, gpt2_error_t *error)
 
 static int publish(gpt2_strategy_t *base, gpt2_error_t *error)
 {
-    gpt2_model_t *model = ((threads_t *)base)->model;
+    threads_t *self = (threads_t *)base;
+    gpt2_replica_t *replica = self->replica;
+    uint64_t checksum;
 
-    return broadcast(base, model->weights, model->layout->arena_count * sizeof(float), error);
+    if (replica->ops->checksum(replica, &checksum, error) != 0) return -1; /* the update is over */
+    return broadcast(base, replica->weights, replica->layout->arena_count * sizeof(float), error);
 }
 
 static int sum(gpt2_strategy_t *base, double *values, size_t count, gpt2_error_t *error)
@@ -218,8 +223,8 @@ static const char *setting(gpt2_strategy_t *self, const char *name)
 
 /* clang-format off */
 #define COMMON_OPS                                                                                 \
-    .name = "threads", .destroy = destroy, .abort = give_up, .alloc = alloc, .free = release,      \
-    .attach = attach, .ready = ready, .sync = sync, .sum = sum, .equal = equal,                    \
+    .name = "threads", .destroy = destroy, .abort = give_up, .attach = attach,                     \
+    .ready = ready, .sync = sync, .sum = sum, .equal = equal,                    \
     .broadcast = broadcast, .step_begin = step_begin, .step_end = end, .span_begin = span_begin,   \
     .span_end = end, .traffic = traffic, .setting = setting
 /* clang-format on */

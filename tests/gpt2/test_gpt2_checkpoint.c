@@ -290,7 +290,7 @@ static void llmc_files_round_trip_and_bad_ones_are_refused(void **state)
     int32_t wrong[256] = {5};
 
     (void)state;
-    assert_int_equal(gpt2_llmc_save(path, run.model, &error), 0);
+    assert_int_equal(gpt2_llmc_save(path, run.model, 0, &error), 0);
     assert_int_equal(stat(path, &status), 0);
     assert_int_equal(status.st_size, 1024 + 4 * run.model->layout->parameter_count);
     assert_int_equal(gpt2_llmc_inspect(path, &shape, &error), 0);
@@ -301,6 +301,14 @@ static void llmc_files_round_trip_and_bad_ones_are_refused(void **state)
     damage(path, 5000, 1);
     assert_int_equal(gpt2_llmc_load(path, other.model, &error), -1);
     assert_non_null(strstr(error.text, "truncated"));
+    assert_int_equal(gpt2_llmc_save(path, run.model, 1, &error), 0);
+    assert_int_equal(stat(path, &status), 0);
+    assert_int_equal(status.st_size, 1024 + 2 * run.model->layout->parameter_count);
+    assert_int_equal(gpt2_llmc_load(path, other.model, &error), 0);
+    for (size_t i = 0; i < run.model->layout->arena_count; i++) {
+        assert_true(fabsf(other.model->weights[i] - run.model->weights[i]) <=
+                    fabsf(run.model->weights[i]) / 256.0f); /* half a step of bf16 */
+    }
     path = scratch_write("wrong.bin", wrong, sizeof(wrong));
     assert_int_equal(gpt2_llmc_inspect(path, &shape, &error), -1);
     assert_non_null(strstr(error.text, "magic 5, expected 20240326"));

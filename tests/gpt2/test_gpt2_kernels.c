@@ -19,13 +19,14 @@ static float noise(uint64_t stream, size_t index)
     return (float)gpt2_random_normal(9, stream, index);
 }
 
+/* With a mantissa of 8 bits, so that a product in bf16 has no other operands than one in fp32. */
 static float *noise_matrix(uint64_t stream, size_t count)
 {
     float *values = malloc((count + 1) * sizeof(float));
 
     assert_non_null(values);
     for (size_t i = 0; i < count; i++)
-        values[i] = noise(stream, i);
+        values[i] = rintf(noise(stream, i) * 16.0f) / 16.0f;
     return values;
 }
 
@@ -91,6 +92,78 @@ static void own_gemm_matches_plain_loops(void **state)
                 check_gemm((*isa)->gemm, (*isa)->isa, variant & 1, (variant >> 1) & 1, sizes[s][0],
                            sizes[s][1], sizes[s][2], beta);
             }
+        }
+    }
+}
+
+static void check_library_gemm(gpt2_gemm_fn gemm, const char *name)
+{
+    /* the last crosses every block of the bf16 product */
+    static const size_t sizes[][3] = {{1, 1, 1}, {13, 33, 65}, {130, 129, 128}, {257, 385, 770}};
+
+    if (gemm == NULL) skip();
+    for (size_t s = 0; s < sizeof(sizes) / sizeof(sizes[0]); s++) {
+        for (int variant = 0; variant < 4; variant++) {
+            float beta = variant == 1 || variant == 2 ? 0.0f : 0.75f;
+
+            if (s == 3 && beta != 0.0f) continue; /* plain loops take their time */
+            check_gemm(gemm, name, variant & 1, variant >> 1, sizes[s][0], sizes[s][1], sizes[s][2],
+                       beta);
+        }
+    }
+}
+
+static void onednn_matches_plain_loops(void **state)
+{
+    (void)state;
+    check_library_gemm(gpt2_gemm_dnnl(), "oneDNN");
+}
+
+static void onednn_in_bf16_matches_plain_loops(void **state)
+{
+    (void)state;
+    check_library_gemm(gpt2_gemm_dnnl_bf16(), "oneDNN in bf16");
+}
+
+static void chosen_gemm_has_its_name(void **state)
+{
+    const gpt2_kernels_t *kernels = gpt2_kernels_list()[0];
+    gpt2_gemm_fn dnnl = gpt2_gemm_dnnl();
+
+    (void)state;
+    assert_string_equal(gpt2_gemm_name(gpt2_gemm_choose("own", kernels), kernels),
+                        "our own kernel");
+    if (dnnl != NULL) {
+        assert_ptr_equal(gpt2_gemm_choose("auto", kernels), dnnl);
+        assert_string_equal(gpt2_gemm_name(dnnl, kernels), "oneDNN");
+    }
+    assert_ptr_equal(gpt2_gemm_choose("dnnl", kernels), dnnl);
+}
+
+static void narrow_rounds_to_nearest_and_keeps_nan(void **state)
+{
+    static const struct {
+        uint32_t from;
+        uint16_t to;
+    } cases[] = {
+        {0x00000000, 0x0000}, {0x80000000, 0x8000}, {0x3f800000, 0x3f80}, {0x3f807fff, 0x3f80},
+        {0x3f808000, 0x3f80}, {0x3f808001, 0x3f81}, {0x3f818000, 0x3f82}, {0xbf818000, 0xbf82},
+        {0x7f7fffff, 0x7f80}, {0x7f800000, 0x7f80}, {0xff800000, 0xff80}, {0x7f800001, 0x7fc0},
+        {0x7fffffff, 0x7fff}, {0xff800001, 0xffc0}, {0x00000001, 0x0000}, {0x00018000, 0x0002},
+    };
+    enum { COUNT = sizeof(cases) / sizeof(cases[0]) };
+    float in[2 * COUNT + 1];
+    uint16_t out[2 * COUNT + 1];
+
+    (void)state;
+    for (size_t i = 0; i < 2 * COUNT + 1; i++)
+        memcpy(&in[i], &cases[i % COUNT].from, sizeof(in[i]));
+    for (const gpt2_kernels_t *const *isa = gpt2_kernels_list(); *isa != NULL; isa++) {
+        (*isa)->narrow(out, in, 2 * COUNT + 1);
+        for (size_t i = 0; i < 2 * COUNT + 1; i++) {
+            if (out[i] == cases[i % COUNT].to) continue;
+            fail_msg("%s: %08x to %04x, expected %04x", (*isa)->isa, cases[i % COUNT].from, out[i],
+                     cases[i % COUNT].to);
         }
     }
 }
@@ -200,6 +273,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(own_gemm_matches_plain_loops),
+        cmocka_unit_test(onednn_matches_plain_loops),
+        cmocka_unit_test(onednn_in_bf16_matches_plain_loops),
+        cmocka_unit_test(chosen_gemm_has_its_name),
+        cmocka_unit_test(narrow_rounds_to_nearest_and_keeps_nan),
         cmocka_unit_test(gelu_is_close_over_the_whole_range),
         cmocka_unit_test(softmax_sums_to_one_and_hides_the_future),
         cmocka_unit_test(cross_entropy_survives_large_logits),

@@ -75,10 +75,15 @@ static int run_rank(rank_job_t *job, gpt2_strategy_t *strategy)
     if (code == 0 && !same) code = gpt2_fail(&job->error, "the replicas differ");
     if (code == 0 && job->save && job->rank == 0) code = gpt2_trainer_save(trainer, &job->error);
     if (code == 0) {
-        job->count = trainer->model->layout->arena_count;
+        gpt2_replica_t *replica = trainer->replica;
+        gpt2_state_t state;
+
+        job->count = replica->layout->arena_count;
         job->weights = malloc(job->count * sizeof(float));
         if (job->weights == NULL) abort();
-        memcpy(job->weights, trainer->model->weights, job->count * sizeof(float));
+        code = replica->ops->borrow(replica, 0, &state, &job->error);
+        if (code == 0) memcpy(job->weights, state.model->weights, job->count * sizeof(float));
+        if (code == 0) code = replica->ops->give_back(replica, 0, &job->error);
     }
     gpt2_trainer_destroy(trainer);
     return code;

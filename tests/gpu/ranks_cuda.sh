@@ -34,6 +34,9 @@ for stage in 0 1 2 3 4; do
     check 0 "abort at stage $stage" "$dprun" -np 2 "$@" "$program" abort $stage
 done
 check 0 "two ranks share a GPU" env DP_TEST_GPUS=1 "$dprun" -np 2 --share-gpu "$program" steps
+if [ $# = 0 ] && check 1 "two ranks on a GPU by mistake" env DP_TEST_GPUS=1 "$dprun" -np 2 "$program" steps; then
+    grep -q 'ranks 0 and 1 are on one GPU of .* dprun --share-gpu' "$log" || { cat "$log"; failed=1; }
+fi
 # Who is left says what its optimizer has seen, and that is checked in there.
 if check 137 "a killed rank" "$dprun" -np 2 "$@" --inject kill:1@10 "$program" loop 40; then
     grep -q 'rank 0: .* 0 half-reduced' "$log" || { echo "rank 0 says nothing"; cat "$log"; failed=1; }

@@ -6,7 +6,7 @@
 #
 #   tests/gpu/run.sh [BUILD] [RESULTS]    default: build, gpu-results.jsonl
 #
-# GPT2_PRESET (124M) and GPT2_BATCH (8) choose the model. Every step is bounded; one that this
+# GPT2_PRESET (124M) and GPT2_BATCH (64) choose the model. Every step is bounded; one that this
 # machine lacks something for is skipped with the reason. Exits with 0, with 1 where a step failed,
 # with 77 where there is no GPU at all.
 # A GPU machine without a network: see tests/gpu/pack.sh.
@@ -56,6 +56,9 @@ nvidia-smi --query-gpu=driver_version,memory.total,clocks.max.sm --format=csv,no
 
 step "kernels and their speed" 120 0 "$build/tests/cuda_kernels"
 grep -E '^ +(MiB|[0-9])' "$log" | sed 's/^/    /'
+step "tensor core instructions" 60 0 "$build/tests/cuda_mma"
+step "attention and its speed" 240 0 "$build/tests/gpt2_attention"
+grep -E '^ *(bf16|shape|\[)' "$log" | sed 's/^/    /'
 step "one rank over NCCL" 60 0 "$build/dprun" -np 1 "$build/embed_cuda"
 for ranks in 2 3; do
     step "$ranks ranks on one GPU" 120 0 "$build/dprun" -np $ranks --share-gpu "$build/embed_cuda"
@@ -68,7 +71,7 @@ step "whole contexts, 2 on one GPU" 240 0 "$(dirname "$0")/ranks_cuda.sh" "$buil
 sed 's/^/    /' "$log"
 
 # ---- GPT-2 ----
-for program in cuda_mma gpt2_attention gpt2_cuda_kernels_device; do
+for program in gpt2_cuda_kernels_device gpt2_matmul_device; do
     step "$program" 240 0 "$build/tests/$program"
     grep -E 'TFLOP|GB/s|us' "$log" | sed 's/^/    /' | head -20
 done
@@ -96,7 +99,7 @@ export -f parity
 work=$(mktemp -d)
 export build work
 trap 'rm -rf "$log" "$work"' EXIT
-size=${GPT2_PRESET:-124M} batch=${GPT2_BATCH:-8}
+size=${GPT2_PRESET:-124M} batch=${GPT2_BATCH:-64}
 peer=$(dirname "$0")/peers/gpt2_torch.py
 if [ -x "$build/gpt2" ] && "$build/gpt2" --help 2>&1 | grep -q -- --device && python3 "$peer" --tokens "$work/tokens.bin" 4000000; then
     step "GPT-2: losses as on a CPU, fp32" 240 0 bash -c 'parity fp32 0.001'

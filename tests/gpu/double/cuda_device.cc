@@ -64,10 +64,15 @@ cudaError_t cudaHostAlloc(void **memory, size_t bytes, unsigned)
     return cudaMallocHost(memory, bytes);
 }
 
+/* The real one waits for the whole device. Ranks may share one here as threads, and would wait for
+ * each other: so only for the default streams, where memory is made ready; after a failure too. */
 cudaError_t cudaFree(void *memory)
 {
     guard_t guard(rt.lock);
 
+    const allocation_t *found = allocation_of(memory);
+
+    if (found != NULL) await_defaults(guard, found->device < 0 ? device_now() : found->device);
     return give_back(memory);
 }
 
@@ -85,7 +90,11 @@ cudaError_t cudaFreeAsync(void *memory, cudaStream_t stream)
 {
     guard_t guard(rt.lock);
 
-    push(stream_of(stream), [memory] { (void)cudaFree(memory); });
+    push(stream_of(stream), [memory] {
+        guard_t inner(rt.lock);
+
+        give_back(memory);
+    });
     return cudaSuccess;
 }
 
@@ -196,6 +205,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int devic
     if (device < 0 || device >= rt.devices) return last_error = cudaErrorInvalidDevice;
     memset(properties, 0, sizeof(*properties));
     strcpy(properties->name, "double");
+    properties->uuid.bytes[0] = (char)(device + 1);
     properties->major = 9;
     properties->multiProcessorCount = 4;
     properties->totalGlobalMem = (size_t)8 << 30;

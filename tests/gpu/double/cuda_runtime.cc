@@ -211,6 +211,16 @@ cudaError_t await(guard_t &guard, CUstream_st *stream)
     return rt.broken;
 }
 
+void await_defaults(guard_t &guard, int device)
+{
+    for (CUstream_st *at : rt.defaults[device]) {
+        const uint64_t until = at == NULL ? 0 : at->pushed;
+
+        while (at != NULL && at->finished < until)
+            rt.change.wait(guard);
+    }
+}
+
 static cudaError_t enqueue_launch(void *stream, std::function<void()> item)
 {
     guard_t guard(rt.lock);

@@ -76,6 +76,7 @@ int device_now(void);
 CUstream_st *stream_of(cudaStream_t handle);
 void push(CUstream_st *stream, std::function<void()> item);
 cudaError_t await(guard_t &guard, CUstream_st *stream); /* until it has done all it was given */
+void await_defaults(guard_t &guard, int device); /* until its default streams have, or dropped it */
 
 #define FAULT()                                                                                    \
     do {                                                                                           \

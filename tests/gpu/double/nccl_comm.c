@@ -5,7 +5,10 @@
  */
 #include "tests/gpu/double/nccl_internal.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 /* Puts a group that is in progress on its stream. The room is locked. */
 static ncclResult_t launch(ncclComm_t comm)
@@ -33,6 +36,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int size, ncclUniqueId id, 
                                     ncclConfig_t *config)
 {
     ncclComm_t comm = calloc(1, sizeof(*comm));
+    const char *host = getenv("NCCL_HOSTID");
     room_t *room;
 
     if (comm == NULL) nccl_double_wrong("no memory");
@@ -52,6 +56,10 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int size, ncclUniqueId id, 
     }
     room->size = size;
     room->joined++;
+    room->ranks[rank].pid = (int)getpid();
+    cudaGetDevice(&room->ranks[rank].device);
+    snprintf(room->ranks[rank].host, sizeof(room->ranks[rank].host), "%s",
+             host != NULL ? host : "");
     nccl_room_wake(room);
     nccl_room_unlock(room);
     pthread_mutex_lock(&nccl_double.lock);
@@ -60,6 +68,21 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int size, ncclUniqueId id, 
     pthread_mutex_unlock(&nccl_double.lock);
     *out = comm;
     return ncclInProgress;
+}
+
+/* Two processes on one GPU of one host; threads of a test may do as they like. Locked. */
+static int has_twins(const room_t *room)
+{
+    for (int i = 1; i < room->size; i++) {
+        for (int k = 0; k < i; k++) {
+            if (room->ranks[i].pid != room->ranks[k].pid &&
+                room->ranks[i].device == room->ranks[k].device &&
+                strcmp(room->ranks[i].host, room->ranks[k].host) == 0) {
+                return 1;
+            }
+        }
+    }
+    return 0;
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state)
@@ -73,8 +96,8 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state)
     } else if (comm->pending != NULL) {
         *state = launch(comm);
     } else if (comm->is_ready || (comm->room->joined == comm->size && !comm->never_ready)) {
-        comm->is_ready = 1;
-        *state = ncclSuccess;
+        comm->is_ready = !has_twins(comm->room);
+        *state = comm->is_ready ? ncclSuccess : ncclInvalidUsage;
     }
     nccl_room_unlock(comm->room);
     return ncclSuccess;

@@ -44,6 +44,10 @@ typedef struct room {
     pthread_mutex_t lock; /* robust: a rank may die in it */
     uint32_t changes;     /* a futex */
     int size, joined, left;
+    struct {
+        int pid, device;
+        char host[64];
+    } ranks[ranks_max];
     int is_broken; /* a communicator was aborted: nobody waits for it with success */
     uint64_t heap_used;
     size_t posts_live; /* that have data in the heap */

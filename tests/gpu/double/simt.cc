@@ -30,6 +30,13 @@ __thread dim3 blockDim, gridDim;
 cudaError_t (*simt_enqueue)(void *stream, std::function<void()> work);
 unsigned simt_order;
 
+/* A copy of cp.async that has not landed; with to NULL the end of a group. */
+typedef struct copy {
+    void *to;
+    const void *from;
+    size_t bytes, taken;
+} copy_t;
+
 enum fiber_state { FIBER_READY, FIBER_AT_BARRIER, FIBER_AT_WARP, FIBER_DONE };
 
 /* Where a fiber, or the thread that runs them, goes on. */
@@ -47,6 +54,7 @@ typedef struct fiber {
     unsigned mask;                    /* FIBER_AT_WARP: with whom it meets */
     unsigned char given[GIVEN_BYTES]; /* to the others of the warp */
     unsigned char kept[GIVEN_BYTES];  /* a copy that stays while the others read */
+    std::vector<copy_t> copies;       /* in flight, oldest first */
 #if defined(__SANITIZE_ADDRESS__)
     void *fake_stack;
 #endif
@@ -58,6 +66,8 @@ typedef struct machine {
     size_t current;
     const std::function<void()> *body;
     std::vector<unsigned char> shared;
+    size_t shared_bytes;
+    uint64_t random; /* of copies */
 #if defined(__SANITIZE_ADDRESS__)
     void *fake_stack;
     const void *bottom;
@@ -156,6 +166,10 @@ static void fiber_main(void)
     for (;;) {
         threadIdx = current_fiber()->index;
         (*running->body)();
+        for (const copy_t &copy : current_fiber()->copies) {
+            if (copy.to != NULL) die("a thread ends before its copies arrived");
+        }
+        current_fiber()->copies.clear();
         yield_fiber(FIBER_DONE);
     }
 }
@@ -241,30 +255,48 @@ static size_t in_order(size_t i, size_t count, uint64_t *random)
     return (size_t)((*random >> 33) + i) % count;
 }
 
+/* In shuffled orders one warp of each block lags: it moves only when all others wait, so those are
+ * ahead of it by a whole way to the next barrier of the block. */
+static size_t lagging_warp(size_t count)
+{
+    if (simt_order <= 1 || count <= WARP) return SIZE_MAX;
+    return (simt_order + blockIdx.x) % (count / WARP);
+}
+
 static void run_block(machine_t *machine)
 {
-    const size_t count = machine->fibers.size();
+    const size_t count = machine->fibers.size(), laggard = lagging_warp(count);
     uint64_t random = simt_order * 0x9e3779b97f4a7c15u + blockIdx.x;
+    int are_others_moving = 1;
 
+    /* Blocks find what others left; all ones are NaN in every type. */
+    memset(machine->shared.data(), 0xff, machine->shared.size());
+    machine->random = random;
     start_block(machine);
     for (;;) {
-        int is_moving = 0, is_over = 1;
+        int is_moving = 0, is_over = 1, have_others_moved = 0;
 
         for (size_t i = 0; i < count; i++) {
             const size_t at = in_order(i, count, &random);
 
             if (machine->fibers[at]->state != FIBER_READY) continue;
+            if (are_others_moving && at / WARP == laggard) continue;
             resume(machine, at);
             is_moving = 1;
+            if (at / WARP != laggard) have_others_moved = 1;
         }
         for (size_t i = 0; i < count; i++) {
             if (machine->fibers[i]->state == FIBER_AT_WARP) is_moving |= release_warp(machine, i);
         }
-        is_moving |= release_block(machine);
-        for (const fiber_t *fiber : machine->fibers) {
-            if (fiber->state == FIBER_READY) is_moving = 1;
-            if (fiber->state != FIBER_DONE) is_over = 0;
+        if (release_block(machine)) is_moving = have_others_moved = 1;
+        for (size_t i = 0; i < count; i++) {
+            const fiber_state state = machine->fibers[i]->state;
+
+            if (state == FIBER_READY) is_moving = 1;
+            if (state == FIBER_READY && i / WARP != laggard) have_others_moved = 1;
+            if (state != FIBER_DONE) is_over = 0;
         }
+        are_others_moving = have_others_moved;
         if (is_over) return;
         if (!is_moving) die("threads wait for each other: a barrier or shuffle that not all reach");
     }
@@ -309,6 +341,7 @@ void simt_run(dim3 grid, dim3 block, size_t shared_bytes, const std::function<vo
 
     take_fibers(&machine, (size_t)block.x * block.y * block.z);
     machine.shared.resize(shared_bytes + 128);
+    machine.shared_bytes = shared_bytes;
     machine.body = &body;
     running = &machine;
     gridDim = grid;
@@ -397,4 +430,59 @@ void simt_exchange_all(const void *give, void *take, size_t bytes)
     simt_warp_barrier(0xffffffffu);
     for (size_t lane = 0; lane < WARP && base + lane < running->fibers.size(); lane++)
         memcpy((char *)take + lane * bytes, running->fibers[base + lane]->kept, bytes);
+}
+
+/* ---- Copies in flight -------------------------------------------------------------------------
+ */
+
+void simt_check_shared(const void *at, size_t bytes)
+{
+    const uintptr_t begin = (uintptr_t)simt_dynamic_shared(), first = (uintptr_t)at;
+
+    if (first % bytes != 0) die("an access to shared memory is not aligned");
+    if (first < begin || first + bytes > begin + running->shared_bytes) {
+        die("an access lies outside of shared memory");
+    }
+}
+
+static void land(const copy_t *copy)
+{
+    if (copy->to == NULL) return;
+    memset(copy->to, 0, copy->bytes);
+    memcpy(copy->to, copy->from, copy->taken);
+}
+
+/* On a device a copy lands at any time up to the wait. Order 0 takes the latest, which shows a wait
+ * that is missing; 1 the earliest, which shows what is overwritten while others still read. */
+void simt_async_copy(void *to, const void *from, size_t bytes, size_t taken)
+{
+    const copy_t copy = {to, from, bytes, taken};
+
+    simt_check_shared(to, bytes);
+    if (taken != 0 && (uintptr_t)from % bytes != 0) die("a copy's source is not aligned");
+    running->random = running->random * 6364136223846793005u + 1442695040888963407u;
+    if (simt_order == 1 || (simt_order > 1 && running->random >> 63 != 0)) {
+        land(&copy);
+    } else {
+        current_fiber()->copies.push_back(copy);
+    }
+}
+
+void simt_async_commit(void)
+{
+    current_fiber()->copies.push_back(copy_t{NULL, NULL, 0, 0});
+}
+
+void simt_async_wait(size_t left)
+{
+    std::vector<copy_t> &copies = current_fiber()->copies;
+    size_t groups = 0, landed = 0;
+
+    for (const copy_t &copy : copies)
+        groups += copy.to == NULL;
+    for (; groups > left; landed++) {
+        land(&copies[landed]);
+        groups -= copies[landed].to == NULL;
+    }
+    copies.erase(copies.begin(), copies.begin() + (ptrdiff_t)landed);
 }

@@ -5,8 +5,10 @@
  * kernels/cuda_launch.cuh. Threads of a block are fibers of one operating system thread, switched
  * at barriers, shuffles and mma; blocks run one after the other. So kernels run as written, index
  * arithmetic, fragment layouts and all. Which fiber goes first is chosen anew for every launch: a
- * missing barrier gives wrong numbers in some order. A barrier that not all threads reach, and a
- * block that waits for itself, end the program with words. Nothing here is fast.
+ * missing barrier gives wrong numbers in some order. Shared memory begins as NaN for every block,
+ * and copies in flight land as early or as late as they may, by the same choice. A barrier that not
+ * all threads reach, a block that waits for itself, an access outside of shared memory and a copy
+ * that is never waited for end the program with words. Nothing here is fast.
  */
 #ifndef DP_TESTS_SIMT_H
 #define DP_TESTS_SIMT_H
@@ -17,6 +19,7 @@
 #include <string.h>
 
 #include <functional>
+#include <type_traits>
 
 #undef __shared__
 #define __shared__ static thread_local
@@ -37,11 +40,18 @@ extern __thread dim3 blockDim, gridDim;
 /* Queues a launch on a stream of the runtime's double; runs it at once where there is none. */
 cudaError_t simt_launch(dim3 grid, dim3 block, size_t shared_bytes, void *stream,
                         std::function<void()> body);
+/* A call of a kernel with its arguments as they are now. */
+template <typename... P>
+static inline std::function<void()> simt_bind(void (*kernel)(P...), std::common_type_t<P>... all)
+{
+    return [=] { kernel(all...); };
+}
 /* Runs a grid in the calling thread. */
 void simt_run(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()> &body);
 /* How a stream takes a launch; NULL: at once. Set by the runtime's double. */
 extern cudaError_t (*simt_enqueue)(void *stream, std::function<void()> work);
-/* 0: fibers in ascending order, 1: descending, else shuffled by this number. */
+/* 0: fibers in ascending order, 1: descending, else shuffled by this number, with one warp of each
+ * block behind the others. */
 extern unsigned simt_order;
 
 void *simt_dynamic_shared(void);
@@ -54,6 +64,19 @@ void simt_exchange(unsigned mask, const void *give, void *take, size_t bytes, un
 /* The same, seeing what all 32 lanes gave: take is [32][bytes]. */
 void simt_exchange_all(const void *give, void *take, size_t bytes);
 unsigned simt_lane(void);
+
+/* What tensor cores do, for kernels/cuda_mma.cuh; see there. All 32 threads of a warp call. */
+void simt_mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
+void simt_ldmatrix(uint32_t (&out)[4], const void *row, bool is_transposed);
+/* Times that ldmatrix had to read a bank again, in all threads since the program began. */
+unsigned long long simt_bank_conflicts(void);
+
+/* cp.async: `bytes` of the thread's to, of which `taken` come from memory and the rest is 0. */
+void simt_async_copy(void *to, const void *from, size_t bytes, size_t taken);
+void simt_async_commit(void);
+void simt_async_wait(size_t left);
+/* Ends the program unless the aligned bytes lie in the block's dynamic shared memory. */
+void simt_check_shared(const void *at, size_t bytes);
 
 static inline void __syncthreads(void)
 {

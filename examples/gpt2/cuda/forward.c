@@ -1,0 +1,217 @@
+/*
+ * forward.c - the blocks, the head and its loss, as launches on the replica's stream.
+ *
+ * A block is nine launches: four products with what cuBLASLt can fuse into them, attention, and the
+ * sums with the norms behind them. No row of the stream is read or written more often than that.
+ */
+#include "examples/gpt2/cuda/replica.h"
+
+#include "examples/gpt2/cuda/attention.h"
+#include "examples/gpt2/cuda/kernels.h"
+
+int gpt2_cuda_check(int code, const char *what, gpt2_error_t *error)
+{
+    if (code == 0) return 0;
+    return gpt2_fail(error, "GPU: %s: %s", what, cudaGetErrorString((cudaError_t)code));
+}
+
+void gpt2_cuda_note(gpt2_cuda_pass_t *pass, const char *what, int code)
+{
+    if (code == 0 || pass->code != 0) return;
+    pass->code = code;
+    pass->what = what;
+}
+
+const void *gpt2_cuda_weight(const gpt2_cuda_replica_t *self, size_t index)
+{
+    return gpt2_cuda_at(self, self->state.low, self->layout->tensors[index].offset);
+}
+
+float *gpt2_cuda_gradient(const gpt2_cuda_replica_t *self, size_t index)
+{
+    return self->base.gradients + self->layout->tensors[index].offset;
+}
+
+size_t gpt2_cuda_block_index(const gpt2_cuda_replica_t *self, int layer, gpt2_block_tensor_t which)
+{
+    return gpt2_layout_block(self->layout, layer) + (size_t)which;
+}
+
+void *gpt2_cuda_at(const gpt2_cuda_replica_t *self, void *array, size_t at)
+{
+    return (char *)array + at * gpt2_cuda_type_bytes(self->type);
+}
+
+void gpt2_cuda_span_begin(const gpt2_cuda_pass_t *pass, const char *name)
+{
+    if (pass->hooks != NULL && pass->hooks->span_begin != NULL) {
+        pass->hooks->span_begin(pass->hooks->user, name);
+    }
+}
+
+void gpt2_cuda_span_end(const gpt2_cuda_pass_t *pass)
+{
+    if (pass->hooks != NULL && pass->hooks->span_end != NULL) {
+        pass->hooks->span_end(pass->hooks->user);
+    }
+}
+
+static const void *weight(const gpt2_cuda_replica_t *self, int layer, gpt2_block_tensor_t which)
+{
+    return gpt2_cuda_weight(self, gpt2_cuda_block_index(self, layer, which));
+}
+
+/* The stream behind a block and the norm of it: the next block's first, or the final one. */
+static void join_next(gpt2_cuda_pass_t *pass, int layer, const void *projected)
+{
+    gpt2_cuda_replica_t *self = pass->self;
+    gpt2_cuda_activations_t *all = &self->pass;
+    const gpt2_cuda_block_t *block = &all->blocks[layer];
+    const void *bias = weight(self, layer, GPT2_FCPROJ_B);
+
+    if (layer + 1 < self->layout->shape.layers) {
+        const gpt2_cuda_block_t *next = &all->blocks[layer + 1];
+
+        gpt2_cuda_note(pass, "norm",
+                       gpt2_cuda_add_norm_forward(
+                           self->stream, self->type, next->ln1, next->input, next->ln1_mean,
+                           next->ln1_rstd, block->middle, projected, bias,
+                           weight(self, layer + 1, GPT2_LN1_W), weight(self, layer + 1, GPT2_LN1_B),
+                           pass->rows, pass->width));
+    } else {
+        gpt2_cuda_note(pass, "norm",
+                       gpt2_cuda_add_norm_forward(
+                           self->stream, self->type, all->lnf, all->output, all->lnf_mean,
+                           all->lnf_rstd, block->middle, projected, bias, gpt2_cuda_weight(self, 0),
+                           gpt2_cuda_weight(self, 1), pass->rows, pass->width));
+    }
+}
+
+static void forward_block(gpt2_cuda_pass_t *pass, int layer)
+{
+    gpt2_cuda_replica_t *self = pass->self;
+    gpt2_cuda_activations_t *all = &self->pass;
+    const gpt2_cuda_products_t *products = &self->products;
+    const gpt2_cuda_block_t *block = &all->blocks[layer];
+    const int heads = self->layout->shape.heads;
+    const int size = self->layout->shape.width / heads;
+
+    gpt2_cuda_note(pass, "qkv",
+                   gpt2_matmul_forward(products->qkv, self->stream, block->qkv, NULL, block->ln1,
+                                       weight(self, layer, GPT2_QKV_W),
+                                       weight(self, layer, GPT2_QKV_B)));
+    gpt2_cuda_note(pass, "attention",
+                   gpt2_attention_forward(self->stream, self->type, block->qkv, block->attention,
+                                          block->lse, (int)(pass->rows / self->length),
+                                          (int)self->length, heads, size));
+    gpt2_cuda_note(pass, "proj",
+                   gpt2_matmul_forward(products->proj, self->stream, all->projected, NULL,
+                                       block->attention, weight(self, layer, GPT2_PROJ_W), NULL));
+    gpt2_cuda_note(pass, "norm",
+                   gpt2_cuda_add_norm_forward(
+                       self->stream, self->type, block->ln2, block->middle, block->ln2_mean,
+                       block->ln2_rstd, block->input, all->projected,
+                       weight(self, layer, GPT2_PROJ_B), weight(self, layer, GPT2_LN2_W),
+                       weight(self, layer, GPT2_LN2_B), pass->rows, pass->width));
+    gpt2_cuda_note(pass, "fc",
+                   gpt2_matmul_forward(products->fc, self->stream, block->gelu, block->fc,
+                                       block->ln2, weight(self, layer, GPT2_FC_W),
+                                       weight(self, layer, GPT2_FC_B)));
+    gpt2_cuda_note(pass, "fcproj",
+                   gpt2_matmul_forward(products->fcproj, self->stream, all->projected, NULL,
+                                       block->gelu, weight(self, layer, GPT2_FCPROJ_W), NULL));
+    join_next(pass, layer, all->projected);
+}
+
+void gpt2_cuda_forward(gpt2_cuda_pass_t *pass)
+{
+    gpt2_cuda_replica_t *self = pass->self;
+    const gpt2_cuda_block_t *first = &self->pass.blocks[0];
+    const gpt2_layout_t *layout = self->layout;
+
+    gpt2_cuda_span_begin(pass, "forward");
+    gpt2_cuda_note(pass, "embedding",
+                   gpt2_cuda_embed_forward(self->stream, self->type, first->input, pass->inputs,
+                                           gpt2_cuda_weight(self, gpt2_layout_wte(layout)),
+                                           gpt2_cuda_weight(self, gpt2_layout_wpe(layout)),
+                                           pass->rows, self->length, pass->width,
+                                           layout->shape.vocab));
+    gpt2_cuda_note(pass, "norm",
+                   gpt2_cuda_norm_forward(self->stream, self->type, first->ln1, first->ln1_mean,
+                                          first->ln1_rstd, first->input,
+                                          weight(self, 0, GPT2_LN1_W), weight(self, 0, GPT2_LN1_B),
+                                          pass->rows, pass->width));
+    for (int layer = 0; layer < layout->shape.layers; layer++)
+        forward_block(pass, layer);
+    gpt2_cuda_span_end(pass);
+}
+
+void gpt2_cuda_head_logits(gpt2_cuda_pass_t *pass, size_t part)
+{
+    gpt2_cuda_replica_t *self = pass->self;
+    size_t first = part * self->plan.head_rows;
+
+    gpt2_cuda_note(pass, "head",
+                   gpt2_matmul_forward(self->products.head, self->stream, self->pass.logits, NULL,
+                                       gpt2_cuda_at(self, self->pass.lnf, first * pass->width),
+                                       gpt2_cuda_weight(self, gpt2_layout_wte(self->layout)),
+                                       NULL));
+}
+
+/* Gradients of the part's rows: of the final norm's output, and of the tied embedding. */
+static void head_backward(gpt2_cuda_pass_t *pass, size_t part, size_t counted)
+{
+    gpt2_cuda_replica_t *self = pass->self;
+    gpt2_cuda_activations_t *all = &self->pass;
+    const size_t rows = self->plan.head_rows;
+    const size_t vocab = (size_t)self->layout->shape.vocab_padded;
+    const size_t at = part * rows * pass->width;
+    const size_t wte = gpt2_layout_wte(self->layout);
+
+    if (counted < rows) {
+        gpt2_cuda_note(
+            pass, "head",
+            (int)cudaMemsetAsync(gpt2_cuda_at(self, all->logits, counted * vocab), 0,
+                                 (rows - counted) * vocab * gpt2_cuda_type_bytes(self->type),
+                                 self->stream));
+    }
+    gpt2_cuda_note(pass, "head",
+                   gpt2_matmul_input(self->products.head_input, self->stream,
+                                     gpt2_cuda_at(self, all->d_normed, at), all->logits,
+                                     gpt2_cuda_weight(self, wte), NULL));
+    gpt2_cuda_note(pass, "head",
+                   gpt2_matmul_weight(self->products.head_weight, self->stream,
+                                      gpt2_cuda_gradient(self, wte), NULL,
+                                      pass->accumulate || part > 0, all->logits,
+                                      gpt2_cuda_at(self, all->lnf, at)));
+}
+
+/* Logits of the whole batch never exist together: part by part they become the loss and then their
+ * own gradient. */
+void gpt2_cuda_head(gpt2_cuda_pass_t *pass, double *loss)
+{
+    gpt2_cuda_replica_t *self = pass->self;
+    gpt2_cuda_activations_t *all = &self->pass;
+    const gpt2_shape_t *shape = &self->layout->shape;
+    const size_t rows = self->plan.head_rows;
+
+    gpt2_cuda_span_begin(pass, "backward head");
+    for (size_t part = 0; part < pass->rows / rows; part++) {
+        size_t first = part * rows;
+        size_t counted = pass->counted <= first         ? 0
+                         : pass->counted - first < rows ? pass->counted - first
+                                                        : rows;
+
+        gpt2_cuda_head_logits(pass, part);
+        gpt2_cuda_note(pass, "classifier",
+                       gpt2_cuda_classifier(self->stream, self->type, all->losses + first,
+                                            all->logits, pass->targets + first, pass->weight,
+                                            pass->training, counted, shape->vocab,
+                                            shape->vocab_padded));
+        if (pass->training) head_backward(pass, part, counted);
+    }
+    gpt2_cuda_note(pass, "loss",
+                   gpt2_cuda_sum(self->stream, loss, pass->training && pass->accumulate,
+                                 all->losses, pass->counted, self->sum_scratch));
+    gpt2_cuda_span_end(pass);
+}

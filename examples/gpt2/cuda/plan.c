@@ -1,0 +1,242 @@
+/*
+ * plan.c - adds up a replica's device memory and cuts it out of two blocks.
+ */
+#include "examples/gpt2/cuda/plan.h"
+
+#include <string.h>
+
+#define GRAIN 256                      /* bytes: of the starts of all pieces */
+#define LOGITS_BYTES ((size_t)1 << 30) /* large products, and memory stays for the rest */
+
+/* Hands out pieces; with memory NULL it only counts. */
+typedef struct cutter {
+    char *memory;
+    size_t used;
+} cutter_t;
+
+static void *cut(cutter_t *cutter, size_t bytes)
+{
+    char *piece = cutter->memory == NULL ? NULL : cutter->memory + cutter->used;
+
+    cutter->used += (bytes + GRAIN - 1) / GRAIN * GRAIN;
+    return piece;
+}
+
+int gpt2_recompute_parse(const char *word, gpt2_recompute_t *out)
+{
+    for (int i = GPT2_RECOMPUTE_NONE; i <= GPT2_RECOMPUTE_GELU_NORM; i++) {
+        if (strcmp(word, gpt2_recompute_name((gpt2_recompute_t)i)) != 0) continue;
+        *out = (gpt2_recompute_t)i;
+        return 0;
+    }
+    return -1;
+}
+
+const char *gpt2_recompute_name(gpt2_recompute_t recompute)
+{
+    switch (recompute) {
+    case GPT2_RECOMPUTE_NONE:
+        return "none";
+    case GPT2_RECOMPUTE_GELU:
+        return "gelu";
+    case GPT2_RECOMPUTE_GELU_NORM:
+        return "gelu+norm";
+    }
+    return "";
+}
+
+static void cut_state(cutter_t *cutter, const gpt2_cuda_plan_t *plan, const gpt2_layout_t *layout,
+                      gpt2_cuda_state_t *state)
+{
+    const gpt2_cuda_plan_options_t *options = &plan->options;
+    size_t bytes = layout->arena_count * sizeof(float);
+
+    state->weights = cut(cutter, bytes);
+    state->m = cut(cutter, bytes);
+    state->v = cut(cutter, bytes);
+    state->gradients = options->own_gradients ? cut(cutter, plan->gradients) : NULL;
+    state->low = options->type == GPT2_CUDA_F32
+                     ? state->weights
+                     : cut(cutter, layout->arena_count * gpt2_cuda_type_bytes(options->type));
+    state->tokens = cut(cutter, options->lookups * sizeof(*state->tokens));
+    state->decays = cut(cutter, layout->arena_count / GPT2_TENSOR_ALIGN);
+}
+
+/* What a layer keeps; what backward makes again is in the block already, shared by all. */
+static void cut_block(cutter_t *cutter, const gpt2_cuda_plan_t *plan, gpt2_cuda_block_t *block)
+{
+    const gpt2_cuda_plan_options_t *options = &plan->options;
+    size_t one = gpt2_cuda_type_bytes(options->type) * plan->rows * (size_t)options->shape.width;
+    size_t row = sizeof(float) * plan->rows;
+
+    block->input = cut(cutter, one);
+    if (options->recompute < GPT2_RECOMPUTE_GELU_NORM) block->ln1 = cut(cutter, one);
+    block->ln1_mean = cut(cutter, row);
+    block->ln1_rstd = cut(cutter, row);
+    block->qkv = cut(cutter, 3 * one);
+    block->attention = cut(cutter, one);
+    block->lse = cut(cutter, row * (size_t)options->shape.heads);
+    block->middle = cut(cutter, one);
+    if (options->recompute < GPT2_RECOMPUTE_GELU_NORM) block->ln2 = cut(cutter, one);
+    block->ln2_mean = cut(cutter, row);
+    block->ln2_rstd = cut(cutter, row);
+    block->fc = cut(cutter, 4 * one);
+    if (options->recompute < GPT2_RECOMPUTE_GELU) block->gelu = cut(cutter, 4 * one);
+}
+
+/* What all layers share where it is made again. */
+static gpt2_cuda_block_t cut_shared(cutter_t *cutter, const gpt2_cuda_plan_t *plan)
+{
+    const gpt2_cuda_plan_options_t *options = &plan->options;
+    size_t one = gpt2_cuda_type_bytes(options->type) * plan->rows * (size_t)options->shape.width;
+    gpt2_cuda_block_t shared = {0};
+
+    if (options->recompute >= GPT2_RECOMPUTE_GELU) shared.gelu = cut(cutter, 4 * one);
+    if (options->recompute >= GPT2_RECOMPUTE_GELU_NORM) {
+        shared.ln1 = cut(cutter, one);
+        shared.ln2 = cut(cutter, one);
+    }
+    return shared;
+}
+
+/* all->blocks NULL: only counts. *kept, *logits: the bytes for these. */
+static void cut_pass(cutter_t *cutter, const gpt2_cuda_plan_t *plan, gpt2_cuda_activations_t *all,
+                     size_t *kept, size_t *logits)
+{
+    const gpt2_cuda_plan_options_t *options = &plan->options;
+    size_t element = gpt2_cuda_type_bytes(options->type);
+    size_t one = element * plan->rows * (size_t)options->shape.width;
+    size_t row = sizeof(float) * plan->rows;
+    gpt2_cuda_block_t shared = cut_shared(cutter, plan);
+    size_t before = cutter->used;
+
+    for (int layer = 0; layer < options->shape.layers; layer++) {
+        gpt2_cuda_block_t block = shared;
+
+        cut_block(cutter, plan, &block);
+        if (all->blocks != NULL) all->blocks[layer] = block;
+    }
+    all->output = cut(cutter, one);
+    all->lnf = cut(cutter, one);
+    all->lnf_mean = cut(cutter, row);
+    all->lnf_rstd = cut(cutter, row);
+    *kept = cutter->used - before;
+    before = cutter->used;
+    all->logits = cut(cutter, element * plan->head_rows * (size_t)options->shape.vocab_padded);
+    *logits = cutter->used - before;
+    all->projected = cut(cutter, one);
+    all->losses = cut(cutter, row);
+    all->d_stream = cut(cutter, one);
+    all->d_normed = cut(cutter, one);
+    all->d_attention = cut(cutter, one);
+    all->d_qkv = cut(cutter, 3 * one);
+    all->d_fc = cut(cutter, 4 * one);
+    all->scratch = cut(cutter, options->scratch_bytes);
+    all->batch = cut(cutter, plan->upload_bytes);
+}
+
+/* The largest divisor of rows whose logits fit. */
+static size_t head_rows(const gpt2_cuda_plan_options_t *options, size_t rows)
+{
+    size_t row = gpt2_cuda_type_bytes(options->type) * (size_t)options->shape.vocab_padded;
+    size_t fit = (options->logits_bytes == 0 ? LOGITS_BYTES : options->logits_bytes) / row;
+
+    for (size_t parts = 1; parts < rows; parts++) {
+        if (rows % parts == 0 && rows / parts <= fit) return rows / parts;
+    }
+    return 1;
+}
+
+static int check(const gpt2_cuda_plan_options_t *options, gpt2_error_t *error)
+{
+    const gpt2_shape_t *shape = &options->shape;
+    int size = shape->width / shape->heads;
+
+    if (options->type == GPT2_CUDA_BF16 && (size % 16 != 0 || size > 128)) {
+        return gpt2_fail(error,
+                         "--precision bf16 needs heads of 16, 32, ... or 128 channels; --width %d "
+                         "over --heads %d gives %d",
+                         shape->width, shape->heads, size);
+    }
+    if (options->batch * options->length < 1 ||
+        options->batch > ((size_t)1 << 31) / options->length) {
+        return gpt2_fail(error, "%zu sequences of %zu tokens in one pass", options->batch,
+                         options->length);
+    }
+    return 0;
+}
+
+int gpt2_cuda_plan_make(const gpt2_cuda_plan_options_t *options, const gpt2_layout_t *layout,
+                        gpt2_cuda_plan_t *plan, gpt2_error_t *error)
+{
+    cutter_t state = {NULL, 0};
+    cutter_t pass = {NULL, 0};
+    gpt2_cuda_state_t state_pieces;
+    gpt2_cuda_activations_t pass_pieces = {0};
+    size_t arena = layout->arena_count * sizeof(float);
+
+    if (check(options, error) != 0) return -1;
+    memset(plan, 0, sizeof(*plan));
+    plan->options = *options;
+    plan->rows = options->batch * options->length;
+    plan->head_rows = head_rows(options, plan->rows);
+    plan->upload_bytes = 2 * plan->rows * sizeof(int32_t) + options->embed_bytes;
+    plan->rows_apart = options->lookups * (size_t)options->shape.width * sizeof(float);
+    plan->gradients = arena + plan->rows_apart;
+    cut_state(&state, plan, layout, &state_pieces);
+    cut_pass(&pass, plan, &pass_pieces, &plan->kept, &plan->logits);
+    plan->state_bytes = state.used;
+    plan->activation_bytes = pass.used;
+    plan->weights = arena;
+    plan->moments = 2 * arena;
+    plan->low = state.used - 3 * arena - (options->own_gradients ? plan->gradients : 0);
+    plan->matmul = options->matmul_bytes;
+    plan->scratch = pass.used - plan->kept - plan->logits;
+    plan->total = plan->weights + plan->moments + plan->gradients + plan->low + plan->kept +
+                  plan->logits + plan->scratch + plan->matmul;
+    return 0;
+}
+
+void gpt2_cuda_plan_place(const gpt2_cuda_plan_t *plan, const gpt2_layout_t *layout, char *memory,
+                          gpt2_cuda_state_t *state)
+{
+    cutter_t cutter = {memory, 0};
+
+    cut_state(&cutter, plan, layout, state);
+}
+
+void gpt2_cuda_plan_place_pass(const gpt2_cuda_plan_t *plan, char *memory,
+                               gpt2_cuda_activations_t *activations)
+{
+    cutter_t cutter = {memory, 0};
+    size_t ignored;
+
+    cut_pass(&cutter, plan, activations, &ignored, &ignored);
+}
+
+/* MiB */
+static double mib(size_t bytes)
+{
+    return (double)bytes / (1 << 20);
+}
+
+void gpt2_cuda_plan_print(const gpt2_cuda_plan_t *plan, size_t free_bytes, FILE *out)
+{
+    const gpt2_cuda_plan_options_t *options = &plan->options;
+    char rows[48] = "";
+
+    if (plan->rows_apart > 0) {
+        (void)snprintf(rows, sizeof(rows), " (rows apart: %.1f)", mib(plan->rows_apart));
+    }
+    (void)fprintf(out,
+                  "memory  %.1f MiB on the GPU, %.0f free: weights %.1f, moments %.1f, gradients "
+                  "%.1f%s, %s %.1f,\n"
+                  "        kept for backward %.1f (%.2f per sequence of %zu, recompute %s), logits "
+                  "%.1f, scratch %.1f, products %.1f\n",
+                  mib(plan->total), mib(free_bytes), mib(plan->weights), mib(plan->moments),
+                  mib(plan->gradients), rows,
+                  options->type == GPT2_CUDA_BF16 ? "bf16 weights" : "tables", mib(plan->low),
+                  mib(plan->kept), mib(plan->kept) / (double)options->batch, options->length,
+                  gpt2_recompute_name(options->recompute), mib(plan->logits), mib(plan->scratch),
+                  mib(plan->matmul));
+}

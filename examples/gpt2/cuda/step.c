@@ -1,0 +1,259 @@
+/*
+ * step.c - a training step on a GPU, from the batch to the update, without the host waiting in it.
+ *
+ * What the optimizer must know (clip, skip) stays in device memory where the strategy leaves it
+ * there. Loss, norm and skip come up through pinned words; settle() reads them when the step's last
+ * event has passed, which is while the next step runs.
+ */
+#include "examples/gpt2/cuda/replica.h"
+
+#include <math.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "examples/gpt2/cuda/kernels.h"
+
+static void mark(gpt2_cuda_pass_t *pass, gpt2_cuda_mark_t which)
+{
+    gpt2_cuda_replica_t *self = pass->self;
+
+    gpt2_cuda_note(
+        pass, "event",
+        (int)cudaEventRecord(self->marks[self->steps % GPT2_CUDA_SLOTS][which], self->stream));
+}
+
+/* A rank without sequences contributes zeros, in the same order as the others. */
+static void train_nothing(gpt2_cuda_pass_t *pass)
+{
+    gpt2_cuda_replica_t *self = pass->self;
+
+    if (!pass->accumulate) {
+        gpt2_cuda_note(
+            pass, "zeros",
+            (int)cudaMemsetAsync(self->base.gradients, 0, self->plan.gradients, self->stream));
+        gpt2_cuda_note(pass, "zeros",
+                       (int)cudaMemsetAsync(&self->words->loss, 0, sizeof(double), self->stream));
+    }
+    mark(pass, GPT2_MARK_HEAD);
+    if (self->base.rows == NULL) {
+        gpt2_cuda_hand_over(pass, 0, self->layout->count);
+        return;
+    }
+    gpt2_cuda_hand_over(pass, gpt2_layout_wte(self->layout), 1);
+    gpt2_cuda_hand_over(pass, 0, gpt2_layout_wte(self->layout));
+    gpt2_cuda_hand_over(pass, self->layout->count, 1);
+}
+
+int gpt2_cuda_train(gpt2_replica_t *base, const gpt2_batch_t *batch, float weight, int accumulate,
+                    const gpt2_hooks_t *hooks, gpt2_error_t *error)
+{
+    gpt2_cuda_replica_t *self = (gpt2_cuda_replica_t *)base;
+    gpt2_cuda_pass_t pass = {
+        .self = self, .hooks = hooks, .training = 1, .accumulate = accumulate, .weight = weight};
+
+    if (!accumulate) mark(&pass, GPT2_MARK_BEGIN);
+    mark(&pass, GPT2_MARK_PASS);
+    if (batch->count == 0) {
+        train_nothing(&pass);
+    } else {
+        if (gpt2_cuda_send_batch(self, batch, &pass, error) != 0) return -1;
+        gpt2_cuda_forward(&pass);
+        mark(&pass, GPT2_MARK_HEAD);
+        gpt2_cuda_head(&pass, &self->words->loss);
+        gpt2_cuda_backward(&pass);
+    }
+    mark(&pass, GPT2_MARK_BACKWARD);
+    if (gpt2_cuda_check(pass.code, pass.what, error) != 0) return -1;
+    return pass.stopped ? -1 : 0; /* a hook has said why */
+}
+
+int gpt2_cuda_evaluate(gpt2_replica_t *base, const gpt2_batch_t *batch, double *loss_sum,
+                       gpt2_error_t *error)
+{
+    gpt2_cuda_replica_t *self = (gpt2_cuda_replica_t *)base;
+    gpt2_cuda_pass_t pass = {.self = self};
+
+    *loss_sum = 0.0;
+    if (batch->count == 0) return 0;
+    if (gpt2_cuda_send_batch(self, batch, &pass, error) != 0) return -1;
+    gpt2_cuda_forward(&pass);
+    gpt2_cuda_head(&pass, &self->words->evaluation);
+    if (gpt2_cuda_check(pass.code, pass.what, error) != 0) return -1;
+    /* The stream first: a plain copy does not wait for one that does not block. */
+    if (gpt2_cuda_check((int)cudaStreamSynchronize(self->stream), "evaluation", error) != 0) {
+        return -1;
+    }
+    return gpt2_cuda_check((int)cudaMemcpy(loss_sum, &self->words->evaluation, sizeof(*loss_sum),
+                                           cudaMemcpyDeviceToHost),
+                           "evaluation", error);
+}
+
+/* Leaves norm, clip and skip of the arena behind, after the rows of lookups were added where they
+ * lie apart. 124M: the norm reads 475 MiB, some 0.12 ms of an H200's memory; libdp's own norm,
+ * which comes with the averages for nothing, is that of the parts. also: skipped too where this is
+ * not 0; NULL: nothing else knows. */
+static int find_norm(gpt2_cuda_replica_t *self, double clip, const uint32_t *also,
+                     gpt2_sync_t *sync, gpt2_error_t *error)
+{
+    gpt2_cuda_words_t *words = self->words;
+    float *gradients = self->base.gradients;
+    const size_t wte = gpt2_layout_wte(self->layout);
+    int code = 0;
+
+    if (self->base.rows != NULL) {
+        code = gpt2_cuda_add_rows(self->stream, gpt2_cuda_gradient(self, wte), self->base.rows,
+                                  self->state.tokens, self->base.row_count,
+                                  (size_t)self->layout->shape.width);
+    }
+    if (code == 0) {
+        code = gpt2_cuda_sum_squares(self->stream, &words->squares, 0, gradients,
+                                     self->layout->arena_count, self->sum_scratch);
+    }
+    *sync = (gpt2_sync_t){.clip = 1.0,
+                          .device_norm = &words->norm,
+                          .device_clip = &words->clip,
+                          .device_skip = &words->skip};
+    if (code == 0) {
+        code = gpt2_cuda_clip(self->stream, &words->skip, &words->clip, &words->norm,
+                              &words->squares, also, 1.0f, (float)clip);
+    }
+    return gpt2_cuda_check(code, "norm of the gradients", error);
+}
+
+int gpt2_cuda_norm(gpt2_replica_t *base, double clip, gpt2_sync_t *sync, gpt2_error_t *error)
+{
+    return find_norm((gpt2_cuda_replica_t *)base, clip, NULL, sync, error);
+}
+
+int gpt2_cuda_announce(gpt2_replica_t *base, const int32_t *tokens, size_t count,
+                       gpt2_error_t *error)
+{
+    gpt2_cuda_replica_t *self = (gpt2_cuda_replica_t *)base;
+    const size_t room = self->plan.options.lookups;
+    const size_t vocab = (size_t)self->layout->shape.vocab;
+    /* The step before the last one had this part; it is settled. */
+    int32_t *announced = self->announced + self->steps % GPT2_CUDA_SLOTS * room;
+
+    if (count == 0 || count > room) {
+        return gpt2_fail(error, "%zu tokens announced for a step, it has 1 to %zu", count, room);
+    }
+    memset(self->slots, 0, vocab * sizeof(*self->slots));
+    for (size_t i = 0; i < count; i++) {
+        if (tokens[i] < 0 || (size_t)tokens[i] >= vocab || self->slots[tokens[i]] != 0) {
+            return gpt2_fail(error,
+                             "token %d is announced twice, or the vocabulary of %zu lacks it",
+                             (int)tokens[i], vocab);
+        }
+        self->slots[tokens[i]] = (int32_t)i + 1;
+    }
+    memcpy(announced, tokens, count * sizeof(*announced));
+    base->row_count = count;
+    return gpt2_cuda_check((int)cudaMemcpyAsync(self->state.tokens, announced,
+                                                count * sizeof(*announced), cudaMemcpyHostToDevice,
+                                                self->stream),
+                           "upload of the tokens", error);
+}
+
+int gpt2_cuda_join(gpt2_replica_t *base, double clip, gpt2_sync_t *sync, gpt2_error_t *error)
+{
+    return find_norm((gpt2_cuda_replica_t *)base, clip, sync->device_skip, sync, error);
+}
+
+static gpt2_adamw_t adamw_of(const gpt2_replica_t *base, double learning_rate, double clip)
+{
+    const gpt2_optimizer_settings_t *settings = &base->settings;
+    const double step = (double)(base->updates + 1);
+
+    return (gpt2_adamw_t){.learning_rate = (float)learning_rate,
+                          .beta1 = (float)settings->beta1,
+                          .beta2 = (float)settings->beta2,
+                          .epsilon = (float)settings->epsilon,
+                          .decay = (float)settings->decay,
+                          .gradient_by = (float)clip,
+                          .correction1 = (float)(1.0 - pow(settings->beta1, step)),
+                          .correction2 = (float)(1.0 - pow(settings->beta2, step))};
+}
+
+/* What the step found, on its way to the host. */
+static void send_ending(gpt2_cuda_pass_t *pass, const gpt2_sync_t *sync, size_t slot)
+{
+    gpt2_cuda_replica_t *self = pass->self;
+    gpt2_cuda_ending_t *ending = &self->endings[slot];
+
+    gpt2_cuda_note(pass, "loss",
+                   (int)cudaMemcpyAsync(&ending->loss, &self->words->loss, sizeof(ending->loss),
+                                        cudaMemcpyDeviceToHost, self->stream));
+    if (sync->device_skip == NULL) return;
+    gpt2_cuda_note(pass, "norm",
+                   (int)cudaMemcpyAsync(&ending->norm, sync->device_norm, sizeof(ending->norm),
+                                        cudaMemcpyDeviceToHost, self->stream));
+    gpt2_cuda_note(pass, "skip",
+                   (int)cudaMemcpyAsync(&ending->skip, sync->device_skip, sizeof(ending->skip),
+                                        cudaMemcpyDeviceToHost, self->stream));
+}
+
+int gpt2_cuda_update(gpt2_replica_t *base, double learning_rate, const gpt2_sync_t *sync,
+                     gpt2_error_t *error)
+{
+    gpt2_cuda_replica_t *self = (gpt2_cuda_replica_t *)base;
+    gpt2_cuda_state_t *state = &self->state;
+    const int on_device = sync->device_skip != NULL;
+    const gpt2_adamw_t adamw = adamw_of(base, learning_rate, on_device ? 1.0 : sync->clip);
+    const size_t slot = self->steps % GPT2_CUDA_SLOTS;
+    gpt2_cuda_pass_t pass = {.self = self};
+
+    mark(&pass, GPT2_MARK_UPDATE);
+    if (!base->is_follower && (on_device || !sync->skip)) {
+        gpt2_cuda_note(&pass, "AdamW",
+                       gpt2_cuda_adamw(self->stream, state->weights, base->gradients, state->m,
+                                       state->v, self->type == GPT2_CUDA_BF16 ? state->low : NULL,
+                                       state->decays, self->layout->arena_count, &adamw,
+                                       sync->device_clip, sync->device_skip));
+    }
+    send_ending(&pass, sync, slot);
+    mark(&pass, GPT2_MARK_END);
+    self->syncs[slot] = *sync;
+    self->steps++;
+    return gpt2_cuda_check(pass.code, pass.what, error);
+}
+
+/* Seconds between two marks of a step; 0 where one was not passed. */
+static double between(const cudaEvent_t *marks, gpt2_cuda_mark_t from, gpt2_cuda_mark_t to)
+{
+    float ms = 0.0f;
+
+    return cudaEventElapsedTime(&ms, marks[from], marks[to]) == cudaSuccess ? 1e-3 * (double)ms
+                                                                            : 0.0;
+}
+
+int gpt2_cuda_settle(gpt2_replica_t *base, gpt2_outcome_t *outcome, gpt2_error_t *error)
+{
+    gpt2_cuda_replica_t *self = (gpt2_cuda_replica_t *)base;
+    const size_t slot = (self->steps - 1) % GPT2_CUDA_SLOTS;
+    const cudaEvent_t *marks = self->marks[slot];
+    const gpt2_cuda_ending_t *ending = &self->endings[slot];
+    const gpt2_sync_t *sync = &self->syncs[slot];
+    double passes;
+    double last;
+
+    if (gpt2_cuda_check((int)cudaEventSynchronize(marks[GPT2_MARK_END]), "the last step", error) !=
+        0) {
+        return -1;
+    }
+    *outcome =
+        (gpt2_outcome_t){.loss_sum = ending->loss, .norm = sync->norm, .skipped = sync->skip};
+    if (sync->device_skip != NULL) {
+        outcome->norm = (double)ending->norm;
+        outcome->skipped = ending->skip != 0;
+    }
+    if (!outcome->skipped) base->updates++;
+    /* The last pass tells how much of all passes was forward. */
+    passes = between(marks, GPT2_MARK_BEGIN, GPT2_MARK_BACKWARD);
+    last = between(marks, GPT2_MARK_PASS, GPT2_MARK_BACKWARD);
+    if (last > 0.0)
+        outcome->forward = passes * between(marks, GPT2_MARK_PASS, GPT2_MARK_HEAD) / last;
+    outcome->backward = passes - outcome->forward;
+    outcome->exposed = between(marks, GPT2_MARK_BACKWARD, GPT2_MARK_UPDATE);
+    outcome->optimizer = between(marks, GPT2_MARK_UPDATE, GPT2_MARK_END);
+    return 0;
+}
