@@ -1,0 +1,250 @@
+"""table.py - the figures beside their targets: rows of text, whether met, and as Markdown.
+
+Only arithmetic on what was measured; what was not measured makes a row that says so.
+"""
+import re
+from dataclasses import asdict, dataclass
+
+from comparing import latency as idle
+from comparing.plot import size_text
+from comparing.ways import median_of
+
+ARENA, ORDINARY = "libdp, arena memory", "libdp, ordinary memory"
+DIRECT, CMA = "floor, direct", "floor, cma"
+MIB = 1 << 20
+BEGIN, END = "<!-- compare:begin -->", "<!-- compare:end -->"
+
+
+@dataclass
+class Row:
+    what: str
+    target: str
+    ours: str
+    beside: str
+    ratio: str
+    met: object  # True, False, or None: not measured, or nothing to meet
+
+
+def time_text(us):
+    if us is None:
+        return "-"
+    return f"{us:.1f} us" if us < 1000 else f"{us / 1e3:.2f} ms"
+
+
+def absent(what, target, why="not measured"):
+    return Row(what, target, "-", why, "-", None)
+
+
+def _at_most(what, limit, found, name):
+    """found: (place, our us, its us)."""
+    target = f"<= {limit:g} x {name}"
+    if found is None:
+        return absent(what, target)
+    place, ours, its = found
+    return Row(what, target, time_text(ours), f"{time_text(its)} ({place})", f"{ours / its:.2f}",
+               ours <= limit * its)
+
+
+def _peer_row(what, limit, sweep, ours, size):
+    best = sweep.best_peer(ours, size)
+    if best is None:
+        return absent(what, f"<= {limit:g} x the best peer")
+    label, place, mine, its = best
+    return Row(what, f"<= {limit:g} x the best peer", time_text(mine),
+               f"{label}: {time_text(its)} ({place})", f"{mine / its:.2f}", mine <= limit * its)
+
+
+def sizes_rows(sweep):
+    rows = []
+    there = set(sweep.sizes())
+    for size in (size for size in (64 * MIB, 256 * MIB) if size in there):
+        rows.append(_at_most(f"{size_text(size)}, dp_alloc memory", 1.15,
+                             sweep.pair(ARENA, DIRECT, size), "direct floor"))
+    for place in ("near", "far"):
+        ours, floor = sweep.median(ARENA, MIB, place), sweep.median(DIRECT, MIB, place)
+        if ours and floor:
+            rows.append(_at_most(f"1 MiB, dp_alloc memory, {place}", 1.3, (place, ours, floor),
+                                 "direct floor"))
+    if not any(row.what.startswith("1 MiB") for row in rows):
+        rows.append(_at_most("1 MiB, dp_alloc memory", 1.3, sweep.pair(ARENA, DIRECT, MIB),
+                             "direct floor"))
+    for size in (size for size in (16 * MIB, 64 * MIB, 256 * MIB) if size in there):
+        rows.append(_peer_row(f"{size_text(size)}, ordinary memory", 1.0, sweep, ORDINARY, size))
+    rows.append(_peer_row("1 MiB, ordinary memory", 1.3, sweep, ORDINARY, MIB))
+    return rows
+
+
+def latency_rows(loop, found):
+    rows = []
+    ours = next((loop.median(ARENA, 4, place) for place in ("near", "between", "far", "mixed")
+                 if loop.median(ARENA, 4, place)), None)
+    others = ", ".join(f"{label} {time_text(loop.median(label, 4))}"
+                       for label in loop.labels("peer"))
+    gloo = loop.median("torch gloo", 4)
+    rows.append(Row("4 B, submit and wait in a loop", "<= 25 us", time_text(ours), others or "-",
+                    f"{ours / gloo:.2f} of gloo" if ours and gloo else "-",
+                    None if ours is None else ours <= 25.0))
+    for mode, limit in (("locked", 80.0), ("unlocked", 150.0)):
+        worst = idle.worst_after_idle(found, mode)
+        if worst is None:
+            rows.append(absent(f"4 B after idling, {mode}", f"<= {limit:g} us"))
+            continue
+        rows.append(Row(f"4 B after idling, {mode}", f"<= {limit:g} us", time_text(worst[0]),
+                        f"the worst of the gaps: {worst[1] / 1e3:g} ms", "-", worst[0] <= limit))
+    share = median_of(found["idle"])
+    rows.append(absent("CPU while idle", "< 0.2 % of a core") if share is None else
+                Row("CPU while idle", "< 0.2 % of a core", f"{share:.3f} %", "-", "-",
+                    share < 0.2))
+    return rows
+
+
+def crowded_rows(crowded):
+    rows = []
+    ranks = max((row["ranks"] for row in crowded.rows), default=4)
+    for size, limit in ((4, 100.0), (MIB, 2000.0)):
+        ours = crowded.median(ARENA, size)
+        what, target = f"{ranks} ranks on {ranks // 2} cores, {size_text(size)}", f"<= {time_text(limit)}"
+        others = ", ".join(f"{label} {time_text(crowded.median(label, size))}"
+                           for label in crowded.labels("peer"))
+        best = [crowded.median(label, size) for label in crowded.labels("peer")]
+        best = min((us for us in best if us), default=None)
+        rows.append(absent(what, target) if ours is None else
+                    Row(what, target, time_text(ours), others or "-",
+                        f"{ours / best:.2f}" if best else "-", ours <= limit))
+    return rows
+
+
+def gradient_rows(sets, ddp):
+    size = 124439808 * 4
+    ours, rows = sets.median(ARENA, size), []
+    best = sets.best_peer(ARENA, size)
+    beside = f"{best[0]}: {time_text(best[3])}" if best else "-"
+    rows.append(absent("GPT-2 124M gradients, dp_alloc memory", "<= 60 ms") if ours is None else
+                Row("GPT-2 124M gradients, dp_alloc memory", "<= 60 ms", time_text(ours), beside,
+                    f"{ours / best[3]:.2f}" if best else "-", ours <= 60e3))
+    rows.append(_at_most("GPT-2 124M gradients, ordinary memory", 1.15,
+                         sets.pair(ORDINARY, CMA, size), "cma floor"))
+    if "libdp" in ddp and "gloo" in ddp:
+        a, b = ddp["libdp"], ddp["gloo"]
+        rows.append(Row("torch DDP, its transport exchanged for libdp", "-",
+                        f"{a['ms']:.0f} ms ({a['backward_ms']:.0f} without exchange)",
+                        f"by gloo {b['ms']:.0f} ms"
+                        + (f", its fp16 hook {ddp['fp16']['ms']:.0f} ms" if "fp16" in ddp else ""),
+                        f"{a['ms'] / b['ms']:.2f}", None))
+    return rows
+
+
+def link_rows(found):
+    if "why" in found:
+        return [absent("over a link of two namespaces", "see the issue's table", found["why"])]
+    what = f"over {found['shape']}, {found['bytes'] / 1e6:.0f} MB"
+    none, half, line = found["libdp none"], found["libdp fp16"], found["line"]
+    rows = [Row(f"{what}: fp32", ">= 95 % of the TCP line", f"{none:.0f} ms",
+                f"TCP {line:.0f} ms", f"{line / none:.2f}", line / none >= 0.95),
+            Row(f"{what}: fp16", ">= 1.8 x faster than our fp32", f"{half:.0f} ms",
+                f"{none:.0f} ms", f"{none / half:.2f}", none / half >= 1.8)]
+    ddp = {name: found[f"ddp {name}"] for name in ("gloo", "fp16") if f"ddp {name}" in found}
+    if ddp:
+        best = min(ddp.values())
+        rows.append(Row(f"{what}: fp16", ">= 1.5 x faster than torch DDP", f"{half:.0f} ms",
+                        ", ".join(f"DDP {name} {ms:.0f} ms" for name, ms in ddp.items()),
+                        f"{best / half:.2f}", best / half >= 1.5))
+    if "ddp libdp" in found:
+        rows.append(Row(f"{what}: torch DDP through libdp, fp16", "-",
+                        f"{found['ddp libdp']:.0f} ms", "as above", "-", None))
+    return rows
+
+
+def step_rows(steps):
+    rows = []
+    name = f"GPT-2 {steps.preset}"
+    both, alone = steps.median("libdp 2 ranks"), steps.median("libdp 2 alone")
+    ddp, ddp_alone = steps.median("DDP gloo"), steps.median("DDP alone")
+    what = f"{name}, 2 ranks x 1 thread, 2+2 sequences: share of the exchange"
+    if both and alone:
+        share = (both - alone) / both
+        beside = f"torch DDP {(ddp - ddp_alone) / ddp * 100:.0f} %" if ddp and ddp_alone else "-"
+        rows.append(Row(what, "<= 8 %", f"{share * 100:.1f} % of {both:.0f} ms", beside, "-",
+                        share <= 0.08))
+    else:
+        rows.append(absent(what, "<= 8 %"))
+    rows.append(_faster(f"{name}, the same: tokens/s", 1.5, steps.tokens_per_s("libdp 2 ranks"),
+                        steps.tokens_per_s("DDP gloo"), "torch DDP"))
+    best = steps.best_single()
+    rows.append(_faster(f"{name}, 1 rank, all cores, 4 sequences: tokens/s", 1.3,
+                        steps.tokens_per_s("libdp 1 rank"), best and best[1],
+                        best[0].replace("1 rank, ", "") if best else "PyTorch"))
+    half = steps.tokens_per_s("libdp 1 rank bf16")
+    if half:
+        rows.append(Row(f"{name}, the same in bf16 (oneDNN): tokens/s", "-", f"{half:.0f}", "-",
+                        f"{half / steps.tokens_per_s('libdp 1 rank'):.2f} of our fp32", None))
+    hook = steps.median("DDP libdp")
+    if hook and ddp:
+        rows.append(Row("torch DDP's step, its transport exchanged for libdp", "-",
+                        f"{hook:.0f} ms", f"by gloo {ddp:.0f} ms", f"{hook / ddp:.2f}", None))
+    off = steps.median("recorder off")
+    if off and both:
+        rows.append(Row("recorder on against off", "< 1 % of the step",
+                        f"{(both - off) / off * 100:+.2f} %", f"{both:.1f} against {off:.1f} ms",
+                        "-", (both - off) / off < 0.01))
+    return rows
+
+
+def _faster(what, limit, ours, other, name):
+    target = f">= {limit:g} x {name}"
+    if not ours or not other:
+        return absent(what, target)
+    return Row(what, target, f"{ours:.0f}", f"{other:.0f}", f"{ours / other:.2f}",
+               ours >= limit * other)
+
+
+# ---- As text ------------------------------------------------------------------------------------
+
+HEADS = ["what", "target", "libdp", "measured beside it", "ratio", "met"]
+
+
+def _cells(row):
+    met = {True: "yes", False: "no", None: "-"}[row.met]
+    return [row.what, row.target, row.ours, row.beside, row.ratio, met]
+
+
+def plain(rows):
+    cells = [HEADS] + [_cells(row) for row in rows]
+    widths = [min(44, max(len(line[i]) for line in cells)) for i in range(len(HEADS))]
+    return "\n".join("  ".join(text.ljust(width) for text, width in zip(line, widths)).rstrip()
+                     for line in cells)
+
+
+def markdown(rows):
+    lines = ["| " + " | ".join(HEADS) + " |", "|" + "---|" * len(HEADS)]
+    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in _cells(row)) + " |"
+              for row in rows]
+    return "\n".join(lines)
+
+
+def sizes_markdown(sweep, ways):
+    """Medians of every way at every size, the placements together."""
+    lines = ["| us, median | " + " | ".join(size_text(size) for size in sweep.sizes()) + " |",
+             "|---|" + "---|" * len(sweep.sizes())]
+    for label, _ in ways:
+        cells = (sweep.median(label, size) for size in sweep.sizes())
+        lines.append(f"| {label} | "
+                     + " | ".join("-" if us is None else f"{us:.3g}" if us < 100 else f"{us:.0f}"
+                                  for us in cells) + " |")
+    return "\n".join(lines)
+
+
+def rewrite_page(path, text):
+    """Puts text between the page's two markers."""
+    with open(path, encoding="utf-8") as file:
+        page = file.read()
+    if BEGIN not in page or END not in page:
+        raise ValueError(f"{path} has no {BEGIN} ... {END}")
+    page = re.sub(re.escape(BEGIN) + ".*?" + re.escape(END),
+                  lambda _: f"{BEGIN}\n{text}\n{END}", page, flags=re.S)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(page)
+
+
+def as_json(rows):
+    return [asdict(row) for row in rows]

@@ -1,0 +1,181 @@
+"""ways.py - the ways of summing a tensor that are compared, and the figures they gave."""
+import os
+import statistics
+import tempfile
+from dataclasses import dataclass, field
+
+from comparing.process import Failed, json_lines, rank_environments, run, run_all
+
+OPENMPI = ["mpiexec.openmpi", "--allow-run-as-root"]
+RING = ["--mca", "coll_tuned_use_dynamic_rules", "1", "--mca", "coll_tuned_allreduce_algorithm",
+        "5", "--mca", "coll_tuned_allreduce_algorithm_segmentsize", "262144"]
+UCX = ["--mca", "pml", "ucx", "--mca", "pml_ucx_tls", "any", "--mca", "pml_ucx_devices", "any",
+       "-x", "UCX_TLS=posix,cma,self"]
+YIELD = ["--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"]
+FLAGS = ["-std=gnu17", "-D_GNU_SOURCE", "-O3", "-march=native", "-I.", "-Iinclude"]
+PLACES = ["near", "between", "far", "mixed"]
+
+
+@dataclass
+class Way:
+    """How a way is started; ours and the floors are told from the peers."""
+
+    label: str
+    command: object  # ranks -> list of commands, one for each process we start
+    kind: str = "peer"  # or ours, floor
+    environment: dict = field(default_factory=dict)
+    ranks_ourselves: bool = False  # each command is one rank, in torchrun's environment
+
+
+class Lab:
+    """Compiles the programs and knows how each way is started."""
+
+    def __init__(self, root, build, folder, peers):
+        self.root, self.build, self.folder, self.peers = root, build, folder, peers
+        self.failures = []
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def compile(self):
+        peers = os.path.join("tests", "bench", "peers")
+        loop = os.path.join(peers, "slices.c")
+        jobs = [["gcc", *FLAGS, f"{peers}/way_floor.c", loop, "-o", self.path("way_floor")],
+                ["gcc", *FLAGS, f"{peers}/way_dp.c", loop, "-o", self.path("way_dp"),
+                 f"-L{self.build}", "-ldp", f"-Wl,-rpath,{self.build}"],
+                ["gcc", *FLAGS, "-fPIC", "-shared", loop, "-o", self.path("libslices.so")]]
+        for name in ("openmpi", "mpich"):
+            if getattr(self.peers, name):
+                jobs.append([f"mpicc.{name}", *FLAGS, f"{peers}/way_mpi.c", loop, "-o",
+                             self.path(f"way_{name}")])
+        for job in jobs:
+            run(job, 120, cwd=self.root)
+
+    def ours(self, memory, label=None, settings=(), arguments=()):
+        dprun = [os.path.join(self.build, "dprun"), "--no-prefix", *settings]
+        return Way(label or f"libdp, {memory} memory",
+                   lambda ranks: [dprun + ["-np", ranks, self.path("way_dp"), f"memory={memory}",
+                                           *arguments]], "ours")
+
+    def floor(self, variant):
+        return Way(f"floor, {variant}",
+                   lambda ranks: [[self.path("way_floor"), f"variant={variant}"]], "floor")
+
+    def mpi(self, name, label, options=(), arguments=()):
+        start = OPENMPI if name == "openmpi" else ["mpiexec.mpich"]
+        bind = ["--bind-to", "core"] if name == "openmpi" else ["-bind-to", "core"]
+        return Way(label, lambda ranks: [[*start, "-n", ranks,
+                                          *([] if ranks > (os.cpu_count() or 1) else bind),
+                                          *options, self.path(f"way_{name}"), *arguments]])
+
+    def torch(self, torch, label, through="gloo", variant="flat"):
+        command = [torch.python, os.path.join(self.root, "tests/bench/peers/way_torch.py"),
+                   f"slices={self.path('libslices.so')}", f"through={through}",
+                   f"variant={variant}"]
+        environment = dict(torch.environment, OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo")
+        if through == "horovod":
+            starter = os.path.join(os.path.dirname(torch.python), "horovodrun")
+            return Way(label, lambda ranks: [[starter, "--gloo", "-np", ranks, *command]],
+                       "peer", environment)
+        return Way(label, lambda ranks: [command] * ranks, "peer", environment, True)
+
+    def all(self, quick):
+        """The ways of the size sweep."""
+        ways = [self.ours("arena"), self.ours("ordinary"), self.floor("direct"), self.floor("cma")]
+        if self.peers.openmpi:
+            ways.append(self.mpi("openmpi", "OpenMPI"))
+            ways.append(self.mpi("openmpi", "OpenMPI, segmented ring", RING))
+            if not quick:
+                ways.append(self.mpi("openmpi", "OpenMPI, pml ucx", UCX))
+        if self.peers.mpich:
+            ways.append(self.mpi("mpich", "MPICH"))
+        if self.peers.torches:
+            ways.append(self.torch(self.peers.torches[0], "torch gloo"))
+        if self.peers.horovod:
+            ways.append(self.torch(self.peers.horovod, "Horovod", "horovod", "async"))
+        return ways
+
+    def measure(self, way, ranks, arguments, timeout):
+        """The rows of one turn; [] and a noted failure when it fails."""
+        handle, table = tempfile.mkstemp(prefix="compare-", dir=_shared_folder())
+        os.close(handle)
+        commands = [[*command, f"table={table}", *arguments] for command in way.command(ranks)]
+        environments = [way.environment] * len(commands)
+        if way.ranks_ourselves:
+            environments = rank_environments(ranks, way.environment)
+        try:
+            rows = json_lines(run_all(commands, timeout, environments)[0])
+        except Failed as error:
+            self.failures.append(f"{way.label}: {error}")
+            return []
+        finally:
+            os.unlink(table)
+        for row in rows:
+            row.update(label=way.label, kind=way.kind, ranks=ranks)
+            if row["wrong"] > 0:
+                self.failures.append(f"{way.label}: {row['wrong']} wrong results at {row['bytes']}")
+        return rows
+
+
+def _shared_folder():
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+
+
+def _weighted_median(pairs):
+    pairs = sorted(pairs)
+    half, seen = sum(weight for _, weight in pairs) / 2, 0
+    for value, weight in pairs:
+        seen += weight
+        if seen >= half:
+            return value
+    return pairs[-1][0]
+
+
+class Figures:
+    """Rows of all turns, asked by label, size and placement."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def median(self, label, size, place=None):
+        """us, over the turns; of all placements together without one. None: no such rows."""
+        pairs = [(row["median_us"], row["samples"]) for row in self.rows
+                 if row["label"] == label and row["bytes"] == size
+                 and place in (None, row["place"])]
+        return _weighted_median(pairs) if pairs else None
+
+    def samples(self, label, size, place):
+        return sum(row["samples"] for row in self.rows if row["label"] == label
+                   and row["bytes"] == size and row["place"] == place)
+
+    def labels(self, kind):
+        return list(dict.fromkeys(row["label"] for row in self.rows if row["kind"] == kind))
+
+    def sizes(self):
+        return sorted({row["bytes"] for row in self.rows})
+
+    def shared_place(self, first, second, size):
+        """The placement that both saw most of; None: none, then all count together."""
+        common = {place: min(self.samples(first, size, place), self.samples(second, size, place))
+                  for place in PLACES}
+        place = max(common, key=common.get)
+        return place if common[place] > 0 else None
+
+    def pair(self, ours, other, size):
+        """(place, our us, other's us) in one placement; None where one is missing."""
+        place = self.shared_place(ours, other, size)
+        mine, its = self.median(ours, size, place), self.median(other, size, place)
+        return None if mine is None or its is None else (place or "any", mine, its)
+
+    def best_peer(self, ours, size):
+        """The peer of the smallest time beside ours: (label, place, our us, its us)."""
+        best = None
+        for label in self.labels("peer"):
+            found = self.pair(ours, label, size)
+            if found and (best is None or found[2] < best[3]):
+                best = (label, *found)
+        return best
+
+
+def median_of(values):
+    return statistics.median(values) if values else None

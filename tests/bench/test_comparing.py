@@ -1,0 +1,192 @@
+#!/usr/bin/env python3
+"""test_comparing.py - the arithmetic and the writing of compare, on figures made up here; and, with
+programs as arguments, that every way sums right and prints what compare reads.
+
+    test_comparing.py [WAY_DP WAY_FLOOR DPRUN LIBSLICES]
+"""
+import json
+import os
+import sys
+import tempfile
+import unittest
+import xml.dom.minidom
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+sys.dont_write_bytecode = True
+
+from comparing import latency, plot, table  # noqa: E402
+from comparing.process import Failed, json_lines, run, run_all  # noqa: E402
+from comparing.ways import Figures, Lab, Way  # noqa: E402
+
+PROGRAMS = sys.argv[1:]
+MIB = 1 << 20
+
+
+def row(label, kind, size, place, us, samples=10):
+    return {"label": label, "kind": kind, "bytes": size, "place": place, "median_us": us,
+            "samples": samples, "wrong": 0}
+
+
+class FiguresTest(unittest.TestCase):
+    def test_ratio_is_taken_in_the_placement_that_both_saw_most(self):
+        figures = Figures([row("a", "ours", 4, "near", 10.0, 90),
+                           row("a", "ours", 4, "far", 40.0, 5),
+                           row("b", "peer", 4, "near", 20.0, 1),
+                           row("b", "peer", 4, "far", 30.0, 99)])
+        self.assertEqual(figures.pair("a", "b", 4), ("far", 40.0, 30.0))
+
+    def test_without_a_shared_placement_all_count(self):
+        figures = Figures([row("a", "ours", 4, "near", 10.0), row("b", "peer", 4, "far", 30.0)])
+        self.assertEqual(figures.pair("a", "b", 4), ("any", 10.0, 30.0))
+        self.assertIsNone(figures.pair("a", "c", 4))
+
+    def test_median_weighs_turns_by_their_samples(self):
+        figures = Figures([row("a", "ours", 4, "near", 1.0, 1), row("a", "ours", 4, "near", 9.0, 8),
+                           row("a", "ours", 4, "far", 2.0, 2)])
+        self.assertEqual(figures.median("a", 4), 9.0)
+        self.assertEqual(figures.median("a", 4, "far"), 2.0)
+
+    def test_best_peer_is_the_fastest_and_no_floor(self):
+        figures = Figures([row("a", "ours", 4, "near", 10.0), row("p", "peer", 4, "near", 20.0),
+                           row("q", "peer", 4, "near", 15.0), row("f", "floor", 4, "near", 1.0)])
+        self.assertEqual(figures.best_peer("a", 4), ("q", "near", 10.0, 15.0))
+
+
+class TableTest(unittest.TestCase):
+    def figures(self, arena_us):
+        return Figures([row(table.ARENA, "ours", 64 * MIB, "near", arena_us),
+                        row(table.DIRECT, "floor", 64 * MIB, "near", 100.0),
+                        row(table.ORDINARY, "ours", 64 * MIB, "near", 300.0),
+                        row("OpenMPI", "peer", 64 * MIB, "near", 200.0)])
+
+    def met(self, rows, what):
+        return next(r.met for r in rows if r.what.startswith(what))
+
+    def test_targets_are_met_up_to_their_limit_and_not_beyond(self):
+        self.assertTrue(self.met(table.sizes_rows(self.figures(114.9)), "64 MiB, dp_alloc"))
+        rows = table.sizes_rows(self.figures(116.0))
+        self.assertFalse(self.met(rows, "64 MiB, dp_alloc"))
+        self.assertFalse(self.met(rows, "64 MiB, ordinary"))
+
+    def test_what_was_not_measured_is_neither_met_nor_missed(self):
+        for rows in (table.sizes_rows(Figures([])), table.crowded_rows(Figures([])),
+                     table.gradient_rows(Figures([]), {}), table.link_rows({"why": "no root"}),
+                     table.latency_rows(Figures([]), {"locked": {}, "unlocked": {}, "idle": []})):
+            self.assertEqual({r.met for r in rows}, {None})
+
+    def test_idling_counts_the_worst_gap_but_not_the_loop(self):
+        found = {"unlocked": {0.0: [900.0], 300.0: [70.0], 1e5: [140.0, 160.0, 150.0]},
+                 "locked": {}, "idle": [0.1, 0.3, 0.15]}
+        self.assertEqual(latency.worst_after_idle(found, "unlocked"), (150.0, 1e5))
+        rows = table.latency_rows(Figures([]), found)
+        self.assertTrue(self.met(rows, "4 B after idling, unlocked"))
+        self.assertTrue(self.met(rows, "CPU while idle"))
+
+    def test_link_compares_with_the_better_of_torchs_exchanges(self):
+        found = {"shape": "1 Gb/s", "bytes": 10, "line": 95.0, "libdp none": 100.0,
+                 "libdp fp16": 50.0, "ddp gloo": 200.0, "ddp fp16": 74.0}
+        self.assertEqual([r.met for r in table.link_rows(found)], [True, True, False])
+
+    def test_page_keeps_what_lies_outside_the_markers(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "page.md")
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(f"a\n{table.BEGIN}\nold\n{table.END}\nb\n")
+            table.rewrite_page(path, "new \\1")
+            with open(path, encoding="utf-8") as file:
+                self.assertEqual(file.read(), f"a\n{table.BEGIN}\nnew \\1\n{table.END}\nb\n")
+            with open(path, "w", encoding="utf-8") as file:
+                file.write("no markers\n")
+            self.assertRaises(ValueError, table.rewrite_page, path, "new")
+
+    def test_markdown_has_a_row_of_six_cells_for_each_row(self):
+        text = table.markdown(table.sizes_rows(self.figures(115.0)))
+        for line in text.splitlines():
+            self.assertEqual(line.count("|"), 7, line)
+        json.dumps(table.as_json(table.sizes_rows(self.figures(115.0))))
+
+
+class PlotTest(unittest.TestCase):
+    def test_chart_is_well_formed_and_stays_inside_its_frame(self):
+        text = plot.chart("a < b & c", "us", [("x <1>", "ours", [(4, 0.5), (256 * MIB, 1e6)]),
+                                              ("y", "peer", [(4, 7.0)]), ("absent", "floor", [])])
+        document = xml.dom.minidom.parseString(text)
+        circles = document.getElementsByTagName("circle")
+        self.assertEqual(len(circles), 3)
+        for circle in circles:
+            self.assertTrue(0 < float(circle.getAttribute("cx")) < plot.WIDTH - plot.RIGHT)
+            self.assertTrue(0 < float(circle.getAttribute("cy")) < plot.HEIGHT - plot.BOTTOM)
+        self.assertNotIn("absent", text)
+
+
+class ProcessTest(unittest.TestCase):
+    def test_failure_names_command_and_last_words(self):
+        with self.assertRaisesRegex(Failed, "exit 3.*gone"):
+            run(["sh", "-c", "echo gone >&2; exit 3"], 20)
+
+    def test_one_failing_rank_ends_the_others(self):
+        with self.assertRaisesRegex(Failed, "exit 1"):
+            run_all([["sleep", "600"], ["false"]], 60)
+
+    def test_time_limit_ends_the_whole_group(self):
+        with self.assertRaisesRegex(Failed, "no end after"):
+            run(["sh", "-c", "sleep 600 & wait"], 0.2)
+
+
+@unittest.skipUnless(len(PROGRAMS) == 4, "without programs")
+class WaysTest(unittest.TestCase):
+    def measure(self, ways, ranks, arguments):
+        lab = Lab("", "", "", None)
+        for way in ways:
+            rows = lab.measure(way, ranks, ["seconds=0.02", "probe=0", *arguments],
+                               60)
+            self.assertEqual(lab.failures, [], way.label)
+            self.assertTrue(rows, way.label)
+            for found in rows:
+                self.assertEqual((found["wrong"], found["ranks"]), (0, ranks))
+                self.assertLessEqual(found["min_us"], found["median_us"])
+                self.assertLessEqual(found["median_us"], found["p99_us"])
+
+    def test_ours_and_the_direct_floor_sum_right(self):
+        way_dp, way_floor, dprun, _ = PROGRAMS
+        ours = [Way(memory, lambda ranks, memory=memory: [[dprun, "--no-prefix", "-np", ranks,
+                                                           way_dp, f"memory={memory}"]])
+                for memory in ("arena", "ordinary")]
+        floor = Way("direct", lambda ranks: [[way_floor, "variant=direct"]])
+        self.measure([*ours, floor], 2, ["sizes=4,65540"])
+        self.measure(ours[:1], 3, ["sizes=4,1028"])
+        self.measure(ours[:1], 2, ["sizes=4", "loop=1"])
+
+    def test_cma_floor_sums_right_where_it_is_permitted(self):
+        command = [PROGRAMS[1], "variant=cma"]
+        try:
+            self.measure([Way("cma", lambda ranks: [command])], 2, ["sizes=4,65540,1048576"])
+        except AssertionError as error:
+            if "not permitted" not in str(error):
+                raise
+            self.skipTest("process_vm_readv is not permitted here")
+
+    def test_bad_arguments_are_refused(self):
+        with self.assertRaisesRegex(Failed, "needs table"):
+            run([PROGRAMS[1], "sizes=4"], 20)
+        with tempfile.TemporaryDirectory() as folder:
+            with self.assertRaisesRegex(Failed, "needs table"):
+                run([PROGRAMS[1], f"table={folder}/t", "sizes=4,x"], 20)
+
+    def test_python_reaches_the_same_loop(self):
+        with tempfile.TemporaryDirectory() as folder:
+            program = os.path.join(folder, "way.py")
+            with open(program, "w", encoding="utf-8") as file:
+                file.write("import ctypes, sys, slices\nkept = []\n"
+                           "def memory(size):\n    kept.append(ctypes.create_string_buffer(size))\n"
+                           "    return ctypes.addressof(kept[-1])\n"
+                           "sys.exit(slices.run('alone', 0, 1, memory, lambda *_: None))\n")
+            peers = os.path.join(os.path.dirname(os.path.abspath(__file__)), "peers")
+            rows = json_lines(run([sys.executable, program, f"slices={PROGRAMS[3]}",
+                                   f"table={folder}/t", "sizes=8", "seconds=0.01"], 20,
+                                  {"PYTHONPATH": peers, "PYTHONDONTWRITEBYTECODE": "1"}))
+            self.assertEqual([(r["way"], r["bytes"], r["wrong"]) for r in rows], [("alone", 8, 0)])
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
