@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-#include "coordinator/build_info.h"
+#include "runtime/base/build_info.h"
 #include "runtime/base/driver.h"
 #include "runtime/engine/emulated.h"
 

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "coordinator/build_info.h"
+#include "runtime/base/build_info.h"
 #include "runtime/base/inject.h"
 
 const char *dp_version(void)

@@ -8,8 +8,8 @@
 #include <cuda_runtime_api.h>
 #include <stdio.h>
 
-#include "coordinator/build_info.h"
 #include "kernels/cuda.h"
+#include "runtime/base/build_info.h"
 #include "runtime/device/cuda.h"
 #include "runtime/engine/emulated.h"
 #if DP_WITH_NCCL

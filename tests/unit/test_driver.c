@@ -11,7 +11,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "coordinator/build_info.h"
+#include "runtime/base/build_info.h"
 #include "runtime/base/driver.h"
 #include "runtime/device/plugin.h"
 
