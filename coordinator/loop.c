@@ -7,18 +7,14 @@
  * rings or the next deadline is due. Between ranks, a message's first byte says what it is, and the
  * next four number the messages of this edge: a gap ends the world, as nothing else would notice.
  */
-#include "coordinator/loop.h"
+#include "coordinator/loop_internal.h"
 
 #include <event2/event.h>
-#include <pthread.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "coordinator/health.h"
-#include "coordinator/inbox.h"
 #include "runtime/base/inject.h"
 #include "runtime/base/wire.h"
 
@@ -35,45 +31,6 @@
 
 enum { KIND_NEGOTIATOR = 1, KIND_HEARTBEAT = 2, KIND_STORY = 3 };
 #define HEADER_BYTES ((size_t)5) /* kind, number */
-
-struct dp_loop {
-    dp_loop_options_t options;
-    uint64_t spin_ns;
-    uint64_t hold_ns;
-    dp_tree_node_t node;
-    dp_inbox_t inbox;
-    pthread_t thread;
-    int has_thread;
-
-    /* coordinator thread only */
-    dp_negotiator_t *negotiator;
-    dp_health_t health;
-    struct event_base *base;
-    struct event *readable;
-    struct event *timer;
-    uint8_t *message; /* being put together: kind, number, bytes of the negotiator */
-    size_t message_room;
-    uint64_t active_ns; /* when a round last did something */
-    int barren;         /* rings since then */
-    int is_over;        /* finished or fatal: nothing more is fed or sent */
-    int must_stop;
-    int has_given_up;    /* this rank asked for the end; not twice */
-    uint64_t explain_ns; /* when something that differs ends the world; UINT64_MAX: nothing does */
-    dp_status_t end_status;
-    dp_trace_lane_t *lane;
-    uint32_t name_in, name_out, name_round, name_lock;
-
-    /* any thread reads */
-    _Atomic uint64_t sent, received, heartbeats, wakeups, cpu_ns;
-    _Atomic uint64_t locks, unlocks, locked_launches;
-    _Atomic int unlock_reason; /* dp_unlock_reason_t, -1: none yet */
-    _Atomic int expected;      /* dp_loop_expect(); any thread */
-
-    pthread_mutex_t lock;
-    pthread_cond_t ended;
-    int has_ended;            /* guarded by lock, likewise below */
-    dp_status_t final_status; /* set with it */
-};
 
 static void count(_Atomic uint64_t *counter)
 {
@@ -580,14 +537,6 @@ static void round_until_over(dp_loop_t *loop)
     }
 }
 
-static uint64_t thread_cpu_ns(clockid_t clock, uint64_t otherwise)
-{
-    struct timespec spent;
-
-    if (clock_gettime(clock, &spent) != 0) return otherwise;
-    return (uint64_t)spent.tv_sec * 1000000000u + (uint64_t)spent.tv_nsec;
-}
-
 static void *run(void *arg)
 {
     dp_loop_t *loop = arg;
@@ -605,7 +554,7 @@ static void *run(void *arg)
 
         transport->ops->close(transport, dp_now_ns() + patience_ns);
     }
-    atomic_store(&loop->cpu_ns, thread_cpu_ns(CLOCK_THREAD_CPUTIME_ID, 0));
+    atomic_store(&loop->cpu_ns, dp_loop_cpu_ns(CLOCK_THREAD_CPUTIME_ID, 0));
     pthread_mutex_lock(&loop->lock);
     loop->final_status = loop->is_over ? loop->end_status : DP_ERR_ABORTED;
     loop->has_ended = 1;
@@ -759,104 +708,4 @@ void dp_loop_stop(dp_loop_t *loop)
     dp_inbox_raise(&loop->inbox, DP_INBOX_STOP);
     if (loop->has_thread) pthread_join(loop->thread, NULL);
     loop_destroy(loop);
-}
-
-/* ---- From other threads ------------------------------------------------------------------- */
-
-void dp_loop_submit(dp_loop_t *loop, dp_loop_node_t *const *nodes, size_t node_count)
-{
-    dp_inbox_submit(&loop->inbox, nodes, node_count);
-}
-
-void dp_loop_urgent(dp_loop_t *loop, uint32_t group, const char *name)
-{
-    dp_inbox_urgent(&loop->inbox, group, name);
-}
-
-void dp_loop_launched(dp_loop_t *loop, uint64_t sequence)
-{
-    dp_inbox_launched(&loop->inbox, sequence);
-}
-
-void dp_loop_pace(dp_loop_t *loop, uint64_t hold_ns, size_t fusion_bytes)
-{
-    if (atomic_load(&loop->inbox.hold_ns) == hold_ns &&
-        atomic_load(&loop->inbox.fusion_bytes) == fusion_bytes)
-        return;
-    atomic_store(&loop->inbox.hold_ns, hold_ns);
-    atomic_store(&loop->inbox.fusion_bytes, fusion_bytes);
-    dp_inbox_raise(&loop->inbox, DP_INBOX_PACE);
-}
-
-void dp_loop_progress(dp_loop_t *loop, const char *text)
-{
-    dp_inbox_progress(&loop->inbox, text);
-}
-
-void dp_loop_waits(dp_loop_t *loop)
-{
-    dp_inbox_raise(&loop->inbox, DP_INBOX_WAITS);
-}
-
-void dp_loop_round(dp_loop_t *loop)
-{
-    dp_inbox_raise(&loop->inbox, DP_INBOX_ROUND);
-}
-
-void dp_loop_unlock(dp_loop_t *loop)
-{
-    dp_inbox_raise(&loop->inbox, DP_INBOX_UNLOCK);
-}
-
-void dp_loop_abort(dp_loop_t *loop, dp_status_t status, const char *text)
-{
-    dp_inbox_abort(&loop->inbox, status, text);
-}
-
-void dp_loop_explain(dp_loop_t *loop, dp_status_t status, const char *text)
-{
-    dp_inbox_explain(&loop->inbox, status, text);
-}
-
-void dp_loop_expect(dp_loop_t *loop, int change)
-{
-    atomic_fetch_add_explicit(&loop->expected, change, memory_order_relaxed);
-}
-
-void dp_loop_leave(dp_loop_t *loop)
-{
-    dp_inbox_raise(&loop->inbox, DP_INBOX_FINALIZE);
-}
-
-dp_status_t dp_loop_finalize(dp_loop_t *loop)
-{
-    dp_status_t status;
-
-    dp_loop_leave(loop);
-    pthread_mutex_lock(&loop->lock);
-    while (!loop->has_ended)
-        pthread_cond_wait(&loop->ended, &loop->lock);
-    status = loop->final_status;
-    pthread_mutex_unlock(&loop->lock);
-    return status;
-}
-
-void dp_loop_stats(const dp_loop_t *loop, dp_loop_stats_t *out)
-{
-    int reason;
-    clockid_t clock;
-
-    out->control_sent = atomic_load_explicit(&loop->sent, memory_order_relaxed);
-    out->control_received = atomic_load_explicit(&loop->received, memory_order_relaxed);
-    out->heartbeats = atomic_load_explicit(&loop->heartbeats, memory_order_relaxed);
-    out->wakeups = atomic_load_explicit(&loop->wakeups, memory_order_relaxed);
-    out->locks = atomic_load_explicit(&loop->locks, memory_order_relaxed);
-    out->unlocks = atomic_load_explicit(&loop->unlocks, memory_order_relaxed);
-    out->locked_launches = atomic_load_explicit(&loop->locked_launches, memory_order_relaxed);
-    reason = atomic_load_explicit(&loop->unlock_reason, memory_order_relaxed);
-    out->unlock_reason = reason < 0 ? "" : dp_unlock_reason_name((dp_unlock_reason_t)reason);
-    out->cpu_ns = atomic_load(&loop->cpu_ns); /* set when the thread ended */
-    if (out->cpu_ns == 0 && pthread_getcpuclockid(loop->thread, &clock) == 0) {
-        out->cpu_ns = thread_cpu_ns(clock, atomic_load(&loop->cpu_ns));
-    }
 }
