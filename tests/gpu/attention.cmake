@@ -24,7 +24,7 @@ function(dp_test_kernels name)
   endforeach()
 endfunction()
 
-dp_test_kernels(cuda_mma SOURCES cuda_mma.cu ORDERS 0 1 7 TIMEOUT 60)
+dp_test_kernels(cuda_mma SOURCES gpt2/mma.cu ORDERS 0 1 7 TIMEOUT 60)
 
 if(TARGET gpt2_cuda_attention)
   dp_add_simt_library(gpt2_attention_simt_kernels ${gpt2_attention_sources})

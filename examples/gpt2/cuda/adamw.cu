@@ -21,8 +21,7 @@ struct update {
 };
 
 template <bool is_whole>
-static __device__ __forceinline__ void update_eight(const struct update &update, size_t at,
-                                                    float by, float keep)
+DEVICE_INLINE void update_eight(const struct update &update, size_t at, float by, float keep)
 {
     const size_t left = update.count - at;
     float weight[VECTOR], gradient[VECTOR], first[VECTOR], second[VECTOR];
@@ -90,8 +89,8 @@ int gpt2_cuda_adamw(gpt2_cuda_stream_t stream, float *weights, const float *grad
     update.skip = skip;
     update.aligned = is_aligned(weights) && is_aligned(gradients) && is_aligned(m) &&
                      is_aligned(v) && is_aligned(copy);
-    return DP_LAUNCH(adamw_kernel, (unsigned)parts_of(count, FLAT_THREADS * VECTOR), FLAT_THREADS,
-                     0, stream, update);
+    return LAUNCH(adamw_kernel, (unsigned)parts_of(count, FLAT_THREADS * VECTOR), FLAT_THREADS, 0,
+                  stream, update);
 }
 
 /* ---- Copies ----------------------------------------------------------------------------------
@@ -115,7 +114,7 @@ static __global__ void cast_kernel(To *to, const From *from, size_t count, bool 
 }
 
 /* The finaliser of splitmix64. */
-DP_BOTH uint64_t mix(uint64_t x)
+BOTH_INLINE uint64_t mix(uint64_t x)
 {
     x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
     x = (x ^ x >> 27) * 0x94d049bb133111ebu;
@@ -149,9 +148,8 @@ static int cast(gpt2_cuda_stream_t stream, void *to, const void *from, size_t co
 {
     auto *kernel = cast_kernel<To, From>;
 
-    return DP_LAUNCH(kernel, (unsigned)parts_of(count, FLAT_THREADS * VECTOR), FLAT_THREADS, 0,
-                     stream, (To *)to, (const From *)from, count,
-                     is_aligned(to) && is_aligned(from));
+    return LAUNCH(kernel, (unsigned)parts_of(count, FLAT_THREADS * VECTOR), FLAT_THREADS, 0, stream,
+                  (To *)to, (const From *)from, count, is_aligned(to) && is_aligned(from));
 }
 
 int gpt2_cuda_cast(gpt2_cuda_stream_t stream, gpt2_cuda_type_t to_type, void *to,
@@ -172,8 +170,8 @@ static int fill(gpt2_cuda_stream_t stream, void *x, float value, uint64_t seed, 
     auto *kernel = fill_kernel<T, is_random>;
 
     if (count == 0) return cudaSuccess;
-    return DP_LAUNCH(kernel, (unsigned)parts_of(count, FLAT_THREADS * VECTOR), FLAT_THREADS, 0,
-                     stream, (T *)x, value, seed, count, is_aligned(x));
+    return LAUNCH(kernel, (unsigned)parts_of(count, FLAT_THREADS * VECTOR), FLAT_THREADS, 0, stream,
+                  (T *)x, value, seed, count, is_aligned(x));
 }
 
 int gpt2_cuda_fill(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, void *x, float value,

@@ -42,9 +42,9 @@ template <int width> struct backward_shape {
 #define DOTS_LANES 8 /* threads of a row: 128 bytes at a time */
 
 /* Of two pairs of bf16. */
-TILE_INLINE float dot_of_words(uint32_t a, uint32_t b)
+DEVICE_INLINE float dot_of_words(uint32_t a, uint32_t b)
 {
-    const float2 x = dp_unpack_bf16(a), y = dp_unpack_bf16(b);
+    const float2 x = unpack_bf16(a), y = unpack_bf16(b);
 
     return fmaf(x.y, y.y, x.x * y.x);
 }
@@ -93,22 +93,22 @@ __global__ void __launch_bounds__(DOTS_THREADS) attention_dots_kernel(attention_
 /* One chunk of queries: s, scores, becomes P^T, and dp becomes dS^T. Columns are queries, whose
  * figures lie at lse2 and dots in shared memory. */
 template <int tall>
-TILE_INLINE void take_scores_of_keys(float (&s)[tall][CHUNK / 8][4],
-                                     float (&dp)[tall][CHUNK / 8][4], dp_shared_t lse2,
-                                     dp_shared_t dots, float scale2)
+DEVICE_INLINE void take_scores_of_keys(float (&s)[tall][CHUNK / 8][4],
+                                       float (&dp)[tall][CHUNK / 8][4], shared_t lse2,
+                                       shared_t dots, float scale2)
 {
-    const unsigned pair = dp_lane() % 4 * 8;
+    const unsigned pair = warp_lane() % 4 * 8;
 
 #pragma unroll
     for (int n = 0; n < CHUNK / 8; n++) {
-        const float2 base = dp_shared_load_floats(lse2 + (unsigned)(8 * n) * 4 + pair);
-        const float2 dot = dp_shared_load_floats(dots + (unsigned)(8 * n) * 4 + pair);
+        const float2 base = shared_load_floats(lse2 + (unsigned)(8 * n) * 4 + pair);
+        const float2 dot = shared_load_floats(dots + (unsigned)(8 * n) * 4 + pair);
 
 #pragma unroll
         for (int m = 0; m < tall; m++) {
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                s[m][n][i] = dp_exp2(fmaf(s[m][n][i], scale2, i % 2 == 0 ? -base.x : -base.y));
+                s[m][n][i] = fast_exp2(fmaf(s[m][n][i], scale2, i % 2 == 0 ? -base.x : -base.y));
                 dp[m][n][i] = s[m][n][i] * (dp[m][n][i] - (i % 2 == 0 ? dot.x : dot.y));
             }
         }
@@ -117,8 +117,8 @@ TILE_INLINE void take_scores_of_keys(float (&s)[tall][CHUNK / 8][4],
 
 /* Starts the copies of a stage: queries, their dout and figures, from row `first` on. */
 template <int width>
-TILE_INLINE void load_queries(dp_shared_t stage, const attention_t &it,
-                              const attention_task_t &task, int first)
+DEVICE_INLINE void load_queries(shared_t stage, const attention_t &it, const attention_task_t &task,
+                                int first)
 {
     typedef backward_shape<width> shape;
     const unsigned plain = (unsigned)(it.heads * it.size);
@@ -148,23 +148,23 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, 2)
     const int warp_row = (int)(threadIdx.x / 32) * 16 * tall;
     float dk[tall][width / 8][4] = {}, dv[tall][width / 8][4] = {}, by[tall][2];
 
-    DP_DYNAMIC_SHARED(unsigned char, memory);
-    const dp_shared_t k_tile = dp_shared_address(memory), v_tile = k_tile + shape::own;
-    dp_shared_t here = v_tile + shape::own, next = here + shape::key_stage;
+    DYNAMIC_SHARED(unsigned char, memory);
+    const shared_t k_tile = shared_address(memory), v_tile = k_tile + shape::own;
+    shared_t here = v_tile + shape::own, next = here + shape::key_stage;
 
     load_keys<width, shape::rows>(k_tile, it, task, first);
     load_queries<width>(here, it, task, first);
-    dp_async_commit();
-    dp_async_wait<0>();
+    async_commit();
+    async_wait<0>();
     __syncthreads();
     for (int query = first; query < it.length; query += STEP) {
         if (query + STEP < it.length) {
             load_queries<width>(next, it, task, query + STEP);
-            dp_async_commit();
+            async_commit();
         }
 #pragma unroll
         for (int chunk = 0; chunk < STEP; chunk += CHUNK) {
-            const dp_shared_t figures = here + 2 * shape::tile + (unsigned)chunk * 4;
+            const shared_t figures = here + 2 * shape::tile + (unsigned)chunk * 4;
             float s[tall][CHUNK / 8][4], dp[tall][CHUNK / 8][4];
 
             if (query + chunk + CHUNK <= first + warp_row) continue; /* before all its keys */
@@ -179,7 +179,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, 2)
             multiply_sums<width, tall, CHUNK>(dk, dp, here, (unsigned)chunk);
         }
         /* The next tiles are here for all, and all are done with these. */
-        dp_async_wait<0>();
+        async_wait<0>();
         __syncthreads();
         swap_stages(here, next);
     }
@@ -214,14 +214,14 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, 2)
     const unsigned stride = 3u * (unsigned)it.heads * (unsigned)it.size;
     const unsigned plain = (unsigned)(it.heads * it.size);
     const uint16_t *qkv = (const uint16_t *)it.qkv;
-    const unsigned group = dp_lane() / 4;
+    const unsigned group = warp_lane() / 4;
     const int warp_row = (int)(threadIdx.x / 32) * 16 * tall;
     const float scale2 = it.scale * ATTENTION_LOG2E;
     float dq[tall][width / 8][4] = {}, base[tall][2], dot[tall][2], by[tall][2];
 
-    DP_DYNAMIC_SHARED(unsigned char, memory);
-    const dp_shared_t q_tile = dp_shared_address(memory), do_tile = q_tile + shape::own;
-    dp_shared_t here = do_tile + shape::own, next = here + 2 * shape::tile;
+    DYNAMIC_SHARED(unsigned char, memory);
+    const shared_t q_tile = shared_address(memory), do_tile = q_tile + shape::own;
+    shared_t here = do_tile + shape::own, next = here + 2 * shape::tile;
 
     tile_load<width, shape::rows>(q_tile,
                                   qkv + attention_packed(it, task, 0) + (size_t)first * stride,
@@ -242,13 +242,13 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, 2)
         }
     }
     load_keys<width, STEP>(here, it, task, 0);
-    dp_async_commit();
-    dp_async_wait<0>();
+    async_commit();
+    async_wait<0>();
     __syncthreads();
     for (int key = 0; key <= last; key += STEP) {
         if (key + STEP <= last) {
             load_keys<width, STEP>(next, it, task, key + STEP);
-            dp_async_commit();
+            async_commit();
         }
 #pragma unroll 1
         for (int chunk = 0; chunk < STEP; chunk += CHUNK) {
@@ -266,7 +266,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, 2)
                 for (int n = 0; n < CHUNK / 8; n++) {
 #pragma unroll
                     for (int i = 0; i < 4; i++) {
-                        const float p = dp_exp2(fmaf(s[m][n][i], scale2, -base[m][i / 2]));
+                        const float p = fast_exp2(fmaf(s[m][n][i], scale2, -base[m][i / 2]));
 
                         ds[m][n][i] = p * (ds[m][n][i] - dot[m][i / 2]);
                     }
@@ -275,7 +275,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, 2)
             multiply_sums<width, tall, CHUNK>(dq, ds, here, (unsigned)chunk);
         }
         /* The next tiles are here for all, and all are done with these. */
-        dp_async_wait<0>();
+        async_wait<0>();
         __syncthreads();
         swap_stages(here, next);
     }
@@ -321,15 +321,15 @@ template <int width> static int launch(const attention_t *it, cudaStream_t strea
     const attention_t copy = *it;
     cudaError_t status;
 
-    status = DP_LAUNCH(attention_dots_kernel,
-                       (unsigned)((rows * DOTS_LANES + DOTS_THREADS - 1) / DOTS_THREADS),
-                       DOTS_THREADS, 0, stream, copy);
+    status = LAUNCH(attention_dots_kernel,
+                    (unsigned)((rows * DOTS_LANES + DOTS_THREADS - 1) / DOTS_THREADS), DOTS_THREADS,
+                    0, stream, copy);
     if (status != cudaSuccess) return status;
-    status = DP_LAUNCH(keys, grid.tiles * grid.pairs, ATTENTION_THREADS,
-                       backward_shape<width>::key_shared, stream, copy, grid);
+    status = LAUNCH(keys, grid.tiles * grid.pairs, ATTENTION_THREADS,
+                    backward_shape<width>::key_shared, stream, copy, grid);
     if (status != cudaSuccess) return status;
-    return DP_LAUNCH(queries, grid.tiles * grid.pairs, ATTENTION_THREADS,
-                     backward_shape<width>::query_shared, stream, copy, grid);
+    return LAUNCH(queries, grid.tiles * grid.pairs, ATTENTION_THREADS,
+                  backward_shape<width>::query_shared, stream, copy, grid);
 }
 
 int attention_bf16_prepare_backward(int size)

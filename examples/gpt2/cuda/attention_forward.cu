@@ -28,8 +28,8 @@ template <int width> struct forward_shape {
  * so far shrinks to the same footing. A row lies in four threads, each of which has its own part of
  * the sum. */
 template <int width, int tall>
-TILE_INLINE void take_scores(float (&s)[tall][KEYS / 8][4], float (&out)[tall][width / 8][4],
-                             float (&most)[tall][2], float (&sum)[tall][2], float scale2)
+DEVICE_INLINE void take_scores(float (&s)[tall][KEYS / 8][4], float (&out)[tall][width / 8][4],
+                               float (&most)[tall][2], float (&sum)[tall][2], float scale2)
 {
 #pragma unroll
     for (int m = 0; m < tall; m++) {
@@ -43,14 +43,14 @@ TILE_INLINE void take_scores(float (&s)[tall][KEYS / 8][4], float (&out)[tall][w
             top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
             top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
             base = top * scale2;
-            shrink = dp_exp2(fmaf(most[m][half], scale2, -base));
+            shrink = fast_exp2(fmaf(most[m][half], scale2, -base));
             most[m][half] = top;
             sum[m][half] *= shrink;
 #pragma unroll
             for (int n = 0; n < KEYS / 8; n++) {
 #pragma unroll
                 for (int i = 2 * half; i < 2 * half + 2; i++) {
-                    s[m][n][i] = dp_exp2(fmaf(s[m][n][i], scale2, -base));
+                    s[m][n][i] = fast_exp2(fmaf(s[m][n][i], scale2, -base));
                     sum[m][half] += s[m][n][i];
                 }
             }
@@ -78,15 +78,15 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, 2)
     float out[tall][width / 8][4] = {}, most[tall][2], sum[tall][2], by[tall][2];
     uint32_t q[width / 16][tall][4];
 
-    DP_DYNAMIC_SHARED(unsigned char, memory);
-    const dp_shared_t q_tile = dp_shared_address(memory);
-    dp_shared_t here = q_tile + shape::query_bytes, next = here + 2 * shape::tile;
+    DYNAMIC_SHARED(unsigned char, memory);
+    const shared_t q_tile = shared_address(memory);
+    shared_t here = q_tile + shape::query_bytes, next = here + 2 * shape::tile;
 
     tile_load<width, shape::rows>(q_tile, queries + (size_t)first * stride, stride,
                                   it.length - first, it.size);
     load_keys<width, KEYS>(here, it, task, 0);
-    dp_async_commit();
-    dp_async_wait<0>();
+    async_commit();
+    async_wait<0>();
     __syncthreads();
 #pragma unroll
     for (int m = 0; m < tall; m++) {
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, 2)
     for (int key = 0; key <= last; key += KEYS) {
         if (key + KEYS <= last) {
             load_keys<width, KEYS>(next, it, task, key + KEYS);
-            dp_async_commit();
+            async_commit();
         }
         if (key < first + warp_row + 16 * tall) { /* else these keys come after all its queries */
             float s[tall][KEYS / 8][4] = {};
@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, 2)
             multiply_sums<width, tall, KEYS>(out, s, here + shape::tile, 0);
         }
         /* The next tiles are here for all, and all are done with these. */
-        dp_async_wait<0>();
+        async_wait<0>();
         __syncthreads();
         swap_stages(here, next);
     }
@@ -122,13 +122,13 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, 2)
     for (int m = 0; m < tall; m++) {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            const int row = first + warp_row + 16 * m + 8 * half + (int)dp_lane() / 4;
+            const int row = first + warp_row + 16 * m + 8 * half + (int)warp_lane() / 4;
             float all = sum[m][half];
 
             all += __shfl_xor_sync(0xffffffffu, all, 1);
             all += __shfl_xor_sync(0xffffffffu, all, 2);
             by[m][half] = 1.0f / all;
-            if (dp_lane() % 4 == 0 && row < it.length) {
+            if (warp_lane() % 4 == 0 && row < it.length) {
                 it.lse[task.pair * (size_t)it.length + (size_t)row] =
                     fmaf(most[m][half], it.scale, logf(all));
             }
@@ -157,8 +157,8 @@ template <int width> static int launch(const attention_t *it, cudaStream_t strea
     const attention_grid_t grid = attention_grid(it, forward_shape<width>::rows);
     const attention_t copy = *it;
 
-    return DP_LAUNCH(kernel, grid.tiles * grid.pairs, ATTENTION_THREADS,
-                     forward_shape<width>::shared, stream, copy, grid);
+    return LAUNCH(kernel, grid.tiles * grid.pairs, ATTENTION_THREADS, forward_shape<width>::shared,
+                  stream, copy, grid);
 }
 
 int attention_bf16_prepare_forward(int size)

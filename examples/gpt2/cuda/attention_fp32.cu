@@ -7,7 +7,7 @@
  * result over all 32. Every sum has one owner and one order.
  */
 #include "examples/gpt2/cuda/attention_kernels.h"
-#include "kernels/cuda_launch.cuh"
+#include "examples/gpt2/cuda/launch.cuh"
 
 #define WARPS 4
 #define PER_THREAD 4 /* elements of a head: 128 / 32 */
@@ -20,7 +20,7 @@ typedef struct row {
 } row_t;
 
 /* Long rows first: of queries the last, of keys the first. */
-static __device__ __forceinline__ row_t row_of_warp(const attention_t &it, bool is_query)
+DEVICE_INLINE row_t row_of_warp(const attention_t &it, bool is_query)
 {
     const size_t pairs = (size_t)it.batch * (size_t)it.heads;
     const size_t index = (size_t)blockIdx.x * WARPS + threadIdx.x / 32;
@@ -36,8 +36,7 @@ static __device__ __forceinline__ row_t row_of_warp(const attention_t &it, bool 
 }
 
 /* Row `at` of a packed array of `parts` (3: queries, keys, values; 1: out), part `which`. */
-static __device__ __forceinline__ size_t place(const attention_t &it, const row_t &row, int at,
-                                               int parts, int which)
+DEVICE_INLINE size_t place(const attention_t &it, const row_t &row, int at, int parts, int which)
 {
     return (((row.batch * (size_t)it.length + (size_t)at) * (size_t)parts + (size_t)which) *
                 (size_t)it.heads +
@@ -45,7 +44,7 @@ static __device__ __forceinline__ size_t place(const attention_t &it, const row_
            (size_t)it.size;
 }
 
-static __device__ __forceinline__ float dot(const float *a, const float *b, int size)
+DEVICE_INLINE float dot(const float *a, const float *b, int size)
 {
     float sum = 0.0f;
 
@@ -61,14 +60,14 @@ static __device__ __forceinline__ float dot(const float *a, const float *b, int 
     return sum;
 }
 
-static __device__ __forceinline__ float warp_sum(float value)
+DEVICE_INLINE float warp_sum(float value)
 {
     for (int bits = 16; bits > 0; bits /= 2)
         value += __shfl_xor_sync(0xffffffffu, value, bits);
     return value;
 }
 
-static __device__ __forceinline__ float warp_max(float value)
+DEVICE_INLINE float warp_max(float value)
 {
     for (int bits = 16; bits > 0; bits /= 2)
         value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, bits));
@@ -76,9 +75,8 @@ static __device__ __forceinline__ float warp_max(float value)
 }
 
 /* sums += weights [count] times rows from [count][stride]; thread t has elements t, t + 32, .. */
-static __device__ __forceinline__ void add_rows(float (&sums)[PER_THREAD], const float *weights,
-                                                const float *from, size_t stride, int count,
-                                                int size)
+DEVICE_INLINE void add_rows(float (&sums)[PER_THREAD], const float *weights, const float *from,
+                            size_t stride, int count, int size)
 {
     const int lane = (int)threadIdx.x % 32;
 
@@ -92,8 +90,7 @@ static __device__ __forceinline__ void add_rows(float (&sums)[PER_THREAD], const
     }
 }
 
-static __device__ __forceinline__ void store_row(float *to, const float (&sums)[PER_THREAD],
-                                                 float by, int size)
+DEVICE_INLINE void store_row(float *to, const float (&sums)[PER_THREAD], float by, int size)
 {
     const int lane = (int)threadIdx.x % 32;
 
@@ -155,8 +152,8 @@ __global__ void __launch_bounds__(32 * WARPS) attention_fp32_dots_kernel(attenti
 }
 
 /* dS of one query and key, and their probability. */
-static __device__ __forceinline__ float gradient_of_score(const attention_t &it, const row_t &row,
-                                                          int query, int key, float *probability)
+DEVICE_INLINE float gradient_of_score(const attention_t &it, const row_t &row, int query, int key,
+                                      float *probability)
 {
     const float *qkv = (const float *)it.qkv;
     const float score =
@@ -242,17 +239,17 @@ int attention_fp32_forward(const attention_t *it, cudaStream_t stream)
 {
     const attention_t copy = *it;
 
-    return DP_LAUNCH(attention_fp32_forward_kernel, blocks_of(it), 32 * WARPS, 0, stream, copy);
+    return LAUNCH(attention_fp32_forward_kernel, blocks_of(it), 32 * WARPS, 0, stream, copy);
 }
 
 int attention_fp32_backward(const attention_t *it, cudaStream_t stream)
 {
     const attention_t copy = *it;
     cudaError_t status =
-        DP_LAUNCH(attention_fp32_dots_kernel, blocks_of(it), 32 * WARPS, 0, stream, copy);
+        LAUNCH(attention_fp32_dots_kernel, blocks_of(it), 32 * WARPS, 0, stream, copy);
 
     if (status != cudaSuccess) return status;
-    status = DP_LAUNCH(attention_fp32_queries_kernel, blocks_of(it), 32 * WARPS, 0, stream, copy);
+    status = LAUNCH(attention_fp32_queries_kernel, blocks_of(it), 32 * WARPS, 0, stream, copy);
     if (status != cudaSuccess) return status;
-    return DP_LAUNCH(attention_fp32_keys_kernel, blocks_of(it), 32 * WARPS, 0, stream, copy);
+    return LAUNCH(attention_fp32_keys_kernel, blocks_of(it), 32 * WARPS, 0, stream, copy);
 }

@@ -8,33 +8,31 @@
  * a row all rows begin at the same banks, so three bits of the row are mixed in; with 4 or 12 every
  * other row begins in the other half, so two bits of row / 2 do.
  *
- * Fragments are those of kernels/cuda_mma.cuh. It must not know what is computed with them.
+ * Fragments are those of mma.cuh. It must not know what is computed with them.
  */
 #ifndef GPT2_CUDA_ATTENTION_TILES_CUH
 #define GPT2_CUDA_ATTENTION_TILES_CUH
 
 #include "examples/gpt2/cuda/attention_kernels.h"
-#include "kernels/cuda_mma.cuh"
+#include "examples/gpt2/cuda/mma.cuh"
 
 #define ATTENTION_WARPS 4
 #define ATTENTION_THREADS (32 * ATTENTION_WARPS)
 #define ATTENTION_LOG2E 1.4426950408889634f
 
-#define TILE_INLINE static __device__ __forceinline__
-
 /* Bytes of a tile. */
-template <int width> TILE_INLINE constexpr int tile_bytes(int rows)
+template <int width> DEVICE_INLINE constexpr int tile_bytes(int rows)
 {
     return rows * width * 2;
 }
 
-template <int width> TILE_INLINE unsigned tile_swizzle(unsigned row)
+template <int width> DEVICE_INLINE unsigned tile_swizzle(unsigned row)
 {
     return width % 64 == 0 ? row & 7u : row / 2 & 3u;
 }
 
 /* Byte of a chunk in a tile. */
-template <int width> TILE_INLINE unsigned tile_place(unsigned row, unsigned chunk)
+template <int width> DEVICE_INLINE unsigned tile_place(unsigned row, unsigned chunk)
 {
     return row * (width * 2) + (chunk ^ tile_swizzle<width>(row)) * 16;
 }
@@ -49,7 +47,7 @@ typedef struct chunk_at {
 /* Chunk `thread` of turn i, when `threads` threads take the chunks of a tile in turns. Where whole
  * rows are a turn, a thread's places differ by constants, which are worth a register each. */
 template <unsigned chunks, unsigned threads>
-TILE_INLINE chunk_at_t chunk_of(unsigned thread, unsigned i)
+DEVICE_INLINE chunk_at_t chunk_of(unsigned thread, unsigned i)
 {
     if (threads % chunks == 0)
         return chunk_at_t{thread / chunks + i * (threads / chunks), thread % chunks};
@@ -61,8 +59,8 @@ TILE_INLINE chunk_at_t chunk_of(unsigned thread, unsigned i)
  * not exist becomes 0. The whole block calls. Commit and wait are the caller's.
  */
 template <int width, int rows>
-TILE_INLINE void tile_load(dp_shared_t tile, const uint16_t *from, unsigned stride, int there,
-                           int size)
+DEVICE_INLINE void tile_load(shared_t tile, const uint16_t *from, unsigned stride, int there,
+                             int size)
 {
     constexpr unsigned chunks = width / 8;
 
@@ -72,17 +70,17 @@ TILE_INLINE void tile_load(dp_shared_t tile, const uint16_t *from, unsigned stri
         const chunk_at_t at = chunk_of<chunks, ATTENTION_THREADS>(threadIdx.x, i);
         const bool is_there = (int)at.row < there && (int)at.chunk * 8 < size;
 
-        dp_async_copy(tile + tile_place<width>(at.row, at.chunk),
-                      is_there ? from + at.row * stride + at.chunk * 8 : from, is_there);
+        async_copy(tile + tile_place<width>(at.row, at.chunk),
+                   is_there ? from + at.row * stride + at.chunk * 8 : from, is_there);
     }
 }
 
 /* Starts the copy of `count` floats, a multiple of 4, aligned to 16 bytes. */
-template <int count> TILE_INLINE void tile_load_floats(dp_shared_t to, const float *from)
+template <int count> DEVICE_INLINE void tile_load_floats(shared_t to, const float *from)
 {
     static_assert(count / 4 <= ATTENTION_THREADS, "one copy a thread");
     if (threadIdx.x < count / 4)
-        dp_async_copy(to + threadIdx.x * 16, from + (size_t)threadIdx.x * 4, true);
+        async_copy(to + threadIdx.x * 16, from + (size_t)threadIdx.x * 4, true);
 }
 
 /*
@@ -91,11 +89,11 @@ template <int count> TILE_INLINE void tile_load_floats(dp_shared_t to, const flo
  * more.
  */
 template <int width, int tall>
-TILE_INLINE void tile_store(dp_shared_t tile, unsigned first_row,
-                            const float (&sums)[tall][width / 8][4], const float (&by)[tall][2],
-                            uint16_t *to, unsigned stride, int there, int size)
+DEVICE_INLINE void tile_store(shared_t tile, unsigned first_row,
+                              const float (&sums)[tall][width / 8][4], const float (&by)[tall][2],
+                              uint16_t *to, unsigned stride, int there, int size)
 {
-    const unsigned group = dp_lane() / 4, quad = dp_lane() % 4;
+    const unsigned group = warp_lane() / 4, quad = warp_lane() % 4;
     constexpr unsigned chunks = width / 8;
 
     __syncwarp();
@@ -107,18 +105,17 @@ TILE_INLINE void tile_store(dp_shared_t tile, unsigned first_row,
             for (int half = 0; half < 2; half++) {
                 const unsigned row = first_row + (unsigned)(16 * m + 8 * half) + group;
 
-                dp_shared_store(tile + tile_place<width>(row, (unsigned)n) + quad * 4,
-                                dp_pack_bf16(sums[m][n][2 * half] * by[m][half],
-                                             sums[m][n][2 * half + 1] * by[m][half]));
+                shared_store(tile + tile_place<width>(row, (unsigned)n) + quad * 4,
+                             pack_bf16(sums[m][n][2 * half] * by[m][half],
+                                       sums[m][n][2 * half + 1] * by[m][half]));
             }
         }
     }
     __syncwarp();
 #pragma unroll
     for (unsigned i = 0; i < 16 * tall * chunks / 32; i++) {
-        const chunk_at_t at = chunk_of<chunks, 32>(dp_lane(), i);
-        const uint4 words =
-            dp_shared_load_16(tile + tile_place<width>(first_row + at.row, at.chunk));
+        const chunk_at_t at = chunk_of<chunks, 32>(warp_lane(), i);
+        const uint4 words = shared_load_16(tile + tile_place<width>(first_row + at.row, at.chunk));
 
         if ((int)at.row < there && (int)at.chunk * 8 < size)
             *(uint4 *)(void *)(to + at.row * stride + at.chunk * 8) = words;
@@ -126,9 +123,9 @@ TILE_INLINE void tile_store(dp_shared_t tile, unsigned first_row,
 }
 
 /* Two stages of copies: what is here, and what comes next. */
-TILE_INLINE void swap_stages(dp_shared_t &here, dp_shared_t &next)
+DEVICE_INLINE void swap_stages(shared_t &here, shared_t &next)
 {
-    const dp_shared_t was_here = here;
+    const shared_t was_here = here;
 
     here = next;
     next = was_here;
@@ -146,11 +143,11 @@ TILE_INLINE void swap_stages(dp_shared_t &here, dp_shared_t &next)
  * which saves a register for each.
  */
 template <int width>
-TILE_INLINE dp_shared_t tile_row(dp_shared_t tile, unsigned first_row, unsigned row, unsigned chunk,
-                                 int k)
+DEVICE_INLINE shared_t tile_row(shared_t tile, unsigned first_row, unsigned row, unsigned chunk,
+                                int k)
 {
     constexpr unsigned pairs = width % 64 == 0 ? 4 : 2;
-    const dp_shared_t first = tile + tile_place<width>(row, chunk);
+    const shared_t first = tile + tile_place<width>(row, chunk);
 
     return (first ^ ((unsigned)k % pairs * 32)) + (unsigned)k / pairs * (pairs * 32) +
            first_row * (width * 2);
@@ -158,25 +155,25 @@ TILE_INLINE dp_shared_t tile_row(dp_shared_t tile, unsigned first_row, unsigned 
 
 /* Rows first_row .. + 15, columns 16 k .. + 15, as A. */
 template <int width>
-TILE_INLINE void tile_as_a(uint32_t (&a)[4], dp_shared_t tile, unsigned first_row, int k)
+DEVICE_INLINE void tile_as_a(uint32_t (&a)[4], shared_t tile, unsigned first_row, int k)
 {
-    dp_ldmatrix(a, tile_row<width>(tile, first_row, dp_lane() % 16, dp_lane() / 16, k));
+    ldmatrix(a, tile_row<width>(tile, first_row, warp_lane() % 16, warp_lane() / 16, k));
 }
 
 /* The transpose of rows first_row .. + 15, columns 16 k .. + 15, as two B beside each other: the
  * first of rows first_row .. + 7 in b[0], b[1], the other in b[2], b[3]. */
 template <int width>
-TILE_INLINE void tile_as_b_transposed(uint32_t (&b)[4], dp_shared_t tile, unsigned first_row, int k)
+DEVICE_INLINE void tile_as_b_transposed(uint32_t (&b)[4], shared_t tile, unsigned first_row, int k)
 {
-    dp_ldmatrix(b, tile_row<width>(tile, first_row, dp_lane() % 8 + dp_lane() / 16 * 8,
-                                   dp_lane() / 8 % 2, k));
+    ldmatrix(b, tile_row<width>(tile, first_row, warp_lane() % 8 + warp_lane() / 16 * 8,
+                                warp_lane() / 8 % 2, k));
 }
 
 /* Rows first_row .. + 15, columns 16 n .. + 15, as two B beside each other. */
 template <int width>
-TILE_INLINE void tile_as_b(uint32_t (&b)[4], dp_shared_t tile, unsigned first_row, int n)
+DEVICE_INLINE void tile_as_b(uint32_t (&b)[4], shared_t tile, unsigned first_row, int n)
 {
-    dp_ldmatrix_transposed(b, tile_row<width>(tile, first_row, dp_lane() % 16, dp_lane() / 16, n));
+    ldmatrix_transposed(b, tile_row<width>(tile, first_row, warp_lane() % 16, warp_lane() / 16, n));
 }
 
 /* ---- Products of a warp -----------------------------------------------------------------------
@@ -185,7 +182,7 @@ TILE_INLINE void tile_as_b(uint32_t (&b)[4], dp_shared_t tile, unsigned first_ro
  * read from shared memory then serves two mma.
  */
 
-template <int tall, int columns> TILE_INLINE void set_zero(float (&c)[tall][columns][4])
+template <int tall, int columns> DEVICE_INLINE void set_zero(float (&c)[tall][columns][4])
 {
 #pragma unroll
     for (int m = 0; m < tall; m++) {
@@ -200,8 +197,8 @@ template <int tall, int columns> TILE_INLINE void set_zero(float (&c)[tall][colu
 
 /* c += A B^T over columns 16 k .. + 15 of both, B rows b_row .. + columns of a tile. */
 template <int width, int tall, int columns>
-TILE_INLINE void multiply_slice(float (&c)[tall][columns / 8][4], const uint32_t (&a)[tall][4],
-                                dp_shared_t b_tile, unsigned b_row, int k)
+DEVICE_INLINE void multiply_slice(float (&c)[tall][columns / 8][4], const uint32_t (&a)[tall][4],
+                                  shared_t b_tile, unsigned b_row, int k)
 {
     uint32_t b[4];
 
@@ -210,16 +207,16 @@ TILE_INLINE void multiply_slice(float (&c)[tall][columns / 8][4], const uint32_t
         tile_as_b_transposed<width>(b, b_tile, b_row + (unsigned)(16 * n), k);
 #pragma unroll
         for (int m = 0; m < tall; m++) {
-            dp_mma_bf16(c[m][2 * n], a[m], b[0], b[1]);
-            dp_mma_bf16(c[m][2 * n + 1], a[m], b[2], b[3]);
+            mma_bf16(c[m][2 * n], a[m], b[0], b[1]);
+            mma_bf16(c[m][2 * n + 1], a[m], b[2], b[3]);
         }
     }
 }
 
 /* c = A B^T: A is rows a_row .. of a tile, B rows b_row .. + columns of another. */
 template <int width, int tall, int columns>
-TILE_INLINE void multiply_transposed(float (&c)[tall][columns / 8][4], dp_shared_t a_tile,
-                                     unsigned a_row, dp_shared_t b_tile, unsigned b_row)
+DEVICE_INLINE void multiply_transposed(float (&c)[tall][columns / 8][4], shared_t a_tile,
+                                       unsigned a_row, shared_t b_tile, unsigned b_row)
 {
     set_zero(c);
 #pragma unroll
@@ -235,8 +232,9 @@ TILE_INLINE void multiply_transposed(float (&c)[tall][columns / 8][4], dp_shared
 
 /* c += P B: P is sums [16 tall][inner], rounded here, B rows b_row .. + inner of a tile. */
 template <int width, int tall, int inner>
-TILE_INLINE void multiply_sums(float (&c)[tall][width / 8][4], const float (&p)[tall][inner / 8][4],
-                               dp_shared_t b_tile, unsigned b_row)
+DEVICE_INLINE void multiply_sums(float (&c)[tall][width / 8][4],
+                                 const float (&p)[tall][inner / 8][4], shared_t b_tile,
+                                 unsigned b_row)
 {
 #pragma unroll
     for (int k = 0; k < inner / 16; k++) {
@@ -244,18 +242,18 @@ TILE_INLINE void multiply_sums(float (&c)[tall][width / 8][4], const float (&p)[
 
 #pragma unroll
         for (int m = 0; m < tall; m++) {
-            a[m][0] = dp_pack_bf16(p[m][2 * k][0], p[m][2 * k][1]);
-            a[m][1] = dp_pack_bf16(p[m][2 * k][2], p[m][2 * k][3]);
-            a[m][2] = dp_pack_bf16(p[m][2 * k + 1][0], p[m][2 * k + 1][1]);
-            a[m][3] = dp_pack_bf16(p[m][2 * k + 1][2], p[m][2 * k + 1][3]);
+            a[m][0] = pack_bf16(p[m][2 * k][0], p[m][2 * k][1]);
+            a[m][1] = pack_bf16(p[m][2 * k][2], p[m][2 * k][3]);
+            a[m][2] = pack_bf16(p[m][2 * k + 1][0], p[m][2 * k + 1][1]);
+            a[m][3] = pack_bf16(p[m][2 * k + 1][2], p[m][2 * k + 1][3]);
         }
 #pragma unroll
         for (int n = 0; n < width / 16; n++) {
             tile_as_b<width>(b, b_tile, b_row + (unsigned)(16 * k), n);
 #pragma unroll
             for (int m = 0; m < tall; m++) {
-                dp_mma_bf16(c[m][2 * n], a[m], b[0], b[1]);
-                dp_mma_bf16(c[m][2 * n + 1], a[m], b[2], b[3]);
+                mma_bf16(c[m][2 * n], a[m], b[0], b[1]);
+                mma_bf16(c[m][2 * n + 1], a[m], b[2], b[3]);
             }
         }
     }
@@ -265,9 +263,10 @@ TILE_INLINE void multiply_sums(float (&c)[tall][width / 8][4], const float (&p)[
  * -Inf where it is hidden: in a product of queries and keys, where the key (the column; or, if
  * columns are queries, the row) comes after the query. One branch, as most tiles have none. */
 template <bool columns_are_keys, int tall, int columns>
-TILE_INLINE void hide_future(float (&s)[tall][columns / 8][4], int first_row, int first_column)
+DEVICE_INLINE void hide_future(float (&s)[tall][columns / 8][4], int first_row, int first_column)
 {
-    const int ahead = first_column - first_row + (int)(dp_lane() % 4 * 2) - (int)(dp_lane() / 4);
+    const int ahead =
+        first_column - first_row + (int)(warp_lane() % 4 * 2) - (int)(warp_lane() / 4);
     const bool is_crossed = columns_are_keys ? first_column + columns - 1 > first_row
                                              : first_row + 16 * tall - 1 > first_column;
 
@@ -304,7 +303,7 @@ typedef struct attention_task {
     size_t pair;
 } attention_task_t;
 
-TILE_INLINE attention_task_t attention_task(const attention_grid_t &grid, int heads)
+DEVICE_INLINE attention_task_t attention_task(const attention_grid_t &grid, int heads)
 {
     const unsigned of_group = blockIdx.x / (grid.group * grid.tiles);
     const unsigned first = of_group * grid.group;
@@ -335,7 +334,8 @@ static inline attention_grid_t attention_grid(const attention_t *it, int rows)
 }
 
 /* Where a head begins in the packed projection: which is 0 for queries, 1 keys, 2 values. */
-TILE_INLINE size_t attention_packed(const attention_t &it, const attention_task_t &task, int which)
+DEVICE_INLINE size_t attention_packed(const attention_t &it, const attention_task_t &task,
+                                      int which)
 {
     return (((size_t)task.batch * (size_t)it.length * 3 + (size_t)which) * (size_t)it.heads +
             task.head) *
@@ -343,7 +343,7 @@ TILE_INLINE size_t attention_packed(const attention_t &it, const attention_task_
 }
 
 /* And in out and dout. */
-TILE_INLINE size_t attention_rows(const attention_t &it, const attention_task_t &task)
+DEVICE_INLINE size_t attention_rows(const attention_t &it, const attention_task_t &task)
 {
     return ((size_t)task.batch * (size_t)it.length * (size_t)it.heads + task.head) *
            (size_t)it.size;
@@ -351,15 +351,15 @@ TILE_INLINE size_t attention_rows(const attention_t &it, const attention_task_t 
 
 /* Starts the copies of keys from `first` on, and of their values behind them. */
 template <int width, int rows>
-TILE_INLINE void load_keys(dp_shared_t stage, const attention_t &it, const attention_task_t &task,
-                           int first)
+DEVICE_INLINE void load_keys(shared_t stage, const attention_t &it, const attention_task_t &task,
+                             int first)
 {
     const unsigned row = (unsigned)(it.heads * it.size);
     const uint16_t *keys = (const uint16_t *)it.qkv + attention_packed(it, task, 1) +
                            (size_t)(unsigned)first * (3 * row);
 
     tile_load<width, rows>(stage, keys, 3 * row, it.length - first, it.size);
-    tile_load<width, rows>(stage + (dp_shared_t)tile_bytes<width>(rows), keys + row, 3 * row,
+    tile_load<width, rows>(stage + (shared_t)tile_bytes<width>(rows), keys + row, 3 * row,
                            it.length - first, it.size);
 }
 

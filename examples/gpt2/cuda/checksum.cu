@@ -6,13 +6,13 @@
  */
 #include "examples/gpt2/cuda/checksum.h"
 
-#include "kernels/cuda_launch.cuh"
+#include "examples/gpt2/cuda/launch.cuh"
 
 #define THREADS 256 /* of a block: eight warps, enough to hide the loads */
 #define BLOCKS 1024 /* at most: a few for every multiprocessor */
 
 /* The finalizer of splitmix64: every bit of the input moves half of the output's. */
-static __device__ __forceinline__ unsigned long long mix(unsigned long long x)
+DEVICE_INLINE unsigned long long mix(unsigned long long x)
 {
     x ^= x >> 30;
     x *= 0xbf58476d1ce4e5b9ull;
@@ -53,6 +53,6 @@ extern "C" int gpt2_cuda_checksum_words(gpt2_cuda_stream_t stream, uint64_t *out
     cudaError_t code = cudaMemsetAsync(out, 0, sizeof(*out), (cudaStream_t)stream);
 
     if (code != cudaSuccess || count == 0) return (int)code;
-    return (int)DP_LAUNCH(checksum, dim3((unsigned)(blocks < BLOCKS ? blocks : BLOCKS)),
-                          dim3(THREADS), 0, stream, (unsigned long long *)out, words, count);
+    return (int)LAUNCH(checksum, dim3((unsigned)(blocks < BLOCKS ? blocks : BLOCKS)), dim3(THREADS),
+                       0, stream, (unsigned long long *)out, words, count);
 }

@@ -18,7 +18,7 @@ typedef struct tail {
     float most, sum;
 } tail_t;
 
-static __device__ __forceinline__ tail_t join(tail_t a, tail_t b)
+DEVICE_INLINE tail_t join(tail_t a, tail_t b)
 {
     const float most = fmaxf(a.most, b.most);
     tail_t joined = {most, 0.0f};
@@ -30,7 +30,7 @@ static __device__ __forceinline__ tail_t join(tail_t a, tail_t b)
 }
 
 /* The block's tail, in every thread. */
-static __device__ __forceinline__ tail_t join_block(tail_t own, tail_t *shared)
+DEVICE_INLINE tail_t join_block(tail_t own, tail_t *shared)
 {
     const unsigned warp = threadIdx.x / WARP;
 
@@ -108,8 +108,8 @@ static int classify(gpt2_cuda_stream_t stream, float *losses, void *logits, cons
     const bool aligned = vocab_padded % VECTOR == 0 && is_aligned(logits);
     auto *kernel = aligned ? classifier_kernel<T, true> : classifier_kernel<T, false>;
 
-    return DP_LAUNCH(kernel, (unsigned)rows, THREADS, 0, stream, losses, (T *)logits, targets,
-                     weight, gradient, rows, (size_t)vocab, (size_t)vocab_padded);
+    return LAUNCH(kernel, (unsigned)rows, THREADS, 0, stream, losses, (T *)logits, targets, weight,
+                  gradient, rows, (size_t)vocab, (size_t)vocab_padded);
 }
 
 int gpt2_cuda_classifier(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, float *losses,

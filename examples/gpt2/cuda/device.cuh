@@ -9,8 +9,7 @@
 #ifndef GPT2_CUDA_DEVICE_CUH
 #define GPT2_CUDA_DEVICE_CUH
 
-#include "kernels/cuda_types.cuh"
-
+#include "examples/gpt2/cuda/bf16.cuh"
 #include "examples/gpt2/cuda/kernels.h"
 
 #define WARP 32
@@ -20,8 +19,6 @@
 #define FLAT_THREADS                                                                               \
     256 /* of kernels without rows: 8 warps hide memory's latency on every chip                    \
          */
-
-typedef bfloat_bits_t bf16_t;
 
 /* Every file's part of gpt2_cuda_kernels_prepare(). */
 int gpt2_cuda_embed_prepare(void);
@@ -47,7 +44,7 @@ template <typename F> static int load_kernel(F *kernel)
 
 static inline bool is_aligned(const void *pointer)
 {
-    return pointer == NULL || misalignment(pointer) == 0;
+    return (uintptr_t)pointer % sizeof(uint4) == 0;
 }
 
 static inline size_t parts_of(size_t count, size_t size)
@@ -58,70 +55,39 @@ static inline size_t parts_of(size_t count, size_t size)
 /* ---- Eight elements --------------------------------------------------------------------------
  */
 
-static __device__ __forceinline__ void unpack(const float *at, float (&x)[VECTOR])
+DEVICE_INLINE void unpack(const float *at, float (&x)[VECTOR])
 {
-    const words_t low = ((const words_t *)(const void *)at)[0];
-    const words_t high = ((const words_t *)(const void *)at)[1];
+    const float4 low = ((const float4 *)(const void *)at)[0];
+    const float4 high = ((const float4 *)(const void *)at)[1];
+
+    x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w;
+    x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
+}
+
+DEVICE_INLINE void unpack(const bf16_t *at, float (&x)[VECTOR])
+{
+    const uint4 all = *(const uint4 *)(const void *)at;
+    const uint32_t pairs[4] = {all.x, all.y, all.z, all.w};
 
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        x[i] = dp_bits_to_float(low.w[i]);
-        x[4 + i] = dp_bits_to_float(high.w[i]);
+        const float2 both = unpack_bf16(pairs[i]);
+
+        x[2 * i] = both.x;
+        x[2 * i + 1] = both.y;
     }
 }
 
-static __device__ __forceinline__ void unpack(const bf16_t *at, float (&x)[VECTOR])
+DEVICE_INLINE void pack(float *at, const float (&x)[VECTOR])
 {
-    const words_t all = *(const words_t *)(const void *)at;
-
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        x[2 * i] = dp_bits_to_float(all.w[i] << 16);
-        x[2 * i + 1] = dp_bits_to_float(all.w[i] & 0xffff0000u);
-    }
+    ((float4 *)(void *)at)[0] = make_float4(x[0], x[1], x[2], x[3]);
+    ((float4 *)(void *)at)[1] = make_float4(x[4], x[5], x[6], x[7]);
 }
 
-static __device__ __forceinline__ uint32_t float_bits(float value)
+DEVICE_INLINE void pack(bf16_t *at, const float (&x)[VECTOR])
 {
-#ifdef __CUDA_ARCH__
-    return __float_as_uint(value);
-#else
-    return dp_f32_bits(value);
-#endif
-}
-
-static __device__ __forceinline__ uint32_t narrow_pair(float low, float high)
-{
-#ifdef __CUDA_ARCH__
-    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-
-    return (uint32_t)__bfloat16_as_ushort(pair.x) | (uint32_t)__bfloat16_as_ushort(pair.y) << 16;
-#else
-    return (uint32_t)dp_convert_f32_to_bf16(low) | (uint32_t)dp_convert_f32_to_bf16(high) << 16;
-#endif
-}
-
-static __device__ __forceinline__ void pack(float *at, const float (&x)[VECTOR])
-{
-    words_t low, high;
-
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        low.w[i] = float_bits(x[i]);
-        high.w[i] = float_bits(x[4 + i]);
-    }
-    ((words_t *)(void *)at)[0] = low;
-    ((words_t *)(void *)at)[1] = high;
-}
-
-static __device__ __forceinline__ void pack(bf16_t *at, const float (&x)[VECTOR])
-{
-    words_t all;
-
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        all.w[i] = narrow_pair(x[2 * i], x[2 * i + 1]);
-    *(words_t *)(void *)at = all;
+    *(uint4 *)(void *)at = make_uint4(pack_bf16(x[0], x[1]), pack_bf16(x[2], x[3]),
+                                      pack_bf16(x[4], x[5]), pack_bf16(x[6], x[7]));
 }
 
 /*
@@ -129,7 +95,7 @@ static __device__ __forceinline__ void pack(bf16_t *at, const float (&x)[VECTOR]
  * or loads would hide behind branches and wait for each other.
  */
 template <bool is_whole, typename T>
-static __device__ __forceinline__ void load(const T *at, size_t count, float (&x)[VECTOR])
+DEVICE_INLINE void load(const T *at, size_t count, float (&x)[VECTOR])
 {
     if (is_whole) {
         unpack(at, x);
@@ -141,7 +107,7 @@ static __device__ __forceinline__ void load(const T *at, size_t count, float (&x
 }
 
 template <bool is_whole, typename T>
-static __device__ __forceinline__ void store(T *at, size_t count, const float (&x)[VECTOR])
+DEVICE_INLINE void store(T *at, size_t count, const float (&x)[VECTOR])
 {
     if (is_whole) {
         pack(at, x);
@@ -154,7 +120,7 @@ static __device__ __forceinline__ void store(T *at, size_t count, const float (&
 }
 
 /* What is left of a number once stored as T. */
-template <typename T> static __device__ __forceinline__ float as_stored(float value)
+template <typename T> DEVICE_INLINE float as_stored(float value)
 {
     T stored;
 
@@ -165,7 +131,7 @@ template <typename T> static __device__ __forceinline__ float as_stored(float va
 /* ---- Sums ------------------------------------------------------------------------------------
  */
 
-template <typename V> static __device__ __forceinline__ V warp_sum(V value)
+template <typename V> DEVICE_INLINE V warp_sum(V value)
 {
 #pragma unroll
     for (int bits = WARP / 2; bits > 0; bits /= 2)
@@ -177,8 +143,7 @@ template <typename V> static __device__ __forceinline__ V warp_sum(V value)
  * Every thread gets the block's sums of `count` values. The block is one-dimensional, of whole
  * warps, and all of it calls. shared: [warps][count], free again when this returns.
  */
-template <typename V, int count>
-static __device__ __forceinline__ void block_sum(V (&values)[count], V *shared)
+template <typename V, int count> DEVICE_INLINE void block_sum(V (&values)[count], V *shared)
 {
     const unsigned warps = blockDim.x / WARP, warp = threadIdx.x / WARP;
 

@@ -25,7 +25,7 @@ typedef struct plan_view {
     piece_t *folds;  /* [rows / PIECE + 1] at most: first and count are slots */
 } plan_view_t;
 
-DP_BOTH plan_view_t view_plan(void *plan, size_t rows)
+BOTH_INLINE plan_view_t view_plan(void *plan, size_t rows)
 {
     plan_view_t view;
 
@@ -82,8 +82,7 @@ static __global__ void embed_kernel(T *out, const int32_t *tokens, const T *wte,
 
 /* sum [VECTOR] of d[row of k] for k < count, in order; four loads under way at a time. */
 template <bool aligned, typename T, typename F>
-static __device__ __forceinline__ void sum_rows(float (&sum)[VECTOR], const T *d, size_t count,
-                                                size_t left, F offset)
+DEVICE_INLINE void sum_rows(float (&sum)[VECTOR], const T *d, size_t count, size_t left, F offset)
 {
     size_t k = 0;
 
@@ -114,8 +113,7 @@ static __device__ __forceinline__ void sum_rows(float (&sum)[VECTOR], const T *d
 }
 
 template <bool aligned>
-static __device__ __forceinline__ void add_or_set(float *to, size_t left, float (&sum)[VECTOR],
-                                                  int accumulate)
+DEVICE_INLINE void add_or_set(float *to, size_t left, float (&sum)[VECTOR], int accumulate)
 {
     if (accumulate) {
         float old[VECTOR];
@@ -200,8 +198,8 @@ int gpt2_cuda_check_tokens(gpt2_cuda_stream_t stream, uint32_t *bad, const int32
                            size_t count, int vocab)
 {
     if (count == 0) return cudaSuccess;
-    return DP_LAUNCH(check_kernel, (unsigned)parts_of(count, FLAT_THREADS), FLAT_THREADS, 0, stream,
-                     bad, tokens, count, vocab);
+    return LAUNCH(check_kernel, (unsigned)parts_of(count, FLAT_THREADS), FLAT_THREADS, 0, stream,
+                  bad, tokens, count, vocab);
 }
 
 template <typename T>
@@ -213,8 +211,8 @@ static int embed(gpt2_cuda_stream_t stream, T *out, const int32_t *tokens, const
 
     auto *kernel = aligned ? embed_kernel<T, true> : embed_kernel<T, false>;
 
-    return DP_LAUNCH(kernel, (unsigned)parts_of(rows, ROW_WARPS), dim3(WARP, ROW_WARPS), 0, stream,
-                     out, tokens, wte, wpe, rows, length, width, vocab);
+    return LAUNCH(kernel, (unsigned)parts_of(rows, ROW_WARPS), dim3(WARP, ROW_WARPS), 0, stream,
+                  out, tokens, wte, wpe, rows, length, width, vocab);
 }
 
 int gpt2_cuda_embed_forward(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, void *out,
@@ -307,16 +305,16 @@ static int embed_back(gpt2_cuda_stream_t stream, float *dwte, int accumulate_wte
     /* Grids go by the sizes: how many pieces there are is known to the device's copy of the plan.
      */
     if (dwte != NULL && rows > 0) {
-        status = DP_LAUNCH(pieces, dim3((unsigned)(groups < 4096 ? groups : 4096), strips), block,
-                           0, stream, dwte, accumulate_wte, d_out, own_plan, scratch, rows, width);
+        status = LAUNCH(pieces, dim3((unsigned)(groups < 4096 ? groups : 4096), strips), block, 0,
+                        stream, dwte, accumulate_wte, d_out, own_plan, scratch, rows, width);
     }
     if (status == cudaSuccess && dwte != NULL && fold_groups > 0) {
-        status = DP_LAUNCH(folds, dim3((unsigned)(fold_groups < 256 ? fold_groups : 256), strips),
-                           block, 0, stream, dwte, accumulate_wte, own_plan, scratch, rows, width);
+        status = LAUNCH(folds, dim3((unsigned)(fold_groups < 256 ? fold_groups : 256), strips),
+                        block, 0, stream, dwte, accumulate_wte, own_plan, scratch, rows, width);
     }
     if (status == cudaSuccess && dwpe != NULL) {
-        status = DP_LAUNCH(positions, dim3((unsigned)parts_of(context, ROW_WARPS), strips), block,
-                           0, stream, dwpe, accumulate_wpe, d_out, rows, length, context, width);
+        status = LAUNCH(positions, dim3((unsigned)parts_of(context, ROW_WARPS), strips), block, 0,
+                        stream, dwpe, accumulate_wpe, d_out, rows, length, context, width);
     }
     return status;
 }

@@ -9,7 +9,7 @@
 #define GELU_A 1.5957691216f /* 2 sqrt(2 / pi) */
 #define GELU_B 0.0713548163f /* 0.044715 of it */
 
-static __device__ __forceinline__ float logistic(float x, float square)
+DEVICE_INLINE float logistic(float x, float square)
 {
     return 1.0f / (1.0f + expf(-x * (GELU_A + GELU_B * square)));
 }
@@ -44,8 +44,7 @@ static __global__ void bias_kernel(T *out, T *x, const T *bias, size_t rows, siz
 }
 
 template <bool is_whole, typename T>
-static __device__ __forceinline__ void gelu_back_eight(T *dx, const T *d_out, const T *x,
-                                                       size_t left)
+DEVICE_INLINE void gelu_back_eight(T *dx, const T *d_out, const T *x, size_t left)
 {
     float d[VECTOR], value[VECTOR];
 
@@ -84,8 +83,8 @@ static int bias_gelu(gpt2_cuda_stream_t stream, void *out, void *x, const void *
     auto *kernel = aligned ? bias_kernel<T, is_gelu, true> : bias_kernel<T, is_gelu, false>;
 
     if (rows == 0) return cudaSuccess;
-    return DP_LAUNCH(kernel, (unsigned)parts_of(rows, ROW_WARPS), dim3(WARP, ROW_WARPS), 0, stream,
-                     (T *)out, (T *)x, (const T *)bias, rows, width);
+    return LAUNCH(kernel, (unsigned)parts_of(rows, ROW_WARPS), dim3(WARP, ROW_WARPS), 0, stream,
+                  (T *)out, (T *)x, (const T *)bias, rows, width);
 }
 
 int gpt2_cuda_add_bias(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, void *x, const void *bias,
@@ -107,9 +106,9 @@ static int gelu_back(gpt2_cuda_stream_t stream, void *dx, const void *d_out, con
                      size_t count)
 {
     if (count == 0) return cudaSuccess;
-    return DP_LAUNCH(gelu_back_kernel<T>, (unsigned)parts_of(count, FLAT_THREADS * VECTOR),
-                     FLAT_THREADS, 0, stream, (T *)dx, (const T *)d_out, (const T *)x, count,
-                     is_aligned(dx) && is_aligned(d_out) && is_aligned(x));
+    return LAUNCH(gelu_back_kernel<T>, (unsigned)parts_of(count, FLAT_THREADS * VECTOR),
+                  FLAT_THREADS, 0, stream, (T *)dx, (const T *)d_out, (const T *)x, count,
+                  is_aligned(dx) && is_aligned(d_out) && is_aligned(x));
 }
 
 int gpt2_cuda_gelu_backward(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, void *dx,

@@ -18,8 +18,8 @@ template <typename T> struct norm_args {
 
 /* Columns at.. of the row, as stored: a, or a + b + bias, which is written if is_first. */
 template <typename T, bool is_sum, bool aligned>
-static __device__ __forceinline__ void read_row(const norm_args<T> &args, size_t row, size_t at,
-                                                bool is_first, float (&x)[VECTOR])
+DEVICE_INLINE void read_row(const norm_args<T> &args, size_t row, size_t at, bool is_first,
+                            float (&x)[VECTOR])
 {
     const size_t place = row * args.width + at, left = args.width - at;
     float other[VECTOR];
@@ -145,8 +145,8 @@ static int norm(gpt2_cuda_stream_t stream, void *out, void *sum, float *mean, fl
         b != NULL ? choose<T, true>(width, aligned) : choose<T, false>(width, aligned);
 
     if (rows == 0) return cudaSuccess;
-    return DP_LAUNCH(function, (unsigned)parts_of(rows, ROW_WARPS), dim3(WARP, ROW_WARPS), 0,
-                     stream, args);
+    return LAUNCH(function, (unsigned)parts_of(rows, ROW_WARPS), dim3(WARP, ROW_WARPS), 0, stream,
+                  args);
 }
 
 int gpt2_cuda_norm_forward(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, void *out, float *mean,

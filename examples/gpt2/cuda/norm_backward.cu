@@ -118,7 +118,7 @@ static int norm_back(gpt2_cuda_stream_t stream, void *dx, int fresh, float *dwei
 
     if (width > GPT2_CUDA_WIDTH_MAX) return cudaErrorInvalidValue;
     if (rows > 0) {
-        status = DP_LAUNCH(kernel, (unsigned)blocks, threads, 0, stream, args);
+        status = LAUNCH(kernel, (unsigned)blocks, threads, 0, stream, args);
     }
     if (status != cudaSuccess) return status;
     return gpt2_cuda_fold(stream, dweight, dshift, accumulate, scratch, blocks, width);

@@ -88,9 +88,8 @@ int gpt2_cuda_fold(gpt2_cuda_stream_t stream, float *out, float *out2, int accum
                    const float *partial, size_t parts, size_t width)
 {
     if (width == 0) return cudaSuccess;
-    return DP_LAUNCH(fold_kernel, dim3((unsigned)parts_of(width, WARP), out2 != NULL ? 2 : 1),
-                     dim3(WARP, FOLD_LANES), 0, stream, out, out2, accumulate, partial, parts,
-                     width);
+    return LAUNCH(fold_kernel, dim3((unsigned)parts_of(width, WARP), out2 != NULL ? 2 : 1),
+                  dim3(WARP, FOLD_LANES), 0, stream, out, out2, accumulate, partial, parts, width);
 }
 
 size_t gpt2_cuda_column_sum_scratch_bytes(size_t rows, size_t width)
@@ -108,9 +107,9 @@ static int column_sum(gpt2_cuda_stream_t stream, float *sums, int accumulate, co
     cudaError_t status = cudaSuccess;
 
     if (rows > 0 && width > 0) {
-        status = DP_LAUNCH(kernel, dim3((unsigned)parts_of(width, STRIP), (unsigned)parts),
-                           dim3(WARP, ROW_WARPS), 0, stream, scratch, (const T *)x, rows, width,
-                           per_block);
+        status =
+            LAUNCH(kernel, dim3((unsigned)parts_of(width, STRIP), (unsigned)parts),
+                   dim3(WARP, ROW_WARPS), 0, stream, scratch, (const T *)x, rows, width, per_block);
     }
     if (status != cudaSuccess) return status;
     return gpt2_cuda_fold(stream, sums, NULL, accumulate, scratch, parts, width);
@@ -204,11 +203,11 @@ static int sum(gpt2_cuda_stream_t stream, double *out, int accumulate, const flo
     cudaError_t status = cudaSuccess;
 
     if (parts > 0) {
-        status = DP_LAUNCH(sum_kernel<is_square>, parts, FLAT_THREADS, 0, stream, scratch, x, count,
-                           is_aligned(x));
+        status = LAUNCH(sum_kernel<is_square>, parts, FLAT_THREADS, 0, stream, scratch, x, count,
+                        is_aligned(x));
     }
     if (status != cudaSuccess) return status;
-    return DP_LAUNCH(total_kernel, 1, FLAT_THREADS, 0, stream, out, accumulate, scratch, parts);
+    return LAUNCH(total_kernel, 1, FLAT_THREADS, 0, stream, out, accumulate, scratch, parts);
 }
 
 int gpt2_cuda_sum(gpt2_cuda_stream_t stream, double *out, int accumulate, const float *x,
@@ -226,8 +225,7 @@ int gpt2_cuda_sum_squares(gpt2_cuda_stream_t stream, double *out, int accumulate
 int gpt2_cuda_clip(gpt2_cuda_stream_t stream, uint32_t *skip, float *clip, float *norm,
                    const double *sum_squares, const uint32_t *also, float by, float max_norm)
 {
-    return DP_LAUNCH(clip_kernel, 1, 1, 0, stream, skip, clip, norm, sum_squares, also, by,
-                     max_norm);
+    return LAUNCH(clip_kernel, 1, 1, 0, stream, skip, clip, norm, sum_squares, also, by, max_norm);
 }
 
 int gpt2_cuda_add_rows(gpt2_cuda_stream_t stream, float *to, const float *rows,
@@ -237,8 +235,8 @@ int gpt2_cuda_add_rows(gpt2_cuda_stream_t stream, float *to, const float *rows,
     auto *kernel = aligned ? add_rows_kernel<true> : add_rows_kernel<false>;
 
     if (count == 0 || width == 0) return cudaSuccess;
-    return DP_LAUNCH(kernel, (unsigned)parts_of(count * parts_of(width, VECTOR), FLAT_THREADS),
-                     FLAT_THREADS, 0, stream, to, rows, places, count, width);
+    return LAUNCH(kernel, (unsigned)parts_of(count * parts_of(width, VECTOR), FLAT_THREADS),
+                  FLAT_THREADS, 0, stream, to, rows, places, count, width);
 }
 
 int gpt2_cuda_sums_prepare(void)

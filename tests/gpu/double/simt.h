@@ -1,8 +1,8 @@
 /*
  * simt.h - runs CUDA kernels on a CPU: for tests on machines without a GPU.
  *
- * A .cu file compiled by the host's C++ compiler with DP_SIMT includes this through
- * kernels/cuda_launch.cuh. Threads of a block are fibers of one operating system thread, switched
+ * A .cu file compiled by the host's C++ compiler with DP_SIMT has this before its first line; its
+ * launches are SIMT_LAUNCH. Threads of a block are fibers of one operating system thread, switched
  * at barriers, shuffles and mma; blocks run one after the other. So kernels run as written, index
  * arithmetic, fragment layouts and all. Which fiber goes first is chosen anew for every launch: a
  * missing barrier gives wrong numbers in some order. Shared memory begins as NaN for every block,
@@ -46,6 +46,9 @@ static inline std::function<void()> simt_bind(void (*kernel)(P...), std::common_
 {
     return [=] { kernel(all...); };
 }
+/* What kernel<<<grid, block, shared, stream>>>(...) and cudaGetLastError() are on a device. */
+#define SIMT_LAUNCH(kernel, grid, block, shared, stream, ...)                                      \
+    simt_launch(dim3(grid), dim3(block), (shared), (void *)(stream), simt_bind(kernel, __VA_ARGS__))
 /* Runs a grid in the calling thread. */
 void simt_run(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()> &body);
 /* How a stream takes a launch; NULL: at once. Set by the runtime's double. */
@@ -55,6 +58,7 @@ extern cudaError_t (*simt_enqueue)(void *stream, std::function<void()> work);
 extern unsigned simt_order;
 
 void *simt_dynamic_shared(void);
+#define SIMT_DYNAMIC_SHARED(type, name) type *name = (type *)simt_dynamic_shared()
 unsigned long long simt_global_ns(void);
 
 void simt_barrier(void);               /* of the block */
@@ -65,7 +69,7 @@ void simt_exchange(unsigned mask, const void *give, void *take, size_t bytes, un
 void simt_exchange_all(const void *give, void *take, size_t bytes);
 unsigned simt_lane(void);
 
-/* What tensor cores do, for kernels/cuda_mma.cuh; see there. All 32 threads of a warp call. */
+/* What tensor cores do, for examples/gpt2/cuda/mma.cuh; see there. All 32 threads of a warp call. */
 void simt_mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
 void simt_ldmatrix(uint32_t (&out)[4], const void *row, bool is_transposed);
 /* Times that ldmatrix had to read a bank again, in all threads since the program began. */

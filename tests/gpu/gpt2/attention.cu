@@ -18,7 +18,6 @@
 
 #include "examples/gpt2/cuda/attention_tiles.cuh"
 #include "kernels/convert.h"
-#include "kernels/cuda_launch.cuh"
 
 #define MARGIN 64 /* elements behind an array */
 
@@ -413,7 +412,7 @@ static void check_tasks(void)
         tasks = (int *)malloc(blocks * sizeof(int));
         next = (int *)calloc(grid.pairs, sizeof(int));
         MUST(cudaMalloc((void **)&device, blocks * sizeof(int)));
-        MUST(DP_LAUNCH(tasks_kernel, (unsigned)blocks, 1, 0, NULL, device, grid, it.heads));
+        MUST(LAUNCH(tasks_kernel, (unsigned)blocks, 1, 0, NULL, device, grid, it.heads));
         MUST(cudaDeviceSynchronize());
         MUST(cudaMemcpy(tasks, device, blocks * sizeof(int), cudaMemcpyDeviceToHost));
         for (size_t block = 0; block < blocks; block++) {

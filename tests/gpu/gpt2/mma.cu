@@ -1,14 +1,16 @@
 /*
- * cuda_mma.cu - the instructions of kernels/cuda_mma.cuh, each against a plain loop: on a GPU, or
+ * mma.cu - the instructions of examples/gpt2/cuda/mma.cuh, each against a plain loop: on a GPU, or
  * (cuda_mma_simt ORDER) on the double, which shows that the two agree about who holds what.
  *
  * Fragments are filled and read element by element as the tables of the PTX ISA say, so the
  * layouts stand here a second time, from the thread's side. Exits with 77 without a device.
  */
-#include "kernels/cuda_mma.cuh"
+#include "examples/gpt2/cuda/mma.cuh"
 
 #include <stdio.h>
 #include <stdlib.h>
+
+#include "kernels/convert.h"
 
 static int failures;
 
@@ -55,7 +57,7 @@ __global__ void mma_kernel(float *c, const uint16_t *a, const uint16_t *b)
     }
     for (unsigned i = 0; i < 4; i++)
         of_c[i] = c[(i < 2 ? group : group + 8) * 8 + in_group * 2 + (i & 1)];
-    dp_mma_bf16(of_c, of_a, of_b[0], of_b[1]);
+    mma_bf16(of_c, of_a, of_b[0], of_b[1]);
     for (unsigned i = 0; i < 4; i++)
         c[(i < 2 ? group : group + 8) * 8 + in_group * 2 + (i & 1)] = of_c[i];
 }
@@ -66,17 +68,17 @@ __global__ void ldmatrix_kernel(uint16_t *out, const uint16_t *in, const int *or
 {
     uint32_t words[4];
 
-    DP_DYNAMIC_SHARED(uint16_t, memory);
+    DYNAMIC_SHARED(uint16_t, memory);
     for (unsigned i = threadIdx.x; i < 32 * 8; i += 32)
         memory[i] = in[i];
     __syncwarp();
     for (unsigned is_transposed = 0; is_transposed < 2; is_transposed++) {
-        const dp_shared_t row = dp_shared_address(memory + order[threadIdx.x] * 8);
+        const shared_t row = shared_address(memory + order[threadIdx.x] * 8);
 
         if (is_transposed != 0) {
-            dp_ldmatrix_transposed(words, row);
+            ldmatrix_transposed(words, row);
         } else {
-            dp_ldmatrix(words, row);
+            ldmatrix(words, row);
         }
         for (unsigned i = 0; i < 4; i++) {
             out[((is_transposed * 4 + i) * 32 + threadIdx.x) * 2] = (uint16_t)words[i];
@@ -91,25 +93,25 @@ __global__ void copy_kernel(uint32_t *out, const uint32_t *in)
 {
     const unsigned next = (threadIdx.x + 1) % 32;
 
-    DP_DYNAMIC_SHARED(unsigned char, memory);
+    DYNAMIC_SHARED(unsigned char, memory);
     for (unsigned i = 0; i < 3; i++) {
         const unsigned at = i * 32 + threadIdx.x;
 
-        dp_async_copy(dp_shared_address(memory + at * 16), in + at * 4, at % 3 != 0);
-        dp_async_commit();
+        async_copy(shared_address(memory + at * 16), in + at * 4, at % 3 != 0);
+        async_commit();
     }
     for (unsigned i = 0; i < 3; i++) {
         uint4 words;
 
         if (i == 0) {
-            dp_async_wait<2>();
+            async_wait<2>();
         } else if (i == 1) {
-            dp_async_wait<1>();
+            async_wait<1>();
         } else {
-            dp_async_wait<0>();
+            async_wait<0>();
         }
         __syncwarp();
-        words = dp_shared_load_16(dp_shared_address(memory + (i * 32 + next) * 16));
+        words = shared_load_16(shared_address(memory + (i * 32 + next) * 16));
         *(uint4 *)(void *)(out + (i * 32 + next) * 4) = words;
     }
 }
@@ -117,21 +119,21 @@ __global__ void copy_kernel(uint32_t *out, const uint32_t *in)
 /* out: [0] pack, [1][2] unpack, [3 ..] powers of two; [8] a stored word, [9][10] a pair. */
 __global__ void words_kernel(uint32_t *out)
 {
-    const float powers[5] = {dp_exp2(3.0f), dp_exp2(-2.0f), dp_exp2(0.5f), dp_exp2(-INFINITY),
-                             dp_exp2(-200.0f)};
-    const uint32_t packed = dp_pack_bf16(1.01171875f, -3.0f); /* a tie: to even */
-    const float2 both = dp_unpack_bf16(packed);
+    const float powers[5] = {fast_exp2(3.0f), fast_exp2(-2.0f), fast_exp2(0.5f),
+                             fast_exp2(-INFINITY), fast_exp2(-200.0f)};
+    const uint32_t packed = pack_bf16(1.01171875f, -3.0f); /* a tie: to even */
+    const float2 both = unpack_bf16(packed);
     float2 pair;
 
-    DP_DYNAMIC_SHARED(uint32_t, memory);
+    DYNAMIC_SHARED(uint32_t, memory);
     if (threadIdx.x != 0) return;
     out[0] = packed;
     memcpy(out + 1, &both, 8);
     memcpy(out + 3, powers, sizeof(powers));
-    dp_shared_store(dp_shared_address(memory + 2), 0x3f800000u);
-    dp_shared_store(dp_shared_address(memory + 3), packed);
-    out[8] = dp_shared_load_16(dp_shared_address(memory)).z;
-    pair = dp_shared_load_floats(dp_shared_address(memory + 2));
+    shared_store(shared_address(memory + 2), 0x3f800000u);
+    shared_store(shared_address(memory + 3), packed);
+    out[8] = shared_load_16(shared_address(memory)).z;
+    pair = shared_load_floats(shared_address(memory + 2));
     memcpy(out + 9, &pair, 8);
 }
 
@@ -168,8 +170,8 @@ static void check_mma(uint64_t *state)
     on_device[0] = to_device(c, sizeof(c));
     on_device[1] = to_device(a, sizeof(a));
     on_device[2] = to_device(b, sizeof(b));
-    MUST(DP_LAUNCH(mma_kernel, 1, 32, 0, NULL, (float *)on_device[0], (uint16_t *)on_device[1],
-                   (uint16_t *)on_device[2]));
+    MUST(LAUNCH(mma_kernel, 1, 32, 0, NULL, (float *)on_device[0], (uint16_t *)on_device[1],
+                (uint16_t *)on_device[2]));
     MUST(cudaDeviceSynchronize());
     MUST(cudaMemcpy(got, on_device[0], sizeof(got), cudaMemcpyDeviceToHost));
     for (int row = 0; row < 16; row++) {
@@ -208,8 +210,8 @@ static void check_ldmatrix(uint64_t *state)
     on_device[0] = to_device(out, sizeof(out));
     on_device[1] = to_device(in, sizeof(in));
     on_device[2] = to_device(order, sizeof(order));
-    MUST(DP_LAUNCH(ldmatrix_kernel, 1, 32, sizeof(in), NULL, (uint16_t *)on_device[0],
-                   (uint16_t *)on_device[1], (int *)on_device[2]));
+    MUST(LAUNCH(ldmatrix_kernel, 1, 32, sizeof(in), NULL, (uint16_t *)on_device[0],
+                (uint16_t *)on_device[1], (int *)on_device[2]));
     MUST(cudaDeviceSynchronize());
     MUST(cudaMemcpy(out, on_device[0], sizeof(out), cudaMemcpyDeviceToHost));
     for (int is_transposed = 0; is_transposed < 2; is_transposed++) {
@@ -238,8 +240,8 @@ static void check_copies(void)
     memset(out, 0xff, sizeof(out));
     on_device[0] = to_device(out, sizeof(out));
     on_device[1] = to_device(in, sizeof(in));
-    MUST(DP_LAUNCH(copy_kernel, 1, 32, sizeof(in), NULL, (uint32_t *)on_device[0],
-                   (uint32_t *)on_device[1]));
+    MUST(LAUNCH(copy_kernel, 1, 32, sizeof(in), NULL, (uint32_t *)on_device[0],
+                (uint32_t *)on_device[1]));
     MUST(cudaDeviceSynchronize());
     MUST(cudaMemcpy(out, on_device[0], sizeof(out), cudaMemcpyDeviceToHost));
     for (uint32_t i = 0; i < 96 * 4; i++) {
@@ -257,7 +259,7 @@ static void check_words(void)
     const float want[5] = {8.0f, 0.25f, 1.41421356f, 0.0f, 0.0f};
     void *on_device = to_device(out, sizeof(out));
 
-    MUST(DP_LAUNCH(words_kernel, 1, 32, 32, NULL, (uint32_t *)on_device));
+    MUST(LAUNCH(words_kernel, 1, 32, 32, NULL, (uint32_t *)on_device));
     MUST(cudaDeviceSynchronize());
     MUST(cudaMemcpy(out, on_device, sizeof(out), cudaMemcpyDeviceToHost));
     EXPECT(out[0] == 0xc0403f82u, "packed %08x", out[0]);

@@ -1,5 +1,5 @@
 /*
- * cuda_mma.cuh - tensor cores and their feeding: mma, ldmatrix and cp.async as small functions.
+ * mma.cuh - tensor cores and their feeding: mma, ldmatrix and cp.async as small functions.
  *
  * On a device each is one PTX instruction (sm_80 and later); under DP_SIMT each runs what the PTX
  * ISA says the warp does, with the documented layouts, on the CPU. They know nothing of tiles.
@@ -16,62 +16,35 @@
  *
  * So the sums of two products side by side, rounded, are an A without any exchange.
  */
-#ifndef DP_KERNELS_CUDA_MMA_CUH
-#define DP_KERNELS_CUDA_MMA_CUH
+#ifndef GPT2_CUDA_MMA_CUH
+#define GPT2_CUDA_MMA_CUH
 
-#include <stdint.h>
-
-#include "kernels/convert.h"
-#include "kernels/cuda_launch.cuh"
+#include "examples/gpt2/cuda/bf16.cuh"
 
 #ifdef DP_SIMT
 /* An address in shared memory; arithmetic in bytes. */
-typedef uintptr_t dp_shared_t;
+typedef uintptr_t shared_t;
 #else
-typedef uint32_t dp_shared_t;
+typedef uint32_t shared_t;
 #endif
 
-#define DP_MMA_INLINE static __device__ __forceinline__
-
-DP_MMA_INLINE dp_shared_t dp_shared_address(const void *pointer)
+DEVICE_INLINE shared_t shared_address(const void *pointer)
 {
 #ifdef DP_SIMT
-    return (dp_shared_t)pointer;
+    return (shared_t)pointer;
 #else
-    return (dp_shared_t)__cvta_generic_to_shared(pointer);
+    return (shared_t)__cvta_generic_to_shared(pointer);
 #endif
 }
 
 /* Which thread of its warp runs. Blocks are one-dimensional here. */
-DP_MMA_INLINE unsigned dp_lane(void)
+DEVICE_INLINE unsigned warp_lane(void)
 {
     return threadIdx.x % 32;
 }
 
-/* Two floats as a register of bf16, rounded to nearest even. */
-DP_MMA_INLINE uint32_t dp_pack_bf16(float low, float high)
-{
-#ifdef DP_SIMT
-    return dp_convert_f32_to_bf16(low) | (uint32_t)dp_convert_f32_to_bf16(high) << 16;
-#else
-    uint32_t packed;
-
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
-    return packed;
-#endif
-}
-
-DP_MMA_INLINE float2 dp_unpack_bf16(uint32_t packed)
-{
-#ifdef DP_SIMT
-    return make_float2(dp_bits_f32(packed << 16), dp_bits_f32(packed & 0xffff0000u));
-#else
-    return make_float2(__uint_as_float(packed << 16), __uint_as_float(packed & 0xffff0000u));
-#endif
-}
-
 /* 2^x, to about two units in the last place; 2^-Inf is 0. */
-DP_MMA_INLINE float dp_exp2(float x)
+DEVICE_INLINE float fast_exp2(float x)
 {
 #ifdef DP_SIMT
     return exp2f(x);
@@ -87,7 +60,7 @@ DP_MMA_INLINE float dp_exp2(float x)
  */
 
 /* c += A B, in fp32. */
-DP_MMA_INLINE void dp_mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+DEVICE_INLINE void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
 #ifdef DP_SIMT
     simt_mma_bf16(c, a, b0, b1);
@@ -105,7 +78,7 @@ DP_MMA_INLINE void dp_mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b
  * next. Free of bank conflicts when the eight rows of each matrix lie in different 16 bytes
  * modulo 128.
  */
-DP_MMA_INLINE void dp_ldmatrix(uint32_t (&out)[4], dp_shared_t row)
+DEVICE_INLINE void ldmatrix(uint32_t (&out)[4], shared_t row)
 {
 #ifdef DP_SIMT
     simt_ldmatrix(out, (const void *)row, false);
@@ -119,7 +92,7 @@ DP_MMA_INLINE void dp_ldmatrix(uint32_t (&out)[4], dp_shared_t row)
 
 /* The same, each matrix transposed: out[i] of thread t gets rows 2 (t % 4) and the next of column
  * t / 4. */
-DP_MMA_INLINE void dp_ldmatrix_transposed(uint32_t (&out)[4], dp_shared_t row)
+DEVICE_INLINE void ldmatrix_transposed(uint32_t (&out)[4], shared_t row)
 {
 #ifdef DP_SIMT
     simt_ldmatrix(out, (const void *)row, true);
@@ -133,13 +106,13 @@ DP_MMA_INLINE void dp_ldmatrix_transposed(uint32_t (&out)[4], dp_shared_t row)
 
 /* ---- Copies in flight -------------------------------------------------------------------------
  *
- * A thread's copies since its last commit form a group. After dp_async_wait<n>() all but its newest
+ * A thread's copies since its last commit form a group. After async_wait<n>() all but its newest
  * n groups have arrived, for this thread; a barrier tells the others.
  */
 
 /* 16 bytes, both sides aligned to 16, around the first-level cache; zeros, and `from` is not read,
  * unless is_there. */
-DP_MMA_INLINE void dp_async_copy(dp_shared_t to, const void *from, bool is_there)
+DEVICE_INLINE void async_copy(shared_t to, const void *from, bool is_there)
 {
 #ifdef DP_SIMT
     simt_async_copy((void *)to, from, 16, is_there ? 16 : 0);
@@ -151,7 +124,7 @@ DP_MMA_INLINE void dp_async_copy(dp_shared_t to, const void *from, bool is_there
 #endif
 }
 
-DP_MMA_INLINE void dp_async_commit(void)
+DEVICE_INLINE void async_commit(void)
 {
 #ifdef DP_SIMT
     simt_async_commit();
@@ -160,7 +133,7 @@ DP_MMA_INLINE void dp_async_commit(void)
 #endif
 }
 
-template <int left> DP_MMA_INLINE void dp_async_wait(void)
+template <int left> DEVICE_INLINE void async_wait(void)
 {
 #ifdef DP_SIMT
     simt_async_wait(left);
@@ -172,7 +145,7 @@ template <int left> DP_MMA_INLINE void dp_async_wait(void)
 /* ---- Single words of shared memory ------------------------------------------------------------
  */
 
-DP_MMA_INLINE void dp_shared_store(dp_shared_t to, uint32_t word)
+DEVICE_INLINE void shared_store(shared_t to, uint32_t word)
 {
 #ifdef DP_SIMT
     simt_check_shared((const void *)to, 4);
@@ -182,7 +155,7 @@ DP_MMA_INLINE void dp_shared_store(dp_shared_t to, uint32_t word)
 #endif
 }
 
-DP_MMA_INLINE uint4 dp_shared_load_16(dp_shared_t from)
+DEVICE_INLINE uint4 shared_load_16(shared_t from)
 {
     uint4 words;
 
@@ -198,7 +171,7 @@ DP_MMA_INLINE uint4 dp_shared_load_16(dp_shared_t from)
     return words;
 }
 
-DP_MMA_INLINE float2 dp_shared_load_floats(dp_shared_t from)
+DEVICE_INLINE float2 shared_load_floats(shared_t from)
 {
     float2 floats;
 

@@ -1,0 +1,63 @@
+/*
+ * bf16.cuh - bf16 as kernels hold it: an element in memory, and two in a register.
+ *
+ * Rounds to nearest even. A register holds two neighbours, the one before in its low half. Only
+ * what CUDA's own headers give on both sides is used, so the CPU runs the same functions.
+ */
+#ifndef GPT2_CUDA_BF16_CUH
+#define GPT2_CUDA_BF16_CUH
+
+#include "examples/gpt2/cuda/launch.cuh"
+
+#include <cuda_bf16.h>
+#include <stdint.h>
+#include <string.h>
+
+typedef __nv_bfloat16 bf16_t;
+
+DEVICE_INLINE float bits_to_float(uint32_t bits)
+{
+    float value;
+
+    memcpy(&value, &bits, sizeof(value));
+    return value;
+}
+
+DEVICE_INLINE uint32_t pack_bf16(float low, float high)
+{
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    uint32_t packed;
+
+    memcpy(&packed, &pair, sizeof(packed));
+    return packed;
+}
+
+DEVICE_INLINE float2 unpack_bf16(uint32_t packed)
+{
+    return make_float2(bits_to_float(packed << 16), bits_to_float(packed & 0xffff0000u));
+}
+
+/* ---- Kernels compute in fp32, whatever they read and write ------------------------------------
+ */
+
+DEVICE_INLINE float widen(float value)
+{
+    return value;
+}
+
+DEVICE_INLINE float widen(bf16_t value)
+{
+    return __bfloat162float(value);
+}
+
+DEVICE_INLINE void narrow(float value, float *to)
+{
+    *to = value;
+}
+
+DEVICE_INLINE void narrow(float value, bf16_t *to)
+{
+    *to = __float2bfloat16_rn(value);
+}
+
+#endif
