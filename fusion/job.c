@@ -200,6 +200,12 @@ static int scales_first(const dp_job_t *job, size_t i, dp_dtype_t dtype)
            dp_job_is_float(dtype) && job->items[i].prescale != 1.0;
 }
 
+/* An engine that does not compress moves what lies in slots, so a tensor has to go through one. */
+static int packs_for_wire(const dp_job_t *job, dp_wire_t wire)
+{
+    return wire != DP_WIRE_NONE && !job->pipeline->engine->ops->compresses;
+}
+
 /* Entry `e`: tensor t of an item. */
 static void fill_entry(dp_job_t *job, size_t e, size_t i, size_t t)
 {
@@ -217,16 +223,17 @@ static void fill_entry(dp_job_t *job, size_t e, size_t i, size_t t)
     if (tensor == NULL) return;
     entry->dtype = tensor->dtype;
     entry->count = tensor->count;
+    if (tensor->dtype == DP_F32 && is_sum(item)) {
+        entry->wire = dp_compress_choose(item->wire, item->last_absmax, &job->items[i].exponent);
+    }
     entry->in_place =
         entry->in_place && !scales_first(job, i, tensor->dtype) &&
+        !packs_for_wire(job, entry->wire) &&
         tensor->count * dp_dtype_bytes(tensor->dtype) >= job->pipeline->in_place_least;
     if (dp_plan_is_alone(item->collective)) entry->count = exchange_count(job, item);
     if (item->collective == DP_COLLECTIVE_REDUCE_SCATTERV) {
         entry->collective = DP_COLLECTIVE_REDUCE;
         entry->root = (int)t;
-    }
-    if (tensor->dtype == DP_F32 && is_sum(item)) {
-        entry->wire = dp_compress_choose(item->wire, item->last_absmax, &job->items[i].exponent);
     }
     if (item->reduce == DP_AVERAGE && is_reduction(item) && !dp_job_is_float(tensor->dtype)) {
         entry->divisor = job->items[i].divisor;

@@ -142,6 +142,28 @@ static void pipeline_compresses_by_engine_or_by_cast(void **unused)
     }
 }
 
+/* What lies in the engine's memory is reduced there, unless only a slot makes it smaller. */
+static void pipeline_compresses_what_could_stay_in_place(void **unused)
+{
+    (void)unused;
+    for (int compresses = 0; compresses < 2; compresses++) {
+        world_op_t op = {.dtype = DP_F32,
+                         .wire = DP_WIRE_FP16,
+                         .last_absmax = 4.0f,
+                         .count = 5000,
+                         .in_place = 1,
+                         .is_same = 1};
+        dp_pipeline_stats_t stats;
+        world_t world;
+
+        world_init(&world, 2, compresses, 100000, 2);
+        run_and_check(&world, &op, 1, 7, 0.004);
+        dp_pipeline_stats(world.rank[0].pipeline, &stats);
+        assert_int_equal(stats.bytes_packed, compresses ? 0 : 5000 * sizeof(float));
+        world_fini(&world);
+    }
+}
+
 static void pipeline_cast_reduce_scatter_gives_its_row(void **unused)
 {
     world_op_t op = {.collective = DP_COLLECTIVE_REDUCE_SCATTER,
@@ -542,6 +564,7 @@ int main(void)
         cmocka_unit_test(pipeline_moves_every_collective),
         cmocka_unit_test(pipeline_scales_and_averages),
         cmocka_unit_test(pipeline_compresses_by_engine_or_by_cast),
+        cmocka_unit_test(pipeline_compresses_what_could_stay_in_place),
         cmocka_unit_test(pipeline_cast_reduce_scatter_gives_its_row),
         cmocka_unit_test(pipeline_unknown_magnitude_travels_uncompressed),
         cmocka_unit_test(pipeline_overflow_shows_in_the_figures),
