@@ -38,7 +38,7 @@ struct dp_gradients {
     dp_figures_t *figures;
     dp_figures_t own;
     dp_event_t *decided; /* behind the last decision on a device */
-    int is_unsettled;    /* it left the handles for whoever needs the loss scale */
+    int is_unsettled;    /* it left the handles for the next ready(), which must know their end */
 };
 
 static const dp_gradients_options_t default_options = DP_GRADIENTS_OPTIONS_INIT;
@@ -488,7 +488,14 @@ static dp_status_t collect(dp_gradients_t *gradients, dp_gradients_result_t *fou
     return DP_OK;
 }
 
-/* The loss scale follows from a sync that was not waited for. */
+/* What the next step is scaled by, all of it or one tensor's fp16, follows from the averages. */
+static int needs_last(const dp_gradients_t *gradients)
+{
+    return gradients->options.loss_scale > 0.0 ||
+           dp_submit_needs_last(gradients->context, gradients->options.wire);
+}
+
+/* The end of a sync that was not waited for. */
 static dp_status_t settle(dp_gradients_t *gradients)
 {
     dp_gradients_result_t found = DP_GRADIENTS_RESULT_INIT;
@@ -611,8 +618,7 @@ static dp_status_t sync_device(dp_gradients_t *gradients, void *native, dp_strea
     gradients->syncs++;
     status = wait_on(gradients, native);
     if (status == DP_OK) {
-        /* the next ready() asks them for the loss scale */
-        gradients->is_unsettled = gradients->options.loss_scale > 0.0;
+        gradients->is_unsettled = needs_last(gradients);
         if (!gradients->is_unsettled) let_go(gradients);
         status = decide(gradients, stream, 0);
         if (status == DP_OK) return DP_OK;

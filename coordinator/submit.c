@@ -240,12 +240,17 @@ static dp_status_t admit(const dp_group_t *group, const dp_submit_t *what)
 
 /* In program order nobody merges what the ranks know of the last sum, by which fp16 is scaled: they
  * know the same only when it is over. */
+int dp_submit_needs_last(const dp_context_t *context, dp_wire_t wire)
+{
+    if (wire == DP_WIRE_DEFAULT) wire = context->config.wire;
+    return context->program != NULL && wire == DP_WIRE_FP16;
+}
+
 static int is_busy(const dp_context_t *context, const dp_tensor_entry_t *entry,
                    const dp_submit_t *what)
 {
     if (entry->pending != NULL) return 1;
-    return context->program != NULL && entry->live_count > 0 &&
-           resolve_wire(context, what) == DP_WIRE_FP16;
+    return entry->live_count > 0 && dp_submit_needs_last(context, resolve_wire(context, what));
 }
 
 /* Everything that needs the lock; the request is live afterwards. */

@@ -51,6 +51,9 @@ dp_status_t dp_submit_error(const dp_group_t *group, const dp_submit_t *what, dp
 /* Reductions with elements that are combined. */
 int dp_submit_reduces(dp_collective_t collective);
 
+/* Whether a tensor that travels so may be submitted again only when its last use is over. */
+int dp_submit_needs_last(const dp_context_t *context, dp_wire_t wire);
+
 /* Checks, queues. Constant time but for the list of tensors; never waits for another rank. group
  * may be NULL, and what->options. */
 dp_status_t dp_submit(dp_group_t *group, const dp_submit_t *what, dp_handle_t **handle);

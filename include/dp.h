@@ -710,8 +710,9 @@ typedef struct dp_device_result {
  * *skip is 1 before the stream moves on wherever a gradient is not the whole average: after an
  * overflow, an abort or a rank's death, on every rank that is left. So a queued optimizer never
  * uses a half-reduced gradient. The next ready() of a tensor comes from a stream that is behind the
- * optimizer, as its gradient does. With a loss scale the first ready() of the next step blocks
- * until this sync is over on the device, as the scale depends on what it found.
+ * optimizer, as its gradient does. With a loss scale, and with DP_WIRE_FP16 under DP_ORDER_PROGRAM,
+ * the first ready() of the next step blocks until this sync is over on the device, as the scales
+ * depend on what it found.
  *
  * On a host it is dp_gradients_sync(), and the words lie in ordinary memory; under DP_CHECK too.
  *

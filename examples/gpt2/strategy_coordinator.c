@@ -7,6 +7,7 @@
 #include "examples/gpt2/strategy_dp.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 typedef struct coordinator {
     gpt2_dp_t dp;
@@ -15,6 +16,9 @@ typedef struct coordinator {
     gpt2_strategy_settings_t settings;
     dp_handle_t *rows; /* in flight; NULL: they are not */
     int row_readies;   /* since the last sync */
+    /* of the last sync, where they must be over before the next go; see dp.h, DP_ORDER_PROGRAM */
+    dp_handle_t *last_rows;
+    int rows_follow;
 } coordinator_t;
 
 int gpt2_coordinator_create(const gpt2_strategy_ops_t *ops, dp_order_t order, gpt2_strategy_t **out,
@@ -41,6 +45,7 @@ static int destroy(gpt2_strategy_t *base, gpt2_error_t *error)
     coordinator_t *self = (coordinator_t *)base;
     int code;
 
+    dp_release(self->last_rows);
     dp_gradients_destroy(self->gradients);
     code = gpt2_dp_leave(&self->dp, error);
     free(self);
@@ -53,6 +58,13 @@ static size_t place(const gpt2_replica_t *replica, size_t index)
 {
     if (replica->rows == NULL) return index;
     return index == gpt2_layout_wte(replica->layout) ? 0 : index + 1;
+}
+
+static int is_set(const coordinator_t *self, const char *setting, const char *value)
+{
+    const char *found = dp_setting(self->dp.context, setting);
+
+    return found != NULL && strcmp(found, value) == 0;
 }
 
 static int attach(gpt2_strategy_t *base, gpt2_replica_t *replica,
@@ -76,6 +88,9 @@ static int attach(gpt2_strategy_t *base, gpt2_replica_t *replica,
     self->replica = replica;
     self->settings = *settings;
     options.wire = gpt2_dp_wire(settings->wire);
+    self->rows_follow = is_set(self, "ORDER", "program") &&
+                        (options.wire == DP_WIRE_FP16 ||
+                         (options.wire == DP_WIRE_DEFAULT && is_set(self, "WIRE", "fp16")));
     options.accumulation = settings->accumulate;
     options.clip_norm = settings->clip;
     status =
@@ -95,6 +110,12 @@ static int rows_ready(coordinator_t *self, gpt2_error_t *error)
     dp_status_t status;
 
     if (++self->row_readies < self->settings.accumulate) return 0;
+    if (self->last_rows != NULL) {
+        dp_handle_t *last = self->last_rows;
+
+        self->last_rows = NULL;
+        if (gpt2_dp_finish(&self->dp, "wte.rows", DP_OK, last, error) != 0) return -1;
+    }
     options.reduce = DP_AVERAGE;
     options.wire = gpt2_dp_wire(self->settings.wire);
     options.postscale = 1.0 / self->settings.accumulate;
@@ -129,7 +150,11 @@ static int sync_on_device(coordinator_t *self, gpt2_sync_t *out, gpt2_error_t *e
     /* Before the sync, which decides on the stream behind it whether an update is to be skipped. */
     if (self->rows != NULL) {
         status = dp_stream_wait(self->rows, self->replica->stream);
-        dp_release(self->rows);
+        if (self->rows_follow) {
+            self->last_rows = self->rows;
+        } else {
+            dp_release(self->rows);
+        }
         self->rows = NULL;
         self->row_readies = 0;
         if (status != DP_OK) return gpt2_dp_failed(&self->dp, "dp_stream_wait", status, error);

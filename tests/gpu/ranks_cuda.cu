@@ -2,8 +2,8 @@
  * ranks_cuda.cu - whole contexts on GPUs: device memory, streams, and an optimizer that follows
  * dp_gradients_sync_on() without the processor ever waiting, with an abort or a death at any stage.
  *
- *     dprun -np 2 [--share-gpu] ranks_cuda allreduce | steps | mixed | scaled | abort STAGE | loop
- * N
+ *     dprun -np 2 [--share-gpu] ranks_cuda allreduce | steps | mixed | scaled | abort STAGE |
+ *                                          loop N
  *
  * Sees dp.h alone, like a program. Compiled once for a GPU and once for the doubles, where sizes
  * matter: they are small. Exits with 77 where there is no GPU.
@@ -222,10 +222,12 @@ static int run_allreduce(rig_t *rig)
     return 0;
 }
 
-/* Steps without a wait, one of which overflows on one rank. */
+/* Steps without a wait, one of which overflows on one rank. The ranks' orders differ where they
+ * may. */
 static int run_steps(rig_t *rig)
 {
     enum { BAD = 3 };
+    const int turn = strcmp(dp_setting(rig->dp, "ORDER"), "program") == 0 ? 0 : rig->rank;
     double squares = 0.0, wanted = 0.0;
     log_t log;
 
@@ -234,7 +236,7 @@ static int run_steps(rig_t *rig)
         for (int i = 0; i < TENSORS; i++) {
             const float factor = s == BAD && i == 2 && rig->rank == 0 ? INFINITY : 1.0f;
 
-            DP(rig, backward(rig, (i + rig->rank) % TENSORS, s, factor));
+            DP(rig, backward(rig, (i + turn) % TENSORS, s, factor));
         }
         DP(rig, dp_gradients_sync_on(rig->gradients, rig->stream, &rig->result));
         optimize(rig, s);
@@ -325,17 +327,44 @@ static void *abort_soon(void *argument)
     return NULL;
 }
 
+/* What a program reduces beside its gradients, and the stream waits for before the sync: the word
+ * that this leaves there answers for it too. */
+enum { ROWS = 700 };
+
+static void send_rows(rig_t *rig, float *rows, int step)
+{
+    dp_options_t options = DP_OPTIONS_INIT;
+    dp_handle_t *handle = NULL;
+
+    options.reduce = DP_AVERAGE;
+    options.stream = rig->stream;
+    DP_LAUNCH(fill, 1, THREADS, 0, rig->stream, rows, (size_t)ROWS,
+              (float)((rig->rank + 1) * (step + 1)));
+    if (dp_allreduce(dp_world(rig->dp), "rows", rows, rows, ROWS, DP_F32, &options, &handle) !=
+        DP_OK)
+        return;
+    (void)dp_stream_wait(handle, rig->stream);
+    dp_release(handle);
+}
+
 /* The last rank aborts in the last step: before its gradients, among them, before the sync, in it,
- * behind it. All go on as if nothing was; steps that were under way are skipped with the last. */
+ * behind it, or before the sync but behind rows that are under way (5). All go on as if nothing
+ * was; steps that were under way are skipped with the last. */
 static int run_abort(rig_t *rig, int stage)
 {
     const int is_culprit = rig->rank == rig->size - 1;
+    const size_t row_bytes = ROWS * sizeof(float);
+    const unsigned users = TENSORS + (stage == 5); /* optimizers of a step */
     dp_handle_t *never = NULL;
+    float *rows, *row_weight;
     pthread_t thread;
     char name[32];
     log_t log;
 
     if (open_rig(rig, 0.0, 0.0) != 0) return 1;
+    CUDA(cudaMalloc((void **)&rows, row_bytes));
+    CUDA(cudaMalloc((void **)&row_weight, row_bytes));
+    CUDA(cudaMemset(row_weight, 0, row_bytes));
     /* Nobody else submits this, so it ends once this rank has given up. */
     snprintf(name, sizeof(name), "never %d", rig->rank);
     DP(rig, dp_barrier(dp_world(rig->dp), name, &never));
@@ -352,10 +381,17 @@ static int run_abort(rig_t *rig, int stage)
             (void)backward(rig, i, s, 1.0f);
         }
         if (aborts && stage == 2) dp_abort(rig->dp, "on purpose");
+        if (stage == 5) send_rows(rig, rows, s);
+        if (aborts && stage == 5) dp_abort(rig->dp, "on purpose");
         if (aborts && stage == 3 && pthread_create(&thread, NULL, abort_soon, rig) != 0) abort();
         (void)dp_gradients_sync_on(rig->gradients, rig->stream, &rig->result);
         if (aborts && stage == 4) dp_abort(rig->dp, "on purpose");
         optimize(rig, s);
+        if (stage == 5) {
+            DP_LAUNCH(descend, 1, THREADS, 0, rig->stream, row_weight, rows, (size_t)ROWS,
+                      (float)((rig->size + 1) * (s + 1)) / 2.0f, rig->result.skip, rig->result.clip,
+                      rig->result.norm, rig->log);
+        }
         if (aborts && stage == 3) pthread_join(thread, NULL);
     }
     while (dp_error_text(rig->dp)[0] == '\0') /* any thread may ask, at any time */
@@ -363,9 +399,11 @@ static int run_abort(rig_t *rig, int stage)
     CHECK(dp_wait(never, -1.0, NULL) == DP_ERR_ABORTED, "%s", dp_error_text(rig->dp));
     __atomic_store_n(rig->gate, 1u, __ATOMIC_SEQ_CST);
     if (read_log(rig, &log) != 0) return 1;
-    CHECK(log.steps + log.skips == STEPS * TENSORS, "%u steps, %u skips", log.steps, log.skips);
-    if (stage != 2) CHECK(log.skips >= TENSORS, "no step was skipped");
-    if (stage >= 3) CHECK(log.skips == TENSORS, "%u skips", log.skips);
+    CHECK(log.steps + log.skips == STEPS * users, "%u steps, %u skips", log.steps, log.skips);
+    if (stage != 2) CHECK(log.skips >= users, "no step was skipped");
+    if (stage >= 3) CHECK(log.skips == users, "%u skips", log.skips);
+    cudaFree(rows);
+    cudaFree(row_weight);
     close_rig(rig);
     return 0;
 }
@@ -418,7 +456,7 @@ int main(int argc, char **argv)
              : strcmp(what, "loop") == 0    ? run_loop(&rig, number)
                                             : 2;
     if (failed == 2)
-        fprintf(stderr, "ranks_cuda: allreduce, steps, mixed, scaled, abort 0-4, loop N\n");
+        fprintf(stderr, "ranks_cuda: allreduce, steps, mixed, scaled, abort 0-5, loop N\n");
     status = dp_finalize(rig.dp);
     if (status != (aborts ? DP_ERR_ABORTED : DP_OK)) {
         fprintf(stderr, "ranks_cuda: dp_finalize: %s\n", dp_status_string(status));

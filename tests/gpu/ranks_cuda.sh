@@ -30,9 +30,11 @@ check() { # WANTED-CODE NAME COMMAND...
 for what in allreduce steps mixed scaled; do
     check 0 "$what" "$dprun" -np 2 "$@" "$program" $what
 done
-for stage in 0 1 2 3 4; do
+for stage in 0 1 2 3 4 5; do
     check 0 "abort at stage $stage" "$dprun" -np 2 "$@" "$program" abort $stage
 done
+# Its scale follows from the last use, so that must be over: whoever runs ahead waits.
+check 0 "fp16 in program order" env DP_ORDER=program DP_WIRE=fp16 "$dprun" -np 2 "$@" "$program" steps
 check 0 "two ranks share a GPU" env DP_TEST_GPUS=1 "$dprun" -np 2 --share-gpu "$program" steps
 if [ $# = 0 ] && check 1 "two ranks on a GPU by mistake" env DP_TEST_GPUS=1 "$dprun" -np 2 "$program" steps; then
     grep -q 'ranks 0 and 1 are on one GPU of .* dprun --share-gpu' "$log" || { cat "$log"; failed=1; }
