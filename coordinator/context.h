@@ -188,6 +188,11 @@ dp_status_t dp_context_error(dp_context_t *context, dp_status_t status, const ch
 /* device.c: fills memory of the context's device with zeros, at once. */
 dp_status_t dp_context_clear(dp_context_t *context, void *memory, size_t bytes);
 
+/* device.c: a checksum of memory of the context's device, or the host's, the same on every rank
+ * that has the same bytes. Brings them to the host: for DP_CHECK. */
+dp_status_t dp_context_hash(dp_context_t *context, const void *memory, size_t bytes,
+                            uint64_t *hash);
+
 /* device.c: which device this rank uses, said to the others in the hello; later made, with the
  * engine on it. */
 dp_status_t dp_context_choose_device(dp_context_t *context, dp_error_t *error);

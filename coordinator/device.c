@@ -6,6 +6,7 @@
  */
 #include "coordinator/context.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "runtime/base/build_info.h"
@@ -49,10 +50,9 @@ static dp_status_t make_plugged(dp_context_t *context, dp_error_t *error)
         context->plugin->device_create(&options, &context->log, &context->device, error);
 
     if (status != DP_OK) return status;
-    if (context->config.check) {
-        /* what it would checksum is not in this processor's memory */
-        if (context->rank == 0) dp_log_warn(&context->log, "DP_CHECK does nothing on a GPU");
-        context->config.check = 0;
+    if (context->config.check && context->rank == 0) {
+        dp_log_info(&context->log,
+                    "DP_CHECK compares weights on a GPU, and does not watch buffers in flight");
     }
     return context->plugin->engine_create(context->bootstrap, topology, context->device,
                                           &context->config, &context->log, context->trace,
@@ -82,4 +82,31 @@ dp_status_t dp_context_clear(dp_context_t *context, void *memory, size_t bytes)
     if (device->ops->is_async) return device->ops->clear(device, memory, bytes);
     memset(memory, 0, bytes);
     return DP_OK;
+}
+
+/* Large enough that a copy costs little more than its bytes do. */
+#define HASH_BYTES ((size_t)4 * DP_MIB)
+
+dp_status_t dp_context_hash(dp_context_t *context, const void *memory, size_t bytes, uint64_t *hash)
+{
+    dp_device_t *device = context->device;
+    const unsigned char *at = memory;
+    unsigned char *copy;
+    dp_status_t status = DP_OK;
+
+    *hash = 0;
+    if (!device->ops->is_async ||
+        (bytes > 0 && device->ops->kind(device, memory) == DP_MEMORY_HOST)) {
+        *hash = dp_kernel_hash(memory, bytes, 0);
+        return DP_OK;
+    }
+    copy = malloc(DP_MIN(bytes, HASH_BYTES) + 1);
+    if (copy == NULL) return DP_ERR_NO_MEMORY;
+    for (size_t done = 0, part; status == DP_OK && done < bytes; done += part) {
+        part = DP_MIN(bytes - done, HASH_BYTES);
+        status = device->ops->fetch(device, copy, at + done, part);
+        if (status == DP_OK) *hash = dp_kernel_hash(copy, part, *hash);
+    }
+    free(copy);
+    return status;
 }

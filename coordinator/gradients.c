@@ -2,7 +2,7 @@
  * gradients.c - the gradients of a model as one object: broadcast, ready, sync.
  *
  * Written against dp.h alone, as a program could write it (plus a place to leave error texts, which
- * context a group belongs to, and the checksum kernel), but for the figures that stay on a device.
+ * context a group belongs to, and the checksum), but for the figures that stay on a device.
  * "Synchronise, clip, step" is the one obvious path through it.
  */
 #include <math.h>
@@ -411,10 +411,15 @@ static dp_status_t compare_weights(dp_gradients_t *gradients)
     for (size_t i = 0; i < count; i++) {
         const dp_gradient_t *tensor = &gradients->slots[i].tensor;
 
-        gradients->hashes[i] =
-            tensor->weight == NULL
-                ? 0
-                : dp_kernel_hash(tensor->weight, tensor->count * dp_dtype_bytes(tensor->dtype), 0);
+        gradients->hashes[i] = 0;
+        if (tensor->weight == NULL) continue;
+        status =
+            dp_context_hash(context, tensor->weight, tensor->count * dp_dtype_bytes(tensor->dtype),
+                            &gradients->hashes[i]);
+        if (status != DP_OK) {
+            return dp_context_error(context, status, "sync %llu: the weights of %s: no checksum",
+                                    (unsigned long long)gradients->syncs, gradients->slots[i].name);
+        }
     }
     status = gather(gradients, gradients->hashes, gradients->all_hashes, count);
     if (status != DP_OK) return status;
@@ -605,6 +610,19 @@ static int is_over(dp_context_t *context)
     return fatal != DP_OK;
 }
 
+/* DP_CHECK: the optimizer behind the decision would write what is compared, so the averages, and
+ * all before them, must be over. */
+static dp_status_t decide_checked(dp_gradients_t *gradients, dp_stream_t *stream)
+{
+    dp_gradients_result_t found = DP_GRADIENTS_RESULT_INIT;
+    const dp_status_t status = collect(gradients, &found);
+
+    if (status == DP_OK) return decide(gradients, stream, 0);
+    (void)decide(gradients, stream, 1);
+    (void)clear_sums(gradients);
+    return status;
+}
+
 static dp_status_t sync_device(dp_gradients_t *gradients, void *native, dp_stream_t *stream)
 {
     dp_gradients_result_t found = DP_GRADIENTS_RESULT_INIT;
@@ -617,6 +635,7 @@ static dp_status_t sync_device(dp_gradients_t *gradients, void *native, dp_strea
     }
     gradients->syncs++;
     status = wait_on(gradients, native);
+    if (status == DP_OK && gradients->check) return decide_checked(gradients, stream);
     if (status == DP_OK) {
         gradients->is_unsettled = needs_last(gradients);
         if (!gradients->is_unsettled) let_go(gradients);

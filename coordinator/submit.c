@@ -187,7 +187,8 @@ static int is_in_place(const dp_group_t *group, const dp_submit_t *what)
     return 1;
 }
 
-/* DP_CHECK: data of a stream is not there yet, and its result may be used before the wait. */
+/* DP_CHECK: data of a stream is not there yet, and its result may be used before the wait; a
+ * device's memory is out of reach. */
 static void watch(dp_handle_t *request, const dp_submit_t *what)
 {
     const dp_pipeline_item_t item = {.collective = what->collective,
@@ -352,7 +353,9 @@ dp_status_t dp_submit(dp_group_t *group, const dp_submit_t *given, dp_handle_t *
         record.id = request->ticket + 1;
         record.bytes = request->bytes;
         record.name = request->entry->trace_name;
-        if (context->config.check && what.options->stream == NULL) watch(request, &what);
+        if (context->config.check && what.options->stream == NULL &&
+            !context->device->ops->is_async)
+            watch(request, &what);
         request->node.submission = (dp_submission_t){.group = group->about.uid,
                                                      .name = request->entry->name,
                                                      .signature = &request->entry->signature,

@@ -714,7 +714,8 @@ typedef struct dp_device_result {
  * the first ready() of the next step blocks until this sync is over on the device, as the scales
  * depend on what it found.
  *
- * On a host it is dp_gradients_sync(), and the words lie in ordinary memory; under DP_CHECK too.
+ * On a host it is dp_gradients_sync(), and the words lie in ordinary memory. Under DP_CHECK it
+ * waits for the averages on a GPU too, to compare weights before the optimizer writes them.
  *
  * @param stream where the optimizer runs; a GPU's own (the legacy default stream is
  *               cudaStreamLegacy); not used on a host

@@ -159,6 +159,21 @@ static dp_status_t cuda_clear(dp_device_t *self, void *memory, size_t bytes)
     return status;
 }
 
+static dp_status_t cuda_fetch(dp_device_t *self, void *to, const void *from, size_t bytes)
+{
+    cuda_device_t *device = dp_cuda_of(self);
+    int back;
+    dp_status_t status = visit(device, &back);
+
+    if (status == DP_OK) {
+        status = DP_CUDA(
+            device, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, cudaStreamPerThread));
+    }
+    if (status == DP_OK) status = DP_CUDA(device, cudaStreamSynchronize(cudaStreamPerThread));
+    leave(device, back);
+    return status;
+}
+
 static dp_status_t cuda_alloc(dp_device_t *self, size_t bytes, void **memory)
 {
     cuda_device_t *device = dp_cuda_of(self);
@@ -315,6 +330,7 @@ static const dp_device_ops_t cuda_ops = {
     .stamp = dp_cuda_stamp,
     .kind = cuda_kind,
     .clear = cuda_clear,
+    .fetch = cuda_fetch,
     .pinned_alloc = cuda_pinned_alloc,
     .pinned_free = cuda_pinned_free,
     .stream_adopt = dp_cuda_stream_adopt,

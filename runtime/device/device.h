@@ -76,6 +76,9 @@ typedef struct dp_device_ops {
     dp_memory_kind_t (*kind)(dp_device_t *self, const void *pointer);
     /* Zeros, written when it returns. Any thread. */
     dp_status_t (*clear)(dp_device_t *self, void *memory, size_t bytes);
+    /* Copies what is in the device's memory to the host's, any of it; it is there when this
+     * returns. Nothing that writes `from` may be under way. Any thread. */
+    dp_status_t (*fetch)(dp_device_t *self, void *to, const void *from, size_t bytes);
     /* Host memory that the device can use too. Any thread. */
     dp_status_t (*pinned_alloc)(dp_device_t *self, size_t bytes, void **memory);
     void (*pinned_free)(dp_device_t *self, void *memory);

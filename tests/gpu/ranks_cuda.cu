@@ -2,8 +2,8 @@
  * ranks_cuda.cu - whole contexts on GPUs: device memory, streams, and an optimizer that follows
  * dp_gradients_sync_on() without the processor ever waiting, with an abort or a death at any stage.
  *
- *     dprun -np 2 [--share-gpu] ranks_cuda allreduce | steps | mixed | scaled | abort STAGE |
- *                                          loop N
+ *     dprun -np 2 [--share-gpu] ranks_cuda allreduce | steps | mixed | scaled | check |
+ *                                          abort STAGE | loop N
  *
  * Sees dp.h alone, like a program. Compiled once for a GPU and once for the doubles, where sizes
  * matter: they are small. Exits with 77 where there is no GPU.
@@ -320,6 +320,41 @@ static int run_scaled(rig_t *rig)
     return 0;
 }
 
+/* Under DP_CHECK: weights that one rank alone has changed are found before the next optimizer, by
+ * either way to synchronise, and are good again once they are the same. */
+static int run_check(rig_t *rig)
+{
+    enum { ALTERED = 2 };
+    dp_gradient_t *tensor = &rig->tensors[ALTERED];
+    log_t log;
+
+    if (open_rig(rig, 0.0, 0.0) != 0) return 1;
+    for (int s = 0; s < STEPS; s++) {
+        const int is_on_stream = s % 2 == 0, is_altered = s == 2 || s == 3;
+        const float value = is_altered && rig->rank == 1 ? 7.0f : 5.0f;
+        dp_status_t status;
+
+        CUDA(DP_LAUNCH(fill, 1, THREADS, 0, rig->stream, (float *)tensor->weight, tensor->count,
+                       value));
+        for (int i = 0; i < TENSORS; i++)
+            DP(rig, backward(rig, i, s, 1.0f));
+        status = is_on_stream ? dp_gradients_sync_on(rig->gradients, rig->stream, &rig->result)
+                              : dp_gradients_sync(rig->gradients, NULL);
+        CHECK(status == (is_altered ? DP_ERR_CHECK : DP_OK), "step %d: %s", s,
+              dp_status_string(status));
+        if (is_on_stream) optimize(rig, s);
+        if (!is_altered) continue;
+        CHECK(strstr(dp_error_text(rig->dp), "weights of layer.2 differ") != NULL, "%s",
+              dp_error_text(rig->dp));
+        CHECK(strstr(dp_error_text(rig->dp), "on rank 1") != NULL, "%s", dp_error_text(rig->dp));
+    }
+    if (read_log(rig, &log) != 0) return 1;
+    CHECK(log.steps == 2 * TENSORS && log.skips == TENSORS, "%u steps, %u skips", log.steps,
+          log.skips);
+    close_rig(rig);
+    return 0;
+}
+
 static void *abort_soon(void *argument)
 {
     usleep(20000);
@@ -452,11 +487,12 @@ int main(int argc, char **argv)
              : strcmp(what, "steps") == 0   ? run_steps(&rig)
              : strcmp(what, "mixed") == 0   ? run_mixed(&rig)
              : strcmp(what, "scaled") == 0  ? run_scaled(&rig)
+             : strcmp(what, "check") == 0   ? run_check(&rig)
              : aborts                       ? run_abort(&rig, number)
              : strcmp(what, "loop") == 0    ? run_loop(&rig, number)
                                             : 2;
     if (failed == 2)
-        fprintf(stderr, "ranks_cuda: allreduce, steps, mixed, scaled, abort 0-5, loop N\n");
+        fprintf(stderr, "ranks_cuda: allreduce, steps, mixed, scaled, check, abort 0-5, loop N\n");
     status = dp_finalize(rig.dp);
     if (status != (aborts ? DP_ERR_ABORTED : DP_OK)) {
         fprintf(stderr, "ranks_cuda: dp_finalize: %s\n", dp_status_string(status));

@@ -33,6 +33,7 @@ done
 for stage in 0 1 2 3 4 5; do
     check 0 "abort at stage $stage" "$dprun" -np 2 "$@" "$program" abort $stage
 done
+check 0 "weights compared" env DP_CHECK=1 "$dprun" -np 2 "$@" "$program" check
 # Its scale follows from the last use, so that must be over: whoever runs ahead waits.
 check 0 "fp16 in program order" env DP_ORDER=program DP_WIRE=fp16 "$dprun" -np 2 "$@" "$program" steps
 check 0 "two ranks share a GPU" env DP_TEST_GPUS=1 "$dprun" -np 2 --share-gpu "$program" steps
