@@ -40,21 +40,22 @@ static void norm_backward(gpt2_cuda_pass_t *pass, int fresh, size_t index, const
                    gpt2_cuda_norm_backward(self->stream, self->type, all->d_stream, fresh,
                                            gpt2_cuda_gradient(self, index),
                                            gpt2_cuda_gradient(self, index + 1), pass->accumulate,
-                                           all->d_normed, x, gpt2_cuda_weight(self, index), mean,
-                                           rstd, all->scratch, pass->rows, pass->width));
+                                           all->d_normed, x, gpt2_cuda_full_weight(self, index),
+                                           mean, rstd, all->scratch, pass->rows, pass->width));
 }
 
 static void recompute_norm(gpt2_cuda_pass_t *pass, int layer, gpt2_block_tensor_t which, void *out,
                            const void *x)
 {
     gpt2_cuda_replica_t *self = pass->self;
+    const size_t index = gpt2_cuda_block_index(self, layer, which);
 
     if (self->plan.options.recompute < GPT2_RECOMPUTE_GELU_NORM) return;
     gpt2_cuda_note(pass, "norm again",
                    gpt2_cuda_norm_forward(self->stream, self->type, out, NULL, NULL, x,
-                                          weight(self, layer, which),
-                                          weight(self, layer, (gpt2_block_tensor_t)(which + 1)),
-                                          pass->rows, pass->width));
+                                          gpt2_cuda_full_weight(self, index),
+                                          gpt2_cuda_full_weight(self, index + 1), pass->rows,
+                                          pass->width));
 }
 
 /* d_stream is the gradient of the block's output, then of the stream between the halves. */

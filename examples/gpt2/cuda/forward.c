@@ -27,6 +27,11 @@ const void *gpt2_cuda_weight(const gpt2_cuda_replica_t *self, size_t index)
     return gpt2_cuda_at(self, self->state.low, self->layout->tensors[index].offset);
 }
 
+const float *gpt2_cuda_full_weight(const gpt2_cuda_replica_t *self, size_t index)
+{
+    return self->state.weights + self->layout->tensors[index].offset;
+}
+
 float *gpt2_cuda_gradient(const gpt2_cuda_replica_t *self, size_t index)
 {
     return self->base.gradients + self->layout->tensors[index].offset;
@@ -61,13 +66,18 @@ static const void *weight(const gpt2_cuda_replica_t *self, int layer, gpt2_block
     return gpt2_cuda_weight(self, gpt2_cuda_block_index(self, layer, which));
 }
 
+static const float *vector(const gpt2_cuda_replica_t *self, int layer, gpt2_block_tensor_t which)
+{
+    return gpt2_cuda_full_weight(self, gpt2_cuda_block_index(self, layer, which));
+}
+
 /* The stream behind a block and the norm of it: the next block's first, or the final one. */
 static void join_next(gpt2_cuda_pass_t *pass, int layer, const void *projected)
 {
     gpt2_cuda_replica_t *self = pass->self;
     gpt2_cuda_activations_t *all = &self->pass;
     const gpt2_cuda_block_t *block = &all->blocks[layer];
-    const void *bias = weight(self, layer, GPT2_FCPROJ_B);
+    const float *bias = vector(self, layer, GPT2_FCPROJ_B);
 
     if (layer + 1 < self->layout->shape.layers) {
         const gpt2_cuda_block_t *next = &all->blocks[layer + 1];
@@ -76,14 +86,15 @@ static void join_next(gpt2_cuda_pass_t *pass, int layer, const void *projected)
                        gpt2_cuda_add_norm_forward(
                            self->stream, self->type, next->ln1, next->input, next->ln1_mean,
                            next->ln1_rstd, block->middle, projected, bias,
-                           weight(self, layer + 1, GPT2_LN1_W), weight(self, layer + 1, GPT2_LN1_B),
+                           vector(self, layer + 1, GPT2_LN1_W), vector(self, layer + 1, GPT2_LN1_B),
                            pass->rows, pass->width));
     } else {
         gpt2_cuda_note(pass, "norm",
-                       gpt2_cuda_add_norm_forward(
-                           self->stream, self->type, all->lnf, all->output, all->lnf_mean,
-                           all->lnf_rstd, block->middle, projected, bias, gpt2_cuda_weight(self, 0),
-                           gpt2_cuda_weight(self, 1), pass->rows, pass->width));
+                       gpt2_cuda_add_norm_forward(self->stream, self->type, all->lnf, all->output,
+                                                  all->lnf_mean, all->lnf_rstd, block->middle,
+                                                  projected, bias, gpt2_cuda_full_weight(self, 0),
+                                                  gpt2_cuda_full_weight(self, 1), pass->rows,
+                                                  pass->width));
     }
 }
 
@@ -111,8 +122,8 @@ static void forward_block(gpt2_cuda_pass_t *pass, int layer)
                    gpt2_cuda_add_norm_forward(
                        self->stream, self->type, block->ln2, block->middle, block->ln2_mean,
                        block->ln2_rstd, block->input, all->projected,
-                       weight(self, layer, GPT2_PROJ_B), weight(self, layer, GPT2_LN2_W),
-                       weight(self, layer, GPT2_LN2_B), pass->rows, pass->width));
+                       vector(self, layer, GPT2_PROJ_B), vector(self, layer, GPT2_LN2_W),
+                       vector(self, layer, GPT2_LN2_B), pass->rows, pass->width));
     gpt2_cuda_note(pass, "fc",
                    gpt2_matmul_forward(products->fc, self->stream, block->gelu, block->fc,
                                        block->ln2, weight(self, layer, GPT2_FC_W),
@@ -139,7 +150,7 @@ void gpt2_cuda_forward(gpt2_cuda_pass_t *pass)
     gpt2_cuda_note(pass, "norm",
                    gpt2_cuda_norm_forward(self->stream, self->type, first->ln1, first->ln1_mean,
                                           first->ln1_rstd, first->input,
-                                          weight(self, 0, GPT2_LN1_W), weight(self, 0, GPT2_LN1_B),
+                                          vector(self, 0, GPT2_LN1_W), vector(self, 0, GPT2_LN1_B),
                                           pass->rows, pass->width));
     for (int layer = 0; layer < layout->shape.layers; layer++)
         forward_block(pass, layer);

@@ -67,17 +67,18 @@ int gpt2_cuda_embed_backward(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, f
  */
 
 /* out = (x - mean) * rstd * weight + shift, row by row. mean, rstd [rows]; both NULL: not wanted.
- * epsilon is GPT-2's 1e-5. */
+ * epsilon is GPT-2's 1e-5. Here and below vectors of [width] are fp32, whatever the type: as bf16
+ * those of GPT-2 cost a gradient as many digits as all its matrices do. */
 int gpt2_cuda_norm_forward(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, void *out, float *mean,
-                           float *rstd, const void *x, const void *weight, const void *shift,
+                           float *rstd, const void *x, const float *weight, const float *shift,
                            size_t rows, size_t width);
 
 /* sum = a + b + bias (bias [width], NULL: none), out = norm(sum). sum may be a or b. The norm is
  * taken of the sum as stored, so that backward sees the same numbers. */
 int gpt2_cuda_add_norm_forward(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, void *out,
                                void *sum, float *mean, float *rstd, const void *a, const void *b,
-                               const void *bias, const void *weight, const void *shift, size_t rows,
-                               size_t width);
+                               const float *bias, const float *weight, const float *shift,
+                               size_t rows, size_t width);
 
 /* Widest row of norm_backward; wider ones are refused. */
 #define GPT2_CUDA_WIDTH_MAX 8192
@@ -88,8 +89,8 @@ size_t gpt2_cuda_norm_scratch_bytes(size_t rows, size_t width);
  * only if fresh. scratch: gpt2_cuda_norm_scratch_bytes(). */
 int gpt2_cuda_norm_backward(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, void *dx, int fresh,
                             float *dweight, float *dshift, int accumulate, const void *d_out,
-                            const void *x, const void *weight, const float *mean, const float *rstd,
-                            float *scratch, size_t rows, size_t width);
+                            const void *x, const float *weight, const float *mean,
+                            const float *rstd, float *scratch, size_t rows, size_t width);
 
 /* ---- Around the matrix products (gelu.cu, sums.cu) -------------------------------------------
  * Needed where cuBLASLt has no epilogue for it, and to recompute. GELU is the tanh form.

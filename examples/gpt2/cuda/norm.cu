@@ -12,7 +12,8 @@
 template <typename T> struct norm_args {
     T *out, *sum;
     float *mean, *rstd;
-    const T *a, *b, *bias, *weight, *shift;
+    const T *a, *b;
+    const float *bias, *weight, *shift;
     size_t rows, width;
 };
 
@@ -124,20 +125,11 @@ template <typename T, bool is_sum> static norm_function<T> choose(size_t width, 
 
 template <typename T>
 static int norm(gpt2_cuda_stream_t stream, void *out, void *sum, float *mean, float *rstd,
-                const void *a, const void *b, const void *bias, const void *weight,
-                const void *shift, size_t rows, size_t width)
+                const void *a, const void *b, const float *bias, const float *weight,
+                const float *shift, size_t rows, size_t width)
 {
-    const norm_args<T> args = {(T *)out,
-                               (T *)sum,
-                               mean,
-                               rstd,
-                               (const T *)a,
-                               (const T *)b,
-                               (const T *)bias,
-                               (const T *)weight,
-                               (const T *)shift,
-                               rows,
-                               width};
+    const norm_args<T> args = {(T *)out, (T *)sum, mean,  rstd, (const T *)a, (const T *)b,
+                               bias,     weight,   shift, rows, width};
     const bool aligned = width % VECTOR == 0 && is_aligned(out) && is_aligned(sum) &&
                          is_aligned(a) && is_aligned(b) && is_aligned(bias) && is_aligned(weight) &&
                          is_aligned(shift);
@@ -150,7 +142,7 @@ static int norm(gpt2_cuda_stream_t stream, void *out, void *sum, float *mean, fl
 }
 
 int gpt2_cuda_norm_forward(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, void *out, float *mean,
-                           float *rstd, const void *x, const void *weight, const void *shift,
+                           float *rstd, const void *x, const float *weight, const float *shift,
                            size_t rows, size_t width)
 {
     return (type == GPT2_CUDA_BF16 ? norm<bf16_t> : norm<float>)(stream, out, NULL, mean, rstd, x,
@@ -160,8 +152,8 @@ int gpt2_cuda_norm_forward(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, voi
 
 int gpt2_cuda_add_norm_forward(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, void *out,
                                void *sum, float *mean, float *rstd, const void *a, const void *b,
-                               const void *bias, const void *weight, const void *shift, size_t rows,
-                               size_t width)
+                               const float *bias, const float *weight, const float *shift,
+                               size_t rows, size_t width)
 {
     return (type == GPT2_CUDA_BF16 ? norm<bf16_t> : norm<float>)(stream, out, sum, mean, rstd, a, b,
                                                                  bias, weight, shift, rows, width);

@@ -17,8 +17,8 @@
 template <typename T> struct back_args {
     T *dx;
     float *partial; /* [blocks][2][width] */
-    const T *d_out, *x, *weight;
-    const float *mean, *rstd;
+    const T *d_out, *x;
+    const float *weight, *mean, *rstd;
     size_t rows, width, rows_per_block;
     int fresh;
 };
@@ -102,12 +102,12 @@ size_t gpt2_cuda_norm_scratch_bytes(size_t rows, size_t width)
 
 template <typename T>
 static int norm_back(gpt2_cuda_stream_t stream, void *dx, int fresh, float *dweight, float *dshift,
-                     int accumulate, const void *d_out, const void *x, const void *weight,
+                     int accumulate, const void *d_out, const void *x, const float *weight,
                      const float *mean, const float *rstd, float *scratch, size_t rows,
                      size_t width)
 {
     const back_args<T> args = {
-        (T *)dx, scratch, (const T *)d_out,     (const T *)x, (const T *)weight, mean, rstd,
+        (T *)dx, scratch, (const T *)d_out,     (const T *)x, weight, mean, rstd,
         rows,    width,   rows_per_block(rows), fresh};
     const bool aligned = width % VECTOR == 0 && is_aligned(dx) && is_aligned(d_out) &&
                          is_aligned(x) && is_aligned(weight) && is_aligned(scratch);
@@ -126,8 +126,8 @@ static int norm_back(gpt2_cuda_stream_t stream, void *dx, int fresh, float *dwei
 
 int gpt2_cuda_norm_backward(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, void *dx, int fresh,
                             float *dweight, float *dshift, int accumulate, const void *d_out,
-                            const void *x, const void *weight, const float *mean, const float *rstd,
-                            float *scratch, size_t rows, size_t width)
+                            const void *x, const float *weight, const float *mean,
+                            const float *rstd, float *scratch, size_t rows, size_t width)
 {
     return (type == GPT2_CUDA_BF16 ? norm_back<bf16_t>
                                    : norm_back<float>)(stream, dx, fresh, dweight, dshift,

@@ -122,8 +122,9 @@ int gpt2_cuda_check(int code, const char *what, gpt2_error_t *error);
  * nobody gets to see it. */
 void gpt2_cuda_note(gpt2_cuda_pass_t *pass, const char *what, int code);
 
-/* A weight as passes read it, and a gradient. */
+/* A weight as matrix products read it, in full as the optimizer has it, and a gradient. */
 const void *gpt2_cuda_weight(const gpt2_cuda_replica_t *self, size_t index);
+const float *gpt2_cuda_full_weight(const gpt2_cuda_replica_t *self, size_t index);
 float *gpt2_cuda_gradient(const gpt2_cuda_replica_t *self, size_t index);
 size_t gpt2_cuda_block_index(const gpt2_cuda_replica_t *self, int layer, gpt2_block_tensor_t which);
 /* Element `at` of an array of the replica's type. */

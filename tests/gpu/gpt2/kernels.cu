@@ -193,7 +193,7 @@ static void check_norm_backward(gpt2_cuda_type_t type, const tensor_t *x, size_t
                                 size_t skew, int fresh, int accumulate)
 {
     tensor_t d = tensor_make(type, rows * width, skew, 1.0);
-    tensor_t weight = tensor_make(type, width, skew, 1.0);
+    tensor_t weight = tensor_make(F32, width, skew, 1.0);
     tensor_t mean = tensor_make(F32, rows, 0, 1.0), rstd = tensor_make(F32, rows, 0, 1.0);
     tensor_t dx = tensor_make(type, rows * width, skew, fresh ? 0.0 : 1.0);
     tensor_t dweight = tensor_make(F32, width, skew, accumulate ? 1.0 : 0.0);
@@ -238,7 +238,7 @@ static void check_norm_backward(gpt2_cuda_type_t type, const tensor_t *x, size_t
         [&] {
             return gpt2_cuda_norm_backward(NULL, type, dx.data, fresh, (float *)dweight.data,
                                            (float *)dshift.data, accumulate, d.data, x->data,
-                                           weight.data, (const float *)mean.data,
+                                           (const float *)weight.data, (const float *)mean.data,
                                            (const float *)rstd.data, scratch, rows, width);
         },
         outs, 3, "norm backward");
@@ -259,9 +259,9 @@ static void check_norm(gpt2_cuda_type_t type, size_t rows, size_t width, size_t 
 {
     tensor_t a = tensor_make(type, rows * width, skew, 1.0);
     tensor_t b = tensor_make(type, rows * width, skew, 0.5);
-    tensor_t bias = tensor_make(type, width, skew, 0.25),
-             weight = tensor_make(type, width, skew, 1.0);
-    tensor_t shift = tensor_make(type, width, skew, 1.0);
+    tensor_t bias = tensor_make(F32, width, skew, 0.25),
+             weight = tensor_make(F32, width, skew, 1.0);
+    tensor_t shift = tensor_make(F32, width, skew, 1.0);
     tensor_t sum = tensor_make(type, rows * width, skew, 0.0);
     tensor_t out = tensor_make(type, rows * width, skew, 0.0);
     tensor_t mean = tensor_make(F32, rows, 0, 0.0), rstd = tensor_make(F32, rows, 0, 0.0);
@@ -295,13 +295,14 @@ static void check_norm(gpt2_cuda_type_t type, size_t rows, size_t width, size_t 
     run_twice(
         [&] {
             if (form == 0) {
-                return gpt2_cuda_norm_forward(NULL, type, out.data, (float *)mean.data,
-                                              (float *)rstd.data, a.data, weight.data, shift.data,
-                                              rows, width);
+                return gpt2_cuda_norm_forward(
+                    NULL, type, out.data, (float *)mean.data, (float *)rstd.data, a.data,
+                    (const float *)weight.data, (const float *)shift.data, rows, width);
             }
             return gpt2_cuda_add_norm_forward(
                 NULL, type, out.data, own_sum->data, (float *)mean.data, (float *)rstd.data, a.data,
-                b.data, form == 2 ? bias.data : NULL, weight.data, shift.data, rows, width);
+                b.data, form == 2 ? (const float *)bias.data : NULL, (const float *)weight.data,
+                (const float *)shift.data, rows, width);
         },
         outs, form == 0 ? 3 : 4, "norm");
     /* The sum may round the other way where fp32 and fp64 fall on different sides of a tie. */

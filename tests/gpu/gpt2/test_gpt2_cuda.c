@@ -293,11 +293,12 @@ static void pytorch_long_case_matches_in_bf16(void **state)
     fixture_matches("long", "bf16", 2e-2, 1);
 }
 
-/* Gradients that went through four layers for 64 tokens alone: rounding averages out less. */
+/* Gradients that went through four layers for 64 tokens alone: rounding averages out less, and with
+ * the norms' weights and shifts in bf16 it would be too much. */
 static void pytorch_deep_case_matches_in_bf16(void **state)
 {
     (void)state;
-    fixture_matches("deep", "bf16", 2.5e-2, 2);
+    fixture_matches("deep", "bf16", 2e-2, 2);
 }
 
 typedef struct handed {
