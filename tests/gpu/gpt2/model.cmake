@@ -11,7 +11,7 @@ target_link_libraries(
 set(gpt2_tests ${PROJECT_SOURCE_DIR}/tests/gpt2)
 dp_test(
   test_gpt2_cuda
-  SOURCES test_gpt2_cuda.c ${gpt2_tests}/fixture.c
+  SOURCES test_gpt2_cuda.c ${gpt2_tests}/fixture.c ${gpt2_tests}/scratch.c
   LIBS gpt2_cuda_model_double
   LABELS unit cuda
   TIMEOUT 240)
