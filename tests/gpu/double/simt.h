@@ -69,7 +69,7 @@ void simt_exchange(unsigned mask, const void *give, void *take, size_t bytes, un
 void simt_exchange_all(const void *give, void *take, size_t bytes);
 unsigned simt_lane(void);
 
-/* What tensor cores do, for examples/gpt2/cuda/mma.cuh; see there. All 32 threads of a warp call. */
+/* What tensor cores do, for examples/gpt2/cuda/mma.cuh. All 32 threads of a warp call. */
 void simt_mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
 void simt_ldmatrix(uint32_t (&out)[4], const void *row, bool is_transposed);
 /* Times that ldmatrix had to read a bank again, in all threads since the program began. */
