@@ -110,6 +110,7 @@ says() {
         echo "ranks.sh: $* was accepted" >&2
         exit 1
     fi
+    sed -n 's/.*run directory \(\/[^ ]*\) .*/\1/p' refused.out | xargs -r rm -rf
     grep -q -e "$words" refused.out || {
         cat refused.out >&2
         echo "ranks.sh: no \"$words\"" >&2
