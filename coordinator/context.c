@@ -238,6 +238,7 @@ static void share_cores(dp_context_t *context)
     /* A rank's program, coordinator and data plane run at the same time. */
     context->wait_spin_ns = 2 * here <= cores ? context->config.spin_ns : 0;
     if (here > cores) context->config.spin_ns = 0;
+    context->drive_ns = context->config.spin_ns;
 }
 
 static dp_status_t start_loop(dp_context_t *context, dp_error_t *error)

@@ -146,9 +146,11 @@ struct dp_context {
     int is_tuned;          /* rank 0 has DP_TUNE */
     dp_tune_t *tune;       /* NULL: settings stay */
     dp_loop_t *loop;
-    dp_window_t window;          /* of the timeline asked for; its steps' records are kept */
-    dp_trace_lane_t *agree_lane; /* coordinator thread only */
-    uint64_t wait_spin_ns;       /* how long a waiter polls before it sleeps */
+    dp_window_t window;             /* of the timeline asked for; its steps' records are kept */
+    dp_trace_lane_t *agree_lane;    /* coordinator thread only */
+    uint64_t drive_ns;              /* how long a waiter does the coordinator's work; 0: never */
+    _Atomic uint64_t driven_ticket; /* 1 + that of the last operation it did it for */
+    uint64_t wait_spin_ns;          /* how long a waiter polls before it sleeps */
     dp_watch_t watch;
     dp_late_t late;
 

@@ -12,7 +12,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { AWAKE = 0, DOZING = 1 /* launched does not wake */, ASLEEP = 2 };
+#include "runtime/base/futex.h"
+
+/* Each is woken by more than the one after it. NAPPING: on the word itself, for a moment, while
+ * other threads make the rounds. DOZING: launched does not wake. */
+enum { AWAKE = 0, NAPPING = 1, DOZING = 2, ASLEEP = 3 };
 
 void dp_inbox_init(dp_inbox_t *inbox, dp_transport_t *transport)
 {
@@ -41,14 +45,35 @@ void dp_inbox_fini(dp_inbox_t *inbox)
 
 /* ---- Any thread --------------------------------------------------------------------------- */
 
-static void wake(dp_inbox_t *inbox, int depth)
+/* If it sleeps at least so deep. */
+static void wake(dp_inbox_t *inbox, uint32_t depth)
 {
+    uint32_t slept;
+
     if (atomic_load(&inbox->sleep) < depth) return;
-    if (atomic_exchange(&inbox->sleep, AWAKE) == AWAKE) return; /* another thread does it */
-    inbox->transport->ops->wake(inbox->transport);
+    slept = atomic_exchange(&inbox->sleep, AWAKE);
+    if (slept == NAPPING) {
+        dp_futex_wake(&inbox->sleep);
+    } else if (slept != AWAKE) { /* else another thread does it */
+        inbox->transport->ops->wake(inbox->transport);
+    }
 }
 
-void dp_inbox_submit(dp_inbox_t *inbox, dp_loop_node_t *const *nodes, size_t count)
+void dp_inbox_hand_over(dp_inbox_t *inbox, int must_wake)
+{
+    if (must_wake) {
+        wake(inbox, NAPPING);
+    } else if (atomic_load(&inbox->sleep) == NAPPING && !dp_inbox_is_empty(inbox)) {
+        wake(inbox, NAPPING);
+    }
+}
+
+void dp_inbox_rouse(dp_inbox_t *inbox)
+{
+    if (atomic_load(&inbox->sleep) == NAPPING) wake(inbox, NAPPING);
+}
+
+void dp_inbox_submit(dp_inbox_t *inbox, dp_loop_node_t *const *nodes, size_t count, int will_drive)
 {
     dp_loop_node_t *old;
 
@@ -59,14 +84,14 @@ void dp_inbox_submit(dp_inbox_t *inbox, dp_loop_node_t *const *nodes, size_t cou
     do {
         nodes[0]->next = old;
     } while (!atomic_compare_exchange_weak(&inbox->queue, &old, nodes[count - 1]));
-    /* The nodes may be gone already. Who found the queue empty wakes for all who follow. */
-    if (old == NULL) wake(inbox, DOZING);
+    /* The nodes may be gone already. */
+    wake(inbox, will_drive ? DOZING : NAPPING);
 }
 
 void dp_inbox_raise(dp_inbox_t *inbox, unsigned flag)
 {
     atomic_fetch_or(&inbox->flags, flag);
-    wake(inbox, DOZING);
+    wake(inbox, NAPPING);
 }
 
 void dp_inbox_urgent(dp_inbox_t *inbox, uint32_t group, const char *name)
@@ -157,9 +182,24 @@ dp_inbox_name_t *dp_inbox_take_urgent(dp_inbox_t *inbox)
 int dp_inbox_sleep(dp_inbox_t *inbox, int minds_launched)
 {
     atomic_store(&inbox->sleep, minds_launched ? ASLEEP : DOZING);
-    if (atomic_load(&inbox->queue) == NULL && atomic_load(&inbox->flags) == 0) return 1;
+    if (dp_inbox_is_empty(inbox)) return 1;
     dp_inbox_awake(inbox);
     return 0;
+}
+
+void dp_inbox_lie_down(dp_inbox_t *inbox)
+{
+    atomic_store(&inbox->sleep, NAPPING);
+}
+
+int dp_inbox_is_empty(const dp_inbox_t *inbox)
+{
+    return atomic_load(&inbox->queue) == NULL && atomic_load(&inbox->flags) == 0;
+}
+
+void dp_inbox_nap(dp_inbox_t *inbox, uint64_t ns)
+{
+    dp_futex_wait(&inbox->sleep, NAPPING, ns);
 }
 
 void dp_inbox_awake(dp_inbox_t *inbox)

@@ -41,7 +41,7 @@ typedef struct dp_inbox {
     _Atomic(dp_loop_node_t *) queue;        /* newest first */
     _Atomic(dp_inbox_name_t *) urgent;      /* newest first */
     atomic_uint flags;                      /* DP_INBOX_... */
-    atomic_int sleep;                       /* how deep the coordinator sleeps; see inbox.c */
+    _Atomic uint32_t sleep;                 /* how deep the coordinator sleeps; a futex */
     _Atomic uint64_t launched;              /* largest sequence */
     _Atomic uint64_t hold_ns, fusion_bytes; /* of DP_INBOX_PACE */
     pthread_mutex_t lock;
@@ -56,7 +56,7 @@ void dp_inbox_init(dp_inbox_t *inbox, dp_transport_t *transport);
 void dp_inbox_fini(dp_inbox_t *inbox); /* submissions are forgotten */
 
 /* Any thread, the coordinator's included. As the functions of loop.h. */
-void dp_inbox_submit(dp_inbox_t *inbox, dp_loop_node_t *const *nodes, size_t count);
+void dp_inbox_submit(dp_inbox_t *inbox, dp_loop_node_t *const *nodes, size_t count, int will_drive);
 /* Without memory it is dropped: a hint. */
 void dp_inbox_urgent(dp_inbox_t *inbox, uint32_t group, const char *name);
 void dp_inbox_launched(dp_inbox_t *inbox, uint64_t sequence);
@@ -65,7 +65,12 @@ void dp_inbox_abort(dp_inbox_t *inbox, dp_status_t status, const char *text);
 void dp_inbox_explain(dp_inbox_t *inbox, dp_status_t status, const char *text);
 void dp_inbox_raise(dp_inbox_t *inbox, unsigned flag); /* FINALIZE, STOP, ROUND, UNLOCK, WAITS */
 
-/* The coordinator thread only. */
+/* A thread that made rounds in the coordinator's place leaves them to it. */
+void dp_inbox_hand_over(dp_inbox_t *inbox, int must_wake);
+/* Somebody sleeps until the coordinator has done something: it naps no longer. */
+void dp_inbox_rouse(dp_inbox_t *inbox);
+
+/* Who makes the rounds only. */
 unsigned dp_inbox_take_flags(dp_inbox_t *inbox);
 dp_loop_node_t *dp_inbox_take(dp_inbox_t *inbox);         /* oldest first; NULL: none */
 dp_inbox_name_t *dp_inbox_take_urgent(dp_inbox_t *inbox); /* newest first; returned: free() each */
@@ -78,5 +83,11 @@ dp_inbox_name_t *dp_inbox_take_urgent(dp_inbox_t *inbox); /* newest first; retur
  */
 int dp_inbox_sleep(dp_inbox_t *inbox, int minds_launched);
 void dp_inbox_awake(dp_inbox_t *inbox);
+
+/* Announces a nap: submissions by who makes the next round do not end it, all else does. */
+void dp_inbox_lie_down(dp_inbox_t *inbox);
+int dp_inbox_is_empty(const dp_inbox_t *inbox);
+/* Naps, at most so long. */
+void dp_inbox_nap(dp_inbox_t *inbox, uint64_t ns);
 
 #endif

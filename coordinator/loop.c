@@ -27,7 +27,10 @@
 /* While a slow peer has not accepted a connection yet, UCX's descriptor is readable without end and
  * for nothing. So many rings in a row that bring nothing are believed, then each costs a nap. */
 #define BARREN_RINGS 16
-#define NAP_NS (200L * 1000)
+#define BARREN_NAP_NS (200L * 1000)
+
+/* How long the thread leaves the rounds to waiting threads before it looks again itself. */
+#define NAP_NS ((uint64_t)200 * 1000)
 
 enum { KIND_NEGOTIATOR = 1, KIND_HEARTBEAT = 2, KIND_STORY = 3 };
 #define HEADER_BYTES ((size_t)5) /* kind, number */
@@ -461,7 +464,7 @@ static void on_ring(evutil_socket_t fd, short what, void *user)
 
     (void)fd;
     (void)what;
-    if (loop->barren <= BARREN_RINGS) loop->barren++; /* until a round finds something */
+    loop->has_rung = 1;
 }
 
 static void on_time(evutil_socket_t fd, short what, void *user)
@@ -471,20 +474,66 @@ static void on_time(evutil_socket_t fd, short what, void *user)
     (void)user; /* that the loop returns is all that is wanted */
 }
 
+uint64_t dp_loop_due(const dp_loop_t *loop)
+{
+    const uint64_t tick_ns = dp_negotiator_deadline(loop->negotiator);
+
+    return DP_MIN(DP_MIN(tick_ns, loop->explain_ns), dp_health_deadline(&loop->health));
+}
+
+/* The baton goes from hand to hand while the thread sleeps. */
+static void lay_baton_down(dp_loop_t *loop, uint64_t until_ns)
+{
+    dp_health_sleep(&loop->health, dp_loop_due(loop));
+    loop->rest_ns = until_ns;
+    loop->is_driven = 0;
+    pthread_mutex_unlock(&loop->baton);
+}
+
+/* Where another thread makes the rounds, it stays out of its way. That it naps is said before the
+ * look at the baton; the other one gives the baton back before it looks who naps. */
+static void take_baton_up(dp_loop_t *loop)
+{
+    for (;;) {
+        dp_inbox_lie_down(&loop->inbox);
+        if (pthread_mutex_trylock(&loop->baton) == 0) break;
+        dp_inbox_nap(&loop->inbox, NAP_NS);
+    }
+    dp_inbox_awake(&loop->inbox);
+}
+
+/* Leaves the rounds to others for a moment. */
+static void nap(dp_loop_t *loop)
+{
+    const uint64_t now_ns = dp_now_ns();
+    const uint64_t until_ns = DP_MIN(dp_loop_due(loop), now_ns + NAP_NS);
+
+    dp_inbox_lie_down(&loop->inbox);
+    /* who wants the baton finds what came in; if nobody does, it has to be looked at here */
+    if (atomic_load(&loop->wanted) == 0 && !dp_inbox_is_empty(&loop->inbox)) {
+        loop->is_driven = 0;
+        dp_inbox_awake(&loop->inbox);
+        return;
+    }
+    lay_baton_down(loop, until_ns);
+    if (until_ns > now_ns) dp_inbox_nap(&loop->inbox, until_ns - now_ns);
+    take_baton_up(loop);
+}
+
 /* Sleeps until something rings or is due; returns at once if something came in meanwhile. */
 static void rest(dp_loop_t *loop)
 {
     dp_transport_t *transport = loop->options.transport;
     const uint64_t tick_ns = dp_negotiator_deadline(loop->negotiator);
-    const uint64_t deadline_ns =
-        DP_MIN(DP_MIN(tick_ns, loop->explain_ns), dp_health_deadline(&loop->health));
+    const uint64_t deadline_ns = dp_loop_due(loop);
     const uint64_t now_ns = dp_now_ns();
     /* A root that holds launches back wants to know when those in flight are done. */
     const int is_holding = tick_ns != UINT64_MAX && tick_ns <= now_ns + loop->hold_ns;
     dp_status_t status;
 
     if (deadline_ns <= now_ns) return;
-    if (loop->barren > BARREN_RINGS) (void)nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+    if (loop->barren > BARREN_RINGS)
+        (void)nanosleep(&(struct timespec){.tv_nsec = BARREN_NAP_NS}, NULL);
     dp_health_sleep(&loop->health, deadline_ns);
     if (!dp_inbox_sleep(&loop->inbox, is_holding)) return;
     status = transport->ops->arm(transport);
@@ -496,7 +545,12 @@ static void rest(dp_loop_t *loop)
 
             (void)evtimer_add(loop->timer, &wait);
         }
+        lay_baton_down(loop, deadline_ns);
+        loop->has_rung = 0;
         (void)event_base_loop(loop->base, EVLOOP_ONCE);
+        take_baton_up(loop);
+        /* until a round finds something */
+        if (loop->has_rung && loop->barren <= BARREN_RINGS) loop->barren++;
         count(&loop->wakeups);
     } else if (status != DP_ERR_AGAIN) {
         give_up(loop, status, "the transport cannot wait for messages any more");
@@ -511,26 +565,41 @@ static uint64_t polling_ns(const dp_loop_t *loop)
     return DP_MAX(loop->spin_ns, loop->options.expect_ns);
 }
 
+int dp_loop_make_round(dp_loop_t *loop, uint64_t now_ns)
+{
+    int did;
+
+    if (dp_health_resume(&loop->health, now_ns)) {
+        dp_log_debug(loop->options.log, "the coordinator was away; no neighbour is blamed for it");
+    }
+    did = take_inbox(loop, now_ns);
+    did |= take_events(loop, now_ns);
+    did |= take_time(loop, now_ns);
+    did |= give_outputs(loop, now_ns);
+    if (!did) return 0;
+    loop->active_ns = now_ns;
+    loop->barren = 0;
+    dp_trace_span(loop->lane, (dp_trace_record_t){.kind = DP_TRACE_CONTROL,
+                                                  .start_ns = now_ns,
+                                                  .name = loop->name_round});
+    return 1;
+}
+
+/* Whether waiting threads make the rounds, and nobody sleeps who would need this thread to. */
+static int is_driven_by_others(const dp_loop_t *loop)
+{
+    if (atomic_load(&loop->wanted) > 0) return 1;
+    return loop->is_driven && atomic_load(&loop->expected) <= 0;
+}
+
 static void round_until_over(dp_loop_t *loop)
 {
     while (!loop->is_over && !loop->must_stop) {
         const uint64_t now_ns = dp_now_ns();
-        int did;
 
-        if (dp_health_resume(&loop->health, now_ns)) {
-            dp_log_debug(loop->options.log,
-                         "the coordinator was away; no neighbour is blamed for it");
-        }
-        did = take_inbox(loop, now_ns);
-        did |= take_events(loop, now_ns);
-        did |= take_time(loop, now_ns);
-        did |= give_outputs(loop, now_ns);
-        if (did) {
-            loop->active_ns = now_ns;
-            loop->barren = 0;
-            dp_trace_span(loop->lane, (dp_trace_record_t){.kind = DP_TRACE_CONTROL,
-                                                          .start_ns = now_ns,
-                                                          .name = loop->name_round});
+        if (dp_loop_make_round(loop, now_ns)) continue;
+        if (is_driven_by_others(loop)) {
+            nap(loop);
         } else if (now_ns - loop->active_ns >= polling_ns(loop)) {
             rest(loop);
         }
@@ -542,11 +611,7 @@ static void *run(void *arg)
     dp_loop_t *loop = arg;
     dp_transport_t *transport = loop->options.transport;
 
-    loop->lane = dp_trace_lane(loop->options.trace, "coordinator", DP_TRACE_LANE_COORDINATOR);
-    loop->name_in = dp_trace_name(loop->options.trace, "message in");
-    loop->name_out = dp_trace_name(loop->options.trace, "message out");
-    loop->name_round = dp_trace_name(loop->options.trace, "round");
-    loop->name_lock = dp_trace_name(loop->options.trace, "lock");
+    pthread_mutex_lock(&loop->baton); /* kept from the end on: nobody makes rounds any more */
     round_until_over(loop);
     /* Who is stopped before the end leaves without a goodbye: to the others it is lost. */
     if (loop->is_over) {
@@ -555,6 +620,7 @@ static void *run(void *arg)
         transport->ops->close(transport, dp_now_ns() + patience_ns);
     }
     atomic_store(&loop->cpu_ns, dp_loop_cpu_ns(CLOCK_THREAD_CPUTIME_ID, 0));
+    pthread_mutex_unlock(&loop->baton);
     pthread_mutex_lock(&loop->lock);
     loop->final_status = loop->is_over ? loop->end_status : DP_ERR_ABORTED;
     loop->has_ended = 1;
@@ -644,6 +710,7 @@ static void loop_destroy(dp_loop_t *loop)
     dp_tree_node_fini(&loop->node);
     dp_inbox_fini(&loop->inbox);
     pthread_cond_destroy(&loop->ended);
+    pthread_mutex_destroy(&loop->baton);
     pthread_mutex_destroy(&loop->lock);
     free(loop->message);
     free(loop);
@@ -672,11 +739,17 @@ dp_status_t dp_loop_start(const dp_loop_options_t *options, dp_loop_t **out, dp_
     loop->options = *options;
     loop->explain_ns = UINT64_MAX;
     atomic_init(&loop->unlock_reason, -1);
+    loop->lane = dp_trace_lane(options->trace, "coordinator", DP_TRACE_LANE_COORDINATOR);
+    loop->name_in = dp_trace_name(options->trace, "message in");
+    loop->name_out = dp_trace_name(options->trace, "message out");
+    loop->name_round = dp_trace_name(options->trace, "round");
+    loop->name_lock = dp_trace_name(options->trace, "lock");
     loop->spin_ns = config->spin_ns;
     loop->hold_ns = config->hold_ns;
     dp_inbox_init(&loop->inbox, options->transport);
     atomic_init(&loop->inbox.hold_ns, config->hold_ns);
     atomic_init(&loop->inbox.fusion_bytes, config->fusion_bytes);
+    pthread_mutex_init(&loop->baton, NULL);
     pthread_mutex_init(&loop->lock, NULL);
     pthread_cond_init(&loop->ended, NULL);
     status = dp_tree_node_init(&loop->node, options->topology, config->tree_arity, options->rank);

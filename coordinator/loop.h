@@ -8,13 +8,15 @@
 #ifndef DP_COORDINATOR_LOOP_H
 #define DP_COORDINATOR_LOOP_H
 
+#include <stdatomic.h>
+
 #include "coordinator/negotiator.h"
 #include "runtime/trace/trace.h"
 #include "runtime/transport/transport.h"
 
 typedef struct dp_loop dp_loop_t;
 
-/* All from the coordinator thread; must not block. */
+/* From one thread at a time: the coordinator's, or one in dp_loop_drive(). Must not block. */
 typedef struct dp_loop_callbacks {
     void *user;
     /* An output of kind LAUNCH, as in negotiator.h. */
@@ -87,8 +89,17 @@ typedef struct dp_loop_node {
     dp_submission_t submission;
 } dp_loop_node_t;
 
-/* Queues nodes[0..count) as one batch, in order, and wakes the coordinator. Any thread. */
-void dp_loop_submit(dp_loop_t *loop, dp_loop_node_t *const *nodes, size_t count);
+/* Queues nodes[0..count) as one batch, in order, and wakes the coordinator. will_drive: the thread
+ * means to call dp_loop_drive() next, and a coordinator that counts on that is left alone; if it
+ * does not, a fraction of a millisecond is lost, nothing else. Any thread. */
+void dp_loop_submit(dp_loop_t *loop, dp_loop_node_t *const *nodes, size_t count, int will_drive);
+
+/* Makes the coordinator's rounds on the calling thread, until *state has reached this or the time
+ * has come: who waits for an answer anyway is already awake, and a wake-up costs more than most
+ * answers. Returns early where the world is over. Any thread but the coordinator's; threads take
+ * turns. */
+void dp_loop_drive(dp_loop_t *loop, const _Atomic uint32_t *state, uint32_t reached,
+                   uint64_t until_ns);
 
 /* Somebody waits for this pending operation. Any thread. Cheap; may be called late or twice. */
 void dp_loop_urgent(dp_loop_t *loop, uint32_t group, const char *name);

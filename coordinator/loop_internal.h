@@ -20,15 +20,23 @@ struct dp_loop {
     uint64_t hold_ns;
     dp_tree_node_t node;
     dp_inbox_t inbox;
-    pthread_t thread;
-    int has_thread;
 
     /* coordinator thread only */
-    dp_negotiator_t *negotiator;
-    dp_health_t health;
     struct event_base *base; /* libevent's, likewise the events */
     struct event *readable;
     struct event *timer;
+    int has_rung; /* in the last sleep */
+    pthread_t thread;
+    int has_thread;
+
+    /* Who holds it makes the rounds: the coordinator thread while it is awake, else a thread of the
+     * program that waits for their outcome. Guards what follows. */
+    pthread_mutex_t baton;
+    _Atomic uint32_t wanted; /* threads that try to get it; any thread */
+    uint64_t rest_ns;        /* until when the coordinator thread sleeps, at most */
+    int is_driven;           /* others have made rounds since it last slept */
+    dp_negotiator_t *negotiator;
+    dp_health_t health;
     uint8_t *message; /* being put together: kind, number, bytes of the negotiator */
     size_t message_room;
     uint64_t active_ns; /* when a round last did something */
@@ -52,6 +60,12 @@ struct dp_loop {
     int has_ended;            /* guarded by lock, likewise below */
     dp_status_t final_status; /* set with it */
 };
+
+/* One round, by who holds the baton. 1: it found something to do. */
+int dp_loop_make_round(dp_loop_t *loop, uint64_t now_ns);
+
+/* When the next round is due, whatever comes in. */
+uint64_t dp_loop_due(const dp_loop_t *loop);
 
 /* What a thread has used of the CPU by its clock; `otherwise` where that cannot be read. */
 uint64_t dp_loop_cpu_ns(clockid_t clock, uint64_t otherwise);

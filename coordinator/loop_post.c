@@ -7,9 +7,10 @@
  */
 #include "coordinator/loop_internal.h"
 
-void dp_loop_submit(dp_loop_t *loop, dp_loop_node_t *const *nodes, size_t node_count)
+void dp_loop_submit(dp_loop_t *loop, dp_loop_node_t *const *nodes, size_t node_count,
+                    int will_drive)
 {
-    dp_inbox_submit(&loop->inbox, nodes, node_count);
+    dp_inbox_submit(&loop->inbox, nodes, node_count, will_drive);
 }
 
 void dp_loop_urgent(dp_loop_t *loop, uint32_t group, const char *name)
@@ -64,7 +65,8 @@ void dp_loop_explain(dp_loop_t *loop, dp_status_t status, const char *text)
 
 void dp_loop_expect(dp_loop_t *loop, int change)
 {
-    atomic_fetch_add_explicit(&loop->expected, change, memory_order_relaxed);
+    atomic_fetch_add(&loop->expected, change);
+    if (change > 0) dp_inbox_rouse(&loop->inbox);
 }
 
 void dp_loop_leave(dp_loop_t *loop)

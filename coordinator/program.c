@@ -244,7 +244,7 @@ static void take(dp_program_t *program, dp_handle_t *request)
     if (program->is_stopped) return;
     program->is_agreeing = 1;
     program->agreeing_ticket = request->ticket;
-    dp_loop_submit(program->context->loop, &node, 1);
+    dp_loop_submit(program->context->loop, &node, 1, 0);
 }
 
 /* ---- From the program's threads ------------------------------------------------------------- */

@@ -328,6 +328,7 @@ dp_status_t dp_submit(dp_group_t *group, const dp_submit_t *given, dp_handle_t *
     dp_tensor_t staged;
     dp_loop_node_t *node;
     dp_status_t status, fatal;
+    int will_drive;
     dp_trace_record_t record = {.kind = DP_TRACE_SUBMIT};
 
     if (group == NULL) return DP_ERR_INVALID;
@@ -363,6 +364,8 @@ dp_status_t dp_submit(dp_group_t *group, const dp_submit_t *given, dp_handle_t *
                                                      .last_absmax = request->entry->last_absmax,
                                                      .request = request};
     }
+    will_drive = status == DP_OK && request->ticket > 0 && handle != NULL &&
+                 atomic_load(&context->driven_ticket) == request->ticket;
     pthread_mutex_unlock(&context->lock);
     if (status != DP_OK) dp_stage_out(context, stage, 0);
     if (fatal != DP_OK) return fatal; /* the world had ended; its text stands */
@@ -376,7 +379,8 @@ dp_status_t dp_submit(dp_group_t *group, const dp_submit_t *given, dp_handle_t *
     if (context->program != NULL) {
         dp_program_submit(context->program, request);
     } else {
-        dp_loop_submit(context->loop, &node, 1);
+        /* As the last one was, so probably this one is waited for at once. */
+        dp_loop_submit(context->loop, &node, 1, will_drive);
     }
     return DP_OK;
 }

@@ -21,6 +21,24 @@ static uint64_t deadline_of(double seconds, uint64_t now)
     return now + (uint64_t)(seconds * 1e9);
 }
 
+/* Does what the request waits for on this thread, as long as it can be expected to come soon. What
+ * the engine does may take longer than any deadline, so with one it is left to the launch thread.
+ */
+static void drive(dp_handle_t *request, uint32_t wanted, uint64_t begin, uint64_t deadline)
+{
+    dp_context_t *context = request->context;
+    const int carries = deadline == UINT64_MAX && !context->device->ops->is_async;
+
+    atomic_store(&context->driven_ticket, request->ticket + 1);
+    if (carries) dp_pipeline_carry_begin(context->pipeline);
+    dp_loop_drive(context->loop, &request->state, DP_REQUEST_LAUNCHED,
+                  DP_MIN(begin + context->drive_ns, deadline));
+    if (!carries) return;
+    if (atomic_load(&request->state) != DP_REQUEST_PENDING)
+        (void)dp_pipeline_carry(context->pipeline, &request->state, wanted);
+    dp_pipeline_carry_end(context->pipeline);
+}
+
 /* Blocks until the request has come as far as this or the deadline has passed; 1 when it has. */
 static int block(dp_handle_t *request, uint32_t wanted, uint64_t begin, uint64_t deadline)
 {
@@ -31,6 +49,7 @@ static int block(dp_handle_t *request, uint32_t wanted, uint64_t begin, uint64_t
     int over = 0;
 
     if (context->program != NULL) dp_program_wait(context->program, request);
+    if (context->program == NULL && context->drive_ns > 0) drive(request, wanted, begin, deadline);
     while (atomic_load_explicit(&request->state, memory_order_acquire) < wanted &&
            dp_now_ns() < spin_until)
         dp_spin_pause();

@@ -23,7 +23,9 @@ static void ring(dp_pipeline_t *pipeline)
     /* sequentially consistent: the thread says that it sleeps, then looks at the bell; we ring,
      * then look whether it sleeps */
     atomic_fetch_add(&pipeline->bell, 1);
-    if (atomic_load(&pipeline->is_asleep) != 0) dp_futex_wake(&pipeline->bell);
+    /* as well: a carrier says that it is none any more, then looks at the queue */
+    if (atomic_load(&pipeline->is_asleep) != 0 && atomic_load(&pipeline->carriers) == 0)
+        dp_futex_wake(&pipeline->bell);
 }
 
 static dp_pipeline_launch_t *take(dp_pipeline_t *pipeline)
@@ -170,6 +172,37 @@ static void carry_out(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch)
     dp_launch_fail(pipeline, launch, pipeline->abort_status, pipeline->abort_text);
 }
 
+/* In the order of the queue, whoever does it. 1: there was one. */
+static int carry_out_next(dp_pipeline_t *pipeline)
+{
+    dp_pipeline_launch_t *launch = take(pipeline);
+
+    if (launch != NULL) carry_out(pipeline, launch);
+    return launch != NULL;
+}
+
+void dp_pipeline_carry_begin(dp_pipeline_t *pipeline)
+{
+    atomic_fetch_add(&pipeline->carriers, 1);
+}
+
+int dp_pipeline_carry(dp_pipeline_t *pipeline, const _Atomic uint32_t *state, uint32_t reached)
+{
+    int did = 0;
+
+    if (pthread_mutex_trylock(&pipeline->carry_lock) != 0) return 0;
+    while (atomic_load_explicit(state, memory_order_acquire) < reached && carry_out_next(pipeline))
+        did = 1;
+    pthread_mutex_unlock(&pipeline->carry_lock);
+    return did;
+}
+
+void dp_pipeline_carry_end(dp_pipeline_t *pipeline)
+{
+    atomic_fetch_sub(&pipeline->carriers, 1);
+    if (!dp_pipeline_is_last(pipeline)) ring(pipeline);
+}
+
 static void *launch_main(void *argument)
 {
     dp_pipeline_t *pipeline = argument;
@@ -177,10 +210,13 @@ static void *launch_main(void *argument)
     pthread_setname_np(pthread_self(), "dp launch");
     for (;;) {
         uint32_t heard = atomic_load(&pipeline->bell);
-        dp_pipeline_launch_t *launch = take(pipeline);
+        int did;
 
-        if (launch != NULL) {
-            carry_out(pipeline, launch);
+        pthread_mutex_lock(&pipeline->carry_lock);
+        did = carry_out_next(pipeline);
+        pthread_mutex_unlock(&pipeline->carry_lock);
+        if (did) {
+            continue;
         } else if (atomic_load(&pipeline->is_stopping)) {
             return NULL;
         } else {
@@ -233,6 +269,7 @@ dp_status_t dp_pipeline_create(const dp_config_t *config, int rank, int ranks, d
     pipeline->callbacks = *callbacks;
     pipeline->last = &pipeline->first;
     pthread_mutex_init(&pipeline->lock, NULL);
+    pthread_mutex_init(&pipeline->carry_lock, NULL);
     pthread_mutex_init(&pipeline->record_lock, NULL);
     pipeline->pack_lane = dp_trace_lane(trace, "pack", DP_TRACE_LANE_STREAM);
     pipeline->wire_lane = dp_trace_lane(trace, "wire", DP_TRACE_LANE_STREAM);
@@ -280,6 +317,7 @@ void dp_pipeline_destroy(dp_pipeline_t *pipeline)
         dp_job_destroy(job);
     }
     pthread_mutex_destroy(&pipeline->record_lock);
+    pthread_mutex_destroy(&pipeline->carry_lock);
     pthread_mutex_destroy(&pipeline->lock);
     free(pipeline);
 }

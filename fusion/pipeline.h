@@ -119,6 +119,17 @@ dp_status_t dp_pipeline_create(const dp_config_t *config, int rank, int ranks, d
  */
 dp_status_t dp_pipeline_submit(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch);
 
+/*
+ * A thread that waits for a launch may carry it out itself, in place of the launch thread: between
+ * begin and end that is not woken for what is queued. carry() carries out what is queued until
+ * *state has reached this, and may block as long as any operation of the engine. 0: nothing was
+ * there, or the launch thread is at it. Where the device works for itself there is nothing to gain:
+ * not there. Any thread but the data plane's.
+ */
+void dp_pipeline_carry_begin(dp_pipeline_t *pipeline);
+int dp_pipeline_carry(dp_pipeline_t *pipeline, const _Atomic uint32_t *state, uint32_t reached);
+void dp_pipeline_carry_end(dp_pipeline_t *pipeline);
+
 /* Fails what is queued and running with this status and text, through done(). Any thread. */
 void dp_pipeline_abort(dp_pipeline_t *pipeline, dp_status_t status, const char *text);
 

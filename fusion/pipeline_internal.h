@@ -102,6 +102,8 @@ struct dp_pipeline {
     _Atomic int is_stopping;
     _Atomic uint32_t bell; /* grows with what concerns the launch thread; it sleeps on it */
     _Atomic uint32_t is_asleep;
+    _Atomic uint32_t carriers;  /* threads that will look at the queue themselves */
+    pthread_mutex_t carry_lock; /* held while a launch is taken and carried out */
     _Atomic size_t pending;
     pthread_mutex_t record_lock; /* the stages' lanes have one writer at a time */
     dp_trace_lane_t *pack_lane, *wire_lane, *unpack_lane; /* guarded by record_lock */

@@ -92,7 +92,7 @@ static const setting_t table[] = {
          "Silence after which a neighbour counts as dead; 0: never."),
     TIME("START_TIMEOUT", "30s", start_timeout_ns, OWN, MS, 24 * HOUR,
          "Longest dp_init() waits for all ranks."),
-    TIME("SPIN", "20us", spin_ns, OWN, 0, SECOND,
+    TIME("SPIN", "50us", spin_ns, OWN, 0, SECOND,
          "Longest a waiting thread polls before it sleeps."),
     BYTES("PULL_BYTES", "128K", pull_bytes, OWN, 0, 4 * DP_GIB,
           "Tensors of ordinary memory from this size on are read by the other ranks of their machine "

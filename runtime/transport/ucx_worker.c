@@ -87,7 +87,7 @@ dp_status_t dp_ucx_worker_open(dp_ucx_worker_t *worker, int rank, const dp_confi
     };
     const ucp_worker_params_t worker_params = {
         .field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE,
-        .thread_mode = UCS_THREAD_MODE_SINGLE,
+        .thread_mode = UCS_THREAD_MODE_SERIALIZED,
     };
     ucp_config_t *ucx;
     ucs_status_t status;

@@ -235,7 +235,7 @@ static void *train(void *arg)
             const size_t want = 1 + (size_t)rand_r(&job->seed) % 4;
             const size_t batch = DP_MIN(count - done, want);
 
-            dp_loop_submit(job->rank->loop, nodes + done, batch);
+            dp_loop_submit(job->rank->loop, nodes + done, batch, 0);
             done += batch;
             if (rand_r(&job->seed) % 8 == 0) usleep(50);
         }
@@ -327,7 +327,7 @@ static void abort_reaches_every_rank(void **state)
     (void)state;
     world_start(world);
     node = &world->rank[1].requests[0].node; /* pending for ever */
-    dp_loop_submit(world->rank[1].loop, &node, 1);
+    dp_loop_submit(world->rank[1].loop, &node, 1, 0);
     dp_loop_abort(world->rank[3].loop, DP_ERR_ABORTED, "the loss is not a number");
     dp_loop_abort(world->rank[3].loop, DP_ERR_ABORTED, "a second reason");
     assert_true(await_fatal(world, -1));
@@ -339,7 +339,7 @@ static void abort_reaches_every_rank(void **state)
         assert_int_equal(rank->culprit, 3);
         assert_non_null(strstr(rank->text, "the loss is not a number"));
         node = &rank->requests[1].node; /* too late: forgotten, and nothing breaks */
-        dp_loop_submit(rank->loop, &node, 1);
+        dp_loop_submit(rank->loop, &node, 1, 0);
         dp_loop_urgent(rank->loop, DP_GROUP_WORLD, "h.1.weight");
     }
     world_destroy(world);
@@ -407,7 +407,7 @@ static void lost_message_is_missed_everywhere(void **state)
         for (int i = 0; i < world->size; i++) {
             dp_loop_node_t *node = &world->rank[i].requests[0].node;
 
-            dp_loop_submit(world->rank[i].loop, &node, 1); /* three go up, three come down */
+            dp_loop_submit(world->rank[i].loop, &node, 1, 0); /* three go up, three come down */
         }
         assert_true(await_fatal(world, -1));
         for (int i = 0; i < world->size; i++) {
@@ -459,7 +459,7 @@ static void stop_at_any_time_leaves_nothing(void **state)
 
             for (int t = 0; t < TENSORS; t++)
                 nodes[t] = &world->rank[r].requests[t].node;
-            dp_loop_submit(world->rank[r].loop, nodes, (size_t)(TENSORS - r));
+            dp_loop_submit(world->rank[r].loop, nodes, (size_t)(TENSORS - r), 0);
         }
         usleep((unsigned)(i * 30));
         world_destroy(world);
@@ -479,7 +479,7 @@ static void busy_name_fails_that_request_only(void **state)
     twin.node.submission.request = &twin;
     nodes[0] = &world->rank[0].requests[0].node;
     nodes[1] = &twin.node;
-    dp_loop_submit(world->rank[0].loop, nodes, 2);
+    dp_loop_submit(world->rank[0].loop, nodes, 2, 0);
     while (atomic_load(&world->rank[0].launched) + atomic_load(&world->rank[0].failed) < 2) {
         assert_true(dp_now_ns() < give_up_ns);
         usleep(100);

@@ -157,7 +157,7 @@ static int agree(rank_t *rank, uint64_t *took, int rounds, int idle_us)
         clock_gettime(CLOCK_REALTIME, &limit);
         limit.tv_sec += 20;
         start_ns = dp_now_ns();
-        dp_loop_submit(rank->loop, nodes, 1);
+        dp_loop_submit(rank->loop, nodes, 1, 0);
         if (sem_timedwait(&rank->launched, &limit) != 0) return 0;
         if (atomic_load(&rank->is_dead)) return 0;
         if (took != NULL) took[i] = rank->launched_ns - start_ns;

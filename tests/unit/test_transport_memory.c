@@ -174,7 +174,7 @@ static dp_status_t run_one(const dp_topology_t *topology, dp_transport_t *transp
     dp_log_init(&log, DP_LOG_ERROR, 0);
     status = dp_loop_start(&options, &loop, NULL);
     if (status != DP_OK) return status;
-    dp_loop_submit(loop, nodes, 1);
+    dp_loop_submit(loop, nodes, 1, 0);
     while (atomic_load(&answers) == 0) {
         assert_true(dp_now_ns() < give_up_ns);
         usleep(50);

@@ -1,0 +1,55 @@
+/*
+ * loop_drive.c - the coordinator's rounds on a thread of the program that waits for their outcome.
+ *
+ * An answer that comes within microseconds is worth less than the wake-ups on its way: of the
+ * coordinator when something is submitted, of the waiting thread when it is over. So the waiting
+ * thread takes the baton and makes the rounds itself. The coordinator thread, which a message may
+ * wake meanwhile, naps until nobody has done so for a moment; then it sleeps in its event loop
+ * again. It is never needed for progress here, and always there when this thread goes.
+ */
+#include "coordinator/loop_internal.h"
+
+#include "runtime/base/futex.h"
+
+/* 1: the baton is this thread's. */
+static int take_baton(dp_loop_t *loop, const _Atomic uint32_t *state, uint32_t reached,
+                      uint64_t until_ns)
+{
+    int has = pthread_mutex_trylock(&loop->baton) == 0;
+
+    if (has) return 1;
+    atomic_fetch_add(&loop->wanted, 1);
+    while (!has && atomic_load_explicit(state, memory_order_acquire) < reached &&
+           dp_now_ns() < until_ns) {
+        dp_spin_pause();
+        has = pthread_mutex_trylock(&loop->baton) == 0;
+    }
+    atomic_fetch_sub(&loop->wanted, 1);
+    return has;
+}
+
+/* The coordinator thread is told only where it has to do something before it would look anyway. */
+static void give_baton_back(dp_loop_t *loop)
+{
+    const uint64_t due_ns = dp_loop_due(loop);
+    const int must_wake = loop->is_over || loop->must_stop || due_ns < loop->rest_ns;
+
+    dp_health_sleep(&loop->health, due_ns);
+    loop->is_driven = 1;
+    pthread_mutex_unlock(&loop->baton);
+    dp_inbox_hand_over(&loop->inbox, must_wake);
+    if (atomic_load(&loop->expected) > 0) dp_inbox_rouse(&loop->inbox);
+}
+
+void dp_loop_drive(dp_loop_t *loop, const _Atomic uint32_t *state, uint32_t reached,
+                   uint64_t until_ns)
+{
+    if (!take_baton(loop, state, reached, until_ns)) return;
+    while (!loop->is_over && !loop->must_stop &&
+           atomic_load_explicit(state, memory_order_acquire) < reached) {
+        const uint64_t now_ns = dp_now_ns();
+
+        if (!dp_loop_make_round(loop, now_ns) && now_ns >= until_ns) break;
+    }
+    give_baton_back(loop);
+}
