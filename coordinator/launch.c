@@ -193,24 +193,20 @@ static void fill_launch(const dp_context_t *context, const dp_output_t *launch,
 void dp_launch(dp_context_t *context, const dp_output_t *launch, uint64_t digest,
                dp_trace_lane_t *lane)
 {
-    dp_pipeline_launch_t *out = calloc(1, sizeof(*out));
-    dp_pipeline_item_t *items = calloc(launch->entry_count, sizeof(*items));
-    dp_status_t status = DP_ERR_NO_MEMORY;
+    dp_pipeline_launch_t *out = NULL;
+    dp_status_t status = dp_pipeline_launch_take(context->pipeline, launch->entry_count, &out);
 
-    if (out != NULL && items != NULL) {
+    if (status == DP_OK) {
         out->sequence = launch->sequence;
         out->digest = digest;
-        out->items = items;
-        out->item_count = launch->entry_count;
         pthread_mutex_lock(&context->lock);
-        status = take_requests(context, launch, items);
+        status = take_requests(context, launch, out->items);
         if (status == DP_OK) fill_launch(context, launch, lane, out);
         pthread_mutex_unlock(&context->lock);
     }
     if (status != DP_OK) {
         /* Every other rank launches this: one that cannot must end the world, not stay behind. */
-        free(items);
-        free(out);
+        if (out != NULL) dp_pipeline_launch_give(context->pipeline, out);
         dp_loop_abort(context->loop, status,
                       status == DP_ERR_NO_MEMORY ? "no memory for a launch"
                       : status == DP_ERR_UNSUPPORTED

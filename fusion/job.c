@@ -346,8 +346,7 @@ static void finish(dp_job_t *job)
     uint64_t sequence = launch->sequence;
 
     job->launch = NULL;
-    free(launch->items);
-    free(launch);
+    dp_pipeline_launch_give(pipeline, launch);
     pool_give(job);
     atomic_fetch_sub_explicit(&pipeline->pending, 1, memory_order_acq_rel);
     pipeline->callbacks.launch_done(pipeline->callbacks.user, sequence);
@@ -434,8 +433,7 @@ void dp_launch_fail(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch, dp_st
 
         pipeline->callbacks.done(pipeline->callbacks.user, &done);
     }
-    free(launch->items);
-    free(launch);
+    dp_pipeline_launch_give(pipeline, launch);
     atomic_fetch_sub_explicit(&pipeline->pending, 1, memory_order_acq_rel);
     pipeline->callbacks.launch_done(pipeline->callbacks.user, sequence);
 }

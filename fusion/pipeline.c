@@ -15,6 +15,7 @@
 
 #define ALIGNMENT 64 /* of pieces in a slot: a cache line, and the widest vector */
 #define POLLS 32     /* between two looks at the clock */
+#define LAUNCHES 8   /* made in advance: who waits may be back before a launch is quite over */
 
 /* ---- The queue ------------------------------------------------------------------------------ */
 
@@ -40,6 +41,58 @@ static dp_pipeline_launch_t *take(dp_pipeline_t *pipeline)
     }
     pthread_mutex_unlock(&pipeline->lock);
     return launch;
+}
+
+dp_status_t dp_pipeline_launch_take(dp_pipeline_t *pipeline, size_t item_count,
+                                    dp_pipeline_launch_t **out)
+{
+    dp_pipeline_launch_t *launch;
+    dp_pipeline_item_t *items;
+    size_t room;
+
+    pthread_mutex_lock(&pipeline->lock);
+    launch = pipeline->idle;
+    if (launch != NULL) pipeline->idle = launch->next;
+    pthread_mutex_unlock(&pipeline->lock);
+    if (launch == NULL) launch = calloc(1, sizeof(*launch));
+    if (launch == NULL) return DP_ERR_NO_MEMORY;
+    items = launch->items;
+    room = launch->item_room;
+    if (room < item_count) {
+        room = DP_MAX(2 * room, item_count);
+        items = realloc(launch->items, room * sizeof(*items));
+        if (items == NULL) {
+            dp_pipeline_launch_give(pipeline, launch);
+            return DP_ERR_NO_MEMORY;
+        }
+    }
+    *launch = (dp_pipeline_launch_t){.items = items, .item_count = item_count, .item_room = room};
+    if (item_count > 0) memset(items, 0, item_count * sizeof(*items));
+    *out = launch;
+    return DP_OK;
+}
+
+void dp_pipeline_launch_give(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch)
+{
+    pthread_mutex_lock(&pipeline->lock);
+    launch->next = pipeline->idle;
+    pipeline->idle = launch;
+    pthread_mutex_unlock(&pipeline->lock);
+}
+
+static dp_status_t stock(dp_pipeline_t *pipeline)
+{
+    dp_pipeline_launch_t *launches[LAUNCHES];
+    dp_status_t status = DP_OK;
+    int made = 0;
+
+    while (made < LAUNCHES && status == DP_OK) {
+        status = dp_pipeline_launch_take(pipeline, 1, &launches[made]);
+        if (status == DP_OK) made++;
+    }
+    while (made > 0)
+        dp_pipeline_launch_give(pipeline, launches[--made]);
+    return status;
 }
 
 /* Polls for a moment, then sleeps, until the bell is no longer what was heard. */
@@ -284,7 +337,8 @@ dp_status_t dp_pipeline_create(const dp_config_t *config, int rank, int ranks, d
     status = dp_slots_init(&pipeline->slots, device, engine, (size_t)config->fusion_slots,
                            pipeline->limits.slot_bytes);
     if (status != DP_OK) goto fail;
-    status = start_thread(pipeline);
+    status = stock(pipeline);
+    if (status == DP_OK) status = start_thread(pipeline);
     if (status != DP_OK) goto fail;
     *out = pipeline;
     return DP_OK;
@@ -310,6 +364,13 @@ void dp_pipeline_destroy(dp_pipeline_t *pipeline)
     if (pipeline->unpack != NULL) device->stream_destroy(pipeline->unpack);
     if (pipeline->drained != NULL) device->event_destroy(pipeline->drained);
     dp_slots_fini(&pipeline->slots);
+    while (pipeline->idle != NULL) {
+        dp_pipeline_launch_t *launch = pipeline->idle;
+
+        pipeline->idle = launch->next;
+        free(launch->items);
+        free(launch);
+    }
     while (pipeline->pool != NULL) {
         dp_job_t *job = pipeline->pool;
 

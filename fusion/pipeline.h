@@ -67,9 +67,10 @@ typedef struct dp_pipeline_launch {
     uint64_t sequence;                /* of the launch, ascending */
     uint64_t digest;                  /* for the engine to compare; 0: the ranks have agreed */
     const dp_pipeline_group_t *group; /* NULL: the world; lives until its group_destroy is done */
-    dp_pipeline_item_t *items; /* [item_count]; taken: free()d with the launch by the pipeline */
+    dp_pipeline_item_t *items;        /* [item_count] */
     size_t item_count;
-    struct dp_pipeline_launch *next; /* the pipeline's */
+    struct dp_pipeline_launch *next; /* the pipeline's, likewise below */
+    size_t item_room;
 } dp_pipeline_launch_t;
 
 /* What may change while it runs. */
@@ -111,8 +112,16 @@ dp_status_t dp_pipeline_create(const dp_config_t *config, int rank, int ranks, d
                                dp_engine_t *engine, const dp_log_t *log, dp_trace_t *trace,
                                const dp_pipeline_callbacks_t *callbacks, dp_pipeline_t **out);
 
+/* A launch to be filled in, zeroed, with room for so many items; used again once it is over, so
+ * that nothing is allocated in steady state. DP_ERR_NO_MEMORY. Any thread. */
+dp_status_t dp_pipeline_launch_take(dp_pipeline_t *pipeline, size_t item_count,
+                                    dp_pipeline_launch_t **out);
+/* One that is not submitted after all. Any thread. */
+void dp_pipeline_launch_give(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch);
+
 /*
- * Queues a launch, taken (allocated by malloc). Any one thread; never blocks, never fails.
+ * Queues a launch, which is the pipeline's from here on. One thread at a time; never blocks, never
+ * fails.
  *
  * A ready event may depend on the done events of launches submitted before: everything is queued in
  * the order of the launches, and the launch thread waits for nothing but what was queued earlier.

@@ -95,6 +95,7 @@ struct dp_pipeline {
     pthread_mutex_t lock;
     /* guarded by lock */
     dp_pipeline_launch_t *first, **last;
+    dp_pipeline_launch_t *idle; /* guarded by lock: to be used again */
     dp_job_t *pool;
     dp_status_t abort_status;
     char abort_text[DP_ERROR_TEXT_MAX];

@@ -247,12 +247,12 @@ static dp_pipeline_item_t make_item(const world_t *world, world_op_t *op, int ra
 
 void world_launch_rank(world_t *world, int rank, world_op_t *ops, size_t count, uint64_t sequence)
 {
-    dp_pipeline_launch_t *launch = malloc(sizeof(*launch));
-    dp_pipeline_item_t *items = calloc(count + 1, sizeof(*items));
+    dp_pipeline_launch_t *launch;
 
+    assert_int_equal(dp_pipeline_launch_take(world->rank[rank].pipeline, count, &launch), DP_OK);
     for (size_t i = 0; i < count; i++)
-        items[i] = make_item(world, &ops[i], rank);
-    *launch = (dp_pipeline_launch_t){.sequence = sequence, .items = items, .item_count = count};
+        launch->items[i] = make_item(world, &ops[i], rank);
+    launch->sequence = sequence;
     if (count > 0 && ops->group != NULL && ops->collective != DP_COLLECTIVE_GROUP_CREATE) {
         launch->group = &ops->group->own[rank];
     }

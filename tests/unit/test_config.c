@@ -73,7 +73,7 @@ static void config_defaults_are_the_documented_ones(void **state)
     assert_int_equal(config->heartbeat_ns, 100000000);
     assert_true(config->peer_timeout_ns == 3000000000u);
     assert_true(config->start_timeout_ns == 30000000000u);
-    assert_int_equal(config->spin_ns, 20000);
+    assert_int_equal(config->spin_ns, 50000);
     assert_true(config->arena_bytes == 64 * DP_GIB);
     assert_int_equal(config->queue_depth, 8192);
     assert_int_equal(config->log_level, DP_LOG_WARN);
@@ -498,7 +498,7 @@ static void plan_travels_and_the_rest_stays(void **state)
     assert_int_equal(other.fusion_bytes, DP_MIB);
     assert_int_equal(other.wire, DP_WIRE_BF16);
     assert_true(other.stall_limit_ns == 3600000000000u);
-    assert_int_equal(other.spin_ns, 20000);
+    assert_int_equal(other.spin_ns, 50000);
 }
 
 static void plan_cut_or_out_of_range_changes_nothing(void **state)

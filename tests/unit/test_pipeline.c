@@ -500,17 +500,16 @@ static void move_two_recorded(const char *dir)
         dp_pipeline_create(&config, 0, 1, device, engine, NULL, trace, &callbacks, &pipeline),
         DP_OK);
     for (int i = 0; i < 2; i++) {
-        dp_pipeline_launch_t *launch = malloc(sizeof(*launch));
-        dp_pipeline_item_t *item = calloc(1, sizeof(*item));
+        dp_pipeline_launch_t *launch;
 
-        *item = (dp_pipeline_item_t){.name = i == 0 ? "wte" : "wpe",
-                                     .prescale = 1.0,
-                                     .postscale = 1.0,
-                                     .in_place = i,
-                                     .tensors = &tensor,
-                                     .tensor_count = 1};
-        *launch =
-            (dp_pipeline_launch_t){.sequence = 7 + (uint64_t)i, .items = item, .item_count = 1};
+        assert_int_equal(dp_pipeline_launch_take(pipeline, 1, &launch), DP_OK);
+        launch->items[0] = (dp_pipeline_item_t){.name = i == 0 ? "wte" : "wpe",
+                                                .prescale = 1.0,
+                                                .postscale = 1.0,
+                                                .in_place = i,
+                                                .tensors = &tensor,
+                                                .tensor_count = 1};
+        launch->sequence = 7 + (uint64_t)i;
         dp_pipeline_submit(pipeline, launch);
     }
     dp_pipeline_destroy(pipeline);
