@@ -252,6 +252,7 @@ static dp_status_t start_loop(dp_context_t *context, dp_error_t *error)
                                  .transport = context->transport,
                                  .log = &context->log,
                                  .trace = context->trace,
+                                 .naps = context->drive_ns > 0,
                                  .callbacks = {.user = context,
                                                .launch = dp_on_launch,
                                                .joined = dp_on_joined,

@@ -43,8 +43,9 @@ struct dp_group {
 enum dp_request_state {
     DP_REQUEST_PENDING = 0,  /* submitted */
     DP_REQUEST_LAUNCHED = 1, /* agreed, in the data plane */
-    DP_REQUEST_ISSUED = 2,   /* its done event is on a stream; only where it has one */
-    DP_REQUEST_DONE = 3
+    DP_REQUEST_QUEUED = 2,   /* likewise, for the thread that waits for it to carry it out */
+    DP_REQUEST_ISSUED = 3,   /* its done event is on a stream; only where it has one */
+    DP_REQUEST_DONE = 4
 };
 
 /* A pooled event of the device. One that is not reached yet is not used again. */
@@ -68,6 +69,7 @@ struct dp_handle {
     dp_loop_node_t node;
     uint64_t ticket;               /* order of submission */
     int is_awaited;                /* dp_loop_expect() is in force for it; guarded by lock */
+    int will_carry;                /* who sleeps on state carries its launch out; likewise */
     _Atomic uint32_t state;        /* enum dp_request_state; a futex; DONE releases what is below */
     _Atomic uint32_t sleepers;     /* threads inside futex wait on state */
     _Atomic int references;        /* the runtime's, and the program's while it has the handle */
@@ -148,7 +150,7 @@ struct dp_context {
     dp_loop_t *loop;
     dp_window_t window;             /* of the timeline asked for; its steps' records are kept */
     dp_trace_lane_t *agree_lane;    /* coordinator thread only */
-    uint64_t drive_ns;              /* how long a waiter does the coordinator's work; 0: never */
+    uint64_t drive_ns;              /* how long a waiter polls doing the coordinator's work */
     _Atomic uint64_t driven_ticket; /* 1 + that of the last operation it did it for */
     uint64_t wait_spin_ns;          /* how long a waiter polls before it sleeps */
     dp_watch_t watch;
@@ -231,7 +233,8 @@ void dp_request_leave(dp_handle_t *request); /* lock held; it is the coordinator
 void dp_request_complete(dp_handle_t *request, dp_status_t status, const dp_result_t *result);
 void dp_request_fail(dp_handle_t *request, dp_status_t status, const char *text);
 void dp_request_unref(dp_handle_t *request);
-void dp_request_await(dp_handle_t *request); /* a thread is about to sleep for it */
+/* A thread is about to sleep for it; will_carry: until it may carry its launch out. */
+void dp_request_await(dp_handle_t *request, int will_carry);
 /* DP_CHECK: the checksum of what was written to its out. Never 0. */
 uint64_t dp_request_hash_outputs(const dp_handle_t *request);
 void dp_requests_free(dp_context_t *context);

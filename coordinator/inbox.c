@@ -14,10 +14,6 @@
 
 #include "runtime/base/futex.h"
 
-/* Each is woken by more than the one after it. NAPPING: on the word itself, for a moment, while
- * other threads make the rounds. DOZING: launched does not wake. */
-enum { AWAKE = 0, NAPPING = 1, DOZING = 2, ASLEEP = 3 };
-
 void dp_inbox_init(dp_inbox_t *inbox, dp_transport_t *transport)
 {
     memset(inbox, 0, sizeof(*inbox));
@@ -25,7 +21,7 @@ void dp_inbox_init(dp_inbox_t *inbox, dp_transport_t *transport)
     atomic_init(&inbox->queue, NULL);
     atomic_init(&inbox->urgent, NULL);
     atomic_init(&inbox->flags, 0);
-    atomic_init(&inbox->sleep, AWAKE);
+    atomic_init(&inbox->sleep, DP_INBOX_AWAKE);
     atomic_init(&inbox->launched, 0);
     pthread_mutex_init(&inbox->lock, NULL);
 }
@@ -45,16 +41,15 @@ void dp_inbox_fini(dp_inbox_t *inbox)
 
 /* ---- Any thread --------------------------------------------------------------------------- */
 
-/* If it sleeps at least so deep. */
-static void wake(dp_inbox_t *inbox, uint32_t depth)
+void dp_inbox_wake(dp_inbox_t *inbox, dp_inbox_sleep_t depth)
 {
     uint32_t slept;
 
     if (atomic_load(&inbox->sleep) < depth) return;
-    slept = atomic_exchange(&inbox->sleep, AWAKE);
-    if (slept == NAPPING) {
+    slept = atomic_exchange(&inbox->sleep, DP_INBOX_AWAKE);
+    if (slept == DP_INBOX_NAPPING) {
         dp_futex_wake(&inbox->sleep);
-    } else if (slept != AWAKE) { /* else another thread does it */
+    } else if (slept != DP_INBOX_AWAKE) { /* else another thread does it */
         inbox->transport->ops->wake(inbox->transport);
     }
 }
@@ -62,18 +57,18 @@ static void wake(dp_inbox_t *inbox, uint32_t depth)
 void dp_inbox_hand_over(dp_inbox_t *inbox, int must_wake)
 {
     if (must_wake) {
-        wake(inbox, NAPPING);
-    } else if (atomic_load(&inbox->sleep) == NAPPING && !dp_inbox_is_empty(inbox)) {
-        wake(inbox, NAPPING);
+        dp_inbox_wake(inbox, DP_INBOX_NAPPING);
+    } else if (atomic_load(&inbox->sleep) == DP_INBOX_NAPPING && !dp_inbox_is_empty(inbox)) {
+        dp_inbox_wake(inbox, DP_INBOX_NAPPING);
     }
 }
 
 void dp_inbox_rouse(dp_inbox_t *inbox)
 {
-    if (atomic_load(&inbox->sleep) == NAPPING) wake(inbox, NAPPING);
+    if (atomic_load(&inbox->sleep) == DP_INBOX_NAPPING) dp_inbox_wake(inbox, DP_INBOX_NAPPING);
 }
 
-void dp_inbox_submit(dp_inbox_t *inbox, dp_loop_node_t *const *nodes, size_t count, int will_drive)
+void dp_inbox_submit(dp_inbox_t *inbox, dp_loop_node_t *const *nodes, size_t count)
 {
     dp_loop_node_t *old;
 
@@ -84,14 +79,12 @@ void dp_inbox_submit(dp_inbox_t *inbox, dp_loop_node_t *const *nodes, size_t cou
     do {
         nodes[0]->next = old;
     } while (!atomic_compare_exchange_weak(&inbox->queue, &old, nodes[count - 1]));
-    /* The nodes may be gone already. */
-    wake(inbox, will_drive ? DOZING : NAPPING);
 }
 
 void dp_inbox_raise(dp_inbox_t *inbox, unsigned flag)
 {
     atomic_fetch_or(&inbox->flags, flag);
-    wake(inbox, NAPPING);
+    dp_inbox_wake(inbox, DP_INBOX_NAPPING);
 }
 
 void dp_inbox_urgent(dp_inbox_t *inbox, uint32_t group, const char *name)
@@ -116,7 +109,7 @@ void dp_inbox_launched(dp_inbox_t *inbox, uint64_t sequence)
     while (known < sequence && !atomic_compare_exchange_weak(&inbox->launched, &known, sequence)) {
     }
     atomic_fetch_or(&inbox->flags, DP_INBOX_LAUNCHED);
-    wake(inbox, ASLEEP);
+    dp_inbox_wake(inbox, DP_INBOX_ASLEEP);
 }
 
 void dp_inbox_progress(dp_inbox_t *inbox, const char *text)
@@ -181,7 +174,7 @@ dp_inbox_name_t *dp_inbox_take_urgent(dp_inbox_t *inbox)
 
 int dp_inbox_sleep(dp_inbox_t *inbox, int minds_launched)
 {
-    atomic_store(&inbox->sleep, minds_launched ? ASLEEP : DOZING);
+    atomic_store(&inbox->sleep, minds_launched ? DP_INBOX_ASLEEP : DP_INBOX_DOZING);
     if (dp_inbox_is_empty(inbox)) return 1;
     dp_inbox_awake(inbox);
     return 0;
@@ -189,7 +182,7 @@ int dp_inbox_sleep(dp_inbox_t *inbox, int minds_launched)
 
 void dp_inbox_lie_down(dp_inbox_t *inbox)
 {
-    atomic_store(&inbox->sleep, NAPPING);
+    atomic_store(&inbox->sleep, DP_INBOX_NAPPING);
 }
 
 int dp_inbox_is_empty(const dp_inbox_t *inbox)
@@ -199,10 +192,10 @@ int dp_inbox_is_empty(const dp_inbox_t *inbox)
 
 void dp_inbox_nap(dp_inbox_t *inbox, uint64_t ns)
 {
-    dp_futex_wait(&inbox->sleep, NAPPING, ns);
+    dp_futex_wait(&inbox->sleep, DP_INBOX_NAPPING, ns);
 }
 
 void dp_inbox_awake(dp_inbox_t *inbox)
 {
-    atomic_store(&inbox->sleep, AWAKE);
+    atomic_store(&inbox->sleep, DP_INBOX_AWAKE);
 }

@@ -30,6 +30,14 @@ enum {
     DP_INBOX_WAITS = 1024
 };
 
+/* Each is ended by more than the one after it. */
+typedef enum dp_inbox_sleep {
+    DP_INBOX_AWAKE = 0,
+    DP_INBOX_NAPPING = 1, /* for a moment, while other threads make the rounds */
+    DP_INBOX_DOZING = 2,
+    DP_INBOX_ASLEEP = 3 /* dp_inbox_launched() wakes it too */
+} dp_inbox_sleep_t;
+
 typedef struct dp_inbox_name {
     struct dp_inbox_name *next;
     uint32_t group; /* uid */
@@ -41,7 +49,7 @@ typedef struct dp_inbox {
     _Atomic(dp_loop_node_t *) queue;        /* newest first */
     _Atomic(dp_inbox_name_t *) urgent;      /* newest first */
     atomic_uint flags;                      /* DP_INBOX_... */
-    _Atomic uint32_t sleep;                 /* how deep the coordinator sleeps; a futex */
+    _Atomic uint32_t sleep;                 /* dp_inbox_sleep_t; a futex while napping */
     _Atomic uint64_t launched;              /* largest sequence */
     _Atomic uint64_t hold_ns, fusion_bytes; /* of DP_INBOX_PACE */
     pthread_mutex_t lock;
@@ -56,7 +64,7 @@ void dp_inbox_init(dp_inbox_t *inbox, dp_transport_t *transport);
 void dp_inbox_fini(dp_inbox_t *inbox); /* submissions are forgotten */
 
 /* Any thread, the coordinator's included. As the functions of loop.h. */
-void dp_inbox_submit(dp_inbox_t *inbox, dp_loop_node_t *const *nodes, size_t count, int will_drive);
+void dp_inbox_submit(dp_inbox_t *inbox, dp_loop_node_t *const *nodes, size_t count);
 /* Without memory it is dropped: a hint. */
 void dp_inbox_urgent(dp_inbox_t *inbox, uint32_t group, const char *name);
 void dp_inbox_launched(dp_inbox_t *inbox, uint64_t sequence);
@@ -64,6 +72,9 @@ void dp_inbox_progress(dp_inbox_t *inbox, const char *text);
 void dp_inbox_abort(dp_inbox_t *inbox, dp_status_t status, const char *text);
 void dp_inbox_explain(dp_inbox_t *inbox, dp_status_t status, const char *text);
 void dp_inbox_raise(dp_inbox_t *inbox, unsigned flag); /* FINALIZE, STOP, ROUND, UNLOCK, WAITS */
+
+/* Ends the coordinator's sleep if it is at least so deep. Submissions need it. */
+void dp_inbox_wake(dp_inbox_t *inbox, dp_inbox_sleep_t depth);
 
 /* A thread that made rounds in the coordinator's place leaves them to it. */
 void dp_inbox_hand_over(dp_inbox_t *inbox, int must_wake);

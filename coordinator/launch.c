@@ -158,10 +158,11 @@ static dp_status_t take_requests(dp_context_t *context, const dp_output_t *launc
     return DP_OK;
 }
 
-/* Under the lock. */
-static void fill_launch(const dp_context_t *context, const dp_output_t *launch,
-                        dp_trace_lane_t *lane, dp_pipeline_launch_t *out)
+/* Under the lock. Returns one whose thread sleeps until it may carry the launch out; NULL: none. */
+static dp_handle_t *fill_launch(const dp_context_t *context, const dp_output_t *launch,
+                                dp_trace_lane_t *lane, dp_pipeline_launch_t *out)
 {
+    dp_handle_t *carrier = NULL;
     dp_handle_t *first = out->items[0].request;
     uint64_t now = dp_now_ns();
 
@@ -184,16 +185,29 @@ static void fill_launch(const dp_context_t *context, const dp_output_t *launch,
             dp_tune_count(context->tune, request->entry->label, request->bytes);
         if (request->is_setting && launch->entries[i].absent > 0) dp_tune_stop(context->tune);
         if (request->is_absent) continue;
+        if (request->will_carry) carrier = request;
         dp_request_leave(request);
         atomic_store(&request->agree_ns, now);
         atomic_store(&request->state, DP_REQUEST_LAUNCHED);
     }
+    return carrier;
+}
+
+/* The thread that waits for it is woken instead of the launch thread, which would wake it later. It
+ * may have heard of the launch, and be done with it, before: then there is nothing to change. */
+static void hand_to(dp_handle_t *carrier)
+{
+    uint32_t state = DP_REQUEST_LAUNCHED;
+
+    if (!atomic_compare_exchange_strong(&carrier->state, &state, DP_REQUEST_QUEUED)) return;
+    if (atomic_load(&carrier->sleepers) != 0) dp_futex_wake(&carrier->state);
 }
 
 void dp_launch(dp_context_t *context, const dp_output_t *launch, uint64_t digest,
                dp_trace_lane_t *lane)
 {
     dp_pipeline_launch_t *out = NULL;
+    dp_handle_t *carrier = NULL;
     dp_status_t status = dp_pipeline_launch_take(context->pipeline, launch->entry_count, &out);
 
     if (status == DP_OK) {
@@ -201,7 +215,7 @@ void dp_launch(dp_context_t *context, const dp_output_t *launch, uint64_t digest
         out->digest = digest;
         pthread_mutex_lock(&context->lock);
         status = take_requests(context, launch, out->items);
-        if (status == DP_OK) fill_launch(context, launch, lane, out);
+        if (status == DP_OK) carrier = fill_launch(context, launch, lane, out);
         pthread_mutex_unlock(&context->lock);
     }
     if (status != DP_OK) {
@@ -216,8 +230,10 @@ void dp_launch(dp_context_t *context, const dp_output_t *launch, uint64_t digest
                           : "a launch came for a group that is not here");
         return;
     }
-    if (dp_pipeline_submit(context->pipeline, out) != DP_OK)
-        dp_loop_abort(context->loop, DP_ERR_NO_MEMORY, "the data plane took no launch");
+    /* where the launch thread is at work anyway, it takes this one too */
+    if (dp_pipeline_pending(context->pipeline) > 0) carrier = NULL;
+    dp_pipeline_submit(context->pipeline, out, carrier != NULL);
+    if (carrier != NULL) hand_to(carrier);
 }
 
 void dp_on_launch(void *user, const dp_output_t *launch)
@@ -421,6 +437,10 @@ void dp_on_issued(void *user, void *issued)
 
     (void)user;
     /* as in dp_request_complete(): the state first, then who sleeps on it */
-    if (!atomic_compare_exchange_strong(&request->state, &state, DP_REQUEST_ISSUED)) return;
+    if (!atomic_compare_exchange_strong(&request->state, &state, DP_REQUEST_ISSUED)) {
+        if (state != DP_REQUEST_QUEUED ||
+            !atomic_compare_exchange_strong(&request->state, &state, DP_REQUEST_ISSUED))
+            return;
+    }
     if (atomic_load(&request->sleepers) != 0) dp_futex_wake(&request->state);
 }

@@ -589,7 +589,7 @@ int dp_loop_make_round(dp_loop_t *loop, uint64_t now_ns)
 static int is_driven_by_others(const dp_loop_t *loop)
 {
     if (atomic_load(&loop->wanted) > 0) return 1;
-    return loop->is_driven && atomic_load(&loop->expected) <= 0;
+    return loop->options.naps && loop->is_driven && atomic_load(&loop->expected) <= 0;
 }
 
 static void round_until_over(dp_loop_t *loop)

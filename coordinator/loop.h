@@ -59,7 +59,8 @@ typedef struct dp_loop_options {
     int rank, size;
     dp_transport_t *transport; /* borrowed; created, its address exchanged, connected */
     const dp_log_t *log;
-    dp_trace_t *trace;  /* may be NULL */
+    dp_trace_t *trace; /* may be NULL */
+    int naps; /* the coordinator leaves its work to threads in dp_loop_drive() for a while longer */
     uint64_t expect_ns; /* how long to poll after activity while dp_loop_expect() is in force */
     dp_loop_callbacks_t callbacks;
     dp_loop_gossip_t gossip; /* zeroed: none */

@@ -9,7 +9,7 @@
  */
 #include "coordinator/loop_internal.h"
 
-#include "runtime/base/futex.h"
+#include <sched.h>
 
 /* 1: the baton is this thread's. */
 static int take_baton(dp_loop_t *loop, const _Atomic uint32_t *state, uint32_t reached,
@@ -21,7 +21,7 @@ static int take_baton(dp_loop_t *loop, const _Atomic uint32_t *state, uint32_t r
     atomic_fetch_add(&loop->wanted, 1);
     while (!has && atomic_load_explicit(state, memory_order_acquire) < reached &&
            dp_now_ns() < until_ns) {
-        dp_spin_pause();
+        (void)sched_yield();
         has = pthread_mutex_trylock(&loop->baton) == 0;
     }
     atomic_fetch_sub(&loop->wanted, 1);
@@ -41,6 +41,23 @@ static void give_baton_back(dp_loop_t *loop)
     if (atomic_load(&loop->expected) > 0) dp_inbox_rouse(&loop->inbox);
 }
 
+void dp_loop_submit(dp_loop_t *loop, dp_loop_node_t *const *nodes, size_t node_count,
+                    int will_drive)
+{
+    dp_inbox_submit(&loop->inbox, nodes, node_count);
+    if (!will_drive) {
+        dp_inbox_wake(&loop->inbox, DP_INBOX_NAPPING);
+    } else if (loop->options.naps) {
+        dp_inbox_wake(&loop->inbox, DP_INBOX_DOZING);
+    } else if (pthread_mutex_trylock(&loop->baton) == 0) {
+        /* No core is this rank's alone: a round here is no dearer than to wake who makes it. */
+        if (!loop->is_over && !loop->must_stop) (void)dp_loop_make_round(loop, dp_now_ns());
+        give_baton_back(loop);
+    } else {
+        dp_inbox_wake(&loop->inbox, DP_INBOX_NAPPING);
+    }
+}
+
 void dp_loop_drive(dp_loop_t *loop, const _Atomic uint32_t *state, uint32_t reached,
                    uint64_t until_ns)
 {
@@ -49,7 +66,9 @@ void dp_loop_drive(dp_loop_t *loop, const _Atomic uint32_t *state, uint32_t reac
            atomic_load_explicit(state, memory_order_acquire) < reached) {
         const uint64_t now_ns = dp_now_ns();
 
-        if (!dp_loop_make_round(loop, now_ns) && now_ns >= until_ns) break;
+        if (dp_loop_make_round(loop, now_ns)) continue;
+        if (now_ns >= until_ns) break;
+        (void)sched_yield(); /* who is to answer may have been put on this core */
     }
     give_baton_back(loop);
 }

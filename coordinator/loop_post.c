@@ -7,12 +7,6 @@
  */
 #include "coordinator/loop_internal.h"
 
-void dp_loop_submit(dp_loop_t *loop, dp_loop_node_t *const *nodes, size_t node_count,
-                    int will_drive)
-{
-    dp_inbox_submit(&loop->inbox, nodes, node_count, will_drive);
-}
-
 void dp_loop_urgent(dp_loop_t *loop, uint32_t group, const char *name)
 {
     dp_inbox_urgent(&loop->inbox, group, name);

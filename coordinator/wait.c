@@ -21,13 +21,18 @@ static uint64_t deadline_of(double seconds, uint64_t now)
     return now + (uint64_t)(seconds * 1e9);
 }
 
-/* Does what the request waits for on this thread, as long as it can be expected to come soon. What
- * the engine does may take longer than any deadline, so with one it is left to the launch thread.
- */
+/* What the engine does may take longer than any deadline, so with one it is left to the launch
+ * thread; and so is a device that works for itself. */
+static int may_carry(const dp_context_t *context, uint64_t deadline)
+{
+    return deadline == UINT64_MAX && context->program == NULL && !context->device->ops->is_async;
+}
+
+/* Does what the request waits for on this thread, as long as it can be expected to come soon. */
 static void drive(dp_handle_t *request, uint32_t wanted, uint64_t begin, uint64_t deadline)
 {
     dp_context_t *context = request->context;
-    const int carries = deadline == UINT64_MAX && !context->device->ops->is_async;
+    const int carries = may_carry(context, deadline);
 
     atomic_store(&context->driven_ticket, request->ticket + 1);
     if (carries) dp_pipeline_carry_begin(context->pipeline);
@@ -46,15 +51,16 @@ static int block(dp_handle_t *request, uint32_t wanted, uint64_t begin, uint64_t
     uint64_t spin_until = begin + context->wait_spin_ns;
     uint32_t state;
     size_t nudges = context->size > 1 ? 0 : NUDGES;
+    const int carries = may_carry(context, deadline);
     int over = 0;
 
     if (context->program != NULL) dp_program_wait(context->program, request);
-    if (context->program == NULL && context->drive_ns > 0) drive(request, wanted, begin, deadline);
+    if (context->program == NULL) drive(request, wanted, begin, deadline);
     while (atomic_load_explicit(&request->state, memory_order_acquire) < wanted &&
            dp_now_ns() < spin_until)
         dp_spin_pause();
     if (atomic_load(&request->state) == DP_REQUEST_PENDING && context->size > 1) {
-        dp_request_await(request);
+        dp_request_await(request, carries);
         /* The root holds a tensor back only while earlier ones are in flight, here as there. */
         if (request->collective != DP_COLLECTIVE_JOIN && context->program == NULL &&
             dp_pipeline_pending(context->pipeline) > 0) {
@@ -69,6 +75,9 @@ static int block(dp_handle_t *request, uint32_t wanted, uint64_t begin, uint64_t
         over = state >= wanted;
         now = dp_now_ns();
         if (over || now >= deadline) break;
+        if (state == DP_REQUEST_QUEUED && carries &&
+            dp_pipeline_carry(context->pipeline, &request->state, wanted))
+            continue;
         if (state == DP_REQUEST_PENDING && nudges < NUDGES) {
             if (now >= begin + nudge_ns[nudges]) {
                 nudges++;

@@ -20,8 +20,11 @@ static int oldest_launched(dp_context_t *context, char *label, size_t room)
     const dp_handle_t *request;
 
     pthread_mutex_lock(&context->lock);
-    for (request = context->live_first; request != NULL; request = request->following)
-        if (atomic_load(&request->state) == DP_REQUEST_LAUNCHED) break;
+    for (request = context->live_first; request != NULL; request = request->following) {
+        uint32_t state = atomic_load(&request->state);
+
+        if (state == DP_REQUEST_LAUNCHED || state == DP_REQUEST_QUEUED) break;
+    }
     if (request != NULL) snprintf(label, room, "%s", request->entry->label);
     pthread_mutex_unlock(&context->lock);
     return request != NULL;

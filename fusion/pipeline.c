@@ -19,11 +19,12 @@
 
 /* ---- The queue ------------------------------------------------------------------------------ */
 
-static void ring(dp_pipeline_t *pipeline)
+static void ring(dp_pipeline_t *pipeline, int is_carried)
 {
     /* sequentially consistent: the thread says that it sleeps, then looks at the bell; we ring,
      * then look whether it sleeps */
     atomic_fetch_add(&pipeline->bell, 1);
+    if (is_carried) return;
     /* as well: a carrier says that it is none any more, then looks at the queue */
     if (atomic_load(&pipeline->is_asleep) != 0 && atomic_load(&pipeline->carriers) == 0)
         dp_futex_wake(&pipeline->bell);
@@ -125,7 +126,7 @@ int dp_pipeline_is_last(dp_pipeline_t *pipeline)
     return is_last;
 }
 
-dp_status_t dp_pipeline_submit(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch)
+void dp_pipeline_submit(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch, int is_carried)
 {
     launch->next = NULL;
     atomic_fetch_add_explicit(&pipeline->pending, 1, memory_order_relaxed);
@@ -133,8 +134,7 @@ dp_status_t dp_pipeline_submit(dp_pipeline_t *pipeline, dp_pipeline_launch_t *la
     *pipeline->last = launch;
     pipeline->last = &launch->next;
     pthread_mutex_unlock(&pipeline->lock);
-    ring(pipeline);
-    return DP_OK;
+    ring(pipeline, is_carried);
 }
 
 size_t dp_pipeline_pending(const dp_pipeline_t *pipeline)
@@ -247,13 +247,15 @@ int dp_pipeline_carry(dp_pipeline_t *pipeline, const _Atomic uint32_t *state, ui
     while (atomic_load_explicit(state, memory_order_acquire) < reached && carry_out_next(pipeline))
         did = 1;
     pthread_mutex_unlock(&pipeline->carry_lock);
+    /* of one whose own carrier found this one at work */
+    if (!dp_pipeline_is_last(pipeline)) ring(pipeline, 0);
     return did;
 }
 
 void dp_pipeline_carry_end(dp_pipeline_t *pipeline)
 {
     atomic_fetch_sub(&pipeline->carriers, 1);
-    if (!dp_pipeline_is_last(pipeline)) ring(pipeline);
+    if (!dp_pipeline_is_last(pipeline)) ring(pipeline, 0);
 }
 
 static void *launch_main(void *argument)
@@ -355,7 +357,7 @@ void dp_pipeline_destroy(dp_pipeline_t *pipeline)
     device = pipeline->device->ops;
     if (pipeline->is_started) {
         atomic_store(&pipeline->is_stopping, 1);
-        ring(pipeline);
+        ring(pipeline, 0);
         pthread_join(pipeline->thread, NULL);
     }
     /* In the order of the stages: each ends what the next one waits for. */

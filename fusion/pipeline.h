@@ -123,10 +123,12 @@ void dp_pipeline_launch_give(dp_pipeline_t *pipeline, dp_pipeline_launch_t *laun
  * Queues a launch, which is the pipeline's from here on. One thread at a time; never blocks, never
  * fails.
  *
+ * is_carried: a thread is about to call dp_pipeline_carry(); the launch thread is not woken.
+ *
  * A ready event may depend on the done events of launches submitted before: everything is queued in
  * the order of the launches, and the launch thread waits for nothing but what was queued earlier.
  */
-dp_status_t dp_pipeline_submit(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch);
+void dp_pipeline_submit(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch, int is_carried);
 
 /*
  * A thread that waits for a launch may carry it out itself, in place of the launch thread: between

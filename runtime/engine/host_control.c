@@ -7,6 +7,7 @@
  */
 #include "runtime/engine/host_control.h"
 
+#include <sched.h>
 #include <stdlib.h>
 
 #include "runtime/base/futex.h"
@@ -154,6 +155,7 @@ static void poll_for(const dp_control_t *control, int other)
         now = dp_now_ns();
         if (start_ns == 0) start_ns = now;
         if (now - start_ns >= spin_ns || is_off(control)) return;
+        (void)sched_yield(); /* the other may have been put on this core */
     }
 }
 
