@@ -125,11 +125,12 @@ int case_group_abort(dp_context_t *dp)
 
     EXPECT_STATUS(dp, dp_group_create(dp, "doomed", list, count, &group), DP_OK);
     if (rank == last) {
-        /* the others have got as far as they can when they ask for this */
-        if (last > 0) {
+        /* the others have the first group, each of them, when they ask for this */
+        for (int other = 0; other < last; other++) {
             float value = 0.0f;
 
-            EXPECT_STATUS(dp, dp_recv(group, "now", &value, 1, DP_F32, 0, NULL, &handle), DP_OK);
+            EXPECT_STATUS(dp, dp_recv(group, "now", &value, 1, DP_F32, other, NULL, &handle),
+                          DP_OK);
             EXPECT_STATUS(dp, dp_wait(handle, 60.0, NULL), DP_OK);
         }
         dp_abort(dp, "no more groups");
@@ -139,8 +140,7 @@ int case_group_abort(dp_context_t *dp)
         EXPECT_STATUS(dp, status, DP_ERR_ABORTED);
         return 0;
     }
-    if (rank == 0)
-        EXPECT_STATUS(dp, dp_send(group, "now", &now, 1, DP_F32, last, NULL, NULL), DP_OK);
+    EXPECT_STATUS(dp, dp_send(group, "now", &now, 1, DP_F32, last, NULL, NULL), DP_OK);
     switch (rank % 3) {
     case 0:
         EXPECT_STATUS(dp, dp_group_create(dp, "more", list, count, &more), DP_ERR_ABORTED);
