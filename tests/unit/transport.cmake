@@ -6,10 +6,12 @@ dp_test(test_transport_memory SOURCES test_transport_memory.c LIBS dp_coordinato
 target_link_options(test_transport_memory PRIVATE -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc)
 dp_test(test_health SOURCES test_health.c LIBS dp_coordinator)
 dp_test(test_loop SOURCES test_loop.c LIBS dp_coordinator TIMEOUT 120)
+dp_test(test_loop_drive SOURCES test_loop_drive.c LIBS dp_coordinator TIMEOUT 120)
 dp_test(test_loop_ucx SOURCES test_loop_ucx.c LIBS dp_coordinator TIMEOUT 120)
 if(DP_SANITIZE MATCHES thread)
   # libucm patches madvise() of a process that merely links it, which the sanitizer does not survive
   # when a thread ends.
   set_tests_properties(test_transport test_transport_death test_transport_memory test_health
-                       test_loop test_loop_ucx PROPERTIES ENVIRONMENT UCX_MEM_MMAP_HOOK_MODE=none)
+                       test_loop test_loop_drive test_loop_ucx
+                       PROPERTIES ENVIRONMENT UCX_MEM_MMAP_HOOK_MODE=none)
 endif()
