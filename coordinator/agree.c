@@ -74,6 +74,7 @@ void dp_agree_end(dp_negotiator_t *n, dp_row_t *row, uint64_t position, int in_f
 
 void dp_agree_launch_begin(dp_negotiator_t *n, dp_launch_t *launch, dp_row_t *row)
 {
+    dp_debt_pay(n); /* what was settled before has its place before, also within one frame */
     launch->row = row;
     launch->collective = dp_row_signature(row)->collective;
     launch->entry_begin = n->entry_count;

@@ -229,6 +229,8 @@ static uint64_t digest_rank(const world_t *world, int rank)
     digest = mix(digest, self->held_until);
     digest = mix(digest, self->identity_count);
     digest = mix(digest, self->launches);
+    for (size_t i = 0; i < self->order_count; i++)
+        digest = mix(digest, self->order[i]);
     digest = mix(digest, (uint64_t)self->failures);
     if (self->is_fatal) digest = mix_bytes(digest, self->fatal_text, strlen(self->fatal_text));
     if (self->is_dead) return digest;

@@ -440,6 +440,7 @@ static void check_end(search_t *search)
     }
     if (finished == search->plan->size) world_check_identities(world);
     if (finished == search->plan->size) world_check_flights(world);
+    world_check_order(world);
     if (fatal > 0 && finished > 0 && !world->ranks[0].is_finished)
         world_violation(world, "%d finished, %d fatal", finished, fatal);
 }

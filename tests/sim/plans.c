@@ -77,6 +77,9 @@ static const routine_t unlocked_one = {1, 3, 1, 2, 1};
 static const cast_t join_one = {1, 1, {{0, {0}}}, {SUM(0, 0)}, 0, 1};
 static const cast_t lock_groups = {
     3, 4, OVERLAP, {SUM(1, 0), SUM(2, 0), MAKE(1, 8), MAKE(2, 9)}, 3 << 2, 0};
+/* A tensor of the world, and one of a group of the same ranks. */
+static const cast_t lock_pair_groups = {
+    2, 3, {{0, {0}}, {2, {0, 1}}}, {SUM(0, 0), SUM(1, 0), MAKE(1, 8)}, 1 << 2, 0};
 static const routine_t grouped = {3, 3, 1, NOBODY, 0};
 
 const plan_t explore_plans[] = {
@@ -182,6 +185,10 @@ const plan_t explore_plans[] = {
      "lock", &unlocked},
     {"lock, pair, other tensor", 2, 2, 3, 4, 0, 0, NOBODY, NOBODY, NOBODY, NOBODY, 0, 0, 0, NULL,
      "lock", &other},
+    {"lock, pair, other tensor, lazy", 2, 2, 2, 4, 0, 1, NOBODY, NOBODY, NOBODY, NOBODY, 0, 0, 0,
+     NULL, "lock", &one},
+    {"lock, pair, other group", 2, 2, 0, 4, 0, 0, GROUPED(NOBODY, NOBODY), &lock_pair_groups,
+     "lock", &one},
     {"lock, pair, other tensor, death", 2, 2, 3, 4, 0, 0, ANYBODY, NOBODY, NOBODY, NOBODY, 0, 0, 0,
      NULL, "lock", &other},
     {"lock, pair, leaver", 2, 2, 2, 5, 0, 0, NOBODY, ANYBODY, NOBODY, NOBODY, 0, 0, 0, NULL, "lock",

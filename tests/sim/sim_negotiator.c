@@ -476,6 +476,7 @@ static void check_end(sim_t *sim)
     }
     if (finished == world->options.size) world_check_identities(world);
     if (finished == world->options.size) world_check_flights(world);
+    world_check_order(world);
     check_budget(sim);
 }
 

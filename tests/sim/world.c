@@ -217,6 +217,7 @@ void world_fini(world_t *world)
         free(world->ranks[i].uids);
         free(world->ranks[i].pending_in);
         free(world->ranks[i].identities);
+        free(world->ranks[i].order);
     }
     free(world->ranks);
     free(world->edges);
@@ -714,11 +715,22 @@ static void take_entry(world_t *world, int rank, const dp_output_t *out, size_t 
     check_place(world, rank, outcome, out, index);
 }
 
+static void note_order(world_rank_t *self, uint64_t sequence)
+{
+    if (self->order_count == self->order_room) {
+        self->order_room = self->order_room * 2 + 16;
+        self->order = realloc(self->order, self->order_room * sizeof(*self->order));
+        if (self->order == NULL) exit(2);
+    }
+    self->order[self->order_count++] = sequence;
+}
+
 static void take_launch(world_t *world, int rank, const dp_output_t *out)
 {
     world_rank_t *self = &world->ranks[rank];
     int has_gaps = world->options.kinds != NULL || world->options.may_lock;
 
+    note_order(self, out->sequence);
     /* What makes up for a schedule that has ended may come behind what is not concerned. */
     if ((out->sequence <= self->launches &&
          !(out->is_locked && out->sequence <= self->held_until)) ||
@@ -738,6 +750,52 @@ static void take_launch(world_t *world, int rank, const dp_output_t *out)
     }
     if (world->options.launched != NULL)
         world->options.launched(world->options.user, rank, out->sequence);
+}
+
+/* One step of all data planes; 0: there is none. at: [size] how far each rank has come; waits:
+ * [launches] ranks that have a launch before them and have not come to it. */
+static int carry_out(const world_t *world, size_t *at, uint32_t *waits)
+{
+    int did = 0;
+
+    for (int r = 0; r < world->options.size; r++) {
+        const world_rank_t *self = &world->ranks[r];
+
+        while (at[r] < self->order_count && waits[self->order[at[r]]] == 0) {
+            at[r]++;
+            if (at[r] < self->order_count) waits[self->order[at[r]]]--;
+            did = 1;
+        }
+    }
+    return did;
+}
+
+void world_check_order(world_t *world)
+{
+    size_t *at = allocate((size_t)world->options.size, sizeof(*at));
+    uint64_t last = 0;
+    uint32_t *waits;
+
+    for (int r = 0; r < world->options.size; r++)
+        last = DP_MAX(last, world->ranks[r].launches);
+    waits = allocate((size_t)last + 1, sizeof(*waits));
+    for (int r = 0; r < world->options.size; r++) {
+        const world_rank_t *self = &world->ranks[r];
+
+        for (size_t i = 1; i < self->order_count; i++)
+            waits[self->order[i]]++;
+    }
+    while (carry_out(world, at, waits))
+        continue;
+    for (int r = 0; r < world->options.size; r++) {
+        const world_rank_t *self = &world->ranks[r];
+
+        if (at[r] < self->order_count)
+            world_violation(world, "rank %d: launch %llu is never over, others do another first", r,
+                            (unsigned long long)self->order[at[r]]);
+    }
+    free(waits);
+    free(at);
 }
 
 static void take_joined(world_t *world, int rank, const dp_output_t *out)

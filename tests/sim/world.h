@@ -75,6 +75,8 @@ typedef struct world_rank {
     int fatal_culprit;
     char fatal_text[WORLD_TEXT_MAX];
     uint64_t launches; /* sequences seen */
+    uint64_t *order;   /* [order_count] launches, as they were told */
+    size_t order_count, order_room;
     int pending;       /* requests not handed back */
     int failures;      /* requests that failed */
     int voids;         /* others, as a rank waited that owed them */
@@ -161,6 +163,10 @@ void world_join(world_t *world, int rank, int group, int until, uint64_t now_ns)
 void world_check_identities(world_t *world);
 /* Likewise: what was launched without asking was launched by all, and is over everywhere. */
 void world_check_flights(world_t *world);
+
+/* Ranks whose data planes carry out one launch after the other, each when all who were told of it
+ * have come to it, get to the end of what they were told so far. */
+void world_check_order(world_t *world);
 
 /* Submits the next occurrence; the world's checks count it. */
 void world_submit(world_t *world, int rank, int tensor, uint64_t count, int is_urgent, float absmax,
