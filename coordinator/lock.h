@@ -119,6 +119,7 @@ typedef struct dp_lock {
     uint32_t need;         /* rounds to see before the next lock */
     uint32_t declared;     /* declared rounds like the last one */
     uint64_t digest;       /* of the last declared round */
+    int is_whole;          /* the declared round was seen from its beginning */
     int is_due;            /* a declared round that may be locked is over */
 } dp_lock_t;
 

@@ -5,8 +5,9 @@
  * none, the shortest sequence that was ordered several times in a row. The plan is the last such
  * round as it was ordered, launch by launch: two tensors of one launch were pending together on
  * every rank, so no rank had waited for the first before it submitted the second, and what it did
- * wait for lies in a launch before. A lock that did not live long costs more rounds before the
- * next.
+ * wait for lies in a launch before. The first declared round is believed at once, later ones when
+ * several whole ones were alike. A lock that did not live for twice as long as it took to find
+ * costs more rounds before the next.
  */
 #include "coordinator/negotiator_internal.h"
 
@@ -17,7 +18,8 @@
 #define PERIOD_MAX 4096    /* the longest sequence that is looked for */
 #define REPEATS 3          /* times it must have been seen */
 #define REPEATS_MAX 384    /* at most, after locks that did not last */
-#define LONG_LIFE 64       /* rounds after which a lock has been worth it */
+#define LONG_LIFE 2        /* times the rounds seen before: then a lock was worth it */
+#define DECLARED_AGAIN 2   /* declared rounds alike, after a lock has ended */
 #define CANDIDATES 8       /* earlier places of a tensor that are tried as a period */
 #define COUNTED_BUCKETS 16 /* buckets between two COUNTs, at least */
 
@@ -50,7 +52,7 @@ void dp_plan_forget(dp_negotiator_t *n)
     for (size_t i = 0; i < lock->past_count; i++)
         lock->past[i].row->past = 0;
     lock->past_count = lock->mark = lock->period = lock->repeat = 0;
-    lock->is_due = 0;
+    lock->is_due = lock->is_whole = 0;
 }
 
 static dp_status_t reserve(dp_lock_t *lock)
@@ -118,18 +120,38 @@ void dp_plan_note(dp_negotiator_t *n, dp_row_t *row, const dp_launch_entry_t *en
     if (!lock->is_declared) follow_period(lock);
 }
 
+/* Of the declared round that is over, whatever the order in it. */
+static uint64_t digest_round(const dp_lock_t *lock)
+{
+    uint64_t digest = 0;
+
+    for (size_t i = lock->mark; i < lock->past_count; i++)
+        digest += ((uint64_t)lock->past[i].row->id + 1) * UINT64_C(0x9e3779b97f4a7c15);
+    return digest;
+}
+
 void dp_plan_round(dp_negotiator_t *n)
 {
     dp_lock_t *lock = &n->lock;
+    uint64_t digest = digest_round(lock);
+    int has_ended = lock->need > 0; /* a lock before this round */
 
     if (!dp_is_root(n) || !lock->may_lock || lock->is_locked) return;
     lock->is_declared = 1;
-    if (lock->past_count > lock->mark) {
-        lock->is_due = n->own_pending == 0;
-        lock->declared++;
+    if (lock->past_count > lock->mark && n->own_pending == 0 && (lock->is_whole || !has_ended)) {
+        lock->declared = digest == lock->digest ? lock->declared + 1 : 1;
+        lock->digest = digest;
+        lock->is_due = 1; /* dp_plan_flush() looks at it */
+    } else {
+        dp_plan_forget(n);
     }
-    if (lock->is_due) return; /* dp_plan_flush() looks at it */
-    dp_plan_forget(n);
+    lock->is_whole = n->own_pending == 0;
+}
+
+static uint32_t needed(const dp_lock_t *lock)
+{
+    if (!lock->is_declared) return DP_MAX(lock->need, REPEATS);
+    return lock->need == 0 ? 1 : DP_MAX(lock->need / REPEATS, DECLARED_AGAIN);
 }
 
 void dp_plan_ended(dp_negotiator_t *n, uint64_t rounds)
@@ -138,8 +160,9 @@ void dp_plan_ended(dp_negotiator_t *n, uint64_t rounds)
 
     dp_plan_forget(n);
     lock->declared = 0;
-    lock->need =
-        rounds >= LONG_LIFE ? REPEATS : DP_MIN(DP_MAX(lock->need, REPEATS) * 2, REPEATS_MAX);
+    lock->need = rounds >= LONG_LIFE * (uint64_t)needed(lock)
+                     ? REPEATS
+                     : DP_MIN(DP_MAX(lock->need, REPEATS) * 2, REPEATS_MAX);
 }
 
 /* ---- The plan --------------------------------------------------------------------------- */
@@ -255,14 +278,12 @@ static size_t due(dp_lock_t *lock)
 
     if (!lock->is_declared) {
         if (lock->period == 0) return 0;
-        return lock->repeat >= lock->period * (size_t)(DP_MAX(lock->need, REPEATS) - 1)
-                   ? lock->period
-                   : 0;
+        return lock->repeat >= lock->period * (size_t)(needed(lock) - 1) ? lock->period : 0;
     }
     if (!lock->is_due) return 0;
     lock->is_due = 0;
     lock->mark = lock->past_count;
-    return lock->declared >= lock->need / REPEATS ? count : 0;
+    return lock->declared >= needed(lock) ? count : 0;
 }
 
 void dp_plan_flush(dp_negotiator_t *n)

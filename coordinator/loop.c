@@ -172,7 +172,7 @@ static int take_inbox(dp_loop_t *loop, uint64_t now_ns)
 {
     dp_inbox_t *inbox = &loop->inbox;
     /* Flags before the queue: who finalizes has submitted before, and it must be found there. */
-    const unsigned flags = dp_inbox_take_flags(inbox);
+    unsigned flags = dp_inbox_take_flags(inbox);
     dp_loop_node_t *node = dp_inbox_take(inbox);
     const int did = flags != 0 || node != NULL;
     char text[DP_INBOX_TEXT_MAX];
@@ -192,7 +192,10 @@ static int take_inbox(dp_loop_t *loop, uint64_t now_ns)
         loop->hold_ns = atomic_load(&inbox->hold_ns);
         dp_negotiator_pace(loop->negotiator, loop->hold_ns, atomic_load(&inbox->fusion_bytes));
     }
-    /* Before what is in the queue: it may be of the next round already. */
+    /* Before what is in the queue, which may be of the next round already: then it is raised by
+     * now.
+     */
+    flags |= dp_inbox_take_flag(inbox, DP_INBOX_ROUND);
     if (flags & DP_INBOX_ROUND) dp_negotiator_round(loop->negotiator, now_ns);
     if (flags & DP_INBOX_UNLOCK)
         dp_negotiator_unlock(loop->negotiator, "a setting changes", now_ns);
