@@ -108,6 +108,7 @@ typedef struct dp_lock {
     uint64_t *floor;    /* root: [size] what a rank's next launch has to be behind */
     uint64_t waited_ns; /* a thread waits while there are debts; 0: none */
     uint64_t voided_ns; /* when the root was told */
+    int has_warned;     /* of what this rank owes next, while a thread waits */
     int has_told;       /* LOCKED or UNLOCKED is due as an output */
 
     /* root */

@@ -16,6 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define WHAT_IN_TEXT 320 /* bytes of a tensor's name where a text needs room behind it */
+
 /* ---- What is owed ----------------------------------------------------------------------- */
 
 static dp_lock_bucket_t *planned(dp_lock_t *lock, uint64_t number)
@@ -107,7 +109,7 @@ void dp_debt_begin(dp_negotiator_t *n, uint64_t low, uint64_t high)
     size_t count = 0;
 
     lock->owed_count = lock->owed_paid = lock->shadows = lock->debts = 0;
-    lock->voided_ns = 0;
+    lock->voided_ns = lock->has_warned = 0;
     if (lock->waited_ns != 0) lock->waited_ns = DP_MAX(n->now_ns, 1);
     for (uint64_t number = low; number < high; number++)
         count += planned(lock, number)->count;
@@ -264,7 +266,7 @@ static void pay(dp_negotiator_t *n, size_t begin, size_t end)
     event->entry_count = end - begin;
     event->is_locked = 1;
     n->launching = DP_MAX(n->launching, event->sequence);
-    lock->voided_ns = 0; /* a thread may wait for more */
+    lock->voided_ns = lock->has_warned = 0; /* a thread may wait for more */
     if (lock->waited_ns != 0) lock->waited_ns = DP_MAX(n->now_ns, 1);
 }
 
@@ -337,6 +339,15 @@ static void close_row(dp_negotiator_t *n, dp_row_t *row)
     dp_own_end(n, row);
 }
 
+/* Where others are late a stall counts from the launch, elsewhere from the end of the lock. */
+static uint64_t shadow_since(const dp_negotiator_t *n)
+{
+    const dp_lock_t *lock = &n->lock;
+
+    if (lock->reason != DP_UNLOCK_STALL || lock->unconfirmed_ns == 0) return n->now_ns;
+    return DP_MIN(lock->unconfirmed_ns, n->now_ns);
+}
+
 /* This rank's part of the row's oldest occurrence that is not settled. */
 static void arrive(dp_negotiator_t *n, dp_row_t *row)
 {
@@ -351,6 +362,7 @@ static void arrive(dp_negotiator_t *n, dp_row_t *row)
         arrival.in_place = owed->in_place;
         arrival.absmax = owed->absmax;
         arrival.is_urgent = 1;
+        dp_agree_pending(n, row, shadow_since(n));
         dp_agree_arrive(n, row, &arrival);
         return;
     }
@@ -422,11 +434,24 @@ void dp_debt_flush(dp_negotiator_t *n)
 
 /* ---- Debts that would never be paid ----------------------------------------------------- */
 
-/* A thread waits, and what it waits for cannot come before what this rank has not submitted. */
+/* A thread waits, and what it waits for may not come before what this rank has not submitted. Most
+ * often another thread is about to submit that, so a word comes first, and the end of it late. */
+static uint64_t warn_ns(const dp_negotiator_t *n)
+{
+    const dp_lock_t *lock = &n->lock;
+
+    if (lock->debts == 0 || lock->waited_ns == 0 || lock->has_warned || n->stall_warn_ns == 0)
+        return UINT64_MAX;
+    return lock->waited_ns + n->stall_warn_ns;
+}
+
 static uint64_t void_ns(const dp_negotiator_t *n)
 {
-    if (n->lock.debts == 0 || n->lock.waited_ns == 0 || n->lock.voided_ns != 0) return UINT64_MAX;
-    return n->lock.waited_ns + n->stall_warn_ns;
+    const dp_lock_t *lock = &n->lock;
+
+    if (lock->debts == 0 || lock->waited_ns == 0 || lock->voided_ns != 0 || n->stall_limit_ns == 0)
+        return UINT64_MAX;
+    return lock->waited_ns + n->stall_limit_ns / 2;
 }
 
 static void say_void(dp_negotiator_t *n, dp_row_t *row)
@@ -440,26 +465,48 @@ static void say_void(dp_negotiator_t *n, dp_row_t *row)
     }
 }
 
-void dp_debt_tick(dp_negotiator_t *n)
+/* What this rank owes next, and has not submitted: says so, or gives it up. */
+static void speak(dp_negotiator_t *n, int gives_up)
 {
     dp_lock_t *lock = &n->lock;
+    char what[DP_ROW_TEXT_MAX], text[DP_ERROR_TEXT_MAX];
     size_t end;
 
-    if (n->stall_warn_ns == 0 || n->now_ns < void_ns(n)) return;
-    lock->voided_ns = n->now_ns;
     while (lock->owed_paid < lock->owed_count && lock->owed[lock->owed_paid].is_launched)
         lock->owed_paid++;
     end = bucket_end(lock, lock->owed_paid);
     for (size_t i = lock->owed_paid; i < end && !n->is_fatal; i++) {
         dp_owed_t *owed = &lock->owed[i];
 
-        if (!owed->is_settled && !owed->row->own.is_there) say_void(n, owed->row);
+        if (owed->is_settled || owed->row->own.is_there) continue;
+        if (gives_up) {
+            say_void(n, owed->row);
+            continue;
+        }
+        snprintf(text, sizeof(text),
+                 "a thread has waited %.1f s behind %.*s, which this rank has not submitted and "
+                 "others launched as in the rounds before; DP_LOCK=off launches in any order",
+                 (double)(n->now_ns - lock->waited_ns) * 1e-9, WHAT_IN_TEXT,
+                 dp_row_text(owed->row, what));
+        dp_outbox_warn(n, text);
+        return;
     }
+}
+
+void dp_debt_tick(dp_negotiator_t *n)
+{
+    if (n->now_ns >= warn_ns(n)) {
+        n->lock.has_warned = 1;
+        speak(n, 0);
+    }
+    if (n->is_fatal || n->now_ns < void_ns(n)) return;
+    n->lock.voided_ns = n->now_ns;
+    speak(n, 1);
 }
 
 uint64_t dp_debt_deadline(const dp_negotiator_t *n)
 {
-    return n->stall_warn_ns == 0 ? UINT64_MAX : void_ns(n);
+    return DP_MIN(warn_ns(n), void_ns(n));
 }
 
 /* position: what the rank had seen of the order when it gave up. */

@@ -99,7 +99,8 @@ static uint64_t digest_lock(uint64_t digest, const dp_negotiator_t *n)
                         (uint64_t)lock->is_reason_said << 35 | (uint64_t)lock->is_stand_said << 36 |
                         (uint64_t)lock->is_declared << 37 | (uint64_t)lock->is_due << 38 |
                         (uint64_t)(lock->waited_ns != 0) << 39 |
-                        (uint64_t)(lock->voided_ns != 0) << 40);
+                        (uint64_t)(lock->voided_ns != 0) << 40 | (uint64_t)lock->has_warned << 41 |
+                        (uint64_t)lock->is_whole << 42);
     if (lock->has_reason && lock->is_locked)
         digest = mix(digest, (uint64_t)lock->reason << 32 | (uint32_t)lock->reason_rank);
     digest = mix(digest, lock->base);

@@ -506,9 +506,10 @@ static void explore(search_t *search)
     int count = list_actions(search, actions);
     int must_go_on = 0;
 
-    for (int i = 0; i < count; i++)
+    for (int i = 0; i < count; i++) {
         must_go_on |=
             actions[i].kind != DIE && actions[i].kind != ABORT && actions[i].kind != UNLOCK;
+    }
     if (!must_go_on) check_end(search);
     if (search->depth == PATH_MAX_ACTIONS) world_violation(&search->world, "it never ends");
     for (int i = 0; i < count; i++) {

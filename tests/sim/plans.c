@@ -80,6 +80,13 @@ static const cast_t lock_groups = {
 /* A tensor of the world, and one of a group of the same ranks. */
 static const cast_t lock_pair_groups = {
     2, 3, {{0, {0}}, {2, {0, 1}}}, {SUM(0, 0), SUM(1, 0), MAKE(1, 8)}, 1 << 2, 0};
+/* Likewise, and the group ends; another is made, used and ended. */
+static const cast_t lock_end = {
+    2, 4, {{0, {0}}, {2, {0, 1}}}, {SUM(0, 0), SUM(1, 0), MAKE(1, 8), END(1, 9)}, 1 << 2, 0};
+static const cast_t lock_make = {
+    2, 4, {{0, {0}}, {2, {0, 1}}}, {SUM(0, 0), SUM(1, 0), MAKE(1, 8), END(1, 9)}, 0, 0};
+static const cast_t lock_end_below = {
+    2, 4, {{0, {0}}, {2, {1, 2}}}, {SUM(0, 0), SUM(1, 0), MAKE(1, 8), END(1, 9)}, 1 << 2, 0};
 static const routine_t grouped = {3, 3, 1, NOBODY, 0};
 
 const plan_t explore_plans[] = {
@@ -189,6 +196,19 @@ const plan_t explore_plans[] = {
      NULL, "lock", &one},
     {"lock, pair, other group", 2, 2, 0, 4, 0, 0, GROUPED(NOBODY, NOBODY), &lock_pair_groups,
      "lock", &one},
+    {"lock, pair, group ends", 2, 2, 0, 5, 0, 0, GROUPED(NOBODY, NOBODY), &lock_end, "lock",
+     &steady},
+    {"lock, pair, group ends, lazy", 2, 2, 0, 4, 0, 1, GROUPED(NOBODY, NOBODY), &lock_end, "lock",
+     &steady},
+    {"lock, pair, group ends, leaver", 2, 2, 0, 4, 0, 0, GROUPED(NOBODY, ANYBODY), &lock_end,
+     "lock", &steady},
+    {"lock, pair, group made", 2, 2, 0, 5, 0, 0, GROUPED(NOBODY, NOBODY), &lock_make, "lock", &one},
+    {"lock, pair, group made, lazy", 2, 2, 0, 4, 0, 1, GROUPED(NOBODY, NOBODY), &lock_make, "lock",
+     &one},
+    {"lock, chain, group ends", 3, 1, 0, 4, 0, 0, GROUPED(NOBODY, NOBODY), &lock_end_below, "lock3",
+     &steady},
+    {"lock, star, group ends", 3, 2, 0, 4, 0, 0, GROUPED(NOBODY, NOBODY), &lock_end_below, "lock3",
+     &steady},
     {"lock, pair, other tensor, death", 2, 2, 3, 4, 0, 0, ANYBODY, NOBODY, NOBODY, NOBODY, 0, 0, 0,
      NULL, "lock", &other},
     {"lock, pair, leaver", 2, 2, 2, 5, 0, 0, NOBODY, ANYBODY, NOBODY, NOBODY, 0, 0, 0, NULL, "lock",

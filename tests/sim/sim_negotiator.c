@@ -518,7 +518,8 @@ static void choose(sim_t *sim, uint64_t seed)
     options.hold_ns = below(random, 3) * 100 * US;
     options.fusion_bytes = below(random, 2) == 0 ? 2000 : 1 << 20;
     options.stall_warn_ns = 10000 * MS;
-    options.stall_limit_ns = 600000 * MS;
+    /* At times half of it is shorter than what a stalled rank sleeps. */
+    options.stall_limit_ns = (below(random, 3) > 0 ? 600000 : 60000) * MS;
     options.may_lock = below(random, 3) > 0;
     sim->misfortune = (misfortune_t)below(random, MISFORTUNES);
     if (options.size == 1 && sim->misfortune != ABORT) sim->misfortune = NONE;
