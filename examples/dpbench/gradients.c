@@ -80,8 +80,10 @@ void bench_gradients(const bench_t *bench)
 
         printf("step: median %.1f ms, p95 %.1f ms, %.2f GB/s of payload (%d steps)\n", median, p95,
                (double)total * 4.0 / median / 1e6, iterations);
-        printf("per step: %.1f buckets, %.1f control messages sent, %.1f MB packed, %.1f MB wire\n",
+        printf("per step: %.1f buckets, %.1f locked, %.1f control messages sent, %.1f MB packed, "
+               "%.1f MB wire\n",
                (double)(after.buckets - before.buckets) / steps,
+               (double)(after.locked_launches - before.locked_launches) / steps,
                (double)(after.control_sent - before.control_sent) / steps,
                (double)(after.bytes_packed - before.bytes_packed) / steps / 1e6,
                (double)(after.bytes_wire - before.bytes_wire) / steps / 1e6);
