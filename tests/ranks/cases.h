@@ -17,8 +17,6 @@ typedef struct rank_case {
 
 /* Cases called so run with order=program. */
 #define PROGRAM_PREFIX "program_"
-/* Cases called so run with DP_LOCK=auto. */
-#define LOCK_PREFIX "lock"
 
 extern const rank_case_t rank_cases[];
 extern const int rank_case_count;

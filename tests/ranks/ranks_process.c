@@ -17,15 +17,13 @@ int main(int argc, char **argv)
     dp_status_t status;
     int failed;
 
-    if (argc == 2)
-        for (int i = 0; i < rank_case_count; i++)
-            if (strcmp(argv[1], rank_cases[i].name) == 0) what = &rank_cases[i];
+    for (int i = 0; argc == 2 && i < rank_case_count; i++)
+        if (strcmp(argv[1], rank_cases[i].name) == 0) what = &rank_cases[i];
     if (what == NULL) {
         fprintf(stderr, "usage: dprun -np N ranks_process CASE\n");
         return 2;
     }
     if (what->check) setenv("DP_CHECK", "1", 1);
-    if (strncmp(what->name, LOCK_PREFIX, strlen(LOCK_PREFIX)) == 0) setenv("DP_LOCK", "auto", 1);
     if (strncmp(what->name, PROGRAM_PREFIX, strlen(PROGRAM_PREFIX)) == 0)
         options.order = DP_ORDER_PROGRAM;
     if (dp_init(&options, &dp) != DP_OK) return 1;

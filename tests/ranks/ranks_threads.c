@@ -61,7 +61,6 @@ static int run_case(const rank_case_t *what, int ranks, const dp_config_t *base)
     config.order = strncmp(what->name, PROGRAM_PREFIX, strlen(PROGRAM_PREFIX)) == 0
                        ? DP_CONFIG_ORDER_PROGRAM
                        : DP_CONFIG_ORDER_NEGOTIATED;
-    config.lock = 1;
     if (dp_bootstrap_create_threads(ranks, bootstraps) != DP_OK) return 1;
     for (int i = 0; i < ranks; i++) {
         all[i] = (rank_t){.what = what, .config = &config, .bootstrap = bootstraps[i]};
