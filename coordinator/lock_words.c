@@ -26,7 +26,7 @@ static void hold(dp_negotiator_t *n)
 {
     dp_lock_t *lock = &n->lock;
 
-    (void)dp_outbox_event(n, DP_OUTPUT_HELD);
+    n->must_park = dp_outbox_event(n, DP_OUTPUT_HELD) != NULL;
     lock->is_held = 1;
     lock->waiting = n->child_count;
     lock->low = dp_lock_next(lock);

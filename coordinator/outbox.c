@@ -454,6 +454,7 @@ static void drop_events(dp_negotiator_t *n)
     while (n->event_next < n->event_count)
         free(n->events[n->event_next++].text);
     n->event_next = n->event_count = n->entry_count = 0;
+    n->must_park = 0;
     n->deferred_count = n->deferred_entry_count = 0;
 }
 
@@ -513,6 +514,7 @@ static int take_event(dp_negotiator_t *n, dp_output_t *out)
         return 0;
     }
     event = &n->events[n->event_next++];
+    if (event->kind == DP_OUTPUT_HELD) n->must_park = 0;
     n->event_text = event->text;
     out->kind = event->kind;
     out->sequence = event->sequence;
@@ -534,12 +536,14 @@ static int take_event(dp_negotiator_t *n, dp_output_t *out)
 }
 
 /* Frames first: neighbours are further away than the caller, and the world's last word must be on
- * its way before the caller hears it. */
+ * its way before the caller hears it. But once the neighbours know where this rank stands, others
+ * make up for what it has launched, so before that the caller reports nothing of it as over. */
 int dp_outbox_take(dp_negotiator_t *n, dp_output_t *out)
 {
     memset(out, 0, sizeof(*out));
     free(n->event_text);
     n->event_text = NULL;
+    if (n->must_park && take_event(n, out)) return 1;
     if (take_frame(n, out) || take_event(n, out)) return 1;
     if (n->is_fatal && !n->fatal_told) {
         n->fatal_told = 1;

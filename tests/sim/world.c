@@ -877,6 +877,7 @@ void world_drain(world_t *world, int rank)
 {
     world_rank_t *self = &world->ranks[rank];
     dp_output_t out;
+    int has_sent = 0;
 
     if (self->is_dead) return;
     while (dp_negotiator_output(self->negotiator, &out)) {
@@ -888,6 +889,7 @@ void world_drain(world_t *world, int rank)
             break;
         case DP_OUTPUT_SEND:
             send_message(world, rank, &out);
+            has_sent = 1;
             break;
         case DP_OUTPUT_LAUNCH:
             take_launch(world, rank, &out);
@@ -899,6 +901,9 @@ void world_drain(world_t *world, int rank)
             self->locks++;
             break;
         case DP_OUTPUT_HELD:
+            /* the data plane runs on meanwhile: who has said where it stands must have parked */
+            if (has_sent)
+                world_violation(world, "rank %d: held after it may have said where it stands", rank);
             self->held_from = 0;
             self->held_until = UINT64_MAX;
             break;
