@@ -5,27 +5,36 @@
  * and in turns with the engine: both tensors mapped by both, each process adds its half of the two
  * and stores the sum to both, spinning flags, no library. `touch` makes every process rewrite its
  * tensor before each timed operation, as a training step does; without it halves never leave the
- * cache of their core and the smaller sizes flatter both ways.
+ * cache of their core and the smaller sizes flatter both ways. `private`: memory of each process's
+ * own, and the baseline reads pieces of the other's half and then its result by
+ * process_vm_readv(). `tally`: the engine takes the figures of the results too, as libdp has it.
  *
- *     engine_bench [hosts=1] [touch] [seconds=0.3] [wire=none|fp16]
+ *     engine_bench [hosts=1] [touch] [private] [tally] [seconds=0.3] [bytes=N,N,...]
+ * [wire=none|fp16]
  */
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/uio.h>
+#include <unistd.h>
 
 #include "../unit/engine_world.h"
 #include "placement.h"
 
-enum { WAY_ENGINE, WAY_DIRECT, WAY_COUNT };
+enum { WAY_ENGINE, WAY_FLOOR, WAY_COUNT };
 #define SAMPLES 20000
+#define SIZES_MAX 16
+#define CMA_PIECE ((size_t)256 * DP_KIB)
 
 typedef struct table {
     placement_t placement;
     _Alignas(128) _Atomic uint32_t flag[2][32]; /* [side][0]: meets of the baseline */
     _Alignas(128) int slice;                    /* operations until the next measurement */
     int keep_going;
+    pid_t pid[2];
+    uint64_t private[2]; /* addresses of the baseline's private tensors */
     double us[2];
     double cpu_us[2]; /* of the engine's operations in this measurement */
     size_t cpu_count;
@@ -36,8 +45,12 @@ typedef struct table {
 typedef struct bench {
     table_t *table;
     int touch;
+    int is_private;
+    int tallies;
     dp_wire_t wire;
     double seconds;
+    size_t sizes[SIZES_MAX];
+    int size_count;
     /* of one process */
     engine_rank_t *rank;
     uint32_t meets;
@@ -45,6 +58,7 @@ typedef struct bench {
     float *tensors[2]; /* of the baseline */
     float *own;        /* the engine's */
     float *other;      /* the other side's of the baseline; NULL between hosts: no baseline then */
+    float *piece;      /* [CMA_PIECE] of the private baseline */
 } bench_t;
 
 static void meet(bench_t *bench)
@@ -92,7 +106,7 @@ static float *own_of(const bench_t *bench, int way)
 
 static void direct(bench_t *bench, size_t count)
 {
-    float *own = own_of(bench, WAY_DIRECT);
+    float *own = own_of(bench, WAY_FLOOR);
     const size_t half = count / 2;
     const size_t begin = bench->rank->rank == 0 ? 0 : half;
     const size_t elems = bench->rank->rank == 0 ? half : count - half;
@@ -102,16 +116,68 @@ static void direct(bench_t *bench, size_t count)
     meet(bench);
 }
 
+static void fetch(const bench_t *bench, float *to, size_t at, size_t count)
+{
+    const int other = 1 - bench->rank->rank;
+    const struct iovec local = {to, count * sizeof(float)};
+    const struct iovec remote = {
+        (void *)(uintptr_t)(bench->table->private[other] + at * sizeof(float)), local.iov_len};
+
+    if (count == 0 || process_vm_readv(bench->table->pid[other], &local, 1, &remote, 1, 0) ==
+                          (ssize_t)local.iov_len) {
+        return;
+    }
+    perror("process_vm_readv");
+    abort();
+}
+
+#if defined(__x86_64__)
+__attribute__((target_clones("avx512f", "avx2", "default")))
+#endif
+static void
+add_piece(float *restrict own, const float *restrict piece, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        own[i] += piece[i];
+}
+
+static void read_and_add(bench_t *bench, size_t count)
+{
+    float *own = own_of(bench, WAY_FLOOR);
+    const size_t half = count / 2;
+    const size_t begin = bench->rank->rank == 0 ? 0 : half;
+    const size_t end = bench->rank->rank == 0 ? half : count;
+    const size_t step = CMA_PIECE / sizeof(float);
+
+    meet(bench);
+    for (size_t i = begin; i < end; i += step) {
+        const size_t n = DP_MIN(end - i, step);
+
+        fetch(bench, bench->piece, i, n);
+        add_piece(own + i, bench->piece, n);
+    }
+    meet(bench);
+    if (begin == 0) {
+        fetch(bench, own + half, half, count - half);
+    } else {
+        fetch(bench, own, 0, half);
+    }
+    meet(bench);
+}
+
 static void engine(bench_t *bench, size_t count)
 {
     dp_engine_piece_t piece = {
         .in = bench->own, .out = bench->own, .count = count, .prescale = 1.0, .postscale = 1.0};
+    dp_tally_t tally;
     dp_engine_op_t op = {.collective = DP_COLLECTIVE_ALLREDUCE,
                          .dtype = DP_F32,
                          .wire = bench->wire,
                          .pieces = &piece,
                          .piece_count = 1};
 
+    dp_tally_init(&tally);
+    if (bench->tallies) piece.tally = &tally;
     op.sequence = ++bench->rank->sequence;
     if (bench->rank->engine->ops->enqueue(bench->rank->engine, bench->rank->stream, DP_WORK_SMALL,
                                           &op) != DP_OK ||
@@ -143,6 +209,8 @@ static double once(bench_t *bench, int way, size_t count)
     start_ns = dp_now_ns();
     if (way == WAY_ENGINE) {
         engine(bench, count);
+    } else if (bench->is_private) {
+        read_and_add(bench, count);
     } else {
         direct(bench, count);
     }
@@ -200,10 +268,9 @@ static void report(table_t *table, size_t bytes, int ways)
         printf("%10zu %-4s %6zu %12.2f %8.2f", bytes, names[place],
                table->counts[WAY_ENGINE][place], median[WAY_ENGINE],
                (double)bytes / median[WAY_ENGINE] / 1e3);
-        if (median[WAY_DIRECT] != 0.0) {
-            printf(" %12.2f %8.2f %6.2f", median[WAY_DIRECT],
-                   (double)bytes / median[WAY_DIRECT] / 1e3,
-                   median[WAY_ENGINE] / median[WAY_DIRECT]);
+        if (median[WAY_FLOOR] != 0.0) {
+            printf(" %12.2f %8.2f %6.2f", median[WAY_FLOOR],
+                   (double)bytes / median[WAY_FLOOR] / 1e3, median[WAY_ENGINE] / median[WAY_FLOOR]);
         }
         printf(" %10.2f\n", (table->cpu_us[0] + table->cpu_us[1]) / (double)table->cpu_count);
         fflush(stdout);
@@ -263,31 +330,63 @@ static void measure(bench_t *bench, size_t bytes)
     if (side == 0) report(table, bytes, ways);
 }
 
+/* Memory of this process alone. */
+static float *private_memory(size_t bytes)
+{
+    float *memory = aligned_alloc(4096, bytes);
+
+    if (memory == NULL) {
+        fprintf(stderr, "engine_bench: no memory for %zu bytes\n", bytes);
+        abort();
+    }
+    memset(memory, 0, bytes);
+    return memory;
+}
+
 static void body(engine_rank_t *rank, void *user)
 {
-    static const size_t sizes[] = {4,       1 << 10,  16 << 10, 64 << 10, 256 << 10,
-                                   1 << 20, 16 << 20, 64 << 20, 256 << 20};
-    const size_t most = sizes[DP_ARRAY_LEN(sizes) - 1];
     bench_t bench = *(bench_t *)user;
+    size_t most = 4096;
     cpu_set_t core;
 
     bench.rank = rank;
     CPU_ZERO(&core);
     CPU_SET(rank->rank, &core);
     sched_setaffinity(0, sizeof(core), &core);
-    bench.own = engine_memory(rank, most);
+    for (int i = 0; i < bench.size_count; i++)
+        most = DP_MAX(most, dp_align_up(bench.sizes[i], 4096));
+    bench.own = bench.is_private ? private_memory(most) : engine_memory(rank, most);
     if (bench.own == NULL) return;
-    if (rank->topology.host_count == 1) {
-        bench.other = bench.tensors[1 - rank->rank];
+    if (bench.is_private) {
+        bench.tensors[rank->rank] = private_memory(most);
+        bench.piece = private_memory(CMA_PIECE);
+        bench.table->pid[rank->rank] = getpid();
+        bench.table->private[rank->rank] = (uintptr_t)bench.tensors[rank->rank];
     }
+    if (rank->topology.host_count == 1) bench.other = bench.tensors[1 - rank->rank];
     meet(&bench);
     if (rank->rank == 0) {
         printf("%10s %-4s %6s %12s %8s %12s %8s %6s %10s\n", "bytes", "", "count", "engine us",
-               "GB/s", "direct us", "GB/s", "ratio", "cpu us");
+               "GB/s", bench.is_private ? "cma us" : "direct us", "GB/s", "ratio", "cpu us");
         fflush(stdout);
     }
-    for (size_t i = 0; i < DP_ARRAY_LEN(sizes); i++)
-        measure(&bench, sizes[i]);
+    for (int i = 0; i < bench.size_count; i++)
+        measure(&bench, bench.sizes[i]);
+}
+
+/* "N,N,..." instead of the sizes by default. */
+static int read_sizes(bench_t *bench, const char *text)
+{
+    char *next;
+
+    for (bench->size_count = 0; bench->size_count < SIZES_MAX; text = next + 1) {
+        const size_t bytes = (size_t)strtoull(text, &next, 10);
+
+        if (bytes < sizeof(float) || bytes > (size_t)256 * DP_MIB) return 0;
+        bench->sizes[bench->size_count++] = bytes / sizeof(float) * sizeof(float);
+        if (*next != ',') return *next == '\0';
+    }
+    return 0;
 }
 
 int main(int argc, char **argv)
@@ -295,11 +394,22 @@ int main(int argc, char **argv)
     engine_world_t world = ENGINE_WORLD(2, 1);
     bench_t bench = {.seconds = 0.3, .wire = DP_WIRE_NONE};
 
+    read_sizes(&bench, "4,1024,16384,65536,262144,1048576,16777216,67108864,268435456");
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "touch") == 0) bench.touch = 1;
+        if (strcmp(argv[i], "private") == 0) bench.is_private = 1;
+        if (strcmp(argv[i], "tally") == 0) bench.tallies = 1;
+        if (strncmp(argv[i], "bytes=", 6) == 0 && !read_sizes(&bench, argv[i] + 6)) {
+            fprintf(stderr, "engine_bench: sizes are 4 to 268435456, at most %d\n", SIZES_MAX);
+            return 2;
+        }
         if (strncmp(argv[i], "hosts=", 6) == 0) world.hosts = atoi(argv[i] + 6);
         if (strncmp(argv[i], "seconds=", 8) == 0) bench.seconds = atof(argv[i] + 8);
         if (strcmp(argv[i], "wire=fp16") == 0) bench.wire = DP_WIRE_FP16;
+    }
+    if (bench.is_private && world.hosts != 1) {
+        fprintf(stderr, "engine_bench: private memory is for one host\n");
+        return 2;
     }
     world.arena_bytes = DP_GIB;
     world.spin_ns = 20000;
