@@ -168,17 +168,49 @@ INLINE void add_figures(figures_t *figures, f32v value, size_t j)
     sums[1] = add_square(sums[1], widen_to_double(value, 1));
 }
 
+/* Half 0 or 1 of the vector in memory: a load that widens takes less than taking registers apart.
+ */
+INLINE f64h load_double(const void *base, size_t at, int half)
+{
+#if defined(__AVX512F__)
+    return (f64h)_mm512_cvtps_pd(_mm256_loadu_ps((const f32_mem *)base + at + 8 * half));
+#elif defined(__AVX2__)
+    return (f64h)_mm256_cvtps_pd(_mm_loadu_ps((const f32_mem *)base + at + 4 * half));
+#else
+    return widen_to_double(load(base, at), half);
+#endif
+}
+
+/* The same for a vector that was just stored at base + at. */
+INLINE void add_stored_figures(figures_t *figures, const void *base, size_t at, f32v value,
+                               size_t j)
+{
+    f64h *sums = figures->sums + 2 * j;
+
+    figures->largest = larger(figures->largest, (i32v)value & 0x7fffffff);
+    sums[0] = add_square(sums[0], load_double(base, at, 0));
+    sums[1] = add_square(sums[1], load_double(base, at, 1));
+}
+
+/* The largest magnitude, as an integer: above 0x7f800000 where there is a NaN. */
+INLINE int32_t fold_largest(const figures_t *figures)
+{
+    int32_t top = 0;
+
+    for (int j = 0; j < LANES; j++)
+        top = figures->largest[j] > top ? figures->largest[j] : top;
+    return top;
+}
+
 /* Adds them to the tally; i: how many of the block's elements they are of. */
 static inline void close_figures(dp_tally_t *tally, const figures_t *figures, const void *values,
                                  size_t i, size_t count)
 {
+    const int32_t top = fold_largest(figures);
     double lanes[TALLY_LANES];
     float absmax = 0.0f;
-    int32_t top = 0;
     uint64_t nonfinite;
 
-    for (int j = 0; j < LANES; j++)
-        top = figures->largest[j] > top ? figures->largest[j] : top;
     if (top < 0x7f800000) {
         absmax = dp_bits_f32((uint32_t)top);
         memcpy(lanes, figures->sums, sizeof(lanes));
@@ -330,53 +362,107 @@ static inline void sum_block(void *sum, const void *const *in, int in_count, siz
     }
 }
 
-/* The same to one or two outputs (NULL: one), and their figures (NULL: not wanted), in one pass:
- * the arithmetic goes on while memory is waited for. */
+/* Makes the NaNs of a block that was written to one or two places canonical. */
+static void mend_block(void *const *to, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        const float value = canonical_1(((const f32_mem *)to[0])[i]);
+
+        ((f32_mem *)to[0])[i] = value;
+        if (to[1] != NULL) ((f32_mem *)to[1])[i] = value;
+    }
+}
+
+/* Elements. With the figures the processor sees too few loads ahead to keep memory busy by itself.
+ */
+#define AHEAD 512
+
+/* One vector of the sum. */
+INLINE f32v sum_vector(const f32_mem *const *from, int n, size_t at, float pre, float post,
+                       int is_scaled)
+{
+    f32v value = load(from[0], at);
+
+    if (is_scaled) value *= pre;
+    for (int k = 1; k < n; k++)
+        value += is_scaled ? load(from[k], at) * pre : load(from[k], at);
+    return is_scaled ? value * post : value;
+}
+
+/*
+ * The same to one or two outputs (to[1] NULL: one) and, where has_figures, their figures, in one
+ * pass: the arithmetic goes on while memory is waited for, if it is little enough. So NaNs are not
+ * looked for where the figures show them, and nothing is multiplied by 1.
+ */
 INLINE void sum_whole_block_n(void *const *to, const void *const *in, int n, size_t at,
-                              size_t count, float pre, float post, dp_tally_t *tally)
+                              size_t count, float pre, float post, int is_scaled, int has_figures,
+                              dp_tally_t *tally)
 {
     const f32_mem *from[8];
+    void *const first = to[0], *const second = to[1];
     figures_t figures = {0};
     size_t i = 0;
 
     for (int k = 0; k < n; k++)
         from[k] = (const f32_mem *)in[k] + at;
     for (; i + TALLY_LANES <= count; i += TALLY_LANES) {
-        for (size_t j = 0; j < TALLY_LANES / LANES; j++) {
-            const size_t here = i + j * LANES;
-            f32v value = load(from[0], here) * pre;
+        f32v values[TALLY_LANES / LANES];
 
-            for (int k = 1; k < n; k++)
-                value += load(from[k], here) * pre;
-            value = canonical(value * post);
-            store(to[0], here, value);
-            if (to[1] != NULL) store(to[1], here, value);
-            if (tally != NULL) add_figures(&figures, value, j);
+        for (int k = 0; has_figures && k < n; k++)
+            __builtin_prefetch(from[k] + i + AHEAD);
+        for (size_t j = 0; j < TALLY_LANES / LANES; j++) {
+            values[j] = sum_vector(from, n, i + j * LANES, pre, post, is_scaled);
+            if (!has_figures) values[j] = canonical(values[j]);
+            store(first, i + j * LANES, values[j]);
+            if (second != NULL) store(second, i + j * LANES, values[j]);
         }
+        if (!has_figures) continue;
+        __asm__ volatile("" ::: "memory"); /* loads that stay loads */
+        for (size_t j = 0; j < TALLY_LANES / LANES; j++)
+            add_stored_figures(&figures, first, i + j * LANES, values[j], j);
     }
     for (size_t rest = i; rest < count; rest++) {
-        float value = from[0][rest] * pre;
+        float value = is_scaled ? from[0][rest] * pre : from[0][rest];
 
         for (int k = 1; k < n; k++)
-            value += from[k][rest] * pre;
-        value = canonical_1(value * post);
-        ((f32_mem *)to[0])[rest] = value;
-        if (to[1] != NULL) ((f32_mem *)to[1])[rest] = value;
+            value += is_scaled ? from[k][rest] * pre : from[k][rest];
+        value = canonical_1(is_scaled ? value * post : value);
+        ((f32_mem *)first)[rest] = value;
+        if (second != NULL) ((f32_mem *)second)[rest] = value;
     }
-    if (tally != NULL) close_figures(tally, &figures, to[0], i, count);
+    if (has_figures) {
+        const figures_t all = figures; /* whose address may be taken: those above are registers */
+
+        if (fold_largest(&all) > 0x7f800000) mend_block(to, i);
+        close_figures(tally, &all, first, i, count);
+    }
 }
 
-/* 2, 3 or 4 inputs. */
+/* 2, 3 or 4 inputs; tally NULL: no figures. */
 static inline void sum_whole_block(void *const *to, const void *const *in, int in_count, size_t at,
                                    size_t count, float pre, float post, dp_tally_t *tally)
 {
-    if (in_count == 2) {
-        sum_whole_block_n(to, in, 2, at, count, pre, post, tally);
-    } else if (in_count == 3) {
-        sum_whole_block_n(to, in, 3, at, count, pre, post, tally);
-    } else {
-        sum_whole_block_n(to, in, 4, at, count, pre, post, tally);
+    const int is_scaled = pre != 1.0f || post != 1.0f;
+
+#define WHOLE_CASE(n)                                                                              \
+    if (is_scaled && tally != NULL) {                                                              \
+        sum_whole_block_n(to, in, n, at, count, pre, post, 1, 1, tally);                           \
+    } else if (is_scaled) {                                                                        \
+        sum_whole_block_n(to, in, n, at, count, pre, post, 1, 0, NULL);                            \
+    } else if (tally != NULL) {                                                                    \
+        sum_whole_block_n(to, in, n, at, count, pre, post, 0, 1, tally);                           \
+    } else {                                                                                       \
+        sum_whole_block_n(to, in, n, at, count, pre, post, 0, 0, NULL);                            \
     }
+
+    if (in_count == 2) {
+        WHOLE_CASE(2)
+    } else if (in_count == 3) {
+        WHOLE_CASE(3)
+    } else {
+        WHOLE_CASE(4)
+    }
+#undef WHOLE_CASE
 }
 
 /* ---- Output --------------------------------------------------------------------------------- */
