@@ -96,7 +96,7 @@ static const setting_t table[] = {
          "Longest a waiting thread polls before it sleeps."),
     BYTES("PULL_BYTES", "128K", pull_bytes, OWN, 0, 4 * DP_GIB,
           "Tensors of ordinary memory from this size on are read by the other ranks of their machine "
-          "where they lie, if the system permits it; 0: none."),
+          "where they lie, or handed to them piece by piece where the system forbids that; 0: none."),
     BYTES("ARENA_BYTES", "64G", arena_bytes, OWN, 16 * DP_MIB, 16384 * DP_GIB,
           "Address space per rank for dp_alloc() and fused buffers; used only as needed."),
     COUNT("QUEUE_DEPTH", "8192", queue_depth, OWN, 2, 1 << 20,

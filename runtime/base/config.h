@@ -54,7 +54,7 @@ typedef struct dp_config {
     /* this rank's own */
     uint64_t start_timeout_ns; /* START_TIMEOUT 30s: for all ranks to come */
     uint64_t spin_ns;   /* SPIN 20us: longest a waiter polls before it sleeps, where cores allow */
-    size_t pull_bytes;  /* PULL_BYTES 128K: least tensor that others read where it lies; 0: none */
+    size_t pull_bytes;  /* PULL_BYTES 128K: least tensor that needs no slot on its host; 0: none */
     size_t arena_bytes; /* ARENA_BYTES 64G: address space for dp_alloc and slots per rank */
     size_t queue_depth; /* QUEUE_DEPTH 8192: operations submitted and not yet launched */
     int device;         /* DEVICE auto|host|cuda: dp_config_device_t */

@@ -255,6 +255,7 @@ static void host_destroy(dp_engine_t *self)
     dp_between_pool_destroy(engine->pool);
     dp_exchange_pool_destroy(engine->swap);
     dp_pull_destroy(engine->pull);
+    dp_stage_destroy(engine->stage);
     dp_arena_destroy(engine->arena);
     while (engine->tasks != NULL) {
         dp_host_task_t *task = engine->tasks;

@@ -34,13 +34,17 @@ typedef struct dp_control_slot {
     uint64_t digest;      /* likewise */
     uint32_t kind;        /* likewise: collective, type, reduction */
     uint16_t wants_tally;
-    uint16_t is_private; /* its pieces are addresses in its process, to be read from there */
+    uint8_t
+        is_private;   /* its pieces are addresses in its process, of no use to others but to read */
+    uint8_t is_blind; /* it cannot read the memory of all the others of its host */
+    uint8_t stages;   /* the first rank's: private tensors are handed over all the same */
     uint64_t arrive_ns;
     uint64_t pieces;  /* dp_control_piece_t [piece_count] */
     uint64_t tallies; /* dp_tally_t [piece_count] */
     uint64_t eager;   /* small operations: all inputs, packed */
     uint64_t row;     /* exchanges: dp_exchange_row_t */
     uint64_t table;   /* likewise, of all ranks; set before the second meet */
+    uint64_t stage;   /* where a tensor is handed over in pieces; set before the second meet */
     uint64_t scratch; /* what came from other hosts; set before the second meet */
 } dp_control_slot_t;
 

@@ -15,6 +15,7 @@
 #include "runtime/engine/host_control.h"
 #include "runtime/engine/host_layout.h"
 #include "runtime/engine/host_link.h"
+#include "runtime/engine/host_way.h"
 #include "runtime/shm/arena.h"
 
 /* Up to this many bytes of input an operation inside a host takes one meet instead of two: every
@@ -30,6 +31,7 @@ typedef struct dp_between dp_between_t;
 typedef struct dp_between_pool dp_between_pool_t;
 typedef struct dp_exchange_pool dp_exchange_pool_t;
 typedef struct dp_pull dp_pull_t;
+typedef struct dp_stage dp_stage_t;
 
 /* An operation handed to a stream. */
 typedef struct dp_host_task {
@@ -98,8 +100,10 @@ struct dp_host_engine {
     dp_control_host_t control;
     dp_pulse_t pulse;
     dp_link_t *link;       /* NULL inside one host */
-    dp_pull_t *pull;       /* NULL: ranks of the host cannot read each other's memory */
-    size_t pull_bytes;     /* least tensor that is worth it; 0: none */
+    dp_pull_t *pull;       /* NULL: this rank cannot read the memory of the others of its host */
+    dp_stage_t *stage;     /* for where some rank cannot; made when first needed */
+    dp_ways_t ways;        /* which of the two is faster; of groups whose first rank this is */
+    size_t pull_bytes;     /* least tensor of other memory that is taken where it lies; 0: none */
     uint64_t pull_value;   /* what the others read to try it */
     dp_host_card_t *cards; /* [size] */
     dp_host_group_t *world;
@@ -177,6 +181,10 @@ dp_status_t dp_pull_create(int count, dp_pull_t **out);
 void dp_pull_know(dp_pull_t *pull, int local, const dp_pull_card_t *card);
 void dp_pull_destroy(dp_pull_t *pull); /* NULL is fine */
 
+/* The same through shared memory, in pieces (host_stage.c). */
+dp_status_t dp_stage_reduce(dp_host_group_t *group, dp_engine_op_t *op);
+void dp_stage_destroy(dp_stage_t *stage); /* NULL is fine */
+
 /* Between hosts. */
 dp_status_t dp_host_between_run(dp_host_group_t *group, dp_engine_op_t *op);
 
@@ -230,6 +238,12 @@ int dp_host_wants_tally(const dp_host_group_t *group, const dp_engine_op_t *op);
 
 /* What a local rank published of a piece; NULL: it is not in its arena. */
 const dp_control_piece_t *dp_host_piece(const dp_host_group_t *group, int local, size_t piece);
+
+/* Of one rank's input. */
+static inline size_t dp_host_bytes(const dp_host_group_t *group, const dp_engine_op_t *op)
+{
+    return group->layout.elem_count * dp_dtype_bytes(op->dtype);
+}
 
 /* Where element `element` of a piece's input lies in local rank `local`; NULL: not in its arena. */
 const void *dp_host_in(const dp_host_group_t *group, int local, size_t piece, size_t element,

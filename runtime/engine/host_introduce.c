@@ -76,7 +76,8 @@ static uint64_t choose_spin(const dp_host_engine_t *engine, uint64_t spin_ns)
     return ranks <= count ? spin_ns : 0;
 }
 
-/* Tries whether this rank can read the memory of all others of its host. */
+/* Tries whether this rank can read the memory of all others of its host. If not, tensors go through
+ * shared memory in pieces. */
 static dp_status_t try_pull(dp_host_engine_t *engine, size_t pull_bytes, dp_error_t *error)
 {
     const dp_topology_t *topology = engine->topology;
@@ -85,6 +86,7 @@ static dp_status_t try_pull(dp_host_engine_t *engine, size_t pull_bytes, dp_erro
     const int count = topology->host_size[host];
 
     if (pull_bytes == 0 || count == 1) return DP_OK;
+    engine->pull_bytes = pull_bytes;
     for (int i = 0; i < count; i++) {
         const card_t *card = engine->cards[ranks[i]].value;
 
@@ -101,7 +103,6 @@ static dp_status_t try_pull(dp_host_engine_t *engine, size_t pull_bytes, dp_erro
 
         dp_pull_know(engine->pull, i, &card->memory);
     }
-    engine->pull_bytes = pull_bytes;
     return DP_OK;
 }
 

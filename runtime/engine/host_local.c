@@ -182,15 +182,6 @@ static dp_status_t reduce_segment(dp_host_group_t *group, const dp_engine_op_t *
     return DP_OK;
 }
 
-/* 1: some rank's memory has to be read from its process. */
-static int is_private(const dp_host_group_t *group)
-{
-    for (int k = 0; k < group->local_size; k++) {
-        if (dp_host_slot(group, k)->is_private) return 1;
-    }
-    return 0;
-}
-
 /* allreduce and reduce: a shard each. */
 static dp_status_t reduce_shards(dp_host_group_t *group, dp_engine_op_t *op)
 {
@@ -258,6 +249,29 @@ static dp_status_t allgather(dp_host_group_t *group, dp_engine_op_t *op)
     return status == DP_OK ? dp_host_meet(group) : status;
 }
 
+/* All ranks see the same, and so take the same way. */
+static dp_status_t allreduce(dp_host_group_t *group, dp_engine_op_t *op)
+{
+    const int stages = dp_host_slot(group, 0)->stages;
+    const uint64_t start_ns = dp_now_ns();
+    dp_status_t status;
+    int is_private = 0;
+    int is_blind = 0;
+
+    for (int k = 0; k < group->local_size; k++) {
+        is_private |= dp_host_slot(group, k)->is_private;
+        is_blind |= dp_host_slot(group, k)->is_blind;
+    }
+    if (!is_private) return reduce_shards(group, op);
+    if (is_blind) return dp_stage_reduce(group, op);
+    status = stages ? dp_stage_reduce(group, op) : dp_pull_reduce(group, op);
+    if (status == DP_OK && group->local_rank == 0) {
+        dp_way_note(&group->engine->ways, stages ? DP_WAY_STAGE : DP_WAY_PULL,
+                    dp_host_bytes(group, op), dp_now_ns() - start_ns);
+    }
+    return status;
+}
+
 dp_status_t dp_host_local_run(dp_host_group_t *group, dp_engine_op_t *op)
 {
     dp_status_t status;
@@ -272,7 +286,7 @@ dp_status_t dp_host_local_run(dp_host_group_t *group, dp_engine_op_t *op)
     if (status != DP_OK) return status;
     switch (op->collective) {
     case DP_COLLECTIVE_ALLREDUCE:
-        return is_private(group) ? dp_pull_reduce(group, op) : reduce_shards(group, op);
+        return allreduce(group, op);
     case DP_COLLECTIVE_REDUCE:
         return reduce_shards(group, op);
     case DP_COLLECTIVE_REDUCE_SCATTER:

@@ -80,7 +80,7 @@ static int is_private(const dp_host_group_t *group, const dp_engine_op_t *op)
     const dp_arena_t *arena = group->engine->arena;
     const size_t elem_bytes = dp_dtype_bytes(op->dtype);
 
-    if (group->engine->pull == NULL || op->collective != DP_COLLECTIVE_ALLREDUCE) return 0;
+    if (group->engine->pull_bytes == 0 || op->collective != DP_COLLECTIVE_ALLREDUCE) return 0;
     for (size_t i = 0; group->host_count == 1 && i < op->piece_count; i++) {
         const size_t bytes = op->pieces[i].count * elem_bytes;
 
@@ -223,7 +223,9 @@ dp_status_t dp_host_arrive(dp_host_group_t *group, dp_engine_op_t *op, int is_ea
         .digest = op->digest,
         .kind = (uint32_t)op->collective | (uint32_t)op->dtype << 8 | (uint32_t)op->reduce << 16 |
                 (uint32_t)op->wire << 24,
-        .is_private = (uint16_t)hides,
+        .is_private = (uint8_t)hides,
+        .is_blind = group->engine->pull == NULL,
+        .stages = dp_way_choose(&group->engine->ways, dp_host_bytes(group, op)) == DP_WAY_STAGE,
         .arrive_ns = dp_now_ns(),
         .pieces = dp_arena_offset(group->engine->arena, board->pieces, 0),
         .tallies = dp_arena_offset(group->engine->arena, board->tallies, 0),

@@ -7,11 +7,13 @@
  * tensor before each timed operation, as a training step does; without it halves never leave the
  * cache of their core and the smaller sizes flatter both ways. `private`: memory of each process's
  * own, and the baseline reads pieces of the other's half and then its result by
- * process_vm_readv(). `tally`: the engine takes the figures of the results too, as libdp has it.
+ * process_vm_readv(); `refused`: and the engine must not do so. `tally`: the engine takes the
+ * figures of the results too, as libdp has it.
  *
- *     engine_bench [hosts=1] [touch] [private] [tally] [seconds=0.3] [bytes=N,N,...]
+ *     engine_bench [hosts=1] [touch] [private] [refused] [tally] [seconds=0.3] [bytes=N,N,...]
  * [wire=none|fp16]
  */
+#include <errno.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -60,6 +62,32 @@ typedef struct bench {
     float *other;      /* the other side's of the baseline; NULL between hosts: no baseline then */
     float *piece;      /* [CMA_PIECE] of the private baseline */
 } bench_t;
+
+/* ---- What the engine may do -------------------------------------------------------------------
+ */
+
+static int refuses; /* set before there are others */
+
+ssize_t __real_process_vm_readv(pid_t pid, const struct iovec *local, unsigned long locals,
+                                const struct iovec *remote, unsigned long remotes,
+                                unsigned long flags);
+ssize_t __wrap_process_vm_readv(pid_t pid, const struct iovec *local, unsigned long locals,
+                                const struct iovec *remote, unsigned long remotes,
+                                unsigned long flags);
+
+ssize_t __wrap_process_vm_readv(pid_t pid, const struct iovec *local, unsigned long locals,
+                                const struct iovec *remote, unsigned long remotes,
+                                unsigned long flags)
+{
+    if (refuses) {
+        errno = EPERM;
+        return -1;
+    }
+    return __real_process_vm_readv(pid, local, locals, remote, remotes, flags);
+}
+
+/* ---- The ways ---------------------------------------------------------------------------------
+ */
 
 static void meet(bench_t *bench)
 {
@@ -123,7 +151,7 @@ static void fetch(const bench_t *bench, float *to, size_t at, size_t count)
     const struct iovec remote = {
         (void *)(uintptr_t)(bench->table->private[other] + at * sizeof(float)), local.iov_len};
 
-    if (count == 0 || process_vm_readv(bench->table->pid[other], &local, 1, &remote, 1, 0) ==
+    if (count == 0 || __real_process_vm_readv(bench->table->pid[other], &local, 1, &remote, 1, 0) ==
                           (ssize_t)local.iov_len) {
         return;
     }
@@ -398,6 +426,7 @@ int main(int argc, char **argv)
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "touch") == 0) bench.touch = 1;
         if (strcmp(argv[i], "private") == 0) bench.is_private = 1;
+        if (strcmp(argv[i], "refused") == 0) refuses = 1;
         if (strcmp(argv[i], "tally") == 0) bench.tallies = 1;
         if (strncmp(argv[i], "bytes=", 6) == 0 && !read_sizes(&bench, argv[i] + 6)) {
             fprintf(stderr, "engine_bench: sizes are 4 to 268435456, at most %d\n", SIZES_MAX);

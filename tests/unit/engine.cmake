@@ -14,8 +14,9 @@ dp_test(test_engine SOURCES test_engine.c ${engine_support} LIBS dp_engine TIMEO
 dp_test(test_engine_groups SOURCES test_engine_groups.c ${engine_group_support} fail_allocation.c
         LIBS dp_engine ${wrapped} TIMEOUT 240 LABELS unit ranks)
 dp_test(test_engine_ends SOURCES test_engine_ends.c ${engine_support} LIBS dp_engine TIMEOUT 240 LABELS unit ranks)
-dp_test(test_engine_pull SOURCES test_engine_pull.c ${engine_support} LIBS dp_engine TIMEOUT 240
-        LABELS unit ranks)
+dp_test(test_engine_pull SOURCES test_engine_pull.c ${engine_support}
+        LIBS dp_engine -Wl,--wrap=process_vm_readv TIMEOUT 240 LABELS unit ranks)
+dp_test(test_host_way SOURCES test_host_way.c LIBS dp_engine LABELS unit)
 # Without traffic between hosts, and smaller: what the thread sanitizer can follow. UCX is linked all
 # the same, and its memory hooks run in threads that the sanitizer has already taken down.
 add_test(NAME test_engine_one_host COMMAND test_engine 1 3)
@@ -31,7 +32,7 @@ dp_test(test_engine_processes SOURCES ../ranks/test_engine_processes.c ${engine_
 
 # How close it comes to the machine; by hand, see the file.
 dp_add_program(engine_bench ../bench/engine_bench.c ${engine_support})
-target_link_libraries(engine_bench PRIVATE dp_engine)
+target_link_libraries(engine_bench PRIVATE dp_engine -Wl,--wrap=process_vm_readv)
 dp_add_program(exchange_bench ../bench/exchange_bench.c ${engine_support})
 target_link_libraries(exchange_bench PRIVATE dp_engine)
 dp_add_program(floor ../bench/floor.c)

@@ -26,7 +26,7 @@ typedef struct engine_world {
     int interleave; /* 1: rank r on host r % hosts; 0: ranks in blocks */
     size_t arena_bytes;
     uint64_t spin_ns;
-    int pulls_nothing; /* 1: as if the ranks could not read each other's memory */
+    unsigned pulls_nothing; /* bit r: rank r takes only engine memory where it lies */
 } engine_world_t;
 #define ENGINE_WORLD(n, h)                                                                         \
     {                                                                                              \

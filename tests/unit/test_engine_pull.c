@@ -1,6 +1,6 @@
 /*
  * test_engine_pull.c - an allreduce of memory that the ranks of a host do not share gives the bits
- * of one that they do, and ends when it cannot be read.
+ * of one that they do, also where the system forbids to read it, and ends when it is not there.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -8,7 +8,9 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <errno.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,9 +20,35 @@
 
 #include "engine_reference.h"
 #include "engine_world.h"
+#include "runtime/engine/host_way.h"
 
 static const size_t counts[] = {5, 0, 4096, 4097, 100003, 1, 40000, 300001};
 #define PIECES DP_ARRAY_LEN(counts)
+
+/* Whom the system lets read another's memory. */
+enum { PERMIT_ALL, PERMIT_NOBODY, PERMIT_ALL_BUT_THE_FIRST };
+static atomic_int permit = PERMIT_ALL;
+
+ssize_t __real_process_vm_readv(pid_t pid, const struct iovec *local, unsigned long locals,
+                                const struct iovec *remote, unsigned long remotes,
+                                unsigned long flags);
+ssize_t __wrap_process_vm_readv(pid_t pid, const struct iovec *local, unsigned long locals,
+                                const struct iovec *remote, unsigned long remotes,
+                                unsigned long flags);
+
+ssize_t __wrap_process_vm_readv(pid_t pid, const struct iovec *local, unsigned long locals,
+                                const struct iovec *remote, unsigned long remotes,
+                                unsigned long flags)
+{
+    int first = PERMIT_ALL_BUT_THE_FIRST;
+
+    if (atomic_load(&permit) == PERMIT_NOBODY ||
+        atomic_compare_exchange_strong(&permit, &first, PERMIT_ALL)) {
+        errno = EPERM;
+        return -1;
+    }
+    return __real_process_vm_readv(pid, local, locals, remote, remotes, flags);
+}
 
 static int may_pull(void)
 {
@@ -199,8 +227,123 @@ static void pull_can_be_turned_off(void **state)
     engine_world_t world = ENGINE_WORLD(2, 1);
 
     (void)state;
-    world.pulls_nothing = 1;
+    world.pulls_nothing = ~0u;
     assert_int_equal(engine_world_threads(&world, use_own_memory, &world), 0);
+}
+
+/* ---- In pieces instead --------------------------------------------------------------------------
+ */
+
+static void pull_gives_the_same_bits_where_nobody_may_read(void **state)
+{
+    (void)state;
+    for (int size = 2; size <= 4; size++) {
+        engine_world_t world = ENGINE_WORLD(size, 1);
+
+        atomic_store(&permit, PERMIT_NOBODY);
+        assert_int_equal(engine_world_threads(&world, compare_all, &world), 0);
+        atomic_store(&permit, PERMIT_ALL);
+    }
+}
+
+static void pull_gives_the_same_bits_where_one_may_not_read(void **state)
+{
+    engine_world_t world = ENGINE_WORLD(3, 1);
+
+    (void)state;
+    if (!may_pull()) skip();
+    atomic_store(&permit, PERMIT_ALL_BUT_THE_FIRST);
+    assert_int_equal(engine_world_threads(&world, compare_all, &world), 0);
+    assert_int_equal(atomic_load(&permit), PERMIT_ALL); /* somebody was refused */
+}
+
+static void stage_works_between_processes(void **state)
+{
+    engine_world_t world = ENGINE_WORLD(3, 1);
+
+    (void)state;
+    atomic_store(&permit, PERMIT_NOBODY);
+    assert_int_equal(engine_world_processes(&world, compare_all, &world), 0);
+    atomic_store(&permit, PERMIT_ALL);
+}
+
+/* Large enough that both ways are tried, one after the other. */
+static void repeat_large(engine_rank_t *rank, void *user)
+{
+    const size_t count = DP_WAY_LEAST / sizeof(float) + 7;
+    float *data = malloc(count * sizeof(*data));
+    dp_engine_piece_t piece = {
+        .in = data, .out = data, .count = count, .prescale = 1.0, .postscale = 1.0};
+    dp_engine_op_t op = {
+        .collective = DP_COLLECTIVE_ALLREDUCE, .dtype = DP_F32, .pieces = &piece, .piece_count = 1};
+
+    (void)user;
+    for (int turn = 0; turn < 6; turn++) {
+        size_t wrong = 0;
+
+        for (size_t i = 0; i < count; i++)
+            data[i] = (float)(rank->rank + turn) + (float)(i % 13);
+        engine_run(rank, &op, DP_WORK_LARGE);
+        engine_check(rank, op.status == DP_OK, "turn %d: %s", turn, op.text);
+        for (size_t i = 0; i < count; i++)
+            wrong += data[i] != (float)(1 + 2 * turn) + 2.0f * (float)(i % 13);
+        engine_check(rank, wrong == 0, "turn %d: %zu of %zu are wrong", turn, wrong, count);
+    }
+    free(data);
+}
+
+static void pull_and_stage_take_turns(void **state)
+{
+    engine_world_t world = ENGINE_WORLD(2, 1);
+
+    (void)state;
+    assert_int_equal(engine_world_threads(&world, repeat_large, &world), 0);
+}
+
+static void hide_rank_1(engine_rank_t *rank, void *user)
+{
+    (void)user;
+    compare(rank, (kind_t){DP_F32, DP_SUM, 1}, 1u << 1);
+}
+
+/* Rank 0 wants no tensor of its own to be taken so, but the other's is. */
+static void stage_takes_part_where_own_memory_is_shared(void **state)
+{
+    engine_world_t world = ENGINE_WORLD(2, 1);
+
+    (void)state;
+    world.pulls_nothing = 1u << 0;
+    assert_int_equal(engine_world_threads(&world, hide_rank_1, &world), 0);
+}
+
+static void find_no_room(engine_rank_t *rank, void *user)
+{
+    float *data = calloc(100000, sizeof(*data));
+    dp_engine_piece_t piece = {
+        .in = data, .out = data, .count = 100000, .prescale = 1.0, .postscale = 1.0};
+    dp_engine_op_t op = {
+        .collective = DP_COLLECTIVE_ALLREDUCE, .dtype = DP_F32, .pieces = &piece, .piece_count = 1};
+    void *memory;
+
+    (void)user;
+    while (rank->engine->ops->alloc(rank->engine, 4096, &memory) == DP_OK)
+        continue;
+    engine_run(rank, &op, DP_WORK_SMALL);
+    engine_check(rank, op.status == DP_ERR_NO_MEMORY, "status is %s", dp_status_string(op.status));
+    engine_check(rank, strstr(op.text, "no shared memory to hand over tensors") != NULL,
+                 "text is '%s'", op.text);
+    free(data);
+}
+
+static void stage_says_that_there_is_no_room(void **state)
+{
+    engine_world_t world = ENGINE_WORLD(2, 1);
+
+    (void)state;
+    world.arena_bytes = 4 * DP_MIB;
+    atomic_store(&permit, PERMIT_NOBODY);
+    assert_int_equal(engine_world_threads(&world, find_no_room, &world), 0);
+    atomic_store(&permit, PERMIT_ALL);
 }
 
 /* ---- Failing ------------------------------------------------------------------------------------
@@ -260,6 +403,12 @@ int main(int argc, char **argv)
         cmocka_unit_test(pull_works_between_processes),
         cmocka_unit_test(pull_is_for_ranks_of_one_host),
         cmocka_unit_test(pull_can_be_turned_off),
+        cmocka_unit_test(pull_gives_the_same_bits_where_nobody_may_read),
+        cmocka_unit_test(pull_gives_the_same_bits_where_one_may_not_read),
+        cmocka_unit_test(stage_works_between_processes),
+        cmocka_unit_test(pull_and_stage_take_turns),
+        cmocka_unit_test(stage_takes_part_where_own_memory_is_shared),
+        cmocka_unit_test(stage_says_that_there_is_no_room),
         cmocka_unit_test(pull_says_whose_memory_cannot_be_read),
     };
 
