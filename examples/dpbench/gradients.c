@@ -60,6 +60,7 @@ void bench_gradients(const bench_t *bench)
 
         bench_barrier(bench);
         if (i == 0) bench_must(bench, dp_stats_get(bench->dp, &before), "stats");
+        dp_step_begin(bench->dp, (uint64_t)(i + bench->options.warmup)); /* for DP_TUNE */
         begin = bench_now_ns();
         for (int t = 0; t < TENSORS; t++) {
             bench_must(bench,
@@ -70,6 +71,7 @@ void bench_gradients(const bench_t *bench)
         for (int t = 0; t < TENSORS; t++)
             bench_must(bench, dp_wait(handles[t], -1.0, NULL), names[t]);
         if (i >= 0) times[i] = (double)(bench_now_ns() - begin) / 1e6;
+        dp_step_end(bench->dp);
     }
     bench_must(bench, dp_stats_get(bench->dp, &after), "stats");
     bench_max(bench, times, (size_t)iterations);
