@@ -30,7 +30,7 @@ dp_way_t dp_way_choose(const dp_ways_t *ways, size_t bytes)
 
     if (bytes < DP_WAY_LEAST) return DP_WAY_PULL;
     if (count < TRIES) return DP_WAY_PULL;
-    if (count < 2 * TRIES) return DP_WAY_STAGE;
+    if (count < (uint64_t)2 * TRIES) return DP_WAY_STAGE;
     return count % period == period - 1 ? other : better;
 }
 
@@ -41,6 +41,6 @@ void dp_way_note(dp_ways_t *ways, dp_way_t way, size_t bytes, uint64_t ns)
     const double now = (double)ns / (double)bytes;
 
     if (bytes < DP_WAY_LEAST) return;
-    *cost = ways->classes[class].count < 2 * TRIES ? now : *cost + WEIGHT * (now - *cost);
+    *cost = ways->classes[class].count < (uint64_t)2 * TRIES ? now : *cost + WEIGHT * (now - *cost);
     ways->classes[class].count++;
 }
