@@ -10,8 +10,8 @@
  * process_vm_readv(); `refused`: and the engine must not do so. `tally`: the engine takes the
  * figures of the results too, as libdp has it.
  *
- *     engine_bench [hosts=1] [touch] [private] [refused] [tally] [seconds=0.3] [bytes=N,N,...]
- * [wire=none|fp16]
+ *     engine_bench [hosts=1] [touch] [private] [refused] [tally] [seconds=0.3] [bytes=N,N]
+ *                  [wire=none|fp16]
  */
 #include <errno.h>
 #include <sched.h>
