@@ -60,7 +60,7 @@ void bench_gradients(const bench_t *bench)
 
         bench_barrier(bench);
         if (i == 0) bench_must(bench, dp_stats_get(bench->dp, &before), "stats");
-        dp_step_begin(bench->dp, (uint64_t)(i + bench->options.warmup)); /* for DP_TUNE */
+        dp_step_begin(bench->dp, (uint64_t)i + (uint64_t)bench->options.warmup); /* for DP_TUNE */
         begin = bench_now_ns();
         for (int t = 0; t < TENSORS; t++) {
             bench_must(bench,

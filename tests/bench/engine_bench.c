@@ -328,7 +328,7 @@ static void measure(bench_t *bench, size_t bytes)
     before_ns = placement_measure(&table->placement, side, &bench->rounds);
     for (int turn = 0;; turn++) {
         const int way = turn % ways;
-        double us[1000];
+        double us[1000] = {0};
         double after_ns;
         int place;
 
