@@ -14,8 +14,9 @@ import xml.dom.minidom
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 sys.dont_write_bytecode = True
 
-from comparing import latency, plot, table  # noqa: E402
-from comparing.process import Failed, json_lines, run, run_all  # noqa: E402
+from comparing import latency, parts, plot, steps, table  # noqa: E402
+from comparing.process import (Failed, Late, adopt_orphans, children, json_lines, run,  # noqa: E402
+                               run_all)
 from comparing.ways import Figures, Lab, Way  # noqa: E402
 
 PROGRAMS = sys.argv[1:]
@@ -71,16 +72,39 @@ class TableTest(unittest.TestCase):
     def test_what_was_not_measured_is_neither_met_nor_missed(self):
         for rows in (table.sizes_rows(Figures([])), table.crowded_rows(Figures([])),
                      table.gradient_rows(Figures([]), {}), table.link_rows({"why": "no root"}),
-                     table.latency_rows(Figures([]), {"locked": {}, "unlocked": {}, "idle": []})):
+                     table.link_rows({}), table.link_rows({"shape": "1 Gb/s", "bytes": 10}),
+                     table.loop_rows(Figures([])), table.idle_rows(latency.empty()),
+                     table.step_rows(steps.Steps("124M"))):
+            self.assertTrue(rows)
             self.assertEqual({r.met for r in rows}, {None})
 
     def test_idling_counts_the_worst_gap_but_not_the_loop(self):
         found = {"unlocked": {0.0: [900.0], 300.0: [70.0], 1e5: [140.0, 160.0, 150.0]},
                  "locked": {}, "idle": [0.1, 0.3, 0.15]}
         self.assertEqual(latency.worst_after_idle(found, "unlocked"), (150.0, 1e5))
-        rows = table.latency_rows(Figures([]), found)
+        rows = table.idle_rows(found)
         self.assertTrue(self.met(rows, "4 B after idling, unlocked"))
         self.assertTrue(self.met(rows, "CPU while idle"))
+
+    def test_latency_lines_go_to_the_mode_they_ran_in(self):
+        found = latency.empty()
+        latency.read("     300.0 us idle       10.0       20.5      30.0   (1000 iterations, 98 % "
+                     "locked)\n     300.0 us idle       11.0       40.0      30.0   (1000 "
+                     "iterations, 0 % locked)\nidle CPU of a rank: 0.140 % of a core", found)
+        self.assertEqual(found, {"locked": {300.0: [20.5]}, "unlocked": {300.0: [40.0]},
+                                 "idle": [0.14]})
+
+    def test_step_compares_with_the_faster_ddp_and_with_its_own_share(self):
+        found = steps.Steps("124M")
+        for label, ms in (("libdp 2 ranks", 1000.0), ("libdp 2 alone", 930.0),
+                          ("DDP gloo, torch 1", 1400.0), ("DDP alone, torch 1", 700.0),
+                          ("DDP gloo, torch 2", 1600.0), ("DDP alone, torch 2", 800.0)):
+            found.note(label, ms, 4)
+        found.recorder = {"no": [30.0, 32.0], "yes": [31.5, 31.3]}
+        rows = table.step_rows(found)
+        self.assertEqual((rows[0].met, rows[0].beside), (True, "torch DDP 50 % of 1400 ms"))
+        self.assertEqual((rows[1].met, rows[1].ratio), (False, "1.40"))
+        self.assertEqual((rows[-1].met, rows[-1].ours), (False, "+1.29 %"))
 
     def test_link_compares_with_the_better_of_torchs_exchanges(self):
         found = {"shape": "1 Gb/s", "bytes": 10, "line": 95.0, "libdp none": 100.0,
@@ -132,6 +156,54 @@ class ProcessTest(unittest.TestCase):
         with self.assertRaisesRegex(Failed, "no end after"):
             run(["sh", "-c", "sleep 600 & wait"], 0.2)
 
+    def test_what_left_the_group_is_ended_too(self):
+        adopt_orphans()
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "pid")
+            with self.assertRaisesRegex(Failed, "no end after"):
+                run(["sh", "-c", f"setsid sh -c 'echo $$ > {path}; exec sleep 600' & wait"], 0.5)
+            with open(path, encoding="ascii") as file:
+                pid = int(file.read())
+            self.assertEqual(children(), [])
+            self.assertRaises(ProcessLookupError, os.kill, pid, 0)
+
+    def test_a_program_that_is_not_there_fails_by_name(self):
+        with self.assertRaisesRegex(Failed, "no.such.program"):
+            run(["/no/such/program"], 20)
+
+
+class LabTest(unittest.TestCase):
+    def test_a_part_whose_time_is_over_starts_nothing_more(self):
+        said = []
+        lab = Lab("", "", "", None, said.append)
+        self.assertEqual(lab.limit(50), 50)
+        lab.allow(20)
+        self.assertLess(lab.limit(50), 20.1)
+        self.assertEqual(lab.limit(5), 5)
+        lab.allow(0)
+        way = Way("late", lambda ranks: [["/no/such/program"]])
+        self.assertRaises(Late, lab.measure, way, 2, [], 60)
+        self.assertEqual((lab.failures, said), ([], []))
+
+    def test_a_way_that_fails_keeps_what_it_had_printed(self):
+        said = []
+        lab = Lab("", "", "", None, said.append)
+        line = json.dumps({"way": "x", "bytes": 4, "place": "near", "samples": 1, "wrong": 0})
+        script = f"echo '{line}'; echo '{line[:20]}'; echo broke >&2; exit 3; :"
+        rows = lab.measure(Way("half", lambda ranks: [["sh", "-c", script]]), 2, [], 60)
+        self.assertEqual([(row["bytes"], row["label"]) for row in rows], [(4, "half")])
+        self.assertEqual(lab.failures, ["half: exit 3: broke"])
+        self.assertEqual(said, ["  half: exit 3: broke"])
+
+    def test_every_part_makes_rows_and_json_of_nothing(self):
+        class Options:
+            preset = "tiny"
+
+        for name, part in parts.PARTS.items():
+            figures = part.empty(Options)
+            self.assertTrue(all(row.met is None for row in part.rows(figures)), name)
+            json.dumps(part.raw(figures))
+
 
 @unittest.skipUnless(len(PROGRAMS) == 4, "without programs")
 class WaysTest(unittest.TestCase):
@@ -156,6 +228,7 @@ class WaysTest(unittest.TestCase):
         self.measure([*ours, floor], 2, ["sizes=4,65540"])
         self.measure(ours[:1], 3, ["sizes=4,1028"])
         self.measure(ours[:1], 2, ["sizes=4", "loop=1"])
+        self.measure(ours[:1], 2, ["set=3"])
 
     def test_cma_floor_sums_right_where_it_is_permitted(self):
         command = [PROGRAMS[1], "variant=cma"]
@@ -170,8 +243,27 @@ class WaysTest(unittest.TestCase):
         with self.assertRaisesRegex(Failed, "needs table"):
             run([PROGRAMS[1], "sizes=4"], 20)
         with tempfile.TemporaryDirectory() as folder:
-            with self.assertRaisesRegex(Failed, "needs table"):
-                run([PROGRAMS[1], f"table={folder}/t", "sizes=4,x"], 20)
+            for words in ("sizes=4,x", "set=x", "set=0", "set=257"):
+                with self.assertRaisesRegex(Failed, "needs table"):
+                    run([PROGRAMS[1], f"table={folder}/t", words], 20)
+
+    def test_a_size_ends_early_where_meetings_take_long(self):
+        # Nothing to do in 0.2 s of it, but every memory is rewritten in between: 20000 samples
+        # of 16 MiB would take a minute.
+        with tempfile.TemporaryDirectory() as folder:
+            program = os.path.join(folder, "way.py")
+            with open(program, "w", encoding="utf-8") as file:
+                file.write("import ctypes, sys, slices\nkept = []\n"
+                           "def memory(size):\n    kept.append(ctypes.create_string_buffer(size))\n"
+                           "    return ctypes.addressof(kept[-1])\n"
+                           "sys.exit(slices.run('alone', 0, 1, memory, lambda *_: None))\n")
+            peers = os.path.join(os.path.dirname(os.path.abspath(__file__)), "peers")
+            rows = json_lines(run([sys.executable, program, f"slices={PROGRAMS[3]}",
+                                   f"table={folder}/t", "set=16", "seconds=0.2"], 100,
+                                  {"PYTHONPATH": peers, "PYTHONDONTWRITEBYTECODE": "1"}))
+            self.assertEqual(len(rows), 1)
+            self.assertLess(rows[0]["samples"], 10000)
+            self.assertGreaterEqual(rows[0]["samples"], 5)
 
     def test_python_reaches_the_same_loop(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -2,7 +2,7 @@
 import os
 import re
 
-from comparing.process import Failed, run
+from comparing.process import Failed, Late, run
 from comparing.ways import median_of
 
 LOCK_SETTING = "--lock"  # a libdp without it never locks
@@ -16,24 +16,40 @@ def has_lock(build):
         return False
 
 
-def measure(lab, turns):
+def empty():
     """{"locked"|"unlocked": {gap in us: [us, ...]}, "idle": [% of a core]}."""
-    found = {"locked": {}, "unlocked": {}, "idle": []}
-    modes = {"unlocked": []}
-    if has_lock(lab.build):
-        modes = {"locked": [f"{LOCK_SETTING}=auto"], "unlocked": [f"{LOCK_SETTING}=off"]}
-    for _ in range(turns):
-        for mode, settings in modes.items():
-            try:
-                text = run([os.path.join(lab.build, "dprun"), "-np", 2, "--no-prefix", *settings,
-                            os.path.join(lab.build, "dpbench"), "--latency"], 120)
-            except Failed as error:
-                lab.failures.append(f"dpbench --latency: {error}")
-                continue
-            for gap, median in re.findall(r"([\d.]+) us idle +[\d.]+ +([\d.]+)", text):
-                found[mode].setdefault(float(gap), []).append(float(median))
-            found["idle"] += [float(x) for x in re.findall(r"idle CPU of a rank: ([\d.]+) %", text)]
-    return found
+    return {"locked": {}, "unlocked": {}, "idle": []}
+
+
+LINE = re.compile(r"([\d.]+) us idle +[\d.]+ +([\d.]+) +[\d.]+ +\(\d+ iterations, +(\d+) % locked")
+IDLE = re.compile(r"idle CPU of a rank: ([\d.]+) %")
+
+
+def read(text, found):
+    """Adds what a dpbench --latency printed. A pause has two lines, one of either mode."""
+    for gap, median, locked in LINE.findall(text):
+        mode = "locked" if int(locked) >= 50 else "unlocked"
+        found[mode].setdefault(float(gap), []).append(float(median))
+    found["idle"] += [float(share) for share in IDLE.findall(text)]
+
+
+def measure(lab, turns, found):
+    settings = [f"{LOCK_SETTING}=auto"] if has_lock(lab.build) else []
+    for turn in range(turns):
+        try:
+            read(run([os.path.join(lab.build, "dprun"), "-np", 2, "--no-prefix", *settings,
+                      os.path.join(lab.build, "dpbench"), "--latency"], lab.limit(60)), found)
+        except Late:
+            raise
+        except Failed as error:
+            lab.note("dpbench --latency", error)
+            continue
+        said = []
+        for mode in ("locked", "unlocked"):
+            worst = worst_after_idle(found, mode)
+            said.append(f"{mode} {worst[0]:.0f} us after {worst[1] / 1e3:g} ms" if worst
+                        else f"{mode}: no figures")
+        lab.say(f"  turn {turn + 1} of {turns}: {', '.join(said)}")
 
 
 def worst_after_idle(found, mode):

@@ -6,8 +6,9 @@ reason. The delay is shaped where the kernel has netem, else the link keeps its 
 import os
 import shutil
 import tempfile
+import time
 
-from comparing.process import Failed, json_lines, rank_environments, run, run_all
+from comparing.process import Failed, Late, json_lines, rank_environments, run, run_all
 
 RATE_MBIT, DELAY_US = 1000, 100
 ADDRESSES = ["10.77.0.1", "10.77.0.2"]
@@ -28,7 +29,7 @@ class Link:
         self.folder = tempfile.mkdtemp(prefix="compare-link-")
         try:
             self._open()
-        except Failed:
+        except BaseException:  # a signal, too
             self.close()
             raise
         return self
@@ -47,8 +48,19 @@ class Link:
             for device in ("lo", "link0"):
                 run(["ip", "-n", name, "link", "set", device, "up"], 10)
             self._shape(name)
+        for name in self.names:
+            self._await(name)
         with open(self.secret(), "wb", opener=lambda path, flags: os.open(path, flags, 0o600)) as f:
             f.write(os.urandom(32))
+
+    @staticmethod
+    def _await(name):
+        """The kernel notes up to a second late that a link runs; UCX takes no other."""
+        until = time.monotonic() + 5
+        while "state UP" not in run(["ip", "-n", name, "link", "show", "link0"], 10):
+            if time.monotonic() > until:
+                raise Failed(f"link0 of {name} does not come up")
+            time.sleep(0.02)
 
     def _shape(self, name):
         add = ["tc", "-n", name, "qdisc", "add", "dev", "link0"]
@@ -80,47 +92,67 @@ class Link:
         environments = rank_environments(2, dict(
             {"DP_SECRET_FILE": self.secret(), "GLOO_SOCKET_IFNAME": "link0",
              "OMP_NUM_THREADS": "1"}, **environment), ADDRESSES[0], local=False)
-        return json_lines(run_all(commands, timeout, environments)[0])
+        rows = json_lines(run_all(commands, timeout, environments)[0])
+        if not rows:
+            raise Failed("it printed no figures")
+        return rows
 
-    def line_seconds(self, size):
+    def line_ms(self, size, timeout):
         """What plain TCP takes to carry size bytes each way at once."""
         rows = self.run_ranks(["python3", os.path.join(HERE, "..", "peers", "line.py"), size], {},
-                              120)
-        return rows[0]["seconds"]
+                              timeout)
+        return rows[0]["seconds"] * 1e3
 
 
-def measure(lab, quick, say):
-    """Milliseconds of each way over the link: {"shape": ..., "line": ..., "libdp fp32": ...}."""
-    set_name, size = ("32", 32 << 20) if quick else ("gpt2", 124439808 * 4)
-    arguments = [f"sizes={size}"] if quick else ["set=gpt2"]
-    found = {"bytes": size}
-    with Link() as link:
-        found["shape"] = link.shape
-        found["line"] = link.line_seconds(size) * 1e3
-        say(f"  TCP line {found['line']:.0f} ms")
-        for wire in ("none", "fp16"):
-            table = os.path.join(link.folder, f"table.{wire}")
-            rows = link.run_ranks([lab.path("way_dp"), "memory=arena", f"wire={wire}",
-                                   f"table={table}", "seconds=1", *arguments],
-                                  {"DP_UCX_DEVICES": "link0"}, 180)
-            found[f"libdp {wire}"] = _all_places(rows)
-            say(f"  libdp, wire {wire}: {found[f'libdp {wire}']:.0f} ms")
-        for exchange in ("gloo", "fp16", "libdp"):
-            if not lab.peers.torches:
-                break
-            torch = lab.peers.torches[0]
-            script = os.path.join(lab.root, "tests/bench/peers/ddp_torch.py")
-            rows = link.run_ranks(
-                [torch.python, script, f"exchange={exchange}", f"set={set_name}", "steps=3",
-                 f"libdp={lab.build}/libdp.so", "wire=fp16"],
-                dict(torch.environment, DP_UCX_DEVICES="link0"), 180)
-            found[f"ddp {exchange}"] = rows[0]["ms"]
-            say(f"  torch DDP by {exchange}: {rows[0]['ms']:.0f} ms")
-    return found
-
-
-def _all_places(rows):
-    """The placement of cores says nothing about a link: the median of the largest class."""
-    if not rows or any(row["wrong"] for row in rows):
+def _ours(lab, link, wire, arguments):
+    table = os.path.join(link.folder, f"table.{wire}")
+    rows = link.run_ranks([lab.path("way_dp"), "memory=arena", f"wire={wire}", f"table={table}",
+                           "seconds=1", *arguments], {"DP_UCX_DEVICES": "link0"}, lab.limit(180))
+    if any(row["wrong"] for row in rows):
         raise Failed(f"wrong results over the link: {rows}")
+    # The placement of cores says nothing about a link: the median of the largest class.
     return max(rows, key=lambda row: row["samples"])["median_us"] / 1e3
+
+
+def _ddp(lab, link, exchange, arguments):
+    torch = lab.peers.torches[0]
+    script = os.path.join(lab.root, "tests/bench/peers/ddp_torch.py")
+    rows = link.run_ranks(
+        [torch.python, script, f"exchange={exchange}", *arguments, "steps=3", "warmup=1",
+         f"libdp={lab.build}/libdp.so", "wire=fp16"],
+        dict(torch.environment, DP_UCX_DEVICES="link0"), lab.limit(180))
+    return rows[0]["ms"]
+
+
+def measure(lab, options, found):
+    """Fills found with milliseconds of each way: {"shape": ..., "line": ..., "libdp fp16": ...};
+    "why": the reason why there is no link."""
+    try:
+        link = Link()
+        with link:
+            _measure(lab, options, link, found)
+    except Late:
+        raise
+    except Failed as error:
+        found["why"] = error.reason[:200]
+
+
+def _measure(lab, options, link, found):
+    megabytes = 32 if options.quick else None
+    arguments = [f"set={megabytes or 'gpt2'}"]
+    found["bytes"] = size = megabytes << 20 if megabytes else 124439808 * 4
+    found["shape"] = link.shape
+    jobs = [("line", lambda: link.line_ms(size, lab.limit(120)))]
+    jobs += [(f"libdp {wire}", lambda wire=wire: _ours(lab, link, wire, arguments))
+             for wire in ("none", "fp16")]
+    if lab.peers.torches:
+        jobs += [(f"ddp {exchange}", lambda name=exchange: _ddp(lab, link, name, arguments))
+                 for exchange in ("gloo", "fp16", "libdp")]
+    for label, job in jobs:
+        try:
+            found[label] = job()
+            lab.say(f"  over the link, {label}: {found[label]:.0f} ms")
+        except Late:
+            raise
+        except Failed as error:
+            lab.note(f"over the link, {label}", error)

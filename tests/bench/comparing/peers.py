@@ -42,6 +42,13 @@ class Peers:
         self.horovod = None  # a Torch, too: its interpreter has Horovod
         self.missing, self.versions = {}, {}
 
+    def best_of_versions(self):
+        """Of each version of PyTorch the way with the best BLAS."""
+        found = {}
+        for torch in self.torches:
+            found.setdefault(torch.version, torch)
+        return list(found.values())
+
 
 def _apt(packages):
     root = [] if os.geteuid() == 0 else ["sudo", "-n"]

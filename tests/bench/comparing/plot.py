@@ -109,6 +109,8 @@ def draw(figures, ways, folder):
     for name, title, unit, series in (
             ("latency", "Allreduce of fp32, 2 ranks: median time", "us", latency),
             ("bandwidth", "Allreduce of fp32, 2 ranks: payload per second", "GB/s", bandwidth)):
+        if not any(points for _, _, points in series):
+            continue
         paths.append(f"{folder}/{name}.svg")
         with open(paths[-1], "w", encoding="utf-8") as file:
             file.write(chart(title, unit, series))

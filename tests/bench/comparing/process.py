@@ -1,4 +1,5 @@
 """process.py - runs programs: whole process groups under a time limit, nothing left behind."""
+import ctypes
 import json
 import os
 import signal
@@ -7,9 +8,27 @@ import subprocess
 import tempfile
 import time
 
+GRACE_S = 3.0  # what a program gets to end its own programs
+PR_SET_CHILD_SUBREAPER = 36
+
 
 class Failed(Exception):
-    """A program that failed, and the last it said."""
+    """A program that failed; `reason` is how, and the last it said; `output`: of the first one,
+    as far as it came."""
+
+    def __init__(self, reason, command=""):
+        super().__init__(f"{command}: {reason}" if command else reason)
+        self.reason, self.output = reason, ""
+
+
+class Late(Failed):
+    """Nothing was run: the time was over."""
+
+
+def adopt_orphans():
+    """What our programs started and left becomes our child, which _end() then finds. MPI's starters
+    put their ranks into groups of their own."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def free_port():
@@ -19,54 +38,103 @@ def free_port():
         return min(probe.getsockname()[1], 65000)
 
 
-def _end(processes):
+def children():
+    """The process ids whose parent we are."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/stat", encoding="ascii", errors="replace") as file:
+                if int(file.read().rpartition(")")[2].split()[1]) == os.getpid():
+                    found.append(int(name))
+        except (OSError, IndexError, ValueError):
+            pass  # it has just ended
+    return found
+
+
+def _signal(processes, number):
     for process in processes:
         try:
-            os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
+            os.killpg(process.pid, number)
+        except (ProcessLookupError, PermissionError):
             pass
+
+
+def _end(processes):
+    running = [process for process in processes if process.poll() is None]
+    _signal(running, signal.SIGTERM)
+    until = time.monotonic() + GRACE_S
+    while any(process.poll() is None for process in running) and time.monotonic() < until:
+        time.sleep(0.005)
+    _signal(processes, signal.SIGKILL)
+    for process in processes:
         process.wait()
+    _end_orphans()
+
+
+def _end_orphans():
+    """What is a child and was not started by us; it may be at its own tidying up."""
+    until = time.monotonic() + GRACE_S
+    while pids := children():
+        for pid in pids:
+            try:
+                if time.monotonic() > until:
+                    os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, os.WNOHANG)
+            except (ProcessLookupError, ChildProcessError):
+                pass
+        time.sleep(0.005)
+
+
+def _await(started, commands, errors, timeout):
+    begin, waiting = time.monotonic(), list(started)
+    while waiting:
+        for process in list(waiting):
+            if process.poll() is None:
+                continue
+            waiting.remove(process)
+            if process.returncode != 0:
+                raise _failure(started.index(process), commands, errors,
+                               f"exit {process.returncode}")
+        if waiting and time.monotonic() - begin > timeout:
+            raise _failure(0, commands, errors, f"no end after {timeout:.0f} s")
+        time.sleep(0.005)
+
+
+def _text(file):
+    file.seek(0)
+    return file.read()
 
 
 def run_all(commands, timeout, environments=None, cwd=None):
     """Runs the commands side by side; their standard outputs. Raises Failed when one fails."""
-    started, begin = [], time.monotonic()
+    started = []
     outputs = [tempfile.TemporaryFile("w+") for _ in commands]
     errors = [tempfile.TemporaryFile("w+") for _ in commands]
     try:
         for i, command in enumerate(commands):
             environment = dict(os.environ, PYTHONDONTWRITEBYTECODE="1")
             environment.update(environments[i] if environments else {})
-            started.append(subprocess.Popen(
-                [str(word) for word in command], stdin=subprocess.DEVNULL, stdout=outputs[i],
-                stderr=errors[i], env=environment, cwd=cwd, start_new_session=True))
-        waiting = list(started)
-        while waiting:
-            for process in list(waiting):
-                if process.poll() is None:
-                    continue
-                waiting.remove(process)
-                if process.returncode != 0:
-                    raise Failed(_why(started.index(process), commands, errors,
-                                      f"exit {process.returncode}"))
-            if waiting and time.monotonic() - begin > timeout:
-                raise Failed(_why(0, commands, errors, f"no end after {timeout:.0f} s"))
-            time.sleep(0.005)
-        texts = []
-        for output in outputs:
-            output.seek(0)
-            texts.append(output.read())
-        return texts
+            try:
+                started.append(subprocess.Popen(
+                    [str(word) for word in command], stdin=subprocess.DEVNULL, stdout=outputs[i],
+                    stderr=errors[i], env=environment, cwd=cwd, start_new_session=True))
+            except OSError as error:
+                raise Failed(str(error), str(command[0])) from error
+        _await(started, commands, errors, timeout)
+        return [_text(output) for output in outputs]
+    except Failed as error:
+        error.output = _text(outputs[0])
+        raise
     finally:
         _end(started)
         for file in outputs + errors:
             file.close()
 
 
-def _why(index, commands, errors, what):
-    errors[index].seek(0)
-    said = errors[index].read().strip().splitlines()[-4:]
-    return f"{' '.join(str(word) for word in commands[index])[:160]}: {what}: {' | '.join(said)}"
+def _failure(index, commands, errors, what):
+    said = [line[:300] for line in _text(errors[index]).strip().splitlines()[-3:]]
+    return Failed(": ".join(filter(None, [what, " | ".join(said)])),
+                  " ".join(str(word) for word in commands[index])[:160])
 
 
 def run(command, timeout, environment=None, cwd=None):
@@ -75,12 +143,22 @@ def run(command, timeout, environment=None, cwd=None):
 
 
 def json_lines(text):
-    """The JSON objects among a program's lines."""
+    """The JSON objects among a program's lines; one that was cut off counts for nothing."""
     found = []
     for line in text.splitlines():
-        if line.startswith("{"):
-            found.append(json.loads(line))
+        try:
+            found += [json.loads(line)] if line.startswith("{") else []
+        except ValueError:
+            pass
     return found
+
+
+def only_row(text):
+    """The first of them."""
+    rows = json_lines(text)
+    if not rows:
+        raise Failed("it printed no figures")
+    return rows[0]
 
 
 def rank_environments(ranks, extra=None, address="127.0.0.1", local=True):

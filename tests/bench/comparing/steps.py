@@ -8,8 +8,8 @@ import random
 import re
 import struct
 
-from comparing.process import Failed, json_lines, rank_environments, run_all
-from comparing.ways import median_of
+from comparing.process import Failed, Late, only_row, rank_environments, run, run_all
+from comparing.ways import median_of, shared_folder
 
 PEER = "tests/bench/peers/gpt2_torch_cpu.py"
 
@@ -26,16 +26,14 @@ def write_tokens(path, vocabulary, count=200000):
 class Steps:
     """Milliseconds per step by label, a figure from each turn."""
 
-    def __init__(self, lab, preset, length, steps):
-        self.lab, self.preset, self.length, self.steps = lab, preset, length, steps
+    def __init__(self, preset):
+        self.preset, self.length = preset, 64
         self.ms = {}
         self.batches = {}
         self.about = ""
-        self.vocabulary = 50257 if preset == "124M" else 256
-        self.tokens = lab.path("tokens.bin")
-        write_tokens(self.tokens, self.vocabulary)
+        self.recorder = {"yes": [], "no": []}  # ms of the small preset's step
 
-    def _note(self, label, ms, batch):
+    def note(self, label, ms, batch):
         self.ms.setdefault(label, []).append(ms)
         self.batches[label] = batch
 
@@ -46,67 +44,121 @@ class Steps:
         ms = self.median(label)
         return None if ms is None else self.batches[label] * self.length / ms * 1e3
 
-    def _ours(self, label, batch, threads, ranks, exchange=True, extra=(), precision=()):
-        """exchange False: as many trainers side by side as there were ranks, each by itself."""
-        lab, processes = self.lab, 1 if exchange else ranks
-        logs = [lab.path(f"step.{i}.csv") for i in range(processes)]
-        shared = ["--preset", self.preset, "--vocab", self.vocabulary, "--data", self.tokens,
-                  "--seq", self.length, "--steps", self.steps + 2, "--threads", threads,
-                  "--eval-batches", 1, "--log-every", 1, "--check", 0, *precision]
-        start = [os.path.join(lab.build, "dprun"), "--no-prefix", *extra, "-np", ranks]
-        commands = [[*(start if exchange and ranks > 1 else []), os.path.join(lab.build, "gpt2"),
-                     *shared, "--batch", batch if exchange else batch // ranks,
-                     *([] if exchange and ranks > 1 else ["--strategy", "single"]), "--csv", log]
-                    for log in logs]
-        texts = run_all(commands, 400)
-        self.about = self.about or _products(texts[0])
-        self._note(label, max(_csv_median(log) for log in logs), batch)
-
-    def _torch(self, label, torch, batch, threads, ranks, arguments=()):
-        command = [torch.python, os.path.join(self.lab.root, PEER), "--preset", self.preset,
-                   "--batch", batch // ranks, "--length", self.length, "--steps", self.steps,
-                   "--threads", threads, *arguments]
-        environment = dict(torch.environment, OMP_NUM_THREADS=str(threads),
-                           GLOO_SOCKET_IFNAME="lo")
-        texts = run_all([command] * ranks, 400, rank_environments(ranks, environment))
-        self._note(label, json_lines(texts[0])[0]["ms"], batch)
-
-    def turn(self, say, quick, bf16):
-        """Each way once."""
-        lab, jobs = self.lab, []
-        cores = min(2, os.cpu_count() or 1)
-        jobs.append(("libdp 1 rank", lambda label: self._ours(label, 4, cores, 1)))
-        jobs.append(("libdp 2 ranks", lambda label: self._ours(label, 4, 1, 2)))
-        jobs.append(("libdp 2 alone", lambda label: self._ours(label, 4, 1, 2, exchange=False)))
-        if bf16:
-            jobs.append(("libdp 1 rank bf16", lambda label: self._ours(
-                label, 4, cores, 1, precision=("--gemm", "dnnl-bf16"))))
-        torches = lab.peers.torches[:1] if quick else lab.peers.torches[:3]
-        for torch in torches:
-            jobs.append((f"1 rank, {torch.name}", lambda label, torch=torch: self._torch(
-                label, torch, 4, cores, 1)))
-        if lab.peers.torches:
-            best = lab.peers.torches[0]
-            hook = ("--hook", os.path.join(lab.build, "libdp.so"))
-            jobs.append(("DDP gloo", lambda label: self._torch(label, best, 4, 1, 2)))
-            jobs.append(("DDP alone", lambda label: self._torch(label, best, 4, 1, 2,
-                                                                ("--no-exchange",))))
-            jobs.append(("DDP libdp", lambda label: self._torch(label, best, 4, 1, 2, hook)))
-        if not quick:
-            jobs.append(("recorder off", lambda label: self._ours(label, 4, 1, 2,
-                                                                  extra=("--trace=no",))))
-        for label, job in jobs:
-            try:
-                job(label)
-                say(f"  {label}: {self.ms[label][-1]:.0f} ms")
-            except (Failed, OSError, IndexError, ValueError) as error:
-                lab.failures.append(f"{label}: {error}")
-
     def best_single(self):
         """The fastest PyTorch with one rank: (label, tokens per second)."""
         rates = [(self.tokens_per_s(label), label) for label in self.ms
                  if label.startswith("1 rank, ")]
         return (max(rates)[1], max(rates)[0]) if rates else None
+
+    def best_ddp(self):
+        """The label of the fastest DDP over gloo; None without one."""
+        found = [(self.median(label), label) for label in self.ms if label.startswith("DDP gloo")]
+        return min(found)[1] if found else None
+
+
+class Runs:
+    """Runs the programs and fills Steps."""
+
+    def __init__(self, lab, steps, count):
+        self.lab, self.steps, self.count = lab, steps, count
+        self.tokens, self.text = lab.path("tokens.bin"), lab.path("text.txt")
+        self.vocabulary = 50257 if steps.preset == "124M" else 256
+        self.model = None  # initial weights, once there are some: to make them takes seconds
+        write_tokens(self.tokens, self.vocabulary)
+        with open(self.text, "wb") as file:
+            file.write(random.Random(2).randbytes(400000).translate(bytes(range(32, 96)) * 4))
+
+    def ours(self, label, batch, threads, ranks, exchange=True, extra=()):
+        """exchange False: as many trainers side by side as there were ranks, each by itself."""
+        lab, steps, processes = self.lab, self.steps, 1 if exchange else ranks
+        logs = [lab.path(f"step.{i}.csv") for i in range(processes)]
+        made = os.path.join(shared_folder() or lab.folder, f"compare-model.{os.getpid()}.bin")
+        shared = ["--vocab", self.vocabulary, "--data", self.tokens, "--seq", steps.length,
+                  "--steps", self.count + 2, "--threads", threads, "--eval-batches", 1,
+                  "--log-every", 1, "--check", 0, *extra]
+        shared += ["--init", self.model] if self.model else ["--preset", steps.preset]
+        shared += ["--export", made] if self.model is None and ranks == 1 else []
+        start = [os.path.join(lab.build, "dprun"), "--no-prefix", "-np", ranks]
+        commands = [[*(start if exchange and ranks > 1 else []), os.path.join(lab.build, "gpt2"),
+                     *shared, "--batch", batch if exchange else batch // ranks,
+                     *([] if exchange and ranks > 1 else ["--strategy", "single"]), "--csv", log]
+                    for log in logs]
+        texts = run_all(commands, lab.limit(400))
+        if made in shared:
+            self.model = made
+        steps.about = steps.about or _products(texts[0])
+        steps.note(label, max(_csv_median(log) for log in logs), batch)
+
+    def torch(self, label, torch, batch, threads, ranks, arguments=()):
+        steps = self.steps
+        command = [torch.python, os.path.join(self.lab.root, PEER), "--preset", steps.preset,
+                   "--batch", batch // ranks, "--length", steps.length, "--steps", self.count,
+                   "--threads", threads, *arguments]
+        environment = dict(torch.environment, OMP_NUM_THREADS=str(threads),
+                           GLOO_SOCKET_IFNAME="lo")
+        texts = run_all([command] * ranks, self.lab.limit(400),
+                        rank_environments(ranks, environment))
+        steps.note(label, only_row(texts[0])["ms"], batch)
+
+    def recorder(self, count):
+        """Some 30 ms a step, so that a record weighs more in it than in a large model's."""
+        lab, log = self.lab, self.lab.path("recorder.csv")
+        for mode in ("no", "yes", "yes", "no"):
+            run_all([[os.path.join(lab.build, "dprun"), "--no-prefix", "-np", 2, f"--trace={mode}",
+                      os.path.join(lab.build, "gpt2"), "--preset", "quick", "--data", self.text,
+                      "--steps", count, "--eval-batches", 1, "--check", 0, "--log-every", 1,
+                      "--csv", log]], lab.limit(120))
+            self.steps.recorder[mode].append(_csv_median(log))
+
+    def close(self):
+        if self.model:
+            os.unlink(self.model)
+
+
+def _jobs(runs, quick, bf16):
+    """(label, what to call), those that rows need first."""
+    lab, steps = runs.lab, runs.steps
+    cores = min(2, os.cpu_count() or 1)
+    jobs = [("libdp 1 rank", lambda label: runs.ours(label, 4, cores, 1)),
+            ("libdp 2 ranks", lambda label: runs.ours(label, 4, 1, 2)),
+            ("libdp 2 alone", lambda label: runs.ours(label, 4, 1, 2, exchange=False))]
+    torches = lab.peers.best_of_versions() if quick else lab.peers.torches
+    jobs += [(f"1 rank, {torch.name}", lambda label, torch=torch: runs.torch(
+        label, torch, 4, cores, 1)) for torch in torches]
+    ddp = lab.peers.best_of_versions()
+    jobs += [(f"DDP gloo, torch {torch.version}", lambda label, torch=torch: runs.torch(
+        label, torch, 4, 1, 2)) for torch in ddp]
+    jobs += [(f"DDP alone, torch {torch.version}", lambda label, torch=torch: runs.torch(
+        label, torch, 4, 1, 2, ("--no-exchange",))) for torch in ddp]
+    jobs.append(("recorder", lambda _: runs.recorder(100 if quick else 300)))
+    if ddp:
+        hook = ("--hook", os.path.join(lab.build, "libdp.so"))
+        jobs.append((f"DDP libdp, torch {ddp[0].version}", lambda label: runs.torch(
+            label, ddp[0], 4, 1, 2, hook)))
+    if bf16:
+        jobs.append(("libdp 1 rank bf16", lambda label: runs.ours(
+            label, 4, cores, 1, extra=("--gemm", "dnnl-bf16"))))
+    return jobs
+
+
+def measure(lab, options, steps):
+    """Each way once in each turn."""
+    bf16 = "dnnl-bf16" in run([os.path.join(lab.build, "gpt2"), "--help"], 20)
+    runs = Runs(lab, steps, 4 if options.quick else 6)
+    try:
+        for turn in range(options.turns):
+            for label, job in _jobs(runs, options.quick, bf16):
+                try:
+                    job(label)
+                    lab.say(f"  {label}: {steps.ms[label][-1]:.0f} ms" if label in steps.ms
+                            else f"  {label}: measured")
+                except Late:
+                    raise
+                except (Failed, OSError, IndexError, KeyError, ValueError) as error:
+                    lab.note(label, error)
+            lab.say(f"  turn {turn + 1} of {options.turns}; our products by {steps.about}")
+    finally:
+        runs.close()
 
 
 def _csv_median(path):

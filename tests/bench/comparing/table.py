@@ -74,16 +74,19 @@ def sizes_rows(sweep):
     return rows
 
 
-def latency_rows(loop, found):
-    rows = []
+def loop_rows(loop):
     ours = next((loop.median(ARENA, 4, place) for place in ("near", "between", "far", "mixed")
                  if loop.median(ARENA, 4, place)), None)
     others = ", ".join(f"{label} {time_text(loop.median(label, 4))}"
                        for label in loop.labels("peer"))
     gloo = loop.median("torch gloo", 4)
-    rows.append(Row("4 B, submit and wait in a loop", "<= 25 us", time_text(ours), others or "-",
-                    f"{ours / gloo:.2f} of gloo" if ours and gloo else "-",
-                    None if ours is None else ours <= 25.0))
+    return [Row("4 B, submit and wait in a loop", "<= 25 us", time_text(ours), others or "-",
+                f"{ours / gloo:.2f} of gloo" if ours and gloo else "-",
+                None if ours is None else ours <= 25.0)]
+
+
+def idle_rows(found):
+    rows = []
     for mode, limit in (("locked", 80.0), ("unlocked", 150.0)):
         worst = idle.worst_after_idle(found, mode)
         if worst is None:
@@ -103,7 +106,8 @@ def crowded_rows(crowded):
     ranks = max((row["ranks"] for row in crowded.rows), default=4)
     for size, limit in ((4, 100.0), (MIB, 2000.0)):
         ours = crowded.median(ARENA, size)
-        what, target = f"{ranks} ranks on {ranks // 2} cores, {size_text(size)}", f"<= {time_text(limit)}"
+        what = f"{ranks} ranks on {ranks // 2} cores, {size_text(size)}"
+        target = f"<= {time_text(limit)}"
         others = ", ".join(f"{label} {time_text(crowded.median(label, size))}"
                            for label in crowded.labels("peer"))
         best = [crowded.median(label, size) for label in crowded.labels("peer")]
@@ -135,59 +139,78 @@ def gradient_rows(sets, ddp):
 
 
 def link_rows(found):
-    if "why" in found:
-        return [absent("over a link of two namespaces", "see the issue's table", found["why"])]
+    if "why" in found or "shape" not in found:
+        return [absent("over a link of two namespaces", ">= 95 % of the TCP line",
+                       found.get("why", "not measured"))]
     what = f"over {found['shape']}, {found['bytes'] / 1e6:.0f} MB"
-    none, half, line = found["libdp none"], found["libdp fp16"], found["line"]
-    rows = [Row(f"{what}: fp32", ">= 95 % of the TCP line", f"{none:.0f} ms",
-                f"TCP {line:.0f} ms", f"{line / none:.2f}", line / none >= 0.95),
-            Row(f"{what}: fp16", ">= 1.8 x faster than our fp32", f"{half:.0f} ms",
-                f"{none:.0f} ms", f"{none / half:.2f}", none / half >= 1.8)]
+    none, half, line = (found.get(name) for name in ("libdp none", "libdp fp16", "line"))
+    rows = [_link_row(f"{what}: fp32", 0.95, ">= 95 % of the TCP line", none, line,
+                      line and f"TCP {line:.0f} ms"),
+            _link_row(f"{what}: fp16", 1.8, ">= 1.8 x faster than our fp32", half, none,
+                      none and f"{none:.0f} ms")]
     ddp = {name: found[f"ddp {name}"] for name in ("gloo", "fp16") if f"ddp {name}" in found}
-    if ddp:
-        best = min(ddp.values())
-        rows.append(Row(f"{what}: fp16", ">= 1.5 x faster than torch DDP", f"{half:.0f} ms",
-                        ", ".join(f"DDP {name} {ms:.0f} ms" for name, ms in ddp.items()),
-                        f"{best / half:.2f}", best / half >= 1.5))
+    rows.append(_link_row(f"{what}: fp16", 1.5, ">= 1.5 x faster than torch DDP", half,
+                          min(ddp.values(), default=None),
+                          ", ".join(f"DDP {name} {ms:.0f} ms" for name, ms in ddp.items())))
     if "ddp libdp" in found:
         rows.append(Row(f"{what}: torch DDP through libdp, fp16", "-",
                         f"{found['ddp libdp']:.0f} ms", "as above", "-", None))
     return rows
 
 
+def _link_row(what, limit, target, ours, other, beside):
+    if not ours or not other:
+        return absent(what, target)
+    return Row(what, target, f"{ours:.0f} ms", beside, f"{other / ours:.2f}",
+               other >= limit * ours)
+
+
 def step_rows(steps):
     rows = []
     name = f"GPT-2 {steps.preset}"
     both, alone = steps.median("libdp 2 ranks"), steps.median("libdp 2 alone")
-    ddp, ddp_alone = steps.median("DDP gloo"), steps.median("DDP alone")
+    best = steps.best_ddp()
+    version = best.partition(", ")[2] if best else ""
+    ddp, ddp_alone = steps.median(best), steps.median(f"DDP alone, {version}")
     what = f"{name}, 2 ranks x 1 thread, 2+2 sequences: share of the exchange"
     if both and alone:
         share = (both - alone) / both
-        beside = f"torch DDP {(ddp - ddp_alone) / ddp * 100:.0f} %" if ddp and ddp_alone else "-"
+        beside = (f"torch DDP {(ddp - ddp_alone) / ddp * 100:.0f} % of {ddp:.0f} ms"
+                  if ddp and ddp_alone else "-")
         rows.append(Row(what, "<= 8 %", f"{share * 100:.1f} % of {both:.0f} ms", beside, "-",
                         share <= 0.08))
     else:
         rows.append(absent(what, "<= 8 %"))
     rows.append(_faster(f"{name}, the same: tokens/s", 1.5, steps.tokens_per_s("libdp 2 ranks"),
-                        steps.tokens_per_s("DDP gloo"), "torch DDP"))
-    best = steps.best_single()
+                        best and steps.tokens_per_s(best), f"DDP, {version}" if best else
+                        "torch DDP"))
+    single = steps.best_single()
     rows.append(_faster(f"{name}, 1 rank, all cores, 4 sequences: tokens/s", 1.3,
-                        steps.tokens_per_s("libdp 1 rank"), best and best[1],
-                        best[0].replace("1 rank, ", "") if best else "PyTorch"))
-    half = steps.tokens_per_s("libdp 1 rank bf16")
-    if half:
+                        steps.tokens_per_s("libdp 1 rank"), single and single[1],
+                        single[0].replace("1 rank, ", "") if single else "PyTorch"))
+    full, half = steps.tokens_per_s("libdp 1 rank"), steps.tokens_per_s("libdp 1 rank bf16")
+    if half and full:
         rows.append(Row(f"{name}, the same in bf16 (oneDNN): tokens/s", "-", f"{half:.0f}", "-",
-                        f"{half / steps.tokens_per_s('libdp 1 rank'):.2f} of our fp32", None))
-    hook = steps.median("DDP libdp")
-    if hook and ddp:
-        rows.append(Row("torch DDP's step, its transport exchanged for libdp", "-",
-                        f"{hook:.0f} ms", f"by gloo {ddp:.0f} ms", f"{hook / ddp:.2f}", None))
-    off = steps.median("recorder off")
-    if off and both:
-        rows.append(Row("recorder on against off", "< 1 % of the step",
-                        f"{(both - off) / off * 100:+.2f} %", f"{both:.1f} against {off:.1f} ms",
-                        "-", (both - off) / off < 0.01))
+                        f"{half / full:.2f} of our fp32", None))
+    for label in steps.ms:
+        version = label.partition(", ")[2]
+        hook, gloo = steps.median(label), steps.median(f"DDP gloo, {version}")
+        if label.startswith("DDP libdp") and gloo:
+            rows.append(Row(f"DDP's step, {version}, its transport exchanged for libdp", "-",
+                            f"{hook:.0f} ms", f"by gloo {gloo:.0f} ms", f"{hook / gloo:.2f}",
+                            None))
+    rows.append(_recorder_row(steps.recorder))
     return rows
+
+
+def _recorder_row(recorder):
+    on, off = (median_of(recorder[mode]) for mode in ("yes", "no"))
+    what, target = "recorder on against off, the small preset's step", "< 1 % of the step"
+    if on is None or off is None:
+        return absent(what, target)
+    more = (on - off) / off
+    return Row(what, target, f"{more * 100:+.2f} %", f"{on:.2f} against {off:.2f} ms", "-",
+               more < 0.01)
 
 
 def _faster(what, limit, ours, other, name):

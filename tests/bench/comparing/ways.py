@@ -2,9 +2,10 @@
 import os
 import statistics
 import tempfile
+import time
 from dataclasses import dataclass, field
 
-from comparing.process import Failed, json_lines, rank_environments, run, run_all
+from comparing.process import Failed, Late, json_lines, rank_environments, run, run_all
 
 OPENMPI = ["mpiexec.openmpi", "--allow-run-as-root"]
 RING = ["--mca", "coll_tuned_use_dynamic_rules", "1", "--mca", "coll_tuned_allreduce_algorithm",
@@ -30,9 +31,30 @@ class Way:
 class Lab:
     """Compiles the programs and knows how each way is started."""
 
-    def __init__(self, root, build, folder, peers):
+    def __init__(self, root, build, folder, peers, say=lambda text: None):
         self.root, self.build, self.folder, self.peers = root, build, folder, peers
+        self.say = say
         self.failures = []
+        self.until = None
+
+    def allow(self, seconds):
+        """From now on programs get this long, all together."""
+        self.until = time.monotonic() + seconds
+
+    def limit(self, most):
+        """Seconds for the next program: most, or what is left. Raises Late where nothing is."""
+        if self.until is None:
+            return most
+        left = self.until - time.monotonic()
+        if left < 1:
+            raise Late("the time was over")
+        return min(most, left)
+
+    def note(self, label, error):
+        """Keeps a failure for the end, and tells it now."""
+        text = f"{label}: {getattr(error, 'reason', error)}"
+        self.failures.append(text)
+        self.say(f"  {text}")
 
     def path(self, name):
         return os.path.join(self.folder, name)
@@ -44,12 +66,17 @@ class Lab:
                 ["gcc", *FLAGS, f"{peers}/way_dp.c", loop, "-o", self.path("way_dp"),
                  f"-L{self.build}", "-ldp", f"-Wl,-rpath,{self.build}"],
                 ["gcc", *FLAGS, "-fPIC", "-shared", loop, "-o", self.path("libslices.so")]]
-        for name in ("openmpi", "mpich"):
-            if getattr(self.peers, name):
-                jobs.append([f"mpicc.{name}", *FLAGS, f"{peers}/way_mpi.c", loop, "-o",
-                             self.path(f"way_{name}")])
         for job in jobs:
             run(job, 120, cwd=self.root)
+        for name in ("openmpi", "mpich"):
+            if not getattr(self.peers, name):
+                continue
+            try:
+                run([f"mpicc.{name}", *FLAGS, f"{peers}/way_mpi.c", loop, "-o",
+                     self.path(f"way_{name}")], 120, cwd=self.root)
+            except Failed as error:
+                setattr(self.peers, name, False)
+                self.note(name, error)
 
     def ours(self, memory, label=None, settings=(), arguments=()):
         dprun = [os.path.join(self.build, "dprun"), "--no-prefix", *settings]
@@ -96,28 +123,32 @@ class Lab:
         return ways
 
     def measure(self, way, ranks, arguments, timeout):
-        """The rows of one turn; [] and a noted failure when it fails."""
-        handle, table = tempfile.mkstemp(prefix="compare-", dir=_shared_folder())
+        """The rows of one turn. When it fails that is noted, and they are what it had printed."""
+        limit = self.limit(timeout)
+        handle, table = tempfile.mkstemp(prefix="compare-", dir=shared_folder())
         os.close(handle)
         commands = [[*command, f"table={table}", *arguments] for command in way.command(ranks)]
         environments = [way.environment] * len(commands)
         if way.ranks_ourselves:
             environments = rank_environments(ranks, way.environment)
         try:
-            rows = json_lines(run_all(commands, timeout, environments)[0])
+            rows = json_lines(run_all(commands, limit, environments)[0])
+            if not rows:
+                self.note(way.label, "it printed no figures")
         except Failed as error:
-            self.failures.append(f"{way.label}: {error}")
-            return []
+            self.note(way.label, error)
+            rows = json_lines(error.output)
         finally:
             os.unlink(table)
         for row in rows:
             row.update(label=way.label, kind=way.kind, ranks=ranks)
             if row["wrong"] > 0:
-                self.failures.append(f"{way.label}: {row['wrong']} wrong results at {row['bytes']}")
+                self.note(way.label, f"{row['wrong']} wrong results at {row['bytes']} bytes")
         return rows
 
 
-def _shared_folder():
+def shared_folder():
+    """Where files never reach a disk; None: nowhere."""
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 

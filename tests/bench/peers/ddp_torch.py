@@ -1,7 +1,7 @@
 """ddp_torch.py - what DistributedDataParallel takes for the gradients of GPT-2 124M.
 
     RANK= WORLD_SIZE= ... ddp_torch.py exchange=gloo|fp16|libdp [libdp=PATH] [wire=none|fp16]
-        [set=gpt2|MEGABYTES] [steps=8]
+        [set=gpt2|MEGABYTES] [steps=8] [warmup=2]
 
 Backward is as short as it can be (each gradient is a constant), so that the exchange is all there
 is to see; it is also timed alone, without the exchange. Prints one JSON line; times are those of
@@ -58,6 +58,7 @@ class Set(nn.Module):
 def main():
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     exchange, steps = argument("exchange", "gloo"), int(argument("steps", "8"))
+    warmup = int(argument("warmup", "2"))
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     model = Set(shapes(argument("set", "gpt2")))
@@ -80,14 +81,14 @@ def main():
         return time.monotonic() - begin
 
     times, alone = [], []
-    for step in range(-2, steps):
+    for step in range(-warmup, steps):
         taken = backward()
         found = {float(w.grad[at]) for w in model.weights for at in (0, w.numel() // 2, -1)}
         if found != {sum(range(1, ranks + 1)) / ranks}:
             raise SystemExit(f"rank {rank}: gradients are {sorted(found)[:4]}")
         if step >= 0:
             times.append(taken)
-    for _ in range(max(3, steps // 2)):
+    for _ in range(3):
         with wrapped.no_sync():
             alone.append(backward())
     figures = torch.tensor([statistics.median(times), min(times), statistics.median(alone)],

@@ -124,7 +124,7 @@ def main():
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         if first_loss is None:
-            first_loss = float(loss)
+            first_loss = float(loss.detach())
         if step >= 0:
             times.append(time.monotonic() - begin)
     if not abs(first_loss - math.log(vocabulary)) < 0.5:

@@ -32,8 +32,8 @@ typedef struct slices_way {
  *
  *     table=FILE     shared by the ranks of this run; made by whoever comes first
  *     sizes=4,1048576
- *     set=gpt2       the 148 gradients of GPT-2 124M instead of sizes
- *     seconds=0.3    for each size
+ *     set=gpt2       the 148 gradients of GPT-2 124M instead of sizes; a number: so many of 1 MiB
+ *     seconds=0.3    of iterations for each size, which ends early after three times that
  *     touch=1        0: nobody rewrites its tensor between iterations
  *     probe=1        0: nobody asks where the cores are, for a machine that is busy anyway
  *     loop=0         1: iterations follow each other without a meeting; time is the loop's
