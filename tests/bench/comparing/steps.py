@@ -116,29 +116,33 @@ class Runs:
 
 
 def _jobs(runs, quick, bf16):
-    """(label, what to call), those that rows need first."""
+    """(label, what to call), those that rows need first. Each job is over when the next is asked
+    for, so that DDP is run, if in a hurry, only by the PyTorch that was fastest alone."""
     lab, steps = runs.lab, runs.steps
     cores = min(2, os.cpu_count() or 1)
-    jobs = [("libdp 1 rank", lambda label: runs.ours(label, 4, cores, 1)),
-            ("libdp 2 ranks", lambda label: runs.ours(label, 4, 1, 2)),
-            ("libdp 2 alone", lambda label: runs.ours(label, 4, 1, 2, exchange=False))]
-    torches = lab.peers.best_of_versions() if quick else lab.peers.torches
-    jobs += [(f"1 rank, {torch.name}", lambda label, torch=torch: runs.torch(
-        label, torch, 4, cores, 1)) for torch in torches]
-    ddp = lab.peers.best_of_versions()
-    jobs += [(f"DDP gloo, torch {torch.version}", lambda label, torch=torch: runs.torch(
-        label, torch, 4, 1, 2)) for torch in ddp]
-    jobs += [(f"DDP alone, torch {torch.version}", lambda label, torch=torch: runs.torch(
-        label, torch, 4, 1, 2, ("--no-exchange",))) for torch in ddp]
-    jobs.append(("recorder", lambda _: runs.recorder(100 if quick else 300)))
-    if ddp:
-        hook = ("--hook", os.path.join(lab.build, "libdp.so"))
-        jobs.append((f"DDP libdp, torch {ddp[0].version}", lambda label: runs.torch(
-            label, ddp[0], 4, 1, 2, hook)))
+    yield "libdp 1 rank", lambda label: runs.ours(label, 4, cores, 1)
+    yield "libdp 2 ranks", lambda label: runs.ours(label, 4, 1, 2)
+    yield "libdp 2 alone", lambda label: runs.ours(label, 4, 1, 2, exchange=False)
+    versions = lab.peers.best_of_versions()
+    for torch in versions if quick else lab.peers.torches:
+        yield f"1 rank, {torch.name}", lambda label, torch=torch: runs.torch(
+            label, torch, 4, cores, 1)
+    if quick:
+        versions = sorted(versions, key=lambda torch: -(
+            steps.tokens_per_s(f"1 rank, {torch.name}") or 0))[:1]
+    for torch in versions:
+        yield f"DDP gloo, torch {torch.version}", lambda label, torch=torch: runs.torch(
+            label, torch, 4, 1, 2)
+        yield f"DDP alone, torch {torch.version}", lambda label, torch=torch: runs.torch(
+            label, torch, 4, 1, 2, ("--no-exchange",))
+    yield "recorder", lambda _: runs.recorder(100 if quick else 300)
     if bf16:
-        jobs.append(("libdp 1 rank bf16", lambda label: runs.ours(
-            label, 4, cores, 1, extra=("--gemm", "dnnl-bf16"))))
-    return jobs
+        yield "libdp 1 rank bf16", lambda label: runs.ours(
+            label, 4, cores, 1, extra=("--gemm", "dnnl-bf16"))
+    hook = ("--hook", os.path.join(lab.build, "libdp.so"))
+    for torch in versions[:1]:
+        yield f"DDP libdp, torch {torch.version}", lambda label, torch=torch: runs.torch(
+            label, torch, 4, 1, 2, hook)
 
 
 def measure(lab, options, steps):
@@ -150,8 +154,8 @@ def measure(lab, options, steps):
             for label, job in _jobs(runs, options.quick, bf16):
                 try:
                     job(label)
-                    lab.say(f"  {label}: {steps.ms[label][-1]:.0f} ms" if label in steps.ms
-                            else f"  {label}: measured")
+                    lab.say(f"  {label}: " + (f"{steps.ms[label][-1]:.0f} ms" if label in steps.ms
+                                               else "measured"))
                 except Late:
                     raise
                 except (Failed, OSError, IndexError, KeyError, ValueError) as error:
