@@ -247,9 +247,8 @@ class WaysTest(unittest.TestCase):
                 with self.assertRaisesRegex(Failed, "needs table"):
                     run([PROGRAMS[1], f"table={folder}/t", words], 20)
 
-    def test_a_size_ends_early_where_meetings_take_long(self):
-        # Nothing to do in 0.2 s of it, but every memory is rewritten in between: 20000 samples
-        # of 16 MiB would take a minute.
+    def from_python(self, words):
+        """The rows of a way in Python, alone, that does nothing."""
         with tempfile.TemporaryDirectory() as folder:
             program = os.path.join(folder, "way.py")
             with open(program, "w", encoding="utf-8") as file:
@@ -258,26 +257,21 @@ class WaysTest(unittest.TestCase):
                            "    return ctypes.addressof(kept[-1])\n"
                            "sys.exit(slices.run('alone', 0, 1, memory, lambda *_: None))\n")
             peers = os.path.join(os.path.dirname(os.path.abspath(__file__)), "peers")
-            rows = json_lines(run([sys.executable, program, f"slices={PROGRAMS[3]}",
-                                   f"table={folder}/t", "set=16", "seconds=0.2"], 100,
+            return json_lines(run([sys.executable, program, f"slices={PROGRAMS[3]}",
+                                   f"table={folder}/t", *words], 100,
                                   {"PYTHONPATH": peers, "PYTHONDONTWRITEBYTECODE": "1"}))
-            self.assertEqual(len(rows), 1)
-            self.assertLess(rows[0]["samples"], 10000)
-            self.assertGreaterEqual(rows[0]["samples"], 5)
 
     def test_python_reaches_the_same_loop(self):
-        with tempfile.TemporaryDirectory() as folder:
-            program = os.path.join(folder, "way.py")
-            with open(program, "w", encoding="utf-8") as file:
-                file.write("import ctypes, sys, slices\nkept = []\n"
-                           "def memory(size):\n    kept.append(ctypes.create_string_buffer(size))\n"
-                           "    return ctypes.addressof(kept[-1])\n"
-                           "sys.exit(slices.run('alone', 0, 1, memory, lambda *_: None))\n")
-            peers = os.path.join(os.path.dirname(os.path.abspath(__file__)), "peers")
-            rows = json_lines(run([sys.executable, program, f"slices={PROGRAMS[3]}",
-                                   f"table={folder}/t", "sizes=8", "seconds=0.01"], 20,
-                                  {"PYTHONPATH": peers, "PYTHONDONTWRITEBYTECODE": "1"}))
-            self.assertEqual([(r["way"], r["bytes"], r["wrong"]) for r in rows], [("alone", 8, 0)])
+        rows = self.from_python(["sizes=8", "seconds=0.01"])
+        self.assertEqual([(r["way"], r["bytes"], r["wrong"]) for r in rows], [("alone", 8, 0)])
+
+    def test_a_size_ends_early_where_what_lies_between_takes_long(self):
+        # The operation takes no time, but 16 MiB are rewritten before each: for the 20000 times
+        # that fit in 0.2 s a minute.
+        rows = self.from_python(["set=16", "seconds=0.2"])
+        self.assertEqual(len(rows), 1)
+        self.assertLess(rows[0]["samples"], 10000)
+        self.assertGreaterEqual(rows[0]["samples"], 5)
 
 
 if __name__ == "__main__":
