@@ -64,12 +64,13 @@ static dp_status_t next_event(dp_transport_t *transport, int ms, dp_transport_ev
 }
 
 /* The other process: answers every message until it is killed or told to close. */
-static int echo(int socket)
+static int echo(int socket, int says_hello)
 {
     end_t end = {0};
     dp_transport_event_t event = {0};
 
     if (join(&end, 1, socket) != DP_OK) return 1;
+    if (says_hello && end.transport->ops->send(end.transport, 0, "hello", 5) != DP_OK) return 3;
     while (next_event(end.transport, 20000, &event) == DP_OK) {
         if (event.kind != DP_TRANSPORT_MESSAGE) return 2;
         if (event.bytes == 3 && memcmp(event.data, "bye", 3) == 0) {
@@ -82,7 +83,7 @@ static int echo(int socket)
     return 4;
 }
 
-static pid_t start_echo(end_t *end)
+static pid_t start_echo(end_t *end, int says_hello)
 {
     int sockets[2];
     pid_t child;
@@ -92,7 +93,7 @@ static pid_t start_echo(end_t *end)
     assert_true(child >= 0);
     if (child == 0) {
         close(sockets[0]);
-        _exit(echo(sockets[1]));
+        _exit(echo(sockets[1], says_hello));
     }
     close(sockets[1]);
     assert_int_equal(join(end, 0, sockets[0]), DP_OK);
@@ -122,7 +123,7 @@ static void round_trips_are_quick(void **state)
     enum { ROUNDS = 300, MIDDLE = ROUNDS / 2, LATE = ROUNDS * 95 / 100 };
     uint64_t took[ROUNDS];
     end_t end = {0};
-    pid_t child = start_echo(&end);
+    pid_t child = start_echo(&end, 0);
     int status;
 
     (void)state;
@@ -149,7 +150,7 @@ static void round_trips_are_quick(void **state)
 static void killed_peer_is_lost_at_once(void **state)
 {
     end_t end = {0};
-    pid_t child = start_echo(&end);
+    pid_t child = start_echo(&end, 0);
     dp_transport_event_t event = {0};
     uint64_t start;
     int status;
@@ -170,14 +171,18 @@ static void killed_peer_is_lost_at_once(void **state)
     assert_int_equal(waitpid(child, &status, 0), child);
 }
 
+/* It has said something, so UCX's own exchange is over: in UCX 1.13 a peer that dies within it may
+ * take this process along (wireup_ep.c:241). */
 static void peer_dead_before_the_first_message_is_lost(void **state)
 {
     end_t end = {0};
-    pid_t child = start_echo(&end);
+    pid_t child = start_echo(&end, 1);
     dp_transport_event_t event = {0};
     int status;
 
     (void)state;
+    assert_int_equal(next_event(end.transport, 20000, &event), DP_OK);
+    assert_int_equal(event.kind, DP_TRANSPORT_MESSAGE);
     assert_int_equal(kill(child, SIGKILL), 0);
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_int_equal(end.transport->ops->send(end.transport, 1, "ping", 4), DP_OK);
