@@ -56,11 +56,9 @@ void dp_inbox_wake(dp_inbox_t *inbox, dp_inbox_sleep_t depth)
 
 void dp_inbox_hand_over(dp_inbox_t *inbox, int must_wake)
 {
-    if (must_wake) {
-        dp_inbox_wake(inbox, DP_INBOX_NAPPING);
-    } else if (atomic_load(&inbox->sleep) == DP_INBOX_NAPPING && !dp_inbox_is_empty(inbox)) {
-        dp_inbox_wake(inbox, DP_INBOX_NAPPING);
-    }
+    const int naps = atomic_load(&inbox->sleep) == DP_INBOX_NAPPING;
+
+    if (must_wake || (naps && !dp_inbox_is_empty(inbox))) dp_inbox_wake(inbox, DP_INBOX_NAPPING);
 }
 
 void dp_inbox_rouse(dp_inbox_t *inbox)

@@ -84,7 +84,7 @@ void dp_inbox_rouse(dp_inbox_t *inbox);
 /* Who makes the rounds only. */
 unsigned dp_inbox_take_flags(dp_inbox_t *inbox);
 unsigned dp_inbox_take_flag(dp_inbox_t *inbox, unsigned flag); /* this one alone; 0: not raised */
-dp_loop_node_t *dp_inbox_take(dp_inbox_t *inbox);         /* oldest first; NULL: none */
+dp_loop_node_t *dp_inbox_take(dp_inbox_t *inbox);              /* oldest first; NULL: none */
 dp_inbox_name_t *dp_inbox_take_urgent(dp_inbox_t *inbox); /* newest first; returned: free() each */
 
 /**

@@ -44,17 +44,15 @@ static void give_baton_back(dp_loop_t *loop)
 void dp_loop_submit(dp_loop_t *loop, dp_loop_node_t *const *nodes, size_t node_count,
                     int will_drive)
 {
+    const int naps = loop->options.naps;
+
     dp_inbox_submit(&loop->inbox, nodes, node_count);
-    if (!will_drive) {
-        dp_inbox_wake(&loop->inbox, DP_INBOX_NAPPING);
-    } else if (loop->options.naps) {
-        dp_inbox_wake(&loop->inbox, DP_INBOX_DOZING);
-    } else if (pthread_mutex_trylock(&loop->baton) == 0) {
-        /* No core is this rank's alone: a round here is no dearer than to wake who makes it. */
+    /* Where no core is this rank's alone a round here is no dearer than to wake who makes it. */
+    if (will_drive && !naps && pthread_mutex_trylock(&loop->baton) == 0) {
         if (!loop->is_over && !loop->must_stop) (void)dp_loop_make_round(loop, dp_now_ns());
         give_baton_back(loop);
     } else {
-        dp_inbox_wake(&loop->inbox, DP_INBOX_NAPPING);
+        dp_inbox_wake(&loop->inbox, will_drive && naps ? DP_INBOX_DOZING : DP_INBOX_NAPPING);
     }
 }
 

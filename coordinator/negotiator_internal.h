@@ -311,7 +311,7 @@ struct dp_negotiator {
     dp_frame_t *spare;                /* to be reused */
     dp_event_t *events;               /* [event_count], from event_next on still to be taken */
     size_t event_next, event_count, event_room;
-    int must_park; /* HELD is among them: what the caller hears before any frame leaves */
+    int must_park;        /* HELD is among them: what the caller hears before any frame leaves */
     dp_event_t *deferred; /* [deferred_count] launches that wait for debts to be paid */
     size_t deferred_count, deferred_room;
     dp_launch_entry_t *deferred_entries; /* theirs */

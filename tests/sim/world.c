@@ -903,7 +903,8 @@ void world_drain(world_t *world, int rank)
         case DP_OUTPUT_HELD:
             /* the data plane runs on meanwhile: who has said where it stands must have parked */
             if (has_sent)
-                world_violation(world, "rank %d: held after it may have said where it stands", rank);
+                world_violation(world, "rank %d: held after it may have said where it stands",
+                                rank);
             self->held_from = 0;
             self->held_until = UINT64_MAX;
             break;

@@ -77,9 +77,9 @@ typedef struct world_rank {
     uint64_t launches; /* sequences seen */
     uint64_t *order;   /* [order_count] launches, as they were told */
     size_t order_count, order_room;
-    int pending;       /* requests not handed back */
-    int failures;      /* requests that failed */
-    int voids;         /* others, as a rank waited that owed them */
+    int pending;  /* requests not handed back */
+    int failures; /* requests that failed */
+    int voids;    /* others, as a rank waited that owed them */
     int warnings;
     char last_failure[WORLD_TEXT_MAX], last_warning[WORLD_TEXT_MAX];
     dp_status_t last_failure_status;

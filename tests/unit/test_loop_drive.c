@@ -17,8 +17,9 @@
 
 #define RANKS 2
 #define ROUNDS 300
-#define WINDOW_NS ((uint64_t)2 * 1000000) /* of driving; on a busy machine the other may be late   \
-                                           */
+#define WINDOW_NS                                                                                  \
+    ((uint64_t)2 * 1000000) /* of driving; on a busy machine the other may be late                 \
+                             */
 #define PATIENCE_NS ((uint64_t)30 * 1000000000)
 
 typedef struct rank {
