@@ -173,9 +173,13 @@ INLINE void add_figures(figures_t *figures, f32v value, size_t j)
 INLINE f64h load_double(const void *base, size_t at, int half)
 {
 #if defined(__AVX512F__)
-    return (f64h)_mm512_cvtps_pd(_mm256_loadu_ps((const f32_mem *)base + at + (size_t)half * 8));
+    const void *from = (const f32_mem *)base + at + (size_t)half * 8;
+
+    return (f64h)_mm512_cvtps_pd(_mm256_loadu_ps(from));
 #elif defined(__AVX2__)
-    return (f64h)_mm256_cvtps_pd(_mm_loadu_ps((const f32_mem *)base + at + (size_t)half * 4));
+    const void *from = (const f32_mem *)base + at + (size_t)half * 4;
+
+    return (f64h)_mm256_cvtps_pd(_mm_loadu_ps(from));
 #else
     return widen_to_double(load(base, at), half);
 #endif
