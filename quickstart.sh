@@ -46,7 +46,7 @@ began=$SECONDS
 generator=()
 command -v ninja >/dev/null 2>&1 && generator=(-G Ninja)
 cuda="CPU only (no CUDA toolkit found)"
-command -v nvcc >/dev/null 2>&1 && cuda="CPU only (this version has no GPU engine yet)"
+{ command -v nvcc || ls /usr/local/cuda/bin/nvcc; } >/dev/null 2>&1 && cuda="with the CUDA plug-in"
 step 2 build "release, $cuda"
 {
     cmake -S . -B build "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DDP_TESTS=OFF &&
