@@ -4,8 +4,11 @@
  * A round takes everything that has come in, from other threads, from neighbours, from the clock,
  * feeds it to the negotiator and only then asks for its outputs: what came together is answered
  * together. When a round brings nothing the thread arms the transport and sleeps until something
- * rings or the next deadline is due. Between ranks, a message's first byte says what it is, and the
- * next four number the messages of this edge: a gap ends the world, as nothing else would notice.
+ * rings or the next deadline is due; while threads that wait make the rounds themselves
+ * (loop_drive.c), which takes the baton, it only naps.
+ *
+ * Between ranks, a message's first byte says what it is, and the next four number the messages of
+ * this edge: a gap ends the world, as nothing else would notice.
  */
 #include "coordinator/loop_internal.h"
 
