@@ -13,7 +13,8 @@
  *               other half's result
  *
  * The floors meet by polling. Time is that of the slower rank. A slice of some operations counts as
- * near or far when the distance of the two cores was so before and after it; see placement.h.
+ * near, between or far when the distance of the two cores was so before and after it; see
+ * placement.h.
  *
  *     dprun -np 2 build/floor [touch] [seconds=1] [bytes=N,N,...] [gradients]
  *
@@ -271,8 +272,6 @@ static int ascending(const void *a, const void *b)
 
 static void report(table_t *table, const char *what)
 {
-    static const char *const places[] = {"near", "far"};
-
     for (int place = 0; place < PLACEMENT_COUNT; place++) {
         double median[WAYS] = {0};
 
@@ -284,7 +283,7 @@ static void report(table_t *table, const char *what)
             median[way] = table->samples[way][place][count / 2];
         }
         if (median[ARENA] * median[ORDINARY] * median[DIRECT] * median[CMA] == 0.0) continue;
-        printf("row %-10s %-4s %11.2f %11.2f %11.2f %11.2f %6.2f %6.2f\n", what, places[place],
+        printf("row %-10s %-7s %11.2f %11.2f %11.2f %11.2f %6.2f %6.2f\n", what, placement_name(place),
                median[ARENA], median[ORDINARY], median[DIRECT], median[CMA],
                median[ARENA] / median[DIRECT], median[ORDINARY] / median[CMA]);
         fflush(stdout);
@@ -430,7 +429,7 @@ int main(int argc, char **argv)
     }
     set_up(&bench, most);
     if (bench.side == 0) {
-        printf("#   %-10s %-4s %11s %11s %11s %11s %6s %6s\n", gradients ? "tensors" : "bytes", "",
+        printf("#   %-10s %-7s %11s %11s %11s %11s %6s %6s\n", gradients ? "tensors" : "bytes", "",
                "arena us", "ordinary", "direct", "cma", "ar/dir", "or/cma");
     }
     if (gradients) measure(&bench, "gpt2-124m");

@@ -18,7 +18,14 @@ typedef struct placement {
     double ns;                              /* of the last one */
 } placement_t;                              /* in zeroed memory that both sides map */
 
-enum { PLACEMENT_NEAR, PLACEMENT_FAR, PLACEMENT_COUNT };
+enum { PLACEMENT_NEAR, PLACEMENT_BETWEEN, PLACEMENT_FAR, PLACEMENT_COUNT };
+
+static inline const char *placement_name(int placement)
+{
+    static const char *const names[PLACEMENT_COUNT] = {"near", "between", "far"};
+
+    return names[placement];
+}
 
 /* Both sides call it; both get the same answer. A one-way trip in ns, the best of some tries. */
 static inline double placement_measure(placement_t *table, int side, uint32_t *round)
@@ -51,12 +58,18 @@ static inline double placement_measure(placement_t *table, int side, uint32_t *r
     return table->ns;
 }
 
-/* What a slice counts as; -1: neither, or it changed meanwhile. */
+static inline int placement_of(double ns)
+{
+    if (ns < 110) return PLACEMENT_NEAR;
+    return ns > 140 ? PLACEMENT_FAR : PLACEMENT_BETWEEN;
+}
+
+/* What a slice counts as; -1: it changed meanwhile. */
 static inline int placement_class(double before_ns, double after_ns)
 {
-    if (before_ns < 110 && after_ns < 110) return PLACEMENT_NEAR;
-    if (before_ns > 140 && after_ns > 140) return PLACEMENT_FAR;
-    return -1;
+    const int before = placement_of(before_ns);
+
+    return before == placement_of(after_ns) ? before : -1;
 }
 
 #endif

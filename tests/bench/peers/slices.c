@@ -18,7 +18,7 @@
 
 enum { RANKS_MAX = 64, SAMPLES_MAX = 20000, SIZES_MAX = 16, PARTS_MAX = 256 };
 enum { LEAST_SAMPLES = 5, LEAST_SLOW = 3 };
-enum { NEAR, BETWEEN, FAR, MIXED, PLACES };
+enum { MIXED = PLACEMENT_COUNT, PLACES }; /* where it changed */
 #define SLICE_US 10000.0
 #define WALL_FACTOR 3.0 /* of the time asked for, before a size ends early */
 
@@ -106,10 +106,9 @@ static double probe(void)
 
 static unsigned char place_of(double before_ns, double after_ns)
 {
-    const int before = before_ns < 110.0 ? NEAR : before_ns > 140.0 ? FAR : BETWEEN;
-    const int after = after_ns < 110.0 ? NEAR : after_ns > 140.0 ? FAR : BETWEEN;
+    const int place = placement_class(before_ns, after_ns);
 
-    return (unsigned char)(before == after ? before : MIXED);
+    return (unsigned char)(place < 0 ? MIXED : place);
 }
 
 /* ---- One size ------------------------------------------------------------------------------- */
@@ -274,7 +273,6 @@ static double sample_us(int i)
 
 static void print_figures(const plan_t *plan)
 {
-    static const char *const names[PLACES] = {"near", "between", "far", "mixed"};
     const int iterations = self.table->iterations, slice = self.table->slice;
     size_t wrong = 0;
 
@@ -295,7 +293,7 @@ static void print_figures(const plan_t *plan)
         qsort(samples, n, sizeof(*samples), ascending);
         printf("{\"way\": \"%s\", \"bytes\": %zu, \"place\": \"%s\", \"samples\": %zu, "
                "\"min_us\": %.3f, \"median_us\": %.3f, \"p99_us\": %.3f, \"wrong\": %zu}\n",
-               plan->way->name, plan->count * sizeof(float), names[p], n, samples[0],
+               plan->way->name, plan->count * sizeof(float), p == MIXED ? "mixed" : placement_name(p), n, samples[0],
                samples[n / 2], samples[(size_t)((double)(n - 1) * 0.99 + 0.5)], wrong);
     }
     fflush(stdout);
