@@ -1,19 +1,16 @@
 /*
- * loop.c - the coordinator thread: libevent around a transport in event mode.
+ * loop.c - one round of the coordinator.
  *
  * A round takes everything that has come in, from other threads, from neighbours, from the clock,
  * feeds it to the negotiator and only then asks for its outputs: what came together is answered
- * together. When a round brings nothing the thread arms the transport and sleeps until something
- * rings or the next deadline is due; while threads that wait make the rounds themselves
- * (loop_drive.c), which takes the baton, it only naps.
+ * together. Who holds the baton makes it: the coordinator thread (loop_thread.c), or a thread that
+ * waits for the outcome (loop_drive.c).
  *
  * Between ranks, a message's first byte says what it is, and the next four number the messages of
  * this edge: a gap ends the world, as nothing else would notice.
  */
 #include "coordinator/loop_internal.h"
 
-#include <event2/event.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,18 +19,8 @@
 #include "runtime/base/wire.h"
 
 #define MESSAGES_PER_ROUND 256         /* then outputs are given, however much more has come */
-#define FINISH_NS (2000ull * 1000000)  /* for goodbyes after an orderly end */
 #define EXPLAIN_NS (1000ull * 1000000) /* for a neighbour to find out what differs */
 #define STORY_ROOM ((size_t)128 * DP_KIB)
-#define FATAL_NS (500ull * 1000000) /* and after a failure: who is stopped will not answer */
-
-/* While a slow peer has not accepted a connection yet, UCX's descriptor is readable without end and
- * for nothing. So many rings in a row that bring nothing are believed, then each costs a nap. */
-#define BARREN_RINGS 16
-#define BARREN_NAP_NS (200L * 1000)
-
-/* How long the thread leaves the rounds to waiting threads before it looks again itself. */
-#define NAP_NS ((uint64_t)200 * 1000)
 
 enum { KIND_NEGOTIATOR = 1, KIND_HEARTBEAT = 2, KIND_STORY = 3 };
 #define HEADER_BYTES ((size_t)5) /* kind, number */
@@ -45,8 +32,7 @@ static void count(_Atomic uint64_t *counter)
 
 /* ---- Sending ------------------------------------------------------------------------------ */
 
-/* This rank cannot go on; the negotiator tells the others. */
-static void give_up(dp_loop_t *loop, dp_status_t status, const char *text)
+void dp_loop_give_up(dp_loop_t *loop, dp_status_t status, const char *text)
 {
     if (loop->has_given_up) return;
     loop->has_given_up = 1;
@@ -91,7 +77,7 @@ static void send_message(dp_loop_t *loop, const dp_output_t *out, uint64_t now_n
         snprintf(text, sizeof(text),
                  "a control message of %zu bytes to rank %d could not be sent (%s)", out->bytes,
                  out->to, dp_status_string(status));
-        give_up(loop, status, text);
+        dp_loop_give_up(loop, status, text);
         return;
     }
     count(&loop->sent);
@@ -215,7 +201,7 @@ static int take_inbox(dp_loop_t *loop, uint64_t now_ns)
         memcpy(text, inbox->abort_text, sizeof(text));
         status = inbox->abort_status;
         pthread_mutex_unlock(&inbox->lock);
-        give_up(loop, status, text);
+        dp_loop_give_up(loop, status, text);
     }
     if (flags & DP_INBOX_EXPLAIN) {
         loop->explain_ns = now_ns + EXPLAIN_NS;
@@ -238,7 +224,7 @@ static int is_in_order(dp_loop_t *loop, int rank, int is_message, uint32_t numbe
     if (dp_health_in_order(&loop->health, rank, is_message, number, &due)) return 1;
     snprintf(text, sizeof(text), "a control message from rank %d was lost: %s %u came, %u was due",
              rank, is_message ? "number" : "a sign of life after number", number, due);
-    give_up(loop, DP_ERR_SYSTEM, text);
+    dp_loop_give_up(loop, DP_ERR_SYSTEM, text);
     return 0;
 }
 
@@ -346,7 +332,7 @@ static int take_time(dp_loop_t *loop, uint64_t now_ns)
         snprintf(text, sizeof(text), "%s", loop->inbox.explain_text);
         status = loop->inbox.explain_status;
         pthread_mutex_unlock(&loop->inbox.lock);
-        give_up(loop, status, text);
+        dp_loop_give_up(loop, status, text);
         did = 1;
     }
     while (dp_health_next(&loop->health, now_ns, &action)) {
@@ -462,113 +448,13 @@ static int give_outputs(dp_loop_t *loop, uint64_t now_ns)
     return did;
 }
 
-/* ---- The thread --------------------------------------------------------------------------- */
-
-static void on_ring(evutil_socket_t fd, short what, void *user)
-{
-    dp_loop_t *loop = user;
-
-    (void)fd;
-    (void)what;
-    loop->has_rung = 1;
-}
-
-static void on_time(evutil_socket_t fd, short what, void *user)
-{
-    (void)fd;
-    (void)what;
-    (void)user; /* that the loop returns is all that is wanted */
-}
+/* ---- A round ------------------------------------------------------------------------------ */
 
 uint64_t dp_loop_due(const dp_loop_t *loop)
 {
     const uint64_t tick_ns = dp_negotiator_deadline(loop->negotiator);
 
     return DP_MIN(DP_MIN(tick_ns, loop->explain_ns), dp_health_deadline(&loop->health));
-}
-
-/* The baton goes from hand to hand while the thread sleeps. */
-static void lay_baton_down(dp_loop_t *loop, uint64_t until_ns)
-{
-    dp_health_sleep(&loop->health, dp_loop_due(loop));
-    loop->rest_ns = until_ns;
-    loop->is_driven = 0;
-    pthread_mutex_unlock(&loop->baton);
-}
-
-/* Where another thread makes the rounds, it stays out of its way. That it naps is said before the
- * look at the baton; the other one gives the baton back before it looks who naps. */
-static void take_baton_up(dp_loop_t *loop)
-{
-    for (;;) {
-        dp_inbox_lie_down(&loop->inbox);
-        if (pthread_mutex_trylock(&loop->baton) == 0) break;
-        dp_inbox_nap(&loop->inbox, NAP_NS);
-    }
-    dp_inbox_awake(&loop->inbox);
-}
-
-/* Leaves the rounds to others for a moment. */
-static void nap(dp_loop_t *loop)
-{
-    const uint64_t now_ns = dp_now_ns();
-    const uint64_t until_ns = DP_MIN(dp_loop_due(loop), now_ns + NAP_NS);
-
-    dp_inbox_lie_down(&loop->inbox);
-    /* who wants the baton finds what came in; if nobody does, it has to be looked at here */
-    if (atomic_load(&loop->wanted) == 0 && !dp_inbox_is_empty(&loop->inbox)) {
-        loop->is_driven = 0;
-        dp_inbox_awake(&loop->inbox);
-        return;
-    }
-    lay_baton_down(loop, until_ns);
-    if (until_ns > now_ns) dp_inbox_nap(&loop->inbox, until_ns - now_ns);
-    take_baton_up(loop);
-}
-
-/* Sleeps until something rings or is due; returns at once if something came in meanwhile. */
-static void rest(dp_loop_t *loop)
-{
-    dp_transport_t *transport = loop->options.transport;
-    const uint64_t tick_ns = dp_negotiator_deadline(loop->negotiator);
-    const uint64_t deadline_ns = dp_loop_due(loop);
-    const uint64_t now_ns = dp_now_ns();
-    /* A root that holds launches back wants to know when those in flight are done. */
-    const int is_holding = tick_ns != UINT64_MAX && tick_ns <= now_ns + loop->hold_ns;
-    dp_status_t status;
-
-    if (deadline_ns <= now_ns) return;
-    if (loop->barren > BARREN_RINGS)
-        (void)nanosleep(&(struct timespec){.tv_nsec = BARREN_NAP_NS}, NULL);
-    dp_health_sleep(&loop->health, deadline_ns);
-    if (!dp_inbox_sleep(&loop->inbox, is_holding)) return;
-    status = transport->ops->arm(transport);
-    if (status == DP_OK) {
-        if (deadline_ns != UINT64_MAX) {
-            const uint64_t rest_us = (deadline_ns - now_ns + 999) / 1000;
-            const struct timeval wait = {(time_t)(rest_us / 1000000),
-                                         (suseconds_t)(rest_us % 1000000)};
-
-            (void)evtimer_add(loop->timer, &wait);
-        }
-        lay_baton_down(loop, deadline_ns);
-        loop->has_rung = 0;
-        (void)event_base_loop(loop->base, EVLOOP_ONCE);
-        take_baton_up(loop);
-        /* until a round finds something */
-        if (loop->has_rung && loop->barren <= BARREN_RINGS) loop->barren++;
-        count(&loop->wakeups);
-    } else if (status != DP_ERR_AGAIN) {
-        give_up(loop, status, "the transport cannot wait for messages any more");
-    }
-    dp_inbox_awake(&loop->inbox);
-}
-
-/* How long after the last activity it is worth polling. */
-static uint64_t polling_ns(const dp_loop_t *loop)
-{
-    if (atomic_load_explicit(&loop->expected, memory_order_relaxed) <= 0) return loop->spin_ns;
-    return DP_MAX(loop->spin_ns, loop->options.expect_ns);
 }
 
 int dp_loop_make_round(dp_loop_t *loop, uint64_t now_ns)
@@ -589,202 +475,4 @@ int dp_loop_make_round(dp_loop_t *loop, uint64_t now_ns)
                                                   .start_ns = now_ns,
                                                   .name = loop->name_round});
     return 1;
-}
-
-/* Whether waiting threads make the rounds, and nobody sleeps who would need this thread to. */
-static int is_driven_by_others(const dp_loop_t *loop)
-{
-    if (atomic_load(&loop->wanted) > 0) return 1;
-    return loop->options.naps && loop->is_driven && atomic_load(&loop->expected) <= 0;
-}
-
-static void round_until_over(dp_loop_t *loop)
-{
-    while (!loop->is_over && !loop->must_stop) {
-        const uint64_t now_ns = dp_now_ns();
-
-        if (dp_loop_make_round(loop, now_ns)) continue;
-        if (is_driven_by_others(loop)) {
-            nap(loop);
-        } else if (now_ns - loop->active_ns >= polling_ns(loop)) {
-            rest(loop);
-        }
-    }
-}
-
-static void *run(void *arg)
-{
-    dp_loop_t *loop = arg;
-    dp_transport_t *transport = loop->options.transport;
-
-    pthread_mutex_lock(&loop->baton); /* kept from the end on: nobody makes rounds any more */
-    round_until_over(loop);
-    /* Who is stopped before the end leaves without a goodbye: to the others it is lost. */
-    if (loop->is_over) {
-        const uint64_t patience_ns = loop->end_status == DP_OK ? FINISH_NS : FATAL_NS;
-
-        transport->ops->close(transport, dp_now_ns() + patience_ns);
-    }
-    atomic_store(&loop->cpu_ns, dp_loop_cpu_ns(CLOCK_THREAD_CPUTIME_ID, 0));
-    pthread_mutex_unlock(&loop->baton);
-    pthread_mutex_lock(&loop->lock);
-    loop->final_status = loop->is_over ? loop->end_status : DP_ERR_ABORTED;
-    loop->has_ended = 1;
-    pthread_cond_broadcast(&loop->ended);
-    pthread_mutex_unlock(&loop->lock);
-    return NULL;
-}
-
-/* ---- Start and stop ----------------------------------------------------------------------- */
-
-dp_status_t dp_loop_neighbours(const dp_topology_t *topology, int arity, int rank, int *ranks,
-                               int *out_count)
-{
-    dp_tree_node_t node;
-    dp_status_t status = dp_tree_node_init(&node, topology, arity, rank);
-    int found = 0;
-
-    if (status != DP_OK) return status;
-    DP_ASSERT(node.child_count + 1 <= DP_LOOP_NEIGHBOURS_MAX(arity));
-    if (node.parent >= 0) ranks[found++] = node.parent;
-    for (int i = 0; i < node.child_count; i++)
-        ranks[found++] = node.children[i];
-    dp_tree_node_fini(&node);
-    *out_count = found;
-    return DP_OK;
-}
-
-static dp_status_t open_events(dp_loop_t *loop)
-{
-    dp_transport_t *transport = loop->options.transport;
-    struct event_config *config = event_config_new();
-
-    if (config == NULL) return DP_ERR_NO_MEMORY;
-    /* Precise: a deadline of 200 us must not become the next millisecond. */
-    event_config_set_flag(config, EVENT_BASE_FLAG_NOLOCK | EVENT_BASE_FLAG_IGNORE_ENV |
-                                      EVENT_BASE_FLAG_PRECISE_TIMER);
-    loop->base = event_base_new_with_config(config);
-    event_config_free(config);
-    if (loop->base == NULL) return DP_ERR_SYSTEM;
-    loop->readable =
-        event_new(loop->base, transport->ops->fd(transport), EV_READ | EV_PERSIST, on_ring, loop);
-    loop->timer = evtimer_new(loop->base, on_time, NULL);
-    if (loop->readable == NULL || loop->timer == NULL) return DP_ERR_NO_MEMORY;
-    return event_add(loop->readable, NULL) == 0 ? DP_OK : DP_ERR_SYSTEM;
-}
-
-static dp_status_t open_health(dp_loop_t *loop)
-{
-    const dp_config_t *config = loop->options.config;
-    int *ranks = malloc(((size_t)loop->node.child_count + 1) * sizeof(*ranks));
-    int found = 0;
-    dp_status_t status;
-
-    if (ranks == NULL) return DP_ERR_NO_MEMORY;
-    if (loop->node.parent >= 0) ranks[found++] = loop->node.parent;
-    for (int i = 0; i < loop->node.child_count; i++)
-        ranks[found++] = loop->node.children[i];
-    status = dp_health_init(&loop->health, ranks, found, config->heartbeat_ns,
-                            config->peer_timeout_ns, config->start_timeout_ns, dp_now_ns());
-    free(ranks);
-    return status;
-}
-
-static dp_status_t start_thread(dp_loop_t *loop)
-{
-    sigset_t all;
-    sigset_t before;
-    int failed;
-
-    sigfillset(&all); /* signals are the program's business, on the program's threads */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    failed = pthread_create(&loop->thread, NULL, run, loop);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (failed) return DP_ERR_SYSTEM;
-    loop->has_thread = 1;
-    (void)pthread_setname_np(loop->thread, "dp-coordinator");
-    return DP_OK;
-}
-
-static void loop_destroy(dp_loop_t *loop)
-{
-    if (loop->readable != NULL) event_free(loop->readable);
-    if (loop->timer != NULL) event_free(loop->timer);
-    if (loop->base != NULL) event_base_free(loop->base);
-    dp_negotiator_destroy(loop->negotiator);
-    dp_health_fini(&loop->health);
-    dp_tree_node_fini(&loop->node);
-    dp_inbox_fini(&loop->inbox);
-    pthread_cond_destroy(&loop->ended);
-    pthread_mutex_destroy(&loop->baton);
-    pthread_mutex_destroy(&loop->lock);
-    free(loop->message);
-    free(loop);
-}
-
-dp_status_t dp_loop_start(const dp_loop_options_t *options, dp_loop_t **out, dp_error_t *error)
-{
-    const dp_config_t *config = options->config;
-    dp_negotiator_options_t negotiator = {.rank = options->rank,
-                                          .size = options->size,
-                                          .topology = options->topology,
-                                          .hold_ns = config->hold_ns,
-                                          .fusion_bytes = config->fusion_bytes,
-                                          .stall_warn_ns = config->stall_warn_ns,
-                                          .stall_limit_ns = config->stall_limit_ns,
-                                          .may_lock = config->lock &&
-                                                      config->order != DP_CONFIG_ORDER_PROGRAM};
-    const char *what = "its place in the tree";
-    dp_loop_t *loop = calloc(1, sizeof(*loop));
-    dp_status_t status;
-
-    if (loop == NULL) {
-        return dp_error_set(error, DP_ERR_NO_MEMORY, "rank %d: no memory for the coordinator",
-                            options->rank);
-    }
-    loop->options = *options;
-    loop->explain_ns = UINT64_MAX;
-    atomic_init(&loop->unlock_reason, -1);
-    loop->lane = dp_trace_lane(options->trace, "coordinator", DP_TRACE_LANE_COORDINATOR);
-    loop->name_in = dp_trace_name(options->trace, "message in");
-    loop->name_out = dp_trace_name(options->trace, "message out");
-    loop->name_round = dp_trace_name(options->trace, "round");
-    loop->name_lock = dp_trace_name(options->trace, "lock");
-    loop->spin_ns = config->spin_ns;
-    loop->hold_ns = config->hold_ns;
-    dp_inbox_init(&loop->inbox, options->transport);
-    atomic_init(&loop->inbox.hold_ns, config->hold_ns);
-    atomic_init(&loop->inbox.fusion_bytes, config->fusion_bytes);
-    pthread_mutex_init(&loop->baton, NULL);
-    pthread_mutex_init(&loop->lock, NULL);
-    pthread_cond_init(&loop->ended, NULL);
-    status = dp_tree_node_init(&loop->node, options->topology, config->tree_arity, options->rank);
-    if (status != DP_OK) goto fail;
-    what = "its negotiator";
-    negotiator.node = &loop->node;
-    status = dp_negotiator_create(&negotiator, &loop->negotiator);
-    if (status != DP_OK) goto fail;
-    what = "its neighbours' clocks";
-    status = open_health(loop);
-    if (status != DP_OK) goto fail;
-    what = "libevent";
-    status = open_events(loop);
-    if (status != DP_OK) goto fail;
-    what = "its thread";
-    status = start_thread(loop);
-    if (status != DP_OK) goto fail;
-    *out = loop;
-    return DP_OK;
-fail:
-    loop_destroy(loop);
-    return dp_error_set(error, status, "rank %d: the coordinator did not start: %s: %s",
-                        options->rank, what, dp_status_string(status));
-}
-
-void dp_loop_stop(dp_loop_t *loop)
-{
-    if (loop == NULL) return;
-    dp_inbox_raise(&loop->inbox, DP_INBOX_STOP);
-    if (loop->has_thread) pthread_join(loop->thread, NULL);
-    loop_destroy(loop);
 }

@@ -1,6 +1,7 @@
 /*
- * loop_internal.h - a loop as its two halves see it: the coordinator thread (loop.c), and what
- * other threads may ask of it (loop_post.c). Nobody else includes this.
+ * loop_internal.h - a loop as its files see it: a round (loop.c), the thread that makes them
+ * (loop_thread.c) or makes them instead (loop_drive.c), and what other threads may ask of it
+ * (loop_post.c). Nobody else includes this.
  */
 #ifndef DP_COORDINATOR_LOOP_INTERNAL_H
 #define DP_COORDINATOR_LOOP_INTERNAL_H
@@ -60,6 +61,9 @@ struct dp_loop {
     int has_ended;            /* guarded by lock, likewise below */
     dp_status_t final_status; /* set with it */
 };
+
+/* This rank cannot go on; the negotiator tells the others. By who holds the baton. */
+void dp_loop_give_up(dp_loop_t *loop, dp_status_t status, const char *text);
 
 /* One round, by who holds the baton. 1: it found something to do. */
 int dp_loop_make_round(dp_loop_t *loop, uint64_t now_ns);
