@@ -54,11 +54,19 @@ void dp_inbox_wake(dp_inbox_t *inbox, dp_inbox_sleep_t depth)
     }
 }
 
+/* Something that may not wait for the end of a nap. */
+static int is_pressing(const dp_inbox_t *inbox)
+{
+    const unsigned patient = DP_INBOX_LAUNCHED | DP_INBOX_PROGRESS;
+
+    return atomic_load(&inbox->queue) != NULL || (atomic_load(&inbox->flags) & ~patient) != 0;
+}
+
 void dp_inbox_hand_over(dp_inbox_t *inbox, int must_wake)
 {
     const int naps = atomic_load(&inbox->sleep) == DP_INBOX_NAPPING;
 
-    if (must_wake || (naps && !dp_inbox_is_empty(inbox))) dp_inbox_wake(inbox, DP_INBOX_NAPPING);
+    if (must_wake || (naps && is_pressing(inbox))) dp_inbox_wake(inbox, DP_INBOX_NAPPING);
 }
 
 void dp_inbox_rouse(dp_inbox_t *inbox)

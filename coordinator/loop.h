@@ -67,7 +67,7 @@ typedef struct dp_loop_options {
 } dp_loop_options_t;
 
 typedef struct dp_loop_stats {
-    uint64_t control_sent, control_received, heartbeats, wakeups, cpu_ns;
+    uint64_t control_sent, control_received, heartbeats, wakeups, naps, cpu_ns;
     uint64_t locks, unlocks, locked_launches; /* schedules, and what was launched by them */
     const char *unlock_reason;                /* dp_unlock_reason_name() of the last; "" before */
 } dp_loop_stats_t;
@@ -95,12 +95,12 @@ typedef struct dp_loop_node {
  * does not, a fraction of a millisecond is lost, nothing else. Any thread. */
 void dp_loop_submit(dp_loop_t *loop, dp_loop_node_t *const *nodes, size_t count, int will_drive);
 
-/* Makes the coordinator's rounds on the calling thread, until *state has reached this or the time
- * has come: who waits for an answer anyway is already awake, and a wake-up costs more than most
- * answers. Returns early where the world is over. Any thread but the coordinator's; threads take
- * turns. */
+/* Makes the coordinator's rounds on the calling thread, until *state has reached this, no round has
+ * brought anything for spin_ns, or the deadline has come: who waits for an answer anyway is already
+ * awake, and a wake-up costs more than most answers. Returns early where the world is over. Any
+ * thread but the coordinator's; threads take turns. */
 void dp_loop_drive(dp_loop_t *loop, const _Atomic uint32_t *state, uint32_t reached,
-                   uint64_t until_ns);
+                   uint64_t spin_ns, uint64_t deadline_ns);
 
 /* Somebody waits for this pending operation. Any thread. Cheap; may be called late or twice. */
 void dp_loop_urgent(dp_loop_t *loop, uint32_t group, const char *name);
@@ -108,6 +108,10 @@ void dp_loop_urgent(dp_loop_t *loop, uint32_t group, const char *name);
 /* A thread of the program sleeps until something is launched (change 1), or no longer (-1). While
  * one does, its core has nothing better to do than to poll for the answer, briefly. Any thread. */
 void dp_loop_expect(dp_loop_t *loop, int change);
+
+/* A thread of the program is awake in a wait (change 1), or no longer (-1): it makes the rounds, or
+ * will when it has carried out what it is at. Any thread. */
+void dp_loop_attend(dp_loop_t *loop, int change);
 
 /* The data plane finished launch `sequence`. Any thread. */
 void dp_loop_launched(dp_loop_t *loop, uint64_t sequence);

@@ -11,6 +11,8 @@
 
 #include <sched.h>
 
+#define SPINS_MOST 8 /* however much goes on, a thread that has waited so long sleeps */
+
 /* 1: the baton is this thread's. */
 static int take_baton(dp_loop_t *loop, const _Atomic uint32_t *state, uint32_t reached,
                       uint64_t until_ns)
@@ -57,14 +59,22 @@ void dp_loop_submit(dp_loop_t *loop, dp_loop_node_t *const *nodes, size_t node_c
 }
 
 void dp_loop_drive(dp_loop_t *loop, const _Atomic uint32_t *state, uint32_t reached,
-                   uint64_t until_ns)
+                   uint64_t spin_ns, uint64_t deadline_ns)
 {
+    const uint64_t begin_ns = dp_now_ns();
+    const uint64_t most_ns = DP_MIN(begin_ns + SPINS_MOST * spin_ns, deadline_ns);
+    uint64_t until_ns = DP_MIN(begin_ns + spin_ns, deadline_ns);
+
     if (!take_baton(loop, state, reached, until_ns)) return;
     while (!loop->is_over && !loop->must_stop &&
            atomic_load_explicit(state, memory_order_acquire) < reached) {
         const uint64_t now_ns = dp_now_ns();
 
-        if (dp_loop_make_round(loop, now_ns)) continue;
+        if (dp_loop_make_round(loop, now_ns)) {
+            /* from its end: to send alone may take as long as the answer */
+            until_ns = DP_MIN(dp_now_ns() + spin_ns, most_ns);
+            continue;
+        }
         if (now_ns >= until_ns) break;
         (void)sched_yield(); /* who is to answer may have been put on this core */
     }

@@ -26,7 +26,8 @@ struct dp_loop {
     struct event_base *base; /* libevent's, likewise the events */
     struct event *readable;
     struct event *timer;
-    int has_rung; /* in the last sleep */
+    int has_rung;    /* in the last sleep */
+    uint64_t nap_ns; /* the next one */
     pthread_t thread;
     int has_thread;
 
@@ -51,10 +52,11 @@ struct dp_loop {
     uint32_t name_in, name_out, name_round, name_lock;
 
     /* any thread reads */
-    _Atomic uint64_t sent, received, heartbeats, wakeups, cpu_ns;
+    _Atomic uint64_t sent, received, heartbeats, wakeups, naps, cpu_ns;
     _Atomic uint64_t locks, unlocks, locked_launches;
     _Atomic int unlock_reason; /* dp_unlock_reason_t, -1: none yet */
     _Atomic int expected;      /* dp_loop_expect(); any thread */
+    _Atomic int attending;     /* dp_loop_attend(); any thread */
 
     pthread_mutex_t lock;
     pthread_cond_t ended;

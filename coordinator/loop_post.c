@@ -63,6 +63,11 @@ void dp_loop_expect(dp_loop_t *loop, int change)
     if (change > 0) dp_inbox_rouse(&loop->inbox);
 }
 
+void dp_loop_attend(dp_loop_t *loop, int change)
+{
+    atomic_fetch_add(&loop->attending, change);
+}
+
 void dp_loop_leave(dp_loop_t *loop)
 {
     dp_inbox_raise(&loop->inbox, DP_INBOX_FINALIZE);
@@ -98,6 +103,7 @@ void dp_loop_stats(const dp_loop_t *loop, dp_loop_stats_t *out)
     out->control_received = atomic_load_explicit(&loop->received, memory_order_relaxed);
     out->heartbeats = atomic_load_explicit(&loop->heartbeats, memory_order_relaxed);
     out->wakeups = atomic_load_explicit(&loop->wakeups, memory_order_relaxed);
+    out->naps = atomic_load_explicit(&loop->naps, memory_order_relaxed);
     out->locks = atomic_load_explicit(&loop->locks, memory_order_relaxed);
     out->unlocks = atomic_load_explicit(&loop->unlocks, memory_order_relaxed);
     out->locked_launches = atomic_load_explicit(&loop->locked_launches, memory_order_relaxed);

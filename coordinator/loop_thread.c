@@ -19,8 +19,10 @@
 #define BARREN_RINGS 16
 #define BARREN_NAP_NS (200L * 1000)
 
-/* How long the thread leaves the rounds to waiting threads before it looks again itself. */
-#define NAP_NS ((uint64_t)200 * 1000)
+/* How long the thread leaves the rounds to waiting threads before it looks again itself. A look
+ * costs them some 20 us where all cores are busy, so each nap is twice the last. */
+#define NAP_LEAST_NS ((uint64_t)200 * 1000)
+#define NAP_MOST_NS ((uint64_t)1600 * 1000)
 
 /* ---- Sleeping ----------------------------------------------------------------------------- */
 
@@ -49,6 +51,12 @@ static void lay_baton_down(dp_loop_t *loop, uint64_t until_ns)
     pthread_mutex_unlock(&loop->baton);
 }
 
+static void nap_longer(dp_loop_t *loop)
+{
+    atomic_fetch_add_explicit(&loop->naps, 1, memory_order_relaxed);
+    loop->nap_ns = DP_MIN(2 * loop->nap_ns, NAP_MOST_NS);
+}
+
 /* Where another thread makes the rounds, it stays out of its way. That it naps is said before the
  * look at the baton; the other one gives the baton back before it looks who naps. */
 static void take_baton_up(dp_loop_t *loop)
@@ -56,7 +64,8 @@ static void take_baton_up(dp_loop_t *loop)
     for (;;) {
         dp_inbox_lie_down(&loop->inbox);
         if (pthread_mutex_trylock(&loop->baton) == 0) break;
-        dp_inbox_nap(&loop->inbox, NAP_NS);
+        dp_inbox_nap(&loop->inbox, loop->nap_ns);
+        nap_longer(loop);
     }
     dp_inbox_awake(&loop->inbox);
 }
@@ -65,7 +74,7 @@ static void take_baton_up(dp_loop_t *loop)
 static void nap(dp_loop_t *loop)
 {
     const uint64_t now_ns = dp_now_ns();
-    const uint64_t until_ns = DP_MIN(dp_loop_due(loop), now_ns + NAP_NS);
+    const uint64_t until_ns = DP_MIN(dp_loop_due(loop), now_ns + loop->nap_ns);
 
     dp_inbox_lie_down(&loop->inbox);
     /* who wants the baton finds what came in; if nobody does, it has to be looked at here */
@@ -76,6 +85,7 @@ static void nap(dp_loop_t *loop)
     }
     lay_baton_down(loop, until_ns);
     if (until_ns > now_ns) dp_inbox_nap(&loop->inbox, until_ns - now_ns);
+    nap_longer(loop);
     take_baton_up(loop);
 }
 
@@ -124,11 +134,14 @@ static uint64_t polling_ns(const dp_loop_t *loop)
     return DP_MAX(loop->spin_ns, loop->options.expect_ns);
 }
 
-/* Whether waiting threads make the rounds, and nobody sleeps who would need this thread to. */
+/* Whether waiting threads make the rounds, and nobody sleeps who would need this thread to. One
+ * that is long at something else than rounds is not waited for: messages may come. */
 static int is_driven_by_others(const dp_loop_t *loop)
 {
     if (atomic_load(&loop->wanted) > 0) return 1;
-    return loop->options.naps && loop->is_driven && atomic_load(&loop->expected) <= 0;
+    if (!loop->options.naps || atomic_load(&loop->expected) > 0) return 0;
+    return loop->is_driven ||
+           (atomic_load(&loop->attending) > 0 && loop->nap_ns < NAP_MOST_NS);
 }
 
 static void round_until_over(dp_loop_t *loop)
@@ -140,6 +153,7 @@ static void round_until_over(dp_loop_t *loop)
         if (is_driven_by_others(loop)) {
             nap(loop);
         } else if (now_ns - loop->active_ns >= polling_ns(loop)) {
+            if (atomic_load(&loop->attending) == 0) loop->nap_ns = NAP_LEAST_NS;
             rest(loop);
         }
     }
@@ -277,6 +291,7 @@ dp_status_t dp_loop_start(const dp_loop_options_t *options, dp_loop_t **out, dp_
     }
     loop->options = *options;
     loop->explain_ns = UINT64_MAX;
+    loop->nap_ns = NAP_LEAST_NS;
     atomic_init(&loop->unlock_reason, -1);
     loop->lane = dp_trace_lane(options->trace, "coordinator", DP_TRACE_LANE_COORDINATOR);
     loop->name_in = dp_trace_name(options->trace, "message in");

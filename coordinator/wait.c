@@ -29,19 +29,21 @@ static int may_carry(const dp_context_t *context, uint64_t deadline)
 }
 
 /* Does what the request waits for on this thread, as long as it can be expected to come soon. */
-static void drive(dp_handle_t *request, uint32_t wanted, uint64_t begin, uint64_t deadline)
+static void drive(dp_handle_t *request, uint32_t wanted, uint64_t deadline)
 {
     dp_context_t *context = request->context;
     const int carries = may_carry(context, deadline);
 
     atomic_store(&context->driven_ticket, request->ticket + 1);
+    dp_loop_attend(context->loop, 1);
     if (carries) dp_pipeline_carry_begin(context->pipeline);
-    dp_loop_drive(context->loop, &request->state, DP_REQUEST_LAUNCHED,
-                  DP_MIN(begin + context->drive_ns, deadline));
-    if (!carries) return;
-    if (atomic_load(&request->state) != DP_REQUEST_PENDING)
-        (void)dp_pipeline_carry(context->pipeline, &request->state, wanted);
-    dp_pipeline_carry_end(context->pipeline);
+    dp_loop_drive(context->loop, &request->state, DP_REQUEST_LAUNCHED, context->drive_ns, deadline);
+    if (carries) {
+        if (atomic_load(&request->state) != DP_REQUEST_PENDING)
+            (void)dp_pipeline_carry(context->pipeline, &request->state, wanted);
+        dp_pipeline_carry_end(context->pipeline);
+    }
+    dp_loop_attend(context->loop, -1);
 }
 
 /* Blocks until the request has come as far as this or the deadline has passed; 1 when it has. */
@@ -55,7 +57,7 @@ static int block(dp_handle_t *request, uint32_t wanted, uint64_t begin, uint64_t
     int over = 0;
 
     if (context->program != NULL) dp_program_wait(context->program, request);
-    if (context->program == NULL) drive(request, wanted, begin, deadline);
+    if (context->program == NULL) drive(request, wanted, deadline);
     while (atomic_load_explicit(&request->state, memory_order_acquire) < wanted &&
            dp_now_ns() < spin_until)
         dp_spin_pause();

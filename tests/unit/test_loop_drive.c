@@ -20,6 +20,8 @@
 #define WINDOW_NS                                                                                  \
     ((uint64_t)2 * 1000000) /* of driving; on a busy machine the other may be late                 \
                              */
+#define WORK_NS ((uint64_t)200 * 1000000)
+#define OPERATION_NS ((uint64_t)300 * 1000)
 #define PATIENCE_NS ((uint64_t)30 * 1000000000)
 
 typedef struct rank {
@@ -168,7 +170,7 @@ static void *train(void *argument)
 
         dp_loop_submit(rank->loop, &node, 1, i > 0 && rank->drives);
         if (rank->drives)
-            dp_loop_drive(rank->loop, &rank->state, before + 1, dp_now_ns() + WINDOW_NS);
+            dp_loop_drive(rank->loop, &rank->state, before + 1, WINDOW_NS, UINT64_MAX);
         if (atomic_load(&rank->state) > before) continue;
         dp_loop_expect(rank->loop, 1);
         await(rank, before + 1);
@@ -252,13 +254,41 @@ static void driving_ends_in_time(void **state)
 
     (void)state;
     dp_loop_submit(rank[1].loop, &node, 1, 1);
-    dp_loop_drive(rank[1].loop, &rank[1].state, 1, begin_ns + WINDOW_NS);
+    dp_loop_drive(rank[1].loop, &rank[1].state, 1, WINDOW_NS, begin_ns + WINDOW_NS);
     assert_true(dp_now_ns() >= begin_ns + WINDOW_NS);
     assert_int_equal(atomic_load(&rank[1].state), 0);
     node = &rank[0].node;
     dp_loop_submit(rank[0].loop, &node, 1, 0);
     await(&rank[0], 1);
     await(&rank[1], 1);
+    world_end(world);
+}
+
+/* Who is at work for longer than the first naps is left alone: a look costs the core they share. */
+static void naps_grow_while_others_are_at_work(void **state)
+{
+    world_t *world = world_start(1, 1);
+    rank_t *rank = world->rank;
+    dp_loop_node_t *node = &rank->node;
+    const uint64_t begin_ns = dp_now_ns();
+    dp_loop_stats_t stats;
+    uint32_t rounds = 0;
+
+    (void)state;
+    dp_loop_attend(rank->loop, 1);
+    while (dp_now_ns() - begin_ns < WORK_NS) {
+        const uint64_t busy_ns = dp_now_ns() + OPERATION_NS;
+
+        dp_loop_submit(rank->loop, &node, 1, rounds > 0);
+        dp_loop_drive(rank->loop, &rank->state, ++rounds, WINDOW_NS, UINT64_MAX);
+        await(rank, rounds);
+        while (dp_now_ns() < busy_ns) {
+        }
+    }
+    dp_loop_attend(rank->loop, -1);
+    dp_loop_stats(rank->loop, &stats);
+    /* naps of 200 us would be five times as many */
+    assert_true(stats.naps <= (dp_now_ns() - begin_ns) / 1000000u + 20);
     world_end(world);
 }
 
@@ -269,6 +299,7 @@ int main(void)
         cmocka_unit_test(two_ranks_drive_one_or_both),
         cmocka_unit_test(word_that_is_not_kept_costs_nothing_else),
         cmocka_unit_test(driving_ends_in_time),
+        cmocka_unit_test(naps_grow_while_others_are_at_work),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
