@@ -140,8 +140,7 @@ static int is_driven_by_others(const dp_loop_t *loop)
 {
     if (atomic_load(&loop->wanted) > 0) return 1;
     if (!loop->options.naps || atomic_load(&loop->expected) > 0) return 0;
-    return loop->is_driven ||
-           (atomic_load(&loop->attending) > 0 && loop->nap_ns < NAP_MOST_NS);
+    return loop->is_driven || (atomic_load(&loop->attending) > 0 && loop->nap_ns < NAP_MOST_NS);
 }
 
 static void round_until_over(dp_loop_t *loop)

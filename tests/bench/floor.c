@@ -283,8 +283,8 @@ static void report(table_t *table, const char *what)
             median[way] = table->samples[way][place][count / 2];
         }
         if (median[ARENA] * median[ORDINARY] * median[DIRECT] * median[CMA] == 0.0) continue;
-        printf("row %-10s %-7s %11.2f %11.2f %11.2f %11.2f %6.2f %6.2f\n", what, placement_name(place),
-               median[ARENA], median[ORDINARY], median[DIRECT], median[CMA],
+        printf("row %-10s %-7s %11.2f %11.2f %11.2f %11.2f %6.2f %6.2f\n", what,
+               placement_name(place), median[ARENA], median[ORDINARY], median[DIRECT], median[CMA],
                median[ARENA] / median[DIRECT], median[ORDINARY] / median[CMA]);
         fflush(stdout);
     }

@@ -293,8 +293,9 @@ static void print_figures(const plan_t *plan)
         qsort(samples, n, sizeof(*samples), ascending);
         printf("{\"way\": \"%s\", \"bytes\": %zu, \"place\": \"%s\", \"samples\": %zu, "
                "\"min_us\": %.3f, \"median_us\": %.3f, \"p99_us\": %.3f, \"wrong\": %zu}\n",
-               plan->way->name, plan->count * sizeof(float), p == MIXED ? "mixed" : placement_name(p), n, samples[0],
-               samples[n / 2], samples[(size_t)((double)(n - 1) * 0.99 + 0.5)], wrong);
+               plan->way->name, plan->count * sizeof(float),
+               p == MIXED ? "mixed" : placement_name(p), n, samples[0], samples[n / 2],
+               samples[(size_t)((double)(n - 1) * 0.99 + 0.5)], wrong);
     }
     fflush(stdout);
 }
