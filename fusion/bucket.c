@@ -19,7 +19,7 @@
 /* Up to here a bucket runs inline where the streams are idle: the copy is over before another
  * thread would have woken up. */
 #define SMALL_BYTES (64 * DP_KIB)
-/* The same for one with nothing behind it whose stages could overlap. */
+/* The same for one of several stages with nothing behind it that they could overlap. */
 #define ALONE_BYTES DP_MIB
 
 /* Looks at items whose first part is in this bucket. The operation still runs: all ranks are
@@ -77,15 +77,6 @@ static void give_up(dp_job_bucket_t *bucket, dp_status_t status)
     dp_job_end_bucket(bucket->job, bucket);
 }
 
-static dp_work_size_t size_of(const dp_job_bucket_t *bucket, int is_last)
-{
-    size_t bytes = bucket->plan->payload_bytes;
-
-    if (bytes <= SMALL_BYTES) return DP_WORK_SMALL;
-    if (bytes > ALONE_BYTES || !is_last) return DP_WORK_LARGE;
-    return dp_pipeline_is_last(bucket->job->pipeline) ? DP_WORK_SMALL : DP_WORK_LARGE;
-}
-
 /* ---- Stages --------------------------------------------------------------------------------- */
 
 /* Makes a stream wait for the items whose first part is in this bucket. */
@@ -117,6 +108,22 @@ static int has_done_event(const dp_job_bucket_t *bucket)
         if (ends_here(bucket, dp_bucket_item(bucket, i))) return 1;
     }
     return 0;
+}
+
+/* 1: it has one stage, and nobody waits for less than its end, so that another thread could do
+ * nothing but this while the launch thread waits. */
+static int is_plain(const dp_job_bucket_t *bucket)
+{
+    return bucket->slot == NULL && !dp_bucket_device(bucket)->is_async && !has_done_event(bucket);
+}
+
+static dp_work_size_t size_of(const dp_job_bucket_t *bucket, int is_last)
+{
+    size_t bytes = bucket->plan->payload_bytes;
+
+    if (bytes <= SMALL_BYTES) return DP_WORK_SMALL;
+    if (!is_last || (bytes > ALONE_BYTES && !is_plain(bucket))) return DP_WORK_LARGE;
+    return dp_pipeline_is_last(bucket->job->pipeline) ? DP_WORK_SMALL : DP_WORK_LARGE;
 }
 
 /* Records the done events of the items whose last part is in this bucket. */
