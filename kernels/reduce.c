@@ -77,8 +77,8 @@ static void sum_f32(const dp_reduce_args_t *args)
         void *to[2] = {(f32_mem *)args->out[0] + at, NULL};
 
         if (args->out_count > 1) to[1] = (f32_mem *)args->out[1] + at;
-        sum_whole_block(to, args->in, args->in_count, at, count, (float)args->prescale,
-                        (float)args->postscale, args->tally);
+        sum_whole_block(to, args->in, args->in_count, at, count, args->count - at,
+                        (float)args->prescale, (float)args->postscale, args->tally);
         for (int k = 2; k < args->out_count; k++)
             memcpy((f32_mem *)args->out[k] + at, to[0], count * sizeof(float));
     }
@@ -96,6 +96,7 @@ static void reduce_f32(const dp_reduce_args_t *args)
         size_t count = args->count - at < BLOCK ? args->count - at : BLOCK;
         void *result = block;
 
+        claim_block(args, at * sizeof(float), count * sizeof(float));
         if (is_short_sum) {
             /* One pass, so the first output can take the sums even where it is an input. */
             if (is_direct) result = (f32_mem *)args->out[0] + at;
@@ -122,6 +123,7 @@ static void reduce_16(const dp_reduce_args_t *args)
     for (size_t at = 0; at < args->count; at += BLOCK) {
         size_t count = args->count - at < BLOCK ? args->count - at : BLOCK;
 
+        claim_block(args, at * sizeof(uint16_t), count * sizeof(uint16_t));
         widen_block(args->dtype, block, (const u16_mem *)args->in[0] + at, count, pre);
         for (int k = 1; k < args->in_count; k++) {
             widen_block(args->dtype, other, (const u16_mem *)args->in[k] + at, count, pre);

@@ -43,6 +43,7 @@
         for (size_t at = 0; at < args->count; at += BLOCK) {                                       \
             size_t count = args->count - at < BLOCK ? args->count - at : BLOCK;                    \
                                                                                                    \
+            claim_block(args, at * sizeof(type), count * sizeof(type));                            \
             memcpy(block, (const name##_mem *)args->in[0] + at, count * sizeof(type));             \
             for (int k = 1; k < args->in_count; k++) {                                             \
                 combine_##name(args->reduce, block, (const name##_mem *)args->in[k] + at, count);  \
@@ -75,6 +76,7 @@ static void reduce_bool(const dp_reduce_args_t *args)
     for (size_t at = 0; at < args->count; at += BLOCK) {
         size_t count = args->count - at < BLOCK ? args->count - at : BLOCK;
 
+        claim_block(args, at, count);
         memset(block, is_and, count);
         for (int k = 0; k < args->in_count; k++) {
             const uint8_t *in = (const uint8_t *)args->in[k] + at;
@@ -156,6 +158,7 @@ static void reduce_f64(const dp_reduce_args_t *args)
         size_t count = args->count - at < BLOCK ? args->count - at : BLOCK;
         const f64_mem *first = (const f64_mem *)args->in[0] + at;
 
+        claim_block(args, at * sizeof(double), count * sizeof(double));
         for (size_t i = 0; i < count; i++)
             block[i] = pre * first[i];
         for (int k = 1; k < args->in_count; k++) {
