@@ -346,6 +346,7 @@ void dp_lock_begin(dp_negotiator_t *n, uint64_t sequence)
     lock->waited_ns = 0;
     lock->laggard = -1;
     lock->flush_counts = 0;
+    dp_resume_drop(n);
     lock->owed_count = lock->owed_paid = 0; /* all of it was paid, or this were not ordered */
     n->sequence = sequence;
     expect_counts(n);

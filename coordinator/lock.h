@@ -5,6 +5,7 @@
  * lock.c       a rank under a lock: what it submits, launches, and says when it must deviate
  * lock_words.c what nodes say to each other meanwhile
  * lock_plan.c  the root: rounds that repeat themselves, and the plan made of one
+ * lock_resume.c  the root: a plan that comes back
  * lock_debt.c  after a lock: launches that not every rank could follow are negotiated late
  *
  * Buckets are counted over all rounds: bucket b of round r has the number r x bucket_count + b.
@@ -115,13 +116,16 @@ typedef struct dp_lock {
     int may_lock, is_declared;
     dp_past_t *past; /* [past_count] */
     size_t past_count, past_room;
-    size_t mark;           /* where the declared round began */
-    size_t period, repeat; /* so many launches match those a period before */
-    uint32_t need;         /* rounds to see before the next lock */
-    uint32_t declared;     /* declared rounds like the last one */
-    uint64_t digest;       /* of the last declared round */
-    int is_whole;          /* the declared round was seen from its beginning */
-    int is_due;            /* a declared round that may be locked is over */
+    size_t mark;            /* where the declared round began */
+    size_t period, repeat;  /* so many launches match those a period before */
+    uint32_t need;          /* rounds to see before the next lock */
+    uint32_t declared;      /* declared rounds like the last one */
+    uint64_t digest;        /* of the last declared round */
+    int is_whole;           /* the declared round was seen from its beginning */
+    int torn;               /* declared rounds in a row at whose end operations were pending */
+    int is_due;             /* a declared round that may be locked is over */
+    uint64_t resume_rounds; /* a lock that lived so long may come back; 0: none does */
+    int is_kept;            /* the plan above may */
 } dp_lock_t;
 
 #endif

@@ -20,6 +20,7 @@
 #define REPEATS_MAX 384    /* at most, after locks that did not last */
 #define LONG_LIFE 2        /* times the rounds seen before: then a lock was worth it */
 #define DECLARED_AGAIN 2   /* declared rounds alike, after a lock has ended */
+#define TORN_MOST 4        /* declared rounds in a row that cut operations: then none is believed */
 #define CANDIDATES 8       /* earlier places of a tensor that are tried as a period */
 #define COUNTED_BUCKETS 16 /* buckets between two COUNTs, at least */
 
@@ -105,6 +106,7 @@ void dp_plan_note(dp_negotiator_t *n, dp_row_t *row, const dp_launch_entry_t *en
     dp_lock_t *lock = &n->lock;
 
     if (!lock->may_lock) return;
+    dp_resume_note(n, row);
     if (entry->absent > 0 || !dp_lock_is_lockable(row, row->signature)) {
         dp_plan_forget(n);
         return;
@@ -136,8 +138,9 @@ void dp_plan_round(dp_negotiator_t *n)
     uint64_t digest = digest_round(lock);
     int has_ended = lock->need > 0; /* a lock before this round */
 
-    if (!dp_is_root(n) || !lock->may_lock || lock->is_locked) return;
-    lock->is_declared = 1;
+    if (!dp_is_root(n) || !lock->may_lock || lock->is_locked || lock->torn == TORN_MOST) return;
+    lock->torn = n->own_pending > 0 ? lock->torn + 1 : 0;
+    lock->is_declared = lock->torn < TORN_MOST;
     if (lock->past_count > lock->mark && n->own_pending == 0 && (lock->is_whole || !has_ended)) {
         lock->declared = digest == lock->digest ? lock->declared + 1 : 1;
         lock->digest = digest;
@@ -159,6 +162,7 @@ void dp_plan_ended(dp_negotiator_t *n, uint64_t rounds)
     dp_lock_t *lock = &n->lock;
 
     dp_plan_forget(n);
+    dp_resume_keep(n, rounds);
     lock->declared = 0;
     lock->need = rounds >= LONG_LIFE * (uint64_t)needed(lock)
                      ? REPEATS
@@ -182,7 +186,7 @@ static int is_plan(const dp_negotiator_t *n, size_t count)
 }
 
 /* Is all well enough for a lock? */
-static int is_calm(const dp_negotiator_t *n)
+int dp_plan_is_calm(const dp_negotiator_t *n)
 {
     const dp_lock_t *lock = &n->lock;
 
@@ -240,7 +244,7 @@ static dp_status_t make(dp_negotiator_t *n, size_t first)
     return DP_OK;
 }
 
-static void send(dp_negotiator_t *n)
+void dp_plan_send(dp_negotiator_t *n)
 {
     const dp_lock_t *lock = &n->lock;
     dp_item_t *item = &n->made;
@@ -294,12 +298,13 @@ void dp_plan_flush(dp_negotiator_t *n)
     if (!dp_is_root(n) || !lock->may_lock || lock->is_locked || n->is_fatal || n->is_finished)
         return;
     count = due(lock);
-    if (count == 0 || !is_plan(n, count) || !is_calm(n) || !is_clear(n, lock->past_count - count))
+    if (count == 0 || !is_plan(n, count) || !dp_plan_is_calm(n) ||
+        !is_clear(n, lock->past_count - count))
         return;
     if (make(n, lock->past_count - count) != DP_OK) {
         dp_fatal_memory(n);
         return;
     }
-    send(n);
+    dp_plan_send(n);
     if (!n->is_fatal) dp_lock_begin(n, n->sequence);
 }

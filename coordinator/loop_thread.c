@@ -14,6 +14,9 @@
 #define FINISH_NS (2000ull * 1000000) /* for goodbyes after an orderly end */
 #define FATAL_NS (500ull * 1000000)   /* and after a failure: who is stopped will not answer */
 
+/* The end of a lock and its return cost some four messages per edge, as do so many rounds. */
+#define RESUME_ROUNDS 4
+
 /* While a slow peer has not accepted a connection yet, UCX's descriptor is readable without end and
  * for nothing. So many rings in a row that bring nothing are believed, then each costs a nap. */
 #define BARREN_RINGS 16
@@ -278,6 +281,7 @@ dp_status_t dp_loop_start(const dp_loop_options_t *options, dp_loop_t **out, dp_
                                           .fusion_bytes = config->fusion_bytes,
                                           .stall_warn_ns = config->stall_warn_ns,
                                           .stall_limit_ns = config->stall_limit_ns,
+                                          .resume_rounds = RESUME_ROUNDS,
                                           .may_lock = config->lock &&
                                                       config->order != DP_CONFIG_ORDER_PROGRAM};
     const char *what = "its place in the tree";

@@ -44,6 +44,7 @@ static dp_status_t init(dp_negotiator_t *n, const dp_negotiator_options_t *optio
     n->left = calloc(dp_bit_words((size_t)n->size), sizeof(*n->left));
     if (n->fins == NULL || n->left == NULL) return DP_ERR_NO_MEMORY;
     n->lock.may_lock = options->may_lock && n->size > 1;
+    n->lock.resume_rounds = options->resume_rounds;
     status = dp_lock_init(n);
     if (status != DP_OK) return status;
     status = dp_stall_init(n);
@@ -336,6 +337,9 @@ int dp_negotiator_output(dp_negotiator_t *n, dp_output_t *out)
     if (!n->is_fatal) {
         dp_debt_flush(n);
         dp_join_flush(n);
+        /* before anything of the next round is ordered */
+        dp_resume_flush(n);
+        dp_plan_flush(n);
         dp_order_flush(n);
         dp_debt_flush(n); /* what has just ended may have another occurrence behind it */
         dp_order_flush(n);

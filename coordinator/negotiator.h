@@ -29,6 +29,7 @@ typedef struct dp_negotiator_options {
     uint64_t stall_warn_ns; /* 0: never */
     uint64_t stall_limit_ns; /* 0: never */
     int may_lock;            /* root: lock the schedule where rounds repeat themselves */
+    uint64_t resume_rounds;  /* root: a schedule that was locked for so many comes back; 0: none */
 } dp_negotiator_options_t;
 
 #define DP_GROUP_WORLD 0u          /* uid of the group of all ranks */

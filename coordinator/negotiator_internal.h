@@ -8,7 +8,8 @@
  * join.c       ranks that have no more data
  * leave.c      ranks that submit nothing more, and the tensors that fail for it
  * lock.c       a schedule that needs no negotiation; lock_words.c: what is said meanwhile
- * lock_plan.c, lock_debt.c  how it begins, and what is left of it when it ends
+ * lock_plan.c, lock_resume.c  how it begins, and begins again
+ * lock_debt.c  what is left of it when it ends
  * stall.c      who is missing for a tensor that waits too long
  * outbox.c     frames and outputs on their way out, the end of the world
  * receive.c    frames from neighbours, and what children say
@@ -131,6 +132,8 @@ typedef struct dp_row {
     uint32_t plan_uses;
     int plan_in_place;
     float plan_absmax;
+    /* root, of a plan that is kept: the same, and launches since that plan was locked */
+    uint64_t kept_uses, kept_launches;
     uint32_t owed_left;   /* occurrences that are not settled */
     dp_owed_t *owed;      /* those of this rank, oldest first */
     size_t past;          /* root: one more than where it came last in the memory of launches */
@@ -480,6 +483,14 @@ void dp_plan_forget(dp_negotiator_t *n); /* what was ordered so far will not com
 void dp_plan_round(dp_negotiator_t *n);
 void dp_plan_flush(dp_negotiator_t *n);                  /* LOCK, if it is time */
 void dp_plan_ended(dp_negotiator_t *n, uint64_t rounds); /* the lock lived so long */
+int dp_plan_is_calm(const dp_negotiator_t *n);           /* is all well enough for a lock? */
+void dp_plan_send(dp_negotiator_t *n);                   /* LOCK */
+
+/* lock_resume.c; the root's */
+void dp_resume_keep(dp_negotiator_t *n, uint64_t rounds); /* the plan, if it was worth it */
+void dp_resume_drop(dp_negotiator_t *n);
+void dp_resume_note(dp_negotiator_t *n, dp_row_t *row); /* launched, by negotiation */
+void dp_resume_flush(dp_negotiator_t *n);               /* LOCK, if a round begins */
 
 /* lock_debt.c */
 void dp_debt_begin(dp_negotiator_t *n, uint64_t low, uint64_t high);

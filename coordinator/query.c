@@ -112,7 +112,6 @@ void dp_step_begin(dp_context_t *context, uint64_t step)
 void dp_step_end(dp_context_t *context)
 {
     if (context == NULL) return;
-    if (context->rank == 0) dp_loop_round(context->loop);
     dp_trace_end(dp_trace_thread_lane(context->trace));
     if (context->window.has_steps &&
         atomic_load_explicit(&context->step, memory_order_relaxed) == context->window.last) {

@@ -171,6 +171,7 @@ void dp_scope_drop(dp_negotiator_t *n, dp_scope_t *scope)
 {
     size_t left = 0;
 
+    dp_resume_drop(n);                                /* its rows may be of the plan */
     for (size_t i = n->table.row_count; i > 0; i--) { /* the last one takes the place of one gone */
         dp_row_t *row = n->table.rows[i - 1];
 

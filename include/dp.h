@@ -734,7 +734,8 @@ DP_API void dp_gradients_destroy(dp_gradients_t *gradients);
 
 /*
  * Marks for the timeline. Spans nest per thread and cost well under a microsecond. The name is
- * copied, once per distinct text. Threads: any.
+ * copied, once per distinct text. Threads: any. The beginning of a step on rank 0 also says where a
+ * round of reductions begins, as far as those before it are launched; see docs/protocol.md.
  */
 DP_API void dp_step_begin(dp_context_t *context, uint64_t step);
 DP_API void dp_step_end(dp_context_t *context);

@@ -71,5 +71,7 @@ const rank_case_t rank_cases[] = {
     {"lock_join", case_lock_join, 1, DP_OK, 0},
     {"lock_left", case_lock_left, 2, DP_OK, 0},
     {"lock_gradients", case_lock_gradients, 1, DP_OK, 0},
+    {"lock_between_steps", case_lock_between_steps, 1, DP_OK, 0},
+    {"lock_interludes", case_lock_interludes, 1, DP_OK, 0},
 };
 const int rank_case_count = sizeof(rank_cases) / sizeof(rank_cases[0]);

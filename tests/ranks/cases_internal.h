@@ -155,6 +155,8 @@ int case_lock_deviations(dp_context_t *dp);
 int case_lock_join(dp_context_t *dp);
 int case_lock_left(dp_context_t *dp);
 int case_lock_gradients(dp_context_t *dp);
+int case_lock_between_steps(dp_context_t *dp);
+int case_lock_interludes(dp_context_t *dp);
 
 int case_run_ahead(dp_context_t *dp);
 int case_streams_cross(dp_context_t *dp);

@@ -287,3 +287,52 @@ int case_lock_gradients(dp_context_t *dp)
     dp_gradients_destroy(gradients);
     return 0;
 }
+
+/* What a program reduces between its steps is of the round, as it comes each time. */
+int case_lock_between_steps(dp_context_t *dp)
+{
+    enum { STEPS = 40 };
+    loop_t loop;
+    dp_stats_t stats;
+
+    if (loop_begin(dp, &loop, 0) != 0) return 1;
+    for (int step = 0; step < STEPS; step++) {
+        dp_step_begin(dp, (uint64_t)step);
+        if (rounds(dp, &loop, 1) != 0) return 1;
+        dp_step_end(dp);
+        if (case_sum(dp, dp_world(dp), "lock.loss", 1.0, dp_size(dp)) != 0) return 1;
+    }
+    loop_end(dp, &loop);
+    if (dp_size(dp) == 1) return 0;
+    stats = stats_of(dp);
+    EXPECT(dp, stats.locked_launches >= 2 * (STEPS - 8), "%llu launches in %d steps",
+           (unsigned long long)stats.locked_launches, STEPS);
+    return 0;
+}
+
+/* What comes now and then ends the lock, and the next round is locked again. */
+int case_lock_interludes(dp_context_t *dp)
+{
+    enum { INTERLUDES = 6, BETWEEN = 8 };
+    loop_t loop;
+    dp_stats_t before, after;
+
+    if (loop_begin(dp, &loop, 0) != 0 || rounds(dp, &loop, WARM) != 0) return 1;
+    before = stats_of(dp);
+    for (int i = 0; i < INTERLUDES; i++) {
+        for (int again = 0; again < 3; again++) {
+            if (case_sum(dp, dp_world(dp), "lock.loss", 1.0, dp_size(dp)) != 0) return 1;
+        }
+        if (rounds(dp, &loop, BETWEEN) != 0) return 1;
+    }
+    after = stats_of(dp);
+    loop_end(dp, &loop);
+    if (dp_size(dp) == 1) return 0;
+    EXPECT(dp, after.locks - before.locks >= INTERLUDES, "%llu locks behind %d interludes",
+           (unsigned long long)(after.locks - before.locks), INTERLUDES);
+    EXPECT(dp, after.locked_launches - before.locked_launches >= INTERLUDES * BETWEEN,
+           "%llu launches by schedule in %d rounds",
+           (unsigned long long)(after.locked_launches - before.locked_launches),
+           INTERLUDES * BETWEEN);
+    return 0;
+}

@@ -34,6 +34,19 @@ static uint64_t mix_signature(uint64_t digest, const dp_signature_t *signature)
     return mix(digest, (uint64_t)signature->collective + 1);
 }
 
+/* Rounds that all tensors of a kept plan have come through: only what is above matters. */
+static uint64_t fewest_kept(const dp_negotiator_t *n)
+{
+    uint64_t fewest = UINT64_MAX;
+
+    for (size_t i = 0; i < n->table.row_count; i++) {
+        const dp_row_t *row = n->table.rows[i];
+
+        if (row->kept_uses > 0) fewest = DP_MIN(fewest, row->kept_launches / row->kept_uses);
+    }
+    return fewest;
+}
+
 static uint64_t digest_row(const dp_negotiator_t *n, const dp_row_t *row)
 {
     uint64_t digest = mix(row->hash, row->id);
@@ -62,6 +75,10 @@ static uint64_t digest_row(const dp_negotiator_t *n, const dp_row_t *row)
     digest = mix_signature(digest, row->own.signature);
     digest = mix_bytes(digest, &row->own.absmax, sizeof(row->own.absmax));
     digest = mix(digest, row->past);
+    if (n->lock.is_kept) {
+        digest = mix(digest, row->kept_uses);
+        digest = mix(digest, row->kept_launches - fewest_kept(n) * row->kept_uses);
+    }
     digest = mix(digest, row->ahead);
     digest = mix(digest, row->ready);
     digest = mix_bytes(digest, &row->absmax, sizeof(row->absmax));
@@ -100,7 +117,7 @@ static uint64_t digest_lock(uint64_t digest, const dp_negotiator_t *n)
                         (uint64_t)lock->is_declared << 37 | (uint64_t)lock->is_due << 38 |
                         (uint64_t)(lock->waited_ns != 0) << 39 |
                         (uint64_t)(lock->voided_ns != 0) << 40 | (uint64_t)lock->has_warned << 41 |
-                        (uint64_t)lock->is_whole << 42);
+                        (uint64_t)lock->is_whole << 42 | (uint64_t)lock->is_kept << 43);
     if (lock->has_reason && lock->is_locked)
         digest = mix(digest, (uint64_t)lock->reason << 32 | (uint32_t)lock->reason_rank);
     digest = mix(digest, lock->base);
@@ -131,6 +148,7 @@ static uint64_t digest_lock(uint64_t digest, const dp_negotiator_t *n)
     for (size_t i = 0; i < lock->past_count; i++)
         digest = mix(digest, lock->past[i].row->hash + (uint64_t)lock->past[i].is_first);
     digest = mix(digest, (uint64_t)lock->need << 32 | lock->declared);
+    digest = mix(digest, (uint64_t)lock->torn);
     digest = mix(digest, lock->period << 16 | lock->repeat);
     for (size_t i = 0; i < n->restarts.count; i++)
         digest = mix(digest, n->restarts.rows[i]->hash);

@@ -57,7 +57,7 @@ typedef struct search {
     size_t depth;
     uint64_t *seen; /* open addressing, 0: free */
     size_t seen_count, seen_room;
-    uint64_t ends, steps;
+    uint64_t ends, steps, returns; /* ends with more locks than at the beginning */
 } search_t;
 
 static void violated(void *user, const char *text)
@@ -168,6 +168,7 @@ static void begin(search_t *search)
     options.hold_ns = plan->holds ? UINT64_MAX : 0;
     options.fusion_bytes = 1 << 20;
     options.may_lock = plan->routine != NULL;
+    options.resume_rounds = 1;
     options.user = search;
     options.violated = violated;
     world_init(&search->world, &options);
@@ -417,6 +418,7 @@ static void check_end(search_t *search)
     int fatal = 0, finished = 0;
 
     search->ends++;
+    search->returns += world->ranks[0].locks > search->was_locked;
     for (int r = 0; r < search->plan->size; r++) {
         const world_rank_t *self = &world->ranks[r];
         int culprit = search->died != NOBODY ? search->died : search->aborted;
@@ -534,6 +536,8 @@ static void run_plan(const plan_t *plan)
         world_violation(&search.world, "it was to be locked");
     remember(&search, digest_of(&search));
     explore(&search);
+    if (plan->routine != NULL && plan->routine->returns && search.returns == 0)
+        world_violation(&search.world, "the schedule was never locked again");
     printf("%-30s %8zu states %8" PRIu64 " ends %10" PRIu64 " steps\n", plan->name,
            search.seen_count, search.ends, search.steps);
     fflush(stdout);

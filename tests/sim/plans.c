@@ -68,12 +68,14 @@ static const cast_t pair_joins = {
     2, 3, {{0, {0}}, {2, {0, 1}}}, {SUM(0, 0), SUM(1, 0), MAKE(1, 8)}, 1 << 2, 3};
 
 /* locked */
-static const routine_t steady = {3, 3, 1, NOBODY, 1};
-static const routine_t beginning = {3, 2, 1, NOBODY, 0};
-static const routine_t unlocked = {3, 3, 1, ANYBODY, 1};
-static const routine_t other = {3, 3, 1, NOBODY, 1};
-static const routine_t one = {1, 3, 1, NOBODY, 1};
-static const routine_t unlocked_one = {1, 3, 1, 2, 1};
+static const routine_t steady = {3, 3, 1, NOBODY, 1, 0};
+static const routine_t beginning = {3, 2, 1, NOBODY, 0, 0};
+static const routine_t unlocked = {3, 3, 1, ANYBODY, 1, 0};
+static const routine_t other = {3, 3, 1, NOBODY, 1, 0};
+static const routine_t one = {1, 3, 1, NOBODY, 1, 0};
+static const routine_t one_returns = {1, 3, 1, NOBODY, 1, 1};
+static const routine_t other_returns = {3, 3, 1, NOBODY, 1, 1};
+static const routine_t unlocked_one = {1, 3, 1, 2, 1, 0};
 static const cast_t join_one = {1, 1, {{0, {0}}}, {SUM(0, 0)}, 0, 1};
 static const cast_t lock_groups = {
     3, 4, OVERLAP, {SUM(1, 0), SUM(2, 0), MAKE(1, 8), MAKE(2, 9)}, 3 << 2, 0};
@@ -87,7 +89,7 @@ static const cast_t lock_make = {
     2, 4, {{0, {0}}, {2, {0, 1}}}, {SUM(0, 0), SUM(1, 0), MAKE(1, 8), END(1, 9)}, 0, 0};
 static const cast_t lock_end_below = {
     2, 4, {{0, {0}}, {2, {1, 2}}}, {SUM(0, 0), SUM(1, 0), MAKE(1, 8), END(1, 9)}, 1 << 2, 0};
-static const routine_t grouped = {3, 3, 1, NOBODY, 0};
+static const routine_t grouped = {3, 3, 1, NOBODY, 0, 0};
 
 const plan_t explore_plans[] = {
     {"pair", 2, 2, 2, 2, 0, 0, CALM},
@@ -194,6 +196,14 @@ const plan_t explore_plans[] = {
      "lock", &other},
     {"lock, pair, other tensor, lazy", 2, 2, 2, 4, 0, 1, NOBODY, NOBODY, NOBODY, NOBODY, 0, 0, 0,
      NULL, "lock", &one},
+    {"lock, pair, comes back", 2, 2, 2, 6, 0, 0, NOBODY, NOBODY, NOBODY, NOBODY, 0, 0, 0, NULL,
+     "lock", &one_returns},
+    {"lock, pair, comes back, lazy", 2, 2, 2, 5, 0, 1, NOBODY, NOBODY, NOBODY, NOBODY, 0, 0, 0,
+     NULL, "lock", &one_returns},
+    {"lock, pair, comes back, leaver", 2, 2, 2, 5, 0, 0, NOBODY, ANYBODY, NOBODY, NOBODY, 0, 0, 0,
+     NULL, "lock", &one_returns},
+    {"lock, pair, comes back, death", 2, 2, 2, 5, 0, 0, ANYBODY, NOBODY, NOBODY, NOBODY, 0, 0, 0,
+     NULL, "lock", &one_returns},
     {"lock, pair, other group", 2, 2, 0, 4, 0, 0, GROUPED(NOBODY, NOBODY), &lock_pair_groups,
      "lock", &one},
     {"lock, pair, group ends", 2, 2, 0, 5, 0, 0, GROUPED(NOBODY, NOBODY), &lock_end, "lock",
@@ -236,6 +246,10 @@ const plan_t explore_plans[] = {
      &unlocked_one},
     {"lock, chain, other tensor", 3, 1, 2, 4, 0, 0, NOBODY, NOBODY, NOBODY, NOBODY, 0, 0, 0, NULL,
      "locklong", &one},
+    {"lock, pair, two, comes back", 2, 2, 3, 5, 0, 0, NOBODY, NOBODY, NOBODY, NOBODY, 0, 0, 0, NULL,
+     "locklong", &other_returns},
+    {"lock, chain, comes back", 3, 1, 2, 5, 0, 0, NOBODY, NOBODY, NOBODY, NOBODY, 0, 0, 0, NULL,
+     "locklong", &one_returns},
     {"lock, star, leaver", 3, 2, 1, 5, 0, 0, NOBODY, ANYBODY, NOBODY, NOBODY, 0, 0, 0, NULL,
      "locklong", &one},
     {"lock, chain, leaver", 3, 1, 1, 5, 0, 0, NOBODY, ANYBODY, NOBODY, NOBODY, 0, 0, 0, NULL,

@@ -27,6 +27,7 @@ typedef struct routine {
     int others;   /* occurrences of the tensors that are in no round; the plan's: of these */
     int unlocks;  /* a rank that may end the lock at any time, ANYBODY, NOBODY */
     int declares; /* the root says where a round ends, in the prelude */
+    int returns;  /* some ways lead to another lock */
 } routine_t;
 
 /* What a world's ranks do, and the one thing that may go wrong at any moment. */

@@ -155,6 +155,22 @@ static int ranks_of(const script_t *script, int tensor)
                : size_of(script, script->kinds[tensor].group);
 }
 
+static int occurs(const script_t *script, int tensor, int step)
+{
+    const int every = script->options.rare_every;
+
+    return every == 0 || tensor % 4 != 3 || step % every == every - 1;
+}
+
+static int occurrences(const script_t *script, int tensor, int first_step, int steps)
+{
+    int count = 0;
+
+    for (int s = first_step; s < first_step + steps; s++)
+        count += occurs(script, tensor, s);
+    return count;
+}
+
 /* One rank's step: the tensors of the groups that are alive, in an order of its own. */
 static void plan_step(script_t *script, int rank, const int *alive, int without, int step,
                       uint64_t *random)
@@ -166,6 +182,7 @@ static void plan_step(script_t *script, int rank, const int *alive, int without,
 
         if (kind->collective >= DP_COLLECTIVE_JOIN || !alive[kind->group]) continue;
         if (kind->group == without || !takes_part(script, t, rank)) continue;
+        if (!occurs(script, t, step)) continue;
         order[count++] = t;
     }
     for (int i = count - 1; i > 0; i--) {
@@ -235,7 +252,7 @@ static void plan_steps(script_t *script, const int *alive, int first_step, int s
         const world_tensor_t *kind = &script->kinds[t];
 
         if (kind->collective >= DP_COLLECTIVE_JOIN || !alive[kind->group]) continue;
-        script->used[t] += steps;
+        script->used[t] += occurrences(script, t, first_step, steps);
         if (kind->group == joined) until = script->used[t];
     }
     if (joined >= 0) script->joins[joined]++;

@@ -33,6 +33,8 @@ typedef struct script_options {
     int steps;         /* in all */
     int waits_at_step_end;
     int declares;     /* and says so */
+    int rare_every;   /* every fourth tensor comes in one of so many steps; 0: in all. Without
+                         joins, which are planned by group */
     int reshape_step; /* all ranks change every shape; 0: never */
     /* one rank's shapes differ in one step, in every third tensor; step < 0: never */
     int mismatch_step, mismatch_tensor, mismatch_rank;

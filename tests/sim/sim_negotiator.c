@@ -482,6 +482,17 @@ static void check_end(sim_t *sim)
 
 /* ---- One seed --------------------------------------------------------------------------- */
 
+/* The same round most of the time, as a training loop has it. */
+static void choose_routine(script_options_t *script, uint64_t *random)
+{
+    script->has_groups = script->may_join = 0;
+    script->world_tensors = DP_MIN(script->world_tensors, 8);
+    script->steps += 24;
+    script->waits_at_step_end = script->declares = 1;
+    script->rare_every = 3 + (int)below(random, 5);
+    script->reshape_step = 0;
+}
+
 static void choose_script(sim_t *sim, const world_options_t *options)
 {
     uint64_t *random = &sim->random;
@@ -495,7 +506,9 @@ static void choose_script(sim_t *sim, const world_options_t *options)
     script.waits_at_step_end = (int)below(random, 2);
     if (options->may_lock) script.steps += (int)below(random, 12);
     script.declares = options->may_lock && below(random, 2) == 0;
+    if (options->may_lock && !script.may_join) script.rare_every = (int)below(random, 7);
     script.reshape_step = (int)below(random, 4);
+    if (options->may_lock && below(random, 4) == 0) choose_routine(&script, random);
     script.mismatch_step = -1;
     if (sim->misfortune == MISMATCH) script.mismatch_step = (int)below(random, 8);
     script.mismatch_tensor = (int)below(random, 3);
@@ -521,6 +534,7 @@ static void choose(sim_t *sim, uint64_t seed)
     /* At times half of it is shorter than what a stalled rank sleeps. */
     options.stall_limit_ns = (below(random, 3) > 0 ? 600000 : 60000) * MS;
     options.may_lock = below(random, 3) > 0;
+    options.resume_rounds = seed % 3;
     sim->misfortune = (misfortune_t)below(random, MISFORTUNES);
     if (options.size == 1 && sim->misfortune != ABORT) sim->misfortune = NONE;
     choose_script(sim, &options);

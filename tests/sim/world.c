@@ -130,7 +130,8 @@ static void init_rank(world_t *world, int rank)
                                           options->fusion_bytes,
                                           options->stall_warn_ns,
                                           options->stall_limit_ns,
-                                          options->may_lock};
+                                          options->may_lock,
+                                          options->resume_rounds};
 
     if (dp_tree_node_init(&self->node, &world->topology, options->arity, rank) != DP_OK ||
         dp_negotiator_create(&negotiator, &self->negotiator) != DP_OK)

@@ -120,6 +120,7 @@ typedef struct world_options {
     uint64_t hold_ns, stall_warn_ns, stall_limit_ns;
     size_t fusion_bytes;
     int may_lock;
+    uint64_t resume_rounds;
     void *user;
     /* Must not return. */
     void (*violated)(void *user, const char *text);

@@ -21,7 +21,7 @@ static void violated(void *user, const char *text)
     fail_msg("%s", text);
 }
 
-static void begin(world_t *world, int size)
+static void begin_with(world_t *world, int size, uint64_t resume_rounds)
 {
     world_options_t options = {0};
 
@@ -34,8 +34,14 @@ static void begin(world_t *world, int size)
     options.stall_warn_ns = 10 * SECOND;
     options.stall_limit_ns = 100 * SECOND;
     options.may_lock = 1;
+    options.resume_rounds = resume_rounds;
     options.violated = violated;
     world_init(world, &options);
+}
+
+static void begin(world_t *world, int size)
+{
+    begin_with(world, size, 0);
 }
 
 static void settle(world_t *world, uint64_t now_ns)
@@ -118,6 +124,32 @@ static void lock_of_a_declared_round_begins_after_the_first(void **state)
     dp_negotiator_round(world.ranks[0].negotiator, 0);
     settle(&world, 0);
     assert_int_equal(world.ranks[2].locks, 1);
+    world_fini(&world);
+}
+
+/* The end of the round and the next one may come to the root together, which is the last to have
+ * it: all of the next round is launched by the plan. */
+static void lock_of_a_declared_round_begins_before_the_next(void **state)
+{
+    world_t world;
+
+    (void)state;
+    begin(&world, 3);
+    play(&world, 1);
+    for (int t = 0; t < 2; t++) {
+        for (int r = 1; r < 3; r++)
+            submit_one(&world, r, t, 1.0f);
+    }
+    settle(&world, 0);
+    dp_negotiator_round(world.ranks[0].negotiator, 0);
+    for (int t = 0; t < 2; t++)
+        world_submit(&world, 0, t, 768, 0, 1.0f, 0);
+    settle(&world, 0);
+    for (int r = 0; r < 3; r++) {
+        assert_int_equal(world.ranks[r].locks, 1);
+        assert_int_equal(world.ranks[r].locked_launches, 2);
+        assert_int_equal(world.ranks[r].pending, 0);
+    }
     world_fini(&world);
 }
 
@@ -209,6 +241,105 @@ static void lock_ends_for_another_tensor_and_goes_on(void **state)
     for (int r = 0; r < 3; r++)
         assert_int_equal(world.ranks[r].pending, 0);
     world_check_flights(&world);
+    world_fini(&world);
+}
+
+/* A tensor that all ranks submit and wait for. */
+static void interlude(world_t *world, int tensor)
+{
+    for (int r = 0; r < world->options.size; r++)
+        submit_one(world, r, tensor, 1.0f);
+    settle(world, 0);
+}
+
+static void expect_locks(const world_t *world, int locks)
+{
+    for (int r = 0; r < world->options.size; r++)
+        assert_int_equal(world->ranks[r].locks, locks);
+}
+
+/* All of the round behind an interlude is launched by the plan, the first tensor included. */
+static void lock_comes_back_when_what_ended_it_has_passed(void **state)
+{
+    world_t world;
+    int launched;
+
+    (void)state;
+    begin_with(&world, 3, 2);
+    play(&world, 3);
+    for (int again = 1; again <= 3; again++) {
+        play(&world, 2);
+        expect_locks(&world, again);
+        interlude(&world, 2);
+        interlude(&world, 3);
+        expect_locks(&world, again);
+        launched = world.ranks[2].locked_launches;
+        play(&world, 1);
+        expect_locks(&world, again + 1);
+        assert_int_equal(world.ranks[2].locked_launches, launched + 2);
+    }
+    world_fini(&world);
+}
+
+static void lock_that_ended_in_a_round_comes_back_behind_it(void **state)
+{
+    world_t world;
+
+    (void)state;
+    begin_with(&world, 3, 2);
+    play(&world, 5);
+    expect_locks(&world, 1);
+    interlude(&world, 0);
+    interlude(&world, 2);
+    interlude(&world, 1);
+    expect_locks(&world, 1);
+    play(&world, 1);
+    expect_locks(&world, 2);
+    world_fini(&world);
+}
+
+static void lock_that_was_not_worth_it_does_not_come_back_at_once(void **state)
+{
+    world_t world;
+
+    (void)state;
+    begin_with(&world, 3, 2);
+    play(&world, 4);
+    interlude(&world, 2);
+    play(&world, 2);
+    expect_locks(&world, 1);
+    world_fini(&world);
+}
+
+static void lock_ended_by_a_setting_does_not_come_back_at_once(void **state)
+{
+    world_t world;
+
+    (void)state;
+    begin_with(&world, 2, 2);
+    play(&world, 6);
+    dp_negotiator_unlock(world.ranks[1].negotiator, "a setting", 0);
+    settle(&world, 0);
+    play(&world, 2);
+    expect_locks(&world, 1);
+    world_fini(&world);
+}
+
+/* Where an operation is always under way at the end of a round the sequence itself is looked at. */
+static void declared_rounds_that_cut_operations_are_not_believed(void **state)
+{
+    world_t world;
+
+    (void)state;
+    begin(&world, 2);
+    for (int i = 0; i < 8; i++) {
+        submit_one(&world, 0, 0, 1.0f);
+        dp_negotiator_round(world.ranks[0].negotiator, 0);
+        submit_one(&world, 1, 0, 1.0f);
+        settle(&world, 0);
+        interlude(&world, 1);
+    }
+    expect_locks(&world, 1);
     world_fini(&world);
 }
 
@@ -366,10 +497,16 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lock_begins_when_a_sequence_came_three_times),
         cmocka_unit_test(lock_of_a_declared_round_begins_after_the_first),
+        cmocka_unit_test(lock_of_a_declared_round_begins_before_the_next),
         cmocka_unit_test(lock_of_declared_rounds_comes_back_after_whole_ones),
         cmocka_unit_test(lock_launches_cost_no_message),
         cmocka_unit_test(lock_bounds_how_far_a_rank_runs_ahead),
         cmocka_unit_test(lock_ends_for_another_tensor_and_goes_on),
+        cmocka_unit_test(lock_comes_back_when_what_ended_it_has_passed),
+        cmocka_unit_test(lock_that_ended_in_a_round_comes_back_behind_it),
+        cmocka_unit_test(lock_that_was_not_worth_it_does_not_come_back_at_once),
+        cmocka_unit_test(lock_ended_by_a_setting_does_not_come_back_at_once),
+        cmocka_unit_test(declared_rounds_that_cut_operations_are_not_believed),
         cmocka_unit_test(lock_ends_for_a_setting),
         cmocka_unit_test(lock_ends_when_a_thread_waits_for_part_of_a_bucket),
         cmocka_unit_test(lock_ends_where_a_rank_is_late),

@@ -49,7 +49,7 @@ static void begin(chain_t *chain)
 static dp_status_t create(chain_t *chain, int rank)
 {
     dp_negotiator_options_t options = {
-        rank, RANKS, &chain->topology, &chain->nodes[rank], 0, 1 << 20, 1000000000, 0, 1};
+        rank, RANKS, &chain->topology, &chain->nodes[rank], 0, 1 << 20, 1000000000, 0, 1, 1};
 
     return dp_negotiator_create(&options, &chain->ranks[rank]);
 }
