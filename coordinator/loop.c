@@ -140,20 +140,17 @@ static void take_urgent(dp_loop_t *loop, uint64_t now_ns)
     }
 }
 
-static void submit(dp_loop_t *loop, dp_loop_node_t *node, uint64_t now_ns)
+static void submit(dp_loop_t *loop, const dp_loop_node_t *node, uint64_t now_ns)
 {
-    /* The node may be gone once its request was handed back. */
-    void *request = node->submission.request;
+    const dp_submission_t *submission = &node->submission;
+    const dp_status_t status = dp_negotiator_submit(loop->negotiator, submission, now_ns);
     char text[DP_ROW_NAME_MAX + 128];
-    dp_status_t status;
 
-    snprintf(text, sizeof(text), "tensor %s: ", node->submission.name);
-    status = dp_negotiator_submit(loop->negotiator, &node->submission, now_ns);
-    if (status == DP_OK) return;
-    snprintf(text + strlen(text), sizeof(text) - strlen(text), "%s",
+    if (status == DP_OK) return; /* with its outputs the request is handed back, not before */
+    snprintf(text, sizeof(text), "tensor %s: %s", submission->name,
              status == DP_ERR_BUSY ? "it was submitted before and has not been launched yet"
                                    : dp_status_string(status));
-    loop->options.callbacks.fail(loop->options.callbacks.user, request, status, text);
+    loop->options.callbacks.fail(loop->options.callbacks.user, submission->request, status, text);
 }
 
 /* What other threads brought. 1: something. */
