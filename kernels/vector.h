@@ -421,7 +421,7 @@ INLINE void sum_whole_block_n(void *const *to, const void *const *in, int n, siz
 
     for (int k = 0; k < n; k++) {
         from[k] = (const f32_mem *)in[k] + at;
-        is_read_only[k] = from[k] != first && from[k] != second;
+        is_read_only[k] = from[k] != first && (second == NULL || from[k] != second);
     }
     for (; i + TALLY_LANES <= count; i += TALLY_LANES) {
         f32v values[TALLY_LANES / LANES];
@@ -536,15 +536,17 @@ static inline int is_input(const dp_reduce_args_t *args, const void *out)
 }
 
 /* Asks for a block of every output that is written through the caches, before its inputs are read:
- * as claim(), for reductions that take several passes over a block. */
+ * as claim(), for reductions that take several passes over a block. bytes: at least 1. */
 static inline void claim_block(const dp_reduce_args_t *args, size_t offset, size_t bytes)
 {
     for (int k = 0; k < args->out_count; k++) {
-        unsigned char *to = (unsigned char *)args->out[k] + offset;
+        const unsigned char *to = (const unsigned char *)args->out[k] + offset, *end = to + bytes;
 
         if (args->streaming && !is_input(args, args->out[k])) continue;
-        for (size_t i = 0; i < bytes; i += 64)
-            __builtin_prefetch(to + i, 1);
+        do {
+            __builtin_prefetch(to, 1);
+            to += 64;
+        } while (to < end);
     }
 }
 
