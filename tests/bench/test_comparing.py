@@ -106,10 +106,14 @@ class TableTest(unittest.TestCase):
         self.assertEqual((rows[1].met, rows[1].ratio), (False, "1.40"))
         self.assertEqual((rows[-1].met, rows[-1].ours), (False, "+1.29 %"))
 
-    def test_link_compares_with_the_better_of_torchs_exchanges(self):
+    def test_link_has_its_target_beside_plain_ddp_and_shows_the_hook_too(self):
         found = {"shape": "1 Gb/s", "bytes": 10, "line": 95.0, "libdp none": 100.0,
-                 "libdp fp16": 50.0, "ddp gloo": 200.0, "ddp fp16": 74.0}
-        self.assertEqual([r.met for r in table.link_rows(found)], [True, True, False])
+                 "libdp fp16": 50.0, "ddp gloo": 80.0, "ddp fp16": 70.0}
+        rows = table.link_rows(found)
+        self.assertEqual([r.met for r in rows], [True, True, True, None])
+        self.assertEqual([r.ratio for r in rows[2:]], ["1.60", "1.40"])
+        del found["ddp gloo"]
+        self.assertEqual([r.met for r in table.link_rows(found)], [True, True, None, None])
 
     def test_page_keeps_what_lies_outside_the_markers(self):
         with tempfile.TemporaryDirectory() as folder:
