@@ -2,21 +2,22 @@
 """test_comparing.py - the arithmetic and the writing of compare, on figures made up here; and, with
 programs as arguments, that every way sums right and prints what compare reads.
 
-    test_comparing.py [WAY_DP WAY_FLOOR DPRUN LIBSLICES]
+    test_comparing.py [WAY_DP WAY_FLOOR DPRUN LIBSLICES LINK_RELAY]
 """
 import json
 import os
 import sys
 import tempfile
+import threading
 import unittest
 import xml.dom.minidom
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 sys.dont_write_bytecode = True
 
-from comparing import latency, parts, plot, steps, table  # noqa: E402
-from comparing.process import (Failed, Late, adopt_orphans, children, json_lines, run,  # noqa: E402
-                               run_all)
+from comparing import latency, link, parts, plot, steps, table  # noqa: E402
+from comparing.process import (Beside, Failed, Late, adopt_orphans, children,  # noqa: E402
+                               json_lines, run, run_all)
 from comparing.ways import Figures, Lab, Way  # noqa: E402
 
 PROGRAMS = sys.argv[1:]
@@ -171,9 +172,62 @@ class ProcessTest(unittest.TestCase):
             self.assertEqual(children(), [])
             self.assertRaises(ProcessLookupError, os.kill, pid, 0)
 
+    def test_what_goes_on_beside_is_left_alone_until_it_is_stopped(self):
+        adopt_orphans()
+        beside = Beside(["sh", "-c", "echo up; cat; echo done"], "the cat")
+        self.assertEqual(beside.line(20), "up\n")
+        run(["sh", "-c", "sleep 600 & true"], 20)
+        beside.check()
+        self.assertEqual(children(), [beside.process.pid])
+        self.assertEqual(beside.stop(), "done\n")
+        self.assertEqual(children(), [])
+
+    def test_runs_fail_by_the_name_of_what_ended_beside_them(self):
+        beside = Beside(["sh", "-c", "echo broke >&2; echo up; exec sleep 600"], "the wire")
+        try:
+            beside.line(20)
+            threading.Timer(0.1, beside.process.kill).start()
+            with self.assertRaisesRegex(Failed, "the wire: ended before its time: exit -9: broke"):
+                run(["sleep", "600"], 60)
+        finally:
+            beside.stop()
+        run(["true"], 20)
+
+    def test_what_ends_at_once_says_nothing(self):
+        beside = Beside(["sh", "-c", "echo no >&2; exit 4"], "the wire")
+        try:
+            self.assertRaisesRegex(Failed, "the wire: exit 4: no", beside.line, 20)
+        finally:
+            beside.stop()
+
     def test_a_program_that_is_not_there_fails_by_name(self):
         with self.assertRaisesRegex(Failed, "no.such.program"):
             run(["/no/such/program"], 20)
+
+
+class LinkTest(unittest.TestCase):
+    @unittest.skipUnless(os.geteuid() == 0, "only root can be nobody")
+    def test_without_rights_it_says_so_and_makes_nothing(self):
+        pid = os.fork()
+        if pid == 0:
+            os.setuid(65534)
+            try:
+                link.Link("").open()
+            except Failed as error:
+                os._exit(0 if "need root" in str(error) else 1)
+            os._exit(2)
+        self.assertEqual(os.waitpid(pid, 0)[1], 0)
+
+    def test_namespaces_of_the_dead_are_stale(self):
+        names = ["dp-compare-7-a", "dp-compare-8-b", "dp-compare-8-c", "dp-compare-x-a", "other"]
+        self.assertEqual(link.stale(names, lambda pid: pid == 7), ["dp-compare-8-b"])
+
+    def test_frames_that_were_lost_are_told(self):
+        carried = {"frames": [1, 2], "wire_bytes": [1000000, 2000000], "dropped": [0, 0],
+                   "refused": [0, 0], "cpu_s": 0.5}
+        self.assertRegex(link.carried_text(carried), "3 MB in 3 frames .* lost none")
+        carried["dropped"], carried["refused"] = [3, 0], [0, 1]
+        self.assertRegex(link.carried_text(carried), "lost 4")
 
 
 class LabTest(unittest.TestCase):
@@ -209,7 +263,52 @@ class LabTest(unittest.TestCase):
             json.dumps(part.raw(figures))
 
 
-@unittest.skipUnless(len(PROGRAMS) == 4, "without programs")
+class RelayedLink(link.Link):
+    """By the relay, whatever the kernel has."""
+
+    def _has_netem(self):
+        return False
+
+
+@unittest.skipUnless(len(PROGRAMS) == 5, "without programs")
+@unittest.skipUnless(os.path.exists("/dev/net/tun"), "no tap devices here")
+class RelayTest(unittest.TestCase):
+    def setUp(self):
+        self.link = RelayedLink(PROGRAMS[4])
+        self.addCleanup(self.link.close)
+        try:
+            self.link.open()
+        except Failed as error:
+            self.skipTest(str(error))
+
+    def test_link_is_no_faster_than_it_says_and_leaves_nothing_behind(self):
+        self.assertIn("by a relay", self.link.shape)
+        size = 4 << 20
+        self.assertGreater(self.link.line_ms(size, 60), size * 8 / 1e6)
+        refused = ("import socket, time\nfor _ in range(5):\n    begin = time.monotonic()\n"
+                   "    try:\n        socket.create_connection(('10.77.0.2', 9), 10)\n"
+                   "    except ConnectionRefusedError:\n"
+                   "        print((time.monotonic() - begin) * 1e6)\n")
+        times = run(["ip", "netns", "exec", self.link.names[0], "python3", "-c", refused], 60)
+        self.assertEqual(len(times.split()), 5)
+        self.assertGreaterEqual(min(map(float, times.split())), 2 * link.DELAY_US)
+        self.link.close()
+        self.assertGreater(min(self.link.carried["wire_bytes"]), size)
+        for name in self.link.names:
+            self.assertFalse(os.path.exists(f"/run/netns/{name}"))
+        self.assertFalse(os.path.exists(self.link.folder))
+
+    def test_runs_fail_by_the_relays_name_when_it_dies(self):
+        threading.Timer(0.3, self.link.relay.process.kill).start()
+        with self.assertRaisesRegex(Failed, "relay: ended before its time: exit -9"):
+            self.link.run_ranks(["sleep", "600"], {}, 60)
+        self.assertRaises(Failed, self.link.check)
+        self.link.close()
+        for name in self.link.names:
+            self.assertFalse(os.path.exists(f"/run/netns/{name}"))
+
+
+@unittest.skipUnless(len(PROGRAMS) == 5, "without programs")
 class WaysTest(unittest.TestCase):
     def measure(self, ways, ranks, arguments):
         lab = Lab("", "", "", None)
@@ -224,7 +323,7 @@ class WaysTest(unittest.TestCase):
                 self.assertLessEqual(found["median_us"], found["p99_us"])
 
     def test_ours_and_the_direct_floor_sum_right(self):
-        way_dp, way_floor, dprun, _ = PROGRAMS
+        way_dp, way_floor, dprun = PROGRAMS[:3]
         ours = [Way(memory, lambda ranks, memory=memory: [[dprun, "--no-prefix", "-np", ranks,
                                                            way_dp, f"memory={memory}"]])
                 for memory in ("arena", "ordinary")]

@@ -1,53 +1,71 @@
-"""link.py - two network namespaces joined by a link of 1 Gb/s, and what ranks on both sides reach.
+"""link.py - two network namespaces joined by a link of 1 Gb/s and 100 us each way, and what ranks
+on both sides reach over it.
 
-Needs root and the kernel's namespaces; where they are not permitted Link() raises Failed with the
-reason. The delay is shaped where the kernel has netem, else the link keeps its own.
+Needs root and the kernel's namespaces; where they are not permitted open() raises Failed with the
+reason. The kernel's netem shapes a veth pair where there is one; elsewhere a relay of ours carries
+frames between two tap devices; where there are none either, the link keeps its own delay.
 """
 import os
+import re
 import shutil
 import tempfile
 import time
 
-from comparing.process import Failed, Late, json_lines, rank_environments, run, run_all
+from comparing.process import Beside, Failed, Late, json_lines, rank_environments, run, run_all
 
 RATE_MBIT, DELAY_US = 1000, 100
 ADDRESSES = ["10.77.0.1", "10.77.0.2"]
+PREFIX = "dp-compare-"
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-class Link:
-    """Up between `with` and its end."""
+def stale(names, is_alive):
+    """Namespaces of those names that belong to a compare that is no more."""
+    found = (re.fullmatch(PREFIX + r"(\d+)-[ab]", name) for name in names)
+    return [match.group(0) for match in found if match and not is_alive(int(match.group(1)))]
 
-    def __init__(self):
-        self.names = [f"dp-compare-{os.getpid()}-{side}" for side in "ab"]
+
+def _is_alive(pid):
+    return os.path.exists(f"/proc/{pid}")
+
+
+class Link:
+    """Up between open() and close(), which is called whatever became of open()."""
+
+    def __init__(self, relay):
+        """relay: the program to fall back on, peers/link_relay.c."""
+        self.names = [f"{PREFIX}{os.getpid()}-{side}" for side in "ab"]
+        self.program, self.relay = relay, None
+        self.carried = None  # once closed: what the relay says of itself
         self.folder = None
         self.shape = f"{RATE_MBIT / 1000:g} Gb/s, {DELAY_US} us"
 
-    def __enter__(self):
+    def open(self):
+        if os.geteuid() != 0:
+            raise Failed("namespaces need root")
         if shutil.which("ip") is None or shutil.which("tc") is None:
             raise Failed("no ip or tc on this machine (package iproute2)")
         self.folder = tempfile.mkdtemp(prefix="compare-link-")
-        try:
-            self._open()
-        except BaseException:  # a signal, too
-            self.close()
-            raise
-        return self
-
-    def __exit__(self, *_):
-        self.close()
-
-    def _open(self):
-        a, b = self.names
+        for name in stale(os.listdir("/run/netns") if os.path.isdir("/run/netns") else [],
+                          _is_alive):
+            run(["ip", "netns", "del", name], 10)
         for name in self.names:
             run(["ip", "netns", "add", name], 10)
-        run(["ip", "-n", a, "link", "add", "link0", "type", "veth", "peer", "name", "link0",
-             "netns", b], 10)
+        if self._has_netem():
+            self._join_by_veth(["netem", "delay", f"{DELAY_US}us", "rate", f"{RATE_MBIT}mbit"])
+        elif os.path.exists("/dev/net/tun"):
+            self._join_by_relay()
+            self.shape += " by a relay"
+        else:
+            self._join_by_veth(["tbf", "rate", f"{RATE_MBIT}mbit", "burst", "256k", "latency",
+                                "20ms"])
+            self.shape = f"{RATE_MBIT / 1000:g} Gb/s, no delay (this kernel has no netem, no tap)"
         for name, address in zip(self.names, ADDRESSES):
+            # Without addresses of IPv6 nobody asks for neighbours before both ends are up.
+            run(["ip", "-n", name, "link", "set", "link0", "addrgenmode", "none"], 10)
             run(["ip", "-n", name, "addr", "add", f"{address}/24", "dev", "link0"], 10)
             for device in ("lo", "link0"):
                 run(["ip", "-n", name, "link", "set", device, "up"], 10)
-            self._shape(name)
         for name in self.names:
             self._await(name)
         with open(self.secret(), "wb", opener=lambda path, flags: os.open(path, flags, 0o600)) as f:
@@ -55,34 +73,57 @@ class Link:
 
     @staticmethod
     def _await(name):
-        """The kernel notes up to a second late that a link runs; UCX takes no other."""
+        """The kernel notes up to a second late that a veth pair runs; UCX takes no other. Of a tap
+        device it does not say."""
         until = time.monotonic() + 5
-        while "state UP" not in run(["ip", "-n", name, "link", "show", "link0"], 10):
+        while not re.search("state (UP|UNKNOWN)",
+                            run(["ip", "-n", name, "link", "show", "link0"], 10)):
             if time.monotonic() > until:
                 raise Failed(f"link0 of {name} does not come up")
             time.sleep(0.02)
 
-    def _shape(self, name):
-        add = ["tc", "-n", name, "qdisc", "add", "dev", "link0"]
+    def _has_netem(self):
+        tc = ["tc", "-n", self.names[0], "qdisc"]
         try:
-            run([*add, "root", "netem", "delay", f"{DELAY_US // 2}us", "rate", f"{RATE_MBIT}mbit"],
-                10)
+            run([*tc, "add", "dev", "lo", "root", "netem", "delay", "1us"], 10)
+            run([*tc, "del", "dev", "lo", "root"], 10)
         except Failed:
-            run([*add, "root", "tbf", "rate", f"{RATE_MBIT}mbit", "burst", "256k", "latency",
-                 "20ms"], 10)
-            self.shape = f"{RATE_MBIT / 1000:g} Gb/s, no delay (this kernel has no netem)"
+            return False
+        return True
+
+    def _join_by_veth(self, shaping):
+        a, b = self.names
+        run(["ip", "-n", a, "link", "add", "link0", "type", "veth", "peer", "name", "link0",
+             "netns", b], 10)
+        for name in self.names:
+            run(["tc", "-n", name, "qdisc", "add", "dev", "link0", "root", *shaping], 10)
+
+    def _join_by_relay(self):
+        self.relay = Beside([self.program, *self.names, f"rate_mbit={RATE_MBIT}",
+                             f"delay_us={DELAY_US}"], "the link's relay")
+        self.relay.line(10)
+
+    def check(self):
+        """Raises Failed when the link is broken."""
+        if self.relay:
+            self.relay.check()
 
     def secret(self):
         return os.path.join(self.folder, "secret")
 
     def close(self):
+        if self.relay:
+            relay, self.relay = self.relay, None
+            rows = json_lines(relay.stop())
+            self.carried = rows[0] if rows else None
+        if self.folder is None:
+            return
         for name in self.names:
             try:
                 run(["ip", "netns", "del", name], 10)
             except Failed:
                 pass  # it was not made
-        if self.folder:
-            shutil.rmtree(self.folder, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def run_ranks(self, command, environment, timeout):
         """One rank on each side, each with a host name of its own; rank 0's JSON lines."""
@@ -98,7 +139,7 @@ class Link:
         return rows
 
     def line_ms(self, size, timeout):
-        """What plain TCP takes to carry size bytes each way at once."""
+        """What plain TCP takes to carry size bytes each way at once, at its best."""
         rows = self.run_ranks(["python3", os.path.join(HERE, "..", "peers", "line.py"), size], {},
                               timeout)
         return rows[0]["seconds"] * 1e3
@@ -106,12 +147,14 @@ class Link:
 
 def _ours(lab, link, wire, arguments):
     table = os.path.join(link.folder, f"table.{wire}")
+    # Where the cores are says nothing about a link, and to ask takes seconds where both ranks share
+    # one.
     rows = link.run_ranks([lab.path("way_dp"), "memory=arena", f"wire={wire}", f"table={table}",
-                           "seconds=1", *arguments], {"DP_UCX_DEVICES": "link0"}, lab.limit(180))
+                           "seconds=1", "probe=0", *arguments], {"DP_UCX_DEVICES": "link0"},
+                          lab.limit(180))
     if any(row["wrong"] for row in rows):
         raise Failed(f"wrong results over the link: {rows}")
-    # The placement of cores says nothing about a link: the median of the largest class.
-    return max(rows, key=lambda row: row["samples"])["median_us"] / 1e3
+    return rows[0]["median_us"] / 1e3
 
 
 def _ddp(lab, link, exchange, arguments):
@@ -126,15 +169,28 @@ def _ddp(lab, link, exchange, arguments):
 
 def measure(lab, options, found):
     """Fills found with milliseconds of each way: {"shape": ..., "line": ..., "libdp fp16": ...};
-    "why": the reason why there is no link."""
+    "why": the reason why there is no link. A link that breaks ends the part."""
+    link = Link(lab.path("link_relay"))
     try:
-        link = Link()
-        with link:
-            _measure(lab, options, link, found)
-    except Late:
-        raise
-    except Failed as error:
-        found["why"] = error.reason[:200]
+        try:
+            link.open()
+        except Failed as error:
+            found["why"] = f"no link: {error}"[:200]
+            return
+        _measure(lab, options, link, found)
+    finally:
+        link.close()
+        if link.carried:
+            found["relay"] = link.carried
+            lab.say("  " + carried_text(link.carried))
+
+
+def carried_text(carried):
+    """What the relay says of itself, as a line."""
+    lost = sum(carried["dropped"]) + sum(carried["refused"])
+    return (f"the relay carried {sum(carried['wire_bytes']) / 1e6:.0f} MB in "
+            f"{sum(carried['frames'])} frames with {carried['cpu_s']:.1f} s of a core, and lost "
+            f"{lost or 'none'}")
 
 
 def _measure(lab, options, link, found):
@@ -155,4 +211,5 @@ def _measure(lab, options, link, found):
         except Late:
             raise
         except Failed as error:
+            link.check()
             lab.note(f"over the link, {label}", error)

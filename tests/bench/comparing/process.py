@@ -2,6 +2,7 @@
 import ctypes
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -9,7 +10,8 @@ import tempfile
 import time
 
 GRACE_S = 3.0  # what a program gets to end its own programs
-PR_SET_CHILD_SUBREAPER = 36
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+LIBC = ctypes.CDLL(None)
 
 
 class Failed(Exception):
@@ -25,10 +27,61 @@ class Late(Failed):
     """Nothing was run: the time was over."""
 
 
+class Beside:
+    """A program that goes on beside those that run() and run_all() run: they leave it alone, and
+    fail by its name when it ends. It is to end when its standard input does."""
+
+    going = []  # all of them
+
+    def __init__(self, command, name):
+        self.name, self.errors = name, tempfile.TemporaryFile("w+")
+        try:
+            self.process = subprocess.Popen(
+                [str(word) for word in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                stderr=self.errors, text=True, start_new_session=True,
+                preexec_fn=_die_with_parent)
+        except OSError as error:
+            self.errors.close()
+            raise Failed(str(error), name) from error
+        Beside.going.append(self)
+
+    def line(self, timeout):
+        """The next line it prints."""
+        ready, _, _ = select.select([self.process.stdout], [], [], timeout)
+        text = self.process.stdout.readline() if ready else ""
+        if not text:
+            raise Failed(self._end() if ready else f"no word in {timeout:.0f} s", self.name)
+        return text
+
+    def check(self):
+        """Raises Failed when it is gone."""
+        if self.process.poll() is not None:
+            raise Failed(f"ended before its time: {self._end()}", self.name)
+
+    def _end(self):
+        return f"exit {self.process.wait()}: {_last_words(self.errors)}".rstrip(": ")
+
+    def stop(self):
+        """Ends it; what it still printed."""
+        Beside.going.remove(self)
+        try:
+            return self.process.communicate(timeout=GRACE_S)[0]
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return self.process.communicate()[0]
+        finally:
+            self.errors.close()
+
+
 def adopt_orphans():
     """What our programs started and left becomes our child, which _end() then finds. MPI's starters
     put their ranks into groups of their own."""
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _die_with_parent():
+    """In a program about to start: it ends even where we are killed and can end nothing."""
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def free_port():
@@ -74,7 +127,8 @@ def _end(processes):
 def _end_orphans():
     """What is a child and was not started by us; it may be at its own tidying up."""
     until = time.monotonic() + GRACE_S
-    while pids := children():
+    ours = {beside.process.pid for beside in Beside.going}
+    while pids := set(children()) - ours:
         for pid in pids:
             try:
                 if time.monotonic() > until:
@@ -95,6 +149,8 @@ def _await(started, commands, errors, timeout):
             if process.returncode != 0:
                 raise _failure(started.index(process), commands, errors,
                                f"exit {process.returncode}")
+        for beside in Beside.going:
+            beside.check()
         if waiting and time.monotonic() - begin > timeout:
             raise _failure(0, commands, errors, f"no end after {timeout:.0f} s")
         time.sleep(0.005)
@@ -117,7 +173,8 @@ def run_all(commands, timeout, environments=None, cwd=None):
             try:
                 started.append(subprocess.Popen(
                     [str(word) for word in command], stdin=subprocess.DEVNULL, stdout=outputs[i],
-                    stderr=errors[i], env=environment, cwd=cwd, start_new_session=True))
+                    stderr=errors[i], env=environment, cwd=cwd, start_new_session=True,
+                    preexec_fn=_die_with_parent))
             except OSError as error:
                 raise Failed(str(error), str(command[0])) from error
         _await(started, commands, errors, timeout)
@@ -131,9 +188,12 @@ def run_all(commands, timeout, environments=None, cwd=None):
             file.close()
 
 
+def _last_words(file):
+    return " | ".join(line[:300] for line in _text(file).strip().splitlines()[-3:])
+
+
 def _failure(index, commands, errors, what):
-    said = [line[:300] for line in _text(errors[index]).strip().splitlines()[-3:]]
-    return Failed(": ".join(filter(None, [what, " | ".join(said)])),
+    return Failed(": ".join(filter(None, [what, _last_words(errors[index])])),
                   " ".join(str(word) for word in commands[index])[:160])
 
 

@@ -65,7 +65,9 @@ class Lab:
         jobs = [["gcc", *FLAGS, f"{peers}/way_floor.c", loop, "-o", self.path("way_floor")],
                 ["gcc", *FLAGS, f"{peers}/way_dp.c", loop, "-o", self.path("way_dp"),
                  f"-L{self.build}", "-ldp", f"-Wl,-rpath,{self.build}"],
-                ["gcc", *FLAGS, "-fPIC", "-shared", loop, "-o", self.path("libslices.so")]]
+                ["gcc", *FLAGS, "-fPIC", "-shared", loop, "-o", self.path("libslices.so")],
+                ["gcc", *FLAGS, f"{peers}/link_relay.c", f"{peers}/link_wire.c", "-o",
+                 self.path("link_relay")]]
         for job in jobs:
             run(job, 120, cwd=self.root)
         for name in ("openmpi", "mpich"):

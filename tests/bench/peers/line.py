@@ -1,4 +1,5 @@
-"""line.py - how long plain TCP takes to carry BYTES each way at once, between two ranks.
+"""line.py - how long plain TCP takes to carry BYTES each way at once, between two ranks: the best
+of three, as it is what others are measured by.
 
     RANK= MASTER_ADDR= MASTER_PORT= line.py BYTES
 """
@@ -43,15 +44,16 @@ def main():
     rank, size = int(os.environ["RANK"]), int(sys.argv[1])
     connection = connect(rank, (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])))
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    for part in (1 << 20, size):  # the first warms the connection up
+    times = []
+    for part in (1 << 20, size, size, size):  # the first warms the connection up
         begin = time.monotonic()
         sender = threading.Thread(target=send, args=(connection, part))
         sender.start()
         receive(connection, part)
         sender.join()
-        seconds = time.monotonic() - begin
+        times.append(time.monotonic() - begin)
     if rank == 0:
-        print(json.dumps({"bytes": size, "seconds": seconds}))
+        print(json.dumps({"bytes": size, "seconds": min(times[1:])}))
 
 
 if __name__ == "__main__":
