@@ -15,7 +15,7 @@ import xml.dom.minidom
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 sys.dont_write_bytecode = True
 
-from comparing import latency, link, parts, plot, steps, table  # noqa: E402
+from comparing import latency, link, parts, peers, plot, steps, table  # noqa: E402
 from comparing.process import (Beside, Failed, Late, adopt_orphans, children,  # noqa: E402
                                json_lines, run, run_all)
 from comparing.ways import Figures, Lab, Way  # noqa: E402
@@ -116,6 +116,22 @@ class TableTest(unittest.TestCase):
         del found["ddp gloo"]
         self.assertEqual([r.met for r in table.link_rows(found)], [True, True, None, None])
 
+    def test_horovod_has_rows_of_its_own_where_it_was_run(self):
+        size = 124439808 * 4
+        rows = [row(table.ARENA, "ours", 4, "near", 5.0),
+                row("torch gloo", "peer", 4, "near", 50.0)]
+        self.assertEqual(len(table.loop_rows(Figures(rows))), 1)
+        rows += [row("Horovod by OpenMPI", "peer", 4, "near", 1000.0),
+                 row("Horovod by gloo, cycle 0 ms", "peer", 4, "near", 100.0)]
+        first, second = table.loop_rows(Figures(rows))
+        self.assertNotIn("Horovod", first.beside)
+        self.assertEqual((second.ratio, second.met), ("0.05", None))
+        self.assertIn("Horovod by OpenMPI 1.00 ms, Horovod by gloo, cycle 0 ms 100.0 us",
+                      second.beside)
+        sets = Figures([row(table.ARENA, "ours", size, "near", 40e3),
+                        row("Horovod by gloo", "peer", size, "near", 400e3)])
+        self.assertEqual([r.ratio for r in table.gradient_rows(sets, {})][:2], ["0.10", "0.10"])
+
     def test_page_keeps_what_lies_outside_the_markers(self):
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "page.md")
@@ -200,9 +216,66 @@ class ProcessTest(unittest.TestCase):
         finally:
             beside.stop()
 
+    def test_lines_of_ranks_are_read_with_horovodruns_prefix(self):
+        self.assertEqual(json_lines('[0]<stdout>:{"a": 1}\n{"b": 2}\n[1]<stderr>:{"c": 3}\nx'),
+                         [{"a": 1}, {"b": 2}])
+
     def test_a_program_that_is_not_there_fails_by_name(self):
         with self.assertRaisesRegex(Failed, "no.such.program"):
             run(["/no/such/program"], 20)
+
+
+class PeersTest(unittest.TestCase):
+    def test_horovod_is_built_only_where_that_was_asked_for(self):
+        class Options:
+            horovod, no_install = False, True
+
+        for asked, why in ((False, "not asked for"), (True, "--no-install")):
+            found, Options.horovod = peers.Peers(), asked
+            with tempfile.TemporaryDirectory() as folder:
+                peers._find_horovod(found, Options, folder, None)
+            self.assertIn(why, found.missing["Horovod"])
+            self.assertEqual((found.horovod, found.horovod_by), (None, []))
+
+    def test_horovod_runs_by_each_exchange_at_each_cycle(self):
+        found = peers.Peers()
+        lab = Lab("", "", "", found)
+        self.assertEqual(lab.horovods(), [])
+        found.horovod = peers.Torch("/venv/bin/python", {}, "", "")
+        found.horovod_by = ["mpi", "gloo"]
+        ways = lab.horovods((None, 0.1), ["--x"])
+        self.assertEqual([way.label for way in ways],
+                         ["Horovod by OpenMPI", "Horovod by OpenMPI, cycle 0.1 ms",
+                          "Horovod by gloo", "Horovod by gloo, cycle 0.1 ms"])
+        self.assertNotIn("HOROVOD_CYCLE_TIME", ways[0].environment)
+        self.assertEqual(ways[3].environment["HOROVOD_CYCLE_TIME"], "0.1")
+        self.assertIn("--x", ways[0].command(2)[0])
+        self.assertEqual(ways[2].command(2)[0][:4], ["/venv/bin/horovodrun", "--gloo", "-np", 2])
+
+    def test_horovod_adds_to_the_time_only_where_it_is(self):
+        found = peers.Peers()
+        before = {name: parts.weight(name, found) for name in parts.PARTS}
+        found.horovod = peers.Torch("", {}, "", "")
+        more = {name for name in parts.PARTS if parts.weight(name, found) > before[name]}
+        self.assertEqual(more, {"loop", "gradients"})
+
+
+    def test_build_that_fails_is_told_by_its_first_error(self):
+        with tempfile.TemporaryDirectory() as folder:
+            python = os.path.join(folder, "python")
+            with open(python, "w", encoding="utf-8") as file:
+                file.write("#!/bin/sh\necho '  error: subprocess-exited-with-error'\n"
+                           "echo '  x.cc:1:2: error: no such thing' >&2\necho 'Error: more'\n"
+                           "exit 1\n")
+            os.chmod(python, 0o755)
+            with self.assertRaisesRegex(Failed, "^pip install horovod: exit 1: "
+                                        "x.cc:1:2: error: no such thing$"):
+                peers._pip_install(python, ["horovod"], 20)
+
+    def test_a_peer_that_is_missing_has_a_row_of_one_line(self):
+        rows = table.missing_rows({"Horovod": "not installed:\nno compiler"})
+        self.assertEqual([(r.what, r.beside, r.met) for r in rows],
+                         [("beside Horovod", "not installed: no compiler", None)])
 
 
 class LinkTest(unittest.TestCase):

@@ -38,5 +38,4 @@ def describe(root, peers):
         "load at the start": f"{os.getloadavg()[0]:.2f}",
     }
     found.update(peers.versions)
-    found.update({name: f"missing: {why}" for name, why in peers.missing.items()})
     return found

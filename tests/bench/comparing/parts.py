@@ -9,6 +9,7 @@ from comparing import latency, link, plot, steps, table
 from comparing.process import Failed, Late, only_row, rank_environments, run_all
 from comparing.ways import RING, YIELD, Figures
 
+QUICK_CYCLES, FULL_CYCLES = [None, 0], [None, 0.1, 0]  # Horovod's, in ms; None: its default
 QUICK_SIZES = [4, 16384, 1 << 20, 64 << 20]
 FULL_SIZES = [4, 1024, 16384, 256 << 10, 1 << 20, 16 << 20, 64 << 20, 256 << 20]
 
@@ -20,6 +21,7 @@ class Part:
     fill: object  # (lab, options, figures)
     rows: object  # figures -> rows
     raw: object = vars  # figures -> what JSON can hold
+    horovod: int = 0  # what Horovod adds to the weight, where it is there
 
 
 @dataclass
@@ -54,13 +56,18 @@ def _sizes(lab, options, figures):
            figures)
 
 
+def _cycles(options):
+    return QUICK_CYCLES if options.quick else FULL_CYCLES
+
+
 def _loop(lab, options, figures):
     ways = [way for way in lab.all(True) if way.kind != "floor"
             and way.label not in (table.ORDINARY, "OpenMPI, segmented ring")]
+    ways += lab.horovods(_cycles(options))
     _sweep(lab, ways, 2, max(2, options.turns), ["sizes=4", "loop=1", "seconds=0.5"], figures)
 
 
-def _crowded(lab, _options, figures):
+def _crowded(lab, options, figures):
     ways = [lab.ours("arena")]
     if lab.peers.openmpi:
         ways.append(lab.mpi("openmpi", "OpenMPI, yielding", YIELD))
@@ -68,11 +75,14 @@ def _crowded(lab, _options, figures):
         ways.append(lab.torch(lab.peers.torches[0], "torch gloo"))
     if lab.peers.mpich:
         ways.append(lab.mpi("mpich", "MPICH"))
+    if not options.quick:
+        ways += lab.horovods()
     ranks = min(64, 2 * (os.cpu_count() or 1))
     _sweep(lab, ways, ranks, 1, [f"sizes=4,{1 << 20}", "seconds=0.5"], figures)
 
 
-def _gradient_ways(lab, quick):
+def _gradient_ways(lab, options):
+    quick = options.quick
     ways = [lab.ours("arena"), lab.ours("ordinary"), lab.floor("direct"), lab.floor("cma")]
     variants = ["fused"] if quick else ["flat", "each", "fused"]
     if lab.peers.openmpi:
@@ -83,14 +93,14 @@ def _gradient_ways(lab, quick):
         ways += [lab.mpi("mpich", f"MPICH, {variant}", (), [f"variant={variant}"])
                  for variant in variants]
     if lab.peers.torches:
-        ways += [lab.torch(lab.peers.torches[0], f"torch gloo, {variant}", "gloo", variant)
+        ways += [lab.torch(lab.peers.torches[0], f"torch gloo, {variant}", variant)
                  for variant in (["async"] if quick else ["flat", "async"])]
-    return ways
+    return ways + lab.horovods(_cycles(options), RING)
 
 
 def _gradients(lab, options, figures):
     """The set by every way, and by DDP."""
-    _sweep(lab, _gradient_ways(lab, options.quick), 2, options.turns, ["set=gpt2", "seconds=1"],
+    _sweep(lab, _gradient_ways(lab, options), 2, options.turns, ["set=gpt2", "seconds=1"],
            figures.ways)
     script = os.path.join(lab.root, "tests/bench/peers/ddp_torch.py")
     for exchange in ("gloo", "libdp", "fp16") if lab.peers.torches else ():
@@ -114,15 +124,22 @@ def _no_figures(_options):
 
 PARTS = {
     "sizes": Part(30, _no_figures, _sizes, table.sizes_rows),
-    "loop": Part(12, _no_figures, _loop, table.loop_rows),
+    "loop": Part(12, _no_figures, _loop, table.loop_rows, horovod=40),
     "idle": Part(20, lambda _: latency.empty(),
                  lambda lab, options, found: latency.measure(lab, 1 if options.quick else 2, found),
                  table.idle_rows, dict),
     "crowded": Part(20, _no_figures, _crowded, table.crowded_rows),
     "gradients": Part(45, lambda _: Gradients(), _gradients,
                       lambda found: table.gradient_rows(found.ways, found.ddp),
-                      lambda found: {"ways": found.ways.rows, "ddp": found.ddp}),
+                      lambda found: {"ways": found.ways.rows, "ddp": found.ddp},
+                      horovod=40),
     "link": Part(35, lambda _: {}, link.measure, table.link_rows, dict),
     "step": Part(130, lambda options: steps.Steps(options.preset), steps.measure,
                  table.step_rows),
 }
+
+
+def weight(name, peers):
+    """A part's share of the time, among the other parts' with these peers."""
+    part = PARTS[name]
+    return part.weight + (part.horovod if peers.horovod else 0)

@@ -11,7 +11,15 @@ PACKAGES = {"mpiexec.openmpi": "openmpi-bin", "mpicc.openmpi": "libopenmpi-dev",
             "mpiexec.mpich": "mpich", "mpicc.mpich": "libmpich-dev"}
 TORCH_PACKAGES = ["python3-torch", "libopenblas0-pthread", "libopenblas0-openmp",
                   "libblis4-openmp"]
-HOROVOD_PACKAGES = ["python3-venv", "python3-dev", "libtorch-dev", "pybind11-dev", "cmake", "g++"]
+HOROVOD = "horovod==0.28.1"
+HOROVOD_PACKAGES = ["python3-venv", "python3-dev", "libtorch-dev", "pybind11-dev", "libopenmpi-dev",
+                    "cmake", "make", "g++"]
+HOROVOD_BUILD_S = 1800  # it takes 8 minutes of a core
+HOROVOD_LOADS = """
+import horovod, horovod.torch as hvd
+print(horovod.__version__, *(["mpi"] if hvd.mpi_built() else []),
+      *(["gloo"] if hvd.gloo_built() else []))
+"""
 BLAS_FOLDERS = ["openblas-pthread", "openblas-openmp", "blis-openmp"]
 GEMM = """
 import time, torch
@@ -40,6 +48,7 @@ class Peers:
         self.openmpi = self.mpich = False
         self.torches = []  # best BLAS first
         self.horovod = None  # a Torch, too: its interpreter has Horovod
+        self.horovod_by = []  # "mpi", "gloo": what it was built to exchange by
         self.missing, self.versions = {}, {}
 
     def best_of_versions(self):
@@ -103,28 +112,46 @@ def install_pypi(folder, say):
     return python
 
 
-def install_horovod(folder, may_install, say):
-    """Horovod over gloo on Debian's PyTorch: PyPI's wants a newer C++ than Horovod 0.28 is built
-    with. Returns (interpreter, ""), or (None, why not)."""
-    python = os.path.join(folder, "bin", "python")
-    loads = [python, "-c", "import horovod.torch; print(1)"]
-    if os.path.exists(python) and _first_line(loads) == "1":
-        return python, ""
-    problem = _apt(HOROVOD_PACKAGES) if may_install else "--no-install"
-    if problem:
-        return None, problem
-    say("building Horovod against gloo (some minutes)")
+def _horovod_of(folder):
+    """What Horovod in this virtual environment says of itself: ["0.28.1", "mpi", "gloo"]; or []."""
+    words = _first_line([os.path.join(folder, "bin", "python"), "-c", HOROVOD_LOADS]).split()
+    return words if words and _is_version(words[0]) else []
+
+
+def _cause(output):
+    """The first line of a build's output that says why it failed; "" without one."""
+    for line in map(str.strip, output.splitlines()):
+        if (re.search(r"\berror: |CMake Error|^ERROR: |Error: ", line)
+                and "subprocess-exited-with-error" not in line):
+            return line[:200]
+    return ""
+
+
+def _pip_install(python, words, limit, environment=None):
+    """Raises Failed with the line that says why: pip's last ones do not."""
     try:
-        run(["/usr/bin/python3", "-m", "venv", "--system-site-packages", folder], 120)
-        run([python, "-m", "pip", "install", "--no-cache-dir", "wheel", "setuptools"], 300)
-        run([python, "-m", "pip", "install", "--no-cache-dir", "--no-build-isolation", "horovod"],
-            3600, {"HOROVOD_WITH_PYTORCH": "1", "HOROVOD_WITHOUT_TENSORFLOW": "1",
-                   "HOROVOD_WITHOUT_MXNET": "1", "HOROVOD_WITHOUT_MPI": "1",
-                   "HOROVOD_WITH_GLOO": "1", "HOROVOD_CPU_OPERATIONS": "GLOO"})
+        run(["sh", "-c", 'exec "$@" 2>&1', "sh", python, "-m", "pip", "install", "--no-cache-dir",
+             *words], limit, environment)
     except Failed as error:
-        return None, "its build failed: " + str(error)[-200:]
-    line = _first_line(loads)
-    return (python, "") if line == "1" else (None, f"it does not load: {line}")
+        raise Failed(": ".join(filter(None, [error.reason, _cause(error.output)])),
+                     f"pip install {words[-1]}") from error
+
+
+def install_horovod(folder, say):
+    """Horovod with MPI and gloo in a virtual environment, on Debian's PyTorch 1.13: PyPI's of today
+    want a newer C++ than Horovod asks its compiler for. Raises Failed."""
+    python = os.path.join(folder, "bin", "python")
+    problem = _apt(HOROVOD_PACKAGES + TORCH_PACKAGES[:1])
+    if problem:
+        raise Failed(problem)
+    say("building Horovod (8 minutes of a core)")
+    run(["/usr/bin/python3", "-m", "venv", "--clear", "--system-site-packages", folder], 120)
+    # A newer setuptools lacks what this PyTorch's own build helpers import.
+    _pip_install(python, ["wheel", "packaging", "setuptools<70"], 300)
+    _pip_install(python, ["--no-build-isolation", HOROVOD], HOROVOD_BUILD_S,
+                 {"HOROVOD_WITH_PYTORCH": "1", "HOROVOD_WITHOUT_TENSORFLOW": "1",
+                  "HOROVOD_WITHOUT_MXNET": "1", "HOROVOD_WITH_MPI": "1", "HOROVOD_WITH_GLOO": "1",
+                  "MAKEFLAGS": f"-j{os.cpu_count() or 1}"})
 
 
 def _has_avx512():
@@ -158,15 +185,24 @@ def _rate(torch, threads):
 
 
 def _find_horovod(peers, arguments, folder, say):
-    python, why = None, "not asked for (--horovod)"
-    if arguments.horovod or os.path.exists(os.path.join(folder, "bin/python")):
-        python, why = install_horovod(folder, not arguments.no_install, say)
-    if python is None:
+    """What is there already is used; it is built only where that was asked for."""
+    found, why = _horovod_of(folder), "not asked for (--horovod)"
+    if not found and arguments.horovod:
+        try:
+            if arguments.no_install:
+                raise Failed("--no-install")
+            install_horovod(folder, say)
+            found, why = _horovod_of(folder), "it was built, but does not load"
+        except Failed as error:
+            why = f"not installed: {str(error)[:300]}"
+    if not found:
         peers.missing["Horovod"] = why
         return
-    version = _first_line([python, "-c", "import horovod; print(horovod.__version__)"])
-    peers.horovod = Torch(python, {}, f"Horovod {version}", version)
-    peers.versions["Horovod"] = f"{version}, gloo, on torch {_torch_version(python)}"
+    python = os.path.join(folder, "bin", "python")
+    peers.horovod = Torch(python, {}, f"Horovod {found[0]}", found[0])
+    peers.horovod_by = found[1:]
+    peers.versions["Horovod"] = (f"{found[0]} by {' and '.join(found[1:])}, on torch "
+                                 f"{_torch_version(python)}")
 
 
 def find(arguments, build, say):

@@ -2,6 +2,7 @@
 import ctypes
 import json
 import os
+import re
 import select
 import signal
 import socket
@@ -203,9 +204,11 @@ def run(command, timeout, environment=None, cwd=None):
 
 
 def json_lines(text):
-    """The JSON objects among a program's lines; one that was cut off counts for nothing."""
+    """The JSON objects among a program's lines; one that was cut off counts for nothing. horovodrun
+    puts a rank before each line."""
     found = []
     for line in text.splitlines():
+        line = re.sub(r"^\[\d+\]<stdout>:", "", line)
         try:
             found += [json.loads(line)] if line.startswith("{") else []
         except ValueError:

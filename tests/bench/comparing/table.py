@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 from comparing import latency as idle
 from comparing.plot import size_text
-from comparing.ways import median_of
+from comparing.ways import HOROVOD, PLACES, median_of
 
 ARENA, ORDINARY = "libdp, arena memory", "libdp, ordinary memory"
 DIRECT, CMA = "floor, direct", "floor, cma"
@@ -74,15 +74,34 @@ def sizes_rows(sweep):
     return rows
 
 
+def _times(figures, size, labels):
+    return ", ".join(f"{label} {time_text(figures.median(label, size))}" for label in labels)
+
+
+def _is_horovod(label):
+    return label.startswith(HOROVOD)
+
+
 def loop_rows(loop):
-    ours = next((loop.median(ARENA, 4, place) for place in ("near", "between", "far", "mixed")
-                 if loop.median(ARENA, 4, place)), None)
-    others = ", ".join(f"{label} {time_text(loop.median(label, 4))}"
-                       for label in loop.labels("peer"))
-    gloo = loop.median("torch gloo", 4)
-    return [Row("4 B, submit and wait in a loop", "<= 25 us", time_text(ours), others or "-",
+    what, peers = "4 B, submit and wait in a loop", loop.labels("peer")
+    place = next((place for place in PLACES if loop.median(ARENA, 4, place)), None)
+    ours, gloo = loop.median(ARENA, 4, place), loop.median("torch gloo", 4)
+    others = _times(loop, 4, [label for label in peers if not _is_horovod(label)])
+    return [Row(what, "<= 25 us", time_text(ours), others or "-",
                 f"{ours / gloo:.2f} of gloo" if ours and gloo else "-",
-                None if ours is None else ours <= 25.0)]
+                None if ours is None else ours <= 25.0),
+            *_horovod_rows(what, loop, 4)]
+
+
+def _horovod_rows(what, figures, size):
+    """A row without a target; none where Horovod was not run."""
+    labels = [label for label in figures.labels("peer") if _is_horovod(label)]
+    pairs = [pair for pair in (figures.pair(ARENA, label, size) for label in labels) if pair]
+    if not pairs:
+        return []
+    _, ours, best = min(pairs, key=lambda pair: pair[2])
+    return [Row(f"{what}, beside Horovod", "-", time_text(ours), _times(figures, size, labels),
+                f"{ours / best:.2f}", None)]
 
 
 def idle_rows(found):
@@ -108,8 +127,7 @@ def crowded_rows(crowded):
         ours = crowded.median(ARENA, size)
         what = f"{ranks} ranks on {ranks // 2} cores, {size_text(size)}"
         target = f"<= {time_text(limit)}"
-        others = ", ".join(f"{label} {time_text(crowded.median(label, size))}"
-                           for label in crowded.labels("peer"))
+        others = _times(crowded, size, crowded.labels("peer"))
         best = [crowded.median(label, size) for label in crowded.labels("peer")]
         best = min((us for us in best if us), default=None)
         rows.append(absent(what, target) if ours is None else
@@ -126,6 +144,7 @@ def gradient_rows(sets, ddp):
     rows.append(absent("GPT-2 124M gradients, dp_alloc memory", "<= 60 ms") if ours is None else
                 Row("GPT-2 124M gradients, dp_alloc memory", "<= 60 ms", time_text(ours), beside,
                     f"{ours / best[3]:.2f}" if best else "-", ours <= 60e3))
+    rows += _horovod_rows("GPT-2 124M gradients, dp_alloc memory", sets, size)
     rows.append(_at_most("GPT-2 124M gradients, ordinary memory", 1.15,
                          sets.pair(ORDINARY, CMA, size), "cma floor"))
     if "libdp" in ddp and "gloo" in ddp:
@@ -221,6 +240,11 @@ def _faster(what, limit, ours, other, name):
         return absent(what, target)
     return Row(what, target, f"{ours:.0f}", f"{other:.0f}", f"{ours / other:.2f}",
                ours >= limit * other)
+
+
+def missing_rows(missing):
+    """{peer: why it is not there}."""
+    return [absent(f"beside {peer}", "-", " ".join(why.split())) for peer, why in missing.items()]
 
 
 # ---- As text ------------------------------------------------------------------------------------

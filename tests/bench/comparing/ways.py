@@ -14,6 +14,7 @@ UCX = ["--mca", "pml", "ucx", "--mca", "pml_ucx_tls", "any", "--mca", "pml_ucx_d
        "-x", "UCX_TLS=posix,cma,self"]
 YIELD = ["--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"]
 FLAGS = ["-std=gnu17", "-D_GNU_SOURCE", "-O3", "-march=native", "-I.", "-Iinclude"]
+HOROVOD = "Horovod"  # what the labels of its ways begin with
 PLACES = ["near", "between", "far", "mixed"]
 
 
@@ -97,16 +98,37 @@ class Lab:
                                           *([] if ranks > (os.cpu_count() or 1) else bind),
                                           *options, self.path(f"way_{name}"), *arguments]])
 
-    def torch(self, torch, label, through="gloo", variant="flat"):
-        command = [torch.python, os.path.join(self.root, "tests/bench/peers/way_torch.py"),
-                   f"slices={self.path('libslices.so')}", f"through={through}",
-                   f"variant={variant}"]
+    def torch(self, torch, label, variant="flat"):
+        command = self._torch_command(torch, variant)
         environment = dict(torch.environment, OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo")
-        if through == "horovod":
-            starter = os.path.join(os.path.dirname(torch.python), "horovodrun")
-            return Way(label, lambda ranks: [[starter, "--gloo", "-np", ranks, *command]],
-                       "peer", environment)
         return Way(label, lambda ranks: [command] * ranks, "peer", environment, True)
+
+    def horovod(self, exchange, cycle_ms=None, options=()):
+        """Horovod by gloo or mpi; tensors are submitted by name, then awaited. cycle_ms: how often
+        its thread looks for some; None: its default of 1. options: those of MPI."""
+        torch = self.peers.horovod
+        command = [*self._torch_command(torch, "async"), "through=horovod"]
+        environment = dict(torch.environment, OMP_NUM_THREADS="1", HOROVOD_CONTROLLER=exchange,
+                           HOROVOD_CPU_OPERATIONS=exchange)
+        label = f"{HOROVOD} by {'OpenMPI' if exchange == 'mpi' else exchange}"
+        if cycle_ms is not None:
+            environment["HOROVOD_CYCLE_TIME"] = f"{cycle_ms:g}"
+            label += f", cycle {cycle_ms:g} ms"
+        if exchange == "mpi":  # two threads a rank, both of which poll
+            return Way(label, lambda ranks: [[*OPENMPI, *YIELD, *options, "-n", ranks, *command]],
+                       "peer", environment)
+        starter = os.path.join(os.path.dirname(torch.python), "horovodrun")
+        return Way(label, lambda ranks: [[starter, "--gloo", "-np", ranks, *command]], "peer",
+                   environment)
+
+    def horovods(self, cycles=(None,), options=()):
+        """Horovod by all that it was built for, at each of these cycles; none where it is not."""
+        return [self.horovod(exchange, cycle, options) for exchange in self.peers.horovod_by
+                for cycle in cycles]
+
+    def _torch_command(self, torch, variant):
+        return [torch.python, os.path.join(self.root, "tests/bench/peers/way_torch.py"),
+                f"slices={self.path('libslices.so')}", f"variant={variant}"]
 
     def all(self, quick):
         """The ways of the size sweep."""
@@ -120,9 +142,7 @@ class Lab:
             ways.append(self.mpi("mpich", "MPICH"))
         if self.peers.torches:
             ways.append(self.torch(self.peers.torches[0], "torch gloo"))
-        if self.peers.horovod:
-            ways.append(self.torch(self.peers.horovod, "Horovod", "horovod", "async"))
-        return ways
+        return ways if quick else ways + self.horovods()
 
     def measure(self, way, ranks, arguments, timeout):
         """The rows of one turn. When it fails that is noted, and they are what it had printed."""

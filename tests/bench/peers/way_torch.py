@@ -1,7 +1,8 @@
 """way_torch.py - torch.distributed.all_reduce over gloo, or Horovod's, timed by slices.c.
 
     RANK= WORLD_SIZE= MASTER_ADDR= MASTER_PORT= way_torch.py slices=LIBSLICES table=FILE
-        [variant=flat|async] [through=gloo|horovod] ...
+        [variant=flat|async] ...
+    horovodrun -np N way_torch.py through=horovod slices=LIBSLICES table=FILE [variant=] ...
 
 A set of tensors goes as one (flat) or all at once, then awaited (async).
 """
@@ -10,32 +11,33 @@ import sys
 
 import slices
 import torch
-import torch.distributed as dist
+
+
+def start_gloo():
+    """(rank, ranks, submit, wait, what is to be called at the end)."""
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    return (dist.get_rank(), dist.get_world_size(),
+            lambda tensor, _index: dist.all_reduce(tensor, async_op=True),
+            lambda work: work.wait(), lambda: None)
+
+
+def start_horovod():
+    """The same of Horovod, which knows tensors by their names."""
+    import horovod.torch as hvd
+
+    hvd.init()
+    return (hvd.rank(), hvd.size(),
+            lambda tensor, index: hvd.allreduce_async_(
+                tensor, op=hvd.Sum, name=f"tensor.{tensor.numel()}.{index}"),
+            hvd.synchronize, hvd.shutdown)
 
 
 def main():
-    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     through, variant = slices.argument("through", "gloo"), slices.argument("variant", "flat")
     torch.set_num_threads(1)
-    if through == "horovod":
-        import horovod.torch as hvd
-
-        hvd.init()
-        rank, ranks = hvd.rank(), hvd.size()
-
-        def submit(tensor, index):
-            return hvd.allreduce_async_(tensor, op=hvd.Sum, name=f"t.{tensor.numel()}.{index}")
-
-        wait = hvd.synchronize
-    else:
-        dist.init_process_group("gloo")
-
-        def submit(tensor, _index):
-            return dist.all_reduce(tensor, async_op=True)
-
-        def wait(work):
-            work.wait()
-
+    rank, ranks, submit, wait, stop = start_horovod() if through == "horovod" else start_gloo()
     kept, views = [], {}
 
     def memory(size):
@@ -51,6 +53,7 @@ def main():
             wait(work)
 
     code = slices.run(through, rank, ranks, memory, reduce)
+    stop()
     sys.stdout.flush()
     os._exit(code)  # gloo's threads need no farewell
 
