@@ -291,7 +291,7 @@ static void report(table_t *table, size_t bytes, int ways)
             median[way] = table->samples[way][place][count / 2];
         }
         if (median[WAY_ENGINE] == 0.0) continue;
-        printf("%10zu %-7s %6zu %12.2f %8.2f", bytes, placement_name(place),
+        printf("%10zu %-8s %6zu %12.2f %8.2f", bytes, placement_name(place),
                table->counts[WAY_ENGINE][place], median[WAY_ENGINE],
                (double)bytes / median[WAY_ENGINE] / 1e3);
         if (median[WAY_FLOOR] != 0.0) {
@@ -392,7 +392,7 @@ static void body(engine_rank_t *rank, void *user)
     if (rank->topology.host_count == 1) bench.other = bench.tensors[1 - rank->rank];
     meet(&bench);
     if (rank->rank == 0) {
-        printf("%10s %-7s %6s %12s %8s %12s %8s %6s %10s\n", "bytes", "", "count", "engine us",
+        printf("%10s %-8s %6s %12s %8s %12s %8s %6s %10s\n", "bytes", "", "count", "engine us",
                "GB/s", bench.is_private ? "cma us" : "direct us", "GB/s", "ratio", "cpu us");
         fflush(stdout);
     }

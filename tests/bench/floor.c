@@ -283,7 +283,7 @@ static void report(table_t *table, const char *what)
             median[way] = table->samples[way][place][count / 2];
         }
         if (median[ARENA] * median[ORDINARY] * median[DIRECT] * median[CMA] == 0.0) continue;
-        printf("row %-10s %-7s %11.2f %11.2f %11.2f %11.2f %6.2f %6.2f\n", what,
+        printf("row %-10s %-8s %11.2f %11.2f %11.2f %11.2f %6.2f %6.2f\n", what,
                placement_name(place), median[ARENA], median[ORDINARY], median[DIRECT], median[CMA],
                median[ARENA] / median[DIRECT], median[ORDINARY] / median[CMA]);
         fflush(stdout);
@@ -429,7 +429,7 @@ int main(int argc, char **argv)
     }
     set_up(&bench, most);
     if (bench.side == 0) {
-        printf("#   %-10s %-7s %11s %11s %11s %11s %6s %6s\n", gradients ? "tensors" : "bytes", "",
+        printf("#   %-10s %-8s %11s %11s %11s %11s %6s %6s\n", gradients ? "tensors" : "bytes", "",
                "arena us", "ordinary", "direct", "cma", "ar/dir", "or/cma");
     }
     if (gradients) measure(&bench, "gpt2-124m");

@@ -1,9 +1,9 @@
 /*
  * placement.h - how far apart two cores are right now: nanoseconds for a cache line to cross.
  *
- * A virtual machine's cores may sit on one core complex or on two, and be moved in mid-run, which
- * changes a small allreduce fourfold. A benchmark that compares two ways measures this around each
- * of its slices and compares like with like.
+ * A virtual machine's cores may sit on one core complex or on two, or be hyperthreads of one core,
+ * and be moved in mid-run, which changes a small allreduce fourfold. A benchmark that compares two
+ * ways measures this around each of its slices and compares like with like.
  */
 #ifndef DP_TESTS_PLACEMENT_H
 #define DP_TESTS_PLACEMENT_H
@@ -18,11 +18,12 @@ typedef struct placement {
     double ns;                              /* of the last one */
 } placement_t;                              /* in zeroed memory that both sides map */
 
-enum { PLACEMENT_NEAR, PLACEMENT_BETWEEN, PLACEMENT_FAR, PLACEMENT_COUNT };
+/* Siblings are hyperthreads of one core: they share its caches, and its time. */
+enum { PLACEMENT_SIBLINGS, PLACEMENT_NEAR, PLACEMENT_BETWEEN, PLACEMENT_FAR, PLACEMENT_COUNT };
 
 static inline const char *placement_name(int placement)
 {
-    static const char *const names[PLACEMENT_COUNT] = {"near", "between", "far"};
+    static const char *const names[PLACEMENT_COUNT] = {"siblings", "near", "between", "far"};
 
     return names[placement];
 }
@@ -60,6 +61,7 @@ static inline double placement_measure(placement_t *table, int side, uint32_t *r
 
 static inline int placement_of(double ns)
 {
+    if (ns < 35) return PLACEMENT_SIBLINGS;
     if (ns < 110) return PLACEMENT_NEAR;
     return ns > 140 ? PLACEMENT_FAR : PLACEMENT_BETWEEN;
 }

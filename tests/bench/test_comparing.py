@@ -18,15 +18,15 @@ sys.dont_write_bytecode = True
 from comparing import latency, link, parts, peers, plot, steps, table  # noqa: E402
 from comparing.process import (Beside, Failed, Late, adopt_orphans, children,  # noqa: E402
                                json_lines, run, run_all)
-from comparing.ways import Figures, Lab, Way  # noqa: E402
+from comparing.ways import PLACES, Figures, Lab, Way, place_shares  # noqa: E402
 
 PROGRAMS = sys.argv[1:]
 MIB = 1 << 20
 
 
-def row(label, kind, size, place, us, samples=10):
+def row(label, kind, size, place, us, samples=10, ranks=2):
     return {"label": label, "kind": kind, "bytes": size, "place": place, "median_us": us,
-            "samples": samples, "wrong": 0}
+            "samples": samples, "ranks": ranks, "wrong": 0}
 
 
 class FiguresTest(unittest.TestCase):
@@ -52,6 +52,25 @@ class FiguresTest(unittest.TestCase):
         figures = Figures([row("a", "ours", 4, "near", 10.0), row("p", "peer", 4, "near", 20.0),
                            row("q", "peer", 4, "near", 15.0), row("f", "floor", 4, "near", 1.0)])
         self.assertEqual(figures.best_peer("a", 4), ("q", "near", 10.0, 15.0))
+
+    def test_siblings_are_a_placement_of_their_own(self):
+        figures = Figures([row("a", "ours", 4, "siblings", 1.0, 90),
+                           row("a", "ours", 4, "near", 10.0, 10),
+                           row("b", "peer", 4, "near", 20.0, 50)])
+        self.assertEqual(figures.pair("a", "b", 4), ("near", 10.0, 20.0))
+        self.assertIn("siblings", PLACES)
+
+    def test_every_figure_weighs_the_same_in_the_shares_of_placements(self):
+        cores = os.cpu_count()
+        rows = [row("a", "ours", 4, "near", 1.0, 900, 1), row("a", "ours", 4, "far", 1.0, 100, 1),
+                row("a", "ours", MIB, "far", 9.0, 2, 1),
+                row("b", "peer", 4, "mixed", 1.0, 7, cores + 1)]
+        shares = place_shares(rows)
+        self.assertEqual({place: round(share, 6) for place, share in shares.items() if share},
+                         {"near": 0.45, "far": 0.55})
+        self.assertEqual(table.places_text(rows),
+                         "near 45 %, between 0 %, far 55 %, siblings 0 %, mixed 0 %")
+        self.assertEqual((place_shares([]), table.places_text([])), ({}, ""))
 
 
 class TableTest(unittest.TestCase):

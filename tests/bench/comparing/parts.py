@@ -22,6 +22,7 @@ class Part:
     rows: object  # figures -> rows
     raw: object = vars  # figures -> what JSON can hold
     horovod: int = 0  # what Horovod adds to the weight, where it is there
+    placed: object = lambda figures: []  # figures -> rows with places
 
 
 @dataclass
@@ -122,17 +123,21 @@ def _no_figures(_options):
     return Figures([])
 
 
+def _all_rows(figures):
+    return figures.rows
+
+
 PARTS = {
-    "sizes": Part(30, _no_figures, _sizes, table.sizes_rows),
-    "loop": Part(12, _no_figures, _loop, table.loop_rows, horovod=40),
+    "sizes": Part(30, _no_figures, _sizes, table.sizes_rows, placed=_all_rows),
+    "loop": Part(12, _no_figures, _loop, table.loop_rows, horovod=40, placed=_all_rows),
     "idle": Part(20, lambda _: latency.empty(),
                  lambda lab, options, found: latency.measure(lab, 1 if options.quick else 2, found),
                  table.idle_rows, dict),
     "crowded": Part(20, _no_figures, _crowded, table.crowded_rows),
     "gradients": Part(45, lambda _: Gradients(), _gradients,
                       lambda found: table.gradient_rows(found.ways, found.ddp),
-                      lambda found: {"ways": found.ways.rows, "ddp": found.ddp},
-                      horovod=40),
+                      lambda found: {"ways": found.ways.rows, "ddp": found.ddp}, horovod=40,
+                      placed=lambda found: found.ways.rows),
     "link": Part(35, lambda _: {}, link.measure, table.link_rows, dict),
     "step": Part(130, lambda options: steps.Steps(options.preset), steps.measure,
                  table.step_rows),
@@ -143,3 +148,8 @@ def weight(name, peers):
     """A part's share of the time, among the other parts' with these peers."""
     part = PARTS[name]
     return part.weight + (part.horovod if peers.horovod else 0)
+
+
+def placed_rows(results):
+    """The rows of all parts that ask where the cores are."""
+    return [row for name, figures in results.items() for row in PARTS[name].placed(figures)]

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 from comparing import latency as idle
 from comparing.plot import size_text
-from comparing.ways import HOROVOD, PLACES, median_of
+from comparing.ways import HOROVOD, PLACES, median_of, place_shares
 
 ARENA, ORDINARY = "libdp, arena memory", "libdp, ordinary memory"
 DIRECT, CMA = "floor, direct", "floor, cma"
@@ -281,6 +281,12 @@ def sizes_markdown(sweep, ways):
                      + " | ".join("-" if us is None else f"{us:.3g}" if us < 100 else f"{us:.0f}"
                                   for us in cells) + " |")
     return "\n".join(lines)
+
+
+def places_text(rows):
+    """How far apart the cores were while all this was measured; "" without rows."""
+    shares = place_shares(rows)
+    return ", ".join(f"{place} {share * 100:.0f} %" for place, share in shares.items())
 
 
 def rewrite_page(path, text):

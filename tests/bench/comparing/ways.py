@@ -15,7 +15,7 @@ UCX = ["--mca", "pml", "ucx", "--mca", "pml_ucx_tls", "any", "--mca", "pml_ucx_d
 YIELD = ["--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"]
 FLAGS = ["-std=gnu17", "-D_GNU_SOURCE", "-O3", "-march=native", "-I.", "-Iinclude"]
 HOROVOD = "Horovod"  # what the labels of its ways begin with
-PLACES = ["near", "between", "far", "mixed"]
+PLACES = ["near", "between", "far", "siblings", "mixed"]
 
 
 @dataclass
@@ -182,6 +182,19 @@ def _weighted_median(pairs):
         if seen >= half:
             return value
     return pairs[-1][0]
+
+
+def place_shares(rows):
+    """{place: its share of a figure's samples}, the mean over all figures, so that those of many
+    samples weigh no more. Ranks that share cores do not ask for places."""
+    figures = {}
+    for row in rows:
+        if row["ranks"] <= (os.cpu_count() or 1):
+            places = figures.setdefault((row["label"], row["bytes"]), {})
+            places[row["place"]] = places.get(row["place"], 0) + row["samples"]
+    return {place: sum(places.get(place, 0) / sum(places.values())
+                       for places in figures.values()) / len(figures)
+            for place in PLACES} if figures else {}
 
 
 class Figures:
