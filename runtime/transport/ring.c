@@ -1,0 +1,188 @@
+/*
+ * ring.c - a row of bytes in memory that two processes share: one writes messages, one reads them.
+ *
+ * A message is a header of 8 bytes and its data, padded to a multiple of 8, so that a header never
+ * lies across the end. The header holds the length, and once more mixed with its place: what is
+ * left of an earlier lap, or was written by a stray pointer, does not pass for one.
+ *
+ * Who is about to sleep for room and who makes room meet as Dekker's two: the writer stores
+ * `is_awaited` and then looks at `tail`, the reader stores `tail` and then looks at `is_awaited`.
+ * All four are sequentially consistent, so at least one of the two sees the other.
+ */
+#include "runtime/transport/ring.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define HEADER ((size_t)8)
+#define UNIT ((size_t)8)
+#define KEPT ((size_t)4 * DP_KIB) /* a larger buffer is given back after its message */
+#define MIX 0x64707267u           /* "dprg" */
+
+_Static_assert((DP_RING_BYTES & (DP_RING_BYTES - 1)) == 0, "places wrap by a mask");
+
+static uint32_t mix(uint32_t bytes, uint64_t place)
+{
+    return (bytes + (uint32_t)place) ^ MIX;
+}
+
+static void copy_in(dp_ring_t *ring, uint64_t place, const uint8_t *data, size_t bytes)
+{
+    const size_t at = (size_t)place & (DP_RING_BYTES - 1);
+    const size_t first = DP_MIN(bytes, DP_RING_BYTES - at);
+
+    memcpy(ring->data + at, data, first);
+    if (bytes > first) memcpy(ring->data, data + first, bytes - first);
+}
+
+static void copy_out(const dp_ring_t *ring, uint64_t place, uint8_t *data, size_t bytes)
+{
+    const size_t at = (size_t)place & (DP_RING_BYTES - 1);
+    const size_t first = DP_MIN(bytes, DP_RING_BYTES - at);
+
+    memcpy(data, ring->data + at, first);
+    if (bytes > first) memcpy(data + first, ring->data, bytes - first);
+}
+
+/* ---- Writing ------------------------------------------------------------------------------ */
+
+void dp_ring_writer_init(dp_ring_writer_t *writer, dp_ring_t *ring)
+{
+    *writer = (dp_ring_writer_t){.ring = ring};
+}
+
+static int is_sane(const dp_ring_writer_t *writer)
+{
+    return writer->head - writer->tail <= DP_RING_BYTES && writer->tail % UNIT == 0;
+}
+
+/* What there is room for, as far as is known or, if that is less than wished, by now. A reader
+ * whose place makes no sense leaves none; the next write says so. */
+static size_t room(dp_ring_writer_t *writer, size_t wished)
+{
+    size_t left = DP_RING_BYTES - (size_t)(writer->head - writer->tail);
+
+    if (left >= wished) return left;
+    writer->tail = atomic_load(&writer->ring->tail); /* pairs with the reader's publish() */
+    return is_sane(writer) ? DP_RING_BYTES - (size_t)(writer->head - writer->tail) : 0;
+}
+
+int dp_ring_fits(dp_ring_writer_t *writer, size_t bytes)
+{
+    const size_t whole = HEADER + dp_align_up(bytes, UNIT);
+
+    return is_sane(writer) && whole <= DP_RING_BYTES && room(writer, whole) >= whole;
+}
+
+dp_status_t dp_ring_write(dp_ring_writer_t *writer, const void *data, size_t bytes, size_t *done)
+{
+    const size_t whole = HEADER + dp_align_up(bytes, UNIT);
+    size_t from = *done - HEADER; /* in the data; its beginning if this is the first piece */
+    size_t part, payload;
+
+    if (!is_sane(writer)) return DP_ERR_SYSTEM;
+    part = room(writer, whole - *done);
+    if (!is_sane(writer)) return DP_ERR_SYSTEM;
+    part = DP_MIN(part, whole - *done);
+    if (part == 0) return DP_ERR_AGAIN;
+    if (*done == 0) {
+        const uint32_t header[2] = {(uint32_t)bytes, mix((uint32_t)bytes, writer->head)};
+
+        copy_in(writer->ring, writer->head, (const uint8_t *)header, HEADER);
+        writer->head += HEADER;
+        part -= HEADER;
+        *done = HEADER;
+        from = 0;
+    }
+    payload = DP_MIN(part, bytes - from); /* the padding is whatever lies there */
+    if (payload > 0) copy_in(writer->ring, writer->head, (const uint8_t *)data + from, payload);
+    writer->head += part;
+    *done += part;
+    /* Sequentially consistent: who writes looks next whether the reader sleeps. */
+    atomic_store(&writer->ring->head, writer->head);
+    return *done == whole ? DP_OK : DP_ERR_AGAIN;
+}
+
+int dp_ring_await(dp_ring_writer_t *writer)
+{
+    atomic_store(&writer->ring->is_awaited, 1);
+    writer->tail = atomic_load(&writer->ring->tail);
+    /* Nonsense counts as room: the next write finds out. */
+    return !is_sane(writer) || writer->head - writer->tail < DP_RING_BYTES;
+}
+
+/* ---- Reading ------------------------------------------------------------------------------ */
+
+static dp_status_t set_room(dp_ring_reader_t *reader, size_t bytes)
+{
+    free(reader->data);
+    reader->data = malloc(bytes);
+    reader->room = reader->data == NULL ? 0 : bytes;
+    return reader->data == NULL ? DP_ERR_NO_MEMORY : DP_OK;
+}
+
+dp_status_t dp_ring_reader_init(dp_ring_reader_t *reader, dp_ring_t *ring)
+{
+    *reader = (dp_ring_reader_t){.ring = ring};
+    return set_room(reader, KEPT);
+}
+
+void dp_ring_reader_fini(dp_ring_reader_t *reader)
+{
+    free(reader->data);
+    *reader = (dp_ring_reader_t){0};
+}
+
+int dp_ring_has(const dp_ring_reader_t *reader)
+{
+    return atomic_load(&reader->ring->head) != reader->tail; /* pairs with dp_ring_write() */
+}
+
+/* Begins the message at the reader's place. */
+static dp_status_t open_message(dp_ring_reader_t *reader)
+{
+    uint32_t header[2];
+
+    copy_out(reader->ring, reader->tail, (uint8_t *)header, HEADER);
+    if (header[0] > DP_FRAME_TOTAL_MAX || header[1] != mix(header[0], reader->tail))
+        return DP_ERR_SYSTEM;
+    reader->bytes = header[0];
+    reader->have = 0;
+    reader->is_open = 1;
+    reader->tail += HEADER;
+    if (reader->bytes <= KEPT && reader->room == KEPT) return DP_OK;
+    return set_room(reader, DP_MAX(reader->bytes, KEPT));
+}
+
+/* The data was copied, and may be overwritten. */
+static void publish(const dp_ring_reader_t *reader, int *frees)
+{
+    atomic_store(&reader->ring->tail, reader->tail);
+    /* A look first: the exchange would cost as much as the store. */
+    if (atomic_load(&reader->ring->is_awaited) != 0 &&
+        atomic_exchange(&reader->ring->is_awaited, 0) != 0) {
+        *frees = 1;
+    }
+}
+
+dp_status_t dp_ring_read(dp_ring_reader_t *reader, int *frees)
+{
+    const uint64_t head = atomic_load_explicit(&reader->ring->head, memory_order_acquire);
+    const uint64_t unread = head - reader->tail;
+    size_t left, part, payload;
+    dp_status_t status = DP_OK;
+
+    if (unread == 0) return DP_ERR_AGAIN;
+    if (unread > DP_RING_BYTES || unread % UNIT != 0) return DP_ERR_SYSTEM;
+    if (!reader->is_open) status = open_message(reader);
+    if (status != DP_OK) return status;
+    left = dp_align_up(reader->bytes, UNIT) - reader->have;
+    part = DP_MIN((size_t)(head - reader->tail), left);
+    payload = DP_MIN(part, reader->bytes - reader->have); /* the padding stays behind */
+    if (payload > 0) copy_out(reader->ring, reader->tail, reader->data + reader->have, payload);
+    reader->tail += part;
+    reader->have += part;
+    reader->is_open = part < left;
+    publish(reader, frees);
+    return reader->is_open ? DP_ERR_AGAIN : DP_OK;
+}
