@@ -3,6 +3,11 @@ dp_test(test_transport_frame SOURCES test_transport_frame.c LIBS dp_transport)
 dp_test(test_transport_ring SOURCES test_transport_ring.c fail_allocation.c LIBS dp_transport)
 target_link_options(test_transport_ring PRIVATE
                     -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=strdup)
+dp_test(test_transport_dock SOURCES test_transport_dock.c fail_allocation.c fail_call.c
+        LIBS dp_transport)
+target_link_options(test_transport_dock PRIVATE
+                    -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=strdup
+                    -Wl,--wrap=mmap,--wrap=madvise,--wrap=fallocate,--wrap=open,--wrap=read,--wrap=mincore)
 dp_test(test_transport SOURCES test_transport.c LIBS dp_transport TIMEOUT 120)
 dp_test(test_transport_death SOURCES test_transport_death.c LIBS dp_transport TIMEOUT 60)
 dp_test(test_transport_memory SOURCES test_transport_memory.c LIBS dp_coordinator TIMEOUT 120)
@@ -14,8 +19,8 @@ dp_test(test_loop_ucx SOURCES test_loop_ucx.c LIBS dp_coordinator TIMEOUT 120)
 if(DP_SANITIZE MATCHES thread)
   # libucm patches madvise() of a process that merely links it, which the sanitizer does not survive
   # when a thread ends.
-  set_tests_properties(test_transport_ring test_transport test_transport_death
-                       test_transport_memory test_health
+  set_tests_properties(test_transport_ring test_transport_dock test_transport
+                       test_transport_death test_transport_memory test_health
                        test_loop test_loop_drive test_loop_ucx
                        PROPERTIES ENVIRONMENT UCX_MEM_MMAP_HOOK_MODE=none)
 endif()
