@@ -150,6 +150,11 @@ void dp_inbox_explain(dp_inbox_t *inbox, dp_status_t status, const char *text)
 
 /* ---- The coordinator thread --------------------------------------------------------------- */
 
+int dp_inbox_is_asleep(const dp_inbox_t *inbox)
+{
+    return atomic_load(&inbox->sleep) >= DP_INBOX_DOZING;
+}
+
 unsigned dp_inbox_take_flags(dp_inbox_t *inbox)
 {
     /* A plain load first: the exchange would take the cache line from producers every round. */

@@ -81,7 +81,9 @@ void dp_inbox_hand_over(dp_inbox_t *inbox, int must_wake);
 /* Somebody sleeps until the coordinator has done something: it naps no longer. */
 void dp_inbox_rouse(dp_inbox_t *inbox);
 
-/* Who makes the rounds only. */
+/* Who makes the rounds only. is_asleep: the coordinator sleeps on the transport, and nobody has
+ * woken it there; 0 stays so until it has had its turn at the rounds. */
+int dp_inbox_is_asleep(const dp_inbox_t *inbox);
 unsigned dp_inbox_take_flags(dp_inbox_t *inbox);
 unsigned dp_inbox_take_flag(dp_inbox_t *inbox, unsigned flag); /* this one alone; 0: not raised */
 dp_loop_node_t *dp_inbox_take(dp_inbox_t *inbox);              /* oldest first; NULL: none */

@@ -30,12 +30,30 @@ static int take_baton(dp_loop_t *loop, const _Atomic uint32_t *state, uint32_t r
     return has;
 }
 
+/* Neighbours ring no bell for who polls. From here on they shall, if the coordinator sleeps where
+ * it hears one; awake or napping it looks itself. It lay down with the baton in hand, so it does
+ * not do so now, and what is found is at worst too deep a sleep. 0: something has come in by now.
+ */
+static int let_ring(dp_loop_t *loop)
+{
+    dp_transport_t *transport = loop->options.transport;
+
+    return !dp_inbox_is_asleep(&loop->inbox) || transport->ops->rearm(transport) == DP_OK;
+}
+
 /* The coordinator thread is told only where it has to do something before it would look anyway. */
 static void give_baton_back(dp_loop_t *loop)
 {
-    const uint64_t due_ns = dp_loop_due(loop);
-    const int must_wake = loop->is_over || loop->must_stop || due_ns < loop->rest_ns;
+    int can_ring = let_ring(loop);
+    uint64_t due_ns;
+    int must_wake;
 
+    if (!can_ring && !loop->is_over && !loop->must_stop) {
+        (void)dp_loop_make_round(loop, dp_now_ns()); /* no dearer than to wake who makes it */
+        can_ring = let_ring(loop);
+    }
+    due_ns = dp_loop_due(loop);
+    must_wake = !can_ring || loop->is_over || loop->must_stop || due_ns < loop->rest_ns;
     dp_health_sleep(&loop->health, due_ns);
     loop->is_driven = 1;
     pthread_mutex_unlock(&loop->baton);

@@ -12,7 +12,7 @@
 #include "runtime/base/log.h"
 
 #define DP_MESSAGE_MAX ((size_t)1 << 20)
-#define DP_ADDRESS_MAX 1024
+#define DP_ADDRESS_MAX 1152
 
 typedef struct dp_transport dp_transport_t;
 
@@ -44,6 +44,9 @@ typedef struct dp_transport_ops {
     int (*fd)(const dp_transport_t *self);
     /* Prepares for sleep on fd(); DP_ERR_AGAIN: poll() again first. */
     dp_status_t (*arm)(dp_transport_t *self);
+    /* Likewise by a thread that has polled while another one sleeps on fd(), and polls no more. It
+     * leaves that sleep alone; DP_ERR_AGAIN: poll() again first, or wake(). */
+    dp_status_t (*rearm)(dp_transport_t *self);
     /* Makes fd() readable. The only call for other threads; any thread, lock-free. */
     void (*wake)(dp_transport_t *self);
     /* Sends what is queued, within the deadline, then closes. Peers that close too are not lost. */

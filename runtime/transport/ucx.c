@@ -385,6 +385,13 @@ static dp_status_t ucx_arm(dp_transport_t *base)
     return DP_ERR_SYSTEM;
 }
 
+/* Nothing to do: TCP's sockets say again and again that there is something. */
+static dp_status_t ucx_rearm(dp_transport_t *base)
+{
+    (void)base;
+    return DP_OK;
+}
+
 static void ucx_wake(dp_transport_t *base)
 {
     (void)ucp_worker_signal(((ucx_t *)base)->ucx.worker);
@@ -544,6 +551,7 @@ dp_status_t dp_transport_ucx_create(int rank, uint64_t tag, const dp_config_t *c
         .poll = ucx_poll,
         .fd = ucx_fd,
         .arm = ucx_arm,
+        .rearm = ucx_rearm,
         .wake = ucx_wake,
         .close = ucx_close,
         .destroy = ucx_destroy,
