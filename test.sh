@@ -85,7 +85,7 @@ if [ $quick = 0 ]; then
     # processes under dprun. UCX is not instrumented, so tests that time its deaths are left out.
     stage "build and test: thread sanitizer"
     threaded='^(ranks_threads_[23]_on_1|ranks_process_(collectives|gradients)_3_on_2'
-    threaded+='|test_(device|engine_one_host|loop|loop_drive|transport|pipeline|trace|bootstrap|health|kv|rendezvous|arena'
+    threaded+='|test_(device|engine_one_host|loop|loop_drive|transport(_ring|_dock|_near)?|pipeline|trace|bootstrap|health|kv|rendezvous|arena'
     threaded+='|context_memory|gpt2_trainer|cuda_(device|pipeline|stage)|nccl_engine)|ranks_cuda_double|fuzz_kv_client|faults_kill_step_1)$'
     if build tsan; then
         # UCX's hooks on memory calls crash a sanitized thread that ends.

@@ -30,7 +30,7 @@ typedef struct dp_transport_event {
 } dp_transport_event_t;
 
 typedef struct dp_transport_ops {
-    const char *name; /* "ucx", "loopback" */
+    const char *name; /* "ucx", "loopback", "near" */
     /* This rank's address, for the bootstrap's exchange. */
     dp_status_t (*address)(dp_transport_t *self, void *data, size_t room, size_t *bytes);
     /* Opens the way to each neighbour. Nothing stays open on error. */
@@ -66,6 +66,17 @@ dp_status_t dp_transport_ucx_create(int rank, uint64_t tag, const dp_config_t *c
 /* Ranks that are threads of one process find each other by address (a pointer in it). */
 dp_status_t dp_transport_loopback_create(int rank, uint64_t tag, const dp_log_t *log,
                                          dp_transport_t **out, dp_error_t *error);
+
+/*
+ * Between ranks of one host messages go through shared memory, all else over `far`, which is taken,
+ * also on failure: to other hosts, and the news that a neighbour died. Where memory cannot be had
+ * `far` carries everything.
+ *
+ * @param ranks [count] neighbours on this host; copied. Who is one of theirs has them among its own
+ */
+dp_status_t dp_transport_near_create(int rank, uint64_t tag, const int *ranks, int count,
+                                     dp_transport_t *far, const dp_log_t *log, dp_transport_t **out,
+                                     dp_error_t *error);
 
 void dp_transport_destroy(dp_transport_t *transport); /* NULL is fine */
 

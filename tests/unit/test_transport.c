@@ -23,11 +23,14 @@
 #define PATIENCE_NS (20ull * 1000000000)
 #define WORLD_MAX 4
 
-typedef enum which { LOOPBACK, UCX } which_t;
+/* NEAR_...: the same behind near.c, all ranks being on one host */
+typedef enum which { LOOPBACK, UCX, NEAR_LOOPBACK, NEAR_UCX } which_t;
 
 static dp_transport_t *create(which_t which, int rank, uint64_t tag)
 {
     dp_transport_t *transport = NULL;
+    int others[WORLD_MAX];
+    int count = 0;
     dp_config_t config;
     dp_error_t error = {0};
     dp_log_t log;
@@ -35,11 +38,17 @@ static dp_transport_t *create(which_t which, int rank, uint64_t tag)
 
     dp_config_defaults(&config);
     dp_log_init(&log, DP_LOG_WARN, rank);
-    if (which == LOOPBACK) {
+    if (which == LOOPBACK || which == NEAR_LOOPBACK) {
         status = dp_transport_loopback_create(rank, tag, &log, &transport, &error);
     } else {
         status = dp_transport_ucx_create(rank, tag, &config, &log, &transport, &error);
     }
+    for (int i = 0; i < WORLD_MAX; i++) {
+        if (i != rank) others[count++] = i;
+    }
+    if (status == DP_OK && which >= NEAR_LOOPBACK)
+        status =
+            dp_transport_near_create(rank, tag, others, count, transport, &log, &transport, &error);
     if (status != DP_OK) fail_msg("%s", error.text);
     return transport;
 }
@@ -377,7 +386,7 @@ static void garbage_address_is_refused(void **state)
     dp_transport_t *transport = create(which, 0, TAG);
     const uint8_t garbage[24] = {1, 2, 3};
     const void *addresses[] = {garbage};
-    const size_t bytes[] = {which == UCX ? 0 : sizeof(garbage)};
+    const size_t bytes[] = {which == UCX || which == NEAR_UCX ? 0 : sizeof(garbage)};
     const int ranks[] = {1};
     dp_error_t error = {0};
 
@@ -438,8 +447,10 @@ static void signals_are_as_before_ucx(void **state)
 }
 
 static which_t ucx_kind = UCX;
+static which_t near_ucx_kind = NEAR_UCX;
 #endif
 static which_t loopback_kind = LOOPBACK;
+static which_t near_loopback_kind = NEAR_LOOPBACK;
 
 #define OVER(kind, name, test)                                                                     \
     {                                                                                              \
@@ -461,8 +472,10 @@ int main(void)
     /* clang-format off */
     const struct CMUnitTest tests[] = {
         CONTRACT(loopback),
+        CONTRACT(near_loopback),
 #if !defined(__SANITIZE_THREAD__) /* UCX is not instrumented */
         CONTRACT(ucx),
+        CONTRACT(near_ucx),
         cmocka_unit_test(unknown_device_is_named),
         cmocka_unit_test(signals_are_as_before_ucx),
 #endif

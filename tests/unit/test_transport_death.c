@@ -1,5 +1,6 @@
 /*
- * test_transport_death.c - a process that is killed is an event for its neighbour, at once.
+ * test_transport_death.c - a process that is killed is an event for its neighbour, at once, and
+ * what it had said before is heard: over UCX, and with shared memory between the two.
  */
 #include "runtime/transport/transport.h"
 
@@ -17,6 +18,7 @@
 #include <cmocka.h>
 
 #define TAG 0x5151515151515151ull
+#define LAST_WORDS 20
 
 typedef struct end {
     dp_transport_t *transport;
@@ -24,7 +26,7 @@ typedef struct end {
 } end_t;
 
 /* Creates a transport in this process and connects it to the one in the other. */
-static dp_status_t join(end_t *end, int rank, int socket)
+static dp_status_t join(end_t *end, int rank, int socket, int is_near)
 {
     uint8_t mine[DP_ADDRESS_MAX];
     uint8_t theirs[DP_ADDRESS_MAX];
@@ -39,6 +41,10 @@ static dp_status_t join(end_t *end, int rank, int socket)
     dp_config_defaults(&config);
     end->socket = socket;
     status = dp_transport_ucx_create(rank, TAG, &config, NULL, &end->transport, &error);
+    if (status == DP_OK && is_near) {
+        status = dp_transport_near_create(rank, TAG, &other, 1, end->transport, NULL,
+                                          &end->transport, &error);
+    }
     if (status == DP_OK)
         status = end->transport->ops->address(end->transport, mine, sizeof(mine), &bytes);
     if (status != DP_OK || write(socket, mine, bytes) != (ssize_t)bytes) return DP_ERR_SYSTEM;
@@ -63,13 +69,25 @@ static dp_status_t next_event(dp_transport_t *transport, int ms, dp_transport_ev
     return DP_ERR_TIMEOUT;
 }
 
-/* The other process: answers every message until it is killed or told to close. */
-static int echo(int socket, int says_hello)
+/* Says several things and is dead. */
+static void die(dp_transport_t *transport)
+{
+    uint8_t data[300] = {0};
+
+    for (uint8_t i = 0; i < LAST_WORDS; i++) {
+        data[0] = i;
+        (void)transport->ops->send(transport, 0, data, 5 + (size_t)i * 10);
+    }
+    raise(SIGKILL);
+}
+
+/* The other process: answers every message until it is killed or told to close or die. */
+static int echo(int socket, int says_hello, int is_near)
 {
     end_t end = {0};
     dp_transport_event_t event = {0};
 
-    if (join(&end, 1, socket) != DP_OK) return 1;
+    if (join(&end, 1, socket, is_near) != DP_OK) return 1;
     if (says_hello && end.transport->ops->send(end.transport, 0, "hello", 5) != DP_OK) return 3;
     while (next_event(end.transport, 20000, &event) == DP_OK) {
         if (event.kind != DP_TRANSPORT_MESSAGE) return 2;
@@ -78,12 +96,13 @@ static int echo(int socket, int says_hello)
             dp_transport_destroy(end.transport);
             return 0;
         }
+        if (event.bytes == 3 && memcmp(event.data, "die", 3) == 0) die(end.transport);
         if (end.transport->ops->send(end.transport, 0, event.data, event.bytes) != DP_OK) return 3;
     }
     return 4;
 }
 
-static pid_t start_echo(end_t *end, int says_hello)
+static pid_t start_echo(end_t *end, int says_hello, int is_near)
 {
     int sockets[2];
     pid_t child;
@@ -93,10 +112,10 @@ static pid_t start_echo(end_t *end, int says_hello)
     assert_true(child >= 0);
     if (child == 0) {
         close(sockets[0]);
-        _exit(echo(sockets[1], says_hello));
+        _exit(echo(sockets[1], says_hello, is_near));
     }
     close(sockets[1]);
-    assert_int_equal(join(end, 0, sockets[0]), DP_OK);
+    assert_int_equal(join(end, 0, sockets[0], is_near), DP_OK);
     return child;
 }
 
@@ -123,10 +142,9 @@ static void round_trips_are_quick(void **state)
     enum { ROUNDS = 300, MIDDLE = ROUNDS / 2, LATE = ROUNDS * 95 / 100 };
     uint64_t took[ROUNDS];
     end_t end = {0};
-    pid_t child = start_echo(&end, 0);
+    pid_t child = start_echo(&end, 0, *(int *)*state);
     int status;
 
-    (void)state;
     for (int i = 0; i < ROUNDS; i++) {
         uint64_t start;
 
@@ -150,12 +168,11 @@ static void round_trips_are_quick(void **state)
 static void killed_peer_is_lost_at_once(void **state)
 {
     end_t end = {0};
-    pid_t child = start_echo(&end, 0);
+    pid_t child = start_echo(&end, 0, *(int *)*state);
     dp_transport_event_t event = {0};
     uint64_t start;
     int status;
 
-    (void)state;
     ping(&end);
     start = dp_now_ns();
     assert_int_equal(kill(child, SIGKILL), 0);
@@ -176,11 +193,10 @@ static void killed_peer_is_lost_at_once(void **state)
 static void peer_dead_before_the_first_message_is_lost(void **state)
 {
     end_t end = {0};
-    pid_t child = start_echo(&end, 1);
+    pid_t child = start_echo(&end, 1, *(int *)*state);
     dp_transport_event_t event = {0};
     int status;
 
-    (void)state;
     assert_int_equal(next_event(end.transport, 20000, &event), DP_OK);
     assert_int_equal(event.kind, DP_TRANSPORT_MESSAGE);
     assert_int_equal(kill(child, SIGKILL), 0);
@@ -192,12 +208,58 @@ static void peer_dead_before_the_first_message_is_lost(void **state)
     close(end.socket);
 }
 
+/* Whether this process sleeps or polls: every word before the loss, in order. */
+static void last_words_are_heard(void **state)
+{
+    const int is_near = *(int *)*state;
+
+    for (int trial = 0; trial < 20; trial++) {
+        end_t end = {0};
+        pid_t child = start_echo(&end, 0, is_near);
+        dp_transport_event_t event = {0};
+        int status;
+
+        ping(&end);
+        assert_int_equal(end.transport->ops->send(end.transport, 1, "die", 3), DP_OK);
+        if (trial % 3 == 1) usleep(1000 * (unsigned)trial);
+        for (int i = 0; is_near && i < LAST_WORDS; i++) {
+            if (trial % 3 == 2) {
+                while (end.transport->ops->poll(end.transport, &event) == DP_ERR_AGAIN) {
+                }
+            } else {
+                assert_int_equal(next_event(end.transport, 20000, &event), DP_OK);
+            }
+            assert_int_equal(event.kind, DP_TRANSPORT_MESSAGE);
+            assert_int_equal(event.bytes, 5 + (size_t)i * 10);
+            assert_int_equal(((const uint8_t *)event.data)[0], i);
+        }
+        do { /* over UCX what the kernel had not sent yet is gone */
+            assert_int_equal(next_event(end.transport, 20000, &event), DP_OK);
+        } while (!is_near && event.kind == DP_TRANSPORT_MESSAGE);
+        assert_int_equal(event.kind, DP_TRANSPORT_PEER_LOST);
+        assert_string_equal(event.text, "its connection broke");
+        dp_transport_destroy(end.transport);
+        close(end.socket);
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_true(WIFSIGNALED(status));
+    }
+}
+
+static int is_ucx = 0, is_near = 1;
+
+#define OVER(name, kind)                                                                           \
+    {                                                                                              \
+#name " over " #kind, name, NULL, NULL, &is_##kind                                         \
+    }
+#define BOTH(name) OVER(name, ucx), OVER(name, near)
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(round_trips_are_quick),
-        cmocka_unit_test(killed_peer_is_lost_at_once),
-        cmocka_unit_test(peer_dead_before_the_first_message_is_lost),
+        BOTH(round_trips_are_quick),
+        BOTH(killed_peer_is_lost_at_once),
+        BOTH(peer_dead_before_the_first_message_is_lost),
+        BOTH(last_words_are_heard),
     };
 
 #if defined(__SANITIZE_THREAD__)

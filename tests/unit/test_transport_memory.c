@@ -50,6 +50,16 @@ static dp_status_t create_loopback(int rank, dp_transport_t **out)
     return dp_transport_loopback_create(rank, 3, NULL, out, NULL);
 }
 
+static dp_status_t create_near(int rank, dp_transport_t **out)
+{
+    const int other = 1 - rank;
+    dp_transport_t *far = NULL;
+    dp_status_t status = create_loopback(rank, &far);
+
+    if (status != DP_OK) return status;
+    return dp_transport_near_create(rank, 3, &other, 1, far, NULL, out, NULL);
+}
+
 #if !defined(__SANITIZE_THREAD__) /* UCX is not instrumented */
 static dp_status_t create_ucx(int rank, dp_transport_t **out)
 {
@@ -118,6 +128,12 @@ static void loopback_survives_each_failure(void **state)
 {
     (void)state;
     fail_every_allocation(create_loopback);
+}
+
+static void near_survives_each_failure(void **state)
+{
+    (void)state;
+    fail_every_allocation(create_near);
 }
 
 #if !defined(__SANITIZE_THREAD__)
@@ -211,6 +227,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(loopback_survives_each_failure),
+        cmocka_unit_test(near_survives_each_failure),
 #if !defined(__SANITIZE_THREAD__)
         cmocka_unit_test(ucx_survives_each_failure),
 #endif
