@@ -183,6 +183,28 @@ static dp_status_t say_hello(dp_context_t *context, uint64_t deadline_ns, dp_err
 
 /* ---- The control plane ---------------------------------------------------------------------- */
 
+/* UCX, and shared memory between neighbours in the tree that are on one host. */
+static dp_status_t make_transport(dp_context_t *context, dp_error_t *error)
+{
+    const dp_topology_t *topology = &context->topology;
+    const uint64_t tag = context->bootstrap->tag;
+    int ranks[DP_LOOP_NEIGHBOURS_MAX(1024)];
+    dp_transport_t *far = NULL;
+    int count = 0, near = 0;
+    dp_status_t status;
+
+    status = dp_loop_neighbours(topology, context->config.tree_arity, context->rank, ranks, &count);
+    if (status != DP_OK) return dp_error_set(error, status, "no memory for the tree");
+    for (int i = 0; i < count; i++) {
+        if (topology->host[ranks[i]] == topology->host[context->rank]) ranks[near++] = ranks[i];
+    }
+    status =
+        dp_transport_ucx_create(context->rank, tag, &context->config, &context->log, &far, error);
+    if (status != DP_OK) return status;
+    return dp_transport_near_create(context->rank, tag, ranks, near, far, &context->log,
+                                    &context->transport, error);
+}
+
 static dp_status_t connect_neighbours(dp_context_t *context, uint64_t deadline_ns,
                                       dp_error_t *error)
 {
@@ -377,8 +399,7 @@ static dp_status_t build(dp_context_t *context, int use_loopback, dp_error_t *er
     }
     status = use_loopback ? dp_transport_loopback_create(context->rank, context->bootstrap->tag,
                                                          &context->log, &context->transport, error)
-                          : dp_transport_ucx_create(context->rank, context->bootstrap->tag, config,
-                                                    &context->log, &context->transport, error);
+                          : make_transport(context, error);
     if (status != DP_OK) return status;
     status = connect_neighbours(context, deadline_ns, error);
     if (status != DP_OK) return status;

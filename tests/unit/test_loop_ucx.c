@@ -1,6 +1,7 @@
 /*
- * test_loop_ucx.c - coordinators of several processes over UCX: how long agreement takes, what
- * idling costs, and how survivors learn that one was killed, stopped or gave up.
+ * test_loop_ucx.c - coordinators of several processes, over UCX and on one host through shared
+ * memory: how long agreement takes, what idling costs, and how survivors learn that one was killed,
+ * stopped or gave up.
  */
 #include "coordinator/loop.h"
 
@@ -34,6 +35,7 @@ typedef struct rank {
     dp_config_t config;
     dp_topology_t topology;
     dp_log_t log;
+    int is_near; /* all are on one host */
     dp_transport_t *transport;
     dp_loop_t *loop;
     sem_t launched;
@@ -78,9 +80,10 @@ static void on_fatal(void *user, dp_status_t status, int culprit, const char *te
     sem_post(&rank->launched); /* nobody waits for ever */
 }
 
-static void configure(rank_t *rank)
+static void configure(rank_t *rank, void **state)
 {
     memset(rank, 0, sizeof(*rank));
+    rank->is_near = *(int *)*state;
     dp_config_defaults(&rank->config);
     rank->config.spin_ns = 0;
 }
@@ -90,6 +93,8 @@ static dp_status_t start(rank_t *rank, int me, meeting_t *meeting)
 {
     static const char *const hosts[SIZE_MAX_HERE] = {"host0", "host1", "host2", "host3",
                                                      "host4", "host5", "host6", "host7"};
+    static const char *const here[SIZE_MAX_HERE] = {"here", "here", "here", "here",
+                                                    "here", "here", "here", "here"};
     int ranks[2 * SIZE_MAX_HERE + 1];
     const void *others[2 * SIZE_MAX_HERE + 1];
     size_t lengths[2 * SIZE_MAX_HERE + 1];
@@ -107,9 +112,15 @@ static dp_status_t start(rank_t *rank, int me, meeting_t *meeting)
     dp_log_init(&rank->log, DP_LOG_WARN, me);
     sem_init(&rank->launched, 0, 0);
     sem_init(&rank->died, 0, 0);
-    status = dp_topology_init(&rank->topology, hosts, meeting->size);
+    status = dp_topology_init(&rank->topology, rank->is_near ? here : hosts, meeting->size);
+    if (status != DP_OK) return status;
+    status = dp_loop_neighbours(&rank->topology, rank->config.tree_arity, me, ranks, &count);
     if (status != DP_OK) return status;
     status = dp_transport_ucx_create(me, 7, &rank->config, &rank->log, &rank->transport, &error);
+    if (status == DP_OK && rank->is_near) {
+        status = dp_transport_near_create(me, 7, ranks, count, rank->transport, &rank->log,
+                                          &rank->transport, &error);
+    }
     if (status != DP_OK) return status;
     options.transport = rank->transport;
     status = rank->transport->ops->address(rank->transport, meeting->address[me], DP_ADDRESS_MAX,
@@ -120,15 +131,11 @@ static dp_status_t start(rank_t *rank, int me, meeting_t *meeting)
         while (atomic_load(&meeting->bytes[i]) == 0)
             usleep(100);
     }
-    status = dp_loop_neighbours(&rank->topology, rank->config.tree_arity, me, ranks, &count);
     for (int i = 0; i < count; i++) {
         others[i] = meeting->address[ranks[i]];
         lengths[i] = atomic_load(&meeting->bytes[ranks[i]]);
     }
-    if (status == DP_OK) {
-        status =
-            rank->transport->ops->connect(rank->transport, ranks, others, lengths, count, &error);
-    }
+    status = rank->transport->ops->connect(rank->transport, ranks, others, lengths, count, &error);
     if (status == DP_OK) status = dp_loop_start(&options, &rank->loop, &error);
     return status;
 }
@@ -236,8 +243,7 @@ static void two_processes_agree_and_end_in_order(void **state)
     pid_t child;
     int status;
 
-    (void)state;
-    configure(&rank);
+    configure(&rank, state);
     child = start_pair(&rank, agree_and_finalize);
     assert_true(agree(&rank, NULL, 100, 0));
     assert_true(agree(&rank, took, ROUNDS, IDLE_US));
@@ -273,8 +279,7 @@ static void idle_coordinators_sleep(void **state)
     pid_t child;
     int status;
 
-    (void)state;
-    configure(&rank);
+    configure(&rank, state);
     child = start_pair(&rank, idle_and_finalize);
     assert_int_equal(idle_and_finalize(&rank), 0);
     assert_int_equal(waitpid(child, &status, 0), child);
@@ -294,8 +299,7 @@ static void killed_rank_is_the_culprit(void **state)
     uint64_t start_ns;
     int status;
 
-    (void)state;
-    configure(&rank);
+    configure(&rank, state);
     child = start_pair(&rank, agree_for_ever);
     assert_true(agree(&rank, NULL, 20, 0));
     start_ns = dp_now_ns();
@@ -318,8 +322,7 @@ static void stopped_rank_is_the_culprit(void **state)
     uint64_t start_ns;
     int status;
 
-    (void)state;
-    configure(&rank);
+    configure(&rank, state);
     rank.config.heartbeat_ns = 20 * MS;
     rank.config.peer_timeout_ns = 400 * MS;
     child = start_pair(&rank, agree_for_ever);
@@ -362,8 +365,7 @@ static void many_processes_end_in_order(void **state)
         rank_t rank;
         uint64_t start_ns;
 
-        (void)state;
-        configure(&rank);
+        configure(&rank, state);
         rank.config.tree_arity = 2;
         start_world(&rank, size, agree_briefly, children);
         assert_true(agree(&rank, NULL, 50, 0));
@@ -394,8 +396,7 @@ static void abort_reaches_every_process(void **state)
     pid_t children[5];
     rank_t rank;
 
-    (void)state;
-    configure(&rank);
+    configure(&rank, state);
     rank.config.tree_arity = 2;
     start_world(&rank, 5, hear_of_abort, children);
     assert_int_equal(hear_of_abort(&rank), 0);
@@ -421,8 +422,7 @@ static void death_is_told_to_every_process(void **state)
     rank_t rank;
     int status;
 
-    (void)state;
-    configure(&rank);
+    configure(&rank, state);
     rank.config.tree_arity = 2;
     start_world(&rank, 6, hear_of_death, children);
     assert_int_equal(hear_of_death(&rank), 0);
@@ -432,16 +432,21 @@ static void death_is_told_to_every_process(void **state)
     assert_int_equal(waitpid(children[4], &status, 0), children[4]);
 }
 
+static int is_ucx = 0, is_near = 1;
+
+#define OVER(name, kind)                                                                           \
+    {                                                                                              \
+#name " over " #kind, name, NULL, NULL, &is_##kind                                         \
+    }
+#define BOTH(name) OVER(name, ucx), OVER(name, near)
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(two_processes_agree_and_end_in_order),
-        cmocka_unit_test(idle_coordinators_sleep),
-        cmocka_unit_test(killed_rank_is_the_culprit),
-        cmocka_unit_test(stopped_rank_is_the_culprit),
-        cmocka_unit_test(many_processes_end_in_order),
-        cmocka_unit_test(abort_reaches_every_process),
-        cmocka_unit_test(death_is_told_to_every_process),
+        BOTH(two_processes_agree_and_end_in_order), BOTH(idle_coordinators_sleep),
+        BOTH(killed_rank_is_the_culprit),           BOTH(stopped_rank_is_the_culprit),
+        BOTH(many_processes_end_in_order),          BOTH(abort_reaches_every_process),
+        BOTH(death_is_told_to_every_process),
     };
 
 #if defined(__SANITIZE_THREAD__)
