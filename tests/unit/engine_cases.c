@@ -9,8 +9,6 @@
 
 #include "engine_reference.h"
 
-#define RANKS 16
-
 static const size_t counts[] = {0, 1, 7, 4096, 4097, 0, 9000, 33};
 #define PIECES DP_ARRAY_LEN(counts)
 
@@ -40,7 +38,8 @@ static void check_allreduce(engine_rank_t *rank, const engine_world_t *world, dp
     const size_t total = spread(starts);
     char *in = engine_memory(rank, total * bytes);
     char *out = in_place ? in : engine_memory(rank, total * bytes);
-    char *inputs[RANKS];
+    char *given = malloc(total * bytes);
+    const int exact = wire == DP_WIRE_NONE && reduce != DP_PRODUCT;
     dp_engine_piece_t pieces[PIECES] = {0};
     dp_tally_t tallies[PIECES];
     dp_engine_op_t op = {.collective = DP_COLLECTIVE_ALLREDUCE,
@@ -50,13 +49,9 @@ static void check_allreduce(engine_rank_t *rank, const engine_world_t *world, dp
                          .pieces = pieces,
                          .piece_count = PIECES};
 
-    if (in == NULL || out == NULL) return;
-    for (int r = 0; r < rank->size; r++) {
-        inputs[r] = malloc(total * bytes);
-        if (inputs[r] == NULL) abort();
-        reference_fill(dtype, inputs[r], total, r, 0, wire == DP_WIRE_NONE && reduce != DP_PRODUCT);
-    }
-    memcpy(in, inputs[rank->rank], total * bytes);
+    if (in == NULL || out == NULL || given == NULL) abort();
+    reference_fill(dtype, given, total, rank->rank, 0, exact);
+    memcpy(in, given, total * bytes);
     for (size_t i = 0; i < PIECES; i++) {
         const double mean = reduce == DP_AVERAGE && is_float(dtype) ? 1.0 / rank->size : 1.0;
 
@@ -73,25 +68,18 @@ static void check_allreduce(engine_rank_t *rank, const engine_world_t *world, dp
     engine_check(rank, op.status == DP_OK, "%s %s: %s: %s", dp_dtype_name(dtype),
                  dp_reduce_name(reduce), dp_status_string(op.status), op.text);
     for (size_t i = 0; i < PIECES && op.status == DP_OK; i++) {
+        const reference_t what = {
+            dtype, reduce, wire, pieces[i].exponent, pieces[i].prescale, pieces[i].postscale,
+            exact};
         dp_tally_t expected;
         char *block = malloc(counts[i] * bytes + 1);
+        size_t k;
 
-        for (size_t k = 0; k < counts[i]; k++) {
-            const void *elements[RANKS];
-
-            for (int r = 0; r < rank->size; r++) {
-                elements[r] = inputs[r] + (starts[i] + k) * bytes;
-            }
-            reference_reduce(world, dtype, reduce, wire, pieces[i].exponent, pieces[i].prescale,
-                             pieces[i].postscale, elements, block + k * bytes);
-            if (!engine_check(rank,
-                              memcmp(block + k * bytes, out + (starts[i] + k) * bytes, bytes) == 0,
-                              "%s %s wire %s, piece %zu element %zu differs, in place %d",
-                              dp_dtype_name(dtype), dp_reduce_name(reduce), dp_wire_name(wire), i,
-                              k, in_place)) {
-                break;
-            }
-        }
+        reference_reduce(world, &what, starts[i], counts[i], block);
+        k = reference_differs(dtype, block, out + starts[i] * bytes, counts[i]);
+        engine_check(
+            rank, k == counts[i], "%s %s wire %s, piece %zu element %zu differs, in place %d",
+            dp_dtype_name(dtype), dp_reduce_name(reduce), dp_wire_name(wire), i, k, in_place);
         if (rank->engine->ops->compresses && is_float(dtype) &&
             (reduce == DP_SUM || reduce == DP_AVERAGE)) {
             const dp_cast_piece_t piece = {block, block, counts[i], 1.0f, &expected};
@@ -113,12 +101,11 @@ static void check_allreduce(engine_rank_t *rank, const engine_world_t *world, dp
     for (size_t i = 0; i < PIECES && op.status == DP_OK; i++) { /* nothing beside the pieces */
         engine_check(rank,
                      in_place ? memcmp(in + (starts[i] - 1) * bytes,
-                                       inputs[rank->rank] + (starts[i] - 1) * bytes, bytes) == 0
-                              : memcmp(in, inputs[rank->rank], total * bytes) == 0,
+                                       given + (starts[i] - 1) * bytes, bytes) == 0
+                              : memcmp(in, given, total * bytes) == 0,
                      "%s: bytes beside piece %zu changed", dp_dtype_name(dtype), i);
     }
-    for (int r = 0; r < rank->size; r++)
-        free(inputs[r]);
+    free(given);
     if (out != in) rank->engine->ops->free(rank->engine, out);
     rank->engine->ops->free(rank->engine, in);
 }
@@ -226,8 +213,8 @@ static void check_scatter(engine_rank_t *rank, const engine_world_t *world, dp_d
     const size_t total = stride * (size_t)rank->size;
     char *in = engine_memory(rank, total * bytes);
     char *out = in_place ? in + (size_t)rank->rank * stride * bytes : malloc(count * bytes + 1);
-    char *inputs[RANKS];
     const double mean = reduce == DP_AVERAGE && is_float(dtype) ? 1.0 / rank->size : 1.0;
+    const reference_t what = {dtype, reduce, wire, 2, 1.0, mean, 0};
     dp_tally_t tally;
     dp_tally_t whole;
     dp_engine_piece_t piece = {.in = in,
@@ -248,12 +235,7 @@ static void check_scatter(engine_rank_t *rank, const engine_world_t *world, dp_d
     if (in == NULL || out == NULL) return;
     dp_tally_init(&tally);
     dp_tally_init(&whole);
-    for (int r = 0; r < rank->size; r++) {
-        inputs[r] = malloc(total * bytes);
-        if (inputs[r] == NULL) abort();
-        reference_fill(dtype, inputs[r], total, r, 0, 0);
-    }
-    memcpy(in, inputs[rank->rank], total * bytes);
+    reference_fill(dtype, in, total, rank->rank, 0, 0);
     engine_run(rank, &op, DP_WORK_LARGE);
     engine_check(rank, op.status == DP_OK, "reduce_scatter %s %s of %zu: %s", dp_dtype_name(dtype),
                  dp_reduce_name(reduce), count, op.text);
@@ -262,19 +244,9 @@ static void check_scatter(engine_rank_t *rank, const engine_world_t *world, dp_d
         const dp_cast_piece_t cast = {expected, expected, count, 1.0f, &whole};
         const dp_cast_args_t args = {dtype, dtype, &cast, 1, 0};
 
-        for (size_t k = 0; k < count; k++) {
-            const void *elements[RANKS];
-
-            for (int r = 0; r < rank->size; r++) {
-                elements[r] = inputs[r] + ((size_t)row * stride + k) * bytes;
-            }
-            if (wire != DP_WIRE_NONE && world->hosts > 1) {
-                /* Not rounded again after the sum: it does not travel back. */
-                continue;
-            }
-            reference_reduce(world, dtype, reduce, wire, 2, 1.0, mean, elements,
-                             expected + k * bytes);
-        }
+        /* On a wire it is not rounded again after the sum: it does not travel back. */
+        if (wire == DP_WIRE_NONE || world->hosts == 1)
+            reference_reduce(world, &what, (size_t)row * stride, count, expected);
         if (row == rank->rank && (wire == DP_WIRE_NONE || world->hosts == 1)) {
             engine_check(rank, memcmp(expected, out, count * bytes) == 0,
                          "reduce_scatter %s %s of %zu differs, in place %d", dp_dtype_name(dtype),
@@ -291,8 +263,6 @@ static void check_scatter(engine_rank_t *rank, const engine_world_t *world, dp_d
                      "reduce_scatter of %zu: sum of squares %.17g, expected %.17g", count,
                      dp_tally_sum_squares(&tally), dp_tally_sum_squares(&whole));
     }
-    for (int r = 0; r < rank->size; r++)
-        free(inputs[r]);
     if (!in_place) free(out);
     rank->engine->ops->free(rank->engine, in);
 }

@@ -59,6 +59,7 @@ static void check_reduce(engine_rank_t *rank, const engine_world_t *world, dp_dt
                          .wire = wire,
                          .pieces = list,
                          .piece_count = pieces};
+    const reference_t what = {dtype, reduce, wire, 1, 1.0, mean, wire == DP_WIRE_NONE};
 
     for (size_t i = 0; i < pieces; i++) {
         const int root = ((int)i + (int)dtype) % rank->size;
@@ -83,17 +84,7 @@ static void check_reduce(engine_rank_t *rank, const engine_world_t *world, dp_dt
     for (size_t i = 0; op.status == DP_OK && i < pieces; i++) {
         char *expected = malloc(counts[i] * bytes + 1);
 
-        for (size_t k = 0; k < counts[i]; k++) {
-            double elements[RANKS];
-            const void *inputs[RANKS];
-
-            for (int r = 0; r < rank->size; r++) {
-                reference_fill(dtype, &elements[r], 1, r, i * 1000 + k, wire == DP_WIRE_NONE);
-                inputs[r] = &elements[r];
-            }
-            reference_reduce(world, dtype, reduce, wire, 1, 1.0, mean, inputs,
-                             expected + k * bytes);
-        }
+        reference_reduce(world, &what, i * 1000, counts[i], expected);
         if (list[i].out != NULL) {
             engine_check(rank, memcmp(expected, outs[i], counts[i] * bytes) == 0,
                          "reduce %s %s wire %s, in place %d: piece %zu differs",

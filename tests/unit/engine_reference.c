@@ -2,12 +2,14 @@
  * engine_reference.c - what a collective must give, in plain C, element by element.
  *
  * The order is the engine's promise: local ranks ascending, then hosts ascending; 16-bit floats in
- * fp32.
+ * fp32. Only one period is worked out, and repeated.
  */
 #include "engine_reference.h"
 
 #include <math.h>
 #include <string.h>
+
+#define RANKS 16
 
 static int is_float(dp_dtype_t dtype)
 {
@@ -63,27 +65,42 @@ static int64_t load_int(dp_dtype_t dtype, const void *from)
     return (int64_t)value;
 }
 
+static void fill_one(dp_dtype_t dtype, char *at, int rank, size_t index, int exact)
+{
+    uint64_t mixed = (index % REFERENCE_PERIOD + 1) * 0x9e3779b97f4a7c15ull +
+                     (uint64_t)rank * 0xd1b54a32d192ed03ull;
+
+    mixed ^= mixed >> 29;
+    mixed *= 0xbf58476d1ce4e5b9ull;
+    mixed ^= mixed >> 32;
+    if (dtype == DP_BOOL) {
+        *at = (char)(mixed % 3 == 0);
+    } else if (!is_float(dtype)) {
+        store_int(dtype, at, mixed % 11);
+    } else if (exact) {
+        store_float(dtype, at, (double)(int64_t)(mixed % 9) - 4.0);
+    } else {
+        store_float(dtype, at, (double)(int64_t)(mixed % 20001) / 10000.0 - 1.0);
+    }
+}
+
+/* Repeats the period that data begins with. */
+static void repeat(dp_dtype_t dtype, char *data, size_t count)
+{
+    const size_t bytes = count * dp_dtype_bytes(dtype);
+    size_t done = REFERENCE_PERIOD * dp_dtype_bytes(dtype);
+
+    for (; done < bytes; done += DP_MIN(done, bytes - done))
+        memcpy(data + done, data, DP_MIN(done, bytes - done));
+}
+
 void reference_fill(dp_dtype_t dtype, void *data, size_t count, int rank, size_t first, int exact)
 {
     char *at = data;
 
-    for (size_t i = 0; i < count; i++, at += dp_dtype_bytes(dtype)) {
-        uint64_t mixed =
-            (first + i + 1) * 0x9e3779b97f4a7c15ull + (uint64_t)rank * 0xd1b54a32d192ed03ull;
-
-        mixed ^= mixed >> 29;
-        mixed *= 0xbf58476d1ce4e5b9ull;
-        mixed ^= mixed >> 32;
-        if (dtype == DP_BOOL) {
-            *at = (char)(mixed % 3 == 0);
-        } else if (!is_float(dtype)) {
-            store_int(dtype, at, mixed % 11);
-        } else if (exact) {
-            store_float(dtype, at, (double)(int64_t)(mixed % 9) - 4.0);
-        } else {
-            store_float(dtype, at, (double)(int64_t)(mixed % 20001) / 10000.0 - 1.0);
-        }
-    }
+    for (size_t i = 0; i < DP_MIN(count, (size_t)REFERENCE_PERIOD); i++)
+        fill_one(dtype, at + i * dp_dtype_bytes(dtype), rank, first + i, exact);
+    repeat(dtype, data, count);
 }
 
 static double combine_float(dp_dtype_t dtype, dp_reduce_t reduce, double a, double b)
@@ -144,13 +161,16 @@ static void reduce_ints(const engine_world_t *world, dp_dtype_t dtype, dp_reduce
     store_int(dtype, out, (uint64_t)sum);
 }
 
-void reference_reduce(const engine_world_t *world, dp_dtype_t dtype, dp_reduce_t reduce,
-                      dp_wire_t wire, int exponent, double prescale, double postscale,
-                      const void *const *inputs, void *out)
+/* One element of the result. inputs[size] are the ranks' elements. */
+static void reduce_one(const engine_world_t *world, const reference_t *what,
+                       const void *const *inputs, void *out)
 {
-    const dp_dtype_t wired = wire == DP_WIRE_FP16 ? DP_F16 : DP_BF16;
-    const int is_wired =
-        world->hosts > 1 && dtype == DP_F32 && (wire == DP_WIRE_FP16 || wire == DP_WIRE_BF16);
+    const dp_dtype_t dtype = what->dtype;
+    const dp_reduce_t reduce = what->reduce;
+    const dp_dtype_t wired = what->wire == DP_WIRE_FP16 ? DP_F16 : DP_BF16;
+    const int is_wired = world->hosts > 1 && dtype == DP_F32 &&
+                         (what->wire == DP_WIRE_FP16 || what->wire == DP_WIRE_BF16);
+    double postscale = what->postscale;
     char rounded[8];
     double total = 0.0;
     int first_host = 1;
@@ -167,12 +187,12 @@ void reference_reduce(const engine_world_t *world, dp_dtype_t dtype, dp_reduce_t
             double value = load_float(dtype, inputs[r]);
 
             if (engine_host(world, r) != host) continue;
-            if (!is_wired) value = scaled(dtype, value, prescale);
+            if (!is_wired) value = scaled(dtype, value, what->prescale);
             part = first ? value : combine_float(dtype, reduce, part, value);
             first = 0;
         }
         if (is_wired) {
-            store_float(wired, rounded, scaled(dtype, part, ldexp(prescale, exponent)));
+            store_float(wired, rounded, scaled(dtype, part, ldexp(what->prescale, what->exponent)));
             part = load_float(wired, rounded);
         }
         total = first_host ? part : combine_float(dtype, reduce, total, part);
@@ -181,7 +201,36 @@ void reference_reduce(const engine_world_t *world, dp_dtype_t dtype, dp_reduce_t
     if (is_wired) {
         store_float(wired, rounded, total);
         total = load_float(wired, rounded);
-        postscale = ldexp(postscale, -exponent);
+        postscale = ldexp(postscale, -what->exponent);
     }
     store_float(dtype, out, scaled(dtype, total, postscale));
+}
+
+void reference_reduce(const engine_world_t *world, const reference_t *what, size_t first,
+                      size_t count, void *out)
+{
+    const size_t bytes = dp_dtype_bytes(what->dtype);
+
+    for (size_t i = 0; i < DP_MIN(count, (size_t)REFERENCE_PERIOD); i++) {
+        double elements[RANKS];
+        const void *inputs[RANKS];
+
+        for (int r = 0; r < world->size; r++) {
+            fill_one(what->dtype, (char *)&elements[r], r, first + i, what->exact);
+            inputs[r] = &elements[r];
+        }
+        reduce_one(world, what, inputs, (char *)out + i * bytes);
+    }
+    repeat(what->dtype, out, count);
+}
+
+size_t reference_differs(dp_dtype_t dtype, const void *a, const void *b, size_t count)
+{
+    const size_t bytes = dp_dtype_bytes(dtype);
+    size_t at = 0;
+
+    if (memcmp(a, b, count * bytes) == 0) return count;
+    while (((const char *)a)[at] == ((const char *)b)[at])
+        at++;
+    return at / bytes;
 }

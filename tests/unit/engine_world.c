@@ -17,12 +17,11 @@
 #define ROUNDS 4
 #define RANKS 16
 
-int engine_check(engine_rank_t *rank, int condition, const char *format, ...)
+int engine_failed(engine_rank_t *rank, const char *format, ...)
 {
     char text[400];
     va_list list;
 
-    if (condition) return 1;
     va_start(list, format);
     vsnprintf(text, sizeof(text), format, list);
     va_end(list);

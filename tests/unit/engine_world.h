@@ -45,9 +45,11 @@ void engine_run(engine_rank_t *rank, dp_engine_op_t *op, dp_work_size_t size);
 /* Engine memory, or a failure noted and NULL. */
 void *engine_memory(engine_rank_t *rank, size_t bytes);
 
-/* Notes a failed check. Returns condition. */
-int engine_check(engine_rank_t *rank, int condition, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
+/* Notes a failed check. Is condition. The text's values are only asked for then: checks stand in
+ * loops over every byte. */
+#define engine_check(rank, condition, ...) ((condition) ? 1 : engine_failed(rank, __VA_ARGS__))
+int engine_failed(engine_rank_t *rank, const char *format, ...)
+    __attribute__((format(printf, 2, 3))); /* 0 */
 
 /* Host of a rank in such a world. */
 int engine_host(const engine_world_t *world, int rank);
