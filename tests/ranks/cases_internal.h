@@ -34,11 +34,13 @@
 
 /* ---- cases_values.c ------------------------------------------------------------------------- */
 
-/* Element i of rank r: small whole numbers, so that every order of adding gives the same. */
-int case_pattern(dp_dtype_t dtype, dp_reduce_t reduce, size_t i, int rank);
-void case_store(dp_dtype_t dtype, void *data, size_t i, double value);
-/* Element i of the reduction over this many ranks, as the type holds it, in out[0]. */
-void case_reference(dp_dtype_t dtype, dp_reduce_t reduce, size_t i, int ranks, void *out);
+/* Elements `first` and on of rank r: small whole numbers, so that every order of adding gives the
+ * same. */
+void case_fill(dp_dtype_t dtype, dp_reduce_t reduce, int rank, size_t first, size_t count,
+               void *data);
+/* Elements `first` and on of the reduction over this many ranks, as the type holds them. */
+void case_reference(dp_dtype_t dtype, dp_reduce_t reduce, int ranks, size_t first, size_t count,
+                    void *data);
 /* From dp_alloc() or the C library, zeroed; NULL: no memory. */
 char *case_allocate(dp_context_t *dp, size_t bytes, int in_arena);
 void case_give_back(dp_context_t *dp, char *memory, int in_arena);

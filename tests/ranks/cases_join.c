@@ -101,10 +101,8 @@ static int go_on(dp_context_t *dp, dp_group_t *group)
             dp_handle_t *handle;
 
             /* The reference is over ranks 0 .. n-1, so rank r plays r-1. */
-            for (size_t i = 0; i < 2; i++) {
-                case_store(dtypes[d], value, i, case_pattern(dtypes[d], kinds[k], i, rank - 1));
-                case_reference(dtypes[d], kinds[k], i, ranks - 1, wanted + i * element);
-            }
+            case_fill(dtypes[d], kinds[k], rank - 1, 0, 2, value);
+            case_reference(dtypes[d], kinds[k], ranks - 1, 0, 2, wanted);
             options.reduce = kinds[k];
             snprintf(name, sizeof(name), "identity.%zu", d);
             EXPECT_STATUS(dp,

@@ -168,8 +168,7 @@ static int prepare(dp_context_t *dp, case_op_t *op)
             op->in_place = 2; /* in's bytes follow: no guard to look at */
         }
     }
-    for (size_t i = 0; i < given; i++)
-        case_store(op->dtype, op->in, i, case_pattern(op->dtype, op->reduce, i, rank));
+    case_fill(op->dtype, op->reduce, rank, 0, given, op->in);
     for (int r = 0; r < ranks; r++)
         op->send[r] = op->kind == CASE_REDUCE_SCATTERV ? block(op, 0, r) : block(op, rank, r);
     return 0;
@@ -250,22 +249,51 @@ int case_op_begin(dp_context_t *dp, case_op_t *op, const char *name)
 
 /* ---- End ------------------------------------------------------------------------------------ */
 
-/* Element i of out, as the type holds it. */
-static void expected(const case_op_t *op, size_t i, void *wanted)
+/* What out must hold. */
+static char *make_expected(const case_op_t *op)
 {
     int rank = dp_group_rank(op->group), ranks = dp_group_size(op->group);
-    int source = op->root;
+    size_t element = dp_dtype_bytes(op->dtype), at = 0;
+    char *wanted = malloc(op->out_count * element + 1);
 
+    if (wanted == NULL) return NULL;
     if (case_kind_reduces(op->kind)) {
-        case_reference(op->dtype, op->reduce, offset_in(op, rank, rank) + i, ranks, wanted);
-        return;
+        case_reference(op->dtype, op->reduce, ranks, offset_in(op, rank, rank), op->out_count,
+                       wanted);
+    } else if (is_collected(op->kind)) {
+        for (int s = 0; at < op->out_count; at += block(op, s, rank), s++)
+            case_fill(op->dtype, op->reduce, s, offset_in(op, s, rank), block(op, s, rank),
+                      wanted + at * element);
+    } else {
+        case_fill(op->dtype, op->reduce, op->root, offset_in(op, op->root, rank), op->out_count,
+                  wanted);
     }
-    if (is_collected(op->kind)) {
-        for (source = 0; i >= block(op, source, rank); source++)
-            i -= block(op, source, rank);
+    return wanted;
+}
+
+static int check_values(dp_context_t *dp, const case_op_t *op)
+{
+    size_t bytes = op->out_count * dp_dtype_bytes(op->dtype), at = 0;
+    char *wanted = make_expected(op);
+    unsigned char found = 0, missed = 0;
+
+    EXPECT(dp, wanted != NULL, "no memory for %zu bytes", bytes);
+    if (memcmp(op->out, wanted, bytes) == 0) {
+        at = bytes;
+    } else {
+        while (op->out[at] == wanted[at])
+            at++;
+        found = (unsigned char)op->out[at];
+        missed = (unsigned char)wanted[at];
     }
-    case_store(op->dtype, wanted, 0,
-               case_pattern(op->dtype, op->reduce, offset_in(op, source, rank) + i, source));
+    free(wanted);
+    EXPECT(dp, at == bytes,
+           "%s of %s in group %s, reduction %d, count %zu, %s place, %s memory: byte %zu is %02x, "
+           "wanted %02x",
+           kind_names[op->kind], dp_dtype_name(op->dtype), dp_group_name(op->group),
+           (int)op->reduce, op->count, op->in_place ? "in" : "out of",
+           op->in_arena ? "dp_alloc" : "ordinary", at, found, missed);
+    return 0;
 }
 
 static int check_counts(dp_context_t *dp, const case_op_t *op)
@@ -291,18 +319,7 @@ int case_op_end(dp_context_t *dp, case_op_t *op)
     EXPECT(dp, result.contributors == dp_group_size(op->group), "%s: %d contributors",
            kind_names[op->kind], result.contributors);
     EXPECT(dp, result.last_rank == -1, "%d", result.last_rank);
-    for (size_t i = 0; i < op->out_count; i++) {
-        char wanted[8];
-
-        expected(op, i, wanted);
-        EXPECT(dp, memcmp(op->out + i * element, wanted, element) == 0,
-               "%s of %s in group %s, reduction %d, count %zu, %s place, %s memory: element %zu "
-               "starts with byte %02x, wanted %02x",
-               kind_names[op->kind], dp_dtype_name(op->dtype), dp_group_name(op->group),
-               (int)op->reduce, op->count, op->in_place ? "in" : "out of",
-               op->in_arena ? "dp_alloc" : "ordinary", i, (unsigned char)op->out[i * element],
-               (unsigned char)wanted[0]);
-    }
+    if (check_values(dp, op) != 0) return 1;
     for (size_t i = 0; i < GUARD && op->in_place != 2; i++)
         EXPECT(dp, op->out[op->out_count * element + i] == GUARD_BYTE,
                "%s: byte %zu behind the result was written", kind_names[op->kind], i);

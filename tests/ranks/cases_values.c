@@ -5,16 +5,20 @@
 #include <stdlib.h>
 
 #include "kernels/kernels.h"
+#include "runtime/base/common.h"
 #include "tests/ranks/cases_internal.h"
 
-int case_pattern(dp_dtype_t dtype, dp_reduce_t reduce, size_t i, int rank)
+/* After so many elements patterns come again: a multiple of 2, 3 and 11. */
+enum { PERIOD = 66 };
+
+static int pattern(dp_dtype_t dtype, dp_reduce_t reduce, size_t i, int rank)
 {
     if (dtype == DP_BOOL) return (int)((i + (size_t)rank) % 3 == 0);
     if (reduce == DP_PRODUCT) return 1 + (int)((i + (size_t)rank) % 2);
     return (int)((i * 5 + (size_t)rank * 3) % 11);
 }
 
-void case_store(dp_dtype_t dtype, void *data, size_t i, double value)
+static void store(dp_dtype_t dtype, void *data, size_t i, double value)
 {
     switch (dtype) {
     case DP_U8:
@@ -61,13 +65,31 @@ void case_store(dp_dtype_t dtype, void *data, size_t i, double value)
     }
 }
 
-void case_reference(dp_dtype_t dtype, dp_reduce_t reduce, size_t i, int ranks, void *out)
+/* Repeats the period that data begins with. */
+static void repeat(dp_dtype_t dtype, char *data, size_t count)
 {
-    double value = case_pattern(dtype, reduce, i, 0);
+    size_t bytes = count * dp_dtype_bytes(dtype);
+
+    for (size_t done = PERIOD * dp_dtype_bytes(dtype); done < bytes;
+         done += DP_MIN(done, bytes - done))
+        memcpy(data + done, data, DP_MIN(done, bytes - done));
+}
+
+void case_fill(dp_dtype_t dtype, dp_reduce_t reduce, int rank, size_t first, size_t count,
+               void *data)
+{
+    for (size_t i = 0; i < DP_MIN(count, (size_t)PERIOD); i++)
+        store(dtype, data, i, pattern(dtype, reduce, first + i, rank));
+    repeat(dtype, data, count);
+}
+
+static double reduced(dp_dtype_t dtype, dp_reduce_t reduce, int ranks, size_t i)
+{
+    double value = pattern(dtype, reduce, i, 0);
     int is_float = dtype == DP_F16 || dtype == DP_BF16 || dtype == DP_F32 || dtype == DP_F64;
 
     for (int r = 1; r < ranks; r++) {
-        double next = case_pattern(dtype, reduce, i, r);
+        double next = pattern(dtype, reduce, i, r);
 
         switch (reduce) {
         case DP_SUM:
@@ -87,16 +109,18 @@ void case_reference(dp_dtype_t dtype, dp_reduce_t reduce, size_t i, int ranks, v
             break;
         }
     }
-    if (dtype == DP_BOOL && reduce == DP_SUM) value = value != 0.0;
-    if (reduce == DP_AVERAGE) {
-        if (!is_float)
-            value = trunc(value / ranks);
-        else if (dtype == DP_F64)
-            value *= 1.0 / ranks;
-        else
-            value = (double)((float)value * (float)(1.0 / ranks));
-    }
-    case_store(dtype, out, 0, value);
+    if (dtype == DP_BOOL && reduce == DP_SUM) return value != 0.0;
+    if (reduce != DP_AVERAGE) return value;
+    if (!is_float) return trunc(value / ranks);
+    return dtype == DP_F64 ? value * (1.0 / ranks) : (double)((float)value * (float)(1.0 / ranks));
+}
+
+void case_reference(dp_dtype_t dtype, dp_reduce_t reduce, int ranks, size_t first, size_t count,
+                    void *data)
+{
+    for (size_t i = 0; i < DP_MIN(count, (size_t)PERIOD); i++)
+        store(dtype, data, i, reduced(dtype, reduce, ranks, first + i));
+    repeat(dtype, data, count);
 }
 
 char *case_allocate(dp_context_t *dp, size_t bytes, int in_arena)
