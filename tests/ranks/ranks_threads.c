@@ -2,6 +2,9 @@
  * ranks_threads.c - runs a case on N ranks that are threads of this process, over loopback.
  *
  *     ranks_threads CASE|all RANKS HOSTS [FUSION_BYTES]
+ *
+ * Slots hold whatever the cases fuse (but large, which wants its own size); those of the default
+ * size would be most of the work here, as every case starts anew and slots are made of real pages.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -93,7 +96,7 @@ int main(int argc, char **argv)
     config.log_level = DP_LOG_ERROR;
     /* sanitizers make a thread as slow as a swapped-out one */
     config.peer_timeout_ns = 30000000000ull;
-    if (argc > 4) config.fusion_bytes = (size_t)atoll(argv[4]);
+    config.fusion_bytes = argc > 4 ? (size_t)atoll(argv[4]) : 4 * DP_MIB;
     for (int i = 0; i < rank_case_count + own_case_count; i++) {
         const rank_case_t *what =
             i < rank_case_count ? &rank_cases[i] : &own_cases[i - rank_case_count];
