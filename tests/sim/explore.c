@@ -2,10 +2,10 @@
  * explore.c - every interleaving of small worlds: whatever may happen next is tried, from every
  * state that can be reached.
  *
- * A negotiator cannot be copied, so the search keeps the path that leads to where it is and, after
- * a dead end, walks it again from the beginning. States are recognised by their digest and entered
- * once. When nothing can happen any more the world must have ended well: everything handed back and
- * everybody gone, or all survivors told who was lost.
+ * A negotiator cannot be copied, but the memory that all of them lie in can: the search keeps a
+ * moment of it wherever there is more than one way to go on, and comes back to it. States are
+ * recognised by their digest and entered once. When nothing can happen any more the world must have
+ * ended well: everything handed back and everybody gone, or all survivors told who was lost.
  *
  * explore                 all the worlds listed below
  * explore --size S        those of a set: pair, trio; groups, short, with groups; long, likewise;
@@ -13,6 +13,7 @@
  * explore --world W       one of them
  */
 #include "digest.h"
+#include "moments.h"
 #include "plans.h"
 
 #include <inttypes.h>
@@ -45,17 +46,23 @@ typedef struct action {
     int tensor;
 } action_t;
 
-typedef struct search {
-    const plan_t *plan;
+/* What else a moment consists of. */
+typedef struct now {
     world_t world;
     int is_finalizing[8], is_dirty[8];
     int joined[8]; /* groups a rank has joined: a bit each */
     uint64_t told; /* launches the root's data plane has finished */
     int died, aborted, was_urgent, was_unlocked;
+} now_t;
+
+typedef struct search {
+    const plan_t *plan;
+    now_t now;
     int was_locked; /* on the root, when the search began */
     action_t path[PATH_MAX_ACTIONS];
     size_t depth;
-    uint64_t *seen; /* open addressing, 0: free */
+    moment_t *moments[PATH_MAX_ACTIONS + 1]; /* before each of these, where there was a choice */
+    uint64_t *seen;                          /* open addressing, 0: free */
     size_t seen_count, seen_room;
     uint64_t ends, steps, returns; /* ends with more locks than at the beginning */
 } search_t;
@@ -70,8 +77,8 @@ static void violated(void *user, const char *text)
 
         fprintf(stderr, "  %zu %s %d", i, action_names[action->kind], action->who);
         if (action->kind == DELIVER) {
-            fprintf(stderr, " (%d -> %d)", search->world.edges[action->who].from,
-                    search->world.edges[action->who].to);
+            fprintf(stderr, " (%d -> %d)", search->now.world.edges[action->who].from,
+                    search->now.world.edges[action->who].to);
         }
         if (action->kind == SUBMIT) fprintf(stderr, " tensor %d", action->tensor);
         if (action->kind == JOIN) fprintf(stderr, " group %d", action->tensor);
@@ -90,7 +97,7 @@ static int tensor_count(const plan_t *plan)
 /* Launches what the search takes for granted. */
 static void play_prelude(search_t *search)
 {
-    world_t *world = &search->world;
+    world_t *world = &search->now.world;
     const cast_t *cast = search->plan->cast;
 
     for (int t = 0; cast != NULL && t < cast->tensor_count; t++) {
@@ -107,14 +114,14 @@ static void play_prelude(search_t *search)
             }
         }
     }
-    search->told = world->ranks[0].launches;
-    dp_negotiator_launched(world->ranks[0].negotiator, search->told, 0);
+    search->now.told = world->ranks[0].launches;
+    dp_negotiator_launched(world->ranks[0].negotiator, search->now.told, 0);
 }
 
 /* All that is under way arrives. */
 static void settle(search_t *search)
 {
-    world_t *world = &search->world;
+    world_t *world = &search->now.world;
 
     while (world->under_way > 0) {
         for (int e = 0; e < world->edge_count; e++) {
@@ -128,7 +135,7 @@ static void settle(search_t *search)
 /* Rounds that end in a lock, or nearly. */
 static void play_routine(search_t *search)
 {
-    world_t *world = &search->world;
+    world_t *world = &search->now.world;
     const routine_t *routine = search->plan->routine;
 
     for (int round = 0; routine != NULL && round < routine->rounds; round++) {
@@ -146,7 +153,7 @@ static void play_routine(search_t *search)
         world_drain(world, 0);
         settle(search);
     }
-    search->told = world->ranks[0].launches;
+    search->now.told = world->ranks[0].launches;
     search->was_locked = world->ranks[0].locks;
 }
 
@@ -171,13 +178,13 @@ static void begin(search_t *search)
     options.resume_rounds = 1;
     options.user = search;
     options.violated = violated;
-    world_init(&search->world, &options);
-    memset(search->is_finalizing, 0, sizeof(search->is_finalizing));
-    memset(search->is_dirty, 0, sizeof(search->is_dirty));
-    memset(search->joined, 0, sizeof(search->joined));
-    search->told = 0;
-    search->died = search->aborted = NOBODY;
-    search->was_urgent = search->was_unlocked = 0;
+    world_init(&search->now.world, &options);
+    memset(search->now.is_finalizing, 0, sizeof(search->now.is_finalizing));
+    memset(search->now.is_dirty, 0, sizeof(search->now.is_dirty));
+    memset(search->now.joined, 0, sizeof(search->now.joined));
+    search->now.told = 0;
+    search->now.died = search->now.aborted = NOBODY;
+    search->now.was_urgent = search->now.was_unlocked = 0;
     play_prelude(search);
     play_routine(search);
 }
@@ -190,7 +197,7 @@ static int is_control(const world_tensor_t *kind)
 
 static int times(const search_t *search, int tensor)
 {
-    world_tensor_t kind = world_kind(&search->world, tensor);
+    world_tensor_t kind = world_kind(&search->now.world, tensor);
 
     const routine_t *routine = search->plan->routine;
 
@@ -202,7 +209,7 @@ static int times(const search_t *search, int tensor)
 /* Has this rank done all in a group, and has it all come back? What could not be made is done. */
 static int is_group_over(const search_t *search, int rank, int group)
 {
-    const world_t *world = &search->world;
+    const world_t *world = &search->now.world;
     const world_rank_t *self = &world->ranks[rank];
 
     for (int t = 0; t < tensor_count(search->plan); t++) {
@@ -212,7 +219,7 @@ static int is_group_over(const search_t *search, int rank, int group)
         if (self->submitted[t] < times(search, t)) return 0;
     }
     if (search->plan->cast != NULL && (search->plan->cast->joins >> group & 1) &&
-        !(search->joined[rank] >> group & 1))
+        !(search->now.joined[rank] >> group & 1))
         return 0;
     return self->pending_in[group] == 0;
 }
@@ -220,7 +227,7 @@ static int is_group_over(const search_t *search, int rank, int group)
 /* May a program submit this tensor now? */
 static int may_submit(const search_t *search, int rank, int tensor)
 {
-    const world_t *world = &search->world;
+    const world_t *world = &search->now.world;
     const world_rank_t *self = &world->ranks[rank];
     world_tensor_t kind = world_kind(world, tensor);
 
@@ -234,10 +241,10 @@ static int may_submit(const search_t *search, int rank, int tensor)
 /* Was the group tried and could not be made? Then nobody submits to it. */
 static int is_void(const search_t *search, int rank, int group)
 {
-    const world_rank_t *self = &search->world.ranks[rank];
+    const world_rank_t *self = &search->now.world.ranks[rank];
 
     for (int t = 0; t < tensor_count(search->plan); t++) {
-        world_tensor_t kind = world_kind(&search->world, t);
+        world_tensor_t kind = world_kind(&search->now.world, t);
 
         if (kind.group == group && kind.collective == DP_COLLECTIVE_GROUP_CREATE)
             return self->submitted[t] > 0 && !self->requests[t].is_pending && !self->alive[group];
@@ -248,21 +255,21 @@ static int is_void(const search_t *search, int rank, int group)
 /* Has this rank nothing more to do? */
 static int has_all(const search_t *search, int rank)
 {
-    const world_rank_t *self = &search->world.ranks[rank];
+    const world_rank_t *self = &search->now.world.ranks[rank];
     const cast_t *cast = search->plan->cast;
 
     for (int t = 0; t < tensor_count(search->plan); t++) {
-        world_tensor_t kind = world_kind(&search->world, t);
+        world_tensor_t kind = world_kind(&search->now.world, t);
         int is_create = kind.collective == DP_COLLECTIVE_GROUP_CREATE;
 
-        if (!world_takes_part(&search->world, t, rank)) continue;
+        if (!world_takes_part(&search->now.world, t, rank)) continue;
         if (!is_create && is_void(search, rank, kind.group)) continue;
         if (self->submitted[t] < times(search, t)) return 0;
     }
     for (int g = 0; cast != NULL && g < cast->group_count; g++) {
-        if (!(cast->joins >> g & 1) || !world_has_member(&search->world, g, rank)) continue;
+        if (!(cast->joins >> g & 1) || !world_has_member(&search->now.world, g, rank)) continue;
         if (self->joins[g].is_pending) return 0; /* who finalizes first is a leaver */
-        if (!(search->joined[rank] >> g & 1) && !is_void(search, rank, g)) return 0;
+        if (!(search->now.joined[rank] >> g & 1) && !is_void(search, rank, g)) return 0;
     }
     return 1;
 }
@@ -270,25 +277,25 @@ static int has_all(const search_t *search, int rank)
 /* With groups there is enough to try without the moments of the goodbye. */
 static int ends_at_once(const search_t *search, int rank)
 {
-    const world_rank_t *self = &search->world.ranks[rank];
+    const world_rank_t *self = &search->now.world.ranks[rank];
 
     return search->plan->cast != NULL && search->plan->leaves == NOBODY &&
-           !search->is_finalizing[rank] && !self->is_dead && !world_is_deaf(&search->world, rank) &&
-           self->pending == 0 && has_all(search, rank);
+           !search->now.is_finalizing[rank] && !self->is_dead &&
+           !world_is_deaf(&search->now.world, rank) && self->pending == 0 && has_all(search, rank);
 }
 
 static uint64_t shape(const search_t *search, int rank, int tensor)
 {
     const plan_t *plan = search->plan;
     int differs = rank == plan->mismatch_rank && tensor == plan->mismatch_tensor &&
-                  search->world.ranks[rank].submitted[tensor] == plan->mismatch_occurrence;
+                  search->now.world.ranks[rank].submitted[tensor] == plan->mismatch_occurrence;
 
     return differs ? 1024 : 768;
 }
 
 static void act(search_t *search, action_t action)
 {
-    world_t *world = &search->world;
+    world_t *world = &search->now.world;
     int rank = action.who;
 
     search->steps++;
@@ -302,42 +309,42 @@ static void act(search_t *search, action_t action)
         world_deliver(world, action.who, 0);
         break;
     case LAUNCHED:
-        search->told = world->ranks[0].launches;
-        dp_negotiator_launched(world->ranks[0].negotiator, search->told, 0);
+        search->now.told = world->ranks[0].launches;
+        dp_negotiator_launched(world->ranks[0].negotiator, search->now.told, 0);
         break;
     case FINALIZE:
-        search->is_finalizing[rank] = 1;
+        search->now.is_finalizing[rank] = 1;
         dp_negotiator_finalize(world->ranks[rank].negotiator, 0);
         break;
     case TAKE:
         break;
     case DIE:
-        search->died = rank;
+        search->now.died = rank;
         world_kill(world, rank, SIZE_MAX);
         return;
     case ABORT:
-        search->aborted = rank;
+        search->now.aborted = rank;
         dp_negotiator_abort(world->ranks[rank].negotiator, DP_ERR_ABORTED, "enough", 0);
         break;
     case JOIN:
-        search->joined[rank] |= 1 << action.tensor;
+        search->now.joined[rank] |= 1 << action.tensor;
         world_join(world, rank, action.tensor, search->plan->occurrences, 0);
         break;
     case UNLOCK:
-        search->was_unlocked = 1;
+        search->now.was_unlocked = 1;
         dp_negotiator_unlock(world->ranks[rank].negotiator, "a setting", 0);
         break;
     case URGENT:
-        search->was_urgent = 1;
+        search->now.was_urgent = 1;
         dp_negotiator_urgent(world->ranks[rank].negotiator, DP_GROUP_WORLD, "h.0.weight", 0);
         dp_negotiator_waits(world->ranks[rank].negotiator, 0);
         break;
     }
-    search->is_dirty[rank] = search->plan->is_lazy && action.kind != TAKE;
-    if (search->is_dirty[rank]) return;
+    search->now.is_dirty[rank] = search->plan->is_lazy && action.kind != TAKE;
+    if (search->now.is_dirty[rank]) return;
     world_drain(world, rank);
     if (!ends_at_once(search, rank)) return;
-    search->is_finalizing[rank] = 1;
+    search->now.is_finalizing[rank] = 1;
     dp_negotiator_finalize(world->ranks[rank].negotiator, 0);
     world_drain(world, rank);
 }
@@ -356,12 +363,12 @@ static void add(action_t *actions, int *count, action_kind_t kind, int who, int 
 
 static void add_joins(const search_t *search, int rank, action_t *actions, int *count)
 {
-    const world_rank_t *self = &search->world.ranks[rank];
+    const world_rank_t *self = &search->now.world.ranks[rank];
     const cast_t *cast = search->plan->cast;
 
     for (int g = 0; cast != NULL && g < cast->group_count; g++) {
-        if (!(cast->joins >> g & 1) || !world_has_member(&search->world, g, rank)) continue;
-        if ((search->joined[rank] >> g & 1) || !self->alive[g]) continue;
+        if (!(cast->joins >> g & 1) || !world_has_member(&search->now.world, g, rank)) continue;
+        if ((search->now.joined[rank] >> g & 1) || !self->alive[g]) continue;
         add(actions, count, JOIN, rank, g);
     }
 }
@@ -369,31 +376,32 @@ static void add_joins(const search_t *search, int rank, action_t *actions, int *
 static void add_of_rank(const search_t *search, int rank, action_t *actions, int *count)
 {
     const plan_t *plan = search->plan;
-    const world_rank_t *self = &search->world.ranks[rank];
+    const world_rank_t *self = &search->now.world.ranks[rank];
     int waits = plan->cast != NULL && plan->leaves == NOBODY; /* see ends_at_once() */
 
     if (self->is_dead) return;
-    if (search->is_dirty[rank]) add(actions, count, TAKE, rank, 0);
-    if (world_is_deaf(&search->world, rank)) return;
-    for (int t = 0; t < tensor_count(plan) && !search->is_finalizing[rank]; t++) {
-        if (!world_takes_part(&search->world, t, rank)) continue;
+    if (search->now.is_dirty[rank]) add(actions, count, TAKE, rank, 0);
+    if (world_is_deaf(&search->now.world, rank)) return;
+    for (int t = 0; t < tensor_count(plan) && !search->now.is_finalizing[rank]; t++) {
+        if (!world_takes_part(&search->now.world, t, rank)) continue;
         if (self->submitted[t] < times(search, t) && may_submit(search, rank, t))
             add(actions, count, SUBMIT, rank, t);
     }
-    if (!search->is_finalizing[rank]) add_joins(search, rank, actions, count);
-    if (!search->is_finalizing[rank] && !waits &&
+    if (!search->now.is_finalizing[rank]) add_joins(search, rank, actions, count);
+    if (!search->now.is_finalizing[rank] && !waits &&
         (is_meant(plan->leaves, rank) || has_all(search, rank)))
         add(actions, count, FINALIZE, rank, 0);
-    if (search->died == NOBODY && is_meant(plan->dies, rank)) add(actions, count, DIE, rank, 0);
-    if (search->aborted == NOBODY && is_meant(plan->aborts, rank))
+    if (search->now.died == NOBODY && is_meant(plan->dies, rank)) add(actions, count, DIE, rank, 0);
+    if (search->now.aborted == NOBODY && is_meant(plan->aborts, rank))
         add(actions, count, ABORT, rank, 0);
-    if (plan->routine != NULL && !search->was_unlocked && is_meant(plan->routine->unlocks, rank))
+    if (plan->routine != NULL && !search->now.was_unlocked &&
+        is_meant(plan->routine->unlocks, rank))
         add(actions, count, UNLOCK, rank, 0);
 }
 
 static int list_actions(const search_t *search, action_t *actions)
 {
-    const world_t *world = &search->world;
+    const world_t *world = &search->now.world;
     int last = search->plan->size - 1, count = 0;
 
     for (int i = 0; i < world->edge_count; i++) {
@@ -403,9 +411,11 @@ static int list_actions(const search_t *search, action_t *actions)
     }
     for (int r = 0; r < search->plan->size; r++)
         add_of_rank(search, r, actions, &count);
-    if (search->plan->holds && !world_is_deaf(world, 0) && world->ranks[0].launches > search->told)
+    if (search->plan->holds && !world_is_deaf(world, 0) &&
+        world->ranks[0].launches > search->now.told)
         add(actions, &count, LAUNCHED, 0, 0);
-    if (search->plan->is_urgent && !search->was_urgent && world->ranks[last].requests[0].is_pending)
+    if (search->plan->is_urgent && !search->now.was_urgent &&
+        world->ranks[last].requests[0].is_pending)
         add(actions, &count, URGENT, last, 0);
     return count;
 }
@@ -414,14 +424,14 @@ static int list_actions(const search_t *search, action_t *actions)
 
 static void check_end(search_t *search)
 {
-    world_t *world = &search->world;
+    world_t *world = &search->now.world;
     int fatal = 0, finished = 0;
 
     search->ends++;
     search->returns += world->ranks[0].locks > search->was_locked;
     for (int r = 0; r < search->plan->size; r++) {
         const world_rank_t *self = &world->ranks[r];
-        int culprit = search->died != NOBODY ? search->died : search->aborted;
+        int culprit = search->now.died != NOBODY ? search->now.died : search->now.aborted;
 
         if (self->is_dead) continue;
         fatal += self->is_fatal;
@@ -473,33 +483,27 @@ static void grow_seen(search_t *search)
     size_t room = search->seen_room;
 
     search->seen_room = room > 0 ? room * 4 : 1 << 14;
-    search->seen = calloc(search->seen_room, sizeof(*search->seen));
+    search->seen = lasting_allocate(search->seen_room, sizeof(*search->seen));
     if (search->seen == NULL) exit(2);
     search->seen_count = 0;
     for (size_t i = 0; i < room; i++) {
         if (old[i] != 0) remember(search, old[i]);
     }
-    free(old);
+    lasting_free(old);
 }
 
 static uint64_t digest_of(const search_t *search)
 {
-    uint64_t digest = world_digest(&search->world) ^ search->told * UINT64_C(0x51ed2701);
+    uint64_t digest = world_digest(&search->now.world) ^ search->now.told * UINT64_C(0x51ed2701);
 
     for (int r = 0; r < search->plan->size; r++) {
-        digest = digest * 31 + (uint64_t)(search->is_finalizing[r] | search->is_dirty[r] << 1 |
-                                          search->joined[r] << 2);
+        digest =
+            digest * 31 + (uint64_t)(search->now.is_finalizing[r] | search->now.is_dirty[r] << 1 |
+                                     search->now.joined[r] << 2);
     }
-    return digest * 31 + (uint64_t)(search->died + 2) * 7 + (uint64_t)(search->aborted + 2) +
-           (uint64_t)search->was_urgent * 1000 + (uint64_t)search->was_unlocked * 5000;
-}
-
-static void walk_again(search_t *search)
-{
-    world_fini(&search->world);
-    begin(search);
-    for (size_t i = 0; i < search->depth; i++)
-        act(search, search->path[i]);
+    return digest * 31 + (uint64_t)(search->now.died + 2) * 7 +
+           (uint64_t)(search->now.aborted + 2) + (uint64_t)search->now.was_urgent * 1000 +
+           (uint64_t)search->now.was_unlocked * 5000;
 }
 
 static void explore(search_t *search)
@@ -507,21 +511,25 @@ static void explore(search_t *search)
     action_t actions[ACTIONS_MAX];
     int count = list_actions(search, actions);
     int must_go_on = 0;
+    const now_t now = search->now;
+    moment_t **moment = &search->moments[search->depth];
 
     for (int i = 0; i < count; i++) {
         must_go_on |=
             actions[i].kind != DIE && actions[i].kind != ABORT && actions[i].kind != UNLOCK;
     }
     if (!must_go_on) check_end(search);
-    if (search->depth == PATH_MAX_ACTIONS) world_violation(&search->world, "it never ends");
+    if (search->depth == PATH_MAX_ACTIONS) world_violation(&search->now.world, "it never ends");
+    if (count > 1) *moment = moment_keep(*moment);
     for (int i = 0; i < count; i++) {
-        size_t depth = search->depth;
-
-        if (i > 0) walk_again(search);
+        if (i > 0) {
+            moment_return(*moment);
+            search->now = now;
+        }
         search->path[search->depth++] = actions[i];
         act(search, actions[i]);
         if (remember(search, digest_of(search))) explore(search);
-        search->depth = depth;
+        search->depth--;
     }
 }
 
@@ -533,16 +541,18 @@ static void run_plan(const plan_t *plan)
     search.plan = plan;
     begin(&search);
     if (plan->routine != NULL && plan->routine->rounds >= 3 && !search.was_locked)
-        world_violation(&search.world, "it was to be locked");
+        world_violation(&search.now.world, "it was to be locked");
     remember(&search, digest_of(&search));
     explore(&search);
     if (plan->routine != NULL && plan->routine->returns && search.returns == 0)
-        world_violation(&search.world, "the schedule was never locked again");
+        world_violation(&search.now.world, "the schedule was never locked again");
     printf("%-30s %8zu states %8" PRIu64 " ends %10" PRIu64 " steps\n", plan->name,
            search.seen_count, search.ends, search.steps);
     fflush(stdout);
-    world_fini(&search.world);
-    free(search.seen);
+    world_fini(&search.now.world);
+    for (size_t i = 0; i <= PATH_MAX_ACTIONS; i++)
+        moment_forget(search.moments[i]);
+    lasting_free(search.seen);
 }
 
 static const char help[] =
