@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # run.sh - builds every fuzz target with clang's libFuzzer, address and undefined sanitizers, runs
-# each for a while and prints a table. Ends with 1 when one of them found something.
+# each for a while, one on each core, and prints a table. Ends with 1 when one of them found something.
 #
 #   run.sh [--keep] [--build DIR] [SECONDS [TARGET...]]     60 seconds each, all targets
 #
@@ -40,18 +40,14 @@ limits=(-rss_limit_mb=2560 -malloc_limit_mb=2048 -max_len=16384)
 
 status() { sed -n "s/^stat::$2: *//p" "$1" | tail -n 1; }
 
-failed=0
-printf '%-12s %12s %9s %7s %7s %8s  %s\n' target executions per_sec edges corpus bytes found
-for program in ./fuzz_*; do
-    [ -x "$program" ] || continue
-    name=${program#./fuzz_}
-    case $name in *.log) continue ;; esac
-    [ $# -eq 0 ] || [[ " $* " == *" $name "* ]] || continue
+# Runs one target and prints its row. Ends with 1 when it found something.
+run() { # PROGRAM
+    local program=$1 name=${1#./fuzz_} found=0 kept edges
     mkdir -p "work/$name" "seeds/$name" "$here/corpus/$name"
-    "$program" --seeds "seeds/$name" || failed=1
+    "$program" --seeds "seeds/$name" || found=1
     "$program" "work/$name" "seeds/$name" "$here/corpus/$name" -max_total_time="$seconds" \
         "${limits[@]}" -timeout=20 -print_final_stats=1 -artifact_prefix="crashes/$name-" >"fuzz_$name.log" 2>&1 || {
-        failed=1
+        found=1
         echo "fuzz_$name: see $build/fuzz/fuzz_$name.log and crashes/$name-*" >&2
     }
     kept=work/$name
@@ -61,7 +57,7 @@ for program in ./fuzz_*; do
         rm -rf "$kept"
         mkdir -p "$kept"
         "$program" -merge=1 -use_counters=0 "${limits[@]}" -artifact_prefix="crashes/$name-" \
-            "$kept" "$here/corpus/$name" "seeds/$name" "work/$name" >"$kept.log" 2>&1 || failed=1
+            "$kept" "$here/corpus/$name" "seeds/$name" "work/$name" >"$kept.log" 2>&1 || found=1
     fi
     if [ "$keep" = 1 ] && [ -n "$(ls -A "$kept")" ]; then
         # regression-*: what once crashed stays, whatever it reaches
@@ -74,5 +70,25 @@ for program in ./fuzz_*; do
         "$(status "fuzz_$name.log" average_exec_per_sec)" "${edges#cov: }" \
         "$(find "$kept" -type f | wc -l)" "$(find "$kept" -type f -exec cat {} + | wc -c)" \
         "$(find crashes -name "$name-*" | wc -l)"
+    return $found
+}
+
+failed=0 running=0
+printf '%-12s %12s %9s %7s %7s %8s  %s\n' target executions per_sec edges corpus bytes found
+for program in ./fuzz_*; do
+    [ -x "$program" ] || continue
+    name=${program#./fuzz_}
+    case $name in *.log) continue ;; esac
+    [ $# -eq 0 ] || [[ " $* " == *" $name "* ]] || continue
+    if [ "$running" -ge "$(nproc)" ]; then
+        wait -n || failed=1
+        running=$((running - 1))
+    fi
+    run "$program" &
+    running=$((running + 1))
+done
+while [ "$running" -gt 0 ]; do
+    wait -n || failed=1
+    running=$((running - 1))
 done
 exit $failed
