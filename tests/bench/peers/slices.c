@@ -165,6 +165,8 @@ static int choose_lengths(const plan_t *plan)
 
     touch(plan, 0.0f);
     for (int i = 0; i < 3; i++) {
+        /* As it will be measured: libdp's fp16 goes by the magnitudes of the last sum. */
+        if (plan->touch) touch(plan, (float)(self.rank + 1));
         slices_meet();
         begin = now_us();
         if (reduce(plan) != 0) return -1;
