@@ -128,8 +128,8 @@ def _all_rows(figures):
 
 
 PARTS = {
-    "sizes": Part(30, _no_figures, _sizes, table.sizes_rows, placed=_all_rows),
-    "loop": Part(12, _no_figures, _loop, table.loop_rows, horovod=40, placed=_all_rows),
+    "sizes": Part(30, _no_figures, _sizes, table.sizes_rows, horovod=15, placed=_all_rows),
+    "loop": Part(12, _no_figures, _loop, table.loop_rows, horovod=25, placed=_all_rows),
     "idle": Part(20, lambda _: latency.empty(),
                  lambda lab, options, found: latency.measure(lab, 1 if options.quick else 2, found),
                  table.idle_rows, dict),
