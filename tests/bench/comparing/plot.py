@@ -3,10 +3,11 @@ import math
 from xml.sax.saxutils import escape
 
 WIDTH, HEIGHT = 860, 480
-LEFT, RIGHT, TOP, BOTTOM = 76, 236, 48, 56
+LEFT, RIGHT, TOP, BOTTOM = 76, 236, 48, 68
+LABEL = 56  # pixels that the label of a size takes
 # Told apart by those who do not see red and green alike (Okabe and Ito 2008).
 COLOURS = ["#D55E00", "#E69F00", "#555555", "#999999", "#0072B2", "#56B4E9", "#7B61C9", "#009E73",
-           "#CC79A7", "#8C6D1F"]
+           "#CC79A7", "#8C6D1F", "#000000"]
 DASHES = {"ours": "", "floor": "2 4", "peer": "7 3"}
 
 
@@ -44,12 +45,15 @@ def _grid(sizes, x, y, low, high, unit):
                      f'y2="{height:.1f}"/>')
         lines.append(f'<text x="{LEFT - 8}" y="{height + 4:.1f}" text-anchor="end">'
                      f'{_number(value)}</text>')
+    ends = [0, 0]  # of the last label in each of two rows
     for size in sizes:
         at = x.at(size)
+        row = 0 if at - LABEL / 2 >= ends[0] else 1
+        ends[row] = at + LABEL / 2
         lines.append(f'<line class="grid" x1="{at:.1f}" x2="{at:.1f}" y1="{TOP}" '
                      f'y2="{HEIGHT - BOTTOM}"/>')
-        lines.append(f'<text x="{at:.1f}" y="{HEIGHT - BOTTOM + 20}" text-anchor="middle">'
-                     f'{size_text(size)}</text>')
+        lines.append(f'<text x="{at:.1f}" y="{HEIGHT - BOTTOM + 18 + 14 * row}" '
+                     f'text-anchor="middle">{size_text(size)}</text>')
     lines.append(f'<text x="{LEFT - 8}" y="{TOP - 12}" text-anchor="end">{escape(unit)}</text>')
     return lines
 
