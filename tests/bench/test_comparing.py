@@ -276,8 +276,7 @@ class PeersTest(unittest.TestCase):
         before = {name: parts.weight(name, found) for name in parts.PARTS}
         found.horovod = peers.Torch("", {}, "", "")
         more = {name for name in parts.PARTS if parts.weight(name, found) > before[name]}
-        self.assertEqual(more, {"loop", "gradients"})
-
+        self.assertEqual(more, {"sizes", "loop", "gradients"})
 
     def test_build_that_fails_is_told_by_its_first_error(self):
         with tempfile.TemporaryDirectory() as folder:
