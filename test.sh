@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # test.sh - installs what the tests need, builds, and passes them: style, analysis, sanitizers, all
-# of ctest. Ends with ctest's closing line. About twenty minutes on two cores.
+# of ctest. Ends with ctest's closing line. About fifteen minutes on two cores.
 #
 #   ./test.sh                everything
 #   ./test.sh --quick        the dev build and its tests only

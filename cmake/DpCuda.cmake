@@ -25,6 +25,10 @@ endif()
 
 if(DP_WITH_CUDA)
   find_package(CUDAToolkit REQUIRED)
+  # Where other machines have the libraries of the toolkit: its folder is called lib or lib64.
+  set(DP_CUDA_RPATH ${CUDAToolkit_LIBRARY_DIR} ${CUDAToolkit_TARGET_DIR}/lib
+                    ${CUDAToolkit_TARGET_DIR}/lib64 /usr/local/cuda/lib64)
+  list(REMOVE_DUPLICATES DP_CUDA_RPATH)
   add_library(dp_cudart INTERFACE)
   target_link_libraries(dp_cudart INTERFACE CUDA::cudart)
   add_library(dp_cublas INTERFACE)

@@ -23,7 +23,9 @@ valgrind:valgrind:memory_of_whole_programs
 chromium:chromium:opens_the_timeline_viewer
 python3:python3:checks_of_files
 python3-venv:-:Perfetto_definitions_for_one_test
-procps:ps:tests_look_for_processes_left_behind"
+patchelf:patchelf:where_packed_programs_look_for_libraries
+procps:ps:tests_look_for_processes_left_behind
+iproute2:ip:machines_made_of_namespaces"
 
 dp_say() { printf '%s\n' "$*"; }
 

@@ -30,7 +30,9 @@ int dp_launches_alone(dp_collective_t collective)
 
 /* ---- Ordered items ---------------------------------------------------------------------- */
 
-/* Of a group to be made: the ranks in the list, and whoever announced it with another. */
+/* Of a failure. Of a group to be made: the ranks in the list, and whoever announced it with
+ * another.
+ */
 void dp_agree_targets(dp_negotiator_t *n, const dp_row_t *row, const int32_t *list, uint32_t count)
 {
     size_t words = n->table.bit_words;
@@ -59,7 +61,9 @@ void dp_own_end(dp_negotiator_t *n, dp_row_t *row)
 /* The pending occurrence is over. */
 void dp_agree_end(dp_negotiator_t *n, dp_row_t *row, uint64_t position, int in_failure)
 {
-    if (row->is_own && !row->is_shadow) dp_own_end(n, row);
+    /* What this rank has submitted with another list is not over with the launch of this one. */
+    if (row->is_own && !row->is_shadow && (in_failure || dp_row_takes_part(n, row)))
+        dp_own_end(n, row);
     dp_stall_unwatch(n, row, 0);
     dp_row_clear(row, n->table.bit_words);
     row->done_position = position;
@@ -78,7 +82,8 @@ void dp_agree_launch_begin(dp_negotiator_t *n, dp_launch_t *launch, dp_row_t *ro
     launch->row = row;
     launch->collective = dp_row_signature(row)->collective;
     launch->entry_begin = n->entry_count;
-    dp_agree_targets(n, row, row->list, row->list_count);
+    /* Not whoever has announced another list. */
+    memcpy(n->targets, row->expect, n->table.bit_words * sizeof(*n->targets));
 }
 
 /* Every rank that takes part has proposed this signature, or was told it as it has joined. */
@@ -119,7 +124,9 @@ static void end_create(dp_negotiator_t *n, dp_row_t *row)
 
     row->version = 0;
     if (status == DP_OK) row->signature = NULL;
-    if (status == DP_OK && !row->ended_in_failure && row->refusals == NULL) {
+    dp_contest_over(n, row);
+    if (status == DP_OK && !row->ended_in_failure && row->refusals == NULL && !row->is_pending &&
+        !row->own.is_there) {
         dp_stall_forget(n, row);
         dp_row_array_remove(&n->news, row);
         dp_row_array_remove(&n->restarts, row);
@@ -167,6 +174,7 @@ void dp_agree_fail(dp_negotiator_t *n, dp_row_t *row, dp_status_t status, const 
         if (dp_row_refuse(row, status, text) != DP_OK) dp_fatal_memory(n);
     }
     dp_agree_end(n, row, n->position, 1);
+    dp_contest_over(n, row);
 }
 
 void dp_agree_bye(dp_negotiator_t *n)
@@ -201,15 +209,16 @@ static void check_complete(dp_negotiator_t *n, dp_row_t *row)
     }
 }
 
-/* No more is waited for: what is said up now comes back as a FAILURE. */
-static void conflict(dp_negotiator_t *n, dp_row_t *row, const int rank[2],
-                     const dp_signature_t *const signature[2])
+/* What is said up now comes back as a FAILURE. */
+void dp_agree_conflict(dp_negotiator_t *n, dp_row_t *row, const int rank[2],
+                       const dp_signature_t *const signature[2])
 {
     dp_conflict_t *told;
 
     row->is_mismatched = 1;
     dp_stall_unwatch(n, row, 0);
     if (dp_is_root(n)) {
+        if (row->is_complete) dp_order_withdraw(n, row);
         dp_order_conflict(n, row, rank, signature);
         return;
     }
@@ -230,7 +239,7 @@ void dp_agree_lacks(dp_negotiator_t *n, dp_row_t *row, int leaver)
     const int ranks[2] = {leaver, -1};
     const dp_signature_t *signatures[2] = {dp_row_signature(row), NULL};
 
-    if (!row->is_mismatched && !row->is_announced) conflict(n, row, ranks, signatures);
+    if (!row->is_mismatched && !row->is_announced) dp_agree_conflict(n, row, ranks, signatures);
 }
 
 static void note_absent(dp_row_t *row, uint32_t count, int rank)
@@ -276,7 +285,7 @@ static int merge(dp_negotiator_t *n, dp_row_t *row, const dp_arrival_t *arrival,
         row->first_rank = arrival->rank;
         row->proposed = signature;
     } else if (!row->is_mismatched && !dp_signature_equal(signatures[0], said)) {
-        conflict(n, row, ranks, signatures);
+        dp_agree_conflict(n, row, ranks, signatures);
         return 0;
     }
     if (arrival->absent > 0) note_absent(row, arrival->absent, arrival->absent_rank);
@@ -289,6 +298,11 @@ void dp_agree_arrive(dp_negotiator_t *n, dp_row_t *row, const dp_arrival_t *arri
     int is_first = row->first_rank < 0;
 
     DP_ASSERT(!dp_bit_get(row->heard, arrival->slot));
+    if (row->said_ready) { /* so far everybody in the list was ready: this is another one */
+        dp_contest_arrive(n, row, arrival);
+        return;
+    }
+    dp_contest_heard(row, arrival->slot);
     if (row->scope == NULL && is_first &&
         dp_row_set_list(n, row, signature->members, signature->member_count) != DP_OK) {
         free(signature);
@@ -308,14 +322,16 @@ void dp_agree_arrive(dp_negotiator_t *n, dp_row_t *row, const dp_arrival_t *arri
     check_complete(n, row);
 }
 
-/* A child below found two signatures, or that a rank has left. */
-void dp_agree_mismatch(dp_negotiator_t *n, dp_row_t *row, int slot, dp_item_t *item)
+void dp_agree_mismatch(dp_negotiator_t *n, dp_row_t *row, int slot, const int rank[2],
+                       const dp_signature_t *const signature[2])
 {
-    const int ranks[2] = {item->rank, item->other_rank};
-    const dp_signature_t *signatures[2] = {item->signature, item->other};
-
+    if (row->said_ready) {
+        dp_contest_mismatch(n, row, slot, rank, signature);
+        return;
+    }
+    dp_contest_heard(row, slot);
     if (row->scope == NULL && row->first_rank < 0 && row->list == NULL &&
-        dp_row_set_list(n, row, item->signature->members, item->signature->member_count) != DP_OK) {
+        dp_row_set_list(n, row, signature[0]->members, signature[0]->member_count) != DP_OK) {
         dp_fatal_memory(n);
         return;
     }
@@ -323,7 +339,7 @@ void dp_agree_mismatch(dp_negotiator_t *n, dp_row_t *row, int slot, dp_item_t *i
     dp_bit_set(row->heard, slot);
     row->ready++;
     if (row->is_mismatched) return; /* two subtrees have found one each: the first will do */
-    conflict(n, row, ranks, signatures);
+    dp_agree_conflict(n, row, rank, signature);
 }
 
 void dp_agree_urgent(dp_negotiator_t *n, dp_row_t *row)

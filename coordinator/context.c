@@ -11,12 +11,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "coordinator/fork.h"
+#include "coordinator/hello.h"
 #include "runtime/base/inject.h"
-#include "runtime/base/wire.h"
 
-#define HELLO_ROOM 4096
 #define EXPECT_NS 50000ull       /* an agreement between two polling ranks takes less */
 #define GOODBYE_NS 2000000000ull /* longest a rank stays for others to finish */
 
@@ -55,93 +54,6 @@ dp_status_t dp_context_error(dp_context_t *context, dp_status_t status, const ch
 
 /* ---- What the ranks tell each other first --------------------------------------------------- */
 
-/* The machine this rank behaves as being on. */
-static void host_name(const dp_config_t *config, const dp_bootstrap_t *bootstrap, char *name,
-                      size_t room)
-{
-    char host[256] = "localhost";
-
-    gethostname(host, sizeof(host) - 1);
-    if (config->pretend_hosts > 1) {
-        int hosts = DP_MIN(config->pretend_hosts, bootstrap->size);
-        int pretended = (int)((int64_t)bootstrap->rank * hosts / bootstrap->size);
-
-        snprintf(name, room, "%s.%d", host, pretended);
-    } else {
-        snprintf(name, room, "%s", host);
-    }
-}
-
-static size_t write_hello(const dp_context_t *context, uint8_t *data, size_t room)
-{
-    dp_writer_t writer;
-    char host[320];
-
-    host_name(&context->config, context->bootstrap, host, sizeof(host));
-    dp_writer_init(&writer, data, room);
-    dp_write_text(&writer, dp_version());
-    dp_write_text(&writer, host);
-    dp_write_text(&writer, dp_context_device_name(context));
-    dp_write_u8(&writer, strcmp(context->config.tune, "off") != 0);
-    dp_config_write_plan(&context->config, &writer);
-    return writer.failed ? 0 : writer.bytes;
-}
-
-/* Compares versions, learns the hosts, takes over rank 0's plan. */
-static dp_status_t read_hellos(dp_context_t *context, void **values, const size_t *bytes,
-                               dp_error_t *error)
-{
-    char(*hosts)[320] = calloc((size_t)context->size, sizeof(*hosts));
-    const char **names = calloc((size_t)context->size, sizeof(*names));
-    dp_status_t status = DP_OK;
-
-    if (hosts == NULL || names == NULL) {
-        free(names);
-        free(hosts);
-        dp_error_set(error, DP_ERR_NO_MEMORY, "no memory for %d hosts", context->size);
-        return DP_ERR_NO_MEMORY;
-    }
-    for (int rank = 0; status == DP_OK && rank < context->size; rank++) {
-        dp_reader_t reader;
-        char version[64], device[16];
-        int is_tuned;
-
-        dp_reader_init(&reader, values[rank], bytes[rank]);
-        dp_read_text(&reader, version, sizeof(version));
-        dp_read_text(&reader, hosts[rank], sizeof(hosts[rank]));
-        dp_read_text(&reader, device, sizeof(device));
-        is_tuned = dp_read_u8(&reader) != 0;
-        if (rank == 0) context->is_tuned = is_tuned;
-        names[rank] = hosts[rank];
-        if (!reader.failed && strcmp(version, dp_version()) != 0) {
-            status =
-                dp_error_set(error, DP_ERR_MISMATCH, "rank %d (%s) runs libdp %s, rank %d runs %s",
-                             rank, hosts[rank], version, context->rank, dp_version());
-        }
-        if (status == DP_OK && !reader.failed &&
-            strcmp(device, dp_context_device_name(context)) != 0) {
-            status = dp_error_set(error, DP_ERR_MISMATCH,
-                                  "rank %d (%s) uses the device %s, rank %d uses %s; DP_DEVICE "
-                                  "chooses, dprun --check says what there is",
-                                  rank, hosts[rank], device, context->rank,
-                                  dp_context_device_name(context));
-        }
-        if (status == DP_OK && rank == 0) dp_config_read_plan(&context->config, &reader);
-        if (status == DP_OK && reader.failed) {
-            status = dp_error_set(error, DP_ERR_SYSTEM, "rank %d sent a hello that makes no sense",
-                                  rank);
-        }
-    }
-    if (status == DP_OK) {
-        status = dp_topology_init(&context->topology, names, context->size);
-        context->has_topology = status == DP_OK;
-        if (status != DP_OK) dp_error_set(error, status, "no memory for the topology");
-    }
-    free(names);
-    free(hosts);
-    return status;
-}
-
 static dp_status_t exchange(dp_context_t *context, const char *name, const void *value,
                             size_t value_bytes, void ***values, size_t **bytes,
                             uint64_t deadline_ns, dp_error_t *error)
@@ -167,41 +79,78 @@ static void free_values(dp_context_t *context, void **values, size_t *bytes)
     free(bytes);
 }
 
-static dp_status_t say_hello(dp_context_t *context, uint64_t deadline_ns, dp_error_t *error)
+static dp_status_t swap_hellos(dp_context_t *context, dp_hello_t *hello, uint64_t deadline_ns,
+                               dp_error_t *error)
 {
-    uint8_t hello[HELLO_ROOM];
-    size_t hello_bytes = write_hello(context, hello, sizeof(hello));
+    uint8_t own[DP_HELLO_ROOM];
+    const size_t own_bytes = dp_hello_write(hello, own);
     void **values = NULL;
     size_t *bytes = NULL;
     dp_status_t status;
 
-    status = exchange(context, "hello", hello, hello_bytes, &values, &bytes, deadline_ns, error);
-    if (status == DP_OK) status = read_hellos(context, values, bytes, error);
+    status = exchange(context, "hello", own, own_bytes, &values, &bytes, deadline_ns, error);
+    if (status == DP_OK) status = dp_hello_read(hello, values, bytes, error);
     free_values(context, values, bytes);
+    return status;
+}
+
+static dp_status_t try_hosts(dp_context_t *context, dp_hello_t *hello, uint64_t deadline_ns,
+                             dp_error_t *error)
+{
+    const uint8_t reached = (uint8_t)dp_hello_try(hello);
+    void **values = NULL;
+    size_t *bytes = NULL;
+    dp_status_t status;
+
+    status = exchange(context, "reach", &reached, 1, &values, &bytes, deadline_ns, error);
+    if (status == DP_OK) status = dp_hello_settle(hello, values, bytes, error);
+    free_values(context, values, bytes);
+    return status;
+}
+
+static dp_status_t say_hello(dp_context_t *context, uint64_t deadline_ns, dp_error_t *error)
+{
+    dp_hello_t *hello = NULL;
+    dp_status_t status = dp_hello_create(context, &hello, error);
+
+    if (status == DP_OK) status = swap_hellos(context, hello, deadline_ns, error);
+    if (status == DP_OK) {
+        status = dp_hello_must_try(hello) ? try_hosts(context, hello, deadline_ns, error)
+                                          : dp_hello_settle(hello, NULL, NULL, error);
+    }
+    dp_hello_destroy(hello);
     return status;
 }
 
 /* ---- The control plane ---------------------------------------------------------------------- */
 
-/* UCX, and shared memory between neighbours in the tree that are on one host. */
+/* Shared memory and UNIX sockets between neighbours in the tree that are on one host, UCX to those
+ * on others. Without these UCX is not there: each of its workers listens on the network. */
 static dp_status_t make_transport(dp_context_t *context, dp_error_t *error)
 {
     const dp_topology_t *topology = &context->topology;
     const uint64_t tag = context->bootstrap->tag;
+    const int uses_memory = context->config.node_transport == DP_CONFIG_NODE_MEMORY;
     int ranks[DP_LOOP_NEIGHBOURS_MAX(1024)];
-    dp_transport_t *far = NULL;
+    dp_transport_t *far = NULL, *here = NULL;
     int count = 0, near = 0;
     dp_status_t status;
 
     status = dp_loop_neighbours(topology, context->config.tree_arity, context->rank, ranks, &count);
     if (status != DP_OK) return dp_error_set(error, status, "no memory for the tree");
     for (int i = 0; i < count; i++) {
-        if (topology->host[ranks[i]] == topology->host[context->rank]) ranks[near++] = ranks[i];
+        if (uses_memory && topology->host[ranks[i]] == topology->host[context->rank])
+            ranks[near++] = ranks[i];
+    }
+    if (near < count) {
+        status = dp_transport_ucx_create(context->rank, tag, &context->config, &context->log, &far,
+                                         error);
+        if (status != DP_OK) return status;
     }
     status =
-        dp_transport_ucx_create(context->rank, tag, &context->config, &context->log, &far, error);
+        dp_transport_unix_create(context->rank, tag, ranks, near, far, &context->log, &here, error);
     if (status != DP_OK) return status;
-    return dp_transport_near_create(context->rank, tag, ranks, near, far, &context->log,
+    return dp_transport_near_create(context->rank, tag, ranks, near, here, &context->log,
                                     &context->transport, error);
 }
 
@@ -247,16 +196,8 @@ static void share_cores(dp_context_t *context)
 {
     cpu_set_t set;
     int cores = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
-    int here = 0;
-    char own[256] = "", other[320];
+    const int here = context->kernel_ranks; /* pretended hosts share the cores, too */
 
-    /* Pretended hosts share the machine's cores, so count by the real name before the dot. */
-    gethostname(own, sizeof(own) - 1);
-    for (int rank = 0; rank < context->size; rank++) {
-        snprintf(other, sizeof(other), "%s",
-                 context->topology.host_name[context->topology.host[rank]]);
-        if (strncmp(other, own, strlen(own)) == 0) here++;
-    }
     /* A rank's program, coordinator and data plane run at the same time. */
     context->wait_spin_ns = 2 * here <= cores ? context->config.spin_ns : 0;
     if (here > cores) context->config.spin_ns = 0;
@@ -295,6 +236,7 @@ static dp_status_t start_loop(dp_context_t *context, dp_error_t *error)
 
 static void context_destroy(dp_context_t *context, int failed)
 {
+    dp_context_fork_end(context);
     if (failed && context->device != NULL && context->device->ops->is_async)
         context->device->ops->abort(context->device); /* before streams are let go */
     if (failed && context->engine != NULL)
@@ -320,6 +262,7 @@ static void context_destroy(dp_context_t *context, int failed)
         free(context->texts[i]);
     free(context->settings);
     dp_inject_destroy(context->config.injector);
+    dp_log_queue_destroy(context->log.queue);
     pthread_mutex_destroy(&context->lock);
     free(context);
 }
@@ -403,6 +346,7 @@ static dp_status_t build(dp_context_t *context, int use_loopback, dp_error_t *er
     if (status != DP_OK) return status;
     status = connect_neighbours(context, deadline_ns, error);
     if (status != DP_OK) return status;
+    dp_context_fork_watch(context);
     status = dp_context_make_device(context, error);
     if (status != DP_OK) return status;
     status = make_pipeline(context, &callbacks, error);
@@ -429,6 +373,7 @@ dp_status_t dp_context_create(const dp_config_t *config, dp_bootstrap_t *bootstr
         dp_bootstrap_destroy(bootstrap);
         return dp_error_set(error, DP_ERR_NO_MEMORY, "no memory for a context");
     }
+    dp_context_fork_begin(context);
     context->config = *config;
     context->bootstrap = bootstrap;
     context->rank = bootstrap->rank;
@@ -436,6 +381,7 @@ dp_status_t dp_context_create(const dp_config_t *config, dp_bootstrap_t *bootstr
     dp_group_init_world(context);
     context->last_text = "";
     dp_log_init(&context->log, (dp_log_level_t)config->log_level, context->rank);
+    context->log.queue = dp_log_queue_create();
     pthread_mutex_init(&context->lock, NULL);
     status = build(context, use_loopback, error);
     if (status != DP_OK) {
@@ -491,7 +437,8 @@ dp_status_t dp_init(const dp_init_options_t *options, dp_context_t **context)
         return DP_ERR_INVALID;
     dp_log_init(&log, DP_LOG_WARN, -1);
     dp_config_defaults(&config);
-    status = dp_config_from_environment(&config, &log, &error);
+    status = dp_fork_check_init(&error);
+    if (status == DP_OK) status = dp_config_from_environment(&config, &log, &error);
     if (status == DP_OK) status = choose_order(options, &config, &error);
     if (status == DP_OK) status = dp_config_check(&config, &error);
     if (status == DP_OK) {
@@ -526,6 +473,7 @@ dp_status_t dp_finalize(dp_context_t *context)
     dp_status_t status, fatal;
 
     if (context == NULL) return DP_OK;
+    if (dp_context_is_forked(context)) return DP_ERR_INVALID;
     dp_inject_enter(context->config.injector, DP_INJECT_FINALIZE);
     /* First said, then waited: two ranks that finalize with operations only the other could
      * complete would otherwise wait for each other. */
@@ -544,6 +492,6 @@ dp_status_t dp_finalize(dp_context_t *context)
 
 void dp_abort(dp_context_t *context, const char *reason)
 {
-    if (context == NULL) return;
+    if (context == NULL || dp_context_is_forked(context)) return;
     dp_loop_abort(context->loop, DP_ERR_ABORTED, reason == NULL ? "no reason given" : reason);
 }

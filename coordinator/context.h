@@ -15,6 +15,7 @@
 #include "coordinator/program.h"
 #include "coordinator/tune.h"
 #include "fusion/pipeline.h"
+#include "runtime/base/forked.h"
 #include "runtime/base/window.h"
 #include "runtime/device/plugin.h"
 
@@ -135,6 +136,7 @@ struct dp_context {
     int rank, size;
     dp_topology_t topology;
     int has_topology;
+    int kernel_ranks; /* ranks that share this machine's cores */
 
     /* from the wire up, in order of creation */
     dp_bootstrap_t *bootstrap;
@@ -155,6 +157,8 @@ struct dp_context {
     uint64_t wait_spin_ns;          /* how long a waiter polls before it sleeps */
     dp_watch_t watch;
     dp_late_t late;
+    unsigned fork_generation; /* of the process that made it; see fork.h */
+    dp_fork_watch_t fork_watch;
 
     pthread_mutex_t lock;
     /* guarded by lock */

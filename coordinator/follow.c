@@ -37,8 +37,8 @@ static dp_row_t *named_row(dp_negotiator_t *n, int from, const dp_item_t *item)
 /* Has everybody at or below this node said that the tensor can go, or that it can go without? */
 static int is_launchable(const dp_negotiator_t *n, const dp_row_t *row)
 {
+    if (row->said_ready) return 1; /* a CONTEST that came behind READY was too late */
     if (row->is_mismatched) return 0;
-    if (row->is_announced) return 1;
     for (int slot = 0; slot <= dp_own_slot(n); slot++) {
         if (dp_bit_get(row->expect, slot) && !dp_join_covers(n, row, slot)) return 0;
     }

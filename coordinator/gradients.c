@@ -2,14 +2,15 @@
  * gradients.c - the gradients of a model as one object: broadcast, ready, sync.
  *
  * Written against dp.h alone, as a program could write it (plus a place to leave error texts, which
- * context a group belongs to, and the checksum), but for the figures that stay on a device.
- * "Synchronise, clip, step" is the one obvious path through it.
+ * context a group belongs to, the checksum, and whether this is a forked child), but for the
+ * figures that stay on a device. "Synchronise, clip, step" is the one obvious path through it.
  */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "coordinator/fork.h"
 #include "coordinator/submit.h"
 
 #define LOSS_SCALE_MAX 16777216.0 /* 2^24: fp32 gradients times more lose nothing but range */
@@ -251,6 +252,39 @@ static dp_status_t make_figures(dp_gradients_t *gradients)
                            : dp_context_error(gradients->context, status, "gradients: no event");
 }
 
+static int is_on_device(const dp_gradients_t *gradients)
+{
+    return gradients->figures != &gradients->own;
+}
+
+/* A stream of the program's may still be on its way to them. */
+static void free_figures(dp_gradients_t *gradients)
+{
+    dp_device_t *device = gradients->context->device;
+
+    if (gradients->figures == NULL || !is_on_device(gradients)) return;
+    if (gradients->decided != NULL) {
+        (void)device->ops->event_wait(gradients->decided);
+        device->ops->event_destroy(gradients->decided);
+    }
+    device->ops->free(device, gradients->figures);
+}
+
+/* Waits for what is in flight. */
+static void free_gradients(dp_gradients_t *gradients)
+{
+    for (size_t i = 0; gradients->slots != NULL && i < gradients->count; i++) {
+        if (gradients->slots[i].handle != NULL) dp_wait(gradients->slots[i].handle, -1.0, NULL);
+        free(gradients->slots[i].name);
+    }
+    free(gradients->slots);
+    free(gradients->hashes);
+    free(gradients->all_hashes);
+    free(gradients->list_name);
+    free_figures(gradients);
+    free(gradients);
+}
+
 dp_status_t dp_gradients_create(dp_context_t *context, const dp_gradient_t *tensors, size_t count,
                                 const dp_gradients_options_t *options, dp_gradients_t **out)
 {
@@ -259,7 +293,7 @@ dp_status_t dp_gradients_create(dp_context_t *context, const dp_gradient_t *tens
     const char *prefix;
     dp_status_t status;
 
-    if (context == NULL || out == NULL) return DP_ERR_INVALID;
+    if (context == NULL || out == NULL || dp_context_is_forked(context)) return DP_ERR_INVALID;
     if (options == NULL) options = &default_options;
     status = check_arguments(context, tensors, count, options);
     if (status != DP_OK) return status;
@@ -296,16 +330,11 @@ dp_status_t dp_gradients_create(dp_context_t *context, const dp_gradient_t *tens
     *out = gradients;
     return DP_OK;
 fail:
-    dp_gradients_destroy(gradients);
+    free_gradients(gradients);
     return status;
 }
 
 /* ---- On their way --------------------------------------------------------------------------- */
-
-static int is_on_device(const dp_gradients_t *gradients)
-{
-    return gradients->figures != &gradients->own;
-}
 
 /* dp_allreduce(): average over ranks and readies, freed of the loss scale. */
 static dp_status_t submit(dp_gradients_t *gradients, slot_t *slot, void *stream)
@@ -336,7 +365,7 @@ dp_status_t dp_gradients_ready(dp_gradients_t *gradients, size_t index, void *st
     slot_t *slot;
     dp_status_t status;
 
-    if (gradients == NULL) return DP_ERR_INVALID;
+    if (gradients == NULL || dp_context_is_forked(gradients->context)) return DP_ERR_INVALID;
     if (index >= gradients->count) {
         return dp_context_error(gradients->context, DP_ERR_INVALID,
                                 "gradients: index %zu, there are %zu tensors", index,
@@ -523,7 +552,7 @@ dp_status_t dp_gradients_sync(dp_gradients_t *gradients, dp_gradients_result_t *
     dp_gradients_result_t found = DP_GRADIENTS_RESULT_INIT;
     dp_status_t status, cleared;
 
-    if (gradients == NULL) return DP_ERR_INVALID;
+    if (gradients == NULL || dp_context_is_forked(gradients->context)) return DP_ERR_INVALID;
     if (result != NULL && result->size < sizeof(*result)) {
         return dp_context_error(gradients->context, DP_ERR_INVALID,
                                 "gradients: the result says it has %zu bytes, the type has %zu; "
@@ -661,7 +690,7 @@ dp_status_t dp_gradients_sync_on(dp_gradients_t *gradients, void *stream,
     dp_context_t *context;
     dp_stream_t *known;
 
-    if (gradients == NULL) return DP_ERR_INVALID;
+    if (gradients == NULL || dp_context_is_forked(gradients->context)) return DP_ERR_INVALID;
     context = gradients->context;
     if (result != NULL && result->size < sizeof(*result)) {
         return dp_context_error(context, DP_ERR_INVALID,
@@ -686,30 +715,8 @@ dp_status_t dp_gradients_sync_on(dp_gradients_t *gradients, void *stream,
     return sync_device(gradients, stream, known);
 }
 
-/* A stream of the program's may still be on its way to them. */
-static void free_figures(dp_gradients_t *gradients)
-{
-    dp_device_t *device = gradients->context->device;
-
-    if (gradients->figures == NULL || !is_on_device(gradients)) return;
-    if (gradients->decided != NULL) {
-        (void)device->ops->event_wait(gradients->decided);
-        device->ops->event_destroy(gradients->decided);
-    }
-    device->ops->free(device, gradients->figures);
-}
-
 void dp_gradients_destroy(dp_gradients_t *gradients)
 {
-    if (gradients == NULL) return;
-    for (size_t i = 0; gradients->slots != NULL && i < gradients->count; i++) {
-        if (gradients->slots[i].handle != NULL) dp_wait(gradients->slots[i].handle, -1.0, NULL);
-        free(gradients->slots[i].name);
-    }
-    free(gradients->slots);
-    free(gradients->hashes);
-    free(gradients->all_hashes);
-    free(gradients->list_name);
-    free_figures(gradients);
-    free(gradients);
+    if (gradients == NULL || dp_context_is_forked(gradients->context)) return;
+    free_gradients(gradients);
 }

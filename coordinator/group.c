@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "coordinator/fork.h"
 #include "coordinator/submit.h"
 
 void dp_group_init_world(dp_context_t *context)
@@ -157,7 +158,7 @@ dp_status_t dp_group_create(dp_context_t *context, const char *name, const int *
     dp_status_t status;
     int *members;
 
-    if (context == NULL) return DP_ERR_INVALID;
+    if (context == NULL || dp_context_is_forked(context)) return DP_ERR_INVALID;
     status = check_group_name(context, "dp_group_create", name);
     if (status != DP_OK) return status;
     if (group == NULL || ranks == NULL || count == 0 || count > (size_t)context->size) {
@@ -204,7 +205,7 @@ dp_status_t dp_group_split(dp_group_t *parent, const char *name, int color, dp_g
     int *members;
     size_t count = 0;
 
-    if (parent == NULL) return DP_ERR_INVALID;
+    if (parent == NULL || dp_context_is_forked(parent->context)) return DP_ERR_INVALID;
     context = parent->context;
     status = check_group_name(context, "dp_group_split", name);
     if (status != DP_OK) return status;
@@ -255,6 +256,7 @@ dp_status_t dp_group_destroy(dp_group_t *group)
 
     if (group == NULL) return DP_OK;
     context = group->context;
+    if (dp_context_is_forked(context)) return DP_ERR_INVALID;
     if (group == &context->world) {
         return dp_context_error(context, DP_ERR_INVALID,
                                 "dp_group_destroy: the world lives as long as the context");

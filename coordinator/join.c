@@ -102,11 +102,25 @@ void dp_join_arrive(dp_negotiator_t *n, dp_scope_t *scope, int rank)
 }
 
 /* What failed without this rank does not concern it any more: it has joined instead. */
-void dp_join_own(dp_negotiator_t *n, dp_scope_t *scope, void *request)
+static void forgive(dp_negotiator_t *n, const dp_scope_t *scope)
 {
     for (size_t i = 0; i < n->table.row_count; i++) {
         if (n->table.rows[i]->scope == scope) dp_row_forgive(n->table.rows[i]);
     }
+}
+
+/* This rank has no more data. What a leaver has kept can still be launched, and goes without it, as
+ * it would have if CLOSED had come a moment later. */
+void dp_join_refused(dp_negotiator_t *n, dp_scope_t *scope)
+{
+    forgive(n, scope);
+    if (!dp_join_is_joined(scope, n->rank)) scope->is_join_due = 1;
+    dp_join_flush(n);
+}
+
+void dp_join_own(dp_negotiator_t *n, dp_scope_t *scope, void *request)
+{
+    forgive(n, scope);
     scope->has_join = 1;
     scope->is_join_said = 0;
     scope->join_request = request;
@@ -125,7 +139,7 @@ static dp_scope_t *unsaid(const dp_negotiator_t *n)
     for (size_t i = 0; i <= n->group_count; i++) {
         dp_scope_t *scope = i < n->group_count ? n->groups[i] : n->world;
 
-        if (scope->has_join && !scope->is_join_said) return scope;
+        if (scope->is_join_due || (scope->has_join && !scope->is_join_said)) return scope;
     }
     return NULL;
 }
@@ -139,6 +153,7 @@ void dp_join_flush(dp_negotiator_t *n)
         scope = unsaid(n);
         if (scope == NULL) return;
         scope->is_join_said = 1;
+        scope->is_join_due = 0;
         dp_join_arrive(n, scope, n->rank);
     }
 }

@@ -267,6 +267,7 @@ static void forget_rows(dp_negotiator_t *n)
     for (size_t i = 0; i < n->table.row_count; i++) {
         dp_row_t *row = n->table.rows[i];
 
+        dp_contest_drop(row);
         if (!row->is_pending && !row->is_own) continue;
         dp_stall_unwatch(n, row, 0);
         dp_row_clear(row, n->table.bit_words);

@@ -102,13 +102,15 @@ typedef struct dp_lock {
     /* after it */
     dp_owed_t *owed; /* [owed_count], those before owed_paid are over */
     size_t owed_count, owed_room, owed_paid;
-    size_t shadows; /* of these: launched and not settled */
-    size_t debts;   /* not launched, not made up for */
-    uint64_t open;  /* occurrences, over all ranks, that are not settled */
+    uint64_t owed_end; /* behind the last bucket that anybody launched */
+    size_t shadows;    /* of these: launched and not settled */
+    size_t debts;      /* not launched, not made up for */
+    uint64_t open;     /* occurrences, over all ranks, that are not settled */
     uint64_t ahead; /* one more than the last bucket launched here, if others may not be that far */
     uint64_t *floor;    /* root: [size] what a rank's next launch has to be behind */
     uint64_t waited_ns; /* a thread waits while there are debts; 0: none */
     uint64_t voided_ns; /* when the root was told */
+    uint64_t ended_ns;  /* others wait for what is owed since then */
     int has_warned;     /* of what this rank owes next, while a thread waits */
     int has_told;       /* LOCKED or UNLOCKED is due as an output */
 

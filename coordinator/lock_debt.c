@@ -91,6 +91,7 @@ uint64_t dp_debt_floor(dp_negotiator_t *n, const dp_row_t *row)
 
     for (uint32_t i = 0; n->lock.floor != NULL && i < dp_row_ranks(row); i++)
         floor = DP_MAX(floor, n->lock.floor[rank_of(row, i)]);
+    DP_ASSERT(floor <= n->lock.owed_end); /* else a launch waits for what nobody owes */
     return floor;
 }
 
@@ -109,7 +110,11 @@ void dp_debt_begin(dp_negotiator_t *n, uint64_t low, uint64_t high)
     size_t count = 0;
 
     lock->owed_count = lock->owed_paid = lock->shadows = lock->debts = 0;
+    lock->owed_end = high;
     lock->voided_ns = lock->has_warned = 0;
+    lock->ended_ns = n->now_ns;
+    if (lock->reason == DP_UNLOCK_STALL) /* then others count from their launches on */
+        lock->ended_ns -= DP_MIN(n->now_ns, n->stall_warn_ns);
     if (lock->waited_ns != 0) lock->waited_ns = DP_MAX(n->now_ns, 1);
     for (uint64_t number = low; number < high; number++)
         count += planned(lock, number)->count;
@@ -445,13 +450,16 @@ static uint64_t warn_ns(const dp_negotiator_t *n)
     return lock->waited_ns + n->stall_warn_ns;
 }
 
+/* Half of what is left when the wait begins of the time that others wait: so however many it takes,
+ * one after the other, they come before the limit. */
 static uint64_t void_ns(const dp_negotiator_t *n)
 {
     const dp_lock_t *lock = &n->lock;
+    uint64_t limit_ns = lock->ended_ns + n->stall_limit_ns;
 
     if (lock->debts == 0 || lock->waited_ns == 0 || lock->voided_ns != 0 || n->stall_limit_ns == 0)
         return UINT64_MAX;
-    return lock->waited_ns + n->stall_limit_ns / 2;
+    return lock->waited_ns + (limit_ns > lock->waited_ns ? (limit_ns - lock->waited_ns) / 2 : 0);
 }
 
 static void say_void(dp_negotiator_t *n, dp_row_t *row)

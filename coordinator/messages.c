@@ -104,6 +104,7 @@ void dp_item_write(dp_writer_t *writer, const dp_item_t *item)
         dp_signature_write(item->signature, writer);
         break;
     case DP_ITEM_MISMATCH:
+    case DP_ITEM_CONTEST:
         write_ref(writer, item);
         dp_write_u32(writer, (uint32_t)item->rank);
         dp_write_u32(writer, (uint32_t)item->other_rank);
@@ -236,7 +237,7 @@ size_t dp_item_bound(const dp_item_t *item)
     if ((item->kind == DP_ITEM_READY && (item->flags & DP_FLAG_SIGNATURE)) ||
         item->kind == DP_ITEM_LACKS)
         bytes += dp_signature_bytes(item->signature);
-    if (item->kind == DP_ITEM_MISMATCH)
+    if (item->kind == DP_ITEM_MISMATCH || item->kind == DP_ITEM_CONTEST)
         bytes += dp_signature_bytes(item->signature) + dp_signature_bytes(item->other);
     return bytes;
 }
@@ -409,6 +410,7 @@ static void read_fields(dp_reader_t *reader, dp_item_t *item, dp_status_t *statu
         *status = read_signature(reader, &item->signature);
         break;
     case DP_ITEM_MISMATCH:
+    case DP_ITEM_CONTEST:
         read_ref(reader, item);
         item->rank = (int)dp_read_u32(reader);
         item->other_rank = (int)dp_read_u32(reader);

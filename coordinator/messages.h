@@ -19,6 +19,7 @@
  *              [, signature]
  *     MISMATCH ref, u32 rank a, u32 rank b, signature a, signature b
  *     LACKS    ref, u32 rank that has left, signature
+ *     CONTEST  as MISMATCH, after READY was said
  *     URGENT   ref
  *     PARTIAL  ref [, list], u64 age in ns
  *     JOIN     u32 group, u32 rank
@@ -77,6 +78,7 @@ typedef enum dp_item_kind {
     DP_ITEM_COUNT = 12,
     DP_ITEM_STAND = 13,
     DP_ITEM_VOID = 14,
+    DP_ITEM_CONTEST = 15,
     DP_ITEM_LAUNCH = 16,
     DP_ITEM_FAILURE = 17,
     DP_ITEM_CLOSED = 18,

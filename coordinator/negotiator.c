@@ -163,6 +163,7 @@ static void submit_join(dp_negotiator_t *n, dp_scope_t *scope, void *request)
 {
     if (scope->is_closed) {
         dp_leave_refuse_join(n, scope, request);
+        dp_join_refused(n, scope);
     } else {
         dp_join_own(n, scope, request);
     }

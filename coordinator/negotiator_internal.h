@@ -4,6 +4,7 @@
  * table.c      names, ids, and what is known of each tensor's pending occurrence
  * scope.c      groups, and which subtrees take part in what
  * agree.c      the rules of one tensor: arrives, is complete, launched, failed
+ * contest.c    two lists of ranks for one group to be made, after one of them was announced
  * order.c      the root: what is ordered, and when
  * join.c       ranks that have no more data
  * leave.c      ranks that submit nothing more, and the tensors that fail for it
@@ -55,6 +56,7 @@ typedef struct dp_scope {
     int last_joined;        /* rank of the world */
     int has_join;           /* this rank's request is pending */
     int is_join_said;       /* and counted, here and above */
+    int is_join_due;        /* it was refused, but others must not wait for this rank */
     void *join_request;
 } dp_scope_t;
 
@@ -66,6 +68,19 @@ typedef struct dp_conflict {
     int rank[2];
     dp_signature_t *signature[2];
 } dp_conflict_t;
+
+/* What a child said of a group to be made and may still need when the pending occurrence ends: it
+ * may be of another list of ranks, and then that end is not told to the child. */
+typedef struct dp_contest {
+    struct dp_contest *next;
+    dp_item_kind_t kind; /* READY; MISMATCH, LACKS; PARTIAL */
+    int slot;
+    int rank[2];                  /* of the signatures */
+    dp_signature_t *signature[2]; /* the second of MISMATCH alone; owned */
+    int32_t *list;                /* PARTIAL: [list_count] members; owned */
+    uint32_t list_count;
+    uint64_t first_ns; /* PARTIAL */
+} dp_contest_t;
 
 /* An occurrence that failed before this rank submitted it: its next submission gets this. */
 typedef struct dp_refusal {
@@ -120,12 +135,16 @@ typedef struct dp_row {
     int32_t *list;            /* of a group to be made: its members; owned */
     uint32_t list_count;
     int is_announced; /* READY or MISMATCH went up */
+    int said_ready;   /* READY did: what is found later is a CONTEST */
+    int conflict_sent;
     int urgent_sent;
     int wants_partial, partial_sent;
     uint64_t first_ns; /* when it became pending */
     int was_warned;    /* root: a stall report was about it */
     dp_row_list_t stall_list;
     struct dp_row *older, *newer;
+
+    dp_contest_t *contests; /* of a group to be made, oldest first */
 
     dp_own_t own; /* this rank's submission: the pending one, or one to come after a shadow */
     /* The locked plan has it so many times; what is there for all of them. */
@@ -370,6 +389,8 @@ dp_row_t *dp_table_by_id(const dp_table_t *table, uint32_t id); /* NULL: no such
 void dp_table_assign(dp_table_t *table, dp_row_t *row, uint32_t id);
 /* Takes a row that is not pending out of the table; outputs may still point to it. */
 dp_status_t dp_table_remove(dp_table_t *table, dp_row_t *row);
+/* Was the row not taken out? One that was may be asked about until all outputs were taken. */
+int dp_table_has(const dp_table_t *table, const dp_row_t *row);
 /* memory: freed when all outputs were taken. */
 dp_status_t dp_table_retire(dp_table_t *table, void *memory);
 void dp_table_free_retired(dp_table_t *table);
@@ -421,7 +442,12 @@ typedef struct dp_arrival {
 } dp_arrival_t;
 const dp_signature_t *dp_row_signature(const dp_row_t *row); /* of the pending occurrence */
 void dp_agree_arrive(dp_negotiator_t *n, dp_row_t *row, const dp_arrival_t *arrival);
-void dp_agree_mismatch(dp_negotiator_t *n, dp_row_t *row, int slot, dp_item_t *item);
+/* A child found two signatures, or, the second being NULL, that a rank has left. */
+void dp_agree_mismatch(dp_negotiator_t *n, dp_row_t *row, int slot, const int rank[2],
+                       const dp_signature_t *const signature[2]);
+/* Two signatures have met: no more is waited for. */
+void dp_agree_conflict(dp_negotiator_t *n, dp_row_t *row, const int rank[2],
+                       const dp_signature_t *const signature[2]);
 void dp_agree_urgent(dp_negotiator_t *n, dp_row_t *row);
 void dp_agree_pending(dp_negotiator_t *n, dp_row_t *row, uint64_t first_ns);
 void dp_agree_lacks(dp_negotiator_t *n, dp_row_t *row, int leaver);
@@ -449,6 +475,17 @@ int dp_launches_alone(dp_collective_t collective);
 void dp_own_end(dp_negotiator_t *n, dp_row_t *row); /* what this rank has submitted is over */
 /* This rank's part of the occurrence fails. */
 void dp_agree_refuse_own(dp_negotiator_t *n, dp_row_t *row, dp_status_t status, const char *text);
+
+/* contest.c */
+void dp_contest_arrive(dp_negotiator_t *n, dp_row_t *row, const dp_arrival_t *arrival);
+void dp_contest_mismatch(dp_negotiator_t *n, dp_row_t *row, int slot, const int rank[2],
+                         const dp_signature_t *const signature[2]);
+void dp_contest_partial(dp_negotiator_t *n, dp_row_t *row, int slot, const dp_item_t *item,
+                        uint64_t first_ns);
+void dp_contest_heard(dp_row_t *row, int slot); /* its READY came */
+/* The occurrence is over, as n->targets were told: what the others said is of the next. */
+void dp_contest_over(dp_negotiator_t *n, dp_row_t *row);
+void dp_contest_drop(dp_row_t *row);
 
 /* lock.c */
 #define DP_LOCK_NOBODY UINT64_MAX             /* rounds of a subtree that takes part in nothing */
@@ -512,6 +549,7 @@ uint64_t dp_debt_deadline(const dp_negotiator_t *n);
 /* order.c: the root */
 void dp_order_void(dp_negotiator_t *n, dp_row_t *row, int rank);
 void dp_order_complete(dp_negotiator_t *n, dp_row_t *row);
+void dp_order_withdraw(dp_negotiator_t *n, const dp_row_t *row); /* it is not launched after all */
 void dp_order_failure(dp_negotiator_t *n, dp_row_t *row, dp_status_t status, const char *text,
                       const int32_t *list, uint32_t list_count);
 void dp_order_conflict(dp_negotiator_t *n, dp_row_t *row, const int rank[2],
@@ -521,6 +559,7 @@ void dp_order_flush(dp_negotiator_t *n);   /* what is due before frames go out *
 
 /* join.c */
 void dp_join_own(dp_negotiator_t *n, dp_scope_t *scope, void *request);
+void dp_join_refused(dp_negotiator_t *n, dp_scope_t *scope); /* a rank has left the group */
 void dp_join_arrive(dp_negotiator_t *n, dp_scope_t *scope, int rank);
 void dp_join_flush(dp_negotiator_t *n); /* what this rank may say by now */
 int dp_join_has_own(const dp_negotiator_t *n, const dp_scope_t *scope); /* has this rank joined? */

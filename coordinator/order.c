@@ -355,6 +355,14 @@ void dp_order_complete(dp_negotiator_t *n, dp_row_t *row)
     if (row->is_urgent || is_impatient(signature->collective)) n->complete_urgent = 1;
 }
 
+/* Another list of ranks came under the name of a group that waits to be launched. */
+void dp_order_withdraw(dp_negotiator_t *n, const dp_row_t *row)
+{
+    dp_row_array_remove(&n->foreign, row);
+    dp_row_array_remove(&n->complete, row);
+    if (n->complete.count == 0) n->complete_urgent = 0;
+}
+
 /* Holding back pays only while the data plane is busy: then what joins the launch costs no time. */
 static int must_release(const dp_negotiator_t *n)
 {

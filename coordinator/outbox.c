@@ -244,21 +244,22 @@ static void announce(dp_negotiator_t *n, dp_row_t *row)
     item->flags = (uint8_t)flags;
     item->absmax = row->absmax;
     item->signature = row->proposed;
-    row->is_announced = 1;
+    row->is_announced = row->said_ready = 1;
     row->urgent_sent = row->is_urgent;
     dp_outbox_up_item(n, item);
 }
 
-static void announce_mismatch(dp_negotiator_t *n, dp_row_t *row)
+static void announce_conflict(dp_negotiator_t *n, dp_row_t *row)
 {
+    dp_item_kind_t first = row->conflict->signature[1] != NULL ? DP_ITEM_MISMATCH : DP_ITEM_LACKS;
     dp_item_t *item = &n->made;
 
-    dp_item_ref(item, row->conflict->signature[1] != NULL ? DP_ITEM_MISMATCH : DP_ITEM_LACKS, row);
+    dp_item_ref(item, row->said_ready ? DP_ITEM_CONTEST : first, row);
     item->rank = row->conflict->rank[0];
     item->other_rank = row->conflict->rank[1];
     item->signature = row->conflict->signature[0];
     item->other = row->conflict->signature[1];
-    row->is_announced = 1;
+    row->is_announced = row->conflict_sent = 1;
     row->urgent_sent = 1;
     dp_outbox_up_item(n, item);
 }
@@ -269,8 +270,8 @@ static void tell(dp_negotiator_t *n, dp_row_t *row)
     dp_item_t *item = &n->made;
 
     if (!row->is_pending) return;
-    if (!row->is_announced && row->is_mismatched) {
-        announce_mismatch(n, row);
+    if (row->is_mismatched && !row->conflict_sent) {
+        announce_conflict(n, row);
     } else if (!row->is_announced && row->is_complete) {
         announce(n, row);
     } else if (row->is_announced && row->is_urgent && !row->urgent_sent) {
@@ -312,6 +313,7 @@ static void tell_words(dp_negotiator_t *n)
         const dp_word_t *word = &n->words[i];
 
         item->list_count = 0;
+        DP_ASSERT(word->row == NULL || dp_table_has(&n->table, word->row));
         if (word->row != NULL) dp_item_ref(item, word->kind, word->row);
         item->kind = word->kind;
         item->rank = word->rank;

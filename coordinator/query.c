@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "coordinator/fork.h"
 #include "runtime/base/build_info.h"
 #include "runtime/base/inject.h"
 
@@ -22,9 +23,10 @@ const char *dp_build_info(void)
 
 const char *dp_error_text(const dp_context_t *context)
 {
+    if (context == NULL) return "the context is NULL";
+    if (dp_context_is_forked(context)) return dp_fork_text();
     /* Texts are only ever added, so the pointer is good however late it is read. */
-    return context == NULL ? "the context is NULL"
-                           : __atomic_load_n(&context->last_text, __ATOMIC_ACQUIRE);
+    return __atomic_load_n(&context->last_text, __ATOMIC_ACQUIRE);
 }
 
 dp_group_t *dp_world(dp_context_t *context)
@@ -69,7 +71,7 @@ const char *dp_setting(const dp_context_t *context, const char *name)
     char text[DP_CONFIG_TEXT_MAX];
     size_t row;
 
-    if (context == NULL || name == NULL) return NULL;
+    if (context == NULL || name == NULL || dp_context_is_forked(context)) return NULL;
     row = dp_config_find(name, NULL);
     if (row == SIZE_MAX || dp_config_row(row)->is_internal) return NULL;
     /* The answer outlives the call, so it is kept with the error texts' memory. */
@@ -95,7 +97,7 @@ void dp_step_begin(dp_context_t *context, uint64_t step)
 {
     char text[64];
 
-    if (context == NULL) return;
+    if (context == NULL || dp_context_is_forked(context)) return;
     atomic_store_explicit(&context->declares_steps, 1, memory_order_relaxed);
     if (context->rank == 0) dp_loop_round(context->loop);
     atomic_store_explicit(&context->step, step, memory_order_relaxed);
@@ -111,7 +113,7 @@ void dp_step_begin(dp_context_t *context, uint64_t step)
 
 void dp_step_end(dp_context_t *context)
 {
-    if (context == NULL) return;
+    if (context == NULL || dp_context_is_forked(context)) return;
     dp_trace_end(dp_trace_thread_lane(context->trace));
     if (context->window.has_steps &&
         atomic_load_explicit(&context->step, memory_order_relaxed) == context->window.last) {
@@ -123,7 +125,7 @@ void dp_step_end(dp_context_t *context)
 
 void dp_span_begin(dp_context_t *context, const char *name)
 {
-    if (context == NULL) return;
+    if (context == NULL || dp_context_is_forked(context)) return;
     dp_trace_begin(
         dp_trace_thread_lane(context->trace),
         (dp_trace_record_t){.kind = DP_TRACE_SPAN, .name = dp_trace_name(context->trace, name)});
@@ -132,7 +134,7 @@ void dp_span_begin(dp_context_t *context, const char *name)
 
 void dp_span_end(dp_context_t *context)
 {
-    if (context == NULL) return;
+    if (context == NULL || dp_context_is_forked(context)) return;
     dp_inject_span_end(context->config.injector);
     dp_trace_end(dp_trace_thread_lane(context->trace));
 }
@@ -142,7 +144,7 @@ dp_status_t dp_stats_get(dp_context_t *context, dp_stats_t *stats)
     dp_pipeline_stats_t pipeline;
     dp_loop_stats_t loop;
 
-    if (context == NULL || stats == NULL) return DP_ERR_INVALID;
+    if (context == NULL || stats == NULL || dp_context_is_forked(context)) return DP_ERR_INVALID;
     if (stats->size < sizeof(dp_stats_t)) {
         return dp_context_error(context, DP_ERR_INVALID,
                                 "dp_stats_get: stats say they have %zu bytes, dp_stats_t has %zu; "

@@ -172,7 +172,8 @@ static int check_ready(dp_negotiator_t *n, int from, int child, const dp_row_t *
     } else if (row->scope == NULL &&
                !is_list_of(n, signature->members, signature->member_count, child)) {
         dp_fatal_protocol(n, from, "%s announced, nobody there is a member", what);
-    } else if (item->ahead >= DP_POSITION_MAX) {
+    } else if (item->ahead >= DP_POSITION_MAX ||
+               (dp_is_root(n) && item->ahead > n->lock.owed_end)) {
         dp_fatal_protocol(n, from, "%s announced ahead of all", what);
     } else if (item->absent > 0 &&
                (row->scope == NULL || dp_scope_index(row->scope, item->rank) < 0 ||
@@ -214,6 +215,8 @@ static void receive_conflict(dp_negotiator_t *n, int from, int child, dp_item_t 
 {
     dp_row_t *row = dp_receive_row(n, from, item);
     int lacks = item->kind == DP_ITEM_LACKS;
+    const int ranks[2] = {item->rank, item->other_rank};
+    const dp_signature_t *signatures[2] = {item->signature, item->other};
 
     if (row == NULL || !is_new_word(n, from, child, row, position)) return;
     if (lacks ? row->own_expect == NULL : dp_signature_equal(item->signature, item->other)) {
@@ -222,7 +225,30 @@ static void receive_conflict(dp_negotiator_t *n, int from, int child, dp_item_t 
                                       (!lacks && !dp_receive_fits(n, row, item->other)))) {
         dp_fatal_protocol(n, from, "a group without members");
     } else {
-        dp_agree_mismatch(n, row, child, item);
+        dp_agree_mismatch(n, row, child, ranks, signatures);
+    }
+}
+
+/* A child has said READY, and then heard of another list of ranks. Once that occurrence is over
+ * this is old: the child says itself what it heard since. */
+static void receive_contest(dp_negotiator_t *n, int from, int child, const dp_item_t *item)
+{
+    dp_key_t key = {item->group, item->root, item->peer, item->name};
+    const int ranks[2] = {item->rank, item->other_rank};
+    const dp_signature_t *signatures[2] = {item->signature, item->other};
+    dp_row_t *row;
+
+    if (item->id != DP_ID_NONE || item->group != DP_GROUP_UNBORN || item->root >= 0) {
+        dp_fatal_protocol(n, from, "a contest about what is no group to be made");
+        return;
+    }
+    row = dp_table_find(&n->table, &key);
+    if (row == NULL || !dp_bit_get(row->heard, child)) return;
+    if (dp_signature_equal(item->signature, item->other) ||
+        !dp_receive_fits(n, row, item->signature) || !dp_receive_fits(n, row, item->other)) {
+        dp_fatal_protocol(n, from, "a contest about group %s that is none", row->name);
+    } else if (!row->is_mismatched) {
+        dp_agree_conflict(n, row, ranks, signatures);
     }
 }
 
@@ -241,12 +267,11 @@ static void receive_partial(dp_negotiator_t *n, int from, int child, const dp_it
         dp_fatal_protocol(n, from, "tensor %s is ready there and yet waited for", row->name);
         return;
     }
-    if (row->scope == NULL && !row->is_pending &&
-        dp_row_set_list(n, row, item->list, item->list_count) != DP_OK) {
-        dp_fatal_memory(n);
-        return;
+    if (row->scope == NULL) {
+        dp_contest_partial(n, row, child, item, n->now_ns - age_ns);
+    } else {
+        dp_agree_pending(n, row, n->now_ns - age_ns);
     }
-    dp_agree_pending(n, row, n->now_ns - age_ns);
 }
 
 static void receive_urgent(dp_negotiator_t *n, int from, int child, const dp_item_t *item,
@@ -323,6 +348,9 @@ static void receive_from_child(dp_negotiator_t *n, int from, int child, dp_item_
     case DP_ITEM_MISMATCH:
     case DP_ITEM_LACKS:
         receive_conflict(n, from, child, item, position);
+        break;
+    case DP_ITEM_CONTEST:
+        receive_contest(n, from, child, item);
         break;
     case DP_ITEM_URGENT:
         receive_urgent(n, from, child, item, position);

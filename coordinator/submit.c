@@ -9,6 +9,7 @@
 
 #include <stdio.h>
 
+#include "coordinator/fork.h"
 #include "runtime/base/inject.h"
 
 static const dp_options_t default_options = DP_OPTIONS_INIT;
@@ -289,7 +290,9 @@ static dp_status_t take(dp_group_t *group, const dp_submit_t *what, const char *
     return DP_OK;
 }
 
-static dp_status_t refuse(dp_group_t *group, const dp_submit_t *what, dp_status_t status)
+/* in_flight: operations, when it was refused. */
+static dp_status_t refuse(dp_group_t *group, const dp_submit_t *what, dp_status_t status,
+                          size_t in_flight)
 {
     dp_context_t *context = group->context;
 
@@ -299,8 +302,8 @@ static dp_status_t refuse(dp_group_t *group, const dp_submit_t *what, dp_status_
                                context->program != NULL ? "over" : "launched");
     case DP_ERR_AGAIN:
         return dp_submit_error(group, what, status,
-                               "%zu operations are in flight, DP_QUEUE_DEPTH allows %zu",
-                               context->live_count, context->config.queue_depth);
+                               "%zu operations are in flight, DP_QUEUE_DEPTH allows %zu", in_flight,
+                               context->config.queue_depth);
     case DP_ERR_NO_MEMORY:
         return dp_submit_error(group, what, status, "no memory for a request");
     case DP_ERR_INVALID:
@@ -328,10 +331,11 @@ dp_status_t dp_submit(dp_group_t *group, const dp_submit_t *given, dp_handle_t *
     dp_tensor_t staged;
     dp_loop_node_t *node;
     dp_status_t status, fatal;
+    size_t in_flight;
     int will_drive;
     dp_trace_record_t record = {.kind = DP_TRACE_SUBMIT};
 
-    if (group == NULL) return DP_ERR_INVALID;
+    if (group == NULL || dp_context_is_forked(group->context)) return DP_ERR_INVALID;
     if (what.options == NULL) what.options = &default_options;
     status = dp_submit_check(group, &what);
     if (status == DP_OK && group->context->program != NULL &&
@@ -366,10 +370,11 @@ dp_status_t dp_submit(dp_group_t *group, const dp_submit_t *given, dp_handle_t *
     }
     will_drive = status == DP_OK && request->ticket > 0 && handle != NULL &&
                  atomic_load(&context->driven_ticket) == request->ticket;
+    in_flight = context->live_count;
     pthread_mutex_unlock(&context->lock);
     if (status != DP_OK) dp_stage_out(context, stage, 0);
     if (fatal != DP_OK) return fatal; /* the world had ended; its text stands */
-    if (status != DP_OK) return refuse(group, &what, status);
+    if (status != DP_OK) return refuse(group, &what, status, in_flight);
 
     atomic_fetch_add_explicit(&context->submitted, 1, memory_order_relaxed);
     dp_trace_span(dp_trace_thread_lane(context->trace), record);

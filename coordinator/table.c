@@ -43,6 +43,7 @@ static void row_destroy(dp_row_t *row, size_t bit_words)
 {
     dp_row_clear(row, bit_words);
     dp_row_forgive(row);
+    dp_contest_drop(row);
     free(row->own.signature);
     free(row->signature);
     free(row);
@@ -283,7 +284,13 @@ dp_status_t dp_table_remove(dp_table_t *table, dp_row_t *row)
     table->rows[row->index]->index = row->index;
     dp_row_clear(row, table->bit_words);
     dp_row_forgive(row);
+    dp_contest_drop(row);
     return DP_OK;
+}
+
+int dp_table_has(const dp_table_t *table, const dp_row_t *row)
+{
+    return row->index < table->row_count && table->rows[row->index] == row;
 }
 
 /* ---- The pending occurrence ------------------------------------------------------------- */
@@ -309,6 +316,7 @@ void dp_row_clear(dp_row_t *row, size_t bit_words)
     row->request = NULL;
     row->is_pending = row->is_own = row->is_shadow = row->is_complete = row->is_urgent = 0;
     row->is_mismatched = row->is_announced = row->urgent_sent = 0;
+    row->said_ready = row->conflict_sent = 0;
     row->wants_partial = row->partial_sent = row->was_warned = 0;
     row->ready = row->absent = 0;
     row->ahead = 0;

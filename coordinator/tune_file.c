@@ -5,21 +5,29 @@
  *     2 ranks, 1 hosts, engine host, program 5d0c..: 16777216 3 0 200000, 0.0812 of 0.0883 s #1f..
  *
  * The number behind # is the checksum of what stands before it.
+ *
+ * Readers need no lock, as a file is replaced by a rename. A writer keeps the lines of other jobs,
+ * several of which may end at one time. So from reading to the rename it holds a lock on a file
+ * beside, PATH.lock, which stays.
  */
 #include "coordinator/tune_file.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "kernels/kernels.h"
 
 #define HEADER "dp-tune 1"
 #define LINE_MAX_BYTES 256
-#define LINES_MAX 256 /* then the oldest go */
+#define LINES_MAX 256  /* then the oldest go */
+#define LOCK_TRIES 100 /* 10 ms apart; who holds it writes a few lines */
 
 typedef struct line {
     char text[LINE_MAX_BYTES];
@@ -171,38 +179,79 @@ static int write_all(const char *path, const line_t *lines, size_t count, const 
     return fclose(file) == 0 && is_good;
 }
 
+/* The lock, an open file; -1 with errno. Waits for it, but not for ever: whoever holds it may be
+ * stopped. */
+static int lock_file(const char *path)
+{
+    const struct timespec pause = {0, 10000000};
+    const int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+
+    for (int i = 0; fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) != 0; i++) {
+        const int cause = errno;
+
+        if ((cause == EWOULDBLOCK || cause == EINTR) && i < LOCK_TRIES) {
+            (void)nanosleep(&pause, NULL);
+            continue;
+        }
+        close(fd);
+        errno = cause;
+        return -1;
+    }
+    return fd;
+}
+
+/* The line of a key, with its values. */
+static void format_line(const dp_tune_key_t *key, const uint64_t values[DP_KNOBS], double home_s,
+                        double best_s, char *text, size_t room)
+{
+    size_t used;
+
+    format_key(key, text, room);
+    used = strlen(text);
+    for (int knob = 0; knob < DP_KNOBS; knob++) {
+        used += (size_t)snprintf(text + used, room - used, "%s%" PRIu64, knob > 0 ? " " : "",
+                                 values[knob]);
+    }
+    used += (size_t)snprintf(text + used, room - used, ", %.6f of %.6f s ", best_s, home_s);
+    snprintf(text + used, room - used, "#%016" PRIx64, checksum(text, used));
+}
+
 dp_status_t dp_tune_file_write(const char *path, const dp_tune_key_t *key,
                                const uint64_t values[DP_KNOBS], double home_s, double best_s,
                                dp_error_t *error)
 {
     line_t *lines = calloc(LINES_MAX, sizeof(*lines));
     const size_t room = strlen(path) + 32;
-    char *temporary = malloc(room);
-    char own[LINE_MAX_BYTES];
+    char *beside = malloc(room); /* the lock, then the new file */
+    char key_text[LINE_MAX_BYTES], own[LINE_MAX_BYTES];
     dp_status_t status = DP_OK;
-    size_t used, count;
+    int lock;
 
-    if (lines == NULL || temporary == NULL) {
+    if (lines == NULL || beside == NULL) {
         free(lines);
-        free(temporary);
+        free(beside);
         return dp_error_set(error, DP_ERR_NO_MEMORY, "DP_TUNE=%.200s: no memory", path);
     }
-    format_key(key, own, sizeof(own));
-    count = keep_lines(path, own, lines);
-    used = strlen(own);
-    for (int knob = 0; knob < DP_KNOBS; knob++) {
-        used += (size_t)snprintf(own + used, sizeof(own) - used, "%s%" PRIu64, knob > 0 ? " " : "",
-                                 values[knob]);
+    format_key(key, key_text, sizeof(key_text));
+    format_line(key, values, home_s, best_s, own, sizeof(own));
+    snprintf(beside, room, "%s.lock", path);
+    lock = lock_file(beside);
+    if (lock < 0) {
+        status = dp_error_set(
+            error, DP_ERR_SYSTEM, "DP_TUNE=%.200s cannot be written: its lock, %.200s: %s", path,
+            beside, errno == EWOULDBLOCK ? "held by another process" : strerror(errno));
+    } else {
+        const size_t count = keep_lines(path, key_text, lines);
+
+        snprintf(beside, room, "%s.%ld", path, (long)getpid());
+        if (!write_all(beside, lines, count, own) || rename(beside, path) != 0) {
+            status = dp_error_set(error, DP_ERR_SYSTEM, "DP_TUNE=%.200s cannot be written: %s",
+                                  path, strerror(errno));
+            (void)remove(beside);
+        }
+        close(lock);
     }
-    used += (size_t)snprintf(own + used, sizeof(own) - used, ", %.6f of %.6f s ", best_s, home_s);
-    snprintf(own + used, sizeof(own) - used, "#%016" PRIx64, checksum(own, used));
-    snprintf(temporary, room, "%s.%ld", path, (long)getpid());
-    if (!write_all(temporary, lines, count, own) || rename(temporary, path) != 0) {
-        status = dp_error_set(error, DP_ERR_SYSTEM, "DP_TUNE=%.200s cannot be written: %s", path,
-                              strerror(errno));
-        (void)remove(temporary);
-    }
-    free(temporary);
+    free(beside);
     free(lines);
     return status;
 }

@@ -23,7 +23,8 @@ dp_status_t dp_tune_file_read(const char *path, const dp_tune_key_t *key, uint64
                               dp_error_t *error);
 
 /* Adds a line, or replaces the one of this key. Lines that cannot be read are dropped. Nobody ever
- * sees half a file. */
+ * sees half a file, and processes that write at one time keep each other's lines: path.lock, which
+ * stays, is locked meanwhile, and waited for a second. */
 dp_status_t dp_tune_file_write(const char *path, const dp_tune_key_t *key,
                                const uint64_t values[DP_KNOBS], double home_s, double best_s,
                                dp_error_t *error);

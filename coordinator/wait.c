@@ -6,14 +6,33 @@
  */
 #include "coordinator/context.h"
 
+#include <math.h>
 #include <string.h>
 
+#include "coordinator/fork.h"
 #include "runtime/base/futex.h"
 
 /* When a thread that waits for something not launched says so: to what else might be in the way of
  * it, and again to what must then give way. */
 static const uint64_t nudge_ns[] = {5ull * 1000000, 1000ull * 1000000};
 #define NUDGES (sizeof(nudge_ns) / sizeof(nudge_ns[0]))
+
+/* A time that is no number is a mistake, not a short or a long one. */
+static dp_status_t check_seconds(dp_context_t *context, const char *call, double seconds)
+{
+    if (!isnan(seconds)) return DP_OK;
+    return dp_context_error(context, DP_ERR_INVALID, "%s: seconds is not a number", call);
+}
+
+/* A handle that the program has given back; see dp_wait() in dp.h for what cannot be known. Its
+ * tensor's name may be gone with its group. */
+static dp_status_t check_owner(const dp_handle_t *handle, const char *call)
+{
+    if (atomic_load(&handle->has_owner)) return DP_OK;
+    return dp_context_error(handle->context, DP_ERR_INVALID,
+                            "%s: this handle was given back before, by dp_wait() or dp_release()",
+                            call);
+}
 
 static uint64_t deadline_of(double seconds, uint64_t now)
 {
@@ -144,7 +163,7 @@ dp_status_t dp_wait(dp_handle_t *handle, double seconds, dp_result_t *result)
     dp_status_t status;
     const char *text;
 
-    if (handle == NULL) return DP_ERR_INVALID;
+    if (handle == NULL || dp_context_is_forked(handle->context)) return DP_ERR_INVALID;
     context = handle->context;
     if (result != NULL && result->size < sizeof(dp_result_t)) {
         return dp_context_error(context, DP_ERR_INVALID,
@@ -152,11 +171,16 @@ dp_status_t dp_wait(dp_handle_t *handle, double seconds, dp_result_t *result)
                                 "use DP_RESULT_INIT",
                                 result->size, sizeof(dp_result_t));
     }
+    status = check_seconds(context, "dp_wait", seconds);
+    if (status == DP_OK) status = check_owner(handle, "dp_wait");
+    if (status != DP_OK) return status;
     if (atomic_load_explicit(&handle->state, memory_order_acquire) != DP_REQUEST_DONE) {
         if (seconds == 0.0 && context->program != NULL) dp_program_wait(context->program, handle);
         if (seconds == 0.0 || !block_visibly(handle, DP_REQUEST_DONE, seconds))
             return DP_ERR_TIMEOUT;
     }
+    /* Two threads at once are a mistake too: one of them gives it back. */
+    if (!atomic_exchange(&handle->has_owner, 0)) return check_owner(handle, "dp_wait");
     status = handle->status;
     text = handle->result.text;
     if (status == DP_OK && handle->output_hash != 0) status = check_output(handle, &text);
@@ -164,7 +188,6 @@ dp_status_t dp_wait(dp_handle_t *handle, double seconds, dp_result_t *result)
         *result = handle->result;
         result->text = text;
     }
-    atomic_store(&handle->has_owner, 0);
     dp_request_unref(handle);
     return status;
 }
@@ -176,8 +199,10 @@ dp_status_t dp_stream_wait(dp_handle_t *handle, void *stream)
     uint32_t wanted;
     dp_status_t status;
 
-    if (handle == NULL) return DP_ERR_INVALID;
+    if (handle == NULL || dp_context_is_forked(handle->context)) return DP_ERR_INVALID;
     context = handle->context;
+    status = check_owner(handle, "dp_stream_wait");
+    if (status != DP_OK) return status;
     if (stream != NULL) {
         pthread_mutex_lock(&context->lock);
         waiting = dp_stream_find(context, stream);
@@ -202,7 +227,11 @@ dp_status_t dp_stream_wait(dp_handle_t *handle, void *stream)
 
 dp_status_t dp_test(const dp_handle_t *handle)
 {
-    if (handle == NULL) return DP_ERR_INVALID;
+    dp_status_t status;
+
+    if (handle == NULL || dp_context_is_forked(handle->context)) return DP_ERR_INVALID;
+    status = check_owner(handle, "dp_test");
+    if (status != DP_OK) return status;
     if (atomic_load_explicit(&handle->state, memory_order_acquire) != DP_REQUEST_DONE) {
         if (handle->context->program != NULL) dp_program_wait(handle->context->program, handle);
         return DP_ERR_AGAIN;
@@ -214,10 +243,14 @@ void dp_release(dp_handle_t *handle)
 {
     dp_context_t *context;
 
-    if (handle == NULL) return;
+    if (handle == NULL || dp_context_is_forked(handle->context)) return;
     context = handle->context;
+    if (check_owner(handle, "dp_release") != DP_OK) return;
     pthread_mutex_lock(&context->lock);
-    atomic_store(&handle->has_owner, 0);
+    if (!atomic_exchange(&handle->has_owner, 0)) {
+        pthread_mutex_unlock(&context->lock);
+        return;
+    }
     if (atomic_load(&handle->state) == DP_REQUEST_DONE && handle->status != DP_OK &&
         context->unowned_failure == DP_OK)
         context->unowned_failure = handle->status;
@@ -292,7 +325,9 @@ dp_status_t dp_wait_all(dp_context_t *context, double seconds)
     crowd_t crowd = {.group = NULL};
     dp_status_t status;
 
-    if (context == NULL) return DP_ERR_INVALID;
+    if (context == NULL || dp_context_is_forked(context)) return DP_ERR_INVALID;
+    status = check_seconds(context, "dp_wait_all", seconds);
+    if (status != DP_OK) return status;
     pthread_mutex_lock(&context->lock);
     crowd.limit = context->next_ticket;
     pthread_mutex_unlock(&context->lock);

@@ -77,6 +77,8 @@ int main(void)
             dp_register(dp, tensor->gradient, bytes) != DP_OK)
             return fail(dp, "memory");
     }
+    /* cudaMemset() only enqueues, on a stream that a non-blocking one does not wait for. */
+    if (cudaDeviceSynchronize() != cudaSuccess) return fail(dp, "zeros");
     if (dp_gradients_create(dp, tensors, TENSORS, NULL, &gradients) != DP_OK)
         return fail(dp, "dp_gradients_create");
     for (unsigned step = 0; step < 100; step++) {

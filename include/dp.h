@@ -51,7 +51,8 @@ typedef enum dp_status {
     DP_ERR_SYSTEM,      /* the operating system or a library under us refused */
     DP_ERR_UNSUPPORTED, /* valid, but not on this machine or in this build */
     DP_ERR_AGAIN,       /* not now: the submission queue is full, or dp_test: not complete yet */
-    DP_ERR_BUSY,        /* this name was submitted before and has not been launched yet */
+    DP_ERR_BUSY,        /* this name was submitted before and has not been launched yet; dp_free():
+                           an operation is using the memory */
     DP_ERR_TIMEOUT,     /* the wait ended, the operation goes on */
     DP_ERR_MISMATCH,    /* ranks disagree about this tensor; other tensors are untouched */
     DP_ERR_TRUNCATED, /* more elements than a receiver's capacity; likewise, nothing was written */
@@ -110,6 +111,17 @@ typedef enum dp_wire {
 /* ---- Life ------------------------------------------------------------------------------- */
 
 /*
+ * fork(). A rank may fork, at any time and on any thread, as data loaders do. The child has copies
+ * of the rank's objects, but none of its threads and connections, which are closed in the child
+ * before fork() returns there; so the death of a rank is noticed at once though its child lives on.
+ * In the child every call on these objects, and dp_init(), answers DP_ERR_INVALID at once or, where
+ * it has no status, does nothing; dp_error_text() says why, dp_setting() is NULL, and numbers and
+ * names (dp_rank(), dp_group_size(), ...) are as in the rank. Nothing has to be given back there.
+ * Memory from dp_alloc() and dp_register() is shared with the child, which must not write it. A
+ * child that calls exec() is a program of its own. vfork() and clone() are not noticed.
+ */
+
+/*
  * Who decides in which order operations are launched.
  *
  * DP_ORDER_NEGOTIATED: the ranks agree: each may submit in an order of its own.
@@ -153,6 +165,7 @@ typedef struct dp_init_options {
  * @param options NULL for the defaults; copied
  * @param context set only on DP_OK; give it back with dp_finalize()
  * @return DP_OK
+ *         DP_ERR_INVALID   an argument is wrong, or this is a rank's forked child
  *         DP_ERR_CONFIG    a DP_ variable is out of range, a launcher's variables are incomplete,
  *                          ranks know different secrets, or several machines none
  *         DP_ERR_MISMATCH  another rank runs another version of the library, or is of another job
@@ -166,7 +179,8 @@ DP_API dp_status_t dp_init(const dp_init_options_t *options, dp_context_t **cont
 
 /**
  * Leaves the world. Waits for this rank's own operations, then for every rank to finalize. Frees
- * the context, its memory from dp_alloc() and every handle not released, whatever it returns.
+ * the context, its memory from dp_alloc() and every handle not released, whatever it returns; but
+ * DP_ERR_INVALID: this is a forked child, and nothing was done.
  *
  * @param context may be NULL
  * @return DP_OK, or why the world had already failed
@@ -266,8 +280,10 @@ DP_API const char *dp_group_name(const dp_group_t *group);         /* "world" of
  */
 DP_API dp_status_t dp_alloc(dp_context_t *context, size_t bytes, void **memory);
 
-/* Gives memory back. No operation may be using it. NULL is fine; a foreign pointer is
- * DP_ERR_INVALID. Threads: any. */
+/* Gives memory back. NULL is fine; a foreign pointer is DP_ERR_INVALID. DP_ERR_BUSY: an operation
+ * that this rank has submitted is not over and has a tensor in it; nothing was done. What the
+ * program itself still does with the memory, and what a device's stream has queued behind an
+ * operation that is over, cannot be known here. Threads: any. */
 DP_API dp_status_t dp_free(dp_context_t *context, void *memory);
 
 /**
@@ -290,9 +306,9 @@ DP_API dp_status_t dp_free(dp_context_t *context, void *memory);
  */
 DP_API dp_status_t dp_register(dp_context_t *context, void *memory, size_t bytes);
 
-/* Makes registered memory private again, contents kept; dp_finalize() does so too. No operation and
- * no other thread may be using it. NULL is fine; what is not the start of a registration is
- * DP_ERR_INVALID. DP_ERR_NO_MEMORY: it stays registered. Threads: any. */
+/* Makes registered memory private again, contents kept; dp_finalize() does so too. No other thread
+ * may be using it. NULL is fine; what is not the start of a registration is DP_ERR_INVALID.
+ * DP_ERR_BUSY: as in dp_free(), DP_ERR_NO_MEMORY: it stays registered. Threads: any. */
 DP_API dp_status_t dp_deregister(dp_context_t *context, void *memory);
 
 /* ---- Collectives ------------------------------------------------------------------------ */
@@ -574,8 +590,13 @@ DP_API dp_status_t dp_join(dp_group_t *group, dp_handle_t **handle);
 /**
  * Waits for an operation and, when it is over, releases the handle.
  *
+ * A handle that dp_wait() or dp_release() has given back is DP_ERR_INVALID here, in dp_test() and
+ * in dp_stream_wait(), and nothing to dp_release(), until a later submission returns the same
+ * pointer: from then on nobody can tell it from that operation's. After dp_finalize() there are no
+ * handles.
+ *
  * @param handle  from a submission; gone unless the answer is DP_ERR_TIMEOUT or DP_ERR_INVALID
- * @param seconds at most; negative: for ever; 0: only look
+ * @param seconds at most; negative: for ever; 0: only look; not a number: DP_ERR_INVALID
  * @param result  may be NULL; written unless the answer is DP_ERR_TIMEOUT or DP_ERR_INVALID
  * @return the operation's status, or DP_ERR_TIMEOUT: it goes on and the handle stays
  * Threads: one at a time per handle. A short adaptive spin, then sleeps.
@@ -592,7 +613,8 @@ DP_API dp_status_t dp_wait(dp_handle_t *handle, double seconds, dp_result_t *res
  */
 DP_API dp_status_t dp_stream_wait(dp_handle_t *handle, void *stream);
 
-/* DP_ERR_AGAIN while the operation runs, then its status. Keeps the handle. Never blocks. */
+/* DP_ERR_AGAIN while the operation runs, then its status; DP_ERR_INVALID as in dp_wait(). Keeps the
+ * handle. Never blocks. */
 DP_API dp_status_t dp_test(const dp_handle_t *handle);
 
 /* Gives a handle back without waiting; the operation goes on. NULL is fine. */
@@ -601,6 +623,7 @@ DP_API void dp_release(dp_handle_t *handle);
 /**
  * Waits until every operation submitted before this call is over, with or without a handle.
  *
+ * @param seconds as in dp_wait()
  * @return DP_OK, the first failure among those whose handle was NULL or released since the last
  *         call, or DP_ERR_TIMEOUT. Handles stay valid.
  */

@@ -44,13 +44,14 @@ static __global__ void decide_kernel(dp_figures_t *figures, const uint32_t *abor
                                      double clip_norm, int is_failed)
 {
     dp_cuda_tally_t *sums = (dp_cuda_tally_t *)(void *)figures->sums;
-    const bool is_overflow = sums->nonfinite != 0;
     double norm, clip = 1.0;
+    bool is_overflow;
 
-    if (is_failed) {
+    if (is_failed) { /* the sums may be cleared meanwhile, on another stream */
         figures->skip = 1;
         return;
     }
+    is_overflow = sums->nonfinite != 0;
     norm = is_overflow ? (double)INFINITY : sqrt(limbs_value(sums));
     if (clip_norm > 0.0 && norm > clip_norm) clip = clip_norm / norm;
     figures->skip = is_overflow || load_word(abort_word) != 0;

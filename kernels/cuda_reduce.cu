@@ -26,8 +26,7 @@ template <typename T> static __global__ void fill_kernel(T value, T *to, size_t 
 
 static __global__ void word_kernel(uint32_t *word, uint32_t value)
 {
-    *(volatile uint32_t *)word = value;
-    __threadfence_system();
+    dp_store_word(word, value);
 }
 
 static __global__ void pace_kernel(unsigned long long ns)

@@ -319,7 +319,8 @@ static int begin(agent_t *agent)
     setsid();
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     prctl(PR_SET_NAME, "dprun-agent");
-    /* Besides the channel's closing: should a stray copy of dprun's end keep it open. */
+    /* Besides the channel's closing, should a stray copy of dprun's end keep it open: the guard
+     * passes it on. */
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     sigemptyset(&heard);
     sigaddset(&heard, SIGCHLD);

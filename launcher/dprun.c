@@ -16,10 +16,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "launcher/agent.h"
 #include "launcher/channel.h"
 #include "launcher/check.h"
+#include "launcher/guard.h"
 #include "launcher/help.h"
+#include "launcher/recorder.h"
 #include "launcher/report.h"
 #include "launcher/run_dir.h"
 #include "launcher/supervise.h"
@@ -107,8 +108,10 @@ static dp_status_t open_parts(dp_job_t *job, dp_supervisor_start_t *start, dp_ag
     agent->channel = channel[1];
     status = dp_input_open(&agent->stdin_fd, &start->pump_fd, error);
     if (status != DP_OK) return status;
+    dp_run_dir_prune(job->launch->config.keep_runs);
     status = dp_run_dir_create(path, sizeof(path), error);
     if (status != DP_OK) return status;
+    (void)dp_run_dir_lock(path); /* for as long as dprun or its agent is there */
     return dp_job_set_run_dir(job, path, 1, error);
 }
 
@@ -117,16 +120,17 @@ static void close_fd(int fd)
     if (fd >= 0) close(fd);
 }
 
-/* Forks the agent; in it, never returns. */
+/* Forks the guard, which forks the agent; in them, never returns. */
 static pid_t fork_agent(const dp_supervisor_start_t *start, const dp_agent_start_t *agent)
 {
     pid_t pid = fork();
 
     if (pid != 0) return pid;
     close_fd(start->channel);
+    close_fd(start->signals);
     close_fd(start->listener);
     close_fd(start->pump_fd);
-    _exit(dp_agent_run(agent));
+    _exit(dp_guard_run(agent));
 }
 
 static dp_status_t start_job(dp_job_t *job, uint64_t start_ns, dp_supervisor_t *supervisor,
@@ -192,15 +196,43 @@ static const dp_tail_t *tail_of(const void *context, int rank)
     return dp_output_tail(context, rank);
 }
 
-/* Merges the timeline and removes or keeps the run directory. saved is "" when nothing was kept. */
-static void settle_files(const dp_supervisor_t *supervisor, const dp_timeline_t *timeline,
-                         char saved[SAVED_MAX])
+static int has_failed(const dp_supervisor_t *supervisor)
+{
+    return supervisor->outcome != DP_OUTCOME_NONE &&
+           supervisor->outcome != DP_OUTCOME_INTERRUPTED &&
+           supervisor->outcome != DP_OUTCOME_NO_READER;
+}
+
+/* Makes a run directory fit to be kept, and says what is kept. */
+static void keep_run_dir(const dp_supervisor_t *supervisor, char *text, size_t room)
 {
     const dp_job_t *job = supervisor->job;
-    size_t files = dp_run_dir_files(job->run_dir);
-    int keep = job->launch->keeps_run_dir || (files > 0 && supervisor->outcome != DP_OUTCOME_NONE &&
-                                              supervisor->outcome != DP_OUTCOME_INTERRUPTED &&
-                                              supervisor->outcome != DP_OUTCOME_NO_READER);
+    uint64_t bytes = 0;
+    size_t files;
+    char size[32];
+
+    for (int rank = 0; rank < job->size && supervisor->fate.left == 0; rank++)
+        dp_recorder_trim(job->run_dir, rank);
+    files = dp_run_dir_files(job->run_dir, &bytes);
+    if (job->launch->keeps_run_dir) dp_run_dir_ask_for(job->run_dir);
+    if (bytes < 1000000) {
+        snprintf(size, sizeof(size), "%.0f kB", (double)bytes / 1e3);
+    } else {
+        snprintf(size, sizeof(size), "%.1f MB", (double)bytes / 1e6);
+    }
+    snprintf(text, room, "run directory %s (%zu file%s, %s)", job->run_dir, files,
+             files == 1 ? "" : "s", size);
+}
+
+/* Merges the timeline, and tells whether the run directory is to be kept. saved is "" when nothing
+ * was. */
+static int settle_files(const dp_supervisor_t *supervisor, const dp_timeline_t *timeline,
+                        char saved[SAVED_MAX])
+{
+    const dp_job_t *job = supervisor->job;
+    size_t files = dp_run_dir_files(job->run_dir, NULL);
+    int keep = job->launch->keeps_run_dir ||
+               (files > 0 && has_failed(supervisor) && job->launch->config.keep_runs > 0);
     size_t used = 0;
     dp_error_t error;
 
@@ -209,17 +241,14 @@ static void settle_files(const dp_supervisor_t *supervisor, const dp_timeline_t 
         dp_output_say(supervisor->output, "--timeline %s: no rank recorded anything",
                       timeline->file);
     } else if (timeline != NULL && dp_timeline_merge(timeline, job->run_dir, &error) == DP_OK) {
-        used = (size_t)snprintf(saved, SAVED_MAX, "timeline %s", timeline->file);
+        used =
+            (size_t)snprintf(saved, SAVED_MAX, "timeline %s%s", timeline->file, keep ? "; " : "");
     } else if (timeline != NULL) {
         dp_output_say(supervisor->output, "--timeline %s: %s", timeline->file, error.text);
         keep = 1; /* so that the merge can be repeated */
     }
-    if (!keep) {
-        dp_run_dir_remove(job->run_dir);
-    } else if (used < SAVED_MAX) {
-        snprintf(saved + used, SAVED_MAX - used, "%srun directory %s (%zu file%s)",
-                 used > 0 ? "; " : "", job->run_dir, files, files == 1 ? "" : "s");
-    }
+    if (keep && used < SAVED_MAX) keep_run_dir(supervisor, saved + used, SAVED_MAX - used);
+    return keep;
 }
 
 static void write_interruption(const dp_supervisor_t *supervisor, const char *what, FILE *out)
@@ -280,14 +309,16 @@ static void end_job(dp_supervisor_t *supervisor, const dp_timeline_t *timeline)
     char *text = NULL;
     size_t bytes = 0;
     FILE *out;
+    int keep = settle_files(supervisor, timeline, saved);
 
-    settle_files(supervisor, timeline, saved);
     dp_supervisor_dismiss_agent(supervisor);
     out = open_memstream(&text, &bytes);
-    if (out == NULL) return;
-    write_report(supervisor, saved, out);
-    if (fclose(out) == 0 && bytes > 0) dp_output_print(supervisor->output, text);
-    free(text);
+    if (out != NULL) {
+        write_report(supervisor, saved, out); /* reads the recorders */
+        if (fclose(out) == 0 && bytes > 0) dp_output_print(supervisor->output, text);
+        free(text);
+    }
+    if (!keep) dp_run_dir_remove(supervisor->job->run_dir);
     dp_supervisor_flush(supervisor);
 }
 

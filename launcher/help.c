@@ -22,6 +22,7 @@ static const char *const exit_codes[][2] = {
     {"1 - 123", "of the first rank that failed; 1 also if dprun itself could not go on"},
     {"2", "the command line is wrong; nothing was started"},
     {"124", "--timeout"},
+    {"125", "every rank exited with 0, but output was lost (a full disk)"},
     {"126, 127", "the program is not executable, not found"},
     {"128 + N", "signal N ended the first rank that failed, or dprun (130: Ctrl-C)"},
 };

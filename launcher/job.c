@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 /* BLAS and OpenMP libraries start a thread per core of the machine unless told otherwise. */
@@ -126,12 +127,23 @@ static int give_knobs(dp_job_t *job)
 
 /* NCCL refuses two ranks on one GPU of one host. Each rank a host of its own, by NCCL_HOSTID (see
  * dp_job_set_rank()), it sees no second one, and all traffic goes through sockets. What could find
- * the others out another way is off, and what wastes the time slices that ranks share. */
+ * the others out another way is off, and what wastes the time slices that ranks share. Streams
+ * have a queue of the hardware each, and kernels are loaded before they are needed: otherwise what
+ * waits for another rank holds up what that rank waits for. */
 static const char *const share_gpu_variables[][2] = {
-    {"NCCL_NET", "Socket"},     {"NCCL_IB_DISABLE", "1"},      {"NCCL_SOCKET_IFNAME", "lo"},
-    {"NCCL_P2P_DISABLE", "1"},  {"NCCL_SHM_DISABLE", "1"},     {"NCCL_NVLS_ENABLE", "0"},
-    {"NCCL_MNNVL_ENABLE", "0"}, {"NCCL_PROTO", "Simple"},      {"NCCL_ALGO", "Ring"},
-    {"NCCL_MAX_CTAS", "4"},     {"CUDA_VISIBLE_DEVICES", "0"},
+    {"NCCL_NET", "Socket"},
+    {"NCCL_IB_DISABLE", "1"},
+    {"NCCL_SOCKET_IFNAME", "lo"},
+    {"NCCL_P2P_DISABLE", "1"},
+    {"NCCL_SHM_DISABLE", "1"},
+    {"NCCL_NVLS_ENABLE", "0"},
+    {"NCCL_MNNVL_ENABLE", "0"},
+    {"NCCL_PROTO", "Simple"},
+    {"NCCL_ALGO", "Ring"},
+    {"NCCL_MAX_CTAS", "4"},
+    {"CUDA_VISIBLE_DEVICES", "0"},
+    {"CUDA_DEVICE_MAX_CONNECTIONS", "32"},
+    {"CUDA_MODULE_LOADING", "EAGER"},
 };
 
 static int give_shared_gpu(dp_job_t *job)
@@ -140,6 +152,14 @@ static int give_shared_gpu(dp_job_t *job)
         if (give_default(job, share_gpu_variables[i][0], share_gpu_variables[i][1]) < 0) return -1;
     }
     return 0;
+}
+
+int dp_job_ticket_fd(void)
+{
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_max > DP_TICKET_FD) return DP_TICKET_FD;
+    return (int)limit.rlim_max - 1;
 }
 
 static int give_variables(dp_job_t *job)
@@ -166,7 +186,7 @@ static int give_variables(dp_job_t *job)
     }
     snprintf(number, sizeof(number), "%d", job->size);
     if (give(job, "DP_SIZE", number) != 0 || give(job, "DP_LOCAL_SIZE", number) != 0) return -1;
-    snprintf(number, sizeof(number), "%d", DP_TICKET_FD);
+    snprintf(number, sizeof(number), "%d", dp_job_ticket_fd());
     return give(job, "DP_BOOTSTRAP_FD", number);
 }
 

@@ -17,10 +17,12 @@
 
 #define DP_EXIT_USAGE 2
 #define DP_EXIT_TIMEOUT 124
+#define DP_EXIT_OUTPUT_LOST 125
 #define DP_EXIT_NOT_EXECUTABLE 126
 #define DP_EXIT_NOT_FOUND 127
 
-/* Where a rank finds its ticket. Far from the numbers shells and scripts use. */
+/* Where a rank finds its ticket, unless the hard limit on open files is lower. Far from the numbers
+ * shells and scripts use. */
 #define DP_TICKET_FD 200
 
 typedef struct dp_job {
@@ -49,6 +51,9 @@ dp_status_t dp_job_set_run_dir(dp_job_t *job, const char *path, int owned, dp_er
 
 /* Turns job->env into that of one rank. -1: out of memory. */
 int dp_job_set_rank(dp_job_t *job, int rank);
+
+/* The descriptor of the ranks' ticket. */
+int dp_job_ticket_fd(void);
 
 /* The exact map, for --dry-run. */
 void dp_job_print(dp_job_t *job, FILE *out);

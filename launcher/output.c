@@ -48,9 +48,10 @@ struct dp_output {
     stream_t *streams; /* [size][2] */
     dp_tail_t *tails;  /* [size] */
     int open_streams;
-    int is_held; /* a sink is full: nothing is read */
-    int is_broken;
+    int is_held;     /* a sink is full: nothing is read */
+    int is_broken;   /* told once */
     int file_failed; /* told once */
+    int has_lost;    /* what a rank wrote is neither shown nor saved */
     stream_t *draft; /* whose draft is shown; NULL: none */
     struct event *draft_timer;
     char *buffer; /* [READ_BYTES] */
@@ -210,6 +211,7 @@ static void on_broken(void *context, int fd, int error)
     dp_output_t *output = context;
 
     (void)fd;
+    if (error != EPIPE) output->has_lost = 1;
     if (output->is_broken) return;
     output->is_broken = 1;
     output->events.broken(output->events.context, error);
@@ -245,6 +247,7 @@ static void save(stream_t *stream, const char *data, size_t bytes)
 
         if (written < 0 && errno == EINTR) continue;
         if (written <= 0) {
+            output->has_lost = 1;
             if (!output->file_failed) {
                 output->file_failed = 1;
                 dp_output_say(output, "%s/rank.%d.%s: %s; not all output is saved",
@@ -440,7 +443,7 @@ int dp_output_is_held(const dp_output_t *output)
 
 int dp_output_is_flushed(const dp_output_t *output)
 {
-    return dp_sink_queued(output->sinks[0]) == 0 && dp_sink_queued(output->sinks[1]) == 0;
+    return dp_output_queued(output) == 0;
 }
 
 void dp_output_close_streams(dp_output_t *output)
@@ -448,6 +451,16 @@ void dp_output_close_streams(dp_output_t *output)
     for (int i = 0; i < output->size * 2; i++) {
         close_stream(&output->streams[i]);
     }
+}
+
+size_t dp_output_queued(const dp_output_t *output)
+{
+    return dp_sink_queued(output->sinks[0]) + dp_sink_queued(output->sinks[1]);
+}
+
+int dp_output_has_lost(const dp_output_t *output)
+{
+    return output->has_lost;
 }
 
 const dp_tail_t *dp_output_tail(const dp_output_t *output, int rank)

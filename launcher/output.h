@@ -45,6 +45,10 @@ int dp_output_open_streams(const dp_output_t *output);
 int dp_output_is_held(const dp_output_t *output);
 /* Whether everything is written. */
 int dp_output_is_flushed(const dp_output_t *output);
+/* Bytes that are not. */
+size_t dp_output_queued(const dp_output_t *output);
+/* Whether some of what ranks wrote could not be written or saved (a full disk). */
+int dp_output_has_lost(const dp_output_t *output);
 
 /* Closes the streams that are still open; what they held so far is written. */
 void dp_output_close_streams(dp_output_t *output);

@@ -18,4 +18,7 @@ typedef struct dp_last_words {
  * missing or unreadable file leaves last empty. */
 void dp_recorder_last(const char *run_dir, int rank, uint64_t end_ns, dp_last_words_t *last);
 
+/* Gives back what the recorder of a rank that has ended never used of its file. */
+void dp_recorder_trim(const char *run_dir, int rank);
+
 #endif

@@ -30,6 +30,18 @@ static int place(int fd, int target)
     return fcntl(fd, F_SETFD, 0);
 }
 
+/* Its number may be above the soft limit of the user: a descriptor that is open stays so. */
+static int place_ticket(const dp_spawner_t *spawner)
+{
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+        limit.rlim_cur = limit.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &limit);
+    }
+    return place(spawner->ticket_fd, dp_job_ticket_fd());
+}
+
 static void run_child(const dp_spawner_t *spawner, pid_t parent, int rank, int out, int err)
 {
     const dp_job_t *job = spawner->job;
@@ -44,9 +56,9 @@ static void run_child(const dp_spawner_t *spawner, pid_t parent, int rank, int o
         dp_cores_of_rank(&job->cores, rank, job->size, &set);
         if (CPU_COUNT(&set) > 0) sched_setaffinity(0, sizeof(set), &set);
     }
-    setrlimit(RLIMIT_NOFILE, &spawner->open_files);
     if (place(in >= 0 ? in : spawner->null_fd, 0) >= 0 && place(out, 1) >= 0 &&
-        place(err, 2) >= 0 && place(spawner->ticket_fd, DP_TICKET_FD) >= 0) {
+        place(err, 2) >= 0 && place_ticket(spawner) >= 0) {
+        setrlimit(RLIMIT_NOFILE, &spawner->open_files);
         restore_signals(spawner);
         execve(job->program, job->launch->argv, job->env.entries);
     }

@@ -28,6 +28,8 @@
 #define WITNESS_MAX_NS UINT64_C(3000000000)
 #define FAILED_GRACE_NS UINT64_C(700000000)
 #define DRAIN_NS UINT64_C(500000000) /* for pipes that somebody outside the job holds open */
+#define PATIENCE_NS                                                                                \
+    UINT64_C(2000000000) /* with a reader that takes nothing, once a user wants out */
 #define AGENT_LOST_ROUNDS 500
 #define AGENT_LOST_WAIT_MS 10
 
@@ -138,13 +140,29 @@ static void check_over(dp_supervisor_t *supervisor)
     }
 }
 
+/* Who ended the job waits for dprun, and not for a reader that stands still. */
+static int has_waited_enough(dp_supervisor_t *supervisor)
+{
+    const size_t queued = dp_output_queued(supervisor->output);
+
+    if (supervisor->outcome != DP_OUTCOME_INTERRUPTED &&
+        supervisor->outcome != DP_OUTCOME_TIMEOUT) {
+        return 0;
+    }
+    if (supervisor->stuck_ns == 0 || queued != supervisor->stuck_bytes) {
+        supervisor->stuck_ns = dp_now_ns();
+        supervisor->stuck_bytes = queued;
+    }
+    return dp_now_ns() - supervisor->stuck_ns >= PATIENCE_NS;
+}
+
 static void on_drain_timer(evutil_socket_t fd, short what, void *context)
 {
     dp_supervisor_t *supervisor = context;
 
     (void)fd;
     (void)what;
-    if (dp_output_is_held(supervisor->output)) {
+    if (dp_output_is_held(supervisor->output) && !has_waited_enough(supervisor)) {
         arm(supervisor->drain_timer, DRAIN_NS);
     } else {
         dp_output_close_streams(supervisor->output);
@@ -349,7 +367,11 @@ static void on_joined(void *context, int rank)
 {
     dp_supervisor_t *supervisor = context;
 
+    if (supervisor->fate.ranks[rank].has_joined) return;
     supervisor->fate.ranks[rank].has_joined = 1;
+    if (++supervisor->joined == supervisor->job->size) {
+        dp_rendezvous_close_door(supervisor->rendezvous);
+    }
 }
 
 static void on_note(void *context, int rank, const char *text)
@@ -446,7 +468,9 @@ void dp_supervisor_flush(dp_supervisor_t *supervisor)
     int stage = supervisor->outcome;
 
     /* A second signal, or a reader that left, ends the wait for a slow reader. */
-    while (!dp_output_is_flushed(supervisor->output) && (int)supervisor->outcome == stage) {
+    while (!dp_output_is_flushed(supervisor->output) && (int)supervisor->outcome == stage &&
+           !has_waited_enough(supervisor)) {
+        arm(supervisor->drain_timer, DRAIN_NS); /* to look again */
         if (event_base_loop(supervisor->base, EVLOOP_ONCE) != 0) break;
         if (event_base_got_break(supervisor->base)) break;
     }
@@ -456,7 +480,7 @@ int dp_supervisor_exit_code(const dp_supervisor_t *supervisor)
 {
     switch (supervisor->outcome) {
     case DP_OUTCOME_NONE:
-        return 0;
+        return dp_output_has_lost(supervisor->output) ? DP_EXIT_OUTPUT_LOST : 0;
     case DP_OUTCOME_FAILED:
         return dp_fate_exit_code(&supervisor->fate);
     case DP_OUTCOME_INTERRUPTED:

@@ -44,9 +44,12 @@ typedef struct dp_supervisor {
     dp_stage_t stage;
     uint64_t fail_ns; /* when it came to DP_STAGE_FAILING */
     dp_outcome_t outcome;
-    int signal;  /* of DP_OUTCOME_INTERRUPTED */
-    int is_gone; /* the agent has no descendant left */
-    int is_over; /* nothing more to wait for */
+    int signal;        /* of DP_OUTCOME_INTERRUPTED */
+    int joined;        /* ranks that came to the rendezvous */
+    int is_gone;       /* the agent has no descendant left */
+    int is_over;       /* nothing more to wait for */
+    uint64_t stuck_ns; /* since when no output leaves, after the user ended the job; 0: not yet */
+    size_t stuck_bytes;
     struct event *on_channel;
     struct event *on_signal;
     struct event *stage_timer;

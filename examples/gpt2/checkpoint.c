@@ -3,19 +3,17 @@
  */
 #include "examples/gpt2/checkpoint.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+#include <sys/stat.h>
 
 #include "examples/gpt2/hash.h"
 
 #define FORMAT_LINE "gpt2-checkpoint 1 little-endian fp32\n"
 #define MANIFEST "manifest.txt"
 #define MANIFEST_BYTES_MAX ((size_t)4 << 20)
-#define TEMPORARY ".writing-" /* + step: a folder that is not complete */
 #define ARENAS 3
 
 static const char *const ARENA_FILES[ARENAS] = {"weights.bin", "adam_m.bin", "adam_v.bin"};
@@ -109,86 +107,21 @@ static int save_content(const char *folder, const gpt2_model_t *model,
     return code;
 }
 
-/* The step a folder's name stands for, or -1: not a checkpoint's name. */
-static int64_t step_of(const char *name)
-{
-    size_t digits = strspn(name, "0123456789");
-
-    if (digits == 0 || digits > 18 || name[digits] != '\0') return -1;
-    return strtoll(name, NULL, 10);
-}
-
-/* Removes what a killed run left half-written, and complete checkpoints below `oldest`. */
-static void prune(const char *folder, int64_t oldest)
-{
-    char path[GPT2_PATH_MAX];
-    struct dirent *entry;
-    DIR *listing = opendir(folder);
-
-    if (listing == NULL) return;
-    while ((entry = readdir(listing)) != NULL) {
-        int64_t step = step_of(entry->d_name);
-        int unfinished = strncmp(entry->d_name, TEMPORARY, strlen(TEMPORARY)) == 0;
-
-        if (!unfinished && (step < 0 || step >= oldest)) continue;
-        if (gpt2_path_join(path, folder, entry->d_name, NULL) == 0) gpt2_remove_folder(path);
-    }
-    (void)closedir(listing);
-}
-
-/* The GPT2_CHECKPOINTS_KEPT-th highest step of a folder, or 0 where there are fewer. */
-static int64_t oldest_kept(const char *folder)
-{
-    int64_t newest[GPT2_CHECKPOINTS_KEPT] = {0};
-    struct dirent *entry;
-    DIR *listing = opendir(folder);
-
-    if (listing == NULL) return 0;
-    while ((entry = readdir(listing)) != NULL) {
-        int64_t step = step_of(entry->d_name);
-
-        for (int i = 0; i < GPT2_CHECKPOINTS_KEPT && step > 0; i++) {
-            int64_t displaced = newest[i];
-
-            if (step <= displaced) continue;
-            newest[i] = step;
-            step = displaced;
-        }
-    }
-    (void)closedir(listing);
-    return newest[GPT2_CHECKPOINTS_KEPT - 1];
-}
-
 int gpt2_checkpoint_save(const char *folder, const gpt2_model_t *model,
                          const gpt2_optimizer_t *optimizer, const gpt2_progress_t *progress,
                          gpt2_error_t *error)
 {
-    char name[64];
-    char temporary[GPT2_PATH_MAX];
-    char final[GPT2_PATH_MAX];
+    char path[GPT2_PATH_MAX];
 
     if (gpt2_make_folders(folder, error) != 0) return -1;
-    prune(folder, 0);
-    (void)snprintf(name, sizeof(name), TEMPORARY "%" PRIu64, progress->step);
-    if (gpt2_path_join(temporary, folder, name, error) != 0) return -1;
-    (void)snprintf(name, sizeof(name), "%" PRIu64, progress->step);
-    if (gpt2_path_join(final, folder, name, error) != 0) return -1;
-    if (gpt2_make_folders(temporary, error) != 0) return -1;
-    if (save_content(temporary, model, optimizer, progress, error) != 0) {
-        gpt2_remove_folder(temporary);
+    if (gpt2_folder_sweep(folder, NULL, error) != 0) return -1;
+    if (gpt2_folder_begin(folder, progress->step, path, error) != 0) return -1;
+    if (save_content(path, model, optimizer, progress, error) != 0) {
+        (void)gpt2_remove_folder(path, NULL);
         return -1;
     }
-    /* A resumed run may save the same step again: the old folder makes way. */
-    if (rename(temporary, final) != 0) {
-        gpt2_remove_folder(final);
-        if (rename(temporary, final) != 0) {
-            gpt2_fail(error, "%s: cannot be renamed to %s: %s", temporary, final, strerror(errno));
-            gpt2_remove_folder(temporary);
-            return -1;
-        }
-    }
-    if (gpt2_folder_sync(folder, error) != 0) return -1;
-    prune(folder, oldest_kept(folder));
+    if (gpt2_folder_commit(folder, progress->step, error) != 0) return -1;
+    gpt2_folder_prune(folder, GPT2_CHECKPOINTS_KEPT, progress->step);
     return 0;
 }
 
@@ -289,64 +222,62 @@ int gpt2_checkpoint_inspect(const char *path, gpt2_shape_t *shape, gpt2_progress
     return code;
 }
 
-int gpt2_checkpoint_latest(const char *folder, char *path, gpt2_error_t *error)
+/* One of the three files, open for reading from its first tensor on. */
+typedef struct arena_file {
+    char path[GPT2_PATH_MAX];
+    FILE *file; /* NULL: not open */
+} arena_file_t;
+
+/* A file of another length than its tensors have is refused at once. */
+static int arena_open(const char *folder, int which, const gpt2_layout_t *layout,
+                      arena_file_t *arena, gpt2_error_t *error)
 {
-    char candidate[GPT2_PATH_MAX];
-    int64_t best = -1;
-    struct dirent *entry;
-    DIR *listing = opendir(folder);
+    const size_t wanted = layout->parameter_count * sizeof(float);
+    struct stat status;
 
-    path[0] = '\0';
-    if (listing == NULL) {
-        if (errno == ENOENT) return 0;
-        return gpt2_fail(error, "%s: %s", folder, strerror(errno));
-    }
-    while ((entry = readdir(listing)) != NULL) {
-        gpt2_shape_t shape;
-        gpt2_progress_t progress;
-        int64_t step = step_of(entry->d_name);
+    arena->file = NULL;
+    if (gpt2_path_join(arena->path, folder, ARENA_FILES[which], error) != 0) return -1;
+    arena->file = fopen(arena->path, "rbe");
+    if (arena->file == NULL || fstat(fileno(arena->file), &status) != 0)
+        return gpt2_fail(error, "%s: %s", arena->path, strerror(errno));
+    if ((size_t)status.st_size == wanted) return 0;
+    return gpt2_fail(error, "%s: %s: %zu bytes, its tensors have %zu", arena->path,
+                     (size_t)status.st_size < wanted ? "truncated" : "too long",
+                     (size_t)status.st_size, wanted);
+}
 
-        if (step <= best) continue;
-        if (gpt2_path_join(candidate, folder, entry->d_name, NULL) != 0) continue;
-        if (gpt2_checkpoint_inspect(candidate, &shape, &progress, NULL) != 0) continue;
-        best = step;
-        memcpy(path, candidate, sizeof(candidate));
-    }
-    (void)closedir(listing);
-    return 0;
+static void arena_close(arena_file_t *arena)
+{
+    if (arena->file != NULL) (void)fclose(arena->file);
+}
+
+/* Reads the next tensor, whose checksum the manifest knows. */
+static int arena_read(arena_file_t *arena, const gpt2_tensor_t *tensor, uint64_t expected,
+                      float *data, gpt2_error_t *error)
+{
+    const size_t bytes = tensor->count * sizeof(float);
+    uint64_t hash;
+
+    if (gpt2_file_read(arena->file, arena->path, data, bytes, error) != 0) return -1;
+    hash = gpt2_hash(data, bytes);
+    if (hash == expected) return 0;
+    return gpt2_fail(error,
+                     "%s: damaged: checksum of %s is %016" PRIx64 ", the manifest says %016" PRIx64,
+                     arena->path, tensor->name, hash, expected);
 }
 
 static int load_arena(const char *folder, int which, const gpt2_layout_t *layout, float *arena,
                       const uint64_t *hashes, gpt2_error_t *error)
 {
-    char path[GPT2_PATH_MAX];
-    FILE *file;
-    int code = 0;
+    arena_file_t file;
+    int code = arena_open(folder, which, layout, &file, error);
 
-    if (gpt2_path_join(path, folder, ARENA_FILES[which], error) != 0) return -1;
-    file = fopen(path, "rbe");
-    if (file == NULL) return gpt2_fail(error, "%s: %s", path, strerror(errno));
     for (size_t i = 0; i < layout->count && code == 0; i++) {
         const gpt2_tensor_t *tensor = &layout->tensors[i];
-        float *data = arena + tensor->offset;
-        size_t bytes = tensor->count * sizeof(float);
-        uint64_t hash;
 
-        code = gpt2_file_read(file, path, data, bytes, error);
-        if (code != 0) break;
-        hash = gpt2_hash(data, bytes);
-        if (hash != hashes[i]) {
-            code = gpt2_fail(error,
-                             "%s: damaged: checksum of %s is %016" PRIx64
-                             ", the manifest says %016" PRIx64,
-                             path, tensor->name, hash, hashes[i]);
-        }
+        code = arena_read(&file, tensor, hashes[i], arena + tensor->offset, error);
     }
-    if (code == 0 && fgetc(file) != EOF) {
-        code = gpt2_fail(error, "%s: longer than the %zu bytes of its tensors", path,
-                         layout->parameter_count * sizeof(float));
-    }
-    (void)fclose(file);
+    arena_close(&file);
     return code;
 }
 
@@ -410,4 +341,96 @@ int gpt2_checkpoint_load(const char *path, gpt2_model_t *model, gpt2_optimizer_t
     free(manifest.text);
     free(hashes);
     return code;
+}
+
+/* ---- The newest that can be relied on ---- */
+
+/* Reads one file whose tensors are to have these checksums; buffer holds the largest of them. */
+static int verify_arena(const char *folder, int which, const gpt2_layout_t *layout,
+                        const uint64_t *hashes, float *buffer, gpt2_error_t *error)
+{
+    arena_file_t file;
+    int code = arena_open(folder, which, layout, &file, error);
+
+    for (size_t i = 0; i < layout->count && code == 0; i++)
+        code = arena_read(&file, &layout->tensors[i], hashes[i], buffer, error);
+    arena_close(&file);
+    return code;
+}
+
+static int verify_content(manifest_t *manifest, const char *path, const gpt2_layout_t *layout,
+                          gpt2_error_t *error)
+{
+    uint64_t *hashes = calloc(ARENAS * layout->count, sizeof(*hashes));
+    float *buffer = NULL;
+    size_t largest = 0;
+    int code;
+
+    if (hashes == NULL) return gpt2_fail(error, "out of memory for checksums");
+    code = load_hashes(manifest, layout, hashes, error);
+    /* Sizes first: a short file costs no memory. */
+    for (int i = 0; i < ARENAS && code == 0; i++) {
+        arena_file_t file;
+
+        code = arena_open(path, i, layout, &file, error);
+        arena_close(&file);
+    }
+    for (size_t i = 0; i < layout->count; i++) {
+        if (layout->tensors[i].count > largest) largest = layout->tensors[i].count;
+    }
+    if (code == 0) buffer = malloc(largest * sizeof(*buffer));
+    if (code == 0 && buffer == NULL) {
+        code = gpt2_fail(error, "%s: out of memory to check %zu numbers", path, largest);
+    }
+    for (int i = 0; i < ARENAS && code == 0; i++)
+        code = verify_arena(path, i, layout, hashes + (size_t)i * layout->count, buffer, error);
+    free(buffer);
+    free(hashes);
+    return code;
+}
+
+int gpt2_checkpoint_verify(const char *path, gpt2_error_t *error)
+{
+    gpt2_shape_t shape = {0};
+    gpt2_progress_t progress;
+    gpt2_layout_t *layout = NULL;
+    manifest_t manifest;
+    int code = manifest_open(path, &manifest, error);
+
+    if (code == 0) code = manifest_head(&manifest, &shape, &progress, error);
+    if (code == 0) code = gpt2_layout_create(&shape, &layout, error);
+    if (code == 0) code = verify_content(&manifest, path, layout, error);
+    gpt2_layout_destroy(layout);
+    free(manifest.text);
+    return code;
+}
+
+int gpt2_checkpoint_latest(const char *folder, const gpt2_notice_t *notice, char *path,
+                           gpt2_error_t *error)
+{
+    gpt2_error_t first = {""};
+    uint64_t *steps;
+    size_t count;
+    int is_found = 0;
+
+    path[0] = '\0';
+    if (gpt2_folder_steps(folder, &steps, &count, error) != 0) return -1;
+    for (size_t i = 0; i < count && !is_found; i++) {
+        char name[32];
+        gpt2_error_t why = {""};
+
+        (void)snprintf(name, sizeof(name), "%" PRIu64, steps[i]);
+        is_found = gpt2_path_join(path, folder, name, &why) == 0 &&
+                   gpt2_checkpoint_verify(path, &why) == 0;
+        if (is_found) break;
+        if (i == 0) first = why;
+        gpt2_notice(notice, "checkpoint %s is passed over: %s", name, why.text);
+    }
+    free(steps);
+    if (is_found || count == 0) return 0;
+    path[0] = '\0';
+    return gpt2_fail(error,
+                     "none of the %zu checkpoints in %s can be used; the newest: %.700s; remove "
+                     "them to start at step 0",
+                     count, folder, first.text);
 }

@@ -3,9 +3,9 @@
  */
 #include "examples/gpt2/files.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -19,6 +19,19 @@ int gpt2_path_join(char *out, const char *folder, const char *name, gpt2_error_t
                      GPT2_PATH_MAX - 1);
 }
 
+/* Makes the entry of a new folder durable; path has no slash at its end. */
+static int sync_parent(const char *path, gpt2_error_t *error)
+{
+    char parent[GPT2_PATH_MAX];
+    const char *slash = strrchr(path, '/');
+
+    if (slash == NULL) return gpt2_folder_sync(".", error);
+    if (slash == path) return gpt2_folder_sync("/", error);
+    (void)snprintf(parent, sizeof(parent), "%.*s", (int)(slash - path), path);
+    if (access(parent, R_OK) != 0) return 0; /* not ours to open, however writable */
+    return gpt2_folder_sync(parent, error);
+}
+
 int gpt2_make_folders(const char *path, gpt2_error_t *error)
 {
     char partial[GPT2_PATH_MAX];
@@ -30,7 +43,9 @@ int gpt2_make_folders(const char *path, gpt2_error_t *error)
         if (path[i] != '/' && path[i] != '\0') continue;
         memcpy(partial, path, i);
         partial[i] = '\0';
-        if (mkdir(partial, 0777) != 0 && errno != EEXIST) {
+        if (mkdir(partial, 0777) == 0) {
+            if (sync_parent(partial, error) != 0) return -1;
+        } else if (errno != EEXIST) {
             return gpt2_fail(error, "%s: cannot be created: %s", partial, strerror(errno));
         }
     }
@@ -38,19 +53,18 @@ int gpt2_make_folders(const char *path, gpt2_error_t *error)
     return gpt2_fail(error, "%s: exists and is not a folder", path);
 }
 
-void gpt2_remove_folder(const char *path)
+static int remove_entry(const char *path, const struct stat *status, int kind, struct FTW *walk)
 {
-    char name[GPT2_PATH_MAX];
-    struct dirent *entry;
-    DIR *folder = opendir(path);
+    (void)status;
+    (void)kind;
+    (void)walk;
+    return remove(path);
+}
 
-    if (folder == NULL) return;
-    while ((entry = readdir(folder)) != NULL) {
-        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
-        if (gpt2_path_join(name, path, entry->d_name, NULL) == 0) (void)unlink(name);
-    }
-    (void)closedir(folder);
-    (void)rmdir(path);
+int gpt2_remove_folder(const char *path, gpt2_error_t *error)
+{
+    if (nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS) == 0 || errno == ENOENT) return 0;
+    return gpt2_fail(error, "%s: cannot be removed: %s", path, strerror(errno));
 }
 
 int gpt2_file_create(const char *path, FILE **out, gpt2_error_t *error)

@@ -14,11 +14,11 @@
 /* out [GPT2_PATH_MAX] = folder "/" name. Refuses a path that does not fit. */
 int gpt2_path_join(char *out, const char *folder, const char *name, gpt2_error_t *error);
 
-/* Creates a folder and its parents; existing ones are fine. */
+/* Creates a folder and its parents, durably; existing ones are fine. */
 int gpt2_make_folders(const char *path, gpt2_error_t *error);
 
-/* Removes a folder and the files in it (no folders below). What is missing is fine. */
-void gpt2_remove_folder(const char *path);
+/* Removes a folder with all that is in it, or a file. What is missing is fine. */
+int gpt2_remove_folder(const char *path, gpt2_error_t *error);
 
 /* Creates (or empties) a file for writing. */
 int gpt2_file_create(const char *path, FILE **out, gpt2_error_t *error);

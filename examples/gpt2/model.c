@@ -116,31 +116,57 @@ float *gpt2_model_tensor(const gpt2_model_t *model, float *arena, size_t index)
     return arena + model->layout->tensors[index].offset;
 }
 
-void gpt2_model_init_weights(gpt2_model_t *model, uint64_t seed)
+typedef struct drawing {
+    gpt2_model_t *model;
+    uint64_t seed;
+} drawing_t;
+
+/* Part [first, last) of a tensor: every number is a function of its place. */
+static void draw_part(const drawing_t *drawing, size_t index, size_t first, size_t last)
 {
-    const gpt2_layout_t *layout = model->layout;
-    double residual = 0.02 / sqrt(2.0 * (double)layout->shape.layers);
+    const gpt2_layout_t *layout = drawing->model->layout;
+    const gpt2_tensor_t *tensor = &layout->tensors[index];
+    float *weights = drawing->model->weights + tensor->offset;
+    const char *kind = strchr(tensor->name, '.');
+    const int is_norm = strstr(tensor->name, "ln_") != NULL;
+    double deviation = 0.02;
+
+    if (kind != NULL && strstr(kind, "proj.weight") != NULL) {
+        deviation = 0.02 / sqrt(2.0 * (double)layout->shape.layers);
+    }
+    if (!tensor->decay) {
+        const float value = is_norm && strstr(tensor->name, "weight") != NULL ? 1.0f : 0.0f;
+
+        for (size_t i = first; i < last; i++)
+            weights[i] = value;
+        return;
+    }
+    for (size_t i = first; i < last; i++)
+        weights[i] = (float)(deviation * gpt2_random_normal(drawing->seed, index, i));
+}
+
+/* Runs on every thread of the team. */
+static void draw_share(void *argument, int member, int members)
+{
+    const drawing_t *drawing = argument;
+    const gpt2_layout_t *layout = drawing->model->layout;
 
     for (size_t i = 0; i < layout->count; i++) {
-        const gpt2_tensor_t *tensor = &layout->tensors[i];
-        float *weights = model->weights + tensor->offset;
-        size_t count = tensor->count;
-        const char *kind = strchr(tensor->name, '.');
-        int is_norm = strstr(tensor->name, "ln_") != NULL;
-        double deviation = 0.02;
+        size_t count = layout->tensors[i].count;
+        size_t first;
+        size_t last;
 
-        if (kind != NULL && strstr(kind, "proj.weight") != NULL) deviation = residual;
-        if (i == gpt2_layout_wte(layout)) {
+        if (i == gpt2_layout_wte(layout)) { /* its padding stays zero */
             count = (size_t)layout->shape.vocab * (size_t)layout->shape.width;
         }
-        if (!tensor->decay) {
-            float value = is_norm && strstr(tensor->name, "weight") != NULL ? 1.0f : 0.0f;
-            for (size_t j = 0; j < count; j++)
-                weights[j] = value;
-            continue;
-        }
-        for (size_t j = 0; j < count; j++) {
-            weights[j] = (float)(deviation * gpt2_random_normal(seed, i, j));
-        }
+        gpt2_team_part(count, GPT2_TENSOR_ALIGN, member, members, &first, &last);
+        draw_part(drawing, i, first, last);
     }
+}
+
+void gpt2_model_init_weights(gpt2_model_t *model, uint64_t seed)
+{
+    drawing_t drawing = {model, seed};
+
+    gpt2_team_run(model->team, draw_share, &drawing);
 }

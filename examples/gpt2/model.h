@@ -72,7 +72,7 @@ void gpt2_model_destroy(gpt2_model_t *model);
 size_t gpt2_model_bytes(const gpt2_model_options_t *options);
 
 /* Draws the weights: normal(0, 0.02), residual projections divided by sqrt(2 layers), norms 1 and
- * 0. Depends on the seed alone. */
+ * 0. Depends on the seed alone, not on how many threads of the model draw them. */
 void gpt2_model_init_weights(gpt2_model_t *model, uint64_t seed);
 
 /* Runs the blocks up to the final norm. */

@@ -67,7 +67,7 @@ static const row_t ROWS[] = {
     {"--out", "DIR", TEXT, AT(out), 0, 0, NULL, "keeps checkpoint/ and log.csv there [none are kept]"},
     {"--csv", "FILE", TEXT, AT(csv), 0, 0, NULL, "the log [DIR/log.csv]"},
     {"--checkpoint-every", "N", WHOLE, AT(checkpoint_every), 0, BIG, "0", "steps; 0: only at the end [0]"},
-    {"--resume", "DIR", TEXT, AT(resume), 0, 0, NULL, "a checkpoint's folder, or auto: the newest in --out"},
+    {"--resume", "DIR", TEXT, AT(resume), 0, 0, NULL, "a checkpoint's folder, or auto: the newest whole one in --out"},
     {"--export", "FILE", TEXT, AT(export), 0, 0, NULL, "at the end write llm.c's model file, or HF's .safetensors"},
     {"--export-type", "NAME", TEXT, AT(export_type), 0, 0, "fp32", "of its numbers: fp32, bf16 [fp32]"},
     {"--log-every", "N", WHOLE, AT(log_every), 1, BIG, NULL, "steps per progress line [preset]"},
@@ -217,10 +217,10 @@ static const recipe_t RECIPES[] = {
     {"tiny", 8, 64, 100, 3e-3, 10, 10},
     {"quick", 16, 64, 3000, 5e-3, 100, 100},
     {"small", 32, 256, 2000, 1e-3, 100, 20},
-    {"124M", 32, 1024, 20000, 6e-4, 700, 1},
-    {"350M", 32, 1024, 20000, 3e-4, 700, 1},
-    {"774M", 32, 1024, 20000, 2.5e-4, 700, 1},
-    {"1558M", 32, 1024, 20000, 2e-4, 700, 1},
+    {"124M", 32, 1024, 20000, 6e-4, 700, 20},
+    {"350M", 32, 1024, 20000, 3e-4, 700, 20},
+    {"774M", 32, 1024, 20000, 2.5e-4, 700, 20},
+    {"1558M", 32, 1024, 20000, 2e-4, 700, 20},
 };
 /* clang-format on */
 

@@ -23,7 +23,7 @@ typedef struct gpt2_replica_options {
     const char *precision; /* "bf16" or "fp32"; the CPU computes in fp32 */
     const char *recompute; /* "none", "gelu" or "gelu+norm"; the CPU keeps all */
     const char *cache;     /* a folder for timings of products, on a GPU; NULL: none */
-    size_t logits_bytes;   /* at most, on a GPU, of logits that exist together; 0: 1 GiB */
+    size_t logits_bytes;   /* at most, on a GPU, of logits that exist together; 0: 2 GiB */
     size_t lookups;        /* on a GPU: how many tokens may occur in a step, where the rows that are
                             * looked up have gradients of their own (see rows); 0: they have not */
 } gpt2_replica_options_t;

@@ -126,6 +126,20 @@ static int finish(gpt2_trainer_t *trainer, gpt2_report_t *report, double validat
     return 0;
 }
 
+/* What the trainer found where it starts from, a line each. */
+static void say_notes(const gpt2_trainer_t *trainer, gpt2_report_t *report)
+{
+    char *next = trainer->notes;
+
+    while (next != NULL && *next != '\0') {
+        char *line = next;
+
+        next = strchr(line, '\n');
+        if (next != NULL) *next++ = '\0';
+        gpt2_report_warn(report, line);
+    }
+}
+
 int gpt2_run(const gpt2_options_t *options, gpt2_strategy_t *strategy, gpt2_error_t *error)
 {
     gpt2_trainer_t *trainer = NULL;
@@ -138,6 +152,7 @@ int gpt2_run(const gpt2_options_t *options, gpt2_strategy_t *strategy, gpt2_erro
     if (strategy->rank == 0 && options->out != NULL) code = lock_folder(options->out, &lock, error);
     if (code == 0) code = gpt2_trainer_create(options, strategy, &trainer, error);
     if (code == 0 && strategy->rank == 0) code = gpt2_report_create(trainer, &report, error);
+    if (code == 0 && strategy->rank == 0) say_notes(trainer, report);
     if (code == 0) code = loop(trainer, report, &validation, &save_failed, error);
     if (code == 0 && validation < 0.0) code = gpt2_trainer_validate(trainer, &validation, error);
     if (code == 0) code = finish(trainer, report, validation, error);

@@ -4,6 +4,7 @@
 #include "examples/gpt2/trainer.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -93,15 +94,39 @@ static int checkpoint_folder(const gpt2_options_t *options, char *path, gpt2_err
     return gpt2_path_join(path, options->out, "checkpoint", error);
 }
 
+static void write_note(void *user, const char *text)
+{
+    (void)fprintf(user, "%s\n", text);
+}
+
+/* --resume auto: cleans up behind a killed save and takes the newest checkpoint that is whole. */
+static int find_checkpoint(gpt2_trainer_t *self, gpt2_error_t *error)
+{
+    char folder[GPT2_PATH_MAX];
+    size_t bytes = 0;
+    FILE *notes = open_memstream(&self->notes, &bytes);
+    const gpt2_notice_t notice = {write_note, notes};
+    int code;
+
+    if (notes == NULL) return gpt2_fail(error, "out of memory for a trainer");
+    code = checkpoint_folder(self->options, folder, error);
+    if (code == 0) code = gpt2_folder_sweep(folder, &notice, error);
+    if (code == 0) code = gpt2_checkpoint_latest(folder, &notice, self->resumed_from, error);
+    if (code == 0 && self->resumed_from[0] == '\0') {
+        gpt2_notice(&notice, "--resume auto: there is no checkpoint in %s; starts at step 0",
+                    folder);
+    }
+    (void)fclose(notes);
+    return code;
+}
+
 /* Rank 0 looks at what there is to start from. */
 static int make_plan(gpt2_trainer_t *self, plan_t *plan, gpt2_error_t *error)
 {
     const gpt2_options_t *options = self->options;
-    char folder[GPT2_PATH_MAX];
 
     if (options->resume != NULL && strcmp(options->resume, "auto") == 0) {
-        if (checkpoint_folder(options, folder, error) != 0) return -1;
-        if (gpt2_checkpoint_latest(folder, self->resumed_from, error) != 0) return -1;
+        if (find_checkpoint(self, error) != 0) return -1;
     } else if (options->resume != NULL) {
         size_t length = strlen(options->resume);
 
@@ -316,19 +341,21 @@ static int make_replica(gpt2_trainer_t *self, const gpt2_shape_t *shape, gpt2_er
     return 0;
 }
 
-/* Rank 0 loads or draws the weights; attach and the broadcasts make the others equal to it. */
+/* Rank 0 loads or draws the weights; attach and the broadcasts make the others equal to it, which
+ * so leave the processors to rank 0. */
 static int fill_host(gpt2_trainer_t *self, const plan_t *plan, gpt2_state_t *state,
                      gpt2_error_t *error)
 {
     const gpt2_options_t *options = self->options;
 
-    if (self->strategy->rank == 0 && plan->resumed) {
+    if (self->strategy->rank != 0) return 0;
+    if (plan->resumed) {
         gpt2_progress_t ignored;
 
         return gpt2_checkpoint_load(self->resumed_from, state->model, state->optimizer, &ignored,
                                     error);
     }
-    if (self->strategy->rank == 0 && options->init != NULL) {
+    if (options->init != NULL) {
         return gpt2_safetensors_is(options->init)
                    ? gpt2_safetensors_load(options->init, state->model, error)
                    : gpt2_llmc_load(options->init, state->model, error);
@@ -399,6 +426,7 @@ void gpt2_trainer_destroy(gpt2_trainer_t *self)
     if (self->replica != NULL) self->replica->ops->destroy(self->replica);
     gpt2_data_close(self->data);
     gpt2_data_close(self->val_data);
+    free(self->notes);
     free(self->inputs);
     free(self->targets);
     free(self->occurs);

@@ -48,7 +48,8 @@ typedef struct gpt2_trainer {
     gpt2_progress_t progress; /* updates and skipped: of settled steps */
     uint64_t first_step;      /* of this process: > 0 after a resume */
     char resumed_from[GPT2_PATH_MAX];
-    int32_t *inputs;  /* [micro batch][seq] */
+    char *notes;     /* lines that people should read about the start, each with its end; or NULL */
+    int32_t *inputs; /* [micro batch][seq] */
     int32_t *targets; /* [micro batch][seq] */
     uint8_t *occurs;  /* [vocab] 1: in this step's global batch; NULL: nobody asks */
     int32_t *tokens;  /* [vocab] those, in order */

@@ -32,6 +32,8 @@ typedef enum dp_config_order {
     DP_CONFIG_ORDER_PROGRAM
 } dp_config_order_t;
 
+typedef enum dp_config_node { DP_CONFIG_NODE_MEMORY, DP_CONFIG_NODE_UCX } dp_config_node_t;
+
 /*
  * Values in force. Fields marked "plan" decide what every rank launches: rank 0's rule, the
  * handshake copies them.
@@ -61,7 +63,9 @@ typedef struct dp_config {
     int log_level;      /* LOG error|warn|info|debug|trace: default warn */
     int pretend_hosts;  /* PRETEND_HOSTS 0: local ranks behave as on this many machines */
     char ucx_tls[64];   /* UCX_TLS tcp: transports of the data plane between machines */
-    char ucx_devices[64];          /* UCX_DEVICES "": network devices for UCX, empty: all */
+    char ucx_devices[64];          /* UCX_DEVICES "": network devices for UCX; empty: the next */
+    char net_interface[16];        /* NET_INTERFACE "": to other machines; dp_init() fills it in */
+    int node_transport;            /* NODE_TRANSPORT memory|ucx: dp_config_node_t */
     int nccl_ring;                 /* NCCL_RING 1: rings; 0: NCCL chooses; NCCL_ALGO wins */
     int nccl_ctas;                 /* NCCL_CTAS 0: most blocks a collective may take */
     uint64_t nccl_limit_ns;        /* NCCL_LIMIT 10min: of an operation on the device */
@@ -73,6 +77,7 @@ typedef struct dp_config {
     char timeline[DP_CONFIG_TEXT_MAX]; /* TIMELINE FILE[:steps=A-B]: merged by dprun at the end */
     int trace;                         /* TRACE 1: 0 turns the recorder off */
     size_t trace_bytes;                /* TRACE_BYTES 16M: room of the recorder per rank */
+    int keep_runs;                     /* KEEP_RUNS 3: failed runs that dprun keeps */
     char run_dir[DP_CONFIG_TEXT_MAX];  /* RUN_DIR: where a job keeps its recorders; set by dprun */
     char inject[256];                  /* INJECT "": faults on purpose, see inject.h */
     struct dp_inject

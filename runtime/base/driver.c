@@ -56,6 +56,16 @@ int dp_driver_find(char *text, size_t room)
     return count;
 }
 
+const char *dp_library_path(const void *function)
+{
+    void *address;
+    Dl_info found;
+
+    memcpy(&address, function, sizeof(address));
+    if (dladdr(address, &found) == 0 || found.dli_fname == NULL) return "?";
+    return found.dli_fname;
+}
+
 int dp_driver_is_loaded(void)
 {
     static const char *const names[] = {LIBRARY, "libcudart.so.13", "libcudart.so.12"};

@@ -45,6 +45,7 @@ static const char *const stage_names[DP_INJECT_STAGES] = {"",        "rendezvous
     "or STAGE/STEP"
 
 typedef struct fault {
+    char word[WORD_MAX]; /* as it was written */
     kind_t kind;
     int rank;
     int has_where;
@@ -185,6 +186,7 @@ static dp_status_t read_fault(const char *word, fault_t *fault, dp_error_t *erro
     int kind;
 
     memset(fault, 0, sizeof(*fault));
+    snprintf(fault->word, sizeof(fault->word), "%s", word);
     snprintf(copy, sizeof(copy), "%s", word);
     colon = strchr(copy, ':');
     if (colon == NULL) return wrong(error, word, "names no rank");
@@ -261,9 +263,39 @@ dp_status_t dp_inject_create(const char *text, int rank, int size, const dp_log_
     return DP_OK;
 }
 
+/* A test whose fault never happened has shown nothing: it is to know. */
+static void tell_unfired(const dp_inject_t *inject)
+{
+    const unsigned long long step =
+        (unsigned long long)atomic_load_explicit(&inject->step, memory_order_relaxed);
+    const int has_stepped = atomic_load_explicit(&inject->step_start_ns, memory_order_relaxed) != 0;
+
+    for (int i = 0; i < inject->count; i++) {
+        const fault_t *fault = &inject->faults[i];
+        const long long seen = (long long)atomic_load(&fault->count);
+
+        if (fault->kind == DROP || fault->kind == REFUSE) {
+            if (seen >= fault->value) continue;
+            dp_log_warn(inject->log, "DP_INJECT: '%s' never came to pass: there were %lld %s",
+                        fault->word, seen,
+                        fault->kind == DROP ? "control messages" : "allocations");
+        } else if (atomic_load(&fault->has_fired)) {
+            continue;
+        } else if (has_stepped) {
+            dp_log_warn(inject->log,
+                        "DP_INJECT: '%s' never came to pass: the last step that began was %llu",
+                        fault->word, step);
+        } else {
+            dp_log_warn(inject->log, "DP_INJECT: '%s' never came to pass: no step began",
+                        fault->word);
+        }
+    }
+}
+
 void dp_inject_destroy(dp_inject_t *inject)
 {
     if (inject == NULL) return;
+    tell_unfired(inject);
     dp_inject_release(inject, DP_INJECT_CHECKPOINT);
     free(inject);
 }

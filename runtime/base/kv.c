@@ -8,6 +8,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -18,11 +19,15 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "runtime/base/forked.h"
+#include "runtime/base/local_socket.h"
+
 #define GIVE_UP_NS 1000000000ull /* for the answer that names who is missing */
 #define NOTE_ROOM (DP_KV_FRAME_HEADER_BYTES + 2 + DP_KV_TEXT_MAX)
 
 struct dp_kv {
-    int fd;             /* does not block */
+    int fd; /* does not block */
+    dp_fork_watch_t fork_watch;
     char peer[96];      /* "rendezvous 127.0.0.1:4711", begins every error */
     dp_error_t failure; /* why the connection is of no more use */
     pthread_mutex_t send_lock;
@@ -104,8 +109,21 @@ static dp_status_t receive_all(dp_kv_t *kv, void *data, size_t bytes, uint64_t d
 
 /* ---- Connecting -------------------------------------------------------------------------- */
 
-static dp_status_t connect_socket(dp_kv_t *kv, const dp_kv_ticket_t *ticket, uint64_t deadline_ns,
-                                  dp_error_t *error)
+static dp_status_t connect_local(dp_kv_t *kv, const char *address, uint64_t deadline_ns,
+                                 dp_error_t *error)
+{
+    dp_error_t cause = {DP_OK, ""};
+    dp_status_t status = dp_local_connect(address, deadline_ns, &kv->fd, &cause);
+
+    if (status != DP_OK) return dp_error_set(error, status, "%s: %s", kv->peer, cause.text);
+    if (fcntl(kv->fd, F_SETFL, O_NONBLOCK) != 0) {
+        return dp_error_set(error, DP_ERR_SYSTEM, "%s: fcntl: %s", kv->peer, strerror(errno));
+    }
+    return DP_OK;
+}
+
+static dp_status_t connect_port(dp_kv_t *kv, const dp_kv_ticket_t *ticket, uint64_t deadline_ns,
+                                dp_error_t *error)
 {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(ticket->port)};
     const int one = 1;
@@ -120,6 +138,7 @@ static dp_status_t connect_socket(dp_kv_t *kv, const dp_kv_ticket_t *ticket, uin
     if (kv->fd < 0) {
         return dp_error_set(error, DP_ERR_SYSTEM, "%s: socket: %s", kv->peer, strerror(errno));
     }
+    dp_fork_watch(&kv->fork_watch, kv->fd);
     /* Small frames that each await an answer: never hold one back. Only speed depends on it. */
     (void)setsockopt(kv->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
     if (connect(kv->fd, (struct sockaddr *)&address, sizeof(address)) == 0) return DP_OK;
@@ -159,11 +178,19 @@ static dp_status_t shake_hands(dp_kv_t *kv, const dp_secret_t *secret, int rank,
     if (status != DP_OK) return status;
     status = receive_all(kv, welcome, sizeof(welcome), deadline_ns, "its proof", &cause);
     if (status == DP_ERR_SYSTEM) { /* its port and its greeting were right */
-        return dp_error_set(error, DP_ERR_CONFIG,
-                            "%s; it refused ours: the job's secrets differ, or it ended",
+        return dp_error_set(error, status, "%s: it ended, or dropped this connection among many",
                             cause.text);
     }
     if (status != DP_OK) return dp_error_set(error, status, "%s", cause.text);
+    if (memcmp(welcome, DP_KV_BUSY, sizeof(welcome)) == 0) {
+        return dp_error_set(error, DP_ERR_SYSTEM,
+                            "%s: dropped this connection among many that prove nothing: a flood?",
+                            kv->peer);
+    }
+    if (memcmp(welcome, DP_KV_WRONG_PROOF, sizeof(welcome)) == 0) {
+        return dp_error_set(error, DP_ERR_CONFIG, "%s: refused our proof: the job's secrets differ",
+                            kv->peer);
+    }
     if (!dp_kv_welcome_check(secret, server_challenge, challenge, rank, welcome)) {
         return dp_error_set(error, DP_ERR_CONFIG, "%s: does not know the job's secret", kv->peer);
     }
@@ -181,8 +208,13 @@ dp_status_t dp_kv_connect(const dp_kv_ticket_t *ticket, int rank, uint64_t deadl
     }
     made->fd = -1;
     pthread_mutex_init(&made->send_lock, NULL);
-    snprintf(made->peer, sizeof(made->peer), "rendezvous %s:%u", ticket->address, ticket->port);
-    status = connect_socket(made, ticket, deadline_ns, error);
+    if (dp_local_is_address(ticket->address)) {
+        snprintf(made->peer, sizeof(made->peer), "rendezvous %s", ticket->address);
+        status = connect_local(made, ticket->address, deadline_ns, error);
+    } else {
+        snprintf(made->peer, sizeof(made->peer), "rendezvous %s:%u", ticket->address, ticket->port);
+        status = connect_port(made, ticket, deadline_ns, error);
+    }
     if (status != DP_OK) goto fail;
     status = shake_hands(made, &ticket->secret, rank, deadline_ns, error);
     if (status != DP_OK) goto fail;
@@ -196,6 +228,7 @@ fail:
 void dp_kv_close(dp_kv_t *kv)
 {
     if (kv == NULL) return;
+    dp_fork_forget(&kv->fork_watch);
     if (kv->fd >= 0) close(kv->fd);
     pthread_mutex_destroy(&kv->send_lock);
     free(kv);

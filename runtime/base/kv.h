@@ -8,7 +8,7 @@
  * Conversation, little-endian:
  *   server -> client  hello:  "DPKV" u32 magic, u16 version, u16 0, server challenge [32]
  *   client -> server  hello:  magic, version, u16 0, client challenge [32], proof [32], u32 rank
- *   server -> client  welcome: proof [32]; silence and a close answer a wrong proof
+ *   server -> client  welcome: proof [32]; or why there is none, and a close
  *   then frames: u32 bytes (of what follows, 1 .. DP_KV_FRAME_MAX), u8 type, fields
  *     EXCHANGE  text name, u32 size, u32 bytes, blob
  *                                            -> VALUES u32 count, count x (u32 bytes, blob)
@@ -28,13 +28,20 @@
 #include "runtime/base/wire.h"
 
 #define DP_KV_MAGIC 0x564b5044u /* "DPKV" */
-#define DP_KV_VERSION 2
+#define DP_KV_VERSION 3
 #define DP_KV_FRAME_MAX (4u << 20)
 #define DP_KV_NAME_MAX 63
 #define DP_KV_SERVER_HELLO_BYTES 40
 #define DP_KV_CLIENT_HELLO_BYTES 76
+/* In the place of a welcome, 32 bytes: the client's proof is wrong; the server drops connections
+ * that have proven nothing, because there are too many, and a rank may come again. */
+#define DP_KV_WRONG_PROOF "DPKV refused: the proof is wrong"
+#define DP_KV_BUSY "DPKV refused: too many strangers"
 #define DP_KV_FRAME_HEADER_BYTES 5 /* u32 bytes, u8 type */
 #define DP_KV_TEXT_MAX 1023        /* of a NOTE, an ERROR, ... */
+
+_Static_assert(sizeof(DP_KV_WRONG_PROOF) - 1 == DP_PROOF_BYTES, "as long as a proof");
+_Static_assert(sizeof(DP_KV_BUSY) - 1 == DP_PROOF_BYTES, "as long as a proof");
 
 enum dp_kv_type {
     DP_KV_EXCHANGE = 1,
@@ -46,7 +53,7 @@ enum dp_kv_type {
 };
 
 /* What dprun hands a rank through DP_BOOTSTRAP_FD (a pipe or memfd, read to its end): u32 magic,
- * u16 version, u16 port, text address (IPv4), text job id, secret [32]. */
+ * u16 version, u16 port, text address (IPv4, or of a local_socket.h), text job id, secret [32]. */
 typedef struct dp_kv_ticket {
     char address[64];
     uint16_t port;
@@ -105,7 +112,8 @@ typedef struct dp_kv dp_kv_t;
 
 /* Connects and proves the secret to each other, within the deadline (dp_now_ns()). The ticket is
  * not kept. Errors: DP_ERR_TIMEOUT, DP_ERR_MISMATCH (another protocol), DP_ERR_CONFIG (the secrets
- * differ), DP_ERR_SYSTEM, DP_ERR_NO_MEMORY; the text names the server's address. */
+ * differ), DP_ERR_PEER_LOST (nobody listens at a local address any more), DP_ERR_SYSTEM (it may be
+ * worth another try), DP_ERR_NO_MEMORY; the text names the server's address. */
 dp_status_t dp_kv_connect(const dp_kv_ticket_t *ticket, int rank, uint64_t deadline_ns,
                           dp_kv_t **kv, dp_error_t *error);
 

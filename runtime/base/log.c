@@ -1,8 +1,8 @@
 /*
- * log.c - one line, one write().
+ * log.c - words a log line; log_queue.c gets it out.
  *
- * It must not allocate, lock or touch stdio, so that it may be called from anywhere but a signal
- * handler.
+ * It must not wait for whoever reads standard error: the coordinator logs, too. It may be called
+ * from anywhere but a signal handler.
  */
 #include "runtime/base/log.h"
 
@@ -37,6 +37,7 @@ void dp_log_init(dp_log_t *log, dp_log_level_t level, int rank)
     log->level = level;
     log->rank = rank;
     log->fd = STDERR_FILENO;
+    log->queue = NULL;
 }
 
 void dp_log_write(const dp_log_t *log, dp_log_level_t level, const char *format, ...)
@@ -65,12 +66,10 @@ void dp_log_write(const dp_log_t *log, dp_log_level_t level, const char *format,
     while (bytes > 0 && line[bytes - 1] == ' ')
         bytes--;
     line[bytes++] = '\n';
-    for (size_t sent = 0; sent < bytes;) {
-        ssize_t wrote = write(log->fd, line + sent, bytes - sent);
-
-        if (wrote < 0 && errno == EINTR) continue;
-        if (wrote <= 0) break; /* nowhere left to complain */
-        sent += (size_t)wrote;
+    if (log->queue != NULL) {
+        dp_log_queue_write(log->queue, log->fd, line, bytes, level == DP_LOG_ERROR);
+    } else {
+        dp_log_line_write(log->fd, line, bytes);
     }
     errno = saved;
 }

@@ -2,12 +2,15 @@
  * log.h - log lines on standard error, "dp warn rank 3: text", one write() each so that lines of
  * several threads and ranks never mix.
  *
- * A logger is a small value owned by its context; there is no global one.
+ * A logger is a small value owned by its context; there is no global one. It never blocks on a slow
+ * reader: with a queue what cannot be written waits there, without one it is dropped after a tenth
+ * of a second.
  */
 #ifndef DP_BASE_LOG_H
 #define DP_BASE_LOG_H
 
 #include "runtime/base/common.h"
+#include "runtime/base/log_queue.h"
 
 typedef enum dp_log_level {
     DP_LOG_ERROR = 0, /* the job cannot go on */
@@ -19,8 +22,9 @@ typedef enum dp_log_level {
 
 typedef struct dp_log {
     dp_log_level_t level;
-    int rank; /* -1: not known yet, or a program without ranks */
-    int fd;   /* where lines go; 2 by default */
+    int rank;              /* -1: not known yet, or a program without ranks */
+    int fd;                /* where lines go; 2 by default */
+    dp_log_queue_t *queue; /* borrowed; NULL: none */
 } dp_log_t;
 
 void dp_log_init(dp_log_t *log, dp_log_level_t level, int rank);

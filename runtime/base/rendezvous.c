@@ -1,10 +1,15 @@
 /*
- * rendezvous.c - serves exchanges and takes notes on a port.
+ * rendezvous.c - serves exchanges and takes notes on a port or a local socket.
  *
  * Anybody who reaches the port may connect. So until a connection has proven that it knows the
  * secret, nothing but one hello of fixed size is read from it, for a bounded time, on a bounded
  * number of such connections; and what a proven rank sends is bounds-checked as well. Whatever is
  * wrong with a connection costs that connection and one line, never the job.
+ *
+ * A flood: a local socket hangs up on other users before anything else. On a port, when too many
+ * connections have proven nothing, the oldest one goes of the address that has the most of them; a
+ * rank that this hits comes again. What has proven itself is never dropped. A turn of the event
+ * loop accepts a few connections only, so all else in the loop goes on.
  */
 #include "runtime/base/rendezvous.h"
 
@@ -20,10 +25,14 @@
 
 #include <event2/buffer.h>
 #include <event2/bufferevent.h>
-#include <event2/listener.h>
+
+#include "runtime/base/local_socket.h"
 
 #define HELLO_SECONDS 5
 #define UNPROVEN_MAX 64 /* on top of one per rank */
+#define SOURCES 256     /* addresses are counted by hash: those that share one share its fate */
+#define ACCEPTS 16      /* in one turn of the loop */
+#define NO_FILES_US 20000
 #define CLOSED_PATIENCE_US 200000
 #define REFUSED_MAX 20   /* lines; a port scan is not to flood the screen */
 #define EXCHANGES_MAX 64 /* open at a time: the ranks use a handful */
@@ -48,6 +57,7 @@ typedef struct peer {
     dp_rendezvous_t *rendezvous;
     struct bufferevent *socket;
     char address[64];
+    uint8_t source; /* hash of where it comes from */
     uint8_t challenge[DP_CHALLENGE_BYTES];
     int rank;       /* -1: not proven yet */
     int is_closing; /* only what is queued is still to go out */
@@ -58,20 +68,25 @@ typedef struct peer {
 /* A rank's place. */
 typedef struct seat {
     peer_t *peer;        /* its proven connection, or NULL */
+    int has_spoken;      /* it took part: another connection is another program */
     char ended[HOW_MAX]; /* how it left; "": it is there, or still to come */
     int end_order;       /* 1: the first that left, ... */
     int is_closed;       /* its connection is gone, of its process nothing is known yet */
 } seat_t;
 
 struct dp_rendezvous {
-    struct event_base *base; /* borrowed */
-    struct evconnlistener *listener;
+    struct event_base *base;    /* borrowed */
+    int listener;               /* -1: the door is closed */
+    struct event *caller;       /* at the listener */
+    struct event *caller_timer; /* no descriptor is free: looks again later */
     dp_secret_t secret;
     int size;
     dp_rendezvous_events_t events;
     peer_t *peers; /* all connections */
     int unproven;
+    int unproven_of[SOURCES];
     int refused;
+    int has_told_flood;
     seat_t *seats; /* [size] */
     int ends;      /* ranks that left */
     struct event *closed_timer;
@@ -86,6 +101,7 @@ static void peer_close(peer_t *peer)
 
     if (peer->rank < 0) {
         rendezvous->unproven--;
+        rendezvous->unproven_of[peer->source]--;
     } else if (rendezvous->seats[peer->rank].peer == peer) {
         rendezvous->seats[peer->rank].peer = NULL;
     }
@@ -100,17 +116,18 @@ static void refuse_text(dp_rendezvous_t *rendezvous, const char *who, const char
 
 static void refuse_text(dp_rendezvous_t *rendezvous, const char *who, const char *format, ...)
 {
+    const int most = REFUSED_MAX - !rendezvous->has_told_flood; /* one line is kept for a flood */
     char reason[512];
     char text[640];
     va_list arguments;
 
     rendezvous->refused++;
-    if (rendezvous->refused > REFUSED_MAX) return;
+    if (rendezvous->refused > most) return;
     va_start(arguments, format);
     vsnprintf(reason, sizeof(reason), format, arguments);
     va_end(arguments);
     snprintf(text, sizeof(text), "rendezvous: dropped %s: %s%s", who, reason,
-             rendezvous->refused == REFUSED_MAX ? " (no more such lines)" : "");
+             rendezvous->refused == most ? " (no more such lines)" : "");
     rendezvous->events.refused(rendezvous->events.context, text);
 }
 
@@ -122,6 +139,16 @@ static void send_text(peer_t *peer, enum dp_kv_type type, const char *text)
     dp_writer_init(&writer, frame, sizeof(frame));
     dp_kv_text_write(&writer, type, text);
     if (!writer.failed) bufferevent_write(peer->socket, frame, writer.bytes);
+}
+
+/* Says one thing, if the socket takes it, and closes. */
+static void peer_turn_away(peer_t *peer, const char *why)
+{
+    if (evbuffer_get_length(bufferevent_get_output(peer->socket)) == 0) {
+        (void)!send(bufferevent_getfd(peer->socket), why, DP_PROOF_BYTES,
+                    MSG_DONTWAIT | MSG_NOSIGNAL);
+    }
+    peer_close(peer);
 }
 
 static void on_drained(struct bufferevent *socket, void *context)
@@ -313,6 +340,7 @@ static int take_exchange(peer_t *peer, dp_reader_t *fields)
         send_text(peer, DP_KV_ERROR, text);
         return 0;
     }
+    rendezvous->seats[peer->rank].has_spoken = 1;
     value->data = bytes > 0 ? malloc(bytes) : NULL;
     if (bytes > 0 && value->data == NULL) return malformed(peer, "no memory for its value");
     if (bytes > 0) memcpy(value->data, data, bytes);
@@ -355,6 +383,7 @@ static int take_give_up(peer_t *peer, dp_reader_t *fields)
     char came[LISTED_MAX * 18 + 32];
     char missing[LISTED_MAX * 18 + 32];
     char text[DP_KV_TEXT_MAX + 1];
+    char others[96] = "";
     exchange_t *exchange;
     int culprit = 0;
 
@@ -368,9 +397,14 @@ static int take_give_up(peer_t *peer, dp_reader_t *fields)
     while (exchange->values[culprit].is_given)
         culprit++;
     list_ranks(rendezvous, exchange, 1, came, sizeof(came));
-    snprintf(text, sizeof(text), "%zu of %d ranks did not come in time: %s; there were %s (%.63s)",
+    if (rendezvous->refused > 0) {
+        snprintf(others, sizeof(others), "; %d other connections were refused meanwhile%s",
+                 rendezvous->refused, rendezvous->has_told_flood ? ", a flood" : "");
+    }
+    snprintf(text, sizeof(text),
+             "%zu of %d ranks did not come in time: %s; there were %s (%.63s)%s",
              list_ranks(rendezvous, exchange, 0, missing, sizeof(missing)), rendezvous->size,
-             missing, came, name);
+             missing, came, name, others);
     exchange_fail(rendezvous, exchange, DP_KV_LATE, culprit, text);
     return 0;
 }
@@ -444,14 +478,18 @@ static void read_hello(peer_t *peer)
     if (dp_kv_client_hello_check(&rendezvous->secret, peer->challenge, hello, &rank, welcome,
                                  &error) != DP_OK) {
         refuse_text(rendezvous, peer->address, "%s", error.text);
-        peer_close(peer);
+        peer_turn_away(peer, DP_KV_WRONG_PROOF);
         return;
     }
     bufferevent_write(peer->socket, welcome, sizeof(welcome));
-    if (rank >= (uint32_t)rendezvous->size || rendezvous->seats[rank].peer != NULL) {
+    if (rank >= (uint32_t)rendezvous->size || rendezvous->seats[rank].peer != NULL ||
+        rendezvous->seats[rank].has_spoken) {
         if (rank >= (uint32_t)rendezvous->size) {
             snprintf(text, sizeof(text), "there is no rank %u, the job has %d", rank,
                      rendezvous->size);
+        } else if (rendezvous->seats[rank].peer == NULL) {
+            snprintf(text, sizeof(text),
+                     "rank %u was here before and left: a second program in one rank?", rank);
         } else {
             snprintf(text, sizeof(text), "rank %u is here already (%s)", rank,
                      rendezvous->seats[rank].peer->address);
@@ -462,7 +500,9 @@ static void read_hello(peer_t *peer)
     }
     peer->rank = (int)rank;
     rendezvous->unproven--;
+    rendezvous->unproven_of[peer->source]--;
     rendezvous->seats[rank].peer = peer;
+    rendezvous->seats[rank].is_closed = 0;
     bufferevent_set_timeouts(peer->socket, NULL, NULL);
     bufferevent_setwatermark(peer->socket, EV_READ, 0, DP_KV_FRAME_MAX + 4);
     rendezvous->events.joined(rendezvous->events.context, peer->rank);
@@ -517,40 +557,85 @@ static void on_closed_timer(evutil_socket_t fd, short what, void *context)
     }
 }
 
-/* Somebody holds many connections open: a rank needs its own only for a moment. */
-static void drop_oldest(dp_rendezvous_t *rendezvous)
+/* ---- The door ------------------------------------------------------------------------------- */
+
+/* Somebody holds many connections open: the address that has the most loses its oldest. 0: there
+ * was none to drop. */
+static int drop_one(dp_rendezvous_t *rendezvous)
 {
     peer_t *oldest = NULL;
+    int most = 0;
 
-    for (peer_t *peer = rendezvous->peers; peer != NULL; peer = peer->next) {
-        if (peer->rank < 0) oldest = peer; /* new ones are put in front */
+    for (int i = 1; i < SOURCES; i++) {
+        if (rendezvous->unproven_of[i] > rendezvous->unproven_of[most]) most = i;
     }
-    if (oldest == NULL) return;
-    refuse_text(rendezvous, oldest->address, "%d connections without a proof",
-                rendezvous->unproven);
-    peer_close(oldest);
+    for (peer_t *peer = rendezvous->peers; peer != NULL; peer = peer->next) {
+        if (peer->rank < 0 && peer->source == most) oldest = peer; /* new ones are put in front */
+    }
+    if (oldest == NULL) return 0;
+    if (!rendezvous->has_told_flood)
+        rendezvous->refused = DP_MIN(rendezvous->refused, REFUSED_MAX - 1);
+    rendezvous->has_told_flood = 1; /* whatever else was told before */
+    refuse_text(rendezvous, oldest->address,
+                "a flood? %d connections without a proof, %d from there", rendezvous->unproven,
+                rendezvous->unproven_of[most]);
+    peer_turn_away(oldest, DP_KV_BUSY);
+    return 1;
 }
 
-static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struct sockaddr *from,
-                      int from_bytes, void *context)
+static void on_caller_timer(evutil_socket_t fd, short what, void *context)
 {
     dp_rendezvous_t *rendezvous = context;
-    const struct timeval patience = {HELLO_SECONDS, 0};
+
+    (void)fd;
+    (void)what;
+    if (rendezvous->caller != NULL) event_add(rendezvous->caller, NULL);
+}
+
+/* No descriptor is free: one that proves nothing has to go, or the loop would spin. */
+static void make_room(dp_rendezvous_t *rendezvous)
+{
+    const struct timeval later = {0, NO_FILES_US};
+
+    if (drop_one(rendezvous)) return;
+    refuse_text(rendezvous, "a connection", "accept: %s", strerror(errno));
+    event_del(rendezvous->caller);
+    event_add(rendezvous->caller_timer, &later);
+}
+
+/* Who calls: in words, and as a number that connections of one origin share. -1: another user. */
+static int name_caller(int fd, const struct sockaddr_storage *from, char address[64],
+                       uint8_t *source)
+{
     const struct sockaddr_in *ip = (const struct sockaddr_in *)(const void *)from;
-    uint8_t hello[DP_KV_SERVER_HELLO_BYTES];
-    char address[64] = "?";
     char text[32];
-    peer_t *peer;
+    uid_t user = 0;
+    pid_t pid = 0;
+    uint32_t number;
+
+    *source = 0;
+    if (from->ss_family == AF_UNIX) {
+        if (dp_local_peer(fd, &user, &pid) != 0) user = (uid_t)-1;
+        snprintf(address, 64, "process %d of user %u", (int)pid, (unsigned)user);
+        return user == geteuid() ? 0 : -1;
+    }
+    snprintf(address, 64, "?");
+    if (from->ss_family == AF_INET && inet_ntop(AF_INET, &ip->sin_addr, text, sizeof(text))) {
+        snprintf(address, 64, "%s:%d", text, ntohs(ip->sin_port));
+        number = ntohl(ip->sin_addr.s_addr) * 2654435761u; /* spreads neighbours */
+        *source = (uint8_t)(number >> 24);
+    }
+    return 0;
+}
+
+static void greet(dp_rendezvous_t *rendezvous, int fd, const char *address, uint8_t source)
+{
+    const struct timeval patience = {HELLO_SECONDS, 0};
+    uint8_t hello[DP_KV_SERVER_HELLO_BYTES];
+    peer_t *peer = calloc(1, sizeof(*peer));
     int on = 1;
 
-    (void)listener;
-    if (from_bytes >= (int)sizeof(*ip) && inet_ntop(AF_INET, &ip->sin_addr, text, sizeof(text))) {
-        snprintf(address, sizeof(address), "%s:%d", text, ntohs(ip->sin_port));
-    }
-    if (rendezvous->unproven >= rendezvous->size + UNPROVEN_MAX) {
-        drop_oldest(rendezvous);
-    }
-    peer = calloc(1, sizeof(*peer));
+    if (rendezvous->unproven >= rendezvous->size + UNPROVEN_MAX) drop_one(rendezvous);
     if (peer != NULL)
         peer->socket = bufferevent_socket_new(rendezvous->base, fd, BEV_OPT_CLOSE_ON_FREE);
     if (peer == NULL || peer->socket == NULL) {
@@ -558,15 +643,17 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struc
         close(fd);
         return;
     }
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)); /* of a port */
     peer->rendezvous = rendezvous;
     peer->rank = -1;
-    memcpy(peer->address, address, sizeof(address));
+    peer->source = source;
+    snprintf(peer->address, sizeof(peer->address), "%s", address);
     peer->next = rendezvous->peers;
     peer->back = &rendezvous->peers;
     if (peer->next != NULL) peer->next->back = &peer->next;
     rendezvous->peers = peer;
     rendezvous->unproven++;
+    rendezvous->unproven_of[source]++;
     bufferevent_setcb(peer->socket, on_readable, on_drained, on_event, peer);
     bufferevent_set_timeouts(peer->socket, &patience, &patience);
     /* More than a hello is not even read from the socket. */
@@ -577,15 +664,37 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struc
     bufferevent_enable(peer->socket, EV_READ | EV_WRITE);
 }
 
+static void on_caller(evutil_socket_t listener, short what, void *context)
+{
+    dp_rendezvous_t *rendezvous = context;
+
+    (void)what;
+    for (int i = 0; i < ACCEPTS; i++) {
+        struct sockaddr_storage from = {0};
+        socklen_t bytes = sizeof(from);
+        char address[64];
+        uint8_t source;
+        int fd = accept4(listener, (struct sockaddr *)&from, &bytes, SOCK_CLOEXEC | SOCK_NONBLOCK);
+
+        if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) {
+            make_room(rendezvous);
+        }
+        if (fd < 0) return;
+        if (name_caller(fd, &from, address, &source) != 0) {
+            refuse_text(rendezvous, address, "another user");
+            close(fd);
+        } else {
+            greet(rendezvous, fd, address, source);
+        }
+    }
+}
+
 /* ---- Life ----------------------------------------------------------------------------------- */
 
-dp_status_t dp_rendezvous_bind(int is_local, uint16_t port, int *listener, uint16_t *bound,
-                               dp_error_t *error)
+dp_status_t dp_rendezvous_bind(uint16_t port, int *listener, uint16_t *bound, dp_error_t *error)
 {
-    struct sockaddr_in address = {.sin_family = AF_INET,
-                                  .sin_port = htons(port),
-                                  .sin_addr.s_addr =
-                                      htonl(is_local ? INADDR_LOOPBACK : INADDR_ANY)};
+    struct sockaddr_in address = {
+        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_ANY)};
     socklen_t bytes = sizeof(address);
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     const int on = 1;
@@ -594,8 +703,7 @@ dp_status_t dp_rendezvous_bind(int is_local, uint16_t port, int *listener, uint1
     if (fd < 0 || (port != 0 && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0) ||
         bind(fd, (struct sockaddr *)&address, sizeof(address)) != 0 || listen(fd, BACKLOG) != 0 ||
         getsockname(fd, (struct sockaddr *)&address, &bytes) != 0) {
-        dp_error_set(error, DP_ERR_SYSTEM, "rendezvous on %s:%u: %s",
-                     is_local ? "127.0.0.1" : "0.0.0.0", port, strerror(errno));
+        dp_error_set(error, DP_ERR_SYSTEM, "rendezvous on port %u: %s", port, strerror(errno));
         if (fd >= 0) close(fd);
         return DP_ERR_SYSTEM;
     }
@@ -606,14 +714,13 @@ dp_status_t dp_rendezvous_bind(int is_local, uint16_t port, int *listener, uint1
 
 dp_status_t dp_rendezvous_listen(dp_kv_ticket_t *ticket, int *listener, dp_error_t *error)
 {
+    char name[DP_LOCAL_ADDRESS_ROOM];
     uint8_t job[8];
-    uint16_t port;
-    dp_status_t status = dp_rendezvous_bind(1, 0, listener, &port, error);
+    dp_status_t status = dp_local_listen(name, listener, error);
 
     if (status != DP_OK) return status;
     memset(ticket, 0, sizeof(*ticket));
-    snprintf(ticket->address, sizeof(ticket->address), "127.0.0.1");
-    ticket->port = port;
+    snprintf(ticket->address, sizeof(ticket->address), "%s", name);
     dp_random(job, sizeof(job));
     for (size_t i = 0; i < sizeof(job); i++) {
         snprintf(ticket->job + 2 * i, 3, "%02x", job[i]);
@@ -638,16 +745,25 @@ dp_status_t dp_rendezvous_create(struct event_base *base, int listener, int size
     rendezvous->events = *events;
     rendezvous->seats = calloc((size_t)size, sizeof(*rendezvous->seats));
     rendezvous->closed_timer = event_new(base, -1, 0, on_closed_timer, rendezvous);
-    rendezvous->listener = evconnlistener_new(
-        base, on_accept, rendezvous, LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC, 0, listener);
-    if (rendezvous->listener == NULL) close(listener);
-    if (rendezvous->listener == NULL || rendezvous->seats == NULL ||
-        rendezvous->closed_timer == NULL) {
+    rendezvous->listener = listener;
+    rendezvous->caller = event_new(base, listener, EV_READ | EV_PERSIST, on_caller, rendezvous);
+    rendezvous->caller_timer = event_new(base, -1, 0, on_caller_timer, rendezvous);
+    if (rendezvous->caller == NULL || rendezvous->caller_timer == NULL ||
+        rendezvous->seats == NULL || rendezvous->closed_timer == NULL ||
+        event_add(rendezvous->caller, NULL) != 0) {
         dp_rendezvous_destroy(rendezvous);
         return dp_error_set(error, DP_ERR_NO_MEMORY, "out of memory");
     }
     *out = rendezvous;
     return DP_OK;
+}
+
+static void close_listener(dp_rendezvous_t *rendezvous)
+{
+    if (rendezvous->caller != NULL) event_free(rendezvous->caller);
+    if (rendezvous->listener >= 0) close(rendezvous->listener);
+    rendezvous->caller = NULL;
+    rendezvous->listener = -1;
 }
 
 void dp_rendezvous_destroy(dp_rendezvous_t *rendezvous)
@@ -661,7 +777,8 @@ void dp_rendezvous_destroy(dp_rendezvous_t *rendezvous)
         next = exchange->next;
         exchange_free(rendezvous, exchange);
     }
-    if (rendezvous->listener != NULL) evconnlistener_free(rendezvous->listener);
+    close_listener(rendezvous);
+    if (rendezvous->caller_timer != NULL) event_free(rendezvous->caller_timer);
     if (rendezvous->closed_timer != NULL) event_free(rendezvous->closed_timer);
     explicit_bzero(&rendezvous->secret, sizeof(rendezvous->secret));
     free(rendezvous->seats);
@@ -670,8 +787,11 @@ void dp_rendezvous_destroy(dp_rendezvous_t *rendezvous)
 
 void dp_rendezvous_close_door(dp_rendezvous_t *rendezvous)
 {
-    if (rendezvous->listener != NULL) evconnlistener_free(rendezvous->listener);
-    rendezvous->listener = NULL;
+    close_listener(rendezvous);
+    for (peer_t *peer = rendezvous->peers, *next; peer != NULL; peer = next) {
+        next = peer->next;
+        if (peer->rank < 0 && !peer->is_closing) peer_close(peer);
+    }
 }
 
 int dp_rendezvous_has_unsent(const dp_rendezvous_t *rendezvous)

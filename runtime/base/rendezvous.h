@@ -21,22 +21,22 @@ typedef struct dp_rendezvous_events {
     void *context;
 } dp_rendezvous_events_t;
 
-/* Listens on 127.0.0.1 and fills in ticket (address, port, job, a fresh secret), before there is an
+/* Listens on a local socket and fills in ticket (address, job, a fresh secret), before there is an
  * event loop. *listener is returned: pass it on, or close it. */
 dp_status_t dp_rendezvous_listen(dp_kv_ticket_t *ticket, int *listener, dp_error_t *error);
 
-/* Listens on a port (0: any that is free) of 127.0.0.1 alone, or of every address. *listener is
- * returned: pass it on, or close it. */
-dp_status_t dp_rendezvous_bind(int is_local, uint16_t port, int *listener, uint16_t *bound,
-                               dp_error_t *error);
+/* Listens on a port (0: any that is free) of every address. *listener is returned: pass it on, or
+ * close it. */
+dp_status_t dp_rendezvous_bind(uint16_t port, int *listener, uint16_t *bound, dp_error_t *error);
 
-/* Serves `size` ranks. listener is taken, also on an error. */
+/* Serves `size` ranks. listener is taken, also on an error: of dp_rendezvous_bind() or
+ * dp_local_listen(). */
 dp_status_t dp_rendezvous_create(struct event_base *base, int listener, int size,
                                  const dp_secret_t *secret, const dp_rendezvous_events_t *events,
                                  dp_rendezvous_t **out, dp_error_t *error);
 void dp_rendezvous_destroy(dp_rendezvous_t *rendezvous);
 
-/* Nobody else may come: the port is free again, the connections stay. */
+/* Nobody else may come: the port is free again, connections of ranks stay, others end. */
 void dp_rendezvous_close_door(dp_rendezvous_t *rendezvous);
 
 /* 1: an answer has not left for the kernel yet. */

@@ -7,7 +7,6 @@
  */
 #include "runtime/device/cuda_internal.h"
 
-#include <cuda.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +23,10 @@ static int is_final(int code)
     case cudaErrorInvalidResourceHandle:
     case cudaErrorNotReady:
     case cudaErrorNotSupported:
+    case cudaErrorStreamCaptureUnsupported: /* of a graph that the program captures */
+    case cudaErrorStreamCaptureInvalidated:
+    case cudaErrorStreamCaptureIsolation:
+    case cudaErrorStreamCaptureImplicit:
         return 0;
     default:
         return 1;
@@ -46,6 +49,12 @@ dp_status_t dp_cuda_result(cuda_device_t *device, int code, const char *call)
                          cudaGetErrorString((cudaError_t)code));
         }
         pthread_mutex_unlock(&device->lock);
+        /* The program has left main() without dp_finalize(): CUDA is gone, maybe the word's memory
+         * too, and that is no news. */
+        if (code == cudaErrorCudartUnloading) {
+            atomic_store_explicit(&device->is_unloaded, 1, memory_order_relaxed);
+            return DP_ERR_SYSTEM;
+        }
         if (is_first) device->base.ops->abort(&device->base);
     }
     if (is_first || !is_final(code)) {
@@ -82,65 +91,95 @@ static void *driver_entry(const char *name)
     return result == cudaDriverEntryPointSuccess ? function : NULL;
 }
 
-/* 1: the calling thread works with a device already. */
-static int has_context(void)
+static cuda_driver_t find_driver(void)
 {
-    CUresult (*get_current)(CUcontext *);
-    void *entry = driver_entry("cuCtxGetCurrent");
+    cuda_driver_t driver = {NULL, NULL};
+    void *current = driver_entry("cuCtxGetCurrent");
+    void *state = driver_entry("cuDevicePrimaryCtxGetState");
+
+    memcpy(&driver.get_current, &current, sizeof(current));
+    memcpy(&driver.get_state, &state, sizeof(state));
+    return driver;
+}
+
+/* 1: the calling thread works with a device already. One that does not says that it is on device 0,
+ * and its next call would make a context there. */
+static int has_context(const cuda_driver_t *driver)
+{
     CUcontext context = NULL;
 
-    if (entry == NULL) return 0;
-    memcpy(&get_current, &entry, sizeof(entry));
-    return get_current(&context) == CUDA_SUCCESS && context != NULL;
+    if (driver->get_current == NULL) return 0;
+    return driver->get_current(&context) == CUDA_SUCCESS && context != NULL;
 }
 
 /* 1: going back to this device makes no context there that was not. */
-static int is_in_use(int ordinal)
+static int is_in_use(const cuda_driver_t *driver, int ordinal)
 {
-    CUresult (*get_state)(CUdevice, unsigned *, int *);
-    void *entry = driver_entry("cuDevicePrimaryCtxGetState");
     unsigned flags = 0;
     int is_active = 0;
 
-    if (entry == NULL) return 0;
-    memcpy(&get_state, &entry, sizeof(entry));
-    return get_state((CUdevice)ordinal, &flags, &is_active) == CUDA_SUCCESS && is_active;
+    if (driver->get_state == NULL) return 0;
+    return driver->get_state((CUdevice)ordinal, &flags, &is_active) == CUDA_SUCCESS && is_active;
 }
 
+/* Whatever graph the program captures meanwhile, a thread of ours goes on: its work is no part of
+ * the graph. */
+static dp_status_t ignore_captures(cuda_device_t *device)
+{
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+
+    return DP_CUDA(device, cudaThreadExchangeStreamCaptureMode(&mode));
+}
+
+dp_status_t dp_cuda_arrive(cuda_device_t *device)
+{
+    if (has_context(&device->driver)) return DP_OK;
+    return DP_CUDA(device, cudaSetDevice(device->ordinal));
+}
+
+/* Without a context the thread is new here. */
 dp_status_t dp_cuda_enter(cuda_device_t *device)
 {
     int now = -1;
-    dp_status_t status = DP_CUDA(device, cudaGetDevice(&now));
+    dp_status_t status;
 
-    if (status != DP_OK || now == device->ordinal) return status;
+    if (has_context(&device->driver)) {
+        status = DP_CUDA(device, cudaGetDevice(&now));
+        if (status != DP_OK || now == device->ordinal) return status;
+    } else {
+        status = ignore_captures(device);
+        if (status != DP_OK) return status;
+    }
     return DP_CUDA(device, cudaSetDevice(device->ordinal));
 }
 
-/* A thread of the program that works with another device goes on doing so. */
-static dp_status_t visit(cuda_device_t *device, int *back)
+dp_status_t dp_cuda_visit(cuda_device_t *device, int *back)
 {
     int now = device->ordinal;
-    dp_status_t status = DP_CUDA(device, cudaGetDevice(&now));
+    dp_status_t status = dp_cuda_arrive(device);
 
     *back = -1;
+    if (status == DP_OK) status = DP_CUDA(device, cudaGetDevice(&now));
     if (status != DP_OK || now == device->ordinal) return status;
-    if (is_in_use(now)) *back = now;
+    if (is_in_use(&device->driver, now)) *back = now;
     return DP_CUDA(device, cudaSetDevice(device->ordinal));
 }
 
-static void leave(cuda_device_t *device, int back)
+void dp_cuda_leave(cuda_device_t *device, int back)
 {
     if (back >= 0) (void)DP_CUDA(device, cudaSetDevice(back));
 }
 
 static dp_status_t cuda_visit(dp_device_t *self, int *back)
 {
-    return visit(dp_cuda_of(self), back);
+    cuda_device_t *device = dp_cuda_of(self);
+
+    return back == NULL ? dp_cuda_enter(device) : dp_cuda_visit(device, back);
 }
 
 static void cuda_leave(dp_device_t *self, int back)
 {
-    leave(dp_cuda_of(self), back);
+    dp_cuda_leave(dp_cuda_of(self), back);
 }
 
 /* ---- Memory --------------------------------------------------------------------------------- */
@@ -149,13 +188,13 @@ static dp_status_t cuda_clear(dp_device_t *self, void *memory, size_t bytes)
 {
     cuda_device_t *device = dp_cuda_of(self);
     int back;
-    dp_status_t status = visit(device, &back);
+    dp_status_t status = dp_cuda_visit(device, &back);
 
     if (status == DP_OK) {
         status = DP_CUDA(device, cudaMemsetAsync(memory, 0, bytes, cudaStreamPerThread));
     }
     if (status == DP_OK) status = DP_CUDA(device, cudaStreamSynchronize(cudaStreamPerThread));
-    leave(device, back);
+    dp_cuda_leave(device, back);
     return status;
 }
 
@@ -163,15 +202,24 @@ static dp_status_t cuda_fetch(dp_device_t *self, void *to, const void *from, siz
 {
     cuda_device_t *device = dp_cuda_of(self);
     int back;
-    dp_status_t status = visit(device, &back);
+    dp_status_t status = dp_cuda_visit(device, &back);
 
     if (status == DP_OK) {
         status = DP_CUDA(
             device, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, cudaStreamPerThread));
     }
     if (status == DP_OK) status = DP_CUDA(device, cudaStreamSynchronize(cudaStreamPerThread));
-    leave(device, back);
+    dp_cuda_leave(device, back);
     return status;
+}
+
+static void cuda_synchronize(dp_device_t *self)
+{
+    cuda_device_t *device = dp_cuda_of(self);
+    int back;
+
+    if (dp_cuda_visit(device, &back) == DP_OK) (void)DP_CUDA(device, cudaDeviceSynchronize());
+    dp_cuda_leave(device, back);
 }
 
 static dp_status_t cuda_alloc(dp_device_t *self, size_t bytes, void **memory)
@@ -180,10 +228,10 @@ static dp_status_t cuda_alloc(dp_device_t *self, size_t bytes, void **memory)
     const size_t room = DP_MAX(bytes, (size_t)1);
     void *data = NULL;
     int back;
-    dp_status_t status = visit(device, &back);
+    dp_status_t status = dp_cuda_visit(device, &back);
 
     if (status == DP_OK) status = DP_CUDA(device, cudaMalloc(&data, room));
-    leave(device, back);
+    dp_cuda_leave(device, back);
     if (status == DP_OK) {
         status = cuda_clear(self, data, room);
         if (status != DP_OK) (void)cudaFree(data);
@@ -195,8 +243,12 @@ static dp_status_t cuda_alloc(dp_device_t *self, size_t bytes, void **memory)
 static void cuda_free(dp_device_t *self, void *memory)
 {
     cuda_device_t *device = dp_cuda_of(self);
+    int back;
 
-    if (memory != NULL) (void)DP_CUDA(device, cudaFree(memory));
+    if (memory == NULL) return;
+    (void)dp_cuda_visit(device, &back);
+    (void)DP_CUDA(device, cudaFree(memory));
+    dp_cuda_leave(device, back);
 }
 
 static dp_status_t cuda_pinned_alloc(dp_device_t *self, size_t bytes, void **memory)
@@ -204,31 +256,40 @@ static dp_status_t cuda_pinned_alloc(dp_device_t *self, size_t bytes, void **mem
     cuda_device_t *device = dp_cuda_of(self);
     void *data = NULL;
     int back;
-    dp_status_t status = visit(device, &back);
+    dp_status_t status = dp_cuda_visit(device, &back);
 
     if (status == DP_OK) {
         status =
             DP_CUDA(device, cudaHostAlloc(&data, DP_MAX(bytes, (size_t)1), cudaHostAllocPortable));
     }
-    leave(device, back);
+    dp_cuda_leave(device, back);
     if (status == DP_OK) *memory = data;
     return status;
 }
 
 static void cuda_pinned_free(dp_device_t *self, void *memory)
 {
-    if (memory != NULL) (void)DP_CUDA(dp_cuda_of(self), cudaFreeHost(memory));
+    cuda_device_t *device = dp_cuda_of(self);
+    int back;
+
+    if (memory == NULL) return;
+    (void)dp_cuda_visit(device, &back);
+    (void)DP_CUDA(device, cudaFreeHost(memory));
+    dp_cuda_leave(device, back);
 }
 
 static dp_memory_kind_t cuda_kind(dp_device_t *self, const void *pointer)
 {
-    const cuda_device_t *device = dp_cuda_of(self);
+    cuda_device_t *device = dp_cuda_of(self);
     struct cudaPointerAttributes attributes;
+    cudaError_t code;
+    int back;
 
-    if (cudaPointerGetAttributes(&attributes, pointer) != cudaSuccess) {
-        (void)cudaGetLastError();
-        return DP_MEMORY_HOST;
-    }
+    if (dp_cuda_visit(device, &back) != DP_OK) return DP_MEMORY_HOST;
+    code = cudaPointerGetAttributes(&attributes, pointer);
+    if (code != cudaSuccess) (void)cudaGetLastError();
+    dp_cuda_leave(device, back);
+    if (code != cudaSuccess) return DP_MEMORY_HOST;
     switch (attributes.type) {
     case cudaMemoryTypeDevice:
         return attributes.device == device->ordinal ? DP_MEMORY_DEVICE : DP_MEMORY_OTHER_DEVICE;
@@ -245,10 +306,10 @@ static dp_status_t cuda_event_create(dp_device_t *self, dp_event_t **out)
 {
     cuda_device_t *device = dp_cuda_of(self);
     int back;
-    dp_status_t status = visit(device, &back);
+    dp_status_t status = dp_cuda_visit(device, &back);
 
     if (status == DP_OK) status = dp_cuda_event_create(self, out);
-    leave(device, back);
+    dp_cuda_leave(device, back);
     return status;
 }
 
@@ -258,7 +319,10 @@ static dp_status_t cuda_event_create(dp_device_t *self, dp_event_t **out)
  * none could, as all of them may be behind the very operation that is given up. */
 static void cuda_abort(dp_device_t *self)
 {
-    __atomic_store_n(dp_cuda_of(self)->skip, 1u, __ATOMIC_SEQ_CST);
+    cuda_device_t *device = dp_cuda_of(self);
+
+    if (atomic_load_explicit(&device->is_unloaded, memory_order_relaxed)) return;
+    __atomic_store_n(device->skip, 1u, __ATOMIC_SEQ_CST);
 }
 
 static dp_status_t cuda_decide(dp_stream_t *stream, dp_figures_t *figures, double clip_norm,
@@ -266,13 +330,13 @@ static dp_status_t cuda_decide(dp_stream_t *stream, dp_figures_t *figures, doubl
 {
     cuda_device_t *device = stream->device;
     int back;
-    dp_status_t status = visit(device, &back);
+    dp_status_t status = dp_cuda_visit(device, &back);
 
     if (status == DP_OK) {
         status = DP_CUDA(device, dp_cuda_figures_decide(figures, device->skip, clip_norm, is_failed,
                                                         stream->native));
     }
-    leave(device, back);
+    dp_cuda_leave(device, back);
     return status;
 }
 
@@ -340,6 +404,7 @@ static const dp_device_ops_t cuda_ops = {
     .decide = cuda_decide,
     .health = cuda_health,
     .settle = dp_cuda_completion_settle,
+    .synchronize = cuda_synchronize,
     .enter = cuda_visit,
     .leave = cuda_leave,
     .describe = cuda_describe,
@@ -350,9 +415,9 @@ int dp_device_cuda_ordinal(const dp_device_t *device)
     return ((const cuda_device_t *)(const void *)device)->ordinal;
 }
 
-/* Which GPU; says in words why there is none. */
-static dp_status_t choose(const dp_device_options_t *options, int *ordinal, int *is_ours,
-                          dp_error_t *error)
+/* Which GPU, and the driver's calls; says in words why there is none. */
+static dp_status_t choose(const dp_device_options_t *options, cuda_driver_t *driver, int *ordinal,
+                          int *is_ours, dp_error_t *error)
 {
     int count = 0;
     cudaError_t code = cudaGetDeviceCount(&count);
@@ -362,7 +427,8 @@ static dp_status_t choose(const dp_device_options_t *options, int *ordinal, int 
         return dp_error_set(error, DP_ERR_UNSUPPORTED, "no CUDA device: %s",
                             code == cudaSuccess ? "there are 0" : cudaGetErrorString(code));
     }
-    *is_ours = !has_context();
+    *driver = find_driver(); /* the runtime has found it by now */
+    *is_ours = !has_context(driver);
     *ordinal = DP_MAX(options->local_rank, 0) % count;
     code = *is_ours ? cudaSetDevice(*ordinal) : cudaGetDevice(ordinal);
     if (code == cudaSuccess) return DP_OK;
@@ -404,6 +470,7 @@ static dp_status_t prepare(cuda_device_t *device)
     *device->skip = 0;
     status = DP_CUDA(device, dp_cuda_kernels_preload());
     if (status == DP_OK) status = make_clock(device);
+    if (status == DP_OK) status = dp_cuda_clock_start(device);
     if (status == DP_OK) status = dp_cuda_completion_start(device);
     return status;
 }
@@ -411,9 +478,10 @@ static dp_status_t prepare(cuda_device_t *device)
 dp_status_t dp_device_cuda_create(const dp_device_options_t *options, const dp_log_t *log,
                                   dp_device_t **out, dp_error_t *error)
 {
+    cuda_driver_t driver = {NULL, NULL};
     cuda_device_t *device;
     int ordinal = -1, is_ours = 0;
-    dp_status_t status = choose(options, &ordinal, &is_ours, error);
+    dp_status_t status = choose(options, &driver, &ordinal, &is_ours, error);
 
     if (status != DP_OK) return status;
     device = calloc(1, sizeof(*device));
@@ -422,6 +490,7 @@ dp_status_t dp_device_cuda_create(const dp_device_options_t *options, const dp_l
     }
     device->base.ops = &cuda_ops;
     device->log = log;
+    device->driver = driver;
     device->ordinal = ordinal;
     device->spin_ns = options->spin_ns;
     device->tail = &device->head;

@@ -15,6 +15,7 @@
 
 #define BASE_LIFE_NS 1000000000u
 #define BASE_TRIES 3
+#define BASE_PATIENCE_NS 200000u /* a hundred times what an idle stream takes */
 
 /* ---- Items ---------------------------------------------------------------------------------- */
 
@@ -100,40 +101,53 @@ dp_status_t dp_cuda_call(dp_stream_t *stream, dp_work_size_t size, dp_work_fn fn
 
 /* ---- Stamps --------------------------------------------------------------------------------- */
 
-/* Marks a moment on the idle clock stream; the host's time is right to within half the wait. */
-static dp_status_t mark_base(cuda_device_t *device, cuda_base_t *base)
+/* Marks a moment on the idle clock stream; the host's time is right to within half the wait. That
+ * stream may share a queue of the hardware with one that waits for the program, so nobody may wait
+ * for it: a base that is not reached soon is left for another time. */
+static dp_status_t mark_base(cuda_device_t *device, cuda_base_t *base, uint64_t patience_ns)
 {
-    uint64_t best_ns = UINT64_MAX;
-
     for (int i = 0; i < BASE_TRIES; i++) {
         const uint64_t begin_ns = dp_now_ns();
         dp_status_t status = DP_CUDA(device, cudaEventRecord(base->event, device->clock));
-        uint64_t wait_ns;
+        cudaError_t code = cudaErrorNotReady;
+        uint64_t wait_ns = 0;
 
-        if (status == DP_OK) status = DP_CUDA(device, cudaEventSynchronize(base->event));
+        while (status == DP_OK && code == cudaErrorNotReady && wait_ns <= patience_ns) {
+            code = dp_cuda_query(base->event);
+            wait_ns = dp_now_ns() - begin_ns;
+        }
+        base->ns = 0;
+        if (status != DP_OK || code == cudaErrorNotReady) return status;
+        status = DP_CUDA(device, code);
         if (status != DP_OK) return status;
-        wait_ns = dp_now_ns() - begin_ns;
         base->ns = begin_ns + wait_ns / 2;
-        if (wait_ns <= best_ns) best_ns = wait_ns;
         if (wait_ns < 30000) return DP_OK; /* the last record counts, so stop at a quick one */
     }
     return DP_OK;
 }
 
-/* The base that stamps count from now. An old one is renewed once no stamp needs the other. */
+dp_status_t dp_cuda_clock_start(cuda_device_t *device)
+{
+    return mark_base(device, &device->bases[0], 5000 * (uint64_t)BASE_PATIENCE_NS);
+}
+
+/* The base that stamps count from now. An old one is renewed once no stamp needs the other, and
+ * until that succeeds it serves on. */
 static dp_status_t choose_base(cuda_device_t *device, unsigned *index)
 {
     const unsigned other = 1 - device->base_now;
-    cuda_base_t *base = &device->bases[device->base_now];
+    const uint64_t now_ns = dp_now_ns();
+    const uint64_t since_ns = DP_MAX(device->bases[device->base_now].ns, device->base_tried_ns);
     dp_status_t status = DP_OK;
     int is_free;
 
     pthread_mutex_lock(&device->lock);
     is_free = device->bases[other].users == 0;
     pthread_mutex_unlock(&device->lock);
-    if (is_free && (base->ns == 0 || dp_now_ns() - base->ns > BASE_LIFE_NS)) {
-        status = mark_base(device, &device->bases[other]);
-        if (status == DP_OK) device->base_now = other;
+    if (is_free && now_ns - since_ns > BASE_LIFE_NS) {
+        device->base_tried_ns = now_ns;
+        status = mark_base(device, &device->bases[other], BASE_PATIENCE_NS);
+        if (device->bases[other].ns != 0) device->base_now = other;
     }
     *index = device->base_now;
     pthread_mutex_lock(&device->lock);
@@ -169,8 +183,10 @@ static void deliver_stamp(cuda_device_t *device, const cuda_item_t *item)
     const cuda_base_t *base = &device->bases[item->base];
     float ms = 0.0f;
 
-    if (cudaEventElapsedTime(&ms, base->event, item->reached) == cudaSuccess) {
+    if (base->ns != 0 && cudaEventElapsedTime(&ms, base->event, item->reached) == cudaSuccess) {
         *item->ns = base->ns + (uint64_t)(int64_t)((double)ms * 1e6);
+    } else {
+        (void)cudaGetLastError();
     }
     pthread_mutex_lock(&device->lock);
     device->bases[item->base].users--;

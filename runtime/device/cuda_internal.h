@@ -7,6 +7,7 @@
 #ifndef DP_DEVICE_CUDA_INTERNAL_H
 #define DP_DEVICE_CUDA_INTERNAL_H
 
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -62,18 +63,26 @@ typedef struct cuda_item {
 /* A moment known by the device's clock and by the host's. */
 typedef struct cuda_base {
     cudaEvent_t event;
-    uint64_t ns;
+    uint64_t ns;  /* 0: not known */
     size_t users; /* guarded by the device's lock: stamps that count from it */
 } cuda_base_t;
+
+/* Calls of the driver, which no library is linked with; NULL: it has none. */
+typedef struct cuda_driver {
+    CUresult (*get_current)(CUcontext *);
+    CUresult (*get_state)(CUdevice, unsigned *, int *);
+} cuda_driver_t;
 
 struct cuda_device {
     dp_device_t base;
     const dp_log_t *log; /* borrowed */
+    cuda_driver_t driver;
     int ordinal;
     int priority; /* of communication streams */
     uint64_t spin_ns;
     char about[160];
-    uint32_t *skip; /* pinned, mapped: one address for host and device */
+    uint32_t *skip;          /* pinned, mapped: one address for host and device */
+    _Atomic int is_unloaded; /* CUDA, as the process ends */
     pthread_t worker;
     int is_started;
     _Atomic uint64_t final_cpu_ns;
@@ -89,14 +98,24 @@ struct cuda_device {
     cudaStream_t clock;
     cuda_base_t bases[2];
     unsigned base_now;
+    uint64_t base_tried_ns;
 };
 
 /* Logs a failed call and translates it; the expression's value is a dp_status_t. */
 #define DP_CUDA(device, call) dp_cuda_result((device), (int)(call), #call)
 dp_status_t dp_cuda_result(cuda_device_t *device, int code, const char *call);
 
-/* Makes the device current in a thread of the data plane. */
+/* A thread that has worked with no device yet gets this one: else its next call, even one that only
+ * asks, would make a context on device 0, and take half a gigabyte of it. */
+dp_status_t dp_cuda_arrive(cuda_device_t *device);
+
+/* Makes the device current in a thread of the data plane, which is ours: graphs that the program
+ * captures on other threads are none of its business. */
 dp_status_t dp_cuda_enter(cuda_device_t *device);
+
+/* The same in a thread of the program, which goes on with the device it works with. */
+dp_status_t dp_cuda_visit(cuda_device_t *device, int *back);
+void dp_cuda_leave(cuda_device_t *device, int back);
 
 static inline cuda_device_t *dp_cuda_of(dp_device_t *device)
 {
@@ -116,6 +135,8 @@ dp_status_t dp_cuda_event_record(dp_event_t *event, dp_stream_t *stream);
 int dp_cuda_event_done(const dp_event_t *event);
 dp_status_t dp_cuda_event_wait(const dp_event_t *event);
 
+/* cudaEventQuery() that leaves no error behind where the event was not reached yet. */
+cudaError_t dp_cuda_query(cudaEvent_t event);
 /* Polls, then blocks, until a native event was reached. */
 cudaError_t dp_cuda_await(const cuda_device_t *device, cudaEvent_t event);
 
@@ -141,6 +162,9 @@ dp_status_t dp_cuda_stamp(dp_stream_t *stream, uint64_t *ns);
 dp_status_t dp_cuda_item_take(cuda_device_t *device, int is_timed, cuda_item_t **out);
 void dp_cuda_item_drop(cuda_device_t *device, cuda_item_t *item);
 dp_status_t dp_cuda_item_queue(dp_stream_t *stream, cuda_item_t *item);
+
+/* Takes the first base, which may wait for a moment. */
+dp_status_t dp_cuda_clock_start(cuda_device_t *device);
 
 dp_status_t dp_cuda_completion_start(cuda_device_t *device);
 void dp_cuda_completion_stop(cuda_device_t *device);

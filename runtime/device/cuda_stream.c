@@ -48,24 +48,47 @@ void dp_cuda_event_destroy(dp_event_t *event)
 
 dp_status_t dp_cuda_event_record(dp_event_t *event, dp_stream_t *stream)
 {
-    return DP_CUDA(stream->device, cudaEventRecord(event->native, stream->native));
+    enum cudaStreamCaptureStatus state = cudaStreamCaptureStatusNone;
+    dp_status_t status = DP_OK;
+
+    /* An event of a graph would make a part of it of every stream of ours that waits for it. */
+    if (stream->is_adopted) {
+        status = DP_CUDA(stream->device, cudaStreamIsCapturing(stream->native, &state));
+    }
+    if (status == DP_OK && state != cudaStreamCaptureStatusNone) {
+        dp_log_error(stream->device->log, "GPU %d: a stream that captures a graph",
+                     stream->device->ordinal);
+        return DP_ERR_UNSUPPORTED;
+    }
+    return status == DP_OK ? DP_CUDA(stream->device, cudaEventRecord(event->native, stream->native))
+                           : status;
+}
+
+/* CUDA notes this answer as the thread's last error, like any other that is not success; the
+ * program would take it for that of a launch of its own. */
+cudaError_t dp_cuda_query(cudaEvent_t event)
+{
+    const cudaError_t code = cudaEventQuery(event);
+
+    if (code == cudaErrorNotReady) (void)cudaGetLastError();
+    return code;
 }
 
 /* A device that has failed does nothing more: nobody needs to wait for it. */
 int dp_cuda_event_done(const dp_event_t *event)
 {
-    return cudaEventQuery(event->native) != cudaErrorNotReady;
+    return dp_cuda_query(event->native) != cudaErrorNotReady;
 }
 
 cudaError_t dp_cuda_await(const cuda_device_t *device, cudaEvent_t event)
 {
     const uint64_t start_ns = device->spin_ns > 0 ? dp_now_ns() : 0;
-    cudaError_t code = cudaEventQuery(event);
+    cudaError_t code = dp_cuda_query(event);
     unsigned polls = 0;
 
     while (code == cudaErrorNotReady && device->spin_ns > 0) {
         dp_spin_pause();
-        code = cudaEventQuery(event);
+        code = dp_cuda_query(event);
         if (++polls % POLLS == 0 && dp_now_ns() - start_ns >= device->spin_ns) break;
     }
     return code == cudaErrorNotReady ? cudaEventSynchronize(event) : code;
@@ -107,12 +130,12 @@ dp_status_t dp_cuda_stream_adopt(dp_device_t *self, void *native, dp_stream_t **
     cuda_device_t *device = dp_cuda_of(self);
     int ordinal = -1;
     dp_stream_t *stream;
-    cudaError_t code = cudaStreamGetDevice((cudaStream_t)native, &ordinal);
+    cudaError_t code;
 
-    if (code != cudaSuccess || ordinal != device->ordinal) {
-        (void)cudaGetLastError(); /* the program's own calls do not meet our question's answer */
-        return DP_ERR_UNSUPPORTED;
-    }
+    if (dp_cuda_arrive(device) != DP_OK) return DP_ERR_UNSUPPORTED;
+    code = cudaStreamGetDevice((cudaStream_t)native, &ordinal);
+    if (code != cudaSuccess) (void)cudaGetLastError(); /* the program does not meet this answer */
+    if (code != cudaSuccess || ordinal != device->ordinal) return DP_ERR_UNSUPPORTED;
     stream = calloc(1, sizeof(*stream));
     if (stream == NULL) return DP_ERR_NO_MEMORY;
     stream->device = device;

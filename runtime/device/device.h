@@ -105,9 +105,12 @@ typedef struct dp_device_ops {
     dp_status_t (*health)(dp_device_t *self, dp_error_t *error);
     /* Waits until everything has run and was written that streams were given so far. */
     void (*settle)(dp_device_t *self);
+    /* Waits until the device has done what anybody has given it so far, the program too. Nobody
+     * waits for a device that has failed. Any thread, without locks. */
+    void (*synchronize)(dp_device_t *self);
     /* Makes the device the calling thread's, which its allocations, events and collectives go by;
-     * *back is for leave(), which makes it as it was. A thread of the data plane need not go back.
-     */
+     * *back is for leave(), which makes it as it was. NULL: a thread of the data plane, which stays
+     * there. */
     dp_status_t (*enter)(dp_device_t *self, int *back);
     void (*leave)(dp_device_t *self, int back);
     /* Which device: "NVIDIA H200, GPU 0, ..."; as long as the device. */

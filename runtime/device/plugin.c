@@ -9,11 +9,13 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "runtime/base/driver.h"
 
-/* The file in the folder of the library, or program, that this code is in; else where the system
- * looks. */
+/* The file in the folder of the library, or program, that this code is in; where there is none,
+ * what the system finds. One that is there and cannot be opened says what it lacks, e.g.
+ * libnccl.so.2: another attempt would only say that it found nothing. */
 static void *open_library(void)
 {
     char path[PATH_MAX];
@@ -29,6 +31,7 @@ static void *open_library(void)
         if (slash != NULL && snprintf(path, sizeof(path), "%.*s/%s", (int)(slash - self.dli_fname),
                                       self.dli_fname, DP_PLUGIN_FILE) < (int)sizeof(path)) {
             library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+            if (library == NULL && access(path, F_OK) == 0) return NULL;
         }
     }
     return library != NULL ? library

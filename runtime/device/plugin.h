@@ -10,7 +10,7 @@
 
 #include "runtime/device/device.h"
 
-#define DP_PLUGIN_VERSION 1u /* grows with this file and with every ops table behind it */
+#define DP_PLUGIN_VERSION 2u /* grows with this file and with every ops table behind it */
 #define DP_PLUGIN_FILE "libdp-cuda.so"
 #define DP_PLUGIN_ENTRY "dp_cuda_plugin"
 
@@ -41,7 +41,9 @@ typedef struct dp_plugin {
                                  dp_device_t *device, const struct dp_config *config,
                                  const dp_log_t *log, struct dp_trace *trace,
                                  struct dp_engine **out, dp_error_t *error);
-    /* "cuda 13.0, nccl 2.28.9": what it was built with and what it runs with. */
+    /* What it runs with, from which files, and what it was built with: "CUDA 13.0 (/...),
+     * NCCL 2.28.9
+     * (/...), built with 2.28.9". */
     void (*describe)(char *text, size_t room);
 } dp_plugin_t;
 

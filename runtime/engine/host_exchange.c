@@ -4,8 +4,10 @@
  *
  * Every rank shows a row: what it sends to whom, and how much it can take. Hosts swap their rows,
  * so all ranks know all of them, find alike whether everything fits before a byte is written, and
- * where each block goes. Then blocks for other hosts start on their way, those of the own host are
- * copied, and the ranks part. A block for everybody crosses to each other host once.
+ * where each block goes. Rows lie in shared memory, so each rank copies them before it checks them:
+ * what was checked is what is used, whatever another process writes meanwhile. Then blocks for
+ * other hosts start on their way, those of the own host are copied, and the ranks part. A block for
+ * everybody crosses to each other host once.
  */
 #include "runtime/engine/host_exchange.h"
 
@@ -35,6 +37,7 @@ void dp_exchange_pool_destroy(dp_exchange_pool_t *pool)
 {
     if (pool == NULL) return;
     dp_flows_fini(&pool->flows);
+    free(pool->copies);
     free(pool->rows);
     free(pool->places);
     free(pool);
@@ -162,6 +165,28 @@ static dp_status_t read_counts(dp_exchange_run_t *run, dp_exchange_row_t *row)
     return fail(run, DP_ERR_INVALID, "its counts add up to more than memory can hold");
 }
 
+/* A rank's row in private memory. */
+static dp_exchange_row_t *copy_of(const dp_exchange_run_t *run, int rank)
+{
+    char *at = (char *)run->pool->copies + (size_t)rank * run->row_bytes;
+
+    return (dp_exchange_row_t *)(void *)at;
+}
+
+static dp_status_t grow_copies(dp_exchange_run_t *run)
+{
+    const size_t bytes = (size_t)run->group->size * run->row_bytes;
+    void *copies;
+
+    if (bytes <= run->pool->copies_bytes) return DP_OK;
+    copies = realloc(run->pool->copies, bytes);
+    if (copies == NULL) return fail(run, DP_ERR_NO_MEMORY, "no memory for the counts of all ranks");
+    run->pool->copies = copies;
+    run->pool->copies_bytes = bytes;
+    return DP_OK;
+}
+
+/* Its own row stays with it: others see a copy. */
 static dp_status_t make_row(dp_exchange_run_t *run)
 {
     dp_host_group_t *group = run->group;
@@ -169,13 +194,16 @@ static dp_status_t make_row(dp_exchange_run_t *run)
     dp_exchange_row_t *row;
     dp_status_t status = grow_row(run, board);
 
+    if (status == DP_OK) status = grow_copies(run);
     if (status != DP_OK) return status;
-    row = (dp_exchange_row_t *)(void *)board->row;
+    row = copy_of(run, group->rank);
     row->drops = run->exchange->drops != 0;
     row->capacity = row->drops ? elems_max(run) : DP_MIN(run->exchange->capacity, elems_max(run));
     run->pool->rows[group->rank] = row;
     status = read_counts(run, row);
-    return status == DP_OK ? dp_exchange_show(run, row) : status;
+    if (status == DP_OK) status = dp_exchange_show(run, row);
+    if (status == DP_OK) memcpy(board->row, row, run->row_bytes);
+    return status;
 }
 
 /* ---- Everybody's rows -------------------------------------------------------------------------
@@ -190,7 +218,7 @@ static dp_status_t find_local_rows(dp_exchange_run_t *run)
             dp_host_at(group, k, dp_host_slot(group, k)->row, run->row_bytes);
 
         if (row == NULL) return dp_host_bad_offset(group, k);
-        run->pool->rows[group->local_ranks[k]] = row;
+        if (group->local_ranks[k] != group->rank) run->pool->rows[group->local_ranks[k]] = row;
     }
     return DP_OK;
 }
@@ -246,14 +274,14 @@ static dp_status_t swap_rows(dp_exchange_run_t *run)
     return status;
 }
 
-static dp_status_t find_rows(dp_exchange_run_t *run)
+/* Those of other hosts, in the table. */
+static dp_status_t find_far_rows(dp_exchange_run_t *run)
 {
     dp_host_group_t *group = run->group;
     const dp_topology_t *topology = group->topology;
     const char *table;
-    dp_status_t status = find_local_rows(run);
+    dp_status_t status = DP_OK;
 
-    if (status != DP_OK || group->host_count == 1) return status;
     if (group->local_rank == 0) status = swap_rows(run);
     if (status == DP_OK) status = dp_host_meet(group);
     if (status != DP_OK) return status;
@@ -268,6 +296,21 @@ static dp_status_t find_rows(dp_exchange_run_t *run)
         run->pool->rows[rank] = (const dp_exchange_row_t *)(const void *)row;
     }
     return DP_OK;
+}
+
+static dp_status_t find_rows(dp_exchange_run_t *run)
+{
+    dp_host_group_t *group = run->group;
+    dp_status_t status = find_local_rows(run);
+
+    if (status == DP_OK && group->host_count > 1) status = find_far_rows(run);
+    for (int rank = 0; status == DP_OK && rank < group->size; rank++) {
+        dp_exchange_row_t *copy = copy_of(run, rank);
+
+        if (rank != group->rank) memcpy(copy, run->pool->rows[rank], run->row_bytes);
+        run->pool->rows[rank] = copy;
+    }
+    return status;
 }
 
 /* ---- Whether everything fits ------------------------------------------------------------------

@@ -29,9 +29,11 @@ typedef struct dp_exchange_row {
 
 /* Memory that all exchanges use, one after the other. */
 struct dp_exchange_pool {
-    const dp_exchange_row_t **rows; /* [size of the world] */
-    size_t *places;                 /* [size of the world + 1] */
-    void *table;                    /* engine memory: a host's first rank's rows of everybody */
+    const dp_exchange_row_t **rows; /* [size of the world] in shared memory, then copies */
+    void *copies;                   /* of the rows, which others might change: private, grows */
+    size_t copies_bytes;
+    size_t *places; /* [size of the world + 1] */
+    void *table;    /* engine memory: a host's first rank's rows of everybody */
     size_t table_bytes;
     char *stage; /* engine memory, two halves; NULL: not needed yet */
     dp_flows_t flows;

@@ -29,14 +29,9 @@ _Static_assert(BOARD_ROW + BOARD_ROW_BYTES <= BOARD_EAGER, "they do not overlap"
 /* The members' hosts, as a topology of their own. */
 static dp_status_t make_topology(dp_host_group_t *group, const dp_topology_t *world)
 {
-    const char **names = calloc((size_t)group->size, sizeof(*names));
-    dp_status_t status;
+    const dp_status_t status =
+        dp_topology_init_part(&group->own_topology, world, group->ranks, group->size);
 
-    if (names == NULL) return DP_ERR_NO_MEMORY;
-    for (int i = 0; i < group->size; i++)
-        names[i] = world->host_name[world->host[group->ranks[i]]];
-    status = dp_topology_init(&group->own_topology, names, group->size);
-    free(names);
     group->topology = &group->own_topology;
     return status;
 }

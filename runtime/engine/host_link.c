@@ -36,6 +36,7 @@
 #include <string.h>
 #include <ucp/api/ucp.h>
 
+#include "runtime/base/forked.h"
 #include "runtime/base/futex.h"
 
 #define SLEEP_MS 100
@@ -63,6 +64,7 @@ struct dp_link {
     ucp_context_h context;
     ucp_worker_h worker;
     int event_fd; /* UCX's, not closed by us */
+    dp_fork_watch_t fork_watch;
     ucp_address_t *address;
     size_t address_bytes;
     peer_t **peers; /* [peer_room], each of its own: the error callback points to it */
@@ -116,8 +118,17 @@ static uint64_t own_tag(int from_rank, unsigned kind)
 /* ---- Life -------------------------------------------------------------------------------------
  */
 
+/* UCX listens on each device it is given. Of other transports than TCP the devices have names of
+ * their own, which an interface does not tell. */
+static const char *devices_of(const dp_config_t *config)
+{
+    if (config->ucx_devices[0] != '\0') return config->ucx_devices;
+    return strcmp(config->ucx_tls, "tcp") == 0 ? config->net_interface : "";
+}
+
 static dp_status_t read_config(const dp_config_t *config, ucp_config_t **out, dp_error_t *error)
 {
+    const char *devices = devices_of(config);
     ucp_config_t *ucx;
     ucs_status_t code = ucp_config_read(NULL, NULL, &ucx);
 
@@ -126,8 +137,8 @@ static dp_status_t read_config(const dp_config_t *config, ucp_config_t **out, dp
                             ucs_status_string(code));
     }
     code = ucp_config_modify(ucx, "TLS", config->ucx_tls);
-    if (code == UCS_OK && config->ucx_devices[0] != '\0') {
-        code = ucp_config_modify(ucx, "NET_DEVICES", config->ucx_devices);
+    if (code == UCS_OK && devices[0] != '\0') {
+        code = ucp_config_modify(ucx, "NET_DEVICES", devices);
     }
     if (strstr(config->ucx_tls, "tcp") != NULL) { /* see above; others do not know these */
         if (code == UCS_OK) code = ucp_config_modify(ucx, "PUT_ENABLE", "n");
@@ -173,6 +184,7 @@ static ucs_status_t create_worker(dp_link_t *link, const ucp_config_t *ucx)
     }
     code = ucp_worker_get_efd(link->worker, &link->event_fd);
     if (code != UCS_OK) return code;
+    dp_fork_watch(&link->fork_watch, link->event_fd);
     code = ucp_worker_get_address(link->worker, &link->address, &link->address_bytes);
     if (code != UCS_OK) link->address = NULL;
     return code;
@@ -547,6 +559,7 @@ static int take_down(dp_link_t *link, int orderly)
         if (!is_closed) return 0;
     }
     if (link->address != NULL) ucp_worker_release_address(link->worker, link->address);
+    dp_fork_forget(&link->fork_watch);
     if (link->worker != NULL) ucp_worker_destroy(link->worker);
     if (link->context != NULL) ucp_cleanup(link->context);
     return 1;

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/cuda.h"
 #include "runtime/base/inject.h"
 
 /* ---- Stopping ---------------------------------------------------------------------------------
@@ -59,11 +60,31 @@ static void nccl_abort(dp_engine_t *self, dp_status_t status, const char *text)
 /* ---- Operations -------------------------------------------------------------------------------
  */
 
-static void free_task(dp_nccl_task_t *task)
+static dp_status_t add_page(dp_nccl_engine_t *engine)
 {
-    if (task == NULL) return;
-    if (task->begin != NULL) cudaEventDestroy(task->begin);
-    free(task);
+    dp_nccl_page_t *page = calloc(1, sizeof(*page));
+
+    if (page == NULL) return DP_ERR_NO_MEMORY;
+    if (cudaHostAlloc((void **)&page->words, DP_NCCL_PAGE * sizeof(*page->words),
+                      cudaHostAllocMapped) != cudaSuccess) {
+        (void)cudaGetLastError();
+        free(page);
+        return DP_ERR_NO_MEMORY;
+    }
+    page->next = engine->pages;
+    engine->pages = page;
+    return DP_OK;
+}
+
+static void free_pages(dp_nccl_engine_t *engine)
+{
+    while (engine->pages != NULL) {
+        dp_nccl_page_t *page = engine->pages;
+
+        engine->pages = page->next;
+        cudaFreeHost(page->words);
+        free(page);
+    }
 }
 
 static dp_nccl_task_t *make_task(dp_nccl_engine_t *engine)
@@ -71,10 +92,13 @@ static dp_nccl_task_t *make_task(dp_nccl_engine_t *engine)
     dp_nccl_task_t *task = calloc(1, sizeof(*task));
 
     if (task == NULL) return NULL;
+    if (engine->pages->used == DP_NCCL_PAGE && add_page(engine) != DP_OK) {
+        free(task);
+        return NULL;
+    }
     task->engine = engine;
-    if (cudaEventCreateWithFlags(&task->begin, cudaEventDisableTiming) == cudaSuccess) return task;
-    free_task(task);
-    return NULL;
+    task->begun = &engine->pages->words[engine->pages->used++];
+    return task;
 }
 
 static dp_nccl_task_t *take_task(dp_nccl_engine_t *engine, dp_engine_op_t *op)
@@ -93,6 +117,7 @@ static dp_nccl_task_t *take_task(dp_nccl_engine_t *engine, dp_engine_op_t *op)
     task->collective = op->collective;
     task->is_issued = 0;
     task->begun_ns = 0;
+    __atomic_store_n(task->begun, 0u, __ATOMIC_RELAXED); /* its last kernel has written it */
     task->truncated.status = DP_OK;
     pthread_mutex_lock(&engine->lock);
     task->group->in_flight++;
@@ -186,8 +211,7 @@ static dp_status_t nccl_enqueue(dp_engine_t *self, dp_stream_t *stream, dp_work_
     cudaStream_t native = device->stream_native(stream);
     dp_nccl_task_t *task;
     dp_error_t error = {DP_OK, ""};
-    int back;
-    dp_status_t status = device->enter(engine->device, &back); /* the launch thread stays there */
+    dp_status_t status = device->enter(engine->device, NULL);
 
     if (status != DP_OK) return status;
     task = take_task(engine, op);
@@ -198,7 +222,8 @@ static dp_status_t nccl_enqueue(dp_engine_t *self, dp_stream_t *stream, dp_work_
     dp_inject_enter(engine->injector, DP_INJECT_ENGINE);
     if (!dp_nccl_is_aborted(engine)) {
         status = device->stamp(stream, &op->begin_ns);
-        if (status == DP_OK) status = DP_NCCL_CUDA(cudaEventRecord(task->begin, native), &error);
+        if (status == DP_OK)
+            status = DP_NCCL_CUDA(dp_cuda_set_word(task->begun, 1, native), &error);
         if (status == DP_OK) status = issue(task, native, &error);
         if (status == DP_OK) status = device->stamp(stream, &op->end_ns);
         if (status != DP_OK) {
@@ -236,8 +261,10 @@ static void nccl_destroy(dp_engine_t *self)
         dp_nccl_task_t *task = engine->spare_tasks;
 
         engine->spare_tasks = task->next;
-        free_task(task);
+        free(task);
     }
+    free_pages(engine);
+    if (engine->pool != NULL) cudaMemPoolDestroy(engine->pool);
     if (engine->side != NULL) cudaStreamDestroy(engine->side);
     if (engine->zeroing != NULL) cudaStreamDestroy(engine->zeroing);
     if (engine->rows_came != NULL) cudaEventDestroy(engine->rows_came);
@@ -293,14 +320,37 @@ static dp_status_t make_stream(cudaStream_t *stream, dp_error_t *error)
     return DP_NCCL_CUDA(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking), error);
 }
 
-/* What no operation may have to wait for: memory of the device and pinned memory. Counts of
- * DP_NCCL_IDS ranks and of the alike blocks of all ranks find room from the beginning. */
+/* Scratch of operations. The device's own pool gives memory back to the driver whenever somebody
+ * waits for the device, and it is the program's to tune; this one keeps what it has. */
+static void make_pool(dp_nccl_engine_t *engine)
+{
+    const struct cudaMemPoolProps wanted = {
+        .allocType = cudaMemAllocationTypePinned,
+        .handleTypes = cudaMemHandleTypeNone,
+        .location = {.type = cudaMemLocationTypeDevice, .id = engine->gpu}};
+    uint64_t all = UINT64_MAX;
+
+    if (cudaMemPoolCreate(&engine->pool, &wanted) != cudaSuccess) {
+        (void)cudaGetLastError(); /* the device's pool will do, or the operation says why not */
+        engine->pool = NULL;
+    } else if (cudaMemPoolSetAttribute(engine->pool, cudaMemPoolAttrReleaseThreshold, &all) !=
+               cudaSuccess) {
+        (void)cudaGetLastError(); /* only slower */
+    }
+}
+
+/* What no operation may have to wait for: memory of the device and pinned memory. Rows of
+ * ROWS_AT_ONCE ranks find room from the beginning, so that nothing is allocated, let alone freed,
+ * while the device is at work: CUDA may wait for all of it, also for what waits for this thread. */
 static dp_status_t make_memory(dp_nccl_engine_t *engine, dp_error_t *error)
 {
+    enum { ROWS_AT_ONCE = 512 };
     const size_t size = (size_t)engine->size;
-    dp_status_t status;
+    dp_status_t status = add_page(engine);
 
-    engine->row_words = size * (3 + DP_MIN(size, DP_NCCL_IDS));
+    if (status != DP_OK) return dp_error_set(error, status, "nccl: no pinned memory");
+    make_pool(engine);
+    engine->row_words = size * (3 + DP_MIN(size, ROWS_AT_ONCE));
     status = DP_NCCL_CUDA(cudaMallocHost((void **)&engine->ids, DP_NCCL_IDS * sizeof(ncclUniqueId)),
                           error);
     if (status == DP_OK) {
@@ -316,7 +366,10 @@ static dp_status_t make_memory(dp_nccl_engine_t *engine, dp_error_t *error)
             cudaMalloc((void **)&engine->device_rows, engine->row_words * sizeof(uint64_t)), error);
     }
     if (status == DP_OK) status = DP_NCCL_CUDA(cudaMalloc((void **)&engine->barrier, 256), error);
-    if (status == DP_OK) status = DP_NCCL_CUDA(cudaMemset(engine->barrier, 0, 256), error);
+    if (status == DP_OK) { /* our streams do not wait for the default one */
+        status = DP_NCCL_CUDA(cudaMemsetAsync(engine->barrier, 0, 256, engine->zeroing), error);
+    }
+    if (status == DP_OK) status = DP_NCCL_CUDA(cudaStreamSynchronize(engine->zeroing), error);
     if (status == DP_OK) {
         status = DP_NCCL_CUDA(cudaEventCreateWithFlags(&engine->rows_came, cudaEventDisableTiming),
                               error);

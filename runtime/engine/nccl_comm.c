@@ -12,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/base/driver.h"
+
 /* ---- Calls ------------------------------------------------------------------------------------
  */
 
@@ -46,6 +48,7 @@ dp_status_t dp_nccl_status(ncclResult_t result)
 dp_status_t dp_nccl_cuda(int result, const char *what, dp_error_t *error)
 {
     if (result == cudaSuccess) return DP_OK;
+    (void)cudaGetLastError(); /* told here; the program's next question is not answered with it */
     return dp_error_set(error, DP_ERR_SYSTEM, "%.*s: %s", (int)strcspn(what, "("), what,
                         cudaGetErrorString((cudaError_t)result));
 }
@@ -100,10 +103,22 @@ dp_status_t dp_nccl_settle(dp_nccl_group_t *group, ncclResult_t result, const ch
     }
 }
 
-dp_status_t dp_nccl_await_event(dp_nccl_engine_t *engine, cudaEvent_t event, uint64_t limit_ns,
-                                dp_error_t *error)
+/* 1: an earlier operation is under way, which this one may have to wait for. */
+static int has_earlier(dp_nccl_engine_t *engine, const dp_nccl_task_t *task)
 {
-    const uint64_t start_ns = dp_now_ns();
+    int has;
+
+    if (task == NULL) return 0;
+    pthread_mutex_lock(&engine->lock);
+    has = task->next != NULL;
+    pthread_mutex_unlock(&engine->lock);
+    return has;
+}
+
+dp_status_t dp_nccl_await_event(dp_nccl_engine_t *engine, cudaEvent_t event, uint64_t limit_ns,
+                                const dp_nccl_task_t *task, dp_error_t *error)
+{
+    uint64_t start_ns = dp_now_ns();
     unsigned turns = 0;
 
     for (;;) {
@@ -111,9 +126,11 @@ dp_status_t dp_nccl_await_event(dp_nccl_engine_t *engine, cudaEvent_t event, uin
 
         if (result == cudaSuccess) return DP_OK;
         if (result != cudaErrorNotReady) return DP_NCCL_CUDA(result, error);
+        (void)cudaGetLastError(); /* as which CUDA notes it */
         if (dp_nccl_is_aborted(engine)) {
             return dp_error_set(error, DP_ERR_ABORTED, "the engine is aborted");
         }
+        if (has_earlier(engine, task)) start_ns = dp_now_ns();
         if (limit_ns != 0 && dp_now_ns() - start_ns > limit_ns) {
             return dp_error_set(error, DP_ERR_TIMEOUT, "nothing came within %llu ms",
                                 (unsigned long long)(limit_ns / 1000000));
@@ -136,6 +153,12 @@ dp_status_t dp_nccl_await_group(dp_nccl_group_t *group, dp_error_t *error)
 /* ---- Versions ---------------------------------------------------------------------------------
  */
 
+/* From here on NCCL starts the kernels of several communicators in the order they are issued in
+ * (NCCL_LAUNCH_ORDER_IMPLICIT). Nothing newer is called: what is in the header and not in an older
+ * library must stay unused, or the plug-in cannot be opened beside it. Fields of ncclConfig_t that
+ * a library does not know it does not read. */
+#define OLDEST 22602
+
 static int major_of(int version)
 {
     return version / (version < 10000 ? 1000 : 10000);
@@ -148,6 +171,14 @@ static void format_version(int version, char *text, size_t room)
     snprintf(text, room, "%d.%d.%d", version / unit, version % unit / 100, version % 100);
 }
 
+/* Where NCCL was loaded from: a file that the program has loaded already comes first. */
+static const char *library_path(void)
+{
+    ncclResult_t (*known)(int *) = ncclGetVersion;
+
+    return dp_library_path(&known);
+}
+
 void dp_engine_nccl_describe(char *text, size_t room)
 {
     char found[24];
@@ -157,26 +188,28 @@ void dp_engine_nccl_describe(char *text, size_t room)
     if (ncclGetVersion(&version) != ncclSuccess) version = 0;
     format_version(version, found, sizeof(found));
     format_version(NCCL_VERSION_CODE, built, sizeof(built));
-    snprintf(text, room, "NCCL %s, built with %s", found, built);
+    snprintf(text, room, "NCCL %s (%s), built with %s", found, library_path(), built);
 }
 
-/* An older library lacks calls and fields that a newer header has; a newer one knows the older. */
 dp_status_t dp_nccl_check_version(const dp_nccl_engine_t *engine, int *version, dp_error_t *error)
 {
     const ncclResult_t result = ncclGetVersion(version);
     char found[24];
+    char oldest[24];
     char built[24];
 
     if (result != ncclSuccess) {
         return dp_error_set(error, DP_ERR_SYSTEM, "rank %d: nccl: no version: %s", engine->rank,
                             ncclGetErrorString(result));
     }
-    if (*version >= NCCL_VERSION_CODE && major_of(*version) == NCCL_MAJOR) return DP_OK;
+    if (*version >= OLDEST && major_of(*version) == NCCL_MAJOR) return DP_OK;
     format_version(*version, found, sizeof(found));
+    format_version(OLDEST, oldest, sizeof(oldest));
     format_version(NCCL_VERSION_CODE, built, sizeof(built));
     return dp_error_set(error, DP_ERR_UNSUPPORTED,
-                        "rank %d: nccl: version %s is there, but at least %s of NCCL %d is needed",
-                        engine->rank, found, built, NCCL_MAJOR);
+                        "rank %d: nccl: version %s is there (%s), but at least %s of NCCL %d is "
+                        "needed; this was built with %s",
+                        engine->rank, found, library_path(), oldest, NCCL_MAJOR, built);
 }
 
 /* ---- Making -----------------------------------------------------------------------------------
@@ -197,7 +230,6 @@ static dp_status_t await_init(dp_nccl_group_t *group, uint64_t deadline_ns, dp_e
         if (state != ncclSuccess && state != ncclInProgress) {
             snprintf(why, sizeof(why), "%s", ncclGetLastError(group->comm));
         }
-        group->is_made = state == ncclSuccess;
         pthread_mutex_unlock(&engine->call_lock);
         if (state == ncclSuccess) return DP_OK;
         if (state != ncclInProgress) {
@@ -463,13 +495,12 @@ dp_status_t dp_nccl_group_create(dp_engine_t *self, const dp_engine_members_t *m
     dp_error_t why = {DP_OK, ""};
     dp_nccl_group_t *made = NULL;
     dp_status_t status;
-    int back;
 
     if (members->slot == 0 || members->uid == 0) {
         return dp_error_set(error, DP_ERR_INVALID, "nccl: group '%s' has the world's number",
                             members->name);
     }
-    status = engine->device->ops->enter(engine->device, &back); /* the launch thread stays there */
+    status = engine->device->ops->enter(engine->device, NULL);
     if (status == DP_OK) status = dp_nccl_group_make(engine, members, &made, error);
     if (status != DP_OK) return status;
     status = take_id_slot(made, &why);
@@ -518,7 +549,7 @@ void dp_nccl_keep_make(dp_nccl_group_t *group)
     dp_status_t status = DP_OK;
 
     if (group->id_came != NULL) {
-        status = dp_nccl_await_event(engine, group->id_came, engine->start_ns, &why);
+        status = dp_nccl_await_event(engine, group->id_came, engine->start_ns, NULL, &why);
         if (status != DP_OK) {
             dp_error_set(&error, status, "rank %d: nccl: the id%s from rank %d: %s", engine->rank,
                          group->title, group->ranks[0], why.text);
@@ -566,26 +597,26 @@ void dp_nccl_keep_end(dp_nccl_group_t *group)
     pthread_mutex_unlock(&engine->call_lock);
 }
 
-/* Revokes a communicator, for it to stop without waiting for anybody. */
-static void revoke(dp_nccl_group_t *group)
+/*
+ * What ncclCommAbort() does first, it does without waiting, and without CUDA: it tells the kernels
+ * to stop. Then it waits, for whatever thread of NCCL's own is issuing something, and for the whole
+ * device when it frees memory; so it may wait for what another communicator has on the device.
+ * Hence all of them are aborted at a time: each group's by a thread of its own, the world's by the
+ * keeper.
+ *
+ * ncclCommRevoke() would tell them one after the other. But it is not in NCCL before 2.28.7; it
+ * must not be called while a call is in progress, as it then frees what the abort needs once more;
+ * and at its end it takes back the word that stops the kernels, which the abort may have just set.
+ */
+static void *break_group(void *argument)
 {
-    ncclResult_t state = ncclSuccess;
+    dp_nccl_group_t *group = argument;
 
-    /* One that is still being made, or issues something, knows no revoke: the abort ends it. */
-    if (group->comm == NULL || !group->is_made) return;
-    if (ncclCommGetAsyncError(group->comm, &state) == ncclSuccess && state == ncclInProgress) {
-        return;
-    }
-    ncclCommRevoke(group->comm, NCCL_REVOKE_DEFAULT);
-}
-
-static void end_by_force(dp_nccl_group_t *group)
-{
     if (group->comm != NULL) ncclCommAbort(group->comm);
     group->comm = NULL;
+    return NULL;
 }
 
-/* All are told to stop before any is taken apart: what one waits for may hang on another. */
 void dp_nccl_keep_break(dp_nccl_engine_t *engine)
 {
     dp_nccl_group_t *groups;
@@ -594,11 +625,15 @@ void dp_nccl_keep_break(dp_nccl_engine_t *engine)
     groups = engine->groups; /* nobody else removes one, and none is added after an abort */
     pthread_mutex_unlock(&engine->lock);
     pthread_mutex_lock(&engine->call_lock);
-    revoke(engine->world);
     for (dp_nccl_group_t *at = groups; at != NULL; at = at->next)
-        revoke(at);
-    for (dp_nccl_group_t *at = groups; at != NULL; at = at->next)
-        end_by_force(at);
-    end_by_force(engine->world);
+        at->has_breaker = dp_nccl_thread_start(&at->breaker, break_group, at);
+    if (engine->world != NULL) (void)break_group(engine->world);
+    for (dp_nccl_group_t *at = groups; at != NULL; at = at->next) {
+        if (at->has_breaker) {
+            pthread_join(at->breaker, NULL);
+        } else {
+            (void)break_group(at); /* there was no thread for it */
+        }
+    }
     pthread_mutex_unlock(&engine->call_lock);
 }

@@ -16,6 +16,7 @@ enum { ROW_CAPACITY, ROW_DROPS, ROW_COUNTS }; /* words of a row; counts: one, or
 
 typedef struct exchange_run {
     dp_nccl_engine_t *engine;
+    const dp_nccl_task_t *task;
     dp_nccl_group_t *group;
     dp_engine_op_t *op;
     cudaStream_t stream;
@@ -144,7 +145,9 @@ static dp_status_t make_room(exchange_run_t *run)
         if (rows != NULL) cudaFreeHost(rows);
         return status;
     }
-    cudaFreeHost(engine->rows); /* what used them is over: it was waited for */
+    /* What used them is over: it was waited for. More ranks than make_memory() counts with are the
+     * only ones that free memory here. */
+    cudaFreeHost(engine->rows);
     cudaFree(engine->device_rows);
     engine->rows = rows;
     engine->device_rows = device_rows;
@@ -175,7 +178,7 @@ static dp_status_t learn_rows(exchange_run_t *run)
         status = DP_NCCL_CUDA(cudaEventRecord(engine->rows_came, engine->side), run->error);
     }
     if (status != DP_OK) return status;
-    return dp_nccl_await_event(engine, engine->rows_came, engine->limit_ns, run->error);
+    return dp_nccl_await_event(engine, engine->rows_came, engine->limit_ns, run->task, run->error);
 }
 
 /* ---- Blocks -----------------------------------------------------------------------------------
@@ -269,6 +272,7 @@ dp_status_t dp_nccl_issue_exchange(dp_nccl_task_t *task, cudaStream_t stream, dp
     const int is_alike =
         collective != DP_COLLECTIVE_SCATTERV && collective != DP_COLLECTIVE_ALLTOALLV;
     exchange_run_t run = {.engine = task->engine,
+                          .task = task,
                           .group = group,
                           .op = task->op,
                           .stream = stream,

@@ -37,9 +37,7 @@ struct dp_nccl_group {
     char name[64];      /* what NCCL calls it */
     char title[80];     /* " of group 'x'", "" for the world */
     uint64_t settle_ns; /* longest a call may be in progress; 0: no limit */
-    /* guarded by call_lock */
-    ncclComm_t comm;
-    int is_made;
+    ncclComm_t comm;    /* guarded by call_lock */
     /* guarded by the engine's lock */
     dp_nccl_state_t state;
     int in_flight; /* operations */
@@ -47,19 +45,22 @@ struct dp_nccl_group {
     dp_nccl_group_t *next, *next_job;
     cudaEvent_t id_came; /* NULL: the id is known */
     size_t id_slot;
+    /* keeper only */
+    pthread_t breaker; /* aborts it */
+    int has_breaker;
 };
 
-/* An operation under way. Pooled with its events. */
+/* An operation under way. Pooled with its word. */
 typedef struct dp_nccl_task {
-    struct dp_nccl_task *next, **link; /* guarded by the engine's lock */
+    struct dp_nccl_task *next, **link; /* guarded by the engine's lock; next: an earlier one */
     dp_nccl_engine_t *engine;
     dp_nccl_group_t *group;
     dp_engine_op_t *op;
     uint64_t sequence;
     dp_collective_t collective;
-    cudaEvent_t begin;
+    uint32_t *begun;      /* pinned: the GPU writes 1 when it comes to the operation */
     int is_issued;        /* guarded by the engine's lock */
-    uint64_t begun_ns;    /* seen by the watcher; 0: not yet */
+    uint64_t begun_ns;    /* when the watcher saw both; 0: not yet */
     dp_error_t truncated; /* DP_OK, or how all its ranks know that it does not fit */
 } dp_nccl_task_t;
 
@@ -68,6 +69,14 @@ typedef struct dp_nccl_handle {
     dp_nccl_group_t *group;
     void *handle;
 } dp_nccl_handle_t;
+
+/* A word each for as many tasks, in pinned memory: more operations than are ever in flight. */
+#define DP_NCCL_PAGE 1024
+typedef struct dp_nccl_page {
+    struct dp_nccl_page *next;
+    uint32_t *words; /* [DP_NCCL_PAGE] */
+    size_t used;
+} dp_nccl_page_t;
 
 typedef struct dp_nccl_range {
     struct dp_nccl_range *next;
@@ -100,7 +109,7 @@ struct dp_nccl_engine {
     /* guarded by lock */
     dp_nccl_group_t *groups; /* all but the world */
     dp_nccl_group_t *jobs, **jobs_tail;
-    dp_nccl_task_t *tasks, *spare_tasks; /* in flight, and not */
+    dp_nccl_task_t *tasks, *spare_tasks; /* in flight, the latest first, and not */
     int is_stopping, is_torn;            /* destroy; the keeper has aborted the communicators */
     dp_status_t abort_status;
     char abort_text[DP_ERROR_TEXT_MAX];
@@ -112,7 +121,9 @@ struct dp_nccl_engine {
     pthread_mutex_t memory_lock;
     dp_nccl_range_t *ranges;
     /* launch thread only */
-    char *barrier; /* a byte of device memory */
+    dp_nccl_page_t *pages; /* the one with room first */
+    cudaMemPool_t pool;    /* of scratch; NULL: the device's */
+    char *barrier;         /* a byte of device memory */
     size_t ids_used;
     ncclUniqueId *ids, *device_ids; /* [DP_NCCL_IDS] pinned, device */
     cudaEvent_t rows_came;
@@ -172,9 +183,10 @@ dp_status_t dp_nccl_status(ncclResult_t result);
 dp_status_t dp_nccl_cuda(int result, const char *what, dp_error_t *error);
 #define DP_NCCL_CUDA(expression, error) dp_nccl_cuda((int)(expression), #expression, error)
 
-/* Waits for an event without being stuck in CUDA. */
+/* Waits for an event without being stuck in CUDA. The limit of an operation, task, counts from when
+ * no earlier one is under way; NULL: from now. */
 dp_status_t dp_nccl_await_event(dp_nccl_engine_t *engine, cudaEvent_t event, uint64_t limit_ns,
-                                dp_error_t *error);
+                                const dp_nccl_task_t *task, dp_error_t *error);
 /* Waits until the keeper has made it. */
 dp_status_t dp_nccl_await_group(dp_nccl_group_t *group, dp_error_t *error);
 
@@ -192,6 +204,8 @@ void dp_nccl_group_destroy(dp_engine_t *self, dp_engine_group_t *group);
  */
 
 dp_status_t dp_nccl_threads_start(dp_nccl_engine_t *engine, dp_error_t *error);
+/* A thread that takes no signals: these are the program's. 1: it runs. */
+int dp_nccl_thread_start(pthread_t *thread, void *(*run)(void *), void *argument);
 void dp_nccl_threads_stop(dp_nccl_engine_t *engine); /* ends the communicators too */
 /* The keeper's: makes what dp_nccl_group_create() began; ends one in peace; breaks all. */
 void dp_nccl_keep_make(dp_nccl_group_t *group);

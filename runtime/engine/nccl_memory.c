@@ -307,6 +307,8 @@ dp_status_t dp_nccl_disown(dp_engine_t *self, void *memory)
 
 void dp_nccl_memory_fini(dp_nccl_engine_t *engine)
 {
+    /* the program's kernels may use what it was given until the end */
+    if (engine->ranges != NULL) engine->device->ops->synchronize(engine->device);
     while (engine->ranges != NULL) {
         dp_nccl_range_t *range = engine->ranges;
 

@@ -122,7 +122,11 @@ static dp_status_t take(run_t *run, size_t bytes, void **memory)
         engine->scratch = grown;
         engine->scratch_room = room;
     }
-    status = DP_NCCL_CUDA(cudaMallocAsync(memory, DP_MAX(bytes, 1), run->stream), run->error);
+    bytes = DP_MAX(bytes, 1);
+    status = DP_NCCL_CUDA(engine->pool != NULL
+                              ? cudaMallocFromPoolAsync(memory, bytes, engine->pool, run->stream)
+                              : cudaMallocAsync(memory, bytes, run->stream),
+                          run->error);
     if (status == DP_OK) engine->scratch[engine->scratch_count++] = *memory;
     return status;
 }

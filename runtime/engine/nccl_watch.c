@@ -2,12 +2,15 @@
  * nccl_watch.c - the two threads of the NCCL engine, and how an abort comes to an end.
  *
  * The keeper makes and ends communicators, one after the other, and breaks them all when the engine
- * is aborted. The watcher asks NCCL for errors while operations are in flight, and knows when they
- * began; should the keeper not get through with an abort, then because a peer or a driver hangs,
- * and the watcher ends the process: a rank that is stuck would hold up the whole job.
+ * is aborted. The watcher asks NCCL for errors while operations are in flight, and reads from
+ * pinned memory when the GPU began them; should the keeper not get through with an abort, then
+ * because a peer or a driver hangs, and the watcher ends the process: a rank that is stuck would
+ * hold up the whole job. The watcher never calls CUDA: a call may be stuck behind another thread's
+ * that waits for the device, and then nobody would notice that the device waits for ever.
  */
 #include "runtime/engine/nccl_internal.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,7 +57,8 @@ static void *keeper_main(void *argument)
 {
     dp_nccl_engine_t *engine = argument;
 
-    cudaSetDevice(engine->gpu);
+    /* what fails here fails again with the first communicator */
+    (void)engine->device->ops->enter(engine->device, NULL);
     pthread_mutex_lock(&engine->lock);
     for (;;) {
         if (dp_nccl_is_aborted(engine)) {
@@ -133,7 +137,7 @@ static dp_status_t look_at_time(dp_nccl_task_t *task, dp_error_t *error)
 
     if (engine->limit_ns == 0) return DP_OK;
     if (task->begun_ns == 0) {
-        if (task->is_issued && cudaEventQuery(task->begin) == cudaSuccess) {
+        if (task->is_issued && __atomic_load_n(task->begun, __ATOMIC_ACQUIRE) != 0) {
             task->begun_ns = now_ns;
         }
         return DP_OK;
@@ -183,7 +187,6 @@ static void *watcher_main(void *argument)
 {
     dp_nccl_engine_t *engine = argument;
 
-    cudaSetDevice(engine->gpu);
     pthread_mutex_lock(&engine->lock);
     for (;;) {
         const int is_breaking = dp_nccl_is_aborted(engine) && !engine->is_torn;
@@ -211,11 +214,23 @@ static void *watcher_main(void *argument)
 /* ---- Both -------------------------------------------------------------------------------------
  */
 
+int dp_nccl_thread_start(pthread_t *thread, void *(*run)(void *), void *argument)
+{
+    sigset_t all, kept;
+    int code;
+
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &kept);
+    code = pthread_create(thread, NULL, run, argument);
+    pthread_sigmask(SIG_SETMASK, &kept, NULL);
+    return code == 0;
+}
+
 dp_status_t dp_nccl_threads_start(dp_nccl_engine_t *engine, dp_error_t *error)
 {
-    engine->has_keeper = pthread_create(&engine->keeper, NULL, keeper_main, engine) == 0;
+    engine->has_keeper = dp_nccl_thread_start(&engine->keeper, keeper_main, engine);
     engine->has_watcher =
-        engine->has_keeper && pthread_create(&engine->watcher, NULL, watcher_main, engine) == 0;
+        engine->has_keeper && dp_nccl_thread_start(&engine->watcher, watcher_main, engine);
     if (engine->has_watcher) return DP_OK;
     return dp_error_set(error, DP_ERR_SYSTEM, "rank %d: nccl: no thread can be started",
                         engine->rank);

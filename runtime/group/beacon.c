@@ -14,7 +14,7 @@
 #include "runtime/base/wire.h"
 
 #define MAGIC 0x4e435044u /* "DPCN" */
-#define VERSION 1
+#define VERSION 2
 
 size_t dp_beacon_write(const dp_beacon_t *beacon, void *data, size_t room)
 {
@@ -41,6 +41,7 @@ static int read_fields(dp_reader_t *reader, dp_beacon_t *beacon)
 {
     const void *secret;
     struct in_addr parsed;
+    int needs_port = 0;
 
     beacon->port = dp_read_u16(reader);
     beacon->server.pid = dp_read_u32(reader);
@@ -52,10 +53,15 @@ static int read_fields(dp_reader_t *reader, dp_beacon_t *beacon)
     if (beacon->address_count < 1 || beacon->address_count > DP_BEACON_ADDRESSES) return 0;
     for (int i = 0; i < beacon->address_count; i++) {
         dp_read_text(reader, beacon->addresses[i], sizeof(beacon->addresses[i]));
-        if (reader->failed || inet_pton(AF_INET, beacon->addresses[i], &parsed) != 1) return 0;
+        if (reader->failed) return 0;
+        if (dp_local_is_address(beacon->addresses[i])) continue;
+        if (inet_pton(AF_INET, beacon->addresses[i], &parsed) != 1) return 0;
+        needs_port = 1;
     }
     secret = dp_read_bytes(reader, DP_SECRET_BYTES);
-    if (secret == NULL || dp_reader_left(reader) != 0 || beacon->port == 0) return 0;
+    if (secret == NULL || dp_reader_left(reader) != 0 || needs_port != (beacon->port != 0)) {
+        return 0;
+    }
     memcpy(beacon->secret.bytes, secret, DP_SECRET_BYTES);
     return 1;
 }

@@ -10,9 +10,10 @@
 #define DP_GROUP_BEACON_H
 
 #include "runtime/base/auth.h"
+#include "runtime/base/local_socket.h"
 
 #define DP_IDENTITY_MAX 640 /* of a job, with its NUL */
-#define DP_BEACON_MAX 1024  /* bytes of the largest */
+#define DP_BEACON_MAX 1280  /* bytes of the largest */
 #define DP_BEACON_ADDRESSES 6
 #define DP_BEACON_PATH_MAX 512
 
@@ -25,9 +26,10 @@ typedef struct dp_process {
 } dp_process_t;
 
 typedef struct dp_beacon {
-    uint16_t port;
+    uint16_t port; /* 0 where all addresses are local sockets */
     int address_count;
-    char addresses[DP_BEACON_ADDRESSES][16]; /* IPv4, to be tried in this order */
+    /* IPv4, or of a local socket; to be tried in this order */
+    char addresses[DP_BEACON_ADDRESSES][DP_LOCAL_ADDRESS_ROOM];
     dp_secret_t secret;
     dp_process_t server;
     char identity[DP_IDENTITY_MAX]; /* of the job; "" where the way to the beacon says it */

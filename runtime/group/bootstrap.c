@@ -8,7 +8,23 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/base/limits.h"
 #include "runtime/group/bootstrap_internal.h"
+
+/* Of a rank: its program's and ours; while ranks of a machine introduce themselves to the first one
+ * of them, two for each. */
+#define FILES_OWN 32
+#define FILES_PER_RANK 2
+
+static dp_status_t look_at_limits(const dp_starter_t *starter, dp_error_t *error)
+{
+    const int here = starter->local_size > 0 ? starter->local_size : 1;
+    char text[64];
+
+    dp_limits_raise_files();
+    snprintf(text, sizeof(text), "%d rank%s on one machine", here, here == 1 ? "" : "s");
+    return dp_limits_check_files(FILES_OWN + FILES_PER_RANK * here, text, error);
+}
 
 static const char *from_environment(void *context, const char *name)
 {
@@ -22,6 +38,7 @@ dp_status_t dp_bootstrap_create(const dp_config_t *config, dp_bootstrap_t **out,
     dp_log_t log;
     dp_status_t status = dp_starter_find(config, from_environment, NULL, &starter, error);
 
+    if (status == DP_OK && starter.size > 1) status = look_at_limits(&starter, error);
     if (status != DP_OK) return status;
     if (starter.kind != DP_STARTER_DPRUN && starter.size > 1) {
         return dp_bootstrap_create_elsewhere(config, &starter, out, error);

@@ -5,8 +5,11 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "runtime/base/kv.h"
+
+#define RETRY_NS 10000000L
 
 typedef struct dprun {
     dp_bootstrap_t base; /* first: ops receive its address */
@@ -32,6 +35,27 @@ static void dprun_destroy(dp_bootstrap_t *self)
     free(self);
 }
 
+/* The rendezvous may be busy with strangers; but once its door is closed nobody gets in. */
+static dp_status_t connect_to_dprun(dprun_t *dprun, const dp_kv_ticket_t *ticket, dp_error_t *error)
+{
+    const struct timespec nap = {0, RETRY_NS};
+    dp_error_t cause = {DP_OK, ""};
+    dp_status_t status;
+
+    for (;;) {
+        status =
+            dp_kv_connect(ticket, dprun->base.rank, dprun->base.deadline_ns, &dprun->kv, &cause);
+        if (status != DP_ERR_SYSTEM || dp_now_ns() >= dprun->base.deadline_ns) break;
+        nanosleep(&nap, NULL);
+    }
+    if (status == DP_OK) return DP_OK;
+    if (status != DP_ERR_PEER_LOST) return dp_error_set(error, status, "%s", cause.text);
+    return dp_error_set(error, DP_ERR_CONFIG,
+                        "%s: the ranks of this job have met before, or dprun has ended. A rank has "
+                        "one dp_init(): a second program in it needs a dprun of its own",
+                        cause.text);
+}
+
 static const dp_bootstrap_ops_t dprun_ops = {"dprun", dprun_exchange, dprun_note, dprun_destroy};
 
 dp_status_t dp_bootstrap_create_dprun(const dp_config_t *config, dp_bootstrap_t **out,
@@ -54,7 +78,7 @@ dp_status_t dp_bootstrap_create_dprun(const dp_config_t *config, dp_bootstrap_t 
     memcpy(dprun->base.job, ticket.job, sizeof(dprun->base.job));
     dprun->base.tag = dp_auth_tag(&ticket.secret, "control");
     dprun->base.deadline_ns = dp_now_ns() + config->start_timeout_ns;
-    status = dp_kv_connect(&ticket, config->rank, dprun->base.deadline_ns, &dprun->kv, error);
+    status = connect_to_dprun(dprun, &ticket, error);
     explicit_bzero(&ticket, sizeof(ticket)); /* the secret has done its work */
     if (status != DP_OK) goto fail;
     *out = &dprun->base;

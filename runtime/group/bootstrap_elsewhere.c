@@ -2,9 +2,10 @@
  * bootstrap_elsewhere.c - a rank of a job that torchrun, mpirun, srun or a script started.
  *
  * Rank 0 serves the rendezvous; the others learn where, and by which secret, in one of three ways:
- * from PMI's key-value space; from a file of this user on the one machine they share; or from
- * DP_RENDEZVOUS (MASTER_ADDR) with DP_SECRET_FILE. Then all meet once, prove to be of the same job,
- * and take its name from a random number of rank 0. Every wait ends at DP_START_TIMEOUT.
+ * from PMI's key-value space; from a file of this user on the one machine they share, where rank 0
+ * serves a local socket; or from DP_RENDEZVOUS (MASTER_ADDR) with DP_SECRET_FILE. Then all meet
+ * once, prove to be of the same job, and take its name from a random number of rank 0. Every wait
+ * ends at DP_START_TIMEOUT.
  */
 #include "runtime/group/bootstrap_internal.h"
 
@@ -106,14 +107,41 @@ static dp_status_t read_secret(const char *path, dp_secret_t *secret, dp_error_t
 
 /* ---- Rank 0 serves -------------------------------------------------------------------------- */
 
-/* Listens, starts the server and fills in the beacon but for its addresses. */
-static dp_status_t serve(elsewhere_t *self, int is_local, int port, dp_error_t *error)
+static void add_address(dp_beacon_t *beacon, const char *text)
 {
-    dp_beacon_t *beacon = &self->beacon;
+    if (beacon->address_count == DP_BEACON_ADDRESSES) return;
+    for (int i = 0; i < beacon->address_count; i++)
+        if (strcmp(beacon->addresses[i], text) == 0) return;
+    snprintf(beacon->addresses[beacon->address_count++], sizeof(beacon->addresses[0]), "%s", text);
+}
+
+/* Starts the server at a listener, which is taken. */
+static dp_status_t start_server(elsewhere_t *self, int listener, dp_error_t *error)
+{
+    dp_process_self(&self->beacon.server);
+    return dp_bootstrap_server_start(listener, self->base.size, &self->beacon.secret, &self->log,
+                                     &self->server, error);
+}
+
+/* All ranks are on this machine: no port, and the beacon is complete. */
+static dp_status_t serve_here(elsewhere_t *self, dp_error_t *error)
+{
+    char name[DP_LOCAL_ADDRESS_ROOM];
+    int listener;
+    dp_status_t status = dp_local_listen(name, &listener, error);
+
+    if (status != DP_OK) return status;
+    self->beacon.port = 0;
+    add_address(&self->beacon, name);
+    return start_server(self, listener, error);
+}
+
+/* Listens on a port, starts the server and fills in the beacon but for its addresses. */
+static dp_status_t serve_port(elsewhere_t *self, int port, dp_error_t *error)
+{
     dp_error_t cause = {DP_OK, ""};
     int listener;
-    dp_status_t status =
-        dp_rendezvous_bind(is_local, (uint16_t)port, &listener, &beacon->port, &cause);
+    dp_status_t status = dp_rendezvous_bind((uint16_t)port, &listener, &self->beacon.port, &cause);
 
     if (status != DP_OK && port > 0) {
         return dp_error_set(
@@ -122,17 +150,7 @@ static dp_status_t serve(elsewhere_t *self, int is_local, int port, dp_error_t *
             self->starter.is_port_asked ? "what was asked for" : "MASTER_PORT + 1");
     }
     if (status != DP_OK) return dp_error_set(error, status, "%s", cause.text);
-    dp_process_self(&beacon->server);
-    return dp_bootstrap_server_start(listener, self->base.size, &beacon->secret, &self->log,
-                                     &self->server, error);
-}
-
-static void add_address(dp_beacon_t *beacon, const char *text)
-{
-    if (beacon->address_count == DP_BEACON_ADDRESSES) return;
-    for (int i = 0; i < beacon->address_count; i++)
-        if (strcmp(beacon->addresses[i], text) == 0) return;
-    snprintf(beacon->addresses[beacon->address_count++], sizeof(beacon->addresses[0]), "%s", text);
+    return start_server(self, listener, error);
 }
 
 /* Every address of this machine that another one might reach. */
@@ -197,12 +215,18 @@ static dp_status_t find_by_file(elsewhere_t *self, const char *path, dp_error_t 
 
 static dp_status_t find_by_address(elsewhere_t *self, const char *path, dp_error_t *error)
 {
-    dp_status_t status = dp_resolve(self->starter.host, self->beacon.addresses, DP_BEACON_ADDRESSES,
-                                    &self->beacon.address_count, self->deadline_ns, error);
+    char found[DP_BEACON_ADDRESSES][16];
+    int count = 0;
+    dp_status_t status = dp_resolve(self->starter.host, found, DP_BEACON_ADDRESSES, &count,
+                                    self->deadline_ns, error);
 
     (void)path;
+    if (status != DP_OK) return status;
+    self->beacon.address_count = 0;
+    for (int i = 0; i < count; i++)
+        add_address(&self->beacon, found[i]);
     self->beacon.port = (uint16_t)self->starter.port;
-    return status == DP_OK ? connect_once(self, error) : status;
+    return connect_once(self, error);
 }
 
 static dp_status_t find_by_pmi(elsewhere_t *self, const char *path, dp_error_t *error)
@@ -248,10 +272,10 @@ static dp_status_t meet_by_pmi(elsewhere_t *self, dp_error_t *error)
                          self->deadline_ns, error);
     if (status == DP_OK && self->base.rank == 0) {
         dp_random(self->beacon.secret.bytes, DP_SECRET_BYTES);
-        status = serve(self, self->starter.is_one_host, 0, error);
         if (self->starter.is_one_host) {
-            add_address(&self->beacon, "127.0.0.1");
+            status = serve_here(self, error);
         } else {
+            status = serve_port(self, 0, error);
             add_own_addresses(&self->beacon);
         }
         dp_beacon_to_text(&self->beacon, text, sizeof(text));
@@ -267,7 +291,8 @@ static dp_status_t meet_by_pmi(elsewhere_t *self, dp_error_t *error)
     free(pmi);
     if (status != DP_OK) return status;
     dp_process_self(&own);
-    if (self->base.rank == 0 || strcmp(own.boot, self->beacon.server.boot) == 0) {
+    if (self->beacon.port != 0 &&
+        (self->base.rank == 0 || strcmp(own.boot, self->beacon.server.boot) == 0)) {
         /* The same machine: before its other addresses. */
         memmove(self->beacon.addresses[1], self->beacon.addresses[0],
                 (DP_BEACON_ADDRESSES - 1) * sizeof(self->beacon.addresses[0]));
@@ -285,9 +310,8 @@ static dp_status_t meet_by_file(elsewhere_t *self, dp_error_t *error)
     dp_beacon_path(self->starter.identity, path);
     if (self->base.rank != 0) return search(self, find_by_file, path, error);
     dp_random(self->beacon.secret.bytes, DP_SECRET_BYTES);
-    add_address(&self->beacon, "127.0.0.1");
     snprintf(self->beacon.identity, sizeof(self->beacon.identity), "%s", self->starter.identity);
-    status = serve(self, 1, self->starter.is_port_asked ? self->starter.port : 0, error);
+    status = serve_here(self, error);
     if (status == DP_OK) {
         status = dp_beacon_publish(path, &self->beacon, self->deadline_ns, error);
     }
@@ -303,7 +327,7 @@ static dp_status_t meet_by_address(elsewhere_t *self, const char *secret_file, d
     if (status != DP_OK || self->base.rank != 0) {
         return status == DP_OK ? search(self, find_by_address, NULL, error) : status;
     }
-    status = serve(self, self->starter.is_one_host, self->starter.port, error);
+    status = serve_port(self, self->starter.port, error);
     add_address(&self->beacon, "127.0.0.1");
     return status == DP_OK ? connect_once(self, error) : status;
 }
@@ -313,10 +337,10 @@ static dp_status_t find_rank_0(elsewhere_t *self, const dp_config_t *config, dp_
     const dp_starter_t *starter = &self->starter;
 
     if (starter->kind == DP_STARTER_PMI) return meet_by_pmi(self, error);
+    if (starter->is_one_host) return meet_by_file(self, error);
     if (config->secret_file[0] != '\0' && starter->host[0] != '\0') {
         return meet_by_address(self, config->secret_file, error);
     }
-    if (starter->is_one_host) return meet_by_file(self, error);
     return dp_error_set(error, DP_ERR_CONFIG, "several machines need %s%s%s: %s%s",
                         starter->host[0] == '\0' ? "an address (DP_RENDEZVOUS=HOST:PORT)" : "",
                         starter->host[0] == '\0' && config->secret_file[0] == '\0' ? " and " : "",
@@ -442,6 +466,7 @@ static void elsewhere_destroy(dp_bootstrap_t *base)
 
     dp_kv_close(self->kv);
     dp_bootstrap_server_stop(self->server);
+    dp_log_queue_destroy(self->log.queue);
     explicit_bzero(&self->beacon, sizeof(self->beacon));
     free(self);
 }
@@ -469,6 +494,7 @@ dp_status_t dp_bootstrap_create_elsewhere(const dp_config_t *config, const dp_st
     self->deadline_ns = dp_now_ns() + config->start_timeout_ns;
     self->base.deadline_ns = self->deadline_ns;
     dp_log_init(&self->log, (dp_log_level_t)config->log_level, starter->rank);
+    self->log.queue = dp_log_queue_create();
     if (starter->warning[0] != '\0') dp_log_warn(&self->log, "%s", starter->warning);
     status = find_rank_0(self, config, &cause);
     if (status != DP_OK) {

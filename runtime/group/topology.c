@@ -13,7 +13,7 @@
 /* ---- Hosts ------------------------------------------------------------------------------- */
 
 typedef struct entry {
-    const char *name;
+    const char *key;
     int rank;
 } entry_t;
 
@@ -21,34 +21,33 @@ static int compare_entries(const void *left, const void *right)
 {
     const entry_t *a = left;
     const entry_t *b = right;
-    const int order = strcmp(a->name, b->name);
+    const int order = strcmp(a->key, b->key);
 
     return order != 0 ? order : (a->rank > b->rank) - (a->rank < b->rank);
 }
 
-/* Writes to host[] the lowest rank of each rank's host: sorting finds equal names in
+/* Writes to host[] the lowest rank of each rank's host: sorting finds equal keys in
  * O(n log n), where comparing all pairs would take a large world's start seconds. */
-static dp_status_t find_leaders(int *host, const char *const *host_names, int size)
+static dp_status_t find_leaders(int *host, const char *const *keys, int size)
 {
     entry_t *entries = malloc((size_t)size * sizeof(*entries));
     int leader = 0;
 
     if (entries == NULL) return DP_ERR_NO_MEMORY;
     for (int rank = 0; rank < size; rank++)
-        entries[rank] = (entry_t){host_names[rank], rank};
+        entries[rank] = (entry_t){keys[rank], rank};
     qsort(entries, (size_t)size, sizeof(*entries), compare_entries);
     for (int i = 0; i < size; i++) {
-        if (i == 0 || strcmp(entries[i].name, entries[i - 1].name) != 0) leader = entries[i].rank;
+        if (i == 0 || strcmp(entries[i].key, entries[i - 1].key) != 0) leader = entries[i].rank;
         host[entries[i].rank] = leader;
     }
     free(entries);
     return DP_OK;
 }
 
-dp_status_t dp_topology_init(dp_topology_t *topology, const char *const *host_names, int size)
+static dp_status_t allocate(dp_topology_t *topology, int size)
 {
     const size_t count = size > 0 ? (size_t)size : 0;
-    dp_status_t status = DP_ERR_NO_MEMORY;
 
     memset(topology, 0, sizeof(*topology));
     if (size < 1) return DP_ERR_INVALID;
@@ -62,18 +61,23 @@ dp_status_t dp_topology_init(dp_topology_t *topology, const char *const *host_na
     if (topology->host == NULL || topology->local_rank == NULL || topology->host_size == NULL ||
         topology->host_begin == NULL || topology->host_ranks == NULL ||
         topology->host_name == NULL) {
-        goto fail;
+        return DP_ERR_NO_MEMORY;
     }
-    status = find_leaders(topology->host, host_names, size);
-    if (status != DP_OK) goto fail;
+    return DP_OK;
+}
+
+/* Numbers the hosts. host[] holds the lowest rank of each rank's host. */
+static dp_status_t number_hosts(dp_topology_t *topology, const char *const *host_names)
+{
+    const int size = topology->size;
+
     for (int rank = 0; rank < size; rank++) { /* a leader's entry is renumbered before its ranks' */
         const int leader = topology->host[rank];
         const int host = leader == rank ? topology->host_count : topology->host[leader];
 
         if (leader == rank) {
-            status = DP_ERR_NO_MEMORY;
             topology->host_name[host] = strdup(host_names[rank]);
-            if (topology->host_name[host] == NULL) goto fail;
+            if (topology->host_name[host] == NULL) return DP_ERR_NO_MEMORY;
             topology->host_count++;
         }
         topology->host[rank] = host;
@@ -88,8 +92,45 @@ dp_status_t dp_topology_init(dp_topology_t *topology, const char *const *host_na
         topology->host_ranks[begin + topology->local_rank[rank]] = rank;
     }
     return DP_OK;
-fail:
-    dp_topology_fini(topology);
+}
+
+dp_status_t dp_topology_init_keys(dp_topology_t *topology, const char *const *keys,
+                                  const char *const *host_names, int size)
+{
+    dp_status_t status = allocate(topology, size);
+
+    if (status == DP_OK) status = find_leaders(topology->host, keys, size);
+    if (status == DP_OK) status = number_hosts(topology, host_names);
+    if (status != DP_OK) dp_topology_fini(topology);
+    return status;
+}
+
+dp_status_t dp_topology_init(dp_topology_t *topology, const char *const *host_names, int size)
+{
+    return dp_topology_init_keys(topology, host_names, host_names, size);
+}
+
+dp_status_t dp_topology_init_part(dp_topology_t *topology, const dp_topology_t *world,
+                                  const int *ranks, int size)
+{
+    const char **names = calloc((size_t)DP_MAX(size, 1), sizeof(*names));
+    int *leaders = malloc((size_t)world->host_count * sizeof(*leaders));
+    dp_status_t status = allocate(topology, size);
+
+    if (status == DP_OK && (names == NULL || leaders == NULL)) status = DP_ERR_NO_MEMORY;
+    for (int host = 0; status == DP_OK && host < world->host_count; host++)
+        leaders[host] = -1;
+    for (int i = 0; status == DP_OK && i < size; i++) {
+        const int host = world->host[ranks[i]];
+
+        names[i] = world->host_name[host];
+        if (leaders[host] < 0) leaders[host] = i;
+        topology->host[i] = leaders[host];
+    }
+    if (status == DP_OK) status = number_hosts(topology, names);
+    free(leaders);
+    free(names);
+    if (status != DP_OK) dp_topology_fini(topology);
     return status;
 }
 

@@ -1,7 +1,7 @@
 /*
  * topology.h - who sits where: hosts, local ranks, and the negotiation tree over them.
  *
- * Pure arithmetic on a list of host names, one per rank. It must not know about sockets.
+ * Pure arithmetic on a list of hosts, one per rank. It must not know about sockets.
  */
 #ifndef DP_GROUP_TOPOLOGY_H
 #define DP_GROUP_TOPOLOGY_H
@@ -19,8 +19,15 @@ typedef struct dp_topology {
     char **host_name; /* [host_count] */
 } dp_topology_t;
 
-/* host_names[size] are copied. */
+/* host_names[size] are copied. Ranks with equal names are on one host. */
 dp_status_t dp_topology_init(dp_topology_t *topology, const char *const *host_names, int size);
+/* Ranks with equal keys[size] are on one host, which has the name of its lowest rank; several hosts
+ * may have one name. */
+dp_status_t dp_topology_init_keys(dp_topology_t *topology, const char *const *keys,
+                                  const char *const *host_names, int size);
+/* Some ranks[size] of a world, numbered anew in this order. */
+dp_status_t dp_topology_init_part(dp_topology_t *topology, const dp_topology_t *world,
+                                  const int *ranks, int size);
 void dp_topology_fini(dp_topology_t *topology);
 
 /* One rank's place in the k-ary tree. A host's ranks hang below their leader (its lowest rank),

@@ -10,6 +10,7 @@
 
 #include "kernels/cuda.h"
 #include "runtime/base/build_info.h"
+#include "runtime/base/driver.h"
 #include "runtime/device/cuda.h"
 #include "runtime/engine/emulated.h"
 #if DP_WITH_NCCL
@@ -20,14 +21,16 @@ const dp_plugin_t *dp_cuda_plugin(uint32_t version);
 
 static void describe(char *text, size_t room)
 {
-    char nccl[128] = "without NCCL";
+    cudaError_t (*known)(int *) = cudaRuntimeGetVersion;
+    char nccl[256] = "without NCCL";
     int version = 0;
 
     if (cudaRuntimeGetVersion(&version) != cudaSuccess) version = 0;
 #if DP_WITH_NCCL
     dp_engine_nccl_describe(nccl, sizeof(nccl));
 #endif
-    snprintf(text, room, "CUDA %d.%d, %s", version / 1000, version % 1000 / 10, nccl);
+    snprintf(text, room, "CUDA %d.%d (%s), %s", version / 1000, version % 1000 / 10,
+             dp_library_path(&known), nccl);
 }
 
 #if DP_WITH_NCCL

@@ -20,6 +20,7 @@
 
 #define PAGE DP_ARENA_PAGE
 #define HUGE_PAGE DP_ARENA_HUGE_PAGE
+#define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 #define ARENA_MIN DP_GIB /* no smaller by halving; a smaller wish is taken as it is */
 
 size_t dp_arena_control_room(int local_size)
@@ -53,12 +54,13 @@ static int map_view(int fd, size_t bytes, dp_arena_view_t *view)
     return 0;
 }
 
-/* Makes this rank's memory, as large as the system lets it be. */
+/* Makes this rank's memory, as large as the system lets it be. Nobody can make it shorter then:
+ * where others have mapped what is gone, a touch would be a signal. */
 static dp_status_t make_own(dp_arena_t *arena, size_t wished, dp_error_t *error)
 {
     size_t bytes = dp_align_up(wished, PAGE);
 
-    arena->fd = memfd_create("dp-arena", MFD_CLOEXEC);
+    arena->fd = memfd_create("dp-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (arena->fd < 0) {
         return dp_error_set(error, DP_ERR_SYSTEM, "shared memory: memfd_create failed: %s",
                             strerror(errno));
@@ -66,7 +68,9 @@ static dp_status_t make_own(dp_arena_t *arena, size_t wished, dp_error_t *error)
     for (;;) {
         if (ftruncate(arena->fd, (off_t)bytes) == 0 &&
             map_view(arena->fd, bytes, &arena->views[arena->local_rank]) == 0) {
-            return DP_OK;
+            if (fcntl(arena->fd, F_ADD_SEALS, SEALS) == 0) return DP_OK;
+            return dp_error_set(error, DP_ERR_SYSTEM, "shared memory: cannot seal its size: %s",
+                                strerror(errno));
         }
         if (bytes / 2 < ARENA_MIN) {
             return dp_error_set(error, DP_ERR_NO_MEMORY,
@@ -77,21 +81,35 @@ static dp_status_t make_own(dp_arena_t *arena, size_t wished, dp_error_t *error)
     }
 }
 
+/* The size of what a local rank sent; 0: that is no arena, or one that could change its size. */
+static size_t size_of_arena(int fd, int local_size)
+{
+    const int seals = fcntl(fd, F_GET_SEALS);
+    struct stat about;
+
+    if (seals < 0 || (seals & SEALS) != SEALS || fstat(fd, &about) != 0) return 0;
+    if (!S_ISREG(about.st_mode) || about.st_size % (off_t)PAGE != 0 ||
+        about.st_size < (off_t)dp_arena_control_room(local_size))
+        return 0;
+    return (size_t)about.st_size;
+}
+
 static dp_status_t map_peers(dp_arena_t *arena, const int *fds, dp_error_t *error)
 {
     for (int i = 0; i < arena->local_size; i++) {
-        struct stat about;
+        size_t bytes;
 
         if (i == arena->local_rank) continue;
-        if (fstat(fds[i], &about) != 0 || about.st_size < (off_t)PAGE) {
+        bytes = size_of_arena(fds[i], arena->local_size);
+        if (bytes == 0) {
             return dp_error_set(error, DP_ERR_SYSTEM,
                                 "shared memory: what local rank %d sent is not its arena", i);
         }
-        if (map_view(fds[i], (size_t)about.st_size, &arena->views[i]) != 0) {
+        if (map_view(fds[i], bytes, &arena->views[i]) != 0) {
             return dp_error_set(error, DP_ERR_NO_MEMORY,
-                                "shared memory: cannot map the %lld bytes of local rank %d: %s "
+                                "shared memory: cannot map the %zu bytes of local rank %d: %s "
                                 "(try a smaller ARENA_BYTES)",
-                                (long long)about.st_size, i, strerror(errno));
+                                bytes, i, strerror(errno));
         }
     }
     return DP_OK;

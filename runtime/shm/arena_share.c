@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "runtime/base/auth.h"
+#include "runtime/base/limits.h"
 #include "runtime/base/log.h"
 
 #define HELLO_MAGIC 0x4d535044u /* "DPSM" */
@@ -135,14 +136,29 @@ static ssize_t receive_hello(int fd, hello_t *hello, int *fds, int *count)
         memcpy(fds + *count, CMSG_DATA(header), sizeof(int) * (size_t)more);
         *count += more;
     }
-    if (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) got = 0; /* not one of ours */
+    if (message.msg_flags & MSG_CTRUNC) { /* there is room for ours, but no descriptor was free */
+        close_fds(fds, *count);
+        *count = 0;
+        errno = EMFILE;
+        return -1;
+    }
+    if (message.msg_flags & MSG_TRUNC) got = 0; /* not one of ours */
     return got;
 }
 
 /* ---- The leader -------------------------------------------------------------------------------
  */
 
-/* Reads a pending connection. 0: it is a member now; -1: drop it; 1: nothing there yet. */
+static dp_status_t no_files(int local_size, dp_error_t *error)
+{
+    char why[256];
+
+    return dp_error_set(error, DP_ERR_SYSTEM, "shared memory of %d ranks: %s", local_size,
+                        dp_limits_describe(EMFILE, why, sizeof(why)));
+}
+
+/* Reads a pending connection. 0: it is a member now; -1: drop it; 1: nothing there yet; -2: this
+ * process has no descriptor left for what it sends. */
 static int admit(member_t *member, uint64_t tag, int local_size, int *fds)
 {
     int came[BATCH];
@@ -151,6 +167,7 @@ static int admit(member_t *member, uint64_t tag, int local_size, int *fds)
     const ssize_t got = receive_hello(member->fd, &hello, came, &count);
 
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return 1;
+    if (got < 0 && errno == EMFILE) return -2;
     if (got != (ssize_t)sizeof(hello) || count != 1 || hello.magic != HELLO_MAGIC ||
         hello.tag != tag || hello.total != (uint32_t)local_size || hello.local_rank == 0 ||
         hello.local_rank >= (uint32_t)local_size || fds[hello.local_rank] >= 0) {
@@ -162,17 +179,19 @@ static int admit(member_t *member, uint64_t tag, int local_size, int *fds)
     return 0;
 }
 
-static void accept_one(int listener, member_t *members, int *count, int room, const dp_log_t *log)
+/* -1: no descriptor is free. */
+static int accept_one(int listener, member_t *members, int *count, int room, const dp_log_t *log)
 {
     const int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
-    if (fd < 0) return;
+    if (fd < 0) return errno == EMFILE ? -1 : 0;
     if (*count == room || !is_same_user(fd)) {
         dp_log_warn(log, "shared memory: dropped a connection that is not from this job");
         close(fd);
-        return;
+        return 0;
     }
     members[(*count)++] = (member_t){fd, -1};
+    return 0;
 }
 
 static int admitted(const member_t *members, int count)
@@ -207,13 +226,19 @@ static dp_status_t gather(int listener, uint64_t tag, int local_size, member_t *
                                 admitted(members, *count) + 1, local_size);
         }
         for (int i = before - 1; i >= 0; i--) {
+            int admission;
+
             if (members[i].local_rank >= 0 || polled[1 + i].revents == 0) continue;
-            if (admit(&members[i], tag, local_size, fds) >= 0) continue;
+            admission = admit(&members[i], tag, local_size, fds);
+            if (admission >= 0) continue;
+            if (admission == -2) return no_files(local_size, error);
             dp_log_warn(log, "shared memory: dropped a connection that is not from this job");
             close(members[i].fd);
             members[i] = members[--*count];
         }
-        if (polled[0].revents != 0) accept_one(listener, members, count, room, log);
+        if (polled[0].revents != 0 && accept_one(listener, members, count, room, log) != 0) {
+            return no_files(local_size, error);
+        }
     }
     return DP_OK;
 }
@@ -256,6 +281,7 @@ static dp_status_t lead(int listener, uint64_t tag, int local_size, int own_fd, 
     member_t *members = calloc(room, sizeof(*members));
     struct pollfd *polled = calloc(room + 1, sizeof(*polled));
     int count = 0;
+    char why[256];
     dp_status_t status;
 
     if (members == NULL || polled == NULL) {
@@ -270,7 +296,7 @@ static dp_status_t lead(int listener, uint64_t tag, int local_size, int own_fd, 
         if (answer(members[i].fd, tag, local_size, fds, deadline_ns) != 0) {
             status =
                 dp_error_set(error, DP_ERR_SYSTEM, "shared memory: cannot answer local rank %d: %s",
-                             members[i].local_rank, strerror(errno));
+                             members[i].local_rank, dp_limits_describe(errno, why, sizeof(why)));
         }
     }
     fds[0] = -1;
@@ -303,6 +329,7 @@ static dp_status_t receive_all(int fd, uint64_t tag, int local_rank, int local_s
         }
         got = receive_hello(fd, &hello, came, &count);
         if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) continue;
+        if (got < 0 && errno == EMFILE) return no_files(local_size, error);
         if (got != (ssize_t)sizeof(hello) || hello.magic != HELLO_MAGIC || hello.tag != tag ||
             hello.local_rank != (uint32_t)have || hello.count != (uint32_t)count || count < 1 ||
             count > local_size - have || hello.total != (uint32_t)local_size) {
@@ -320,6 +347,16 @@ static dp_status_t receive_all(int fd, uint64_t tag, int local_rank, int local_s
     return DP_OK;
 }
 
+/* A user may have only so many descriptors on their way at a time. */
+static int introduce(int fd, const hello_t *hello, int own_fd, uint64_t deadline_ns)
+{
+    while (send_hello(fd, hello, &own_fd, 1) != 0) {
+        if ((errno != ETOOMANYREFS && errno != EAGAIN) || dp_now_ns() >= deadline_ns) return -1;
+        poll(NULL, 0, 1);
+    }
+    return 0;
+}
+
 static dp_status_t follow(const uint8_t name[NAME_BYTES], uint64_t tag, int local_rank,
                           int local_size, int own_fd, int *fds, uint64_t deadline_ns,
                           dp_error_t *error)
@@ -329,6 +366,7 @@ static dp_status_t follow(const uint8_t name[NAME_BYTES], uint64_t tag, int loca
     const socklen_t bytes = abstract_name(name, &address);
     const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     dp_status_t status;
+    char why[256];
     int code;
 
     if (fd < 0) {
@@ -340,10 +378,14 @@ static dp_status_t follow(const uint8_t name[NAME_BYTES], uint64_t tag, int loca
            (errno == EAGAIN || errno == EINTR) && dp_now_ns() < deadline_ns) {
         poll(NULL, 0, 1);
     }
-    if (code != 0 || !is_same_user(fd) || send_hello(fd, &hello, &own_fd, 1) != 0) {
+    if (code != 0 || !is_same_user(fd)) {
         status = dp_error_set(error, DP_ERR_SYSTEM,
                               "shared memory: local rank %d cannot reach local rank 0: %s",
                               local_rank, code != 0 ? strerror(errno) : "not this user's");
+    } else if (introduce(fd, &hello, own_fd, deadline_ns) != 0) {
+        status = dp_error_set(error, DP_ERR_SYSTEM,
+                              "shared memory: local rank %d cannot send its descriptor: %s",
+                              local_rank, dp_limits_describe(errno, why, sizeof(why)));
     } else {
         status = receive_all(fd, tag, local_rank, local_size, fds, deadline_ns, error);
     }

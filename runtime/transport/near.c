@@ -5,9 +5,8 @@
  * Each neighbour writes into its own ring of this rank's dock (dock.h). All messages of an edge
  * take one way, so there is one order: the rings, where both could open the other's dock, else far.
  * The first message over far, a greeting, says whether the sender could. Until it has come what is
- * sent waits here: far is what shows a death, and UCX 1.13 does not survive one that comes before
- * it has connected. Whatever the dead had written lies in memory of the living: it is delivered
- * first.
+ * sent waits here, so that nothing goes the other way meanwhile. Far also shows a death. Whatever
+ * the dead had written lies in memory of the living: it is delivered first.
  *
  * Sleep. A neighbour rings the bell only if this rank has said that it sleeps: arm() and rearm()
  * say so and then look at everything once more, poll() takes it back. What a full ring leaves over
@@ -62,7 +61,7 @@ typedef struct near {
     uint64_t tag;
     dp_log_t log;
     dp_dock_t *dock;  /* this rank's; NULL: far carries everything */
-    int fd;           /* far's and the bell */
+    int fd;           /* far's and the bell; -1: far's shows both */
     int next;         /* of peers, that poll() looks at first */
     int talkers;      /* edges that far carries, or may */
     unsigned skipped; /* polls without a look at far */
@@ -282,7 +281,7 @@ static int near_fd(const dp_transport_t *base)
 {
     const near_t *self = (const near_t *)base;
 
-    return self->dock == NULL ? self->far->ops->fd(self->far) : self->fd;
+    return self->fd < 0 ? self->far->ops->fd(self->far) : self->fd;
 }
 
 /* Whether there is something to do about a neighbour, after it was said that this rank sleeps. */
@@ -498,6 +497,7 @@ static int open_fd(near_t *self)
 {
     const int fds[] = {self->far->ops->fd(self->far), dp_dock_fd(self->dock)};
 
+    if (self->far->ops->watch != NULL) return self->far->ops->watch(self->far, fds[1]);
     self->fd = epoll_create1(EPOLL_CLOEXEC);
     if (self->fd < 0) return -1;
     for (size_t i = 0; i < DP_ARRAY_LEN(fds); i++) {
@@ -518,6 +518,8 @@ static dp_status_t open_own(near_t *self, const int *ranks, int count)
         status = dp_error_set(&error, DP_ERR_SYSTEM, "no epoll: %s", strerror(errno));
         dp_dock_destroy(self->dock);
         self->dock = NULL;
+        if (self->fd >= 0) close(self->fd);
+        self->fd = -1;
     }
     if (status != DP_OK) {
         dp_log_info(&self->log, "control messages of this host go over %s: %s",

@@ -30,7 +30,7 @@ typedef struct dp_transport_event {
 } dp_transport_event_t;
 
 typedef struct dp_transport_ops {
-    const char *name; /* "ucx", "loopback", "near" */
+    const char *name; /* "ucx", "unix", "loopback", "near" */
     /* This rank's address, for the bootstrap's exchange. */
     dp_status_t (*address)(dp_transport_t *self, void *data, size_t room, size_t *bytes);
     /* Opens the way to each neighbour. Nothing stays open on error. */
@@ -42,6 +42,9 @@ typedef struct dp_transport_ops {
     dp_status_t (*poll)(dp_transport_t *self, dp_transport_event_t *out);
     /* Readable when poll() may have something, once arm() said DP_OK. */
     int (*fd)(const dp_transport_t *self);
+    /* Makes fd() readable also while another descriptor is, until that is closed. 0, or -1 with
+     * errno. NULL: this transport cannot. Few epolls may be nested. */
+    int (*watch)(dp_transport_t *self, int fd);
     /* Prepares for sleep on fd(); DP_ERR_AGAIN: poll() again first. */
     dp_status_t (*arm)(dp_transport_t *self);
     /* Likewise by a thread that has polled while another one sleeps on fd(), and polls no more. It
@@ -66,6 +69,18 @@ dp_status_t dp_transport_ucx_create(int rank, uint64_t tag, const dp_config_t *c
 /* Ranks that are threads of one process find each other by address (a pointer in it). */
 dp_status_t dp_transport_loopback_create(int rank, uint64_t tag, const dp_log_t *log,
                                          dp_transport_t **out, dp_error_t *error);
+
+/*
+ * UNIX sockets between neighbours of one machine, which are found and checked as line.h says; all
+ * others are reached over `beyond`, which is taken, also on failure.
+ *
+ * @param ranks  [count] neighbours on this machine; copied. Who is one of theirs has them among its
+ *               own. Without any, no socket is made
+ * @param beyond NULL: there are no others
+ */
+dp_status_t dp_transport_unix_create(int rank, uint64_t tag, const int *ranks, int count,
+                                     dp_transport_t *beyond, const dp_log_t *log,
+                                     dp_transport_t **out, dp_error_t *error);
 
 /*
  * Between ranks of one host messages go through shared memory, all else over `far`, which is taken,

@@ -15,6 +15,13 @@
 /* "self" would only serve messages to oneself, and hide that there is no network device. */
 #define CONTROL_TLS "tcp"
 
+/* UCX listens on each device it is given. */
+static const char *devices_of(const dp_config_t *config)
+{
+    if (config->ucx_devices[0] != '\0') return config->ucx_devices;
+    return config->net_interface[0] != '\0' ? config->net_interface : "all";
+}
+
 /* "eth0 lo": what DP_UCX_DEVICES could say. */
 static void list_devices(char *text, size_t room)
 {
@@ -38,17 +45,16 @@ static dp_status_t fail(dp_error_t *error, int rank, const dp_config_t *config, 
         char devices[128];
 
         list_devices(devices, sizeof(devices));
-        return dp_error_set(error, DP_ERR_SYSTEM,
-                            "rank %d: no usable UCX device: UCX_TLS is %s (fixed, for control "
-                            "messages), DP_UCX_DEVICES is \"%s\"%s, this machine has: %s; UCX "
-                            "says: %s",
-                            rank, CONTROL_TLS, config->ucx_devices,
-                            config->ucx_devices[0] == '\0' ? " (all)" : "", devices,
-                            ucs_status_string(status));
+        return dp_error_set(
+            error, DP_ERR_SYSTEM,
+            "rank %d: no usable UCX device: UCX_TLS is %s (fixed, for control "
+            "messages), the devices are \"%s\" (DP_UCX_DEVICES, else DP_NET_INTERFACE), this "
+            "machine has: %s; UCX says: %s",
+            rank, CONTROL_TLS, devices_of(config), devices, ucs_status_string(status));
     }
     return dp_error_set(error, DP_ERR_SYSTEM,
-                        "rank %d: %s failed with UCX_TLS %s and DP_UCX_DEVICES \"%s\": %s", rank,
-                        what, CONTROL_TLS, config->ucx_devices, ucs_status_string(status));
+                        "rank %d: %s failed with UCX_TLS %s and devices \"%s\": %s", rank, what,
+                        CONTROL_TLS, devices_of(config), ucs_status_string(status));
 }
 
 /* UCX prints its findings on standard output, which belongs to the program. All that matters comes
@@ -65,10 +71,7 @@ static ucs_status_t configure(ucp_config_t *ucx, const dp_config_t *config)
 {
     ucs_status_t status = ucp_config_modify(ucx, "TLS", CONTROL_TLS);
 
-    if (status == UCS_OK) {
-        status = ucp_config_modify(ucx, "NET_DEVICES",
-                                   config->ucx_devices[0] == '\0' ? "all" : config->ucx_devices);
-    }
+    if (status == UCS_OK) status = ucp_config_modify(ucx, "NET_DEVICES", devices_of(config));
     /* UCX 1.13 ends the process when creating an endpoint finds its peer gone and is refused a new
      * connection within the call (tcp_ep.c:478), and when of several events read together one ends
      * what another is about (tcp_iface.c:307). */

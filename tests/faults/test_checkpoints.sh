@@ -78,6 +78,25 @@ go_on "another rank fails" left 12
 train slow:0@checkpoint=300ms --out slow
 claim "a slow checkpoint kills nobody" $code = 0
 
+# ---- A damaged checkpoint -------------------------------------------------------------------
+train exit:3@22=1 --out flipped
+nothing_left "a damaged checkpoint"
+printf '\377' | dd of=flipped/checkpoint/20/adam_m.bin bs=1 seek=4096 conv=notrunc 2>/dev/null
+train "" --out flipped --resume auto
+claim "a damaged checkpoint: the run goes on" $code = 0
+says "and says which it passed over, and why" 'warning: checkpoint 20 is passed over: .*adam_m.bin: damaged: checksum of'
+says "and goes on from the one before" ' step +17/24 '
+claim "and ends with the same bits" "$(cmp flipped/checkpoint/24/weights.bin whole/checkpoint/24/weights.bin 2>&1)" = ""
+: >flipped/checkpoint/20/manifest.txt
+: >flipped/checkpoint/24/manifest.txt
+train "" --out flipped --resume auto
+claim "no checkpoint is whole: nobody starts from the beginning by mistake" $code -ne 0
+says "and it is said" 'none of the 2 checkpoints in flipped/checkpoint can be used; the newest: .*24/manifest.txt'
+nothing_left "no checkpoint is whole"
+train "" --out fresh --resume auto
+claim "no checkpoint at all: the run starts" $code = 0
+says "and says so" 'there is no checkpoint in fresh/checkpoint; starts at step 0'
+
 # ---- Full disks -----------------------------------------------------------------------------
 # disk NAME KIB: an empty disk of that size in folder NAME
 disk() {

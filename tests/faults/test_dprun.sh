@@ -204,14 +204,14 @@ run -np 3 sh -c "case \$DP_RANK in 0) exit 0;; 1) sleep 0.2; exit 4;; esac; slee
 check "an early clean exit alone is no failure" "$code" = 4
 has "but is told when others fail" err 'rank 0 had exited with code 0'
 run -np 2 sh -c 'echo record > $DP_RUN_DIR/rank.$DP_RANK; [ $DP_RANK = 0 ] || exit 3'
-has "recorders are kept after a failure, and named" err "saved    run directory $XDG_RUNTIME_DIR/dprun-.* \(2 files\)"
+has "recorders are kept after a failure, and named" err "saved    run directory $XDG_RUNTIME_DIR/dprun-.* \(2 files, [0-9.]+ [kM]B\)"
 rm -rf "$XDG_RUNTIME_DIR"/dprun-*
 run -np 2 --timeout 0.3 sleep "$mark"
 check "--timeout exits with 124" "$code" = 124
 has "and says what ranks did" err 'ranks    0,1: running'
 nothing_left "--timeout"
 run -np 2 --keep-run-dir sh -c 'echo record > $DP_RUN_DIR/rank.$DP_RANK'
-has "--keep-run-dir names it" err 'saved run directory .* \(2 files\)'
+has "--keep-run-dir names it" err 'saved run directory .* \(2 files, [0-9.]+ [kM]B\)'
 rm -rf "$XDG_RUNTIME_DIR"/dprun-*
 
 # ---- timeline -------------------------------------------------------------------------------
@@ -229,7 +229,7 @@ check "its merge sees every rank" "$(grep -c '^rank\.[01]$' "$work/line")" = 2
 has "and the steps" line '^merge .*/dprun-[^ ]* -o .*/line --steps 3-9$'
 nothing_left "--timeline"
 run -np 2 --timeline "$work/line" sh -c 'echo record > $DP_RUN_DIR/rank.$DP_RANK; exit $DP_RANK'
-has "a failed job has its timeline too" err "saved    timeline $work/line; run directory .* \(2 files\)"
+has "a failed job has its timeline too" err "saved    timeline $work/line; run directory .* \(2 files, [0-9.]+ [kM]B\)"
 rm -rf "$XDG_RUNTIME_DIR"/dprun-*
 printf '#!/bin/sh\nexit 3\n' >"$work/bin/dptrace"
 run -np 2 --timeline "$work/line" sh -c 'echo record > $DP_RUN_DIR/rank.$DP_RANK'
@@ -308,26 +308,44 @@ wait $pid 2>/dev/null
 nothing_left "dprun killed with SIGKILL"
 start_job "setsid sleep $mark & sleep $mark"
 wait_marked 4
-agent=$(grep -lsE "^PPid:[[:space:]]$pid\$" /proc/[0-9]*/status | tr -dc 0-9)
-kill -9 "$agent"
+child_of() { grep -lsE "^PPid:[[:space:]]$1\$" /proc/[0-9]*/status | tr -dc 0-9; }
+guard=$(child_of "$pid") # dprun - guard - agent - ranks
+kill -9 "$(child_of "$guard")"
 wait $pid
 check "a killed agent fails the job" $? = 1
 nothing_left "the agent killed with SIGKILL"
+start_job "setsid sleep $mark & sleep $mark"
+wait_marked 4
+kill -9 "$(child_of "$pid")"
+wait $pid
+check "a killed guard fails the job" $? = 1
+nothing_left "the guard killed with SIGKILL"
 
-# ---- the rendezvous port --------------------------------------------------------------------
+# ---- the rendezvous -------------------------------------------------------------------------
+run -np 2 sh -c 'tail -c +7 /proc/self/fd/200 | head -c 2 | od -An -tu2 | tr -d " "; grep -ao "@dp-[0-9a-f]\{32\}" /proc/self/fd/200'
+check "the rendezvous has no port" "$(grep -cE '^\[[01]\] 0$' "$work/out")" = 2
+check "but a name on this machine" "$(grep -cE '^\[[01]\] @dp-' "$work/out")" = 2
 cat >"$work/garbage" <<'END'
-port=$(tail -c +7 /proc/self/fd/200 | head -c 2 | od -An -tu2 | tr -d ' ')
-if [ $DP_RANK = 0 ]; then
-    for i in 1 2 3; do
-        { head -c 100000 /dev/urandom >&5; cat <&5 >/dev/null; } 5<>/dev/tcp/127.0.0.1/$port
-    done 2>/dev/null
-    : 5<>/dev/tcp/127.0.0.1/$port
-    echo done
-fi
+address=$(grep -aoE '@dp-[0-9a-f]{32}' /proc/self/fd/200)
+[ $DP_RANK != 0 ] || python3 - "$address" <<'PYTHON'
+import os, socket, sys
+for i in range(4):
+    with socket.socket(socket.AF_UNIX) as caller:
+        caller.settimeout(20)
+        caller.connect("\0" + sys.argv[1][1:])
+        try:
+            caller.sendall(os.urandom(100000))
+            while caller.recv(4096):
+                pass
+        except ConnectionError:
+            pass
+print("done")
+PYTHON
 END
 run -np 2 bash "$work/garbage"
-check "garbage on the rendezvous port costs nothing" "$code" = 0
-has "but a line with the peer's address" err 'rendezvous: dropped 127\.0\.0\.1:[0-9]+: '
+check "garbage on the rendezvous costs nothing" "$code" = 0
+has "and was sent" out done
+has "but a line with the process" err 'rendezvous: dropped process [0-9]+ of user [0-9]+: '
 
 # ---- looking --------------------------------------------------------------------------------
 run -np 3 --dry-run --fusion-bytes 4M echo "a b"
@@ -338,6 +356,8 @@ check "--dry-run starts nothing" "$code" = 0
 run -np 2 --share-gpu --no-prefix sh -c 'echo "$NCCL_HOSTID $NCCL_NET $NCCL_ALGO"'
 check "--share-gpu runs" "$code" = 0
 check "--share-gpu makes each rank a host to NCCL" "$(sort -u "$work/out" | grep -c '^dprun-[0-9]*-r[01] Socket Ring$')" = 2
+run -np 2 --share-gpu --no-prefix --env CUDA_MODULE_LOADING=LAZY sh -c 'echo "$CUDA_DEVICE_MAX_CONNECTIONS $CUDA_MODULE_LOADING"'
+check "--share-gpu gives streams a queue each, and leaves what is set" "$(sort -u "$work/out" | grep -c '^32 LAZY$')" = 1
 has "--share-gpu says what it is not" err '2 ranks share one GPU: functional test, not a benchmark'
 run -np 2 sh -c 'echo "<$NCCL_HOSTID>"'
 has "without it NCCL is left alone" out '<>$'

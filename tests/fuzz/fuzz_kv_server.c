@@ -4,7 +4,8 @@
  *
  * An input is a row of (what, who, size, bytes), where who is one of three ranks or a stranger.
  * Proven ranks send bytes as they are, whole frames of any content, or exchanges that are right;
- * they hang up, and dprun learns of their ends. Server and clients share one thread.
+ * they hang up, and dprun learns of their ends. Server and clients share one thread, and meet on a
+ * local socket or, where the input's length is odd, on a port.
  */
 #include "tests/fuzz/fuzz.h"
 
@@ -15,11 +16,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#if __has_include("runtime/base/rendezvous.h")
+#include "runtime/base/local_socket.h"
 #include "runtime/base/rendezvous.h"
-#else
-#include "launcher/rendezvous.h"
-#endif
 
 #define RANKS 3
 #define CLIENTS (RANKS + 1) /* and a stranger */
@@ -30,8 +28,8 @@ enum { RAW, FRAME, EXCHANGE, HANG_UP, ENDED, STEPS };
 typedef struct world {
     struct event_base *base;
     dp_rendezvous_t *server;
-    dp_kv_ticket_t ticket;
-    int fds[CLIENTS]; /* -1: not connected */
+    dp_kv_ticket_t ticket; /* port 0: on a local socket */
+    int fds[CLIENTS];      /* -1: not connected */
 } world_t;
 
 static void on_joined(void *context, int rank)
@@ -92,16 +90,41 @@ static void send_some(const world_t *world, int who, const void *data, size_t by
     turn(world);
 }
 
+static int listen_somewhere(dp_kv_ticket_t *ticket, int on_port)
+{
+    dp_error_t error;
+    int listener;
+
+    if (dp_rendezvous_listen(ticket, &listener, &error) != DP_OK) abort();
+    if (!on_port) return listener;
+    (void)close(listener);
+    if (dp_rendezvous_bind(0, &listener, &ticket->port, &error) != DP_OK) abort();
+    return listener;
+}
+
+static int dial(const dp_kv_ticket_t *ticket)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(ticket->port)};
+    dp_error_t error;
+    int fd;
+
+    if (ticket->port == 0) {
+        if (dp_local_connect(ticket->address, UINT64_MAX, &fd, &error) != DP_OK) abort();
+        return fd;
+    }
+    fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (fd < 0 || connect(fd, (struct sockaddr *)&address, sizeof(address)) != 0) abort();
+    return fd;
+}
+
 /* Ranks prove that they know the secret. */
 static void come(world_t *world, int who)
 {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(world->ticket.port)};
     uint8_t hello[DP_KV_SERVER_HELLO_BYTES];
     uint8_t answer[DP_KV_CLIENT_HELLO_BYTES];
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int fd = dial(&world->ticket);
 
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    if (fd < 0 || connect(fd, (struct sockaddr *)&address, sizeof(address)) != 0) abort();
     world->fds[who] = fd;
     turn(world);
     if (who == RANKS) return;
@@ -151,12 +174,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     fuzz_input_t input = {data, bytes};
     world_t world = {.fds = {-1, -1, -1, -1}};
     dp_error_t error;
-    int listener;
 
     world.base = event_base_new();
-    if (world.base == NULL || dp_rendezvous_listen(&world.ticket, &listener, &error) != DP_OK ||
-        dp_rendezvous_create(world.base, listener, RANKS, &world.ticket.secret, &events,
-                             &world.server, &error) != DP_OK) {
+    if (world.base == NULL ||
+        dp_rendezvous_create(world.base, listen_somewhere(&world.ticket, bytes % 2 != 0), RANKS,
+                             &world.ticket.secret, &events, &world.server, &error) != DP_OK) {
         abort();
     }
     for (int i = 0; i < STEPS_MAX && input.bytes > 0; i++) {

@@ -322,6 +322,8 @@ static const seed_t seeds[] = {
     {DP_ITEM_VOID, LOCKED | FROM_CHILD | PENDS | JOINS, 0, 0, 0},
     {DP_ITEM_LAUNCH, LOCKED | PENDS | JOINS, 0, 0, 0},
     {DP_ITEM_FAILURE, LOCKED | PENDS | JOINS, 0, 0, 0},
+    {DP_ITEM_CONTEST, FROM_CHILD, DP_GROUP_UNBORN, 0, 0},
+    {DP_ITEM_CONTEST, FROM_CHILD | PENDS | CHILD, DP_GROUP_UNBORN, 0, 0},
 };
 
 /* One frame of one item each, as a well-behaved neighbour would send it. */

@@ -104,7 +104,7 @@ static void round_trip_restores_every_bit(void **state)
     assert_int_equal(gpt2_checkpoint_save(scratch_path("checkpoint"), run.model, run.optimizer,
                                           &progress, &error),
                      0);
-    assert_int_equal(gpt2_checkpoint_latest(scratch_path("checkpoint"), path, &error), 0);
+    assert_int_equal(gpt2_checkpoint_latest(scratch_path("checkpoint"), NULL, path, &error), 0);
     assert_string_equal(path, scratch_path("checkpoint/12"));
     assert_int_equal(gpt2_checkpoint_inspect(path, &shape, &loaded, &error), 0);
     assert_memory_equal(&shape, &SHAPE, sizeof(shape));
@@ -122,7 +122,7 @@ static void two_newest_are_kept_and_none_is_no_failure(void **state)
     char path[GPT2_PATH_MAX] = "x";
 
     (void)state;
-    assert_int_equal(gpt2_checkpoint_latest(scratch_path("checkpoint"), path, &error), 0);
+    assert_int_equal(gpt2_checkpoint_latest(scratch_path("checkpoint"), NULL, path, &error), 0);
     assert_string_equal(path, "");
     for (uint64_t step = 8; step <= 11; step++)
         save(&run, step);
@@ -131,7 +131,7 @@ static void two_newest_are_kept_and_none_is_no_failure(void **state)
     assert_int_equal(access(scratch_path("checkpoint/9"), F_OK), -1);
     assert_int_equal(access(scratch_path("checkpoint/10/manifest.txt"), F_OK), 0);
     assert_int_equal(access(scratch_path("checkpoint/11/manifest.txt"), F_OK), 0);
-    assert_int_equal(gpt2_checkpoint_latest(scratch_path("checkpoint"), path, &error), 0);
+    assert_int_equal(gpt2_checkpoint_latest(scratch_path("checkpoint"), NULL, path, &error), 0);
     assert_string_equal(path, scratch_path("checkpoint/11"));
     free_run(&run);
 }
@@ -177,7 +177,7 @@ static void damaged_and_foreign_checkpoints_are_refused(void **state)
     save(&run, 5);
     damage(scratch_path("checkpoint/5/manifest.txt"), 200, 1);
     expect_load_fails(scratch_path("checkpoint/5"), "manifest.txt: truncated after 200 bytes");
-    assert_int_equal(gpt2_checkpoint_latest(scratch_path("checkpoint"), latest, &error), 0);
+    assert_int_equal(gpt2_checkpoint_latest(scratch_path("checkpoint"), NULL, latest, &error), 0);
     assert_string_equal(latest, scratch_path("checkpoint/4"));
     save(&run, 5);
     damage(scratch_path("checkpoint/5/manifest.txt"), 200, 0);
@@ -195,6 +195,67 @@ static void damaged_and_foreign_checkpoints_are_refused(void **state)
                      -1);
     assert_non_null(strstr(error.text, "width 16; this run has"));
     free_run(&other);
+    free_run(&run);
+}
+
+static char said[4096];
+
+static void note(void *user, const char *text)
+{
+    (void)user;
+    (void)snprintf(said + strlen(said), sizeof(said) - strlen(said), "%s\n", text);
+}
+
+/* Every number counts, not the manifest alone; what is passed over is said, newest first. */
+static void the_newest_that_verifies_is_taken(void **state)
+{
+    static const gpt2_notice_t notice = {note, NULL};
+    run_t run = make_run(SHAPE, 1);
+    char path[GPT2_PATH_MAX];
+    const char *first;
+    const char *second;
+
+    (void)state;
+    save(&run, 4);
+    save(&run, 8);
+    assert_int_equal(rename(scratch_path("checkpoint/4"), scratch_path("four")), 0);
+    save(&run, 12);
+    assert_int_equal(rename(scratch_path("four"), scratch_path("checkpoint/4")), 0);
+    said[0] = '\0';
+    assert_int_equal(gpt2_checkpoint_latest(scratch_path("checkpoint"), &notice, path, &error), 0);
+    assert_string_equal(path, scratch_path("checkpoint/12"));
+    assert_string_equal(said, "");
+    damage(scratch_path("checkpoint/12/adam_v.bin"), 4000, 0);
+    assert_int_equal(unlink(scratch_path("checkpoint/8/weights.bin")), 0);
+    assert_int_equal(gpt2_checkpoint_latest(scratch_path("checkpoint"), &notice, path, &error), 0);
+    assert_string_equal(path, scratch_path("checkpoint/4"));
+    first = strstr(said, "checkpoint 12 is passed over: ");
+    second = strstr(said, "checkpoint 8 is passed over: ");
+    if (first == NULL || second == NULL || first > second ||
+        strstr(first, "adam_v.bin: damaged: checksum of") == NULL ||
+        strstr(second, "weights.bin: No such file") == NULL) {
+        fail_msg("%s", said);
+    }
+    /* Where there are checkpoints and none is good, nobody starts at step 0 by mistake. */
+    damage(scratch_path("checkpoint/4/adam_m.bin"), 100, 1);
+    assert_int_equal(gpt2_checkpoint_latest(scratch_path("checkpoint"), NULL, path, &error), -1);
+    assert_string_equal(path, "");
+    assert_non_null(strstr(error.text, "none of the 3 checkpoints in "));
+    assert_non_null(strstr(error.text, "12/adam_v.bin: damaged"));
+    free_run(&run);
+}
+
+/* A run taken up far back saves steps below those that are there. */
+static void the_one_just_saved_is_kept(void **state)
+{
+    run_t run = make_run(SHAPE, 1);
+
+    (void)state;
+    save(&run, 8);
+    save(&run, 12);
+    save(&run, 4);
+    assert_int_equal(gpt2_checkpoint_verify(scratch_path("checkpoint/4"), &error), 0);
+    assert_int_equal(gpt2_checkpoint_verify(scratch_path("checkpoint/12"), &error), 0);
     free_run(&run);
 }
 
@@ -229,7 +290,7 @@ static void killed_saves_leave_a_whole_checkpoint(void **state)
         (void)nanosleep(&pause, NULL);
         assert_int_equal(kill(child, SIGKILL), 0);
         assert_int_equal(waitpid(child, NULL, 0), child);
-        assert_int_equal(gpt2_checkpoint_latest(scratch_path("checkpoint"), path, &error), 0);
+        assert_int_equal(gpt2_checkpoint_latest(scratch_path("checkpoint"), NULL, path, &error), 0);
         assert_true(path[0] != '\0');
         if (gpt2_checkpoint_load(path, loaded.model, loaded.optimizer, &progress, &error) != 0) {
             fail_msg("round %d: %s", round, error.text);
@@ -260,6 +321,7 @@ static void full_disk_keeps_the_older_checkpoint(void **state)
 
     (void)state;
     save(&run, 1);
+    save(&run, 2);
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
     small = old;
     small.rlim_cur = 4096;
@@ -272,7 +334,7 @@ static void full_disk_keeps_the_older_checkpoint(void **state)
     assert_non_null(strstr(error.text, "weights.bin"));
     assert_non_null(strstr(error.text, "File too large"));
     assert_int_equal(access(scratch_path("checkpoint/.writing-2"), F_OK), -1);
-    assert_int_equal(gpt2_checkpoint_latest(scratch_path("checkpoint"), path, &error), 0);
+    assert_int_equal(gpt2_checkpoint_latest(scratch_path("checkpoint"), NULL, path, &error), 0);
     assert_int_equal(gpt2_checkpoint_load(path, loaded.model, loaded.optimizer, &progress, &error),
                      0);
     assert_runs_equal(&run, &loaded);
@@ -412,6 +474,8 @@ int main(void)
         SCRATCH_TEST(round_trip_restores_every_bit),
         SCRATCH_TEST(two_newest_are_kept_and_none_is_no_failure),
         SCRATCH_TEST(damaged_and_foreign_checkpoints_are_refused),
+        SCRATCH_TEST(the_newest_that_verifies_is_taken),
+        SCRATCH_TEST(the_one_just_saved_is_kept),
         SCRATCH_TEST(killed_saves_leave_a_whole_checkpoint),
         SCRATCH_TEST(full_disk_keeps_the_older_checkpoint),
         SCRATCH_TEST(llmc_files_round_trip_and_bad_ones_are_refused),

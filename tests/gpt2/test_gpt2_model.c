@@ -370,6 +370,33 @@ static int note_ready(void *user, size_t first, size_t count)
     return ++handed->calls == handed->stop_at ? -1 : 0;
 }
 
+/* Threads share the drawing, but each number is a function of the seed and its place. */
+static void weights_do_not_depend_on_threads(void **state)
+{
+    gpt2_model_t *models[3];
+    const size_t threads[3] = {1, 2, 5};
+    size_t bytes;
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        models[i] = make_model(SMALL, 1, 8, (int)threads[i], NULL, NULL);
+        gpt2_model_init_weights(models[i], 7);
+    }
+    bytes = models[0]->layout->arena_count * sizeof(float);
+    assert_memory_equal(models[0]->weights, models[1]->weights, bytes);
+    assert_memory_equal(models[0]->weights, models[2]->weights, bytes);
+    for (size_t i = 0; i < models[0]->layout->count; i++) {
+        const gpt2_tensor_t *tensor = &models[0]->layout->tensors[i];
+        const size_t at = tensor->count / 2;
+        const float drawn = (float)(0.02 * gpt2_random_normal(7, i, at));
+
+        if (i != gpt2_layout_wpe(models[0]->layout)) continue;
+        assert_true(models[0]->weights[tensor->offset + at] == drawn && drawn != 0.0f);
+    }
+    for (int i = 0; i < 3; i++)
+        gpt2_model_destroy(models[i]);
+}
+
 static void backward_hands_over_every_tensor_once_in_order(void **state)
 {
     gpt2_model_t *model = make_model(SMALL, 1, 8, 2, NULL, NULL);
@@ -431,6 +458,7 @@ int main(void)
         cmocka_unit_test(pytorch_long_case_matches),
         cmocka_unit_test(pytorch_deep_case_matches),
         cmocka_unit_test(split_batches_train_alike),
+        cmocka_unit_test(weights_do_not_depend_on_threads),
         cmocka_unit_test(backward_hands_over_every_tensor_once_in_order),
     };
 

@@ -2,7 +2,7 @@
  * ranks_cuda.cu - whole contexts on GPUs: device memory, streams, and an optimizer that follows
  * dp_gradients_sync_on() without the processor ever waiting, with an abort or a death at any stage.
  *
- *     dprun -np 2 [--share-gpu] ranks_cuda allreduce | steps | mixed | scaled | check |
+ *     dprun -np 2 [--share-gpu] ranks_cuda allreduce | free | steps | mixed | scaled | check |
  *                                          abort STAGE | loop N
  *
  * Sees dp.h alone, like a program. Compiled once for a GPU and once for the doubles, where sizes
@@ -11,6 +11,7 @@
 #include <cuda_runtime.h>
 #include <math.h>
 #include <pthread.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -92,6 +93,15 @@ static __global__ void descend(float *weight, const float *gradient, size_t coun
 /* ---- A program --------------------------------------------------------------------------------
  */
 
+/* Zeros, there when it returns: cudaMemset() alone is behind the caller's back, on a stream that
+ * those of this program do not wait for. */
+static cudaError_t zero(void *memory, size_t bytes)
+{
+    const cudaError_t code = cudaMemset(memory, 0, bytes);
+
+    return code == cudaSuccess ? cudaStreamSynchronize(cudaStreamLegacy) : code;
+}
+
 typedef struct rig {
     dp_context_t *dp;
     int rank, size;
@@ -113,7 +123,7 @@ static int open_rig(rig_t *rig, double clip_norm, double loss_scale)
     options.loss_scale = loss_scale;
     CUDA(cudaStreamCreateWithFlags(&rig->stream, cudaStreamNonBlocking));
     CUDA(cudaMalloc((void **)&rig->log, sizeof(log_t)));
-    CUDA(cudaMemset(rig->log, 0, sizeof(log_t)));
+    CUDA(zero(rig->log, sizeof(log_t)));
     CUDA(cudaHostAlloc((void **)&rig->gate, sizeof(*rig->gate), cudaHostAllocMapped));
     *rig->gate = 0;
     for (int i = 0; i < TENSORS; i++) {
@@ -122,7 +132,7 @@ static int open_rig(rig_t *rig, double clip_norm, double loss_scale)
 
         *tensor = dp_gradient_t{names[i], NULL, NULL, counts[i], DP_F32};
         CUDA(cudaMalloc(&tensor->weight, bytes));
-        CUDA(cudaMemset(tensor->weight, 0, bytes));
+        CUDA(zero(tensor->weight, bytes));
         if (i % 2 == 0) {
             DP(rig, dp_alloc(rig->dp, bytes, &tensor->gradient)); /* reduced in place */
         } else {
@@ -187,6 +197,44 @@ static int read_log(rig_t *rig, log_t *log)
 /* ---- Cases ------------------------------------------------------------------------------------
  */
 
+static void *open_soon(void *gate)
+{
+    usleep(50000);
+    __atomic_store_n((uint32_t *)gate, 1u, __ATOMIC_SEQ_CST);
+    return NULL;
+}
+
+/* Memory that a kernel still reads is freed behind it. */
+static int run_free(rig_t *rig)
+{
+    enum { COUNT = 3000 };
+    unsigned others = 1, *found;
+    pthread_t thread;
+    void *data;
+
+    CUDA(cudaStreamCreateWithFlags(&rig->stream, cudaStreamNonBlocking));
+    CUDA(cudaHostAlloc((void **)&rig->gate, sizeof(*rig->gate), cudaHostAllocMapped));
+    CUDA(cudaMalloc((void **)&found, sizeof(*found)));
+    CUDA(zero(found, sizeof(*found)));
+    DP(rig, dp_alloc(rig->dp, COUNT * sizeof(float), &data));
+    *rig->gate = 0;
+    CUDA(DP_LAUNCH(fill, 1, THREADS, 0, rig->stream, (float *)data, (size_t)COUNT, 7.0f));
+    CUDA(cudaStreamSynchronize(rig->stream));
+    CUDA(DP_LAUNCH(pass, 1, 1, 0, rig->stream, rig->gate));
+    CUDA(DP_LAUNCH(count_others, 1, THREADS, 0, rig->stream, (const float *)data, (size_t)COUNT,
+                   7.0f, found));
+    CHECK(pthread_create(&thread, NULL, open_soon, rig->gate) == 0, "no thread");
+    DP(rig, dp_free(rig->dp, data));
+    pthread_join(thread, NULL);
+    CUDA(cudaMemcpyAsync(&others, found, sizeof(others), cudaMemcpyDeviceToHost, rig->stream));
+    CUDA(cudaStreamSynchronize(rig->stream));
+    CHECK(others == 0, "%u elements were gone", others);
+    cudaFree(found);
+    cudaFreeHost(rig->gate);
+    cudaStreamDestroy(rig->stream);
+    return 0;
+}
+
 /* Operations on a stream, run ahead of both processor and device. */
 static int run_allreduce(rig_t *rig)
 {
@@ -198,7 +246,7 @@ static int run_allreduce(rig_t *rig)
     CUDA(cudaStreamCreateWithFlags(&rig->stream, cudaStreamNonBlocking));
     CUDA(cudaMalloc((void **)&data, COUNT * sizeof(float)));
     CUDA(cudaMalloc((void **)&found, sizeof(*found)));
-    CUDA(cudaMemset(found, 0, sizeof(*found)));
+    CUDA(zero(found, sizeof(*found)));
     options.stream = rig->stream;
     for (int k = 0; k < TIMES; k++) {
         dp_handle_t *handle;
@@ -229,6 +277,7 @@ static int run_steps(rig_t *rig)
     enum { BAD = 3 };
     const int turn = strcmp(dp_setting(rig->dp, "ORDER"), "program") == 0 ? 0 : rig->rank;
     double squares = 0.0, wanted = 0.0;
+    void *none;
     log_t log;
 
     if (open_rig(rig, 1000.0, 0.0) != 0) return 1;
@@ -238,7 +287,12 @@ static int run_steps(rig_t *rig)
 
             DP(rig, backward(rig, (i + turn) % TENSORS, s, factor));
         }
+        /* An error that nobody has asked for is none of the library's, which leaves none behind. */
+        CHECK(s != 1 || cudaMalloc(&none, SIZE_MAX / 2) != cudaSuccess, "so much memory");
         DP(rig, dp_gradients_sync_on(rig->gradients, rig->stream, &rig->result));
+        if (s == 1) (void)cudaGetLastError();
+        CHECK(cudaPeekAtLastError() == cudaSuccess, "step %d: %s", s,
+              cudaGetErrorString(cudaGetLastError()));
         optimize(rig, s);
         if (s != BAD) continue;
         if (read_log(rig, &log) != 0) return 1; /* the only look in between */
@@ -362,6 +416,23 @@ static void *abort_soon(void *argument)
     return NULL;
 }
 
+/* Waits for what ends only with the abort, then lets the stream go on. A thread of its own, as the
+ * program's may wait for a launch, which waits for the device, and that for the stream. */
+typedef struct opener {
+    rig_t *rig;
+    dp_handle_t *never;
+    dp_status_t status;
+} opener_t;
+
+static void *open_after_abort(void *argument)
+{
+    opener_t *opener = (opener_t *)argument;
+
+    opener->status = dp_wait(opener->never, -1.0, NULL);
+    __atomic_store_n(opener->rig->gate, 1u, __ATOMIC_SEQ_CST);
+    return NULL;
+}
+
 /* What a program reduces beside its gradients, and the stream waits for before the sync: the word
  * that this leaves there answers for it too. */
 enum { ROWS = 700 };
@@ -390,19 +461,20 @@ static int run_abort(rig_t *rig, int stage)
     const int is_culprit = rig->rank == rig->size - 1;
     const size_t row_bytes = ROWS * sizeof(float);
     const unsigned users = TENSORS + (stage == 5); /* optimizers of a step */
-    dp_handle_t *never = NULL;
+    opener_t opener = {rig, NULL, DP_OK};
     float *rows, *row_weight;
-    pthread_t thread;
+    pthread_t thread, opens;
     char name[32];
     log_t log;
 
     if (open_rig(rig, 0.0, 0.0) != 0) return 1;
     CUDA(cudaMalloc((void **)&rows, row_bytes));
     CUDA(cudaMalloc((void **)&row_weight, row_bytes));
-    CUDA(cudaMemset(row_weight, 0, row_bytes));
+    CUDA(zero(row_weight, row_bytes));
     /* Nobody else submits this, so it ends once this rank has given up. */
     snprintf(name, sizeof(name), "never %d", rig->rank);
-    DP(rig, dp_barrier(dp_world(rig->dp), name, &never));
+    DP(rig, dp_barrier(dp_world(rig->dp), name, &opener.never));
+    CHECK(pthread_create(&opens, NULL, open_after_abort, &opener) == 0, "no thread");
     for (int s = 0; s < STEPS; s++) {
         const int is_last = s == STEPS - 1, aborts = is_culprit && is_last;
 
@@ -431,8 +503,8 @@ static int run_abort(rig_t *rig, int stage)
     }
     while (dp_error_text(rig->dp)[0] == '\0') /* any thread may ask, at any time */
         usleep(1000);
-    CHECK(dp_wait(never, -1.0, NULL) == DP_ERR_ABORTED, "%s", dp_error_text(rig->dp));
-    __atomic_store_n(rig->gate, 1u, __ATOMIC_SEQ_CST);
+    pthread_join(opens, NULL);
+    CHECK(opener.status == DP_ERR_ABORTED, "%s", dp_error_text(rig->dp));
     if (read_log(rig, &log) != 0) return 1;
     CHECK(log.steps + log.skips == STEPS * users, "%u steps, %u skips", log.steps, log.skips);
     if (stage != 2) CHECK(log.skips >= users, "no step was skipped");
@@ -484,6 +556,7 @@ int main(int argc, char **argv)
     rig.rank = dp_rank(rig.dp);
     rig.size = dp_size(rig.dp);
     failed = strcmp(what, "allreduce") == 0 ? run_allreduce(&rig)
+             : strcmp(what, "free") == 0    ? run_free(&rig)
              : strcmp(what, "steps") == 0   ? run_steps(&rig)
              : strcmp(what, "mixed") == 0   ? run_mixed(&rig)
              : strcmp(what, "scaled") == 0  ? run_scaled(&rig)
@@ -492,7 +565,8 @@ int main(int argc, char **argv)
              : strcmp(what, "loop") == 0    ? run_loop(&rig, number)
                                             : 2;
     if (failed == 2)
-        fprintf(stderr, "ranks_cuda: allreduce, steps, mixed, scaled, check, abort 0-5, loop N\n");
+        fprintf(stderr,
+                "ranks_cuda: allreduce, free, steps, mixed, scaled, check, abort 0-5, loop N\n");
     status = dp_finalize(rig.dp);
     if (status != (aborts ? DP_ERR_ABORTED : DP_OK)) {
         fprintf(stderr, "ranks_cuda: dp_finalize: %s\n", dp_status_string(status));

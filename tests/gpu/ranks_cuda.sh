@@ -2,10 +2,22 @@
 # ranks_cuda.sh - whole contexts on GPUs, or on their doubles: every case of ranks_cuda.cu on two
 # ranks, an abort at every stage, and a rank that is killed.
 #
-#   tests/gpu/ranks_cuda.sh DPRUN PROGRAM [DPRUN-OPTION...]      e.g. --share-gpu
+#   tests/gpu/ranks_cuda.sh DPRUN PROGRAM [--case NAME]... [DPRUN-OPTION...]      e.g. --share-gpu
+#   tests/gpu/ranks_cuda.sh --cases                                               their names
+#
+# Without --case, all of them; each alone, so that one that hangs leaves the others.
 set -u
+cases="allreduce free steps mixed scaled abort-0 abort-1 abort-2 abort-3 abort-4 abort-5 check fp16 shared
+by-mistake kill"
+[ "${1:-}" != --cases ] || { echo $cases; exit 0; }
 dprun=$1 program=$2
 shift 2
+chosen=
+while [ "${1:-}" = --case ]; do
+    case " "${cases//$'\n'/ }" " in *" $2 "*) ;; *) echo "ranks_cuda.sh: no case $2" >&2; exit 2 ;; esac
+    chosen+=" $2"
+    shift 2
+done
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 failed=0
@@ -27,21 +39,28 @@ check() { # WANTED-CODE NAME COMMAND...
     return 1
 }
 
-for what in allreduce steps mixed scaled; do
-    check 0 "$what" "$dprun" -np 2 "$@" "$program" $what
+two() { # CASE ARGUMENT...: two ranks of the program
+    check 0 "$what" "$dprun" -np 2 "${options[@]}" "$program" "$@"
+}
+
+options=("$@")
+for what in ${chosen:-$cases}; do
+    case $what in
+    allreduce | free | steps | mixed | scaled) two "$what" ;;
+    abort-*) two abort "${what#abort-}" ;;
+    check) DP_CHECK=1 two check ;; # weights compared
+    # Its scale follows from the last use, so that must be over: whoever runs ahead waits.
+    fp16) DP_ORDER=program DP_WIRE=fp16 two steps ;;
+    shared) check 0 "$what" env DP_TEST_GPUS=1 "$dprun" -np 2 --share-gpu "$program" steps ;;
+    by-mistake) # where it is not asked for, it is refused with advice
+        [ ${#options[@]} = 0 ] || continue
+        check 1 "$what" env DP_TEST_GPUS=1 "$dprun" -np 2 "$program" steps &&
+            { grep -q 'ranks 0 and 1 are on one GPU of .* dprun --share-gpu' "$log" || { cat "$log"; failed=1; }; }
+        ;;
+    kill) # who is left says what its optimizer has seen, and that is checked in there
+        check 137 "$what" "$dprun" -np 2 "${options[@]}" --inject kill:1@10 "$program" loop 40 &&
+            { grep -q 'rank 0: .* 0 half-reduced' "$log" || { echo "rank 0 says nothing"; cat "$log"; failed=1; }; }
+        ;;
+    esac
 done
-for stage in 0 1 2 3 4 5; do
-    check 0 "abort at stage $stage" "$dprun" -np 2 "$@" "$program" abort $stage
-done
-check 0 "weights compared" env DP_CHECK=1 "$dprun" -np 2 "$@" "$program" check
-# Its scale follows from the last use, so that must be over: whoever runs ahead waits.
-check 0 "fp16 in program order" env DP_ORDER=program DP_WIRE=fp16 "$dprun" -np 2 "$@" "$program" steps
-check 0 "two ranks share a GPU" env DP_TEST_GPUS=1 "$dprun" -np 2 --share-gpu "$program" steps
-if [ $# = 0 ] && check 1 "two ranks on a GPU by mistake" env DP_TEST_GPUS=1 "$dprun" -np 2 "$program" steps; then
-    grep -q 'ranks 0 and 1 are on one GPU of .* dprun --share-gpu' "$log" || { cat "$log"; failed=1; }
-fi
-# Who is left says what its optimizer has seen, and that is checked in there.
-if check 137 "a killed rank" "$dprun" -np 2 "$@" --inject kill:1@10 "$program" loop 40; then
-    grep -q 'rank 0: .* 0 half-reduced' "$log" || { echo "rank 0 says nothing"; cat "$log"; failed=1; }
-fi
 exit $failed

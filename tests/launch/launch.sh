@@ -35,6 +35,8 @@ plain() {
     local rank=$1 size=$2; shift 2
     DP_RANK=$rank DP_SIZE=$size DP_RENDEZVOUS=$rendezvous "$@"
 }
+# each rank alone on its machine, as it believes: by port and secret
+apart() { DP_LOCAL_RANK=0 DP_LOCAL_SIZE=1 plain "$@"; }
 slurm() {
     local rank=$1 size=$2; shift 2
     SLURM_JOB_ID=12 SLURM_STEP_ID=0 SLURM_PROCID=$rank SLURM_NTASKS=$size SLURM_STEP_NUM_TASKS=$size \
@@ -87,7 +89,7 @@ slow_root) all plain 3 "$member" 1 3; met 3 ;;
 again) # one world after another, by file and by port
     all plain 3 "$member" 4; met 3 4
     secret_file
-    all plain 3 "$member" 4; met 3 4 ;;
+    all apart 3 "$member" 4; met 3 4 ;;
 mpirun)
     mpirun --version 2>/dev/null | grep -q 'Open MPI' || skip "no Open MPI here"
     OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
@@ -156,10 +158,10 @@ stale) # rank 0 of an earlier run was killed; the next run finds its file, and o
 kill_root) # while the ranks gather
     torch 0 3 bash -c 'echo $$ >pid; exec "$0"' "$member" 2>/dev/null &
     wait_for has_beacon
-    port=$(od -An -tu2 -j6 -N2 "$(find "$work/run" -type f)" | tr -d ' ')
+    name=$(grep -aho '@dp-[0-9a-f]\{32\}' "$(find "$work/run" -type f)")
     torch 1 3 bound "$member" >out1 2>err1 &
     member_pid=$!
-    both_in() { [ "$(grep -c "$(printf ':%04X .* 01 ' "$port")" /proc/net/tcp)" -ge 2 ]; }
+    both_in() { [ "$(grep -c "$name" /proc/net/unix)" -ge 3 ]; } # and the listener
     wait_for both_in
     kill -9 "$(cat pid)"
     wait $member_pid && bad "code 0"
@@ -169,8 +171,8 @@ kill_root) # while the ranks gather
 stopped_root) # it serves no more; the other knows whom to look at
     torch 0 2 bash -c 'echo $$ >pid; exec "$0"' "$member" 2>/dev/null &
     wait_for has_beacon
-    port=$(od -An -tu2 -j6 -N2 "$(find "$work/run" -type f)" | tr -d ' ')
-    is_in() { [ "$(grep -c "$(printf ':%04X .* 01 ' "$port")" /proc/net/tcp)" -ge 1 ]; }
+    name=$(grep -aho '@dp-[0-9a-f]\{32\}' "$(find "$work/run" -type f)")
+    is_in() { [ "$(grep -c "$name" /proc/net/unix)" -ge 2 ]; }
     wait_for is_in
     kill -STOP "$(cat pid)"
     DP_START_TIMEOUT=2s torch 1 2 bound "$member" >out 2>err && bad "code 0"
@@ -210,20 +212,20 @@ no_secret)
 wrong_secret)
     secret_file
     cp secret other && chmod 600 other && printf x >>other
-    plain 0 2 bash -c 'echo $$ >pid; exec "$0"' "$member" >out0 2>err0 &
-    DP_SECRET_FILE=$work/other plain 1 2 bound "$member" >out 2>err && bad "code 0"
+    apart 0 2 bash -c 'echo $$ >pid; exec "$0"' "$member" >out0 2>err0 &
+    DP_SECRET_FILE=$work/other apart 1 2 bound "$member" >out 2>err && bad "code 0"
     expect err "DP_ERR_CONFIG: rank 1 of 2" "the job's secrets differ"
     dropped() { grep -q 'rendezvous: dropped 127.0.0.1:.*does not prove the job' err0; }
     wait_for dropped
-    plain 1 2 bound "$member" >out 2>err || bad "the job does not go on"
+    apart 1 2 bound "$member" >out 2>err || bad "the job does not go on"
     wait ;;
 loose_secret)
     secret_file
     chmod 644 secret
-    plain 1 2 bound "$member" >out 2>err && bad "code 0"
+    apart 1 2 bound "$member" >out 2>err && bad "code 0"
     expect err "DP_SECRET_FILE=$work/secret: mode 644" "chmod 600"
     chmod 600 secret; printf x >secret
-    plain 1 2 bound "$member" >out 2>err && bad "code 0"
+    apart 1 2 bound "$member" >out 2>err && bad "code 0"
     expect err "1 bytes, expected 32 to 4096" ;;
 loose_directory)
     mkdir -m 755 "$work/run/dp"
@@ -234,12 +236,12 @@ loose_directory)
     rmdir "$work/run/dp" ;;
 port_taken)
     secret_file
-    plain 0 2 bash -c 'echo $$ >pid; exec "$0"' "$member" >out0 2>err0 &
+    apart 0 2 bash -c 'echo $$ >pid; exec "$0"' "$member" >out0 2>err0 &
     is_taken() { (exec 3<>"/dev/tcp/127.0.0.1/${rendezvous#*:}") 2>/dev/null; }
     wait_for is_taken
-    plain 0 2 bound "$member" >out 2>err && bad "code 0"
-    expect err "rendezvous on 127.0.0.1:${rendezvous#*:}: Address already in use" "choose another port"
-    plain 1 2 bound "$member" >out 2>err || bad "the first job does not go on"
+    apart 0 2 bound "$member" >out 2>err && bad "code 0"
+    expect err "rendezvous on port ${rendezvous#*:}: Address already in use" "choose another port"
+    apart 1 2 bound "$member" >out 2>err || bad "the first job does not go on"
     wait ;;
 *) bad "no such case" ;;
 esac

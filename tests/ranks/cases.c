@@ -13,6 +13,7 @@ const rank_case_t rank_cases[] = {
     {"wire", case_wire, 1, DP_OK, 0},
     {"bit_equal", case_bit_equal, 1, DP_OK, 0},
     {"handles", case_handles, 1, DP_OK, 0},
+    {"misuse", case_misuse, 1, DP_OK, 0},
     {"arguments", case_arguments, 1, DP_OK, 0},
     {"mismatch", case_mismatch, 2, DP_OK, 0},
     {"left", case_left, 2, DP_OK, 0},

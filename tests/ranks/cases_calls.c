@@ -2,7 +2,9 @@
  * cases_calls.c - the calls themselves: handles and their rules, wrong arguments, ranks that
  * disagree, leave or abort, several threads of a program.
  */
+#include <math.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -64,6 +66,86 @@ int case_handles(dp_context_t *dp)
     EXPECT_STATUS(dp, dp_barrier(world, "b", &barrier), DP_OK);
     EXPECT_STATUS(dp, dp_wait(barrier, 60.0, NULL), DP_OK);
     dp_release(NULL);
+    return 0;
+}
+
+/* Times that are no number, handles given back twice, memory taken back too early: told, and
+ * nothing is lost by it. */
+int case_misuse(dp_context_t *dp)
+{
+    const int ranks = dp_size(dp), is_late = dp_rank(dp) == ranks - 1 && ranks > 1;
+    dp_group_t *world = dp_world(dp);
+    float *values = NULL, other[10] = {0};
+    dp_handle_t *handle = NULL, *second = NULL, *barrier = NULL;
+    void *memory = NULL;
+
+    EXPECT_STATUS(dp, dp_alloc(dp, 12288, &memory), DP_OK);
+    values = memory;
+    if (is_late) {
+        EXPECT_STATUS(dp, dp_barrier(world, "tried", &barrier), DP_OK);
+        EXPECT_STATUS(dp, dp_wait(barrier, 60.0, NULL), DP_OK);
+    }
+    /* Not at the start of the memory, and in the second place of a list. */
+    EXPECT_STATUS(dp,
+                  dp_grouped_allreduce(world, "list",
+                                       (dp_tensor_t[]){{other, other, 10, DP_F32},
+                                                       {values + 1500, values + 1500, 100, DP_F32}},
+                                       2, NULL, &handle),
+                  DP_OK);
+    if (ranks > 1 && !is_late) {
+        EXPECT_STATUS(dp, dp_wait(handle, (double)NAN, NULL), DP_ERR_INVALID);
+        EXPECT_TEXT(dp, dp_error_text(dp), "dp_wait: seconds is not a number");
+        EXPECT_STATUS(dp, dp_wait_all(dp, (double)-NAN), DP_ERR_INVALID);
+        EXPECT_STATUS(dp, dp_wait(handle, -0.0, NULL), DP_ERR_TIMEOUT);
+        EXPECT_STATUS(dp, dp_wait(handle, 1e-300, NULL), DP_ERR_TIMEOUT);
+        EXPECT_STATUS(dp, dp_wait_all(dp, 1e-3), DP_ERR_TIMEOUT);
+        EXPECT_STATUS(dp, dp_free(dp, memory), DP_ERR_BUSY);
+        EXPECT_TEXT(dp, dp_error_text(dp), "dp_free: tensor list is in flight");
+        EXPECT_STATUS(dp, dp_barrier(world, "tried", NULL), DP_OK);
+    }
+    EXPECT_STATUS(dp, dp_wait(handle, (double)INFINITY, NULL), DP_OK);
+    EXPECT_STATUS(dp, dp_wait(handle, -1.0, NULL), DP_ERR_INVALID);
+    EXPECT_TEXT(dp, dp_error_text(dp), "dp_wait: this handle was given back before");
+    EXPECT_STATUS(dp, dp_test(handle), DP_ERR_INVALID);
+    EXPECT_STATUS(dp, dp_stream_wait(handle, NULL), DP_ERR_INVALID);
+    dp_release(handle);
+    EXPECT_STATUS(dp, dp_wait_all(dp, -INFINITY), DP_OK);
+    EXPECT_STATUS(dp, dp_free(dp, memory), DP_OK);
+
+    /* Given back while it is under way: the operation goes on, and its handle is gone all the same.
+     */
+    EXPECT_STATUS(dp, dp_allreduce(world, "go", other, other, 10, DP_F32, NULL, &handle), DP_OK);
+    dp_release(handle);
+    EXPECT_STATUS(dp, dp_wait(handle, -1.0, NULL), DP_ERR_INVALID);
+    dp_release(handle);
+    EXPECT_STATUS(dp, dp_wait_all(dp, 60.0), DP_OK);
+    EXPECT_STATUS(dp, dp_barrier(world, "end", &second), DP_OK);
+    EXPECT_STATUS(dp, dp_wait(second, 60.0, NULL), DP_OK);
+    return 0;
+}
+
+/* Operations faster than they can be done: what is refused says how many there were just then. */
+int case_queue(dp_context_t *dp)
+{
+    for (int i = 0; i < 3000; i++) {
+        char name[16];
+        dp_status_t status;
+
+        snprintf(name, sizeof(name), "q.%d", i % 100);
+        while ((status = dp_barrier(dp_world(dp), name, NULL)) == DP_ERR_AGAIN) {
+            const char *text = strstr(dp_error_text(dp), "operations are in flight");
+            size_t count = 0;
+
+            EXPECT(dp, text != NULL, "\"%s\"", dp_error_text(dp));
+            while (text > dp_error_text(dp) && text[-1] != ':')
+                text--;
+            EXPECT(dp, sscanf(text, "%zu", &count) == 1 && count == QUEUE_CASE_DEPTH, "\"%s\"",
+                   dp_error_text(dp));
+            sched_yield();
+        }
+        EXPECT_STATUS(dp, status, DP_OK);
+    }
+    EXPECT_STATUS(dp, dp_wait_all(dp, 60.0), DP_OK);
     return 0;
 }
 

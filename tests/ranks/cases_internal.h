@@ -107,6 +107,7 @@ int case_bit_equal(dp_context_t *dp);
 int case_large(dp_context_t *dp);
 
 int case_handles(dp_context_t *dp);
+int case_misuse(dp_context_t *dp);
 int case_arguments(dp_context_t *dp);
 int case_mismatch(dp_context_t *dp);
 int case_left(dp_context_t *dp);
@@ -160,6 +161,8 @@ int case_lock_gradients(dp_context_t *dp);
 int case_lock_between_steps(dp_context_t *dp);
 int case_lock_interludes(dp_context_t *dp);
 
+#define QUEUE_CASE_DEPTH 4 /* operations that case_queue() runs with */
+int case_queue(dp_context_t *dp);
 int case_run_ahead(dp_context_t *dp);
 int case_streams_cross(dp_context_t *dp);
 int case_stream_rules(dp_context_t *dp);

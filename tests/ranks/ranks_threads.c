@@ -17,6 +17,7 @@
 
 /* Cases that need what only lives inside a process. */
 static const rank_case_t own_cases[] = {
+    {"queue", case_queue, 1, DP_OK, 0},
     {"run_ahead", case_run_ahead, 1, DP_OK, 0},
     {"streams_cross", case_streams_cross, 1, DP_OK, 0},
     {"stream_rules", case_stream_rules, 1, DP_OK, 0},
@@ -61,6 +62,7 @@ static int run_case(const rank_case_t *what, int ranks, const dp_config_t *base)
     int failed = 0;
 
     config.check = what->check;
+    if (what->run == case_queue) config.queue_depth = QUEUE_CASE_DEPTH;
     config.order = strncmp(what->name, PROGRAM_PREFIX, strlen(PROGRAM_PREFIX)) == 0
                        ? DP_CONFIG_ORDER_PROGRAM
                        : DP_CONFIG_ORDER_NEGOTIATED;

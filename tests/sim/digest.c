@@ -90,6 +90,12 @@ static uint64_t digest_row(const dp_negotiator_t *n, const dp_row_t *row)
         digest = mix_signature(digest, row->conflict->signature[0]);
         digest = mix_signature(digest, row->conflict->signature[1]);
     }
+    for (const dp_contest_t *contest = row->contests; contest != NULL; contest = contest->next) {
+        digest = mix(digest, (uint64_t)contest->kind << 32 | (uint32_t)contest->slot);
+        digest = mix_signature(digest, contest->signature[0]);
+        digest = mix_signature(digest, contest->signature[1]);
+    }
+    digest = mix(digest, (uint64_t)(row->said_ready | row->conflict_sent << 1));
     return mix(digest, row->heard[0]);
 }
 
@@ -97,8 +103,9 @@ static uint64_t digest_scope(const dp_scope_t *scope)
 {
     uint64_t digest = mix(scope->uid, scope->slot_number);
 
-    digest = mix(digest, (uint64_t)scope->is_closed | (uint64_t)scope->has_join << 1 |
-                             (uint64_t)(scope->ending != NULL) << 2);
+    digest =
+        mix(digest, (uint64_t)scope->is_closed | (uint64_t)scope->has_join << 1 |
+                        (uint64_t)(scope->ending != NULL) << 2 | (uint64_t)scope->is_join_due << 3);
     digest = mix(digest, (uint64_t)scope->closed_rank);
     digest = mix(digest, scope->closed_position);
     digest = mix(digest, scope->own_pending);

@@ -23,6 +23,7 @@
 
 #define PATH_MAX_ACTIONS 256
 #define ACTIONS_MAX 64
+#define ROUNDS_BEFORE 8 /* more than it takes to be locked, so that it was worth it */
 
 typedef enum action_kind {
     SUBMIT,
@@ -64,7 +65,8 @@ typedef struct search {
     moment_t *moments[PATH_MAX_ACTIONS + 1]; /* before each of these, where there was a choice */
     uint64_t *seen;                          /* open addressing, 0: free */
     size_t seen_count, seen_room;
-    uint64_t ends, steps, returns; /* ends with more locks than at the beginning */
+    uint64_t ends, steps, returns; /* returns: ends with more locks than at the beginning */
+    uint64_t mismatched, made;     /* ends in which a group was not made for it; all were */
 } search_t;
 
 static void violated(void *user, const char *text)
@@ -132,14 +134,70 @@ static void settle(search_t *search)
     }
 }
 
+/* A round whose tensors are launched together: each rank says all of them in one frame. */
+static void play_fused(search_t *search)
+{
+    world_t *world = &search->now.world;
+
+    for (int r = search->plan->size - 1; r >= 0; r--) {
+        for (int t = 0; t < world->options.tensors; t++) {
+            if (!(search->plan->routine->tensors >> t & 1) || !world_takes_part(world, t, r))
+                continue;
+            world_submit(world, r, t, 768, 0, (float)r, 0);
+        }
+    }
+    for (int r = search->plan->size - 1; r > 0; r--) {
+        int up = 2 * (r - 1); /* the edge to its parent */
+
+        world_drain(world, r);
+        while (world->edges[up].first != NULL)
+            world_deliver(world, up, 0);
+    }
+    world_drain(world, 0);
+    settle(search);
+    dp_negotiator_launched(world->ranks[0].negotiator, world->ranks[0].launches, 0);
+}
+
+/* How often a tensor occurs in a lock before the routine's. */
+static int times_before(const plan_t *plan, int tensor)
+{
+    int is_in = plan->routine != NULL && (plan->routine->before >> tensor & 1);
+
+    return is_in ? ROUNDS_BEFORE : 0;
+}
+
+/* Another lock comes and goes. */
+static void play_before(search_t *search)
+{
+    world_t *world = &search->now.world;
+
+    for (int round = 0; round < ROUNDS_BEFORE; round++) {
+        for (int t = 0; t < world->options.tensors; t++) {
+            if (times_before(search->plan, t) == 0) continue;
+            for (int r = 0; r < search->plan->size; r++) {
+                world_submit(world, r, t, 768, 0, (float)r, 0);
+                world_drain(world, r);
+            }
+            settle(search);
+        }
+    }
+    if (search->plan->routine->before == 0) return;
+    if (world->ranks[0].locks != 1) world_violation(world, "it was to be locked before");
+    dp_negotiator_unlock(world->ranks[0].negotiator, "a setting", 0);
+    world_drain(world, 0);
+    settle(search);
+}
+
 /* Rounds that end in a lock, or nearly. */
 static void play_routine(search_t *search)
 {
     world_t *world = &search->now.world;
     const routine_t *routine = search->plan->routine;
 
+    if (routine != NULL) play_before(search);
     for (int round = 0; routine != NULL && round < routine->rounds; round++) {
-        for (int t = 0; t < world->options.tensors; t++) {
+        if (routine->is_fused) play_fused(search);
+        for (int t = 0; t < world->options.tensors && !routine->is_fused; t++) {
             if (!(routine->tensors >> t & 1)) continue;
             for (int r = 0; r < search->plan->size; r++) {
                 if (world_takes_part(world, t, r)) world_submit(world, r, t, 768, 0, (float)r, 0);
@@ -170,6 +228,7 @@ static void begin(search_t *search)
         options.kinds = plan->cast->kinds;
     }
     options.occurrences = plan->occurrences;
+    if (plan->routine != NULL && plan->routine->before != 0) options.occurrences += ROUNDS_BEFORE;
     options.arity = plan->arity;
     options.hosts = plan->size;
     options.hold_ns = plan->holds ? UINT64_MAX : 0;
@@ -200,10 +259,11 @@ static int times(const search_t *search, int tensor)
     world_tensor_t kind = world_kind(&search->now.world, tensor);
 
     const routine_t *routine = search->plan->routine;
+    int before = times_before(search->plan, tensor);
 
     if (routine != NULL && !is_control(&kind) && !(routine->tensors >> tensor & 1))
-        return routine->others;
-    return is_control(&kind) ? 1 : search->plan->occurrences;
+        return before + routine->others;
+    return is_control(&kind) ? 1 : before + search->plan->occurrences;
 }
 
 /* Has this rank done all in a group, and has it all come back? What could not be made is done. */
@@ -252,6 +312,14 @@ static int is_void(const search_t *search, int rank, int group)
     return 0;
 }
 
+static int submits(const search_t *search, int tensor, int rank)
+{
+    const cast_t *cast = search->plan->cast;
+
+    return world_takes_part(&search->now.world, tensor, rank) &&
+           (cast == NULL || !(cast->silent[tensor] >> rank & 1));
+}
+
 /* Has this rank nothing more to do? */
 static int has_all(const search_t *search, int rank)
 {
@@ -262,7 +330,7 @@ static int has_all(const search_t *search, int rank)
         world_tensor_t kind = world_kind(&search->now.world, t);
         int is_create = kind.collective == DP_COLLECTIVE_GROUP_CREATE;
 
-        if (!world_takes_part(&search->now.world, t, rank)) continue;
+        if (!submits(search, t, rank)) continue;
         if (!is_create && is_void(search, rank, kind.group)) continue;
         if (self->submitted[t] < times(search, t)) return 0;
     }
@@ -291,6 +359,27 @@ static uint64_t shape(const search_t *search, int rank, int tensor)
                   search->now.world.ranks[rank].submitted[tensor] == plan->mismatch_occurrence;
 
     return differs ? 1024 : 768;
+}
+
+static void part_now(search_t *search, int rank)
+{
+    search->now.is_finalizing[rank] = 1;
+    dp_negotiator_finalize(search->now.world.ranks[rank].negotiator, 0);
+    world_drain(&search->now.world, rank);
+}
+
+static int waits_for_all(const plan_t *plan)
+{
+    return plan->cast != NULL && plan->cast->contests == 2;
+}
+
+static void part_together(search_t *search)
+{
+    for (int r = 0; r < search->plan->size; r++) {
+        if (!ends_at_once(search, r)) return;
+    }
+    for (int r = 0; r < search->plan->size; r++)
+        part_now(search, r);
 }
 
 static void act(search_t *search, action_t action)
@@ -343,10 +432,11 @@ static void act(search_t *search, action_t action)
     search->now.is_dirty[rank] = search->plan->is_lazy && action.kind != TAKE;
     if (search->now.is_dirty[rank]) return;
     world_drain(world, rank);
-    if (!ends_at_once(search, rank)) return;
-    search->now.is_finalizing[rank] = 1;
-    dp_negotiator_finalize(world->ranks[rank].negotiator, 0);
-    world_drain(world, rank);
+    if (waits_for_all(search->plan)) {
+        part_together(search);
+    } else if (ends_at_once(search, rank)) {
+        part_now(search, rank);
+    }
 }
 
 /* ---- What may happen next --------------------------------------------------------------- */
@@ -383,7 +473,7 @@ static void add_of_rank(const search_t *search, int rank, action_t *actions, int
     if (search->now.is_dirty[rank]) add(actions, count, TAKE, rank, 0);
     if (world_is_deaf(&search->now.world, rank)) return;
     for (int t = 0; t < tensor_count(plan) && !search->now.is_finalizing[rank]; t++) {
-        if (!world_takes_part(&search->now.world, t, rank)) continue;
+        if (!submits(search, t, rank)) continue;
         if (self->submitted[t] < times(search, t) && may_submit(search, rank, t))
             add(actions, count, SUBMIT, rank, t);
     }
@@ -422,6 +512,90 @@ static int list_actions(const search_t *search, action_t *actions)
 
 /* ---- What must hold where nothing can happen -------------------------------------------- */
 
+static int has_contests(const search_t *search)
+{
+    return search->plan->cast != NULL && search->plan->cast->contests;
+}
+
+static const world_outcome_t *outcome_of(const search_t *search, int tensor, int occurrence)
+{
+    return &search->now.world.outcomes[tensor * search->now.world.options.occurrences + occurrence];
+}
+
+/* Who has which shape. */
+static void check_mismatch_text(search_t *search)
+{
+    const plan_t *plan = search->plan;
+    char part[32];
+
+    snprintf(part, sizeof(part), "1024 on rank %d (", plan->mismatch_rank);
+    for (int r = 0; r < plan->size; r++) {
+        const world_rank_t *self = &search->now.world.ranks[r];
+
+        if (self->failures == 0 || self->last_failure_status != DP_ERR_MISMATCH) continue;
+        if (strstr(self->last_failure, part) == NULL ||
+            strstr(self->last_failure, "768 on") == NULL)
+            world_violation(&search->now.world, "rank %d: %s", r, self->last_failure);
+    }
+}
+
+/* Two shapes of one tensor: nobody may have reduced them. Where somebody died, aborted, or left
+ * before, it need not have come to that. */
+static void check_mismatch(search_t *search)
+{
+    const plan_t *plan = search->plan;
+    const world_outcome_t *outcome;
+
+    if (plan->mismatch_rank == NOBODY || search->now.died != NOBODY ||
+        search->now.aborted != NOBODY)
+        return;
+    outcome = outcome_of(search, plan->mismatch_tensor, plan->mismatch_occurrence);
+    if (outcome->is_known && outcome->status == DP_ERR_MISMATCH) {
+        check_mismatch_text(search);
+        return;
+    }
+    if (plan->leaves != NOBODY && (!outcome->is_known || outcome->status == DP_ERR_LEFT)) return;
+    world_violation(&search->now.world, "tensor %d in two shapes: %s", plan->mismatch_tensor,
+                    outcome->is_known ? dp_status_string(outcome->status) : "never over");
+}
+
+/* Groups that are made under one name with different lists: they fail for that, or one is made and
+ * what waits for its members fails when they leave. */
+static void check_contests(search_t *search)
+{
+    int made = 0, mismatched = 0, tensors = search->plan->cast->tensor_count;
+
+    for (int t = 0; t < tensors; t++) {
+        const world_outcome_t *outcome = outcome_of(search, t, 0);
+
+        if (!outcome->is_known)
+            world_violation(&search->now.world, "group of tensor %d: no outcome", t);
+        made += outcome->status == DP_OK;
+        mismatched += outcome->status == DP_ERR_MISMATCH;
+        if (outcome->status != DP_OK && outcome->status != DP_ERR_MISMATCH &&
+            outcome->status != DP_ERR_LEFT) {
+            world_violation(&search->now.world, "group of tensor %d: %s", t,
+                            dp_status_string(outcome->status));
+        }
+    }
+    if (waits_for_all(search->plan) && mismatched < tensors)
+        world_violation(&search->now.world, "%d lists of %d failed", mismatched, tensors);
+    search->made += made > 0;
+    search->mismatched += mismatched > 0;
+}
+
+/* Whoever died or aborted with tensors under way had not said goodbye, and nobody finished without
+ * its goodbye. */
+static void check_goodbye(search_t *search)
+{
+    int lost = search->now.died != NOBODY ? search->now.died : search->now.aborted;
+
+    if (lost == NOBODY || search->plan->is_lazy || !search->now.world.ranks[0].is_finished) return;
+    if (search->now.world.ranks[lost].pending == 0) return;
+    world_violation(&search->now.world, "the job is over, and rank %d had %d tensors under way",
+                    lost, search->now.world.ranks[lost].pending);
+}
+
 static void check_end(search_t *search)
 {
     world_t *world = &search->now.world;
@@ -443,13 +617,17 @@ static void check_end(search_t *search)
         }
         if (!self->is_fatal && self->pending > 0)
             world_violation(world, "rank %d: %d requests were never handed back", r, self->pending);
-        if (self->failures > 0 && search->plan->mismatch_rank == NOBODY &&
+        if (self->failures > 0 && search->plan->mismatch_rank == NOBODY && !has_contests(search) &&
             search->plan->leaves == NOBODY && self->last_failure_status != DP_ERR_ORDER)
             world_violation(world, "rank %d: %s", r, self->last_failure);
         if (self->failures > 0 && self->last_failure_status == DP_ERR_ORDER &&
             strstr(self->last_failure, ": send needs rank ") == NULL)
             world_violation(world, "rank %d: %s", r, self->last_failure);
     }
+    check_goodbye(search);
+    check_mismatch(search);
+    if (has_contests(search) && search->now.died == NOBODY && search->plan->leaves == NOBODY)
+        check_contests(search);
     if (finished == search->plan->size) world_check_identities(world);
     if (finished == search->plan->size) world_check_flights(world);
     world_check_order(world);
@@ -540,12 +718,21 @@ static void run_plan(const plan_t *plan)
     memset(&search, 0, sizeof(search));
     search.plan = plan;
     begin(&search);
-    if (plan->routine != NULL && plan->routine->rounds >= 3 && !search.was_locked)
+    if (plan->routine != NULL && plan->routine->rounds >= 3 &&
+        search.was_locked < (plan->routine->before != 0 ? 2 : 1))
         world_violation(&search.now.world, "it was to be locked");
+    if (plan->routine != NULL && plan->routine->is_fused &&
+        search.now.world.ranks[0].launches != (uint64_t)plan->routine->rounds)
+        world_violation(&search.now.world, "rounds were to be launched at once");
     remember(&search, digest_of(&search));
     explore(&search);
     if (plan->routine != NULL && plan->routine->returns && search.returns == 0)
         world_violation(&search.now.world, "the schedule was never locked again");
+    if (has_contests(&search) && plan->leaves == NOBODY &&
+        ((!search.made && !waits_for_all(plan)) || !search.mismatched)) {
+        world_violation(&search.now.world, "groups made in %" PRIu64 " ends, refused in %" PRIu64,
+                        search.made, search.mismatched);
+    }
     printf("%-30s %8zu states %8" PRIu64 " ends %10" PRIu64 " steps\n", plan->name,
            search.seen_count, search.ends, search.steps);
     fflush(stdout);
@@ -561,7 +748,8 @@ static const char help[] =
     "  three ranks, each state once, and prints how many there are.\n"
     "  (nothing)      all worlds\n"
     "  --size SET     those of a set: pair, trio (the world alone); groups (groups, sends and\n"
-    "                 joins, seconds), long (likewise, with three tensors, deaths and leavers),\n"
+    "                 joins, seconds), contest (two lists under one name), long (likewise, with "
+    "three tensors, deaths and leavers),\n"
     "                 lock, lock3 (a locked schedule on two and three ranks), locklong (minutes)\n"
     "  --world NAME   one of them, as it is printed\n";
 

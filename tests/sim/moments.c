@@ -3,7 +3,9 @@
  *
  * Linked with --wrap, so that whatever a world and its negotiators hold lies here, at addresses
  * that do not change. Pieces come in few sizes, each with a list of what was freed; the lists lie
- * in the piece, too, and go back with it.
+ * in the piece, too, and go back with it. What is freed is filled with rubbish and used again as
+ * late as possible, so that whoever reads it does not find what was there, and whoever writes to it
+ * is found out.
  */
 #include "moments.h"
 
@@ -24,6 +26,7 @@ void __wrap_free(void *memory);
 #define GRAIN 64 /* small sizes are multiples of it, large ones powers of two */
 #define SMALL 64 /* sizes that are */
 #define SIZES 96
+#define RUBBISH 0xd7
 
 /* In front of what is handed out, which is thereby aligned like malloc()'s. */
 typedef struct piece {
@@ -32,8 +35,8 @@ typedef struct piece {
 } piece_t;
 
 static struct arena {
-    size_t used; /* of room */
-    piece_t *freed[SIZES];
+    size_t used;                               /* of room */
+    piece_t *freed[SIZES], *freed_last[SIZES]; /* oldest first */
     _Alignas(64) char room[ROOM];
 } arena = {.used = 0};
 
@@ -48,6 +51,16 @@ static size_t bytes_of(size_t size)
     return size < SMALL ? (size + 1) * GRAIN : (size_t)SMALL * GRAIN << (size - SMALL + 1);
 }
 
+static void check_rubbish(const piece_t *piece)
+{
+    const unsigned char *at = (const unsigned char *)(piece + 1);
+    const size_t bytes = bytes_of(piece->size) - sizeof(*piece);
+
+    if (at[0] == RUBBISH && memcmp(at, at + 1, bytes - 1) == 0) return;
+    fprintf(stderr, "memory was written to after it was freed\n");
+    abort();
+}
+
 void *__wrap_malloc(size_t bytes)
 {
     size_t size = (bytes + sizeof(piece_t) - 1) / GRAIN;
@@ -60,6 +73,8 @@ void *__wrap_malloc(size_t bytes)
     piece = arena.freed[size];
     if (piece != NULL) {
         arena.freed[size] = piece->next;
+        if (piece->next == NULL) arena.freed_last[size] = NULL;
+        check_rubbish(piece);
         return piece + 1;
     }
     if (bytes_of(size) > ROOM - arena.used) return NULL;
@@ -75,8 +90,11 @@ void __wrap_free(void *memory)
 
     if (memory == NULL) return;
     piece = (piece_t *)memory - 1;
-    piece->next = arena.freed[piece->size];
-    arena.freed[piece->size] = piece;
+    memset(memory, RUBBISH, bytes_of(piece->size) - sizeof(*piece));
+    piece->next = NULL;
+    *(arena.freed[piece->size] != NULL ? &arena.freed_last[piece->size]->next
+                                       : &arena.freed[piece->size]) = piece;
+    arena.freed_last[piece->size] = piece;
 }
 
 void *__wrap_calloc(size_t count, size_t bytes)

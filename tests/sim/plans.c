@@ -6,6 +6,8 @@
 #define CALM NOBODY, NOBODY, NOBODY, NOBODY, 0, 0, 0, NULL, NULL, NULL
 #define GROUPED(dies, leaves) dies, leaves, NOBODY, NOBODY, 0, 0, 0
 
+#define ALL_SUBMIT {0}, 0
+
 #define MAKE(group, name)                                                                          \
     {                                                                                              \
         group, DP_COLLECTIVE_GROUP_CREATE, -1, -1, name                                            \
@@ -36,60 +38,95 @@
 
 /* Two groups that overlap in rank 1, a tensor in each and one of the world. */
 static const cast_t overlap = {
-    3, 5, OVERLAP, {SUM(0, 0), SUM(1, 0), SUM(2, 0), MAKE(1, 8), MAKE(2, 9)}, 3 << 3, 0};
+    3,      5, OVERLAP,   {SUM(0, 0), SUM(1, 0), SUM(2, 0), MAKE(1, 8), MAKE(2, 9)},
+    3 << 3, 0, ALL_SUBMIT};
 /* The same, made meanwhile. */
-static const cast_t making = {3, 4, OVERLAP, {SUM(1, 0), SUM(2, 0), MAKE(1, 8), MAKE(2, 9)}, 0, 0};
+static const cast_t making = {3, 4, OVERLAP,   {SUM(1, 0), SUM(2, 0), MAKE(1, 8), MAKE(2, 9)},
+                              0, 0, ALL_SUBMIT};
 static const cast_t making_three = {
-    3, 5, OVERLAP, {SUM(0, 0), SUM(1, 0), SUM(2, 0), MAKE(1, 8), MAKE(2, 9)}, 0, 0};
+    3, 5, OVERLAP, {SUM(0, 0), SUM(1, 0), SUM(2, 0), MAKE(1, 8), MAKE(2, 9)}, 0, 0, ALL_SUBMIT};
 /* Made, used and ended. */
-static const cast_t ending = {3, 4, OVERLAP, {SUM(1, 0), MAKE(1, 8), END(1, 9), SUM(0, 0)}, 0, 0};
+static const cast_t ending = {3, 4, OVERLAP,   {SUM(1, 0), MAKE(1, 8), END(1, 9), SUM(0, 0)},
+                              0, 0, ALL_SUBMIT};
+/* The end of a group, and what its leavers keep. */
+static const cast_t ending_only = {
+    2, 3, {{0, {0}}, {3, {0, 1, 2}}}, {SUM(1, 0), MAKE(1, 8), END(1, 9)}, 1 << 1, 0, ALL_SUBMIT};
 static const cast_t ending_two = {
-    3,      6, OVERLAP, {SUM(1, 0), SUM(2, 0), MAKE(1, 8), MAKE(2, 9), END(1, 10), END(2, 10)},
-    3 << 2, 0};
+    3,      6, OVERLAP,   {SUM(1, 0), SUM(2, 0), MAKE(1, 8), MAKE(2, 9), END(1, 10), END(2, 10)},
+    3 << 2, 0, ALL_SUBMIT};
 /* Ranks run out of data. */
-static const cast_t join_world = {1, 2, {{0, {0}}}, {SUM(0, 0), SUM(0, 1)}, 0, 1};
+static const cast_t join_world = {1, 2, {{0, {0}}}, {SUM(0, 0), SUM(0, 1)}, 0, 1, ALL_SUBMIT};
 static const cast_t join_groups = {
-    3, 4, OVERLAP, {SUM(1, 0), SUM(2, 0), MAKE(1, 8), MAKE(2, 9)}, 3 << 2, 6};
+    3, 4, OVERLAP, {SUM(1, 0), SUM(2, 0), MAKE(1, 8), MAKE(2, 9)}, 3 << 2, 6, ALL_SUBMIT};
 static const cast_t join_and_end = {
-    2, 3, {{0, {0}}, {2, {0, 2}}}, {SUM(1, 0), MAKE(1, 8), END(1, 9)}, 1 << 1, 2};
-static const cast_t join_send = {1, 2, {{0, {0}}}, {SEND(0, 1, 2, 0), SUM(0, 1)}, 0, 1};
+    2, 3, {{0, {0}}, {2, {0, 2}}}, {SUM(1, 0), MAKE(1, 8), END(1, 9)}, 1 << 1, 2, ALL_SUBMIT};
+static const cast_t join_send = {1, 2, {{0, {0}}}, {SEND(0, 1, 2, 0), SUM(0, 1)}, 0, 1, ALL_SUBMIT};
+/* Ranks that finalize when all has come back to them. */
+static const cast_t two_sums = {1, 2, {{0, {0}}}, {SUM(0, 0), SUM(0, 1)}, 0, 0, ALL_SUBMIT};
 /* Two ranks among themselves, under one name. */
 static const cast_t sends = {1, 3, {{0, {0}}}, {SEND(0, 0, 1, 0), SEND(0, 2, 1, 0), SUM(0, 0)},
-                             0, 0};
-static const cast_t send_below = {1, 2, {{0, {0}}}, {SEND(0, 1, 2, 0), SEND(0, 2, 0, 0)}, 0, 0};
+                             0, 0, ALL_SUBMIT};
+/* One rank to two others, under one name. */
+static const cast_t sends_apart = {1, 2, {{0, {0}}}, {SEND(0, 0, 1, 0), SEND(0, 0, 2, 0)},
+                                   0, 0, ALL_SUBMIT};
+static const cast_t send_below = {1, 2, {{0, {0}}}, {SEND(0, 1, 2, 0), SEND(0, 2, 0, 0)},
+                                  0, 0, ALL_SUBMIT};
 /* A pair of ranks. */
 static const cast_t pair_groups = {3,
                                    5,
                                    {{0, {0}}, {2, {0, 1}}, {1, {1}}},
                                    {SUM(1, 0), SUM(2, 0), MAKE(1, 8), MAKE(2, 9), END(1, 10)},
                                    0,
-                                   0};
+                                   0,
+                                   ALL_SUBMIT};
 static const cast_t pair_joins = {
-    2, 3, {{0, {0}}, {2, {0, 1}}}, {SUM(0, 0), SUM(1, 0), MAKE(1, 8)}, 1 << 2, 3};
+    2, 3, {{0, {0}}, {2, {0, 1}}}, {SUM(0, 0), SUM(1, 0), MAKE(1, 8)}, 1 << 2, 3, ALL_SUBMIT};
+
+/* Two lists under one name. They share their lowest rank, as dp_group_create() has it, which asks
+ * for one of them: 1 announces its list before it hears of the other one, or finds both. */
+static const cast_t contest_below = {
+    3, 2, {{0, {0}}, {2, {0, 2}}, {2, {0, 3}}}, {MAKE(1, 8), MAKE(2, 8)}, 0, 0, {0, 1}, 1};
+/* Likewise, and 0 asks for neither: nothing but the mismatch ends them. */
+static const cast_t contest_waits = {
+    3, 2, {{0, {0}}, {2, {0, 2}}, {2, {0, 3}}}, {MAKE(1, 8), MAKE(2, 8)}, 0, 0, {1, 1}, 2};
+/* Neither list has the root: it may hold back the one it has heard of. */
+static const cast_t contest_apart = {
+    3, 2, {{0, {0}}, {2, {1, 3}}, {2, {1, 2}}}, {MAKE(1, 8), MAKE(2, 8)}, 0, 0, {0, 2}, 1};
+/* Lists without a common rank, which nothing forbids. */
+static const cast_t contest_disjoint = {
+    3, 2, {{0, {0}}, {2, {2, 3}}, {2, {0, 1}}}, {MAKE(1, 8), MAKE(2, 8)}, 0, 0, {0, 0}, 1};
+static const cast_t contest_chain = {
+    3, 2, {{0, {0}}, {2, {0, 2}}, {2, {0, 1}}}, {MAKE(1, 8), MAKE(2, 8)}, 0, 0, {0, 1}, 1};
 
 /* locked */
-static const routine_t steady = {3, 3, 1, NOBODY, 1, 0};
-static const routine_t beginning = {3, 2, 1, NOBODY, 0, 0};
-static const routine_t unlocked = {3, 3, 1, ANYBODY, 1, 0};
-static const routine_t other = {3, 3, 1, NOBODY, 1, 0};
-static const routine_t one = {1, 3, 1, NOBODY, 1, 0};
-static const routine_t one_returns = {1, 3, 1, NOBODY, 1, 1};
-static const routine_t other_returns = {3, 3, 1, NOBODY, 1, 1};
-static const routine_t unlocked_one = {1, 3, 1, 2, 1, 0};
-static const cast_t join_one = {1, 1, {{0, {0}}}, {SUM(0, 0)}, 0, 1};
+static const routine_t steady = {3, 3, 1, NOBODY, 1, 0, 0, 0};
+static const routine_t beginning = {3, 2, 1, NOBODY, 0, 0, 0, 0};
+static const routine_t unlocked = {3, 3, 1, ANYBODY, 1, 0, 0, 0};
+static const routine_t other = {3, 3, 1, NOBODY, 1, 0, 0, 0};
+static const routine_t one = {1, 3, 1, NOBODY, 1, 0, 0, 0};
+static const routine_t one_returns = {1, 3, 1, NOBODY, 1, 1, 0, 0};
+static const routine_t other_returns = {3, 3, 1, NOBODY, 1, 1, 0, 0};
+static const routine_t unlocked_one = {1, 3, 1, 2, 1, 0, 0, 0};
+/* One tensor, and the one of an earlier lock beside it may come at any time. */
+static const routine_t one_of_two = {1, 8, 1, NOBODY, 0, 0, 0, 3};
+/* in buckets of two */
+static const routine_t fused = {3, 3, 1, NOBODY, 1, 0, 1, 0};
+static const cast_t join_one = {1, 1, {{0, {0}}}, {SUM(0, 0)}, 0, 1, ALL_SUBMIT};
 static const cast_t lock_groups = {
-    3, 4, OVERLAP, {SUM(1, 0), SUM(2, 0), MAKE(1, 8), MAKE(2, 9)}, 3 << 2, 0};
+    3, 4, OVERLAP, {SUM(1, 0), SUM(2, 0), MAKE(1, 8), MAKE(2, 9)}, 3 << 2, 0, ALL_SUBMIT};
 /* A tensor of the world, and one of a group of the same ranks. */
 static const cast_t lock_pair_groups = {
-    2, 3, {{0, {0}}, {2, {0, 1}}}, {SUM(0, 0), SUM(1, 0), MAKE(1, 8)}, 1 << 2, 0};
+    2, 3, {{0, {0}}, {2, {0, 1}}}, {SUM(0, 0), SUM(1, 0), MAKE(1, 8)}, 1 << 2, 0, ALL_SUBMIT};
 /* Likewise, and the group ends; another is made, used and ended. */
 static const cast_t lock_end = {
-    2, 4, {{0, {0}}, {2, {0, 1}}}, {SUM(0, 0), SUM(1, 0), MAKE(1, 8), END(1, 9)}, 1 << 2, 0};
+    2, 4,         {{0, {0}}, {2, {0, 1}}}, {SUM(0, 0), SUM(1, 0), MAKE(1, 8), END(1, 9)}, 1 << 2,
+    0, ALL_SUBMIT};
 static const cast_t lock_make = {
-    2, 4, {{0, {0}}, {2, {0, 1}}}, {SUM(0, 0), SUM(1, 0), MAKE(1, 8), END(1, 9)}, 0, 0};
+    2, 4, {{0, {0}}, {2, {0, 1}}}, {SUM(0, 0), SUM(1, 0), MAKE(1, 8), END(1, 9)}, 0, 0, ALL_SUBMIT};
 static const cast_t lock_end_below = {
-    2, 4, {{0, {0}}, {2, {1, 2}}}, {SUM(0, 0), SUM(1, 0), MAKE(1, 8), END(1, 9)}, 1 << 2, 0};
-static const routine_t grouped = {3, 3, 1, NOBODY, 0, 0};
+    2, 4,         {{0, {0}}, {2, {1, 2}}}, {SUM(0, 0), SUM(1, 0), MAKE(1, 8), END(1, 9)}, 1 << 2,
+    0, ALL_SUBMIT};
+static const routine_t grouped = {3, 3, 1, NOBODY, 0, 0, 0, 0};
 
 const plan_t explore_plans[] = {
     {"pair", 2, 2, 2, 2, 0, 0, CALM},
@@ -150,7 +187,34 @@ const plan_t explore_plans[] = {
     {"chain, overlap", 3, 1, 0, 1, 0, 0, GROUPED(NOBODY, NOBODY), &overlap, "groups", NULL},
     {"star, overlap", 3, 2, 0, 1, 0, 0, GROUPED(NOBODY, NOBODY), &overlap, "groups", NULL},
     {"star, making", 3, 2, 0, 1, 0, 0, GROUPED(NOBODY, NOBODY), &making, "groups", NULL},
+    {"chain, contest", 3, 1, 0, 1, 0, 1, GROUPED(NOBODY, NOBODY), &contest_chain, "contest", NULL},
+    {"chain, contest, death", 3, 1, 0, 1, 0, 1, GROUPED(ANYBODY, NOBODY), &contest_chain, "contest",
+     NULL},
+    {"chain of four, contest", 4, 1, 0, 1, 0, 0, GROUPED(NOBODY, NOBODY), &contest_below, "contest",
+     NULL},
+    {"tree, contest below", 4, 2, 0, 1, 0, 1, GROUPED(NOBODY, NOBODY), &contest_below, "contest",
+     NULL},
+    {"star, contest below", 4, 3, 0, 1, 0, 1, GROUPED(NOBODY, NOBODY), &contest_below, "contest",
+     NULL},
+    {"chain of four, contest waits", 4, 1, 0, 1, 0, 1, GROUPED(NOBODY, NOBODY), &contest_waits,
+     "contest", NULL},
+    {"star, contest waits", 4, 3, 0, 1, 0, 1, GROUPED(NOBODY, NOBODY), &contest_waits, "contest",
+     NULL},
+    {"tree, contest apart", 4, 2, 0, 1, 0, 1, GROUPED(NOBODY, NOBODY), &contest_apart, "contest",
+     NULL},
+    {"chain, contest apart", 4, 1, 0, 1, 0, 1, GROUPED(NOBODY, NOBODY), &contest_apart, "contest",
+     NULL},
+    {"tree, contest apart, leaver", 4, 2, 0, 1, 0, 0, GROUPED(NOBODY, ANYBODY), &contest_apart,
+     "long", NULL},
+    {"tree, disjoint lists", 4, 2, 0, 1, 0, 1, GROUPED(NOBODY, NOBODY), &contest_disjoint,
+     "contest", NULL},
+    {"chain, disjoint lists", 4, 1, 0, 1, 0, 1, GROUPED(NOBODY, NOBODY), &contest_disjoint,
+     "contest", NULL},
     {"chain, sends", 3, 1, 0, 1, 0, 0, GROUPED(NOBODY, NOBODY), &sends, "groups", NULL},
+    {"chain, sends apart", 3, 1, 0, 2, 0, 0, GROUPED(NOBODY, NOBODY), &sends_apart, "groups", NULL},
+    {"star, sends apart", 3, 2, 0, 2, 0, 0, GROUPED(NOBODY, NOBODY), &sends_apart, "groups", NULL},
+    {"chain, end and leaver, lazy", 3, 1, 0, 1, 0, 1, GROUPED(NOBODY, 2), &ending_only, "groups",
+     NULL},
     {"chain, sends, leaver", 3, 1, 0, 1, 0, 0, GROUPED(NOBODY, ANYBODY), &send_below, "groups",
      NULL},
     {"star, sends, leaver", 3, 2, 0, 1, 0, 0, GROUPED(NOBODY, ANYBODY), &send_below, "groups",
@@ -194,6 +258,8 @@ const plan_t explore_plans[] = {
      "lock", &unlocked},
     {"lock, pair, other tensor", 2, 2, 3, 4, 0, 0, NOBODY, NOBODY, NOBODY, NOBODY, 0, 0, 0, NULL,
      "lock", &other},
+    {"lock, pair, tensor of another lock", 2, 2, 0, 10, 0, 0, GROUPED(NOBODY, NOBODY), &two_sums,
+     "lock", &one_of_two},
     {"lock, pair, other tensor, lazy", 2, 2, 2, 4, 0, 1, NOBODY, NOBODY, NOBODY, NOBODY, 0, 0, 0,
      NULL, "lock", &one},
     {"lock, pair, comes back", 2, 2, 2, 6, 0, 0, NOBODY, NOBODY, NOBODY, NOBODY, 0, 0, 0, NULL,
@@ -240,6 +306,16 @@ const plan_t explore_plans[] = {
     {"lock, pair, join", 2, 2, 0, 5, 0, 0, GROUPED(NOBODY, NOBODY), &join_world, "lock", &steady},
     {"lock, pair, join, leaver", 2, 2, 0, 4, 0, 0, GROUPED(NOBODY, ANYBODY), &join_world, "lock",
      &steady},
+    {"lock, pair, fused", 2, 2, 2, 5, 0, 1, NOBODY, NOBODY, NOBODY, NOBODY, 0, 0, 0, NULL, "lock",
+     &fused},
+    {"lock, pair, fused, other tensor", 2, 2, 3, 4, 0, 0, NOBODY, NOBODY, NOBODY, NOBODY, 0, 0, 0,
+     NULL, "lock", &fused},
+    {"lock, pair, fused, leaver", 2, 2, 2, 5, 0, 0, NOBODY, ANYBODY, NOBODY, NOBODY, 0, 0, 0, NULL,
+     "lock", &fused},
+    {"lock, pair, fused, mismatch", 2, 2, 2, 5, 0, 0, NOBODY, NOBODY, NOBODY, 1, 1, 3, 0, NULL,
+     "lock", &fused},
+    {"lock, pair, fused, join", 2, 2, 0, 5, 0, 0, GROUPED(NOBODY, NOBODY), &join_world, "lock",
+     &fused},
     {"lock, chain", 3, 1, 1, 4, 0, 0, NOBODY, NOBODY, NOBODY, NOBODY, 0, 0, 0, NULL, "lock3",
      &unlocked_one},
     {"lock, star", 3, 2, 1, 5, 0, 0, NOBODY, NOBODY, NOBODY, NOBODY, 0, 0, 0, NULL, "locklong",

@@ -18,6 +18,10 @@ typedef struct cast {
     world_tensor_t kinds[CAST_TENSORS_MAX];
     int prelude; /* these tensors are launched everywhere before the search begins: a bit each */
     int joins;   /* groups that every member joins once, at any time: a bit each */
+    int silent[CAST_TENSORS_MAX]; /* ranks that take part and do not submit it: a bit each */
+    /* Groups are made under one name. 1: some ways lead to a mismatch, some do not. 2: all do, and
+     * nobody finalizes before everybody knows. */
+    int contests;
 } cast_t;
 
 /* Rounds that repeat themselves until the schedule is locked. */
@@ -28,6 +32,8 @@ typedef struct routine {
     int unlocks;  /* a rank that may end the lock at any time, ANYBODY, NOBODY */
     int declares; /* the root says where a round ends, in the prelude */
     int returns;  /* some ways lead to another lock */
+    int is_fused; /* all tensors of a round come in one launch */
+    int before;   /* tensors of a lock that came and went before these rounds: a bit each */
 } routine_t;
 
 /* What a world's ranks do, and the one thing that may go wrong at any moment. */

@@ -22,6 +22,9 @@
 
 #define US UINT64_C(1000)
 #define MS (1000 * US)
+#define SETTING_AT 12        /* rounds */
+#define ENOUGH 1000          /* seeds, in which all that is counted has happened */
+#define WAIT_MAX (5000 * MS) /* what stalls are timed by is twice as long */
 
 /* ---- The scenario ----------------------------------------------------------------------- */
 
@@ -57,8 +60,10 @@ typedef struct program {
 
 typedef struct sim {
     uint64_t seed, random, now_ns, order;
+    uint64_t busy_ns; /* when something last came of an event */
     misfortune_t misfortune;
     int is_lazy;
+    int changes_settings; /* some rounds later, and then a lock ends for it */
     uint64_t delay_ns, compute_ns, transfer_ns;
     int culprits[2];
     uint64_t events_done;
@@ -247,6 +252,8 @@ static int act(sim_t *sim, int rank, const act_t *act)
         return !self->joins[act->index].is_pending;
     case ACT_ROUND:
         dp_negotiator_round(self->negotiator, sim->now_ns);
+        if (sim->changes_settings && self->submitted[0] == SETTING_AT)
+            dp_negotiator_unlock(self->negotiator, "a setting", sim->now_ns);
         return 1;
     }
     return 1;
@@ -313,12 +320,14 @@ static void handle(sim_t *sim, const event_t *event)
     sim->events_done++;
     switch (event->kind) {
     case STEP:
+        sim->busy_ns = sim->now_ns;
         run_program(sim, rank);
         return;
     case DELIVER:
         /* A death may have dropped the message this event stood for. */
         if (world->edges[rank].first == NULL) return;
         if (world->edges[rank].first->deliver_ns > sim->now_ns) return;
+        sim->busy_ns = sim->now_ns;
         world_deliver(world, rank, sim->now_ns);
         after_input(sim, world->edges[rank].to, 0);
         return;
@@ -437,6 +446,29 @@ static void check_failures(sim_t *sim, int rank)
                     dp_status_string(self->last_failure_status), self->last_failure);
 }
 
+/* Where nobody sleeps for seconds nothing may wait for a clock that counts in seconds: a lock that
+ * ends since others are late, a stall that is reported, or a launch that comes then. What a rank
+ * gives up comes by the clock, as does what follows it. */
+static void check_waits(sim_t *sim)
+{
+    world_t *world = &sim->world;
+    int voids = 0;
+
+    for (int i = 0; i < world->options.size; i++)
+        voids += world->ranks[i].voids;
+    if (sim->misfortune == STALL || voids > 0) return;
+    for (int i = 0; i < world->options.size; i++) {
+        const world_rank_t *self = &world->ranks[i];
+
+        if (self->unlocks_for[DP_UNLOCK_STALL] > 0)
+            world_violation(world, "rank %d: a lock ended as others were late, nobody slept", i);
+        if (self->warnings > 0)
+            world_violation(world, "rank %d: %s, nobody slept", i, self->last_warning);
+    }
+    if (sim->busy_ns > WAIT_MAX)
+        world_violation(world, "something came after %" PRIu64 " ns, nobody slept", sim->busy_ns);
+}
+
 static void check_end(sim_t *sim)
 {
     world_t *world = &sim->world;
@@ -477,6 +509,7 @@ static void check_end(sim_t *sim)
     if (finished == world->options.size) world_check_identities(world);
     if (finished == world->options.size) world_check_flights(world);
     world_check_order(world);
+    check_waits(sim);
     check_budget(sim);
 }
 
@@ -527,6 +560,7 @@ static void choose(sim_t *sim, uint64_t seed)
     options.size = sizes[below(random, DP_ARRAY_LEN(sizes))];
     options.arity = 1 + (int)below(random, 9);
     if (options.arity == 1 && options.size > 16) options.arity = 2; /* else a chain too deep */
+    if (options.size >= 64 && seed % 4 == 0) options.arity = 64 + (int)(seed % 199);
     options.hosts = 1 + (int)below(random, (uint64_t)options.size);
     options.hold_ns = below(random, 3) * 100 * US;
     options.fusion_bytes = below(random, 2) == 0 ? 2000 : 1 << 20;
@@ -535,6 +569,7 @@ static void choose(sim_t *sim, uint64_t seed)
     options.stall_limit_ns = (below(random, 3) > 0 ? 600000 : 60000) * MS;
     options.may_lock = below(random, 3) > 0;
     options.resume_rounds = seed % 3;
+    sim->changes_settings = seed % 3 == 1;
     sim->misfortune = (misfortune_t)below(random, MISFORTUNES);
     if (options.size == 1 && sim->misfortune != ABORT) sim->misfortune = NONE;
     choose_script(sim, &options);
@@ -609,11 +644,28 @@ static void print_summary(const sim_t *sim)
            (unsigned long long)world->ranks[0].locked_launches);
 }
 
-static uint64_t voids; /* of all seeds */
+/* Of all seeds: what is rare is worth a check that it came to pass at all. */
+typedef struct totals {
+    uint64_t locks, voids, wide; /* wide: worlds in which a node had 64 children */
+    uint64_t unlocks_for[DP_UNLOCK_REASONS];
+} totals_t;
 
-static uint64_t run_seed(uint64_t seed, int is_verbose)
+static void count(totals_t *totals, const world_t *world)
 {
-    uint64_t locks;
+    int widest = 0;
+
+    totals->locks += (uint64_t)world->ranks[0].locks;
+    for (int r = 0; r < DP_UNLOCK_REASONS; r++)
+        totals->unlocks_for[r] += (uint64_t)world->ranks[0].unlocks_for[r];
+    for (int i = 0; i < world->options.size; i++) {
+        totals->voids += (uint64_t)world->ranks[i].voids;
+        widest = DP_MAX(widest, world->ranks[i].node.child_count);
+    }
+    totals->wide += widest >= 64;
+}
+
+static void run_seed(uint64_t seed, int is_verbose, totals_t *totals)
+{
     sim_t sim;
 
     choose(&sim, seed);
@@ -626,16 +678,33 @@ static uint64_t run_seed(uint64_t seed, int is_verbose)
     }
     check_end(&sim);
     if (is_verbose) print_summary(&sim);
-    locks = (uint64_t)sim.world.ranks[0].locks;
-    for (int i = 0; i < sim.world.options.size; i++)
-        voids += (uint64_t)sim.world.ranks[i].voids;
+    count(totals, &sim.world);
     free(sim.programs);
     free(sim.wanted_ns);
     free(sim.takes);
     free(sim.heap);
     world_fini(&sim.world);
     script_fini(&sim.script);
-    return locks;
+}
+
+/* 0: something that a long run must have seen did not happen. */
+static int print_totals(const totals_t *totals, uint64_t first, uint64_t last)
+{
+    static const dp_unlock_reason_t reasons[] = {
+        DP_UNLOCK_TENSOR, DP_UNLOCK_SIGNATURE, DP_UNLOCK_WAIT,    DP_UNLOCK_JOIN,
+        DP_UNLOCK_GROUP,  DP_UNLOCK_FINALIZE,  DP_UNLOCK_SETTING, DP_UNLOCK_STALL};
+    int is_good = totals->wide > 0;
+
+    printf("seeds %" PRIu64 " to %" PRIu64 ": every invariant held, %" PRIu64 " locks, %" PRIu64
+           " requests voided; locks ended for",
+           first, last, totals->locks, totals->voids);
+    for (size_t i = 0; i < DP_ARRAY_LEN(reasons); i++) {
+        printf(" %s %" PRIu64 "%s", dp_unlock_reason_name(reasons[i]),
+               totals->unlocks_for[reasons[i]], i + 1 < DP_ARRAY_LEN(reasons) ? "," : "");
+        if (totals->unlocks_for[reasons[i]] == 0) is_good = 0;
+    }
+    printf("; %" PRIu64 " worlds with a node of 64 children\n", totals->wide);
+    return is_good;
 }
 
 static const char help[] =
@@ -649,10 +718,11 @@ static const char help[] =
 
 int main(int argc, char **argv)
 {
-    uint64_t first = 1, last = 2000, locks = 0;
+    uint64_t first = 1, last = 2000;
+    totals_t totals = {0};
 
     if (argc == 3 && strcmp(argv[1], "--seed") == 0) {
-        run_seed(strtoull(argv[2], NULL, 10), 1);
+        run_seed(strtoull(argv[2], NULL, 10), 1, &totals);
         return 0;
     }
     if (argc == 4 && strcmp(argv[1], "--seeds") == 0) {
@@ -663,9 +733,8 @@ int main(int argc, char **argv)
         return argc == 2 && strcmp(argv[1], "--help") == 0 ? 0 : 2;
     }
     for (uint64_t seed = first; seed <= last; seed++)
-        locks += run_seed(seed, 0);
-    printf("seeds %" PRIu64 " to %" PRIu64 ": every invariant held, %" PRIu64 " locks, %" PRIu64
-           " requests voided\n",
-           first, last, locks, voids);
-    return 0;
+        run_seed(seed, 0, &totals);
+    if (print_totals(&totals, first, last) || last - first < ENOUGH) return 0;
+    fprintf(stderr, "something that so many seeds must have seen did not happen\n");
+    return 1;
 }

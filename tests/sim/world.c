@@ -144,6 +144,11 @@ static void init_rank(world_t *world, int rank)
         allocate((size_t)options->tensors * (size_t)options->occurrences, sizeof(*self->flights));
     self->joins = allocate((size_t)group_count(world), sizeof(*self->joins));
     self->alive = allocate((size_t)group_count(world), sizeof(*self->alive));
+    self->slots = allocate((size_t)group_count(world), sizeof(*self->slots));
+    self->in_place =
+        allocate((size_t)options->tensors * (size_t)options->occurrences, sizeof(*self->in_place));
+    self->magnitudes =
+        allocate((size_t)options->tensors * (size_t)options->occurrences, sizeof(float));
     self->uids = allocate((size_t)group_count(world), sizeof(*self->uids));
     self->pending_in = allocate((size_t)group_count(world), sizeof(*self->pending_in));
     self->alive[0] = 1;
@@ -216,6 +221,9 @@ void world_fini(world_t *world)
         free(world->ranks[i].joins);
         free(world->ranks[i].alive);
         free(world->ranks[i].uids);
+        free(world->ranks[i].slots);
+        free(world->ranks[i].magnitudes);
+        free(world->ranks[i].in_place);
         free(world->ranks[i].pending_in);
         free(world->ranks[i].identities);
         free(world->ranks[i].order);
@@ -348,6 +356,12 @@ static int hand_over(world_t *world, int rank, const dp_submission_t *submission
     return 1;
 }
 
+/* Where this rank's tensors lie. */
+static int is_in_place(const world_t *world, int rank)
+{
+    return rank % 2 == 0 && !world->ranks[rank].has_moved;
+}
+
 void world_submit(world_t *world, int rank, int tensor, uint64_t count, int is_urgent, float absmax,
                   uint64_t now_ns)
 {
@@ -359,19 +373,23 @@ void world_submit(world_t *world, int rank, int tensor, uint64_t count, int is_u
     dp_signature_t signature;
     dp_submission_t submission;
     char name[32];
+    int place;
 
     signature_of(world, tensor, count, &signature, &part);
     submission = (dp_submission_t){.group = is_create ? DP_GROUP_UNBORN : self->uids[kind.group],
                                    .name = world_name(kind.name, name),
                                    .signature = &signature,
-                                   .in_place = rank % 2 == 0,
+                                   .in_place = is_in_place(world, rank),
                                    .last_absmax = absmax,
                                    .is_urgent = is_urgent,
                                    .request = request};
     if (!is_create && !self->alive[kind.group])
         world_violation(world, "the test submits to a group that is not made");
-    if (hand_over(world, rank, &submission, now_ns))
-        request->occurrence = self->submitted[tensor]++;
+    if (!hand_over(world, rank, &submission, now_ns)) return;
+    request->occurrence = self->submitted[tensor]++;
+    place = tensor * world->options.occurrences + request->occurrence;
+    self->magnitudes[place] = absmax;
+    self->in_place[place] = (uint8_t)is_in_place(world, rank);
 }
 
 void world_join(world_t *world, int rank, int group, int until, uint64_t now_ns)
@@ -458,6 +476,46 @@ static uint32_t count_absent(world_t *world, int rank, int tensor, int occurrenc
     return absent;
 }
 
+/* What is merged on the way is what all have submitted. */
+static void check_merged(world_t *world, int rank, int tensor, int occurrence,
+                         const dp_launch_entry_t *entry)
+{
+    int in_place = entry->absent == 0, place = tensor * world->options.occurrences + occurrence;
+    float magnitude = 0;
+
+    if (world_kind(world, tensor).collective == DP_COLLECTIVE_GROUP_CREATE) return; /* no data */
+    for (int r = 0; r < world->options.size; r++) {
+        const world_rank_t *self = &world->ranks[r];
+
+        if (!world_takes_part(world, tensor, r) || self->skipped[place]) continue;
+        in_place = in_place && self->in_place[place];
+        if (self->magnitudes[place] < 0) magnitude = -1;
+        if (magnitude >= 0) magnitude = DP_MAX(magnitude, self->magnitudes[place]);
+    }
+    if (entry->in_place != in_place)
+        world_violation(world, "rank %d: tensor %d %s place", rank, tensor,
+                        in_place ? "could be reduced in" : "is reduced in");
+    if (entry->last_absmax < magnitude || entry->last_absmax > magnitude)
+        world_violation(world, "rank %d: tensor %d has magnitude %g, told %g", rank, tensor,
+                        (double)magnitude, (double)entry->last_absmax);
+}
+
+/* No other group of this rank has the same number or place, and there are no more than groups. */
+static void check_slot(world_t *world, int rank, int group, uint32_t number, uint32_t slot)
+{
+    const world_rank_t *self = &world->ranks[rank];
+
+    if (slot >= (uint32_t)world->options.group_count)
+        world_violation(world, "rank %d: group %d in place %u", rank, group, slot);
+    for (int g = 1; g < world->options.group_count; g++) {
+        if (g != group && self->alive[g] && self->slots[g] == slot)
+            world_violation(world, "rank %d: groups %d and %d in place %u", rank, g, group, slot);
+        if (g != group && self->alive[g] && self->uids[g] == number)
+            world_violation(world, "rank %d: groups %d and %d are number %u", rank, g, group,
+                            number);
+    }
+}
+
 /* A group was made or has ended, as this rank is told. */
 static void note_group(world_t *world, int rank, int tensor, const dp_output_t *out)
 {
@@ -468,7 +526,9 @@ static void note_group(world_t *world, int rank, int tensor, const dp_output_t *
         if (out->slot < 1 || out->slot > DP_GROUPS_MAX || out->group <= self->uids[kind.group])
             world_violation(world, "rank %d: group %d is number %u in slot %u", rank, kind.group,
                             out->group, out->slot);
+        check_slot(world, rank, kind.group, out->group, out->slot);
         self->uids[kind.group] = out->group;
+        self->slots[kind.group] = out->slot;
         self->alive[kind.group] = 1;
     }
     if (kind.collective == DP_COLLECTIVE_GROUP_DESTROY) self->alive[kind.group] = 0;
@@ -620,6 +680,10 @@ static void take_locked(world_t *world, int rank, const dp_output_t *out, size_t
     /* Made up for: it was settled, with this launch, before. */
     if (out->sequence > self->held_from && out->sequence <= self->held_until)
         flight->is_settled = 1;
+    /* Otherwise the schedule was to end for it. */
+    if (request != NULL && entry->in_place && !self->in_place[place] && !flight->is_settled)
+        world_violation(world, "rank %d: tensor %d is reduced where it does not lie", rank,
+                        place / world->options.occurrences);
     if (request != NULL && flight->is_settled) finish(world, rank, &world->outcomes[place], DP_OK);
     land(world, place);
 }
@@ -670,6 +734,7 @@ static void take_unlocked(world_t *world, int rank, const dp_output_t *out)
     self->held_until = out->until;
     self->unlocks++;
     self->unlock_reason = out->reason;
+    self->unlocks_for[out->reason]++;
     if (out->text == NULL || out->culprit < 0 || self->locks != self->unlocks)
         world_violation(world, "rank %d: unlocked by rank %d", rank, out->culprit);
     for (int place = 0; place < world->options.tensors * world->options.occurrences; place++) {
@@ -708,8 +773,7 @@ static void take_entry(world_t *world, int rank, const dp_output_t *out, size_t 
     if (entry->absent != count_absent(world, rank, request->tensor, request->occurrence))
         world_violation(world, "rank %d: tensor %d, %u absent", rank, request->tensor,
                         entry->absent);
-    if (entry->absent > 0 && entry->in_place)
-        world_violation(world, "rank %d: tensor %d in place", rank, request->tensor);
+    check_merged(world, rank, request->tensor, request->occurrence, entry);
     if (entry->signature == NULL ||
         entry->signature->collective != world_kind(world, request->tensor).collective)
         world_violation(world, "rank %d: tensor %d has another signature", rank, request->tensor);

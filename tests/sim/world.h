@@ -85,15 +85,19 @@ typedef struct world_rank {
     dp_status_t last_failure_status;
     world_request_t *requests;      /* [tensors] */
     int *submitted;                 /* [tensors] times, or skipped */
+    float *magnitudes;              /* [tensors][occurrences] as they were submitted */
+    uint8_t *in_place;              /* [tensors][occurrences] likewise: data that may stay there */
+    int has_moved;                  /* what it submits from now on lies elsewhere */
     uint8_t *skipped;               /* [tensors][occurrences] this rank had joined */
     world_request_t *joins;         /* [groups] */
     int *alive;                     /* [groups] made, as this rank knows */
-    uint32_t *uids;                 /* [groups] since then */
+    uint32_t *uids, *slots;         /* [groups] since then */
     int *pending_in;                /* [groups] requests not handed back */
     world_flight_t *flights;        /* [tensors][occurrences] */
     uint64_t held_from, held_until; /* launches that are not over before they are settled */
     int locks, unlocks;
-    dp_unlock_reason_t unlock_reason;
+    dp_unlock_reason_t unlock_reason; /* the last */
+    int unlocks_for[DP_UNLOCK_REASONS];
     uint64_t locked_launches;
     world_identity_t *identities;
     size_t identity_count, identity_room;

@@ -22,12 +22,18 @@ char *__wrap_strdup(const char *text);
 #pragma GCC visibility pop
 
 static _Thread_local long countdown; /* a thread's own, so a server beside the test is spared */
-static _Thread_local int is_reached;
+static _Thread_local int is_reached, goes_on;
 
 void fail_allocation(long nth)
 {
     countdown = nth;
-    is_reached = 0;
+    is_reached = goes_on = 0;
+}
+
+void fail_allocations_from(long nth)
+{
+    fail_allocation(nth);
+    goes_on = 1;
 }
 
 int fail_allocation_reached(void)
@@ -40,6 +46,7 @@ static int fails_now(void)
 {
     if (countdown == 0 || --countdown > 0) return 0;
     is_reached = 1;
+    if (goes_on) countdown = 1;
     errno = ENOMEM;
     return 1;
 }

@@ -12,6 +12,9 @@
 /* The nth allocation from now on fails, n = 1, 2, 3, ...; 0: none. This thread only. */
 void fail_allocation(long nth);
 
+/* Likewise, and all that follow it. */
+void fail_allocations_from(long nth);
+
 /* 1 when the allocation to fail has been reached; turns failing off. */
 int fail_allocation_reached(void);
 

@@ -91,6 +91,7 @@ int kv_server_welcome(kv_server_t *server, int fd)
     if (!kv_server_receive(fd, answer, sizeof(answer))) return 0;
     if (dp_kv_client_hello_check(&server->ticket.secret, challenge, answer, &rank, welcome, NULL) !=
         DP_OK) {
+        kv_server_send(fd, DP_KV_WRONG_PROOF, DP_PROOF_BYTES);
         return 0;
     }
     server->rank = (int)rank;

@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,6 +22,7 @@
 
 #include "fail_allocation.h"
 #include "runtime/shm/arena.h"
+#include "runtime/shm/arena_share.h"
 
 #define RANKS 5
 
@@ -305,6 +307,74 @@ static void arena_ignores_strangers(void **state)
         close(spies[1].sockets[i]);
 }
 
+/* What is no arena, sent by a rank of the job. */
+typedef struct forger {
+    dp_bootstrap_t *bootstrap;
+    int fd;
+} forger_t;
+
+static void *share_forgery(void *argument)
+{
+    static const char *const names[] = {"a", "a"};
+    const forger_t *forger = argument;
+    dp_error_t error = {0};
+    dp_topology_t topology;
+    int fds[2];
+    dp_log_t log;
+
+    dp_log_init(&log, DP_LOG_ERROR, 1);
+    if (dp_topology_init(&topology, names, 2) != DP_OK) return NULL;
+    if (dp_arena_share(forger->bootstrap, &topology, forger->fd, dp_now_ns() + 10000000000ull, &log,
+                       fds, &error) == DP_OK)
+        close(fds[0]);
+    dp_topology_fini(&topology);
+    return NULL;
+}
+
+static int make_forgery(int which)
+{
+    const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+    const off_t bytes[] = {16 * (off_t)DP_MIB, 4096, 16 * (off_t)DP_MIB + 5};
+    int ends[2];
+    int fd;
+
+    if (which == 3) {
+        assert_int_equal(pipe(ends), 0);
+        close(ends[1]);
+        return ends[0];
+    }
+    fd = memfd_create("forgery", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    assert_true(fd >= 0);
+    assert_int_equal(ftruncate(fd, bytes[which]), 0);
+    if (which > 0) assert_int_equal(fcntl(fd, F_ADD_SEALS, seals), 0); /* 0 can be made shorter */
+    return fd;
+}
+
+static void arena_that_could_shrink_is_refused(void **state)
+{
+    (void)state;
+    for (int which = 0; which < 4; which++) {
+        dp_bootstrap_t *bootstraps[2];
+        member_t member = {.hosts = 1, .arena_bytes = 16 * DP_MIB, .patience_ns = 10000000000};
+        forger_t forger;
+        pthread_t thread;
+
+        assert_int_equal(dp_bootstrap_create_threads(2, bootstraps), DP_OK);
+        member.bootstrap = bootstraps[0];
+        forger = (forger_t){bootstraps[1], make_forgery(which)};
+        assert_int_equal(pthread_create(&thread, NULL, share_forgery, &forger), 0);
+        (void)open_member(&member);
+        pthread_join(thread, NULL);
+        assert_int_equal(member.status, DP_ERR_SYSTEM);
+        assert_string_equal(member.error.text,
+                            "shared memory: what local rank 1 sent is not its arena");
+        close(forger.fd);
+        dp_topology_fini(&member.topology);
+        dp_bootstrap_destroy(bootstraps[0]);
+        dp_bootstrap_destroy(bootstraps[1]);
+    }
+}
+
 /* ---- Failing ------------------------------------------------------------------------------------
  */
 
@@ -353,6 +423,7 @@ int main(void)
         cmocka_unit_test(arena_runs_out_with_an_error),
         cmocka_unit_test(arena_gives_freed_memory_back),
         cmocka_unit_test(arena_ignores_strangers),
+        cmocka_unit_test(arena_that_could_shrink_is_refused),
         cmocka_unit_test(arena_survives_failed_allocations),
     };
 

@@ -124,7 +124,7 @@ static void beacon_malformed_bytes_are_refused(void **state)
     data[0] ^= 1;
     data[4] = 9;
     assert_int_equal(dp_beacon_read(data, bytes, &copy, &error), DP_ERR_SYSTEM);
-    expect_text("a beacon of version 9, this library reads 1");
+    expect_text("a beacon of version 9, this library reads 2");
     for (int row = 0; row < 4; row++) {
         beacon = example("job");
         if (row == 0) beacon.port = 0;

@@ -410,7 +410,7 @@ static void enter_elsewhere(void)
     snprintf(runtime, sizeof(runtime), "/tmp/test_bootstrap-XXXXXX");
     assert_non_null(mkdtemp(runtime));
     setenv("XDG_RUNTIME_DIR", runtime, 1);
-    while (dp_rendezvous_bind(1, (uint16_t)(20000 + seed), &listener, &port, NULL) != DP_OK)
+    while (dp_rendezvous_bind((uint16_t)(20000 + seed), &listener, &port, NULL) != DP_OK)
         seed = (seed + 1) % 10000;
     close(listener);
     snprintf(place, sizeof(place), "127.0.0.1:%u", port);
@@ -545,6 +545,8 @@ static void elsewhere_rank_of_another_job_is_named(void **state)
     for (int i = 0; i < 2; i++) {
         under_a_script(&members[i].config, i, 2);
         snprintf(members[i].config.secret_file, sizeof(members[i].config.secret_file), "%s", path);
+        members[i].config.local_rank = 0; /* one on each machine: by port and secret */
+        members[i].config.local_size = 1;
     }
     /* the same place by another name: what they say of the job differs */
     snprintf(members[1].config.rendezvous, sizeof(members[1].config.rendezvous), "localhost%s",

@@ -26,25 +26,44 @@ typedef struct fixture {
     dp_device_t *device;
     const dp_device_ops_t *ops;
     dp_stream_t *stream[streams_max];
+    void *memory;
 } fixture_t;
 
-static dp_status_t make(fixture_t *f, int local_rank, dp_error_t *error)
+/* fd: where the log goes, settled before the device's thread starts; -1: nowhere. */
+static dp_status_t make_logged(fixture_t *f, int local_rank, int fd, dp_error_t *error)
 {
     const dp_device_options_t options = {.local_rank = local_rank, .local_size = 1, .spin_ns = 0};
 
     dp_log_init(&f->log, DP_LOG_ERROR, 0);
+    f->log.fd = fd;
     return dp_device_cuda_create(&options, &f->log, &f->device, error);
 }
 
-static void begin(fixture_t *f)
+static dp_status_t make(fixture_t *f, int local_rank, dp_error_t *error)
+{
+    return make_logged(f, local_rank, STDERR_FILENO, error);
+}
+
+static void begin_logged(fixture_t *f, int fd)
 {
     dp_error_t error = {DP_OK, ""};
 
     cuda_double_reset();
-    assert_int_equal(make(f, 0, &error), DP_OK);
+    assert_int_equal(make_logged(f, 0, fd, &error), DP_OK);
     f->ops = f->device->ops;
     for (int i = 0; i < streams_max; i++)
         assert_int_equal(f->ops->stream_create(f->device, "test", &f->stream[i]), DP_OK);
+}
+
+static void begin(fixture_t *f)
+{
+    begin_logged(f, STDERR_FILENO);
+}
+
+/* The failures are meant. */
+static void begin_quiet(fixture_t *f)
+{
+    begin_logged(f, -1);
 }
 
 static void end(fixture_t *f)
@@ -168,6 +187,32 @@ static void a_stream_waits_for_an_event_of_another(void **unused)
         memcpy(&seen, &memory[1], sizeof(seen));
         assert_true(seen == one);
     }
+    f.ops->event_destroy(event);
+    f.ops->free(f.device, data);
+    end(&f);
+}
+
+/* An event that was not reached yet is no error of the thread that asks, whose next launch would be
+ * taken for failed. */
+static void a_question_leaves_no_error(void **unused)
+{
+    fixture_t f;
+    dp_event_t *event;
+    void *data;
+    gate_t gate;
+
+    (void)unused;
+    begin(&f);
+    assert_int_equal(f.ops->alloc(f.device, 16, &data), DP_OK);
+    assert_int_equal(f.ops->event_create(f.device, &event), DP_OK);
+    hold(&f, 0, &gate);
+    assert_int_equal(f.ops->event_record(event, f.stream[0]), DP_OK);
+    assert_false(f.ops->event_done(event));
+    assert_int_equal(cudaPeekAtLastError(), cudaSuccess);
+    assert_int_equal(f.ops->fill(f.stream[1], DP_F32, DP_SUM, data, 4), DP_OK);
+    gate_open(&gate);
+    assert_int_equal(f.ops->event_wait(event), DP_OK);
+    assert_int_equal(cudaPeekAtLastError(), cudaSuccess);
     f.ops->event_destroy(event);
     f.ops->free(f.device, data);
     end(&f);
@@ -395,6 +440,42 @@ static void stamps_are_times_of_the_hosts_clock(void **unused)
     end(&f);
 }
 
+/* The clock's stream shares a queue of the hardware with one that is held up: stamps do not wait
+ * for it, whether or not it is time for a new base. */
+static void a_stamp_waits_for_no_stream(void **unused)
+{
+    enum { connections = 8 };
+    fixture_t f;
+    cudaStream_t streams[connections];
+    gate_t gate;
+    uint64_t stamps[2] = {0, 0};
+    const uint64_t begin_ns = dp_now_ns();
+
+    (void)unused;
+    begin(&f);
+    gate_init(&gate);
+    for (int i = 0; i < connections; i++) { /* one of them is in the clock's queue */
+        assert_int_equal(cudaStreamCreateWithFlags(&streams[i], cudaStreamNonBlocking),
+                         cudaSuccess);
+    }
+    assert_int_equal(f.ops->stamp(f.stream[0], &stamps[0]), DP_OK);
+    f.ops->settle(f.device);
+    while (dp_now_ns() - begin_ns < 1050000000u) /* a base lives for a second */
+        usleep(10000);
+    for (int i = 0; i < connections; i++) {
+        if (streams[i] == f.ops->stream_native(f.stream[0])) continue;
+        assert_int_equal(cudaLaunchHostFunc(streams[i], gate_pass, &gate), cudaSuccess);
+        assert_int_equal(cudaLaunchHostFunc(streams[i], gate_pass, &gate), cudaSuccess);
+    }
+    assert_int_equal(f.ops->stamp(f.stream[0], &stamps[1]), DP_OK);
+    gate_open(&gate);
+    f.ops->settle(f.device);
+    assert_true(stamps[0] != 0 && stamps[0] < stamps[1]);
+    for (int i = 0; i < connections; i++)
+        assert_int_equal(cudaStreamDestroy(streams[i]), cudaSuccess);
+    end(&f);
+}
+
 /* ---- Which GPU, which memory ---------------------------------------------------------------- */
 
 static void the_program_chooses_else_the_local_rank(void **unused)
@@ -458,6 +539,121 @@ static void pointers_and_streams_say_whose_they_are(void **unused)
     assert_int_equal(cuda_double_live(), 0);
 }
 
+/* A thread that has never called CUDA is on device 0, says CUDA, and most calls make a context
+ * there. None of ours does, as the memory that it takes is another rank's. */
+static void *call_without_context(void *argument)
+{
+    const fixture_t *f = argument;
+    void *memory = NULL, *pinned = NULL;
+    dp_stream_t *adopted = NULL;
+    int local = 0, is_good;
+
+    is_good =
+        f->ops->kind(f->device, &local) == DP_MEMORY_HOST &&
+        f->ops->alloc(f->device, 64, &memory) == DP_OK &&
+        f->ops->pinned_alloc(f->device, 64, &pinned) == DP_OK &&
+        f->ops->stream_adopt(f->device, f->ops->stream_native(f->stream[0]), &adopted) == DP_OK;
+    f->ops->stream_destroy(adopted);
+    f->ops->free(f->device, memory);
+    f->ops->pinned_free(f->device, pinned);
+    return is_good ? argument : NULL;
+}
+
+/* Its first call is the one that counts. */
+static void *ask_without_context(void *argument)
+{
+    const fixture_t *f = argument;
+    dp_stream_t *adopted = NULL;
+    void *native = f->ops->stream_native(f->stream[0]);
+
+    if (f->ops->stream_adopt(f->device, native, &adopted) != DP_OK) return NULL;
+    f->ops->stream_destroy(adopted);
+    return argument;
+}
+
+static void *free_without_context(void *argument)
+{
+    const fixture_t *f = argument;
+
+    f->ops->free(f->device, f->memory);
+    return argument;
+}
+
+static void a_thread_makes_no_context_elsewhere(void **unused)
+{
+    static void *(*const calls[])(void *) = {call_without_context, ask_without_context,
+                                             free_without_context};
+    dp_error_t error = {DP_OK, ""};
+    pthread_t thread;
+    void *result;
+    fixture_t f;
+
+    (void)unused;
+    cuda_double_reset();
+    cuda_double_set_devices(2);
+    assert_int_equal(make(&f, 1, &error), DP_OK);
+    f.ops = f.device->ops;
+    assert_int_equal(f.ops->stream_create(f.device, "test", &f.stream[0]), DP_OK);
+    assert_int_equal(f.ops->alloc(f.device, 64, &f.memory), DP_OK);
+    for (size_t i = 0; i < DP_ARRAY_LEN(calls); i++) {
+        assert_int_equal(pthread_create(&thread, NULL, calls[i], &f), 0);
+        assert_int_equal(pthread_join(thread, &result), 0);
+        assert_non_null(result);
+    }
+    assert_true(cuda_double_has_context(1));
+    assert_false(cuda_double_has_context(0));
+    f.ops->stream_destroy(f.stream[0]);
+    dp_device_destroy(f.device);
+    assert_int_equal(cuda_double_live(), 0);
+}
+
+/* The program captures a graph on a stream of its own: ours work on, in threads of ours. */
+static void *work_meanwhile(void *argument)
+{
+    fixture_t *f = argument;
+    dp_event_t *event = NULL;
+    uint64_t stamp = 0;
+
+    if (f->ops->enter(f->device, NULL) != DP_OK) return NULL;
+    if (f->ops->stamp(f->stream[0], &stamp) != DP_OK) return NULL;
+    if (f->ops->event_create(f->device, &event) != DP_OK) return NULL;
+    if (f->ops->event_record(event, f->stream[0]) != DP_OK) return NULL;
+    if (f->ops->event_wait(event) != DP_OK) return NULL;
+    f->ops->settle(f->device);
+    f->ops->event_destroy(event);
+    return stamp != 0 ? argument : NULL;
+}
+
+static void a_capture_of_the_programs_is_none_of_ours(void **unused)
+{
+    dp_error_t error = {DP_OK, ""};
+    dp_stream_t *adopted = NULL;
+    dp_event_t *event = NULL;
+    cudaStream_t captured;
+    pthread_t thread;
+    void *result;
+    fixture_t f;
+
+    (void)unused;
+    begin_quiet(&f);
+    assert_int_equal(cudaStreamCreate(&captured), cudaSuccess);
+    assert_int_equal(f.ops->event_create(f.device, &event), DP_OK);
+    assert_int_equal(f.ops->stream_adopt(f.device, captured, &adopted), DP_OK);
+    cuda_double_capture(captured);
+    assert_int_equal(pthread_create(&thread, NULL, work_meanwhile, &f), 0);
+    assert_int_equal(pthread_join(thread, &result), 0);
+    assert_non_null(result);
+    /* what is captured is no moment that a stream of ours could wait for */
+    assert_int_equal(f.ops->event_record(event, adopted), DP_ERR_UNSUPPORTED);
+    assert_int_equal(f.ops->health(f.device, &error), DP_OK);
+    cuda_double_capture(NULL);
+    assert_int_equal(f.ops->event_record(event, adopted), DP_OK);
+    f.ops->stream_destroy(adopted);
+    f.ops->event_destroy(event);
+    assert_int_equal(cudaStreamDestroy(captured), cudaSuccess);
+    end(&f);
+}
+
 /* ---- Failure -------------------------------------------------------------------------------- */
 
 static void without_a_device_it_says_so(void **unused)
@@ -488,8 +684,7 @@ static void every_call_may_fail(void **unused)
 
         cuda_double_reset();
         cuda_double_fail(NULL, n, cudaErrorMemoryAllocation);
-        status = make(&f, 0, &error);
-        f.log.fd = -1; /* the failures are meant */
+        status = make_logged(&f, 0, -1, &error);
         if (status == DP_OK) {
             f.ops = f.device->ops;
             status = f.ops->alloc(f.device, 64, &memory);
@@ -519,8 +714,7 @@ static void a_broken_device_says_so_and_lets_go(void **unused)
     fixture_t f;
 
     (void)unused;
-    begin(&f);
-    f.log.fd = -1;
+    begin_quiet(&f);
     hold(&f, 0, &gate);
     assert_int_equal(f.ops->call(f.stream[0], DP_WORK_LARGE, append, &note), DP_OK);
     assert_int_equal(f.ops->health(f.device, &error), DP_OK);
@@ -536,6 +730,52 @@ static void a_broken_device_says_so_and_lets_go(void **unused)
     end(&f);
 }
 
+/* The program has returned from main() without dp_finalize(): CUDA says that it is gone. That is no
+ * failure to tell anybody, and the word's memory may be gone as well. */
+static void an_unloaded_runtime_is_no_news(void **unused)
+{
+    dp_error_t error = {DP_OK, ""};
+    list_t list = {{0}, 0};
+    note_t note = {&list, 7};
+    char text[16];
+    int ends[2];
+    gate_t gate;
+    fixture_t f;
+
+    (void)unused;
+    assert_int_equal(pipe(ends), 0);
+    begin_logged(&f, ends[1]);
+    hold(&f, 0, &gate);
+    assert_int_equal(f.ops->call(f.stream[0], DP_WORK_LARGE, append, &note), DP_OK);
+    cuda_double_break(cudaErrorCudartUnloading);
+    f.ops->settle(f.device);
+    assert_int_equal(list.count, 1);
+    assert_int_equal(f.ops->health(f.device, &error), DP_ERR_SYSTEM);
+    f.ops->abort(f.device);
+    assert_int_equal(*f.ops->skip_word(f.device), 0);
+    gate_open(&gate);
+    end(&f);
+    close(ends[1]);
+    assert_int_equal(read(ends[0], text, sizeof(text)), 0);
+    close(ends[0]);
+}
+
+/* An error that the program has made, and not asked for, is not the launch's. */
+static void an_older_error_is_not_the_launchs(void **unused)
+{
+    fixture_t f;
+    void *data, *none;
+
+    (void)unused;
+    begin(&f);
+    assert_int_equal(f.ops->alloc(f.device, 16, &data), DP_OK);
+    assert_int_not_equal(cudaMalloc(&none, SIZE_MAX / 2), cudaSuccess);
+    assert_int_equal(f.ops->fill(f.stream[0], DP_F32, DP_SUM, data, 4), DP_OK);
+    assert_int_equal(cudaStreamSynchronize(f.ops->stream_native(f.stream[0])), cudaSuccess);
+    f.ops->free(f.device, data);
+    end(&f);
+}
+
 static void a_refused_launch_is_an_error_and_leaves_the_batch(void **unused)
 {
     fixture_t f;
@@ -546,8 +786,7 @@ static void a_refused_launch_is_an_error_and_leaves_the_batch(void **unused)
     const dp_cast_args_t args = {.from = DP_F32, .to = DP_F32, .pieces = &piece, .piece_count = 1};
 
     (void)unused;
-    begin(&f);
-    f.log.fd = -1;
+    begin_quiet(&f);
     dp_tally_init(&tally);
     for (int i = 0; i < 20; i++) { /* more often than a stream has batches */
         cuda_double_fail("launch", 1, cudaErrorInvalidValue);
@@ -564,16 +803,22 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(calls_of_all_streams_run_in_the_order_given),
         cmocka_unit_test(a_stream_waits_for_an_event_of_another),
+        cmocka_unit_test(a_question_leaves_no_error),
         cmocka_unit_test(a_cast_delivers_its_tallies_before_the_next_call),
         cmocka_unit_test(figures_are_those_of_the_tallies),
         cmocka_unit_test(a_scale_keeps_the_precision_of_f64),
         cmocka_unit_test(a_fill_is_what_changes_nothing),
         cmocka_unit_test(stamps_are_times_of_the_hosts_clock),
+        cmocka_unit_test(a_stamp_waits_for_no_stream),
         cmocka_unit_test(the_program_chooses_else_the_local_rank),
         cmocka_unit_test(pointers_and_streams_say_whose_they_are),
+        cmocka_unit_test(a_thread_makes_no_context_elsewhere),
+        cmocka_unit_test(a_capture_of_the_programs_is_none_of_ours),
         cmocka_unit_test(without_a_device_it_says_so),
         cmocka_unit_test(every_call_may_fail),
         cmocka_unit_test(a_broken_device_says_so_and_lets_go),
+        cmocka_unit_test(an_unloaded_runtime_is_no_news),
+        cmocka_unit_test(an_older_error_is_not_the_launchs),
         cmocka_unit_test(a_refused_launch_is_an_error_and_leaves_the_batch),
     };
 

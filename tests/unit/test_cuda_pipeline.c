@@ -24,6 +24,7 @@ static void make_device(int rank, dp_device_t **device)
     const dp_device_options_t options = {.local_rank = rank, .local_size = world_ranks_max};
     dp_error_t error = {DP_OK, ""};
 
+    assert_int_equal(cudaSetDevice(rank), cudaSuccess); /* one GPU each, as processes have it */
     if (dp_device_cuda_create(&options, NULL, device, &error) != DP_OK) fail_msg("%s", error.text);
 }
 
@@ -41,6 +42,7 @@ static const world_maker_t maker = {make_device, launch};
 static void open_world(world_t *world, int ranks, size_t fusion_bytes, int slots, unsigned jitter)
 {
     cuda_double_reset();
+    cuda_double_set_devices(world_ranks_max);
     cuda_double_set_jitter(jitter);
     world_init_device(world, ranks, fusion_bytes, slots, &maker);
     device_of_launches = world->rank[0].device;
@@ -150,6 +152,7 @@ static void run_rig(rig_t *rig, int in_place, int engine_fails, unsigned jitter)
     open_world(world, 2, 8192, 3, jitter);
     if (engine_fails) fake_room_fail(world->room, steps, DP_ERR_SYSTEM, "the wire is cut");
     for (int r = 0; r < 2; r++) {
+        assert_int_equal(cudaSetDevice(r), cudaSuccess);
         dp_device_t *device = world->rank[r].device;
 
         assert_int_equal(cudaStreamCreateWithFlags(&rig->native[r], cudaStreamNonBlocking),

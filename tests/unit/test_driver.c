@@ -1,6 +1,8 @@
 /*
- * test_driver.c - finding a driver and the plug-in: run once as the machine is, and once with a
- * driver of the tests' own in the library path (argument "fake").
+ * test_driver.c - finding a driver and the plug-in: run once as the machine is, once with a driver
+ * of the tests' own in the library path (argument "fake"), once in a program that has loaded an
+ * old NCCL already ("loaded" and its file), and once beside a plug-in that cannot be opened
+ * ("broken").
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
+
+#include <dlfcn.h>
 
 #include "runtime/base/build_info.h"
 #include "runtime/base/driver.h"
@@ -99,6 +103,36 @@ static void a_plugin_of_another_build_is_refused(void **unused)
     assert_null(plugin);
 }
 
+static const char *loaded; /* a libnccl.so.2 of version 2.26.2, with no call newer than that */
+
+/* As in a program that has loaded PyTorch, which brings a NCCL of its own. */
+static void a_library_that_is_loaded_already_is_used(void **unused)
+{
+    const dp_plugin_t *plugin = NULL;
+    char text[512] = "", wanted[400];
+    dp_status_t status;
+
+    (void)unused;
+    assert_non_null(dlopen(loaded, RTLD_NOW | RTLD_LOCAL));
+    status = dp_plugin_open(&plugin, DP_VERSION_TEXT, text, sizeof(text));
+    if (status != DP_OK) fail_msg("%s", text);
+    snprintf(wanted, sizeof(wanted), "NCCL 2.26.2 (%s), built with ", loaded);
+    if (strstr(text, wanted) == NULL) fail_msg("%s", text);
+}
+
+/* In a folder with a libdp-cuda.so that is none. */
+static void a_plugin_that_cannot_be_opened_says_why(void **unused)
+{
+    const dp_plugin_t *plugin = NULL;
+    char text[512] = "";
+
+    (void)unused;
+    assert_int_equal(dp_plugin_open(&plugin, DP_VERSION_TEXT, text, sizeof(text)),
+                     DP_ERR_UNSUPPORTED);
+    if (strstr(text, "/broken/libdp-cuda.so: ") == NULL) fail_msg("%s", text);
+    assert_null(plugin);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest found[] = {
@@ -112,6 +146,21 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_plugin_of_another_build_is_refused),
     };
 
+    const struct CMUnitTest with_library[] = {
+        cmocka_unit_test(a_library_that_is_loaded_already_is_used),
+    };
+
+    const struct CMUnitTest broken[] = {
+        cmocka_unit_test(a_plugin_that_cannot_be_opened_says_why),
+    };
+
+    if (argc > 1 && strcmp(argv[1], "broken") == 0) {
+        return cmocka_run_group_tests(broken, NULL, NULL);
+    }
+    if (argc > 2 && strcmp(argv[1], "loaded") == 0) {
+        loaded = argv[2];
+        return cmocka_run_group_tests(with_library, NULL, NULL);
+    }
     if (argc > 1 && strcmp(argv[1], "fake") == 0) {
         return cmocka_run_group_tests(faked, NULL, NULL);
     }

@@ -204,10 +204,10 @@ static void run_dir_is_made_counted_and_removed(void **state)
 
     (void)state;
     assert_int_equal(dp_run_dir_create(path, sizeof(path), &error), DP_OK);
-    assert_int_equal(dp_run_dir_files(path), 0);
+    assert_int_equal(dp_run_dir_files(path, NULL), 0);
     snprintf(file, sizeof(file), "%s/link", path);
     assert_int_equal(symlink("/etc", file), 0);
-    assert_int_equal(dp_run_dir_files(path), 1);
+    assert_int_equal(dp_run_dir_files(path, NULL), 1);
     assert_int_equal(dp_run_dir_remove(path), 0);
     assert_int_not_equal(access(path, F_OK), 0);
     assert_int_equal(access("/etc/passwd", F_OK), 0);

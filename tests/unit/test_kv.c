@@ -193,7 +193,8 @@ static void kv_client_with_another_secret_is_refused(void **state)
     start(&server, kv_server_echo, NULL, 0);
     ticket = server.ticket;
     ticket.secret.bytes[7] ^= 4;
-    expect_no_connection(&server, &ticket, SOON, DP_ERR_CONFIG, "it refused ours");
+    expect_no_connection(&server, &ticket, SOON, DP_ERR_CONFIG,
+                         "refused our proof: the job's secrets differ");
     assert_int_equal(server.rank, -1);
 }
 
@@ -251,7 +252,7 @@ static void kv_server_of_another_version_is_a_mismatch(void **state)
     hello[4] = 9;
     start(&server, send_data, hello, sizeof(hello));
     expect_no_connection(&server, &server.ticket, SOON, DP_ERR_MISMATCH,
-                         "it speaks rendezvous version 9, this library 2");
+                         "it speaks rendezvous version 9, this library 3");
 }
 
 static void kv_server_that_closes_early_is_an_error(void **state)

@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <sys/resource.h>
 #include <unistd.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -146,6 +147,186 @@ static void log_lines_of_threads_do_not_mix(void **state)
     assert_int_equal(lines, 200);
 }
 
+/* ---- Nobody reads ---------------------------------------------------------------------------- */
+
+static void fill(int fd)
+{
+    static const char bytes[4096];
+    const int flags = fcntl(fd, F_GETFL);
+
+    assert_int_equal(fcntl(fd, F_SETFL, flags | O_NONBLOCK), 0);
+    while (write(fd, bytes, sizeof(bytes)) > 0) {
+    }
+    while (write(fd, bytes, 1) > 0) {
+    }
+    assert_int_equal(fcntl(fd, F_SETFL, flags), 0);
+}
+
+/* Skips what fill() wrote, then reads until `last` has come. */
+static void read_until(capture_t *capture, const char *last)
+{
+    size_t bytes = 0;
+    char byte;
+
+    alarm(30); /* on a hang the test ends by SIGALRM */
+    while (strstr(capture->text, last) == NULL && read(capture->read_fd, &byte, 1) == 1) {
+        if (byte != '\0' && byte != '\r') capture->text[bytes++] = byte;
+        capture->text[bytes] = '\0';
+        assert_in_range(bytes, 0, sizeof(capture->text) - 2);
+    }
+    alarm(0);
+}
+
+/* Logs far more than fits, reads all of it, and checks the order and what is told of the rest. */
+static void flood(capture_t *capture)
+{
+    static char expected[64];
+    const char *at = capture->text;
+    const int flags = fcntl(capture->log.fd, F_GETFL);
+    unsigned long told = 0;
+    int lines = 0;
+
+    alarm(30);
+    for (int i = 0; i < 2000; i++)
+        dp_log_info(&capture->log, "line %d of many", i);
+    for (int i = 0; i < 10; i++)
+        dp_log_error(&capture->log, "reason %d", i);
+    alarm(0);
+    assert_int_equal(fcntl(capture->log.fd, F_GETFL), flags);
+    read_until(capture, "dropped: standard error was not read\n");
+    for (; lines < 2000; lines++) {
+        snprintf(expected, sizeof(expected), "dp info rank 0: line %d of many\n", lines);
+        if (strncmp(at, expected, strlen(expected)) != 0) break;
+        at += strlen(expected);
+    }
+    assert_in_range(lines, 100, 1999);
+    for (int i = 0; i < 10; i++) { /* room is kept for what says why a job ends */
+        snprintf(expected, sizeof(expected), "dp error rank 0: reason %d\n", i);
+        assert_int_equal(strncmp(at, expected, strlen(expected)), 0);
+        at += strlen(expected);
+    }
+    assert_int_equal(sscanf(at, "dp warn: %lu log lines were dropped", &told), 1);
+    assert_int_equal(told, 2000 - lines);
+}
+
+static void log_to_a_full_pipe_never_blocks(void **state)
+{
+    static capture_t capture;
+    int fds[2];
+
+    (void)state;
+    assert_int_equal(pipe(fds), 0);
+    dp_log_init(&capture.log, DP_LOG_INFO, 0);
+    capture.log.fd = fds[1];
+    capture.read_fd = fds[0];
+    capture.log.queue = dp_log_queue_create();
+    fill(fds[1]);
+    flood(&capture);
+    capture.text[0] = '\0';
+    dp_log_info(&capture.log, "as before");
+    read_until(&capture, "as before\n");
+    assert_string_equal(capture.text, "dp info rank 0: as before\n");
+    dp_log_queue_destroy(capture.log.queue);
+    close(fds[0]);
+    close(fds[1]);
+}
+
+static void log_to_an_unread_terminal_never_blocks(void **state)
+{
+    static capture_t capture;
+    const int master = posix_openpt(O_RDWR | O_NOCTTY);
+    int terminal;
+
+    (void)state;
+    if (master < 0 || grantpt(master) != 0 || unlockpt(master) != 0) skip();
+    terminal = open(ptsname(master), O_RDWR | O_NOCTTY);
+    if (terminal < 0) skip();
+    dp_log_init(&capture.log, DP_LOG_INFO, 0);
+    capture.log.fd = terminal;
+    capture.read_fd = master;
+    capture.log.queue = dp_log_queue_create();
+    fill(terminal);
+    flood(&capture);
+    dp_log_queue_destroy(capture.log.queue);
+    close(terminal);
+    close(master);
+}
+
+/* A descriptor that cannot be opened once more: only the queue's thread blocks on it, and the end
+ * does not wait for that for long. */
+static void log_to_a_full_pipe_of_another_never_blocks(void **state)
+{
+    static capture_t capture;
+    struct rlimit before;
+    struct rlimit none;
+    int fds[2];
+
+    (void)state;
+    assert_int_equal(pipe(fds), 0);
+    getrlimit(RLIMIT_NOFILE, &before);
+    none = (struct rlimit){0, before.rlim_max};
+    dp_log_init(&capture.log, DP_LOG_INFO, 0);
+    capture.log.fd = fds[1];
+    capture.read_fd = fds[0];
+    capture.log.queue = dp_log_queue_create();
+    fill(fds[1]);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    flood(&capture);
+    fill(fds[1]);
+    alarm(30);
+    dp_log_error(&capture.log, "last words");
+    dp_log_queue_destroy(capture.log.queue); /* which the thread frees once it can */
+    alarm(0);
+    capture.text[0] = '\0';
+    read_until(&capture, "last words\n");
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    close(fds[1]);
+    assert_int_equal(read(fds[0], capture.text, 1), 0);
+    close(fds[0]);
+}
+
+static void log_without_a_queue_waits_a_moment_at_most(void **state)
+{
+    static capture_t capture;
+    int fds[2];
+
+    (void)state;
+    assert_int_equal(pipe(fds), 0);
+    dp_log_init(&capture.log, DP_LOG_INFO, 0);
+    capture.log.fd = fds[1];
+    fill(fds[1]);
+    alarm(30);
+    dp_log_info(&capture.log, "lost");
+    alarm(0);
+    close(fds[0]);
+    close(fds[1]);
+}
+
+static void log_flushes_what_a_reader_takes_late(void **state)
+{
+    static capture_t capture;
+    char bytes[4096];
+    int fds[2];
+
+    (void)state;
+    assert_int_equal(pipe(fds), 0);
+    dp_log_init(&capture.log, DP_LOG_INFO, 0);
+    capture.log.fd = fds[1];
+    capture.read_fd = fds[0];
+    capture.log.queue = dp_log_queue_create();
+    fill(fds[1]);
+    dp_log_error(&capture.log, "last words");
+    assert_int_equal(fcntl(fds[0], F_SETFL, O_NONBLOCK), 0);
+    while (read(fds[0], bytes, sizeof(bytes)) == (ssize_t)sizeof(bytes)) {
+    }
+    assert_int_equal(fcntl(fds[0], F_SETFL, 0), 0);
+    dp_log_queue_destroy(capture.log.queue);
+    close(fds[1]);
+    read_until(&capture, "last words\n");
+    assert_string_equal(capture.text, "dp error rank 0: last words\n");
+    close(fds[0]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -155,6 +336,11 @@ int main(void)
         cmocka_unit_test(log_long_text_is_cut_to_one_line),
         cmocka_unit_test(log_keeps_errno),
         cmocka_unit_test(log_lines_of_threads_do_not_mix),
+        cmocka_unit_test(log_to_a_full_pipe_never_blocks),
+        cmocka_unit_test(log_to_an_unread_terminal_never_blocks),
+        cmocka_unit_test(log_to_a_full_pipe_of_another_never_blocks),
+        cmocka_unit_test(log_without_a_queue_waits_a_moment_at_most),
+        cmocka_unit_test(log_flushes_what_a_reader_takes_late),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -629,6 +629,22 @@ static void negotiator_refuses_what_breaks_the_protocol(void **state)
     expect_refusal(&item, DP_POSITION_NONE, "outside of the order");
 }
 
+/* Places behind what is owed exist after a lock only: a launch there would wait for ever. */
+static void negotiator_refuses_a_place_that_nobody_owes(void **state)
+{
+    dp_signature_part_t part;
+    dp_signature_t signature;
+    dp_item_t item = {.kind = DP_ITEM_READY, .id = DP_ID_NONE, .root = -1, .peer = -1};
+
+    (void)state;
+    world_signature(&signature, &part, 4);
+    item.name = "x";
+    item.flags = DP_FLAG_SIGNATURE | DP_FLAG_AHEAD;
+    item.signature = &signature;
+    item.ahead = 1;
+    expect_refusal(&item, 0, "tensor x announced ahead of all");
+}
+
 static void negotiator_refuses_bytes_that_are_no_frame(void **state)
 {
     static const struct {
@@ -692,6 +708,7 @@ int main(void)
         cmocka_unit_test(negotiator_loss_reaches_all_with_one_cause),
         cmocka_unit_test(negotiator_abort_gives_the_reason_to_all),
         cmocka_unit_test(negotiator_refuses_what_breaks_the_protocol),
+        cmocka_unit_test(negotiator_refuses_a_place_that_nobody_owes),
         cmocka_unit_test(negotiator_refuses_bytes_that_are_no_frame),
         cmocka_unit_test(negotiator_refuses_strangers),
     };

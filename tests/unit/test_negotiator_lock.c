@@ -481,6 +481,7 @@ static void lock_ends_for_a_magnitude(void **state)
             world.ranks[r].pending++;
             world.ranks[r].pending_in[0]++;
             world.ranks[r].submitted[0]++;
+            world.ranks[r].magnitudes[i] = submission.last_absmax;
             assert_int_equal(dp_negotiator_submit(world.ranks[r].negotiator, &submission, 0),
                              DP_OK);
         }

@@ -34,6 +34,7 @@ typedef struct world {
     atomic_int running; /* clients */
     int joined;
     int refused;
+    char first_refusal[1024];
     char refusal[1024]; /* the last one */
     char notes[RANKS_MAX][256];
     int culprits[RANKS_MAX]; /* 0: none; no test blames rank 0 */
@@ -75,11 +76,13 @@ static void on_refused(void *context, const char *text)
 {
     world_t *world = context;
 
-    world->refused++;
+    if (world->refused++ == 0) {
+        snprintf(world->first_refusal, sizeof(world->first_refusal), "%s", text);
+    }
     snprintf(world->refusal, sizeof(world->refusal), "%s", text);
 }
 
-static void world_init(world_t *world, int size)
+static void world_create(world_t *world, int size, int is_local)
 {
     dp_rendezvous_events_t events = {on_joined, on_note, on_lost, on_refused, world};
     int listener;
@@ -88,9 +91,20 @@ static void world_init(world_t *world, int size)
     world->size = size;
     world->base = event_base_new();
     assert_int_equal(dp_rendezvous_listen(&world->ticket, &listener, NULL), DP_OK);
+    if (!is_local) {
+        close(listener);
+        assert_int_equal(dp_rendezvous_bind(0, &listener, &world->ticket.port, NULL), DP_OK);
+        snprintf(world->ticket.address, sizeof(world->ticket.address), "127.0.0.1");
+    }
     assert_int_equal(dp_rendezvous_create(world->base, listener, size, &world->ticket.secret,
                                           &events, &world->rendezvous, NULL),
                      DP_OK);
+}
+
+/* At a port, as between machines. */
+static void world_init(world_t *world, int size)
+{
+    world_create(world, size, 0);
 }
 
 static void world_fini(world_t *world)
@@ -279,12 +293,12 @@ static void rendezvous_taken_port_is_an_error(void **state)
     int other = -1;
 
     (void)state;
-    assert_int_equal(dp_rendezvous_bind(1, 0, &listener, &port, &error), DP_OK);
+    assert_int_equal(dp_rendezvous_bind(0, &listener, &port, &error), DP_OK);
     assert_true(port > 0);
-    assert_int_equal(dp_rendezvous_bind(1, port, &other, &again, &error), DP_ERR_SYSTEM);
+    assert_int_equal(dp_rendezvous_bind(port, &other, &again, &error), DP_ERR_SYSTEM);
     assert_non_null(strstr(error.text, "Address already in use"));
     close(listener);
-    assert_int_equal(dp_rendezvous_bind(0, port, &other, &again, &error), DP_OK);
+    assert_int_equal(dp_rendezvous_bind(port, &other, &again, &error), DP_OK);
     assert_int_equal(again, port);
     close(other);
 }
@@ -402,6 +416,149 @@ static void rendezvous_connections_and_lines_are_bounded(void **state)
     world_fini(&world);
 }
 
+/* Connects from an address of its own. */
+static int connect_from(const world_t *world, const char *source)
+{
+    struct sockaddr_in from = {.sin_family = AF_INET};
+    struct sockaddr_in to = {.sin_family = AF_INET,
+                             .sin_port = htons(world->ticket.port),
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+
+    if (inet_pton(AF_INET, source, &from.sin_addr) != 1) abort();
+    if (bind(fd, (struct sockaddr *)&from, sizeof(from)) != 0) abort();
+    if (connect(fd, (struct sockaddr *)&to, sizeof(to)) != 0) abort();
+    return fd;
+}
+
+/* A rank that takes its time for its hello, while somebody else opens hundreds of connections. */
+static void be_slow_in_a_flood(client_t *client)
+{
+    uint8_t hello[DP_KV_SERVER_HELLO_BYTES];
+    uint8_t answer[DP_KV_CLIENT_HELLO_BYTES];
+    uint8_t welcome[DP_PROOF_BYTES];
+    const uint8_t *challenge;
+    uint8_t mine[DP_CHALLENGE_BYTES] = {1};
+    int fds[300];
+    int fd = connect_from(client->world, "127.0.0.1");
+
+    if (recv(fd, hello, sizeof(hello), MSG_WAITALL) != sizeof(hello)) abort();
+    for (int i = 0; i < 300; i++)
+        fds[i] = connect_from(client->world, "127.0.0.9");
+    read_to_end(fds[0]); /* the oldest of the flood had to go */
+    if (dp_kv_server_hello_read(hello, &challenge, NULL) != DP_OK) abort();
+    dp_kv_client_hello_write(&client->world->ticket.secret, challenge, mine, 0, answer);
+    (void)!send(fd, answer, sizeof(answer), MSG_NOSIGNAL);
+    client->status = recv(fd, welcome, sizeof(welcome), MSG_WAITALL) == sizeof(welcome) &&
+                             memcmp(welcome, DP_KV_BUSY, sizeof(welcome)) != 0
+                         ? DP_OK
+                         : DP_ERR_PEER_LOST;
+    for (int i = 0; i < 300; i++)
+        close(fds[i]);
+    close(fd);
+}
+
+static void rendezvous_flood_of_an_address_drops_its_own(void **state)
+{
+    client_t client;
+    world_t world;
+
+    (void)state;
+    world_init(&world, 2);
+    client_start(&client, &world, 0, be_slow_in_a_flood);
+    serve(&world);
+    pthread_join(client.thread, NULL);
+    assert_int_equal(client.status, DP_OK);
+    assert_int_equal(world.joined, 1);
+    assert_true(world.refused <= 20);
+    world_fini(&world);
+}
+
+/* The oldest of too many connections of one address is told that it may come again. */
+static void be_the_oldest(client_t *client)
+{
+    uint8_t words[DP_KV_SERVER_HELLO_BYTES + DP_PROOF_BYTES];
+    int fds[100];
+    int fd = connect_to(client->world);
+
+    for (int i = 0; i < 100; i++)
+        fds[i] = connect_to(client->world);
+    client->status =
+        recv(fd, words, sizeof(words), MSG_WAITALL) == sizeof(words) &&
+                memcmp(words + DP_KV_SERVER_HELLO_BYTES, DP_KV_BUSY, DP_PROOF_BYTES) == 0
+            ? DP_OK
+            : DP_ERR_PEER_LOST;
+    for (int i = 0; i < 100; i++)
+        close(fds[i]);
+    close(fd);
+}
+
+static void rendezvous_tells_whom_it_drops(void **state)
+{
+    client_t client;
+    world_t world;
+
+    (void)state;
+    world_init(&world, 2);
+    client_start(&client, &world, 0, be_the_oldest);
+    serve(&world);
+    pthread_join(client.thread, NULL);
+    assert_int_equal(client.status, DP_OK);
+    assert_non_null(strstr(world.first_refusal, "a flood? "));
+    world_fini(&world);
+}
+
+static void come_late(client_t *client)
+{
+    dp_kv_t *kv = NULL;
+
+    client->status =
+        dp_kv_connect(&client->world->ticket, client->rank, soon(), &kv, &client->error);
+    dp_kv_close(kv);
+}
+
+static void rendezvous_on_one_machine_needs_no_port(void **state)
+{
+    client_t clients[3];
+    world_t world;
+
+    (void)state;
+    world_create(&world, 2, 1);
+    assert_int_equal(world.ticket.port, 0);
+    for (int i = 0; i < 2; i++)
+        client_start(&clients[i], &world, i, meet);
+    serve(&world);
+    for (int i = 0; i < 2; i++) {
+        pthread_join(clients[i].thread, NULL);
+        assert_int_equal(clients[i].status, DP_OK);
+    }
+    assert_int_equal(world.refused, 0);
+    dp_rendezvous_close_door(world.rendezvous);
+    client_start(&clients[2], &world, 0, come_late);
+    pthread_join(clients[2].thread, NULL);
+    assert_int_equal(clients[2].status, DP_ERR_PEER_LOST);
+    assert_non_null(strstr(clients[2].error.text, "Connection refused"));
+    world_fini(&world);
+}
+
+static void rendezvous_of_another_user_is_not_believed(void **state)
+{
+    uid_t user = geteuid();
+    dp_kv_ticket_t ticket;
+    dp_error_t error = {DP_OK, ""};
+    dp_kv_t *kv = NULL;
+    int listener = -1;
+
+    (void)state;
+    if (user != 0) skip(); /* only root can be two users */
+    assert_int_equal(seteuid(65534), 0);
+    assert_int_equal(dp_rendezvous_listen(&ticket, &listener, &error), DP_OK);
+    assert_int_equal(seteuid(user), 0);
+    assert_int_equal(dp_kv_connect(&ticket, 0, soon(), &kv, &error), DP_ERR_CONFIG);
+    assert_non_null(strstr(error.text, "it is not a process of user 0"));
+    close(listener);
+}
+
 /* ---- Ranks that misbehave -------------------------------------------------------------------- */
 
 /* Proves itself as the client's rank; returns the connection. */
@@ -493,9 +650,13 @@ static void rendezvous_second_claim_to_a_rank_is_refused(void **state)
     pthread_join(clients[1].thread, NULL);
     assert_int_not_equal(clients[1].status, DP_OK);
     assert_non_null(strstr(world.refusal, "there is no rank 5, the job has 2"));
-    /* Taken: while one connection of rank 1 lives, another is refused. */
+    world_fini(&world);
+
+    /* Taken: while one connection of rank 1 lives, another is refused. It lives as it waits for
+     * rank 0, which has never been there; one that had left would end the wait. */
+    world_init(&world, 2);
     client_start(&clients[0], &world, 1, meet);
-    while (world.joined < 2) {
+    while (world.joined < 1) {
         event_base_loop(world.base, EVLOOP_ONCE);
     }
     client_start(&clients[1], &world, 1, meet);
@@ -649,6 +810,10 @@ int main(void)
         cmocka_unit_test(rendezvous_taken_port_is_an_error),
         cmocka_unit_test(rendezvous_strangers_cost_a_line_not_the_job),
         cmocka_unit_test(rendezvous_connections_and_lines_are_bounded),
+        cmocka_unit_test(rendezvous_flood_of_an_address_drops_its_own),
+        cmocka_unit_test(rendezvous_tells_whom_it_drops),
+        cmocka_unit_test(rendezvous_on_one_machine_needs_no_port),
+        cmocka_unit_test(rendezvous_of_another_user_is_not_believed),
         cmocka_unit_test(rendezvous_malformed_frames_cost_the_connection),
         cmocka_unit_test(rendezvous_second_claim_to_a_rank_is_refused),
         cmocka_unit_test(rendezvous_wrong_size_is_told_with_both_values),

@@ -238,6 +238,31 @@ static void topology_small_example_is_as_drawn(void **state)
     dp_topology_fini(&topology);
 }
 
+static void topology_tells_hosts_of_one_name_apart(void **state)
+{
+    static const char *const keys[] = {"x", "y", "x", "y", "z"};
+    static const char *const names[] = {"localhost", "localhost", "localhost", "localhost", "c"};
+    static const int some[] = {3, 4, 1};
+    dp_topology_t topology, part;
+
+    (void)state;
+    assert_int_equal(dp_topology_init_keys(&topology, keys, names, 5), DP_OK);
+    assert_int_equal(topology.host_count, 3);
+    assert_int_equal(topology.host[2], 0);
+    assert_int_equal(topology.host[3], 1);
+    assert_string_equal(topology.host_name[0], "localhost");
+    assert_string_equal(topology.host_name[1], "localhost");
+    assert_int_equal(dp_topology_init_part(&part, &topology, some, 3), DP_OK);
+    assert_int_equal(part.host_count, 2);
+    assert_int_equal(part.host[0], 0);
+    assert_int_equal(part.host[1], 1);
+    assert_int_equal(part.host[2], 0);
+    assert_int_equal(part.local_rank[2], 1);
+    assert_string_equal(part.host_name[1], "c");
+    dp_topology_fini(&part);
+    dp_topology_fini(&topology);
+}
+
 static void topology_refuses_nonsense(void **state)
 {
     static const char *const names[] = {"a"};
@@ -292,6 +317,7 @@ int main(void)
         cmocka_unit_test(topology_every_world_is_one_tree),
         cmocka_unit_test(topology_large_world_is_quick),
         cmocka_unit_test(topology_small_example_is_as_drawn),
+        cmocka_unit_test(topology_tells_hosts_of_one_name_apart),
         cmocka_unit_test(topology_refuses_nonsense),
         cmocka_unit_test(topology_nth_allocation_fails_without_a_leak),
     };

@@ -23,8 +23,9 @@
 #define PATIENCE_NS (20ull * 1000000000)
 #define WORLD_MAX 4
 
-/* NEAR_...: the same behind near.c, all ranks being on one host */
-typedef enum which { LOOPBACK, UCX, NEAR_LOOPBACK, NEAR_UCX } which_t;
+/* NEAR_...: the same behind near.c, all ranks being on one host. MIXED: even ranks on one host, odd
+ * ones on another, and between the two loopback. */
+typedef enum which { LOOPBACK, UCX, UNIX, NEAR_LOOPBACK, NEAR_UNIX, MIXED } which_t;
 
 static dp_transport_t *create(which_t which, int rank, uint64_t tag)
 {
@@ -38,13 +39,19 @@ static dp_transport_t *create(which_t which, int rank, uint64_t tag)
 
     dp_config_defaults(&config);
     dp_log_init(&log, DP_LOG_WARN, rank);
-    if (which == LOOPBACK || which == NEAR_LOOPBACK) {
-        status = dp_transport_loopback_create(rank, tag, &log, &transport, &error);
-    } else {
-        status = dp_transport_ucx_create(rank, tag, &config, &log, &transport, &error);
-    }
     for (int i = 0; i < WORLD_MAX; i++) {
-        if (i != rank) others[count++] = i;
+        if (i != rank && (which != MIXED || i % 2 == rank % 2)) others[count++] = i;
+    }
+    if (which == UCX) {
+        status = dp_transport_ucx_create(rank, tag, &config, &log, &transport, &error);
+    } else if (which == UNIX || which == NEAR_UNIX) {
+        status = dp_transport_unix_create(rank, tag, others, count, NULL, &log, &transport, &error);
+    } else {
+        status = dp_transport_loopback_create(rank, tag, &log, &transport, &error);
+    }
+    if (status == DP_OK && which == MIXED) {
+        status =
+            dp_transport_unix_create(rank, tag, others, count, transport, &log, &transport, &error);
     }
     if (status == DP_OK && which >= NEAR_LOOPBACK)
         status =
@@ -386,7 +393,7 @@ static void garbage_address_is_refused(void **state)
     dp_transport_t *transport = create(which, 0, TAG);
     const uint8_t garbage[24] = {1, 2, 3};
     const void *addresses[] = {garbage};
-    const size_t bytes[] = {which == UCX || which == NEAR_UCX ? 0 : sizeof(garbage)};
+    const size_t bytes[] = {which == UCX ? 0 : sizeof(garbage)};
     const int ranks[] = {1};
     dp_error_t error = {0};
 
@@ -447,10 +454,12 @@ static void signals_are_as_before_ucx(void **state)
 }
 
 static which_t ucx_kind = UCX;
-static which_t near_ucx_kind = NEAR_UCX;
 #endif
 static which_t loopback_kind = LOOPBACK;
+static which_t unix_kind = UNIX;
 static which_t near_loopback_kind = NEAR_LOOPBACK;
+static which_t near_unix_kind = NEAR_UNIX;
+static which_t mixed_kind = MIXED;
 
 #define OVER(kind, name, test)                                                                     \
     {                                                                                              \
@@ -472,10 +481,12 @@ int main(void)
     /* clang-format off */
     const struct CMUnitTest tests[] = {
         CONTRACT(loopback),
+        CONTRACT(unix),
         CONTRACT(near_loopback),
+        CONTRACT(near_unix),
+        CONTRACT(mixed),
 #if !defined(__SANITIZE_THREAD__) /* UCX is not instrumented */
         CONTRACT(ucx),
-        CONTRACT(near_ucx),
         cmocka_unit_test(unknown_device_is_named),
         cmocka_unit_test(signals_are_as_before_ucx),
 #endif

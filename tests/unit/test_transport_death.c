@@ -1,6 +1,7 @@
 /*
  * test_transport_death.c - a process that is killed is an event for its neighbour, at once, and
- * what it had said before is heard: over UCX, and with shared memory between the two.
+ * what it had said before is heard: over UCX, over a UNIX socket, and with shared
+ * memory before that.
  */
 #include "runtime/transport/transport.h"
 
@@ -25,8 +26,10 @@ typedef struct end {
     int socket; /* to the other process, for addresses */
 } end_t;
 
+typedef enum which { UCX, UNIX, NEAR } which_t;
+
 /* Creates a transport in this process and connects it to the one in the other. */
-static dp_status_t join(end_t *end, int rank, int socket, int is_near)
+static dp_status_t join(end_t *end, int rank, int socket, which_t which)
 {
     uint8_t mine[DP_ADDRESS_MAX];
     uint8_t theirs[DP_ADDRESS_MAX];
@@ -40,8 +43,11 @@ static dp_status_t join(end_t *end, int rank, int socket, int is_near)
 
     dp_config_defaults(&config);
     end->socket = socket;
-    status = dp_transport_ucx_create(rank, TAG, &config, NULL, &end->transport, &error);
-    if (status == DP_OK && is_near) {
+    status =
+        which == UCX
+            ? dp_transport_ucx_create(rank, TAG, &config, NULL, &end->transport, &error)
+            : dp_transport_unix_create(rank, TAG, &other, 1, NULL, NULL, &end->transport, &error);
+    if (status == DP_OK && which == NEAR) {
         status = dp_transport_near_create(rank, TAG, &other, 1, end->transport, NULL,
                                           &end->transport, &error);
     }
@@ -81,13 +87,28 @@ static void die(dp_transport_t *transport)
     raise(SIGKILL);
 }
 
+/* Set in the parent: the other process has a child, which keeps all it has until end.socket is at
+ * its end. */
+static int fork_after_joining;
+
+static void fork_a_holder(int socket)
+{
+    char byte;
+
+    if (fork() != 0) return;
+    while (read(socket, &byte, 1) > 0) {
+    }
+    _exit(0);
+}
+
 /* The other process: answers every message until it is killed or told to close or die. */
-static int echo(int socket, int says_hello, int is_near)
+static int echo(int socket, int says_hello, which_t which)
 {
     end_t end = {0};
     dp_transport_event_t event = {0};
 
-    if (join(&end, 1, socket, is_near) != DP_OK) return 1;
+    if (join(&end, 1, socket, which) != DP_OK) return 1;
+    if (fork_after_joining) fork_a_holder(socket);
     if (says_hello && end.transport->ops->send(end.transport, 0, "hello", 5) != DP_OK) return 3;
     while (next_event(end.transport, 20000, &event) == DP_OK) {
         if (event.kind != DP_TRANSPORT_MESSAGE) return 2;
@@ -102,7 +123,7 @@ static int echo(int socket, int says_hello, int is_near)
     return 4;
 }
 
-static pid_t start_echo(end_t *end, int says_hello, int is_near)
+static pid_t start_echo(end_t *end, int says_hello, which_t which)
 {
     int sockets[2];
     pid_t child;
@@ -112,10 +133,10 @@ static pid_t start_echo(end_t *end, int says_hello, int is_near)
     assert_true(child >= 0);
     if (child == 0) {
         close(sockets[0]);
-        _exit(echo(sockets[1], says_hello, is_near));
+        _exit(echo(sockets[1], says_hello, which));
     }
     close(sockets[1]);
-    assert_int_equal(join(end, 0, sockets[0], is_near), DP_OK);
+    assert_int_equal(join(end, 0, sockets[0], which), DP_OK);
     return child;
 }
 
@@ -142,7 +163,7 @@ static void round_trips_are_quick(void **state)
     enum { ROUNDS = 300, MIDDLE = ROUNDS / 2, LATE = ROUNDS * 95 / 100 };
     uint64_t took[ROUNDS];
     end_t end = {0};
-    pid_t child = start_echo(&end, 0, *(int *)*state);
+    pid_t child = start_echo(&end, 0, *(which_t *)*state);
     int status;
 
     for (int i = 0; i < ROUNDS; i++) {
@@ -168,7 +189,7 @@ static void round_trips_are_quick(void **state)
 static void killed_peer_is_lost_at_once(void **state)
 {
     end_t end = {0};
-    pid_t child = start_echo(&end, 0, *(int *)*state);
+    pid_t child = start_echo(&end, 0, *(which_t *)*state);
     dp_transport_event_t event = {0};
     uint64_t start;
     int status;
@@ -193,7 +214,7 @@ static void killed_peer_is_lost_at_once(void **state)
 static void peer_dead_before_the_first_message_is_lost(void **state)
 {
     end_t end = {0};
-    pid_t child = start_echo(&end, 1, *(int *)*state);
+    pid_t child = start_echo(&end, 1, *(which_t *)*state);
     dp_transport_event_t event = {0};
     int status;
 
@@ -211,18 +232,19 @@ static void peer_dead_before_the_first_message_is_lost(void **state)
 /* Whether this process sleeps or polls: every word before the loss, in order. */
 static void last_words_are_heard(void **state)
 {
-    const int is_near = *(int *)*state;
+    const which_t which = *(which_t *)*state;
+    const int is_here = which != UCX;
 
     for (int trial = 0; trial < 20; trial++) {
         end_t end = {0};
-        pid_t child = start_echo(&end, 0, is_near);
+        pid_t child = start_echo(&end, 0, which);
         dp_transport_event_t event = {0};
         int status;
 
         ping(&end);
         assert_int_equal(end.transport->ops->send(end.transport, 1, "die", 3), DP_OK);
         if (trial % 3 == 1) usleep(1000 * (unsigned)trial);
-        for (int i = 0; is_near && i < LAST_WORDS; i++) {
+        for (int i = 0; is_here && i < LAST_WORDS; i++) {
             if (trial % 3 == 2) {
                 while (end.transport->ops->poll(end.transport, &event) == DP_ERR_AGAIN) {
                 }
@@ -235,7 +257,7 @@ static void last_words_are_heard(void **state)
         }
         do { /* over UCX what the kernel had not sent yet is gone */
             assert_int_equal(next_event(end.transport, 20000, &event), DP_OK);
-        } while (!is_near && event.kind == DP_TRANSPORT_MESSAGE);
+        } while (!is_here && event.kind == DP_TRANSPORT_MESSAGE);
         assert_int_equal(event.kind, DP_TRANSPORT_PEER_LOST);
         assert_string_equal(event.text, "its connection broke");
         dp_transport_destroy(end.transport);
@@ -245,21 +267,54 @@ static void last_words_are_heard(void **state)
     }
 }
 
-static int is_ucx = 0, is_near = 1;
+/* A child that it forked holds its sockets, and says nothing. */
+static void killed_peer_with_a_child_is_lost_at_once(void **state)
+{
+    end_t end = {0};
+    dp_transport_event_t event = {0};
+    uint64_t start;
+    pid_t child;
+    int status;
+    int alive[2];
+    char byte;
+
+    /* Its other end is closed by the child of the child alone. */
+    assert_int_equal(pipe(alive), 0);
+    fork_after_joining = 1;
+    child = start_echo(&end, 0, *(which_t *)*state);
+    fork_after_joining = 0;
+    close(alive[1]);
+    ping(&end);
+    start = dp_now_ns();
+    assert_int_equal(kill(child, SIGKILL), 0);
+    assert_int_equal(next_event(end.transport, 20000, &event), DP_OK);
+    print_message("SIGKILL seen after %.2f ms\n", (double)(dp_now_ns() - start) / 1e6);
+    assert_int_equal(event.kind, DP_TRANSPORT_PEER_LOST);
+    assert_string_equal(event.text, "its connection broke");
+    dp_transport_destroy(end.transport);
+    close(end.socket);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(read(alive[0], &byte, 1), 0); /* the child's child has left, too */
+    close(alive[0]);
+}
+
+static which_t over_ucx = UCX, over_unix = UNIX, over_near = NEAR;
 
 #define OVER(name, kind)                                                                           \
     {                                                                                              \
-#name " over " #kind, name, NULL, NULL, &is_##kind                                         \
+#name " over " #kind, name, NULL, NULL, &over_##kind                                       \
     }
-#define BOTH(name) OVER(name, ucx), OVER(name, near)
+#define ALL(name) OVER(name, ucx), OVER(name, unix), OVER(name, near)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        BOTH(round_trips_are_quick),
-        BOTH(killed_peer_is_lost_at_once),
-        BOTH(peer_dead_before_the_first_message_is_lost),
-        BOTH(last_words_are_heard),
+        ALL(round_trips_are_quick),
+        ALL(killed_peer_is_lost_at_once),
+        ALL(peer_dead_before_the_first_message_is_lost),
+        ALL(last_words_are_heard),
+        OVER(killed_peer_with_a_child_is_lost_at_once, unix),
+        OVER(killed_peer_with_a_child_is_lost_at_once, near),
     };
 
 #if defined(__SANITIZE_THREAD__)

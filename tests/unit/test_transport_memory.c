@@ -60,6 +60,13 @@ static dp_status_t create_near(int rank, dp_transport_t **out)
     return dp_transport_near_create(rank, 3, &other, 1, far, NULL, out, NULL);
 }
 
+static dp_status_t create_unix(int rank, dp_transport_t **out)
+{
+    const int other = 1 - rank;
+
+    return dp_transport_unix_create(rank, 3, &other, 1, NULL, NULL, out, NULL);
+}
+
 #if !defined(__SANITIZE_THREAD__) /* UCX is not instrumented */
 static dp_status_t create_ucx(int rank, dp_transport_t **out)
 {
@@ -128,6 +135,12 @@ static void loopback_survives_each_failure(void **state)
 {
     (void)state;
     fail_every_allocation(create_loopback);
+}
+
+static void unix_survives_each_failure(void **state)
+{
+    (void)state;
+    fail_every_allocation(create_unix);
 }
 
 static void near_survives_each_failure(void **state)
@@ -227,6 +240,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(loopback_survives_each_failure),
+        cmocka_unit_test(unix_survives_each_failure),
         cmocka_unit_test(near_survives_each_failure),
 #if !defined(__SANITIZE_THREAD__)
         cmocka_unit_test(ucx_survives_each_failure),

@@ -245,6 +245,8 @@ static void tuned_world_changes_together_and_remembers(void **state)
     assert_int_equal(second.ranks[0].settings.slots, others[DP_KNOB_SLOTS]);
     assert_int_equal(second.ranks[0].settings.in_place_least, others[DP_KNOB_IN_PLACE]);
     assert_int_equal(unlink(first.tune), 0);
+    snprintf(first.tune, sizeof(first.tune), "%s/tuned.lock", folder);
+    assert_int_equal(unlink(first.tune), 0);
     assert_int_equal(rmdir(folder), 0);
     free_world(&first);
     free_world(&second);

@@ -11,7 +11,10 @@
 
 #include <cmocka.h>
 
+#include <fcntl.h>
 #include <stdio.h>
+#include <sys/file.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "coordinator/tune_file.h"
@@ -37,6 +40,10 @@ static int teardown(void **state)
 {
     place_t *place = *state;
 
+    char lock[sizeof(place->path) + 8];
+
+    snprintf(lock, sizeof(lock), "%s.lock", place->path);
+    (void)unlink(lock);
     (void)unlink(place->path);
     if (rmdir(place->folder) != 0) return -1; /* something was left behind */
     free(place);
@@ -148,6 +155,70 @@ static void file_damage_is_told(void **state)
     assert_int_equal(first, 10);
 }
 
+/* Jobs that end at one time: each keeps what the others write meanwhile. */
+static void file_keeps_what_several_processes_write_at_once(void **state)
+{
+    enum { WRITERS = 6, LINES = 6 };
+    const place_t *place = *state;
+    dp_tune_key_t key = base;
+    int gate[2];
+    uint64_t first;
+
+    assert_int_equal(pipe(gate), 0);
+    for (int writer = 0; writer < WRITERS; writer++) {
+        const pid_t child = fork();
+        dp_error_t error = {DP_OK, ""};
+        char byte;
+
+        assert_true(child >= 0);
+        if (child != 0) continue;
+        close(gate[1]);
+        if (read(gate[0], &byte, 1) != 0) _exit(1); /* all begin when the gate is closed */
+        for (int line = 0; line < LINES; line++) {
+            const uint64_t values[DP_KNOBS] = {(uint64_t)line + 1, 3, 0, 200000};
+
+            key.program = (uint64_t)writer * LINES + (uint64_t)line;
+            /* On a slow disk one of them may wait longer than it wants to. */
+            while (dp_tune_file_write(place->path, &key, values, 0.1, 0.09, &error) != DP_OK)
+                if (strstr(error.text, "held by another process") == NULL) _exit(2);
+        }
+        _exit(0);
+    }
+    close(gate[0]);
+    close(gate[1]);
+    for (int writer = 0; writer < WRITERS; writer++) {
+        int status;
+
+        assert_true(wait(&status) > 0);
+        assert_true(WIFEXITED(status));
+        assert_int_equal(WEXITSTATUS(status), 0);
+    }
+    for (int i = 0; i < WRITERS * LINES; i++) {
+        key.program = (uint64_t)i;
+        assert_int_equal(read_first(place->path, &key, &first), DP_OK);
+        assert_int_equal(first, i % LINES + 1);
+    }
+}
+
+static void file_that_is_locked_for_good_is_told(void **state)
+{
+    const place_t *place = *state;
+    const uint64_t values[DP_KNOBS] = {1, 2, 3, 4};
+    dp_error_t error = {DP_OK, ""};
+    char lock[sizeof(place->path) + 8];
+    int fd;
+
+    snprintf(lock, sizeof(lock), "%s.lock", place->path);
+    fd = open(lock, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    assert_true(fd >= 0);
+    assert_int_equal(flock(fd, LOCK_EX), 0);
+    assert_int_equal(dp_tune_file_write(place->path, &base, values, 0.1, 0.1, &error),
+                     DP_ERR_SYSTEM);
+    assert_non_null(strstr(error.text, "tuned.lock: held by another process"));
+    close(fd);
+    write_good(place->path, &base, 1);
+}
+
 static void file_that_cannot_be_written_is_told(void **state)
 {
     const uint64_t values[DP_KNOBS] = {1, 2, 3, 4};
@@ -167,6 +238,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(file_gives_back_what_was_written, setup, teardown),
         cmocka_unit_test_setup_teardown(file_keeps_the_latest_of_many, setup, teardown),
         cmocka_unit_test_setup_teardown(file_damage_is_told, setup, teardown),
+        cmocka_unit_test_setup_teardown(file_keeps_what_several_processes_write_at_once, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(file_that_is_locked_for_good_is_told, setup, teardown),
         cmocka_unit_test(file_that_cannot_be_written_is_told),
     };
 

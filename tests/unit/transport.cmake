@@ -9,6 +9,7 @@ target_link_options(test_transport_dock PRIVATE
                     -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=strdup
                     -Wl,--wrap=mmap,--wrap=madvise,--wrap=fallocate,--wrap=open,--wrap=read,--wrap=mincore)
 dp_test(test_transport SOURCES test_transport.c LIBS dp_transport TIMEOUT 120)
+dp_test(test_transport_unix SOURCES test_transport_unix.c LIBS dp_transport TIMEOUT 60)
 dp_test(test_transport_near SOURCES test_transport_near.c LIBS dp_transport TIMEOUT 120)
 dp_test(test_transport_death SOURCES test_transport_death.c LIBS dp_transport TIMEOUT 60)
 dp_test(test_transport_memory SOURCES test_transport_memory.c LIBS dp_coordinator TIMEOUT 120)
@@ -20,7 +21,8 @@ dp_test(test_loop_ucx SOURCES test_loop_ucx.c LIBS dp_coordinator TIMEOUT 120)
 if(DP_SANITIZE MATCHES thread)
   # libucm patches madvise() of a process that merely links it, which the sanitizer does not survive
   # when a thread ends.
-  set_tests_properties(test_transport_ring test_transport_dock test_transport test_transport_near
+  set_tests_properties(test_transport_ring test_transport_dock test_transport test_transport_unix
+                       test_transport_near
                        test_transport_death test_transport_memory test_health
                        test_loop test_loop_drive test_loop_ucx
                        PROPERTIES ENVIRONMENT UCX_MEM_MMAP_HOOK_MODE=none)

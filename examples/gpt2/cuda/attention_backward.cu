@@ -82,8 +82,7 @@ __global__ void __launch_bounds__(DOTS_THREADS) attention_dots_kernel(attention_
         const size_t to = pair * (size_t)it.padded + (size_t)at;
 
         it.dots[to] = dot;
-        it.lse2[to] =
-            is_there ? it.lse[pair * (size_t)it.length + (size_t)at] * ATTENTION_LOG2E : INFINITY;
+        it.lse2[to] = is_there ? it.lse[pair * (size_t)it.length + (size_t)at] * LOG2E : INFINITY;
     }
 }
 
@@ -173,8 +172,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, 2)
             hide_future<false, tall, CHUNK>(s, first + warp_row, query + chunk);
             multiply_transposed<width, tall, CHUNK>(dp, v_tile, (unsigned)warp_row,
                                                     here + shape::tile, (unsigned)chunk);
-            take_scores_of_keys<tall>(s, dp, figures, figures + STEP_FLOATS,
-                                      it.scale * ATTENTION_LOG2E);
+            take_scores_of_keys<tall>(s, dp, figures, figures + STEP_FLOATS, it.scale * LOG2E);
             multiply_sums<width, tall, CHUNK>(dv, s, here + shape::tile, (unsigned)chunk);
             multiply_sums<width, tall, CHUNK>(dk, dp, here, (unsigned)chunk);
         }
@@ -216,7 +214,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, 2)
     const uint16_t *qkv = (const uint16_t *)it.qkv;
     const unsigned group = warp_lane() / 4;
     const int warp_row = (int)(threadIdx.x / 32) * 16 * tall;
-    const float scale2 = it.scale * ATTENTION_LOG2E;
+    const float scale2 = it.scale * LOG2E;
     float dq[tall][width / 8][4] = {}, base[tall][2], dot[tall][2], by[tall][2];
 
     DYNAMIC_SHARED(unsigned char, memory);

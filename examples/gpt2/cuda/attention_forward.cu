@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, 2)
             for (int k = 0; k < width / 16; k++)
                 multiply_slice<width, tall, KEYS>(s, q[k], here, 0, k);
             hide_future<true, tall, KEYS>(s, first + warp_row, key);
-            take_scores<width, tall>(s, out, most, sum, it.scale * ATTENTION_LOG2E);
+            take_scores<width, tall>(s, out, most, sum, it.scale * LOG2E);
             multiply_sums<width, tall, KEYS>(out, s, here + shape::tile, 0);
         }
         /* The next tiles are here for all, and all are done with these. */

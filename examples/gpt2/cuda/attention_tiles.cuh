@@ -18,7 +18,6 @@
 
 #define ATTENTION_WARPS 4
 #define ATTENTION_THREADS (32 * ATTENTION_WARPS)
-#define ATTENTION_LOG2E 1.4426950408889634f
 
 /* Bytes of a tile. */
 template <int width> DEVICE_INLINE constexpr int tile_bytes(int rows)
@@ -118,7 +117,7 @@ DEVICE_INLINE void tile_store(shared_t tile, unsigned first_row,
         const uint4 words = shared_load_16(tile + tile_place<width>(first_row + at.row, at.chunk));
 
         if ((int)at.row < there && (int)at.chunk * 8 < size)
-            *(uint4 *)(void *)(to + at.row * stride + at.chunk * 8) = words;
+            global_store_16(to + at.row * stride + at.chunk * 8, words);
     }
 }
 

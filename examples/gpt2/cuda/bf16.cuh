@@ -1,5 +1,6 @@
 /*
- * bf16.cuh - bf16 as kernels hold it: an element in memory, and two in a register.
+ * bf16.cuh - bf16 as kernels hold it: an element in memory, and two in a register; and the
+ * exponential that is exact enough for it.
  *
  * Rounds to nearest even. A register holds two neighbours, the one before in its low half. Only
  * what CUDA's own headers give on both sides is used, so the CPU runs the same functions.
@@ -35,6 +36,21 @@ DEVICE_INLINE uint32_t pack_bf16(float low, float high)
 DEVICE_INLINE float2 unpack_bf16(uint32_t packed)
 {
     return make_float2(bits_to_float(packed << 16), bits_to_float(packed & 0xffff0000u));
+}
+
+#define LOG2E 1.4426950408889634f
+
+/* 2^x by the special function unit, to about two units in the last place; 2^-Inf is 0. */
+DEVICE_INLINE float fast_exp2(float x)
+{
+#ifdef DP_SIMT
+    return exp2f(x);
+#else
+    float power;
+
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+    return power;
+#endif
 }
 
 /* ---- Kernels compute in fp32, whatever they read and write ------------------------------------

@@ -2,114 +2,266 @@
  * classifier.cu - softmax, loss and the logits' gradient in one kernel; normalised probabilities
  * never lie in memory.
  *
- * A block per row. The first pass keeps, per thread, the largest logit so far and the sum of
- * exponentials relative to it (the online softmax of Milakov and Gimelshein 2018,
- * arXiv:1805.02867); the second writes the gradient over the logits. Rows are taken from the last
- * to the first: the last ones are the likeliest to be in the L2 cache still from the matrix product
- * that made them, and within a row the second pass finds what the first has read there.
+ * A block per row. First each thread finds, of the logits it owns, the largest and the sum of
+ * exponentials relative to it; these pairs are joined over the block (the online softmax of
+ * Milakov and Gimelshein 2018, arXiv:1805.02867); then the gradient is written over the logits. A
+ * bf16 row of up to KEPT_COLUMNS stays in registers from the first step to the last, so memory is
+ * read once and written once. Other rows are read again, mostly from the L2 cache: rows are taken
+ * from the last to the first, because the matrix product before wrote the last ones last.
+ *
+ * Columns are numbered in 32 bits, elements of the matrix in 64.
  */
 #include "examples/gpt2/cuda/device.cuh"
 
-#define THREADS 512
-#define WARPS (THREADS / WARP)
+#define THREADS 512 /* of a row that is read twice */
+#define KEPT 7      /* vectors that a thread holds otherwise, in 28 registers */
+#define KEPT_THREADS 1024
+#define KEPT_COLUMNS (KEPT * KEPT_THREADS * VECTOR) /* 57344: GPT-2's 50304 fit */
+#define LN2 0.6931471805599453f
 
-/* sum of exp(x - most) over what was seen; most is -inf and sum 0 where nothing was. */
+/* ---- Exponentials -----------------------------------------------------------------------------
+ *
+ * A logit's exponent is counted from the base, which is the largest logit in units of the exponent.
+ * bf16 takes powers of two by the special function unit: one fused multiply-add before it, and an
+ * error of some 2^-22, far below bf16's 2^-9. fp32, which is for comparisons, takes expf().
+ * The sums are relative to the base as it was rounded, so rounding it does not change the loss.
+ */
+
+template <typename T> DEVICE_INLINE float base_of(float logit)
+{
+    return sizeof(T) == 2 ? logit * LOG2E : logit;
+}
+
+template <typename T> DEVICE_INLINE float exponent_of(float logit, float base)
+{
+    return sizeof(T) == 2 ? fmaf(logit, LOG2E, -base) : logit - base;
+}
+
+template <typename T> DEVICE_INLINE float power(float exponent)
+{
+    return sizeof(T) == 2 ? fast_exp2(exponent) : expf(exponent);
+}
+
+/* The natural logarithm of a sum of powers relative to the base. */
+template <typename T> DEVICE_INLINE float log_of(float base, float sum)
+{
+    return sizeof(T) == 2 ? (base + log2f(sum)) * LN2 : base + logf(sum);
+}
+
+/* The logits seen so far: base and sum of powers; -inf and 0 before the first. */
 typedef struct tail {
-    float most, sum;
+    float base, sum;
 } tail_t;
 
-DEVICE_INLINE tail_t join(tail_t a, tail_t b)
+template <typename T> DEVICE_INLINE tail_t join(tail_t a, tail_t b)
 {
-    const float most = fmaxf(a.most, b.most);
-    tail_t joined = {most, 0.0f};
+    const float base = fmaxf(a.base, b.base);
+    tail_t joined = {base, 0.0f};
 
-    /* exp(-inf - -inf) would be a NaN; with nothing seen there is nothing to add. */
-    if (a.sum != 0.0f) joined.sum += a.sum * expf(a.most - most);
-    if (b.sum != 0.0f) joined.sum += b.sum * expf(b.most - most);
+    /* -inf - -inf would be a NaN; with nothing seen there is nothing to add. */
+    if (a.sum != 0.0f) joined.sum += a.sum * power<T>(a.base - base);
+    if (b.sum != 0.0f) joined.sum += b.sum * power<T>(b.base - base);
     return joined;
 }
 
-/* The block's tail, in every thread. */
-DEVICE_INLINE tail_t join_block(tail_t own, tail_t *shared)
+template <typename T> DEVICE_INLINE tail_t join_warp(tail_t own)
 {
-    const unsigned warp = threadIdx.x / WARP;
-
 #pragma unroll
     for (int bits = WARP / 2; bits > 0; bits /= 2) {
         tail_t other;
 
-        other.most = __shfl_xor_sync(EVERY_LANE, own.most, bits);
+        other.base = __shfl_xor_sync(EVERY_LANE, own.base, bits);
         other.sum = __shfl_xor_sync(EVERY_LANE, own.sum, bits);
-        own = join(own, other);
+        own = join<T>(own, other);
     }
-    if (threadIdx.x % WARP == 0) shared[warp] = own;
-    __syncthreads();
-    own = shared[0];
-    for (int w = 1; w < WARPS; w++)
-        own = join(own, shared[w]);
     return own;
 }
 
-/* Bytes per logit in bf16: 2 read (and 2 again, mostly from L2), 2 written. */
-template <typename T, bool aligned>
-static __global__ void __launch_bounds__(THREADS)
-    classifier_kernel(float *losses, T *logits, const int32_t *targets, float weight, int gradient,
-                      size_t rows, size_t vocab, size_t padded)
+/* The block's tail, in every thread. shared: one of each warp, up to WARP of them. */
+template <typename T> DEVICE_INLINE tail_t join_block(tail_t own, tail_t *shared, unsigned warps)
 {
-    __shared__ tail_t shared[WARPS];
-    const size_t row = rows - 1 - blockIdx.x;
-    const int32_t target = targets[row];
-    const bool is_known = target >= 0 && (size_t)target < vocab;
-    T *own = logits + row * padded;
-    float target_logit = 0.0f, by;
-    tail_t tail = {-INFINITY, 0.0f};
+    const unsigned lane = threadIdx.x % WARP;
 
-    if (threadIdx.x == 0) target_logit = is_known ? widen(own[target]) : nanf("");
-    for (size_t at = (size_t)threadIdx.x * VECTOR; at < vocab; at += THREADS * VECTOR) {
-        float x[VECTOR], most = tail.most;
+    own = join_warp<T>(own);
+    if (lane == 0) shared[threadIdx.x / WARP] = own;
+    __syncthreads();
+    own.base = lane < warps ? shared[lane].base : -INFINITY;
+    own.sum = lane < warps ? shared[lane].sum : 0.0f;
+    return join_warp<T>(own);
+}
 
-        load<aligned>(own + at, padded - at, x);
+/* ---- Eight logits -----------------------------------------------------------------------------
+ */
+
+/* Behind the vocabulary x becomes `as`. One question for eight: only a row's end has any such. */
+DEVICE_INLINE void set_padding(float (&x)[VECTOR], unsigned at, unsigned vocab, float as)
+{
+    if (at + VECTOR <= vocab) return;
 #pragma unroll
-        for (int i = 0; i < VECTOR; i++) {
-            if (at + (size_t)i < vocab) most = fmaxf(most, x[i]);
-        }
-        if (tail.sum != 0.0f) tail.sum *= expf(tail.most - most);
-        tail.most = most;
+    for (unsigned i = 0; i < VECTOR; i++) {
+        if (at + i >= vocab) x[i] = as;
+    }
+}
+
+/* Adds logits at.. of a row to what a thread has seen. */
+template <typename T>
+DEVICE_INLINE void see(tail_t &tail, float (&x)[VECTOR], unsigned at, unsigned vocab)
+{
+    float most = -INFINITY, base;
+
+    set_padding(x, at, vocab, -INFINITY);
 #pragma unroll
-        for (int i = 0; i < VECTOR; i++) {
-            if (at + (size_t)i < vocab) tail.sum += expf(x[i] - most);
+    for (int i = 0; i < VECTOR; i++)
+        most = fmaxf(most, x[i]);
+    base = fmaxf(tail.base, base_of<T>(most));
+    if (tail.sum != 0.0f && base > tail.base) tail.sum *= power<T>(tail.base - base);
+    tail.base = base;
+    if (base == -INFINITY) base = 0.0f; /* so that powers become 0 and not NaN */
+#pragma unroll
+    for (int i = 0; i < VECTOR; i++)
+        tail.sum += power<T>(exponent_of<T>(x[i], base));
+}
+
+/* Logits at.. become their gradients. by: weight / sum. */
+template <typename T>
+DEVICE_INLINE void differentiate(float (&x)[VECTOR], unsigned at, unsigned vocab, float base,
+                                 float by, unsigned target, float weight)
+{
+#pragma unroll
+    for (int i = 0; i < VECTOR; i++)
+        x[i] = power<T>(exponent_of<T>(x[i], base)) * by;
+    if (target - at < VECTOR) {
+#pragma unroll
+        for (unsigned i = 0; i < VECTOR; i++) {
+            if (at + i == target) x[i] -= weight;
         }
     }
-    tail = join_block(tail, shared); /* nothing is overwritten before all have read */
-    if (threadIdx.x == 0) losses[row] = tail.most - target_logit + logf(tail.sum);
-    if (!gradient) return;
-    by = is_known ? weight / tail.sum : nanf("");
-    for (size_t at = (size_t)threadIdx.x * VECTOR; at < padded; at += THREADS * VECTOR) {
-        float x[VECTOR];
+    set_padding(x, at, vocab, 0.0f);
+}
 
-        load<aligned>(own + at, padded - at, x);
+/* ---- Kernels ----------------------------------------------------------------------------------
+ */
+
+struct classifier_args {
+    float *losses;
+    void *logits;
+    const int32_t *targets;
+    float weight;
+    int gradient;
+    unsigned rows, vocab, padded;
+};
+
+/* A block's row, and what its target is; a target outside of the vocabulary makes NaN. */
+template <typename T> struct classifier_row {
+    T *logits;
+    size_t row;
+    unsigned target;
+    bool is_known;
+    float target_logit; /* thread 0; read before anything is overwritten */
+};
+
+template <typename T>
+DEVICE_INLINE classifier_row<T> row_of_block(const struct classifier_args &args)
+{
+    classifier_row<T> row;
+
+    row.row = args.rows - 1 - blockIdx.x;
+    row.logits = (T *)args.logits + row.row * args.padded;
+    row.target = (unsigned)args.targets[row.row];
+    row.is_known = row.target < args.vocab; /* a negative one is a large unsigned */
+    row.target_logit = 0.0f;
+    if (threadIdx.x == 0) {
+        row.target_logit = row.is_known ? widen(row.logits[row.target]) : nanf("");
+    }
+    return row;
+}
+
+template <typename T>
+DEVICE_INLINE void write_loss(const struct classifier_args &args, const classifier_row<T> &row,
+                              tail_t tail)
+{
+    if (threadIdx.x == 0) {
+        args.losses[row.row] = log_of<T>(tail.base, tail.sum) - row.target_logit;
+    }
+}
+
+/* Bytes per logit in bf16: 2 read, and 2 again, mostly from L2, 2 written. */
+template <typename T, bool aligned>
+static __global__ void __launch_bounds__(THREADS)
+    classifier_kernel(const struct classifier_args args)
+{
+    __shared__ tail_t shared[THREADS / WARP];
+    const classifier_row<T> row = row_of_block<T>(args);
+    const unsigned first = threadIdx.x * VECTOR;
+    tail_t tail = {-INFINITY, 0.0f};
+    float by, x[VECTOR];
+
+    for (unsigned at = first; at < args.vocab; at += THREADS * VECTOR) {
+        load<aligned>(row.logits + at, args.padded - at, x);
+        see<T>(tail, x, at, args.vocab);
+    }
+    tail = join_block<T>(tail, shared, THREADS / WARP);
+    write_loss(args, row, tail);
+    if (!args.gradient) return;
+    by = row.is_known ? args.weight / tail.sum : nanf("");
+    for (unsigned at = first; at < args.padded; at += THREADS * VECTOR) {
+        load<aligned>(row.logits + at, args.padded - at, x);
+        differentiate<T>(x, at, args.vocab, tail.base, by, row.target, args.weight);
+        store<aligned>(row.logits + at, args.padded - at, x);
+    }
+}
+
+/* Rows of up to KEPT_COLUMNS, aligned. Bytes per logit: 2 read, 2 written. */
+static __global__ void __launch_bounds__(KEPT_THREADS)
+    classifier_kept_kernel(const struct classifier_args args)
+{
+    __shared__ tail_t shared[KEPT_THREADS / WARP];
+    const classifier_row<bf16_t> row = row_of_block<bf16_t>(args);
+    const unsigned first = threadIdx.x * VECTOR;
+    tail_t tail = {-INFINITY, 0.0f};
+    uint4 kept[KEPT];
+    float by, x[VECTOR];
+
+    /* All of them are under way before the first is looked at. */
 #pragma unroll
-        for (int i = 0; i < VECTOR; i++) {
-            if (at + (size_t)i >= vocab) {
-                x[i] = 0.0f;
-                continue;
-            }
-            x[i] = expf(x[i] - tail.most) * by;
-            if (at + (size_t)i == (size_t)target) x[i] -= weight;
-        }
-        store<aligned>(own + at, padded - at, x);
+    for (unsigned j = 0; j < KEPT; j++) {
+        const unsigned at = first + j * KEPT_THREADS * VECTOR;
+
+        if (at < args.padded) kept[j] = *(const uint4 *)(const void *)(row.logits + at);
+    }
+#pragma unroll
+    for (unsigned j = 0; j < KEPT; j++) {
+        const unsigned at = first + j * KEPT_THREADS * VECTOR;
+
+        if (at >= args.vocab) continue;
+        unpack((const bf16_t *)(const void *)&kept[j], x);
+        see<bf16_t>(tail, x, at, args.vocab);
+    }
+    tail = join_block<bf16_t>(tail, shared, KEPT_THREADS / WARP);
+    write_loss(args, row, tail);
+    if (!args.gradient) return;
+    by = row.is_known ? args.weight / tail.sum : nanf("");
+#pragma unroll
+    for (unsigned j = 0; j < KEPT; j++) {
+        const unsigned at = first + j * KEPT_THREADS * VECTOR;
+
+        if (at >= args.padded) continue;
+        unpack((const bf16_t *)(const void *)&kept[j], x);
+        differentiate<bf16_t>(x, at, args.vocab, tail.base, by, row.target, args.weight);
+        pack(row.logits + at, x);
     }
 }
 
 template <typename T>
-static int classify(gpt2_cuda_stream_t stream, float *losses, void *logits, const int32_t *targets,
-                    float weight, int gradient, size_t rows, int vocab, int vocab_padded)
+static int classify(gpt2_cuda_stream_t stream, const struct classifier_args &args)
 {
-    const bool aligned = vocab_padded % VECTOR == 0 && is_aligned(logits);
+    const bool aligned = args.padded % VECTOR == 0 && is_aligned(args.logits);
     auto *kernel = aligned ? classifier_kernel<T, true> : classifier_kernel<T, false>;
 
-    return LAUNCH(kernel, (unsigned)rows, THREADS, 0, stream, losses, (T *)logits, targets, weight,
-                  gradient, rows, (size_t)vocab, (size_t)vocab_padded);
+    if (sizeof(T) == 2 && aligned && args.padded <= KEPT_COLUMNS) {
+        return LAUNCH(classifier_kept_kernel, args.rows, KEPT_THREADS, 0, stream, args);
+    }
+    return LAUNCH(kernel, args.rows, THREADS, 0, stream, args);
 }
 
 int gpt2_cuda_classifier(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, float *losses,
@@ -118,9 +270,11 @@ int gpt2_cuda_classifier(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, float
 {
     if (rows == 0) return cudaSuccess;
     if (rows > 0x7fffffffu || vocab <= 0 || vocab_padded < vocab) return cudaErrorInvalidValue;
-    return (type == GPT2_CUDA_BF16 ? classify<bf16_t> : classify<float>)(stream, losses, logits,
-                                                                         targets, weight, gradient,
-                                                                         rows, vocab, vocab_padded);
+    const struct classifier_args args = {
+        losses,   logits,         targets,         weight,
+        gradient, (unsigned)rows, (unsigned)vocab, (unsigned)vocab_padded};
+
+    return (type == GPT2_CUDA_BF16 ? classify<bf16_t> : classify<float>)(stream, args);
 }
 
 int gpt2_cuda_classifier_prepare(void)
@@ -130,5 +284,6 @@ int gpt2_cuda_classifier_prepare(void)
     if (status == 0) status = load_kernel(classifier_kernel<float, false>);
     if (status == 0) status = load_kernel(classifier_kernel<bf16_t, true>);
     if (status == 0) status = load_kernel(classifier_kernel<bf16_t, false>);
+    if (status == 0) status = load_kernel(classifier_kept_kernel);
     return status;
 }

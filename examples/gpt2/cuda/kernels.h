@@ -80,8 +80,9 @@ int gpt2_cuda_add_norm_forward(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type,
                                const float *bias, const float *weight, const float *shift,
                                size_t rows, size_t width);
 
-/* Widest row of norm_backward; wider ones are refused. */
-#define GPT2_CUDA_WIDTH_MAX 8192
+/* Widest row of norm_backward; wider ones are refused. A thread has eight columns, and 640 threads
+ * are as many as the registers of a multiprocessor are enough for. */
+#define GPT2_CUDA_WIDTH_MAX 5120
 
 size_t gpt2_cuda_norm_scratch_bytes(size_t rows, size_t width);
 

@@ -42,14 +42,15 @@ void gpt2_matmul_notice(const gpt2_matmuls_t *set, const char *format, ...)
 int gpt2_matmul_shapes_equal(const gpt2_matmul_shape_t *a, const gpt2_matmul_shape_t *b)
 {
     return a->kind == b->kind && a->type == b->type && a->rows == b->rows &&
-           a->inputs == b->inputs && a->outputs == b->outputs && a->bias == b->bias;
+           a->inputs == b->inputs && a->outputs == b->outputs && a->bias == b->bias &&
+           a->adds == b->adds;
 }
 
 static const char *shape_text(const gpt2_matmul_shape_t *shape, char text[GPT2_MATMUL_TEXT_MAX])
 {
-    (void)snprintf(text, GPT2_MATMUL_TEXT_MAX, "%s %zux%zux%zu%s %s", KIND_NAMES[shape->kind],
+    (void)snprintf(text, GPT2_MATMUL_TEXT_MAX, "%s %zux%zux%zu%s%s %s", KIND_NAMES[shape->kind],
                    shape->rows, shape->inputs, shape->outputs, shape->bias ? " bias" : "",
-                   shape->type == GPT2_CUDA_BF16 ? "bf16" : "fp32");
+                   shape->adds ? " added" : "", shape->type == GPT2_CUDA_BF16 ? "bf16" : "fp32");
     return text;
 }
 
@@ -315,6 +316,7 @@ int gpt2_matmuls_plan(gpt2_matmuls_t *set, const gpt2_matmul_shape_t *shape,
 
     own.bias =
         shape->bias && shape->kind != GPT2_MATMUL_INPUT && shape->kind != GPT2_MATMUL_INPUT_GELU;
+    own.adds = shape->kind == GPT2_MATMUL_WEIGHT && shape->adds;
     for (plan = set->plans; plan != NULL; plan = plan->next) {
         if (!gpt2_matmul_shapes_equal(&plan->shape, &own)) continue;
         *out = plan;

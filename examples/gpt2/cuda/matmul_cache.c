@@ -29,11 +29,11 @@ static int write_entry(FILE *to, const gpt2_matmul_entry_t *entry)
 {
     const gpt2_matmul_shape_t *shape = &entry->shape;
     const gpt2_matmul_choice_t *choice = &entry->choice;
-    int status =
-        fprintf(to, "%d %d %zu %zu %zu %d %zu %d %d %d %d %.3f %zu", (int)shape->kind,
-                (int)shape->type, shape->rows, shape->inputs, shape->outputs, shape->bias != 0,
-                entry->workspace_bytes, entry->fuse != 0, choice->is_fused, choice->kernel,
-                choice->candidates, (double)choice->microseconds, choice->workspace_bytes);
+    int status = fprintf(to, "%d %d %zu %zu %zu %d %d %zu %d %d %d %d %.3f %zu", (int)shape->kind,
+                         (int)shape->type, shape->rows, shape->inputs, shape->outputs,
+                         shape->bias != 0, shape->adds != 0, entry->workspace_bytes,
+                         entry->fuse != 0, choice->is_fused, choice->kernel, choice->candidates,
+                         (double)choice->microseconds, choice->workspace_bytes);
 
     for (size_t i = 0; status >= 0 && i < 8; i++)
         status = fprintf(to, " %016" PRIx64, choice->algo.data[i]);
@@ -50,15 +50,15 @@ static int read_entry(const char *line, gpt2_matmul_entry_t *entry)
 
     memset(entry, 0, sizeof(*entry));
     fields = sscanf(line,
-                    "%d %d %zu %zu %zu %d %zu %d %d %d %d %f %zu %" SCNx64 " %" SCNx64 " %" SCNx64
-                    " %" SCNx64 " %" SCNx64 " %" SCNx64 " %" SCNx64 " %" SCNx64 "%n",
+                    "%d %d %zu %zu %zu %d %d %zu %d %d %d %d %f %zu %" SCNx64 " %" SCNx64
+                    " %" SCNx64 " %" SCNx64 " %" SCNx64 " %" SCNx64 " %" SCNx64 " %" SCNx64 "%n",
                     &kind, &type, &shape->rows, &shape->inputs, &shape->outputs, &shape->bias,
-                    &entry->workspace_bytes, &entry->fuse, &choice->is_fused, &choice->kernel,
-                    &choice->candidates, &choice->microseconds, &choice->workspace_bytes,
-                    &choice->algo.data[0], &choice->algo.data[1], &choice->algo.data[2],
-                    &choice->algo.data[3], &choice->algo.data[4], &choice->algo.data[5],
-                    &choice->algo.data[6], &choice->algo.data[7], &length);
-    if (fields != 21 || length < 0 || line[length] != '\0') return -1;
+                    &shape->adds, &entry->workspace_bytes, &entry->fuse, &choice->is_fused,
+                    &choice->kernel, &choice->candidates, &choice->microseconds,
+                    &choice->workspace_bytes, &choice->algo.data[0], &choice->algo.data[1],
+                    &choice->algo.data[2], &choice->algo.data[3], &choice->algo.data[4],
+                    &choice->algo.data[5], &choice->algo.data[6], &choice->algo.data[7], &length);
+    if (fields != 22 || length < 0 || line[length] != '\0') return -1;
     if (kind < GPT2_MATMUL_FORWARD || kind > GPT2_MATMUL_WEIGHT) return -1;
     if (type != GPT2_CUDA_F32 && type != GPT2_CUDA_BF16) return -1;
     if (choice->is_fused < 0 || choice->is_fused > 1) return -1;
@@ -138,7 +138,7 @@ static int name_chip(gpt2_matmul_cache_t *cache, gpt2_error_t *error)
         return gpt2_fail(error, "cannot ask the GPU what it is: %s", cudaGetErrorString(status));
     }
     (void)snprintf(header, sizeof(header),
-                   "matrix products 1\nchip %.200s, %d.%d, %d multiprocessors\n"
+                   "matrix products 2\nchip %.200s, %d.%d, %d multiprocessors\n"
                    "cublaslt %zu, driver %d\n",
                    properties.name, properties.major, properties.minor,
                    properties.multiProcessorCount, cublasLtGetVersion(), driver);

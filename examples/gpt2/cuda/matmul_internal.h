@@ -10,7 +10,7 @@
 
 #include "examples/gpt2/cuda/matmul.h"
 
-#define GPT2_MATMUL_CANDIDATES 12 /* kernels asked for, of each of fused and plain */
+#define GPT2_MATMUL_CANDIDATES 16 /* kernels asked for, of each of fused and plain */
 
 /* How a plan runs. */
 typedef struct gpt2_matmul_choice {

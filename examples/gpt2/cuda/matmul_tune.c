@@ -65,6 +65,7 @@ static cudaError_t stage_init(stage_t *stage, const gpt2_matmul_t *plan)
     stage->operands.d = stage->memory[2];
     stage->operands.beside = stage->memory[3];
     stage->operands.before = stage->memory[4];
+    stage->operands.accumulate = shape->adds;
     return status;
 }
 

@@ -43,19 +43,6 @@ DEVICE_INLINE unsigned warp_lane(void)
     return threadIdx.x % 32;
 }
 
-/* 2^x, to about two units in the last place; 2^-Inf is 0. */
-DEVICE_INLINE float fast_exp2(float x)
-{
-#ifdef DP_SIMT
-    return exp2f(x);
-#else
-    float power;
-
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
-    return power;
-#endif
-}
-
 /* ---- Products of a warp; all its threads call, with whole warps -------------------------------
  */
 
@@ -142,8 +129,23 @@ template <int left> DEVICE_INLINE void async_wait(void)
 #endif
 }
 
-/* ---- Single words of shared memory ------------------------------------------------------------
+/* ---- Single accesses --------------------------------------------------------------------------
  */
+
+/* 16 bytes of global memory, aligned to 16. In PTX, as the compiler takes an assignment of a uint4
+ * whose words come from separate registers apart into four stores. */
+DEVICE_INLINE void global_store_16(void *to, const uint4 &words)
+{
+#ifdef DP_SIMT
+    *(uint4 *)to = words;
+#else
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};"
+                 :
+                 : "l"(__cvta_generic_to_global(to)), "r"(words.x), "r"(words.y), "r"(words.z),
+                   "r"(words.w)
+                 : "memory");
+#endif
+}
 
 DEVICE_INLINE void shared_store(shared_t to, uint32_t word)
 {

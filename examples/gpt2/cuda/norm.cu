@@ -17,36 +17,57 @@ template <typename T> struct norm_args {
     size_t rows, width;
 };
 
-/* Columns at.. of the row, as stored: a, or a + b + bias, which is written if is_first. */
+/* Columns at.. of the row as they were stored: of a, or of the sum. */
 template <typename T, bool is_sum, bool aligned>
-DEVICE_INLINE void read_row(const norm_args<T> &args, size_t row, size_t at, bool is_first,
-                            float (&x)[VECTOR])
+DEVICE_INLINE void read_again(const norm_args<T> &args, size_t row, size_t at, float (&x)[VECTOR])
 {
-    const size_t place = row * args.width + at, left = args.width - at;
-    float other[VECTOR];
+    load<aligned>((is_sum ? args.sum : args.a) + row * args.width + at, args.width - at, x);
+}
 
-    if (!is_sum) {
-        load<aligned>(args.a + place, left, x);
-        return;
+/*
+ * Columns first.. and every LANE_COLUMNS behind them, `count` times: a, or a + b + bias, which is
+ * written to sum. sum may be a or b, so that no load can be moved before a store: all loads come
+ * first.
+ */
+template <typename T, bool is_sum, bool aligned, int count>
+DEVICE_INLINE void read_columns(const norm_args<T> &args, size_t row, size_t first,
+                                float (&x)[count][VECTOR])
+{
+    const size_t place = row * args.width + first;
+    float other[is_sum ? count : 1][VECTOR];
+
+#pragma unroll
+    for (int j = 0; j < count; j++) {
+        const size_t at = (size_t)j * LANE_COLUMNS, left = args.width - first - at;
+
+        if (first + at >= args.width) continue;
+        load<aligned>(args.a + place + at, left, x[j]);
+        if (is_sum) load<aligned>(args.b + place + at, left, other[is_sum ? j : 0]);
     }
-    if (!is_first) {
-        load<aligned>(args.sum + place, left, x);
-        return;
-    }
-    load<aligned>(args.a + place, left, x);
-    load<aligned>(args.b + place, left, other);
+    if (!is_sum) return;
     if (args.bias != NULL) {
-        float bias[VECTOR];
+#pragma unroll
+        for (int j = 0; j < count; j++) {
+            const size_t at = (size_t)j * LANE_COLUMNS, left = args.width - first - at;
+            float bias[VECTOR];
 
-        load<aligned>(args.bias + at, left, bias);
+            if (first + at >= args.width) continue;
+            load<aligned>(args.bias + first + at, left, bias);
+#pragma unroll
+            for (int i = 0; i < VECTOR; i++)
+                other[is_sum ? j : 0][i] += bias[i];
+        }
+    }
+#pragma unroll
+    for (int j = 0; j < count; j++) {
+        const size_t at = (size_t)j * LANE_COLUMNS, left = args.width - first - at;
+
+        if (first + at >= args.width) continue;
 #pragma unroll
         for (int i = 0; i < VECTOR; i++)
-            other[i] += bias[i];
+            x[j][i] = as_stored<T>(x[j][i] + other[is_sum ? j : 0][i]);
+        store<aligned>(args.sum + place + at, left, x[j]);
     }
-#pragma unroll
-    for (int i = 0; i < VECTOR; i++)
-        x[i] = as_stored<T>(x[i] + other[i]);
-    store<aligned>(args.sum + place, left, x);
 }
 
 /*
@@ -62,13 +83,14 @@ static __global__ void __launch_bounds__(WARP *ROW_WARPS) norm_kernel(const norm
     float total = 0.0f, squares = 0.0f, mean, rstd;
 
     if (row >= args.rows) return;
+    if (kept > 0) read_columns<T, is_sum, aligned>(args, row, first, x);
 #pragma unroll
     for (size_t j = 0; kept == 0 ? j * LANE_COLUMNS + first < width : j < kept; j++) {
         const size_t at = j * LANE_COLUMNS + first;
         float(&own)[VECTOR] = x[kept > 0 ? j : 0];
 
         if (at >= width) continue;
-        read_row<T, is_sum, aligned>(args, row, at, true, own);
+        if (kept == 0) read_columns<T, is_sum, aligned>(args, row, at, x);
 #pragma unroll
         for (int i = 0; i < VECTOR; i++)
             total += own[i]; /* zeros past the row's end */
@@ -80,7 +102,7 @@ static __global__ void __launch_bounds__(WARP *ROW_WARPS) norm_kernel(const norm
         float(&own)[VECTOR] = x[kept > 0 ? j : 0];
 
         if (at >= width) continue;
-        if (kept == 0) read_row<T, is_sum, aligned>(args, row, at, false, own);
+        if (kept == 0) read_again<T, is_sum, aligned>(args, row, at, own);
 #pragma unroll
         for (int i = 0; i < VECTOR; i++) {
             const float off = at + (size_t)i < width ? own[i] - mean : 0.0f;
@@ -96,7 +118,7 @@ static __global__ void __launch_bounds__(WARP *ROW_WARPS) norm_kernel(const norm
         float weight[VECTOR], shift[VECTOR];
 
         if (at >= width) continue;
-        if (kept == 0) read_row<T, is_sum, aligned>(args, row, at, false, own);
+        if (kept == 0) read_again<T, is_sum, aligned>(args, row, at, own);
         load<aligned>(args.weight + at, width - at, weight);
         load<aligned>(args.shift + at, width - at, shift);
 #pragma unroll
@@ -119,6 +141,7 @@ template <typename T, bool is_sum> static norm_function<T> choose(size_t width, 
     if (width <= 3 * LANE_COLUMNS) return norm_kernel<T, 3, is_sum, true>;
     if (width <= 4 * LANE_COLUMNS) return norm_kernel<T, 4, is_sum, true>;
     if (width <= 5 * LANE_COLUMNS) return norm_kernel<T, 5, is_sum, true>;
+    if (width <= 7 * LANE_COLUMNS) return norm_kernel<T, 7, is_sum, true>;
     if (width <= 8 * LANE_COLUMNS) return norm_kernel<T, 8, is_sum, true>;
     return norm_kernel<T, 0, is_sum, true>;
 }

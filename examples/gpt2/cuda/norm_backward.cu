@@ -10,7 +10,7 @@
 #include "examples/gpt2/cuda/device.cuh"
 
 #define ROWS 2        /* rows whose sums travel together; more cost registers */
-#define BLOCKS 1024   /* at most: the second pass reads as many shares */
+#define WARPS 2640    /* of all blocks, at most: see rows_per_block() */
 #define ROWS_LEAST 16 /* per block, or the shares would outweigh the rows */
 #define WARPS_MOST (GPT2_CUDA_WIDTH_MAX / VECTOR / WARP)
 
@@ -24,7 +24,9 @@ template <typename T> struct back_args {
 };
 
 /* Bytes per element in bf16: 8 (d_out, x, dx read; dx written), fresh 6. */
-template <typename T, bool aligned> static __global__ void back_kernel(const back_args<T> args)
+template <typename T, bool aligned>
+static __global__ void __launch_bounds__(GPT2_CUDA_WIDTH_MAX / VECTOR)
+    back_kernel(const back_args<T> args)
 {
     __shared__ float shared[WARPS_MOST * 2 * ROWS];
     const size_t at = (size_t)threadIdx.x * VECTOR, width = args.width;
@@ -88,16 +90,28 @@ template <typename T, bool aligned> static __global__ void back_kernel(const bac
     store<aligned>(args.partial + (2 * blockIdx.x + 1) * width + at, left, dshift);
 }
 
-static size_t rows_per_block(size_t rows)
+static unsigned warps_of(size_t width)
 {
-    const size_t share = parts_of(rows, BLOCKS);
+    return (unsigned)parts_of(width, WARP * VECTOR);
+}
+
+/*
+ * All blocks should run at once, or a last few would double the time. With 96 registers a thread a
+ * multiprocessor holds 21 warps (sm_80 to sm_100): 7 blocks of 3 warps, 5 of 4, 4 of 5, 3 of 7. 20
+ * on each of an H200's 132 make 2640. Other chips are not far from whole waves of that; the number
+ * may not depend on the chip, as it decides how sums are split.
+ */
+static size_t rows_per_block(size_t rows, size_t width)
+{
+    const size_t share = parts_of(parts_of(rows, WARPS / warps_of(width)), ROWS) * ROWS;
 
     return share < ROWS_LEAST ? ROWS_LEAST : share;
 }
 
 size_t gpt2_cuda_norm_scratch_bytes(size_t rows, size_t width)
 {
-    return parts_of(rows, rows_per_block(rows)) * 2 * width * sizeof(float);
+    if (width == 0 || width > GPT2_CUDA_WIDTH_MAX) return 0;
+    return parts_of(rows, rows_per_block(rows, width)) * 2 * width * sizeof(float);
 }
 
 template <typename T>
@@ -106,17 +120,26 @@ static int norm_back(gpt2_cuda_stream_t stream, void *dx, int fresh, float *dwei
                      const float *mean, const float *rstd, float *scratch, size_t rows,
                      size_t width)
 {
-    const back_args<T> args = {
-        (T *)dx, scratch, (const T *)d_out,     (const T *)x, weight, mean, rstd,
-        rows,    width,   rows_per_block(rows), fresh};
+    if (width == 0 || width > GPT2_CUDA_WIDTH_MAX) return cudaErrorInvalidValue;
+
+    const back_args<T> args = {(T *)dx,
+                               scratch,
+                               (const T *)d_out,
+                               (const T *)x,
+                               weight,
+                               mean,
+                               rstd,
+                               rows,
+                               width,
+                               rows_per_block(rows, width),
+                               fresh};
     const bool aligned = width % VECTOR == 0 && is_aligned(dx) && is_aligned(d_out) &&
                          is_aligned(x) && is_aligned(weight) && is_aligned(scratch);
     auto *kernel = aligned ? back_kernel<T, true> : back_kernel<T, false>;
     const size_t blocks = parts_of(rows, args.rows_per_block);
-    const unsigned threads = (unsigned)(parts_of(width, WARP * VECTOR) * WARP);
+    const unsigned threads = warps_of(width) * WARP;
     cudaError_t status = cudaSuccess;
 
-    if (width > GPT2_CUDA_WIDTH_MAX) return cudaErrorInvalidValue;
     if (rows > 0) {
         status = LAUNCH(kernel, (unsigned)blocks, threads, 0, stream, args);
     }

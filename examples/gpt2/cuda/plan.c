@@ -5,8 +5,10 @@
 
 #include <string.h>
 
+#include "examples/gpt2/cuda/kernels.h"
+
 #define GRAIN 256                      /* bytes: of the starts of all pieces */
-#define LOGITS_BYTES ((size_t)1 << 30) /* large products, and memory stays for the rest */
+#define LOGITS_BYTES ((size_t)2 << 30) /* large products, and memory stays for the rest */
 
 /* Hands out pieces; with memory NULL it only counts. */
 typedef struct cutter {
@@ -158,6 +160,10 @@ static int check(const gpt2_cuda_plan_options_t *options, gpt2_error_t *error)
                          "over --heads %d gives %d",
                          shape->width, shape->heads, size);
     }
+    if (shape->width > GPT2_CUDA_WIDTH_MAX) {
+        return gpt2_fail(error, "--width %d is above the %d that a GPU's kernels can do",
+                         shape->width, GPT2_CUDA_WIDTH_MAX);
+    }
     if (options->batch * options->length < 1 ||
         options->batch > ((size_t)1 << 31) / options->length) {
         return gpt2_fail(error, "%zu sequences of %zu tokens in one pass", options->batch,
@@ -195,6 +201,49 @@ int gpt2_cuda_plan_make(const gpt2_cuda_plan_options_t *options, const gpt2_layo
     plan->total = plan->weights + plan->moments + plan->gradients + plan->low + plan->kept +
                   plan->logits + plan->scratch + plan->matmul;
     return 0;
+}
+
+/* The bytes of a plan with these instead of the options' own; SIZE_MAX: there is no such plan. */
+static size_t bytes_with(const gpt2_cuda_plan_options_t *options, const gpt2_layout_t *layout,
+                         gpt2_recompute_t recompute, size_t batch)
+{
+    gpt2_cuda_plan_options_t changed = *options;
+    gpt2_cuda_plan_t plan;
+
+    changed.recompute = recompute;
+    changed.batch = batch;
+    return gpt2_cuda_plan_make(&changed, layout, &plan, NULL) == 0 ? plan.total : SIZE_MAX;
+}
+
+const char *gpt2_cuda_plan_advise(const gpt2_cuda_plan_options_t *options,
+                                  const gpt2_layout_t *layout, size_t room,
+                                  char text[GPT2_CUDA_ADVICE_MAX])
+{
+    size_t batch = options->batch;
+    size_t length = 0;
+
+    text[0] = '\0';
+    for (int i = (int)options->recompute + 1; i <= GPT2_RECOMPUTE_GELU_NORM; i++) {
+        const gpt2_recompute_t recompute = (gpt2_recompute_t)i;
+        const size_t bytes = bytes_with(options, layout, recompute, batch);
+
+        if (bytes > room) continue;
+        length = (size_t)snprintf(text, GPT2_CUDA_ADVICE_MAX, "--recompute %s wants %zu MiB; ",
+                                  gpt2_recompute_name(recompute), bytes >> 20);
+        break;
+    }
+    while (batch > 0 && bytes_with(options, layout, options->recompute, batch) > room)
+        batch--;
+    if (batch == 0) {
+        (void)snprintf(text + length, GPT2_CUDA_ADVICE_MAX - length,
+                       "with --recompute %s not even one sequence fits",
+                       gpt2_recompute_name(options->recompute));
+        return text;
+    }
+    (void)snprintf(text + length, GPT2_CUDA_ADVICE_MAX - length,
+                   "%zu sequences per pass fit: a smaller --batch, or a larger --accumulate",
+                   batch);
+    return text;
 }
 
 void gpt2_cuda_plan_place(const gpt2_cuda_plan_t *plan, const gpt2_layout_t *layout, char *memory,

@@ -27,7 +27,7 @@ typedef struct gpt2_cuda_plan_options {
     gpt2_recompute_t recompute;
     size_t batch;         /* sequences per pass */
     size_t length;        /* tokens of each */
-    size_t logits_bytes;  /* at most, of logits that exist together; 0: 1 GiB */
+    size_t logits_bytes;  /* at most, of logits that exist together; 0: 2 GiB */
     size_t scratch_bytes; /* the most that a kernel of ours wants */
     size_t matmul_bytes;  /* held by the set of matrix products; for the report */
     size_t embed_bytes;   /* of the plan that comes with a batch */
@@ -105,6 +105,14 @@ typedef struct gpt2_cuda_plan {
 /* Works out the plan; refuses a shape that the kernels cannot do. */
 int gpt2_cuda_plan_make(const gpt2_cuda_plan_options_t *options, const gpt2_layout_t *layout,
                         gpt2_cuda_plan_t *plan, gpt2_error_t *error);
+
+/* Says, for people, how to fit into `room` bytes instead: another --recompute at the same batch, or
+ * fewer sequences per pass. scratch_bytes and embed_bytes count as they are, so that what is named
+ * does fit. Returns text. */
+#define GPT2_CUDA_ADVICE_MAX 160
+const char *gpt2_cuda_plan_advise(const gpt2_cuda_plan_options_t *options,
+                                  const gpt2_layout_t *layout, size_t room,
+                                  char text[GPT2_CUDA_ADVICE_MAX]);
 
 /* Places in blocks of memory [state_bytes] and [activation_bytes] that start on 256 bytes.
  * activations->blocks is the caller's. */

@@ -125,6 +125,7 @@ typedef struct product {
     size_t outputs;
     gpt2_matmul_kind_t kind;
     int bias;
+    int adds;
 } product_t;
 
 #define PRODUCTS 15
@@ -138,22 +139,23 @@ static void list_products(gpt2_cuda_replica_t *self, product_t *list)
     const size_t h = self->plan.head_rows;
     const size_t c = (size_t)self->layout->shape.width;
     const size_t v = (size_t)self->layout->shape.vocab_padded;
+    const int adds = r / h > 2; /* all parts of the head but the first add to its gradient */
     const product_t all[PRODUCTS] = {
-        {&p->qkv, r, c, 3 * c, GPT2_MATMUL_FORWARD, 1},
-        {&p->proj, r, c, c, GPT2_MATMUL_FORWARD, 0},
-        {&p->fc, r, c, 4 * c, GPT2_MATMUL_FORWARD_GELU, 1},
-        {&p->fcproj, r, 4 * c, c, GPT2_MATMUL_FORWARD, 0},
-        {&p->qkv_input, r, c, 3 * c, GPT2_MATMUL_INPUT, 0},
-        {&p->proj_input, r, c, c, GPT2_MATMUL_INPUT, 0},
-        {&p->fc_input, r, c, 4 * c, GPT2_MATMUL_INPUT, 0},
-        {&p->fcproj_input, r, 4 * c, c, GPT2_MATMUL_INPUT_GELU, 0},
-        {&p->qkv_weight, r, c, 3 * c, GPT2_MATMUL_WEIGHT, 1},
-        {&p->proj_weight, r, c, c, GPT2_MATMUL_WEIGHT, 1},
-        {&p->fc_weight, r, c, 4 * c, GPT2_MATMUL_WEIGHT, 1},
-        {&p->fcproj_weight, r, 4 * c, c, GPT2_MATMUL_WEIGHT, 1},
-        {&p->head, h, c, v, GPT2_MATMUL_FORWARD, 0},
-        {&p->head_input, h, c, v, GPT2_MATMUL_INPUT, 0},
-        {&p->head_weight, h, c, v, GPT2_MATMUL_WEIGHT, 0},
+        {&p->qkv, r, c, 3 * c, GPT2_MATMUL_FORWARD, 1, 0},
+        {&p->proj, r, c, c, GPT2_MATMUL_FORWARD, 0, 0},
+        {&p->fc, r, c, 4 * c, GPT2_MATMUL_FORWARD_GELU, 1, 0},
+        {&p->fcproj, r, 4 * c, c, GPT2_MATMUL_FORWARD, 0, 0},
+        {&p->qkv_input, r, c, 3 * c, GPT2_MATMUL_INPUT, 0, 0},
+        {&p->proj_input, r, c, c, GPT2_MATMUL_INPUT, 0, 0},
+        {&p->fc_input, r, c, 4 * c, GPT2_MATMUL_INPUT, 0, 0},
+        {&p->fcproj_input, r, 4 * c, c, GPT2_MATMUL_INPUT_GELU, 0, 0},
+        {&p->qkv_weight, r, c, 3 * c, GPT2_MATMUL_WEIGHT, 1, 0},
+        {&p->proj_weight, r, c, c, GPT2_MATMUL_WEIGHT, 1, 0},
+        {&p->fc_weight, r, c, 4 * c, GPT2_MATMUL_WEIGHT, 1, 0},
+        {&p->fcproj_weight, r, 4 * c, c, GPT2_MATMUL_WEIGHT, 1, 0},
+        {&p->head, h, c, v, GPT2_MATMUL_FORWARD, 0, 0},
+        {&p->head_input, h, c, v, GPT2_MATMUL_INPUT, 0, 0},
+        {&p->head_weight, h, c, v, GPT2_MATMUL_WEIGHT, 0, adds},
     };
 
     memcpy(list, all, sizeof(all));
@@ -171,7 +173,8 @@ static int make_products(gpt2_cuda_replica_t *self, gpt2_error_t *error)
                                            .rows = list[i].rows,
                                            .inputs = list[i].inputs,
                                            .outputs = list[i].outputs,
-                                           .bias = list[i].bias};
+                                           .bias = list[i].bias,
+                                           .adds = list[i].adds};
 
         if (gpt2_matmuls_plan(self->matmuls, &shape, list[i].plan, error) != 0) return -1;
     }
@@ -236,6 +239,28 @@ static size_t scratch_bytes(const gpt2_cuda_replica_t *self, size_t batch, size_
                                                       shape->heads, shape->width / shape->heads));
 }
 
+/* Compares the plan with what the device has, before anything of its size is allocated. held: what
+ * of the plan is allocated already. */
+static int check_room(const gpt2_cuda_replica_t *self, size_t held, gpt2_error_t *error)
+{
+    const gpt2_cuda_plan_t *plan = &self->plan;
+    const size_t wanted = plan->total - held;
+    char advice[GPT2_CUDA_ADVICE_MAX];
+    size_t free_bytes;
+    size_t all;
+
+    if (gpt2_cuda_check((int)cudaMemGetInfo(&free_bytes, &all), "its memory", error) != 0) {
+        return -1;
+    }
+    if (wanted <= free_bytes) return 0;
+    return gpt2_fail(
+        error,
+        "out of memory on GPU %s: %zu sequences per pass want %zu MiB, %zu of %zu are "
+        "free; %s",
+        self->gpu, plan->options.batch, wanted >> 20, free_bytes >> 20, all >> 20,
+        gpt2_cuda_plan_advise(&plan->options, self->layout, free_bytes + held, advice));
+}
+
 /* Shapes, products, memory plan: nothing of the model's size is allocated yet. */
 static int make_plan(gpt2_cuda_replica_t *self, const gpt2_replica_options_t *options,
                      gpt2_error_t *error)
@@ -256,9 +281,13 @@ static int make_plan(gpt2_cuda_replica_t *self, const gpt2_replica_options_t *op
     if (gpt2_recompute_parse(options->recompute, &plan_options.recompute) != 0) {
         return gpt2_fail(error, "--recompute %s: no such choice", options->recompute);
     }
-    /* Once without what the products hold: it has the rows of the head. */
+    plan_options.scratch_bytes = scratch_bytes(self, batch, length);
+    plan_options.embed_bytes = gpt2_cuda_embed_plan_bytes(batch * length);
+    plan_options.matmul_bytes = matmul_options.workspace_bytes;
+    /* Once without what the products hold on top: it has the rows of the head, and if even this
+     * finds no room nothing need be timed. */
     if (gpt2_cuda_plan_make(&plan_options, self->layout, &self->plan, error) != 0 ||
-        gpt2_attention_prepare(self->type, size, error) != 0 ||
+        check_room(self, 0, error) != 0 || gpt2_attention_prepare(self->type, size, error) != 0 ||
         gpt2_cuda_check(gpt2_cuda_kernels_prepare(), "loading the kernels", error) != 0 ||
         gpt2_cuda_check(gpt2_cuda_checksum_prepare(), "loading the kernels", error) != 0) {
         return -1;
@@ -273,26 +302,7 @@ static int make_plan(gpt2_cuda_replica_t *self, const gpt2_replica_options_t *op
         return -1;
     }
     plan_options.matmul_bytes = gpt2_matmuls_bytes(self->matmuls);
-    plan_options.scratch_bytes = scratch_bytes(self, batch, length);
-    plan_options.embed_bytes = gpt2_cuda_embed_plan_bytes(batch * length);
     return gpt2_cuda_plan_make(&plan_options, self->layout, &self->plan, error);
-}
-
-/* Before anything is allocated: the plan against what the device has. */
-static int check_room(const gpt2_cuda_replica_t *self, gpt2_error_t *error)
-{
-    size_t free_bytes;
-    size_t all;
-    const size_t wanted = self->plan.total - self->plan.matmul;
-
-    if (gpt2_cuda_check((int)cudaMemGetInfo(&free_bytes, &all), "its memory", error) != 0) {
-        return -1;
-    }
-    if (wanted <= free_bytes) return 0;
-    return gpt2_fail(error,
-                     "out of memory on GPU %s: the plan wants %zu MiB, %zu of %zu are free; a "
-                     "smaller --batch, a larger --accumulate, or --recompute gelu+norm needs less",
-                     self->gpu, wanted >> 20, free_bytes >> 20, all >> 20);
 }
 
 /* A strategy's memory must be this device's. */
@@ -346,7 +356,7 @@ static int allocate(gpt2_cuda_replica_t *self, const gpt2_replica_options_t *opt
     for (int i = 0; i < layers; i++) {
         (void)snprintf(self->block_names[i], sizeof(self->block_names[i]), "backward h.%d", i);
     }
-    if (check_room(self, error) != 0) return -1;
+    if (check_room(self, plan->matmul, error) != 0) return -1;
     code = (int)cudaMalloc((void **)&self->state_memory, plan->state_bytes);
     if (code == 0) code = (int)cudaMalloc((void **)&self->pass_memory, plan->activation_bytes);
     if (code == 0) code = (int)cudaMalloc((void **)&self->words, sizeof(*self->words));

@@ -6,6 +6,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "examples/gpt2/cuda/checksum.h"
 #include "examples/gpt2/cuda/kernels.h"
@@ -154,13 +155,21 @@ static void drop(gpt2_cuda_replica_t *self)
     self->model = NULL;
 }
 
+/* Of this machine, to draw weights with: some 40 ns each. More would wait for memory. */
+static int host_threads(void)
+{
+    const long processors = sysconf(_SC_NPROCESSORS_ONLN);
+
+    return processors < 1 ? 1 : processors > 16 ? 16 : (int)processors;
+}
+
 int gpt2_cuda_borrow(gpt2_replica_t *base, int moments, gpt2_state_t *state, gpt2_error_t *error)
 {
     gpt2_cuda_replica_t *self = (gpt2_cuda_replica_t *)base;
     const gpt2_model_options_t options = {.shape = self->layout->shape,
                                           .batch = 1,
                                           .length = (int)self->length,
-                                          .threads = 1,
+                                          .threads = host_threads(),
                                           .weights_only = 1};
     const enum cudaMemcpyKind down = cudaMemcpyDeviceToHost;
 

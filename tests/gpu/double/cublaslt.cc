@@ -44,7 +44,7 @@ typedef struct preference {
 
 typedef struct state {
     std::mutex lock;
-    size_t live, searches, products;
+    size_t live, searches, products, additions;
     int fail_nth, last_kernel, last_epilogue;
     unsigned broken;
     std::set<uint32_t> refused;
@@ -58,7 +58,7 @@ extern "C" void cublaslt_double_reset(void)
 {
     guard_t guard(all.lock);
 
-    all.searches = all.products = 0;
+    all.searches = all.products = all.additions = 0;
     all.fail_nth = 0;
     all.broken = 0;
     all.last_kernel = all.last_epilogue = -1;
@@ -98,6 +98,13 @@ extern "C" size_t cublaslt_double_searches(void)
     guard_t guard(all.lock);
 
     return all.searches;
+}
+
+extern "C" size_t cublaslt_double_additions(void)
+{
+    guard_t guard(all.lock);
+
+    return all.additions;
 }
 
 extern "C" size_t cublaslt_double_products(void)
@@ -549,6 +556,7 @@ cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, const void *alp
     }
     if ((all.broken >> algo->data[1] & 1u) != 0) return CUBLAS_STATUS_EXECUTION_FAILED;
     all.products++;
+    all.additions += keep != 0.0f;
     all.last_kernel = (int)algo->data[1];
     all.last_epilogue = (int)problem.operation.epilogue;
     guard.unlock();

@@ -24,10 +24,11 @@ void cublaslt_double_refuse(int epilogue);
 void cublaslt_double_break(unsigned kernels);
 /* The nth call from now on that can fail does so; 0: none. */
 void cublaslt_double_fail(int nth);
-size_t cublaslt_double_live(void);     /* handles and descriptors that were not given back */
-size_t cublaslt_double_searches(void); /* heuristics asked since the reset */
-size_t cublaslt_double_products(void); /* products queued since the reset */
-int cublaslt_double_last_kernel(void); /* of the last product */
+size_t cublaslt_double_live(void);      /* handles and descriptors that were not given back */
+size_t cublaslt_double_searches(void);  /* heuristics asked since the reset */
+size_t cublaslt_double_products(void);  /* products queued since the reset */
+size_t cublaslt_double_additions(void); /* of these, such as add to what is there */
+int cublaslt_double_last_kernel(void);  /* of the last product */
 int cublaslt_double_last_epilogue(void);
 
 #ifdef __cplusplus

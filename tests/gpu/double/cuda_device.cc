@@ -2,6 +2,7 @@
  * cuda_device.cc - the CUDA runtime's double: memory, devices, and what it asks of the driver.
  */
 #include "tests/gpu/double/cuda_runtime_internal.h"
+#include "tests/gpu/double/simt.h"
 
 #include <cuda.h>
 #include <stdlib.h>
@@ -9,14 +10,20 @@
 
 #include <vector>
 
+#define MEMORY_BYTES ((size_t)8 << 30)
+
 /* ---- Memory -----------------------------------------------------------------------------------
  */
 
+#define FILLED ((size_t)4 << 20)
+
 static cudaError_t allocate(void **memory, size_t bytes, int device)
 {
-    *memory = aligned_alloc(256, bytes / 256 * 256 + 256);
+    *memory = bytes <= MEMORY_BYTES ? aligned_alloc(256, bytes / 256 * 256 + 256) : NULL;
     if (*memory == NULL) return last_error = cudaErrorMemoryAllocation;
-    memset(*memory, 0xa5, bytes); /* nothing is zero by chance */
+    /* Nothing is zero by chance; of what is large, a workspace as a rule, the ends must do. */
+    memset(*memory, 0xa5, bytes < FILLED ? bytes : FILLED);
+    if (bytes > FILLED) memset((char *)*memory + bytes - FILLED, 0xa5, FILLED);
     rt.allocations[(uintptr_t)*memory] = allocation_t{bytes, device};
     return cudaSuccess;
 }
@@ -42,12 +49,25 @@ static const allocation_t *allocation_of(const void *memory)
 
 extern "C" {
 
+int cuda_double_unmap(void *memory)
+{
+    guard_t guard(rt.lock);
+    const std::map<uintptr_t, allocation_t>::iterator found =
+        rt.allocations.find((uintptr_t)memory);
+
+    if (found == rt.allocations.end()) return 0;
+    memset(memory, 0xdd, found->second.bytes);
+    rt.allocations.erase(found);
+    rt.unmapped.push_back(memory); /* until the reset: who reads it finds what was written */
+    return 1;
+}
+
 #undef cudaMalloc
 cudaError_t cudaMalloc(void **memory, size_t bytes)
 {
     guard_t guard(rt.lock);
 
-    FAULT();
+    UNSAFE();
     return allocate(memory, bytes, device_now());
 }
 
@@ -64,15 +84,16 @@ cudaError_t cudaHostAlloc(void **memory, size_t bytes, unsigned)
     return cudaMallocHost(memory, bytes);
 }
 
-/* The real one waits for the whole device. Ranks may share one here as threads, and would wait for
- * each other: so only for the default streams, where memory is made ready; after a failure too. */
+/* Waits for the whole device, and lets nobody ask it meanwhile. Ranks that are threads have a
+ * device each. */
 cudaError_t cudaFree(void *memory)
 {
     guard_t guard(rt.lock);
-
     const allocation_t *found = allocation_of(memory);
 
-    if (found != NULL) await_defaults(guard, found->device < 0 ? device_now() : found->device);
+    touch();
+    if (rt.captured != NULL && !is_relaxed) return last_error = cudaErrorStreamCaptureUnsupported;
+    if (found != NULL) await_device(guard, found->device < 0 ? device_now() : found->device);
     return give_back(memory);
 }
 
@@ -98,6 +119,46 @@ cudaError_t cudaFreeAsync(void *memory, cudaStream_t stream)
     return cudaSuccess;
 }
 
+cudaError_t cudaMemPoolCreate(cudaMemPool_t *pool, const struct cudaMemPoolProps *wanted)
+{
+    guard_t guard(rt.lock);
+
+    FAULT();
+    if (wanted->location.type != cudaMemLocationTypeDevice || wanted->location.id >= rt.devices)
+        return last_error = cudaErrorInvalidValue;
+    *pool = (cudaMemPool_t) new int(wanted->location.id);
+    rt.pools++;
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool)
+{
+    guard_t guard(rt.lock);
+
+    touch();
+    delete (int *)pool;
+    rt.pools--;
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, enum cudaMemPoolAttr, void *)
+{
+    guard_t guard(rt.lock);
+
+    FAULT();
+    return cudaSuccess;
+}
+
+/* Memory of a pool is there for other pieces of the same stream at once, and never waits. */
+#undef cudaMallocFromPoolAsync
+cudaError_t cudaMallocFromPoolAsync(void **memory, size_t bytes, cudaMemPool_t pool, cudaStream_t)
+{
+    guard_t guard(rt.lock);
+
+    FAULT();
+    return allocate(memory, bytes, *(const int *)pool);
+}
+
 cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, const void *memory)
 {
     guard_t guard(rt.lock);
@@ -118,7 +179,7 @@ cudaError_t cudaMemGetInfo(size_t *unused, size_t *total)
 
     FAULT();
     *unused = (size_t)6 << 30;
-    *total = (size_t)8 << 30;
+    *total = MEMORY_BYTES;
     return cudaSuccess;
 }
 
@@ -158,11 +219,10 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stre
     return cudaSuccess;
 }
 
+/* On the legacy stream, behind the caller's back: other streams do not wait for it. */
 cudaError_t cudaMemset(void *to, int value, size_t bytes)
 {
-    cudaError_t status = cudaMemsetAsync(to, value, bytes, NULL);
-
-    return status == cudaSuccess ? cudaStreamSynchronize(NULL) : status;
+    return cudaMemsetAsync(to, value, bytes, NULL);
 }
 
 /* ---- Devices ----------------------------------------------------------------------------------
@@ -173,7 +233,7 @@ cudaError_t cudaGetDeviceCount(int *count)
     guard_t guard(rt.lock);
 
     *count = rt.devices;
-    FAULT();
+    ASK();
     return cudaSuccess;
 }
 
@@ -181,7 +241,7 @@ cudaError_t cudaGetDevice(int *device)
 {
     guard_t guard(rt.lock);
 
-    FAULT();
+    ASK();
     *device = device_now();
     return cudaSuccess;
 }
@@ -190,7 +250,7 @@ cudaError_t cudaSetDevice(int device)
 {
     guard_t guard(rt.lock);
 
-    FAULT();
+    ASK();
     if (device < 0 || device >= rt.devices) return last_error = cudaErrorInvalidDevice;
     current = device;
     rt.is_active[device] = true;
@@ -201,14 +261,14 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int devic
 {
     guard_t guard(rt.lock);
 
-    FAULT();
+    ASK();
     if (device < 0 || device >= rt.devices) return last_error = cudaErrorInvalidDevice;
     memset(properties, 0, sizeof(*properties));
     strcpy(properties->name, "double");
     properties->uuid.bytes[0] = (char)(device + 1);
     properties->major = 9;
     properties->multiProcessorCount = 4;
-    properties->totalGlobalMem = (size_t)8 << 30;
+    properties->totalGlobalMem = MEMORY_BYTES;
     properties->warpSize = 32;
     properties->sharedMemPerBlockOptin = 227 * 1024;
     properties->sharedMemPerMultiprocessor = 228 * 1024;
@@ -219,7 +279,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
 {
     guard_t guard(rt.lock);
 
-    FAULT();
+    ASK();
     switch (attribute) {
     case cudaDevAttrMultiProcessorCount:
         *value = 4;
@@ -258,11 +318,14 @@ cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, const v
     return cudaSuccess;
 }
 
-cudaError_t cudaFuncSetAttribute(const void *, enum cudaFuncAttribute, int)
+cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute attribute, int value)
 {
     guard_t guard(rt.lock);
 
     FAULT();
+    if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
+    if (value < 0 || (size_t)value > SIMT_SHARED_MAX) return cudaErrorInvalidValue;
+    simt_allow_shared(kernel, (size_t)value);
     return cudaSuccess;
 }
 
@@ -324,7 +387,7 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **function, 
 {
     guard_t guard(rt.lock);
 
-    FAULT();
+    ASK();
     *function = strcmp(name, "cuCtxGetCurrent") == 0              ? (void *)get_current
                 : strcmp(name, "cuDevicePrimaryCtxGetState") == 0 ? (void *)get_state
                                                                   : NULL;

@@ -16,11 +16,15 @@
 /* Never destroyed: default streams may outlive main(). */
 runtime_t &rt = *new runtime_t();
 __thread int current = -1; /* -1: the thread has no context */
+__thread bool is_relaxed;
 __thread cudaError_t last_error;
 static const int is_ready = [] {
     const char *wanted = getenv("DP_TEST_GPUS"); /* as the driver's double */
+    const char *connections = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
 
     rt.devices = wanted == NULL ? 1 : atoi(wanted);
+    rt.connections = connections == NULL ? 8 : atoi(connections);
+    if (rt.connections < 1 || rt.connections > CONNECTIONS_MAX) rt.connections = CONNECTIONS_MAX;
     return 1;
 }();
 
@@ -38,6 +42,10 @@ extern "C" void cuda_double_reset(void)
     rt.jitter = 0;
     rt.calls = 0;
     memset(rt.is_active, 0, sizeof(rt.is_active));
+    for (void *memory : rt.unmapped)
+        free(memory);
+    rt.unmapped.clear();
+    rt.captured = NULL;
     current = -1;
     last_error = cudaSuccess;
 }
@@ -73,11 +81,32 @@ extern "C" void cuda_double_set_jitter(unsigned seed)
     rt.jitter = seed;
 }
 
+extern "C" void cuda_double_capture(void *stream)
+{
+    guard_t guard(rt.lock);
+
+    rt.captured = (cudaStream_t)stream;
+}
+
+extern "C" int cuda_double_has_context(int device)
+{
+    guard_t guard(rt.lock);
+
+    return rt.is_active[device];
+}
+
+extern "C" int cuda_double_is_freeing(int device)
+{
+    guard_t guard(rt.lock);
+
+    return rt.freeing[device] > 0;
+}
+
 extern "C" size_t cuda_double_live(void)
 {
     guard_t guard(rt.lock);
 
-    return rt.allocations.size() + rt.streams.size() + rt.events;
+    return rt.allocations.size() + rt.streams.size() + rt.events + rt.pools;
 }
 
 extern "C" size_t cuda_double_calls(void)
@@ -105,6 +134,12 @@ int device_now(void)
     return current < 0 ? 0 : current;
 }
 
+void touch(void)
+{
+    current = device_now();
+    rt.is_active[current] = true;
+}
+
 static void rest(void)
 {
     static thread_local uint64_t random;
@@ -118,23 +153,33 @@ static void rest(void)
     nanosleep(&pause, NULL);
 }
 
+/* Until the item is the next of its connection to begin. */
+static void await_turn(guard_t &guard, CUstream_st *stream, uint64_t turn)
+{
+    while (stream->connection->begun < turn && rt.broken == cudaSuccess)
+        rt.change.wait(guard);
+    stream->connection->begun++;
+    rt.change.notify_all();
+}
+
 static void work(CUstream_st *stream)
 {
     guard_t guard(rt.lock);
 
     for (;;) {
-        std::function<void()> item;
+        item_t item;
 
         while (stream->queue.empty() && !stream->is_stopping)
             rt.change.wait(guard);
         if (stream->queue.empty()) return;
         item = std::move(stream->queue.front());
         stream->queue.pop_front();
+        await_turn(guard, stream, item.turn);
         if (rt.broken == cudaSuccess) {
             guard.unlock();
             rest();
-            item();
-            item = nullptr;
+            item.run();
+            item.run = nullptr;
             guard.lock();
         }
         stream->finished++;
@@ -145,9 +190,11 @@ static void work(CUstream_st *stream)
 static CUstream_st *make_stream(int device, bool is_blocking)
 {
     CUstream_st *stream = new CUstream_st();
+    const unsigned number = rt.streams_made[device]++;
 
     stream->device = device;
     stream->is_blocking = is_blocking;
+    stream->connection = &rt.queues[device][number % (unsigned)rt.connections];
     return stream;
 }
 
@@ -171,7 +218,7 @@ static bool is_known(cudaStream_t handle)
 static void push_raw(CUstream_st *stream, std::function<void()> item)
 {
     if (stream->worker == NULL) stream->worker = new std::thread(work, stream);
-    stream->queue.push_back(std::move(item));
+    stream->queue.push_back(item_t{std::move(item), stream->connection->pushed++});
     stream->pushed++;
     rt.change.notify_all();
 }
@@ -211,14 +258,31 @@ cudaError_t await(guard_t &guard, CUstream_st *stream)
     return rt.broken;
 }
 
-void await_defaults(guard_t &guard, int device)
+/* After a failure only for the default streams, where memory is made ready: others may be stuck. */
+static bool is_idle(int device)
 {
-    for (CUstream_st *at : rt.defaults[device]) {
-        const uint64_t until = at == NULL ? 0 : at->pushed;
-
-        while (at != NULL && at->finished < until)
-            rt.change.wait(guard);
+    for (cudaStream_t at : rt.streams) {
+        if (rt.broken == cudaSuccess && at->device == device && at->finished < at->pushed)
+            return false;
     }
+    for (CUstream_st *at : rt.defaults[device])
+        if (at != NULL && at->finished < at->pushed) return false;
+    return true;
+}
+
+void await_device(guard_t &guard, int device)
+{
+    rt.freeing[device]++;
+    while (!is_idle(device))
+        rt.change.wait(guard);
+    rt.freeing[device]--;
+    rt.change.notify_all();
+}
+
+void await_frees(guard_t &guard, int device)
+{
+    while (rt.freeing[device] > 0 && rt.broken == cudaSuccess)
+        rt.change.wait(guard);
 }
 
 static cudaError_t enqueue_launch(void *stream, std::function<void()> item)
@@ -230,6 +294,7 @@ static cudaError_t enqueue_launch(void *stream, std::function<void()> item)
     if (!is_known((cudaStream_t)stream)) return last_error = cudaErrorInvalidResourceHandle;
     if (stream_of((cudaStream_t)stream)->device != device_now())
         return last_error = cudaErrorInvalidResourceHandle;
+    touch();
     push(stream_of((cudaStream_t)stream), std::move(item));
     return cudaSuccess;
 }
@@ -281,7 +346,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
     guard_t guard(rt.lock);
 
-    FAULT();
+    UNSAFE();
     return await(guard, stream_of(stream));
 }
 
@@ -290,8 +355,9 @@ cudaError_t cudaStreamQuery(cudaStream_t handle)
     guard_t guard(rt.lock);
     CUstream_st *stream = stream_of(handle);
 
-    FAULT();
-    return stream->finished >= stream->pushed ? cudaSuccess : cudaErrorNotReady;
+    UNSAFE();
+    if (stream->finished >= stream->pushed) return cudaSuccess;
+    return last_error = cudaErrorNotReady;
 }
 
 cudaError_t cudaStreamGetDevice(cudaStream_t stream, int *device)
@@ -317,16 +383,32 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
 cudaError_t cudaDeviceSynchronize(void)
 {
     guard_t guard(rt.lock);
-    const std::set<cudaStream_t> streams = rt.streams;
+
+    UNSAFE();
+    while (!is_idle(device_now()))
+        rt.change.wait(guard);
+    return rt.broken;
+}
+
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus *status)
+{
+    guard_t guard(rt.lock);
 
     FAULT();
-    for (cudaStream_t stream : streams) {
-        if (stream->device == device_now() && rt.streams.count(stream) != 0) await(guard, stream);
-    }
-    for (CUstream_st *stream : rt.defaults[device_now()]) {
-        if (stream != NULL) await(guard, stream);
-    }
-    return rt.broken;
+    *status = rt.captured != NULL && stream == rt.captured ? cudaStreamCaptureStatusActive
+                                                           : cudaStreamCaptureStatusNone;
+    return cudaSuccess;
+}
+
+cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode)
+{
+    const bool wanted = *mode == cudaStreamCaptureModeRelaxed;
+    guard_t guard(rt.lock);
+
+    ASK();
+    *mode = is_relaxed ? cudaStreamCaptureModeRelaxed : cudaStreamCaptureModeGlobal;
+    is_relaxed = wanted;
+    return cudaSuccess;
 }
 
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void *argument)
@@ -390,12 +472,20 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t handle)
     return cudaSuccess;
 }
 
+/* Polls do not count as calls: their number is chance. */
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
     guard_t guard(rt.lock);
+    const std::shared_ptr<event_state_t> state = event->state;
+    const bool may_ask = rt.captured == NULL || is_relaxed;
 
-    FAULT();
-    return event->state->reached >= event->state->recorded ? cudaSuccess : cudaErrorNotReady;
+    await_frees(guard, state->device);
+    if (state->reached < state->recorded && rt.broken == cudaSuccess && may_ask) {
+        touch();
+        return last_error = cudaErrorNotReady;
+    }
+    UNSAFE();
+    return cudaSuccess;
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
@@ -404,7 +494,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
     std::shared_ptr<event_state_t> state = event->state;
     const uint64_t ticket = state->recorded;
 
-    FAULT();
+    UNSAFE();
     while (state->reached < ticket && rt.broken == cudaSuccess)
         rt.change.wait(guard);
     return rt.broken;
@@ -420,7 +510,7 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t begin, cudaEvent_t end)
         return last_error = cudaErrorInvalidResourceHandle;
     if (begin->state->reached < begin->state->recorded ||
         end->state->reached < end->state->recorded)
-        return cudaErrorNotReady;
+        return last_error = cudaErrorNotReady;
     *ms = (float)(end->state->reached_ms - begin->state->reached_ms);
     return cudaSuccess;
 }

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "runtime/base/common.h"
+#include "tests/gpu/double/cuda_runtime.h"
 
 /* The header declares them without a prototype. */
 ncclResult_t ncclGroupStart(void);
@@ -68,7 +69,7 @@ void nccl_double_reset(void)
 {
     pthread_mutex_lock(&nccl_double.lock);
     memset(nccl_double.faults, 0, sizeof(nccl_double.faults));
-    nccl_double.revoked = nccl_double.aborted = nccl_double.operations = 0;
+    nccl_double.aborted = nccl_double.operations = 0;
     nccl_room_drop_unused();
     pthread_mutex_unlock(&nccl_double.lock);
 }
@@ -104,11 +105,6 @@ static size_t read_counter(const size_t *counter)
     return value;
 }
 
-size_t nccl_double_revoked(void)
-{
-    return read_counter(&nccl_double.revoked);
-}
-
 size_t nccl_double_operations(void)
 {
     return read_counter(&nccl_double.operations);
@@ -129,9 +125,10 @@ ncclResult_t ncclMemAlloc(void **memory, size_t bytes)
     return ncclSuccess;
 }
 
+/* Unlike cudaFree() it waits for nobody. */
 ncclResult_t ncclMemFree(void *memory)
 {
-    if (cudaFree(memory) != cudaSuccess) return ncclInvalidArgument;
+    if (!cuda_double_unmap(memory)) return ncclInvalidArgument;
     pthread_mutex_lock(&nccl_double.lock);
     nccl_double.memory--;
     pthread_mutex_unlock(&nccl_double.lock);
@@ -182,6 +179,17 @@ static void settle_meetings(ncclComm_t comm, operation_t *operations, size_t cou
     }
 }
 
+/* A first collective: the ranks of the communicator find each other now. Locked. */
+static void connect(ncclComm_t comm, const work_t *work)
+{
+    const kind_t kind = work->operations[0].kind;
+
+    if (comm->is_connected || kind == SEND || kind == RECV) return;
+    comm->is_connected = 1;
+    comm->room->connected++;
+    nccl_room_wake(comm->room);
+}
+
 ncclResult_t ncclGroupStart(void)
 {
     group.depth++;
@@ -216,6 +224,11 @@ ncclResult_t ncclGroupEnd(void)
         settle_meetings(comm, work->operations, work->count);
         comm->pending = work;
         comm->looks_left = looks;
+        connect(comm, work);
+        if (nccl_double_strikes(NCCL_FAULT_LATE)) {
+            comm->is_late = 1;
+            (void)nccl_comm_launch(comm);
+        }
     }
     nccl_room_unlock(comm->room);
     return result;
@@ -225,7 +238,7 @@ static ncclResult_t call(ncclComm_t comm, operation_t operation)
 {
     ncclGroupStart();
     nccl_room_lock(comm->room);
-    if (!comm->is_ready || comm->is_revoked || comm->is_finalized) {
+    if (!comm->is_ready || comm->is_finalized) {
         nccl_double_wrong("a call out of its time");
     }
     nccl_room_unlock(comm->room);

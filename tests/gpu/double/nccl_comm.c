@@ -10,8 +10,27 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Puts a group that is in progress on its stream. The room is locked. */
-static ncclResult_t launch(ncclComm_t comm)
+/* Operations of a communicator run one after the other, whatever streams they are on. */
+static void follow(ncclComm_t comm, cudaStream_t stream)
+{
+    cudaEvent_t event;
+    int back = 0;
+
+    cudaGetDevice(&back); /* NCCL has threads of its own for this */
+    cudaSetDevice(comm->device);
+    if (comm->stream != NULL && comm->stream != stream) {
+        if (cudaEventCreateWithFlags(&event, cudaEventDisableTiming) != cudaSuccess ||
+            cudaEventRecord(event, comm->stream) != cudaSuccess ||
+            cudaStreamWaitEvent(stream, event, 0) != cudaSuccess) {
+            nccl_double_wrong("a launch failed");
+        }
+        cudaEventDestroy(event);
+    }
+    comm->stream = stream;
+    cudaSetDevice(back);
+}
+
+ncclResult_t nccl_comm_launch(ncclComm_t comm)
 {
     work_t *work = comm->pending;
     cudaStream_t stream = work->operations[0].stream;
@@ -19,6 +38,7 @@ static ncclResult_t launch(ncclComm_t comm)
     comm->pending = NULL;
     comm->running++;
     nccl_room_unlock(comm->room);
+    follow(comm, stream);
     if (cudaLaunchHostFunc(stream, nccl_work_run, work) != cudaSuccess) {
         nccl_double_wrong("a launch failed");
     }
@@ -40,6 +60,10 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int size, ncclUniqueId id, 
     room_t *room;
 
     if (comm == NULL) nccl_double_wrong("no memory");
+    if (cudaMalloc(&comm->memory, 4096) != cudaSuccess) {
+        free(comm);
+        return ncclUnhandledCudaError;
+    }
     if (size > ranks_max || rank < 0 || rank >= size || config->blocking != 0) {
         nccl_double_wrong("a bad init");
     }
@@ -57,7 +81,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int size, ncclUniqueId id, 
     room->size = size;
     room->joined++;
     room->ranks[rank].pid = (int)getpid();
-    cudaGetDevice(&room->ranks[rank].device);
+    cudaGetDevice(&comm->device);
+    room->ranks[rank].device = comm->device;
     snprintf(room->ranks[rank].host, sizeof(room->ranks[rank].host), "%s",
              host != NULL ? host : "");
     nccl_room_wake(room);
@@ -93,8 +118,12 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state)
         *state = comm->error;
     } else if (comm->looks_left > 0) {
         comm->looks_left--;
+    } else if (comm->is_late) {
+        *state = ncclInProgress;
     } else if (comm->pending != NULL) {
-        *state = launch(comm);
+        if (!comm->is_connected || comm->room->connected == comm->size) {
+            *state = nccl_comm_launch(comm);
+        }
     } else if (comm->is_ready || (comm->room->joined == comm->size && !comm->never_ready)) {
         comm->is_ready = !has_twins(comm->room);
         *state = comm->is_ready ? ncclSuccess : ncclInvalidUsage;
@@ -134,7 +163,7 @@ ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle)
 ncclResult_t ncclCommFinalize(ncclComm_t comm)
 {
     nccl_room_lock(comm->room);
-    if (comm->is_revoked || comm->is_finalized || comm->pending != NULL) {
+    if (comm->is_finalized || comm->pending != NULL) {
         nccl_double_wrong("a finalize out of its time");
     }
     comm->is_finalized = 1;
@@ -143,13 +172,17 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm)
     return ncclInProgress;
 }
 
-/* The room is locked, and may be gone afterwards. */
+/* The room is locked, and may be gone afterwards. What NCCL has allocated goes first, whoever is at
+ * work on the device. */
 static void free_comm(ncclComm_t comm)
 {
     room_t *room = comm->room;
     ncclComm_t *at = &nccl_double.comms;
     int is_over;
 
+    nccl_room_unlock(room);
+    cudaFree(comm->memory);
+    nccl_room_lock(room);
     while (comm->running > 0)
         nccl_room_wait(room);
     if (comm->pending != NULL) {
@@ -175,19 +208,6 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
     if (!comm->is_finalized || comm->running > 0) nccl_double_wrong("a destroy out of its time");
     if (comm->registered != 0) nccl_double_wrong("a communicator ends with registrations");
     free_comm(comm);
-    return ncclSuccess;
-}
-
-ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags)
-{
-    (void)flags;
-    nccl_room_lock(comm->room);
-    if (!comm->is_ready) nccl_double_wrong("a revoke of what is being made");
-    comm->is_revoked = 1;
-    comm->room->is_broken = 1;
-    nccl_double_count(&nccl_double.revoked);
-    nccl_room_wake(comm->room);
-    nccl_room_unlock(comm->room);
     return ncclSuccess;
 }
 

@@ -43,7 +43,7 @@ typedef struct meeting {
 typedef struct room {
     pthread_mutex_t lock; /* robust: a rank may die in it */
     uint32_t changes;     /* a futex */
-    int size, joined, left;
+    int size, joined, left, connected;
     struct {
         int pid, device;
         char host[64];
@@ -93,8 +93,13 @@ struct ncclComm {
     map_t *map;
     room_t *room;
     int rank, size, looks_left;
-    int is_ready, is_revoked, is_aborted, is_finalized, never_ready;
-    int running; /* pieces of work on streams */
+    int is_ready, is_aborted, is_finalized, never_ready;
+    int is_connected; /* has called a collective */
+    int device;
+    int is_late;         /* in progress for ever */
+    void *memory;        /* of the device */
+    cudaStream_t stream; /* of the latest operation */
+    int running;         /* pieces of work on streams */
     int registered;
     uint64_t collectives, sent[ranks_max], received[ranks_max];
     work_t *pending; /* a group in progress */
@@ -106,7 +111,7 @@ typedef struct nccl_double {
     map_t *maps;
     ncclComm_t comms;
     int faults[NCCL_FAULT_COUNT];
-    size_t memory, revoked, aborted, operations;
+    size_t memory, aborted, operations;
     unsigned ids;
 } nccl_double_t;
 extern nccl_double_t nccl_double;
@@ -131,6 +136,11 @@ void nccl_room_wait(room_t *room); /* for that, or a moment; locked before and a
 meeting_t *nccl_room_meeting(room_t *room, int is_pair, int from, int to, uint64_t index);
 void nccl_room_end_meeting(map_t *map, meeting_t *meeting);
 uint64_t nccl_room_take_bytes(room_t *room, size_t bytes);
+
+/* ---- nccl_comm.c ---- */
+
+/* Puts a group that is in progress on its stream. The room is locked. */
+ncclResult_t nccl_comm_launch(ncclComm_t comm);
 
 /* ---- nccl_work.c ---- */
 

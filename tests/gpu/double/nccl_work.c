@@ -178,7 +178,7 @@ static void post(const ncclComm_t comm, const operation_t *operation)
 
 static int is_over(const ncclComm_t comm)
 {
-    return comm->is_revoked || comm->is_aborted;
+    return comm->is_aborted;
 }
 
 /* 1: done; 0: the communicator was stopped on the way. */

@@ -15,6 +15,8 @@
 #include <ucontext.h>
 #endif
 
+#include <map>
+#include <mutex>
 #include <vector>
 
 #define STACK_BYTES ((size_t)128 * 1024)
@@ -29,6 +31,8 @@ __thread simt_index threadIdx, blockIdx;
 __thread dim3 blockDim, gridDim;
 cudaError_t (*simt_enqueue)(void *stream, std::function<void()> work);
 unsigned simt_order;
+bool (*simt_wants)(const simt_index &block);
+__thread simt_site_t simt_running;
 
 /* A copy of cp.async that has not landed; with to NULL the end of a group. */
 typedef struct copy {
@@ -350,7 +354,7 @@ void simt_run(dim3 grid, dim3 block, size_t shared_bytes, const std::function<vo
         for (unsigned y = 0; y < grid.y; y++) {
             for (unsigned x = 0; x < grid.x; x++) {
                 blockIdx = simt_index{x, y, z};
-                run_block(&machine);
+                if (simt_wants == NULL || simt_wants(blockIdx)) run_block(&machine);
             }
         }
     }
@@ -358,19 +362,68 @@ void simt_run(dim3 grid, dim3 block, size_t shared_bytes, const std::function<vo
     idle.fibers.insert(idle.fibers.end(), machine.fibers.begin(), machine.fibers.end());
 }
 
-cudaError_t simt_launch(dim3 grid, dim3 block, size_t shared_bytes, void *stream,
-                        std::function<void()> body)
+/* ---- Launching --------------------------------------------------------------------------------
+ */
+
+#define SHARED_ALWAYS ((size_t)48 * 1024) /* what no kernel need be allowed */
+
+static std::mutex allowed_lock;
+
+static std::map<const void *, size_t> &allowed(void)
+{
+    static std::map<const void *, size_t> *const bytes = new std::map<const void *, size_t>;
+
+    return *bytes;
+}
+
+void simt_allow_shared(const void *kernel, size_t bytes)
+{
+    std::unique_lock<std::mutex> guard(allowed_lock);
+
+    allowed()[kernel] = bytes;
+}
+
+static size_t shared_limit(const void *kernel)
+{
+    std::unique_lock<std::mutex> guard(allowed_lock);
+    const auto found = allowed().find(kernel);
+
+    return found != allowed().end() && found->second > SHARED_ALWAYS ? found->second
+                                                                     : SHARED_ALWAYS;
+}
+
+/* One question to a launch: 0, or the reason was told. */
+static int is_beyond(const simt_site_t &site, const char *what, unsigned long long value,
+                     unsigned long long most)
+{
+    if (value <= most) return 0;
+    fprintf(stderr, "simt: %s:%d: %s: %s %llu, at most %llu\n", site.file, site.line, site.name,
+            what, value, most);
+    return 1;
+}
+
+cudaError_t simt_launch(const simt_site_t &site, dim3 grid, dim3 block, size_t shared_bytes,
+                        void *stream, std::function<void()> body)
 {
     const unsigned long long threads = (unsigned long long)block.x * block.y * block.z;
 
-    if (threads == 0 || threads > 1024 || grid.x == 0 || grid.y == 0 || grid.z == 0 ||
-        grid.y > 65535 || grid.z > 65535 || shared_bytes > 227 * 1024) {
+    if (threads == 0 || grid.x == 0 || grid.y == 0 || grid.z == 0 ||
+        is_beyond(site, "threads", threads, 1024) || is_beyond(site, "block.z", block.z, 64) ||
+        is_beyond(site, "grid.x", grid.x, 0x7fffffffu) ||
+        is_beyond(site, "grid.y", grid.y, 65535) || is_beyond(site, "grid.z", grid.z, 65535)) {
         return cudaErrorInvalidConfiguration;
     }
-    if (simt_enqueue != NULL) {
-        return simt_enqueue(stream, [=] { simt_run(grid, block, shared_bytes, body); });
+    if (is_beyond(site, "dynamic shared memory", shared_bytes, shared_limit(site.kernel))) {
+        return cudaErrorInvalidValue;
     }
-    simt_run(grid, block, shared_bytes, body);
+    const simt_site_t own = site;
+    const auto run = [=] {
+        simt_running = own;
+        simt_run(grid, block, shared_bytes, body);
+        simt_running = simt_site_t{};
+    };
+    if (simt_enqueue != NULL) return simt_enqueue(stream, run);
+    run();
     return cudaSuccess;
 }
 

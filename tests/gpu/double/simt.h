@@ -37,18 +37,34 @@ struct simt_index {
 extern __thread simt_index threadIdx, blockIdx;
 extern __thread dim3 blockDim, gridDim;
 
-/* Queues a launch on a stream of the runtime's double; runs it at once where there is none. */
-cudaError_t simt_launch(dim3 grid, dim3 block, size_t shared_bytes, void *stream,
-                        std::function<void()> body);
+/* Which launch it is: the kernel, whose limits count, and where it stands, for messages. */
+typedef struct simt_site {
+    const void *kernel;
+    const char *name, *file;
+    int line;
+} simt_site_t;
+
+/* Queues a launch on a stream of the runtime's double; runs it at once where there is none. One
+ * that sm_90 would refuse is refused, and the reason written to stderr. */
+cudaError_t simt_launch(const simt_site_t &site, dim3 grid, dim3 block, size_t shared_bytes,
+                        void *stream, std::function<void()> body);
+/* More than 48 KiB of dynamic shared memory must be allowed to a kernel first. */
+#define SIMT_SHARED_MAX ((size_t)227 * 1024)
+void simt_allow_shared(const void *kernel, size_t bytes);
+template <typename... P> static inline const void *simt_address(void (*kernel)(P...))
+{
+    return (const void *)kernel;
+}
 /* A call of a kernel with its arguments as they are now. */
 template <typename... P>
 static inline std::function<void()> simt_bind(void (*kernel)(P...), std::common_type_t<P>... all)
 {
     return [=] { kernel(all...); };
 }
-/* What kernel<<<grid, block, shared, stream>>>(...) and cudaGetLastError() are on a device. */
+/* What cudaLaunchKernel() is on a device: it says what became of this launch. */
 #define SIMT_LAUNCH(kernel, grid, block, shared, stream, ...)                                      \
-    simt_launch(dim3(grid), dim3(block), (shared), (void *)(stream), simt_bind(kernel, __VA_ARGS__))
+    simt_launch(simt_site_t{simt_address(kernel), #kernel, __FILE__, __LINE__}, dim3(grid),        \
+                dim3(block), (shared), (void *)(stream), simt_bind(kernel, __VA_ARGS__))
 /* Runs a grid in the calling thread. */
 void simt_run(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()> &body);
 /* How a stream takes a launch; NULL: at once. Set by the runtime's double. */
@@ -56,6 +72,11 @@ extern cudaError_t (*simt_enqueue)(void *stream, std::function<void()> work);
 /* 0: fibers in ascending order, 1: descending, else shuffled by this number, with one warp of each
  * block behind the others. */
 extern unsigned simt_order;
+
+/* Which blocks of a grid run; NULL: all. */
+extern bool (*simt_wants)(const simt_index &block);
+/* The launch that runs in this thread. */
+extern __thread simt_site_t simt_running;
 
 void *simt_dynamic_shared(void);
 #define SIMT_DYNAMIC_SHARED(type, name) type *name = (type *)simt_dynamic_shared()

@@ -1,12 +1,15 @@
 /*
  * kernels.cu - the trainer's CUDA kernels against plain fp64 loops, two ways.
  *
- *   gpt2_cuda_kernels         on a GPU, also at real sizes; exits with 77 where there is none
- *   gpt2_cuda_kernels_simt N  by fibers on the CPU, in an order given by N
+ *   gpt2_cuda_kernels         on a GPU, also at real sizes, and how quick they are there; exits
+ * with 77 where there is none gpt2_cuda_kernels_simt N  by fibers on the CPU, in an order given by
+ * N
  *
  * Every case runs twice, simulated in two orders of the threads, and must give the same bits.
  * Tolerances are relative L2: 2e-6 for fp32 (some ten roundings of 6e-8 each, and exp), 4e-3 for
- * bf16 results (one rounding is up to 2^-8), both from the inputs as the kernel sees them.
+ * bf16 results (one rounding is up to 2^-8), both from the inputs as the kernel sees them. Losses
+ * are fp32 in both, 1e-6; in bf16 the classifier's exponentials are off by some 2^-22 each, in
+ * either direction.
  */
 #include "tests/gpu/gpt2/tensors.h"
 
@@ -659,6 +662,154 @@ static void check_copies(size_t count, size_t skew)
     }
 }
 
+/* ---- Launches --------------------------------------------------------------------------------
+ */
+
+/* A launch tells what became of itself, not what its thread left behind. */
+static void check_older_error(void)
+{
+    cudaError_t left;
+    float *to;
+
+    MUST(cudaMalloc((void **)&to, 256));
+    EXPECT(cudaSetDevice(-1) != cudaSuccess, "a device of number -1");
+    left = cudaPeekAtLastError();
+    EXPECT(left != cudaSuccess, "nothing was left behind");
+    MUST(gpt2_cuda_fill(NULL, F32, to, 1.0f, 64));
+    EXPECT(cudaGetLastError() == left, "the launch has taken the older error away");
+    MUST(cudaFree(to));
+}
+
+/* ---- Speed -----------------------------------------------------------------------------------
+ */
+
+#define REPEATS 10
+
+/* bytes: what one run must at least read and write. */
+template <typename F> static void measure(const char *name, double bytes, F launch)
+{
+    cudaEvent_t begin, end;
+    float ms = 0.0f;
+
+    MUST(cudaEventCreate(&begin));
+    MUST(cudaEventCreate(&end));
+    MUST(launch());
+    MUST(cudaEventRecord(begin, NULL));
+    for (int i = 0; i < REPEATS; i++)
+        MUST(launch());
+    MUST(cudaEventRecord(end, NULL));
+    MUST(cudaEventSynchronize(end));
+    MUST(cudaEventElapsedTime(&ms, begin, end));
+    if (!IS_SIMULATED) {
+        printf("%-34s %8.1f us %6.0f GB/s\n", name, (double)ms * 1e3 / REPEATS,
+               bytes * REPEATS / ((double)ms * 1e6));
+    }
+    MUST(cudaEventDestroy(begin));
+    MUST(cudaEventDestroy(end));
+}
+
+static void *random_memory(gpt2_cuda_type_t type, size_t count)
+{
+    void *memory = NULL;
+
+    MUST(cudaMalloc(&memory, count * gpt2_cuda_type_bytes(type)));
+    MUST(gpt2_cuda_fill_random(NULL, type, memory, count, count));
+    return memory;
+}
+
+/* Rows of 124M: 64 sequences of 1024 tokens, in bf16; beside a plain copy. */
+static void measure_rows(size_t rows, size_t width)
+{
+    const size_t count = rows * width, wide = 4 * count;
+    void *a = random_memory(BF16, wide), *b = random_memory(BF16, wide);
+    void *c = random_memory(BF16, wide);
+    float *scratch = (float *)random_memory(F32, (rows + 64) * width);
+    float *vector = (float *)random_memory(F32, 4 * width),
+          *sums = (float *)random_memory(F32, 8 * width);
+    float *mean = (float *)random_memory(F32, rows), *rstd = (float *)random_memory(F32, rows);
+
+    measure("copy", 4.0 * (double)wide,
+            [&] { return cudaMemcpyAsync(b, a, 2 * wide, cudaMemcpyDeviceToDevice, NULL); });
+    measure("residual sum and norm", 8.0 * (double)count, [&] {
+        return gpt2_cuda_add_norm_forward(NULL, BF16, c, b, mean, rstd, a, b, vector, vector,
+                                          vector, rows, width);
+    });
+    measure("norm backward", 8.0 * (double)count, [&] {
+        return gpt2_cuda_norm_backward(NULL, BF16, c, 0, sums, sums + width, 0, a, b, vector, mean,
+                                       rstd, scratch, rows, width);
+    });
+    measure("GELU", 4.0 * (double)wide,
+            [&] { return gpt2_cuda_gelu_forward(NULL, BF16, c, a, NULL, rows, 4 * width); });
+    measure("GELU backward", 6.0 * (double)wide,
+            [&] { return gpt2_cuda_gelu_backward(NULL, BF16, c, a, b, wide); });
+    measure("column sum", 2.0 * (double)wide,
+            [&] { return gpt2_cuda_column_sum(NULL, BF16, sums, 0, a, scratch, rows, 4 * width); });
+    for (void *memory : {a, b, c})
+        MUST(cudaFree(memory));
+    for (float *memory : {scratch, vector, sums, mean, rstd})
+        MUST(cudaFree(memory));
+}
+
+static void measure_classifier(size_t rows, int vocab, int padded)
+{
+    const double logits = (double)rows * padded;
+    void *memory = random_memory(BF16, rows * (size_t)padded);
+    float *losses = (float *)random_memory(F32, rows);
+    int32_t *targets = (int32_t *)calloc(rows, sizeof(*targets)), *device_targets;
+
+    for (size_t row = 0; row < rows; row++)
+        targets[row] = (int32_t)(random_bits() % (unsigned)vocab);
+    device_targets = integers_put(targets, rows);
+    for (int gradient = 0; gradient < 2; gradient++) {
+        measure(gradient ? "classifier and gradient" : "classifier",
+                (gradient ? 4.0 : 2.0) * logits, [&] {
+                    return gpt2_cuda_classifier(NULL, BF16, losses, memory, device_targets, 1e-5f,
+                                                gradient, rows, vocab, padded);
+                });
+    }
+    free(targets);
+    MUST(cudaFree(device_targets));
+    MUST(cudaFree(memory));
+    MUST(cudaFree(losses));
+}
+
+static void measure_arena(size_t count)
+{
+    const gpt2_adamw_t adamw = {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 0.1f, 0.05f};
+    float *weights = (float *)random_memory(F32, count), *m = (float *)random_memory(F32, count);
+    float *v = (float *)random_memory(F32, count), *gradients = (float *)random_memory(F32, count);
+    gpt2_bf16_t *low = (gpt2_bf16_t *)random_memory(BF16, count);
+    double *sum;
+
+    MUST(cudaMalloc((void **)&sum, sizeof(*sum) + GPT2_CUDA_SUM_SCRATCH_BYTES));
+    MUST(cudaMemsetAsync(v, 0, count * sizeof(*v), NULL)); /* squares are not negative */
+    measure("AdamW", 30.0 * (double)count, [&] {
+        return gpt2_cuda_adamw(NULL, weights, gradients, m, v, low, NULL, count, &adamw, NULL,
+                               NULL);
+    });
+    measure("weights to bf16", 6.0 * (double)count,
+            [&] { return gpt2_cuda_cast(NULL, BF16, low, F32, weights, count); });
+    measure("norm of gradients", 4.0 * (double)count,
+            [&] { return gpt2_cuda_sum_squares(NULL, sum, 0, gradients, count, sum + 1); });
+    for (float *memory : {weights, m, v, gradients})
+        MUST(cudaFree(memory));
+    MUST(cudaFree(low));
+    MUST(cudaFree(sum));
+}
+
+static void measure_all(void)
+{
+    if (IS_SIMULATED) { /* that it runs */
+        measure_rows(70, 64);
+        measure_classifier(3, 250, 256);
+        measure_arena(3000);
+        return;
+    }
+    measure_rows((size_t)64 * 1024, 768);
+    measure_classifier((size_t)16 * 1024, 50257, 50304);
+    measure_arena(124475904);
+}
+
 /* ---- All of them -----------------------------------------------------------------------------
  */
 
@@ -675,12 +826,13 @@ static void check_sizes(gpt2_cuda_type_t type)
             check_column_sum(type, rows[r], widths[w], skew, (int)(r + w) % 2);
         }
     }
-    check_norm(type, 35, 264, 0, 0);     /* several blocks backward, of several warps */
-    check_norm(type, 2, 770, 0, 1);      /* columns past a whole vector */
-    for (int form = 0; form < 3; form++) /* wider than registers hold */
-        check_norm(type, 2, 2056, 0, form);
-    for (size_t width : {768, 1016, 1280, 1600}) /* every count of columns in registers */
-        check_norm(type, 2, width, 0, (int)(width / 8 % 2));
+    check_norm(type, 35, 264, 0, 0); /* several blocks backward, of several warps */
+    check_norm(type, 2, 770, 0, 1);  /* columns past a whole vector */
+    /* Every count of columns in registers, and a row that is wider than they hold. */
+    for (size_t width : {768, 1016, 1280, 1600, 2048, 2056}) {
+        for (int form = 0; form < 3; form++)
+            check_norm(type, 2, width, 0, form);
+    }
     check_column_sum(type, 70, 300, 0, 0);
     check_column_sum(type, 1300, 8, 0, 1); /* more shares than lanes that fold them */
     check_embed(type, 1, 3, 5, 4, 1);
@@ -689,7 +841,10 @@ static void check_sizes(gpt2_cuda_type_t type)
         check_classifier(type, 3, 5, 5, 1, gradient);
         check_classifier(type, 3, 50, 64, 0, gradient);
         check_classifier(type, 2, 4100, 4104, 0, gradient); /* each thread goes round twice */
+        check_classifier(type, 3, 8190, 8192, 0, gradient); /* bf16: and holds one vector */
     }
+    check_classifier(type, 3, 16387, 16392, 0, 1); /* three, of which the last is one thread's */
+    if (type == BF16) check_classifier(type, 1, 57345, 57352, 0, 1); /* more than registers hold */
 }
 
 int main(int argc, char **argv)
@@ -707,12 +862,14 @@ int main(int argc, char **argv)
     simt_order = argc == 2 ? (unsigned)strtoul(argv[1], NULL, 10) : 0;
     MUST(gpt2_cuda_kernels_prepare());
     check_tokens();
+    check_older_error();
     for (gpt2_cuda_type_t type : {F32, BF16}) {
         check_sizes(type);
         if (IS_SIMULATED) continue;
         for (int form = 0; form < 3; form++)
             check_norm(type, 8192, 768, 0, form);
         check_norm(type, 1000, 1600, 0, 0);
+        check_norm(type, 1000, GPT2_CUDA_WIDTH_MAX, 0, 0); /* registers for so many threads */
         check_gelu(type, 4096, 3072, 0);
         check_column_sum(type, 16384, 3072, 0, 1);
         check_embed(type, 8, 1024, 768, 50257, 0);
@@ -730,6 +887,7 @@ int main(int argc, char **argv)
         check_sums((size_t)5 << 20, 0);
         check_adamw((size_t)3 << 20, 0);
     }
+    measure_all();
     printf("%d failures\n", failures);
     return failures == 0 ? 0 : 1;
 }

@@ -220,7 +220,8 @@ void matmul_check_all(gpt2_matmuls_t *set)
                                                        sizes[i][0],
                                                        sizes[i][1],
                                                        sizes[i][2],
-                                                       bias};
+                                                       bias,
+                                                       (int)(i % 2)};
 
                     if (kind == GPT2_MATMUL_FORWARD || kind == GPT2_MATMUL_FORWARD_GELU) {
                         matmul_check_forward(set, &shape);

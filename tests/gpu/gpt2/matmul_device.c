@@ -60,8 +60,9 @@ static void rates_of_gpt2(void **state)
         gpt2_matmuls_t *set = make_set(1, fuse);
 
         for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
-            const gpt2_matmul_shape_t shape = {shapes[i].kind,   GPT2_CUDA_BF16,    8192,
-                                               shapes[i].inputs, shapes[i].outputs, shapes[i].bias};
+            const gpt2_matmul_shape_t shape = {
+                shapes[i].kind,    GPT2_CUDA_BF16, 8192, shapes[i].inputs,
+                shapes[i].outputs, shapes[i].bias, 0};
             const double flops = 2.0 * 8192.0 * (double)shape.inputs * (double)shape.outputs;
             char text[GPT2_MATMUL_TEXT_MAX];
             double us = 0.0;

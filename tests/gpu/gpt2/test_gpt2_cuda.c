@@ -21,6 +21,7 @@
 #include "examples/gpt2/random.h"
 #include "tests/gpt2/fixture.h"
 #include "tests/gpt2/scratch.h"
+#include "tests/gpu/double/cublaslt.h"
 #include "tests/gpu/double/cuda_runtime.h"
 
 #define BATCH 3
@@ -605,6 +606,7 @@ static void what_cannot_work_says_why(void **state)
         const char *text;
     } cases[] = {
         {{50, 50, 8, 1, 3, 24}, "bf16", "none", "--width 24 over --heads 3 gives 8"},
+        {{50, 50, 8, 1, 82, 5248}, "bf16", "none", "--width 5248 is above the 5120"},
         {{50, 50, 4, 1, 1, 16}, "bf16", "none", "sequence length 8 is out of range"},
         {{50, 50, 8, 1, 1, 16}, "bf16", "all", "--recompute all"},
     };
@@ -649,7 +651,7 @@ static void the_plan_of_124m_adds_up(void **state)
         assert_int_equal(plan->weights, (size_t)124475904 * 4);
         assert_int_equal(plan->state_bytes + plan->activation_bytes, plan->total);
         assert_int_equal((size_t)64 * 1024 % plan->head_rows, 0);
-        assert_true(plan->logits <= (size_t)1 << 30);
+        assert_true(plan->logits <= (size_t)2 << 30);
     }
     /* Per layer: input, ln1, qkv 3, attention, middle, ln2, fc 4, gelu 4 of [rows][C]. */
     assert_true(plans[0].kept > stream * 12 * 16 && plans[0].kept < stream * 12 * 17);
@@ -663,6 +665,67 @@ static void the_plan_of_124m_adds_up(void **state)
     assert_true(plans[0].total - plans[2].total - plans[0].rows_apart < (size_t)20000 * 4 + 256);
     assert_int_equal(plans[0].state_bytes + plans[0].activation_bytes, plans[0].total);
     gpt2_layout_destroy(layout);
+}
+
+/* 1558M with 64 sequences on a GPU of 139 GiB, and what is advised then. */
+static void what_does_not_fit_is_told_what_does(void **state)
+{
+    const size_t room = (size_t)139 << 30;
+    gpt2_cuda_plan_options_t options = {.type = GPT2_CUDA_BF16,
+                                        .batch = 64,
+                                        .length = 1024,
+                                        .scratch_bytes = 1 << 20,
+                                        .matmul_bytes = 1 << 20,
+                                        .own_gradients = 1};
+    char text[GPT2_CUDA_ADVICE_MAX];
+    unsigned long long fits;
+    gpt2_cuda_plan_t plan;
+    gpt2_layout_t *layout;
+    gpt2_error_t error;
+    const char *at;
+
+    (void)state;
+    ok(gpt2_shape_preset("1558M", &options.shape, &error), &error);
+    ok(gpt2_layout_create(&options.shape, &layout, &error), &error);
+    ok(gpt2_cuda_plan_make(&options, layout, &plan, &error), &error);
+    assert_true(plan.total > room);
+    (void)gpt2_cuda_plan_advise(&options, layout, room, text);
+    at = strstr(text, "--recompute gelu+norm wants ");
+    if (at == NULL || strstr(text, "sequences per pass fit") == NULL) fail_msg("\"%s\"", text);
+    assert_int_equal(sscanf(strchr(text, ';') + 1, " %llu sequences", &fits), 1);
+    for (options.batch = fits; options.batch <= fits + 1; options.batch++) {
+        ok(gpt2_cuda_plan_make(&options, layout, &plan, &error), &error);
+        assert_int_equal(plan.total <= room, options.batch == fits);
+    }
+    options.batch = 64;
+    options.recompute = GPT2_RECOMPUTE_GELU_NORM;
+    ok(gpt2_cuda_plan_make(&options, layout, &plan, &error), &error);
+    assert_true(plan.total <= room);
+    assert_string_equal(gpt2_cuda_plan_advise(&options, layout, (size_t)1 << 30, text),
+                        "with --recompute gelu+norm not even one sequence fits");
+    gpt2_layout_destroy(layout);
+}
+
+/* The double has 6 GiB: no product is timed and nothing is allocated for a model that wants more.
+ */
+static void what_does_not_fit_is_refused_at_once(void **state)
+{
+    gpt2_replica_options_t options;
+    gpt2_error_t error = {""};
+    gpt2_shape_t shape;
+    gpt2_replica_t *replica;
+
+    (void)state;
+    ok(gpt2_shape_preset("124M", &shape, &error), &error);
+    options = make_options(shape, 64, 1024, "bf16", "none");
+    cublaslt_double_reset();
+    assert_int_equal(gpt2_replica_cuda_create(&options, &replica, &error), -1);
+    if (strstr(error.text, "64 sequences per pass want") == NULL ||
+        strstr(error.text, "sequences per pass fit: a smaller --batch") == NULL) {
+        fail_msg("\"%s\"", error.text);
+    }
+    assert_int_equal(cublaslt_double_searches(), 0);
+    assert_int_equal(cuda_double_live(), 0);
 }
 
 static int make_scratch(void **state)
@@ -682,6 +745,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_plan_of_124m_adds_up),
+        cmocka_unit_test(what_does_not_fit_is_told_what_does),
+        cmocka_unit_test(what_does_not_fit_is_refused_at_once),
         cmocka_unit_test(a_step_in_fp32_matches_the_cpu),
         cmocka_unit_test(a_step_in_bf16_matches_the_cpu),
         cmocka_unit_test(recompute_changes_nothing),

@@ -101,7 +101,7 @@ static void products_are_the_same_where_epilogues_are_refused(void **state)
     gpt2_matmuls_destroy(set);
 }
 
-static const gpt2_matmul_shape_t FC = {GPT2_MATMUL_FORWARD_GELU, GPT2_CUDA_BF16, 7, 16, 24, 1};
+static const gpt2_matmul_shape_t FC = {GPT2_MATMUL_FORWARD_GELU, GPT2_CUDA_BF16, 7, 16, 24, 1, 0};
 
 static void fusion_is_used_where_there_is_one(void **state)
 {
@@ -139,6 +139,40 @@ static void fusion_is_used_where_there_is_one(void **state)
     gpt2_matmuls_destroy(set);
 }
 
+/* As most of its runs go, so that the quickest of those is found. */
+static void a_weight_that_adds_is_timed_adding(void **state)
+{
+    gpt2_matmul_shape_t shape = {GPT2_MATMUL_WEIGHT, GPT2_CUDA_BF16, 8, 8, 8, 1, 1};
+    const char *folder = scratch_path("adding");
+    gpt2_matmuls_t *set = make_set(1, 1, folder);
+    const gpt2_matmul_t *plan = matmul_plan(set, &shape);
+    const size_t products = cublaslt_double_products();
+    size_t searches;
+
+    (void)state;
+    assert_true(products > 0);
+    assert_int_equal(cublaslt_double_additions(), products);
+    shape.adds = 0;
+    assert_ptr_not_equal(plan, matmul_plan(set, &shape));
+    assert_true(cublaslt_double_products() > products);
+    assert_int_equal(cublaslt_double_additions(), products);
+    assert_int_equal(gpt2_matmuls_save(set, &error), 0);
+    gpt2_matmuls_destroy(set);
+
+    searches = cublaslt_double_searches(); /* the cache tells them apart */
+    set = make_set(1, 1, folder);
+    for (shape.adds = 0; shape.adds < 2; shape.adds++) {
+        matmul_check_weight(set, &shape, 0); /* each may do either */
+        matmul_check_weight(set, &shape, 1);
+    }
+    assert_int_equal(cublaslt_double_searches(), searches);
+    shape.kind = GPT2_MATMUL_FORWARD; /* which never adds */
+    plan = matmul_plan(set, &shape);
+    shape.adds = 1;
+    assert_ptr_equal(plan, matmul_plan(set, &shape));
+    gpt2_matmuls_destroy(set);
+}
+
 /* ---- Plans -----------------------------------------------------------------------------------
  */
 
@@ -146,7 +180,7 @@ static void equal_shapes_share_a_plan(void **state)
 {
     gpt2_matmuls_t *set = make_set(0, 1, NULL);
     const gpt2_matmul_t *plan = matmul_plan(set, &FC);
-    gpt2_matmul_shape_t other = FC, input = {GPT2_MATMUL_INPUT, GPT2_CUDA_F32, 2, 8, 8, 0};
+    gpt2_matmul_shape_t other = FC, input = {GPT2_MATMUL_INPUT, GPT2_CUDA_F32, 2, 8, 8, 0, 0};
     char text[GPT2_MATMUL_TEXT_MAX];
 
     (void)state;
@@ -194,7 +228,7 @@ static void a_run_of_another_kind_is_refused(void **state)
 static void a_run_allocates_nothing_and_waits_for_nothing(void **state)
 {
     gpt2_matmuls_t *set = make_set(0, 1, NULL);
-    const gpt2_matmul_shape_t shape = {GPT2_MATMUL_WEIGHT, GPT2_CUDA_F32, 64, 8, 8, 1};
+    const gpt2_matmul_shape_t shape = {GPT2_MATMUL_WEIGHT, GPT2_CUDA_F32, 64, 8, 8, 1, 0};
     const gpt2_matmul_t *plan = matmul_plan(set, &shape);
     matmul_tensor_t d_out = matmul_tensor(GPT2_CUDA_F32, 512, 1),
                     in = matmul_tensor(GPT2_CUDA_F32, 512, 2);
@@ -443,7 +477,7 @@ static void a_cache_that_cannot_be_written_says_why(void **state)
 static int whole_life(const char *folder)
 {
     gpt2_matmul_options_t options = GPT2_MATMUL_OPTIONS_INIT;
-    const gpt2_matmul_shape_t weight = {GPT2_MATMUL_WEIGHT, GPT2_CUDA_BF16, 8, 8, 8, 1};
+    const gpt2_matmul_shape_t weight = {GPT2_MATMUL_WEIGHT, GPT2_CUDA_BF16, 8, 8, 8, 1, 0};
     const gpt2_matmul_t *plan;
     gpt2_matmuls_t *set;
     int status;
@@ -515,6 +549,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(tuning_says_when_no_kernel_works, setup, teardown),
         cmocka_unit_test_setup_teardown(without_memory_to_tune_the_first_kernel_is_taken, setup,
                                         teardown),
+        cmocka_unit_test_setup_teardown(a_weight_that_adds_is_timed_adding, setup, teardown),
         cmocka_unit_test_setup_teardown(kernels_that_need_more_workspace_are_left_out, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(a_cache_spares_tuning, setup, teardown),

@@ -1,0 +1,52 @@
+/*
+ * limits.c - RLIMIT_NOFILE, raised and put into words.
+ */
+#include "runtime/base/limits.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "runtime/base/common.h"
+
+#define ENOUGH 65536
+
+void dp_limits_raise_files(void)
+{
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= ENOUGH) return;
+    limit.rlim_cur = DP_MIN(limit.rlim_max, (rlim_t)ENOUGH); /* RLIM_INFINITY is the largest */
+    (void)setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+dp_status_t dp_limits_check_files(int need, const char *for_what, dp_error_t *error)
+{
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= (rlim_t)need) return DP_OK;
+    return dp_error_set(error, DP_ERR_SYSTEM,
+                        "%s need %d open files in each rank, the limit is %llu (ulimit -Hn: %llu)",
+                        for_what, need, (unsigned long long)limit.rlim_cur,
+                        (unsigned long long)limit.rlim_max);
+}
+
+const char *dp_limits_describe(int code, char *text, size_t room)
+{
+    struct rlimit limit = {0, 0};
+
+    (void)getrlimit(RLIMIT_NOFILE, &limit);
+    if (code == EMFILE) {
+        snprintf(text, room, "no descriptor is free: the limit on open files is %llu (ulimit -n)",
+                 (unsigned long long)limit.rlim_cur);
+    } else if (code == ETOOMANYREFS) {
+        snprintf(text, room,
+                 "more descriptors of this user are on their way between processes than the limit "
+                 "on open files, %llu (ulimit -n), allows",
+                 (unsigned long long)limit.rlim_cur);
+    } else {
+        snprintf(text, room, "%s", strerror(code));
+    }
+    return text;
+}

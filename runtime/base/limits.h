@@ -1,0 +1,19 @@
+/*
+ * limits.h - how many descriptors this process may have open.
+ */
+#ifndef DP_BASE_LIMITS_H
+#define DP_BASE_LIMITS_H
+
+#include "runtime/base/error.h"
+
+/* Raises the soft limit on open files to the hard one, to 65536 at most: a larger one serves
+ * nobody, and makes programs slow that close every possible descriptor. */
+void dp_limits_raise_files(void);
+
+/* DP_ERR_SYSTEM, with both numbers, where fewer than `need` may be open. */
+dp_status_t dp_limits_check_files(int need, const char *for_what, dp_error_t *error);
+
+/* What a call that passes descriptors on failed for, in words that lead to the limit. */
+const char *dp_limits_describe(int code, char *text, size_t room);
+
+#endif

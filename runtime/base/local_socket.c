@@ -1,0 +1,126 @@
+/*
+ * local_socket.c - abstract names of UNIX sockets, and the kernel's word on who is at the other
+ * end.
+ *
+ * connect() blocks, with a timeout, and not by poll(): while the queue of a listener is full the
+ * kernel lets blocking callers wait in turn, and tells others to come again.
+ */
+#include "runtime/base/local_socket.h"
+
+#include <errno.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "runtime/base/auth.h"
+
+#define PREFIX "@dp-"
+#define NAME_BYTES ((size_t)16) /* random ones */
+#define ADDRESS_LENGTH (sizeof(PREFIX) - 1 + 2 * NAME_BYTES)
+#define BACKLOG 1024
+
+_Static_assert(ADDRESS_LENGTH < DP_LOCAL_ADDRESS_ROOM, "an address fits");
+
+int dp_local_is_address(const char *text)
+{
+    const size_t prefix = sizeof(PREFIX) - 1;
+
+    return strncmp(text, PREFIX, prefix) == 0 && strlen(text) == ADDRESS_LENGTH &&
+           strspn(text + prefix, "0123456789abcdef") == ADDRESS_LENGTH - prefix;
+}
+
+static socklen_t to_kernel(const char *address, struct sockaddr_un *name)
+{
+    memset(name, 0, sizeof(*name));
+    name->sun_family = AF_UNIX;
+    memcpy(name->sun_path + 1, address + 1, ADDRESS_LENGTH - 1); /* a NUL stands for the "@" */
+    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + ADDRESS_LENGTH);
+}
+
+dp_status_t dp_local_listen(char address[DP_LOCAL_ADDRESS_ROOM], int *listener, dp_error_t *error)
+{
+    struct sockaddr_un name;
+    uint8_t random[NAME_BYTES];
+    socklen_t bytes;
+    int fd;
+
+    dp_random(random, sizeof(random));
+    memcpy(address, PREFIX, sizeof(PREFIX));
+    for (size_t i = 0; i < sizeof(random); i++)
+        snprintf(address + sizeof(PREFIX) - 1 + 2 * i, 3, "%02x", random[i]);
+    bytes = to_kernel(address, &name);
+    fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0 || bind(fd, (const struct sockaddr *)&name, bytes) != 0 ||
+        listen(fd, BACKLOG) != 0) {
+        dp_error_set(error, DP_ERR_SYSTEM, "a local socket: %s", strerror(errno));
+        if (fd >= 0) close(fd);
+        return DP_ERR_SYSTEM;
+    }
+    *listener = fd;
+    return DP_OK;
+}
+
+int dp_local_peer(int fd, uid_t *user, pid_t *pid)
+{
+    struct ucred peer;
+    socklen_t bytes = sizeof(peer);
+
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0) return -1;
+    *user = peer.uid;
+    *pid = peer.pid;
+    return 0;
+}
+
+static int connect_until(int fd, const struct sockaddr_un *name, socklen_t bytes,
+                         uint64_t deadline_ns)
+{
+    for (;;) {
+        const uint64_t now = dp_now_ns();
+        const uint64_t left_ns = deadline_ns > now ? deadline_ns - now : 0;
+        const struct timeval left = {(time_t)(left_ns / 1000000000u),
+                                     (suseconds_t)(left_ns / 1000 % 1000000 + 1)};
+
+        /* Only its patience depends on this. */
+        (void)setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &left, sizeof(left));
+        if (connect(fd, (const struct sockaddr *)name, bytes) == 0) return 0;
+        if (errno != EINTR || left_ns == 0) return -1;
+    }
+}
+
+dp_status_t dp_local_connect(const char *address, uint64_t deadline_ns, int *fd, dp_error_t *error)
+{
+    struct sockaddr_un name;
+    const struct timeval none = {0, 0};
+    socklen_t bytes;
+    dp_status_t status = DP_ERR_SYSTEM;
+    uid_t user;
+    pid_t pid;
+
+    if (!dp_local_is_address(address)) {
+        return dp_error_set(error, DP_ERR_CONFIG, "%s: not a local socket's name", address);
+    }
+    bytes = to_kernel(address, &name);
+    *fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (*fd < 0) return dp_error_set(error, status, "socket: %s", strerror(errno));
+    if (connect_until(*fd, &name, bytes, deadline_ns) != 0) {
+        if (errno == EAGAIN || errno == EINTR) {
+            status = dp_error_set(error, DP_ERR_TIMEOUT,
+                                  "connecting: too many others wait for it: a flood?");
+        } else {
+            status = dp_error_set(error, errno == ECONNREFUSED ? DP_ERR_PEER_LOST : DP_ERR_SYSTEM,
+                                  "connecting: %s", strerror(errno));
+        }
+    } else if (dp_local_peer(*fd, &user, &pid) != 0 || user != geteuid()) {
+        status = dp_error_set(error, DP_ERR_CONFIG, "it is not a process of user %u",
+                              (unsigned)geteuid());
+    } else {
+        (void)setsockopt(*fd, SOL_SOCKET, SO_SNDTIMEO, &none, sizeof(none));
+        return DP_OK;
+    }
+    close(*fd);
+    *fd = -1;
+    return status;
+}

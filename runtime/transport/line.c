@@ -1,0 +1,154 @@
+/*
+ * line.c - UNIX sockets between ranks of one machine: names, users, keys, and whose process it is.
+ */
+#include "runtime/transport/line.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "runtime/base/auth.h"
+#include "runtime/base/wire.h"
+
+#define MAGIC 0x4e4c5044u /* "DPLN" */
+
+/* ---- Addresses ---------------------------------------------------------------------------- */
+
+void dp_line_address_make(dp_line_address_t *address)
+{
+    struct stat about;
+
+    dp_random(address->name, sizeof(address->name));
+    dp_random(address->key, sizeof(address->key));
+    address->pid = (uint32_t)getpid();
+    address->pid_namespace = stat("/proc/self/ns/pid", &about) == 0 ? about.st_ino : 0;
+}
+
+void dp_line_address_write(const dp_line_address_t *address, uint8_t bytes[DP_LINE_ADDRESS])
+{
+    dp_writer_t writer;
+
+    dp_writer_init(&writer, bytes, DP_LINE_ADDRESS);
+    dp_write_bytes(&writer, address->name, sizeof(address->name));
+    dp_write_bytes(&writer, address->key, sizeof(address->key));
+    dp_write_u64(&writer, address->pid_namespace);
+    dp_write_u32(&writer, address->pid);
+    DP_ASSERT(!writer.failed && writer.bytes == DP_LINE_ADDRESS);
+}
+
+void dp_line_address_read(dp_line_address_t *address, const uint8_t bytes[DP_LINE_ADDRESS])
+{
+    dp_reader_t reader;
+
+    dp_reader_init(&reader, bytes, DP_LINE_ADDRESS);
+    memcpy(address->name, dp_read_bytes(&reader, DP_LINE_NAME), DP_LINE_NAME);
+    memcpy(address->key, dp_read_bytes(&reader, DP_LINE_KEY), DP_LINE_KEY);
+    address->pid_namespace = dp_read_u64(&reader);
+    address->pid = dp_read_u32(&reader);
+}
+
+void dp_line_hello_make(dp_line_hello_t *hello, int from, uint64_t tag, const dp_line_address_t *to)
+{
+    *hello = (dp_line_hello_t){.magic = MAGIC, .from = (uint32_t)from, .tag = tag};
+    memcpy(hello->key, to->key, sizeof(hello->key));
+}
+
+int dp_line_hello_fits(const dp_line_hello_t *hello, uint64_t tag, const dp_line_address_t *own)
+{
+    return hello->magic == MAGIC && hello->tag == tag &&
+           dp_auth_equal(hello->key, own->key, DP_LINE_KEY);
+}
+
+/* ---- Sockets ------------------------------------------------------------------------------ */
+
+static socklen_t socket_name(const dp_line_address_t *at, struct sockaddr_un *name)
+{
+    memset(name, 0, sizeof(*name));
+    name->sun_family = AF_UNIX;
+    memcpy(name->sun_path + 1, "dp-line-", 8); /* abstract: no file */
+    for (size_t i = 0; i < DP_LINE_NAME; i++)
+        snprintf(name->sun_path + 9 + 2 * i, 3, "%02x", at->name[i]);
+    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 9 + 2 * DP_LINE_NAME);
+}
+
+static int get_peer(int fd, struct ucred *peer)
+{
+    socklen_t bytes = sizeof(*peer);
+
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, peer, &bytes);
+}
+
+static int is_same_user(int fd)
+{
+    struct ucred peer;
+
+    return get_peer(fd, &peer) == 0 && peer.uid == geteuid();
+}
+
+static int close_with(int fd, int code)
+{
+    if (fd >= 0) close(fd);
+    errno = code;
+    return -1;
+}
+
+int dp_line_listen(const dp_line_address_t *own, int backlog)
+{
+    struct sockaddr_un name;
+    const socklen_t bytes = socket_name(own, &name);
+    const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+    if (fd < 0) return -1;
+    if (bind(fd, (struct sockaddr *)&name, bytes) != 0 || listen(fd, backlog) != 0)
+        return close_with(fd, errno);
+    return fd;
+}
+
+int dp_line_dial(const dp_line_address_t *to)
+{
+    struct sockaddr_un name;
+    const socklen_t bytes = socket_name(to, &name);
+    const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+    if (fd < 0) return -1;
+    if (connect(fd, (struct sockaddr *)&name, bytes) != 0) return close_with(fd, errno);
+    if (!is_same_user(fd)) return close_with(fd, EPERM);
+    return fd;
+}
+
+int dp_line_accept(int listener)
+{
+    const int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+
+    if (fd < 0 || is_same_user(fd)) return fd;
+    return close_with(fd, EPERM);
+}
+
+/* ---- Processes ---------------------------------------------------------------------------- */
+
+/* Whether a pid that the other says means the same process here. */
+static int shares_pids(const dp_line_address_t *other, const dp_line_address_t *own)
+{
+    return own->pid_namespace != 0 && other->pid_namespace == own->pid_namespace;
+}
+
+int dp_line_watch(const dp_line_address_t *other, const dp_line_address_t *own)
+{
+    /* Threads of one process end together. */
+    errno = 0;
+    if (!shares_pids(other, own) || other->pid == own->pid || other->pid == 0) return -1;
+    return (int)syscall(SYS_pidfd_open, (pid_t)other->pid, 0); /* close-on-exec by itself */
+}
+
+int dp_line_is(int fd, const dp_line_address_t *other, const dp_line_address_t *own)
+{
+    struct ucred peer;
+
+    if (!shares_pids(other, own)) return 1;
+    return get_peer(fd, &peer) == 0 && (uint32_t)peer.pid == other->pid;
+}

@@ -1,0 +1,169 @@
+#!/usr/bin/env python3
+"""results.py - docs/gpu-results.md from the results of a visit to a GPU.
+
+    tests/gpu/results.py docs/gpu-results.json > docs/gpu-results.md
+    tests/gpu/results.py FIRST.json SECOND.json > docs/gpu-results.md    a visit of two commands
+    tests/gpu/results.py > docs/gpu-results.md                           nothing was measured yet
+    tests/gpu/results.py --merge FIRST.json SECOND.json > docs/gpu-results.json
+
+Of a step that occurs twice the later file counts. A rehearsal's results are refused;
+--rehearsal makes a page of them that says so in every heading.
+"""
+import json
+import sys
+
+MACHINE = [("gpu", "GPU"), ("gpu_memory", "memory"), ("gpu_clock", "highest clock"), ("gpu_power", "power limit"),
+           ("driver", "driver"), ("libcuda", "libcuda"), ("libcudart", "CUDA runtime"), ("libcublasLt", "cuBLASLt"),
+           ("libnccl", "NCCL"), ("host", "host"), ("revision", "revision"), ("date", "date")]
+SAME = ["gpu", "driver", "revision"]  # what one page's files have in common
+
+PARTS = {"start": "Driver, libraries, copies", "kernels": "Kernels against their host twins",
+         "nccl": "NCCL, ranks that share the GPU, faults", "losses": "GPT-2's losses beside the processor's",
+         "speed": "Speed of GPT-2 124M beside PyTorch", "links": "EMULATED links",
+         "sanitizer": "compute-sanitizer", "profile": "Timeline and profile"}
+
+# What is unknown until these steps have passed.
+OPEN = [
+    ("that kernels work at all on a device, and their numbers",
+     ["b.casts", "b.attention", "b.gpt2", "b.products", "b.mma"]),
+    ("bandwidth of pack and unpack beside a device copy (aim: 85 % from 32 MiB up)", ["a.copy", "b.casts"]),
+    ("ordering, and the skip word under a real abort",
+     ["c.steps", "c.abort-0", "c.abort-1", "c.abort-2", "c.abort-3", "c.abort-4", "c.abort-5"]),
+    ("NCCL's behaviour behind an abort; several ranks on one GPU",
+     ["c.allreduce", "c.two", "c.three", "c.killed", "c.stopped", "c.kill"]),
+    ("the cost of handing a gradient over, and of the runtime in a world of one",
+     ["e.ours-1", "e.ours-2", "e.rank-1", "e.rank-2"]),
+    ("GPT-2: parity with the processor, in fp32 and bf16", ["d.fp32", "d.bf16"]),
+    ("which of cuBLASLt's fusions exist for our types; tokens per second beside PyTorch with torch.compile",
+     ["e.ours-1", "e.torch-1", "e.choices"]),
+    ("attention's rate (200 to 300 TFLOP/s forward is a guess)", ["b.attention"]),
+    ("exposed communication of a step over emulated NVLink and 100 Gb/s", ["f.nvlink", "f.ib100"]),
+    ("addresses and races of the kernels under compute-sanitizer", ["g.casts", "g.gpt2", "g.attention", "g.races"]),
+]
+
+HEAD = """\
+<!-- Made by tests/gpu/results.py: change that, or the results. -->
+# What a GPU has shown
+
+`tests/gpu/pack.sh` makes an archive for a GPU machine without a network; there `run.sh --first` and `run.sh --second` do all
+of it, each in less than nine minutes ([gpu-visit.md](gpu-visit.md)). `tests/gpu/results.py` makes this page from what they
+leave.
+"""
+
+NOTHING = """
+**Nothing yet.** The CUDA device, the kernels, the NCCL engine and GPT-2 with its attention have been compiled and linked for sm_80,
+sm_90 and sm_100 (CUDA 13.0, NCCL 2.28.9), and run on CPUs, whole jobs too: kernels as fibers, tensor cores by their documented
+layouts, streams as threads, NCCL and cuBLASLt as doubles ([design.md](design.md), [nccl.md](nccl.md), [attention.md](attention.md),
+[gpt2.md](gpt2.md)). The visit itself is rehearsed with them (`tests/gpu/run.sh --rehearse`). No hardware has seen them.
+"""
+
+
+class Refused(Exception):
+    pass
+
+
+def read(path):
+    try:
+        with open(path, encoding="utf-8") as file:
+            results = json.load(file)
+        steps = {step["step"]: step for step in results["steps"]}
+        for step in steps.values():
+            step["part"], step["title"], step["verdict"], step["seconds"], step["note"], step["figures"], step["tail"]
+        return {"rehearsal": results["rehearsal"], "machine": results["machine"], "steps": steps}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise Refused(f"{path}: not what run.sh writes: {error!r}") from error
+
+
+def merge(paths):
+    all_of_it = None
+    for path in paths:
+        results = read(path)
+        if all_of_it is None:
+            all_of_it = results
+            continue
+        for name in SAME:
+            if results["machine"].get(name) != all_of_it["machine"].get(name):
+                raise Refused(f"{path}: {name} is {results['machine'].get(name)}, in {paths[0]} it is "
+                              f"{all_of_it['machine'].get(name)}: these are two visits")
+        if results["rehearsal"] != all_of_it["rehearsal"]:
+            raise Refused(f"{path}: a rehearsal and a visit do not go together")
+        all_of_it["steps"].update(results["steps"])
+    all_of_it["steps"] = dict(sorted(all_of_it["steps"].items(), key=lambda item: item[0].split(".")[0]))
+    return all_of_it
+
+
+def cell(text):
+    return str(text).replace("|", "\\|").replace("\n", " ").strip()
+
+
+def figure(entry):
+    return f"{entry['name']} {entry['value']:g} {entry['unit']}".strip() if abs(entry["value"]) < 1e5 else \
+        f"{entry['name']} {entry['value']:.0f} {entry['unit']}".strip()
+
+
+def page(results):
+    label = "REHEARSAL, no measurement: " if results["rehearsal"] else ""
+    machine = results["machine"]
+    out = [HEAD]
+    counts = {}
+    for step in results["steps"].values():
+        counts[step["verdict"]] = counts.get(step["verdict"], 0) + 1
+    out.append(f"**{label}{machine.get('gpu', '?')}, {machine.get('date', '?')[:10]}:** "
+               + "steps: " + ", ".join(f"{counts[verdict]} {verdict}" for verdict in sorted(counts)) + ".\n")
+    out.append("| | |\n|---|---|")
+    out += [f"| {title} | {cell(machine[name])} |" for name, title in MACHINE if machine.get(name)]
+    for part, title in PARTS.items():
+        steps = [step for step in results["steps"].values() if step["part"] == part]
+        if not steps:
+            continue
+        out.append(f"\n## {label}{title}\n\n| step | | verdict | s | |\n|---|---|---|---:|---|")
+        for step in steps:
+            said = "; ".join(figure(entry) for entry in step["figures"]) or step["note"]
+            out.append(f"| {step['step']} | {cell(step['title'])} | {step['verdict']} | {step['seconds']:.1f} | {cell(said)} |")
+    failed = [step for step in results["steps"].values() if step["verdict"] == "failed"]
+    if failed:
+        out.append(f"\n## {label}What failed, in its own words")
+    for step in failed:
+        words = [line[:160] for line in step["tail"].split("\n")[-25:]]
+        out.append(f"\n{step['step']}: {cell(step['note'])}\n\n" + "\n".join("    " + line for line in words))
+    return "\n".join(out) + "\n"
+
+
+def open_questions(steps):
+    left = [text for text, needed in OPEN
+            if any(name not in steps or steps[name]["verdict"] != "passed" for name in needed)]
+    if not left:
+        return ""
+    return "\n## Open until a GPU has shown it\n\n" + "".join(f"- {text}\n" for text in left)
+
+
+def main(arguments):
+    allow_rehearsal = "--rehearsal" in arguments
+    only_merge = "--merge" in arguments
+    paths = [argument for argument in arguments if not argument.startswith("--")]
+    unknown = [a for a in arguments if a.startswith("--") and a not in ("--rehearsal", "--merge")]
+    if unknown or (only_merge and not paths):
+        print(__doc__, file=sys.stderr)
+        return 2
+    try:
+        if not paths:
+            sys.stdout.write(HEAD + NOTHING + open_questions({}))
+            return 0
+        results = merge(paths)
+        if results["rehearsal"] and not allow_rehearsal:
+            raise Refused(f"{paths[0]} is of a rehearsal: no hardware has shown it")
+        if only_merge:
+            results["steps"] = list(results["steps"].values())
+            json.dump(results, sys.stdout, indent=1)
+            sys.stdout.write("\n")
+            return 0
+        steps = {} if results["rehearsal"] else results["steps"]
+        sys.stdout.write(page(results) + open_questions(steps))
+        return 0
+    except Refused as refused:
+        print(f"results.py: {refused}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,261 @@
+#!/usr/bin/env bash
+# test_visit.sh - run.sh itself: every step fails once, by a program that prints 300 lines and ends
+# with 3, by one that hangs, by one that is missing. The step must be "failed" with the last 200
+# lines of its log in results.json, all others must run, the exit code must be 1.
+#
+#   tests/gpu/test_visit.sh RUN.SH
+#
+# The package is of stand-ins: scripts that print what the real programs print, as far as run.sh
+# reads it, and do nothing. What they are to do wrong is in a file beside them.
+set -u
+here=$(cd "$(dirname "${1:?run.sh}")" && pwd)
+work=$(mktemp -d "${TMPDIR:-/tmp}/dp-visit-test-XXXXXX")
+trap 'rm -rf "$work"' EXIT
+root=$work/dp-gpu
+failures=0
+
+complain() {
+    echo "test_visit: $*"
+    failures=$((failures + 1))
+}
+
+# ---- The package -----------------------------------------------------------------------------
+
+# First of all a stand-in looks whether its step is planted: "STEP exit", "STEP hang".
+planted='case $(sed -n "s/^$VISIT_STEP //p" "'$work'/planted") in
+exit) for i in $(seq 1 300); do echo "planted line $i \"quoted\" \\ $VISIT_STEP"; done; exit 3 ;;
+hang) for i in $(seq 1 300); do echo "planted line $i"; done; trap "" TERM; sleep 1000 & echo $! $$ >"'$work'/pids"; sleep 1000 ;;
+esac'
+
+stand_in() { # NAME (the rest of it on stdin)
+    mkdir -p "$(dirname "$root/$1")"
+    { printf '#!/bin/bash\n%s\n' "$planted"; cat; } >"$root/$1"
+    chmod +x "$root/$1"
+}
+
+make_package() {
+    mkdir -p "$root/tools"
+    cp -r "$here/run.sh" "$here/parts" "$here/peers" "$root/"
+    echo "revision 0123456789ab" >"$root/VERSION"
+    printf 'program dprun\n' >"$root/visit.list"
+    cat >"$root/libraries.sh" <<'END'
+visit_libraries() { echo "libnccl 2.28.9 /somewhere (toolkit)"; DP_VISIT_LD_LIBRARY_PATH=/nowhere; }
+END
+    # Whatever dprun is asked to start prints what embed_cuda, ranks_cuda and gpt2 would.
+    stand_in dprun <<'END'
+case "$*" in
+*gpt2*) while [ "$1" != "" ] && [ "${1##*/}" != gpt2 ]; do
+            [ "$1" != --timeline ] || echo pftrace >"${2%:steps=*}"
+            shift
+        done
+        exec "$@" ;;
+*kill:*) echo "dprun: FAILED  rank 1 (vm, local 1)"; exit 137 ;;
+*stop:*) echo "dprun: FAILED  rank 1 (vm, local 1): stopped by SIGSTOP"; exit 1 ;;
+esac
+for rank in 0 1 2; do for size in 1 2 3; do echo "[$rank] rank $rank of $size: off by 0"; done; done
+END
+    stand_in gpt2 <<'END'
+csv='' tuned=''
+while [ $# != 0 ]; do
+    case $1 in --csv) csv=$2 ;; --tuned) tuned=$2 ;; esac
+    shift
+done
+{ echo "step,loss,val_loss,lr,norm,skipped,tokens_per_s,step_ms,comm_ms,exposed_ms,skew_ms"
+  for i in $(seq 1 20); do echo "$i,4.5,,0.001,1,0,500000.5,131.07,1.5,0.5,0"; done; } >"$csv"
+[ -z "$tuned" ] || echo "1 2 3" >"$tuned/matmul.txt"
+echo "EMULATED"
+echo "step     20/20  loss 4.5000"
+END
+    stand_in dptrace <<'END'
+while [ $# != 0 ]; do [ "$1" != -o ] || echo page >"$2"; shift; done
+END
+    stand_in ranks_cuda.sh <<'END'
+echo "$4: ok"
+END
+    stand_in tests/gpu_copy <<'END'
+echo "copy device to device         1024 MiB     4300.0 GB/s"
+END
+    stand_in tests/cuda_kernels <<'END'
+cat <<'TABLE'
+MiB fp32  copy GB/s      f32>f16      f16>f32        f32>f32  f16>f32 tally same, misaligned
+       4       2000     1500  75%     1400  70%     1600  80%     1300  65%     1200  60%
+     512       4300     3900  91%     3800  88%     4000  93%     3700  86%     3000  70%
+TABLE
+echo "0 failures"
+END
+    stand_in tests/gpt2_attention <<'END'
+echo "bf16 peak 1071 TFLOP/s"
+echo "[64][1024][12][ 64]          1.000        250  23%      3.000        200  19%"
+echo "0 failures"
+END
+    stand_in tests/gpt2_cuda_kernels_device <<<'echo "0 failures"'
+    stand_in tests/cuda_mma <<<'echo "0 failures"'
+    stand_in tests/gpt2_matmul_device <<<'echo "forward 768 x 2304, 300.0 us, 600 TFLOP/s"'
+    stand_in tests/ranks_cuda <<<'echo "rank"'
+    stand_in embed_cuda <<<'exit 1'
+    for name in gpu machine package; do
+        stand_in "parts/$name.sh" <<<"echo $name"
+    done
+    for tool in nvidia-smi ncu compute-sanitizer python3; do
+        { printf '#!/bin/bash\n[ -n "${VISIT_STEP:-}" ] || VISIT_STEP=none\n%s\n' "$planted"
+          sed 1d "$here/double/tools/$tool"; } >"$root/tools/$tool"
+        chmod +x "$root/tools/$tool"
+    done
+    # Some steps are functions that look at what others left: a broken awk or cat is what can fail.
+    for tool in awk cat; do
+        { printf '#!/bin/bash\ncase ${VISIT_STEP:-none} in a.libraries | e.choices | e.ratio) ;; *) exec %s "$@" ;; esac\n%s\n' "$(type -P $tool)" "${planted//sed/$(type -P sed)}"
+          printf 'exec %s "$@"\n' "$(type -P $tool)"; } >"$root/tools/$tool"
+        chmod +x "$root/tools/$tool"
+    done
+}
+
+# ---- A visit, and what it must have left -----------------------------------------------------
+
+visit() { # WANTED-CODE OPTION...
+    local wanted=$1 code
+    shift
+    PATH=$root/tools:$PATH TMPDIR=$work "$root/run.sh" "$root" --results "$work/results" "$@" >"$work/output" 2>&1
+    code=$?
+    [ $code = "$wanted" ] || { complain "exit code $code, wanted $wanted: run.sh $*"; tail -n 40 "$work/output"; }
+}
+
+# The page has what failed in it, too.
+check_page() {
+    "$here/results.py" "$work/results/results.json" | grep -q 'planted line 300' || complain "the page does not say what failed"
+}
+
+# Python reads it: the file must be JSON whatever a log has in it.
+check_results() { # against what is planted
+    python3 - "$work" <<'END' || complain "the visit with these planted: $(tr '\n' ',' <"$work/planted")"
+import json, sys
+work = sys.argv[1]
+planted = dict(line.split() for line in open(work + "/planted"))
+results = json.load(open(work + "/results/results.json"))
+wanted = open(work + "/steps").read().split()
+wrong = []
+if [step["step"] for step in results["steps"]] != wanted:
+    wrong.append(f"{len(results['steps'])} steps, not these {len(wanted)} in this order")
+for step in results["steps"]:
+    name, note, tail = step["step"], step["note"], step["tail"]
+    how = planted.get(name, "none")
+    lines = tail.split("\n")
+    if step["verdict"] != ("passed" if how == "none" else "failed"):
+        wrong.append(f"{name} is {step['verdict']}: {note}: {lines[-5:]}")
+    elif how == "exit":
+        last = [f'planted line {i} "quoted" \\ {name}' for i in range(101, 301)]
+        if name == "h.ncu": # one kernel's failure leaves the other four: lines of its own in between
+            last = lines if last[-1] in lines else []
+        if lines != last or len(lines) != 200:
+            wrong.append(f"{name}: not its last 200 lines, but {len(lines)} from {lines[0]!r} to {lines[-1]!r}")
+    elif how == "hang" and not ("no end after" in note and "planted line 300" in lines and "== it is ended" in lines
+                                and any(line.startswith("-- ") and "sleep 1000" in line for line in lines)):
+        wrong.append(f"{name}: no stacks, or no word of it: {note}: {lines[-20:]}")
+    elif how == "unfound" and "libnccl MISSING not found" not in tail:
+        wrong.append(f"{name}: does not say what is missing: {note}")
+    elif how == "late" and "not started" not in note:
+        wrong.append(f"{name}: {note}")
+    elif how == "missing" and "package lacks" not in note and "No such file" not in tail:
+        wrong.append(f"{name}: does not say what is missing: {note}")
+print("\n".join(wrong), end="\n" if wrong else "")
+sys.exit(bool(wrong))
+END
+}
+
+make_package
+"$root/run.sh" --list | awk '$1 ~ /^[a-h]\./ { print $1 }' >"$work/steps"
+[ "$(wc -l <"$work/steps")" -gt 40 ] || complain "only $(wc -l <"$work/steps") steps in the list"
+# Each command ends in 9 minutes: budgets, and what a step that hangs at the very end takes longer.
+"$root/run.sh" --list | awk '$1 ~ /^[a-d]$/ { first += $3 } $1 ~ /^[e-h]$/ { second += $3 }
+    $1 ~ /^[a-h]$/ { budget = $3 } $1 ~ /^[a-h]\./ && $2 > budget { print $1 " may take longer than its part"; bad = 1 }
+    END { if (first > 500 || second > 500) { print first, second, "s of budgets"; bad = 1 } exit bad }' ||
+    complain "limits and budgets"
+
+# The stand-ins' tables are those that the programs print on a GPU, where no rehearsal sees them.
+prints() { # FILE FORMAT
+    grep -qF -- "$2" "$here/$1" || complain "$1 has no format $2: look at what reads it in parts/, and at the stand-in here"
+}
+prints cuda_kernels.cu 'printf("%8zu %10.0f", bytes >> 20, copy)'
+prints cuda_kernels.cu 'printf(" %8.0f %3.0f%%"'
+prints gpt2/attention.cu '[%2d][%4d][%2d][%3d]     %10.3f %10.0f %4.0f%% %10.3f %10.0f %4.0f%%'
+prints gpt2/attention.cu 'bf16 peak %.0f TFLOP/s'
+prints gpt2/matmul_device.c '%.0f TFLOP/s\n'
+prints copy.cu 'copy %-20s %8zu MiB %10.1f GB/s'
+
+: >"$work/planted"
+visit 0
+check_results
+
+# The page is made of it, of one file or of the two commands'; and the one in docs/ is up to date.
+cp "$work/results/results.json" "$work/all.json"
+for half in first second; do visit 0 --$half --results "$work/$half"; done
+"$here/results.py" "$work/first/results.json" "$work/second/results.json" >"$work/page" || complain "no page of two commands"
+"$here/results.py" "$work/all.json" >"$work/page-of-one" || complain "no page"
+for pattern in '| e.ours-1 .* passed .*tokens 500000 tok/s' '| b.casts .*pack f32>f16 91 % of copy' '| NCCL | 2.28.9' '^| h.ncu ' \
+    'attention \[64\]\[1024\]\[12\]\[64\] backward 200 TFLOP/s' 'fastest product 600 TFLOP/s' 'copy, device to device 4300 GB/s'; do
+    for page in page page-of-one; do grep -q -- "$pattern" "$work/$page" || complain "the page does not say: $pattern"; done
+done
+! grep -q '^## Open' "$work/page" || complain "all steps passed, and something is open"
+sed 's/"driver": "[^"]*"/"driver": "another"/' "$work/second/results.json" >"$work/other.json"
+! "$here/results.py" "$work/first/results.json" "$work/other.json" >/dev/null 2>&1 || complain "two drivers on one page"
+docs=$here/../../docs
+committed=("$docs"/gpu-results.json)
+[ -f "${committed[0]}" ] || committed=()
+"$here/results.py" "${committed[@]}" | diff - "$docs/gpu-results.md" >&2 || complain "docs/gpu-results.md is not what results.py makes"
+
+# Every second step, then the others: so each fails once beside neighbours that pass.
+for turn in 0 1; do
+    awk -v turn=$turn 'NR % 2 == turn { print $1, "exit" }' "$work/steps" >"$work/planted"
+    rm -rf "$work/results"
+    visit 1
+    # h.ncu profiles what h.largest found.
+    grep -q '^h.largest ' "$work/planted" && echo "h.ncu follows" >>"$work/planted"
+    check_results
+    check_page
+done
+
+# One that hangs, deaf to SIGTERM, with a child: its stacks are kept, it is ended, the rest goes on.
+# Its part has no time left, and the others of the part are failures, too.
+sed -i 's/part b kernels [0-9]*/part b kernels 3/' "$root/parts/b_kernels.sh"
+sed -i 's/part a start [0-9]*/part a start 60/' "$root/parts/a_start.sh"
+rm -rf "$work/results" "$root/tests/cuda_mma"
+echo "b.casts hang" >"$work/planted"
+visit 1 --only b,c.one,d.fp32
+for step in attention gpt2 products mma; do echo "b.$step late"; done >>"$work/planted"
+printf '%s\n' b.casts b.attention b.gpt2 b.products b.mma c.one d.fp32 >"$work/steps"
+check_results
+for pid in $(cat "$work/pids"); do
+    case $(sed 's/.*) //' "/proc/$pid/stat" 2>/dev/null) in '' | Z*) continue ;; esac # a corpse is no process
+    { complain "process $pid is left"; kill -KILL "$pid"; }
+done
+
+# Programs and libraries that are not there. A second command adds to the first one's results.
+echo "b.mma missing" >"$work/planted"
+rm -f "$root/gpt2"
+echo 'visit_libraries() { echo "libnccl MISSING not found"; return 1; }' >"$root/libraries.sh"
+sed -i 's/part b kernels [0-9]*/part b kernels 120/' "$root/parts/b_kernels.sh"
+visit 1 --only a.libraries,b,d.fp32
+printf '%s\n' "a.libraries unfound" "b.mma missing" "d.fp32 missing" >"$work/planted"
+sed -i '1i a.libraries' "$work/steps"
+check_results
+grep -q '^b.mma .*package lacks tests/cuda_mma' "$work/results/table.txt" || complain "the table does not say what is missing"
+
+# Interrupted in a step, as by the end of the visit: what there is, is kept, and says so.
+echo "b.casts hang" >"$work/planted"
+rm -rf "$work/results"
+PATH=$root/tools:$PATH TMPDIR=$work "$root/run.sh" "$root" --results "$work/results" --only a.gpu,b.casts >"$work/output" 2>&1 &
+for _ in $(seq 1 600); do
+    grep -q 'b.casts' "$work/output" && break
+    sleep 0.1
+done
+kill -TERM $!
+wait $!
+[ $? = 1 ] || complain "interrupted, and the exit code is not 1"
+ls "$work"/results/logs-*.tar.gz "$work/results/table.txt" >/dev/null || complain "interrupted, and there are no logs"
+grep -q '"step":"a.gpu"' "$work/results/results.json" || complain "interrupted, and the results are lost"
+
+# No GPU at all, another revision, a rehearsal among real results.
+printf '#!/bin/sh\necho no devices; exit 9\n' >"$root/tools/nvidia-smi"
+visit 77 --only a
+echo "revision another" >"$root/VERSION"
+visit 2 --only a
+exit $((failures != 0))

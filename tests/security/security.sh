@@ -1,0 +1,274 @@
+#!/usr/bin/env bash
+# What a job offers to strangers: who listens where, and what becomes of garbage and a forged write.
+#
+#   security.sh DPRUN MEMBER ATTACK CASE
+#   KILLS=200 FIRST=1 security.sh ... kills: ranks die at so many places of their start (default 6)
+#
+# Cases with machines make them from namespaces: each has its own network, boot id, pids and host
+# name. They need root, or user namespaces; without either they are skipped (77).
+set -u
+dprun=$(readlink -f "$1") member=$(readlink -f "$2") attack=$(readlink -f "$3") case=$4 self=$(readlink -f "$0")
+if [ "${SECURITY_WORK:-}" = "" ]; then
+    SECURITY_WORK=$(mktemp -d) || exit 1
+    trap 'kill_all; rm -rf "$SECURITY_WORK"' EXIT
+fi
+export SECURITY_WORK XDG_RUNTIME_DIR=$SECURITY_WORK/run TMPDIR=$SECURITY_WORK
+work=$SECURITY_WORK preload=$(dirname "$member")/libsecurity_preload.so
+mkdir -p -m 700 "$XDG_RUNTIME_DIR"
+cd "$work" || exit 1
+# Whatever started this test must not be mistaken for what it starts.
+while read -r name; do unset "$name"; done < <(env | grep -Eo \
+    '^(DP_|SLURM_|PMI_|PMIX_|OMPI_|MPI_LOCAL|TORCHELASTIC_|(LOCAL_)?RANK|(LOCAL_)?WORLD_SIZE|MASTER_)[A-Z0-9_]*')
+
+bad() { echo "FAILED: $case: $*"; tail -n +1 out* err* seen* 2>/dev/null; kill_all; exit 1; }
+skip() { echo "skipped: $*"; exit 77; }
+# Processes of this job: known by their program and their folder.
+job_processes() {
+    local p exe
+    for p in /proc/[0-9]*; do
+        exe=$(readlink "$p/exe" 2>/dev/null) || continue
+        [ "$exe" = "$dprun" ] || [ "$exe" = "$member" ] || continue
+        tr '\0' '\n' <"$p/environ" 2>/dev/null | grep -qxF "SECURITY_WORK=$work" && echo "${p#/proc/}"
+    done
+}
+kill_all() { # whoever started it: a killed "timeout" leaves its child
+    local pid
+    for pid in $(jobs -p) $(job_processes); do kill -9 "$pid" 2>/dev/null; done
+}
+bound() { timeout -k 5 60 "$@"; }
+wait_for() { # until the command holds
+    for ((i = 0; i < 3000; i++)); do
+        "$@" && return
+        for pid in ${pids[@]+"${pids[@]}"}; do kill -0 "$pid" 2>/dev/null || bad "ended before: $*"; done
+        sleep 0.02
+    done
+    bad "never: $*"
+}
+all_are_there() { [ "$(find . -maxdepth 1 -name 'rank.*[0-9]' | wc -l)" = "$size" ]; }
+address_of() { cut -d' ' -f1 "rank.$1"; }
+locals_of() { cut -d' ' -f3 "rank.$1"; }
+
+# listeners: a line for each listening TCP socket and each UDP socket of the job's processes:
+# PID RANK_OR_- PROTOCOL HEX_IP:HEX_PORT
+listeners() {
+    local p rank inodes
+    for p in $(job_processes); do
+        p=/proc/$p
+        rank=$(tr '\0' '\n' <"$p/environ" | sed -n 's/^\(DP_RANK\|RANK\)=//p' | head -1)
+        inodes=$(find "$p/fd" -printf '%l\n' 2>/dev/null | sed -n 's/^socket:\[\(.*\)\]$/\1/p' | tr '\n' ' ')
+        for protocol in tcp tcp6 udp udp6; do
+            awk -v inodes=" $inodes" -v pid="${p#/proc/}" -v rank="${rank:--}" -v protocol="$protocol" \
+                'NR > 1 && index(inodes, " " $10 " ") && (protocol ~ /udp/ || $4 == "0A") {
+                    print pid, rank, protocol, $2 }' "$p/net/$protocol" 2>/dev/null
+        done
+    done
+}
+
+# throw RANK HEX_IP:HEX_PORT: both attacks at a listener. Whoever can be reached has failed already
+# in the cases that call it for a rank of one machine.
+throw() {
+    "$attack" garbage "$2"; "$attack" put "$2" "$(address_of "$1")"
+}
+
+finish() { # SIZE: stops the job that runs in the background, all ranks end well
+    touch stop
+    wait "${pids[@]}" || bad "the job failed"
+    codes=; for pid in "${pids[@]}"; do wait "$pid"; codes+="$? "; done
+    [ -z "${codes//0 /}" ] || bad "exit codes: $codes"
+}
+
+# No process of the job may listen. If one does, it is attacked, which shows what that means.
+nobody_listens() {
+    listeners >seen
+    [ -s seen ] || return 0
+    while read -r _ rank _ where; do throw "${rank/-/0}" "$where"; done <seen
+    touch stop; wait
+    bad "the job listens"
+}
+
+on_this_machine() { # SIZE COMMAND...: one job
+    size=$1; shift
+    "$@" >out 2>err & pids=($!)
+    wait_for all_are_there
+    nobody_listens
+    finish
+}
+
+by_rank() { # SIZE VARIABLES...: what starts ranks gives each of them some variables
+    local rank; size=$1; shift; pids=()
+    for ((rank = 0; rank < size; rank++)); do
+        env $(for v in "$@"; do echo "${v//%/$rank}"; done) timeout -k 5 60 "$member" "$work" >"out$rank" 2>"err$rank" &
+        pids+=($!)
+    done
+    wait_for all_are_there
+}
+
+# ---- Machines ------------------------------------------------------------------------------------
+
+# machines CASE: runs that case again where "ip" and mounts are its own
+machines() {
+    local way=(unshare)
+    command -v ip >/dev/null && command -v nsenter >/dev/null || skip "no iproute2, or no nsenter"
+    [ "$(id -u)" = 0 ] || way=(unshare -Ur)
+    "${way[@]}" --net --mount true 2>/dev/null || skip "namespaces are not permitted here"
+    SECURITY_INNER=1 "${way[@]}" --net --mount --uts --ipc --pid --fork --kill-child --mount-proc \
+        "$self" "$dprun" "$member" "$attack" "$case"
+}
+
+# boot NAME NUMBER HOST_NAME: a machine with 10.99.0.NUMBER and 10.98.0.NUMBER, and a bridge of
+# containers whose address is the same on all of them. Its first process is in $NAME.pid.
+boot() {
+    local name=$1 number=$2
+    cat /proc/sys/kernel/random/uuid >"$name.boot"
+    mkfifo "$name.up"
+    unshare --net --mount --uts --ipc --pid --fork --kill-child --mount-proc sh -c "
+        mount --bind '$work/$name.boot' /proc/sys/kernel/random/boot_id && echo '$3' >/proc/sys/kernel/hostname && mount -t sysfs none /sys && echo up >'$work/$name.up'
+        exec sleep 1000" &
+    read -r _ <"$name.up" || bad "machine $name did not start"
+    wait_for pgrep -P $! >"$name.pid"
+    local pid; pid=$(cat "$name.pid")
+    for net in ${nets:-99 98}; do
+        ip link add "v$net$name" type veth peer name "eth$net" netns "$pid" || skip "no virtual links here"
+        ip link set "v$net$name" master "br$net" up
+        inside "$name" ip addr add "10.$net.0.$number/24" dev "eth$net"
+        inside "$name" ip link set "eth$net" up
+    done
+    inside "$name" ip link set lo up
+    inside "$name" ip link add docker0 type bridge
+    inside "$name" ip addr add 172.17.0.1/16 dev docker0
+    inside "$name" ip link set docker0 up
+}
+inside() { local name=$1; shift; nsenter -t "$(cat "$work/$name.pid")" --net --mount --uts --ipc --pid "$@"; }
+
+network() {
+    mount --make-rprivate /
+    ip link set lo up
+    for net in 99 98; do
+        ip link add "br$net" type bridge || skip "no bridges here"
+        ip addr add "10.$net.0.254/24" dev "br$net"
+        ip link set "br$net" up
+    done
+}
+
+# on_machines NAME... : rank i on the i-th; with the variables of an array extraI, if there is one
+on_machines() {
+    local rank=0 name; size=$#; pids=()
+    (umask 077; head -c 32 /dev/urandom >secret)
+    for name in "$@"; do
+        SECURITY_WORK=$work DP_RANK=$rank DP_SIZE=$size DP_RENDEZVOUS=10.99.0.1:29511 DP_SECRET_FILE=$work/secret \
+            nsenter -t "$(cat "$name.pid")" --net --mount --uts --ipc --pid \
+            timeout -k 5 60 env ${extra[$rank]:-A=B} "$member" "$work" >"out$rank" 2>"err$rank" &
+        pids+=($!); rank=$((rank + 1))
+    done
+}
+extra=()
+end_machines() { kill -9 $(cat ./*.pid) 2>/dev/null; }
+
+# Ranks listen, and only at the first three bytes of an address that are $1.
+only_on() {
+    listeners >seen
+    [ -s seen ] || bad "two machines, and nobody listens"
+    awk -v net="$1" '$3 != "tcp" || substr($4, 3, 6) != net { exit 1 }' seen || bad "listens elsewhere"
+}
+
+case $case in
+one) on_this_machine 1 env timeout 60 "$dprun" -np 1 "$member" "$work" ;;
+alone) on_this_machine 1 timeout 60 "$member" "$work" ;;
+dprun) on_this_machine 4 timeout 60 "$dprun" -np 4 "$member" "$work" ;;
+torchrun)
+    by_rank 3 RANK=% WORLD_SIZE=3 LOCAL_RANK=% LOCAL_WORLD_SIZE=3 MASTER_ADDR=localhost MASTER_PORT=29500 \
+        TORCHELASTIC_RUN_ID=$$ TORCHELASTIC_RESTART_COUNT=0
+    nobody_listens; finish ;;
+mpirun)
+    by_rank 3 OMPI_COMM_WORLD_RANK=% OMPI_COMM_WORLD_SIZE=3 OMPI_COMM_WORLD_LOCAL_RANK=% \
+        OMPI_COMM_WORLD_LOCAL_SIZE=3 PMIX_NAMESPACE="$$"
+    nobody_listens; finish ;;
+pretended | ucx) # for tests: UCX, on the loopback interface alone
+    option=(--pretend-hosts 2); [ "$case" = pretended ] || option=(--node-transport ucx)
+    size=3
+    timeout 60 "$dprun" -np 3 "${option[@]}" "$member" "$work" >out 2>err & pids=($!)
+    wait_for all_are_there
+    listeners >seen
+    grep -q tcp seen || bad "UCX does not listen"
+    awk '$3 != "tcp" || substr($4, 1, 8) != "0100007F" { exit 1 }' seen || bad "listens elsewhere"
+    while read -r _ _ _ where; do "$attack" garbage "$where"; done <seen # its magic number is missing
+    finish ;;
+two_machines | one_name | interface | routes)
+    [ -n "${SECURITY_INNER:-}" ] || { machines; exit; }
+    network
+    name=b; [ "$case" != one_name ] || name=localhost
+    first=a; [ "$case" != one_name ] || first=localhost
+    [ "$case" != routes ] || nets="98 99"
+    boot a 1 "$first"; boot b 2 "$name"
+    if [ "$case" = routes ]; then # a's default route seems to lead to a bridge of b's
+        inside b ip link del eth98
+        inside b ip link add containers type bridge
+        inside b ip addr add 172.19.0.1/16 dev containers
+        inside b ip link set containers up
+        inside a ip route add default via 10.98.0.254
+    fi
+    [ "$case" != interface ] || export DP_NET_INTERFACE=eth98
+    on_machines a b
+    wait_for all_are_there
+    [ "$(locals_of 0)$(locals_of 1)" = 11 ] || bad "two machines are one host"
+    if [ "$case" = interface ]; then only_on 00620A; else only_on 00630A; fi
+    while read -r _ rank _ where; do
+        "$attack" garbage "$where"
+        # Behind the other address of the machine there is nobody.
+        other=${where/630A/620A}; [ "$case" != interface ] || other=${where/620A/630A}
+        "$attack" put "$other" "$(address_of "$rank")"
+        [ $? = 3 ] || bad "rank $rank can be reached at $other"
+    done <seen
+    finish; end_machines ;;
+apart) # one machine whose ranks may not connect to each other: two hosts
+    size=2 pids=()
+    for rank in 0 1; do
+        env DP_RANK=$rank DP_SIZE=2 DP_LOCAL_RANK=$rank DP_LOCAL_SIZE=2 DP_RENDEZVOUS=127.0.0.1:29512 \
+            timeout -k 5 60 env LD_PRELOAD="$preload" REFUSE_LINES=1 "$member" "$work" >"out$rank" 2>"err$rank" &
+        pids+=($!)
+    done
+    wait_for all_are_there
+    [ "$(locals_of 0)$(locals_of 1)" = 11 ] || bad "they are one host"
+    finish ;;
+kills) # a rank dies while UCX connects it to another machine: no survivor may die of that
+    [ -n "${SECURITY_INNER:-}" ] || { machines; exit; }
+    network; boot a 1 a; boot b 2 b
+    export DP_START_TIMEOUT=4s # for those whose victim dies before the others know it
+    # How many calls there are in a start, for each rank.
+    for rank in 0 1 2 3; do extra[rank]="LD_PRELOAD=$preload DIE_COUNT=$work/calls.$rank"; done
+    on_machines a a b b; wait_for all_are_there; finish
+    for ((kill = 0; kill < ${KILLS:-6}; kill++)); do
+        victim=$(((kill + 2) % 4)) # leaders are connected from the first, others by the engine
+        calls=$(cat "calls.$victim")
+        at=$((1 + (kill * 7919 + ${FIRST:-40}) % calls))
+        rm -f rank.* stop; extra=(); extra[victim]="LD_PRELOAD=$preload DIE_AT=$at"
+        on_machines a a b b
+        for ((rank = 0; rank < 4; rank++)); do
+            [ "$rank" = "$victim" ] && continue
+            # Where the calls were fewer this time the victim lives: rank 0 stops them all.
+            while kill -0 "${pids[rank]}" 2>/dev/null && kill -0 "${pids[victim]}" 2>/dev/null; do
+                all_are_there && touch stop
+                sleep 0.02
+            done
+            wait "${pids[rank]}"; code=$?
+            [ "$code" = 1 ] || [ "$code" = 0 ] ||
+                bad "rank $victim died at call $at of $calls: rank $rank ended with $code"
+        done
+        wait "${pids[victim]}" 2>/dev/null
+        printf 'rank %d at call %d of %d: ok\n' "$victim" "$at" "$calls"
+    done
+    end_machines ;;
+containers) # of one machine with one network: pids and System V memory are apart
+    [ -n "${SECURITY_INNER:-}" ] || { machines; exit; }
+    ip link set lo up
+    rank=0 size=2 pids=()
+    for rank in 0 1; do
+        DP_RANK=$rank DP_SIZE=2 DP_RENDEZVOUS=127.0.0.1:29511 unshare --ipc --pid --uts --mount-proc --fork \
+            --kill-child timeout -k 5 60 "$member" "$work" >"out$rank" 2>"err$rank" &
+        pids+=($!)
+    done
+    wait_for all_are_there
+    [ "$(locals_of 0)$(locals_of 1)" = 22 ] || bad "one machine is two hosts"
+    nobody_listens; finish ;;
+*) echo "no case $case"; exit 2 ;;
+esac
