@@ -11,7 +11,7 @@ function(embed name)
   file(APPEND ${OUT} "const char ${name}[] = {\n${bytes}0};\n")
 endfunction()
 
-file(WRITE ${OUT} "/* Made from launcher/view by embed.cmake. */\n#include \"launcher/dptrace/view.h\"\n")
+file(WRITE ${OUT} "/* Made from launcher/dptrace/view by embed.cmake. */\n#include \"launcher/dptrace/view.h\"\n")
 embed(dp_view_page page.html)
 embed(dp_view_style view.css)
 embed(dp_view_script data.js draw.js view.js)

@@ -2,7 +2,7 @@
  * view.c - puts a timeline into the viewer's page: what is small as JSON, the events as varints in
  * base64, about 15 bytes each before it.
  *
- * The page (launcher/view/) decodes it; layout of an event, in the order of rows:
+ * The page (launcher/dptrace/view/) decodes it; layout of an event, in the order of rows:
  *     start minus the previous start of the row, duration, kind | is_open << 5, depth, name, then
  *     bucket minus the row's previous bucket (zigzag), id minus the row's previous id (zigzag),
  *     bytes, aux.

@@ -12,9 +12,9 @@
 #include "runtime/base/build_info.h"
 #include "runtime/base/driver.h"
 #include "runtime/device/cuda.h"
-#include "runtime/engine/emulated.h"
+#include "runtime/engine/emulated/emulated.h"
 #if DP_WITH_NCCL
-#include "runtime/engine/nccl.h"
+#include "runtime/engine/nccl/nccl.h"
 #endif
 
 const dp_plugin_t *dp_cuda_plugin(uint32_t version);

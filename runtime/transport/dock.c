@@ -8,8 +8,8 @@
  * one can make it shorter under those who have mapped it. The pipe is opened for reading too, as to
  * write where nobody reads would be a signal.
  *
- * The handshake with sleep is that of coordinator/inbox.c: the owner stores `sleeps` and then looks
- * at its rings, a neighbour writes to a ring and then looks at `sleeps`, all sequentially
+ * The handshake with sleep is that of coordinator/loop/inbox.c: the owner stores `sleeps` and then
+ * looks at its rings, a neighbour writes to a ring and then looks at `sleeps`, all sequentially
  * consistent, so at least one of the two sees the other. Who rings clears `sleeps`, so that many
  * messages make one system call.
  */

@@ -9,7 +9,7 @@
 #ifndef DP_TESTS_SCALE_WORLD_H
 #define DP_TESTS_SCALE_WORLD_H
 
-#include "coordinator/negotiator.h"
+#include "coordinator/negotiator/negotiator.h"
 
 typedef struct scale_options {
     int size, ranks_per_host, arity;

@@ -9,8 +9,8 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "examples/gpt2/checkpoint.h"
-#include "examples/gpt2/hash.h"
+#include "examples/gpt2/data/checkpoint.h"
+#include "examples/gpt2/data/hash.h"
 #include "tests/fuzz/scratch.h"
 
 #define FIRST_LINE "gpt2-checkpoint 1 little-endian fp32\n"

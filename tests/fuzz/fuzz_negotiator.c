@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "coordinator/messages.h"
-#include "coordinator/negotiator.h"
+#include "coordinator/negotiator/messages.h"
+#include "coordinator/negotiator/negotiator.h"
 
 #define RANKS 3 /* a chain; the one in the middle is under test */
 #define GROUP 1 /* number of the group of it and its child */

@@ -7,8 +7,8 @@
 
 #include <stdlib.h>
 
-#include "launcher/options.h"
-#include "launcher/timeline.h"
+#include "launcher/dprun/options.h"
+#include "launcher/dprun/timeline.h"
 
 #define ARGUMENTS_MAX 64
 

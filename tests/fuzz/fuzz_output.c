@@ -9,10 +9,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "launcher/fate.h"
-#include "launcher/lines.h"
-#include "launcher/report.h"
-#include "launcher/tail.h"
+#include "launcher/dprun/failure/fate.h"
+#include "launcher/dprun/output/lines.h"
+#include "launcher/dprun/failure/report.h"
+#include "launcher/dprun/output/tail.h"
 #include "runtime/base/common.h"
 
 #define RANKS 3

@@ -16,7 +16,7 @@
 #include "launcher/dptrace/analysis.h"
 #include "launcher/dptrace/formats.h"
 #include "launcher/dptrace/view.h"
-#include "launcher/recorder.h"
+#include "launcher/dprun/failure/recorder.h"
 #include "tests/fuzz/scratch.h"
 
 #define RANKS 2

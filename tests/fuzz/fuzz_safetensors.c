@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "examples/gpt2/safetensors.h"
+#include "examples/gpt2/data/safetensors.h"
 #include "tests/fuzz/scratch.h"
 
 #define WEIGHTS_MAX ((size_t)1 << 16)

@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-#include "examples/gpt2/data.h"
+#include "examples/gpt2/data/data.h"
 #include "tests/fuzz/scratch.h"
 
 #define HEADER_BYTES ((size_t)GPT2_HEADER_INTS * 4)

@@ -6,7 +6,7 @@
 
 #include <stdint.h>
 
-#include "examples/gpt2/model.h"
+#include "examples/gpt2/model/model.h"
 
 typedef struct fixture {
     gpt2_shape_t shape;

@@ -21,7 +21,7 @@ CLIP = 1.0
 
 
 def names(layers):
-    """Completion order of the arena: the same list as examples/gpt2/shape.c."""
+    """Completion order of the arena: the same list as examples/gpt2/model/shape.c."""
     yield from ("ln_f.weight", "ln_f.bias")
     for layer in reversed(range(layers)):
         for name in ("mlp.fcproj", "mlp.fc", "ln_2", "attn.proj", "attn.qkv", "ln_1"):

@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-#include "examples/gpt2/shape.h"
+#include "examples/gpt2/model/shape.h"
 
 /*
  * The mean loss of a batch; weights and gradients are arenas of doubles. gradients NULL: loss

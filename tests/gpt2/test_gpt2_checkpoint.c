@@ -19,10 +19,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "examples/gpt2/checkpoint.h"
-#include "examples/gpt2/generate.h"
-#include "examples/gpt2/llmc.h"
-#include "examples/gpt2/random.h"
+#include "examples/gpt2/data/checkpoint.h"
+#include "examples/gpt2/model/generate.h"
+#include "examples/gpt2/data/llmc.h"
+#include "examples/gpt2/model/random.h"
 #include "tests/gpt2/scratch.h"
 
 static gpt2_error_t error;

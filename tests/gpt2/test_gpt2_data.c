@@ -11,9 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "examples/gpt2/data.h"
-#include "examples/gpt2/options.h"
-#include "examples/gpt2/random.h"
+#include "examples/gpt2/data/data.h"
+#include "examples/gpt2/train/options.h"
+#include "examples/gpt2/model/random.h"
 #include "tests/gpt2/scratch.h"
 
 static gpt2_error_t error;

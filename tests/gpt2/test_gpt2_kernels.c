@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "examples/gpt2/kernels.h"
-#include "examples/gpt2/random.h"
+#include "examples/gpt2/cpu/kernels.h"
+#include "examples/gpt2/model/random.h"
 
 static float noise(uint64_t stream, size_t index)
 {

@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "examples/gpt2/run.h"
+#include "examples/gpt2/train/run.h"
 #include "tests/gpt2/scratch.h"
 #include "tests/unit/fail_allocation.h"
 

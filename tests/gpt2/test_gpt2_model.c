@@ -16,8 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "examples/gpt2/optimizer.h"
-#include "examples/gpt2/random.h"
+#include "examples/gpt2/model/optimizer.h"
+#include "examples/gpt2/model/random.h"
 #include "tests/gpt2/fixture.h"
 #include "tests/gpt2/oracle.h"
 

@@ -14,9 +14,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "examples/gpt2/halves.h"
-#include "examples/gpt2/json.h"
-#include "examples/gpt2/safetensors.h"
+#include "examples/gpt2/data/halves.h"
+#include "examples/gpt2/data/json.h"
+#include "examples/gpt2/data/safetensors.h"
 #include "tests/gpt2/scratch.h"
 
 static gpt2_error_t error;

@@ -21,7 +21,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "examples/gpt2/checkpoint.h"
+#include "examples/gpt2/data/checkpoint.h"
 #include "tests/gpt2/scratch.h"
 
 #define CANNOT_TRACE 77

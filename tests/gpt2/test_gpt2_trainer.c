@@ -14,8 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "examples/gpt2/random.h"
-#include "examples/gpt2/trainer.h"
+#include "examples/gpt2/model/random.h"
+#include "examples/gpt2/train/trainer.h"
 #include "tests/gpt2/scratch.h"
 #include "tests/gpt2/strategy_threads.h"
 

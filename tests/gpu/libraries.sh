@@ -24,7 +24,7 @@ visit_soname() { # NAME
 }
 
 visit_oldest() { # NAME
-    case $1 in libnccl) echo 2.26.2 ;; *) echo 13.0 ;; esac # runtime/engine/nccl_comm.c: OLDEST
+    case $1 in libnccl) echo 2.26.2 ;; *) echo 13.0 ;; esac # runtime/engine/nccl/comm.c: OLDEST
 }
 
 # VERSION is as new as OLDEST, and of the same major; a driver also serves older majors.

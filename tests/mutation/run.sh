@@ -34,22 +34,20 @@ while [ $# -gt 0 ]; do
 done
 
 # The protocol, what it needs, and the programs that check it, without the rest of libdp.
-protocol="agree contest follow join leave lock lock_debt lock_plan lock_resume lock_words messages
-    negotiator order outbox receive scope signature stall table"
-sources="$(printf 'coordinator/%s.c ' $protocol) runtime/group/topology.c runtime/base/wire.c
-    runtime/base/status.c runtime/engine/engine.c"
+sources="$(cd "$root" && echo coordinator/negotiator/*.c coordinator/negotiator/schedule/*.c)
+    runtime/group/topology.c runtime/base/wire.c runtime/base/status.c runtime/engine/engine.c"
 folders="coordinator include kernels fusion runtime tests/sim tests/unit"
 wrap=-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=strdup
 flags="-std=c17 -O1 -g -D_GNU_SOURCE -DDP_ASSERTS=1 -w -I. -Iinclude"
 # Name, how it is compiled, what it is made of. Quick ones first.
 programs=(
     "sim_scenarios checked tests/sim/scenarios.c,tests/sim/world.c,tests/unit/fail_allocation.c"
-    "test_signature checked tests/unit/test_signature.c"
-    "test_negotiator checked tests/unit/test_negotiator.c,tests/sim/world.c"
-    "test_negotiator_groups checked tests/unit/test_negotiator_groups.c,tests/sim/world.c"
-    "test_negotiator_lock checked tests/unit/test_negotiator_lock.c,tests/sim/world.c"
-    "test_stall checked tests/unit/test_stall.c,tests/sim/world.c"
-    "test_negotiator_memory plain tests/unit/test_negotiator_memory.c,tests/unit/fail_allocation.c"
+    "test_signature checked tests/unit/coordinator/negotiator/test_signature.c"
+    "test_negotiator checked tests/unit/coordinator/negotiator/test_negotiator.c,tests/sim/world.c"
+    "test_negotiator_groups checked tests/unit/coordinator/negotiator/test_negotiator_groups.c,tests/sim/world.c"
+    "test_negotiator_lock checked tests/unit/coordinator/negotiator/test_negotiator_lock.c,tests/sim/world.c"
+    "test_stall checked tests/unit/coordinator/negotiator/test_stall.c,tests/sim/world.c"
+    "test_negotiator_memory plain tests/unit/coordinator/negotiator/test_negotiator_memory.c,tests/unit/fail_allocation.c"
     "sim_negotiator plain tests/sim/sim_negotiator.c,tests/sim/script.c,tests/sim/world.c"
     "explore plain tests/sim/explore.c,tests/sim/digest.c,tests/sim/moments.c,tests/sim/plans.c,tests/sim/world.c"
 )

@@ -6,7 +6,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "coordinator/context.h"
+#include "coordinator/api/context.h"
 #include "tests/parity/parity.h"
 
 typedef struct rank {

@@ -7,7 +7,7 @@
  */
 #include <stdlib.h>
 
-#include "coordinator/context.h"
+#include "coordinator/api/context.h"
 #include "tests/ranks/cases_internal.h"
 
 enum { STEPS = 40, COUNT = 3000 };

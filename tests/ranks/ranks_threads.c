@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "coordinator/context.h"
+#include "coordinator/api/context.h"
 #include "tests/ranks/cases.h"
 #include "tests/ranks/cases_internal.h"
 

@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#include "runtime/engine/host_exchange.h"
+#include "runtime/engine/cpu/exchange/exchange.h"
 #include "tests/unit/engine_world.h"
 
 #define RANKS 3

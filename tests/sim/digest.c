@@ -6,7 +6,7 @@
  */
 #include "digest.h"
 
-#include "coordinator/negotiator_internal.h"
+#include "coordinator/negotiator/negotiator_internal.h"
 
 #include <string.h>
 

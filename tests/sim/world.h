@@ -9,7 +9,7 @@
 #ifndef DP_TESTS_SIM_WORLD_H
 #define DP_TESTS_SIM_WORLD_H
 
-#include "coordinator/negotiator.h"
+#include "coordinator/negotiator/negotiator.h"
 
 #define WORLD_TEXT_MAX 512
 #define WORLD_MEMBERS_MAX 300

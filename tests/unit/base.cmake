@@ -1,16 +1,16 @@
 # runtime/base and runtime/group: no GPU, no network but loopback, no sleeps.
 foreach(name error log wire auth config kv_protocol)
-  dp_test(test_${name} SOURCES test_${name}.c LIBS dp_base TIMEOUT 30)
+  dp_test(test_${name} SOURCES runtime/base/test_${name}.c LIBS dp_base TIMEOUT 30)
 endforeach()
-dp_test(test_topology SOURCES test_topology.c fail_allocation.c LIBS dp_group TIMEOUT 60)
-dp_test(test_bootstrap SOURCES test_bootstrap.c kv_server.c fail_allocation.c
+dp_test(test_topology SOURCES runtime/group/test_topology.c fail_allocation.c LIBS dp_group TIMEOUT 60)
+dp_test(test_bootstrap SOURCES runtime/group/test_bootstrap.c kv_server.c fail_allocation.c
         LIBS dp_group dp_rendezvous TIMEOUT 60)
-dp_test(test_inject SOURCES test_inject.c fail_allocation.c LIBS dp_base TIMEOUT 30)
-dp_test(test_kv SOURCES test_kv.c kv_server.c fail_allocation.c LIBS dp_base TIMEOUT 60)
+dp_test(test_inject SOURCES runtime/base/test_inject.c fail_allocation.c LIBS dp_base TIMEOUT 30)
+dp_test(test_kv SOURCES runtime/base/test_kv.c kv_server.c fail_allocation.c LIBS dp_base TIMEOUT 60)
 foreach(name topology bootstrap kv inject) # the nth allocation fails, for n = 1, 2, 3, ...
   target_link_options(test_${name} PRIVATE
                       -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=strdup)
 endforeach()
 foreach(name starter beacon pmi) # how others' jobs are found
-  dp_test(test_${name} SOURCES test_${name}.c LIBS dp_group TIMEOUT 60)
+  dp_test(test_${name} SOURCES runtime/group/test_${name}.c LIBS dp_group TIMEOUT 60)
 endforeach()

@@ -1,22 +1,22 @@
 # The negotiator: pure, so worlds of several ranks run inside one test.
 foreach(name negotiator negotiator_groups negotiator_lock stall)
-  dp_test(test_${name} SOURCES test_${name}.c ../sim/world.c LIBS dp_coordinator TIMEOUT 30)
+  dp_test(test_${name} SOURCES coordinator/negotiator/test_${name}.c ../sim/world.c LIBS dp_coordinator TIMEOUT 30)
 endforeach()
-dp_test(test_signature SOURCES test_signature.c LIBS dp_coordinator TIMEOUT 30)
-dp_test(test_negotiator_memory SOURCES test_negotiator_memory.c fail_allocation.c
+dp_test(test_signature SOURCES coordinator/negotiator/test_signature.c LIBS dp_coordinator TIMEOUT 30)
+dp_test(test_negotiator_memory SOURCES coordinator/negotiator/test_negotiator_memory.c fail_allocation.c
         LIBS dp_coordinator TIMEOUT 60)
 target_link_options(test_negotiator_memory PRIVATE
                     -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=strdup)
 
 # The front door when memory runs out.
-dp_test(test_context_memory SOURCES test_context_memory.c fail_allocation.c LIBS dp_coordinator
+dp_test(test_context_memory SOURCES coordinator/api/test_context_memory.c fail_allocation.c LIBS dp_coordinator
         TIMEOUT 120)
 target_link_options(test_context_memory PRIVATE
                     -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=strdup)
 
 # order=program.
-dp_test(test_chain SOURCES test_chain.c LIBS dp_coordinator TIMEOUT 30)
-dp_test(test_program SOURCES test_program.c LIBS dp_coordinator TIMEOUT 120 LABELS tsan)
+dp_test(test_chain SOURCES coordinator/program/test_chain.c LIBS dp_coordinator TIMEOUT 30)
+dp_test(test_program SOURCES coordinator/program/test_program.c LIBS dp_coordinator TIMEOUT 120 LABELS tsan)
 if(DP_SANITIZE MATCHES "thread")
   # UCX is not instrumented: its hooks on memory calls crash a sanitized thread that ends.
   set_tests_properties(test_program PROPERTIES ENVIRONMENT
@@ -24,14 +24,14 @@ if(DP_SANITIZE MATCHES "thread")
 endif()
 
 # The tuner: pure.
-dp_test(test_tuner SOURCES test_tuner.c LIBS dp_coordinator m TIMEOUT 60)
-dp_test(test_tune_file SOURCES test_tune_file.c LIBS dp_coordinator TIMEOUT 60)
-dp_test(test_tune SOURCES test_tune.c LIBS dp_coordinator TIMEOUT 300 LABELS tsan)
+dp_test(test_tuner SOURCES coordinator/tuner/test_tuner.c LIBS dp_coordinator m TIMEOUT 60)
+dp_test(test_tune_file SOURCES coordinator/tuner/test_tune_file.c LIBS dp_coordinator TIMEOUT 60)
+dp_test(test_tune SOURCES coordinator/tuner/test_tune.c LIBS dp_coordinator TIMEOUT 300 LABELS tsan)
 if(DP_SANITIZE MATCHES "thread")
   set_tests_properties(test_tune PROPERTIES ENVIRONMENT
                                             "UCX_MEM_EVENTS=n;UCX_MEM_MMAP_HOOK_MODE=none")
 endif()
-dp_test(test_program_memory SOURCES test_program_memory.c fail_allocation.c LIBS dp_coordinator
+dp_test(test_program_memory SOURCES coordinator/program/test_program_memory.c fail_allocation.c LIBS dp_coordinator
         TIMEOUT 120)
 target_link_options(test_program_memory PRIVATE
                     -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=strdup)

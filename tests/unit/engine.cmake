@@ -1,8 +1,8 @@
 # The host engine and what it stands on.
 set(wrapped "-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=strdup")
-dp_test(test_device SOURCES test_device.c fail_allocation.c LIBS dp_device ${wrapped} LABELS unit tsan)
-dp_test(test_arena SOURCES test_arena.c fail_allocation.c LIBS dp_shm ${wrapped} LABELS unit)
-dp_test(test_arena_adopt SOURCES test_arena_adopt.c fail_allocation.c fail_call.c
+dp_test(test_device SOURCES runtime/device/test_device.c fail_allocation.c LIBS dp_device ${wrapped} LABELS unit tsan)
+dp_test(test_arena SOURCES runtime/shm/test_arena.c fail_allocation.c LIBS dp_shm ${wrapped} LABELS unit)
+dp_test(test_arena_adopt SOURCES runtime/shm/test_arena_adopt.c fail_allocation.c fail_call.c
         LIBS dp_shm ${wrapped} -Wl,--wrap=mmap,--wrap=madvise,--wrap=fallocate
         -Wl,--wrap=open,--wrap=read,--wrap=mincore LABELS unit tsan)
 
@@ -10,13 +10,13 @@ set(engine_support ${CMAKE_CURRENT_LIST_DIR}/engine_world.c ${CMAKE_CURRENT_LIST
                    ${CMAKE_CURRENT_LIST_DIR}/engine_cases.c)
 set(engine_group_support ${engine_support} ${CMAKE_CURRENT_LIST_DIR}/engine_group_cases.c
                          ${CMAKE_CURRENT_LIST_DIR}/engine_exchange_cases.c)
-dp_test(test_engine SOURCES test_engine.c ${engine_support} LIBS dp_engine TIMEOUT 240 LABELS unit ranks)
-dp_test(test_engine_groups SOURCES test_engine_groups.c ${engine_group_support} fail_allocation.c
+dp_test(test_engine SOURCES runtime/engine/test_engine.c ${engine_support} LIBS dp_engine TIMEOUT 240 LABELS unit ranks)
+dp_test(test_engine_groups SOURCES runtime/engine/test_engine_groups.c ${engine_group_support} fail_allocation.c
         LIBS dp_engine ${wrapped} TIMEOUT 240 LABELS unit ranks)
-dp_test(test_engine_ends SOURCES test_engine_ends.c ${engine_support} LIBS dp_engine TIMEOUT 240 LABELS unit ranks)
-dp_test(test_engine_pull SOURCES test_engine_pull.c ${engine_support}
+dp_test(test_engine_ends SOURCES runtime/engine/test_engine_ends.c ${engine_support} LIBS dp_engine TIMEOUT 240 LABELS unit ranks)
+dp_test(test_engine_pull SOURCES runtime/engine/test_engine_pull.c ${engine_support}
         LIBS dp_engine -Wl,--wrap=process_vm_readv TIMEOUT 240 LABELS unit ranks)
-dp_test(test_host_way SOURCES test_host_way.c LIBS dp_engine LABELS unit)
+dp_test(test_host_way SOURCES runtime/engine/test_host_way.c LIBS dp_engine LABELS unit)
 # Without traffic between hosts, and smaller: what the thread sanitizer can follow. UCX is linked all
 # the same, and its memory hooks run in threads that the sanitizer has already taken down.
 add_test(NAME test_engine_one_host COMMAND test_engine 1 3)
@@ -26,7 +26,7 @@ set_tests_properties(
   test_engine_one_host test_engine_groups_one_host test_engine_pull_threads
   PROPERTIES TIMEOUT 240 LABELS "unit;ranks;tsan" ENVIRONMENT
              "UCX_MEM_EVENTS=n;UCX_MEM_MMAP_HOOK_MODE=none")
-dp_test(test_emulated SOURCES test_emulated.c LIBS dp_engine LABELS unit)
+dp_test(test_emulated SOURCES runtime/engine/test_emulated.c LIBS dp_engine LABELS unit)
 dp_test(test_engine_processes SOURCES ../ranks/test_engine_processes.c ${engine_group_support} LIBS dp_engine
         TIMEOUT 240 LABELS ranks process)
 

@@ -1,6 +1,10 @@
 # dprun's parts; the whole of it is driven by tests/faults/test_dprun.sh.
 foreach(name options lines report job rendezvous)
-  dp_test(test_${name} SOURCES test_${name}.c fail_allocation.c LIBS dp_launcher TIMEOUT 60)
+  set(folder launcher)
+  if(name STREQUAL "rendezvous")
+    set(folder runtime/base)
+  endif()
+  dp_test(test_${name} SOURCES ${folder}/test_${name}.c fail_allocation.c LIBS dp_launcher TIMEOUT 60)
   target_link_options(test_${name} PRIVATE
                       -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=strdup)
 endforeach()

@@ -13,7 +13,7 @@
 #include <cuda_runtime_api.h>
 
 #include "runtime/device/cuda.h"
-#include "runtime/engine/nccl.h"
+#include "runtime/engine/nccl/nccl.h"
 
 int engine_failed(engine_rank_t *rank, const char *format, ...)
 {

@@ -1,7 +1,7 @@
 /*
  * adamw.cu - the optimizer over an arena, and plain copies.
  *
- * The update has the operations of examples/gpt2/adamw.c in their order. This file is compiled
+ * The update has the operations of examples/gpt2/cpu/adamw.c in their order. This file is compiled
  * without contraction, so each rounds once, and the host and any GPU get the same bits.
  */
 #include "examples/gpt2/cuda/device.cuh"

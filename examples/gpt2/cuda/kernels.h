@@ -1,10 +1,10 @@
 /*
  * kernels.h - the arithmetic between the large matrix products, on a GPU.
  *
- * The twins of examples/gpt2/kernels.h. Functions enqueue on a stream and return a cudaError_t as
- * int: 0, or why nothing was enqueued. No state, no allocation, no synchronisation, no atomics in
- * sums: results are bit-equal from run to run, and do not depend on the GPU's size. Where there is
- * nothing to do (0 rows) they return 0.
+ * The twins of examples/gpt2/cpu/kernels.h. Functions enqueue on a stream and return a cudaError_t
+ * as int: 0, or why nothing was enqueued. No state, no allocation, no synchronisation, no atomics
+ * in sums: results are bit-equal from run to run, and do not depend on the GPU's size. Where there
+ * is nothing to do (0 rows) they return 0.
  *
  * Matrices are dense and row-major, `void *` is of the given type, `float *` always fp32; all of
  * it device memory. Any size works; with pointers to 16 bytes and rows of a multiple of 8 elements
@@ -19,8 +19,8 @@ extern "C" {
 #endif
 
 #include "examples/gpt2/cuda/types.h"
-#include "examples/gpt2/error.h"
-#include "examples/gpt2/kernels.h"
+#include "examples/gpt2/model/error.h"
+#include "examples/gpt2/cpu/kernels.h"
 
 /* Loads every kernel, so that none is loaded inside a step. */
 int gpt2_cuda_kernels_prepare(void);

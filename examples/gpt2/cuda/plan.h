@@ -11,8 +11,8 @@
 #include <stdio.h>
 
 #include "examples/gpt2/cuda/types.h"
-#include "examples/gpt2/error.h"
-#include "examples/gpt2/shape.h"
+#include "examples/gpt2/model/error.h"
+#include "examples/gpt2/model/shape.h"
 
 /* What backward computes again instead of keeping it for every layer. */
 typedef enum gpt2_recompute {

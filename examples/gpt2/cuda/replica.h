@@ -12,7 +12,7 @@
 
 #include "examples/gpt2/cuda/matmul.h"
 #include "examples/gpt2/cuda/plan.h"
-#include "examples/gpt2/replica.h"
+#include "examples/gpt2/model/replica.h"
 
 #define GPT2_CUDA_SLOTS 2 /* of what is in flight: one step or pass on the device, one queued */
 

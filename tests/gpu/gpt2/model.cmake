@@ -31,7 +31,7 @@ if(TARGET dp_plugin_double AND TARGET dprun)
   set_target_properties(gpt2_plugin_double PROPERTIES OUTPUT_NAME gpt2-cuda C_EXTENSIONS OFF
                         LINKER_LANGUAGE CXX LIBRARY_OUTPUT_DIRECTORY ${dp_double_directory})
   target_link_libraries(gpt2_plugin_double PRIVATE gpt2_cuda_model_double dp_flags dp_warnings)
-  dp_add_program(gpt2_double ${PROJECT_SOURCE_DIR}/examples/gpt2/main.c)
+  dp_add_program(gpt2_double ${PROJECT_SOURCE_DIR}/examples/gpt2/train/main.c)
   set_target_properties(gpt2_double PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${dp_double_directory})
   target_link_libraries(gpt2_double PRIVATE gpt2_trainer)
   add_dependencies(gpt2_double gpt2_plugin_double dp_double_links dptrace)

@@ -20,9 +20,9 @@
 #include <unistd.h>
 
 #include "examples/gpt2/cuda/plugin.h"
-#include "examples/gpt2/random.h"
-#include "examples/gpt2/run.h"
-#include "examples/gpt2/trainer.h"
+#include "examples/gpt2/model/random.h"
+#include "examples/gpt2/train/run.h"
+#include "examples/gpt2/train/trainer.h"
 #include "tests/gpt2/scratch.h"
 #include "tests/gpt2/strategy_threads.h"
 #include "tests/gpu/double/cuda_runtime.h"

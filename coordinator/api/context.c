@@ -1,0 +1,497 @@
+/*
+ * context.c - a rank comes and goes: builds a context from the wire up, and takes it down again.
+ *
+ * The order of construction is the order of the fields in context.h; destruction runs backwards
+ * and accepts whatever exists.
+ */
+#include "coordinator/api/context.h"
+
+#include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "coordinator/api/fork.h"
+#include "coordinator/api/hello.h"
+#include "runtime/base/inject.h"
+
+#define EXPECT_NS 50000ull       /* an agreement between two polling ranks takes less */
+#define GOODBYE_NS 2000000000ull /* longest a rank stays for others to finish */
+
+const char *dp_context_text(dp_context_t *context, const char *text)
+{
+    const char *kept = "no memory for the text of an error";
+    char *copy = NULL;
+
+    pthread_mutex_lock(&context->lock);
+    for (size_t i = context->text_count; i > 0 && copy == NULL; i--)
+        if (strcmp(context->texts[i - 1], text) == 0) copy = context->texts[i - 1];
+    if (copy == NULL && context->text_count < DP_TEXT_MAX_KEPT) {
+        copy = strdup(text);
+        if (copy != NULL) context->texts[context->text_count++] = copy;
+    } else if (copy == NULL) {
+        kept = "too many different errors; this one was not kept, earlier ones are";
+    }
+    if (copy != NULL) kept = copy;
+    /* Once the world has ended, why it did is the last word. */
+    if (context->fatal == DP_OK) __atomic_store_n(&context->last_text, kept, __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&context->lock);
+    return kept;
+}
+
+dp_status_t dp_context_error(dp_context_t *context, dp_status_t status, const char *format, ...)
+{
+    char text[DP_ERROR_TEXT_MAX];
+    va_list list;
+
+    va_start(list, format);
+    vsnprintf(text, sizeof(text), format, list);
+    va_end(list);
+    dp_context_text(context, text);
+    return status;
+}
+
+/* ---- What the ranks tell each other first --------------------------------------------------- */
+
+static dp_status_t exchange(dp_context_t *context, const char *name, const void *value,
+                            size_t value_bytes, void ***values, size_t **bytes,
+                            uint64_t deadline_ns, dp_error_t *error)
+{
+    dp_status_t status;
+
+    *values = calloc((size_t)context->size, sizeof(**values));
+    *bytes = calloc((size_t)context->size, sizeof(**bytes));
+    if (*values == NULL || *bytes == NULL) {
+        return dp_error_set(error, DP_ERR_NO_MEMORY, "no memory for the values of %d ranks",
+                            context->size);
+    }
+    status = context->bootstrap->ops->exchange(context->bootstrap, name, value, value_bytes,
+                                               *values, *bytes, deadline_ns, error);
+    return status;
+}
+
+static void free_values(dp_context_t *context, void **values, size_t *bytes)
+{
+    for (int rank = 0; values != NULL && rank < context->size; rank++)
+        free(values[rank]);
+    free(values);
+    free(bytes);
+}
+
+static dp_status_t swap_hellos(dp_context_t *context, dp_hello_t *hello, uint64_t deadline_ns,
+                               dp_error_t *error)
+{
+    uint8_t own[DP_HELLO_ROOM];
+    const size_t own_bytes = dp_hello_write(hello, own);
+    void **values = NULL;
+    size_t *bytes = NULL;
+    dp_status_t status;
+
+    status = exchange(context, "hello", own, own_bytes, &values, &bytes, deadline_ns, error);
+    if (status == DP_OK) status = dp_hello_read(hello, values, bytes, error);
+    free_values(context, values, bytes);
+    return status;
+}
+
+static dp_status_t try_hosts(dp_context_t *context, dp_hello_t *hello, uint64_t deadline_ns,
+                             dp_error_t *error)
+{
+    const uint8_t reached = (uint8_t)dp_hello_try(hello);
+    void **values = NULL;
+    size_t *bytes = NULL;
+    dp_status_t status;
+
+    status = exchange(context, "reach", &reached, 1, &values, &bytes, deadline_ns, error);
+    if (status == DP_OK) status = dp_hello_settle(hello, values, bytes, error);
+    free_values(context, values, bytes);
+    return status;
+}
+
+static dp_status_t say_hello(dp_context_t *context, uint64_t deadline_ns, dp_error_t *error)
+{
+    dp_hello_t *hello = NULL;
+    dp_status_t status = dp_hello_create(context, &hello, error);
+
+    if (status == DP_OK) status = swap_hellos(context, hello, deadline_ns, error);
+    if (status == DP_OK) {
+        status = dp_hello_must_try(hello) ? try_hosts(context, hello, deadline_ns, error)
+                                          : dp_hello_settle(hello, NULL, NULL, error);
+    }
+    dp_hello_destroy(hello);
+    return status;
+}
+
+/* ---- The control plane ---------------------------------------------------------------------- */
+
+/* Shared memory and UNIX sockets between neighbours in the tree that are on one host, UCX to those
+ * on others. Without these UCX is not there: each of its workers listens on the network. */
+static dp_status_t make_transport(dp_context_t *context, dp_error_t *error)
+{
+    const dp_topology_t *topology = &context->topology;
+    const uint64_t tag = context->bootstrap->tag;
+    const int uses_memory = context->config.node_transport == DP_CONFIG_NODE_MEMORY;
+    int ranks[DP_LOOP_NEIGHBOURS_MAX(1024)];
+    dp_transport_t *far = NULL, *here = NULL;
+    int count = 0, near = 0;
+    dp_status_t status;
+
+    status = dp_loop_neighbours(topology, context->config.tree_arity, context->rank, ranks, &count);
+    if (status != DP_OK) return dp_error_set(error, status, "no memory for the tree");
+    for (int i = 0; i < count; i++) {
+        if (uses_memory && topology->host[ranks[i]] == topology->host[context->rank])
+            ranks[near++] = ranks[i];
+    }
+    if (near < count) {
+        status = dp_transport_ucx_create(context->rank, tag, &context->config, &context->log, &far,
+                                         error);
+        if (status != DP_OK) return status;
+    }
+    status =
+        dp_transport_unix_create(context->rank, tag, ranks, near, far, &context->log, &here, error);
+    if (status != DP_OK) return status;
+    return dp_transport_near_create(context->rank, tag, ranks, near, here, &context->log,
+                                    &context->transport, error);
+}
+
+static dp_status_t connect_neighbours(dp_context_t *context, uint64_t deadline_ns,
+                                      dp_error_t *error)
+{
+    int ranks[DP_LOOP_NEIGHBOURS_MAX(1024)];
+    const void *addresses[DP_LOOP_NEIGHBOURS_MAX(1024)];
+    size_t address_bytes[DP_LOOP_NEIGHBOURS_MAX(1024)];
+    uint8_t address[DP_ADDRESS_MAX];
+    size_t own_bytes = 0;
+    void **values = NULL;
+    size_t *bytes = NULL;
+    int count = 0;
+    dp_status_t status;
+
+    status =
+        context->transport->ops->address(context->transport, address, sizeof(address), &own_bytes);
+    if (status != DP_OK) {
+        return dp_error_set(error, status, "the %s transport has no address",
+                            context->transport->ops->name);
+    }
+    status = exchange(context, "control", address, own_bytes, &values, &bytes, deadline_ns, error);
+    if (status == DP_OK) {
+        status = dp_loop_neighbours(&context->topology, context->config.tree_arity, context->rank,
+                                    ranks, &count);
+        if (status != DP_OK) dp_error_set(error, status, "no memory for the tree");
+    }
+    if (status == DP_OK) {
+        for (int i = 0; i < count; i++) {
+            addresses[i] = values[ranks[i]];
+            address_bytes[i] = bytes[ranks[i]];
+        }
+        status = context->transport->ops->connect(context->transport, ranks, addresses,
+                                                  address_bytes, count, error);
+    }
+    free_values(context, values, bytes);
+    return status;
+}
+
+/* Threads may poll briefly only where the machine has a core for each of them. */
+static void share_cores(dp_context_t *context)
+{
+    cpu_set_t set;
+    int cores = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+    const int here = context->kernel_ranks; /* pretended hosts share the cores, too */
+
+    /* A rank's program, coordinator and data plane run at the same time. */
+    context->wait_spin_ns = 2 * here <= cores ? context->config.spin_ns : 0;
+    if (here > cores) context->config.spin_ns = 0;
+    context->drive_ns = context->config.spin_ns;
+}
+
+static dp_status_t start_loop(dp_context_t *context, dp_error_t *error)
+{
+    dp_config_t *config = &context->config;
+    uint64_t engine_spin_ns = config->spin_ns;
+    dp_loop_options_t options = {.config = config,
+                                 .topology = &context->topology,
+                                 .rank = context->rank,
+                                 .size = context->size,
+                                 .transport = context->transport,
+                                 .log = &context->log,
+                                 .trace = context->trace,
+                                 .naps = context->drive_ns > 0,
+                                 .callbacks = {.user = context,
+                                               .launch = dp_on_launch,
+                                               .joined = dp_on_joined,
+                                               .fail = dp_on_fail,
+                                               .fatal = dp_on_fatal,
+                                               .schedule = dp_on_schedule,
+                                               .watch = dp_on_watch}};
+    dp_status_t status;
+
+    if (context->program != NULL) options.gossip = dp_program_gossip(context->program);
+    config->spin_ns = context->wait_spin_ns; /* the coordinator shares its core with the program */
+    status = dp_loop_start(&options, &context->loop, error);
+    config->spin_ns = engine_spin_ns;
+    return status;
+}
+
+/* ---- Life ----------------------------------------------------------------------------------- */
+
+static void context_destroy(dp_context_t *context, int failed)
+{
+    dp_context_fork_end(context);
+    if (failed && context->device != NULL && context->device->ops->is_async)
+        context->device->ops->abort(context->device); /* before streams are let go */
+    if (failed && context->engine != NULL)
+        context->engine->ops->abort(context->engine, DP_ERR_ABORTED, "the context is destroyed");
+    /* The data plane reports to the loop until its threads are gone; the loop launches nothing more
+     * once the world has finished or failed. */
+    dp_pipeline_destroy(context->pipeline);
+    dp_streams_free(context);
+    if (context->loop != NULL) dp_loop_stop(context->loop);
+    dp_engine_destroy(context->engine);
+    dp_stages_free(context);
+    dp_device_destroy(context->device);
+    dp_transport_destroy(context->transport);
+    /* dprun merges or removes the recorders of its run directory; other runs keep none. */
+    dp_trace_destroy(context->trace, context->config.run_dir[0] != '\0');
+    if (context->has_topology) dp_topology_fini(&context->topology);
+    dp_bootstrap_destroy(context->bootstrap);
+    dp_requests_free(context);
+    dp_program_destroy(context->program);
+    dp_tune_destroy(context->tune);
+    dp_groups_free(context);
+    for (size_t i = 0; i < context->text_count; i++)
+        free(context->texts[i]);
+    free(context->settings);
+    dp_inject_destroy(context->config.injector);
+    dp_log_queue_destroy(context->log.queue);
+    pthread_mutex_destroy(&context->lock);
+    free(context);
+}
+
+static void abort_on_purpose(void *user, const char *text)
+{
+    dp_abort(user, text);
+}
+
+/* A tuner wants to look beyond what is configured; host memory that is not used costs nothing. */
+static dp_status_t make_pipeline(dp_context_t *context, const dp_pipeline_callbacks_t *callbacks,
+                                 dp_error_t *error)
+{
+    dp_config_t config = context->config;
+    const dp_pipeline_settings_t settings = {.slot_bytes = config.fusion_bytes,
+                                             .slots = (size_t)config.fusion_slots};
+    dp_status_t status;
+
+    if (context->is_tuned && context->config.order == DP_CONFIG_ORDER_PROGRAM) {
+        if (context->rank == 0) {
+            dp_log_warn(&context->log,
+                        "DP_TUNE: with order=program buckets are the program's; nothing is tuned");
+        }
+        context->is_tuned = 0;
+    }
+    if (context->is_tuned && !context->device->ops->is_async) {
+        config.fusion_bytes *= 2;
+        config.fusion_slots *= 2;
+    }
+    status =
+        dp_pipeline_create(&config, context->rank, context->size, context->device, context->engine,
+                           &context->log, context->trace, callbacks, &context->pipeline);
+    if (status != DP_OK) {
+        return dp_error_set(error, status, "no memory for %d slots of %zu bytes",
+                            config.fusion_slots, config.fusion_bytes);
+    }
+    if (!context->is_tuned) return DP_OK;
+    dp_pipeline_set(context->pipeline, &settings);
+    dp_pipeline_settle_by(context->pipeline, dp_on_settle);
+    status = dp_tune_create(context, &context->tune);
+    return status == DP_OK ? DP_OK : dp_error_set(error, status, "no memory for the tuner");
+}
+
+static dp_status_t build(dp_context_t *context, int use_loopback, dp_error_t *error)
+{
+    dp_config_t *config = &context->config;
+    uint64_t deadline_ns = context->bootstrap->deadline_ns;
+    dp_pipeline_callbacks_t callbacks = {context, dp_on_done, dp_on_launch_done, dp_on_issued};
+    dp_status_t status;
+
+    if (deadline_ns == 0) deadline_ns = dp_now_ns() + config->start_timeout_ns;
+    if (config->timeline[0] != '\0') {
+        status = dp_window_parse(config->timeline, &context->window, error);
+        if (status != DP_OK) return status;
+    }
+    status = dp_inject_create(config->inject, context->rank, context->size, &context->log,
+                              &config->injector, error);
+    if (status != DP_OK) return status;
+    status = dp_context_choose_device(context, error);
+    if (status != DP_OK) return status;
+    dp_inject_enter(config->injector, DP_INJECT_RENDEZVOUS);
+    status = say_hello(context, deadline_ns, error);
+    if (status != DP_OK) return status;
+    share_cores(context);
+    if (config->trace) {
+        dp_error_t warning = {DP_OK, ""};
+
+        dp_inject_enter(config->injector, DP_INJECT_TRACE);
+        status = dp_trace_create(config->run_dir, context->rank, context->size,
+                                 context->topology.host_name[context->topology.host[context->rank]],
+                                 config->trace_bytes, &context->trace, &warning);
+        dp_inject_leave(config->injector, DP_INJECT_TRACE);
+        if (status != DP_OK || warning.text[0] != '\0')
+            dp_log_warn(&context->log, "%s", warning.text);
+        context->agree_lane =
+            dp_trace_lane(context->trace, "negotiation", DP_TRACE_LANE_COORDINATOR);
+    }
+    status = use_loopback ? dp_transport_loopback_create(context->rank, context->bootstrap->tag,
+                                                         &context->log, &context->transport, error)
+                          : make_transport(context, error);
+    if (status != DP_OK) return status;
+    status = connect_neighbours(context, deadline_ns, error);
+    if (status != DP_OK) return status;
+    dp_context_fork_watch(context);
+    status = dp_context_make_device(context, error);
+    if (status != DP_OK) return status;
+    status = make_pipeline(context, &callbacks, error);
+    if (status != DP_OK) return status;
+    if (config->order == DP_CONFIG_ORDER_PROGRAM) {
+        status = dp_program_create(context, &context->program);
+        if (status != DP_OK) return dp_error_set(error, status, "no memory for order=program");
+    }
+    /* What is queued on a GPU behind a result cannot be put right after a lock (protocol.md), and
+     * negotiation is hidden under its backward pass. All ranks have the same kind of device. */
+    if (context->device->ops->is_async) context->config.lock = 0;
+    status = start_loop(context, error);
+    dp_inject_on_abort(config->injector, abort_on_purpose, context);
+    return status;
+}
+
+dp_status_t dp_context_create(const dp_config_t *config, dp_bootstrap_t *bootstrap,
+                              int use_loopback, dp_context_t **out, dp_error_t *error)
+{
+    dp_context_t *context = calloc(1, sizeof(*context));
+    dp_status_t status;
+
+    if (context == NULL) {
+        dp_bootstrap_destroy(bootstrap);
+        return dp_error_set(error, DP_ERR_NO_MEMORY, "no memory for a context");
+    }
+    dp_context_fork_begin(context);
+    context->config = *config;
+    context->bootstrap = bootstrap;
+    context->rank = bootstrap->rank;
+    context->size = bootstrap->size;
+    dp_group_init_world(context);
+    context->last_text = "";
+    dp_log_init(&context->log, (dp_log_level_t)config->log_level, context->rank);
+    context->log.queue = dp_log_queue_create();
+    pthread_mutex_init(&context->lock, NULL);
+    status = build(context, use_loopback, error);
+    if (status != DP_OK) {
+        context_destroy(context, 1);
+        return status;
+    }
+    dp_log_debug(&context->log, "ready: size %d, hosts %d, kernels %s, engine %s", context->size,
+                 context->topology.host_count, dp_kernels_name(), context->engine->ops->name);
+    *out = context;
+    return DP_OK;
+}
+
+static void copy_error(const dp_init_options_t *options, const char *text)
+{
+    if (options != NULL && options->error != NULL && options->error_bytes > 0)
+        snprintf(options->error, options->error_bytes, "%s", text);
+}
+
+/* What the program asks for wins over the setting. */
+static dp_status_t choose_order(const dp_init_options_t *options, dp_config_t *config,
+                                dp_error_t *error)
+{
+    if (options == NULL || options->size < sizeof(dp_init_options_t)) return DP_OK;
+    switch (options->order) {
+    case DP_ORDER_DEFAULT:
+        return DP_OK;
+    case DP_ORDER_NEGOTIATED:
+        config->order = DP_CONFIG_ORDER_NEGOTIATED;
+        return DP_OK;
+    case DP_ORDER_PROGRAM:
+        config->order = DP_CONFIG_ORDER_PROGRAM;
+        return DP_OK;
+    }
+    return dp_error_set(error, DP_ERR_INVALID, "dp_init: there is no order %d",
+                        (int)options->order);
+}
+
+dp_status_t dp_init(const dp_init_options_t *options, dp_context_t **context)
+{
+    dp_error_t error = {DP_OK, ""};
+    dp_bootstrap_t *bootstrap = NULL;
+    dp_config_t config;
+    dp_log_t log;
+    dp_status_t status;
+
+    copy_error(options, "");
+    if (context == NULL) {
+        copy_error(options, "dp_init: context is NULL");
+        return DP_ERR_INVALID;
+    }
+    /* A program built before `order` was there says less; with less still nothing can be told. */
+    if (options != NULL && options->size < offsetof(dp_init_options_t, order))
+        return DP_ERR_INVALID;
+    dp_log_init(&log, DP_LOG_WARN, -1);
+    dp_config_defaults(&config);
+    status = dp_fork_check_init(&error);
+    if (status == DP_OK) status = dp_config_from_environment(&config, &log, &error);
+    if (status == DP_OK) status = choose_order(options, &config, &error);
+    if (status == DP_OK) status = dp_config_check(&config, &error);
+    if (status == DP_OK) {
+        log.level = (dp_log_level_t)config.log_level;
+        status = dp_bootstrap_create(&config, &bootstrap, &error);
+    }
+    if (status == DP_OK) status = dp_context_create(&config, bootstrap, 0, context, &error);
+    if (status != DP_OK) {
+        log.rank = config.rank;
+        copy_error(options, error.text);
+        /* A caller that takes the text says it in its own words. */
+        if (options == NULL || options->error == NULL || options->error_bytes == 0) {
+            dp_log_error(&log, "dp_init: %s", error.text);
+        }
+    }
+    return status;
+}
+
+/* The data plane of every rank is done with this rank's memory and connections. Nothing depends on
+ * the answer: a rank that cannot be reached needs nothing of ours any more. */
+static void meet_last(dp_context_t *context)
+{
+    void **values = NULL;
+    size_t *bytes = NULL;
+
+    exchange(context, "bye", "", 0, &values, &bytes, dp_now_ns() + GOODBYE_NS, NULL);
+    free_values(context, values, bytes);
+}
+
+dp_status_t dp_finalize(dp_context_t *context)
+{
+    dp_status_t status, fatal;
+
+    if (context == NULL) return DP_OK;
+    if (dp_context_is_forked(context)) return DP_ERR_INVALID;
+    dp_inject_enter(context->config.injector, DP_INJECT_FINALIZE);
+    /* First said, then waited: two ranks that finalize with operations only the other could
+     * complete would otherwise wait for each other. */
+    if (context->program != NULL) dp_program_leave(context->program);
+    dp_loop_leave(context->loop);
+    dp_wait_all(context, -1.0);
+    status = dp_loop_finalize(context->loop);
+    pthread_mutex_lock(&context->lock);
+    fatal = context->fatal;
+    pthread_mutex_unlock(&context->lock);
+    if (fatal != DP_OK) status = fatal;
+    if (status == DP_OK) meet_last(context);
+    context_destroy(context, status != DP_OK);
+    return status;
+}
+
+void dp_abort(dp_context_t *context, const char *reason)
+{
+    if (context == NULL || dp_context_is_forked(context)) return;
+    dp_loop_abort(context->loop, DP_ERR_ABORTED, reason == NULL ? "no reason given" : reason);
+}

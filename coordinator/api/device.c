@@ -1,0 +1,112 @@
+/*
+ * device.c - which device a context works on, and the engine that goes with it.
+ *
+ * All ranks use the same kind: each says in its hello what it has chosen. It must not know what is
+ * in the plug-in.
+ */
+#include "coordinator/api/context.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/base/build_info.h"
+#include "runtime/base/driver.h"
+#include "runtime/engine/emulated/emulated.h"
+
+dp_status_t dp_context_choose_device(dp_context_t *context, dp_error_t *error)
+{
+    char text[DP_ERROR_TEXT_MAX / 2] = "";
+    dp_status_t status;
+
+    if (context->config.device == DP_CONFIG_DEVICE_HOST) return DP_OK;
+    if (context->config.device == DP_CONFIG_DEVICE_AUTO && !dp_driver_is_loaded()) return DP_OK;
+    status = dp_plugin_open(&context->plugin, DP_VERSION_TEXT, text, sizeof(text));
+    if (status == DP_OK) {
+        dp_log_info(&context->log, "plug-in %s", text);
+        return DP_OK;
+    }
+    context->plugin = NULL;
+    if (context->config.device == DP_CONFIG_DEVICE_CUDA) {
+        return dp_error_set(error, DP_ERR_UNSUPPORTED, "rank %d: DP_DEVICE is cuda, but %s",
+                            context->rank, text);
+    }
+    dp_log_info(&context->log, "device host: %s", text);
+    return DP_OK;
+}
+
+const char *dp_context_device_name(const dp_context_t *context)
+{
+    return context->plugin == NULL ? "host" : "cuda";
+}
+
+static dp_status_t make_plugged(dp_context_t *context, dp_error_t *error)
+{
+    const dp_topology_t *topology = &context->topology;
+    const dp_device_options_t options = {.local_rank = topology->local_rank[context->rank],
+                                         .local_size =
+                                             topology->host_size[topology->host[context->rank]],
+                                         .spin_ns = context->config.spin_ns};
+    dp_status_t status =
+        context->plugin->device_create(&options, &context->log, &context->device, error);
+
+    if (status != DP_OK) return status;
+    if (context->config.check && context->rank == 0) {
+        dp_log_info(&context->log,
+                    "DP_CHECK compares weights on a GPU, and does not watch buffers in flight");
+    }
+    return context->plugin->engine_create(context->bootstrap, topology, context->device,
+                                          &context->config, &context->log, context->trace,
+                                          &context->engine, error);
+}
+
+dp_status_t dp_context_make_device(dp_context_t *context, dp_error_t *error)
+{
+    dp_config_t *config = &context->config;
+    dp_status_t status;
+
+    if (context->plugin != NULL) return make_plugged(context, error);
+    status = dp_device_host_create(config->spin_ns, &context->log, &context->device);
+    if (status != DP_OK) return dp_error_set(error, status, "no memory for the host device");
+    if (config->emulate_ranks > 0) {
+        return dp_engine_emulated_create(context->bootstrap, context->device, config, &context->log,
+                                         context->trace, NULL, &context->engine, error);
+    }
+    return dp_engine_host_create(context->bootstrap, &context->topology, context->device, config,
+                                 &context->log, context->trace, &context->engine, error);
+}
+
+dp_status_t dp_context_clear(dp_context_t *context, void *memory, size_t bytes)
+{
+    dp_device_t *device = context->device;
+
+    if (device->ops->is_async) return device->ops->clear(device, memory, bytes);
+    memset(memory, 0, bytes);
+    return DP_OK;
+}
+
+/* Large enough that a copy costs little more than its bytes do. */
+#define HASH_BYTES ((size_t)4 * DP_MIB)
+
+dp_status_t dp_context_hash(dp_context_t *context, const void *memory, size_t bytes, uint64_t *hash)
+{
+    dp_device_t *device = context->device;
+    const unsigned char *at = memory;
+    unsigned char *copy;
+    dp_status_t status = DP_OK;
+
+    *hash = 0;
+    if (!device->ops->is_async ||
+        (bytes > 0 && device->ops->kind(device, memory) == DP_MEMORY_HOST)) {
+        *hash = dp_kernel_hash(memory, bytes, 0);
+        return DP_OK;
+    }
+    copy = malloc(DP_MIN(bytes, HASH_BYTES) + 1);
+    if (copy == NULL) return DP_ERR_NO_MEMORY;
+    for (size_t done = 0, part; status == DP_OK && done < bytes; done += part) {
+        part = DP_MIN(bytes - done, HASH_BYTES);
+        status = device->ops->fetch(device, copy, at + done, part);
+        if (status == DP_OK) *hash = dp_kernel_hash(copy, part, *hash);
+    }
+    free(copy);
+    return status;
+}

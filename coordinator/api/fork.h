@@ -1,0 +1,28 @@
+/*
+ * fork.h - a context in a child that its process forked: every call of dp.h refuses it there.
+ */
+#ifndef DP_COORDINATOR_FORK_H
+#define DP_COORDINATOR_FORK_H
+
+#include "coordinator/api/context.h"
+
+/* 1: this process only has a copy of the context. Its locks may be held by threads that are not
+ * here, so nothing behind it is touched. */
+static inline int dp_context_is_forked(const dp_context_t *context)
+{
+    return context->fork_generation != dp_fork_generation();
+}
+
+/* What dp_error_text() says in such a child. Static. */
+const char *dp_fork_text(void);
+
+/* What is registered: the context before anything of it is there, its connections when they are
+ * made, and no more of both before they are taken down. */
+void dp_context_fork_begin(dp_context_t *context);
+void dp_context_fork_watch(dp_context_t *context);
+void dp_context_fork_end(dp_context_t *context);
+
+/* dp_init() in such a child. */
+dp_status_t dp_fork_check_init(dp_error_t *error);
+
+#endif

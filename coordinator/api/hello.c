@@ -1,0 +1,311 @@
+/*
+ * hello.c - what the ranks of a world tell each other first: version, machine, device, settings.
+ *
+ * A host is what shares memory: one kernel, one network and one user (machine.h), never the name,
+ * which is for people. Hosts that DP_PRETEND_HOSTS makes are told apart by a number behind both.
+ */
+#include "coordinator/api/hello.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "runtime/base/wire.h"
+#include "runtime/group/machine.h"
+#include "runtime/transport/interface.h"
+#include "runtime/transport/line.h"
+
+#define NAME_ROOM 320
+
+/* The hello of one rank. */
+typedef struct words {
+    char version[64];
+    char host[NAME_ROOM];            /* for people */
+    char node[DP_MACHINE_TEXT + 16]; /* equal: on one host */
+    char kernel[DP_MACHINE_TEXT];
+    char network[DP_MACHINE_TEXT];
+    char device[16];
+    int is_tuned;
+    dp_interface_addresses_t addresses;
+    dp_line_address_t door;
+} words_t;
+
+struct dp_hello {
+    dp_context_t *context; /* borrowed */
+    dp_line_address_t door;
+    int listener;   /* -1: there is none to be had, so nobody reaches this rank */
+    words_t *words; /* [size] */
+};
+
+/* ---- This rank's ---------------------------------------------------------------------------- */
+
+/* The pretended host this rank is on; -1: hosts are real. */
+static int pretended_host(const dp_context_t *context)
+{
+    const int hosts = DP_MIN(context->config.pretend_hosts, context->size);
+
+    if (context->config.pretend_hosts <= 1) return -1;
+    return (int)((int64_t)context->rank * hosts / context->size);
+}
+
+static void write_names(const dp_context_t *context, const dp_machine_t *machine,
+                        dp_writer_t *writer)
+{
+    const int pretended = pretended_host(context);
+    char host[256] = "localhost";
+    char suffix[16] = "";
+    char name[NAME_ROOM];
+
+    gethostname(host, sizeof(host) - 1);
+    if (pretended >= 0) snprintf(suffix, sizeof(suffix), ".%d", pretended);
+    snprintf(name, sizeof(name), "%s%s", host, suffix);
+    dp_write_text(writer, name);
+    snprintf(name, sizeof(name), "%s%s", machine->node, suffix);
+    dp_write_text(writer, name);
+    dp_write_text(writer, machine->kernel);
+    dp_write_text(writer, machine->network);
+}
+
+size_t dp_hello_write(const dp_hello_t *hello, uint8_t data[DP_HELLO_ROOM])
+{
+    const dp_context_t *context = hello->context;
+    uint8_t door[DP_LINE_ADDRESS];
+    dp_interface_addresses_t addresses;
+    dp_machine_t machine;
+    dp_writer_t writer;
+
+    dp_machine_know(&machine);
+    dp_interface_list(&addresses);
+    dp_writer_init(&writer, data, DP_HELLO_ROOM);
+    dp_write_text(&writer, dp_version());
+    write_names(context, &machine, &writer);
+    dp_write_text(&writer, dp_context_device_name(context));
+    dp_write_u8(&writer, strcmp(context->config.tune, "off") != 0);
+    dp_write_u32(&writer, addresses.count);
+    for (uint32_t i = 0; i < addresses.count; i++)
+        dp_write_bytes(&writer, &addresses.ip[i], sizeof(addresses.ip[i]));
+    dp_line_address_write(&hello->door, door);
+    dp_write_bytes(&writer, door, sizeof(door));
+    dp_config_write_plan(&context->config, &writer);
+    return writer.failed ? 0 : writer.bytes;
+}
+
+/* ---- The others' ---------------------------------------------------------------------------- */
+
+static void read_addresses(dp_reader_t *reader, dp_interface_addresses_t *addresses)
+{
+    const uint32_t count = dp_read_u32(reader);
+
+    if (count > DP_INTERFACE_ADDRESSES) reader->failed = 1;
+    for (uint32_t i = 0; i < count && !reader->failed; i++) {
+        const void *ip = dp_read_bytes(reader, sizeof(addresses->ip[i]));
+
+        if (ip != NULL) memcpy(&addresses->ip[i], ip, sizeof(addresses->ip[i]));
+        addresses->count = i + 1;
+    }
+}
+
+/* Leaves the reader at the plan. */
+static void read_one(dp_reader_t *reader, words_t *words)
+{
+    const void *door;
+
+    dp_read_text(reader, words->version, sizeof(words->version));
+    dp_read_text(reader, words->host, sizeof(words->host));
+    dp_read_text(reader, words->node, sizeof(words->node));
+    dp_read_text(reader, words->kernel, sizeof(words->kernel));
+    dp_read_text(reader, words->network, sizeof(words->network));
+    dp_read_text(reader, words->device, sizeof(words->device));
+    words->is_tuned = dp_read_u8(reader) != 0;
+    read_addresses(reader, &words->addresses);
+    door = dp_read_bytes(reader, DP_LINE_ADDRESS);
+    if (door != NULL) dp_line_address_read(&words->door, door);
+}
+
+static dp_status_t check_one(const dp_context_t *context, int rank, const words_t *words,
+                             const dp_reader_t *reader, dp_error_t *error)
+{
+    const char *own = dp_context_device_name(context);
+
+    /* Another version may say the rest in another way. */
+    if (words->version[0] != '\0' && strcmp(words->version, dp_version()) != 0) {
+        return dp_error_set(error, DP_ERR_MISMATCH, "rank %d (%s) runs libdp %s, rank %d runs %s",
+                            rank, words->host, words->version, context->rank, dp_version());
+    }
+    if (reader->failed) {
+        return dp_error_set(error, DP_ERR_SYSTEM, "rank %d sent a hello that makes no sense", rank);
+    }
+    if (strcmp(words->device, own) == 0) return DP_OK;
+    return dp_error_set(error, DP_ERR_MISMATCH,
+                        "rank %d (%s) uses the device %s, rank %d uses %s; DP_DEVICE chooses, "
+                        "dprun --check says what there is",
+                        rank, words->host, words->device, context->rank, own);
+}
+
+/* ---- What follows --------------------------------------------------------------------------- */
+
+static dp_status_t find_hosts(dp_hello_t *hello, dp_error_t *error)
+{
+    dp_context_t *context = hello->context;
+    const size_t size = (size_t)context->size;
+    const char **keys = calloc(size, sizeof(*keys));
+    const char **names = calloc(size, sizeof(*names));
+    dp_status_t status = DP_ERR_NO_MEMORY;
+
+    for (size_t i = 0; keys != NULL && names != NULL && i < size; i++) {
+        keys[i] = hello->words[i].node;
+        names[i] = hello->words[i].host;
+    }
+    if (context->has_topology) dp_topology_fini(&context->topology);
+    context->has_topology = 0;
+    if (keys != NULL && names != NULL)
+        status = dp_topology_init_keys(&context->topology, keys, names, context->size);
+    context->has_topology = status == DP_OK;
+    free(names);
+    free(keys);
+    return status == DP_OK ? DP_OK : dp_error_set(error, status, "no memory for the topology");
+}
+
+/* Where UCX listens. Pretended hosts are all behind 127.0.0.1. */
+static dp_status_t find_interface(dp_context_t *context, const words_t *all, dp_error_t *error)
+{
+    dp_interface_addresses_t *others;
+    const words_t *own = &all[context->rank];
+    char *name = context->config.net_interface;
+    int count = 0;
+
+    if (name[0] != '\0' && !dp_interface_is(name)) {
+        return dp_error_set(error, DP_ERR_CONFIG,
+                            "DP_NET_INTERFACE: rank %d (%s) has no network interface %s",
+                            context->rank, own->host, name);
+    }
+    if (name[0] != '\0') return DP_OK;
+    others = calloc((size_t)context->size, sizeof(*others));
+    if (others == NULL) {
+        return dp_error_set(error, DP_ERR_NO_MEMORY, "no memory for %d hosts", context->size);
+    }
+    for (int rank = 0; rank < context->size; rank++) {
+        const int host = context->topology.host[rank];
+        const int is_first =
+            context->topology.host_ranks[context->topology.host_begin[host]] == rank;
+
+        if (is_first && strcmp(all[rank].network, own->network) != 0)
+            others[count++] = all[rank].addresses;
+    }
+    _Static_assert(sizeof(context->config.net_interface) >= IF_NAMESIZE, "any name fits");
+    if (count == 0) {
+        dp_interface_loopback(name);
+    } else {
+        dp_interface_choose(others, count, name);
+    }
+    free(others);
+    if (context->topology.host_count > 1) {
+        dp_log_info(&context->log, "UCX listens on %s",
+                    name[0] == '\0' ? "all interfaces: none is known to lead to the other hosts, "
+                                      "DP_NET_INTERFACE can name one"
+                                    : name);
+    }
+    return DP_OK;
+}
+
+static void count_neighbours(dp_context_t *context, const words_t *all)
+{
+    context->kernel_ranks = 0;
+    for (int rank = 0; rank < context->size; rank++)
+        context->kernel_ranks += strcmp(all[rank].kernel, all[context->rank].kernel) == 0;
+}
+
+/* ---- Steps ---------------------------------------------------------------------------------- */
+
+dp_status_t dp_hello_create(dp_context_t *context, dp_hello_t **out, dp_error_t *error)
+{
+    dp_hello_t *hello = calloc(1, sizeof(*hello));
+
+    if (hello != NULL) hello->words = calloc((size_t)context->size, sizeof(*hello->words));
+    if (hello == NULL || hello->words == NULL) {
+        free(hello);
+        return dp_error_set(error, DP_ERR_NO_MEMORY, "no memory for %d hosts", context->size);
+    }
+    hello->context = context;
+    hello->listener = -1;
+    if (context->size > 1) {
+        dp_line_address_make(&hello->door);
+        hello->listener = dp_line_listen(&hello->door, context->size);
+    }
+    *out = hello;
+    return DP_OK;
+}
+
+void dp_hello_destroy(dp_hello_t *hello)
+{
+    if (hello == NULL) return;
+    if (hello->listener >= 0) close(hello->listener);
+    free(hello->words);
+    free(hello);
+}
+
+dp_status_t dp_hello_read(dp_hello_t *hello, void **values, const size_t *bytes, dp_error_t *error)
+{
+    dp_context_t *context = hello->context;
+    dp_status_t status = DP_OK;
+
+    for (int rank = 0; status == DP_OK && rank < context->size; rank++) {
+        words_t *words = &hello->words[rank];
+        dp_reader_t reader;
+
+        dp_reader_init(&reader, values[rank], bytes[rank]);
+        read_one(&reader, words);
+        status = check_one(context, rank, words, &reader, error);
+        if (status != DP_OK || rank != 0) continue;
+        context->is_tuned = words->is_tuned;
+        dp_config_read_plan(&context->config, &reader);
+        if (reader.failed) {
+            status = dp_error_set(error, DP_ERR_SYSTEM, "rank 0 sent a hello that makes no sense");
+        }
+    }
+    return status == DP_OK ? find_hosts(hello, error) : status;
+}
+
+int dp_hello_must_try(const dp_hello_t *hello)
+{
+    return hello->context->topology.host_count < hello->context->size;
+}
+
+int dp_hello_try(const dp_hello_t *hello)
+{
+    const dp_context_t *context = hello->context;
+    const dp_topology_t *topology = &context->topology;
+    const int first = topology->host_ranks[topology->host_begin[topology->host[context->rank]]];
+    int fd;
+
+    if (first == context->rank) return 1;
+    fd = dp_line_dial(&hello->words[first].door);
+    if (fd >= 0) close(fd);
+    if (fd >= 0 || errno == EAGAIN) return 1; /* it listens, and has many callers */
+    dp_log_info(&context->log,
+                "rank %d is on this machine, and cannot be reached by a UNIX socket: %s", first,
+                strerror(errno));
+    return 0;
+}
+
+dp_status_t dp_hello_settle(dp_hello_t *hello, void **values, const size_t *bytes,
+                            dp_error_t *error)
+{
+    dp_context_t *context = hello->context;
+    dp_status_t status = DP_OK;
+    int apart = 0;
+
+    for (int rank = 0; values != NULL && rank < context->size; rank++) {
+        words_t *words = &hello->words[rank];
+
+        if (bytes[rank] == 1 && *(const uint8_t *)values[rank] == 1) continue;
+        snprintf(words->node, sizeof(words->node), "rank %d", rank);
+        apart++;
+    }
+    if (apart > 0) status = find_hosts(hello, error);
+    if (status == DP_OK) status = find_interface(context, hello->words, error);
+    if (status == DP_OK) count_neighbours(context, hello->words);
+    return status;
+}

@@ -1,0 +1,35 @@
+/*
+ * hello.h - what the ranks of a world tell each other first, and what a rank makes of it.
+ */
+#ifndef DP_COORDINATOR_HELLO_H
+#define DP_COORDINATOR_HELLO_H
+
+#include "coordinator/api/context.h"
+
+#define DP_HELLO_ROOM 4096
+
+typedef struct dp_hello dp_hello_t;
+
+/* Listens for those that try whether they share memory with this rank, until dp_hello_destroy(). */
+dp_status_t dp_hello_create(dp_context_t *context, dp_hello_t **out, dp_error_t *error);
+void dp_hello_destroy(dp_hello_t *hello); /* NULL is fine */
+
+/* What this rank says; 0: it does not fit. */
+size_t dp_hello_write(const dp_hello_t *hello, uint8_t data[DP_HELLO_ROOM]);
+
+/* Reads what all said, values[size]: compares versions, takes over rank 0's plan, and finds which
+ * ranks may be on one host. */
+dp_status_t dp_hello_read(dp_hello_t *hello, void **values, const size_t *bytes, dp_error_t *error);
+
+/* 1: some host has several ranks, so each of these tries to reach the first. */
+int dp_hello_must_try(const dp_hello_t *hello);
+/* 1: the first rank of this host is reached. */
+int dp_hello_try(const dp_hello_t *hello);
+
+/* Takes what all found, values[size]; NULL: nobody tried. A rank that did not reach the first of
+ * its host is a host of its own. Makes the topology, and finds how many ranks use this machine's
+ * cores and which network interface leads to the others. */
+dp_status_t dp_hello_settle(dp_hello_t *hello, void **values, const size_t *bytes,
+                            dp_error_t *error);
+
+#endif

@@ -1,0 +1,446 @@
+/*
+ * launch.c - from the coordinator to the data plane and back: what the loop and the pipeline
+ * report.
+ *
+ * A launch becomes items of the pipeline, one for each request. Where this rank has joined a group
+ * there is no request: a pooled stand-in carries what the ranks agreed on and no data. It must not
+ * know how ranks agree or how data moves.
+ */
+#include "coordinator/api/context.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "runtime/base/futex.h"
+
+/* ---- Launch --------------------------------------------------------------------------------- */
+
+/* Under the lock. */
+static dp_group_t *group_of(dp_context_t *context, const dp_output_t *launch)
+{
+    dp_group_t *group;
+
+    for (size_t i = 0; i < launch->entry_count; i++) {
+        const dp_handle_t *request = launch->entries[i].request;
+
+        if (request != NULL) return request->group;
+    }
+    if (launch->group == DP_GROUP_WORLD) return &context->world;
+    for (group = context->groups; group != NULL; group = group->next)
+        if (group->about.uid == launch->group) return group;
+    return NULL;
+}
+
+/* Stands in for a request where this rank has joined. Under the lock. */
+static dp_handle_t *make_absent(dp_group_t *group, const dp_launch_entry_t *entry, int by_schedule)
+{
+    const dp_signature_t *agreed = entry->signature;
+    int exchanges = dp_is_exchange(agreed->collective);
+    dp_context_t *context = group->context;
+    dp_tensor_entry_t *known;
+    dp_handle_t *request;
+    dp_status_t status =
+        dp_names_take(&group->names, group->about.name, entry->name, context->trace, &known);
+
+    if (status == DP_OK)
+        status = dp_request_take(group, known, agreed->part_count, exchanges ? 1 : 0, &request);
+    if (status != DP_OK) return NULL;
+    request->is_absent = 1;
+    request->collective = agreed->collective;
+    for (uint32_t i = 0; i < agreed->part_count; i++) {
+        request->tensors[i] = (dp_pipeline_tensor_t){.count = (size_t)agreed->parts[i].count,
+                                                     .dtype = agreed->parts[i].dtype};
+    }
+    if (exchanges) request->counts[0] = 0; /* an allgatherv: nothing of ours */
+    /* Others have launched it in place, or take whatever comes. */
+    if (by_schedule && (entry->in_place || entry->is_void) &&
+        dp_late_fill(request, entry) != DP_OK) {
+        dp_late_free(request);
+        dp_request_discard(request);
+        return NULL;
+    }
+    return request;
+}
+
+/* The group that a launch makes learns what it is called by all. */
+static void fill_birth(dp_handle_t *request, const dp_output_t *launch, dp_pipeline_item_t *item)
+{
+    dp_group_t *born = request->born;
+
+    born->about.uid = launch->group;
+    born->about.slot = launch->slot;
+    item->members = &born->about;
+    item->group = &born->plane;
+}
+
+static void fill_item(dp_handle_t *request, const dp_output_t *launch,
+                      const dp_launch_entry_t *entry, uint64_t now, dp_pipeline_item_t *item)
+{
+    /* a rank's own signature is the agreed one, or its request had failed */
+    const dp_signature_t *agreed =
+        request->is_absent ? entry->signature : &request->entry->signature;
+
+    *item = (dp_pipeline_item_t){.request = request,
+                                 .name = request->entry->label,
+                                 .id = entry->id,
+                                 .collective = agreed->collective,
+                                 .reduce = agreed->reduce,
+                                 .wire = agreed->wire,
+                                 .last_absmax = entry->last_absmax,
+                                 .root = agreed->root,
+                                 .peer = agreed->peer,
+                                 .is_absent = request->is_absent && request->stand_in == NULL,
+                                 .contributors = request->contributors,
+                                 .count_joined = agreed->count_joined,
+                                 .prescale = agreed->prescale,
+                                 .postscale = agreed->postscale,
+                                 .in_place = entry->in_place,
+                                 .tensors = request->tensors,
+                                 .tensor_count = request->tensor_count,
+                                 .send_counts = request->count_count > 0 ? request->counts : NULL,
+                                 .recv_counts = request->recv_counts,
+                                 .is_setting = request->is_setting && entry->absent == 0,
+                                 .capacity = request->capacity,
+                                 .ready = request->ready == NULL ? NULL : request->ready->event,
+                                 .done = request->done == NULL ? NULL : request->done->event,
+                                 .figures = request->figures,
+                                 .input_hash = request->input_hash,
+                                 .submit_ns = request->is_absent ? now : request->submit_ns,
+                                 .agree_ns = now};
+    if (agreed->collective == DP_COLLECTIVE_GROUP_CREATE) fill_birth(request, launch, item);
+    if (agreed->collective == DP_COLLECTIVE_GROUP_DESTROY) item->group = &request->group->plane;
+}
+
+/* By a schedule: others may have launched it, or will, as if all ranks gave their data. */
+static void note_schedule(dp_handle_t *request, const dp_output_t *launch,
+                          const dp_launch_entry_t *entry)
+{
+    const dp_signature_t *agreed = entry->signature;
+
+    request->by_schedule = 1;
+    request->averages = agreed->reduce == DP_AVERAGE && !agreed->count_joined;
+    request->sequence = launch->sequence;
+    request->launch_id = entry->id;
+    request->contributors = request->group->size;
+    request->settled_status = DP_OK;
+    request->settled_absent = (int)entry->absent;
+    /* Made up for: it was agreed on before it came here. */
+    request->is_settled = launch->sequence <= request->context->late.until;
+}
+
+/* Gives every item its request, before anything is marked as launched. Under the lock. */
+static dp_status_t take_requests(dp_context_t *context, const dp_output_t *launch,
+                                 dp_pipeline_item_t *items)
+{
+    dp_group_t *group = group_of(context, launch);
+    dp_status_t status;
+
+    if (group == NULL) return DP_ERR_ABORTED;
+    for (size_t i = 0; i < launch->entry_count; i++) {
+        const dp_launch_entry_t *entry = &launch->entries[i];
+        dp_handle_t *request = entry->request;
+
+        if (request == NULL) request = make_absent(group, entry, launch->is_locked);
+        if (request == NULL) {
+            while (i-- > 0)
+                if (launch->entries[i].request == NULL) dp_request_discard(items[i].request);
+            return DP_ERR_NO_MEMORY;
+        }
+        request->contributors = group->size - (int)entry->absent;
+        items[i].request = request;
+        if (!launch->is_locked) continue;
+        note_schedule(request, launch, entry);
+        if (entry->request == NULL || !entry->in_place || request->node.submission.in_place)
+            continue;
+        status = dp_late_lend(request, entry->signature);
+        if (status != DP_OK) return status; /* the world ends, and with it all requests */
+    }
+    return DP_OK;
+}
+
+/* Under the lock. Returns one whose thread sleeps until it may carry the launch out; NULL: none. */
+static dp_handle_t *fill_launch(const dp_context_t *context, const dp_output_t *launch,
+                                dp_trace_lane_t *lane, dp_pipeline_launch_t *out)
+{
+    dp_handle_t *carrier = NULL;
+    dp_handle_t *first = out->items[0].request;
+    uint64_t now = dp_now_ns();
+
+    if (first->group != &context->world && first->group != &context->unborn)
+        out->group = &first->group->plane;
+    for (size_t i = 0; i < launch->entry_count; i++) {
+        dp_pipeline_item_t *item = &out->items[i];
+        dp_handle_t *request = item->request;
+
+        fill_item(request, launch, &launch->entries[i], now, item);
+        dp_trace_record(lane,
+                        (dp_trace_record_t){.kind = DP_TRACE_AGREE,
+                                            .start_ns = item->submit_ns,
+                                            .duration_ns = now - item->submit_ns,
+                                            .bucket = launch->sequence,
+                                            .id = request->is_absent ? 0 : request->ticket + 1,
+                                            .bytes = request->bytes,
+                                            .name = request->entry->trace_name});
+        if (context->tune != NULL && !request->is_setting)
+            dp_tune_count(context->tune, request->entry->label, request->bytes);
+        if (request->is_setting && launch->entries[i].absent > 0) dp_tune_stop(context->tune);
+        if (request->is_absent) continue;
+        if (request->will_carry) carrier = request;
+        dp_request_leave(request);
+        atomic_store(&request->agree_ns, now);
+        atomic_store(&request->state, DP_REQUEST_LAUNCHED);
+    }
+    return carrier;
+}
+
+/* The thread that waits for it is woken instead of the launch thread, which would wake it later. It
+ * may have heard of the launch, and be done with it, before: then there is nothing to change. */
+static void hand_to(dp_handle_t *carrier)
+{
+    uint32_t state = DP_REQUEST_LAUNCHED;
+
+    if (!atomic_compare_exchange_strong(&carrier->state, &state, DP_REQUEST_QUEUED)) return;
+    if (atomic_load(&carrier->sleepers) != 0) dp_futex_wake(&carrier->state);
+}
+
+void dp_launch(dp_context_t *context, const dp_output_t *launch, uint64_t digest,
+               dp_trace_lane_t *lane)
+{
+    dp_pipeline_launch_t *out = NULL;
+    dp_handle_t *carrier = NULL;
+    dp_status_t status = dp_pipeline_launch_take(context->pipeline, launch->entry_count, &out);
+
+    if (status == DP_OK) {
+        out->sequence = launch->sequence;
+        out->digest = digest;
+        pthread_mutex_lock(&context->lock);
+        status = take_requests(context, launch, out->items);
+        if (status == DP_OK) carrier = fill_launch(context, launch, lane, out);
+        pthread_mutex_unlock(&context->lock);
+    }
+    if (status != DP_OK) {
+        /* Every other rank launches this: one that cannot must end the world, not stay behind. */
+        if (out != NULL) dp_pipeline_launch_give(context->pipeline, out);
+        dp_loop_abort(context->loop, status,
+                      status == DP_ERR_NO_MEMORY ? "no memory for a launch"
+                      : status == DP_ERR_UNSUPPORTED
+                          ? "a tensor whose stream is not done has left "
+                            "the engine's memory; others reduce it in "
+                            "place by the schedule lock"
+                          : "a launch came for a group that is not here");
+        return;
+    }
+    /* where the launch thread is at work anyway, it takes this one too */
+    if (dp_pipeline_pending(context->pipeline) > 0) carrier = NULL;
+    dp_pipeline_submit(context->pipeline, out, carrier != NULL);
+    if (carrier != NULL) hand_to(carrier);
+}
+
+void dp_on_launch(void *user, const dp_output_t *launch)
+{
+    dp_context_t *context = user;
+
+    dp_launch(context, launch, 0, context->agree_lane);
+    if (context->program != NULL) dp_program_agreed(context->program);
+}
+
+/* ---- Other answers of the coordinator ------------------------------------------------------- */
+
+/* Under the lock: launched, failed or joined, the request is the coordinator's no more. */
+static void leave_coordinator(dp_handle_t *request)
+{
+    dp_request_leave(request);
+    if (request->collective == DP_COLLECTIVE_JOIN) request->group->is_joined = 0;
+}
+
+void dp_on_joined(void *user, void *request, int last_rank)
+{
+    dp_context_t *context = user;
+    dp_result_t result = DP_RESULT_INIT;
+
+    pthread_mutex_lock(&context->lock);
+    leave_coordinator(request);
+    pthread_mutex_unlock(&context->lock);
+    result.last_rank = last_rank;
+    dp_request_complete(request, DP_OK, &result);
+}
+
+void dp_on_fail(void *user, void *request, dp_status_t status, const char *text)
+{
+    dp_context_t *context = user;
+
+    pthread_mutex_lock(&context->lock);
+    leave_coordinator(request);
+    pthread_mutex_unlock(&context->lock);
+    dp_request_fail(request, status, dp_context_text(context, text));
+    if (context->program != NULL) dp_program_agreed(context->program);
+}
+
+/* Requests the loop forgot end here; launched ones through the pipeline. */
+void dp_on_fatal(void *user, dp_status_t status, int culprit, const char *text)
+{
+    dp_context_t *context = user;
+    const char *kept = dp_context_text(context, text);
+
+    dp_trace_instant(context->agree_lane,
+                     (dp_trace_record_t){.kind = DP_TRACE_FAULT,
+                                         .name = dp_trace_name(context->trace, kept),
+                                         .aux = (uint32_t)(culprit + 1) & DP_TRACE_AUX_MAX});
+    dp_log_error(&context->log, "%s", kept);
+    context->bootstrap->ops->note(context->bootstrap, kept);
+    pthread_mutex_lock(&context->lock);
+    context->fatal = status;
+    __atomic_store_n(&context->last_text, kept, __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&context->lock);
+    context->engine->ops->abort(context->engine, status, kept);
+    dp_pipeline_abort(context->pipeline, status, kept);
+    if (context->program != NULL) dp_program_stop(context->program, status, kept);
+    dp_late_fail(context, status, kept);
+    for (;;) {
+        dp_handle_t *request;
+
+        pthread_mutex_lock(&context->lock);
+        for (request = context->live_first; request != NULL; request = request->following)
+            if (request->entry->pending == request) break;
+        if (request != NULL) leave_coordinator(request);
+        pthread_mutex_unlock(&context->lock);
+        if (request == NULL) break;
+        dp_request_fail(request, status, kept);
+    }
+}
+
+/* ---- The data plane's answers --------------------------------------------------------------- */
+
+/* A failure that concerns one operation alone: the ranks still agree on everything else. */
+static int is_harmless(dp_status_t status)
+{
+    return status == DP_ERR_CHECK || status == DP_ERR_TRUNCATED;
+}
+
+/* The engine does not know what the tensor is called. */
+static const char *keep_text(const dp_handle_t *request, const dp_pipeline_done_t *done)
+{
+    dp_context_t *context = request->context;
+    char text[DP_ERROR_TEXT_MAX + DP_ROW_NAME_MAX + DP_GROUP_NAME_MAX + 32];
+    int is_world = request->group == &context->world;
+
+    if (done->status != DP_ERR_TRUNCATED) return dp_context_text(context, done->text);
+    snprintf(text, sizeof(text), "tensor %s%s%s: %s", request->entry->name,
+             is_world ? "" : " of group ", is_world ? "" : request->group->name, done->text);
+    return dp_context_text(context, text);
+}
+
+/* In program order an engine finds a difference that others may already have told in words. */
+static const char *why_over(const dp_handle_t *request, const dp_pipeline_done_t *done)
+{
+    dp_context_t *context = request->context;
+    const char *text = NULL;
+
+    pthread_mutex_lock(&context->lock);
+    if (done->status == DP_ERR_MISMATCH && context->fatal == done->status)
+        text = context->last_text;
+    pthread_mutex_unlock(&context->lock);
+    return text != NULL ? text : keep_text(request, done);
+}
+
+static void absent_done(dp_handle_t *request)
+{
+    dp_context_t *context = request->context;
+
+    dp_late_free(request);
+
+    pthread_mutex_lock(&context->lock);
+    dp_request_discard(request);
+    pthread_mutex_unlock(&context->lock);
+}
+
+int dp_on_settle(void *user, dp_pipeline_settings_t *settings)
+{
+    dp_context_t *context = user;
+
+    return dp_tune_await(context->tune, settings);
+}
+
+static void on_done(dp_context_t *context, const dp_pipeline_done_t *done)
+{
+    dp_handle_t *request = done->request;
+    dp_pipeline_done_t kept = *done;
+    const char *text = "";
+
+    if (request->stand_in != NULL && !request->is_absent) dp_late_free(request);
+    if (done->status != DP_OK) {
+        if (context->program != NULL && done->status == DP_ERR_MISMATCH &&
+            dp_program_suspend(context->program, request, done->status, done->text))
+            return;
+        text = context->program == NULL ? keep_text(request, done) : why_over(request, done);
+        if (!is_harmless(done->status)) dp_loop_abort(context->loop, done->status, text);
+    }
+    if (request->is_absent) {
+        absent_done(request);
+        return;
+    }
+    if (done->status != DP_OK) {
+        dp_request_fail(request, done->status, text);
+        return;
+    }
+    if (!dp_late_keeps(request, &kept)) dp_done(request, &kept);
+}
+
+void dp_done(dp_handle_t *request, const dp_pipeline_done_t *done)
+{
+    dp_context_t *context = request->context;
+    dp_result_t result = DP_RESULT_INIT;
+
+    result.nonfinite = done->tally.nonfinite;
+    result.sum_squares = dp_tally_sum_squares(&done->tally);
+    result.absmax = done->tally.absmax;
+    result.count = done->count;
+    result.contributors = request->contributors;
+    /* Who only receives learns on arrival how much that is; a waiter may be reading bytes. */
+    if (request->bytes == 0 && request->tensor_count > 0) {
+        atomic_fetch_add_explicit(&context->bytes_reduced,
+                                  done->count * dp_dtype_bytes(request->tensors[0].dtype),
+                                  memory_order_relaxed);
+    }
+    pthread_mutex_lock(&context->lock);
+    request->entry->last_absmax = done->raw_absmax;
+    pthread_mutex_unlock(&context->lock);
+    if (request->is_checked) {
+        request->result.count = done->count; /* how much of an exchange's out there is to look at */
+        request->output_hash = dp_request_hash_outputs(request);
+    }
+    dp_request_complete(request, DP_OK, &result);
+}
+
+void dp_on_done(void *user, const dp_pipeline_done_t *done)
+{
+    dp_context_t *context = user;
+    const dp_handle_t *request = done->request;
+    const int is_setting = request->is_setting; /* it may be another one's afterwards */
+
+    on_done(context, done);
+    if (is_setting) dp_tune_arrived(context->tune, done->status == DP_OK);
+}
+
+void dp_on_launch_done(void *user, uint64_t sequence)
+{
+    dp_context_t *context = user;
+
+    /* Only the root holds launches back, so only it needs to know. */
+    if (context->rank == 0) dp_loop_launched(context->loop, sequence);
+}
+
+void dp_on_issued(void *user, void *issued)
+{
+    dp_handle_t *request = issued;
+    uint32_t state = DP_REQUEST_LAUNCHED;
+
+    (void)user;
+    /* as in dp_request_complete(): the state first, then who sleeps on it */
+    if (!atomic_compare_exchange_strong(&request->state, &state, DP_REQUEST_ISSUED)) {
+        if (state != DP_REQUEST_QUEUED ||
+            !atomic_compare_exchange_strong(&request->state, &state, DP_REQUEST_ISSUED))
+            return;
+    }
+    if (atomic_load(&request->sleepers) != 0) dp_futex_wake(&request->state);
+}

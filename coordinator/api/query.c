@@ -1,0 +1,176 @@
+/*
+ * query.c - the looking half of dp.h: who, settings, counters, marks for the timeline.
+ */
+#include "coordinator/api/context.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "coordinator/api/fork.h"
+#include "runtime/base/build_info.h"
+#include "runtime/base/inject.h"
+
+const char *dp_version(void)
+{
+    return DP_VERSION_TEXT;
+}
+
+const char *dp_build_info(void)
+{
+    return DP_BUILD_INFO;
+}
+
+const char *dp_error_text(const dp_context_t *context)
+{
+    if (context == NULL) return "the context is NULL";
+    if (dp_context_is_forked(context)) return dp_fork_text();
+    /* Texts are only ever added, so the pointer is good however late it is read. */
+    return __atomic_load_n(&context->last_text, __ATOMIC_ACQUIRE);
+}
+
+dp_group_t *dp_world(dp_context_t *context)
+{
+    return context == NULL ? NULL : &context->world;
+}
+
+int dp_rank(const dp_context_t *context)
+{
+    return context == NULL ? -1 : context->rank;
+}
+
+int dp_size(const dp_context_t *context)
+{
+    return context == NULL ? -1 : context->size;
+}
+
+int dp_local_rank(const dp_context_t *context)
+{
+    return context == NULL ? -1 : context->topology.local_rank[context->rank];
+}
+
+int dp_local_size(const dp_context_t *context)
+{
+    return context == NULL ? -1
+                           : context->topology.host_size[context->topology.host[context->rank]];
+}
+
+int dp_node_rank(const dp_context_t *context)
+{
+    return context == NULL ? -1 : context->topology.host[context->rank];
+}
+
+int dp_node_count(const dp_context_t *context)
+{
+    return context == NULL ? -1 : context->topology.host_count;
+}
+
+const char *dp_setting(const dp_context_t *context, const char *name)
+{
+    dp_context_t *owner = (dp_context_t *)(uintptr_t)context;
+    char text[DP_CONFIG_TEXT_MAX];
+    size_t row;
+
+    if (context == NULL || name == NULL || dp_context_is_forked(context)) return NULL;
+    row = dp_config_find(name, NULL);
+    if (row == SIZE_MAX || dp_config_row(row)->is_internal) return NULL;
+    /* The answer outlives the call, so it is kept with the error texts' memory. */
+    dp_config_format(&context->config, row, text, sizeof(text));
+    pthread_mutex_lock(&owner->lock);
+    if (owner->settings == NULL) owner->settings = calloc(dp_config_count(), DP_CONFIG_TEXT_MAX);
+    if (owner->settings != NULL)
+        memcpy(owner->settings + row * DP_CONFIG_TEXT_MAX, text, sizeof(text));
+    pthread_mutex_unlock(&owner->lock);
+    return owner->settings == NULL ? NULL : owner->settings + row * DP_CONFIG_TEXT_MAX;
+}
+
+/* ---- Sight ---------------------------------------------------------------------------------- */
+
+void dp_context_round(dp_context_t *context)
+{
+    if (context->rank != 0) return; /* the root alone looks for rounds */
+    if (!atomic_load_explicit(&context->declares_steps, memory_order_relaxed))
+        dp_loop_round(context->loop);
+}
+
+void dp_step_begin(dp_context_t *context, uint64_t step)
+{
+    char text[64];
+
+    if (context == NULL || dp_context_is_forked(context)) return;
+    atomic_store_explicit(&context->declares_steps, 1, memory_order_relaxed);
+    if (context->rank == 0) dp_loop_round(context->loop);
+    atomic_store_explicit(&context->step, step, memory_order_relaxed);
+    snprintf(text, sizeof(text), "step %llu", (unsigned long long)step);
+    dp_loop_progress(context->loop, text);
+    if (context->window.has_steps && step == context->window.first) {
+        dp_trace_keep(context->trace, 1);
+    }
+    dp_trace_begin(dp_trace_thread_lane(context->trace),
+                   (dp_trace_record_t){.kind = DP_TRACE_STEP, .id = step});
+    dp_inject_step(context->config.injector, step, &context->wait_ns);
+}
+
+void dp_step_end(dp_context_t *context)
+{
+    if (context == NULL || dp_context_is_forked(context)) return;
+    dp_trace_end(dp_trace_thread_lane(context->trace));
+    if (context->window.has_steps &&
+        atomic_load_explicit(&context->step, memory_order_relaxed) == context->window.last) {
+        dp_trace_keep(context->trace, 0);
+    }
+    if (context->tune != NULL) dp_tune_step(context->tune);
+    dp_inject_step_end(context->config.injector, &context->wait_ns);
+}
+
+void dp_span_begin(dp_context_t *context, const char *name)
+{
+    if (context == NULL || dp_context_is_forked(context)) return;
+    dp_trace_begin(
+        dp_trace_thread_lane(context->trace),
+        (dp_trace_record_t){.kind = DP_TRACE_SPAN, .name = dp_trace_name(context->trace, name)});
+    dp_inject_span(context->config.injector, name);
+}
+
+void dp_span_end(dp_context_t *context)
+{
+    if (context == NULL || dp_context_is_forked(context)) return;
+    dp_inject_span_end(context->config.injector);
+    dp_trace_end(dp_trace_thread_lane(context->trace));
+}
+
+dp_status_t dp_stats_get(dp_context_t *context, dp_stats_t *stats)
+{
+    dp_pipeline_stats_t pipeline;
+    dp_loop_stats_t loop;
+
+    if (context == NULL || stats == NULL || dp_context_is_forked(context)) return DP_ERR_INVALID;
+    if (stats->size < sizeof(dp_stats_t)) {
+        return dp_context_error(context, DP_ERR_INVALID,
+                                "dp_stats_get: stats say they have %zu bytes, dp_stats_t has %zu; "
+                                "use DP_STATS_INIT",
+                                stats->size, sizeof(dp_stats_t));
+    }
+    dp_pipeline_stats(context->pipeline, &pipeline);
+    dp_loop_stats(context->loop, &loop);
+    stats->submitted = atomic_load(&context->submitted);
+    stats->completed = atomic_load(&context->completed);
+    stats->failed = atomic_load(&context->failed);
+    stats->buckets = pipeline.buckets;
+    stats->bytes_reduced = atomic_load(&context->bytes_reduced);
+    stats->bytes_packed = pipeline.bytes_packed;
+    stats->bytes_wire = pipeline.bytes_wire;
+    stats->control_sent = loop.control_sent;
+    stats->control_received = loop.control_received;
+    stats->wait_ns = atomic_load(&context->wait_ns);
+    stats->skew_ns = atomic_load(&context->skew_ns);
+    stats->transfer_ns = pipeline.transfer_ns;
+    stats->coordinator_cpu_ns = loop.cpu_ns;
+    stats->launch_cpu_ns = pipeline.cpu_ns;
+    stats->trace_dropped = dp_trace_dropped(context->trace);
+    stats->locks = loop.locks;
+    stats->unlocks = loop.unlocks;
+    stats->locked_launches = loop.locked_launches;
+    stats->unlock_reason = loop.unlock_reason;
+    return DP_OK;
+}

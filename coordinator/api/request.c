@@ -1,0 +1,241 @@
+/*
+ * request.c - the life of a request: taken from the pool, completed, and given back when both the
+ * runtime and the program are done with it.
+ *
+ * Memory is taken from the system when a depth of queue is seen for the first time; afterwards
+ * submitting allocates nothing. It must not know how ranks agree or how data moves.
+ */
+#include "coordinator/api/context.h"
+
+#include <stdlib.h>
+
+#include "runtime/base/futex.h"
+
+/* Room for the tensors and the counts of an operation that has several. */
+static dp_status_t reserve(dp_handle_t *request, size_t tensor_count, size_t count_count)
+{
+    if (tensor_count > 1 && request->tensor_room < tensor_count) {
+        void *room = realloc(request->tensor_list, tensor_count * sizeof(*request->tensor_list));
+
+        if (room == NULL) return DP_ERR_NO_MEMORY;
+        request->tensor_list = room;
+        request->tensor_room = tensor_count;
+    }
+    if (request->count_room < count_count) {
+        void *room = realloc(request->counts, count_count * sizeof(*request->counts));
+
+        if (room == NULL) return DP_ERR_NO_MEMORY;
+        request->counts = room;
+        request->count_room = count_count;
+    }
+    return DP_OK;
+}
+
+dp_status_t dp_request_take(dp_group_t *group, dp_tensor_entry_t *entry, size_t tensor_count,
+                            size_t count_count, dp_handle_t **out)
+{
+    dp_context_t *context = group->context;
+    dp_handle_t *request = context->pool;
+    dp_status_t status;
+
+    if (request != NULL) {
+        context->pool = request->next_free;
+    } else {
+        request = calloc(1, sizeof(*request));
+        if (request == NULL) return DP_ERR_NO_MEMORY;
+        request->context = context;
+        request->next_made = context->made;
+        context->made = request;
+    }
+    request->group = group;
+    group->request_count++;
+    status = reserve(request, tensor_count, count_count);
+    if (status != DP_OK) {
+        dp_request_discard(request);
+        return status;
+    }
+    request->entry = entry;
+    request->born = NULL;
+    request->tensors = tensor_count > 1 ? request->tensor_list : &request->tensor;
+    request->tensor_count = tensor_count;
+    request->count_count = count_count;
+    request->capacity = 0;
+    request->recv_counts = NULL;
+    request->is_absent = 0;
+    request->is_setting = 0;
+    request->bytes = 0;
+    request->figures = NULL;
+    request->by_schedule = request->is_settled = 0;
+    request->is_checked = 0;
+    request->input_hash = request->output_hash = 0;
+    *out = request;
+    return DP_OK;
+}
+
+void dp_request_discard(dp_handle_t *request)
+{
+    dp_group_t *group = request->group;
+
+    dp_stream_detach(request);
+    request->next_free = request->context->pool;
+    request->context->pool = request;
+    if (--group->request_count == 0 && group->is_ended) dp_names_fini(&group->names);
+}
+
+void dp_request_enlist(dp_handle_t *request, int has_owner)
+{
+    dp_context_t *context = request->context;
+
+    atomic_store(&request->references, has_owner ? 2 : 1);
+    atomic_store(&request->has_owner, has_owner);
+    atomic_store(&request->state, DP_REQUEST_PENDING);
+    atomic_store(&request->agree_ns, 0);
+    request->is_awaited = 0;
+    request->will_carry = 0;
+    request->contributors = 0;
+    request->ticket = context->next_ticket++;
+    request->previous = context->live_last;
+    request->following = NULL;
+    if (context->live_last != NULL) {
+        context->live_last->following = request;
+    } else {
+        context->live_first = request;
+    }
+    context->live_last = request;
+    context->live_count++;
+    request->group->live_count++;
+    request->entry->live_count++;
+    request->entry->pending = request;
+}
+
+static void live_remove(dp_handle_t *request)
+{
+    dp_context_t *context = request->context;
+
+    if (request->previous != NULL) {
+        request->previous->following = request->following;
+    } else {
+        context->live_first = request->following;
+    }
+    if (request->following != NULL) {
+        request->following->previous = request->previous;
+    } else {
+        context->live_last = request->previous;
+    }
+    request->previous = request->following = NULL;
+    context->live_count--;
+    request->group->live_count--;
+    request->entry->live_count--;
+}
+
+void dp_request_unref(dp_handle_t *request)
+{
+    dp_context_t *context = request->context;
+
+    if (atomic_fetch_sub_explicit(&request->references, 1, memory_order_acq_rel) != 1) return;
+    pthread_mutex_lock(&context->lock);
+    dp_request_discard(request);
+    pthread_mutex_unlock(&context->lock);
+}
+
+/* The end of a request; the runtime's reference goes with it. */
+void dp_request_complete(dp_handle_t *request, dp_status_t status, const dp_result_t *result)
+{
+    dp_context_t *context = request->context;
+
+    dp_stage_out(context, request->stage, status == DP_OK);
+    request->stage = NULL;
+    request->status = status;
+    request->result = *result;
+    atomic_fetch_add_explicit(&context->completed, 1, memory_order_relaxed);
+    if (status != DP_OK) atomic_fetch_add_explicit(&context->failed, 1, memory_order_relaxed);
+    if (status == DP_OK)
+        atomic_fetch_add_explicit(&context->bytes_reduced, request->bytes, memory_order_relaxed);
+
+    pthread_mutex_lock(&context->lock);
+    live_remove(request);
+    if (status != DP_OK && context->unowned_failure == DP_OK && !atomic_load(&request->has_owner))
+        context->unowned_failure = status;
+    pthread_mutex_unlock(&context->lock);
+
+    /* sequentially consistent: a waiter counts itself, then looks at the state; we change the
+     * state, then look at the count */
+    atomic_store(&request->state, DP_REQUEST_DONE);
+    if (atomic_load(&request->sleepers) != 0) dp_futex_wake(&request->state);
+    atomic_fetch_add(&context->completions, 1);
+    if (atomic_load(&context->completion_sleepers) != 0) dp_futex_wake(&context->completions);
+    dp_request_unref(request);
+}
+
+void dp_request_fail(dp_handle_t *request, dp_status_t status, const char *text)
+{
+    dp_result_t result = DP_RESULT_INIT;
+
+    result.text = text;
+    dp_request_complete(request, status, &result);
+}
+
+void dp_request_await(dp_handle_t *request, int will_carry)
+{
+    dp_context_t *context = request->context;
+
+    pthread_mutex_lock(&context->lock);
+    if (request->entry->pending == request) {
+        request->will_carry |= will_carry;
+        if (!request->is_awaited) {
+            request->is_awaited = 1;
+            dp_loop_expect(context->loop, 1);
+        }
+    }
+    pthread_mutex_unlock(&context->lock);
+}
+
+void dp_request_leave(dp_handle_t *request)
+{
+    request->entry->pending = NULL;
+    if (!request->is_awaited) return;
+    request->is_awaited = 0;
+    dp_loop_expect(request->context->loop, -1);
+}
+
+/* ---- The checksum -----------------------------------------------------------------------------
+ */
+
+/* Elements that were written to the out of a tensor. */
+static size_t elements_out(const dp_handle_t *request, const dp_pipeline_tensor_t *tensor)
+{
+    if (dp_is_exchange(request->collective)) return request->result.count;
+    if (request->collective != DP_COLLECTIVE_ALLGATHER) return tensor->count;
+    return tensor->count * (size_t)request->group->size;
+}
+
+uint64_t dp_request_hash_outputs(const dp_handle_t *request)
+{
+    uint64_t hash = 0;
+
+    for (size_t i = 0; i < request->tensor_count; i++) {
+        const dp_pipeline_tensor_t *tensor = &request->tensors[i];
+
+        if (tensor->out == NULL) continue;
+        hash = dp_kernel_hash(tensor->out,
+                              elements_out(request, tensor) * dp_dtype_bytes(tensor->dtype), hash);
+    }
+    return hash == 0 ? 1 : hash; /* 0 says that there is none */
+}
+
+/* ---- The end -------------------------------------------------------------------------------- */
+
+void dp_requests_free(dp_context_t *context)
+{
+    dp_handle_t *request, *next;
+
+    /* All ever made, so that handles the program never gave back are freed too. */
+    for (request = context->made; request != NULL; request = next) {
+        next = request->next_made;
+        free(request->tensor_list);
+        free(request->counts);
+        free(request->lent);
+        free(request);
+    }
+    context->made = context->pool = NULL;
+}

@@ -1,0 +1,143 @@
+/*
+ * stream.c - operations and device streams: data that is still being produced, results that are
+ * waited for on a stream.
+ *
+ * A submission with a stream records an event there, and the data plane starts behind it. Behind
+ * its last stage the data plane records another, for dp_stream_wait(). All of it in terms of the
+ * device's ops: it must not know which device that is.
+ *
+ * Run-ahead. The data plane takes launches in one order, so a launch whose ready event can only
+ * fire after the done event of a later launch would never start. That cannot be: work that waits
+ * for operation h was enqueued after dp_stream_wait(h) had returned, dp_stream_wait() returns only
+ * after h was launched here (it blocks the thread until then), and a submission behind that work
+ * can only follow it. So h has its place in the order before the submission is announced at all.
+ * For the same reason nothing needs to be cut: what the root may still put before h was submitted
+ * without waiting for h. A locked schedule keeps the launches of a round as they were negotiated,
+ * so what was submitted after a wait stays behind what was waited for; a rank that waits otherwise
+ * than in that round ends the lock.
+ */
+#include "coordinator/api/context.h"
+
+#include <stdlib.h>
+
+#define MARKS_TRIED 8 /* events of streams that are held up may stand first */
+
+/* Lock held. */
+static dp_status_t keep(dp_context_t *context, dp_stream_t *stream)
+{
+    dp_stream_t **streams =
+        realloc(context->streams, (context->stream_count + 1) * sizeof(dp_stream_t *));
+
+    if (streams == NULL) return DP_ERR_NO_MEMORY;
+    streams[context->stream_count++] = stream;
+    context->streams = streams;
+    return DP_OK;
+}
+
+dp_status_t dp_context_stream_create(dp_context_t *context, dp_stream_t **out)
+{
+    dp_stream_t *stream;
+    dp_status_t status = context->device->ops->stream_create(context->device, "program", &stream);
+
+    if (status != DP_OK) return status;
+    pthread_mutex_lock(&context->lock);
+    status = keep(context, stream);
+    pthread_mutex_unlock(&context->lock);
+    if (status != DP_OK) {
+        context->device->ops->stream_destroy(stream);
+        return status;
+    }
+    *out = stream;
+    return DP_OK;
+}
+
+dp_stream_t *dp_stream_find(dp_context_t *context, const void *stream)
+{
+    const dp_device_ops_t *device = context->device->ops;
+    dp_stream_t *adopted;
+
+    for (size_t i = 0; i < context->stream_count; i++) {
+        if (context->streams[i] == stream) return context->streams[i];
+        if (device->is_async && device->stream_native(context->streams[i]) == stream)
+            return context->streams[i];
+    }
+    if (!device->is_async) return NULL;
+    if (device->stream_adopt(context->device, (void *)(uintptr_t)stream, &adopted) != DP_OK)
+        return NULL;
+    if (keep(context, adopted) == DP_OK) return adopted;
+    device->stream_destroy(adopted);
+    return NULL;
+}
+
+/* ---- Events --------------------------------------------------------------------------------- */
+
+static void mark_give(dp_context_t *context, dp_mark_t *mark)
+{
+    if (mark == NULL) return;
+    mark->next = NULL;
+    if (context->marks_first == NULL) {
+        context->marks_first = mark;
+    } else {
+        context->marks_last->next = mark;
+    }
+    context->marks_last = mark;
+}
+
+/* One of the oldest events of the pool that its stream has reached, else a new one. */
+static dp_mark_t *mark_take(dp_context_t *context)
+{
+    const dp_device_ops_t *device = context->device->ops;
+    dp_mark_t *mark;
+
+    for (int i = 0; i < MARKS_TRIED && context->marks_first != NULL; i++) {
+        mark = context->marks_first;
+        context->marks_first = mark->next;
+        if (device->event_done(mark->event)) return mark;
+        mark_give(context, mark);
+    }
+    mark = calloc(1, sizeof(*mark));
+    if (mark == NULL) return NULL;
+    if (device->event_create(context->device, &mark->event) != DP_OK) {
+        free(mark);
+        return NULL;
+    }
+    return mark;
+}
+
+dp_status_t dp_stream_attach(dp_handle_t *request, dp_stream_t *stream)
+{
+    dp_context_t *context = request->context;
+
+    request->done = mark_take(context);
+    if (request->done == NULL) return DP_ERR_NO_MEMORY;
+    if (stream == NULL) return DP_OK;
+    request->ready = mark_take(context);
+    if (request->ready == NULL) return DP_ERR_NO_MEMORY;
+    return context->device->ops->event_record(request->ready->event, stream);
+}
+
+void dp_stream_detach(dp_handle_t *request)
+{
+    mark_give(request->context, request->ready);
+    mark_give(request->context, request->done);
+    request->ready = request->done = NULL;
+}
+
+/* After the pipeline, whose events programs' streams may wait for. */
+void dp_streams_free(dp_context_t *context)
+{
+    for (size_t i = 0; i < context->stream_count; i++)
+        context->device->ops->stream_destroy(context->streams[i]);
+    free(context->streams);
+    context->streams = NULL;
+    context->stream_count = 0;
+    for (dp_handle_t *request = context->made; request != NULL; request = request->next_made)
+        dp_stream_detach(request); /* of handles that were never given back */
+    while (context->marks_first != NULL) {
+        dp_mark_t *mark = context->marks_first;
+
+        context->marks_first = mark->next;
+        context->device->ops->event_destroy(mark->event);
+        free(mark);
+    }
+}

@@ -1,0 +1,391 @@
+/*
+ * submit.c - one operation on its way to the coordinator: a pooled request is filled in, queued,
+ * and the coordinator woken.
+ *
+ * All functions of dp.h that submit come together here. Constant time but for the list of tensors,
+ * nothing is allocated once a name and a depth of queue were seen, no other rank is waited for.
+ */
+#include "coordinator/api/submit.h"
+
+#include <stdio.h>
+
+#include "coordinator/api/fork.h"
+#include "runtime/base/inject.h"
+
+static const dp_options_t default_options = DP_OPTIONS_INIT;
+
+/* ---- The signature -------------------------------------------------------------------------- */
+
+/* The wire in force: compression is for fp32 sums that cross machines. */
+static dp_wire_t resolve_wire(const dp_context_t *context, const dp_submit_t *what)
+{
+    const dp_options_t *options = what->options;
+    dp_wire_t wire = options->wire == DP_WIRE_DEFAULT ? context->config.wire : options->wire;
+
+    if (!dp_submit_reduces(what->collective) || wire == DP_WIRE_DEFAULT) return DP_WIRE_NONE;
+    if (options->reduce != DP_SUM && options->reduce != DP_AVERAGE) return DP_WIRE_NONE;
+    for (size_t i = 0; i < what->count; i++)
+        if (what->tensors[i].dtype != DP_F32) return DP_WIRE_NONE;
+    return wire;
+}
+
+static int has_agreed_count(dp_collective_t collective)
+{
+    return !dp_is_exchange(collective) || collective == DP_COLLECTIVE_GATHER ||
+           collective == DP_COLLECTIVE_SCATTER || collective == DP_COLLECTIVE_ALLTOALL;
+}
+
+static size_t part_count_of(const dp_group_t *group, const dp_submit_t *what)
+{
+    return what->collective == DP_COLLECTIVE_REDUCE_SCATTERV ? (size_t)group->size : what->count;
+}
+
+static dp_status_t fill_signature(const dp_group_t *group, dp_tensor_entry_t *entry,
+                                  const dp_submit_t *what)
+{
+    const dp_options_t *options = what->options;
+    int reduces = dp_submit_reduces(what->collective);
+    size_t part_count = part_count_of(group, what);
+    dp_signature_part_t *parts = dp_entry_parts(entry, part_count);
+
+    if (parts == NULL) return DP_ERR_NO_MEMORY;
+    entry->signature = (dp_signature_t){.collective = what->collective,
+                                        .reduce = reduces ? options->reduce : DP_SUM,
+                                        .wire = resolve_wire(group->context, what),
+                                        .root = what->root,
+                                        .peer = what->peer,
+                                        .is_grouped = what->is_grouped,
+                                        .count_joined = reduces && options->reduce == DP_AVERAGE &&
+                                                        options->count_joined != 0,
+                                        .prescale = reduces ? options->prescale : 1.0,
+                                        .postscale = reduces ? options->postscale : 1.0,
+                                        .part_count = (uint32_t)part_count,
+                                        .parts = parts};
+    for (size_t i = 0; i < part_count; i++) {
+        const dp_tensor_t *tensor = &what->tensors[what->counts != NULL ? 0 : i];
+        size_t count = what->counts != NULL ? what->counts[i] : tensor->count;
+
+        parts[i] =
+            (dp_signature_part_t){has_agreed_count(what->collective) ? count : 0, tensor->dtype};
+    }
+    if (what->born != NULL) {
+        entry->signature.member_count = (uint32_t)what->born->size;
+        entry->signature.members = what->born->members;
+        entry->signature.group_name = what->born->name;
+    }
+    return DP_OK;
+}
+
+/* ---- The request ---------------------------------------------------------------------------- */
+
+/* How many counts this rank has to say about what it sends. */
+static size_t count_count_of(const dp_group_t *group, const dp_submit_t *what)
+{
+    switch (what->collective) {
+    case DP_COLLECTIVE_ALLTOALL:
+    case DP_COLLECTIVE_ALLTOALLV:
+        return (size_t)group->size;
+    case DP_COLLECTIVE_SCATTER:
+    case DP_COLLECTIVE_SCATTERV:
+        return what->root == group->rank ? (size_t)group->size : 0;
+    case DP_COLLECTIVE_GATHER:
+    case DP_COLLECTIVE_GATHERV:
+    case DP_COLLECTIVE_ALLGATHERV:
+        return 1;
+    case DP_COLLECTIVE_SEND:
+        return what->root == group->rank ? 1 : 0;
+    default:
+        return 0;
+    }
+}
+
+/* One reduction for each rank: its part of in, to its out. */
+static void fill_parts(dp_handle_t *request, const dp_submit_t *what)
+{
+    const dp_tensor_t *tensor = &what->tensors[0];
+    const char *in = tensor->in;
+
+    for (int rank = 0; rank < request->group->size; rank++) {
+        request->tensors[rank] =
+            (dp_pipeline_tensor_t){.in = in,
+                                   .out = rank == request->group->rank ? tensor->out : NULL,
+                                   .count = what->counts[rank],
+                                   .dtype = tensor->dtype};
+        if (in != NULL) in += what->counts[rank] * dp_dtype_bytes(tensor->dtype);
+    }
+}
+
+static void fill_exchange(dp_handle_t *request, const dp_submit_t *what, const dp_extent_t *extent)
+{
+    for (size_t i = 0; i < request->count_count; i++)
+        request->counts[i] = what->counts != NULL ? what->counts[i] : what->tensors[0].count;
+    request->capacity = extent->has_out ? extent->out_count : 0;
+    request->recv_counts = extent->has_out ? what->recv_counts : NULL;
+}
+
+static void fill_request(dp_handle_t *request, const dp_submit_t *what)
+{
+    request->collective = what->collective;
+    request->is_setting = what->is_setting;
+    request->born = what->born;
+    request->figures = what->figures;
+    for (size_t i = 0; i < what->count; i++) {
+        const dp_tensor_t *tensor = &what->tensors[i];
+        size_t bytes = dp_dtype_bytes(tensor->dtype);
+        dp_extent_t extent;
+
+        (void)dp_extent_of(request->group, what, tensor, &extent); /* checked before */
+        if (what->collective == DP_COLLECTIVE_REDUCE_SCATTERV) {
+            fill_parts(request, what);
+        } else {
+            request->tensors[i] = (dp_pipeline_tensor_t){.in = extent.has_in ? tensor->in : NULL,
+                                                         .out = extent.has_out ? tensor->out : NULL,
+                                                         .count = tensor->count,
+                                                         .dtype = tensor->dtype};
+        }
+        if (dp_is_exchange(what->collective)) fill_exchange(request, what, &extent);
+        if (extent.has_in) {
+            request->bytes += extent.in_count * bytes;
+        } else if (!dp_is_exchange(what->collective)) {
+            request->bytes += extent.out_count * bytes; /* else: as much as comes */
+        }
+    }
+}
+
+/* The engine takes a tensor of any memory where it lies. */
+static int is_pulled(const dp_group_t *group, const dp_submit_t *what, size_t bytes)
+{
+    const dp_engine_t *engine = group->context->engine;
+
+    return what->collective == DP_COLLECTIVE_ALLREDUCE && engine->ops->pulls != NULL &&
+           engine->ops->pulls(engine, group->members, group->size, bytes);
+}
+
+/* Whether the memory that this collective wants in the engine's hands is there. */
+static int is_in_place(const dp_group_t *group, const dp_submit_t *what)
+{
+    dp_engine_t *engine = group->context->engine;
+    int wants_out = what->collective == DP_COLLECTIVE_ALLREDUCE ||
+                    what->collective == DP_COLLECTIVE_REDUCE ||
+                    what->collective == DP_COLLECTIVE_REDUCE_SCATTERV;
+
+    if (dp_is_exchange(what->collective)) return 0; /* any memory does */
+    if (group->context->program != NULL && !dp_program_is_even(what->collective)) return 0;
+    for (size_t i = 0; i < what->count; i++) {
+        const dp_tensor_t *tensor = &what->tensors[i];
+        size_t bytes = dp_dtype_bytes(tensor->dtype);
+        dp_extent_t extent;
+
+        (void)dp_extent_of(group, what, tensor, &extent);
+        if (is_pulled(group, what, extent.in_count * bytes)) continue;
+        if (extent.has_in && extent.in_count > 0 &&
+            !engine->ops->owns(engine, tensor->in, extent.in_count * bytes))
+            return 0;
+        if (wants_out && extent.has_out && extent.out_count > 0 && tensor->out != tensor->in &&
+            !engine->ops->owns(engine, tensor->out, extent.out_count * bytes))
+            return 0;
+    }
+    return 1;
+}
+
+/* DP_CHECK: data of a stream is not there yet, and its result may be used before the wait; a
+ * device's memory is out of reach. */
+static void watch(dp_handle_t *request, const dp_submit_t *what)
+{
+    const dp_pipeline_item_t item = {.collective = what->collective,
+                                     .root = what->root,
+                                     .peer = what->peer,
+                                     .tensors = request->tensors,
+                                     .tensor_count = request->tensor_count,
+                                     .send_counts = request->counts};
+
+    request->is_checked = 1;
+    request->input_hash = dp_pipeline_input_hash(&item, request->group->rank, request->group->size);
+}
+
+/* ---- Queueing ------------------------------------------------------------------------------- */
+
+/* What the ranks call it: a pair of ranks is a tensor of its own. */
+static const char *row_name(const dp_submit_t *what, char *room, size_t bytes)
+{
+    if (what->collective != DP_COLLECTIVE_SEND) return what->name;
+    snprintf(room, bytes, "%s (%d>%d)", what->name, what->root, what->peer);
+    return room;
+}
+
+static dp_status_t take_entry(dp_group_t *group, const dp_submit_t *what, const char *name,
+                              dp_tensor_entry_t **out)
+{
+    dp_tensor_entry_t **single = what->collective == DP_COLLECTIVE_JOIN ? &group->join_entry
+                                 : what->collective == DP_COLLECTIVE_GROUP_DESTROY
+                                     ? &group->end_entry
+                                     : NULL;
+
+    if (single == NULL)
+        return dp_names_take(&group->names, group->about.name, name, group->context->trace, out);
+    if (*single == NULL) *single = dp_entry_create(group->about.name, name, group->context->trace);
+    *out = *single;
+    return *single == NULL ? DP_ERR_NO_MEMORY : DP_OK;
+}
+
+/* What stands against it, whatever it is. Under the lock. */
+static dp_status_t admit(const dp_group_t *group, const dp_submit_t *what)
+{
+    const dp_context_t *context = group->context;
+
+    if (context->fatal != DP_OK) return context->fatal;
+    if (group->is_ended) return DP_ERR_INVALID;
+    if (group->is_closed && what->collective != DP_COLLECTIVE_GROUP_DESTROY) return DP_ERR_INVALID;
+    if (group->is_joined) return DP_ERR_ORDER;
+    return context->live_count >= context->config.queue_depth ? DP_ERR_AGAIN : DP_OK;
+}
+
+/* In program order nobody merges what the ranks know of the last sum, by which fp16 is scaled: they
+ * know the same only when it is over. */
+int dp_submit_needs_last(const dp_context_t *context, dp_wire_t wire)
+{
+    if (wire == DP_WIRE_DEFAULT) wire = context->config.wire;
+    return context->program != NULL && wire == DP_WIRE_FP16;
+}
+
+static int is_busy(const dp_context_t *context, const dp_tensor_entry_t *entry,
+                   const dp_submit_t *what)
+{
+    if (entry->pending != NULL) return 1;
+    return entry->live_count > 0 && dp_submit_needs_last(context, resolve_wire(context, what));
+}
+
+/* Everything that needs the lock; the request is live afterwards. */
+static dp_status_t take(dp_group_t *group, const dp_submit_t *what, const char *name, int has_owner,
+                        dp_handle_t **out)
+{
+    dp_context_t *context = group->context;
+    size_t tensor_count = part_count_of(group, what);
+    dp_stream_t *stream = NULL;
+    dp_tensor_entry_t *entry;
+    dp_handle_t *request;
+    dp_status_t status = admit(group, what);
+
+    if (status == DP_OK && what->options->stream != NULL) {
+        stream = dp_stream_find(context, what->options->stream);
+        if (stream == NULL) status = DP_ERR_UNSUPPORTED;
+    }
+    if (status == DP_OK) status = take_entry(group, what, name, &entry);
+    if (status == DP_OK && is_busy(context, entry, what)) status = DP_ERR_BUSY;
+    if (status != DP_OK) return status;
+    status = dp_request_take(group, entry, tensor_count, count_count_of(group, what), &request);
+    if (status != DP_OK) return status;
+    status = fill_signature(group, entry, what);
+    if (status == DP_OK &&
+        (stream != NULL || context->stream_count > 0 || context->device->ops->is_async))
+        status = dp_stream_attach(request, stream);
+    if (status != DP_OK) {
+        dp_request_discard(request);
+        return status;
+    }
+    fill_request(request, what);
+    dp_request_enlist(request, has_owner);
+    if (what->collective == DP_COLLECTIVE_JOIN) group->is_joined = 1;
+    *out = request;
+    return DP_OK;
+}
+
+/* in_flight: operations, when it was refused. */
+static dp_status_t refuse(dp_group_t *group, const dp_submit_t *what, dp_status_t status,
+                          size_t in_flight)
+{
+    dp_context_t *context = group->context;
+
+    switch (status) {
+    case DP_ERR_BUSY:
+        return dp_submit_error(group, what, status, "submitted again before its last use was %s",
+                               context->program != NULL ? "over" : "launched");
+    case DP_ERR_AGAIN:
+        return dp_submit_error(group, what, status,
+                               "%zu operations are in flight, DP_QUEUE_DEPTH allows %zu", in_flight,
+                               context->config.queue_depth);
+    case DP_ERR_NO_MEMORY:
+        return dp_submit_error(group, what, status, "no memory for a request");
+    case DP_ERR_INVALID:
+        return dp_submit_error(group, what, status, "the group was destroyed");
+    case DP_ERR_ORDER:
+        return dp_submit_error(group, what, status,
+                               "rank %d has joined the group, and not all of its ranks have yet",
+                               group->rank);
+    case DP_ERR_UNSUPPORTED:
+        return dp_submit_error(group, what, status,
+                               "the stream %p is none of a device of this context",
+                               what->options->stream);
+    default:
+        return dp_submit_error(group, what, status, "%s", dp_status_string(status));
+    }
+}
+
+dp_status_t dp_submit(dp_group_t *group, const dp_submit_t *given, dp_handle_t **handle)
+{
+    char room[DP_ROW_NAME_MAX + 1];
+    dp_submit_t what = *given;
+    dp_context_t *context;
+    dp_handle_t *request = NULL;
+    dp_stage_t *stage = NULL;
+    dp_tensor_t staged;
+    dp_loop_node_t *node;
+    dp_status_t status, fatal;
+    size_t in_flight;
+    int will_drive;
+    dp_trace_record_t record = {.kind = DP_TRACE_SUBMIT};
+
+    if (group == NULL || dp_context_is_forked(group->context)) return DP_ERR_INVALID;
+    if (what.options == NULL) what.options = &default_options;
+    status = dp_submit_check(group, &what);
+    if (status == DP_OK && group->context->program != NULL &&
+        dp_program_kind(what.collective) == DP_PROGRAM_REFUSED) {
+        return dp_submit_error(group, &what, DP_ERR_UNSUPPORTED,
+                               "order=program: a %s has no place in an order that all ranks share",
+                               dp_collective_name(what.collective));
+    }
+    if (status == DP_OK && group->context->device->ops->is_async)
+        status = dp_stage_in(group, &what, &staged, &stage);
+    if (status != DP_OK) return status;
+    context = group->context;
+    record.start_ns = dp_now_ns();
+    pthread_mutex_lock(&context->lock);
+    fatal = context->fatal;
+    status = take(group, &what, row_name(&what, room, sizeof(room)), handle != NULL, &request);
+    if (status == DP_OK) {
+        request->stage = stage;
+        request->submit_ns = record.start_ns;
+        record.id = request->ticket + 1;
+        record.bytes = request->bytes;
+        record.name = request->entry->trace_name;
+        if (context->config.check && what.options->stream == NULL &&
+            !context->device->ops->is_async)
+            watch(request, &what);
+        request->node.submission = (dp_submission_t){.group = group->about.uid,
+                                                     .name = request->entry->name,
+                                                     .signature = &request->entry->signature,
+                                                     .in_place = is_in_place(group, &what),
+                                                     .last_absmax = request->entry->last_absmax,
+                                                     .request = request};
+    }
+    will_drive = status == DP_OK && request->ticket > 0 && handle != NULL &&
+                 atomic_load(&context->driven_ticket) == request->ticket;
+    in_flight = context->live_count;
+    pthread_mutex_unlock(&context->lock);
+    if (status != DP_OK) dp_stage_out(context, stage, 0);
+    if (fatal != DP_OK) return fatal; /* the world had ended; its text stands */
+    if (status != DP_OK) return refuse(group, &what, status, in_flight);
+
+    atomic_fetch_add_explicit(&context->submitted, 1, memory_order_relaxed);
+    dp_trace_span(dp_trace_thread_lane(context->trace), record);
+    if (handle != NULL) *handle = request;
+    node = &request->node;
+    dp_inject_enter(context->config.injector, DP_INJECT_FIRST);
+    if (context->program != NULL) {
+        dp_program_submit(context->program, request);
+    } else {
+        /* As the last one was, so probably this one is waited for at once. */
+        dp_loop_submit(context->loop, &node, 1, will_drive);
+    }
+    return DP_OK;
+}

@@ -1,0 +1,61 @@
+/*
+ * submit.h - an operation as the functions of dp.h describe it, on its way to the coordinator.
+ */
+#ifndef DP_COORDINATOR_SUBMIT_H
+#define DP_COORDINATOR_SUBMIT_H
+
+#include "coordinator/api/context.h"
+
+typedef struct dp_submit {
+    dp_collective_t collective;
+    const char *name;
+    const dp_tensor_t *tensors; /* [count]; count of a tensor: of one row, as in dp.h; 0 where it is
+                                   known on arrival only */
+    size_t count;
+    int is_grouped;
+    int root, peer; /* ranks of the group; -1: none */
+    /* alltoallv, reduce_scatterv, scatterv on its root: [size of the group] elements; else NULL */
+    const size_t *counts;
+    size_t capacity;             /* of an exchange whose counts vary: elements that fit into out */
+    size_t *recv_counts;         /* likewise; may be NULL */
+    const dp_options_t *options; /* NULL: the defaults */
+    dp_figures_t *figures;       /* as in dp_pipeline_item_t */
+    int is_setting;              /* a broadcast of the tuner's: launches behind it wait for it */
+    dp_group_t *born;            /* group_create: the group that is made; then group is unborn */
+} dp_submit_t;
+
+/* What this rank reads and writes in one tensor, in elements. */
+typedef struct dp_extent {
+    size_t in_count, out_count;
+    int has_in, has_out;        /* 0: the pointer is not used here */
+    int may_share;              /* in + in_shift may be out + out_shift; else they are apart */
+    size_t in_shift, out_shift; /* elements */
+} dp_extent_t;
+
+/* Fails for sums beyond SIZE_MAX: DP_ERR_INVALID. */
+dp_status_t dp_extent_of(const dp_group_t *group, const dp_submit_t *what,
+                         const dp_tensor_t *tensor, dp_extent_t *out);
+
+/* stage.c: puts pinned memory in the place of what->tensors where they are in plain host memory;
+ * *staged is what what->tensors then points to. *out is NULL where nothing had to be done. */
+dp_status_t dp_stage_in(dp_group_t *group, dp_submit_t *what, dp_tensor_t *staged,
+                        dp_stage_t **out);
+
+/* arguments.c: says what is wrong, in words. options are not NULL. */
+dp_status_t dp_submit_check(dp_group_t *group, const dp_submit_t *what);
+
+/* dp_context_error() that begins with the tensor and, where it is not the world, its group. */
+dp_status_t dp_submit_error(const dp_group_t *group, const dp_submit_t *what, dp_status_t status,
+                            const char *format, ...) __attribute__((format(printf, 4, 5)));
+
+/* Reductions with elements that are combined. */
+int dp_submit_reduces(dp_collective_t collective);
+
+/* Whether a tensor that travels so may be submitted again only when its last use is over. */
+int dp_submit_needs_last(const dp_context_t *context, dp_wire_t wire);
+
+/* Checks, queues. Constant time but for the list of tensors; never waits for another rank. group
+ * may be NULL, and what->options. */
+dp_status_t dp_submit(dp_group_t *group, const dp_submit_t *what, dp_handle_t **handle);
+
+#endif

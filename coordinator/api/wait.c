@@ -1,0 +1,341 @@
+/*
+ * wait.c - the waiting half of dp.h: a short adaptive spin, then sleep on a futex.
+ *
+ * Accounts the time a program's threads were blocked, and how much of it went by before all ranks
+ * had submitted.
+ */
+#include "coordinator/api/context.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "coordinator/api/fork.h"
+#include "runtime/base/futex.h"
+
+/* When a thread that waits for something not launched says so: to what else might be in the way of
+ * it, and again to what must then give way. */
+static const uint64_t nudge_ns[] = {5ull * 1000000, 1000ull * 1000000};
+#define NUDGES (sizeof(nudge_ns) / sizeof(nudge_ns[0]))
+
+/* A time that is no number is a mistake, not a short or a long one. */
+static dp_status_t check_seconds(dp_context_t *context, const char *call, double seconds)
+{
+    if (!isnan(seconds)) return DP_OK;
+    return dp_context_error(context, DP_ERR_INVALID, "%s: seconds is not a number", call);
+}
+
+/* A handle that the program has given back; see dp_wait() in dp.h for what cannot be known. Its
+ * tensor's name may be gone with its group. */
+static dp_status_t check_owner(const dp_handle_t *handle, const char *call)
+{
+    if (atomic_load(&handle->has_owner)) return DP_OK;
+    return dp_context_error(handle->context, DP_ERR_INVALID,
+                            "%s: this handle was given back before, by dp_wait() or dp_release()",
+                            call);
+}
+
+static uint64_t deadline_of(double seconds, uint64_t now)
+{
+    if (seconds < 0.0 || seconds > 1e9) return UINT64_MAX;
+    return now + (uint64_t)(seconds * 1e9);
+}
+
+/* What the engine does may take longer than any deadline, so with one it is left to the launch
+ * thread; and so is a device that works for itself. */
+static int may_carry(const dp_context_t *context, uint64_t deadline)
+{
+    return deadline == UINT64_MAX && context->program == NULL && !context->device->ops->is_async;
+}
+
+/* Does what the request waits for on this thread, as long as it can be expected to come soon. */
+static void drive(dp_handle_t *request, uint32_t wanted, uint64_t deadline)
+{
+    dp_context_t *context = request->context;
+    const int carries = may_carry(context, deadline);
+
+    atomic_store(&context->driven_ticket, request->ticket + 1);
+    dp_loop_attend(context->loop, 1);
+    if (carries) dp_pipeline_carry_begin(context->pipeline);
+    dp_loop_drive(context->loop, &request->state, DP_REQUEST_LAUNCHED, context->drive_ns, deadline);
+    if (carries) {
+        if (atomic_load(&request->state) != DP_REQUEST_PENDING)
+            (void)dp_pipeline_carry(context->pipeline, &request->state, wanted);
+        dp_pipeline_carry_end(context->pipeline);
+    }
+    dp_loop_attend(context->loop, -1);
+}
+
+/* Blocks until the request has come as far as this or the deadline has passed; 1 when it has. */
+static int block(dp_handle_t *request, uint32_t wanted, uint64_t begin, uint64_t deadline)
+{
+    dp_context_t *context = request->context;
+    uint64_t spin_until = begin + context->wait_spin_ns;
+    uint32_t state;
+    size_t nudges = context->size > 1 ? 0 : NUDGES;
+    const int carries = may_carry(context, deadline);
+    int over = 0;
+
+    if (context->program != NULL) dp_program_wait(context->program, request);
+    if (context->program == NULL) drive(request, wanted, deadline);
+    while (atomic_load_explicit(&request->state, memory_order_acquire) < wanted &&
+           dp_now_ns() < spin_until)
+        dp_spin_pause();
+    if (atomic_load(&request->state) == DP_REQUEST_PENDING && context->size > 1) {
+        dp_request_await(request, carries);
+        /* The root holds a tensor back only while earlier ones are in flight, here as there. */
+        if (request->collective != DP_COLLECTIVE_JOIN && context->program == NULL &&
+            dp_pipeline_pending(context->pipeline) > 0) {
+            dp_loop_urgent(context->loop, request->group->about.uid, request->entry->name);
+        }
+    }
+    atomic_fetch_add(&request->sleepers, 1);
+    for (;;) {
+        uint64_t now, until = deadline;
+
+        state = atomic_load(&request->state);
+        over = state >= wanted;
+        now = dp_now_ns();
+        if (over || now >= deadline) break;
+        if (state == DP_REQUEST_QUEUED && carries &&
+            dp_pipeline_carry(context->pipeline, &request->state, wanted))
+            continue;
+        if (state == DP_REQUEST_PENDING && nudges < NUDGES) {
+            if (now >= begin + nudge_ns[nudges]) {
+                nudges++;
+                dp_loop_waits(context->loop);
+                continue;
+            }
+            until = DP_MIN(until, begin + nudge_ns[nudges]);
+        }
+        dp_futex_wait(&request->state, state, until == UINT64_MAX ? UINT64_MAX : until - now);
+    }
+    atomic_fetch_sub(&request->sleepers, 1);
+    return over;
+}
+
+static void account(dp_context_t *context, const dp_handle_t *request, uint64_t begin, uint64_t end)
+{
+    uint64_t agreed = atomic_load(&request->agree_ns);
+
+    atomic_fetch_add_explicit(&context->wait_ns, end - begin, memory_order_relaxed);
+    if (agreed == 0 || agreed > end) agreed = end;
+    if (agreed > begin)
+        atomic_fetch_add_explicit(&context->skew_ns, agreed - begin, memory_order_relaxed);
+}
+
+/* DP_CHECK: nobody may have written the result between its completion and this wait. */
+static dp_status_t check_output(dp_handle_t *request, const char **text)
+{
+    dp_context_t *context = request->context;
+    uint64_t hash = dp_request_hash_outputs(request);
+
+    if (hash == request->output_hash) return DP_OK;
+    dp_context_error(context, DP_ERR_CHECK,
+                     "rank %d: tensor %s was written before the program waited for it: its "
+                     "checksum was %016llx at completion and is %016llx now",
+                     context->rank, request->entry->label, (unsigned long long)request->output_hash,
+                     (unsigned long long)hash);
+    *text = dp_error_text(context);
+    return DP_ERR_CHECK;
+}
+
+/* block() with a mark on the timeline, accounted. */
+static int block_visibly(dp_handle_t *handle, uint32_t wanted, double seconds)
+{
+    dp_context_t *context = handle->context;
+    dp_trace_lane_t *lane = dp_trace_thread_lane(context->trace);
+    uint64_t begin = dp_now_ns();
+    int over;
+
+    dp_trace_begin(lane, (dp_trace_record_t){.kind = DP_TRACE_WAIT,
+                                             .id = handle->ticket + 1,
+                                             .bytes = handle->bytes,
+                                             .name = handle->entry->trace_name});
+    over = block(handle, wanted, begin, deadline_of(seconds, begin));
+    dp_trace_end(lane);
+    account(context, handle, begin, dp_now_ns());
+    return over;
+}
+
+dp_status_t dp_wait(dp_handle_t *handle, double seconds, dp_result_t *result)
+{
+    dp_context_t *context;
+    dp_status_t status;
+    const char *text;
+
+    if (handle == NULL || dp_context_is_forked(handle->context)) return DP_ERR_INVALID;
+    context = handle->context;
+    if (result != NULL && result->size < sizeof(dp_result_t)) {
+        return dp_context_error(context, DP_ERR_INVALID,
+                                "dp_wait: the result says it has %zu bytes, dp_result_t has %zu; "
+                                "use DP_RESULT_INIT",
+                                result->size, sizeof(dp_result_t));
+    }
+    status = check_seconds(context, "dp_wait", seconds);
+    if (status == DP_OK) status = check_owner(handle, "dp_wait");
+    if (status != DP_OK) return status;
+    if (atomic_load_explicit(&handle->state, memory_order_acquire) != DP_REQUEST_DONE) {
+        if (seconds == 0.0 && context->program != NULL) dp_program_wait(context->program, handle);
+        if (seconds == 0.0 || !block_visibly(handle, DP_REQUEST_DONE, seconds))
+            return DP_ERR_TIMEOUT;
+    }
+    /* Two threads at once are a mistake too: one of them gives it back. */
+    if (!atomic_exchange(&handle->has_owner, 0)) return check_owner(handle, "dp_wait");
+    status = handle->status;
+    text = handle->result.text;
+    if (status == DP_OK && handle->output_hash != 0) status = check_output(handle, &text);
+    if (result != NULL) {
+        *result = handle->result;
+        result->text = text;
+    }
+    dp_request_unref(handle);
+    return status;
+}
+
+dp_status_t dp_stream_wait(dp_handle_t *handle, void *stream)
+{
+    dp_context_t *context;
+    dp_stream_t *waiting = NULL;
+    uint32_t wanted;
+    dp_status_t status;
+
+    if (handle == NULL || dp_context_is_forked(handle->context)) return DP_ERR_INVALID;
+    context = handle->context;
+    status = check_owner(handle, "dp_stream_wait");
+    if (status != DP_OK) return status;
+    if (stream != NULL) {
+        pthread_mutex_lock(&context->lock);
+        waiting = dp_stream_find(context, stream);
+        pthread_mutex_unlock(&context->lock);
+        if (waiting == NULL) {
+            return dp_context_error(context, DP_ERR_UNSUPPORTED,
+                                    "tensor %s: the stream %p is none of a device of this context",
+                                    handle->entry->label, stream);
+        }
+    }
+    /* An operation submitted when no stream was known has no event to wait for but its end. */
+    wanted = waiting != NULL && handle->done != NULL ? DP_REQUEST_ISSUED : DP_REQUEST_DONE;
+    if (atomic_load_explicit(&handle->state, memory_order_acquire) < wanted)
+        (void)block_visibly(handle, wanted, -1.0);
+    if (atomic_load_explicit(&handle->state, memory_order_acquire) == DP_REQUEST_DONE)
+        return handle->status;
+    status = context->device->ops->stream_wait(waiting, handle->done->event);
+    if (status == DP_OK) return DP_OK;
+    return dp_context_error(context, status, "tensor %s: the stream %p cannot wait for it: %s",
+                            handle->entry->label, stream, dp_status_string(status));
+}
+
+dp_status_t dp_test(const dp_handle_t *handle)
+{
+    dp_status_t status;
+
+    if (handle == NULL || dp_context_is_forked(handle->context)) return DP_ERR_INVALID;
+    status = check_owner(handle, "dp_test");
+    if (status != DP_OK) return status;
+    if (atomic_load_explicit(&handle->state, memory_order_acquire) != DP_REQUEST_DONE) {
+        if (handle->context->program != NULL) dp_program_wait(handle->context->program, handle);
+        return DP_ERR_AGAIN;
+    }
+    return handle->status;
+}
+
+void dp_release(dp_handle_t *handle)
+{
+    dp_context_t *context;
+
+    if (handle == NULL || dp_context_is_forked(handle->context)) return;
+    context = handle->context;
+    if (check_owner(handle, "dp_release") != DP_OK) return;
+    pthread_mutex_lock(&context->lock);
+    if (!atomic_exchange(&handle->has_owner, 0)) {
+        pthread_mutex_unlock(&context->lock);
+        return;
+    }
+    if (atomic_load(&handle->state) == DP_REQUEST_DONE && handle->status != DP_OK &&
+        context->unowned_failure == DP_OK)
+        context->unowned_failure = handle->status;
+    pthread_mutex_unlock(&context->lock);
+    dp_request_unref(handle);
+}
+
+/* What a thread waits for that waits for several operations. */
+typedef struct crowd {
+    dp_group_t *group; /* all operations of this group; NULL: of any */
+    uint64_t limit;    /* with a ticket below this */
+} crowd_t;
+
+static int is_live(dp_context_t *context, const crowd_t *crowd)
+{
+    int live;
+
+    pthread_mutex_lock(&context->lock);
+    live = crowd->group != NULL
+               ? crowd->group->live_count > 0
+               : context->live_first != NULL && context->live_first->ticket < crowd->limit;
+    pthread_mutex_unlock(&context->lock);
+    return live;
+}
+
+/* DP_OK: none of them is live any more. */
+static dp_status_t await_all(dp_context_t *context, const crowd_t *crowd, double seconds)
+{
+    uint64_t begin = dp_now_ns(), deadline = deadline_of(seconds, begin);
+    size_t nudges = context->size > 1 ? 0 : NUDGES;
+    dp_trace_lane_t *lane;
+    dp_status_t status = DP_OK;
+
+    if (context->program != NULL) dp_program_wait_all(context->program, crowd->group);
+    if (!is_live(context, crowd)) return DP_OK;
+    lane = dp_trace_thread_lane(context->trace);
+    dp_trace_begin(lane, (dp_trace_record_t){.kind = DP_TRACE_WAIT,
+                                             .name = dp_trace_name(context->trace, "all")});
+    atomic_fetch_add(&context->completion_sleepers, 1);
+    for (;;) {
+        uint32_t seen = atomic_load(&context->completions);
+        uint64_t now = dp_now_ns(), until = deadline;
+
+        if (!is_live(context, crowd)) break;
+        if (now >= deadline) {
+            status = DP_ERR_TIMEOUT;
+            break;
+        }
+        if (nudges < NUDGES && now >= begin + nudge_ns[nudges]) {
+            nudges++;
+            dp_loop_waits(context->loop);
+            continue;
+        }
+        if (nudges < NUDGES) until = DP_MIN(until, begin + nudge_ns[nudges]);
+        dp_futex_wait(&context->completions, seen, until == UINT64_MAX ? UINT64_MAX : until - now);
+    }
+    atomic_fetch_sub(&context->completion_sleepers, 1);
+    dp_trace_end(lane);
+    atomic_fetch_add_explicit(&context->wait_ns, dp_now_ns() - begin, memory_order_relaxed);
+    return status;
+}
+
+void dp_group_drain(dp_group_t *group)
+{
+    const crowd_t crowd = {.group = group};
+
+    (void)await_all(group->context, &crowd, -1.0);
+}
+
+dp_status_t dp_wait_all(dp_context_t *context, double seconds)
+{
+    crowd_t crowd = {.group = NULL};
+    dp_status_t status;
+
+    if (context == NULL || dp_context_is_forked(context)) return DP_ERR_INVALID;
+    status = check_seconds(context, "dp_wait_all", seconds);
+    if (status != DP_OK) return status;
+    pthread_mutex_lock(&context->lock);
+    crowd.limit = context->next_ticket;
+    pthread_mutex_unlock(&context->lock);
+    status = await_all(context, &crowd, seconds);
+    if (status != DP_OK) return status;
+    pthread_mutex_lock(&context->lock);
+    status = context->unowned_failure;
+    context->unowned_failure = DP_OK;
+    pthread_mutex_unlock(&context->lock);
+    return status;
+}

@@ -1,0 +1,170 @@
+/*
+ * health.c - signs of life between neighbours of the tree: when to give one, when to miss one.
+ */
+#include "coordinator/loop/health.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define LEAST_HEARTBEAT_NS (1000ull * 1000)
+
+dp_status_t dp_health_init(dp_health_t *health, const int *ranks, int count, uint64_t heartbeat_ns,
+                           uint64_t timeout_ns, uint64_t start_ns, uint64_t now_ns)
+{
+    memset(health, 0, sizeof(*health));
+    health->heartbeat_ns = DP_MAX(heartbeat_ns, (uint64_t)LEAST_HEARTBEAT_NS);
+    health->timeout_ns = timeout_ns;
+    health->start_ns = DP_MAX(start_ns, timeout_ns);
+    health->due_ns = now_ns;
+    if (count == 0) return DP_OK;
+    health->peers = calloc((size_t)count, sizeof(*health->peers));
+    if (health->peers == NULL) return DP_ERR_NO_MEMORY;
+    health->count = count;
+    for (int i = 0; i < count; i++) {
+        health->peers[i] =
+            (dp_health_peer_t){.rank = ranks[i], .sent_ns = now_ns, .heard_ns = now_ns};
+    }
+    return DP_OK;
+}
+
+void dp_health_fini(dp_health_t *health)
+{
+    free(health->peers);
+    memset(health, 0, sizeof(*health));
+}
+
+static dp_health_peer_t *find(dp_health_t *health, int rank)
+{
+    for (int i = 0; i < health->count; i++) {
+        if (health->peers[i].rank == rank) return &health->peers[i];
+    }
+    return NULL;
+}
+
+void dp_health_sent(dp_health_t *health, int rank, uint64_t now_ns)
+{
+    dp_health_peer_t *peer = find(health, rank);
+
+    if (peer != NULL) peer->sent_ns = now_ns;
+}
+
+void dp_health_heard(dp_health_t *health, int rank, uint64_t now_ns)
+{
+    dp_health_peer_t *peer = find(health, rank);
+
+    if (peer == NULL) return;
+    peer->heard_ns = now_ns;
+    peer->has_spoken = 1;
+}
+
+static uint64_t limit_of(const dp_health_t *health, const dp_health_peer_t *peer)
+{
+    return peer->has_spoken ? health->timeout_ns : health->start_ns;
+}
+
+/* Whether its silence is worth a word now or later. */
+static int may_be_suspect(const dp_health_peer_t *peer)
+{
+    return peer->has_spoken && !peer->is_suspect;
+}
+
+void dp_health_gone(dp_health_t *health, int rank)
+{
+    dp_health_peer_t *peer = find(health, rank);
+
+    if (peer != NULL) peer->is_gone = 1;
+}
+
+uint32_t dp_health_number(dp_health_t *health, int rank, int is_message)
+{
+    dp_health_peer_t *peer = find(health, rank);
+
+    if (peer == NULL) return 0;
+    peer->sent += is_message != 0;
+    return peer->sent;
+}
+
+int dp_health_in_order(dp_health_t *health, int rank, int is_message, uint32_t number,
+                       uint32_t *due)
+{
+    dp_health_peer_t *peer = find(health, rank);
+
+    *due = 0;
+    if (peer == NULL) return 0;
+    *due = peer->came + (is_message != 0);
+    if (number != *due) return 0;
+    peer->came = number;
+    return 1;
+}
+
+int dp_health_resume(dp_health_t *health, uint64_t now_ns)
+{
+    const uint64_t limit_ns = health->timeout_ns > 0
+                                  ? DP_MIN(health->timeout_ns, DP_HEALTH_SUSPECT_NS) / 2
+                                  : DP_HEALTH_SUSPECT_NS / 2;
+    const int was_away = now_ns > health->due_ns && now_ns - health->due_ns > limit_ns;
+
+    health->due_ns = now_ns;
+    if (!was_away) return 0;
+    for (int i = 0; i < health->count; i++) {
+        health->peers[i].heard_ns = now_ns;
+        health->peers[i].is_suspect = 0;
+    }
+    return 1;
+}
+
+int dp_health_next(dp_health_t *health, uint64_t now_ns, dp_health_action_t *out)
+{
+    for (int i = 0; i < health->count; i++) {
+        dp_health_peer_t *peer = &health->peers[i];
+        const uint64_t silent_ns = now_ns > peer->heard_ns ? now_ns - peer->heard_ns : 0;
+
+        if (peer->is_gone) continue;
+        *out = (dp_health_action_t){.rank = peer->rank, .silent_ns = silent_ns};
+        if (health->timeout_ns > 0 && silent_ns >= limit_of(health, peer)) {
+            peer->is_gone = 1;
+            out->kind = DP_HEALTH_LOST;
+            out->silent_ns = limit_of(health, peer); /* several neighbours may tell: in one voice */
+            return 1;
+        }
+        if (may_be_suspect(peer) && silent_ns >= DP_HEALTH_SUSPECT_NS) {
+            peer->is_suspect = 1;
+            out->kind = DP_HEALTH_SUSPECT;
+            return 1;
+        }
+        if (peer->is_suspect && silent_ns < DP_HEALTH_SUSPECT_NS) {
+            peer->is_suspect = 0;
+            out->kind = DP_HEALTH_BACK;
+            return 1;
+        }
+        if (now_ns >= peer->sent_ns + health->heartbeat_ns) {
+            out->kind = DP_HEALTH_SEND;
+            return 1;
+        }
+    }
+    return 0;
+}
+
+uint64_t dp_health_deadline(const dp_health_t *health)
+{
+    uint64_t deadline_ns = UINT64_MAX;
+
+    for (int i = 0; i < health->count; i++) {
+        const dp_health_peer_t *peer = &health->peers[i];
+
+        if (peer->is_gone) continue;
+        deadline_ns = DP_MIN(deadline_ns, peer->sent_ns + health->heartbeat_ns);
+        if (may_be_suspect(peer)) {
+            deadline_ns = DP_MIN(deadline_ns, peer->heard_ns + DP_HEALTH_SUSPECT_NS);
+        }
+        if (health->timeout_ns > 0) {
+            deadline_ns = DP_MIN(deadline_ns, peer->heard_ns + limit_of(health, peer));
+        }
+    }
+    return deadline_ns;
+}
+
+void dp_health_sleep(dp_health_t *health, uint64_t until_ns)
+{
+    health->due_ns = until_ns;
+}

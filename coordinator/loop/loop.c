@@ -1,0 +1,475 @@
+/*
+ * loop.c - one round of the coordinator.
+ *
+ * A round takes everything that has come in, from other threads, from neighbours, from the clock,
+ * feeds it to the negotiator and only then asks for its outputs: what came together is answered
+ * together. Who holds the baton makes it: the coordinator thread (loop/thread.c), or a thread that
+ * waits for the outcome (loop/drive.c).
+ *
+ * Between ranks, a message's first byte says what it is, and the next four number the messages of
+ * this edge: a gap ends the world, as nothing else would notice.
+ */
+#include "coordinator/loop/loop_internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/base/inject.h"
+#include "runtime/base/wire.h"
+
+#define MESSAGES_PER_ROUND 256         /* then outputs are given, however much more has come */
+#define EXPLAIN_NS (1000ull * 1000000) /* for a neighbour to find out what differs */
+#define STORY_ROOM ((size_t)128 * DP_KIB)
+
+enum { KIND_NEGOTIATOR = 1, KIND_HEARTBEAT = 2, KIND_STORY = 3 };
+#define HEADER_BYTES ((size_t)5) /* kind, number */
+
+static void count(_Atomic uint64_t *counter)
+{
+    atomic_fetch_add_explicit(counter, 1, memory_order_relaxed);
+}
+
+/* ---- Sending ------------------------------------------------------------------------------ */
+
+void dp_loop_give_up(dp_loop_t *loop, dp_status_t status, const char *text)
+{
+    if (loop->has_given_up) return;
+    loop->has_given_up = 1;
+    dp_negotiator_abort(loop->negotiator, status, text, dp_now_ns());
+}
+
+static void write_header(uint8_t header[HEADER_BYTES], uint8_t kind, uint32_t number)
+{
+    dp_writer_t writer;
+
+    dp_writer_init(&writer, header, HEADER_BYTES);
+    dp_write_u8(&writer, kind);
+    dp_write_u32(&writer, number);
+}
+
+static void send_message(dp_loop_t *loop, const dp_output_t *out, uint64_t now_ns)
+{
+    dp_transport_t *transport = loop->options.transport;
+    const size_t bytes = out->bytes + HEADER_BYTES;
+    char text[128];
+    dp_status_t status = DP_OK;
+
+    dp_inject_enter(loop->options.config->injector, DP_INJECT_NEGOTIATING);
+
+    if (loop->message_room < bytes) {
+        uint8_t *larger = realloc(loop->message, bytes * 2);
+
+        if (larger != NULL) {
+            loop->message = larger;
+            loop->message_room = bytes * 2;
+        } else {
+            status = DP_ERR_NO_MEMORY;
+        }
+    }
+    if (status == DP_OK) {
+        write_header(loop->message, KIND_NEGOTIATOR, dp_health_number(&loop->health, out->to, 1));
+        if (out->bytes > 0) memcpy(loop->message + HEADER_BYTES, out->data, out->bytes);
+        if (!dp_inject_drops(loop->options.config->injector))
+            status = transport->ops->send(transport, out->to, loop->message, bytes);
+    }
+    if (status != DP_OK) {
+        snprintf(text, sizeof(text),
+                 "a control message of %zu bytes to rank %d could not be sent (%s)", out->bytes,
+                 out->to, dp_status_string(status));
+        dp_loop_give_up(loop, status, text);
+        return;
+    }
+    count(&loop->sent);
+    dp_health_sent(&loop->health, out->to, now_ns);
+    dp_trace_record(loop->lane, (dp_trace_record_t){.kind = DP_TRACE_CONTROL,
+                                                    .start_ns = now_ns,
+                                                    .name = loop->name_out,
+                                                    .aux = (uint32_t)out->to & DP_TRACE_AUX_MAX,
+                                                    .bytes = out->bytes});
+}
+
+static void send_heartbeat(dp_loop_t *loop, int rank, uint64_t now_ns)
+{
+    dp_transport_t *transport = loop->options.transport;
+    const dp_loop_gossip_t *gossip = &loop->options.gossip;
+    uint8_t heartbeat[HEADER_BYTES + DP_LOOP_BEAT_MAX];
+    size_t bytes = HEADER_BYTES;
+
+    write_header(heartbeat, KIND_HEARTBEAT, dp_health_number(&loop->health, rank, 0));
+    if (gossip->say_beat != NULL)
+        bytes += gossip->say_beat(gossip->user, heartbeat + bytes, DP_LOOP_BEAT_MAX);
+    /* One that could not be sent is missed by nobody if the next one can. */
+    if (transport->ops->send(transport, rank, heartbeat, bytes) == DP_OK) {
+        count(&loop->heartbeats);
+    }
+    dp_health_sent(&loop->health, rank, now_ns);
+}
+
+/* To one neighbour. One that cannot be sent is told again with the next beat that differs. */
+static void tell_story(dp_loop_t *loop, int rank, uint64_t now_ns)
+{
+    const dp_loop_gossip_t *gossip = &loop->options.gossip;
+    dp_transport_t *transport = loop->options.transport;
+    uint8_t *story = malloc(STORY_ROOM); /* it is told when something has gone wrong */
+    size_t bytes = HEADER_BYTES;
+
+    if (story == NULL || gossip->tell_story == NULL) {
+        free(story);
+        return;
+    }
+    write_header(story, KIND_STORY, dp_health_number(&loop->health, rank, 0));
+    bytes += gossip->tell_story(gossip->user, story + bytes, STORY_ROOM - bytes);
+    if (transport->ops->send(transport, rank, story, bytes) == DP_OK)
+        dp_health_sent(&loop->health, rank, now_ns);
+    free(story);
+}
+
+/* ---- Taking in ---------------------------------------------------------------------------- */
+
+static void take_urgent(dp_loop_t *loop, uint64_t now_ns)
+{
+    dp_inbox_name_t *name = dp_inbox_take_urgent(&loop->inbox);
+
+    while (name != NULL) {
+        dp_inbox_name_t *next = name->next;
+
+        dp_negotiator_urgent(loop->negotiator, name->group, name->name, now_ns);
+        free(name);
+        name = next;
+    }
+}
+
+static void submit(dp_loop_t *loop, const dp_loop_node_t *node, uint64_t now_ns)
+{
+    const dp_submission_t *submission = &node->submission;
+    const dp_status_t status = dp_negotiator_submit(loop->negotiator, submission, now_ns);
+    char text[DP_ROW_NAME_MAX + 128];
+
+    if (status == DP_OK) return; /* with its outputs the request is handed back, not before */
+    snprintf(text, sizeof(text), "tensor %s: %s", submission->name,
+             status == DP_ERR_BUSY ? "it was submitted before and has not been launched yet"
+                                   : dp_status_string(status));
+    loop->options.callbacks.fail(loop->options.callbacks.user, submission->request, status, text);
+}
+
+/* What other threads brought. 1: something. */
+static int take_inbox(dp_loop_t *loop, uint64_t now_ns)
+{
+    dp_inbox_t *inbox = &loop->inbox;
+    /* Flags before the queue: who finalizes has submitted before, and it must be found there. */
+    unsigned flags = dp_inbox_take_flags(inbox);
+    dp_loop_node_t *node = dp_inbox_take(inbox);
+    const int did = flags != 0 || node != NULL;
+    char text[DP_INBOX_TEXT_MAX];
+    dp_status_t status;
+
+    if (flags & DP_INBOX_STOP) loop->must_stop = 1;
+    if (flags & DP_INBOX_PROGRESS) {
+        pthread_mutex_lock(&inbox->lock);
+        memcpy(text, inbox->progress, sizeof(text));
+        pthread_mutex_unlock(&inbox->lock);
+        dp_negotiator_progress(loop->negotiator, text);
+    }
+    if (flags & DP_INBOX_LAUNCHED) {
+        dp_negotiator_launched(loop->negotiator, atomic_load(&inbox->launched), now_ns);
+    }
+    if (flags & DP_INBOX_PACE) {
+        loop->hold_ns = atomic_load(&inbox->hold_ns);
+        dp_negotiator_pace(loop->negotiator, loop->hold_ns, atomic_load(&inbox->fusion_bytes));
+    }
+    /* Before what is in the queue, which may be of the next round already: then it is raised by
+     * now.
+     */
+    flags |= dp_inbox_take_flag(inbox, DP_INBOX_ROUND);
+    if (flags & DP_INBOX_ROUND) dp_negotiator_round(loop->negotiator, now_ns);
+    if (flags & DP_INBOX_UNLOCK)
+        dp_negotiator_unlock(loop->negotiator, "a setting changes", now_ns);
+    while (node != NULL) {
+        dp_loop_node_t *next = node->next;
+
+        submit(loop, node, now_ns);
+        node = next;
+    }
+    if (flags & DP_INBOX_URGENT) take_urgent(loop, now_ns);
+    if (flags & DP_INBOX_WAITS) dp_negotiator_waits(loop->negotiator, now_ns);
+    if (flags & DP_INBOX_ABORT) {
+        pthread_mutex_lock(&inbox->lock);
+        memcpy(text, inbox->abort_text, sizeof(text));
+        status = inbox->abort_status;
+        pthread_mutex_unlock(&inbox->lock);
+        dp_loop_give_up(loop, status, text);
+    }
+    if (flags & DP_INBOX_EXPLAIN) {
+        loop->explain_ns = now_ns + EXPLAIN_NS;
+        if (loop->node.parent >= 0) tell_story(loop, loop->node.parent, now_ns);
+        for (int i = 0; i < loop->node.child_count; i++)
+            tell_story(loop, loop->node.children[i], now_ns);
+    }
+    if (flags & DP_INBOX_FINALIZE) dp_negotiator_finalize(loop->negotiator, now_ns);
+    return did;
+}
+
+/* Whether nothing from this neighbour is missing. What was lost cannot be known, and the ranks
+ * would wait for each other: the world ends. The neighbour lives and hears of it like all others.
+ */
+static int is_in_order(dp_loop_t *loop, int rank, int is_message, uint32_t number)
+{
+    char text[128];
+    uint32_t due;
+
+    if (dp_health_in_order(&loop->health, rank, is_message, number, &due)) return 1;
+    snprintf(text, sizeof(text), "a control message from rank %d was lost: %s %u came, %u was due",
+             rank, is_message ? "number" : "a sign of life after number", number, due);
+    dp_loop_give_up(loop, DP_ERR_SYSTEM, text);
+    return 0;
+}
+
+/* What a neighbour says beside the negotiation. */
+static void take_gossip(dp_loop_t *loop, int rank, uint8_t kind, const void *data, size_t bytes,
+                        uint64_t now_ns)
+{
+    const dp_loop_gossip_t *gossip = &loop->options.gossip;
+    char text[DP_INBOX_TEXT_MAX] = "";
+    dp_status_t status = DP_OK;
+
+    if (kind == KIND_HEARTBEAT && bytes > 0 && gossip->hear_beat != NULL) {
+        status = gossip->hear_beat(gossip->user, rank, data, bytes, text, sizeof(text));
+        if (status == DP_ERR_MISMATCH) {
+            tell_story(loop, rank, now_ns);
+            return;
+        }
+    } else if (kind == KIND_STORY && gossip->hear_story != NULL) {
+        status = gossip->hear_story(gossip->user, rank, data, bytes, text, sizeof(text));
+    }
+    if (status == DP_OK || loop->has_given_up) return;
+    loop->has_given_up = 1;
+    dp_negotiator_blame(loop->negotiator, status, -1, text, now_ns);
+}
+
+static void take_message(dp_loop_t *loop, const dp_transport_event_t *event, uint64_t now_ns)
+{
+    const uint8_t *data = event->data;
+    dp_reader_t reader;
+    uint8_t kind;
+    uint32_t number;
+
+    dp_health_heard(&loop->health, event->rank, now_ns);
+    dp_reader_init(&reader, data, event->bytes);
+    kind = dp_read_u8(&reader);
+    number = dp_read_u32(&reader);
+    if (reader.failed || (kind < KIND_NEGOTIATOR || kind > KIND_STORY)) {
+        dp_log_warn(loop->options.log,
+                    "dropped a message of an unknown kind from rank %d (%zu bytes)", event->rank,
+                    event->bytes);
+        return;
+    }
+    if (!is_in_order(loop, event->rank, kind == KIND_NEGOTIATOR, number)) return;
+    if (kind != KIND_NEGOTIATOR) {
+        take_gossip(loop, event->rank, kind, data + HEADER_BYTES, event->bytes - HEADER_BYTES,
+                    now_ns);
+        return;
+    }
+    count(&loop->received);
+    dp_trace_record(loop->lane, (dp_trace_record_t){.kind = DP_TRACE_CONTROL,
+                                                    .start_ns = now_ns,
+                                                    .name = loop->name_in,
+                                                    .aux = (uint32_t)event->rank & DP_TRACE_AUX_MAX,
+                                                    .bytes = event->bytes - HEADER_BYTES});
+    /* Hostile bytes and lack of memory come back as FATAL outputs. */
+    (void)dp_negotiator_message(loop->negotiator, event->rank, data + HEADER_BYTES,
+                                event->bytes - HEADER_BYTES, now_ns);
+}
+
+/* What neighbours sent. 1: something. */
+static int take_events(dp_loop_t *loop, uint64_t now_ns)
+{
+    dp_transport_t *transport = loop->options.transport;
+    dp_transport_event_t event;
+    int taken = 0;
+
+    while (taken < MESSAGES_PER_ROUND && transport->ops->poll(transport, &event) == DP_OK) {
+        taken++;
+        if (event.kind == DP_TRANSPORT_MESSAGE) {
+            take_message(loop, &event, now_ns);
+        } else {
+            dp_health_gone(&loop->health, event.rank);
+            dp_negotiator_peer_lost(loop->negotiator, event.rank, event.text, now_ns);
+        }
+    }
+    return taken > 0;
+}
+
+/* What the clock brings. 1: something for the negotiator. */
+static int take_time(dp_loop_t *loop, uint64_t now_ns)
+{
+    const dp_topology_t *topology = loop->options.topology;
+    const dp_loop_callbacks_t *callbacks = &loop->options.callbacks;
+    dp_health_action_t action;
+    dp_status_t status = DP_OK;
+    char text[DP_ERROR_TEXT_MAX];
+    int culprit = -1;
+    int did = 0;
+
+    if (callbacks->watch != NULL) {
+        status = callbacks->watch(callbacks->user, now_ns, &culprit, text, sizeof(text));
+    }
+    if (status != DP_OK) {
+        dp_negotiator_blame(loop->negotiator, status, culprit, text, now_ns);
+        did = 1;
+    }
+
+    if (dp_negotiator_deadline(loop->negotiator) <= now_ns) {
+        dp_negotiator_tick(loop->negotiator, now_ns);
+        did = 1;
+    }
+    if (now_ns >= loop->explain_ns) {
+        loop->explain_ns = UINT64_MAX;
+        pthread_mutex_lock(&loop->inbox.lock);
+        snprintf(text, sizeof(text), "%s", loop->inbox.explain_text);
+        status = loop->inbox.explain_status;
+        pthread_mutex_unlock(&loop->inbox.lock);
+        dp_loop_give_up(loop, status, text);
+        did = 1;
+    }
+    while (dp_health_next(&loop->health, now_ns, &action)) {
+        const char *host = topology->host_name[topology->host[action.rank]];
+        const double seconds = (double)action.silent_ns / 1e9;
+
+        switch (action.kind) {
+        case DP_HEALTH_SEND:
+            send_heartbeat(loop, action.rank, now_ns);
+            break;
+        case DP_HEALTH_SUSPECT:
+            dp_log_warn(loop->options.log, "rank %d on host %s: no sign of life for %.1f s",
+                        action.rank, host, seconds);
+            break;
+        case DP_HEALTH_BACK:
+            dp_log_warn(loop->options.log, "rank %d on host %s: alive again", action.rank, host);
+            break;
+        case DP_HEALTH_LOST:
+            snprintf(text, sizeof(text), "no sign of life for %.1f s (stopped or unreachable)",
+                     seconds);
+            dp_negotiator_peer_lost(loop->negotiator, action.rank, text, now_ns);
+            did = 1;
+            break;
+        }
+    }
+    return did;
+}
+
+/* ---- Giving out --------------------------------------------------------------------------- */
+
+static void launch(dp_loop_t *loop, const dp_output_t *out)
+{
+    const dp_loop_callbacks_t *callbacks = &loop->options.callbacks;
+    const uint64_t start_ns = dp_trace_now(loop->lane);
+    const uint64_t sequence = out->sequence;
+    const uint32_t tensors = (uint32_t)DP_MIN(out->entry_count, (size_t)DP_TRACE_AUX_MAX);
+
+    if (out->is_locked) count(&loop->locked_launches);
+    callbacks->launch(callbacks->user, out);
+    dp_trace_span(loop->lane, (dp_trace_record_t){.kind = DP_TRACE_LAUNCH,
+                                                  .start_ns = start_ns,
+                                                  .bucket = sequence,
+                                                  .aux = tensors & DP_TRACE_AUX_MAX});
+}
+
+/* A schedule begins, or is over and why: seen on the timeline and in the counters. */
+static void note_schedule(dp_loop_t *loop, const dp_output_t *out)
+{
+    char text[DP_ERROR_TEXT_MAX];
+
+    if (out->kind == DP_OUTPUT_LOCKED) {
+        count(&loop->locks);
+        dp_log_debug(loop->options.log, "the schedule of %llu tensors is locked",
+                     (unsigned long long)out->until);
+        dp_trace_instant(loop->lane,
+                         (dp_trace_record_t){.kind = DP_TRACE_CONTROL, .name = loop->name_lock});
+    } else if (out->kind == DP_OUTPUT_UNLOCKED) {
+        count(&loop->unlocks);
+        atomic_store_explicit(&loop->unlock_reason, (int)out->reason, memory_order_relaxed);
+        dp_log_debug(loop->options.log, "the schedule is unlocked (%s): %s",
+                     dp_unlock_reason_name(out->reason), out->text);
+        snprintf(text, sizeof(text), "unlock (%s)", dp_unlock_reason_name(out->reason));
+        dp_trace_instant(loop->lane,
+                         (dp_trace_record_t){.kind = DP_TRACE_CONTROL,
+                                             .name = dp_trace_name(loop->options.trace, text),
+                                             .aux = (uint32_t)out->culprit & DP_TRACE_AUX_MAX});
+    }
+}
+
+/* What the negotiator answers. 1: something. */
+static int give_outputs(dp_loop_t *loop, uint64_t now_ns)
+{
+    const dp_loop_callbacks_t *callbacks = &loop->options.callbacks;
+    dp_output_t out;
+    int did = 0;
+
+    while (!loop->is_over && dp_negotiator_output(loop->negotiator, &out)) {
+        did = 1;
+        switch (out.kind) {
+        case DP_OUTPUT_JOINED:
+            callbacks->joined(callbacks->user, out.request, out.last_rank);
+            break;
+        case DP_OUTPUT_SEND:
+            send_message(loop, &out, now_ns);
+            break;
+        case DP_OUTPUT_LAUNCH:
+            launch(loop, &out);
+            break;
+        case DP_OUTPUT_FAIL:
+            callbacks->fail(callbacks->user, out.request, out.status, out.text);
+            break;
+        case DP_OUTPUT_LOCKED:
+        case DP_OUTPUT_HELD:
+        case DP_OUTPUT_UNLOCKED:
+        case DP_OUTPUT_SETTLED:
+            note_schedule(loop, &out);
+            if (callbacks->schedule != NULL) callbacks->schedule(callbacks->user, &out);
+            break;
+        case DP_OUTPUT_WARN:
+            dp_log_warn(loop->options.log, "%s", out.text);
+            break;
+        case DP_OUTPUT_FATAL:
+            loop->is_over = 1;
+            loop->end_status = out.status == DP_OK ? DP_ERR_ABORTED : out.status;
+            callbacks->fatal(callbacks->user, loop->end_status, out.culprit, out.text);
+            break;
+        case DP_OUTPUT_FINISHED:
+            loop->is_over = 1;
+            loop->end_status = DP_OK;
+            break;
+        }
+    }
+    return did;
+}
+
+/* ---- A round ------------------------------------------------------------------------------ */
+
+uint64_t dp_loop_due(const dp_loop_t *loop)
+{
+    const uint64_t tick_ns = dp_negotiator_deadline(loop->negotiator);
+
+    return DP_MIN(DP_MIN(tick_ns, loop->explain_ns), dp_health_deadline(&loop->health));
+}
+
+int dp_loop_make_round(dp_loop_t *loop, uint64_t now_ns)
+{
+    int did;
+
+    if (dp_health_resume(&loop->health, now_ns)) {
+        dp_log_debug(loop->options.log, "the coordinator was away; no neighbour is blamed for it");
+    }
+    did = take_inbox(loop, now_ns);
+    did |= take_events(loop, now_ns);
+    did |= take_time(loop, now_ns);
+    did |= give_outputs(loop, now_ns);
+    if (!did) return 0;
+    loop->active_ns = now_ns;
+    loop->barren = 0;
+    dp_trace_span(loop->lane, (dp_trace_record_t){.kind = DP_TRACE_CONTROL,
+                                                  .start_ns = now_ns,
+                                                  .name = loop->name_round});
+    return 1;
+}

@@ -1,0 +1,116 @@
+/*
+ * post.c - what threads other than the coordinator's do with a loop: they leave something in
+ * its inbox, wait for its end, read its counters.
+ *
+ * Nothing here touches the negotiator, the transport or the neighbours: those are the coordinator
+ * thread's alone.
+ */
+#include "coordinator/loop/loop_internal.h"
+
+void dp_loop_urgent(dp_loop_t *loop, uint32_t group, const char *name)
+{
+    dp_inbox_urgent(&loop->inbox, group, name);
+}
+
+void dp_loop_launched(dp_loop_t *loop, uint64_t sequence)
+{
+    dp_inbox_launched(&loop->inbox, sequence);
+}
+
+void dp_loop_pace(dp_loop_t *loop, uint64_t hold_ns, size_t fusion_bytes)
+{
+    if (atomic_load(&loop->inbox.hold_ns) == hold_ns &&
+        atomic_load(&loop->inbox.fusion_bytes) == fusion_bytes)
+        return;
+    atomic_store(&loop->inbox.hold_ns, hold_ns);
+    atomic_store(&loop->inbox.fusion_bytes, fusion_bytes);
+    dp_inbox_raise(&loop->inbox, DP_INBOX_PACE);
+}
+
+void dp_loop_progress(dp_loop_t *loop, const char *text)
+{
+    dp_inbox_progress(&loop->inbox, text);
+}
+
+void dp_loop_waits(dp_loop_t *loop)
+{
+    dp_inbox_raise(&loop->inbox, DP_INBOX_WAITS);
+}
+
+void dp_loop_round(dp_loop_t *loop)
+{
+    dp_inbox_raise(&loop->inbox, DP_INBOX_ROUND);
+}
+
+void dp_loop_unlock(dp_loop_t *loop)
+{
+    dp_inbox_raise(&loop->inbox, DP_INBOX_UNLOCK);
+}
+
+void dp_loop_abort(dp_loop_t *loop, dp_status_t status, const char *text)
+{
+    dp_inbox_abort(&loop->inbox, status, text);
+}
+
+void dp_loop_explain(dp_loop_t *loop, dp_status_t status, const char *text)
+{
+    dp_inbox_explain(&loop->inbox, status, text);
+}
+
+void dp_loop_expect(dp_loop_t *loop, int change)
+{
+    atomic_fetch_add(&loop->expected, change);
+    if (change > 0) dp_inbox_rouse(&loop->inbox);
+}
+
+void dp_loop_attend(dp_loop_t *loop, int change)
+{
+    atomic_fetch_add(&loop->attending, change);
+}
+
+void dp_loop_leave(dp_loop_t *loop)
+{
+    dp_inbox_raise(&loop->inbox, DP_INBOX_FINALIZE);
+}
+
+dp_status_t dp_loop_finalize(dp_loop_t *loop)
+{
+    dp_status_t status;
+
+    dp_loop_leave(loop);
+    pthread_mutex_lock(&loop->lock);
+    while (!loop->has_ended)
+        pthread_cond_wait(&loop->ended, &loop->lock);
+    status = loop->final_status;
+    pthread_mutex_unlock(&loop->lock);
+    return status;
+}
+
+uint64_t dp_loop_cpu_ns(clockid_t clock, uint64_t otherwise)
+{
+    struct timespec spent;
+
+    if (clock_gettime(clock, &spent) != 0) return otherwise;
+    return (uint64_t)spent.tv_sec * 1000000000u + (uint64_t)spent.tv_nsec;
+}
+
+void dp_loop_stats(const dp_loop_t *loop, dp_loop_stats_t *out)
+{
+    int reason;
+    clockid_t clock;
+
+    out->control_sent = atomic_load_explicit(&loop->sent, memory_order_relaxed);
+    out->control_received = atomic_load_explicit(&loop->received, memory_order_relaxed);
+    out->heartbeats = atomic_load_explicit(&loop->heartbeats, memory_order_relaxed);
+    out->wakeups = atomic_load_explicit(&loop->wakeups, memory_order_relaxed);
+    out->naps = atomic_load_explicit(&loop->naps, memory_order_relaxed);
+    out->locks = atomic_load_explicit(&loop->locks, memory_order_relaxed);
+    out->unlocks = atomic_load_explicit(&loop->unlocks, memory_order_relaxed);
+    out->locked_launches = atomic_load_explicit(&loop->locked_launches, memory_order_relaxed);
+    reason = atomic_load_explicit(&loop->unlock_reason, memory_order_relaxed);
+    out->unlock_reason = reason < 0 ? "" : dp_unlock_reason_name((dp_unlock_reason_t)reason);
+    out->cpu_ns = atomic_load(&loop->cpu_ns); /* set when the thread ended */
+    if (out->cpu_ns == 0 && pthread_getcpuclockid(loop->thread, &clock) == 0) {
+        out->cpu_ns = dp_loop_cpu_ns(clock, atomic_load(&loop->cpu_ns));
+    }
+}

@@ -1,0 +1,374 @@
+/*
+ * negotiator.c - the door of the state machine: inputs of this rank, outputs for it.
+ *
+ * What the program submits is checked here against what this rank has said before; whether the
+ * others agree is for agree.c. Every input is ignored once the world has ended or everybody has
+ * said goodbye.
+ */
+#include "coordinator/negotiator/negotiator_internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A MISMATCH carries two signatures, and has to fit in a frame. */
+#define SIGNATURE_BYTES_MAX (DP_MESSAGE_MAX / 4)
+
+/* ---- Life ------------------------------------------------------------------------------- */
+
+static dp_status_t init(dp_negotiator_t *n, const dp_negotiator_options_t *options)
+{
+    const dp_tree_node_t *node = options->node;
+    size_t count = (size_t)node->child_count;
+    dp_status_t status;
+
+    n->rank = options->rank;
+    n->size = options->size;
+    n->topology = options->topology;
+    n->parent = node->parent;
+    n->child_count = node->child_count;
+    n->hold_ns = options->hold_ns;
+    n->fusion_bytes = options->fusion_bytes;
+    n->stall_warn_ns = options->stall_warn_ns;
+    n->stall_limit_ns = options->stall_limit_ns;
+    /* One element more, as an empty allocation may be NULL. */
+    n->children = calloc(count + 1, sizeof(*n->children));
+    n->child_position = calloc(count + 1, sizeof(*n->child_position));
+    if (n->children == NULL || n->child_position == NULL) return DP_ERR_NO_MEMORY;
+    if (count > 0) memcpy(n->children, node->children, count * sizeof(*n->children));
+    status = dp_table_init(&n->table, node->child_count + 1);
+    if (status != DP_OK) return status;
+    status = dp_scopes_init(n, node->arity);
+    if (status != DP_OK) return status;
+    n->fins = calloc(n->table.bit_words, sizeof(*n->fins));
+    n->left = calloc(dp_bit_words((size_t)n->size), sizeof(*n->left));
+    if (n->fins == NULL || n->left == NULL) return DP_ERR_NO_MEMORY;
+    n->lock.may_lock = options->may_lock && n->size > 1;
+    n->lock.resume_rounds = options->resume_rounds;
+    status = dp_lock_init(n);
+    if (status != DP_OK) return status;
+    status = dp_stall_init(n);
+    return status == DP_OK ? dp_outbox_init(n) : status;
+}
+
+dp_status_t dp_negotiator_create(const dp_negotiator_options_t *options, dp_negotiator_t **out)
+{
+    dp_negotiator_t *n = calloc(1, sizeof(*n));
+    dp_status_t status;
+
+    if (n == NULL) return DP_ERR_NO_MEMORY;
+    status = init(n, options);
+    if (status != DP_OK) {
+        dp_negotiator_destroy(n);
+        return status;
+    }
+    *out = n;
+    return DP_OK;
+}
+
+void dp_negotiator_destroy(dp_negotiator_t *n)
+{
+    if (n == NULL) return;
+    /* Rows go as they are: whatever list they are in goes with them. */
+    for (size_t i = 0; i < n->table.row_count; i++)
+        n->table.rows[i]->stall_list = DP_ROW_UNLISTED;
+    dp_outbox_fini(n);
+    dp_lock_fini(n);
+    dp_stall_fini(n);
+    dp_table_fini(&n->table);
+    dp_scopes_fini(n);
+    free(n->complete.rows);
+    free(n->foreign.rows);
+    free(n->kept);
+    free(n->fins);
+    free(n->left);
+    free(n->child_position);
+    free(n->children);
+    free(n);
+}
+
+/* Takes note of the time; 0 when nothing matters any more. */
+static int is_alive(dp_negotiator_t *n, uint64_t now_ns)
+{
+    n->now_ns = DP_MAX(n->now_ns, now_ns);
+    return !n->is_fatal && !n->is_finished;
+}
+
+/* ---- Inputs of this rank ---------------------------------------------------------------- */
+
+/* The oldest occurrence that failed without this rank is the one it submits now. */
+static void hand_refusal(dp_negotiator_t *n, dp_row_t *row, void *request)
+{
+    dp_refusal_t *refusal = row->refusals;
+
+    dp_outbox_fail(n, request, refusal->status, refusal->text);
+    row->refusals = refusal->next;
+    if (row->refusals == NULL) row->refusals_end = &row->refusals;
+    free(refusal);
+}
+
+/* Ranks of the world, ascending, this one among them. */
+static int is_list_valid(const dp_negotiator_t *n, const dp_signature_t *signature)
+{
+    int has_own = 0;
+
+    for (uint32_t i = 0; i < signature->member_count; i++) {
+        int rank = signature->members[i];
+
+        if (rank < 0 || rank >= n->size) return 0;
+        if (i > 0 && rank <= signature->members[i - 1]) return 0;
+        if (rank == n->rank) has_own = 1;
+    }
+    return has_own;
+}
+
+/* Is the signature one that this rank may bring to the group? scope: NULL: a group to be made. */
+static int is_possible(const dp_negotiator_t *n, const dp_scope_t *scope,
+                       const dp_signature_t *signature)
+{
+    int is_create = signature->collective == DP_COLLECTIVE_GROUP_CREATE;
+
+    if (is_create != (scope == NULL)) return 0;
+    if (dp_signature_bytes(signature) > SIGNATURE_BYTES_MAX) return 0;
+    if (is_create) return is_list_valid(n, signature);
+    if (scope->own < 0 || signature->member_count > 0) return 0;
+    if (signature->part_count > DP_GROUPED_MAX &&
+        signature->collective != DP_COLLECTIVE_REDUCE_SCATTERV)
+        return 0;
+    if (signature->collective == DP_COLLECTIVE_GROUP_DESTROY) return scope->uid != DP_GROUP_WORLD;
+    if (signature->collective != DP_COLLECTIVE_SEND) return 1;
+    return signature->root != signature->peer && dp_scope_rank(scope, signature->root) >= 0 &&
+           dp_scope_rank(scope, signature->peer) >= 0 &&
+           (signature->root == scope->own || signature->peer == scope->own);
+}
+
+static dp_status_t check_submission(const dp_negotiator_t *n, const dp_scope_t *scope,
+                                    const dp_submission_t *submission)
+{
+    dp_collective_t collective = submission->signature->collective;
+    size_t bytes =
+        collective != DP_COLLECTIVE_JOIN ? strnlen(submission->name, DP_ROW_NAME_MAX + 1) : 1;
+
+    if (scope == NULL && submission->group != DP_GROUP_UNBORN) return DP_ERR_INVALID;
+    if (bytes == 0 || bytes > DP_ROW_NAME_MAX) return DP_ERR_INVALID;
+    if (!is_possible(n, scope, submission->signature)) return DP_ERR_INVALID;
+    if (n->is_finalizing) return DP_ERR_ORDER;
+    if (scope == NULL) return DP_OK;
+    if (scope->ending != NULL) return DP_ERR_ORDER;
+    return collective == DP_COLLECTIVE_GROUP_DESTROY && scope->own_pending > 0 ? DP_ERR_ORDER
+                                                                               : DP_OK;
+}
+
+static void submit_join(dp_negotiator_t *n, dp_scope_t *scope, void *request)
+{
+    if (scope->is_closed) {
+        dp_leave_refuse_join(n, scope, request);
+        dp_join_refused(n, scope);
+    } else {
+        dp_join_own(n, scope, request);
+    }
+}
+
+/* The key of a submission's row: a send's is its two ranks'. */
+static dp_key_t key_of(const dp_submission_t *submission)
+{
+    const dp_signature_t *signature = submission->signature;
+    int is_send = signature->collective == DP_COLLECTIVE_SEND;
+    dp_key_t key = {submission->group, is_send ? signature->root : -1,
+                    is_send ? signature->peer : -1, submission->name};
+
+    return key;
+}
+
+/* Has this rank joined the group? In one that a rank has left that no longer matters, but for
+ * sends, which others still count it out of. */
+static int is_join_in_force(const dp_negotiator_t *n, const dp_scope_t *scope, const dp_key_t *key)
+{
+    if (scope == NULL || !dp_join_has_own(n, scope)) return 0;
+    return !scope->is_closed || key->root >= 0;
+}
+
+dp_status_t dp_negotiator_submit(dp_negotiator_t *n, const dp_submission_t *submission,
+                                 uint64_t now_ns)
+{
+    const dp_signature_t *signature = submission->signature;
+    dp_scope_t *scope = dp_scope_find(n, submission->group);
+    dp_key_t key = key_of(submission);
+    dp_own_t own = {.is_there = 1,
+                    .request = submission->request,
+                    .in_place = submission->in_place != 0,
+                    .is_urgent = submission->is_urgent != 0,
+                    .absmax = dp_absmax_clean(submission->last_absmax)};
+    dp_status_t status;
+    dp_row_t *row;
+
+    if (!is_alive(n, now_ns)) return n->is_fatal ? n->fatal_status : DP_ERR_ORDER;
+    status = check_submission(n, scope, submission);
+    if (status != DP_OK) return status;
+    if (is_join_in_force(n, scope, &key)) return DP_ERR_ORDER;
+    if (signature->collective == DP_COLLECTIVE_JOIN) {
+        submit_join(n, scope, submission->request);
+        return n->is_fatal ? n->fatal_status : DP_OK;
+    }
+    row = dp_row_get(n, &key, scope);
+    if (row == NULL) goto no_memory;
+    if (row->own.is_there) return DP_ERR_BUSY;
+    if (row->refusals != NULL) {
+        hand_refusal(n, row, submission->request);
+        return n->is_fatal ? n->fatal_status : DP_OK;
+    }
+    if (row->own_expect == NULL && scope->is_closed &&
+        (!row->is_kept || dp_join_is_joined(scope, n->rank))) {
+        dp_leave_refuse(n, row, submission->request);
+        return n->is_fatal ? n->fatal_status : DP_OK;
+    }
+    if (row->signature == NULL || !dp_signature_equal(signature, row->signature)) {
+        own.signature = dp_signature_copy(signature);
+        if (own.signature == NULL) goto no_memory;
+    }
+    own.since_ns = n->now_ns;
+    row->own = own;
+    n->own_pending++;
+    if (scope != NULL) scope->own_pending++;
+    if (signature->collective == DP_COLLECTIVE_GROUP_DESTROY) scope->ending = row;
+    if (n->lock.is_locked) {
+        dp_lock_submitted(n, row);
+    } else {
+        dp_debt_submitted(n, row);
+    }
+    return n->is_fatal ? n->fatal_status : DP_OK;
+no_memory:
+    dp_fatal_memory(n);
+    return DP_ERR_NO_MEMORY;
+}
+
+void dp_negotiator_urgent(dp_negotiator_t *n, uint32_t group, const char *name, uint64_t now_ns)
+{
+    dp_row_t *row;
+
+    if (!is_alive(n, now_ns)) return;
+    row = dp_table_next(&n->table, group, name, NULL);
+    for (; row != NULL; row = dp_table_next(&n->table, group, name, row)) {
+        if (!row->own.is_there) continue;
+        row->own.is_urgent = 1;
+        if (row->is_own && !row->is_shadow) dp_agree_urgent(n, row);
+    }
+}
+
+void dp_negotiator_waits(dp_negotiator_t *n, uint64_t now_ns)
+{
+    if (is_alive(n, now_ns)) dp_lock_waits(n);
+}
+
+void dp_negotiator_launched(dp_negotiator_t *n, uint64_t sequence, uint64_t now_ns)
+{
+    if (!is_alive(n, now_ns)) return;
+    n->launched = DP_MAX(n->launched, sequence);
+}
+
+void dp_negotiator_pace(dp_negotiator_t *n, uint64_t hold_ns, size_t fusion_bytes)
+{
+    n->hold_ns = hold_ns;
+    n->fusion_bytes = fusion_bytes;
+    dp_negotiator_unlock(n, "the tuner's settings", n->now_ns);
+}
+
+void dp_negotiator_finalize(dp_negotiator_t *n, uint64_t now_ns)
+{
+    if (!is_alive(n, now_ns)) return;
+    n->is_finalizing = 1;
+    dp_lock_diverge(n, DP_UNLOCK_FINALIZE, n->rank, "it finalizes");
+}
+
+void dp_negotiator_round(dp_negotiator_t *n, uint64_t now_ns)
+{
+    if (is_alive(n, now_ns)) dp_plan_round(n);
+}
+
+void dp_negotiator_unlock(dp_negotiator_t *n, const char *text, uint64_t now_ns)
+{
+    if (is_alive(n, now_ns)) dp_lock_diverge(n, DP_UNLOCK_SETTING, n->rank, text);
+}
+
+void dp_negotiator_peer_lost(dp_negotiator_t *n, int rank, const char *text, uint64_t now_ns)
+{
+    char name[DP_RANK_TEXT_MAX], line[DP_ERROR_TEXT_MAX];
+
+    if (!is_alive(n, now_ns)) return;
+    if (text == NULL || text[0] == '\0') text = "connection lost";
+    snprintf(line, sizeof(line), "%s: %s", dp_rank_text(n, rank, name), text);
+    dp_fatal(n, DP_ERR_PEER_LOST, rank, rank, line);
+}
+
+void dp_negotiator_abort(dp_negotiator_t *n, dp_status_t status, const char *text, uint64_t now_ns)
+{
+    char name[DP_RANK_TEXT_MAX], line[DP_ERROR_TEXT_MAX];
+
+    if (!is_alive(n, now_ns)) return;
+    if (status == DP_OK) status = DP_ERR_ABORTED;
+    if (text == NULL || text[0] == '\0') text = "no reason given";
+    snprintf(line, sizeof(line), "%s%s: %s", dp_rank_text(n, n->rank, name),
+             status == DP_ERR_ABORTED ? " aborted" : "", text);
+    dp_fatal(n, status, n->rank, -1, line);
+}
+
+void dp_negotiator_blame(dp_negotiator_t *n, dp_status_t status, int culprit, const char *text,
+                         uint64_t now_ns)
+{
+    if (is_alive(n, now_ns)) dp_fatal(n, status, culprit, -1, text);
+}
+
+void dp_negotiator_tick(dp_negotiator_t *n, uint64_t now_ns)
+{
+    if (!is_alive(n, now_ns)) return;
+    dp_lock_tick(n);
+    dp_debt_tick(n);
+    dp_stall_tick(n);
+}
+
+void dp_negotiator_progress(dp_negotiator_t *n, const char *text)
+{
+    snprintf(n->progress, sizeof(n->progress), "%s", text != NULL ? text : "");
+}
+
+/* ---- Outputs ---------------------------------------------------------------------------- */
+
+int dp_negotiator_output(dp_negotiator_t *n, dp_output_t *out)
+{
+    if (!n->is_fatal) {
+        dp_debt_flush(n);
+        dp_join_flush(n);
+        /* before anything of the next round is ordered */
+        dp_resume_flush(n);
+        dp_plan_flush(n);
+        dp_order_flush(n);
+        dp_debt_flush(n); /* what has just ended may have another occurrence behind it */
+        dp_order_flush(n);
+        dp_plan_flush(n);
+        dp_lock_flush(n);
+        dp_outbox_close_down(n);
+        dp_stall_flush(n);
+        dp_outbox_close_down(n);
+        dp_outbox_up(n);
+    }
+    return dp_outbox_take(n, out);
+}
+
+uint64_t dp_negotiator_deadline(const dp_negotiator_t *n)
+{
+    uint64_t deadline, release;
+
+    if (n->is_fatal || n->is_finished) return UINT64_MAX;
+    deadline = DP_MIN(dp_stall_deadline(n), dp_lock_deadline(n));
+    deadline = DP_MIN(deadline, dp_debt_deadline(n));
+    if (n->complete.count == 0) return deadline;
+    release = n->complete_since_ns > UINT64_MAX - n->hold_ns ? UINT64_MAX
+                                                             : n->complete_since_ns + n->hold_ns;
+    return DP_MIN(deadline, release);
+}
+
+dp_status_t dp_negotiator_message(dp_negotiator_t *n, int from, const void *data, size_t bytes,
+                                  uint64_t now_ns)
+{
+    return is_alive(n, now_ns) ? dp_receive(n, from, data, bytes) : DP_OK;
+}

@@ -1,0 +1,177 @@
+/*
+ * negotiator.h - how ranks agree on what is ready everywhere, and in which one order it is
+ * launched.
+ *
+ * A pure state machine: no sockets, no threads, no clock. Inputs are submissions, messages, lost
+ * peers and ticks; outputs are messages, launches, failures. The loop drives it over a transport,
+ * the simulator over a virtual network.
+ *
+ * READY goes up the tree once a subtree is ready; the root appends to the order and sends LAUNCH
+ * down. Nothing is repeated and nothing is sent when idle. Where the same tensors come round after
+ * round the root locks the schedule: then each rank launches by itself, in that order, and asks
+ * nobody, until a rank does something else. docs/protocol.md tells the rules.
+ */
+#ifndef DP_COORDINATOR_NEGOTIATOR_H
+#define DP_COORDINATOR_NEGOTIATOR_H
+
+#include "coordinator/negotiator/signature.h"
+#include "runtime/group/topology.h"
+
+typedef struct dp_negotiator dp_negotiator_t;
+
+typedef struct dp_negotiator_options {
+    int rank;
+    int size;
+    const dp_topology_t *topology; /* borrowed; names of hosts for texts */
+    const dp_tree_node_t *node;    /* borrowed; this rank's parent and children */
+    uint64_t hold_ns;       /* root: longest a complete tensor waits while launches are in flight */
+    size_t fusion_bytes;    /* root: enough is gathered to launch at once */
+    uint64_t stall_warn_ns; /* 0: never */
+    uint64_t stall_limit_ns; /* 0: never */
+    int may_lock;            /* root: lock the schedule where rounds repeat themselves */
+    uint64_t resume_rounds;  /* root: a schedule that was locked for so many comes back; 0: none */
+} dp_negotiator_options_t;
+
+#define DP_GROUP_WORLD 0u          /* uid of the group of all ranks */
+#define DP_GROUP_UNBORN UINT32_MAX /* where the names of groups to be made live */
+
+/* Bytes of a submission's name: a tensor's, and what the front door puts around it. */
+#define DP_ROW_NAME_MAX (DP_NAME_MAX + 64)
+
+/* Why a locked schedule ends. */
+typedef enum dp_unlock_reason {
+    DP_UNLOCK_TENSOR,    /* a tensor that is not in the plan */
+    DP_UNLOCK_SIGNATURE, /* one that is, with another type or shape */
+    DP_UNLOCK_MEMORY,    /* whose memory is no longer the engine's */
+    DP_UNLOCK_SCALE,     /* whose magnitude has left what its fp16 scale was chosen for */
+    DP_UNLOCK_WAIT,      /* a rank waits without having submitted what comes first */
+    DP_UNLOCK_JOIN,
+    DP_UNLOCK_GROUP,    /* a group is made or ended */
+    DP_UNLOCK_FINALIZE, /* a rank submits nothing more */
+    DP_UNLOCK_SETTING,  /* dp_negotiator_unlock() */
+    DP_UNLOCK_STALL,    /* a rank is late: the unlocked protocol says who */
+    DP_UNLOCK_REASONS
+} dp_unlock_reason_t;
+
+const char *dp_unlock_reason_name(dp_unlock_reason_t reason);
+
+typedef enum dp_output_kind {
+    DP_OUTPUT_SEND,   /* a message to rank `to` */
+    DP_OUTPUT_LAUNCH, /* entries of one group to launch, in order, planned together. A send, a
+                         group_create, a group_destroy come alone */
+    DP_OUTPUT_JOINED, /* every rank of the group has joined: request, last_rank */
+    DP_OUTPUT_FAIL,   /* one request fails: status, text; others are untouched */
+    DP_OUTPUT_FATAL,  /* the world is over: status, text, culprit; every request fails with it.
+                         Messages to spread it were put out before */
+    DP_OUTPUT_WARN,   /* text for the log: a stall report and its end */
+    DP_OUTPUT_LOCKED, /* from here on launches are no longer negotiated: entry_count tensors */
+    DP_OUTPUT_HELD, /* that is about to end: no launch is over before UNLOCKED says which may be */
+    DP_OUTPUT_UNLOCKED, /* they are again: reason, culprit, text. Launches after `sequence` and up
+                           to `until` that this rank was told of are not over before SETTLED says so
+                           for each of their entries: not every rank may have submitted them */
+    DP_OUTPUT_SETTLED,  /* entry `id` of launch `sequence`: status, text; `absent` ranks have joined
+                           instead. The first of its kind for one that is there twice comes first */
+    DP_OUTPUT_FINISHED  /* every rank has finalized: close the transport */
+} dp_output_kind_t;
+
+typedef struct dp_launch_entry {
+    void *request; /* as given to submit; NULL: this rank has joined and gives the identity */
+    const dp_signature_t *signature; /* what all agreed on; valid until the next call */
+    const char *name;                /* likewise */
+    uint32_t absent;                 /* ranks of the group that have joined instead */
+    int is_void;                     /* request is NULL: it failed, but others had launched it; give
+                                        anything, they know */
+    uint32_t id;       /* of the name, from the root, for ever; UINT32_MAX of a group_create */
+    float last_absmax; /* maximum over the ranks of what submit was given */
+    int in_place;      /* AND over the ranks */
+} dp_launch_entry_t;
+
+/* Valid until the next call on the negotiator. */
+typedef struct dp_output {
+    dp_output_kind_t kind;
+    int to;
+    const void *data;
+    size_t bytes;
+    uint64_t sequence; /* LAUNCH: ascending; other groups' are left out. What makes up
+                          for a schedule that has ended may come later */
+    int is_locked;     /* LAUNCH: by the schedule, others may not be that far */
+    uint32_t group;    /* LAUNCH: uid; of a group_create the new group's */
+    uint32_t slot;     /* LAUNCH of a group_create: 1 .. DP_GROUPS_MAX */
+    int last_rank;     /* JOINED: a rank of the group */
+    const dp_launch_entry_t *entries; /* [entry_count] */
+    size_t entry_count;
+    void *request;             /* FAIL */
+    uint64_t until;            /* UNLOCKED */
+    uint32_t id, absent;       /* SETTLED */
+    dp_unlock_reason_t reason; /* UNLOCKED */
+    dp_status_t status;
+    int culprit; /* FATAL, UNLOCKED: the rank that caused it, -1 unknown */
+    const char *text;
+} dp_output_t;
+
+/* One operation of this rank. */
+typedef struct dp_submission {
+    uint32_t group;                  /* uid; DP_GROUP_UNBORN for a group_create */
+    const char *name;                /* copied; unique in its group, of sends: for its pair of
+                                        ranks. Of a join: any */
+    const dp_signature_t *signature; /* copied */
+    int in_place;
+    float last_absmax; /* negative: unknown */
+    int is_urgent;     /* somebody already waits for it */
+    void *request;     /* handed back in LAUNCH or FAIL, exactly once, unless FATAL comes */
+} dp_submission_t;
+
+dp_status_t dp_negotiator_create(const dp_negotiator_options_t *options, dp_negotiator_t **out);
+void dp_negotiator_destroy(dp_negotiator_t *negotiator); /* NULL is fine */
+
+/* Inputs. now_ns never goes back. DP_ERR_NO_MEMORY leaves the state machine fatal. */
+/*
+ * Anything but DP_OK: the request was not taken. DP_ERR_BUSY: the name is pending; DP_ERR_INVALID:
+ * a bad name, too many parts, no such group, a list of members that is not ascending or lacks this
+ * rank; DP_ERR_ORDER: this rank has finalized, has joined this group, or ends it: a group_destroy
+ * is the last submission to its group, when nothing else of this rank is pending there; after
+ * FATAL: its status.
+ */
+dp_status_t dp_negotiator_submit(dp_negotiator_t *negotiator, const dp_submission_t *submission,
+                                 uint64_t now_ns);
+dp_status_t dp_negotiator_message(dp_negotiator_t *negotiator, int from, const void *data,
+                                  size_t bytes, uint64_t now_ns); /* hostile bytes: FATAL output */
+void dp_negotiator_peer_lost(dp_negotiator_t *negotiator, int rank, const char *text,
+                             uint64_t now_ns);
+/* A thread has waited for a while for something that is not launched here: a locked schedule must
+ * not hold it back. */
+void dp_negotiator_waits(dp_negotiator_t *negotiator, uint64_t now_ns);
+/* Somebody waits for this pending request: the root must not hold it back. */
+void dp_negotiator_urgent(dp_negotiator_t *negotiator, uint32_t group, const char *name,
+                          uint64_t now_ns);
+/* Root: other limits for holding back. */
+void dp_negotiator_pace(dp_negotiator_t *negotiator, uint64_t hold_ns, size_t fusion_bytes);
+/* A round of this rank's program is over: what the root has ordered since the last one is a round
+ * that may come again. Without such calls the root looks for sequences that repeat. */
+void dp_negotiator_round(dp_negotiator_t *negotiator, uint64_t now_ns);
+/* Ends a locked schedule, as what launches depend on is about to change. text: what, for logs. */
+void dp_negotiator_unlock(dp_negotiator_t *negotiator, const char *text, uint64_t now_ns);
+/* The data plane has finished every launch up to this sequence. */
+void dp_negotiator_launched(dp_negotiator_t *negotiator, uint64_t sequence, uint64_t now_ns);
+/* This rank will submit nothing more. Call it at once, also while requests are pending: these are
+ * still launched, or fail with DP_ERR_LEFT where another rank left too. Waiting for them first
+ * would leave two ranks waiting for each other. FINISHED comes when every rank is that far. */
+void dp_negotiator_finalize(dp_negotiator_t *negotiator, uint64_t now_ns);
+/* Ends the world, on behalf of this rank. */
+void dp_negotiator_abort(dp_negotiator_t *negotiator, dp_status_t status, const char *text,
+                         uint64_t now_ns);
+/* Ends the world, and says whose fault it is. */
+void dp_negotiator_blame(dp_negotiator_t *negotiator, dp_status_t status, int culprit,
+                         const char *text, uint64_t now_ns);
+void dp_negotiator_tick(dp_negotiator_t *negotiator, uint64_t now_ns);
+
+/* What this rank is doing, for stall reports: "step 12, after h.3.attn.weight". */
+void dp_negotiator_progress(dp_negotiator_t *negotiator, const char *text);
+
+/* Takes the next output; 0 when there is none. */
+int dp_negotiator_output(dp_negotiator_t *negotiator, dp_output_t *out);
+
+/* When tick() wants to be called next, UINT64_MAX: not before the next input. */
+uint64_t dp_negotiator_deadline(const dp_negotiator_t *negotiator);
+
+#endif

@@ -1,0 +1,390 @@
+/*
+ * order.c - the root: appends to the one order that all ranks follow, and decides when.
+ *
+ * Complete tensors are launched at once while the data plane is idle; while it is busy they are
+ * held back for a while, so that more join them. Tensors that this rank takes no part in are never
+ * held: it knows nothing of the data planes they run on. A LAUNCH holds tensors of one group; what
+ * makes or ends a group, and what two ranks do among themselves, comes alone.
+ */
+#include "coordinator/negotiator/negotiator_internal.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Half a message, so that a LAUNCH always fits in a frame beside other items. */
+#define LAUNCH_BYTES_MAX (DP_MESSAGE_MAX / 2)
+#define VALUE_TEXT_MAX 64
+#define WHAT_IN_TEXT 320 /* bytes of a tensor's name where a text needs room behind it */
+
+static uint64_t payload_bytes(const dp_signature_t *signature)
+{
+    uint64_t bytes = 0;
+
+    for (uint32_t i = 0; i < signature->part_count; i++) {
+        uint64_t part = signature->parts[i].count;
+        uint64_t size = dp_dtype_bytes(signature->parts[i].dtype);
+
+        /* Saturates: a count may be anything, and huge is all the root needs to know. */
+        if (size > 0 && part > (UINT64_MAX - bytes) / size) return UINT64_MAX;
+        bytes += part * size;
+    }
+    return bytes;
+}
+
+/* What an entry or a FAILURE says of its tensor: its id, and the key where the id is new. */
+static unsigned name_row(dp_negotiator_t *n, dp_item_t *item, dp_row_t *row)
+{
+    unsigned flags = 0;
+
+    dp_item_ref(item, item->kind, row);
+    if (row->id == DP_ID_NONE) flags = DP_FLAG_NAME;
+    if (row->id == DP_ID_NONE && row->scope != NULL) {
+        dp_table_assign(&n->table, row, n->table.next_id);
+        item->id = row->id;
+    }
+    return flags;
+}
+
+/* ---- Failures --------------------------------------------------------------------------- */
+
+void dp_order_failure(dp_negotiator_t *n, dp_row_t *row, dp_status_t status, const char *text,
+                      const int32_t *list, uint32_t list_count)
+{
+    dp_item_t *item = &n->made;
+
+    dp_agree_targets(n, row, list, list_count);
+    item->kind = DP_ITEM_FAILURE;
+    item->flags = (uint8_t)name_row(n, item, row);
+    item->status = status;
+    item->text = text;
+    item->list = list;
+    item->list_count = list_count;
+    dp_outbox_down(n, n->targets, item, 1);
+    item->list_count = 0;
+    if (!n->is_fatal) dp_agree_fail(n, row, status, text);
+}
+
+/* Of both lists: whoever is in one of them waits, or will. */
+static int32_t *unite(const dp_signature_t *a, const dp_signature_t *b, uint32_t *count)
+{
+    int32_t *list = malloc(((size_t)a->member_count + b->member_count + 1) * sizeof(*list));
+    uint32_t i = 0, k = 0, found = 0;
+
+    while (list != NULL && (i < a->member_count || k < b->member_count)) {
+        int32_t from_a = i < a->member_count ? a->members[i] : INT32_MAX;
+        int32_t from_b = k < b->member_count ? b->members[k] : INT32_MAX;
+
+        list[found++] = DP_MIN(from_a, from_b);
+        if (from_a <= from_b) i++;
+        if (from_b <= from_a) k++;
+    }
+    *count = found;
+    return list;
+}
+
+static void mismatch(dp_negotiator_t *n, dp_row_t *row, const int rank[2],
+                     const dp_signature_t *const signature[2])
+{
+    char field[VALUE_TEXT_MAX], a[VALUE_TEXT_MAX], b[VALUE_TEXT_MAX], what[DP_ROW_TEXT_MAX];
+    char rank_a[DP_RANK_TEXT_MAX], rank_b[DP_RANK_TEXT_MAX], text[DP_ERROR_TEXT_MAX];
+    int32_t *list = NULL;
+    uint32_t count = 0;
+
+    dp_signature_difference(signature[0], signature[1], field, a, b, VALUE_TEXT_MAX);
+    snprintf(text, sizeof(text), "%s: %s %s on %s, %s on %s",
+             dp_row_text_of(row, signature[0], what), field, a, dp_rank_text(n, rank[0], rank_a), b,
+             dp_rank_text(n, rank[1], rank_b));
+    if (row->scope == NULL) {
+        list = unite(signature[0], signature[1], &count);
+        if (list == NULL) {
+            dp_fatal_memory(n);
+            return;
+        }
+    }
+    dp_order_failure(n, row, DP_ERR_MISMATCH, text, list, count);
+    free(list);
+}
+
+static void lacks(dp_negotiator_t *n, dp_row_t *row, int leaver, const dp_signature_t *signature)
+{
+    char what[DP_ROW_TEXT_MAX], rank[DP_RANK_TEXT_MAX], text[DP_ERROR_TEXT_MAX];
+
+    dp_row_text_of(row, signature, what);
+    dp_rank_text(n, leaver, rank);
+    if (row->scope == NULL) {
+        snprintf(text, sizeof(text), "%s finalized before %.*s, of which it is a member, was made",
+                 rank, WHAT_IN_TEXT, what);
+    } else {
+        snprintf(text, sizeof(text), "%s finalized before it submitted %.*s", rank, WHAT_IN_TEXT,
+                 what);
+    }
+    dp_order_failure(n, row, DP_ERR_LEFT, text, signature->members, signature->member_count);
+}
+
+void dp_order_conflict(dp_negotiator_t *n, dp_row_t *row, const int rank[2],
+                       const dp_signature_t *const signature[2])
+{
+    if (signature[1] == NULL) {
+        lacks(n, row, rank[0], signature[0]);
+    } else {
+        mismatch(n, row, rank, signature);
+    }
+}
+
+static void refuse_absent(dp_negotiator_t *n, dp_row_t *row)
+{
+    char what[DP_ROW_TEXT_MAX], rank[DP_RANK_TEXT_MAX], text[DP_ERROR_TEXT_MAX];
+
+    snprintf(text, sizeof(text), "%s: %s needs %s, which has joined", dp_row_text(row, what),
+             dp_collective_name(dp_row_signature(row)->collective),
+             dp_rank_text(n, row->absent_rank, rank));
+    dp_order_failure(n, row, DP_ERR_ORDER, text, NULL, 0);
+}
+
+/* A rank that owes the tensor waits for something that cannot come before it. */
+void dp_order_void(dp_negotiator_t *n, dp_row_t *row, int rank)
+{
+    char what[DP_ROW_TEXT_MAX], name[DP_RANK_TEXT_MAX], text[DP_ERROR_TEXT_MAX];
+
+    if (row->owed_left == 0 || row->is_complete || row->is_mismatched) return;
+    snprintf(text, sizeof(text),
+             "%s waits for another operation and has not submitted %.*s, which was launched before "
+             "it as in the rounds before",
+             dp_rank_text(n, rank, name), WHAT_IN_TEXT, dp_row_text(row, what));
+    dp_order_failure(n, row, DP_ERR_ORDER, text, NULL, 0);
+}
+
+/* ---- Launches --------------------------------------------------------------------------- */
+
+/* The lowest that is free; 0: none. */
+static uint32_t free_slot(const dp_negotiator_t *n)
+{
+    for (uint32_t slot = 1; slot <= DP_GROUPS_MAX; slot++) {
+        if (!n->is_slot_taken[slot]) return slot;
+    }
+    return 0;
+}
+
+/* Gives a group its uid and slot; 0: there is none, it fails everywhere. */
+static int bear(dp_negotiator_t *n, dp_row_t *row, dp_launch_t *launch)
+{
+    const dp_signature_t *signature = row->proposed;
+    char what[DP_ROW_TEXT_MAX], text[DP_ERROR_TEXT_MAX];
+    const char *name = signature->group_name;
+
+    launch->slot = free_slot(n);
+    launch->born = n->last_uid + 1;
+    if (launch->slot == 0 || launch->born == DP_GROUP_UNBORN) {
+        snprintf(text, sizeof(text), "%s: %zu groups are alive, there can be %d",
+                 dp_row_text(row, what), n->group_count, DP_GROUPS_MAX);
+        dp_order_failure(n, row, DP_ERR_AGAIN, text, signature->members, signature->member_count);
+        return 0;
+    }
+    if (dp_scope_make(n, launch->born, launch->slot,
+                      name != NULL && name[0] != '\0' ? name : row->name, signature->members,
+                      signature->member_count) == NULL) {
+        dp_fatal_memory(n);
+        return 0;
+    }
+    n->is_slot_taken[launch->slot] = 1;
+    return 1;
+}
+
+static const dp_signature_t *news_for_absent(const dp_row_t *row)
+{
+    return row->absent > 0 ? row->proposed : NULL;
+}
+
+static void write_entry(dp_negotiator_t *n, dp_writer_t *writer, dp_row_t *row,
+                        const dp_launch_t *launch, int has_children)
+{
+    dp_item_t *entry = &n->made;
+    unsigned flags = name_row(n, entry, row);
+
+    if (row->in_place) flags |= DP_FLAG_IN_PLACE;
+    if (row->absent > 0) flags |= DP_FLAG_ABSENT;
+    if (news_for_absent(row) != NULL) flags |= DP_FLAG_SIGNATURE;
+    if (launch->born != 0) flags |= DP_FLAG_BORN;
+    entry->flags = (uint8_t)flags;
+    entry->absmax = row->absmax;
+    entry->absent = row->absent;
+    entry->signature = row->proposed;
+    entry->born = launch->born;
+    entry->slot = launch->slot;
+    if (has_children) dp_item_write_entry(writer, entry);
+}
+
+/* Rows that go into one LAUNCH with the first of a list. */
+static int goes_with(const dp_row_t *first, const dp_row_t *row)
+{
+    if (row == NULL || row->scope != first->scope) return 0;
+    return row == first || (!dp_launches_alone(dp_row_signature(first)->collective) &&
+                            !dp_launches_alone(dp_row_signature(row)->collective));
+}
+
+/* How many rows from first on go into one LAUNCH, and the bytes they need at most. */
+static uint32_t gather(dp_row_t *const *rows, size_t begin, size_t count, size_t *bytes,
+                       size_t *end)
+{
+    uint32_t found = 0;
+
+    if (dp_launches_alone(dp_row_signature(rows[begin])->collective)) count = begin + 1;
+    *bytes = 16;
+    for (*end = begin; *end < count && *bytes < LAUNCH_BYTES_MAX; (*end)++) {
+        const dp_row_t *row = rows[*end];
+
+        if (!goes_with(rows[begin], row)) continue;
+        *bytes += dp_item_entry_bound(row->name, news_for_absent(row));
+        found++;
+    }
+    return found;
+}
+
+/* What a launch has to be behind: whatever one of its ranks had launched by a schedule, or after
+ * something that was. What is owed itself has its place. */
+static uint64_t place_behind(dp_negotiator_t *n, dp_row_t *first, dp_row_t *const *rows,
+                             size_t begin, size_t end)
+{
+    uint64_t behind = 0;
+
+    if (n->lock.open == 0 && n->lock.debts == 0) return 0;
+    for (size_t i = begin; i < end; i++) {
+        const dp_row_t *row = i == begin ? first : rows[i];
+
+        if (!goes_with(first, row) || row->owed_left > 0) continue;
+        behind = DP_MAX(behind, dp_debt_floor(n, row));
+    }
+    for (size_t i = begin; i < end && behind > 0; i++) {
+        const dp_row_t *row = i == begin ? first : rows[i];
+
+        if (goes_with(first, row) && row->owed_left == 0) dp_debt_raise(n, row, behind);
+    }
+    return behind;
+}
+
+/* Sends one LAUNCH of rows[begin] and what goes with it, and takes them out of the list. */
+static void order_launch(dp_negotiator_t *n, dp_row_t **rows, size_t begin, size_t count)
+{
+    dp_row_t *first = rows[begin];
+    dp_launch_t launch = {.sequence = n->sequence + 1};
+    dp_scope_t *scope = first->scope;
+    size_t bytes, end;
+    uint32_t found = gather(rows, begin, count, &bytes, &end);
+    int has_children, is_owed, is_first = 1;
+    uint32_t slot_number = scope != NULL ? scope->slot_number : 0;
+    dp_writer_t writer;
+
+    rows[begin] = NULL;
+    if (scope == NULL && !bear(n, first, &launch)) return;
+    dp_agree_launch_begin(n, &launch, first);
+    launch.behind = place_behind(n, first, rows, begin, end);
+    n->made.ahead = launch.behind;
+    n->made.kind = DP_ITEM_LAUNCH;
+    n->made.sequence = launch.sequence;
+    n->made.count = found;
+    has_children = dp_outbox_down_begin(n, n->targets, n->position, bytes, &writer);
+    if (has_children) dp_item_write(&writer, &n->made);
+    for (size_t i = begin; i < end && !n->is_fatal; i++) {
+        dp_row_t *row = i == begin ? first : rows[i];
+        dp_launch_entry_t entry;
+
+        if (i != begin && !goes_with(first, row)) continue;
+        rows[i] = NULL;
+        memset(&entry, 0, sizeof(entry));
+        entry.absent = row->absent;
+        entry.last_absmax = row->absmax;
+        entry.in_place = row->in_place;
+        write_entry(n, &writer, row, &launch, has_children);
+        is_owed = row->owed_left > 0;
+        dp_agree_launch(n, row, &entry);
+        if (is_owed || n->is_fatal) continue;
+        dp_plan_note(n, row, &entry, is_first);
+        is_first = 0;
+    }
+    if (n->is_fatal) return;
+    if (has_children) dp_outbox_down_commit(n, &writer, 1);
+    if (launch.collective == DP_COLLECTIVE_GROUP_DESTROY) n->is_slot_taken[slot_number] = 0;
+    dp_agree_launch_end(n, &launch);
+}
+
+/* Group by group, in the order in which the first tensor of each became complete. */
+static void release(dp_negotiator_t *n, dp_row_array_t *list)
+{
+    size_t count = list->count;
+
+    list->count = 0;
+    for (size_t begin = 0; begin < count && !n->is_fatal; begin++) {
+        if (list->rows[begin] != NULL) order_launch(n, list->rows, begin, count);
+    }
+}
+
+void dp_order_release(dp_negotiator_t *n)
+{
+    release(n, &n->foreign);
+    if (!n->is_fatal) release(n, &n->complete);
+    n->complete_bytes = 0;
+    n->complete_urgent = 0;
+}
+
+/* Nobody submits these to let them wait. */
+static int is_impatient(dp_collective_t collective)
+{
+    return collective == DP_COLLECTIVE_BARRIER || collective == DP_COLLECTIVE_GROUP_CREATE ||
+           collective == DP_COLLECTIVE_GROUP_DESTROY;
+}
+
+void dp_order_complete(dp_negotiator_t *n, dp_row_t *row)
+{
+    const dp_signature_t *signature = dp_row_signature(row);
+    uint64_t bytes = payload_bytes(signature);
+    int takes_part = dp_row_takes_part(n, row);
+
+    if (row->absent > 0 && !dp_join_allows(row)) {
+        refuse_absent(n, row);
+        return;
+    }
+    if (dp_row_array_push(takes_part ? &n->complete : &n->foreign, row) != DP_OK) {
+        dp_fatal_memory(n);
+        return;
+    }
+    if (!takes_part) return;
+    if (n->complete.count == 1) n->complete_since_ns = n->now_ns;
+    n->complete_bytes = bytes > SIZE_MAX - n->complete_bytes ? SIZE_MAX : n->complete_bytes + bytes;
+    if (row->is_urgent || is_impatient(signature->collective)) n->complete_urgent = 1;
+}
+
+/* Another list of ranks came under the name of a group that waits to be launched. */
+void dp_order_withdraw(dp_negotiator_t *n, const dp_row_t *row)
+{
+    dp_row_array_remove(&n->foreign, row);
+    dp_row_array_remove(&n->complete, row);
+    if (n->complete.count == 0) n->complete_urgent = 0;
+}
+
+/* Holding back pays only while the data plane is busy: then what joins the launch costs no time. */
+static int must_release(const dp_negotiator_t *n)
+{
+    if (n->complete.count == 0) return 0;
+    return n->launched >= n->launching || n->complete_urgent ||
+           n->complete_bytes >= n->fusion_bytes || n->now_ns - n->complete_since_ns >= n->hold_ns;
+}
+
+void dp_order_flush(dp_negotiator_t *n)
+{
+    dp_leave_flush(n);
+    if (!dp_is_root(n) || n->is_fatal || n->lock.is_locked) return;
+    if (must_release(n)) {
+        dp_order_release(n);
+    } else if (n->foreign.count > 0) {
+        release(n, &n->foreign);
+    }
+    /* Nothing of this rank or below is pending and nobody will submit. */
+    if (dp_leave_is_over(n) && !n->is_finished && !n->is_fatal) {
+        n->made.kind = DP_ITEM_BYE;
+        n->made.list_count = 0;
+        dp_outbox_down(n, n->world->expect, &n->made, 1);
+        if (!n->is_fatal) dp_agree_bye(n);
+    }
+}

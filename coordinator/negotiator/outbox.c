@@ -1,0 +1,666 @@
+/*
+ * outbox.c - what leaves the machine: frames for neighbours, outputs for this rank, the last word.
+ *
+ * Frames are made when outputs are taken, not when inputs come, so that whatever many inputs caused
+ * travels as one message per edge. Frames and arrays are reused: steady state allocates nothing.
+ */
+#include "coordinator/negotiator/negotiator_internal.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FRAME_ROOM_MIN 1024 /* fits a FATAL: the frame kept for it never grows */
+#define FIRST_EVENTS 64
+#define SEEK_BYTES 9
+
+/* ---- Frames ----------------------------------------------------------------------------- */
+
+static dp_status_t frame_reserve(dp_frame_t *frame, size_t bytes)
+{
+    size_t room = DP_MAX(frame->room, FRAME_ROOM_MIN);
+    uint8_t *grown;
+
+    if (frame->bytes + bytes <= frame->room) return DP_OK;
+    while (room < frame->bytes + bytes)
+        room *= 2;
+    grown = realloc(frame->data, room);
+    if (grown == NULL) return DP_ERR_NO_MEMORY;
+    frame->data = grown;
+    frame->room = room;
+    return DP_OK;
+}
+
+static void frame_destroy(dp_frame_t *frame)
+{
+    if (frame == NULL) return;
+    free(frame->data);
+    free(frame);
+}
+
+static void destroy_all(dp_frame_t *frame)
+{
+    while (frame != NULL) {
+        dp_frame_t *next = frame->next;
+
+        frame_destroy(frame);
+        frame = next;
+    }
+}
+
+static void frame_begin(dp_frame_t *frame, int target, uint32_t epoch, uint64_t position)
+{
+    dp_frame_header_t header = {0, epoch, position};
+    dp_writer_t writer;
+
+    frame->next = NULL;
+    frame->target = target;
+    frame->except = -1;
+    frame->cursor = 0;
+    dp_writer_init(&writer, frame->data, frame->room);
+    dp_frame_write_header(&writer, &header);
+    frame->bytes = writer.bytes;
+}
+
+/* A frame with a header and nothing else. */
+static dp_frame_t *frame_open(dp_negotiator_t *n, int target, uint64_t position)
+{
+    dp_frame_t *frame = n->spare;
+
+    if (frame != NULL) {
+        n->spare = frame->next;
+    } else {
+        frame = calloc(1, sizeof(*frame) + n->table.bit_words * sizeof(*frame->children));
+    }
+    if (frame == NULL) return NULL;
+    frame->bytes = 0;
+    if (frame_reserve(frame, DP_FRAME_HEADER_BYTES) != DP_OK) {
+        frame_destroy(frame);
+        return NULL;
+    }
+    frame_begin(frame, target, n->epoch, position);
+    return frame;
+}
+
+static void frame_queue(dp_negotiator_t *n, dp_frame_t *frame)
+{
+    frame->next = NULL;
+    *n->frames_end = frame;
+    n->frames_end = &frame->next;
+}
+
+static void close_open(dp_negotiator_t *n, dp_frame_t **open)
+{
+    if (*open == NULL) return;
+    frame_queue(n, *open);
+    *open = NULL;
+}
+
+/* Makes *open a frame with room for bytes more, at its end the writer. */
+static int open_writer(dp_negotiator_t *n, dp_frame_t **open, int target, uint64_t position,
+                       size_t bytes, dp_writer_t *writer)
+{
+    if (n->is_fatal) return 0;
+    DP_ASSERT(bytes + DP_FRAME_HEADER_BYTES <= DP_MESSAGE_MAX);
+    if (*open != NULL && (*open)->bytes + bytes > DP_MESSAGE_MAX) close_open(n, open);
+    if (*open == NULL) *open = frame_open(n, target, position);
+    if (*open == NULL || frame_reserve(*open, bytes) != DP_OK) {
+        dp_fatal_memory(n);
+        return 0;
+    }
+    dp_writer_init(writer, (*open)->data, (*open)->room);
+    writer->bytes = (*open)->bytes;
+    return 1;
+}
+
+/* Children among the slots, in n->mask; 0: none. */
+static int has_children(dp_negotiator_t *n, const uint64_t *slots)
+{
+    int own = dp_own_slot(n), found = 0;
+
+    for (size_t i = 0; i < n->table.bit_words; i++) {
+        n->mask[i] = slots[i];
+        if (own / 64 == (int)i) n->mask[i] &= ~((uint64_t)1 << (own % 64));
+        found |= n->mask[i] != 0;
+    }
+    return found;
+}
+
+/* Those outside of an item's group must not hear of it, and each child must get its items in order:
+ * items for other children than the last ones begin a new frame. */
+int dp_outbox_down_begin(dp_negotiator_t *n, const uint64_t *slots, uint64_t position, size_t bytes,
+                         dp_writer_t *writer)
+{
+    size_t mask_bytes = n->table.bit_words * sizeof(*n->mask);
+    dp_frame_t *open = n->down;
+
+    if (!has_children(n, slots)) return 0;
+    if (open != NULL && (memcmp(open->children, n->mask, mask_bytes) != 0 ||
+                         open->bytes + bytes + SEEK_BYTES > DP_MESSAGE_MAX))
+        dp_outbox_close_down(n);
+    if (n->down == NULL) { /* the header says the position */
+        if (!open_writer(n, &n->down, DP_TO_CHILDREN, position, bytes, writer)) return 0;
+        memcpy(n->down->children, n->mask, mask_bytes);
+        n->down_position = position;
+        return 1;
+    }
+    if (!open_writer(n, &n->down, DP_TO_CHILDREN, position, bytes + SEEK_BYTES, writer)) return 0;
+    if (n->down_position == position) return 1;
+    dp_write_u8(writer, DP_ITEM_SEEK);
+    dp_write_u64(writer, position);
+    n->down_position = position;
+    return 1;
+}
+
+void dp_outbox_down_commit(dp_negotiator_t *n, const dp_writer_t *writer, int is_ordered)
+{
+    DP_ASSERT(!writer->failed);
+    n->down->bytes = writer->bytes;
+    n->down_position += (uint64_t)is_ordered;
+}
+
+void dp_outbox_down_bytes(dp_negotiator_t *n, const uint64_t *slots, uint64_t position,
+                          const void *data, size_t bytes, int is_ordered)
+{
+    dp_writer_t writer;
+
+    if (!dp_outbox_down_begin(n, slots, position, bytes, &writer)) return;
+    dp_write_bytes(&writer, data, bytes);
+    dp_outbox_down_commit(n, &writer, is_ordered);
+}
+
+void dp_outbox_down(dp_negotiator_t *n, const uint64_t *slots, const dp_item_t *item,
+                    int is_ordered)
+{
+    dp_writer_t writer;
+
+    if (!dp_outbox_down_begin(n, slots, n->position, dp_item_bound(item), &writer)) return;
+    dp_item_write(&writer, item);
+    dp_outbox_down_commit(n, &writer, is_ordered);
+}
+
+void dp_outbox_close_down(dp_negotiator_t *n)
+{
+    close_open(n, &n->down);
+}
+
+void dp_outbox_ask(dp_negotiator_t *n, int child, const dp_item_t *item)
+{
+    dp_frame_t *frame = NULL;
+    dp_writer_t writer;
+
+    dp_outbox_close_down(n); /* the question's header counts what the children were told before */
+    if (!open_writer(n, &frame, child, n->position, dp_item_bound(item), &writer)) {
+        frame_destroy(frame);
+        return;
+    }
+    dp_item_write(&writer, item);
+    frame->bytes = writer.bytes;
+    frame_queue(n, frame);
+}
+
+/* ---- News for the parent ---------------------------------------------------------------- */
+
+void dp_outbox_close_up(dp_negotiator_t *n)
+{
+    if (!n->is_fatal) close_open(n, &n->up);
+}
+
+void dp_outbox_up_item(dp_negotiator_t *n, const dp_item_t *item)
+{
+    dp_writer_t writer;
+
+    if (!open_writer(n, &n->up, DP_TO_PARENT, n->position, dp_item_bound(item), &writer)) return;
+    dp_item_write(&writer, item);
+    n->up->bytes = writer.bytes;
+}
+
+void dp_outbox_news(dp_negotiator_t *n, dp_row_t *row)
+{
+    if (row->has_news || dp_is_root(n) || n->is_fatal) return;
+    if (dp_row_array_push(&n->news, row) != DP_OK) {
+        dp_fatal_memory(n);
+        return;
+    }
+    row->has_news = 1;
+}
+
+static void announce(dp_negotiator_t *n, dp_row_t *row)
+{
+    dp_item_t *item = &n->made;
+    unsigned flags = 0;
+
+    if (row->in_place) flags |= DP_FLAG_IN_PLACE;
+    if (row->is_urgent) flags |= DP_FLAG_URGENT;
+    if (row->proposed != NULL) flags |= DP_FLAG_SIGNATURE;
+    if (row->absent > 0) flags |= DP_FLAG_ABSENT;
+    dp_item_ref(item, DP_ITEM_READY, row);
+    if (row->ahead > 0) flags |= DP_FLAG_AHEAD;
+    item->ahead = row->ahead;
+    item->absent = row->absent;
+    item->rank = row->absent_rank;
+    item->version = row->version;
+    item->flags = (uint8_t)flags;
+    item->absmax = row->absmax;
+    item->signature = row->proposed;
+    row->is_announced = row->said_ready = 1;
+    row->urgent_sent = row->is_urgent;
+    dp_outbox_up_item(n, item);
+}
+
+static void announce_conflict(dp_negotiator_t *n, dp_row_t *row)
+{
+    dp_item_kind_t first = row->conflict->signature[1] != NULL ? DP_ITEM_MISMATCH : DP_ITEM_LACKS;
+    dp_item_t *item = &n->made;
+
+    dp_item_ref(item, row->said_ready ? DP_ITEM_CONTEST : first, row);
+    item->rank = row->conflict->rank[0];
+    item->other_rank = row->conflict->rank[1];
+    item->signature = row->conflict->signature[0];
+    item->other = row->conflict->signature[1];
+    row->is_announced = row->conflict_sent = 1;
+    row->urgent_sent = 1;
+    dp_outbox_up_item(n, item);
+}
+
+/* What the parent does not know yet of a row. Its state may have moved on since it got news. */
+static void tell(dp_negotiator_t *n, dp_row_t *row)
+{
+    dp_item_t *item = &n->made;
+
+    if (!row->is_pending) return;
+    if (row->is_mismatched && !row->conflict_sent) {
+        announce_conflict(n, row);
+    } else if (!row->is_announced && row->is_complete) {
+        announce(n, row);
+    } else if (row->is_announced && row->is_urgent && !row->urgent_sent) {
+        row->urgent_sent = 1;
+        dp_item_ref(item, DP_ITEM_URGENT, row);
+        dp_outbox_up_item(n, item);
+    } else if (!row->is_announced && row->wants_partial && !row->partial_sent) {
+        row->partial_sent = 1;
+        dp_item_ref(item, DP_ITEM_PARTIAL, row);
+        item->list = row->list;
+        item->list_count = row->list_count;
+        item->age_ns = n->now_ns - row->first_ns;
+        dp_outbox_up_item(n, item);
+    }
+}
+
+void dp_outbox_say(dp_negotiator_t *n, const dp_word_t *word)
+{
+    if (n->is_fatal) return;
+    if (n->word_count == n->word_room) {
+        size_t room = n->word_room > 0 ? n->word_room * 2 : 16;
+        dp_word_t *grown = realloc(n->words, room * sizeof(*grown));
+
+        if (grown == NULL) {
+            dp_fatal_memory(n);
+            return;
+        }
+        n->words = grown;
+        n->word_room = room;
+    }
+    n->words[n->word_count++] = *word;
+}
+
+static void tell_words(dp_negotiator_t *n)
+{
+    dp_item_t *item = &n->made;
+
+    for (size_t i = 0; i < n->word_count && !n->is_fatal; i++) {
+        const dp_word_t *word = &n->words[i];
+
+        item->list_count = 0;
+        DP_ASSERT(word->row == NULL || dp_table_has(&n->table, word->row));
+        if (word->row != NULL) dp_item_ref(item, word->kind, word->row);
+        item->kind = word->kind;
+        item->rank = word->rank;
+        item->position = word->position;
+        if (word->kind == DP_ITEM_JOIN) item->group = word->group;
+        dp_outbox_up_item(n, item);
+    }
+    n->word_count = 0;
+}
+
+void dp_outbox_up(dp_negotiator_t *n)
+{
+    if (dp_is_root(n)) return;
+    for (size_t i = 0; i < n->news.count && !n->is_fatal; i++) {
+        n->news.rows[i]->has_news = 0;
+        tell(n, n->news.rows[i]);
+    }
+    n->news.count = 0;
+    tell_words(n);
+    if (!n->is_fatal && dp_leave_is_over(n)) {
+        n->fin_sent = 1;
+        n->made.kind = DP_ITEM_FIN;
+        n->made.list_count = 0;
+        dp_outbox_up_item(n, &n->made);
+    }
+    dp_outbox_close_up(n);
+}
+
+void dp_item_ref(dp_item_t *item, dp_item_kind_t kind, const dp_row_t *row)
+{
+    item->kind = kind;
+    item->id = row->id;
+    item->group = dp_row_group(row);
+    item->root = row->root;
+    item->peer = row->peer;
+    item->name = row->name;
+    item->list = NULL;
+    item->list_count = 0;
+}
+
+/* ---- Outputs for this rank -------------------------------------------------------------- */
+
+dp_event_t *dp_outbox_event(dp_negotiator_t *n, dp_output_kind_t kind)
+{
+    dp_event_t *event;
+
+    if (n->is_fatal) return NULL;
+    if (n->event_count == n->event_room) {
+        size_t room = n->event_room > 0 ? n->event_room * 2 : FIRST_EVENTS;
+        dp_event_t *grown = realloc(n->events, room * sizeof(*grown));
+
+        if (grown == NULL) {
+            dp_fatal_memory(n);
+            return NULL;
+        }
+        n->events = grown;
+        n->event_room = room;
+    }
+    event = &n->events[n->event_count++];
+    memset(event, 0, sizeof(*event));
+    event->kind = kind;
+    return event;
+}
+
+dp_status_t dp_outbox_entry(dp_negotiator_t *n, const dp_launch_entry_t *entry)
+{
+    if (n->entry_count == n->entry_room) {
+        size_t room = n->entry_room > 0 ? n->entry_room * 2 : FIRST_EVENTS;
+        dp_launch_entry_t *grown = realloc(n->entries, room * sizeof(*grown));
+
+        if (grown == NULL) return DP_ERR_NO_MEMORY;
+        n->entries = grown;
+        n->entry_room = room;
+    }
+    n->entries[n->entry_count++] = *entry;
+    return DP_OK;
+}
+
+dp_status_t dp_outbox_defer(dp_negotiator_t *n, const dp_event_t *event)
+{
+    size_t entries = n->deferred_entry_count + event->entry_count;
+
+    if (n->deferred_count == n->deferred_room) {
+        size_t room = n->deferred_room > 0 ? n->deferred_room * 2 : FIRST_EVENTS;
+        dp_event_t *grown = realloc(n->deferred, room * sizeof(*grown));
+
+        if (grown == NULL) return DP_ERR_NO_MEMORY;
+        n->deferred = grown;
+        n->deferred_room = room;
+    }
+    if (entries > n->deferred_entry_room) {
+        dp_launch_entry_t *grown = realloc(n->deferred_entries, 2 * entries * sizeof(*grown));
+
+        if (grown == NULL) return DP_ERR_NO_MEMORY;
+        n->deferred_entries = grown;
+        n->deferred_entry_room = 2 * entries;
+    }
+    memcpy(n->deferred_entries + n->deferred_entry_count, n->entries + event->entry_begin,
+           event->entry_count * sizeof(*n->entries));
+    n->deferred[n->deferred_count] = *event;
+    n->deferred[n->deferred_count++].entry_begin = n->deferred_entry_count;
+    n->deferred_entry_count = entries;
+    return DP_OK;
+}
+
+dp_event_t *dp_outbox_text_event(dp_negotiator_t *n, dp_output_kind_t kind, const char *text)
+{
+    char *copy = n->is_fatal ? NULL : strdup(text);
+    dp_event_t *event;
+
+    if (copy == NULL) {
+        dp_fatal_memory(n);
+        return NULL;
+    }
+    event = dp_outbox_event(n, kind);
+    if (event == NULL) {
+        free(copy);
+        return NULL;
+    }
+    event->text = copy;
+    return event;
+}
+
+void dp_outbox_fail(dp_negotiator_t *n, void *request, dp_status_t status, const char *text)
+{
+    dp_event_t *event = dp_outbox_text_event(n, DP_OUTPUT_FAIL, text);
+
+    if (event == NULL) return;
+    event->request = request;
+    event->status = status;
+}
+
+void dp_outbox_warn(dp_negotiator_t *n, const char *text)
+{
+    dp_outbox_text_event(n, DP_OUTPUT_WARN, text);
+}
+
+static void drop_events(dp_negotiator_t *n)
+{
+    while (n->event_next < n->event_count)
+        free(n->events[n->event_next++].text);
+    n->event_next = n->event_count = n->entry_count = 0;
+    n->must_park = 0;
+    n->deferred_count = n->deferred_entry_count = 0;
+}
+
+/* ---- Taking ----------------------------------------------------------------------------- */
+
+/* The next rank a frame goes to, -1: it has gone everywhere. */
+static int next_recipient(const dp_negotiator_t *n, dp_frame_t *frame)
+{
+    int begin = frame->target == DP_TO_CHILDREN ? 0 : -1; /* -1 stands for the parent */
+    int end = frame->target == DP_TO_PARENT ? 0 : n->child_count;
+
+    if (frame->target >= 0) return frame->cursor++ == 0 ? frame->target : -1;
+    while (begin + frame->cursor < end) {
+        int index = begin + frame->cursor++;
+        int rank = index < 0 ? n->parent : n->children[index];
+
+        if (rank < 0 || rank == frame->except) continue;
+        if (frame->target == DP_TO_CHILDREN && !dp_bit_get(frame->children, index)) continue;
+        return rank;
+    }
+    return -1;
+}
+
+static void recycle(dp_negotiator_t *n, dp_frame_t *frame)
+{
+    frame->next = n->spare;
+    n->spare = frame;
+}
+
+static int take_frame(dp_negotiator_t *n, dp_output_t *out)
+{
+    while (n->frames != NULL) {
+        dp_frame_t *frame = n->frames;
+        int rank = next_recipient(n, frame);
+
+        if (rank >= 0) {
+            out->kind = DP_OUTPUT_SEND;
+            out->to = rank;
+            out->data = frame->data;
+            out->bytes = frame->bytes;
+            return 1;
+        }
+        n->frames = frame->next;
+        if (n->frames == NULL) n->frames_end = &n->frames;
+        recycle(n, frame);
+    }
+    return 0;
+}
+
+static int take_event(dp_negotiator_t *n, dp_output_t *out)
+{
+    dp_event_t *event;
+
+    if (n->event_next == n->event_count) {
+        n->event_next = n->event_count = n->entry_count = 0;
+        if (n->deferred_count == 0) dp_table_free_retired(&n->table);
+        return 0;
+    }
+    event = &n->events[n->event_next++];
+    if (event->kind == DP_OUTPUT_HELD) n->must_park = 0;
+    n->event_text = event->text;
+    out->kind = event->kind;
+    out->sequence = event->sequence;
+    out->is_locked = event->is_locked;
+    out->until = event->until;
+    out->id = event->id;
+    out->absent = event->absent;
+    out->reason = event->reason;
+    out->culprit = event->culprit;
+    out->group = event->group;
+    out->slot = event->slot;
+    out->last_rank = event->last_rank;
+    if (event->entry_count > 0) out->entries = n->entries + event->entry_begin;
+    out->entry_count = event->entry_count;
+    out->request = event->request;
+    out->status = event->status;
+    out->text = event->text;
+    return 1;
+}
+
+/* Frames first: neighbours are further away than the caller, and the world's last word must be on
+ * its way before the caller hears it. But once the neighbours know where this rank stands, others
+ * make up for what it has launched, so before that the caller reports nothing of it as over. */
+int dp_outbox_take(dp_negotiator_t *n, dp_output_t *out)
+{
+    memset(out, 0, sizeof(*out));
+    free(n->event_text);
+    n->event_text = NULL;
+    if (n->must_park && take_event(n, out)) return 1;
+    if (take_frame(n, out) || take_event(n, out)) return 1;
+    if (n->is_fatal && !n->fatal_told) {
+        n->fatal_told = 1;
+        out->kind = DP_OUTPUT_FATAL;
+        out->status = n->fatal_status;
+        out->culprit = n->fatal_culprit;
+        out->text = n->fatal_text;
+        return 1;
+    }
+    if (n->is_finished && !n->finished_told) {
+        n->finished_told = 1;
+        out->kind = DP_OUTPUT_FINISHED;
+        return 1;
+    }
+    return 0;
+}
+
+/* ---- The end of the world --------------------------------------------------------------- */
+
+const char *dp_rank_text(const dp_negotiator_t *n, int rank, char text[DP_RANK_TEXT_MAX])
+{
+    if (rank >= 0 && rank < n->size) {
+        snprintf(text, DP_RANK_TEXT_MAX, "rank %d (%s)", rank,
+                 n->topology->host_name[n->topology->host[rank]]);
+    } else {
+        snprintf(text, DP_RANK_TEXT_MAX, "rank %d", rank);
+    }
+    return text;
+}
+
+void dp_fatal(dp_negotiator_t *n, dp_status_t status, int culprit, int except, const char *text)
+{
+    dp_frame_t *frame = n->fatal_frame;
+    dp_item_t *item = &n->made;
+    dp_writer_t writer;
+
+    if (n->is_fatal || n->is_finished) return;
+    n->is_fatal = 1;
+    n->fatal_status = status;
+    n->fatal_culprit = culprit >= 0 && culprit < n->size ? culprit : -1;
+    snprintf(n->fatal_text, sizeof(n->fatal_text), "%s",
+             text[0] != '\0' ? text : "no reason given");
+    /* Nothing else matters any more, and each request fails with the world. */
+    close_open(n, &n->up);
+    close_open(n, &n->down);
+    while (n->frames != NULL) {
+        dp_frame_t *next = n->frames->next;
+
+        recycle(n, n->frames);
+        n->frames = next;
+    }
+    n->frames_end = &n->frames;
+    drop_events(n);
+    item->kind = DP_ITEM_FATAL;
+    item->status = status;
+    item->rank = n->fatal_culprit;
+    item->text = n->fatal_text;
+    item->list_count = 0;
+    frame_begin(frame, DP_TO_NEIGHBOURS, 0, DP_POSITION_NONE); /* ordered items were dropped */
+    frame->except = except;
+    dp_writer_init(&writer, frame->data, frame->room);
+    writer.bytes = frame->bytes;
+    dp_item_write(&writer, item);
+    DP_ASSERT(!writer.failed);
+    frame->bytes = writer.bytes;
+    n->fatal_frame = NULL; /* the queue's now */
+    frame_queue(n, frame);
+}
+
+void dp_fatal_memory(dp_negotiator_t *n)
+{
+    char rank[DP_RANK_TEXT_MAX], text[DP_RANK_TEXT_MAX + 32];
+
+    snprintf(text, sizeof(text), "%s: out of memory", dp_rank_text(n, n->rank, rank));
+    dp_fatal(n, DP_ERR_NO_MEMORY, n->rank, -1, text);
+}
+
+void dp_fatal_protocol(dp_negotiator_t *n, int from, const char *format, ...)
+{
+    char rank[DP_RANK_TEXT_MAX], text[DP_ERROR_TEXT_MAX];
+    va_list arguments;
+    size_t bytes;
+
+    snprintf(text, sizeof(text), "%s broke the protocol: ", dp_rank_text(n, from, rank));
+    bytes = strlen(text);
+    va_start(arguments, format);
+    vsnprintf(text + bytes, sizeof(text) - bytes, format, arguments);
+    va_end(arguments);
+    dp_fatal(n, DP_ERR_ABORTED, from, -1, text);
+}
+
+/* ---- Life ------------------------------------------------------------------------------- */
+
+dp_status_t dp_outbox_init(dp_negotiator_t *n)
+{
+    n->frames_end = &n->frames;
+    n->fatal_frame =
+        calloc(1, sizeof(*n->fatal_frame) + n->table.bit_words * sizeof(*n->fatal_frame->children));
+    if (n->fatal_frame == NULL) return DP_ERR_NO_MEMORY;
+    return frame_reserve(n->fatal_frame, FRAME_ROOM_MIN);
+}
+
+void dp_outbox_fini(dp_negotiator_t *n)
+{
+    drop_events(n);
+    destroy_all(n->frames);
+    destroy_all(n->spare);
+    frame_destroy(n->up);
+    frame_destroy(n->down);
+    frame_destroy(n->fatal_frame);
+    free(n->events);
+    free(n->deferred);
+    free(n->deferred_entries);
+    free(n->event_text);
+    free(n->entries);
+    free(n->news.rows);
+    free(n->words);
+}

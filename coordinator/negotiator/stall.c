@@ -1,0 +1,354 @@
+/*
+ * stall.c - says who is missing, for which tensor, and what that rank is doing.
+ *
+ * Each node times what waits in its own subtree, once: a tensor some of whose ranks are ready and
+ * some are not is reported up as PARTIAL when it is overdue. The root then asks WHO down the
+ * subtrees that are not ready; each node answers once, for itself and those below it, when they
+ * have answered or its patience ends. The report goes to every rank. In a job without stalls no
+ * message of this file is ever sent.
+ */
+#include "coordinator/negotiator/negotiator_internal.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PATIENCE_MS 1000 /* the root's; each level below waits three quarters of its parent's */
+#define NAMED_IN_TEXT 3  /* missing ranks that a report spells out */
+#define NAME_IN_TEXT 96  /* bytes of a tensor's name in a report, and its group's */
+
+static uint64_t threshold_ns(const dp_negotiator_t *n)
+{
+    if (n->stall_warn_ns == 0) return n->stall_limit_ns;
+    if (n->stall_limit_ns == 0) return n->stall_warn_ns;
+    return DP_MIN(n->stall_warn_ns, n->stall_limit_ns);
+}
+
+static double seconds_since(const dp_negotiator_t *n, uint64_t ns)
+{
+    return (double)(n->now_ns - ns) * 1e-9;
+}
+
+/* a + b, not beyond the end of time */
+static uint64_t later(uint64_t a, uint64_t b)
+{
+    return a > UINT64_MAX - b ? UINT64_MAX : a + b;
+}
+
+dp_status_t dp_stall_init(dp_negotiator_t *n)
+{
+    n->stall.asked = calloc(n->table.bit_words, sizeof(*n->stall.asked));
+    return n->stall.asked != NULL ? DP_OK : DP_ERR_NO_MEMORY;
+}
+
+void dp_stall_fini(dp_negotiator_t *n)
+{
+    free(n->stall.asked);
+}
+
+/* ---- Lists, oldest first ---------------------------------------------------------------- */
+
+static void insert(dp_row_t **oldest, dp_row_t **newest, dp_row_t *row)
+{
+    dp_row_t *before = *newest; /* nearly always right at once: time does not go back */
+
+    while (before != NULL && before->first_ns > row->first_ns)
+        before = before->older;
+    row->older = before;
+    row->newer = before != NULL ? before->newer : *oldest;
+    *(row->older != NULL ? &row->older->newer : oldest) = row;
+    *(row->newer != NULL ? &row->newer->older : newest) = row;
+}
+
+static void withdraw(dp_row_t **oldest, dp_row_t **newest, dp_row_t *row)
+{
+    *(row->older != NULL ? &row->older->newer : oldest) = row->newer;
+    *(row->newer != NULL ? &row->newer->older : newest) = row->older;
+    row->older = row->newer = NULL;
+    row->stall_list = DP_ROW_UNLISTED;
+}
+
+void dp_stall_watch(dp_negotiator_t *n, dp_row_t *row)
+{
+    dp_stall_t *stall = &n->stall;
+
+    if (threshold_ns(n) == 0 || row->stall_list != DP_ROW_UNLISTED) return;
+    insert(&stall->fresh_oldest, &stall->fresh_newest, row);
+    row->stall_list = DP_ROW_FRESH;
+}
+
+static void make_overdue(dp_negotiator_t *n, dp_row_t *row)
+{
+    dp_stall_t *stall = &n->stall;
+
+    withdraw(&stall->fresh_oldest, &stall->fresh_newest, row);
+    insert(&stall->stalled_oldest, &stall->stalled_newest, row);
+    row->stall_list = DP_ROW_STALLED;
+    if (stall->stalled_count++ == 0) {
+        stall->interval_ns = n->stall_warn_ns;
+        stall->next_report_ns = n->now_ns;
+    }
+    if (!dp_is_root(n) && !row->wants_partial) {
+        row->wants_partial = 1;
+        dp_outbox_news(n, row);
+    }
+}
+
+/* Root: the tensor's group hears it, and this rank whether in it or not. */
+static void broadcast(dp_negotiator_t *n, const dp_row_t *row, const char *text)
+{
+    const uint64_t *slots = row->scope != NULL ? row->scope->expect : row->expect;
+
+    dp_item_ref(&n->made, DP_ITEM_WARN, row);
+    n->made.text = text;
+    n->made.list = row->list;
+    n->made.list_count = row->list_count;
+    dp_outbox_down(n, slots, &n->made, 0);
+    n->made.list_count = 0;
+    dp_outbox_warn(n, text);
+}
+
+void dp_stall_unwatch(dp_negotiator_t *n, dp_row_t *row, int is_complete)
+{
+    dp_stall_t *stall = &n->stall;
+    char text[DP_ERROR_TEXT_MAX], what[DP_ROW_TEXT_MAX];
+
+    if (row->stall_list == DP_ROW_FRESH) withdraw(&stall->fresh_oldest, &stall->fresh_newest, row);
+    if (row->stall_list == DP_ROW_STALLED) {
+        withdraw(&stall->stalled_oldest, &stall->stalled_newest, row);
+        stall->stalled_count--;
+    }
+    if (dp_is_root(n) && stall->is_asking && stall->subject == row) stall->is_asking = 0;
+    if (!is_complete || !row->was_warned) return;
+    row->was_warned = 0;
+    snprintf(text, sizeof(text), "%.*s: no longer stalled after %.1f s", NAME_IN_TEXT,
+             dp_row_text(row, what), seconds_since(n, row->first_ns));
+    broadcast(n, row, text);
+}
+
+void dp_stall_forget(dp_negotiator_t *n, const dp_row_t *row)
+{
+    dp_stall_t *stall = &n->stall;
+    dp_row_t *going = n->table.rows[row->index];
+
+    dp_stall_unwatch(n, going, 0);
+    if (stall->is_asking && stall->subject == row) stall->is_asking = 0;
+}
+
+/* ---- The question ----------------------------------------------------------------------- */
+
+static void add_missing(dp_missing_t *found, int rank, uint32_t pending, const char *progress)
+{
+    dp_missing_rank_t *entry;
+
+    found->count++;
+    if (found->named == DP_MISSING_NAMED_MAX) return;
+    entry = &found->ranks[found->named++];
+    entry->rank = rank;
+    entry->pending = pending;
+    snprintf(entry->progress, sizeof(entry->progress), "%s", progress);
+}
+
+/* Is nothing waited for there? Of what is not pending here only those who have joined are ready. */
+static int is_here(const dp_negotiator_t *n, const dp_row_t *row, int slot)
+{
+    if (dp_bit_get(row->heard, slot)) return 1;
+    return row->scope != NULL && row->scope->joined_count > 0 && dp_join_covers(n, row, slot);
+}
+
+static void begin_question(dp_negotiator_t *n, dp_row_t *row, uint32_t round, uint32_t patience_ms)
+{
+    dp_stall_t *stall = &n->stall;
+
+    stall->is_asking = stall->is_unsent = 1;
+    stall->round = round;
+    stall->subject = row;
+    stall->patience_ms = patience_ms;
+    stall->patience_until_ns = later(n->now_ns, (uint64_t)patience_ms * 1000000u);
+    stall->waiting = 0;
+    stall->found.count = stall->found.named = 0;
+    memset(stall->asked, 0, n->table.bit_words * sizeof(*stall->asked));
+    if (!dp_row_takes_part(n, row) || is_here(n, row, dp_own_slot(n))) return;
+    add_missing(&stall->found, n->rank, (uint32_t)DP_MIN(n->own_pending, UINT32_MAX), n->progress);
+}
+
+void dp_stall_who(dp_negotiator_t *n, const dp_item_t *item, dp_row_t *row)
+{
+    begin_question(n, row, item->round, item->patience_ms);
+}
+
+static void ask_children(dp_negotiator_t *n)
+{
+    dp_stall_t *stall = &n->stall;
+    dp_item_t *item = &n->made;
+
+    stall->is_unsent = 0;
+    for (int i = 0; i < n->child_count && !n->is_fatal; i++) {
+        if (!dp_bit_get(stall->subject->expect, i) || is_here(n, stall->subject, i)) continue;
+        dp_item_ref(item, DP_ITEM_WHO, stall->subject);
+        item->list = stall->subject->list;
+        item->list_count = stall->subject->list_count;
+        item->round = stall->round;
+        item->patience_ms = (uint32_t)((uint64_t)stall->patience_ms * 3 / 4);
+        dp_bit_set(stall->asked, i);
+        stall->waiting++;
+        dp_outbox_ask(n, n->children[i], item);
+    }
+}
+
+void dp_stall_missing(dp_negotiator_t *n, int child, const dp_item_t *item)
+{
+    dp_stall_t *stall = &n->stall;
+    uint32_t unnamed = item->missing.count - item->missing.named;
+
+    if (!stall->is_asking || item->round != stall->round) return; /* late */
+    if (!dp_bit_get(stall->asked, child)) return;                 /* given up, or told twice */
+    stall->asked[child / 64] &= ~((uint64_t)1 << (child % 64));
+    stall->waiting--;
+    for (uint32_t i = 0; i < item->missing.named; i++) {
+        const dp_missing_rank_t *entry = &item->missing.ranks[i];
+
+        add_missing(&stall->found, entry->rank, entry->pending, entry->progress);
+    }
+    stall->found.count = (uint32_t)DP_MIN((uint64_t)stall->found.count + unnamed, UINT32_MAX);
+}
+
+/* Children that never answered count as missing themselves. */
+static void end_patience(dp_negotiator_t *n)
+{
+    dp_stall_t *stall = &n->stall;
+
+    for (int i = 0; i < n->child_count; i++) {
+        if (dp_bit_get(stall->asked, i)) {
+            add_missing(&stall->found, n->children[i], 0, "no answer about its subtree");
+        }
+    }
+    memset(stall->asked, 0, n->table.bit_words * sizeof(*stall->asked));
+    stall->waiting = 0;
+}
+
+/* ---- The answer ------------------------------------------------------------------------- */
+
+/* Appends to a text; what does not fit is cut. */
+static void append(char *text, size_t room, const char *more)
+{
+    size_t bytes = strlen(text);
+
+    snprintf(text + bytes, room - bytes, "%s", more);
+}
+
+static void append_missing(const dp_negotiator_t *n, const dp_missing_t *found, char *text,
+                           size_t room)
+{
+    char rank[DP_RANK_TEXT_MAX], part[DP_RANK_TEXT_MAX + DP_PROGRESS_MAX + 48];
+    uint32_t named = DP_MIN(found->named, NAMED_IN_TEXT);
+
+    for (uint32_t i = 0; i < named; i++) {
+        const dp_missing_rank_t *entry = &found->ranks[i];
+
+        snprintf(part, sizeof(part), "%s%s", i > 0 ? "; " : "", dp_rank_text(n, entry->rank, rank));
+        append(text, room, part);
+        if (entry->progress[0] != '\0') {
+            snprintf(part, sizeof(part), ": %s", entry->progress);
+            append(text, room, part);
+        }
+        if (entry->pending == 0) continue;
+        snprintf(part, sizeof(part), " (%" PRIu32 " operations pending)", entry->pending);
+        append(text, room, part);
+    }
+    if (found->count <= named) return;
+    snprintf(part, sizeof(part), "; and %" PRIu32 " more", found->count - named);
+    append(text, room, part);
+}
+
+static void report(dp_negotiator_t *n)
+{
+    dp_stall_t *stall = &n->stall;
+    const dp_missing_t *found = &stall->found;
+    dp_row_t *row = stall->subject;
+    char text[DP_ERROR_TEXT_MAX], what[DP_ROW_TEXT_MAX], more[48] = "";
+    uint32_t ranks = dp_row_ranks(row), missing = DP_MIN(found->count, ranks);
+
+    if (stall->stalled_count > 1)
+        snprintf(more, sizeof(more), " (and %zu more)", stall->stalled_count - 1);
+    snprintf(text, sizeof(text),
+             "stalled %.1f s: %.*s%s: ready on %" PRIu32 " of %" PRIu32 " ranks; missing ",
+             seconds_since(n, row->first_ns), NAME_IN_TEXT, dp_row_text(row, what), more,
+             ranks - missing, ranks);
+    append_missing(n, found, text, sizeof(text));
+    if (stall->is_final) {
+        dp_fatal(n, DP_ERR_STALLED, found->named > 0 ? found->ranks[0].rank : -1, -1, text);
+        return;
+    }
+    stall->next_report_ns = later(n->now_ns, stall->interval_ns);
+    stall->interval_ns = later(stall->interval_ns, stall->interval_ns);
+    /* All of them came while we asked: what they said is on its way here. */
+    if (found->count == 0) return;
+    row->was_warned = 1;
+    broadcast(n, row, text);
+}
+
+void dp_stall_flush(dp_negotiator_t *n)
+{
+    dp_stall_t *stall = &n->stall;
+
+    if (!stall->is_asking || n->is_fatal) return;
+    if (stall->is_unsent) ask_children(n);
+    if (stall->waiting > 0 || n->is_fatal) return;
+    stall->is_asking = 0;
+    if (dp_is_root(n)) {
+        report(n);
+        return;
+    }
+    n->made.kind = DP_ITEM_MISSING;
+    n->made.round = stall->round;
+    n->made.missing = stall->found;
+    n->made.list_count = 0;
+    dp_outbox_up_item(n, &n->made);
+}
+
+/* ---- Time ------------------------------------------------------------------------------- */
+
+/* Root: is it time to ask again? */
+static void consider(dp_negotiator_t *n)
+{
+    dp_stall_t *stall = &n->stall;
+    dp_row_t *row = stall->stalled_oldest;
+
+    if (row == NULL || stall->is_asking) return;
+    stall->is_final = n->stall_limit_ns > 0 && n->now_ns >= later(row->first_ns, n->stall_limit_ns);
+    if (stall->is_final || (n->stall_warn_ns > 0 && n->now_ns >= stall->next_report_ns))
+        begin_question(n, row, stall->round + 1, PATIENCE_MS);
+}
+
+void dp_stall_tick(dp_negotiator_t *n)
+{
+    dp_stall_t *stall = &n->stall;
+    uint64_t threshold = threshold_ns(n);
+
+    if (threshold == 0) return;
+    while (stall->fresh_oldest != NULL &&
+           n->now_ns >= later(stall->fresh_oldest->first_ns, threshold)) {
+        make_overdue(n, stall->fresh_oldest);
+    }
+    if (stall->is_asking && stall->waiting > 0 && n->now_ns >= stall->patience_until_ns)
+        end_patience(n);
+    if (dp_is_root(n)) consider(n);
+    dp_leave_tick(n);
+}
+
+uint64_t dp_stall_deadline(const dp_negotiator_t *n)
+{
+    const dp_stall_t *stall = &n->stall;
+    uint64_t deadline = dp_leave_deadline(n);
+
+    if (stall->fresh_oldest != NULL)
+        deadline = DP_MIN(deadline, later(stall->fresh_oldest->first_ns, threshold_ns(n)));
+    if (stall->is_asking) return DP_MIN(deadline, stall->patience_until_ns);
+    if (!dp_is_root(n) || stall->stalled_oldest == NULL) return deadline;
+    if (n->stall_warn_ns > 0) deadline = DP_MIN(deadline, stall->next_report_ns);
+    if (n->stall_limit_ns > 0)
+        deadline = DP_MIN(deadline, later(stall->stalled_oldest->first_ns, n->stall_limit_ns));
+    return deadline;
+}

@@ -1,0 +1,78 @@
+/*
+ * chain.h - what a rank's program has done so far, as a chain of digests, and where two of them
+ * part.
+ *
+ * Under order=program nobody agrees on an order, so it has to be the same everywhere by itself.
+ * Every entry's digest covers all entries before it: two ranks that have one digest at one position
+ * have run the same program up to there. The latest entries are kept, so that a difference can be
+ * told in words. Pure: it must not know who carries its bytes to other ranks, or when.
+ */
+#ifndef DP_COORDINATOR_CHAIN_H
+#define DP_COORDINATOR_CHAIN_H
+
+#include "coordinator/negotiator/signature.h"
+
+#define DP_CHAIN_KEPT 1024                      /* entries a rank can still compare */
+#define DP_CHAIN_TOLD 256                       /* entries of a story */
+#define DP_CHAIN_WHAT_MAX 200                   /* bytes of an entry in words, terminated */
+#define DP_CHAIN_BEAT_BYTES ((size_t)8 + 8 + 1) /* position, digest, is it the last */
+#define DP_CHAIN_STORY_BYTES (12 + (size_t)DP_CHAIN_TOLD * (8 + 2 + DP_CHAIN_WHAT_MAX))
+
+/* One submission to the world, or, without a name, a wait that ended a bucket. */
+typedef struct dp_chain_link {
+    uint64_t digest;  /* of this and all before it */
+    const char *name; /* borrowed: as long as the chain */
+    dp_collective_t collective;
+    dp_reduce_t reduce;
+    dp_dtype_t dtype; /* of the first part */
+    dp_wire_t wire;
+    int root;
+    int in_place;
+    uint32_t part_count;
+    uint64_t count; /* elements of all parts */
+    double prescale, postscale;
+    float absmax; /* where it decides how fp32 travels */
+} dp_chain_link_t;
+
+typedef struct dp_chain {
+    dp_chain_link_t *links; /* [DP_CHAIN_KEPT], position p at p % DP_CHAIN_KEPT */
+    uint64_t position;      /* of the last entry, from 1 on */
+    int is_final;           /* the program has finalized: no entry will follow */
+} dp_chain_t;
+
+dp_status_t dp_chain_init(dp_chain_t *chain); /* DP_ERR_NO_MEMORY */
+void dp_chain_fini(dp_chain_t *chain);        /* zeroed: fine */
+
+/* What a submission is, wherever it was made: equal values on all ranks that agree. */
+uint64_t dp_chain_hash(const char *name, const dp_signature_t *signature, int in_place,
+                       float absmax);
+
+/* Appends a submission whose hash is given; the name is borrowed. */
+void dp_chain_add(dp_chain_t *chain, uint64_t hash, const char *name,
+                  const dp_signature_t *signature, int in_place, float absmax);
+void dp_chain_add_wait(dp_chain_t *chain);
+
+/* The last entry's position and digest, DP_CHAIN_BEAT_BYTES. */
+void dp_chain_write_beat(const dp_chain_t *chain, dp_writer_t *writer);
+
+typedef enum dp_chain_verdict {
+    DP_CHAIN_ALIKE,   /* as far as can be seen from here */
+    DP_CHAIN_DIFFERS, /* the programs part at or before the beat's position */
+    DP_CHAIN_LACKS,   /* the sender has finalized, and this rank has gone on */
+    DP_CHAIN_BAD      /* the bytes make no sense */
+} dp_chain_verdict_t;
+
+/* What another rank's beat means. what [DP_CHAIN_WHAT_MAX] and *position, of LACKS: the first entry
+ * that the sender has not. */
+dp_chain_verdict_t dp_chain_hear_beat(const dp_chain_t *chain, dp_reader_t *reader, char *what,
+                                      uint64_t *position);
+
+/* The latest entries in words, at most DP_CHAIN_STORY_BYTES. */
+void dp_chain_write_story(const dp_chain_t *chain, dp_writer_t *writer);
+
+/* Finds the first entry that differs from another rank's story; own and other [DP_CHAIN_WHAT_MAX]
+ * say what it is here and there. */
+dp_chain_verdict_t dp_chain_hear_story(const dp_chain_t *chain, dp_reader_t *reader,
+                                       uint64_t *position, char *own, char *other);
+
+#endif

@@ -1,0 +1,500 @@
+/*
+ * program.c - order=program: every rank launches its operations in the order in which it submits
+ * them, without asking the others.
+ *
+ * A group has one open bucket. It is closed when the next operation would make it larger than
+ * DP_FUSION_BYTES or has to travel alone, and when the program waits for something in it; nothing
+ * depends on time or on other ranks. Whoever submits or waits launches, in its own thread. What is
+ * agreed on (program.h) closes all buckets, and what follows is held until it was launched.
+ *
+ * Ranks whose programs differ would sum the wrong tensors. So
+ * - each launch has a digest of what is in it, which the engine compares before it touches another
+ *   rank's memory: no wait and no message, as it rides in the arrival the engine waits for anyway;
+ * - each sign of life between neighbours in the tree carries the position and digest of a chain of
+ *   all submissions to the world. This finds what no engine operation can: ranks that stand still
+ *   in different operations, one that has finalized, an engine that cannot compare;
+ * - who has found a difference, in either way, tells its neighbours its latest entries in words.
+ *   Somewhere on the tree two that differ are neighbours; they name the first entry in which they
+ *   do, and the world ends with that text.
+ */
+#include "coordinator/program/program.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "coordinator/program/chain.h"
+#include "coordinator/api/context.h"
+
+#define BUCKET_TENSORS 4096 /* of one launch, at most */
+#define LAUNCHES                                                                                   \
+    1000000000ull /* of a group; a launch's number is its group's times this, and more */
+
+struct dp_program {
+    dp_context_t *context;
+    dp_trace_lane_t *lane; /* guarded by lock, likewise all below */
+    pthread_mutex_t lock;
+    dp_chain_t chain;
+    dp_program_bucket_t *open, **open_end; /* with something in them, oldest first */
+    int is_agreeing;          /* one request is the coordinator's: what follows it is held */
+    uint64_t agreeing_ticket; /* of that; its memory may be another request's by now */
+    dp_handle_t **held;       /* [held_count] of [held_room]; NULL: a wait for all of them */
+    size_t held_count, held_room;
+    dp_launch_entry_t *entries; /* [entry_room] of the launch being made */
+    size_t entry_room;
+    dp_handle_t *suspended; /* by next_free */
+    int is_stopped;
+};
+
+/* ---- The rules ------------------------------------------------------------------------------ */
+
+dp_program_kind_t dp_program_kind(dp_collective_t collective)
+{
+    switch (collective) {
+    case DP_COLLECTIVE_BARRIER:
+    case DP_COLLECTIVE_GROUP_CREATE:
+    case DP_COLLECTIVE_GROUP_DESTROY:
+        return DP_PROGRAM_AGREED;
+    case DP_COLLECTIVE_SEND:
+    case DP_COLLECTIVE_JOIN:
+        return DP_PROGRAM_REFUSED;
+    default:
+        return DP_PROGRAM_ORDERED;
+    }
+}
+
+int dp_program_is_even(dp_collective_t collective)
+{
+    return collective == DP_COLLECTIVE_ALLREDUCE || collective == DP_COLLECTIVE_ALLGATHER ||
+           collective == DP_COLLECTIVE_REDUCE_SCATTER;
+}
+
+uint64_t dp_program_bytes(const dp_signature_t *signature, int ranks)
+{
+    const uint64_t rows =
+        signature->collective == DP_COLLECTIVE_REDUCE_SCATTER ? (uint64_t)ranks : 1;
+    uint64_t bytes = 0;
+
+    for (uint32_t i = 0; i < signature->part_count; i++) {
+        const dp_signature_part_t *part = &signature->parts[i];
+        uint64_t more;
+
+        if (__builtin_mul_overflow(part->count, dp_dtype_bytes(part->dtype) * rows, &more) ||
+            __builtin_add_overflow(bytes, more, &bytes))
+            return UINT64_MAX;
+    }
+    return bytes;
+}
+
+static float absmax_of(const dp_handle_t *request)
+{
+    return request->entry->signature.wire == DP_WIRE_FP16 ? request->node.submission.last_absmax
+                                                          : 0.0f;
+}
+
+/* ---- Launching, under the lock -------------------------------------------------------------- */
+
+static void fail_world(dp_program_t *program)
+{
+    dp_loop_abort(program->context->loop, DP_ERR_NO_MEMORY, "order=program: no memory");
+    program->is_stopped = 1;
+}
+
+static void *grow(void *array, size_t *room, size_t count, size_t bytes)
+{
+    const size_t wanted = DP_MAX(count, *room + *room / 2 + 16);
+    void *larger = realloc(array, wanted * bytes);
+
+    if (larger != NULL) *room = wanted;
+    return larger;
+}
+
+static int reserve_entries(dp_program_t *program, size_t count)
+{
+    void *larger;
+
+    if (count <= program->entry_room) return 1;
+    larger = grow(program->entries, &program->entry_room, count, sizeof(*program->entries));
+    if (larger == NULL) return 0;
+    program->entries = larger;
+    return 1;
+}
+
+static void unlist(dp_program_t *program, dp_program_bucket_t *bucket)
+{
+    dp_program_bucket_t **at = &program->open;
+
+    while (*at != bucket)
+        at = &(*at)->next;
+    *at = bucket->next;
+    if (*at == NULL) program->open_end = at;
+    bucket->next = NULL;
+}
+
+/* Launches what is in a bucket, which is open. */
+static void flush(dp_program_t *program, dp_program_bucket_t *bucket)
+{
+    const uint32_t uid = bucket->requests[0]->group->about.uid;
+    dp_output_t launch = {.kind = DP_OUTPUT_LAUNCH, .group = uid, .entry_count = bucket->count};
+    uint64_t digest;
+
+    unlist(program, bucket);
+    if (!reserve_entries(program, bucket->count)) {
+        fail_world(program);
+        return;
+    }
+    for (size_t i = 0; i < bucket->count; i++) {
+        dp_handle_t *request = bucket->requests[i];
+
+        program->entries[i] = (dp_launch_entry_t){.request = request,
+                                                  .signature = &request->entry->signature,
+                                                  .name = request->entry->name,
+                                                  .last_absmax = absmax_of(request),
+                                                  .in_place = request->node.submission.in_place};
+    }
+    bucket->launches++;
+    launch.sequence = (uint64_t)uid * LAUNCHES + bucket->launches;
+    launch.entries = program->entries;
+    digest = dp_kernel_hash(&bucket->launches, sizeof(bucket->launches), bucket->hash) | 1;
+    bucket->count = 0;
+    bucket->bytes = bucket->hash = 0;
+    dp_launch(program->context, &launch, digest, program->lane);
+}
+
+/* The program waits for what is in the bucket, or ends it otherwise. */
+static void cut(dp_program_t *program, dp_program_bucket_t *bucket)
+{
+    if (bucket->requests[0]->group == &program->context->world) dp_chain_add_wait(&program->chain);
+    flush(program, bucket);
+}
+
+static void cut_all(dp_program_t *program)
+{
+    while (program->open != NULL && !program->is_stopped)
+        cut(program, program->open);
+}
+
+static void add(dp_program_t *program, dp_handle_t *request)
+{
+    const dp_signature_t *signature = &request->entry->signature;
+    const int in_place = request->node.submission.in_place;
+    const int is_alone = dp_plan_is_alone(signature->collective);
+    const size_t limit = program->context->config.fusion_bytes;
+    const uint64_t bytes = dp_program_bytes(signature, request->group->size);
+    const uint64_t hash =
+        dp_chain_hash(request->entry->name, signature, in_place, absmax_of(request));
+    dp_program_bucket_t *bucket = &request->group->bucket;
+
+    if (request->group == &program->context->world) {
+        dp_chain_add(&program->chain, hash, request->entry->name, signature, in_place,
+                     absmax_of(request));
+    }
+    if (bucket->count > 0 && (is_alone || bucket->count == BUCKET_TENSORS || bytes > limit ||
+                              bucket->bytes > limit - bytes))
+        flush(program, bucket);
+    if (program->is_stopped) return;
+    if (bucket->count == bucket->room) {
+        void *larger =
+            grow(bucket->requests, &bucket->room, bucket->count + 1, sizeof(dp_handle_t *));
+
+        if (larger == NULL) {
+            fail_world(program);
+            return;
+        }
+        bucket->requests = larger;
+    }
+    if (bucket->count == 0) {
+        *program->open_end = bucket;
+        program->open_end = &bucket->next;
+    }
+    bucket->requests[bucket->count++] = request;
+    bucket->bytes += bytes > UINT64_MAX - bucket->bytes ? UINT64_MAX - bucket->bytes : bytes;
+    bucket->hash = dp_kernel_hash(&hash, sizeof(hash), bucket->hash);
+    if (is_alone || bucket->bytes >= limit) flush(program, bucket);
+}
+
+/* request: NULL: a wait for all before it. */
+static void hold(dp_program_t *program, dp_handle_t *request)
+{
+    const size_t count = program->held_count;
+
+    if (request == NULL && count > 0 && program->held[count - 1] == NULL) return;
+    if (program->held_count == program->held_room) {
+        void *larger = grow(program->held, &program->held_room, program->held_count + 1,
+                            sizeof(dp_handle_t *));
+
+        if (larger == NULL) {
+            fail_world(program);
+            return;
+        }
+        program->held = larger;
+    }
+    program->held[program->held_count++] = request;
+}
+
+static void take(dp_program_t *program, dp_handle_t *request)
+{
+    dp_loop_node_t *node = &request->node;
+
+    if (dp_program_kind(request->collective) == DP_PROGRAM_ORDERED) {
+        add(program, request);
+        return;
+    }
+    cut_all(program);
+    if (program->is_stopped) return;
+    program->is_agreeing = 1;
+    program->agreeing_ticket = request->ticket;
+    dp_loop_submit(program->context->loop, &node, 1, 0);
+}
+
+/* ---- From the program's threads ------------------------------------------------------------- */
+
+void dp_program_submit(dp_program_t *program, dp_handle_t *request)
+{
+    pthread_mutex_lock(&program->lock);
+    if (program->is_stopped) {
+        /* the request has failed, or will with the world */
+    } else if (program->is_agreeing) {
+        hold(program, request);
+    } else {
+        take(program, request);
+    }
+    pthread_mutex_unlock(&program->lock);
+}
+
+void dp_program_wait(dp_program_t *program, const dp_handle_t *request)
+{
+    int is_mine;
+
+    if (atomic_load(&request->state) != DP_REQUEST_PENDING) return;
+    pthread_mutex_lock(&program->lock);
+    /* else launched meanwhile, the coordinator's, or never to be launched */
+    is_mine = !program->is_stopped && atomic_load(&request->state) == DP_REQUEST_PENDING &&
+              !(program->is_agreeing && program->agreeing_ticket == request->ticket);
+    if (is_mine && program->is_agreeing) {
+        hold(program, NULL);
+    } else if (is_mine && request->group->bucket.count > 0) {
+        cut(program, &request->group->bucket);
+    }
+    pthread_mutex_unlock(&program->lock);
+}
+
+void dp_program_wait_all(dp_program_t *program, dp_group_t *group)
+{
+    pthread_mutex_lock(&program->lock);
+    if (program->is_stopped) {
+        /* nothing is launched any more */
+    } else if (program->is_agreeing) {
+        hold(program, NULL);
+    } else if (group == NULL) {
+        cut_all(program);
+    } else if (group->bucket.count > 0) {
+        cut(program, &group->bucket);
+    }
+    pthread_mutex_unlock(&program->lock);
+}
+
+void dp_program_leave(dp_program_t *program)
+{
+    dp_program_wait_all(program, NULL);
+    pthread_mutex_lock(&program->lock);
+    program->chain.is_final = 1;
+    pthread_mutex_unlock(&program->lock);
+}
+
+/* ---- From the coordinator and the data plane ------------------------------------------------ */
+
+void dp_program_agreed(dp_program_t *program)
+{
+    size_t taken = 0;
+
+    pthread_mutex_lock(&program->lock);
+    program->is_agreeing = 0;
+    while (taken < program->held_count && !program->is_agreeing && !program->is_stopped) {
+        dp_handle_t *next = program->held[taken++];
+
+        if (next == NULL) {
+            cut_all(program);
+        } else {
+            take(program, next);
+        }
+    }
+    program->held_count -= taken;
+    if (program->held_count > 0) {
+        memmove(program->held, program->held + taken, program->held_count * sizeof(dp_handle_t *));
+    }
+    pthread_mutex_unlock(&program->lock);
+}
+
+int dp_program_suspend(dp_program_t *program, dp_handle_t *request, dp_status_t status,
+                       const char *text)
+{
+    int is_suspended;
+
+    pthread_mutex_lock(&program->lock);
+    is_suspended = !program->is_stopped;
+    if (is_suspended) {
+        request->next_free = program->suspended;
+        program->suspended = request;
+    }
+    pthread_mutex_unlock(&program->lock);
+    if (is_suspended) dp_loop_explain(program->context->loop, status, text);
+    return is_suspended;
+}
+
+void dp_program_stop(dp_program_t *program, dp_status_t status, const char *text)
+{
+    dp_handle_t *request, *next;
+
+    pthread_mutex_lock(&program->lock);
+    program->is_stopped = 1;
+    program->held_count = 0;
+    program->is_agreeing = 0;
+    request = program->suspended;
+    program->suspended = NULL;
+    pthread_mutex_unlock(&program->lock);
+    for (; request != NULL; request = next) {
+        next = request->next_free;
+        dp_request_fail(request, status, text);
+    }
+}
+
+/* ---- Between neighbours ---------------------------------------------------------------------- */
+
+static size_t say_beat(void *user, void *data, size_t room)
+{
+    dp_program_t *program = user;
+    dp_writer_t writer;
+
+    dp_writer_init(&writer, data, room);
+    pthread_mutex_lock(&program->lock);
+    dp_chain_write_beat(&program->chain, &writer);
+    pthread_mutex_unlock(&program->lock);
+    return writer.failed ? 0 : writer.bytes;
+}
+
+static const char *host_of(const dp_program_t *program, int rank)
+{
+    const dp_topology_t *topology = &program->context->topology;
+
+    return topology->host_name[topology->host[rank]];
+}
+
+static dp_status_t hear_beat(void *user, int rank, const void *data, size_t bytes, char *text,
+                             size_t room)
+{
+    dp_program_t *program = user;
+    char what[DP_CHAIN_WHAT_MAX];
+    uint64_t position = 0;
+    dp_chain_verdict_t verdict;
+    dp_reader_t reader;
+
+    dp_reader_init(&reader, data, bytes);
+    pthread_mutex_lock(&program->lock);
+    verdict = dp_chain_hear_beat(&program->chain, &reader, what, &position);
+    pthread_mutex_unlock(&program->lock);
+    switch (verdict) {
+    case DP_CHAIN_ALIKE:
+        return DP_OK;
+    case DP_CHAIN_DIFFERS:
+        return DP_ERR_MISMATCH;
+    case DP_CHAIN_LACKS:
+        snprintf(text, room,
+                 "order=program: rank %d (%s) finalized before entry %llu of the program, which is "
+                 "%s on rank %d (%s)",
+                 rank, host_of(program, rank), (unsigned long long)position, what,
+                 program->context->rank, host_of(program, program->context->rank));
+        return DP_ERR_LEFT;
+    case DP_CHAIN_BAD:
+        break;
+    }
+    snprintf(text, room, "rank %d (%s) sent a sign of life that makes no sense (%zu bytes)", rank,
+             host_of(program, rank), bytes);
+    return DP_ERR_SYSTEM;
+}
+
+static size_t tell_story(void *user, void *data, size_t room)
+{
+    dp_program_t *program = user;
+    dp_writer_t writer;
+
+    dp_writer_init(&writer, data, room);
+    pthread_mutex_lock(&program->lock);
+    dp_chain_write_story(&program->chain, &writer);
+    pthread_mutex_unlock(&program->lock);
+    return writer.failed ? 0 : writer.bytes;
+}
+
+static dp_status_t hear_story(void *user, int rank, const void *data, size_t bytes, char *text,
+                              size_t room)
+{
+    dp_program_t *program = user;
+    const int self = program->context->rank;
+    char own[DP_CHAIN_WHAT_MAX], other[DP_CHAIN_WHAT_MAX];
+    uint64_t position = 0;
+    dp_chain_verdict_t verdict;
+    dp_reader_t reader;
+
+    dp_reader_init(&reader, data, bytes);
+    pthread_mutex_lock(&program->lock);
+    verdict = dp_chain_hear_story(&program->chain, &reader, &position, own, other);
+    pthread_mutex_unlock(&program->lock);
+    if (verdict == DP_CHAIN_ALIKE) return DP_OK;
+    if (verdict == DP_CHAIN_BAD) {
+        snprintf(text, room, "rank %d (%s) told a story that makes no sense (%zu bytes)", rank,
+                 host_of(program, rank), bytes);
+        return DP_ERR_SYSTEM;
+    }
+    /* Both neighbours may find it: the lower rank comes first on either. */
+    snprintf(text, room,
+             "order=program, but the ranks' programs differ: entry %llu is %s on rank %d (%s), %s "
+             "on rank %d (%s)",
+             (unsigned long long)position, self < rank ? own : other, DP_MIN(self, rank),
+             host_of(program, DP_MIN(self, rank)), self < rank ? other : own, DP_MAX(self, rank),
+             host_of(program, DP_MAX(self, rank)));
+    return DP_ERR_MISMATCH;
+}
+
+dp_loop_gossip_t dp_program_gossip(dp_program_t *program)
+{
+    return (dp_loop_gossip_t){.user = program,
+                              .say_beat = say_beat,
+                              .hear_beat = hear_beat,
+                              .tell_story = tell_story,
+                              .hear_story = hear_story};
+}
+
+/* ---- Life ----------------------------------------------------------------------------------- */
+
+dp_status_t dp_program_create(dp_context_t *context, dp_program_t **out)
+{
+    dp_program_t *program = calloc(1, sizeof(*program));
+
+    if (program == NULL) return DP_ERR_NO_MEMORY;
+    program->context = context;
+    program->open_end = &program->open;
+    if (dp_chain_init(&program->chain) != DP_OK) {
+        free(program);
+        return DP_ERR_NO_MEMORY;
+    }
+    pthread_mutex_init(&program->lock, NULL);
+    program->lane = dp_trace_lane(context->trace, "program order", DP_TRACE_LANE_COORDINATOR);
+    *out = program;
+    return DP_OK;
+}
+
+void dp_program_bucket_fini(dp_program_bucket_t *bucket)
+{
+    free(bucket->requests);
+    bucket->requests = NULL;
+}
+
+void dp_program_destroy(dp_program_t *program)
+{
+    if (program == NULL) return;
+    dp_chain_fini(&program->chain);
+    pthread_mutex_destroy(&program->lock);
+    free(program->entries);
+    free(program->held);
+    free(program);
+}

@@ -1,0 +1,44 @@
+/*
+ * hash.c - four independent multiply-and-rotate lanes, so the multiplier's latency is hidden.
+ */
+#include "examples/gpt2/data/hash.h"
+
+#include <string.h>
+
+#define MULTIPLIER 0x9fb21c651e98df25u /* odd, bits well mixed */
+
+static inline uint64_t mix(uint64_t state, uint64_t word)
+{
+    state = (state ^ word) * MULTIPLIER;
+    return state << 31 | state >> 33;
+}
+
+uint64_t gpt2_hash(const void *data, size_t bytes)
+{
+    const unsigned char *at = data;
+    uint64_t lanes[4] = {1, 2, 3, 4};
+    uint64_t result = bytes;
+    size_t left = bytes;
+
+    for (; left >= 32; left -= 32, at += 32) {
+        uint64_t words[4];
+
+        memcpy(words, at, sizeof(words));
+        for (int i = 0; i < 4; i++)
+            lanes[i] = mix(lanes[i], words[i]);
+    }
+    for (; left > 0;) {
+        uint64_t word = 0;
+        size_t take = left < 8 ? left : 8;
+
+        memcpy(&word, at, take);
+        lanes[0] = mix(lanes[0], word);
+        at += take;
+        left -= take;
+    }
+    for (int i = 0; i < 4; i++)
+        result = mix(result, lanes[i]);
+    result ^= result >> 32;
+    result *= MULTIPLIER;
+    return result ^ result >> 29;
+}

@@ -1,0 +1,98 @@
+/*
+ * model.h - one replica of a GPT-2: weights, activations, forward, loss, backward.
+ *
+ * Pre-norm blocks, GELU in its tanh form, learned positions, the head tied to the token
+ * embedding (Radford et al. 2019). It must not know about ranks: gradients are handed over through
+ * a callback as backward completes them.
+ */
+#ifndef GPT2_MODEL_H
+#define GPT2_MODEL_H
+
+#include <stdint.h>
+
+#include "examples/gpt2/cpu/kernels.h"
+#include "examples/gpt2/model/shape.h"
+#include "examples/gpt2/cpu/team.h"
+
+/* Where the large arenas come from; must return zeroed memory aligned to 64 bytes, or NULL. */
+typedef struct gpt2_allocator {
+    void *(*alloc)(void *user, size_t bytes);
+    void (*free)(void *user, void *memory);
+    void *user;
+} gpt2_allocator_t;
+
+typedef struct gpt2_model_options {
+    gpt2_shape_t shape;
+    int batch;        /* most sequences per pass */
+    int length;       /* most tokens per sequence, <= context */
+    int threads;      /* >= 1 */
+    int training;     /* 0: no gradients, no stored activations of other layers; loss only */
+    int weights_only; /* 1: to hold weights; no pass can be made */
+    const gpt2_kernels_t *kernels; /* NULL: the best this processor runs */
+    gpt2_gemm_fn gemm;             /* NULL: gpt2_gemm_choose("auto") */
+    gpt2_allocator_t gradients;    /* all NULL: plain memory */
+} gpt2_model_options_t;
+
+/* One pass' input; borrowed during the call. */
+typedef struct gpt2_batch {
+    const int32_t *inputs;  /* [count][length] */
+    const int32_t *targets; /* [count][length] */
+    int count;              /* sequences, <= batch; 0 is allowed */
+    int length;
+} gpt2_batch_t;
+
+/* What happens during a pass; every entry may be NULL. Called on the caller's thread. */
+typedef struct gpt2_hooks {
+    void *user;
+    /* Gradients first .. first+count-1 of the layout are complete. Not 0: backward stops. */
+    int (*ready)(void *user, size_t first, size_t count);
+    void (*span_begin)(void *user, const char *name); /* "forward", "backward h.3", ... */
+    void (*span_end)(void *user);
+} gpt2_hooks_t;
+
+typedef struct gpt2_activations gpt2_activations_t; /* activations.h */
+
+typedef struct gpt2_model {
+    gpt2_model_options_t options;
+    gpt2_layout_t *layout;
+    gpt2_team_t *team;
+    const gpt2_kernels_t *kernels;
+    gpt2_gemm_fn gemm;
+    float *weights;   /* arena */
+    float *gradients; /* arena; NULL without training */
+    gpt2_activations_t *activations;
+    char (*block_names)[24]; /* [layers]: "backward h.3" */
+} gpt2_model_t;
+
+/* Allocates everything a pass needs; weights are zero. Give it back with gpt2_model_destroy(). */
+int gpt2_model_create(const gpt2_model_options_t *options, gpt2_model_t **out, gpt2_error_t *error);
+void gpt2_model_destroy(gpt2_model_t *model);
+
+/* Bytes that gpt2_model_create() takes for these options, without the gradients. */
+size_t gpt2_model_bytes(const gpt2_model_options_t *options);
+
+/* Draws the weights: normal(0, 0.02), residual projections divided by sqrt(2 layers), norms 1 and
+ * 0. Depends on the seed alone, not on how many threads of the model draw them. */
+void gpt2_model_init_weights(gpt2_model_t *model, uint64_t seed);
+
+/* Runs the blocks up to the final norm. */
+void gpt2_model_forward(gpt2_model_t *model, const gpt2_batch_t *batch, const gpt2_hooks_t *hooks);
+
+/*
+ * After forward: the sum of the losses of all tokens, in nats. With training also the head's part
+ * of backward, for the loss sum_i weight * loss_i: writes (accumulate 0) or adds to the gradients.
+ */
+double gpt2_model_head(gpt2_model_t *model, const gpt2_batch_t *batch, int training, float weight,
+                       int accumulate, const gpt2_hooks_t *hooks);
+
+/* After gpt2_model_head() with training: everything else. -1 where ready() stopped it. */
+int gpt2_model_backward(gpt2_model_t *model, const gpt2_batch_t *batch, int accumulate,
+                        const gpt2_hooks_t *hooks);
+
+/* After forward: logits [count * length][vocab]. */
+void gpt2_model_logits(gpt2_model_t *model, const gpt2_batch_t *batch, float *logits);
+
+/* A tensor's place in an arena. */
+float *gpt2_model_tensor(const gpt2_model_t *model, float *arena, size_t index);
+
+#endif

@@ -1,0 +1,52 @@
+/*
+ * pass.h - what forward.c and backward.c share: one pass, seen by one member of the team.
+ */
+#ifndef GPT2_PASS_H
+#define GPT2_PASS_H
+
+#include "examples/gpt2/model/activations.h"
+
+/* A pass; shared by all members. */
+typedef struct gpt2_pass {
+    gpt2_model_t *model;
+    const gpt2_batch_t *batch;
+    const gpt2_hooks_t *hooks;
+    int training;   /* head only */
+    int accumulate; /* gradients are added to */
+    float weight;   /* of each token's loss */
+    float *logits;  /* where gpt2_model_logits() wants them */
+    int failed;     /* a hook stopped the pass; written by member 0 before a barrier */
+} gpt2_pass_t;
+
+/* One member's view: the rows that are its own wherever rows are independent. */
+typedef struct gpt2_member {
+    gpt2_pass_t *pass;
+    gpt2_model_t *model;
+    gpt2_activations_t *all;
+    const gpt2_kernels_t *kernels;
+    int index;
+    int members;
+    size_t rows;  /* of the whole pass: count * length */
+    size_t first; /* own rows: first .. first + own - 1 */
+    size_t own;
+    size_t width;
+    float *gemm_scratch;
+    float *score_scratch;
+} gpt2_member_t;
+
+/* Fills in a member's view. */
+void gpt2_member_init(gpt2_member_t *self, gpt2_pass_t *pass, int index, int members);
+
+/* Weights and gradients of a block's tensor. */
+float *gpt2_member_weight(const gpt2_member_t *self, int layer, gpt2_block_tensor_t which);
+float *gpt2_member_gradient(const gpt2_member_t *self, int layer, gpt2_block_tensor_t which);
+
+/* out = in W^T on own rows; in [rows][inputs], weight [outputs][inputs]. */
+void gpt2_member_linear(const gpt2_member_t *self, float *out, const float *in, const float *weight,
+                        size_t inputs, size_t outputs);
+
+/* Marks for the timeline; only member 0 speaks. */
+void gpt2_member_span_begin(const gpt2_member_t *self, const char *name);
+void gpt2_member_span_end(const gpt2_member_t *self);
+
+#endif

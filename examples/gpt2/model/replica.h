@@ -1,0 +1,129 @@
+/*
+ * replica.h - one replica of the model and its optimizer on some device, as one table.
+ *
+ * The trainer and the strategies call only this; replica_cpu.c and cuda/replica.c are behind it.
+ * Arenas (weights, gradients) lie in the device's memory in the layout of shape.h, so that a
+ * strategy can hand them to libdp as they are. Work may be queued: only borrow(), checksum(),
+ * evaluate(), logits() and settle() wait for it. Functions that can fail return 0 or -1 with the
+ * cause. It must not know about ranks.
+ */
+#ifndef GPT2_REPLICA_H
+#define GPT2_REPLICA_H
+
+#include <stdint.h>
+#include <stdio.h>
+
+#include "examples/gpt2/model/optimizer.h"
+
+typedef struct gpt2_replica gpt2_replica_t;
+
+typedef struct gpt2_replica_options {
+    gpt2_model_options_t model;
+    gpt2_optimizer_settings_t optimizer;
+    const char *precision; /* "bf16" or "fp32"; the CPU computes in fp32 */
+    const char *recompute; /* "none", "gelu" or "gelu+norm"; the CPU keeps all */
+    const char *cache;     /* a folder for timings of products, on a GPU; NULL: none */
+    size_t logits_bytes;   /* at most, on a GPU, of logits that exist together; 0: 2 GiB */
+    size_t lookups;        /* on a GPU: how many tokens may occur in a step, where the rows that are
+                            * looked up have gradients of their own (see rows); 0: they have not */
+} gpt2_replica_options_t;
+
+/* What became of the gradients; equal on all ranks. */
+typedef struct gpt2_sync {
+    double norm; /* of all averaged gradients */
+    double clip; /* the optimizer multiplies gradients by this */
+    int skip;    /* 1: an overflow; leave the weights alone */
+    /* Not NULL: the three are these words of the device instead, behind the replica's stream. */
+    const float *device_norm;
+    const float *device_clip;
+    const uint32_t *device_skip;
+} gpt2_sync_t;
+
+/* A step, once it is over on the device. */
+typedef struct gpt2_outcome {
+    double loss_sum; /* over all passes */
+    double norm;
+    int skipped;
+    /* Seconds by the device's clock; zeros where work is not queued and hooks tell the time. */
+    double forward;
+    double backward;
+    double exposed; /* from the last gradient to the start of the update */
+    double optimizer;
+} gpt2_outcome_t;
+
+/* Weights and, where asked for, moments in host memory. */
+typedef struct gpt2_state {
+    gpt2_model_t *model;         /* layout and weights are good, no pass can be made */
+    gpt2_optimizer_t *optimizer; /* NULL without moments */
+} gpt2_state_t;
+
+typedef struct gpt2_replica_ops {
+    const char *name; /* as in --device */
+    int is_async;     /* 1: train(), norm() and update() only queue */
+    void (*destroy)(gpt2_replica_t *self);
+    /* For people: how it computes, in some words; and its memory, as lines (NULL: nothing). */
+    void (*describe)(const gpt2_replica_t *self, char *text, size_t room);
+    void (*print_plan)(const gpt2_replica_t *self, FILE *out);
+
+    /* Weights (and moments) in host memory, until give_back(), which with changed != 0 makes them
+     * the replica's. On the CPU they are the replica's own. */
+    int (*borrow)(gpt2_replica_t *self, int moments, gpt2_state_t *state, gpt2_error_t *error);
+    int (*give_back)(gpt2_replica_t *self, int changed, gpt2_error_t *error);
+    /* After the arena of weights was written where it lies, by a broadcast for one. */
+    int (*refresh)(gpt2_replica_t *self, gpt2_error_t *error);
+    /* Of the weights' bits: equal replicas have equal ones on one kind of device. */
+    int (*checksum)(gpt2_replica_t *self, uint64_t *value, gpt2_error_t *error);
+
+    /* Forward and backward of a batch with loss sum_i weight * loss_i: writes (accumulate 0, a
+     * step's first pass) or adds to the gradients. hooks as in model.h. The batch is copied. */
+    int (*train)(gpt2_replica_t *self, const gpt2_batch_t *batch, float weight, int accumulate,
+                 const gpt2_hooks_t *hooks, gpt2_error_t *error);
+    /* The sum of the losses of all tokens, in nats. */
+    int (*evaluate)(gpt2_replica_t *self, const gpt2_batch_t *batch, double *loss_sum,
+                    gpt2_error_t *error);
+    /* [count * length][vocab], in host memory. */
+    int (*logits)(gpt2_replica_t *self, const gpt2_batch_t *batch, float *logits,
+                  gpt2_error_t *error);
+
+    /* What a sync finds where nobody averages: the norm, and what follows from it. clip: largest
+     * norm; 0: no clipping. */
+    int (*norm)(gpt2_replica_t *self, double clip, gpt2_sync_t *sync, gpt2_error_t *error);
+    /* Where rows lie apart. announce(), before the first pass of a step: the tokens [count] that
+     * occur in it on any rank, each once, in an order that all ranks share. join(), behind a sync
+     * that left device_skip: adds the rows to wte's gradient, and works norm, clip and skip out
+     * anew; what was to be skipped still is. NULL: no replica of this kind has rows. */
+    int (*announce)(gpt2_replica_t *self, const int32_t *tokens, size_t count, gpt2_error_t *error);
+    int (*join)(gpt2_replica_t *self, double clip, gpt2_sync_t *sync, gpt2_error_t *error);
+    /* Ends a step with an AdamW update, unless sync says to skip it. */
+    int (*update)(gpt2_replica_t *self, double learning_rate, const gpt2_sync_t *sync,
+                  gpt2_error_t *error);
+    /* What became of the step that update() ended; once after each, before the next update().
+     * Counts the update. */
+    int (*settle)(gpt2_replica_t *self, gpt2_outcome_t *outcome, gpt2_error_t *error);
+} gpt2_replica_ops_t;
+
+/* What every replica's object begins with. */
+struct gpt2_replica {
+    const gpt2_replica_ops_t *ops;
+    const gpt2_layout_t *layout;
+    float *weights;   /* arena, fp32, device memory */
+    float *gradients; /* arena, fp32, device memory */
+    /* NULL, or [row_count][width], device memory: what lookups add to wte's gradient, a row for
+     * each token announced. wte's gradient is then the head's alone and handed over before all
+     * others; the rows are handed over behind them, as number layout->count. */
+    float *rows;
+    size_t row_count; /* of this step */
+    float *m;         /* arena, first moments, device memory */
+    float *v;         /* arena, second moments, device memory */
+    void *stream;     /* what the work is queued on; NULL on the CPU */
+    int room;         /* sequences per pass, at most */
+    int is_follower;  /* 1: the weights come from another rank, update() only counts */
+    uint64_t updates; /* of the optimizer; skipped steps do not count */
+    gpt2_optimizer_settings_t settings;
+};
+
+/* Give it back with ops->destroy(). */
+int gpt2_replica_cpu_create(const gpt2_replica_options_t *options, gpt2_replica_t **out,
+                            gpt2_error_t *error);
+
+#endif

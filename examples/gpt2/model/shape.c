@@ -1,0 +1,157 @@
+/*
+ * shape.c - presets and the arena's layout. Pure arithmetic.
+ */
+#include "examples/gpt2/model/shape.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "examples/gpt2/train/nearest.h"
+
+typedef struct preset {
+    const char *name;
+    gpt2_shape_t shape;
+} preset_t;
+
+/* vocab is what --vocab or the data overrides; bytes for the small ones. */
+static const preset_t PRESETS[] = {
+    {"tiny", {256, 256, 64, 2, 2, 64}},
+    {"quick", {256, 256, 64, 4, 4, 128}},
+    {"small", {256, 256, 256, 6, 6, 384}},
+    {"124M", {50257, 50304, 1024, 12, 12, 768}},
+    {"350M", {50257, 50304, 1024, 24, 16, 1024}},
+    {"774M", {50257, 50304, 1024, 36, 20, 1280}},
+    {"1558M", {50257, 50304, 1024, 48, 25, 1600}},
+};
+#define PRESET_COUNT (sizeof(PRESETS) / sizeof(PRESETS[0]))
+
+const char *gpt2_shape_preset_names(void)
+{
+    return "tiny, quick, small, 124M, 350M, 774M, 1558M";
+}
+
+int gpt2_shape_preset(const char *name, gpt2_shape_t *shape, gpt2_error_t *error)
+{
+    const char *names[PRESET_COUNT];
+
+    for (size_t i = 0; i < PRESET_COUNT; i++) {
+        names[i] = PRESETS[i].name;
+        if (strcmp(PRESETS[i].name, name) != 0) continue;
+        *shape = PRESETS[i].shape;
+        return 0;
+    }
+    return gpt2_fail(error, "--preset %s: no such preset, did you mean %s? There are %s", name,
+                     gpt2_nearest(name, names, PRESET_COUNT), gpt2_shape_preset_names());
+}
+
+static int check_range(const char *what, int value, int low, int high, gpt2_error_t *error)
+{
+    if (value >= low && value <= high) return 0;
+    return gpt2_fail(error, "%s %d is out of range %d to %d", what, value, low, high);
+}
+
+int gpt2_shape_check(const gpt2_shape_t *shape, gpt2_error_t *error)
+{
+    if (check_range("--vocab", shape->vocab, 2, 1 << 24, error) != 0) return -1;
+    if (check_range("--context", shape->context, 1, 1 << 20, error) != 0) return -1;
+    if (check_range("--layers", shape->layers, 1, 1024, error) != 0) return -1;
+    if (check_range("--heads", shape->heads, 1, 1024, error) != 0) return -1;
+    if (check_range("--width", shape->width, 1, 1 << 16, error) != 0) return -1;
+    if (shape->vocab_padded < shape->vocab) {
+        return gpt2_fail(error, "padded vocabulary %d is below the vocabulary %d",
+                         shape->vocab_padded, shape->vocab);
+    }
+    if (shape->width % shape->heads != 0) {
+        return gpt2_fail(error, "--width %d is not a multiple of --heads %d", shape->width,
+                         shape->heads);
+    }
+    return 0;
+}
+
+/* Appends one tensor behind the others. */
+static void append(gpt2_layout_t *layout, int layer, const char *name, int rows, int columns,
+                   int decay)
+{
+    gpt2_tensor_t *tensor = &layout->tensors[layout->count++];
+
+    if (layer >= 0) {
+        (void)snprintf(tensor->name, sizeof(tensor->name), "h.%d.%s", layer, name);
+    } else {
+        (void)snprintf(tensor->name, sizeof(tensor->name), "%s", name);
+    }
+    tensor->layer = layer;
+    tensor->rows = rows;
+    tensor->columns = columns;
+    tensor->decay = decay;
+    tensor->count = (size_t)rows * (size_t)columns;
+    tensor->offset = layout->arena_count;
+    layout->parameter_count += tensor->count;
+    layout->arena_count +=
+        (tensor->count + GPT2_TENSOR_ALIGN - 1) & ~(size_t)(GPT2_TENSOR_ALIGN - 1);
+}
+
+int gpt2_layout_create(const gpt2_shape_t *shape, gpt2_layout_t **out, gpt2_error_t *error)
+{
+    int width = shape->width;
+    size_t count = 4 + (size_t)GPT2_BLOCK_TENSORS * (size_t)shape->layers;
+    gpt2_layout_t *layout = calloc(1, sizeof(*layout));
+
+    if (layout == NULL) return gpt2_fail(error, "out of memory for the layout");
+    layout->shape = *shape;
+    layout->tensors = calloc(count, sizeof(*layout->tensors));
+    if (layout->tensors == NULL) {
+        free(layout);
+        return gpt2_fail(error, "out of memory for %zu tensor names", count);
+    }
+    append(layout, -1, "ln_f.weight", 1, width, 0);
+    append(layout, -1, "ln_f.bias", 1, width, 0);
+    for (int layer = shape->layers - 1; layer >= 0; layer--) {
+        append(layout, layer, "mlp.fcproj.weight", width, 4 * width, 1);
+        append(layout, layer, "mlp.fcproj.bias", 1, width, 0);
+        append(layout, layer, "mlp.fc.weight", 4 * width, width, 1);
+        append(layout, layer, "mlp.fc.bias", 1, 4 * width, 0);
+        append(layout, layer, "ln_2.weight", 1, width, 0);
+        append(layout, layer, "ln_2.bias", 1, width, 0);
+        append(layout, layer, "attn.proj.weight", width, width, 1);
+        append(layout, layer, "attn.proj.bias", 1, width, 0);
+        append(layout, layer, "attn.qkv.weight", 3 * width, width, 1);
+        append(layout, layer, "attn.qkv.bias", 1, 3 * width, 0);
+        append(layout, layer, "ln_1.weight", 1, width, 0);
+        append(layout, layer, "ln_1.bias", 1, width, 0);
+    }
+    append(layout, -1, "wpe.weight", shape->context, width, 1);
+    append(layout, -1, "wte.weight", shape->vocab_padded, width, 1);
+    *out = layout;
+    return 0;
+}
+
+void gpt2_layout_destroy(gpt2_layout_t *layout)
+{
+    if (layout == NULL) return;
+    free(layout->tensors);
+    free(layout);
+}
+
+size_t gpt2_layout_block(const gpt2_layout_t *layout, int layer)
+{
+    return 2 + (size_t)GPT2_BLOCK_TENSORS * (size_t)(layout->shape.layers - 1 - layer);
+}
+
+size_t gpt2_layout_wpe(const gpt2_layout_t *layout)
+{
+    return layout->count - 2;
+}
+
+size_t gpt2_layout_wte(const gpt2_layout_t *layout)
+{
+    return layout->count - 1;
+}
+
+size_t gpt2_layout_find(const gpt2_layout_t *layout, const char *name)
+{
+    for (size_t i = 0; i < layout->count; i++) {
+        if (strcmp(layout->tensors[i].name, name) == 0) return i;
+    }
+    return layout->count;
+}

@@ -1,0 +1,83 @@
+/*
+ * shape.h - the sizes that make a GPT-2: presets, limits, and where each tensor lies in the arena.
+ *
+ * Weights, gradients and both AdamW moments share one layout: all tensors behind each other in
+ * the order in which backward finishes them (final norm, last block ... first block, positions,
+ * tokens). One block is then one contiguous span, ready at one moment.
+ */
+#ifndef GPT2_SHAPE_H
+#define GPT2_SHAPE_H
+
+#include <stddef.h>
+
+#include "examples/gpt2/model/error.h"
+
+#define GPT2_TENSOR_ALIGN 64 /* floats: 256 bytes, a whole number of any vector */
+#define GPT2_BLOCK_TENSORS 12
+#define GPT2_NAME_MAX 48
+
+typedef struct gpt2_shape {
+    int vocab;        /* tokens that occur */
+    int vocab_padded; /* rows of the embedding; those past vocab stay zero */
+    int context;      /* positions */
+    int layers;
+    int heads;
+    int width;
+} gpt2_shape_t;
+
+/* The tensors of one block, in completion order. */
+typedef enum gpt2_block_tensor {
+    GPT2_FCPROJ_W = 0, /* [C][4C] */
+    GPT2_FCPROJ_B,
+    GPT2_FC_W, /* [4C][C] */
+    GPT2_FC_B,
+    GPT2_LN2_W,
+    GPT2_LN2_B,
+    GPT2_PROJ_W, /* [C][C] */
+    GPT2_PROJ_B,
+    GPT2_QKV_W, /* [3C][C] */
+    GPT2_QKV_B,
+    GPT2_LN1_W,
+    GPT2_LN1_B
+} gpt2_block_tensor_t;
+
+typedef struct gpt2_tensor {
+    char name[GPT2_NAME_MAX]; /* "h.3.attn.qkv.weight" */
+    size_t offset;            /* floats from the start of the arena */
+    size_t count;             /* rows * columns */
+    int rows;
+    int columns;
+    int layer; /* -1: outside the blocks */
+    int decay; /* 1: weight decay applies (2-D tensors) */
+} gpt2_tensor_t;
+
+typedef struct gpt2_layout {
+    gpt2_shape_t shape;
+    gpt2_tensor_t *tensors; /* [count] */
+    size_t count;           /* 2 + 12 * layers + 2 */
+    size_t arena_count;     /* floats, with gaps for alignment, which stay zero */
+    size_t parameter_count; /* floats of the model itself */
+} gpt2_layout_t;
+
+/* The shape of a preset. NULL preset names are unknown: -1 with the list and the nearest name. */
+int gpt2_shape_preset(const char *name, gpt2_shape_t *shape, gpt2_error_t *error);
+
+/* "tiny, quick, ...": for help texts. Static. */
+const char *gpt2_shape_preset_names(void);
+
+/* Refuses a shape that cannot work, with the value and the rule. */
+int gpt2_shape_check(const gpt2_shape_t *shape, gpt2_error_t *error);
+
+/* Computes the layout; give it back with gpt2_layout_destroy(). */
+int gpt2_layout_create(const gpt2_shape_t *shape, gpt2_layout_t **out, gpt2_error_t *error);
+void gpt2_layout_destroy(gpt2_layout_t *layout);
+
+/* Positions of tensors in the list. */
+size_t gpt2_layout_block(const gpt2_layout_t *layout, int layer); /* its first tensor */
+size_t gpt2_layout_wpe(const gpt2_layout_t *layout);
+size_t gpt2_layout_wte(const gpt2_layout_t *layout);
+
+/* The tensor of that name, or count where there is none. */
+size_t gpt2_layout_find(const gpt2_layout_t *layout, const char *name);
+
+#endif

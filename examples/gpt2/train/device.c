@@ -1,0 +1,31 @@
+/*
+ * device.c - picks the device a replica lives on.
+ */
+#include "examples/gpt2/train/device.h"
+
+#include <string.h>
+
+#include "examples/gpt2/train/nearest.h"
+
+static const gpt2_device_t CPU = {"cpu", gpt2_replica_cpu_create};
+
+int gpt2_device_find(const char *wanted, const gpt2_device_t **out, gpt2_error_t *error)
+{
+    static const char *const names[] = {"auto", "cpu", "cuda"};
+    gpt2_error_t reason;
+    int code;
+
+    *out = &CPU;
+    if (strcmp(wanted, "cpu") == 0) return 0;
+    if (strcmp(wanted, "auto") != 0 && strcmp(wanted, "cuda") != 0) {
+        return gpt2_fail(error, "--device %s: no such choice, did you mean %s?", wanted,
+                         gpt2_nearest(wanted, names, 3));
+    }
+    code = gpt2_cuda_open(out, &reason);
+    if (code == 0) return 0;
+    if (strcmp(wanted, "cuda") == 0) return gpt2_fail(error, "--device cuda: %.900s", reason.text);
+    if (code > 0) return 0;
+    /* The CPU is no way out: libdp has seen the driver and hands out the GPU's memory. */
+    return gpt2_fail(error, "--device auto: %.900s; --device cpu leaves the GPU alone",
+                     reason.text);
+}

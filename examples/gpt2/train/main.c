@@ -1,0 +1,56 @@
+/*
+ * main.c - gpt2: trains a GPT-2 on text or tokens, alone or on many ranks (see --help).
+ *
+ * Reading order: run.c (the loop), trainer.c (a step), strategy_coordinator.c (all of libdp that
+ * is used), model.h, forward.c, backward.c; kernels.h for the arithmetic.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "examples/gpt2/train/device.h"
+#include "examples/gpt2/train/run.h"
+
+#define EXIT_USAGE 2
+
+int main(int argc, char **argv)
+{
+    gpt2_error_t error = {""};
+    gpt2_options_t options;
+    const gpt2_strategy_ops_t *ops;
+    const gpt2_device_t *device;
+    gpt2_strategy_t *strategy;
+    int code;
+    int rank;
+
+    if (gpt2_options_parse(argc, argv, &options, &error) != 0) {
+        (void)fprintf(stderr, "gpt2: %s\n", error.text);
+        return EXIT_USAGE;
+    }
+    if (options.help) {
+        gpt2_options_help(stdout);
+        return 0;
+    }
+    ops = gpt2_strategy_find(options.strategy, &error);
+    if (ops == NULL) {
+        (void)fprintf(stderr, "gpt2: %s\n", error.text);
+        return EXIT_USAGE;
+    }
+    /* First, so that libdp finds the driver loaded and works on the GPU as well. */
+    if (gpt2_device_find(options.device, &device, &error) != 0) {
+        (void)fprintf(stderr, "gpt2: %s\n", error.text);
+        return EXIT_USAGE;
+    }
+    if (ops->create(&strategy, &error) != 0) {
+        (void)fprintf(stderr, "gpt2: %s\n", error.text);
+        return 1;
+    }
+    rank = strategy->rank;
+    code = gpt2_run(&options, strategy, &error);
+    if (code != 0) (void)fprintf(stderr, "gpt2: %s\n", error.text);
+    /* After a failure leaving fails too, and says nothing new. */
+    if (ops->destroy(strategy, &error) != 0 && code == 0) {
+        (void)fprintf(stderr, "gpt2: rank %d: %s\n", rank, error.text);
+        code = -1;
+    }
+    return code == 0 ? 0 : 1;
+}

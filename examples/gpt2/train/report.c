@@ -1,0 +1,336 @@
+/*
+ * report.c - formats for people and for the log file.
+ */
+#include "examples/gpt2/train/report.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "examples/gpt2/model/generate.h"
+
+struct gpt2_report {
+    const gpt2_trainer_t *trainer; /* borrowed */
+    FILE *csv;                     /* NULL: no log */
+    char csv_path[GPT2_PATH_MAX];
+    double unigram; /* of the training text; 0 for tokens */
+    double bigram;
+    double start;     /* of the run in this process */
+    double last_time; /* of the previous progress line */
+    uint64_t last_step;
+    gpt2_phases_t last_phases;
+    uint64_t compared;
+    uint64_t saved; /* step of the newest checkpoint; 0: none */
+};
+
+static int open_csv(gpt2_report_t *self, gpt2_error_t *error)
+{
+    const gpt2_options_t *options = self->trainer->options;
+    int resumed = self->trainer->resumed_from[0] != '\0';
+
+    if (options->csv == NULL && options->out == NULL) return 0;
+    if (options->out != NULL && gpt2_make_folders(options->out, error) != 0) return -1;
+    if (options->csv == NULL) {
+        if (gpt2_path_join(self->csv_path, options->out, "log.csv", error) != 0) return -1;
+    } else {
+        (void)snprintf(self->csv_path, sizeof(self->csv_path), "%s", options->csv);
+    }
+    self->csv = fopen(self->csv_path, resumed ? "ae" : "we");
+    if (self->csv == NULL) {
+        return gpt2_fail(error, "%s: cannot be written: %s", self->csv_path, strerror(errno));
+    }
+    if (!resumed || ftell(self->csv) == 0) {
+        (void)fprintf(self->csv, "step,loss,val_loss,lr,norm,skipped,tokens_per_s,step_ms,comm_ms,"
+                                 "exposed_ms,skew_ms\n");
+    }
+    return 0;
+}
+
+static void print_head(gpt2_report_t *self)
+{
+    const gpt2_trainer_t *trainer = self->trainer;
+    const gpt2_options_t *options = trainer->options;
+    const gpt2_replica_t *replica = trainer->replica;
+    const gpt2_shape_t *shape = &replica->layout->shape;
+    double parameters = (double)replica->layout->parameter_count;
+    char device[160];
+
+    replica->ops->describe(replica, device, sizeof(device));
+    (void)printf(
+        "model   %.*f%s parameters: %d layers, width %d, %d heads, context %d, vocabulary %d\n", 1,
+        parameters >= 1e6 ? parameters / 1e6 : parameters / 1e3, parameters >= 1e6 ? "M" : "k",
+        shape->layers, shape->width, shape->heads, shape->context, shape->vocab);
+    (void)printf("batch   %lld sequences of %lld tokens over %d rank%s (%s), %s\n",
+                 (long long)options->batch, (long long)options->seq, trainer->strategy->size,
+                 trainer->strategy->size == 1 ? "" : "s", trainer->strategy->ops->name, device);
+    if (replica->ops->print_plan != NULL) replica->ops->print_plan(replica, stdout);
+    (void)printf(
+        "data    %s: %llu training tokens, %llu validation tokens, %llu sequences per epoch\n",
+        options->data, (unsigned long long)trainer->training.count,
+        (unsigned long long)trainer->validation.count,
+        (unsigned long long)gpt2_view_sequences(&trainer->training, (int)options->seq));
+    if (self->bigram > 0.0) {
+        (void)printf("to beat bigram %.3f nats/byte (unigram %.3f)\n", self->bigram, self->unigram);
+    }
+    if (trainer->resumed_from[0] != '\0') {
+        (void)printf("resumed %s: step %llu\n", trainer->resumed_from,
+                     (unsigned long long)trainer->first_step);
+    }
+    (void)fflush(stdout);
+}
+
+int gpt2_report_create(const gpt2_trainer_t *trainer, gpt2_report_t **out, gpt2_error_t *error)
+{
+    gpt2_report_t *self = calloc(1, sizeof(*self));
+
+    if (self == NULL) return gpt2_fail(error, "out of memory for a report");
+    self->trainer = trainer;
+    if (open_csv(self, error) != 0) {
+        gpt2_report_destroy(self);
+        return -1;
+    }
+    if (gpt2_data_is_text(trainer->data)) {
+        gpt2_view_entropy(&trainer->training, &self->unigram, &self->bigram);
+    }
+    self->start = self->last_time = gpt2_now();
+    self->last_step = trainer->first_step;
+    print_head(self);
+    *out = self;
+    return 0;
+}
+
+void gpt2_report_destroy(gpt2_report_t *self)
+{
+    if (self == NULL) return;
+    if (self->csv != NULL) (void)fclose(self->csv);
+    free(self);
+}
+
+/* "2m05s" */
+static void format_duration(char *out, size_t bytes, double seconds)
+{
+    long whole = (long)(seconds + 0.5);
+
+    if (whole >= 3600) {
+        (void)snprintf(out, bytes, "%ldh%02ldm", whole / 3600, whole / 60 % 60);
+    } else if (whole >= 60) {
+        (void)snprintf(out, bytes, "%ldm%02lds", whole / 60, whole % 60);
+    } else {
+        (void)snprintf(out, bytes, "%lds", whole);
+    }
+}
+
+/* "9.8k" */
+static void format_rate(char *out, size_t bytes, double rate)
+{
+    if (rate >= 1e6) {
+        (void)snprintf(out, bytes, "%.2fM", rate / 1e6);
+    } else if (rate >= 1e4) {
+        (void)snprintf(out, bytes, "%.1fk", rate / 1e3);
+    } else {
+        (void)snprintf(out, bytes, "%.0f", rate);
+    }
+}
+
+void gpt2_report_step(gpt2_report_t *self, const gpt2_step_t *step, double loss, double validation)
+{
+    const gpt2_trainer_t *trainer;
+    const gpt2_phases_t *phases;
+    double now = gpt2_now();
+    double steps;
+    double rate;
+    double left;
+    char eta[32];
+    char speed[32];
+    char val[48] = "";
+
+    if (self == NULL) return;
+    trainer = self->trainer;
+    phases = &trainer->phases;
+    steps = (double)(trainer->progress.step - self->last_step);
+    rate = steps * (double)trainer->options->batch * (double)trainer->options->seq /
+           (phases->total - self->last_phases.total);
+    left = (now - self->start) / (double)(trainer->progress.step - trainer->first_step) *
+           (double)((uint64_t)trainer->options->steps - trainer->progress.step);
+    format_duration(eta, sizeof(eta), left);
+    format_rate(speed, sizeof(speed), rate);
+    if (validation >= 0.0) (void)snprintf(val, sizeof(val), "val %.4f  ", validation);
+    (void)printf("step %6llu/%lld  loss %.4f  %s%s tok/s  comm %.1f ms, exposed %.1f  eta %s%s\n",
+                 (unsigned long long)trainer->progress.step, (long long)trainer->options->steps,
+                 loss, val, speed, 1e3 * (phases->transfer - self->last_phases.transfer) / steps,
+                 1e3 * (phases->exposed - self->last_phases.exposed) / steps, eta,
+                 step->skipped ? "  (overflow: skipped)" : "");
+    (void)fflush(stdout);
+    if (self->csv != NULL) {
+        (void)fprintf(self->csv, "%llu,%.9g,", (unsigned long long)trainer->progress.step, loss);
+        if (validation >= 0.0) (void)fprintf(self->csv, "%.9g", validation);
+        (void)fprintf(self->csv, ",%.6g,%.6g,%llu,%.6g,%.4f,%.4f,%.4f,%.4f\n", step->learning_rate,
+                      step->norm, (unsigned long long)trainer->progress.skipped, rate,
+                      1e3 * (phases->total - self->last_phases.total) / steps,
+                      1e3 * (phases->transfer - self->last_phases.transfer) / steps,
+                      1e3 * (phases->exposed - self->last_phases.exposed) / steps,
+                      1e3 * (phases->skew - self->last_phases.skew) / steps);
+        (void)fflush(self->csv);
+    }
+    self->last_phases = *phases;
+    self->last_step = trainer->progress.step;
+    self->last_time = now;
+}
+
+void gpt2_report_compared(gpt2_report_t *self)
+{
+    if (self != NULL) self->compared++;
+}
+
+void gpt2_report_warn(gpt2_report_t *self, const char *text)
+{
+    if (self != NULL) (void)fprintf(stderr, "gpt2: warning: %s\n", text);
+}
+
+void gpt2_report_saved(gpt2_report_t *self)
+{
+    if (self != NULL) self->saved = self->trainer->progress.step;
+}
+
+/* Prints a byte so that terminals survive it. */
+static void print_byte(int32_t token)
+{
+    int c = (int)token & 0xff;
+
+    if (isprint(c) || c == '\n' || c == '\t' || c >= 0x80) {
+        (void)putchar(c);
+    } else {
+        (void)printf("\\x%02x", (unsigned)c);
+    }
+}
+
+/* Feeds the prompt's bytes, or its numbers where tokens are not bytes. NULL: none is usable. */
+static const float *feed_prompt(gpt2_generator_t *generator, const char *prompt, int is_text,
+                                int vocab)
+{
+    const float *logits = NULL;
+
+    if (is_text) {
+        for (; *prompt != '\0'; prompt++) {
+            if ((unsigned char)*prompt >= vocab) return NULL;
+            logits = gpt2_generator_feed(generator, (unsigned char)*prompt);
+        }
+        return logits;
+    }
+    while (*prompt != '\0') {
+        char *end;
+        long token = strtol(prompt, &end, 10);
+
+        if (end == prompt || token < 0 || token >= vocab) return NULL;
+        logits = gpt2_generator_feed(generator, (int32_t)token);
+        prompt = end + strspn(end, ", ");
+    }
+    return logits;
+}
+
+int gpt2_report_sample(gpt2_report_t *self, const gpt2_model_t *model, const char *prompt,
+                       gpt2_error_t *error)
+{
+    const gpt2_options_t *options;
+    gpt2_sampling_t sampling;
+    gpt2_generator_t *generator;
+    const float *logits;
+    int is_text;
+
+    if (self == NULL) return 0;
+    options = self->trainer->options;
+    is_text = gpt2_data_is_text(self->trainer->data);
+    sampling =
+        (gpt2_sampling_t){options->temperature, (int)options->top_k, (uint64_t)options->seed};
+    if (gpt2_generator_create(model, &generator, error) != 0) return -1;
+    logits = feed_prompt(generator, prompt, is_text, model->layout->shape.vocab);
+    if (logits == NULL) {
+        gpt2_generator_destroy(generator);
+        return gpt2_fail(error, "--sample \"%s\": %s", prompt,
+                         is_text ? "empty, or a byte outside the vocabulary"
+                                 : "expected token numbers, e.g. \"464 1\"");
+    }
+    (void)printf("sample  %s", prompt);
+    for (int64_t i = 0; i < options->sample_tokens; i++) {
+        int32_t token = gpt2_generator_pick(generator, logits, &sampling, (uint64_t)i);
+
+        if (is_text) {
+            print_byte(token);
+        } else {
+            (void)printf(" %d", (int)token);
+        }
+        if (i + 1 < options->sample_tokens) logits = gpt2_generator_feed(generator, token);
+    }
+    (void)printf("\n");
+    gpt2_generator_destroy(generator);
+    return 0;
+}
+
+/* Percentages with one digit that sum to 100.0: the last part takes the rounding. */
+static void print_phases(const gpt2_phases_t *phases)
+{
+    const struct {
+        const char *name;
+        double seconds;
+    } parts[] = {{"forward", phases->forward},     {"backward", phases->backward},
+                 {"optimizer", phases->optimizer}, {"exposed", phases->exposed},
+                 {"skew", phases->skew},           {"other", phases->other}};
+    long left = 1000;
+
+    (void)printf("step    %.1f ms:", 1e3 * phases->total / (double)phases->steps);
+    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
+        long share = (long)(1000.0 * parts[i].seconds / phases->total + 0.5);
+
+        if (share > left || i + 1 == sizeof(parts) / sizeof(parts[0])) share = left;
+        left -= share;
+        (void)printf("  %s %ld.%ld%%", parts[i].name, share / 10, share % 10);
+    }
+    (void)printf("\n");
+}
+
+static void print_files(const gpt2_report_t *self)
+{
+    const gpt2_options_t *options = self->trainer->options;
+    gpt2_strategy_t *strategy = self->trainer->strategy;
+    const char *timeline = strategy->ops->setting(strategy, "TIMELINE");
+
+    if (self->saved == 0 && self->csv == NULL && (timeline == NULL || *timeline == '\0')) return;
+    (void)printf("files  ");
+    if (self->saved != 0) {
+        (void)printf(" %s/checkpoint/%llu", options->out, (unsigned long long)self->saved);
+    }
+    if (self->csv != NULL) (void)printf(" %s", self->csv_path);
+    if (timeline != NULL && *timeline != '\0') {
+        const char *steps = strstr(timeline, ":steps=");
+
+        (void)printf(" %.*s", (int)(steps == NULL ? strlen(timeline) : (size_t)(steps - timeline)),
+                     timeline);
+    }
+    (void)printf("\n");
+}
+
+void gpt2_report_end(gpt2_report_t *self, double validation)
+{
+    const gpt2_trainer_t *trainer;
+
+    if (self == NULL) return;
+    trainer = self->trainer;
+    if (trainer->strategy->size > 1) {
+        if (self->compared > 0) {
+            (void)printf("replicas bit-equal %llu/%llu", (unsigned long long)self->compared,
+                         (unsigned long long)self->compared);
+        }
+        (void)printf("%soverflows skipped %llu\n", self->compared > 0 ? ", " : "replicas ",
+                     (unsigned long long)trainer->progress.skipped);
+    }
+    if (self->bigram > 0.0) {
+        (void)printf("learned val loss %.4f %s bigram %.4f (unigram %.4f)\n", validation,
+                     validation < self->bigram ? "<" : "is not below", self->bigram, self->unigram);
+    } else {
+        (void)printf("learned val loss %.4f\n", validation);
+    }
+    if (trainer->phases.steps > 0) print_phases(&trainer->phases);
+    print_files(self);
+    (void)fflush(stdout);
+}

@@ -1,0 +1,206 @@
+/*
+ * strategy_coordinator.c - data parallelism through libdp: gradients travel while backward runs.
+ *
+ * The whole of what a training program needs from dp.h: dp_gradients_create() when the model
+ * exists, dp_gradients_ready() as backward finishes tensors, dp_gradients_sync() before the update.
+ */
+#include "examples/gpt2/train/strategy_dp.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct coordinator {
+    gpt2_dp_t dp;
+    dp_gradients_t *gradients;
+    gpt2_replica_t *replica; /* borrowed, from attach */
+    gpt2_strategy_settings_t settings;
+    dp_handle_t *rows; /* in flight; NULL: they are not */
+    int row_readies;   /* since the last sync */
+    /* of the last sync, where they must be over before the next go; see dp.h, DP_ORDER_PROGRAM */
+    dp_handle_t *last_rows;
+    int rows_follow;
+} coordinator_t;
+
+int gpt2_coordinator_create(const gpt2_strategy_ops_t *ops, dp_order_t order, gpt2_strategy_t **out,
+                            gpt2_error_t *error)
+{
+    coordinator_t *self = calloc(1, sizeof(*self));
+
+    if (self == NULL) return gpt2_fail(error, "out of memory for a strategy");
+    if (gpt2_dp_join(&self->dp, ops, order, error) != 0) {
+        free(self);
+        return -1;
+    }
+    *out = &self->dp.base;
+    return 0;
+}
+
+static int create(gpt2_strategy_t **out, gpt2_error_t *error)
+{
+    return gpt2_coordinator_create(&gpt2_strategy_coordinator, DP_ORDER_DEFAULT, out, error);
+}
+
+static int destroy(gpt2_strategy_t *base, gpt2_error_t *error)
+{
+    coordinator_t *self = (coordinator_t *)base;
+    int code;
+
+    dp_release(self->last_rows);
+    dp_gradients_destroy(self->gradients);
+    code = gpt2_dp_leave(&self->dp, error);
+    free(self);
+    return code;
+}
+
+/* Where the replica's gradient `index` is in libdp's list: the tied embedding's comes first where
+ * the rows of lookups lie apart. */
+static size_t place(const gpt2_replica_t *replica, size_t index)
+{
+    if (replica->rows == NULL) return index;
+    return index == gpt2_layout_wte(replica->layout) ? 0 : index + 1;
+}
+
+static int is_set(const coordinator_t *self, const char *setting, const char *value)
+{
+    const char *found = dp_setting(self->dp.context, setting);
+
+    return found != NULL && strcmp(found, value) == 0;
+}
+
+static int attach(gpt2_strategy_t *base, gpt2_replica_t *replica,
+                  const gpt2_strategy_settings_t *settings, gpt2_error_t *error)
+{
+    coordinator_t *self = (coordinator_t *)base;
+    const gpt2_layout_t *layout = replica->layout;
+    dp_gradients_options_t options = DP_GRADIENTS_OPTIONS_INIT;
+    dp_status_t status;
+    dp_gradient_t *tensors = calloc(layout->count, sizeof(*tensors));
+
+    if (tensors == NULL) return gpt2_fail(error, "out of memory for %zu tensors", layout->count);
+    for (size_t i = 0; i < layout->count; i++) {
+        tensors[place(replica, i)] =
+            (dp_gradient_t){.name = layout->tensors[i].name,
+                            .weight = replica->weights + layout->tensors[i].offset,
+                            .gradient = replica->gradients + layout->tensors[i].offset,
+                            .count = layout->tensors[i].count,
+                            .dtype = DP_F32};
+    }
+    self->replica = replica;
+    self->settings = *settings;
+    options.wire = gpt2_dp_wire(settings->wire);
+    self->rows_follow = is_set(self, "ORDER", "program") &&
+                        (options.wire == DP_WIRE_FP16 ||
+                         (options.wire == DP_WIRE_DEFAULT && is_set(self, "WIRE", "fp16")));
+    options.accumulation = settings->accumulate;
+    options.clip_norm = settings->clip;
+    status =
+        dp_gradients_create(self->dp.context, tensors, layout->count, &options, &self->gradients);
+    free(tensors);
+    if (status != DP_OK) return gpt2_dp_failed(&self->dp, "dp_gradients_create", status, error);
+    base->divisor = (double)base->size * (double)settings->accumulate;
+    return 0;
+}
+
+/* How many rows there are differs from step to step, so they are no entry of libdp's list. Their
+ * norm and what is not finite in them are found behind the sync. */
+static int rows_ready(coordinator_t *self, gpt2_error_t *error)
+{
+    gpt2_replica_t *replica = self->replica;
+    dp_options_t options = DP_OPTIONS_INIT;
+    dp_status_t status;
+
+    if (++self->row_readies < self->settings.accumulate) return 0;
+    if (self->last_rows != NULL) {
+        dp_handle_t *last = self->last_rows;
+
+        self->last_rows = NULL;
+        if (gpt2_dp_finish(&self->dp, "wte.rows", DP_OK, last, error) != 0) return -1;
+    }
+    options.reduce = DP_AVERAGE;
+    options.wire = gpt2_dp_wire(self->settings.wire);
+    options.postscale = 1.0 / self->settings.accumulate;
+    options.stream = replica->stream;
+    status = dp_allreduce(dp_world(self->dp.context), "wte.rows", replica->rows, replica->rows,
+                          replica->row_count * (size_t)replica->layout->shape.width, DP_F32,
+                          &options, &self->rows);
+    return status == DP_OK ? 0 : gpt2_dp_failed(&self->dp, "dp_allreduce", status, error);
+}
+
+static int ready(gpt2_strategy_t *base, size_t first, size_t count, gpt2_error_t *error)
+{
+    coordinator_t *self = (coordinator_t *)base;
+
+    if (first == self->replica->layout->count) return rows_ready(self, error);
+
+    for (size_t i = first; i < first + count; i++) {
+        dp_status_t status =
+            dp_gradients_ready(self->gradients, place(self->replica, i), self->replica->stream);
+
+        if (status != DP_OK) return gpt2_dp_failed(&self->dp, "dp_gradients_ready", status, error);
+    }
+    return 0;
+}
+
+/* On a GPU: what the optimizer must know stays there, and this thread goes on. */
+static int sync_on_device(coordinator_t *self, gpt2_sync_t *out, gpt2_error_t *error)
+{
+    dp_device_result_t result = DP_DEVICE_RESULT_INIT;
+    dp_status_t status;
+
+    /* Before the sync, which decides on the stream behind it whether an update is to be skipped. */
+    if (self->rows != NULL) {
+        status = dp_stream_wait(self->rows, self->replica->stream);
+        if (self->rows_follow) {
+            self->last_rows = self->rows;
+        } else {
+            dp_release(self->rows);
+        }
+        self->rows = NULL;
+        self->row_readies = 0;
+        if (status != DP_OK) return gpt2_dp_failed(&self->dp, "dp_stream_wait", status, error);
+    }
+    status = dp_gradients_sync_on(self->gradients, self->replica->stream, &result);
+    if (status != DP_OK) return gpt2_dp_failed(&self->dp, "dp_gradients_sync_on", status, error);
+    *out = (gpt2_sync_t){.clip = 1.0,
+                         .device_norm = result.norm,
+                         .device_clip = result.clip,
+                         .device_skip = result.skip};
+    if (self->replica->rows == NULL) return 0;
+    return self->replica->ops->join(self->replica, self->settings.clip, out, error);
+}
+
+static int sync(gpt2_strategy_t *base, gpt2_sync_t *out, gpt2_error_t *error)
+{
+    coordinator_t *self = (coordinator_t *)base;
+    dp_gradients_result_t result = DP_GRADIENTS_RESULT_INIT;
+    dp_status_t status;
+
+    if (self->replica->stream != NULL) return sync_on_device(self, out, error);
+    status = dp_gradients_sync(self->gradients, &result);
+
+    if (status != DP_OK) return gpt2_dp_failed(&self->dp, "dp_gradients_sync", status, error);
+    *out = (gpt2_sync_t){.norm = result.norm, .clip = result.clip, .skip = result.skip};
+    return 0;
+}
+
+const gpt2_strategy_ops_t gpt2_strategy_coordinator = {
+    .name = "coordinator",
+    .takes_rows = 1,
+    .create = create,
+    .destroy = destroy,
+    .abort = gpt2_dp_abort,
+    .alloc = gpt2_dp_alloc,
+    .free = gpt2_dp_free,
+    .attach = attach,
+    .ready = ready,
+    .sync = sync,
+    .sum = gpt2_dp_sum,
+    .equal = gpt2_dp_equal,
+    .broadcast = gpt2_dp_broadcast,
+    .step_begin = gpt2_dp_step_begin,
+    .step_end = gpt2_dp_step_end,
+    .span_begin = gpt2_dp_span_begin,
+    .span_end = gpt2_dp_span_end,
+    .traffic = gpt2_dp_traffic,
+    .setting = gpt2_dp_setting,
+};

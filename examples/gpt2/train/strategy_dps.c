@@ -1,0 +1,56 @@
+/*
+ * strategy_dps.c - static buckets in program order: what most data-parallel trainers do, and the
+ * control for every claim about the coordinator.
+ *
+ * Everything is as in strategy_coordinator.c, but that libdp is asked to launch gradients in the
+ * order in which each rank's backward pass hands them over, without any agreement between ranks.
+ */
+#include "examples/gpt2/train/strategy_dp.h"
+
+static int create(gpt2_strategy_t **out, gpt2_error_t *error)
+{
+    return gpt2_coordinator_create(&gpt2_strategy_dps, DP_ORDER_PROGRAM, out, error);
+}
+
+static int destroy(gpt2_strategy_t *base, gpt2_error_t *error)
+{
+    return gpt2_strategy_coordinator.destroy(base, error);
+}
+
+static int attach(gpt2_strategy_t *base, gpt2_replica_t *replica,
+                  const gpt2_strategy_settings_t *settings, gpt2_error_t *error)
+{
+    return gpt2_strategy_coordinator.attach(base, replica, settings, error);
+}
+
+static int ready(gpt2_strategy_t *base, size_t first, size_t count, gpt2_error_t *error)
+{
+    return gpt2_strategy_coordinator.ready(base, first, count, error);
+}
+
+static int sync(gpt2_strategy_t *base, gpt2_sync_t *out, gpt2_error_t *error)
+{
+    return gpt2_strategy_coordinator.sync(base, out, error);
+}
+
+const gpt2_strategy_ops_t gpt2_strategy_dps = {
+    .name = "dps",
+    .takes_rows = 1,
+    .create = create,
+    .destroy = destroy,
+    .abort = gpt2_dp_abort,
+    .alloc = gpt2_dp_alloc,
+    .free = gpt2_dp_free,
+    .attach = attach,
+    .ready = ready,
+    .sync = sync,
+    .sum = gpt2_dp_sum,
+    .equal = gpt2_dp_equal,
+    .broadcast = gpt2_dp_broadcast,
+    .step_begin = gpt2_dp_step_begin,
+    .step_end = gpt2_dp_step_end,
+    .span_begin = gpt2_dp_span_begin,
+    .span_end = gpt2_dp_span_end,
+    .traffic = gpt2_dp_traffic,
+    .setting = gpt2_dp_setting,
+};

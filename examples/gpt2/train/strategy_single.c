@@ -1,0 +1,141 @@
+/*
+ * strategy_single.c - one process that trains alone: the plain loop, and the control for every
+ * claim about the others.
+ */
+#include "examples/gpt2/train/strategy.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct single {
+    gpt2_strategy_t base;
+    gpt2_replica_t *replica; /* borrowed, from attach */
+    double clip;
+} single_t;
+
+static int create(gpt2_strategy_t **out, gpt2_error_t *error)
+{
+    single_t *self = calloc(1, sizeof(*self));
+
+    if (self == NULL) return gpt2_fail(error, "out of memory for a strategy");
+    self->base = (gpt2_strategy_t){&gpt2_strategy_single, 0, 1, 1.0, 0};
+    *out = &self->base;
+    return 0;
+}
+
+static int destroy(gpt2_strategy_t *self, gpt2_error_t *error)
+{
+    (void)error;
+    free(self);
+    return 0;
+}
+
+static void give_up(gpt2_strategy_t *self, const char *reason)
+{
+    (void)self;
+    (void)reason;
+}
+
+static int attach(gpt2_strategy_t *base, gpt2_replica_t *replica,
+                  const gpt2_strategy_settings_t *settings, gpt2_error_t *error)
+{
+    single_t *self = (single_t *)base;
+
+    (void)error;
+    self->replica = replica;
+    self->clip = settings->clip;
+    return 0;
+}
+
+static int ready(gpt2_strategy_t *self, size_t first, size_t count, gpt2_error_t *error)
+{
+    (void)self;
+    (void)first;
+    (void)count;
+    (void)error;
+    return 0;
+}
+
+static int sync(gpt2_strategy_t *base, gpt2_sync_t *out, gpt2_error_t *error)
+{
+    single_t *self = (single_t *)base;
+
+    return self->replica->ops->norm(self->replica, self->clip, out, error);
+}
+
+static int sum(gpt2_strategy_t *self, double *values, size_t count, gpt2_error_t *error)
+{
+    (void)self;
+    (void)values;
+    (void)count;
+    (void)error;
+    return 0;
+}
+
+static int equal(gpt2_strategy_t *self, uint64_t value, int *same, gpt2_error_t *error)
+{
+    (void)self;
+    (void)value;
+    (void)error;
+    *same = 1;
+    return 0;
+}
+
+static int broadcast(gpt2_strategy_t *self, void *data, size_t bytes, gpt2_error_t *error)
+{
+    (void)self;
+    (void)data;
+    (void)bytes;
+    (void)error;
+    return 0;
+}
+
+static void step_begin(gpt2_strategy_t *self, uint64_t step)
+{
+    (void)self;
+    (void)step;
+}
+
+static void span_begin(gpt2_strategy_t *self, const char *name)
+{
+    (void)self;
+    (void)name;
+}
+
+static void end(gpt2_strategy_t *self)
+{
+    (void)self;
+}
+
+static void traffic(gpt2_strategy_t *self, gpt2_traffic_t *out)
+{
+    (void)self;
+    memset(out, 0, sizeof(*out));
+}
+
+static const char *setting(gpt2_strategy_t *self, const char *name)
+{
+    (void)self;
+    (void)name;
+    return NULL;
+}
+
+const gpt2_strategy_ops_t gpt2_strategy_single = {
+    .name = "single",
+    .takes_rows = 1,
+    .create = create,
+    .destroy = destroy,
+    .abort = give_up,
+    .attach = attach,
+    .ready = ready,
+    .sync = sync,
+    .sum = sum,
+    .equal = equal,
+    .broadcast = broadcast,
+    .step_begin = step_begin,
+    .step_end = end,
+    .span_begin = span_begin,
+    .span_end = end,
+    .traffic = traffic,
+    .setting = setting,
+};

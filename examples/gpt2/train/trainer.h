@@ -1,0 +1,93 @@
+/*
+ * trainer.h - one rank's run: data, model, optimizer and strategy put together, step by step.
+ *
+ * It prints nothing; run.c decides when to do what and report.c tells people.
+ */
+#ifndef GPT2_TRAINER_H
+#define GPT2_TRAINER_H
+
+#include "examples/gpt2/data/checkpoint.h"
+#include "examples/gpt2/data/data.h"
+#include "examples/gpt2/train/device.h"
+#include "examples/gpt2/train/options.h"
+#include "examples/gpt2/train/strategy.h"
+
+/* Where the time of steps went, in seconds; the parts sum to total. */
+typedef struct gpt2_phases {
+    double forward;
+    double backward; /* with the hand-over of gradients */
+    double exposed;  /* waiting for gradients that were on their way */
+    double skew;     /* waiting for ranks that were not ready */
+    double optimizer;
+    double other; /* picking data, bookkeeping */
+    double total;
+    double transfer; /* communication, hidden or not; not a part */
+    uint64_t steps;
+} gpt2_phases_t;
+
+typedef struct gpt2_step {
+    double loss_sum; /* of this rank; known when settled */
+    double tokens;   /* of this rank */
+    double learning_rate;
+    int is_settled; /* 1: the rest is known; see gpt2_trainer_settle() */
+    double norm;
+    int skipped;
+} gpt2_step_t;
+
+typedef struct gpt2_trainer {
+    const gpt2_options_t *options; /* borrowed */
+    gpt2_strategy_t *strategy;     /* borrowed */
+    gpt2_data_t *data;
+    gpt2_data_t *val_data; /* NULL: the same file */
+    gpt2_view_t training;
+    gpt2_view_t validation;
+    gpt2_replica_t *replica;
+    int is_pending;           /* 1: the last step is not settled */
+    gpt2_outcome_t found;     /* the last one settled */
+    int skips;                /* steps without an update since the last one with */
+    gpt2_progress_t progress; /* updates and skipped: of settled steps */
+    uint64_t first_step;      /* of this process: > 0 after a resume */
+    char resumed_from[GPT2_PATH_MAX];
+    char *notes;     /* lines that people should read about the start, each with its end; or NULL */
+    int32_t *inputs; /* [micro batch][seq] */
+    int32_t *targets; /* [micro batch][seq] */
+    uint8_t *occurs;  /* [vocab] 1: in this step's global batch; NULL: nobody asks */
+    int32_t *tokens;  /* [vocab] those, in order */
+    gpt2_phases_t phases;
+    gpt2_error_t *error; /* of the call in progress, for hooks */
+    int depth;           /* of open spans */
+    double span_start;
+    double *span_sum; /* what the open span's time is added to */
+} gpt2_trainer_t;
+
+/* Seconds of a clock that never jumps. */
+double gpt2_now(void);
+
+/* Opens the data, agrees on the shape with the other ranks, makes the model, and restores or
+ * initializes it, equally on all ranks. Give it back with gpt2_trainer_destroy(). */
+int gpt2_trainer_create(const gpt2_options_t *options, gpt2_strategy_t *strategy,
+                        gpt2_trainer_t **out, gpt2_error_t *error);
+void gpt2_trainer_destroy(gpt2_trainer_t *trainer);
+
+/* One step on the next global batch. Where a device works on its own the step is over when it is
+ * settled: by gpt2_trainer_settle(), or at the latest in the next step. */
+int gpt2_trainer_step(gpt2_trainer_t *trainer, gpt2_step_t *step, gpt2_error_t *error);
+
+/* Waits until the last step is over and fills in the rest of it. Fails where its loss is not a
+ * number. */
+int gpt2_trainer_settle(gpt2_trainer_t *trainer, gpt2_step_t *step, gpt2_error_t *error);
+
+/* The last step's mean loss over all ranks; settles it. Collective. */
+int gpt2_trainer_mean(gpt2_trainer_t *trainer, gpt2_step_t *step, double *loss,
+                      gpt2_error_t *error);
+
+/* Mean loss over --eval-batches of validation. Collective. */
+int gpt2_trainer_validate(gpt2_trainer_t *trainer, double *loss, gpt2_error_t *error);
+
+/* *same = 1 where all replicas have the same bits. Collective. */
+int gpt2_trainer_compare(gpt2_trainer_t *trainer, int *same, gpt2_error_t *error);
+
+/* Saves to <out>/checkpoint; rank 0 only. */
+int gpt2_trainer_save(gpt2_trainer_t *trainer, gpt2_error_t *error);
+
+#endif

@@ -1,0 +1,378 @@
+/*
+ * agent.c - starts the ranks of one host and sees them to their end.
+ *
+ * Its own session, so no Ctrl-C reaches it; a child subreaper, so whatever a rank starts stays
+ * below it, daemons included. It decides nothing: dprun says whom to signal and when to kill. But
+ * once the channel to dprun closes, it kills everything, removes the run directory and goes.
+ *
+ * Single-threaded, on purpose: the ranks' parent-death signal is bound to the thread that forked.
+ */
+#include "launcher/dprun/agent.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "launcher/dprun/channel.h"
+#include "launcher/dprun/run_dir.h"
+#include "launcher/dprun/tree.h"
+
+#define STRAY_GRACE_NS UINT64_C(200000000) /* from TERM to KILL for what ranks left behind */
+#define GIVE_UP_NS UINT64_C(10000000000)   /* SIGKILL does not reach a process stuck in a driver */
+#define RESCAN_MS 20
+#define STRAYS_NAMED 8
+
+typedef enum agent_phase {
+    PHASE_RUNNING, /* ranks are there */
+    PHASE_STRAYS,  /* all ranks ended, what they left has been told to end */
+    PHASE_KILLING, /* everything goes */
+    PHASE_GONE     /* no descendant left; waits for dprun's goodbye */
+} agent_phase_t;
+
+typedef struct agent {
+    const dp_agent_start_t *start;
+    dp_job_t *job;
+    agent_phase_t phase;
+    uint64_t phase_ns;   /* when it began */
+    int is_orphan;       /* dprun is gone */
+    int is_done;         /* dprun said goodbye */
+    int signals;         /* signalfd */
+    int failures;        /* pipe of dp_spawn_failure_t */
+    pid_t *pids;         /* [size]; 0: not started, or ended */
+    uint8_t *is_stopped; /* [size] */
+    int living;          /* ranks */
+    int is_childless;    /* wait() said so: no descendant is left */
+} agent_t;
+
+static void tell(agent_t *agent, dp_message_t *message)
+{
+    if (agent->is_orphan) return;
+    message->time_ns = dp_now_ns();
+    if (dp_channel_send(agent->start->channel, message) != 0) agent->is_orphan = 1;
+}
+
+static void enter(agent_t *agent, agent_phase_t phase)
+{
+    agent->phase = phase;
+    agent->phase_ns = dp_now_ns();
+}
+
+static int rank_of(const agent_t *agent, pid_t pid)
+{
+    for (int rank = 0; rank < agent->job->size; rank++) {
+        if (agent->pids[rank] == pid) return rank;
+    }
+    return -1;
+}
+
+/* ---- Start --------------------------------------------------------------------------------- */
+
+static int make_ticket(const dp_kv_ticket_t *ticket)
+{
+    uint8_t data[512];
+    size_t bytes = dp_kv_ticket_write(ticket, data, sizeof(data));
+    int fd = memfd_create("dprun-ticket", MFD_CLOEXEC);
+
+    if (fd >= 0 && (bytes == 0 || write(fd, data, bytes) != (ssize_t)bytes)) {
+        close(fd);
+        fd = -1;
+    }
+    explicit_bzero(data, sizeof(data));
+    return fd;
+}
+
+static void not_started(agent_t *agent, int rank, int error)
+{
+    dp_message_t message;
+
+    dp_message_init(&message, DP_MESSAGE_NOT_STARTED, rank);
+    message.status = error;
+    tell(agent, &message);
+}
+
+static void start_ranks(agent_t *agent)
+{
+    const dp_agent_start_t *start = agent->start;
+    dp_spawner_t spawner = {.job = agent->job,
+                            .stdin_fd = start->stdin_fd,
+                            .signals = start->signals,
+                            .open_files = start->open_files};
+    int failures[2] = {-1, -1};
+
+    spawner.null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+    spawner.ticket_fd = make_ticket(&agent->job->ticket);
+    if (spawner.null_fd < 0 || spawner.ticket_fd < 0 ||
+        pipe2(failures, O_CLOEXEC | O_NONBLOCK) != 0) {
+        not_started(agent, 0, errno);
+        enter(agent, PHASE_KILLING);
+    }
+    spawner.failure_fd = failures[1];
+    agent->failures = failures[0];
+    for (int rank = 0; rank < agent->job->size && agent->phase == PHASE_RUNNING; rank++) {
+        dp_message_t message;
+        pid_t pid;
+
+        dp_message_init(&message, DP_MESSAGE_STARTED, rank);
+        pid = dp_spawn_rank(&spawner, rank, &message.fds[0], &message.fds[1]);
+        if (pid < 0) {
+            not_started(agent, rank, errno);
+            enter(agent, PHASE_KILLING);
+            break;
+        }
+        agent->pids[rank] = pid;
+        agent->living++;
+        message.pid = pid;
+        tell(agent, &message);
+        close(message.fds[0]);
+        close(message.fds[1]);
+        if (agent->is_orphan) break;
+    }
+    /* Nobody but the reading rank may hold its standard input: a writer must see it go. */
+    if (start->stdin_fd > 0) close(start->stdin_fd);
+    dup2(spawner.null_fd, STDIN_FILENO);
+    dup2(spawner.null_fd, STDOUT_FILENO);
+    close(spawner.null_fd);
+    close(spawner.ticket_fd);
+    if (failures[1] >= 0) close(failures[1]);
+}
+
+/* ---- Children ------------------------------------------------------------------------------ */
+
+static void hear_failures(agent_t *agent)
+{
+    dp_spawn_failure_t failure;
+
+    while (agent->failures >= 0) {
+        ssize_t bytes = read(agent->failures, &failure, sizeof(failure));
+
+        if (bytes == (ssize_t)sizeof(failure)) {
+            not_started(agent, failure.rank, failure.error);
+        } else if (bytes >= 0 || (errno != EINTR && errno != EAGAIN)) {
+            close(agent->failures); /* all have passed their exec */
+            agent->failures = -1;
+        } else if (errno == EAGAIN) {
+            return;
+        }
+    }
+}
+
+static void child_changed(agent_t *agent, pid_t pid, int status, const struct rusage *usage)
+{
+    int rank = rank_of(agent, pid);
+    dp_message_t message;
+
+    if (rank < 0) return; /* somebody's orphan: ours only to reap */
+    dp_message_init(&message, DP_MESSAGE_ENDED, rank);
+    message.pid = pid;
+    message.status = status;
+    message.peak_kib = (uint64_t)usage->ru_maxrss;
+    if (WIFSTOPPED(status)) {
+        message.type = DP_MESSAGE_STOPPED;
+        message.status = WSTOPSIG(status);
+        agent->is_stopped[rank] = 1;
+    } else if (WIFCONTINUED(status)) {
+        message.type = DP_MESSAGE_CONTINUED;
+        agent->is_stopped[rank] = 0;
+    } else {
+        hear_failures(agent); /* why it ended comes before that it did */
+        agent->pids[rank] = 0;
+        agent->living--;
+    }
+    tell(agent, &message);
+}
+
+static void reap(agent_t *agent)
+{
+    for (;;) {
+        struct rusage usage;
+        int status;
+        pid_t pid = wait4(-1, &status, WNOHANG | WUNTRACED | WCONTINUED, &usage);
+
+        if (pid > 0) {
+            child_changed(agent, pid, status, &usage);
+            continue;
+        }
+        if (pid < 0 && errno == EINTR) continue;
+        agent->is_childless = pid < 0 && errno == ECHILD;
+        return;
+    }
+}
+
+/* The ranks are done; what is still there they forgot. */
+static void end_strays(agent_t *agent)
+{
+    size_t count;
+    dp_process_t *strays = dp_tree_list(getpid(), &count);
+
+    for (size_t i = 0; i < count; i++) {
+        dp_message_t message;
+
+        dp_message_init(&message, DP_MESSAGE_STRAY, -1);
+        message.pid = strays[i].pid;
+        snprintf(message.text, sizeof(message.text), "%s", strays[i].name);
+        if (i < STRAYS_NAMED) tell(agent, &message);
+        kill(strays[i].pid, SIGTERM);
+        kill(strays[i].pid, SIGCONT);
+    }
+    free(strays);
+    enter(agent, PHASE_STRAYS);
+}
+
+static void all_gone(agent_t *agent, int left)
+{
+    dp_message_t message;
+
+    dp_message_init(&message, DP_MESSAGE_ALL_GONE, -1);
+    message.status = left;
+    tell(agent, &message);
+    enter(agent, PHASE_GONE);
+}
+
+static void advance(agent_t *agent)
+{
+    uint64_t in_phase_ns = dp_now_ns() - agent->phase_ns;
+    size_t left;
+
+    if (agent->phase == PHASE_GONE) return;
+    if (agent->is_orphan && agent->phase != PHASE_KILLING) enter(agent, PHASE_KILLING);
+    if (agent->is_childless) {
+        all_gone(agent, 0);
+    } else if (agent->phase == PHASE_RUNNING && agent->living == 0) {
+        end_strays(agent);
+    } else if (agent->phase == PHASE_STRAYS && in_phase_ns >= STRAY_GRACE_NS) {
+        enter(agent, PHASE_KILLING);
+    }
+    if (agent->phase == PHASE_KILLING) {
+        for (int rank = 0; rank < agent->job->size; rank++) { /* should /proc tell nothing */
+            if (agent->pids[rank] != 0) kill(-agent->pids[rank], SIGKILL);
+        }
+        left = dp_tree_kill(getpid());
+        if (in_phase_ns >= GIVE_UP_NS) all_gone(agent, (int)left);
+    }
+}
+
+/* ---- Orders -------------------------------------------------------------------------------- */
+
+/* What a terminal would send its foreground job goes to a rank's whole process group, what one
+ * process sends another only to the rank. */
+static int is_for_group(int number)
+{
+    return number != SIGUSR1 && number != SIGUSR2;
+}
+
+static void signal_ranks(agent_t *agent, int number)
+{
+    int ends = number == SIGTERM || number == SIGINT || number == SIGHUP;
+
+    for (int rank = 0; rank < agent->job->size; rank++) {
+        pid_t pid = agent->pids[rank];
+
+        if (pid == 0) continue;
+        /* A rank forked a moment ago may have no group of its own yet. */
+        if (!is_for_group(number) || kill(-pid, number) != 0) kill(pid, number);
+        if (ends && agent->is_stopped[rank]) kill(-pid, SIGCONT); /* else it could not hear */
+    }
+}
+
+static void hear_dprun(agent_t *agent)
+{
+    dp_message_t message;
+    int got = dp_channel_receive(agent->start->channel, &message);
+
+    if (got == 0) return;
+    if (got < 0) {
+        agent->is_orphan = 1;
+    } else if (message.type == DP_MESSAGE_SIGNAL) {
+        signal_ranks(agent, message.status);
+    } else if (message.type == DP_MESSAGE_KILL) {
+        if (agent->phase != PHASE_GONE && agent->phase != PHASE_KILLING) {
+            enter(agent, PHASE_KILLING);
+        }
+    } else if (message.type == DP_MESSAGE_BYE) {
+        agent->is_done = 1;
+    }
+}
+
+static void hear_signals(agent_t *agent)
+{
+    struct signalfd_siginfo info;
+
+    while (read(agent->signals, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
+        if (info.ssi_signo == SIGTERM) agent->is_orphan = 1; /* dprun died, or somebody means us */
+    }
+}
+
+/* ---- Life ---------------------------------------------------------------------------------- */
+
+static int begin(agent_t *agent)
+{
+    sigset_t heard;
+
+    setsid();
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    prctl(PR_SET_NAME, "dprun-agent");
+    /* Besides the channel's closing, should a stray copy of dprun's end keep it open: the guard
+     * passes it on. */
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    sigemptyset(&heard);
+    sigaddset(&heard, SIGCHLD);
+    sigaddset(&heard, SIGTERM);
+    sigprocmask(SIG_BLOCK, &heard, NULL);
+    agent->signals = signalfd(-1, &heard, SFD_CLOEXEC | SFD_NONBLOCK);
+    agent->pids = calloc((size_t)agent->job->size, sizeof(*agent->pids));
+    agent->is_stopped = calloc((size_t)agent->job->size, sizeof(*agent->is_stopped));
+    return agent->signals < 0 || agent->pids == NULL || agent->is_stopped == NULL ? -1 : 0;
+}
+
+static int poll_timeout(const agent_t *agent)
+{
+    uint64_t in_phase_ns = dp_now_ns() - agent->phase_ns;
+
+    if (agent->phase == PHASE_KILLING) return RESCAN_MS;
+    if (agent->phase != PHASE_STRAYS) return -1;
+    if (in_phase_ns >= STRAY_GRACE_NS) return 0;
+    return (int)((STRAY_GRACE_NS - in_phase_ns) / 1000000) + 1;
+}
+
+int dp_agent_run(const dp_agent_start_t *start)
+{
+    agent_t agent = {.start = start, .job = start->job, .failures = -1, .signals = -1};
+
+    if (begin(&agent) != 0) {
+        not_started(&agent, 0, errno);
+        free(agent.pids);
+        free(agent.is_stopped);
+        return 1;
+    }
+    agent.phase_ns = dp_now_ns();
+    start_ranks(&agent);
+    for (;;) {
+        struct pollfd sources[] = {
+            {agent.signals, POLLIN, 0}, {start->channel, POLLIN, 0}, {agent.failures, POLLIN, 0}};
+
+        reap(&agent);
+        advance(&agent);
+        if (agent.phase == PHASE_GONE && (agent.is_orphan || agent.is_done)) break;
+        if (agent.is_orphan) sources[1].fd = -1; /* it would report its end for ever */
+        if (poll(sources, 3, poll_timeout(&agent)) < 0) continue;
+        if (sources[0].revents != 0) hear_signals(&agent);
+        if (sources[1].revents != 0) hear_dprun(&agent);
+        if (sources[2].revents != 0) hear_failures(&agent);
+    }
+    if (agent.is_orphan && !agent.is_done && agent.job->owns_run_dir) {
+        dp_run_dir_remove(agent.job->run_dir);
+    }
+    free(agent.pids);
+    free(agent.is_stopped);
+    close(agent.signals);
+    if (agent.failures >= 0) close(agent.failures);
+    return 0;
+}

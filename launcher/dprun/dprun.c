@@ -1,0 +1,400 @@
+/*
+ * dprun.c - main of the launcher: command line in, job run, exit code out.
+ *
+ * The order matters and is all that lives here: what can be wrong is found before anything exists;
+ * the agent is forked before there are threads or an event loop; the report comes last.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "launcher/dprun/channel.h"
+#include "launcher/dprun/check.h"
+#include "launcher/dprun/guard.h"
+#include "launcher/dprun/help.h"
+#include "launcher/dprun/failure/recorder.h"
+#include "launcher/dprun/failure/report.h"
+#include "launcher/dprun/run_dir.h"
+#include "launcher/dprun/supervise.h"
+#include "launcher/dprun/timeline.h"
+
+#define SPARE_FILES 64
+#define SAVED_MAX ((size_t)2 * PATH_MAX)
+
+/* What a start takes from the process; the ranks get the old values back. */
+typedef struct surroundings {
+    sigset_t old_mask;
+    sigset_t heard;
+    struct rlimit old_files;
+} surroundings_t;
+
+static int complain(int code, const char *text)
+{
+    fprintf(stderr, "dprun: %s\n", text);
+    return code;
+}
+
+/* A closed 0, 1 or 2 would be the number of the next file opened. */
+static void fill_standard_files(void)
+{
+    for (int fd = 0; fd <= 2; fd++) {
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) < 0) return;
+    }
+}
+
+static int is_ignored(int number)
+{
+    struct sigaction old;
+
+    return sigaction(number, NULL, &old) == 0 && old.sa_handler == SIG_IGN;
+}
+
+static void set_signals(surroundings_t *around)
+{
+    static const int numbers[] = {SIGINT,  SIGTERM, SIGHUP,  SIGQUIT,
+                                  SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT};
+
+    sigemptyset(&around->heard);
+    for (size_t i = 0; i < DP_ARRAY_LEN(numbers); i++) {
+        /* nohup and "&" in scripts ask to be left alone by ignoring these. */
+        if (!is_ignored(numbers[i])) sigaddset(&around->heard, numbers[i]);
+    }
+    sigprocmask(SIG_BLOCK, &around->heard, &around->old_mask);
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGTTIN, SIG_IGN);
+}
+
+static dp_status_t raise_file_limit(const dp_job_t *job, surroundings_t *around, dp_error_t *error)
+{
+    rlim_t per_rank = job->launch->output_dir == NULL ? 3 : 5;
+    rlim_t need = per_rank * (rlim_t)job->size + SPARE_FILES;
+    struct rlimit limit;
+
+    getrlimit(RLIMIT_NOFILE, &limit);
+    around->old_files = limit;
+    if (limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur < need) {
+        limit.rlim_cur = limit.rlim_max == RLIM_INFINITY ? need : DP_MIN(need, limit.rlim_max);
+        setrlimit(RLIMIT_NOFILE, &limit);
+    }
+    if (limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= need) return DP_OK;
+    return dp_error_set(error, DP_ERR_SYSTEM,
+                        "%d ranks need %llu open files, the hard limit is %llu (ulimit -Hn)",
+                        job->size, (unsigned long long)need, (unsigned long long)limit.rlim_max);
+}
+
+/* ---- Start ---------------------------------------------------------------------------------- */
+
+/* Opens what must exist before the fork. *run_dir is made last, so that errors leave nothing. */
+static dp_status_t open_parts(dp_job_t *job, dp_supervisor_start_t *start, dp_agent_start_t *agent,
+                              dp_error_t *error)
+{
+    char path[PATH_MAX];
+    int channel[2];
+    dp_status_t status;
+
+    status = dp_rendezvous_listen(&job->ticket, &start->listener, error);
+    if (status != DP_OK) return status;
+    status = dp_channel_open(channel, error);
+    if (status != DP_OK) return status;
+    start->channel = channel[0];
+    agent->channel = channel[1];
+    status = dp_input_open(&agent->stdin_fd, &start->pump_fd, error);
+    if (status != DP_OK) return status;
+    dp_run_dir_prune(job->launch->config.keep_runs);
+    status = dp_run_dir_create(path, sizeof(path), error);
+    if (status != DP_OK) return status;
+    (void)dp_run_dir_lock(path); /* for as long as dprun or its agent is there */
+    return dp_job_set_run_dir(job, path, 1, error);
+}
+
+static void close_fd(int fd)
+{
+    if (fd >= 0) close(fd);
+}
+
+/* Forks the guard, which forks the agent; in them, never returns. */
+static pid_t fork_agent(const dp_supervisor_start_t *start, const dp_agent_start_t *agent)
+{
+    pid_t pid = fork();
+
+    if (pid != 0) return pid;
+    close_fd(start->channel);
+    close_fd(start->signals);
+    close_fd(start->listener);
+    close_fd(start->pump_fd);
+    _exit(dp_guard_run(agent));
+}
+
+static dp_status_t start_job(dp_job_t *job, uint64_t start_ns, dp_supervisor_t *supervisor,
+                             dp_error_t *error)
+{
+    surroundings_t around;
+    dp_supervisor_start_t start = {.job = job,
+                                   .channel = -1,
+                                   .signals = -1,
+                                   .listener = -1,
+                                   .pump_fd = -1,
+                                   .start_ns = start_ns};
+    dp_agent_start_t agent = {.job = job, .channel = -1, .stdin_fd = -1};
+    dp_status_t status;
+    int null_fd;
+
+    status = raise_file_limit(job, &around, error);
+    if (status != DP_OK) return status;
+    set_signals(&around);
+    prctl(PR_SET_CHILD_SUBREAPER, 1); /* should somebody kill the agent */
+    dp_cgroup_memory(&start.before);
+    agent.signals = around.old_mask;
+    agent.open_files = around.old_files;
+    status = open_parts(job, &start, &agent, error);
+    if (status == DP_OK) {
+        fflush(NULL);
+        start.signals = signalfd(-1, &around.heard, SFD_CLOEXEC | SFD_NONBLOCK);
+        start.agent_pid = fork_agent(&start, &agent);
+        if (start.agent_pid < 0 || start.signals < 0) {
+            status = dp_error_set(error, DP_ERR_SYSTEM, "starting the agent: %s", strerror(errno));
+        }
+    }
+    close_fd(agent.channel);
+    close_fd(agent.stdin_fd);
+    if (status != DP_OK) {
+        close_fd(start.channel);
+        close_fd(start.listener);
+        close_fd(start.pump_fd);
+        close_fd(start.signals);
+        if (start.agent_pid > 0) {
+            waitpid(start.agent_pid, NULL, 0);
+        } else if (job->owns_run_dir) {
+            dp_run_dir_remove(job->run_dir);
+        }
+        return status;
+    }
+    if (start.pump_fd < 0) { /* the rank's alone now: who writes to it must see it go */
+        null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+        if (null_fd >= 0) dup2(null_fd, STDIN_FILENO);
+        close_fd(null_fd);
+    }
+    status = dp_supervisor_init(supervisor, &start, error);
+    if (status == DP_OK) return DP_OK;
+    dp_supervisor_fini(supervisor); /* closes the channel: the agent ends all and cleans up */
+    waitpid(start.agent_pid, NULL, 0);
+    return status;
+}
+
+/* ---- End ------------------------------------------------------------------------------------ */
+
+static const dp_tail_t *tail_of(const void *context, int rank)
+{
+    return dp_output_tail(context, rank);
+}
+
+static int has_failed(const dp_supervisor_t *supervisor)
+{
+    return supervisor->outcome != DP_OUTCOME_NONE &&
+           supervisor->outcome != DP_OUTCOME_INTERRUPTED &&
+           supervisor->outcome != DP_OUTCOME_NO_READER;
+}
+
+/* Makes a run directory fit to be kept, and says what is kept. */
+static void keep_run_dir(const dp_supervisor_t *supervisor, char *text, size_t room)
+{
+    const dp_job_t *job = supervisor->job;
+    uint64_t bytes = 0;
+    size_t files;
+    char size[32];
+
+    for (int rank = 0; rank < job->size && supervisor->fate.left == 0; rank++)
+        dp_recorder_trim(job->run_dir, rank);
+    files = dp_run_dir_files(job->run_dir, &bytes);
+    if (job->launch->keeps_run_dir) dp_run_dir_ask_for(job->run_dir);
+    if (bytes < 1000000) {
+        snprintf(size, sizeof(size), "%.0f kB", (double)bytes / 1e3);
+    } else {
+        snprintf(size, sizeof(size), "%.1f MB", (double)bytes / 1e6);
+    }
+    snprintf(text, room, "run directory %s (%zu file%s, %s)", job->run_dir, files,
+             files == 1 ? "" : "s", size);
+}
+
+/* Merges the timeline, and tells whether the run directory is to be kept. saved is "" when nothing
+ * was. */
+static int settle_files(const dp_supervisor_t *supervisor, const dp_timeline_t *timeline,
+                        char saved[SAVED_MAX])
+{
+    const dp_job_t *job = supervisor->job;
+    size_t files = dp_run_dir_files(job->run_dir, NULL);
+    int keep = job->launch->keeps_run_dir ||
+               (files > 0 && has_failed(supervisor) && job->launch->config.keep_runs > 0);
+    size_t used = 0;
+    dp_error_t error;
+
+    saved[0] = '\0';
+    if (timeline != NULL && files == 0) {
+        dp_output_say(supervisor->output, "--timeline %s: no rank recorded anything",
+                      timeline->file);
+    } else if (timeline != NULL && dp_timeline_merge(timeline, job->run_dir, &error) == DP_OK) {
+        used =
+            (size_t)snprintf(saved, SAVED_MAX, "timeline %s%s", timeline->file, keep ? "; " : "");
+    } else if (timeline != NULL) {
+        dp_output_say(supervisor->output, "--timeline %s: %s", timeline->file, error.text);
+        keep = 1; /* so that the merge can be repeated */
+    }
+    if (keep && used < SAVED_MAX) keep_run_dir(supervisor, saved + used, SAVED_MAX - used);
+    return keep;
+}
+
+static void write_interruption(const dp_supervisor_t *supervisor, const char *what, FILE *out)
+{
+    const dp_fate_t *fate = &supervisor->fate;
+    char elapsed[32];
+
+    dp_format_elapsed((fate->stop_ns == 0 ? dp_now_ns() : fate->stop_ns) - fate->start_ns, elapsed,
+                      sizeof(elapsed));
+    fprintf(out, "dprun: %s at %s: ended %d rank%s%s, %d processes left\n", what, elapsed,
+            fate->size, fate->size == 1 ? "" : "s",
+            fate->kill_ns != 0 ? " (not all of their own accord: SIGKILL)" : "", fate->left);
+}
+
+static void write_report(const dp_supervisor_t *supervisor, const char *saved, FILE *out)
+{
+    dp_report_t report = {.fate = &supervisor->fate,
+                          .host = supervisor->job->host,
+                          .tail = tail_of,
+                          .context = supervisor->output,
+                          .before = supervisor->before,
+                          .after = supervisor->after,
+                          .saved = saved[0] == '\0' ? NULL : saved,
+                          .run_dir =
+                              supervisor->job->run_dir[0] == '\0' ? NULL : supervisor->job->run_dir,
+                          .exit_code = dp_supervisor_exit_code(supervisor)};
+    char name[32];
+    char what[64];
+
+    switch (supervisor->outcome) {
+    case DP_OUTCOME_FAILED:
+        dp_report_failure(&report, out);
+        return;
+    case DP_OUTCOME_TIMEOUT:
+        dp_report_timeout(&report, supervisor->job->launch->timeout_ns, out);
+        return;
+    case DP_OUTCOME_INTERRUPTED:
+        dp_signal_name(supervisor->signal, name, sizeof(name));
+        snprintf(what, sizeof(what), "interrupted by %s", name);
+        write_interruption(supervisor, what, out);
+        break;
+    case DP_OUTCOME_NO_READER:
+        write_interruption(supervisor, "nobody reads the output any more", out);
+        break;
+    case DP_OUTCOME_AGENT_LOST:
+        write_interruption(supervisor, "FAILED  its agent (a helper process of dprun) was killed",
+                           out);
+        break;
+    case DP_OUTCOME_NONE:
+        break;
+    }
+    if (saved[0] != '\0') fprintf(out, "dprun: saved %s\n", saved);
+}
+
+static void end_job(dp_supervisor_t *supervisor, const dp_timeline_t *timeline)
+{
+    char saved[SAVED_MAX];
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *out;
+    int keep = settle_files(supervisor, timeline, saved);
+
+    dp_supervisor_dismiss_agent(supervisor);
+    out = open_memstream(&text, &bytes);
+    if (out != NULL) {
+        write_report(supervisor, saved, out); /* reads the recorders */
+        if (fclose(out) == 0 && bytes > 0) dp_output_print(supervisor->output, text);
+        free(text);
+    }
+    if (!keep) dp_run_dir_remove(supervisor->job->run_dir);
+    dp_supervisor_flush(supervisor);
+}
+
+static int run_job(dp_job_t *job, const dp_timeline_t *timeline, uint64_t start_ns)
+{
+    dp_supervisor_t supervisor;
+    dp_error_t error;
+    int code;
+
+    if (start_job(job, start_ns, &supervisor, &error) != DP_OK) return complain(1, error.text);
+    dp_supervisor_run(&supervisor);
+    end_job(&supervisor, timeline);
+    code = dp_supervisor_exit_code(&supervisor);
+    dp_supervisor_fini(&supervisor);
+    return code;
+}
+
+static int prepare_and_run(const dp_launch_t *launch, uint64_t start_ns)
+{
+    const char *wanted = launch->config.timeline;
+    dp_timeline_t timeline;
+    dp_error_t error;
+    dp_job_t job;
+    int code;
+
+    if (wanted[0] != '\0' && (dp_timeline_parse(wanted, &timeline, &error) != DP_OK ||
+                              dp_timeline_check(&timeline, &error) != DP_OK)) {
+        return complain(DP_EXIT_USAGE, error.text);
+    }
+    if (dp_job_init(&job, launch, &code, &error) != DP_OK) return complain(code, error.text);
+    if (launch->action == DP_ACTION_RUN && dp_output_make_dir(launch, &error) != DP_OK) {
+        dp_job_fini(&job);
+        return complain(DP_EXIT_USAGE, error.text);
+    }
+    if (launch->action == DP_ACTION_DRY_RUN) {
+        dp_job_print(&job, stdout);
+    } else {
+        if (launch->shares_gpu) {
+            fprintf(stderr, "dprun: %d ranks share one GPU: functional test, not a benchmark\n",
+                    job.size);
+        }
+        code = run_job(&job, wanted[0] == '\0' ? NULL : &timeline, start_ns);
+    }
+    dp_job_fini(&job);
+    return code;
+}
+
+int main(int argc, char **argv)
+{
+    uint64_t start_ns = dp_now_ns();
+    dp_launch_t launch;
+    dp_error_t error;
+    dp_log_t log;
+    int code = 0;
+
+    fill_standard_files();
+    dp_log_init(&log, DP_LOG_WARN, -1);
+    if (dp_launch_parse(argc, argv, &log, &launch, &error) != DP_OK) {
+        return complain(DP_EXIT_USAGE, error.text);
+    }
+    switch (launch.action) {
+    case DP_ACTION_HELP:
+        dp_help_print(argc > 1 ? stdout : stderr);
+        code = argc > 1 ? 0 : DP_EXIT_USAGE;
+        break;
+    case DP_ACTION_VERSION:
+        printf("dprun %d.%d.%d\n", DP_VERSION_MAJOR, DP_VERSION_MINOR, DP_VERSION_PATCH);
+        break;
+    case DP_ACTION_CHECK:
+        code = dp_check_run(launch.size, stdout);
+        break;
+    case DP_ACTION_RUN:
+    case DP_ACTION_DRY_RUN:
+        code = prepare_and_run(&launch, start_ns);
+        break;
+    }
+    dp_launch_fini(&launch);
+    return code;
+}

@@ -1,0 +1,191 @@
+/*
+ * fate.c - tells the cause of a failure from its victims.
+ */
+#include "launcher/dprun/failure/fate.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+
+/* A peer's death is known in about 1 ms; what ends this much later may be a victim. */
+#define SAME_TIME_NS UINT64_C(20000000)
+/* Two processes are waited for in an order of the kernel's: this close together tells nothing. */
+#define TIE_NS UINT64_C(5000000)
+
+int dp_fate_init(dp_fate_t *fate, int size, uint64_t start_ns)
+{
+    memset(fate, 0, sizeof(*fate));
+    fate->ranks = calloc((size_t)size, sizeof(*fate->ranks));
+    fate->size = size;
+    fate->start_ns = start_ns;
+    if (fate->ranks == NULL) return -1;
+    for (int i = 0; i < size; i++) {
+        fate->ranks[i].blames = -1;
+    }
+    return 0;
+}
+
+void dp_fate_fini(dp_fate_t *fate)
+{
+    free(fate->ranks);
+    memset(fate, 0, sizeof(*fate));
+}
+
+int dp_rank_failed(const dp_rank_fate_t *rank)
+{
+    return rank->has_ended && (rank->start_error != 0 || rank->status != 0);
+}
+
+int dp_rank_exit_code(const dp_rank_fate_t *rank)
+{
+    if (WIFSIGNALED(rank->status)) return 128 + WTERMSIG(rank->status);
+    return WEXITSTATUS(rank->status);
+}
+
+/* Whether it can be a cause: what ends after dprun told it to has a reason we know. */
+static int is_candidate(const dp_fate_t *fate, const dp_rank_fate_t *rank)
+{
+    return dp_rank_failed(rank) && (fate->stop_ns == 0 || rank->end_ns <= fate->stop_ns);
+}
+
+static int weight(const dp_rank_fate_t *rank)
+{
+    if (rank->start_error != 0) return 2;
+    return WIFSIGNALED(rank->status) ? 1 : 0;
+}
+
+/* The first to fail, without asking whom it blames. */
+static int first_failed(const dp_fate_t *fate, int *doubt)
+{
+    uint64_t first_ns = UINT64_MAX;
+    int found = -1;
+
+    *doubt = -1;
+    for (int i = 0; i < fate->size; i++) {
+        if (!is_candidate(fate, &fate->ranks[i])) continue;
+        if (fate->ranks[i].end_ns < first_ns) first_ns = fate->ranks[i].end_ns;
+    }
+    for (int i = 0; i < fate->size; i++) {
+        const dp_rank_fate_t *rank = &fate->ranks[i];
+        const dp_rank_fate_t *best = found < 0 ? NULL : &fate->ranks[found];
+
+        if (!is_candidate(fate, rank) || rank->end_ns - first_ns > SAME_TIME_NS) continue;
+        if (best == NULL || weight(rank) > weight(best) ||
+            (weight(rank) == weight(best) && rank->end_ns < best->end_ns)) {
+            found = i;
+        }
+    }
+    for (int i = 0; i < fate->size && found >= 0 && *doubt < 0; i++) {
+        const dp_rank_fate_t *rank = &fate->ranks[i];
+        const dp_rank_fate_t *best = &fate->ranks[found];
+        uint64_t apart =
+            rank->end_ns > best->end_ns ? rank->end_ns - best->end_ns : best->end_ns - rank->end_ns;
+
+        if (i == found || !is_candidate(fate, rank) || rank->blames == found) continue;
+        if (weight(rank) == weight(best) ? apart <= TIE_NS : rank->end_ns < best->end_ns) {
+            *doubt = i;
+        }
+    }
+    return found;
+}
+
+int dp_rank_is_stopped(const dp_rank_fate_t *rank, uint64_t at_ns)
+{
+    return rank->stopped_by != 0 && rank->stopped_ns <= at_ns &&
+           (!rank->has_ended || rank->end_ns > at_ns);
+}
+
+/* A signal that neither dprun nor a user's Ctrl-C sends: its own doing, however late it is seen (a
+ * core dump takes its time). */
+static int crashed(const dp_rank_fate_t *rank)
+{
+    int number = rank->has_ended && WIFSIGNALED(rank->status) ? WTERMSIG(rank->status) : 0;
+
+    return number != 0 && number != SIGTERM && number != SIGKILL && number != SIGINT &&
+           number != SIGHUP;
+}
+
+/* Gone before dprun told it to go. Its end may be seen later than that of the ranks that missed it:
+ * connections close while a process is still giving its memory back. */
+static int left_by_itself(const dp_fate_t *fate, const dp_rank_fate_t *rank)
+{
+    return rank->has_ended && (fate->stop_ns == 0 || rank->end_ns <= fate->stop_ns);
+}
+
+dp_verdict_t dp_fate_cause(const dp_fate_t *fate)
+{
+    dp_verdict_t verdict = {-1, -1, -1};
+
+    verdict.failed = first_failed(fate, &verdict.doubt);
+    verdict.cause = verdict.failed;
+    /* A rank blamed may itself blame another; nobody is asked twice. */
+    for (int step = 0; step < fate->size && verdict.cause >= 0; step++) {
+        const dp_rank_fate_t *rank = &fate->ranks[verdict.cause];
+        uint64_t at_ns = fate->ranks[verdict.failed].end_ns;
+        const dp_rank_fate_t *blamed;
+
+        if (rank->blames < 0 || weight(rank) > 0 || !dp_rank_failed(rank)) break;
+        blamed = &fate->ranks[rank->blames];
+        if (!dp_rank_is_stopped(blamed, at_ns) && !is_candidate(fate, blamed) && !crashed(blamed) &&
+            !left_by_itself(fate, blamed) && (!rank->waited || blamed->blames >= 0)) {
+            break; /* it lives: the connection may be at fault, or the one that blames */
+        }
+        verdict.cause = rank->blames;
+        verdict.doubt = -1;
+    }
+    return verdict;
+}
+
+int dp_fate_exit_code(const dp_fate_t *fate)
+{
+    dp_verdict_t verdict = dp_fate_cause(fate);
+
+    if (verdict.cause < 0) return 1;
+    if (dp_rank_failed(&fate->ranks[verdict.cause]) &&
+        (is_candidate(fate, &fate->ranks[verdict.cause]) || crashed(&fate->ranks[verdict.cause]))) {
+        return dp_rank_exit_code(&fate->ranks[verdict.cause]);
+    }
+    return dp_rank_exit_code(&fate->ranks[verdict.failed]);
+}
+
+/* What a rank says when DP_STALL_LIMIT is over. */
+static int is_stall(const char *text)
+{
+    return strncmp(text, "stalled ", 8) == 0;
+}
+
+void dp_fate_blame(dp_fate_t *fate, int rank, int culprit, const char *text)
+{
+    dp_rank_fate_t *fate_of_rank = &fate->ranks[rank];
+
+    fate_of_rank->knows = 1;
+    if (culprit < 0 || culprit >= fate->size || culprit == rank) return;
+    if (fate_of_rank->blames >= 0) return;
+    fate_of_rank->blames = culprit;
+    snprintf(fate_of_rank->why, sizeof(fate_of_rank->why), "%s", text);
+    fate_of_rank->waited = is_stall(text) || strstr(text, "no sign of life") != NULL ||
+                           strstr(text, "did not come in time") != NULL;
+}
+
+void dp_fate_note(dp_fate_t *fate, int rank, const char *text, uint64_t now_ns)
+{
+    dp_rank_fate_t *fate_of_rank = &fate->ranks[rank];
+    const char *missing = is_stall(text) ? strstr(text, "; missing rank ") : NULL;
+    int culprit = -1;
+    int used = 0;
+
+    fate_of_rank->knows |= is_stall(text) || sscanf(text, "rank %9d", &culprit) == 1;
+    if (missing != NULL && sscanf(missing, "; missing rank %9d", &culprit) == 1) {
+        dp_fate_blame(fate, rank, culprit, text);
+        return;
+    }
+    if (sscanf(text, "rank %9d%n", &culprit, &used) == 1 && culprit != rank &&
+        strchr(" :,(", text[used]) != NULL) {
+        dp_fate_blame(fate, rank, culprit, text);
+        return; /* what it did before stays its last operation */
+    }
+    snprintf(fate_of_rank->note, sizeof(fate_of_rank->note), "%s", text);
+    fate_of_rank->note_ns = now_ns;
+}

@@ -1,0 +1,40 @@
+/*
+ * report.h - the block that ends a failed job: who, why, what it did last, what is left.
+ */
+#ifndef DP_LAUNCHER_REPORT_H
+#define DP_LAUNCHER_REPORT_H
+
+#include <stdio.h>
+
+#include "launcher/dprun/cgroup.h"
+#include "launcher/dprun/failure/fate.h"
+#include "launcher/dprun/output/tail.h"
+
+typedef struct dp_report {
+    const dp_fate_t *fate;
+    const char *host;
+    const dp_tail_t *(*tail)(const void *context, int rank);
+    const void *context;
+    dp_memory_sight_t before; /* at the job's start */
+    dp_memory_sight_t after;  /* when the first rank failed */
+    const char *saved;        /* what was kept, NULL: nothing */
+    const char *run_dir;      /* still there, with the flight recorders; NULL: there is none */
+    int exit_code;
+} dp_report_t;
+
+/* A rank failed: the block of dp_fate_cause(). */
+void dp_report_failure(const dp_report_t *report, FILE *out);
+
+/* The job took too long: what every rank did. */
+void dp_report_timeout(const dp_report_t *report, uint64_t limit_ns, FILE *out);
+
+/* "SIGKILL", "signal 40". */
+void dp_signal_name(int number, char *text, size_t room);
+
+/* "exited with code 3", "was killed by SIGSEGV", "could not be started: ...". */
+void dp_rank_describe(const dp_rank_fate_t *rank, char *text, size_t room);
+
+/* "0-3,7" of the set members among size. */
+void dp_format_ranks(const unsigned char *is_member, int size, char *text, size_t room);
+
+#endif

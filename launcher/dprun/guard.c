@@ -1,0 +1,102 @@
+/*
+ * guard.c - waits for the agent, and kills what outlives it.
+ *
+ *     dprun (subreaper) - guard (subreaper) - agent (subreaper) - ranks - what they start
+ *
+ * A rank dies with the agent, by its parent-death signal; what a rank started, a wrapper's program
+ * for instance, does not: it falls to the next subreaper above. That is dprun, and where dprun was
+ * killed at the same time, the guard. It has a name and a session of its own, so that what is aimed
+ * at dprun by name, terminal or process group does not hit it, and does nothing until then.
+ */
+#include "launcher/dprun/guard.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "launcher/dprun/run_dir.h"
+#include "launcher/dprun/tree.h"
+
+#define RESCAN_NS 20000000L
+#define GIVE_UP_NS UINT64_C(10000000000) /* SIGKILL does not reach a process stuck in a driver */
+
+typedef struct guard {
+    pid_t dprun;
+    pid_t agent;      /* 0: it has ended */
+    int code;         /* its exit code */
+    uint64_t lost_ns; /* when it ended before its descendants */
+} guard_t;
+
+/* Nothing of the job's input, output and channel may seem to be held by anybody. */
+static void let_go(const dp_agent_start_t *start)
+{
+    int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+
+    close(start->channel);
+    if (start->stdin_fd > STDERR_FILENO) close(start->stdin_fd);
+    for (int fd = 0; fd <= STDERR_FILENO && null_fd >= 0; fd++)
+        dup2(null_fd, fd);
+    if (null_fd > STDERR_FILENO) close(null_fd);
+}
+
+/* 0: no child is left. */
+static int reap(guard_t *guard)
+{
+    int status;
+    pid_t pid;
+
+    while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
+        if (pid != guard->agent) continue;
+        guard->agent = 0;
+        guard->code = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+        guard->lost_ns = dp_now_ns();
+    }
+    return pid == 0 || errno != ECHILD;
+}
+
+static void watch(guard_t *guard, const sigset_t *heard)
+{
+    const struct timespec rescan = {0, RESCAN_NS};
+
+    while (reap(guard)) {
+        int number;
+
+        if (guard->agent == 0) {
+            dp_tree_kill(getpid());
+            if (dp_now_ns() - guard->lost_ns >= GIVE_UP_NS) return;
+            sigtimedwait(heard, NULL, &rescan);
+            continue;
+        }
+        number = sigwaitinfo(heard, NULL);
+        if (number == SIGTERM) kill(guard->agent, SIGTERM); /* dprun died */
+    }
+}
+
+int dp_guard_run(const dp_agent_start_t *start)
+{
+    guard_t guard = {.dprun = getppid()};
+    sigset_t heard;
+
+    setsid();
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    prctl(PR_SET_NAME, "dp-guard");
+    sigemptyset(&heard);
+    sigaddset(&heard, SIGCHLD);
+    sigaddset(&heard, SIGTERM);
+    sigprocmask(SIG_BLOCK, &heard, NULL);
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    guard.agent = fork();
+    if (guard.agent == 0) _exit(dp_agent_run(start));
+    let_go(start);
+    if (guard.agent < 0) return 1; /* dprun sees the channel close */
+    watch(&guard, &heard);
+    /* dprun looks after the directory, and in its place the agent. */
+    if (getppid() != guard.dprun && start->job->owns_run_dir) {
+        dp_run_dir_remove(start->job->run_dir);
+    }
+    return guard.code;
+}

@@ -1,0 +1,14 @@
+/*
+ * guard.h - the process between dprun and its agent: if both are killed, it ends what ranks
+ * started.
+ */
+#ifndef DP_LAUNCHER_GUARD_H
+#define DP_LAUNCHER_GUARD_H
+
+#include "launcher/dprun/agent.h"
+
+/* Forks the agent and waits for it, in this (freshly forked, single-threaded) process. Returns the
+ * exit status when no descendant is left. */
+int dp_guard_run(const dp_agent_start_t *start);
+
+#endif

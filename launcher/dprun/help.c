@@ -1,0 +1,132 @@
+/*
+ * help.c - the text of --help.
+ */
+#include "launcher/dprun/help.h"
+
+#include <string.h>
+
+#include "launcher/dprun/options.h"
+
+#define COLUMN 32 /* where explanations begin */
+#define WIDTH 100
+
+static const char *const examples[][2] = {
+    {"dprun -np 2 ./hello", "two ranks on this machine"},
+    {"dprun -np 4 --timestamps --output-dir logs ./train", "output also into files"},
+    {"dprun -np 2 --timeline run.pftrace:steps=10-20 ./train", "where each microsecond went"},
+    {"dprun -np 8 --dry-run --bind core ./train", "who would run where, with what"},
+};
+
+static const char *const exit_codes[][2] = {
+    {"0", "every rank exited with 0"},
+    {"1 - 123", "of the first rank that failed; 1 also if dprun itself could not go on"},
+    {"2", "the command line is wrong; nothing was started"},
+    {"124", "--timeout"},
+    {"125", "every rank exited with 0, but output was lost (a full disk)"},
+    {"126, 127", "the program is not executable, not found"},
+    {"128 + N", "signal N ended the first rank that failed, or dprun (130: Ctrl-C)"},
+};
+
+/* Explanations wrap at the right margin and keep to their column. */
+static void print_entry(FILE *out, const char *left, const char *help, const char *suffix)
+{
+    char text[512];
+    int column = fprintf(out, "  %s", left);
+    char *rest = text;
+    char *word;
+
+    snprintf(text, sizeof(text), "%s%s", help, suffix);
+    if (column >= COLUMN) {
+        fputc('\n', out);
+        column = 0;
+    }
+    column += fprintf(out, "%*s", COLUMN - column, "");
+    while ((word = strsep(&rest, " ")) != NULL) {
+        if (column + (int)strlen(word) > WIDTH) column = fprintf(out, "\n%*s", COLUMN, "") - 1;
+        column += fprintf(out, column == COLUMN ? "%s" : " %s", word);
+    }
+    fputc('\n', out);
+}
+
+static void print_own(FILE *out)
+{
+    const char *group = "";
+
+    for (size_t i = 0; i < dp_flag_count(); i++) {
+        const dp_flag_t *flag = dp_flag(i);
+        char left[128];
+
+        if (flag->help == NULL) continue;
+        if (strcmp(group, flag->group) != 0) {
+            group = flag->group;
+            fprintf(out, "\n%s\n", group);
+        }
+        snprintf(left, sizeof(left), "%s%s%s%s%s", flag->alias == NULL ? "" : flag->alias,
+                 flag->alias == NULL ? "" : ", ", flag->name, flag->value == NULL ? "" : " ",
+                 flag->value == NULL ? "" : flag->value);
+        print_entry(out, left, flag->help, "");
+    }
+}
+
+static const char *placeholder(const char *kind)
+{
+    if (strcmp(kind, "bytes") == 0) return "BYTES";
+    if (strcmp(kind, "time") == 0) return "TIME";
+    if (strcmp(kind, "integer") == 0) return "N";
+    if (strcmp(kind, "text") == 0) return "TEXT";
+    return kind; /* its choices */
+}
+
+static void print_rows(FILE *out)
+{
+    fprintf(out,
+            "\nKnobs of the ranks: a flag here, a variable DP_NAME, or a line in --config FILE\n"
+            "(--fusion-bytes 64M, DP_FUSION_BYTES=64M, fusion-bytes = 64M). Flags win over\n"
+            "variables, variables over the file. BYTES: 4096, 64K, 32M, 2G. TIME: 200us, 10ms,\n"
+            "1.5s, 10min. Yes/no knobs: --NAME, --no-NAME or --NAME=yes|no.\n");
+    for (size_t i = 0; i < dp_config_count(); i++) {
+        const dp_config_row_t *row = dp_config_row(i);
+        int is_yes_no = strcmp(row->kind, "yes/no") == 0;
+        char flag[96];
+        char left[256];
+        char suffix[160];
+
+        if (row->is_internal) continue;
+        dp_flag_of_row(row, flag, sizeof(flag));
+        if (dp_flag_is_taken(row)) {
+            snprintf(left, sizeof(left), "%s=yes|no", flag);
+        } else if (is_yes_no) {
+            snprintf(left, sizeof(left), "%s", flag);
+        } else {
+            snprintf(left, sizeof(left), "%s %s", flag, placeholder(row->kind));
+        }
+        snprintf(suffix, sizeof(suffix), " Default: %s.",
+                 is_yes_no               ? (row->value[0] == '1' ? "yes" : "no")
+                 : row->value[0] == '\0' ? "none"
+                                         : row->value);
+        print_entry(out, left, row->help, suffix);
+    }
+}
+
+void dp_help_print(FILE *out)
+{
+    fprintf(out,
+            "usage: dprun -np N [flags] PROGRAM [ARGUMENTS...]\n\n"
+            "Starts N ranks of a program on this machine, prints what they write line by line,\n"
+            "ends them all when one fails, says who and why, and leaves nothing behind.\n\n"
+            "Examples\n");
+    for (size_t i = 0; i < DP_ARRAY_LEN(examples); i++) {
+        fprintf(out, "  %-58s %s\n", examples[i][0], examples[i][1]);
+    }
+    print_own(out);
+    print_rows(out);
+    fprintf(out,
+            "\nSignals\n"
+            "  INT, TERM and HUP go to the ranks' process groups; what is left after the grace\n"
+            "  time is killed with everything it has started. A second Ctrl-C kills at once.\n"
+            "  USR1, USR2, TSTP and CONT are passed on.\n"
+            "\nExit code\n");
+    for (size_t i = 0; i < DP_ARRAY_LEN(exit_codes); i++) {
+        fprintf(out, "  %-10s %s\n", exit_codes[i][0], exit_codes[i][1]);
+    }
+}

@@ -1,0 +1,325 @@
+/*
+ * job.c - turns a command line into a job: program, host, cores, environment.
+ *
+ * What a user has set stays: dprun's own choices (thread counts, UCX's manners) only fill gaps.
+ */
+#include "launcher/dprun/job.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+/* BLAS and OpenMP libraries start a thread per core of the machine unless told otherwise. */
+static const char *const thread_variables[] = {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS",
+                                               "MKL_NUM_THREADS", "BLIS_NUM_THREADS"};
+
+/*
+ * UCX installs handlers for SIGSEGV and friends in every process that links it (they would hide the
+ * true signal from our report and print a page) and for a debug signal; and it warns of every
+ * UCX_ variable it does not know.
+ */
+static const char *const ucx_variables[][2] = {
+    {"UCX_ERROR_SIGNALS", ""}, {"UCX_DEBUG_SIGNO", "0"}, {"UCX_WARN_UNUSED_ENV_VARS", "n"}};
+
+int dp_program_find(const char *name, const char *path_list, char *found, size_t room,
+                    dp_error_t *error)
+{
+    struct stat info;
+    const char *entry = path_list;
+    int seen = 0; /* there is a file of that name, only not one to run */
+
+    if (strchr(name, '/') != NULL) {
+        snprintf(found, room, "%s", name);
+        if (stat(name, &info) != 0) {
+            dp_error_set(error, DP_ERR_INVALID, "program %s: %s", name, strerror(errno));
+            return errno == EACCES ? DP_EXIT_NOT_EXECUTABLE : DP_EXIT_NOT_FOUND;
+        }
+        if (S_ISDIR(info.st_mode)) {
+            dp_error_set(error, DP_ERR_INVALID, "program %s: is a directory", name);
+            return DP_EXIT_NOT_EXECUTABLE;
+        }
+        if (access(name, X_OK) != 0) {
+            dp_error_set(error, DP_ERR_INVALID, "program %s: not executable (chmod +x %s)", name,
+                         name);
+            return DP_EXIT_NOT_EXECUTABLE;
+        }
+        return 0;
+    }
+    while (entry != NULL && name[0] != '\0') {
+        const char *end = strchrnul(entry, ':');
+        int bytes = (int)(end - entry);
+
+        /* An empty entry means the working directory. */
+        snprintf(found, room, "%.*s%s%s", bytes, entry, bytes == 0 ? "./" : "/", name);
+        if (stat(found, &info) == 0 && S_ISREG(info.st_mode)) {
+            if (access(found, X_OK) == 0) return 0;
+            seen = 1;
+        }
+        entry = *end == ':' ? end + 1 : NULL;
+    }
+    if (seen) {
+        dp_error_set(error, DP_ERR_INVALID, "program %s: found in PATH, but not executable", name);
+        return DP_EXIT_NOT_EXECUTABLE;
+    }
+    if (stat(name, &info) == 0 && S_ISREG(info.st_mode)) {
+        dp_error_set(error, DP_ERR_INVALID, "program %s: not in PATH; did you mean ./%s?", name,
+                     name);
+    } else {
+        dp_error_set(error, DP_ERR_INVALID, "program %s: not found in PATH", name);
+    }
+    return DP_EXIT_NOT_FOUND;
+}
+
+static int remember(dp_job_t *job, const char *name)
+{
+    char **given;
+
+    for (size_t i = 0; i < job->given_count; i++) {
+        if (strcmp(job->given[i], name) == 0) return 0;
+    }
+    given = realloc(job->given, (job->given_count + 1) * sizeof(*given));
+    if (given == NULL) return -1;
+    job->given = given;
+    given[job->given_count] = strdup(name);
+    if (given[job->given_count] == NULL) return -1;
+    job->given_count++;
+    return 0;
+}
+
+/* Sets a variable and remembers that it is ours. */
+static int give(dp_job_t *job, const char *name, const char *value)
+{
+    if (dp_env_set(&job->env, name, value) != 0) return -1;
+    return remember(job, name);
+}
+
+static int give_default(dp_job_t *job, const char *name, const char *value)
+{
+    int added = dp_env_default(&job->env, name, value);
+
+    return added > 0 ? remember(job, name) : added;
+}
+
+/* Flags and --config lines reach the ranks as DP_ variables; what came from the environment is
+ * inherited anyway. */
+static int give_knobs(dp_job_t *job)
+{
+    const dp_config_t *config = &job->launch->config;
+
+    for (size_t i = 0; i < dp_config_count(); i++) {
+        const dp_config_row_t *row = dp_config_row(i);
+        char name[128];
+        char value[DP_CONFIG_TEXT_MAX + 64];
+
+        if (row->is_internal) continue;
+        if (config->source[i] != DP_FROM_FILE && config->source[i] != DP_FROM_FLAG) continue;
+        snprintf(name, sizeof(name), "DP_%s", row->name);
+        dp_config_format(config, i, value, sizeof(value));
+        if (give(job, name, value) != 0) return -1;
+    }
+    return 0;
+}
+
+#define HOST_OF_RANK "NCCL_HOSTID"
+
+/* NCCL refuses two ranks on one GPU of one host. Each rank a host of its own, by NCCL_HOSTID (see
+ * dp_job_set_rank()), it sees no second one, and all traffic goes through sockets. What could find
+ * the others out another way is off, and what wastes the time slices that ranks share. Streams
+ * have a queue of the hardware each, and kernels are loaded before they are needed: otherwise what
+ * waits for another rank holds up what that rank waits for. */
+static const char *const share_gpu_variables[][2] = {
+    {"NCCL_NET", "Socket"},
+    {"NCCL_IB_DISABLE", "1"},
+    {"NCCL_SOCKET_IFNAME", "lo"},
+    {"NCCL_P2P_DISABLE", "1"},
+    {"NCCL_SHM_DISABLE", "1"},
+    {"NCCL_NVLS_ENABLE", "0"},
+    {"NCCL_MNNVL_ENABLE", "0"},
+    {"NCCL_PROTO", "Simple"},
+    {"NCCL_ALGO", "Ring"},
+    {"NCCL_MAX_CTAS", "4"},
+    {"CUDA_VISIBLE_DEVICES", "0"},
+    {"CUDA_DEVICE_MAX_CONNECTIONS", "32"},
+    {"CUDA_MODULE_LOADING", "EAGER"},
+};
+
+static int give_shared_gpu(dp_job_t *job)
+{
+    for (size_t i = 0; i < DP_ARRAY_LEN(share_gpu_variables); i++) {
+        if (give_default(job, share_gpu_variables[i][0], share_gpu_variables[i][1]) < 0) return -1;
+    }
+    return 0;
+}
+
+int dp_job_ticket_fd(void)
+{
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_max > DP_TICKET_FD) return DP_TICKET_FD;
+    return (int)limit.rlim_max - 1;
+}
+
+static int give_variables(dp_job_t *job)
+{
+    const dp_launch_t *launch = job->launch;
+    char number[16];
+
+    for (size_t i = 0; i < DP_ARRAY_LEN(ucx_variables); i++) {
+        if (give_default(job, ucx_variables[i][0], ucx_variables[i][1]) < 0) return -1;
+    }
+    snprintf(number, sizeof(number), "%d", job->threads);
+    for (size_t i = 0; i < DP_ARRAY_LEN(thread_variables); i++) {
+        if (give_default(job, thread_variables[i], number) < 0) return -1;
+    }
+    if (launch->shares_gpu && give_shared_gpu(job) != 0) return -1;
+    if (give_knobs(job) != 0) return -1;
+    for (size_t i = 0; i < launch->variable_count; i++) {
+        const char *entry = launch->variables[i];
+        const char *equals = strchr(entry, '=');
+        char name[256];
+
+        snprintf(name, sizeof(name), "%.*s", (int)(equals - entry), entry);
+        if (give(job, name, equals + 1) != 0) return -1;
+    }
+    snprintf(number, sizeof(number), "%d", job->size);
+    if (give(job, "DP_SIZE", number) != 0 || give(job, "DP_LOCAL_SIZE", number) != 0) return -1;
+    snprintf(number, sizeof(number), "%d", dp_job_ticket_fd());
+    return give(job, "DP_BOOTSTRAP_FD", number);
+}
+
+dp_status_t dp_job_init(dp_job_t *job, const dp_launch_t *launch, int *exit_code, dp_error_t *error)
+{
+    const char *path = dp_environment("PATH");
+
+    memset(job, 0, sizeof(*job));
+    job->launch = launch;
+    job->size = launch->size;
+    *exit_code = dp_program_find(launch->argv[0], path == NULL ? "/usr/bin:/bin" : path,
+                                 job->program, sizeof(job->program), error);
+    if (*exit_code != 0) return DP_ERR_INVALID;
+    *exit_code = 1;
+    if (gethostname(job->host, sizeof(job->host) - 1) != 0) {
+        snprintf(job->host, sizeof(job->host), "localhost");
+    }
+    dp_cores_init(&job->cores);
+    job->threads = dp_cores_share(&job->cores, job->size);
+    if (dp_env_init(&job->env, environ) != 0 || give_variables(job) != 0 ||
+        dp_job_set_rank(job, 0) != 0) {
+        dp_job_fini(job);
+        return dp_error_set(error, DP_ERR_NO_MEMORY, "out of memory");
+    }
+    *exit_code = 0;
+    return DP_OK;
+}
+
+void dp_job_fini(dp_job_t *job)
+{
+    for (size_t i = 0; i < job->given_count; i++) {
+        free(job->given[i]);
+    }
+    free(job->given);
+    job->given = NULL;
+    job->given_count = 0;
+    dp_env_fini(&job->env);
+    dp_cores_fini(&job->cores);
+    explicit_bzero(&job->ticket, sizeof(job->ticket));
+}
+
+dp_status_t dp_job_set_run_dir(dp_job_t *job, const char *path, int owned, dp_error_t *error)
+{
+    snprintf(job->run_dir, sizeof(job->run_dir), "%s", path);
+    job->owns_run_dir = owned;
+    if (give(job, "DP_RUN_DIR", path) != 0) {
+        return dp_error_set(error, DP_ERR_NO_MEMORY, "out of memory");
+    }
+    return DP_OK;
+}
+
+int dp_job_set_rank(dp_job_t *job, int rank)
+{
+    char number[16], own_host[64];
+
+    snprintf(number, sizeof(number), "%d", rank);
+    snprintf(own_host, sizeof(own_host), "dprun-%d-r%d", (int)getpid(), rank);
+    if (job->launch->shares_gpu && give(job, HOST_OF_RANK, own_host) != 0) return -1;
+    if (give(job, "DP_RANK", number) != 0) return -1;
+    return give(job, "DP_LOCAL_RANK", number); /* one host: the same */
+}
+
+/* A word as a shell would read it back. */
+static void print_quoted(FILE *out, const char *word)
+{
+    const char *plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=+/.,:@%";
+
+    if (word[0] != '\0' && strspn(word, plain) == strlen(word)) {
+        fputs(word, out);
+        return;
+    }
+    fputc('\'', out);
+    for (; *word != '\0'; word++) {
+        if (*word == '\'') {
+            fputs("'\\''", out);
+        } else {
+            fputc(*word, out);
+        }
+    }
+    fputc('\'', out);
+}
+
+static int is_of_rank(const char *name)
+{
+    return strcmp(name, "DP_RANK") == 0 || strcmp(name, "DP_LOCAL_RANK") == 0 ||
+           strcmp(name, HOST_OF_RANK) == 0;
+}
+
+void dp_job_print(dp_job_t *job, FILE *out)
+{
+    const dp_launch_t *launch = job->launch;
+
+    fprintf(out, "job      %d rank%s on 1 host, nothing started\n", job->size,
+            job->size == 1 ? "" : "s");
+    fprintf(out, "host     %s: %d of %d cores allowed", job->host, job->cores.allowed,
+            job->cores.in_machine);
+    if (job->cores.quota > 0) fprintf(out, " (CPU quota %.4g)", job->cores.quota);
+    fprintf(out, ", %d thread%s per rank%s\n", job->threads, job->threads == 1 ? "" : "s",
+            job->size > job->cores.allowed ? "; more ranks than cores" : "");
+    fprintf(out, "program  %s\n", job->program);
+    fprintf(out, "command ");
+    for (char **word = launch->argv; *word != NULL; word++) {
+        fputc(' ', out);
+        print_quoted(out, *word);
+    }
+    fprintf(out, "\nstdin    ");
+    if (launch->stdin_rank < 0) {
+        fprintf(out, "nobody\n");
+    } else {
+        fprintf(out, "rank %d\n", launch->stdin_rank);
+    }
+    if (launch->output_dir != NULL) {
+        fprintf(out, "output   also to %s/rank.R.out and .err\n", launch->output_dir);
+    }
+    fprintf(out, "env      inherited, and for every rank:\n");
+    for (size_t i = 0; i < job->given_count; i++) {
+        if (is_of_rank(job->given[i])) continue;
+        fprintf(out, "         %s=", job->given[i]);
+        print_quoted(out, dp_env_get(&job->env, job->given[i]));
+        fputc('\n', out);
+    }
+    if (job->run_dir[0] == '\0') {
+        fprintf(out, "         DP_RUN_DIR=(a directory made at the start)\n");
+    }
+    for (int rank = 0; rank < job->size; rank++) {
+        char text[256];
+        cpu_set_t set;
+
+        dp_cores_of_rank(&job->cores, rank, job->size, &set);
+        dp_cores_format(&set, text, sizeof(text));
+        fprintf(out, "rank %-3d host %s, local %d, cores %s, DP_RANK=%d DP_LOCAL_RANK=%d", rank,
+                job->host, rank, launch->binds_cores ? text : "any (--bind none)", rank, rank);
+        if (launch->shares_gpu) fprintf(out, ", its own " HOST_OF_RANK);
+        fputc('\n', out);
+    }
+}

@@ -1,0 +1,66 @@
+/*
+ * job.h - everything about a job that is fixed before its first rank starts.
+ *
+ * dprun makes it, prints it (--dry-run) and hands it to the agent, which must need nothing else:
+ * an agent on another host will receive the same.
+ */
+#ifndef DP_LAUNCHER_JOB_H
+#define DP_LAUNCHER_JOB_H
+
+#include <limits.h>
+#include <stdio.h>
+
+#include "launcher/dprun/cores.h"
+#include "launcher/dprun/env.h"
+#include "launcher/dprun/options.h"
+#include "runtime/base/kv.h"
+
+#define DP_EXIT_USAGE 2
+#define DP_EXIT_TIMEOUT 124
+#define DP_EXIT_OUTPUT_LOST 125
+#define DP_EXIT_NOT_EXECUTABLE 126
+#define DP_EXIT_NOT_FOUND 127
+
+/* Where a rank finds its ticket, unless the hard limit on open files is lower. Far from the numbers
+ * shells and scripts use. */
+#define DP_TICKET_FD 200
+
+typedef struct dp_job {
+    const dp_launch_t *launch; /* borrowed */
+    int size;
+    char program[PATH_MAX]; /* as execve() takes it */
+    char host[256];
+    dp_cores_t cores;
+    int threads;  /* cores each rank may count on */
+    dp_env_t env; /* of every rank, but for the rows of dp_job_set_rank() */
+    char **given; /* [given_count] names of the variables dprun sets, owned */
+    size_t given_count;
+    char run_dir[PATH_MAX]; /* empty until made */
+    int owns_run_dir;       /* ours to remove */
+    dp_kv_ticket_t ticket;
+} dp_job_t;
+
+/* Resolves the program, counts cores, builds the environment. *exit_code is 126, 127, 2 or 1 on an
+ * error. launch is borrowed until dp_job_fini(). */
+dp_status_t dp_job_init(dp_job_t *job, const dp_launch_t *launch, int *exit_code,
+                        dp_error_t *error);
+void dp_job_fini(dp_job_t *job);
+
+/* Adds what is known only now: run directory and ticket descriptor. */
+dp_status_t dp_job_set_run_dir(dp_job_t *job, const char *path, int owned, dp_error_t *error);
+
+/* Turns job->env into that of one rank. -1: out of memory. */
+int dp_job_set_rank(dp_job_t *job, int rank);
+
+/* The descriptor of the ranks' ticket. */
+int dp_job_ticket_fd(void);
+
+/* The exact map, for --dry-run. */
+void dp_job_print(dp_job_t *job, FILE *out);
+
+/* Finds a program as the shell does. 0, or 127 (not found) or 126 (not executable) with the text.
+ */
+int dp_program_find(const char *name, const char *path_list, char *found, size_t room,
+                    dp_error_t *error);
+
+#endif

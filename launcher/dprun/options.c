@@ -1,0 +1,415 @@
+/*
+ * options.c - parses a dprun command line.
+ *
+ * Flags end at the first argument that is not one: what follows is the program's. A flag's value is
+ * its own argument or follows "=". Yes/no rows of the table take a value only with "=", so that
+ * "dprun --trace program" means what it says.
+ */
+#include "launcher/dprun/options.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/base/config_value.h"
+
+#define FLAG_MAX 128
+#define DEFAULT_GRACE_NS UINT64_C(5000000000)
+/* A year: no sum of times comes near the end of 64 bits. */
+#define TIME_MAX_NS (INT64_C(365) * 86400 * 1000000000)
+
+enum flag_id {
+    FLAG_NP,
+    FLAG_CONFIG,
+    FLAG_VARIABLE,
+    FLAG_BIND,
+    FLAG_SHARE_GPU,
+    FLAG_STDIN,
+    FLAG_OUTPUT_DIR,
+    FLAG_QUIET,
+    FLAG_TIMESTAMPS,
+    FLAG_PREFIX,
+    FLAG_NO_PREFIX,
+    FLAG_COLOR,
+    FLAG_GRACE,
+    FLAG_TIMEOUT,
+    FLAG_KEEP_RUN_DIR,
+    FLAG_DRY_RUN,
+    FLAG_CHECK,
+    FLAG_HELP,
+    FLAG_VERSION
+};
+
+#define START "Start"
+#define OUTPUT "Output"
+#define END "End"
+#define INSTEAD "Instead of starting a job"
+
+static const dp_flag_t flags[] = {
+    {FLAG_NP, "-np", "-n", "N", "Ranks to start, 1 to 1024.", START},
+    {FLAG_NP, "--np", NULL, "N", NULL, START},
+    {FLAG_CONFIG, "--config", NULL, "FILE", "Lines \"name = value\" for the knobs below.", START},
+    {FLAG_VARIABLE, "--env", "-x", "VAR=VALUE",
+     "Sets a variable for the ranks (all others are inherited). Repeatable.", START},
+    {FLAG_BIND, "--bind", NULL, "core|none",
+     "Binds each rank to its share of the cores. Default: none.", START},
+    {FLAG_SHARE_GPU, "--share-gpu", NULL, NULL,
+     "Lets all ranks use one GPU with NCCL: a functional test, not a benchmark.", START},
+    {FLAG_STDIN, "--stdin", NULL, "RANK|none",
+     "Who reads dprun's standard input; the others read nothing. Default: 0.", START},
+    {FLAG_OUTPUT_DIR, "--output-dir", NULL, "DIR",
+     "Also writes DIR/rank.R.out and DIR/rank.R.err, unprefixed.", OUTPUT},
+    {FLAG_QUIET, "--quiet", "-q", NULL, "Prints nothing of the ranks, only dprun's own lines.",
+     OUTPUT},
+    {FLAG_TIMESTAMPS, "--timestamps", NULL, NULL, "Time since the start before each line.", OUTPUT},
+    {FLAG_PREFIX, "--prefix", NULL, NULL, "[RANK] before each line: the default.", OUTPUT},
+    {FLAG_NO_PREFIX, "--no-prefix", NULL, NULL, "Lines as the ranks wrote them.", OUTPUT},
+    {FLAG_COLOR, "--color", NULL, "auto|always|never",
+     "A colour per rank. Default: auto, on a terminal.", OUTPUT},
+    {FLAG_COLOR, "--colour", NULL, "auto|always|never", NULL, OUTPUT},
+    {FLAG_GRACE, "--grace", NULL, "SECONDS",
+     "From SIGTERM to SIGKILL; after a failure at most 0.7. Default: 5.", END},
+    {FLAG_TIMEOUT, "--timeout", NULL, "SECONDS", "Ends a job that runs longer (90, 15min, 2h).",
+     END},
+    {FLAG_KEEP_RUN_DIR, "--keep-run-dir", NULL, NULL,
+     "Keeps the run directory also after success, and names it.", END},
+    {FLAG_DRY_RUN, "--dry-run", NULL, NULL, "Prints ranks, cores, environment and command.",
+     INSTEAD},
+    {FLAG_CHECK, "--check", NULL, NULL, "Looks whether this machine can run jobs.", INSTEAD},
+    {FLAG_HELP, "--help", "-h", NULL, "This text.", INSTEAD},
+    {FLAG_VERSION, "--version", "-V", NULL, "The version.", INSTEAD},
+};
+
+size_t dp_flag_count(void)
+{
+    return DP_ARRAY_LEN(flags);
+}
+
+const dp_flag_t *dp_flag(size_t index)
+{
+    return &flags[index];
+}
+
+void dp_flag_of_row(const dp_config_row_t *row, char *text, size_t room)
+{
+    snprintf(text, room, "--%s", row->name);
+    for (char *c = text; *c != '\0'; c++) {
+        if (*c == '_') *c = '-';
+        *c = (char)tolower((unsigned char)*c);
+    }
+}
+
+static const dp_flag_t *find_flag(const char *name)
+{
+    for (size_t i = 0; i < DP_ARRAY_LEN(flags); i++) {
+        if (strcmp(flags[i].name, name) == 0) return &flags[i];
+        if (flags[i].alias != NULL && strcmp(flags[i].alias, name) == 0) return &flags[i];
+    }
+    return NULL;
+}
+
+int dp_flag_is_taken(const dp_config_row_t *row)
+{
+    char text[FLAG_MAX];
+
+    dp_flag_of_row(row, text, sizeof(text));
+    return find_flag(text) != NULL;
+}
+
+/* Whole numbers only: "2x" and "" are not 2 and 0. */
+static int parse_integer(const char *text, long *out)
+{
+    char *end;
+
+    errno = 0;
+    *out = strtol(text, &end, 10);
+    return errno == 0 && end != text && *end == '\0';
+}
+
+/* "1.5", "90s", "200ms", "15min", "2h": seconds unless a unit follows. */
+static int parse_seconds(const char *text, uint64_t *ns)
+{
+    char with_unit[64];
+    int64_t value;
+    int is_bare = text[strspn(text, "0123456789.")] == '\0';
+
+    snprintf(with_unit, sizeof(with_unit), "%s%s", text, is_bare ? "s" : "");
+    if (dp_parse_time(with_unit, &value) != NULL) return 0;
+    if (value < 0 || value > TIME_MAX_NS) return 0;
+    *ns = (uint64_t)value;
+    return 1;
+}
+
+static dp_status_t bad_value(const dp_flag_t *flag, const char *value, dp_error_t *error)
+{
+    return dp_error_set(error, DP_ERR_CONFIG, "%s %s: must be %s", flag->name, value, flag->value);
+}
+
+static dp_status_t add_variable(dp_launch_t *launch, const dp_flag_t *flag, char *value,
+                                dp_error_t *error)
+{
+    const char *equals = strchr(value, '=');
+    char **variables;
+
+    if (equals == value || value[0] == '\0') return bad_value(flag, value, error);
+    if (equals == NULL) {
+        /* mpirun's "-x VAR": pass it on. Everything is passed on; only its absence is news. */
+        if (dp_environment(value) != NULL) return DP_OK;
+        return dp_error_set(error, DP_ERR_CONFIG, "%s %s: not set here; write %s=VALUE", flag->name,
+                            value, value);
+    }
+    variables = realloc(launch->variables, (launch->variable_count + 1) * sizeof(*variables));
+    if (variables == NULL) return dp_error_set(error, DP_ERR_NO_MEMORY, "out of memory");
+    launch->variables = variables;
+    variables[launch->variable_count++] = value;
+    return DP_OK;
+}
+
+/* One of dprun's own flags. */
+static dp_status_t apply(dp_launch_t *launch, const dp_flag_t *flag, char *value, dp_error_t *error)
+{
+    long number = 0;
+
+    switch ((enum flag_id)flag->id) {
+    case FLAG_NP:
+        if (!parse_integer(value, &number) || number < 1 || number > DP_RANKS_MAX) {
+            return dp_error_set(error, DP_ERR_CONFIG, "%s %s: must be a number from 1 to %d",
+                                flag->name, value, DP_RANKS_MAX);
+        }
+        launch->size = (int)number;
+        return DP_OK;
+    case FLAG_CONFIG:
+        launch->config_file = value;
+        return DP_OK;
+    case FLAG_VARIABLE:
+        return add_variable(launch, flag, value, error);
+    case FLAG_BIND:
+        launch->binds_cores = strcmp(value, "core") == 0;
+        if (!launch->binds_cores && strcmp(value, "none") != 0) break;
+        return DP_OK;
+    case FLAG_SHARE_GPU:
+        launch->shares_gpu = 1;
+        return DP_OK;
+    case FLAG_STDIN:
+        launch->stdin_rank = -1;
+        if (strcmp(value, "none") == 0) return DP_OK;
+        if (!parse_integer(value, &number) || number < 0 || number >= DP_RANKS_MAX) break;
+        launch->stdin_rank = (int)number;
+        return DP_OK;
+    case FLAG_OUTPUT_DIR:
+        launch->output_dir = value;
+        return DP_OK;
+    case FLAG_QUIET:
+        launch->is_quiet = 1;
+        return DP_OK;
+    case FLAG_TIMESTAMPS:
+        launch->has_timestamps = 1;
+        return DP_OK;
+    case FLAG_PREFIX:
+        launch->has_prefix = 1;
+        return DP_OK;
+    case FLAG_NO_PREFIX:
+        launch->has_prefix = 0;
+        return DP_OK;
+    case FLAG_COLOR:
+        if (strcmp(value, "auto") == 0) {
+            launch->color = DP_COLOR_AUTO;
+        } else if (strcmp(value, "always") == 0) {
+            launch->color = DP_COLOR_ALWAYS;
+        } else if (strcmp(value, "never") == 0) {
+            launch->color = DP_COLOR_NEVER;
+        } else {
+            break;
+        }
+        return DP_OK;
+    case FLAG_GRACE:
+        if (!parse_seconds(value, &launch->grace_ns)) break;
+        return DP_OK;
+    case FLAG_TIMEOUT:
+        if (!parse_seconds(value, &launch->timeout_ns) || launch->timeout_ns == 0) break;
+        return DP_OK;
+    case FLAG_KEEP_RUN_DIR:
+        launch->keeps_run_dir = 1;
+        return DP_OK;
+    case FLAG_DRY_RUN:
+        launch->action = DP_ACTION_DRY_RUN;
+        return DP_OK;
+    case FLAG_CHECK:
+        launch->action = DP_ACTION_CHECK;
+        return DP_OK;
+    case FLAG_HELP:
+        launch->action = DP_ACTION_HELP;
+        return DP_OK;
+    case FLAG_VERSION:
+        launch->action = DP_ACTION_VERSION;
+        return DP_OK;
+    }
+    return bad_value(flag, value, error);
+}
+
+/* The row behind "--fusion-bytes", or NULL. */
+static const dp_config_row_t *find_row(const char *flag)
+{
+    size_t index;
+
+    if (strncmp(flag, "--", 2) != 0) return NULL;
+    index = dp_config_find(flag + 2, NULL);
+    if (index == SIZE_MAX || dp_config_row(index)->is_internal) return NULL;
+    return dp_config_row(index);
+}
+
+static dp_status_t unknown_flag(const char *name, dp_error_t *error)
+{
+    size_t room = DP_ARRAY_LEN(flags) * 2 + dp_config_count();
+    const char **names = calloc(room, sizeof(*names));
+    char(*rows)[FLAG_MAX] = calloc(dp_config_count(), sizeof(*rows));
+    const char *nearest = NULL;
+    size_t count = 0;
+    dp_status_t status;
+
+    for (size_t i = 0; names != NULL && i < DP_ARRAY_LEN(flags); i++) {
+        names[count++] = flags[i].name;
+        if (flags[i].alias != NULL && strlen(name) < 4) names[count++] = flags[i].alias;
+    }
+    for (size_t i = 0; names != NULL && rows != NULL && i < dp_config_count(); i++) {
+        if (dp_config_row(i)->is_internal) continue;
+        dp_flag_of_row(dp_config_row(i), rows[i], sizeof(rows[i]));
+        names[count++] = rows[i];
+    }
+    if (names != NULL) nearest = dp_nearest_name(name, names, count);
+    if (nearest != NULL) {
+        status =
+            dp_error_set(error, DP_ERR_CONFIG, "unknown flag %s; did you mean %s?", name, nearest);
+    } else {
+        status = dp_error_set(error, DP_ERR_CONFIG,
+                              "unknown flag %s; dprun --help lists them (flags of the program go "
+                              "after its name)",
+                              name);
+    }
+    free(rows);
+    free(names);
+    return status;
+}
+
+/* "--no-trace" of a yes/no row. */
+static const dp_config_row_t *find_negated(const char *flag)
+{
+    const dp_config_row_t *row;
+    char positive[FLAG_MAX];
+
+    if (strncmp(flag, "--no-", 5) != 0) return NULL;
+    snprintf(positive, sizeof(positive), "--%s", flag + 5);
+    row = find_row(positive);
+    return row != NULL && strcmp(row->kind, "yes/no") == 0 ? row : NULL;
+}
+
+static dp_status_t parse_flags(int argc, char **argv, dp_launch_t *launch, dp_error_t *error)
+{
+    dp_status_t status = DP_OK;
+
+    for (int i = 1; i < argc && status == DP_OK; i++) {
+        char *argument = argv[i];
+        char name[FLAG_MAX];
+        char *value = strchr(argument, '=');
+        const dp_config_row_t *row;
+        const dp_flag_t *own;
+        int is_yes_no;
+
+        if (argument[0] != '-' || argument[1] == '\0') {
+            launch->argv = argv + i;
+            return DP_OK;
+        }
+        if (strcmp(argument, "--") == 0) {
+            launch->argv = i + 1 < argc ? argv + i + 1 : NULL;
+            return DP_OK;
+        }
+        snprintf(name, sizeof(name), "%.*s",
+                 value == NULL ? (int)sizeof(name) - 1 : (int)(value - argument), argument);
+        if (value != NULL) value++;
+        own = find_flag(name);
+        row = find_row(name);
+        /* A row that shares its name with a flag without value is meant where a value is given. */
+        if (own != NULL && (own->value != NULL || value == NULL)) {
+            if (own->value != NULL && value == NULL) {
+                if (++i >= argc) {
+                    return dp_error_set(error, DP_ERR_CONFIG, "%s needs a value: %s", name,
+                                        own->value);
+                }
+                value = argv[i];
+            }
+            /* A flag without value does not look at it. */
+            status = apply(launch, own, value == NULL ? argument : value, error);
+            continue;
+        }
+        if (own != NULL && row == NULL) {
+            return dp_error_set(error, DP_ERR_CONFIG, "%s takes no value, got \"%s\"", name, value);
+        }
+        if (row == NULL && value == NULL && find_negated(name) != NULL) {
+            row = find_negated(name);
+            status = dp_config_set(&launch->config, row->name, "0", DP_FROM_FLAG, error);
+            continue;
+        }
+        if (row == NULL) return unknown_flag(name, error);
+        is_yes_no = strcmp(row->kind, "yes/no") == 0;
+        if (value == NULL && !is_yes_no && ++i >= argc) {
+            return dp_error_set(error, DP_ERR_CONFIG, "%s needs a value: %s", name, row->kind);
+        }
+        status = dp_config_set(&launch->config, row->name,
+                               value != NULL ? value
+                               : is_yes_no   ? "1"
+                                             : argv[i],
+                               DP_FROM_FLAG, error);
+    }
+    return status;
+}
+
+static dp_status_t check_whole(const dp_launch_t *launch, dp_error_t *error)
+{
+    if (launch->action != DP_ACTION_RUN && launch->action != DP_ACTION_DRY_RUN) return DP_OK;
+    if (launch->size == 0) {
+        return dp_error_set(error, DP_ERR_CONFIG, "-np N is missing: how many ranks?");
+    }
+    if (launch->argv == NULL) {
+        return dp_error_set(error, DP_ERR_CONFIG,
+                            "the program is missing: dprun -np %d PROGRAM ARGUMENTS...",
+                            launch->size);
+    }
+    if (launch->stdin_rank >= launch->size) {
+        return dp_error_set(error, DP_ERR_CONFIG, "--stdin %d: the job has ranks 0 to %d",
+                            launch->stdin_rank, launch->size - 1);
+    }
+    return DP_OK;
+}
+
+dp_status_t dp_launch_parse(int argc, char **argv, const dp_log_t *log, dp_launch_t *launch,
+                            dp_error_t *error)
+{
+    dp_status_t status;
+
+    memset(launch, 0, sizeof(*launch));
+    launch->has_prefix = 1;
+    launch->grace_ns = DEFAULT_GRACE_NS;
+    dp_config_defaults(&launch->config);
+    if (argc <= 1) launch->action = DP_ACTION_HELP;
+    status = parse_flags(argc, argv, launch, error);
+    if (status == DP_OK) status = check_whole(launch, error);
+    if (status == DP_OK && launch->config_file != NULL) {
+        status = dp_config_from_file(&launch->config, launch->config_file, error);
+    }
+    if (status == DP_OK &&
+        (launch->action == DP_ACTION_RUN || launch->action == DP_ACTION_DRY_RUN)) {
+        status = dp_config_from_environment(&launch->config, log, error);
+        if (status == DP_OK) status = dp_config_check(&launch->config, error);
+    }
+    if (status != DP_OK) dp_launch_fini(launch);
+    return status;
+}
+
+void dp_launch_fini(dp_launch_t *launch)
+{
+    free(launch->variables);
+    launch->variables = NULL;
+    launch->variable_count = 0;
+}

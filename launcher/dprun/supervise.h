@@ -1,0 +1,89 @@
+/*
+ * supervise.h - the life of a running job: hears ranks, agent and user, and decides who is told to
+ * end, and when.
+ */
+#ifndef DP_LAUNCHER_SUPERVISE_H
+#define DP_LAUNCHER_SUPERVISE_H
+
+#include "launcher/dprun/cgroup.h"
+#include "launcher/dprun/failure/fate.h"
+#include "launcher/dprun/output/input.h"
+#include "launcher/dprun/job.h"
+#include "launcher/dprun/output/output.h"
+#include "runtime/base/rendezvous.h"
+
+/* Why the job is over, or is being ended. */
+typedef enum dp_outcome {
+    DP_OUTCOME_NONE,        /* every rank ended with 0 */
+    DP_OUTCOME_FAILED,      /* a rank failed */
+    DP_OUTCOME_INTERRUPTED, /* a signal to dprun */
+    DP_OUTCOME_TIMEOUT,     /* --timeout */
+    DP_OUTCOME_NO_READER,   /* who read dprun's output is gone */
+    DP_OUTCOME_AGENT_LOST   /* the agent died */
+} dp_outcome_t;
+
+typedef enum dp_stage {
+    DP_STAGE_RUNNING,
+    DP_STAGE_FAILING, /* peers of a failed rank may still say what they know */
+    DP_STAGE_TOLD,    /* SIGTERM (or the user's signal) is out */
+    DP_STAGE_KILLED   /* SIGKILL is out */
+} dp_stage_t;
+
+typedef struct dp_supervisor {
+    dp_job_t *job; /* borrowed */
+    struct event_base *base;
+    int channel; /* to the agent; taken */
+    int signals; /* signalfd of what dprun hears; taken */
+    int agent_pid;
+    dp_output_t *output;
+    dp_rendezvous_t *rendezvous;
+    dp_input_t *input;
+    dp_fate_t fate;
+    dp_memory_sight_t before;
+    dp_memory_sight_t after; /* at the first failure */
+    dp_stage_t stage;
+    uint64_t fail_ns; /* when it came to DP_STAGE_FAILING */
+    dp_outcome_t outcome;
+    int signal;        /* of DP_OUTCOME_INTERRUPTED */
+    int joined;        /* ranks that came to the rendezvous */
+    int is_gone;       /* the agent has no descendant left */
+    int is_over;       /* nothing more to wait for */
+    uint64_t stuck_ns; /* since when no output leaves, after the user ended the job; 0: not yet */
+    size_t stuck_bytes;
+    struct event *on_channel;
+    struct event *on_signal;
+    struct event *stage_timer;
+    struct event *job_timer;
+    struct event *drain_timer;
+} dp_supervisor_t;
+
+/* What the parts are made from: descriptors are taken, also on an error. */
+typedef struct dp_supervisor_start {
+    dp_job_t *job;
+    int channel;
+    int signals;
+    int listener;
+    int pump_fd; /* -1: no terminal to read */
+    int agent_pid;
+    uint64_t start_ns;
+    dp_memory_sight_t before;
+} dp_supervisor_start_t;
+
+dp_status_t dp_supervisor_init(dp_supervisor_t *supervisor, const dp_supervisor_start_t *start,
+                               dp_error_t *error);
+
+/* Returns when no process is left and all their output is written, or its reader gone. */
+void dp_supervisor_run(dp_supervisor_t *supervisor);
+
+/* Writes what is queued of dprun's own output. */
+void dp_supervisor_flush(dp_supervisor_t *supervisor);
+
+/* dprun's exit code. */
+int dp_supervisor_exit_code(const dp_supervisor_t *supervisor);
+
+/* Lets the agent go without removing the run directory, and waits for it. */
+void dp_supervisor_dismiss_agent(dp_supervisor_t *supervisor);
+
+void dp_supervisor_fini(dp_supervisor_t *supervisor);
+
+#endif

@@ -1,0 +1,225 @@
+/*
+ * control.c - how the ranks of a host meet: counters in shared memory, and sleeping on them.
+ *
+ * A waiter polls for spin_ns, then says for whom it sleeps and sleeps on its own bell. Only the one
+ * it named rings, so a meet of many costs a rank at most one system call per sleeper that waits for
+ * it. It must not know what is exchanged.
+ */
+#include "runtime/engine/cpu/control.h"
+
+#include <sched.h>
+#include <stdlib.h>
+
+#include "runtime/base/futex.h"
+
+#define SLEEP_NS 100000000u /* a sleep is checked again after this: never wait unboundedly */
+#define POLLS 64            /* between two looks at the clock and at is_off */
+#define PER_PAGE 8          /* records that are made together */
+#define PAGE ((size_t)4096)
+_Static_assert(PER_PAGE * sizeof(dp_control_record_t) <= PAGE, "they fit");
+
+/* One rank's part of the control block. */
+typedef struct bell {
+    alignas(DP_CONTROL_LINE) _Atomic uint32_t count; /* rung by whom it awaits; a futex word */
+    /* Offsets in its arena of its records, PER_PAGE together; 0: not made. Written once. */
+    alignas(DP_CONTROL_LINE) _Atomic uint64_t pages[];
+} bell_t;
+
+/* ---- The block and its records ----------------------------------------------------------------
+ */
+
+static size_t stride_for(int count)
+{
+    const size_t records = DP_CONTROL_PAIRS + (size_t)count;
+    const size_t pages = (records + PER_PAGE - 1) / PER_PAGE;
+
+    return dp_align_up(sizeof(bell_t) + pages * sizeof(uint64_t), DP_CONTROL_LINE);
+}
+
+size_t dp_control_bytes(int count)
+{
+    return (size_t)count * stride_for(count);
+}
+
+void dp_control_host_init(dp_control_host_t *host, dp_arena_t *arena, void *memory, int self,
+                          int count, uint64_t spin_ns, const _Atomic int *is_off, const int *ranks,
+                          dp_pulse_t *pulse)
+{
+    *host = (dp_control_host_t){.arena = arena,
+                                .memory = memory,
+                                .stride = stride_for(count),
+                                .self = self,
+                                .count = count,
+                                .spin_ns = spin_ns,
+                                .is_off = is_off,
+                                .ranks = ranks,
+                                .pulse = pulse};
+}
+
+static bell_t *bell_of(const dp_control_host_t *host, int local)
+{
+    return (bell_t *)(void *)(host->memory + (size_t)local * host->stride);
+}
+
+/* A rank's record; NULL: it has not made it. */
+static dp_control_record_t *find_record(const dp_control_host_t *host, int local, int number)
+{
+    _Atomic uint64_t *place = &bell_of(host, local)->pages[number / PER_PAGE];
+    const uint64_t offset = atomic_load_explicit(place, memory_order_seq_cst);
+    dp_control_record_t *page;
+
+    if (offset == 0) return NULL;
+    page = dp_arena_at(host->arena, local, offset, PAGE);
+    return page == NULL ? NULL : &page[number % PER_PAGE];
+}
+
+/* This rank's record, made if need be: only one thread does so. */
+static dp_status_t make_record(const dp_control_host_t *host, int number, dp_control_record_t **out)
+{
+    _Atomic uint64_t *place = &bell_of(host, host->self)->pages[number / PER_PAGE];
+    void *page;
+    dp_status_t status;
+
+    *out = find_record(host, host->self, number);
+    if (*out != NULL) return DP_OK;
+    status = dp_arena_alloc(host->arena, PAGE, &page);
+    if (status != DP_OK) return status;
+    atomic_store_explicit(place, dp_arena_offset(host->arena, page, PAGE), memory_order_seq_cst);
+    *out = find_record(host, host->self, number);
+    return DP_OK;
+}
+
+dp_status_t dp_control_open(dp_control_t *control, const dp_control_host_t *host, int own_number,
+                            int number, const int *locals, int count, int self, uint32_t uid)
+{
+    dp_control_record_t *own;
+    dp_status_t status;
+
+    *control = (dp_control_t){
+        .host = host, .locals = locals, .number = number, .self = self, .count = count};
+    if (uid > DP_CONTROL_UID_MAX) return DP_ERR_UNSUPPORTED;
+    control->step = (uint64_t)uid << DP_CONTROL_STEP_BITS;
+    control->records = calloc((size_t)count, sizeof(dp_control_record_t *));
+    if (control->records == NULL) return DP_ERR_NO_MEMORY;
+    status = make_record(host, own_number, &own);
+    if (status != DP_OK) return status;
+    control->records[self] = own;
+    atomic_store_explicit(&own->step, control->step, memory_order_seq_cst);
+    return DP_OK;
+}
+
+void dp_control_close(dp_control_t *control)
+{
+    free(control->records);
+    *control = (dp_control_t){0};
+}
+
+/* ---- Meeting ----------------------------------------------------------------------------------
+ */
+
+static int is_off(const dp_control_t *control)
+{
+    return atomic_load_explicit(control->host->is_off, memory_order_seq_cst);
+}
+
+static dp_control_record_t *record_of(const dp_control_t *control, int other)
+{
+    if (control->records[other] == NULL) {
+        control->records[other] =
+            find_record(control->host, control->locals[other], control->number);
+    }
+    return control->records[other];
+}
+
+static int has_come(const dp_control_t *control, int other)
+{
+    const dp_control_record_t *record = record_of(control, other);
+
+    /* pairs with the store in dp_control_meet(): what the other wrote before is seen */
+    return record != NULL &&
+           atomic_load_explicit(&record->step, memory_order_seq_cst) >= control->step;
+}
+
+/* Polls until the other has come, until it has taken too long, or until is_off. */
+static void poll_for(const dp_control_t *control, int other)
+{
+    const uint64_t spin_ns = control->host->spin_ns;
+    uint64_t start_ns = 0;
+
+    if (spin_ns == 0) return;
+    for (unsigned polls = 1; !has_come(control, other); polls++) {
+        uint64_t now;
+
+        dp_spin_pause();
+        if (polls % POLLS != 0) continue;
+        now = dp_now_ns();
+        if (start_ns == 0) start_ns = now;
+        if (now - start_ns >= spin_ns || is_off(control)) return;
+        (void)sched_yield(); /* the other may have been put on this core */
+    }
+}
+
+static dp_status_t wait_for(dp_control_t *control, int other)
+{
+    dp_control_record_t *own = control->records[control->self];
+    bell_t *bell = bell_of(control->host, control->host->self);
+
+    poll_for(control, other);
+    dp_pulse_await(control->host->pulse, control->host->ranks[control->locals[other]]);
+    while (!has_come(control, other)) {
+        const uint32_t heard = atomic_load_explicit(&bell->count, memory_order_seq_cst);
+
+        if (is_off(control)) return DP_ERR_ABORTED;
+        /* Said before the last look, as the other steps before it looks who sleeps: one of the two
+         * sees the other. The same holds where a record is only being made: its place is stored
+         * before anything in it. */
+        atomic_store_explicit(&own->awaits, (uint32_t)other + 1, memory_order_seq_cst);
+        if (!has_come(control, other)) dp_futex_wait_shared(&bell->count, heard, SLEEP_NS);
+        atomic_store_explicit(&own->awaits, 0, memory_order_seq_cst);
+    }
+    dp_pulse_move(control->host->pulse);
+    return DP_OK;
+}
+
+static void ring(bell_t *bell)
+{
+    atomic_fetch_add_explicit(&bell->count, 1, memory_order_seq_cst);
+    dp_futex_wake_shared(&bell->count);
+}
+
+dp_status_t dp_control_meet(dp_control_t *control, dp_meet_t *meet)
+{
+    const uint32_t self = (uint32_t)control->self;
+    uint64_t begin_ns = 0;
+
+    control->step++;
+    atomic_store_explicit(&control->records[self]->step, control->step, memory_order_seq_cst);
+    for (int i = 0; i < control->count; i++) {
+        const dp_control_record_t *record;
+
+        if (i == control->self) continue;
+        record = record_of(control, i);
+        if (record == NULL) continue; /* its owner cannot have looked for us yet */
+        if (atomic_load_explicit(&record->awaits, memory_order_seq_cst) == self + 1) {
+            ring(bell_of(control->host, control->locals[i]));
+        }
+    }
+    for (int i = 0; i < control->count; i++) {
+        dp_status_t status;
+
+        if (i == control->self || has_come(control, i)) continue;
+        if (begin_ns == 0) begin_ns = dp_now_ns();
+        status = wait_for(control, i);
+        if (status != DP_OK) return status;
+    }
+    if (meet != NULL) {
+        meet->wait_begin_ns = begin_ns;
+        meet->wait_ns = begin_ns == 0 ? 0 : dp_now_ns() - begin_ns;
+    }
+    return DP_OK;
+}
+
+void dp_control_wake(const dp_control_host_t *host)
+{
+    if (host->memory != NULL) ring(bell_of(host, host->self));
+}

@@ -1,0 +1,134 @@
+/*
+ * control.h - how the ranks of a host meet: counters in shared memory, and sleeping on them.
+ *
+ * All that ranks do together is a series of meets. A meet is a step of the own counter, then
+ * waiting until every other counter has come as far. What a rank wrote before a meet the others may
+ * read after it. Two slots per rank, used in turn, are enough: whoever writes a slot again has
+ * been in a meet since, at which everybody had finished with its old contents.
+ *
+ * Each group meets by records of its own, one per rank, in that rank's arena: made when first
+ * needed and kept to the end, so that who lags behind never reads memory that is gone. A later
+ * group of the same number counts on from where no earlier one can have come: to a rank that still
+ * waits in the earlier group its owner has come, to one that waits in the later it has not yet.
+ */
+#ifndef DP_ENGINE_HOST_CONTROL_H
+#define DP_ENGINE_HOST_CONTROL_H
+
+#include <stdalign.h>
+#include <stdatomic.h>
+
+#include "runtime/shm/arena.h"
+
+#define DP_CONTROL_LINE 128     /* two cache lines: the neighbour is fetched too */
+#define DP_CONTROL_STEP_BITS 38 /* of meets in a group's life: 10000 a second for 300 days */
+#define DP_CONTROL_UID_MAX ((1u << (64 - DP_CONTROL_STEP_BITS)) - 1)
+
+/* Numbers of records: the world 0, groups their slot, then pairs of ranks, by local rank. */
+#define DP_CONTROL_PAIRS (DP_GROUPS_MAX + 1)
+
+/* What a rank tells the others about one operation. Offsets are into its arena. */
+typedef struct dp_control_slot {
+    uint64_t op;          /* which operation of this group, for checking */
+    uint64_t elem_count;  /* likewise */
+    uint64_t piece_count; /* likewise */
+    uint64_t digest;      /* likewise */
+    uint32_t kind;        /* likewise: collective, type, reduction */
+    uint16_t wants_tally;
+    uint8_t
+        is_private;   /* its pieces are addresses in its process, of no use to others but to read */
+    uint8_t is_blind; /* it cannot read the memory of all the others of its host */
+    uint8_t stages;   /* the first rank's: private tensors are handed over all the same */
+    uint64_t arrive_ns;
+    uint64_t pieces;  /* dp_control_piece_t [piece_count] */
+    uint64_t tallies; /* dp_tally_t [piece_count] */
+    uint64_t eager;   /* small operations: all inputs, packed */
+    uint64_t row;     /* exchanges: dp_exchange_row_t */
+    uint64_t table;   /* likewise, of all ranks; set before the second meet */
+    uint64_t stage;   /* where a tensor is handed over in pieces; set before the second meet */
+    uint64_t scratch; /* what came from other hosts; set before the second meet */
+} dp_control_slot_t;
+
+#define DP_CONTROL_NONE UINT64_MAX /* an offset: not wanted */
+
+/* Offsets in the rank's arena, or addresses in its process. */
+typedef struct dp_control_piece {
+    uint64_t in;
+    uint64_t out;
+} dp_control_piece_t;
+
+/* One rank's part in one group. */
+typedef struct dp_control_record {
+    alignas(DP_CONTROL_LINE) _Atomic uint64_t step; /* meets it has come to */
+    _Atomic uint32_t awaits; /* local rank of the group it sleeps for, + 1; 0: it is awake */
+    alignas(DP_CONTROL_LINE) dp_control_slot_t slots[2];
+} dp_control_record_t;
+
+/* What the engine does, for whoever watches it from another thread. */
+typedef struct dp_pulse {
+    _Atomic uint64_t moves;
+    _Atomic int awaits; /* rank of the world; -1: nobody */
+} dp_pulse_t;
+
+static inline void dp_pulse_move(dp_pulse_t *pulse)
+{
+    atomic_fetch_add_explicit(&pulse->moves, 1, memory_order_relaxed);
+    atomic_store_explicit(&pulse->awaits, -1, memory_order_relaxed);
+}
+
+static inline void dp_pulse_await(dp_pulse_t *pulse, int rank)
+{
+    atomic_store_explicit(&pulse->awaits, rank, memory_order_relaxed);
+}
+
+/* This rank's view of the control block of its host. */
+typedef struct dp_control_host {
+    dp_arena_t *arena; /* borrowed */
+    char *memory;      /* shared, borrowed: a bell and the places of its records per rank */
+    size_t stride;
+    int self; /* local rank of the world, as are all here */
+    int count;
+    uint64_t spin_ns;
+    const _Atomic int *is_off; /* not 0: stop waiting; borrowed */
+    const int *ranks;          /* [count] of the world; borrowed */
+    dp_pulse_t *pulse;         /* borrowed */
+} dp_control_host_t;
+
+/* One rank's view of a group; belongs to the thread that runs operations. */
+typedef struct dp_control {
+    const dp_control_host_t *host; /* borrowed */
+    dp_control_record_t **records; /* [count]; NULL: not made yet, or not seen */
+    const int *locals;             /* [count] local ranks of the world; borrowed */
+    int number;                    /* of the others' records */
+    int self;
+    int count;
+    uint64_t step; /* of records[self] */
+} dp_control_t;
+
+/* What a meet cost. */
+typedef struct dp_meet {
+    uint64_t wait_ns; /* 0: everybody was there */
+    uint64_t wait_begin_ns;
+} dp_meet_t;
+
+/* Of a host's control block, for so many ranks. */
+size_t dp_control_bytes(int count);
+
+/* memory: zeroed at the start, shared by the host's ranks; borrowed, as are the others. */
+void dp_control_host_init(dp_control_host_t *host, dp_arena_t *arena, void *memory, int self,
+                          int count, uint64_t spin_ns, const _Atomic int *is_off, const int *ranks,
+                          dp_pulse_t *pulse);
+
+/* Joins the ranks locals[count], of which this one is locals[self], by record own_number of this
+ * rank and record number of the others. uid: ascending from use to use of the number. */
+dp_status_t dp_control_open(dp_control_t *control, const dp_control_host_t *host, int own_number,
+                            int number, const int *locals, int count, int self, uint32_t uid);
+/* After a meet since whose predecessor nobody reads this rank's slots. */
+void dp_control_close(dp_control_t *control);
+
+/* DP_ERR_ABORTED: is_off was set meanwhile. meet may be NULL. */
+dp_status_t dp_control_meet(dp_control_t *control, dp_meet_t *meet);
+
+/* Makes a meet of this rank look at is_off at once. Any thread. */
+void dp_control_wake(const dp_control_host_t *host);
+
+#endif

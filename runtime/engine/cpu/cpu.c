@@ -1,0 +1,403 @@
+/*
+ * cpu.c - the host engine: its life, the order of its operations, and how they are aborted.
+ *
+ * Operations run one at a time, in the order they were given, on the thread of the stream they were
+ * given to. The first failure stays: a rank that failed is out of step with the others, so all that
+ * follows fails with the same words until the engine is destroyed. How ranks agree on the order is
+ * none of its business.
+ */
+#include "runtime/engine/cpu/inter_node/inter_node.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/base/inject.h"
+
+static dp_host_engine_t *host_of(dp_engine_t *engine)
+{
+    return (dp_host_engine_t *)(void *)engine;
+}
+
+static const dp_host_engine_t *host_of_const(const dp_engine_t *engine)
+{
+    return (const dp_host_engine_t *)(const void *)engine;
+}
+
+static dp_host_group_t *group_of(dp_engine_group_t *group)
+{
+    return (dp_host_group_t *)(void *)group;
+}
+
+/* ---- Operations -------------------------------------------------------------------------------
+ */
+
+/* Notes why the engine stops; the first reason counts. */
+static void stop(dp_host_engine_t *engine, dp_status_t status, const char *text)
+{
+    pthread_mutex_lock(&engine->abort_lock);
+    if (!atomic_load_explicit(&engine->is_aborted, memory_order_relaxed)) {
+        engine->abort_status = status;
+        snprintf(engine->abort_text, sizeof(engine->abort_text), "%s", text);
+        atomic_store_explicit(&engine->is_aborted, 1, memory_order_seq_cst);
+    }
+    pthread_mutex_unlock(&engine->abort_lock);
+}
+
+static void fail_as_stopped(dp_host_engine_t *engine, dp_engine_op_t *op)
+{
+    pthread_mutex_lock(&engine->abort_lock);
+    op->status = engine->abort_status;
+    memcpy(op->text, engine->abort_text, sizeof(op->text));
+    pthread_mutex_unlock(&engine->abort_lock);
+}
+
+/* root, peer: ranks of the group, for exchanges. */
+static dp_status_t run_in(dp_host_group_t *group, dp_engine_op_t *op, int root, int peer)
+{
+    dp_status_t status;
+
+    group->failure = (dp_error_t){DP_OK, ""};
+    group->op = op;
+    group->op_index++;
+    status = dp_host_group_connect(group);
+    if (status == DP_OK) status = dp_layout_set(&group->layout, op->pieces, op->piece_count);
+    if (status != DP_OK) {
+        /* nothing has begun */
+    } else if (op->exchange != NULL) {
+        status = dp_host_exchange_run(group, op, root, peer);
+    } else if (group->host_count > 1) {
+        status = dp_host_between_run(group, op);
+    } else {
+        status = dp_host_local_run(group, op);
+    }
+    group->op = NULL;
+    return status;
+}
+
+/* A send runs in the pair of its ranks. */
+static dp_status_t run_send(dp_host_group_t *group, dp_engine_op_t *op)
+{
+    const int root = op->root < op->peer ? 0 : 1; /* in the pair */
+    dp_host_group_t *pair;
+    dp_status_t status;
+
+    group->failure = (dp_error_t){DP_OK, ""};
+    status = dp_host_pair(group, op->root, op->peer, &pair);
+    if (status != DP_OK) return status;
+    status = run_in(pair, op, root, 1 - root);
+    group->failure = pair->failure;
+    return status;
+}
+
+static void run(dp_host_engine_t *engine, dp_engine_op_t *op)
+{
+    dp_host_group_t *group = op->group != NULL ? group_of(op->group) : engine->world;
+
+    pthread_mutex_lock(&engine->run_lock);
+    op->begin_ns = dp_now_ns();
+    op->wait_ns = 0;
+    op->wire_bytes = 0;
+    op->last_rank = -1;
+    op->text[0] = '\0';
+    op->status = DP_ERR_ABORTED;
+    dp_pulse_move(&engine->pulse);
+    dp_inject_enter(engine->injector, DP_INJECT_ENGINE);
+    if (!atomic_load_explicit(&engine->is_aborted, memory_order_acquire)) {
+        const char *why = group->failure.text;
+
+        op->status = op->collective == DP_COLLECTIVE_SEND ? run_send(group, op)
+                                                          : run_in(group, op, op->root, op->peer);
+        if (op->status != DP_OK && why[0] == '\0') why = dp_status_string(op->status);
+        if (op->status == DP_ERR_TRUNCATED) {
+            snprintf(op->text, sizeof(op->text), "%s", why);
+        } else if (op->status != DP_OK) {
+            stop(engine, op->status, why);
+            /* What the link still holds of the program's memory ends with the operation. */
+            if (engine->link != NULL) dp_link_cut(engine->link);
+        }
+    }
+    if (op->status != DP_OK && op->status != DP_ERR_TRUNCATED) fail_as_stopped(engine, op);
+    op->end_ns = dp_now_ns();
+    pthread_mutex_unlock(&engine->run_lock);
+}
+
+static void run_task(void *argument)
+{
+    dp_host_task_t *task = argument;
+    dp_host_engine_t *engine = task->engine;
+
+    run(engine, task->op);
+    pthread_mutex_lock(&engine->task_lock);
+    task->next = engine->tasks;
+    engine->tasks = task;
+    pthread_mutex_unlock(&engine->task_lock);
+}
+
+static dp_status_t host_enqueue(dp_engine_t *self, dp_stream_t *stream, dp_work_size_t size,
+                                dp_engine_op_t *op)
+{
+    dp_host_engine_t *engine = host_of(self);
+    dp_host_task_t *task;
+    dp_status_t status;
+
+    pthread_mutex_lock(&engine->task_lock);
+    task = engine->tasks;
+    if (task != NULL) engine->tasks = task->next;
+    pthread_mutex_unlock(&engine->task_lock);
+    if (task == NULL) task = malloc(sizeof(*task)); /* more in flight than ever before */
+    if (task == NULL) return DP_ERR_NO_MEMORY;
+    task->engine = engine;
+    task->op = op;
+    status = engine->device->ops->call(stream, size, run_task, task);
+    if (status != DP_OK) free(task);
+    return status;
+}
+
+static void host_abort(dp_engine_t *self, dp_status_t status, const char *text)
+{
+    dp_host_engine_t *engine = host_of(self);
+
+    stop(engine, status, text);
+    dp_control_wake(&engine->control);
+    if (engine->link != NULL) dp_link_wake(engine->link);
+}
+
+static uint64_t host_moves(const dp_engine_t *self, int *awaits)
+{
+    const dp_host_engine_t *engine = host_of_const(self);
+
+    *awaits = atomic_load_explicit(&engine->pulse.awaits, memory_order_relaxed);
+    return atomic_load_explicit(&engine->pulse.moves, memory_order_relaxed);
+}
+
+/* ---- Memory -----------------------------------------------------------------------------------
+ */
+
+static dp_status_t host_alloc(dp_engine_t *self, size_t bytes, void **memory)
+{
+    return dp_arena_alloc(host_of(self)->arena, bytes, memory);
+}
+
+static dp_status_t host_free(dp_engine_t *self, void *memory)
+{
+    return dp_arena_free(host_of(self)->arena, memory);
+}
+
+static int host_owns(const dp_engine_t *self, const void *memory, size_t bytes)
+{
+    return dp_arena_find(host_of_const(self)->arena, memory, bytes, NULL);
+}
+
+static int host_pulls(const dp_engine_t *self, const int *ranks, int count, size_t bytes)
+{
+    const dp_host_engine_t *engine = host_of_const(self);
+    const dp_topology_t *topology = engine->topology;
+
+    if (engine->pull_bytes == 0 || bytes < engine->pull_bytes) return 0;
+    if (ranks == NULL) return topology->host_count == 1;
+    for (int i = 0; i < count; i++) {
+        if (topology->host[ranks[i]] != topology->host[engine->rank]) return 0;
+    }
+    return 1;
+}
+
+/* ---- Life -------------------------------------------------------------------------------------
+ */
+
+static dp_status_t host_group_create(dp_engine_t *self, const dp_engine_members_t *members,
+                                     dp_engine_group_t **group, dp_error_t *error)
+{
+    dp_host_engine_t *engine = host_of(self);
+    dp_host_group_t *made;
+    dp_status_t status;
+
+    if (members->slot == 0 || members->uid == 0) {
+        return dp_error_set(error, DP_ERR_INVALID, "engine: group '%s' has the world's number",
+                            members->name);
+    }
+    status = dp_host_group_make(engine, members, &made, error);
+    if (status != DP_OK) return status;
+    made->next = engine->groups;
+    engine->groups = made;
+    *group = (dp_engine_group_t *)(void *)made;
+    return DP_OK;
+}
+
+static void host_group_destroy(dp_engine_t *self, dp_engine_group_t *group)
+{
+    dp_host_engine_t *engine = host_of(self);
+    dp_host_group_t **at = &engine->groups;
+
+    /* Messages of an operation that failed may still point into it: then it goes with the link. */
+    if (group == NULL || atomic_load_explicit(&engine->is_aborted, memory_order_acquire)) return;
+    while (*at != group_of(group))
+        at = &(*at)->next;
+    *at = (*at)->next;
+    dp_host_group_end(group_of(group));
+}
+
+static void host_destroy(dp_engine_t *self)
+{
+    dp_host_engine_t *engine = host_of(self);
+
+    if (engine == NULL) return;
+    dp_link_destroy(engine->link, !atomic_load_explicit(&engine->is_aborted, memory_order_acquire));
+    for (int i = 0; engine->pairs != NULL && i < engine->size; i++)
+        dp_host_group_free(engine->pairs[i]);
+    while (engine->groups != NULL) {
+        dp_host_group_t *group = engine->groups;
+
+        engine->groups = group->next;
+        dp_host_group_free(group);
+    }
+    dp_host_group_free(engine->world);
+    dp_between_pool_destroy(engine->pool);
+    dp_exchange_pool_destroy(engine->swap);
+    dp_pull_destroy(engine->pull);
+    dp_stage_destroy(engine->stage);
+    dp_arena_destroy(engine->arena);
+    while (engine->tasks != NULL) {
+        dp_host_task_t *task = engine->tasks;
+
+        engine->tasks = task->next;
+        free(task);
+    }
+    for (int i = 0; engine->cards != NULL && i < engine->size; i++)
+        free(engine->cards[i].value);
+    free(engine->cards);
+    free(engine->pairs);
+    free(engine->dropped);
+    pthread_mutex_destroy(&engine->abort_lock);
+    pthread_mutex_destroy(&engine->task_lock);
+    pthread_mutex_destroy(&engine->run_lock);
+    free(engine);
+}
+
+static const dp_engine_ops_t host_ops = {
+    .name = "host",
+    .compresses = 1,
+    .alloc = host_alloc,
+    .free = host_free,
+    .owns = host_owns,
+    .pulls = host_pulls,
+    .adopt = dp_host_adopt,
+    .disown = dp_host_disown,
+    .group_create = host_group_create,
+    .group_destroy = host_group_destroy,
+    .enqueue = host_enqueue,
+    .abort = host_abort,
+    .moves = host_moves,
+    .destroy = host_destroy,
+};
+
+/* The group of all ranks. */
+static dp_status_t make_world(dp_host_engine_t *engine, dp_error_t *error)
+{
+    int *ranks = calloc((size_t)engine->size, sizeof(*ranks));
+    const dp_engine_members_t members = {.ranks = ranks, .count = engine->size, .name = "world"};
+    dp_status_t status;
+
+    if (ranks == NULL) return dp_error_set(error, DP_ERR_NO_MEMORY, "engine: no memory");
+    for (int i = 0; i < engine->size; i++)
+        ranks[i] = i;
+    status = dp_host_group_make(engine, &members, &engine->world, error);
+    free(ranks);
+    return status;
+}
+
+/* Shared memory, and how the host's ranks meet in it. */
+static dp_status_t make_shared(dp_host_engine_t *engine, dp_bootstrap_t *bootstrap,
+                               const dp_config_t *config, uint64_t deadline_ns, dp_error_t *error)
+{
+    const int local_size = engine->topology->host_size[engine->topology->host[engine->rank]];
+    const size_t bytes = dp_control_bytes(local_size);
+    const dp_topology_t *topology = engine->topology;
+    const int *ranks = topology->host_ranks + topology->host_begin[topology->host[engine->rank]];
+    dp_status_t status;
+    void *memory;
+
+    status = dp_arena_create(bootstrap, engine->topology, config->arena_bytes, deadline_ns,
+                             engine->log, &engine->arena, error);
+    if (status != DP_OK) return status;
+    memory = dp_arena_control(engine->arena, bytes);
+    if (memory == NULL) {
+        return dp_error_set(error, DP_ERR_NO_MEMORY,
+                            "engine: no room for a control block of %zu bytes", bytes);
+    }
+    dp_control_host_init(&engine->control, engine->arena, memory, engine->local_rank, local_size, 0,
+                         &engine->is_aborted, ranks, &engine->pulse);
+    return DP_OK;
+}
+
+static dp_status_t init(dp_host_engine_t *engine, dp_bootstrap_t *bootstrap,
+                        const dp_config_t *config, dp_error_t *error)
+{
+    const uint64_t deadline_ns = dp_now_ns() + config->start_timeout_ns;
+    const dp_topology_t *topology = engine->topology;
+    uint64_t spin_ns = 0;
+    dp_status_t status;
+
+    if (engine->size > DP_LINK_RANKS_MAX) {
+        return dp_error_set(error, DP_ERR_UNSUPPORTED, "engine: %d ranks are more than %d",
+                            engine->size, DP_LINK_RANKS_MAX);
+    }
+    engine->cards = calloc((size_t)engine->size, sizeof(*engine->cards));
+    engine->pairs = calloc((size_t)engine->size, sizeof(dp_host_group_t *));
+    engine->dropped = calloc(DP_TALLY_BLOCK, sizeof(double));
+    if (engine->cards == NULL || engine->pairs == NULL || engine->dropped == NULL) {
+        return dp_error_set(error, DP_ERR_NO_MEMORY, "engine: no memory");
+    }
+    status = make_shared(engine, bootstrap, config, deadline_ns, error);
+    if (status != DP_OK) return status;
+    status = dp_exchange_pool_create(engine->size, &engine->swap, error);
+    if (status != DP_OK) return status;
+    if (topology->host_count > 1) {
+        status =
+            dp_link_create(config, engine->rank, engine->size, engine->log, &engine->link, error);
+        if (status != DP_OK) return status;
+        dp_link_watch(engine->link, &engine->pulse);
+        status = dp_between_pool_create(topology, engine->control.count, &engine->pool, error);
+        if (status != DP_OK) return status;
+    }
+    status = make_world(engine, error);
+    if (status != DP_OK) return status;
+    status = dp_host_introduce(engine, bootstrap, config, deadline_ns, &spin_ns, error);
+    if (status != DP_OK) return status;
+    engine->control.spin_ns = spin_ns;
+    dp_log_debug(engine->log, "engine host: local rank %d of %d, host %d of %d, spin %llu ns, %s",
+                 engine->local_rank, engine->control.count, topology->host[engine->rank],
+                 topology->host_count, (unsigned long long)spin_ns, dp_kernels_name());
+    return DP_OK;
+}
+
+dp_status_t dp_engine_host_create(dp_bootstrap_t *bootstrap, const dp_topology_t *topology,
+                                  dp_device_t *device, const dp_config_t *config,
+                                  const dp_log_t *log, dp_trace_t *trace, dp_engine_t **out,
+                                  dp_error_t *error)
+{
+    dp_host_engine_t *engine = calloc(1, sizeof(*engine));
+    dp_status_t status;
+
+    if (engine == NULL) return dp_error_set(error, DP_ERR_NO_MEMORY, "engine: no memory");
+    engine->base.ops = &host_ops;
+    engine->topology = topology;
+    engine->device = device;
+    engine->log = log;
+    engine->injector = config->injector;
+    engine->rank = bootstrap->rank;
+    engine->size = bootstrap->size;
+    engine->local_rank = topology->local_rank[engine->rank];
+    pthread_mutex_init(&engine->abort_lock, NULL);
+    pthread_mutex_init(&engine->task_lock, NULL);
+    pthread_mutex_init(&engine->run_lock, NULL);
+    engine->lane = dp_trace_lane(trace, "engine", DP_TRACE_LANE_STREAM);
+    status = init(engine, bootstrap, config, error);
+    if (status != DP_OK) {
+        atomic_store(&engine->is_aborted, 1); /* nothing to say farewell to */
+        host_destroy(&engine->base);
+        return status;
+    }
+    *out = &engine->base;
+    return DP_OK;
+}

@@ -1,0 +1,266 @@
+/*
+ * copy.c - an exchange inside a host: who receives copies from who sends.
+ *
+ * A sender whose input is engine memory shows it, and is read where it lies. Few bytes go to its
+ * board. Everything else passes through a staging area of two halves: while the others copy one,
+ * the sender fills the other. Traffic between hosts is moved on in between.
+ */
+#include "runtime/engine/cpu/exchange/exchange.h"
+
+#include <string.h>
+
+#define SLICE_BYTES DP_MIB /* copied between two looks at the traffic between hosts */
+
+/* ---- Streams ----------------------------------------------------------------------------------
+ */
+
+/* The i-th receiver in the stream of local rank `from`, as a rank of the group. */
+static int receiver_of(const dp_exchange_run_t *run, int from, int i)
+{
+    return run->group->local_ranks[(from + 1 + i) % run->group->local_size];
+}
+
+/* Receivers in a stream: a block for everybody is in it once. */
+static int receivers(const dp_exchange_run_t *run)
+{
+    const int others = run->group->local_size - 1;
+
+    return dp_exchange_is_shared(run) ? DP_MIN(others, 1) : others;
+}
+
+static size_t stream_bytes(const dp_exchange_run_t *run, int from)
+{
+    const int rank = run->group->local_ranks[from];
+    size_t elems = 0;
+
+    for (int i = 0; i < receivers(run); i++)
+        elems += dp_exchange_count(run, rank, receiver_of(run, from, i));
+    return elems * run->elem_bytes;
+}
+
+/* Where this rank's block begins in the stream of another. */
+static size_t stream_place(const dp_exchange_run_t *run, int from)
+{
+    const int rank = run->group->local_ranks[from];
+    size_t elems = 0;
+
+    for (int i = 0; i < receivers(run) && receiver_of(run, from, i) != run->group->rank; i++)
+        elems += dp_exchange_count(run, rank, receiver_of(run, from, i));
+    return dp_exchange_is_shared(run) ? 0 : elems * run->elem_bytes;
+}
+
+/* Copies bytes begin .. end - 1 of the own stream. */
+static void fill(const dp_exchange_run_t *run, size_t begin, size_t end, char *to)
+{
+    const dp_host_group_t *group = run->group;
+    const char *in = run->exchange->in;
+    size_t before = 0;
+
+    for (int i = 0; i < receivers(run) && before < end; i++) {
+        const int rank = receiver_of(run, group->local_rank, i);
+        const size_t bytes = dp_exchange_count(run, group->rank, rank) * run->elem_bytes;
+        const size_t first = DP_MAX(begin, before);
+        const size_t last = DP_MIN(end, before + bytes);
+
+        if (first < last) {
+            const size_t start = dp_exchange_start(run, group->rank, rank) * run->elem_bytes;
+
+            memcpy(to + (first - begin), in + start + (first - before), last - first);
+        }
+        before += bytes;
+    }
+}
+
+/* ---- Showing ----------------------------------------------------------------------------------
+ */
+
+static dp_status_t make_stage(dp_exchange_run_t *run)
+{
+    void *memory;
+    dp_status_t status;
+
+    if (run->pool->stage != NULL) return DP_OK;
+    status = dp_arena_alloc(run->group->engine->arena, 2 * DP_STAGE_BYTES, &memory);
+    if (status != DP_OK) {
+        return dp_host_fail(run->group, status, "%s %llu%s: no shared memory for a staging area",
+                            dp_collective_name(run->op->collective),
+                            (unsigned long long)run->op->sequence, run->group->title);
+    }
+    run->pool->stage = memory;
+    return DP_OK;
+}
+
+dp_status_t dp_exchange_show(dp_exchange_run_t *run, dp_exchange_row_t *row)
+{
+    dp_host_group_t *group = run->group;
+    const dp_arena_t *arena = group->engine->arena;
+    const size_t bytes = stream_bytes(run, group->local_rank);
+    dp_status_t status;
+
+    row->way = DP_WAY_NONE;
+    row->source = 0;
+    if (bytes == 0) return DP_OK;
+    if (bytes <= DP_EAGER_BYTES) {
+        row->way = DP_WAY_EAGER;
+        fill(run, 0, bytes, dp_host_board(group)->eager);
+        return DP_OK;
+    }
+    row->source = dp_arena_offset(arena, run->exchange->in, bytes);
+    if (row->source != UINT64_MAX) {
+        row->way = DP_WAY_DIRECT;
+        return DP_OK;
+    }
+    status = make_stage(run);
+    if (status != DP_OK) return status;
+    row->way = DP_WAY_STAGED;
+    row->source = dp_arena_offset(arena, run->pool->stage, 0);
+    fill(run, 0, DP_MIN(bytes, DP_STAGE_BYTES), run->pool->stage);
+    return DP_OK;
+}
+
+/* ---- Copying ----------------------------------------------------------------------------------
+ */
+
+/* In slices, while traffic between hosts is under way. */
+static dp_status_t copy(dp_exchange_run_t *run, char *to, const char *from, size_t bytes)
+{
+    dp_status_t status = DP_OK;
+    int busy;
+
+    while (status == DP_OK && bytes > SLICE_BYTES && run->pool->flows.unfinished > 0) {
+        memcpy(to, from, SLICE_BYTES);
+        to += SLICE_BYTES;
+        from += SLICE_BYTES;
+        bytes -= SLICE_BYTES;
+        status = dp_flows_pump(&run->pool->flows, &busy);
+    }
+    memcpy(to, from, bytes);
+    return status;
+}
+
+static size_t bytes_from(const dp_exchange_run_t *run, int local)
+{
+    const int rank = run->group->local_ranks[local];
+
+    return run->exchange->drops ? 0
+                                : dp_exchange_count(run, rank, run->group->rank) * run->elem_bytes;
+}
+
+static char *target_of(const dp_exchange_run_t *run, int local)
+{
+    const int rank = run->group->local_ranks[local];
+
+    return (char *)run->exchange->out + run->pool->places[rank] * run->elem_bytes;
+}
+
+/* Its own block: it may lie there already. */
+static void copy_own(dp_exchange_run_t *run)
+{
+    const dp_host_group_t *group = run->group;
+    const size_t bytes = bytes_from(run, group->local_rank);
+    const size_t start = dp_exchange_start(run, group->rank, group->rank) * run->elem_bytes;
+
+    if (bytes == 0) return;
+    memmove(target_of(run, group->local_rank), (const char *)run->exchange->in + start, bytes);
+}
+
+/* What another one shows in whole. */
+static dp_status_t copy_whole(dp_exchange_run_t *run, int local)
+{
+    dp_host_group_t *group = run->group;
+    const int rank = group->local_ranks[local];
+    const dp_exchange_row_t *row = run->pool->rows[rank];
+    const size_t bytes = bytes_from(run, local);
+    const char *from;
+
+    if (bytes == 0) return DP_OK;
+    if (row->way == DP_WAY_EAGER) {
+        from = dp_host_at(group, local,
+                          dp_host_slot(group, local)->eager + stream_place(run, local), bytes);
+    } else {
+        const size_t start = dp_exchange_start(run, rank, group->rank) * run->elem_bytes;
+
+        from = dp_host_at(group, local, row->source + start, bytes);
+    }
+    if (from == NULL) return dp_host_bad_offset(group, local);
+    return copy(run, target_of(run, local), from, bytes);
+}
+
+/* This rank's part of what another one staged in a round. */
+static dp_status_t copy_staged(dp_exchange_run_t *run, int local, size_t round)
+{
+    dp_host_group_t *group = run->group;
+    const dp_exchange_row_t *row = run->pool->rows[group->local_ranks[local]];
+    const size_t place = stream_place(run, local);
+    const size_t end = place + bytes_from(run, local);
+    const size_t begin = round * DP_STAGE_BYTES; /* of the round, in the stream */
+    const size_t first = DP_MAX(begin, place);
+    const size_t last = DP_MIN(begin + DP_STAGE_BYTES, end);
+    const char *from;
+
+    if (first >= last) return DP_OK;
+    from = dp_host_at(group, local, row->source + round % 2 * DP_STAGE_BYTES + (first - begin),
+                      last - first);
+    if (from == NULL) return dp_host_bad_offset(group, local);
+    return copy(run, target_of(run, local) + (first - place), from, last - first);
+}
+
+static size_t count_rounds(const dp_exchange_run_t *run, int local)
+{
+    const dp_exchange_row_t *row = run->pool->rows[run->group->local_ranks[local]];
+
+    if (row->way != DP_WAY_STAGED) return 0;
+    return (stream_bytes(run, local) + DP_STAGE_BYTES - 1) / DP_STAGE_BYTES;
+}
+
+/* The first half of every staging area was filled before the arrival. */
+static dp_status_t copy_rounds(dp_exchange_run_t *run, size_t rounds)
+{
+    dp_host_group_t *group = run->group;
+    const size_t own = count_rounds(run, group->local_rank);
+    const size_t own_bytes = stream_bytes(run, group->local_rank);
+    dp_status_t status = DP_OK;
+    int busy;
+
+    for (size_t round = 0; status == DP_OK && round < rounds; round++) {
+        const size_t begin = (round + 1) * DP_STAGE_BYTES;
+
+        if (round + 1 < own) {
+            fill(run, begin, DP_MIN(begin + DP_STAGE_BYTES, own_bytes),
+                 run->pool->stage + (round + 1) % 2 * DP_STAGE_BYTES);
+        }
+        for (int i = 1; status == DP_OK && i < group->local_size; i++) {
+            const int local = (group->local_rank + group->local_size - i) % group->local_size;
+
+            if (round < count_rounds(run, local)) status = copy_staged(run, local, round);
+        }
+        if (status == DP_OK) status = dp_flows_pump(&run->pool->flows, &busy);
+        if (status == DP_OK) status = dp_host_meet(group);
+    }
+    return status;
+}
+
+dp_status_t dp_exchange_copy(dp_exchange_run_t *run, int *is_read)
+{
+    dp_host_group_t *group = run->group;
+    size_t rounds = 0;
+    int is_direct = 0;
+    dp_status_t status = DP_OK;
+
+    copy_own(run);
+    for (int k = 0; k < group->local_size; k++) {
+        const dp_exchange_row_t *row = run->pool->rows[group->local_ranks[k]];
+
+        rounds = DP_MAX(rounds, count_rounds(run, k));
+        if (row->way == DP_WAY_DIRECT) is_direct = 1;
+    }
+    for (int i = 1; status == DP_OK && i < group->local_size; i++) {
+        const int local = (group->local_rank + group->local_size - i) % group->local_size;
+
+        if (run->pool->rows[group->local_ranks[local]]->way == DP_WAY_STAGED) continue;
+        status = copy_whole(run, local);
+    }
+    if (status == DP_OK) status = copy_rounds(run, rounds);
+    *is_read = is_direct && rounds == 0;
+    return status;
+}

@@ -1,0 +1,554 @@
+/*
+ * exchange.c - gather, scatter, alltoall, allgatherv and send: blocks from rank to rank whose
+ * sizes only the senders know.
+ *
+ * Every rank shows a row: what it sends to whom, and how much it can take. Hosts swap their rows,
+ * so all ranks know all of them, find alike whether everything fits before a byte is written, and
+ * where each block goes. Rows lie in shared memory, so each rank copies them before it checks them:
+ * what was checked is what is used, whatever another process writes meanwhile. Then blocks for
+ * other hosts start on their way, those of the own host are copied, and the ranks part. A block for
+ * everybody crosses to each other host once.
+ */
+#include "runtime/engine/cpu/exchange/exchange.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Life -------------------------------------------------------------------------------------
+ */
+
+dp_status_t dp_exchange_pool_create(int size, dp_exchange_pool_t **out, dp_error_t *error)
+{
+    dp_exchange_pool_t *pool = calloc(1, sizeof(*pool));
+
+    if (pool != NULL) {
+        pool->rows = calloc((size_t)size, sizeof(dp_exchange_row_t *));
+        pool->places = calloc((size_t)size + 1, sizeof(*pool->places));
+    }
+    if (pool == NULL || pool->rows == NULL || pool->places == NULL) {
+        dp_exchange_pool_destroy(pool);
+        return dp_error_set(error, DP_ERR_NO_MEMORY, "engine: no memory");
+    }
+    *out = pool;
+    return DP_OK;
+}
+
+void dp_exchange_pool_destroy(dp_exchange_pool_t *pool)
+{
+    if (pool == NULL) return;
+    dp_flows_fini(&pool->flows);
+    free(pool->copies);
+    free(pool->rows);
+    free(pool->places);
+    free(pool);
+}
+
+/* ---- Who sends what to whom -------------------------------------------------------------------
+ */
+
+size_t dp_exchange_count(const dp_exchange_run_t *run, int from, int to)
+{
+    const dp_exchange_row_t *row = run->pool->rows[from];
+
+    switch (run->op->collective) {
+    case DP_COLLECTIVE_GATHER:
+    case DP_COLLECTIVE_GATHERV:
+        return to == run->root ? row->counts[0] : 0;
+    case DP_COLLECTIVE_SEND:
+        return from == run->root && to == run->peer ? row->counts[0] : 0;
+    case DP_COLLECTIVE_SCATTER:
+    case DP_COLLECTIVE_SCATTERV:
+        if (from != run->root) return 0;
+        break;
+    default:
+        break;
+    }
+    return row->counts[run->is_alike ? 0 : to];
+}
+
+size_t dp_exchange_start(const dp_exchange_run_t *run, int from, int to)
+{
+    const dp_exchange_row_t *row = run->pool->rows[from];
+    size_t start = 0;
+
+    switch (run->op->collective) {
+    case DP_COLLECTIVE_SCATTER:
+    case DP_COLLECTIVE_ALLTOALL:
+        return (size_t)to * row->counts[0];
+    case DP_COLLECTIVE_SCATTERV:
+    case DP_COLLECTIVE_ALLTOALLV:
+        for (int i = 0; i < to; i++)
+            start += row->counts[i];
+        return start;
+    default:
+        return 0;
+    }
+}
+
+/* 1: this rank's send_counts are read, and *count of them. */
+static int gives_counts(const dp_exchange_run_t *run, size_t *count)
+{
+    const dp_host_group_t *group = run->group;
+
+    *count = 1;
+    switch (run->op->collective) {
+    case DP_COLLECTIVE_SCATTER:
+    case DP_COLLECTIVE_SCATTERV:
+        *count = (size_t)group->size;
+        return group->rank == run->root;
+    case DP_COLLECTIVE_ALLTOALL:
+    case DP_COLLECTIVE_ALLTOALLV:
+        *count = (size_t)group->size;
+        return 1;
+    case DP_COLLECTIVE_SEND:
+        return group->rank == run->root;
+    default:
+        return 1;
+    }
+}
+
+/* The sum, or SIZE_MAX where there is none. */
+static size_t add(size_t a, size_t b)
+{
+    return b > SIZE_MAX - a ? SIZE_MAX : a + b;
+}
+
+/* Elements that memory can hold; less than a sum that overflowed. */
+static size_t elems_max(const dp_exchange_run_t *run)
+{
+    return (SIZE_MAX - 1) / run->elem_bytes;
+}
+
+/* ---- This rank's row --------------------------------------------------------------------------
+ */
+
+static dp_status_t fail(dp_exchange_run_t *run, dp_status_t status, const char *what)
+{
+    return dp_host_fail(
+        run->group, status, "%s %llu%s: rank %d: %s", dp_collective_name(run->op->collective),
+        (unsigned long long)run->op->sequence, run->group->title, run->group->engine->rank, what);
+}
+
+static dp_status_t grow_row(dp_exchange_run_t *run, dp_host_board_t *board)
+{
+    dp_arena_t *arena = run->group->engine->arena;
+    void *memory;
+
+    if (run->row_bytes <= board->row_words * sizeof(uint64_t)) return DP_OK;
+    if (dp_arena_alloc(arena, run->row_bytes, &memory) != DP_OK) {
+        return fail(run, DP_ERR_NO_MEMORY, "no shared memory to publish its counts");
+    }
+    dp_arena_free(arena, board->grown_row);
+    board->row = board->grown_row = memory;
+    board->row_words = run->row_bytes / sizeof(uint64_t);
+    return DP_OK;
+}
+
+static dp_status_t read_counts(dp_exchange_run_t *run, dp_exchange_row_t *row)
+{
+    const size_t *counts = run->exchange->send_counts;
+    size_t count;
+    size_t total = 0;
+
+    if (!gives_counts(run, &count)) {
+        memset(row->counts, 0, run->row_bytes - sizeof(*row));
+        return DP_OK;
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (run->is_alike && counts[i] != counts[0]) {
+            return fail(run, DP_ERR_INVALID, "its blocks differ in size");
+        }
+        row->counts[run->is_alike ? 0 : i] = counts[i];
+        total = add(total, counts[i]);
+    }
+    if (total <= elems_max(run)) return DP_OK;
+    return fail(run, DP_ERR_INVALID, "its counts add up to more than memory can hold");
+}
+
+/* A rank's row in private memory. */
+static dp_exchange_row_t *copy_of(const dp_exchange_run_t *run, int rank)
+{
+    char *at = (char *)run->pool->copies + (size_t)rank * run->row_bytes;
+
+    return (dp_exchange_row_t *)(void *)at;
+}
+
+static dp_status_t grow_copies(dp_exchange_run_t *run)
+{
+    const size_t bytes = (size_t)run->group->size * run->row_bytes;
+    void *copies;
+
+    if (bytes <= run->pool->copies_bytes) return DP_OK;
+    copies = realloc(run->pool->copies, bytes);
+    if (copies == NULL) return fail(run, DP_ERR_NO_MEMORY, "no memory for the counts of all ranks");
+    run->pool->copies = copies;
+    run->pool->copies_bytes = bytes;
+    return DP_OK;
+}
+
+/* Its own row stays with it: others see a copy. */
+static dp_status_t make_row(dp_exchange_run_t *run)
+{
+    dp_host_group_t *group = run->group;
+    dp_host_board_t *board = dp_host_board(group);
+    dp_exchange_row_t *row;
+    dp_status_t status = grow_row(run, board);
+
+    if (status == DP_OK) status = grow_copies(run);
+    if (status != DP_OK) return status;
+    row = copy_of(run, group->rank);
+    row->drops = run->exchange->drops != 0;
+    row->capacity = row->drops ? elems_max(run) : DP_MIN(run->exchange->capacity, elems_max(run));
+    run->pool->rows[group->rank] = row;
+    status = read_counts(run, row);
+    if (status == DP_OK) status = dp_exchange_show(run, row);
+    if (status == DP_OK) memcpy(board->row, row, run->row_bytes);
+    return status;
+}
+
+/* ---- Everybody's rows -------------------------------------------------------------------------
+ */
+
+static dp_status_t find_local_rows(dp_exchange_run_t *run)
+{
+    dp_host_group_t *group = run->group;
+
+    for (int k = 0; k < group->local_size; k++) {
+        const dp_exchange_row_t *row =
+            dp_host_at(group, k, dp_host_slot(group, k)->row, run->row_bytes);
+
+        if (row == NULL) return dp_host_bad_offset(group, k);
+        if (group->local_ranks[k] != group->rank) run->pool->rows[group->local_ranks[k]] = row;
+    }
+    return DP_OK;
+}
+
+/* Rows lie in the table by host, then local rank. */
+static size_t table_place(const dp_exchange_run_t *run, int host)
+{
+    return (size_t)run->group->topology->host_begin[host] * run->row_bytes;
+}
+
+static dp_status_t make_table(dp_exchange_run_t *run)
+{
+    dp_exchange_pool_t *pool = run->pool;
+    dp_host_group_t *group = run->group;
+    const size_t bytes = (size_t)group->size * run->row_bytes;
+
+    if (bytes > pool->table_bytes) {
+        void *memory;
+
+        if (dp_arena_alloc(group->engine->arena, bytes, &memory) != DP_OK) {
+            return fail(run, DP_ERR_NO_MEMORY, "no shared memory for the counts of all ranks");
+        }
+        dp_arena_free(group->engine->arena, pool->table);
+        pool->table = memory;
+        pool->table_bytes = bytes;
+    }
+    dp_host_slot(group, 0)->table = dp_arena_offset(group->engine->arena, pool->table, 0);
+    return DP_OK;
+}
+
+/* A host's first rank gets the rows of all others. */
+static dp_status_t swap_rows(dp_exchange_run_t *run)
+{
+    dp_host_group_t *group = run->group;
+    const dp_topology_t *topology = group->topology;
+    dp_status_t status = make_table(run);
+    char *own = (char *)run->pool->table + table_place(run, group->host);
+    const char *others;
+
+    if (status != DP_OK) return status;
+    for (int k = 0; k < group->local_size; k++) {
+        memcpy(own + (size_t)k * run->row_bytes, run->pool->rows[group->local_ranks[k]],
+               run->row_bytes);
+    }
+    status = dp_between_swap(group, DP_KIND_ROWS, own, 0, run->row_bytes, &others);
+    for (int host = 0; status == DP_OK && host < group->host_count; host++) {
+        const size_t bytes = (size_t)topology->host_size[host] * run->row_bytes;
+
+        if (host == group->host) continue;
+        memcpy((char *)run->pool->table + table_place(run, host), others, bytes);
+        others += bytes;
+    }
+    return status;
+}
+
+/* Those of other hosts, in the table. */
+static dp_status_t find_far_rows(dp_exchange_run_t *run)
+{
+    dp_host_group_t *group = run->group;
+    const dp_topology_t *topology = group->topology;
+    const char *table;
+    dp_status_t status = DP_OK;
+
+    if (group->local_rank == 0) status = swap_rows(run);
+    if (status == DP_OK) status = dp_host_meet(group);
+    if (status != DP_OK) return status;
+    table =
+        dp_host_at(group, 0, dp_host_slot(group, 0)->table, (size_t)group->size * run->row_bytes);
+    if (table == NULL) return dp_host_bad_offset(group, 0);
+    for (int rank = 0; rank < group->size; rank++) {
+        const char *row = table + table_place(run, topology->host[rank]) +
+                          (size_t)topology->local_rank[rank] * run->row_bytes;
+
+        if (topology->host[rank] == group->host) continue;
+        run->pool->rows[rank] = (const dp_exchange_row_t *)(const void *)row;
+    }
+    return DP_OK;
+}
+
+static dp_status_t find_rows(dp_exchange_run_t *run)
+{
+    dp_host_group_t *group = run->group;
+    dp_status_t status = find_local_rows(run);
+
+    if (status == DP_OK && group->host_count > 1) status = find_far_rows(run);
+    for (int rank = 0; status == DP_OK && rank < group->size; rank++) {
+        dp_exchange_row_t *copy = copy_of(run, rank);
+
+        if (rank != group->rank) memcpy(copy, run->pool->rows[rank], run->row_bytes);
+        run->pool->rows[rank] = copy;
+    }
+    return status;
+}
+
+/* ---- Whether everything fits ------------------------------------------------------------------
+ */
+
+static size_t total_for(const dp_exchange_run_t *run, int to)
+{
+    size_t total = 0;
+
+    for (int from = 0; from < run->group->size; from++)
+        total = add(total, dp_exchange_count(run, from, to));
+    return total;
+}
+
+/* The lowest rank whose capacity does not do; all ranks find the same. */
+static dp_status_t check_capacities(dp_exchange_run_t *run)
+{
+    dp_host_group_t *group = run->group;
+    const dp_topology_t *topology = group->topology;
+    /* Everybody gets the same: add up once. */
+    const int is_even = dp_exchange_is_shared(run) || run->op->collective == DP_COLLECTIVE_ALLTOALL;
+    size_t total = total_for(run, 0);
+
+    for (int rank = 0; rank < group->size; rank++) {
+        const dp_exchange_row_t *row = run->pool->rows[rank];
+
+        if (!is_even) total = total_for(run, rank);
+        if (total <= row->capacity) continue;
+        return dp_host_fail(group, DP_ERR_TRUNCATED,
+                            "rank %d (%s) can take %llu elements, %zu come%s", group->ranks[rank],
+                            topology->host_name[topology->host[rank]],
+                            (unsigned long long)row->capacity, total, group->title);
+    }
+    return DP_OK;
+}
+
+/* What comes here, and where it goes. */
+static void find_places(dp_exchange_run_t *run)
+{
+    dp_engine_exchange_t *exchange = run->exchange;
+    const dp_host_group_t *group = run->group;
+    const int is_send = run->op->collective == DP_COLLECTIVE_SEND;
+    size_t *places = run->pool->places;
+
+    places[0] = 0;
+    for (int from = 0; from < group->size; from++) {
+        const size_t count = dp_exchange_count(run, from, group->rank);
+
+        places[from + 1] = add(places[from], count);
+        if (exchange->recv_counts != NULL && !is_send) exchange->recv_counts[from] = count;
+    }
+    exchange->received = places[group->size];
+    if (exchange->recv_counts != NULL && is_send) {
+        exchange->recv_counts[run->op->root] = exchange->received;
+    }
+}
+
+/* ---- To and from other hosts ------------------------------------------------------------------
+ */
+
+/* 1: some rank of a host keeps a block that is for everybody. */
+static int wants_shared(const dp_exchange_run_t *run, int host)
+{
+    const dp_topology_t *topology = run->group->topology;
+
+    for (int i = topology->host_begin[host]; i < topology->host_begin[host + 1]; i++) {
+        if (!run->pool->rows[topology->host_ranks[i]]->drops) return 1;
+    }
+    return 0;
+}
+
+/* Which local rank of this host takes the shared block of a rank elsewhere. */
+static int server_of(const dp_host_group_t *group, int from)
+{
+    return group->topology->local_rank[from] % group->local_size;
+}
+
+static size_t shared_bytes(const dp_exchange_run_t *run, int from)
+{
+    return (size_t)run->pool->rows[from]->counts[0] * run->elem_bytes;
+}
+
+/* Where the block of a rank elsewhere lies in its server's scratch. from: size of the group: the
+ * end. */
+static size_t shared_place(const dp_exchange_run_t *run, int server, int from)
+{
+    const dp_host_group_t *group = run->group;
+    size_t place = 0;
+
+    for (int rank = 0; rank < from; rank++) {
+        if (group->topology->host[rank] == group->host) continue;
+        if (server_of(group, rank) != server) continue;
+        place += dp_align_up(shared_bytes(run, rank), 64);
+    }
+    return place;
+}
+
+static dp_status_t start_shared(dp_exchange_run_t *run)
+{
+    dp_host_group_t *group = run->group;
+    const dp_topology_t *topology = group->topology;
+    const size_t bytes = shared_bytes(run, group->rank);
+    dp_flows_t *flows = &run->pool->flows;
+    dp_status_t status = DP_OK;
+
+    for (int i = 1; status == DP_OK && bytes != 0 && i < group->host_count; i++) {
+        const int host = (group->host + i) % group->host_count;
+
+        if (!wants_shared(run, host)) continue;
+        status = dp_flows_send(flows, dp_between_partner(group, host), run->exchange->in, bytes);
+    }
+    if (status != DP_OK || !wants_shared(run, group->host)) return status;
+    status =
+        dp_between_scratch(group, shared_place(run, group->local_rank, group->size), &run->scratch);
+    for (int from = 0; status == DP_OK && from < group->size; from++) {
+        if (topology->host[from] == group->host || shared_bytes(run, from) == 0) continue;
+        if (server_of(group, from) != group->local_rank) continue;
+        status =
+            dp_flows_receive(flows, from, run->scratch + shared_place(run, group->local_rank, from),
+                             shared_bytes(run, from));
+    }
+    return status;
+}
+
+/* From the scratch of the ranks of this host that took them. */
+static dp_status_t copy_shared(dp_exchange_run_t *run)
+{
+    dp_host_group_t *group = run->group;
+
+    for (int from = 0; !run->exchange->drops && from < group->size; from++) {
+        const size_t bytes = shared_bytes(run, from);
+        const int server = server_of(group, from);
+        const char *block;
+
+        if (group->topology->host[from] == group->host || bytes == 0) continue;
+        block = dp_host_at(group, server,
+                           dp_host_slot(group, server)->scratch + shared_place(run, server, from),
+                           bytes);
+        if (block == NULL) return dp_host_bad_offset(group, server);
+        memcpy((char *)run->exchange->out + run->pool->places[from] * run->elem_bytes, block,
+               bytes);
+    }
+    return DP_OK;
+}
+
+/* Blocks that are for one rank each go there straight. */
+static dp_status_t start_single(dp_exchange_run_t *run)
+{
+    dp_host_group_t *group = run->group;
+    const dp_exchange_pool_t *pool = run->pool;
+    dp_flows_t *flows = &run->pool->flows;
+    dp_status_t status = DP_OK;
+
+    for (int i = 1; status == DP_OK && i < group->size; i++) { /* not all to the same one first */
+        const int to = (group->rank + i) % group->size;
+        const int from = (group->rank + group->size - i) % group->size;
+        const size_t out_bytes = dp_exchange_count(run, group->rank, to) * run->elem_bytes;
+        const size_t in_bytes = dp_exchange_count(run, from, group->rank) * run->elem_bytes;
+
+        if (group->topology->host[to] != group->host && out_bytes != 0 && !pool->rows[to]->drops) {
+            const size_t start = dp_exchange_start(run, group->rank, to) * run->elem_bytes;
+
+            status = dp_flows_send(flows, to, (const char *)run->exchange->in + start, out_bytes);
+        }
+        if (status == DP_OK && group->topology->host[from] != group->host && in_bytes != 0 &&
+            !run->exchange->drops) {
+            char *target = (char *)run->exchange->out + pool->places[from] * run->elem_bytes;
+
+            status = dp_flows_receive(flows, from, target, in_bytes);
+        }
+    }
+    return status;
+}
+
+static dp_status_t start_flows(dp_exchange_run_t *run)
+{
+    dp_host_group_t *group = run->group;
+    int busy;
+    dp_status_t status;
+
+    run->pool->flows.unfinished = 0;
+    if (group->host_count == 1) return DP_OK;
+    status = dp_flows_begin(&run->pool->flows, group,
+                            2 * ((size_t)group->size - (size_t)group->local_size));
+    if (status == DP_OK) {
+        status = dp_exchange_is_shared(run) ? start_shared(run) : start_single(run);
+    }
+    return status == DP_OK ? dp_flows_pump(&run->pool->flows, &busy) : status;
+}
+
+/* ---- All of it --------------------------------------------------------------------------------
+ */
+
+static dp_status_t move_blocks(dp_exchange_run_t *run)
+{
+    dp_host_group_t *group = run->group;
+    int is_read;
+    dp_status_t status = start_flows(run);
+
+    if (status == DP_OK) status = dp_exchange_copy(run, &is_read);
+    if (status != DP_OK) return status;
+    if (group->host_count == 1) return is_read ? dp_host_meet(group) : DP_OK;
+    status = dp_flows_finish(&run->pool->flows);
+    if (status == DP_OK && dp_exchange_is_shared(run)) {
+        status = dp_host_meet(group);
+        if (status == DP_OK) status = copy_shared(run);
+    }
+    if (status == DP_OK) status = dp_host_meet(group);
+    if (status == DP_OK) dp_between_drop_scratch(group);
+    return status;
+}
+
+dp_status_t dp_host_exchange_run(dp_host_group_t *group, dp_engine_op_t *op, int root, int peer)
+{
+    dp_exchange_run_t run = {.group = group,
+                             .op = op,
+                             .exchange = op->exchange,
+                             .pool = group->engine->swap,
+                             .root = root,
+                             .peer = peer,
+                             .elem_bytes = DP_MAX(dp_dtype_bytes(op->dtype), (size_t)1)};
+    dp_status_t status;
+
+    run.is_alike =
+        op->collective != DP_COLLECTIVE_ALLTOALLV && op->collective != DP_COLLECTIVE_SCATTERV;
+    run.row_bytes =
+        sizeof(dp_exchange_row_t) + (run.is_alike ? 1 : (size_t)group->size) * sizeof(uint64_t);
+    run.exchange->received = 0;
+    status = make_row(&run);
+    if (status == DP_OK) status = dp_host_arrive(group, op, 0);
+    if (status == DP_OK) status = find_rows(&run);
+    if (status != DP_OK) return status;
+    find_places(&run);
+    status = check_capacities(&run);
+    if (status == DP_OK) {
+        status = move_blocks(&run);
+    } else if (group->host_count > 1 && dp_host_meet(group) != DP_OK) {
+        status = DP_ERR_ABORTED; /* who was late has read the rows: they may change */
+    }
+    return status;
+}

@@ -1,0 +1,74 @@
+/*
+ * exchange.h - what the files for gather, scatter, alltoall, allgatherv and send share: one
+ * running exchange, and the rows in which ranks tell each other how much they send.
+ */
+#ifndef DP_ENGINE_HOST_EXCHANGE_H
+#define DP_ENGINE_HOST_EXCHANGE_H
+
+#include "runtime/engine/cpu/inter_node/flow.h"
+
+#define DP_STAGE_BYTES DP_MIB /* of one of the two halves of a staging area */
+
+/* Where the ranks of a host find what one of them sends. Its stream is its blocks for them, one
+ * after the other, beginning with the rank behind it so that not all copy from the same one. */
+typedef enum dp_exchange_way {
+    DP_WAY_NONE = 0,   /* nothing for this host */
+    DP_WAY_EAGER = 1,  /* the stream, on its board */
+    DP_WAY_DIRECT = 2, /* its input, in its engine memory */
+    DP_WAY_STAGED = 3  /* the stream, in rounds, in its staging area */
+} dp_exchange_way_t;
+
+/* What a rank tells all others of an exchange: on its board, or in the table of its host. */
+typedef struct dp_exchange_row {
+    uint64_t capacity; /* elements that it can take */
+    uint32_t drops;
+    uint32_t way;
+    uint64_t source;   /* direct, staged: offset in its arena */
+    uint64_t counts[]; /* [size of the group], or one where all its blocks are alike */
+} dp_exchange_row_t;
+
+/* Memory that all exchanges use, one after the other. */
+struct dp_exchange_pool {
+    const dp_exchange_row_t **rows; /* [size of the world] in shared memory, then copies */
+    void *copies;                   /* of the rows, which others might change: private, grows */
+    size_t copies_bytes;
+    size_t *places; /* [size of the world + 1] */
+    void *table;    /* engine memory: a host's first rank's rows of everybody */
+    size_t table_bytes;
+    char *stage; /* engine memory, two halves; NULL: not needed yet */
+    dp_flows_t flows;
+};
+
+/* An exchange under way. */
+typedef struct dp_exchange_run {
+    dp_host_group_t *group;
+    dp_engine_op_t *op;
+    dp_engine_exchange_t *exchange;
+    dp_exchange_pool_t *pool;
+    int root, peer; /* ranks of the group */
+    size_t elem_bytes;
+    int is_alike; /* all blocks of a rank are: one count in a row */
+    size_t row_bytes;
+    char *scratch; /* blocks from other hosts for all ranks of this one */
+} dp_exchange_run_t;
+
+/* Elements that rank `from` sends to rank `to`, and how many lie before them in its input. */
+size_t dp_exchange_count(const dp_exchange_run_t *run, int from, int to);
+size_t dp_exchange_start(const dp_exchange_run_t *run, int from, int to);
+
+static inline int dp_exchange_is_shared(const dp_exchange_run_t *run)
+{
+    return run->op->collective == DP_COLLECTIVE_ALLGATHERV; /* one block, for everybody */
+}
+
+/* ---- Inside the host (exchange/copy.c) ---------------------------------------------------
+ */
+
+/* Chooses how this host's ranks get this rank's blocks, and shows what must be there when they
+ * arrive. */
+dp_status_t dp_exchange_show(dp_exchange_run_t *run, dp_exchange_row_t *row);
+/* Copies what comes from this host, in rounds that its ranks take together. *is_read: 1 when the
+ * ranks must meet before anybody may change what it showed. */
+dp_status_t dp_exchange_copy(dp_exchange_run_t *run, int *is_read);
+
+#endif

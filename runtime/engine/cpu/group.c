@@ -1,0 +1,251 @@
+/*
+ * group.c - which ranks of the world work together: the world itself, groups of it, and the
+ * pairs that send to each other.
+ *
+ * All that an operation needs to know about who takes part lives here, so that the operations see
+ * no difference between the world and a group. Making one is local: its ranks meet at the first
+ * operation. What it costs a host is this rank's alone: a board of four pages, and a record that
+ * stays.
+ */
+#include "runtime/engine/cpu/inter_node/inter_node.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* One board in the group's memory: pieces, tallies, the row of an exchange, then the inputs of
+ * small operations. */
+#define BOARD_BYTES ((size_t)8 * DP_KIB)
+#define BOARD_ROOM ((size_t)32)
+#define BOARD_ROW_BYTES ((size_t)512)
+#define BOARD_TALLIES (BOARD_ROOM * sizeof(dp_control_piece_t))
+#define BOARD_ROW (BOARD_TALLIES + BOARD_ROOM * sizeof(dp_tally_t))
+#define BOARD_EAGER (BOARD_BYTES - DP_EAGER_BYTES)
+_Static_assert(BOARD_ROW + BOARD_ROW_BYTES <= BOARD_EAGER, "they do not overlap");
+
+/* ---- Who --------------------------------------------------------------------------------------
+ */
+
+/* The members' hosts, as a topology of their own. */
+static dp_status_t make_topology(dp_host_group_t *group, const dp_topology_t *world)
+{
+    const dp_status_t status =
+        dp_topology_init_part(&group->own_topology, world, group->ranks, group->size);
+
+    group->topology = &group->own_topology;
+    return status;
+}
+
+static dp_status_t find_places(dp_host_group_t *group, const dp_topology_t *world)
+{
+    const dp_topology_t *topology = group->topology;
+
+    group->host = topology->host[group->rank];
+    group->host_count = topology->host_count;
+    group->local_rank = topology->local_rank[group->rank];
+    group->local_size = topology->host_size[group->host];
+    group->local_ranks = topology->host_ranks + topology->host_begin[group->host];
+    group->locals = calloc((size_t)group->local_size, sizeof(*group->locals));
+    if (group->locals == NULL) return DP_ERR_NO_MEMORY;
+    for (int k = 0; k < group->local_size; k++)
+        group->locals[k] = world->local_rank[dp_host_local_world(group, k)];
+    return DP_OK;
+}
+
+static dp_status_t check_members(const dp_host_engine_t *engine, const dp_engine_members_t *members,
+                                 int *rank, dp_error_t *error)
+{
+    *rank = -1;
+    for (int i = 0; i < members->count; i++) {
+        const int at = members->ranks[i];
+
+        if (at < 0 || at >= engine->size || (i > 0 && at <= members->ranks[i - 1])) {
+            return dp_error_set(error, DP_ERR_INVALID,
+                                "engine: group '%s': rank %d is out of place", members->name, at);
+        }
+        if (at == engine->rank) *rank = i;
+    }
+    if (*rank >= 0) return DP_OK;
+    return dp_error_set(error, DP_ERR_INVALID, "engine: group '%s' is without rank %d",
+                        members->name, engine->rank);
+}
+
+/* ---- Life -------------------------------------------------------------------------------------
+ */
+
+static dp_status_t make_boards(dp_host_group_t *group)
+{
+    const dp_status_t status =
+        dp_arena_alloc(group->engine->arena, 2 * BOARD_BYTES, &group->board_memory);
+
+    if (status != DP_OK) return status;
+    for (int i = 0; i < 2; i++) {
+        char *at = (char *)group->board_memory + (size_t)i * BOARD_BYTES;
+
+        group->boards[i] = (dp_host_board_t){.pieces = (dp_control_piece_t *)(void *)at,
+                                             .tallies = (dp_tally_t *)(void *)(at + BOARD_TALLIES),
+                                             .room = BOARD_ROOM,
+                                             .row = (uint64_t *)(void *)(at + BOARD_ROW),
+                                             .row_words = BOARD_ROW_BYTES / sizeof(uint64_t),
+                                             .eager = at + BOARD_EAGER};
+    }
+    return DP_OK;
+}
+
+void dp_host_group_end(dp_host_group_t *group)
+{
+    dp_arena_t *arena = group->engine->arena;
+
+    for (int i = 0; i < 2; i++) {
+        dp_arena_free(arena, group->boards[i].grown[0]);
+        dp_arena_free(arena, group->boards[i].grown[1]);
+        dp_arena_free(arena, group->boards[i].grown_row);
+    }
+    dp_arena_free(arena, group->board_memory);
+    dp_host_group_free(group);
+}
+
+void dp_host_group_free(dp_host_group_t *group)
+{
+    if (group == NULL) return;
+    dp_control_close(&group->control);
+    dp_between_destroy(group->between);
+    dp_layout_fini(&group->layout);
+    dp_topology_fini(&group->own_topology);
+    free(group->ranks);
+    free(group->locals);
+    free(group->ins);
+    free(group->outs);
+    free(group);
+}
+
+/* Numbers of the records it meets by: this rank's, and the others'. */
+typedef struct numbers {
+    int own, others;
+} numbers_t;
+
+static dp_status_t init(dp_host_group_t *group, const dp_engine_members_t *members,
+                        numbers_t numbers)
+{
+    const dp_topology_t *world = group->engine->topology;
+    size_t width;
+    dp_status_t status;
+
+    group->size = members->count;
+    group->ranks = calloc((size_t)members->count, sizeof(*group->ranks));
+    if (group->ranks == NULL) return DP_ERR_NO_MEMORY;
+    memcpy(group->ranks, members->ranks, (size_t)members->count * sizeof(*group->ranks));
+    group->topology = world; /* the world's own ranks need no other */
+    status = members->count == world->size ? DP_OK : make_topology(group, world);
+    if (status == DP_OK) status = find_places(group, world);
+    if (status != DP_OK) return status;
+    width = (size_t)DP_MAX(group->local_size, group->host_count);
+    group->ins = calloc(width, sizeof(*group->ins));
+    group->outs = calloc(width, sizeof(*group->outs));
+    if (group->ins == NULL || group->outs == NULL) return DP_ERR_NO_MEMORY;
+    status = make_boards(group);
+    if (status == DP_OK && group->host_count > 1)
+        status = dp_between_create(group, &group->between);
+    if (status != DP_OK) return status;
+    return dp_control_open(&group->control, &group->engine->control, numbers.own, numbers.others,
+                           group->locals, group->local_size, group->local_rank, members->uid);
+}
+
+static dp_status_t make(dp_host_engine_t *engine, const dp_engine_members_t *members,
+                        numbers_t numbers, dp_host_group_t **out, dp_error_t *error)
+{
+    dp_host_group_t *group = calloc(1, sizeof(*group));
+    dp_status_t status;
+
+    if (group == NULL) return dp_error_set(error, DP_ERR_NO_MEMORY, "engine: no memory");
+    group->engine = engine;
+    group->slot = members->slot;
+    status = check_members(engine, members, &group->rank, error);
+    if (status == DP_OK) {
+        status = init(group, members, numbers);
+        if (status != DP_OK) {
+            dp_error_set(error, status, "engine: group '%s' of %d ranks: %s", members->name,
+                         members->count, dp_status_string(status));
+        }
+    }
+    if (status != DP_OK) {
+        dp_host_group_end(group);
+        return status;
+    }
+    *out = group;
+    return DP_OK;
+}
+
+dp_status_t dp_host_group_make(dp_host_engine_t *engine, const dp_engine_members_t *members,
+                               dp_host_group_t **out, dp_error_t *error)
+{
+    const numbers_t numbers = {(int)members->slot, (int)members->slot};
+    dp_status_t status;
+
+    if (members->slot > DP_GROUPS_MAX || members->uid > DP_CONTROL_UID_MAX) {
+        return dp_error_set(error, DP_ERR_INVALID,
+                            "engine: group '%s': slot %u or id %u is too large", members->name,
+                            members->slot, members->uid);
+    }
+    status = make(engine, members, numbers, out, error);
+    if (status == DP_OK && members->slot != 0) {
+        snprintf((*out)->title, sizeof((*out)->title), " of group '%.60s'", members->name);
+    }
+    return status;
+}
+
+/* ---- Pairs ------------------------------------------------------------------------------------
+ */
+
+dp_status_t dp_host_pair(dp_host_group_t *group, int root, int peer, dp_host_group_t **pair)
+{
+    dp_host_engine_t *engine = group->engine;
+    const int other = group->ranks[root == group->rank ? peer : root];
+    const int ranks[2] = {DP_MIN(other, engine->rank), DP_MAX(other, engine->rank)};
+    const dp_engine_members_t members = {.ranks = ranks, .count = 2, .name = "pair"};
+    /* Each of the two keeps the record that is named after the other. */
+    const numbers_t numbers = {DP_CONTROL_PAIRS + engine->topology->local_rank[other],
+                               DP_CONTROL_PAIRS + engine->local_rank};
+    const int are_near = engine->topology->host[other] == engine->topology->host[engine->rank];
+    dp_status_t status = DP_OK;
+
+    if (engine->pairs[other] == NULL) {
+        /* Between hosts this rank is alone on its own, and meets nobody by its record. */
+        status = make(engine, &members, are_near ? numbers : (numbers_t){numbers.others, 0},
+                      &engine->pairs[other], &group->failure);
+        if (status != DP_OK) return status;
+        engine->pairs[other]->is_pair = 1;
+    }
+    *pair = engine->pairs[other];
+    memcpy((*pair)->title, group->title, sizeof(group->title));
+    return DP_OK;
+}
+
+/* ---- Connecting -------------------------------------------------------------------------------
+ */
+
+/* Whether two ranks of different hosts exchange messages: one serves the other. */
+static int are_partners(const dp_topology_t *topology, int a, int b)
+{
+    const int a_local = topology->local_rank[a];
+    const int b_local = topology->local_rank[b];
+
+    return topology->host[a] != topology->host[b] &&
+           (a_local % topology->host_size[topology->host[b]] == b_local ||
+            b_local % topology->host_size[topology->host[a]] == a_local);
+}
+
+dp_status_t dp_host_group_connect(dp_host_group_t *group)
+{
+    for (int i = 0; group->between != NULL && !group->is_connected && i < group->size; i++) {
+        int peer;
+
+        if (!are_partners(group->topology, group->rank, i)) continue;
+        if (dp_host_reach(group->engine, group->ranks[i], &peer, &group->failure) != DP_OK) {
+            return group->failure.status;
+        }
+    }
+    if (group->between != NULL && !group->is_connected) dp_between_find_partners(group);
+    group->is_connected = 1;
+    return DP_OK;
+}

@@ -1,0 +1,155 @@
+/*
+ * inter_node.h - what the files for traffic between hosts share: buffers, partners, numbers.
+ *
+ * Ranks of different hosts talk in pairs of partners: local rank l of a host is served on a host of
+ * n ranks by local rank l modulo n.
+ */
+#ifndef DP_ENGINE_HOST_BETWEEN_H
+#define DP_ENGINE_HOST_BETWEEN_H
+
+#include "runtime/engine/cpu/cpu_internal.h"
+
+#define DP_CHUNK_BYTES ((size_t)256 * DP_KIB) /* of a message, at most; found by measuring */
+#define DP_CHUNK_WINDOW 4                     /* chunks in flight per direction and partner */
+#define DP_CHUNK_HEAD ((size_t)64)            /* before the elements of a partial sum */
+
+/* Kinds of messages, for the tag. */
+enum {
+    DP_KIND_PARTIAL = 0, /* a chunk of a host's sum */
+    DP_KIND_RESULT = 1,  /* a chunk of the whole result */
+    DP_KIND_MOVE = 2,    /* a chunk of somebody's input */
+    DP_KIND_TALLY = 3,
+    DP_KIND_TOKEN = 4,
+    DP_KIND_ROWS = 5,  /* counts of an exchange */
+    DP_KIND_BLOCK = 6, /* a chunk of a block of an exchange */
+    DP_KIND_PAIR = 2   /* added to the two above in a send: pairs have no number of their own */
+};
+
+/* Goes before each partial sum. */
+typedef struct dp_chunk_head {
+    uint64_t op;        /* for checking */
+    uint32_t last_rank; /* who arrived last on the sender's host */
+    uint32_t digest;    /* of the operation, for checking */
+} dp_chunk_head_t;
+_Static_assert(sizeof(dp_chunk_head_t) <= DP_CHUNK_HEAD, "fits before the elements");
+
+/* A partner, and what this rank sends it partial sums of. */
+typedef struct dp_between_target {
+    int rank;
+    int peer;
+    dp_range_t range;
+    size_t row;
+    size_t chunks;
+} dp_between_target_t;
+
+/* A partner that sends chunks to this rank. */
+typedef struct dp_between_source {
+    int rank;
+    int peer;
+    int host;
+    dp_range_t range;
+    size_t chunks;
+    size_t posted;    /* receives started */
+    size_t delivered; /* taken and done with */
+    char *to;         /* moves: where they go, packed */
+} dp_between_source_t;
+
+/* Memory that all groups use, one after the other. */
+struct dp_between_pool {
+    char *buffers; /* one mapping */
+    size_t buffers_bytes;
+    char *send[DP_CHUNK_WINDOW]; /* each buffer: DP_CHUNK_HEAD + DP_CHUNK_BYTES */
+    char *result[DP_CHUNK_WINDOW];
+    char *own;     /* this host's partial sum of one chunk */
+    char **slots;  /* [2 * hosts * window] received */
+    char *swapped; /* what came from other hosts' first ranks; grows */
+    size_t swapped_bytes;
+    uint64_t token; /* what a barrier sends */
+    void *scratch;  /* engine memory that the host's ranks read moved rows from */
+    size_t scratch_bytes;
+    float **temps; /* [max(local size, host count)] of DP_TALLY_BLOCK elements */
+    float *temps_memory;
+};
+
+/* What a group needs for traffic between its hosts. */
+struct dp_between {
+    dp_between_pool_t *pool; /* borrowed */
+    int hosts;               /* other hosts */
+    int peers;               /* partners, at least one per other host */
+    int *peer_of;   /* [host_count] the link's number of this rank's partner there; own host: -1 */
+    int owners;     /* ranks of each host that own a shard: as many as the smallest host has */
+    char **partial; /* [hosts * window] received, of the pool */
+    char **gather;  /* [hosts * window] received, likewise */
+    dp_link_message_t *sent;      /* [window] */
+    dp_link_message_t *answered;  /* [window * hosts] */
+    dp_link_message_t *received;  /* [peers * window] */
+    dp_link_message_t *gathered;  /* [hosts * window] */
+    dp_between_target_t *targets; /* [peers] */
+    dp_between_source_t *sources; /* [peers] */
+    const char **partials;        /* [host_count] */
+};
+
+/* How numbers travel in one operation. */
+typedef struct dp_numeric {
+    enum { DP_NUMERIC_PLAIN, DP_NUMERIC_WIDE, DP_NUMERIC_WIRE } mode;
+    dp_dtype_t partial; /* of partial sums */
+    dp_dtype_t result;  /* of results between hosts */
+    int wants_tally;
+} dp_numeric_t;
+
+dp_numeric_t dp_numeric_choose(const dp_host_group_t *group, const dp_engine_op_t *op);
+
+/* The sum over this host's ranks of a range, packed. row: of the inputs; 0 where there is one. */
+dp_status_t dp_partial_make(dp_host_group_t *group, const dp_numeric_t *numeric, dp_range_t range,
+                            size_t row, char *packed);
+/* The result of a range from the hosts' partial sums [host_count], packed. */
+void dp_partial_combine(dp_host_group_t *group, const dp_numeric_t *numeric, dp_range_t range,
+                        const char *const *partials, char *packed);
+/* The same into this rank's own output, with its figures. */
+void dp_partial_finish(dp_host_group_t *group, const dp_numeric_t *numeric, dp_range_t range,
+                       const char *const *partials);
+/* Writes a packed result into the outputs of this host's ranks, counts: with its figures. */
+dp_status_t dp_partial_deliver(dp_host_group_t *group, const dp_numeric_t *numeric,
+                               dp_range_t range, const char *packed, int counts);
+
+/* allreduce, reduce and reduce_scatter, after the arrival (inter_node/reduce.c). */
+dp_status_t dp_between_reduce(dp_host_group_t *group, dp_engine_op_t *op);
+/* broadcast, allgather and barrier (inter_node/move.c). */
+dp_status_t dp_between_move(dp_host_group_t *group, dp_engine_op_t *op);
+/* Sends bytes to the first rank of every other host and receives theirs, in host order: *received
+ * is valid until the next swap. A host of n ranks gives host_bytes + n * rank_bytes. First ranks
+ * only. */
+dp_status_t dp_between_swap(dp_host_group_t *group, unsigned kind, const void *data,
+                            size_t host_bytes, size_t rank_bytes, const char **received);
+
+/* The tag of a message of the running operation from a rank of the group. */
+uint64_t dp_between_tag(const dp_host_group_t *group, int from, unsigned kind, size_t chunk);
+/* This rank's partner on another host, a rank of the group. */
+int dp_between_partner(const dp_host_group_t *group, int host);
+/* The link's number of a rank of the group connected before. */
+int dp_between_peer(const dp_host_group_t *group, int rank);
+
+dp_status_t dp_between_pool_create(const dp_topology_t *topology, int local_size,
+                                   dp_between_pool_t **out, dp_error_t *error);
+void dp_between_pool_destroy(dp_between_pool_t *pool); /* after the link; NULL is fine */
+dp_status_t dp_between_create(dp_host_group_t *group, dp_between_t **out);
+void dp_between_find_partners(dp_host_group_t *group); /* once they are connected */
+void dp_between_destroy(dp_between_t *between);        /* NULL is fine */
+
+/* Engine memory of the pool, at least so large, that the others find by their slot; for one
+ * operation at a time. Large ones are given back by the second call, after the last meet. */
+dp_status_t dp_between_scratch(dp_host_group_t *group, size_t bytes, char **scratch);
+void dp_between_drop_scratch(dp_host_group_t *group);
+
+/* 1: no message of the array is pending; *failed: the first that failed, or -1. */
+int dp_between_are_at_rest(const dp_link_message_t *messages, int count, int *failed);
+
+/* Notes that this rank waited since begin_ns, for `last` longest. */
+void dp_between_note_wait(dp_host_group_t *group, uint64_t begin_ns, int last);
+
+/* DP_ERR_ABORTED, or DP_ERR_PEER_LOST with a text. */
+dp_status_t dp_between_lost(dp_host_group_t *group, int peer);
+/* DP_OK while nobody aborted. */
+dp_status_t dp_between_check(const dp_host_group_t *group);
+
+#endif

@@ -1,0 +1,362 @@
+/*
+ * move.c - broadcast, allgather and barrier between hosts: data that moves unchanged.
+ *
+ * What comes from another host lands in engine memory of the rank that receives it, from where all
+ * ranks of the host copy it to their own outputs. Three meets: all have come; all from elsewhere is
+ * here; all have copied.
+ */
+#include "runtime/engine/cpu/inter_node/inter_node.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct move_run {
+    dp_host_group_t *group;
+    dp_engine_op_t *op;
+    dp_between_t *between;
+    size_t chunk_blocks;
+    size_t elem_bytes;
+    int sends;        /* this rank sends to its partner on every other host */
+    int local;        /* whose input of this host it sends */
+    dp_range_t range; /* what of it */
+    size_t chunks;
+    size_t sent;
+    int source_count; /* of between->sources: who sends here */
+    int last_missing;
+    int has_heard;
+    uint64_t wait_begin_ns;
+} move_run_t;
+
+/* ---- Sending
+ * -------------------------------------------------------------------------------------- */
+
+static dp_status_t pack(move_run_t *run, dp_range_t chunk, char *buffer, size_t *bytes)
+{
+    dp_host_group_t *group = run->group;
+    dp_segment_t segment;
+
+    *bytes = 0;
+    while (dp_layout_next(&group->layout, &chunk, &segment)) {
+        const void *in = dp_host_in(group, run->local, segment.piece, segment.start, segment.count,
+                                    run->elem_bytes);
+
+        if (in == NULL) return dp_host_bad_offset(group, run->local);
+        memcpy(buffer + *bytes, in, segment.count * run->elem_bytes);
+        *bytes += segment.count * run->elem_bytes;
+    }
+    return DP_OK;
+}
+
+/* The partner on the i-th other host. */
+static int peer_on(const move_run_t *run, int i)
+{
+    return run->between->peer_of[i < run->group->host ? i : i + 1];
+}
+
+/* One chunk to all other hosts, if the buffer is free. */
+static dp_status_t send_chunk(move_run_t *run, int *busy)
+{
+    const int hosts = run->between->hosts;
+    const size_t slot = run->sent % DP_CHUNK_WINDOW;
+    dp_link_message_t *messages = &run->between->answered[slot * (size_t)hosts];
+    char *buffer = run->between->pool->send[slot];
+    size_t bytes;
+    int failed;
+    dp_status_t status;
+
+    if (!run->sends || run->sent == run->chunks) return DP_OK;
+    if (!dp_between_are_at_rest(messages, hosts, &failed)) return DP_OK;
+    if (failed >= 0) return dp_between_lost(run->group, peer_on(run, failed));
+    status = pack(run, dp_range_chunk(run->range, run->sent, run->chunk_blocks), buffer, &bytes);
+    for (int i = 0; status == DP_OK && i < hosts; i++) {
+        const uint64_t tag = dp_between_tag(run->group, run->group->rank, DP_KIND_MOVE, run->sent);
+
+        if (dp_link_send(run->group->engine->link, peer_on(run, i), tag, buffer, bytes,
+                         &messages[i]) != DP_OK) {
+            return dp_between_lost(run->group, peer_on(run, i));
+        }
+        run->op->wire_bytes += bytes;
+    }
+    run->sent++;
+    *busy = 1;
+    return status;
+}
+
+/* ---- Receiving
+ * ------------------------------------------------------------------------------------ */
+
+static dp_link_message_t *message_of(const move_run_t *run, int source, size_t chunk)
+{
+    return &run->between->received[(size_t)source * DP_CHUNK_WINDOW + chunk % DP_CHUNK_WINDOW];
+}
+
+/* Takes what has come from a source in order, and keeps receives posted. */
+static dp_status_t receive_chunks(move_run_t *run, int index, int *busy)
+{
+    dp_between_source_t *source = &run->between->sources[index];
+
+    for (; source->delivered < source->posted; source->delivered++) {
+        const dp_link_message_t *message = message_of(run, index, source->delivered);
+
+        if (message->is_pending) break;
+        if (message->is_failed) return dp_between_lost(run->group, source->peer);
+        *busy = 1;
+    }
+    for (; source->posted < source->chunks && source->posted < source->delivered + DP_CHUNK_WINDOW;
+         source->posted++) {
+        const dp_range_t chunk = dp_range_chunk(source->range, source->posted, run->chunk_blocks);
+        const dp_range_t before = {source->range.begin, chunk.begin};
+        const uint64_t tag = dp_between_tag(run->group, source->rank, DP_KIND_MOVE, source->posted);
+
+        if (dp_link_receive(run->group->engine->link, tag,
+                            source->to +
+                                dp_layout_elems(&run->group->layout, before) * run->elem_bytes,
+                            dp_layout_elems(&run->group->layout, chunk) * run->elem_bytes,
+                            message_of(run, index, source->posted)) != DP_OK) {
+            return dp_between_lost(run->group, source->peer);
+        }
+    }
+    return DP_OK;
+}
+
+/* ---- The loop
+ * ------------------------------------------------------------------------------------- */
+
+static int is_finished(const move_run_t *run, int *failed_peer)
+{
+    const int hosts = run->between->hosts;
+    int failed;
+
+    *failed_peer = -1;
+    for (int i = 0; i < run->source_count; i++) {
+        const dp_between_source_t *source = &run->between->sources[i];
+
+        if (source->delivered < source->chunks) return 0;
+    }
+    if (!run->sends) return 1;
+    if (run->sent < run->chunks) return 0;
+    if (!dp_between_are_at_rest(run->between->answered, DP_CHUNK_WINDOW * hosts, &failed)) return 0;
+    if (failed >= 0) *failed_peer = peer_on(run, failed % hosts);
+    return 1;
+}
+
+/* Until every source has sent its first chunk this rank waits for others to arrive. */
+static void note_heard(move_run_t *run)
+{
+    for (int i = 0; i < run->source_count; i++) {
+        if (run->between->sources[i].delivered > 0 || run->between->sources[i].chunks == 0)
+            continue;
+        run->last_missing = i;
+        return;
+    }
+    run->has_heard = 1;
+    if (run->wait_begin_ns == 0 || run->source_count == 0) return;
+    dp_between_note_wait(run->group, run->wait_begin_ns,
+                         run->group->ranks[run->between->sources[run->last_missing].rank]);
+}
+
+static dp_status_t rest(move_run_t *run)
+{
+    const dp_link_t *link = run->group->engine->link;
+    int missing = -1;
+
+    for (int i = 0; i < run->source_count; i++) {
+        const dp_between_source_t *source = &run->between->sources[i];
+
+        if (source->delivered < source->chunks && missing < 0) {
+            missing = dp_link_rank(link, source->peer);
+        }
+        if (source->delivered < source->chunks && dp_link_is_lost(link, source->peer, NULL)) {
+            return dp_between_lost(run->group, source->peer);
+        }
+    }
+    for (int i = 0; run->sends && run->sent < run->chunks && i < run->between->hosts; i++) {
+        if (dp_link_is_lost(link, peer_on(run, i), NULL)) {
+            return dp_between_lost(run->group, peer_on(run, i));
+        }
+        if (missing < 0) missing = dp_link_rank(link, peer_on(run, i));
+    }
+    if (!run->has_heard && run->wait_begin_ns == 0) run->wait_begin_ns = dp_now_ns();
+    dp_link_idle_for(run->group->engine->link, missing);
+    return DP_OK;
+}
+
+static dp_status_t stream_chunks(move_run_t *run)
+{
+    int failed_peer;
+
+    while (!is_finished(run, &failed_peer)) {
+        int busy = dp_link_progress(run->group->engine->link) != 0;
+        dp_status_t status = dp_between_check(run->group);
+
+        for (int i = 0; status == DP_OK && i < run->source_count; i++) {
+            status = receive_chunks(run, i, &busy);
+        }
+        if (status == DP_OK && !run->has_heard) note_heard(run);
+        if (status == DP_OK) status = send_chunk(run, &busy);
+        if (status == DP_OK && !busy && !is_finished(run, &failed_peer)) status = rest(run);
+        if (status != DP_OK) return status;
+    }
+    return failed_peer >= 0 ? dp_between_lost(run->group, failed_peer) : DP_OK;
+}
+
+/* ---- What comes from elsewhere, and to whom
+ * --------------------------------------------------------- */
+
+static void add_source(move_run_t *run, int rank, dp_range_t range, char *to)
+{
+    run->between->sources[run->source_count++] = (dp_between_source_t){
+        .rank = rank,
+        .peer = dp_between_peer(run->group, rank),
+        .host = run->group->topology->host[rank],
+        .range = range,
+        .chunks = dp_range_chunks(range, run->chunk_blocks),
+        .to = to,
+    };
+}
+
+/* Copies a packed range from the scratch of a local rank to row `row` of the own outputs. */
+static dp_status_t unpack(move_run_t *run, int local, size_t offset, dp_range_t range, size_t row)
+{
+    dp_host_group_t *group = run->group;
+    const size_t bytes = dp_layout_elems(&group->layout, range) * run->elem_bytes;
+    const char *from =
+        dp_host_at(group, local, dp_host_slot(group, local)->scratch + offset, bytes);
+    dp_segment_t segment;
+
+    if (from == NULL) return dp_host_bad_offset(group, local);
+    while (dp_layout_next(&group->layout, &range, &segment)) {
+        const dp_engine_piece_t *piece = &run->op->pieces[segment.piece];
+        const size_t at = row * piece->stride + segment.start;
+
+        if (piece->out != NULL) {
+            memcpy((char *)piece->out + at * run->elem_bytes, from,
+                   segment.count * run->elem_bytes);
+        }
+        from += segment.count * run->elem_bytes;
+    }
+    return DP_OK;
+}
+
+/* ---- Broadcast
+ * ------------------------------------------------------------------------------------ */
+
+/* The hosts' owners each move a shard of the root's input. */
+static dp_status_t broadcast(move_run_t *run)
+{
+    dp_host_group_t *group = run->group;
+    const dp_topology_t *topology = group->topology;
+    const dp_range_t all = dp_layout_all(&group->layout);
+    const int root_host = topology->host[run->op->root];
+    const int owners = run->between->owners;
+    dp_status_t status = DP_OK;
+
+    if (group->local_rank < owners) {
+        run->range = dp_range_part(all, group->local_rank, owners);
+        run->chunks = dp_range_chunks(run->range, run->chunk_blocks);
+        run->sends = group->host == root_host;
+        run->local = topology->local_rank[run->op->root];
+        if (!run->sends) {
+            const size_t elems = dp_layout_elems(&group->layout, run->range);
+            const int root_partner = dp_between_partner(group, root_host);
+            char *scratch;
+
+            status = dp_between_scratch(group, elems * run->elem_bytes, &scratch);
+            if (status == DP_OK) add_source(run, root_partner, run->range, scratch);
+        }
+        if (status == DP_OK) status = stream_chunks(run);
+    }
+    if (status == DP_OK) status = dp_host_meet(group);
+    if (status == DP_OK && group->host == root_host) {
+        status = dp_host_copy_row(group, run->op, topology->local_rank[run->op->root], 0);
+    }
+    for (int k = 0; status == DP_OK && group->host != root_host && k < owners; k++) {
+        status = unpack(run, k, 0, dp_range_part(all, k, owners), 0);
+    }
+    return status;
+}
+
+/* ---- Allgather
+ * ------------------------------------------------------------------------------------ */
+
+/* Bytes between rows in a scratch. */
+static size_t row_bytes(const move_run_t *run)
+{
+    return dp_align_up(run->group->layout.elem_count * run->elem_bytes, 64);
+}
+
+/* Which local rank receives the row of a rank elsewhere. */
+static int server_of(const dp_host_group_t *group, int rank)
+{
+    return group->topology->local_rank[rank] % group->local_size;
+}
+
+static dp_status_t allgather(move_run_t *run)
+{
+    dp_host_group_t *group = run->group;
+    const dp_topology_t *topology = group->topology;
+    const dp_range_t all = dp_layout_all(&group->layout);
+    size_t served = 0;
+    char *scratch;
+    dp_status_t status;
+
+    for (int rank = 0; rank < group->size; rank++) {
+        served +=
+            topology->host[rank] != group->host && server_of(group, rank) == group->local_rank;
+    }
+    run->range = all;
+    run->chunks = dp_range_chunks(all, run->chunk_blocks);
+    run->sends = 1;
+    run->local = group->local_rank;
+    status = dp_between_scratch(group, served * row_bytes(run), &scratch);
+    for (int rank = 0; status == DP_OK && rank < group->size; rank++) {
+        if (topology->host[rank] == group->host) continue;
+        if (server_of(group, rank) != group->local_rank) continue;
+        add_source(run, rank, all,
+                   scratch == NULL ? NULL : scratch + (size_t)run->source_count * row_bytes(run));
+    }
+    if (status == DP_OK) status = stream_chunks(run);
+    for (int k = 0; status == DP_OK && k < group->local_size; k++) {
+        status = dp_host_copy_row(group, run->op, k, (size_t)group->local_ranks[k]);
+    }
+    if (status == DP_OK) status = dp_host_meet(group);
+    for (int server = 0; status == DP_OK && server < group->local_size; server++) {
+        size_t place = 0;
+
+        for (int rank = 0; status == DP_OK && rank < group->size; rank++) {
+            if (topology->host[rank] == group->host) continue;
+            if (server_of(group, rank) != server) continue;
+            status = unpack(run, server, place++ * row_bytes(run), all, (size_t)rank);
+        }
+    }
+    return status;
+}
+
+/* ---- All three
+ * --------------------------------------------------------------------------------------- */
+
+dp_status_t dp_between_move(dp_host_group_t *group, dp_engine_op_t *op)
+{
+    const size_t elem_bytes = DP_MAX(dp_dtype_bytes(op->dtype), (size_t)1);
+    const char *received;
+    move_run_t run = {.group = group,
+                      .op = op,
+                      .between = group->between,
+                      .elem_bytes = elem_bytes,
+                      .chunk_blocks = DP_CHUNK_BYTES / (DP_TALLY_BLOCK * elem_bytes)};
+    dp_status_t status = DP_OK;
+
+    if (op->collective == DP_COLLECTIVE_BARRIER) {
+        if (group->local_rank == 0) {
+            uint64_t *token = &group->between->pool->token;
+
+            *token = op->sequence;
+            status = dp_between_swap(group, DP_KIND_TOKEN, token, sizeof(*token), 0, &received);
+        }
+        return status == DP_OK ? dp_host_meet(group) : status;
+    }
+    status = op->collective == DP_COLLECTIVE_BROADCAST ? broadcast(&run) : allgather(&run);
+    if (status == DP_OK) status = dp_host_meet(group);
+    if (status == DP_OK) dp_between_drop_scratch(group);
+    return status;
+}

@@ -1,0 +1,559 @@
+/*
+ * reduce.c - allreduce, reduce and reduce_scatter between hosts, as overlapping streams of
+ * chunks.
+ *
+ * A rank that owns a shard sums its host's part of what other hosts will own and sends it there;
+ * receives their sums of what it owns itself, adds them up and, in an allreduce, sends the result
+ * back to all; in a reduce to the hosts of the roots. Each of the three streams keeps a few chunks
+ * in flight, so summing, the network and spreading results overlap. The three cannot wait for each
+ * other in a circle: results are always taken, which frees partial sums, which frees sends.
+ */
+#include "runtime/engine/cpu/inter_node/inter_node.h"
+
+#include <string.h>
+
+typedef struct reduce_run {
+    dp_host_group_t *group;
+    dp_engine_op_t *op;
+    dp_between_t *between;
+    dp_numeric_t numeric;
+    int gathers; /* the results go to everybody, or to roots */
+    size_t chunk_blocks;
+    dp_range_t range; /* what this rank owns */
+    size_t row;
+    size_t chunks;
+    dp_between_target_t *targets; /* [target_count] */
+    int target_count;
+    size_t target_chunks;         /* the largest of the targets' */
+    dp_between_source_t *sources; /* [between->hosts] by host; range: what it owns itself,
+                                     posted and delivered: its results */
+    size_t next_send;             /* counts chunk by chunk, in each target by target */
+    size_t posted;                /* chunks whose partial sums are awaited */
+    size_t combined;              /* chunks added up */
+    uint32_t last_rank;           /* who arrived last on this host */
+    int has_heard;                /* partial sums of the first chunk are all here */
+    uint64_t wait_begin_ns;
+    int last_missing; /* whose first partial sum came last */
+} reduce_run_t;
+
+static size_t chunk_bytes(const reduce_run_t *run, dp_range_t chunk, dp_dtype_t dtype)
+{
+    return dp_layout_elems(&run->group->layout, chunk) * dp_dtype_bytes(dtype);
+}
+
+static dp_link_message_t *partial_message(const reduce_run_t *run, int source, size_t chunk)
+{
+    return &run->between->received[(size_t)source * DP_CHUNK_WINDOW + chunk % DP_CHUNK_WINDOW];
+}
+
+static char *partial_buffer(const reduce_run_t *run, int source, size_t chunk)
+{
+    return run->between->partial[(size_t)source * DP_CHUNK_WINDOW + chunk % DP_CHUNK_WINDOW];
+}
+
+static dp_link_message_t *gather_message(const reduce_run_t *run, int source, size_t chunk)
+{
+    return &run->between->gathered[(size_t)source * DP_CHUNK_WINDOW + chunk % DP_CHUNK_WINDOW];
+}
+
+static char *gather_buffer(const reduce_run_t *run, int source, size_t chunk)
+{
+    return run->between->gather[(size_t)source * DP_CHUNK_WINDOW + chunk % DP_CHUNK_WINDOW];
+}
+
+/* 1: results of a chunk go to a host: always, but in a reduce only where a root of it sits. */
+static int is_wanted_on(const reduce_run_t *run, int host, dp_range_t chunk)
+{
+    const dp_host_group_t *group = run->group;
+
+    if (run->op->collective != DP_COLLECTIVE_REDUCE) return 1;
+    for (size_t i = dp_layout_piece(&group->layout, chunk.begin);
+         i <= dp_layout_piece(&group->layout, chunk.end - 1); i++) {
+        if (group->topology->host[run->op->pieces[i].root] == host) return 1;
+    }
+    return 0;
+}
+
+/* ---- Receives
+ * --------------------------------------------------------------------------------------- */
+
+static dp_status_t post_partials(reduce_run_t *run)
+{
+    dp_link_t *link = run->group->engine->link;
+
+    for (; run->posted < run->chunks && run->posted < run->combined + DP_CHUNK_WINDOW;
+         run->posted++) {
+        const dp_range_t chunk = dp_range_chunk(run->range, run->posted, run->chunk_blocks);
+        const size_t bytes = chunk_bytes(run, chunk, run->numeric.partial) + DP_CHUNK_HEAD;
+
+        for (int i = 0; i < run->between->hosts; i++) {
+            const uint64_t tag =
+                dp_between_tag(run->group, run->sources[i].rank, DP_KIND_PARTIAL, run->posted);
+
+            if (dp_link_receive(link, tag, partial_buffer(run, i, run->posted), bytes,
+                                partial_message(run, i, run->posted)) != DP_OK) {
+                return dp_between_lost(run->group, run->sources[i].peer);
+            }
+        }
+    }
+    return DP_OK;
+}
+
+static dp_status_t post_results(reduce_run_t *run)
+{
+    dp_link_t *link = run->group->engine->link;
+
+    for (int i = 0; run->gathers && i < run->between->hosts; i++) {
+        dp_between_source_t *source = &run->sources[i];
+
+        for (; source->posted < source->chunks &&
+               source->posted < source->delivered + DP_CHUNK_WINDOW;
+             source->posted++) {
+            const dp_range_t chunk =
+                dp_range_chunk(source->range, source->posted, run->chunk_blocks);
+            const uint64_t tag =
+                dp_between_tag(run->group, source->rank, DP_KIND_RESULT, source->posted);
+
+            if (!is_wanted_on(run, run->group->host, chunk)) continue;
+            if (dp_link_receive(link, tag, gather_buffer(run, i, source->posted),
+                                chunk_bytes(run, chunk, run->numeric.result),
+                                gather_message(run, i, source->posted)) != DP_OK) {
+                return dp_between_lost(run->group, source->peer);
+            }
+        }
+    }
+    return DP_OK;
+}
+
+/* ---- Steps; each does one chunk at most, *busy says whether it did
+ * ----------------------------------- */
+
+static dp_status_t send_partial(reduce_run_t *run, int *busy)
+{
+    const size_t total = run->target_chunks * (size_t)run->target_count;
+    const dp_chunk_head_t head = {run->group->op_index, run->last_rank, (uint32_t)run->op->digest};
+    const dp_between_target_t *target;
+    dp_link_message_t *message;
+    dp_range_t range;
+    size_t chunk;
+    size_t bytes;
+    char *buffer;
+    dp_status_t status;
+
+    for (;; run->next_send++) { /* targets may have a chunk less than the largest */
+        if (run->next_send == total) return DP_OK;
+        target = &run->targets[run->next_send % (size_t)run->target_count];
+        chunk = run->next_send / (size_t)run->target_count;
+        if (chunk < target->chunks) break;
+    }
+    message = &run->between->sent[run->next_send % DP_CHUNK_WINDOW];
+    if (message->is_pending) return DP_OK;
+    if (message->is_failed) return dp_between_lost(run->group, target->peer);
+    buffer = run->between->pool->send[run->next_send % DP_CHUNK_WINDOW];
+    range = dp_range_chunk(target->range, chunk, run->chunk_blocks);
+    memcpy(buffer, &head, sizeof(head));
+    status = dp_partial_make(run->group, &run->numeric, range, target->row, buffer + DP_CHUNK_HEAD);
+    if (status != DP_OK) return status;
+    bytes = chunk_bytes(run, range, run->numeric.partial) + DP_CHUNK_HEAD;
+    if (dp_link_send(run->group->engine->link, target->peer,
+                     dp_between_tag(run->group, run->group->rank, DP_KIND_PARTIAL, chunk), buffer,
+                     bytes, message) != DP_OK) {
+        return dp_between_lost(run->group, target->peer);
+    }
+    run->op->wire_bytes += bytes;
+    run->next_send++;
+    *busy = 1;
+    return DP_OK;
+}
+
+/* Sends a result to every other host that wants it. */
+static dp_status_t send_result(reduce_run_t *run, size_t chunk, const char *buffer, size_t bytes)
+{
+    const dp_range_t range = dp_range_chunk(run->range, chunk, run->chunk_blocks);
+    dp_link_message_t *messages =
+        &run->between->answered[chunk % DP_CHUNK_WINDOW * (size_t)run->between->hosts];
+
+    for (int i = 0; i < run->between->hosts; i++) {
+        const int peer = run->sources[i].peer;
+
+        if (!is_wanted_on(run, run->sources[i].host, range)) continue;
+        if (dp_link_send(run->group->engine->link, peer,
+                         dp_between_tag(run->group, run->group->rank, DP_KIND_RESULT, chunk),
+                         buffer, bytes, &messages[i]) != DP_OK) {
+            return dp_between_lost(run->group, peer);
+        }
+        run->op->wire_bytes += bytes;
+    }
+    return DP_OK;
+}
+
+/* 1: the partial sums of the next chunk have come from all hosts. */
+static int have_partials(const reduce_run_t *run, int *failed)
+{
+    *failed = -1;
+    for (int i = 0; i < run->between->hosts; i++) {
+        const dp_link_message_t *message = partial_message(run, i, run->combined);
+
+        if (message->is_pending) return 0;
+        if (message->is_failed && *failed < 0) *failed = i;
+    }
+    return 1;
+}
+
+/* Checks what came, and points at the hosts' partial sums in their order. */
+static dp_status_t line_up(reduce_run_t *run)
+{
+    const size_t chunk = run->combined;
+
+    for (int i = 0; i < run->between->hosts; i++) {
+        const dp_between_source_t *source = &run->sources[i];
+        const char *buffer = partial_buffer(run, i, chunk);
+        dp_chunk_head_t head;
+
+        memcpy(&head, buffer, sizeof(head));
+        if (head.op != run->group->op_index) {
+            return dp_host_fail(run->group, DP_ERR_MISMATCH,
+                                "%s %llu%s: rank %d sent a part of operation %llu, expected %llu",
+                                dp_collective_name(run->op->collective),
+                                (unsigned long long)run->op->sequence, run->group->title,
+                                run->group->ranks[source->rank], (unsigned long long)head.op,
+                                (unsigned long long)run->group->op_index);
+        }
+        if (head.digest != (uint32_t)run->op->digest) {
+            const int self = run->group->engine->rank, other = run->group->ranks[source->rank];
+
+            return dp_host_fail(run->group, DP_ERR_MISMATCH,
+                                "%s %llu%s: rank %d and rank %d brought different tensors",
+                                dp_collective_name(run->op->collective),
+                                (unsigned long long)run->op->sequence, run->group->title,
+                                DP_MIN(self, other), DP_MAX(self, other));
+        }
+        run->between->partials[source->host] = buffer + DP_CHUNK_HEAD;
+    }
+    run->between->partials[run->group->host] = run->between->pool->own;
+    return DP_OK;
+}
+
+static dp_status_t combine(reduce_run_t *run, int *busy)
+{
+    const size_t slot = run->combined % DP_CHUNK_WINDOW;
+    dp_link_message_t *answers = &run->between->answered[slot * (size_t)run->between->hosts];
+    char *result = run->between->pool->result[slot];
+    dp_range_t chunk;
+    dp_status_t status;
+    int failed;
+
+    if (run->combined == run->chunks || run->posted == run->combined) return DP_OK;
+    if (!have_partials(run, &failed)) return DP_OK;
+    if (failed >= 0) return dp_between_lost(run->group, run->sources[failed].peer);
+    if (!dp_between_are_at_rest(answers, run->between->hosts, &failed)) return DP_OK;
+    if (failed >= 0) return dp_between_lost(run->group, run->sources[failed].peer);
+    chunk = dp_range_chunk(run->range, run->combined, run->chunk_blocks);
+    status = line_up(run);
+    if (status == DP_OK) {
+        status =
+            dp_partial_make(run->group, &run->numeric, chunk, run->row, run->between->pool->own);
+    }
+    if (status != DP_OK) return status;
+    *busy = 1;
+    if (run->gathers) {
+        dp_partial_combine(run->group, &run->numeric, chunk, run->between->partials, result);
+        status =
+            send_result(run, run->combined, result, chunk_bytes(run, chunk, run->numeric.result));
+        if (status == DP_OK) {
+            status = dp_partial_deliver(run->group, &run->numeric, chunk, result, 1);
+        }
+    } else {
+        dp_partial_finish(run->group, &run->numeric, chunk, run->between->partials);
+    }
+    run->combined++;
+    return status;
+}
+
+static dp_status_t deliver(reduce_run_t *run, int *busy)
+{
+    for (int i = 0; run->gathers && i < run->between->hosts; i++) {
+        dp_between_source_t *source = &run->sources[i];
+        const dp_link_message_t *message = gather_message(run, i, source->delivered);
+        dp_range_t chunk;
+        dp_status_t status;
+
+        if (source->delivered == source->posted || message->is_pending) continue;
+        if (message->is_failed) return dp_between_lost(run->group, source->peer);
+        chunk = dp_range_chunk(source->range, source->delivered, run->chunk_blocks);
+        if (is_wanted_on(run, run->group->host, chunk)) {
+            status = dp_partial_deliver(run->group, &run->numeric, chunk,
+                                        gather_buffer(run, i, source->delivered),
+                                        run->op->collective == DP_COLLECTIVE_ALLREDUCE);
+            if (status != DP_OK) return status;
+        }
+        source->delivered++;
+        *busy = 1;
+    }
+    return DP_OK;
+}
+
+/* ---- The loop
+ * ----------------------------------------------------------------------------------------- */
+
+/* 1: all is sent, taken and written; then *failed_peer is who did not get a message, or -1. */
+static int is_finished(const reduce_run_t *run, int *failed_peer)
+{
+    const dp_between_t *between = run->between;
+    int failed;
+
+    *failed_peer = -1;
+    if (run->next_send < run->target_chunks * (size_t)run->target_count) return 0;
+    if (run->combined < run->chunks) return 0;
+    for (int i = 0; run->gathers && i < between->hosts; i++) {
+        if (run->sources[i].delivered < run->sources[i].chunks) return 0;
+    }
+    if (!dp_between_are_at_rest(between->sent, DP_CHUNK_WINDOW, &failed)) return 0;
+    if (failed >= 0) *failed_peer = run->targets[0].peer;
+    if (!dp_between_are_at_rest(between->answered, DP_CHUNK_WINDOW * between->hosts, &failed))
+        return 0;
+    if (failed >= 0) *failed_peer = run->sources[failed % between->hosts].peer;
+    return 1;
+}
+
+/* Until the first partial sums are here this rank waits for others to arrive. */
+static void note_heard(reduce_run_t *run)
+{
+    dp_chunk_head_t head;
+
+    for (int i = 0; i < run->between->hosts; i++) {
+        if (!partial_message(run, i, 0)->is_pending) continue;
+        run->last_missing = i;
+        return;
+    }
+    run->has_heard = 1;
+    memcpy(&head, partial_buffer(run, run->last_missing, 0), sizeof(head));
+    if (run->wait_begin_ns == 0 || head.last_rank >= (uint32_t)run->group->engine->size) return;
+    dp_between_note_wait(run->group, run->wait_begin_ns, (int)head.last_rank);
+}
+
+/* The rank of the world whose part is missing first: a partial sum, a result, or that it takes what
+ * it is sent. */
+static int awaited(const reduce_run_t *run)
+{
+    const dp_link_t *link = run->group->engine->link;
+
+    for (int i = 0; i < run->between->hosts && run->posted > run->combined; i++) {
+        if (partial_message(run, i, run->combined)->is_pending) {
+            return dp_link_rank(link, run->sources[i].peer);
+        }
+    }
+    for (int i = 0; run->gathers && i < run->between->hosts; i++) {
+        if (run->sources[i].delivered < run->sources[i].chunks) {
+            return dp_link_rank(link, run->sources[i].peer);
+        }
+    }
+    return run->target_count > 0 ? dp_link_rank(link, run->targets[0].peer) : -1;
+}
+
+/* Nothing to do: sleeps, unless a partner that is still needed has gone. */
+static dp_status_t rest(reduce_run_t *run)
+{
+    const dp_link_t *link = run->group->engine->link;
+    const int has_sent = run->next_send == run->target_chunks * (size_t)run->target_count;
+
+    for (int i = 0; i < run->between->hosts; i++) {
+        const dp_between_source_t *source = &run->sources[i];
+
+        /* One that gave us everything may leave while our last sends to others are on their way. */
+        if (has_sent && run->combined == run->chunks && source->delivered == source->chunks) {
+            continue;
+        }
+        if (dp_link_is_lost(link, source->peer, NULL)) {
+            return dp_between_lost(run->group, source->peer);
+        }
+    }
+    for (int i = 0; !has_sent && i < run->target_count; i++) {
+        if (dp_link_is_lost(link, run->targets[i].peer, NULL)) {
+            return dp_between_lost(run->group, run->targets[i].peer);
+        }
+    }
+    if (!run->has_heard && run->chunks != 0 && run->wait_begin_ns == 0) {
+        run->wait_begin_ns = dp_now_ns();
+    }
+    dp_link_idle_for(run->group->engine->link, awaited(run));
+    return DP_OK;
+}
+
+static dp_status_t stream_chunks(reduce_run_t *run)
+{
+    int failed_peer;
+
+    while (!is_finished(run, &failed_peer)) {
+        int busy = dp_link_progress(run->group->engine->link) != 0;
+        dp_status_t status = dp_between_check(run->group);
+
+        if (status == DP_OK) status = post_partials(run);
+        if (status == DP_OK) status = post_results(run);
+        if (status == DP_OK) status = send_partial(run, &busy);
+        if (status == DP_OK && !run->has_heard && run->posted > 0) note_heard(run);
+        if (status == DP_OK) status = combine(run, &busy);
+        if (status == DP_OK) status = deliver(run, &busy);
+        if (status == DP_OK && !busy && !is_finished(run, &failed_peer)) status = rest(run);
+        if (status != DP_OK) return status;
+    }
+    return failed_peer >= 0 ? dp_between_lost(run->group, failed_peer) : DP_OK;
+}
+
+/* ---- Who owns what
+ * ------------------------------------------------------------------------------------ */
+
+static void add_target(reduce_run_t *run, int rank, dp_range_t range, size_t row)
+{
+    dp_between_target_t *target = &run->targets[run->target_count++];
+
+    *target = (dp_between_target_t){
+        .rank = rank,
+        .peer = dp_between_peer(run->group, rank),
+        .range = range,
+        .row = row,
+        .chunks = dp_range_chunks(range, run->chunk_blocks),
+    };
+    run->target_chunks = DP_MAX(run->target_chunks, target->chunks);
+}
+
+/* An allreduce: each owner's shard is cut again by hosts. */
+static void plan_allreduce(reduce_run_t *run)
+{
+    const dp_host_group_t *group = run->group;
+    const dp_range_t shard =
+        dp_range_part(dp_layout_all(&group->layout), group->local_rank, run->between->owners);
+
+    run->range = dp_range_part(shard, group->host, group->host_count);
+    for (int i = 0; i < run->between->hosts; i++) {
+        dp_between_source_t *source = &run->sources[i];
+
+        source->range = dp_range_part(shard, source->host, group->host_count);
+        source->chunks = dp_range_chunks(source->range, run->chunk_blocks);
+    }
+    for (int i = 1; i < group->host_count; i++) { /* not everybody to the same one first */
+        const int host = (group->host + i) % group->host_count;
+
+        add_target(run, dp_between_partner(group, host),
+                   dp_range_part(shard, host, group->host_count), 0);
+    }
+}
+
+/* A reduce_scatter: every rank owns its row, and serves the ranks elsewhere it is the partner of.
+ */
+static void plan_reduce_scatter(reduce_run_t *run)
+{
+    const dp_host_group_t *group = run->group;
+    const dp_topology_t *topology = group->topology;
+
+    run->range = dp_layout_all(&group->layout);
+    run->row = (size_t)group->rank;
+    for (int i = 1; i < group->size; i++) {
+        const int rank = (group->rank + i) % group->size;
+
+        if (topology->host[rank] == group->host) continue;
+        if (topology->local_rank[rank] % group->local_size != group->local_rank) continue;
+        add_target(run, rank, run->range, (size_t)rank);
+    }
+}
+
+static void plan(reduce_run_t *run)
+{
+    const dp_host_group_t *group = run->group;
+    const size_t widest =
+        DP_MAX(dp_dtype_bytes(run->numeric.partial), dp_dtype_bytes(run->numeric.result));
+    uint64_t latest_ns = 0;
+    int count = 0;
+
+    run->chunk_blocks = DP_CHUNK_BYTES / (DP_TALLY_BLOCK * widest);
+    for (int host = 0; host < group->host_count; host++) {
+        if (host == group->host) continue;
+        run->sources[count++] = (dp_between_source_t){
+            .rank = dp_between_partner(group, host),
+            .peer = run->between->peer_of[host],
+            .host = host,
+        };
+    }
+    for (int i = 0; i < group->local_size; i++) {
+        const uint64_t arrive_ns = dp_host_slot(group, i)->arrive_ns;
+
+        if (arrive_ns < latest_ns) continue;
+        latest_ns = arrive_ns;
+        run->last_rank = (uint32_t)dp_host_local_world(group, i);
+    }
+    if (run->gathers) {
+        plan_allreduce(run);
+    } else {
+        plan_reduce_scatter(run);
+    }
+    run->chunks = dp_range_chunks(run->range, run->chunk_blocks);
+}
+
+/* The figures of all rows, found by ranks everywhere, to everybody. */
+static dp_status_t spread_tallies(dp_host_group_t *group, dp_engine_op_t *op)
+{
+    const dp_range_t all = dp_layout_all(&group->layout);
+    const size_t bytes = op->piece_count * sizeof(dp_tally_t);
+    dp_between_t *between = group->between;
+    dp_tally_t *own = dp_host_board(group)->tallies;
+    const char *others = NULL;
+    dp_status_t status = DP_OK;
+
+    if (group->local_rank == 0 && bytes != 0) {
+        for (int k = 1; k < group->local_size; k++) {
+            const dp_tally_t *theirs = dp_host_at(group, k, dp_host_slot(group, k)->tallies, bytes);
+
+            if (theirs == NULL) return dp_host_bad_offset(group, k);
+            for (size_t i = 0; i < op->piece_count; i++)
+                dp_tally_merge(&own[i], &theirs[i]);
+        }
+        status = dp_between_swap(group, DP_KIND_TALLY, own, bytes, 0, &others);
+        for (int h = 0; status == DP_OK && h < between->hosts; h++) {
+            for (size_t i = 0; i < op->piece_count; i++) {
+                dp_tally_t tally;
+
+                memcpy(&tally, others + (size_t)h * bytes + i * sizeof(tally), sizeof(tally));
+                dp_tally_merge(&own[i], &tally);
+            }
+        }
+        if (status != DP_OK) return status;
+    }
+    status = dp_host_meet(group);
+    return status == DP_OK ? dp_host_add_tallies(group, op, 0, all) : status;
+}
+
+dp_status_t dp_between_reduce(dp_host_group_t *group, dp_engine_op_t *op)
+{
+    const dp_range_t all = dp_layout_all(&group->layout);
+    dp_between_t *between = group->between;
+    reduce_run_t run = {.group = group,
+                        .op = op,
+                        .between = between,
+                        .targets = between->targets,
+                        .sources = between->sources};
+    int owners = group->local_size;
+    dp_status_t status = DP_OK;
+
+    run.gathers = op->collective != DP_COLLECTIVE_REDUCE_SCATTER;
+    run.numeric = dp_numeric_choose(group, op);
+    if (run.gathers) owners = between->owners;
+    if (run.numeric.wants_tally) {
+        const int is_shared = op->collective == DP_COLLECTIVE_ALLREDUCE;
+
+        if (!is_shared) dp_host_clear_tallies(group, all);
+        if (is_shared && group->local_rank < owners) {
+            dp_host_clear_tallies(group, dp_range_part(all, group->local_rank, owners));
+        }
+    }
+    if (group->local_rank < owners) {
+        plan(&run);
+        status = stream_chunks(&run);
+    }
+    if (status == DP_OK) status = dp_host_meet(group);
+    if (status != DP_OK || !run.numeric.wants_tally) return status;
+    if (op->collective != DP_COLLECTIVE_ALLREDUCE) return spread_tallies(group, op);
+    for (int k = 0; status == DP_OK && k < owners; k++) {
+        status = dp_host_add_tallies(group, op, k, dp_range_part(all, k, owners));
+    }
+    return status;
+}

@@ -1,0 +1,46 @@
+/*
+ * method.c - compares the two ways of host_way.h.
+ *
+ * The first operations of a size try each way twice, of which the second counts: the first meets
+ * memory that nobody has touched. Then the cheaper one is taken, and the other tried again: the
+ * seldomer the worse it was.
+ */
+#include "runtime/engine/cpu/intra_node/method.h"
+
+#define TRIES 2          /* of each way at the start */
+#define PERIOD_CLOSE 32  /* operations from one trial of the other way to the next */
+#define PERIOD_CLEAR 512 /* where it was worse by CLEAR */
+#define CLEAR 1.25
+#define WEIGHT 0.25 /* of the newest figure */
+
+static size_t class_of(size_t bytes)
+{
+    if (bytes < 4 * DP_WAY_LEAST) return 0;
+    return bytes < 16 * DP_WAY_LEAST ? 1 : 2;
+}
+
+dp_way_t dp_way_choose(const dp_ways_t *ways, size_t bytes)
+{
+    const size_t class = class_of(bytes);
+    const double *cost = ways->classes[class].cost;
+    const uint64_t count = ways->classes[class].count;
+    const dp_way_t better = cost[DP_WAY_STAGE] < cost[DP_WAY_PULL] ? DP_WAY_STAGE : DP_WAY_PULL;
+    const dp_way_t other = better == DP_WAY_PULL ? DP_WAY_STAGE : DP_WAY_PULL;
+    const uint64_t period = cost[other] > CLEAR * cost[better] ? PERIOD_CLEAR : PERIOD_CLOSE;
+
+    if (bytes < DP_WAY_LEAST) return DP_WAY_PULL;
+    if (count < TRIES) return DP_WAY_PULL;
+    if (count < (uint64_t)2 * TRIES) return DP_WAY_STAGE;
+    return count % period == period - 1 ? other : better;
+}
+
+void dp_way_note(dp_ways_t *ways, dp_way_t way, size_t bytes, uint64_t ns)
+{
+    const size_t class = class_of(bytes);
+    double *cost = &ways->classes[class].cost[way];
+    const double now = (double)ns / (double)bytes;
+
+    if (bytes < DP_WAY_LEAST) return;
+    *cost = ways->classes[class].count < (uint64_t)2 * TRIES ? now : *cost + WEIGHT * (now - *cost);
+    ways->classes[class].count++;
+}

@@ -1,0 +1,35 @@
+/*
+ * method.h - which of two ways large tensors of ordinary memory take inside a host: measured.
+ *
+ * Reading the others' memory (intra_node/pull.c) costs system calls and two passes over cold
+ * memory; handing pieces over (intra_node/stage.c) costs one of them and a way through the caches
+ * of two cores. Which is faster depends on where the cores sit and on who else uses the memory, so
+ * one rank of a group times both and says which, and now and then tries the other again. Both give
+ * the same bits. Pure: it must not know of clocks or ranks.
+ */
+#ifndef DP_ENGINE_HOST_WAY_H
+#define DP_ENGINE_HOST_WAY_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Below this pulling is as good near, and better far. */
+#define DP_WAY_LEAST ((size_t)4 << 20)
+#define DP_WAY_CLASSES 3
+
+typedef enum dp_way { DP_WAY_PULL, DP_WAY_STAGE, DP_WAYS } dp_way_t;
+
+/* Zeros at the start. */
+typedef struct dp_ways {
+    struct {
+        double cost[DP_WAYS];  /* ns per byte, of late */
+        uint64_t count;        /* operations that were noted */
+    } classes[DP_WAY_CLASSES]; /* by size */
+} dp_ways_t;
+
+/* For the next operation of this size. */
+dp_way_t dp_way_choose(const dp_ways_t *ways, size_t bytes);
+/* What one took that went this way. */
+void dp_way_note(dp_ways_t *ways, dp_way_t way, size_t bytes, uint64_t ns);
+
+#endif

@@ -1,0 +1,303 @@
+/*
+ * shared.c - collectives inside a host: everybody reads and writes everybody's memory.
+ *
+ * An allreduce gives each rank a shard. It reads all inputs of the shard, in the order of the
+ * ranks, and writes the result into all outputs in the same pass, so each byte moves twice and
+ * nothing is staged. Small operations take one meet: every rank shows its input and computes
+ * everything.
+ */
+#include "runtime/engine/cpu/cpu_internal.h"
+
+#include <string.h>
+
+#define STREAM_BYTES (8 * DP_MIB) /* a shard this large has left the caches before it is read */
+
+/* memcpy() for buffers that may be the same. */
+static void copy(void *to, const void *from, size_t bytes)
+{
+    if (to != from && bytes != 0) memcpy(to, from, bytes);
+}
+
+/* To the outputs in args; to nowhere where nobody wants them but for their figures. */
+static void reduce(dp_host_group_t *group, const dp_reduce_args_t *args)
+{
+    if (args->out_count > 0) {
+        dp_kernel_reduce(args);
+    } else if (args->tally != NULL) {
+        dp_host_count(group, args);
+    }
+}
+
+static int local_root(const dp_host_group_t *group, const dp_engine_op_t *op)
+{
+    return group->topology->local_rank[op->root];
+}
+
+/* ---- Small ------------------------------------------------------------------------------------
+ */
+
+static int is_small(const dp_host_group_t *group, const dp_engine_op_t *op)
+{
+    const size_t elems = group->layout.elem_count;
+    size_t bytes;
+
+    if (op->collective == DP_COLLECTIVE_REDUCE_SCATTER) return 0;
+    if (elems > DP_EAGER_BYTES) return 0;
+    bytes = elems * dp_dtype_bytes(op->dtype);
+    return bytes <= DP_EAGER_BYTES && bytes * (size_t)group->local_size <= DP_EAGER_TOTAL;
+}
+
+/* Reduces piece after piece from what everybody showed, into this rank's output; of a reduce only
+ * what this rank is the root of, but for the figures. */
+static void small_reduce(dp_host_group_t *group, dp_engine_op_t *op, const char *const *shown)
+{
+    const size_t elem_bytes = dp_dtype_bytes(op->dtype);
+    const int wanted = dp_host_wants_tally(group, op);
+
+    for (size_t i = 0; i < op->piece_count; i++) {
+        const dp_engine_piece_t *piece = &op->pieces[i];
+        const size_t before = group->layout.elem_begin[i] * elem_bytes;
+        const int is_kept = piece->out != NULL && (op->collective == DP_COLLECTIVE_ALLREDUCE ||
+                                                   piece->root == group->rank);
+        const dp_reduce_args_t args = {
+            .dtype = op->dtype,
+            .reduce = op->reduce,
+            .in = group->ins,
+            .in_count = group->local_size,
+            .out = &piece->out,
+            .out_count = is_kept,
+            .count = piece->count,
+            .prescale = piece->prescale,
+            .postscale = piece->postscale,
+            .divisor = dp_host_divisor(group, op),
+            .tally = wanted ? piece->tally : NULL,
+        };
+
+        if (piece->count == 0) continue;
+        for (int k = 0; k < group->local_size; k++)
+            group->ins[k] = shown[k] + before;
+        reduce(group, &args);
+    }
+}
+
+static void small_copy(dp_host_group_t *group, dp_engine_op_t *op, const char *from, size_t row)
+{
+    const size_t elem_bytes = dp_dtype_bytes(op->dtype);
+
+    for (size_t i = 0; i < op->piece_count; i++) {
+        const dp_engine_piece_t *piece = &op->pieces[i];
+
+        if (piece->count == 0 || piece->out == NULL) continue;
+        copy((char *)piece->out + row * piece->stride * elem_bytes,
+             from + group->layout.elem_begin[i] * elem_bytes, piece->count * elem_bytes);
+    }
+}
+
+static dp_status_t run_small(dp_host_group_t *group, dp_engine_op_t *op)
+{
+    const char **shown = (const char **)(void *)group->outs; /* free for this: one output only */
+    dp_status_t status = dp_host_arrive(group, op, 1);
+
+    if (status != DP_OK) return status;
+    for (int k = 0; k < group->local_size; k++) {
+        shown[k] = dp_host_at(group, k, dp_host_slot(group, k)->eager, DP_EAGER_BYTES);
+        if (shown[k] == NULL) return dp_host_bad_offset(group, k);
+    }
+    switch (op->collective) {
+    case DP_COLLECTIVE_ALLREDUCE:
+    case DP_COLLECTIVE_REDUCE:
+        small_reduce(group, op, shown);
+        break;
+    case DP_COLLECTIVE_BROADCAST:
+        small_copy(group, op, shown[local_root(group, op)], 0);
+        break;
+    case DP_COLLECTIVE_ALLGATHER:
+        for (int k = 0; k < group->local_size; k++) {
+            small_copy(group, op, shown[k], (size_t)group->local_ranks[k]);
+        }
+        break;
+    default:
+        break;
+    }
+    return DP_OK;
+}
+
+/* ---- Large ------------------------------------------------------------------------------------
+ */
+
+/* Points group->outs at the outputs that want a segment; *count: how many. */
+static dp_status_t find_outs(dp_host_group_t *group, const dp_engine_op_t *op, dp_segment_t segment,
+                             int *count)
+{
+    const dp_engine_piece_t *piece = &op->pieces[segment.piece];
+    const size_t elem_bytes = dp_dtype_bytes(op->dtype);
+    const int root = op->collective == DP_COLLECTIVE_REDUCE
+                         ? group->topology->local_rank[piece->root]
+                         : group->local_rank;
+    dp_status_t status = DP_OK;
+
+    *count = 0;
+    if (op->collective == DP_COLLECTIVE_REDUCE_SCATTER) {
+        if (piece->out == NULL) return DP_OK;
+        group->outs[(*count)++] = (char *)piece->out + segment.start * elem_bytes;
+        return DP_OK;
+    }
+    for (int k = 0; status == DP_OK && k < group->local_size; k++) {
+        void *out;
+
+        if (op->collective == DP_COLLECTIVE_REDUCE && k != root) continue;
+        status =
+            dp_host_out(group, k, segment.piece, segment.start, segment.count, elem_bytes, &out);
+        if (status == DP_OK && out != NULL) group->outs[(*count)++] = out;
+    }
+    return status;
+}
+
+static dp_status_t reduce_segment(dp_host_group_t *group, const dp_engine_op_t *op,
+                                  dp_segment_t segment, size_t in_row, int wanted)
+{
+    const dp_engine_piece_t *piece = &op->pieces[segment.piece];
+    const size_t elem_bytes = dp_dtype_bytes(op->dtype);
+    const size_t in_start = in_row * piece->stride + segment.start;
+    dp_reduce_args_t args = {
+        .dtype = op->dtype,
+        .reduce = op->reduce,
+        .in = group->ins,
+        .in_count = group->local_size,
+        .out = group->outs,
+        .count = segment.count,
+        .prescale = piece->prescale,
+        .postscale = piece->postscale,
+        .divisor = dp_host_divisor(group, op),
+        .tally = dp_host_tally(group, segment.piece, wanted),
+        .streaming = segment.count * elem_bytes >= STREAM_BYTES,
+    };
+
+    for (int k = 0; k < group->local_size; k++) {
+        group->ins[k] = dp_host_in(group, k, segment.piece, in_start, segment.count, elem_bytes);
+        if (group->ins[k] == NULL) return dp_host_bad_offset(group, k);
+    }
+    if (find_outs(group, op, segment, &args.out_count) != DP_OK) return group->failure.status;
+    reduce(group, &args);
+    return DP_OK;
+}
+
+/* allreduce and reduce: a shard each. */
+static dp_status_t reduce_shards(dp_host_group_t *group, dp_engine_op_t *op)
+{
+    const dp_range_t all = dp_layout_all(&group->layout);
+    const int wanted = dp_host_wants_tally(group, op);
+    dp_range_t left = dp_range_part(all, group->local_rank, group->local_size);
+    dp_segment_t segment;
+    dp_status_t status = DP_OK;
+
+    if (wanted) dp_host_clear_tallies(group, left);
+    while (status == DP_OK && dp_layout_next(&group->layout, &left, &segment)) {
+        status = reduce_segment(group, op, segment, 0, wanted);
+    }
+    if (status == DP_OK) status = dp_host_meet(group);
+    for (int k = 0; status == DP_OK && wanted && k < group->local_size; k++) {
+        status = dp_host_add_tallies(group, op, k, dp_range_part(all, k, group->local_size));
+    }
+    return status;
+}
+
+static dp_status_t reduce_scatter(dp_host_group_t *group, dp_engine_op_t *op)
+{
+    const dp_range_t all = dp_layout_all(&group->layout);
+    const int wanted = dp_host_wants_tally(group, op);
+    dp_range_t left = all;
+    dp_segment_t segment;
+    dp_status_t status = DP_OK;
+
+    if (wanted) dp_host_clear_tallies(group, all);
+    while (status == DP_OK && dp_layout_next(&group->layout, &left, &segment)) {
+        status = reduce_segment(group, op, segment, (size_t)group->rank, wanted);
+    }
+    if (status == DP_OK) status = dp_host_meet(group);
+    for (int k = 0; status == DP_OK && wanted && k < group->local_size; k++) {
+        status = dp_host_add_tallies(group, op, k, all);
+    }
+    return status;
+}
+
+dp_status_t dp_host_copy_row(dp_host_group_t *group, dp_engine_op_t *op, int local, size_t row)
+{
+    const size_t elem_bytes = dp_dtype_bytes(op->dtype);
+
+    for (size_t i = 0; i < op->piece_count; i++) {
+        const dp_engine_piece_t *piece = &op->pieces[i];
+        const void *in;
+
+        if (piece->count == 0 || piece->out == NULL) continue;
+        in = dp_host_in(group, local, i, 0, piece->count, elem_bytes);
+        if (in == NULL) return dp_host_bad_offset(group, local);
+        copy((char *)piece->out + row * piece->stride * elem_bytes, in, piece->count * elem_bytes);
+    }
+    return DP_OK;
+}
+
+static dp_status_t allgather(dp_host_group_t *group, dp_engine_op_t *op)
+{
+    dp_status_t status = DP_OK;
+
+    for (int i = 0; status == DP_OK && i < group->local_size; i++) {
+        const int k = (group->local_rank + i) % group->local_size; /* not all at the same one */
+
+        status = dp_host_copy_row(group, op, k, (size_t)group->local_ranks[k]);
+    }
+    return status == DP_OK ? dp_host_meet(group) : status;
+}
+
+/* All ranks see the same, and so take the same way. */
+static dp_status_t allreduce(dp_host_group_t *group, dp_engine_op_t *op)
+{
+    const int stages = dp_host_slot(group, 0)->stages;
+    const uint64_t start_ns = dp_now_ns();
+    dp_status_t status;
+    int is_private = 0;
+    int is_blind = 0;
+
+    for (int k = 0; k < group->local_size; k++) {
+        is_private |= dp_host_slot(group, k)->is_private;
+        is_blind |= dp_host_slot(group, k)->is_blind;
+    }
+    if (!is_private) return reduce_shards(group, op);
+    if (is_blind) return dp_stage_reduce(group, op);
+    status = stages ? dp_stage_reduce(group, op) : dp_pull_reduce(group, op);
+    if (status == DP_OK && group->local_rank == 0) {
+        dp_way_note(&group->engine->ways, stages ? DP_WAY_STAGE : DP_WAY_PULL,
+                    dp_host_bytes(group, op), dp_now_ns() - start_ns);
+    }
+    return status;
+}
+
+dp_status_t dp_host_local_run(dp_host_group_t *group, dp_engine_op_t *op)
+{
+    dp_status_t status;
+
+    if (op->collective == DP_COLLECTIVE_BARRIER) {
+        /* The second meet: nobody still looks at what this rank published, and a group can end. */
+        status = dp_host_arrive(group, op, 1);
+        return status == DP_OK ? dp_host_meet(group) : status;
+    }
+    if (is_small(group, op)) return run_small(group, op);
+    status = dp_host_arrive(group, op, 0);
+    if (status != DP_OK) return status;
+    switch (op->collective) {
+    case DP_COLLECTIVE_ALLREDUCE:
+        return allreduce(group, op);
+    case DP_COLLECTIVE_REDUCE:
+        return reduce_shards(group, op);
+    case DP_COLLECTIVE_REDUCE_SCATTER:
+        return reduce_scatter(group, op);
+    case DP_COLLECTIVE_ALLGATHER:
+        return allgather(group, op);
+    case DP_COLLECTIVE_BROADCAST:
+        status = dp_host_copy_row(group, op, local_root(group, op), 0);
+        return status == DP_OK ? dp_host_meet(group) : status;
+    default:
+        break;
+    }
+    return DP_OK;
+}

@@ -1,0 +1,243 @@
+/*
+ * stage.c - an allreduce inside a host of memory that its ranks do not share, piece by piece
+ * through a little that they do: where they may not read each other's, or that is slower.
+ *
+ * Each rank reduces its shard, of which the others copy it their parts. Three things go on in every
+ * step, on different pieces: the parts of piece k are copied in, piece k-1 is reduced, and the
+ * results of piece k-2 are copied out. One meet ends a step, and two buffers of each kind, in turn,
+ * are enough: what is written in a step is read in the next one. They stay in the caches, as do
+ * the lines of a tensor that is reduced in place from where a piece is copied in to where its
+ * result is copied out: so each is read from memory once.
+ */
+#include "runtime/engine/cpu/cpu_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define PIECE_BYTES ((size_t)64 * DP_KIB)        /* of all others together */
+#define PIECE_LEAST ((size_t)DP_TALLY_BLOCK * 8) /* of one of them: a block of the largest type */
+
+struct dp_stage {
+    dp_arena_t *arena; /* borrowed */
+    int count;         /* of the host's ranks */
+    size_t piece_bytes;
+    char *memory; /* in the arena: [2][count] pieces for the others, [2] results */
+};
+
+/* ---- Memory ----------------------------------------------------------------------------------
+ */
+
+static size_t stage_bytes(const dp_stage_t *stage)
+{
+    return 2 * ((size_t)stage->count + 1) * stage->piece_bytes;
+}
+
+/* Where the part for local rank `local` of a group lies, in a step of this parity. */
+static size_t part_at(const dp_stage_t *stage, size_t step, int local)
+{
+    return ((step & 1) * (size_t)stage->count + (size_t)local) * stage->piece_bytes;
+}
+
+static size_t result_at(const dp_stage_t *stage, size_t step)
+{
+    return (2 * (size_t)stage->count + (step & 1)) * stage->piece_bytes;
+}
+
+/* For so many ranks of a host. */
+static dp_status_t create(dp_arena_t *arena, int count, dp_stage_t **out)
+{
+    dp_stage_t *stage = calloc(1, sizeof(*stage));
+    void *memory;
+    dp_status_t status;
+
+    if (stage == NULL) return DP_ERR_NO_MEMORY;
+    stage->arena = arena;
+    stage->count = count;
+    stage->piece_bytes = PIECE_BYTES / (size_t)DP_MAX(count - 1, 1) / PIECE_LEAST * PIECE_LEAST;
+    stage->piece_bytes = DP_MAX(stage->piece_bytes, PIECE_LEAST);
+    status = dp_arena_alloc(arena, stage_bytes(stage), &memory);
+    if (status != DP_OK) {
+        free(stage);
+        return status;
+    }
+    stage->memory = memory;
+    *out = stage;
+    return DP_OK;
+}
+
+void dp_stage_destroy(dp_stage_t *stage)
+{
+    free(stage); /* the memory goes with the arena: others may still look */
+}
+
+/* Makes it at the first operation of this kind, and shows it to the others. */
+static dp_status_t show(dp_host_group_t *group)
+{
+    dp_host_engine_t *engine = group->engine;
+    const int count = engine->topology->host_size[engine->topology->host[engine->rank]];
+    dp_status_t status = DP_OK;
+
+    if (engine->stage == NULL) status = create(engine->arena, count, &engine->stage);
+    if (status != DP_OK) {
+        return dp_host_fail(group, status,
+                            "%s %llu%s: rank %d: no shared memory to hand over tensors in pieces",
+                            dp_collective_name(group->op->collective),
+                            (unsigned long long)group->op->sequence, group->title, engine->rank);
+    }
+    dp_host_slot(group, group->local_rank)->stage =
+        dp_arena_offset(engine->arena, engine->stage->memory, stage_bytes(engine->stage));
+    return DP_OK;
+}
+
+/* ---- The three parts of a step ---------------------------------------------------------------
+ */
+
+typedef struct stage_run {
+    dp_host_group_t *group;
+    const dp_engine_op_t *op;
+    const dp_stage_t *stage;
+    size_t blocks; /* of a piece */
+    size_t elem_bytes;
+    int wanted; /* figures are */
+} stage_run_t;
+
+static dp_range_t shard_of(const stage_run_t *run, int local)
+{
+    return dp_range_part(dp_layout_all(&run->group->layout), local, run->group->local_size);
+}
+
+/* Piece `index` of a shard; empty past its end. */
+static dp_range_t piece_of(const stage_run_t *run, int local, size_t index)
+{
+    const dp_range_t shard = shard_of(run, local);
+
+    if (index >= dp_range_chunks(shard, run->blocks)) return (dp_range_t){shard.end, shard.end};
+    return dp_range_chunk(shard, index, run->blocks);
+}
+
+/* What a local rank shows at a place of its stage; NULL: it is not in its arena. */
+static char *staged(const stage_run_t *run, int local, size_t place)
+{
+    char *memory;
+
+    if (local == run->group->local_rank) return run->stage->memory + place;
+    memory = dp_host_at(run->group, local, dp_host_slot(run->group, local)->stage,
+                        stage_bytes(run->stage));
+    return memory == NULL ? NULL : memory + place;
+}
+
+/* Copies this rank's part of another's piece to where that one reads it. */
+static void copy_in(const stage_run_t *run, int local, size_t index)
+{
+    char *to = run->stage->memory + part_at(run->stage, index, local);
+    dp_range_t left = piece_of(run, local, index);
+    dp_segment_t segment;
+
+    while (dp_layout_next(&run->group->layout, &left, &segment)) {
+        const size_t bytes = segment.count * run->elem_bytes;
+
+        memcpy(to,
+               (const char *)run->op->pieces[segment.piece].in + segment.start * run->elem_bytes,
+               bytes);
+        to += bytes;
+    }
+}
+
+/* Reduces a segment of this rank's piece, of which the others' parts lie `before` bytes from where
+ * theirs begin, into its output and into what it shows. */
+static dp_status_t reduce_segment(const stage_run_t *run, dp_segment_t segment, size_t index,
+                                  size_t before)
+{
+    dp_host_group_t *group = run->group;
+    const dp_engine_piece_t *piece = &run->op->pieces[segment.piece];
+    const size_t at = segment.start * run->elem_bytes;
+    void *outs[2] = {(char *)piece->out + at,
+                     run->stage->memory + result_at(run->stage, index) + before};
+    const dp_reduce_args_t args = {
+        .dtype = run->op->dtype,
+        .reduce = run->op->reduce,
+        .in = group->ins,
+        .in_count = group->local_size,
+        .out = outs,
+        .out_count = 2,
+        .count = segment.count,
+        .prescale = piece->prescale,
+        .postscale = piece->postscale,
+        .divisor = dp_host_divisor(group, run->op),
+        .tally = dp_host_tally(group, segment.piece, run->wanted),
+    };
+
+    for (int k = 0; k < group->local_size; k++) {
+        const char *part = staged(run, k, part_at(run->stage, index, group->local_rank) + before);
+
+        if (part == NULL) return dp_host_bad_offset(group, k);
+        group->ins[k] = k == group->local_rank ? (const char *)piece->in + at : part;
+    }
+    dp_kernel_reduce(&args);
+    return DP_OK;
+}
+
+static dp_status_t reduce_piece(const stage_run_t *run, size_t index)
+{
+    dp_range_t left = piece_of(run, run->group->local_rank, index);
+    size_t before = 0;
+    dp_segment_t segment;
+
+    while (dp_layout_next(&run->group->layout, &left, &segment)) {
+        const dp_status_t status = reduce_segment(run, segment, index, before);
+
+        if (status != DP_OK) return status;
+        before += segment.count * run->elem_bytes;
+    }
+    return DP_OK;
+}
+
+/* Copies what another rank made of its piece to this rank's output. */
+static dp_status_t copy_out(const stage_run_t *run, int local, size_t index)
+{
+    const char *from = staged(run, local, result_at(run->stage, index));
+    dp_range_t left = piece_of(run, local, index);
+    dp_segment_t segment;
+
+    if (from == NULL) return dp_host_bad_offset(run->group, local);
+    while (dp_layout_next(&run->group->layout, &left, &segment)) {
+        const size_t bytes = segment.count * run->elem_bytes;
+
+        memcpy((char *)run->op->pieces[segment.piece].out + segment.start * run->elem_bytes, from,
+               bytes);
+        from += bytes;
+    }
+    return DP_OK;
+}
+
+/* ---- All of it -------------------------------------------------------------------------------
+ */
+
+dp_status_t dp_stage_reduce(dp_host_group_t *group, dp_engine_op_t *op)
+{
+    const int self = group->local_rank;
+    const int size = group->local_size;
+    dp_status_t status = show(group);
+    stage_run_t run = {.group = group,
+                       .op = op,
+                       .stage = group->engine->stage,
+                       .elem_bytes = dp_dtype_bytes(op->dtype),
+                       .wanted = dp_host_wants_tally(group, op)};
+    size_t pieces;
+
+    if (status != DP_OK) return status;
+    run.blocks = run.stage->piece_bytes / (DP_TALLY_BLOCK * run.elem_bytes);
+    pieces = dp_range_chunks(shard_of(&run, 0), run.blocks); /* no shard is larger */
+    if (run.wanted) dp_host_clear_tallies(group, shard_of(&run, self));
+    for (size_t step = 0; status == DP_OK && step < pieces + 2; step++) {
+        for (int i = 1; step < pieces && i < size; i++)
+            copy_in(&run, (self + i) % size, step);
+        if (step >= 1) status = reduce_piece(&run, step - 1);
+        for (int i = 1; status == DP_OK && step >= 2 && i < size; i++)
+            status = copy_out(&run, (self + i) % size, step - 2);
+        if (status == DP_OK) status = dp_host_meet(group);
+    }
+    for (int k = 0; status == DP_OK && run.wanted && k < size; k++)
+        status = dp_host_add_tallies(group, op, k, shard_of(&run, k));
+    return status;
+}

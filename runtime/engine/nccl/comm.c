@@ -1,0 +1,639 @@
+/*
+ * comm.c - communicators: how they are called, made, ended and broken.
+ *
+ * A group's lowest rank makes an id and sends it to the others over the world's communicator, in
+ * the order of the group's creation; the keeper does the rest, in that order too, so that no two
+ * ranks wait for each other's turn. What operations are must not matter here.
+ */
+#include "runtime/engine/nccl/nccl_internal.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/base/driver.h"
+
+/* ---- Calls ------------------------------------------------------------------------------------
+ */
+
+void dp_nccl_pause(unsigned *turns)
+{
+    const long ns = *turns < 200 ? 0 : *turns < 1000 ? 20000 : 500000;
+    const struct timespec nap = {0, ns};
+
+    ++*turns;
+    if (ns == 0) {
+        sched_yield();
+    } else {
+        nanosleep(&nap, NULL);
+    }
+}
+
+dp_status_t dp_nccl_status(ncclResult_t result)
+{
+    switch (result) {
+    case ncclSuccess:
+        return DP_OK;
+    case ncclRemoteError:
+        return DP_ERR_PEER_LOST;
+    case ncclInvalidArgument:
+    case ncclInvalidUsage:
+        return DP_ERR_INVALID;
+    default:
+        return DP_ERR_SYSTEM;
+    }
+}
+
+dp_status_t dp_nccl_cuda(int result, const char *what, dp_error_t *error)
+{
+    if (result == cudaSuccess) return DP_OK;
+    (void)cudaGetLastError(); /* told here; the program's next question is not answered with it */
+    return dp_error_set(error, DP_ERR_SYSTEM, "%.*s: %s", (int)strcspn(what, "("), what,
+                        cudaGetErrorString((cudaError_t)result));
+}
+
+int dp_nccl_enter(dp_nccl_group_t *group)
+{
+    dp_nccl_engine_t *engine = group->engine;
+
+    if (dp_nccl_is_aborted(engine)) return 0; /* without a lock that a hanging abort may hold */
+    pthread_mutex_lock(&engine->call_lock);
+    if (group->comm != NULL && !dp_nccl_is_aborted(engine)) return 1;
+    pthread_mutex_unlock(&engine->call_lock);
+    return 0;
+}
+
+dp_status_t dp_nccl_refuse(dp_nccl_group_t *group, dp_error_t *error)
+{
+    return dp_error_set(error, DP_ERR_ABORTED, "the communicator%s has ended", group->title);
+}
+
+dp_status_t dp_nccl_settle(dp_nccl_group_t *group, ncclResult_t result, const char *what,
+                           dp_error_t *error)
+{
+    dp_nccl_engine_t *engine = group->engine;
+    const uint64_t start_ns = dp_now_ns();
+    char why[160] = "";
+    unsigned turns = 0;
+
+    for (;;) {
+        if (result == ncclInProgress) {
+            if (ncclCommGetAsyncError(group->comm, &result) != ncclSuccess) {
+                result = ncclInternalError;
+            }
+        }
+        if (result != ncclSuccess && result != ncclInProgress) {
+            snprintf(why, sizeof(why), "%s", ncclGetLastError(group->comm));
+        }
+        pthread_mutex_unlock(&engine->call_lock);
+        if (result == ncclSuccess) return DP_OK;
+        if (result != ncclInProgress) {
+            return dp_error_set(error, dp_nccl_status(result), "%.*s: %s%s%s",
+                                (int)strcspn(what, "("), what, ncclGetErrorString(result),
+                                why[0] != '\0' ? ": " : "", why);
+        }
+        if (group->settle_ns != 0 && dp_now_ns() - start_ns > group->settle_ns) {
+            return dp_error_set(error, DP_ERR_TIMEOUT, "%.*s is still in progress after %llu ms",
+                                (int)strcspn(what, "("), what,
+                                (unsigned long long)(group->settle_ns / 1000000));
+        }
+        dp_nccl_pause(&turns);
+        if (!dp_nccl_enter(group)) return dp_nccl_refuse(group, error);
+    }
+}
+
+/* 1: an earlier operation is under way, which this one may have to wait for. */
+static int has_earlier(dp_nccl_engine_t *engine, const dp_nccl_task_t *task)
+{
+    int has;
+
+    if (task == NULL) return 0;
+    pthread_mutex_lock(&engine->lock);
+    has = task->next != NULL;
+    pthread_mutex_unlock(&engine->lock);
+    return has;
+}
+
+dp_status_t dp_nccl_await_event(dp_nccl_engine_t *engine, cudaEvent_t event, uint64_t limit_ns,
+                                const dp_nccl_task_t *task, dp_error_t *error)
+{
+    uint64_t start_ns = dp_now_ns();
+    unsigned turns = 0;
+
+    for (;;) {
+        const cudaError_t result = cudaEventQuery(event);
+
+        if (result == cudaSuccess) return DP_OK;
+        if (result != cudaErrorNotReady) return DP_NCCL_CUDA(result, error);
+        (void)cudaGetLastError(); /* as which CUDA notes it */
+        if (dp_nccl_is_aborted(engine)) {
+            return dp_error_set(error, DP_ERR_ABORTED, "the engine is aborted");
+        }
+        if (has_earlier(engine, task)) start_ns = dp_now_ns();
+        if (limit_ns != 0 && dp_now_ns() - start_ns > limit_ns) {
+            return dp_error_set(error, DP_ERR_TIMEOUT, "nothing came within %llu ms",
+                                (unsigned long long)(limit_ns / 1000000));
+        }
+        dp_nccl_pause(&turns);
+    }
+}
+
+dp_status_t dp_nccl_await_group(dp_nccl_group_t *group, dp_error_t *error)
+{
+    dp_nccl_engine_t *engine = group->engine;
+
+    pthread_mutex_lock(&engine->lock);
+    while (group->state == DP_NCCL_MAKING && !dp_nccl_is_aborted(engine))
+        pthread_cond_wait(&engine->change, &engine->lock);
+    pthread_mutex_unlock(&engine->lock);
+    return dp_nccl_is_aborted(engine) ? dp_nccl_refuse(group, error) : DP_OK;
+}
+
+/* ---- Versions ---------------------------------------------------------------------------------
+ */
+
+/* From here on NCCL starts the kernels of several communicators in the order they are issued in
+ * (NCCL_LAUNCH_ORDER_IMPLICIT). Nothing newer is called: what is in the header and not in an older
+ * library must stay unused, or the plug-in cannot be opened beside it. Fields of ncclConfig_t that
+ * a library does not know it does not read. */
+#define OLDEST 22602
+
+static int major_of(int version)
+{
+    return version / (version < 10000 ? 1000 : 10000);
+}
+
+static void format_version(int version, char *text, size_t room)
+{
+    const int unit = version < 10000 ? 1000 : 10000;
+
+    snprintf(text, room, "%d.%d.%d", version / unit, version % unit / 100, version % 100);
+}
+
+/* Where NCCL was loaded from: a file that the program has loaded already comes first. */
+static const char *library_path(void)
+{
+    ncclResult_t (*known)(int *) = ncclGetVersion;
+
+    return dp_library_path(&known);
+}
+
+void dp_engine_nccl_describe(char *text, size_t room)
+{
+    char found[24];
+    char built[24];
+    int version = 0;
+
+    if (ncclGetVersion(&version) != ncclSuccess) version = 0;
+    format_version(version, found, sizeof(found));
+    format_version(NCCL_VERSION_CODE, built, sizeof(built));
+    snprintf(text, room, "NCCL %s (%s), built with %s", found, library_path(), built);
+}
+
+dp_status_t dp_nccl_check_version(const dp_nccl_engine_t *engine, int *version, dp_error_t *error)
+{
+    const ncclResult_t result = ncclGetVersion(version);
+    char found[24];
+    char oldest[24];
+    char built[24];
+
+    if (result != ncclSuccess) {
+        return dp_error_set(error, DP_ERR_SYSTEM, "rank %d: nccl: no version: %s", engine->rank,
+                            ncclGetErrorString(result));
+    }
+    if (*version >= OLDEST && major_of(*version) == NCCL_MAJOR) return DP_OK;
+    format_version(*version, found, sizeof(found));
+    format_version(OLDEST, oldest, sizeof(oldest));
+    format_version(NCCL_VERSION_CODE, built, sizeof(built));
+    return dp_error_set(error, DP_ERR_UNSUPPORTED,
+                        "rank %d: nccl: version %s is there (%s), but at least %s of NCCL %d is "
+                        "needed; this was built with %s",
+                        engine->rank, found, library_path(), oldest, NCCL_MAJOR, built);
+}
+
+/* ---- Making -----------------------------------------------------------------------------------
+ */
+
+/* Until NCCL has made the communicator or says why not. */
+static dp_status_t await_init(dp_nccl_group_t *group, uint64_t deadline_ns, dp_error_t *error)
+{
+    dp_nccl_engine_t *engine = group->engine;
+    unsigned turns = 0;
+
+    for (;;) {
+        ncclResult_t state = ncclInternalError;
+        char why[160] = "";
+
+        if (!dp_nccl_enter(group)) return dp_nccl_refuse(group, error);
+        if (ncclCommGetAsyncError(group->comm, &state) != ncclSuccess) state = ncclInternalError;
+        if (state != ncclSuccess && state != ncclInProgress) {
+            snprintf(why, sizeof(why), "%s", ncclGetLastError(group->comm));
+        }
+        pthread_mutex_unlock(&engine->call_lock);
+        if (state == ncclSuccess) return DP_OK;
+        if (state != ncclInProgress) {
+            return dp_error_set(error, dp_nccl_status(state),
+                                "rank %d: nccl: making the communicator%s of %d ranks: %s%s%s",
+                                engine->rank, group->title, group->size, ncclGetErrorString(state),
+                                why[0] != '\0' ? ": " : "", why);
+        }
+        if (dp_now_ns() > deadline_ns) {
+            return dp_error_set(
+                error, DP_ERR_TIMEOUT,
+                "rank %d: nccl: the communicator%s of %d ranks is still being made after %llu ms",
+                engine->rank, group->title, group->size,
+                (unsigned long long)(engine->start_ns / 1000000));
+        }
+        dp_nccl_pause(&turns);
+    }
+}
+
+static dp_status_t init_comm(dp_nccl_group_t *group, const ncclUniqueId *id, uint64_t deadline_ns,
+                             dp_error_t *error)
+{
+    dp_nccl_engine_t *engine = group->engine;
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    ncclComm_t comm = NULL;
+    ncclResult_t result;
+
+    config.blocking = 0;
+    config.commName = group->name;
+    if (engine->max_ctas > 0) config.maxCTAs = engine->max_ctas;
+    pthread_mutex_lock(&engine->call_lock);
+    result = ncclCommInitRankConfig(&comm, group->size, *id, group->rank, &config);
+    group->comm = comm;
+    pthread_mutex_unlock(&engine->call_lock);
+    if ((result != ncclSuccess && result != ncclInProgress) || comm == NULL) {
+        return dp_error_set(error, dp_nccl_status(result),
+                            "rank %d: nccl: making the communicator%s of %d ranks: %s",
+                            engine->rank, group->title, group->size, ncclGetErrorString(result));
+    }
+    return await_init(group, deadline_ns, error);
+}
+
+/* What ranks tell each other before there is a communicator. */
+typedef struct card {
+    uint32_t version;
+    cudaUUID_t gpu;
+    ncclUniqueId id; /* rank 0's */
+} card_t;
+
+static dp_status_t compare_cards(const dp_nccl_engine_t *engine, void *const *values,
+                                 const size_t *bytes, dp_error_t *error)
+{
+    const card_t *first = values[0];
+
+    for (int i = 0; i < engine->size; i++) {
+        const card_t *card = values[i];
+        char here[24];
+        char there[24];
+
+        if (bytes[i] != sizeof(*card)) {
+            return dp_error_set(error, DP_ERR_MISMATCH,
+                                "nccl: rank %d introduces itself with %zu bytes, rank %d with %zu",
+                                i, bytes[i], engine->rank, sizeof(*card));
+        }
+        if (card->version == first->version) continue;
+        format_version((int)first->version, here, sizeof(here));
+        format_version((int)card->version, there, sizeof(there));
+        return dp_error_set(error, DP_ERR_MISMATCH, "rank 0 has NCCL %s, rank %d (%s) has %s", here,
+                            i, engine->topology->host_name[engine->topology->host[i]], there);
+    }
+    return DP_OK;
+}
+
+/* NCCL refuses two ranks on one GPU of what it takes for one host, and not in words that help. */
+static dp_status_t explain_refusal(const dp_nccl_engine_t *engine, void *const *values,
+                                   dp_error_t *error)
+{
+    for (int i = 1; i < engine->size; i++) {
+        for (int k = 0; k < i; k++) {
+            const card_t *one = values[k];
+            const card_t *other = values[i];
+
+            if (one == NULL || other == NULL) continue; /* nobody's */
+            if (memcmp(&one->gpu, &other->gpu, sizeof(one->gpu)) != 0) continue;
+            return dp_error_set(error, DP_ERR_CONFIG,
+                                "ranks %d and %d are on one GPU of %s, which NCCL refuses: give "
+                                "each rank its own; to try several on one, dprun --share-gpu",
+                                k, i, engine->topology->host_name[engine->topology->host[i]]);
+        }
+    }
+    return DP_ERR_INVALID;
+}
+
+static dp_status_t fill_card(const dp_nccl_engine_t *engine, card_t *card, dp_error_t *error)
+{
+    struct cudaDeviceProp properties;
+    int version = 0;
+    dp_status_t status = dp_nccl_check_version(engine, &version, error);
+
+    memset(card, 0, sizeof(*card));
+    card->version = (uint32_t)version;
+    if (status != DP_OK) return status;
+    status = DP_NCCL_CUDA(cudaGetDeviceProperties(&properties, engine->gpu), error);
+    card->gpu = properties.uuid;
+    return status;
+}
+
+dp_status_t dp_nccl_meet(dp_nccl_engine_t *engine, uint64_t deadline_ns, dp_error_t *error)
+{
+    void **values = calloc((size_t)engine->size, sizeof(*values));
+    size_t *bytes = calloc((size_t)engine->size, sizeof(*bytes));
+    ncclResult_t result = ncclSuccess;
+    card_t card;
+    dp_status_t status = fill_card(engine, &card, error);
+
+    if (status == DP_OK && engine->rank == 0) result = ncclGetUniqueId(&card.id);
+    if (values == NULL || bytes == NULL) {
+        free(values);
+        free(bytes);
+        return dp_error_set(error, DP_ERR_NO_MEMORY, "nccl: no memory");
+    }
+    if (result != ncclSuccess) {
+        status = dp_error_set(error, DP_ERR_SYSTEM, "rank 0: nccl: no unique id: %s: %s",
+                              ncclGetErrorString(result), ncclGetLastError(NULL));
+    }
+    if (status == DP_OK) {
+        status = engine->bootstrap->ops->exchange(engine->bootstrap, "nccl", &card, sizeof(card),
+                                                  values, bytes, deadline_ns, error);
+    }
+    if (status == DP_OK) status = compare_cards(engine, values, bytes, error);
+    if (status == DP_OK)
+        status = init_comm(engine->world, &((const card_t *)values[0])->id, deadline_ns, error);
+    if (status == DP_ERR_INVALID) status = explain_refusal(engine, values, error);
+    for (int i = 0; i < engine->size; i++)
+        free(values[i]);
+    free(values);
+    free(bytes);
+    if (status == DP_OK) engine->world->state = DP_NCCL_READY;
+    return status;
+}
+
+/* ---- Groups -----------------------------------------------------------------------------------
+ */
+
+void dp_nccl_group_free(dp_nccl_group_t *group)
+{
+    if (group == NULL) return;
+    if (group->id_came != NULL) cudaEventDestroy(group->id_came);
+    free(group->ranks);
+    free(group);
+}
+
+dp_status_t dp_nccl_group_make(dp_nccl_engine_t *engine, const dp_engine_members_t *members,
+                               dp_nccl_group_t **out, dp_error_t *error)
+{
+    dp_nccl_group_t *group = calloc(1, sizeof(*group));
+
+    if (group != NULL) group->ranks = calloc((size_t)members->count, sizeof(*group->ranks));
+    if (group == NULL || group->ranks == NULL) {
+        free(group);
+        dp_error_set(error, DP_ERR_NO_MEMORY, "nccl: no memory for group '%s'", members->name);
+        return DP_ERR_NO_MEMORY;
+    }
+    group->engine = engine;
+    group->uid = members->uid;
+    group->size = members->count;
+    group->settle_ns = engine->limit_ns;
+    group->rank = -1;
+    for (int i = 0; i < members->count; i++) {
+        group->ranks[i] = members->ranks[i];
+        if (members->ranks[i] == engine->rank) group->rank = i;
+    }
+    snprintf(group->name, sizeof(group->name), "dp-%.50s", members->name);
+    if (members->uid != 0) {
+        snprintf(group->title, sizeof(group->title), " of group '%.60s'", members->name);
+    }
+    if (group->rank < 0) {
+        dp_nccl_group_free(group);
+        dp_error_set(error, DP_ERR_INVALID, "nccl: rank %d is not in group '%s'", engine->rank,
+                     members->name);
+        return DP_ERR_INVALID;
+    }
+    *out = group;
+    return DP_OK;
+}
+
+/* The lowest rank's id goes to all others. */
+static ncclResult_t send_id(dp_nccl_group_t *group, ncclUniqueId *id)
+{
+    dp_nccl_engine_t *engine = group->engine;
+    ncclComm_t world = engine->world->comm;
+    ncclResult_t result = ncclGroupStart();
+    ncclResult_t end;
+
+    if (result != ncclSuccess) return result;
+    if (group->rank != 0) {
+        result = ncclRecv(id, sizeof(*id), ncclUint8, group->ranks[0], world, engine->side);
+    }
+    for (int i = 1; group->rank == 0 && result == ncclSuccess && i < group->size; i++) {
+        result = ncclSend(id, sizeof(*id), ncclUint8, group->ranks[i], world, engine->side);
+    }
+    end = ncclGroupEnd();
+    return result != ncclSuccess ? result : end;
+}
+
+/* Its place among the ids is free again once the group of DP_NCCL_IDS groups ago is made. */
+static dp_status_t take_id_slot(dp_nccl_group_t *group, dp_error_t *error)
+{
+    dp_nccl_engine_t *engine = group->engine;
+    int is_taken = 1;
+
+    group->id_slot = engine->ids_used++ % DP_NCCL_IDS;
+    pthread_mutex_lock(&engine->lock);
+    while (is_taken && !dp_nccl_is_aborted(engine)) {
+        is_taken = 0;
+        for (dp_nccl_group_t *at = engine->groups; at != NULL; at = at->next) {
+            is_taken |= at->state == DP_NCCL_MAKING && at->id_slot == group->id_slot;
+        }
+        if (is_taken) pthread_cond_wait(&engine->change, &engine->lock);
+    }
+    pthread_mutex_unlock(&engine->lock);
+    return dp_nccl_is_aborted(engine) ? dp_nccl_refuse(group, error) : DP_OK;
+}
+
+static dp_status_t exchange_id(dp_nccl_group_t *group, dp_error_t *error)
+{
+    dp_nccl_engine_t *engine = group->engine;
+    ncclUniqueId *id = &engine->ids[group->id_slot];
+    ncclUniqueId *device_id = &engine->device_ids[group->id_slot];
+    dp_status_t status;
+
+    if (group->rank == 0) {
+        const ncclResult_t result = ncclGetUniqueId(id);
+
+        if (result != ncclSuccess) {
+            return dp_error_set(error, DP_ERR_SYSTEM, "no unique id: %s",
+                                ncclGetErrorString(result));
+        }
+        if (group->size == 1) return DP_OK;
+        status = DP_NCCL_CUDA(
+            cudaMemcpyAsync(device_id, id, sizeof(*id), cudaMemcpyHostToDevice, engine->side),
+            error);
+        if (status != DP_OK) return status;
+    }
+    status = DP_NCCL_CUDA(cudaEventCreateWithFlags(&group->id_came, cudaEventDisableTiming), error);
+    if (status != DP_OK) return status;
+    pthread_mutex_lock(&engine->issue_lock);
+    status = DP_NCCL_CALL(engine->world, send_id(group, device_id), error);
+    pthread_mutex_unlock(&engine->issue_lock);
+    if (status == DP_OK && group->rank != 0) {
+        status = DP_NCCL_CUDA(
+            cudaMemcpyAsync(id, device_id, sizeof(*id), cudaMemcpyDeviceToHost, engine->side),
+            error);
+    }
+    if (status != DP_OK) return status;
+    return DP_NCCL_CUDA(cudaEventRecord(group->id_came, engine->side), error);
+}
+
+dp_status_t dp_nccl_group_create(dp_engine_t *self, const dp_engine_members_t *members,
+                                 dp_engine_group_t **group, dp_error_t *error)
+{
+    dp_nccl_engine_t *engine = dp_nccl_of(self);
+    dp_error_t why = {DP_OK, ""};
+    dp_nccl_group_t *made = NULL;
+    dp_status_t status;
+
+    if (members->slot == 0 || members->uid == 0) {
+        return dp_error_set(error, DP_ERR_INVALID, "nccl: group '%s' has the world's number",
+                            members->name);
+    }
+    status = engine->device->ops->enter(engine->device, NULL);
+    if (status == DP_OK) status = dp_nccl_group_make(engine, members, &made, error);
+    if (status != DP_OK) return status;
+    status = take_id_slot(made, &why);
+    if (status == DP_OK) status = exchange_id(made, &why);
+    if (status != DP_OK) {
+        dp_nccl_group_free(made);
+        return dp_error_set(error, status, "rank %d: nccl: making group '%s': %s", engine->rank,
+                            members->name, why.text);
+    }
+    pthread_mutex_lock(&engine->lock);
+    made->next = engine->groups;
+    engine->groups = made;
+    *engine->jobs_tail = made;
+    engine->jobs_tail = &made->next_job;
+    pthread_cond_broadcast(&engine->change);
+    pthread_mutex_unlock(&engine->lock);
+    *group = (dp_engine_group_t *)(void *)made;
+    return DP_OK;
+}
+
+void dp_nccl_group_destroy(dp_engine_t *self, dp_engine_group_t *group)
+{
+    dp_nccl_engine_t *engine = dp_nccl_of(self);
+    dp_nccl_group_t *ended = (dp_nccl_group_t *)(void *)group;
+
+    if (group == NULL) return;
+    pthread_mutex_lock(&engine->lock);
+    if (!dp_nccl_is_aborted(engine) && ended->state == DP_NCCL_READY) {
+        ended->state = DP_NCCL_ENDING;
+        *engine->jobs_tail = ended;
+        engine->jobs_tail = &ended->next_job;
+        pthread_cond_broadcast(&engine->change);
+    }
+    pthread_mutex_unlock(&engine->lock);
+}
+
+/* ---- The keeper's part ------------------------------------------------------------------------
+ */
+
+void dp_nccl_keep_make(dp_nccl_group_t *group)
+{
+    dp_nccl_engine_t *engine = group->engine;
+    const uint64_t deadline_ns = dp_now_ns() + engine->start_ns;
+    dp_error_t error = {DP_OK, ""};
+    dp_error_t why = {DP_OK, ""};
+    dp_status_t status = DP_OK;
+
+    if (group->id_came != NULL) {
+        status = dp_nccl_await_event(engine, group->id_came, engine->start_ns, NULL, &why);
+        if (status != DP_OK) {
+            dp_error_set(&error, status, "rank %d: nccl: the id%s from rank %d: %s", engine->rank,
+                         group->title, group->ranks[0], why.text);
+        }
+    }
+    if (status == DP_OK) {
+        status = init_comm(group, &engine->ids[group->id_slot], deadline_ns, &error);
+    }
+    if (status != DP_OK) {
+        dp_nccl_stop(engine, status, error.text);
+        return;
+    }
+    dp_nccl_memory_join(group);
+    pthread_mutex_lock(&engine->lock);
+    group->state = DP_NCCL_READY;
+    pthread_cond_broadcast(&engine->change);
+    pthread_mutex_unlock(&engine->lock);
+}
+
+/* All operations are over on all ranks, or the communicator is broken instead. */
+void dp_nccl_keep_end(dp_nccl_group_t *group)
+{
+    dp_nccl_engine_t *engine = group->engine;
+    dp_error_t error = {DP_OK, ""};
+    dp_status_t status;
+
+    dp_nccl_memory_leave(group);
+    group->settle_ns = engine->start_ns;
+    pthread_mutex_lock(&engine->issue_lock);
+    status = DP_NCCL_CALL(group, ncclCommFinalize(group->comm), &error);
+    pthread_mutex_unlock(&engine->issue_lock);
+    pthread_mutex_lock(&engine->call_lock);
+    if (group->comm != NULL) {
+        if (status == DP_OK) {
+            ncclCommDestroy(group->comm);
+        } else {
+            if (status != DP_ERR_ABORTED) {
+                dp_log_warn(engine->log, "nccl: the communicator%s does not end in peace: %s",
+                            group->title, error.text);
+            }
+            ncclCommAbort(group->comm);
+        }
+    }
+    group->comm = NULL;
+    pthread_mutex_unlock(&engine->call_lock);
+}
+
+/*
+ * What ncclCommAbort() does first, it does without waiting, and without CUDA: it tells the kernels
+ * to stop. Then it waits, for whatever thread of NCCL's own is issuing something, and for the whole
+ * device when it frees memory; so it may wait for what another communicator has on the device.
+ * Hence all of them are aborted at a time: each group's by a thread of its own, the world's by the
+ * keeper.
+ *
+ * ncclCommRevoke() would tell them one after the other. But it is not in NCCL before 2.28.7; it
+ * must not be called while a call is in progress, as it then frees what the abort needs once more;
+ * and at its end it takes back the word that stops the kernels, which the abort may have just set.
+ */
+static void *break_group(void *argument)
+{
+    dp_nccl_group_t *group = argument;
+
+    if (group->comm != NULL) ncclCommAbort(group->comm);
+    group->comm = NULL;
+    return NULL;
+}
+
+void dp_nccl_keep_break(dp_nccl_engine_t *engine)
+{
+    dp_nccl_group_t *groups;
+
+    pthread_mutex_lock(&engine->lock);
+    groups = engine->groups; /* nobody else removes one, and none is added after an abort */
+    pthread_mutex_unlock(&engine->lock);
+    pthread_mutex_lock(&engine->call_lock);
+    for (dp_nccl_group_t *at = groups; at != NULL; at = at->next)
+        at->has_breaker = dp_nccl_thread_start(&at->breaker, break_group, at);
+    if (engine->world != NULL) (void)break_group(engine->world);
+    for (dp_nccl_group_t *at = groups; at != NULL; at = at->next) {
+        if (at->has_breaker) {
+            pthread_join(at->breaker, NULL);
+        } else {
+            (void)break_group(at); /* there was no thread for it */
+        }
+    }
+    pthread_mutex_unlock(&engine->call_lock);
+}

@@ -1,0 +1,291 @@
+/*
+ * exchange.c - gather, scatter, alltoall, allgatherv and send over NCCL: blocks from rank to
+ * rank whose sizes only the senders know.
+ *
+ * Every rank shows a row: how much it can take, and what it sends to whom. All rows go to all ranks
+ * of the operation on a stream of the engine's own and the launch thread waits for them, so that
+ * all find alike whether everything fits before a byte is written. Then the blocks travel as one
+ * group of sends and receives. Waiting here is safe: rows wait for operations that were issued
+ * before.
+ */
+#include "runtime/engine/nccl/nccl_internal.h"
+
+#include <string.h>
+
+enum { ROW_CAPACITY, ROW_DROPS, ROW_COUNTS }; /* words of a row; counts: one, or one per rank */
+
+typedef struct exchange_run {
+    dp_nccl_engine_t *engine;
+    const dp_nccl_task_t *task;
+    dp_nccl_group_t *group;
+    dp_engine_op_t *op;
+    cudaStream_t stream;
+    size_t elem_bytes;
+    size_t row_words;
+    dp_error_t *error;
+} exchange_run_t;
+
+/* ---- Who sends what ---------------------------------------------------------------------------
+ */
+
+static const uint64_t *row_of(const exchange_run_t *run, int rank)
+{
+    return run->engine->rows + (size_t)rank * run->row_words;
+}
+
+/* Elements that rank `from` sends to rank `to`. */
+static size_t count_of(const exchange_run_t *run, int from, int to)
+{
+    const uint64_t *counts = row_of(run, from) + ROW_COUNTS;
+
+    switch (run->op->collective) {
+    case DP_COLLECTIVE_GATHER:
+    case DP_COLLECTIVE_GATHERV:
+        return to == run->op->root ? counts[0] : 0;
+    case DP_COLLECTIVE_SCATTER:
+        return from == run->op->root ? counts[0] : 0;
+    case DP_COLLECTIVE_SCATTERV:
+        return from == run->op->root ? counts[to] : 0;
+    case DP_COLLECTIVE_SEND:
+        return from == run->op->root && to == run->op->peer ? counts[0] : 0;
+    case DP_COLLECTIVE_ALLTOALLV:
+        return counts[to];
+    default: /* alltoall, allgatherv */
+        return counts[0];
+    }
+}
+
+/* All receivers read one block. */
+static int is_shared(const exchange_run_t *run)
+{
+    return run->op->collective == DP_COLLECTIVE_ALLGATHERV;
+}
+
+static int takes_part(const exchange_run_t *run, int rank)
+{
+    return run->op->collective != DP_COLLECTIVE_SEND || rank == run->op->root ||
+           rank == run->op->peer;
+}
+
+/* Saturates: a nonsensical count does not fit anywhere. */
+static size_t add(size_t a, size_t b)
+{
+    return a + b < a ? SIZE_MAX : a + b;
+}
+
+static size_t total_for(const exchange_run_t *run, int rank)
+{
+    size_t total = 0;
+
+    for (int from = 0; from < run->group->size; from++) {
+        if (takes_part(run, from)) total = add(total, count_of(run, from, rank));
+    }
+    return total;
+}
+
+/* ---- Rows -------------------------------------------------------------------------------------
+ */
+
+static void write_row(exchange_run_t *run)
+{
+    const dp_engine_exchange_t *exchange = run->op->exchange;
+    const dp_collective_t collective = run->op->collective;
+    uint64_t *row = run->engine->rows + (size_t)run->group->rank * run->row_words;
+    const int is_root = run->op->root == run->group->rank;
+    const int sends =
+        is_root || (collective != DP_COLLECTIVE_SCATTER && collective != DP_COLLECTIVE_SCATTERV &&
+                    collective != DP_COLLECTIVE_SEND);
+
+    row[ROW_CAPACITY] = exchange->drops ? SIZE_MAX : exchange->capacity;
+    row[ROW_DROPS] = exchange->drops != 0;
+    for (size_t i = ROW_COUNTS; i < run->row_words; i++)
+        row[i] = sends ? exchange->send_counts[i - ROW_COUNTS] : 0;
+}
+
+static ncclResult_t swap_rows(exchange_run_t *run)
+{
+    dp_nccl_engine_t *engine = run->engine;
+    const int self = run->group->rank;
+    const int other = run->op->root == self ? run->op->peer : run->op->root;
+    uint64_t *rows = engine->device_rows;
+    ncclComm_t comm = run->group->comm;
+    ncclResult_t result;
+    ncclResult_t end;
+
+    if (run->op->collective != DP_COLLECTIVE_SEND) {
+        return ncclAllGather(rows + (size_t)self * run->row_words, rows, run->row_words, ncclUint64,
+                             comm, engine->side);
+    }
+    result = ncclGroupStart();
+    if (result != ncclSuccess) return result;
+    result = ncclSend(rows + (size_t)self * run->row_words, run->row_words, ncclUint64, other, comm,
+                      engine->side);
+    if (result == ncclSuccess) {
+        result = ncclRecv(rows + (size_t)other * run->row_words, run->row_words, ncclUint64, other,
+                          comm, engine->side);
+    }
+    end = ncclGroupEnd();
+    return result != ncclSuccess ? result : end;
+}
+
+static dp_status_t make_room(exchange_run_t *run)
+{
+    dp_nccl_engine_t *engine = run->engine;
+    const size_t words = run->row_words * (size_t)run->group->size;
+    void *rows = NULL;
+    void *device_rows = NULL;
+    dp_status_t status;
+
+    if (words <= engine->row_words) return DP_OK;
+    status = DP_NCCL_CUDA(cudaMallocHost(&rows, words * sizeof(uint64_t)), run->error);
+    if (status == DP_OK) {
+        status = DP_NCCL_CUDA(cudaMalloc(&device_rows, words * sizeof(uint64_t)), run->error);
+    }
+    if (status != DP_OK) {
+        if (rows != NULL) cudaFreeHost(rows);
+        return status;
+    }
+    /* What used them is over: it was waited for. More ranks than make_memory() counts with are the
+     * only ones that free memory here. */
+    cudaFreeHost(engine->rows);
+    cudaFree(engine->device_rows);
+    engine->rows = rows;
+    engine->device_rows = device_rows;
+    engine->row_words = words;
+    return DP_OK;
+}
+
+static dp_status_t learn_rows(exchange_run_t *run)
+{
+    dp_nccl_engine_t *engine = run->engine;
+    const size_t row_bytes = run->row_words * sizeof(uint64_t);
+    const size_t at = (size_t)run->group->rank * run->row_words;
+    dp_status_t status = make_room(run);
+
+    if (status != DP_OK) return status;
+    write_row(run);
+    status = DP_NCCL_CUDA(cudaMemcpyAsync(engine->device_rows + at, engine->rows + at, row_bytes,
+                                          cudaMemcpyHostToDevice, engine->side),
+                          run->error);
+    if (status == DP_OK) status = DP_NCCL_CALL(run->group, swap_rows(run), run->error);
+    if (status == DP_OK) {
+        status = DP_NCCL_CUDA(cudaMemcpyAsync(engine->rows, engine->device_rows,
+                                              row_bytes * (size_t)run->group->size,
+                                              cudaMemcpyDeviceToHost, engine->side),
+                              run->error);
+    }
+    if (status == DP_OK) {
+        status = DP_NCCL_CUDA(cudaEventRecord(engine->rows_came, engine->side), run->error);
+    }
+    if (status != DP_OK) return status;
+    return dp_nccl_await_event(engine, engine->rows_came, engine->limit_ns, run->task, run->error);
+}
+
+/* ---- Blocks -----------------------------------------------------------------------------------
+ */
+
+/* The lowest rank that cannot take what comes, in words that are the same everywhere. */
+static void check_room(const exchange_run_t *run, dp_error_t *truncated)
+{
+    const dp_topology_t *topology = run->engine->topology;
+
+    for (int rank = 0; rank < run->group->size; rank++) {
+        const size_t total = takes_part(run, rank) ? total_for(run, rank) : 0;
+        const int who = run->group->ranks[rank];
+
+        if (total == 0 || total <= row_of(run, rank)[ROW_CAPACITY]) continue;
+        dp_error_set(truncated, DP_ERR_TRUNCATED, "rank %d (%s) can take %llu elements, %zu come%s",
+                     who, topology->host_name[topology->host[who]],
+                     (unsigned long long)row_of(run, rank)[ROW_CAPACITY], total, run->group->title);
+        return;
+    }
+}
+
+static void tell(const exchange_run_t *run)
+{
+    dp_engine_exchange_t *exchange = run->op->exchange;
+
+    exchange->received = 0;
+    for (int from = 0; from < run->group->size; from++) {
+        const size_t count = takes_part(run, from) ? count_of(run, from, run->group->rank) : 0;
+
+        exchange->received = add(exchange->received, count);
+        if (exchange->recv_counts != NULL) exchange->recv_counts[from] = count;
+    }
+}
+
+/* Blocks between two ranks; what a receiver drops is not sent. The own one is left to copy_own().
+ */
+static ncclResult_t move_blocks(exchange_run_t *run)
+{
+    const dp_engine_exchange_t *exchange = run->op->exchange;
+    const int self = run->group->rank;
+    const char *in = exchange->in;
+    char *out = exchange->out;
+    ncclResult_t result = ncclGroupStart();
+    ncclResult_t end;
+
+    if (result != ncclSuccess) return result;
+    for (int i = 0; result == ncclSuccess && i < run->group->size; i++) {
+        size_t give = 0;
+        size_t come = 0;
+
+        if (takes_part(run, i) && takes_part(run, self)) {
+            give = count_of(run, self, i) * run->elem_bytes;
+            come = count_of(run, i, self) * run->elem_bytes;
+        }
+        if (i != self && give != 0 && !row_of(run, i)[ROW_DROPS]) {
+            result = ncclSend(in, give, ncclUint8, i, run->group->comm, run->stream);
+        }
+        if (i != self && come != 0 && !exchange->drops && result == ncclSuccess) {
+            result = ncclRecv(out, come, ncclUint8, i, run->group->comm, run->stream);
+        }
+        if (!is_shared(run) && in != NULL) in += give;
+        if (out != NULL) out += come;
+    }
+    end = ncclGroupEnd();
+    return result != ncclSuccess ? result : end;
+}
+
+static dp_status_t copy_own(exchange_run_t *run)
+{
+    const dp_engine_exchange_t *exchange = run->op->exchange;
+    const int self = run->group->rank;
+    const size_t bytes = count_of(run, self, self) * run->elem_bytes;
+    const char *in = exchange->in;
+    char *out = exchange->out;
+
+    if (bytes == 0 || exchange->drops) return DP_OK;
+    for (int i = 0; i < self; i++) {
+        if (!is_shared(run)) in += count_of(run, self, i) * run->elem_bytes;
+        out += count_of(run, i, self) * run->elem_bytes;
+    }
+    if (in == out) return DP_OK;
+    return DP_NCCL_CUDA(cudaMemcpyAsync(out, in, bytes, cudaMemcpyDeviceToDevice, run->stream),
+                        run->error);
+}
+
+dp_status_t dp_nccl_issue_exchange(dp_nccl_task_t *task, cudaStream_t stream, dp_error_t *error)
+{
+    dp_nccl_group_t *group = task->group;
+    const dp_collective_t collective = task->op->collective;
+    const int is_alike =
+        collective != DP_COLLECTIVE_SCATTERV && collective != DP_COLLECTIVE_ALLTOALLV;
+    exchange_run_t run = {.engine = task->engine,
+                          .task = task,
+                          .group = group,
+                          .op = task->op,
+                          .stream = stream,
+                          .elem_bytes = dp_dtype_bytes(task->op->dtype),
+                          /* one count where all blocks of a rank are alike */
+                          .row_words = ROW_COUNTS + (is_alike ? 1 : (size_t)group->size),
+                          .error = error};
+    dp_status_t status = learn_rows(&run);
+
+    if (status != DP_OK) return status;
+    tell(&run);
+    check_room(&run, &task->truncated);
+    if (task->truncated.status != DP_OK) return DP_OK;
+    status = DP_NCCL_CALL(group, move_blocks(&run), error);
+    return status == DP_OK && takes_part(&run, group->rank) ? copy_own(&run) : status;
+}

@@ -1,0 +1,319 @@
+/*
+ * memory.c - memory that NCCL sends from and receives into without a copy: slots and
+ * dp_alloc() from ncclMemAlloc(), and what the program registers.
+ *
+ * Each communicator knows each range under a handle of its own; one that is made later learns of
+ * all there are. NCCL reduces in any device memory, so a registration of our own that fails costs
+ * speed and is told at level debug; a program that asks for one hears of it.
+ */
+#include "runtime/engine/nccl/nccl_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define PAGE ((size_t)4096)
+
+/* ---- Handles ----------------------------------------------------------------------------------
+ */
+
+static dp_status_t add_handle(dp_nccl_range_t *range, dp_nccl_group_t *group, dp_error_t *error)
+{
+    dp_nccl_engine_t *engine = group->engine;
+    dp_nccl_handle_t *grown =
+        realloc(range->handles, (range->handle_count + 1) * sizeof(*range->handles));
+    void *handle = NULL;
+    dp_status_t status;
+
+    if (grown == NULL) return dp_error_set(error, DP_ERR_NO_MEMORY, "no memory");
+    range->handles = grown;
+    pthread_mutex_lock(&engine->issue_lock);
+    status = DP_NCCL_CALL(group, ncclCommRegister(group->comm, range->base, range->bytes, &handle),
+                          error);
+    pthread_mutex_unlock(&engine->issue_lock);
+    if (status != DP_OK) return status;
+    range->handles[range->handle_count++] = (dp_nccl_handle_t){group, handle};
+    return DP_OK;
+}
+
+/* A communicator that was aborted has forgotten it. */
+static void drop_handle(dp_nccl_engine_t *engine, const dp_nccl_handle_t *handle)
+{
+    dp_error_t error = {DP_OK, ""};
+    dp_status_t status;
+
+    pthread_mutex_lock(&engine->issue_lock);
+    status = DP_NCCL_CALL(handle->group, ncclCommDeregister(handle->group->comm, handle->handle),
+                          &error);
+    pthread_mutex_unlock(&engine->issue_lock);
+    if (status != DP_OK && status != DP_ERR_ABORTED) {
+        dp_log_debug(engine->log, "nccl: a range stays registered: %s", error.text);
+    }
+}
+
+/* memory_lock is held. */
+static void free_range(dp_nccl_engine_t *engine, dp_nccl_range_t *range)
+{
+    for (size_t i = 0; i < range->handle_count; i++)
+        drop_handle(engine, &range->handles[i]);
+    if (range->is_own) {
+        const ncclResult_t result = ncclMemFree(range->base);
+
+        if (result != ncclSuccess) {
+            dp_log_warn(engine->log, "nccl: %zu bytes are not freed: %s", range->bytes,
+                        ncclGetErrorString(result));
+        }
+    }
+    free(range->handles);
+    free(range);
+}
+
+/* Communicators in use; lock is not held while they are called, only the keeper ends them, and it
+ * asks for memory_lock first. */
+static dp_status_t register_everywhere(dp_nccl_engine_t *engine, dp_nccl_range_t *range,
+                                       dp_error_t *error)
+{
+    dp_status_t status = add_handle(range, engine->world, error);
+    dp_nccl_group_t *at;
+
+    pthread_mutex_lock(&engine->lock);
+    at = engine->groups;
+    while (status == DP_OK && at != NULL) {
+        const int is_ready = at->is_joined;
+
+        pthread_mutex_unlock(&engine->lock);
+        if (is_ready) status = add_handle(range, at, error);
+        pthread_mutex_lock(&engine->lock);
+        at = at->next;
+    }
+    pthread_mutex_unlock(&engine->lock);
+    return status;
+}
+
+void dp_nccl_memory_join(dp_nccl_group_t *group)
+{
+    dp_nccl_engine_t *engine = group->engine;
+    dp_error_t error = {DP_OK, ""};
+
+    pthread_mutex_lock(&engine->memory_lock);
+    for (dp_nccl_range_t *at = engine->ranges; at != NULL; at = at->next) {
+        const dp_status_t status = add_handle(at, group, &error);
+
+        if (status != DP_OK && status != DP_ERR_ABORTED) {
+            dp_log_debug(engine->log, "nccl: %zu bytes are not registered%s: %s", at->bytes,
+                         group->title, error.text);
+        }
+    }
+    pthread_mutex_lock(&engine->lock);
+    group->is_joined = 1;
+    pthread_mutex_unlock(&engine->lock);
+    pthread_mutex_unlock(&engine->memory_lock);
+}
+
+void dp_nccl_memory_leave(dp_nccl_group_t *group)
+{
+    dp_nccl_engine_t *engine = group->engine;
+
+    pthread_mutex_lock(&engine->memory_lock);
+    pthread_mutex_lock(&engine->lock);
+    group->is_joined = 0;
+    pthread_mutex_unlock(&engine->lock);
+    for (dp_nccl_range_t *at = engine->ranges; at != NULL; at = at->next) {
+        for (size_t i = at->handle_count; i-- > 0;) {
+            if (at->handles[i].group != group) continue;
+            drop_handle(engine, &at->handles[i]);
+            at->handles[i] = at->handles[--at->handle_count];
+        }
+    }
+    pthread_mutex_unlock(&engine->memory_lock);
+}
+
+/* ---- Ranges -----------------------------------------------------------------------------------
+ */
+
+static dp_nccl_range_t **find_range(dp_nccl_engine_t *engine, const char *base)
+{
+    dp_nccl_range_t **at = &engine->ranges;
+
+    while (*at != NULL && (*at)->base != base)
+        at = &(*at)->next;
+    return at;
+}
+
+static dp_nccl_range_t *new_range(dp_nccl_engine_t *engine, void *base, size_t bytes, int is_own)
+{
+    dp_nccl_range_t *range = calloc(1, sizeof(*range));
+
+    if (range == NULL) return NULL;
+    range->base = base;
+    range->bytes = bytes;
+    range->is_own = is_own;
+    range->next = engine->ranges;
+    engine->ranges = range;
+    return range;
+}
+
+static dp_status_t zero(dp_nccl_engine_t *engine, void *memory, size_t bytes, dp_error_t *error)
+{
+    dp_status_t status = DP_NCCL_CUDA(cudaMemsetAsync(memory, 0, bytes, engine->zeroing), error);
+
+    return status == DP_OK ? DP_NCCL_CUDA(cudaStreamSynchronize(engine->zeroing), error) : status;
+}
+
+/* On the calling thread's device. */
+static dp_status_t alloc_here(dp_nccl_engine_t *engine, size_t room, void **memory)
+{
+    dp_error_t error = {DP_OK, ""};
+    const ncclResult_t result = ncclMemAlloc(memory, room);
+    dp_status_t status;
+
+    if (result != ncclSuccess) {
+        dp_log_debug(engine->log, "nccl: no %zu bytes of device memory: %s", room,
+                     ncclGetErrorString(result));
+        return DP_ERR_NO_MEMORY;
+    }
+    status = zero(engine, *memory, room, &error);
+    if (status != DP_OK) ncclMemFree(*memory);
+    return status;
+}
+
+dp_status_t dp_nccl_alloc(dp_engine_t *self, size_t bytes, void **memory)
+{
+    dp_nccl_engine_t *engine = dp_nccl_of(self);
+    const dp_device_ops_t *device = engine->device->ops;
+    const size_t room = dp_align_up(DP_MAX(bytes, 1), PAGE);
+    dp_error_t error = {DP_OK, ""};
+    dp_nccl_range_t *range;
+    void *base = NULL;
+    int back;
+    dp_status_t status;
+
+    if (bytes > SIZE_MAX - PAGE) return DP_ERR_NO_MEMORY;
+    status = device->enter(engine->device, &back);
+    if (status != DP_OK) return status;
+    pthread_mutex_lock(&engine->memory_lock);
+    status = alloc_here(engine, room, &base);
+    range = status == DP_OK ? new_range(engine, base, room, 1) : NULL;
+    if (range != NULL) {
+        if (register_everywhere(engine, range, &error) != DP_OK) {
+            dp_log_debug(engine->log, "nccl: %zu bytes are not registered: %s", room, error.text);
+        }
+        *memory = base;
+    } else if (status == DP_OK) {
+        status = DP_ERR_NO_MEMORY;
+        ncclMemFree(base);
+    }
+    pthread_mutex_unlock(&engine->memory_lock);
+    device->leave(engine->device, back);
+    return status;
+}
+
+static dp_status_t forget(dp_nccl_engine_t *engine, void *memory, int is_own)
+{
+    const dp_device_ops_t *device = engine->device->ops;
+    dp_nccl_range_t **at;
+    dp_nccl_range_t *range;
+    int back;
+    dp_status_t status = device->enter(engine->device, &back);
+
+    if (status != DP_OK) return status;
+    pthread_mutex_lock(&engine->memory_lock);
+    at = find_range(engine, memory);
+    range = *at;
+    if (range != NULL && range->is_own == is_own) {
+        *at = range->next;
+        free_range(engine, range);
+    } else {
+        range = NULL;
+    }
+    pthread_mutex_unlock(&engine->memory_lock);
+    device->leave(engine->device, back);
+    return range != NULL ? DP_OK : DP_ERR_INVALID;
+}
+
+dp_status_t dp_nccl_free(dp_engine_t *self, void *memory)
+{
+    return memory == NULL ? DP_OK : forget(dp_nccl_of(self), memory, 1);
+}
+
+int dp_nccl_owns(const dp_engine_t *self, const void *memory, size_t bytes)
+{
+    /* The lock is not the state that const speaks of. */
+    dp_nccl_engine_t *engine = ((const dp_nccl_engine_t *)(const void *)self)->self;
+    const char *at = memory;
+    int owns = 0;
+
+    pthread_mutex_lock(&engine->memory_lock);
+    for (const dp_nccl_range_t *range = engine->ranges; range != NULL && !owns;
+         range = range->next) {
+        owns = at >= range->base && bytes <= range->bytes &&
+               (size_t)(at - range->base) <= range->bytes - bytes;
+    }
+    pthread_mutex_unlock(&engine->memory_lock);
+    return owns;
+}
+
+static int overlaps(const dp_nccl_engine_t *engine, const char *base, size_t bytes)
+{
+    for (const dp_nccl_range_t *at = engine->ranges; at != NULL; at = at->next) {
+        if (base < at->base + at->bytes && at->base < base + bytes) return 1;
+    }
+    return 0;
+}
+
+dp_status_t dp_nccl_adopt(dp_engine_t *self, void *memory, size_t bytes, dp_error_t *error)
+{
+    dp_nccl_engine_t *engine = dp_nccl_of(self);
+    dp_error_t why = {DP_OK, ""};
+    const dp_device_ops_t *device = engine->device->ops;
+    dp_nccl_range_t *range = NULL;
+    dp_status_t status;
+    int back;
+
+    if (memory == NULL || bytes == 0) {
+        return dp_error_set(error, DP_ERR_INVALID, "nccl: no memory to register");
+    }
+    if (device->kind(engine->device, memory) != DP_MEMORY_DEVICE) {
+        return dp_error_set(error, DP_ERR_INVALID,
+                            "rank %d: nccl: %zu bytes at %p are not memory of this GPU",
+                            engine->rank, bytes, memory);
+    }
+    status = device->enter(engine->device, &back);
+    if (status != DP_OK) return status;
+    pthread_mutex_lock(&engine->memory_lock);
+    if (overlaps(engine, memory, bytes)) {
+        status = dp_error_set(error, DP_ERR_INVALID,
+                              "rank %d: nccl: some of %zu bytes at %p are registered already",
+                              engine->rank, bytes, memory);
+    } else {
+        range = new_range(engine, memory, bytes, 0);
+        if (range == NULL) status = dp_error_set(error, DP_ERR_NO_MEMORY, "nccl: no memory");
+    }
+    if (range != NULL) status = register_everywhere(engine, range, &why);
+    if (range != NULL && status != DP_OK) {
+        dp_error_set(error, status, "rank %d: nccl: registering %zu bytes: %s", engine->rank, bytes,
+                     why.text);
+        engine->ranges = range->next;
+        free_range(engine, range);
+    }
+    pthread_mutex_unlock(&engine->memory_lock);
+    device->leave(engine->device, back);
+    return status;
+}
+
+dp_status_t dp_nccl_disown(dp_engine_t *self, void *memory)
+{
+    return forget(dp_nccl_of(self), memory, 0);
+}
+
+void dp_nccl_memory_fini(dp_nccl_engine_t *engine)
+{
+    /* the program's kernels may use what it was given until the end */
+    if (engine->ranges != NULL) engine->device->ops->synchronize(engine->device);
+    while (engine->ranges != NULL) {
+        dp_nccl_range_t *range = engine->ranges;
+
+        engine->ranges = range->next;
+        range->handle_count = 0; /* they went with the communicators */
+        free_range(engine, range);
+    }
+}

@@ -1,0 +1,458 @@
+/*
+ * nccl.c - the NCCL engine: its life, its operations' life, and its end by abort.
+ *
+ * An operation is issued on the stream by the launch thread between two stamps of the time; the
+ * device's completion thread ends it once the stream has come there. The first failure
+ * stays and ends the engine: communicators are broken so that no kernel waits for a peer any more,
+ * streams run dry, and every operation on them completes with the same words. How ranks agree on
+ * the order of operations is none of its business; nor does it compress: slots hold the type that
+ * travels, and the casts of packing hold the scales.
+ */
+#include "runtime/engine/nccl/nccl_internal.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cuda.h"
+#include "runtime/base/inject.h"
+
+/* ---- Stopping ---------------------------------------------------------------------------------
+ */
+
+/* The device learns first: nothing that was half reduced may be used once streams move again. */
+void dp_nccl_stop(dp_nccl_engine_t *engine, dp_status_t status, const char *text)
+{
+    if (engine->device->ops->abort != NULL) engine->device->ops->abort(engine->device);
+    pthread_mutex_lock(&engine->lock);
+    if (!dp_nccl_is_aborted(engine)) {
+        engine->abort_status = status;
+        engine->abort_ns = dp_now_ns();
+        snprintf(engine->abort_text, sizeof(engine->abort_text), "%s", text);
+        atomic_store_explicit(&engine->is_aborted, 1, memory_order_release);
+        pthread_cond_broadcast(&engine->change);
+    }
+    pthread_mutex_unlock(&engine->lock);
+}
+
+dp_status_t dp_nccl_stop_in(const dp_nccl_task_t *task, dp_status_t status, const char *format, ...)
+{
+    char why[DP_ERROR_TEXT_MAX];
+    dp_error_t error;
+    va_list list;
+
+    va_start(list, format);
+    vsnprintf(why, sizeof(why), format, list); /* NOLINT(clang-analyzer-valist.Uninitialized) */
+    va_end(list);
+    dp_error_set(&error, status, "rank %d: nccl: %s %llu%s: %s", task->engine->rank,
+                 dp_collective_name(task->collective), (unsigned long long)task->sequence,
+                 task->group->title, why);
+    dp_nccl_stop(task->engine, status, error.text);
+    return status;
+}
+
+static void nccl_abort(dp_engine_t *self, dp_status_t status, const char *text)
+{
+    dp_nccl_stop(dp_nccl_of(self), status, text);
+}
+
+/* ---- Operations -------------------------------------------------------------------------------
+ */
+
+static dp_status_t add_page(dp_nccl_engine_t *engine)
+{
+    dp_nccl_page_t *page = calloc(1, sizeof(*page));
+
+    if (page == NULL) return DP_ERR_NO_MEMORY;
+    if (cudaHostAlloc((void **)&page->words, DP_NCCL_PAGE * sizeof(*page->words),
+                      cudaHostAllocMapped) != cudaSuccess) {
+        (void)cudaGetLastError();
+        free(page);
+        return DP_ERR_NO_MEMORY;
+    }
+    page->next = engine->pages;
+    engine->pages = page;
+    return DP_OK;
+}
+
+static void free_pages(dp_nccl_engine_t *engine)
+{
+    while (engine->pages != NULL) {
+        dp_nccl_page_t *page = engine->pages;
+
+        engine->pages = page->next;
+        cudaFreeHost(page->words);
+        free(page);
+    }
+}
+
+static dp_nccl_task_t *make_task(dp_nccl_engine_t *engine)
+{
+    dp_nccl_task_t *task = calloc(1, sizeof(*task));
+
+    if (task == NULL) return NULL;
+    if (engine->pages->used == DP_NCCL_PAGE && add_page(engine) != DP_OK) {
+        free(task);
+        return NULL;
+    }
+    task->engine = engine;
+    task->begun = &engine->pages->words[engine->pages->used++];
+    return task;
+}
+
+static dp_nccl_task_t *take_task(dp_nccl_engine_t *engine, dp_engine_op_t *op)
+{
+    dp_nccl_task_t *task;
+
+    pthread_mutex_lock(&engine->lock);
+    task = engine->spare_tasks;
+    if (task != NULL) engine->spare_tasks = task->next;
+    pthread_mutex_unlock(&engine->lock);
+    if (task == NULL) task = make_task(engine);
+    if (task == NULL) return NULL;
+    task->op = op;
+    task->group = op->group != NULL ? (dp_nccl_group_t *)(void *)op->group : engine->world;
+    task->sequence = op->sequence;
+    task->collective = op->collective;
+    task->is_issued = 0;
+    task->begun_ns = 0;
+    __atomic_store_n(task->begun, 0u, __ATOMIC_RELAXED); /* its last kernel has written it */
+    task->truncated.status = DP_OK;
+    pthread_mutex_lock(&engine->lock);
+    task->group->in_flight++;
+    task->next = engine->tasks;
+    task->link = &engine->tasks;
+    if (task->next != NULL) task->next->link = &task->next;
+    engine->tasks = task;
+    pthread_cond_broadcast(&engine->change);
+    pthread_mutex_unlock(&engine->lock);
+    return task;
+}
+
+static void give_task(dp_nccl_task_t *task)
+{
+    dp_nccl_engine_t *engine = task->engine;
+
+    pthread_mutex_lock(&engine->lock);
+    *task->link = task->next;
+    if (task->next != NULL) task->next->link = task->link;
+    task->group->in_flight--;
+    task->next = engine->spare_tasks;
+    engine->spare_tasks = task;
+    pthread_mutex_unlock(&engine->lock);
+}
+
+/* The device has passed the operation. An engine that was aborted before may have cut it short. */
+static void finish(void *argument)
+{
+    dp_nccl_task_t *task = argument;
+    dp_nccl_engine_t *engine = task->engine;
+    dp_engine_op_t *op = task->op;
+
+    if (op->end_ns == 0) op->end_ns = dp_now_ns();
+    if (op->begin_ns == 0) op->begin_ns = op->end_ns;
+    op->status = DP_OK;
+    op->text[0] = '\0';
+    if (dp_nccl_is_aborted(engine)) {
+        pthread_mutex_lock(&engine->lock);
+        op->status = engine->abort_status;
+        memcpy(op->text, engine->abort_text, sizeof(op->text));
+        pthread_mutex_unlock(&engine->lock);
+    } else if (task->truncated.status != DP_OK) {
+        op->status = task->truncated.status;
+        memcpy(op->text, task->truncated.text, sizeof(op->text));
+    }
+    give_task(task);
+}
+
+/* What the ring makes a rank send, where it goes to other machines: an upper bound, as only the
+ * last rank of a machine sends there. */
+static uint64_t wire_bytes(const dp_nccl_task_t *task)
+{
+    const dp_engine_op_t *op = task->op;
+    const uint64_t size = (uint64_t)task->group->size;
+    uint64_t elements = 0;
+
+    if (task->engine->topology->host_count < 2) return 0;
+    for (size_t i = 0; i < op->piece_count; i++)
+        elements += op->pieces[i].count;
+    if (op->collective == DP_COLLECTIVE_ALLREDUCE)
+        return 2 * elements * (size - 1) / size * dp_dtype_bytes(op->dtype);
+    if (op->collective == DP_COLLECTIVE_ALLGATHER ||
+        op->collective == DP_COLLECTIVE_REDUCE_SCATTER) {
+        elements *= size - 1;
+    }
+    return elements * dp_dtype_bytes(op->dtype);
+}
+
+static dp_status_t issue(dp_nccl_task_t *task, cudaStream_t stream, dp_error_t *error)
+{
+    dp_nccl_engine_t *engine = task->engine;
+    dp_engine_op_t *op = task->op;
+    dp_status_t status = dp_nccl_await_group(task->group, error);
+
+    if (status != DP_OK) return status;
+    if (op->wire == DP_WIRE_FP16 || op->wire == DP_WIRE_BF16) {
+        return dp_error_set(error, DP_ERR_INVALID, "a wire of another type than the elements");
+    }
+    pthread_mutex_lock(&engine->issue_lock);
+    status = op->exchange != NULL ? dp_nccl_issue_exchange(task, stream, error)
+                                  : dp_nccl_issue(task, stream, error);
+    pthread_mutex_unlock(&engine->issue_lock);
+    return status;
+}
+
+static dp_status_t nccl_enqueue(dp_engine_t *self, dp_stream_t *stream, dp_work_size_t size,
+                                dp_engine_op_t *op)
+{
+    dp_nccl_engine_t *engine = dp_nccl_of(self);
+    const dp_device_ops_t *device = engine->device->ops;
+    cudaStream_t native = device->stream_native(stream);
+    dp_nccl_task_t *task;
+    dp_error_t error = {DP_OK, ""};
+    dp_status_t status = device->enter(engine->device, NULL);
+
+    if (status != DP_OK) return status;
+    task = take_task(engine, op);
+    if (task == NULL) return DP_ERR_NO_MEMORY;
+    op->begin_ns = op->end_ns = op->wait_ns = 0;
+    op->last_rank = -1;
+    op->wire_bytes = wire_bytes(task);
+    dp_inject_enter(engine->injector, DP_INJECT_ENGINE);
+    if (!dp_nccl_is_aborted(engine)) {
+        status = device->stamp(stream, &op->begin_ns);
+        if (status == DP_OK)
+            status = DP_NCCL_CUDA(dp_cuda_set_word(task->begun, 1, native), &error);
+        if (status == DP_OK) status = issue(task, native, &error);
+        if (status == DP_OK) status = device->stamp(stream, &op->end_ns);
+        if (status != DP_OK) {
+            dp_nccl_stop_in(task, status, "%s",
+                            error.text[0] != '\0' ? error.text : dp_status_string(status));
+        } else {
+            pthread_mutex_lock(&engine->lock);
+            task->is_issued = 1;
+            pthread_mutex_unlock(&engine->lock);
+        }
+    }
+    status = device->call(stream, size, finish, task);
+    if (status != DP_OK) give_task(task);
+    return status;
+}
+
+/* ---- Life -------------------------------------------------------------------------------------
+ */
+
+static void nccl_destroy(dp_engine_t *self)
+{
+    dp_nccl_engine_t *engine = dp_nccl_of(self);
+
+    if (engine == NULL) return;
+    dp_nccl_threads_stop(engine);
+    dp_nccl_memory_fini(engine);
+    while (engine->groups != NULL) {
+        dp_nccl_group_t *group = engine->groups;
+
+        engine->groups = group->next;
+        dp_nccl_group_free(group);
+    }
+    dp_nccl_group_free(engine->world);
+    while (engine->spare_tasks != NULL) {
+        dp_nccl_task_t *task = engine->spare_tasks;
+
+        engine->spare_tasks = task->next;
+        free(task);
+    }
+    free_pages(engine);
+    if (engine->pool != NULL) cudaMemPoolDestroy(engine->pool);
+    if (engine->side != NULL) cudaStreamDestroy(engine->side);
+    if (engine->zeroing != NULL) cudaStreamDestroy(engine->zeroing);
+    if (engine->rows_came != NULL) cudaEventDestroy(engine->rows_came);
+    if (engine->ids != NULL) cudaFreeHost(engine->ids);
+    if (engine->rows != NULL) cudaFreeHost(engine->rows);
+    if (engine->device_ids != NULL) cudaFree(engine->device_ids);
+    if (engine->device_rows != NULL) cudaFree(engine->device_rows);
+    if (engine->barrier != NULL) cudaFree(engine->barrier);
+    free(engine->sources);
+    free(engine->outputs);
+    free(engine->strides);
+    free(engine->inputs);
+    free(engine->scratch);
+    pthread_cond_destroy(&engine->change);
+    pthread_mutex_destroy(&engine->lock);
+    pthread_mutex_destroy(&engine->call_lock);
+    pthread_mutex_destroy(&engine->issue_lock);
+    pthread_mutex_destroy(&engine->memory_lock);
+    free(engine);
+}
+
+static const dp_engine_ops_t nccl_ops = {
+    .name = "nccl",
+    .compresses = 0,
+    .alloc = dp_nccl_alloc,
+    .free = dp_nccl_free,
+    .owns = dp_nccl_owns,
+    .adopt = dp_nccl_adopt,
+    .disown = dp_nccl_disown,
+    .group_create = dp_nccl_group_create,
+    .group_destroy = dp_nccl_group_destroy,
+    .enqueue = nccl_enqueue,
+    .abort = nccl_abort,
+    .destroy = nccl_destroy,
+};
+
+static dp_status_t make_world(dp_nccl_engine_t *engine, dp_error_t *error)
+{
+    int *ranks = calloc((size_t)engine->size, sizeof(*ranks));
+    const dp_engine_members_t members = {.ranks = ranks, .count = engine->size, .name = "world"};
+    dp_status_t status;
+
+    if (ranks == NULL) return dp_error_set(error, DP_ERR_NO_MEMORY, "nccl: no memory");
+    for (int i = 0; i < engine->size; i++)
+        ranks[i] = i;
+    status = dp_nccl_group_make(engine, &members, &engine->world, error);
+    free(ranks);
+    return status;
+}
+
+static dp_status_t make_stream(cudaStream_t *stream, dp_error_t *error)
+{
+    return DP_NCCL_CUDA(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking), error);
+}
+
+/* Scratch of operations. The device's own pool gives memory back to the driver whenever somebody
+ * waits for the device, and it is the program's to tune; this one keeps what it has. */
+static void make_pool(dp_nccl_engine_t *engine)
+{
+    const struct cudaMemPoolProps wanted = {
+        .allocType = cudaMemAllocationTypePinned,
+        .handleTypes = cudaMemHandleTypeNone,
+        .location = {.type = cudaMemLocationTypeDevice, .id = engine->gpu}};
+    uint64_t all = UINT64_MAX;
+
+    if (cudaMemPoolCreate(&engine->pool, &wanted) != cudaSuccess) {
+        (void)cudaGetLastError(); /* the device's pool will do, or the operation says why not */
+        engine->pool = NULL;
+    } else if (cudaMemPoolSetAttribute(engine->pool, cudaMemPoolAttrReleaseThreshold, &all) !=
+               cudaSuccess) {
+        (void)cudaGetLastError(); /* only slower */
+    }
+}
+
+/* What no operation may have to wait for: memory of the device and pinned memory. Rows of
+ * ROWS_AT_ONCE ranks find room from the beginning, so that nothing is allocated, let alone freed,
+ * while the device is at work: CUDA may wait for all of it, also for what waits for this thread. */
+static dp_status_t make_memory(dp_nccl_engine_t *engine, dp_error_t *error)
+{
+    enum { ROWS_AT_ONCE = 512 };
+    const size_t size = (size_t)engine->size;
+    dp_status_t status = add_page(engine);
+
+    if (status != DP_OK) return dp_error_set(error, status, "nccl: no pinned memory");
+    make_pool(engine);
+    engine->row_words = size * (3 + DP_MIN(size, ROWS_AT_ONCE));
+    status = DP_NCCL_CUDA(cudaMallocHost((void **)&engine->ids, DP_NCCL_IDS * sizeof(ncclUniqueId)),
+                          error);
+    if (status == DP_OK) {
+        status = DP_NCCL_CUDA(
+            cudaMalloc((void **)&engine->device_ids, DP_NCCL_IDS * sizeof(ncclUniqueId)), error);
+    }
+    if (status == DP_OK) {
+        status = DP_NCCL_CUDA(
+            cudaMallocHost((void **)&engine->rows, engine->row_words * sizeof(uint64_t)), error);
+    }
+    if (status == DP_OK) {
+        status = DP_NCCL_CUDA(
+            cudaMalloc((void **)&engine->device_rows, engine->row_words * sizeof(uint64_t)), error);
+    }
+    if (status == DP_OK) status = DP_NCCL_CUDA(cudaMalloc((void **)&engine->barrier, 256), error);
+    if (status == DP_OK) { /* our streams do not wait for the default one */
+        status = DP_NCCL_CUDA(cudaMemsetAsync(engine->barrier, 0, 256, engine->zeroing), error);
+    }
+    if (status == DP_OK) status = DP_NCCL_CUDA(cudaStreamSynchronize(engine->zeroing), error);
+    if (status == DP_OK) {
+        status = DP_NCCL_CUDA(cudaEventCreateWithFlags(&engine->rows_came, cudaEventDisableTiming),
+                              error);
+    }
+    return status;
+}
+
+static dp_status_t init(dp_nccl_engine_t *engine, const dp_config_t *config, dp_error_t *error)
+{
+    const uint64_t deadline_ns = dp_now_ns() + engine->start_ns;
+    char text[80];
+    dp_status_t status;
+
+    /* Before NCCL reads it; one that a person set stays. */
+    if (config->nccl_ring) setenv("NCCL_ALGO", "Ring", 0);
+    /* Groups share the GPU: on all ranks their kernels start in the order they are issued in. */
+    setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
+    engine->inputs = calloc((size_t)engine->size, sizeof(*engine->inputs));
+    if (engine->inputs == NULL) return dp_error_set(error, DP_ERR_NO_MEMORY, "nccl: no memory");
+    status = make_world(engine, error);
+    if (status == DP_OK) status = DP_NCCL_CUDA(cudaGetDevice(&engine->gpu), error);
+    if (status == DP_OK) status = make_stream(&engine->side, error);
+    if (status == DP_OK) status = make_stream(&engine->zeroing, error);
+    if (status == DP_OK) status = make_memory(engine, error);
+    if (status == DP_OK) status = dp_nccl_meet(engine, deadline_ns, error);
+    if (status == DP_OK) status = dp_nccl_threads_start(engine, error);
+    if (status != DP_OK) return status;
+    dp_engine_nccl_describe(text, sizeof(text));
+    dp_log_debug(engine->log, "engine nccl: %s, rank %d of %d on GPU %d, at most %d CTAs", text,
+                 engine->rank, engine->size, engine->gpu, engine->max_ctas);
+    return DP_OK;
+}
+
+static void init_locks(dp_nccl_engine_t *engine)
+{
+    pthread_condattr_t clock;
+
+    pthread_mutex_init(&engine->lock, NULL);
+    pthread_mutex_init(&engine->call_lock, NULL);
+    pthread_mutex_init(&engine->issue_lock, NULL);
+    pthread_mutex_init(&engine->memory_lock, NULL);
+    pthread_condattr_init(&clock);
+    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    pthread_cond_init(&engine->change, &clock);
+    pthread_condattr_destroy(&clock);
+}
+
+dp_status_t dp_engine_nccl_create(dp_bootstrap_t *bootstrap, const dp_topology_t *topology,
+                                  dp_device_t *device, const dp_config_t *config,
+                                  const dp_log_t *log, dp_trace_t *trace, dp_engine_t **out,
+                                  dp_error_t *error)
+{
+    dp_nccl_engine_t *engine = calloc(1, sizeof(*engine));
+    dp_status_t status;
+
+    (void)trace; /* the pipeline records from begin_ns to end_ns of each operation */
+    if (engine == NULL) return dp_error_set(error, DP_ERR_NO_MEMORY, "nccl: no memory");
+    engine->base.ops = &nccl_ops;
+    engine->self = engine;
+    engine->topology = topology;
+    engine->bootstrap = bootstrap;
+    engine->device = device;
+    engine->log = log;
+    engine->injector = config->injector;
+    engine->rank = bootstrap->rank;
+    engine->size = bootstrap->size;
+    engine->max_ctas = config->nccl_ctas;
+    engine->limit_ns = config->nccl_limit_ns;
+    engine->break_ns = config->nccl_abort_ns;
+    engine->start_ns = config->start_timeout_ns;
+    engine->jobs_tail = &engine->jobs;
+    init_locks(engine);
+    if (!device->ops->is_async) {
+        status = dp_error_set(error, DP_ERR_INVALID, "nccl: the device '%s' has no CUDA streams",
+                              device->ops->name);
+    } else {
+        status = init(engine, config, error);
+    }
+    if (status != DP_OK) {
+        dp_nccl_stop(engine, status, "the engine could not be made");
+        nccl_destroy(&engine->base);
+        return status;
+    }
+    *out = &engine->base;
+    return DP_OK;
+}

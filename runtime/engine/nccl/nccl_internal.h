@@ -1,0 +1,236 @@
+/*
+ * nccl_internal.h - what the files of the NCCL engine share.
+ *
+ * Threads: the launch thread issues operations; the keeper makes and ends communicators; the
+ * watcher looks for errors, deadlines and an abort that does not come to an end; the device's
+ * completion thread ends operations. Communicators are non-blocking, so that no call into NCCL
+ * lasts and call_lock is free soon whatever the other ranks do.
+ */
+#ifndef DP_ENGINE_NCCL_INTERNAL_H
+#define DP_ENGINE_NCCL_INTERNAL_H
+
+#include <nccl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "runtime/engine/nccl/nccl.h"
+
+#define DP_NCCL_IDS 32       /* groups being made at a time */
+#define DP_NCCL_EXIT_CODE 70 /* of a process whose communicators cannot be aborted */
+
+typedef struct dp_nccl_engine dp_nccl_engine_t;
+typedef struct dp_nccl_group dp_nccl_group_t;
+
+/* A communicator is made once, used, and ended once; all by the keeper but its use. */
+typedef enum dp_nccl_state {
+    DP_NCCL_MAKING,
+    DP_NCCL_READY,
+    DP_NCCL_ENDING /* asked for */
+} dp_nccl_state_t;
+
+/* A dp_engine_group_t of this engine. */
+struct dp_nccl_group {
+    dp_nccl_engine_t *engine;
+    uint32_t uid;
+    int rank, size;     /* in the group */
+    int *ranks;         /* [size] of the world */
+    char name[64];      /* what NCCL calls it */
+    char title[80];     /* " of group 'x'", "" for the world */
+    uint64_t settle_ns; /* longest a call may be in progress; 0: no limit */
+    ncclComm_t comm;    /* guarded by call_lock */
+    /* guarded by the engine's lock */
+    dp_nccl_state_t state;
+    int in_flight; /* operations */
+    int is_joined; /* all memory is known to it; written under memory_lock too */
+    dp_nccl_group_t *next, *next_job;
+    cudaEvent_t id_came; /* NULL: the id is known */
+    size_t id_slot;
+    /* keeper only */
+    pthread_t breaker; /* aborts it */
+    int has_breaker;
+};
+
+/* An operation under way. Pooled with its word. */
+typedef struct dp_nccl_task {
+    struct dp_nccl_task *next, **link; /* guarded by the engine's lock; next: an earlier one */
+    dp_nccl_engine_t *engine;
+    dp_nccl_group_t *group;
+    dp_engine_op_t *op;
+    uint64_t sequence;
+    dp_collective_t collective;
+    uint32_t *begun;      /* pinned: the GPU writes 1 when it comes to the operation */
+    int is_issued;        /* guarded by the engine's lock */
+    uint64_t begun_ns;    /* when the watcher saw both; 0: not yet */
+    dp_error_t truncated; /* DP_OK, or how all its ranks know that it does not fit */
+} dp_nccl_task_t;
+
+/* Memory that NCCL knows, and what each communicator calls it. */
+typedef struct dp_nccl_handle {
+    dp_nccl_group_t *group;
+    void *handle;
+} dp_nccl_handle_t;
+
+/* A word each for as many tasks, in pinned memory: more operations than are ever in flight. */
+#define DP_NCCL_PAGE 1024
+typedef struct dp_nccl_page {
+    struct dp_nccl_page *next;
+    uint32_t *words; /* [DP_NCCL_PAGE] */
+    size_t used;
+} dp_nccl_page_t;
+
+typedef struct dp_nccl_range {
+    struct dp_nccl_range *next;
+    char *base;
+    size_t bytes;
+    int is_own; /* from ncclMemAlloc */
+    dp_nccl_handle_t *handles;
+    size_t handle_count;
+} dp_nccl_range_t;
+
+struct dp_nccl_engine {
+    dp_engine_t base;
+    dp_nccl_engine_t *self; /* for callers that hold it const */
+    const dp_topology_t *topology;
+    dp_bootstrap_t *bootstrap;
+    dp_device_t *device;
+    const dp_log_t *log;
+    struct dp_inject *injector;
+    int rank, size, gpu, max_ctas;
+    uint64_t limit_ns; /* of an operation; 0: none */
+    uint64_t start_ns; /* of making and of ending a communicator */
+    uint64_t break_ns; /* of aborting all of them: then the process ends */
+    dp_nccl_group_t *world;
+    cudaStream_t side;          /* ids and counts */
+    cudaStream_t zeroing;       /* new memory */
+    pthread_mutex_t issue_lock; /* whoever issues something and waits until NCCL has taken it */
+    pthread_mutex_t call_lock;  /* inside of it, for the time of one call into NCCL */
+    pthread_mutex_t lock;
+    pthread_cond_t change; /* of what lock guards */
+    /* guarded by lock */
+    dp_nccl_group_t *groups; /* all but the world */
+    dp_nccl_group_t *jobs, **jobs_tail;
+    dp_nccl_task_t *tasks, *spare_tasks; /* in flight, the latest first, and not */
+    int is_stopping, is_torn;            /* destroy; the keeper has aborted the communicators */
+    dp_status_t abort_status;
+    char abort_text[DP_ERROR_TEXT_MAX];
+    uint64_t abort_ns;
+    _Atomic int is_aborted; /* written under lock */
+    pthread_t keeper, watcher;
+    int has_keeper, has_watcher;
+    /* guarded by memory_lock, taken before issue_lock */
+    pthread_mutex_t memory_lock;
+    dp_nccl_range_t *ranges;
+    /* launch thread only */
+    dp_nccl_page_t *pages; /* the one with room first */
+    cudaMemPool_t pool;    /* of scratch; NULL: the device's */
+    char *barrier;         /* a byte of device memory */
+    size_t ids_used;
+    ncclUniqueId *ids, *device_ids; /* [DP_NCCL_IDS] pinned, device */
+    cudaEvent_t rows_came;
+    uint64_t *rows, *device_rows; /* [row_words] pinned, device */
+    size_t row_words;
+    const void **sources; /* of the pieces of an operation: where each is read, all [piece_room] */
+    void **outputs;       /* where NCCL writes it */
+    size_t *strides;
+    size_t piece_room;
+    const void **inputs; /* [size] of one piece */
+    void **scratch;      /* [scratch_count] of an operation, [scratch_room] */
+    size_t scratch_count, scratch_room;
+};
+
+static inline dp_nccl_engine_t *dp_nccl_of(dp_engine_t *engine)
+{
+    return (dp_nccl_engine_t *)(void *)engine;
+}
+
+static inline int dp_nccl_is_aborted(const dp_nccl_engine_t *engine)
+{
+    return atomic_load_explicit(&engine->is_aborted, memory_order_acquire);
+}
+
+/* Lets the CPU go for a while that grows with the turns taken. */
+void dp_nccl_pause(unsigned *turns);
+
+/* ---- nccl.c -----------------------------------------------------------------------------------
+ */
+
+/* Notes why the engine stops, and has the communicators aborted; the first reason counts. */
+void dp_nccl_stop(dp_nccl_engine_t *engine, dp_status_t status, const char *text);
+/* "rank 3: nccl: allreduce 17 of group 'x': ..." as the reason. Returns status. */
+dp_status_t dp_nccl_stop_in(const dp_nccl_task_t *task, dp_status_t status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* ---- nccl/comm.c ------------------------------------------------------------------------------
+ */
+
+/*
+ * A call into NCCL on a group's communicator, then until NCCL has taken it. issue_lock is held by
+ * the caller. DP_ERR_ABORTED: the engine stops, and nothing was called.
+ */
+#define DP_NCCL_CALL(group, expression, error)                                                     \
+    (dp_nccl_enter(group) ? dp_nccl_settle(group, expression, #expression, error)                  \
+                          : dp_nccl_refuse(group, error))
+/* 1: call_lock is taken and the communicator is there. */
+int dp_nccl_enter(dp_nccl_group_t *group);
+/* Gives call_lock back. */
+dp_status_t dp_nccl_settle(dp_nccl_group_t *group, ncclResult_t result, const char *what,
+                           dp_error_t *error);
+dp_status_t dp_nccl_refuse(dp_nccl_group_t *group, dp_error_t *error);
+
+/* The status of an error of NCCL's, and its words. */
+dp_status_t dp_nccl_status(ncclResult_t result);
+/* DP_OK, or DP_ERR_SYSTEM with the words of the CUDA error. */
+dp_status_t dp_nccl_cuda(int result, const char *what, dp_error_t *error);
+#define DP_NCCL_CUDA(expression, error) dp_nccl_cuda((int)(expression), #expression, error)
+
+/* Waits for an event without being stuck in CUDA. The limit of an operation, task, counts from when
+ * no earlier one is under way; NULL: from now. */
+dp_status_t dp_nccl_await_event(dp_nccl_engine_t *engine, cudaEvent_t event, uint64_t limit_ns,
+                                const dp_nccl_task_t *task, dp_error_t *error);
+/* Waits until the keeper has made it. */
+dp_status_t dp_nccl_await_group(dp_nccl_group_t *group, dp_error_t *error);
+
+dp_status_t dp_nccl_check_version(const dp_nccl_engine_t *engine, int *version, dp_error_t *error);
+/* The world's: collective, over the bootstrap. */
+dp_status_t dp_nccl_meet(dp_nccl_engine_t *engine, uint64_t deadline_ns, dp_error_t *error);
+dp_status_t dp_nccl_group_make(dp_nccl_engine_t *engine, const dp_engine_members_t *members,
+                               dp_nccl_group_t **out, dp_error_t *error);
+void dp_nccl_group_free(dp_nccl_group_t *group);
+dp_status_t dp_nccl_group_create(dp_engine_t *self, const dp_engine_members_t *members,
+                                 dp_engine_group_t **group, dp_error_t *error);
+void dp_nccl_group_destroy(dp_engine_t *self, dp_engine_group_t *group);
+
+/* ---- nccl/watch.c -----------------------------------------------------------------------------
+ */
+
+dp_status_t dp_nccl_threads_start(dp_nccl_engine_t *engine, dp_error_t *error);
+/* A thread that takes no signals: these are the program's. 1: it runs. */
+int dp_nccl_thread_start(pthread_t *thread, void *(*run)(void *), void *argument);
+void dp_nccl_threads_stop(dp_nccl_engine_t *engine); /* ends the communicators too */
+/* The keeper's: makes what dp_nccl_group_create() began; ends one in peace; breaks all. */
+void dp_nccl_keep_make(dp_nccl_group_t *group);
+void dp_nccl_keep_end(dp_nccl_group_t *group);
+void dp_nccl_keep_break(dp_nccl_engine_t *engine);
+
+/* ---- nccl/run.c, nccl/exchange.c --------------------------------------------------------------
+ */
+
+/* Issue an operation on a stream; issue_lock is held. */
+dp_status_t dp_nccl_issue(dp_nccl_task_t *task, cudaStream_t stream, dp_error_t *error);
+dp_status_t dp_nccl_issue_exchange(dp_nccl_task_t *task, cudaStream_t stream, dp_error_t *error);
+
+/* ---- nccl/memory.c ----------------------------------------------------------------------------
+ */
+
+dp_status_t dp_nccl_alloc(dp_engine_t *self, size_t bytes, void **memory);
+dp_status_t dp_nccl_free(dp_engine_t *self, void *memory);
+int dp_nccl_owns(const dp_engine_t *self, const void *memory, size_t bytes);
+dp_status_t dp_nccl_adopt(dp_engine_t *self, void *memory, size_t bytes, dp_error_t *error);
+dp_status_t dp_nccl_disown(dp_engine_t *self, void *memory);
+/* All memory becomes known to a new communicator, and unknown to one that ends. */
+void dp_nccl_memory_join(dp_nccl_group_t *group);
+void dp_nccl_memory_leave(dp_nccl_group_t *group);
+/* Without communicators. */
+void dp_nccl_memory_fini(dp_nccl_engine_t *engine);
+
+#endif

@@ -1,0 +1,252 @@
+/*
+ * watch.c - the two threads of the NCCL engine, and how an abort comes to an end.
+ *
+ * The keeper makes and ends communicators, one after the other, and breaks them all when the engine
+ * is aborted. The watcher asks NCCL for errors while operations are in flight, and reads from
+ * pinned memory when the GPU began them; should the keeper not get through with an abort, then
+ * because a peer or a driver hangs, and the watcher ends the process: a rank that is stuck would
+ * hold up the whole job. The watcher never calls CUDA: a call may be stuck behind another thread's
+ * that waits for the device, and then nobody would notice that the device waits for ever.
+ */
+#include "runtime/engine/nccl/nccl_internal.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define LOOK_NS 10000000u /* between two looks at operations in flight */
+
+/* ---- The keeper -------------------------------------------------------------------------------
+ */
+
+static void forget_group(dp_nccl_group_t *group)
+{
+    dp_nccl_engine_t *engine = group->engine;
+    dp_nccl_group_t **at = &engine->groups;
+
+    pthread_mutex_lock(&engine->lock);
+    while (*at != group)
+        at = &(*at)->next;
+    *at = group->next;
+    pthread_mutex_unlock(&engine->lock);
+    dp_nccl_group_free(group);
+}
+
+/* lock is held, and given back for the time of the work. */
+static void keep_job(dp_nccl_engine_t *engine)
+{
+    dp_nccl_group_t *group = engine->jobs;
+    const int is_new = group->state == DP_NCCL_MAKING;
+
+    engine->jobs = group->next_job;
+    if (engine->jobs == NULL) engine->jobs_tail = &engine->jobs;
+    group->next_job = NULL;
+    pthread_mutex_unlock(&engine->lock);
+    if (is_new) {
+        dp_nccl_keep_make(group);
+    } else {
+        dp_nccl_keep_end(group);
+        if (!dp_nccl_is_aborted(engine)) forget_group(group);
+    }
+    pthread_mutex_lock(&engine->lock);
+}
+
+static void *keeper_main(void *argument)
+{
+    dp_nccl_engine_t *engine = argument;
+
+    /* what fails here fails again with the first communicator */
+    (void)engine->device->ops->enter(engine->device, NULL);
+    pthread_mutex_lock(&engine->lock);
+    for (;;) {
+        if (dp_nccl_is_aborted(engine)) {
+            if (!engine->is_torn) {
+                pthread_mutex_unlock(&engine->lock);
+                dp_nccl_keep_break(engine);
+                pthread_mutex_lock(&engine->lock);
+                engine->is_torn = 1;
+                pthread_cond_broadcast(&engine->change);
+                continue;
+            }
+        } else if (engine->jobs != NULL) {
+            keep_job(engine);
+            continue;
+        } else if (engine->is_stopping && engine->groups != NULL) {
+            /* The youngest first: the order of all ranks, whatever groups each is in. */
+            dp_nccl_group_t *group = engine->groups;
+
+            pthread_mutex_unlock(&engine->lock);
+            dp_nccl_keep_end(group);
+            if (!dp_nccl_is_aborted(engine)) forget_group(group);
+            pthread_mutex_lock(&engine->lock);
+            continue;
+        }
+        if (engine->is_stopping) break;
+        pthread_cond_wait(&engine->change, &engine->lock);
+    }
+    pthread_mutex_unlock(&engine->lock);
+    if (!dp_nccl_is_aborted(engine)) dp_nccl_keep_end(engine->world);
+    return NULL;
+}
+
+/* ---- The watcher ------------------------------------------------------------------------------
+ */
+
+/* The first operation of a group that is under way, or NULL. lock is held. */
+static const dp_nccl_task_t *first_of(const dp_nccl_engine_t *engine, const dp_nccl_group_t *group)
+{
+    const dp_nccl_task_t *first = NULL;
+
+    for (const dp_nccl_task_t *at = engine->tasks; at != NULL; at = at->next) {
+        if (at->group == group && (first == NULL || at->sequence < first->sequence)) first = at;
+    }
+    return first;
+}
+
+static dp_status_t look_for_error(dp_nccl_engine_t *engine, dp_nccl_group_t *group,
+                                  dp_error_t *error)
+{
+    const dp_nccl_task_t *first;
+    ncclResult_t state = ncclSuccess;
+    char why[160] = "";
+
+    /* Whoever is inside finds the error itself. */
+    if (group->in_flight == 0 || pthread_mutex_trylock(&engine->call_lock) != 0) return DP_OK;
+    if (group->comm != NULL) {
+        if (ncclCommGetAsyncError(group->comm, &state) != ncclSuccess) state = ncclInternalError;
+        if (state != ncclSuccess && state != ncclInProgress) {
+            snprintf(why, sizeof(why), "%s", ncclGetLastError(group->comm));
+        }
+    }
+    pthread_mutex_unlock(&engine->call_lock);
+    if (state == ncclSuccess || state == ncclInProgress) return DP_OK;
+    first = first_of(engine, group);
+    return dp_error_set(error, dp_nccl_status(state), "rank %d: nccl: %s %llu%s: %s%s%s",
+                        engine->rank,
+                        first != NULL ? dp_collective_name(first->collective) : "after operation",
+                        first != NULL ? (unsigned long long)first->sequence : 0ull, group->title,
+                        ncclGetErrorString(state), why[0] != '\0' ? ": " : "", why);
+}
+
+static dp_status_t look_at_time(dp_nccl_task_t *task, dp_error_t *error)
+{
+    dp_nccl_engine_t *engine = task->engine;
+    const uint64_t now_ns = dp_now_ns();
+
+    if (engine->limit_ns == 0) return DP_OK;
+    if (task->begun_ns == 0) {
+        if (task->is_issued && __atomic_load_n(task->begun, __ATOMIC_ACQUIRE) != 0) {
+            task->begun_ns = now_ns;
+        }
+        return DP_OK;
+    }
+    if (now_ns - task->begun_ns <= engine->limit_ns) return DP_OK;
+    return dp_error_set(error, DP_ERR_TIMEOUT,
+                        "rank %d: nccl: %s %llu%s runs for longer than %llu ms", engine->rank,
+                        dp_collective_name(task->collective), (unsigned long long)task->sequence,
+                        task->group->title, (unsigned long long)(engine->limit_ns / 1000000));
+}
+
+/* lock is held. */
+static dp_status_t look(dp_nccl_engine_t *engine, dp_error_t *error)
+{
+    dp_status_t status = look_for_error(engine, engine->world, error);
+
+    for (dp_nccl_group_t *at = engine->groups; status == DP_OK && at != NULL; at = at->next)
+        status = look_for_error(engine, at, error);
+    for (dp_nccl_task_t *at = engine->tasks; status == DP_OK && at != NULL; at = at->next)
+        status = look_at_time(at, error);
+    return status;
+}
+
+static _Noreturn void end_process(const dp_nccl_engine_t *engine)
+{
+    char text[DP_ERROR_TEXT_MAX + 160];
+
+    snprintf(text, sizeof(text),
+             "rank %d: nccl: communicators still hang %llu ms after the abort, the process ends; "
+             "aborted because: %s",
+             engine->rank, (unsigned long long)(engine->break_ns / 1000000), engine->abort_text);
+    dp_log_error(engine->log, "%s", text);
+    if (engine->bootstrap->ops->note != NULL) engine->bootstrap->ops->note(engine->bootstrap, text);
+    _exit(DP_NCCL_EXIT_CODE);
+}
+
+static void nap(dp_nccl_engine_t *engine)
+{
+    const uint64_t until_ns = dp_now_ns() + LOOK_NS;
+    const struct timespec until = {(time_t)(until_ns / 1000000000u),
+                                   (long)(until_ns % 1000000000u)};
+
+    pthread_cond_timedwait(&engine->change, &engine->lock, &until);
+}
+
+static void *watcher_main(void *argument)
+{
+    dp_nccl_engine_t *engine = argument;
+
+    pthread_mutex_lock(&engine->lock);
+    for (;;) {
+        const int is_breaking = dp_nccl_is_aborted(engine) && !engine->is_torn;
+        dp_error_t error = {DP_OK, ""};
+
+        if (is_breaking) {
+            if (dp_now_ns() - engine->abort_ns > engine->break_ns) end_process(engine);
+            nap(engine);
+        } else if (engine->is_stopping) {
+            break;
+        } else if (engine->tasks == NULL || dp_nccl_is_aborted(engine)) {
+            pthread_cond_wait(&engine->change, &engine->lock);
+        } else if (look(engine, &error) != DP_OK) {
+            pthread_mutex_unlock(&engine->lock);
+            dp_nccl_stop(engine, error.status, error.text);
+            pthread_mutex_lock(&engine->lock);
+        } else {
+            nap(engine);
+        }
+    }
+    pthread_mutex_unlock(&engine->lock);
+    return NULL;
+}
+
+/* ---- Both -------------------------------------------------------------------------------------
+ */
+
+int dp_nccl_thread_start(pthread_t *thread, void *(*run)(void *), void *argument)
+{
+    sigset_t all, kept;
+    int code;
+
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &kept);
+    code = pthread_create(thread, NULL, run, argument);
+    pthread_sigmask(SIG_SETMASK, &kept, NULL);
+    return code == 0;
+}
+
+dp_status_t dp_nccl_threads_start(dp_nccl_engine_t *engine, dp_error_t *error)
+{
+    engine->has_keeper = dp_nccl_thread_start(&engine->keeper, keeper_main, engine);
+    engine->has_watcher =
+        engine->has_keeper && dp_nccl_thread_start(&engine->watcher, watcher_main, engine);
+    if (engine->has_watcher) return DP_OK;
+    return dp_error_set(error, DP_ERR_SYSTEM, "rank %d: nccl: no thread can be started",
+                        engine->rank);
+}
+
+/* The watcher stays until the keeper is through: an abort may come, or hang, until then. */
+void dp_nccl_threads_stop(dp_nccl_engine_t *engine)
+{
+    pthread_mutex_lock(&engine->lock);
+    engine->is_stopping = engine->has_keeper;
+    pthread_cond_broadcast(&engine->change);
+    pthread_mutex_unlock(&engine->lock);
+    if (engine->has_keeper) {
+        pthread_join(engine->keeper, NULL);
+    } else {
+        dp_nccl_keep_break(engine);
+    }
+    if (engine->has_watcher) pthread_join(engine->watcher, NULL);
+}

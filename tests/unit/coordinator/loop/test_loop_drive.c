@@ -1,0 +1,306 @@
+/*
+ * test_loop_drive.c - the coordinator's rounds on threads that wait: they launch there, the
+ * coordinator thread takes over when they go, and what is submitted is launched whoever does it.
+ */
+#include "coordinator/loop/loop.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define RANKS 2
+#define ROUNDS 300
+#define WINDOW_NS                                                                                  \
+    ((uint64_t)2 * 1000000) /* of driving; on a busy machine the other may be late                 \
+                             */
+#define WORK_NS ((uint64_t)200 * 1000000)
+#define OPERATION_NS ((uint64_t)300 * 1000)
+#define PATIENCE_NS ((uint64_t)30 * 1000000000)
+
+typedef struct rank {
+    dp_transport_t *transport;
+    dp_loop_t *loop;
+    dp_loop_node_t node;
+    _Atomic uint32_t state; /* launches so far */
+    atomic_int own;         /* those made on the thread below */
+    pthread_t thread;
+    int drives, rounds;
+    dp_status_t finalized;
+} rank_t;
+
+typedef struct world {
+    dp_config_t config;
+    dp_topology_t topology;
+    dp_log_t log;
+    int size;
+    rank_t rank[RANKS];
+} world_t;
+
+static const dp_signature_part_t part = {1, DP_F32};
+static const dp_signature_t signature = {.collective = DP_COLLECTIVE_ALLREDUCE,
+                                         .reduce = DP_SUM,
+                                         .wire = DP_WIRE_NONE,
+                                         .root = -1,
+                                         .prescale = 1.0,
+                                         .postscale = 1.0,
+                                         .part_count = 1,
+                                         .parts = &part};
+
+static void on_launch(void *user, const dp_output_t *launch)
+{
+    rank_t *rank = user;
+
+    if (pthread_equal(pthread_self(), rank->thread)) atomic_fetch_add(&rank->own, 1);
+    dp_loop_launched(rank->loop, launch->sequence);
+    atomic_fetch_add(&rank->state, 1);
+}
+
+static void on_fail(void *user, void *request, dp_status_t status, const char *text)
+{
+    (void)user;
+    (void)request;
+    fail_msg("%s: %s", dp_status_string(status), text);
+}
+
+static void on_fatal(void *user, dp_status_t status, int culprit, const char *text)
+{
+    (void)user;
+    (void)culprit;
+    fail_msg("%s: %s", dp_status_string(status), text);
+}
+
+static world_t *world_start(int size, int naps)
+{
+    const char *hosts[RANKS] = {"here", "here"};
+    uint8_t address[RANKS][DP_ADDRESS_MAX];
+    size_t bytes[RANKS];
+    world_t *world = calloc(1, sizeof(*world));
+    dp_error_t error = {0};
+
+    assert_non_null(world);
+    dp_config_defaults(&world->config);
+    world->config.spin_ns = 0;
+    world->size = size;
+    dp_log_init(&world->log, DP_LOG_WARN, -1);
+    assert_int_equal(dp_topology_init(&world->topology, hosts, size), DP_OK);
+    for (int i = 0; i < size; i++) {
+        dp_transport_t **made = &world->rank[i].transport;
+
+        assert_int_equal(dp_transport_loopback_create(i, 1, &world->log, made, NULL), DP_OK);
+        assert_int_equal((*made)->ops->address(*made, address[i], DP_ADDRESS_MAX, &bytes[i]),
+                         DP_OK);
+    }
+    for (int i = 0; i < size; i++) {
+        rank_t *rank = &world->rank[i];
+        const int other = 1 - i;
+        const void *others[1] = {address[other]};
+        const dp_loop_options_t options = {.config = &world->config,
+                                           .topology = &world->topology,
+                                           .rank = i,
+                                           .size = size,
+                                           .transport = rank->transport,
+                                           .log = &world->log,
+                                           .naps = naps,
+                                           .callbacks = {rank, on_launch, NULL, on_fail, on_fatal}};
+
+        if (size > 1) {
+            assert_int_equal(rank->transport->ops->connect(rank->transport, &other, others,
+                                                           &bytes[other], 1, NULL),
+                             DP_OK);
+        }
+        if (dp_loop_start(&options, &rank->loop, &error) != DP_OK) fail_msg("%s", error.text);
+        rank->node.submission = (dp_submission_t){
+            .name = "loss", .signature = &signature, .last_absmax = -1.0f, .request = rank};
+    }
+    return world;
+}
+
+static void *finalize(void *argument)
+{
+    rank_t *rank = argument;
+
+    rank->finalized = dp_loop_finalize(rank->loop);
+    return NULL;
+}
+
+static void world_end(world_t *world)
+{
+    pthread_t threads[RANKS];
+
+    for (int i = 0; i < world->size; i++)
+        pthread_create(&threads[i], NULL, finalize, &world->rank[i]);
+    for (int i = 0; i < world->size; i++) {
+        pthread_join(threads[i], NULL);
+        assert_int_equal(world->rank[i].finalized, DP_OK);
+    }
+    for (int i = 0; i < world->size; i++) {
+        dp_loop_stop(world->rank[i].loop);
+        dp_transport_destroy(world->rank[i].transport);
+    }
+    dp_topology_fini(&world->topology);
+    free(world);
+}
+
+static void await(const rank_t *rank, uint32_t launches)
+{
+    const uint64_t give_up_ns = dp_now_ns() + PATIENCE_NS;
+
+    while (atomic_load(&rank->state) < launches) {
+        assert_true(dp_now_ns() < give_up_ns);
+        usleep(50);
+    }
+}
+
+/* Submits and waits as dp_wait() does: drives for a while, then sleeps for it. */
+static void *train(void *argument)
+{
+    rank_t *rank = argument;
+    dp_loop_node_t *node = &rank->node;
+
+    rank->thread = pthread_self();
+    for (int i = 0; i < rank->rounds; i++) {
+        const uint32_t before = atomic_load(&rank->state);
+
+        dp_loop_submit(rank->loop, &node, 1, i > 0 && rank->drives);
+        if (rank->drives)
+            dp_loop_drive(rank->loop, &rank->state, before + 1, WINDOW_NS, UINT64_MAX);
+        if (atomic_load(&rank->state) > before) continue;
+        dp_loop_expect(rank->loop, 1);
+        await(rank, before + 1);
+        dp_loop_expect(rank->loop, -1);
+    }
+    return NULL;
+}
+
+static void train_all(world_t *world, int first_drives, int second_drives)
+{
+    pthread_t threads[RANKS];
+
+    for (int i = 0; i < world->size; i++) {
+        world->rank[i].drives = i == 0 ? first_drives : second_drives;
+        world->rank[i].rounds = ROUNDS;
+        pthread_create(&threads[i], NULL, train, &world->rank[i]);
+    }
+    for (int i = 0; i < world->size; i++)
+        pthread_join(threads[i], NULL);
+    for (int i = 0; i < world->size; i++)
+        assert_int_equal(atomic_load(&world->rank[i].state), ROUNDS);
+}
+
+static void launches_are_made_by_who_waits(void **state)
+{
+    (void)state;
+    for (int naps = 0; naps < 2; naps++) {
+        world_t *world = world_start(1, naps);
+
+        train_all(world, 1, 0);
+        assert_true(atomic_load(&world->rank[0].own) > 0);
+        world_end(world);
+    }
+}
+
+static void two_ranks_drive_one_or_both(void **state)
+{
+    (void)state;
+    for (int naps = 0; naps < 2; naps++) {
+        for (int who = 1; who < 4; who++) {
+            world_t *world = world_start(2, naps);
+
+            train_all(world, who & 1, who >> 1);
+            for (int i = 0; i < 2; i++) {
+                if (!world->rank[i].drives) assert_int_equal(atomic_load(&world->rank[i].own), 0);
+            }
+            world_end(world);
+        }
+    }
+}
+
+/* The coordinator was told that somebody would drive, and nobody does: it looks itself. */
+static void word_that_is_not_kept_costs_nothing_else(void **state)
+{
+    (void)state;
+    for (int naps = 0; naps < 2; naps++) {
+        world_t *world = world_start(2, naps);
+        rank_t *rank = world->rank;
+
+        train_all(world, 1, 1);
+        for (uint32_t i = 0; i < 50; i++) {
+            for (int r = 0; r < 2; r++) {
+                dp_loop_node_t *node = &rank[r].node;
+
+                dp_loop_submit(rank[r].loop, &node, 1, 1);
+            }
+            for (int r = 0; r < 2; r++)
+                await(&rank[r], ROUNDS + i + 1);
+        }
+        world_end(world);
+    }
+}
+
+/* It has no answer to give: the time is over, and the world goes on without this thread. */
+static void driving_ends_in_time(void **state)
+{
+    world_t *world = world_start(2, 1);
+    rank_t *rank = world->rank;
+    dp_loop_node_t *node = &rank[1].node;
+    const uint64_t begin_ns = dp_now_ns();
+
+    (void)state;
+    dp_loop_submit(rank[1].loop, &node, 1, 1);
+    dp_loop_drive(rank[1].loop, &rank[1].state, 1, WINDOW_NS, begin_ns + WINDOW_NS);
+    assert_true(dp_now_ns() >= begin_ns + WINDOW_NS);
+    assert_int_equal(atomic_load(&rank[1].state), 0);
+    node = &rank[0].node;
+    dp_loop_submit(rank[0].loop, &node, 1, 0);
+    await(&rank[0], 1);
+    await(&rank[1], 1);
+    world_end(world);
+}
+
+/* Who is at work for longer than the first naps is left alone: a look costs the core they share. */
+static void naps_grow_while_others_are_at_work(void **state)
+{
+    world_t *world = world_start(1, 1);
+    rank_t *rank = world->rank;
+    dp_loop_node_t *node = &rank->node;
+    const uint64_t begin_ns = dp_now_ns();
+    dp_loop_stats_t stats;
+    uint32_t rounds = 0;
+
+    (void)state;
+    dp_loop_attend(rank->loop, 1);
+    while (dp_now_ns() - begin_ns < WORK_NS) {
+        const uint64_t busy_ns = dp_now_ns() + OPERATION_NS;
+
+        dp_loop_submit(rank->loop, &node, 1, rounds > 0);
+        dp_loop_drive(rank->loop, &rank->state, ++rounds, WINDOW_NS, UINT64_MAX);
+        await(rank, rounds);
+        while (dp_now_ns() < busy_ns) {
+        }
+    }
+    dp_loop_attend(rank->loop, -1);
+    dp_loop_stats(rank->loop, &stats);
+    /* naps of 200 us would be five times as many */
+    assert_true(stats.naps <= (dp_now_ns() - begin_ns) / 1000000u + 20);
+    world_end(world);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(launches_are_made_by_who_waits),
+        cmocka_unit_test(two_ranks_drive_one_or_both),
+        cmocka_unit_test(word_that_is_not_kept_costs_nothing_else),
+        cmocka_unit_test(driving_ends_in_time),
+        cmocka_unit_test(naps_grow_while_others_are_at_work),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

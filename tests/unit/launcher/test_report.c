@@ -1,0 +1,344 @@
+/*
+ * test_report.c - who is the cause of a failure, who a victim, and how it is told.
+ */
+#include "launcher/dprun/failure/report.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <signal.h>
+
+#define MS UINT64_C(1000000)
+#define SIZE 4
+
+static void ended(dp_fate_t *fate, int rank, uint64_t ms, int status)
+{
+    fate->ranks[rank].pid = 100 + rank;
+    fate->ranks[rank].has_ended = 1;
+    fate->ranks[rank].end_ns = fate->start_ns + ms * MS;
+    fate->ranks[rank].status = status;
+}
+
+#define EXITED(code) ((code) << 8)
+
+static int cause_of(dp_fate_t *fate, int expected_doubt)
+{
+    dp_verdict_t verdict = dp_fate_cause(fate);
+
+    assert_int_equal(verdict.doubt, expected_doubt);
+    return verdict.cause;
+}
+
+static void fate_first_failure_is_the_cause(void **state)
+{
+    dp_fate_t fate;
+
+    (void)state;
+    assert_int_equal(dp_fate_init(&fate, SIZE, 1000 * MS), 0);
+    assert_int_equal(cause_of(&fate, -1), -1);
+    ended(&fate, 0, 50, 0);
+    assert_int_equal(cause_of(&fate, -1), -1);
+    ended(&fate, 3, 300, EXITED(1));
+    assert_int_equal(cause_of(&fate, -1), 3);
+    ended(&fate, 1, 200, EXITED(7));
+    assert_int_equal(cause_of(&fate, -1), 1);
+    assert_int_equal(dp_rank_exit_code(&fate.ranks[1]), 7);
+    dp_fate_fini(&fate);
+}
+
+/* Who loses a peer exits; that it was waited for first tells little. */
+static void fate_signal_outranks_an_exit_at_the_same_time(void **state)
+{
+    dp_fate_t fate;
+
+    (void)state;
+    assert_int_equal(dp_fate_init(&fate, SIZE, 1000 * MS), 0);
+    ended(&fate, 0, 200, EXITED(1));
+    ended(&fate, 2, 208, SIGKILL);
+    assert_int_equal(cause_of(&fate, 0), 2);
+    assert_int_equal(dp_rank_exit_code(&fate.ranks[2]), 137);
+    fate.ranks[2].end_ns += 100 * MS; /* no longer at the same time */
+    assert_int_equal(cause_of(&fate, -1), 0);
+    dp_fate_fini(&fate);
+}
+
+static void fate_two_alike_leave_doubt(void **state)
+{
+    dp_fate_t fate;
+
+    (void)state;
+    assert_int_equal(dp_fate_init(&fate, SIZE, 1000 * MS), 0);
+    ended(&fate, 3, 200, EXITED(1));
+    ended(&fate, 1, 203, EXITED(1));
+    assert_int_equal(cause_of(&fate, 1), 3);
+    dp_fate_fini(&fate);
+}
+
+static void fate_what_dprun_ended_is_no_cause(void **state)
+{
+    dp_fate_t fate;
+
+    (void)state;
+    assert_int_equal(dp_fate_init(&fate, SIZE, 1000 * MS), 0);
+    fate.stop_ns = fate.start_ns + 100 * MS;
+    ended(&fate, 0, 101, SIGTERM);
+    ended(&fate, 1, 102, EXITED(1));
+    assert_int_equal(cause_of(&fate, -1), -1);
+    dp_fate_fini(&fate);
+}
+
+static void fate_follows_the_word_of_the_ranks_that_lost_a_peer(void **state)
+{
+    dp_fate_t fate;
+
+    (void)state;
+    assert_int_equal(dp_fate_init(&fate, SIZE, 1000 * MS), 0);
+    /* Rank 1 left early with code 0; rank 0 says so and exits. */
+    ended(&fate, 1, 100, 0);
+    dp_fate_note(&fate, 0, "step 7", fate.start_ns);
+    dp_fate_note(&fate, 0, "rank 1 (h): its connection broke", fate.start_ns);
+    ended(&fate, 0, 150, EXITED(3));
+    assert_int_equal(cause_of(&fate, -1), 1);
+    assert_int_equal(dp_fate_exit_code(&fate), 3);
+    assert_string_equal(fate.ranks[0].note, "step 7");
+    dp_fate_fini(&fate);
+    /* Rank 1 stands stopped until dprun kills it. */
+    assert_int_equal(dp_fate_init(&fate, SIZE, 1000 * MS), 0);
+    fate.ranks[1].stopped_by = SIGSTOP;
+    fate.ranks[1].stopped_ns = fate.start_ns + 10 * MS;
+    dp_fate_note(&fate, 0, "rank 1: no sign of life", fate.start_ns);
+    ended(&fate, 0, 3000, EXITED(3));
+    fate.stop_ns = fate.start_ns + 3200 * MS;
+    ended(&fate, 1, 3300, SIGTERM);
+    assert_int_equal(cause_of(&fate, -1), 1);
+    assert_int_equal(dp_fate_exit_code(&fate), 3);
+    dp_fate_fini(&fate);
+    /* Rank 1 wrote a core dump while the others gave it up. */
+    assert_int_equal(dp_fate_init(&fate, SIZE, 1000 * MS), 0);
+    dp_fate_note(&fate, 0, "rank 1: no sign of life", fate.start_ns);
+    ended(&fate, 0, 3000, EXITED(3));
+    fate.stop_ns = fate.start_ns + 3200 * MS;
+    ended(&fate, 1, 3300, SIGSEGV);
+    assert_int_equal(cause_of(&fate, -1), 1);
+    assert_int_equal(dp_fate_exit_code(&fate), 139);
+    dp_fate_fini(&fate);
+}
+
+/* Connections close while a process still gives its memory back: its end is seen after that of the
+ * ranks that missed it. */
+static void fate_a_culprit_may_be_seen_to_end_last(void **state)
+{
+    dp_fate_t fate;
+
+    (void)state;
+    assert_int_equal(dp_fate_init(&fate, SIZE, 1000 * MS), 0);
+    dp_fate_note(&fate, 0, "rank 1 (h): its connection broke", fate.start_ns);
+    ended(&fate, 0, 150, EXITED(3));
+    ended(&fate, 1, 158, 0);
+    fate.stop_ns = fate.start_ns + 400 * MS;
+    assert_int_equal(cause_of(&fate, -1), 1);
+    /* unless dprun had told it to go */
+    ended(&fate, 1, 410, 0);
+    assert_int_equal(cause_of(&fate, -1), 0);
+    dp_fate_fini(&fate);
+}
+
+static void fate_a_living_rank_is_not_blamed_on_hearsay(void **state)
+{
+    dp_fate_t fate;
+
+    (void)state;
+    assert_int_equal(dp_fate_init(&fate, SIZE, 1000 * MS), 0);
+    dp_fate_note(&fate, 0, "rank 1: no sign of life", fate.start_ns);
+    dp_fate_note(&fate, 1, "rank 0: no sign of life", fate.start_ns);
+    ended(&fate, 0, 3000, EXITED(3));
+    fate.stop_ns = fate.start_ns + 3200 * MS;
+    ended(&fate, 1, 3300, SIGTERM);
+    assert_int_equal(cause_of(&fate, -1), 0);
+    /* Two that blame each other must not keep us here. */
+    ended(&fate, 1, 3010, EXITED(3));
+    assert_true(cause_of(&fate, -1) >= 0);
+    /* A rank cannot blame itself, nor one that does not exist; "rank 12th" is no rank. */
+    dp_fate_note(&fate, 2, "rank 2 (h): gives up", fate.start_ns);
+    dp_fate_note(&fate, 3, "rank 99 (h): gone", fate.start_ns);
+    dp_fate_note(&fate, 3, "rank 1th", fate.start_ns);
+    assert_int_equal(fate.ranks[2].blames, -1);
+    assert_int_equal(fate.ranks[3].blames, -1);
+    dp_fate_fini(&fate);
+}
+
+static const dp_tail_t *tail_of(const void *context, int rank)
+{
+    (void)rank;
+    return context;
+}
+
+static void write_block(dp_report_t *report, char *text, size_t room)
+{
+    FILE *out = fmemopen(text, room, "w");
+
+    assert_non_null(out);
+    dp_report_failure(report, out);
+    fclose(out);
+}
+
+static void expect(const char *text, const char *line)
+{
+    if (strstr(text, line) == NULL) fail_msg("no \"%s\" in:\n%s", line, text);
+}
+
+static void report_tells_an_out_of_memory_kill(void **state)
+{
+    char text[8192] = "";
+    dp_tail_t tail = {.count = 0};
+    dp_fate_t fate;
+    dp_report_t report = {
+        .fate = &fate,
+        .host = "node07",
+        .tail = tail_of,
+        .context = &tail,
+        .before = {.cgroup_kills = 0, .system_kills = -1},
+        .after = {.cgroup_kills = 1, .system_kills = -1, .limit_bytes = INT64_C(64) << 30},
+        .saved = "run directory /run/x (4 files)",
+        .exit_code = 137};
+
+    (void)state;
+    assert_int_equal(dp_fate_init(&fate, SIZE, 1000 * MS), 0);
+    fate.stop_ns = fate.start_ns + 197700 * MS;
+    fate.kill_ns = fate.start_ns + 198500 * MS;
+    ended(&fate, 0, 197710, SIGTERM);
+    ended(&fate, 1, 197482, SIGKILL);
+    ended(&fate, 2, 197500, EXITED(1));
+    ended(&fate, 3, 198501, SIGKILL);
+    fate.ranks[1].peak_kib = UINT64_C(62) << 20;
+    fate.ranks[1].has_joined = 1;
+    snprintf(fate.ranks[1].note, sizeof(fate.ranks[1].note), "step 412 bucket 3/9 packing");
+    fate.ranks[1].note_ns = fate.ranks[1].end_ns - 40 * MS;
+    dp_tail_add(&tail, "loader: growing cache", 21);
+    write_block(&report, text, sizeof(text));
+    expect(text, "dprun: FAILED  rank 1 (node07, local 1, pid 101): SIGKILL at step 412, "
+                 "+03:17.482\n");
+    expect(text,
+           "  cause    out of memory: cgroup oom_kill 0 -> 1; peak RSS 62.0 GiB of 64.0 GiB\n");
+    expect(text, "  last op  step 412 bucket 3/9 packing (0.040 s before)\n");
+    expect(text, "  output   [1] loader: growing cache\n");
+    expect(text, "  victims  0: stopped by dprun\n");
+    expect(text, "           2: exited with code 1\n");
+    expect(text, "           3: killed by dprun: SIGTERM was not enough\n");
+    expect(text, "  saved    run directory /run/x (4 files)\n");
+    expect(text, "  left     0 processes\n  exit     137\n");
+    dp_tail_fini(&tail);
+    dp_fate_fini(&fate);
+}
+
+static void report_names_a_stopped_rank_and_an_early_leaver(void **state)
+{
+    char text[8192] = "";
+    dp_tail_t tail = {.count = 0};
+    dp_fate_t fate;
+    dp_report_t report = {
+        .fate = &fate, .host = "h", .tail = tail_of, .context = &tail, .exit_code = 1};
+
+    (void)state;
+    assert_int_equal(dp_fate_init(&fate, SIZE, 1000 * MS), 0);
+    ended(&fate, 0, 100, 0);
+    ended(&fate, 1, 3000, EXITED(1));
+    fate.ranks[2].pid = 102;
+    fate.ranks[2].stopped_by = SIGSTOP;
+    fate.ranks[2].stopped_ns = fate.start_ns + 10 * MS;
+    fate.ranks[3].has_joined = 1;
+    write_block(&report, text, sizeof(text));
+    expect(text, "rank 0 had exited with code 0 at +00:00.100");
+    expect(text, "rank 2 (pid 102) stood stopped by SIGSTOP since +00:00.010");
+    expect(text, "  last op  it never came to the rendezvous; 1 of 4 ranks did\n");
+    expect(text, "  output   none\n");
+    dp_fate_fini(&fate);
+}
+
+/* It lives, but the others say that they waited for it. */
+static void report_names_a_rank_that_was_waited_for_in_vain(void **state)
+{
+    const char *stalled = "stalled 2.0 s: tensor wte: ready on 3 of 4 ranks; missing rank 2 (h): "
+                          "step 7; rank 3 (h)";
+    char text[8192] = "";
+    dp_tail_t tail = {.count = 0};
+    dp_fate_t fate;
+    dp_report_t report = {.fate = &fate, .host = "h", .tail = tail_of, .context = &tail};
+
+    (void)state;
+    assert_int_equal(dp_fate_init(&fate, SIZE, 1000 * MS), 0);
+    for (int rank = 0; rank < SIZE; rank++)
+        dp_fate_note(&fate, rank, stalled, fate.start_ns); /* all learn it, itself too */
+    ended(&fate, 1, 2000, EXITED(3));
+    fate.ranks[2].pid = 102;
+    assert_int_equal(cause_of(&fate, -1), 2);
+    assert_int_equal(dp_fate_exit_code(&fate), 3);
+    fate.stop_ns = fate.start_ns + 2250 * MS;
+    ended(&fate, 2, 2300, SIGTERM); /* by dprun */
+    ended(&fate, 0, 2300, EXITED(3));
+    assert_int_equal(cause_of(&fate, -1), 2);
+    assert_int_equal(dp_fate_exit_code(&fate), 3);
+    write_block(&report, text, sizeof(text));
+    expect(text, "rank 2 (h, local 2, pid 102): waited for in vain after +00:02.000\n");
+    expect(text, "  cause    it was running, but did not do what the others waited for");
+    expect(text, "  told by  rank 1: stalled 2.0 s: tensor wte");
+    dp_fate_fini(&fate);
+    /* The same from the rendezvous. */
+    assert_int_equal(dp_fate_init(&fate, SIZE, 1000 * MS), 0);
+    dp_fate_blame(&fate, 0, 3, "1 of 4 ranks did not come in time: 3; there were 0, 1, 2 (hello)");
+    ended(&fate, 0, 4000, EXITED(4));
+    assert_int_equal(cause_of(&fate, -1), 3);
+    dp_fate_fini(&fate);
+    /* Its program runs, its coordinator does not. */
+    assert_int_equal(dp_fate_init(&fate, SIZE, 1000 * MS), 0);
+    dp_fate_note(&fate, 0, "rank 3 (h): no sign of life for 3.0 s", fate.start_ns);
+    ended(&fate, 0, 4000, EXITED(4));
+    assert_int_equal(cause_of(&fate, -1), 3);
+    dp_fate_fini(&fate);
+}
+
+static void report_lists_ranks_as_ranges(void **state)
+{
+    unsigned char is_member[1024] = {0};
+    char text[64];
+
+    (void)state;
+    dp_format_ranks(is_member, 8, text, sizeof(text));
+    assert_string_equal(text, "");
+    is_member[0] = is_member[1] = is_member[2] = is_member[4] = is_member[6] = is_member[7] = 1;
+    dp_format_ranks(is_member, 8, text, sizeof(text));
+    assert_string_equal(text, "0-2,4,6,7");
+    for (int i = 0; i < 1024; i += 2) {
+        is_member[i] = 1;
+        is_member[i + 1] = 0;
+    }
+    dp_format_ranks(is_member, 1024, text, sizeof(text));
+    assert_true(strlen(text) < sizeof(text));
+    assert_string_equal(text + strlen(text) - 4, ",...");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(fate_first_failure_is_the_cause),
+        cmocka_unit_test(fate_signal_outranks_an_exit_at_the_same_time),
+        cmocka_unit_test(fate_two_alike_leave_doubt),
+        cmocka_unit_test(fate_what_dprun_ended_is_no_cause),
+        cmocka_unit_test(fate_follows_the_word_of_the_ranks_that_lost_a_peer),
+        cmocka_unit_test(fate_a_culprit_may_be_seen_to_end_last),
+        cmocka_unit_test(fate_a_living_rank_is_not_blamed_on_hearsay),
+        cmocka_unit_test(report_tells_an_out_of_memory_kill),
+        cmocka_unit_test(report_names_a_stopped_rank_and_an_early_leaver),
+        cmocka_unit_test(report_names_a_rank_that_was_waited_for_in_vain),
+        cmocka_unit_test(report_lists_ranks_as_ranges),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,245 @@
+/*
+ * test_engine.c - the host engine with ranks as threads, inside a host and between pretended ones.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/unit/engine_cases.h"
+
+static int hosts_max = 3;
+static int ranks_max = 8;
+
+/* Every number of ranks on every number of hosts. */
+static void everywhere(engine_body_t body, int size_max)
+{
+    for (int size = 1; size <= DP_MIN(size_max, ranks_max); size++) {
+        for (int hosts = 1; hosts <= DP_MIN(size, hosts_max); hosts++) {
+            engine_world_t world = ENGINE_WORLD(size, hosts);
+
+            world.interleave = size % 2;
+            assert_int_equal(engine_world_threads(&world, body, &world), 0);
+        }
+    }
+}
+
+static void engine_reductions_equal_the_reference(void **state)
+{
+    (void)state;
+    everywhere(case_reductions, 5);
+}
+
+static void engine_reductions_of_many_ranks_equal_the_reference(void **state)
+{
+    engine_world_t world = ENGINE_WORLD(ranks_max, 1);
+
+    (void)state;
+    for (world.hosts = 1; world.hosts <= hosts_max; world.hosts++) {
+        assert_int_equal(engine_world_threads(&world, case_reductions, &world), 0);
+    }
+}
+
+static void engine_wires_round_as_promised(void **state)
+{
+    (void)state;
+    everywhere(case_wires, 6);
+}
+
+static void engine_moves_arrive(void **state)
+{
+    (void)state;
+    everywhere(case_moves, 5);
+}
+
+static void engine_rows_are_scattered(void **state)
+{
+    (void)state;
+    everywhere(case_scatter, 5);
+}
+
+static void engine_bits_do_not_depend_on_grouping(void **state)
+{
+    (void)state;
+    everywhere(case_grouping, 4);
+}
+
+static void engine_large_tensors_travel_in_chunks(void **state)
+{
+    (void)state;
+    everywhere(case_large, 4);
+}
+
+static void engine_many_operations_in_a_row(void **state)
+{
+    (void)state;
+    everywhere(case_repeat, 7);
+}
+
+static void engine_polling_ranks_work_too(void **state)
+{
+    engine_world_t world = ENGINE_WORLD(2, 1);
+
+    (void)state;
+    world.spin_ns = 20000;
+    for (world.hosts = 1; world.hosts <= DP_MIN(2, hosts_max); world.hosts++) {
+        assert_int_equal(engine_world_threads(&world, case_repeat, &world), 0);
+    }
+}
+
+/* ---- Abort and errors --------------------------------------------------------------------------
+ */
+
+static void *abort_soon(void *argument)
+{
+    engine_rank_t *rank = argument;
+
+    usleep(50000);
+    rank->engine->ops->abort(rank->engine, DP_ERR_PEER_LOST, "rank 1 was lost, says the test");
+    return NULL;
+}
+
+static void wait_for_ever(engine_rank_t *rank, void *user)
+{
+    float *data = engine_memory(rank, 100000 * sizeof(*data));
+    dp_engine_piece_t piece = {
+        .in = data, .out = data, .count = 100000, .prescale = 1.0, .postscale = 1.0};
+    dp_engine_op_t op = {
+        .collective = DP_COLLECTIVE_ALLREDUCE, .dtype = DP_F32, .pieces = &piece, .piece_count = 1};
+    const uint64_t start_ns = dp_now_ns();
+    pthread_t thread;
+
+    (void)user;
+    if (data == NULL) return;
+    if (rank->rank == rank->size - 1) { /* never comes */
+        usleep(400000);
+        rank->engine->ops->abort(rank->engine, DP_ERR_ABORTED, "over");
+        return;
+    }
+    if (pthread_create(&thread, NULL, abort_soon, rank) != 0) abort();
+    engine_run(rank, &op, DP_WORK_LARGE);
+    pthread_join(thread, NULL);
+    engine_check(rank, op.status == DP_ERR_PEER_LOST, "status is %s", dp_status_string(op.status));
+    engine_check(rank, strcmp(op.text, "rank 1 was lost, says the test") == 0, "text is '%s'",
+                 op.text);
+    engine_check(rank, dp_now_ns() - start_ns < 250000000, "took %llu us",
+                 (unsigned long long)(dp_now_ns() - start_ns) / 1000);
+    engine_run(rank, &op, DP_WORK_SMALL); /* and so does everything after it */
+    engine_check(rank, op.status == DP_ERR_PEER_LOST, "status is %s", dp_status_string(op.status));
+}
+
+static void engine_abort_ends_a_wait_soon(void **state)
+{
+    (void)state;
+    for (int hosts = 1; hosts <= hosts_max; hosts++) {
+        engine_world_t world = ENGINE_WORLD(3, hosts);
+
+        assert_int_equal(engine_world_threads(&world, wait_for_ever, &world), 0);
+    }
+}
+
+/* Only an allreduce reads memory where it lies. */
+static void use_foreign_memory(engine_rank_t *rank, void *user)
+{
+    float *data = calloc(100000, sizeof(*data));
+    dp_engine_piece_t piece = {
+        .in = data, .out = data, .count = 100000, .prescale = 1.0, .postscale = 1.0};
+    dp_engine_op_t op = {
+        .collective = DP_COLLECTIVE_REDUCE, .dtype = DP_F32, .pieces = &piece, .piece_count = 1};
+
+    (void)user;
+    engine_run(rank, &op, DP_WORK_SMALL);
+    engine_check(rank, op.status == DP_ERR_INVALID, "status is %s", dp_status_string(op.status));
+    engine_check(rank, strstr(op.text, "not engine memory") != NULL, "text is '%s'", op.text);
+    free(data);
+}
+
+static void engine_refuses_foreign_memory(void **state)
+{
+    engine_world_t world = ENGINE_WORLD(2, 1);
+
+    (void)state;
+    assert_int_equal(engine_world_threads(&world, use_foreign_memory, &world), 0);
+}
+
+static void disagree(engine_rank_t *rank, void *user)
+{
+    float *data = engine_memory(rank, 100000 * sizeof(*data));
+    dp_engine_piece_t piece = {.in = data,
+                               .out = data,
+                               .count = 90000 + (size_t)rank->rank,
+                               .prescale = 1.0,
+                               .postscale = 1.0};
+    dp_engine_op_t op = {
+        .collective = DP_COLLECTIVE_ALLREDUCE, .dtype = DP_F32, .pieces = &piece, .piece_count = 1};
+
+    (void)user;
+    engine_run(rank, &op, DP_WORK_SMALL);
+    engine_check(rank, op.status == DP_ERR_MISMATCH, "status is %s", dp_status_string(op.status));
+    engine_check(rank, strstr(op.text, "90000") != NULL && strstr(op.text, "90001") != NULL,
+                 "text is '%s'", op.text);
+}
+
+static void engine_notices_different_operations(void **state)
+{
+    engine_world_t world = ENGINE_WORLD(2, 1);
+
+    (void)state;
+    assert_int_equal(engine_world_threads(&world, disagree, &world), 0);
+}
+
+static void come_late(engine_rank_t *rank, void *user)
+{
+    dp_engine_op_t op = {.collective = DP_COLLECTIVE_BARRIER};
+
+    (void)user;
+    engine_run(rank, &op, DP_WORK_SMALL);
+    if (rank->rank == 1) usleep(30000);
+    engine_run(rank, &op, DP_WORK_SMALL);
+    engine_check(rank, op.status == DP_OK, "barrier: %s", op.text);
+    if (rank->rank == 1) return;
+    engine_check(rank, op.last_rank == 1, "last rank is %d", op.last_rank);
+    engine_check(rank, op.wait_ns > 20000000 && op.wait_ns < 1000000000, "waited %llu ns",
+                 (unsigned long long)op.wait_ns);
+    engine_check(rank, op.end_ns - op.begin_ns >= op.wait_ns, "took less than it waited");
+}
+
+static void engine_names_who_came_last(void **state)
+{
+    (void)state;
+    for (int hosts = 1; hosts <= DP_MIN(2, hosts_max); hosts++) {
+        engine_world_t world = ENGINE_WORLD(2, hosts);
+
+        assert_int_equal(engine_world_threads(&world, come_late, &world), 0);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(engine_reductions_equal_the_reference),
+        cmocka_unit_test(engine_reductions_of_many_ranks_equal_the_reference),
+        cmocka_unit_test(engine_wires_round_as_promised),
+        cmocka_unit_test(engine_moves_arrive),
+        cmocka_unit_test(engine_rows_are_scattered),
+        cmocka_unit_test(engine_bits_do_not_depend_on_grouping),
+        cmocka_unit_test(engine_large_tensors_travel_in_chunks),
+        cmocka_unit_test(engine_many_operations_in_a_row),
+        cmocka_unit_test(engine_polling_ranks_work_too),
+        cmocka_unit_test(engine_abort_ends_a_wait_soon),
+        cmocka_unit_test(engine_refuses_foreign_memory),
+        cmocka_unit_test(engine_notices_different_operations),
+        cmocka_unit_test(engine_names_who_came_last),
+    };
+
+    if (argc > 1) hosts_max = atoi(argv[1]); /* 1: without UCX, which tsan cannot see into */
+    if (argc > 2) ranks_max = atoi(argv[2]);
+    if (argc > 3) cmocka_set_test_filter(argv[3]);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
