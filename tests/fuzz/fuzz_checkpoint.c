@@ -10,7 +10,7 @@
 #include <stdlib.h>
 
 #include "examples/gpt2/data/checkpoint.h"
-#include "examples/gpt2/data/hash.h"
+#include "examples/gpt2/base/hash.h"
 #include "tests/fuzz/scratch.h"
 
 #define FIRST_LINE "gpt2-checkpoint 1 little-endian fp32\n"

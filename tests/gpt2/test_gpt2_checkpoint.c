@@ -22,7 +22,7 @@
 #include "examples/gpt2/data/checkpoint.h"
 #include "examples/gpt2/model/generate.h"
 #include "examples/gpt2/data/llmc.h"
-#include "examples/gpt2/model/random.h"
+#include "examples/gpt2/base/random.h"
 #include "tests/gpt2/scratch.h"
 
 static gpt2_error_t error;

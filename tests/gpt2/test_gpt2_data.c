@@ -13,7 +13,7 @@
 
 #include "examples/gpt2/data/data.h"
 #include "examples/gpt2/train/options.h"
-#include "examples/gpt2/model/random.h"
+#include "examples/gpt2/base/random.h"
 #include "tests/gpt2/scratch.h"
 
 static gpt2_error_t error;

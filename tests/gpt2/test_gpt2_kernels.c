@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "examples/gpt2/cpu/kernels.h"
-#include "examples/gpt2/model/random.h"
+#include "examples/gpt2/base/random.h"
 
 static float noise(uint64_t stream, size_t index)
 {

@@ -17,7 +17,7 @@
 #include <string.h>
 
 #include "examples/gpt2/model/optimizer.h"
-#include "examples/gpt2/model/random.h"
+#include "examples/gpt2/base/random.h"
 #include "tests/gpt2/fixture.h"
 #include "tests/gpt2/oracle.h"
 

@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "examples/gpt2/model/random.h"
+#include "examples/gpt2/base/random.h"
 #include "examples/gpt2/train/trainer.h"
 #include "tests/gpt2/scratch.h"
 #include "tests/gpt2/strategy_threads.h"

@@ -9,7 +9,7 @@
 
 #include <stddef.h>
 
-#include "examples/gpt2/model/error.h"
+#include "examples/gpt2/base/error.h"
 
 typedef struct gpt2_team gpt2_team_t;
 typedef void (*gpt2_team_fn)(void *argument, int member, int members);

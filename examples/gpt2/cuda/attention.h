@@ -18,7 +18,7 @@ extern "C" {
 #endif
 
 #include "examples/gpt2/cuda/types.h"
-#include "examples/gpt2/model/error.h"
+#include "examples/gpt2/base/error.h"
 
 /* Head sizes: multiples of 16 up to this. 64 is tuned. */
 #define GPT2_ATTENTION_SIZE_MAX 128

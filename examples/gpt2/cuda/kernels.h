@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 #include "examples/gpt2/cuda/types.h"
-#include "examples/gpt2/model/error.h"
+#include "examples/gpt2/base/error.h"
 #include "examples/gpt2/cpu/kernels.h"
 
 /* Loads every kernel, so that none is loaded inside a step. */

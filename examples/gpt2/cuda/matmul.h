@@ -30,7 +30,7 @@ extern "C" {
 #endif
 
 #include "examples/gpt2/cuda/types.h"
-#include "examples/gpt2/model/error.h"
+#include "examples/gpt2/base/error.h"
 
 typedef struct gpt2_matmuls gpt2_matmuls_t; /* the set: handle, workspace, cache, plans */
 typedef struct gpt2_matmul gpt2_matmul_t;   /* one plan; belongs to its set */

@@ -15,8 +15,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "examples/gpt2/data/files.h"
-#include "examples/gpt2/data/hash.h"
+#include "examples/gpt2/base/files.h"
+#include "examples/gpt2/base/hash.h"
 
 #define FILE_MOST ((size_t)1 << 20)
 #define ENTRIES_MOST 4096

@@ -11,7 +11,7 @@
 #include <stdio.h>
 
 #include "examples/gpt2/cuda/types.h"
-#include "examples/gpt2/model/error.h"
+#include "examples/gpt2/base/error.h"
 #include "examples/gpt2/model/shape.h"
 
 /* What backward computes again instead of keeping it for every layer. */

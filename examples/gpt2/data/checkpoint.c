@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "examples/gpt2/data/hash.h"
+#include "examples/gpt2/base/hash.h"
 
 #define FORMAT_LINE "gpt2-checkpoint 1 little-endian fp32\n"
 #define MANIFEST "manifest.txt"

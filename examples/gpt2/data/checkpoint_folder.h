@@ -15,7 +15,7 @@
 
 #include <stdint.h>
 
-#include "examples/gpt2/data/files.h"
+#include "examples/gpt2/base/files.h"
 
 /* A line for people about something that is no failure. */
 typedef struct gpt2_notice {

@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "examples/gpt2/model/random.h"
+#include "examples/gpt2/base/random.h"
 
 #define HEADER_BYTES ((size_t)GPT2_HEADER_INTS * 4)
 

@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "examples/gpt2/model/error.h"
+#include "examples/gpt2/base/error.h"
 
 #define GPT2_TOKENS_MAGIC 20240520
 #define GPT2_TOKENS_VERSION 1

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "examples/gpt2/data/data.h"
-#include "examples/gpt2/data/files.h"
+#include "examples/gpt2/base/files.h"
 #include "examples/gpt2/data/halves.h"
 
 #define MAGIC 20240326

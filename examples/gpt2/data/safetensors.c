@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "examples/gpt2/data/files.h"
+#include "examples/gpt2/base/files.h"
 #include "examples/gpt2/data/halves.h"
 #include "examples/gpt2/data/json.h"
 

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "examples/gpt2/model/random.h"
+#include "examples/gpt2/base/random.h"
 
 struct gpt2_generator {
     const gpt2_model_t *model;

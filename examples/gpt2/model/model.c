@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "examples/gpt2/model/random.h"
+#include "examples/gpt2/base/random.h"
 
 static void *plain_alloc(void *user, size_t bytes)
 {

@@ -8,7 +8,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "examples/gpt2/data/hash.h"
+#include "examples/gpt2/base/hash.h"
 
 typedef struct cpu {
     gpt2_replica_t base;

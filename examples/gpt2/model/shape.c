@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "examples/gpt2/train/nearest.h"
+#include "examples/gpt2/base/nearest.h"
 
 typedef struct preset {
     const char *name;

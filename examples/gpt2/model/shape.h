@@ -10,7 +10,7 @@
 
 #include <stddef.h>
 
-#include "examples/gpt2/model/error.h"
+#include "examples/gpt2/base/error.h"
 
 #define GPT2_TENSOR_ALIGN 64 /* floats: 256 bytes, a whole number of any vector */
 #define GPT2_BLOCK_TENSORS 12

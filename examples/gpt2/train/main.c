@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "examples/gpt2/train/device.h"
+#include "examples/gpt2/model/device.h"
 #include "examples/gpt2/train/run.h"
 
 #define EXIT_USAGE 2

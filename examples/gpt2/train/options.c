@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "examples/gpt2/train/nearest.h"
+#include "examples/gpt2/base/nearest.h"
 
 typedef enum kind { TEXT, WHOLE, REAL, SWITCH } kind_t;
 

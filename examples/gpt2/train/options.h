@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "examples/gpt2/model/error.h"
+#include "examples/gpt2/base/error.h"
 #include "examples/gpt2/model/shape.h"
 
 /* Numbers that were not given are negative until gpt2_options_complete(). */

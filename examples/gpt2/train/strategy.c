@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-#include "examples/gpt2/train/nearest.h"
+#include "examples/gpt2/base/nearest.h"
 
 static const gpt2_strategy_ops_t *const STRATEGIES[] = {
 #if defined(GPT2_WITH_DP)

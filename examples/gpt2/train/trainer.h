@@ -8,7 +8,7 @@
 
 #include "examples/gpt2/data/checkpoint.h"
 #include "examples/gpt2/data/data.h"
-#include "examples/gpt2/train/device.h"
+#include "examples/gpt2/model/device.h"
 #include "examples/gpt2/train/options.h"
 #include "examples/gpt2/train/strategy.h"
 

@@ -18,7 +18,7 @@
 
 #include "examples/gpt2/cuda/plugin.h"
 #include "examples/gpt2/cuda/replica.h"
-#include "examples/gpt2/model/random.h"
+#include "examples/gpt2/base/random.h"
 #include "tests/gpt2/fixture.h"
 #include "tests/gpt2/scratch.h"
 #include "tests/gpu/double/cublaslt.h"

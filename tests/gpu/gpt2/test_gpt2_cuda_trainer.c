@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 #include "examples/gpt2/cuda/plugin.h"
-#include "examples/gpt2/model/random.h"
+#include "examples/gpt2/base/random.h"
 #include "examples/gpt2/train/run.h"
 #include "examples/gpt2/train/trainer.h"
 #include "tests/gpt2/scratch.h"

@@ -21,7 +21,7 @@
 
 #include "examples/gpt2/cuda/plugin.h"
 #include "examples/gpt2/cuda/replica.h"
-#include "examples/gpt2/model/random.h"
+#include "examples/gpt2/base/random.h"
 #include "kernels/cuda.h"
 #include "tests/gpu/gpt2/launches/planted.h"
 

@@ -1,11 +1,11 @@
 /*
  * device.c - picks the device a replica lives on.
  */
-#include "examples/gpt2/train/device.h"
+#include "examples/gpt2/model/device.h"
 
 #include <string.h>
 
-#include "examples/gpt2/train/nearest.h"
+#include "examples/gpt2/base/nearest.h"
 
 static const gpt2_device_t CPU = {"cpu", gpt2_replica_cpu_create};
 

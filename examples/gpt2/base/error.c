@@ -1,7 +1,7 @@
 /*
  * error.c - formats an error's text. Long texts are cut.
  */
-#include "examples/gpt2/model/error.h"
+#include "examples/gpt2/base/error.h"
 
 #include <stdarg.h>
 #include <stdio.h>

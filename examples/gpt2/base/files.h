@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdio.h>
 
-#include "examples/gpt2/model/error.h"
+#include "examples/gpt2/base/error.h"
 
 #define GPT2_PATH_MAX 4096
 

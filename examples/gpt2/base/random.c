@@ -4,7 +4,7 @@
  * The mixer is splitmix64's (Steele, Lea and Flood 2014); the permutation is a Feistel network
  * with cycle walking (Black and Rogaway 2002): a bijection without a table.
  */
-#include "examples/gpt2/model/random.h"
+#include "examples/gpt2/base/random.h"
 
 #include <math.h>
 

@@ -1,7 +1,7 @@
 /*
  * hash.c - four independent multiply-and-rotate lanes, so the multiplier's latency is hidden.
  */
-#include "examples/gpt2/data/hash.h"
+#include "examples/gpt2/base/hash.h"
 
 #include <string.h>
 

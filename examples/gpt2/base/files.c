@@ -1,7 +1,7 @@
 /*
  * files.c - durable writes and their error texts.
  */
-#include "examples/gpt2/data/files.h"
+#include "examples/gpt2/base/files.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 /*
  * nearest.c - edit distance over short words. Pure.
  */
-#include "examples/gpt2/train/nearest.h"
+#include "examples/gpt2/base/nearest.h"
 
 #include <string.h>
 

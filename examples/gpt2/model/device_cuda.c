@@ -4,7 +4,7 @@
  * One build serves machines with and without a GPU: the program links nothing of CUDA. Driver and
  * plug-in stay open until the process ends, as CUDA's own libraries cannot be unloaded safely.
  */
-#include "examples/gpt2/train/device.h"
+#include "examples/gpt2/model/device.h"
 
 #include <dlfcn.h>
 #include <errno.h>
