@@ -53,7 +53,7 @@ int gpt2_make_folders(const char *path, gpt2_error_t *error)
     return gpt2_fail(error, "%s: exists and is not a folder", path);
 }
 
-static int remove_entry(const char *path, const struct stat *status, int kind, struct FTW *walk)
+static int remove_one(const char *path, const struct stat *status, int kind, struct FTW *walk)
 {
     (void)status;
     (void)kind;
@@ -63,7 +63,7 @@ static int remove_entry(const char *path, const struct stat *status, int kind, s
 
 int gpt2_remove_folder(const char *path, gpt2_error_t *error)
 {
-    if (nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS) == 0 || errno == ENOENT) return 0;
+    if (nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS) == 0 || errno == ENOENT) return 0;
     return gpt2_fail(error, "%s: cannot be removed: %s", path, strerror(errno));
 }
 

@@ -7,7 +7,7 @@
 
 #define MULTIPLIER 0x9fb21c651e98df25u /* odd, bits well mixed */
 
-static inline uint64_t mix(uint64_t state, uint64_t word)
+static inline uint64_t mix_lane(uint64_t state, uint64_t word)
 {
     state = (state ^ word) * MULTIPLIER;
     return state << 31 | state >> 33;
@@ -25,19 +25,19 @@ uint64_t gpt2_hash(const void *data, size_t bytes)
 
         memcpy(words, at, sizeof(words));
         for (int i = 0; i < 4; i++)
-            lanes[i] = mix(lanes[i], words[i]);
+            lanes[i] = mix_lane(lanes[i], words[i]);
     }
     for (; left > 0;) {
         uint64_t word = 0;
         size_t take = left < 8 ? left : 8;
 
         memcpy(&word, at, take);
-        lanes[0] = mix(lanes[0], word);
+        lanes[0] = mix_lane(lanes[0], word);
         at += take;
         left -= take;
     }
     for (int i = 0; i < 4; i++)
-        result = mix(result, lanes[i]);
+        result = mix_lane(result, lanes[i]);
     result ^= result >> 32;
     result *= MULTIPLIER;
     return result ^ result >> 29;

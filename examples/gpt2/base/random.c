@@ -10,7 +10,7 @@
 
 #define FEISTEL_ROUNDS 6
 
-static uint64_t mix(uint64_t x)
+static uint64_t splitmix(uint64_t x)
 {
     x += 0x9e3779b97f4a7c15u;
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -20,7 +20,7 @@ static uint64_t mix(uint64_t x)
 
 uint64_t gpt2_random_bits(uint64_t key, uint64_t stream, uint64_t index)
 {
-    return mix(mix(mix(key) ^ stream) ^ index);
+    return splitmix(splitmix(splitmix(key) ^ stream) ^ index);
 }
 
 double gpt2_random_uniform(uint64_t key, uint64_t stream, uint64_t index)

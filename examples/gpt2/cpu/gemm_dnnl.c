@@ -48,10 +48,10 @@ typedef struct product {
     float *c;
     size_t ldc;
     float alpha, beta;
-} product_t;
+} dnnl_product_t;
 
-static dnnl_status_t describe(dnnl_memory_desc_t *memory, size_t rows, size_t columns,
-                              dnnl_data_type_t type, size_t row_stride, size_t column_stride)
+static dnnl_status_t describe_matrix(dnnl_memory_desc_t *memory, size_t rows, size_t columns,
+                                     dnnl_data_type_t type, size_t row_stride, size_t column_stride)
 {
     const dnnl_dims_t dims = {(dnnl_dim_t)rows, (dnnl_dim_t)columns};
     const dnnl_dims_t strides = {(dnnl_dim_t)row_stride, (dnnl_dim_t)column_stride};
@@ -78,21 +78,21 @@ static dnnl_status_t set_scales(dnnl_primitive_attr_t attributes, float alpha, f
 }
 
 /* The kernel for these shapes; oneDNN keeps those it has made, so it costs some microseconds. */
-static dnnl_status_t make(const product_t *p, dnnl_memory_desc_t memories[3],
-                          dnnl_primitive_t *primitive)
+static dnnl_status_t make_primitive(const dnnl_product_t *p, dnnl_memory_desc_t memories[3],
+                                    dnnl_primitive_t *primitive)
 {
     dnnl_primitive_attr_t attributes = NULL;
     dnnl_primitive_desc_t chosen = NULL;
     dnnl_matmul_desc_t wanted;
-    dnnl_status_t status = describe(&memories[0], p->rows, p->depth, dnnl_bf16,
-                                    p->trans_a ? 1 : p->depth, p->trans_a ? p->rows : 1);
+    dnnl_status_t status = describe_matrix(&memories[0], p->rows, p->depth, dnnl_bf16,
+                                           p->trans_a ? 1 : p->depth, p->trans_a ? p->rows : 1);
 
     if (status == dnnl_success) {
-        status = describe(&memories[1], p->depth, p->columns, dnnl_bf16,
-                          p->trans_b ? 1 : p->columns, p->trans_b ? p->depth : 1);
+        status = describe_matrix(&memories[1], p->depth, p->columns, dnnl_bf16,
+                                 p->trans_b ? 1 : p->columns, p->trans_b ? p->depth : 1);
     }
     if (status == dnnl_success) {
-        status = describe(&memories[2], p->rows, p->columns, dnnl_f32, p->ldc, 1);
+        status = describe_matrix(&memories[2], p->rows, p->columns, dnnl_f32, p->ldc, 1);
     }
     if (status == dnnl_success) {
         status = dnnl_matmul_desc_init(&wanted, &memories[0], &memories[1], NULL, &memories[2]);
@@ -108,7 +108,7 @@ static dnnl_status_t make(const product_t *p, dnnl_memory_desc_t memories[3],
     return status;
 }
 
-static dnnl_status_t multiply(const product_t *p)
+static dnnl_status_t multiply(const dnnl_product_t *p)
 {
     static const int names[3] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST};
     void *const data[3] = {p->a, p->b, p->c};
@@ -116,7 +116,7 @@ static dnnl_status_t multiply(const product_t *p)
     dnnl_exec_arg_t arguments[3] = {{0, NULL}, {0, NULL}, {0, NULL}};
     dnnl_primitive_t primitive = NULL;
     dnnl_stream_t stream = NULL;
-    dnnl_status_t status = make(p, memories, &primitive);
+    dnnl_status_t status = make_primitive(p, memories, &primitive);
 
     if (status == dnnl_success) {
         status = dnnl_stream_create(&stream, shared.engine, dnnl_stream_default_flags);
@@ -135,7 +135,7 @@ static dnnl_status_t multiply(const product_t *p)
 }
 
 /* [rows][columns] of from, one behind the other. */
-static void cut(uint16_t *to, const float *from, size_t ld, size_t rows, size_t columns)
+static void cut_to_bf16(uint16_t *to, const float *from, size_t ld, size_t rows, size_t columns)
 {
     for (size_t row = 0; row < rows; row++)
         shared.narrow(to + row * columns, from + row * ld, columns);
@@ -150,7 +150,7 @@ static void gemm_bf16(int trans_a, int trans_b, size_t m, size_t n, size_t k, fl
                       const float *a, size_t lda, const float *b, size_t ldb, float beta, float *c,
                       size_t ldc, float *scratch)
 {
-    product_t p = {.trans_a = trans_a, .trans_b = trans_b, .ldc = ldc, .alpha = alpha};
+    dnnl_product_t p = {.trans_a = trans_a, .trans_b = trans_b, .ldc = ldc, .alpha = alpha};
 
     if (m * n * k < SMALL) {
         gemm_fp32(trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, scratch);
@@ -166,14 +166,14 @@ static void gemm_bf16(int trans_a, int trans_b, size_t m, size_t n, size_t k, fl
             const float *block_a = a + (trans_a ? kc * lda + ic : ic * lda + kc);
 
             p.rows = at_most(m - ic, ROWS_MAX);
-            cut(p.a, block_a, lda, trans_a ? p.depth : p.rows, trans_a ? p.rows : p.depth);
+            cut_to_bf16(p.a, block_a, lda, trans_a ? p.depth : p.rows, trans_a ? p.rows : p.depth);
             for (size_t jc = 0; jc < n; jc += COLUMNS_MAX) {
                 const float *block_b = b + (trans_b ? jc * ldb + kc : kc * ldb + jc);
 
                 p.columns = at_most(n - jc, COLUMNS_MAX);
                 p.c = c + ic * ldc + jc;
-                cut(p.b, block_b, ldb, trans_b ? p.columns : p.depth,
-                    trans_b ? p.depth : p.columns);
+                cut_to_bf16(p.b, block_b, ldb, trans_b ? p.columns : p.depth,
+                            trans_b ? p.depth : p.columns);
                 if (multiply(&p) == dnnl_success) continue;
                 gemm_fp32(trans_a, trans_b, p.rows, p.columns, p.depth, alpha, block_a, lda,
                           block_b, ldb, p.beta, p.c, ldc, NULL); /* no memory for its objects */

@@ -274,7 +274,7 @@ static double cross_entropy(float *logits, size_t vocab, int32_t target, float w
     return log((double)total) - ((double)target_logit - (double)highest);
 }
 
-static void add(float *out, const float *a, const float *b, size_t count)
+static void add_vectors(float *out, const float *a, const float *b, size_t count)
 {
 #pragma omp simd
     for (size_t i = 0; i < count; i++)
@@ -328,7 +328,7 @@ const gpt2_kernels_t GPT2_ISA_NAME(gpt2_kernels) = {
     .score_backward = score_backward,
     .dot = dot,
     .cross_entropy = cross_entropy,
-    .add = add,
+    .add = add_vectors,
     .narrow = narrow,
     .sum_squares = sum_squares,
     .matvec = matvec,

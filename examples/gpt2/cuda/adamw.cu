@@ -144,7 +144,7 @@ static __global__ void fill_kernel(T *to, float value, uint64_t seed, size_t cou
 }
 
 template <typename To, typename From>
-static int cast(gpt2_cuda_stream_t stream, void *to, const void *from, size_t count)
+static int launch_cast(gpt2_cuda_stream_t stream, void *to, const void *from, size_t count)
 {
     auto *kernel = cast_kernel<To, From>;
 
@@ -157,15 +157,15 @@ int gpt2_cuda_cast(gpt2_cuda_stream_t stream, gpt2_cuda_type_t to_type, void *to
 {
     if (count == 0) return cudaSuccess;
     if (to_type == GPT2_CUDA_BF16) {
-        return (from_type == GPT2_CUDA_BF16 ? cast<bf16_t, bf16_t>
-                                            : cast<bf16_t, float>)(stream, to, from, count);
+        return (from_type == GPT2_CUDA_BF16 ? launch_cast<bf16_t, bf16_t>
+                                            : launch_cast<bf16_t, float>)(stream, to, from, count);
     }
-    return (from_type == GPT2_CUDA_BF16 ? cast<float, bf16_t> : cast<float, float>)(stream, to,
-                                                                                    from, count);
+    return (from_type == GPT2_CUDA_BF16 ? launch_cast<float, bf16_t>
+                                        : launch_cast<float, float>)(stream, to, from, count);
 }
 
 template <typename T, bool is_random>
-static int fill(gpt2_cuda_stream_t stream, void *x, float value, uint64_t seed, size_t count)
+static int launch_fill(gpt2_cuda_stream_t stream, void *x, float value, uint64_t seed, size_t count)
 {
     auto *kernel = fill_kernel<T, is_random>;
 
@@ -177,15 +177,15 @@ static int fill(gpt2_cuda_stream_t stream, void *x, float value, uint64_t seed, 
 int gpt2_cuda_fill(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, void *x, float value,
                    size_t count)
 {
-    return (type == GPT2_CUDA_BF16 ? fill<bf16_t, false> : fill<float, false>)(stream, x, value, 0,
-                                                                               count);
+    return (type == GPT2_CUDA_BF16 ? launch_fill<bf16_t, false>
+                                   : launch_fill<float, false>)(stream, x, value, 0, count);
 }
 
 int gpt2_cuda_fill_random(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, void *x, uint64_t seed,
                           size_t count)
 {
-    return (type == GPT2_CUDA_BF16 ? fill<bf16_t, true> : fill<float, true>)(stream, x, 0.0f,
-                                                                             mix(seed), count);
+    return (type == GPT2_CUDA_BF16 ? launch_fill<bf16_t, true>
+                                   : launch_fill<float, true>)(stream, x, 0.0f, mix(seed), count);
 }
 
 /* ---- All of them -----------------------------------------------------------------------------

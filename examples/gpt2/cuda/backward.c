@@ -11,12 +11,13 @@
 #include "examples/gpt2/cuda/attention.h"
 #include "examples/gpt2/cuda/kernels.h"
 
-static const void *weight(const gpt2_cuda_replica_t *self, int layer, gpt2_block_tensor_t which)
+static const void *block_weight(const gpt2_cuda_replica_t *self, int layer,
+                                gpt2_block_tensor_t which)
 {
     return gpt2_cuda_weight(self, gpt2_cuda_block_index(self, layer, which));
 }
 
-static float *gradient(const gpt2_cuda_replica_t *self, int layer, gpt2_block_tensor_t which)
+static float *block_gradient(const gpt2_cuda_replica_t *self, int layer, gpt2_block_tensor_t which)
 {
     return gpt2_cuda_gradient(self, gpt2_cuda_block_index(self, layer, which));
 }
@@ -30,8 +31,8 @@ void gpt2_cuda_hand_over(gpt2_cuda_pass_t *pass, size_t first, size_t count)
 }
 
 /* d_stream += (fresh: =) what d_normed is behind a norm. */
-static void norm_backward(gpt2_cuda_pass_t *pass, int fresh, size_t index, const void *x,
-                          const float *mean, const float *rstd)
+static void cuda_norm_backward(gpt2_cuda_pass_t *pass, int fresh, size_t index, const void *x,
+                               const float *mean, const float *rstd)
 {
     gpt2_cuda_replica_t *self = pass->self;
     gpt2_cuda_activations_t *all = &self->pass;
@@ -73,22 +74,23 @@ static void mlp_backward(gpt2_cuda_pass_t *pass, int layer)
     }
     gpt2_cuda_note(pass, "fcproj weight",
                    gpt2_matmul_weight(products->fcproj_weight, self->stream,
-                                      gradient(self, layer, GPT2_FCPROJ_W),
-                                      gradient(self, layer, GPT2_FCPROJ_B), pass->accumulate,
+                                      block_gradient(self, layer, GPT2_FCPROJ_W),
+                                      block_gradient(self, layer, GPT2_FCPROJ_B), pass->accumulate,
                                       all->d_stream, block->gelu));
     gpt2_cuda_note(pass, "fcproj input",
                    gpt2_matmul_input(products->fcproj_input, self->stream, all->d_fc, all->d_stream,
-                                     weight(self, layer, GPT2_FCPROJ_W), block->fc));
+                                     block_weight(self, layer, GPT2_FCPROJ_W), block->fc));
     recompute_norm(pass, layer, GPT2_LN2_W, block->ln2, block->middle);
     gpt2_cuda_note(pass, "fc weight",
-                   gpt2_matmul_weight(
-                       products->fc_weight, self->stream, gradient(self, layer, GPT2_FC_W),
-                       gradient(self, layer, GPT2_FC_B), pass->accumulate, all->d_fc, block->ln2));
+                   gpt2_matmul_weight(products->fc_weight, self->stream,
+                                      block_gradient(self, layer, GPT2_FC_W),
+                                      block_gradient(self, layer, GPT2_FC_B), pass->accumulate,
+                                      all->d_fc, block->ln2));
     gpt2_cuda_note(pass, "fc input",
                    gpt2_matmul_input(products->fc_input, self->stream, all->d_normed, all->d_fc,
-                                     weight(self, layer, GPT2_FC_W), NULL));
-    norm_backward(pass, 0, gpt2_cuda_block_index(self, layer, GPT2_LN2_W), block->middle,
-                  block->ln2_mean, block->ln2_rstd);
+                                     block_weight(self, layer, GPT2_FC_W), NULL));
+    cuda_norm_backward(pass, 0, gpt2_cuda_block_index(self, layer, GPT2_LN2_W), block->middle,
+                       block->ln2_mean, block->ln2_rstd);
 }
 
 static void attention_backward(gpt2_cuda_pass_t *pass, int layer)
@@ -102,12 +104,12 @@ static void attention_backward(gpt2_cuda_pass_t *pass, int layer)
 
     gpt2_cuda_note(pass, "proj weight",
                    gpt2_matmul_weight(products->proj_weight, self->stream,
-                                      gradient(self, layer, GPT2_PROJ_W),
-                                      gradient(self, layer, GPT2_PROJ_B), pass->accumulate,
+                                      block_gradient(self, layer, GPT2_PROJ_W),
+                                      block_gradient(self, layer, GPT2_PROJ_B), pass->accumulate,
                                       all->d_stream, block->attention));
     gpt2_cuda_note(pass, "proj input",
                    gpt2_matmul_input(products->proj_input, self->stream, all->d_attention,
-                                     all->d_stream, weight(self, layer, GPT2_PROJ_W), NULL));
+                                     all->d_stream, block_weight(self, layer, GPT2_PROJ_W), NULL));
     gpt2_cuda_note(pass, "attention backward",
                    gpt2_attention_backward(self->stream, self->type, block->qkv, block->attention,
                                            all->d_attention, block->lse, all->d_qkv, all->scratch,
@@ -116,14 +118,14 @@ static void attention_backward(gpt2_cuda_pass_t *pass, int layer)
     recompute_norm(pass, layer, GPT2_LN1_W, block->ln1, block->input);
     gpt2_cuda_note(pass, "qkv weight",
                    gpt2_matmul_weight(products->qkv_weight, self->stream,
-                                      gradient(self, layer, GPT2_QKV_W),
-                                      gradient(self, layer, GPT2_QKV_B), pass->accumulate,
+                                      block_gradient(self, layer, GPT2_QKV_W),
+                                      block_gradient(self, layer, GPT2_QKV_B), pass->accumulate,
                                       all->d_qkv, block->ln1));
     gpt2_cuda_note(pass, "qkv input",
                    gpt2_matmul_input(products->qkv_input, self->stream, all->d_normed, all->d_qkv,
-                                     weight(self, layer, GPT2_QKV_W), NULL));
-    norm_backward(pass, 0, gpt2_cuda_block_index(self, layer, GPT2_LN1_W), block->input,
-                  block->ln1_mean, block->ln1_rstd);
+                                     block_weight(self, layer, GPT2_QKV_W), NULL));
+    cuda_norm_backward(pass, 0, gpt2_cuda_block_index(self, layer, GPT2_LN1_W), block->input,
+                       block->ln1_mean, block->ln1_rstd);
 }
 
 /* Positions, and what was looked up: added to the head's part of the tokens' gradient, or in rows
@@ -158,7 +160,7 @@ void gpt2_cuda_backward(gpt2_cuda_pass_t *pass)
 
     gpt2_cuda_span_begin(pass, "backward");
     if (self->base.rows != NULL) gpt2_cuda_hand_over(pass, gpt2_layout_wte(layout), 1);
-    norm_backward(pass, 1, 0, all->output, all->lnf_mean, all->lnf_rstd);
+    cuda_norm_backward(pass, 1, 0, all->output, all->lnf_mean, all->lnf_rstd);
     gpt2_cuda_hand_over(pass, 0, 2);
     for (int layer = layout->shape.layers - 1; layer >= 0; layer--) {
         gpt2_cuda_span_begin(pass, self->block_names[layer]);

@@ -61,7 +61,8 @@ void gpt2_cuda_span_end(const gpt2_cuda_pass_t *pass)
     }
 }
 
-static const void *weight(const gpt2_cuda_replica_t *self, int layer, gpt2_block_tensor_t which)
+static const void *block_weight(const gpt2_cuda_replica_t *self, int layer,
+                                gpt2_block_tensor_t which)
 {
     return gpt2_cuda_weight(self, gpt2_cuda_block_index(self, layer, which));
 }
@@ -72,7 +73,7 @@ static const float *vector(const gpt2_cuda_replica_t *self, int layer, gpt2_bloc
 }
 
 /* The stream behind a block and the norm of it: the next block's first, or the final one. */
-static void join_next(gpt2_cuda_pass_t *pass, int layer, const void *projected)
+static void cuda_join_next(gpt2_cuda_pass_t *pass, int layer, const void *projected)
 {
     gpt2_cuda_replica_t *self = pass->self;
     gpt2_cuda_activations_t *all = &self->pass;
@@ -109,15 +110,16 @@ static void forward_block(gpt2_cuda_pass_t *pass, int layer)
 
     gpt2_cuda_note(pass, "qkv",
                    gpt2_matmul_forward(products->qkv, self->stream, block->qkv, NULL, block->ln1,
-                                       weight(self, layer, GPT2_QKV_W),
-                                       weight(self, layer, GPT2_QKV_B)));
+                                       block_weight(self, layer, GPT2_QKV_W),
+                                       block_weight(self, layer, GPT2_QKV_B)));
     gpt2_cuda_note(pass, "attention",
                    gpt2_attention_forward(self->stream, self->type, block->qkv, block->attention,
                                           block->lse, (int)(pass->rows / self->length),
                                           (int)self->length, heads, size));
     gpt2_cuda_note(pass, "proj",
                    gpt2_matmul_forward(products->proj, self->stream, all->projected, NULL,
-                                       block->attention, weight(self, layer, GPT2_PROJ_W), NULL));
+                                       block->attention, block_weight(self, layer, GPT2_PROJ_W),
+                                       NULL));
     gpt2_cuda_note(pass, "norm",
                    gpt2_cuda_add_norm_forward(
                        self->stream, self->type, block->ln2, block->middle, block->ln2_mean,
@@ -126,12 +128,13 @@ static void forward_block(gpt2_cuda_pass_t *pass, int layer)
                        vector(self, layer, GPT2_LN2_B), pass->rows, pass->width));
     gpt2_cuda_note(pass, "fc",
                    gpt2_matmul_forward(products->fc, self->stream, block->gelu, block->fc,
-                                       block->ln2, weight(self, layer, GPT2_FC_W),
-                                       weight(self, layer, GPT2_FC_B)));
+                                       block->ln2, block_weight(self, layer, GPT2_FC_W),
+                                       block_weight(self, layer, GPT2_FC_B)));
     gpt2_cuda_note(pass, "fcproj",
                    gpt2_matmul_forward(products->fcproj, self->stream, all->projected, NULL,
-                                       block->gelu, weight(self, layer, GPT2_FCPROJ_W), NULL));
-    join_next(pass, layer, all->projected);
+                                       block->gelu, block_weight(self, layer, GPT2_FCPROJ_W),
+                                       NULL));
+    cuda_join_next(pass, layer, all->projected);
 }
 
 void gpt2_cuda_forward(gpt2_cuda_pass_t *pass)

@@ -273,7 +273,7 @@ static int grow_scratch(gpt2_matmuls_t *set, const gpt2_matmul_shape_t *shape, g
 }
 
 /* 1: the remembered choice runs here. */
-static int is_usable(const gpt2_matmul_t *plan, const gpt2_matmul_choice_t *choice)
+static int is_choice_usable(const gpt2_matmul_t *plan, const gpt2_matmul_choice_t *choice)
 {
     cublasLtMatmulHeuristicResult_t result;
 
@@ -294,7 +294,7 @@ static int plan_choose(gpt2_matmul_t *plan, gpt2_error_t *error)
     char text[GPT2_MATMUL_TEXT_MAX];
     int is_timed;
 
-    if (known != NULL && is_usable(plan, known)) {
+    if (known != NULL && is_choice_usable(plan, known)) {
         plan->choice = *known;
         return 0;
     }
@@ -398,8 +398,8 @@ static int product(const gpt2_matmul_t *plan, const gpt2_matmul_choice_t *choice
 }
 
 /* What the epilogue did not do. */
-static int finish(const gpt2_matmul_t *plan, const gpt2_matmul_choice_t *choice,
-                  gpt2_cuda_stream_t stream, const gpt2_matmul_operands_t *operands)
+static int run_epilogue(const gpt2_matmul_t *plan, const gpt2_matmul_choice_t *choice,
+                        gpt2_cuda_stream_t stream, const gpt2_matmul_operands_t *operands)
 {
     const gpt2_matmul_shape_t *shape = &plan->shape;
 
@@ -438,7 +438,7 @@ int gpt2_matmul_execute(const gpt2_matmul_t *plan, const gpt2_matmul_choice_t *c
     const int status =
         product(plan, choice, stream, operands, is_before ? operands->before : operands->d);
 
-    return status != cudaSuccess ? status : finish(plan, choice, stream, operands);
+    return status != cudaSuccess ? status : run_epilogue(plan, choice, stream, operands);
 }
 
 int gpt2_matmul_forward(const gpt2_matmul_t *plan, gpt2_cuda_stream_t stream, void *out,

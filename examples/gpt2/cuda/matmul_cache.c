@@ -25,7 +25,7 @@
 /* ---- Text ------------------------------------------------------------------------------------
  */
 
-static int write_entry(FILE *to, const gpt2_matmul_entry_t *entry)
+static int write_matmul_entry(FILE *to, const gpt2_matmul_entry_t *entry)
 {
     const gpt2_matmul_shape_t *shape = &entry->shape;
     const gpt2_matmul_choice_t *choice = &entry->choice;
@@ -41,7 +41,7 @@ static int write_entry(FILE *to, const gpt2_matmul_entry_t *entry)
 }
 
 /* One line, which is a string; 0: it is an entry and nothing else. */
-static int read_entry(const char *line, gpt2_matmul_entry_t *entry)
+static int read_matmul_entry(const char *line, gpt2_matmul_entry_t *entry)
 {
     gpt2_matmul_shape_t *shape = &entry->shape;
     gpt2_matmul_choice_t *choice = &entry->choice;
@@ -68,7 +68,7 @@ static int read_entry(const char *line, gpt2_matmul_entry_t *entry)
 }
 
 /* Entries of a file's text; NULL, or what is wrong with it. Cuts text [bytes + 1] into lines. */
-static const char *parse(gpt2_matmul_cache_t *cache, char *text, size_t bytes)
+static const char *parse_cache(gpt2_matmul_cache_t *cache, char *text, size_t bytes)
 {
     const size_t header = strlen(cache->header);
     uint64_t checksum;
@@ -86,7 +86,8 @@ static const char *parse(gpt2_matmul_cache_t *cache, char *text, size_t bytes)
 
         if (next == NULL || cache->count == ENTRIES_MOST) return "it is not understood";
         *next = '\0';
-        if (read_entry(at, &cache->entries[cache->count]) != 0) return "it is not understood";
+        if (read_matmul_entry(at, &cache->entries[cache->count]) != 0)
+            return "it is not understood";
         cache->count++;
         at = next + 1;
     }
@@ -166,7 +167,7 @@ int gpt2_matmul_cache_open(gpt2_matmuls_t *set, gpt2_error_t *error)
     }
     if (name_chip(cache, error) != 0) return -1;
     text = read_file(cache->path, &bytes, &why);
-    if (text != NULL) why = parse(cache, text, bytes);
+    if (text != NULL) why = parse_cache(cache, text, bytes);
     free(text);
     if (why == NULL) return 0;
     cache->count = 0;
@@ -193,7 +194,7 @@ static char *render(const gpt2_matmul_cache_t *cache, size_t *bytes)
     if (to == NULL) return NULL;
     status = fputs(cache->header, to) == EOF ? -1 : 0;
     for (size_t i = 0; status == 0 && i < cache->count; i++)
-        status = write_entry(to, &cache->entries[i]);
+        status = write_matmul_entry(to, &cache->entries[i]);
     if (status == 0 && fflush(to) == 0) { /* from here text and bytes are what was written */
         status = fprintf(to, "checksum %016" PRIx64 "\n", gpt2_hash(text, *bytes)) < 0 ? -1 : 0;
     }
@@ -235,7 +236,7 @@ int gpt2_matmuls_save(gpt2_matmuls_t *set, gpt2_error_t *error)
 /* ---- Entries ---------------------------------------------------------------------------------
  */
 
-static gpt2_matmul_entry_t *find(const gpt2_matmuls_t *set, const gpt2_matmul_shape_t *shape)
+static gpt2_matmul_entry_t *find_entry(const gpt2_matmuls_t *set, const gpt2_matmul_shape_t *shape)
 {
     const gpt2_matmul_cache_t *cache = &set->cache;
 
@@ -252,7 +253,7 @@ static gpt2_matmul_entry_t *find(const gpt2_matmuls_t *set, const gpt2_matmul_sh
 const gpt2_matmul_choice_t *gpt2_matmul_cache_find(const gpt2_matmuls_t *set,
                                                    const gpt2_matmul_shape_t *shape)
 {
-    const gpt2_matmul_entry_t *entry = find(set, shape);
+    const gpt2_matmul_entry_t *entry = find_entry(set, shape);
 
     return entry == NULL ? NULL : &entry->choice;
 }
@@ -264,7 +265,7 @@ void gpt2_matmul_cache_add(gpt2_matmuls_t *set, const gpt2_matmul_shape_t *shape
     gpt2_matmul_entry_t *entry;
 
     if (cache->folder == NULL) return;
-    entry = find(set, shape);
+    entry = find_entry(set, shape);
     if (entry == NULL) {
         /* So many shapes mean that nobody asks for the old ones any more. */
         if (cache->count == ENTRIES_MOST) cache->count = 0;

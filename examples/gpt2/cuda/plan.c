@@ -14,9 +14,9 @@
 typedef struct cutter {
     char *memory;
     size_t used;
-} cutter_t;
+} byte_cutter_t;
 
-static void *cut(cutter_t *cutter, size_t bytes)
+static void *cut_bytes(byte_cutter_t *cutter, size_t bytes)
 {
     char *piece = cutter->memory == NULL ? NULL : cutter->memory + cutter->used;
 
@@ -47,63 +47,64 @@ const char *gpt2_recompute_name(gpt2_recompute_t recompute)
     return "";
 }
 
-static void cut_state(cutter_t *cutter, const gpt2_cuda_plan_t *plan, const gpt2_layout_t *layout,
-                      gpt2_cuda_state_t *state)
+static void cut_state(byte_cutter_t *cutter, const gpt2_cuda_plan_t *plan,
+                      const gpt2_layout_t *layout, gpt2_cuda_state_t *state)
 {
     const gpt2_cuda_plan_options_t *options = &plan->options;
     size_t bytes = layout->arena_count * sizeof(float);
 
-    state->weights = cut(cutter, bytes);
-    state->m = cut(cutter, bytes);
-    state->v = cut(cutter, bytes);
-    state->gradients = options->own_gradients ? cut(cutter, plan->gradients) : NULL;
+    state->weights = cut_bytes(cutter, bytes);
+    state->m = cut_bytes(cutter, bytes);
+    state->v = cut_bytes(cutter, bytes);
+    state->gradients = options->own_gradients ? cut_bytes(cutter, plan->gradients) : NULL;
     state->low = options->type == GPT2_CUDA_F32
                      ? state->weights
-                     : cut(cutter, layout->arena_count * gpt2_cuda_type_bytes(options->type));
-    state->tokens = cut(cutter, options->lookups * sizeof(*state->tokens));
-    state->decays = cut(cutter, layout->arena_count / GPT2_TENSOR_ALIGN);
+                     : cut_bytes(cutter, layout->arena_count * gpt2_cuda_type_bytes(options->type));
+    state->tokens = cut_bytes(cutter, options->lookups * sizeof(*state->tokens));
+    state->decays = cut_bytes(cutter, layout->arena_count / GPT2_TENSOR_ALIGN);
 }
 
 /* What a layer keeps; what backward makes again is in the block already, shared by all. */
-static void cut_block(cutter_t *cutter, const gpt2_cuda_plan_t *plan, gpt2_cuda_block_t *block)
+static void cut_cuda_block(byte_cutter_t *cutter, const gpt2_cuda_plan_t *plan,
+                           gpt2_cuda_block_t *block)
 {
     const gpt2_cuda_plan_options_t *options = &plan->options;
     size_t one = gpt2_cuda_type_bytes(options->type) * plan->rows * (size_t)options->shape.width;
     size_t row = sizeof(float) * plan->rows;
 
-    block->input = cut(cutter, one);
-    if (options->recompute < GPT2_RECOMPUTE_GELU_NORM) block->ln1 = cut(cutter, one);
-    block->ln1_mean = cut(cutter, row);
-    block->ln1_rstd = cut(cutter, row);
-    block->qkv = cut(cutter, 3 * one);
-    block->attention = cut(cutter, one);
-    block->lse = cut(cutter, row * (size_t)options->shape.heads);
-    block->middle = cut(cutter, one);
-    if (options->recompute < GPT2_RECOMPUTE_GELU_NORM) block->ln2 = cut(cutter, one);
-    block->ln2_mean = cut(cutter, row);
-    block->ln2_rstd = cut(cutter, row);
-    block->fc = cut(cutter, 4 * one);
-    if (options->recompute < GPT2_RECOMPUTE_GELU) block->gelu = cut(cutter, 4 * one);
+    block->input = cut_bytes(cutter, one);
+    if (options->recompute < GPT2_RECOMPUTE_GELU_NORM) block->ln1 = cut_bytes(cutter, one);
+    block->ln1_mean = cut_bytes(cutter, row);
+    block->ln1_rstd = cut_bytes(cutter, row);
+    block->qkv = cut_bytes(cutter, 3 * one);
+    block->attention = cut_bytes(cutter, one);
+    block->lse = cut_bytes(cutter, row * (size_t)options->shape.heads);
+    block->middle = cut_bytes(cutter, one);
+    if (options->recompute < GPT2_RECOMPUTE_GELU_NORM) block->ln2 = cut_bytes(cutter, one);
+    block->ln2_mean = cut_bytes(cutter, row);
+    block->ln2_rstd = cut_bytes(cutter, row);
+    block->fc = cut_bytes(cutter, 4 * one);
+    if (options->recompute < GPT2_RECOMPUTE_GELU) block->gelu = cut_bytes(cutter, 4 * one);
 }
 
 /* What all layers share where it is made again. */
-static gpt2_cuda_block_t cut_shared(cutter_t *cutter, const gpt2_cuda_plan_t *plan)
+static gpt2_cuda_block_t cut_shared(byte_cutter_t *cutter, const gpt2_cuda_plan_t *plan)
 {
     const gpt2_cuda_plan_options_t *options = &plan->options;
     size_t one = gpt2_cuda_type_bytes(options->type) * plan->rows * (size_t)options->shape.width;
     gpt2_cuda_block_t shared = {0};
 
-    if (options->recompute >= GPT2_RECOMPUTE_GELU) shared.gelu = cut(cutter, 4 * one);
+    if (options->recompute >= GPT2_RECOMPUTE_GELU) shared.gelu = cut_bytes(cutter, 4 * one);
     if (options->recompute >= GPT2_RECOMPUTE_GELU_NORM) {
-        shared.ln1 = cut(cutter, one);
-        shared.ln2 = cut(cutter, one);
+        shared.ln1 = cut_bytes(cutter, one);
+        shared.ln2 = cut_bytes(cutter, one);
     }
     return shared;
 }
 
 /* all->blocks NULL: only counts. *kept, *logits: the bytes for these. */
-static void cut_pass(cutter_t *cutter, const gpt2_cuda_plan_t *plan, gpt2_cuda_activations_t *all,
-                     size_t *kept, size_t *logits)
+static void cut_pass(byte_cutter_t *cutter, const gpt2_cuda_plan_t *plan,
+                     gpt2_cuda_activations_t *all, size_t *kept, size_t *logits)
 {
     const gpt2_cuda_plan_options_t *options = &plan->options;
     size_t element = gpt2_cuda_type_bytes(options->type);
@@ -115,30 +116,31 @@ static void cut_pass(cutter_t *cutter, const gpt2_cuda_plan_t *plan, gpt2_cuda_a
     for (int layer = 0; layer < options->shape.layers; layer++) {
         gpt2_cuda_block_t block = shared;
 
-        cut_block(cutter, plan, &block);
+        cut_cuda_block(cutter, plan, &block);
         if (all->blocks != NULL) all->blocks[layer] = block;
     }
-    all->output = cut(cutter, one);
-    all->lnf = cut(cutter, one);
-    all->lnf_mean = cut(cutter, row);
-    all->lnf_rstd = cut(cutter, row);
+    all->output = cut_bytes(cutter, one);
+    all->lnf = cut_bytes(cutter, one);
+    all->lnf_mean = cut_bytes(cutter, row);
+    all->lnf_rstd = cut_bytes(cutter, row);
     *kept = cutter->used - before;
     before = cutter->used;
-    all->logits = cut(cutter, element * plan->head_rows * (size_t)options->shape.vocab_padded);
+    all->logits =
+        cut_bytes(cutter, element * plan->head_rows * (size_t)options->shape.vocab_padded);
     *logits = cutter->used - before;
-    all->projected = cut(cutter, one);
-    all->losses = cut(cutter, row);
-    all->d_stream = cut(cutter, one);
-    all->d_normed = cut(cutter, one);
-    all->d_attention = cut(cutter, one);
-    all->d_qkv = cut(cutter, 3 * one);
-    all->d_fc = cut(cutter, 4 * one);
-    all->scratch = cut(cutter, options->scratch_bytes);
-    all->batch = cut(cutter, plan->upload_bytes);
+    all->projected = cut_bytes(cutter, one);
+    all->losses = cut_bytes(cutter, row);
+    all->d_stream = cut_bytes(cutter, one);
+    all->d_normed = cut_bytes(cutter, one);
+    all->d_attention = cut_bytes(cutter, one);
+    all->d_qkv = cut_bytes(cutter, 3 * one);
+    all->d_fc = cut_bytes(cutter, 4 * one);
+    all->scratch = cut_bytes(cutter, options->scratch_bytes);
+    all->batch = cut_bytes(cutter, plan->upload_bytes);
 }
 
 /* The largest divisor of rows whose logits fit. */
-static size_t head_rows(const gpt2_cuda_plan_options_t *options, size_t rows)
+static size_t plan_head_rows(const gpt2_cuda_plan_options_t *options, size_t rows)
 {
     size_t row = gpt2_cuda_type_bytes(options->type) * (size_t)options->shape.vocab_padded;
     size_t fit = (options->logits_bytes == 0 ? LOGITS_BYTES : options->logits_bytes) / row;
@@ -149,7 +151,7 @@ static size_t head_rows(const gpt2_cuda_plan_options_t *options, size_t rows)
     return 1;
 }
 
-static int check(const gpt2_cuda_plan_options_t *options, gpt2_error_t *error)
+static int check_options(const gpt2_cuda_plan_options_t *options, gpt2_error_t *error)
 {
     const gpt2_shape_t *shape = &options->shape;
     int size = shape->width / shape->heads;
@@ -175,17 +177,17 @@ static int check(const gpt2_cuda_plan_options_t *options, gpt2_error_t *error)
 int gpt2_cuda_plan_make(const gpt2_cuda_plan_options_t *options, const gpt2_layout_t *layout,
                         gpt2_cuda_plan_t *plan, gpt2_error_t *error)
 {
-    cutter_t state = {NULL, 0};
-    cutter_t pass = {NULL, 0};
+    byte_cutter_t state = {NULL, 0};
+    byte_cutter_t pass = {NULL, 0};
     gpt2_cuda_state_t state_pieces;
     gpt2_cuda_activations_t pass_pieces = {0};
     size_t arena = layout->arena_count * sizeof(float);
 
-    if (check(options, error) != 0) return -1;
+    if (check_options(options, error) != 0) return -1;
     memset(plan, 0, sizeof(*plan));
     plan->options = *options;
     plan->rows = options->batch * options->length;
-    plan->head_rows = head_rows(options, plan->rows);
+    plan->head_rows = plan_head_rows(options, plan->rows);
     plan->upload_bytes = 2 * plan->rows * sizeof(int32_t) + options->embed_bytes;
     plan->rows_apart = options->lookups * (size_t)options->shape.width * sizeof(float);
     plan->gradients = arena + plan->rows_apart;
@@ -249,7 +251,7 @@ const char *gpt2_cuda_plan_advise(const gpt2_cuda_plan_options_t *options,
 void gpt2_cuda_plan_place(const gpt2_cuda_plan_t *plan, const gpt2_layout_t *layout, char *memory,
                           gpt2_cuda_state_t *state)
 {
-    cutter_t cutter = {memory, 0};
+    byte_cutter_t cutter = {memory, 0};
 
     cut_state(&cutter, plan, layout, state);
 }
@@ -257,7 +259,7 @@ void gpt2_cuda_plan_place(const gpt2_cuda_plan_t *plan, const gpt2_layout_t *lay
 void gpt2_cuda_plan_place_pass(const gpt2_cuda_plan_t *plan, char *memory,
                                gpt2_cuda_activations_t *activations)
 {
-    cutter_t cutter = {memory, 0};
+    byte_cutter_t cutter = {memory, 0};
     size_t ignored;
 
     cut_pass(&cutter, plan, activations, &ignored, &ignored);

@@ -19,7 +19,7 @@ static void free_device(void *memory)
     if (memory != NULL) (void)cudaFree(memory);
 }
 
-static void destroy(gpt2_replica_t *base)
+static void cuda_destroy(gpt2_replica_t *base)
 {
     gpt2_cuda_replica_t *self = (gpt2_cuda_replica_t *)base;
 
@@ -53,7 +53,7 @@ static void destroy(gpt2_replica_t *base)
     free(self);
 }
 
-static void describe(const gpt2_replica_t *base, char *text, size_t room)
+static void cuda_describe(const gpt2_replica_t *base, char *text, size_t room)
 {
     const gpt2_cuda_replica_t *self = (const gpt2_cuda_replica_t *)base;
 
@@ -73,8 +73,8 @@ static void print_plan(const gpt2_replica_t *base, FILE *out)
 static const gpt2_replica_ops_t OPS = {
     .name = "cuda",
     .is_async = 1,
-    .destroy = destroy,
-    .describe = describe,
+    .destroy = cuda_destroy,
+    .describe = cuda_describe,
     .print_plan = print_plan,
     .borrow = gpt2_cuda_borrow,
     .give_back = gpt2_cuda_give_back,
@@ -126,13 +126,13 @@ typedef struct product {
     gpt2_matmul_kind_t kind;
     int bias;
     int adds;
-} product_t;
+} planned_product_t;
 
 #define PRODUCTS 15
 #define HEAD_PRODUCTS 12 /* from here on */
 
 /* The biases of proj and fcproj are added where the stream is, with the norm behind it. */
-static void list_products(gpt2_cuda_replica_t *self, product_t *list)
+static void list_products(gpt2_cuda_replica_t *self, planned_product_t *list)
 {
     gpt2_cuda_products_t *p = &self->products;
     const size_t r = self->plan.rows;
@@ -140,7 +140,7 @@ static void list_products(gpt2_cuda_replica_t *self, product_t *list)
     const size_t c = (size_t)self->layout->shape.width;
     const size_t v = (size_t)self->layout->shape.vocab_padded;
     const int adds = r / h > 2; /* all parts of the head but the first add to its gradient */
-    const product_t all[PRODUCTS] = {
+    const planned_product_t all[PRODUCTS] = {
         {&p->qkv, r, c, 3 * c, GPT2_MATMUL_FORWARD, 1, 0},
         {&p->proj, r, c, c, GPT2_MATMUL_FORWARD, 0, 0},
         {&p->fc, r, c, 4 * c, GPT2_MATMUL_FORWARD_GELU, 1, 0},
@@ -163,7 +163,7 @@ static void list_products(gpt2_cuda_replica_t *self, product_t *list)
 
 static int make_products(gpt2_cuda_replica_t *self, gpt2_error_t *error)
 {
-    product_t list[PRODUCTS];
+    planned_product_t list[PRODUCTS];
     gpt2_error_t unsaved;
 
     list_products(self, list);
@@ -191,7 +191,7 @@ static int load_products(gpt2_cuda_replica_t *self, gpt2_error_t *error)
     const gpt2_cuda_block_t *block = &all->blocks[0];
     const void *weight = self->state.low;
     float *gradients = self->base.gradients; /* zeroed later */
-    product_t list[PRODUCTS];
+    planned_product_t list[PRODUCTS];
     int code = 0;
 
     list_products(self, list);
@@ -241,7 +241,7 @@ static size_t scratch_bytes(const gpt2_cuda_replica_t *self, size_t batch, size_
 
 /* Compares the plan with what the device has, before anything of its size is allocated. held: what
  * of the plan is allocated already. */
-static int check_room(const gpt2_cuda_replica_t *self, size_t held, gpt2_error_t *error)
+static int check_device_memory(const gpt2_cuda_replica_t *self, size_t held, gpt2_error_t *error)
 {
     const gpt2_cuda_plan_t *plan = &self->plan;
     const size_t wanted = plan->total - held;
@@ -262,8 +262,8 @@ static int check_room(const gpt2_cuda_replica_t *self, size_t held, gpt2_error_t
 }
 
 /* Shapes, products, memory plan: nothing of the model's size is allocated yet. */
-static int make_plan(gpt2_cuda_replica_t *self, const gpt2_replica_options_t *options,
-                     gpt2_error_t *error)
+static int plan_memory(gpt2_cuda_replica_t *self, const gpt2_replica_options_t *options,
+                       gpt2_error_t *error)
 {
     const size_t batch = (size_t)options->model.batch;
     const size_t length = (size_t)options->model.length;
@@ -287,7 +287,8 @@ static int make_plan(gpt2_cuda_replica_t *self, const gpt2_replica_options_t *op
     /* Once without what the products hold on top: it has the rows of the head, and if even this
      * finds no room nothing need be timed. */
     if (gpt2_cuda_plan_make(&plan_options, self->layout, &self->plan, error) != 0 ||
-        check_room(self, 0, error) != 0 || gpt2_attention_prepare(self->type, size, error) != 0 ||
+        check_device_memory(self, 0, error) != 0 ||
+        gpt2_attention_prepare(self->type, size, error) != 0 ||
         gpt2_cuda_check(gpt2_cuda_kernels_prepare(), "loading the kernels", error) != 0 ||
         gpt2_cuda_check(gpt2_cuda_checksum_prepare(), "loading the kernels", error) != 0) {
         return -1;
@@ -333,8 +334,8 @@ static int take_gradients(gpt2_cuda_replica_t *self, const gpt2_allocator_t *all
                      self->gpu);
 }
 
-static int allocate(gpt2_cuda_replica_t *self, const gpt2_replica_options_t *options,
-                    gpt2_error_t *error)
+static int allocate_replica(gpt2_cuda_replica_t *self, const gpt2_replica_options_t *options,
+                            gpt2_error_t *error)
 {
     const gpt2_cuda_plan_t *plan = &self->plan;
     const int layers = self->layout->shape.layers;
@@ -356,7 +357,7 @@ static int allocate(gpt2_cuda_replica_t *self, const gpt2_replica_options_t *opt
     for (int i = 0; i < layers; i++) {
         (void)snprintf(self->block_names[i], sizeof(self->block_names[i]), "backward h.%d", i);
     }
-    if (check_room(self, plan->matmul, error) != 0) return -1;
+    if (check_device_memory(self, plan->matmul, error) != 0) return -1;
     code = (int)cudaMalloc((void **)&self->state_memory, plan->state_bytes);
     if (code == 0) code = (int)cudaMalloc((void **)&self->pass_memory, plan->activation_bytes);
     if (code == 0) code = (int)cudaMalloc((void **)&self->words, sizeof(*self->words));
@@ -442,18 +443,18 @@ int gpt2_replica_cuda_create(const gpt2_replica_options_t *options, gpt2_replica
     if (gpt2_layout_create(&model->shape, &self->layout, error) != 0) goto fail;
     self->base.layout = self->layout;
     if (find_gpu(self, error) != 0) goto fail;
-    if (make_plan(self, options, error) != 0) goto fail;
+    if (plan_memory(self, options, error) != 0) goto fail;
     if (gpt2_cuda_check((int)cudaStreamCreateWithFlags(&self->stream, cudaStreamNonBlocking),
                         "a stream", error) != 0) {
         goto fail;
     }
     self->base.stream = self->stream;
-    if (allocate(self, options, error) != 0) goto fail;
+    if (allocate_replica(self, options, error) != 0) goto fail;
     if (load_products(self, error) != 0) goto fail;
     if (initialize(self, error) != 0) goto fail;
     *out = &self->base;
     return 0;
 fail:
-    destroy(&self->base);
+    cuda_destroy(&self->base);
     return -1;
 }

@@ -13,7 +13,7 @@
 
 #include "examples/gpt2/cuda/kernels.h"
 
-static void mark(gpt2_cuda_pass_t *pass, gpt2_cuda_mark_t which)
+static void record_mark(gpt2_cuda_pass_t *pass, gpt2_cuda_mark_t which)
 {
     gpt2_cuda_replica_t *self = pass->self;
 
@@ -34,7 +34,7 @@ static void train_nothing(gpt2_cuda_pass_t *pass)
         gpt2_cuda_note(pass, "zeros",
                        (int)cudaMemsetAsync(&self->words->loss, 0, sizeof(double), self->stream));
     }
-    mark(pass, GPT2_MARK_HEAD);
+    record_mark(pass, GPT2_MARK_HEAD);
     if (self->base.rows == NULL) {
         gpt2_cuda_hand_over(pass, 0, self->layout->count);
         return;
@@ -51,18 +51,18 @@ int gpt2_cuda_train(gpt2_replica_t *base, const gpt2_batch_t *batch, float weigh
     gpt2_cuda_pass_t pass = {
         .self = self, .hooks = hooks, .training = 1, .accumulate = accumulate, .weight = weight};
 
-    if (!accumulate) mark(&pass, GPT2_MARK_BEGIN);
-    mark(&pass, GPT2_MARK_PASS);
+    if (!accumulate) record_mark(&pass, GPT2_MARK_BEGIN);
+    record_mark(&pass, GPT2_MARK_PASS);
     if (batch->count == 0) {
         train_nothing(&pass);
     } else {
         if (gpt2_cuda_send_batch(self, batch, &pass, error) != 0) return -1;
         gpt2_cuda_forward(&pass);
-        mark(&pass, GPT2_MARK_HEAD);
+        record_mark(&pass, GPT2_MARK_HEAD);
         gpt2_cuda_head(&pass, &self->words->loss);
         gpt2_cuda_backward(&pass);
     }
-    mark(&pass, GPT2_MARK_BACKWARD);
+    record_mark(&pass, GPT2_MARK_BACKWARD);
     if (gpt2_cuda_check(pass.code, pass.what, error) != 0) return -1;
     return pass.stopped ? -1 : 0; /* a hook has said why */
 }
@@ -202,7 +202,7 @@ int gpt2_cuda_update(gpt2_replica_t *base, double learning_rate, const gpt2_sync
     const size_t slot = self->steps % GPT2_CUDA_SLOTS;
     gpt2_cuda_pass_t pass = {.self = self};
 
-    mark(&pass, GPT2_MARK_UPDATE);
+    record_mark(&pass, GPT2_MARK_UPDATE);
     if (!base->is_follower && (on_device || !sync->skip)) {
         gpt2_cuda_note(&pass, "AdamW",
                        gpt2_cuda_adamw(self->stream, state->weights, base->gradients, state->m,
@@ -211,7 +211,7 @@ int gpt2_cuda_update(gpt2_replica_t *base, double learning_rate, const gpt2_sync
                                        sync->device_clip, sync->device_skip));
     }
     send_ending(&pass, sync, slot);
-    mark(&pass, GPT2_MARK_END);
+    record_mark(&pass, GPT2_MARK_END);
     self->syncs[slot] = *sync;
     self->steps++;
     return gpt2_cuda_check(pass.code, pass.what, error);

@@ -135,8 +135,8 @@ int gpt2_cuda_logits(gpt2_replica_t *base, const gpt2_batch_t *batch, float *log
 
 /* ---- Weights and moments ---- */
 
-static int copy(gpt2_cuda_replica_t *self, float *to, const float *from, enum cudaMemcpyKind kind,
-                const char *what, gpt2_error_t *error)
+static int copy_floats(gpt2_cuda_replica_t *self, float *to, const float *from,
+                       enum cudaMemcpyKind kind, const char *what, gpt2_error_t *error)
 {
     const size_t bytes = self->layout->arena_count * sizeof(float);
 
@@ -175,13 +175,16 @@ int gpt2_cuda_borrow(gpt2_replica_t *base, int moments, gpt2_state_t *state, gpt
 
     drop(self); /* what was borrowed by something that failed */
     if (gpt2_model_create(&options, &self->model, error) != 0) return -1;
-    if (copy(self, self->model->weights, base->weights, down, "weights to the host", error) != 0) {
+    if (copy_floats(self, self->model->weights, base->weights, down, "weights to the host",
+                    error) != 0) {
         return -1;
     }
     if (moments) {
         if (gpt2_optimizer_create(self->model, &base->settings, &self->optimizer, error) != 0 ||
-            copy(self, self->optimizer->m, base->m, down, "moments to the host", error) != 0 ||
-            copy(self, self->optimizer->v, base->v, down, "moments to the host", error) != 0) {
+            copy_floats(self, self->optimizer->m, base->m, down, "moments to the host", error) !=
+                0 ||
+            copy_floats(self, self->optimizer->v, base->v, down, "moments to the host", error) !=
+                0) {
             return -1;
         }
         self->optimizer->updates = base->updates;
@@ -197,12 +200,14 @@ int gpt2_cuda_give_back(gpt2_replica_t *base, int changed, gpt2_error_t *error)
     int code = 0;
 
     if (changed) {
-        code = copy(self, base->weights, self->model->weights, up, "weights to the GPU", error);
+        code =
+            copy_floats(self, base->weights, self->model->weights, up, "weights to the GPU", error);
         if (code == 0) code = gpt2_cuda_refresh(base, error);
         if (code == 0 && self->optimizer != NULL) {
-            code = copy(self, base->m, self->optimizer->m, up, "moments to the GPU", error);
+            code = copy_floats(self, base->m, self->optimizer->m, up, "moments to the GPU", error);
             if (code == 0) {
-                code = copy(self, base->v, self->optimizer->v, up, "moments to the GPU", error);
+                code =
+                    copy_floats(self, base->v, self->optimizer->v, up, "moments to the GPU", error);
             }
             base->updates = self->optimizer->updates;
         }

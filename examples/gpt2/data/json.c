@@ -7,7 +7,7 @@
 
 #define DEPTH_MAX 64
 
-static int refuse(gpt2_json_t *json)
+static int refuse_json(gpt2_json_t *json)
 {
     json->failed = 1;
     return -1;
@@ -28,7 +28,7 @@ static char peek(gpt2_json_t *json)
 int gpt2_json_open(gpt2_json_t *json, char bracket)
 {
     if (peek(json) != bracket || bracket == 0) {
-        (void)refuse(json);
+        (void)refuse_json(json);
         return 0;
     }
     json->at++;
@@ -45,12 +45,12 @@ int gpt2_json_next(gpt2_json_t *json, char bracket, int first)
         return 0;
     }
     if (c == 0) {
-        (void)refuse(json);
+        (void)refuse_json(json);
         return 0;
     }
     if (first) return 1;
     if (c != ',') {
-        (void)refuse(json);
+        (void)refuse_json(json);
         return 0;
     }
     json->at++;
@@ -61,7 +61,7 @@ int gpt2_json_string(gpt2_json_t *json, char *out, size_t room)
 {
     size_t length = 0;
 
-    if (peek(json) != '"') return refuse(json);
+    if (peek(json) != '"') return refuse_json(json);
     for (json->at++; json->at < json->bytes; json->at++) {
         char c = json->text[json->at];
 
@@ -70,21 +70,21 @@ int gpt2_json_string(gpt2_json_t *json, char *out, size_t room)
             if (room > 0) out[length] = '\0';
             return 0;
         }
-        if ((unsigned char)c < ' ') return refuse(json);
+        if ((unsigned char)c < ' ') return refuse_json(json);
         if (c == '\\') {
-            if (++json->at >= json->bytes) return refuse(json);
+            if (++json->at >= json->bytes) return refuse_json(json);
             c = json->text[json->at];
-            if (c == '\0' || strchr("\"\\/bfnrtu", c) == NULL) return refuse(json);
+            if (c == '\0' || strchr("\"\\/bfnrtu", c) == NULL) return refuse_json(json);
         }
         if (length + 1 < room) out[length++] = c;
     }
-    return refuse(json);
+    return refuse_json(json);
 }
 
 int gpt2_json_key(gpt2_json_t *json, char *out, size_t room)
 {
     if (gpt2_json_string(json, out, room) != 0) return -1;
-    if (peek(json) != ':') return refuse(json);
+    if (peek(json) != ':') return refuse_json(json);
     json->at++;
     return 0;
 }
@@ -98,16 +98,16 @@ int gpt2_json_number(gpt2_json_t *json, uint64_t *out)
 {
     uint64_t value = 0;
 
-    if (!is_digit(peek(json))) return refuse(json);
+    if (!is_digit(peek(json))) return refuse_json(json);
     while (json->at < json->bytes && is_digit(json->text[json->at])) {
         const uint64_t digit = (uint64_t)(json->text[json->at++] - '0');
 
-        if (value > (UINT64_MAX - digit) / 10) return refuse(json);
+        if (value > (UINT64_MAX - digit) / 10) return refuse_json(json);
         value = 10 * value + digit;
     }
     if (json->at < json->bytes && json->text[json->at] != '\0' &&
         strchr(".eE", json->text[json->at]) != NULL) {
-        return refuse(json);
+        return refuse_json(json);
     }
     *out = value;
     return 0;
@@ -122,7 +122,7 @@ static int skip_word(gpt2_json_t *json)
            strchr(" \t\r\n,:[]{}\"", json->text[json->at]) == NULL) {
         json->at++;
     }
-    return json->at > begin ? 0 : refuse(json);
+    return json->at > begin ? 0 : refuse_json(json);
 }
 
 int gpt2_json_skip(gpt2_json_t *json)
@@ -144,11 +144,11 @@ int gpt2_json_skip(gpt2_json_t *json)
             first = 0;
             if (open[depth - 1] == '{' && gpt2_json_key(json, NULL, 0) != 0) return -1;
         }
-        if (json->failed || c == 0) return refuse(json);
+        if (json->failed || c == 0) return refuse_json(json);
         switch (peek(json)) {
         case '{':
         case '[':
-            if (depth == DEPTH_MAX) return refuse(json);
+            if (depth == DEPTH_MAX) return refuse_json(json);
             open[depth++] = json->text[json->at++];
             first = 1;
             break;
@@ -165,5 +165,5 @@ int gpt2_json_skip(gpt2_json_t *json)
 int gpt2_json_end(gpt2_json_t *json)
 {
     (void)peek(json);
-    return !json->failed && json->at == json->bytes ? 0 : refuse(json);
+    return !json->failed && json->at == json->bytes ? 0 : refuse_json(json);
 }

@@ -51,9 +51,9 @@ typedef struct entry {
     int dimensions;
     uint64_t begin;
     uint64_t end;
-} entry_t;
+} header_entry_t;
 
-typedef int (*entry_fn)(void *user, const source_t *source, const entry_t *entry,
+typedef int (*entry_fn)(void *user, const source_t *source, const header_entry_t *entry,
                         gpt2_error_t *error);
 
 int gpt2_safetensors_is(const char *path)
@@ -116,7 +116,7 @@ static int read_numbers(gpt2_json_t *json, uint64_t *numbers, int most, int *cou
 }
 
 /* The object behind a tensor's name. */
-static int read_entry(gpt2_json_t *json, entry_t *entry)
+static int read_header_entry(gpt2_json_t *json, header_entry_t *entry)
 {
     uint64_t offsets[2] = {0, 0};
     uint64_t shape[2] = {1, 1};
@@ -166,7 +166,7 @@ static int each_entry(const source_t *source, entry_fn visit, void *user, gpt2_e
     if (!gpt2_json_open(&json, '{')) goto refuse;
     for (; gpt2_json_next(&json, '{', first); first = 0) {
         char key[NAME_MAX_HERE];
-        entry_t entry = {.name = ""};
+        header_entry_t entry = {.name = ""};
         size_t skipped;
 
         if (gpt2_json_key(&json, key, sizeof(key)) != 0) goto refuse;
@@ -174,7 +174,7 @@ static int each_entry(const source_t *source, entry_fn visit, void *user, gpt2_e
             if (gpt2_json_skip(&json) != 0) goto refuse;
             continue;
         }
-        if (read_entry(&json, &entry) != 0) goto refuse;
+        if (read_header_entry(&json, &entry) != 0) goto refuse;
         if (entry.end < entry.begin || entry.end > source->data_bytes) {
             return gpt2_fail(
                 error, "%s: %s lies at %" PRIu64 " to %" PRIu64 ", the data has %" PRIu64 " bytes",
@@ -212,12 +212,13 @@ static int layer_of(const char *name, const char **rest)
     return (int)layer;
 }
 
-static int fits(uint64_t value)
+static int fits_int(uint64_t value)
 {
     return value > 0 && value < (uint64_t)1 << 24;
 }
 
-static int see_shape(void *user, const source_t *source, const entry_t *entry, gpt2_error_t *error)
+static int see_shape(void *user, const source_t *source, const header_entry_t *entry,
+                     gpt2_error_t *error)
 {
     gpt2_shape_t *shape = user;
     const char *rest;
@@ -226,7 +227,7 @@ static int see_shape(void *user, const source_t *source, const entry_t *entry, g
 
     if (layer >= shape->layers) shape->layers = layer + 1;
     if (!is_wte && strcmp(entry->name, "wpe.weight") != 0) return 0;
-    if (entry->dimensions != 2 || !fits(entry->shape[0]) || !fits(entry->shape[1])) {
+    if (entry->dimensions != 2 || !fits_int(entry->shape[0]) || !fits_int(entry->shape[1])) {
         return gpt2_fail(error, "%s: %s is no matrix of a usable size", source->path, entry->name);
     }
     if (is_wte) {
@@ -339,7 +340,7 @@ int gpt2_safetensors_inspect(const char *path, gpt2_shape_t *shape, gpt2_error_t
 typedef struct loader {
     gpt2_model_t *model;
     char *seen; /* [layout->count] */
-} loader_t;
+} weights_loader_t;
 
 /* Which tensor of ours has this name; count: none. */
 static size_t find_tensor(const gpt2_layout_t *layout, const char *name, int *transposed)
@@ -358,7 +359,7 @@ static size_t find_tensor(const gpt2_layout_t *layout, const char *name, int *tr
     return layout->count;
 }
 
-static size_t element_bytes(const char *dtype)
+static size_t dtype_bytes(const char *dtype)
 {
     if (strcmp(dtype, "F32") == 0) return 4;
     return strcmp(dtype, "BF16") == 0 || strcmp(dtype, "F16") == 0 ? 2 : 0;
@@ -388,11 +389,12 @@ static void file_shape(const gpt2_layout_t *layout, size_t index, int transposed
     if (index == gpt2_layout_wte(layout)) *rows = (size_t)layout->shape.vocab;
 }
 
-static int load_entry(void *user, const source_t *source, const entry_t *entry, gpt2_error_t *error)
+static int load_entry(void *user, const source_t *source, const header_entry_t *entry,
+                      gpt2_error_t *error)
 {
-    loader_t *loader = user;
+    weights_loader_t *loader = user;
     const gpt2_layout_t *layout = loader->model->layout;
-    const size_t size = element_bytes(entry->dtype);
+    const size_t size = dtype_bytes(entry->dtype);
     int transposed;
     const size_t index = find_tensor(layout, entry->name, &transposed);
     size_t rows;
@@ -435,7 +437,7 @@ static int load_entry(void *user, const source_t *source, const entry_t *entry, 
 int gpt2_safetensors_load(const char *path, gpt2_model_t *model, gpt2_error_t *error)
 {
     const gpt2_layout_t *layout = model->layout;
-    loader_t loader = {model, calloc(layout->count, 1)};
+    weights_loader_t loader = {model, calloc(layout->count, 1)};
     gpt2_shape_t shape;
     source_t source;
     int code;

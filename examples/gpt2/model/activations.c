@@ -13,9 +13,9 @@
 typedef struct cutter {
     float *memory;
     size_t used;
-} cutter_t;
+} float_cutter_t;
 
-static float *cut(cutter_t *cutter, size_t count)
+static float *cut_floats(float_cutter_t *cutter, size_t count)
 {
     float *piece = cutter->memory == NULL ? NULL : cutter->memory + cutter->used;
 
@@ -23,28 +23,28 @@ static float *cut(cutter_t *cutter, size_t count)
     return piece;
 }
 
-static void cut_block(cutter_t *cutter, gpt2_block_activations_t *block,
+static void cut_block(float_cutter_t *cutter, gpt2_block_activations_t *block,
                       const gpt2_model_options_t *options)
 {
     size_t rows = (size_t)options->batch * (size_t)options->length;
     size_t width = (size_t)options->shape.width;
 
-    block->input = cut(cutter, rows * width);
-    block->ln1 = cut(cutter, rows * width);
-    block->ln1_mean = cut(cutter, rows);
-    block->ln1_rstd = cut(cutter, rows);
-    block->qkv = cut(cutter, rows * width * 3);
-    block->attention = cut(cutter, rows * width);
-    block->lse = cut(cutter, rows * (size_t)options->shape.heads);
-    block->middle = cut(cutter, rows * width);
-    block->ln2 = cut(cutter, rows * width);
-    block->ln2_mean = cut(cutter, rows);
-    block->ln2_rstd = cut(cutter, rows);
-    block->fc = cut(cutter, rows * width * 4);
-    block->gelu = cut(cutter, rows * width * 4);
+    block->input = cut_floats(cutter, rows * width);
+    block->ln1 = cut_floats(cutter, rows * width);
+    block->ln1_mean = cut_floats(cutter, rows);
+    block->ln1_rstd = cut_floats(cutter, rows);
+    block->qkv = cut_floats(cutter, rows * width * 3);
+    block->attention = cut_floats(cutter, rows * width);
+    block->lse = cut_floats(cutter, rows * (size_t)options->shape.heads);
+    block->middle = cut_floats(cutter, rows * width);
+    block->ln2 = cut_floats(cutter, rows * width);
+    block->ln2_mean = cut_floats(cutter, rows);
+    block->ln2_rstd = cut_floats(cutter, rows);
+    block->fc = cut_floats(cutter, rows * width * 4);
+    block->gelu = cut_floats(cutter, rows * width * 4);
 }
 
-static size_t head_rows(const gpt2_model_options_t *options)
+static size_t logit_rows(const gpt2_model_options_t *options)
 {
     size_t rows = (size_t)options->batch * (size_t)options->length;
     size_t fit = HEAD_BYTES / sizeof(float) / (size_t)options->shape.vocab;
@@ -53,7 +53,8 @@ static size_t head_rows(const gpt2_model_options_t *options)
     return fit < rows ? fit : rows;
 }
 
-static void cut_all(cutter_t *cutter, gpt2_activations_t *all, const gpt2_model_options_t *options)
+static void cut_activations(float_cutter_t *cutter, gpt2_activations_t *all,
+                            const gpt2_model_options_t *options)
 {
     size_t rows = (size_t)options->batch * (size_t)options->length;
     size_t width = (size_t)options->shape.width;
@@ -72,36 +73,36 @@ static void cut_all(cutter_t *cutter, gpt2_activations_t *all, const gpt2_model_
         }
     }
     /* Without training the stream is updated in place. */
-    all->output = options->training ? cut(cutter, rows * width) : shared.input;
-    all->lnf = cut(cutter, rows * width);
-    all->lnf_mean = cut(cutter, rows);
-    all->lnf_rstd = cut(cutter, rows);
-    all->projected = cut(cutter, rows * width);
-    all->head_rows = head_rows(options);
-    all->logits = cut(cutter, all->head_rows * (size_t)options->shape.vocab);
+    all->output = options->training ? cut_floats(cutter, rows * width) : shared.input;
+    all->lnf = cut_floats(cutter, rows * width);
+    all->lnf_mean = cut_floats(cutter, rows);
+    all->lnf_rstd = cut_floats(cutter, rows);
+    all->projected = cut_floats(cutter, rows * width);
+    all->head_rows = logit_rows(options);
+    all->logits = cut_floats(cutter, all->head_rows * (size_t)options->shape.vocab);
     if (options->training) {
-        all->d_stream = cut(cutter, rows * width);
-        all->d_normed = cut(cutter, rows * width);
-        all->d_attention = cut(cutter, rows * width);
-        all->d_qkv = cut(cutter, rows * width * 3);
-        all->d_fc = cut(cutter, rows * width * 4);
-        all->norm_sums = cut(cutter, 4 * threads * width);
+        all->d_stream = cut_floats(cutter, rows * width);
+        all->d_normed = cut_floats(cutter, rows * width);
+        all->d_attention = cut_floats(cutter, rows * width);
+        all->d_qkv = cut_floats(cutter, rows * width * 3);
+        all->d_fc = cut_floats(cutter, rows * width * 4);
+        all->norm_sums = cut_floats(cutter, 4 * threads * width);
     }
-    all->gemm_scratch = cut(cutter, threads * GPT2_GEMM_SCRATCH);
+    all->gemm_scratch = cut_floats(cutter, threads * GPT2_GEMM_SCRATCH);
     all->score_stride = 2 * (size_t)GPT2_SCORE_ROWS * (size_t)options->length + GPT2_SCORE_ROWS;
-    all->score_scratch = cut(cutter, threads * all->score_stride);
-    all->loss_sums = (double *)(void *)cut(cutter, threads * 16);
+    all->score_scratch = cut_floats(cutter, threads * all->score_stride);
+    all->loss_sums = (double *)(void *)cut_floats(cutter, threads * 16);
 }
 
 int gpt2_activations_create(const gpt2_model_options_t *options, gpt2_activations_t **out,
                             size_t *bytes, gpt2_error_t *error)
 {
-    cutter_t cutter = {NULL, 0};
+    float_cutter_t cutter = {NULL, 0};
     gpt2_activations_t counted;
     gpt2_activations_t *all;
 
     memset(&counted, 0, sizeof(counted));
-    cut_all(&cutter, &counted, options);
+    cut_activations(&cutter, &counted, options);
     *bytes = cutter.used * sizeof(float);
     if (out == NULL) return 0;
     all = calloc(1, sizeof(*all));
@@ -117,7 +118,7 @@ int gpt2_activations_create(const gpt2_model_options_t *options, gpt2_activation
     }
     cutter.memory = all->memory;
     cutter.used = 0;
-    cut_all(&cutter, all, options);
+    cut_activations(&cutter, all, options);
     *out = all;
     return 0;
 }

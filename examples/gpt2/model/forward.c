@@ -68,7 +68,7 @@ void gpt2_member_span_end(const gpt2_member_t *self)
 }
 
 /* stream [own rows] = token embedding + position embedding. */
-static void embed(const gpt2_member_t *self, float *stream)
+static void embed_tokens(const gpt2_member_t *self, float *stream)
 {
     const gpt2_layout_t *layout = self->model->layout;
     const float *wte =
@@ -87,7 +87,7 @@ static void embed(const gpt2_member_t *self, float *stream)
 }
 
 /* All heads of all sequences, dealt out to the members. */
-static void attend(const gpt2_member_t *self, const gpt2_block_activations_t *block)
+static void attend_heads(const gpt2_member_t *self, const gpt2_block_activations_t *block)
 {
     size_t heads = (size_t)self->model->options.shape.heads;
     size_t length = (size_t)self->pass->batch->length;
@@ -147,7 +147,7 @@ static void forward_member(void *argument, int index, int members)
     gpt2_member_init(&self, argument, index, members);
     all = self.all;
     gpt2_member_span_begin(&self, "forward");
-    embed(&self, all->blocks[0].input);
+    embed_tokens(&self, all->blocks[0].input);
     join_next(&self, 0, all->blocks[0].input, NULL, NULL);
     for (int layer = 0; layer < self.model->options.shape.layers; layer++) {
         gpt2_block_activations_t *block = &all->blocks[layer];
@@ -158,7 +158,7 @@ static void forward_member(void *argument, int index, int members)
         self.kernels->add_bias(block->qkv + self.first * 3 * width,
                                gpt2_member_weight(&self, layer, GPT2_QKV_B), self.own, 3 * width);
         gpt2_team_barrier(self.model->team);
-        attend(&self, block);
+        attend_heads(&self, block);
         gpt2_team_barrier(self.model->team);
         gpt2_member_linear(&self, all->projected, block->attention,
                            gpt2_member_weight(&self, layer, GPT2_PROJ_W), width, width);

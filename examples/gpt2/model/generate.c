@@ -68,7 +68,7 @@ void gpt2_generator_destroy(gpt2_generator_t *self)
     free(self);
 }
 
-static const float *weight(const gpt2_generator_t *self, int layer, gpt2_block_tensor_t which)
+static const float *layer_weight(const gpt2_generator_t *self, int layer, gpt2_block_tensor_t which)
 {
     size_t index = gpt2_layout_block(self->model->layout, layer) + (size_t)which;
 
@@ -76,7 +76,7 @@ static const float *weight(const gpt2_generator_t *self, int layer, gpt2_block_t
 }
 
 /* normed = norm(stream) */
-static void norm(gpt2_generator_t *self, const float *weights, const float *shift)
+static void norm_token(gpt2_generator_t *self, const float *weights, const float *shift)
 {
     float mean;
     float rstd;
@@ -86,7 +86,7 @@ static void norm(gpt2_generator_t *self, const float *weights, const float *shif
 }
 
 /* mixed = attention of the token at `position` over itself and those before. */
-static void attend(gpt2_generator_t *self, int layer, size_t position)
+static void attend_token(gpt2_generator_t *self, int layer, size_t position)
 {
     const gpt2_shape_t *shape = &self->model->layout->shape;
     size_t width = (size_t)shape->width;
@@ -128,24 +128,26 @@ static void step(gpt2_generator_t *self, int32_t token, int want_logits)
     self->tokens[position] = token;
     kernels->add(self->stream, wte + (size_t)token * width, wpe + position * width, width);
     for (int layer = 0; layer < layout->shape.layers; layer++) {
-        norm(self, weight(self, layer, GPT2_LN1_W), weight(self, layer, GPT2_LN1_B));
-        kernels->matvec(self->qkv, weight(self, layer, GPT2_QKV_W), self->normed,
-                        weight(self, layer, GPT2_QKV_B), 3 * width, width);
-        attend(self, layer, position);
-        kernels->matvec(self->normed, weight(self, layer, GPT2_PROJ_W), self->mixed,
-                        weight(self, layer, GPT2_PROJ_B), width, width);
+        norm_token(self, layer_weight(self, layer, GPT2_LN1_W),
+                   layer_weight(self, layer, GPT2_LN1_B));
+        kernels->matvec(self->qkv, layer_weight(self, layer, GPT2_QKV_W), self->normed,
+                        layer_weight(self, layer, GPT2_QKV_B), 3 * width, width);
+        attend_token(self, layer, position);
+        kernels->matvec(self->normed, layer_weight(self, layer, GPT2_PROJ_W), self->mixed,
+                        layer_weight(self, layer, GPT2_PROJ_B), width, width);
         kernels->add(self->stream, self->stream, self->normed, width);
-        norm(self, weight(self, layer, GPT2_LN2_W), weight(self, layer, GPT2_LN2_B));
-        kernels->matvec(self->fc, weight(self, layer, GPT2_FC_W), self->normed, NULL, 4 * width,
-                        width);
-        kernels->gelu(self->gelu, self->fc, weight(self, layer, GPT2_FC_B), 1, 4 * width);
-        kernels->matvec(self->normed, weight(self, layer, GPT2_FCPROJ_W), self->gelu,
-                        weight(self, layer, GPT2_FCPROJ_B), width, 4 * width);
+        norm_token(self, layer_weight(self, layer, GPT2_LN2_W),
+                   layer_weight(self, layer, GPT2_LN2_B));
+        kernels->matvec(self->fc, layer_weight(self, layer, GPT2_FC_W), self->normed, NULL,
+                        4 * width, width);
+        kernels->gelu(self->gelu, self->fc, layer_weight(self, layer, GPT2_FC_B), 1, 4 * width);
+        kernels->matvec(self->normed, layer_weight(self, layer, GPT2_FCPROJ_W), self->gelu,
+                        layer_weight(self, layer, GPT2_FCPROJ_B), width, 4 * width);
         kernels->add(self->stream, self->stream, self->normed, width);
     }
     if (!want_logits) return;
-    norm(self, gpt2_model_tensor(model, model->weights, 0),
-         gpt2_model_tensor(model, model->weights, 1));
+    norm_token(self, gpt2_model_tensor(model, model->weights, 0),
+               gpt2_model_tensor(model, model->weights, 1));
     kernels->matvec(self->logits, wte, self->normed, NULL, (size_t)layout->shape.vocab, width);
 }
 

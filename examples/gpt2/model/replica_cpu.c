@@ -17,7 +17,7 @@ typedef struct cpu {
     gpt2_outcome_t outcome; /* of the step so far */
 } cpu_t;
 
-static void destroy(gpt2_replica_t *base)
+static void cpu_destroy(gpt2_replica_t *base)
 {
     cpu_t *self = (cpu_t *)base;
 
@@ -26,7 +26,7 @@ static void destroy(gpt2_replica_t *base)
     free(self);
 }
 
-static void describe(const gpt2_replica_t *base, char *text, size_t room)
+static void cpu_describe(const gpt2_replica_t *base, char *text, size_t room)
 {
     const gpt2_model_t *model = ((const cpu_t *)base)->model;
     const int threads = model->options.threads;
@@ -46,7 +46,7 @@ static int borrow(gpt2_replica_t *base, int moments, gpt2_state_t *state, gpt2_e
     return 0;
 }
 
-static int give_back(gpt2_replica_t *base, int changed, gpt2_error_t *error)
+static int cpu_give_back(gpt2_replica_t *base, int changed, gpt2_error_t *error)
 {
     (void)error;
     if (changed) base->updates = ((cpu_t *)base)->optimizer->updates;
@@ -60,7 +60,7 @@ static int refresh(gpt2_replica_t *self, gpt2_error_t *error)
     return 0;
 }
 
-static int checksum(gpt2_replica_t *self, uint64_t *value, gpt2_error_t *error)
+static int cpu_checksum(gpt2_replica_t *self, uint64_t *value, gpt2_error_t *error)
 {
     (void)error;
     *value = gpt2_hash(self->weights, self->layout->arena_count * sizeof(float));
@@ -100,7 +100,7 @@ static int logits(gpt2_replica_t *base, const gpt2_batch_t *batch, float *out, g
     return 0;
 }
 
-static int norm(gpt2_replica_t *base, double clip, gpt2_sync_t *sync, gpt2_error_t *error)
+static int cpu_norm(gpt2_replica_t *base, double clip, gpt2_sync_t *sync, gpt2_error_t *error)
 {
     double squares = gpt2_arena_sum_squares(((cpu_t *)base)->model, base->gradients);
 
@@ -110,8 +110,8 @@ static int norm(gpt2_replica_t *base, double clip, gpt2_sync_t *sync, gpt2_error
     return 0;
 }
 
-static int update(gpt2_replica_t *base, double learning_rate, const gpt2_sync_t *sync,
-                  gpt2_error_t *error)
+static int cpu_update(gpt2_replica_t *base, double learning_rate, const gpt2_sync_t *sync,
+                      gpt2_error_t *error)
 {
     cpu_t *self = (cpu_t *)base;
 
@@ -124,7 +124,7 @@ static int update(gpt2_replica_t *base, double learning_rate, const gpt2_sync_t 
     return 0;
 }
 
-static int settle(gpt2_replica_t *base, gpt2_outcome_t *outcome, gpt2_error_t *error)
+static int cpu_settle(gpt2_replica_t *base, gpt2_outcome_t *outcome, gpt2_error_t *error)
 {
     cpu_t *self = (cpu_t *)base;
 
@@ -136,18 +136,18 @@ static int settle(gpt2_replica_t *base, gpt2_outcome_t *outcome, gpt2_error_t *e
 
 static const gpt2_replica_ops_t OPS = {
     .name = "cpu",
-    .destroy = destroy,
-    .describe = describe,
+    .destroy = cpu_destroy,
+    .describe = cpu_describe,
     .borrow = borrow,
-    .give_back = give_back,
+    .give_back = cpu_give_back,
     .refresh = refresh,
-    .checksum = checksum,
+    .checksum = cpu_checksum,
     .train = train,
     .evaluate = evaluate,
     .logits = logits,
-    .norm = norm,
-    .update = update,
-    .settle = settle,
+    .norm = cpu_norm,
+    .update = cpu_update,
+    .settle = cpu_settle,
 };
 
 int gpt2_replica_cpu_create(const gpt2_replica_options_t *options, gpt2_replica_t **out,
@@ -160,7 +160,7 @@ int gpt2_replica_cpu_create(const gpt2_replica_options_t *options, gpt2_replica_
     self->base.settings = options->optimizer;
     if (gpt2_model_create(&options->model, &self->model, error) != 0 ||
         gpt2_optimizer_create(self->model, &options->optimizer, &self->optimizer, error) != 0) {
-        destroy(&self->base);
+        cpu_destroy(&self->base);
         return -1;
     }
     self->base.layout = self->model->layout;

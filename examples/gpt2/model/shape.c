@@ -70,8 +70,8 @@ int gpt2_shape_check(const gpt2_shape_t *shape, gpt2_error_t *error)
 }
 
 /* Appends one tensor behind the others. */
-static void append(gpt2_layout_t *layout, int layer, const char *name, int rows, int columns,
-                   int decay)
+static void append_tensor(gpt2_layout_t *layout, int layer, const char *name, int rows, int columns,
+                          int decay)
 {
     gpt2_tensor_t *tensor = &layout->tensors[layout->count++];
 
@@ -104,24 +104,24 @@ int gpt2_layout_create(const gpt2_shape_t *shape, gpt2_layout_t **out, gpt2_erro
         free(layout);
         return gpt2_fail(error, "out of memory for %zu tensor names", count);
     }
-    append(layout, -1, "ln_f.weight", 1, width, 0);
-    append(layout, -1, "ln_f.bias", 1, width, 0);
+    append_tensor(layout, -1, "ln_f.weight", 1, width, 0);
+    append_tensor(layout, -1, "ln_f.bias", 1, width, 0);
     for (int layer = shape->layers - 1; layer >= 0; layer--) {
-        append(layout, layer, "mlp.fcproj.weight", width, 4 * width, 1);
-        append(layout, layer, "mlp.fcproj.bias", 1, width, 0);
-        append(layout, layer, "mlp.fc.weight", 4 * width, width, 1);
-        append(layout, layer, "mlp.fc.bias", 1, 4 * width, 0);
-        append(layout, layer, "ln_2.weight", 1, width, 0);
-        append(layout, layer, "ln_2.bias", 1, width, 0);
-        append(layout, layer, "attn.proj.weight", width, width, 1);
-        append(layout, layer, "attn.proj.bias", 1, width, 0);
-        append(layout, layer, "attn.qkv.weight", 3 * width, width, 1);
-        append(layout, layer, "attn.qkv.bias", 1, 3 * width, 0);
-        append(layout, layer, "ln_1.weight", 1, width, 0);
-        append(layout, layer, "ln_1.bias", 1, width, 0);
+        append_tensor(layout, layer, "mlp.fcproj.weight", width, 4 * width, 1);
+        append_tensor(layout, layer, "mlp.fcproj.bias", 1, width, 0);
+        append_tensor(layout, layer, "mlp.fc.weight", 4 * width, width, 1);
+        append_tensor(layout, layer, "mlp.fc.bias", 1, 4 * width, 0);
+        append_tensor(layout, layer, "ln_2.weight", 1, width, 0);
+        append_tensor(layout, layer, "ln_2.bias", 1, width, 0);
+        append_tensor(layout, layer, "attn.proj.weight", width, width, 1);
+        append_tensor(layout, layer, "attn.proj.bias", 1, width, 0);
+        append_tensor(layout, layer, "attn.qkv.weight", 3 * width, width, 1);
+        append_tensor(layout, layer, "attn.qkv.bias", 1, 3 * width, 0);
+        append_tensor(layout, layer, "ln_1.weight", 1, width, 0);
+        append_tensor(layout, layer, "ln_1.bias", 1, width, 0);
     }
-    append(layout, -1, "wpe.weight", shape->context, width, 1);
-    append(layout, -1, "wte.weight", shape->vocab_padded, width, 1);
+    append_tensor(layout, -1, "wpe.weight", shape->context, width, 1);
+    append_tensor(layout, -1, "wte.weight", shape->vocab_padded, width, 1);
     *out = layout;
     return 0;
 }

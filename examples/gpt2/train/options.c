@@ -83,7 +83,7 @@ static const row_t ROWS[] = {
 /* clang-format on */
 #define ROW_COUNT (sizeof(ROWS) / sizeof(ROWS[0]))
 
-static void *place(gpt2_options_t *options, const row_t *row)
+static void *option_field(gpt2_options_t *options, const row_t *row)
 {
     return (char *)options + row->offset;
 }
@@ -94,7 +94,7 @@ static int assign(gpt2_options_t *options, const row_t *row, char *text, gpt2_er
     double value;
 
     if (row->kind == TEXT) {
-        *(char **)place(options, row) = text;
+        *(char **)option_field(options, row) = text;
         return 0;
     }
     errno = 0;
@@ -109,9 +109,9 @@ static int assign(gpt2_options_t *options, const row_t *row, char *text, gpt2_er
                          row->high);
     }
     if (row->kind == REAL) {
-        *(double *)place(options, row) = value;
+        *(double *)option_field(options, row) = value;
     } else {
-        *(int64_t *)place(options, row) = (int64_t)value;
+        *(int64_t *)option_field(options, row) = (int64_t)value;
     }
     return 0;
 }
@@ -125,18 +125,18 @@ static void assign_initial(gpt2_options_t *options)
         if (row->flag == NULL || row->kind == SWITCH) continue;
         if (row->kind == TEXT) {
             /* The options' texts are never written to. */
-            if (row->initial != NULL) *(const char **)place(options, row) = row->initial;
+            if (row->initial != NULL) *(const char **)option_field(options, row) = row->initial;
         } else if (row->kind == REAL) {
-            *(double *)place(options, row) =
+            *(double *)option_field(options, row) =
                 row->initial == NULL ? -1.0 : strtod(row->initial, NULL);
         } else {
-            *(int64_t *)place(options, row) =
+            *(int64_t *)option_field(options, row) =
                 row->initial == NULL ? -1 : strtoll(row->initial, NULL, 10);
         }
     }
 }
 
-static const row_t *find(const char *flag, size_t length)
+static const row_t *find_flag(const char *flag, size_t length)
 {
     for (size_t i = 0; i < ROW_COUNT; i++) {
         if (ROWS[i].flag == NULL || strlen(ROWS[i].flag) != length) continue;
@@ -163,13 +163,13 @@ int gpt2_options_parse(int argc, char **argv, gpt2_options_t *options, gpt2_erro
     for (int i = 1; i < argc; i++) {
         char *equals = strchr(argv[i], '=');
         size_t length = equals == NULL ? strlen(argv[i]) : (size_t)(equals - argv[i]);
-        const row_t *row = find(argv[i], length);
+        const row_t *row = find_flag(argv[i], length);
         char *value = equals == NULL ? NULL : equals + 1;
 
         if (row == NULL) return unknown(argv[i], error);
         if (row->kind == SWITCH) {
             if (value != NULL) return gpt2_fail(error, "%s takes no value", row->flag);
-            *(int *)place(options, row) = 1;
+            *(int *)option_field(options, row) = 1;
             continue;
         }
         if (value == NULL) {

@@ -35,7 +35,7 @@ static int is_due(uint64_t step, int64_t every)
 }
 
 /* A failed save is told and survived: the older checkpoints are still there. */
-static void save(gpt2_trainer_t *trainer, gpt2_report_t *report, int *save_failed)
+static void save_checkpoint(gpt2_trainer_t *trainer, gpt2_report_t *report, int *save_failed)
 {
     gpt2_error_t error;
 
@@ -50,7 +50,7 @@ static void save(gpt2_trainer_t *trainer, gpt2_report_t *report, int *save_faile
     }
 }
 
-static int compare(gpt2_trainer_t *trainer, gpt2_report_t *report, gpt2_error_t *error)
+static int compare_ranks(gpt2_trainer_t *trainer, gpt2_report_t *report, gpt2_error_t *error)
 {
     int same;
 
@@ -89,18 +89,18 @@ static int loop(gpt2_trainer_t *trainer, gpt2_report_t *report, double *validati
             gpt2_report_step(report, &step, loss, evaluate ? *validation : -1.0);
         }
         if (trainer->strategy->size > 1 && (is_due(done, options->check) || done == last) &&
-            options->check > 0 && compare(trainer, report, error) != 0) {
+            options->check > 0 && compare_ranks(trainer, report, error) != 0) {
             return -1;
         }
         if (is_due(done, options->checkpoint_every) || done == last) {
-            save(trainer, report, save_failed);
+            save_checkpoint(trainer, report, save_failed);
         }
     }
     return 0;
 }
 
-static int finish(gpt2_trainer_t *trainer, gpt2_report_t *report, double validation,
-                  gpt2_error_t *error)
+static int finish_run(gpt2_trainer_t *trainer, gpt2_report_t *report, double validation,
+                      gpt2_error_t *error)
 {
     const gpt2_options_t *options = trainer->options;
     gpt2_replica_t *replica = trainer->replica;
@@ -155,7 +155,7 @@ int gpt2_run(const gpt2_options_t *options, gpt2_strategy_t *strategy, gpt2_erro
     if (code == 0 && strategy->rank == 0) say_notes(trainer, report);
     if (code == 0) code = loop(trainer, report, &validation, &save_failed, error);
     if (code == 0 && validation < 0.0) code = gpt2_trainer_validate(trainer, &validation, error);
-    if (code == 0) code = finish(trainer, report, validation, error);
+    if (code == 0) code = finish_run(trainer, report, validation, error);
     if (code == 0 && save_failed) code = gpt2_fail(error, "the last checkpoint was not saved");
     if (code != 0 && strategy->size > 1) strategy->ops->abort(strategy, error->text);
     gpt2_report_destroy(report);

@@ -35,12 +35,12 @@ int gpt2_coordinator_create(const gpt2_strategy_ops_t *ops, dp_order_t order, gp
     return 0;
 }
 
-static int create(gpt2_strategy_t **out, gpt2_error_t *error)
+static int coordinator_create(gpt2_strategy_t **out, gpt2_error_t *error)
 {
     return gpt2_coordinator_create(&gpt2_strategy_coordinator, DP_ORDER_DEFAULT, out, error);
 }
 
-static int destroy(gpt2_strategy_t *base, gpt2_error_t *error)
+static int coordinator_destroy(gpt2_strategy_t *base, gpt2_error_t *error)
 {
     coordinator_t *self = (coordinator_t *)base;
     int code;
@@ -54,7 +54,7 @@ static int destroy(gpt2_strategy_t *base, gpt2_error_t *error)
 
 /* Where the replica's gradient `index` is in libdp's list: the tied embedding's comes first where
  * the rows of lookups lie apart. */
-static size_t place(const gpt2_replica_t *replica, size_t index)
+static size_t list_index(const gpt2_replica_t *replica, size_t index)
 {
     if (replica->rows == NULL) return index;
     return index == gpt2_layout_wte(replica->layout) ? 0 : index + 1;
@@ -67,8 +67,8 @@ static int is_set(const coordinator_t *self, const char *setting, const char *va
     return found != NULL && strcmp(found, value) == 0;
 }
 
-static int attach(gpt2_strategy_t *base, gpt2_replica_t *replica,
-                  const gpt2_strategy_settings_t *settings, gpt2_error_t *error)
+static int coordinator_attach(gpt2_strategy_t *base, gpt2_replica_t *replica,
+                              const gpt2_strategy_settings_t *settings, gpt2_error_t *error)
 {
     coordinator_t *self = (coordinator_t *)base;
     const gpt2_layout_t *layout = replica->layout;
@@ -78,7 +78,7 @@ static int attach(gpt2_strategy_t *base, gpt2_replica_t *replica,
 
     if (tensors == NULL) return gpt2_fail(error, "out of memory for %zu tensors", layout->count);
     for (size_t i = 0; i < layout->count; i++) {
-        tensors[place(replica, i)] =
+        tensors[list_index(replica, i)] =
             (dp_gradient_t){.name = layout->tensors[i].name,
                             .weight = replica->weights + layout->tensors[i].offset,
                             .gradient = replica->gradients + layout->tensors[i].offset,
@@ -126,15 +126,15 @@ static int rows_ready(coordinator_t *self, gpt2_error_t *error)
     return status == DP_OK ? 0 : gpt2_dp_failed(&self->dp, "dp_allreduce", status, error);
 }
 
-static int ready(gpt2_strategy_t *base, size_t first, size_t count, gpt2_error_t *error)
+static int coordinator_ready(gpt2_strategy_t *base, size_t first, size_t count, gpt2_error_t *error)
 {
     coordinator_t *self = (coordinator_t *)base;
 
     if (first == self->replica->layout->count) return rows_ready(self, error);
 
     for (size_t i = first; i < first + count; i++) {
-        dp_status_t status =
-            dp_gradients_ready(self->gradients, place(self->replica, i), self->replica->stream);
+        dp_status_t status = dp_gradients_ready(self->gradients, list_index(self->replica, i),
+                                                self->replica->stream);
 
         if (status != DP_OK) return gpt2_dp_failed(&self->dp, "dp_gradients_ready", status, error);
     }
@@ -169,7 +169,7 @@ static int sync_on_device(coordinator_t *self, gpt2_sync_t *out, gpt2_error_t *e
     return self->replica->ops->join(self->replica, self->settings.clip, out, error);
 }
 
-static int sync(gpt2_strategy_t *base, gpt2_sync_t *out, gpt2_error_t *error)
+static int coordinator_sync(gpt2_strategy_t *base, gpt2_sync_t *out, gpt2_error_t *error)
 {
     coordinator_t *self = (coordinator_t *)base;
     dp_gradients_result_t result = DP_GRADIENTS_RESULT_INIT;
@@ -186,14 +186,14 @@ static int sync(gpt2_strategy_t *base, gpt2_sync_t *out, gpt2_error_t *error)
 const gpt2_strategy_ops_t gpt2_strategy_coordinator = {
     .name = "coordinator",
     .takes_rows = 1,
-    .create = create,
-    .destroy = destroy,
+    .create = coordinator_create,
+    .destroy = coordinator_destroy,
     .abort = gpt2_dp_abort,
     .alloc = gpt2_dp_alloc,
     .free = gpt2_dp_free,
-    .attach = attach,
-    .ready = ready,
-    .sync = sync,
+    .attach = coordinator_attach,
+    .ready = coordinator_ready,
+    .sync = coordinator_sync,
     .sum = gpt2_dp_sum,
     .equal = gpt2_dp_equal,
     .broadcast = gpt2_dp_broadcast,

@@ -7,28 +7,28 @@
  */
 #include "examples/gpt2/train/strategy_dp.h"
 
-static int create(gpt2_strategy_t **out, gpt2_error_t *error)
+static int dps_create(gpt2_strategy_t **out, gpt2_error_t *error)
 {
     return gpt2_coordinator_create(&gpt2_strategy_dps, DP_ORDER_PROGRAM, out, error);
 }
 
-static int destroy(gpt2_strategy_t *base, gpt2_error_t *error)
+static int dps_destroy(gpt2_strategy_t *base, gpt2_error_t *error)
 {
     return gpt2_strategy_coordinator.destroy(base, error);
 }
 
-static int attach(gpt2_strategy_t *base, gpt2_replica_t *replica,
-                  const gpt2_strategy_settings_t *settings, gpt2_error_t *error)
+static int dps_attach(gpt2_strategy_t *base, gpt2_replica_t *replica,
+                      const gpt2_strategy_settings_t *settings, gpt2_error_t *error)
 {
     return gpt2_strategy_coordinator.attach(base, replica, settings, error);
 }
 
-static int ready(gpt2_strategy_t *base, size_t first, size_t count, gpt2_error_t *error)
+static int dps_ready(gpt2_strategy_t *base, size_t first, size_t count, gpt2_error_t *error)
 {
     return gpt2_strategy_coordinator.ready(base, first, count, error);
 }
 
-static int sync(gpt2_strategy_t *base, gpt2_sync_t *out, gpt2_error_t *error)
+static int dps_sync(gpt2_strategy_t *base, gpt2_sync_t *out, gpt2_error_t *error)
 {
     return gpt2_strategy_coordinator.sync(base, out, error);
 }
@@ -36,14 +36,14 @@ static int sync(gpt2_strategy_t *base, gpt2_sync_t *out, gpt2_error_t *error)
 const gpt2_strategy_ops_t gpt2_strategy_dps = {
     .name = "dps",
     .takes_rows = 1,
-    .create = create,
-    .destroy = destroy,
+    .create = dps_create,
+    .destroy = dps_destroy,
     .abort = gpt2_dp_abort,
     .alloc = gpt2_dp_alloc,
     .free = gpt2_dp_free,
-    .attach = attach,
-    .ready = ready,
-    .sync = sync,
+    .attach = dps_attach,
+    .ready = dps_ready,
+    .sync = dps_sync,
     .sum = gpt2_dp_sum,
     .equal = gpt2_dp_equal,
     .broadcast = gpt2_dp_broadcast,

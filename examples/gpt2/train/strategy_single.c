@@ -13,7 +13,7 @@ typedef struct single {
     double clip;
 } single_t;
 
-static int create(gpt2_strategy_t **out, gpt2_error_t *error)
+static int single_create(gpt2_strategy_t **out, gpt2_error_t *error)
 {
     single_t *self = calloc(1, sizeof(*self));
 
@@ -23,21 +23,21 @@ static int create(gpt2_strategy_t **out, gpt2_error_t *error)
     return 0;
 }
 
-static int destroy(gpt2_strategy_t *self, gpt2_error_t *error)
+static int single_destroy(gpt2_strategy_t *self, gpt2_error_t *error)
 {
     (void)error;
     free(self);
     return 0;
 }
 
-static void give_up(gpt2_strategy_t *self, const char *reason)
+static void single_abort(gpt2_strategy_t *self, const char *reason)
 {
     (void)self;
     (void)reason;
 }
 
-static int attach(gpt2_strategy_t *base, gpt2_replica_t *replica,
-                  const gpt2_strategy_settings_t *settings, gpt2_error_t *error)
+static int single_attach(gpt2_strategy_t *base, gpt2_replica_t *replica,
+                         const gpt2_strategy_settings_t *settings, gpt2_error_t *error)
 {
     single_t *self = (single_t *)base;
 
@@ -47,7 +47,7 @@ static int attach(gpt2_strategy_t *base, gpt2_replica_t *replica,
     return 0;
 }
 
-static int ready(gpt2_strategy_t *self, size_t first, size_t count, gpt2_error_t *error)
+static int single_ready(gpt2_strategy_t *self, size_t first, size_t count, gpt2_error_t *error)
 {
     (void)self;
     (void)first;
@@ -56,14 +56,14 @@ static int ready(gpt2_strategy_t *self, size_t first, size_t count, gpt2_error_t
     return 0;
 }
 
-static int sync(gpt2_strategy_t *base, gpt2_sync_t *out, gpt2_error_t *error)
+static int single_sync(gpt2_strategy_t *base, gpt2_sync_t *out, gpt2_error_t *error)
 {
     single_t *self = (single_t *)base;
 
     return self->replica->ops->norm(self->replica, self->clip, out, error);
 }
 
-static int sum(gpt2_strategy_t *self, double *values, size_t count, gpt2_error_t *error)
+static int single_sum(gpt2_strategy_t *self, double *values, size_t count, gpt2_error_t *error)
 {
     (void)self;
     (void)values;
@@ -72,7 +72,7 @@ static int sum(gpt2_strategy_t *self, double *values, size_t count, gpt2_error_t
     return 0;
 }
 
-static int equal(gpt2_strategy_t *self, uint64_t value, int *same, gpt2_error_t *error)
+static int single_equal(gpt2_strategy_t *self, uint64_t value, int *same, gpt2_error_t *error)
 {
     (void)self;
     (void)value;
@@ -81,7 +81,7 @@ static int equal(gpt2_strategy_t *self, uint64_t value, int *same, gpt2_error_t 
     return 0;
 }
 
-static int broadcast(gpt2_strategy_t *self, void *data, size_t bytes, gpt2_error_t *error)
+static int single_broadcast(gpt2_strategy_t *self, void *data, size_t bytes, gpt2_error_t *error)
 {
     (void)self;
     (void)data;
@@ -90,30 +90,30 @@ static int broadcast(gpt2_strategy_t *self, void *data, size_t bytes, gpt2_error
     return 0;
 }
 
-static void step_begin(gpt2_strategy_t *self, uint64_t step)
+static void single_step_begin(gpt2_strategy_t *self, uint64_t step)
 {
     (void)self;
     (void)step;
 }
 
-static void span_begin(gpt2_strategy_t *self, const char *name)
+static void single_span_begin(gpt2_strategy_t *self, const char *name)
 {
     (void)self;
     (void)name;
 }
 
-static void end(gpt2_strategy_t *self)
+static void single_end(gpt2_strategy_t *self)
 {
     (void)self;
 }
 
-static void traffic(gpt2_strategy_t *self, gpt2_traffic_t *out)
+static void single_traffic(gpt2_strategy_t *self, gpt2_traffic_t *out)
 {
     (void)self;
     memset(out, 0, sizeof(*out));
 }
 
-static const char *setting(gpt2_strategy_t *self, const char *name)
+static const char *single_setting(gpt2_strategy_t *self, const char *name)
 {
     (void)self;
     (void)name;
@@ -123,19 +123,19 @@ static const char *setting(gpt2_strategy_t *self, const char *name)
 const gpt2_strategy_ops_t gpt2_strategy_single = {
     .name = "single",
     .takes_rows = 1,
-    .create = create,
-    .destroy = destroy,
-    .abort = give_up,
-    .attach = attach,
-    .ready = ready,
-    .sync = sync,
-    .sum = sum,
-    .equal = equal,
-    .broadcast = broadcast,
-    .step_begin = step_begin,
-    .step_end = end,
-    .span_begin = span_begin,
-    .span_end = end,
-    .traffic = traffic,
-    .setting = setting,
+    .create = single_create,
+    .destroy = single_destroy,
+    .abort = single_abort,
+    .attach = single_attach,
+    .ready = single_ready,
+    .sync = single_sync,
+    .sum = single_sum,
+    .equal = single_equal,
+    .broadcast = single_broadcast,
+    .step_begin = single_step_begin,
+    .step_end = single_end,
+    .span_begin = single_span_begin,
+    .span_end = single_end,
+    .traffic = single_traffic,
+    .setting = single_setting,
 };

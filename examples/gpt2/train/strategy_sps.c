@@ -21,7 +21,7 @@ typedef struct sps {
     int *readies;          /* [layout->count] since the last sync */
 } sps_t;
 
-static int create(gpt2_strategy_t **out, gpt2_error_t *error)
+static int sps_create(gpt2_strategy_t **out, gpt2_error_t *error)
 {
     sps_t *self = calloc(1, sizeof(*self));
 
@@ -35,7 +35,7 @@ static int create(gpt2_strategy_t **out, gpt2_error_t *error)
     return 0;
 }
 
-static int destroy(gpt2_strategy_t *base, gpt2_error_t *error)
+static int sps_destroy(gpt2_strategy_t *base, gpt2_error_t *error)
 {
     sps_t *self = (sps_t *)base;
     const int code = gpt2_dp_leave(&self->dp, error); /* and with it the handles */
@@ -47,7 +47,7 @@ static int destroy(gpt2_strategy_t *base, gpt2_error_t *error)
 }
 
 /* Every rank's weights become the server's. */
-static int publish(gpt2_strategy_t *base, gpt2_error_t *error)
+static int sps_publish(gpt2_strategy_t *base, gpt2_error_t *error)
 {
     sps_t *self = (sps_t *)base;
     gpt2_replica_t *replica = self->replica;
@@ -63,8 +63,8 @@ static int publish(gpt2_strategy_t *base, gpt2_error_t *error)
     return gpt2_dp_finish(&self->dp, "broadcast of the weights", status, handle, error);
 }
 
-static int attach(gpt2_strategy_t *base, gpt2_replica_t *replica,
-                  const gpt2_strategy_settings_t *settings, gpt2_error_t *error)
+static int sps_attach(gpt2_strategy_t *base, gpt2_replica_t *replica,
+                      const gpt2_strategy_settings_t *settings, gpt2_error_t *error)
 {
     sps_t *self = (sps_t *)base;
     const size_t count = replica->layout->count;
@@ -77,11 +77,11 @@ static int attach(gpt2_strategy_t *base, gpt2_replica_t *replica,
         return gpt2_fail(error, "out of memory for %zu tensors", count);
     }
     base->divisor = (double)base->size * (double)settings->accumulate;
-    return publish(base, error);
+    return sps_publish(base, error);
 }
 
 /* Sends a gradient on its way to the server, where its average lies in place of its own. */
-static int submit(sps_t *self, size_t index, gpt2_error_t *error)
+static int reduce_to_server(sps_t *self, size_t index, gpt2_error_t *error)
 {
     const gpt2_tensor_t *tensor = &self->replica->layout->tensors[index];
     float *gradient = self->replica->gradients + tensor->offset;
@@ -98,18 +98,18 @@ static int submit(sps_t *self, size_t index, gpt2_error_t *error)
     return status == DP_OK ? 0 : gpt2_dp_failed(&self->dp, "dp_reduce", status, error);
 }
 
-static int ready(gpt2_strategy_t *base, size_t first, size_t count, gpt2_error_t *error)
+static int sps_ready(gpt2_strategy_t *base, size_t first, size_t count, gpt2_error_t *error)
 {
     sps_t *self = (sps_t *)base;
 
     for (size_t i = first; i < first + count; i++) {
         if (++self->readies[i] < self->settings.accumulate) continue;
-        if (submit(self, i, error) != 0) return -1;
+        if (reduce_to_server(self, i, error) != 0) return -1;
     }
     return 0;
 }
 
-static int sync(gpt2_strategy_t *base, gpt2_sync_t *out, gpt2_error_t *error)
+static int sps_sync(gpt2_strategy_t *base, gpt2_sync_t *out, gpt2_error_t *error)
 {
     sps_t *self = (sps_t *)base;
     dp_status_t status = DP_OK;
@@ -137,15 +137,15 @@ static int sync(gpt2_strategy_t *base, gpt2_sync_t *out, gpt2_error_t *error)
 
 const gpt2_strategy_ops_t gpt2_strategy_sps = {
     .name = "sps",
-    .create = create,
-    .destroy = destroy,
+    .create = sps_create,
+    .destroy = sps_destroy,
     .abort = gpt2_dp_abort,
     .alloc = gpt2_dp_alloc,
     .free = gpt2_dp_free,
-    .attach = attach,
-    .ready = ready,
-    .sync = sync,
-    .publish = publish,
+    .attach = sps_attach,
+    .ready = sps_ready,
+    .sync = sps_sync,
+    .publish = sps_publish,
     .sum = gpt2_dp_sum,
     .equal = gpt2_dp_equal,
     .broadcast = gpt2_dp_broadcast,

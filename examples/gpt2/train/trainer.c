@@ -121,7 +121,7 @@ static int find_checkpoint(gpt2_trainer_t *self, gpt2_error_t *error)
 }
 
 /* Rank 0 looks at what there is to start from. */
-static int make_plan(gpt2_trainer_t *self, plan_t *plan, gpt2_error_t *error)
+static int plan_step_memory(gpt2_trainer_t *self, plan_t *plan, gpt2_error_t *error)
 {
     const gpt2_options_t *options = self->options;
 
@@ -160,7 +160,7 @@ static int agree(gpt2_trainer_t *self, gpt2_shape_t shape, plan_t *plan, gpt2_er
     plan->shape = shape;
     plan->progress.seed = (uint64_t)self->options->seed;
     if (strategy->rank == 0) {
-        code = make_plan(self, plan, error);
+        code = plan_step_memory(self, plan, error);
         plan->valid = code == 0;
     }
     if (code != 0) {
@@ -440,7 +440,7 @@ void gpt2_trainer_destroy(gpt2_trainer_t *self)
 /* Which tokens occur in the global batch: every rank has all data, and finds the same without a
  * message, while the device works on the step before. Ranks whose data differ have other rows:
  * their number is compared by libdp, and what they make of the weights by --check. */
-static int announce(gpt2_trainer_t *self, gpt2_error_t *error)
+static int announce_tokens(gpt2_trainer_t *self, gpt2_error_t *error)
 {
     const gpt2_options_t *options = self->options;
     const int vocab = self->replica->layout->shape.vocab;
@@ -476,7 +476,7 @@ static int passes(gpt2_trainer_t *self, gpt2_step_t *step, gpt2_error_t *error)
 
     gpt2_share((uint64_t)options->batch, (uint64_t)strategy->rank, (uint64_t)strategy->size, &first,
                &last);
-    if (announce(self, error) != 0) return -1;
+    if (announce_tokens(self, error) != 0) return -1;
     for (int micro = 0; micro < (int)options->accumulate; micro++) {
         uint64_t from;
         uint64_t to;
@@ -526,8 +526,8 @@ static int wait_for_gradients(gpt2_trainer_t *self, gpt2_sync_t *sync, gpt2_erro
 }
 
 /* Makes the weights of the next step, here or on the rank that publishes them. */
-static int update(gpt2_trainer_t *self, double learning_rate, const gpt2_sync_t *sync,
-                  gpt2_error_t *error)
+static int update_weights(gpt2_trainer_t *self, double learning_rate, const gpt2_sync_t *sync,
+                          gpt2_error_t *error)
 {
     gpt2_strategy_t *strategy = self->strategy;
     gpt2_replica_t *replica = self->replica;
@@ -561,7 +561,7 @@ static void account_outcome(gpt2_trainer_t *self, const gpt2_outcome_t *found)
 }
 
 /* Waits for the last step. */
-static int settle(gpt2_trainer_t *self, gpt2_error_t *error)
+static int await_update(gpt2_trainer_t *self, gpt2_error_t *error)
 {
     gpt2_outcome_t *found = &self->found;
 
@@ -584,7 +584,7 @@ int gpt2_trainer_settle(gpt2_trainer_t *self, gpt2_step_t *step, gpt2_error_t *e
     const double start = gpt2_now();
 
     if (self->is_pending) {
-        if (settle(self, error) != 0) return -1;
+        if (await_update(self, error) != 0) return -1;
         self->phases.total += gpt2_now() - start; /* a part of that step */
     }
     if (step == NULL) return 0;
@@ -612,13 +612,13 @@ int gpt2_trainer_step(gpt2_trainer_t *self, gpt2_step_t *step, gpt2_error_t *err
     if (passes(self, step, error) != 0) return -1;
     if (wait_for_gradients(self, &sync, error) != 0) return -1;
     /* The device has this step's work queued while the step before is looked at. */
-    if (settle(self, error) != 0) return -1;
+    if (await_update(self, error) != 0) return -1;
     step->learning_rate = gpt2_learning_rate(&self->replica->settings, self->progress.step);
-    if (update(self, step->learning_rate, &sync, error) != 0) return -1;
+    if (update_weights(self, step->learning_rate, &sync, error) != 0) return -1;
     self->is_pending = 1;
     self->progress.step++;
     self->progress.sequences += (uint64_t)self->options->batch;
-    if (!self->replica->ops->is_async && settle(self, error) != 0) return -1;
+    if (!self->replica->ops->is_async && await_update(self, error) != 0) return -1;
     strategy->ops->traffic(strategy, &after);
     strategy->ops->step_end(strategy);
 
