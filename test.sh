@@ -1,31 +1,96 @@
 #!/usr/bin/env bash
 # test.sh - installs what the tests need, builds, and passes them: style, analysis, sanitizers, all
-# of ctest. Ends with ctest's closing line. About fifteen minutes on two cores.
+# of ctest. Ends with ctest's closing line. Under fifteen minutes on two cores.
 #
-#   ./test.sh                everything
-#   ./test.sh --quick        the dev build and its tests only
-#   ./test.sh --repeats      also the same cases on other numbers of ranks and hosts
+#   ./test.sh                what every change passes
+#   ./test.sh --quick        the dev build and its tests, without those marked long; under 4 minutes
+#   ./test.sh --all          for the night: also what the above leave out for its time
 #   ./test.sh --no-install   with what is there
-set -u
+#
+# What --quick leaves out: style, analysis, sanitizers, fuzzers; tests with the label long, which
+# repeat in large what a smaller test does (valgrind over whole jobs, the explorer's and the fault
+# matrix's larger worlds). What only --all runs: tests with the label repeat, the same cases on other
+# numbers of ranks and hosts; under the sanitizers the cases that differ in ranks, hosts or order
+# alone; fuzzers for 30 seconds instead of 2. None of these has found an error of its own so far.
+set -u -o pipefail
 cd "$(dirname "$0")" || exit 1
 . cmake/packages.sh
 
-quick=0 install=1 left_out=(-LE repeat)
+quick=0 install=1 all=0
 for argument in "$@"; do
     case $argument in
     --quick) quick=1 ;;
-    --repeats) left_out=() ;;
+    --all) all=1 ;;
     --no-install) install=0 ;;
-    --help | -h) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 0 ;;
-    *) echo "test.sh: $argument: unknown; --quick, --repeats, --no-install or --help" >&2; exit 2 ;;
+    --help | -h) sed -n '2,14s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    *) echo "test.sh: $argument: unknown; --quick, --all, --no-install or --help" >&2; exit 2 ;;
     esac
 done
+[ $quick = 0 ] || [ $all = 0 ] || { echo "test.sh: --quick and --all exclude each other" >&2; exit 2; }
 
 jobs=$(nproc)
-started=$SECONDS
+# Most tests wait for other processes most of the time, so more of them than cores run at once.
+# Those that keep all cores busy say so in their PROCESSORS.
+test_jobs=$((2 * jobs))
+if command -v ccache >/dev/null 2>&1; then
+    export CMAKE_C_COMPILER_LAUNCHER=ccache CMAKE_CXX_COMPILER_LAUNCHER=ccache
+    export CMAKE_CUDA_COMPILER_LAUNCHER=ccache
+fi
+
 failed=()
-stage() { printf '\n== %s  (+%d:%02d)\n' "$*" $(((SECONDS - started) / 60)) $(((SECONDS - started) % 60)); }
 fail() { echo "FAILED: $*"; failed+=("$*"); }
+
+# Stages, each with the time and the processors' seconds that it took.
+name= began=$SECONDS stage_began=$SECONDS stage_cpu=0
+clock() { printf '%d:%02d' $(($1 / 60)) $(($1 % 60)); }
+children_cpu() { # whole seconds of this shell's children, into cpu
+    times >build-times
+    cpu=$(awk 'NR == 2 { split($1, user, /[ms]/); split($2, kernel, /[ms]/)
+        printf "%d", user[1] * 60 + user[2] + kernel[1] * 60 + kernel[2] }' build-times)
+    rm -f build-times
+}
+end_stage() {
+    [ -z "$name" ] && return
+    children_cpu
+    echo "   took $(clock $((SECONDS - stage_began))), $((cpu - stage_cpu)) processor seconds"
+    stage_cpu=$cpu
+}
+stage() {
+    end_stage
+    name=$* stage_began=$SECONDS
+    printf '\n== %s  (+%s)\n' "$*" "$(clock $((SECONDS - began)))"
+}
+
+# A line now and then of what ninja and ctest say, so that a slow machine is seen to be working.
+progress() {
+    awk '/^\[[0-9]+\/[0-9]+\]/ && ++steps % 100 == 0 { print "   " $1; fflush() }
+         /Test +#[0-9]+:/ && ++tests % 25 == 0 { print "   " $1 " tests"; fflush() }'
+}
+
+build() { # preset targets...
+    local preset=$1
+    shift
+    cmake --preset "$preset" >"build-$preset.log" 2>&1 &&
+        cmake --build --preset "$preset" -j "$jobs" -- "$@" 2>&1 | tee -a "build-$preset.log" | progress &&
+        rm -f "build-$preset.log" && return 0
+    tail -n 40 "build-$preset.log"
+    return 1
+}
+
+# Tests of a sanitizer's build: shown only where one fails.
+sanitized() { # preset ctest's selection...
+    local preset=$1 result=0
+    shift
+    ctest --test-dir "build-$preset" -j "$test_jobs" --output-on-failure "$@" 2>&1 |
+        tee "build-$preset.log" | progress || result=1
+    [ $result = 0 ] || tail -n 60 "build-$preset.log"
+    tail -n 3 "build-$preset.log"
+    rm -f "build-$preset.log"
+    return $result
+}
+
+# Files of ours, as git sees them.
+sources() { git ls-files '*.c' '*.h' '*.cc' '*.cu' '*.cuh' 2>/dev/null; }
 
 stage "packages"
 if [ $install = 1 ]; then
@@ -41,20 +106,8 @@ if [ $install = 1 ] && [ ! -x build-perfetto/bin/python ]; then
 fi
 [ -x build-perfetto/bin/python ] && export PERFETTO_PYTHON=$PWD/build-perfetto/bin/python
 
-build() { # preset targets...
-    local preset=$1
-    shift
-    cmake --preset "$preset" >"build-$preset.log" 2>&1 &&
-        cmake --build --preset "$preset" -j "$jobs" -- "$@" >>"build-$preset.log" 2>&1 && rm -f "build-$preset.log" && return 0
-    tail -n 40 "build-$preset.log"
-    return 1
-}
-
 stage "build: dev (warnings are errors, assertions on)"
 build dev || { echo "test.sh: the build failed; see build-dev.log"; exit 1; }
-
-# Files of ours, as git sees them.
-sources() { git ls-files '*.c' '*.h' '*.cc' '*.cu' '*.cuh' 2>/dev/null; }
 
 if [ $quick = 0 ]; then
     stage "style: clang-format"
@@ -81,40 +134,39 @@ json.dump(list(commands.values()), sys.stdout)' <build-dev/compile_commands.json
     repeats='^(ranks_threads_([58]_on_.|3_on_3)|ranks_process_.*_(2_on_1|8_on_2)|explore_.*'
     repeats+='|parity_(threads|process)_(2_on_1|4_on_1|5_on_3)|(cuda|gpt2)_.*_[17]'
     repeats+='|test_gpt2_cuda|gpt2_ranks_double|faults_(matrix|checkpoints)|trace_browser)$'
-    stage "build and test: address + undefined sanitizers"
+    selection=(-LE 'browser|slow|bench|repeat|style' -E "$repeats")
+    [ $all = 0 ] || selection=(-LE 'browser|slow|bench|style')
+    stage "build: address + undefined sanitizers"
     if build asan; then
+        stage "test: address + undefined sanitizers"
         LSAN_OPTIONS="suppressions=$PWD/tests/lsan.supp:print_suppressions=0" \
-            ctest --test-dir build-asan -j "$jobs" --output-on-failure -LE 'browser|slow|bench|repeat' -E "$repeats" \
-            >build-asan.log 2>&1 || { tail -n 60 build-asan.log; fail "address+undefined"; }
-        tail -n 3 build-asan.log
+            sanitized asan "${selection[@]}" || fail "address+undefined"
     else
         fail "address+undefined build"
     fi
 
-    # Whatever has threads: loopback ranks, the loop, both ends of the rendezvous, the trainer; and
-    # processes under dprun; tests/CMakeLists.txt lists their programs. UCX is not instrumented, so
-    # tests that time its deaths are left out.
-    stage "build and test: thread sanitizer"
-    threaded='^(ranks_threads_2_on_1|ranks_process_(collectives|gradients)_3_on_2'
-    threaded+='|test_(device|engine_one_host|loop|loop_drive|transport(_ring|_dock|_near)?|pipeline|trace|bootstrap|health|kv|rendezvous|arena'
-    threaded+='|context_memory|gpt2_trainer|cuda_(device|pipeline|stage)|nccl_engine)|ranks_cuda_double|fuzz_kv_client)$'
+    # Whatever has threads: the label tsan. UCX is not instrumented, so tests that time its deaths
+    # are left out, and its hooks on memory calls crash a sanitized thread that ends.
+    stage "build: thread sanitizer"
     if build tsan threaded; then
-        # UCX's hooks on memory calls crash a sanitized thread that ends.
-        UCX_MEM_EVENTS=n UCX_MEM_MMAP_HOOK_MODE=none ctest --test-dir build-tsan -j "$jobs" --output-on-failure -R "$threaded" >build-tsan.log 2>&1 ||
-            { tail -n 60 build-tsan.log; fail "thread"; }
-        tail -n 3 build-tsan.log
+        stage "test: thread sanitizer"
+        UCX_MEM_EVENTS=n UCX_MEM_MMAP_HOOK_MODE=none sanitized tsan -L tsan || fail "thread"
     else
         fail "thread build"
     fi
-    rm -f build-asan.log build-tsan.log
 
-    stage "fuzz: libFuzzer, 2 seconds for each parser"
-    tests/fuzz/run.sh 2 || fail "fuzz"
+    fuzz_seconds=$((all ? 30 : 2))
+    stage "fuzz: libFuzzer, $fuzz_seconds seconds for each parser"
+    tests/fuzz/run.sh "$fuzz_seconds" || fail "fuzz"
 fi
 
 stage "test: everything"
-ctest --test-dir build-dev -j "$jobs" --output-on-failure ${left_out[@]+"${left_out[@]}"}
+left_out=(-LE repeat)
+[ $quick = 0 ] || left_out=(-LE 'repeat|long')
+[ $all = 0 ] || left_out=()
+ctest --test-dir build-dev -j "$test_jobs" --output-on-failure ${left_out[@]+"${left_out[@]}"}
 result=$?
+end_stage
 for what in ${failed[@]+"${failed[@]}"}; do
     echo "FAILED before ctest: $what"
     result=1
