@@ -1,5 +1,6 @@
 /*
- * error.c - formats an error's text. Long texts are cut.
+ * error.c - formats an error's text. Long texts are cut. Any thread; each caller brings its own
+ * gpt2_error_t.
  */
 #include "examples/gpt2/base/error.h"
 

@@ -1,5 +1,8 @@
 /*
  * files.c - durable writes and their error texts.
+ *
+ * A file counts as written only after fsync() of it and of its folder. Called on the main thread by
+ * checkpoints, exports and the cache of matrix products; it knows no file's format.
  */
 #include "examples/gpt2/base/files.h"
 

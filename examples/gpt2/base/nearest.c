@@ -1,5 +1,5 @@
 /*
- * nearest.c - edit distance over short words. Pure.
+ * nearest.c - edit distance over short words. Pure; called where an option or preset is unknown.
  */
 #include "examples/gpt2/base/nearest.h"
 

@@ -40,7 +40,7 @@ static struct {
 } shared;
 
 /* One block: [rows][columns] of the result from bf16 operands as they lie in the scratch. */
-typedef struct product {
+typedef struct dnnl_product {
     size_t rows, columns, depth;
     int trans_a, trans_b;
     uint16_t *a; /* [rows][depth], or [depth][rows] */

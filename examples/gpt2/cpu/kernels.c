@@ -1,5 +1,8 @@
 /*
  * kernels.c - which instruction sets this build has, and which of them this processor runs.
+ *
+ * Asked once, when a model is made. The table is constant, so every thread of the team calls
+ * through it without a lock.
  */
 #include "examples/gpt2/cpu/kernels.h"
 

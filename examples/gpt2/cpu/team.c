@@ -1,5 +1,9 @@
 /*
- * team.c - the team of threads, on pthread barriers.
+ * team.c - the team of threads, on one pthread barrier.
+ *
+ * The main thread calls gpt2_team_run(): it publishes the function, passes the barrier, which
+ * starts the helpers, works as member 0, and passes the barrier again, which ends the run. The
+ * barrier orders the two plain fields before every helper's read of them. Helpers sleep in between.
  */
 #include "examples/gpt2/cpu/team.h"
 

@@ -1,5 +1,8 @@
 /*
  * plan.c - adds up a replica's device memory and cuts it out of two blocks.
+ *
+ * The same functions run twice: first with a NULL block, which gives the sizes, then with the
+ * allocated one, which gives the pointers. So the two cannot disagree.
  */
 #include "examples/gpt2/cuda/plan.h"
 
@@ -11,7 +14,7 @@
 #define LOGITS_BYTES ((size_t)2 << 30) /* large products, and memory stays for the rest */
 
 /* Hands out pieces; with memory NULL it only counts. */
-typedef struct cutter {
+typedef struct byte_cutter {
     char *memory;
     size_t used;
 } byte_cutter_t;

@@ -1,5 +1,6 @@
 /*
- * plugin.c - the door of libgpt2-cuda.so, which the trainer opens where it finds a driver.
+ * plugin.c - the one exported function of libgpt2-cuda.so. model/device_cuda.c opens the library
+ * where it finds a driver, and calls this to get the device's table.
  */
 #include "examples/gpt2/cuda/plugin.h"
 

@@ -118,7 +118,7 @@ static void take_notice(void *user, const char *text)
 }
 
 /* A product and its sizes: in [rows][inputs], out [rows][outputs]. */
-typedef struct product {
+typedef struct planned_product {
     const gpt2_matmul_t **plan;
     size_t rows;
     size_t inputs;

@@ -1,5 +1,9 @@
 /*
  * checkpoint.c - writes and reads checkpoint folders.
+ *
+ * Called on the main thread: rank 0 saves, and rank 0 reads what a run resumes from. The other
+ * ranks get the weights by broadcast. It must not know about ranks or devices: a replica on a GPU
+ * lends it a copy on the host side.
  */
 #include "examples/gpt2/data/checkpoint.h"
 

@@ -1,5 +1,8 @@
 /*
  * data.c - maps data files, checks them, and picks sequences.
+ *
+ * Every rank maps the same files and computes which sequences are its own, so no data travels. Main
+ * thread only.
  */
 #include "examples/gpt2/data/data.h"
 

@@ -44,7 +44,7 @@ typedef struct source {
 } source_t;
 
 /* What the header says of one tensor. */
-typedef struct entry {
+typedef struct header_entry {
     char name[NAME_MAX_HERE]; /* without "transformer." */
     char dtype[8];
     uint64_t shape[2]; /* of one dimension: {1, n} */
@@ -337,7 +337,7 @@ int gpt2_safetensors_inspect(const char *path, gpt2_shape_t *shape, gpt2_error_t
 
 /* ---- Reading ---- */
 
-typedef struct loader {
+typedef struct weights_loader {
     gpt2_model_t *model;
     char *seen; /* [layout->count] */
 } weights_loader_t;

@@ -1,5 +1,8 @@
 /*
  * activations.c - adds up the buffers of a pass and cuts them out of one allocation.
+ *
+ * The same functions run twice: first with a NULL block, which gives the size, then with the
+ * allocated one, which gives the pointers. So the two cannot disagree.
  */
 #include "examples/gpt2/model/activations.h"
 
@@ -10,7 +13,7 @@
 #define HEAD_ROWS_MIN 256            /* ... but the products need rows enough to be efficient */
 
 /* Hands out pieces; with memory NULL it only counts. */
-typedef struct cutter {
+typedef struct float_cutter {
     float *memory;
     size_t used;
 } float_cutter_t;

@@ -1,5 +1,7 @@
 /*
- * device.c - picks the device a replica lives on.
+ * device.c - picks the device a replica lives on. main() asks before libdp starts, because libdp
+ * takes the GPU only in a program that has opened the driver; the trainer asks again and gets the
+ * same.
  */
 #include "examples/gpt2/model/device.h"
 

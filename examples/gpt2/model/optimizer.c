@@ -1,5 +1,8 @@
 /*
  * optimizer.c - AdamW tensor by tensor, each split over the team.
+ *
+ * Called by the replica on the main thread, which is member 0 of the team. Members own disjoint
+ * spans, so the result does not depend on how many there are.
  */
 #include "examples/gpt2/model/optimizer.h"
 

@@ -1,5 +1,6 @@
 /*
- * options.c - parses flags by a table, and completes them from the preset.
+ * options.c - parses flags by a table, and completes them from the preset. Called by main() before
+ * anything else; completed once more when the data are known (a text has another vocabulary).
  */
 #include "examples/gpt2/train/options.h"
 

@@ -1,5 +1,5 @@
 /*
- * report.c - formats for people and for the log file.
+ * report.c - formats for people and for the log file. Rank 0's main thread only.
  */
 #include "examples/gpt2/train/report.h"
 

@@ -1,5 +1,8 @@
 /*
  * run.c - the training loop: when to log, validate, compare, save and stop.
+ *
+ * main() calls gpt2_run() on every rank. All ranks take the same decisions from the same options
+ * and step numbers, because validating and comparing are collective. Only rank 0 prints and saves.
  */
 #include "examples/gpt2/train/run.h"
 

@@ -1,5 +1,5 @@
 /*
- * strategy.c - the list of strategies, the default first.
+ * strategy.c - the list of strategies, the default first. A new one is a file and a line here.
  */
 #include "examples/gpt2/train/strategy.h"
 

@@ -1,5 +1,6 @@
 /*
- * trainer.c - the training step, validation, and what ranks must agree on before.
+ * trainer.c - the training step, validation, and what ranks must agree on before. Main
+ * thread only. It must not know which strategy or device it has.
  */
 #include "examples/gpt2/train/trainer.h"
 
@@ -121,7 +122,7 @@ static int find_checkpoint(gpt2_trainer_t *self, gpt2_error_t *error)
 }
 
 /* Rank 0 looks at what there is to start from. */
-static int plan_step_memory(gpt2_trainer_t *self, plan_t *plan, gpt2_error_t *error)
+static int plan_start(gpt2_trainer_t *self, plan_t *plan, gpt2_error_t *error)
 {
     const gpt2_options_t *options = self->options;
 
@@ -160,7 +161,7 @@ static int agree(gpt2_trainer_t *self, gpt2_shape_t shape, plan_t *plan, gpt2_er
     plan->shape = shape;
     plan->progress.seed = (uint64_t)self->options->seed;
     if (strategy->rank == 0) {
-        code = plan_step_memory(self, plan, error);
+        code = plan_start(self, plan, error);
         plan->valid = code == 0;
     }
     if (code != 0) {
