@@ -104,7 +104,8 @@ int gpt2_folder_sync(const char *path, gpt2_error_t *error)
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     int code = 0;
 
-    /* Some file systems cannot sync a folder and say EINVAL; there is nothing better then. */
+    /* Some file systems cannot sync a folder and return EINVAL; nothing better is possible
+     * there. */
     if (fd < 0 || (fsync(fd) != 0 && errno != EINVAL)) {
         code = gpt2_fail(error, "%s: cannot be written out: %s", path, strerror(errno));
     }

@@ -24,7 +24,7 @@ struct gpt2_team {
     int given_up;         /* guarded by hold: a helper did not start, the others leave */
     helper_t *helpers;    /* [members - 1] */
     pthread_barrier_t gate;
-    /* written by the caller between two passes of the gate */
+    /* written by the caller before the first barrier of a run, read by helpers after it */
     gpt2_team_fn function; /* NULL: leave */
     void *argument;
 };

@@ -128,8 +128,9 @@ static int find_leftover(const char *folder, char *name, size_t room, gpt2_error
     return 0;
 }
 
-/* Killed between the two renames of a file system without exchange: the old one is all there is of
- * this step. 1: it has its name again. */
+/* Undoes a save that was killed between its two renames, on a file system that cannot exchange
+ * names: then the replaced checkpoint is the only one of this step. Returns 1 if it was renamed
+ * back. */
 static int restore(const char *folder, const char *name, gpt2_error_t *error)
 {
     char path[GPT2_PATH_MAX];
@@ -141,7 +142,7 @@ static int restore(const char *folder, const char *name, gpt2_error_t *error)
     if (step_path(final, folder, "", step, error) != 0) return -1;
     if (renameat2(AT_FDCWD, path, AT_FDCWD, final, RENAME_NOREPLACE) == 0) return 1;
     if (errno == EEXIST) return 0;
-    /* Without RENAME_NOREPLACE: a plain rename takes no place of a folder that has files. */
+    /* For file systems without RENAME_NOREPLACE: a plain rename fails on a folder with files. */
     if (rename(path, final) == 0) return 1;
     if (errno == EEXIST || errno == ENOTEMPTY) return 0;
     return gpt2_fail(error, "%s: cannot be renamed to %s: %s", path, final, strerror(errno));
@@ -183,11 +184,12 @@ int gpt2_folder_begin(const char *folder, uint64_t step, char *path, gpt2_error_
     return gpt2_make_folders(path, error);
 }
 
-/* The new one has the name afterwards, and the old one, if any, is under one of the other two. */
+/* Afterwards the new checkpoint has the name; the old one, if any, is called .writing-N or
+ * .replaced-N. */
 static int swap(const char *written, const char *final, const char *replaced)
 {
     if (renameat2(AT_FDCWD, written, AT_FDCWD, final, RENAME_EXCHANGE) == 0) return 0;
-    /* Nothing to exchange it with, or a file system that cannot. */
+    /* There is no old checkpoint, or the file system cannot exchange names. */
     if (rename(final, replaced) != 0 && errno != ENOENT) return -1;
     if (rename(written, final) != 0) {
         const int cause = errno;
@@ -229,7 +231,8 @@ void gpt2_folder_prune(const char *folder, size_t kept, uint64_t saved)
 
     if (gpt2_folder_steps(folder, &steps, &count, NULL) != 0) return;
     for (size_t i = kept; i < count; i++) {
-        if (steps[i] == saved) continue; /* a run that was taken up again from far back */
+        if (steps[i] == saved)
+            continue; /* the run was resumed from an earlier step, so newer checkpoints exist */
         if (step_path(path, folder, "", steps[i], NULL) != 0) continue;
         if (step_path(removing, folder, REMOVING, steps[i], NULL) != 0) continue;
         /* Half of a checkpoint never has a checkpoint's name. */

@@ -17,7 +17,7 @@
 
 #include "examples/gpt2/base/files.h"
 
-/* A line for people about something that is no failure. */
+/* Receives a line for people about something that is not a failure. */
 typedef struct gpt2_notice {
     void (*say)(void *user, const char *text);
     void *user;

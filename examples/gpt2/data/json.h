@@ -15,11 +15,12 @@ typedef struct gpt2_json {
     const char *text;
     size_t bytes;
     size_t at;
-    int failed; /* 1: not JSON, or not what was asked for; every call after that fails too */
+    int failed; /* 1: not JSON, or not what was asked for; every later call fails as well */
 } gpt2_json_t;
 
-/* Begins an object or array: 1 where that stands here. Then next() before each member: 1 where
- * there is one, 0 at the end, which it takes. first: 1 for the first one. */
+/* begin() enters an object or array and returns 1, or 0 where there is none here. next() before
+ * each member returns 1 where there is one, and 0 at the end, which it consumes. first: 1 for
+ * the first member. */
 int gpt2_json_open(gpt2_json_t *json, char bracket);
 int gpt2_json_next(gpt2_json_t *json, char bracket, int first);
 

@@ -155,7 +155,8 @@ static int is_passed_over(const char *name)
     return length >= 17 && strcmp(name + length - 17, ".attn.masked_bias") == 0;
 }
 
-/* Calls visit for every tensor that is ours to have. What lies outside the file is refused here. */
+/* Calls visit for every tensor that the model has. Refuses a tensor whose bytes lie outside the
+ * file. */
 static int each_entry(const source_t *source, entry_fn visit, void *user, gpt2_error_t *error)
 {
     static const char prefix[] = "transformer.";
@@ -239,7 +240,8 @@ static int see_shape(void *user, const source_t *source, const header_entry_t *e
     return 0;
 }
 
-/* The number behind a name in an object at the top, as a number or as a string of one; 0: none. */
+/* The value of a member of the top-level object, given as a number or as a string of digits; 0
+ * where it is missing. */
 static int find_number(gpt2_json_t *json, const char *name)
 {
     uint64_t value = 0;
@@ -342,7 +344,7 @@ typedef struct weights_loader {
     char *seen; /* [layout->count] */
 } weights_loader_t;
 
-/* Which tensor of ours has this name; count: none. */
+/* The index of our tensor with this HF name, or the layout's count where there is none. */
 static size_t find_tensor(const gpt2_layout_t *layout, const char *name, int *transposed)
 {
     const char *rest;

@@ -36,7 +36,8 @@ static void linear_weight(const gpt2_member_t *self, float *d_weight, float *d_b
                                outputs);
 }
 
-/* Own rows through a norm; its weight's and bias' gradients go to own partial sums `set`. */
+/* Backward through a norm for this member's rows. Gradients of its weight and bias are added to
+ * this member's partial sums, set number `set`. */
 static void norm_input(const gpt2_member_t *self, int set, int fresh, const float *x,
                        const float *weight, const float *mean, const float *rstd)
 {
@@ -91,7 +92,7 @@ static void attend_backward(const gpt2_member_t *self, const gpt2_block_activati
     }
 }
 
-/* Tells the hook; a refusal stops every member at the next barrier. */
+/* Calls the ready hook on member 0. If it fails, every member stops at the next barrier. */
 static void hand_over(const gpt2_member_t *self, size_t first, size_t count)
 {
     const gpt2_hooks_t *hooks = self->pass->hooks;

@@ -27,7 +27,8 @@ int gpt2_device_find(const char *wanted, const gpt2_device_t **out, gpt2_error_t
     if (code == 0) return 0;
     if (strcmp(wanted, "cuda") == 0) return gpt2_fail(error, "--device cuda: %.900s", reason.text);
     if (code > 0) return 0;
-    /* The CPU is no way out: libdp has seen the driver and hands out the GPU's memory. */
+    /* Falling back to the CPU would not work: libdp has seen the driver and hands out GPU
+     * memory. */
     return gpt2_fail(error, "--device auto: %.900s; --device cpu leaves the GPU alone",
                      reason.text);
 }

@@ -15,8 +15,8 @@ typedef struct gpt2_device {
     int (*create)(const gpt2_replica_options_t *options, gpt2_replica_t **out, gpt2_error_t *error);
 } gpt2_device_t;
 
-/* The plug-in's entry: its table. size: of gpt2_replica_t, gpt2_replica_ops_t and
- * gpt2_replica_options_t together; NULL where its own are not the same. */
+/* The plug-in's entry returns its table, or NULL where it was built with other structs: size is
+ * GPT2_CUDA_ABI of the program, which the plug-in compares with its own. */
 typedef const gpt2_device_t *(*gpt2_cuda_entry_t)(size_t size);
 #define GPT2_CUDA_ABI                                                                              \
     (sizeof(gpt2_replica_t) + sizeof(gpt2_replica_ops_t) + sizeof(gpt2_replica_options_t))
@@ -25,8 +25,8 @@ typedef const gpt2_device_t *(*gpt2_cuda_entry_t)(size_t size);
  * is found. Opens the driver and the plug-in; they stay open, and libdp then takes the GPU too. */
 int gpt2_device_find(const char *wanted, const gpt2_device_t **out, gpt2_error_t *error);
 
-/* The CUDA device: 0. With the reason: 1 there is none, -1 there is one that cannot be used;
- * device_cuda.c. */
+/* Opens the CUDA device and returns 0. Else the reason is in error: 1 means there is no GPU, -1
+ * there is one that cannot be used. */
 int gpt2_cuda_open(const gpt2_device_t **out, gpt2_error_t *error);
 
 #endif

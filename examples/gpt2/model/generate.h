@@ -20,10 +20,8 @@ typedef struct gpt2_sampling {
 int gpt2_generator_create(const gpt2_model_t *model, gpt2_generator_t **out, gpt2_error_t *error);
 void gpt2_generator_destroy(gpt2_generator_t *generator);
 
-/*
- * Appends a token and returns the logits [vocab] of what follows it, valid until the next call.
- * When the context is full, the older half is forgotten and the rest computed again.
- */
+/* Appends a token and returns the logits [vocab] for the next one, valid until the next call.
+ * When the context is full, its older half is dropped and the rest computed again. */
 const float *gpt2_generator_feed(gpt2_generator_t *generator, int32_t token);
 
 /* Picks a token; index counts the picks of a text, so that equal seeds give equal texts. */

@@ -47,7 +47,7 @@ int main(int argc, char **argv)
     rank = strategy->rank;
     code = gpt2_run(&options, strategy, &error);
     if (code != 0) (void)fprintf(stderr, "gpt2: %s\n", error.text);
-    /* After a failure leaving fails too, and says nothing new. */
+    /* After a failure destroy() fails as well; its message would only repeat the first. */
     if (ops->destroy(strategy, &error) != 0 && code == 0) {
         (void)fprintf(stderr, "gpt2: rank %d: %s\n", rank, error.text);
         code = -1;

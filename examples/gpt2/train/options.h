@@ -69,8 +69,8 @@ typedef struct gpt2_options {
  * -1 with the flag, the value and what would be right. */
 int gpt2_options_parse(int argc, char **argv, gpt2_options_t *options, gpt2_error_t *error);
 
-/* Fills in what was not given from the preset, checks what belongs together, and works out the
- * model's shape; is_text says what the data file is. */
+/* Fills in from the preset what was not given, refuses options that contradict each other, and
+ * computes the model's shape. is_text: the data file is a text, not tokens. */
 int gpt2_options_complete(gpt2_options_t *options, int is_text, gpt2_shape_t *shape,
                           gpt2_error_t *error);
 

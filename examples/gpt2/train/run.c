@@ -16,10 +16,9 @@
 #include "examples/gpt2/train/report.h"
 #include "examples/gpt2/data/safetensors.h"
 
-#define SKIPS_MAX 50 /* in a row; then the run is not going anywhere */
+#define SKIPS_MAX 50 /* in a row; then the run has diverged */
 
-/* Keeps two runs from writing into one folder. *fd is closed by the caller; the lock goes with it.
- */
+/* Keeps two runs from writing into one folder. The caller closes *fd, which releases the lock. */
 static int lock_folder(const char *folder, int *fd, gpt2_error_t *error)
 {
     char path[GPT2_PATH_MAX];
@@ -37,7 +36,7 @@ static int is_due(uint64_t step, int64_t every)
     return every > 0 && step % (uint64_t)every == 0;
 }
 
-/* A failed save is told and survived: the older checkpoints are still there. */
+/* A failed save is reported and the run goes on: the older checkpoints are still there. */
 static void save_checkpoint(gpt2_trainer_t *trainer, gpt2_report_t *report, int *save_failed)
 {
     gpt2_error_t error;
@@ -129,7 +128,7 @@ static int finish_run(gpt2_trainer_t *trainer, gpt2_report_t *report, double val
     return 0;
 }
 
-/* What the trainer found where it starts from, a line each. */
+/* Prints what the trainer noticed while it looked for a checkpoint, one warning per line. */
 static void say_notes(const gpt2_trainer_t *trainer, gpt2_report_t *report)
 {
     char *next = trainer->notes;

@@ -32,7 +32,7 @@ typedef struct gpt2_strategy_ops {
     int takes_rows; /* 1: a replica's rows may lie apart */
     /* Joins the other ranks and fills in rank and size. */
     int (*create)(gpt2_strategy_t **out, gpt2_error_t *error);
-    /* Leaves. self is gone whatever the answer. */
+    /* Leaves the other ranks and frees self, also where it returns -1. */
     int (*destroy)(gpt2_strategy_t *self, gpt2_error_t *error);
     /* Tells the other ranks why this one gives up. */
     void (*abort)(gpt2_strategy_t *self, const char *reason);
@@ -42,19 +42,18 @@ typedef struct gpt2_strategy_ops {
     void *(*alloc)(gpt2_strategy_t *self, size_t bytes);
     void (*free)(gpt2_strategy_t *self, void *memory);
 
-    /* Takes on the replica's gradients and makes all weights equal to rank 0's. Once per strategy.
-     */
+    /* Registers the replica's gradients and makes all weights equal to rank 0's. Called once. */
     int (*attach)(gpt2_strategy_t *self, gpt2_replica_t *replica,
                   const gpt2_strategy_settings_t *settings, gpt2_error_t *error);
     /* Gradients first .. first+count-1 of the layout, or the rows, are complete; called in every
      * backward pass. */
     int (*ready)(gpt2_strategy_t *self, size_t first, size_t count, gpt2_error_t *error);
-    /* After the last pass: all gradients are sum over passes and ranks / divisor, where this rank
-     * updates; waits for it, or has the replica's stream wait. */
+    /* After the last pass: makes every gradient the sum over passes and ranks, divided by
+     * divisor, on the ranks that update. Blocks until then, or makes the replica's stream wait. */
     int (*sync)(gpt2_strategy_t *self, gpt2_sync_t *sync, gpt2_error_t *error);
 
-    /* After the update, where there was one: weights become those of the rank that made it. NULL:
-     * every rank updates its own. */
+    /* After an update: sends the weights from the rank that updated to all others. NULL: every
+     * rank updates its own, and there is nothing to send. */
     int (*publish)(gpt2_strategy_t *self, gpt2_error_t *error);
 
     /* values [count] = their sums over all ranks. */

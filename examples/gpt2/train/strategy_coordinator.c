@@ -16,7 +16,8 @@ typedef struct coordinator {
     gpt2_strategy_settings_t settings;
     dp_handle_t *rows; /* in flight; NULL: they are not */
     int row_readies;   /* since the last sync */
-    /* of the last sync, where they must be over before the next go; see dp.h, DP_ORDER_PROGRAM */
+    /* the last sync's rows, where they must complete before the next are submitted; see dp.h,
+     * DP_ORDER_PROGRAM */
     dp_handle_t *last_rows;
     int rows_follow;
 } coordinator_t;
@@ -52,8 +53,8 @@ static int coordinator_destroy(gpt2_strategy_t *base, gpt2_error_t *error)
     return code;
 }
 
-/* Where the replica's gradient `index` is in libdp's list: the tied embedding's comes first where
- * the rows of lookups lie apart. */
+/* The position of the replica's gradient `index` in libdp's list. Where looked-up rows are
+ * reduced apart, the tied embedding's gradient is ready first, and so it is the list's first. */
 static size_t list_index(const gpt2_replica_t *replica, size_t index)
 {
     if (replica->rows == NULL) return index;
@@ -101,8 +102,8 @@ static int coordinator_attach(gpt2_strategy_t *base, gpt2_replica_t *replica,
     return 0;
 }
 
-/* How many rows there are differs from step to step, so they are no entry of libdp's list. Their
- * norm and what is not finite in them are found behind the sync. */
+/* The number of looked-up rows differs from step to step, so they cannot be an entry of libdp's
+ * list and travel as an allreduce of their own. The replica adds their norm after the sync. */
 static int rows_ready(coordinator_t *self, gpt2_error_t *error)
 {
     gpt2_replica_t *replica = self->replica;
@@ -141,7 +142,8 @@ static int coordinator_ready(gpt2_strategy_t *base, size_t first, size_t count, 
     return 0;
 }
 
-/* On a GPU: what the optimizer must know stays there, and this thread goes on. */
+/* On a GPU norm, clip and skip stay in device memory for the optimizer's kernel, and this thread
+ * does not wait for them. */
 static int sync_on_device(coordinator_t *self, gpt2_sync_t *out, gpt2_error_t *error)
 {
     dp_device_result_t result = DP_DEVICE_RESULT_INIT;

@@ -19,11 +19,11 @@ int gpt2_dp_join(gpt2_dp_t *self, const gpt2_strategy_ops_t *ops, dp_order_t ord
                  gpt2_error_t *error);
 int gpt2_dp_leave(gpt2_dp_t *self, gpt2_error_t *error);
 
-/* strategy_coordinator.c: its object, under another table, with launches in this order. */
+/* The object of strategy_coordinator.c behind another table, with launches in this order. */
 int gpt2_coordinator_create(const gpt2_strategy_ops_t *ops, dp_order_t order, gpt2_strategy_t **out,
                             gpt2_error_t *error);
 
-/* -1, with the library's words for what went wrong. */
+/* Returns -1 with libdp's text for the status. */
 int gpt2_dp_failed(const gpt2_dp_t *self, const char *what, dp_status_t status,
                    gpt2_error_t *error);
 /* Waits for an operation that was just submitted, with this status. */

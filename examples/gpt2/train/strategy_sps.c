@@ -46,7 +46,7 @@ static int sps_destroy(gpt2_strategy_t *base, gpt2_error_t *error)
     return code;
 }
 
-/* Every rank's weights become the server's. */
+/* Broadcasts the server's weights to all ranks. */
 static int sps_publish(gpt2_strategy_t *base, gpt2_error_t *error)
 {
     sps_t *self = (sps_t *)base;
@@ -80,7 +80,7 @@ static int sps_attach(gpt2_strategy_t *base, gpt2_replica_t *replica,
     return sps_publish(base, error);
 }
 
-/* Sends a gradient on its way to the server, where its average lies in place of its own. */
+/* Starts the reduction of one gradient to the server, where the average replaces its own. */
 static int reduce_to_server(sps_t *self, size_t index, gpt2_error_t *error)
 {
     const gpt2_tensor_t *tensor = &self->replica->layout->tensors[index];

@@ -165,7 +165,7 @@ static int agree(gpt2_trainer_t *self, gpt2_shape_t shape, plan_t *plan, gpt2_er
         plan->valid = code == 0;
     }
     if (code != 0) {
-        /* The others learn it from the plan; a second failure would only hide the first. */
+        /* The others learn it from plan->valid; a failed broadcast would only hide the cause. */
         (void)strategy->ops->broadcast(strategy, plan, sizeof(*plan), NULL);
         return -1;
     }
@@ -244,8 +244,8 @@ static int check_device(const gpt2_trainer_t *self, const char *chosen, gpt2_err
                      setting, chosen, strcmp(chosen, self->options->device) == 0 ? "" : " (auto)");
 }
 
-/* On a GPU rank 0 times the matrix products first and the others take its choices: sums are split
- * as they say, so a resumed run has equal bits only with equal choices. */
+/* On a GPU rank 0 times the variants of each matrix product and the others take its choices. A
+ * variant decides how sums are split, so only equal choices give equal bits. */
 static int create_replica(gpt2_trainer_t *self, const gpt2_device_t *device,
                           const gpt2_replica_options_t *options, gpt2_error_t *error)
 {
@@ -262,8 +262,8 @@ static int create_replica(gpt2_trainer_t *self, const gpt2_device_t *device,
     return strategy->ops->broadcast(strategy, &done, sizeof(done), error);
 }
 
-/* Whether the head's gradient goes ahead, and lookups have rows of their own: *lookups is how many
- * there can be. Worth the memory where there is somebody to send to. */
+/* Whether the head's gradient is reduced early and looked-up rows apart from it; *lookups is the
+ * largest number of rows. It costs memory; "auto" means with several ranks. */
 static int choose_lookups(const gpt2_trainer_t *self, const char *device, size_t vocab,
                           size_t *lookups, gpt2_error_t *error)
 {
@@ -342,8 +342,8 @@ static int make_replica(gpt2_trainer_t *self, const gpt2_shape_t *shape, gpt2_er
     return 0;
 }
 
-/* Rank 0 loads or draws the weights; attach and the broadcasts make the others equal to it, which
- * so leave the processors to rank 0. */
+/* Rank 0 loads or draws the weights; attach() and the broadcasts copy them to the others. These
+ * wait meanwhile, so rank 0 has all processors of its node. */
 static int fill_host(gpt2_trainer_t *self, const plan_t *plan, gpt2_state_t *state,
                      gpt2_error_t *error)
 {
@@ -438,9 +438,9 @@ void gpt2_trainer_destroy(gpt2_trainer_t *self)
 
 /* ---- Steps ---- */
 
-/* Which tokens occur in the global batch: every rank has all data, and finds the same without a
- * message, while the device works on the step before. Ranks whose data differ have other rows:
- * their number is compared by libdp, and what they make of the weights by --check. */
+/* Which tokens occur in the global batch. Every rank has all data and computes the same list
+ * without a message, while the device works on the step before. If data differ between ranks,
+ * libdp refuses unequal numbers of rows, and --check finds unequal weights. */
 static int announce_tokens(gpt2_trainer_t *self, gpt2_error_t *error)
 {
     const gpt2_options_t *options = self->options;
@@ -494,8 +494,8 @@ static int passes(gpt2_trainer_t *self, gpt2_step_t *step, gpt2_error_t *error)
     return 0;
 }
 
-/* Says how long the library had this thread blocked since, without and with skew. What else was
- * done then (norm, clip, update) counts as the optimizer's. */
+/* Splits the time since `start`: blocked in libdp waiting for late ranks (skew), blocked there
+ * otherwise (exposed), and the rest (norm, clip, update), which counts as the optimizer's. */
 static void account_wait(gpt2_trainer_t *self, double start, const gpt2_traffic_t *before)
 {
     gpt2_traffic_t after;
@@ -526,7 +526,7 @@ static int wait_for_gradients(gpt2_trainer_t *self, gpt2_sync_t *sync, gpt2_erro
     return 0;
 }
 
-/* Makes the weights of the next step, here or on the rank that publishes them. */
+/* Updates the weights, on this rank or by receiving those of the rank that updated. */
 static int update_weights(gpt2_trainer_t *self, double learning_rate, const gpt2_sync_t *sync,
                           gpt2_error_t *error)
 {
@@ -548,8 +548,8 @@ static int update_weights(gpt2_trainer_t *self, double learning_rate, const gpt2
     return code;
 }
 
-/* Where the time of a step went that its device ran on its own. What this thread waited for in the
- * meantime was the device, and is not told twice. */
+/* Adds up where the time of a step went that the device ran on its own. account_wait() counts
+ * nothing for such steps, so no time is counted twice. */
 static void account_outcome(gpt2_trainer_t *self, const gpt2_outcome_t *found)
 {
     gpt2_phases_t *phases = &self->phases;
@@ -612,7 +612,7 @@ int gpt2_trainer_step(gpt2_trainer_t *self, gpt2_step_t *step, gpt2_error_t *err
     strategy->ops->traffic(strategy, &before);
     if (passes(self, step, error) != 0) return -1;
     if (wait_for_gradients(self, &sync, error) != 0) return -1;
-    /* The device has this step's work queued while the step before is looked at. */
+    /* The device works on this step while this thread reads the results of the one before. */
     if (await_update(self, error) != 0) return -1;
     step->learning_rate = gpt2_learning_rate(&self->replica->settings, self->progress.step);
     if (update_weights(self, step->learning_rate, &sync, error) != 0) return -1;

@@ -48,10 +48,10 @@ typedef struct gpt2_trainer {
     gpt2_progress_t progress; /* updates and skipped: of settled steps */
     uint64_t first_step;      /* of this process: > 0 after a resume */
     char resumed_from[GPT2_PATH_MAX];
-    char *notes;     /* lines that people should read about the start, each with its end; or NULL */
-    int32_t *inputs; /* [micro batch][seq] */
+    char *notes;      /* warnings about the start, one per line, each with its newline; or NULL */
+    int32_t *inputs;  /* [micro batch][seq] */
     int32_t *targets; /* [micro batch][seq] */
-    uint8_t *occurs;  /* [vocab] 1: in this step's global batch; NULL: nobody asks */
+    uint8_t *occurs;  /* [vocab] 1: in this step's global batch; NULL: rows are not reduced apart */
     int32_t *tokens;  /* [vocab] those, in order */
     gpt2_phases_t phases;
     gpt2_error_t *error; /* of the call in progress, for hooks */
@@ -69,12 +69,12 @@ int gpt2_trainer_create(const gpt2_options_t *options, gpt2_strategy_t *strategy
                         gpt2_trainer_t **out, gpt2_error_t *error);
 void gpt2_trainer_destroy(gpt2_trainer_t *trainer);
 
-/* One step on the next global batch. Where a device works on its own the step is over when it is
- * settled: by gpt2_trainer_settle(), or at the latest in the next step. */
+/* One step on the next global batch. On an asynchronous device the call returns when the work is
+ * queued; gpt2_trainer_settle() or the next step waits for it and reads its results. */
 int gpt2_trainer_step(gpt2_trainer_t *trainer, gpt2_step_t *step, gpt2_error_t *error);
 
-/* Waits until the last step is over and fills in the rest of it. Fails where its loss is not a
- * number. */
+/* Waits until the last step has completed and fills in its results. Fails if its loss is not
+ * finite. */
 int gpt2_trainer_settle(gpt2_trainer_t *trainer, gpt2_step_t *step, gpt2_error_t *error);
 
 /* The last step's mean loss over all ranks; settles it. Collective. */
