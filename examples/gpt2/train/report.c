@@ -193,7 +193,7 @@ void gpt2_report_saved(gpt2_report_t *self)
     if (self != NULL) self->saved = self->trainer->progress.step;
 }
 
-/* Prints a byte of a sample; control characters, which a terminal might obey, as \\x1b. */
+/* Prints a byte of a sample; control characters, which a terminal might obey, as \x1b. */
 static void print_byte(int32_t token)
 {
     int c = (int)token & 0xff;
