@@ -4,7 +4,7 @@ dp_test(test_device SOURCES runtime/device/test_device.c fail_allocation.c LIBS 
 dp_test(test_arena SOURCES runtime/shm/test_arena.c fail_allocation.c LIBS dp_shm ${wrapped} LABELS unit)
 dp_test(test_arena_adopt SOURCES runtime/shm/test_arena_adopt.c fail_allocation.c fail_call.c
         LIBS dp_shm ${wrapped} -Wl,--wrap=mmap,--wrap=madvise,--wrap=fallocate
-        -Wl,--wrap=open,--wrap=read,--wrap=mincore LABELS unit tsan)
+        -Wl,--wrap=open,--wrap=read,--wrap=mincore LABELS unit)
 
 set(engine_support ${CMAKE_CURRENT_LIST_DIR}/engine_world.c ${CMAKE_CURRENT_LIST_DIR}/engine_reference.c
                    ${CMAKE_CURRENT_LIST_DIR}/engine_cases.c)
