@@ -46,6 +46,15 @@ static int save_arena(const char *folder, const char *name, const gpt2_layout_t 
     return gpt2_file_commit(file, path, error);
 }
 
+/* The manifest, a text:
+ *
+ *     gpt2-checkpoint 1 little-endian fp32
+ *     progress STEP SEQUENCES UPDATES SKIPPED SEED
+ *     shape VOCAB VOCAB_PADDED CONTEXT LAYERS HEADS WIDTH
+ *     tensor NAME COUNT WEIGHTS_HASH M_HASH V_HASH         for each tensor, in the arena's order
+ *     end HASH                                             of all bytes before this line
+ *
+ * It is written last, so a folder with a valid manifest has all three arenas. */
 static int save_manifest(const char *folder, const gpt2_layout_t *layout,
                          const gpt2_progress_t *progress, uint64_t *const *hashes,
                          gpt2_error_t *error)
@@ -118,6 +127,7 @@ int gpt2_checkpoint_save(const char *folder, const gpt2_model_t *model,
     char path[GPT2_PATH_MAX];
 
     if (gpt2_make_folders(folder, error) != 0) return -1;
+    /* Frees the space of a killed save before this one needs it, and the name .writing-N. */
     if (gpt2_folder_sweep(folder, NULL, error) != 0) return -1;
     if (gpt2_folder_begin(folder, progress->step, path, error) != 0) return -1;
     if (save_content(path, model, optimizer, progress, error) != 0) {
@@ -279,6 +289,7 @@ static int load_arena(const char *folder, int which, const gpt2_layout_t *layout
     for (size_t i = 0; i < layout->count && code == 0; i++) {
         const gpt2_tensor_t *tensor = &layout->tensors[i];
 
+        /* The file has the tensors back to back; the arena aligns each, so offsets differ. */
         code = arena_read(&file, tensor, hashes[i], arena + tensor->offset, error);
     }
     arena_close(&file);
@@ -362,6 +373,7 @@ static int verify_arena(const char *folder, int which, const gpt2_layout_t *layo
     return code;
 }
 
+/* Reads everything a resume would, without a model: it decides whether the checkpoint is usable. */
 static int verify_content(manifest_t *manifest, const char *path, const gpt2_layout_t *layout,
                           gpt2_error_t *error)
 {
@@ -427,7 +439,7 @@ int gpt2_checkpoint_latest(const char *folder, const gpt2_notice_t *notice, char
         is_found = gpt2_path_join(path, folder, name, &why) == 0 &&
                    gpt2_checkpoint_verify(path, &why) == 0;
         if (is_found) break;
-        if (i == 0) first = why;
+        if (i == 0) first = why; /* why the newest fails is what the user asks first */
         gpt2_notice(notice, "checkpoint %s is passed over: %s", name, why.text);
     }
     free(steps);

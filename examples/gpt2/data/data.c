@@ -17,6 +17,8 @@
 
 #include "examples/gpt2/base/random.h"
 
+/* A token file of llm.c: a header of 256 32-bit integers (magic, version, number of tokens, zeros),
+ * then the tokens as 16-bit little-endian integers. */
 #define HEADER_BYTES ((size_t)GPT2_HEADER_INTS * 4)
 
 struct gpt2_data {
@@ -153,7 +155,8 @@ int gpt2_data_check(const gpt2_data_t *data, int vocab, gpt2_error_t *error)
 {
     int32_t highest = 0;
 
-    if (vocab >= (data->is_text ? 256 : 65536)) return 0;
+    if (vocab >= (data->is_text ? 256 : 65536)) return 0; /* no token can be outside */
+    /* First a loop that the compiler vectorises; the position is looked for only in a bad file. */
     for (uint64_t i = 0; i < data->count; i++) {
         int32_t token = token_at(data, i);
         highest = token > highest ? token : highest;
@@ -194,6 +197,7 @@ uint64_t gpt2_view_sequences(const gpt2_view_t *view, int length)
     return fit > 1 ? fit - 1 : 1;
 }
 
+/* The target of each token is the one behind it, so a sequence takes length + 1 tokens. */
 static void copy_sequence(const gpt2_view_t *view, uint64_t at, int length, int32_t *inputs,
                           int32_t *targets)
 {
@@ -203,6 +207,8 @@ static void copy_sequence(const gpt2_view_t *view, uint64_t at, int length, int3
     }
 }
 
+/* All numbers follow from (seed, epoch, index): every rank computes its part of any step without
+ * asking, and a resumed run goes on exactly where it was, on any number of ranks. */
 void gpt2_view_training(const gpt2_view_t *view, uint64_t seed, int length, uint64_t first,
                         int count, int32_t *inputs, int32_t *targets)
 {

@@ -1,6 +1,7 @@
 /*
- * options.c - parses flags by a table, and completes them from the preset. Called by main() before
- * anything else; completed once more when the data are known (a text has another vocabulary).
+ * options.c - parses flags by a table, and completes them from the preset. main() parses them
+ * first of all; the trainer completes them when it has opened the data, as a text has another
+ * vocabulary than tokens.
  */
 #include "examples/gpt2/train/options.h"
 
@@ -84,6 +85,8 @@ static const row_t ROWS[] = {
 /* clang-format on */
 #define ROW_COUNT (sizeof(ROWS) / sizeof(ROWS[0]))
 
+/* Where the row's value lies in the struct: a row's kind fixes its type (char *, int64_t, double or
+ * int), and every field of gpt2_options_t has a row. */
 static void *option_field(gpt2_options_t *options, const row_t *row)
 {
     return (char *)options + row->offset;
@@ -225,6 +228,7 @@ static const recipe_t RECIPES[] = {
 };
 /* clang-format on */
 
+/* Fills in only what is still negative, so a flag always wins over the preset. */
 static void from_recipe(gpt2_options_t *options, int context)
 {
     const recipe_t *recipe = &RECIPES[0];

@@ -24,6 +24,7 @@ struct gpt2_report {
     uint64_t saved; /* step of the newest checkpoint; 0: none */
 };
 
+/* A resumed run appends to the log it finds; a new run begins a new one. */
 static int open_csv(gpt2_report_t *self, gpt2_error_t *error)
 {
     const gpt2_options_t *options = self->trainer->options;
@@ -148,6 +149,8 @@ void gpt2_report_step(gpt2_report_t *self, const gpt2_step_t *step, double loss,
     if (self == NULL) return;
     trainer = self->trainer;
     phases = &trainer->phases;
+    /* Rates are over the steps since the last line; the time left follows from the whole run, which
+     * validation and checkpoints slow down too. */
     steps = (double)(trainer->progress.step - self->last_step);
     rate = steps * (double)trainer->options->batch * (double)trainer->options->seq /
            (phases->total - self->last_phases.total);
@@ -289,6 +292,7 @@ static void print_phases(const gpt2_phases_t *phases)
     (void)printf("\n");
 }
 
+/* The last line: paths that a user opens next. */
 static void print_files(const gpt2_report_t *self)
 {
     const gpt2_options_t *options = self->trainer->options;
