@@ -7,11 +7,12 @@
 #   ./test.sh --all          for the night: also what the above leave out for its time
 #   ./test.sh --no-install   with what is there
 #
-# What --quick leaves out: style, analysis, sanitizers, fuzzers; tests with the label long, which
-# repeat in large what a smaller test does (valgrind over whole jobs, the explorer's and the fault
-# matrix's larger worlds). What only --all runs: tests with the label repeat, the same cases on other
-# numbers of ranks and hosts; under the sanitizers the cases that differ in ranks, hosts or order
-# alone; fuzzers for 30 seconds instead of 2. None of these has found an error of its own so far.
+# --quick leaves out style, analysis, sanitizers and fuzzers, and the tests with the label long:
+# valgrind over whole jobs, worlds of eight ranks, the larger worlds of the explorer, the matrix of
+# faults, killed saves, the programs of tests/bench, the trainer on simulated GPUs under dprun.
+# Only --all runs what has found no error of its own so far: tests with the label repeat (the same
+# cases on other numbers of ranks and nodes); under the address sanitizer the tests that differ from
+# others in ranks, nodes or order alone; each fuzzer for 30 seconds instead of 2.
 set -u -o pipefail
 cd "$(dirname "$0")" || exit 1
 . cmake/packages.sh
@@ -22,7 +23,7 @@ for argument in "$@"; do
     --quick) quick=1 ;;
     --all) all=1 ;;
     --no-install) install=0 ;;
-    --help | -h) sed -n '2,14s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    --help | -h) sed -n '2,15s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "test.sh: $argument: unknown; --quick, --all, --no-install or --help" >&2; exit 2 ;;
     esac
 done

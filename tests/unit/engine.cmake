@@ -17,15 +17,18 @@ dp_test(test_engine_ends SOURCES runtime/engine/test_engine_ends.c ${engine_supp
 dp_test(test_engine_pull SOURCES runtime/engine/test_engine_pull.c ${engine_support}
         LIBS dp_engine -Wl,--wrap=process_vm_readv TIMEOUT 240 LABELS unit ranks)
 dp_test(test_host_way SOURCES runtime/engine/test_host_way.c LIBS dp_engine LABELS unit)
-# Without traffic between hosts, and smaller: what the thread sanitizer can follow. UCX is linked all
-# the same, and its memory hooks run in threads that the sanitizer has already taken down.
-add_test(NAME test_engine_one_host COMMAND test_engine 1 3)
-add_test(NAME test_engine_groups_one_host COMMAND test_engine_groups 1 4)
-add_test(NAME test_engine_pull_threads COMMAND test_engine_pull pull_gives_*)
-set_tests_properties(
-  test_engine_one_host test_engine_groups_one_host test_engine_pull_threads
-  PROPERTIES TIMEOUT 240 LABELS "unit;ranks;tsan" ENVIRONMENT
-             "UCX_MEM_EVENTS=n;UCX_MEM_MMAP_HOOK_MODE=none")
+# Parts of the above without traffic between hosts: what the thread sanitizer can follow. Elsewhere
+# they would repeat it. UCX is linked all the same, and its memory hooks run in threads that the
+# sanitizer has already taken down.
+if(DP_SANITIZE MATCHES "thread")
+  add_test(NAME test_engine_one_host COMMAND test_engine 1 3)
+  add_test(NAME test_engine_groups_one_host COMMAND test_engine_groups 1 4)
+  add_test(NAME test_engine_pull_threads COMMAND test_engine_pull pull_gives_*)
+  set_tests_properties(
+    test_engine_one_host test_engine_groups_one_host test_engine_pull_threads
+    PROPERTIES TIMEOUT 300 LABELS "unit;ranks;tsan" ENVIRONMENT
+               "UCX_MEM_EVENTS=n;UCX_MEM_MMAP_HOOK_MODE=none")
+endif()
 dp_test(test_emulated SOURCES runtime/engine/test_emulated.c LIBS dp_engine LABELS unit)
 dp_test(test_engine_processes SOURCES ../ranks/test_engine_processes.c ${engine_group_support} LIBS dp_engine
         TIMEOUT 240 LABELS ranks process)

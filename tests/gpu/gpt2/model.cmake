@@ -40,6 +40,6 @@ if(TARGET dp_plugin_double AND TARGET dprun)
                    $<TARGET_FILE:gpt2_double>)
   set_tests_properties(
     gpt2_ranks_double
-    PROPERTIES TIMEOUT 240 LABELS "ranks;process;cuda" ENVIRONMENT
+    PROPERTIES TIMEOUT 240 LABELS "ranks;process;cuda;long" ENVIRONMENT
                "LD_LIBRARY_PATH=${dp_double_directory};DP_TEST_GPUS=2")
 endif()
