@@ -22,10 +22,10 @@ if(NOT DP_SANITIZE)
   # run.sh over a package of stand-ins: each step fails once. And the whole visit, on doubles.
   add_test(NAME gpu_visit_planted COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/test_visit.sh
                                           ${CMAKE_CURRENT_SOURCE_DIR}/run.sh)
-  set_tests_properties(gpu_visit_planted PROPERTIES TIMEOUT 400 LABELS gpu)
+  set_tests_properties(gpu_visit_planted PROPERTIES TIMEOUT 400 LABELS "gpu;long" COST 30)
   if(TARGET embed_cuda_double AND TARGET gpt2_double)
     add_test(NAME gpu_rehearsal COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/test_rehearsal.sh
                                         ${PROJECT_BINARY_DIR})
-    set_tests_properties(gpu_rehearsal PROPERTIES TIMEOUT 600 LABELS gpu SKIP_RETURN_CODE 77)
+    set_tests_properties(gpu_rehearsal PROPERTIES TIMEOUT 600 LABELS "gpu;long" COST 30 SKIP_RETURN_CODE 77)
   endif()
 endif()

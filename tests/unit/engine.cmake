@@ -10,9 +10,13 @@ set(engine_support ${CMAKE_CURRENT_LIST_DIR}/engine_world.c ${CMAKE_CURRENT_LIST
                    ${CMAKE_CURRENT_LIST_DIR}/engine_cases.c)
 set(engine_group_support ${engine_support} ${CMAKE_CURRENT_LIST_DIR}/engine_group_cases.c
                          ${CMAKE_CURRENT_LIST_DIR}/engine_exchange_cases.c)
-dp_test(test_engine SOURCES runtime/engine/test_engine.c ${engine_support} LIBS dp_engine TIMEOUT 240 LABELS unit ranks)
+set(engine_args) # every number of ranks up to 8, on up to 3 or 4 nodes
+if(DP_SANITIZE)
+  set(engine_args ARGS 3 4) # nodes and ranks at most: two ranks share a node, the others are alone
+endif()
+dp_test(test_engine SOURCES runtime/engine/test_engine.c ${engine_support} LIBS dp_engine TIMEOUT 240 LABELS unit ranks ${engine_args})
 dp_test(test_engine_groups SOURCES runtime/engine/test_engine_groups.c ${engine_group_support} fail_allocation.c
-        LIBS dp_engine ${wrapped} TIMEOUT 240 LABELS unit ranks)
+        LIBS dp_engine ${wrapped} TIMEOUT 240 LABELS unit ranks ${engine_args})
 dp_test(test_engine_ends SOURCES runtime/engine/test_engine_ends.c ${engine_support} LIBS dp_engine TIMEOUT 240 LABELS unit ranks)
 dp_test(test_engine_pull SOURCES runtime/engine/test_engine_pull.c ${engine_support}
         LIBS dp_engine -Wl,--wrap=process_vm_readv TIMEOUT 240 LABELS unit ranks)
