@@ -167,7 +167,6 @@ left_out=(-LE repeat)
 [ $all = 0 ] || left_out=()
 ctest --test-dir build-dev -j "$test_jobs" --output-on-failure ${left_out[@]+"${left_out[@]}"}
 result=$?
-end_stage
 for what in ${failed[@]+"${failed[@]}"}; do
     echo "FAILED before ctest: $what"
     result=1
