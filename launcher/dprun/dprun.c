@@ -344,8 +344,8 @@ static int prepare_and_run(const dp_launch_t *launch, uint64_t start_ns)
     dp_job_t job;
     int code;
 
-    if (wanted[0] != '\0' && (dp_timeline_parse(wanted, &timeline, &error) != DP_OK ||
-                              dp_timeline_check(&timeline, &error) != DP_OK)) {
+    if (wanted[0] != '\0' && (dp_timeline_request_parse(wanted, &timeline, &error) != DP_OK ||
+                              dp_timeline_request_check(&timeline, &error) != DP_OK)) {
         return complain(DP_EXIT_USAGE, error.text);
     }
     if (dp_job_init(&job, launch, &code, &error) != DP_OK) return complain(code, error.text);
@@ -376,7 +376,7 @@ int main(int argc, char **argv)
 
     fill_standard_files();
     dp_log_init(&log, DP_LOG_WARN, -1);
-    if (dp_launch_parse(argc, argv, &log, &launch, &error) != DP_OK) {
+    if (dp_command_parse(argc, argv, &log, &launch, &error) != DP_OK) {
         return complain(DP_EXIT_USAGE, error.text);
     }
     switch (launch.action) {
@@ -395,6 +395,6 @@ int main(int argc, char **argv)
         code = prepare_and_run(&launch, start_ns);
         break;
     }
-    dp_launch_fini(&launch);
+    dp_command_fini(&launch);
     return code;
 }

@@ -383,8 +383,8 @@ static dp_status_t check_whole(const dp_launch_t *launch, dp_error_t *error)
     return DP_OK;
 }
 
-dp_status_t dp_launch_parse(int argc, char **argv, const dp_log_t *log, dp_launch_t *launch,
-                            dp_error_t *error)
+dp_status_t dp_command_parse(int argc, char **argv, const dp_log_t *log, dp_launch_t *launch,
+                             dp_error_t *error)
 {
     dp_status_t status;
 
@@ -403,11 +403,11 @@ dp_status_t dp_launch_parse(int argc, char **argv, const dp_log_t *log, dp_launc
         status = dp_config_from_environment(&launch->config, log, error);
         if (status == DP_OK) status = dp_config_check(&launch->config, error);
     }
-    if (status != DP_OK) dp_launch_fini(launch);
+    if (status != DP_OK) dp_command_fini(launch);
     return status;
 }
 
-void dp_launch_fini(dp_launch_t *launch)
+void dp_command_fini(dp_launch_t *launch)
 {
     free(launch->variables);
     launch->variables = NULL;

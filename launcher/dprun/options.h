@@ -64,8 +64,8 @@ int dp_flag_is_taken(const dp_config_row_t *row);
 
 /* Reads the command line, then the --config file and the DP_ variables. Errors name the argument
  * and, for an unknown flag, the nearest one. */
-dp_status_t dp_launch_parse(int argc, char **argv, const dp_log_t *log, dp_launch_t *launch,
-                            dp_error_t *error);
-void dp_launch_fini(dp_launch_t *launch);
+dp_status_t dp_command_parse(int argc, char **argv, const dp_log_t *log, dp_launch_t *launch,
+                             dp_error_t *error);
+void dp_command_fini(dp_launch_t *launch);
 
 #endif

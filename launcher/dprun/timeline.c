@@ -16,7 +16,7 @@
 
 #include "runtime/base/window.h"
 
-dp_status_t dp_timeline_parse(const char *text, dp_timeline_t *timeline, dp_error_t *error)
+dp_status_t dp_timeline_request_parse(const char *text, dp_timeline_t *timeline, dp_error_t *error)
 {
     dp_window_t window;
     dp_status_t status = dp_window_parse(text, &window, error);
@@ -35,7 +35,7 @@ dp_status_t dp_timeline_parse(const char *text, dp_timeline_t *timeline, dp_erro
     return DP_OK;
 }
 
-dp_status_t dp_timeline_check(const dp_timeline_t *timeline, dp_error_t *error)
+dp_status_t dp_timeline_request_check(const dp_timeline_t *timeline, dp_error_t *error)
 {
     char folder[PATH_MAX];
     struct stat info;

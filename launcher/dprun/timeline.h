@@ -14,10 +14,10 @@ typedef struct dp_timeline {
 } dp_timeline_t;
 
 /* text is not empty. Errors quote it. */
-dp_status_t dp_timeline_parse(const char *text, dp_timeline_t *timeline, dp_error_t *error);
+dp_status_t dp_timeline_request_parse(const char *text, dp_timeline_t *timeline, dp_error_t *error);
 
 /* Whether the file could be written, before a long job finds out. */
-dp_status_t dp_timeline_check(const dp_timeline_t *timeline, dp_error_t *error);
+dp_status_t dp_timeline_request_check(const dp_timeline_t *timeline, dp_error_t *error);
 
 /* The dptrace beside this program. */
 void dp_timeline_tool(char *path, size_t room);

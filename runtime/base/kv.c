@@ -450,7 +450,7 @@ void dp_kv_note(dp_kv_t *kv, const char *text)
     }
     if (kv->unsent_bytes == 0) { /* else this note is dropped: half a frame would garble the rest */
         dp_writer_init(&writer, frame, sizeof(frame));
-        dp_kv_text_write(&writer, DP_KV_NOTE, text);
+        dp_kv_text_write(&writer, DP_KV_FAILURE, text);
         sent = send(kv->fd, frame, writer.bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (sent > 0 && (size_t)sent < writer.bytes) {
             kv->unsent_bytes = writer.bytes - (size_t)sent;

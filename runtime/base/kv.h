@@ -46,7 +46,7 @@ _Static_assert(sizeof(DP_KV_BUSY) - 1 == DP_PROOF_BYTES, "as long as a proof");
 enum dp_kv_type {
     DP_KV_EXCHANGE = 1,
     DP_KV_VALUES = 2,
-    DP_KV_NOTE = 3,
+    DP_KV_FAILURE = 3,
     DP_KV_ERROR = 4,
     DP_KV_GIVE_UP = 5,
     DP_KV_LATE = 6

@@ -415,7 +415,7 @@ static int take_frame(peer_t *peer, uint8_t type, dp_reader_t *fields)
 
     if (type == DP_KV_EXCHANGE) return take_exchange(peer, fields);
     if (type == DP_KV_GIVE_UP) return take_give_up(peer, fields);
-    if (type == DP_KV_NOTE) {
+    if (type == DP_KV_FAILURE) {
         if (dp_kv_text_read(fields, text, sizeof(text)) != 0) {
             return malformed(peer, "a malformed note");
         }

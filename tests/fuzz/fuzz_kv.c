@@ -96,7 +96,7 @@ static size_t frames_seed(uint8_t *data, size_t room)
     dp_writer_t writer;
 
     dp_writer_init(&writer, data, room);
-    dp_kv_text_write(&writer, DP_KV_NOTE, "rank 1 waits for tensor wte");
+    dp_kv_text_write(&writer, DP_KV_FAILURE, "rank 1 waits for tensor wte");
     {
         const size_t begin = writer.bytes;
 

@@ -171,7 +171,7 @@ size_t fuzz_seed(unsigned which, uint8_t *data, size_t room)
         dp_kv_text_write(&writer, DP_KV_ERROR, "rank 1 exited with code 3 before all ranks met");
         break;
     case 2:
-        dp_kv_text_write(&writer, DP_KV_NOTE, "only a client says that");
+        dp_kv_text_write(&writer, DP_KV_FAILURE, "only a client says that");
         break;
     case 3: {
         uint8_t hello[DP_KV_SERVER_HELLO_BYTES];

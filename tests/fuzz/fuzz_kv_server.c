@@ -155,7 +155,7 @@ static void step(world_t *world, int what, int who, const uint8_t *data, size_t 
     }
     dp_writer_init(&writer, frame, sizeof(frame));
     if (what == FRAME) {
-        dp_kv_frame_begin(&writer, (enum dp_kv_type)(bytes > 0 ? data[0] : DP_KV_NOTE));
+        dp_kv_frame_begin(&writer, (enum dp_kv_type)(bytes > 0 ? data[0] : DP_KV_FAILURE));
         if (bytes > 1) dp_write_bytes(&writer, data + 1, bytes - 1);
     } else {
         dp_kv_frame_begin(&writer, DP_KV_EXCHANGE);

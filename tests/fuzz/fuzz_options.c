@@ -17,7 +17,7 @@ static void check_timeline(const char *text)
     dp_error_t error = {DP_OK, ""};
     dp_timeline_t timeline;
 
-    if (dp_timeline_parse(text, &timeline, &error) != DP_OK) {
+    if (dp_timeline_request_parse(text, &timeline, &error) != DP_OK) {
         if (error.text[0] == '\0') abort();
         return;
     }
@@ -65,9 +65,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     }
     clearenv();
     dp_log_init(&log, DP_LOG_ERROR, -1);
-    if (dp_launch_parse(argc, argv, &log, &launch, &error) == DP_OK) {
+    if (dp_command_parse(argc, argv, &log, &launch, &error) == DP_OK) {
         check(&launch, argv, argc);
-        dp_launch_fini(&launch);
+        dp_command_fini(&launch);
     } else if (error.text[0] == '\0') {
         abort();
     }

@@ -146,17 +146,17 @@ static void timeline_is_file_and_steps(void **state)
     dp_error_t error;
 
     (void)state;
-    assert_int_equal(dp_timeline_parse("a/b:c.json", &timeline, &error), DP_OK);
+    assert_int_equal(dp_timeline_request_parse("a/b:c.json", &timeline, &error), DP_OK);
     assert_string_equal(timeline.file, "a/b:c.json");
     assert_string_equal(timeline.steps, "");
-    assert_int_equal(dp_timeline_parse("f:steps=10-20", &timeline, &error), DP_OK);
+    assert_int_equal(dp_timeline_request_parse("f:steps=10-20", &timeline, &error), DP_OK);
     assert_string_equal(timeline.file, "f");
     assert_string_equal(timeline.steps, "10-20");
     for (size_t i = 0; i < DP_ARRAY_LEN(bad); i++) {
-        assert_int_equal(dp_timeline_parse(bad[i], &timeline, &error), DP_ERR_CONFIG);
+        assert_int_equal(dp_timeline_request_parse(bad[i], &timeline, &error), DP_ERR_CONFIG);
     }
-    assert_int_equal(dp_timeline_parse("/nonexistent/f", &timeline, &error), DP_OK);
-    assert_int_equal(dp_timeline_check(&timeline, &error), DP_ERR_CONFIG);
+    assert_int_equal(dp_timeline_request_parse("/nonexistent/f", &timeline, &error), DP_OK);
+    assert_int_equal(dp_timeline_request_check(&timeline, &error), DP_ERR_CONFIG);
     assert_non_null(strstr(error.text, "/nonexistent/f"));
 }
 

@@ -24,7 +24,7 @@ static dp_status_t parse(char **argv, dp_launch_t *launch, dp_error_t *error)
         argc++;
     }
     error->text[0] = '\0';
-    return dp_launch_parse(argc, argv, NULL, launch, error);
+    return dp_command_parse(argc, argv, NULL, launch, error);
 }
 
 #define PARSE(launch, error, ...) parse((char *[]){"dprun", __VA_ARGS__, NULL}, launch, error)
@@ -187,7 +187,7 @@ static void options_survive_any_failed_allocation(void **state)
         fail_allocation(0);
         if (status == DP_OK) {
             assert_int_equal(launch.variable_count, 2);
-            dp_launch_fini(&launch);
+            dp_command_fini(&launch);
         } else {
             assert_int_equal(status, DP_ERR_NO_MEMORY);
         }

@@ -518,7 +518,7 @@ static void late_reader(kv_server_t *server, int fd)
             kv_server_send(fd, answer, good_answer(answer, sizeof(answer)));
             return;
         }
-        if (type != DP_KV_NOTE || dp_kv_text_read(&fields, text, sizeof(text)) != 0 ||
+        if (type != DP_KV_FAILURE || dp_kv_text_read(&fields, text, sizeof(text)) != 0 ||
             strlen(text) != DP_KV_TEXT_MAX) {
             return;
         }

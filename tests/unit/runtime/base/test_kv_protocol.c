@@ -68,11 +68,11 @@ static void kv_texts_are_cut_to_the_room(void **state)
     (void)state;
     memset(longest, 'z', sizeof(longest) - 1);
     dp_writer_init(&writer, data, sizeof(data));
-    dp_kv_text_write(&writer, DP_KV_NOTE, longest);
+    dp_kv_text_write(&writer, DP_KV_FAILURE, longest);
     assert_false(writer.failed);
     assert_int_equal(dp_kv_frame_parse(data, writer.bytes, &type, &fields, &frame, NULL), DP_OK);
     assert_int_equal(frame, writer.bytes);
-    assert_int_equal(type, DP_KV_NOTE);
+    assert_int_equal(type, DP_KV_FAILURE);
     assert_int_equal(dp_kv_text_read(&fields, text, sizeof(text)), 0);
     assert_string_equal(text, "zzzzzzz");
 }

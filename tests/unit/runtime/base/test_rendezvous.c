@@ -694,7 +694,7 @@ static void wait_long(client_t *client)
     dp_write_u32(&writer, 4);
     dp_write_u32(&writer, 0);
     dp_kv_frame_end(&writer, 0);
-    dp_kv_text_write(&writer, DP_KV_NOTE, "waits");
+    dp_kv_text_write(&writer, DP_KV_FAILURE, "waits");
     if (send(fd, data, writer.bytes, MSG_NOSIGNAL) != (ssize_t)writer.bytes) abort();
     client->status = DP_ERR_AGAIN;
     while (client->status == DP_ERR_AGAIN) {
