@@ -221,6 +221,7 @@ static dp_status_t start_loop(dp_context_t *context, dp_error_t *error)
                                                .joined = dp_on_joined,
                                                .fail = dp_on_fail,
                                                .fatal = dp_on_fatal,
+                                               .loss = dp_on_loss,
                                                .schedule = dp_on_schedule,
                                                .watch = dp_on_watch}};
     dp_status_t status;

@@ -126,6 +126,13 @@ typedef struct dp_watch {
     uint64_t warn_ns;  /* how long that may last before it is said */
 } dp_watch_t;
 
+/* What this rank itself saw of the rank that ends the world; coordinator thread only. */
+typedef struct dp_seen {
+    dp_failure_kind_t kind; /* OTHER: nothing */
+    int rank;
+    uint64_t age_ns;
+} dp_seen_t;
+
 #define DP_TEXT_MAX_KEPT 256 /* error texts kept for dp_error_text(); then the last repeats */
 
 struct dp_context {
@@ -156,6 +163,7 @@ struct dp_context {
     _Atomic uint64_t driven_ticket; /* 1 + that of the last operation it did it for */
     uint64_t wait_spin_ns;          /* how long a waiter polls before it sleeps */
     dp_watch_t watch;
+    dp_seen_t seen;
     dp_late_t late;
     unsigned fork_generation; /* of the process that made it; see fork.h */
     dp_fork_watch_t fork_watch;
@@ -265,6 +273,10 @@ dp_status_t dp_late_fill(dp_handle_t *request, const dp_launch_entry_t *entry);
 dp_status_t dp_late_lend(dp_handle_t *request, const dp_signature_t *agreed);
 void dp_late_free(dp_handle_t *request); /* its own gets the result, if it was lent some */
 void dp_on_launch_done(void *user, uint64_t sequence);
+/* report.c: what the launcher is told when the world ends. */
+void dp_context_saw(dp_context_t *context, dp_failure_kind_t kind, int rank, uint64_t age_ns);
+void dp_on_loss(void *user, int rank, uint64_t silent_ns);
+void dp_context_report(dp_context_t *context, dp_status_t status, int culprit, const char *text);
 /* watch.c: the loop asks now and then. */
 dp_status_t dp_on_watch(void *user, uint64_t now_ns, int *culprit, char *text, size_t room);
 void dp_on_issued(void *user, void *request);

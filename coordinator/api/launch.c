@@ -287,7 +287,7 @@ void dp_on_fatal(void *user, dp_status_t status, int culprit, const char *text)
                                          .name = dp_trace_name(context->trace, kept),
                                          .aux = (uint32_t)(culprit + 1) & DP_TRACE_AUX_MAX});
     dp_log_error(&context->log, "%s", kept);
-    context->bootstrap->ops->note(context->bootstrap, kept);
+    dp_context_report(context, status, culprit, kept);
     pthread_mutex_lock(&context->lock);
     context->fatal = status;
     __atomic_store_n(&context->last_text, kept, __ATOMIC_RELEASE);

@@ -35,7 +35,6 @@ static const char *host_of(const dp_context_t *context, int rank)
     return context->topology.host_name[context->topology.host[rank]];
 }
 
-/* "stalled ... missing rank" is what dprun knows a stall by. */
 static void describe(const dp_context_t *context, const char *label, double seconds, int missing,
                      char *text, size_t room)
 {
@@ -73,6 +72,7 @@ dp_status_t dp_on_watch(void *user, uint64_t now_ns, int *culprit, char *text, s
         idle_ns >= config->stall_limit_ns + (awaits >= 0 ? GRACE_NS : 0) &&
         oldest_launched(context, label, sizeof(label))) {
         describe(context, label, (double)idle_ns / 1e9, *culprit, text, room);
+        dp_context_saw(context, DP_FAILURE_STALLED, *culprit, idle_ns);
         return DP_ERR_STALLED;
     }
     if (config->stall_warn_ns != 0 && idle_ns >= watch->warn_ns &&

@@ -26,6 +26,9 @@ typedef struct dp_loop_callbacks {
     void (*fail)(void *user, void *request, dp_status_t status, const char *text);
     /* The world is over; called once. Requests not launched are forgotten by the loop. */
     void (*fatal)(void *user, dp_status_t status, int culprit, const char *text);
+    /* This rank itself lost a neighbour: silent for so long, or (0) its connection broke. The world
+     * ends over it, unless it ends already. May be NULL. */
+    void (*loss)(void *user, int rank, uint64_t silent_ns);
     /* LOCKED, HELD, UNLOCKED or SETTLED, as in negotiator.h. */
     void (*schedule)(void *user, const dp_output_t *out);
     /* Asked whenever the thread is awake, at least once a heartbeat. Not DP_OK: the world ends with

@@ -80,7 +80,7 @@ static int has_silent_witness(const dp_supervisor_t *supervisor)
         const dp_rank_fate_t *rank = &supervisor->fate.ranks[i];
 
         if (i == cause || rank->stopped_by != 0) continue;
-        if (rank->has_joined && !rank->has_ended && !rank->knows) return 1;
+        if (rank->has_joined && !rank->has_ended && !rank->has_reported) return 1;
     }
     return 0;
 }
@@ -374,18 +374,11 @@ static void on_joined(void *context, int rank)
     }
 }
 
-static void on_note(void *context, int rank, const char *text)
+static void on_failed(void *context, int rank, const dp_failure_t *failure)
 {
     dp_supervisor_t *supervisor = context;
 
-    dp_fate_note(&supervisor->fate, rank, text, dp_now_ns());
-}
-
-static void on_lost(void *context, int waiter, int culprit, const char *text)
-{
-    dp_supervisor_t *supervisor = context;
-
-    dp_fate_blame(&supervisor->fate, waiter, culprit, text);
+    dp_fate_report(&supervisor->fate, rank, failure, dp_now_ns());
 }
 
 static void on_refused(void *context, const char *text)
@@ -422,8 +415,7 @@ dp_status_t dp_supervisor_init(dp_supervisor_t *supervisor, const dp_supervisor_
 {
     const dp_launch_t *launch = start->job->launch;
     dp_output_events_t output_events = {on_stream_ended, on_broken, supervisor};
-    dp_rendezvous_events_t rendezvous_events = {on_joined, on_note, on_lost, on_refused,
-                                                supervisor};
+    dp_rendezvous_events_t rendezvous_events = {on_joined, on_failed, on_refused, supervisor};
     dp_status_t status;
 
     memset(supervisor, 0, sizeof(*supervisor));

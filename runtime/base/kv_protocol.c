@@ -292,6 +292,15 @@ void dp_kv_text_write(dp_writer_t *writer, enum dp_kv_type type, const char *tex
     dp_kv_frame_end(writer, begin);
 }
 
+void dp_kv_failure_write(dp_writer_t *writer, const dp_failure_t *failure)
+{
+    const size_t begin = writer->bytes;
+
+    dp_kv_frame_begin(writer, DP_KV_FAILURE);
+    dp_failure_write(writer, failure);
+    dp_kv_frame_end(writer, begin);
+}
+
 int dp_kv_exchange_read(dp_reader_t *fields, char name[DP_KV_NAME_MAX + 1], uint32_t *size,
                         const void **value, size_t *value_bytes)
 {

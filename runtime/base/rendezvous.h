@@ -13,10 +13,10 @@
 typedef struct dp_rendezvous dp_rendezvous_t;
 
 typedef struct dp_rendezvous_events {
-    void (*joined)(void *context, int rank);                 /* it has proven itself */
-    void (*note)(void *context, int rank, const char *text); /* what it does now */
-    /* `waiter` was told that the exchange ended because of `culprit`. */
-    void (*lost)(void *context, int waiter, int culprit, const char *text);
+    void (*joined)(void *context, int rank); /* it has proven itself */
+    /* Why the rank's world ended: it says so itself, or its exchange ended because of another rank
+     * (ENDED, LATE) and it was told. failure is borrowed. */
+    void (*failed)(void *context, int rank, const dp_failure_t *failure);
     void (*refused)(void *context, const char *text); /* one line: who, why */
     void *context;
 } dp_rendezvous_events_t;

@@ -10,6 +10,7 @@
 
 #include "runtime/base/config.h"
 #include "runtime/base/error.h"
+#include "runtime/base/failure.h"
 
 typedef struct dp_bootstrap dp_bootstrap_t;
 
@@ -22,8 +23,8 @@ typedef struct dp_bootstrap_ops {
     dp_status_t (*exchange)(dp_bootstrap_t *self, const char *name, const void *value,
                             size_t value_bytes, void **values, size_t *bytes, uint64_t deadline_ns,
                             dp_error_t *error);
-    /* Best effort: a line for the launcher's failure report. Never blocks. Threads: any. */
-    void (*note)(dp_bootstrap_t *self, const char *text);
+    /* Best effort: tells the launcher why this rank's world ended. Never blocks. Threads: any. */
+    void (*report)(dp_bootstrap_t *self, const dp_failure_t *failure);
     void (*destroy)(dp_bootstrap_t *self);
 } dp_bootstrap_ops_t;
 

@@ -24,9 +24,9 @@ static dp_status_t dprun_exchange(dp_bootstrap_t *self, const char *name, const 
                           bytes, deadline_ns, error);
 }
 
-static void dprun_note(dp_bootstrap_t *self, const char *text)
+static void dprun_report(dp_bootstrap_t *self, const dp_failure_t *failure)
 {
-    dp_kv_note(((dprun_t *)self)->kv, text);
+    dp_kv_report(((dprun_t *)self)->kv, failure);
 }
 
 static void dprun_destroy(dp_bootstrap_t *self)
@@ -56,7 +56,7 @@ static dp_status_t connect_to_dprun(dprun_t *dprun, const dp_kv_ticket_t *ticket
                         cause.text);
 }
 
-static const dp_bootstrap_ops_t dprun_ops = {"dprun", dprun_exchange, dprun_note, dprun_destroy};
+static const dp_bootstrap_ops_t dprun_ops = {"dprun", dprun_exchange, dprun_report, dprun_destroy};
 
 dp_status_t dp_bootstrap_create_dprun(const dp_config_t *config, dp_bootstrap_t **out,
                                       dp_error_t *error)

@@ -454,10 +454,10 @@ static dp_status_t meet_all(elsewhere_t *self, dp_error_t *error)
 
 /* ---- Life ------------------------------------------------------------------------------------ */
 
-static void elsewhere_note(dp_bootstrap_t *base, const char *text)
+static void elsewhere_report(dp_bootstrap_t *base, const dp_failure_t *failure)
 {
     (void)base;
-    (void)text; /* no launcher reads it */
+    (void)failure; /* no launcher reads it */
 }
 
 static void elsewhere_destroy(dp_bootstrap_t *base)
@@ -471,7 +471,7 @@ static void elsewhere_destroy(dp_bootstrap_t *base)
     free(self);
 }
 
-static const dp_bootstrap_ops_t elsewhere_ops = {"elsewhere", elsewhere_exchange, elsewhere_note,
+static const dp_bootstrap_ops_t elsewhere_ops = {"elsewhere", elsewhere_exchange, elsewhere_report,
                                                  elsewhere_destroy};
 
 dp_status_t dp_bootstrap_create_elsewhere(const dp_config_t *config, const dp_starter_t *starter,

@@ -64,19 +64,11 @@ static void on_joined(void *context, int rank)
     pthread_mutex_unlock(&server->lock);
 }
 
-static void on_note(void *context, int rank, const char *text)
+static void on_failed(void *context, int rank, const dp_failure_t *failure)
 {
     (void)context;
     (void)rank;
-    (void)text; /* for a launcher's report: here is none */
-}
-
-static void on_lost(void *context, int waiter, int culprit, const char *text)
-{
-    (void)context;
-    (void)waiter;
-    (void)culprit;
-    (void)text; /* the ranks themselves were told */
+    (void)failure; /* for a launcher's report: here is none, and the ranks themselves know */
 }
 
 static void on_refused(void *context, const char *text)
@@ -166,7 +158,7 @@ dp_status_t dp_bootstrap_server_start(int listener, int size, const dp_secret_t 
         close(listener);
         dp_error_set(error, status, "no memory or no descriptor for the rendezvous");
     } else {
-        const dp_rendezvous_events_t events = {on_joined, on_note, on_lost, on_refused, server};
+        const dp_rendezvous_events_t events = {on_joined, on_failed, on_refused, server};
 
         status = dp_rendezvous_create(server->base, listener, size, secret, &events,
                                       &server->rendezvous, error);

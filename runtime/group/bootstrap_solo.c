@@ -24,10 +24,10 @@ static dp_status_t solo_exchange(dp_bootstrap_t *self, const char *name, const v
     return DP_OK;
 }
 
-static void solo_note(dp_bootstrap_t *self, const char *text)
+static void solo_report(dp_bootstrap_t *self, const dp_failure_t *failure)
 {
     (void)self;
-    (void)text; /* no launcher reads it */
+    (void)failure; /* no launcher reads it */
 }
 
 static void solo_destroy(dp_bootstrap_t *self)
@@ -35,7 +35,7 @@ static void solo_destroy(dp_bootstrap_t *self)
     free(self);
 }
 
-static const dp_bootstrap_ops_t solo_ops = {"solo", solo_exchange, solo_note, solo_destroy};
+static const dp_bootstrap_ops_t solo_ops = {"solo", solo_exchange, solo_report, solo_destroy};
 
 dp_status_t dp_bootstrap_create_solo(dp_bootstrap_t **out, dp_error_t *error)
 {

@@ -223,10 +223,10 @@ static dp_status_t threads_exchange(dp_bootstrap_t *self, const char *name, cons
     return status;
 }
 
-static void threads_note(dp_bootstrap_t *self, const char *text)
+static void threads_report(dp_bootstrap_t *self, const dp_failure_t *failure)
 {
     (void)self;
-    (void)text; /* no launcher reads it */
+    (void)failure; /* no launcher reads it */
 }
 
 /* ---- Life --------------------------------------------------------------------------------- */
@@ -246,7 +246,7 @@ static void threads_destroy(dp_bootstrap_t *self)
     if (left == 0) world_destroy(world);
 }
 
-static const dp_bootstrap_ops_t threads_ops = {"threads", threads_exchange, threads_note,
+static const dp_bootstrap_ops_t threads_ops = {"threads", threads_exchange, threads_report,
                                                threads_destroy};
 
 dp_status_t dp_bootstrap_create_threads(int size, dp_bootstrap_t **bootstraps)

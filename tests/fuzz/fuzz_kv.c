@@ -29,6 +29,38 @@ static void fuzz_ticket(const uint8_t *data, size_t bytes)
     if (strlen(ticket.address) >= sizeof(ticket.address)) abort();
 }
 
+static void check_text(const char *text, size_t longest)
+{
+    if (strlen(text) > longest) abort();
+    for (; *text != '\0'; text++)
+        if ((unsigned char)*text < 0x20 || *text == 0x7f) abort(); /* reaches a terminal */
+}
+
+/* What is read keeps to its bounds, and survives being written and read again. */
+static void fuzz_failure(dp_reader_t *facts)
+{
+    uint8_t data[DP_FAILURE_BYTES_MAX];
+    dp_failure_t failure;
+    dp_failure_t again;
+    dp_reader_t reader;
+    dp_writer_t writer;
+
+    if (dp_failure_read(facts, &failure) != DP_OK) return;
+    if (failure.culprit < -1 || (unsigned)failure.kind >= DP_FAILURE_KINDS) abort();
+    check_text(failure.node, DP_FAILURE_NODE_MAX);
+    check_text(failure.operation, DP_FAILURE_OPERATION_MAX);
+    check_text(failure.text, DP_FAILURE_TEXT_MAX);
+    dp_writer_init(&writer, data, sizeof(data));
+    dp_failure_write(&writer, &failure);
+    if (writer.failed) abort();
+    dp_reader_init(&reader, data, writer.bytes);
+    if (dp_failure_read(&reader, &again) != DP_OK || again.kind != failure.kind ||
+        again.culprit != failure.culprit || again.step != failure.step ||
+        strcmp(again.text, failure.text) != 0 || strcmp(again.operation, failure.operation) != 0) {
+        abort();
+    }
+}
+
 static void fuzz_frames(const uint8_t *data, size_t bytes)
 {
     char name[DP_KV_NAME_MAX + 1];
@@ -36,6 +68,7 @@ static void fuzz_frames(const uint8_t *data, size_t bytes)
     const void *value;
     dp_reader_t fields;
     dp_reader_t again;
+    dp_reader_t facts;
     dp_error_t error;
     size_t value_bytes;
     size_t frame;
@@ -44,7 +77,8 @@ static void fuzz_frames(const uint8_t *data, size_t bytes)
 
     while (dp_kv_frame_parse(data, bytes, &type, &fields, &frame, &error) == DP_OK) {
         if (frame > bytes) abort();
-        again = fields;
+        again = facts = fields;
+        fuzz_failure(&facts);
         if (dp_kv_exchange_read(&fields, name, &size, &value, &value_bytes) == 0) {
             const uint8_t *end = (const uint8_t *)value + value_bytes;
 
@@ -93,10 +127,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 
 static size_t frames_seed(uint8_t *data, size_t room)
 {
+    dp_failure_t failure;
     dp_writer_t writer;
 
     dp_writer_init(&writer, data, room);
-    dp_kv_text_write(&writer, DP_KV_FAILURE, "rank 1 waits for tensor wte");
+    dp_failure_init(&failure, DP_FAILURE_SILENT, 1, "rank 1 (a): no sign of life for 3.0 s");
+    failure.age_ns = 3000000000;
+    failure.has_step = 1;
+    failure.step = 7;
+    snprintf(failure.node, sizeof(failure.node), "a");
+    snprintf(failure.operation, sizeof(failure.operation), "wte");
+    dp_kv_failure_write(&writer, &failure);
     {
         const size_t begin = writer.bytes;
 

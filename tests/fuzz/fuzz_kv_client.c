@@ -115,6 +115,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     server_t server = {.ticket = {.secret = {{7}}}};
     dp_error_t error = {DP_OK, ""};
+    dp_failure_t failure;
     dp_kv_t *kv = NULL;
     pthread_t thread;
     dp_status_t status;
@@ -130,7 +131,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     status = dp_kv_connect(&server.ticket, 0, dp_now_ns() + DEADLINE_NS, &kv, &error);
     if (status == DP_OK) {
         exchange(kv, size);
-        dp_kv_note(kv, "still here");
+        dp_failure_init(&failure, DP_FAILURE_LOST, 1, "still here");
+        dp_kv_report(kv, &failure);
         exchange(kv, size);
         dp_kv_close(kv);
     } else if (error.text[0] == '\0' || status == DP_ERR_TIMEOUT) {

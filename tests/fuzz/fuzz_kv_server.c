@@ -45,17 +45,11 @@ static void check_text(const char *text)
         if ((unsigned char)*at < 0x20) abort(); /* reaches a terminal */
 }
 
-static void on_note(void *context, int rank, const char *text)
+static void on_failed(void *context, int rank, const dp_failure_t *failure)
 {
     on_joined(context, rank);
-    if (text[0] != '\0') check_text(text);
-}
-
-static void on_lost(void *context, int waiter, int culprit, const char *text)
-{
-    on_joined(context, waiter);
-    on_joined(context, culprit);
-    check_text(text);
+    if (failure->culprit < -1 || (unsigned)failure->kind >= DP_FAILURE_KINDS) abort();
+    if (failure->text[0] != '\0') check_text(failure->text);
 }
 
 static void on_refused(void *context, const char *text)
@@ -137,6 +131,7 @@ static void come(world_t *world, int who)
 static void step(world_t *world, int what, int who, const uint8_t *data, size_t bytes)
 {
     uint8_t frame[512];
+    dp_failure_t failure;
     dp_writer_t writer;
 
     if (what == HANG_UP) {
@@ -157,6 +152,10 @@ static void step(world_t *world, int what, int who, const uint8_t *data, size_t 
     if (what == FRAME) {
         dp_kv_frame_begin(&writer, (enum dp_kv_type)(bytes > 0 ? data[0] : DP_KV_FAILURE));
         if (bytes > 1) dp_write_bytes(&writer, data + 1, bytes - 1);
+        if (bytes == 1 && data[0] == DP_KV_FAILURE) { /* a whole one, to start from */
+            dp_failure_init(&failure, DP_FAILURE_STALLED, who % RANKS, "rank 1 (a): stalled");
+            dp_failure_write(&writer, &failure);
+        }
     } else {
         dp_kv_frame_begin(&writer, DP_KV_EXCHANGE);
         dp_write_text(&writer, bytes > 0 && data[0] % 2 == 1 ? "hosts" : "addresses");
@@ -170,7 +169,7 @@ static void step(world_t *world, int what, int who, const uint8_t *data, size_t 
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
-    const dp_rendezvous_events_t events = {on_joined, on_note, on_lost, on_refused, NULL};
+    const dp_rendezvous_events_t events = {on_joined, on_failed, on_refused, NULL};
     fuzz_input_t input = {data, bytes};
     world_t world = {.fds = {-1, -1, -1, -1}};
     dp_error_t error;
@@ -207,7 +206,7 @@ size_t fuzz_seed(unsigned which, uint8_t *data, size_t room)
          {EXCHANGE, 2, "ccc"},
          {EXCHANGE, 2, "x"},
          {HANG_UP, 1, ""},
-         {FRAME, 2, "\x03note"},
+         {FRAME, 2, "\x03"},
          {RAW, 3, "GET / HTTP/1.0"},
          {ENDED, 0, ""}},
         {{EXCHANGE, 0, "a"},

@@ -78,7 +78,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     fuzz_input_t input = {data, bytes};
     size_t piece = 1 + fuzz_number(&input, 1);
-    size_t notes = fuzz_number(&input, 1) % 8;
+    size_t reports = fuzz_number(&input, 1) % 8;
     dp_lines_t lines;
     dp_fate_t fate;
     seen_t seen = {.room = bytes + 1};
@@ -93,16 +93,20 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         fate.ranks[i].status = (int)fuzz_number(&input, 2);
         fate.ranks[i].end_ns = (uint64_t)1000000 * fuzz_number(&input, 1);
     }
-    for (; notes > 0; notes--) {
+    for (; reports > 0; reports--) {
         size_t got;
         const uint8_t *text = fuzz_take(&input, fuzz_number(&input, 1), &got);
-        char note[DP_NOTE_MAX];
+        dp_failure_t failure;
 
-        /* as dp_kv_text_read() hands them on */
+        /* as dp_failure_read() hands them on */
+        dp_failure_init(&failure, DP_FAILURE_OTHER, -1, "");
         for (size_t i = 0; i < got; i++)
-            note[i] = (char)(text[i] < 0x20 || text[i] == 0x7f ? '?' : text[i]);
-        note[got] = '\0';
-        dp_fate_note(&fate, (int)(notes % RANKS), note, notes);
+            failure.text[i] = (char)(text[i] < 0x20 || text[i] == 0x7f ? '?' : text[i]);
+        if (got > 1) {
+            failure.kind = (dp_failure_kind_t)(text[0] % DP_FAILURE_KINDS);
+            failure.culprit = text[1] % (RANKS + 2) - 1; /* one too many */
+        }
+        dp_fate_report(&fate, (int)(reports % RANKS), &failure, reports);
     }
     dp_lines_init(&lines);
     count = without_returns(input.data, input.bytes, expected);
@@ -125,7 +129,7 @@ size_t fuzz_seed(unsigned which, uint8_t *data, size_t room)
 {
     static const struct {
         uint8_t head[2 + 3 * RANKS];
-        const char *notes;
+        const char *reports;
         const char *text;
     } seeds[] = {
         {{9, 0, 0, 1, 5, 9, 0, 6}, "", "step 1\rstep 2\r\nloss 3.5\n\nend"},
@@ -145,7 +149,7 @@ size_t fuzz_seed(unsigned which, uint8_t *data, size_t room)
     if (which >= DP_ARRAY_LEN(seeds)) return 0;
     (void)room;
     memcpy(data, seeds[which].head, bytes);
-    for (const char *at = seeds[which].notes; *at != '\0'; at++)
+    for (const char *at = seeds[which].reports; *at != '\0'; at++)
         data[bytes++] = (uint8_t)*at;
     for (const char *at = seeds[which].text; *at != '\0'; at++)
         data[bytes++] = (uint8_t)*at;

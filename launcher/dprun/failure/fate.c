@@ -1,10 +1,9 @@
 /*
- * fate.c - tells the cause of a failure from its victims.
+ * fate.c - tells the cause of a failure from its victims, by typed facts alone (fate.h).
  */
 #include "launcher/dprun/failure/fate.h"
 
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -129,7 +128,7 @@ dp_verdict_t dp_fate_cause(const dp_fate_t *fate)
         if (rank->blames < 0 || weight(rank) > 0 || !dp_rank_failed(rank)) break;
         blamed = &fate->ranks[rank->blames];
         if (!dp_rank_is_stopped(blamed, at_ns) && !is_candidate(fate, blamed) && !crashed(blamed) &&
-            !left_by_itself(fate, blamed) && (!rank->waited || blamed->blames >= 0)) {
+            !left_by_itself(fate, blamed) && (!blamed->is_awaited || blamed->blames >= 0)) {
             break; /* it lives: the connection may be at fault, or the one that blames */
         }
         verdict.cause = rank->blames;
@@ -150,42 +149,18 @@ int dp_fate_exit_code(const dp_fate_t *fate)
     return dp_rank_exit_code(&fate->ranks[verdict.failed]);
 }
 
-/* What a rank says when DP_STALL_LIMIT is over. */
-static int is_stall(const char *text)
+void dp_fate_report(dp_fate_t *fate, int rank, const dp_failure_t *failure, uint64_t now_ns)
 {
-    return strncmp(text, "stalled ", 8) == 0;
-}
+    dp_rank_fate_t *reporter = &fate->ranks[rank];
+    const int culprit = failure->culprit;
+    const int is_blame = culprit >= 0 && culprit < fate->size && culprit != rank;
 
-void dp_fate_blame(dp_fate_t *fate, int rank, int culprit, const char *text)
-{
-    dp_rank_fate_t *fate_of_rank = &fate->ranks[rank];
-
-    fate_of_rank->knows = 1;
-    if (culprit < 0 || culprit >= fate->size || culprit == rank) return;
-    if (fate_of_rank->blames >= 0) return;
-    fate_of_rank->blames = culprit;
-    snprintf(fate_of_rank->why, sizeof(fate_of_rank->why), "%s", text);
-    fate_of_rank->waited = is_stall(text) || strstr(text, "no sign of life") != NULL ||
-                           strstr(text, "did not come in time") != NULL;
-}
-
-void dp_fate_note(dp_fate_t *fate, int rank, const char *text, uint64_t now_ns)
-{
-    dp_rank_fate_t *fate_of_rank = &fate->ranks[rank];
-    const char *missing = is_stall(text) ? strstr(text, "; missing rank ") : NULL;
-    int culprit = -1;
-    int used = 0;
-
-    fate_of_rank->knows |= is_stall(text) || sscanf(text, "rank %9d", &culprit) == 1;
-    if (missing != NULL && sscanf(missing, "; missing rank %9d", &culprit) == 1) {
-        dp_fate_blame(fate, rank, culprit, text);
-        return;
-    }
-    if (sscanf(text, "rank %9d%n", &culprit, &used) == 1 && culprit != rank &&
-        strchr(" :,(", text[used]) != NULL) {
-        dp_fate_blame(fate, rank, culprit, text);
-        return; /* what it did before stays its last operation */
-    }
-    snprintf(fate_of_rank->note, sizeof(fate_of_rank->note), "%s", text);
-    fate_of_rank->note_ns = now_ns;
+    /* One rank sees the silence and tells the others, who report a mere loss: what any of them
+     * knows holds for the culprit. */
+    if (is_blame && dp_failure_is_wait(failure->kind)) fate->ranks[culprit].is_awaited = 1;
+    reporter->has_reported = 1;
+    if (reporter->blames >= 0) return; /* what follows is a consequence of the first */
+    if (is_blame) reporter->blames = culprit;
+    reporter->failure = *failure;
+    reporter->failure_ns = now_ns;
 }

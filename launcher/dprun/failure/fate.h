@@ -1,7 +1,10 @@
 /*
- * fate.h - what became of each rank, and which of them is the cause.
+ * fate.h - what became of each rank, and which of them is the cause of a failure.
  *
- * Pure: filled in by the supervisor, read by the report.
+ * The supervisor fills in what it hears (processes from the agent, failure reports from the
+ * rendezvous), on dprun's only thread; the report reads the verdict. Pure: no clocks, no sockets.
+ * The verdict follows from exit statuses, times and the typed facts of runtime/base/failure.h.
+ * Texts are kept to be printed and are never looked into.
  */
 #ifndef DP_LAUNCHER_FATE_H
 #define DP_LAUNCHER_FATE_H
@@ -9,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define DP_NOTE_MAX 256
+#include "runtime/base/failure.h"
 
 typedef struct dp_rank_fate {
     int pid; /* 0: never started */
@@ -20,13 +23,12 @@ typedef struct dp_rank_fate {
     uint64_t peak_kib;
     int stopped_by; /* it is stopped now (SIGSTOP, a debugger): the signal; 0 */
     uint64_t stopped_ns;
-    int has_joined;         /* it came to the rendezvous */
-    char note[DP_NOTE_MAX]; /* the last thing it said it does; "" */
-    uint64_t note_ns;
-    int knows;             /* it said why the job failed */
-    int blames;            /* the rank that it says it lost, or -1 */
-    char why[DP_NOTE_MAX]; /* its words for that */
-    int waited;            /* it says that it waited for that rank in vain, not that it broke off */
+    int has_joined;       /* it came to the rendezvous */
+    int has_reported;     /* it, or the rendezvous for it, said why its world ended: in failure */
+    int blames;           /* another rank that it reported as the culprit, or -1 */
+    int is_awaited;       /* some rank reported that it waited for this one in vain */
+    dp_failure_t failure; /* its report; the first that blames a rank stays */
+    uint64_t failure_ns;  /* when that came */
 } dp_rank_fate_t;
 
 typedef struct dp_fate {
@@ -47,12 +49,9 @@ int dp_rank_failed(const dp_rank_fate_t *rank);
 /* As a shell tells it: the code, or 128 + signal. */
 int dp_rank_exit_code(const dp_rank_fate_t *rank);
 
-/* Notes what a rank says it does. Text that begins with "rank N" of another rank tells whom it
- * lost; that of a stall, for whom it waited in vain. */
-void dp_fate_note(dp_fate_t *fate, int rank, const char *text, uint64_t now_ns);
-
-/* A rank lost another; text is its word for it. The first such word of a rank counts. */
-void dp_fate_blame(dp_fate_t *fate, int rank, int culprit, const char *text);
+/* Takes a rank's report of why its world ended; copied. A culprit that is no rank of this job, or
+ * the reporter itself, blames nobody. */
+void dp_fate_report(dp_fate_t *fate, int rank, const dp_failure_t *failure, uint64_t now_ns);
 
 /* What dp_fate_cause() found. */
 typedef struct dp_verdict {
@@ -64,9 +63,9 @@ typedef struct dp_verdict {
 /*
  * The first rank to fail is taken; but of those that ended within a few milliseconds, one killed by
  * a signal comes before one that exited, as losing a peer makes ranks exit. If the rank found only
- * exited, and says that it lost another one, and that one has indeed ended or stands stopped, then
- * that one is the cause: it may have left early with code 0, or been stopped, and not failed at
- * all. One that others waited for in vain, and that blames nobody, is the cause also where it
+ * exited, and reported another one as the culprit, and that one has indeed ended or stands stopped,
+ * then that one is the cause: it may have left early with code 0, or been stopped, and not failed
+ * at all. One that others waited for in vain, and that blames nobody, is the cause also where it
  * lives.
  */
 dp_verdict_t dp_fate_cause(const dp_fate_t *fate);

@@ -6,6 +6,7 @@
  */
 #include "launcher/dprun/failure/report.h"
 
+#include <inttypes.h>
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -171,18 +172,6 @@ static void write_cause(const dp_report_t *report, const dp_rank_fate_t *rank, F
     fputc('\n', out);
 }
 
-/* The number behind "step " in a note, or -1. */
-static long step_of(const char *note)
-{
-    const char *word = strstr(note, "step ");
-    char *end;
-    long step;
-
-    if (word == NULL || (word != note && word[-1] != ' ')) return -1;
-    step = strtol(word + 5, &end, 10);
-    return end == word + 5 || step < 0 ? -1 : step;
-}
-
 static void write_heading(const dp_report_t *report, const dp_verdict_t *verdict,
                           const dp_last_words_t *words, FILE *out)
 {
@@ -190,10 +179,10 @@ static void write_heading(const dp_report_t *report, const dp_verdict_t *verdict
     const dp_rank_fate_t *rank = &fate->ranks[verdict->cause];
     int is_stopped = dp_rank_is_stopped(rank, fate->ranks[verdict->failed].end_ns);
     /* The others gave it up while it was running. */
-    int is_late = !is_stopped && fate->ranks[verdict->failed].waited &&
-                  verdict->cause != verdict->failed &&
+    int is_late = !is_stopped && rank->is_awaited && verdict->cause != verdict->failed &&
                   (!rank->has_ended || rank->end_ns > fate->ranks[verdict->failed].end_ns);
-    long step = words->has_step ? (long)words->step : step_of(rank->note);
+    int has_step = words->has_step || rank->failure.has_step;
+    uint64_t step = words->has_step ? words->step : rank->failure.step;
     uint64_t when_ns = is_stopped ? rank->stopped_ns
                        : is_late  ? fate->ranks[verdict->failed].end_ns
                                   : rank->end_ns;
@@ -218,8 +207,8 @@ static void write_heading(const dp_report_t *report, const dp_verdict_t *verdict
     fprintf(out, "dprun: FAILED  rank %d (%s, local %d", verdict->cause, report->host,
             verdict->cause);
     if (rank->pid > 0) fprintf(out, ", pid %d", rank->pid);
-    if (step >= 0) {
-        fprintf(out, "): %s at step %ld, %s\n", what, step, elapsed);
+    if (has_step) {
+        fprintf(out, "): %s at step %" PRIu64 ", %s\n", what, step, elapsed);
     } else {
         fprintf(out, "): %s after %s\n", what, elapsed);
     }
@@ -240,6 +229,20 @@ static void write_heading(const dp_report_t *report, const dp_verdict_t *verdict
 
 /* ---- The others ----------------------------------------------------------------------------- */
 
+/* Where no recorder tells more: what the rank itself said as its world ended. */
+static void write_last_report(const dp_rank_fate_t *rank, FILE *out)
+{
+    const dp_failure_t *failure = &rank->failure;
+    uint64_t ago_ns = rank->end_ns > rank->failure_ns ? rank->end_ns - rank->failure_ns : 0;
+
+    if (rank->blames < 0) { /* its own end: the text says it best */
+        fprintf(out, "  last op  %s (%.3f s before)\n", failure->text, (double)ago_ns / 1e9);
+    } else if (failure->operation[0] != '\0') {
+        fprintf(out, "  last op  waiting for %s, submitted %.3f s before\n", failure->operation,
+                (double)(ago_ns + failure->operation_ns) / 1e9);
+    }
+}
+
 static void write_last_op(const dp_report_t *report, int cause, const dp_last_words_t *words,
                           FILE *out)
 {
@@ -250,10 +253,8 @@ static void write_last_op(const dp_report_t *report, int cause, const dp_last_wo
         fprintf(out, "  last op  %s\n", words->text);
         return;
     }
-    if (rank->note[0] != '\0') {
-        double ago = rank->end_ns > rank->note_ns ? (double)(rank->end_ns - rank->note_ns) : 0;
-
-        fprintf(out, "  last op  %s (%.3f s before)\n", rank->note, ago / 1e9);
+    if (rank->has_reported) {
+        write_last_report(rank, out);
         return;
     }
     for (int i = 0; i < report->fate->size; i++) {
@@ -290,7 +291,7 @@ static void write_doubt(const dp_report_t *report, const dp_verdict_t *verdict, 
     char elapsed[32];
 
     if (verdict->failed != verdict->cause) { /* then the word of a rank tells why */
-        fprintf(out, "  told by  rank %d: %s\n", verdict->failed, failed->why);
+        fprintf(out, "  told by  rank %d: %s\n", verdict->failed, failed->failure.text);
         return;
     }
     if (verdict->doubt >= 0) {
@@ -303,7 +304,7 @@ static void write_doubt(const dp_report_t *report, const dp_verdict_t *verdict, 
         label = "";
     }
     if (rank->blames >= 0 && !WIFSIGNALED(rank->status)) { /* but that one was alive */
-        fprintf(out, "  %-8s it says: %s\n", label, rank->why);
+        fprintf(out, "  %-8s it says: %s\n", label, rank->failure.text);
         label = "";
     }
     for (int i = 0; i < fate->size; i++) {
@@ -424,8 +425,8 @@ static void describe_last(const dp_fate_t *fate, const dp_rank_fate_t *rank, cha
     } else if (rank->stopped_by != 0) {
         dp_signal_name(rank->stopped_by, name, sizeof(name));
         snprintf(text, room, "stands stopped by %s", name);
-    } else if (rank->note[0] != '\0') {
-        snprintf(text, room, "last op: %s", rank->note);
+    } else if (rank->has_reported) {
+        snprintf(text, room, "last op: %s", rank->failure.text);
     } else {
         snprintf(text, room, "running");
     }

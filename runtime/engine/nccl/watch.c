@@ -164,13 +164,17 @@ static dp_status_t look(dp_nccl_engine_t *engine, dp_error_t *error)
 static _Noreturn void end_process(const dp_nccl_engine_t *engine)
 {
     char text[DP_ERROR_TEXT_MAX + 160];
+    dp_failure_t failure;
 
     snprintf(text, sizeof(text),
              "rank %d: nccl: communicators still hang %llu ms after the abort, the process ends; "
              "aborted because: %s",
              engine->rank, (unsigned long long)(engine->break_ns / 1000000), engine->abort_text);
     dp_log_error(engine->log, "%s", text);
-    if (engine->bootstrap->ops->note != NULL) engine->bootstrap->ops->note(engine->bootstrap, text);
+    dp_failure_init(&failure, DP_FAILURE_ABORTED, engine->rank, text);
+    failure.is_seen = 1;
+    if (engine->bootstrap->ops->report != NULL)
+        engine->bootstrap->ops->report(engine->bootstrap, &failure);
     _exit(DP_NCCL_EXIT_CODE);
 }
 

@@ -28,6 +28,15 @@ static void ended(dp_fate_t *fate, int rank, uint64_t ms, int status)
 
 #define EXITED(code) ((code) << 8)
 
+static void reports(dp_fate_t *fate, int rank, dp_failure_kind_t kind, int culprit,
+                    const char *text)
+{
+    dp_failure_t failure;
+
+    dp_failure_init(&failure, kind, culprit, text);
+    dp_fate_report(fate, rank, &failure, fate->start_ns);
+}
+
 static int cause_of(dp_fate_t *fate, int expected_doubt)
 {
     dp_verdict_t verdict = dp_fate_cause(fate);
@@ -102,18 +111,19 @@ static void fate_follows_the_word_of_the_ranks_that_lost_a_peer(void **state)
     assert_int_equal(dp_fate_init(&fate, SIZE, 1000 * MS), 0);
     /* Rank 1 left early with code 0; rank 0 says so and exits. */
     ended(&fate, 1, 100, 0);
-    dp_fate_note(&fate, 0, "step 7", fate.start_ns);
-    dp_fate_note(&fate, 0, "rank 1 (h): its connection broke", fate.start_ns);
+    reports(&fate, 0, DP_FAILURE_ABORTED, 0, "rank 0 (h): out of memory");
+    reports(&fate, 0, DP_FAILURE_LOST, 1, "rank 1 (h): its connection broke");
+    reports(&fate, 0, DP_FAILURE_LOST, 2, "rank 2 (h): its connection broke");
     ended(&fate, 0, 150, EXITED(3));
     assert_int_equal(cause_of(&fate, -1), 1);
     assert_int_equal(dp_fate_exit_code(&fate), 3);
-    assert_string_equal(fate.ranks[0].note, "step 7");
+    assert_string_equal(fate.ranks[0].failure.text, "rank 1 (h): its connection broke");
     dp_fate_fini(&fate);
     /* Rank 1 stands stopped until dprun kills it. */
     assert_int_equal(dp_fate_init(&fate, SIZE, 1000 * MS), 0);
     fate.ranks[1].stopped_by = SIGSTOP;
     fate.ranks[1].stopped_ns = fate.start_ns + 10 * MS;
-    dp_fate_note(&fate, 0, "rank 1: no sign of life", fate.start_ns);
+    reports(&fate, 0, DP_FAILURE_SILENT, 1, "rank 1: no sign of life");
     ended(&fate, 0, 3000, EXITED(3));
     fate.stop_ns = fate.start_ns + 3200 * MS;
     ended(&fate, 1, 3300, SIGTERM);
@@ -122,7 +132,7 @@ static void fate_follows_the_word_of_the_ranks_that_lost_a_peer(void **state)
     dp_fate_fini(&fate);
     /* Rank 1 wrote a core dump while the others gave it up. */
     assert_int_equal(dp_fate_init(&fate, SIZE, 1000 * MS), 0);
-    dp_fate_note(&fate, 0, "rank 1: no sign of life", fate.start_ns);
+    reports(&fate, 0, DP_FAILURE_SILENT, 1, "rank 1: no sign of life");
     ended(&fate, 0, 3000, EXITED(3));
     fate.stop_ns = fate.start_ns + 3200 * MS;
     ended(&fate, 1, 3300, SIGSEGV);
@@ -139,7 +149,7 @@ static void fate_a_culprit_may_be_seen_to_end_last(void **state)
 
     (void)state;
     assert_int_equal(dp_fate_init(&fate, SIZE, 1000 * MS), 0);
-    dp_fate_note(&fate, 0, "rank 1 (h): its connection broke", fate.start_ns);
+    reports(&fate, 0, DP_FAILURE_LOST, 1, "rank 1 (h): its connection broke");
     ended(&fate, 0, 150, EXITED(3));
     ended(&fate, 1, 158, 0);
     fate.stop_ns = fate.start_ns + 400 * MS;
@@ -156,8 +166,8 @@ static void fate_a_living_rank_is_not_blamed_on_hearsay(void **state)
 
     (void)state;
     assert_int_equal(dp_fate_init(&fate, SIZE, 1000 * MS), 0);
-    dp_fate_note(&fate, 0, "rank 1: no sign of life", fate.start_ns);
-    dp_fate_note(&fate, 1, "rank 0: no sign of life", fate.start_ns);
+    reports(&fate, 0, DP_FAILURE_SILENT, 1, "rank 1: no sign of life");
+    reports(&fate, 1, DP_FAILURE_SILENT, 0, "rank 0: no sign of life");
     ended(&fate, 0, 3000, EXITED(3));
     fate.stop_ns = fate.start_ns + 3200 * MS;
     ended(&fate, 1, 3300, SIGTERM);
@@ -165,10 +175,10 @@ static void fate_a_living_rank_is_not_blamed_on_hearsay(void **state)
     /* Two that blame each other must not keep us here. */
     ended(&fate, 1, 3010, EXITED(3));
     assert_true(cause_of(&fate, -1) >= 0);
-    /* A rank cannot blame itself, nor one that does not exist; "rank 12th" is no rank. */
-    dp_fate_note(&fate, 2, "rank 2 (h): gives up", fate.start_ns);
-    dp_fate_note(&fate, 3, "rank 99 (h): gone", fate.start_ns);
-    dp_fate_note(&fate, 3, "rank 1th", fate.start_ns);
+    /* A rank cannot blame itself, nor one that does not exist. */
+    reports(&fate, 2, DP_FAILURE_ABORTED, 2, "rank 2 (h): gives up");
+    reports(&fate, 3, DP_FAILURE_LOST, 99, "rank 99 (h): gone");
+    reports(&fate, 3, DP_FAILURE_LOST, -1, "rank 1 (h): gone");
     assert_int_equal(fate.ranks[2].blames, -1);
     assert_int_equal(fate.ranks[3].blames, -1);
     dp_fate_fini(&fate);
@@ -198,6 +208,7 @@ static void report_tells_an_out_of_memory_kill(void **state)
 {
     char text[8192] = "";
     dp_tail_t tail = {.count = 0};
+    dp_failure_t failure;
     dp_fate_t fate;
     dp_report_t report = {
         .fate = &fate,
@@ -219,8 +230,10 @@ static void report_tells_an_out_of_memory_kill(void **state)
     ended(&fate, 3, 198501, SIGKILL);
     fate.ranks[1].peak_kib = UINT64_C(62) << 20;
     fate.ranks[1].has_joined = 1;
-    snprintf(fate.ranks[1].note, sizeof(fate.ranks[1].note), "step 412 bucket 3/9 packing");
-    fate.ranks[1].note_ns = fate.ranks[1].end_ns - 40 * MS;
+    dp_failure_init(&failure, DP_FAILURE_ABORTED, 1, "step 412 bucket 3/9 packing");
+    failure.has_step = 1;
+    failure.step = 412;
+    dp_fate_report(&fate, 1, &failure, fate.ranks[1].end_ns - 40 * MS);
     dp_tail_add(&tail, "loader: growing cache", 21);
     write_block(&report, text, sizeof(text));
     expect(text, "dprun: FAILED  rank 1 (node07, local 1, pid 101): SIGKILL at step 412, "
@@ -275,7 +288,7 @@ static void report_names_a_rank_that_was_waited_for_in_vain(void **state)
     (void)state;
     assert_int_equal(dp_fate_init(&fate, SIZE, 1000 * MS), 0);
     for (int rank = 0; rank < SIZE; rank++)
-        dp_fate_note(&fate, rank, stalled, fate.start_ns); /* all learn it, itself too */
+        reports(&fate, rank, DP_FAILURE_STALLED, 2, stalled); /* all learn it, itself too */
     ended(&fate, 1, 2000, EXITED(3));
     fate.ranks[2].pid = 102;
     assert_int_equal(cause_of(&fate, -1), 2);
@@ -292,16 +305,206 @@ static void report_names_a_rank_that_was_waited_for_in_vain(void **state)
     dp_fate_fini(&fate);
     /* The same from the rendezvous. */
     assert_int_equal(dp_fate_init(&fate, SIZE, 1000 * MS), 0);
-    dp_fate_blame(&fate, 0, 3, "1 of 4 ranks did not come in time: 3; there were 0, 1, 2 (hello)");
+    reports(&fate, 0, DP_FAILURE_LATE, 3,
+            "1 of 4 ranks did not come in time: 3; there were 0, 1, 2 (hello)");
     ended(&fate, 0, 4000, EXITED(4));
     assert_int_equal(cause_of(&fate, -1), 3);
     dp_fate_fini(&fate);
     /* Its program runs, its coordinator does not. */
     assert_int_equal(dp_fate_init(&fate, SIZE, 1000 * MS), 0);
-    dp_fate_note(&fate, 0, "rank 3 (h): no sign of life for 3.0 s", fate.start_ns);
+    reports(&fate, 0, DP_FAILURE_SILENT, 3, "rank 3 (h): no sign of life for 3.0 s");
     ended(&fate, 0, 4000, EXITED(4));
     assert_int_equal(cause_of(&fate, -1), 3);
     dp_fate_fini(&fate);
+}
+
+/* One rank sees the silence; the one that exits first was only told of a loss. */
+static void fate_silence_seen_by_one_rank_counts_for_all(void **state)
+{
+    dp_fate_t fate;
+
+    (void)state;
+    assert_int_equal(dp_fate_init(&fate, SIZE, 1000 * MS), 0);
+    reports(&fate, 0, DP_FAILURE_LOST, 3, "rank 3 (h): lost");
+    ended(&fate, 0, 4000, EXITED(3));
+    assert_int_equal(cause_of(&fate, -1), 0); /* a connection may be at fault */
+    reports(&fate, 1, DP_FAILURE_SILENT, 3, "rank 3 (h): lost");
+    assert_int_equal(cause_of(&fate, -1), 3);
+    dp_fate_fini(&fate);
+}
+
+/* Without a recorder the report of the rank itself tells where it was. */
+static void report_tells_what_a_rank_without_a_recorder_waited_for(void **state)
+{
+    char text[8192] = "";
+    dp_tail_t tail = {.count = 0};
+    dp_failure_t failure;
+    dp_fate_t fate;
+    dp_report_t report = {.fate = &fate, .host = "h", .tail = tail_of, .context = &tail};
+
+    (void)state;
+    assert_int_equal(dp_fate_init(&fate, SIZE, 1000 * MS), 0);
+    dp_failure_init(&failure, DP_FAILURE_LOST, 1, "rank 1 (h): its connection broke");
+    failure.has_step = 1;
+    failure.step = 7;
+    failure.operation_ns = 250 * MS;
+    snprintf(failure.operation, sizeof(failure.operation), "h.0.weight");
+    dp_fate_report(&fate, 0, &failure, fate.start_ns + 900 * MS);
+    ended(&fate, 0, 1000, EXITED(3));
+    write_block(&report, text, sizeof(text));
+    expect(text, "rank 0 (h, local 0, pid 100): exit code 3 at step 7, +00:01.000\n");
+    expect(text, "  last op  waiting for h.0.weight, submitted 0.350 s before\n");
+    expect(text, "  doubt    it says: rank 1 (h): its connection broke\n");
+    dp_fate_fini(&fate);
+}
+
+/* ---- The verdict reads no texts -------------------------------------------------------------- */
+
+/* What each case's ranks report; the text of all reports is `text`. */
+typedef struct verdict_case {
+    const char *name;
+    void (*play)(dp_fate_t *fate, const char *text);
+    int cause, exit_code;
+} verdict_case_t;
+
+static void all_report(dp_fate_t *fate, dp_failure_kind_t kind, int culprit, const char *text)
+{
+    for (int rank = 0; rank < fate->size; rank++)
+        if (rank != culprit) reports(fate, rank, kind, culprit, text);
+}
+
+static void others_exit(dp_fate_t *fate, int except, uint64_t ms)
+{
+    for (int rank = 0; rank < fate->size; rank++)
+        if (rank != except) ended(fate, rank, ms + (uint64_t)rank * 6, EXITED(3));
+}
+
+static void play_killed(dp_fate_t *fate, const char *text)
+{
+    all_report(fate, DP_FAILURE_LOST, 2, text);
+    ended(fate, 2, 102, SIGKILL); /* seen after the first of its victims */
+    others_exit(fate, 2, 100);
+}
+
+static void play_stopped(dp_fate_t *fate, const char *text)
+{
+    fate->ranks[1].stopped_by = SIGSTOP;
+    fate->ranks[1].stopped_ns = fate->start_ns + 10 * MS;
+    reports(fate, 0, DP_FAILURE_SILENT, 1, text);
+    reports(fate, 2, DP_FAILURE_LOST, 1, text);
+    others_exit(fate, 1, 3000);
+}
+
+static void play_stalled(dp_fate_t *fate, const char *text)
+{
+    all_report(fate, DP_FAILURE_STALLED, 3, text);
+    reports(fate, 3, DP_FAILURE_STALLED, 3, text); /* it learns it too */
+    others_exit(fate, 3, 2000);
+}
+
+static void play_mismatch(dp_fate_t *fate, const char *text)
+{
+    all_report(fate, DP_FAILURE_MISMATCH, 1, text);
+    reports(fate, 1, DP_FAILURE_MISMATCH, 1, text); /* it found the difference, and ends first */
+    ended(fate, 1, 500, EXITED(3));
+    others_exit(fate, 1, 510);
+}
+
+static void play_aborted(dp_fate_t *fate, const char *text)
+{
+    all_report(fate, DP_FAILURE_ABORTED, 0, text);
+    reports(fate, 0, DP_FAILURE_ABORTED, 0, text);
+    others_exit(fate, 0, 300); /* all before the rank that aborted */
+    ended(fate, 0, 330, EXITED(9));
+}
+
+/* Rank 3 died, rank 2 lost it and exited, ranks 0 and 1 know of rank 2 alone. */
+static void play_lost_two_deep(dp_fate_t *fate, const char *text)
+{
+    reports(fate, 0, DP_FAILURE_LOST, 2, text);
+    reports(fate, 1, DP_FAILURE_LOST, 2, text);
+    reports(fate, 2, DP_FAILURE_LOST, 3, text);
+    ended(fate, 0, 100, EXITED(3));
+    ended(fate, 1, 130, EXITED(3));
+    ended(fate, 2, 131, EXITED(4));
+    ended(fate, 3, 132, 0);
+}
+
+static void play_out_of_memory(dp_fate_t *fate, const char *text)
+{
+    reports(fate, 2, DP_FAILURE_ABORTED, 2, text); /* its allocation failed, it said so, */
+    reports(fate, 0, DP_FAILURE_ABORTED, 2, text);
+    ended(fate, 2, 200, SIGKILL); /* and the kernel killed it */
+    ended(fate, 0, 201, EXITED(3));
+    fate->stop_ns = fate->start_ns + 450 * MS;
+    ended(fate, 1, 460, SIGTERM);
+    ended(fate, 3, 460, SIGTERM);
+}
+
+static void play_late(dp_fate_t *fate, const char *text)
+{
+    all_report(fate, DP_FAILURE_LATE, 1, text);
+    others_exit(fate, 1, 5000);
+}
+
+static void play_left_early(dp_fate_t *fate, const char *text)
+{
+    ended(fate, 3, 90, 0);
+    all_report(fate, DP_FAILURE_ENDED, 3, text);
+    others_exit(fate, 3, 100);
+}
+
+static void play_lost_and_alive(dp_fate_t *fate, const char *text)
+{
+    reports(fate, 0, DP_FAILURE_LOST, 1, text);
+    ended(fate, 0, 100, EXITED(3));
+}
+
+static const verdict_case_t verdict_cases[] = {
+    {"killed", play_killed, 2, 137},
+    {"stopped", play_stopped, 1, 3},
+    {"stalled", play_stalled, 3, 3},
+    {"mismatch", play_mismatch, 1, 3},
+    {"aborted", play_aborted, 0, 9},
+    {"lost two deep", play_lost_two_deep, 3, 3},
+    {"out of memory", play_out_of_memory, 2, 137},
+    {"late at the rendezvous", play_late, 1, 3},
+    {"left early", play_left_early, 3, 3},
+    {"lost and alive", play_lost_and_alive, 0, 3},
+};
+
+/* What a parser of texts would fall for, and what it could not read. */
+static const char *const any_texts[] = {
+    "",
+    "xyzzy",
+    "rank 0 (h): no sign of life for 3.0 s (stopped or unreachable)",
+    "rank 1 (h): its connection broke",
+    "stalled 2.0 s: tensor wte: ready on 3 of 4 ranks; missing rank 0 (h)",
+    "1 of 4 ranks did not come in time: 2; there were 0, 1, 3 (hello)",
+    "rank 3 exited with code 1 before all ranks met (hello)",
+};
+
+static void fate_verdict_reads_no_texts(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(verdict_cases) / sizeof(verdict_cases[0]); i++) {
+        for (size_t k = 0; k < sizeof(any_texts) / sizeof(any_texts[0]); k++) {
+            const verdict_case_t *expected = &verdict_cases[i];
+            dp_fate_t fate;
+            int cause, code;
+
+            assert_int_equal(dp_fate_init(&fate, SIZE, 1000 * MS), 0);
+            expected->play(&fate, any_texts[k]);
+            cause = dp_fate_cause(&fate).cause;
+            code = dp_fate_exit_code(&fate);
+            if (cause != expected->cause || code != expected->exit_code) {
+                fail_msg("%s, text \"%s\": cause %d, exit code %d, expected %d and %d",
+                         expected->name, any_texts[k], cause, code, expected->cause,
+                         expected->exit_code);
+            }
+            dp_fate_fini(&fate);
+        }
+    }
 }
 
 static void report_lists_ranks_as_ranges(void **state)
@@ -337,6 +540,9 @@ int main(void)
         cmocka_unit_test(report_tells_an_out_of_memory_kill),
         cmocka_unit_test(report_names_a_stopped_rank_and_an_early_leaver),
         cmocka_unit_test(report_names_a_rank_that_was_waited_for_in_vain),
+        cmocka_unit_test(fate_silence_seen_by_one_rank_counts_for_all),
+        cmocka_unit_test(report_tells_what_a_rank_without_a_recorder_waited_for),
+        cmocka_unit_test(fate_verdict_reads_no_texts),
         cmocka_unit_test(report_lists_ranks_as_ranges),
     };
 

@@ -48,6 +48,14 @@ static void expect_error(const kv_server_t *server, dp_status_t got, dp_status_t
     }
 }
 
+static void report(dp_kv_t *kv, const char *text)
+{
+    dp_failure_t failure;
+
+    dp_failure_init(&failure, DP_FAILURE_LOST, 1, text);
+    dp_kv_report(kv, &failure);
+}
+
 static dp_kv_t *connect_to(const kv_server_t *server)
 {
     dp_kv_t *kv = NULL;
@@ -131,7 +139,7 @@ static void kv_many_and_large_exchanges_work(void **state)
     start(&server, kv_server_echo, NULL, 0);
     kv = connect_to(&server);
     for (size_t size = 0; size <= LARGE; size = size * 4 + 1) {
-        dp_kv_note(kv, "exchanging");
+        report(kv, "exchanging");
         assert_int_equal(dp_kv_exchange(kv, "x", 2, value, size, values, bytes, SOON, &error),
                          DP_OK);
         for (int i = 0; i < 2; i++) {
@@ -252,7 +260,7 @@ static void kv_server_of_another_version_is_a_mismatch(void **state)
     hello[4] = 9;
     start(&server, send_data, hello, sizeof(hello));
     expect_no_connection(&server, &server.ticket, SOON, DP_ERR_MISMATCH,
-                         "it speaks rendezvous version 9, this library 3");
+                         "it speaks rendezvous version 9, this library 4");
 }
 
 static void kv_server_that_closes_early_is_an_error(void **state)
@@ -334,8 +342,8 @@ static dp_status_t exchange_with(kv_server_t *server, const void *data, size_t b
                          status);
         assert_string_equal(again.text, error.text);
     }
-    dp_kv_note(kv, "still alive"); /* a dead connection does not kill by SIGPIPE */
-    dp_kv_note(kv, "still alive");
+    report(kv, "still alive"); /* a dead connection does not kill by SIGPIPE */
+    report(kv, "still alive");
     dp_kv_close(kv);
     kv_server_stop(server);
     return status;
@@ -495,9 +503,9 @@ static void kv_answer_that_never_comes_times_out(void **state)
     expect_error(&server, status, DP_ERR_TIMEOUT, "exchange 'x'");
 }
 
-/* ---- Notes --------------------------------------------------------------------------------- */
+/* ---- Reports ------------------------------------------------------------------------------- */
 
-enum { NOTES = 20000 };
+enum { REPORTS = 20000 };
 
 /* Reads nothing until told (data: a pipe), then checks that no frame was garbled. */
 static void late_reader(kv_server_t *server, int fd)
@@ -505,7 +513,7 @@ static void late_reader(kv_server_t *server, int fd)
     const int *go = server->data;
     uint8_t frame[2048];
     uint8_t answer[64];
-    char text[DP_KV_TEXT_MAX + 1];
+    dp_failure_t failure;
     dp_reader_t fields;
     uint8_t type;
     char byte;
@@ -518,15 +526,15 @@ static void late_reader(kv_server_t *server, int fd)
             kv_server_send(fd, answer, good_answer(answer, sizeof(answer)));
             return;
         }
-        if (type != DP_KV_FAILURE || dp_kv_text_read(&fields, text, sizeof(text)) != 0 ||
-            strlen(text) != DP_KV_TEXT_MAX) {
+        if (type != DP_KV_FAILURE || dp_failure_read(&fields, &failure) != DP_OK ||
+            strlen(failure.text) != DP_FAILURE_TEXT_MAX) {
             return;
         }
         server->bytes++;
     }
 }
 
-static void kv_notes_never_block_and_never_garble(void **state)
+static void kv_reports_never_block_and_never_garble(void **state)
 {
     static char text[2000];
     kv_server_t server;
@@ -540,15 +548,15 @@ static void kv_notes_never_block_and_never_garble(void **state)
     memset(text, 'n', sizeof(text) - 1);
     start(&server, late_reader, go, 0);
     kv = connect_to(&server);
-    for (int i = 0; i < NOTES; i++)
-        dp_kv_note(kv, text); /* far more than a socket holds */
+    for (int i = 0; i < REPORTS; i++)
+        report(kv, text); /* far more than a socket holds */
     assert_int_equal(write(go[1], "g", 1), 1);
     assert_int_equal(dp_kv_exchange(kv, "x", 2, "v", 1, values, bytes, SOON, &error), DP_OK);
     free(values[0]);
     free(values[1]);
     dp_kv_close(kv);
     kv_server_stop(&server);
-    assert_in_range(server.bytes, 10, NOTES - 1);
+    assert_in_range(server.bytes, 10, REPORTS - 1);
     close(go[0]);
     close(go[1]);
 }
@@ -612,7 +620,7 @@ int main(void)
         cmocka_unit_test(kv_late_frame_is_a_timeout_that_names_ranks),
         cmocka_unit_test(kv_client_that_gives_up_hears_who_is_missing),
         cmocka_unit_test(kv_answer_that_never_comes_times_out),
-        cmocka_unit_test(kv_notes_never_block_and_never_garble),
+        cmocka_unit_test(kv_reports_never_block_and_never_garble),
         cmocka_unit_test(kv_nth_allocation_fails_without_a_leak),
     };
 

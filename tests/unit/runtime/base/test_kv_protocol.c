@@ -68,11 +68,11 @@ static void kv_texts_are_cut_to_the_room(void **state)
     (void)state;
     memset(longest, 'z', sizeof(longest) - 1);
     dp_writer_init(&writer, data, sizeof(data));
-    dp_kv_text_write(&writer, DP_KV_FAILURE, longest);
+    dp_kv_text_write(&writer, DP_KV_LATE, longest);
     assert_false(writer.failed);
     assert_int_equal(dp_kv_frame_parse(data, writer.bytes, &type, &fields, &frame, NULL), DP_OK);
     assert_int_equal(frame, writer.bytes);
-    assert_int_equal(type, DP_KV_FAILURE);
+    assert_int_equal(type, DP_KV_LATE);
     assert_int_equal(dp_kv_text_read(&fields, text, sizeof(text)), 0);
     assert_string_equal(text, "zzzzzzz");
 }
@@ -167,7 +167,7 @@ static void ticket_cut_or_foreign_is_refused(void **state)
     expect_bad_ticket(data, sizeof(data), DP_ERR_CONFIG, "malformed");
     expect_bad_ticket("some other file's words", 23, DP_ERR_CONFIG, "holds no ticket");
     data[4] = 9;
-    expect_bad_ticket(data, bytes, DP_ERR_MISMATCH, "version 9, this library 3");
+    expect_bad_ticket(data, bytes, DP_ERR_MISMATCH, "version 9, this library 4");
     fd = open("/dev/null", O_RDONLY);
     assert_int_equal(dp_kv_ticket_read(fd, &ticket, &error), DP_ERR_CONFIG);
     assert_non_null(strstr(error.text, "neither a pipe nor a file"));

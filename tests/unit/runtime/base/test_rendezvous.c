@@ -36,7 +36,7 @@ typedef struct world {
     int refused;
     char first_refusal[1024];
     char refusal[1024]; /* the last one */
-    char notes[RANKS_MAX][256];
+    char reports[RANKS_MAX][DP_FAILURE_TEXT_MAX + 1];
     int culprits[RANKS_MAX]; /* 0: none; no test blames rank 0 */
 } world_t;
 
@@ -57,19 +57,15 @@ static void on_joined(void *context, int rank)
     world->joined++;
 }
 
-static void on_note(void *context, int rank, const char *text)
+static void on_failed(void *context, int rank, const dp_failure_t *failure)
 {
     world_t *world = context;
 
-    snprintf(world->notes[rank], sizeof(world->notes[rank]), "%s", text);
-}
-
-static void on_lost(void *context, int waiter, int culprit, const char *text)
-{
-    world_t *world = context;
-
-    (void)text;
-    world->culprits[waiter] = culprit;
+    if (failure->kind == DP_FAILURE_ENDED || failure->kind == DP_FAILURE_LATE) {
+        world->culprits[rank] = failure->culprit;
+    } else {
+        snprintf(world->reports[rank], sizeof(world->reports[rank]), "%s", failure->text);
+    }
 }
 
 static void on_refused(void *context, const char *text)
@@ -84,7 +80,7 @@ static void on_refused(void *context, const char *text)
 
 static void world_create(world_t *world, int size, int is_local)
 {
-    dp_rendezvous_events_t events = {on_joined, on_note, on_lost, on_refused, world};
+    dp_rendezvous_events_t events = {on_joined, on_failed, on_refused, world};
     int listener;
 
     memset(world, 0, sizeof(*world));
@@ -156,12 +152,14 @@ static void meet(client_t *client)
     void *values[RANKS_MAX];
     size_t bytes[RANKS_MAX];
     int size = client->world->size;
+    dp_failure_t failure;
     dp_kv_t *kv;
 
     client->status =
         dp_kv_connect(&client->world->ticket, client->rank, soon(), &kv, &client->error);
     if (client->status != DP_OK) return;
-    dp_kv_note(kv, "meeting");
+    dp_failure_init(&failure, DP_FAILURE_OTHER, -1, "meeting");
+    dp_kv_report(kv, &failure);
     for (int round = 0; round < 2 && client->status == DP_OK; round++) {
         char mine[32];
 
@@ -199,7 +197,7 @@ static void rendezvous_ranks_meet(void **state)
             pthread_join(clients[i].thread, NULL);
             assert_string_equal(clients[i].error.text, "");
             assert_int_equal(clients[i].status, DP_OK);
-            assert_string_equal(world.notes[i], "meeting");
+            assert_string_equal(world.reports[i], "meeting");
         }
         assert_int_equal(world.joined, size);
         assert_int_equal(world.refused, 0);
@@ -677,10 +675,11 @@ static void rendezvous_second_claim_to_a_rank_is_refused(void **state)
 
 /* ---- Patience -------------------------------------------------------------------------------- */
 
-/* Gives its value, says so by a note behind it, and takes down the answer. */
+/* Gives its value, says so by a report behind it, and takes down the answer. */
 static void wait_long(client_t *client)
 {
     uint8_t data[2048];
+    dp_failure_t failure;
     dp_writer_t writer;
     dp_reader_t fields;
     size_t have = 0;
@@ -694,7 +693,8 @@ static void wait_long(client_t *client)
     dp_write_u32(&writer, 4);
     dp_write_u32(&writer, 0);
     dp_kv_frame_end(&writer, 0);
-    dp_kv_text_write(&writer, DP_KV_FAILURE, "waits");
+    dp_failure_init(&failure, DP_FAILURE_OTHER, -1, "waits");
+    dp_kv_failure_write(&writer, &failure);
     if (send(fd, data, writer.bytes, MSG_NOSIGNAL) != (ssize_t)writer.bytes) abort();
     client->status = DP_ERR_AGAIN;
     while (client->status == DP_ERR_AGAIN) {
@@ -729,7 +729,7 @@ static void rendezvous_end_of_patience_tells_all_who_is_missing(void **state)
     (void)state;
     world_init(&world, 4);
     client_start(&clients[0], &world, 2, wait_long);
-    while (world.notes[2][0] == '\0') {
+    while (world.reports[2][0] == '\0') {
         event_base_loop(world.base, EVLOOP_ONCE);
     }
     client_start(&clients[1], &world, 0, give_up_soon);
@@ -778,7 +778,7 @@ static void rendezvous_survives_any_failed_allocation(void **state)
 
     (void)state;
     for (long nth = 1; status != DP_OK; nth++) {
-        dp_rendezvous_events_t events = {on_joined, on_note, on_lost, on_refused, NULL};
+        dp_rendezvous_events_t events = {on_joined, on_failed, on_refused, NULL};
         struct event_base *base = event_base_new();
         dp_rendezvous_t *rendezvous = NULL;
         dp_kv_ticket_t ticket;

@@ -35,6 +35,14 @@ static int fresh(void **state)
     return 0;
 }
 
+static void report(dp_bootstrap_t *bootstrap, const char *text)
+{
+    dp_failure_t failure;
+
+    dp_failure_init(&failure, DP_FAILURE_LOST, 1, text);
+    bootstrap->ops->report(bootstrap, &failure);
+}
+
 static void expect_text(const char *part)
 {
     if (strstr(error.text, part) == NULL) fail_msg("'%s' lacks '%s'", error.text, part);
@@ -66,7 +74,7 @@ static void bootstrap_without_launcher_is_a_world_of_one(void **state)
     assert_int_equal(one->ops->exchange(one, "x", NULL, 0, &value, &bytes, 0, &error), DP_OK);
     assert_int_equal(bytes, 0);
     free(value);
-    one->ops->note(one, "nobody listens");
+    report(one, "nobody listens");
     dp_bootstrap_destroy(one);
     dp_bootstrap_destroy(two);
     dp_bootstrap_destroy(NULL);
@@ -337,7 +345,7 @@ static void dprun_rank_exchanges_through_its_rendezvous(void **state)
     assert_string_equal(bootstrap->job, "job-7");
     assert_true(bootstrap->tag == dp_auth_tag(&server.ticket.secret, "control"));
     assert_int_equal(server.rank, 1);
-    bootstrap->ops->note(bootstrap, "starting");
+    report(bootstrap, "starting");
     assert_int_equal(
         bootstrap->ops->exchange(bootstrap, "x", "val", 3, values, bytes, SOON, &error), DP_OK);
     for (int i = 0; i < 3; i++) {
@@ -452,7 +460,7 @@ static void *come(void *argument)
     if (self->status != DP_OK) return NULL;
     snprintf(self->job, sizeof(self->job), "%s", bootstrap->job);
     self->tag = bootstrap->tag;
-    bootstrap->ops->note(bootstrap, "nobody listens");
+    report(bootstrap, "nobody listens");
     for (int i = 0; i < self->exchanges && self->status == DP_OK; i++) {
         snprintf(own, sizeof(own), "%d", bootstrap->rank);
         self->status = bootstrap->ops->exchange(bootstrap, "x", own, strlen(own), values, bytes,
