@@ -433,42 +433,52 @@ static double covered(interval_list_t *list)
     return sum;
 }
 
-/* The rows of one thread, as ranges of events sorted by start. */
+/* A row whose events, sorted by start, are visited once while steps follow each other. */
+typedef struct row_cursor {
+    const dp_timeline_row_t *row;
+    size_t at; /* what lies before has ended before the current step */
+} row_cursor_t;
+
+/* The rows of one thread (or of a whole rank). However many: overlapping spans of a class go to
+ * further rows, and each holds a part of the time. */
 typedef struct thread_rows {
-    const dp_timeline_row_t *rows[16];
-    size_t at[16];
-    size_t count;
+    row_cursor_t *items; /* owned */
+    size_t count, room;
 } thread_rows_t;
 
-static void find_rows(const dp_timeline_t *timeline, int32_t rank, dp_row_class_t row_class,
-                      int64_t lane, thread_rows_t *out)
+/* lane: of the recorder; -1: any. rows is emptied first. */
+static dp_status_t collect_rows(const dp_timeline_t *timeline, int32_t rank,
+                                dp_row_class_t row_class, int64_t lane, thread_rows_t *rows)
 {
-    out->count = 0;
-    for (size_t i = 0; i < timeline->row_count && out->count < DP_ARRAY_LEN(out->rows); i++) {
+    rows->count = 0;
+    for (size_t i = 0; i < timeline->row_count; i++) {
         const dp_timeline_row_t *row = &timeline->rows[i];
 
         if (row->rank != rank || row->row_class != row_class ||
             (lane >= 0 && row->lane != (uint32_t)lane))
             continue;
-        out->at[out->count] = 0;
-        out->rows[out->count++] = row;
+        if (!dp_grow(&rows->items, rows->count, &rows->room, sizeof(*rows->items)))
+            return DP_ERR_NO_MEMORY;
+        rows->items[rows->count++] = (row_cursor_t){.row = row};
     }
+    return DP_OK;
 }
 
 /* Splits the time one row says the thread was in dp, and adds it to `inside`. */
-static dp_status_t split_dp(work_t *work, const dp_timeline_row_t *row, size_t *at,
-                            dp_step_cell_t *cell, interval_list_t *inside, double *exposed)
+static dp_status_t split_dp(work_t *work, row_cursor_t *cursor, dp_step_cell_t *cell,
+                            interval_list_t *inside, double *exposed)
 {
+    const dp_timeline_row_t *row = cursor->row;
     uint64_t start = cell->start_ns, end = start + cell->duration_ns;
     interval_list_t run = {NULL, 0, 0};
     dp_status_t status = DP_OK;
 
-    for (size_t i = *at; i < row->count && status == DP_OK; i++) {
+    for (size_t i = cursor->at; i < row->count && status == DP_OK; i++) {
         const dp_timeline_event_t *event = &work->timeline->events[row->first + i];
         uint64_t from = DP_MAX(event->start_ns, start), until = DP_MIN(end_of(event), end);
 
         if (event->start_ns >= end) break;
-        if (end_of(event) <= start && i == *at) (*at)++;
+        if (end_of(event) <= start && i == cursor->at) cursor->at++;
         /* waits inside waits count once: only the row's first level does */
         if (event->depth > 0 || until <= from) continue;
         if (!add_interval(inside, from, until, 0, 0)) status = DP_ERR_NO_MEMORY;
@@ -489,16 +499,17 @@ static dp_status_t split_dp(work_t *work, const dp_timeline_row_t *row, size_t *
 }
 
 /* Adds the program's spans of a row that reach into the step. */
-static dp_status_t add_spans(const work_t *work, const dp_timeline_row_t *row, size_t *at,
-                             const dp_step_cell_t *cell, interval_list_t *list)
+static dp_status_t add_spans(const work_t *work, row_cursor_t *cursor, const dp_step_cell_t *cell,
+                             interval_list_t *list)
 {
+    const dp_timeline_row_t *row = cursor->row;
     uint64_t start = cell->start_ns, end = start + cell->duration_ns;
 
-    for (size_t i = *at; i < row->count; i++) {
+    for (size_t i = cursor->at; i < row->count; i++) {
         const dp_timeline_event_t *event = &work->timeline->events[row->first + i];
 
         if (event->start_ns >= end) break;
-        if (end_of(event) <= start && i == *at) (*at)++;
+        if (end_of(event) <= start && i == cursor->at) cursor->at++;
         if (event->kind == DP_TRACE_SPAN &&
             !add_interval(list, DP_MAX(event->start_ns, start), DP_MIN(end_of(event), end), 0, 0))
             return DP_ERR_NO_MEMORY;
@@ -519,9 +530,9 @@ static dp_status_t split_step(work_t *work, uint64_t start, uint64_t end, thread
     cell->duration_ns = end - start;
     cell->is_set = 1;
     for (size_t r = 0; r < dp->count && status == DP_OK; r++)
-        status = split_dp(work, dp->rows[r], &dp->at[r], cell, &inside, exposed);
+        status = split_dp(work, &dp->items[r], cell, &inside, exposed);
     for (size_t r = 0; r < spans->count && status == DP_OK; r++)
-        status = add_spans(work, spans->rows[r], &spans->at[r], cell, &outside);
+        status = add_spans(work, &spans->items[r], cell, &outside);
     has_spans = outside.count > 0;
     in_dp = covered(&inside);
     outside_dp = (double)(end - start) - in_dp;
@@ -552,11 +563,11 @@ static dp_status_t sum_transfers(work_t *work, int32_t rank, dp_step_cell_t *cel
 static dp_status_t split_row(work_t *work, const dp_timeline_row_t *row, double *exposed)
 {
     const dp_timeline_t *timeline = work->timeline;
-    thread_rows_t dp, spans;
-    dp_status_t status = DP_OK;
+    thread_rows_t dp = {NULL, 0, 0}, spans = {NULL, 0, 0};
+    dp_status_t status = collect_rows(timeline, row->rank, DP_ROW_THREAD, row->lane, &dp);
 
-    find_rows(timeline, row->rank, DP_ROW_THREAD, row->lane, &dp);
-    find_rows(timeline, row->rank, DP_ROW_STEPS, row->lane, &spans);
+    if (status == DP_OK)
+        status = collect_rows(timeline, row->rank, DP_ROW_STEPS, row->lane, &spans);
     for (size_t i = row->first; i < row->first + row->count && status == DP_OK; i++) {
         const dp_timeline_event_t *event = &timeline->events[i];
         dp_step_cell_t *cell;
@@ -570,45 +581,61 @@ static dp_status_t split_row(work_t *work, const dp_timeline_row_t *row, double 
         status = split_step(work, event->start_ns, end_of(event), &dp, &spans, cell, exposed);
         if (status == DP_OK) status = sum_transfers(work, row->rank, cell);
     }
+    free(dp.items);
+    free(spans.items);
     return status;
+}
+
+/* A program that marks no steps: the whole recording counts as one, seen from its first thread. */
+static dp_status_t split_recording(work_t *work, int32_t rank, double *exposed)
+{
+    const dp_timeline_t *timeline = work->timeline;
+    dp_step_cell_t *cell = &work->out->cells[rank];
+    thread_rows_t dp = {NULL, 0, 0}, spans = {NULL, 0, 0};
+    dp_status_t status = collect_rows(timeline, rank, DP_ROW_THREAD, -1, &dp);
+
+    if (status == DP_OK) status = collect_rows(timeline, rank, DP_ROW_STEPS, -1, &spans);
+    dp.count = DP_MIN(dp.count, (size_t)1);
+    if (status == DP_OK) status = split_step(work, 0, timeline->end_ns, &dp, &spans, cell, exposed);
+    if (status == DP_OK) status = sum_transfers(work, rank, cell);
+    free(dp.items);
+    free(spans.items);
+    return status;
+}
+
+/* Adds the waits of one row for single peers to the steps they lie in. */
+static void add_peer_waits(work_t *work, int32_t rank, const dp_timeline_row_t *row)
+{
+    const dp_analysis_t *out = work->out;
+    size_t step = 0;
+
+    for (size_t i = 0; i < row->count; i++) {
+        const dp_timeline_event_t *event = &work->timeline->events[row->first + i];
+
+        for (; step < out->step_count; step++) {
+            dp_step_cell_t *cell = &out->cells[step * out->rank_count + (size_t)rank];
+
+            if (!cell->is_set || cell->start_ns + cell->duration_ns <= event->start_ns) continue;
+            if (cell->start_ns <= event->start_ns) cell->peer_ns += (double)event->duration_ns;
+            break;
+        }
+    }
 }
 
 static dp_status_t split_rank(work_t *work, int32_t rank, double *exposed)
 {
     const dp_timeline_t *timeline = work->timeline;
-    thread_rows_t dp, spans, peers;
     dp_status_t status = DP_OK;
 
     for (size_t i = 0; i < timeline->row_count && status == DP_OK; i++) {
         if (timeline->rows[i].rank == rank && timeline->rows[i].row_class == DP_ROW_STEPS)
             status = split_row(work, &timeline->rows[i], exposed);
     }
-    if (status == DP_OK && !work->out->has_steps && work->out->step_count == 1) {
-        dp_step_cell_t *cell = &work->out->cells[rank];
-
-        find_rows(timeline, rank, DP_ROW_THREAD, -1, &dp);
-        find_rows(timeline, rank, DP_ROW_STEPS, -1, &spans);
-        dp.count = DP_MIN(dp.count, (size_t)1);
-        status = split_step(work, 0, timeline->end_ns, &dp, &spans, cell, exposed);
-        if (status == DP_OK) status = sum_transfers(work, rank, cell);
-    }
-    find_rows(timeline, rank, DP_ROW_WAIT_RANK, -1, &peers);
-    for (size_t r = 0; r < peers.count; r++) {
-        size_t step = 0;
-
-        for (size_t i = 0; i < peers.rows[r]->count; i++) {
-            const dp_timeline_event_t *event = &timeline->events[peers.rows[r]->first + i];
-
-            for (; step < work->out->step_count; step++) {
-                dp_step_cell_t *cell =
-                    &work->out->cells[step * work->out->rank_count + (size_t)rank];
-
-                if (!cell->is_set || cell->start_ns + cell->duration_ns <= event->start_ns)
-                    continue;
-                if (cell->start_ns <= event->start_ns) cell->peer_ns += (double)event->duration_ns;
-                break;
-            }
-        }
+    if (status == DP_OK && !work->out->has_steps && work->out->step_count == 1)
+        status = split_recording(work, rank, exposed);
+    for (size_t i = 0; i < timeline->row_count && status == DP_OK; i++) {
+        if (timeline->rows[i].rank == rank && timeline->rows[i].row_class == DP_ROW_WAIT_RANK)
+            add_peer_waits(work, rank, &timeline->rows[i]);
     }
     return status;
 }

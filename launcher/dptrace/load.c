@@ -280,6 +280,12 @@ static dp_status_t add_file(dp_timeline_t *timeline, const dp_trace_file_t *file
     memcpy(rank->host, file->host, sizeof(rank->host));
     rank->is_closed = file->end_ns != 0;
     rank->dropped = file->dropped;
+    if (file->window_start_ns != 0) {
+        rank->window_start_ns = apply_clock(&loader.clock, file->window_start_ns);
+        rank->window_end_ns =
+            file->window_end_ns == 0 ? UINT64_MAX : apply_clock(&loader.clock, file->window_end_ns);
+        rank->window_dropped = file->window_dropped;
+    }
     rank->bad = file->bad;
     rank->clock_error_ns = loader.clock.error_ns;
 done:

@@ -214,6 +214,7 @@ static int run_info(const arguments_t *arguments)
         }
         printf("  rank %d/%d %s pid %d: %zu events, dropped %" PRIu64, rank->rank, rank->size,
                rank->host, rank->pid, events, rank->dropped);
+        if (rank->outside > 0) printf(", outside the window %" PRIu64, rank->outside);
         if (events > 0) printf(", %.6f-%.6f s", (double)from / 1e9, (double)until / 1e9);
         if (first != UINT64_MAX) printf(", steps %" PRIu64 "-%" PRIu64, first, last);
         if (rank->clock_error_ns == UINT64_MAX) {

@@ -81,6 +81,7 @@ typedef enum dp_annotation {
     DP_NOTE_DROPPED,
     DP_NOTE_BAD,
     DP_NOTE_CLOCK_ERROR,
+    DP_NOTE_OUTSIDE,
     DP_NOTE_COUNT
 } dp_annotation_t;
 

@@ -327,6 +327,7 @@ static void add_recorder(parser_t *parser, sequence_t *sequence, const decoded_t
     rank->pid = (int)(uint32_t)decoded->notes[DP_NOTE_PID];
     rank->is_closed = decoded->notes[DP_NOTE_CLOSED] != 0;
     rank->dropped = decoded->notes[DP_NOTE_DROPPED];
+    rank->outside = decoded->notes[DP_NOTE_OUTSIDE];
     rank->bad = decoded->notes[DP_NOTE_BAD];
     rank->clock_error_ns = decoded->notes[DP_NOTE_CLOCK_ERROR];
     memcpy(rank->host, decoded->host, sizeof(rank->host));

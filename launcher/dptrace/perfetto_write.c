@@ -16,8 +16,9 @@
 #define DEPTH_MAX 64
 
 const char *const dp_annotation_names[DP_NOTE_COUNT] = {
-    NULL,       "bucket", "id",   "bytes", "tensors", "rank",    "lane", "unfinished",
-    "GB_per_s", "ranks",  "host", "pid",   "closed",  "dropped", "bad",  "clock_error_ns"};
+    NULL,     "bucket",     "id",       "bytes",          "tensors",       "rank",
+    "lane",   "unfinished", "GB_per_s", "ranks",          "host",          "pid",
+    "closed", "dropped",    "bad",      "clock_error_ns", "outside_window"};
 
 typedef struct writer {
     const dp_timeline_t *timeline;
@@ -172,6 +173,7 @@ static void write_recorder(writer_t *writer)
     note_uint(writer, DP_NOTE_PID, (uint64_t)rank->pid);
     note_uint(writer, DP_NOTE_CLOSED, (uint64_t)rank->is_closed);
     note_uint(writer, DP_NOTE_DROPPED, rank->dropped);
+    note_uint(writer, DP_NOTE_OUTSIDE, rank->outside);
     note_uint(writer, DP_NOTE_BAD, rank->bad);
     note_uint(writer, DP_NOTE_CLOCK_ERROR, rank->clock_error_ns);
     emit_event(writer, 0);

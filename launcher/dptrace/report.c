@@ -40,12 +40,22 @@ static uint64_t clock_error(const dp_timeline_t *timeline)
     return worst;
 }
 
-static uint64_t dropped(const dp_timeline_t *timeline)
+/* Over all ranks; see dp_timeline_rank_t. */
+static uint64_t sum_dropped(const dp_timeline_t *timeline)
 {
     uint64_t sum = 0;
 
     for (size_t i = 0; i < timeline->rank_count; i++)
         sum += timeline->ranks[i].dropped;
+    return sum;
+}
+
+static uint64_t sum_outside(const dp_timeline_t *timeline)
+{
+    uint64_t sum = 0;
+
+    for (size_t i = 0; i < timeline->rank_count; i++)
+        sum += timeline->ranks[i].outside;
     return sum;
 }
 
@@ -84,7 +94,10 @@ static void write_head(const dp_timeline_t *timeline, const dp_analysis_t *analy
     } else {
         fprintf(file, ", clock error <= %.0f us", (double)error / 1e3);
     }
-    fprintf(file, ", dropped %" PRIu64 "\n", dropped(timeline));
+    fprintf(file, ", dropped %" PRIu64, sum_dropped(timeline));
+    if (sum_outside(timeline) > 0)
+        fprintf(file, " (outside the window %" PRIu64 ")", sum_outside(timeline));
+    fputc('\n', file);
 }
 
 static void write_parts(const dp_analysis_t *analysis, FILE *file)
@@ -282,8 +295,8 @@ static void json_ranks(const dp_timeline_t *timeline, FILE *file)
 
         fprintf(file, "%s{\"rank\":%d,\"host\":", i == 0 ? "" : ",", rank->rank);
         dp_json_string(file, rank->host);
-        fprintf(file, ",\"closed\":%s,\"dropped\":%" PRIu64 "}", rank->is_closed ? "true" : "false",
-                rank->dropped);
+        fprintf(file, ",\"closed\":%s,\"dropped\":%" PRIu64 ",\"outside_window\":%" PRIu64 "}",
+                rank->is_closed ? "true" : "false", rank->dropped, rank->outside);
     }
     fputs("],\n", file);
 }
@@ -344,10 +357,12 @@ void dp_report_json(const dp_timeline_t *timeline, const dp_analysis_t *analysis
         fprintf(file, "\"clock_error_us\":%.3f,", (double)error / 1e3);
     }
     fprintf(file,
-            "\"dropped\":%" PRIu64 ",\"has_steps\":%s,\"step_count\":%zu,\n"
+            "\"dropped\":%" PRIu64 ",\"outside_window\":%" PRIu64
+            ",\"has_steps\":%s,\"step_count\":%zu,\n"
             "\"step_ms\":{\"mean\":%.6f,\"p50\":%.6f,\"p99\":%.6f},\n\"parts_ms\":",
-            dropped(timeline), analysis->has_steps ? "true" : "false", analysis->step_count,
-            ms(analysis->step_ns), ms(analysis->p50_ns), ms(analysis->p99_ns));
+            sum_dropped(timeline), sum_outside(timeline), analysis->has_steps ? "true" : "false",
+            analysis->step_count, ms(analysis->step_ns), ms(analysis->p50_ns),
+            ms(analysis->p99_ns));
     json_parts(analysis->part, file);
     fprintf(file,
             ",\n\"communication_ms\":%.6f,\"exposed_ms\":%.6f,\"hidden\":%.6f,"

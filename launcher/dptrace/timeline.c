@@ -258,6 +258,30 @@ done:
     return status;
 }
 
+/*
+ * A recorder keeps the window it was asked for and overwrites what lies outside. Where the steps
+ * shown are inside of that window, only what the recorder counted within it is missing here.
+ */
+static void tell_dropped_from_outside(dp_timeline_t *timeline, const dp_step_window_t *window)
+{
+    for (size_t r = 0; r < timeline->rank_count; r++) {
+        dp_timeline_rank_t *rank = &timeline->ranks[r];
+        int is_inside = rank->window_start_ns != 0;
+
+        for (size_t i = 0; i < timeline->event_count && is_inside; i++) {
+            const dp_timeline_event_t *event = &timeline->events[i];
+
+            if (event->kind != DP_TRACE_STEP || event->rank != (int32_t)r) continue;
+            if (event->id < window->first || event->id > window->last) continue;
+            is_inside = event->start_ns >= rank->window_start_ns &&
+                        event->start_ns + event->duration_ns <= rank->window_end_ns;
+        }
+        if (!is_inside) continue;
+        rank->outside = rank->dropped - DP_MIN(rank->dropped, rank->window_dropped);
+        rank->dropped -= rank->outside;
+    }
+}
+
 static dp_status_t cut_window(dp_timeline_t *timeline, const dp_step_window_t *window,
                               dp_error_t *error)
 {
@@ -286,6 +310,7 @@ static dp_status_t cut_window(dp_timeline_t *timeline, const dp_step_window_t *w
                             (unsigned long long)window->first, (unsigned long long)window->last,
                             (unsigned long long)seen_first, (unsigned long long)seen_last);
     }
+    tell_dropped_from_outside(timeline, window);
     for (size_t i = 0; i < timeline->event_count; i++) {
         const dp_timeline_event_t *event = &timeline->events[i];
         int is_other_step =

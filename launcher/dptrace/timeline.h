@@ -49,7 +49,11 @@ typedef struct dp_timeline_rank {
     int pid;
     char host[256];
     int is_closed; /* the recorder was closed in order */
-    uint64_t dropped;
+    /* Records that the recorder no longer has: dropped are missing here, outside are not, as they
+     * lie outside of the window of steps that is shown. */
+    uint64_t dropped, outside;
+    /* The window that the recorder kept, on the first rank's clock; both 0: none. */
+    uint64_t window_start_ns, window_end_ns, window_dropped;
     uint64_t bad;
     uint64_t clock_error_ns; /* against the first rank; UINT64_MAX: only wall clocks to go by */
 } dp_timeline_rank_t;

@@ -88,8 +88,10 @@ static void write_ranks(const dp_timeline_t *timeline, FILE *file)
     for (size_t i = 0; i < timeline->rank_count; i++) {
         const dp_timeline_rank_t *rank = &timeline->ranks[i];
 
-        fprintf(file, "%s{\"rank\":%d,\"pid\":%d,\"closed\":%d,\"dropped\":%" PRIu64, i ? "," : "",
-                rank->rank, rank->pid, rank->is_closed, rank->dropped);
+        fprintf(file,
+                "%s{\"rank\":%d,\"pid\":%d,\"closed\":%d,\"dropped\":%" PRIu64
+                ",\"outside\":%" PRIu64,
+                i ? "," : "", rank->rank, rank->pid, rank->is_closed, rank->dropped, rank->outside);
         if (rank->clock_error_ns != UINT64_MAX)
             fprintf(file, ",\"clock\":%" PRIu64, rank->clock_error_ns);
         fputs(",\"host\":", file);

@@ -174,6 +174,9 @@ dp_status_t dp_trace_file_parse(const void *data, size_t bytes, const char *what
     file->start_real_ns = header->start_real_ns;
     file->end_ns = atomic_load(&header->end_ns);
     file->dropped = atomic_load(&header->dropped);
+    file->window_start_ns = atomic_load(&header->window_start_ns);
+    file->window_end_ns = atomic_load(&header->window_end_ns);
+    file->window_dropped = atomic_load(&header->window_dropped);
     file->refused_lanes = atomic_load(&header->refused_lanes);
     file->name_bytes = DP_MIN((size_t)atomic_load(&header->name_bytes), (size_t)header->name_room);
     room = count_room(data, header);

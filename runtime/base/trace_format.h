@@ -96,6 +96,9 @@ typedef struct dp_trace_file_header {
     _Atomic uint32_t name_bytes; /* used in the name heap */
     _Atomic uint32_t lane_count;
     _Atomic uint64_t refused_lanes; /* threads that found the lane table full */
+    /* The window that was asked for (dp_trace_keep()); all 0 without one, as in older files. */
+    _Atomic uint64_t window_start_ns, window_end_ns; /* end 0: it has not ended */
+    _Atomic uint64_t window_dropped;                 /* of `dropped`: may belong to the window */
 } dp_trace_file_header_t;
 _Static_assert(sizeof(dp_trace_file_header_t) <= DP_TRACE_HEADER_BYTES, "header page");
 
@@ -142,6 +145,7 @@ typedef struct dp_trace_file {
     uint64_t start_ns, start_real_ns;
     uint64_t end_ns; /* 0: the rank did not close it (killed, or still running) */
     uint64_t dropped;
+    uint64_t window_start_ns, window_end_ns, window_dropped; /* as in the header */
     uint64_t refused_lanes;
     uint64_t first_ns, last_ns; /* over all events; 0 where there is none */
     uint64_t bad;               /* records that made no sense and were left out */

@@ -42,6 +42,7 @@ struct dp_trace {
     uint64_t next_ordinal;
     uint8_t *chunk_is_open; /* [chunk_count] a lane is filling it */
     uint8_t *chunk_is_kept; /* [chunk_count] of the window that dp_trace_keep() marks */
+    uint8_t *chunk_is_lost; /* [chunk_count] likewise, but there was no room to keep it */
     uint32_t kept_count;
     int is_keeping;
 };
@@ -179,7 +180,9 @@ dp_status_t dp_trace_create(const char *run_dir, int rank, int size, const char 
     trace->name_slots = calloc(NAME_SLOTS, sizeof(*trace->name_slots));
     trace->chunk_is_open = calloc(chunk_count, 1);
     trace->chunk_is_kept = calloc(chunk_count, 1);
-    if (trace->name_slots == NULL || trace->chunk_is_open == NULL || trace->chunk_is_kept == NULL) {
+    trace->chunk_is_lost = calloc(chunk_count, 1);
+    if (trace->name_slots == NULL || trace->chunk_is_open == NULL || trace->chunk_is_kept == NULL ||
+        trace->chunk_is_lost == NULL) {
         goto no_memory;
     }
     /* keys are few per process; without one the program's threads go unseen, ours do not */
@@ -208,6 +211,7 @@ void dp_trace_destroy(dp_trace_t *trace, int keep)
     pthread_mutex_destroy(&trace->lock);
     free(trace->path);
     free(trace->chunk_is_kept);
+    free(trace->chunk_is_lost);
     free(trace->chunk_is_open);
     free(trace->name_slots);
     free(trace);
@@ -303,7 +307,10 @@ static uint32_t chunk_index(const dp_trace_t *trace, const dp_trace_file_chunk_t
 static void keep_chunk(dp_trace_t *trace, uint32_t chunk)
 {
     if (trace->chunk_is_kept[chunk]) return;
-    if (trace->kept_count >= trace->header->chunk_count / 4 * 3) return;
+    if (trace->kept_count >= trace->header->chunk_count / 4 * 3) {
+        trace->chunk_is_lost[chunk] = 1;
+        return;
+    }
     trace->chunk_is_kept[chunk] = 1;
     trace->kept_count++;
 }
@@ -313,10 +320,20 @@ void dp_trace_keep(dp_trace_t *trace, int begins)
     if (trace == NULL) return;
     pthread_mutex_lock(&trace->lock);
     trace->is_keeping = begins;
+    atomic_store(begins ? &trace->header->window_start_ns : &trace->header->window_end_ns,
+                 dp_now_ns());
     for (uint32_t i = 0; begins && i < trace->header->chunk_count; i++) {
         if (trace->chunk_is_open[i]) keep_chunk(trace, i);
     }
     pthread_mutex_unlock(&trace->lock);
+}
+
+/* Under the lock. A reader tells a window that is whole from one that has holes. */
+static void count_dropped(dp_trace_t *trace, uint64_t records, int is_of_window)
+{
+    atomic_fetch_add_explicit(&trace->header->dropped, records, memory_order_relaxed);
+    if (is_of_window)
+        atomic_fetch_add_explicit(&trace->header->window_dropped, records, memory_order_relaxed);
 }
 
 int dp_trace_next_chunk(dp_trace_lane_t *lane)
@@ -328,18 +345,18 @@ int dp_trace_next_chunk(dp_trace_lane_t *lane)
     pthread_mutex_lock(&trace->lock);
     index = find_chunk(trace);
     if (index == UINT32_MAX) {
+        count_dropped(trace, 1, trace->is_keeping);
         pthread_mutex_unlock(&trace->lock);
-        atomic_fetch_add_explicit(&trace->header->dropped, 1, memory_order_relaxed);
         return 0;
     }
     if (lane->chunk != NULL) trace->chunk_is_open[chunk_index(trace, lane->chunk)] = 0;
     trace->chunk_is_open[index] = 1;
-    if (trace->is_keeping) keep_chunk(trace, index);
     chunk = (void *)(trace->memory + trace->header->chunk_offset +
                      (size_t)index * DP_TRACE_CHUNK_BYTES);
-    atomic_fetch_add_explicit(&trace->header->dropped,
-                              atomic_load_explicit(&chunk->count, memory_order_relaxed),
-                              memory_order_relaxed);
+    count_dropped(trace, atomic_load_explicit(&chunk->count, memory_order_relaxed),
+                  trace->chunk_is_lost[index]);
+    trace->chunk_is_lost[index] = 0;
+    if (trace->is_keeping) keep_chunk(trace, index);
     /* emptied before it gets its new owner: a reader never takes old records for new ones */
     atomic_store(&chunk->count, 0);
     chunk->lane = lane->index;

@@ -31,6 +31,7 @@ show "$work/big.html#bench" --dump-dom >"$work/big.dom" || fail "the browser end
 events=$(attribute "$work/big.dom" events)
 [ -n "$(attribute "$work/big.dom" ready)" ] || fail "the script did not reach its end"
 [ "${events:-0}" -ge 1000000 ] || fail "${events:-no} events, expected a million"
+[ "$(attribute "$work/big.dom" slopes)" = 0 ] || fail "counters are drawn with $(attribute "$work/big.dom" slopes) slopes"
 echo "events $events, load $(attribute "$work/big.dom" load-ms) ms," \
   "frame median $(attribute "$work/big.dom" frame-ms) ms, p95 $(attribute "$work/big.dom" frame-p95-ms) ms"
 

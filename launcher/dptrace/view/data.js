@@ -112,6 +112,14 @@ function formatTime(ns, digits = 3) {
   return Math.round(ns) + ' ns';
 }
 
+/* What the recorder no longer has: dropped records are missing here, outside ones are not. */
+function lossText({ dropped, outside }) {
+  const parts = [];
+  if (dropped > 0) parts.push(dropped.toLocaleString('en') + ' records dropped');
+  if (outside > 0) parts.push(outside.toLocaleString('en') + ' records outside the window');
+  return parts.join(', ');
+}
+
 function formatBytes(bytes) {
   if (bytes >= 1e9) return (bytes / 1e9).toFixed(2) + ' GB';
   if (bytes >= 1e6) return (bytes / 1e6).toFixed(2) + ' MB';

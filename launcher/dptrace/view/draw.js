@@ -151,35 +151,40 @@ function drawTexts(state, g, theme) {
   state.texts.length = 0;
 }
 
-function drawCounter(state, g, row, y, theme) {
-  const e = state.e, lane = row.lanes[0];
-  if (!lane || row.max === 0) return;
-  const base = y + COUNTER_HEIGHT - 3, room = COUNTER_HEIGHT - 8;
-  let at = Math.max(0, firstStarting(e, lane.index, state.from) - 1);
-  g.beginPath();
-  g.moveTo(GUTTER, base);
-  let level = base, lastX = GUTTER;
-  while (at < lane.index.length) {
-    const x = Math.min(Math.max(timeToX(state, e.start[lane.index[at]]), GUTTER), state.width);
-    /* highest value among those that share a pixel: peaks must not vanish */
-    let next = at + 1, value = e.id[lane.index[at]];
+/* The outline of a counter from left to right, as [x, y] with y 0 at value 0 and 1 at the row's
+ * maximum. A counter keeps its value until the next sample, so all lines are level or upright. */
+function counterOutline(state, row) {
+  const e = state.e, index = row.lanes[0].index, points = [[GUTTER, 0]];
+  let at = Math.max(0, firstStarting(e, index, state.from) - 1), level = 0;
+  const stepTo = (x, value) => {
+    points.push([x, level]);
+    level = value / row.max;
+    points.push([x, level]);
+  };
+  while (at < index.length) {
+    const x = Math.min(Math.max(timeToX(state, e.start[index[at]]), GUTTER), state.width);
     const limit = xToTime(state, x + 1);
-    if (next < lane.index.length && e.start[lane.index[next]] < limit) {
-      next = firstStarting(e, lane.index, limit, next);
+    let next = at + 1, peak = e.id[index[at]];
+    if (next < index.length && e.start[index[next]] < limit) {
+      /* many in one pixel: the highest of a sample, as peaks must not vanish, then the last */
+      next = firstStarting(e, index, limit, next);
       const stride = Math.max(1, Math.floor((next - at) / 32));
-      for (let k = at; k < next; k += stride) value = Math.max(value, e.id[lane.index[k]]);
+      for (let k = at; k < next; k += stride) peak = Math.max(peak, e.id[index[k]]);
     }
-    g.lineTo(x, level);
-    level = base - room * value / row.max;
-    g.lineTo(x, level);
-    lastX = x;
-    if (next > at + 1) level = base - room * e.id[lane.index[next - 1]] / row.max;
+    stepTo(x, peak);
+    stepTo(x, e.id[index[next - 1]]);
     at = next;
     if (x >= state.width) break;
   }
-  g.lineTo(lastX, level);
-  g.lineTo(state.width, level);
-  g.lineTo(state.width, base);
+  points.push([state.width, level], [state.width, 0]);
+  return points;
+}
+
+function drawCounter(state, g, row, y, theme) {
+  if (!row.lanes[0] || row.max === 0) return;
+  const base = y + COUNTER_HEIGHT - 3, room = COUNTER_HEIGHT - 8;
+  g.beginPath();
+  for (const [x, level] of counterOutline(state, row)) g.lineTo(x, base - room * level);
   g.closePath();
   g.fillStyle = state.palette[KIND.COUNTER][2];
   g.fill();
@@ -256,7 +261,8 @@ function drawHeads(state, g, theme) {
     g.font = FONT;
     g.fillStyle = theme.faint;
     let note = rank.host;
-    if (rank.dropped > 0) note += '  \u00b7  ' + rank.dropped + ' records dropped';
+    const lost = lossText(rank);
+    if (lost !== '') note += '  \u00b7  ' + lost;
     if (!rank.closed) note += '  \u00b7  not closed: killed, or still running';
     g.fillText(note, 18 + used, y + HEAD / 2 - 1);
   }

@@ -191,7 +191,7 @@ function showSummary(panel) {
       ['hidden', (100 * s.hidden).toFixed(1) + ' %']]));
   }
   panel.append(make('h3', 'ranks'), table(meta.ranks.map(r => ['rank ' + r.rank, r.host +
-    (r.dropped ? ', ' + r.dropped + ' dropped' : '') + (r.closed ? '' : ', not closed')])));
+    (lossText(r) && ', ' + lossText(r)) + (r.closed ? '' : ', not closed')])));
   panel.append(make('h3', 'hint'), make('div', 'Click an event for its details and its bucket\u2019s way; press ? for keys.'));
 }
 
@@ -468,6 +468,23 @@ function bench() {
   document.title = 'frame ' + root.dataset.frameMs + ' ms, p95 ' + root.dataset.frameP95Ms + ' ms, ' +
     state.e.count + ' events';
   showRange(0, state.end);
+  root.dataset.slopes = countSlopes();
+}
+
+/* Lines of counters that are neither level nor upright, at any of some zooms: there may be none. */
+function countSlopes() {
+  let slopes = 0;
+  for (const row of state.rows) {
+    if (row.type !== CLASS_COUNTER || !row.lanes[0] || row.max === 0) continue;
+    for (const part of [40, 10, 1, 0.1, 0.01]) { /* from all in a few pixels to one hundredth in sight */
+      const view = { ...state, from: 0.3 * state.end * Math.max(0, 1 - part),
+        scale: (state.width - GUTTER) / (state.end * part) };
+      counterOutline(view, row).forEach(([x, y], k, all) => {
+        if (k > 0 && x !== all[k - 1][0] && y !== all[k - 1][1]) slopes++;
+      });
+    }
+  }
+  return slopes;
 }
 
 /* ---- Start ---------------------------------------------------------------------------- */
@@ -498,8 +515,9 @@ function fillHead() {
   if (meta.marked) facts.push('steps ' + meta.steps[0] + '\u2013' + meta.steps[meta.steps.length - 1]);
   const clocks = meta.ranks.map(r => r.clock);
   facts.push(clocks.includes(undefined) ? 'clocks not measured' : 'clock error \u2264 ' + (Math.max(...clocks) / 1e3).toFixed(0) + ' \u00b5s');
-  const dropped = meta.ranks.reduce((sum, r) => sum + r.dropped, 0);
-  if (dropped > 0) facts.push(dropped.toLocaleString('en') + ' dropped');
+  const sum = key => meta.ranks.reduce((total, r) => total + r[key], 0);
+  const lost = lossText({ dropped: sum('dropped'), outside: sum('outside') });
+  if (lost !== '') facts.push(lost);
   element('title').textContent = meta.title;
   element('facts').textContent = facts.join('  \u00b7  ');
   const metrics = [['late', 'behind in compute'], ['step', 'step time']].concat(meta.parts.map(p => [p, p]));

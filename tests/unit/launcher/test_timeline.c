@@ -327,6 +327,86 @@ static void window_keeps_its_steps_only(void **state)
     remove_job(&job);
 }
 
+/* ---- Timelines made by hand ---------------------------------------------------------------- */
+
+static void add_event(dp_timeline_t *timeline, uint8_t kind, uint64_t id, uint64_t start_ns,
+                      uint64_t duration_ns)
+{
+    dp_timeline_event_t *event = dp_timeline_add_event(timeline);
+
+    assert_non_null(event);
+    event->kind = kind;
+    event->id = id;
+    event->start_ns = start_ns;
+    event->duration_ns = duration_ns;
+}
+
+/* Spans that overlap without nesting each go to a row of their own: all rows count. */
+static void spans_in_many_rows_are_all_counted_as_compute(void **state)
+{
+    enum { SPANS = 40, APART = 100, LONG = 5000, STEP = 20000 };
+    dp_timeline_t timeline;
+    dp_analysis_t analysis;
+    dp_error_t error = {.text = ""};
+
+    (void)state;
+    dp_timeline_init(&timeline);
+    assert_non_null(dp_timeline_add_rank(&timeline));
+    add_event(&timeline, DP_TRACE_STEP, 1, 0, STEP);
+    for (uint64_t i = 0; i < SPANS; i++)
+        add_event(&timeline, DP_TRACE_SPAN, 0, i * APART, LONG);
+    assert_int_equal(dp_timeline_finish(&timeline, NULL, &error), DP_OK);
+    assert_true(timeline.row_count >= SPANS);
+    assert_int_equal(dp_analyse(&timeline, &analysis), DP_OK);
+    ASSERT_NEAR(analysis.part[DP_PART_COMPUTE], (SPANS - 1.0) * APART + LONG, 0.001);
+    dp_analysis_fini(&analysis);
+    dp_timeline_fini(&timeline);
+}
+
+/* The recorder kept steps 10 to 19, from 1000 to 2000 ns, and overwrote 5000 records. */
+static void expect_loss(const char *steps, uint64_t window_dropped, uint64_t dropped,
+                        uint64_t outside)
+{
+    dp_step_window_t window = {.is_set = 0};
+    dp_timeline_t timeline, merged;
+    dp_timeline_rank_t *rank;
+    dp_error_t error = {.text = ""};
+    size_t bytes;
+    char *data;
+
+    dp_timeline_init(&timeline);
+    rank = dp_timeline_add_rank(&timeline);
+    assert_non_null(rank);
+    rank->size = 1;
+    rank->dropped = 5000;
+    rank->window_dropped = window_dropped;
+    rank->window_start_ns = 1000;
+    rank->window_end_ns = 2000;
+    for (uint64_t step = 5; step < 25; step++)
+        add_event(&timeline, DP_TRACE_STEP, step, step * 100, 100);
+    assert_int_equal(dp_step_window_parse(steps, &window, &error), DP_OK);
+    assert_int_equal(dp_timeline_finish(&timeline, &window, &error), DP_OK);
+    assert_int_equal(timeline.ranks[0].dropped, dropped);
+    assert_int_equal(timeline.ranks[0].outside, outside);
+    data = merge(&timeline, &bytes);
+    dp_timeline_init(&merged);
+    assert_int_equal(dp_perfetto_parse((uint8_t *)data, bytes, "merged", &merged, &error), DP_OK);
+    assert_int_equal(merged.ranks[0].dropped, dropped);
+    assert_int_equal(merged.ranks[0].outside, outside);
+    free(data);
+    dp_timeline_fini(&merged);
+    dp_timeline_fini(&timeline);
+}
+
+static void records_outside_of_a_kept_window_are_not_called_dropped(void **state)
+{
+    (void)state;
+    expect_loss("10-19", 0, 0, 5000);
+    expect_loss("12-13", 7, 7, 4993); /* some of the window found no room */
+    expect_loss("9-19", 0, 5000, 0);  /* step 9 was not kept: it may have holes */
+    expect_loss("19-20", 0, 5000, 0);
+}
+
 static void windows_are_read_strictly(void **state)
 {
     static const char *const bad[] = {"", "-", "5-", "-5", "a-b", "7-3", "1-2-3", "1 - 2", "0x1-2"};
@@ -577,6 +657,8 @@ int main(void)
         cmocka_unit_test(merged_file_says_the_same_as_the_recorders),
         cmocka_unit_test(damaged_merged_files_are_refused),
         cmocka_unit_test(window_keeps_its_steps_only),
+        cmocka_unit_test(spans_in_many_rows_are_all_counted_as_compute),
+        cmocka_unit_test(records_outside_of_a_kept_window_are_not_called_dropped),
         cmocka_unit_test(windows_are_read_strictly),
         cmocka_unit_test(overlapping_work_gets_a_row_of_its_own),
         cmocka_unit_test(clocks_of_other_machines_are_corrected_with_their_drift),

@@ -229,6 +229,9 @@ static void a_window_outlives_what_follows(void **state)
     }
     assert_int_equal(inside, INSIDE);
     assert_true(has_last);
+    assert_true(file.dropped > 0); /* and none of it inside the window */
+    assert_int_equal(file.window_dropped, 0);
+    assert_in_range(file.window_start_ns, 1, file.window_end_ns);
     dp_trace_file_close(&file);
 }
 
@@ -253,6 +256,8 @@ static void a_window_too_long_leaves_room(void **state)
     assert_true(has_first);
     assert_true(has_last);
     assert_true(file.dropped > 0);
+    assert_int_equal(file.window_dropped, file.dropped);
+    assert_int_equal(file.window_end_ns, 0);
     dp_trace_file_close(&file);
 }
 
