@@ -52,14 +52,14 @@ typedef struct agent {
     int is_childless;    /* wait() said so: no descendant is left */
 } agent_t;
 
-static void tell(agent_t *agent, dp_message_t *message)
+static void send_to_dprun(agent_t *agent, dp_message_t *message)
 {
     if (agent->is_orphan) return;
     message->time_ns = dp_now_ns();
     if (dp_channel_send(agent->start->channel, message) != 0) agent->is_orphan = 1;
 }
 
-static void enter(agent_t *agent, agent_phase_t phase)
+static void enter_phase(agent_t *agent, agent_phase_t phase)
 {
     agent->phase = phase;
     agent->phase_ns = dp_now_ns();
@@ -95,7 +95,7 @@ static void not_started(agent_t *agent, int rank, int error)
 
     dp_message_init(&message, DP_MESSAGE_NOT_STARTED, rank);
     message.status = error;
-    tell(agent, &message);
+    send_to_dprun(agent, &message);
 }
 
 static void start_ranks(agent_t *agent)
@@ -112,7 +112,7 @@ static void start_ranks(agent_t *agent)
     if (spawner.null_fd < 0 || spawner.ticket_fd < 0 ||
         pipe2(failures, O_CLOEXEC | O_NONBLOCK) != 0) {
         not_started(agent, 0, errno);
-        enter(agent, PHASE_KILLING);
+        enter_phase(agent, PHASE_KILLING);
     }
     spawner.failure_fd = failures[1];
     agent->failures = failures[0];
@@ -124,13 +124,13 @@ static void start_ranks(agent_t *agent)
         pid = dp_spawn_rank(&spawner, rank, &message.fds[0], &message.fds[1]);
         if (pid < 0) {
             not_started(agent, rank, errno);
-            enter(agent, PHASE_KILLING);
+            enter_phase(agent, PHASE_KILLING);
             break;
         }
         agent->pids[rank] = pid;
         agent->living++;
         message.pid = pid;
-        tell(agent, &message);
+        send_to_dprun(agent, &message);
         close(message.fds[0]);
         close(message.fds[1]);
         if (agent->is_orphan) break;
@@ -186,10 +186,10 @@ static void child_changed(agent_t *agent, pid_t pid, int status, const struct ru
         agent->pids[rank] = 0;
         agent->living--;
     }
-    tell(agent, &message);
+    send_to_dprun(agent, &message);
 }
 
-static void reap(agent_t *agent)
+static void reap_children(agent_t *agent)
 {
     for (;;) {
         struct rusage usage;
@@ -210,7 +210,7 @@ static void reap(agent_t *agent)
 static void end_strays(agent_t *agent)
 {
     size_t count;
-    dp_process_t *strays = dp_tree_list(getpid(), &count);
+    dp_tree_process_t *strays = dp_tree_list(getpid(), &count);
 
     for (size_t i = 0; i < count; i++) {
         dp_message_t message;
@@ -218,44 +218,44 @@ static void end_strays(agent_t *agent)
         dp_message_init(&message, DP_MESSAGE_STRAY, -1);
         message.pid = strays[i].pid;
         snprintf(message.text, sizeof(message.text), "%s", strays[i].name);
-        if (i < STRAYS_NAMED) tell(agent, &message);
+        if (i < STRAYS_NAMED) send_to_dprun(agent, &message);
         kill(strays[i].pid, SIGTERM);
         kill(strays[i].pid, SIGCONT);
     }
     free(strays);
-    enter(agent, PHASE_STRAYS);
+    enter_phase(agent, PHASE_STRAYS);
 }
 
-static void all_gone(agent_t *agent, int left)
+static void end_agent(agent_t *agent, int left)
 {
     dp_message_t message;
 
     dp_message_init(&message, DP_MESSAGE_ALL_GONE, -1);
     message.status = left;
-    tell(agent, &message);
-    enter(agent, PHASE_GONE);
+    send_to_dprun(agent, &message);
+    enter_phase(agent, PHASE_GONE);
 }
 
-static void advance(agent_t *agent)
+static void advance_phase(agent_t *agent)
 {
     uint64_t in_phase_ns = dp_now_ns() - agent->phase_ns;
     size_t left;
 
     if (agent->phase == PHASE_GONE) return;
-    if (agent->is_orphan && agent->phase != PHASE_KILLING) enter(agent, PHASE_KILLING);
+    if (agent->is_orphan && agent->phase != PHASE_KILLING) enter_phase(agent, PHASE_KILLING);
     if (agent->is_childless) {
-        all_gone(agent, 0);
+        end_agent(agent, 0);
     } else if (agent->phase == PHASE_RUNNING && agent->living == 0) {
         end_strays(agent);
     } else if (agent->phase == PHASE_STRAYS && in_phase_ns >= STRAY_GRACE_NS) {
-        enter(agent, PHASE_KILLING);
+        enter_phase(agent, PHASE_KILLING);
     }
     if (agent->phase == PHASE_KILLING) {
         for (int rank = 0; rank < agent->job->size; rank++) { /* should /proc tell nothing */
             if (agent->pids[rank] != 0) kill(-agent->pids[rank], SIGKILL);
         }
         left = dp_tree_kill(getpid());
-        if (in_phase_ns >= GIVE_UP_NS) all_gone(agent, (int)left);
+        if (in_phase_ns >= GIVE_UP_NS) end_agent(agent, (int)left);
     }
 }
 
@@ -294,7 +294,7 @@ static void hear_dprun(agent_t *agent)
         signal_ranks(agent, message.status);
     } else if (message.type == DP_MESSAGE_KILL) {
         if (agent->phase != PHASE_GONE && agent->phase != PHASE_KILLING) {
-            enter(agent, PHASE_KILLING);
+            enter_phase(agent, PHASE_KILLING);
         }
     } else if (message.type == DP_MESSAGE_BYE) {
         agent->is_done = 1;
@@ -312,7 +312,7 @@ static void hear_signals(agent_t *agent)
 
 /* ---- Life ---------------------------------------------------------------------------------- */
 
-static int begin(agent_t *agent)
+static int become_agent(agent_t *agent)
 {
     sigset_t heard;
 
@@ -346,7 +346,7 @@ int dp_agent_run(const dp_agent_start_t *start)
 {
     agent_t agent = {.start = start, .job = start->job, .failures = -1, .signals = -1};
 
-    if (begin(&agent) != 0) {
+    if (become_agent(&agent) != 0) {
         not_started(&agent, 0, errno);
         free(agent.pids);
         free(agent.is_stopped);
@@ -358,8 +358,8 @@ int dp_agent_run(const dp_agent_start_t *start)
         struct pollfd sources[] = {
             {agent.signals, POLLIN, 0}, {start->channel, POLLIN, 0}, {agent.failures, POLLIN, 0}};
 
-        reap(&agent);
-        advance(&agent);
+        reap_children(&agent);
+        advance_phase(&agent);
         if (agent.phase == PHASE_GONE && (agent.is_orphan || agent.is_done)) break;
         if (agent.is_orphan) sources[1].fd = -1; /* it would report its end for ever */
         if (poll(sources, 3, poll_timeout(&agent)) < 0) continue;

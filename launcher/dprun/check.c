@@ -37,11 +37,11 @@ typedef struct check {
     int failed;
 } check_t;
 
-static void line(check_t *check, const char *name, int is_ok, const char *remedy,
-                 const char *format, ...) __attribute__((format(printf, 5, 6)));
+static void print_result(check_t *check, const char *name, int is_ok, const char *remedy,
+                         const char *format, ...) __attribute__((format(printf, 5, 6)));
 
-static void line(check_t *check, const char *name, int is_ok, const char *remedy,
-                 const char *format, ...)
+static void print_result(check_t *check, const char *name, int is_ok, const char *remedy,
+                         const char *format, ...)
 {
     va_list arguments;
 
@@ -59,22 +59,22 @@ static void check_build(check_t *check)
 {
     char tool[PATH_MAX];
 
-    line(check, "build", 1, "", "dprun %d.%d.%d, %s %d.%d%s", DP_VERSION_MAJOR, DP_VERSION_MINOR,
-         DP_VERSION_PATCH,
+    print_result(check, "build", 1, "", "dprun %d.%d.%d, %s %d.%d%s", DP_VERSION_MAJOR,
+                 DP_VERSION_MINOR, DP_VERSION_PATCH,
 #if defined(__clang__)
-         "clang", __clang_major__, __clang_minor__,
+                 "clang", __clang_major__, __clang_minor__,
 #else
-         "gcc", __GNUC__, __GNUC_MINOR__,
+                 "gcc", __GNUC__, __GNUC_MINOR__,
 #endif
 #if defined(DP_ASSERTS) && DP_ASSERTS
-         ", with assertions"
+                 ", with assertions"
 #else
-         ""
+                 ""
 #endif
     );
-    dp_timeline_tool(tool, sizeof(tool));
-    line(check, "dptrace", access(tool, X_OK) == 0,
-         "build the target dptrace, or install all of dp", "%s", tool);
+    dp_timeline_request_tool(tool, sizeof(tool));
+    print_result(check, "dptrace", access(tool, X_OK) == 0,
+                 "build the target dptrace, or install all of dp", "%s", tool);
 }
 
 /* A machine without a GPU is as good as any other: this only says what there is, or why not. */
@@ -83,7 +83,7 @@ static void check_gpu(check_t *check)
     char text[256];
 
     (void)dp_driver_find(text, sizeof(text));
-    line(check, "gpu", 1, "", "%s", text);
+    print_result(check, "gpu", 1, "", "%s", text);
 }
 
 /* The library is asked for its version only: no transport is opened. Its signal handlers, which a
@@ -113,8 +113,8 @@ static void check_ucx(check_t *check)
     if (pid > 0) bytes = read(fds[0], text, sizeof(text) - 1);
     close(fds[0]);
     text[bytes > 0 ? bytes : 0] = '\0';
-    line(check, "ucx", bytes > 0, "install UCX (Debian: libucx0)", "libucp.so.0 %s",
-         bytes > 0 ? text : "cannot be loaded");
+    print_result(check, "ucx", bytes > 0, "install UCX (Debian: libucx0)", "libucp.so.0 %s",
+                 bytes > 0 ? text : "cannot be loaded");
 }
 
 static void check_interfaces(check_t *check)
@@ -133,8 +133,8 @@ static void check_interfaces(check_t *check)
                                  one->ifa_name);
     }
     if (all != NULL) freeifaddrs(all);
-    line(check, "tcp devices", used > 0, "bring an interface up: ip link set lo up", "%s",
-         used > 0 ? names : "no interface with an IPv4 address is up");
+    print_result(check, "tcp devices", used > 0, "bring an interface up: ip link set lo up", "%s",
+                 used > 0 ? names : "no interface with an IPv4 address is up");
 }
 
 static void check_loopback(check_t *check)
@@ -152,8 +152,9 @@ static void check_loopback(check_t *check)
         is_ok = fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof(address)) == 0;
         if (!is_ok) snprintf(error.text, sizeof(error.text), "connect: %s", strerror(errno));
     }
-    line(check, "loopback tcp", is_ok, "ip link set lo up; a firewall must let 127.0.0.1 through",
-         "%s", is_ok ? "127.0.0.1 listens and connects" : error.text);
+    print_result(check, "loopback tcp", is_ok,
+                 "ip link set lo up; a firewall must let 127.0.0.1 through", "%s",
+                 is_ok ? "127.0.0.1 listens and connects" : error.text);
     explicit_bzero(&ticket, sizeof(ticket));
     if (fd >= 0) close(fd);
     if (listener >= 0) close(listener);
@@ -167,10 +168,10 @@ static void check_memfd(check_t *check)
     if (fd >= 0 && ftruncate(fd, 4096) == 0) {
         memory = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     }
-    line(check, "shared memory", memory != MAP_FAILED,
-         "needs Linux >= 3.17 without a seccomp filter"
-         " on memfd_create",
-         "%s", memory != MAP_FAILED ? "memfd_create, mmap" : strerror(errno));
+    print_result(check, "shared memory", memory != MAP_FAILED,
+                 "needs Linux >= 3.17 without a seccomp filter"
+                 " on memfd_create",
+                 "%s", memory != MAP_FAILED ? "memfd_create, mmap" : strerror(errno));
     if (memory != MAP_FAILED) munmap(memory, 4096);
     if (fd >= 0) close(fd);
 }
@@ -188,15 +189,16 @@ static void check_unix_sockets(check_t *check)
     is_ok = named >= 0 && bind(named, (struct sockaddr *)&address,
                                (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 +
                                            strlen(address.sun_path + 1))) == 0;
-    line(check, "unix sockets", is_ok, "abstract sockets are Linux's; is a sandbox in the way?",
-         "%s", is_ok ? "abstract address" : strerror(errno));
+    print_result(check, "unix sockets", is_ok,
+                 "abstract sockets are Linux's; is a sandbox in the way?", "%s",
+                 is_ok ? "abstract address" : strerror(errno));
     if (named >= 0) close(named);
     dp_message_init(&message, DP_MESSAGE_STARTED, 0);
     message.fds[0] = STDOUT_FILENO;
     is_ok = dp_channel_open(fds, NULL) == DP_OK && dp_channel_send(fds[0], &message) == 0 &&
             dp_channel_receive(fds[1], &message) == 1 && message.fds[0] >= 0;
-    line(check, "passing files", is_ok, "SCM_RIGHTS is refused; is a sandbox in the way?", "%s",
-         is_ok ? "descriptors over sockets" : strerror(errno));
+    print_result(check, "passing files", is_ok, "SCM_RIGHTS is refused; is a sandbox in the way?",
+                 "%s", is_ok ? "descriptors over sockets" : strerror(errno));
     if (is_ok) close(message.fds[0]);
     if (fds[0] >= 0) close(fds[0]);
     if (fds[1] >= 0) close(fds[1]);
@@ -207,12 +209,13 @@ static void check_processes(check_t *check)
     int is_ok = prctl(PR_SET_CHILD_SUBREAPER, 1) == 0;
     size_t count;
 
-    line(check, "subreaper", is_ok, "needs Linux >= 3.4; without it daemons of ranks may escape",
-         "%s", is_ok ? "orphans of ranks stay ours" : strerror(errno));
+    print_result(check, "subreaper", is_ok,
+                 "needs Linux >= 3.4; without it daemons of ranks may escape", "%s",
+                 is_ok ? "orphans of ranks stay ours" : strerror(errno));
     free(dp_tree_list(1, &count));
     is_ok = access("/proc/self/stat", R_OK) == 0;
-    line(check, "proc", is_ok, "mount -t proc proc /proc", "%s",
-         is_ok ? "process trees can be walked" : "/proc is not readable");
+    print_result(check, "proc", is_ok, "mount -t proc proc /proc", "%s",
+                 is_ok ? "process trees can be walked" : "/proc is not readable");
 }
 
 static void check_limits(check_t *check, int size)
@@ -223,20 +226,21 @@ static void check_limits(check_t *check, int size)
     char value[32] = "unlimited";
 
     getrlimit(RLIMIT_NOFILE, &limit);
-    line(check, "open files", limit.rlim_max == RLIM_INFINITY || limit.rlim_max >= need,
-         "raise the hard limit (ulimit -Hn, limits.conf, docker --ulimit nofile)",
-         "limit %llu (hard), %llu needed for %d ranks", (unsigned long long)limit.rlim_max,
-         (unsigned long long)need, ranks);
+    print_result(check, "open files", limit.rlim_max == RLIM_INFINITY || limit.rlim_max >= need,
+                 "raise the hard limit (ulimit -Hn, limits.conf, docker --ulimit nofile)",
+                 "limit %llu (hard), %llu needed for %d ranks", (unsigned long long)limit.rlim_max,
+                 (unsigned long long)need, ranks);
     getrlimit(RLIMIT_AS, &limit);
     if (limit.rlim_cur != RLIM_INFINITY) {
         snprintf(value, sizeof(value), "%llu MiB", (unsigned long long)limit.rlim_cur >> 20);
     }
-    line(check, "address space", limit.rlim_cur == RLIM_INFINITY,
-         "ulimit -v unlimited, or a smaller --arena-bytes", "%s", value);
+    print_result(check, "address space", limit.rlim_cur == RLIM_INFINITY,
+                 "ulimit -v unlimited, or a smaller --arena-bytes", "%s", value);
     getrlimit(RLIMIT_NPROC, &limit);
-    line(check, "processes", limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= (rlim_t)ranks * 8,
-         "raise ulimit -u", "limit %lld",
-         limit.rlim_cur == RLIM_INFINITY ? -1LL : (long long)limit.rlim_cur);
+    print_result(check, "processes",
+                 limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= (rlim_t)ranks * 8,
+                 "raise ulimit -u", "limit %lld",
+                 limit.rlim_cur == RLIM_INFINITY ? -1LL : (long long)limit.rlim_cur);
 }
 
 static void check_machine(check_t *check, int size)
@@ -250,23 +254,24 @@ static void check_machine(check_t *check, int size)
     int is_ok;
 
     dp_cores_init(&cores);
-    line(check, "cores", 1, "", "%d of %d allowed%s", cores.allowed, cores.in_machine,
-         size > cores.allowed ? "; more ranks than cores: they take turns" : "");
+    print_result(check, "cores", 1, "", "%d of %d allowed%s", cores.allowed, cores.in_machine,
+                 size > cores.allowed ? "; more ranks than cores: they take turns" : "");
     dp_cores_fini(&cores);
     dp_cgroup_memory(&memory);
-    line(check, "memory", 1, "", "%.1f GiB%s", (double)memory.total_bytes / (double)DP_GIB,
-         memory.limit_bytes > 0 ? ", less for this cgroup" : "");
+    print_result(check, "memory", 1, "", "%.1f GiB%s", (double)memory.total_bytes / (double)DP_GIB,
+                 memory.limit_bytes > 0 ? ", less for this cgroup" : "");
     is_ok = dp_run_dir_create(path, sizeof(path), &error) == DP_OK;
     if (is_ok) {
         int has_space = statvfs(path, &disk) == 0;
         double free_mib = has_space ? (double)disk.f_bavail * (double)disk.f_frsize / (1 << 20) : 0;
 
         dp_run_dir_remove(path);
-        line(check, "run directory", free_mib >= 256, "free some space there, or set TMPDIR",
-             "in %s, %.0f MiB free", parent, free_mib);
+        print_result(check, "run directory", free_mib >= 256,
+                     "free some space there, or set TMPDIR", "in %s, %.0f MiB free", parent,
+                     free_mib);
     } else {
-        line(check, "run directory", 0, "set TMPDIR to a directory you may write to", "%s",
-             error.text);
+        print_result(check, "run directory", 0, "set TMPDIR to a directory you may write to", "%s",
+                     error.text);
     }
 }
 

@@ -36,7 +36,7 @@ typedef struct surroundings {
     struct rlimit old_files;
 } surroundings_t;
 
-static int complain(int code, const char *text)
+static int print_error(int code, const char *text)
 {
     fprintf(stderr, "dprun: %s\n", text);
     return code;
@@ -74,7 +74,7 @@ static void set_signals(surroundings_t *around)
 
 static dp_status_t raise_file_limit(const dp_job_t *job, surroundings_t *around, dp_error_t *error)
 {
-    rlim_t per_rank = job->launch->output_dir == NULL ? 3 : 5;
+    rlim_t per_rank = job->command->output_dir == NULL ? 3 : 5;
     rlim_t need = per_rank * (rlim_t)job->size + SPARE_FILES;
     struct rlimit limit;
 
@@ -108,7 +108,7 @@ static dp_status_t open_parts(dp_job_t *job, dp_supervisor_start_t *start, dp_ag
     agent->channel = channel[1];
     status = dp_input_open(&agent->stdin_fd, &start->pump_fd, error);
     if (status != DP_OK) return status;
-    dp_run_dir_prune(job->launch->config.keep_runs);
+    dp_run_dir_prune(job->command->config.keep_runs);
     status = dp_run_dir_create(path, sizeof(path), error);
     if (status != DP_OK) return status;
     (void)dp_run_dir_lock(path); /* for as long as dprun or its agent is there */
@@ -193,7 +193,7 @@ static dp_status_t start_job(dp_job_t *job, uint64_t start_ns, dp_supervisor_t *
 
 static const dp_tail_t *tail_of(const void *context, int rank)
 {
-    return dp_output_tail(context, rank);
+    return dp_job_output_tail(context, rank);
 }
 
 static int has_failed(const dp_supervisor_t *supervisor)
@@ -214,7 +214,7 @@ static void keep_run_dir(const dp_supervisor_t *supervisor, char *text, size_t r
     for (int rank = 0; rank < job->size && supervisor->fate.left == 0; rank++)
         dp_recorder_trim(job->run_dir, rank);
     files = dp_run_dir_files(job->run_dir, &bytes);
-    if (job->launch->keeps_run_dir) dp_run_dir_ask_for(job->run_dir);
+    if (job->command->keeps_run_dir) dp_run_dir_ask_for(job->run_dir);
     if (bytes < 1000000) {
         snprintf(size, sizeof(size), "%.0f kB", (double)bytes / 1e3);
     } else {
@@ -226,25 +226,26 @@ static void keep_run_dir(const dp_supervisor_t *supervisor, char *text, size_t r
 
 /* Merges the timeline, and tells whether the run directory is to be kept. saved is "" when nothing
  * was. */
-static int settle_files(const dp_supervisor_t *supervisor, const dp_timeline_t *timeline,
+static int settle_files(const dp_supervisor_t *supervisor, const dp_timeline_request_t *timeline,
                         char saved[SAVED_MAX])
 {
     const dp_job_t *job = supervisor->job;
     size_t files = dp_run_dir_files(job->run_dir, NULL);
-    int keep = job->launch->keeps_run_dir ||
-               (files > 0 && has_failed(supervisor) && job->launch->config.keep_runs > 0);
+    int keep = job->command->keeps_run_dir ||
+               (files > 0 && has_failed(supervisor) && job->command->config.keep_runs > 0);
     size_t used = 0;
     dp_error_t error;
 
     saved[0] = '\0';
     if (timeline != NULL && files == 0) {
-        dp_output_say(supervisor->output, "--timeline %s: no rank recorded anything",
-                      timeline->file);
-    } else if (timeline != NULL && dp_timeline_merge(timeline, job->run_dir, &error) == DP_OK) {
+        dp_job_output_say(supervisor->output, "--timeline %s: no rank recorded anything",
+                          timeline->file);
+    } else if (timeline != NULL &&
+               dp_timeline_request_merge(timeline, job->run_dir, &error) == DP_OK) {
         used =
             (size_t)snprintf(saved, SAVED_MAX, "timeline %s%s", timeline->file, keep ? "; " : "");
     } else if (timeline != NULL) {
-        dp_output_say(supervisor->output, "--timeline %s: %s", timeline->file, error.text);
+        dp_job_output_say(supervisor->output, "--timeline %s: %s", timeline->file, error.text);
         keep = 1; /* so that the merge can be repeated */
     }
     if (keep && used < SAVED_MAX) keep_run_dir(supervisor, saved + used, SAVED_MAX - used);
@@ -283,7 +284,7 @@ static void write_report(const dp_supervisor_t *supervisor, const char *saved, F
         dp_report_failure(&report, out);
         return;
     case DP_OUTCOME_TIMEOUT:
-        dp_report_timeout(&report, supervisor->job->launch->timeout_ns, out);
+        dp_report_timeout(&report, supervisor->job->command->timeout_ns, out);
         return;
     case DP_OUTCOME_INTERRUPTED:
         dp_signal_name(supervisor->signal, name, sizeof(name));
@@ -303,7 +304,7 @@ static void write_report(const dp_supervisor_t *supervisor, const char *saved, F
     if (saved[0] != '\0') fprintf(out, "dprun: saved %s\n", saved);
 }
 
-static void end_job(dp_supervisor_t *supervisor, const dp_timeline_t *timeline)
+static void end_job(dp_supervisor_t *supervisor, const dp_timeline_request_t *timeline)
 {
     char saved[SAVED_MAX];
     char *text = NULL;
@@ -315,20 +316,20 @@ static void end_job(dp_supervisor_t *supervisor, const dp_timeline_t *timeline)
     out = open_memstream(&text, &bytes);
     if (out != NULL) {
         write_report(supervisor, saved, out); /* reads the recorders */
-        if (fclose(out) == 0 && bytes > 0) dp_output_print(supervisor->output, text);
+        if (fclose(out) == 0 && bytes > 0) dp_job_output_print(supervisor->output, text);
         free(text);
     }
     if (!keep) dp_run_dir_remove(supervisor->job->run_dir);
     dp_supervisor_flush(supervisor);
 }
 
-static int run_job(dp_job_t *job, const dp_timeline_t *timeline, uint64_t start_ns)
+static int run_job(dp_job_t *job, const dp_timeline_request_t *timeline, uint64_t start_ns)
 {
     dp_supervisor_t supervisor;
     dp_error_t error;
     int code;
 
-    if (start_job(job, start_ns, &supervisor, &error) != DP_OK) return complain(1, error.text);
+    if (start_job(job, start_ns, &supervisor, &error) != DP_OK) return print_error(1, error.text);
     dp_supervisor_run(&supervisor);
     end_job(&supervisor, timeline);
     code = dp_supervisor_exit_code(&supervisor);
@@ -336,27 +337,27 @@ static int run_job(dp_job_t *job, const dp_timeline_t *timeline, uint64_t start_
     return code;
 }
 
-static int prepare_and_run(const dp_launch_t *launch, uint64_t start_ns)
+static int prepare_and_run(const dp_command_t *command, uint64_t start_ns)
 {
-    const char *wanted = launch->config.timeline;
-    dp_timeline_t timeline;
+    const char *wanted = command->config.timeline;
+    dp_timeline_request_t timeline;
     dp_error_t error;
     dp_job_t job;
     int code;
 
     if (wanted[0] != '\0' && (dp_timeline_request_parse(wanted, &timeline, &error) != DP_OK ||
                               dp_timeline_request_check(&timeline, &error) != DP_OK)) {
-        return complain(DP_EXIT_USAGE, error.text);
+        return print_error(DP_EXIT_USAGE, error.text);
     }
-    if (dp_job_init(&job, launch, &code, &error) != DP_OK) return complain(code, error.text);
-    if (launch->action == DP_ACTION_RUN && dp_output_make_dir(launch, &error) != DP_OK) {
+    if (dp_job_init(&job, command, &code, &error) != DP_OK) return print_error(code, error.text);
+    if (command->action == DP_ACTION_RUN && dp_job_output_make_dir(command, &error) != DP_OK) {
         dp_job_fini(&job);
-        return complain(DP_EXIT_USAGE, error.text);
+        return print_error(DP_EXIT_USAGE, error.text);
     }
-    if (launch->action == DP_ACTION_DRY_RUN) {
+    if (command->action == DP_ACTION_DRY_RUN) {
         dp_job_print(&job, stdout);
     } else {
-        if (launch->shares_gpu) {
+        if (command->shares_gpu) {
             fprintf(stderr, "dprun: %d ranks share one GPU: functional test, not a benchmark\n",
                     job.size);
         }
@@ -369,17 +370,17 @@ static int prepare_and_run(const dp_launch_t *launch, uint64_t start_ns)
 int main(int argc, char **argv)
 {
     uint64_t start_ns = dp_now_ns();
-    dp_launch_t launch;
+    dp_command_t command;
     dp_error_t error;
     dp_log_t log;
     int code = 0;
 
     fill_standard_files();
     dp_log_init(&log, DP_LOG_WARN, -1);
-    if (dp_command_parse(argc, argv, &log, &launch, &error) != DP_OK) {
-        return complain(DP_EXIT_USAGE, error.text);
+    if (dp_command_parse(argc, argv, &log, &command, &error) != DP_OK) {
+        return print_error(DP_EXIT_USAGE, error.text);
     }
-    switch (launch.action) {
+    switch (command.action) {
     case DP_ACTION_HELP:
         dp_help_print(argc > 1 ? stdout : stderr);
         code = argc > 1 ? 0 : DP_EXIT_USAGE;
@@ -388,13 +389,13 @@ int main(int argc, char **argv)
         printf("dprun %d.%d.%d\n", DP_VERSION_MAJOR, DP_VERSION_MINOR, DP_VERSION_PATCH);
         break;
     case DP_ACTION_CHECK:
-        code = dp_check_run(launch.size, stdout);
+        code = dp_check_run(command.size, stdout);
         break;
     case DP_ACTION_RUN:
     case DP_ACTION_DRY_RUN:
-        code = prepare_and_run(&launch, start_ns);
+        code = prepare_and_run(&command, start_ns);
         break;
     }
-    dp_command_fini(&launch);
+    dp_command_fini(&command);
     return code;
 }

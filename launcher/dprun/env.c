@@ -22,7 +22,7 @@ static char **slot_of(const dp_env_t *env, const char *name)
 }
 
 /* Takes entry, also when it fails. */
-static int append(dp_env_t *env, char *entry)
+static int append_entry(dp_env_t *env, char *entry)
 {
     if (entry == NULL) return -1;
     if (env->count + 2 > env->room) {
@@ -45,7 +45,7 @@ int dp_env_init(dp_env_t *env, char *const *entries)
 {
     memset(env, 0, sizeof(*env));
     for (; entries != NULL && *entries != NULL; entries++) {
-        if (append(env, strdup(*entries)) != 0) {
+        if (append_entry(env, strdup(*entries)) != 0) {
             dp_env_fini(env);
             return -1;
         }
@@ -68,7 +68,7 @@ int dp_env_set(dp_env_t *env, const char *name, const char *value)
     char *entry = NULL;
 
     if (asprintf(&entry, "%s=%s", name, value) < 0) return -1;
-    if (slot == NULL) return append(env, entry);
+    if (slot == NULL) return append_entry(env, entry);
     free(*slot);
     *slot = entry;
     return 0;

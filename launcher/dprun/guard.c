@@ -44,7 +44,7 @@ static void let_go(const dp_agent_start_t *start)
 }
 
 /* 0: no child is left. */
-static int reap(guard_t *guard)
+static int reap_orphans(guard_t *guard)
 {
     int status;
     pid_t pid;
@@ -58,11 +58,11 @@ static int reap(guard_t *guard)
     return pid == 0 || errno != ECHILD;
 }
 
-static void watch(guard_t *guard, const sigset_t *heard)
+static void watch_agent(guard_t *guard, const sigset_t *heard)
 {
     const struct timespec rescan = {0, RESCAN_NS};
 
-    while (reap(guard)) {
+    while (reap_orphans(guard)) {
         int number;
 
         if (guard->agent == 0) {
@@ -93,7 +93,7 @@ int dp_guard_run(const dp_agent_start_t *start)
     if (guard.agent == 0) _exit(dp_agent_run(start));
     let_go(start);
     if (guard.agent < 0) return 1; /* dprun sees the channel close */
-    watch(&guard, &heard);
+    watch_agent(&guard, &heard);
     /* dprun looks after the directory, and in its place the agent. */
     if (getppid() != guard.dprun && start->job->owns_run_dir) {
         dp_run_dir_remove(start->job->run_dir);

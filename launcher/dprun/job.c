@@ -73,7 +73,7 @@ int dp_program_find(const char *name, const char *path_list, char *found, size_t
     return DP_EXIT_NOT_FOUND;
 }
 
-static int remember(dp_job_t *job, const char *name)
+static int remember_own_variable(dp_job_t *job, const char *name)
 {
     char **given;
 
@@ -90,24 +90,24 @@ static int remember(dp_job_t *job, const char *name)
 }
 
 /* Sets a variable and remembers that it is ours. */
-static int give(dp_job_t *job, const char *name, const char *value)
+static int set_own_variable(dp_job_t *job, const char *name, const char *value)
 {
     if (dp_env_set(&job->env, name, value) != 0) return -1;
-    return remember(job, name);
+    return remember_own_variable(job, name);
 }
 
-static int give_default(dp_job_t *job, const char *name, const char *value)
+static int set_default_variable(dp_job_t *job, const char *name, const char *value)
 {
     int added = dp_env_default(&job->env, name, value);
 
-    return added > 0 ? remember(job, name) : added;
+    return added > 0 ? remember_own_variable(job, name) : added;
 }
 
 /* Flags and --config lines reach the ranks as DP_ variables; what came from the environment is
  * inherited anyway. */
 static int give_knobs(dp_job_t *job)
 {
-    const dp_config_t *config = &job->launch->config;
+    const dp_config_t *config = &job->command->config;
 
     for (size_t i = 0; i < dp_config_count(); i++) {
         const dp_config_row_t *row = dp_config_row(i);
@@ -118,7 +118,7 @@ static int give_knobs(dp_job_t *job)
         if (config->source[i] != DP_FROM_FILE && config->source[i] != DP_FROM_FLAG) continue;
         snprintf(name, sizeof(name), "DP_%s", row->name);
         dp_config_format(config, i, value, sizeof(value));
-        if (give(job, name, value) != 0) return -1;
+        if (set_own_variable(job, name, value) != 0) return -1;
     }
     return 0;
 }
@@ -149,7 +149,8 @@ static const char *const share_gpu_variables[][2] = {
 static int give_shared_gpu(dp_job_t *job)
 {
     for (size_t i = 0; i < DP_ARRAY_LEN(share_gpu_variables); i++) {
-        if (give_default(job, share_gpu_variables[i][0], share_gpu_variables[i][1]) < 0) return -1;
+        if (set_default_variable(job, share_gpu_variables[i][0], share_gpu_variables[i][1]) < 0)
+            return -1;
     }
     return 0;
 }
@@ -164,40 +165,43 @@ int dp_job_ticket_fd(void)
 
 static int give_variables(dp_job_t *job)
 {
-    const dp_launch_t *launch = job->launch;
+    const dp_command_t *command = job->command;
     char number[16];
 
     for (size_t i = 0; i < DP_ARRAY_LEN(ucx_variables); i++) {
-        if (give_default(job, ucx_variables[i][0], ucx_variables[i][1]) < 0) return -1;
+        if (set_default_variable(job, ucx_variables[i][0], ucx_variables[i][1]) < 0) return -1;
     }
     snprintf(number, sizeof(number), "%d", job->threads);
     for (size_t i = 0; i < DP_ARRAY_LEN(thread_variables); i++) {
-        if (give_default(job, thread_variables[i], number) < 0) return -1;
+        if (set_default_variable(job, thread_variables[i], number) < 0) return -1;
     }
-    if (launch->shares_gpu && give_shared_gpu(job) != 0) return -1;
+    if (command->shares_gpu && give_shared_gpu(job) != 0) return -1;
     if (give_knobs(job) != 0) return -1;
-    for (size_t i = 0; i < launch->variable_count; i++) {
-        const char *entry = launch->variables[i];
+    for (size_t i = 0; i < command->variable_count; i++) {
+        const char *entry = command->variables[i];
         const char *equals = strchr(entry, '=');
         char name[256];
 
         snprintf(name, sizeof(name), "%.*s", (int)(equals - entry), entry);
-        if (give(job, name, equals + 1) != 0) return -1;
+        if (set_own_variable(job, name, equals + 1) != 0) return -1;
     }
     snprintf(number, sizeof(number), "%d", job->size);
-    if (give(job, "DP_SIZE", number) != 0 || give(job, "DP_LOCAL_SIZE", number) != 0) return -1;
+    if (set_own_variable(job, "DP_SIZE", number) != 0 ||
+        set_own_variable(job, "DP_LOCAL_SIZE", number) != 0)
+        return -1;
     snprintf(number, sizeof(number), "%d", dp_job_ticket_fd());
-    return give(job, "DP_BOOTSTRAP_FD", number);
+    return set_own_variable(job, "DP_BOOTSTRAP_FD", number);
 }
 
-dp_status_t dp_job_init(dp_job_t *job, const dp_launch_t *launch, int *exit_code, dp_error_t *error)
+dp_status_t dp_job_init(dp_job_t *job, const dp_command_t *command, int *exit_code,
+                        dp_error_t *error)
 {
     const char *path = dp_environment("PATH");
 
     memset(job, 0, sizeof(*job));
-    job->launch = launch;
-    job->size = launch->size;
-    *exit_code = dp_program_find(launch->argv[0], path == NULL ? "/usr/bin:/bin" : path,
+    job->command = command;
+    job->size = command->size;
+    *exit_code = dp_program_find(command->argv[0], path == NULL ? "/usr/bin:/bin" : path,
                                  job->program, sizeof(job->program), error);
     if (*exit_code != 0) return DP_ERR_INVALID;
     *exit_code = 1;
@@ -232,7 +236,7 @@ dp_status_t dp_job_set_run_dir(dp_job_t *job, const char *path, int owned, dp_er
 {
     snprintf(job->run_dir, sizeof(job->run_dir), "%s", path);
     job->owns_run_dir = owned;
-    if (give(job, "DP_RUN_DIR", path) != 0) {
+    if (set_own_variable(job, "DP_RUN_DIR", path) != 0) {
         return dp_error_set(error, DP_ERR_NO_MEMORY, "out of memory");
     }
     return DP_OK;
@@ -244,9 +248,9 @@ int dp_job_set_rank(dp_job_t *job, int rank)
 
     snprintf(number, sizeof(number), "%d", rank);
     snprintf(own_host, sizeof(own_host), "dprun-%d-r%d", (int)getpid(), rank);
-    if (job->launch->shares_gpu && give(job, HOST_OF_RANK, own_host) != 0) return -1;
-    if (give(job, "DP_RANK", number) != 0) return -1;
-    return give(job, "DP_LOCAL_RANK", number); /* one host: the same */
+    if (job->command->shares_gpu && set_own_variable(job, HOST_OF_RANK, own_host) != 0) return -1;
+    if (set_own_variable(job, "DP_RANK", number) != 0) return -1;
+    return set_own_variable(job, "DP_LOCAL_RANK", number); /* one host: the same */
 }
 
 /* A word as a shell would read it back. */
@@ -277,7 +281,7 @@ static int is_of_rank(const char *name)
 
 void dp_job_print(dp_job_t *job, FILE *out)
 {
-    const dp_launch_t *launch = job->launch;
+    const dp_command_t *command = job->command;
 
     fprintf(out, "job      %d rank%s on 1 host, nothing started\n", job->size,
             job->size == 1 ? "" : "s");
@@ -288,18 +292,18 @@ void dp_job_print(dp_job_t *job, FILE *out)
             job->size > job->cores.allowed ? "; more ranks than cores" : "");
     fprintf(out, "program  %s\n", job->program);
     fprintf(out, "command ");
-    for (char **word = launch->argv; *word != NULL; word++) {
+    for (char **word = command->argv; *word != NULL; word++) {
         fputc(' ', out);
         print_quoted(out, *word);
     }
     fprintf(out, "\nstdin    ");
-    if (launch->stdin_rank < 0) {
+    if (command->stdin_rank < 0) {
         fprintf(out, "nobody\n");
     } else {
-        fprintf(out, "rank %d\n", launch->stdin_rank);
+        fprintf(out, "rank %d\n", command->stdin_rank);
     }
-    if (launch->output_dir != NULL) {
-        fprintf(out, "output   also to %s/rank.R.out and .err\n", launch->output_dir);
+    if (command->output_dir != NULL) {
+        fprintf(out, "output   also to %s/rank.R.out and .err\n", command->output_dir);
     }
     fprintf(out, "env      inherited, and for every rank:\n");
     for (size_t i = 0; i < job->given_count; i++) {
@@ -318,8 +322,8 @@ void dp_job_print(dp_job_t *job, FILE *out)
         dp_cores_of_rank(&job->cores, rank, job->size, &set);
         dp_cores_format(&set, text, sizeof(text));
         fprintf(out, "rank %-3d host %s, local %d, cores %s, DP_RANK=%d DP_LOCAL_RANK=%d", rank,
-                job->host, rank, launch->binds_cores ? text : "any (--bind none)", rank, rank);
-        if (launch->shares_gpu) fprintf(out, ", its own " HOST_OF_RANK);
+                job->host, rank, command->binds_cores ? text : "any (--bind none)", rank, rank);
+        if (command->shares_gpu) fprintf(out, ", its own " HOST_OF_RANK);
         fputc('\n', out);
     }
 }

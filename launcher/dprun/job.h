@@ -26,7 +26,7 @@
 #define DP_TICKET_FD 200
 
 typedef struct dp_job {
-    const dp_launch_t *launch; /* borrowed */
+    const dp_command_t *command; /* borrowed */
     int size;
     char program[PATH_MAX]; /* as execve() takes it */
     char host[256];
@@ -41,8 +41,8 @@ typedef struct dp_job {
 } dp_job_t;
 
 /* Resolves the program, counts cores, builds the environment. *exit_code is 126, 127, 2 or 1 on an
- * error. launch is borrowed until dp_job_fini(). */
-dp_status_t dp_job_init(dp_job_t *job, const dp_launch_t *launch, int *exit_code,
+ * error. command is borrowed until dp_job_fini(). */
+dp_status_t dp_job_init(dp_job_t *job, const dp_command_t *command, int *exit_code,
                         dp_error_t *error);
 void dp_job_fini(dp_job_t *job);
 

@@ -147,7 +147,7 @@ static dp_status_t bad_value(const dp_flag_t *flag, const char *value, dp_error_
     return dp_error_set(error, DP_ERR_CONFIG, "%s %s: must be %s", flag->name, value, flag->value);
 }
 
-static dp_status_t add_variable(dp_launch_t *launch, const dp_flag_t *flag, char *value,
+static dp_status_t add_variable(dp_command_t *command, const dp_flag_t *flag, char *value,
                                 dp_error_t *error)
 {
     const char *equals = strchr(value, '=');
@@ -160,15 +160,16 @@ static dp_status_t add_variable(dp_launch_t *launch, const dp_flag_t *flag, char
         return dp_error_set(error, DP_ERR_CONFIG, "%s %s: not set here; write %s=VALUE", flag->name,
                             value, value);
     }
-    variables = realloc(launch->variables, (launch->variable_count + 1) * sizeof(*variables));
+    variables = realloc(command->variables, (command->variable_count + 1) * sizeof(*variables));
     if (variables == NULL) return dp_error_set(error, DP_ERR_NO_MEMORY, "out of memory");
-    launch->variables = variables;
-    variables[launch->variable_count++] = value;
+    command->variables = variables;
+    variables[command->variable_count++] = value;
     return DP_OK;
 }
 
 /* One of dprun's own flags. */
-static dp_status_t apply(dp_launch_t *launch, const dp_flag_t *flag, char *value, dp_error_t *error)
+static dp_status_t apply_own_flag(dp_command_t *command, const dp_flag_t *flag, char *value,
+                                  dp_error_t *error)
 {
     long number = 0;
 
@@ -178,72 +179,72 @@ static dp_status_t apply(dp_launch_t *launch, const dp_flag_t *flag, char *value
             return dp_error_set(error, DP_ERR_CONFIG, "%s %s: must be a number from 1 to %d",
                                 flag->name, value, DP_RANKS_MAX);
         }
-        launch->size = (int)number;
+        command->size = (int)number;
         return DP_OK;
     case FLAG_CONFIG:
-        launch->config_file = value;
+        command->config_file = value;
         return DP_OK;
     case FLAG_VARIABLE:
-        return add_variable(launch, flag, value, error);
+        return add_variable(command, flag, value, error);
     case FLAG_BIND:
-        launch->binds_cores = strcmp(value, "core") == 0;
-        if (!launch->binds_cores && strcmp(value, "none") != 0) break;
+        command->binds_cores = strcmp(value, "core") == 0;
+        if (!command->binds_cores && strcmp(value, "none") != 0) break;
         return DP_OK;
     case FLAG_SHARE_GPU:
-        launch->shares_gpu = 1;
+        command->shares_gpu = 1;
         return DP_OK;
     case FLAG_STDIN:
-        launch->stdin_rank = -1;
+        command->stdin_rank = -1;
         if (strcmp(value, "none") == 0) return DP_OK;
         if (!parse_integer(value, &number) || number < 0 || number >= DP_RANKS_MAX) break;
-        launch->stdin_rank = (int)number;
+        command->stdin_rank = (int)number;
         return DP_OK;
     case FLAG_OUTPUT_DIR:
-        launch->output_dir = value;
+        command->output_dir = value;
         return DP_OK;
     case FLAG_QUIET:
-        launch->is_quiet = 1;
+        command->is_quiet = 1;
         return DP_OK;
     case FLAG_TIMESTAMPS:
-        launch->has_timestamps = 1;
+        command->has_timestamps = 1;
         return DP_OK;
     case FLAG_PREFIX:
-        launch->has_prefix = 1;
+        command->has_prefix = 1;
         return DP_OK;
     case FLAG_NO_PREFIX:
-        launch->has_prefix = 0;
+        command->has_prefix = 0;
         return DP_OK;
     case FLAG_COLOR:
         if (strcmp(value, "auto") == 0) {
-            launch->color = DP_COLOR_AUTO;
+            command->color = DP_COLOR_AUTO;
         } else if (strcmp(value, "always") == 0) {
-            launch->color = DP_COLOR_ALWAYS;
+            command->color = DP_COLOR_ALWAYS;
         } else if (strcmp(value, "never") == 0) {
-            launch->color = DP_COLOR_NEVER;
+            command->color = DP_COLOR_NEVER;
         } else {
             break;
         }
         return DP_OK;
     case FLAG_GRACE:
-        if (!parse_seconds(value, &launch->grace_ns)) break;
+        if (!parse_seconds(value, &command->grace_ns)) break;
         return DP_OK;
     case FLAG_TIMEOUT:
-        if (!parse_seconds(value, &launch->timeout_ns) || launch->timeout_ns == 0) break;
+        if (!parse_seconds(value, &command->timeout_ns) || command->timeout_ns == 0) break;
         return DP_OK;
     case FLAG_KEEP_RUN_DIR:
-        launch->keeps_run_dir = 1;
+        command->keeps_run_dir = 1;
         return DP_OK;
     case FLAG_DRY_RUN:
-        launch->action = DP_ACTION_DRY_RUN;
+        command->action = DP_ACTION_DRY_RUN;
         return DP_OK;
     case FLAG_CHECK:
-        launch->action = DP_ACTION_CHECK;
+        command->action = DP_ACTION_CHECK;
         return DP_OK;
     case FLAG_HELP:
-        launch->action = DP_ACTION_HELP;
+        command->action = DP_ACTION_HELP;
         return DP_OK;
     case FLAG_VERSION:
-        launch->action = DP_ACTION_VERSION;
+        command->action = DP_ACTION_VERSION;
         return DP_OK;
     }
     return bad_value(flag, value, error);
@@ -305,7 +306,7 @@ static const dp_config_row_t *find_negated(const char *flag)
     return row != NULL && strcmp(row->kind, "yes/no") == 0 ? row : NULL;
 }
 
-static dp_status_t parse_flags(int argc, char **argv, dp_launch_t *launch, dp_error_t *error)
+static dp_status_t parse_flags(int argc, char **argv, dp_command_t *command, dp_error_t *error)
 {
     dp_status_t status = DP_OK;
 
@@ -318,11 +319,11 @@ static dp_status_t parse_flags(int argc, char **argv, dp_launch_t *launch, dp_er
         int is_yes_no;
 
         if (argument[0] != '-' || argument[1] == '\0') {
-            launch->argv = argv + i;
+            command->argv = argv + i;
             return DP_OK;
         }
         if (strcmp(argument, "--") == 0) {
-            launch->argv = i + 1 < argc ? argv + i + 1 : NULL;
+            command->argv = i + 1 < argc ? argv + i + 1 : NULL;
             return DP_OK;
         }
         snprintf(name, sizeof(name), "%.*s",
@@ -340,7 +341,7 @@ static dp_status_t parse_flags(int argc, char **argv, dp_launch_t *launch, dp_er
                 value = argv[i];
             }
             /* A flag without value does not look at it. */
-            status = apply(launch, own, value == NULL ? argument : value, error);
+            status = apply_own_flag(command, own, value == NULL ? argument : value, error);
             continue;
         }
         if (own != NULL && row == NULL) {
@@ -348,7 +349,7 @@ static dp_status_t parse_flags(int argc, char **argv, dp_launch_t *launch, dp_er
         }
         if (row == NULL && value == NULL && find_negated(name) != NULL) {
             row = find_negated(name);
-            status = dp_config_set(&launch->config, row->name, "0", DP_FROM_FLAG, error);
+            status = dp_config_set(&command->config, row->name, "0", DP_FROM_FLAG, error);
             continue;
         }
         if (row == NULL) return unknown_flag(name, error);
@@ -356,7 +357,7 @@ static dp_status_t parse_flags(int argc, char **argv, dp_launch_t *launch, dp_er
         if (value == NULL && !is_yes_no && ++i >= argc) {
             return dp_error_set(error, DP_ERR_CONFIG, "%s needs a value: %s", name, row->kind);
         }
-        status = dp_config_set(&launch->config, row->name,
+        status = dp_config_set(&command->config, row->name,
                                value != NULL ? value
                                : is_yes_no   ? "1"
                                              : argv[i],
@@ -365,51 +366,51 @@ static dp_status_t parse_flags(int argc, char **argv, dp_launch_t *launch, dp_er
     return status;
 }
 
-static dp_status_t check_whole(const dp_launch_t *launch, dp_error_t *error)
+static dp_status_t check_whole(const dp_command_t *command, dp_error_t *error)
 {
-    if (launch->action != DP_ACTION_RUN && launch->action != DP_ACTION_DRY_RUN) return DP_OK;
-    if (launch->size == 0) {
+    if (command->action != DP_ACTION_RUN && command->action != DP_ACTION_DRY_RUN) return DP_OK;
+    if (command->size == 0) {
         return dp_error_set(error, DP_ERR_CONFIG, "-np N is missing: how many ranks?");
     }
-    if (launch->argv == NULL) {
+    if (command->argv == NULL) {
         return dp_error_set(error, DP_ERR_CONFIG,
                             "the program is missing: dprun -np %d PROGRAM ARGUMENTS...",
-                            launch->size);
+                            command->size);
     }
-    if (launch->stdin_rank >= launch->size) {
+    if (command->stdin_rank >= command->size) {
         return dp_error_set(error, DP_ERR_CONFIG, "--stdin %d: the job has ranks 0 to %d",
-                            launch->stdin_rank, launch->size - 1);
+                            command->stdin_rank, command->size - 1);
     }
     return DP_OK;
 }
 
-dp_status_t dp_command_parse(int argc, char **argv, const dp_log_t *log, dp_launch_t *launch,
+dp_status_t dp_command_parse(int argc, char **argv, const dp_log_t *log, dp_command_t *command,
                              dp_error_t *error)
 {
     dp_status_t status;
 
-    memset(launch, 0, sizeof(*launch));
-    launch->has_prefix = 1;
-    launch->grace_ns = DEFAULT_GRACE_NS;
-    dp_config_defaults(&launch->config);
-    if (argc <= 1) launch->action = DP_ACTION_HELP;
-    status = parse_flags(argc, argv, launch, error);
-    if (status == DP_OK) status = check_whole(launch, error);
-    if (status == DP_OK && launch->config_file != NULL) {
-        status = dp_config_from_file(&launch->config, launch->config_file, error);
+    memset(command, 0, sizeof(*command));
+    command->has_prefix = 1;
+    command->grace_ns = DEFAULT_GRACE_NS;
+    dp_config_defaults(&command->config);
+    if (argc <= 1) command->action = DP_ACTION_HELP;
+    status = parse_flags(argc, argv, command, error);
+    if (status == DP_OK) status = check_whole(command, error);
+    if (status == DP_OK && command->config_file != NULL) {
+        status = dp_config_from_file(&command->config, command->config_file, error);
     }
     if (status == DP_OK &&
-        (launch->action == DP_ACTION_RUN || launch->action == DP_ACTION_DRY_RUN)) {
-        status = dp_config_from_environment(&launch->config, log, error);
-        if (status == DP_OK) status = dp_config_check(&launch->config, error);
+        (command->action == DP_ACTION_RUN || command->action == DP_ACTION_DRY_RUN)) {
+        status = dp_config_from_environment(&command->config, log, error);
+        if (status == DP_OK) status = dp_config_check(&command->config, error);
     }
-    if (status != DP_OK) dp_command_fini(launch);
+    if (status != DP_OK) dp_command_fini(command);
     return status;
 }
 
-void dp_command_fini(dp_launch_t *launch)
+void dp_command_fini(dp_command_t *command)
 {
-    free(launch->variables);
-    launch->variables = NULL;
-    launch->variable_count = 0;
+    free(command->variables);
+    command->variables = NULL;
+    command->variable_count = 0;
 }

@@ -12,18 +12,18 @@
 
 #define DP_RANKS_MAX 1024
 
-typedef enum dp_launch_action {
+typedef enum dp_command_action {
     DP_ACTION_RUN,
     DP_ACTION_DRY_RUN,
     DP_ACTION_CHECK,
     DP_ACTION_HELP,
     DP_ACTION_VERSION
-} dp_launch_action_t;
+} dp_command_action_t;
 
 typedef enum dp_color { DP_COLOR_AUTO, DP_COLOR_ALWAYS, DP_COLOR_NEVER } dp_color_t;
 
-typedef struct dp_launch {
-    dp_launch_action_t action;
+typedef struct dp_command {
+    dp_command_action_t action;
     int size;     /* ranks; 0: not given */
     char **argv;  /* program and its arguments, borrowed from main's; NULL: none */
     int is_quiet; /* nothing of the ranks' output on our own */
@@ -41,7 +41,7 @@ typedef struct dp_launch {
     char **variables;        /* [variable_count] NAME=VALUE of -x, entries borrowed from argv */
     size_t variable_count;
     dp_config_t config; /* defaults, file, environment, flags */
-} dp_launch_t;
+} dp_command_t;
 
 /* A flag of dprun's own. */
 typedef struct dp_flag {
@@ -64,8 +64,8 @@ int dp_flag_is_taken(const dp_config_row_t *row);
 
 /* Reads the command line, then the --config file and the DP_ variables. Errors name the argument
  * and, for an unknown flag, the nearest one. */
-dp_status_t dp_command_parse(int argc, char **argv, const dp_log_t *log, dp_launch_t *launch,
+dp_status_t dp_command_parse(int argc, char **argv, const dp_log_t *log, dp_command_t *command,
                              dp_error_t *error);
-void dp_command_fini(dp_launch_t *launch);
+void dp_command_fini(dp_command_t *command);
 
 #endif

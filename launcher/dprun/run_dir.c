@@ -140,7 +140,7 @@ void dp_run_dir_prune(int keep)
 
 typedef void (*visit_fn)(const FTSENT *entry, void *context);
 
-static void walk(const char *path, visit_fn visit, void *context)
+static void walk_tree(const char *path, visit_fn visit, void *context)
 {
     char copy[4096];
     char *roots[] = {copy, NULL};
@@ -175,7 +175,7 @@ size_t dp_run_dir_files(const char *path, uint64_t *bytes)
 {
     content_t content = {0, 0};
 
-    walk(path, count_file, &content);
+    walk_tree(path, count_file, &content);
     if (bytes != NULL) *bytes = content.bytes;
     return content.files;
 }
@@ -195,6 +195,6 @@ int dp_run_dir_remove(const char *path)
 {
     struct stat info;
 
-    walk(path, remove_entry, NULL);
+    walk_tree(path, remove_entry, NULL);
     return stat(path, &info) != 0 && errno == ENOENT ? 0 : -1;
 }

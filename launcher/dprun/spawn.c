@@ -24,14 +24,14 @@ static void restore_signals(const dp_spawner_t *spawner)
 }
 
 /* dup2() onto itself would leave close-on-exec set. */
-static int place(int fd, int target)
+static int move_descriptor(int fd, int target)
 {
     if (fd != target) return dup2(fd, target);
     return fcntl(fd, F_SETFD, 0);
 }
 
 /* Its number may be above the soft limit of the user: a descriptor that is open stays so. */
-static int place_ticket(const dp_spawner_t *spawner)
+static int move_ticket(const dp_spawner_t *spawner)
 {
     struct rlimit limit;
 
@@ -39,28 +39,28 @@ static int place_ticket(const dp_spawner_t *spawner)
         limit.rlim_cur = limit.rlim_max;
         setrlimit(RLIMIT_NOFILE, &limit);
     }
-    return place(spawner->ticket_fd, dp_job_ticket_fd());
+    return move_descriptor(spawner->ticket_fd, dp_job_ticket_fd());
 }
 
-static void run_child(const dp_spawner_t *spawner, pid_t parent, int rank, int out, int err)
+static void exec_rank(const dp_spawner_t *spawner, pid_t parent, int rank, int out, int err)
 {
     const dp_job_t *job = spawner->job;
     dp_spawn_failure_t failure = {rank, 0};
-    int in = rank == job->launch->stdin_rank ? spawner->stdin_fd : -1;
+    int in = rank == job->command->stdin_rank ? spawner->stdin_fd : -1;
     cpu_set_t set;
 
     setsid();
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(1); /* it went before the line above: nobody would tell us */
-    if (job->launch->binds_cores) {
+    if (job->command->binds_cores) {
         dp_cores_of_rank(&job->cores, rank, job->size, &set);
         if (CPU_COUNT(&set) > 0) sched_setaffinity(0, sizeof(set), &set);
     }
-    if (place(in >= 0 ? in : spawner->null_fd, 0) >= 0 && place(out, 1) >= 0 &&
-        place(err, 2) >= 0 && place_ticket(spawner) >= 0) {
+    if (move_descriptor(in >= 0 ? in : spawner->null_fd, 0) >= 0 && move_descriptor(out, 1) >= 0 &&
+        move_descriptor(err, 2) >= 0 && move_ticket(spawner) >= 0) {
         setrlimit(RLIMIT_NOFILE, &spawner->open_files);
         restore_signals(spawner);
-        execve(job->program, job->launch->argv, job->env.entries);
+        execve(job->program, job->command->argv, job->env.entries);
     }
     failure.error = errno;
     if (write(spawner->failure_fd, &failure, sizeof(failure)) < 0) _exit(DP_EXIT_NOT_EXECUTABLE);
@@ -88,7 +88,7 @@ pid_t dp_spawn_rank(dp_spawner_t *spawner, int rank, int *out, int *err)
         return -1;
     }
     pid = fork();
-    if (pid == 0) run_child(spawner, parent, rank, out_pipe[1], err_pipe[1]);
+    if (pid == 0) exec_rank(spawner, parent, rank, out_pipe[1], err_pipe[1]);
     saved = errno;
     close(out_pipe[1]);
     close(err_pipe[1]);

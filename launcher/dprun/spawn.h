@@ -12,7 +12,7 @@
 /* What every rank is started with. The agent's, for as long as it spawns. */
 typedef struct dp_spawner {
     dp_job_t *job;
-    int stdin_fd;     /* for job->launch->stdin_rank; -1: nobody */
+    int stdin_fd;     /* for job->command->stdin_rank; -1: nobody */
     int null_fd;      /* /dev/null, for the others */
     int ticket_fd;    /* memfd with the ticket; readers use offsets, so that one serves all */
     int failure_fd;   /* a rank whose exec fails writes a dp_spawn_failure_t here */

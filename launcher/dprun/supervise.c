@@ -33,14 +33,14 @@
 #define AGENT_LOST_ROUNDS 500
 #define AGENT_LOST_WAIT_MS 10
 
-static void arm(struct event *timer, uint64_t ns)
+static void arm_timer(struct event *timer, uint64_t ns)
 {
     const struct timeval delay = {(time_t)(ns / 1000000000), (suseconds_t)(ns / 1000 % 1000000)};
 
     event_add(timer, &delay);
 }
 
-static void order(dp_supervisor_t *supervisor, dp_message_type_t type, int number)
+static void send_to_agent(dp_supervisor_t *supervisor, dp_message_type_t type, int number)
 {
     dp_message_t message;
 
@@ -54,21 +54,21 @@ static void order(dp_supervisor_t *supervisor, dp_message_type_t type, int numbe
 
 static void kill_job(dp_supervisor_t *supervisor)
 {
-    if (supervisor->stage == DP_STAGE_KILLED) return;
-    supervisor->stage = DP_STAGE_KILLED;
+    if (supervisor->stage == DP_JOB_STAGE_KILLED) return;
+    supervisor->stage = DP_JOB_STAGE_KILLED;
     supervisor->fate.kill_ns = dp_now_ns();
     if (supervisor->fate.stop_ns == 0) supervisor->fate.stop_ns = supervisor->fate.kill_ns;
     event_del(supervisor->stage_timer);
-    order(supervisor, DP_MESSAGE_KILL, 0);
+    send_to_agent(supervisor, DP_MESSAGE_KILL, 0);
 }
 
 static void tell_job(dp_supervisor_t *supervisor, int number, uint64_t grace_ns)
 {
-    if (supervisor->stage >= DP_STAGE_TOLD) return;
-    supervisor->stage = DP_STAGE_TOLD;
+    if (supervisor->stage >= DP_JOB_STAGE_TOLD) return;
+    supervisor->stage = DP_JOB_STAGE_TOLD;
     supervisor->fate.stop_ns = dp_now_ns();
-    order(supervisor, DP_MESSAGE_SIGNAL, number);
-    arm(supervisor->stage_timer, grace_ns);
+    send_to_agent(supervisor, DP_MESSAGE_SIGNAL, number);
+    arm_timer(supervisor->stage_timer, grace_ns);
 }
 
 /* Whether a rank can still be expected to tell why the job failed; not one that others blame. */
@@ -88,16 +88,16 @@ static int has_silent_witness(const dp_supervisor_t *supervisor)
 static void on_stage_timer(evutil_socket_t fd, short what, void *context)
 {
     dp_supervisor_t *supervisor = context;
-    uint64_t grace_ns = DP_MIN(supervisor->job->launch->grace_ns, FAILED_GRACE_NS);
+    uint64_t grace_ns = DP_MIN(supervisor->job->command->grace_ns, FAILED_GRACE_NS);
 
     (void)fd;
     (void)what;
-    if (supervisor->stage == DP_STAGE_FAILING && has_silent_witness(supervisor) &&
+    if (supervisor->stage == DP_JOB_STAGE_FAILING && has_silent_witness(supervisor) &&
         dp_now_ns() - supervisor->fail_ns < WITNESS_MAX_NS) {
-        arm(supervisor->stage_timer, WITNESS_NS);
-    } else if (supervisor->stage == DP_STAGE_FAILING) {
+        arm_timer(supervisor->stage_timer, WITNESS_NS);
+    } else if (supervisor->stage == DP_JOB_STAGE_FAILING) {
         tell_job(supervisor, SIGTERM, grace_ns);
-    } else if (supervisor->stage == DP_STAGE_TOLD) {
+    } else if (supervisor->stage == DP_JOB_STAGE_TOLD) {
         kill_job(supervisor);
     }
 }
@@ -111,7 +111,7 @@ static void on_job_timer(evutil_socket_t fd, short what, void *context)
     if (supervisor->outcome != DP_OUTCOME_NONE || supervisor->is_gone) return;
     supervisor->outcome = DP_OUTCOME_TIMEOUT;
     dp_cgroup_memory(&supervisor->after);
-    tell_job(supervisor, SIGTERM, supervisor->job->launch->grace_ns);
+    tell_job(supervisor, SIGTERM, supervisor->job->command->grace_ns);
 }
 
 static void fail_job(dp_supervisor_t *supervisor)
@@ -119,14 +119,14 @@ static void fail_job(dp_supervisor_t *supervisor)
     if (supervisor->outcome != DP_OUTCOME_NONE) return;
     supervisor->outcome = DP_OUTCOME_FAILED;
     dp_cgroup_memory(&supervisor->after);
-    supervisor->stage = DP_STAGE_FAILING;
+    supervisor->stage = DP_JOB_STAGE_FAILING;
     supervisor->fail_ns = dp_now_ns();
-    arm(supervisor->stage_timer, WITNESS_NS);
+    arm_timer(supervisor->stage_timer, WITNESS_NS);
 }
 
 /* ---- The loop's end ------------------------------------------------------------------------- */
 
-static void finish(dp_supervisor_t *supervisor)
+static void end_loop(dp_supervisor_t *supervisor)
 {
     supervisor->is_over = 1;
     event_base_loopbreak(supervisor->base);
@@ -135,15 +135,15 @@ static void finish(dp_supervisor_t *supervisor)
 /* No process is left; what remains is their output. */
 static void check_over(dp_supervisor_t *supervisor)
 {
-    if (supervisor->is_gone && dp_output_open_streams(supervisor->output) == 0) {
-        finish(supervisor);
+    if (supervisor->is_gone && dp_job_output_open_streams(supervisor->output) == 0) {
+        end_loop(supervisor);
     }
 }
 
 /* Who ended the job waits for dprun, and not for a reader that stands still. */
 static int has_waited_enough(dp_supervisor_t *supervisor)
 {
-    const size_t queued = dp_output_queued(supervisor->output);
+    const size_t queued = dp_job_output_queued(supervisor->output);
 
     if (supervisor->outcome != DP_OUTCOME_INTERRUPTED &&
         supervisor->outcome != DP_OUTCOME_TIMEOUT) {
@@ -162,20 +162,20 @@ static void on_drain_timer(evutil_socket_t fd, short what, void *context)
 
     (void)fd;
     (void)what;
-    if (dp_output_is_held(supervisor->output) && !has_waited_enough(supervisor)) {
-        arm(supervisor->drain_timer, DRAIN_NS);
+    if (dp_job_output_is_held(supervisor->output) && !has_waited_enough(supervisor)) {
+        arm_timer(supervisor->drain_timer, DRAIN_NS);
     } else {
-        dp_output_close_streams(supervisor->output);
+        dp_job_output_close_streams(supervisor->output);
     }
 }
 
-static void all_gone(dp_supervisor_t *supervisor, int left)
+static void note_all_gone(dp_supervisor_t *supervisor, int left)
 {
     supervisor->is_gone = 1;
     supervisor->fate.left = left;
     event_del(supervisor->stage_timer);
     event_del(supervisor->job_timer);
-    arm(supervisor->drain_timer, DRAIN_NS);
+    arm_timer(supervisor->drain_timer, DRAIN_NS);
     check_over(supervisor);
 }
 
@@ -200,7 +200,7 @@ static void agent_lost(dp_supervisor_t *supervisor)
         poll(NULL, 0, AGENT_LOST_WAIT_MS);
     }
     supervisor->agent_pid = 0;
-    all_gone(supervisor, (int)left);
+    note_all_gone(supervisor, (int)left);
 }
 
 /* ---- Messages of the agent ------------------------------------------------------------------ */
@@ -212,9 +212,9 @@ static void rank_started(dp_supervisor_t *supervisor, dp_message_t *message)
         dp_error_t error;
 
         if (message->fds[i] < 0) continue;
-        if (dp_output_attach(supervisor->output, message->rank, i + 1, message->fds[i], &error) !=
-            DP_OK) {
-            dp_output_say(supervisor->output, "rank %d: %s", message->rank, error.text);
+        if (dp_job_output_attach(supervisor->output, message->rank, i + 1, message->fds[i],
+                                 &error) != DP_OK) {
+            dp_job_output_say(supervisor->output, "rank %d: %s", message->rank, error.text);
             kill_job(supervisor);
         }
     }
@@ -239,7 +239,7 @@ static void rank_ended(dp_supervisor_t *supervisor, const dp_message_t *message)
     if (dp_rank_failed(rank)) fail_job(supervisor);
 }
 
-static void hear(dp_supervisor_t *supervisor, dp_message_t *message)
+static void handle_agent_message(dp_supervisor_t *supervisor, dp_message_t *message)
 {
     int has_rank = message->rank >= 0 && message->rank < supervisor->job->size;
     dp_rank_fate_t *rank = has_rank ? &supervisor->fate.ranks[message->rank] : NULL;
@@ -260,12 +260,12 @@ static void hear(dp_supervisor_t *supervisor, dp_message_t *message)
         break;
     case DP_MESSAGE_STRAY:
         if (supervisor->outcome != DP_OUTCOME_NONE) break;
-        dp_output_say(supervisor->output,
-                      "process %d (%s) was still there after all ranks had ended; ended it too",
-                      message->pid, message->text);
+        dp_job_output_say(supervisor->output,
+                          "process %d (%s) was still there after all ranks had ended; ended it too",
+                          message->pid, message->text);
         break;
     case DP_MESSAGE_ALL_GONE:
-        all_gone(supervisor, message->status);
+        note_all_gone(supervisor, message->status);
         break;
     case DP_MESSAGE_SIGNAL:
     case DP_MESSAGE_KILL:
@@ -282,7 +282,7 @@ static void on_channel(evutil_socket_t fd, short what, void *context)
 
     (void)what;
     if (got > 0) {
-        hear(supervisor, &message);
+        handle_agent_message(supervisor, &message);
     } else if (got < 0) {
         agent_lost(supervisor);
     }
@@ -290,30 +290,30 @@ static void on_channel(evutil_socket_t fd, short what, void *context)
 
 /* ---- Signals of the user -------------------------------------------------------------------- */
 
-static void interrupt(dp_supervisor_t *supervisor, int number)
+static void interrupt_job(dp_supervisor_t *supervisor, int number)
 {
     if (supervisor->is_gone) { /* only output is left, and nobody seems to want it */
         if (supervisor->outcome == DP_OUTCOME_NONE) {
             supervisor->outcome = DP_OUTCOME_INTERRUPTED;
             supervisor->signal = number;
         }
-        finish(supervisor);
+        end_loop(supervisor);
         return;
     }
-    if (supervisor->stage >= DP_STAGE_TOLD || number == SIGQUIT) {
+    if (supervisor->stage >= DP_JOB_STAGE_TOLD || number == SIGQUIT) {
         kill_job(supervisor);
     }
     if (supervisor->outcome != DP_OUTCOME_NONE) return;
     supervisor->outcome = DP_OUTCOME_INTERRUPTED;
     supervisor->signal = number;
-    tell_job(supervisor, number, supervisor->job->launch->grace_ns);
+    tell_job(supervisor, number, supervisor->job->command->grace_ns);
 }
 
 /* Ranks have sessions of their own, whose groups the kernel deems orphaned: it would ignore SIGTSTP
  * there, so it has to be SIGSTOP. */
-static void suspend(dp_supervisor_t *supervisor)
+static void suspend_job(dp_supervisor_t *supervisor)
 {
-    order(supervisor, DP_MESSAGE_SIGNAL, SIGSTOP);
+    send_to_agent(supervisor, DP_MESSAGE_SIGNAL, SIGSTOP);
     raise(SIGSTOP);
 }
 
@@ -326,18 +326,18 @@ static void on_signal(evutil_socket_t fd, short what, void *context)
     if (read((int)fd, &info, sizeof(info)) != (ssize_t)sizeof(info)) return;
     switch (info.ssi_signo) {
     case SIGTSTP:
-        suspend(supervisor);
+        suspend_job(supervisor);
         break;
     case SIGCONT:
-        order(supervisor, DP_MESSAGE_SIGNAL, SIGCONT);
+        send_to_agent(supervisor, DP_MESSAGE_SIGNAL, SIGCONT);
         dp_input_resume(supervisor->input);
         break;
     case SIGUSR1:
     case SIGUSR2:
-        order(supervisor, DP_MESSAGE_SIGNAL, (int)info.ssi_signo);
+        send_to_agent(supervisor, DP_MESSAGE_SIGNAL, (int)info.ssi_signo);
         break;
     default:
-        interrupt(supervisor, (int)info.ssi_signo);
+        interrupt_job(supervisor, (int)info.ssi_signo);
         break;
     }
 }
@@ -354,13 +354,13 @@ static void on_broken(void *context, int error)
     dp_supervisor_t *supervisor = context;
 
     if (error != EPIPE) {
-        dp_output_say(supervisor->output, "writing output: %s; the rest of it is lost",
-                      strerror(error));
+        dp_job_output_say(supervisor->output, "writing output: %s; the rest of it is lost",
+                          strerror(error));
         return;
     }
     if (supervisor->outcome != DP_OUTCOME_NONE || supervisor->is_gone) return;
     supervisor->outcome = DP_OUTCOME_NO_READER;
-    tell_job(supervisor, SIGTERM, supervisor->job->launch->grace_ns);
+    tell_job(supervisor, SIGTERM, supervisor->job->command->grace_ns);
 }
 
 static void on_joined(void *context, int rank)
@@ -385,7 +385,7 @@ static void on_refused(void *context, const char *text)
 {
     dp_supervisor_t *supervisor = context;
 
-    dp_output_say(supervisor->output, "%s", text);
+    dp_job_output_say(supervisor->output, "%s", text);
 }
 
 /* ---- Life ----------------------------------------------------------------------------------- */
@@ -413,8 +413,8 @@ static dp_status_t make_events(dp_supervisor_t *supervisor)
 dp_status_t dp_supervisor_init(dp_supervisor_t *supervisor, const dp_supervisor_start_t *start,
                                dp_error_t *error)
 {
-    const dp_launch_t *launch = start->job->launch;
-    dp_output_events_t output_events = {on_stream_ended, on_broken, supervisor};
+    const dp_command_t *command = start->job->command;
+    dp_job_output_events_t output_events = {on_stream_ended, on_broken, supervisor};
     dp_rendezvous_events_t rendezvous_events = {on_joined, on_failed, on_refused, supervisor};
     dp_status_t status;
 
@@ -443,9 +443,10 @@ dp_status_t dp_supervisor_init(dp_supervisor_t *supervisor, const dp_supervisor_
         }
     }
     if (status != DP_OK) return status;
-    status = dp_output_create(supervisor->base, launch, start->job->size, start->start_ns,
-                              &output_events, &supervisor->output, error);
-    if (status == DP_OK && launch->timeout_ns > 0) arm(supervisor->job_timer, launch->timeout_ns);
+    status = dp_job_output_create(supervisor->base, command, start->job->size, start->start_ns,
+                                  &output_events, &supervisor->output, error);
+    if (status == DP_OK && command->timeout_ns > 0)
+        arm_timer(supervisor->job_timer, command->timeout_ns);
     return status;
 }
 
@@ -460,9 +461,9 @@ void dp_supervisor_flush(dp_supervisor_t *supervisor)
     int stage = supervisor->outcome;
 
     /* A second signal, or a reader that left, ends the wait for a slow reader. */
-    while (!dp_output_is_flushed(supervisor->output) && (int)supervisor->outcome == stage &&
+    while (!dp_job_output_is_flushed(supervisor->output) && (int)supervisor->outcome == stage &&
            !has_waited_enough(supervisor)) {
-        arm(supervisor->drain_timer, DRAIN_NS); /* to look again */
+        arm_timer(supervisor->drain_timer, DRAIN_NS); /* to look again */
         if (event_base_loop(supervisor->base, EVLOOP_ONCE) != 0) break;
         if (event_base_got_break(supervisor->base)) break;
     }
@@ -472,7 +473,7 @@ int dp_supervisor_exit_code(const dp_supervisor_t *supervisor)
 {
     switch (supervisor->outcome) {
     case DP_OUTCOME_NONE:
-        return dp_output_has_lost(supervisor->output) ? DP_EXIT_OUTPUT_LOST : 0;
+        return dp_job_output_has_lost(supervisor->output) ? DP_EXIT_OUTPUT_LOST : 0;
     case DP_OUTCOME_FAILED:
         return dp_fate_exit_code(&supervisor->fate);
     case DP_OUTCOME_INTERRUPTED:
@@ -490,7 +491,7 @@ int dp_supervisor_exit_code(const dp_supervisor_t *supervisor)
 void dp_supervisor_dismiss_agent(dp_supervisor_t *supervisor)
 {
     if (supervisor->agent_pid <= 0) return;
-    order(supervisor, DP_MESSAGE_BYE, 0);
+    send_to_agent(supervisor, DP_MESSAGE_BYE, 0);
     while (waitpid(supervisor->agent_pid, NULL, 0) < 0 && errno == EINTR) {
     }
     supervisor->agent_pid = 0;
@@ -498,7 +499,7 @@ void dp_supervisor_dismiss_agent(dp_supervisor_t *supervisor)
 
 void dp_supervisor_fini(dp_supervisor_t *supervisor)
 {
-    dp_output_destroy(supervisor->output);
+    dp_job_output_destroy(supervisor->output);
     dp_rendezvous_destroy(supervisor->rendezvous);
     dp_input_destroy(supervisor->input);
     if (supervisor->on_channel != NULL) event_free(supervisor->on_channel);

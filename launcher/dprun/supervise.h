@@ -22,12 +22,12 @@ typedef enum dp_outcome {
     DP_OUTCOME_AGENT_LOST   /* the agent died */
 } dp_outcome_t;
 
-typedef enum dp_stage {
-    DP_STAGE_RUNNING,
-    DP_STAGE_FAILING, /* peers of a failed rank may still say what they know */
-    DP_STAGE_TOLD,    /* SIGTERM (or the user's signal) is out */
-    DP_STAGE_KILLED   /* SIGKILL is out */
-} dp_stage_t;
+typedef enum dp_job_stage {
+    DP_JOB_STAGE_RUNNING,
+    DP_JOB_STAGE_FAILING, /* peers of a failed rank may still say what they know */
+    DP_JOB_STAGE_TOLD,    /* SIGTERM (or the user's signal) is out */
+    DP_JOB_STAGE_KILLED   /* SIGKILL is out */
+} dp_job_stage_t;
 
 typedef struct dp_supervisor {
     dp_job_t *job; /* borrowed */
@@ -35,14 +35,14 @@ typedef struct dp_supervisor {
     int channel; /* to the agent; taken */
     int signals; /* signalfd of what dprun hears; taken */
     int agent_pid;
-    dp_output_t *output;
+    dp_job_output_t *output;
     dp_rendezvous_t *rendezvous;
     dp_input_t *input;
     dp_fate_t fate;
     dp_memory_sight_t before;
     dp_memory_sight_t after; /* at the first failure */
-    dp_stage_t stage;
-    uint64_t fail_ns; /* when it came to DP_STAGE_FAILING */
+    dp_job_stage_t stage;
+    uint64_t fail_ns; /* when it came to DP_JOB_STAGE_FAILING */
     dp_outcome_t outcome;
     int signal;        /* of DP_OUTCOME_INTERRUPTED */
     int joined;        /* ranks that came to the rendezvous */

@@ -16,7 +16,8 @@
 
 #include "runtime/base/window.h"
 
-dp_status_t dp_timeline_request_parse(const char *text, dp_timeline_t *timeline, dp_error_t *error)
+dp_status_t dp_timeline_request_parse(const char *text, dp_timeline_request_t *timeline,
+                                      dp_error_t *error)
 {
     dp_window_t window;
     dp_status_t status = dp_window_parse(text, &window, error);
@@ -35,7 +36,7 @@ dp_status_t dp_timeline_request_parse(const char *text, dp_timeline_t *timeline,
     return DP_OK;
 }
 
-dp_status_t dp_timeline_request_check(const dp_timeline_t *timeline, dp_error_t *error)
+dp_status_t dp_timeline_request_check(const dp_timeline_request_t *timeline, dp_error_t *error)
 {
     char folder[PATH_MAX];
     struct stat info;
@@ -57,7 +58,7 @@ dp_status_t dp_timeline_request_check(const dp_timeline_t *timeline, dp_error_t 
                         timeline->file, strerror(errno));
 }
 
-void dp_timeline_tool(char *path, size_t room)
+void dp_timeline_request_tool(char *path, size_t room)
 {
     char self[PATH_MAX];
     ssize_t bytes = readlink("/proc/self/exe", self, sizeof(self) - 1);
@@ -71,7 +72,8 @@ void dp_timeline_tool(char *path, size_t room)
     snprintf(path, room, "%.*s/dptrace", (int)(slash - self), self);
 }
 
-static void run_child(const char *tool, const dp_timeline_t *timeline, const char *run_dir)
+static void exec_dptrace(const char *tool, const dp_timeline_request_t *timeline,
+                         const char *run_dir)
 {
     const char *arguments[] = {tool, "merge", run_dir, "-o", timeline->file, NULL, NULL, NULL};
     char *words[DP_ARRAY_LEN(arguments)];
@@ -94,18 +96,19 @@ static void run_child(const char *tool, const dp_timeline_t *timeline, const cha
     _exit(127);
 }
 
-dp_status_t dp_timeline_merge(const dp_timeline_t *timeline, const char *run_dir, dp_error_t *error)
+dp_status_t dp_timeline_request_merge(const dp_timeline_request_t *timeline, const char *run_dir,
+                                      dp_error_t *error)
 {
     char tool[PATH_MAX];
     int status = 0;
     pid_t pid;
 
-    dp_timeline_tool(tool, sizeof(tool));
+    dp_timeline_request_tool(tool, sizeof(tool));
     if (access(tool, X_OK) != 0) {
         return dp_error_set(error, DP_ERR_SYSTEM, "%s: %s", tool, strerror(errno));
     }
     pid = fork();
-    if (pid == 0) run_child(tool, timeline, run_dir);
+    if (pid == 0) exec_dptrace(tool, timeline, run_dir);
     if (pid < 0) return dp_error_set(error, DP_ERR_SYSTEM, "fork: %s", strerror(errno));
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
     }

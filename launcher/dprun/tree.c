@@ -17,7 +17,7 @@
 
 #define ROUNDS_MAX 64 /* a fork bomb may outrun stopping; the caller repeats anyway */
 
-static int read_process(const char *pid, dp_process_t *process)
+static int read_process(const char *pid, dp_tree_process_t *process)
 {
     char path[64];
     char text[512];
@@ -45,10 +45,10 @@ static int read_process(const char *pid, dp_process_t *process)
                   &process->session) == 3;
 }
 
-static dp_process_t *read_all(size_t *count)
+static dp_tree_process_t *read_all(size_t *count)
 {
     DIR *proc = opendir("/proc");
-    dp_process_t *all = NULL;
+    dp_tree_process_t *all = NULL;
     size_t room = 0;
 
     *count = 0;
@@ -57,7 +57,7 @@ static dp_process_t *read_all(size_t *count)
         if (!isdigit((unsigned char)entry->d_name[0])) continue;
         if (*count == room) {
             size_t larger = room == 0 ? 256 : room * 2;
-            dp_process_t *grown = realloc(all, larger * sizeof(*all));
+            dp_tree_process_t *grown = realloc(all, larger * sizeof(*all));
 
             if (grown == NULL) break; /* the next round sees more */
             all = grown;
@@ -69,7 +69,7 @@ static dp_process_t *read_all(size_t *count)
     return all;
 }
 
-static int is_below(const dp_process_t *all, size_t count, pid_t parent, pid_t root)
+static int is_below(const dp_tree_process_t *all, size_t count, pid_t parent, pid_t root)
 {
     if (parent == root) return 1;
     for (size_t i = 0; i < count; i++) {
@@ -78,9 +78,9 @@ static int is_below(const dp_process_t *all, size_t count, pid_t parent, pid_t r
     return 0;
 }
 
-dp_process_t *dp_tree_list(pid_t root, size_t *count)
+dp_tree_process_t *dp_tree_list(pid_t root, size_t *count)
 {
-    dp_process_t *all = read_all(count);
+    dp_tree_process_t *all = read_all(count);
     size_t kept = 0;
     int found = 1;
 
@@ -106,7 +106,7 @@ size_t dp_tree_kill(pid_t root)
 {
     size_t before = 0;
     size_t count = 0;
-    dp_process_t *below;
+    dp_tree_process_t *below;
 
     for (int round = 0; round < ROUNDS_MAX; round++) {
         below = dp_tree_list(root, &count);

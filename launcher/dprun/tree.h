@@ -10,17 +10,17 @@
 #include <stddef.h>
 #include <sys/types.h>
 
-typedef struct dp_process {
+typedef struct dp_tree_process {
     pid_t pid;
     pid_t parent;
     pid_t session;
     char state;    /* as in /proc: R, S, T, Z, ... */
     char name[32]; /* what runs, at most 15 bytes of it */
     int is_below;  /* a descendant */
-} dp_process_t;
+} dp_tree_process_t;
 
 /* The living descendants of root (zombies are none), returned: free() it. *count is 0 with NULL. */
-dp_process_t *dp_tree_list(pid_t root, size_t *count);
+dp_tree_process_t *dp_tree_list(pid_t root, size_t *count);
 
 /* Stops all descendants until no new ones appear, so that none can escape by forking, then kills
  * them. Returns how many. They are still to be reaped; call again until wait() says ECHILD. */

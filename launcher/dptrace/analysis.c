@@ -299,8 +299,8 @@ static int add_cuts(work_t *work, uint64_t start, uint64_t end)
 }
 
 /* Hands each piece of the wait to its explanation. */
-static void attribute(work_t *work, uint64_t start, uint64_t end, dp_step_cell_t *cell,
-                      double *exposed)
+static void attribute_pieces(work_t *work, uint64_t start, uint64_t end, dp_step_cell_t *cell,
+                             double *exposed)
 {
     static const dp_part_t parts[WHY_COUNT] = {DP_PART_SKEW, DP_PART_WIRE, DP_PART_PACK,
                                                DP_PART_NEGOTIATION};
@@ -380,7 +380,7 @@ static dp_status_t split_waits(work_t *work, const interval_list_t *run, dp_step
         !add_cuts(work, start, end))
         return DP_ERR_NO_MEMORY;
     for (size_t i = 0; i < run->count; i++)
-        attribute(work, run->items[i].start, run->items[i].end, cell, exposed);
+        attribute_pieces(work, run->items[i].start, run->items[i].end, cell, exposed);
     return DP_OK;
 }
 
@@ -417,7 +417,7 @@ static dp_status_t list_steps(work_t *work)
 }
 
 /* How much of [start, end) the intervals cover together. Sorts them. */
-static double covered(interval_list_t *list)
+static double covered_ns(interval_list_t *list)
 {
     uint64_t at = 0;
     double sum = 0;
@@ -534,14 +534,14 @@ static dp_status_t split_step(work_t *work, uint64_t start, uint64_t end, thread
     for (size_t r = 0; r < spans->count && status == DP_OK; r++)
         status = add_spans(work, &spans->items[r], cell, &outside);
     has_spans = outside.count > 0;
-    in_dp = covered(&inside);
+    in_dp = covered_ns(&inside);
     outside_dp = (double)(end - start) - in_dp;
     for (size_t i = 0; i < inside.count && status == DP_OK; i++) {
         if (!add_interval(&outside, inside.items[i].start, inside.items[i].end, 0, 0))
             status = DP_ERR_NO_MEMORY;
     }
     cell->part[DP_PART_COMPUTE] = outside_dp;
-    if (has_spans) cell->part[DP_PART_COMPUTE] = DP_MAX(covered(&outside) - in_dp, 0.0);
+    if (has_spans) cell->part[DP_PART_COMPUTE] = DP_MAX(covered_ns(&outside) - in_dp, 0.0);
     cell->part[DP_PART_GAPS] = DP_MAX(outside_dp - cell->part[DP_PART_COMPUTE], 0.0);
     free(inside.items);
     free(outside.items);
@@ -555,7 +555,7 @@ static dp_status_t sum_transfers(work_t *work, int32_t rank, dp_step_cell_t *cel
 
     work->found.count = 0;
     if (!explain_transfers(work, rank, cell->start_ns, end)) return DP_ERR_NO_MEMORY;
-    cell->transfer_ns = covered(&work->found);
+    cell->transfer_ns = covered_ns(&work->found);
     return DP_OK;
 }
 

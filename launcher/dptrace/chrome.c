@@ -28,7 +28,7 @@ static int compare_points(const void *a, const void *b)
 }
 
 /* Starts the next element of the array. */
-static void separate(FILE *file, int *is_first)
+static void begin_element(FILE *file, int *is_first)
 {
     fputs(*is_first ? "\n" : ",\n", file);
     *is_first = 0;
@@ -47,7 +47,7 @@ static void write_heads(const dp_timeline_t *timeline, FILE *file, int *is_first
     for (size_t i = 0; i < timeline->rank_count; i++) {
         const dp_timeline_rank_t *rank = &timeline->ranks[i];
 
-        separate(file, is_first);
+        begin_element(file, is_first);
         snprintf(name, sizeof(name), "rank %d %s", rank->rank, rank->host);
         fprintf(file, "{\"ph\":\"M\",\"pid\":%d,\"name\":\"process_name\",\"args\":{\"name\":",
                 rank->rank);
@@ -61,7 +61,7 @@ static void write_heads(const dp_timeline_t *timeline, FILE *file, int *is_first
         const dp_timeline_row_t *row = &timeline->rows[i];
 
         if (row->row_class == DP_ROW_COUNTER) continue;
-        separate(file, is_first);
+        begin_element(file, is_first);
         fprintf(file,
                 "{\"ph\":\"M\",\"pid\":%d,\"tid\":%zu,\"name\":\"thread_name\",\"args\":{\"name\":",
                 timeline->ranks[row->rank].rank, i);
@@ -158,7 +158,7 @@ static void write_flows(const dp_timeline_t *timeline, const flow_point_t *point
         int ends = i + 1 == count || !same_flow(&points[i], &points[i + 1]);
 
         if (begins && ends) continue;
-        separate(file, is_first);
+        begin_element(file, is_first);
         fprintf(file,
                 "{\"ph\":\"%s\",\"cat\":\"flow\",\"name\":\"bucket\",\"id\":\"%" PRIu64 ".%d\","
                 "\"pid\":%d,\"tid\":%u%s,\"ts\":",
@@ -183,7 +183,7 @@ dp_status_t dp_chrome_write(const dp_timeline_t *timeline, FILE *file)
         fputs("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[", file);
         write_heads(timeline, file, &is_first);
         for (size_t i = 0; i < timeline->event_count; i++) {
-            separate(file, &is_first);
+            begin_element(file, &is_first);
             write_event(timeline, &timeline->events[i], file);
         }
         write_flows(timeline, points, count, file, &is_first);

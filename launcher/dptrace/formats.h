@@ -24,14 +24,14 @@ dp_status_t dp_chrome_write(const dp_timeline_t *timeline, FILE *file);
 /* A text as a JSON string with quotes; bytes that are not UTF-8 become U+FFFD. */
 void dp_json_string(FILE *file, const char *text);
 
-/* Opens a file beside `path`, for dp_output_close() to put in its place when all went well. */
-typedef struct dp_output {
+/* Opens a file beside `path`, for dp_file_close() to put in its place when all went well. */
+typedef struct dp_whole_file {
     FILE *file;
     const char *path; /* borrowed; "-": standard output */
     char *temporary;
-} dp_output_t;
+} dp_whole_file_t;
 
-dp_status_t dp_output_open(const char *path, dp_output_t *output, dp_error_t *error);
-dp_status_t dp_output_close(dp_output_t *output, dp_status_t status, dp_error_t *error);
+dp_status_t dp_file_open(const char *path, dp_whole_file_t *output, dp_error_t *error);
+dp_status_t dp_file_close(dp_whole_file_t *output, dp_status_t status, dp_error_t *error);
 
 #endif

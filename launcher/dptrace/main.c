@@ -37,7 +37,7 @@ typedef struct command {
 
 enum { EXIT_USAGE = 2 };
 
-static int fail(const dp_error_t *error)
+static int print_failure(const dp_error_t *error)
 {
     fprintf(stderr, "dptrace: %s\n", error->text);
     return EXIT_FAILURE;
@@ -56,7 +56,7 @@ static int run_merge(const arguments_t *arguments)
 {
     const char *path = arguments->output;
     dp_timeline_t timeline;
-    dp_output_t output;
+    dp_whole_file_t output;
     dp_error_t error;
     dp_status_t status;
     int is_json = path != NULL && ends_with(path, ".json");
@@ -68,19 +68,19 @@ static int run_merge(const arguments_t *arguments)
     }
     if (arguments->format != NULL) is_json = strcmp(arguments->format, "json") == 0;
     if (dp_timeline_load(arguments->input, &arguments->window, &timeline, &error) != DP_OK)
-        return fail(&error);
-    status = dp_output_open(path, &output, &error);
+        return print_failure(&error);
+    status = dp_file_open(path, &output, &error);
     if (status == DP_OK) {
         status = is_json ? dp_chrome_write(&timeline, output.file)
                          : dp_perfetto_write(&timeline, output.file);
-        status = dp_output_close(&output, status, &error);
+        status = dp_file_close(&output, status, &error);
     }
     if (status == DP_OK && strcmp(path, "-") != 0) {
         fprintf(stderr, "%s: %zu ranks, %zu events, %.3f s\n", path, timeline.rank_count,
                 timeline.event_count, (double)timeline.end_ns / 1e9);
     }
     dp_timeline_fini(&timeline);
-    return status == DP_OK ? EXIT_SUCCESS : fail(&error);
+    return status == DP_OK ? EXIT_SUCCESS : print_failure(&error);
 }
 
 /* ---- report ----------------------------------------------------------------------------- */
@@ -89,30 +89,30 @@ static int run_report(const arguments_t *arguments)
 {
     dp_timeline_t timeline;
     dp_analysis_t analysis;
-    dp_output_t output;
+    dp_whole_file_t output;
     dp_error_t error;
     dp_status_t status;
 
     if (dp_timeline_load(arguments->input, &arguments->window, &timeline, &error) != DP_OK)
-        return fail(&error);
+        return print_failure(&error);
     status = dp_analyse(&timeline, &analysis);
     if (status != DP_OK) {
         dp_error_set(&error, status, "%s: no memory for the analysis", arguments->input);
         dp_timeline_fini(&timeline);
-        return fail(&error);
+        return print_failure(&error);
     }
-    status = dp_output_open(arguments->output != NULL ? arguments->output : "-", &output, &error);
+    status = dp_file_open(arguments->output != NULL ? arguments->output : "-", &output, &error);
     if (status == DP_OK) {
         if (arguments->json) {
             dp_report_json(&timeline, &analysis, output.file);
         } else {
             dp_report_text(&timeline, &analysis, arguments->input, output.file);
         }
-        status = dp_output_close(&output, status, &error);
+        status = dp_file_close(&output, status, &error);
     }
     dp_analysis_fini(&analysis);
     dp_timeline_fini(&timeline);
-    return status == DP_OK ? EXIT_SUCCESS : fail(&error);
+    return status == DP_OK ? EXIT_SUCCESS : print_failure(&error);
 }
 
 /* ---- view ------------------------------------------------------------------------------- */
@@ -134,7 +134,7 @@ static int run_view(const arguments_t *arguments)
 {
     dp_timeline_t timeline;
     dp_analysis_t analysis;
-    dp_output_t output;
+    dp_whole_file_t output;
     dp_error_t error;
     dp_status_t status;
     char *path = NULL;
@@ -155,7 +155,7 @@ static int run_view(const arguments_t *arguments)
     }
     if (path == NULL) {
         dp_error_set(&error, DP_ERR_NO_MEMORY, "no memory");
-        return fail(&error);
+        return print_failure(&error);
     }
     status = dp_timeline_load(arguments->input, &arguments->window, &timeline, &error);
     if (status != DP_OK) goto done;
@@ -165,10 +165,10 @@ static int run_view(const arguments_t *arguments)
         dp_timeline_fini(&timeline);
         goto done;
     }
-    status = dp_output_open(path, &output, &error);
+    status = dp_file_open(path, &output, &error);
     if (status == DP_OK) {
         status = dp_view_write(&timeline, &analysis, arguments->input, output.file);
-        status = dp_output_close(&output, status, &error);
+        status = dp_file_close(&output, status, &error);
     }
     if (status == DP_OK && strcmp(path, "-") != 0) {
         fprintf(stderr, "%s: %zu ranks, %zu events; open it in a browser\n", path,
@@ -179,7 +179,7 @@ static int run_view(const arguments_t *arguments)
     dp_timeline_fini(&timeline);
 done:
     free(path);
-    return status == DP_OK ? EXIT_SUCCESS : fail(&error);
+    return status == DP_OK ? EXIT_SUCCESS : print_failure(&error);
 }
 
 /* ---- info ------------------------------------------------------------------------------- */
@@ -191,7 +191,7 @@ static int run_info(const arguments_t *arguments)
     uint64_t kinds[DP_TRACE_KIND_COUNT] = {0};
 
     if (dp_timeline_load(arguments->input, &arguments->window, &timeline, &error) != DP_OK)
-        return fail(&error);
+        return print_failure(&error);
     printf("%s: %zu ranks, %zu events, %zu rows, %.6f s\n", arguments->input, timeline.rank_count,
            timeline.event_count, timeline.row_count, (double)timeline.end_ns / 1e9);
     for (size_t r = 0; r < timeline.rank_count; r++) {
@@ -336,7 +336,7 @@ static int parse_option(const command_t *command, int letter, arguments_t *argum
         }
     }
     if (letter == 's' && dp_step_window_parse(optarg, &arguments->window, &error) != DP_OK) {
-        fail(&error);
+        print_failure(&error);
         return EXIT_USAGE + 1;
     }
     return 0;

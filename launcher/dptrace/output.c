@@ -11,7 +11,7 @@
 
 #include "launcher/dptrace/proto.h"
 
-dp_status_t dp_output_open(const char *path, dp_output_t *output, dp_error_t *error)
+dp_status_t dp_file_open(const char *path, dp_whole_file_t *output, dp_error_t *error)
 {
     struct stat info;
 
@@ -36,7 +36,7 @@ dp_status_t dp_output_open(const char *path, dp_output_t *output, dp_error_t *er
     return DP_ERR_SYSTEM;
 }
 
-dp_status_t dp_output_close(dp_output_t *output, dp_status_t status, dp_error_t *error)
+dp_status_t dp_file_close(dp_whole_file_t *output, dp_status_t status, dp_error_t *error)
 {
     int bad = fflush(output->file) != 0 || ferror(output->file);
     int code = errno;

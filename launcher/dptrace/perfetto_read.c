@@ -72,7 +72,7 @@ static void copy_text(const dp_proto_reader_t *reader, char *text, size_t room)
     text[bytes] = '\0';
 }
 
-static uint32_t add_string(parser_t *parser, const char *text)
+static uint32_t intern_string(parser_t *parser, const char *text)
 {
     size_t index = dp_timeline_string(parser->timeline, text);
 
@@ -188,7 +188,7 @@ static void set_name(parser_t *parser, const sequence_t *sequence, uint64_t iid,
     }
     slot = name_slot(parser->names, parser->name_room, name_key(sequence, iid));
     parser->name_count += slot->key == 0;
-    *slot = (name_t){name_key(sequence, iid), add_string(parser, text)};
+    *slot = (name_t){name_key(sequence, iid), intern_string(parser, text)};
 }
 
 /* The string an id stands for, or that of "". */
@@ -245,7 +245,7 @@ static void read_track(parser_t *parser, const uint8_t *data, size_t bytes)
     }
     parser->is_bad |= reader.failed;
     track = get_track(parser, uuid);
-    if (track != NULL) track->name = add_string(parser, text);
+    if (track != NULL) track->name = intern_string(parser, text);
 }
 
 /* ---- Events ----------------------------------------------------------------------------- */
@@ -296,7 +296,7 @@ static void decode_event(parser_t *parser, const sequence_t *sequence, const uin
             break;
         case EVENT_NAME:
             copy_text(&reader, text, sizeof(text));
-            decoded->name = add_string(parser, text);
+            decoded->name = intern_string(parser, text);
             break;
         case EVENT_ANNOTATION:
             if (reader.span != NULL)

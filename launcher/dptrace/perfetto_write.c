@@ -79,7 +79,7 @@ static void begin_event(writer_t *writer, uint64_t type, uint64_t track)
     dp_proto_uint(&writer->event, EVENT_TRACK, track);
 }
 
-static void intern(writer_t *writer, uint32_t list, uint64_t iid, const char *text)
+static void write_interned(writer_t *writer, uint32_t list, uint64_t iid, const char *text)
 {
     dp_proto_clear(&writer->inner);
     dp_proto_uint(&writer->inner, INTERNED_IID, iid);
@@ -160,10 +160,11 @@ static void write_recorder(writer_t *writer)
     const dp_timeline_rank_t *rank = &writer->timeline->ranks[writer->rank];
 
     for (int i = 1; i < DP_TRACE_KIND_COUNT; i++)
-        intern(writer, INTERNED_CATEGORIES, (uint64_t)i, dp_trace_kind_name((dp_trace_kind_t)i));
-    intern(writer, INTERNED_CATEGORIES, DP_TRACE_KIND_COUNT, DP_RECORDER_CATEGORY);
+        write_interned(writer, INTERNED_CATEGORIES, (uint64_t)i,
+                       dp_trace_kind_name((dp_trace_kind_t)i));
+    write_interned(writer, INTERNED_CATEGORIES, DP_TRACE_KIND_COUNT, DP_RECORDER_CATEGORY);
     for (int i = 1; i < DP_NOTE_COUNT; i++)
-        intern(writer, INTERNED_ANNOTATIONS, (uint64_t)i, dp_annotation_names[i]);
+        write_interned(writer, INTERNED_ANNOTATIONS, (uint64_t)i, dp_annotation_names[i]);
     begin_event(writer, TYPE_INSTANT, process_uuid(writer->rank));
     dp_proto_uint(&writer->event, EVENT_CATEGORY, DP_TRACE_KIND_COUNT);
     dp_proto_text(&writer->event, EVENT_NAME, "recorder");
@@ -205,7 +206,7 @@ static void write_name(writer_t *writer, const dp_timeline_event_t *event)
     }
     if (!writer->name_is_known[event->name]) {
         writer->name_is_known[event->name] = 1;
-        intern(writer, INTERNED_NAMES, event->name, writer->timeline->strings[event->name]);
+        write_interned(writer, INTERNED_NAMES, event->name, writer->timeline->strings[event->name]);
     }
     dp_proto_uint(&writer->event, EVENT_NAME_IID, event->name);
 }

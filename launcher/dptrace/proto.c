@@ -19,7 +19,7 @@ void dp_proto_clear(dp_proto_t *proto)
     proto->bytes = 0;
 }
 
-static uint8_t *claim(dp_proto_t *proto, size_t bytes)
+static uint8_t *claim_bytes(dp_proto_t *proto, size_t bytes)
 {
     uint8_t *grown;
     size_t room = proto->room;
@@ -40,7 +40,7 @@ static uint8_t *claim(dp_proto_t *proto, size_t bytes)
 
 void dp_proto_varint(dp_proto_t *proto, uint64_t value)
 {
-    uint8_t *at = claim(proto, 10);
+    uint8_t *at = claim_bytes(proto, 10);
     size_t used = 0;
 
     if (at == NULL) return;
@@ -61,7 +61,7 @@ void dp_proto_fixed64(dp_proto_t *proto, uint32_t field, uint64_t value)
     uint8_t *at;
 
     dp_proto_varint(proto, (uint64_t)field << 3 | WIRE_FIXED64);
-    at = claim(proto, 8);
+    at = claim_bytes(proto, 8);
     if (at == NULL) return;
     for (int i = 0; i < 8; i++)
         at[i] = (uint8_t)(value >> 8 * i);
@@ -73,7 +73,7 @@ void dp_proto_bytes(dp_proto_t *proto, uint32_t field, const void *data, size_t 
 
     dp_proto_varint(proto, (uint64_t)field << 3 | WIRE_SPAN);
     dp_proto_varint(proto, bytes);
-    at = claim(proto, bytes);
+    at = claim_bytes(proto, bytes);
     if (at != NULL && bytes > 0) memcpy(at, data, bytes);
 }
 

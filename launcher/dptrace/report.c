@@ -12,12 +12,12 @@
 #define GROUPS_SHOWN 12
 #define STRAGGLERS_SHOWN 4
 
-static double ms(double ns)
+static double to_ms(double ns)
 {
     return ns / 1e6;
 }
 
-static size_t count_hosts(const dp_timeline_t *timeline)
+static size_t count_nodes(const dp_timeline_t *timeline)
 {
     size_t count = 0;
 
@@ -76,7 +76,7 @@ static void write_head(const dp_timeline_t *timeline, const dp_analysis_t *analy
                        const char *what, FILE *file)
 {
     uint64_t error = clock_error(timeline);
-    size_t hosts = count_hosts(timeline);
+    size_t hosts = count_nodes(timeline);
 
     fprintf(file, "%s: %zu rank%s", what, timeline->rank_count,
             timeline->rank_count == 1 ? "" : "s");
@@ -105,25 +105,26 @@ static void write_parts(const dp_analysis_t *analysis, FILE *file)
     double step = analysis->step_ns > 0 ? analysis->step_ns : 1;
 
     fprintf(file, "step  p50 %.2f ms  p99 %.2f ms  mean %.2f ms, of which (median rank)\n",
-            ms(analysis->p50_ns), ms(analysis->p99_ns), ms(analysis->step_ns));
+            to_ms(analysis->p50_ns), to_ms(analysis->p99_ns), to_ms(analysis->step_ns));
     for (int p = 0; p < DP_PART_COUNT; p++) {
         double share = analysis->part[p] / step;
         int width = (int)(share * 40 + 0.5);
 
         fprintf(file, "  %-13s %9.2f ms %6.1f%%  %.*s\n", dp_part_name((dp_part_t)p),
-                ms(analysis->part[p]), share * 100, width,
+                to_ms(analysis->part[p]), share * 100, width,
                 "########################################");
     }
-    fprintf(file, "  %-13s %9.2f ms %6.1f%%\n", "sum", ms(analysis->step_ns),
+    fprintf(file, "  %-13s %9.2f ms %6.1f%%\n", "sum", to_ms(analysis->step_ns),
             analysis->step_ns > 0 ? 100.0 : 0.0);
     if (analysis->transfer_ns > 0) {
-        fprintf(file, "communication %.2f ms per step, %.1f%% hidden", ms(analysis->transfer_ns),
+        fprintf(file, "communication %.2f ms per step, %.1f%% hidden", to_ms(analysis->transfer_ns),
                 analysis->hidden * 100);
     } else {
         fputs("communication none recorded", file);
     }
     if (analysis->peer_ns > 0)
-        fprintf(file, "; %.2f ms on the wire waiting for other ranks' data", ms(analysis->peer_ns));
+        fprintf(file, "; %.2f ms on the wire waiting for other ranks' data",
+                to_ms(analysis->peer_ns));
     fputc('\n', file);
 }
 
@@ -144,8 +145,8 @@ static void write_groups(const dp_timeline_t *timeline, const dp_analysis_t *ana
                      group->last_count, group->launches);
         }
         fprintf(file, "%-28.28s %8zu %9.3f %9.3f %8.2f %11.3f  %s\n", name, group->launches,
-                (double)group->bytes / 1e6, ms(group->wire_ns), group->gb_per_s,
-                ms(group->exposed_ns), last);
+                (double)group->bytes / 1e6, to_ms(group->wire_ns), group->gb_per_s,
+                to_ms(group->exposed_ns), last);
     }
     if (analysis->group_count > GROUPS_SHOWN)
         fprintf(file, "  ... and %zu more\n", analysis->group_count - GROUPS_SHOWN);
@@ -166,10 +167,11 @@ static void write_stragglers(const dp_timeline_t *timeline, const dp_analysis_t 
 
         if (straggler->last_count == 0) continue;
         fprintf(file, "%-10s r%d %s: last %zu/%zu, +%.2f ms", i == 0 ? "straggler" : "", rank->rank,
-                rank->host, straggler->last_count, straggler->bucket_count, ms(straggler->late_ns));
+                rank->host, straggler->last_count, straggler->bucket_count,
+                to_ms(straggler->late_ns));
         if (span_stands_out(analysis, straggler)) {
             fprintf(file, "; \"%s\" +%.2f ms a step", timeline->strings[straggler->slow_span],
-                    ms(straggler->slow_ns));
+                    to_ms(straggler->slow_ns));
         }
         fputc('\n', file);
     }
@@ -221,7 +223,7 @@ static size_t collect_advice(const dp_timeline_t *timeline, const dp_analysis_t 
         snprintf(list[count].text, sizeof(list[count].text),
                  "wire: \"%s\" is exposed most (%.2f ms): submit it earlier, a smaller "
                  "--fusion-bytes so that it starts sooner, or --wire fp16 between machines",
-                 name, ms(analysis->groups[0].exposed_ns));
+                 name, to_ms(analysis->groups[0].exposed_ns));
         count++;
     }
     if (part[DP_PART_PACK] > threshold) {
@@ -269,7 +271,7 @@ void dp_report_text(const dp_timeline_t *timeline, const dp_analysis_t *analysis
     count = collect_advice(timeline, analysis, list);
     for (size_t i = 0; i < count && i < 3; i++) {
         fprintf(file, "%-10s %s (<= %.2f ms)\n", i == 0 ? "first" : "then", list[i].text,
-                ms(list[i].gain_ns));
+                to_ms(list[i].gain_ns));
     }
     if (count == 0)
         fputs("first      nothing of ours costs 1% of a step: make compute faster\n", file);
@@ -283,7 +285,7 @@ static void json_parts(const double *part, FILE *file)
         "compute", "skew", "exposed_wire", "pack_unpack", "negotiation", "gaps", "unattributed"};
 
     for (int p = 0; p < DP_PART_COUNT; p++)
-        fprintf(file, "%s\"%s\":%.6f", p == 0 ? "{" : ",", keys[p], ms(part[p]));
+        fprintf(file, "%s\"%s\":%.6f", p == 0 ? "{" : ",", keys[p], to_ms(part[p]));
     fputc('}', file);
 }
 
@@ -314,8 +316,8 @@ static void json_steps(const dp_analysis_t *analysis, FILE *file)
             fprintf(file,
                     "%s\n {\"step\":%" PRIu64 ",\"rank_index\":%zu,\"ms\":%.6f,"
                     "\"transfer_ms\":%.6f,\"parts_ms\":",
-                    is_first ? "" : ",", analysis->steps[s], r, ms((double)cell->duration_ns),
-                    ms(cell->transfer_ns));
+                    is_first ? "" : ",", analysis->steps[s], r, to_ms((double)cell->duration_ns),
+                    to_ms(cell->transfer_ns));
             json_parts(cell->part, file);
             fputc('}', file);
             is_first = 0;
@@ -335,8 +337,8 @@ static void json_buckets(const dp_timeline_t *timeline, const dp_analysis_t *ana
         fprintf(file,
                 ",\"tensors\":%u,\"bytes\":%" PRIu64 ",\"launches\":%zu,\"wire_ms\":%.6f,"
                 "\"bus_gb_per_s\":%.4f,\"exposed_ms\":%.6f,\"last_rank\":%d,\"last_count\":%zu}",
-                group->tensors, group->bytes, group->launches, ms(group->wire_ns), group->gb_per_s,
-                ms(group->exposed_ns),
+                group->tensors, group->bytes, group->launches, to_ms(group->wire_ns),
+                group->gb_per_s, to_ms(group->exposed_ns),
                 group->last_rank >= 0 ? timeline->ranks[group->last_rank].rank : -1,
                 group->last_count);
     }
@@ -361,14 +363,14 @@ void dp_report_json(const dp_timeline_t *timeline, const dp_analysis_t *analysis
             ",\"has_steps\":%s,\"step_count\":%zu,\n"
             "\"step_ms\":{\"mean\":%.6f,\"p50\":%.6f,\"p99\":%.6f},\n\"parts_ms\":",
             sum_dropped(timeline), sum_outside(timeline), analysis->has_steps ? "true" : "false",
-            analysis->step_count, ms(analysis->step_ns), ms(analysis->p50_ns),
-            ms(analysis->p99_ns));
+            analysis->step_count, to_ms(analysis->step_ns), to_ms(analysis->p50_ns),
+            to_ms(analysis->p99_ns));
     json_parts(analysis->part, file);
     fprintf(file,
             ",\n\"communication_ms\":%.6f,\"exposed_ms\":%.6f,\"hidden\":%.6f,"
             "\"waiting_for_peers_ms\":%.6f,\n",
-            ms(analysis->transfer_ns), ms(analysis->exposed_ns), analysis->hidden,
-            ms(analysis->peer_ns));
+            to_ms(analysis->transfer_ns), to_ms(analysis->exposed_ns), analysis->hidden,
+            to_ms(analysis->peer_ns));
     json_steps(analysis, file);
     json_buckets(timeline, analysis, file);
     fputs("\"stragglers\":[", file);
@@ -379,13 +381,14 @@ void dp_report_json(const dp_timeline_t *timeline, const dp_analysis_t *analysis
                 "%s\n {\"rank\":%d,\"last\":%zu,\"of\":%zu,\"late_ms\":%.6f,\"slow_ms\":%.6f,"
                 "\"slow_span\":",
                 i == 0 ? "" : ",", timeline->ranks[straggler->rank].rank, straggler->last_count,
-                straggler->bucket_count, ms(straggler->late_ns), ms(straggler->slow_ns));
+                straggler->bucket_count, to_ms(straggler->late_ns), to_ms(straggler->slow_ns));
         dp_json_string(file, timeline->strings[straggler->slow_span]);
         fputc('}', file);
     }
     fputs("],\n\"advice\":[", file);
     for (size_t i = 0; i < count; i++) {
-        fprintf(file, "%s\n {\"gain_ms\":%.6f,\"text\":", i == 0 ? "" : ",", ms(list[i].gain_ns));
+        fprintf(file, "%s\n {\"gain_ms\":%.6f,\"text\":", i == 0 ? "" : ",",
+                to_ms(list[i].gain_ns));
         dp_json_string(file, list[i].text);
         fputc('}', file);
     }

@@ -15,7 +15,7 @@
 static void check_timeline(const char *text)
 {
     dp_error_t error = {DP_OK, ""};
-    dp_timeline_t timeline;
+    dp_timeline_request_t timeline;
 
     if (dp_timeline_request_parse(text, &timeline, &error) != DP_OK) {
         if (error.text[0] == '\0') abort();
@@ -24,20 +24,20 @@ static void check_timeline(const char *text)
     if (strncmp(text, timeline.file, strlen(timeline.file)) != 0) abort();
 }
 
-static void check(const dp_launch_t *launch, char **argv, int argc)
+static void check(const dp_command_t *command, char **argv, int argc)
 {
-    int is_run = launch->action == DP_ACTION_RUN || launch->action == DP_ACTION_DRY_RUN;
-    int is_mine = launch->argv == NULL;
+    int is_run = command->action == DP_ACTION_RUN || command->action == DP_ACTION_DRY_RUN;
+    int is_mine = command->argv == NULL;
 
-    if (launch->size < 0 || launch->size > DP_RANKS_MAX) abort();
-    if (launch->stdin_rank < -1 || launch->stdin_rank >= DP_RANKS_MAX) abort();
-    if (is_run && (launch->size == 0 || launch->argv == NULL)) abort();
+    if (command->size < 0 || command->size > DP_RANKS_MAX) abort();
+    if (command->stdin_rank < -1 || command->stdin_rank >= DP_RANKS_MAX) abort();
+    if (is_run && (command->size == 0 || command->argv == NULL)) abort();
     for (int i = 1; i < argc; i++)
-        is_mine |= launch->argv == argv + i;
+        is_mine |= command->argv == argv + i;
     if (!is_mine) abort();
-    if (launch->config.timeline[0] != '\0') check_timeline(launch->config.timeline);
-    for (size_t i = 0; i < launch->variable_count; i++)
-        if (strchr(launch->variables[i], '=') == NULL) abort();
+    if (command->config.timeline[0] != '\0') check_timeline(command->config.timeline);
+    for (size_t i = 0; i < command->variable_count; i++)
+        if (strchr(command->variables[i], '=') == NULL) abort();
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
@@ -45,7 +45,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     static char name[] = "dprun";
     char *argv[ARGUMENTS_MAX + 2] = {name};
     char *text = malloc(bytes + 1);
-    dp_launch_t launch;
+    dp_command_t command;
     dp_error_t error = {DP_OK, ""};
     dp_log_t log;
     int argc = 1;
@@ -65,9 +65,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     }
     clearenv();
     dp_log_init(&log, DP_LOG_ERROR, -1);
-    if (dp_command_parse(argc, argv, &log, &launch, &error) == DP_OK) {
-        check(&launch, argv, argc);
-        dp_command_fini(&launch);
+    if (dp_command_parse(argc, argv, &log, &command, &error) == DP_OK) {
+        check(&command, argv, argc);
+        dp_command_fini(&command);
     } else if (error.text[0] == '\0') {
         abort();
     }

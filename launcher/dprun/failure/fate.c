@@ -49,7 +49,7 @@ static int is_candidate(const dp_fate_t *fate, const dp_rank_fate_t *rank)
     return dp_rank_failed(rank) && (fate->stop_ns == 0 || rank->end_ns <= fate->stop_ns);
 }
 
-static int weight(const dp_rank_fate_t *rank)
+static int end_severity(const dp_rank_fate_t *rank)
 {
     if (rank->start_error != 0) return 2;
     return WIFSIGNALED(rank->status) ? 1 : 0;
@@ -71,8 +71,8 @@ static int first_failed(const dp_fate_t *fate, int *doubt)
         const dp_rank_fate_t *best = found < 0 ? NULL : &fate->ranks[found];
 
         if (!is_candidate(fate, rank) || rank->end_ns - first_ns > SAME_TIME_NS) continue;
-        if (best == NULL || weight(rank) > weight(best) ||
-            (weight(rank) == weight(best) && rank->end_ns < best->end_ns)) {
+        if (best == NULL || end_severity(rank) > end_severity(best) ||
+            (end_severity(rank) == end_severity(best) && rank->end_ns < best->end_ns)) {
             found = i;
         }
     }
@@ -83,7 +83,8 @@ static int first_failed(const dp_fate_t *fate, int *doubt)
             rank->end_ns > best->end_ns ? rank->end_ns - best->end_ns : best->end_ns - rank->end_ns;
 
         if (i == found || !is_candidate(fate, rank) || rank->blames == found) continue;
-        if (weight(rank) == weight(best) ? apart <= TIE_NS : rank->end_ns < best->end_ns) {
+        if (end_severity(rank) == end_severity(best) ? apart <= TIE_NS
+                                                     : rank->end_ns < best->end_ns) {
             *doubt = i;
         }
     }
@@ -98,7 +99,7 @@ int dp_rank_is_stopped(const dp_rank_fate_t *rank, uint64_t at_ns)
 
 /* A signal that neither dprun nor a user's Ctrl-C sends: its own doing, however late it is seen (a
  * core dump takes its time). */
-static int crashed(const dp_rank_fate_t *rank)
+static int ended_by_own_signal(const dp_rank_fate_t *rank)
 {
     int number = rank->has_ended && WIFSIGNALED(rank->status) ? WTERMSIG(rank->status) : 0;
 
@@ -125,10 +126,11 @@ dp_verdict_t dp_fate_cause(const dp_fate_t *fate)
         uint64_t at_ns = fate->ranks[verdict.failed].end_ns;
         const dp_rank_fate_t *blamed;
 
-        if (rank->blames < 0 || weight(rank) > 0 || !dp_rank_failed(rank)) break;
+        if (rank->blames < 0 || end_severity(rank) > 0 || !dp_rank_failed(rank)) break;
         blamed = &fate->ranks[rank->blames];
-        if (!dp_rank_is_stopped(blamed, at_ns) && !is_candidate(fate, blamed) && !crashed(blamed) &&
-            !left_by_itself(fate, blamed) && (!blamed->is_awaited || blamed->blames >= 0)) {
+        if (!dp_rank_is_stopped(blamed, at_ns) && !is_candidate(fate, blamed) &&
+            !ended_by_own_signal(blamed) && !left_by_itself(fate, blamed) &&
+            (!blamed->is_awaited || blamed->blames >= 0)) {
             break; /* it lives: the connection may be at fault, or the one that blames */
         }
         verdict.cause = rank->blames;
@@ -143,7 +145,8 @@ int dp_fate_exit_code(const dp_fate_t *fate)
 
     if (verdict.cause < 0) return 1;
     if (dp_rank_failed(&fate->ranks[verdict.cause]) &&
-        (is_candidate(fate, &fate->ranks[verdict.cause]) || crashed(&fate->ranks[verdict.cause]))) {
+        (is_candidate(fate, &fate->ranks[verdict.cause]) ||
+         ended_by_own_signal(&fate->ranks[verdict.cause]))) {
         return dp_rank_exit_code(&fate->ranks[verdict.cause]);
     }
     return dp_rank_exit_code(&fate->ranks[verdict.failed]);

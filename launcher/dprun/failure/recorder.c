@@ -20,7 +20,7 @@ static int is_of_program(const dp_trace_file_t *file, const dp_trace_event_t *ev
     return event->lane < file->lane_count && file->lanes[event->lane].kind == DP_TRACE_LANE_THREAD;
 }
 
-static void add(dp_last_words_t *last, const char *separator, const char *text)
+static void append_text(dp_last_words_t *last, const char *separator, const char *text)
 {
     size_t used = strlen(last->text);
 
@@ -28,8 +28,8 @@ static void add(dp_last_words_t *last, const char *separator, const char *text)
 }
 
 /* "submit h.3.mlp 1.2 MB" */
-static void describe(const dp_trace_file_t *file, const dp_trace_record_t *record, char *text,
-                     size_t room)
+static void describe_record(const dp_trace_file_t *file, const dp_trace_record_t *record,
+                            char *text, size_t room)
 {
     char name[96];
     char size[32] = "";
@@ -77,8 +77,8 @@ void dp_recorder_last(const char *run_dir, int rank, uint64_t end_ns, dp_last_wo
         }
         if (event->record.kind == DP_TRACE_STEP) continue;
         if (event->is_open) {
-            describe(&file, &event->record, text, sizeof(text));
-            add(last, ", ", text);
+            describe_record(&file, &event->record, text, sizeof(text));
+            append_text(last, ", ", text);
         } else if (over_ns >= latest_ns) {
             latest = event;
             latest_ns = over_ns;
@@ -87,11 +87,11 @@ void dp_recorder_last(const char *run_dir, int rank, uint64_t end_ns, dp_last_wo
     if (latest != NULL) {
         char ago[64] = "";
 
-        describe(&file, &latest->record, text, sizeof(text));
+        describe_record(&file, &latest->record, text, sizeof(text));
         if (end_ns > latest_ns)
             snprintf(ago, sizeof(ago), " (over %.3f s before)", (double)(end_ns - latest_ns) / 1e9);
-        add(last, "; before that: ", text);
-        add(last, "", ago);
+        append_text(last, "; before that: ", text);
+        append_text(last, "", ago);
     }
     dp_trace_file_close(&file);
 }
@@ -124,7 +124,7 @@ static uint32_t used_chunks(int fd, const dp_trace_file_header_t *header)
     return used;
 }
 
-static void trim(int fd, dp_trace_file_header_t *header)
+static void trim_file(int fd, dp_trace_file_header_t *header)
 {
     const uint32_t used = used_chunks(fd, header);
     const uint64_t names_end = header->name_offset + atomic_load(&header->name_bytes);
@@ -154,7 +154,7 @@ void dp_recorder_trim(const char *run_dir, int rank)
         header = mmap(NULL, DP_TRACE_HEADER_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     }
     if (header != MAP_FAILED) {
-        if (is_sane(header, (uint64_t)info.st_size)) trim(fd, header);
+        if (is_sane(header, (uint64_t)info.st_size)) trim_file(fd, header);
         munmap(header, DP_TRACE_HEADER_BYTES);
     }
     if (fd >= 0) close(fd);

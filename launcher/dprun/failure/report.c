@@ -386,7 +386,7 @@ write_groups(const dp_fate_t *fate, const char *label, int except,
     free(is_done);
 }
 
-static void write_end(const dp_report_t *report, FILE *out)
+static void write_last_lines(const dp_report_t *report, FILE *out)
 {
     if (report->saved != NULL) fprintf(out, "  saved    %s\n", report->saved);
     fprintf(out, "  left     %d processes%s\n", report->fate->left,
@@ -411,7 +411,7 @@ void dp_report_failure(const dp_report_t *report, FILE *out)
     write_doubt(report, &verdict, out);
     write_output(report, verdict.cause, out);
     write_groups(report->fate, "victims", verdict.cause, describe_victim, out);
-    write_end(report, out);
+    write_last_lines(report, out);
 }
 
 /* What a rank was about when time ran out. */
@@ -436,5 +436,5 @@ void dp_report_timeout(const dp_report_t *report, uint64_t limit_ns, FILE *out)
 {
     fprintf(out, "dprun: TIMEOUT  the job ran longer than %.6g s\n", (double)limit_ns / 1e9);
     write_groups(report->fate, "ranks", -1, describe_last, out);
-    write_end(report, out);
+    write_last_lines(report, out);
 }

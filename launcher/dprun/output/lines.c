@@ -52,8 +52,8 @@ static void emit_piece(dp_lines_t *lines, dp_line_fn emit, void *context)
 }
 
 /* Adds bytes without a line end among them. */
-static void append(dp_lines_t *lines, const char *data, size_t bytes, dp_line_fn emit,
-                   void *context)
+static void append_to_line(dp_lines_t *lines, const char *data, size_t bytes, dp_line_fn emit,
+                           void *context)
 {
     while (bytes > 0) {
         size_t part = bytes;
@@ -108,12 +108,12 @@ void dp_lines_feed(dp_lines_t *lines, const char *data, size_t bytes, dp_line_fn
         }
         back = memchr(data + at, '\r', end - at);
         if (back != NULL) {
-            append(lines, data + at, (size_t)(back - data) - at, emit, context);
+            append_to_line(lines, data + at, (size_t)(back - data) - at, emit, context);
             at = (size_t)(back - data) + 1;
             lines->has_return = 1;
             continue;
         }
-        append(lines, data + at, end - at, emit, context);
+        append_to_line(lines, data + at, end - at, emit, context);
         at = end;
         if (newline != NULL) {
             emit_all(lines, DP_LINE_NEWLINE, emit, context);

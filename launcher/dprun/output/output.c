@@ -25,7 +25,7 @@
 #define WIPE "\r\x1b[K"
 
 typedef struct stream {
-    dp_output_t *output;
+    dp_job_output_t *output;
     int rank;
     int number; /* 1: standard output, 2: standard error */
     int fd;     /* -1: ended */
@@ -36,12 +36,12 @@ typedef struct stream {
     int is_drafted; /* what lines holds is on the screen */
 } stream_t;
 
-struct dp_output {
-    const dp_launch_t *launch; /* borrowed */
-    struct event_base *base;   /* borrowed */
+struct dp_job_output {
+    const dp_command_t *command; /* borrowed */
+    struct event_base *base;     /* borrowed */
     int size;
     uint64_t start_ns;
-    dp_output_events_t events;
+    dp_job_output_events_t events;
     dp_sink_t *sinks[2];
     int is_terminal[2]; /* drafts can be drawn and wiped */
     int has_color[2];
@@ -82,16 +82,16 @@ static int columns_of(int fd)
 static void arm_draft_timer(stream_t *stream)
 {
     const struct timeval delay = {0, DRAFT_DELAY_US};
-    dp_output_t *output = stream->output;
+    dp_job_output_t *output = stream->output;
 
-    if (stream->lines.bytes == 0 || stream->fd < 0 || output->launch->is_quiet) return;
+    if (stream->lines.bytes == 0 || stream->fd < 0 || output->command->is_quiet) return;
     if (!output->is_terminal[stream->number - 1]) return;
     if (!event_pending(output->draft_timer, EV_TIMEOUT, NULL)) {
         event_add(output->draft_timer, &delay);
     }
 }
 
-static void wipe_draft(dp_output_t *output)
+static void wipe_draft(dp_job_output_t *output)
 {
     stream_t *stream = output->draft;
 
@@ -103,7 +103,7 @@ static void wipe_draft(dp_output_t *output)
 }
 
 /* Returns the columns it takes. */
-static int write_prefix(dp_output_t *output, const stream_t *stream, const char *mark)
+static int write_prefix(dp_job_output_t *output, const stream_t *stream, const char *mark)
 {
     static const int colors[] = {36, 33, 32, 35, 34, 31, 96, 93, 92, 95, 94, 91};
     int sink = stream->number - 1;
@@ -111,12 +111,12 @@ static int write_prefix(dp_output_t *output, const stream_t *stream, const char 
     char elapsed[32] = "";
     int columns = 0;
 
-    if (output->launch->has_timestamps) {
+    if (output->command->has_timestamps) {
         dp_format_elapsed(dp_now_ns() - output->start_ns, elapsed, sizeof(elapsed));
         columns = snprintf(text, sizeof(text), "%s ", elapsed);
         dp_sink_write(output->sinks[sink], text, (size_t)columns);
     }
-    if (!output->launch->has_prefix) return columns;
+    if (!output->command->has_prefix) return columns;
     columns += snprintf(text, sizeof(text), "[%d]%s ", stream->rank, mark);
     if (output->has_color[sink]) {
         snprintf(text, sizeof(text), "\x1b[%dm[%d]%s\x1b[0m ",
@@ -129,7 +129,7 @@ static int write_prefix(dp_output_t *output, const stream_t *stream, const char 
 /* Shows an unfinished line; it is cut to the screen's width, or it could not be wiped. */
 static void draw_draft(stream_t *stream, const char *text, size_t bytes)
 {
-    dp_output_t *output = stream->output;
+    dp_job_output_t *output = stream->output;
     int sink = stream->number - 1;
     int room;
 
@@ -149,12 +149,12 @@ static void draw_draft(stream_t *stream, const char *text, size_t bytes)
 static void print_line(void *context, const char *text, size_t bytes, dp_line_end_t end)
 {
     stream_t *stream = context;
-    dp_output_t *output = stream->output;
+    dp_job_output_t *output = stream->output;
     int sink = stream->number - 1;
 
     if (end == DP_LINE_RETURN && bytes == 0) return; /* "\r" first, then the text */
     dp_tail_add(&output->tails[stream->rank], text, bytes);
-    if (output->launch->is_quiet) return;
+    if (output->command->is_quiet) return;
     if (end == DP_LINE_RETURN && output->is_terminal[sink]) {
         draw_draft(stream, text, bytes);
         return;
@@ -169,7 +169,7 @@ static void print_line(void *context, const char *text, size_t bytes, dp_line_en
 
 static void on_draft_timer(evutil_socket_t fd, short what, void *context)
 {
-    dp_output_t *output = context;
+    dp_job_output_t *output = context;
 
     (void)fd;
     (void)what;
@@ -187,7 +187,7 @@ static void on_draft_timer(evutil_socket_t fd, short what, void *context)
 
 /* ---- Bytes in ------------------------------------------------------------------------------- */
 
-static void hold(dp_output_t *output)
+static void pause_streams(dp_job_output_t *output)
 {
     output->is_held = 1;
     for (int i = 0; i < output->size * 2; i++) {
@@ -197,7 +197,7 @@ static void hold(dp_output_t *output)
 
 static void on_drained(void *context)
 {
-    dp_output_t *output = context;
+    dp_job_output_t *output = context;
 
     if (dp_sink_is_full(output->sinks[0]) || dp_sink_is_full(output->sinks[1])) return;
     output->is_held = 0;
@@ -208,7 +208,7 @@ static void on_drained(void *context)
 
 static void on_broken(void *context, int fd, int error)
 {
-    dp_output_t *output = context;
+    dp_job_output_t *output = context;
 
     (void)fd;
     if (error != EPIPE) output->has_lost = 1;
@@ -219,7 +219,7 @@ static void on_broken(void *context, int fd, int error)
 
 static void close_stream(stream_t *stream)
 {
-    dp_output_t *output = stream->output;
+    dp_job_output_t *output = stream->output;
 
     if (stream->fd < 0) return;
     dp_lines_end(&stream->lines, print_line, stream);
@@ -238,9 +238,9 @@ static void close_stream(stream_t *stream)
     output->events.ended(output->events.context);
 }
 
-static void save(stream_t *stream, const char *data, size_t bytes)
+static void save_to_file(stream_t *stream, const char *data, size_t bytes)
 {
-    dp_output_t *output = stream->output;
+    dp_job_output_t *output = stream->output;
 
     while (bytes > 0) {
         ssize_t written = write(stream->file, data, bytes);
@@ -250,9 +250,9 @@ static void save(stream_t *stream, const char *data, size_t bytes)
             output->has_lost = 1;
             if (!output->file_failed) {
                 output->file_failed = 1;
-                dp_output_say(output, "%s/rank.%d.%s: %s; not all output is saved",
-                              output->launch->output_dir, stream->rank,
-                              stream->number == 1 ? "out" : "err", strerror(errno));
+                dp_job_output_say(output, "%s/rank.%d.%s: %s; not all output is saved",
+                                  output->command->output_dir, stream->rank,
+                                  stream->number == 1 ? "out" : "err", strerror(errno));
             }
             return;
         }
@@ -264,7 +264,7 @@ static void save(stream_t *stream, const char *data, size_t bytes)
 static void on_readable(evutil_socket_t fd, short what, void *context)
 {
     stream_t *stream = context;
-    dp_output_t *output = stream->output;
+    dp_job_output_t *output = stream->output;
     dp_sink_t *sink = output->sinks[stream->number - 1];
     ssize_t bytes = read((int)fd, output->buffer, READ_BYTES);
 
@@ -274,34 +274,34 @@ static void on_readable(evutil_socket_t fd, short what, void *context)
         close_stream(stream);
         return;
     }
-    if (stream->file >= 0) save(stream, output->buffer, (size_t)bytes);
+    if (stream->file >= 0) save_to_file(stream, output->buffer, (size_t)bytes);
     stream->is_drafted = 0;
     dp_lines_feed(&stream->lines, output->buffer, (size_t)bytes, print_line, stream);
     arm_draft_timer(stream);
     dp_sink_flush(sink);
-    if (dp_sink_is_full(sink)) hold(output);
+    if (dp_sink_is_full(sink)) pause_streams(output);
 }
 
 /* ---- Life ----------------------------------------------------------------------------------- */
 
-static int open_file(const dp_output_t *output, int rank, int stream, dp_error_t *error)
+static int open_file(const dp_job_output_t *output, int rank, int stream, dp_error_t *error)
 {
     char path[4096];
     int fd;
 
-    snprintf(path, sizeof(path), "%s/rank.%d.%s", output->launch->output_dir, rank,
+    snprintf(path, sizeof(path), "%s/rank.%d.%s", output->command->output_dir, rank,
              stream == 1 ? "out" : "err");
     fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666);
     if (fd < 0) dp_error_set(error, DP_ERR_SYSTEM, "%s: %s", path, strerror(errno));
     return fd;
 }
 
-dp_status_t dp_output_attach(dp_output_t *output, int rank, int stream_number, int fd,
-                             dp_error_t *error)
+dp_status_t dp_job_output_attach(dp_job_output_t *output, int rank, int stream_number, int fd,
+                                 dp_error_t *error)
 {
     stream_t *stream = &output->streams[rank * 2 + stream_number - 1];
 
-    if (output->launch->output_dir != NULL) {
+    if (output->command->output_dir != NULL) {
         stream->file = open_file(output, rank, stream_number, error);
         if (stream->file < 0) {
             close(fd);
@@ -320,7 +320,7 @@ dp_status_t dp_output_attach(dp_output_t *output, int rank, int stream_number, i
     return DP_OK;
 }
 
-static void look_at_terminal(dp_output_t *output)
+static void look_at_terminal(dp_job_output_t *output)
 {
     const char *kind = dp_environment("TERM");
     int is_dumb = kind == NULL || strcmp(kind, "dumb") == 0;
@@ -329,15 +329,15 @@ static void look_at_terminal(dp_output_t *output)
         int is_terminal = isatty(i + 1) && !is_dumb;
 
         output->is_terminal[i] = is_terminal;
-        output->has_color[i] = output->launch->color == DP_COLOR_ALWAYS ||
-                               (output->launch->color == DP_COLOR_AUTO && is_terminal &&
+        output->has_color[i] = output->command->color == DP_COLOR_ALWAYS ||
+                               (output->command->color == DP_COLOR_AUTO && is_terminal &&
                                 dp_environment("NO_COLOR") == NULL);
     }
 }
 
-dp_status_t dp_output_make_dir(const dp_launch_t *launch, dp_error_t *error)
+dp_status_t dp_job_output_make_dir(const dp_command_t *command, dp_error_t *error)
 {
-    const char *path = launch->output_dir;
+    const char *path = command->output_dir;
 
     if (path == NULL) return DP_OK;
     if ((mkdir(path, 0777) == 0 || errno == EEXIST) && access(path, W_OK | X_OK) == 0) {
@@ -346,16 +346,16 @@ dp_status_t dp_output_make_dir(const dp_launch_t *launch, dp_error_t *error)
     return dp_error_set(error, DP_ERR_CONFIG, "--output-dir %s: %s", path, strerror(errno));
 }
 
-dp_status_t dp_output_create(struct event_base *base, const dp_launch_t *launch, int size,
-                             uint64_t start_ns, const dp_output_events_t *events, dp_output_t **out,
-                             dp_error_t *error)
+dp_status_t dp_job_output_create(struct event_base *base, const dp_command_t *command, int size,
+                                 uint64_t start_ns, const dp_job_output_events_t *events,
+                                 dp_job_output_t **out, dp_error_t *error)
 {
-    dp_output_t *output = calloc(1, sizeof(*output));
+    dp_job_output_t *output = calloc(1, sizeof(*output));
     dp_sink_events_t sink_events = {on_drained, on_broken, output};
     dp_status_t status = DP_OK;
 
     if (output == NULL) return dp_error_set(error, DP_ERR_NO_MEMORY, "out of memory");
-    output->launch = launch;
+    output->command = command;
     output->base = base;
     output->size = size;
     output->start_ns = start_ns;
@@ -382,11 +382,11 @@ dp_status_t dp_output_create(struct event_base *base, const dp_launch_t *launch,
     *out = output;
     return DP_OK;
 fail:
-    dp_output_destroy(output);
+    dp_job_output_destroy(output);
     return status;
 }
 
-void dp_output_destroy(dp_output_t *output)
+void dp_job_output_destroy(dp_job_output_t *output)
 {
     if (output == NULL) return;
     for (int i = 0; output->streams != NULL && i < output->size * 2; i++) {
@@ -409,14 +409,14 @@ void dp_output_destroy(dp_output_t *output)
     free(output);
 }
 
-void dp_output_print(dp_output_t *output, const char *text)
+void dp_job_output_print(dp_job_output_t *output, const char *text)
 {
     wipe_draft(output);
     dp_sink_write(output->sinks[1], text, strlen(text));
     dp_sink_flush(output->sinks[1]);
 }
 
-void dp_output_say(dp_output_t *output, const char *format, ...)
+void dp_job_output_say(dp_job_output_t *output, const char *format, ...)
 {
     char text[1024] = "dprun: ";
     size_t used = strlen(text);
@@ -428,42 +428,42 @@ void dp_output_say(dp_output_t *output, const char *format, ...)
     used = strlen(text);
     text[used] = '\n';
     text[used + 1] = '\0';
-    dp_output_print(output, text);
+    dp_job_output_print(output, text);
 }
 
-int dp_output_open_streams(const dp_output_t *output)
+int dp_job_output_open_streams(const dp_job_output_t *output)
 {
     return output->open_streams;
 }
 
-int dp_output_is_held(const dp_output_t *output)
+int dp_job_output_is_held(const dp_job_output_t *output)
 {
     return output->is_held;
 }
 
-int dp_output_is_flushed(const dp_output_t *output)
+int dp_job_output_is_flushed(const dp_job_output_t *output)
 {
-    return dp_output_queued(output) == 0;
+    return dp_job_output_queued(output) == 0;
 }
 
-void dp_output_close_streams(dp_output_t *output)
+void dp_job_output_close_streams(dp_job_output_t *output)
 {
     for (int i = 0; i < output->size * 2; i++) {
         close_stream(&output->streams[i]);
     }
 }
 
-size_t dp_output_queued(const dp_output_t *output)
+size_t dp_job_output_queued(const dp_job_output_t *output)
 {
     return dp_sink_queued(output->sinks[0]) + dp_sink_queued(output->sinks[1]);
 }
 
-int dp_output_has_lost(const dp_output_t *output)
+int dp_job_output_has_lost(const dp_job_output_t *output)
 {
     return output->has_lost;
 }
 
-const dp_tail_t *dp_output_tail(const dp_output_t *output, int rank)
+const dp_tail_t *dp_job_output_tail(const dp_job_output_t *output, int rank)
 {
     return &output->tails[rank];
 }

@@ -12,48 +12,49 @@
 #include "launcher/dprun/options.h"
 #include "launcher/dprun/output/tail.h"
 
-typedef struct dp_output dp_output_t;
+typedef struct dp_job_output dp_job_output_t;
 
-typedef struct dp_output_events {
+typedef struct dp_job_output_events {
     void (*ended)(void *context);             /* a stream of a rank has ended */
     void (*broken)(void *context, int error); /* dprun's own output is closed; once */
     void *context;
-} dp_output_events_t;
+} dp_job_output_events_t;
 
 /* Makes the directory of --output-dir where needed, before anything is started. */
-dp_status_t dp_output_make_dir(const dp_launch_t *launch, dp_error_t *error);
+dp_status_t dp_job_output_make_dir(const dp_command_t *command, dp_error_t *error);
 
-/* launch is borrowed. */
-dp_status_t dp_output_create(struct event_base *base, const dp_launch_t *launch, int size,
-                             uint64_t start_ns, const dp_output_events_t *events, dp_output_t **out,
-                             dp_error_t *error);
-void dp_output_destroy(dp_output_t *output);
+/* command is borrowed. */
+dp_status_t dp_job_output_create(struct event_base *base, const dp_command_t *command, int size,
+                                 uint64_t start_ns, const dp_job_output_events_t *events,
+                                 dp_job_output_t **out, dp_error_t *error);
+void dp_job_output_destroy(dp_job_output_t *output);
 
 /* Takes the read end of a rank's stream: 1 or 2. */
-dp_status_t dp_output_attach(dp_output_t *output, int rank, int stream, int fd, dp_error_t *error);
+dp_status_t dp_job_output_attach(dp_job_output_t *output, int rank, int stream, int fd,
+                                 dp_error_t *error);
 
 /* A line of dprun's own on standard error, after what is queued there: "dprun: text". */
-void dp_output_say(dp_output_t *output, const char *format, ...)
+void dp_job_output_say(dp_job_output_t *output, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
 /* Text as it is, whole lines, on standard error. */
-void dp_output_print(dp_output_t *output, const char *text);
+void dp_job_output_print(dp_job_output_t *output, const char *text);
 
 /* Streams still open. */
-int dp_output_open_streams(const dp_output_t *output);
+int dp_job_output_open_streams(const dp_job_output_t *output);
 /* Whether reading waits for a reader of ours. */
-int dp_output_is_held(const dp_output_t *output);
+int dp_job_output_is_held(const dp_job_output_t *output);
 /* Whether everything is written. */
-int dp_output_is_flushed(const dp_output_t *output);
+int dp_job_output_is_flushed(const dp_job_output_t *output);
 /* Bytes that are not. */
-size_t dp_output_queued(const dp_output_t *output);
+size_t dp_job_output_queued(const dp_job_output_t *output);
 /* Whether some of what ranks wrote could not be written or saved (a full disk). */
-int dp_output_has_lost(const dp_output_t *output);
+int dp_job_output_has_lost(const dp_job_output_t *output);
 
 /* Closes the streams that are still open; what they held so far is written. */
-void dp_output_close_streams(dp_output_t *output);
+void dp_job_output_close_streams(dp_job_output_t *output);
 
-const dp_tail_t *dp_output_tail(const dp_output_t *output, int rank);
+const dp_tail_t *dp_job_output_tail(const dp_job_output_t *output, int rank);
 
 /* "+03:17.482" or "+1:03:17.482". */
 void dp_format_elapsed(uint64_t ns, char *text, size_t room);

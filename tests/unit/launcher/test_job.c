@@ -142,7 +142,7 @@ static void timeline_is_file_and_steps(void **state)
                                       "f:steps=1-2x",
                                       "f:steps=-1-2",
                                       "f:steps=a-b"};
-    dp_timeline_t timeline;
+    dp_timeline_request_t timeline;
     dp_error_t error;
 
     (void)state;

@@ -16,7 +16,7 @@
 #include "tests/unit/fail_allocation.h"
 
 /* Parses argv, a list that ends with NULL. */
-static dp_status_t parse(char **argv, dp_launch_t *launch, dp_error_t *error)
+static dp_status_t parse(char **argv, dp_command_t *command, dp_error_t *error)
 {
     int argc = 0;
 
@@ -24,28 +24,28 @@ static dp_status_t parse(char **argv, dp_launch_t *launch, dp_error_t *error)
         argc++;
     }
     error->text[0] = '\0';
-    return dp_command_parse(argc, argv, NULL, launch, error);
+    return dp_command_parse(argc, argv, NULL, command, error);
 }
 
-#define PARSE(launch, error, ...) parse((char *[]){"dprun", __VA_ARGS__, NULL}, launch, error)
+#define PARSE(command, error, ...) parse((char *[]){"dprun", __VA_ARGS__, NULL}, command, error)
 
 static void options_flags_end_at_the_program(void **state)
 {
-    dp_launch_t launch;
+    dp_command_t command;
     dp_error_t error;
 
     (void)state;
-    assert_int_equal(PARSE(&launch, &error, "-np", "2", "program", "--np", "9"), DP_OK);
-    assert_int_equal(launch.size, 2);
-    assert_string_equal(launch.argv[0], "program");
-    assert_string_equal(launch.argv[2], "9");
-    assert_int_equal(PARSE(&launch, &error, "-n", "3", "--", "--odd-name"), DP_OK);
-    assert_int_equal(launch.size, 3);
-    assert_string_equal(launch.argv[0], "--odd-name");
-    assert_int_equal(PARSE(&launch, &error, "--np=4", "p"), DP_OK);
-    assert_int_equal(launch.size, 4);
-    assert_int_equal(PARSE(&launch, &error, "-np=5", "p"), DP_OK);
-    assert_int_equal(launch.size, 5);
+    assert_int_equal(PARSE(&command, &error, "-np", "2", "program", "--np", "9"), DP_OK);
+    assert_int_equal(command.size, 2);
+    assert_string_equal(command.argv[0], "program");
+    assert_string_equal(command.argv[2], "9");
+    assert_int_equal(PARSE(&command, &error, "-n", "3", "--", "--odd-name"), DP_OK);
+    assert_int_equal(command.size, 3);
+    assert_string_equal(command.argv[0], "--odd-name");
+    assert_int_equal(PARSE(&command, &error, "--np=4", "p"), DP_OK);
+    assert_int_equal(command.size, 4);
+    assert_int_equal(PARSE(&command, &error, "-np=5", "p"), DP_OK);
+    assert_int_equal(command.size, 5);
 }
 
 static void options_every_row_of_the_table_is_a_flag(void **state)
@@ -55,50 +55,50 @@ static void options_every_row_of_the_table_is_a_flag(void **state)
         const dp_config_row_t *row = dp_config_row(i);
         char flag[128];
         char value[256];
-        dp_launch_t launch;
+        dp_command_t command;
         dp_error_t error;
 
         dp_flag_of_row(row, flag, sizeof(flag));
         snprintf(value, sizeof(value), "%s=%s", flag, row->value);
         if (row->is_internal) {
-            assert_int_equal(PARSE(&launch, &error, "-np", "1", value, "p"), DP_ERR_CONFIG);
+            assert_int_equal(PARSE(&command, &error, "-np", "1", value, "p"), DP_ERR_CONFIG);
             assert_non_null(strstr(error.text, flag));
             continue;
         }
-        assert_int_equal(PARSE(&launch, &error, "-np", "1", value, "p"), DP_OK);
-        assert_int_equal(launch.config.source[i], DP_FROM_FLAG);
+        assert_int_equal(PARSE(&command, &error, "-np", "1", value, "p"), DP_OK);
+        assert_int_equal(command.config.source[i], DP_FROM_FLAG);
     }
 }
 
 static void options_values_follow_or_are_joined(void **state)
 {
-    dp_launch_t launch;
+    dp_command_t command;
     dp_error_t error;
 
     (void)state;
-    assert_int_equal(PARSE(&launch, &error, "-np", "1", "--fusion-bytes", "64M", "p"), DP_OK);
-    assert_int_equal(launch.config.fusion_bytes, 64 * DP_MIB);
-    assert_int_equal(PARSE(&launch, &error, "-np", "1", "--fusion-bytes=1M", "p"), DP_OK);
-    assert_int_equal(launch.config.fusion_bytes, DP_MIB);
-    assert_int_equal(PARSE(&launch, &error, "-np", "1", "--no-trace", "p"), DP_OK);
-    assert_int_equal(launch.config.trace, 0);
-    assert_int_equal(PARSE(&launch, &error, "-np", "1", "--trace", "p"), DP_OK);
-    assert_int_equal(launch.config.trace, 1);
-    assert_string_equal(launch.argv[0], "p");
+    assert_int_equal(PARSE(&command, &error, "-np", "1", "--fusion-bytes", "64M", "p"), DP_OK);
+    assert_int_equal(command.config.fusion_bytes, 64 * DP_MIB);
+    assert_int_equal(PARSE(&command, &error, "-np", "1", "--fusion-bytes=1M", "p"), DP_OK);
+    assert_int_equal(command.config.fusion_bytes, DP_MIB);
+    assert_int_equal(PARSE(&command, &error, "-np", "1", "--no-trace", "p"), DP_OK);
+    assert_int_equal(command.config.trace, 0);
+    assert_int_equal(PARSE(&command, &error, "-np", "1", "--trace", "p"), DP_OK);
+    assert_int_equal(command.config.trace, 1);
+    assert_string_equal(command.argv[0], "p");
 }
 
 /* --check looks at the machine; the knob of that name is meant where a value is given. */
 static void options_check_flag_and_check_knob_are_told_apart(void **state)
 {
-    dp_launch_t launch;
+    dp_command_t command;
     dp_error_t error;
 
     (void)state;
-    assert_int_equal(PARSE(&launch, &error, "--check"), DP_OK);
-    assert_int_equal(launch.action, DP_ACTION_CHECK);
-    assert_int_equal(PARSE(&launch, &error, "-np", "1", "--check=yes", "p"), DP_OK);
-    assert_int_equal(launch.action, DP_ACTION_RUN);
-    assert_int_equal(launch.config.check, 1);
+    assert_int_equal(PARSE(&command, &error, "--check"), DP_OK);
+    assert_int_equal(command.action, DP_ACTION_CHECK);
+    assert_int_equal(PARSE(&command, &error, "-np", "1", "--check=yes", "p"), DP_OK);
+    assert_int_equal(command.action, DP_ACTION_RUN);
+    assert_int_equal(command.config.check, 1);
 }
 
 static void options_times_have_units(void **state)
@@ -110,7 +110,7 @@ static void options_times_have_units(void **state)
                 {"2s", 2000000000u}, {"15min", 900000000000u}, {"1h", 3600000000000u}};
     static const char *const bad[] = {"",  "-1", "5x",  "nan", "inf",          "1e99",
                                       ".", "s",  "15m", "1 s", "999999999999", "0x10"};
-    dp_launch_t launch;
+    dp_command_t command;
     dp_error_t error;
 
     (void)state;
@@ -118,14 +118,14 @@ static void options_times_have_units(void **state)
         char text[64];
 
         snprintf(text, sizeof(text), "--timeout=%s", good[i].text);
-        assert_int_equal(PARSE(&launch, &error, "-np", "1", text, "p"), DP_OK);
-        assert_int_equal(launch.timeout_ns, good[i].ns);
+        assert_int_equal(PARSE(&command, &error, "-np", "1", text, "p"), DP_OK);
+        assert_int_equal(command.timeout_ns, good[i].ns);
     }
     for (size_t i = 0; i < DP_ARRAY_LEN(bad); i++) {
         char text[64];
 
         snprintf(text, sizeof(text), "--timeout=%s", bad[i]);
-        assert_int_equal(PARSE(&launch, &error, "-np", "1", text, "p"), DP_ERR_CONFIG);
+        assert_int_equal(PARSE(&command, &error, "-np", "1", text, "p"), DP_ERR_CONFIG);
         assert_non_null(strstr(error.text, "--timeout"));
     }
 }
@@ -159,13 +159,13 @@ static void options_wrong_ones_are_named(void **state)
     (void)state;
     for (size_t i = 0; i < DP_ARRAY_LEN(cases); i++) {
         char *argv[7] = {"dprun"};
-        dp_launch_t launch;
+        dp_command_t command;
         dp_error_t error;
 
         for (int k = 0; k < 5; k++) {
             argv[k + 1] = (char *)(uintptr_t)cases[i].arguments[k];
         }
-        assert_int_equal(parse(argv, &launch, &error), DP_ERR_CONFIG);
+        assert_int_equal(parse(argv, &command, &error), DP_ERR_CONFIG);
         if (strstr(error.text, cases[i].text) == NULL) {
             fail_msg("\"%s\" does not contain \"%s\"", error.text, cases[i].text);
         }
@@ -178,16 +178,16 @@ static void options_survive_any_failed_allocation(void **state)
 
     (void)state;
     for (long nth = 1; status != DP_OK; nth++) {
-        dp_launch_t launch;
+        dp_command_t command;
         dp_error_t error;
 
         assert_true(nth < 100);
         fail_allocation(nth);
-        status = PARSE(&launch, &error, "-np", "2", "-x", "A=1", "-x", "B=2", "p");
+        status = PARSE(&command, &error, "-np", "2", "-x", "A=1", "-x", "B=2", "p");
         fail_allocation(0);
         if (status == DP_OK) {
-            assert_int_equal(launch.variable_count, 2);
-            dp_command_fini(&launch);
+            assert_int_equal(command.variable_count, 2);
+            dp_command_fini(&command);
         } else {
             assert_int_equal(status, DP_ERR_NO_MEMORY);
         }
