@@ -1,5 +1,5 @@
 /*
- * job.c - turns a command line into a job: program, host, cores, environment.
+ * job.c - turns a command line into a job: program, node, cores, environment.
  *
  * What a user has set stays: dprun's own choices (thread counts, UCX's manners) only fill gaps.
  */
@@ -125,7 +125,7 @@ static int give_knobs(dp_job_t *job)
 
 #define HOST_OF_RANK "NCCL_HOSTID"
 
-/* NCCL refuses two ranks on one GPU of one host. Each rank a host of its own, by NCCL_HOSTID (see
+/* NCCL refuses two ranks on one GPU of one host. Each rank becomes a host of its own, by NCCL_HOSTID (see
  * dp_job_set_rank()), it sees no second one, and all traffic goes through sockets. What could find
  * the others out another way is off, and what wastes the time slices that ranks share. Streams
  * have a queue of the hardware each, and kernels are loaded before they are needed: otherwise what
@@ -250,7 +250,7 @@ int dp_job_set_rank(dp_job_t *job, int rank)
     snprintf(own_host, sizeof(own_host), "dprun-%d-r%d", (int)getpid(), rank);
     if (job->command->shares_gpu && set_own_variable(job, HOST_OF_RANK, own_host) != 0) return -1;
     if (set_own_variable(job, "DP_RANK", number) != 0) return -1;
-    return set_own_variable(job, "DP_LOCAL_RANK", number); /* one host: the same */
+    return set_own_variable(job, "DP_LOCAL_RANK", number); /* one node: the same */
 }
 
 /* A word as a shell would read it back. */
@@ -283,9 +283,9 @@ void dp_job_print(dp_job_t *job, FILE *out)
 {
     const dp_command_t *command = job->command;
 
-    fprintf(out, "job      %d rank%s on 1 host, nothing started\n", job->size,
+    fprintf(out, "job      %d rank%s on 1 node, nothing started\n", job->size,
             job->size == 1 ? "" : "s");
-    fprintf(out, "host     %s: %d of %d cores allowed", job->host, job->cores.allowed,
+    fprintf(out, "node     %s: %d of %d cores allowed", job->host, job->cores.allowed,
             job->cores.in_machine);
     if (job->cores.quota > 0) fprintf(out, " (CPU quota %.4g)", job->cores.quota);
     fprintf(out, ", %d thread%s per rank%s\n", job->threads, job->threads == 1 ? "" : "s",
@@ -321,7 +321,7 @@ void dp_job_print(dp_job_t *job, FILE *out)
 
         dp_cores_of_rank(&job->cores, rank, job->size, &set);
         dp_cores_format(&set, text, sizeof(text));
-        fprintf(out, "rank %-3d host %s, local %d, cores %s, DP_RANK=%d DP_LOCAL_RANK=%d", rank,
+        fprintf(out, "rank %-3d node %s, local %d, cores %s, DP_RANK=%d DP_LOCAL_RANK=%d", rank,
                 job->host, rank, command->binds_cores ? text : "any (--bind none)", rank, rank);
         if (command->shares_gpu) fprintf(out, ", its own " HOST_OF_RANK);
         fputc('\n', out);

@@ -76,13 +76,13 @@ static void write_head(const dp_timeline_t *timeline, const dp_analysis_t *analy
                        const char *what, FILE *file)
 {
     uint64_t error = clock_error(timeline);
-    size_t hosts = count_nodes(timeline);
+    size_t nodes = count_nodes(timeline);
 
     fprintf(file, "%s: %zu rank%s", what, timeline->rank_count,
             timeline->rank_count == 1 ? "" : "s");
     if (timeline->rank_count > 0 && (size_t)timeline->ranks[0].size > timeline->rank_count)
         fprintf(file, " of %d", timeline->ranks[0].size);
-    fprintf(file, ", %zu host%s", hosts, hosts == 1 ? "" : "s");
+    fprintf(file, ", %zu node%s", nodes, nodes == 1 ? "" : "s");
     if (analysis->has_steps) {
         fprintf(file, ", steps %" PRIu64 "-%" PRIu64, analysis->steps[0],
                 analysis->steps[analysis->step_count - 1]);
@@ -90,7 +90,7 @@ static void write_head(const dp_timeline_t *timeline, const dp_analysis_t *analy
         fputs(", no steps marked: the whole recording counts as one", file);
     }
     if (error == UINT64_MAX) {
-        fputs(", clocks of the hosts not measured", file);
+        fputs(", clocks of the nodes not measured", file);
     } else {
         fprintf(file, ", clock error <= %.0f us", (double)error / 1e3);
     }

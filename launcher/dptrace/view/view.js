@@ -509,8 +509,8 @@ function fillLegend() {
 }
 
 function fillHead() {
-  const meta = state.meta, hosts = new Set(meta.ranks.map(r => r.host)).size;
-  const facts = [meta.ranks.length + (meta.ranks.length === 1 ? ' rank' : ' ranks') + ' on ' + hosts + (hosts === 1 ? ' host' : ' hosts'),
+  const meta = state.meta, nodes = new Set(meta.ranks.map(r => r.host)).size;
+  const facts = [meta.ranks.length + (meta.ranks.length === 1 ? ' rank' : ' ranks') + ' on ' + nodes + (nodes === 1 ? ' node' : ' nodes'),
     meta.events.toLocaleString('en') + ' events', formatTime(meta.end, 2)];
   if (meta.marked) facts.push('steps ' + meta.steps[0] + '\u2013' + meta.steps[meta.steps.length - 1]);
   const clocks = meta.ranks.map(r => r.clock);
