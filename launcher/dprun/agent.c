@@ -1,11 +1,14 @@
 /*
- * agent.c - starts the ranks of one host and sees them to their end.
+ * agent.c - starts the ranks of one node and sees them to their end.
  *
- * Its own session, so no Ctrl-C reaches it; a child subreaper, so whatever a rank starts stays
- * below it, daemons included. It decides nothing: dprun says whom to signal and when to kill. But
- * once the channel to dprun closes, it kills everything, removes the run directory and goes.
+ * Runs as a process of its own, below the guard and above the ranks, with one thread: the ranks'
+ * parent-death signal is bound to the thread that forked them. It has its own session, so no
+ * Ctrl-C reaches it, and is a child subreaper, so whatever a rank starts stays below it, daemons
+ * included.
  *
- * Single-threaded, on purpose: the ranks' parent-death signal is bound to the thread that forked.
+ * It decides nothing: dprun says whom to signal and when to kill. But once the channel to dprun
+ * closes, it kills everything, removes the run directory and exits. It must not know why a job
+ * ends.
  */
 #include "launcher/dprun/agent.h"
 
@@ -32,9 +35,9 @@
 
 typedef enum agent_phase {
     PHASE_RUNNING, /* ranks are there */
-    PHASE_STRAYS,  /* all ranks ended, what they left has been told to end */
+    PHASE_STRAYS,  /* all ranks ended; processes they left behind got SIGTERM */
     PHASE_KILLING, /* everything goes */
-    PHASE_GONE     /* no descendant left; waits for dprun's goodbye */
+    PHASE_GONE     /* no descendant is left; waits for dprun's BYE */
 } agent_phase_t;
 
 typedef struct agent {
@@ -42,7 +45,7 @@ typedef struct agent {
     dp_job_t *job;
     agent_phase_t phase;
     uint64_t phase_ns;   /* when it began */
-    int is_orphan;       /* dprun is gone */
+    int is_orphan;       /* dprun is gone: kill everything and exit */
     int is_done;         /* dprun said goodbye */
     int signals;         /* signalfd */
     int failures;        /* pipe of dp_spawn_failure_t */
@@ -169,7 +172,7 @@ static void child_changed(agent_t *agent, pid_t pid, int status, const struct ru
     int rank = rank_of(agent, pid);
     dp_message_t message;
 
-    if (rank < 0) return; /* somebody's orphan: ours only to reap */
+    if (rank < 0) return; /* an orphan that fell to this subreaper: reaping it is all */
     dp_message_init(&message, DP_MESSAGE_ENDED, rank);
     message.pid = pid;
     message.status = status;
@@ -182,7 +185,7 @@ static void child_changed(agent_t *agent, pid_t pid, int status, const struct ru
         message.type = DP_MESSAGE_CONTINUED;
         agent->is_stopped[rank] = 0;
     } else {
-        hear_failures(agent); /* why it ended comes before that it did */
+        hear_failures(agent); /* a failed exec must reach dprun before the end it caused */
         agent->pids[rank] = 0;
         agent->living--;
     }
@@ -206,7 +209,8 @@ static void reap_children(agent_t *agent)
     }
 }
 
-/* The ranks are done; what is still there they forgot. */
+/* All ranks have ended. Processes that are still there were left behind by them: each gets a moment
+ * to end, and SIGCONT, as a stopped process would not see the SIGTERM. */
 static void end_strays(agent_t *agent)
 {
     size_t count;
@@ -236,6 +240,12 @@ static void end_agent(agent_t *agent, int left)
     enter_phase(agent, PHASE_GONE);
 }
 
+/*
+ * RUNNING --last rank ended--> STRAYS --200 ms--> KILLING --no child left, or 10 s--> GONE
+ *    `------- dprun orders it, or is gone -----------^
+ *
+ * Killing is repeated in every round: a process may fork between the look into /proc and the kill.
+ */
 static void advance_phase(agent_t *agent)
 {
     uint64_t in_phase_ns = dp_now_ns() - agent->phase_ns;
@@ -251,7 +261,7 @@ static void advance_phase(agent_t *agent)
         enter_phase(agent, PHASE_KILLING);
     }
     if (agent->phase == PHASE_KILLING) {
-        for (int rank = 0; rank < agent->job->size; rank++) { /* should /proc tell nothing */
+        for (int rank = 0; rank < agent->job->size; rank++) { /* where /proc cannot be read */
             if (agent->pids[rank] != 0) kill(-agent->pids[rank], SIGKILL);
         }
         left = dp_tree_kill(getpid());
@@ -261,8 +271,8 @@ static void advance_phase(agent_t *agent)
 
 /* ---- Orders -------------------------------------------------------------------------------- */
 
-/* What a terminal would send its foreground job goes to a rank's whole process group, what one
- * process sends another only to the rank. */
+/* Signals that a terminal sends to its foreground job go to a rank's whole process group; those
+ * that one process sends another (SIGUSR1, SIGUSR2) go to the rank alone. */
 static int is_for_group(int number)
 {
     return number != SIGUSR1 && number != SIGUSR2;
@@ -278,7 +288,8 @@ static void signal_ranks(agent_t *agent, int number)
         if (pid == 0) continue;
         /* A rank forked a moment ago may have no group of its own yet. */
         if (!is_for_group(number) || kill(-pid, number) != 0) kill(pid, number);
-        if (ends && agent->is_stopped[rank]) kill(-pid, SIGCONT); /* else it could not hear */
+        if (ends && agent->is_stopped[rank])
+            kill(-pid, SIGCONT); /* a stopped process handles no signal */
     }
 }
 
@@ -306,7 +317,8 @@ static void hear_signals(agent_t *agent)
     struct signalfd_siginfo info;
 
     while (read(agent->signals, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
-        if (info.ssi_signo == SIGTERM) agent->is_orphan = 1; /* dprun died, or somebody means us */
+        if (info.ssi_signo == SIGTERM)
+            agent->is_orphan = 1; /* dprun died (PDEATHSIG), or a user ends the agent */
     }
 }
 
@@ -361,7 +373,7 @@ int dp_agent_run(const dp_agent_start_t *start)
         reap_children(&agent);
         advance_phase(&agent);
         if (agent.phase == PHASE_GONE && (agent.is_orphan || agent.is_done)) break;
-        if (agent.is_orphan) sources[1].fd = -1; /* it would report its end for ever */
+        if (agent.is_orphan) sources[1].fd = -1; /* a closed channel is readable for ever */
         if (poll(sources, 3, poll_timeout(&agent)) < 0) continue;
         if (sources[0].revents != 0) hear_signals(&agent);
         if (sources[1].revents != 0) hear_dprun(&agent);

@@ -1,13 +1,15 @@
 /*
  * agent.h - the process between dprun and its ranks: starts them, tells dprun how they fare, and
  * outlives dprun just long enough to leave nothing behind.
+ *
+ * The guard starts it, before there are threads or an event loop.
  */
 #ifndef DP_LAUNCHER_AGENT_H
 #define DP_LAUNCHER_AGENT_H
 
 #include "launcher/dprun/spawn.h"
 
-/* What an agent is started with; all borrowed. */
+/* All borrowed. */
 typedef struct dp_agent_start {
     dp_job_t *job;
     int channel;              /* to dprun */

@@ -1,5 +1,8 @@
 /*
  * channel.c - messages between dprun and its agent, as datagrams with descriptors attached.
+ *
+ * Called by supervise.c in dprun and by agent.c in the agent, each on its only thread. Both ends
+ * are of one build, so a message is a plain struct. It must not know what the messages mean.
  */
 #include "launcher/dprun/channel.h"
 

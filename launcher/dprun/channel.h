@@ -1,8 +1,8 @@
 /*
  * channel.h - what dprun and its agent tell each other.
  *
- * Small messages over a SOCK_SEQPACKET pair. Its closing is a message too: when dprun is gone,
- * however it went, the agent ends the job.
+ * Small messages over a SOCK_SEQPACKET pair. Its closing is a message too: when dprun is gone, for
+ * whatever reason, the agent ends the job.
  */
 #ifndef DP_LAUNCHER_CHANNEL_H
 #define DP_LAUNCHER_CHANNEL_H
@@ -47,7 +47,7 @@ dp_status_t dp_channel_open(int fds[2], dp_error_t *error);
 int dp_channel_send(int fd, const dp_message_t *message);
 
 /* 1: a message; 0: none now (the descriptor may be non-blocking); -1: the other side is gone or
- * sent what is none. */
+ * sent something that is no message. */
 int dp_channel_receive(int fd, dp_message_t *message);
 
 #endif

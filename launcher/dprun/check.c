@@ -1,7 +1,8 @@
 /*
  * check.c - looks at what jobs need of a machine: kernel features, limits, loopback, UCX, disk.
  *
- * Each look is the cheapest thing that proves it: make one, use it, drop it. Nothing is started.
+ * dprun.c calls it for --check. Each look is the cheapest thing that proves the point: make one,
+ * use it, drop it. Nothing is started.
  */
 #include "launcher/dprun/check.h"
 

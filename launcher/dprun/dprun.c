@@ -29,7 +29,7 @@
 #define SPARE_FILES 64
 #define SAVED_MAX ((size_t)2 * PATH_MAX)
 
-/* What a start takes from the process; the ranks get the old values back. */
+/* Limits and signals that dprun changes for itself; the ranks get the old values back. */
 typedef struct surroundings {
     sigset_t old_mask;
     sigset_t heard;
@@ -150,7 +150,8 @@ static dp_status_t start_job(dp_job_t *job, uint64_t start_ns, dp_supervisor_t *
     status = raise_file_limit(job, &around, error);
     if (status != DP_OK) return status;
     set_signals(&around);
-    prctl(PR_SET_CHILD_SUBREAPER, 1); /* should somebody kill the agent */
+    prctl(PR_SET_CHILD_SUBREAPER,
+          1); /* the ranks' processes fall to dprun if the agent is killed */
     dp_cgroup_memory(&start.before);
     agent.signals = around.old_mask;
     agent.open_files = around.old_files;
@@ -177,7 +178,7 @@ static dp_status_t start_job(dp_job_t *job, uint64_t start_ns, dp_supervisor_t *
         }
         return status;
     }
-    if (start.pump_fd < 0) { /* the rank's alone now: who writes to it must see it go */
+    if (start.pump_fd < 0) { /* the rank's alone now: its writer must see it close */
         null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
         if (null_fd >= 0) dup2(null_fd, STDIN_FILENO);
         close_fd(null_fd);

@@ -1,5 +1,7 @@
 /*
  * env.h - the environment a rank is started with: a growing list of NAME=VALUE strings.
+ *
+ * job.c fills it in, spawn.c hands it to exec(). It must not know what the variables mean.
  */
 #ifndef DP_LAUNCHER_ENV_H
 #define DP_LAUNCHER_ENV_H

@@ -1,5 +1,7 @@
 /*
- * help.c - the text of --help.
+ * help.c - the text of --help, made from dprun's flags and the rows of runtime/base/config.h.
+ *
+ * dprun.c prints it and exits; nothing else calls it.
  */
 #include "launcher/dprun/help.h"
 

@@ -1,7 +1,8 @@
 /*
  * job.c - turns a command line into a job: program, node, cores, environment.
  *
- * What a user has set stays: dprun's own choices (thread counts, UCX's manners) only fill gaps.
+ * dprun.c calls it before the agent exists. What a user has set stays: dprun's own choices (thread
+ * counts, UCX's settings) only fill gaps.
  */
 #include "launcher/dprun/job.h"
 
@@ -125,11 +126,11 @@ static int give_knobs(dp_job_t *job)
 
 #define HOST_OF_RANK "NCCL_HOSTID"
 
-/* NCCL refuses two ranks on one GPU of one host. Each rank becomes a host of its own, by NCCL_HOSTID (see
- * dp_job_set_rank()), it sees no second one, and all traffic goes through sockets. What could find
- * the others out another way is off, and what wastes the time slices that ranks share. Streams
- * have a queue of the hardware each, and kernels are loaded before they are needed: otherwise what
- * waits for another rank holds up what that rank waits for. */
+/* NCCL refuses two ranks on one GPU of one host. Each rank becomes a host of its own, by
+ * NCCL_HOSTID (see dp_job_set_rank()), it sees no second one, and all traffic goes through sockets.
+ * What could find the others out another way is off, and what wastes the time slices that ranks
+ * share. Streams have a queue of the hardware each, and kernels are loaded before they are needed:
+ * otherwise what waits for another rank holds up what that rank waits for. */
 static const char *const share_gpu_variables[][2] = {
     {"NCCL_NET", "Socket"},
     {"NCCL_IB_DISABLE", "1"},
@@ -253,7 +254,7 @@ int dp_job_set_rank(dp_job_t *job, int rank)
     return set_own_variable(job, "DP_LOCAL_RANK", number); /* one node: the same */
 }
 
-/* A word as a shell would read it back. */
+/* An argument, quoted as a shell would read it back. */
 static void print_quoted(FILE *out, const char *word)
 {
     const char *plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=+/.,:@%";

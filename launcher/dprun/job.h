@@ -2,7 +2,7 @@
  * job.h - everything about a job that is fixed before its first rank starts.
  *
  * dprun makes it, prints it (--dry-run) and hands it to the agent, which must need nothing else:
- * an agent on another host will receive the same.
+ * an agent on another node will receive the same.
  */
 #ifndef DP_LAUNCHER_JOB_H
 #define DP_LAUNCHER_JOB_H

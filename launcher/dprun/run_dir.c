@@ -1,8 +1,9 @@
 /*
  * run_dir.c - makes, counts, removes and prunes run directories.
  *
- * A dprun that runs holds a lock on its directory, and so does its agent: what nobody holds is of a
- * run that is over.
+ * Called by dprun.c at both ends of a job, and by agent.c where dprun was killed. A running dprun
+ * holds a file lock on its directory, and so does its agent: a directory that nobody has locked is
+ * of a run that is over.
  */
 #include "launcher/dprun/run_dir.h"
 
@@ -90,7 +91,8 @@ static int is_newer(const void *a, const void *b)
     return x->tv_nsec < y->tv_nsec ? 1 : x->tv_nsec > y->tv_nsec ? -1 : 0;
 }
 
-/* Whether a directory is of a run of this user that is over and that nobody asked to keep. */
+/* Whether a directory belongs to a finished run of this user, and no --keep-run-dir asked for it.
+ */
 static int is_over(const char *path, struct timespec *changed)
 {
     char mark[4300];
@@ -136,7 +138,7 @@ void dp_run_dir_prune(int keep)
     free(runs);
 }
 
-/* ---- What is in it -------------------------------------------------------------------------- */
+/* ---- Contents ------------------------------------------------------------------------------- */
 
 typedef void (*visit_fn)(const FTSENT *entry, void *context);
 

@@ -16,7 +16,7 @@ dp_status_t dp_run_dir_create(char *path, size_t room, dp_error_t *error);
 const char *dp_run_dir_parent(void);
 
 /* Holds it, for as long as the descriptor or a copy of it is open: it is not pruned. -1: it cannot
- * be, or somebody holds it. */
+ * be, or it is locked. */
 int dp_run_dir_lock(const char *path);
 
 /* It was kept because a user asked for that: it is never pruned. */

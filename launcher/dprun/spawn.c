@@ -14,7 +14,8 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-/* Dispositions survive exec where they are "ignore": what dprun ignores for itself must not. */
+/* A signal that is ignored stays ignored over exec(): those that dprun ignores for itself are
+ * reset. */
 static void restore_signals(const dp_spawner_t *spawner)
 {
     signal(SIGPIPE, SIG_DFL);
@@ -51,7 +52,8 @@ static void exec_rank(const dp_spawner_t *spawner, pid_t parent, int rank, int o
 
     setsid();
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent) _exit(1); /* it went before the line above: nobody would tell us */
+    if (getppid() != parent)
+        _exit(1); /* the parent died before the line above, so no signal would come */
     if (job->command->binds_cores) {
         dp_cores_of_rank(&job->cores, rank, job->size, &set);
         if (CPU_COUNT(&set) > 0) sched_setaffinity(0, sizeof(set), &set);

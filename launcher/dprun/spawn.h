@@ -1,5 +1,7 @@
 /*
  * spawn.h - starts one rank as a process of its own session.
+ *
+ * Called by agent.c, on its only thread.
  */
 #ifndef DP_LAUNCHER_SPAWN_H
 #define DP_LAUNCHER_SPAWN_H
@@ -9,7 +11,7 @@
 
 #include "launcher/dprun/job.h"
 
-/* What every rank is started with. The agent's, for as long as it spawns. */
+/* The same for every rank. The agent's, for as long as it starts ranks. */
 typedef struct dp_spawner {
     dp_job_t *job;
     int stdin_fd;     /* for job->command->stdin_rank; -1: nobody */

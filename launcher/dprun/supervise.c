@@ -1,9 +1,10 @@
 /*
  * supervise.c - dprun's event loop.
  *
- * Everything waits in one loop: messages of the agent, signals of the user, output, the rendezvous,
- * three timers. A job ends in stages (FAILING, TOLD, KILLED); each has a deadline, so no rank can
- * keep a dead job alive.
+ * dprun.c calls it once; all of it runs on dprun's only thread. Everything waits in one loop:
+ * messages of the agent, signals of the user, output of the ranks, the rendezvous, three timers. A
+ * job ends in stages (FAILING, TOLD, KILLED); each has a deadline, so no rank can keep a dead job
+ * alive. Which rank is to blame is decided in failure/fate.c, not here.
  */
 #include "launcher/dprun/supervise.h"
 
@@ -21,9 +22,10 @@
 #include "launcher/dprun/failure/report.h"
 #include "launcher/dprun/tree.h"
 
-/* After a failure: peers learn of it within some 10 ms and log why they go; together with the time
- * from TERM to KILL it stays below a second. Ranks that use libdp get longer, until each has told
- * what it learned: on a crowded machine that takes its time. */
+/* From the first failure until the others are told to end. Peers learn of a failure within some
+ * 10 ms, report it and exit by themselves; together with the time from TERM to KILL this stays
+ * below a second. Where a rank that uses libdp has not reported yet, dprun waits longer, as on a
+ * crowded machine that takes its time. */
 #define WITNESS_NS UINT64_C(250000000)
 #define WITNESS_MAX_NS UINT64_C(3000000000)
 #define FAILED_GRACE_NS UINT64_C(700000000)
@@ -71,7 +73,8 @@ static void tell_job(dp_supervisor_t *supervisor, int number, uint64_t grace_ns)
     arm_timer(supervisor->stage_timer, grace_ns);
 }
 
-/* Whether a rank can still be expected to tell why the job failed; not one that others blame. */
+/* Whether a rank may still report why the job failed. The rank that is blamed need not, and a
+ * stopped one cannot. */
 static int has_silent_witness(const dp_supervisor_t *supervisor)
 {
     const int cause = dp_fate_cause(&supervisor->fate).cause;
@@ -132,7 +135,7 @@ static void end_loop(dp_supervisor_t *supervisor)
     event_base_loopbreak(supervisor->base);
 }
 
-/* No process is left; what remains is their output. */
+/* The loop ends when no process is left and all their streams have ended. */
 static void check_over(dp_supervisor_t *supervisor)
 {
     if (supervisor->is_gone && dp_job_output_open_streams(supervisor->output) == 0) {
@@ -140,7 +143,8 @@ static void check_over(dp_supervisor_t *supervisor)
     }
 }
 
-/* Who ended the job waits for dprun, and not for a reader that stands still. */
+/* After Ctrl-C or --timeout a user waits for dprun: it waits for its own output's reader only as
+ * long as that reader takes something. */
 static int has_waited_enough(dp_supervisor_t *supervisor)
 {
     const size_t queued = dp_job_output_queued(supervisor->output);
@@ -179,8 +183,8 @@ static void note_all_gone(dp_supervisor_t *supervisor, int left)
     check_over(supervisor);
 }
 
-/* Somebody killed the agent. The ranks die with it, and what they had started falls to us, the next
- * subreaper above. */
+/* The agent was killed. The ranks die with it (parent-death signal), and the processes they had
+ * started become children of dprun, the next subreaper above. */
 static void agent_lost(dp_supervisor_t *supervisor)
 {
     size_t left = 1;
@@ -292,7 +296,7 @@ static void on_channel(evutil_socket_t fd, short what, void *context)
 
 static void interrupt_job(dp_supervisor_t *supervisor, int number)
 {
-    if (supervisor->is_gone) { /* only output is left, and nobody seems to want it */
+    if (supervisor->is_gone) { /* only output is left, and the user does not wait for it */
         if (supervisor->outcome == DP_OUTCOME_NONE) {
             supervisor->outcome = DP_OUTCOME_INTERRUPTED;
             supervisor->signal = number;

@@ -1,6 +1,6 @@
 /*
- * supervise.h - the life of a running job: hears ranks, agent and user, and decides who is told to
- * end, and when.
+ * supervise.h - the life of a running job: takes what ranks, agent and user report, and decides
+ * when ranks are told to end and when they are killed.
  */
 #ifndef DP_LAUNCHER_SUPERVISE_H
 #define DP_LAUNCHER_SUPERVISE_H
@@ -18,22 +18,22 @@ typedef enum dp_outcome {
     DP_OUTCOME_FAILED,      /* a rank failed */
     DP_OUTCOME_INTERRUPTED, /* a signal to dprun */
     DP_OUTCOME_TIMEOUT,     /* --timeout */
-    DP_OUTCOME_NO_READER,   /* who read dprun's output is gone */
+    DP_OUTCOME_NO_READER,   /* the reader of dprun's output is gone */
     DP_OUTCOME_AGENT_LOST   /* the agent died */
 } dp_outcome_t;
 
 typedef enum dp_job_stage {
     DP_JOB_STAGE_RUNNING,
-    DP_JOB_STAGE_FAILING, /* peers of a failed rank may still say what they know */
-    DP_JOB_STAGE_TOLD,    /* SIGTERM (or the user's signal) is out */
-    DP_JOB_STAGE_KILLED   /* SIGKILL is out */
+    DP_JOB_STAGE_FAILING, /* peers of a failed rank may still report what they know */
+    DP_JOB_STAGE_TOLD,    /* SIGTERM (or the user's signal) was sent */
+    DP_JOB_STAGE_KILLED   /* SIGKILL was sent */
 } dp_job_stage_t;
 
 typedef struct dp_supervisor {
     dp_job_t *job; /* borrowed */
     struct event_base *base;
     int channel; /* to the agent; taken */
-    int signals; /* signalfd of what dprun hears; taken */
+    int signals; /* signalfd of the signals to dprun; taken */
     int agent_pid;
     dp_job_output_t *output;
     dp_rendezvous_t *rendezvous;

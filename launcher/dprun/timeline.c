@@ -1,5 +1,7 @@
 /*
  * timeline.c - runs dptrace merge over a job's run directory.
+ *
+ * dprun.c calls it after the last rank has ended, outside of the event loop, and waits for it.
  */
 #include "launcher/dprun/timeline.h"
 

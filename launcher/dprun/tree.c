@@ -1,8 +1,9 @@
 /*
- * tree.c - descendants by way of /proc/PID/stat.
+ * tree.c - descendants of a process by way of /proc/PID/stat.
  *
- * Not /proc/PID/task/TID/children: it is absent from many kernels, and only promises to be right
- * while everybody is stopped.
+ * Called by agent and guard, and by dprun where the agent was killed. Not
+ * /proc/PID/task/TID/children: it is absent from many kernels, and only promises to be right while
+ * everybody is stopped.
  */
 #include "launcher/dprun/tree.h"
 

@@ -15,7 +15,7 @@ typedef struct dp_tree_process {
     pid_t parent;
     pid_t session;
     char state;    /* as in /proc: R, S, T, Z, ... */
-    char name[32]; /* what runs, at most 15 bytes of it */
+    char name[32]; /* of its program, at most 15 bytes */
     int is_below;  /* a descendant */
 } dp_tree_process_t;
 

@@ -1,6 +1,7 @@
 /*
- * analysis.c - splits each step of each rank into its parts, and looks for who is late.
+ * analysis.c - splits each step of each rank into its parts, and finds the ranks that are late.
  *
+ * main.c calls dp_analyse() for `report` and `view`, on a finished timeline, which it only reads.
  * Everything follows from intervals: a wait is cut wherever something begins or ends that can
  * explain it, and each piece goes to the first explanation in the order of dp_why_t.
  */
@@ -26,7 +27,7 @@ typedef struct interval_list {
     size_t count, room;
 } interval_list_t;
 
-/* What one rank knows of one bucket. */
+/* One bucket as one rank saw it. */
 typedef struct bucket_view {
     uint64_t first_submit, last_submit; /* 0 and 0: none seen */
     uint64_t launch;
@@ -175,7 +176,8 @@ static void note_event(work_t *work, const dp_timeline_event_t *event)
     }
 }
 
-/* Who was last, how late behind the median, and how long the wire takes without waiting. */
+/* Per bucket: the last rank to submit, how late it is behind the median, and the wire's time
+ * without waiting. */
 static dp_status_t finish_buckets(work_t *work)
 {
     size_t ranks = work->timeline->rank_count;
@@ -253,7 +255,7 @@ static size_t first_busy(const work_t *work, int32_t rank, uint64_t start)
 
 /* ---- Waits ------------------------------------------------------------------------------ */
 
-/* Adds what one awaited bucket says about [start, end) of a wait. */
+/* Adds the explanations that one awaited bucket gives for [start, end) of a wait. */
 static int explain_bucket(work_t *work, int32_t rank, uint32_t bucket, uint64_t start, uint64_t end)
 {
     const dp_bucket_stat_t *stat = &work->out->buckets[bucket];
@@ -329,8 +331,8 @@ static void attribute_pieces(work_t *work, uint64_t start, uint64_t end, dp_step
     }
 }
 
-/* Adds what a wait awaits: its request's bucket, or all that is under way. Answers when the last of
- * it completes; UINT64_MAX: never seen to. */
+/* Adds the explanations of a wait, which awaits its request's bucket or all that are under way.
+ * Returns when the last of it completes; UINT64_MAX: never seen to. */
 static uint64_t explain_wait(work_t *work, const dp_timeline_event_t *wait, uint64_t start,
                              uint64_t end, int *fits)
 {
@@ -436,7 +438,7 @@ static double covered_ns(interval_list_t *list)
 /* A row whose events, sorted by start, are visited once while steps follow each other. */
 typedef struct row_cursor {
     const dp_timeline_row_t *row;
-    size_t at; /* what lies before has ended before the current step */
+    size_t at; /* events before this one have ended before the current step */
 } row_cursor_t;
 
 /* The rows of one thread (or of a whole rank). However many: overlapping spans of a class go to

@@ -1,8 +1,9 @@
 /*
  * chrome.c - the timeline as Chrome's trace-event JSON, for viewers that know nothing else.
  *
- * A process per rank, a thread per row; complete events, counters, and s/t/f arrows along each
- * bucket. Format: the Trace Event Format document of the Catapult project.
+ * main.c calls it for `merge` into a .json file. A process per rank, a thread per row; complete
+ * events, counters, and s/t/f arrows along each bucket. Format: the Trace Event Format document of
+ * the Catapult project.
  */
 #include "launcher/dptrace/formats.h"
 

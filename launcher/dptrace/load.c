@@ -1,6 +1,9 @@
 /*
  * load.c - from the files of a job to one timeline: finds them, brings their clocks together and
  * joins requests with the buckets they travelled in.
+ *
+ * dp_timeline_load() is the entry of every subcommand. It must not know how events are arranged
+ * (timeline.c) or shown.
  */
 #include "launcher/dptrace/formats.h"
 
@@ -42,7 +45,7 @@ static dp_status_t map_clock(const dp_trace_file_t *file, const dp_trace_file_t 
         map->error_ns = DP_MAX(map->error_ns, record->bytes);
     }
     if (map->count > 0) return DP_OK;
-    /* nothing measured: wall clocks are all there is, and nobody knows how good they are */
+    /* nothing measured: only wall clocks are left, whose error is unknown */
     map->error_ns = UINT64_MAX;
     map->constant_ns = (int64_t)(file->start_real_ns - file->start_ns) -
                        (int64_t)(first->start_real_ns - first->start_ns);

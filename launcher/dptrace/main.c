@@ -1,5 +1,7 @@
 /*
- * main.c - dptrace: the command line and its four subcommands.
+ * main.c - dptrace: the command line and its four subcommands: merge, report, view, info.
+ *
+ * Each loads a timeline (load.c) and hands it to one writer. dprun runs `merge` for --timeline.
  */
 #include <getopt.h>
 #include <errno.h>
@@ -292,7 +294,7 @@ static const struct option long_options[] = {{"output", required_argument, NULL,
                                              {"help", no_argument, NULL, 'h'},
                                              {NULL, 0, NULL, 0}};
 
-/* What getopt did not know or found incomplete, with the nearest name that it does know. */
+/* An option that getopt does not know or found incomplete, and the nearest name that it knows. */
 static void refuse_option(const command_t *command, int letter, const char *word)
 {
     const char *names[DP_ARRAY_LEN(long_options) - 1];

@@ -1,5 +1,7 @@
 /*
  * output.c - files appear whole or not at all: written beside their place, then renamed.
+ *
+ * Used by main.c around each writer, so that a full disk or Ctrl-C leaves an older file in place.
  */
 #include "launcher/dptrace/formats.h"
 

@@ -64,7 +64,7 @@ enum {
     INTERNED_TEXT = 2
 };
 
-/* What our events say beyond time and name. Values are interning ids, so they start at 1. */
+/* Fields of our events beyond time and name. Values are interning ids, so they start at 1. */
 typedef enum dp_annotation {
     DP_NOTE_BUCKET = 1,
     DP_NOTE_ID,

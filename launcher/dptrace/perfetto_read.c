@@ -16,7 +16,7 @@
 #define DEPTH_MAX 64
 #define IID_MAX (1u << 24)
 
-/* Per sequence: what its ids stand for. Reset when a sequence says its state is cleared. */
+/* The meaning of ids, per sequence. Reset when a sequence says its state is cleared. */
 typedef struct sequence {
     uint64_t generation;                    /* its present names belong to */
     uint8_t kinds[DP_TRACE_KIND_COUNT + 1]; /* by category iid */
@@ -32,8 +32,8 @@ typedef struct track {
     size_t open[DEPTH_MAX]; /* indices of events */
 } track_t;
 
-/* What an interned id stands for: ids may be any, so that a table by id could be made as large as
- * somebody likes. */
+/* The meaning of an interned id. A list, as a file may use any ids: a table indexed by id could be
+ * made to take any amount of memory. */
 typedef struct name {
     uint64_t key; /* name_key(); 0: free */
     uint32_t string;

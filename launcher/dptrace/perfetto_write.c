@@ -154,7 +154,7 @@ static void write_row(writer_t *writer, uint32_t index)
     emit_packet(writer, 0);
 }
 
-/* One instant on the process's own track says what the recorder says about itself. */
+/* One instant on the process's own track carries the facts about the recorder. */
 static void write_recorder(writer_t *writer)
 {
     const dp_timeline_rank_t *rank = &writer->timeline->ranks[writer->rank];

@@ -1,5 +1,7 @@
 /*
- * proto.c - varints, tags and lengths.
+ * proto.c - varints, tags and lengths of Protocol Buffers; see proto.h.
+ *
+ * Used by perfetto_write.c, perfetto_read.c and view.c. It must not know Perfetto's fields.
  */
 #include "launcher/dptrace/proto.h"
 

@@ -1,5 +1,8 @@
 /*
  * report.c - the analysis in words and columns: what a step costs, who is late, what to try first.
+ *
+ * main.c calls it for `report`, as text or JSON. It prints what analysis.c and summary.c have
+ * found and computes nothing but the advice.
  */
 #include "launcher/dptrace/analysis.h"
 
@@ -152,7 +155,7 @@ static void write_groups(const dp_timeline_t *timeline, const dp_analysis_t *ana
         fprintf(file, "  ... and %zu more\n", analysis->group_count - GROUPS_SHOWN);
 }
 
-/* Whether a rank loses enough in one of its spans to be worth a word: 2 % of a step. */
+/* Whether a rank loses enough in one of its spans to be mentioned: 2 % of a step. */
 static int span_stands_out(const dp_analysis_t *analysis, const dp_straggler_t *straggler)
 {
     return straggler->slow_span != 0 && straggler->slow_ns > 0.02 * analysis->step_ns;

@@ -1,6 +1,9 @@
 /*
  * summary.c - from the steps and buckets of an analysis to the few figures a person reads: a
  * typical step, groups of buckets, stragglers.
+ *
+ * The second half of dp_analyse(), called by analysis.c; it sees cells and buckets, never
+ * intervals.
  */
 #include "launcher/dptrace/analysis.h"
 

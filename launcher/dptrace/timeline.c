@@ -1,9 +1,10 @@
 /*
  * timeline.c - arranges events in rows that a person can read.
  *
- * Rows are lanes of work (submit and wait, pack, wire, ...), never one per tensor: a model with
- * 1000 tensors still fits on a screen. Work that overlaps inside a lane, such as two slots on the
- * wire, goes to a second row.
+ * Readers (load.c, perfetto_read.c) add events; dp_timeline_finish() cuts the window of steps,
+ * sorts, and gives each event its row. A row is a kind of work (submit and wait, pack, wire, ...),
+ * never one tensor: a model with 1000 tensors still fits on a screen. Work of one kind that
+ * overlaps, such as two fused buffers on the wire, goes to a second row.
  */
 #include "launcher/dptrace/timeline.h"
 
@@ -42,7 +43,7 @@ static size_t hash_text(const char *text)
     return (size_t)(hash ^ hash >> 32);
 }
 
-/* The slot of a text, or the empty one where it belongs. */
+/* The hash table's place of a text, or the empty one where it belongs. */
 static uint32_t *find_slot(const dp_timeline_t *timeline, const char *text)
 {
     size_t at = hash_text(text);
@@ -259,8 +260,9 @@ done:
 }
 
 /*
- * A recorder keeps the window it was asked for and overwrites what lies outside. Where the steps
- * shown are inside of that window, only what the recorder counted within it is missing here.
+ * A recorder keeps the window it was asked for and overwrites records outside of it. If the steps
+ * that are shown lie inside of that window, only those records are missing here that the recorder
+ * dropped within it.
  */
 static void tell_dropped_from_outside(dp_timeline_t *timeline, const dp_step_window_t *window)
 {
@@ -344,7 +346,7 @@ static void set_origin(dp_timeline_t *timeline)
 
 /* ---- Rows ------------------------------------------------------------------------------- */
 
-/* What is still going on in a row while events are handed out in order of their start. */
+/* The events of a row that have not ended, while events are handed out in order of their start. */
 typedef struct open_row {
     uint64_t ends[DEPTH_MAX];
     uint32_t depth;
@@ -355,7 +357,7 @@ static int may_nest(dp_row_class_t row_class)
     return row_class <= DP_ROW_COMPUTE || row_class == DP_ROW_COORDINATOR;
 }
 
-/* Takes the event in, unless it would overlap what runs here without lying inside it. */
+/* Takes the event in, unless it would overlap an open event of the row without lying inside it. */
 static int row_accepts(open_row_t *open, const dp_timeline_event_t *event, dp_row_class_t row_class)
 {
     uint64_t end = event->start_ns + event->duration_ns;

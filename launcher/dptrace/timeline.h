@@ -3,7 +3,8 @@
  * dptrace works on, whichever file it came from.
  *
  * A reader adds ranks and events in any order, then calls dp_timeline_finish(), which sorts them
- * and gives each its row. Times are ns since the first event of the job.
+ * and gives each its row (Perfetto says track). Times are ns since the first event of the job.
+ * dptrace has one thread.
  */
 #ifndef DP_DPTRACE_TIMELINE_H
 #define DP_DPTRACE_TIMELINE_H
@@ -16,7 +17,7 @@ typedef enum dp_row_class {
     DP_ROW_THREAD = 1,      /* submit and wait, per thread of the program */
     DP_ROW_COMPUTE = 2,     /* per stream */
     DP_ROW_AGREE = 3,       /* from submission to launch, per bucket */
-    DP_ROW_COORDINATOR = 4, /* what its thread does */
+    DP_ROW_COORDINATOR = 4, /* work of its thread */
     DP_ROW_PACK = 5,
     DP_ROW_WIRE = 6,
     DP_ROW_UNPACK = 7,
@@ -79,7 +80,7 @@ typedef struct dp_timeline {
     size_t string_count, string_room;
     uint32_t *string_slots; /* hash table of indices + 1 */
     size_t slot_count;      /* a power of two */
-    uint64_t origin_ns;     /* what 0 is on the first rank's clock */
+    uint64_t origin_ns;     /* the time 0, on the first rank's clock */
     uint64_t end_ns;        /* the last moment */
 } dp_timeline_t;
 
@@ -107,7 +108,7 @@ typedef struct dp_step_window {
 dp_status_t dp_step_window_parse(const char *text, dp_step_window_t *window, dp_error_t *error);
 
 /**
- * Sorts ranks and events, drops what lies outside the window of steps, sets the origin, and gives
+ * Sorts ranks and events, removes events outside of the window of steps, sets the origin, and gives
  * every event its row.
  *
  * @return DP_OK, DP_ERR_INVALID (no rank has a step of the window), DP_ERR_NO_MEMORY

@@ -1,5 +1,7 @@
 /*
  * view.h - one HTML page that holds a timeline and everything needed to look at it.
+ *
+ * The page's own files lie in view/ and are embedded at build time (embed.cmake).
  */
 #ifndef DP_DPTRACE_VIEW_H
 #define DP_DPTRACE_VIEW_H

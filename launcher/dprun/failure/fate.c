@@ -8,9 +8,10 @@
 #include <string.h>
 #include <sys/wait.h>
 
-/* A peer's death is known in about 1 ms; what ends this much later may be a victim. */
+/* A peer's death is known in about 1 ms; a rank that ends this much later may be a victim. */
 #define SAME_TIME_NS UINT64_C(20000000)
-/* Two processes are waited for in an order of the kernel's: this close together tells nothing. */
+/* wait() returns two dead children in an order of the kernel's choice: ends this close together say
+ * nothing about which came first. */
 #define TIE_NS UINT64_C(5000000)
 
 int dp_fate_init(dp_fate_t *fate, int size, uint64_t start_ns)
@@ -43,7 +44,8 @@ int dp_rank_exit_code(const dp_rank_fate_t *rank)
     return WEXITSTATUS(rank->status);
 }
 
-/* Whether it can be a cause: what ends after dprun told it to has a reason we know. */
+/* Whether it can be a cause. A rank that ended after dprun had told it to is none: dprun is the
+ * reason. */
 static int is_candidate(const dp_fate_t *fate, const dp_rank_fate_t *rank)
 {
     return dp_rank_failed(rank) && (fate->stop_ns == 0 || rank->end_ns <= fate->stop_ns);
@@ -107,8 +109,8 @@ static int ended_by_own_signal(const dp_rank_fate_t *rank)
            number != SIGHUP;
 }
 
-/* Gone before dprun told it to go. Its end may be seen later than that of the ranks that missed it:
- * connections close while a process is still giving its memory back. */
+/* It ended before dprun told it to. Its end may be seen later than that of the ranks that missed
+ * it: connections close while a process is still giving its memory back. */
 static int left_by_itself(const dp_fate_t *fate, const dp_rank_fate_t *rank)
 {
     return rank->has_ended && (fate->stop_ns == 0 || rank->end_ns <= fate->stop_ns);
@@ -120,7 +122,8 @@ dp_verdict_t dp_fate_cause(const dp_fate_t *fate)
 
     verdict.failed = first_failed(fate, &verdict.doubt);
     verdict.cause = verdict.failed;
-    /* A rank blamed may itself blame another; nobody is asked twice. */
+    /* The culprit may itself report another culprit: follow the chain, at most one step per rank,
+     * as two ranks may blame each other. */
     for (int step = 0; step < fate->size && verdict.cause >= 0; step++) {
         const dp_rank_fate_t *rank = &fate->ranks[verdict.cause];
         uint64_t at_ns = fate->ranks[verdict.failed].end_ns;

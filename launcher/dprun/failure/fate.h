@@ -1,7 +1,7 @@
 /*
  * fate.h - what became of each rank, and which of them is the cause of a failure.
  *
- * The supervisor fills in what it hears (processes from the agent, failure reports from the
+ * The supervisor fills it in (ends of processes from the agent, failure reports from the
  * rendezvous), on dprun's only thread; the report reads the verdict. Pure: no clocks, no sockets.
  * The verdict follows from exit statuses, times and the typed facts of runtime/base/failure.h.
  * Texts are kept to be printed and are never looked into.
@@ -36,7 +36,7 @@ typedef struct dp_fate {
     dp_rank_fate_t *ranks; /* [size] owned */
     uint64_t start_ns;
     uint64_t stop_ns; /* dprun first told the ranks to end; 0: never */
-    uint64_t kill_ns; /* dprun killed what was left; 0: never */
+    uint64_t kill_ns; /* dprun killed the processes that were left; 0: never */
     int left;         /* processes that could not be killed */
 } dp_fate_t;
 
@@ -46,14 +46,13 @@ void dp_fate_fini(dp_fate_t *fate);
 /* Ended by a signal, with a code other than 0, or never started. */
 int dp_rank_failed(const dp_rank_fate_t *rank);
 
-/* As a shell tells it: the code, or 128 + signal. */
+/* As a shell reports it: the code, or 128 + signal. */
 int dp_rank_exit_code(const dp_rank_fate_t *rank);
 
 /* Takes a rank's report of why its world ended; copied. A culprit that is no rank of this job, or
  * the reporter itself, blames nobody. */
 void dp_fate_report(dp_fate_t *fate, int rank, const dp_failure_t *failure, uint64_t now_ns);
 
-/* What dp_fate_cause() found. */
 typedef struct dp_verdict {
     int cause; /* the rank that explains the others, or -1: none failed before dprun stopped them */
     int failed; /* the first that failed: the cause itself, or a rank that blames it */

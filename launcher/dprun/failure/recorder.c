@@ -1,8 +1,10 @@
 /*
  * recorder.c - reads the last moments of a rank out of its flight recorder, and trims its file.
  *
- * The program's own thread tells most: the step it was in, the spans and the wait it had not left,
- * and the last thing it finished.
+ * Called once the ranks have ended, by report.c to read and by dprun.c to trim: nobody writes the
+ * file any more. The program's own thread tells most: the step it was in, the spans and the wait
+ * it had not left, and the last thing it finished. The text is for people; no decision follows
+ * from it.
  */
 #include "launcher/dprun/failure/recorder.h"
 

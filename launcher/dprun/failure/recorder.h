@@ -1,5 +1,7 @@
 /*
  * recorder.h - what a rank's flight recorder says it did last, for the failure report.
+ *
+ * Reads trace.R.dpt of the run directory (runtime/base/trace_format.h), whose bytes are checked.
  */
 #ifndef DP_LAUNCHER_RECORDER_H
 #define DP_LAUNCHER_RECORDER_H
@@ -18,7 +20,7 @@ typedef struct dp_last_words {
  * missing or unreadable file leaves last empty. */
 void dp_recorder_last(const char *run_dir, int rank, uint64_t end_ns, dp_last_words_t *last);
 
-/* Gives back what the recorder of a rank that has ended never used of its file. */
+/* Cuts off the part of its file that a recorder allocated and never used. The rank has ended. */
 void dp_recorder_trim(const char *run_dir, int rank);
 
 #endif

@@ -1,8 +1,9 @@
 /*
- * report.c - the text of a failure, for a reader who has five seconds.
+ * report.c - the failure block, for a reader who has five seconds.
  *
- * Only what is known is said: a hint is worded as one, and where two ranks could be the cause, the
- * block says so.
+ * dprun.c calls it when no rank is left. It prints the verdict of fate.c and what is known around
+ * it; a hint is worded as one, and where two ranks could be the cause, the block says so. It
+ * decides nothing.
  */
 #include "launcher/dprun/failure/report.h"
 
@@ -86,7 +87,7 @@ static void format_memory(int64_t bytes, char *text, size_t room)
 
 /* ---- Cause ---------------------------------------------------------------------------------- */
 
-/* Whether the kernel killed for lack of memory while the job ran; text says on what evidence. */
+/* Whether the kernel killed for lack of memory while the job ran; text names the evidence. */
 static int saw_oom(const dp_report_t *report, char *text, size_t room)
 {
     const dp_memory_sight_t *before = &report->before;
@@ -105,7 +106,7 @@ static int saw_oom(const dp_report_t *report, char *text, size_t room)
     return 0;
 }
 
-/* What a code tells by convention, or NULL. */
+/* The meaning that an exit code has by convention, or NULL. */
 static const char *hint_of_code(int code)
 {
     if (code == DP_EXIT_NOT_FOUND) return "a shell's code for: command not found";
@@ -178,7 +179,7 @@ static void write_heading(const dp_report_t *report, const dp_verdict_t *verdict
     const dp_fate_t *fate = report->fate;
     const dp_rank_fate_t *rank = &fate->ranks[verdict->cause];
     int is_stopped = dp_rank_is_stopped(rank, fate->ranks[verdict->failed].end_ns);
-    /* The others gave it up while it was running. */
+    /* The others stopped waiting for it while it was running. */
     int is_late = !is_stopped && rank->is_awaited && verdict->cause != verdict->failed &&
                   (!rank->has_ended || rank->end_ns > fate->ranks[verdict->failed].end_ns);
     int has_step = words->has_step || rank->failure.has_step;
@@ -290,7 +291,7 @@ static void write_doubt(const dp_report_t *report, const dp_verdict_t *verdict, 
     char what[TEXT_MAX];
     char elapsed[32];
 
-    if (verdict->failed != verdict->cause) { /* then the word of a rank tells why */
+    if (verdict->failed != verdict->cause) { /* the verdict rests on a report: show it */
         fprintf(out, "  told by  rank %d: %s\n", verdict->failed, failed->failure.text);
         return;
     }
@@ -314,8 +315,8 @@ static void write_doubt(const dp_report_t *report, const dp_verdict_t *verdict, 
             dp_signal_name(other->stopped_by, what, sizeof(what));
             dp_format_elapsed(other->stopped_ns - fate->start_ns, elapsed, sizeof(elapsed));
             fprintf(out,
-                    "  %-8s rank %d (pid %d) stood stopped by %s since %s: who waited for it "
-                    "may have given up\n",
+                    "  %-8s rank %d (pid %d) stood stopped by %s since %s: ranks that waited "
+                    "for it may have given up\n",
                     label, i, other->pid, what, elapsed);
             label = "";
         } else if (i != verdict->cause && other->has_ended && !dp_rank_failed(other) &&
@@ -386,7 +387,7 @@ write_groups(const dp_fate_t *fate, const char *label, int except,
     free(is_done);
 }
 
-static void write_last_lines(const dp_report_t *report, FILE *out)
+static void write_left_and_exit(const dp_report_t *report, FILE *out)
 {
     if (report->saved != NULL) fprintf(out, "  saved    %s\n", report->saved);
     fprintf(out, "  left     %d processes%s\n", report->fate->left,
@@ -411,10 +412,10 @@ void dp_report_failure(const dp_report_t *report, FILE *out)
     write_doubt(report, &verdict, out);
     write_output(report, verdict.cause, out);
     write_groups(report->fate, "victims", verdict.cause, describe_victim, out);
-    write_last_lines(report, out);
+    write_left_and_exit(report, out);
 }
 
-/* What a rank was about when time ran out. */
+/* The state of a rank when time ran out. */
 static void describe_last(const dp_fate_t *fate, const dp_rank_fate_t *rank, char *text,
                           size_t room)
 {
@@ -436,5 +437,5 @@ void dp_report_timeout(const dp_report_t *report, uint64_t limit_ns, FILE *out)
 {
     fprintf(out, "dprun: TIMEOUT  the job ran longer than %.6g s\n", (double)limit_ns / 1e9);
     write_groups(report->fate, "ranks", -1, describe_last, out);
-    write_last_lines(report, out);
+    write_left_and_exit(report, out);
 }

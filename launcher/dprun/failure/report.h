@@ -1,5 +1,5 @@
 /*
- * report.h - the block that ends a failed job: who, why, what it did last, what is left.
+ * report.h - the block that ends a failed job: which rank, why, what it did last, what is left.
  */
 #ifndef DP_LAUNCHER_REPORT_H
 #define DP_LAUNCHER_REPORT_H
@@ -17,7 +17,7 @@ typedef struct dp_report {
     const void *context;
     dp_memory_sight_t before; /* at the job's start */
     dp_memory_sight_t after;  /* when the first rank failed */
-    const char *saved;        /* what was kept, NULL: nothing */
+    const char *saved;        /* the line about kept files; NULL: none are */
     const char *run_dir;      /* still there, with the flight recorders; NULL: there is none */
     int exit_code;
 } dp_report_t;
@@ -25,7 +25,7 @@ typedef struct dp_report {
 /* A rank failed: the block of dp_fate_cause(). */
 void dp_report_failure(const dp_report_t *report, FILE *out);
 
-/* The job took too long: what every rank did. */
+/* The job took too long: the state of every rank. */
 void dp_report_timeout(const dp_report_t *report, uint64_t limit_ns, FILE *out);
 
 /* "SIGKILL", "signal 40". */

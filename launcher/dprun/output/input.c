@@ -1,5 +1,7 @@
 /*
- * input.c - copies the terminal's lines to a rank.
+ * input.c - copies the terminal's lines to a rank; see input.h.
+ *
+ * Callbacks of dprun's event loop.
  */
 #include "launcher/dprun/output/input.h"
 

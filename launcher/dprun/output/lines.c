@@ -1,5 +1,7 @@
 /*
- * lines.c - cuts a stream of bytes into lines.
+ * lines.c - cuts a stream of bytes into lines; see lines.h.
+ *
+ * Called by output.c for each stream of each rank. Pure.
  */
 #include "launcher/dprun/output/lines.h"
 
@@ -41,7 +43,7 @@ static void emit_all(dp_lines_t *lines, dp_line_end_t end, dp_line_fn emit, void
     lines->bytes = 0;
 }
 
-/* Emits a full buffer as a piece; what belongs to a broken character stays. */
+/* Emits a full buffer as a piece of a line; the bytes of an incomplete UTF-8 character stay. */
 static void emit_piece(dp_lines_t *lines, dp_line_fn emit, void *context)
 {
     size_t piece = dp_lines_cut(lines->data, lines->bytes);

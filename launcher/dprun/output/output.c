@@ -1,9 +1,9 @@
 /*
  * output.c - pipes of the ranks in, prefixed lines out.
  *
- * At a terminal a line that is not finished yet (a prompt, a progress line redrawn by "\r") is
- * shown as a draft: drawn without newline, wiped before the next line, so that it never mixes with
- * others.
+ * Callbacks of dprun's event loop; supervise.c makes it and asks when all is written. At a
+ * terminal a line that is not finished yet (a prompt, a progress line redrawn by "\r") is shown as
+ * a draft: drawn without newline, wiped before the next line, so that it never mixes with others.
  */
 #include "launcher/dprun/output/output.h"
 
@@ -33,7 +33,7 @@ typedef struct stream {
     struct event *readable;
     dp_lines_t lines;
     int goes_on;    /* the last piece was cut: the next one is the same line */
-    int is_drafted; /* what lines holds is on the screen */
+    int is_drafted; /* the unfinished line in `lines` is on the screen */
 } stream_t;
 
 struct dp_job_output {
@@ -49,9 +49,9 @@ struct dp_job_output {
     dp_tail_t *tails;  /* [size] */
     int open_streams;
     int is_held;     /* a sink is full: nothing is read */
-    int is_broken;   /* told once */
-    int file_failed; /* told once */
-    int has_lost;    /* what a rank wrote is neither shown nor saved */
+    int is_broken;   /* dprun's own output is closed; reported once */
+    int file_failed; /* of --output-dir; reported once */
+    int has_lost;    /* some output of a rank is neither shown nor saved */
     stream_t *draft; /* whose draft is shown; NULL: none */
     struct event *draft_timer;
     char *buffer; /* [READ_BYTES] */
@@ -99,7 +99,7 @@ static void wipe_draft(dp_job_output_t *output)
     dp_sink_write(output->sinks[stream->number - 1], WIPE, sizeof(WIPE) - 1);
     output->draft = NULL;
     stream->is_drafted = 0;
-    arm_draft_timer(stream); /* what was only half a line is to be seen again */
+    arm_draft_timer(stream); /* the half line that was wiped is to be drawn again */
 }
 
 /* Returns the columns it takes. */

@@ -1,8 +1,9 @@
 /*
  * output.h - what the ranks write, on its way to dprun's own output and to files.
  *
- * Whole lines, each with its rank; standard output and standard error stay apart; nothing is lost,
- * and a reader of ours that is slow slows the ranks down, as a pipe would.
+ * Whole lines, each with its rank; standard output and standard error stay apart; nothing is lost.
+ * A slow reader of dprun's output slows the ranks down, as a pipe would. It must not know why a
+ * job ends.
  */
 #ifndef DP_LAUNCHER_OUTPUT_H
 #define DP_LAUNCHER_OUTPUT_H
@@ -51,7 +52,7 @@ size_t dp_job_output_queued(const dp_job_output_t *output);
 /* Whether some of what ranks wrote could not be written or saved (a full disk). */
 int dp_job_output_has_lost(const dp_job_output_t *output);
 
-/* Closes the streams that are still open; what they held so far is written. */
+/* Closes the streams that are still open; what they held so far is written first. */
 void dp_job_output_close_streams(dp_job_output_t *output);
 
 const dp_tail_t *dp_job_output_tail(const dp_job_output_t *output, int rank);

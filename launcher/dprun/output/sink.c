@@ -1,11 +1,12 @@
 /*
  * sink.c - a queue in front of standard output or standard error.
  *
- * The descriptor is never made non-blocking: that flag belongs to the open file, which the shell
- * and others share. Nor does poll() help: a terminal that calls itself writable may block after a
- * few bytes. So a pipe or a terminal is opened once more, through /proc/self/fd, and that open file
- * is ours alone. Where this is not permitted (a terminal of another user) a thread stands between,
- * which copies from a pipe of ours and may block.
+ * Used by output.c on dprun's event loop. The descriptor is never made non-blocking: that flag
+ * belongs to the open file, which the shell and others share. Nor does poll() help: a terminal
+ * that calls itself writable may block after a few bytes. So a pipe or a terminal is opened once
+ * more, through /proc/self/fd, and that open file is ours alone. Where this is not permitted (a
+ * terminal of another user) a thread stands between, which copies from a pipe of ours and may
+ * block.
  */
 #include "launcher/dprun/output/sink.h"
 
@@ -24,7 +25,7 @@
 
 #define FULL_BYTES ((size_t)1 << 20)
 #define LOW_BYTES ((size_t)1 << 18)
-#define TICK_US 10000 /* where nothing tells that there is room */
+#define TICK_US 10000 /* how often to try where no event says that there is room */
 
 /* The thread for a descriptor that may block. The sink lets go of it by closing the pipe; it may
  * then outlive the sink, blocked for as long as dprun lives. */
@@ -37,7 +38,7 @@ typedef struct pump {
 
 struct dp_sink {
     int fd;        /* as the user knows it */
-    int out;       /* what is written to: fd, or an open file of our own */
+    int out;       /* the descriptor written to: fd, or an open file of our own */
     int is_file;   /* a write ends by itself, and epoll refuses it */
     int is_socket; /* send() can be told not to block */
     int is_broken;

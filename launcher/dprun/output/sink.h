@@ -1,8 +1,9 @@
 /*
  * sink.h - one of dprun's own outputs, written without ever blocking the event loop.
  *
- * Whoever reads dprun's output may be slow (a pager) or gone (head): the rest queues here, and
- * says when it is too much, so that ranks are read more slowly rather than memory filling up.
+ * The reader of dprun's output may be slow (a pager) or gone (head): the rest queues here. When
+ * the queue is too long the sink says so, and output.c reads nothing from the ranks until it has
+ * drained.
  */
 #ifndef DP_LAUNCHER_SINK_H
 #define DP_LAUNCHER_SINK_H
@@ -16,7 +17,7 @@ typedef struct dp_sink dp_sink_t;
 
 typedef struct dp_sink_events {
     void (*drained)(void *context); /* below the low mark again after it was full */
-    void (*broken)(void *context, int fd, int error); /* nobody reads any more; once */
+    void (*broken)(void *context, int fd, int error); /* the reader is gone; once */
     void *context;
 } dp_sink_events_t;
 

@@ -1,5 +1,7 @@
 /*
- * tail.c - a ring of the last lines.
+ * tail.c - a ring of the last lines of one rank.
+ *
+ * Filled by output.c, read by failure/report.c. Pure.
  */
 #include "launcher/dprun/output/tail.h"
 
