@@ -8,6 +8,9 @@ dp_test(test_negotiator_memory SOURCES coordinator/negotiator/test_negotiator_me
 target_link_options(test_negotiator_memory PRIVATE
                     -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=strdup)
 
+# The facts that a rank tells the launcher when its world ends.
+dp_test(test_failure_report SOURCES coordinator/api/test_failure_report.c LIBS dp_coordinator TIMEOUT 60)
+
 # The front door when memory runs out.
 dp_test(test_context_memory SOURCES coordinator/api/test_context_memory.c fail_allocation.c LIBS dp_coordinator
         TIMEOUT 120)
