@@ -1,8 +1,9 @@
 /*
  * channel.c - messages between dprun and its agent, as datagrams with descriptors attached.
  *
- * Called by supervise.c in dprun and by agent.c in the agent, each on its only thread. Both ends
- * are of one build, so a message is a plain struct. It must not know what the messages mean.
+ * Called by supervise.c in dprun and by agent.c in the agent, each on its only thread. Encoded
+ * field by field (runtime/base/wire.h) and checked on arrival. It must not know what the messages
+ * mean.
  */
 #include "launcher/dprun/channel.h"
 
@@ -82,7 +83,7 @@ int dp_channel_send(int fd, const dp_message_t *message)
 
         if (sendmsg(fd, &header, MSG_NOSIGNAL) >= 0) return 0;
         if (errno == ETOOMANYREFS) {
-            /* Descriptors on their way are counted per user; dprun takes them off soon. */
+            /* The kernel limits descriptors in flight per user; dprun receives them soon. */
             poll(NULL, 0, 1);
         } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
             poll(&room, 1, -1);

@@ -1,7 +1,7 @@
 /*
  * cores.h - how many cores this job may use here, and which of them are a rank's.
  *
- * job.c asks once, before anything is started; the agent binds each rank by it.
+ * job.c asks once, before anything is started; spawn.c binds each rank to its share.
  */
 #ifndef DP_LAUNCHER_CORES_H
 #define DP_LAUNCHER_CORES_H

@@ -1,8 +1,19 @@
 /*
  * dprun.c - main of the launcher: command line in, job run, exit code out.
  *
- * The order matters and is all that lives here: what can be wrong is found before anything exists;
- * the agent is forked before there are threads or an event loop; the report comes last.
+ * The order matters and is all that lives here: errors are found before anything exists; guard and
+ * agent are forked before there are threads or an event loop; the report comes last.
+ *
+ *     dprun ---- guard ---- agent ---- rank 0, rank 1, ...      processes, each below the other
+ *       |                     |
+ *       |<--- channel.h ----->|          who ended, how; whom to signal
+ *       |<--- pipes of the ranks' output: output/
+ *       |<--- rendezvous (runtime/base/rendezvous.h): the ranks meet, and report failures
+ *
+ * Before the job: options (the command line), job (what each rank is started with), cores, cgroup,
+ * env, run_dir, check. During it: supervise (the event loop), agent, guard, spawn, tree. output/
+ * has everything between a rank's pipe and dprun's own output, and the terminal's input. failure/
+ * decides which rank is the cause (fate), reads its flight recorder and prints the block (report).
  */
 #include <errno.h>
 #include <fcntl.h>

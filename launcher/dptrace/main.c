@@ -1,7 +1,13 @@
 /*
  * main.c - dptrace: the command line and its four subcommands: merge, report, view, info.
  *
- * Each loads a timeline (load.c) and hands it to one writer. dprun runs `merge` for --timeline.
+ *     trace.R.dpt of each rank --- load ---.
+ *                                           >-- timeline --- perfetto_write, chrome      merge
+ *     a merged .pftrace -- perfetto_read --'        |------- analysis, summary, report   report
+ *                                                   `------- analysis, view (view/)      view
+ *
+ * Each subcommand loads a timeline and hands it to one writer; output.c puts the file in its place
+ * when it is whole. dprun runs `merge` for --timeline. One thread.
  */
 #include <getopt.h>
 #include <errno.h>

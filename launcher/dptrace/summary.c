@@ -2,8 +2,8 @@
  * summary.c - from the steps and buckets of an analysis to the few figures a person reads: a
  * typical step, groups of buckets, stragglers.
  *
- * The second half of dp_analyse(), called by analysis.c; it sees cells and buckets, never
- * intervals.
+ * The second half of dp_analyse(), called by analysis.c. Of the events it looks at spans alone, to
+ * find where a straggler loses its time.
  */
 #include "launcher/dptrace/analysis.h"
 

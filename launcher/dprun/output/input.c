@@ -20,6 +20,7 @@ struct dp_input {
     size_t at; /* of data, written so far */
 };
 
+/* In the background a read would stop dprun (SIGTTIN), and the lines are meant for the shell. */
 static int is_foreground(void)
 {
     return tcgetpgrp(STDIN_FILENO) == getpgrp();
@@ -34,6 +35,7 @@ static void close_pump(dp_input_t *input)
     input->pump_fd = -1;
 }
 
+/* Reading and writing take turns: the terminal is not read while the rank's pipe is full. */
 static void on_readable(evutil_socket_t fd, short what, void *context)
 {
     dp_input_t *input = context;

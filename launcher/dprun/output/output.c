@@ -187,6 +187,8 @@ static void on_draft_timer(evutil_socket_t fd, short what, void *context)
 
 /* ---- Bytes in ------------------------------------------------------------------------------- */
 
+/* A sink is full: until it has drained, no rank is read, so ranks block in write() as they would at
+ * a slow pipe, and memory stays bounded. */
 static void pause_streams(dp_job_output_t *output)
 {
     output->is_held = 1;
@@ -217,6 +219,8 @@ static void on_broken(void *context, int fd, int error)
     output->events.broken(output->events.context, error);
 }
 
+/* The rank closed its end, or dprun gives up on it. Its last line is printed even without a
+ * newline. */
 static void close_stream(stream_t *stream)
 {
     dp_job_output_t *output = stream->output;
