@@ -159,9 +159,10 @@ static void write_recorder(writer_t *writer)
 {
     const dp_timeline_rank_t *rank = &writer->timeline->ranks[writer->rank];
 
-    for (int i = 1; i < DP_TRACE_KIND_COUNT; i++)
+    for (int i = 1; i < DP_TRACE_KIND_COUNT; i++) {
         write_interned(writer, INTERNED_CATEGORIES, (uint64_t)i,
                        dp_trace_kind_name((dp_trace_kind_t)i));
+    }
     write_interned(writer, INTERNED_CATEGORIES, DP_TRACE_KIND_COUNT, DP_RECORDER_CATEGORY);
     for (int i = 1; i < DP_NOTE_COUNT; i++)
         write_interned(writer, INTERNED_ANNOTATIONS, (uint64_t)i, dp_annotation_names[i]);

@@ -125,9 +125,10 @@ static void write_parts(const dp_analysis_t *analysis, FILE *file)
     } else {
         fputs("communication none recorded", file);
     }
-    if (analysis->peer_ns > 0)
+    if (analysis->peer_ns > 0) {
         fprintf(file, "; %.2f ms on the wire waiting for other ranks' data",
                 to_ms(analysis->peer_ns));
+    }
     fputc('\n', file);
 }
 
