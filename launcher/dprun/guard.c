@@ -22,12 +22,14 @@
 #include "launcher/dprun/tree.h"
 
 #define RESCAN_NS 20000000L
-#define GIVE_UP_NS UINT64_C(10000000000) /* SIGKILL does not reach a process stuck in a driver */
+#define DPRUN_ENDS_NS UINT64_C(10000000000) /* a killed process on a crowded machine */
+#define GIVE_UP_NS UINT64_C(10000000000)    /* SIGKILL does not reach a process stuck in a driver */
 
 typedef struct guard {
     pid_t dprun;
     pid_t agent;      /* 0: it has ended */
     int code;         /* its exit code */
+    int is_lost;      /* it was killed */
     uint64_t lost_ns; /* when it ended before its descendants */
 } guard_t;
 
@@ -53,6 +55,7 @@ static int reap_orphans(guard_t *guard)
         if (pid != guard->agent) continue;
         guard->agent = 0;
         guard->code = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+        guard->is_lost = !WIFEXITED(status);
         guard->lost_ns = dp_now_ns();
     }
     return pid == 0 || errno != ECHILD;
@@ -76,6 +79,17 @@ static void watch_agent(guard_t *guard, const sigset_t *heard)
     }
 }
 
+/* The agent was killed, perhaps together with dprun, whose death may be seen later than the
+ * agent's: a killed process ends when it is next scheduled. A dprun that lives kills this process
+ * in a moment (supervise.c), so waiting here delays nothing. */
+static void await_end_of_dprun(const guard_t *guard, const sigset_t *heard)
+{
+    const struct timespec rescan = {0, RESCAN_NS};
+
+    while (getppid() == guard->dprun && dp_now_ns() - guard->lost_ns < DPRUN_ENDS_NS)
+        sigtimedwait(heard, NULL, &rescan);
+}
+
 int dp_guard_run(const dp_agent_start_t *start)
 {
     guard_t guard = {.dprun = getppid()};
@@ -94,6 +108,7 @@ int dp_guard_run(const dp_agent_start_t *start)
     let_go(start);
     if (guard.agent < 0) return 1; /* dprun sees the channel close */
     watch_agent(&guard, &heard);
+    if (guard.is_lost) await_end_of_dprun(&guard, &heard);
     /* dprun looks after the directory, and in its place the agent. */
     if (getppid() != guard.dprun && start->job->owns_run_dir) {
         dp_run_dir_remove(start->job->run_dir);

@@ -97,7 +97,7 @@ old_runs) # the newest three failures stay, what is in use or was asked for stay
     "$dprun" -np 2 --keep-runs 0 --inject kill:1@1 "$victim" 3 "$work" >out 2>err
     expect err 'last op  ..'
     [ "$(runs)" = 1 ] || bad "--keep-runs 0 keeps a run" ;;
-killed) # dprun and its agent at once; a wrapper's program, whose parent was the rank, is ended
+killed | killed_late) # dprun and its agent at once; a wrapper's program, whose parent was the rank, is ended
     "$dprun" -np 2 sh -c 'setsid sh -c "echo \$\$ >pid.$DP_RANK; exec sleep 1000" & sleep 1000' >out 2>err &
     job=$!
     wait_for test -s pid.0; wait_for test -s pid.1
@@ -106,7 +106,15 @@ killed) # dprun and its agent at once; a wrapper's program, whose parent was the
         [ "$(cat "/proc/$pid/comm")" = dprun-agent ] && agent=$pid
     done
     [ -n "$agent" ] || bad "no agent"
-    kill -9 $job "$agent"
+    if [ $case = killed_late ]; then # dprun's end is seen long after the agent's
+        kill -STOP $job
+        kill -9 "$agent"
+        for rank in 0 1; do wait_for sh -c "! kill -0 $(cat pid.$rank) 2>/dev/null"; done
+        sleep 0.5
+        kill -9 $job
+    else
+        kill -9 $job "$agent"
+    fi
     wait $job 2>/dev/null
     for rank in 0 1; do
         gone() { ! kill -0 "$(cat pid.$rank)" 2>/dev/null; }
