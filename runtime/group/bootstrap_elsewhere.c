@@ -229,9 +229,9 @@ static dp_status_t find_by_address(elsewhere_t *self, const char *path, dp_error
     return connect_once(self, error);
 }
 
-static dp_status_t find_by_pmi(elsewhere_t *self, const char *path, dp_error_t *error)
+static dp_status_t find_by_beacon(elsewhere_t *self, const char *path, dp_error_t *error)
 {
-    (void)path; /* the beacon is known */
+    (void)path; /* the addresses are known */
     return connect_trusted(self, error);
 }
 
@@ -299,7 +299,7 @@ static dp_status_t meet_by_pmi(elsewhere_t *self, dp_error_t *error)
         snprintf(self->beacon.addresses[0], sizeof(self->beacon.addresses[0]), "127.0.0.1");
         self->beacon.address_count = DP_MIN(self->beacon.address_count + 1, DP_BEACON_ADDRESSES);
     }
-    return search(self, find_by_pmi, NULL, error);
+    return search(self, find_by_beacon, NULL, error);
 }
 
 static dp_status_t meet_by_file(elsewhere_t *self, dp_error_t *error)
@@ -329,7 +329,8 @@ static dp_status_t meet_by_address(elsewhere_t *self, const char *secret_file, d
     }
     status = serve_port(self, self->starter.port, error);
     add_address(&self->beacon, "127.0.0.1");
-    return status == DP_OK ? connect_once(self, error) : status;
+    /* A flood may drop this rank's own connection too: it comes again, as the others do. */
+    return status == DP_OK ? search(self, find_by_beacon, NULL, error) : status;
 }
 
 static dp_status_t find_rank_0(elsewhere_t *self, const dp_config_t *config, dp_error_t *error)
