@@ -24,7 +24,7 @@ static void record(dp_job_bucket_t *bucket, dp_trace_lane_t *lane, dp_trace_kind
                               .duration_ns = end_ns - start_ns,
                               .bucket = bucket->op.sequence,
                               .bytes = bucket->plan->payload_bytes,
-                              .aux = (uint32_t)DP_MIN(bucket->plan->piece_count, DP_TRACE_AUX_MAX) &
+                              .aux = (uint32_t)dp_min(bucket->plan->piece_count, DP_TRACE_AUX_MAX) &
                                      DP_TRACE_AUX_MAX,
                               .name = bucket->name});
     pthread_mutex_unlock(&pipeline->record_lock);
@@ -53,7 +53,7 @@ static void note_time(dp_job_bucket_t *bucket, uint64_t end_ns)
     uint64_t begin_ns;
 
     pthread_mutex_lock(&pipeline->record_lock);
-    begin_ns = DP_MAX(bucket->begin_ns, pipeline->busy_until_ns);
+    begin_ns = dp_max(bucket->begin_ns, pipeline->busy_until_ns);
     if (end_ns > begin_ns) {
         atomic_fetch_add_explicit(&pipeline->transfer_ns, end_ns - begin_ns, memory_order_relaxed);
         pipeline->busy_until_ns = end_ns;

@@ -24,6 +24,6 @@ dp_wire_t dp_compress_choose(dp_wire_t wanted, float last_absmax, int *exponent)
     if (wanted != DP_WIRE_FP16) return DP_WIRE_NONE;
     if (!(last_absmax > 0.0f) || isinf(last_absmax)) return DP_WIRE_NONE;
     frexpf(last_absmax, &magnitude); /* last_absmax is in [2^(magnitude-1), 2^magnitude) */
-    *exponent = DP_MIN(target_exponent - magnitude, exponent_max);
+    *exponent = dp_min(target_exponent - magnitude, exponent_max);
     return DP_WIRE_FP16;
 }

@@ -95,7 +95,7 @@ void dp_identity_fill(void *to, size_t count, dp_dtype_t dtype, dp_reduce_t redu
         break;
     }
     while (filled < all) { /* doubles what is there */
-        const size_t more = DP_MIN(filled, all - filled);
+        const size_t more = dp_min(filled, all - filled);
 
         memcpy(at + filled, at, more);
         filled += more;

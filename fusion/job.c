@@ -93,7 +93,7 @@ static int reserve(void *array, size_t room, size_t bytes)
 
 static size_t grown(size_t room, size_t count)
 {
-    return DP_MAX(count, room + room / 2);
+    return dp_max(count, room + room / 2);
 }
 
 static dp_status_t reserve_entries(dp_job_t *job, size_t items, size_t entries)
@@ -187,7 +187,7 @@ static size_t exchange_count(const dp_job_t *job, const dp_pipeline_item_t *item
     if (parts == 0) return item->is_absent ? 0 : item->capacity;
     for (size_t i = 0; i < parts; i++)
         sent += item->send_counts[i];
-    return gathers ? DP_MIN(sent * (size_t)job->ranks, item->capacity) : sent;
+    return gathers ? dp_min(sent * (size_t)job->ranks, item->capacity) : sent;
 }
 
 /* 1: what goes in has to be scaled, which nobody does to a program's own input. An engine on an

@@ -60,7 +60,7 @@ dp_status_t dp_pipeline_launch_take(dp_pipeline_t *pipeline, size_t item_count,
     items = launch->items;
     room = launch->item_room;
     if (room < item_count) {
-        room = DP_MAX(2 * room, item_count);
+        room = dp_max(2 * room, item_count);
         items = realloc(launch->items, room * sizeof(*items));
         if (items == NULL) {
             dp_pipeline_launch_give(pipeline, launch);
@@ -176,8 +176,8 @@ void dp_pipeline_set(dp_pipeline_t *pipeline, const dp_pipeline_settings_t *sett
 {
     const size_t least = dp_plan_least_slot_bytes(pipeline->ranks);
 
-    pipeline->limits.slot_bytes = DP_MAX(DP_MIN(settings->slot_bytes, pipeline->slot_room), least);
-    pipeline->slots.used = DP_MAX(DP_MIN(settings->slots, pipeline->slots.count), (size_t)1);
+    pipeline->limits.slot_bytes = dp_max(dp_min(settings->slot_bytes, pipeline->slot_room), least);
+    pipeline->slots.used = dp_max(dp_min(settings->slots, pipeline->slots.count), (size_t)1);
     pipeline->in_place_least = settings->in_place_least;
 }
 
@@ -313,7 +313,7 @@ dp_status_t dp_pipeline_create(const dp_config_t *config, int rank, int ranks, d
     pipeline->ranks = ranks;
     pipeline->spin_ns = config->spin_ns;
     pipeline->limits = (dp_plan_limits_t){
-        .slot_bytes = DP_MAX(config->fusion_bytes, dp_plan_least_slot_bytes(ranks)),
+        .slot_bytes = dp_max(config->fusion_bytes, dp_plan_least_slot_bytes(ranks)),
         .alignment = ALIGNMENT,
         .ranks = ranks};
     pipeline->slot_room = pipeline->limits.slot_bytes;

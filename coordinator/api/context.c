@@ -139,7 +139,7 @@ static dp_status_t make_transport(dp_context_t *context, dp_error_t *error)
     status = dp_loop_neighbours(topology, context->config.tree_arity, context->rank, ranks, &count);
     if (status != DP_OK) return dp_error_set(error, status, "no memory for the tree");
     for (int i = 0; i < count; i++) {
-        if (uses_memory && topology->host[ranks[i]] == topology->host[context->rank])
+        if (uses_memory && topology->node[ranks[i]] == topology->node[context->rank])
             ranks[near++] = ranks[i];
     }
     if (near < count) {
@@ -150,8 +150,8 @@ static dp_status_t make_transport(dp_context_t *context, dp_error_t *error)
     status =
         dp_transport_unix_create(context->rank, tag, ranks, near, far, &context->log, &here, error);
     if (status != DP_OK) return status;
-    return dp_transport_near_create(context->rank, tag, ranks, near, here, &context->log,
-                                    &context->transport, error);
+    return dp_transport_shm_create(context->rank, tag, ranks, near, here, &context->log,
+                                   &context->transport, error);
 }
 
 static dp_status_t connect_neighbours(dp_context_t *context, uint64_t deadline_ns,
@@ -333,7 +333,7 @@ static dp_status_t build(dp_context_t *context, int use_loopback, dp_error_t *er
 
         dp_inject_enter(config->injector, DP_INJECT_TRACE);
         status = dp_trace_create(config->run_dir, context->rank, context->size,
-                                 context->topology.host_name[context->topology.host[context->rank]],
+                                 context->topology.host_name[context->topology.node[context->rank]],
                                  config->trace_bytes, &context->trace, &warning);
         dp_inject_leave(config->injector, DP_INJECT_TRACE);
         if (status != DP_OK || warning.text[0] != '\0')
@@ -358,7 +358,7 @@ static dp_status_t build(dp_context_t *context, int use_loopback, dp_error_t *er
     }
     /* What is queued on a GPU behind a result cannot be put right after a lock (protocol.md), and
      * negotiation is hidden under its backward pass. All ranks have the same kind of device. */
-    if (context->device->ops->is_async) context->config.lock = 0;
+    if (context->device->ops->is_async) context->config.schedule = 0;
     status = start_loop(context, error);
     dp_inject_on_abort(config->injector, abort_on_purpose, context);
     return status;
@@ -390,7 +390,7 @@ dp_status_t dp_context_create(const dp_config_t *config, dp_bootstrap_t *bootstr
         return status;
     }
     dp_log_debug(&context->log, "ready: size %d, hosts %d, kernels %s, engine %s", context->size,
-                 context->topology.host_count, dp_kernels_name(), context->engine->ops->name);
+                 context->topology.node_count, dp_kernels_name(), context->engine->ops->name);
     *out = context;
     return DP_OK;
 }

@@ -44,7 +44,7 @@ static dp_status_t make_plugged(dp_context_t *context, dp_error_t *error)
     const dp_topology_t *topology = &context->topology;
     const dp_device_options_t options = {.local_rank = topology->local_rank[context->rank],
                                          .local_size =
-                                             topology->host_size[topology->host[context->rank]],
+                                             topology->node_size[topology->node[context->rank]],
                                          .spin_ns = context->config.spin_ns};
     dp_status_t status =
         context->plugin->device_create(&options, &context->log, &context->device, error);
@@ -100,10 +100,10 @@ dp_status_t dp_context_hash(dp_context_t *context, const void *memory, size_t by
         *hash = dp_kernel_hash(memory, bytes, 0);
         return DP_OK;
     }
-    copy = malloc(DP_MIN(bytes, HASH_BYTES) + 1);
+    copy = malloc(dp_min(bytes, HASH_BYTES) + 1);
     if (copy == NULL) return DP_ERR_NO_MEMORY;
     for (size_t done = 0, part; status == DP_OK && done < bytes; done += part) {
-        part = DP_MIN(bytes - done, HASH_BYTES);
+        part = dp_min(bytes - done, HASH_BYTES);
         status = device->ops->fetch(device, copy, at + done, part);
         if (status == DP_OK) *hash = dp_kernel_hash(copy, part, *hash);
     }

@@ -477,10 +477,10 @@ static void move_loss_scale(dp_gradients_t *gradients, int overflow)
 {
     if (gradients->options.loss_scale <= 0.0) return;
     if (overflow) {
-        gradients->loss_scale = DP_MAX(1.0, gradients->loss_scale / 2.0);
+        gradients->loss_scale = dp_max(1.0, gradients->loss_scale / 2.0);
         gradients->good_steps = 0;
     } else if (++gradients->good_steps >= gradients->options.loss_scale_grow) {
-        gradients->loss_scale = DP_MIN(LOSS_SCALE_MAX, gradients->loss_scale * 2.0);
+        gradients->loss_scale = dp_min(LOSS_SCALE_MAX, gradients->loss_scale * 2.0);
         gradients->good_steps = 0;
     }
 }

@@ -2,7 +2,7 @@
  * hello.c - what the ranks of a world tell each other first: version, machine, device, settings.
  *
  * A host is what shares memory: one kernel, one network and one user (machine.h), never the name,
- * which is for people. Hosts that DP_PRETEND_HOSTS makes are told apart by a number behind both.
+ * which is for people. Hosts that DP_PRETEND_NODES makes are told apart by a number behind both.
  */
 #include "coordinator/api/hello.h"
 
@@ -13,28 +13,28 @@
 #include <unistd.h>
 
 #include "runtime/base/wire.h"
-#include "runtime/group/machine.h"
+#include "runtime/group/node_identity.h"
 #include "runtime/transport/interface.h"
-#include "runtime/transport/line.h"
+#include "runtime/transport/peer_socket.h"
 
 #define NAME_ROOM 320
 
 /* The hello of one rank. */
 typedef struct words {
     char version[64];
-    char host[NAME_ROOM];            /* for people */
-    char node[DP_MACHINE_TEXT + 16]; /* equal: on one host */
-    char kernel[DP_MACHINE_TEXT];
-    char network[DP_MACHINE_TEXT];
+    char host[NAME_ROOM];                  /* for people */
+    char node[DP_NODE_IDENTITY_TEXT + 16]; /* equal: on one host */
+    char kernel[DP_NODE_IDENTITY_TEXT];
+    char network[DP_NODE_IDENTITY_TEXT];
     char device[16];
     int is_tuned;
     dp_interface_addresses_t addresses;
-    dp_line_address_t door;
+    dp_peer_socket_address_t door;
 } words_t;
 
 struct dp_hello {
     dp_context_t *context; /* borrowed */
-    dp_line_address_t door;
+    dp_peer_socket_address_t door;
     int listener;   /* -1: there is none to be had, so nobody reaches this rank */
     words_t *words; /* [size] */
 };
@@ -44,13 +44,13 @@ struct dp_hello {
 /* The pretended host this rank is on; -1: hosts are real. */
 static int pretended_host(const dp_context_t *context)
 {
-    const int hosts = DP_MIN(context->config.pretend_hosts, context->size);
+    const int hosts = dp_min(context->config.pretend_nodes, context->size);
 
-    if (context->config.pretend_hosts <= 1) return -1;
+    if (context->config.pretend_nodes <= 1) return -1;
     return (int)((int64_t)context->rank * hosts / context->size);
 }
 
-static void write_names(const dp_context_t *context, const dp_machine_t *machine,
+static void write_names(const dp_context_t *context, const dp_node_identity_t *machine,
                         dp_writer_t *writer)
 {
     const int pretended = pretended_host(context);
@@ -71,12 +71,12 @@ static void write_names(const dp_context_t *context, const dp_machine_t *machine
 size_t dp_hello_write(const dp_hello_t *hello, uint8_t data[DP_HELLO_ROOM])
 {
     const dp_context_t *context = hello->context;
-    uint8_t door[DP_LINE_ADDRESS];
+    uint8_t door[DP_PEER_SOCKET_ADDRESS];
     dp_interface_addresses_t addresses;
-    dp_machine_t machine;
+    dp_node_identity_t machine;
     dp_writer_t writer;
 
-    dp_machine_know(&machine);
+    dp_node_identity_read(&machine);
     dp_interface_list(&addresses);
     dp_writer_init(&writer, data, DP_HELLO_ROOM);
     dp_write_text(&writer, dp_version());
@@ -86,7 +86,7 @@ size_t dp_hello_write(const dp_hello_t *hello, uint8_t data[DP_HELLO_ROOM])
     dp_write_u32(&writer, addresses.count);
     for (uint32_t i = 0; i < addresses.count; i++)
         dp_write_bytes(&writer, &addresses.ip[i], sizeof(addresses.ip[i]));
-    dp_line_address_write(&hello->door, door);
+    dp_peer_socket_address_write(&hello->door, door);
     dp_write_bytes(&writer, door, sizeof(door));
     dp_config_write_plan(&context->config, &writer);
     return writer.failed ? 0 : writer.bytes;
@@ -120,8 +120,8 @@ static void read_one(dp_reader_t *reader, words_t *words)
     dp_read_text(reader, words->device, sizeof(words->device));
     words->is_tuned = dp_read_u8(reader) != 0;
     read_addresses(reader, &words->addresses);
-    door = dp_read_bytes(reader, DP_LINE_ADDRESS);
-    if (door != NULL) dp_line_address_read(&words->door, door);
+    door = dp_read_bytes(reader, DP_PEER_SOCKET_ADDRESS);
+    if (door != NULL) dp_peer_socket_address_read(&words->door, door);
 }
 
 static dp_status_t check_one(const dp_context_t *context, int rank, const words_t *words,
@@ -187,9 +187,9 @@ static dp_status_t find_interface(dp_context_t *context, const words_t *all, dp_
         return dp_error_set(error, DP_ERR_NO_MEMORY, "no memory for %d hosts", context->size);
     }
     for (int rank = 0; rank < context->size; rank++) {
-        const int host = context->topology.host[rank];
+        const int host = context->topology.node[rank];
         const int is_first =
-            context->topology.host_ranks[context->topology.host_begin[host]] == rank;
+            context->topology.node_ranks[context->topology.node_begin[host]] == rank;
 
         if (is_first && strcmp(all[rank].network, own->network) != 0)
             others[count++] = all[rank].addresses;
@@ -201,7 +201,7 @@ static dp_status_t find_interface(dp_context_t *context, const words_t *all, dp_
         dp_interface_choose(others, count, name);
     }
     free(others);
-    if (context->topology.host_count > 1) {
+    if (context->topology.node_count > 1) {
         dp_log_info(&context->log, "UCX listens on %s",
                     name[0] == '\0' ? "all interfaces: none is known to lead to the other hosts, "
                                       "DP_NET_INTERFACE can name one"
@@ -231,8 +231,8 @@ dp_status_t dp_hello_create(dp_context_t *context, dp_hello_t **out, dp_error_t 
     hello->context = context;
     hello->listener = -1;
     if (context->size > 1) {
-        dp_line_address_make(&hello->door);
-        hello->listener = dp_line_listen(&hello->door, context->size);
+        dp_peer_socket_address_make(&hello->door);
+        hello->listener = dp_peer_socket_listen(&hello->door, context->size);
     }
     *out = hello;
     return DP_OK;
@@ -270,18 +270,18 @@ dp_status_t dp_hello_read(dp_hello_t *hello, void **values, const size_t *bytes,
 
 int dp_hello_must_try(const dp_hello_t *hello)
 {
-    return hello->context->topology.host_count < hello->context->size;
+    return hello->context->topology.node_count < hello->context->size;
 }
 
 int dp_hello_try(const dp_hello_t *hello)
 {
     const dp_context_t *context = hello->context;
     const dp_topology_t *topology = &context->topology;
-    const int first = topology->host_ranks[topology->host_begin[topology->host[context->rank]]];
+    const int first = topology->node_ranks[topology->node_begin[topology->node[context->rank]]];
     int fd;
 
     if (first == context->rank) return 1;
-    fd = dp_line_dial(&hello->words[first].door);
+    fd = dp_peer_socket_connect(&hello->words[first].door);
     if (fd >= 0) close(fd);
     if (fd >= 0 || errno == EAGAIN) return 1; /* it listens, and has many callers */
     dp_log_info(&context->log,

@@ -52,17 +52,17 @@ int dp_local_rank(const dp_context_t *context)
 int dp_local_size(const dp_context_t *context)
 {
     return context == NULL ? -1
-                           : context->topology.host_size[context->topology.host[context->rank]];
+                           : context->topology.node_size[context->topology.node[context->rank]];
 }
 
 int dp_node_rank(const dp_context_t *context)
 {
-    return context == NULL ? -1 : context->topology.host[context->rank];
+    return context == NULL ? -1 : context->topology.node[context->rank];
 }
 
 int dp_node_count(const dp_context_t *context)
 {
-    return context == NULL ? -1 : context->topology.host_count;
+    return context == NULL ? -1 : context->topology.node_count;
 }
 
 const char *dp_setting(const dp_context_t *context, const char *name)

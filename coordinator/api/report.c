@@ -53,7 +53,7 @@ void dp_context_report(dp_context_t *context, dp_status_t status, int culprit, c
     }
     if (context->has_topology && culprit >= 0 && culprit < context->size) {
         snprintf(failure.node, sizeof(failure.node), "%s",
-                 topology->host_name[topology->host[culprit]]);
+                 topology->host_name[topology->node[culprit]]);
     }
     failure.has_step = atomic_load_explicit(&context->declares_steps, memory_order_relaxed);
     failure.step = atomic_load_explicit(&context->step, memory_order_relaxed);

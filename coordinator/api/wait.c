@@ -105,7 +105,7 @@ static int block(dp_handle_t *request, uint32_t wanted, uint64_t begin, uint64_t
                 dp_loop_waits(context->loop);
                 continue;
             }
-            until = DP_MIN(until, begin + nudge_ns[nudges]);
+            until = dp_min(until, begin + nudge_ns[nudges]);
         }
         dp_futex_wait(&request->state, state, until == UINT64_MAX ? UINT64_MAX : until - now);
     }
@@ -304,7 +304,7 @@ static dp_status_t await_all(dp_context_t *context, const crowd_t *crowd, double
             dp_loop_waits(context->loop);
             continue;
         }
-        if (nudges < NUDGES) until = DP_MIN(until, begin + nudge_ns[nudges]);
+        if (nudges < NUDGES) until = dp_min(until, begin + nudge_ns[nudges]);
         dp_futex_wait(&context->completions, seen, until == UINT64_MAX ? UINT64_MAX : until - now);
     }
     atomic_fetch_sub(&context->completion_sleepers, 1);

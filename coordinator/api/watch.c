@@ -32,7 +32,7 @@ static int oldest_launched(dp_context_t *context, char *label, size_t room)
 
 static const char *host_of(const dp_context_t *context, int rank)
 {
-    return context->topology.host_name[context->topology.host[rank]];
+    return context->topology.host_name[context->topology.node[rank]];
 }
 
 static void describe(const dp_context_t *context, const char *label, double seconds, int missing,

@@ -80,8 +80,8 @@ void dp_loop_drive(dp_loop_t *loop, const _Atomic uint32_t *state, uint32_t reac
                    uint64_t spin_ns, uint64_t deadline_ns)
 {
     const uint64_t begin_ns = dp_now_ns();
-    const uint64_t most_ns = DP_MIN(begin_ns + SPINS_MOST * spin_ns, deadline_ns);
-    uint64_t until_ns = DP_MIN(begin_ns + spin_ns, deadline_ns);
+    const uint64_t most_ns = dp_min(begin_ns + SPINS_MOST * spin_ns, deadline_ns);
+    uint64_t until_ns = dp_min(begin_ns + spin_ns, deadline_ns);
 
     if (!take_baton(loop, state, reached, until_ns)) return;
     while (!loop->is_over && !loop->must_stop &&
@@ -90,7 +90,7 @@ void dp_loop_drive(dp_loop_t *loop, const _Atomic uint32_t *state, uint32_t reac
 
         if (dp_loop_make_round(loop, now_ns)) {
             /* from its end: to send alone may take as long as the answer */
-            until_ns = DP_MIN(dp_now_ns() + spin_ns, most_ns);
+            until_ns = dp_min(dp_now_ns() + spin_ns, most_ns);
             continue;
         }
         if (now_ns >= until_ns) break;

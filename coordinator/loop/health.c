@@ -12,9 +12,9 @@ dp_status_t dp_health_init(dp_health_t *health, const int *ranks, int count, uin
                            uint64_t timeout_ns, uint64_t start_ns, uint64_t now_ns)
 {
     memset(health, 0, sizeof(*health));
-    health->heartbeat_ns = DP_MAX(heartbeat_ns, (uint64_t)LEAST_HEARTBEAT_NS);
+    health->heartbeat_ns = dp_max(heartbeat_ns, (uint64_t)LEAST_HEARTBEAT_NS);
     health->timeout_ns = timeout_ns;
-    health->start_ns = DP_MAX(start_ns, timeout_ns);
+    health->start_ns = dp_max(start_ns, timeout_ns);
     health->due_ns = now_ns;
     if (count == 0) return DP_OK;
     health->peers = calloc((size_t)count, sizeof(*health->peers));
@@ -100,7 +100,7 @@ int dp_health_in_order(dp_health_t *health, int rank, int is_message, uint32_t n
 int dp_health_resume(dp_health_t *health, uint64_t now_ns)
 {
     const uint64_t limit_ns = health->timeout_ns > 0
-                                  ? DP_MIN(health->timeout_ns, DP_HEALTH_SUSPECT_NS) / 2
+                                  ? dp_min(health->timeout_ns, DP_HEALTH_SUSPECT_NS) / 2
                                   : DP_HEALTH_SUSPECT_NS / 2;
     const int was_away = now_ns > health->due_ns && now_ns - health->due_ns > limit_ns;
 
@@ -153,12 +153,12 @@ uint64_t dp_health_deadline(const dp_health_t *health)
         const dp_health_peer_t *peer = &health->peers[i];
 
         if (peer->is_gone) continue;
-        deadline_ns = DP_MIN(deadline_ns, peer->sent_ns + health->heartbeat_ns);
+        deadline_ns = dp_min(deadline_ns, peer->sent_ns + health->heartbeat_ns);
         if (may_be_suspect(peer)) {
-            deadline_ns = DP_MIN(deadline_ns, peer->heard_ns + DP_HEALTH_SUSPECT_NS);
+            deadline_ns = dp_min(deadline_ns, peer->heard_ns + DP_HEALTH_SUSPECT_NS);
         }
         if (health->timeout_ns > 0) {
-            deadline_ns = DP_MIN(deadline_ns, peer->heard_ns + limit_of(health, peer));
+            deadline_ns = dp_min(deadline_ns, peer->heard_ns + limit_of(health, peer));
         }
     }
     return deadline_ns;

@@ -343,7 +343,7 @@ static int take_time(dp_loop_t *loop, uint64_t now_ns)
         did = 1;
     }
     while (dp_health_next(&loop->health, now_ns, &action)) {
-        const char *host = topology->host_name[topology->host[action.rank]];
+        const char *host = topology->host_name[topology->node[action.rank]];
         const double seconds = (double)action.silent_ns / 1e9;
 
         switch (action.kind) {
@@ -375,7 +375,7 @@ static void launch(dp_loop_t *loop, const dp_output_t *out)
     const dp_loop_callbacks_t *callbacks = &loop->options.callbacks;
     const uint64_t start_ns = dp_trace_now(loop->lane);
     const uint64_t sequence = out->sequence;
-    const uint32_t tensors = (uint32_t)DP_MIN(out->entry_count, (size_t)DP_TRACE_AUX_MAX);
+    const uint32_t tensors = (uint32_t)dp_min(out->entry_count, (size_t)DP_TRACE_AUX_MAX);
 
     if (out->is_locked) count(&loop->locked_launches);
     callbacks->launch(callbacks->user, out);
@@ -461,7 +461,7 @@ uint64_t dp_loop_due(const dp_loop_t *loop)
 {
     const uint64_t tick_ns = dp_negotiator_deadline(loop->negotiator);
 
-    return DP_MIN(DP_MIN(tick_ns, loop->explain_ns), dp_health_deadline(&loop->health));
+    return dp_min(dp_min(tick_ns, loop->explain_ns), dp_health_deadline(&loop->health));
 }
 
 int dp_loop_make_round(dp_loop_t *loop, uint64_t now_ns)

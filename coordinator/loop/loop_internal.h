@@ -19,7 +19,7 @@ struct dp_loop {
     dp_loop_options_t options;
     uint64_t spin_ns;
     uint64_t hold_ns;
-    dp_tree_node_t node;
+    dp_tree_links_t node;
     dp_inbox_t inbox;
 
     /* coordinator thread only */

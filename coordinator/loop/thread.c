@@ -57,7 +57,7 @@ static void lay_baton_down(dp_loop_t *loop, uint64_t until_ns)
 static void nap_longer(dp_loop_t *loop)
 {
     atomic_fetch_add_explicit(&loop->naps, 1, memory_order_relaxed);
-    loop->nap_ns = DP_MIN(2 * loop->nap_ns, NAP_MOST_NS);
+    loop->nap_ns = dp_min(2 * loop->nap_ns, NAP_MOST_NS);
 }
 
 /* Where another thread makes the rounds, it stays out of its way. That it naps is said before the
@@ -77,7 +77,7 @@ static void take_baton_up(dp_loop_t *loop)
 static void nap(dp_loop_t *loop)
 {
     const uint64_t now_ns = dp_now_ns();
-    const uint64_t until_ns = DP_MIN(dp_loop_due(loop), now_ns + loop->nap_ns);
+    const uint64_t until_ns = dp_min(dp_loop_due(loop), now_ns + loop->nap_ns);
 
     dp_inbox_lie_down(&loop->inbox);
     /* who wants the baton finds what came in; if nobody does, it has to be looked at here */
@@ -134,7 +134,7 @@ static void rest(dp_loop_t *loop)
 static uint64_t polling_ns(const dp_loop_t *loop)
 {
     if (atomic_load_explicit(&loop->expected, memory_order_relaxed) <= 0) return loop->spin_ns;
-    return DP_MAX(loop->spin_ns, loop->options.expect_ns);
+    return dp_max(loop->spin_ns, loop->options.expect_ns);
 }
 
 /* Whether waiting threads make the rounds, and nobody sleeps who would need this thread to. One
@@ -189,8 +189,8 @@ static void *run(void *arg)
 dp_status_t dp_loop_neighbours(const dp_topology_t *topology, int arity, int rank, int *ranks,
                                int *out_count)
 {
-    dp_tree_node_t node;
-    dp_status_t status = dp_tree_node_init(&node, topology, arity, rank);
+    dp_tree_links_t node;
+    dp_status_t status = dp_tree_links_init(&node, topology, arity, rank);
     int found = 0;
 
     if (status != DP_OK) return status;
@@ -198,7 +198,7 @@ dp_status_t dp_loop_neighbours(const dp_topology_t *topology, int arity, int ran
     if (node.parent >= 0) ranks[found++] = node.parent;
     for (int i = 0; i < node.child_count; i++)
         ranks[found++] = node.children[i];
-    dp_tree_node_fini(&node);
+    dp_tree_links_fini(&node);
     *out_count = found;
     return DP_OK;
 }
@@ -262,7 +262,7 @@ static void loop_destroy(dp_loop_t *loop)
     if (loop->base != NULL) event_base_free(loop->base);
     dp_negotiator_destroy(loop->negotiator);
     dp_health_fini(&loop->health);
-    dp_tree_node_fini(&loop->node);
+    dp_tree_links_fini(&loop->node);
     dp_inbox_fini(&loop->inbox);
     pthread_cond_destroy(&loop->ended);
     pthread_mutex_destroy(&loop->baton);
@@ -282,7 +282,7 @@ dp_status_t dp_loop_start(const dp_loop_options_t *options, dp_loop_t **out, dp_
                                           .stall_warn_ns = config->stall_warn_ns,
                                           .stall_limit_ns = config->stall_limit_ns,
                                           .resume_rounds = RESUME_ROUNDS,
-                                          .may_lock = config->lock &&
+                                          .may_lock = config->schedule &&
                                                       config->order != DP_CONFIG_ORDER_PROGRAM};
     const char *what = "its place in the tree";
     dp_loop_t *loop = calloc(1, sizeof(*loop));
@@ -309,7 +309,7 @@ dp_status_t dp_loop_start(const dp_loop_options_t *options, dp_loop_t **out, dp_
     pthread_mutex_init(&loop->baton, NULL);
     pthread_mutex_init(&loop->lock, NULL);
     pthread_cond_init(&loop->ended, NULL);
-    status = dp_tree_node_init(&loop->node, options->topology, config->tree_arity, options->rank);
+    status = dp_tree_links_init(&loop->node, options->topology, config->tree_arity, options->rank);
     if (status != DP_OK) goto fail;
     what = "its negotiator";
     negotiator.node = &loop->node;

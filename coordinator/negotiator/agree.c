@@ -278,7 +278,7 @@ static int merge(dp_negotiator_t *n, dp_row_t *row, const dp_arrival_t *arrival,
     dp_bit_set(row->heard, arrival->slot);
     row->ready++;
     row->in_place = row->in_place && arrival->in_place;
-    row->ahead = DP_MAX(row->ahead, arrival->ahead);
+    row->ahead = dp_max(row->ahead, arrival->ahead);
     row->absmax = dp_absmax_merge(row->absmax, arrival->absmax);
     if (arrival->is_urgent) row->is_urgent = 1;
     if (row->first_rank < 0) {

@@ -18,7 +18,7 @@
 
 static dp_status_t init(dp_negotiator_t *n, const dp_negotiator_options_t *options)
 {
-    const dp_tree_node_t *node = options->node;
+    const dp_tree_links_t *node = options->node;
     size_t count = (size_t)node->child_count;
     dp_status_t status;
 
@@ -90,7 +90,7 @@ void dp_negotiator_destroy(dp_negotiator_t *n)
 /* Takes note of the time; 0 when nothing matters any more. */
 static int is_alive(dp_negotiator_t *n, uint64_t now_ns)
 {
-    n->now_ns = DP_MAX(n->now_ns, now_ns);
+    n->now_ns = dp_max(n->now_ns, now_ns);
     return !n->is_fatal && !n->is_finished;
 }
 
@@ -263,7 +263,7 @@ void dp_negotiator_waits(dp_negotiator_t *n, uint64_t now_ns)
 void dp_negotiator_launched(dp_negotiator_t *n, uint64_t sequence, uint64_t now_ns)
 {
     if (!is_alive(n, now_ns)) return;
-    n->launched = DP_MAX(n->launched, sequence);
+    n->launched = dp_max(n->launched, sequence);
 }
 
 void dp_negotiator_pace(dp_negotiator_t *n, uint64_t hold_ns, size_t fusion_bytes)
@@ -359,12 +359,12 @@ uint64_t dp_negotiator_deadline(const dp_negotiator_t *n)
     uint64_t deadline, release;
 
     if (n->is_fatal || n->is_finished) return UINT64_MAX;
-    deadline = DP_MIN(dp_stall_deadline(n), dp_lock_deadline(n));
-    deadline = DP_MIN(deadline, dp_debt_deadline(n));
+    deadline = dp_min(dp_stall_deadline(n), dp_lock_deadline(n));
+    deadline = dp_min(deadline, dp_debt_deadline(n));
     if (n->complete.count == 0) return deadline;
     release = n->complete_since_ns > UINT64_MAX - n->hold_ns ? UINT64_MAX
                                                              : n->complete_since_ns + n->hold_ns;
-    return DP_MIN(deadline, release);
+    return dp_min(deadline, release);
 }
 
 dp_status_t dp_negotiator_message(dp_negotiator_t *n, int from, const void *data, size_t bytes,

@@ -76,7 +76,7 @@ static int32_t *unite(const dp_signature_t *a, const dp_signature_t *b, uint32_t
         int32_t from_a = i < a->member_count ? a->members[i] : INT32_MAX;
         int32_t from_b = k < b->member_count ? b->members[k] : INT32_MAX;
 
-        list[found++] = DP_MIN(from_a, from_b);
+        list[found++] = dp_min(from_a, from_b);
         if (from_a <= from_b) i++;
         if (from_b <= from_a) k++;
     }
@@ -254,7 +254,7 @@ static uint64_t place_behind(dp_negotiator_t *n, dp_row_t *first, dp_row_t *cons
         const dp_row_t *row = i == begin ? first : rows[i];
 
         if (!goes_with(first, row) || row->owed_left > 0) continue;
-        behind = DP_MAX(behind, dp_debt_floor(n, row));
+        behind = dp_max(behind, dp_debt_floor(n, row));
     }
     for (size_t i = begin; i < end && behind > 0; i++) {
         const dp_row_t *row = i == begin ? first : rows[i];

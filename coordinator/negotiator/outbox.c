@@ -19,7 +19,7 @@
 
 static dp_status_t frame_reserve(dp_frame_t *frame, size_t bytes)
 {
-    size_t room = DP_MAX(frame->room, FRAME_ROOM_MIN);
+    size_t room = dp_max(frame->room, FRAME_ROOM_MIN);
     uint8_t *grown;
 
     if (frame->bytes + bytes <= frame->room) return DP_OK;
@@ -569,7 +569,7 @@ const char *dp_rank_text(const dp_negotiator_t *n, int rank, char text[DP_RANK_T
 {
     if (rank >= 0 && rank < n->size) {
         snprintf(text, DP_RANK_TEXT_MAX, "rank %d (%s)", rank,
-                 n->topology->host_name[n->topology->host[rank]]);
+                 n->topology->host_name[n->topology->node[rank]]);
     } else {
         snprintf(text, DP_RANK_TEXT_MAX, "rank %d", rank);
     }

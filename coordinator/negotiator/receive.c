@@ -256,7 +256,7 @@ static void receive_partial(dp_negotiator_t *n, int from, int child, const dp_it
                             uint64_t position)
 {
     dp_row_t *row = dp_receive_row(n, from, item);
-    uint64_t age_ns = DP_MIN(item->age_ns, n->now_ns);
+    uint64_t age_ns = dp_min(item->age_ns, n->now_ns);
 
     if (row == NULL || is_closed_for(row) || is_stale(row, child, position)) return;
     if (row->scope == NULL && !is_list_of(n, item->list, item->list_count, child)) {

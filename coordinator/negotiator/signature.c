@@ -109,7 +109,7 @@ static void describe_member(const dp_signature_t *signature, uint32_t member, ch
 static void describe_members(const dp_signature_t *a, const dp_signature_t *b, char *field,
                              char *value_a, char *value_b, size_t room)
 {
-    const uint32_t common = DP_MIN(a->member_count, b->member_count);
+    const uint32_t common = dp_min(a->member_count, b->member_count);
     uint32_t i = 0;
 
     while (i < common && a->members[i] == b->members[i])

@@ -22,7 +22,7 @@ static uint64_t threshold_ns(const dp_negotiator_t *n)
 {
     if (n->stall_warn_ns == 0) return n->stall_limit_ns;
     if (n->stall_limit_ns == 0) return n->stall_warn_ns;
-    return DP_MIN(n->stall_warn_ns, n->stall_limit_ns);
+    return dp_min(n->stall_warn_ns, n->stall_limit_ns);
 }
 
 static double seconds_since(const dp_negotiator_t *n, uint64_t ns)
@@ -170,7 +170,7 @@ static void begin_question(dp_negotiator_t *n, dp_row_t *row, uint32_t round, ui
     stall->found.count = stall->found.named = 0;
     memset(stall->asked, 0, n->table.bit_words * sizeof(*stall->asked));
     if (!dp_row_takes_part(n, row) || is_here(n, row, dp_own_slot(n))) return;
-    add_missing(&stall->found, n->rank, (uint32_t)DP_MIN(n->own_pending, UINT32_MAX), n->progress);
+    add_missing(&stall->found, n->rank, (uint32_t)dp_min(n->own_pending, UINT32_MAX), n->progress);
 }
 
 void dp_stall_who(dp_negotiator_t *n, const dp_item_t *item, dp_row_t *row)
@@ -211,7 +211,7 @@ void dp_stall_missing(dp_negotiator_t *n, int child, const dp_item_t *item)
 
         add_missing(&stall->found, entry->rank, entry->pending, entry->progress);
     }
-    stall->found.count = (uint32_t)DP_MIN((uint64_t)stall->found.count + unnamed, UINT32_MAX);
+    stall->found.count = (uint32_t)dp_min((uint64_t)stall->found.count + unnamed, UINT32_MAX);
 }
 
 /* Children that never answered count as missing themselves. */
@@ -242,7 +242,7 @@ static void append_missing(const dp_negotiator_t *n, const dp_missing_t *found, 
                            size_t room)
 {
     char rank[DP_RANK_TEXT_MAX], part[DP_RANK_TEXT_MAX + DP_PROGRESS_MAX + 48];
-    uint32_t named = DP_MIN(found->named, NAMED_IN_TEXT);
+    uint32_t named = dp_min(found->named, NAMED_IN_TEXT);
 
     for (uint32_t i = 0; i < named; i++) {
         const dp_missing_rank_t *entry = &found->ranks[i];
@@ -268,7 +268,7 @@ static void report(dp_negotiator_t *n)
     const dp_missing_t *found = &stall->found;
     dp_row_t *row = stall->subject;
     char text[DP_ERROR_TEXT_MAX], what[DP_ROW_TEXT_MAX], more[48] = "";
-    uint32_t ranks = dp_row_ranks(row), missing = DP_MIN(found->count, ranks);
+    uint32_t ranks = dp_row_ranks(row), missing = dp_min(found->count, ranks);
 
     if (stall->stalled_count > 1)
         snprintf(more, sizeof(more), " (and %zu more)", stall->stalled_count - 1);
@@ -344,11 +344,11 @@ uint64_t dp_stall_deadline(const dp_negotiator_t *n)
     uint64_t deadline = dp_leave_deadline(n);
 
     if (stall->fresh_oldest != NULL)
-        deadline = DP_MIN(deadline, later(stall->fresh_oldest->first_ns, threshold_ns(n)));
-    if (stall->is_asking) return DP_MIN(deadline, stall->patience_until_ns);
+        deadline = dp_min(deadline, later(stall->fresh_oldest->first_ns, threshold_ns(n)));
+    if (stall->is_asking) return dp_min(deadline, stall->patience_until_ns);
     if (!dp_is_root(n) || stall->stalled_oldest == NULL) return deadline;
-    if (n->stall_warn_ns > 0) deadline = DP_MIN(deadline, stall->next_report_ns);
+    if (n->stall_warn_ns > 0) deadline = dp_min(deadline, stall->next_report_ns);
     if (n->stall_limit_ns > 0)
-        deadline = DP_MIN(deadline, later(stall->stalled_oldest->first_ns, n->stall_limit_ns));
+        deadline = dp_min(deadline, later(stall->stalled_oldest->first_ns, n->stall_limit_ns));
     return deadline;
 }

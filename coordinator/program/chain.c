@@ -161,7 +161,7 @@ dp_chain_verdict_t dp_chain_hear_beat(const dp_chain_t *chain, dp_reader_t *read
 
 void dp_chain_write_story(const dp_chain_t *chain, dp_writer_t *writer)
 {
-    const uint64_t count = DP_MIN(chain->position, (uint64_t)DP_CHAIN_TOLD);
+    const uint64_t count = dp_min(chain->position, (uint64_t)DP_CHAIN_TOLD);
     char what[DP_CHAIN_WHAT_MAX];
 
     dp_write_u64(writer, chain->position - count + 1);

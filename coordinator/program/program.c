@@ -102,7 +102,7 @@ static void fail_world(dp_program_t *program)
 
 static void *grow(void *array, size_t *room, size_t count, size_t bytes)
 {
-    const size_t wanted = DP_MAX(count, *room + *room / 2 + 16);
+    const size_t wanted = dp_max(count, *room + *room / 2 + 16);
     void *larger = realloc(array, wanted * bytes);
 
     if (larger != NULL) *room = wanted;
@@ -377,7 +377,7 @@ static const char *host_of(const dp_program_t *program, int rank)
 {
     const dp_topology_t *topology = &program->context->topology;
 
-    return topology->host_name[topology->host[rank]];
+    return topology->host_name[topology->node[rank]];
 }
 
 static dp_status_t hear_beat(void *user, int rank, const void *data, size_t bytes, char *text,
@@ -449,9 +449,9 @@ static dp_status_t hear_story(void *user, int rank, const void *data, size_t byt
     snprintf(text, room,
              "order=program, but the ranks' programs differ: entry %llu is %s on rank %d (%s), %s "
              "on rank %d (%s)",
-             (unsigned long long)position, self < rank ? own : other, DP_MIN(self, rank),
-             host_of(program, DP_MIN(self, rank)), self < rank ? other : own, DP_MAX(self, rank),
-             host_of(program, DP_MAX(self, rank)));
+             (unsigned long long)position, self < rank ? own : other, dp_min(self, rank),
+             host_of(program, dp_min(self, rank)), self < rank ? other : own, dp_max(self, rank),
+             host_of(program, dp_max(self, rank)));
     return DP_ERR_MISMATCH;
 }
 

@@ -224,7 +224,7 @@ static void make_ladders(const dp_context_t *context, dp_ladder_t ladders[DP_KNO
 {
     static const dp_ladder_t in_place = {{0, 16 * DP_KIB, 64 * DP_KIB, 256 * DP_KIB}, 4, 0};
     const dp_config_t *config = &context->config;
-    const size_t least = DP_MAX((size_t)DP_MIN(DP_MIB, config->fusion_bytes),
+    const size_t least = dp_max((size_t)dp_min(DP_MIB, config->fusion_bytes),
                                 dp_plan_least_slot_bytes(context->size));
     const dp_pipeline_settings_t most = dp_pipeline_most(context->pipeline);
 
@@ -244,7 +244,7 @@ dp_status_t dp_tune_create(dp_context_t *context, dp_tune_t **out)
     pthread_mutex_init(&tune->lock, NULL);
     make_ladders(context, ladders);
     dp_tuner_init(&tune->tuner, ladders);
-    tune->key = (dp_tune_key_t){.size = context->size, .hosts = context->topology.host_count};
+    tune->key = (dp_tune_key_t){.size = context->size, .hosts = context->topology.node_count};
     snprintf(tune->key.engine, sizeof(tune->key.engine), "%s", context->engine->ops->name);
     *out = tune;
     return DP_OK;

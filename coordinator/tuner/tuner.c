@@ -170,7 +170,7 @@ static int search(dp_tuner_t *tuner)
 static int judge(dp_tuner_t *tuner, double after, double after_noise)
 {
     const double incumbent = (tuner->before + after) / 2.0;
-    const double noise = DP_MAX(tuner->before_noise, after_noise);
+    const double noise = dp_max(tuner->before_noise, after_noise);
     double margin, error;
     int is_accepted;
 

@@ -101,7 +101,7 @@ void bench_latency(const bench_t *bench)
 
     if (dp_rank(bench->dp) == 0) {
         printf("# 4-byte allreduce, us from the last submission to the last completion;\n"
-               "# each pause by a locked schedule where DP_LOCK=auto, then negotiated\n"
+               "# each pause by a locked schedule where DP_SCHEDULE=auto, then negotiated\n"
                "#%17s %10s %10s %10s\n",
                "", "p5", "median", "p95");
     }

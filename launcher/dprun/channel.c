@@ -100,7 +100,7 @@ static void take_fds(struct msghdr *header, dp_message_t *message)
         size_t bytes = attached->cmsg_len - CMSG_LEN(0);
 
         if (attached->cmsg_level != SOL_SOCKET || attached->cmsg_type != SCM_RIGHTS) continue;
-        memcpy(message->fds, CMSG_DATA(attached), DP_MIN(bytes, sizeof(message->fds)));
+        memcpy(message->fds, CMSG_DATA(attached), dp_min(bytes, sizeof(message->fds)));
     }
 }
 

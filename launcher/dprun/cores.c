@@ -52,9 +52,9 @@ void dp_cores_init(dp_cores_t *cores)
         }
         hwloc_bitmap_free(mine);
     }
-    cores->allowed = DP_MAX(cores->count, 1);
+    cores->allowed = dp_max(cores->count, 1);
     if (cores->quota > 0 && cores->quota < cores->allowed) {
-        cores->allowed = DP_MAX((int)(cores->quota + 0.5), 1);
+        cores->allowed = dp_max((int)(cores->quota + 0.5), 1);
     }
     hwloc_bitmap_free(bound);
     hwloc_topology_destroy(topology);
@@ -68,7 +68,7 @@ void dp_cores_fini(dp_cores_t *cores)
 
 int dp_cores_share(const dp_cores_t *cores, int ranks)
 {
-    return DP_MAX(cores->allowed / DP_MAX(ranks, 1), 1);
+    return dp_max(cores->allowed / dp_max(ranks, 1), 1);
 }
 
 void dp_cores_of_rank(const dp_cores_t *cores, int rank, int ranks, cpu_set_t *set)

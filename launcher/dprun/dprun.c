@@ -92,7 +92,7 @@ static dp_status_t raise_file_limit(const dp_job_t *job, surroundings_t *around,
     getrlimit(RLIMIT_NOFILE, &limit);
     around->old_files = limit;
     if (limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur < need) {
-        limit.rlim_cur = limit.rlim_max == RLIM_INFINITY ? need : DP_MIN(need, limit.rlim_max);
+        limit.rlim_cur = limit.rlim_max == RLIM_INFINITY ? need : dp_min(need, limit.rlim_max);
         setrlimit(RLIMIT_NOFILE, &limit);
     }
     if (limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= need) return DP_OK;

@@ -91,7 +91,7 @@ static int has_silent_witness(const dp_supervisor_t *supervisor)
 static void on_stage_timer(evutil_socket_t fd, short what, void *context)
 {
     dp_supervisor_t *supervisor = context;
-    uint64_t grace_ns = DP_MIN(supervisor->job->command->grace_ns, FAILED_GRACE_NS);
+    uint64_t grace_ns = dp_min(supervisor->job->command->grace_ns, FAILED_GRACE_NS);
 
     (void)fd;
     (void)what;

@@ -147,29 +147,29 @@ static void note_event(work_t *work, const dp_timeline_event_t *event)
     switch ((dp_trace_kind_t)event->kind) {
     case DP_TRACE_SUBMIT:
         if (view->last_submit == 0) view->first_submit = event->start_ns;
-        view->first_submit = DP_MIN(view->first_submit, event->start_ns);
-        view->last_submit = DP_MAX(view->last_submit, DP_MAX(event->start_ns, 1u));
+        view->first_submit = dp_min(view->first_submit, event->start_ns);
+        view->last_submit = dp_max(view->last_submit, dp_max(event->start_ns, 1u));
         break;
     case DP_TRACE_AGREE:
     case DP_TRACE_LAUNCH:
         if (stat->name == 0) stat->name = event->name;
-        stat->tensors = DP_MAX(stat->tensors, event->aux);
-        stat->bytes = DP_MAX(stat->bytes, event->bytes);
+        stat->tensors = dp_max(stat->tensors, event->aux);
+        stat->bytes = dp_max(stat->bytes, event->bytes);
         /* the launch is over when AGREE ends, and has come when LAUNCH begins */
         view->launch = event->kind == DP_TRACE_AGREE ? end : event->start_ns;
         view->is_launched = !event->is_open;
         break;
     case DP_TRACE_WIRE:
         if (stat->name == 0) stat->name = event->name;
-        stat->tensors = DP_MAX(stat->tensors, event->aux);
+        stat->tensors = dp_max(stat->tensors, event->aux);
         view->wire_ns += event->duration_ns;
         view->wire_bytes += event->bytes;
-        stat->bytes = DP_MAX(stat->bytes, view->wire_bytes);
-        view->done = DP_MAX(view->done, end);
+        stat->bytes = dp_max(stat->bytes, view->wire_bytes);
+        view->done = dp_max(view->done, end);
         break;
     case DP_TRACE_PACK:
     case DP_TRACE_UNPACK:
-        view->done = DP_MAX(view->done, end);
+        view->done = dp_max(view->done, end);
         break;
     default:
         break;
@@ -225,7 +225,7 @@ static dp_status_t list_busy(work_t *work)
                           find_bucket(work->out, event->bucket), is_wire ? WHY_WIRE : WHY_PACK))
             return DP_ERR_NO_MEMORY;
         work->longest_busy[event->rank] =
-            DP_MAX(work->longest_busy[event->rank], event->duration_ns);
+            dp_max(work->longest_busy[event->rank], event->duration_ns);
     }
     for (size_t r = 0; r < work->timeline->rank_count; r++) {
         if (work->busy[r].count > 0)
@@ -263,11 +263,11 @@ static int explain_bucket(work_t *work, int32_t rank, uint32_t bucket, uint64_t 
     uint64_t launch = view->is_launched ? view->launch : end;
     uint64_t ready = stat->last_rank >= 0 && stat->last_rank != rank ? stat->last_submit_ns : 0;
     /* where clocks disagree a launch proves that everyone had submitted */
-    uint64_t skew_end = DP_MIN(view->is_launched ? DP_MIN(ready, launch) : ready, end);
-    uint64_t from = DP_MAX(start, view->first_submit);
+    uint64_t skew_end = dp_min(view->is_launched ? dp_min(ready, launch) : ready, end);
+    uint64_t from = dp_max(start, view->first_submit);
 
     return add_interval(&work->found, from, skew_end, bucket, WHY_SKEW) &&
-           add_interval(&work->found, DP_MAX(from, skew_end), DP_MIN(launch, end), bucket,
+           add_interval(&work->found, dp_max(from, skew_end), dp_min(launch, end), bucket,
                         WHY_NEGOTIATION);
 }
 
@@ -280,7 +280,7 @@ static int explain_transfers(work_t *work, int32_t rank, uint64_t start, uint64_
         const interval_t *item = &busy->items[i];
 
         if (item->start >= end) break;
-        if (!add_interval(&work->found, DP_MAX(item->start, start), DP_MIN(item->end, end),
+        if (!add_interval(&work->found, dp_max(item->start, start), dp_min(item->end, end),
                           item->bucket, item->why))
             return 0;
     }
@@ -312,8 +312,8 @@ static void attribute_pieces(work_t *work, uint64_t start, uint64_t end, dp_step
         uint64_t until = i + 1 < work->cuts.count ? work->cuts.items[i + 1].start : end;
         uint32_t why = WHY_COUNT, bucket = UINT32_MAX;
 
-        from = DP_MAX(from, start);
-        until = DP_MIN(until, end);
+        from = dp_max(from, start);
+        until = dp_min(until, end);
         if (until <= from) continue;
         for (size_t k = 0; k < work->found.count; k++) {
             const interval_t *item = &work->found.items[k];
@@ -351,8 +351,8 @@ static uint64_t explain_wait(work_t *work, const dp_timeline_event_t *wait, uint
 
         if (bucket == UINT32_MAX && (view->last_submit == 0 || view->first_submit >= end)) continue;
         if (until <= start) continue;
-        done = DP_MAX(done, until);
-        *fits = *fits && explain_bucket(work, wait->rank, i, start, DP_MIN(until, end));
+        done = dp_max(done, until);
+        *fits = *fits && explain_bucket(work, wait->rank, i, start, dp_min(until, end));
     }
     return done;
 }
@@ -374,11 +374,11 @@ static dp_status_t split_waits(work_t *work, const interval_list_t *run, dp_step
         const dp_timeline_event_t *wait = &work->timeline->events[run->items[i].event];
         uint64_t last = explain_wait(work, wait, start, run->items[i].end, &fits);
 
-        done = DP_MAX(done, last);
+        done = dp_max(done, last);
         rank = wait->rank;
     }
     /* once all is complete nothing of the others explains why we still sleep */
-    if (!fits || !explain_transfers(work, rank, start, DP_MIN(done, end)) ||
+    if (!fits || !explain_transfers(work, rank, start, dp_min(done, end)) ||
         !add_cuts(work, start, end))
         return DP_ERR_NO_MEMORY;
     for (size_t i = 0; i < run->count; i++)
@@ -426,7 +426,7 @@ static double covered_ns(interval_list_t *list)
 
     if (list->count > 0) qsort(list->items, list->count, sizeof(interval_t), compare_intervals);
     for (size_t i = 0; i < list->count; i++) {
-        uint64_t from = DP_MAX(list->items[i].start, at);
+        uint64_t from = dp_max(list->items[i].start, at);
 
         if (list->items[i].end <= from) continue;
         sum += (double)(list->items[i].end - from);
@@ -477,7 +477,7 @@ static dp_status_t split_dp(work_t *work, row_cursor_t *cursor, dp_step_cell_t *
 
     for (size_t i = cursor->at; i < row->count && status == DP_OK; i++) {
         const dp_timeline_event_t *event = &work->timeline->events[row->first + i];
-        uint64_t from = DP_MAX(event->start_ns, start), until = DP_MIN(end_of(event), end);
+        uint64_t from = dp_max(event->start_ns, start), until = dp_min(end_of(event), end);
 
         if (event->start_ns >= end) break;
         if (end_of(event) <= start && i == cursor->at) cursor->at++;
@@ -513,7 +513,7 @@ static dp_status_t add_spans(const work_t *work, row_cursor_t *cursor, const dp_
         if (event->start_ns >= end) break;
         if (end_of(event) <= start && i == cursor->at) cursor->at++;
         if (event->kind == DP_TRACE_SPAN &&
-            !add_interval(list, DP_MAX(event->start_ns, start), DP_MIN(end_of(event), end), 0, 0))
+            !add_interval(list, dp_max(event->start_ns, start), dp_min(end_of(event), end), 0, 0))
             return DP_ERR_NO_MEMORY;
     }
     return DP_OK;
@@ -543,8 +543,8 @@ static dp_status_t split_step(work_t *work, uint64_t start, uint64_t end, thread
             status = DP_ERR_NO_MEMORY;
     }
     cell->part[DP_PART_COMPUTE] = outside_dp;
-    if (has_spans) cell->part[DP_PART_COMPUTE] = DP_MAX(covered_ns(&outside) - in_dp, 0.0);
-    cell->part[DP_PART_GAPS] = DP_MAX(outside_dp - cell->part[DP_PART_COMPUTE], 0.0);
+    if (has_spans) cell->part[DP_PART_COMPUTE] = dp_max(covered_ns(&outside) - in_dp, 0.0);
+    cell->part[DP_PART_GAPS] = dp_max(outside_dp - cell->part[DP_PART_COMPUTE], 0.0);
     free(inside.items);
     free(outside.items);
     return status;
@@ -597,7 +597,7 @@ static dp_status_t split_recording(work_t *work, int32_t rank, double *exposed)
     dp_status_t status = collect_rows(timeline, rank, DP_ROW_THREAD, -1, &dp);
 
     if (status == DP_OK) status = collect_rows(timeline, rank, DP_ROW_STEPS, -1, &spans);
-    dp.count = DP_MIN(dp.count, (size_t)1);
+    dp.count = dp_min(dp.count, (size_t)1);
     if (status == DP_OK) status = split_step(work, 0, timeline->end_ns, &dp, &spans, cell, exposed);
     if (status == DP_OK) status = sum_transfers(work, rank, cell);
     free(dp.items);

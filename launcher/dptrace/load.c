@@ -42,7 +42,7 @@ static dp_status_t map_clock(const dp_trace_file_t *file, const dp_trace_file_t 
             return DP_ERR_NO_MEMORY;
         map->points[map->count++] =
             (clock_point_t){.at_ns = record->start_ns, .offset_ns = (int64_t)record->id};
-        map->error_ns = DP_MAX(map->error_ns, record->bytes);
+        map->error_ns = dp_max(map->error_ns, record->bytes);
     }
     if (map->count > 0) return DP_OK;
     /* nothing measured: only wall clocks are left, whose error is unknown */
@@ -75,7 +75,7 @@ static uint64_t apply_clock(const clock_map_t *map, uint64_t time_ns)
         }
     }
     if (offset < 0) return time_ns > (uint64_t)-offset ? time_ns - (uint64_t)-offset : 0;
-    return DP_MIN(time_ns + (uint64_t)offset, DP_TRACE_LATEST_NS);
+    return dp_min(time_ns + (uint64_t)offset, DP_TRACE_LATEST_NS);
 }
 
 /* ---- Requests and buckets --------------------------------------------------------------- */

@@ -214,11 +214,11 @@ static int run_info(const arguments_t *arguments)
             events++;
             open += event->is_open;
             kinds[event->kind]++;
-            from = DP_MIN(from, event->start_ns);
-            until = DP_MAX(until, event->start_ns + event->duration_ns);
+            from = dp_min(from, event->start_ns);
+            until = dp_max(until, event->start_ns + event->duration_ns);
             if (event->kind != DP_TRACE_STEP) continue;
-            first = DP_MIN(first, event->id);
-            last = DP_MAX(last, event->id);
+            first = dp_min(first, event->id);
+            last = dp_max(last, event->id);
         }
         printf("  rank %d/%d %s pid %d: %zu events, dropped %" PRIu64, rank->rank, rank->size,
                rank->host, rank->pid, events, rank->dropped);

@@ -66,7 +66,7 @@ typedef struct decoded {
 
 static void copy_text(const dp_proto_reader_t *reader, char *text, size_t room)
 {
-    size_t bytes = reader->span == NULL ? 0 : DP_MIN(reader->span_bytes, room - 1);
+    size_t bytes = reader->span == NULL ? 0 : dp_min(reader->span_bytes, room - 1);
 
     if (bytes > 0) memcpy(text, reader->span, bytes);
     text[bytes] = '\0';

@@ -39,7 +39,7 @@ static uint64_t clock_error(const dp_timeline_t *timeline)
     uint64_t worst = 0;
 
     for (size_t i = 0; i < timeline->rank_count; i++)
-        worst = DP_MAX(worst, timeline->ranks[i].clock_error_ns);
+        worst = dp_max(worst, timeline->ranks[i].clock_error_ns);
     return worst;
 }
 

@@ -77,7 +77,7 @@ static dp_status_t summarise_steps(dp_analysis_t *out)
     out->exposed_ns = out->part[DP_PART_WIRE] + out->part[DP_PART_PACK];
     if (out->transfer_ns > 0) {
         out->hidden = 1 - out->exposed_ns / out->transfer_ns;
-        out->hidden = DP_MIN(DP_MAX(out->hidden, 0.0), 1.0);
+        out->hidden = dp_min(dp_max(out->hidden, 0.0), 1.0);
     }
     free(order);
     free(durations);
@@ -127,7 +127,7 @@ static void fill_group(const dp_analysis_t *out, void *const *stats, size_t coun
         group->last_count = last[stat->last_rank];
         group->last_rank = stat->last_rank;
     }
-    group->exposed_ns /= (double)DP_MAX(out->step_count, (size_t)1);
+    group->exposed_ns /= (double)dp_max(out->step_count, (size_t)1);
     qsort(wire, timed, sizeof(*wire), compare_doubles);
     if (timed == 0) return;
     group->wire_ns = wire[timed / 2];
@@ -180,7 +180,7 @@ static void find_slow_span(const dp_timeline_t *timeline, const dp_analysis_t *o
                            const double *span_ns, dp_straggler_t *straggler, double *column)
 {
     size_t ranks = out->rank_count, strings = timeline->string_count;
-    double steps = (double)DP_MAX(out->step_count, (size_t)1);
+    double steps = (double)dp_max(out->step_count, (size_t)1);
 
     for (size_t name = 1; name < strings; name++) {
         double own = span_ns[(size_t)straggler->rank * strings + name];

@@ -279,7 +279,7 @@ static void tell_dropped_from_outside(dp_timeline_t *timeline, const dp_step_win
                         event->start_ns + event->duration_ns <= rank->window_end_ns;
         }
         if (!is_inside) continue;
-        rank->outside = rank->dropped - DP_MIN(rank->dropped, rank->window_dropped);
+        rank->outside = rank->dropped - dp_min(rank->dropped, rank->window_dropped);
         rank->dropped -= rank->outside;
     }
 }
@@ -294,11 +294,11 @@ static dp_status_t cut_window(dp_timeline_t *timeline, const dp_step_window_t *w
         const dp_timeline_event_t *event = &timeline->events[i];
 
         if (event->kind != DP_TRACE_STEP) continue;
-        seen_first = DP_MIN(seen_first, event->id);
-        seen_last = DP_MAX(seen_last, event->id);
+        seen_first = dp_min(seen_first, event->id);
+        seen_last = dp_max(seen_last, event->id);
         if (event->id < window->first || event->id > window->last) continue;
-        from = DP_MIN(from, event->start_ns);
-        until = DP_MAX(until, event->start_ns + event->duration_ns);
+        from = dp_min(from, event->start_ns);
+        until = dp_max(until, event->start_ns + event->duration_ns);
     }
     if (from == UINT64_MAX && seen_first == UINT64_MAX) {
         return dp_error_set(error, DP_ERR_INVALID,
@@ -332,7 +332,7 @@ static void set_origin(dp_timeline_t *timeline)
     uint64_t first = UINT64_MAX;
 
     for (size_t i = 0; i < timeline->event_count; i++)
-        first = DP_MIN(first, timeline->events[i].start_ns);
+        first = dp_min(first, timeline->events[i].start_ns);
     if (first == UINT64_MAX) first = 0;
     timeline->origin_ns += first;
     timeline->end_ns = 0;
@@ -340,7 +340,7 @@ static void set_origin(dp_timeline_t *timeline)
         dp_timeline_event_t *event = &timeline->events[i];
 
         event->start_ns -= first;
-        timeline->end_ns = DP_MAX(timeline->end_ns, event->start_ns + event->duration_ns);
+        timeline->end_ns = dp_max(timeline->end_ns, event->start_ns + event->duration_ns);
     }
 }
 
@@ -402,8 +402,8 @@ static dp_status_t place_events(dp_timeline_t *timeline)
             timeline->row_count++;
         }
         event->row = (uint32_t)row;
-        event->depth = (uint8_t)DP_MIN(open[row].depth, DEPTH_MAX - 1u);
-        timeline->rows[row].depth = DP_MAX(timeline->rows[row].depth, event->depth + 1u);
+        event->depth = (uint8_t)dp_min(open[row].depth, DEPTH_MAX - 1u);
+        timeline->rows[row].depth = dp_max(timeline->rows[row].depth, event->depth + 1u);
         if (event->duration_ns > 0 && open[row].depth < DEPTH_MAX)
             open[row].ends[open[row].depth++] = event->start_ns + event->duration_ns;
     }

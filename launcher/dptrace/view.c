@@ -22,7 +22,7 @@ static void write_base64(const uint8_t *data, size_t bytes, FILE *file)
 
     for (size_t i = 0; i < bytes; i += 3) {
         uint32_t word = (uint32_t)data[i] << 16;
-        size_t have = DP_MIN(bytes - i, (size_t)3);
+        size_t have = dp_min(bytes - i, (size_t)3);
         char text[4];
 
         if (have > 1) word |= (uint32_t)data[i + 1] << 8;

@@ -21,8 +21,8 @@ _Noreturn void dp_assert_failed(const char *expression, const char *file, int li
 #define DP_ASSERT(expression) ((void)sizeof(expression))
 #endif
 
-#define DP_MIN(a, b) ((a) < (b) ? (a) : (b))
-#define DP_MAX(a, b) ((a) > (b) ? (a) : (b))
+#define dp_min(a, b) ((a) < (b) ? (a) : (b))
+#define dp_max(a, b) ((a) > (b) ? (a) : (b))
 #define DP_ARRAY_LEN(array) (sizeof(array) / sizeof((array)[0]))
 #define DP_KIB ((size_t)1 << 10)
 #define DP_MIB ((size_t)1 << 20)

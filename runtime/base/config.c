@@ -78,8 +78,8 @@ static const setting_t table[] = {
            "How launches are ordered; program: as each rank submits them, without agreement."),
     INTEGER("TREE_ARITY", "8", tree_arity, PLAN, 1, 64,
             "Children of a node in the negotiation tree."),
-    CHOICE("LOCK", "auto", lock, PLAN, "off|auto", 0,
-           "auto: launch rounds that repeat themselves by a schedule, without asking; not on a GPU."),
+    CHOICE("SCHEDULE", "auto", schedule, PLAN, "off|auto", 0,
+           "auto: launch rounds that repeat by a cached schedule, without asking; not on a GPU."),
     YES_NO("CHECK", "0", check, PLAN,
            "Checksum buffers in flight and compare weights between ranks; slow."),
     TIME("STALL_WARN", "10s", stall_warn_ns, PLAN, 0, 24 * HOUR,
@@ -105,8 +105,8 @@ static const setting_t table[] = {
            "Where tensors are; auto: cuda for a program that has loaded CUDA, else host."),
     CHOICE("LOG", "warn", log_level, OWN, "error|warn|info|debug|trace", DP_LOG_ERROR,
            "How much is told on standard error."),
-    INTEGER("PRETEND_HOSTS", "0", pretend_hosts, OWN, 0, 4096,
-            "Treat the ranks of this machine as if they were on this many machines; 0: off."),
+    INTEGER("PRETEND_NODES", "0", pretend_nodes, OWN, 0, 4096,
+            "Treat the ranks of this node as if they were on this many nodes; 0: off."),
     TEXT("UCX_TLS", "tcp", ucx_tls, OWN,
          "UCX transports of the data plane between machines."),
     TEXT("UCX_DEVICES", "", ucx_devices, OWN,
@@ -455,7 +455,7 @@ static const char *split_variable(const char *entry, char name[DP_CONFIG_NAME_RO
 
     if (equals == NULL || strncmp(entry, "DP_", 3) != 0) return NULL;
     if (strncmp(entry, "DP_TEST_", 8) == 0) return NULL; /* our own tests talk to themselves */
-    bytes = DP_MIN((size_t)(equals - entry) - 3, (size_t)DP_CONFIG_NAME_ROOM - 1);
+    bytes = dp_min((size_t)(equals - entry) - 3, (size_t)DP_CONFIG_NAME_ROOM - 1);
     memcpy(name, entry + 3, bytes);
     name[bytes] = '\0';
     return equals + 1;

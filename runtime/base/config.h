@@ -46,8 +46,8 @@ typedef struct dp_config {
     dp_wire_t wire;      /* WIRE none|fp16|bf16: what fp32 reductions become between machines */
     int order;           /* ORDER negotiated|program: dp_config_order_t */
     int tree_arity;      /* TREE_ARITY 8: children of a node of the negotiation tree */
-    int lock;            /* LOCK off|auto: 1: schedules that repeat themselves are locked */
-    int check;           /* CHECK 0|1: checksum buffers in flight, compare parameters */
+    int schedule; /* SCHEDULE off|auto: 1: rounds that repeat are launched by a cached schedule */
+    int check;    /* CHECK 0|1: checksum buffers in flight, compare parameters */
     uint64_t stall_warn_ns;  /* STALL_WARN 10s: when missing ranks are named */
     uint64_t stall_limit_ns; /* STALL_LIMIT 10min: when the job fails with that text; 0 never */
     uint64_t heartbeat_ns;   /* HEARTBEAT 100ms: between signs of life on an edge */
@@ -61,7 +61,7 @@ typedef struct dp_config {
     size_t queue_depth; /* QUEUE_DEPTH 8192: operations submitted and not yet launched */
     int device;         /* DEVICE auto|host|cuda: dp_config_device_t */
     int log_level;      /* LOG error|warn|info|debug|trace: default warn */
-    int pretend_hosts;  /* PRETEND_HOSTS 0: local ranks behave as on this many machines */
+    int pretend_nodes;  /* PRETEND_NODES 0: local ranks behave as on this many machines */
     char ucx_tls[64];   /* UCX_TLS tcp: transports of the data plane between machines */
     char ucx_devices[64];          /* UCX_DEVICES "": network devices for UCX; empty: the next */
     char net_interface[16];        /* NET_INTERFACE "": to other machines; dp_init() fills it in */

@@ -38,10 +38,10 @@ static size_t edit_distance(const char *a, const char *b)
         for (size_t j = 1; j <= columns; j++) {
             uint8_t best = (uint8_t)(last[j - 1] + (a[i - 1] != b[j - 1]));
 
-            best = (uint8_t)DP_MIN(best, last[j] + 1);
-            best = (uint8_t)DP_MIN(best, now[j - 1] + 1);
+            best = (uint8_t)dp_min(best, last[j] + 1);
+            best = (uint8_t)dp_min(best, now[j - 1] + 1);
             if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
-                best = (uint8_t)DP_MIN(best, before[j - 2] + 1);
+                best = (uint8_t)dp_min(best, before[j - 2] + 1);
             }
             now[j] = best;
         }
@@ -57,7 +57,7 @@ const char *dp_nearest_name(const char *name, const char *const *names, size_t c
     size_t least;
 
     if (!dp_config_fold_name(name, folded)) return NULL;
-    least = DP_MAX(strlen(folded) / 3, (size_t)1) + 1;
+    least = dp_max(strlen(folded) / 3, (size_t)1) + 1;
     for (size_t i = 0; i < count; i++) {
         size_t distance;
 

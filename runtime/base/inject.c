@@ -216,7 +216,7 @@ static dp_status_t read_all(const char *text, int rank, int size, dp_inject_t *i
         fault_t fault;
         dp_status_t status;
 
-        snprintf(word, sizeof(word), "%.*s", (int)DP_MIN(bytes, sizeof(word) - 1), at);
+        snprintf(word, sizeof(word), "%.*s", (int)dp_min(bytes, sizeof(word) - 1), at);
         if (bytes >= sizeof(word)) return wrong(error, word, "goes on for too long");
         status = read_fault(word, &fault, error);
         if (status != DP_OK) return status;
@@ -346,7 +346,7 @@ static void limit_files(dp_inject_t *inject, int64_t bytes)
     getrlimit(RLIMIT_FSIZE, &inject->file_size);
     sigaction(SIGXFSZ, &ignore, &inject->file_size_action); /* or it would be a death */
     limit = inject->file_size;
-    limit.rlim_cur = DP_MIN((rlim_t)bytes, limit.rlim_max);
+    limit.rlim_cur = dp_min((rlim_t)bytes, limit.rlim_max);
     setrlimit(RLIMIT_FSIZE, &limit);
 }
 

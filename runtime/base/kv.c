@@ -47,7 +47,7 @@ static dp_status_t wait_for(dp_kv_t *kv, short events, uint64_t deadline_ns, con
     for (;;) {
         uint64_t now = dp_now_ns();
         uint64_t left_ms = deadline_ns > now ? (deadline_ns - now + 999999) / 1000000 : 0;
-        int ready = poll(&wait, 1, (int)DP_MIN(left_ms, (uint64_t)3600000));
+        int ready = poll(&wait, 1, (int)dp_min(left_ms, (uint64_t)3600000));
 
         if (ready > 0) return DP_OK;
         if (ready < 0 && errno != EINTR) {

@@ -315,7 +315,7 @@ int dp_kv_text_read(dp_reader_t *fields, char *text, size_t room)
 {
     const size_t bytes = dp_read_u16(fields);
     const uint8_t *from = dp_read_bytes(fields, bytes);
-    const size_t kept = DP_MIN(bytes, room - 1);
+    const size_t kept = dp_min(bytes, room - 1);
 
     text[0] = '\0';
     if (from == NULL || dp_reader_left(fields) != 0) return -1;

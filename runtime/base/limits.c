@@ -17,7 +17,7 @@ void dp_limits_raise_files(void)
     struct rlimit limit;
 
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= ENOUGH) return;
-    limit.rlim_cur = DP_MIN(limit.rlim_max, (rlim_t)ENOUGH); /* RLIM_INFINITY is the largest */
+    limit.rlim_cur = dp_min(limit.rlim_max, (rlim_t)ENOUGH); /* RLIM_INFINITY is the largest */
     (void)setrlimit(RLIMIT_NOFILE, &limit);
 }
 

@@ -59,7 +59,7 @@ void dp_log_write(const dp_log_t *log, dp_log_level_t level, const char *format,
     va_start(arguments, format);
     printed = vsnprintf(line + bytes, room - bytes, format, arguments);
     va_end(arguments);
-    if (printed > 0) bytes += DP_MIN((size_t)printed, room - bytes - 1);
+    if (printed > 0) bytes += dp_min((size_t)printed, room - bytes - 1);
     for (size_t i = 0; i < bytes; i++) { /* a name from outside cannot forge a second line */
         if (line[i] == '\n' || line[i] == '\r') line[i] = ' ';
     }

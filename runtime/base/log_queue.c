@@ -165,7 +165,7 @@ void dp_log_line_write(int fd, const char *line, size_t bytes)
 static void ring_put(dp_log_queue_t *queue, const char *data, size_t bytes)
 {
     const size_t end = (queue->begin + queue->bytes) % QUEUE_BYTES;
-    const size_t first = DP_MIN(bytes, QUEUE_BYTES - end);
+    const size_t first = dp_min(bytes, QUEUE_BYTES - end);
 
     memcpy(queue->data + end, data, first);
     memcpy(queue->data, data + first, bytes - first);
@@ -175,7 +175,7 @@ static void ring_put(dp_log_queue_t *queue, const char *data, size_t bytes)
 /* The bytes in front that lie in one piece. */
 static size_t ring_piece(const dp_log_queue_t *queue)
 {
-    return DP_MIN(queue->bytes, QUEUE_BYTES - queue->begin);
+    return dp_min(queue->bytes, QUEUE_BYTES - queue->begin);
 }
 
 static void ring_drop(dp_log_queue_t *queue, size_t bytes)
@@ -211,7 +211,7 @@ static void write_blocking(dp_log_queue_t *queue)
 {
     const target_t target = queue->target;
     char piece[CHUNK_BYTES];
-    const size_t bytes = DP_MIN(ring_piece(queue), sizeof(piece));
+    const size_t bytes = dp_min(ring_piece(queue), sizeof(piece));
     ssize_t wrote;
 
     memcpy(piece, queue->data + queue->begin, bytes);

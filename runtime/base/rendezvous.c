@@ -446,7 +446,7 @@ static void read_frames(peer_t *peer)
         uint8_t type;
 
         /* Judge the length before making a large frame contiguous. */
-        status = dp_kv_frame_parse(header, (size_t)DP_MAX(evbuffer_copyout(input, header, 4), 0),
+        status = dp_kv_frame_parse(header, (size_t)dp_max(evbuffer_copyout(input, header, 4), 0),
                                    &type, &fields, &frame_bytes, &error);
         if (status == DP_ERR_AGAIN && bytes >= frame_bytes && bytes > 4) {
             const uint8_t *frame = evbuffer_pullup(input, (ev_ssize_t)frame_bytes);
@@ -580,7 +580,7 @@ static int drop_one(dp_rendezvous_t *rendezvous)
     }
     if (oldest == NULL) return 0;
     if (!rendezvous->has_told_flood)
-        rendezvous->refused = DP_MIN(rendezvous->refused, REFUSED_MAX - 1);
+        rendezvous->refused = dp_min(rendezvous->refused, REFUSED_MAX - 1);
     rendezvous->has_told_flood = 1; /* whatever else was told before */
     refuse_text(rendezvous, oldest->address,
                 "a flood? %d connections without a proof, %d from there", rendezvous->unproven,

@@ -97,7 +97,7 @@ static size_t count_room(const uint8_t *data, const dp_trace_file_header_t *head
             (const void *)(data + header->chunk_offset + (uint64_t)i * header->chunk_bytes);
         uint32_t count = atomic_load_explicit(&chunk->count, memory_order_acquire);
 
-        room += DP_MIN((size_t)count, DP_TRACE_CHUNK_RECORDS);
+        room += dp_min((size_t)count, DP_TRACE_CHUNK_RECORDS);
     }
     return room;
 }
@@ -111,7 +111,7 @@ static void read_lanes(const uint8_t *data, const dp_trace_file_header_t *header
         uint32_t kind = atomic_load_explicit(&lanes[i].kind, memory_order_acquire);
 
         if (kind == 0) break;
-        file->lanes[i].kind = (dp_trace_lane_kind_t)DP_MIN(kind - 1, DP_TRACE_LANE_STREAM);
+        file->lanes[i].kind = (dp_trace_lane_kind_t)dp_min(kind - 1, DP_TRACE_LANE_STREAM);
         file->lanes[i].name = lanes[i].name;
         file->lanes[i].tid = lanes[i].tid;
         file->lane_count = i + 1;
@@ -126,7 +126,7 @@ static void read_chunks(const uint8_t *data, const dp_trace_file_header_t *heade
             (const void *)(data + header->chunk_offset + (uint64_t)i * header->chunk_bytes);
         size_t count = atomic_load_explicit(&chunk->count, memory_order_acquire);
 
-        count = DP_MIN(count, DP_TRACE_CHUNK_RECORDS);
+        count = dp_min(count, DP_TRACE_CHUNK_RECORDS);
         /* the file may still grow under us: never past the room counted before */
         for (size_t k = 0; k < count && file->event_count + file->bad < room; k++)
             add_event(file, &chunk->records[k], chunk->lane, 0);
@@ -142,7 +142,7 @@ static void read_open_spans(const uint8_t *data, const dp_trace_file_header_t *h
     for (uint32_t i = 0; i < file->lane_count; i++) {
         uint32_t depth = atomic_load_explicit(&lanes[i].depth, memory_order_acquire);
 
-        depth = DP_MIN(depth, (uint32_t)DP_TRACE_OPEN);
+        depth = dp_min(depth, (uint32_t)DP_TRACE_OPEN);
         for (uint32_t k = 0; k < depth && file->event_count + file->bad < room; k++)
             add_event(file, &lanes[i].open[k], i, 1);
     }
@@ -178,10 +178,10 @@ dp_status_t dp_trace_file_parse(const void *data, size_t bytes, const char *what
     file->window_end_ns = atomic_load(&header->window_end_ns);
     file->window_dropped = atomic_load(&header->window_dropped);
     file->refused_lanes = atomic_load(&header->refused_lanes);
-    file->name_bytes = DP_MIN((size_t)atomic_load(&header->name_bytes), (size_t)header->name_room);
+    file->name_bytes = dp_min((size_t)atomic_load(&header->name_bytes), (size_t)header->name_room);
     room = count_room(data, header);
     file->names = malloc(file->name_bytes + 1);
-    file->events = malloc(DP_MAX(room, (size_t)1) * sizeof(*file->events));
+    file->events = malloc(dp_max(room, (size_t)1) * sizeof(*file->events));
     if (file->names == NULL || file->events == NULL) {
         dp_trace_file_close(file);
         return dp_error_set(error, DP_ERR_NO_MEMORY, "%s: no memory for %zu events", what, room);
@@ -210,7 +210,7 @@ dp_status_t dp_trace_file_open(const char *path, dp_trace_file_t *file, dp_error
         status = dp_error_set(error, DP_ERR_INVALID, "%s: not a regular file", path);
         goto done;
     }
-    data = malloc(DP_MAX((size_t)info.st_size, (size_t)DP_TRACE_HEADER_BYTES));
+    data = malloc(dp_max((size_t)info.st_size, (size_t)DP_TRACE_HEADER_BYTES));
     if (data == NULL) {
         status = dp_error_set(error, DP_ERR_NO_MEMORY, "%s: no memory for %lld bytes", path,
                               (long long)info.st_size);
@@ -250,7 +250,7 @@ const char *dp_trace_file_name(const dp_trace_file_t *file, uint32_t name, char 
         return text;
     memcpy(&length, file->names + name, sizeof(length));
     if (length > file->name_bytes - sizeof(length) - name) return text;
-    length = (uint16_t)DP_MIN((size_t)length, room - 1);
+    length = (uint16_t)dp_min((size_t)length, room - 1);
     memcpy(text, file->names + name + sizeof(length), length);
     text[length] = '\0';
     return text;

@@ -225,7 +225,7 @@ static void cuda_synchronize(dp_device_t *self)
 static dp_status_t cuda_alloc(dp_device_t *self, size_t bytes, void **memory)
 {
     cuda_device_t *device = dp_cuda_of(self);
-    const size_t room = DP_MAX(bytes, (size_t)1);
+    const size_t room = dp_max(bytes, (size_t)1);
     void *data = NULL;
     int back;
     dp_status_t status = dp_cuda_visit(device, &back);
@@ -260,7 +260,7 @@ static dp_status_t cuda_pinned_alloc(dp_device_t *self, size_t bytes, void **mem
 
     if (status == DP_OK) {
         status =
-            DP_CUDA(device, cudaHostAlloc(&data, DP_MAX(bytes, (size_t)1), cudaHostAllocPortable));
+            DP_CUDA(device, cudaHostAlloc(&data, dp_max(bytes, (size_t)1), cudaHostAllocPortable));
     }
     dp_cuda_leave(device, back);
     if (status == DP_OK) *memory = data;
@@ -340,7 +340,7 @@ static dp_status_t cuda_decide(dp_stream_t *stream, dp_figures_t *figures, doubl
     return status;
 }
 
-static const uint32_t *cuda_skip_word(dp_device_t *self)
+static const uint32_t *cuda_skip_flag(dp_device_t *self)
 {
     return dp_cuda_of(self)->skip;
 }
@@ -400,10 +400,10 @@ static const dp_device_ops_t cuda_ops = {
     .stream_adopt = dp_cuda_stream_adopt,
     .stream_native = dp_cuda_stream_native,
     .abort = cuda_abort,
-    .skip_word = cuda_skip_word,
+    .skip_flag = cuda_skip_flag,
     .decide = cuda_decide,
     .health = cuda_health,
-    .settle = dp_cuda_completion_settle,
+    .settle = dp_cuda_completion_drain,
     .synchronize = cuda_synchronize,
     .enter = cuda_visit,
     .leave = cuda_leave,
@@ -429,7 +429,7 @@ static dp_status_t choose(const dp_device_options_t *options, cuda_driver_t *dri
     }
     *driver = find_driver(); /* the runtime has found it by now */
     *is_ours = !has_context(driver);
-    *ordinal = DP_MAX(options->local_rank, 0) % count;
+    *ordinal = dp_max(options->local_rank, 0) % count;
     code = *is_ours ? cudaSetDevice(*ordinal) : cudaGetDevice(ordinal);
     if (code == cudaSuccess) return DP_OK;
     (void)cudaGetLastError();

@@ -35,7 +35,7 @@ static dp_status_t item_make(cuda_device_t *device, int is_timed, cuda_item_t **
     return DP_OK;
 }
 
-dp_status_t dp_cuda_item_take(cuda_device_t *device, int is_timed, cuda_item_t **out)
+dp_status_t dp_cuda_item_alloc(cuda_device_t *device, int is_timed, cuda_item_t **out)
 {
     cuda_item_t **pool = is_timed ? &device->spare_timed : &device->spare;
     cuda_item_t *item;
@@ -57,14 +57,14 @@ static void give_back_locked(cuda_device_t *device, cuda_item_t *item)
     *pool = item;
 }
 
-void dp_cuda_item_drop(cuda_device_t *device, cuda_item_t *item)
+void dp_cuda_item_free(cuda_device_t *device, cuda_item_t *item)
 {
     pthread_mutex_lock(&device->lock);
     give_back_locked(device, item);
     pthread_mutex_unlock(&device->lock);
 }
 
-dp_status_t dp_cuda_item_queue(dp_stream_t *stream, cuda_item_t *item)
+dp_status_t dp_cuda_item_push(dp_stream_t *stream, cuda_item_t *item)
 {
     cuda_device_t *device = stream->device;
     dp_status_t status = DP_CUDA(device, cudaEventRecord(item->reached, stream->native));
@@ -89,13 +89,13 @@ dp_status_t dp_cuda_call(dp_stream_t *stream, dp_work_size_t size, dp_work_fn fn
 
     (void)size;
     status = dp_cuda_enter(stream->device);
-    if (status == DP_OK) status = dp_cuda_item_take(stream->device, 0, &item);
+    if (status == DP_OK) status = dp_cuda_item_alloc(stream->device, 0, &item);
     if (status != DP_OK) return status;
     item->kind = ITEM_CALL;
     item->fn = fn;
     item->argument = argument;
-    status = dp_cuda_item_queue(stream, item);
-    if (status != DP_OK) dp_cuda_item_drop(stream->device, item);
+    status = dp_cuda_item_push(stream, item);
+    if (status != DP_OK) dp_cuda_item_free(stream->device, item);
     return status;
 }
 
@@ -137,7 +137,7 @@ static dp_status_t choose_base(cuda_device_t *device, unsigned *index)
 {
     const unsigned other = 1 - device->base_now;
     const uint64_t now_ns = dp_now_ns();
-    const uint64_t since_ns = DP_MAX(device->bases[device->base_now].ns, device->base_tried_ns);
+    const uint64_t since_ns = dp_max(device->bases[device->base_now].ns, device->base_tried_ns);
     dp_status_t status = DP_OK;
     int is_free;
 
@@ -162,19 +162,19 @@ dp_status_t dp_cuda_stamp(dp_stream_t *stream, uint64_t *ns)
     cuda_item_t *item;
     dp_status_t status = dp_cuda_enter(device);
 
-    if (status == DP_OK) status = dp_cuda_item_take(device, 1, &item);
+    if (status == DP_OK) status = dp_cuda_item_alloc(device, 1, &item);
     if (status != DP_OK) return status;
     item->kind = ITEM_STAMP;
     item->ns = ns;
     status = choose_base(device, &item->base);
     if (status == DP_OK) {
-        status = dp_cuda_item_queue(stream, item);
+        status = dp_cuda_item_push(stream, item);
         if (status == DP_OK) return DP_OK;
         pthread_mutex_lock(&device->lock);
         device->bases[item->base].users--;
         pthread_mutex_unlock(&device->lock);
     }
-    dp_cuda_item_drop(device, item);
+    dp_cuda_item_free(device, item);
     return status;
 }
 
@@ -263,7 +263,7 @@ static void *worker_main(void *argument)
     return NULL;
 }
 
-void dp_cuda_completion_settle(dp_device_t *self)
+void dp_cuda_completion_drain(dp_device_t *self)
 {
     cuda_device_t *device = dp_cuda_of(self);
 

@@ -159,16 +159,16 @@ dp_status_t dp_cuda_stamp(dp_stream_t *stream, uint64_t *ns);
 
 /* An item for what comes next, and its place behind what the stream was given so far. An item that
  * is not queued goes back by drop. */
-dp_status_t dp_cuda_item_take(cuda_device_t *device, int is_timed, cuda_item_t **out);
-void dp_cuda_item_drop(cuda_device_t *device, cuda_item_t *item);
-dp_status_t dp_cuda_item_queue(dp_stream_t *stream, cuda_item_t *item);
+dp_status_t dp_cuda_item_alloc(cuda_device_t *device, int is_timed, cuda_item_t **out);
+void dp_cuda_item_free(cuda_device_t *device, cuda_item_t *item);
+dp_status_t dp_cuda_item_push(dp_stream_t *stream, cuda_item_t *item);
 
 /* Takes the first base, which may wait for a moment. */
 dp_status_t dp_cuda_clock_start(cuda_device_t *device);
 
 dp_status_t dp_cuda_completion_start(cuda_device_t *device);
 void dp_cuda_completion_stop(cuda_device_t *device);
-void dp_cuda_completion_settle(dp_device_t *self);
+void dp_cuda_completion_drain(dp_device_t *self);
 uint64_t dp_cuda_completion_cpu_ns(cuda_device_t *device);
 
 #endif

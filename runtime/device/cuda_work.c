@@ -88,7 +88,7 @@ static dp_status_t cast_with_batch(dp_stream_t *stream, const dp_cast_args_t *ar
     cuda_item_t *item;
     dp_cuda_table_t table;
     size_t bytes;
-    dp_status_t status = dp_cuda_item_take(device, 0, &item);
+    dp_status_t status = dp_cuda_item_alloc(device, 0, &item);
 
     if (status != DP_OK) return status;
     batch = take_batch(stream);
@@ -115,12 +115,12 @@ static dp_status_t cast_with_batch(dp_stream_t *stream, const dp_cast_args_t *ar
         status = DP_CUDA(device, cudaMemcpyAsync(batch->host, batch->memory, bytes,
                                                  cudaMemcpyDeviceToHost, stream->native));
     }
-    if (status == DP_OK) status = dp_cuda_item_queue(stream, item);
+    if (status == DP_OK) status = dp_cuda_item_push(stream, item);
     if (status == DP_OK) return DP_OK;
     /* Part of it may be on its way, and the caller ends the data plane. */
     (void)cudaStreamSynchronize(stream->native);
     drop_batch(device, batch);
-    dp_cuda_item_drop(device, item);
+    dp_cuda_item_free(device, item);
     return status;
 }
 
@@ -141,7 +141,7 @@ dp_status_t dp_cuda_work_cast(dp_stream_t *stream, const dp_cast_args_t *args,
     dp_cuda_range_begin(stream->name);
     for (size_t at = 0; at < args->piece_count && status == DP_OK; at += CUDA_BATCH) {
         const dp_cast_piece_t *from = &args->pieces[at];
-        const size_t count = DP_MIN(args->piece_count - at, (size_t)CUDA_BATCH);
+        const size_t count = dp_min(args->piece_count - at, (size_t)CUDA_BATCH);
         dp_cuda_piece_t pieces[DP_CUDA_PIECES_INLINE];
 
         if (count > DP_CUDA_PIECES_INLINE || has_tally(from, count)) {

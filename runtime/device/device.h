@@ -93,7 +93,7 @@ typedef struct dp_device_ops {
      * streams behind that operation can move.
      */
     void (*abort)(dp_device_t *self);
-    const uint32_t *(*skip_word)(
+    const uint32_t *(*skip_flag)(
         dp_device_t *self); /* that word, readable by host and device; 0 or 1 */
     /* Settles the words of figures, in memory from alloc(), after what streams this one has waited
      * for have added to them; their sums begin anew. skip is 1 where an element is not finite, or

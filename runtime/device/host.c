@@ -415,7 +415,7 @@ static dp_status_t host_alloc(dp_device_t *self, size_t bytes, void **memory)
     void *data = NULL;
 
     (void)self;
-    if (posix_memalign(&data, 4096, DP_MAX(bytes, (size_t)1)) != 0) return DP_ERR_NO_MEMORY;
+    if (posix_memalign(&data, 4096, dp_max(bytes, (size_t)1)) != 0) return DP_ERR_NO_MEMORY;
     memset(data, 0, bytes);
     *memory = data;
     return DP_OK;

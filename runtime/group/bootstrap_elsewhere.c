@@ -185,7 +185,7 @@ static dp_status_t connect_once(elsewhere_t *self, dp_error_t *error)
         dp_kv_ticket_t ticket = {.port = self->beacon.port, .secret = self->beacon.secret};
 
         snprintf(ticket.address, sizeof(ticket.address), "%s", self->beacon.addresses[i]);
-        status = dp_kv_connect(&ticket, self->base.rank, DP_MIN(attempt_ns, self->deadline_ns),
+        status = dp_kv_connect(&ticket, self->base.rank, dp_min(attempt_ns, self->deadline_ns),
                                &self->kv, error);
         explicit_bzero(&ticket, sizeof(ticket));
         if (status == DP_OK) return DP_OK;
@@ -272,7 +272,7 @@ static dp_status_t meet_by_pmi(elsewhere_t *self, dp_error_t *error)
                          self->deadline_ns, error);
     if (status == DP_OK && self->base.rank == 0) {
         dp_random(self->beacon.secret.bytes, DP_SECRET_BYTES);
-        if (self->starter.is_one_host) {
+        if (self->starter.is_one_node) {
             status = serve_here(self, error);
         } else {
             status = serve_port(self, 0, error);
@@ -297,7 +297,7 @@ static dp_status_t meet_by_pmi(elsewhere_t *self, dp_error_t *error)
         memmove(self->beacon.addresses[1], self->beacon.addresses[0],
                 (DP_BEACON_ADDRESSES - 1) * sizeof(self->beacon.addresses[0]));
         snprintf(self->beacon.addresses[0], sizeof(self->beacon.addresses[0]), "127.0.0.1");
-        self->beacon.address_count = DP_MIN(self->beacon.address_count + 1, DP_BEACON_ADDRESSES);
+        self->beacon.address_count = dp_min(self->beacon.address_count + 1, DP_BEACON_ADDRESSES);
     }
     return search(self, find_by_beacon, NULL, error);
 }
@@ -338,7 +338,7 @@ static dp_status_t find_rank_0(elsewhere_t *self, const dp_config_t *config, dp_
     const dp_starter_t *starter = &self->starter;
 
     if (starter->kind == DP_STARTER_PMI) return meet_by_pmi(self, error);
-    if (starter->is_one_host) return meet_by_file(self, error);
+    if (starter->is_one_node) return meet_by_file(self, error);
     if (config->secret_file[0] != '\0' && starter->host[0] != '\0') {
         return meet_by_address(self, config->secret_file, error);
     }

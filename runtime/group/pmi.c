@@ -20,7 +20,7 @@ static dp_status_t wait_for(dp_pmi_t *pmi, short events, const char *what, dp_er
     for (;;) {
         const uint64_t now = dp_now_ns();
         const uint64_t left = pmi->deadline_ns > now ? pmi->deadline_ns - now : 0;
-        const int ready = poll(&wait, 1, (int)DP_MIN((left + 999999) / 1000000, 3600000u));
+        const int ready = poll(&wait, 1, (int)dp_min((left + 999999) / 1000000, 3600000u));
 
         if (ready > 0) return DP_OK;
         if (ready < 0 && errno != EINTR) {

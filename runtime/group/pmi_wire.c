@@ -64,7 +64,7 @@ int dp_pmi_find(int version, const char *message, size_t bytes, const char *key,
 /* What may be shown of a message from somewhere: printable and short. */
 static void show(const char *message, size_t bytes, char text[128])
 {
-    const size_t kept = DP_MIN(bytes, (size_t)127);
+    const size_t kept = dp_min(bytes, (size_t)127);
 
     for (size_t i = 0; i < kept; i++)
         text[i] = (char)(message[i] < 0x20 || message[i] > 0x7e ? '?' : message[i]);

@@ -130,7 +130,7 @@ dp_status_t dp_resolve(const char *name, char (*addresses)[16], int max, int *co
             dp_error_set(error, DP_ERR_SYSTEM, "%s: %s", name,
                          question->code != 0 ? gai_strerror(question->code) : "no IPv4 address");
     } else {
-        *count = DP_MIN(question->count, max);
+        *count = dp_min(question->count, max);
         memcpy(addresses, question->found, (size_t)*count * sizeof(*addresses));
     }
     pthread_mutex_unlock(&question->lock);

@@ -326,7 +326,7 @@ static dp_status_t locate(const dp_config_t *config, const found_t *found, dp_st
         starter->port = config->rendezvous_port;
         starter->is_port_asked = 1;
     }
-    starter->is_one_host = starter->local_size == starter->size || found->number[HOSTS] == 1 ||
+    starter->is_one_node = starter->local_size == starter->size || found->number[HOSTS] == 1 ||
                            (starter->local_size < 0 && is_loopback(starter->host));
     return DP_OK;
 }

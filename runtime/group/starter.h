@@ -31,7 +31,7 @@ typedef struct dp_starter {
     int size;
     int local_rank; /* -1: not said, likewise below */
     int local_size;
-    int is_one_host;                /* 1: known to be; 0: not known to be */
+    int is_one_node;                /* 1: known to be; 0: not known to be */
     char identity[DP_IDENTITY_MAX]; /* the same on all ranks of the job, another in other jobs */
     char host[256];                 /* where rank 0 is; "": not said */
     int port;                       /* where rank 0 is to listen; 0: not said */

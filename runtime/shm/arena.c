@@ -120,7 +120,7 @@ dp_status_t dp_arena_create(dp_bootstrap_t *bootstrap, const dp_topology_t *topo
                             dp_arena_t **out, dp_error_t *error)
 {
     const int rank = bootstrap->rank;
-    const int local_size = topology->host_size[topology->host[rank]];
+    const int local_size = topology->node_size[topology->node[rank]];
     dp_arena_t *arena = calloc(1, sizeof(*arena));
     int *fds = NULL;
     void *control;
@@ -263,7 +263,7 @@ static size_t find_extent(const dp_arena_t *arena, uint64_t offset)
     return low == 0 ? SIZE_MAX : low - 1;
 }
 
-dp_status_t dp_arena_take(dp_arena_t *arena, size_t bytes, size_t phase, uint64_t *offset)
+dp_status_t dp_arena_reserve_range(dp_arena_t *arena, size_t bytes, size_t phase, uint64_t *offset)
 {
     size_t place = SIZE_MAX;
     dp_status_t status;
@@ -286,7 +286,7 @@ dp_status_t dp_arena_take(dp_arena_t *arena, size_t bytes, size_t phase, uint64_
     return status;
 }
 
-void dp_arena_give(dp_arena_t *arena, uint64_t offset)
+void dp_arena_release_range(dp_arena_t *arena, uint64_t offset)
 {
     size_t place;
 
@@ -308,15 +308,15 @@ dp_status_t dp_arena_alloc(dp_arena_t *arena, size_t bytes, void **memory)
     dp_status_t status;
 
     if (bytes > limit) return DP_ERR_NO_MEMORY;
-    whole = dp_align_up(DP_MAX(bytes, (size_t)1), PAGE);
-    status = dp_arena_take(arena, whole, 0, &offset);
+    whole = dp_align_up(dp_max(bytes, (size_t)1), PAGE);
+    status = dp_arena_reserve_range(arena, whole, 0, &offset);
     if (status != DP_OK) return status;
     status = dp_arena_populate(arena, offset, whole);
     if (status != DP_OK) {
         dp_log_debug(arena->log, "shared memory: no pages for %zu bytes: %s", whole,
                      strerror(errno));
         dp_arena_punch(arena, offset, whole);
-        dp_arena_give(arena, offset);
+        dp_arena_release_range(arena, offset);
         return status;
     }
     *memory = arena->views[arena->local_rank].base + offset;
@@ -352,7 +352,7 @@ dp_status_t dp_arena_free(dp_arena_t *arena, void *memory)
     pthread_mutex_unlock(&arena->lock);
     if (bytes == 0) return DP_ERR_INVALID;
     dp_arena_punch(arena, offset, bytes); /* while it is still ours */
-    dp_arena_give(arena, offset);
+    dp_arena_release_range(arena, offset);
     return DP_OK;
 }
 

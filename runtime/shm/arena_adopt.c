@@ -22,7 +22,7 @@
 
 static size_t chunk_at(size_t done, size_t bytes)
 {
-    return DP_MIN(CHUNK, bytes - done);
+    return dp_min(CHUNK, bytes - done);
 }
 
 static char *shown_at(const dp_arena_t *arena, uint64_t offset)
@@ -134,7 +134,7 @@ static dp_status_t adopt(dp_arena_t *arena, char *memory, size_t bytes, dp_error
     if (dp_registry_reserve(&arena->registry) != DP_OK) {
         return dp_error_set(error, DP_ERR_NO_MEMORY, "no memory to note it");
     }
-    status = dp_arena_take(arena, bytes, (uintptr_t)memory % DP_ARENA_HUGE_PAGE, &offset);
+    status = dp_arena_reserve_range(arena, bytes, (uintptr_t)memory % DP_ARENA_HUGE_PAGE, &offset);
     if (status != DP_OK) {
         return dp_error_set(error, status,
                             "no room for %zu bytes among the %zu of shared address space", bytes,
@@ -149,7 +149,7 @@ static dp_status_t adopt(dp_arena_t *arena, char *memory, size_t bytes, dp_error
     }
     if (!is_hole(memory)) memcpy(memory, shown_at(arena, offset), done);
     dp_arena_punch(arena, offset, bytes);
-    dp_arena_give(arena, offset);
+    dp_arena_release_range(arena, offset);
     return status;
 }
 
@@ -192,7 +192,7 @@ static int is_still_ours(const dp_arena_t *arena, const void *memory,
 static void forget(dp_arena_t *arena, const dp_registration_t *registration)
 {
     dp_registry_remove(&arena->registry, registration->begin);
-    dp_arena_give(arena, registration->offset);
+    dp_arena_release_range(arena, registration->offset);
 }
 
 static dp_status_t disown(dp_arena_t *arena, const dp_registration_t *registration)

@@ -46,9 +46,9 @@ struct dp_arena {
 
 /* Takes `bytes` (whole pages) of the address space at an offset that is `phase` above a multiple of
  * a huge page if it can, else anywhere. DP_ERR_NO_MEMORY: no room. No pages are made. */
-dp_status_t dp_arena_take(dp_arena_t *arena, size_t bytes, size_t phase, uint64_t *offset);
+dp_status_t dp_arena_reserve_range(dp_arena_t *arena, size_t bytes, size_t phase, uint64_t *offset);
 /* Gives room back that was taken at this offset; its pages are gone already. */
-void dp_arena_give(dp_arena_t *arena, uint64_t offset);
+void dp_arena_release_range(dp_arena_t *arena, uint64_t offset);
 
 /* Makes the pages of a range, in this process too, or fails with errno. */
 dp_status_t dp_arena_populate(dp_arena_t *arena, uint64_t offset, size_t bytes);

@@ -48,7 +48,7 @@ static int left_ms(uint64_t deadline_ns)
     const uint64_t now = dp_now_ns();
 
     if (now >= deadline_ns) return 0;
-    return (int)DP_MIN((deadline_ns - now) / 1000000u + 1, (uint64_t)3600000);
+    return (int)dp_min((deadline_ns - now) / 1000000u + 1, (uint64_t)3600000);
 }
 
 static void close_fds(int *fds, int count)
@@ -247,7 +247,7 @@ static dp_status_t gather(int listener, uint64_t tag, int local_size, member_t *
 static int answer(int fd, uint64_t tag, int local_size, const int *fds, uint64_t deadline_ns)
 {
     for (int first = 0; first < local_size; first += BATCH) {
-        const int count = DP_MIN(BATCH, local_size - first);
+        const int count = dp_min(BATCH, local_size - first);
         const hello_t hello = {HELLO_MAGIC, (uint32_t)first, tag, (uint32_t)count,
                                (uint32_t)local_size};
 
@@ -397,10 +397,10 @@ dp_status_t dp_arena_share(dp_bootstrap_t *bootstrap, const dp_topology_t *topol
                            uint64_t deadline_ns, const dp_log_t *log, int *fds, dp_error_t *error)
 {
     const int rank = bootstrap->rank;
-    const int host = topology->host[rank];
+    const int host = topology->node[rank];
     const int local_rank = topology->local_rank[rank];
-    const int local_size = topology->host_size[host];
-    const int leader = topology->host_ranks[topology->host_begin[host]];
+    const int local_size = topology->node_size[host];
+    const int leader = topology->node_ranks[topology->node_begin[host]];
     const int leads = local_rank == 0 && local_size > 1;
     uint8_t name[NAME_BYTES] = {0};
     void **values = calloc((size_t)bootstrap->size, sizeof(*values));

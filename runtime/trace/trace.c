@@ -169,7 +169,7 @@ dp_status_t dp_trace_create(const char *run_dir, int rank, int size, const char 
     size_t fixed =
         dp_align_up(DP_TRACE_HEADER_BYTES + DP_TRACE_LANES * sizeof(dp_trace_file_lane_t), 4096) +
         DP_TRACE_NAME_ROOM;
-    size_t chunk_count = DP_MIN(DP_MAX(bytes / DP_TRACE_CHUNK_BYTES, (size_t)CHUNKS_MIN),
+    size_t chunk_count = dp_min(dp_max(bytes / DP_TRACE_CHUNK_BYTES, (size_t)CHUNKS_MIN),
                                 (size_t)UINT32_MAX / DP_TRACE_CHUNK_BYTES);
     dp_trace_t *trace = calloc(1, sizeof(*trace));
 

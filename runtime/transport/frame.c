@@ -39,7 +39,7 @@ const char *dp_frame_read(const void *data, size_t bytes, uint64_t tag, dp_frame
     } else if (got.kind == DP_FRAME_DATA) {
         if (got.total > DP_FRAME_TOTAL_MAX) return "a message over the limit";
         if (got.offset > got.total) return "an offset behind the end of its message";
-        if (rest != DP_MIN((size_t)(got.total - got.offset), (size_t)DP_FRAME_PAYLOAD)) {
+        if (rest != dp_min((size_t)(got.total - got.offset), (size_t)DP_FRAME_PAYLOAD)) {
             return "a payload of another length than its header says";
         }
     } else {

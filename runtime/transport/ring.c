@@ -29,7 +29,7 @@ static uint32_t mix(uint32_t bytes, uint64_t place)
 static void copy_in(dp_ring_t *ring, uint64_t place, const uint8_t *data, size_t bytes)
 {
     const size_t at = (size_t)place & (DP_RING_BYTES - 1);
-    const size_t first = DP_MIN(bytes, DP_RING_BYTES - at);
+    const size_t first = dp_min(bytes, DP_RING_BYTES - at);
 
     memcpy(ring->data + at, data, first);
     if (bytes > first) memcpy(ring->data, data + first, bytes - first);
@@ -38,7 +38,7 @@ static void copy_in(dp_ring_t *ring, uint64_t place, const uint8_t *data, size_t
 static void copy_out(const dp_ring_t *ring, uint64_t place, uint8_t *data, size_t bytes)
 {
     const size_t at = (size_t)place & (DP_RING_BYTES - 1);
-    const size_t first = DP_MIN(bytes, DP_RING_BYTES - at);
+    const size_t first = dp_min(bytes, DP_RING_BYTES - at);
 
     memcpy(data, ring->data + at, first);
     if (bytes > first) memcpy(data + first, ring->data, bytes - first);
@@ -83,7 +83,7 @@ dp_status_t dp_ring_write(dp_ring_writer_t *writer, const void *data, size_t byt
     if (!is_sane(writer)) return DP_ERR_SYSTEM;
     part = room(writer, whole - *done);
     if (!is_sane(writer)) return DP_ERR_SYSTEM;
-    part = DP_MIN(part, whole - *done);
+    part = dp_min(part, whole - *done);
     if (part == 0) return DP_ERR_AGAIN;
     if (*done == 0) {
         const uint32_t header[2] = {(uint32_t)bytes, mix((uint32_t)bytes, writer->head)};
@@ -94,7 +94,7 @@ dp_status_t dp_ring_write(dp_ring_writer_t *writer, const void *data, size_t byt
         *done = HEADER;
         from = 0;
     }
-    payload = DP_MIN(part, bytes - from); /* the padding is whatever lies there */
+    payload = dp_min(part, bytes - from); /* the padding is whatever lies there */
     if (payload > 0) copy_in(writer->ring, writer->head, (const uint8_t *)data + from, payload);
     writer->head += part;
     *done += part;
@@ -151,7 +151,7 @@ static dp_status_t open_message(dp_ring_reader_t *reader)
     reader->is_open = 1;
     reader->tail += HEADER;
     if (reader->bytes <= KEPT && reader->room == KEPT) return DP_OK;
-    return set_room(reader, DP_MAX(reader->bytes, KEPT));
+    return set_room(reader, dp_max(reader->bytes, KEPT));
 }
 
 /* The data was copied, and may be overwritten. */
@@ -177,8 +177,8 @@ dp_status_t dp_ring_read(dp_ring_reader_t *reader, int *frees)
     if (!reader->is_open) status = open_message(reader);
     if (status != DP_OK) return status;
     left = dp_align_up(reader->bytes, UNIT) - reader->have;
-    part = DP_MIN((size_t)(head - reader->tail), left);
-    payload = DP_MIN(part, reader->bytes - reader->have); /* the padding stays behind */
+    part = dp_min((size_t)(head - reader->tail), left);
+    payload = dp_min(part, reader->bytes - reader->have); /* the padding stays behind */
     if (payload > 0) copy_out(reader->ring, reader->tail, reader->data + reader->have, payload);
     reader->tail += part;
     reader->have += part;

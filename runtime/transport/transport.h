@@ -89,9 +89,9 @@ dp_status_t dp_transport_unix_create(int rank, uint64_t tag, const int *ranks, i
  *
  * @param ranks [count] neighbours on this host; copied. Who is one of theirs has them among its own
  */
-dp_status_t dp_transport_near_create(int rank, uint64_t tag, const int *ranks, int count,
-                                     dp_transport_t *far, const dp_log_t *log, dp_transport_t **out,
-                                     dp_error_t *error);
+dp_status_t dp_transport_shm_create(int rank, uint64_t tag, const int *ranks, int count,
+                                    dp_transport_t *far, const dp_log_t *log, dp_transport_t **out,
+                                    dp_error_t *error);
 
 void dp_transport_destroy(dp_transport_t *transport); /* NULL is fine */
 

@@ -229,7 +229,7 @@ static dp_status_t ucx_send(dp_transport_t *base, int rank, const void *data, si
     if (peer == NULL || bytes > DP_FRAME_TOTAL_MAX) return DP_ERR_INVALID;
     if (self->is_closed) return DP_OK;
     do {
-        const size_t part = DP_MIN(bytes - offset, (size_t)DP_FRAME_PAYLOAD);
+        const size_t part = dp_min(bytes - offset, (size_t)DP_FRAME_PAYLOAD);
 
         status =
             send_frame(peer, DP_FRAME_DATA, bytes, offset, (const uint8_t *)data + offset, part);

@@ -8,7 +8,8 @@
  * Where two ranks have no memory in common the socket carries all their messages.
  *
  * The higher rank of two dials, the lower one listens until all have come. Nothing here waits: who
- * has not come yet is waited for in poll(), and what is sent to it meanwhile queues (unix_meet.c).
+ * has not come yet is waited for in poll(), and what is sent to it meanwhile queues
+ * (unix_connect.c).
  *
  * On the socket each message has a head of 8 bytes. BYE says that nothing more will come: a socket
  * that ends behind one is an orderly end, any other end is a loss, reported after what had arrived.
@@ -371,14 +372,14 @@ static void unix_wake(dp_transport_t *base)
 static dp_status_t unix_address(dp_transport_t *base, void *data, size_t room, size_t *bytes)
 {
     dp_unix_t *self = unix_of(base);
-    const size_t own = self->peer_count == 0 ? 0 : DP_LINE_ADDRESS;
+    const size_t own = self->peer_count == 0 ? 0 : DP_PEER_SOCKET_ADDRESS;
     uint8_t *at = data;
     size_t more = 0;
     dp_status_t status = DP_OK;
 
     if (room < 1 + own) return DP_ERR_INVALID;
     at[0] = (uint8_t)own;
-    if (own > 0) dp_line_address_write(&self->own, at + 1);
+    if (own > 0) dp_peer_socket_address_write(&self->own, at + 1);
     if (self->beyond != NULL)
         status = self->beyond->ops->address(self->beyond, at + 1 + own, room - 1 - own, &more);
     if (status == DP_OK) *bytes = 1 + own + more;
@@ -394,14 +395,14 @@ static dp_status_t read_addresses(dp_unix_t *self, const int *ranks,
         const size_t own = bytes[i] == 0 ? 1 : addresses[i][0];
         dp_unix_peer_t *peer = dp_unix_find(self, ranks[i]);
 
-        if (bytes[i] < 1 + own || (own != 0 && own != DP_LINE_ADDRESS) ||
+        if (bytes[i] < 1 + own || (own != 0 && own != DP_PEER_SOCKET_ADDRESS) ||
             (peer != NULL && own == 0) || (peer == NULL && self->beyond == NULL)) {
             return dp_error_set(error, DP_ERR_INVALID,
                                 "rank %d: the address of rank %d makes no sense", self->rank,
                                 ranks[i]);
         }
         if (peer != NULL) {
-            dp_line_address_read(&peer->address, addresses[i] + 1);
+            dp_peer_socket_address_read(&peer->address, addresses[i] + 1);
             continue;
         }
         more_ranks[*more_count] = ranks[i];
@@ -560,7 +561,7 @@ dp_status_t dp_transport_unix_create(int rank, uint64_t tag, const int *ranks, i
         peer->last = &peer->first;
         self->awaited += peer->rank > rank;
     }
-    if (count > 0) dp_line_address_make(&self->own);
+    if (count > 0) dp_peer_socket_address_make(&self->own);
     if (open_fds(self) != 0 || (self->awaited > 0 && dp_unix_listen(self) != 0)) {
         dp_error_set(error, DP_ERR_SYSTEM, "rank %d: no UNIX socket: %s", rank, strerror(errno));
         unix_destroy(&self->base);

@@ -1,11 +1,11 @@
 /*
- * unix_internal.h - what unix.c (messages over UNIX sockets) and unix_meet.c (how two ranks get
+ * unix_internal.h - what unix.c (messages over UNIX sockets) and unix_connect.c (how two ranks get
  * one) share: the object, its neighbours, and those that have not said who they are.
  */
 #ifndef DP_TRANSPORT_UNIX_INTERNAL_H
 #define DP_TRANSPORT_UNIX_INTERNAL_H
 
-#include "runtime/transport/line.h"
+#include "runtime/transport/peer_socket.h"
 #include "runtime/transport/transport.h"
 
 typedef struct dp_unix_head {
@@ -24,7 +24,7 @@ typedef struct dp_unix_letter {
 
 typedef struct dp_unix_peer {
     int rank;
-    dp_line_address_t address;
+    dp_peer_socket_address_t address;
     int fd;      /* -1: not connected, or no more */
     int process; /* pidfd; -1: none */
     int dials;   /* this rank connects to it, and has not yet */
@@ -48,7 +48,7 @@ typedef struct dp_unix_peer {
 typedef struct dp_unix_caller {
     int fd;
     size_t have;
-    dp_line_hello_t hello;
+    dp_peer_socket_hello_t hello;
 } dp_unix_caller_t;
 
 typedef struct dp_unix {
@@ -57,7 +57,7 @@ typedef struct dp_unix {
     int rank;
     uint64_t tag;
     dp_log_t log;
-    dp_line_address_t own;
+    dp_peer_socket_address_t own;
     int listener;     /* -1: nobody is to come any more */
     int wake;         /* eventfd */
     int inner;        /* epoll: what poll() looks at */
@@ -97,7 +97,7 @@ void dp_unix_break(dp_unix_t *self, dp_unix_peer_t *peer); /* likewise, as its c
 /* Writes what waits as far as there is room. */
 void dp_unix_pump(dp_unix_t *self, dp_unix_peer_t *peer);
 
-/* ---- unix_meet.c -------------------------------------------------------------------------- */
+/* ---- unix_connect.c -------------------------------------------------------------------------- */
 
 /* Makes the socket that higher ranks dial. 0, or -1 with errno. */
 int dp_unix_listen(dp_unix_t *self);

@@ -1,6 +1,6 @@
 /*
- * unix_meet.c - how two ranks of one machine get the UNIX socket between them: one dials, the other
- * listens until all of its higher neighbours have come. Called by unix.c, on its thread.
+ * unix_connect.c - how two ranks of one machine get the UNIX socket between them: one dials, the
+ * other listens until all of its higher neighbours have come. Called by unix.c, on its thread.
  *
  * Anybody on the machine may connect. Those of other users are dropped at once (line.c), and those
  * that do not say the key as soon as they do not. Nothing here waits: a queue of connections that
@@ -56,19 +56,19 @@ static void set_timer(dp_unix_t *self)
 
 static void dial(dp_unix_t *self, dp_unix_peer_t *peer)
 {
-    dp_line_hello_t hello;
-    int fd = dp_line_dial(&peer->address);
+    dp_peer_socket_hello_t hello;
+    int fd = dp_peer_socket_connect(&peer->address);
 
     if (fd < 0 && (errno == EAGAIN || errno == EINTR)) {
         set_timer(self);
         return;
     }
     peer->dials = 0;
-    if (fd >= 0 && !dp_line_is(fd, &peer->address, &self->own)) {
+    if (fd >= 0 && !dp_peer_socket_is_process(fd, &peer->address, &self->own)) {
         dp_unix_close_fd(&fd);
         errno = EPERM;
     }
-    dp_line_hello_make(&hello, self->rank, self->tag, &peer->address);
+    dp_peer_socket_hello_make(&hello, self->rank, self->tag, &peer->address);
     /* The first bytes of an empty socket fit. */
     if (fd >= 0 && send(fd, &hello, sizeof(hello), MSG_NOSIGNAL) == (ssize_t)sizeof(hello)) {
         join(self, peer, fd);
@@ -103,12 +103,12 @@ static dp_unix_peer_t *identify(dp_unix_t *self, const dp_unix_caller_t *caller,
     dp_unix_peer_t *peer;
 
     *reason = "not of this job";
-    if (!dp_line_hello_fits(&caller->hello, self->tag, &self->own)) return NULL;
+    if (!dp_peer_socket_hello_is_valid(&caller->hello, self->tag, &self->own)) return NULL;
     peer = dp_unix_find(self, (int)caller->hello.from);
     *reason = "no neighbour, or one that is here already";
     if (peer == NULL || peer->rank < self->rank || peer->fd >= 0 || peer->is_deaf) return NULL;
     *reason = "another process than its rank";
-    return dp_line_is(caller->fd, &peer->address, &self->own) ? peer : NULL;
+    return dp_peer_socket_is_process(caller->fd, &peer->address, &self->own) ? peer : NULL;
 }
 
 void dp_unix_hear_caller(dp_unix_t *self, dp_unix_caller_t *caller)
@@ -156,7 +156,7 @@ static void take_call(dp_unix_t *self, int fd)
 void dp_unix_accept_some(dp_unix_t *self)
 {
     for (int i = 0; i < ACCEPT_AT_ONCE && self->listener >= 0; i++) {
-        const int fd = dp_line_accept(self->listener);
+        const int fd = dp_peer_socket_accept(self->listener);
 
         if (fd >= 0) {
             take_call(self, fd);
@@ -186,7 +186,7 @@ void dp_unix_note_death(dp_unix_t *self, dp_unix_peer_t *peer)
 /* Begins to connect to one neighbour of this machine. */
 void dp_unix_open_peer(dp_unix_t *self, dp_unix_peer_t *peer)
 {
-    peer->process = dp_line_watch(&peer->address, &self->own);
+    peer->process = dp_peer_socket_watch_process(&peer->address, &self->own);
     if (peer->process < 0 && errno == ESRCH) {
         dp_unix_note_death(self, peer);
         return;
@@ -209,7 +209,7 @@ int dp_unix_listen(dp_unix_t *self)
     self->caller_room = room;
     for (int i = 0; i < self->caller_room; i++)
         self->callers[i].fd = -1;
-    self->listener = dp_line_listen(&self->own, self->awaited + BACKLOG_EXTRA);
+    self->listener = dp_peer_socket_listen(&self->own, self->awaited + BACKLOG_EXTRA);
     return self->listener >= 0 ? dp_unix_watch(self, self->listener, EPOLLIN, DP_UNIX_LISTENER, 0)
                                : -1;
 }

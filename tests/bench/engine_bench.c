@@ -179,7 +179,7 @@ static void read_and_add(bench_t *bench, size_t count)
 
     meet(bench);
     for (size_t i = begin; i < end; i += step) {
-        const size_t n = DP_MIN(end - i, step);
+        const size_t n = dp_min(end - i, step);
 
         fetch(bench, bench->piece, i, n);
         add_piece(own + i, bench->piece, n);
@@ -245,7 +245,7 @@ static double once(bench_t *bench, int way, size_t count)
     us = (double)(dp_now_ns() - start_ns) / 1e3;
     bench->table->us[bench->rank->rank] = us;
     meet(bench);
-    us = DP_MAX(bench->table->us[0], bench->table->us[1]);
+    us = dp_max(bench->table->us[0], bench->table->us[1]);
     meet(bench);
     return us;
 }
@@ -320,7 +320,7 @@ static void measure(bench_t *bench, size_t bytes)
     if (side == 0) {
         memset(table->counts, 0, sizeof(table->counts));
         table->cpu_count = 0;
-        table->slice = (int)DP_MAX(1.0, DP_MIN(1000.0, 5000.0 / (each_us + 0.2)));
+        table->slice = (int)dp_max(1.0, dp_min(1000.0, 5000.0 / (each_us + 0.2)));
     }
     meet(bench);
     before_ns = placement_measure(&table->placement, side, &bench->rounds);
@@ -380,7 +380,7 @@ static void body(engine_rank_t *rank, void *user)
     CPU_SET(rank->rank, &core);
     sched_setaffinity(0, sizeof(core), &core);
     for (int i = 0; i < bench.size_count; i++)
-        most = DP_MAX(most, dp_align_up(bench.sizes[i], 4096));
+        most = dp_max(most, dp_align_up(bench.sizes[i], 4096));
     bench.own = bench.is_private ? private_memory(most) : engine_memory(rank, most);
     if (bench.own == NULL) return;
     if (bench.is_private) {
@@ -389,7 +389,7 @@ static void body(engine_rank_t *rank, void *user)
         bench.table->pid[rank->rank] = getpid();
         bench.table->private[rank->rank] = (uintptr_t)bench.tensors[rank->rank];
     }
-    if (rank->topology.host_count == 1) bench.other = bench.tensors[1 - rank->rank];
+    if (rank->topology.node_count == 1) bench.other = bench.tensors[1 - rank->rank];
     meet(&bench);
     if (rank->rank == 0) {
         printf("%10s %-8s %6s %12s %8s %12s %8s %6s %10s\n", "bytes", "", "count", "engine us",

@@ -75,8 +75,8 @@ static void measure(engine_rank_t *rank, const setup_t *setup, dp_collective_t c
         const double us = exchange_us(rank, collective, in, out);
         const double us_copy = copy_us(rank, setup, collective, in, out);
 
-        best = DP_MIN(best, us);
-        best_copy = DP_MIN(best_copy, us_copy);
+        best = dp_min(best, us);
+        best_copy = dp_min(best_copy, us_copy);
     }
     if (rank->rank == 0) {
         printf("%-12s %-8s %10.1f %8.2f %10.1f %8.2f %6.2f\n", dp_collective_name(collective),

@@ -153,7 +153,7 @@ static void run_cma(bench_t *bench, size_t at, size_t count)
 
     meet(bench);
     for (size_t i = begin; i < end; i += step) {
-        const size_t n = DP_MIN(end - i, step);
+        const size_t n = dp_min(end - i, step);
 
         fetch(bench, bench->piece, at + i, n);
         add(bench->tensors[CMA] + at + i, bench->piece, n);
@@ -213,7 +213,7 @@ static double once(bench_t *bench, int way)
     run(bench, way);
     bench->table->us[bench->side] = (double)(dp_now_ns() - start_ns) / 1e3;
     meet(bench);
-    return DP_MAX(bench->table->us[0], bench->table->us[1]);
+    return dp_max(bench->table->us[0], bench->table->us[1]);
 }
 
 static void check(bench_t *bench, int way)
@@ -246,9 +246,9 @@ static void run_slice(bench_t *bench, int way)
     int place;
 
     if (bench->side == 0) {
-        const double each_us = DP_MAX(table->each_us[way], 1.0);
+        const double each_us = dp_max(table->each_us[way], 1.0);
 
-        table->slice = (int)DP_MIN(DP_MAX(SLICE_NS / 1e3 / each_us, 1.0), (double)SLICE_MAX);
+        table->slice = (int)dp_min(dp_max(SLICE_NS / 1e3 / each_us, 1.0), (double)SLICE_MAX);
     }
     meet(bench);
     slice = table->slice;
@@ -298,7 +298,7 @@ static void measure(bench_t *bench, const char *what)
     memset(table->counts, 0, sizeof(table->counts));
     for (int way = 0; way < WAYS; way++) {
         check(bench, way);
-        if (bench->side == 0) table->each_us[way] = DP_MAX(table->us[0], table->us[1]);
+        if (bench->side == 0) table->each_us[way] = dp_max(table->us[0], table->us[1]);
     }
     for (int turn = 0;; turn++) {
         if (bench->side == 0) {
@@ -424,7 +424,7 @@ int main(int argc, char **argv)
     if (gradients) fill_gradients(&bench);
     most = bench.total * sizeof(float);
     for (const char *at = gradients ? NULL : sizes; at != NULL && *at != '\0';) {
-        most = DP_MAX(most, (size_t)strtoull(at, &next, 10));
+        most = dp_max(most, (size_t)strtoull(at, &next, 10));
         at = *next == ',' ? next + 1 : NULL;
     }
     set_up(&bench, most);
@@ -436,7 +436,7 @@ int main(int argc, char **argv)
     for (const char *at = gradients ? NULL : sizes; at != NULL && *at != '\0';) {
         char what[24];
 
-        bench.total = DP_MAX((size_t)strtoull(at, &next, 10) / sizeof(float), (size_t)1);
+        bench.total = dp_max((size_t)strtoull(at, &next, 10) / sizeof(float), (size_t)1);
         bench.counts[0] = bench.total;
         bench.tensor_count = 1;
         snprintf(what, sizeof(what), "%zu", bench.counts[0] * sizeof(float));

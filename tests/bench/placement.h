@@ -47,7 +47,7 @@ static inline double placement_measure(placement_t *table, int side, uint32_t *r
             if (side == 1) atomic_store_explicit(&table->ball[1], hit, memory_order_release);
         }
         each = (double)(dp_now_ns() - start_ns) / TRIPS / 2;
-        best = DP_MIN(best, each);
+        best = dp_min(best, each);
     }
     ++*round;
     if (side == 0) {

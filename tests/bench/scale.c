@@ -60,7 +60,7 @@ static double wire_us(const plan_t *plan, int is_local)
     return (double)(is_local ? plan->options.local_latency_ns : plan->options.latency_ns) * 1e-3;
 }
 
-static int host_count(const plan_t *plan, int size)
+static int node_count(const plan_t *plan, int size)
 {
     return (size + plan->options.ranks_per_host - 1) / plan->options.ranks_per_host;
 }
@@ -68,7 +68,7 @@ static int host_count(const plan_t *plan, int size)
 /* Rank 0 hears from all, one after the other, and answers all. up, down: bytes. */
 static model_t model_star(const plan_t *plan, int size, double up, double down)
 {
-    double others = size - 1, wire = wire_us(plan, host_count(plan, size) == 1);
+    double others = size - 1, wire = wire_us(plan, node_count(plan, size) == 1);
 
     return (model_t){2 * others * 2 / size, 2 * others,
                      message_us(plan, up) + wire + others * message_us(plan, up) +
@@ -78,8 +78,8 @@ static model_t model_star(const plan_t *plan, int size, double up, double down)
 /* A bit per tensor, ANDed on the way round the ring, and round again for the answer. */
 static model_t model_ring(const plan_t *plan, int size, double bytes)
 {
-    double hops = 2.0 * (size - 1), hosts = host_count(plan, size);
-    double remote = hosts > 1 ? 2 * hosts : 0, local = DP_MAX(hops - remote, 0);
+    double hops = 2.0 * (size - 1), hosts = node_count(plan, size);
+    double remote = hosts > 1 ? 2 * hosts : 0, local = dp_max(hops - remote, 0);
 
     return (model_t){2 * hops, 2 * hops,
                      hops * 2 * message_us(plan, bytes) + local * wire_us(plan, 1) +
@@ -90,7 +90,7 @@ static model_t model_ring(const plan_t *plan, int size, double bytes)
 static model_t model_doubling(const plan_t *plan, int size, double bytes)
 {
     double rounds = ceil(log2(size));
-    double local = DP_MIN(rounds, ceil(log2(plan->options.ranks_per_host)));
+    double local = dp_min(rounds, ceil(log2(plan->options.ranks_per_host)));
 
     return (model_t){2 * rounds, 2 * rounds,
                      rounds * 2 * message_us(plan, bytes) + local * wire_us(plan, 1) +
@@ -106,7 +106,7 @@ static void print_head(const scale_world_t *world)
     for (int r = world->options.size - 1; r > 0; r = world->ranks[r].node.parent)
         depth++;
     printf("\n%d ranks on %d hosts; the root has %d neighbours, the last rank is %d edges below\n",
-           world->options.size, world->topology.host_count, world->ranks[0].node.child_count,
+           world->options.size, world->topology.node_count, world->ranks[0].node.child_count,
            depth);
     printf("%-32s %33s   %6s   %21s   %13s\n", "", "messages of a rank", "before",
            "bytes of a rank", "to the last");
@@ -134,7 +134,7 @@ static void print_models(const plan_t *plan, int size, const scale_cost_t *negot
 {
     double bits = ceil(plan->options.tensors / 8.0);
     /* What a message of ours carries: the same would go through a star. */
-    double frame = negotiated->mean_bytes / DP_MAX(negotiated->mean_messages, 1);
+    double frame = negotiated->mean_bytes / dp_max(negotiated->mean_messages, 1);
     model_t star = model_star(plan, size, frame, frame);
     model_t ring = model_ring(plan, size, bits), doubling = model_doubling(plan, size, bits);
 
@@ -148,7 +148,7 @@ static void print_models(const plan_t *plan, int size, const scale_cost_t *negot
 static double topology_bytes(const dp_topology_t *topology)
 {
     return topology->size * 4.0 * sizeof(int) +
-           topology->host_count * (2.0 * sizeof(int) + sizeof(char *) + 32);
+           topology->node_count * (2.0 * sizeof(int) + sizeof(char *) + 32);
 }
 
 static void print_memory(const scale_world_t *world)
@@ -194,7 +194,7 @@ static void in_batches(scale_world_t *world, const plan_t *plan, const char *nam
             scale_progress(world, name, step, steps);
             scale_run(world, world->now_ns + plan->gap_ns);
             from_ns = world->now_ns;
-            scale_submit(world, first, DP_MIN(plan->batch, tensors - first));
+            scale_submit(world, first, dp_min(plan->batch, tensors - first));
         }
     }
     scale_run(world, UINT64_MAX);
@@ -239,7 +239,7 @@ typedef struct taken {
 static double wanted_gib(const taken_t *taken, int size, int tensors)
 {
     double each = taken->empty + (taken->full - taken->empty) * tensors / taken->tensors +
-                  0.5 * DP_MAX(size - taken->size, 0);
+                  0.5 * dp_max(size - taken->size, 0);
 
     return HOLES * each * size / (1 << 30);
 }

@@ -167,7 +167,7 @@ static void schedule(scale_world_t *world, int rank)
 
     if (self->is_scheduled) return;
     self->is_scheduled = 1;
-    push_event(world, DP_MAX(world->now_ns, self->busy_ns), rank, NULL);
+    push_event(world, dp_max(world->now_ns, self->busy_ns), rank, NULL);
 }
 
 void scale_wake(scale_world_t *world, int rank)
@@ -210,7 +210,7 @@ static void send_message(scale_world_t *world, int rank, const dp_output_t *out)
 {
     scale_rank_t *self = &world->ranks[rank];
     scale_message_t *message = malloc(sizeof(*message));
-    int is_local = world->topology.host[rank] == world->topology.host[out->to];
+    int is_local = world->topology.node[rank] == world->topology.node[out->to];
 
     if (message == NULL) scale_die("out of memory for a message");
     message->next = NULL;
@@ -228,8 +228,8 @@ static void send_message(scale_world_t *world, int rank, const dp_output_t *out)
 /* The rank has got what it waited for, or a part of it. */
 static void note(scale_world_t *world, scale_rank_t *self)
 {
-    self->waited = DP_MAX(self->waited, self->received - self->received_before);
-    world->last_ns = DP_MAX(world->last_ns, self->busy_ns);
+    self->waited = dp_max(self->waited, self->received - self->received_before);
+    world->last_ns = dp_max(world->last_ns, self->busy_ns);
 }
 
 static void take_launch(scale_world_t *world, int rank, const dp_output_t *out)
@@ -372,7 +372,7 @@ void scale_begin(scale_world_t *world)
     for (int r = 0; r < world->options.size; r++) {
         scale_rank_t *self = &world->ranks[r];
 
-        world->now_ns = DP_MAX(world->now_ns, self->busy_ns);
+        world->now_ns = dp_max(world->now_ns, self->busy_ns);
         self->sent = self->received = self->received_before = self->waited = self->launched =
             self->noted = 0;
         self->bytes = self->order = 0;
@@ -441,8 +441,8 @@ void scale_end(scale_world_t *world, const char *phase, uint32_t launched, uint3
         }
         messages += self->sent + self->received;
         bytes += self->bytes;
-        cost->max_messages = DP_MAX(cost->max_messages, self->sent + self->received);
-        cost->waited = DP_MAX(cost->waited, self->waited);
+        cost->max_messages = dp_max(cost->max_messages, self->sent + self->received);
+        cost->waited = dp_max(cost->waited, self->waited);
     }
     cost->mean_messages = (double)messages / size;
     cost->mean_bytes = (double)bytes / size;
@@ -477,7 +477,7 @@ static void init_rank(scale_world_t *world, int rank)
 
     self->last = &self->first;
     charged = &self->allocated;
-    if (dp_tree_node_init(&self->node, &world->topology, world->options.arity, rank) != DP_OK ||
+    if (dp_tree_links_init(&self->node, &world->topology, world->options.arity, rank) != DP_OK ||
         dp_negotiator_create(&options, &self->negotiator) != DP_OK)
         scale_die("%d ranks: rank %d cannot be made", world->options.size, rank);
     charged = NULL;
@@ -506,7 +506,7 @@ void scale_world_fini(scale_world_t *world)
     frame_release(world->newest);
     for (int r = 0; r < world->options.size; r++) {
         dp_negotiator_destroy(world->ranks[r].negotiator);
-        dp_tree_node_fini(&world->ranks[r].node);
+        dp_tree_links_fini(&world->ranks[r].node);
     }
     free(world->ranks);
     free(world->requests);

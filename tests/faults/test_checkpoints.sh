@@ -38,7 +38,7 @@ says() { # says NAME PATTERN
     claim "$1" "$(grep -cE -- "$2" out)" -gt 0
 }
 train() { # train FAULT ARGUMENTS..., with DP_ settings in the environment
-    DP_INJECT=$1 timeout -k 5 120 "$dprun" -np 4 --pretend-hosts 2 "$work/gpt2" $flags "${@:2}" \
+    DP_INJECT=$1 timeout -k 5 120 "$dprun" -np 4 --pretend-nodes 2 "$work/gpt2" $flags "${@:2}" \
         >out 2>&1 </dev/null
     code=$?
 }

@@ -363,7 +363,7 @@ run -np 2 sh -c 'echo "<$NCCL_HOSTID>"'
 has "without it NCCL is left alone" out '<>$'
 run --help
 check "--help exits with 0" "$code" = 0
-for name in fusion-bytes fusion-slots wire tree-arity stall-limit heartbeat start-timeout log pretend-hosts timeline output-dir dry-run; do
+for name in fusion-bytes fusion-slots wire tree-arity stall-limit heartbeat start-timeout log pretend-nodes timeline output-dir dry-run; do
     grep -q -- "--$name" "$work/out" || fail "--help does not mention --$name"
 done
 check "--help mentions no internal row" "$(grep -c -- --bootstrap-fd "$work/out")" = 0

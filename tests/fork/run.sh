@@ -10,7 +10,7 @@ export XDG_RUNTIME_DIR="$work" TMPDIR="$work"
 # check MODE CODE RANKS: dprun ends with this code, and so many ranks say that all is as it must be.
 check() {
     code=0
-    "$dprun" -np 3 --pretend-hosts "$hosts" "$forker" "$1" "$work" >"$work/out" 2>&1 || code=$?
+    "$dprun" -np 3 --pretend-nodes "$hosts" "$forker" "$1" "$work" >"$work/out" 2>&1 || code=$?
     count=$(grep -c "as it must be" "$work/out") || true
     if [ "$code" -ne "$2" ] || [ "$count" -ne "$3" ] || grep -qE "wrong:|: late$" "$work/out"; then
         sed 's/^/    /' "$work/out"

@@ -104,7 +104,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     uint32_t rank;
 
     if (bytes == 0) return 0;
-    if (bytes > 1) memcpy(hello, data + 1, DP_MIN(bytes - 1, sizeof(hello)));
+    if (bytes > 1) memcpy(hello, data + 1, dp_min(bytes - 1, sizeof(hello)));
     switch (data[0] % KINDS) {
     case TICKET:
         fuzz_ticket(data + 1, bytes - 1);

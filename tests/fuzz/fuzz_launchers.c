@@ -132,7 +132,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         fuzz_pmi(data[0] % KINDS == PMI_1 ? 1 : 2, (const char *)data + 1, bytes - 1);
         break;
     case LENGTH:
-        memcpy(digits, data + 1, DP_MIN(bytes - 1, sizeof(digits)));
+        memcpy(digits, data + 1, dp_min(bytes - 1, sizeof(digits)));
         if (dp_pmi_length(digits) > DP_PMI_MESSAGE_MAX) abort();
         break;
     case BEACON:

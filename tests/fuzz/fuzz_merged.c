@@ -41,7 +41,7 @@ static void build(fuzz_input_t *input, dp_proto_t *out)
         } else if (step % STEPS == NUMBER) {
             uint32_t field = 1 + (uint32_t)fuzz_number(input, 1) % 127;
 
-            dp_proto_uint(&levels[depth], field, fuzz_number(input, DP_MIN(step >> 2, 8u)));
+            dp_proto_uint(&levels[depth], field, fuzz_number(input, dp_min(step >> 2, 8u)));
         } else if (step % STEPS == TEXT) {
             uint32_t field = 1 + (uint32_t)fuzz_number(input, 1) % 127;
             const uint8_t *text = fuzz_take(input, step >> 2, &got);
@@ -99,7 +99,7 @@ static void take_apart(const void *data, size_t bytes, int depth, steps_t *out)
             take_apart(reader.span, reader.span_bytes, depth + 1, out);
             put_byte(out, END);
         } else {
-            size_t length = DP_MIN(reader.span_bytes, (size_t)63);
+            size_t length = dp_min(reader.span_bytes, (size_t)63);
 
             put_byte(out, TEXT | length << 2);
             put_byte(out, reader.field - 1);
@@ -248,7 +248,7 @@ size_t fuzz_seed(unsigned which, uint8_t *data, size_t room)
     data[0] = which < 2 ? AS_FILE : AS_STEPS;
     data[1] = (uint8_t)(which & 1);
     if (which < 2) {
-        bytes = DP_MIN(bytes, room - 2);
+        bytes = dp_min(bytes, room - 2);
         memcpy(data + 2, text, bytes);
     } else {
         take_apart(text, bytes, 0, &steps);

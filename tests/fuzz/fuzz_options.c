@@ -88,7 +88,7 @@ size_t fuzz_seed(unsigned which, uint8_t *data, size_t room)
         "-V",
         "--config\nmissing\n-np\n1\np",
         "--check\n-np\n2",
-        "--pretend-hosts=2\n-np\n8\n--log\ntrace\np",
+        "--pretend-nodes=2\n-np\n8\n--log\ntrace\np",
     };
 
     return fuzz_seed_text(seeds, DP_ARRAY_LEN(seeds), which, data, room);

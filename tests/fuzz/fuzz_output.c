@@ -111,7 +111,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     dp_lines_init(&lines);
     count = without_returns(input.data, input.bytes, expected);
     for (size_t at = 0; at < input.bytes; at += piece) {
-        dp_lines_feed(&lines, (const char *)input.data + at, DP_MIN(piece, input.bytes - at),
+        dp_lines_feed(&lines, (const char *)input.data + at, dp_min(piece, input.bytes - at),
                       take_line, &seen);
     }
     dp_lines_end(&lines, take_line, &seen);

@@ -75,7 +75,7 @@ static void patch(fuzz_input_t *input, void *part, size_t part_bytes)
     size_t got;
     const uint8_t *data = fuzz_take(input, fuzz_number(input, 1) % 33, &got);
 
-    if (got > 0) memcpy((uint8_t *)part + at, data, DP_MIN(got, part_bytes - at));
+    if (got > 0) memcpy((uint8_t *)part + at, data, dp_min(got, part_bytes - at));
 }
 
 static void add_record(image_t *image, unsigned where, dp_trace_record_t record)
@@ -219,7 +219,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         make_image(&images[rank], rank);
     change(&input, images);
     (void)scratch_write("trace.0.dpt", &images[0],
-                        choice & 4 ? DP_MIN(cut, sizeof(images[0])) : sizeof(images[0]));
+                        choice & 4 ? dp_min(cut, sizeof(images[0])) : sizeof(images[0]));
     if (choice & 1) {
         (void)scratch_write("trace.1.dpt", &images[1], sizeof(images[1]));
     } else {

@@ -54,7 +54,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         case 0: /* bytes anywhere */
             at = (size_t)fuzz_number(&input, 2) % DP_RING_BYTES;
             part = fuzz_take(&input, fuzz_number(&input, 1), &got);
-            memcpy(ring->data + at, part, DP_MIN(got, DP_RING_BYTES - at));
+            memcpy(ring->data + at, part, dp_min(got, DP_RING_BYTES - at));
             break;
         case 1: /* a place, near where the reader stands or not */
             at = (size_t)fuzz_number(&input, step & 0x40 ? 8 : 2);

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "runtime/transport/frame.h"
-#include "runtime/transport/line.h"
+#include "runtime/transport/peer_socket.h"
 
 #define TAG 0x0123456789abcdefull
 #define RANKS 3   /* this one is 0 */
@@ -24,7 +24,7 @@ static volatile unsigned sum;
 
 typedef struct world {
     dp_transport_t *rank;
-    dp_line_address_t door;
+    dp_peer_socket_address_t door;
     int callers[CALLERS];
     int caller_count;
     int is_lost[RANKS];
@@ -57,15 +57,15 @@ static void say(world_t *world, const void *data, size_t bytes)
 
 static void call(world_t *world, int rank)
 {
-    dp_line_hello_t hello;
+    dp_peer_socket_hello_t hello;
     int fd;
 
     if (world->caller_count == CALLERS) return;
-    fd = dp_line_dial(&world->door);
+    fd = dp_peer_socket_connect(&world->door);
     if (fd < 0) return; /* all have come */
     world->callers[world->caller_count++] = fd;
     if (rank < 0) return;
-    dp_line_hello_make(&hello, rank, TAG, &world->door);
+    dp_peer_socket_hello_make(&hello, rank, TAG, &world->door);
     say(world, &hello, sizeof(hello));
 }
 
@@ -84,7 +84,7 @@ static int world_open(world_t *world)
         return -1;
     if (world->rank->ops->address(world->rank, own, sizeof(own), &bytes[0]) != DP_OK) abort();
     bytes[1] = bytes[0];
-    dp_line_address_read(&world->door, own + 1);
+    dp_peer_socket_address_read(&world->door, own + 1);
     if (world->rank->ops->connect(world->rank, others, addresses, bytes, RANKS - 1, NULL) != DP_OK)
         abort();
     return 0;

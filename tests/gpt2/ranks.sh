@@ -41,8 +41,8 @@ alike() {
 train one 1 "$gpt2" $flags --out one
 train two 2 "$gpt2" $flags --out two
 train three 3 "$gpt2" $flags --out three
-train hosts 2 --pretend-hosts 2 "$gpt2" $flags --out hosts --wire none
-train half 2 --pretend-hosts 2 "$gpt2" $flags --out half --wire fp16
+train hosts 2 --pretend-nodes 2 "$gpt2" $flags --out hosts --wire none
+train half 2 --pretend-nodes 2 "$gpt2" $flags --out half --wire fp16
 train micro 2 "$gpt2" $flags --out micro --accumulate 2
 alike one/log.csv two/log.csv 1e-6
 alike one/log.csv three/log.csv 1e-6
@@ -66,8 +66,8 @@ grep -q "replicas bit-equal 20/20" dps.out
 
 # With a parameter server rank 0 sees the same average and makes the same update.
 train sps 2 "$gpt2" $flags --out sps --strategy sps
-train sps3 3 --pretend-hosts 2 "$gpt2" $flags --out sps3 --strategy sps --accumulate 2
-train three2 3 --pretend-hosts 2 "$gpt2" $flags --out three2 --accumulate 2
+train sps3 3 --pretend-nodes 2 "$gpt2" $flags --out sps3 --strategy sps --accumulate 2
+train three2 3 --pretend-nodes 2 "$gpt2" $flags --out three2 --accumulate 2
 cmp two/checkpoint/20/weights.bin sps/checkpoint/20/weights.bin
 cmp two/checkpoint/20/adam_v.bin sps/checkpoint/20/adam_v.bin
 cmp three2/checkpoint/20/weights.bin sps3/checkpoint/20/weights.bin

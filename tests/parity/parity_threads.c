@@ -53,7 +53,7 @@ int main(int argc, char **argv)
         return 2;
     }
     dp_config_defaults(&config);
-    config.pretend_hosts = atoi(argv[3]);
+    config.pretend_nodes = atoi(argv[3]);
     config.log_level = DP_LOG_ERROR;
     /* sanitizers make a thread as slow as a swapped-out one */
     config.peer_timeout_ns = 30000000000ull;

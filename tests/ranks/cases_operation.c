@@ -153,7 +153,7 @@ static int prepare(dp_context_t *dp, case_op_t *op)
     size_t most;
 
     op->out_count = count_out(op, rank);
-    most = DP_MAX(given, op->out_count) * element + op->shift + GUARD;
+    most = dp_max(given, op->out_count) * element + op->shift + GUARD;
     op->in_base = case_allocate(dp, most, op->in_arena);
     op->out_base = case_allocate(dp, most, op->in_arena);
     EXPECT(dp, op->in_base != NULL && op->out_base != NULL, "no memory for %zu bytes", most);

@@ -71,14 +71,14 @@ static void repeat(dp_dtype_t dtype, char *data, size_t count)
     size_t bytes = count * dp_dtype_bytes(dtype);
 
     for (size_t done = PERIOD * dp_dtype_bytes(dtype); done < bytes;
-         done += DP_MIN(done, bytes - done))
-        memcpy(data + done, data, DP_MIN(done, bytes - done));
+         done += dp_min(done, bytes - done))
+        memcpy(data + done, data, dp_min(done, bytes - done));
 }
 
 void case_fill(dp_dtype_t dtype, dp_reduce_t reduce, int rank, size_t first, size_t count,
                void *data)
 {
-    for (size_t i = 0; i < DP_MIN(count, (size_t)PERIOD); i++)
+    for (size_t i = 0; i < dp_min(count, (size_t)PERIOD); i++)
         store(dtype, data, i, pattern(dtype, reduce, first + i, rank));
     repeat(dtype, data, count);
 }
@@ -118,7 +118,7 @@ static double reduced(dp_dtype_t dtype, dp_reduce_t reduce, int ranks, size_t i)
 void case_reference(dp_dtype_t dtype, dp_reduce_t reduce, int ranks, size_t first, size_t count,
                     void *data)
 {
-    for (size_t i = 0; i < DP_MIN(count, (size_t)PERIOD); i++)
+    for (size_t i = 0; i < dp_min(count, (size_t)PERIOD); i++)
         store(dtype, data, i, reduced(dtype, reduce, ranks, first + i));
     repeat(dtype, data, count);
 }

@@ -75,7 +75,7 @@ static int run_case(const rank_case_t *what, int ranks, const dp_config_t *base)
         pthread_join(all[i].thread, NULL);
         failed |= all[i].failed;
     }
-    printf("%-16s %d ranks, %d hosts: %s\n", what->name, ranks, config.pretend_hosts,
+    printf("%-16s %d ranks, %d hosts: %s\n", what->name, ranks, config.pretend_nodes,
            failed ? "FAILED" : "ok");
     fflush(stdout);
     return failed;
@@ -94,7 +94,7 @@ int main(int argc, char **argv)
     run_all = strcmp(argv[1], "all") == 0;
     if (ranks < 1 || ranks > 64) return 2;
     dp_config_defaults(&config);
-    config.pretend_hosts = atoi(argv[3]);
+    config.pretend_nodes = atoi(argv[3]);
     config.log_level = DP_LOG_ERROR;
     /* sanitizers make a thread as slow as a swapped-out one */
     config.peer_timeout_ns = 30000000000ull;

@@ -184,7 +184,7 @@ mpirun)
         OMPI_COMM_WORLD_LOCAL_SIZE=3 PMIX_NAMESPACE="$$"
     nobody_listens; finish ;;
 pretended | ucx) # for tests: UCX, on the loopback interface alone
-    option=(--pretend-hosts 2); [ "$case" = pretended ] || option=(--node-transport ucx)
+    option=(--pretend-nodes 2); [ "$case" = pretended ] || option=(--node-transport ucx)
     size=3
     timeout 60 "$dprun" -np 3 "${option[@]}" "$member" "$work" >out 2>err & pids=($!)
     wait_for all_are_there

@@ -42,7 +42,7 @@ static uint64_t fewest_kept(const dp_negotiator_t *n)
     for (size_t i = 0; i < n->table.row_count; i++) {
         const dp_row_t *row = n->table.rows[i];
 
-        if (row->kept_uses > 0) fewest = DP_MIN(fewest, row->kept_launches / row->kept_uses);
+        if (row->kept_uses > 0) fewest = dp_min(fewest, row->kept_launches / row->kept_uses);
     }
     return fewest;
 }

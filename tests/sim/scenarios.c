@@ -947,7 +947,7 @@ static void debts_are_given_up_before_the_limit(void **state)
         now_ns = UINT64_MAX;
         for (int r = 0; r < 2; r++) {
             dp_negotiator_waits(world.ranks[r].negotiator, 0);
-            now_ns = DP_MIN(now_ns, dp_negotiator_deadline(world.ranks[r].negotiator));
+            now_ns = dp_min(now_ns, dp_negotiator_deadline(world.ranks[r].negotiator));
         }
         for (int r = 0; r < 2; r++)
             dp_negotiator_tick(world.ranks[r].negotiator, now_ns);

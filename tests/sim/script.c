@@ -282,7 +282,7 @@ void script_init(script_t *script, const script_options_t *options, uint64_t *ra
     script->act_room = allocate((size_t)options->size, sizeof(*script->act_room));
     script->failures = allocate((size_t)options->size, sizeof(*script->failures));
     choose_groups(script, random);
-    script->occurrences = DP_MAX(options->steps, phases);
+    script->occurrences = dp_max(options->steps, phases);
     alive = allocate((size_t)script->group_count, sizeof(*alive));
     next = allocate((size_t)script->group_count, sizeof(*next));
     alive[0] = next[0] = 1;

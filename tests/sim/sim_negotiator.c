@@ -165,7 +165,7 @@ static void wake_program(sim_t *sim, int rank, uint64_t at_ns)
 
     if (program->wakes || program->is_done) return;
     program->wakes = 1;
-    schedule(sim, DP_MAX(at_ns, program->sleep_until_ns), STEP, rank, 0);
+    schedule(sim, dp_max(at_ns, program->sleep_until_ns), STEP, rank, 0);
 }
 
 /* Takes outputs now or a little later, and sees to it that the rank is woken in time. */
@@ -191,7 +191,7 @@ static void after_input(sim_t *sim, int rank, int is_tick)
         world_violation(&sim->world, "rank %d wants to be woken at once, for ever", rank);
     if (deadline_ns < sim->wanted_ns[rank]) {
         sim->wanted_ns[rank] = deadline_ns;
-        schedule(sim, DP_MAX(deadline_ns, sim->now_ns), TICK, rank, 0);
+        schedule(sim, dp_max(deadline_ns, sim->now_ns), TICK, rank, 0);
     }
 }
 
@@ -245,7 +245,7 @@ static int act(sim_t *sim, int rank, const act_t *act)
         for (int t = 0; t < sim->script.tensor_count; t++) {
             if (sim->script.kinds[t].group != act->index || is_control(&sim->script.kinds[t]))
                 continue;
-            self->submitted[t] = DP_MAX(self->submitted[t], act->until);
+            self->submitted[t] = dp_max(self->submitted[t], act->until);
         }
         return 1;
     case ACT_WAIT_JOIN:
@@ -378,7 +378,7 @@ static uint64_t operations_below(const sim_t *sim, int edge, uint64_t *groups)
 
 static uint64_t ranks_below(const world_t *world, int edge)
 {
-    int top = DP_MAX(world->edges[edge].from, world->edges[edge].to);
+    int top = dp_max(world->edges[edge].from, world->edges[edge].to);
     uint64_t ranks = 0;
 
     for (int rank = top; rank < world->options.size; rank++) {
@@ -519,7 +519,7 @@ static void check_end(sim_t *sim)
 static void choose_routine(script_options_t *script, uint64_t *random)
 {
     script->has_groups = script->may_join = 0;
-    script->world_tensors = DP_MIN(script->world_tensors, 8);
+    script->world_tensors = dp_min(script->world_tensors, 8);
     script->steps += 24;
     script->waits_at_step_end = script->declares = 1;
     script->rare_every = 3 + (int)below(random, 5);
@@ -621,7 +621,7 @@ static void prepare(sim_t *sim)
     for (int i = 0; i < size; i++) {
         sim->wanted_ns[i] = UINT64_MAX;
         sim->programs[i].last = sim->script.act_count[i];
-        longest = DP_MAX(longest, sim->programs[i].last);
+        longest = dp_max(longest, sim->programs[i].last);
         wake_program(sim, i, soon(sim, sim->compute_ns));
     }
     /* Long enough that misfortunes fall anywhere between the first message and the goodbye. */
@@ -659,7 +659,7 @@ static void count(totals_t *totals, const world_t *world)
         totals->unlocks_for[r] += (uint64_t)world->ranks[0].unlocks_for[r];
     for (int i = 0; i < world->options.size; i++) {
         totals->voids += (uint64_t)world->ranks[i].voids;
-        widest = DP_MAX(widest, world->ranks[i].node.child_count);
+        widest = dp_max(widest, world->ranks[i].node.child_count);
     }
     totals->wide += widest >= 64;
 }

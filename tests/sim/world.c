@@ -87,7 +87,7 @@ int world_takes_part(const world_t *world, int tensor, int rank)
 
 int world_below(const world_t *world, int edge, int tensor)
 {
-    int top = DP_MAX(world->edges[edge].from, world->edges[edge].to), found = 0;
+    int top = dp_max(world->edges[edge].from, world->edges[edge].to), found = 0;
 
     for (int rank = top; rank < world->options.size; rank++) {
         int at = rank;
@@ -133,7 +133,7 @@ static void init_rank(world_t *world, int rank)
                                           options->may_lock,
                                           options->resume_rounds};
 
-    if (dp_tree_node_init(&self->node, &world->topology, options->arity, rank) != DP_OK ||
+    if (dp_tree_links_init(&self->node, &world->topology, options->arity, rank) != DP_OK ||
         dp_negotiator_create(&negotiator, &self->negotiator) != DP_OK)
         world_violation(world, "no negotiator");
     self->requests = allocate((size_t)options->tensors, sizeof(*self->requests));
@@ -213,7 +213,7 @@ void world_fini(world_t *world)
         drop_messages(world, &world->edges[i], 0);
     for (int i = 0; i < world->options.size; i++) {
         dp_negotiator_destroy(world->ranks[i].negotiator);
-        dp_tree_node_fini(&world->ranks[i].node);
+        dp_tree_links_fini(&world->ranks[i].node);
         free(world->ranks[i].requests);
         free(world->ranks[i].submitted);
         free(world->ranks[i].skipped);
@@ -490,7 +490,7 @@ static void check_merged(world_t *world, int rank, int tensor, int occurrence,
         if (!world_takes_part(world, tensor, r) || self->skipped[place]) continue;
         in_place = in_place && self->in_place[place];
         if (self->magnitudes[place] < 0) magnitude = -1;
-        if (magnitude >= 0) magnitude = DP_MAX(magnitude, self->magnitudes[place]);
+        if (magnitude >= 0) magnitude = dp_max(magnitude, self->magnitudes[place]);
     }
     if (entry->in_place != in_place)
         world_violation(world, "rank %d: tensor %d %s place", rank, tensor,
@@ -802,7 +802,7 @@ static void take_launch(world_t *world, int rank, const dp_output_t *out)
         (!has_gaps && out->sequence != self->launches + 1))
         world_violation(world, "rank %d: launch %llu after %llu", rank,
                         (unsigned long long)out->sequence, (unsigned long long)self->launches);
-    self->launches = DP_MAX(self->launches, out->sequence);
+    self->launches = dp_max(self->launches, out->sequence);
     if (out->entry_count == 0) world_violation(world, "rank %d: an empty launch", rank);
     for (size_t i = 0; i < out->entry_count; i++) {
         if (out->is_locked) {
@@ -842,7 +842,7 @@ void world_check_order(world_t *world)
     uint32_t *waits;
 
     for (int r = 0; r < world->options.size; r++)
-        last = DP_MAX(last, world->ranks[r].launches);
+        last = dp_max(last, world->ranks[r].launches);
     waits = allocate((size_t)last + 1, sizeof(*waits));
     for (int r = 0; r < world->options.size; r++) {
         const world_rank_t *self = &world->ranks[r];

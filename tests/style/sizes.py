@@ -30,7 +30,7 @@ LONG = {
     "tests/unit/runtime/base/test_rendezvous.c": (900, A_LIST),
     "tests/unit/runtime/device/test_cuda_device.c": (900, A_LIST),
     "tests/unit/runtime/engine/test_nccl_engine.c": (1100, A_LIST),
-    "tests/unit/runtime/transport/test_transport_near.c": (800, A_LIST),
+    "tests/unit/runtime/transport/test_transport_shm.c": (800, A_LIST),
 }
 # Folders of data, which nobody reads file by file.
 MANY = re.compile(r"^tests/(fuzz/corpus/[a-z_]+|mutation/errors)$")

@@ -84,7 +84,7 @@ static uint64_t play_bucket(const dp_synth_t *synth, player_t *player, int bucke
                             uint64_t first_request, uint64_t launch)
 {
     uint32_t name = tensor_name(player, bucket, 0);
-    uint64_t pack = DP_MAX(launch, player->data_free), wire = pack + synth->pack_ns;
+    uint64_t pack = dp_max(launch, player->data_free), wire = pack + synth->pack_ns;
     uint64_t unpack = wire + synth->wire_ns, done = unpack + synth->pack_ns;
     dp_trace_record_t base = {.name = name,
                               .bucket = number,
@@ -136,7 +136,7 @@ static void play_step(const dp_synth_t *synth, player_t *players, uint64_t *done
 
         for (int r = 0; r < synth->ranks; r++) {
             launch =
-                DP_MAX(launch, players[r].submits[b * synth->tensors + synth->tensors - 1] + 1000);
+                dp_max(launch, players[r].submits[b * synth->tensors + synth->tensors - 1] + 1000);
         }
         launch += synth->launch_ns;
         for (int r = 0; r < synth->ranks; r++) {

@@ -305,7 +305,7 @@ static void run_cut(engine_rank_t *rank, float *data, size_t count, size_t piece
         dp_tally_init(&tallies[i]);
         list[i] = (dp_engine_piece_t){.in = at,
                                       .out = at,
-                                      .count = DP_MIN(piece_elems, count - i * piece_elems),
+                                      .count = dp_min(piece_elems, count - i * piece_elems),
                                       .prescale = 1.0,
                                       .postscale = 1.0 / rank->size,
                                       .exponent = 3,

@@ -103,7 +103,7 @@ static void draw_shape(shape_t *shape, dp_collective_t collective, int count, ui
     shape->dtype = dtypes[draw(seed, DP_ARRAY_LEN(dtypes))];
     shape->count = count;
     shape->root = (int)draw(seed, (uint64_t)count);
-    shape->peer = (shape->root + 1 + (int)draw(seed, (uint64_t)DP_MAX(count - 1, 1))) % count;
+    shape->peer = (shape->root + 1 + (int)draw(seed, (uint64_t)dp_max(count - 1, 1))) % count;
     shape->short_rank = -1;
     draw_counts(shape, seed);
     for (int i = count - 1; i >= 0; i--) {
@@ -128,7 +128,7 @@ static void fill_block(char *block, size_t bytes, int from, int to)
     unsigned char first = (unsigned char)(from * 31 + to * 7 + 1);
 
     for (size_t at = 0; at < bytes; at += RUN, first = (unsigned char)(first + RUN + 1)) {
-        for (size_t i = 0; i < DP_MIN(bytes - at, (size_t)RUN); i++)
+        for (size_t i = 0; i < dp_min(bytes - at, (size_t)RUN); i++)
             block[at + i] = (char)(first + i);
     }
 }
@@ -228,7 +228,7 @@ static void check_told(engine_rank_t *rank, const shape_t *shape, const int *ran
         const int world_rank = ranks[shape->short_rank];
 
         snprintf(text, sizeof(text), "rank %d (%s) can take %zu elements, %zu come", world_rank,
-                 rank->topology.host_name[rank->topology.host[world_rank]],
+                 rank->topology.host_name[rank->topology.node[world_rank]],
                  shape->capacity[shape->short_rank], total_to(shape, shape->short_rank));
     }
     engine_check(rank, op->status == (shape->short_rank >= 0 ? DP_ERR_TRUNCATED : DP_OK),
@@ -265,7 +265,7 @@ void check_exchange(engine_rank_t *rank, dp_engine_group_t *group, const int *ra
     if (collective == DP_COLLECTIVE_SEND && count == 1) return;
     in = make_input(rank, &shape, self, send_counts);
     room =
-        DP_MIN(shape.capacity[self], total_to(&shape, self)) * dp_dtype_bytes(shape.dtype) + MARGIN;
+        dp_min(shape.capacity[self], total_to(&shape, self)) * dp_dtype_bytes(shape.dtype) + MARGIN;
     out = get_memory(rank, shape.is_engine_out[self], room);
     memset(out, UNTOUCHED, room);
     exchange = (dp_engine_exchange_t){.in = in,

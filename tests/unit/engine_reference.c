@@ -90,15 +90,15 @@ static void repeat(dp_dtype_t dtype, char *data, size_t count)
     const size_t bytes = count * dp_dtype_bytes(dtype);
     size_t done = REFERENCE_PERIOD * dp_dtype_bytes(dtype);
 
-    for (; done < bytes; done += DP_MIN(done, bytes - done))
-        memcpy(data + done, data, DP_MIN(done, bytes - done));
+    for (; done < bytes; done += dp_min(done, bytes - done))
+        memcpy(data + done, data, dp_min(done, bytes - done));
 }
 
 void reference_fill(dp_dtype_t dtype, void *data, size_t count, int rank, size_t first, int exact)
 {
     char *at = data;
 
-    for (size_t i = 0; i < DP_MIN(count, (size_t)REFERENCE_PERIOD); i++)
+    for (size_t i = 0; i < dp_min(count, (size_t)REFERENCE_PERIOD); i++)
         fill_one(dtype, at + i * dp_dtype_bytes(dtype), rank, first + i, exact);
     repeat(dtype, data, count);
 }
@@ -211,7 +211,7 @@ void reference_reduce(const engine_world_t *world, const reference_t *what, size
 {
     const size_t bytes = dp_dtype_bytes(what->dtype);
 
-    for (size_t i = 0; i < DP_MIN(count, (size_t)REFERENCE_PERIOD); i++) {
+    for (size_t i = 0; i < dp_min(count, (size_t)REFERENCE_PERIOD); i++) {
         double elements[RANKS];
         const void *inputs[RANKS];
 

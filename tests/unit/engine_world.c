@@ -27,7 +27,7 @@ int engine_failed(engine_rank_t *rank, const char *format, ...)
     va_end(list);
     if (rank->failures++ < 5) {
         fprintf(stderr, "rank %d of %d, %d hosts: %s\n", rank->rank, rank->size,
-                rank->topology.host_count, text);
+                rank->topology.node_count, text);
     }
     return 0;
 }
@@ -197,7 +197,7 @@ int engine_world_processes(const engine_world_t *world, engine_body_t body, void
 
             live(world, &rank, body, user);
             fflush(NULL);
-            _exit(DP_MIN(rank.failures, 100));
+            _exit(dp_min(rank.failures, 100));
         }
     }
     for (int i = 0; i < world->size; i++) {

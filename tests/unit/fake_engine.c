@@ -393,8 +393,8 @@ static table_t *table_of(fake_engine_t *fake, const dp_engine_op_t *op)
     int ranks[2];
 
     if (op->collective != DP_COLLECTIVE_SEND) return group->table;
-    ranks[0] = group->table->ranks[DP_MIN(op->root, op->peer)];
-    ranks[1] = group->table->ranks[DP_MAX(op->root, op->peer)];
+    ranks[0] = group->table->ranks[dp_min(op->root, op->peer)];
+    ranks[1] = group->table->ranks[dp_max(op->root, op->peer)];
     return find_table(fake->room, group->table->uid, group->table->ranks[op->root],
                       group->table->ranks[op->peer], ranks, 2);
 }

@@ -32,7 +32,7 @@ clean() { # name command...
 [ $? = 99 ] || { echo "valgrind does not see what it should:"; cat canary.out; exit 1; }
 
 clean hello "$bin/dprun" -np 2 "${patient[@]}" "${check[@]}" "$bin/hello"
-clean hello_on_two_hosts "$bin/dprun" -np 2 --pretend-hosts=2 "${patient[@]}" "${check[@]}" "$bin/hello"
+clean hello_on_two_hosts "$bin/dprun" -np 2 --pretend-nodes=2 "${patient[@]}" "${check[@]}" "$bin/hello"
 # The agent is a fork of dprun and checked with it, the ranks are not.
 clean launcher "${check[@]}" "$bin/dprun" -np 2 "${patient[@]}" "$bin/hello"
 clean launcher_of_a_failure bash -c '"$@" 2>&1 | tee launcher.log; [ "${PIPESTATUS[0]}" = 3 ]' - \

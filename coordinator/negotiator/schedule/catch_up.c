@@ -90,7 +90,7 @@ uint64_t dp_debt_floor(dp_negotiator_t *n, const dp_row_t *row)
     uint64_t floor = row->ahead;
 
     for (uint32_t i = 0; n->lock.floor != NULL && i < dp_row_ranks(row); i++)
-        floor = DP_MAX(floor, n->lock.floor[rank_of(row, i)]);
+        floor = dp_max(floor, n->lock.floor[rank_of(row, i)]);
     DP_ASSERT(floor <= n->lock.owed_end); /* else a launch waits for what nobody owes */
     return floor;
 }
@@ -100,7 +100,7 @@ void dp_debt_raise(dp_negotiator_t *n, const dp_row_t *row, uint64_t floor)
     for (uint32_t i = 0; n->lock.floor != NULL && i < dp_row_ranks(row); i++) {
         int rank = rank_of(row, i);
 
-        n->lock.floor[rank] = DP_MAX(n->lock.floor[rank], floor);
+        n->lock.floor[rank] = dp_max(n->lock.floor[rank], floor);
     }
 }
 
@@ -114,8 +114,8 @@ void dp_debt_begin(dp_negotiator_t *n, uint64_t low, uint64_t high)
     lock->voided_ns = lock->has_warned = 0;
     lock->ended_ns = n->now_ns;
     if (lock->reason == DP_UNLOCK_STALL) /* then others count from their launches on */
-        lock->ended_ns -= DP_MIN(n->now_ns, n->stall_warn_ns);
-    if (lock->waited_ns != 0) lock->waited_ns = DP_MAX(n->now_ns, 1);
+        lock->ended_ns -= dp_min(n->now_ns, n->stall_warn_ns);
+    if (lock->waited_ns != 0) lock->waited_ns = dp_max(n->now_ns, 1);
     for (uint64_t number = low; number < high; number++)
         count += planned(lock, number)->count;
     if (reserve(lock, count) != DP_OK) {
@@ -270,9 +270,9 @@ static void pay(dp_negotiator_t *n, size_t begin, size_t end)
     event->entry_begin = entry_begin;
     event->entry_count = end - begin;
     event->is_locked = 1;
-    n->launching = DP_MAX(n->launching, event->sequence);
+    n->launching = dp_max(n->launching, event->sequence);
     lock->voided_ns = lock->has_warned = 0; /* a thread may wait for more */
-    if (lock->waited_ns != 0) lock->waited_ns = DP_MAX(n->now_ns, 1);
+    if (lock->waited_ns != 0) lock->waited_ns = dp_max(n->now_ns, 1);
 }
 
 /* What waited behind debts that are paid now. */
@@ -350,7 +350,7 @@ static uint64_t shadow_since(const dp_negotiator_t *n)
     const dp_lock_t *lock = &n->lock;
 
     if (lock->reason != DP_UNLOCK_STALL || lock->unconfirmed_ns == 0) return n->now_ns;
-    return DP_MIN(lock->unconfirmed_ns, n->now_ns);
+    return dp_min(lock->unconfirmed_ns, n->now_ns);
 }
 
 /* This rank's part of the row's oldest occurrence that is not settled. */
@@ -493,7 +493,7 @@ static void speak(dp_negotiator_t *n, int gives_up)
         }
         snprintf(text, sizeof(text),
                  "a thread has waited %.1f s behind %.*s, which this rank has not submitted and "
-                 "others launched as in the rounds before; DP_LOCK=off launches in any order",
+                 "others launched as in the rounds before; DP_SCHEDULE=off launches in any order",
                  (double)(n->now_ns - lock->waited_ns) * 1e-9, WHAT_IN_TEXT,
                  dp_row_text(owed->row, what));
         dp_outbox_warn(n, text);
@@ -514,7 +514,7 @@ void dp_debt_tick(dp_negotiator_t *n)
 
 uint64_t dp_debt_deadline(const dp_negotiator_t *n)
 {
-    return DP_MIN(warn_ns(n), void_ns(n));
+    return dp_min(warn_ns(n), void_ns(n));
 }
 
 /* position: what the rank had seen of the order when it gave up. */

@@ -153,8 +153,8 @@ void dp_plan_round(dp_negotiator_t *n)
 
 static uint32_t needed(const dp_lock_t *lock)
 {
-    if (!lock->is_declared) return DP_MAX(lock->need, REPEATS);
-    return lock->need == 0 ? 1 : DP_MAX(lock->need / REPEATS, DECLARED_AGAIN);
+    if (!lock->is_declared) return dp_max(lock->need, REPEATS);
+    return lock->need == 0 ? 1 : dp_max(lock->need / REPEATS, DECLARED_AGAIN);
 }
 
 void dp_plan_ended(dp_negotiator_t *n, uint64_t rounds)
@@ -166,7 +166,7 @@ void dp_plan_ended(dp_negotiator_t *n, uint64_t rounds)
     lock->declared = 0;
     lock->need = rounds >= LONG_LIFE * (uint64_t)needed(lock)
                      ? REPEATS
-                     : DP_MIN(DP_MAX(lock->need, REPEATS) * 2, REPEATS_MAX);
+                     : dp_min(dp_max(lock->need, REPEATS) * 2, REPEATS_MAX);
 }
 
 /* ---- The plan --------------------------------------------------------------------------- */
@@ -240,7 +240,7 @@ static dp_status_t make(dp_negotiator_t *n, size_t first)
         lock->entries[lock->entry_count++] =
             (dp_lock_entry_t){past->row, past->in_place, past->absmax};
     }
-    lock->stride = (uint32_t)(1 + (COUNTED_BUCKETS - 1) / DP_MAX(lock->bucket_count, 1));
+    lock->stride = (uint32_t)(1 + (COUNTED_BUCKETS - 1) / dp_max(lock->bucket_count, 1));
     return DP_OK;
 }
 

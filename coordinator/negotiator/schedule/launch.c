@@ -90,7 +90,7 @@ uint64_t dp_lock_rounds(const dp_negotiator_t *n)
     uint64_t rounds = own_rounds(&n->lock);
 
     for (int i = 0; i < n->child_count; i++)
-        rounds = DP_MIN(rounds, n->lock.child_rounds[i]);
+        rounds = dp_min(rounds, n->lock.child_rounds[i]);
     return rounds;
 }
 
@@ -159,7 +159,7 @@ void dp_lock_waits(dp_negotiator_t *n)
     const dp_lock_bucket_t *bucket;
 
     if ((lock->is_locked || lock->debts > 0) && lock->waited_ns == 0)
-        lock->waited_ns = DP_MAX(n->now_ns, 1);
+        lock->waited_ns = dp_max(n->now_ns, 1);
     if (!lock->is_locked || lock->own_count == 0 || n->own_pending == 0) return;
     bucket = &lock->buckets[lock->own[lock->step % lock->own_count]];
     for (size_t i = 0; i < bucket->count; i++) {
@@ -218,7 +218,7 @@ static void launch(dp_negotiator_t *n, const dp_lock_bucket_t *bucket, uint64_t 
     if (lock->step % lock->own_count == 0 && dp_lock_rounds(n) == own_rounds(lock))
         lock->laggard = n->rank;
     lock->launched = number + 1;
-    if (lock->unconfirmed_ns == 0) lock->unconfirmed_ns = DP_MAX(n->now_ns, 1);
+    if (lock->unconfirmed_ns == 0) lock->unconfirmed_ns = dp_max(n->now_ns, 1);
 }
 
 void dp_lock_run(dp_negotiator_t *n)

@@ -18,7 +18,7 @@ static void note_confirmed(dp_negotiator_t *n, uint64_t rounds)
     int is_ahead = lock->own_count > 0 && lock->step > rounds * lock->own_count;
 
     lock->confirmed = rounds;
-    lock->unconfirmed_ns = is_ahead ? DP_MAX(n->now_ns, 1) : 0;
+    lock->unconfirmed_ns = is_ahead ? dp_max(n->now_ns, 1) : 0;
 }
 
 /* ---- What neighbours say ---------------------------------------------------------------- */
@@ -48,7 +48,7 @@ static int take_rounds(dp_negotiator_t *n, const dp_item_t *item)
     if (item->round_count != lock->bucket_count) return 0;
     for (size_t i = 0; i < lock->bucket_count; i++) {
         if (item->rounds[i] > lock->confirmed + lock->stride + 1) return 0;
-        lock->buckets[i].rounds = DP_MAX(lock->buckets[i].rounds, item->rounds[i]);
+        lock->buckets[i].rounds = dp_max(lock->buckets[i].rounds, item->rounds[i]);
     }
     return 1;
 }
@@ -107,8 +107,8 @@ void dp_lock_from_child(dp_negotiator_t *n, int from, int child, const dp_item_t
                           item->high);
     } else {
         lock->waiting--;
-        lock->low = DP_MIN(lock->low, item->low);
-        lock->high = DP_MAX(lock->high, item->high);
+        lock->low = dp_min(lock->low, item->low);
+        lock->high = dp_max(lock->high, item->high);
     }
 }
 
@@ -153,7 +153,7 @@ dp_status_t dp_lock_plan_reserve(dp_lock_t *lock, size_t buckets, size_t entries
         lock->bucket_room = buckets;
     }
     if (entries > lock->entry_room) {
-        size_t room = DP_MAX(entries, lock->entry_room * 2);
+        size_t room = dp_max(entries, lock->entry_room * 2);
         dp_lock_entry_t *grown = realloc(lock->entries, room * sizeof(*grown));
 
         if (grown == NULL) return DP_ERR_NO_MEMORY;
@@ -293,7 +293,7 @@ static void say_stand(dp_negotiator_t *n)
     item->list_count = 0;
     if (!give_rounds(n, item)) return;
     if (dp_is_root(n)) {
-        item->low = DP_MIN(item->low, item->high);
+        item->low = dp_min(item->low, item->high);
         dp_outbox_down(n, n->world->expect, item, 1);
         dp_outbox_close_down(n);
     } else {
@@ -302,7 +302,7 @@ static void say_stand(dp_negotiator_t *n)
     item->rounds = NULL; /* the scratch stays ours */
     item->round_count = 0;
     if (!dp_is_root(n)) return;
-    if (!n->is_fatal) dp_lock_end(n, DP_MIN(lock->low, lock->high), lock->high);
+    if (!n->is_fatal) dp_lock_end(n, dp_min(lock->low, lock->high), lock->high);
 }
 
 void dp_lock_flush(dp_negotiator_t *n)

@@ -136,7 +136,7 @@ static void draw_draft(stream_t *stream, const char *text, size_t bytes)
     wipe_draft(output);
     room = columns_of(stream->number) - 1 - write_prefix(output, stream, "");
     if (room > 0) {
-        size_t shown = DP_MIN(bytes, (size_t)room);
+        size_t shown = dp_min(bytes, (size_t)room);
 
         dp_sink_write(output->sinks[sink], text,
                       shown == bytes ? bytes : dp_lines_cut(text, shown));

@@ -66,7 +66,7 @@ static dp_status_t run_in(dp_host_group_t *group, dp_engine_op_t *op, int root, 
         /* nothing has begun */
     } else if (op->exchange != NULL) {
         status = dp_host_exchange_run(group, op, root, peer);
-    } else if (group->host_count > 1) {
+    } else if (group->node_count > 1) {
         status = dp_host_between_run(group, op);
     } else {
         status = dp_host_local_run(group, op);
@@ -195,9 +195,9 @@ static int host_pulls(const dp_engine_t *self, const int *ranks, int count, size
     const dp_topology_t *topology = engine->topology;
 
     if (engine->pull_bytes == 0 || bytes < engine->pull_bytes) return 0;
-    if (ranks == NULL) return topology->host_count == 1;
+    if (ranks == NULL) return topology->node_count == 1;
     for (int i = 0; i < count; i++) {
-        if (topology->host[ranks[i]] != topology->host[engine->rank]) return 0;
+        if (topology->node[ranks[i]] != topology->node[engine->rank]) return 0;
     }
     return 1;
 }
@@ -310,10 +310,10 @@ static dp_status_t make_world(dp_host_engine_t *engine, dp_error_t *error)
 static dp_status_t make_shared(dp_host_engine_t *engine, dp_bootstrap_t *bootstrap,
                                const dp_config_t *config, uint64_t deadline_ns, dp_error_t *error)
 {
-    const int local_size = engine->topology->host_size[engine->topology->host[engine->rank]];
+    const int local_size = engine->topology->node_size[engine->topology->node[engine->rank]];
     const size_t bytes = dp_control_bytes(local_size);
     const dp_topology_t *topology = engine->topology;
-    const int *ranks = topology->host_ranks + topology->host_begin[topology->host[engine->rank]];
+    const int *ranks = topology->node_ranks + topology->node_begin[topology->node[engine->rank]];
     dp_status_t status;
     void *memory;
 
@@ -352,7 +352,7 @@ static dp_status_t init(dp_host_engine_t *engine, dp_bootstrap_t *bootstrap,
     if (status != DP_OK) return status;
     status = dp_exchange_pool_create(engine->size, &engine->swap, error);
     if (status != DP_OK) return status;
-    if (topology->host_count > 1) {
+    if (topology->node_count > 1) {
         status =
             dp_link_create(config, engine->rank, engine->size, engine->log, &engine->link, error);
         if (status != DP_OK) return status;
@@ -366,8 +366,8 @@ static dp_status_t init(dp_host_engine_t *engine, dp_bootstrap_t *bootstrap,
     if (status != DP_OK) return status;
     engine->control.spin_ns = spin_ns;
     dp_log_debug(engine->log, "engine host: local rank %d of %d, host %d of %d, spin %llu ns, %s",
-                 engine->local_rank, engine->control.count, topology->host[engine->rank],
-                 topology->host_count, (unsigned long long)spin_ns, dp_kernels_name());
+                 engine->local_rank, engine->control.count, topology->node[engine->rank],
+                 topology->node_count, (unsigned long long)spin_ns, dp_kernels_name());
     return DP_OK;
 }
 

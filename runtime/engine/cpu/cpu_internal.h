@@ -64,7 +64,7 @@ struct dp_host_group {
     dp_topology_t own_topology;
     int *ranks; /* [size] of the world */
     int rank, size;
-    int host, host_count;
+    int host, node_count;
     int local_rank, local_size;
     const int *local_ranks; /* [local_size] ranks of this group on this host, borrowed */
     int *locals;            /* [local_size] their local ranks in the world */
@@ -75,7 +75,7 @@ struct dp_host_group {
     void *board_memory; /* engine memory */
     dp_host_board_t boards[2];
     dp_layout_t layout;
-    const void **ins;   /* [max(local_size, host_count)] pointers for the kernels */
+    const void **ins;   /* [max(local_size, node_count)] pointers for the kernels */
     void **outs;        /* likewise */
     dp_engine_op_t *op; /* the running one */
     dp_error_t failure; /* why it fails */

@@ -40,11 +40,11 @@ static dp_status_t find_places(dp_host_group_t *group, const dp_topology_t *worl
 {
     const dp_topology_t *topology = group->topology;
 
-    group->host = topology->host[group->rank];
-    group->host_count = topology->host_count;
+    group->host = topology->node[group->rank];
+    group->node_count = topology->node_count;
     group->local_rank = topology->local_rank[group->rank];
-    group->local_size = topology->host_size[group->host];
-    group->local_ranks = topology->host_ranks + topology->host_begin[group->host];
+    group->local_size = topology->node_size[group->host];
+    group->local_ranks = topology->node_ranks + topology->node_begin[group->host];
     group->locals = calloc((size_t)group->local_size, sizeof(*group->locals));
     if (group->locals == NULL) return DP_ERR_NO_MEMORY;
     for (int k = 0; k < group->local_size; k++)
@@ -139,12 +139,12 @@ static dp_status_t init(dp_host_group_t *group, const dp_engine_members_t *membe
     status = members->count == world->size ? DP_OK : make_topology(group, world);
     if (status == DP_OK) status = find_places(group, world);
     if (status != DP_OK) return status;
-    width = (size_t)DP_MAX(group->local_size, group->host_count);
+    width = (size_t)dp_max(group->local_size, group->node_count);
     group->ins = calloc(width, sizeof(*group->ins));
     group->outs = calloc(width, sizeof(*group->outs));
     if (group->ins == NULL || group->outs == NULL) return DP_ERR_NO_MEMORY;
     status = make_boards(group);
-    if (status == DP_OK && group->host_count > 1)
+    if (status == DP_OK && group->node_count > 1)
         status = dp_between_create(group, &group->between);
     if (status != DP_OK) return status;
     return dp_control_open(&group->control, &group->engine->control, numbers.own, numbers.others,
@@ -201,12 +201,12 @@ dp_status_t dp_host_pair(dp_host_group_t *group, int root, int peer, dp_host_gro
 {
     dp_host_engine_t *engine = group->engine;
     const int other = group->ranks[root == group->rank ? peer : root];
-    const int ranks[2] = {DP_MIN(other, engine->rank), DP_MAX(other, engine->rank)};
+    const int ranks[2] = {dp_min(other, engine->rank), dp_max(other, engine->rank)};
     const dp_engine_members_t members = {.ranks = ranks, .count = 2, .name = "pair"};
     /* Each of the two keeps the record that is named after the other. */
     const numbers_t numbers = {DP_CONTROL_PAIRS + engine->topology->local_rank[other],
                                DP_CONTROL_PAIRS + engine->local_rank};
-    const int are_near = engine->topology->host[other] == engine->topology->host[engine->rank];
+    const int are_near = engine->topology->node[other] == engine->topology->node[engine->rank];
     dp_status_t status = DP_OK;
 
     if (engine->pairs[other] == NULL) {
@@ -230,9 +230,9 @@ static int are_partners(const dp_topology_t *topology, int a, int b)
     const int a_local = topology->local_rank[a];
     const int b_local = topology->local_rank[b];
 
-    return topology->host[a] != topology->host[b] &&
-           (a_local % topology->host_size[topology->host[b]] == b_local ||
-            b_local % topology->host_size[topology->host[a]] == a_local);
+    return topology->node[a] != topology->node[b] &&
+           (a_local % topology->node_size[topology->node[b]] == b_local ||
+            b_local % topology->node_size[topology->node[a]] == a_local);
 }
 
 dp_status_t dp_host_group_connect(dp_host_group_t *group)

@@ -81,9 +81,9 @@ static uint64_t choose_spin(const dp_host_engine_t *engine, uint64_t spin_ns)
 static dp_status_t try_pull(dp_host_engine_t *engine, size_t pull_bytes, dp_error_t *error)
 {
     const dp_topology_t *topology = engine->topology;
-    const int host = topology->host[engine->rank];
-    const int *ranks = topology->host_ranks + topology->host_begin[host];
-    const int count = topology->host_size[host];
+    const int host = topology->node[engine->rank];
+    const int *ranks = topology->node_ranks + topology->node_begin[host];
+    const int count = topology->node_size[host];
 
     if (pull_bytes == 0 || count == 1) return DP_OK;
     engine->pull_bytes = pull_bytes;

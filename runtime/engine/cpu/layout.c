@@ -10,7 +10,7 @@
 dp_status_t dp_layout_set(dp_layout_t *layout, const dp_engine_piece_t *pieces, size_t count)
 {
     if (layout->block_begin == NULL || count > layout->room) {
-        const size_t room = DP_MAX(count, (size_t)64);
+        const size_t room = dp_max(count, (size_t)64);
         size_t *blocks = malloc((room + 1) * sizeof(*blocks));
         size_t *elems = malloc((room + 1) * sizeof(*elems));
 
@@ -57,7 +57,7 @@ dp_range_t dp_range_part(dp_range_t range, int index, int parts)
     const size_t each = blocks / (size_t)parts;
     const size_t more = blocks % (size_t)parts; /* the first ones get one more */
     const size_t place = (size_t)index;
-    const size_t begin = range.begin + place * each + DP_MIN(place, more);
+    const size_t begin = range.begin + place * each + dp_min(place, more);
 
     return (dp_range_t){begin, begin + each + (place < more)};
 }
@@ -71,7 +71,7 @@ dp_range_t dp_range_chunk(dp_range_t range, size_t index, size_t blocks)
 {
     const size_t begin = range.begin + index * blocks;
 
-    return (dp_range_t){begin, DP_MIN(begin + blocks, range.end)};
+    return (dp_range_t){begin, dp_min(begin + blocks, range.end)};
 }
 
 /* The last piece that begins at or before the block; empty ones before it begin there too. */
@@ -118,11 +118,11 @@ int dp_layout_next(const dp_layout_t *layout, dp_range_t *range, dp_segment_t *s
     if (range->begin >= range->end) return 0;
     piece = dp_layout_piece(layout, range->begin);
     first = layout->block_begin[piece];
-    end = DP_MIN(range->end, layout->block_begin[piece + 1]);
+    end = dp_min(range->end, layout->block_begin[piece + 1]);
     count = layout->elem_begin[piece + 1] - layout->elem_begin[piece];
     segment->piece = piece;
     segment->start = (range->begin - first) * DP_TALLY_BLOCK;
-    segment->count = DP_MIN((end - first) * DP_TALLY_BLOCK, count) - segment->start;
+    segment->count = dp_min((end - first) * DP_TALLY_BLOCK, count) - segment->start;
     range->begin = end;
     return 1;
 }

@@ -31,7 +31,7 @@ static int is_root(const dp_host_group_t *group, const dp_engine_op_t *op)
 /* Makes room for the pieces of an operation. The board was last used two operations ago. */
 static dp_status_t grow_board(dp_host_group_t *group, dp_host_board_t *board, size_t count)
 {
-    const size_t room = DP_MAX(2 * board->room, count);
+    const size_t room = dp_max(2 * board->room, count);
     void *pieces = NULL;
     void *tallies = NULL;
     dp_status_t status;
@@ -81,7 +81,7 @@ static int is_private(const dp_host_group_t *group, const dp_engine_op_t *op)
     const size_t elem_bytes = dp_dtype_bytes(op->dtype);
 
     if (group->engine->pull_bytes == 0 || op->collective != DP_COLLECTIVE_ALLREDUCE) return 0;
-    for (size_t i = 0; group->host_count == 1 && i < op->piece_count; i++) {
+    for (size_t i = 0; group->node_count == 1 && i < op->piece_count; i++) {
         const size_t bytes = op->pieces[i].count * elem_bytes;
 
         if (bytes == 0) continue;
@@ -163,8 +163,8 @@ static dp_status_t compare_slots(dp_host_group_t *group, const dp_engine_op_t *o
             return dp_host_fail(
                 group, DP_ERR_MISMATCH, "%s %llu%s: rank %d and rank %d brought different tensors",
                 dp_collective_name(op->collective), (unsigned long long)op->sequence, group->title,
-                DP_MIN(group->engine->rank, dp_host_local_world(group, i)),
-                DP_MAX(group->engine->rank, dp_host_local_world(group, i)));
+                dp_min(group->engine->rank, dp_host_local_world(group, i)),
+                dp_max(group->engine->rank, dp_host_local_world(group, i)));
         }
         return dp_host_fail(
             group, DP_ERR_MISMATCH,
@@ -326,7 +326,7 @@ void dp_host_count(dp_host_group_t *group, const dp_reduce_args_t *args)
     block.out_count = 1;
     block.streaming = 0;
     for (size_t at = 0; at < args->count; at += DP_TALLY_BLOCK) {
-        block.count = DP_MIN(args->count - at, (size_t)DP_TALLY_BLOCK);
+        block.count = dp_min(args->count - at, (size_t)DP_TALLY_BLOCK);
         dp_kernel_reduce(&block);
         for (int k = 0; k < args->in_count; k++)
             group->ins[k] = (const char *)group->ins[k] + step;

@@ -186,7 +186,7 @@ static void pause_until(emulated_engine_t *engine, uint64_t until_ns)
         pthread_mutex_unlock(&engine->lock);
         if (is_aborted) return;
         if (until_ns - now_ns <= SPIN_NS) continue;
-        nap.tv_nsec = (long)DP_MIN(until_ns - now_ns - SPIN_NS, 10000000u);
+        nap.tv_nsec = (long)dp_min(until_ns - now_ns - SPIN_NS, 10000000u);
         nanosleep(&nap, NULL);
     }
 }
@@ -333,7 +333,7 @@ static dp_status_t add_range(emulated_engine_t *engine, void *memory, size_t byt
 static dp_status_t emulated_alloc(dp_engine_t *self, size_t bytes, void **memory)
 {
     emulated_engine_t *engine = emulated_of(self);
-    const size_t room = dp_align_up(DP_MAX(bytes, 1), 4096);
+    const size_t room = dp_align_up(dp_max(bytes, 1), 4096);
     void *base = NULL;
     dp_status_t status;
 

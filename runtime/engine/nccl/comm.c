@@ -298,7 +298,7 @@ static dp_status_t compare_cards(const dp_nccl_engine_t *engine, void *const *va
         format_version((int)first->version, here, sizeof(here));
         format_version((int)card->version, there, sizeof(there));
         return dp_error_set(error, DP_ERR_MISMATCH, "rank 0 has NCCL %s, rank %d (%s) has %s", here,
-                            i, engine->topology->host_name[engine->topology->host[i]], there);
+                            i, engine->topology->host_name[engine->topology->node[i]], there);
     }
     return DP_OK;
 }
@@ -317,7 +317,7 @@ static dp_status_t explain_refusal(const dp_nccl_engine_t *engine, void *const *
             return dp_error_set(error, DP_ERR_CONFIG,
                                 "ranks %d and %d are on one GPU of %s, which NCCL refuses: give "
                                 "each rank its own; to try several on one, dprun --share-gpu",
-                                k, i, engine->topology->host_name[engine->topology->host[i]]);
+                                k, i, engine->topology->host_name[engine->topology->node[i]]);
         }
     }
     return DP_ERR_INVALID;

@@ -195,7 +195,7 @@ static void check_room(const exchange_run_t *run, dp_error_t *truncated)
 
         if (total == 0 || total <= row_of(run, rank)[ROW_CAPACITY]) continue;
         dp_error_set(truncated, DP_ERR_TRUNCATED, "rank %d (%s) can take %llu elements, %zu come%s",
-                     who, topology->host_name[topology->host[who]],
+                     who, topology->host_name[topology->node[who]],
                      (unsigned long long)row_of(run, rank)[ROW_CAPACITY], total, run->group->title);
         return;
     }

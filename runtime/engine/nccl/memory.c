@@ -180,7 +180,7 @@ dp_status_t dp_nccl_alloc(dp_engine_t *self, size_t bytes, void **memory)
 {
     dp_nccl_engine_t *engine = dp_nccl_of(self);
     const dp_device_ops_t *device = engine->device->ops;
-    const size_t room = dp_align_up(DP_MAX(bytes, 1), PAGE);
+    const size_t room = dp_align_up(dp_max(bytes, 1), PAGE);
     dp_error_t error = {DP_OK, ""};
     dp_nccl_range_t *range;
     void *base = NULL;

@@ -174,7 +174,7 @@ static uint64_t wire_bytes(const dp_nccl_task_t *task)
     const uint64_t size = (uint64_t)task->group->size;
     uint64_t elements = 0;
 
-    if (task->engine->topology->host_count < 2) return 0;
+    if (task->engine->topology->node_count < 2) return 0;
     for (size_t i = 0; i < op->piece_count; i++)
         elements += op->pieces[i].count;
     if (op->collective == DP_COLLECTIVE_ALLREDUCE)
@@ -350,7 +350,7 @@ static dp_status_t make_memory(dp_nccl_engine_t *engine, dp_error_t *error)
 
     if (status != DP_OK) return dp_error_set(error, status, "nccl: no pinned memory");
     make_pool(engine);
-    engine->row_words = size * (3 + DP_MIN(size, ROWS_AT_ONCE));
+    engine->row_words = size * (3 + dp_min(size, ROWS_AT_ONCE));
     status = DP_NCCL_CUDA(cudaMallocHost((void **)&engine->ids, DP_NCCL_IDS * sizeof(ncclUniqueId)),
                           error);
     if (status == DP_OK) {

@@ -122,7 +122,7 @@ static dp_status_t take(run_t *run, size_t bytes, void **memory)
         engine->scratch = grown;
         engine->scratch_room = room;
     }
-    bytes = DP_MAX(bytes, 1);
+    bytes = dp_max(bytes, 1);
     status = DP_NCCL_CUDA(engine->pool != NULL
                               ? cudaMallocFromPoolAsync(memory, bytes, engine->pool, run->stream)
                               : cudaMallocAsync(memory, bytes, run->stream),
@@ -158,7 +158,7 @@ static dp_status_t combine(run_t *run, const void *const *in, int in_count, void
     while (done < in_count) {
         const int first = done == 0 ? 0 : 1;
         const int room = DP_CUDA_REDUCE_MAX - first;
-        const int more = DP_MIN(room, in_count - done);
+        const int more = dp_min(room, in_count - done);
         const int is_last = done + more == in_count;
         void *to = is_last ? out : partial;
         const dp_reduce_args_t args = {.dtype = run->op->dtype,
@@ -348,12 +348,12 @@ static dp_status_t run_reduction(run_t *run)
 
 static size_t section_begin(const run_t *run, int rank)
 {
-    return DP_MIN((size_t)rank * run->section, run->total);
+    return dp_min((size_t)rank * run->section, run->total);
 }
 
 static size_t section_bytes(const run_t *run, int rank)
 {
-    return DP_MIN(run->row, run->total - section_begin(run, rank));
+    return dp_min(run->row, run->total - section_begin(run, rank));
 }
 
 /* Everybody's section `rank` comes to that rank: behind one another, its own left out. */
@@ -585,7 +585,7 @@ static dp_status_t run_moves(run_t *run)
 
 static dp_status_t make_room(dp_nccl_engine_t *engine, size_t pieces, dp_error_t *error)
 {
-    const size_t room = DP_MAX(2 * engine->piece_room, pieces);
+    const size_t room = dp_max(2 * engine->piece_room, pieces);
 
     if (pieces <= engine->piece_room) return DP_OK;
     free(engine->sources);

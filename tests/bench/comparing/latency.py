@@ -5,7 +5,7 @@ import re
 from comparing.process import Failed, Late, run
 from comparing.ways import median_of
 
-LOCK_SETTING = "--lock"  # a libdp without it never locks
+LOCK_SETTING = "--schedule"  # a libdp without it never locks
 
 
 def has_lock(build):

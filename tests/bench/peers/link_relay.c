@@ -166,10 +166,10 @@ static struct timespec *time_left(const relay_t *relay, struct timespec *left)
     for (int side = 0; side < SIDES; side++) {
         const frame_t *first = relay->lanes[side].first;
 
-        if (first != NULL) next_ns = DP_MIN(next_ns, first->arrives_ns);
+        if (first != NULL) next_ns = dp_min(next_ns, first->arrives_ns);
     }
     if (next_ns == UINT64_MAX) return NULL;
-    next_ns -= DP_MIN(next_ns, now_ns);
+    next_ns -= dp_min(next_ns, now_ns);
     *left = (struct timespec){(time_t)(next_ns / 1000000000u), (long)(next_ns % 1000000000u)};
     return left;
 }

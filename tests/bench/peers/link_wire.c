@@ -16,7 +16,7 @@ enum {
 
 static size_t alone(size_t bytes)
 {
-    return DP_MAX(bytes, (size_t)FRAME_MIN) + FRAME_EXTRA;
+    return dp_max(bytes, (size_t)FRAME_MIN) + FRAME_EXTRA;
 }
 
 size_t wire_bytes(const struct virtio_net_hdr *header, const unsigned char *frame, size_t bytes)
@@ -40,7 +40,7 @@ size_t wire_bytes(const struct virtio_net_hdr *header, const unsigned char *fram
 
 uint64_t wire_take(wire_t *wire, uint64_t now_ns, size_t bytes)
 {
-    const uint64_t starts_ns = DP_MAX(now_ns, wire->free_ns);
+    const uint64_t starts_ns = dp_max(now_ns, wire->free_ns);
 
     if (starts_ns - now_ns > wire->queue_ns) return 0;
     wire->free_ns = starts_ns + (uint64_t)((double)bytes * wire->ns_per_byte);

@@ -233,7 +233,7 @@ static int run_slices(const plan_t *plan)
     double before = probe();
 
     for (int first = 0; first < self.table->iterations; first += slice) {
-        const int count = DP_MIN(slice, self.table->iterations - first);
+        const int count = dp_min(slice, self.table->iterations - first);
         double after;
 
         if (plan->loop && run_loop(plan, first, count) != 0) return -1;
@@ -267,8 +267,8 @@ static double sample_us(int i)
     double start = 0.0, end = 0.0;
 
     for (int r = 0; r < self.ranks; r++) {
-        start = DP_MAX(start, self.table->start_us[r][i]);
-        end = DP_MAX(end, self.table->end_us[r][i]);
+        start = dp_max(start, self.table->start_us[r][i]);
+        end = dp_max(end, self.table->end_us[r][i]);
     }
     return end - start;
 }
@@ -282,7 +282,7 @@ static void print_figures(const plan_t *plan)
         wrong += self.table->wrong[r];
     memset(self.counts, 0, sizeof(self.counts));
     for (int i = 0; i < iterations; i += plan->loop ? slice : 1) {
-        const int of = plan->loop ? DP_MIN(slice, iterations - i) : 1;
+        const int of = plan->loop ? dp_min(slice, iterations - i) : 1;
         const int place = self.probing ? self.place[i] : MIXED;
 
         self.samples[place][self.counts[place]++] = sample_us(i) / of;
@@ -409,7 +409,7 @@ int slices_run(const slices_way_t *way, int rank, int ranks, int argc, char **ar
     plan.loop = atoi(slices_argument(argc, argv, "loop", "0"));
     plan.touch = !plan.loop && atoi(slices_argument(argc, argv, "touch", "1"));
     for (int i = 0; i < n; i++)
-        most = DP_MAX(most, counts[i]);
+        most = dp_max(most, counts[i]);
     plan.tensor = way->memory(way->user, most * sizeof(float));
     if (plan.tensor == NULL) {
         fprintf(stderr, "%s: rank %d: no memory for %zu bytes\n", way->name, rank,

@@ -111,7 +111,7 @@ static void queue_step(rig_t *rig, int rank, int s)
 
     world_wait_issued(&rig->world, rank, &rig->ops[s]);
     assert_int_equal(device->stream_wait(rig->stream[rank], rig->ops[s].done_event[rank]), DP_OK);
-    *optimizer = (optimizer_t){.skip = device->skip_word(rig->world.rank[rank].device),
+    *optimizer = (optimizer_t){.skip = device->skip_flag(rig->world.rank[rank].device),
                                .gradient = rig->ops[s].tensors[rank][0].out,
                                .expected = 2.0f};
     assert_int_equal(cudaLaunchHostFunc(rig->native[rank], step, optimizer), cudaSuccess);
@@ -231,7 +231,7 @@ static void a_broken_device_fails_what_is_under_way(void **unused)
     world_launch(&world, &op, 1);
     world_wait(&world);
     assert_int_not_equal(op.status[0], DP_OK);
-    assert_int_equal(*world.rank[0].device->ops->skip_word(world.rank[0].device), 1);
+    assert_int_equal(*world.rank[0].device->ops->skip_flag(world.rank[0].device), 1);
     op_free(&world, &op);
     close_world(&world);
 }

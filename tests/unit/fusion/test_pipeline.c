@@ -24,7 +24,7 @@ static void run_and_check(world_t *world, world_op_t *ops, size_t count, size_t 
     for (size_t i = 0; i < count; i++)
         op_make(world, &ops[i], before * 1000 + i);
     while (launched < count) {
-        size_t n = DP_MIN(per_launch, count - launched);
+        size_t n = dp_min(per_launch, count - launched);
 
         world_launch(world, ops + launched, n);
         launched += n;

@@ -30,7 +30,7 @@ static void run_and_check(world_t *world, world_op_t *ops, size_t count, size_t 
     for (size_t i = 0; i < count; i++)
         op_make(world, &ops[i], before * 1000 + i);
     for (size_t i = 0; i < count; i += per_launch)
-        world_launch(world, ops + i, DP_MIN(per_launch, count - i));
+        world_launch(world, ops + i, dp_min(per_launch, count - i));
     world_wait(world);
     for (size_t i = 0; i < count; i++) {
         op_check(world, &ops[i], tolerance);

@@ -25,7 +25,7 @@ static int receivers(const dp_exchange_run_t *run)
 {
     const int others = run->group->local_size - 1;
 
-    return dp_exchange_is_shared(run) ? DP_MIN(others, 1) : others;
+    return dp_exchange_is_shared(run) ? dp_min(others, 1) : others;
 }
 
 static size_t stream_bytes(const dp_exchange_run_t *run, int from)
@@ -59,8 +59,8 @@ static void fill(const dp_exchange_run_t *run, size_t begin, size_t end, char *t
     for (int i = 0; i < receivers(run) && before < end; i++) {
         const int rank = receiver_of(run, group->local_rank, i);
         const size_t bytes = dp_exchange_count(run, group->rank, rank) * run->elem_bytes;
-        const size_t first = DP_MAX(begin, before);
-        const size_t last = DP_MIN(end, before + bytes);
+        const size_t first = dp_max(begin, before);
+        const size_t last = dp_min(end, before + bytes);
 
         if (first < last) {
             const size_t start = dp_exchange_start(run, group->rank, rank) * run->elem_bytes;
@@ -114,7 +114,7 @@ dp_status_t dp_exchange_show(dp_exchange_run_t *run, dp_exchange_row_t *row)
     if (status != DP_OK) return status;
     row->way = DP_WAY_STAGED;
     row->source = dp_arena_offset(arena, run->pool->stage, 0);
-    fill(run, 0, DP_MIN(bytes, DP_STAGE_BYTES), run->pool->stage);
+    fill(run, 0, dp_min(bytes, DP_STAGE_BYTES), run->pool->stage);
     return DP_OK;
 }
 
@@ -194,8 +194,8 @@ static dp_status_t copy_staged(dp_exchange_run_t *run, int local, size_t round)
     const size_t place = stream_place(run, local);
     const size_t end = place + bytes_from(run, local);
     const size_t begin = round * DP_STAGE_BYTES; /* of the round, in the stream */
-    const size_t first = DP_MAX(begin, place);
-    const size_t last = DP_MIN(begin + DP_STAGE_BYTES, end);
+    const size_t first = dp_max(begin, place);
+    const size_t last = dp_min(begin + DP_STAGE_BYTES, end);
     const char *from;
 
     if (first >= last) return DP_OK;
@@ -226,7 +226,7 @@ static dp_status_t copy_rounds(dp_exchange_run_t *run, size_t rounds)
         const size_t begin = (round + 1) * DP_STAGE_BYTES;
 
         if (round + 1 < own) {
-            fill(run, begin, DP_MIN(begin + DP_STAGE_BYTES, own_bytes),
+            fill(run, begin, dp_min(begin + DP_STAGE_BYTES, own_bytes),
                  run->pool->stage + (round + 1) % 2 * DP_STAGE_BYTES);
         }
         for (int i = 1; status == DP_OK && i < group->local_size; i++) {
@@ -251,7 +251,7 @@ dp_status_t dp_exchange_copy(dp_exchange_run_t *run, int *is_read)
     for (int k = 0; k < group->local_size; k++) {
         const dp_exchange_row_t *row = run->pool->rows[group->local_ranks[k]];
 
-        rounds = DP_MAX(rounds, count_rounds(run, k));
+        rounds = dp_max(rounds, count_rounds(run, k));
         if (row->way == DP_WAY_DIRECT) is_direct = 1;
     }
     for (int i = 1; status == DP_OK && i < group->local_size; i++) {

@@ -198,7 +198,7 @@ static dp_status_t make_row(dp_exchange_run_t *run)
     if (status != DP_OK) return status;
     row = copy_of(run, group->rank);
     row->drops = run->exchange->drops != 0;
-    row->capacity = row->drops ? elems_max(run) : DP_MIN(run->exchange->capacity, elems_max(run));
+    row->capacity = row->drops ? elems_max(run) : dp_min(run->exchange->capacity, elems_max(run));
     run->pool->rows[group->rank] = row;
     status = read_counts(run, row);
     if (status == DP_OK) status = dp_exchange_show(run, row);
@@ -226,7 +226,7 @@ static dp_status_t find_local_rows(dp_exchange_run_t *run)
 /* Rows lie in the table by host, then local rank. */
 static size_t table_place(const dp_exchange_run_t *run, int host)
 {
-    return (size_t)run->group->topology->host_begin[host] * run->row_bytes;
+    return (size_t)run->group->topology->node_begin[host] * run->row_bytes;
 }
 
 static dp_status_t make_table(dp_exchange_run_t *run)
@@ -264,8 +264,8 @@ static dp_status_t swap_rows(dp_exchange_run_t *run)
                run->row_bytes);
     }
     status = dp_between_swap(group, DP_KIND_ROWS, own, 0, run->row_bytes, &others);
-    for (int host = 0; status == DP_OK && host < group->host_count; host++) {
-        const size_t bytes = (size_t)topology->host_size[host] * run->row_bytes;
+    for (int host = 0; status == DP_OK && host < group->node_count; host++) {
+        const size_t bytes = (size_t)topology->node_size[host] * run->row_bytes;
 
         if (host == group->host) continue;
         memcpy((char *)run->pool->table + table_place(run, host), others, bytes);
@@ -289,10 +289,10 @@ static dp_status_t find_far_rows(dp_exchange_run_t *run)
         dp_host_at(group, 0, dp_host_slot(group, 0)->table, (size_t)group->size * run->row_bytes);
     if (table == NULL) return dp_host_bad_offset(group, 0);
     for (int rank = 0; rank < group->size; rank++) {
-        const char *row = table + table_place(run, topology->host[rank]) +
+        const char *row = table + table_place(run, topology->node[rank]) +
                           (size_t)topology->local_rank[rank] * run->row_bytes;
 
-        if (topology->host[rank] == group->host) continue;
+        if (topology->node[rank] == group->host) continue;
         run->pool->rows[rank] = (const dp_exchange_row_t *)(const void *)row;
     }
     return DP_OK;
@@ -303,7 +303,7 @@ static dp_status_t find_rows(dp_exchange_run_t *run)
     dp_host_group_t *group = run->group;
     dp_status_t status = find_local_rows(run);
 
-    if (status == DP_OK && group->host_count > 1) status = find_far_rows(run);
+    if (status == DP_OK && group->node_count > 1) status = find_far_rows(run);
     for (int rank = 0; status == DP_OK && rank < group->size; rank++) {
         dp_exchange_row_t *copy = copy_of(run, rank);
 
@@ -341,7 +341,7 @@ static dp_status_t check_capacities(dp_exchange_run_t *run)
         if (total <= row->capacity) continue;
         return dp_host_fail(group, DP_ERR_TRUNCATED,
                             "rank %d (%s) can take %llu elements, %zu come%s", group->ranks[rank],
-                            topology->host_name[topology->host[rank]],
+                            topology->host_name[topology->node[rank]],
                             (unsigned long long)row->capacity, total, group->title);
     }
     return DP_OK;
@@ -376,8 +376,8 @@ static int wants_shared(const dp_exchange_run_t *run, int host)
 {
     const dp_topology_t *topology = run->group->topology;
 
-    for (int i = topology->host_begin[host]; i < topology->host_begin[host + 1]; i++) {
-        if (!run->pool->rows[topology->host_ranks[i]]->drops) return 1;
+    for (int i = topology->node_begin[host]; i < topology->node_begin[host + 1]; i++) {
+        if (!run->pool->rows[topology->node_ranks[i]]->drops) return 1;
     }
     return 0;
 }
@@ -401,7 +401,7 @@ static size_t shared_place(const dp_exchange_run_t *run, int server, int from)
     size_t place = 0;
 
     for (int rank = 0; rank < from; rank++) {
-        if (group->topology->host[rank] == group->host) continue;
+        if (group->topology->node[rank] == group->host) continue;
         if (server_of(group, rank) != server) continue;
         place += dp_align_up(shared_bytes(run, rank), 64);
     }
@@ -416,8 +416,8 @@ static dp_status_t start_shared(dp_exchange_run_t *run)
     dp_flows_t *flows = &run->pool->flows;
     dp_status_t status = DP_OK;
 
-    for (int i = 1; status == DP_OK && bytes != 0 && i < group->host_count; i++) {
-        const int host = (group->host + i) % group->host_count;
+    for (int i = 1; status == DP_OK && bytes != 0 && i < group->node_count; i++) {
+        const int host = (group->host + i) % group->node_count;
 
         if (!wants_shared(run, host)) continue;
         status = dp_flows_send(flows, dp_between_partner(group, host), run->exchange->in, bytes);
@@ -426,7 +426,7 @@ static dp_status_t start_shared(dp_exchange_run_t *run)
     status =
         dp_between_scratch(group, shared_place(run, group->local_rank, group->size), &run->scratch);
     for (int from = 0; status == DP_OK && from < group->size; from++) {
-        if (topology->host[from] == group->host || shared_bytes(run, from) == 0) continue;
+        if (topology->node[from] == group->host || shared_bytes(run, from) == 0) continue;
         if (server_of(group, from) != group->local_rank) continue;
         status =
             dp_flows_receive(flows, from, run->scratch + shared_place(run, group->local_rank, from),
@@ -445,7 +445,7 @@ static dp_status_t copy_shared(dp_exchange_run_t *run)
         const int server = server_of(group, from);
         const char *block;
 
-        if (group->topology->host[from] == group->host || bytes == 0) continue;
+        if (group->topology->node[from] == group->host || bytes == 0) continue;
         block = dp_host_at(group, server,
                            dp_host_slot(group, server)->scratch + shared_place(run, server, from),
                            bytes);
@@ -470,12 +470,12 @@ static dp_status_t start_single(dp_exchange_run_t *run)
         const size_t out_bytes = dp_exchange_count(run, group->rank, to) * run->elem_bytes;
         const size_t in_bytes = dp_exchange_count(run, from, group->rank) * run->elem_bytes;
 
-        if (group->topology->host[to] != group->host && out_bytes != 0 && !pool->rows[to]->drops) {
+        if (group->topology->node[to] != group->host && out_bytes != 0 && !pool->rows[to]->drops) {
             const size_t start = dp_exchange_start(run, group->rank, to) * run->elem_bytes;
 
             status = dp_flows_send(flows, to, (const char *)run->exchange->in + start, out_bytes);
         }
-        if (status == DP_OK && group->topology->host[from] != group->host && in_bytes != 0 &&
+        if (status == DP_OK && group->topology->node[from] != group->host && in_bytes != 0 &&
             !run->exchange->drops) {
             char *target = (char *)run->exchange->out + pool->places[from] * run->elem_bytes;
 
@@ -492,7 +492,7 @@ static dp_status_t start_flows(dp_exchange_run_t *run)
     dp_status_t status;
 
     run->pool->flows.unfinished = 0;
-    if (group->host_count == 1) return DP_OK;
+    if (group->node_count == 1) return DP_OK;
     status = dp_flows_begin(&run->pool->flows, group,
                             2 * ((size_t)group->size - (size_t)group->local_size));
     if (status == DP_OK) {
@@ -512,7 +512,7 @@ static dp_status_t move_blocks(dp_exchange_run_t *run)
 
     if (status == DP_OK) status = dp_exchange_copy(run, &is_read);
     if (status != DP_OK) return status;
-    if (group->host_count == 1) return is_read ? dp_host_meet(group) : DP_OK;
+    if (group->node_count == 1) return is_read ? dp_host_meet(group) : DP_OK;
     status = dp_flows_finish(&run->pool->flows);
     if (status == DP_OK && dp_exchange_is_shared(run)) {
         status = dp_host_meet(group);
@@ -531,7 +531,7 @@ dp_status_t dp_host_exchange_run(dp_host_group_t *group, dp_engine_op_t *op, int
                              .pool = group->engine->swap,
                              .root = root,
                              .peer = peer,
-                             .elem_bytes = DP_MAX(dp_dtype_bytes(op->dtype), (size_t)1)};
+                             .elem_bytes = dp_max(dp_dtype_bytes(op->dtype), (size_t)1)};
     dp_status_t status;
 
     run.is_alike =
@@ -547,7 +547,7 @@ dp_status_t dp_host_exchange_run(dp_host_group_t *group, dp_engine_op_t *op, int
     status = check_capacities(&run);
     if (status == DP_OK) {
         status = move_blocks(&run);
-    } else if (group->host_count > 1 && dp_host_meet(group) != DP_OK) {
+    } else if (group->node_count > 1 && dp_host_meet(group) != DP_OK) {
         status = DP_ERR_ABORTED; /* who was late has read the rows: they may change */
     }
     return status;

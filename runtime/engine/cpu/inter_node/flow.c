@@ -81,7 +81,7 @@ static dp_status_t begin_chunk(dp_flows_t *flows, dp_flow_t *flow)
     dp_link_message_t *message = message_of(flows, flow, flow->begun);
     const uint64_t tag = dp_between_tag(group, flow->from, DP_KIND_BLOCK, flow->begun);
     const size_t at = flow->begun * DP_CHUNK_BYTES;
-    const size_t bytes = DP_MIN(flow->bytes - at, DP_CHUNK_BYTES);
+    const size_t bytes = dp_min(flow->bytes - at, DP_CHUNK_BYTES);
     dp_status_t status;
 
     if (flow->is_send) {

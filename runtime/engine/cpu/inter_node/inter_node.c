@@ -15,10 +15,10 @@
 
 static int smallest_host(const dp_topology_t *topology)
 {
-    int least = topology->host_size[0];
+    int least = topology->node_size[0];
 
-    for (int i = 1; i < topology->host_count; i++)
-        least = DP_MIN(least, topology->host_size[i]);
+    for (int i = 1; i < topology->node_count; i++)
+        least = dp_min(least, topology->node_size[i]);
     return least;
 }
 
@@ -29,7 +29,7 @@ static int count_served(const dp_host_group_t *group)
     int count = 0;
 
     for (int i = 0; i < group->size; i++) {
-        count += topology->host[i] != group->host &&
+        count += topology->node[i] != group->host &&
                  topology->local_rank[i] % group->local_size == group->local_rank;
     }
     return count;
@@ -63,7 +63,7 @@ static dp_status_t make_buffers(dp_between_pool_t *pool, size_t hosts)
 dp_status_t dp_between_pool_create(const dp_topology_t *topology, int local_size,
                                    dp_between_pool_t **out, dp_error_t *error)
 {
-    const size_t width = (size_t)DP_MAX(local_size, topology->host_count);
+    const size_t width = (size_t)dp_max(local_size, topology->node_count);
     dp_between_pool_t *pool = calloc(1, sizeof(*pool));
     dp_status_t status = DP_ERR_NO_MEMORY;
 
@@ -71,7 +71,7 @@ dp_status_t dp_between_pool_create(const dp_topology_t *topology, int local_size
         pool->temps = calloc(width, sizeof(*pool->temps));
         pool->temps_memory = calloc(width * DP_TALLY_BLOCK, sizeof(*pool->temps_memory));
         if (pool->temps != NULL && pool->temps_memory != NULL) {
-            status = make_buffers(pool, (size_t)topology->host_count - 1);
+            status = make_buffers(pool, (size_t)topology->node_count - 1);
         }
     }
     if (status != DP_OK) {
@@ -98,13 +98,13 @@ void dp_between_pool_destroy(dp_between_pool_t *pool)
 dp_status_t dp_between_create(dp_host_group_t *group, dp_between_t **out)
 {
     dp_between_t *between = calloc(1, sizeof(*between));
-    const size_t hosts = (size_t)DP_MAX(group->host_count - 1, 1);
+    const size_t hosts = (size_t)dp_max(group->node_count - 1, 1);
     size_t peers;
 
     if (between == NULL) return DP_ERR_NO_MEMORY;
     between->pool = group->engine->pool;
     between->hosts = (int)hosts;
-    between->peers = DP_MAX(between->hosts, count_served(group));
+    between->peers = dp_max(between->hosts, count_served(group));
     between->owners = smallest_host(group->topology);
     between->partial = between->pool->slots;
     between->gather = between->pool->slots + hosts * DP_CHUNK_WINDOW;
@@ -137,12 +137,12 @@ int dp_between_partner(const dp_host_group_t *group, int host)
     const dp_topology_t *topology = group->topology;
 
     return topology
-        ->host_ranks[topology->host_begin[host] + group->local_rank % topology->host_size[host]];
+        ->node_ranks[topology->node_begin[host] + group->local_rank % topology->node_size[host]];
 }
 
 void dp_between_find_partners(dp_host_group_t *group)
 {
-    for (int host = 0; host < group->host_count; host++) {
+    for (int host = 0; host < group->node_count; host++) {
         group->between->peer_of[host] =
             host == group->host ? -1 : dp_between_peer(group, dp_between_partner(group, host));
     }
@@ -251,7 +251,7 @@ dp_status_t dp_between_lost(dp_host_group_t *group, int peer)
                         "%s %llu%s: rank %d lost the connection to rank %d on host %s: %s",
                         dp_collective_name(group->op->collective),
                         (unsigned long long)group->op->sequence, group->title, engine->rank, rank,
-                        engine->topology->host_name[engine->topology->host[rank]], why);
+                        engine->topology->host_name[engine->topology->node[rank]], why);
 }
 
 void dp_between_note_wait(dp_host_group_t *group, uint64_t begin_ns, int last)
@@ -280,9 +280,9 @@ static dp_status_t start_swap(dp_host_group_t *group, unsigned kind, const void 
     char *to = between->pool->swapped;
     size_t i = 0;
 
-    for (int host = 0; host < group->host_count; host++) {
-        const int first = topology->host_ranks[topology->host_begin[host]];
-        const size_t bytes = host_bytes + (size_t)topology->host_size[host] * rank_bytes;
+    for (int host = 0; host < group->node_count; host++) {
+        const int first = topology->node_ranks[topology->node_begin[host]];
+        const size_t bytes = host_bytes + (size_t)topology->node_size[host] * rank_bytes;
         const int peer = between->peer_of[host];
 
         if (host == group->host) continue;
@@ -320,7 +320,7 @@ dp_status_t dp_between_swap(dp_host_group_t *group, unsigned kind, const void *d
         pool->swapped_bytes = all;
     }
     status = start_swap(group, kind, data, host_bytes, rank_bytes);
-    for (int host = 0; status == DP_OK && host < group->host_count; host++) {
+    for (int host = 0; status == DP_OK && host < group->node_count; host++) {
         const int peer = between->peer_of[host];
         const dp_link_message_t *in = &between->received[i * DP_CHUNK_WINDOW];
         const dp_link_message_t *out = &between->answered[i];

@@ -76,7 +76,7 @@ struct dp_between {
     dp_between_pool_t *pool; /* borrowed */
     int hosts;               /* other hosts */
     int peers;               /* partners, at least one per other host */
-    int *peer_of;   /* [host_count] the link's number of this rank's partner there; own host: -1 */
+    int *peer_of;   /* [node_count] the link's number of this rank's partner there; own host: -1 */
     int owners;     /* ranks of each host that own a shard: as many as the smallest host has */
     char **partial; /* [hosts * window] received, of the pool */
     char **gather;  /* [hosts * window] received, likewise */
@@ -86,7 +86,7 @@ struct dp_between {
     dp_link_message_t *gathered;  /* [hosts * window] */
     dp_between_target_t *targets; /* [peers] */
     dp_between_source_t *sources; /* [peers] */
-    const char **partials;        /* [host_count] */
+    const char **partials;        /* [node_count] */
 };
 
 /* How numbers travel in one operation. */
@@ -102,7 +102,7 @@ dp_numeric_t dp_numeric_choose(const dp_host_group_t *group, const dp_engine_op_
 /* The sum over this host's ranks of a range, packed. row: of the inputs; 0 where there is one. */
 dp_status_t dp_partial_make(dp_host_group_t *group, const dp_numeric_t *numeric, dp_range_t range,
                             size_t row, char *packed);
-/* The result of a range from the hosts' partial sums [host_count], packed. */
+/* The result of a range from the hosts' partial sums [node_count], packed. */
 void dp_partial_combine(dp_host_group_t *group, const dp_numeric_t *numeric, dp_range_t range,
                         const char *const *partials, char *packed);
 /* The same into this rank's own output, with its figures. */

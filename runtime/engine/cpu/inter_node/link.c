@@ -248,7 +248,7 @@ static void on_error(void *argument, ucp_ep_h endpoint, ucs_status_t code)
 
 static dp_status_t grow_peers(dp_link_t *link)
 {
-    const int room = DP_MAX(2 * link->peer_room, 16);
+    const int room = dp_max(2 * link->peer_room, 16);
     peer_t **peers;
 
     if (link->peer_count < link->peer_room) return DP_OK;

@@ -208,7 +208,7 @@ static void add_source(move_run_t *run, int rank, dp_range_t range, char *to)
     run->between->sources[run->source_count++] = (dp_between_source_t){
         .rank = rank,
         .peer = dp_between_peer(run->group, rank),
-        .host = run->group->topology->host[rank],
+        .host = run->group->topology->node[rank],
         .range = range,
         .chunks = dp_range_chunks(range, run->chunk_blocks),
         .to = to,
@@ -247,7 +247,7 @@ static dp_status_t broadcast(move_run_t *run)
     dp_host_group_t *group = run->group;
     const dp_topology_t *topology = group->topology;
     const dp_range_t all = dp_layout_all(&group->layout);
-    const int root_host = topology->host[run->op->root];
+    const int root_host = topology->node[run->op->root];
     const int owners = run->between->owners;
     dp_status_t status = DP_OK;
 
@@ -302,7 +302,7 @@ static dp_status_t allgather(move_run_t *run)
 
     for (int rank = 0; rank < group->size; rank++) {
         served +=
-            topology->host[rank] != group->host && server_of(group, rank) == group->local_rank;
+            topology->node[rank] != group->host && server_of(group, rank) == group->local_rank;
     }
     run->range = all;
     run->chunks = dp_range_chunks(all, run->chunk_blocks);
@@ -310,7 +310,7 @@ static dp_status_t allgather(move_run_t *run)
     run->local = group->local_rank;
     status = dp_between_scratch(group, served * row_bytes(run), &scratch);
     for (int rank = 0; status == DP_OK && rank < group->size; rank++) {
-        if (topology->host[rank] == group->host) continue;
+        if (topology->node[rank] == group->host) continue;
         if (server_of(group, rank) != group->local_rank) continue;
         add_source(run, rank, all,
                    scratch == NULL ? NULL : scratch + (size_t)run->source_count * row_bytes(run));
@@ -324,7 +324,7 @@ static dp_status_t allgather(move_run_t *run)
         size_t place = 0;
 
         for (int rank = 0; status == DP_OK && rank < group->size; rank++) {
-            if (topology->host[rank] == group->host) continue;
+            if (topology->node[rank] == group->host) continue;
             if (server_of(group, rank) != server) continue;
             status = unpack(run, server, place++ * row_bytes(run), all, (size_t)rank);
         }
@@ -337,7 +337,7 @@ static dp_status_t allgather(move_run_t *run)
 
 dp_status_t dp_between_move(dp_host_group_t *group, dp_engine_op_t *op)
 {
-    const size_t elem_bytes = DP_MAX(dp_dtype_bytes(op->dtype), (size_t)1);
+    const size_t elem_bytes = dp_max(dp_dtype_bytes(op->dtype), (size_t)1);
     const char *received;
     move_run_t run = {.group = group,
                       .op = op,

@@ -69,7 +69,7 @@ static void make_wide(dp_host_group_t *group, const dp_engine_piece_t *piece, si
             .in_count = group->local_size,
             .out = &out,
             .out_count = 1,
-            .count = DP_MIN(count - at, (size_t)DP_TALLY_BLOCK),
+            .count = dp_min(count - at, (size_t)DP_TALLY_BLOCK),
             .prescale = piece->prescale,
             .postscale = 1.0,
         };
@@ -132,7 +132,7 @@ dp_status_t dp_partial_make(dp_host_group_t *group, const dp_numeric_t *numeric,
 /* Where the running segment lies in every host's partial sum. */
 static void point_at(dp_host_group_t *group, const char *const *partials, size_t offset)
 {
-    for (int h = 0; h < group->host_count; h++)
+    for (int h = 0; h < group->node_count; h++)
         group->ins[h] = partials[h] + offset;
 }
 
@@ -144,7 +144,7 @@ static void sum_hosts(dp_host_group_t *group, dp_dtype_t dtype, const void *cons
         .dtype = dtype,
         .reduce = group->op->reduce,
         .in = in,
-        .in_count = group->host_count,
+        .in_count = group->node_count,
         .out = &out,
         .out_count = 1,
         .count = count,
@@ -160,7 +160,7 @@ static void sum_hosts(dp_host_group_t *group, dp_dtype_t dtype, const void *cons
 /* Back to fp32, block by block: group->between->pool->temps[h] holds host h's part. */
 static void expand_hosts(dp_host_group_t *group, dp_dtype_t wire, size_t at, size_t count)
 {
-    for (int h = 0; h < group->host_count; h++) {
+    for (int h = 0; h < group->node_count; h++) {
         dp_kernel_expand(wire, (const uint16_t *)group->ins[h] + at,
                          &group->between->pool->temps[h], 1, count, 1.0f, NULL);
     }
@@ -177,19 +177,19 @@ static void sum_blocks(dp_host_group_t *group, const dp_numeric_t *numeric,
     const dp_dtype_t dtype = group->op->dtype;
 
     for (size_t at = 0; at < count; at += DP_TALLY_BLOCK) {
-        const size_t elems = DP_MIN(count - at, (size_t)DP_TALLY_BLOCK);
+        const size_t elems = dp_min(count - at, (size_t)DP_TALLY_BLOCK);
 
         if (numeric->mode == DP_NUMERIC_WIDE) {
             sum_hosts(group, DP_F32, group->ins, elems, piece->postscale, temps[0], NULL);
             cast(DP_F32, temps[0], dtype,
                  (packed != NULL ? packed : out) + at * dp_dtype_bytes(dtype), elems, tally);
-            for (int h = 0; h < group->host_count; h++) {
+            for (int h = 0; h < group->node_count; h++) {
                 group->ins[h] = (const float *)group->ins[h] + elems;
             }
         } else {
             expand_hosts(group, numeric->partial, at, elems);
             if (packed != NULL) {
-                dp_kernel_reduce_cast((const float *const *)(void *)temps, group->host_count,
+                dp_kernel_reduce_cast((const float *const *)(void *)temps, group->node_count,
                                       numeric->partial, packed + at * sizeof(uint16_t), elems,
                                       1.0f);
             } else {
@@ -228,7 +228,7 @@ static void drop_segment(dp_host_group_t *group, const dp_numeric_t *numeric,
     const size_t partial_bytes = dp_dtype_bytes(numeric->partial);
 
     for (size_t at = 0; tally != NULL && at < count; at += DP_TALLY_BLOCK) {
-        const size_t elems = DP_MIN(count - at, (size_t)DP_TALLY_BLOCK);
+        const size_t elems = dp_min(count - at, (size_t)DP_TALLY_BLOCK);
         char *dropped = group->engine->dropped;
         size_t done = elems; /* what the pointers have to be moved on by */
 
@@ -238,7 +238,7 @@ static void drop_segment(dp_host_group_t *group, const dp_numeric_t *numeric,
             sum_blocks(group, numeric, piece, elems, NULL, dropped, tally);
             if (numeric->mode == DP_NUMERIC_WIDE) done = 0; /* it did so itself */
         }
-        for (int h = 0; h < group->host_count; h++)
+        for (int h = 0; h < group->node_count; h++)
             group->ins[h] = (const char *)group->ins[h] + done * partial_bytes;
     }
 }
@@ -324,7 +324,7 @@ static void count_wired(dp_host_group_t *group, const dp_numeric_t *numeric, con
 
     for (size_t at = 0; tally != NULL && at < count; at += DP_TALLY_BLOCK) {
         dp_kernel_expand(numeric->result, packed + at * sizeof(uint16_t), &dropped, 1,
-                         DP_MIN(count - at, (size_t)DP_TALLY_BLOCK), scale, tally);
+                         dp_min(count - at, (size_t)DP_TALLY_BLOCK), scale, tally);
     }
 }
 

@@ -69,7 +69,7 @@ static int is_wanted_on(const reduce_run_t *run, int host, dp_range_t chunk)
     if (run->op->collective != DP_COLLECTIVE_REDUCE) return 1;
     for (size_t i = dp_layout_piece(&group->layout, chunk.begin);
          i <= dp_layout_piece(&group->layout, chunk.end - 1); i++) {
-        if (group->topology->host[run->op->pieces[i].root] == host) return 1;
+        if (group->topology->node[run->op->pieces[i].root] == host) return 1;
     }
     return 0;
 }
@@ -226,7 +226,7 @@ static dp_status_t line_up(reduce_run_t *run)
                                 "%s %llu%s: rank %d and rank %d brought different tensors",
                                 dp_collective_name(run->op->collective),
                                 (unsigned long long)run->op->sequence, run->group->title,
-                                DP_MIN(self, other), DP_MAX(self, other));
+                                dp_min(self, other), dp_max(self, other));
         }
         run->between->partials[source->host] = buffer + DP_CHUNK_HEAD;
     }
@@ -414,7 +414,7 @@ static void add_target(reduce_run_t *run, int rank, dp_range_t range, size_t row
         .row = row,
         .chunks = dp_range_chunks(range, run->chunk_blocks),
     };
-    run->target_chunks = DP_MAX(run->target_chunks, target->chunks);
+    run->target_chunks = dp_max(run->target_chunks, target->chunks);
 }
 
 /* An allreduce: each owner's shard is cut again by hosts. */
@@ -424,18 +424,18 @@ static void plan_allreduce(reduce_run_t *run)
     const dp_range_t shard =
         dp_range_part(dp_layout_all(&group->layout), group->local_rank, run->between->owners);
 
-    run->range = dp_range_part(shard, group->host, group->host_count);
+    run->range = dp_range_part(shard, group->host, group->node_count);
     for (int i = 0; i < run->between->hosts; i++) {
         dp_between_source_t *source = &run->sources[i];
 
-        source->range = dp_range_part(shard, source->host, group->host_count);
+        source->range = dp_range_part(shard, source->host, group->node_count);
         source->chunks = dp_range_chunks(source->range, run->chunk_blocks);
     }
-    for (int i = 1; i < group->host_count; i++) { /* not everybody to the same one first */
-        const int host = (group->host + i) % group->host_count;
+    for (int i = 1; i < group->node_count; i++) { /* not everybody to the same one first */
+        const int host = (group->host + i) % group->node_count;
 
         add_target(run, dp_between_partner(group, host),
-                   dp_range_part(shard, host, group->host_count), 0);
+                   dp_range_part(shard, host, group->node_count), 0);
     }
 }
 
@@ -451,7 +451,7 @@ static void plan_reduce_scatter(reduce_run_t *run)
     for (int i = 1; i < group->size; i++) {
         const int rank = (group->rank + i) % group->size;
 
-        if (topology->host[rank] == group->host) continue;
+        if (topology->node[rank] == group->host) continue;
         if (topology->local_rank[rank] % group->local_size != group->local_rank) continue;
         add_target(run, rank, run->range, (size_t)rank);
     }
@@ -461,12 +461,12 @@ static void plan(reduce_run_t *run)
 {
     const dp_host_group_t *group = run->group;
     const size_t widest =
-        DP_MAX(dp_dtype_bytes(run->numeric.partial), dp_dtype_bytes(run->numeric.result));
+        dp_max(dp_dtype_bytes(run->numeric.partial), dp_dtype_bytes(run->numeric.result));
     uint64_t latest_ns = 0;
     int count = 0;
 
     run->chunk_blocks = DP_CHUNK_BYTES / (DP_TALLY_BLOCK * widest);
-    for (int host = 0; host < group->host_count; host++) {
+    for (int host = 0; host < group->node_count; host++) {
         if (host == group->host) continue;
         run->sources[count++] = (dp_between_source_t){
             .rank = dp_between_partner(group, host),

@@ -61,12 +61,12 @@ int dp_pull_try(const dp_pull_card_t *card)
 
 dp_status_t dp_pull_create(int count, dp_pull_t **out)
 {
-    const size_t others = (size_t)DP_MAX(count - 1, 1);
+    const size_t others = (size_t)dp_max(count - 1, 1);
     dp_pull_t *pull = calloc(1, sizeof(*pull));
 
     if (pull == NULL) return DP_ERR_NO_MEMORY;
     pull->count = count;
-    pull->chunk_bytes = DP_MAX(CHUNK_BYTES / others / CHUNK_LEAST * CHUNK_LEAST, CHUNK_LEAST);
+    pull->chunk_bytes = dp_max(CHUNK_BYTES / others / CHUNK_LEAST * CHUNK_LEAST, CHUNK_LEAST);
     pull->pids = calloc((size_t)count, sizeof(*pull->pids));
     pull->chunks = aligned_alloc(4096, (size_t)count * pull->chunk_bytes);
     if (pull->pids == NULL || pull->chunks == NULL) {
@@ -127,7 +127,7 @@ static dp_status_t fetch(dp_host_group_t *group, int local, uint64_t where, size
         return DP_OK;
     }
     for (size_t done = 0; done < bytes; done += READ_BYTES) {
-        const size_t part = DP_MIN(bytes - done, READ_BYTES);
+        const size_t part = dp_min(bytes - done, READ_BYTES);
 
         if (is_aborted(group)) return DP_ERR_ABORTED;
         if (!read_from(pull->pids[group->locals[local]], where + done, (char *)to + done, part)) {
@@ -198,7 +198,7 @@ static dp_status_t reduce_segment(dp_host_group_t *group, dp_segment_t segment, 
 static dp_status_t reduce_shard(dp_host_group_t *group, dp_range_t shard, int wanted)
 {
     const size_t block_bytes = DP_TALLY_BLOCK * dp_dtype_bytes(group->op->dtype);
-    const size_t blocks = DP_MAX(group->engine->pull->chunk_bytes / block_bytes, (size_t)1);
+    const size_t blocks = dp_max(group->engine->pull->chunk_bytes / block_bytes, (size_t)1);
     dp_status_t status = DP_OK;
 
     for (size_t i = 0; status == DP_OK && i < dp_range_chunks(shard, blocks); i++) {

@@ -53,8 +53,8 @@ static dp_status_t create(dp_arena_t *arena, int count, dp_stage_t **out)
     if (stage == NULL) return DP_ERR_NO_MEMORY;
     stage->arena = arena;
     stage->count = count;
-    stage->piece_bytes = PIECE_BYTES / (size_t)DP_MAX(count - 1, 1) / PIECE_LEAST * PIECE_LEAST;
-    stage->piece_bytes = DP_MAX(stage->piece_bytes, PIECE_LEAST);
+    stage->piece_bytes = PIECE_BYTES / (size_t)dp_max(count - 1, 1) / PIECE_LEAST * PIECE_LEAST;
+    stage->piece_bytes = dp_max(stage->piece_bytes, PIECE_LEAST);
     status = dp_arena_alloc(arena, stage_bytes(stage), &memory);
     if (status != DP_OK) {
         free(stage);
@@ -74,7 +74,7 @@ void dp_stage_destroy(dp_stage_t *stage)
 static dp_status_t show(dp_host_group_t *group)
 {
     dp_host_engine_t *engine = group->engine;
-    const int count = engine->topology->host_size[engine->topology->host[engine->rank]];
+    const int count = engine->topology->node_size[engine->topology->node[engine->rank]];
     dp_status_t status = DP_OK;
 
     if (engine->stage == NULL) status = create(engine->arena, count, &engine->stage);

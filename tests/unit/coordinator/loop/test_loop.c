@@ -233,7 +233,7 @@ static void *train(void *arg)
         }
         while (done < count) {
             const size_t want = 1 + (size_t)rand_r(&job->seed) % 4;
-            const size_t batch = DP_MIN(count - done, want);
+            const size_t batch = dp_min(count - done, want);
 
             dp_loop_submit(job->rank->loop, nodes + done, batch, 0);
             done += batch;

@@ -121,8 +121,8 @@ static dp_status_t start(rank_t *rank, int me, meeting_t *meeting)
                            : dp_transport_ucx_create(me, 7, &rank->config, &rank->log,
                                                      &rank->transport, &error);
     if (status == DP_OK && rank->is_near) {
-        status = dp_transport_near_create(me, 7, ranks, count, rank->transport, &rank->log,
-                                          &rank->transport, &error);
+        status = dp_transport_shm_create(me, 7, ranks, count, rank->transport, &rank->log,
+                                         &rank->transport, &error);
     }
     if (status != DP_OK) return status;
     options.transport = rank->transport;

@@ -26,7 +26,7 @@ typedef struct message {
 
 typedef struct chain {
     dp_topology_t topology;
-    dp_tree_node_t nodes[RANKS];
+    dp_tree_links_t nodes[RANKS];
     dp_negotiator_t *ranks[RANKS];
     message_t messages[MESSAGES_MAX]; /* in the order they were sent */
     size_t sent, delivered;
@@ -43,7 +43,7 @@ static void begin(chain_t *chain)
     memset(chain, 0, sizeof(*chain));
     assert_int_equal(dp_topology_init(&chain->topology, hosts, RANKS), DP_OK);
     for (int r = 0; r < RANKS; r++)
-        assert_int_equal(dp_tree_node_init(&chain->nodes[r], &chain->topology, 1, r), DP_OK);
+        assert_int_equal(dp_tree_links_init(&chain->nodes[r], &chain->topology, 1, r), DP_OK);
 }
 
 static dp_status_t create(chain_t *chain, int rank)
@@ -58,7 +58,7 @@ static void end(chain_t *chain)
 {
     for (int r = 0; r < RANKS; r++) {
         dp_negotiator_destroy(chain->ranks[r]);
-        dp_tree_node_fini(&chain->nodes[r]);
+        dp_tree_links_fini(&chain->nodes[r]);
     }
     dp_topology_fini(&chain->topology);
 }

@@ -91,7 +91,7 @@ static void run_world(dp_config_order_t order, size_t fusion_bytes, int hosts, f
         dp_config_defaults(&ranks[r].config);
         ranks[r].config.order = (int)order;
         ranks[r].config.fusion_bytes = fusion_bytes;
-        ranks[r].config.pretend_hosts = hosts;
+        ranks[r].config.pretend_nodes = hosts;
         ranks[r].config.peer_timeout_ns = 30000000000ull;
         for (int i = 0; i < TENSORS; i++) {
             ranks[r].values[i] = calloc(COUNT, sizeof(float));

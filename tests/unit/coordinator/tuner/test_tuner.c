@@ -37,7 +37,7 @@ static double uniform(uint64_t *seed)
 
 static double off(double value, double best)
 {
-    return best == 0.0 ? 0.0 : fabs(log2(DP_MAX(value, 0.5) / best));
+    return best == 0.0 ? 0.0 : fabs(log2(dp_max(value, 0.5) / best));
 }
 
 /* A step without noise. */

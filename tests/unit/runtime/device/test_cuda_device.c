@@ -233,7 +233,7 @@ static void look(void *argument)
 
     for (size_t i = 0; i < figures->count; i++) {
         figures->nonfinite += figures->tallies[i].nonfinite;
-        figures->absmax = DP_MAX(figures->absmax, figures->tallies[i].absmax);
+        figures->absmax = dp_max(figures->absmax, figures->tallies[i].absmax);
     }
 }
 
@@ -718,13 +718,13 @@ static void a_broken_device_says_so_and_lets_go(void **unused)
     hold(&f, 0, &gate);
     assert_int_equal(f.ops->call(f.stream[0], DP_WORK_LARGE, append, &note), DP_OK);
     assert_int_equal(f.ops->health(f.device, &error), DP_OK);
-    assert_int_equal(*f.ops->skip_word(f.device), 0);
+    assert_int_equal(*f.ops->skip_flag(f.device), 0);
     cuda_double_break(cudaErrorIllegalAddress);
     f.ops->settle(f.device);
     assert_int_equal(list.count, 1);
     assert_int_equal(f.ops->health(f.device, &error), DP_ERR_SYSTEM);
     assert_non_null(strstr(error.text, "cudaErrorIllegalAddress"));
-    assert_int_equal(*f.ops->skip_word(f.device), 1);
+    assert_int_equal(*f.ops->skip_flag(f.device), 1);
     assert_int_not_equal(f.ops->call(f.stream[0], DP_WORK_LARGE, append, &note), DP_OK);
     gate_open(&gate);
     end(&f);
@@ -752,7 +752,7 @@ static void an_unloaded_runtime_is_no_news(void **unused)
     assert_int_equal(list.count, 1);
     assert_int_equal(f.ops->health(f.device, &error), DP_ERR_SYSTEM);
     f.ops->abort(f.device);
-    assert_int_equal(*f.ops->skip_word(f.device), 0);
+    assert_int_equal(*f.ops->skip_flag(f.device), 0);
     gate_open(&gate);
     end(&f);
     close(ends[1]);

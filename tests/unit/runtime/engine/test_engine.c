@@ -20,8 +20,8 @@ static int ranks_max = 8;
 /* Every number of ranks on every number of hosts. */
 static void everywhere(engine_body_t body, int size_max)
 {
-    for (int size = 1; size <= DP_MIN(size_max, ranks_max); size++) {
-        for (int hosts = 1; hosts <= DP_MIN(size, hosts_max); hosts++) {
+    for (int size = 1; size <= dp_min(size_max, ranks_max); size++) {
+        for (int hosts = 1; hosts <= dp_min(size, hosts_max); hosts++) {
             engine_world_t world = ENGINE_WORLD(size, hosts);
 
             world.interleave = size % 2;
@@ -88,7 +88,7 @@ static void engine_polling_ranks_work_too(void **state)
 
     (void)state;
     world.spin_ns = 20000;
-    for (world.hosts = 1; world.hosts <= DP_MIN(2, hosts_max); world.hosts++) {
+    for (world.hosts = 1; world.hosts <= dp_min(2, hosts_max); world.hosts++) {
         assert_int_equal(engine_world_threads(&world, case_repeat, &world), 0);
     }
 }
@@ -213,7 +213,7 @@ static void come_late(engine_rank_t *rank, void *user)
 static void engine_names_who_came_last(void **state)
 {
     (void)state;
-    for (int hosts = 1; hosts <= DP_MIN(2, hosts_max); hosts++) {
+    for (int hosts = 1; hosts <= dp_min(2, hosts_max); hosts++) {
         engine_world_t world = ENGINE_WORLD(2, hosts);
 
         assert_int_equal(engine_world_threads(&world, come_late, &world), 0);

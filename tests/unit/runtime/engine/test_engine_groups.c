@@ -21,8 +21,8 @@ static int ranks_max = 6;
 /* Every number of ranks on every number of hosts. */
 static void everywhere(engine_body_t body, int size_max)
 {
-    for (int size = 1; size <= DP_MIN(size_max, ranks_max); size++) {
-        for (int hosts = 1; hosts <= DP_MIN(size, hosts_max); hosts++) {
+    for (int size = 1; size <= dp_min(size_max, ranks_max); size++) {
+        for (int hosts = 1; hosts <= dp_min(size, hosts_max); hosts++) {
             engine_world_t world = ENGINE_WORLD(size, hosts);
 
             world.interleave = size % 2;
@@ -166,7 +166,7 @@ static const dp_collective_t waiting[] = {DP_COLLECTIVE_REDUCE,     DP_COLLECTIV
 static void engine_abort_ends_waits_in_groups(void **state)
 {
     (void)state;
-    for (int hosts = 1; hosts <= DP_MIN(3, hosts_max); hosts++) {
+    for (int hosts = 1; hosts <= dp_min(3, hosts_max); hosts++) {
         engine_world_t world = ENGINE_WORLD(3, hosts);
 
         for (size_t i = 0; i < DP_ARRAY_LEN(waiting); i++) {
@@ -180,7 +180,7 @@ static void engine_abort_ends_waits_in_groups(void **state)
 static void engine_abort_under_way_leaves_memory_alone(void **state)
 {
     (void)state;
-    for (int hosts = 1; hosts <= DP_MIN(3, hosts_max); hosts++) {
+    for (int hosts = 1; hosts <= dp_min(3, hosts_max); hosts++) {
         engine_world_t world = ENGINE_WORLD(3, hosts);
 
         for (size_t i = 0; i < 2 * DP_ARRAY_LEN(waiting); i++) {
@@ -233,7 +233,7 @@ static void receive_too_much(engine_rank_t *rank, void *user)
 static void engine_refuses_counts_that_overflow(void **state)
 {
     (void)state;
-    for (int hosts = 1; hosts <= DP_MIN(2, hosts_max); hosts++) {
+    for (int hosts = 1; hosts <= dp_min(2, hosts_max); hosts++) {
         engine_world_t world = ENGINE_WORLD(2, hosts);
 
         assert_int_equal(engine_world_threads(&world, add_up_to_too_much, &world), 0);
@@ -307,7 +307,7 @@ static void run_out_of_memory(engine_rank_t *rank, void *user)
 static void engine_groups_survive_a_lack_of_memory(void **state)
 {
     (void)state;
-    for (int hosts = 1; hosts <= DP_MIN(2, hosts_max); hosts++) {
+    for (int hosts = 1; hosts <= dp_min(2, hosts_max); hosts++) {
         engine_world_t world = ENGINE_WORLD(2, hosts);
 
         assert_int_equal(engine_world_threads(&world, run_out_of_memory, &world), 0);

@@ -181,7 +181,7 @@ static void ask_who_pulls(engine_rank_t *rank, void *user)
 {
     const dp_engine_ops_t *ops = rank->engine->ops;
     const int both[] = {0, 1}, across[] = {0, 2};
-    const int is_far = rank->topology.host_count > 1;
+    const int is_far = rank->topology.node_count > 1;
     const size_t enough = rank->config.pull_bytes;
 
     (void)user;

@@ -523,7 +523,7 @@ static void expect(engine_rank_t *rank, const dp_engine_op_t *op, const expectat
     engine_check(rank, strstr(op->text, expected->text) != NULL, "text is '%s', not '%s'", op->text,
                  expected->text);
     engine_check(rank,
-                 __atomic_load_n(rank->device->ops->skip_word(rank->device), __ATOMIC_SEQ_CST) == 1,
+                 __atomic_load_n(rank->device->ops->skip_flag(rank->device), __ATOMIC_SEQ_CST) == 1,
                  "what was reduced by halves may be used");
 }
 

@@ -94,7 +94,7 @@ static void starter_reads_every_family(void **state)
     expect(DP_STARTER_PLAIN, 1, 3, -1, -1);
     assert_string_equal(starter.host, "node7");
     assert_int_equal(starter.port, 4711);
-    assert_false(starter.is_one_host);
+    assert_false(starter.is_one_node);
     assert_string_equal(starter.identity, "plain-node7:4711");
 
     assert_int_equal(FIND(TORCHRUN), DP_OK);
@@ -102,12 +102,12 @@ static void starter_reads_every_family(void **state)
     assert_string_equal(starter.host, "node7");
     assert_int_equal(starter.port, 29501);
     assert_false(starter.is_port_asked);
-    assert_false(starter.is_one_host);
+    assert_false(starter.is_one_node);
     assert_string_equal(starter.identity, "torchrun-abc-2-node7-29500");
 
     assert_int_equal(FIND(OPENMPI), DP_OK);
     expect(DP_STARTER_OPENMPI, 1, 4, 1, 4);
-    assert_true(starter.is_one_host);
+    assert_true(starter.is_one_node);
     assert_string_equal(starter.host, "");
     assert_string_equal(starter.identity, "openmpi-1954611201");
 
@@ -120,7 +120,7 @@ static void starter_reads_every_family(void **state)
 
     assert_int_equal(FIND(SLURM), DP_OK);
     expect(DP_STARTER_SLURM, 5, 6, 1, -1);
-    assert_false(starter.is_one_host);
+    assert_false(starter.is_one_node);
     assert_string_equal(starter.identity, "slurm-77.3-0");
 }
 
@@ -131,7 +131,7 @@ static void starter_reads_older_names(void **state)
                           "SLURM_NNODES=1"),
                      DP_OK);
     expect(DP_STARTER_SLURM, 1, 2, -1, -1);
-    assert_true(starter.is_one_host);
+    assert_true(starter.is_one_node);
 }
 
 static void starter_one_rank_needs_no_rendezvous(void **state)
@@ -184,17 +184,17 @@ static void starter_knows_one_machine(void **state)
 {
     (void)state;
     assert_int_equal(FIND("DP_RANK=0", "DP_SIZE=2", "DP_RENDEZVOUS=127.0.0.1:9"), DP_OK);
-    assert_true(starter.is_one_host);
+    assert_true(starter.is_one_node);
     assert_int_equal(FIND("DP_RANK=0", "DP_SIZE=2", "DP_RENDEZVOUS=localhost:9"), DP_OK);
-    assert_true(starter.is_one_host);
+    assert_true(starter.is_one_node);
     assert_int_equal(FIND("DP_RANK=0", "DP_SIZE=2", "DP_RENDEZVOUS=node7:9", "DP_LOCAL_RANK=0",
                           "DP_LOCAL_SIZE=2"),
                      DP_OK);
-    assert_true(starter.is_one_host);
+    assert_true(starter.is_one_node);
     assert_int_equal(FIND("DP_RANK=0", "DP_SIZE=2", "DP_RENDEZVOUS=localhost:9", "DP_LOCAL_RANK=0",
                           "DP_LOCAL_SIZE=1"),
                      DP_OK);
-    assert_false(starter.is_one_host); /* it was said */
+    assert_false(starter.is_one_node); /* it was said */
 }
 
 static void starter_bad_address_is_an_error(void **state)

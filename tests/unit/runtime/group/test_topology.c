@@ -80,26 +80,26 @@ static void check_hosts(const dp_topology_t *topology, const layout_t *layout)
 {
     int total = 0;
 
-    assert_int_equal(topology->host[0], 0);
-    assert_int_equal(topology->host_begin[topology->host_count], topology->size);
-    for (int host = 0; host < topology->host_count; host++) {
-        const int begin = topology->host_begin[host];
-        const int first = topology->host_ranks[begin];
+    assert_int_equal(topology->node[0], 0);
+    assert_int_equal(topology->node_begin[topology->node_count], topology->size);
+    for (int host = 0; host < topology->node_count; host++) {
+        const int begin = topology->node_begin[host];
+        const int first = topology->node_ranks[begin];
         char name[32];
 
-        assert_int_equal(topology->host_begin[host + 1] - begin, topology->host_size[host]);
-        assert_true(topology->host_size[host] > 0);
+        assert_int_equal(topology->node_begin[host + 1] - begin, topology->node_size[host]);
+        assert_true(topology->node_size[host] > 0);
         snprintf(name, sizeof(name), "node-%d", layout->host(first, topology->size));
         assert_string_equal(topology->host_name[host], name);
         if (host > 0) { /* numbered by first appearance */
-            assert_true(first > topology->host_ranks[topology->host_begin[host - 1]]);
+            assert_true(first > topology->node_ranks[topology->node_begin[host - 1]]);
         }
-        for (int i = 0; i < topology->host_size[host]; i++, total++) {
-            const int rank = topology->host_ranks[begin + i];
+        for (int i = 0; i < topology->node_size[host]; i++, total++) {
+            const int rank = topology->node_ranks[begin + i];
 
-            assert_int_equal(topology->host[rank], host);
+            assert_int_equal(topology->node[rank], host);
             assert_int_equal(topology->local_rank[rank], i);
-            if (i > 0) assert_true(rank > topology->host_ranks[begin + i - 1]);
+            if (i > 0) assert_true(rank > topology->node_ranks[begin + i - 1]);
         }
     }
     assert_int_equal(total, topology->size);
@@ -107,7 +107,7 @@ static void check_hosts(const dp_topology_t *topology, const layout_t *layout)
         for (int b = 0; b < a; b++) {
             const int same = layout->host(a, topology->size) == layout->host(b, topology->size);
 
-            assert_int_equal(topology->host[a] == topology->host[b], same);
+            assert_int_equal(topology->node[a] == topology->node[b], same);
         }
     }
 }
@@ -119,17 +119,17 @@ static int is_leader(const dp_topology_t *topology, int rank)
 
 static void check_tree(const dp_topology_t *topology, int arity)
 {
-    dp_tree_node_t nodes[RANKS];
+    dp_tree_links_t nodes[RANKS];
     int seen[RANKS] = {0};
     int depth_max = 0;
     int levels = 0;
 
     for (int rank = 0; rank < topology->size; rank++) {
-        assert_int_equal(dp_tree_node_init(&nodes[rank], topology, arity, rank), DP_OK);
+        assert_int_equal(dp_tree_links_init(&nodes[rank], topology, arity, rank), DP_OK);
     }
     assert_int_equal(nodes[0].parent, -1);
     for (int rank = 0; rank < topology->size; rank++) {
-        const dp_tree_node_t *node = &nodes[rank];
+        const dp_tree_links_t *node = &nodes[rank];
         int local = 0;
         int upper = 0;
 
@@ -144,7 +144,7 @@ static void check_tree(const dp_topology_t *topology, int arity)
                 assert_true(is_leader(topology, rank)); /* hosts meet at leaders only */
                 upper++;
             } else {
-                assert_int_equal(topology->host[child], topology->host[rank]);
+                assert_int_equal(topology->node[child], topology->node[rank]);
                 local++;
             }
         }
@@ -161,15 +161,15 @@ static void check_tree(const dp_topology_t *topology, int arity)
         for (int at = rank; at != 0; at = nodes[at].parent) {
             assert_true(++depth <= topology->size);
         }
-        depth_max = DP_MAX(depth_max, depth);
+        depth_max = dp_max(depth_max, depth);
     }
     for (int64_t width = 1, left = topology->size; left > 0; width *= arity, levels++) {
         left -= width;
     }
-    if (topology->host_count == 1) assert_int_equal(depth_max, levels - 1);
+    if (topology->node_count == 1) assert_int_equal(depth_max, levels - 1);
     assert_true(arity == 1 || depth_max <= 2 * levels);
     for (int rank = 0; rank < topology->size; rank++)
-        dp_tree_node_fini(&nodes[rank]);
+        dp_tree_links_fini(&nodes[rank]);
 }
 
 static void topology_every_world_is_one_tree(void **state)
@@ -206,8 +206,8 @@ static void topology_large_world_is_quick(void **state)
         names[rank] = text + 16 * rank;
     }
     assert_int_equal(dp_topology_init(&topology, names, SIZE), DP_OK);
-    assert_int_equal(topology.host_count, SIZE / 8);
-    assert_int_equal(topology.host[SIZE - 1], SIZE / 8 - 1);
+    assert_int_equal(topology.node_count, SIZE / 8);
+    assert_int_equal(topology.node[SIZE - 1], SIZE / 8 - 1);
     dp_topology_fini(&topology);
     free(text);
     free(names);
@@ -218,23 +218,23 @@ static void topology_small_example_is_as_drawn(void **state)
     /* a: 0 2 4, b: 1 3, c: 5; arity 2: 0 -> 2, 4 (local) and 1, 5 (leaders); 1 -> 3 */
     static const char *const names[] = {"a", "b", "a", "b", "a", "c"};
     dp_topology_t topology;
-    dp_tree_node_t node;
+    dp_tree_links_t node;
 
     (void)state;
     assert_int_equal(dp_topology_init(&topology, names, 6), DP_OK);
-    assert_int_equal(topology.host_count, 3);
-    assert_int_equal(dp_tree_node_init(&node, &topology, 2, 0), DP_OK);
+    assert_int_equal(topology.node_count, 3);
+    assert_int_equal(dp_tree_links_init(&node, &topology, 2, 0), DP_OK);
     assert_int_equal(node.child_count, 4);
     assert_int_equal(node.children[0], 1);
     assert_int_equal(node.children[1], 2);
     assert_int_equal(node.children[2], 4);
     assert_int_equal(node.children[3], 5);
-    dp_tree_node_fini(&node);
-    assert_int_equal(dp_tree_node_init(&node, &topology, 2, 1), DP_OK);
+    dp_tree_links_fini(&node);
+    assert_int_equal(dp_tree_links_init(&node, &topology, 2, 1), DP_OK);
     assert_int_equal(node.parent, 0);
     assert_int_equal(node.child_count, 1);
     assert_int_equal(node.children[0], 3);
-    dp_tree_node_fini(&node);
+    dp_tree_links_fini(&node);
     dp_topology_fini(&topology);
 }
 
@@ -247,16 +247,16 @@ static void topology_tells_hosts_of_one_name_apart(void **state)
 
     (void)state;
     assert_int_equal(dp_topology_init_keys(&topology, keys, names, 5), DP_OK);
-    assert_int_equal(topology.host_count, 3);
-    assert_int_equal(topology.host[2], 0);
-    assert_int_equal(topology.host[3], 1);
+    assert_int_equal(topology.node_count, 3);
+    assert_int_equal(topology.node[2], 0);
+    assert_int_equal(topology.node[3], 1);
     assert_string_equal(topology.host_name[0], "localhost");
     assert_string_equal(topology.host_name[1], "localhost");
     assert_int_equal(dp_topology_init_part(&part, &topology, some, 3), DP_OK);
-    assert_int_equal(part.host_count, 2);
-    assert_int_equal(part.host[0], 0);
-    assert_int_equal(part.host[1], 1);
-    assert_int_equal(part.host[2], 0);
+    assert_int_equal(part.node_count, 2);
+    assert_int_equal(part.node[0], 0);
+    assert_int_equal(part.node[1], 1);
+    assert_int_equal(part.node[2], 0);
     assert_int_equal(part.local_rank[2], 1);
     assert_string_equal(part.host_name[1], "c");
     dp_topology_fini(&part);
@@ -267,16 +267,16 @@ static void topology_refuses_nonsense(void **state)
 {
     static const char *const names[] = {"a"};
     dp_topology_t topology;
-    dp_tree_node_t node;
+    dp_tree_links_t node;
 
     (void)state;
     assert_int_equal(dp_topology_init(&topology, names, 0), DP_ERR_INVALID);
     dp_topology_fini(&topology);
     assert_int_equal(dp_topology_init(&topology, names, 1), DP_OK);
-    assert_int_equal(dp_tree_node_init(&node, &topology, 0, 0), DP_ERR_INVALID);
-    assert_int_equal(dp_tree_node_init(&node, &topology, 8, 1), DP_ERR_INVALID);
-    assert_int_equal(dp_tree_node_init(&node, &topology, 8, -1), DP_ERR_INVALID);
-    dp_tree_node_fini(&node);
+    assert_int_equal(dp_tree_links_init(&node, &topology, 0, 0), DP_ERR_INVALID);
+    assert_int_equal(dp_tree_links_init(&node, &topology, 8, 1), DP_ERR_INVALID);
+    assert_int_equal(dp_tree_links_init(&node, &topology, 8, -1), DP_ERR_INVALID);
+    dp_tree_links_fini(&node);
     dp_topology_fini(&topology);
     dp_topology_fini(&topology); /* twice is harmless */
 }
@@ -285,12 +285,12 @@ static dp_status_t make_and_look(void)
 {
     static const char *const names[] = {"a", "b", "a", "c"};
     dp_topology_t topology;
-    dp_tree_node_t node;
+    dp_tree_links_t node;
     dp_status_t status = dp_topology_init(&topology, names, 4);
 
     if (status != DP_OK) return status;
-    status = dp_tree_node_init(&node, &topology, 2, 0);
-    dp_tree_node_fini(&node);
+    status = dp_tree_links_init(&node, &topology, 2, 0);
+    dp_tree_links_fini(&node);
     dp_topology_fini(&topology);
     return status;
 }

@@ -55,7 +55,7 @@ static dp_transport_t *create(which_t which, int rank, uint64_t tag)
     }
     if (status == DP_OK && which >= NEAR_LOOPBACK)
         status =
-            dp_transport_near_create(rank, tag, others, count, transport, &log, &transport, &error);
+            dp_transport_shm_create(rank, tag, others, count, transport, &log, &transport, &error);
     if (status != DP_OK) fail_msg("%s", error.text);
     return transport;
 }

@@ -48,8 +48,8 @@ static dp_status_t join(end_t *end, int rank, int socket, which_t which)
             ? dp_transport_ucx_create(rank, TAG, &config, NULL, &end->transport, &error)
             : dp_transport_unix_create(rank, TAG, &other, 1, NULL, NULL, &end->transport, &error);
     if (status == DP_OK && which == NEAR) {
-        status = dp_transport_near_create(rank, TAG, &other, 1, end->transport, NULL,
-                                          &end->transport, &error);
+        status = dp_transport_shm_create(rank, TAG, &other, 1, end->transport, NULL,
+                                         &end->transport, &error);
     }
     if (status == DP_OK)
         status = end->transport->ops->address(end->transport, mine, sizeof(mine), &bytes);

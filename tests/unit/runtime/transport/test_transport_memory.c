@@ -57,7 +57,7 @@ static dp_status_t create_near(int rank, dp_transport_t **out)
     dp_status_t status = create_loopback(rank, &far);
 
     if (status != DP_OK) return status;
-    return dp_transport_near_create(rank, 3, &other, 1, far, NULL, out, NULL);
+    return dp_transport_shm_create(rank, 3, &other, 1, far, NULL, out, NULL);
 }
 
 static dp_status_t create_unix(int rank, dp_transport_t **out)

@@ -19,7 +19,7 @@
 
 #include <cmocka.h>
 
-#include "runtime/transport/line.h"
+#include "runtime/transport/peer_socket.h"
 
 #define TAG 0x1122334455667788ull
 #define PATIENCE_NS 20000000000ull
@@ -92,12 +92,12 @@ static void expect_message(pair_t *pair, const char *text)
 }
 
 /* Where rank 0 is found: behind the byte that says how long it is. */
-static dp_line_address_t listener_of(const pair_t *pair)
+static dp_peer_socket_address_t listener_of(const pair_t *pair)
 {
-    dp_line_address_t address;
+    dp_peer_socket_address_t address;
 
-    assert_int_equal(pair->address[0][0], DP_LINE_ADDRESS);
-    dp_line_address_read(&address, pair->address[0] + 1);
+    assert_int_equal(pair->address[0][0], DP_PEER_SOCKET_ADDRESS);
+    dp_peer_socket_address_read(&address, pair->address[0] + 1);
     return address;
 }
 
@@ -121,8 +121,8 @@ static int is_dropped(pair_t *pair, int fd)
 
 static void say(pair_t *pair, const void *data, size_t bytes)
 {
-    const dp_line_address_t address = listener_of(pair);
-    const int fd = dp_line_dial(&address);
+    const dp_peer_socket_address_t address = listener_of(pair);
+    const int fd = dp_peer_socket_connect(&address);
 
     assert_true(fd >= 0);
     assert_int_equal(send(fd, data, bytes, MSG_NOSIGNAL), bytes);
@@ -133,8 +133,8 @@ static void say(pair_t *pair, const void *data, size_t bytes)
 static void strangers_are_dropped_and_delay_nobody(void **state)
 {
     uint8_t garbage[4096];
-    dp_line_hello_t hello;
-    dp_line_address_t address;
+    dp_peer_socket_hello_t hello;
+    dp_peer_socket_address_t address;
     pair_t pair;
     int silent[40];
 
@@ -144,19 +144,19 @@ static void strangers_are_dropped_and_delay_nobody(void **state)
     address = listener_of(&pair);
     memset(garbage, 0xa5, sizeof(garbage));
     say(&pair, garbage, sizeof(garbage));
-    dp_line_hello_make(&hello, 1, TAG, &address);
+    dp_peer_socket_hello_make(&hello, 1, TAG, &address);
     hello.key[3] ^= 1;
     say(&pair, &hello, sizeof(hello));
-    dp_line_hello_make(&hello, 1, TAG + 1, &address);
+    dp_peer_socket_hello_make(&hello, 1, TAG + 1, &address);
     say(&pair, &hello, sizeof(hello));
-    dp_line_hello_make(&hello, 2, TAG, &address); /* no neighbour */
+    dp_peer_socket_hello_make(&hello, 2, TAG, &address); /* no neighbour */
     say(&pair, &hello, sizeof(hello));
-    dp_line_hello_make(&hello, 0, TAG, &address); /* itself */
+    dp_peer_socket_hello_make(&hello, 0, TAG, &address); /* itself */
     say(&pair, &hello, sizeof(hello));
     for (size_t i = 0; i < DP_ARRAY_LEN(silent); i++) { /* more than may be pending */
         dp_transport_event_t event;
 
-        silent[i] = dp_line_dial(&address);
+        silent[i] = dp_peer_socket_connect(&address);
         assert_true(silent[i] >= 0);
         (void)poll_once(&pair, 0, &event);
     }
@@ -165,24 +165,24 @@ static void strangers_are_dropped_and_delay_nobody(void **state)
     expect_message(&pair, "here");
     /* Nobody is to come any more. */
     errno = 0;
-    assert_int_equal(dp_line_dial(&address), -1);
+    assert_int_equal(dp_peer_socket_connect(&address), -1);
     assert_int_equal(errno, ECONNREFUSED);
     for (size_t i = 0; i < DP_ARRAY_LEN(silent); i++)
         close(silent[i]);
     pair_destroy(&pair);
 }
 
-static int dial_without_a_check(const dp_line_address_t *to)
+static int dial_without_a_check(const dp_peer_socket_address_t *to)
 {
     struct sockaddr_un name = {.sun_family = AF_UNIX};
     const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     const size_t prefix = offsetof(struct sockaddr_un, sun_path) + 9;
 
     memcpy(name.sun_path + 1, "dp-line-", 8);
-    for (size_t i = 0; i < DP_LINE_NAME; i++)
+    for (size_t i = 0; i < DP_PEER_SOCKET_NAME; i++)
         snprintf(name.sun_path + 9 + 2 * i, 3, "%02x", to->name[i]);
     if (fd < 0 ||
-        connect(fd, (struct sockaddr *)&name, (socklen_t)(prefix + 2 * DP_LINE_NAME)) != 0)
+        connect(fd, (struct sockaddr *)&name, (socklen_t)(prefix + 2 * DP_PEER_SOCKET_NAME)) != 0)
         return -1;
     return fd;
 }
@@ -191,7 +191,7 @@ static int dial_without_a_check(const dp_line_address_t *to)
 static void other_user_is_dropped_whatever_it_says(void **state)
 {
     dp_transport_event_t event;
-    dp_line_address_t address;
+    dp_peer_socket_address_t address;
     pair_t pair;
     pid_t child;
     int status;
@@ -204,14 +204,15 @@ static void other_user_is_dropped_whatever_it_says(void **state)
     child = fork();
     assert_true(child >= 0);
     if (child == 0) {
-        dp_line_hello_t hello;
+        dp_peer_socket_hello_t hello;
         int fd;
 
         if (setuid(65534) != 0) _exit(2);
-        dp_line_hello_make(&hello, 1, TAG, &address);
+        dp_peer_socket_hello_make(&hello, 1, TAG, &address);
         fd = dial_without_a_check(&address);
         if (fd < 0 || send(fd, &hello, sizeof(hello), 0) != (ssize_t)sizeof(hello)) _exit(3);
-        if (dp_line_dial(&address) >= 0 || errno != EPERM) _exit(4); /* nor does it trust rank 0 */
+        if (dp_peer_socket_connect(&address) >= 0 || errno != EPERM)
+            _exit(4); /* nor does it trust rank 0 */
         _exit(0);
     }
     assert_int_equal(waitpid(child, &status, 0), child);
@@ -227,7 +228,7 @@ static void other_user_is_dropped_whatever_it_says(void **state)
 /* The neighbours' queue of connections is full of strangers: the rank comes later. */
 static void full_queue_is_waited_out(void **state)
 {
-    dp_line_address_t address;
+    dp_peer_socket_address_t address;
     pair_t pair;
     int *filling = calloc(8192, sizeof(*filling));
     int count = 0;
@@ -236,7 +237,7 @@ static void full_queue_is_waited_out(void **state)
     assert_non_null(filling);
     pair_make(&pair);
     address = listener_of(&pair);
-    while (count < 700 && (filling[count] = dp_line_dial(&address)) >= 0)
+    while (count < 700 && (filling[count] = dp_peer_socket_connect(&address)) >= 0)
         count++;
     if (count == 700 || errno != EAGAIN) {
         print_message("the queue cannot be filled here: %d\n", count);
@@ -260,17 +261,17 @@ static void nonsense_from_a_rank_is_its_loss(void **state)
     (void)state;
     for (size_t i = 0; i < DP_ARRAY_LEN(heads); i++) {
         dp_transport_event_t event = {0};
-        dp_line_address_t address;
-        dp_line_hello_t hello;
+        dp_peer_socket_address_t address;
+        dp_peer_socket_hello_t hello;
         pair_t pair;
         int fd;
 
         pair_make(&pair);
         pair_connect(&pair, 0);
         address = listener_of(&pair);
-        fd = dp_line_dial(&address);
+        fd = dp_peer_socket_connect(&address);
         assert_true(fd >= 0);
-        dp_line_hello_make(&hello, 1, TAG, &address);
+        dp_peer_socket_hello_make(&hello, 1, TAG, &address);
         assert_int_equal(send(fd, &hello, sizeof(hello), 0), sizeof(hello));
         assert_int_equal(send(fd, heads[i], sizeof(heads[i]), 0), sizeof(heads[i]));
         expect(&pair, &event);

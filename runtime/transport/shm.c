@@ -24,7 +24,7 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-#include "runtime/transport/dock.h"
+#include "runtime/transport/mailbox.h"
 
 #define CLOSE_STEP_MS 5 /* longest nap in close(), should an event be missed */
 
@@ -42,7 +42,7 @@ typedef struct letter {
 
 typedef struct peer {
     int rank;
-    dp_dock_t *dock; /* its own, where this rank writes; NULL: far carries this edge */
+    dp_mailbox_t *dock; /* its own, where this rank writes; NULL: far carries this edge */
     dp_ring_writer_t out;
     letter_t *first; /* what waits, oldest first */
     letter_t **last;
@@ -60,12 +60,12 @@ typedef struct near {
     int rank;
     uint64_t tag;
     dp_log_t log;
-    dp_dock_t *dock;  /* this rank's; NULL: far carries everything */
-    int fd;           /* far's and the bell; -1: far's shows both */
-    int next;         /* of peers, that poll() looks at first */
-    int talkers;      /* edges that far carries, or may */
-    unsigned skipped; /* polls without a look at far */
-    int is_down;      /* the dock says that this rank sleeps */
+    dp_mailbox_t *dock; /* this rank's; NULL: far carries everything */
+    int fd;             /* far's and the bell; -1: far's shows both */
+    int next;           /* of peers, that poll() looks at first */
+    int talkers;        /* edges that far carries, or may */
+    unsigned skipped;   /* polls without a look at far */
+    int is_down;        /* the dock says that this rank sleeps */
     int is_closed;
     int peer_count;
     peer_t peers[]; /* on this host */
@@ -115,7 +115,7 @@ static void pump(near_t *self, peer_t *peer)
     dp_status_t status = DP_OK;
 
     if (peer->first == NULL || !peer->has_greeted) return;
-    if (dp_dock_is_closed(peer->dock)) peer->is_deaf = 1;
+    if (dp_mailbox_is_closed(peer->dock)) peer->is_deaf = 1;
     while (peer->first != NULL && !peer->is_deaf && status == DP_OK) {
         letter_t *letter = peer->first;
 
@@ -130,7 +130,7 @@ static void pump(near_t *self, peer_t *peer)
         peer->is_deaf = 1;
     }
     if (peer->is_deaf) drop_letters(peer);
-    dp_dock_rouse(peer->dock);
+    dp_mailbox_wake(peer->dock);
 }
 
 static dp_status_t near_send(dp_transport_t *base, int rank, const void *data, size_t bytes)
@@ -146,7 +146,7 @@ static dp_status_t near_send(dp_transport_t *base, int rank, const void *data, s
     if (self->is_closed || peer->is_deaf) return DP_OK;
     if (peer->has_greeted && peer->first == NULL && dp_ring_fits(&peer->out, bytes)) {
         (void)dp_ring_write(&peer->out, data, bytes, &done); /* whole */
-        dp_dock_rouse(peer->dock);
+        dp_mailbox_wake(peer->dock);
         return DP_OK;
     }
     /* Whole or not at all: memory runs out before a byte is written. */
@@ -170,7 +170,7 @@ static int look_at(near_t *self, peer_t *peer, dp_transport_event_t *out)
 
     if (peer->is_told) return 0;
     if (peer->dock != NULL) status = dp_ring_read(&peer->in, &frees);
-    if (frees) dp_dock_rouse(peer->dock);
+    if (frees) dp_mailbox_wake(peer->dock);
     if (status == DP_OK) {
         *out = (dp_transport_event_t){.kind = DP_TRANSPORT_MESSAGE,
                                       .rank = peer->rank,
@@ -209,7 +209,7 @@ static void go_far(near_t *self, peer_t *peer)
             lose(peer, "a message to it was lost (out of memory)");
     }
     drop_letters(peer);
-    dp_dock_destroy(peer->dock);
+    dp_mailbox_destroy(peer->dock);
     peer->dock = NULL;
 }
 
@@ -259,7 +259,7 @@ static void get_up(near_t *self)
 {
     if (!self->is_down) return;
     self->is_down = 0;
-    dp_dock_get_up(self->dock);
+    dp_mailbox_disarm(self->dock);
 }
 
 static dp_status_t near_poll(dp_transport_t *base, dp_transport_event_t *out)
@@ -298,7 +298,7 @@ static dp_status_t lie_down(near_t *self)
     self->skipped = FAR_EVERY; /* who wakes may have been woken by far */
     if (self->dock == NULL) return DP_OK;
     self->is_down = 1;
-    dp_dock_lie_down(self->dock);
+    dp_mailbox_arm(self->dock);
     for (int i = 0; i < self->peer_count; i++) {
         if (!must_stay(&self->peers[i])) continue;
         get_up(self);
@@ -313,7 +313,7 @@ static dp_status_t near_arm(dp_transport_t *base)
     dp_status_t status;
 
     /* Before the look at the rings: who rings from here on does so for the coming sleep. */
-    if (self->dock != NULL) dp_dock_hush(self->dock);
+    if (self->dock != NULL) dp_mailbox_clear_doorbell(self->dock);
     status = lie_down(self);
     if (status == DP_OK) status = self->far->ops->arm(self->far);
     if (status != DP_OK) get_up(self);
@@ -344,14 +344,14 @@ static void near_wake(dp_transport_t *base)
 static dp_status_t near_address(dp_transport_t *base, void *data, size_t room, size_t *bytes)
 {
     near_t *self = (near_t *)base;
-    const size_t own = self->dock == NULL ? 0 : DP_DOCK_ADDRESS;
+    const size_t own = self->dock == NULL ? 0 : DP_MAILBOX_ADDRESS;
     uint8_t *at = data;
     size_t far_bytes;
     dp_status_t status;
 
     if (room < 1 + own) return DP_ERR_INVALID;
     at[0] = (uint8_t)own;
-    if (own > 0) dp_dock_address(self->dock, at + 1);
+    if (own > 0) dp_mailbox_address(self->dock, at + 1);
     status = self->far->ops->address(self->far, at + 1 + own, room - 1 - own, &far_bytes);
     if (status == DP_OK) *bytes = 1 + own + far_bytes;
     return status;
@@ -364,19 +364,19 @@ static void open_dock(near_t *self, peer_t *peer, const uint8_t *address)
     dp_error_t error = {DP_OK, ""};
 
     if (self->dock == NULL) return;
-    if (dp_dock_open(address, peer->rank, self->rank, self->tag, &peer->dock, &error) != DP_OK) {
+    if (dp_mailbox_open(address, peer->rank, self->rank, self->tag, &peer->dock, &error) != DP_OK) {
         dp_log_info(&self->log, "messages to rank %d go over %s: no way to its memory: %s",
                     peer->rank, self->far->ops->name, error.text);
         return;
     }
-    dp_ring_writer_init(&peer->out, dp_dock_ring(peer->dock, self->rank));
+    dp_ring_writer_init(&peer->out, dp_mailbox_ring(peer->dock, self->rank));
 }
 
 static void close_docks(near_t *self)
 {
     for (int i = 0; i < self->peer_count; i++) {
         drop_letters(&self->peers[i]);
-        dp_dock_destroy(self->peers[i].dock);
+        dp_mailbox_destroy(self->peers[i].dock);
         self->peers[i].dock = NULL;
     }
 }
@@ -405,7 +405,7 @@ static dp_status_t connect_all(near_t *self, const int *ranks, const uint8_t *co
         const size_t own = bytes[i] == 0 ? 1 : addresses[i][0];
         peer_t *peer = find_peer(self, ranks[i]);
 
-        if (bytes[i] < 1 + own || (own != 0 && own != DP_DOCK_ADDRESS)) {
+        if (bytes[i] < 1 + own || (own != 0 && own != DP_MAILBOX_ADDRESS)) {
             return dp_error_set(error, DP_ERR_INVALID,
                                 "rank %d: the address of rank %d makes no sense", self->rank,
                                 ranks[i]);
@@ -475,7 +475,7 @@ static void near_close(dp_transport_t *base, uint64_t deadline_ns)
     deliver_rest(self, deadline_ns);
     self->is_closed = 1;
     /* Who has more for this rank than its ring holds need not wait. */
-    if (self->dock != NULL) dp_dock_close(self->dock);
+    if (self->dock != NULL) dp_mailbox_close(self->dock);
     self->far->ops->close(self->far, deadline_ns);
 }
 
@@ -487,7 +487,7 @@ static void near_destroy(dp_transport_t *base)
     close_docks(self);
     for (int i = 0; i < self->peer_count; i++)
         dp_ring_reader_fini(&self->peers[i].in);
-    dp_dock_destroy(self->dock);
+    dp_mailbox_destroy(self->dock);
     if (self->fd >= 0) close(self->fd);
     free(self);
 }
@@ -495,7 +495,7 @@ static void near_destroy(dp_transport_t *base)
 /* The bell and far's descriptor become one. */
 static int open_fd(near_t *self)
 {
-    const int fds[] = {self->far->ops->fd(self->far), dp_dock_fd(self->dock)};
+    const int fds[] = {self->far->ops->fd(self->far), dp_mailbox_fd(self->dock)};
 
     if (self->far->ops->watch != NULL) return self->far->ops->watch(self->far, fds[1]);
     self->fd = epoll_create1(EPOLL_CLOEXEC);
@@ -512,11 +512,12 @@ static int open_fd(near_t *self)
 static dp_status_t open_own(near_t *self, const int *ranks, int count)
 {
     dp_error_t error = {DP_OK, ""};
-    dp_status_t status = dp_dock_create(self->rank, self->tag, ranks, count, &self->dock, &error);
+    dp_status_t status =
+        dp_mailbox_create(self->rank, self->tag, ranks, count, &self->dock, &error);
 
     if (status == DP_OK && open_fd(self) != 0) {
         status = dp_error_set(&error, DP_ERR_SYSTEM, "no epoll: %s", strerror(errno));
-        dp_dock_destroy(self->dock);
+        dp_mailbox_destroy(self->dock);
         self->dock = NULL;
         if (self->fd >= 0) close(self->fd);
         self->fd = -1;
@@ -527,14 +528,14 @@ static dp_status_t open_own(near_t *self, const int *ranks, int count)
         return DP_OK;
     }
     for (int i = 0; status == DP_OK && i < count; i++) {
-        status = dp_ring_reader_init(&self->peers[i].in, dp_dock_ring(self->dock, ranks[i]));
+        status = dp_ring_reader_init(&self->peers[i].in, dp_mailbox_ring(self->dock, ranks[i]));
     }
     return status;
 }
 
-dp_status_t dp_transport_near_create(int rank, uint64_t tag, const int *ranks, int count,
-                                     dp_transport_t *far, const dp_log_t *log, dp_transport_t **out,
-                                     dp_error_t *error)
+dp_status_t dp_transport_shm_create(int rank, uint64_t tag, const int *ranks, int count,
+                                    dp_transport_t *far, const dp_log_t *log, dp_transport_t **out,
+                                    dp_error_t *error)
 {
     static const dp_transport_ops_t ops = {
         .name = "near",

@@ -1,7 +1,7 @@
 /*
  * line.c - UNIX sockets between ranks of one machine: names, users, keys, and whose process it is.
  */
-#include "runtime/transport/line.h"
+#include "runtime/transport/peer_socket.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -19,7 +19,7 @@
 
 /* ---- Addresses ---------------------------------------------------------------------------- */
 
-void dp_line_address_make(dp_line_address_t *address)
+void dp_peer_socket_address_make(dp_peer_socket_address_t *address)
 {
     struct stat about;
 
@@ -29,51 +29,55 @@ void dp_line_address_make(dp_line_address_t *address)
     address->pid_namespace = stat("/proc/self/ns/pid", &about) == 0 ? about.st_ino : 0;
 }
 
-void dp_line_address_write(const dp_line_address_t *address, uint8_t bytes[DP_LINE_ADDRESS])
+void dp_peer_socket_address_write(const dp_peer_socket_address_t *address,
+                                  uint8_t bytes[DP_PEER_SOCKET_ADDRESS])
 {
     dp_writer_t writer;
 
-    dp_writer_init(&writer, bytes, DP_LINE_ADDRESS);
+    dp_writer_init(&writer, bytes, DP_PEER_SOCKET_ADDRESS);
     dp_write_bytes(&writer, address->name, sizeof(address->name));
     dp_write_bytes(&writer, address->key, sizeof(address->key));
     dp_write_u64(&writer, address->pid_namespace);
     dp_write_u32(&writer, address->pid);
-    DP_ASSERT(!writer.failed && writer.bytes == DP_LINE_ADDRESS);
+    DP_ASSERT(!writer.failed && writer.bytes == DP_PEER_SOCKET_ADDRESS);
 }
 
-void dp_line_address_read(dp_line_address_t *address, const uint8_t bytes[DP_LINE_ADDRESS])
+void dp_peer_socket_address_read(dp_peer_socket_address_t *address,
+                                 const uint8_t bytes[DP_PEER_SOCKET_ADDRESS])
 {
     dp_reader_t reader;
 
-    dp_reader_init(&reader, bytes, DP_LINE_ADDRESS);
-    memcpy(address->name, dp_read_bytes(&reader, DP_LINE_NAME), DP_LINE_NAME);
-    memcpy(address->key, dp_read_bytes(&reader, DP_LINE_KEY), DP_LINE_KEY);
+    dp_reader_init(&reader, bytes, DP_PEER_SOCKET_ADDRESS);
+    memcpy(address->name, dp_read_bytes(&reader, DP_PEER_SOCKET_NAME), DP_PEER_SOCKET_NAME);
+    memcpy(address->key, dp_read_bytes(&reader, DP_PEER_SOCKET_KEY), DP_PEER_SOCKET_KEY);
     address->pid_namespace = dp_read_u64(&reader);
     address->pid = dp_read_u32(&reader);
 }
 
-void dp_line_hello_make(dp_line_hello_t *hello, int from, uint64_t tag, const dp_line_address_t *to)
+void dp_peer_socket_hello_make(dp_peer_socket_hello_t *hello, int from, uint64_t tag,
+                               const dp_peer_socket_address_t *to)
 {
-    *hello = (dp_line_hello_t){.magic = MAGIC, .from = (uint32_t)from, .tag = tag};
+    *hello = (dp_peer_socket_hello_t){.magic = MAGIC, .from = (uint32_t)from, .tag = tag};
     memcpy(hello->key, to->key, sizeof(hello->key));
 }
 
-int dp_line_hello_fits(const dp_line_hello_t *hello, uint64_t tag, const dp_line_address_t *own)
+int dp_peer_socket_hello_is_valid(const dp_peer_socket_hello_t *hello, uint64_t tag,
+                                  const dp_peer_socket_address_t *own)
 {
     return hello->magic == MAGIC && hello->tag == tag &&
-           dp_auth_equal(hello->key, own->key, DP_LINE_KEY);
+           dp_auth_equal(hello->key, own->key, DP_PEER_SOCKET_KEY);
 }
 
 /* ---- Sockets ------------------------------------------------------------------------------ */
 
-static socklen_t socket_name(const dp_line_address_t *at, struct sockaddr_un *name)
+static socklen_t socket_name(const dp_peer_socket_address_t *at, struct sockaddr_un *name)
 {
     memset(name, 0, sizeof(*name));
     name->sun_family = AF_UNIX;
     memcpy(name->sun_path + 1, "dp-line-", 8); /* abstract: no file */
-    for (size_t i = 0; i < DP_LINE_NAME; i++)
+    for (size_t i = 0; i < DP_PEER_SOCKET_NAME; i++)
         snprintf(name->sun_path + 9 + 2 * i, 3, "%02x", at->name[i]);
-    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 9 + 2 * DP_LINE_NAME);
+    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 9 + 2 * DP_PEER_SOCKET_NAME);
 }
 
 static int get_peer(int fd, struct ucred *peer)
@@ -97,7 +101,7 @@ static int close_with(int fd, int code)
     return -1;
 }
 
-int dp_line_listen(const dp_line_address_t *own, int backlog)
+int dp_peer_socket_listen(const dp_peer_socket_address_t *own, int backlog)
 {
     struct sockaddr_un name;
     const socklen_t bytes = socket_name(own, &name);
@@ -109,7 +113,7 @@ int dp_line_listen(const dp_line_address_t *own, int backlog)
     return fd;
 }
 
-int dp_line_dial(const dp_line_address_t *to)
+int dp_peer_socket_connect(const dp_peer_socket_address_t *to)
 {
     struct sockaddr_un name;
     const socklen_t bytes = socket_name(to, &name);
@@ -121,7 +125,7 @@ int dp_line_dial(const dp_line_address_t *to)
     return fd;
 }
 
-int dp_line_accept(int listener)
+int dp_peer_socket_accept(int listener)
 {
     const int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
@@ -132,12 +136,13 @@ int dp_line_accept(int listener)
 /* ---- Processes ---------------------------------------------------------------------------- */
 
 /* Whether a pid that the other says means the same process here. */
-static int shares_pids(const dp_line_address_t *other, const dp_line_address_t *own)
+static int shares_pids(const dp_peer_socket_address_t *other, const dp_peer_socket_address_t *own)
 {
     return own->pid_namespace != 0 && other->pid_namespace == own->pid_namespace;
 }
 
-int dp_line_watch(const dp_line_address_t *other, const dp_line_address_t *own)
+int dp_peer_socket_watch_process(const dp_peer_socket_address_t *other,
+                                 const dp_peer_socket_address_t *own)
 {
     /* Threads of one process end together. */
     errno = 0;
@@ -145,7 +150,8 @@ int dp_line_watch(const dp_line_address_t *other, const dp_line_address_t *own)
     return (int)syscall(SYS_pidfd_open, (pid_t)other->pid, 0); /* close-on-exec by itself */
 }
 
-int dp_line_is(int fd, const dp_line_address_t *other, const dp_line_address_t *own)
+int dp_peer_socket_is_process(int fd, const dp_peer_socket_address_t *other,
+                              const dp_peer_socket_address_t *own)
 {
     struct ucred peer;
 

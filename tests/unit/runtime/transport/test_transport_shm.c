@@ -1,5 +1,5 @@
 /*
- * test_transport_near.c - shared memory between ranks that are threads here, with loopback as far:
+ * test_transport_shm.c - shared memory between ranks that are threads here, with loopback as far:
  * no message is slept through, whoever sleeps, polls or leaves; long ones, ends and damage.
  *
  * What test_transport.c says of every transport is not said again.
@@ -20,7 +20,7 @@
 
 #include <cmocka.h>
 
-#include "runtime/transport/dock.h"
+#include "runtime/transport/mailbox.h"
 
 #define TAG 0xabcdef0123456789ull
 #define RANKS 4
@@ -47,7 +47,7 @@ static dp_transport_t *create(int rank, int size)
         if (i != rank) others[count++] = i;
     }
     assert_int_equal(dp_transport_loopback_create(rank, TAG, NULL, &far, &error), DP_OK);
-    if (dp_transport_near_create(rank, TAG, others, count, far, NULL, &near, &error) != DP_OK)
+    if (dp_transport_shm_create(rank, TAG, others, count, far, NULL, &near, &error) != DP_OK)
         fail_msg("%s", error.text);
     return near;
 }
@@ -576,7 +576,7 @@ static void exchange_all_ways(world_t *world)
 /* Address of a dock that is not there: the other must not find it. */
 static void hide(world_t *world, int rank)
 {
-    memset(world->address[rank] + 1, 0, DP_DOCK_ADDRESS);
+    memset(world->address[rank] + 1, 0, DP_MAILBOX_ADDRESS);
 }
 
 static void what_has_no_ring_goes_far(void **state)
@@ -627,7 +627,7 @@ static void rank_without_memory_uses_far_alone(void **state)
     none = before;
     none.rlim_cur = 3; /* no more descriptors */
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
-    assert_int_equal(dp_transport_near_create(0, TAG, &other, 1, far, NULL, &world.rank[0], NULL),
+    assert_int_equal(dp_transport_shm_create(0, TAG, &other, 1, far, NULL, &world.rank[0], NULL),
                      DP_OK);
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
     assert_int_equal(world.rank[0]->ops->fd(world.rank[0]), far->ops->fd(far));
@@ -652,7 +652,7 @@ static void cut_addresses_are_refused(void **state)
     world_t world;
 
     (void)state;
-    for (size_t cut = 0; cut <= 1 + DP_DOCK_ADDRESS; cut++) {
+    for (size_t cut = 0; cut <= 1 + DP_MAILBOX_ADDRESS; cut++) {
         uint8_t *address = malloc(cut + 1); /* of its size, for the sanitizer */
         const void *addresses[] = {address};
         dp_error_t error = {0};
@@ -670,15 +670,15 @@ static void cut_addresses_are_refused(void **state)
 /* ---- Damage ------------------------------------------------------------------------------- */
 
 /* The ring in which `from` writes to `to`, as a stray pointer sees it. */
-static dp_ring_t *find_ring(world_t *world, int to, int from, dp_dock_t **dock)
+static dp_ring_t *find_ring(world_t *world, int to, int from, dp_mailbox_t **dock)
 {
-    assert_int_equal(dp_dock_open(world->address[to] + 1, to, from, TAG, dock, NULL), DP_OK);
-    return dp_dock_ring(*dock, from);
+    assert_int_equal(dp_mailbox_open(world->address[to] + 1, to, from, TAG, dock, NULL), DP_OK);
+    return dp_mailbox_ring(*dock, from);
 }
 
 static void damaged_ring_is_a_lost_neighbour(void **state)
 {
-    dp_dock_t *dock = NULL;
+    dp_mailbox_t *dock = NULL;
     dp_ring_t *ring;
     world_t world;
 
@@ -698,14 +698,14 @@ static void damaged_ring_is_a_lost_neighbour(void **state)
     expect_message(&world, 0, 1, "why", 3);
     send_to(&world, 2, 1, "still here", 10);
     expect_message(&world, 1, 2, "still here", 10);
-    dp_dock_destroy(dock);
+    dp_mailbox_destroy(dock);
     world_destroy(&world);
 }
 
 static void reader_that_lies_is_a_lost_neighbour(void **state)
 {
     uint8_t *data = calloc(1, DP_MESSAGE_MAX);
-    dp_dock_t *dock = NULL;
+    dp_mailbox_t *dock = NULL;
     dp_ring_t *ring;
     world_t world;
 
@@ -719,7 +719,7 @@ static void reader_that_lies_is_a_lost_neighbour(void **state)
     send_to(&world, 0, 1, data, DP_MESSAGE_MAX); /* dropped */
     expect_nothing(&world, 0, 100);
     assert_int_equal(world.rank[0]->ops->arm(world.rank[0]), DP_OK);
-    dp_dock_destroy(dock);
+    dp_mailbox_destroy(dock);
     world_destroy(&world);
     free(data);
 }

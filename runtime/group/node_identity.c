@@ -6,7 +6,7 @@
  * and accept only their own user, whose number means something only within a user namespace. Pids,
  * System V memory and file systems may differ: no rank needs them to be common.
  */
-#include "runtime/group/machine.h"
+#include "runtime/group/node_identity.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -37,7 +37,7 @@ static unsigned long long namespace_of(const char *path)
     return stat(path, &about) == 0 ? (unsigned long long)about.st_ino : 0;
 }
 
-void dp_machine_know(dp_machine_t *machine)
+void dp_node_identity_read(dp_node_identity_t *machine)
 {
     char boot_id[65] = "";
 

@@ -13,7 +13,7 @@
  * consistent, so at least one of the two sees the other. Who rings clears `sleeps`, so that many
  * messages make one system call.
  */
-#include "runtime/transport/dock.h"
+#include "runtime/transport/mailbox.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -46,7 +46,7 @@ typedef struct header {
 } header_t;
 _Static_assert(sizeof(header_t) % 64 == 0, "rings are aligned behind it");
 
-struct dp_dock {
+struct dp_mailbox {
     header_t *header; /* mapped, bytes long */
     size_t bytes;
     int ring_count; /* as checked once: the header may change */
@@ -62,20 +62,20 @@ static size_t bytes_of(int count)
     return sizeof(header_t) + (size_t)count * sizeof(dp_ring_t);
 }
 
-static dp_ring_t *ring_at(const dp_dock_t *dock, int place)
+static dp_ring_t *ring_at(const dp_mailbox_t *dock, int place)
 {
     return (dp_ring_t *)(void *)((char *)(dock->header + 1)) + place;
 }
 
-static dp_dock_t *alloc_dock(void)
+static dp_mailbox_t *alloc_dock(void)
 {
-    dp_dock_t *dock = calloc(1, sizeof(*dock));
+    dp_mailbox_t *dock = calloc(1, sizeof(*dock));
 
     if (dock != NULL) dock->file = dock->bell = dock->bell_in = -1;
     return dock;
 }
 
-static int map(dp_dock_t *dock, int file, size_t bytes)
+static int map(dp_mailbox_t *dock, int file, size_t bytes)
 {
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file, 0);
 
@@ -85,7 +85,7 @@ static int map(dp_dock_t *dock, int file, size_t bytes)
     return 0;
 }
 
-void dp_dock_destroy(dp_dock_t *dock)
+void dp_mailbox_destroy(dp_mailbox_t *dock)
 {
     if (dock == NULL) return;
     if (dock->header != NULL) munmap(dock->header, dock->bytes);
@@ -98,7 +98,7 @@ void dp_dock_destroy(dp_dock_t *dock)
 /* ---- One's own ---------------------------------------------------------------------------- */
 
 /* Pages are made here, by a call that can fail: a first touch that finds none would be a signal. */
-static int make_file(dp_dock_t *dock, size_t bytes)
+static int make_file(dp_mailbox_t *dock, size_t bytes)
 {
     dock->file = memfd_create("dp-dock", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (dock->file < 0 || ftruncate(dock->file, (off_t)bytes) != 0) return -1;
@@ -107,7 +107,7 @@ static int make_file(dp_dock_t *dock, size_t bytes)
     return map(dock, dock->file, bytes);
 }
 
-static int make_bell(dp_dock_t *dock)
+static int make_bell(dp_mailbox_t *dock)
 {
     struct stat about;
     int ends[2];
@@ -121,10 +121,10 @@ static int make_bell(dp_dock_t *dock)
     return 0;
 }
 
-dp_status_t dp_dock_create(int rank, uint64_t tag, const int *ranks, int count, dp_dock_t **out,
-                           dp_error_t *error)
+dp_status_t dp_mailbox_create(int rank, uint64_t tag, const int *ranks, int count,
+                              dp_mailbox_t **out, dp_error_t *error)
 {
-    dp_dock_t *dock;
+    dp_mailbox_t *dock;
     header_t *header;
 
     if (count > RANKS_MAX) {
@@ -135,7 +135,7 @@ dp_status_t dp_dock_create(int rank, uint64_t tag, const int *ranks, int count, 
     if (dock == NULL) return dp_error_set(error, DP_ERR_NO_MEMORY, "no memory");
     if (make_file(dock, bytes_of(count)) != 0 || make_bell(dock) != 0) {
         dp_error_set(error, DP_ERR_SYSTEM, "no shared memory: %s", strerror(errno));
-        dp_dock_destroy(dock);
+        dp_mailbox_destroy(dock);
         return DP_ERR_SYSTEM;
     }
     dock->ring_count = count;
@@ -151,18 +151,18 @@ dp_status_t dp_dock_create(int rank, uint64_t tag, const int *ranks, int count, 
     return DP_OK;
 }
 
-void dp_dock_address(const dp_dock_t *dock, uint8_t address[DP_DOCK_ADDRESS])
+void dp_mailbox_address(const dp_mailbox_t *dock, uint8_t address[DP_MAILBOX_ADDRESS])
 {
     dp_writer_t writer;
 
-    dp_writer_init(&writer, address, DP_DOCK_ADDRESS);
+    dp_writer_init(&writer, address, DP_MAILBOX_ADDRESS);
     dp_write_u32(&writer, (uint32_t)getpid());
     dp_write_u32(&writer, (uint32_t)dock->file);
     dp_write_u64(&writer, dock->header->nonce);
-    DP_ASSERT(!writer.failed && writer.bytes == DP_DOCK_ADDRESS);
+    DP_ASSERT(!writer.failed && writer.bytes == DP_MAILBOX_ADDRESS);
 }
 
-dp_ring_t *dp_dock_ring(const dp_dock_t *dock, int from)
+dp_ring_t *dp_mailbox_ring(const dp_mailbox_t *dock, int from)
 {
     if (dock->only >= 0) return ring_at(dock, dock->only);
     for (int i = 0; i < dock->ring_count; i++) {
@@ -171,12 +171,12 @@ dp_ring_t *dp_dock_ring(const dp_dock_t *dock, int from)
     return NULL;
 }
 
-int dp_dock_fd(const dp_dock_t *dock)
+int dp_mailbox_fd(const dp_mailbox_t *dock)
 {
     return dock->bell;
 }
 
-void dp_dock_hush(dp_dock_t *dock)
+void dp_mailbox_clear_doorbell(dp_mailbox_t *dock)
 {
     char rung[64];
 
@@ -184,18 +184,18 @@ void dp_dock_hush(dp_dock_t *dock)
     }
 }
 
-void dp_dock_lie_down(dp_dock_t *dock)
+void dp_mailbox_arm(dp_mailbox_t *dock)
 {
     atomic_store(&dock->header->sleeps, 1);
 }
 
-void dp_dock_get_up(dp_dock_t *dock)
+void dp_mailbox_disarm(dp_mailbox_t *dock)
 {
     /* Who has not seen it yet rings in vain. */
     atomic_store_explicit(&dock->header->sleeps, 0, memory_order_relaxed);
 }
 
-void dp_dock_close(dp_dock_t *dock)
+void dp_mailbox_close(dp_mailbox_t *dock)
 {
     atomic_store(&dock->header->is_closed, 1);
 }
@@ -225,7 +225,7 @@ static int open_theirs(uint32_t pid, uint32_t number, mode_t kind, uint64_t inod
 }
 
 /* Maps the file if it is the one, and finds this rank's ring in it. In words what is wrong. */
-static const char *map_theirs(dp_dock_t *dock, int file, uint64_t nonce, int rank, int from,
+static const char *map_theirs(dp_mailbox_t *dock, int file, uint64_t nonce, int rank, int from,
                               uint64_t tag)
 {
     const int seals = fcntl(file, F_GET_SEALS);
@@ -250,17 +250,17 @@ static const char *map_theirs(dp_dock_t *dock, int file, uint64_t nonce, int ran
     return "it has no ring for this rank";
 }
 
-dp_status_t dp_dock_open(const uint8_t *address, int rank, int from, uint64_t tag, dp_dock_t **out,
-                         dp_error_t *error)
+dp_status_t dp_mailbox_open(const uint8_t *address, int rank, int from, uint64_t tag,
+                            dp_mailbox_t **out, dp_error_t *error)
 {
-    dp_dock_t *dock = alloc_dock();
+    dp_mailbox_t *dock = alloc_dock();
     const char *reason = NULL;
     dp_reader_t reader;
     uint32_t pid, number;
     int file;
 
     if (dock == NULL) return dp_error_set(error, DP_ERR_NO_MEMORY, "no memory");
-    dp_reader_init(&reader, address, DP_DOCK_ADDRESS);
+    dp_reader_init(&reader, address, DP_MAILBOX_ADDRESS);
     pid = dp_read_u32(&reader);
     number = dp_read_u32(&reader);
     file = open_theirs(pid, number, S_IFREG, ANY);
@@ -274,14 +274,14 @@ dp_status_t dp_dock_open(const uint8_t *address, int rank, int from, uint64_t ta
         reason = errno == EXDEV ? "there is another file" : strerror(errno);
     if (reason != NULL) {
         dp_error_set(error, DP_ERR_SYSTEM, "process %u: %s", pid, reason);
-        dp_dock_destroy(dock);
+        dp_mailbox_destroy(dock);
         return DP_ERR_SYSTEM;
     }
     *out = dock;
     return DP_OK;
 }
 
-void dp_dock_rouse(dp_dock_t *dock)
+void dp_mailbox_wake(dp_mailbox_t *dock)
 {
     _Atomic uint32_t *sleeps = &dock->header->sleeps;
 
@@ -291,7 +291,7 @@ void dp_dock_rouse(dp_dock_t *dock)
     }
 }
 
-int dp_dock_is_closed(const dp_dock_t *dock)
+int dp_mailbox_is_closed(const dp_mailbox_t *dock)
 {
     return atomic_load_explicit(&dock->header->is_closed, memory_order_relaxed) != 0;
 }
