@@ -44,6 +44,7 @@ static inline size_t dp_align_up(size_t value, size_t alignment)
 }
 
 size_t dp_dtype_bytes(dp_dtype_t dtype);        /* 0 for an unknown type */
+int dp_dtype_is_float(dp_dtype_t dtype);        /* 16-bit types included */
 const char *dp_dtype_name(dp_dtype_t dtype);    /* "f32"; "unknown" */
 const char *dp_reduce_name(dp_reduce_t reduce); /* "sum"; "unknown" */
 const char *dp_wire_name(dp_wire_t wire);       /* "fp16" */

@@ -1,8 +1,9 @@
 /*
- * config.c - the table of every knob, and what reads and writes values through it.
+ * config.c - the table of every setting, and what reads and writes values through it.
  *
- * The only file that calls getenv(). One row below is all that a new knob needs: its variable, its
- * flag, its --help line, its range check and its place in the handshake follow from it.
+ * One row below is all that a new setting needs: its variable, its flag, its --help line, its range
+ * check and its place in the handshake follow from it. Called by dp_init() and by dprun, before
+ * either has other threads. The only file that calls getenv(); it must not know what a setting does.
  */
 #include "runtime/base/config.h"
 
@@ -73,7 +74,7 @@ static const setting_t table[] = {
     TIME("FUSION_HOLD", "200us", hold_ns, PLAN, 0, SECOND,
          "Longest a ready tensor waits for others to join it while earlier ones are in flight."),
     CHOICE("WIRE", "none", wire, PLAN, "none|fp16|bf16", DP_WIRE_NONE,
-           "What sums and averages of fp32 become between machines."),
+           "What sums and averages of fp32 become between nodes."),
     CHOICE("ORDER", "negotiated", order, PLAN, "negotiated|program", DP_CONFIG_ORDER_NEGOTIATED,
            "How launches are ordered; program: as each rank submits them, without agreement."),
     INTEGER("TREE_ARITY", "8", tree_arity, PLAN, 1, 64,
@@ -95,12 +96,12 @@ static const setting_t table[] = {
     TIME("SPIN", "50us", spin_ns, OWN, 0, SECOND,
          "Longest a waiting thread polls before it sleeps."),
     BYTES("PULL_BYTES", "128K", pull_bytes, OWN, 0, 4 * DP_GIB,
-          "Tensors of ordinary memory from this size on are read by the other ranks of their machine "
+          "Tensors of ordinary memory from this size on are read by the other ranks of their node "
           "where they lie, or handed to them piece by piece where the system forbids that; 0: none."),
     BYTES("ARENA_BYTES", "64G", arena_bytes, OWN, 16 * DP_MIB, 16384 * DP_GIB,
           "Address space per rank for dp_alloc() and fused buffers; used only as needed."),
     COUNT("QUEUE_DEPTH", "8192", queue_depth, OWN, 2, 1 << 20,
-          "Operations submitted and not yet launched."),
+          "Operations a rank may have in flight; past it a submission fails at once with DP_ERR_FULL."),
     CHOICE("DEVICE", "auto", device, OWN, "auto|host|cuda", DP_CONFIG_DEVICE_AUTO,
            "Where tensors are; auto: cuda for a program that has loaded CUDA, else host."),
     CHOICE("LOG", "warn", log_level, OWN, "error|warn|info|debug|trace", DP_LOG_ERROR,
@@ -108,13 +109,13 @@ static const setting_t table[] = {
     INTEGER("PRETEND_NODES", "0", pretend_nodes, OWN, 0, 4096,
             "Treat the ranks of this node as if they were on this many nodes; 0: off."),
     TEXT("UCX_TLS", "tcp", ucx_tls, OWN,
-         "UCX transports of the data plane between machines."),
+         "UCX transports of the data plane between nodes."),
     TEXT("UCX_DEVICES", "", ucx_devices, OWN,
          "Network devices UCX may use, e.g. eth0 or mlx5_0:1; empty: as DP_NET_INTERFACE says."),
     TEXT("NET_INTERFACE", "", net_interface, OWN,
-         "Network interface to other machines, e.g. eth0; empty: the one that leads to them."),
+         "Network interface to other nodes, e.g. eth0; empty: the one that leads to them."),
     CHOICE("NODE_TRANSPORT", "memory", node_transport, PLAN, "memory|ucx", DP_CONFIG_NODE_MEMORY,
-           "Control messages inside a machine; ucx is for tests, over the loopback interface."),
+           "Control messages inside a node; ucx is for tests, over the loopback interface."),
     YES_NO("NCCL_RING", "1", nccl_ring, OWN,
            "NCCL uses rings; 0: its own choice. A NCCL_ALGO that is set stays."),
     INTEGER("NCCL_CTAS", "0", nccl_ctas, OWN, 0, 64,
@@ -148,15 +149,15 @@ static const setting_t table[] = {
     INTEGER("SIZE", "-1", world_size, LAUNCHER, -1, RANK_MAX + 1,
             "Processes of the job."),
     INTEGER("LOCAL_RANK", "-1", local_rank, LAUNCHER, -1, RANK_MAX,
-            "This process among those of this machine."),
+            "This process among those of this node."),
     INTEGER("LOCAL_SIZE", "-1", local_size, LAUNCHER, -1, RANK_MAX + 1,
-            "Processes of the job on this machine."),
+            "Processes of the job on this node."),
     TEXT("RENDEZVOUS", "", rendezvous, LAUNCHER,
          "HOST:PORT where rank 0 serves the rendezvous of a job not started by dprun."),
     INTEGER("RENDEZVOUS_PORT", "0", rendezvous_port, LAUNCHER, 0, 65535,
             "Port of that rendezvous alone; 0: MASTER_PORT + 1."),
     TEXT("SECRET_FILE", "", secret_file, LAUNCHER,
-         "File of the job's secret, mode 0600, at least 32 bytes, the same on all machines."),
+         "File of the job's secret, mode 0600, at least 32 bytes, the same on all nodes."),
     INTEGER("BOOTSTRAP_FD", "-1", bootstrap_fd, LAUNCHER, -1, INT_MAX,
             "Open descriptor with the address, job and secret of the rendezvous."),
 };

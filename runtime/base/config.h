@@ -1,8 +1,10 @@
 /*
- * config.h - every knob there is. One row of the table in config.c makes the DP_ variable, dprun's
- * flag, its --help line, the line of a --config file, the reference page and the range check.
+ * config.h - every setting there is. One row of the table in config.c makes the DP_ variable,
+ * dprun's flag, its --help line, the line of a --config file, the reference page and the range
+ * check.
  *
- * The only file that calls getenv. Callers read plain fields.
+ * dp_init() and dprun fill in a dp_config_t; everybody else reads plain fields and must not ask the
+ * environment.
  */
 #ifndef DP_BASE_CONFIG_H
 #define DP_BASE_CONFIG_H
@@ -20,7 +22,7 @@ typedef enum dp_config_source {
     DP_FROM_FLAG
 } dp_config_source_t;
 
-/* auto: cuda for a program that has loaded CUDA, on a machine with a driver; else host. */
+/* auto: cuda for a program that has loaded CUDA, on a node with a driver; else host. */
 typedef enum dp_config_device {
     DP_CONFIG_DEVICE_AUTO,
     DP_CONFIG_DEVICE_HOST,
@@ -35,63 +37,64 @@ typedef enum dp_config_order {
 typedef enum dp_config_node { DP_CONFIG_NODE_MEMORY, DP_CONFIG_NODE_UCX } dp_config_node_t;
 
 /*
- * Values in force. Fields marked "plan" decide what every rank launches: rank 0's rule, the
- * handshake copies them.
+ * Values in force, by the setting that gives them. Defaults and ranges stand in config.c's table
+ * alone. Written while a program or a job starts, read by every thread after that.
  */
 typedef struct dp_config {
-    /* plan */
-    size_t fusion_bytes; /* FUSION_BYTES 32M: largest fused buffer, and a slot's size */
-    int fusion_slots;    /* FUSION_SLOTS 3: slots in flight */
-    uint64_t hold_ns;    /* FUSION_HOLD 200us: longest the root holds a launch back to fuse more */
-    dp_wire_t wire;      /* WIRE none|fp16|bf16: what fp32 reductions become between machines */
-    int order;           /* ORDER negotiated|program: dp_config_order_t */
-    int tree_arity;      /* TREE_ARITY 8: children of a node of the negotiation tree */
-    int schedule; /* SCHEDULE off|auto: 1: rounds that repeat are launched by a cached schedule */
-    int check;    /* CHECK 0|1: checksum buffers in flight, compare parameters */
-    uint64_t stall_warn_ns;  /* STALL_WARN 10s: when missing ranks are named */
-    uint64_t stall_limit_ns; /* STALL_LIMIT 10min: when the job fails with that text; 0 never */
-    uint64_t heartbeat_ns;   /* HEARTBEAT 100ms: between signs of life on an edge */
-    uint64_t
-        peer_timeout_ns; /* PEER_TIMEOUT 3s: silence after which a neighbour is dead; 0 never */
-    /* this rank's own */
-    uint64_t start_timeout_ns; /* START_TIMEOUT 30s: for all ranks to come */
-    uint64_t spin_ns;   /* SPIN 20us: longest a waiter polls before it sleeps, where cores allow */
-    size_t pull_bytes;  /* PULL_BYTES 128K: least tensor that needs no slot on its host; 0: none */
-    size_t arena_bytes; /* ARENA_BYTES 64G: address space for dp_alloc and slots per rank */
-    size_t queue_depth; /* QUEUE_DEPTH 8192: operations submitted and not yet launched */
-    int device;         /* DEVICE auto|host|cuda: dp_config_device_t */
-    int log_level;      /* LOG error|warn|info|debug|trace: default warn */
-    int pretend_nodes;  /* PRETEND_NODES 0: local ranks behave as on this many machines */
-    char ucx_tls[64];   /* UCX_TLS tcp: transports of the data plane between machines */
-    char ucx_devices[64];          /* UCX_DEVICES "": network devices for UCX; empty: the next */
-    char net_interface[16];        /* NET_INTERFACE "": to other machines; dp_init() fills it in */
-    int node_transport;            /* NODE_TRANSPORT memory|ucx: dp_config_node_t */
-    int nccl_ring;                 /* NCCL_RING 1: rings; 0: NCCL chooses; NCCL_ALGO wins */
-    int nccl_ctas;                 /* NCCL_CTAS 0: most blocks a collective may take */
-    uint64_t nccl_limit_ns;        /* NCCL_LIMIT 10min: of an operation on the device */
-    uint64_t nccl_abort_ns;        /* NCCL_ABORT 10s: of an abort, then the process ends */
-    int emulate_ranks;             /* EMULATE_RANKS 0: pretended ranks of the wire; 0: a real one */
-    size_t emulate_bandwidth;      /* EMULATE_BANDWIDTH 12500M: its bytes a second */
-    uint64_t emulate_latency_ns;   /* EMULATE_LATENCY 5us: of a step of its ring */
+    /* PLAN in the table: they decide what every rank launches, so rank 0's values hold for all.
+     * The handshake copies them (dp_config_write_plan()). */
+    size_t fusion_bytes;    /* FUSION_BYTES: largest fused buffer */
+    int fusion_slots;       /* FUSION_SLOTS: fused buffers in flight */
+    uint64_t hold_ns;       /* FUSION_HOLD: longest the root holds a launch back to fuse more */
+    dp_wire_t wire;         /* WIRE: what fp32 reductions become between nodes */
+    int order;              /* ORDER: dp_config_order_t */
+    int tree_arity;         /* TREE_ARITY: children of a rank in the negotiation tree */
+    int schedule;           /* SCHEDULE off|auto: 1: repeated rounds are launched by a cached one */
+    int check;              /* CHECK: checksum buffers in flight, compare parameters */
+    uint64_t stall_warn_ns; /* STALL_WARN: when missing ranks are named; 0: never */
+    uint64_t stall_limit_ns;  /* STALL_LIMIT: when the job fails with that text; 0: never */
+    uint64_t heartbeat_ns;    /* HEARTBEAT: between signs of life on an edge of the tree */
+    uint64_t peer_timeout_ns; /* PEER_TIMEOUT: silence after which a neighbour is dead; 0: never */
+    int node_transport;       /* NODE_TRANSPORT: dp_config_node_t */
+    /* This rank's own. */
+    uint64_t start_timeout_ns;     /* START_TIMEOUT: for all ranks to come */
+    uint64_t spin_ns;              /* SPIN: longest a waiter polls before it sleeps */
+    size_t pull_bytes;             /* PULL_BYTES: tensors from this size on are read in place by the
+                                      other ranks of the node, without a fused buffer; 0: none */
+    size_t arena_bytes;            /* ARENA_BYTES: address space for dp_alloc() and fused buffers */
+    size_t queue_depth;            /* QUEUE_DEPTH: operations in flight, launched ones included */
+    int device;                    /* DEVICE: dp_config_device_t */
+    int log_level;                 /* LOG: dp_log_level_t */
+    int pretend_nodes;             /* PRETEND_NODES: local ranks behave as on this many; 0: off */
+    char ucx_tls[64];              /* UCX_TLS: transports of the data plane between nodes */
+    char ucx_devices[64];          /* UCX_DEVICES: network devices for UCX; "": as NET_INTERFACE */
+    char net_interface[16];        /* NET_INTERFACE: to other nodes; dp_init() fills in "" */
+    int nccl_ring;                 /* NCCL_RING: 1: rings; 0: NCCL chooses; NCCL_ALGO wins */
+    int nccl_ctas;                 /* NCCL_CTAS: most blocks a collective may take; 0: NCCL's */
+    uint64_t nccl_limit_ns;        /* NCCL_LIMIT: of an operation on the device; 0: none */
+    uint64_t nccl_abort_ns;        /* NCCL_ABORT: of an abort, then the process ends */
+    int emulate_ranks;             /* EMULATE_RANKS: of an emulated wire; 0: the real engine */
+    size_t emulate_bandwidth;      /* EMULATE_BANDWIDTH: its bytes per second */
+    uint64_t emulate_latency_ns;   /* EMULATE_LATENCY: of a step of its ring */
     char tune[DP_CONFIG_TEXT_MAX]; /* TUNE off|on|FILE: rank 0's holds for all */
     char timeline[DP_CONFIG_TEXT_MAX]; /* TIMELINE FILE[:steps=A-B]: merged by dprun at the end */
-    int trace;                         /* TRACE 1: 0 turns the recorder off */
-    size_t trace_bytes;                /* TRACE_BYTES 16M: room of the recorder per rank */
-    int keep_runs;                     /* KEEP_RUNS 3: failed runs that dprun keeps */
+    int trace;                         /* TRACE: 0 turns the recorder off */
+    size_t trace_bytes;                /* TRACE_BYTES: room of the recorder */
+    int keep_runs;                     /* KEEP_RUNS: failed runs that dprun keeps */
     char run_dir[DP_CONFIG_TEXT_MAX];  /* RUN_DIR: where a job keeps its recorders; set by dprun */
-    char inject[256];                  /* INJECT "": faults on purpose, see inject.h */
-    struct dp_inject
-        *injector; /* borrowed: its faults in force, set where a context begins; NULL */
-    /* given by the launcher, not knobs */
-    int rank;             /* RANK -1 */
-    int world_size;       /* SIZE -1 */
-    int local_rank;       /* LOCAL_RANK -1 */
-    int local_size;       /* LOCAL_SIZE -1 */
-    int bootstrap_fd;     /* BOOTSTRAP_FD -1: address, job id and secret of the rendezvous */
+    char inject[256];                  /* INJECT: faults on purpose, see inject.h */
+    struct dp_inject *injector;        /* borrowed: the faults in force, made from `inject` when a
+                                          context begins; NULL: none */
+    /* Given by whoever starts the ranks, not settings of a user. */
+    int rank;             /* RANK, -1: not given; likewise below */
+    int world_size;       /* SIZE */
+    int local_rank;       /* LOCAL_RANK */
+    int local_size;       /* LOCAL_SIZE */
+    int bootstrap_fd;     /* BOOTSTRAP_FD: address, job id and secret of dprun's rendezvous */
     char rendezvous[256]; /* RENDEZVOUS HOST:PORT: in a job not started by dprun */
-    int rendezvous_port;  /* RENDEZVOUS_PORT 0: likewise */
-    char secret_file[DP_CONFIG_TEXT_MAX]; /* SECRET_FILE: likewise, for several machines */
-    uint8_t source[64];                   /* dp_config_source_t of each row */
+    int rendezvous_port;  /* RENDEZVOUS_PORT: likewise; 0: derived */
+    char secret_file[DP_CONFIG_TEXT_MAX]; /* SECRET_FILE: likewise, for several nodes */
+    uint8_t source[64];                   /* dp_config_source_t of each row of the table */
 } dp_config_t;
 
 /* A row of the table, as dprun and the reference page see it. */

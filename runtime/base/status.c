@@ -75,6 +75,11 @@ size_t dp_dtype_bytes(dp_dtype_t dtype)
     return 0;
 }
 
+int dp_dtype_is_float(dp_dtype_t dtype)
+{
+    return dtype == DP_F16 || dtype == DP_BF16 || dtype == DP_F32 || dtype == DP_F64;
+}
+
 const char *dp_dtype_name(dp_dtype_t dtype)
 {
     switch (dtype) {

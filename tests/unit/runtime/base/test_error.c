@@ -101,7 +101,10 @@ static void dtype_sizes_and_names_fit(void **state)
     for (int dtype = 0; dtype < DP_DTYPE_COUNT; dtype++) {
         assert_int_equal(dp_dtype_bytes((dp_dtype_t)dtype), sizes[dtype]);
         assert_string_not_equal(dp_dtype_name((dp_dtype_t)dtype), "unknown");
+        assert_int_equal(dp_dtype_is_float((dp_dtype_t)dtype),
+                         strchr(dp_dtype_name((dp_dtype_t)dtype), 'f') != NULL);
     }
+    assert_false(dp_dtype_is_float(DP_DTYPE_COUNT));
     assert_string_equal(dp_dtype_name(DP_F32), "f32");
     assert_int_equal(dp_dtype_bytes(DP_DTYPE_COUNT), 0);
     assert_int_equal(dp_dtype_bytes((dp_dtype_t)77), 0);
