@@ -3,7 +3,8 @@
  *
  * One row below is all that a new setting needs: its variable, its flag, its --help line, its range
  * check and its place in the handshake follow from it. Called by dp_init() and by dprun, before
- * either has other threads. The only file that calls getenv(); it must not know what a setting does.
+ * either has other threads. The only file that calls getenv(). It must not know what a setting
+ * does.
  */
 #include "runtime/base/config.h"
 

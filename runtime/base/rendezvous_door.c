@@ -1,0 +1,354 @@
+/*
+ * rendezvous_door.c - connections to the rendezvous until they have proven that they know the
+ * job's secret, and the lines about those that did not.
+ *
+ * Called by libevent and rendezvous.c, in the event loop's thread. It must not know what ranks
+ * exchange.
+ *
+ * Anybody who reaches the port may connect. So until a connection has proven itself, nothing but
+ * one hello of fixed size is read from it, for a bounded time, on a bounded number of such
+ * connections. Whatever is wrong with a connection costs that connection and one line, never the
+ * job.
+ *
+ *     accept -> server hello (challenge) -> client hello (proof) -> welcome -> dp_rendezvous_join()
+ *                                              |                       |
+ *                                 wrong: one fixed text, close   no place: an ERROR, then close
+ *
+ * A flood: a local socket hangs up on other users before anything else. On a port, when too many
+ * connections have proven nothing, the oldest one goes of the address that has the most of them; a
+ * rank that this hits comes again. A proven connection is never dropped. A turn of the event loop
+ * accepts a few connections only, so all else in the loop goes on.
+ */
+#include "runtime/base/rendezvous_internal.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/tcp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "runtime/base/local_socket.h"
+
+#define HELLO_SECONDS 5
+#define UNPROVEN_MAX 64 /* on top of one per rank */
+#define ACCEPTS 16      /* in one turn of the loop */
+#define NO_FILES_US 20000
+#define REFUSED_MAX 20 /* lines; a port scan is not to flood the screen */
+#define BACKLOG 1024
+
+/* ---- Lines about refused connections ------------------------------------------------------ */
+
+void dp_rendezvous_refuse(dp_rendezvous_t *rendezvous, const char *origin, const char *format, ...)
+{
+    dp_rendezvous_door_t *door = &rendezvous->door;
+    const int most = REFUSED_MAX - !door->has_told_flood; /* one line is kept for a flood */
+    char reason[512];
+    char text[640];
+    va_list arguments;
+
+    door->refused++;
+    if (door->refused > most) return;
+    va_start(arguments, format);
+    vsnprintf(reason, sizeof(reason), format, arguments);
+    va_end(arguments);
+    snprintf(text, sizeof(text), "rendezvous: dropped %s: %s%s", origin, reason,
+             door->refused == most ? " (no more such lines)" : "");
+    rendezvous->events.refused(rendezvous->events.context, text);
+}
+
+/* ---- Ending a connection ------------------------------------------------------------------ */
+
+void dp_rendezvous_peer_close(dp_rendezvous_peer_t *peer)
+{
+    dp_rendezvous_t *rendezvous = peer->rendezvous;
+
+    if (peer->rank < 0) {
+        rendezvous->door.unproven--;
+        rendezvous->door.unproven_of[peer->source]--;
+    } else if (rendezvous->ranks[peer->rank].peer == peer) {
+        rendezvous->ranks[peer->rank].peer = NULL;
+    }
+    *peer->back = peer->next;
+    if (peer->next != NULL) peer->next->back = peer->back;
+    bufferevent_free(peer->socket);
+    free(peer);
+}
+
+/* Sends one of the fixed refusals, if the socket takes it at once, and closes: a stranger must not
+ * be able to keep the connection by not reading. */
+static void turn_away(dp_rendezvous_peer_t *peer, const char *refusal)
+{
+    if (evbuffer_get_length(bufferevent_get_output(peer->socket)) == 0) {
+        (void)!send(bufferevent_getfd(peer->socket), refusal, DP_PROOF_BYTES,
+                    MSG_DONTWAIT | MSG_NOSIGNAL);
+    }
+    dp_rendezvous_peer_close(peer);
+}
+
+/* Tells a program that knows the secret why it cannot join, then closes once that is out. */
+static void dismiss(dp_rendezvous_peer_t *peer, const char *text)
+{
+    dp_rendezvous_send_text(peer, DP_KV_ERROR, text);
+    peer->is_dismissed = 1;
+    bufferevent_disable(peer->socket, EV_READ);
+}
+
+/* ---- Callbacks of a connection that has proven nothing ------------------------------------ */
+
+static void on_hello(struct bufferevent *socket, void *context)
+{
+    dp_rendezvous_peer_t *peer = context;
+    dp_rendezvous_t *rendezvous = peer->rendezvous;
+    struct evbuffer *input = bufferevent_get_input(socket);
+    uint8_t hello[DP_KV_CLIENT_HELLO_BYTES];
+    uint8_t welcome[DP_PROOF_BYTES];
+    dp_error_t error;
+    uint32_t rank;
+    char text[128];
+
+    if (evbuffer_get_length(input) < sizeof(hello)) return;
+    evbuffer_remove(input, hello, sizeof(hello));
+    if (dp_kv_client_hello_check(&rendezvous->secret, peer->challenge, hello, &rank, welcome,
+                                 &error) != DP_OK) {
+        dp_rendezvous_refuse(rendezvous, peer->address, "%s", error.text);
+        turn_away(peer, DP_KV_WRONG_PROOF);
+        return;
+    }
+    bufferevent_write(socket, welcome, sizeof(welcome));
+    if (dp_rendezvous_may_join(rendezvous, rank, text, sizeof(text)) != 0) {
+        dp_rendezvous_refuse(rendezvous, peer->address, "%s", text);
+        dismiss(peer, text);
+        return;
+    }
+    rendezvous->door.unproven--;
+    rendezvous->door.unproven_of[peer->source]--;
+    dp_rendezvous_join(peer, (int)rank);
+}
+
+static void on_drained(struct bufferevent *socket, void *context)
+{
+    dp_rendezvous_peer_t *peer = context;
+
+    (void)socket;
+    if (peer->is_dismissed) dp_rendezvous_peer_close(peer);
+}
+
+static void on_event(struct bufferevent *socket, short what, void *context)
+{
+    dp_rendezvous_peer_t *peer = context;
+
+    (void)socket;
+    if (!peer->is_dismissed && (what & BEV_EVENT_TIMEOUT)) {
+        dp_rendezvous_refuse(peer->rendezvous, peer->address, "no proof within %d s",
+                             HELLO_SECONDS);
+    } else if (!peer->is_dismissed) {
+        dp_rendezvous_refuse(peer->rendezvous, peer->address, "it closed before any proof");
+    }
+    dp_rendezvous_peer_close(peer);
+}
+
+/* ---- Accepting ---------------------------------------------------------------------------- */
+
+/* Too many connections have proven nothing: the address that has the most of them loses its oldest.
+ * 0: there was none to drop. */
+static int drop_unproven(dp_rendezvous_t *rendezvous)
+{
+    dp_rendezvous_door_t *door = &rendezvous->door;
+    dp_rendezvous_peer_t *oldest = NULL;
+    int most = 0;
+
+    for (int i = 1; i < DP_RENDEZVOUS_SOURCES; i++) {
+        if (door->unproven_of[i] > door->unproven_of[most]) most = i;
+    }
+    for (dp_rendezvous_peer_t *peer = rendezvous->peers; peer != NULL; peer = peer->next) {
+        if (peer->rank < 0 && peer->source == most) oldest = peer; /* new ones are put in front */
+    }
+    if (oldest == NULL) return 0;
+    /* Its line comes out whatever else was reported before. */
+    if (!door->has_told_flood) door->refused = dp_min(door->refused, REFUSED_MAX - 1);
+    door->has_told_flood = 1;
+    dp_rendezvous_refuse(rendezvous, oldest->address,
+                         "a flood? %d connections without a proof, %d from there", door->unproven,
+                         door->unproven_of[most]);
+    turn_away(oldest, DP_KV_BUSY);
+    return 1;
+}
+
+static void on_retry(evutil_socket_t fd, short what, void *context)
+{
+    dp_rendezvous_door_t *door = &((dp_rendezvous_t *)context)->door;
+
+    (void)fd;
+    (void)what;
+    if (door->incoming != NULL) event_add(door->incoming, NULL);
+}
+
+/* No descriptor is free. The listener stays readable, so without a pause the loop would spin. */
+static void make_room(dp_rendezvous_t *rendezvous)
+{
+    const struct timeval later = {0, NO_FILES_US};
+
+    if (drop_unproven(rendezvous)) return;
+    dp_rendezvous_refuse(rendezvous, "a connection", "accept: %s", strerror(errno));
+    event_del(rendezvous->door.incoming);
+    event_add(rendezvous->door.retry, &later);
+}
+
+/* Where a connection comes from: in words, and as a number that connections of one origin share.
+ * -1: from another user. */
+static int describe_origin(int fd, const struct sockaddr_storage *from, char address[64],
+                           uint8_t *source)
+{
+    const struct sockaddr_in *ip = (const struct sockaddr_in *)(const void *)from;
+    char text[32];
+    uid_t user = 0;
+    pid_t pid = 0;
+    uint32_t number;
+
+    *source = 0;
+    if (from->ss_family == AF_UNIX) {
+        if (dp_local_peer(fd, &user, &pid) != 0) user = (uid_t)-1;
+        snprintf(address, 64, "process %d of user %u", (int)pid, (unsigned)user);
+        return user == geteuid() ? 0 : -1;
+    }
+    snprintf(address, 64, "?");
+    if (from->ss_family == AF_INET && inet_ntop(AF_INET, &ip->sin_addr, text, sizeof(text))) {
+        snprintf(address, 64, "%s:%d", text, ntohs(ip->sin_port));
+        number = ntohl(ip->sin_addr.s_addr) * 2654435761u; /* spreads addresses that are close */
+        *source = (uint8_t)(number >> 24);
+    }
+    return 0;
+}
+
+static void list_peer(dp_rendezvous_t *rendezvous, dp_rendezvous_peer_t *peer)
+{
+    peer->next = rendezvous->peers;
+    peer->back = &rendezvous->peers;
+    if (peer->next != NULL) peer->next->back = &peer->next;
+    rendezvous->peers = peer;
+    rendezvous->door.unproven++;
+    rendezvous->door.unproven_of[peer->source]++;
+}
+
+/* Makes a connection of an accepted socket, which is taken, and sends the challenge. */
+static void start_handshake(dp_rendezvous_t *rendezvous, int fd, const char *address,
+                            uint8_t source)
+{
+    const struct timeval patience = {HELLO_SECONDS, 0};
+    uint8_t hello[DP_KV_SERVER_HELLO_BYTES];
+    dp_rendezvous_peer_t *peer = calloc(1, sizeof(*peer));
+    int on = 1;
+
+    if (rendezvous->door.unproven >= rendezvous->size + UNPROVEN_MAX) drop_unproven(rendezvous);
+    if (peer != NULL)
+        peer->socket = bufferevent_socket_new(rendezvous->base, fd, BEV_OPT_CLOSE_ON_FREE);
+    if (peer == NULL || peer->socket == NULL) {
+        free(peer);
+        close(fd);
+        return;
+    }
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)); /* of a port */
+    peer->rendezvous = rendezvous;
+    peer->rank = -1;
+    peer->source = source;
+    snprintf(peer->address, sizeof(peer->address), "%s", address);
+    list_peer(rendezvous, peer);
+    bufferevent_setcb(peer->socket, on_hello, on_drained, on_event, peer);
+    bufferevent_set_timeouts(peer->socket, &patience, &patience);
+    /* More than a hello is not even read from the socket. */
+    bufferevent_setwatermark(peer->socket, EV_READ, 0, DP_KV_CLIENT_HELLO_BYTES);
+    dp_random(peer->challenge, sizeof(peer->challenge));
+    dp_kv_server_hello_write(peer->challenge, hello);
+    bufferevent_write(peer->socket, hello, sizeof(hello));
+    bufferevent_enable(peer->socket, EV_READ | EV_WRITE);
+}
+
+static void on_incoming(evutil_socket_t listener, short what, void *context)
+{
+    dp_rendezvous_t *rendezvous = context;
+
+    (void)what;
+    for (int i = 0; i < ACCEPTS; i++) {
+        struct sockaddr_storage from = {0};
+        socklen_t bytes = sizeof(from);
+        char address[64];
+        uint8_t source;
+        int fd = accept4(listener, (struct sockaddr *)&from, &bytes, SOCK_CLOEXEC | SOCK_NONBLOCK);
+
+        if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) {
+            make_room(rendezvous);
+        }
+        if (fd < 0) return;
+        if (describe_origin(fd, &from, address, &source) != 0) {
+            dp_rendezvous_refuse(rendezvous, address, "another user");
+            close(fd);
+        } else {
+            start_handshake(rendezvous, fd, address, source);
+        }
+    }
+}
+
+/* ---- Opening and closing ------------------------------------------------------------------ */
+
+dp_status_t dp_rendezvous_bind(uint16_t port, int *listener, uint16_t *bound, dp_error_t *error)
+{
+    struct sockaddr_in address = {
+        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_ANY)};
+    socklen_t bytes = sizeof(address);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    const int on = 1;
+
+    /* A port is free again at once for the next job, though old connections linger. */
+    if (fd < 0 || (port != 0 && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0) ||
+        bind(fd, (struct sockaddr *)&address, sizeof(address)) != 0 || listen(fd, BACKLOG) != 0 ||
+        getsockname(fd, (struct sockaddr *)&address, &bytes) != 0) {
+        dp_error_set(error, DP_ERR_SYSTEM, "rendezvous on port %u: %s", port, strerror(errno));
+        if (fd >= 0) close(fd);
+        return DP_ERR_SYSTEM;
+    }
+    *bound = ntohs(address.sin_port);
+    *listener = fd;
+    return DP_OK;
+}
+
+dp_status_t dp_rendezvous_listen(dp_kv_ticket_t *ticket, int *listener, dp_error_t *error)
+{
+    char name[DP_LOCAL_ADDRESS_ROOM];
+    uint8_t job[8];
+    dp_status_t status = dp_local_listen(name, listener, error);
+
+    if (status != DP_OK) return status;
+    memset(ticket, 0, sizeof(*ticket));
+    snprintf(ticket->address, sizeof(ticket->address), "%s", name);
+    dp_random(job, sizeof(job));
+    for (size_t i = 0; i < sizeof(job); i++) {
+        snprintf(ticket->job + 2 * i, 3, "%02x", job[i]);
+    }
+    dp_random(ticket->secret.bytes, sizeof(ticket->secret.bytes));
+    return DP_OK;
+}
+
+int dp_rendezvous_door_open(dp_rendezvous_t *rendezvous, int listener)
+{
+    dp_rendezvous_door_t *door = &rendezvous->door;
+
+    door->listener = listener;
+    door->incoming =
+        event_new(rendezvous->base, listener, EV_READ | EV_PERSIST, on_incoming, rendezvous);
+    door->retry = event_new(rendezvous->base, -1, 0, on_retry, rendezvous);
+    if (door->incoming == NULL || door->retry == NULL) return -1;
+    return event_add(door->incoming, NULL);
+}
+
+void dp_rendezvous_door_close(dp_rendezvous_door_t *door)
+{
+    if (door->incoming != NULL) event_free(door->incoming);
+    if (door->retry != NULL) event_free(door->retry);
+    if (door->listener >= 0) close(door->listener);
+    door->incoming = door->retry = NULL;
+    door->listener = -1; /* the counters stay: dp_rendezvous_peer_close() and texts use them */
+}
