@@ -23,7 +23,7 @@
 #include "runtime/base/local_socket.h"
 
 #define GIVE_UP_NS 1000000000ull /* for the answer that names who is missing */
-#define REPORT_ROOM (DP_KV_FRAME_HEADER_BYTES + DP_FAILURE_BYTES_MAX)
+#define NOTE_ROOM (DP_KV_FRAME_HEADER_BYTES + 2 + DP_KV_TEXT_MAX)
 
 struct dp_kv {
     int fd; /* does not block */
@@ -32,11 +32,11 @@ struct dp_kv {
     dp_error_t failure; /* why the connection is of no more use */
     pthread_mutex_t send_lock;
     /* guarded by send_lock */
-    uint8_t unsent[REPORT_ROOM]; /* the rest of a report that the socket had no room for */
+    uint8_t unsent[NOTE_ROOM]; /* the rest of a note that the socket had no room for */
     size_t unsent_bytes;
 };
 
-/* ---- Bytes under a deadline -------------------------------------------------------------- */
+/* ---- Bytes under a deadline --------------------------------------------------------------- */
 
 /* Waits for events on the socket; for_what completes "... did not come in time". */
 static dp_status_t wait_for(dp_kv_t *kv, short events, uint64_t deadline_ns, const char *for_what,
@@ -107,7 +107,7 @@ static dp_status_t receive_all(dp_kv_t *kv, void *data, size_t bytes, uint64_t d
     return DP_OK;
 }
 
-/* ---- Connecting -------------------------------------------------------------------------- */
+/* ---- Connecting --------------------------------------------------------------------------- */
 
 static dp_status_t connect_local(dp_kv_t *kv, const char *address, uint64_t deadline_ns,
                                  dp_error_t *error)
@@ -432,11 +432,11 @@ dp_status_t dp_kv_exchange(dp_kv_t *kv, const char *name, int size, const void *
     return dp_error_set(error, status, "%s", kv->failure.text);
 }
 
-/* ---- Reports ------------------------------------------------------------------------------- */
+/* ---- Notes -------------------------------------------------------------------------------- */
 
-void dp_kv_report(dp_kv_t *kv, const dp_failure_t *failure)
+void dp_kv_note(dp_kv_t *kv, const char *text)
 {
-    uint8_t frame[REPORT_ROOM];
+    uint8_t frame[NOTE_ROOM];
     dp_writer_t writer;
     ssize_t sent;
 
@@ -448,9 +448,9 @@ void dp_kv_report(dp_kv_t *kv, const dp_failure_t *failure)
             memmove(kv->unsent, kv->unsent + sent, kv->unsent_bytes);
         }
     }
-    if (kv->unsent_bytes == 0) { /* else this one is dropped: half a frame would garble the rest */
+    if (kv->unsent_bytes == 0) { /* else this note is dropped: half a frame would garble the rest */
         dp_writer_init(&writer, frame, sizeof(frame));
-        dp_kv_failure_write(&writer, failure);
+        dp_kv_text_write(&writer, DP_KV_FAILURE, text);
         sent = send(kv->fd, frame, writer.bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (sent > 0 && (size_t)sent < writer.bytes) {
             kv->unsent_bytes = writer.bytes - (size_t)sent;

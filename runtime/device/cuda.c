@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Errors --------------------------------------------------------------------------------- */
+/* ---- Errors ------------------------------------------------------------------------------- */
 
 /* After these a device does nothing more until its process ends. */
 static int is_final(int code)
@@ -76,7 +76,7 @@ static dp_status_t cuda_health(dp_device_t *self, dp_error_t *error)
     return status;
 }
 
-/* ---- Threads of the program ----------------------------------------------------------------- */
+/* ---- Threads of the program --------------------------------------------------------------- */
 
 static void *driver_entry(const char *name)
 {
@@ -182,7 +182,7 @@ static void cuda_leave(dp_device_t *self, int back)
     dp_cuda_leave(dp_cuda_of(self), back);
 }
 
-/* ---- Memory --------------------------------------------------------------------------------- */
+/* ---- Memory ------------------------------------------------------------------------------- */
 
 static dp_status_t cuda_clear(dp_device_t *self, void *memory, size_t bytes)
 {
@@ -313,7 +313,7 @@ static dp_status_t cuda_event_create(dp_device_t *self, dp_event_t **out)
     return status;
 }
 
-/* ---- The word ------------------------------------------------------------------------------- */
+/* ---- The word ----------------------------------------------------------------------------- */
 
 /* The word lies in the host's memory and is written by a plain store: no stream has to come to it,
  * none could, as all of them may be behind the very operation that is given up. */
@@ -345,7 +345,7 @@ static const uint32_t *cuda_skip_flag(dp_device_t *self)
     return dp_cuda_of(self)->skip;
 }
 
-/* ---- Life ----------------------------------------------------------------------------------- */
+/* ---- Life --------------------------------------------------------------------------------- */
 
 static uint64_t cuda_cpu_ns(const dp_device_t *self)
 {

@@ -15,7 +15,7 @@
 
 #define POLLS 16 /* between two looks at the clock; a query costs about as much as one */
 
-/* ---- Events --------------------------------------------------------------------------------- */
+/* ---- Events ------------------------------------------------------------------------------- */
 
 dp_status_t dp_cuda_event_create(dp_device_t *self, dp_event_t **out)
 {
@@ -99,7 +99,7 @@ dp_status_t dp_cuda_event_wait(const dp_event_t *event)
     return DP_CUDA(event->device, dp_cuda_await(event->device, event->native));
 }
 
-/* ---- Streams -------------------------------------------------------------------------------- */
+/* ---- Streams ------------------------------------------------------------------------------ */
 
 dp_status_t dp_cuda_stream_create(dp_device_t *self, const char *name, dp_stream_t **out)
 {

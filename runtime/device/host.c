@@ -72,7 +72,7 @@ static host_device_t *host_of(dp_device_t *device)
     return (host_device_t *)(void *)device;
 }
 
-/* ---- Events --------------------------------------------------------------------------------- */
+/* ---- Events ------------------------------------------------------------------------------- */
 
 /* Tickets wrap; a ticket is reached when it is not ahead. */
 static int is_behind(uint32_t word, uint32_t ticket)
@@ -148,7 +148,7 @@ static dp_status_t host_event_wait(const dp_event_t *event)
     return DP_OK;
 }
 
-/* ---- Streams -------------------------------------------------------------------------------- */
+/* ---- Streams ------------------------------------------------------------------------------ */
 
 static void run_item(const item_t *item)
 {
@@ -408,7 +408,7 @@ static dp_status_t host_stream_create(dp_device_t *self, const char *name, dp_st
     return DP_OK;
 }
 
-/* ---- Device --------------------------------------------------------------------------------- */
+/* ---- Device ------------------------------------------------------------------------------- */
 
 static dp_status_t host_alloc(dp_device_t *self, size_t bytes, void **memory)
 {

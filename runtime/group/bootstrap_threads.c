@@ -42,7 +42,7 @@ typedef struct member {
     unsigned call; /* exchanges completed */
 } member_t;
 
-/* ---- The shared table -------------------------------------------------------------------- */
+/* ---- The shared table --------------------------------------------------------------------- */
 
 static void world_destroy(world_t *world)
 {

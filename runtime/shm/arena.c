@@ -28,8 +28,7 @@ size_t dp_arena_control_room(int local_size)
     return dp_align_up(16 * DP_KIB + (size_t)local_size * 4 * DP_KIB, PAGE);
 }
 
-/* ---- Mapping ----------------------------------------------------------------------------------
- */
+/* ---- Mapping ------------------------------------------------------------------------------ */
 
 /* Maps a descriptor at a multiple of the huge page size: else there are no huge pages. */
 static int map_view(int fd, size_t bytes, dp_arena_view_t *view)
@@ -181,8 +180,7 @@ void dp_arena_destroy(dp_arena_t *arena)
     free(arena);
 }
 
-/* ---- Allocation -------------------------------------------------------------------------------
- */
+/* ---- Allocation --------------------------------------------------------------------------- */
 
 /* Old kernels make them at least in the file. */
 dp_status_t dp_arena_populate(dp_arena_t *arena, uint64_t offset, size_t bytes)
@@ -356,8 +354,7 @@ dp_status_t dp_arena_free(dp_arena_t *arena, void *memory)
     return DP_OK;
 }
 
-/* ---- Addresses --------------------------------------------------------------------------------
- */
+/* ---- Addresses ---------------------------------------------------------------------------- */
 
 uint64_t dp_arena_offset(const dp_arena_t *arena, const void *memory, size_t bytes)
 {

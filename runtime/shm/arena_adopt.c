@@ -55,8 +55,7 @@ static int is_hole(void *memory)
     return mincore(memory, DP_ARENA_PAGE, &is_resident) != 0 && errno == ENOMEM;
 }
 
-/* ---- Adopting ---------------------------------------------------------------------------------
- */
+/* ---- Adopting ----------------------------------------------------------------------------- */
 
 /* Copies the contents into the arena and gives the private pages back. *done: bytes of which the
  * arena has the only copy. */
@@ -168,8 +167,7 @@ dp_status_t dp_arena_adopt(dp_arena_t *arena, void *memory, size_t bytes, dp_err
     return status;
 }
 
-/* ---- Disowning --------------------------------------------------------------------------------
- */
+/* ---- Disowning ---------------------------------------------------------------------------- */
 
 /* 1 unless the program has put something else where its registered memory was. When in doubt: 1. */
 static int is_still_ours(const dp_arena_t *arena, const void *memory,

@@ -1,5 +1,6 @@
 /*
- * frame.c - the fixed header before every control frame, and how long messages become several.
+ * frame.c - the fixed header before every control frame, and how a long message becomes several
+ * frames. Called by ucx.c inside UCX's callbacks, so it neither blocks nor allocates.
  */
 #include "runtime/transport/frame.h"
 

@@ -1,5 +1,6 @@
 /*
- * frame.h - the fixed header before every control frame, and how long messages become several.
+ * frame.h - the fixed header before every control frame, and how a long message becomes several
+ * frames.
  *
  * Pure: bytes in, a verdict out. Frames come from the network, so nothing in them is believed
  * before it was checked here. It must not know which transport carries them.

@@ -1,5 +1,6 @@
 /*
- * interface.c - which network interface leads to the other machines of a job, asked of the kernel.
+ * interface.c - which network interface leads to the other nodes of a job, asked of the kernel's
+ * routing table. Called once by dp_init(). It must not know about UCX.
  */
 #include "runtime/transport/interface.h"
 
@@ -13,16 +14,16 @@
 #define INTERFACES 64
 #define ANY_PORT 9 /* nothing is sent there */
 
-/* An interface of this machine, and how many of the others it leads to. */
-typedef struct way {
+/* An interface of this node, and how many of the others it leads to. */
+typedef struct candidate {
     char name[IF_NAMESIZE];
     uint32_t ip;
-    uint32_t mask; /* of the addresses that need no router */
-    int near;      /* machines of which an address is one of these */
-    int machines;  /* all that it leads to */
-    int last_near; /* machine counted last */
+    uint32_t mask;   /* of the addresses that need no router */
+    int direct;      /* other nodes that it reaches without a router */
+    int nodes;       /* other nodes that it reaches at all */
+    int last_direct; /* the node counted last: one with several addresses counts once */
     int last;
-} way_t;
+} candidate_t;
 
 static uint32_t ip_of(const struct sockaddr *address)
 {
@@ -32,7 +33,7 @@ static uint32_t ip_of(const struct sockaddr *address)
     return in.sin_addr.s_addr;
 }
 
-static int list_ways(way_t *ways, unsigned with, unsigned without)
+static int list_candidates(candidate_t *candidates, unsigned with, unsigned without)
 {
     struct ifaddrs *all = NULL;
     int count = 0;
@@ -41,9 +42,9 @@ static int list_ways(way_t *ways, unsigned with, unsigned without)
     for (const struct ifaddrs *at = all; at != NULL && count < INTERFACES; at = at->ifa_next) {
         if (at->ifa_addr == NULL || at->ifa_addr->sa_family != AF_INET) continue;
         if ((at->ifa_flags & with) != with || (at->ifa_flags & without) != 0) continue;
-        ways[count] = (way_t){.ip = ip_of(at->ifa_addr), .last = -1, .last_near = -1};
-        if (at->ifa_netmask != NULL) ways[count].mask = ip_of(at->ifa_netmask);
-        snprintf(ways[count++].name, IF_NAMESIZE, "%s", at->ifa_name);
+        candidates[count] = (candidate_t){.ip = ip_of(at->ifa_addr), .last = -1, .last_direct = -1};
+        if (at->ifa_netmask != NULL) candidates[count].mask = ip_of(at->ifa_netmask);
+        snprintf(candidates[count++].name, IF_NAMESIZE, "%s", at->ifa_name);
     }
     freeifaddrs(all);
     return count;
@@ -51,23 +52,23 @@ static int list_ways(way_t *ways, unsigned with, unsigned without)
 
 void dp_interface_list(dp_interface_addresses_t *own)
 {
-    way_t ways[INTERFACES];
-    const int count = list_ways(ways, IFF_UP, IFF_LOOPBACK);
+    candidate_t candidates[INTERFACES];
+    const int count = list_candidates(candidates, IFF_UP, IFF_LOOPBACK);
 
     *own = (dp_interface_addresses_t){0};
     for (int i = 0; i < count && own->count < DP_INTERFACE_ADDRESSES; i++)
-        own->ip[own->count++] = ways[i].ip;
+        own->ip[own->count++] = candidates[i].ip;
 }
 
-static way_t *way_with(way_t *ways, int count, uint32_t ip)
+static candidate_t *candidate_with(candidate_t *candidates, int count, uint32_t ip)
 {
     for (int i = 0; i < count; i++) {
-        if (ways[i].ip == ip) return &ways[i];
+        if (candidates[i].ip == ip) return &candidates[i];
     }
     return NULL;
 }
 
-/* The address that packets to another one would carry; 0: there is no route. */
+/* The source address of packets to another address; 0: there is no route. */
 static uint32_t source_for(uint32_t ip)
 {
     struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(ANY_PORT)};
@@ -84,42 +85,43 @@ static uint32_t source_for(uint32_t ip)
     return is_known ? from.sin_addr.s_addr : 0;
 }
 
-/* Takes note that an address of a machine is reached in some way. */
-static void count_address(way_t *ways, int way_count, int machine, uint32_t ip)
+/* Counts an address of another node for the interface that its packets would take. */
+static void count_address(candidate_t *candidates, int candidate_count, int node, uint32_t ip)
 {
-    way_t *way;
+    candidate_t *candidate;
 
-    if (way_with(ways, way_count, ip) != NULL) return; /* this machine's, too */
-    way = way_with(ways, way_count, source_for(ip));
-    if (way == NULL) return;
-    if (way->last != machine) way->machines++;
-    way->last = machine;
-    if (way->mask == 0 || ((ip ^ way->ip) & way->mask) != 0) return;
-    if (way->last_near != machine) way->near++;
-    way->last_near = machine;
+    if (candidate_with(candidates, candidate_count, ip) != NULL)
+        return; /* this node has it, too: it says nothing */
+    candidate = candidate_with(candidates, candidate_count, source_for(ip));
+    if (candidate == NULL) return;
+    if (candidate->last != node) candidate->nodes++;
+    candidate->last = node;
+    if (candidate->mask == 0 || ((ip ^ candidate->ip) & candidate->mask) != 0) return;
+    if (candidate->last_direct != node) candidate->direct++;
+    candidate->last_direct = node;
 }
 
-/* An address behind a router may be one that only its machine can reach, as a bridge of containers:
- * the default route seems to lead there. So machines without one in between count first. */
-static int is_better(const way_t *way, const way_t *best)
+/* An address behind a router may be one that only its own node can reach, as that of a bridge of
+ * containers: the default route seems to lead there. So nodes reached directly count first. */
+static int is_better(const candidate_t *candidate, const candidate_t *best)
 {
-    if (best == NULL) return way->machines > 0;
-    if (way->near != best->near) return way->near > best->near;
-    return way->machines > best->machines;
+    if (best == NULL) return candidate->nodes > 0;
+    if (candidate->direct != best->direct) return candidate->direct > best->direct;
+    return candidate->nodes > best->nodes;
 }
 
 void dp_interface_choose(const dp_interface_addresses_t *others, int count, char name[IF_NAMESIZE])
 {
-    way_t ways[INTERFACES];
-    const int way_count = list_ways(ways, IFF_UP, IFF_LOOPBACK);
-    const way_t *best = NULL;
+    candidate_t candidates[INTERFACES];
+    const int candidate_count = list_candidates(candidates, IFF_UP, IFF_LOOPBACK);
+    const candidate_t *best = NULL;
 
-    for (int machine = 0; machine < count; machine++) {
-        for (uint32_t k = 0; k < others[machine].count && k < DP_INTERFACE_ADDRESSES; k++)
-            count_address(ways, way_count, machine, others[machine].ip[k]);
+    for (int node = 0; node < count; node++) {
+        for (uint32_t k = 0; k < others[node].count && k < DP_INTERFACE_ADDRESSES; k++)
+            count_address(candidates, candidate_count, node, others[node].ip[k]);
     }
-    for (int i = 0; i < way_count; i++) {
-        if (is_better(&ways[i], best)) best = &ways[i];
+    for (int i = 0; i < candidate_count; i++) {
+        if (is_better(&candidates[i], best)) best = &candidates[i];
     }
     snprintf(name, IF_NAMESIZE, "%s", best == NULL ? "" : best->name);
 }
@@ -131,9 +133,9 @@ int dp_interface_is(const char *name)
 
 void dp_interface_loopback(char name[IF_NAMESIZE])
 {
-    way_t ways[INTERFACES];
+    candidate_t candidates[INTERFACES];
 
     name[0] = '\0';
-    if (list_ways(ways, IFF_UP | IFF_LOOPBACK, 0) > 0)
-        snprintf(name, IF_NAMESIZE, "%s", ways[0].name);
+    if (list_candidates(candidates, IFF_UP | IFF_LOOPBACK, 0) > 0)
+        snprintf(name, IF_NAMESIZE, "%s", candidates[0].name);
 }

@@ -1,10 +1,10 @@
 /*
- * loopback.c - control messages between ranks that are threads of one process.
+ * loopback.c - the transport between ranks that are threads of one process: tests of many ranks.
  *
- * Each rank has a port: a queue under a mutex, and an eventfd that is written only while the rank
- * is about to sleep. Neighbours hold references to a port, so one that is destroyed stays valid,
- * but closed, until the last of them has let go. An address is a pointer to the port: it may be
- * used only while its transport lives.
+ * Called through the ops table by each rank's thread. Each rank has a port: a queue under a mutex,
+ * and an eventfd that is written only while the rank sleeps or is about to. Neighbours hold
+ * references to a port, so one whose owner is destroyed stays valid, but closed, until the last of
+ * them lets go. An address is a pointer to the port: it may be used only while its transport lives.
  */
 #include "runtime/transport/transport.h"
 
@@ -27,38 +27,38 @@ typedef struct address {
     uint64_t port;
 } address_t;
 
-typedef enum note_kind {
-    NOTE_MESSAGE,
-    NOTE_BYE, /* the sender closed in order */
-    NOTE_GONE /* the sender was destroyed without closing */
-} note_kind_t;
+typedef enum item_kind {
+    ITEM_MESSAGE,
+    ITEM_BYE, /* the sender closed in order */
+    ITEM_GONE /* the sender was destroyed without closing */
+} item_kind_t;
 
-typedef struct note {
-    struct note *next;
-    note_kind_t kind;
+typedef struct item {
+    struct item *next;
+    item_kind_t kind;
     uint64_t tag;
     int from;
     size_t bytes;
     uint8_t data[];
-} note_t;
+} item_t;
 
-/* The end others send to. */
+/* Where one rank receives. */
 typedef struct port {
     pthread_mutex_t lock;
     int fd;           /* eventfd */
     atomic_int wakes; /* wake() was called; pairs with arm()'s exchange */
     int refs;         /* guarded by lock, likewise below */
-    int is_open;      /* 0: what is posted is dropped */
+    int is_open;      /* 0: pushed items are dropped */
     int is_armed;     /* the owner sleeps or is about to */
-    note_t *head;
-    note_t **tail;
+    item_t *head;
+    item_t **tail;
 } port_t;
 
-typedef struct peer {
+typedef struct loopback_peer {
     int rank;
     port_t *port; /* holds a reference */
     int has_left; /* it said BYE or was reported lost */
-} peer_t;
+} loopback_peer_t;
 
 typedef struct loopback {
     dp_transport_t base;
@@ -66,22 +66,22 @@ typedef struct loopback {
     uint64_t tag;
     dp_log_t log;
     port_t *port;
-    peer_t *peers;
+    loopback_peer_t *peers;
     int peer_count;
-    note_t *current; /* its data is out until the next poll() */
+    item_t *current; /* returned by the last poll(): valid until the next one */
     int is_closed;
     uint64_t refused;
 } loopback_t;
 
 /* ---- Ports -------------------------------------------------------------------------------- */
 
-static void free_notes(note_t *note)
+static void free_items(item_t *item)
 {
-    while (note != NULL) {
-        note_t *next = note->next;
+    while (item != NULL) {
+        item_t *next = item->next;
 
-        free(note);
-        note = next;
+        free(item);
+        item = next;
     }
 }
 
@@ -110,62 +110,62 @@ static void port_release(port_t *port)
     refs = --port->refs;
     pthread_mutex_unlock(&port->lock);
     if (refs > 0) return;
-    free_notes(port->head);
+    free_items(port->head);
     pthread_mutex_destroy(&port->lock);
     close(port->fd);
     free(port);
 }
 
-static void ring(int fd)
+static void signal_fd(int fd)
 {
     const uint64_t one = 1;
 
-    /* The counter is full only if it was rung already. */
+    /* EAGAIN, the counter is full: the descriptor is readable already. */
     while (write(fd, &one, sizeof(one)) < 0 && errno == EINTR) {
     }
 }
 
-static dp_status_t post(port_t *port, note_kind_t kind, uint64_t tag, int from, const void *data,
-                        size_t bytes)
+static dp_status_t push_item(port_t *port, item_kind_t kind, uint64_t tag, int from,
+                             const void *data, size_t bytes)
 {
-    note_t *note = malloc(sizeof(*note) + bytes);
-    int must_ring;
+    item_t *item = malloc(sizeof(*item) + bytes);
+    int must_signal;
 
-    if (note == NULL) return DP_ERR_NO_MEMORY;
-    *note = (note_t){.kind = kind, .tag = tag, .from = from, .bytes = bytes};
-    if (bytes > 0) memcpy(note->data, data, bytes);
+    if (item == NULL) return DP_ERR_NO_MEMORY;
+    *item = (item_t){.kind = kind, .tag = tag, .from = from, .bytes = bytes};
+    if (bytes > 0) memcpy(item->data, data, bytes);
     pthread_mutex_lock(&port->lock);
     if (!port->is_open) {
         pthread_mutex_unlock(&port->lock);
-        free(note);
+        free(item);
         return DP_OK;
     }
-    *port->tail = note;
-    port->tail = &note->next;
-    must_ring = port->is_armed;
+    *port->tail = item;
+    port->tail = &item->next;
+    must_signal = port->is_armed;
     port->is_armed = 0;
     pthread_mutex_unlock(&port->lock);
-    if (must_ring) ring(port->fd); /* the reference of our peer keeps it open */
+    if (must_signal) signal_fd(port->fd); /* open: peer->port holds a reference */
     return DP_OK;
 }
 
-static note_t *take(port_t *port)
+static item_t *pop_item(port_t *port)
 {
-    note_t *note;
+    item_t *item;
 
     pthread_mutex_lock(&port->lock);
-    note = port->head;
-    if (note != NULL) {
-        port->head = note->next;
+    item = port->head;
+    if (item != NULL) {
+        port->head = item->next;
         if (port->head == NULL) port->tail = &port->head;
     }
     pthread_mutex_unlock(&port->lock);
-    return note;
+    return item;
 }
 
 /* ---- The transport ------------------------------------------------------------------------ */
 
-static peer_t *find_peer(loopback_t *self, int rank)
+static loopback_peer_t *find_peer(loopback_t *self, int rank)
 {
     for (int i = 0; i < self->peer_count; i++) {
         if (self->peers[i].rank == rank) return &self->peers[i];
@@ -223,7 +223,7 @@ static dp_status_t loopback_connect(dp_transport_t *base, const int *ranks,
         pthread_mutex_lock(&port->lock);
         port->refs++;
         pthread_mutex_unlock(&port->lock);
-        self->peers[self->peer_count++] = (peer_t){.rank = ranks[i], .port = port};
+        self->peers[self->peer_count++] = (loopback_peer_t){.rank = ranks[i], .port = port};
     }
     return DP_OK;
 }
@@ -231,38 +231,38 @@ static dp_status_t loopback_connect(dp_transport_t *base, const int *ranks,
 static dp_status_t loopback_send(dp_transport_t *base, int rank, const void *data, size_t bytes)
 {
     loopback_t *self = (loopback_t *)base;
-    peer_t *peer = find_peer(self, rank);
+    loopback_peer_t *peer = find_peer(self, rank);
 
     if (peer == NULL || bytes > DP_FRAME_TOTAL_MAX) return DP_ERR_INVALID;
     if (peer->has_left || self->is_closed) return DP_OK;
-    return post(peer->port, NOTE_MESSAGE, self->tag, self->rank, data, bytes);
+    return push_item(peer->port, ITEM_MESSAGE, self->tag, self->rank, data, bytes);
 }
 
-/* Whether a note is an event for the owner; fills it in. */
-static int take_event(loopback_t *self, note_t *note, dp_transport_event_t *out)
+/* 1: an item is an event for the owner, now in *out. */
+static int item_to_event(loopback_t *self, item_t *item, dp_transport_event_t *out)
 {
-    peer_t *peer = find_peer(self, note->from);
+    loopback_peer_t *peer = find_peer(self, item->from);
 
-    if (note->tag != self->tag || peer == NULL) {
+    if (item->tag != self->tag || peer == NULL) {
         self->refused++;
         if ((self->refused & (self->refused - 1)) == 0) {
             dp_log_warn(&self->log, "dropped %llu control frames, the last from rank %d: %s",
-                        (unsigned long long)self->refused, note->from,
+                        (unsigned long long)self->refused, item->from,
                         peer == NULL ? "no neighbour" : "the tag of another job");
         }
         return 0;
     }
-    *out = (dp_transport_event_t){.rank = note->from};
-    switch (note->kind) {
-    case NOTE_MESSAGE:
+    *out = (dp_transport_event_t){.rank = item->from};
+    switch (item->kind) {
+    case ITEM_MESSAGE:
         out->kind = DP_TRANSPORT_MESSAGE;
-        out->data = note->data;
-        out->bytes = note->bytes;
+        out->data = item->data;
+        out->bytes = item->bytes;
         return 1;
-    case NOTE_BYE:
+    case ITEM_BYE:
         peer->has_left = 1;
         return 0;
-    case NOTE_GONE:
+    case ITEM_GONE:
         if (peer->has_left) return 0;
         peer->has_left = 1;
         out->kind = DP_TRANSPORT_PEER_LOST;
@@ -278,9 +278,9 @@ static dp_status_t loopback_poll(dp_transport_t *base, dp_transport_event_t *out
 
     for (;;) {
         free(self->current);
-        self->current = take(self->port);
+        self->current = pop_item(self->port);
         if (self->current == NULL) return DP_ERR_AGAIN;
-        if (take_event(self, self->current, out)) return DP_OK;
+        if (item_to_event(self, self->current, out)) return DP_OK;
     }
 }
 
@@ -295,7 +295,8 @@ static dp_status_t loopback_arm(dp_transport_t *base)
     uint64_t rung;
     int is_empty;
 
-    /* Before the look at the queue: what rings from here on is for the coming sleep. */
+    /* Before the queue is looked at: a signal cleared later could be the one for an item pushed
+     * after the look. */
     while (read(port->fd, &rung, sizeof(rung)) < 0 && errno == EINTR) {
     }
     pthread_mutex_lock(&port->lock);
@@ -306,7 +307,8 @@ static dp_status_t loopback_arm(dp_transport_t *base)
     return is_empty ? DP_OK : DP_ERR_AGAIN;
 }
 
-/* Nothing to do: what came since arm() has rung, and who sleeps is on its way. */
+/* Nothing to do: the first item since arm() has signalled, and poll() does not take that back, so
+ * the sleeper wakes. */
 static dp_status_t loopback_rearm(dp_transport_t *base)
 {
     (void)base;
@@ -318,7 +320,7 @@ static void loopback_wake(dp_transport_t *base)
     port_t *port = ((loopback_t *)base)->port;
 
     atomic_store(&port->wakes, 1);
-    ring(port->fd);
+    signal_fd(port->fd);
 }
 
 static void loopback_close(dp_transport_t *base, uint64_t deadline_ns)
@@ -329,7 +331,7 @@ static void loopback_close(dp_transport_t *base, uint64_t deadline_ns)
     if (self->is_closed) return;
     self->is_closed = 1;
     for (int i = 0; i < self->peer_count; i++) {
-        if (post(self->peers[i].port, NOTE_BYE, self->tag, self->rank, NULL, 0) != DP_OK) {
+        if (push_item(self->peers[i].port, ITEM_BYE, self->tag, self->rank, NULL, 0) != DP_OK) {
             dp_log_warn(&self->log, "rank %d will see this rank as lost: no memory for a goodbye",
                         self->peers[i].rank);
         }
@@ -339,10 +341,10 @@ static void loopback_close(dp_transport_t *base, uint64_t deadline_ns)
 static void loopback_destroy(dp_transport_t *base)
 {
     loopback_t *self = (loopback_t *)base;
-    note_t *dropped;
+    item_t *dropped;
 
     for (int i = 0; i < self->peer_count && !self->is_closed; i++) {
-        if (post(self->peers[i].port, NOTE_GONE, self->tag, self->rank, NULL, 0) != DP_OK) {
+        if (push_item(self->peers[i].port, ITEM_GONE, self->tag, self->rank, NULL, 0) != DP_OK) {
             dp_log_warn(&self->log, "rank %d cannot be told that this rank is gone: no memory",
                         self->peers[i].rank);
         }
@@ -355,7 +357,7 @@ static void loopback_destroy(dp_transport_t *base)
         self->port->head = NULL;
         self->port->tail = &self->port->head;
         pthread_mutex_unlock(&self->port->lock);
-        free_notes(dropped);
+        free_items(dropped);
         port_release(self->port);
     }
     free(self->current);

@@ -1,17 +1,23 @@
 /*
- * dock.c - memory of a rank in which neighbours on the same machine leave messages, and the bell
- * that wakes it.
+ * mailbox.c - memory of one rank into which its neighbours on the same node write messages, and the
+ * doorbell that wakes the rank. mailbox.h has the picture.
  *
- * The memory is a memfd, the bell a pipe. A neighbour opens both under /proc/PID/fd, which the
- * kernel permits between processes of one user that may look at each other. A nonce in the file
- * says that it is the one of the address, and with it, where the bell is. The file is sealed, so no
- * one can make it shorter under those who have mapped it. The pipe is opened for reading too, as to
- * write where nobody reads would be a signal.
+ * The memory is a memfd, the doorbell a pipe. A neighbour opens both under /proc/PID/fd, which the
+ * kernel permits between processes of one user that may trace each other. Descriptor numbers are
+ * reused, so a nonce in the file proves that it is the one of the address, and the header then says
+ * where the pipe is. The file is sealed: were it made shorter, an access past its end would end the
+ * processes that have mapped it. Neighbours open the pipe for reading as well, because writing to a
+ * pipe without a reader raises SIGPIPE.
  *
- * The handshake with sleep is that of coordinator/loop/inbox.c: the owner stores `sleeps` and then
- * looks at its rings, a neighbour writes to a ring and then looks at `sleeps`, all sequentially
- * consistent, so at least one of the two sees the other. Who rings clears `sleeps`, so that many
- * messages make one system call.
+ * Sleep and wake-up are Dekker's algorithm, with these four accesses sequentially consistent:
+ *
+ *     owner                                    neighbour
+ *     dp_mailbox_arm():  is_asleep = 1         dp_ring_write():    ring->head = ...
+ *     dp_ring_has():     reads ring->head      dp_mailbox_wake():  reads is_asleep
+ *
+ * At least one of the two reads sees the other side's store, so either the owner finds the message
+ * or the neighbour rings. The neighbour that rings clears is_asleep, so that many messages to a
+ * sleeping rank cost one system call. coordinator/loop/inbox.c sleeps in the same way.
  */
 #include "runtime/transport/mailbox.h"
 
@@ -27,21 +33,22 @@
 #include "runtime/base/auth.h"
 #include "runtime/base/wire.h"
 
-#define MAGIC UINT64_C(0x314b434f44504400) /* "\0DPDOCK1" */
+#define MAGIC UINT64_C(0x31584f424d504400) /* "\0DPMBOX1" */
 #define RANKS_MAX 1024
-#define ANY UINT64_MAX /* inode */
+#define ANY_INODE UINT64_MAX
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
-/* The head of the file; behind it as many rings as fit, of ranks[] in this order. */
+/* The head of the file. Behind it lie as many rings as fit, one for each of ranks[], in this order.
+ * Written once by the owner before any neighbour knows the address, but for the two flags. */
 typedef struct header {
     _Alignas(64) uint64_t magic;
-    uint64_t nonce; /* of the address: there is no other dock with it */
-    uint64_t tag;
-    uint64_t bell_inode;
-    uint32_t bell; /* descriptor of the owner */
-    uint32_t owner;
-    _Atomic uint32_t sleeps; /* by the owner; a neighbour clears it and rings */
-    _Atomic uint32_t is_closed;
+    uint64_t nonce; /* of the address: no other mailbox has it */
+    uint64_t tag;   /* of the job */
+    uint64_t doorbell_inode;
+    uint32_t doorbell;          /* descriptor number in the owner's process */
+    uint32_t owner;             /* rank */
+    _Atomic uint32_t is_asleep; /* set by the owner; cleared by it, or by a neighbour that rings */
+    _Atomic uint32_t is_closed; /* set by the owner */
     int32_t ranks[RANKS_MAX];
 } header_t;
 _Static_assert(sizeof(header_t) % 64 == 0, "rings are aligned behind it");
@@ -49,12 +56,12 @@ _Static_assert(sizeof(header_t) % 64 == 0, "rings are aligned behind it");
 struct dp_mailbox {
     header_t *header; /* mapped, bytes long */
     size_t bytes;
-    int ring_count; /* as checked once: the header may change */
-    int only;       /* of a neighbour's dock: the ring that is this rank's; -1: all are */
-    int bell;       /* the end that is watched, or both */
+    int ring_count; /* as checked once: the header may change under a broken owner */
+    int ring_index; /* of a neighbour's mailbox: the ring that this rank writes; -1: it is own */
+    int doorbell;   /* own: the read end; a neighbour's: opened for both directions */
     /* the owner's */
     int file;
-    int bell_in; /* the other end: without one the bell would always be readable */
+    int doorbell_write; /* never written: without a writer the read end would always be readable */
 };
 
 static size_t bytes_of(int count)
@@ -62,149 +69,152 @@ static size_t bytes_of(int count)
     return sizeof(header_t) + (size_t)count * sizeof(dp_ring_t);
 }
 
-static dp_ring_t *ring_at(const dp_mailbox_t *dock, int place)
+static dp_ring_t *ring_at(const dp_mailbox_t *mailbox, int place)
 {
-    return (dp_ring_t *)(void *)((char *)(dock->header + 1)) + place;
+    return (dp_ring_t *)(void *)((char *)(mailbox->header + 1)) + place;
 }
 
-static dp_mailbox_t *alloc_dock(void)
+static dp_mailbox_t *alloc_mailbox(void)
 {
-    dp_mailbox_t *dock = calloc(1, sizeof(*dock));
+    dp_mailbox_t *mailbox = calloc(1, sizeof(*mailbox));
 
-    if (dock != NULL) dock->file = dock->bell = dock->bell_in = -1;
-    return dock;
+    if (mailbox != NULL) mailbox->file = mailbox->doorbell = mailbox->doorbell_write = -1;
+    return mailbox;
 }
 
-static int map(dp_mailbox_t *dock, int file, size_t bytes)
+static int map_file(dp_mailbox_t *mailbox, int file, size_t bytes)
 {
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file, 0);
 
     if (memory == MAP_FAILED) return -1;
-    dock->header = memory;
-    dock->bytes = bytes;
+    mailbox->header = memory;
+    mailbox->bytes = bytes;
     return 0;
 }
 
-void dp_mailbox_destroy(dp_mailbox_t *dock)
+void dp_mailbox_destroy(dp_mailbox_t *mailbox)
 {
-    if (dock == NULL) return;
-    if (dock->header != NULL) munmap(dock->header, dock->bytes);
-    if (dock->file >= 0) close(dock->file);
-    if (dock->bell >= 0) close(dock->bell);
-    if (dock->bell_in >= 0) close(dock->bell_in);
-    free(dock);
+    if (mailbox == NULL) return;
+    if (mailbox->header != NULL) munmap(mailbox->header, mailbox->bytes);
+    if (mailbox->file >= 0) close(mailbox->file);
+    if (mailbox->doorbell >= 0) close(mailbox->doorbell);
+    if (mailbox->doorbell_write >= 0) close(mailbox->doorbell_write);
+    free(mailbox);
 }
 
-/* ---- One's own ---------------------------------------------------------------------------- */
+/* ---- For the owner ------------------------------------------------------------------------ */
 
-/* Pages are made here, by a call that can fail: a first touch that finds none would be a signal. */
-static int make_file(dp_mailbox_t *dock, size_t bytes)
+/* fallocate() makes the pages now, by a call that can fail: a first access that found no memory
+ * would be a SIGBUS. */
+static int make_file(dp_mailbox_t *mailbox, size_t bytes)
 {
-    dock->file = memfd_create("dp-dock", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (dock->file < 0 || ftruncate(dock->file, (off_t)bytes) != 0) return -1;
-    if (fallocate(dock->file, 0, 0, (off_t)bytes) != 0) return -1;
-    if (fcntl(dock->file, F_ADD_SEALS, SEALS) != 0) return -1;
-    return map(dock, dock->file, bytes);
+    mailbox->file = memfd_create("dp-mailbox", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (mailbox->file < 0 || ftruncate(mailbox->file, (off_t)bytes) != 0) return -1;
+    if (fallocate(mailbox->file, 0, 0, (off_t)bytes) != 0) return -1;
+    if (fcntl(mailbox->file, F_ADD_SEALS, SEALS) != 0) return -1;
+    return map_file(mailbox, mailbox->file, bytes);
 }
 
-static int make_bell(dp_mailbox_t *dock)
+static int make_doorbell(dp_mailbox_t *mailbox)
 {
     struct stat about;
     int ends[2];
 
     if (pipe2(ends, O_NONBLOCK | O_CLOEXEC) != 0) return -1;
-    dock->bell = ends[0];
-    dock->bell_in = ends[1];
-    if (fstat(dock->bell, &about) != 0) return -1;
-    dock->header->bell = (uint32_t)dock->bell;
-    dock->header->bell_inode = about.st_ino;
+    mailbox->doorbell = ends[0];
+    mailbox->doorbell_write = ends[1];
+    if (fstat(mailbox->doorbell, &about) != 0) return -1;
+    mailbox->header->doorbell = (uint32_t)mailbox->doorbell;
+    mailbox->header->doorbell_inode = about.st_ino;
     return 0;
 }
 
 dp_status_t dp_mailbox_create(int rank, uint64_t tag, const int *ranks, int count,
                               dp_mailbox_t **out, dp_error_t *error)
 {
-    dp_mailbox_t *dock;
+    dp_mailbox_t *mailbox;
     header_t *header;
 
     if (count > RANKS_MAX) {
         return dp_error_set(error, DP_ERR_UNSUPPORTED, "%d neighbours are more than %d", count,
                             RANKS_MAX);
     }
-    dock = alloc_dock();
-    if (dock == NULL) return dp_error_set(error, DP_ERR_NO_MEMORY, "no memory");
-    if (make_file(dock, bytes_of(count)) != 0 || make_bell(dock) != 0) {
+    mailbox = alloc_mailbox();
+    if (mailbox == NULL) return dp_error_set(error, DP_ERR_NO_MEMORY, "no memory");
+    if (make_file(mailbox, bytes_of(count)) != 0 || make_doorbell(mailbox) != 0) {
         dp_error_set(error, DP_ERR_SYSTEM, "no shared memory: %s", strerror(errno));
-        dp_mailbox_destroy(dock);
+        dp_mailbox_destroy(mailbox);
         return DP_ERR_SYSTEM;
     }
-    dock->ring_count = count;
-    dock->only = -1;
-    header = dock->header;
+    mailbox->ring_count = count;
+    mailbox->ring_index = -1;
+    header = mailbox->header;
     dp_random(&header->nonce, sizeof(header->nonce));
     header->magic = MAGIC;
     header->tag = tag;
     header->owner = (uint32_t)rank;
     for (int i = 0; i < count; i++)
         header->ranks[i] = ranks[i];
-    *out = dock;
+    *out = mailbox;
     return DP_OK;
 }
 
-void dp_mailbox_address(const dp_mailbox_t *dock, uint8_t address[DP_MAILBOX_ADDRESS])
+void dp_mailbox_address(const dp_mailbox_t *mailbox, uint8_t address[DP_MAILBOX_ADDRESS])
 {
     dp_writer_t writer;
 
     dp_writer_init(&writer, address, DP_MAILBOX_ADDRESS);
     dp_write_u32(&writer, (uint32_t)getpid());
-    dp_write_u32(&writer, (uint32_t)dock->file);
-    dp_write_u64(&writer, dock->header->nonce);
+    dp_write_u32(&writer, (uint32_t)mailbox->file);
+    dp_write_u64(&writer, mailbox->header->nonce);
     DP_ASSERT(!writer.failed && writer.bytes == DP_MAILBOX_ADDRESS);
 }
 
-dp_ring_t *dp_mailbox_ring(const dp_mailbox_t *dock, int from)
+dp_ring_t *dp_mailbox_ring(const dp_mailbox_t *mailbox, int from)
 {
-    if (dock->only >= 0) return ring_at(dock, dock->only);
-    for (int i = 0; i < dock->ring_count; i++) {
-        if (dock->header->ranks[i] == from) return ring_at(dock, i);
+    if (mailbox->ring_index >= 0) return ring_at(mailbox, mailbox->ring_index);
+    for (int i = 0; i < mailbox->ring_count; i++) {
+        if (mailbox->header->ranks[i] == from) return ring_at(mailbox, i);
     }
     return NULL;
 }
 
-int dp_mailbox_fd(const dp_mailbox_t *dock)
+int dp_mailbox_fd(const dp_mailbox_t *mailbox)
 {
-    return dock->bell;
+    return mailbox->doorbell;
 }
 
-void dp_mailbox_clear_doorbell(dp_mailbox_t *dock)
+void dp_mailbox_clear_doorbell(dp_mailbox_t *mailbox)
 {
     char rung[64];
 
-    while (read(dock->bell, rung, sizeof(rung)) > 0) {
+    while (read(mailbox->doorbell, rung, sizeof(rung)) > 0) {
     }
 }
 
-void dp_mailbox_arm(dp_mailbox_t *dock)
+void dp_mailbox_arm(dp_mailbox_t *mailbox)
 {
-    atomic_store(&dock->header->sleeps, 1);
+    atomic_store(&mailbox->header->is_asleep, 1); /* pairs with dp_mailbox_wake() */
 }
 
-void dp_mailbox_disarm(dp_mailbox_t *dock)
+void dp_mailbox_disarm(dp_mailbox_t *mailbox)
 {
-    /* Who has not seen it yet rings in vain. */
-    atomic_store_explicit(&dock->header->sleeps, 0, memory_order_relaxed);
+    /* Relaxed: a neighbour that still reads 1 rings once for nothing, which the next
+     * dp_mailbox_clear_doorbell() takes away. */
+    atomic_store_explicit(&mailbox->header->is_asleep, 0, memory_order_relaxed);
 }
 
-void dp_mailbox_close(dp_mailbox_t *dock)
+void dp_mailbox_close(dp_mailbox_t *mailbox)
 {
-    atomic_store(&dock->header->is_closed, 1);
+    atomic_store(&mailbox->header->is_closed, 1);
 }
 
-/* ---- A neighbour's ------------------------------------------------------------------------ */
+/* ---- For a neighbour ---------------------------------------------------------------------- */
 
-/* Opens a descriptor of another process. It is looked at first: to open what is not known could do
- * anything. -1 with errno; EXDEV: it is something else. */
-static int open_theirs(uint32_t pid, uint32_t number, mode_t kind, uint64_t inode)
+/* Opens a descriptor of another process for reading and writing. O_PATH first: opening a device or
+ * a FIFO of unknown origin can block or have effects, so its kind is checked without opening it.
+ * -1 with errno; EXDEV: it is another kind of file, or has another inode. */
+static int open_peer_fd(uint32_t pid, uint32_t number, mode_t kind, uint64_t inode)
 {
     char path[64];
     struct stat about;
@@ -214,7 +224,7 @@ static int open_theirs(uint32_t pid, uint32_t number, mode_t kind, uint64_t inod
     seen = open(path, O_PATH | O_CLOEXEC);
     if (seen < 0) return -1;
     if (fstat(seen, &about) == 0 && (about.st_mode & S_IFMT) == kind &&
-        (inode == ANY || about.st_ino == inode)) {
+        (inode == ANY_INODE || about.st_ino == inode)) {
         snprintf(path, sizeof(path), "/proc/self/fd/%d", seen);
         fd = open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC);
         failed = errno;
@@ -224,27 +234,28 @@ static int open_theirs(uint32_t pid, uint32_t number, mode_t kind, uint64_t inod
     return fd;
 }
 
-/* Maps the file if it is the one, and finds this rank's ring in it. In words what is wrong. */
-static const char *map_theirs(dp_mailbox_t *dock, int file, uint64_t nonce, int rank, int from,
-                              uint64_t tag)
+/* Maps the file if it is the mailbox of the address, and finds this rank's ring in it. NULL, or in
+ * words what is wrong. */
+static const char *map_peer_file(dp_mailbox_t *mailbox, int file, uint64_t nonce, int rank,
+                                 int from, uint64_t tag)
 {
     const int seals = fcntl(file, F_GET_SEALS);
     struct stat about;
     const header_t *header;
 
-    /* What can be made shorter must not be mapped: to read past its end would be a signal. */
+    /* A file that can be made shorter must not be mapped: reading past its end is a SIGBUS. */
     if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || fstat(file, &about) != 0 ||
         (size_t)about.st_size < bytes_of(0) || (size_t)about.st_size > bytes_of(RANKS_MAX))
         return "there is another file";
-    if (map(dock, file, (size_t)about.st_size) != 0) return "no memory to map it";
-    header = dock->header;
-    dock->ring_count = (int)((dock->bytes - bytes_of(0)) / sizeof(dp_ring_t));
+    if (map_file(mailbox, file, (size_t)about.st_size) != 0) return "no memory to map it";
+    header = mailbox->header;
+    mailbox->ring_count = (int)((mailbox->bytes - bytes_of(0)) / sizeof(dp_ring_t));
     if (header->magic != MAGIC || header->nonce != nonce || header->tag != tag ||
         header->owner != (uint32_t)rank)
-        return "what lies there is not its dock";
-    for (int i = 0; i < dock->ring_count; i++) {
+        return "what lies there is not its mailbox";
+    for (int i = 0; i < mailbox->ring_count; i++) {
         if (header->ranks[i] != from) continue;
-        dock->only = i;
+        mailbox->ring_index = i;
         return NULL;
     }
     return "it has no ring for this rank";
@@ -253,45 +264,49 @@ static const char *map_theirs(dp_mailbox_t *dock, int file, uint64_t nonce, int 
 dp_status_t dp_mailbox_open(const uint8_t *address, int rank, int from, uint64_t tag,
                             dp_mailbox_t **out, dp_error_t *error)
 {
-    dp_mailbox_t *dock = alloc_dock();
+    dp_mailbox_t *mailbox = alloc_mailbox();
     const char *reason = NULL;
     dp_reader_t reader;
     uint32_t pid, number;
     int file;
 
-    if (dock == NULL) return dp_error_set(error, DP_ERR_NO_MEMORY, "no memory");
+    if (mailbox == NULL) return dp_error_set(error, DP_ERR_NO_MEMORY, "no memory");
     dp_reader_init(&reader, address, DP_MAILBOX_ADDRESS);
     pid = dp_read_u32(&reader);
     number = dp_read_u32(&reader);
-    file = open_theirs(pid, number, S_IFREG, ANY);
+    file = open_peer_fd(pid, number, S_IFREG, ANY_INODE);
     if (file >= 0) {
-        reason = map_theirs(dock, file, dp_read_u64(&reader), rank, from, tag);
+        reason = map_peer_file(mailbox, file, dp_read_u64(&reader), rank, from, tag);
         close(file);
         if (reason == NULL)
-            dock->bell = open_theirs(pid, dock->header->bell, S_IFIFO, dock->header->bell_inode);
+            mailbox->doorbell = open_peer_fd(pid, mailbox->header->doorbell, S_IFIFO,
+                                             mailbox->header->doorbell_inode);
     }
-    if (reason == NULL && dock->bell < 0)
+    if (reason == NULL && mailbox->doorbell < 0)
         reason = errno == EXDEV ? "there is another file" : strerror(errno);
     if (reason != NULL) {
         dp_error_set(error, DP_ERR_SYSTEM, "process %u: %s", pid, reason);
-        dp_mailbox_destroy(dock);
+        dp_mailbox_destroy(mailbox);
         return DP_ERR_SYSTEM;
     }
-    *out = dock;
+    *out = mailbox;
     return DP_OK;
 }
 
-void dp_mailbox_wake(dp_mailbox_t *dock)
+void dp_mailbox_wake(dp_mailbox_t *mailbox)
 {
-    _Atomic uint32_t *sleeps = &dock->header->sleeps;
+    _Atomic uint32_t *is_asleep = &mailbox->header->is_asleep;
 
-    if (atomic_load(sleeps) == 0 || atomic_exchange(sleeps, 0) == 0) return;
-    /* A pipe that is full rings already. */
-    while (write(dock->bell, "", 1) < 0 && errno == EINTR) {
+    /* Both pair with dp_mailbox_arm(). The load first: it leaves the cache line shared while the
+     * owner is awake, which is the usual case. */
+    if (atomic_load(is_asleep) == 0 || atomic_exchange(is_asleep, 0) == 0) return;
+    /* A full pipe (EAGAIN) is readable already. */
+    while (write(mailbox->doorbell, "", 1) < 0 && errno == EINTR) {
     }
 }
 
-int dp_mailbox_is_closed(const dp_mailbox_t *dock)
+int dp_mailbox_is_closed(const dp_mailbox_t *mailbox)
 {
-    return atomic_load_explicit(&dock->header->is_closed, memory_order_relaxed) != 0;
+    /* Relaxed: nothing else is read on the strength of it. */
+    return atomic_load_explicit(&mailbox->header->is_closed, memory_order_relaxed) != 0;
 }

@@ -1,10 +1,25 @@
 /*
- * dock.h - memory of a rank in which neighbours on the same machine leave messages, and the bell
- * that wakes it.
+ * mailbox.h - memory of one rank into which its neighbours on the same node write messages, and the
+ * doorbell that wakes the rank.
  *
- * One ring for each neighbour, who writes, while the owner reads. A dock's address says where in
- * /proc its file and its bell are to be found, so that nobody has to hand anything out: who may
- * open them does, and who may not goes another way. It must not know what messages are.
+ *                    mailbox of rank 3 (a sealed memfd)              doorbell (a pipe)
+ *     +----------+----------------+----------------+---------+      +------------------+
+ *     | header   | ring of rank 1 | ring of rank 5 |   ...   |      | read end: rank 3 |
+ *     | nonce    | head ......... |                |         |      | sleeps on it     |
+ *     | ranks[]  | tail           |                |         |      | write end: each  |
+ *     | is_asleep| data[32 KiB]   |                |         |      | neighbour opens  |
+ *     +----------+----------------+----------------+---------+      +--------^---------+
+ *                    ^ rank 1 writes    ^ rank 5 writes                      |
+ *                    rank 3 reads all of them     one byte, only if is_asleep was 1
+ *
+ * Each neighbour has a ring of its own (ring.h), so a ring has one writer and one reader and needs
+ * no lock. An edge of the tree is two rings: each of its ranks writes into the other's mailbox.
+ *
+ * The address of a mailbox is a process id and a descriptor: neighbours open the file and the pipe
+ * under /proc/PID/fd. So no descriptor has to be passed, and the kernel decides who may open them.
+ *
+ * Called by shm.c, in the thread that owns the transport; dp_mailbox_wake() and the rings are the
+ * parts that several processes use at the same time. It must not know what messages are.
  */
 #ifndef DP_TRANSPORT_MAILBOX_H
 #define DP_TRANSPORT_MAILBOX_H
@@ -17,19 +32,19 @@
 typedef struct dp_mailbox dp_mailbox_t;
 
 /**
- * Makes this rank's dock.
+ * Makes this rank's mailbox.
  *
- * @param tag   of the job; who opens it must have the same
+ * @param tag   of the job; a neighbour that opens it must have the same
  * @param ranks [count] neighbours, a ring for each; copied
  * @return DP_OK, DP_ERR_NO_MEMORY, DP_ERR_SYSTEM
  */
 dp_status_t dp_mailbox_create(int rank, uint64_t tag, const int *ranks, int count,
                               dp_mailbox_t **out, dp_error_t *error);
 
-void dp_mailbox_address(const dp_mailbox_t *dock, uint8_t address[DP_MAILBOX_ADDRESS]);
+void dp_mailbox_address(const dp_mailbox_t *mailbox, uint8_t address[DP_MAILBOX_ADDRESS]);
 
 /**
- * Opens the dock of a neighbour: the very one of the address, or none.
+ * Opens the mailbox of a neighbour: the very one of the address, or none.
  *
  * @param address DP_MAILBOX_ADDRESS bytes of dp_mailbox_address() on the other rank
  * @param rank    of the neighbour
@@ -39,27 +54,32 @@ void dp_mailbox_address(const dp_mailbox_t *dock, uint8_t address[DP_MAILBOX_ADD
 dp_status_t dp_mailbox_open(const uint8_t *address, int rank, int from, uint64_t tag,
                             dp_mailbox_t **out, dp_error_t *error);
 
-void dp_mailbox_destroy(dp_mailbox_t *dock); /* of either kind; NULL is fine */
+void dp_mailbox_destroy(dp_mailbox_t *mailbox); /* own or opened; NULL is fine */
 
-/* The ring that a rank writes. NULL: there is none. */
-dp_ring_t *dp_mailbox_ring(const dp_mailbox_t *dock, int from);
+/* The ring that a rank writes; valid until the mailbox is destroyed. NULL: there is none. */
+dp_ring_t *dp_mailbox_ring(const dp_mailbox_t *mailbox, int from);
 
-/* ---- The owner ---------------------------------------------------------------------------- */
+/* ---- For the owner ------------------------------------------------------------------------ */
 
-int dp_mailbox_fd(const dp_mailbox_t *dock);        /* readable when somebody has rung */
-void dp_mailbox_clear_doorbell(dp_mailbox_t *dock); /* until somebody rings again */
+int dp_mailbox_fd(const dp_mailbox_t *mailbox); /* readable once the doorbell has rung */
 
-/* Says that the owner is about to sleep. Then it looks at its rings once more. */
-void dp_mailbox_arm(dp_mailbox_t *dock);
-void dp_mailbox_disarm(dp_mailbox_t *dock);
+/* Empties the doorbell: fd() is readable again only after another ring. */
+void dp_mailbox_clear_doorbell(dp_mailbox_t *mailbox);
 
-void dp_mailbox_close(dp_mailbox_t *dock); /* nothing is read any more */
+/* Declares that the owner is about to sleep, so neighbours ring from now on. The owner must look
+ * at all its rings after this call, before it sleeps. */
+void dp_mailbox_arm(dp_mailbox_t *mailbox);
+/* Declares that it is awake: neighbours save the system call. */
+void dp_mailbox_disarm(dp_mailbox_t *mailbox);
 
-/* ---- A neighbour -------------------------------------------------------------------------- */
+void dp_mailbox_close(dp_mailbox_t *mailbox); /* nothing is read any more */
 
-/* After something was left, or room was made that the owner waits for: rings if it sleeps. */
-void dp_mailbox_wake(dp_mailbox_t *dock);
+/* ---- For a neighbour ---------------------------------------------------------------------- */
 
-int dp_mailbox_is_closed(const dp_mailbox_t *dock);
+/* Rings the doorbell if the owner is asleep. Call it after writing to the ring, and after making
+ * room in a ring that the owner waits to write. */
+void dp_mailbox_wake(dp_mailbox_t *mailbox);
+
+int dp_mailbox_is_closed(const dp_mailbox_t *mailbox);
 
 #endif

@@ -1,5 +1,6 @@
 /*
- * line.c - UNIX sockets between ranks of one machine: names, users, keys, and whose process it is.
+ * peer_socket.c - UNIX sockets between ranks of one node: names, users, keys, and whose process it
+ * is. peer_socket.h says who uses it.
  */
 #include "runtime/transport/peer_socket.h"
 
@@ -74,7 +75,7 @@ static socklen_t socket_name(const dp_peer_socket_address_t *at, struct sockaddr
 {
     memset(name, 0, sizeof(*name));
     name->sun_family = AF_UNIX;
-    memcpy(name->sun_path + 1, "dp-line-", 8); /* abstract: no file */
+    memcpy(name->sun_path + 1, "dp-peer-", 8); /* abstract: no file */
     for (size_t i = 0; i < DP_PEER_SOCKET_NAME; i++)
         snprintf(name->sun_path + 9 + 2 * i, 3, "%02x", at->name[i]);
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 9 + 2 * DP_PEER_SOCKET_NAME);
@@ -135,7 +136,7 @@ int dp_peer_socket_accept(int listener)
 
 /* ---- Processes ---------------------------------------------------------------------------- */
 
-/* Whether a pid that the other says means the same process here. */
+/* Whether the other's pid names the same process here. */
 static int shares_pids(const dp_peer_socket_address_t *other, const dp_peer_socket_address_t *own)
 {
     return own->pid_namespace != 0 && other->pid_namespace == own->pid_namespace;
@@ -144,7 +145,7 @@ static int shares_pids(const dp_peer_socket_address_t *other, const dp_peer_sock
 int dp_peer_socket_watch_process(const dp_peer_socket_address_t *other,
                                  const dp_peer_socket_address_t *own)
 {
-    /* Threads of one process end together. */
+    /* Ranks that are threads of one process end together: there is nothing to watch. */
     errno = 0;
     if (!shares_pids(other, own) || other->pid == own->pid || other->pid == 0) return -1;
     return (int)syscall(SYS_pidfd_open, (pid_t)other->pid, 0); /* close-on-exec by itself */

@@ -1,11 +1,14 @@
 /*
- * line.h - a UNIX socket between two ranks of one machine, as control messages need it: how a rank
- * is found, and who may connect.
+ * peer_socket.h - a UNIX socket between two ranks of one node: how a rank is found, and who may
+ * connect.
  *
- * A rank that neighbours connect to listens on a random name in the abstract namespace. Anybody in
- * the same network namespace can read such a name in /proc/net/unix, so the name proves nothing:
- * both ends compare the other's user (SO_PEERCRED), and the one that connects says the key and the
- * tag that only ranks of the job know. It must not know what messages are.
+ * A rank that others connect to listens on a random name in the abstract namespace. Any process in
+ * the same network namespace can read such a name in /proc/net/unix, so the name proves nothing.
+ * Both ends compare the other's user (SO_PEERCRED), and the one that connects sends a hello with
+ * the key and the tag that only ranks of the job know.
+ *
+ * Used by unix.c for control messages and by dp_init() to try which ranks reach each other. No call
+ * blocks. It must not know what messages are.
  */
 #ifndef DP_TRANSPORT_PEER_SOCKET_H
 #define DP_TRANSPORT_PEER_SOCKET_H
@@ -18,11 +21,12 @@
 #define DP_PEER_SOCKET_KEY ((size_t)16)
 #define DP_PEER_SOCKET_ADDRESS (DP_PEER_SOCKET_NAME + DP_PEER_SOCKET_KEY + 12)
 
-/* Where a rank is found; only ranks of the job see it. */
+/* Where a rank is found. Only ranks of the job see it: it goes through the rendezvous. */
 typedef struct dp_peer_socket_address {
-    uint8_t name[DP_PEER_SOCKET_NAME]; /* of its socket, if it listens */
-    uint8_t key[DP_PEER_SOCKET_KEY];   /* what those who connect must say */
-    uint64_t pid_namespace;            /* in which its pid is what it says; 0: not known */
+    uint8_t name[DP_PEER_SOCKET_NAME]; /* of its socket, in hexadecimal behind a prefix; if it
+                                          listens */
+    uint8_t key[DP_PEER_SOCKET_KEY];   /* that a hello must have */
+    uint64_t pid_namespace;            /* pid means something only inside it; 0: not known */
     uint32_t pid;
 } dp_peer_socket_address_t;
 
@@ -33,27 +37,27 @@ void dp_peer_socket_address_write(const dp_peer_socket_address_t *address,
 void dp_peer_socket_address_read(dp_peer_socket_address_t *address,
                                  const uint8_t bytes[DP_PEER_SOCKET_ADDRESS]);
 
-/* What the rank that connects says first. */
+/* What the rank that connects sends first. */
 typedef struct dp_peer_socket_hello {
     uint32_t magic;
     uint32_t from; /* its rank */
     uint64_t tag;
     uint8_t key[DP_PEER_SOCKET_KEY];
 } dp_peer_socket_hello_t;
-_Static_assert(sizeof(dp_peer_socket_hello_t) == 32, "sent as it is, inside one machine");
+_Static_assert(sizeof(dp_peer_socket_hello_t) == 32, "sent as it is, inside one node");
 
 void dp_peer_socket_hello_make(dp_peer_socket_hello_t *hello, int from, uint64_t tag,
                                const dp_peer_socket_address_t *to);
-/* 1: said by a rank of this job to the rank of `own`. */
+/* 1: sent by a rank of this job to the rank of `own`. Compares the key in constant time. */
 int dp_peer_socket_hello_is_valid(const dp_peer_socket_hello_t *hello, uint64_t tag,
                                   const dp_peer_socket_address_t *own);
 
-/* A listening socket, or -1 with errno. */
+/* A listening socket, non-blocking, or -1 with errno. */
 int dp_peer_socket_listen(const dp_peer_socket_address_t *own, int backlog);
 /* A connected socket, or -1 with errno: EAGAIN: its queue is full, try again; EPERM: the name is
  * another user's or another process's. */
 int dp_peer_socket_connect(const dp_peer_socket_address_t *to);
-/* The next connection of this user's processes; -1 with errno: EPERM: one of another user was
+/* The next connection of a process of this user; -1 with errno: EPERM: one of another user was
  * dropped. */
 int dp_peer_socket_accept(int listener);
 
@@ -61,7 +65,8 @@ int dp_peer_socket_accept(int listener);
  * with errno ESRCH if it has ended already. */
 int dp_peer_socket_watch_process(const dp_peer_socket_address_t *other,
                                  const dp_peer_socket_address_t *own);
-/* 1: the process at the other end of a socket is that of the address, as far as can be known. */
+/* 1: the process at the other end of a socket is that of the address, or it cannot be known, as the
+ * two are in different pid namespaces. */
 int dp_peer_socket_is_process(int fd, const dp_peer_socket_address_t *other,
                               const dp_peer_socket_address_t *own);
 

@@ -1,13 +1,19 @@
 /*
- * ring.c - a row of bytes in memory that two processes share: one writes messages, one reads them.
+ * ring.c - a ring buffer in memory that two processes share: one writes messages, one reads them.
+ * ring.h has the picture.
  *
  * A message is a header of 8 bytes and its data, padded to a multiple of 8, so that a header never
- * lies across the end. The header holds the length, and once more mixed with its place: what is
- * left of an earlier lap, or was written by a stray pointer, does not pass for one.
+ * lies across the end. The header holds the length, and the length once more mixed with its place.
+ * So the remains of an earlier lap, or bytes that a stray pointer wrote, are not taken for a
+ * header.
  *
- * Who is about to sleep for room and who makes room meet as Dekker's two: the writer stores
- * `is_awaited` and then looks at `tail`, the reader stores `tail` and then looks at `is_awaited`.
- * All four are sequentially consistent, so at least one of the two sees the other.
+ * Two pairs of accesses are Dekker's algorithm: each side stores, then loads what the other stores.
+ * All of them are sequentially consistent, so at least one of the two sees the other.
+ *
+ *     waiting for a message (see mailbox.c):  writer: head, then is_asleep
+ *                                             reader: is_asleep, then head
+ *     waiting for room:                       writer: is_awaited, then tail  (dp_ring_await)
+ *                                             reader: tail, then is_awaited  (publish)
  */
 #include "runtime/transport/ring.h"
 
@@ -56,8 +62,9 @@ static int is_sane(const dp_ring_writer_t *writer)
     return writer->head - writer->tail <= DP_RING_BYTES && writer->tail % UNIT == 0;
 }
 
-/* What there is room for, as far as is known or, if that is less than wished, by now. A reader
- * whose place makes no sense leaves none; the next write says so. */
+/* How many bytes can be written. The private copy of tail answers as long as it says enough:
+ * loading the reader's would move its cache line here for every message. 0 where the reader's tail
+ * is impossible; the next write reports that. */
 static size_t room(dp_ring_writer_t *writer, size_t wished)
 {
     size_t left = DP_RING_BYTES - (size_t)(writer->head - writer->tail);
@@ -98,16 +105,17 @@ dp_status_t dp_ring_write(dp_ring_writer_t *writer, const void *data, size_t byt
     if (payload > 0) copy_in(writer->ring, writer->head, (const uint8_t *)data + from, payload);
     writer->head += part;
     *done += part;
-    /* Sequentially consistent: who writes looks next whether the reader sleeps. */
+    /* Pairs with dp_ring_read() (the data is there) and with dp_ring_has(): the caller's next step
+     * is dp_mailbox_wake(), which loads is_asleep. Hence sequentially consistent, not release. */
     atomic_store(&writer->ring->head, writer->head);
     return *done == whole ? DP_OK : DP_ERR_AGAIN;
 }
 
 int dp_ring_await(dp_ring_writer_t *writer)
 {
-    atomic_store(&writer->ring->is_awaited, 1);
+    atomic_store(&writer->ring->is_awaited, 1); /* pairs with publish(), as does the load of tail */
     writer->tail = atomic_load(&writer->ring->tail);
-    /* Nonsense counts as room: the next write finds out. */
+    /* An impossible tail counts as room: the next write reports it. */
     return !is_sane(writer) || writer->head - writer->tail < DP_RING_BYTES;
 }
 
@@ -135,10 +143,12 @@ void dp_ring_reader_fini(dp_ring_reader_t *reader)
 
 int dp_ring_has(const dp_ring_reader_t *reader)
 {
-    return atomic_load(&reader->ring->head) != reader->tail; /* pairs with dp_ring_write() */
+    /* Pairs with dp_ring_write(). Sequentially consistent, as the caller has just armed its
+     * mailbox. */
+    return atomic_load(&reader->ring->head) != reader->tail;
 }
 
-/* Begins the message at the reader's place. */
+/* Reads the header at tail, which may be anything, and makes room for its message. */
 static dp_status_t open_message(dp_ring_reader_t *reader)
 {
     uint32_t header[2];
@@ -154,19 +164,21 @@ static dp_status_t open_message(dp_ring_reader_t *reader)
     return set_room(reader, dp_max(reader->bytes, KEPT));
 }
 
-/* The data was copied, and may be overwritten. */
-static void publish(const dp_ring_reader_t *reader, int *frees)
+/* Gives the room before tail back: its data was copied. *must_wake = 1 where the writer waits for
+ * it. */
+static void publish(const dp_ring_reader_t *reader, int *must_wake)
 {
-    atomic_store(&reader->ring->tail, reader->tail);
-    /* A look first: the exchange would cost as much as the store. */
+    atomic_store(&reader->ring->tail, reader->tail); /* pairs with room() and dp_ring_await() */
+    /* The load first: an exchange for every message would double the cost. */
     if (atomic_load(&reader->ring->is_awaited) != 0 &&
         atomic_exchange(&reader->ring->is_awaited, 0) != 0) {
-        *frees = 1;
+        *must_wake = 1;
     }
 }
 
-dp_status_t dp_ring_read(dp_ring_reader_t *reader, int *frees)
+dp_status_t dp_ring_read(dp_ring_reader_t *reader, int *must_wake)
 {
+    /* Pairs with the store in dp_ring_write(): what lies before head is written. */
     const uint64_t head = atomic_load_explicit(&reader->ring->head, memory_order_acquire);
     const uint64_t unread = head - reader->tail;
     size_t left, part, payload;
@@ -183,6 +195,6 @@ dp_status_t dp_ring_read(dp_ring_reader_t *reader, int *frees)
     reader->tail += part;
     reader->have += part;
     reader->is_open = part < left;
-    publish(reader, frees);
+    publish(reader, must_wake);
     return reader->is_open ? DP_ERR_AGAIN : DP_OK;
 }

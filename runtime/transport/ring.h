@@ -1,9 +1,17 @@
 /*
- * ring.h - a row of bytes in memory that two processes share: one writes messages, one reads them.
+ * ring.h - a ring buffer in memory that two processes share: one writes messages, one reads them.
  *
- * Each side keeps its own place to itself and publishes a copy; what the other publishes is checked
- * before it is used, as that process may be broken. A message may be longer than the ring: it goes
- * through piece by piece. It must not know who the two are, nor how either is woken.
+ *      data[]:   ...free... | unread messages ........... | ...free...
+ *                           ^ tail: the reader stores it  ^ head: the writer stores it
+ *
+ *      a message:  | u32 bytes | u32 check | data, padded to 8 |     check mixes bytes and place
+ *
+ * head and tail count bytes since the beginning and only grow; the low bits are the place in
+ * data[]. Each side keeps its own counter in private memory and publishes a copy; the copy of the
+ * other side is checked before it is used, because that process may be broken. A message may be
+ * longer than the ring: it goes through piece by piece.
+ *
+ * Used by shm.c on both sides. It must not know which ranks these are, nor how either is woken.
  */
 #ifndef DP_TRANSPORT_RING_H
 #define DP_TRANSPORT_RING_H
@@ -14,13 +22,13 @@
 
 #define DP_RING_BYTES ((size_t)32 * DP_KIB) /* a power of two */
 
-/* In shared memory; all zero at first. Places are bytes since the beginning, multiples of 8. */
+/* In shared memory; all zero at first. The two counters have cache lines of their own, so that the
+ * sides do not slow each other down while both are busy. Both are multiples of 8. */
 typedef struct dp_ring {
-    /* by the writer */
-    _Alignas(64) _Atomic uint64_t head; /* written so far; releases the data before it */
-    /* by the reader, but for the flag */
-    _Alignas(64) _Atomic uint64_t tail; /* read so far; releases the room before it */
-    _Atomic uint32_t is_awaited;        /* the writer sleeps until there is room */
+    _Alignas(64) _Atomic uint64_t head; /* stored by the writer: the data before it can be read */
+    _Alignas(64) _Atomic uint64_t tail; /* stored by the reader: the room before it is free */
+    _Atomic uint32_t is_awaited;        /* set by a writer that sleeps until there is room; cleared
+                                           by the reader that then wakes it */
     _Alignas(64) uint8_t data[DP_RING_BYTES];
 } dp_ring_t;
 _Static_assert(sizeof(dp_ring_t) == 128 + DP_RING_BYTES, "two processes agree on it");
@@ -29,7 +37,7 @@ _Static_assert(sizeof(dp_ring_t) == 128 + DP_RING_BYTES, "two processes agree on
 typedef struct dp_ring_writer {
     dp_ring_t *ring; /* borrowed */
     uint64_t head;
-    uint64_t tail; /* the reader's, when last looked at */
+    uint64_t tail; /* the reader's, as last loaded: there is at least this much room */
 } dp_ring_writer_t;
 
 /* The one thread that reads. */
@@ -73,12 +81,12 @@ int dp_ring_has(const dp_ring_reader_t *reader);
 /**
  * Takes what lies there, up to the end of one message.
  *
- * @param frees 1: the writer sleeps until there is room, and there is now; else untouched
+ * @param must_wake 1: the writer sleeps until there is room, and there is now; else untouched
  * @return DP_OK            a message: reader->data, reader->bytes, valid until the next call
  *         DP_ERR_AGAIN     no whole message yet
  *         DP_ERR_NO_MEMORY a message has no place; nothing after it can be read
  *         DP_ERR_SYSTEM    the ring is damaged; likewise
  */
-dp_status_t dp_ring_read(dp_ring_reader_t *reader, int *frees);
+dp_status_t dp_ring_read(dp_ring_reader_t *reader, int *must_wake);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * transport.c - what all transports share.
+ * transport.c - what all transports share: a destroy that accepts NULL.
  */
 #include "runtime/transport/transport.h"
 

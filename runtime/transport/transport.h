@@ -1,8 +1,20 @@
 /*
- * transport.h - moves control messages between ranks. One owner thread: the coordinator's.
+ * transport.h - moves control messages between ranks: one ops table, several implementations.
  *
  * Messages are short (tens of bytes to a few KiB; at most DP_MESSAGE_MAX), reliable and ordered per
- * pair of ranks. A dead peer is an event, never a hang.
+ * pair of ranks. A dead peer is an event, never a hang. All calls but wake() come from one thread
+ * at a time: the coordinator's, or a waiting thread that makes progress in its stead.
+ *
+ * Inside a node transports are stacked. Each carries the neighbours it can and gives the rest to
+ * the one below, called lower:
+ *
+ *     shm       mailboxes in shared memory, between neighbours on one node
+ *      |lower   greetings, deaths, and edges without a mailbox
+ *     unix      a UNIX socket for each neighbour on this node
+ *      |lower   neighbours on other nodes; none: NULL
+ *     ucx       TCP
+ *
+ * loopback, for ranks that are threads of one process, stands alone.
  */
 #ifndef DP_TRANSPORT_H
 #define DP_TRANSPORT_H
@@ -30,7 +42,7 @@ typedef struct dp_transport_event {
 } dp_transport_event_t;
 
 typedef struct dp_transport_ops {
-    const char *name; /* "ucx", "unix", "loopback", "near" */
+    const char *name; /* "ucx", "unix", "loopback", "shm" */
     /* This rank's address, for the bootstrap's exchange. */
     dp_status_t (*address)(dp_transport_t *self, void *data, size_t room, size_t *bytes);
     /* Opens the way to each neighbour. Nothing stays open on error. */
@@ -45,10 +57,12 @@ typedef struct dp_transport_ops {
     /* Makes fd() readable also while another descriptor is, until that is closed. 0, or -1 with
      * errno. NULL: this transport cannot. Few epolls may be nested. */
     int (*watch)(dp_transport_t *self, int fd);
-    /* Prepares for sleep on fd(); DP_ERR_AGAIN: poll() again first. */
+    /* Prepares for sleep on fd(): from now on what arrives makes it readable. DP_ERR_AGAIN:
+     * something has arrived already, poll() again first. */
     dp_status_t (*arm)(dp_transport_t *self);
-    /* Likewise by a thread that has polled while another one sleeps on fd(), and polls no more. It
-     * leaves that sleep alone; DP_ERR_AGAIN: poll() again first, or wake(). */
+    /* The same for a thread that has polled while another one sleeps on fd(), and stops polling.
+     * The sleeper was armed, but poll() has disarmed it. rearm() must not clear what would wake it.
+     * DP_ERR_AGAIN: poll() again first, or wake(). */
     dp_status_t (*rearm)(dp_transport_t *self);
     /* Makes fd() readable. The only call for other threads; any thread, lock-free. */
     void (*wake)(dp_transport_t *self);
@@ -71,27 +85,27 @@ dp_status_t dp_transport_loopback_create(int rank, uint64_t tag, const dp_log_t 
                                          dp_transport_t **out, dp_error_t *error);
 
 /*
- * UNIX sockets between neighbours of one machine, which are found and checked as line.h says; all
- * others are reached over `beyond`, which is taken, also on failure.
+ * UNIX sockets between neighbours of one node, which are found and checked as peer_socket.h says;
+ * all others are reached over `lower`, which is taken, also on failure.
  *
- * @param ranks  [count] neighbours on this machine; copied. Who is one of theirs has them among its
- *               own. Without any, no socket is made
- * @param beyond NULL: there are no others
+ * @param ranks [count] neighbours on this node; copied. The relation is mutual: each of them names
+ *              this rank as well. Without any, no socket is made
+ * @param lower NULL: there are no other neighbours
  */
 dp_status_t dp_transport_unix_create(int rank, uint64_t tag, const int *ranks, int count,
-                                     dp_transport_t *beyond, const dp_log_t *log,
+                                     dp_transport_t *lower, const dp_log_t *log,
                                      dp_transport_t **out, dp_error_t *error);
 
 /*
- * Between ranks of one host messages go through shared memory, all else over `far`, which is taken,
- * also on failure: to other hosts, and the news that a neighbour died. Where memory cannot be had
- * `far` carries everything.
+ * Shared memory between neighbours of one node. `lower`, which is taken, also on failure, carries
+ * everything else: other neighbours, greetings, and the news that a neighbour died. Where memory
+ * cannot be had it carries everything.
  *
- * @param ranks [count] neighbours on this host; copied. Who is one of theirs has them among its own
+ * @param ranks [count] neighbours on this node; copied. The relation is mutual
  */
 dp_status_t dp_transport_shm_create(int rank, uint64_t tag, const int *ranks, int count,
-                                    dp_transport_t *far, const dp_log_t *log, dp_transport_t **out,
-                                    dp_error_t *error);
+                                    dp_transport_t *lower, const dp_log_t *log,
+                                    dp_transport_t **out, dp_error_t *error);
 
 void dp_transport_destroy(dp_transport_t *transport); /* NULL is fine */
 

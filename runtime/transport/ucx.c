@@ -1,14 +1,18 @@
 /*
- * ucx.c - control messages between processes: UCX active messages over TCP endpoints.
+ * ucx.c - the transport that carries control messages between nodes: UCX active messages over TCP
+ * endpoints.
  *
- * A message travels as one or more frames, each a header-only eager active message, UCX's path of
- * least latency, whose order per endpoint UCX keeps. One thread owns the worker; others only
- * signal it. UCX's callbacks run inside progress and merely take notes: what must be done about a
- * lost peer or a goodbye is done in poll(), outside of them.
+ * Called through the ops table by the thread that owns the transport; only wake() is for others. It
+ * must not know about nodes or about the transports above it.
  *
- * Closing is agreed on: BYE says that nothing more will come, ACK that the BYE and so everything
- * before it has arrived. Only then are sockets closed by force, so no reset can overtake data, and
- * no one's orderly end looks like a death.
+ * A message travels as one or more frames (frame.h), each a header-only eager active message. That
+ * is UCX's path of least latency, and UCX keeps the order of frames per endpoint. UCX's callbacks
+ * run inside ucp_worker_progress(), where most of UCX must not be called. So they only set fields,
+ * and handle_notes() does outside of them what a lost peer or a goodbye asks for.
+ *
+ * Both sides agree on closing: BYE says that nothing more will come, ACK that the BYE and so all
+ * messages before it have arrived. Only then are sockets closed by force. So no reset can overtake
+ * data, and an orderly end does not look like a death.
  */
 #include "runtime/transport/transport.h"
 
@@ -22,34 +26,34 @@
 #include "runtime/transport/ucx_worker.h"
 
 #define AM_ID 1
-#define CLOSE_STEP_MS 5                /* longest nap in close(), should an event be missed */
+#define CLOSE_STEP_MS 5                /* longest sleep in close(), should an event be missed */
 #define TEARDOWN_NS (200ull * 1000000) /* for sockets to be taken down once all was agreed */
 
 /* Memory for one frame on its way out, or for one message on its way in. */
 typedef struct buffer {
     struct buffer *next;        /* in the pool or the inbox */
     struct buffer *next_pooled; /* all pooled buffers, wherever they are now */
-    struct peer *peer;          /* that it is sent to */
+    struct ucx_peer *peer;      /* that it is sent to */
     int is_pooled;              /* else its size is its message's: freed after use */
     int from;
     size_t bytes;
     uint8_t data[];
 } buffer_t;
 
-typedef struct peer {
+typedef struct ucx_peer {
     struct ucx *owner;
     int rank;
     ucp_ep_h ep;            /* NULL once closed */
     dp_assembly_t assembly; /* of the message that arrives */
     buffer_t *partial;
-    size_t sending; /* frames UCX has not let go of */
-    int has_failed; /* set in callbacks; never send to it again */
-    int is_told;    /* the loss was reported, or nobody wants to know */
+    size_t sending;  /* frames whose buffers UCX still uses */
+    int has_failed;  /* set in callbacks; never send to it again */
+    int is_reported; /* the loss was reported, or will not be */
     int said_bye;
-    int owes_ack; /* to be answered outside of callbacks */
+    int owes_ack; /* for its BYE; sent outside of callbacks */
     int got_ack;
     char text[160]; /* how the loss was seen */
-} peer_t;
+} ucx_peer_t;
 
 typedef struct ucx {
     dp_transport_t base;
@@ -57,15 +61,15 @@ typedef struct ucx {
     uint64_t tag;
     dp_log_t log;
     dp_ucx_worker_t ucx;
-    peer_t *peers;
+    ucx_peer_t *peers;
     int peer_count;
     buffer_t *pool;
     buffer_t *all_pooled;
     buffer_t *inbox;
     buffer_t **inbox_tail;
-    buffer_t *current; /* its data is out until the next poll() */
-    int has_notes;     /* callbacks left something to be done */
-    int closing;       /* endpoints UCX is still taking down */
+    buffer_t *current; /* returned by the last poll(): valid until the next one */
+    int has_notes;     /* callbacks set fields that handle_notes() must look at */
+    int closing;       /* endpoints whose on_closed() is still to come */
     int is_closed;
     uint64_t refused;
 } ucx_t;
@@ -109,7 +113,7 @@ static void buffer_put(ucx_t *self, buffer_t *buffer)
 
 /* ---- Peers -------------------------------------------------------------------------------- */
 
-static peer_t *find_peer(ucx_t *self, int rank)
+static ucx_peer_t *find_peer(ucx_t *self, int rank)
 {
     for (int i = 0; i < self->peer_count; i++) {
         if (self->peers[i].rank == rank) return &self->peers[i];
@@ -117,8 +121,8 @@ static peer_t *find_peer(ucx_t *self, int rank)
     return NULL;
 }
 
-/* Takes note that a peer cannot be reached any more. Safe inside callbacks. */
-static void note_failure(peer_t *peer, const char *what, const char *why)
+/* Marks a peer as lost; the loss is reported later. Safe inside callbacks. */
+static void note_failure(ucx_peer_t *peer, const char *what, const char *why)
 {
     if (peer->has_failed) return;
     peer->has_failed = 1;
@@ -126,9 +130,9 @@ static void note_failure(peer_t *peer, const char *what, const char *why)
     snprintf(peer->text, sizeof(peer->text), "%s (%s)", what, why);
 }
 
-/* The same words however it was seen, by an event or by a message that could not go out, and
- * whatever UCX calls it: all ranks shall learn one cause, and several of them may see it first. */
-static void note_break(peer_t *peer, ucs_status_t status)
+/* Likewise for a broken connection. One text for all ways to see it, whatever UCX calls it: several
+ * ranks may see the same death first, and all of them must report the same cause. */
+static void note_break(ucx_peer_t *peer, ucs_status_t status)
 {
     if (peer->has_failed) return;
     dp_log_debug(&peer->owner->log, "the connection to rank %d broke: %s", peer->rank,
@@ -140,7 +144,7 @@ static void note_break(peer_t *peer, ucs_status_t status)
 
 static void on_peer_error(void *arg, ucp_ep_h ep, ucs_status_t status)
 {
-    (void)ep; /* closed later: not inside a callback */
+    (void)ep; /* close_endpoint() closes it, outside of callbacks */
     note_break(arg, status);
 }
 
@@ -153,8 +157,8 @@ static void on_closed(void *request, ucs_status_t status, void *user)
     ucp_request_free(request);
 }
 
-/* Outside of callbacks only. */
-static void close_endpoint(peer_t *peer)
+/* Must not run inside a callback of UCX. */
+static void close_endpoint(ucx_peer_t *peer)
 {
     ucx_t *self = peer->owner;
     const ucp_request_param_t param = {
@@ -170,7 +174,7 @@ static void close_endpoint(peer_t *peer)
     self->closing++;
     request = ucp_ep_close_nbx(peer->ep, &param);
     peer->ep = NULL;
-    if (!UCS_PTR_IS_PTR(request)) self->closing--; /* at once, or it never was open */
+    if (!UCS_PTR_IS_PTR(request)) self->closing--; /* closed at once: no on_closed() */
 }
 
 /* ---- Sending ------------------------------------------------------------------------------ */
@@ -178,7 +182,7 @@ static void close_endpoint(peer_t *peer)
 static void on_sent(void *request, ucs_status_t status, void *user)
 {
     buffer_t *buffer = user;
-    peer_t *peer = buffer->peer;
+    ucx_peer_t *peer = buffer->peer;
 
     peer->sending--;
     if (status != UCS_OK) note_break(peer, status);
@@ -186,7 +190,7 @@ static void on_sent(void *request, ucs_status_t status, void *user)
     ucp_request_free(request);
 }
 
-static dp_status_t send_frame(peer_t *peer, dp_frame_kind_t kind, size_t total, size_t offset,
+static dp_status_t send_frame(ucx_peer_t *peer, dp_frame_kind_t kind, size_t total, size_t offset,
                               const void *payload, size_t bytes)
 {
     ucx_t *self = peer->owner;
@@ -222,7 +226,7 @@ static dp_status_t send_frame(peer_t *peer, dp_frame_kind_t kind, size_t total, 
 static dp_status_t ucx_send(dp_transport_t *base, int rank, const void *data, size_t bytes)
 {
     ucx_t *self = (ucx_t *)base;
-    peer_t *peer = find_peer(self, rank);
+    ucx_peer_t *peer = find_peer(self, rank);
     size_t offset = 0;
     dp_status_t status;
 
@@ -252,14 +256,15 @@ static void refuse(ucx_t *self, int from, const char *reason)
 }
 
 /* Copies the payload into its message, and a whole message into the inbox. */
-static const char *accept_data(peer_t *peer, const dp_frame_t *frame, const uint8_t *payload,
+static const char *accept_data(ucx_peer_t *peer, const dp_frame_t *frame, const uint8_t *payload,
                                size_t bytes)
 {
     ucx_t *self = peer->owner;
     const char *reason = NULL;
     buffer_t *buffer;
 
-    if (peer->has_failed) return NULL; /* after a gap nothing may follow; its loss is on the way */
+    if (peer->has_failed)
+        return NULL; /* a message is missing: its loss is reported, nothing behind it is */
     reason = dp_assembly_add(&peer->assembly, frame, bytes);
     if (reason != NULL) {
         buffer_put(self, peer->partial);
@@ -269,7 +274,7 @@ static const char *accept_data(peer_t *peer, const dp_frame_t *frame, const uint
     if (frame->offset == 0) peer->partial = buffer_get(self, frame->total);
     buffer = peer->partial;
     if (buffer == NULL) {
-        /* A message that is missing would leave the ranks with different orders. */
+        /* The ranks would launch in different orders if this message were merely skipped. */
         note_failure(peer, "a message from it was lost", "out of memory");
         return "out of memory";
     }
@@ -288,7 +293,7 @@ static ucs_status_t on_frame(void *arg, const void *header, size_t header_length
     ucx_t *self = arg;
     dp_frame_t frame = {.from = UINT32_MAX};
     const char *reason = NULL;
-    peer_t *peer = NULL;
+    ucx_peer_t *peer = NULL;
     size_t payload = 0;
 
     (void)data;
@@ -309,15 +314,15 @@ static ucs_status_t on_frame(void *arg, const void *header, size_t header_length
         peer->got_ack = 1;
     }
     if (reason != NULL) refuse(self, (int)frame.from, reason);
-    return UCS_OK; /* whatever it was, UCX may have its memory back */
+    return UCS_OK; /* the payload was copied: UCX may reuse its memory */
 }
 
-/* Does what callbacks left behind. 1: *out is the loss of a peer. */
-static int settle_notes(ucx_t *self, dp_transport_event_t *out)
+/* Answers goodbyes and ends lost peers, as callbacks noted. 1: *out is the loss of a peer. */
+static int handle_notes(ucx_t *self, dp_transport_event_t *out)
 {
     self->has_notes = 0;
     for (int i = 0; i < self->peer_count; i++) {
-        peer_t *peer = &self->peers[i];
+        ucx_peer_t *peer = &self->peers[i];
 
         if (peer->owes_ack) {
             peer->owes_ack = 0;
@@ -327,8 +332,8 @@ static int settle_notes(ucx_t *self, dp_transport_event_t *out)
         }
         if (!peer->has_failed) continue;
         close_endpoint(peer);
-        if (peer->is_told) continue;
-        peer->is_told = 1;
+        if (peer->is_reported) continue;
+        peer->is_reported = 1;
         if (peer->said_bye || out == NULL) continue; /* it left in order */
         self->has_notes = 1;                         /* there may be more of them */
         *out = (dp_transport_event_t){
@@ -357,8 +362,9 @@ static dp_status_t ucx_poll(dp_transport_t *base, dp_transport_event_t *out)
                                           .bytes = buffer->bytes};
             return DP_OK;
         }
-        /* After the messages: what a peer said before it died still counts. */
-        if (self->has_notes && settle_notes(self, out)) return DP_OK;
+        /* Only now, as the inbox is empty: messages of a dead peer are delivered before its loss.
+         */
+        if (self->has_notes && handle_notes(self, out)) return DP_OK;
         if (ucp_worker_progress(self->ucx.worker) == 0 && self->inbox == NULL && !self->has_notes) {
             return DP_ERR_AGAIN;
         }
@@ -385,7 +391,8 @@ static dp_status_t ucx_arm(dp_transport_t *base)
     return DP_ERR_SYSTEM;
 }
 
-/* Nothing to do: TCP's sockets say again and again that there is something. */
+/* Nothing to do: the worker's epoll is level-triggered over TCP sockets, so unread data makes its
+ * descriptor readable whoever polled meanwhile. */
 static dp_status_t ucx_rearm(dp_transport_t *base)
 {
     (void)base;
@@ -427,7 +434,7 @@ static dp_status_t ucx_address(dp_transport_t *base, void *data, size_t room, si
 static int peers_are_done(const ucx_t *self)
 {
     for (int i = 0; i < self->peer_count; i++) {
-        const peer_t *peer = &self->peers[i];
+        const ucx_peer_t *peer = &self->peers[i];
 
         if (peer->has_failed || peer->ep == NULL) continue;
         if (!peer->got_ack || !peer->said_bye || peer->owes_ack || peer->sending > 0) return 0;
@@ -435,7 +442,8 @@ static int peers_are_done(const ucx_t *self)
     return 1;
 }
 
-/* Makes progress and drops what arrives, until all goodbyes are said or the time is over. */
+/* Sends BYE to all and polls until all have exchanged BYE and ACK, or the deadline. What arrives is
+ * dropped. */
 static void say_goodbyes(ucx_t *self, uint64_t deadline_ns)
 {
     for (int i = 0; i < self->peer_count; i++) {
@@ -457,7 +465,7 @@ static void close_endpoints(ucx_t *self)
     const uint64_t deadline_ns = dp_now_ns() + TEARDOWN_NS;
 
     for (int i = 0; i < self->peer_count; i++) {
-        self->peers[i].is_told = 1;
+        self->peers[i].is_reported = 1;
         close_endpoint(&self->peers[i]);
     }
     while (self->closing > 0 && dp_now_ns() < deadline_ns) {
@@ -515,7 +523,7 @@ static dp_status_t ucx_connect(dp_transport_t *base, const int *ranks, const voi
                             self->rank, count);
     }
     for (int i = 0; i < count; i++) {
-        peer_t *peer = &self->peers[self->peer_count];
+        ucx_peer_t *peer = &self->peers[self->peer_count];
         const ucp_ep_params_t params = {
             .field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
                           UCP_EP_PARAM_FIELD_ERR_HANDLER,
@@ -525,7 +533,7 @@ static dp_status_t ucx_connect(dp_transport_t *base, const int *ranks, const voi
         };
         ucs_status_t status = UCS_ERR_INVALID_ADDR;
 
-        *peer = (peer_t){.owner = self, .rank = ranks[i]};
+        *peer = (ucx_peer_t){.owner = self, .rank = ranks[i]};
         if (bytes[i] > 0) status = ucp_ep_create(self->ucx.worker, &params, &peer->ep);
         if (status != UCS_OK) {
             close_endpoints(self);

@@ -1,9 +1,9 @@
 /*
  * ucx_worker.c - a UCX context and worker set up for control messages.
  *
- * TCP only: UCX notices the death of a peer behind shared memory late or never, behind TCP within
- * a millisecond, and a small message costs little more. Settings go through ucp_config_modify(),
- * never the environment, which belongs to the program.
+ * Called by ucx.c. TCP only: UCX notices the death of a peer behind shared memory late or never,
+ * behind TCP within a millisecond, and a small message costs little more. Settings go through
+ * ucp_config_modify(), never the environment, which belongs to the program.
  */
 #include "runtime/transport/ucx_worker.h"
 
@@ -57,10 +57,10 @@ static dp_status_t fail(dp_error_t *error, int rank, const dp_config_t *config, 
                         CONTROL_TLS, devices_of(config), ucs_status_string(status));
 }
 
-/* UCX prints its findings on standard output, which belongs to the program. All that matters comes
- * back as a status and is told in our words. UCX keeps one level per process; who sets
- * UCX_LOG_LEVEL wants to read it. */
-static void hush(void)
+/* UCX prints its log on standard output, which belongs to the program. Every failure comes back as
+ * a status as well, and is reported by us. UCX keeps one level per process; a user who sets
+ * UCX_LOG_LEVEL keeps it. */
+static void silence_ucx(void)
 {
     if (dp_environment("UCX_LOG_LEVEL") == NULL) {
         (void)ucs_global_opts_set_value("LOG_LEVEL", "fatal");
@@ -97,7 +97,7 @@ dp_status_t dp_ucx_worker_open(dp_ucx_worker_t *worker, int rank, const dp_confi
 
     memset(worker, 0, sizeof(*worker));
     worker->fd = -1;
-    hush();
+    silence_ucx();
     status = ucp_config_read(NULL, NULL, &ucx);
     if (status != UCS_OK) return fail(error, rank, config, "ucp_config_read", status);
     status = configure(ucx, config);

@@ -1,18 +1,26 @@
 /*
- * unix.c - control messages between ranks of one machine over UNIX sockets, one for each pair of
- * neighbours, and everything for other ranks over the transport behind this one, if there is one.
+ * unix.c - the transport that carries control messages between neighbours on one node over UNIX
+ * sockets, one for each pair, and everything else over the transport below it, called lower.
  *
- * near.c puts shared memory in front of it, so in the usual case a socket carries one byte and then
- * only shows that its other end has died: the kernel closes it within a millisecond. A forked child
- * of the dead may keep it open, so a descriptor of the process itself (pidfd) is watched as well.
- * Where two ranks have no memory in common the socket carries all their messages.
+ * Called through the ops table by the thread that owns the transport. It must not know that shm.c
+ * stands above it in the usual case: then a socket carries one byte and afterwards only shows that
+ * its other end has died, since the kernel closes it within a millisecond. Where two ranks have no
+ * common memory the socket carries all their messages.
  *
- * The higher rank of two dials, the lower one listens until all have come. Nothing here waits: who
- * has not come yet is waited for in poll(), and what is sent to it meanwhile queues
- * (unix_connect.c).
+ * A forked child of a dead rank may keep its end of the socket open, so a descriptor of the process
+ * itself (a pidfd) is watched as well.
+ *
+ * The higher rank of two connects, the lower one listens until all have come (unix_connect.c).
+ * Nothing here blocks: messages to a rank that has not connected yet wait in its queue.
  *
  * On the socket each message has a head of 8 bytes. BYE says that nothing more will come: a socket
- * that ends behind one is an orderly end, any other end is a loss, reported after what had arrived.
+ * that ends behind one is an orderly end. Any other end is a loss, and it is reported after the
+ * messages that had arrived.
+ *
+ *     outer (fd(), others sleep on it) --+-- wake: eventfd
+ *                                        +-- lower's fd, and what shm.c adds: the doorbell
+ *                                        +-- inner (poll() asks it) --+-- listener, timer
+ *                                                                     +-- sockets, pidfds
  */
 #include "runtime/transport/unix_internal.h"
 
@@ -28,7 +36,7 @@
 
 #include "runtime/transport/frame.h"
 
-#define CLOSE_STEP_MS 5 /* longest nap in close(), should an event be missed */
+#define CLOSE_STEP_MS 5 /* longest sleep in close(), should an event be missed */
 #define KIND_DATA 1u
 #define KIND_BYE 2u
 
@@ -55,15 +63,15 @@ int dp_unix_watch(dp_unix_t *self, int fd, uint32_t events, dp_unix_source_t sou
 
 /* ---- The end of a peer -------------------------------------------------------------------- */
 
-static void drop_letters(dp_unix_peer_t *peer)
+static void drop_outgoing(dp_unix_peer_t *peer)
 {
-    while (peer->first != NULL) {
-        dp_unix_letter_t *letter = peer->first;
+    while (peer->queue != NULL) {
+        dp_unix_outgoing_t *outgoing = peer->queue;
 
-        peer->first = letter->next;
-        free(letter);
+        peer->queue = outgoing->next;
+        free(outgoing);
     }
-    peer->last = &peer->first;
+    peer->queue_end = &peer->queue;
 }
 
 void dp_unix_close_fd(int *fd)
@@ -72,78 +80,78 @@ void dp_unix_close_fd(int *fd)
     *fd = -1;
 }
 
-/* Nothing comes from it and nothing goes to it any more. */
 void dp_unix_end_peer(dp_unix_t *self, dp_unix_peer_t *peer, const char *text)
 {
     dp_unix_close_fd(&peer->fd);
     dp_unix_close_fd(&peer->process);
-    peer->dials = 0;
-    peer->is_deaf = 1;
-    drop_letters(peer);
+    peer->must_connect = 0;
+    peer->is_send_closed = 1;
+    drop_outgoing(peer);
     if (peer->is_lost || peer->said_bye) return;
     peer->is_lost = 1;
     peer->text = text;
     self->losses++;
 }
 
-/* The same words as ucx.c has: all ranks shall learn one cause. */
-void dp_unix_break(dp_unix_t *self, dp_unix_peer_t *peer)
+/* The text is that of ucx.c: whoever sees a death first, all ranks are told the same cause. */
+void dp_unix_end_broken(dp_unix_t *self, dp_unix_peer_t *peer)
 {
     dp_unix_end_peer(self, peer, "its connection broke");
 }
 
 /* ---- Sending ------------------------------------------------------------------------------ */
 
-static void want_room(dp_unix_t *self, dp_unix_peer_t *peer, int wants)
+static void watch_writable(dp_unix_t *self, dp_unix_peer_t *peer, int wants)
 {
     const int place = (int)(peer - self->peers);
     struct epoll_event event = {.events = EPOLLIN | (wants ? EPOLLOUT : 0u),
                                 .data.u64 = (uint64_t)DP_UNIX_PEER << 32 | (uint32_t)place};
 
-    if (peer->wants_room == wants) return;
-    if (epoll_ctl(self->inner, EPOLL_CTL_MOD, peer->fd, &event) == 0) peer->wants_room = wants;
+    if (peer->watches_writable == wants) return;
+    if (epoll_ctl(self->inner, EPOLL_CTL_MOD, peer->fd, &event) == 0)
+        peer->watches_writable = wants;
 }
 
-/* Writes what waits as far as there is room. An error is no loss: what the peer said before is
- * still to be read, and after it the end is found. */
-void dp_unix_pump(dp_unix_t *self, dp_unix_peer_t *peer)
+/* An error of send() is no loss yet: messages that the peer sent before its end may still be in the
+ * socket. read_peer() finds the end behind them. */
+void dp_unix_flush(dp_unix_t *self, dp_unix_peer_t *peer)
 {
-    while (peer->fd >= 0 && peer->first != NULL) {
-        dp_unix_letter_t *letter = peer->first;
-        const ssize_t sent = send(peer->fd, letter->data + letter->done,
-                                  letter->bytes - letter->done, MSG_NOSIGNAL | MSG_DONTWAIT);
+    while (peer->fd >= 0 && peer->queue != NULL) {
+        dp_unix_outgoing_t *outgoing = peer->queue;
+        const ssize_t sent = send(peer->fd, outgoing->data + outgoing->done,
+                                  outgoing->bytes - outgoing->done, MSG_NOSIGNAL | MSG_DONTWAIT);
 
         if (sent < 0 && errno == EINTR) continue;
         if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS)) break;
         if (sent < 0) {
-            peer->is_deaf = 1;
-            drop_letters(peer);
+            peer->is_send_closed = 1;
+            drop_outgoing(peer);
             break;
         }
-        letter->done += (size_t)sent;
-        if (letter->done < letter->bytes) continue;
-        peer->first = letter->next;
-        if (peer->first == NULL) peer->last = &peer->first;
-        free(letter);
+        outgoing->done += (size_t)sent;
+        if (outgoing->done < outgoing->bytes) continue;
+        peer->queue = outgoing->next;
+        if (peer->queue == NULL) peer->queue_end = &peer->queue;
+        free(outgoing);
     }
-    if (peer->fd >= 0) want_room(self, peer, peer->first != NULL);
+    if (peer->fd >= 0) watch_writable(self, peer, peer->queue != NULL);
 }
 
-static dp_status_t post(dp_unix_t *self, dp_unix_peer_t *peer, uint32_t kind, const void *data,
-                        size_t bytes)
+static dp_status_t queue_message(dp_unix_t *self, dp_unix_peer_t *peer, uint32_t kind,
+                                 const void *data, size_t bytes)
 {
     const dp_unix_head_t head = {(uint32_t)bytes, kind};
-    dp_unix_letter_t *letter;
+    dp_unix_outgoing_t *outgoing;
 
-    if (peer->is_deaf) return DP_OK;
-    letter = malloc(sizeof(*letter) + sizeof(head) + bytes);
-    if (letter == NULL) return DP_ERR_NO_MEMORY;
-    *letter = (dp_unix_letter_t){.bytes = sizeof(head) + bytes};
-    memcpy(letter->data, &head, sizeof(head));
-    if (bytes > 0) memcpy(letter->data + sizeof(head), data, bytes);
-    *peer->last = letter;
-    peer->last = &letter->next;
-    dp_unix_pump(self, peer);
+    if (peer->is_send_closed) return DP_OK;
+    outgoing = malloc(sizeof(*outgoing) + sizeof(head) + bytes);
+    if (outgoing == NULL) return DP_ERR_NO_MEMORY;
+    *outgoing = (dp_unix_outgoing_t){.bytes = sizeof(head) + bytes};
+    memcpy(outgoing->data, &head, sizeof(head));
+    if (bytes > 0) memcpy(outgoing->data + sizeof(head), data, bytes);
+    *peer->queue_end = outgoing;
+    peer->queue_end = &outgoing->next;
+    dp_unix_flush(self, peer);
     return DP_OK;
 }
 
@@ -152,15 +160,15 @@ static dp_status_t unix_send(dp_transport_t *base, int rank, const void *data, s
     dp_unix_t *self = unix_of(base);
     dp_unix_peer_t *peer = dp_unix_find(self, rank);
 
-    if (peer == NULL && self->beyond != NULL)
-        return self->beyond->ops->send(self->beyond, rank, data, bytes);
+    if (peer == NULL && self->lower != NULL)
+        return self->lower->ops->send(self->lower, rank, data, bytes);
     if (peer == NULL || !self->is_connected || bytes > DP_FRAME_TOTAL_MAX) return DP_ERR_INVALID;
-    return self->is_closed ? DP_OK : post(self, peer, KIND_DATA, data, bytes);
+    return self->is_closed ? DP_OK : queue_message(self, peer, KIND_DATA, data, bytes);
 }
 
 /* ---- Receiving ---------------------------------------------------------------------------- */
 
-/* Where the next bytes go. NULL: no memory for the message. */
+/* Where the next bytes of head or message go, and how many. NULL: no memory for the message. */
 static void *next_place(dp_unix_peer_t *peer, size_t *bytes)
 {
     if (peer->have < sizeof(peer->head)) {
@@ -178,8 +186,8 @@ static void *next_place(dp_unix_peer_t *peer, size_t *bytes)
     return peer->data + (peer->have - sizeof(peer->head));
 }
 
-/* Whether a head is one that a rank of ours would send. */
-static int makes_sense(const dp_unix_peer_t *peer)
+/* Whether a rank of this version would send such a head. */
+static int is_valid_head(const dp_unix_peer_t *peer)
 {
     const dp_unix_head_t *head = &peer->head;
 
@@ -188,8 +196,8 @@ static int makes_sense(const dp_unix_peer_t *peer)
     return head->kind == KIND_DATA && head->bytes <= DP_FRAME_TOTAL_MAX;
 }
 
-/* Reads up to the end of one message. 1: it is whole. */
-static int hear_peer(dp_unix_t *self, dp_unix_peer_t *peer)
+/* Reads until one message is whole, which is 1, or nothing more has come. */
+static int read_peer(dp_unix_t *self, dp_unix_peer_t *peer)
 {
     while (peer->fd >= 0) {
         size_t bytes;
@@ -211,11 +219,11 @@ static int hear_peer(dp_unix_t *self, dp_unix_peer_t *peer)
         if (got < 0 && errno == EINTR) continue;
         if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK) && !peer->has_died) return 0;
         if (got <= 0) {
-            dp_unix_break(self, peer);
+            dp_unix_end_broken(self, peer);
             return 0;
         }
         peer->have += (size_t)got;
-        if (peer->have == sizeof(peer->head) && !makes_sense(peer)) {
+        if (peer->have == sizeof(peer->head) && !is_valid_head(peer)) {
             dp_log_error(&self->log, "what rank %d sends makes no sense", peer->rank);
             dp_unix_end_peer(self, peer, "what it sends makes no sense");
         }
@@ -223,8 +231,8 @@ static int hear_peer(dp_unix_t *self, dp_unix_peer_t *peer)
     return 0;
 }
 
-/* Does what one event asks for. 1: *out is a message. */
-static int serve(dp_unix_t *self, const struct epoll_event *event, dp_transport_event_t *out)
+/* Handles one event of inner. 1: *out is a message. */
+static int handle_event(dp_unix_t *self, const struct epoll_event *event, dp_transport_event_t *out)
 {
     const dp_unix_source_t source = (dp_unix_source_t)(event->data.u64 >> 32);
     const uint32_t place = (uint32_t)event->data.u64;
@@ -235,10 +243,10 @@ static int serve(dp_unix_t *self, const struct epoll_event *event, dp_transport_
         if (self->listener >= 0) dp_unix_accept_some(self);
         return 0;
     case DP_UNIX_TIMER:
-        dp_unix_dial_all(self);
+        dp_unix_retry_connects(self);
         return 0;
-    case DP_UNIX_CALLER:
-        dp_unix_hear_caller(self, &self->callers[place]);
+    case DP_UNIX_UNPROVEN:
+        dp_unix_read_hello(self, &self->unproven[place]);
         return 0;
     case DP_UNIX_PEER:
         peer = &self->peers[place];
@@ -249,8 +257,8 @@ static int serve(dp_unix_t *self, const struct epoll_event *event, dp_transport_
         break;
     }
     if (peer == NULL) return 0;
-    if ((event->events & EPOLLOUT) != 0) dp_unix_pump(self, peer);
-    if (!hear_peer(self, peer)) return 0;
+    if ((event->events & EPOLLOUT) != 0) dp_unix_flush(self, peer);
+    if (!read_peer(self, peer)) return 0;
     *out = (dp_transport_event_t){.kind = DP_TRANSPORT_MESSAGE,
                                   .rank = peer->rank,
                                   .data = peer->data,
@@ -258,13 +266,14 @@ static int serve(dp_unix_t *self, const struct epoll_event *event, dp_transport_
     return 1;
 }
 
-/* A process that has died is read to the end, whether or not its socket has an end. */
-static int hear_dead(dp_unix_t *self, dp_transport_event_t *out)
+/* Reads sockets of processes that have died: where a child keeps one open there is no event for its
+ * end. */
+static int read_dead_peers(dp_unix_t *self, dp_transport_event_t *out)
 {
     for (int i = 0; i < self->peer_count; i++) {
         dp_unix_peer_t *peer = &self->peers[i];
 
-        if (!peer->has_died || peer->fd < 0 || !hear_peer(self, peer)) continue;
+        if (!peer->has_died || peer->fd < 0 || !read_peer(self, peer)) continue;
         *out = (dp_transport_event_t){.kind = DP_TRANSPORT_MESSAGE,
                                       .rank = peer->rank,
                                       .data = peer->data,
@@ -274,13 +283,13 @@ static int hear_dead(dp_unix_t *self, dp_transport_event_t *out)
     return 0;
 }
 
-static int tell_loss(dp_unix_t *self, dp_transport_event_t *out)
+static int report_loss(dp_unix_t *self, dp_transport_event_t *out)
 {
     for (int i = 0; self->losses > 0 && i < self->peer_count; i++) {
         dp_unix_peer_t *peer = &self->peers[i];
 
-        if (!peer->is_lost || peer->is_told) continue;
-        peer->is_told = 1;
+        if (!peer->is_lost || peer->is_reported) continue;
+        peer->is_reported = 1;
         self->losses--;
         *out = (dp_transport_event_t){
             .kind = DP_TRANSPORT_PEER_LOST, .rank = peer->rank, .text = peer->text};
@@ -289,34 +298,34 @@ static int tell_loss(dp_unix_t *self, dp_transport_event_t *out)
     return 0;
 }
 
-static dp_status_t look_here(dp_unix_t *self, dp_transport_event_t *out)
+static dp_status_t poll_local(dp_unix_t *self, dp_transport_event_t *out)
 {
     struct epoll_event event;
 
     if (!self->is_connected || self->peer_count == 0) return DP_ERR_AGAIN;
     for (;;) {
-        if (self->losses > 0 && tell_loss(self, out)) return DP_OK;
-        /* One at a time: the kernel turns to the next one by itself. */
+        if (self->losses > 0 && report_loss(self, out)) return DP_OK;
+        /* One event for each message: the kernel rotates its list, so no neighbour starves. */
         if (epoll_wait(self->inner, &event, 1, 0) <= 0) break;
-        if (serve(self, &event, out)) return DP_OK;
+        if (handle_event(self, &event, out)) return DP_OK;
     }
-    if (hear_dead(self, out)) return DP_OK;
-    return tell_loss(self, out) ? DP_OK : DP_ERR_AGAIN;
+    if (read_dead_peers(self, out)) return DP_OK;
+    return report_loss(self, out) ? DP_OK : DP_ERR_AGAIN;
 }
 
-static dp_status_t look_beyond(dp_unix_t *self, dp_transport_event_t *out)
+static dp_status_t poll_lower(dp_unix_t *self, dp_transport_event_t *out)
 {
-    return self->beyond == NULL ? DP_ERR_AGAIN : self->beyond->ops->poll(self->beyond, out);
+    return self->lower == NULL ? DP_ERR_AGAIN : self->lower->ops->poll(self->lower, out);
 }
 
 static dp_status_t unix_poll(dp_transport_t *base, dp_transport_event_t *out)
 {
     dp_unix_t *self = unix_of(base);
 
-    self->beyond_first = !self->beyond_first;
-    if (self->beyond_first && look_beyond(self, out) == DP_OK) return DP_OK;
-    if (look_here(self, out) == DP_OK) return DP_OK;
-    return self->beyond_first ? DP_ERR_AGAIN : look_beyond(self, out);
+    self->lower_first = !self->lower_first;
+    if (self->lower_first && poll_lower(self, out) == DP_OK) return DP_OK;
+    if (poll_local(self, out) == DP_OK) return DP_OK;
+    return self->lower_first ? DP_ERR_AGAIN : poll_lower(self, out);
 }
 
 /* ---- Sleeping ----------------------------------------------------------------------------- */
@@ -333,8 +342,8 @@ static int unix_watch(dp_transport_t *base, int fd)
     return epoll_ctl(unix_of(base)->outer, EPOLL_CTL_ADD, fd, &event);
 }
 
-/* Sockets say again and again that there is something, so only what was noted here can be missed.
- */
+/* All epolls are level-triggered: a socket with unread data makes outer readable again and again.
+ * So only what this object knows without a readable socket could be slept over. */
 static dp_status_t unix_rearm(dp_transport_t *base)
 {
     dp_unix_t *self = unix_of(base);
@@ -343,7 +352,7 @@ static dp_status_t unix_rearm(dp_transport_t *base)
     for (int i = 0; i < self->peer_count; i++) {
         if (self->peers[i].has_died && self->peers[i].fd >= 0) return DP_ERR_AGAIN;
     }
-    return self->beyond == NULL ? DP_OK : self->beyond->ops->rearm(self->beyond);
+    return self->lower == NULL ? DP_OK : self->lower->ops->rearm(self->lower);
 }
 
 static dp_status_t unix_arm(dp_transport_t *base)
@@ -354,8 +363,8 @@ static dp_status_t unix_arm(dp_transport_t *base)
 
     if (read(self->wake, &wakes, sizeof(wakes)) == (ssize_t)sizeof(wakes)) return DP_ERR_AGAIN;
     status = unix_rearm(base);
-    if (status != DP_OK || self->beyond == NULL) return status;
-    return self->beyond->ops->arm(self->beyond);
+    if (status != DP_OK || self->lower == NULL) return status;
+    return self->lower->ops->arm(self->lower);
 }
 
 static void unix_wake(dp_transport_t *base)
@@ -368,7 +377,7 @@ static void unix_wake(dp_transport_t *base)
 
 /* ---- Opening and closing ------------------------------------------------------------------ */
 
-/* One byte: how much of this rank's own follows; then that of the transport beyond. */
+/* One byte with the length of this rank's own address, that address, lower's address. */
 static dp_status_t unix_address(dp_transport_t *base, void *data, size_t room, size_t *bytes)
 {
     dp_unix_t *self = unix_of(base);
@@ -380,8 +389,8 @@ static dp_status_t unix_address(dp_transport_t *base, void *data, size_t room, s
     if (room < 1 + own) return DP_ERR_INVALID;
     at[0] = (uint8_t)own;
     if (own > 0) dp_peer_socket_address_write(&self->own, at + 1);
-    if (self->beyond != NULL)
-        status = self->beyond->ops->address(self->beyond, at + 1 + own, room - 1 - own, &more);
+    if (self->lower != NULL)
+        status = self->lower->ops->address(self->lower, at + 1 + own, room - 1 - own, &more);
     if (status == DP_OK) *bytes = 1 + own + more;
     return status;
 }
@@ -396,7 +405,7 @@ static dp_status_t read_addresses(dp_unix_t *self, const int *ranks,
         dp_unix_peer_t *peer = dp_unix_find(self, ranks[i]);
 
         if (bytes[i] < 1 + own || (own != 0 && own != DP_PEER_SOCKET_ADDRESS) ||
-            (peer != NULL && own == 0) || (peer == NULL && self->beyond == NULL)) {
+            (peer != NULL && own == 0) || (peer == NULL && self->lower == NULL)) {
             return dp_error_set(error, DP_ERR_INVALID,
                                 "rank %d: the address of rank %d makes no sense", self->rank,
                                 ranks[i]);
@@ -432,9 +441,9 @@ static dp_status_t unix_connect(dp_transport_t *base, const int *ranks,
         status = read_addresses(self, ranks, (const uint8_t *const *)addresses, bytes, count,
                                 more_ranks, more, more_bytes, &more_count, error);
     }
-    if (status == DP_OK && self->beyond != NULL) {
-        status = self->beyond->ops->connect(self->beyond, more_ranks, more, more_bytes, more_count,
-                                            error);
+    if (status == DP_OK && self->lower != NULL) {
+        status =
+            self->lower->ops->connect(self->lower, more_ranks, more, more_bytes, more_count, error);
     }
     if (status == DP_OK) {
         self->is_connected = 1;
@@ -447,25 +456,25 @@ static dp_status_t unix_connect(dp_transport_t *base, const int *ranks,
     return status;
 }
 
-static int has_letters(const dp_unix_t *self)
+static int has_outgoing(const dp_unix_t *self)
 {
     for (int i = 0; i < self->peer_count; i++) {
-        if (self->peers[i].first != NULL) return 1;
+        if (self->peers[i].queue != NULL) return 1;
     }
     return 0;
 }
 
-/* What the socket has taken reaches the peer, however this process ends. What arrives is dropped.
- */
+/* Writes the queues out, within the deadline: what a socket has taken reaches the peer even if this
+ * process ends. What arrives is dropped. */
 static void deliver_rest(dp_unix_t *self, uint64_t deadline_ns)
 {
     for (;;) {
         struct pollfd wait = {.fd = self->inner, .events = POLLIN};
         dp_transport_event_t event;
 
-        while (look_here(self, &event) == DP_OK) {
+        while (poll_local(self, &event) == DP_OK) {
         }
-        if (!has_letters(self) || dp_now_ns() >= deadline_ns) return;
+        if (!has_outgoing(self) || dp_now_ns() >= deadline_ns) return;
         (void)poll(&wait, 1, CLOSE_STEP_MS);
     }
 }
@@ -476,7 +485,7 @@ static void unix_close(dp_transport_t *base, uint64_t deadline_ns)
 
     if (self->is_closed) return;
     for (int i = 0; self->is_connected && i < self->peer_count; i++)
-        (void)post(self, &self->peers[i], KIND_BYE, NULL, 0);
+        (void)queue_message(self, &self->peers[i], KIND_BYE, NULL, 0);
     deliver_rest(self, deadline_ns);
     self->is_closed = 1;
     dp_unix_stop_listening(self);
@@ -484,32 +493,32 @@ static void unix_close(dp_transport_t *base, uint64_t deadline_ns)
         self->peers[i].said_bye = 1; /* its end is no loss any more */
         dp_unix_end_peer(self, &self->peers[i], "");
     }
-    if (self->beyond != NULL) self->beyond->ops->close(self->beyond, deadline_ns);
+    if (self->lower != NULL) self->lower->ops->close(self->lower, deadline_ns);
 }
 
 static void unix_destroy(dp_transport_t *base)
 {
     dp_unix_t *self = unix_of(base);
 
-    dp_transport_destroy(self->beyond);
+    dp_transport_destroy(self->lower);
     dp_unix_stop_listening(self);
     for (int i = 0; i < self->peer_count; i++) {
         dp_unix_peer_t *peer = &self->peers[i];
 
         dp_unix_close_fd(&peer->fd);
         dp_unix_close_fd(&peer->process);
-        drop_letters(peer);
+        drop_outgoing(peer);
         free(peer->data);
     }
     dp_unix_close_fd(&self->timer);
     dp_unix_close_fd(&self->outer);
     dp_unix_close_fd(&self->inner);
     dp_unix_close_fd(&self->wake);
-    free(self->callers);
+    free(self->unproven);
     free(self);
 }
 
-/* The descriptors that sleep and wake need. errno says what is missing. */
+/* Makes the descriptors for sleep and wake-up. -1 with errno. */
 static int open_fds(dp_unix_t *self)
 {
     self->wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
@@ -518,12 +527,12 @@ static int open_fds(dp_unix_t *self)
     if (self->wake < 0 || self->inner < 0 || self->outer < 0) return -1;
     if (unix_watch(&self->base, self->wake) != 0 || unix_watch(&self->base, self->inner) != 0)
         return -1;
-    if (self->beyond == NULL) return 0;
-    return unix_watch(&self->base, self->beyond->ops->fd(self->beyond));
+    if (self->lower == NULL) return 0;
+    return unix_watch(&self->base, self->lower->ops->fd(self->lower));
 }
 
 dp_status_t dp_transport_unix_create(int rank, uint64_t tag, const int *ranks, int count,
-                                     dp_transport_t *beyond, const dp_log_t *log,
+                                     dp_transport_t *lower, const dp_log_t *log,
                                      dp_transport_t **out, dp_error_t *error)
 {
     static const dp_transport_ops_t ops = {
@@ -543,11 +552,11 @@ dp_status_t dp_transport_unix_create(int rank, uint64_t tag, const int *ranks, i
     dp_unix_t *self = calloc(1, sizeof(*self) + (size_t)count * sizeof(self->peers[0]));
 
     if (self == NULL) {
-        dp_transport_destroy(beyond);
+        dp_transport_destroy(lower);
         return dp_error_set(error, DP_ERR_NO_MEMORY, "rank %d: no memory", rank);
     }
     self->base.ops = &ops;
-    self->beyond = beyond;
+    self->lower = lower;
     self->rank = rank;
     self->tag = tag;
     self->listener = self->timer = self->wake = self->inner = self->outer = -1;
@@ -558,11 +567,11 @@ dp_status_t dp_transport_unix_create(int rank, uint64_t tag, const int *ranks, i
 
         peer->rank = ranks[self->peer_count];
         peer->fd = peer->process = -1;
-        peer->last = &peer->first;
-        self->awaited += peer->rank > rank;
+        peer->queue_end = &peer->queue;
+        self->expected += peer->rank > rank;
     }
     if (count > 0) dp_peer_socket_address_make(&self->own);
-    if (open_fds(self) != 0 || (self->awaited > 0 && dp_unix_listen(self) != 0)) {
+    if (open_fds(self) != 0 || (self->expected > 0 && dp_unix_listen(self) != 0)) {
         dp_error_set(error, DP_ERR_SYSTEM, "rank %d: no UNIX socket: %s", rank, strerror(errno));
         unix_destroy(&self->base);
         return DP_ERR_SYSTEM;

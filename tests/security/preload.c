@@ -49,7 +49,7 @@ __attribute__((destructor)) static void tell(void)
 
 static int is_line(const struct sockaddr *address, socklen_t bytes)
 {
-    static const char prefix[] = "\0dp-line-";
+    static const char prefix[] = "\0dp-peer-";
     const size_t length = sizeof(prefix) - 1;
 
     return address->sa_family == AF_UNIX &&

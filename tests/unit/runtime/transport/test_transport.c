@@ -23,9 +23,9 @@
 #define PATIENCE_NS (20ull * 1000000000)
 #define WORLD_MAX 4
 
-/* NEAR_...: the same behind near.c, all ranks being on one host. MIXED: even ranks on one host, odd
+/* SHM_...: the same behind shm.c, all ranks being on one node. MIXED: even ranks on one node, odd
  * ones on another, and between the two loopback. */
-typedef enum which { LOOPBACK, UCX, UNIX, NEAR_LOOPBACK, NEAR_UNIX, MIXED } which_t;
+typedef enum which { LOOPBACK, UCX, UNIX, SHM_LOOPBACK, SHM_UNIX, MIXED } which_t;
 
 static dp_transport_t *create(which_t which, int rank, uint64_t tag)
 {
@@ -44,7 +44,7 @@ static dp_transport_t *create(which_t which, int rank, uint64_t tag)
     }
     if (which == UCX) {
         status = dp_transport_ucx_create(rank, tag, &config, &log, &transport, &error);
-    } else if (which == UNIX || which == NEAR_UNIX) {
+    } else if (which == UNIX || which == SHM_UNIX) {
         status = dp_transport_unix_create(rank, tag, others, count, NULL, &log, &transport, &error);
     } else {
         status = dp_transport_loopback_create(rank, tag, &log, &transport, &error);
@@ -53,7 +53,7 @@ static dp_transport_t *create(which_t which, int rank, uint64_t tag)
         status =
             dp_transport_unix_create(rank, tag, others, count, transport, &log, &transport, &error);
     }
-    if (status == DP_OK && which >= NEAR_LOOPBACK)
+    if (status == DP_OK && which >= SHM_LOOPBACK)
         status =
             dp_transport_shm_create(rank, tag, others, count, transport, &log, &transport, &error);
     if (status != DP_OK) fail_msg("%s", error.text);
@@ -457,8 +457,8 @@ static which_t ucx_kind = UCX;
 #endif
 static which_t loopback_kind = LOOPBACK;
 static which_t unix_kind = UNIX;
-static which_t near_loopback_kind = NEAR_LOOPBACK;
-static which_t near_unix_kind = NEAR_UNIX;
+static which_t near_loopback_kind = SHM_LOOPBACK;
+static which_t near_unix_kind = SHM_UNIX;
 static which_t mixed_kind = MIXED;
 
 #define OVER(kind, name, test)                                                                     \

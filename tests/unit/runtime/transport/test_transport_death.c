@@ -26,7 +26,7 @@ typedef struct end {
     int socket; /* to the other process, for addresses */
 } end_t;
 
-typedef enum which { UCX, UNIX, NEAR } which_t;
+typedef enum which { UCX, UNIX, SHM } which_t;
 
 /* Creates a transport in this process and connects it to the one in the other. */
 static dp_status_t join(end_t *end, int rank, int socket, which_t which)
@@ -47,7 +47,7 @@ static dp_status_t join(end_t *end, int rank, int socket, which_t which)
         which == UCX
             ? dp_transport_ucx_create(rank, TAG, &config, NULL, &end->transport, &error)
             : dp_transport_unix_create(rank, TAG, &other, 1, NULL, NULL, &end->transport, &error);
-    if (status == DP_OK && which == NEAR) {
+    if (status == DP_OK && which == SHM) {
         status = dp_transport_shm_create(rank, TAG, &other, 1, end->transport, NULL,
                                          &end->transport, &error);
     }
@@ -298,13 +298,13 @@ static void killed_peer_with_a_child_is_lost_at_once(void **state)
     close(alive[0]);
 }
 
-static which_t over_ucx = UCX, over_unix = UNIX, over_near = NEAR;
+static which_t over_ucx = UCX, over_unix = UNIX, over_shm = SHM;
 
 #define OVER(name, kind)                                                                           \
     {                                                                                              \
 #name " over " #kind, name, NULL, NULL, &over_##kind                                       \
     }
-#define ALL(name) OVER(name, ucx), OVER(name, unix), OVER(name, near)
+#define ALL(name) OVER(name, ucx), OVER(name, unix), OVER(name, shm)
 
 int main(void)
 {
@@ -314,7 +314,7 @@ int main(void)
         ALL(peer_dead_before_the_first_message_is_lost),
         ALL(last_words_are_heard),
         OVER(killed_peer_with_a_child_is_lost_at_once, unix),
-        OVER(killed_peer_with_a_child_is_lost_at_once, near),
+        OVER(killed_peer_with_a_child_is_lost_at_once, shm),
     };
 
 #if defined(__SANITIZE_THREAD__)

@@ -1,6 +1,6 @@
 /*
  * test_transport_mailbox.c - a rank's memory for its neighbours: who finds it, who does not, and
- * when its bell rings.
+ * when its doorbell rings.
  */
 #include "runtime/transport/mailbox.h"
 
@@ -28,39 +28,39 @@ static const int neighbours[] = {1, NEIGHBOUR, 9};
 
 static dp_mailbox_t *make(uint8_t address[DP_MAILBOX_ADDRESS])
 {
-    dp_mailbox_t *dock = NULL;
+    dp_mailbox_t *mailbox = NULL;
     dp_error_t error = {0};
 
-    if (dp_mailbox_create(OWNER, TAG, neighbours, 3, &dock, &error) != DP_OK)
+    if (dp_mailbox_create(OWNER, TAG, neighbours, 3, &mailbox, &error) != DP_OK)
         fail_msg("%s", error.text);
-    dp_mailbox_address(dock, address);
-    return dock;
+    dp_mailbox_address(mailbox, address);
+    return mailbox;
 }
 
 static dp_mailbox_t *open_or_fail(const uint8_t *address)
 {
-    dp_mailbox_t *dock = NULL;
+    dp_mailbox_t *mailbox = NULL;
     dp_error_t error = {0};
 
-    if (dp_mailbox_open(address, OWNER, NEIGHBOUR, TAG, &dock, &error) != DP_OK)
+    if (dp_mailbox_open(address, OWNER, NEIGHBOUR, TAG, &mailbox, &error) != DP_OK)
         fail_msg("%s", error.text);
-    return dock;
+    return mailbox;
 }
 
 static void expect_refusal(const uint8_t *address, int rank, int from, uint64_t tag,
                            const char *word)
 {
-    dp_mailbox_t *dock = NULL;
+    dp_mailbox_t *mailbox = NULL;
     dp_error_t error = {0};
 
-    assert_int_not_equal(dp_mailbox_open(address, rank, from, tag, &dock, &error), DP_OK);
-    assert_null(dock);
+    assert_int_not_equal(dp_mailbox_open(address, rank, from, tag, &mailbox, &error), DP_OK);
+    assert_null(mailbox);
     if (strstr(error.text, word) == NULL) fail_msg("\"%s\" in \"%s\"", word, error.text);
 }
 
-static int rings(const dp_mailbox_t *dock)
+static int rings(const dp_mailbox_t *mailbox)
 {
-    struct pollfd wait = {.fd = dp_mailbox_fd(dock), .events = POLLIN};
+    struct pollfd wait = {.fd = dp_mailbox_fd(mailbox), .events = POLLIN};
 
     return poll(&wait, 1, 0) == 1;
 }
@@ -91,7 +91,7 @@ static void neighbour_writes_what_the_owner_reads(void **state)
     dp_mailbox_destroy(theirs);
 }
 
-static void bell_rings_once_for_who_sleeps(void **state)
+static void doorbell_rings_once_for_an_owner_that_sleeps(void **state)
 {
     uint8_t address[DP_MAILBOX_ADDRESS];
     dp_mailbox_t *own = make(address);
@@ -125,8 +125,8 @@ static void only_the_right_one_is_let_in(void **state)
     dp_mailbox_t *other;
 
     (void)state;
-    expect_refusal(address, OWNER, NEIGHBOUR, TAG + 1, "not its dock");
-    expect_refusal(address, OWNER + 1, NEIGHBOUR, TAG, "not its dock");
+    expect_refusal(address, OWNER, NEIGHBOUR, TAG + 1, "not its mailbox");
+    expect_refusal(address, OWNER + 1, NEIGHBOUR, TAG, "not its mailbox");
     expect_refusal(address, OWNER, 2, TAG, "no ring");
     for (size_t i = 0; i < DP_MAILBOX_ADDRESS; i++) { /* whatever is wrong in it */
         memcpy(changed, address, sizeof(changed));
@@ -140,7 +140,7 @@ static void only_the_right_one_is_let_in(void **state)
     dp_mailbox_destroy(own);
     expect_refusal(address, OWNER, NEIGHBOUR, TAG, "process"); /* it is gone */
     other = make(changed);                                     /* with the same descriptors */
-    expect_refusal(address, OWNER, NEIGHBOUR, TAG, "not its dock");
+    expect_refusal(address, OWNER, NEIGHBOUR, TAG, "not its mailbox");
     dp_mailbox_destroy(other);
 }
 
@@ -223,7 +223,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(neighbour_writes_what_the_owner_reads),
-        cmocka_unit_test(bell_rings_once_for_who_sleeps),
+        cmocka_unit_test(doorbell_rings_once_for_an_owner_that_sleeps),
         cmocka_unit_test(only_the_right_one_is_let_in),
         cmocka_unit_test(owner_may_die),
         cmocka_unit_test(every_failure_is_told),

@@ -50,7 +50,7 @@ static dp_status_t create_loopback(int rank, dp_transport_t **out)
     return dp_transport_loopback_create(rank, 3, NULL, out, NULL);
 }
 
-static dp_status_t create_near(int rank, dp_transport_t **out)
+static dp_status_t create_shm(int rank, dp_transport_t **out)
 {
     const int other = 1 - rank;
     dp_transport_t *far = NULL;
@@ -146,7 +146,7 @@ static void unix_survives_each_failure(void **state)
 static void near_survives_each_failure(void **state)
 {
     (void)state;
-    fail_every_allocation(create_near);
+    fail_every_allocation(create_shm);
 }
 
 #if !defined(__SANITIZE_THREAD__)

@@ -1,5 +1,5 @@
 /*
- * test_transport_shm.c - shared memory between ranks that are threads here, with loopback as far:
+ * test_transport_shm.c - shared memory between ranks that are threads here, with loopback as lower:
  * no message is slept through, whoever sleeps, polls or leaves; long ones, ends and damage.
  *
  * What test_transport.c says of every transport is not said again.
@@ -38,7 +38,7 @@ typedef struct world {
 
 static dp_transport_t *create(int rank, int size)
 {
-    dp_transport_t *far = NULL, *near = NULL;
+    dp_transport_t *lower = NULL, *shm = NULL;
     int others[RANKS];
     int count = 0;
     dp_error_t error = {0};
@@ -46,10 +46,10 @@ static dp_transport_t *create(int rank, int size)
     for (int i = 0; i < size; i++) {
         if (i != rank) others[count++] = i;
     }
-    assert_int_equal(dp_transport_loopback_create(rank, TAG, NULL, &far, &error), DP_OK);
-    if (dp_transport_shm_create(rank, TAG, others, count, far, NULL, &near, &error) != DP_OK)
+    assert_int_equal(dp_transport_loopback_create(rank, TAG, NULL, &lower, &error), DP_OK);
+    if (dp_transport_shm_create(rank, TAG, others, count, lower, NULL, &shm, &error) != DP_OK)
         fail_msg("%s", error.text);
-    return near;
+    return shm;
 }
 
 static void world_make(world_t *world, int size)
@@ -375,7 +375,7 @@ static void driver_leaves_nothing_behind(void **state)
 }
 
 /* Who polls is not rung for, and who has gone to sleep is, once. */
-static void bell_is_left_alone_while_somebody_polls(void **state)
+static void doorbell_is_left_alone_while_somebody_polls(void **state)
 {
     struct pollfd wait = {.events = POLLIN};
     world_t world;
@@ -573,7 +573,7 @@ static void exchange_all_ways(world_t *world)
     free(data);
 }
 
-/* Address of a dock that is not there: the other must not find it. */
+/* Address of a mailbox that is not there: the other must not find it. */
 static void hide(world_t *world, int rank)
 {
     memset(world->address[rank] + 1, 0, DP_MAILBOX_ADDRESS);
@@ -599,7 +599,7 @@ static void what_has_no_ring_goes_far(void **state)
     }
 }
 
-/* Rank 0 hears only then that rank 1 cannot open its dock. */
+/* Rank 0 hears only then that rank 1 cannot open its mailbox. */
 static void what_waited_for_a_greeting_goes_far(void **state)
 {
     world_t world;
@@ -615,22 +615,22 @@ static void what_waited_for_a_greeting_goes_far(void **state)
 static void rank_without_memory_uses_far_alone(void **state)
 {
     struct rlimit before, none;
-    dp_transport_t *far = NULL;
+    dp_transport_t *lower = NULL;
     const int other = 1;
     world_t world;
 
     (void)state;
     memset(&world, 0, sizeof(world));
     world.size = 2;
-    assert_int_equal(dp_transport_loopback_create(0, TAG, NULL, &far, NULL), DP_OK);
+    assert_int_equal(dp_transport_loopback_create(0, TAG, NULL, &lower, NULL), DP_OK);
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
     none = before;
     none.rlim_cur = 3; /* no more descriptors */
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
-    assert_int_equal(dp_transport_shm_create(0, TAG, &other, 1, far, NULL, &world.rank[0], NULL),
+    assert_int_equal(dp_transport_shm_create(0, TAG, &other, 1, lower, NULL, &world.rank[0], NULL),
                      DP_OK);
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
-    assert_int_equal(world.rank[0]->ops->fd(world.rank[0]), far->ops->fd(far));
+    assert_int_equal(world.rank[0]->ops->fd(world.rank[0]), lower->ops->fd(lower));
     world.rank[1] = create(1, 2);
     for (int i = 0; i < 2; i++) {
         assert_int_equal(world.rank[i]->ops->address(world.rank[i], world.address[i],
@@ -670,15 +670,15 @@ static void cut_addresses_are_refused(void **state)
 /* ---- Damage ------------------------------------------------------------------------------- */
 
 /* The ring in which `from` writes to `to`, as a stray pointer sees it. */
-static dp_ring_t *find_ring(world_t *world, int to, int from, dp_mailbox_t **dock)
+static dp_ring_t *find_ring(world_t *world, int to, int from, dp_mailbox_t **mailbox)
 {
-    assert_int_equal(dp_mailbox_open(world->address[to] + 1, to, from, TAG, dock, NULL), DP_OK);
-    return dp_mailbox_ring(*dock, from);
+    assert_int_equal(dp_mailbox_open(world->address[to] + 1, to, from, TAG, mailbox, NULL), DP_OK);
+    return dp_mailbox_ring(*mailbox, from);
 }
 
 static void damaged_ring_is_a_lost_neighbour(void **state)
 {
-    dp_mailbox_t *dock = NULL;
+    dp_mailbox_t *mailbox = NULL;
     dp_ring_t *ring;
     world_t world;
 
@@ -687,7 +687,7 @@ static void damaged_ring_is_a_lost_neighbour(void **state)
     exchange_all_ways(&world);
     send_to(&world, 0, 1, "fine", 4);
     expect_message(&world, 1, 0, "fine", 4);
-    ring = find_ring(&world, 1, 0, &dock);
+    ring = find_ring(&world, 1, 0, &mailbox);
     memset(ring->data, 0x5a, sizeof(ring->data));
     send_to(&world, 0, 1, "what follows a stray write", 26);
     atomic_fetch_add(&ring->head, 3);
@@ -698,28 +698,28 @@ static void damaged_ring_is_a_lost_neighbour(void **state)
     expect_message(&world, 0, 1, "why", 3);
     send_to(&world, 2, 1, "still here", 10);
     expect_message(&world, 1, 2, "still here", 10);
-    dp_mailbox_destroy(dock);
+    dp_mailbox_destroy(mailbox);
     world_destroy(&world);
 }
 
 static void reader_that_lies_is_a_lost_neighbour(void **state)
 {
     uint8_t *data = calloc(1, DP_MESSAGE_MAX);
-    dp_mailbox_t *dock = NULL;
+    dp_mailbox_t *mailbox = NULL;
     dp_ring_t *ring;
     world_t world;
 
     (void)state;
     world_open(&world, 2);
     exchange_all_ways(&world);
-    ring = find_ring(&world, 1, 0, &dock);
+    ring = find_ring(&world, 1, 0, &mailbox);
     send_to(&world, 0, 1, data, DP_MESSAGE_MAX); /* more than fits */
     atomic_store(&ring->tail, UINT64_MAX - 7);
     expect_loss(&world, 0, 1, "its control ring is damaged");
     send_to(&world, 0, 1, data, DP_MESSAGE_MAX); /* dropped */
     expect_nothing(&world, 0, 100);
     assert_int_equal(world.rank[0]->ops->arm(world.rank[0]), DP_OK);
-    dp_mailbox_destroy(dock);
+    dp_mailbox_destroy(mailbox);
     world_destroy(&world);
     free(data);
 }
@@ -730,7 +730,7 @@ int main(void)
         cmocka_unit_test(no_message_is_slept_through),
         cmocka_unit_test(nor_is_room_for_a_long_one),
         cmocka_unit_test(driver_leaves_nothing_behind),
-        cmocka_unit_test(bell_is_left_alone_while_somebody_polls),
+        cmocka_unit_test(doorbell_is_left_alone_while_somebody_polls),
         cmocka_unit_test(long_messages_pass_each_other),
         cmocka_unit_test(what_was_sent_before_a_close_arrives),
         cmocka_unit_test(two_that_close_with_full_rings_do_not_wait),

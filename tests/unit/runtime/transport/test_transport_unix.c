@@ -178,7 +178,7 @@ static int dial_without_a_check(const dp_peer_socket_address_t *to)
     const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     const size_t prefix = offsetof(struct sockaddr_un, sun_path) + 9;
 
-    memcpy(name.sun_path + 1, "dp-line-", 8);
+    memcpy(name.sun_path + 1, "dp-peer-", 8);
     for (size_t i = 0; i < DP_PEER_SOCKET_NAME; i++)
         snprintf(name.sun_path + 9 + 2 * i, 3, "%02x", to->name[i]);
     if (fd < 0 ||
