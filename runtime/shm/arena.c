@@ -1,10 +1,15 @@
 /*
- * arena.c - one sparse memfd per rank, mapped by all ranks of a machine, and who uses what in it.
+ * arena.c - one sparse memfd per rank, mapped by all ranks of a node, and the list of what is in
+ * use. arena.h has the picture.
  *
- * The bookkeeping is a sorted list of extents outside the memory itself, so a stray write cannot
- * break it. Pages are made when memory is allocated, by a call that can fail: a first touch that
- * finds no memory would be a signal. Freeing punches a hole, so pages return to the system and come
- * back zeroed.
+ * Called by the context at start and end, by any thread for allocations. The list of extents lies
+ * outside the memory itself, so a stray write cannot break it. Pages are made when memory is
+ * allocated, by a call that can fail: a first access that found no memory would be a SIGBUS.
+ * Freeing punches a hole, so pages return to the system and come back zeroed. It must not know
+ * about sockets (arena_share.c) or the program's own pages (arena_adopt.c).
+ *
+ * Life of a range: reserve (its place in the list) -> populate (its pages) -> used -> punch ->
+ * release. Pages go before the place does, so nobody is given a range that is still being cleared.
  */
 #include "runtime/shm/arena_internal.h"
 
@@ -30,7 +35,8 @@ size_t dp_arena_control_room(int local_size)
 
 /* ---- Mapping ------------------------------------------------------------------------------ */
 
-/* Maps a descriptor at a multiple of the huge page size: else there are no huge pages. */
+/* Maps a descriptor at a multiple of the huge page size, without which the kernel makes no huge
+ * pages: reserves a little more address space than needed and maps inside it. */
 static int map_view(int fd, size_t bytes, dp_arena_view_t *view)
 {
     const size_t reserved_bytes = bytes + HUGE_PAGE;
@@ -53,8 +59,8 @@ static int map_view(int fd, size_t bytes, dp_arena_view_t *view)
     return 0;
 }
 
-/* Makes this rank's memory, as large as the system lets it be. Nobody can make it shorter then:
- * where others have mapped what is gone, a touch would be a signal. */
+/* Makes this rank's memory, halving the size until the system accepts it. Then its size is sealed:
+ * were it made shorter, an access past its end would end the processes that have mapped it. */
 static dp_status_t make_own(dp_arena_t *arena, size_t wished, dp_error_t *error)
 {
     size_t bytes = dp_align_up(wished, PAGE);
@@ -80,7 +86,7 @@ static dp_status_t make_own(dp_arena_t *arena, size_t wished, dp_error_t *error)
     }
 }
 
-/* The size of what a local rank sent; 0: that is no arena, or one that could change its size. */
+/* The size of the file that a local rank sent; 0: no arena, or one that could change its size. */
 static size_t size_of_arena(int fd, int local_size)
 {
     const int seals = fcntl(fd, F_GET_SEALS);
@@ -140,7 +146,7 @@ dp_status_t dp_arena_create(dp_bootstrap_t *bootstrap, const dp_topology_t *topo
     }
     status = make_own(arena, arena_bytes, error);
     if (status != DP_OK) goto done;
-    /* Before anybody sees it, and the first allocation: it lies at offset 0. */
+    /* The first allocation, so it lies at offset 0; before peers map it, so they find zeros. */
     status = dp_arena_alloc(arena, dp_arena_control_room(local_size), &control);
     if (status != DP_OK) {
         dp_error_set(error, status, "shared memory: no memory for the control block");
@@ -182,7 +188,8 @@ void dp_arena_destroy(dp_arena_t *arena)
 
 /* ---- Allocation --------------------------------------------------------------------------- */
 
-/* Old kernels make them at least in the file. */
+/* MADV_POPULATE_WRITE came with Linux 5.14. Before, fallocate() makes the pages in the file at
+ * least, though not yet in this process' page table. */
 dp_status_t dp_arena_populate(dp_arena_t *arena, uint64_t offset, size_t bytes)
 {
     char *memory = arena->views[arena->local_rank].base + offset;
@@ -205,12 +212,13 @@ void dp_arena_punch(dp_arena_t *arena, uint64_t offset, size_t bytes)
                   (off_t)bytes) != 0) {
         dp_log_warn(arena->log, "shared memory: %zu freed bytes stay in use: %s", bytes,
                     strerror(errno));
-        memset(arena->views[arena->local_rank].base + offset, 0, bytes); /* zeroed all the same */
+        memset(arena->views[arena->local_rank].base + offset, 0,
+               bytes); /* dp_arena_alloc() promises zeros */
     }
 }
 
-/* First fit, `phase` above a multiple of alignment. Returns the place in the list; the offset is
- * there. SIZE_MAX: no room. */
+/* First fit: the lowest gap of `bytes` that begins `phase` above a multiple of alignment. Returns
+ * where in the list it belongs, and *offset; SIZE_MAX: no room. */
 static size_t find_room(const dp_arena_t *arena, size_t bytes, size_t alignment, size_t phase,
                         uint64_t *offset)
 {
@@ -349,7 +357,7 @@ dp_status_t dp_arena_free(dp_arena_t *arena, void *memory)
     }
     pthread_mutex_unlock(&arena->lock);
     if (bytes == 0) return DP_ERR_INVALID;
-    dp_arena_punch(arena, offset, bytes); /* while it is still ours */
+    dp_arena_punch(arena, offset, bytes); /* before the range can be reserved anew */
     dp_arena_release_range(arena, offset);
     return DP_OK;
 }
@@ -366,7 +374,8 @@ uint64_t dp_arena_offset(const dp_arena_t *arena, const void *memory, size_t byt
 
 int dp_arena_find(const dp_arena_t *arena, const void *memory, size_t bytes, uint64_t *offset)
 {
-    pthread_mutex_t *lock = &((dp_arena_t *)(uintptr_t)arena)->lock; /* no part of the value */
+    pthread_mutex_t *lock =
+        &((dp_arena_t *)(uintptr_t)arena)->lock; /* const is about the contents, not the lock */
     uint64_t at = offset_in_view(arena, memory, bytes);
     int found = 0;
     size_t place;

@@ -1,10 +1,22 @@
 /*
- * arena.h - memory that all ranks of a machine map: one memfd per rank, shared once at start.
+ * arena.h - memory that all ranks of a node map: one memfd per rank, shared once at start.
  *
- * Each rank reserves address space (ARENA_BYTES, sparse: pages exist once touched) in one
- * memfd_create() file and passes it to its local peers over UNIX sockets in the abstract namespace,
- * so that nothing is left behind whatever happens. Memory is then (rank, offset): allocation is
- * local and needs no announcement.
+ *     arena of local rank 1 (one memfd, ARENA_BYTES of address space, pages only where used)
+ *     +---------+-------------+----------------+------------+---------------------------- - -
+ *     | control | fused buf 0 | dp_alloc()     | (free:     | adopted: pages of the program
+ *     | block   |             |                |  no pages) | that it still sees where they were
+ *     +---------+-------------+----------------+------------+---------------------------- - -
+ *     ^ offset 0: used of local rank 0 only
+ *
+ *     view in each process of the node:  local rank 0's arena at base 0, rank 1's at base 1, ...
+ *     so (local rank, offset) names a byte for all of them: dp_arena_at()
+ *
+ * The descriptor is passed to the local peers over UNIX sockets in the abstract namespace, so no
+ * name is left in a file system whatever happens. As every process maps whole arenas, allocation is
+ * local and needs no announcement. Offsets lie in multiples of pages.
+ *
+ * Created and destroyed by the context; memory is used by the program's threads, fusion/ and the
+ * engines. It must not know what lies in the memory.
  */
 #ifndef DP_SHM_ARENA_H
 #define DP_SHM_ARENA_H
@@ -14,8 +26,8 @@
 
 typedef struct dp_arena dp_arena_t;
 
-/* Collective over the ranks of the world (bootstrap), maps the arenas of this rank's host.
- * Peers prove themselves by the job's tag and their uid. */
+/* Collective over the ranks of the world (bootstrap); maps the arenas of this rank's node. Peers
+ * prove themselves by the job's tag and their uid. */
 dp_status_t dp_arena_create(dp_bootstrap_t *bootstrap, const dp_topology_t *topology,
                             size_t arena_bytes, uint64_t deadline_ns, const dp_log_t *log,
                             dp_arena_t **out, dp_error_t *error);

@@ -1,12 +1,16 @@
 /*
- * arena_adopt.c - memory of the program becomes pages of the arena, and private again.
+ * arena_adopt.c - makes pages of the program's memory pages of the arena, and private again.
  *
- * Adopting copies the contents into the arena chunk by chunk, gives the private pages back as it
- * goes, so that no more than a chunk exists twice, and then maps the arena's pages over the range:
- * one call, before which all can be undone by copying back. Disowning maps private pages over the
- * range, again one call, and copies the contents out of the arena's own view. Locks that mlock()
- * took would be lost, so locked memory is refused; other advice the program gave about the range
- * (madvise, mbind) is forgotten.
+ * Called by dp_register()'s and dp_finalize()'s threads, one at a time (adopt_lock). It must not
+ * know why memory is adopted.
+ *
+ *     adopt:   copy a chunk into the arena, give its private pages back, next chunk; then map the
+ *              arena's pages over the whole range (one mmap: until then all can be copied back)
+ *     disown:  map private pages over the whole range (one mmap), copy the contents out of the
+ *              arena's own view, punch the arena's pages chunk by chunk
+ *
+ * So no more than one chunk exists twice. mlock() would be lost, so locked memory is refused; other
+ * advice that the program gave about the range (madvise, mbind) is forgotten.
  */
 #include "runtime/shm/arena_internal.h"
 
@@ -25,7 +29,7 @@ static size_t chunk_at(size_t done, size_t bytes)
     return dp_min(CHUNK, bytes - done);
 }
 
-static char *shown_at(const dp_arena_t *arena, uint64_t offset)
+static char *view_at(const dp_arena_t *arena, uint64_t offset)
 {
     return arena->views[arena->local_rank].base + offset;
 }
@@ -47,7 +51,8 @@ static int map_private(void *memory, size_t bytes)
     return mmap(memory, bytes, PROT_READ | PROT_WRITE, flags, -1, 0) == MAP_FAILED ? -1 : 0;
 }
 
-/* A MAP_FIXED that fails late has unmapped the whole range first. */
+/* mmap(MAP_FIXED) unmaps the range before it maps, and can fail in between: then there is a hole.
+ */
 static int is_hole(void *memory)
 {
     unsigned char is_resident;
@@ -57,8 +62,8 @@ static int is_hole(void *memory)
 
 /* ---- Adopting ----------------------------------------------------------------------------- */
 
-/* Copies the contents into the arena and gives the private pages back. *done: bytes of which the
- * arena has the only copy. */
+/* Copies the contents into the arena and gives the private pages back. *done: bytes that only the
+ * arena has, which the caller copies back after an error. */
 static dp_status_t move_in(dp_arena_t *arena, char *memory, size_t bytes, uint64_t offset,
                            size_t *done, dp_error_t *error)
 {
@@ -71,7 +76,7 @@ static dp_status_t move_in(dp_arena_t *arena, char *memory, size_t bytes, uint64
                                 "no shared pages for %zu of its %zu bytes: %s", chunk, bytes,
                                 strerror(errno));
         }
-        memcpy(shown_at(arena, offset + *done), memory + *done, chunk);
+        memcpy(view_at(arena, offset + *done), memory + *done, chunk);
         if (madvise(memory + *done, chunk, MADV_DONTNEED) != 0) {
             return dp_error_set(error, errno == EINVAL ? DP_ERR_UNSUPPORTED : DP_ERR_SYSTEM,
                                 "its pages cannot be exchanged (memory locked by mlock?): %s",
@@ -103,8 +108,8 @@ static dp_status_t map_in(dp_arena_t *arena, char *memory, size_t bytes, uint64_
                         "cannot map shared pages over it: %s", strerror(cause));
 }
 
-static dp_status_t check(const dp_arena_t *arena, const void *memory, size_t bytes,
-                         dp_error_t *error)
+static dp_status_t check_adoptable(const dp_arena_t *arena, const void *memory, size_t bytes,
+                                   dp_error_t *error)
 {
     const dp_arena_view_t *view = &arena->views[arena->local_rank];
     const uintptr_t begin = (uintptr_t)memory;
@@ -127,7 +132,7 @@ static dp_status_t adopt(dp_arena_t *arena, char *memory, size_t bytes, dp_error
 {
     uint64_t offset;
     size_t done;
-    dp_status_t status = check(arena, memory, bytes, error);
+    dp_status_t status = check_adoptable(arena, memory, bytes, error);
 
     if (status != DP_OK) return status;
     if (dp_registry_reserve(&arena->registry) != DP_OK) {
@@ -146,7 +151,7 @@ static dp_status_t adopt(dp_arena_t *arena, char *memory, size_t bytes, dp_error
         dp_log_debug(arena->log, "shared memory: adopted %zu bytes at %p", bytes, (void *)memory);
         return DP_OK;
     }
-    if (!is_hole(memory)) memcpy(memory, shown_at(arena, offset), done);
+    if (!is_hole(memory)) memcpy(memory, view_at(arena, offset), done);
     dp_arena_punch(arena, offset, bytes);
     dp_arena_release_range(arena, offset);
     return status;
@@ -169,7 +174,7 @@ dp_status_t dp_arena_adopt(dp_arena_t *arena, void *memory, size_t bytes, dp_err
 
 /* ---- Disowning ---------------------------------------------------------------------------- */
 
-/* 1 unless the program has put something else where its registered memory was. When in doubt: 1. */
+/* 0: the program has unmapped its adopted memory, or mapped something else there. In doubt 1. */
 static int is_still_ours(const dp_arena_t *arena, const void *memory,
                          const dp_registration_t *registration)
 {
@@ -187,7 +192,7 @@ static int is_still_ours(const dp_arena_t *arena, const void *memory,
     return 0;
 }
 
-static void forget(dp_arena_t *arena, const dp_registration_t *registration)
+static void remove_registration(dp_arena_t *arena, const dp_registration_t *registration)
 {
     dp_registry_remove(&arena->registry, registration->begin);
     dp_arena_release_range(arena, registration->offset);
@@ -199,9 +204,9 @@ static dp_status_t disown(dp_arena_t *arena, const dp_registration_t *registrati
     const size_t bytes = registration->bytes;
     const uint64_t offset = registration->offset;
 
-    if (!is_still_ours(arena, memory, registration)) { /* then what is there is not to be touched */
+    if (!is_still_ours(arena, memory, registration)) { /* what lies there now is the program's */
         dp_arena_punch(arena, offset, bytes);
-        forget(arena, registration);
+        remove_registration(arena, registration);
         return DP_ERR_INVALID;
     }
     if (map_private(memory, bytes) != 0) {
@@ -214,10 +219,10 @@ static dp_status_t disown(dp_arena_t *arena, const dp_registration_t *registrati
         return DP_ERR_NO_MEMORY;
     }
     for (size_t done = 0; done < bytes; done += chunk_at(done, bytes)) {
-        memcpy(memory + done, shown_at(arena, offset + done), chunk_at(done, bytes));
+        memcpy(memory + done, view_at(arena, offset + done), chunk_at(done, bytes));
         dp_arena_punch(arena, offset + done, chunk_at(done, bytes));
     }
-    forget(arena, registration);
+    remove_registration(arena, registration);
     return DP_OK;
 }
 
@@ -240,6 +245,7 @@ void dp_arena_disown_all(dp_arena_t *arena)
 
     while (dp_registry_first(&arena->registry, &registration)) {
         /* What stays shared works on: its pages live as long as they are mapped somewhere. */
-        if (disown(arena, &registration) == DP_ERR_NO_MEMORY) forget(arena, &registration);
+        if (disown(arena, &registration) == DP_ERR_NO_MEMORY)
+            remove_registration(arena, &registration);
     }
 }

@@ -1,6 +1,6 @@
 /*
- * arena_internal.h - what arena.c (memory it hands out) and arena_adopt.c (memory it takes on)
- * share: the object, and the room in its address space.
+ * arena_internal.h - what arena.c (allocations) and arena_adopt.c (the program's own pages) share:
+ * the object, and ranges of its address space.
  */
 #ifndef DP_SHM_ARENA_INTERNAL_H
 #define DP_SHM_ARENA_INTERNAL_H
@@ -30,6 +30,7 @@ typedef struct dp_arena_view {
 } dp_arena_view_t;
 
 struct dp_arena {
+    /* set at the start, then constant */
     int fd; /* of this rank's memory */
     int local_rank;
     int local_size;
@@ -37,17 +38,17 @@ struct dp_arena {
     dp_arena_view_t *views; /* [local_size] */
     pthread_mutex_t lock;
     /* guarded by lock */
-    dp_arena_extent_t *extents; /* [extent_count] ascending, in use */
+    dp_arena_extent_t *extents; /* [extent_count] ranges in use, ascending */
     size_t extent_count;
     size_t extent_room;
-    pthread_mutex_t adopt_lock; /* held by whoever adopts or disowns; taken before lock */
-    dp_registry_t registry;     /* written with adopt_lock, read without */
+    pthread_mutex_t adopt_lock; /* held while adopting or disowning; taken before lock */
+    dp_registry_t registry;     /* adopted ranges; written under adopt_lock, read without */
 };
 
-/* Takes `bytes` (whole pages) of the address space at an offset that is `phase` above a multiple of
- * a huge page if it can, else anywhere. DP_ERR_NO_MEMORY: no room. No pages are made. */
+/* Reserves `bytes` (whole pages) of the address space, without pages, at an offset that is `phase`
+ * above a multiple of a huge page if it can, else anywhere. DP_ERR_NO_MEMORY: no room. */
 dp_status_t dp_arena_reserve_range(dp_arena_t *arena, size_t bytes, size_t phase, uint64_t *offset);
-/* Gives room back that was taken at this offset; its pages are gone already. */
+/* Gives back the range reserved at this offset, whose pages were punched before. */
 void dp_arena_release_range(dp_arena_t *arena, uint64_t offset);
 
 /* Makes the pages of a range, in this process too, or fails with errno. */

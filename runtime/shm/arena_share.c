@@ -1,11 +1,15 @@
 /*
- * arena_share.c - hands the descriptors of a machine's ranks around, one each, at the start.
+ * arena_share.c - passes the descriptors of a node's ranks around, one each, at the start.
  *
- * A host's first rank, the leader, listens on a random name in the abstract namespace of UNIX
- * sockets and tells it through the bootstrap. The others connect, say which job and rank they are
- * and send their descriptor; once all are there, everybody gets all of them. Anybody on the machine
- * can connect to such a name, so a connection that says something else, or comes from another user,
- * is dropped and delays nobody. Nothing is left in any file system.
+ * Called once by dp_arena_create(), in the thread of dp_init(). It must not know what the
+ * descriptors are.
+ *
+ * A node's first rank, the leader, listens on a random name in the abstract namespace of UNIX
+ * sockets and publishes it through the bootstrap. The others connect, send a hello with the job's
+ * tag, their rank and their descriptor; once all have come, the leader sends each of them all
+ * descriptors. Any process of the node can connect to such a name, so a connection that sends
+ * something else, or comes from another user, is dropped and delays nobody. Nothing is left in any
+ * file system.
  */
 #include "runtime/shm/arena_share.h"
 
@@ -27,13 +31,13 @@
 #define BATCH 64                /* descriptors in one message; the kernel allows 253 */
 #define STRANGERS 16            /* connections beyond the expected ones that may be pending */
 
-/* What a rank says first and the leader says with each batch; between processes of one machine. */
+/* What a rank sends first, and the leader with each batch of descriptors. */
 typedef struct hello {
     uint32_t magic;
-    uint32_t local_rank; /* of the sender; in an answer: of the first descriptor */
+    uint32_t local_rank; /* of the sender; in an send_all_fds: of the first descriptor */
     uint64_t tag;
     uint32_t count; /* descriptors that come with it */
-    uint32_t total; /* ranks of the host */
+    uint32_t total; /* ranks of the node */
 } hello_t;
 _Static_assert(sizeof(hello_t) == 24, "sent as it is");
 
@@ -41,7 +45,7 @@ _Static_assert(sizeof(hello_t) == 24, "sent as it is");
 typedef struct member {
     int fd;
     int local_rank;
-} member_t;
+} arena_member_t;
 
 static int left_ms(uint64_t deadline_ns)
 {
@@ -106,8 +110,8 @@ static int send_hello(int fd, const hello_t *hello, const int *fds, int count)
     return sent == (ssize_t)sizeof(*hello) ? 0 : -1;
 }
 
-/* Takes what is there. Descriptors that came with it are the caller's, count of them, at most
- * BATCH. Returns the bytes of hello read, -1 with errno. */
+/* Receives one message, without blocking. Its descriptors are the caller's, *count of them, at most
+ * BATCH. Returns the bytes of hello read; -1 with errno. */
 static ssize_t receive_hello(int fd, hello_t *hello, int *fds, int *count)
 {
     union {
@@ -135,7 +139,7 @@ static ssize_t receive_hello(int fd, hello_t *hello, int *fds, int *count)
         memcpy(fds + *count, CMSG_DATA(header), sizeof(int) * (size_t)more);
         *count += more;
     }
-    if (message.msg_flags & MSG_CTRUNC) { /* there is room for ours, but no descriptor was free */
+    if (message.msg_flags & MSG_CTRUNC) { /* BATCH fit, so this process had no free number */
         close_fds(fds, *count);
         *count = 0;
         errno = EMFILE;
@@ -157,7 +161,7 @@ static dp_status_t no_files(int local_size, dp_error_t *error)
 
 /* Reads a pending connection. 0: it is a member now; -1: drop it; 1: nothing there yet; -2: this
  * process has no descriptor left for what it sends. */
-static int admit(member_t *member, uint64_t tag, int local_size, int *fds)
+static int read_member_hello(arena_member_t *member, uint64_t tag, int local_size, int *fds)
 {
     int came[BATCH];
     int count;
@@ -178,7 +182,8 @@ static int admit(member_t *member, uint64_t tag, int local_size, int *fds)
 }
 
 /* -1: no descriptor is free. */
-static int accept_one(int listener, member_t *members, int *count, int room, const dp_log_t *log)
+static int accept_one(int listener, arena_member_t *members, int *count, int room,
+                      const dp_log_t *log)
 {
     const int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
@@ -188,11 +193,11 @@ static int accept_one(int listener, member_t *members, int *count, int room, con
         close(fd);
         return 0;
     }
-    members[(*count)++] = (member_t){fd, -1};
+    members[(*count)++] = (arena_member_t){fd, -1};
     return 0;
 }
 
-static int admitted(const member_t *members, int count)
+static int count_members(const arena_member_t *members, int count)
 {
     int sum = 0;
 
@@ -201,14 +206,15 @@ static int admitted(const member_t *members, int count)
     return sum;
 }
 
-/* Waits for connections and what they say, until everybody of the host is here. */
-static dp_status_t gather(int listener, uint64_t tag, int local_size, member_t *members, int *count,
-                          struct pollfd *polled, int *fds, uint64_t deadline_ns,
-                          const dp_log_t *log, dp_error_t *error)
+/* Accepts connections and reads their hellos until all ranks of the node have come. */
+static dp_status_t collect_members(int listener, uint64_t tag, int local_size,
+                                   arena_member_t *members, int *count, struct pollfd *polled,
+                                   int *fds, uint64_t deadline_ns, const dp_log_t *log,
+                                   dp_error_t *error)
 {
     const int room = local_size - 1 + STRANGERS;
 
-    while (admitted(members, *count) < local_size - 1) {
+    while (count_members(members, *count) < local_size - 1) {
         const int before = *count;
 
         polled[0] = (struct pollfd){listener, POLLIN, 0};
@@ -220,16 +226,16 @@ static dp_status_t gather(int listener, uint64_t tag, int local_size, member_t *
         if (poll(polled, (nfds_t)before + 1, left_ms(deadline_ns)) == 0 &&
             dp_now_ns() >= deadline_ns) {
             return dp_error_set(error, DP_ERR_TIMEOUT,
-                                "shared memory: %d of %d ranks of this host came in time",
-                                admitted(members, *count) + 1, local_size);
+                                "shared memory: %d of %d ranks of this node came in time",
+                                count_members(members, *count) + 1, local_size);
         }
         for (int i = before - 1; i >= 0; i--) {
-            int admission;
+            int outcome;
 
             if (members[i].local_rank >= 0 || polled[1 + i].revents == 0) continue;
-            admission = admit(&members[i], tag, local_size, fds);
-            if (admission >= 0) continue;
-            if (admission == -2) return no_files(local_size, error);
+            outcome = read_member_hello(&members[i], tag, local_size, fds);
+            if (outcome >= 0) continue;
+            if (outcome == -2) return no_files(local_size, error);
             dp_log_warn(log, "shared memory: dropped a connection that is not from this job");
             close(members[i].fd);
             members[i] = members[--*count];
@@ -241,8 +247,9 @@ static dp_status_t gather(int listener, uint64_t tag, int local_size, member_t *
     return DP_OK;
 }
 
-/* Sends all descriptors to one member. A user may have only so many on their way at a time. */
-static int answer(int fd, uint64_t tag, int local_size, const int *fds, uint64_t deadline_ns)
+/* Sends all descriptors to one member. ETOOMANYREFS: the kernel bounds how many of a user are in
+ * flight; others have to receive theirs first. */
+static int send_all_fds(int fd, uint64_t tag, int local_size, const int *fds, uint64_t deadline_ns)
 {
     for (int first = 0; first < local_size; first += BATCH) {
         const int count = dp_min(BATCH, local_size - first);
@@ -271,12 +278,12 @@ static int open_listener(const uint8_t name[NAME_BYTES], int backlog, dp_error_t
     return -1;
 }
 
-/* Collects and hands out. fds[0] is own_fd meanwhile. */
-static dp_status_t lead(int listener, uint64_t tag, int local_size, int own_fd, int *fds,
-                        uint64_t deadline_ns, const dp_log_t *log, dp_error_t *error)
+/* Collects all descriptors, then sends them to each member. fds[0] is own_fd meanwhile. */
+static dp_status_t serve_members(int listener, uint64_t tag, int local_size, int own_fd, int *fds,
+                                 uint64_t deadline_ns, const dp_log_t *log, dp_error_t *error)
 {
     const size_t room = (size_t)local_size - 1 + STRANGERS;
-    member_t *members = calloc(room, sizeof(*members));
+    arena_member_t *members = calloc(room, sizeof(*members));
     struct pollfd *polled = calloc(room + 1, sizeof(*polled));
     int count = 0;
     char why[256];
@@ -285,16 +292,16 @@ static dp_status_t lead(int listener, uint64_t tag, int local_size, int own_fd, 
     if (members == NULL || polled == NULL) {
         status = dp_error_set(error, DP_ERR_NO_MEMORY, "shared memory: no memory");
     } else {
-        status = gather(listener, tag, local_size, members, &count, polled, fds, deadline_ns, log,
-                        error);
+        status = collect_members(listener, tag, local_size, members, &count, polled, fds,
+                                 deadline_ns, log, error);
     }
     fds[0] = own_fd;
     for (int i = 0; status == DP_OK && i < count; i++) {
         if (members[i].local_rank < 0) continue;
-        if (answer(members[i].fd, tag, local_size, fds, deadline_ns) != 0) {
-            status =
-                dp_error_set(error, DP_ERR_SYSTEM, "shared memory: cannot answer local rank %d: %s",
-                             members[i].local_rank, dp_limits_describe(errno, why, sizeof(why)));
+        if (send_all_fds(members[i].fd, tag, local_size, fds, deadline_ns) != 0) {
+            status = dp_error_set(
+                error, DP_ERR_SYSTEM, "shared memory: cannot send_all_fds local rank %d: %s",
+                members[i].local_rank, dp_limits_describe(errno, why, sizeof(why)));
         }
     }
     fds[0] = -1;
@@ -307,8 +314,8 @@ static dp_status_t lead(int listener, uint64_t tag, int local_size, int own_fd, 
 
 /* ---- The others --------------------------------------------------------------------------- */
 
-static dp_status_t receive_all(int fd, uint64_t tag, int local_rank, int local_size, int *fds,
-                               uint64_t deadline_ns, dp_error_t *error)
+static dp_status_t receive_all_fds(int fd, uint64_t tag, int local_rank, int local_size, int *fds,
+                                   uint64_t deadline_ns, dp_error_t *error)
 {
     int have = 0;
 
@@ -339,13 +346,13 @@ static dp_status_t receive_all(int fd, uint64_t tag, int local_rank, int local_s
         memcpy(fds + have, came, sizeof(int) * (size_t)count);
         have += count;
     }
-    close(fds[local_rank]); /* our own came back */
+    close(fds[local_rank]); /* a copy of this rank's own */
     fds[local_rank] = -1;
     return DP_OK;
 }
 
-/* A user may have only so many descriptors on their way at a time. */
-static int introduce(int fd, const hello_t *hello, int own_fd, uint64_t deadline_ns)
+/* As send_all_fds(), with one. */
+static int send_own_fd(int fd, const hello_t *hello, int own_fd, uint64_t deadline_ns)
 {
     while (send_hello(fd, hello, &own_fd, 1) != 0) {
         if ((errno != ETOOMANYREFS && errno != EAGAIN) || dp_now_ns() >= deadline_ns) return -1;
@@ -354,9 +361,9 @@ static int introduce(int fd, const hello_t *hello, int own_fd, uint64_t deadline
     return 0;
 }
 
-static dp_status_t follow(const uint8_t name[NAME_BYTES], uint64_t tag, int local_rank,
-                          int local_size, int own_fd, int *fds, uint64_t deadline_ns,
-                          dp_error_t *error)
+static dp_status_t join_leader(const uint8_t name[NAME_BYTES], uint64_t tag, int local_rank,
+                               int local_size, int own_fd, int *fds, uint64_t deadline_ns,
+                               dp_error_t *error)
 {
     const hello_t hello = {HELLO_MAGIC, (uint32_t)local_rank, tag, 1, (uint32_t)local_size};
     struct sockaddr_un address;
@@ -379,12 +386,12 @@ static dp_status_t follow(const uint8_t name[NAME_BYTES], uint64_t tag, int loca
         status = dp_error_set(error, DP_ERR_SYSTEM,
                               "shared memory: local rank %d cannot reach local rank 0: %s",
                               local_rank, code != 0 ? strerror(errno) : "not this user's");
-    } else if (introduce(fd, &hello, own_fd, deadline_ns) != 0) {
+    } else if (send_own_fd(fd, &hello, own_fd, deadline_ns) != 0) {
         status = dp_error_set(error, DP_ERR_SYSTEM,
                               "shared memory: local rank %d cannot send its descriptor: %s",
                               local_rank, dp_limits_describe(errno, why, sizeof(why)));
     } else {
-        status = receive_all(fd, tag, local_rank, local_size, fds, deadline_ns, error);
+        status = receive_all_fds(fd, tag, local_rank, local_size, fds, deadline_ns, error);
     }
     close(fd);
     return status;
@@ -394,10 +401,10 @@ dp_status_t dp_arena_share(dp_bootstrap_t *bootstrap, const dp_topology_t *topol
                            uint64_t deadline_ns, const dp_log_t *log, int *fds, dp_error_t *error)
 {
     const int rank = bootstrap->rank;
-    const int host = topology->node[rank];
+    const int node = topology->node[rank];
     const int local_rank = topology->local_rank[rank];
-    const int local_size = topology->node_size[host];
-    const int leader = topology->node_ranks[topology->node_begin[host]];
+    const int local_size = topology->node_size[node];
+    const int leader = topology->node_ranks[topology->node_begin[node]];
     const int leads = local_rank == 0 && local_size > 1;
     uint8_t name[NAME_BYTES] = {0};
     void **values = calloc((size_t)bootstrap->size, sizeof(*values));
@@ -421,15 +428,16 @@ dp_status_t dp_arena_share(dp_bootstrap_t *bootstrap, const dp_topology_t *topol
                                           deadline_ns, error);
     }
     if (status == DP_OK && leads) {
-        status = lead(listener, bootstrap->tag, local_size, own_fd, fds, deadline_ns, log, error);
+        status = serve_members(listener, bootstrap->tag, local_size, own_fd, fds, deadline_ns, log,
+                               error);
     } else if (status == DP_OK && local_size > 1) {
         if (bytes[leader] != sizeof(name)) {
             status = dp_error_set(error, DP_ERR_SYSTEM,
                                   "shared memory: rank %d gave a name of %zu bytes, expected %zu",
                                   leader, bytes[leader], sizeof(name));
         } else {
-            status = follow(values[leader], bootstrap->tag, local_rank, local_size, own_fd, fds,
-                            deadline_ns, error);
+            status = join_leader(values[leader], bootstrap->tag, local_rank, local_size, own_fd,
+                                 fds, deadline_ns, error);
         }
     }
 done:

@@ -4,9 +4,10 @@
  *     7f1c2a000000-7f1c2a021000 rw-p 00000000 00:00 0          [heap]
  *     begin        end          perm offset   dev   inode      name
  *
- * The heap of malloc() is accepted, whether it grew by brk() or by mmap(): its whole pages inside
- * an allocation are the program's. A thread's stack looks like any anonymous memory, so that only
- * the caller's own and the main thread's can be told.
+ * Called by arena_adopt.c in the program's thread. The heap of malloc() is accepted, whether it
+ * grew by brk() or by mmap(): its whole pages inside an allocation are the program's. A thread's
+ * stack looks like any anonymous memory, so only the caller's own and the main thread's are
+ * recognised.
  */
 #include "runtime/shm/maps.h"
 
@@ -52,7 +53,7 @@ static int next_byte(reader_t *reader, char *byte)
     return 1;
 }
 
-/* Likewise a line, cut to what fits: only the end of a long name is lost. */
+/* 1 and the next line; 0 and -1 likewise. Cut to what fits: only the end of a long name is lost. */
 static int next_line(reader_t *reader, char *line, size_t room)
 {
     size_t length = 0;
@@ -66,8 +67,8 @@ static int next_line(reader_t *reader, char *line, size_t room)
     return code == 0 && length != 0 ? 1 : code;
 }
 
-/* 0 when the line is none. */
-static int parse(char *line, mapping_t *out)
+/* 0: the line has another form. */
+static int parse_mapping(char *line, mapping_t *out)
 {
     char *at;
 
@@ -113,9 +114,9 @@ static const char *objection(const mapping_t *mapping, const wanted_t *wanted, u
     return strncmp(mapping->name, "[stack", 6) == 0 ? "a stack" : "no ordinary memory";
 }
 
-static dp_status_t check(reader_t *reader, const wanted_t *wanted, dp_error_t *error)
+static dp_status_t check_mappings(reader_t *reader, const wanted_t *wanted, dp_error_t *error)
 {
-    uintptr_t at = wanted->begin; /* below it all is well */
+    uintptr_t at = wanted->begin; /* all below it is as wanted */
     char line[256];
     int code;
 
@@ -123,7 +124,7 @@ static dp_status_t check(reader_t *reader, const wanted_t *wanted, dp_error_t *e
         mapping_t mapping;
         const char *why;
 
-        if (code < 0 || !parse(line, &mapping)) {
+        if (code < 0 || !parse_mapping(line, &mapping)) {
             return dp_error_set(error, DP_ERR_SYSTEM, "cannot read %s: %s", MAPS,
                                 code < 0 ? strerror(errno) : line);
         }
@@ -149,7 +150,7 @@ static dp_status_t read_and_check(const wanted_t *wanted, dp_error_t *error)
     if (reader.fd < 0) {
         return dp_error_set(error, DP_ERR_SYSTEM, "cannot open %s: %s", MAPS, strerror(errno));
     }
-    status = check(&reader, wanted, error);
+    status = check_mappings(&reader, wanted, error);
     close(reader.fd);
     return status;
 }

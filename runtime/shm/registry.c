@@ -1,5 +1,14 @@
 /*
- * registry.c - a sorted list of ranges, searched without a lock (a sequence lock on atomics).
+ * registry.c - a sorted list of ranges, searched without a lock: a sequence lock on atomics.
+ *
+ *     writer (under adopt_lock)                 reader (any thread)
+ *     version + 1: odd, relaxed                 v = version, acquire
+ *     entries, count, list: release stores      entries, count, list: acquire loads
+ *     version + 1: even, release                version again, relaxed: != v or odd: search again
+ *
+ * The release stores keep the entries behind the odd version: a reader that loads a changed entry
+ * (acquire) also sees the odd version when it looks again. The acquire loads keep the second look
+ * behind the search. The final release pairs with the reader's first load.
  *
  * A list that became too small is kept until the end, because a reader may still be in it; as each
  * is twice as large as the one before, all of them together waste less than the last one takes.
@@ -9,16 +18,16 @@
 #include <sched.h>
 #include <stdlib.h>
 
-typedef struct entry {
+typedef struct registry_entry {
     _Atomic uintptr_t begin;
     _Atomic size_t bytes;
     _Atomic uint64_t offset;
-} entry_t;
+} registry_entry_t;
 
 struct dp_registry_list {
     dp_registry_list_t *smaller; /* which this one replaced */
     size_t room;
-    entry_t entries[]; /* [room] */
+    registry_entry_t entries[]; /* [room] */
 };
 
 void dp_registry_fini(dp_registry_t *registry)
@@ -33,9 +42,8 @@ void dp_registry_fini(dp_registry_t *registry)
     }
 }
 
-/* The acquire loads keep the search between the two readings of the version: none of them may be
- * delayed past the second one. They pair with the release stores of store(). */
-static dp_registration_t load(const entry_t *entry)
+/* Acquire: none of these loads may move behind the second look at the version. */
+static dp_registration_t load(const registry_entry_t *entry)
 {
     return (dp_registration_t){
         .begin = atomic_load_explicit(&entry->begin, memory_order_acquire),
@@ -44,8 +52,8 @@ static dp_registration_t load(const entry_t *entry)
     };
 }
 
-/* Release: whoever sees one of these sees that the version is odd. */
-static void store(entry_t *entry, dp_registration_t registration)
+/* Release: a reader that sees one of these values also sees the odd version. */
+static void store(registry_entry_t *entry, dp_registration_t registration)
 {
     atomic_store_explicit(&entry->begin, registration.begin, memory_order_release);
     atomic_store_explicit(&entry->bytes, registration.bytes, memory_order_release);
@@ -72,7 +80,8 @@ static size_t rank_of(const dp_registry_list_t *list, size_t count, uintptr_t at
 
 uint64_t dp_registry_offset(const dp_registry_t *registry, uintptr_t at, size_t bytes)
 {
-    /* A caller that may ask about a registration has seen it made. */
+    /* The usual case, without a look at the version. It misses no registration that its caller may
+     * ask about: that one happened before this call. */
     if (atomic_load_explicit(&registry->count, memory_order_acquire) == 0) return UINT64_MAX;
     for (;;) {
         const uint32_t version = atomic_load_explicit(&registry->version, memory_order_acquire);
@@ -81,7 +90,7 @@ uint64_t dp_registry_offset(const dp_registry_t *registry, uintptr_t at, size_t 
         const size_t count = atomic_load_explicit(&registry->count, memory_order_acquire);
         uint64_t offset = UINT64_MAX;
 
-        /* Not of one moment when the count does not fit; the version tells, too. */
+        /* list and count may be of different moments, so the index is checked before it is used. */
         if (version % 2 == 0 && list != NULL && count <= list->room) {
             const size_t rank = rank_of(list, count, at);
 
@@ -97,7 +106,7 @@ uint64_t dp_registry_offset(const dp_registry_t *registry, uintptr_t at, size_t 
                 return offset;
             }
         }
-        sched_yield(); /* a writer moves some entries: soon over */
+        sched_yield(); /* a writer moves entries: soon over */
     }
 }
 
@@ -135,7 +144,7 @@ dp_status_t dp_registry_reserve(dp_registry_t *registry)
     dp_registry_list_t *list;
 
     if (old != NULL && count < old->room) return DP_OK;
-    list = calloc(1, sizeof(*list) + room * sizeof(entry_t));
+    list = calloc(1, sizeof(*list) + room * sizeof(registry_entry_t));
     if (list == NULL) return DP_ERR_NO_MEMORY;
     list->smaller = old;
     list->room = room;
@@ -186,7 +195,7 @@ void dp_registry_remove(dp_registry_t *registry, uintptr_t begin)
 int dp_registry_overlap(const dp_registry_t *registry, uintptr_t begin, size_t bytes,
                         dp_registration_t *out)
 {
-    /* The last one that begins before the end: those before it end before it begins. */
+    /* Ranges do not overlap, so only the last one that begins before the end can reach into it. */
     const size_t rank = rank_of(list_of(registry), count_of(registry), begin + (bytes - 1));
 
     if (rank == 0) return 0;

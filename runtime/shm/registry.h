@@ -1,8 +1,8 @@
 /*
  * registry.h - which ranges of the program's own memory are pages of this rank's arena.
  *
- * A sorted list that readers search without a lock: they read a version before and after, and
- * search again when it moved. It must not know how a range became shared.
+ * A sorted list. Searched by every submission without a lock, written by dp_arena_adopt() and
+ * dp_arena_disown(), one at a time. It must not know how a range became shared.
  */
 #ifndef DP_SHM_REGISTRY_H
 #define DP_SHM_REGISTRY_H
