@@ -1,68 +1,17 @@
 /*
- * cuda.c - a CUDA device: which one, its memory, the word that says `do not use this`, its life.
+ * cuda.c - a CUDA device as an ops table: which GPU, its memory, the skip flag, its life.
  *
- * Allocations are plain, never managed: pages that move would make every access of a collective a
- * fault. All kernels are loaded when the device is made; one that CUDA loads at its first launch
- * waits for the device to be idle, which a collective in flight is not. It must not know engines.
+ * Created by dp_init() through the plug-in, used by every thread. Allocations are plain, never
+ * managed: pages that move would make every access of a collective a fault. All kernels are loaded
+ * when the device is made: CUDA would load one at its first launch, and wait for the device to be
+ * idle, which it is not while a collective is in flight. It must not know engines.
  */
 #include "runtime/device/cuda_internal.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
-/* ---- Errors ------------------------------------------------------------------------------- */
-
-/* After these a device does nothing more until its process ends. */
-static int is_final(int code)
-{
-    switch ((cudaError_t)code) {
-    case cudaErrorMemoryAllocation:
-    case cudaErrorInvalidValue:
-    case cudaErrorInvalidConfiguration:
-    case cudaErrorInvalidResourceHandle:
-    case cudaErrorNotReady:
-    case cudaErrorNotSupported:
-    case cudaErrorStreamCaptureUnsupported: /* of a graph that the program captures */
-    case cudaErrorStreamCaptureInvalidated:
-    case cudaErrorStreamCaptureIsolation:
-    case cudaErrorStreamCaptureImplicit:
-        return 0;
-    default:
-        return 1;
-    }
-}
-
-dp_status_t dp_cuda_result(cuda_device_t *device, int code, const char *call)
-{
-    const int length = (int)strcspn(call, "(");
-    int is_first = 0;
-
-    if (code == cudaSuccess) return DP_OK;
-    (void)cudaGetLastError(); /* told below; the program's next question is not answered with it */
-    if (is_final(code)) {
-        pthread_mutex_lock(&device->lock);
-        is_first = device->failure.status == DP_OK;
-        if (is_first) {
-            dp_error_set(&device->failure, DP_ERR_SYSTEM, "GPU %d failed: %.*s: %s: %s",
-                         device->ordinal, length, call, cudaGetErrorName((cudaError_t)code),
-                         cudaGetErrorString((cudaError_t)code));
-        }
-        pthread_mutex_unlock(&device->lock);
-        /* The program has left main() without dp_finalize(): CUDA is gone, maybe the word's memory
-         * too, and that is no news. */
-        if (code == cudaErrorCudartUnloading) {
-            atomic_store_explicit(&device->is_unloaded, 1, memory_order_relaxed);
-            return DP_ERR_SYSTEM;
-        }
-        if (is_first) device->base.ops->abort(&device->base);
-    }
-    if (is_first || !is_final(code)) {
-        dp_log_error(device->log, "GPU %d: %.*s: %s: %s", device->ordinal, length, call,
-                     cudaGetErrorName((cudaError_t)code), cudaGetErrorString((cudaError_t)code));
-    }
-    return code == cudaErrorMemoryAllocation ? DP_ERR_NO_MEMORY : DP_ERR_SYSTEM;
-}
+/* ---- Health, and the calling thread's device ---------------------------------------------- */
 
 static dp_status_t cuda_health(dp_device_t *self, dp_error_t *error)
 {
@@ -74,100 +23,6 @@ static dp_status_t cuda_health(dp_device_t *self, dp_error_t *error)
     if (status != DP_OK) *error = device->failure;
     pthread_mutex_unlock(&device->lock);
     return status;
-}
-
-/* ---- Threads of the program --------------------------------------------------------------- */
-
-static void *driver_entry(const char *name)
-{
-    enum cudaDriverEntryPointQueryResult result;
-    void *function = NULL;
-
-    if (cudaGetDriverEntryPointByVersion(name, &function, 12000, cudaEnableDefault, &result) !=
-        cudaSuccess) {
-        (void)cudaGetLastError();
-        return NULL;
-    }
-    return result == cudaDriverEntryPointSuccess ? function : NULL;
-}
-
-static cuda_driver_t find_driver(void)
-{
-    cuda_driver_t driver = {NULL, NULL};
-    void *current = driver_entry("cuCtxGetCurrent");
-    void *state = driver_entry("cuDevicePrimaryCtxGetState");
-
-    memcpy(&driver.get_current, &current, sizeof(current));
-    memcpy(&driver.get_state, &state, sizeof(state));
-    return driver;
-}
-
-/* 1: the calling thread works with a device already. One that does not says that it is on device 0,
- * and its next call would make a context there. */
-static int has_context(const cuda_driver_t *driver)
-{
-    CUcontext context = NULL;
-
-    if (driver->get_current == NULL) return 0;
-    return driver->get_current(&context) == CUDA_SUCCESS && context != NULL;
-}
-
-/* 1: going back to this device makes no context there that was not. */
-static int is_in_use(const cuda_driver_t *driver, int ordinal)
-{
-    unsigned flags = 0;
-    int is_active = 0;
-
-    if (driver->get_state == NULL) return 0;
-    return driver->get_state((CUdevice)ordinal, &flags, &is_active) == CUDA_SUCCESS && is_active;
-}
-
-/* Whatever graph the program captures meanwhile, a thread of ours goes on: its work is no part of
- * the graph. */
-static dp_status_t ignore_captures(cuda_device_t *device)
-{
-    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-
-    return DP_CUDA(device, cudaThreadExchangeStreamCaptureMode(&mode));
-}
-
-dp_status_t dp_cuda_arrive(cuda_device_t *device)
-{
-    if (has_context(&device->driver)) return DP_OK;
-    return DP_CUDA(device, cudaSetDevice(device->ordinal));
-}
-
-/* Without a context the thread is new here. */
-dp_status_t dp_cuda_enter(cuda_device_t *device)
-{
-    int now = -1;
-    dp_status_t status;
-
-    if (has_context(&device->driver)) {
-        status = DP_CUDA(device, cudaGetDevice(&now));
-        if (status != DP_OK || now == device->ordinal) return status;
-    } else {
-        status = ignore_captures(device);
-        if (status != DP_OK) return status;
-    }
-    return DP_CUDA(device, cudaSetDevice(device->ordinal));
-}
-
-dp_status_t dp_cuda_visit(cuda_device_t *device, int *back)
-{
-    int now = device->ordinal;
-    dp_status_t status = dp_cuda_arrive(device);
-
-    *back = -1;
-    if (status == DP_OK) status = DP_CUDA(device, cudaGetDevice(&now));
-    if (status != DP_OK || now == device->ordinal) return status;
-    if (is_in_use(&device->driver, now)) *back = now;
-    return DP_CUDA(device, cudaSetDevice(device->ordinal));
-}
-
-void dp_cuda_leave(cuda_device_t *device, int back)
-{
-    if (back >= 0) (void)DP_CUDA(device, cudaSetDevice(back));
 }
 
 static dp_status_t cuda_visit(dp_device_t *self, int *back)
@@ -313,10 +168,11 @@ static dp_status_t cuda_event_create(dp_device_t *self, dp_event_t **out)
     return status;
 }
 
-/* ---- The word ----------------------------------------------------------------------------- */
+/* ---- The skip flag ------------------------------------------------------------------------ */
 
-/* The word lies in the host's memory and is written by a plain store: no stream has to come to it,
- * none could, as all of them may be behind the very operation that is given up. */
+/* The flag lies in pinned host memory and is set by a plain store, not by work on a stream: every
+ * stream may be stuck behind the very operation that is given up. Kernels read it through the
+ * mapped address. */
 static void cuda_abort(dp_device_t *self)
 {
     cuda_device_t *device = dp_cuda_of(self);
@@ -416,8 +272,8 @@ int dp_device_cuda_ordinal(const dp_device_t *device)
 }
 
 /* Which GPU, and the driver's calls; says in words why there is none. */
-static dp_status_t choose(const dp_device_options_t *options, cuda_driver_t *driver, int *ordinal,
-                          int *is_ours, dp_error_t *error)
+static dp_status_t choose_gpu(const dp_device_options_t *options, cuda_driver_t *driver,
+                              int *ordinal, int *is_ours, dp_error_t *error)
 {
     int count = 0;
     cudaError_t code = cudaGetDeviceCount(&count);
@@ -427,8 +283,8 @@ static dp_status_t choose(const dp_device_options_t *options, cuda_driver_t *dri
         return dp_error_set(error, DP_ERR_UNSUPPORTED, "no CUDA device: %s",
                             code == cudaSuccess ? "there are 0" : cudaGetErrorString(code));
     }
-    *driver = find_driver(); /* the runtime has found it by now */
-    *is_ours = !has_context(driver);
+    *driver = dp_cuda_find_driver(); /* the runtime has found it by now */
+    *is_ours = !dp_cuda_has_context(driver);
     *ordinal = dp_max(options->local_rank, 0) % count;
     code = *is_ours ? cudaSetDevice(*ordinal) : cudaGetDevice(ordinal);
     if (code == cudaSuccess) return DP_OK;
@@ -450,11 +306,11 @@ static dp_status_t make_clock(cuda_device_t *device)
 }
 
 /* Everything that can fail, once the device is chosen. */
-static dp_status_t prepare(cuda_device_t *device)
+static dp_status_t prepare_device(cuda_device_t *device)
 {
     struct cudaDeviceProp properties;
     int least = 0;
-    void *word = NULL;
+    void *flag = NULL;
     dp_status_t status = DP_CUDA(device, cudaGetDeviceProperties(&properties, device->ordinal));
 
     if (status == DP_OK) {
@@ -464,9 +320,9 @@ static dp_status_t prepare(cuda_device_t *device)
     snprintf(device->about, sizeof(device->about), "%.80s, GPU %d, sm_%d%d, %zu MiB",
              properties.name, device->ordinal, properties.major, properties.minor,
              properties.totalGlobalMem / DP_MIB);
-    status = DP_CUDA(device, cudaHostAlloc(&word, sizeof(*device->skip), cudaHostAllocMapped));
+    status = DP_CUDA(device, cudaHostAlloc(&flag, sizeof(*device->skip), cudaHostAllocMapped));
     if (status != DP_OK) return status;
-    device->skip = word;
+    device->skip = flag;
     *device->skip = 0;
     status = DP_CUDA(device, dp_cuda_kernels_preload());
     if (status == DP_OK) status = make_clock(device);
@@ -481,7 +337,7 @@ dp_status_t dp_device_cuda_create(const dp_device_options_t *options, const dp_l
     cuda_driver_t driver = {NULL, NULL};
     cuda_device_t *device;
     int ordinal = -1, is_ours = 0;
-    dp_status_t status = choose(options, &driver, &ordinal, &is_ours, error);
+    dp_status_t status = choose_gpu(options, &driver, &ordinal, &is_ours, error);
 
     if (status != DP_OK) return status;
     device = calloc(1, sizeof(*device));
@@ -496,7 +352,7 @@ dp_status_t dp_device_cuda_create(const dp_device_options_t *options, const dp_l
     device->tail = &device->head;
     pthread_mutex_init(&device->lock, NULL);
     pthread_cond_init(&device->change, NULL);
-    status = prepare(device);
+    status = prepare_device(device);
     if (status != DP_OK) {
         dp_error_set(error, status, "GPU %d cannot be prepared: %s", ordinal,
                      device->failure.status != DP_OK ? device->failure.text

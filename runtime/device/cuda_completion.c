@@ -1,11 +1,14 @@
 /*
- * cuda_completion.c - runs functions once a stream has come to them: tallies, stamps, calls.
+ * cuda_completion.c - a thread that runs functions once a stream has reached them: tallies, stamps,
+ * calls. Items are pushed by threads of the data plane.
  *
- * One thread takes items in the order they were queued and waits for each one's event, whatever
- * stream it is on: so a function sees everything that was queued before it. That order is the order
- * of the launches, in which streams move on anyway. cudaLaunchHostFunc() would hold up the stream
- * and forbids CUDA calls. A stamp counts from a base, a moment known by both clocks, that is
- * renewed each second, because CUDA tells times as float milliseconds.
+ * The thread takes items in the order they were pushed and waits for each one's event, whatever
+ * stream it is on, so a function sees everything that was pushed before it. That order is the order
+ * of the launches, in which streams advance anyway. cudaLaunchHostFunc() would be simpler, but it
+ * holds up the stream and forbids CUDA calls.
+ *
+ * A stamp counts from a base: a moment known by the device's and the host's clock. The base is
+ * renewed each second, because CUDA returns times as float milliseconds, whose precision falls.
  */
 #include "runtime/device/cuda_internal.h"
 
@@ -101,9 +104,9 @@ dp_status_t dp_cuda_call(dp_stream_t *stream, dp_work_size_t size, dp_work_fn fn
 
 /* ---- Stamps ------------------------------------------------------------------------------- */
 
-/* Marks a moment on the idle clock stream; the host's time is right to within half the wait. That
- * stream may share a queue of the hardware with one that waits for the program, so nobody may wait
- * for it: a base that is not reached soon is left for another time. */
+/* Records an event on the idle clock stream and polls until it is reached; the host's time is right
+ * to within half of that. The stream may share a queue of the hardware with one that waits for the
+ * program, so the wait is bounded: a base that is not reached soon is tried again later. */
 static dp_status_t mark_base(cuda_device_t *device, cuda_base_t *base, uint64_t patience_ns)
 {
     for (int i = 0; i < BASE_TRIES; i++) {
@@ -121,7 +124,7 @@ static dp_status_t mark_base(cuda_device_t *device, cuda_base_t *base, uint64_t 
         status = DP_CUDA(device, code);
         if (status != DP_OK) return status;
         base->ns = begin_ns + wait_ns / 2;
-        if (wait_ns < 30000) return DP_OK; /* the last record counts, so stop at a quick one */
+        if (wait_ns < 30000) return DP_OK; /* precise enough; the event holds the last record */
     }
     return DP_OK;
 }
@@ -131,8 +134,8 @@ dp_status_t dp_cuda_clock_start(cuda_device_t *device)
     return mark_base(device, &device->bases[0], 5000 * (uint64_t)BASE_PATIENCE_NS);
 }
 
-/* The base that stamps count from now. An old one is renewed once no stamp needs the other, and
- * until that succeeds it serves on. */
+/* Chooses the base of a new stamp. Of two bases one is in use; the other is renewed each second,
+ * once no stamp counts from it any more. Until that succeeds the old one stays in use. */
 static dp_status_t choose_base(cuda_device_t *device, unsigned *index)
 {
     const unsigned other = 1 - device->base_now;

@@ -1,8 +1,11 @@
 /*
- * cuda_internal.h - what the files of the CUDA device share.
+ * cuda_internal.h - what the files of the CUDA device share. Each calls only those below it:
  *
- * cuda.c is the device itself and its memory, cuda_stream.c streams and events, cuda_work.c what is
- * enqueued on them, cuda_completion.c the thread that runs functions behind them.
+ *     cuda.c             the device as an ops table, its memory, the skip flag, its life
+ *     cuda_stream.c      streams and events
+ *     cuda_work.c        casts, fills and copies that are enqueued on a stream
+ *     cuda_completion.c  the thread that runs functions once a stream has reached them
+ *     cuda_call.c        errors, the device that is current in a thread, waiting for an event
  */
 #ifndef DP_DEVICE_CUDA_INTERNAL_H
 #define DP_DEVICE_CUDA_INTERNAL_H
@@ -81,7 +84,7 @@ struct cuda_device {
     int priority; /* of communication streams */
     uint64_t spin_ns;
     char about[160];
-    uint32_t *skip;          /* pinned, mapped: one address for host and device */
+    uint32_t *skip;          /* a flag, pinned and mapped: one address for host and device */
     _Atomic int is_unloaded; /* CUDA, as the process ends */
     pthread_t worker;
     int is_started;
@@ -101,6 +104,8 @@ struct cuda_device {
     uint64_t base_tried_ns;
 };
 
+/* ---- cuda_call.c -------------------------------------------------------------------------- */
+
 /* Logs a failed call and translates it; the expression's value is a dp_status_t. */
 #define DP_CUDA(device, call) dp_cuda_result((device), (int)(call), #call)
 dp_status_t dp_cuda_result(cuda_device_t *device, int code, const char *call);
@@ -116,6 +121,16 @@ dp_status_t dp_cuda_enter(cuda_device_t *device);
 /* The same in a thread of the program, which goes on with the device it works with. */
 dp_status_t dp_cuda_visit(cuda_device_t *device, int *back);
 void dp_cuda_leave(cuda_device_t *device, int back);
+
+/* The driver's calls, once the runtime has found the driver. */
+cuda_driver_t dp_cuda_find_driver(void);
+/* 1: the calling thread works with a device already. */
+int dp_cuda_has_context(const cuda_driver_t *driver);
+
+/* cudaEventQuery() that leaves no error behind where the event was not reached yet. */
+cudaError_t dp_cuda_query(cudaEvent_t event);
+/* Polls, then blocks, until a native event was reached. */
+cudaError_t dp_cuda_await(const cuda_device_t *device, cudaEvent_t event);
 
 static inline cuda_device_t *dp_cuda_of(dp_device_t *device)
 {
@@ -135,11 +150,6 @@ dp_status_t dp_cuda_event_record(dp_event_t *event, dp_stream_t *stream);
 int dp_cuda_event_done(const dp_event_t *event);
 dp_status_t dp_cuda_event_wait(const dp_event_t *event);
 
-/* cudaEventQuery() that leaves no error behind where the event was not reached yet. */
-cudaError_t dp_cuda_query(cudaEvent_t event);
-/* Polls, then blocks, until a native event was reached. */
-cudaError_t dp_cuda_await(const cuda_device_t *device, cudaEvent_t event);
-
 /* ---- cuda_work.c -------------------------------------------------------------------------- */
 
 dp_status_t dp_cuda_work_cast(dp_stream_t *stream, const dp_cast_args_t *args,
@@ -157,8 +167,8 @@ void dp_cuda_batches_fini(dp_stream_t *stream);
 dp_status_t dp_cuda_call(dp_stream_t *stream, dp_work_size_t size, dp_work_fn fn, void *argument);
 dp_status_t dp_cuda_stamp(dp_stream_t *stream, uint64_t *ns);
 
-/* An item for what comes next, and its place behind what the stream was given so far. An item that
- * is not queued goes back by drop. */
+/* An item is allocated from a pool, filled in, and pushed behind all that the stream was given so
+ * far. The completion thread frees it; one that was not pushed is freed by its caller. */
 dp_status_t dp_cuda_item_alloc(cuda_device_t *device, int is_timed, cuda_item_t **out);
 void dp_cuda_item_free(cuda_device_t *device, cuda_item_t *item);
 dp_status_t dp_cuda_item_push(dp_stream_t *stream, cuda_item_t *item);

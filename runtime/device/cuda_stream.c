@@ -10,10 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "runtime/base/futex.h"
 #include "runtime/device/cuda_sight.h"
-
-#define POLLS 16 /* between two looks at the clock; a query costs about as much as one */
 
 /* ---- Events ------------------------------------------------------------------------------- */
 
@@ -64,34 +61,10 @@ dp_status_t dp_cuda_event_record(dp_event_t *event, dp_stream_t *stream)
                            : status;
 }
 
-/* CUDA notes this answer as the thread's last error, like any other that is not success; the
- * program would take it for that of a launch of its own. */
-cudaError_t dp_cuda_query(cudaEvent_t event)
-{
-    const cudaError_t code = cudaEventQuery(event);
-
-    if (code == cudaErrorNotReady) (void)cudaGetLastError();
-    return code;
-}
-
 /* A device that has failed does nothing more: nobody needs to wait for it. */
 int dp_cuda_event_done(const dp_event_t *event)
 {
     return dp_cuda_query(event->native) != cudaErrorNotReady;
-}
-
-cudaError_t dp_cuda_await(const cuda_device_t *device, cudaEvent_t event)
-{
-    const uint64_t start_ns = device->spin_ns > 0 ? dp_now_ns() : 0;
-    cudaError_t code = dp_cuda_query(event);
-    unsigned polls = 0;
-
-    while (code == cudaErrorNotReady && device->spin_ns > 0) {
-        dp_spin_pause();
-        code = dp_cuda_query(event);
-        if (++polls % POLLS == 0 && dp_now_ns() - start_ns >= device->spin_ns) break;
-    }
-    return code == cudaErrorNotReady ? cudaEventSynchronize(event) : code;
 }
 
 dp_status_t dp_cuda_event_wait(const dp_event_t *event)

@@ -1,8 +1,8 @@
 /*
  * arena_adopt.c - makes pages of the program's memory pages of the arena, and private again.
  *
- * Called by dp_register()'s and dp_finalize()'s threads, one at a time (adopt_lock). It must not
- * know why memory is adopted.
+ * Called by dp_register(), dp_deregister() and the context's end, one at a time (adopt_lock). It
+ * must not know why memory is adopted.
  *
  *     adopt:   copy a chunk into the arena, give its private pages back, next chunk; then map the
  *              arena's pages over the whole range (one mmap: until then all can be copied back)
