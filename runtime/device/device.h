@@ -5,6 +5,9 @@
  * is a FIFO with a worker thread that starts when first needed: an idle stream runs a small piece
  * of work inline in the calling thread (handing over costs up to 20 us on a virtual machine). On a
  * CUDA device a stream is the device's own, and what a stage does to memory is enqueued there.
+ *
+ * Created by dp_init(), called by fusion/ (the data plane's threads), the engines and, where an
+ * entry says so, the program's threads. It must not know what is reduced, nor with whom.
  */
 #ifndef DP_DEVICE_H
 #define DP_DEVICE_H
@@ -25,9 +28,9 @@ typedef enum dp_work_size {
     DP_WORK_LARGE  /* runs on the stream's own thread */
 } dp_work_size_t;
 
-/* Where a pointer points, as a device sees it. */
+/* Which memory a pointer points to, as a device sees it. */
 typedef enum dp_memory_kind {
-    DP_MEMORY_HOST,        /* the processor's alone */
+    DP_MEMORY_HOST,        /* ordinary memory, which only the CPU can use */
     DP_MEMORY_DEVICE,      /* this device's, or pinned or managed, which it can use as well */
     DP_MEMORY_OTHER_DEVICE /* another device's: no work of this one may touch it */
 } dp_memory_kind_t;
@@ -87,33 +90,34 @@ typedef struct dp_device_ops {
     dp_status_t (*stream_adopt)(dp_device_t *self, void *native, dp_stream_t **out);
     void *(*stream_native)(const dp_stream_t *stream); /* cudaStream_t */
     /*
-     * Sets the word that says: what was reduced is not to be used. Any thread, any number of times;
-     * when it returns, every kernel that starts later sees it. Whoever ends an operation before its
-     * time, the pipeline's abort and an engine that meets a failure itself, calls this before the
-     * streams behind that operation can move.
+     * Sets the skip flag: results of reductions are not to be used. Any thread, any number of
+     * times; every kernel that starts after the return sees it. The pipeline's abort, and an engine
+     * that meets a failure, call this before they end an operation, because the streams behind it
+     * move on then.
      */
     void (*abort)(dp_device_t *self);
     const uint32_t *(*skip_flag)(
-        dp_device_t *self); /* that word, readable by host and device; 0 or 1 */
-    /* Settles the words of figures, in memory from alloc(), after what streams this one has waited
-     * for have added to them; their sums begin anew. skip is 1 where an element is not finite, or
-     * abort() was called before the stream came here. is_failed: only sets skip. Any thread, and
-     * streams of the program's. */
+        dp_device_t *self); /* the skip flag, 0 or 1, readable by host and device */
+    /* Computes the results in figures (memory from alloc()) from the sums that earlier work added
+     * to them, and clears the sums. skip is 1 if an element is not finite, or if abort() was called
+     * before the stream came here. is_failed: only sets skip. Any thread; streams of the program's
+     * too. */
     dp_status_t (*decide)(dp_stream_t *stream, dp_figures_t *figures, double clip_norm,
                           int is_failed);
     /* DP_OK, or the failure after which the device does nothing more. Any thread. */
     dp_status_t (*health)(dp_device_t *self, dp_error_t *error);
-    /* Waits until everything has run and was written that streams were given so far. */
+    /* Waits until all functions given to call() so far have run, and tallies and stamps are
+     * written. */
     void (*settle)(dp_device_t *self);
-    /* Waits until the device has done what anybody has given it so far, the program too. Nobody
-     * waits for a device that has failed. Any thread, without locks. */
+    /* Waits until the device has done all work given to it so far, the program's included; returns
+     * at once from a device that has failed. Any thread, without locks. */
     void (*synchronize)(dp_device_t *self);
-    /* Makes the device the calling thread's, which its allocations, events and collectives go by;
-     * *back is for leave(), which makes it as it was. NULL: a thread of the data plane, which stays
-     * there. */
+    /* Makes the device current in the calling thread, for its allocations, events and collectives.
+     * *back is for leave(), which restores the thread's own. NULL: a thread of the data plane,
+     * which keeps this device. */
     dp_status_t (*enter)(dp_device_t *self, int *back);
     void (*leave)(dp_device_t *self, int back);
-    /* Which device: "NVIDIA H200, GPU 0, ..."; as long as the device. */
+    /* For people: "NVIDIA H200, GPU 0, ..."; lives as long as the device. */
     const char *(*describe)(const dp_device_t *self);
 } dp_device_ops_t;
 

@@ -1,9 +1,17 @@
 /*
- * host.c - the host as a device: a stream is a FIFO, an event a pair of counters.
+ * host.c - the CPU as a device: a stream is a FIFO with a worker thread, an event a pair of
+ * counters.
  *
- * A stream's worker thread starts with the first work that cannot run inline. Whoever waits polls
- * for spin_ns at most and then sleeps on a futex; the waker makes a system call only when somebody
- * sleeps. It must not know what the work is.
+ * Called by the data plane's threads. A stream's worker starts with the first work that cannot run
+ * inline. A thread that waits polls for spin_ns at most and then sleeps on a futex; the thread that
+ * wakes it makes a system call only if it sleeps. It must not know what the work is.
+ *
+ * The worker's sleep is Dekker's algorithm, all four accesses sequentially consistent:
+ *
+ *     worker:  is_asleep = 1,  then futex_wait(doorbell == seen)
+ *     others:  doorbell + 1,   then reads is_asleep     (ring_doorbell)
+ *
+ * Either the others see is_asleep, or the futex sees the new doorbell and does not sleep.
  */
 #include "runtime/device/device.h"
 
@@ -26,7 +34,7 @@ struct dp_event {
     dp_event_t *self;          /* for callers that hold it const */
     host_device_t *device;     /* borrowed */
     _Atomic uint32_t recorded; /* records so far; one recording thread at a time */
-    _Atomic uint32_t reached;  /* twice the last one its stream passed, + 1: somebody sleeps here */
+    _Atomic uint32_t reached;  /* 2 x the last record its stream passed, + 1 if a thread sleeps */
 };
 
 typedef enum item_kind { ITEM_CALL, ITEM_RECORD, ITEM_WAIT } item_kind_t;
@@ -52,7 +60,7 @@ struct dp_stream {
     pthread_t worker;
     dp_stream_t *next; /* guarded by the device's lock */
     /* the worker's sleep */
-    _Atomic uint32_t bell; /* grows with everything that may concern the worker */
+    _Atomic uint32_t doorbell; /* a futex; one more with every item and the stop */
     _Atomic uint32_t is_asleep;
     _Atomic int is_stopping;
     _Atomic uint64_t final_cpu_ns; /* set when the worker ends */
@@ -74,7 +82,8 @@ static host_device_t *host_of(dp_device_t *device)
 
 /* ---- Events ------------------------------------------------------------------------------- */
 
-/* Tickets wrap; a ticket is reached when it is not ahead. */
+/* Whether the stream has not passed the record with this ticket yet. Both wrap, so by difference.
+ */
 static int is_behind(uint32_t word, uint32_t ticket)
 {
     return (int32_t)((word & ~1u) - (ticket << 1)) < 0;
@@ -86,17 +95,18 @@ static int is_reached(const dp_event_t *event, uint32_t ticket)
     return !is_behind(atomic_load_explicit(&event->reached, memory_order_acquire), ticket);
 }
 
-/* One access: a waiter that sees the new value may destroy the event at once. */
+/* A single access to the event: a waiter that sees the new value may destroy it at once. acq_rel:
+ * the waiter sees what the stream did before (release), and the flag is taken with it. */
 static void event_reach(dp_event_t *event, uint32_t ticket)
 {
     _Atomic uint32_t *word = &event->reached;
 
     if (atomic_exchange_explicit(word, ticket << 1, memory_order_acq_rel) & 1u) {
-        dp_futex_wake(word); /* of an address; nothing is read there */
+        dp_futex_wake(word); /* by address: the event may be gone */
     }
 }
 
-/* Polls until spin_ns have passed since *start_ns (0: now). 1: go on polling. */
+/* 1: go on polling, as spin_ns have not passed since *start_ns (0: from now on). */
 static int may_spin(uint64_t spin_ns, uint64_t *start_ns, unsigned *polls)
 {
     if (spin_ns == 0) return 0;
@@ -165,17 +175,17 @@ static void run_item(const item_t *item)
     }
 }
 
-/* Called without the lock. */
-static void ring(dp_stream_t *stream)
+/* Called without the lock, so that the worker does not wake only to wait for it. */
+static void ring_doorbell(dp_stream_t *stream)
 {
-    atomic_fetch_add_explicit(&stream->bell, 1, memory_order_seq_cst);
+    atomic_fetch_add_explicit(&stream->doorbell, 1, memory_order_seq_cst);
     if (atomic_load_explicit(&stream->is_asleep, memory_order_seq_cst) != 0) {
-        dp_futex_wake(&stream->bell);
+        dp_futex_wake(&stream->doorbell);
     }
 }
 
-/* Takes the next item, if the stream is free to work on it. */
-static item_t *take(dp_stream_t *stream)
+/* The next item, which the caller must run and end; NULL: none, or another thread runs one. */
+static item_t *begin_item(dp_stream_t *stream)
 {
     item_t *item = NULL;
 
@@ -190,7 +200,7 @@ static item_t *take(dp_stream_t *stream)
     return item;
 }
 
-static void give_back(dp_stream_t *stream, item_t *item)
+static void end_item(dp_stream_t *stream, item_t *item)
 {
     pthread_mutex_lock(&stream->lock);
     item->next = stream->spare;
@@ -227,24 +237,24 @@ static void *worker_main(void *argument)
 
     pthread_setname_np(pthread_self(), stream->name);
     for (;;) {
-        const uint32_t heard = atomic_load_explicit(&stream->bell, memory_order_seq_cst);
-        item_t *item = take(stream);
+        const uint32_t seen = atomic_load_explicit(&stream->doorbell, memory_order_seq_cst);
+        item_t *item = begin_item(stream);
         uint64_t start_ns = 0;
         unsigned polls = 0;
 
         if (item != NULL) {
             run_item(item);
-            give_back(stream, item);
+            end_item(stream, item);
             continue;
         }
         if (atomic_load_explicit(&stream->is_stopping, memory_order_acquire) && !has_work(stream)) {
             break;
         }
-        while (atomic_load_explicit(&stream->bell, memory_order_relaxed) == heard &&
+        while (atomic_load_explicit(&stream->doorbell, memory_order_relaxed) == seen &&
                may_spin(stream->device->spin_ns, &start_ns, &polls)) {
         }
         atomic_store_explicit(&stream->is_asleep, 1, memory_order_seq_cst);
-        dp_futex_wait(&stream->bell, heard, SLEEP_NS); /* returns at once when it rang meanwhile */
+        dp_futex_wait(&stream->doorbell, seen, SLEEP_NS); /* not if it rang since */
         atomic_store_explicit(&stream->is_asleep, 0, memory_order_seq_cst);
     }
     atomic_store_explicit(&stream->final_cpu_ns, worker_cpu_ns(stream), memory_order_release);
@@ -263,8 +273,8 @@ static dp_status_t start_worker(dp_stream_t *stream)
     return DP_OK;
 }
 
-/* Appends a copy of the item and sees to it that there is a worker. Takes the lock held, leaves it
- * released. */
+/* Appends a copy of the item, and starts the worker if there is none. The caller holds the lock; it
+ * is released here. */
 static dp_status_t append_and_unlock(dp_stream_t *stream, const item_t *model)
 {
     dp_status_t status = stream->is_started ? DP_OK : start_worker(stream);
@@ -285,7 +295,7 @@ static dp_status_t append_and_unlock(dp_stream_t *stream, const item_t *model)
         stream->tail = &item->next;
     }
     pthread_mutex_unlock(&stream->lock);
-    if (status == DP_OK) ring(stream);
+    if (status == DP_OK) ring_doorbell(stream);
     return status;
 }
 
@@ -309,7 +319,7 @@ static dp_status_t host_call(dp_stream_t *stream, dp_work_size_t size, dp_work_f
     stream->is_running = 0;
     has_waiting = stream->head != NULL;
     pthread_mutex_unlock(&stream->lock);
-    if (has_waiting) ring(stream);
+    if (has_waiting) ring_doorbell(stream);
     return DP_OK;
 }
 
@@ -354,7 +364,7 @@ static void host_stream_destroy(dp_stream_t *stream)
     device = stream->device;
     if (stream->is_started) {
         atomic_store_explicit(&stream->is_stopping, 1, memory_order_release);
-        ring(stream);
+        ring_doorbell(stream);
         pthread_join(stream->worker, NULL);
     }
     pthread_mutex_lock(&device->lock);
