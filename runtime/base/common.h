@@ -28,7 +28,7 @@ _Noreturn void dp_assert_failed(const char *expression, const char *file, int li
 #define DP_MIB ((size_t)1 << 20)
 #define DP_GIB ((size_t)1 << 30)
 
-/* CLOCK_MONOTONIC, ns: one clock for all processes of a machine. */
+/* CLOCK_MONOTONIC, ns: one clock for all processes of a node. */
 static inline uint64_t dp_now_ns(void)
 {
     struct timespec now;

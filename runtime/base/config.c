@@ -297,7 +297,7 @@ size_t dp_config_find(const char *name, const char **nearest)
 }
 
 /* A name as the person wrote it: DP_FUSION_BYTES, --fusion-bytes, or as in a file. */
-static void spell(const char *name, dp_config_source_t source, char *text, size_t room)
+static void spell_name(const char *name, dp_config_source_t source, char *text, size_t room)
 {
     switch (source) {
     case DP_FROM_ENVIRONMENT:
@@ -380,12 +380,12 @@ dp_status_t dp_config_set(dp_config_t *config, const char *name, const char *val
         if (nearest == NULL) {
             return dp_error_set(error, DP_ERR_CONFIG, "no setting is called '%s'", spelt);
         }
-        spell(nearest, source, meant, sizeof(meant));
+        spell_name(nearest, source, meant, sizeof(meant));
         return dp_error_set(error, DP_ERR_CONFIG, "no setting is called '%s', the nearest is %s",
                             spelt, meant);
     }
     setting = &table[index];
-    spell(setting->row.name, source, spelt, sizeof(spelt));
+    spell_name(setting->row.name, source, spelt, sizeof(spelt));
     if (value == NULL) return dp_error_set(error, DP_ERR_CONFIG, "%s needs a value", spelt);
     if (setting->row.is_internal && source == DP_FROM_FILE) {
         return dp_error_set(error, DP_ERR_CONFIG, "%s is set by the launcher, not in a file",

@@ -1,5 +1,5 @@
 /*
- * config_file.c - "name = value" lines, with the line number in every error.
+ * config_file.c - reads "name = value" lines; every error has the line's number.
  */
 #include "runtime/base/config.h"
 

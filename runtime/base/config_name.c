@@ -1,5 +1,5 @@
 /*
- * config_name.c - names as people type them, and the one they probably meant.
+ * config_name.c - names of settings as people type them, and the nearest one to a misspelt name.
  */
 #include "runtime/base/config.h"
 

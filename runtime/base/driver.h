@@ -1,5 +1,5 @@
 /*
- * driver.h - whether this machine can run CUDA, asked of the driver itself.
+ * driver.h - whether this node can run CUDA, asked of the driver itself.
  */
 #ifndef DP_BASE_DRIVER_H
 #define DP_BASE_DRIVER_H

@@ -1,9 +1,10 @@
 /*
- * forked.c - the registry of descriptors that a forked child gives up.
+ * forked.c - the registry of descriptors that a forked child gives up. Descriptors are registered
+ * by any thread; fork() runs the handlers.
  *
  * give_up() runs in the child before fork() returns, in a copy of a process whose other threads are
- * gone and may have held any lock: it makes system calls, and uses no lock and no memory but the
- * registry, which the forking thread holds meanwhile.
+ * gone and may have held any lock. So it makes system calls only, and uses no lock and no memory
+ * but the registry, whose lock the forking thread holds meanwhile (pthread_atfork).
  */
 #include "runtime/base/forked.h"
 
@@ -32,10 +33,10 @@ static int is_child;
 /* What an epoll watches, from a line such as
  *     tfd:       12 events:       19 data:  7f..  pos:0 ino:5c1b sdev:8
  * where the last two say which file 12 was when it was added. */
-typedef struct target {
+typedef struct epoll_target {
     int fd;
     uint64_t inode, device;
-} target_t;
+} epoll_target_t;
 
 static const char *skip_to(const char *text, const char *word)
 {
@@ -44,7 +45,7 @@ static const char *skip_to(const char *text, const char *word)
     return found == NULL ? NULL : found + strlen(word);
 }
 
-static uint64_t parse(const char *text, unsigned base)
+static uint64_t parse_number(const char *text, unsigned base)
 {
     uint64_t value = 0;
 
@@ -59,15 +60,15 @@ static uint64_t parse(const char *text, unsigned base)
     }
 }
 
-static int parse_target(const char *line, target_t *out)
+static int parse_target(const char *line, epoll_target_t *out)
 {
     const char *inode = skip_to(line, " ino:");
     const char *device = skip_to(line, " sdev:");
 
     if (strncmp(line, "tfd:", 4) != 0 || inode == NULL || device == NULL) return 0;
-    out->fd = (int)parse(line + 4, 10);
-    out->inode = parse(inode, 16);
-    out->device = parse(device, 16);
+    out->fd = (int)parse_number(line + 4, 10);
+    out->inode = parse_number(inode, 16);
+    out->device = parse_number(device, 16);
     return 1;
 }
 
@@ -79,7 +80,7 @@ static uint64_t kernel_device(dev_t device)
 
 /* The number may be another file's by now: a descriptor that was closed stays in the epoll while a
  * copy of it is open elsewhere. */
-static int is_still(const target_t *target)
+static int is_still(const epoll_target_t *target)
 {
     struct stat about;
 
@@ -109,7 +110,7 @@ static void give_up(int fd, int null, int depth);
 
 static void give_up_target(const char *line, int self, int null, int depth)
 {
-    target_t target;
+    epoll_target_t target;
 
     if (parse_target(line, &target) && target.fd != self && target.fd != null && is_still(&target))
         give_up(target.fd, null, depth + 1);

@@ -1,9 +1,9 @@
 /*
- * inject.c - reads DP_INJECT and carries its faults out.
+ * inject.c - reads DP_INJECT and brings its faults about, in the thread that reaches them.
  *
  * The faults are real ones: the signals come from the kernel, the wild write from an unmapped page,
- * the short write from a limit on file sizes. Each says in the log that it happens, and at what
- * monotonic time, so that a test can tell what it did from what it found.
+ * the short write from a limit on file sizes. Each is logged with its monotonic time, so that a
+ * test can tell what it caused from what was found.
  */
 #include "runtime/base/inject.h"
 
@@ -80,7 +80,7 @@ static dp_status_t wrong(dp_error_t *error, const char *word, const char *what)
     return dp_error_set(error, DP_ERR_CONFIG, "DP_INJECT: '%s' %s; %s", word, what, POSSIBLE);
 }
 
-static int find(const char *const *names, int count, const char *name)
+static int find_name(const char *const *names, int count, const char *name)
 {
     for (int i = 0; i < count; i++) {
         if (names[i][0] != '\0' && strcmp(names[i], name) == 0) return i;
@@ -111,7 +111,7 @@ static const char *read_where(char *text, fault_t *fault)
         if (!read_number(slash + 1, INT64_MAX, &step)) return "has a step that is no number";
         fault->step = (uint64_t)step;
     }
-    stage = find(stage_names, DP_INJECT_STAGES, text);
+    stage = find_name(stage_names, DP_INJECT_STAGES, text);
     if (stage < 0) return "names no place";
     fault->stage = (dp_inject_stage_t)stage;
     return NULL;
@@ -195,7 +195,7 @@ static dp_status_t read_fault(const char *word, fault_t *fault, dp_error_t *erro
     if (equals != NULL) *equals = '\0';
     at = strchr(colon + 1, '@');
     if (at != NULL) *at = '\0';
-    kind = find(kind_names, KINDS, copy);
+    kind = find_name(kind_names, KINDS, copy);
     if (kind < 0) return wrong(error, word, "is no fault that is known");
     fault->kind = (kind_t)kind;
     if (!read_number(colon + 1, INT32_MAX, &rank)) return wrong(error, word, "names no rank");
@@ -207,8 +207,8 @@ static dp_status_t read_fault(const char *word, fault_t *fault, dp_error_t *erro
 }
 
 /* Reads all faults; keeps those of `rank` in inject, unless that is NULL. */
-static dp_status_t read_all(const char *text, int rank, int size, dp_inject_t *inject,
-                            dp_error_t *error)
+static dp_status_t read_faults(const char *text, int rank, int size, dp_inject_t *inject,
+                               dp_error_t *error)
 {
     for (const char *at = text; *at != '\0';) {
         const size_t bytes = strcspn(at, ",");
@@ -237,7 +237,7 @@ static dp_status_t read_all(const char *text, int rank, int size, dp_inject_t *i
 
 dp_status_t dp_inject_check(const char *text, dp_error_t *error)
 {
-    return read_all(text, -1, 0, NULL, error);
+    return read_faults(text, -1, 0, NULL, error);
 }
 
 /* ---- Life --------------------------------------------------------------------------------- */
@@ -254,7 +254,7 @@ dp_status_t dp_inject_create(const char *text, int rank, int size, const dp_log_
     if (inject == NULL) return dp_error_set(error, DP_ERR_NO_MEMORY, "DP_INJECT: no memory");
     inject->rank = rank;
     inject->log = log;
-    status = read_all(text, rank, size, inject, error);
+    status = read_faults(text, rank, size, inject, error);
     if (status != DP_OK || inject->count == 0) {
         free(inject);
         return status;

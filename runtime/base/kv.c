@@ -39,8 +39,8 @@ struct dp_kv {
 /* ---- Bytes under a deadline --------------------------------------------------------------- */
 
 /* Waits for events on the socket; for_what completes "... did not come in time". */
-static dp_status_t wait_for(dp_kv_t *kv, short events, uint64_t deadline_ns, const char *for_what,
-                            dp_error_t *error)
+static dp_status_t wait_until_ready(dp_kv_t *kv, short events, uint64_t deadline_ns,
+                                    const char *for_what, dp_error_t *error)
 {
     struct pollfd wait = {kv->fd, events, 0};
 
@@ -60,8 +60,8 @@ static dp_status_t wait_for(dp_kv_t *kv, short events, uint64_t deadline_ns, con
     }
 }
 
-static dp_status_t send_all(dp_kv_t *kv, const void *data, size_t bytes, uint64_t deadline_ns,
-                            dp_error_t *error)
+static dp_status_t send_bytes(dp_kv_t *kv, const void *data, size_t bytes, uint64_t deadline_ns,
+                              dp_error_t *error)
 {
     const uint8_t *at = data;
     dp_status_t status;
@@ -73,7 +73,7 @@ static dp_status_t send_all(dp_kv_t *kv, const void *data, size_t bytes, uint64_
             at += sent;
             bytes -= (size_t)sent;
         } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-            status = wait_for(kv, POLLOUT, deadline_ns, "room to send", error);
+            status = wait_until_ready(kv, POLLOUT, deadline_ns, "room to send", error);
             if (status != DP_OK) return status;
         } else if (errno != EINTR) {
             return dp_error_set(error, DP_ERR_SYSTEM, "%s: sending: %s", kv->peer, strerror(errno));
@@ -97,7 +97,7 @@ static dp_status_t receive_all(dp_kv_t *kv, void *data, size_t bytes, uint64_t d
         } else if (got == 0) {
             return dp_error_set(error, DP_ERR_SYSTEM, "%s: closed, expected %s", kv->peer, what);
         } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-            status = wait_for(kv, POLLIN, deadline_ns, what, error);
+            status = wait_until_ready(kv, POLLIN, deadline_ns, what, error);
             if (status != DP_OK) return status;
         } else if (errno != EINTR) {
             return dp_error_set(error, DP_ERR_SYSTEM, "%s: expected %s: %s", kv->peer, what,
@@ -144,7 +144,7 @@ static dp_status_t connect_port(dp_kv_t *kv, const dp_kv_ticket_t *ticket, uint6
     if (connect(kv->fd, (struct sockaddr *)&address, sizeof(address)) == 0) return DP_OK;
     failure = errno;
     if (failure == EINPROGRESS || failure == EINTR) {
-        status = wait_for(kv, POLLOUT, deadline_ns, "the connection", error);
+        status = wait_until_ready(kv, POLLOUT, deadline_ns, "the connection", error);
         if (status != DP_OK) return status;
         if (getsockopt(kv->fd, SOL_SOCKET, SO_ERROR, &failure, &bytes) != 0) failure = errno;
     }
@@ -174,7 +174,7 @@ static dp_status_t shake_hands(dp_kv_t *kv, const dp_secret_t *secret, int rank,
     if (status != DP_OK) return dp_error_set(error, status, "%s: %s", kv->peer, cause.text);
     dp_random(challenge, sizeof(challenge));
     dp_kv_client_hello_write(secret, server_challenge, challenge, rank, hello);
-    status = send_all(kv, hello, sizeof(hello), deadline_ns, error);
+    status = send_bytes(kv, hello, sizeof(hello), deadline_ns, error);
     if (status != DP_OK) return status;
     status = receive_all(kv, welcome, sizeof(welcome), deadline_ns, "its proof", &cause);
     if (status == DP_ERR_SYSTEM) { /* its port and its greeting were right */
@@ -256,9 +256,9 @@ static dp_status_t send_request(dp_kv_t *kv, const char *name, int size, const v
     dp_kv_frame_end(&writer, 0);
     DP_ASSERT(!writer.failed);
     pthread_mutex_lock(&kv->send_lock);
-    status = send_all(kv, kv->unsent, kv->unsent_bytes, deadline_ns, error);
+    status = send_bytes(kv, kv->unsent, kv->unsent_bytes, deadline_ns, error);
     kv->unsent_bytes = 0;
-    if (status == DP_OK) status = send_all(kv, frame, writer.bytes, deadline_ns, error);
+    if (status == DP_OK) status = send_bytes(kv, frame, writer.bytes, deadline_ns, error);
     pthread_mutex_unlock(&kv->send_lock);
     free(frame);
     return status;
@@ -351,11 +351,11 @@ static dp_status_t give_up(dp_kv_t *kv, const char *name)
     dp_writer_init(&writer, frame, sizeof(frame));
     dp_kv_text_write(&writer, DP_KV_GIVE_UP, name);
     pthread_mutex_lock(&kv->send_lock);
-    status = send_all(kv, kv->unsent, kv->unsent_bytes, deadline_ns, NULL);
+    status = send_bytes(kv, kv->unsent, kv->unsent_bytes, deadline_ns, NULL);
     kv->unsent_bytes = 0;
-    if (status == DP_OK) status = send_all(kv, frame, writer.bytes, deadline_ns, NULL);
+    if (status == DP_OK) status = send_bytes(kv, frame, writer.bytes, deadline_ns, NULL);
     pthread_mutex_unlock(&kv->send_lock);
-    return status == DP_OK ? wait_for(kv, POLLIN, deadline_ns, "", NULL) : status;
+    return status == DP_OK ? wait_until_ready(kv, POLLIN, deadline_ns, "", NULL) : status;
 }
 
 static dp_status_t exchange(dp_kv_t *kv, const char *name, int size, const void *value,
@@ -375,7 +375,7 @@ static dp_status_t exchange(dp_kv_t *kv, const char *name, int size, const void 
     /* A server that hung up on us may have said why before. */
     if (sent != DP_OK) deadline_ns = dp_now_ns();
     snprintf(what, sizeof(what), "the values of all %d ranks for exchange '%s'", size, name);
-    status = wait_for(kv, POLLIN, deadline_ns, what, sent == DP_OK ? error : NULL);
+    status = wait_until_ready(kv, POLLIN, deadline_ns, what, sent == DP_OK ? error : NULL);
     if (status == DP_ERR_TIMEOUT && sent == DP_OK) {
         status = give_up(kv, name);
         if (status == DP_OK) {

@@ -1,5 +1,5 @@
 /*
- * limits.c - RLIMIT_NOFILE, raised and put into words.
+ * limits.c - RLIMIT_NOFILE: raises it, and explains in words what ran into it.
  */
 #include "runtime/base/limits.h"
 

@@ -1,9 +1,9 @@
 /*
- * local_socket.c - abstract names of UNIX sockets, and the kernel's word on who is at the other
- * end.
+ * local_socket.c - UNIX sockets with abstract names, and the kernel's answer to whose process is at
+ * the other end.
  *
- * connect() blocks, with a timeout, and not by poll(): while the queue of a listener is full the
- * kernel lets blocking callers wait in turn, and tells others to come again.
+ * connect() blocks, with a timeout set on the socket, instead of polling: while a listener's queue
+ * is full the kernel serves blocking callers in turn, but tells others to come again.
  */
 #include "runtime/base/local_socket.h"
 

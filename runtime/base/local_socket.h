@@ -1,9 +1,9 @@
 /*
- * local_socket.h - a stream socket that only processes of this user on this machine can use.
+ * local_socket.h - a stream socket that only processes of this user on this node can use.
  *
  * Its address is text, "@dp-" and 32 random hexadecimal digits: a name in the abstract namespace of
- * UNIX sockets, so nothing is left in any file system. Anybody on the machine can connect to such a
- * name; both ends ask the kernel whose process the other one is.
+ * UNIX sockets, so nothing is left in any file system. Any process of the
+ * node can connect to such a name, so both ends ask the kernel whose process the other one is.
  */
 #ifndef DP_BASE_LOCAL_SOCKET_H
 #define DP_BASE_LOCAL_SOCKET_H

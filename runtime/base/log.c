@@ -1,8 +1,8 @@
 /*
- * log.c - words a log line; log_queue.c gets it out.
+ * log.c - formats a log line; log_queue.c writes it.
  *
- * It must not wait for whoever reads standard error: the coordinator logs, too. It may be called
- * from anywhere but a signal handler.
+ * Called from any thread, but not from a signal handler. It never waits for the reader of standard
+ * error, because the coordinator logs, too.
  */
 #include "runtime/base/log.h"
 

@@ -42,12 +42,12 @@ typedef enum target_kind {
 } target_kind_t;
 
 /* Where lines go. */
-typedef struct target {
+typedef struct log_target {
     target_kind_t kind;
     int fd; /* to write to: the log's, or our own */
     dev_t device;
     ino_t inode;
-} target_t;
+} log_target_t;
 
 struct dp_log_queue {
     pid_t pid; /* a forked child has the queue, but not the thread */
@@ -55,7 +55,7 @@ struct dp_log_queue {
     pthread_cond_t changed;
     pthread_t thread;
     /* guarded by lock */
-    target_t target;
+    log_target_t target;
     char *data; /* [QUEUE_BYTES] ring; NULL until it is needed */
     size_t begin;
     size_t bytes;
@@ -69,17 +69,17 @@ struct dp_log_queue {
 
 /* ---- Where lines go ----------------------------------------------------------------------- */
 
-static void target_close(target_t *target)
+static void target_close(log_target_t *target)
 {
     if (target->kind == TARGET_OWN) close(target->fd);
     target->kind = TARGET_NONE;
 }
 
-static void target_open(target_t *target, int fd, const struct stat *info)
+static void target_open(log_target_t *target, int fd, const struct stat *info)
 {
     char path[32];
 
-    *target = (target_t){TARGET_PLAIN, fd, info->st_dev, info->st_ino};
+    *target = (log_target_t){TARGET_PLAIN, fd, info->st_dev, info->st_ino};
     if (S_ISSOCK(info->st_mode)) {
         target->kind = TARGET_SOCKET;
     } else if (S_ISFIFO(info->st_mode) || (S_ISCHR(info->st_mode) && isatty(fd))) {
@@ -91,7 +91,7 @@ static void target_open(target_t *target, int fd, const struct stat *info)
 }
 
 /* Looks whether the program has pointed its standard error elsewhere since. */
-static void target_update(target_t *target, int fd)
+static void target_update(log_target_t *target, int fd)
 {
     struct stat info;
 
@@ -108,7 +108,7 @@ static void target_update(target_t *target, int fd)
 }
 
 /* Bytes written; -1 with errno, EAGAIN where it would have had to wait. */
-static ssize_t target_write(const target_t *target, const char *data, size_t bytes)
+static ssize_t target_write(const log_target_t *target, const char *data, size_t bytes)
 {
     ssize_t wrote;
 
@@ -124,7 +124,7 @@ static ssize_t target_write(const target_t *target, const char *data, size_t byt
 }
 
 /* Bytes of a line that need no more care: written, or lost for good. */
-static size_t write_at_once(const target_t *target, const char *line, size_t bytes)
+static size_t write_at_once(const log_target_t *target, const char *line, size_t bytes)
 {
     size_t sent = 0;
 
@@ -142,7 +142,7 @@ static size_t write_at_once(const target_t *target, const char *line, size_t byt
 void dp_log_line_write(int fd, const char *line, size_t bytes)
 {
     const uint64_t end_ns = dp_now_ns() + LINE_NS;
-    target_t target = {TARGET_NONE, -1, 0, 0};
+    log_target_t target = {TARGET_NONE, -1, 0, 0};
     size_t sent;
 
     target_update(&target, fd);
@@ -209,7 +209,7 @@ static void queue_free(dp_log_queue_t *queue)
 /* Blocks without the lock; the piece in front stays where it is meanwhile. */
 static void write_blocking(dp_log_queue_t *queue)
 {
-    const target_t target = queue->target;
+    const log_target_t target = queue->target;
     char piece[CHUNK_BYTES];
     const size_t bytes = dp_min(ring_piece(queue), sizeof(piece));
     ssize_t wrote;

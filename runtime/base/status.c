@@ -1,7 +1,7 @@
 /*
  * status.c - the names of statuses, element types, reductions and wire formats, and their sizes.
  *
- * Switches without a default, so that the compiler names a value somebody forgot here.
+ * Switches have no default, so that the compiler names a value that is missing here.
  */
 #include "runtime/base/common.h"
 

@@ -1,5 +1,5 @@
 /*
- * window.c - reads FILE[:steps=A-B].
+ * window.c - parses FILE[:steps=A-B].
  */
 #include "runtime/base/window.h"
 

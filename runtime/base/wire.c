@@ -1,5 +1,6 @@
 /*
- * wire.c - integers as little-endian bytes, and nothing that depends on the machine.
+ * wire.c - integers as little-endian bytes, independent of the processor's byte order and
+ * alignment.
  *
  * Every function first claims its bytes; a claim that fails leaves the rest of the message failed.
  */

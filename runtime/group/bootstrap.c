@@ -1,5 +1,6 @@
 /*
- * bootstrap.c - picks the way to bootstrap by what a launcher left in the environment.
+ * bootstrap.c - picks the way to bootstrap by what a launcher left in the environment. Called by
+ * dp_init(), in the program's thread.
  */
 #include "runtime/group/bootstrap.h"
 

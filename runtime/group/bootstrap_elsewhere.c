@@ -1,11 +1,15 @@
 /*
- * bootstrap_elsewhere.c - a rank of a job that torchrun, mpirun, srun or a script started.
+ * bootstrap_elsewhere.c - the bootstrap of a rank that torchrun, mpirun, srun or a script started.
  *
- * Rank 0 serves the rendezvous; the others learn where, and by which secret, in one of three ways:
- * from PMI's key-value space; from a file of this user on the one machine they share, where rank 0
- * serves a local socket; or from DP_RENDEZVOUS (MASTER_ADDR) with DP_SECRET_FILE. Then all meet
- * once, prove to be of the same job, and take its name from a random number of rank 0. Every wait
- * ends at DP_START_TIMEOUT.
+ * Called by dp_init(), in the program's thread. Rank 0 serves the rendezvous in a thread of its own
+ * (bootstrap_server.c). The others learn its address and the secret in one of three ways:
+ *
+ *     PMI         from the launcher's key-value space
+ *     one node    from a file of this user (beacon.h); rank 0 serves a local socket then
+ *     otherwise   address from DP_RENDEZVOUS or MASTER_ADDR, secret from DP_SECRET_FILE
+ *
+ * Then all ranks meet in a first exchange, which proves that they are of the same job and takes the
+ * job's name from a random number of rank 0. Every wait ends at DP_START_TIMEOUT.
  */
 #include "runtime/group/bootstrap_internal.h"
 
@@ -48,13 +52,14 @@ typedef struct elsewhere {
 } elsewhere_t;
 
 /* Puts in front of an error which rank of whose job this is. */
-static dp_status_t say(const elsewhere_t *self, dp_error_t *error, const dp_error_t *cause)
+static dp_status_t add_starter_facts(const elsewhere_t *self, dp_error_t *error,
+                                     const dp_error_t *cause)
 {
     return dp_error_set(error, cause->status, "rank %d of %d (%s): %s", self->base.rank,
                         self->base.size, self->starter.name, cause->text);
 }
 
-/* The client's own texts begin with "rendezvous ADDRESS"; whose that is people should know. */
+/* The client's own texts begin with "rendezvous ADDRESS": adds that it is rank 0's. */
 static void name_server(dp_error_t *error)
 {
     if (strncmp(error->text, "rendezvous ", 11) == 0) {
@@ -64,9 +69,9 @@ static void name_server(dp_error_t *error)
 
 static void pause_before_retry(void)
 {
-    const struct timespec nap = {0, RETRY_NS};
+    const struct timespec pause = {0, RETRY_NS};
 
-    nanosleep(&nap, NULL);
+    nanosleep(&pause, NULL);
 }
 
 /* ---- The secret --------------------------------------------------------------------------- */
@@ -348,9 +353,10 @@ static dp_status_t find_rank_0(elsewhere_t *self, const dp_config_t *config, dp_
                         config->secret_file[0] == '\0' ? "a secret (DP_SECRET_FILE)" : "",
                         "on each of them the same, e.g. from: (umask 077; head -c 32 /dev/urandom "
                         "> FILE), copied by ssh",
-                        starter->local_size < 0 ? "; if it is one machine, say so with "
-                                                  "the local rank and size"
-                                                : "");
+                        starter->local_size < 0
+                            ? "; if it is one machine, add_starter_facts so with "
+                              "the local rank and size"
+                            : "");
 }
 
 /* ---- All meet ----------------------------------------------------------------------------- */
@@ -404,7 +410,7 @@ static dp_status_t wrap_exchange(elsewhere_t *self, dp_status_t status, const dp
         dp_error_set(&worded, DP_ERR_PEER_LOST,
                      "rank 0, which serves the rendezvous, has ended: %s", cause->text);
     }
-    return say(self, error, &worded);
+    return add_starter_facts(self, error, &worded);
 }
 
 static dp_status_t elsewhere_exchange(dp_bootstrap_t *base, const char *name, const void *value,
@@ -439,7 +445,7 @@ static dp_status_t meet_all(elsewhere_t *self, dp_error_t *error)
                                     self->deadline_ns, error);
         if (status == DP_OK) {
             status = compare_cards(self, values, bytes, nonce, &cause);
-            if (status != DP_OK) say(self, error, &cause);
+            if (status != DP_OK) add_starter_facts(self, error, &cause);
         }
         dp_bootstrap_free_values(values, self->base.size);
     }
@@ -499,7 +505,7 @@ dp_status_t dp_bootstrap_create_elsewhere(const dp_config_t *config, const dp_st
     if (starter->warning[0] != '\0') dp_log_warn(&self->log, "%s", starter->warning);
     status = find_rank_0(self, config, &cause);
     if (status != DP_OK) {
-        say(self, error, &cause);
+        add_starter_facts(self, error, &cause);
     } else {
         status = meet_all(self, error);
     }

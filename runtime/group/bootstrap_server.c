@@ -1,9 +1,10 @@
 /*
  * bootstrap_server.c - the thread in rank 0 that serves the rendezvous of its job.
  *
- * It owns an event loop of its own, so the program in rank 0 may be as slow as it likes. Once every
- * rank has come nobody else may: the port is closed and the file that told of it is removed. It
- * shares with the program's thread a descriptor that says stop, and the file's path under a lock.
+ * Started and stopped by bootstrap_elsewhere.c. The thread has an event loop of its own, so the
+ * program in rank 0 may be as slow as it likes. Once all ranks have come the port is closed, and
+ * the beacon's file that gave its address is removed. It shares two things with the program's
+ * thread: a descriptor that asks it to stop, and the file's path, under a lock.
  */
 #include "runtime/group/bootstrap_server.h"
 

@@ -1,5 +1,5 @@
 /*
- * bootstrap_solo.c - a world of one: what it gives is what it gets.
+ * bootstrap_solo.c - the bootstrap of a world of one: an exchange returns the value that was given.
  */
 #include "runtime/group/bootstrap_internal.h"
 

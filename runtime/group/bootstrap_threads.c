@@ -1,9 +1,10 @@
 /*
- * bootstrap_threads.c - ranks that are threads of one process, for tests: one table under a lock.
+ * bootstrap_threads.c - the bootstrap of ranks that are threads of one process, for tests: one
+ * table under a lock.
  *
- * Exchanges are matched by the count of calls and checked by name. Whoever gave a value in round
- * n + 1 has seen round n complete, so two rounds are in use at most: one being collected, one
- * being filled.
+ * Exchanges are matched by the count of calls and checked by name. A rank that gives a value in
+ * round n + 1 has seen the end of round n, so two rounds are in use at most: one from which slow
+ * ranks still take their results, and one that fills.
  */
 #include "runtime/group/bootstrap_internal.h"
 
@@ -36,11 +37,11 @@ typedef struct world {
     dp_error_t failure; /* every later exchange fails with it */
 } world_t;
 
-typedef struct member {
+typedef struct thread_rank {
     dp_bootstrap_t base; /* first: ops receive its address */
     world_t *world;
     unsigned call; /* exchanges completed */
-} member_t;
+} thread_rank_t;
 
 /* ---- The shared table --------------------------------------------------------------------- */
 
@@ -112,8 +113,8 @@ static void list_missing(const world_t *world, const round_t *round, char *text,
 /* ---- Exchange ----------------------------------------------------------------------------- */
 
 /* Puts this rank's value in; called with the lock held. */
-static dp_status_t give(member_t *member, round_t *round, const char *name, const void *value,
-                        size_t value_bytes)
+static dp_status_t give_value(thread_rank_t *member, round_t *round, const char *name,
+                              const void *value, size_t value_bytes)
 {
     world_t *world = member->world;
     const int rank = member->base.rank;
@@ -142,7 +143,7 @@ static dp_status_t give(member_t *member, round_t *round, const char *name, cons
 }
 
 /* Waits until all have given; called with the lock held. */
-static dp_status_t await(member_t *member, round_t *round, uint64_t deadline_ns)
+static dp_status_t await(thread_rank_t *member, round_t *round, uint64_t deadline_ns)
 {
     world_t *world = member->world;
     const struct timespec until = {(time_t)(deadline_ns / 1000000000u),
@@ -171,7 +172,7 @@ static dp_status_t await(member_t *member, round_t *round, uint64_t deadline_ns)
 
 /* Copies everyone's values out; the last to collect empties the round. Called with the lock held.
  */
-static dp_status_t collect(member_t *member, round_t *round, void **values, size_t *bytes)
+static dp_status_t collect(thread_rank_t *member, round_t *round, void **values, size_t *bytes)
 {
     world_t *world = member->world;
     dp_status_t status = DP_OK;
@@ -200,7 +201,7 @@ static dp_status_t threads_exchange(dp_bootstrap_t *self, const char *name, cons
                                     size_t value_bytes, void **values, size_t *bytes,
                                     uint64_t deadline_ns, dp_error_t *error)
 {
-    member_t *member = (member_t *)self;
+    thread_rank_t *member = (thread_rank_t *)self;
     world_t *world = member->world;
     round_t *round = &world->rounds[member->call % 2];
     dp_status_t status;
@@ -211,7 +212,7 @@ static dp_status_t threads_exchange(dp_bootstrap_t *self, const char *name, cons
     }
     pthread_mutex_lock(&world->lock);
     status = world->failure.status;
-    if (status == DP_OK) status = give(member, round, name, value, value_bytes);
+    if (status == DP_OK) status = give_value(member, round, name, value, value_bytes);
     if (status == DP_OK) status = await(member, round, deadline_ns);
     if (status == DP_OK) status = collect(member, round, values, bytes);
     if (status == DP_OK) {
@@ -233,7 +234,7 @@ static void threads_report(dp_bootstrap_t *self, const dp_failure_t *failure)
 
 static void threads_destroy(dp_bootstrap_t *self)
 {
-    member_t *member = (member_t *)self;
+    thread_rank_t *member = (thread_rank_t *)self;
     world_t *world = member->world;
     int left;
 
@@ -260,7 +261,7 @@ dp_status_t dp_bootstrap_create_threads(int size, dp_bootstrap_t **bootstraps)
     if (world == NULL) return DP_ERR_NO_MEMORY;
     dp_random(&random, sizeof(random));
     for (; made < size; made++) {
-        member_t *member = calloc(1, sizeof(*member));
+        thread_rank_t *member = calloc(1, sizeof(*member));
 
         if (member == NULL) goto fail;
         member->base.ops = &threads_ops;

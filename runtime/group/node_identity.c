@@ -1,10 +1,11 @@
 /*
- * machine.c - which machine this process is on, by what the kernel says of itself.
+ * node_identity.c - which node this process is on, by what the kernel says of itself.
  *
- * The boot id differs between any two running kernels. Ranks of one kernel hand each other
- * descriptors over UNIX sockets in the abstract namespace, which belongs to a network namespace,
- * and accept only their own user, whose number means something only within a user namespace. Pids,
- * System V memory and file systems may differ: no rank needs them to be common.
+ * Called once by dp_init(). The boot id differs between any two running kernels. Ranks of one
+ * kernel pass each other descriptors over UNIX sockets in the abstract namespace, which belongs to
+ * a network namespace, and accept only their own user, whose number means something only within a
+ * user namespace. Pids, System V memory and file systems may differ: no rank needs them to be
+ * common.
  */
 #include "runtime/group/node_identity.h"
 
@@ -37,15 +38,15 @@ static unsigned long long namespace_of(const char *path)
     return stat(path, &about) == 0 ? (unsigned long long)about.st_ino : 0;
 }
 
-void dp_node_identity_read(dp_node_identity_t *machine)
+void dp_node_identity_read(dp_node_identity_t *identity)
 {
     char boot_id[65] = "";
 
     read_boot_id(boot_id, sizeof(boot_id));
-    snprintf(machine->kernel, sizeof(machine->kernel), "%s", boot_id);
-    snprintf(machine->network, sizeof(machine->network), "%s net %llu", boot_id,
+    snprintf(identity->kernel, sizeof(identity->kernel), "%s", boot_id);
+    snprintf(identity->network, sizeof(identity->network), "%s net %llu", boot_id,
              namespace_of("/proc/self/ns/net"));
-    snprintf(machine->node, sizeof(machine->node), "%s net %llu user %llu uid %u", boot_id,
+    snprintf(identity->node, sizeof(identity->node), "%s net %llu user %llu uid %u", boot_id,
              namespace_of("/proc/self/ns/net"), namespace_of("/proc/self/ns/user"),
              (unsigned)geteuid());
 }

@@ -1,9 +1,9 @@
 /*
- * machine.h - which machine this process is on, and which ranks of it can share memory.
+ * node_identity.h - which node this process is on: a node is what can share memory.
  *
- * Host names are for people: two machines may both be called localhost, and containers of one
- * machine may or may not have a common memory. Equal texts of dp_node_identity_t mean what its
- * comments say, on any number of machines.
+ * Host names are for people: two nodes may both be called localhost, and containers of one computer
+ * may or may not have a common memory. So ranks compare the texts below. Equal ones mean what the
+ * comments say, among any number of ranks.
  */
 #ifndef DP_GROUP_NODE_IDENTITY_H
 #define DP_GROUP_NODE_IDENTITY_H
@@ -17,6 +17,6 @@ typedef struct dp_node_identity {
     char node[DP_NODE_IDENTITY_TEXT];    /* equal: also one user, who can hand descriptors around */
 } dp_node_identity_t;
 
-void dp_node_identity_read(dp_node_identity_t *machine);
+void dp_node_identity_read(dp_node_identity_t *identity);
 
 #endif

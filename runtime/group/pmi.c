@@ -1,5 +1,6 @@
 /*
  * pmi.c - the conversation with an MPI launcher: one request, one answer, every wait bounded.
+ * Called by bootstrap_elsewhere.c. It must not know what is put into the key-value space.
  */
 #include "runtime/group/pmi.h"
 
@@ -13,7 +14,8 @@
 
 /* ---- Bytes -------------------------------------------------------------------------------- */
 
-static dp_status_t wait_for(dp_pmi_t *pmi, short events, const char *what, dp_error_t *error)
+static dp_status_t wait_for_launcher(dp_pmi_t *pmi, short events, const char *what,
+                                     dp_error_t *error)
 {
     struct pollfd wait = {pmi->fd, events, 0};
 
@@ -32,7 +34,8 @@ static dp_status_t wait_for(dp_pmi_t *pmi, short events, const char *what, dp_er
     }
 }
 
-static dp_status_t send_all(dp_pmi_t *pmi, const char *data, size_t bytes, dp_error_t *error)
+static dp_status_t send_to_launcher(dp_pmi_t *pmi, const char *data, size_t bytes,
+                                    dp_error_t *error)
 {
     while (bytes > 0) {
         const ssize_t sent = send(pmi->fd, data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -42,7 +45,7 @@ static dp_status_t send_all(dp_pmi_t *pmi, const char *data, size_t bytes, dp_er
             data += sent;
             bytes -= (size_t)sent;
         } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-            status = wait_for(pmi, POLLOUT, "room to send", error);
+            status = wait_for_launcher(pmi, POLLOUT, "room to send", error);
             if (status != DP_OK) return status;
         } else if (pmi->version != 0 && errno != EINTR) {
             return dp_error_set(error, DP_ERR_SYSTEM, "PMI: the launcher closed: %s",
@@ -74,7 +77,7 @@ static dp_status_t receive_some(dp_pmi_t *pmi, const char *what, dp_error_t *err
                                 what);
         }
         if (errno == EAGAIN || errno == EWOULDBLOCK) {
-            status = wait_for(pmi, POLLIN, what, error);
+            status = wait_for_launcher(pmi, POLLIN, what, error);
             if (status != DP_OK) return status;
         } else if (errno != EINTR) {
             return dp_error_set(error, DP_ERR_SYSTEM, "PMI: the launcher closed, expected %s: %s",
@@ -138,7 +141,7 @@ static dp_status_t send_message(dp_pmi_t *pmi, int version, const char *text, dp
     if (bytes < 0 || (size_t)bytes >= sizeof(framed)) {
         return dp_error_set(error, DP_ERR_INVALID, "PMI: a message of %zu bytes", strlen(text));
     }
-    return send_all(pmi, framed, (size_t)bytes, error);
+    return send_to_launcher(pmi, framed, (size_t)bytes, error);
 }
 
 /* Asks and waits for the answer, which is left in message. */

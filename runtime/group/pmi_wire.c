@@ -1,5 +1,5 @@
 /*
- * pmi_wire.c - takes PMI messages apart.
+ * pmi_wire.c - parses PMI messages. Pure; called by pmi.c and a fuzzer.
  */
 #include "runtime/group/pmi_wire.h"
 

@@ -1,8 +1,8 @@
 /*
- * resolve.c - asks the system's resolver in a thread, as it has no deadline of its own.
+ * resolve.c - asks the system's resolver in a thread, as getaddrinfo() has no deadline of its own.
  *
- * A thread that is not waited for any longer finishes by itself: whoever of the two is the last to
- * need the question frees it.
+ * Called by bootstrap_elsewhere.c. A thread that is not waited for any longer finishes by itself:
+ * the caller and the thread share the question, and the last of the two to need it frees it.
  */
 #include "runtime/group/resolve.h"
 
@@ -84,7 +84,7 @@ static question_t *question_create(const char *name)
     return question;
 }
 
-static int start(question_t *question)
+static int start_lookup_thread(question_t *question)
 {
     pthread_attr_t attributes;
     pthread_t thread;
@@ -113,7 +113,7 @@ dp_status_t dp_resolve(const char *name, char (*addresses)[16], int max, int *co
 
     if (question == NULL)
         return dp_error_set(error, DP_ERR_NO_MEMORY, "no memory to ask for a name");
-    code = start(question);
+    code = start_lookup_thread(question);
     if (code != 0) {
         question->users = 1;
         question_release(question);

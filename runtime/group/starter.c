@@ -1,9 +1,9 @@
 /*
- * starter.c - one table of the variables that launchers leave, and what follows from them.
+ * starter.c - one table of the variables that launchers leave, and the rank and job that follow.
  *
- * A family is present when one of its markers is set, and complete when all that it needs is. The
- * first complete one is believed; half of one with no complete one beside it is an error: a world
- * of one in its place would train N copies of the model side by side.
+ * Called by bootstrap.c. A family is present if one of its markers is set, and complete if all that
+ * it needs is. The first complete one is used. Half of a family, with no complete one beside it, is
+ * an error: a world of one in its place would train N copies of the model side by side.
  */
 #include "runtime/group/starter.h"
 

@@ -1,6 +1,6 @@
 /*
- * starter.h - who started this process, and as which rank of what job: read from what launchers
- * leave in the environment.
+ * starter.h - which launcher started this process, and as which rank of which job: read from the
+ * variables that launchers leave in the environment.
  *
  * Pure but for the look-up it is given, so that plain tables can test every combination. Families
  * in order of precedence, the innermost launcher of a nest first: dprun, plain variables, torchrun,

@@ -10,17 +10,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Hosts -------------------------------------------------------------------------------- */
+/* ---- Nodes -------------------------------------------------------------------------------- */
 
-typedef struct entry {
+typedef struct keyed_rank {
     const char *key;
     int rank;
-} entry_t;
+} keyed_rank_t;
 
 static int compare_entries(const void *left, const void *right)
 {
-    const entry_t *a = left;
-    const entry_t *b = right;
+    const keyed_rank_t *a = left;
+    const keyed_rank_t *b = right;
     const int order = strcmp(a->key, b->key);
 
     return order != 0 ? order : (a->rank > b->rank) - (a->rank < b->rank);
@@ -30,12 +30,12 @@ static int compare_entries(const void *left, const void *right)
  * O(n log n), where comparing all pairs would take a large world's start seconds. */
 static dp_status_t find_leaders(int *node, const char *const *keys, int size)
 {
-    entry_t *entries = malloc((size_t)size * sizeof(*entries));
+    keyed_rank_t *entries = malloc((size_t)size * sizeof(*entries));
     int leader = 0;
 
     if (entries == NULL) return DP_ERR_NO_MEMORY;
     for (int rank = 0; rank < size; rank++)
-        entries[rank] = (entry_t){keys[rank], rank};
+        entries[rank] = (keyed_rank_t){keys[rank], rank};
     qsort(entries, (size_t)size, sizeof(*entries), compare_entries);
     for (int i = 0; i < size; i++) {
         if (i == 0 || strcmp(entries[i].key, entries[i - 1].key) != 0) leader = entries[i].rank;

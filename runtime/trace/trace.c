@@ -1,9 +1,10 @@
 /*
- * trace.c - the recorder's memory: the mapped file, its lanes, chunks and names.
+ * trace.c - the recorder's memory: the mapped file, its lanes, chunks and names. The layout is
+ * drawn in trace_format.h.
  *
- * The mutex guards what is rare: a new lane, a new name, the next chunk (once per 341 records).
- * The room on disk is allocated before the first record, as a write to a mapped file on a full
- * disk would kill the process.
+ * Recording itself is inline in trace.h and takes no lock. The mutex guards what is rare: a new
+ * lane, a new name, the next chunk (once per 341 records). The room on disk is allocated before the
+ * first record, because a write to a mapped file on a full disk is a SIGBUS.
  */
 #include "runtime/trace/trace.h"
 
