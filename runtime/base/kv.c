@@ -23,7 +23,7 @@
 #include "runtime/base/local_socket.h"
 
 #define GIVE_UP_NS 1000000000ull /* for the answer that names who is missing */
-#define NOTE_ROOM (DP_KV_FRAME_HEADER_BYTES + 2 + DP_KV_TEXT_MAX)
+#define REPORT_ROOM (DP_KV_FRAME_HEADER_BYTES + DP_FAILURE_BYTES_MAX)
 
 struct dp_kv {
     int fd; /* does not block */
@@ -32,7 +32,7 @@ struct dp_kv {
     dp_error_t failure; /* why the connection is of no more use */
     pthread_mutex_t send_lock;
     /* guarded by send_lock */
-    uint8_t unsent[NOTE_ROOM]; /* the rest of a note that the socket had no room for */
+    uint8_t unsent[REPORT_ROOM]; /* the rest of a report that the socket had no room for */
     size_t unsent_bytes;
 };
 
@@ -432,11 +432,11 @@ dp_status_t dp_kv_exchange(dp_kv_t *kv, const char *name, int size, const void *
     return dp_error_set(error, status, "%s", kv->failure.text);
 }
 
-/* ---- Notes -------------------------------------------------------------------------------- */
+/* ---- Reports ------------------------------------------------------------------------------ */
 
-void dp_kv_note(dp_kv_t *kv, const char *text)
+void dp_kv_report(dp_kv_t *kv, const dp_failure_t *failure)
 {
-    uint8_t frame[NOTE_ROOM];
+    uint8_t frame[REPORT_ROOM];
     dp_writer_t writer;
     ssize_t sent;
 
@@ -448,9 +448,9 @@ void dp_kv_note(dp_kv_t *kv, const char *text)
             memmove(kv->unsent, kv->unsent + sent, kv->unsent_bytes);
         }
     }
-    if (kv->unsent_bytes == 0) { /* else this note is dropped: half a frame would garble the rest */
+    if (kv->unsent_bytes == 0) { /* else this one is dropped: half a frame would garble the rest */
         dp_writer_init(&writer, frame, sizeof(frame));
-        dp_kv_text_write(&writer, DP_KV_FAILURE, text);
+        dp_kv_failure_write(&writer, failure);
         sent = send(kv->fd, frame, writer.bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (sent > 0 && (size_t)sent < writer.bytes) {
             kv->unsent_bytes = writer.bytes - (size_t)sent;

@@ -12,7 +12,7 @@
  *   then frames: u32 bytes (of what follows, 1 .. DP_KV_FRAME_MAX), u8 type, fields
  *
  *   from a rank:    EXCHANGE  text name, u32 size, u32 bytes, blob
- *                   NOTE      text: what this rank does now, for dprun's log and report
+ *                   FAILURE   a failure.h: why this rank's world ended, for dprun
  *                   GIVE_UP   text name: this rank has waited long enough in that exchange
  *   from a server:  VALUES    u32 count, count x (u32 bytes, blob): all have given a value
  *                   ERROR     text: why an exchange ended, or why the rank cannot take part
@@ -25,10 +25,11 @@
 #define DP_BASE_KV_H
 
 #include "runtime/base/auth.h"
+#include "runtime/base/failure.h"
 #include "runtime/base/wire.h"
 
 #define DP_KV_MAGIC 0x564b5044u /* "DPKV" */
-#define DP_KV_VERSION 3
+#define DP_KV_VERSION 4
 #define DP_KV_FRAME_MAX (4u << 20)
 #define DP_KV_NAME_MAX 63
 #define DP_KV_SERVER_HELLO_BYTES 40
@@ -38,7 +39,7 @@
 #define DP_KV_WRONG_PROOF "DPKV refused: the proof is wrong"
 #define DP_KV_BUSY "DPKV refused: too many strangers"
 #define DP_KV_FRAME_HEADER_BYTES 5 /* u32 bytes, u8 type */
-#define DP_KV_TEXT_MAX 1023        /* of a NOTE, an ERROR, ... */
+#define DP_KV_TEXT_MAX 1023        /* of an ERROR, a LATE, ... */
 
 _Static_assert(sizeof(DP_KV_WRONG_PROOF) - 1 == DP_PROOF_BYTES, "as long as a proof");
 _Static_assert(sizeof(DP_KV_BUSY) - 1 == DP_PROOF_BYTES, "as long as a proof");
@@ -96,7 +97,9 @@ dp_status_t dp_kv_frame_parse(const void *data, size_t bytes, uint8_t *type, dp_
 void dp_kv_frame_begin(dp_writer_t *writer, enum dp_kv_type type);
 void dp_kv_frame_end(dp_writer_t *writer, size_t begin); /* begin: writer->bytes at frame_begin */
 void dp_kv_text_write(dp_writer_t *writer, enum dp_kv_type type,
-                      const char *text); /* NOTE, ERROR, GIVE_UP, LATE */
+                      const char *text); /* ERROR, GIVE_UP, LATE */
+
+void dp_kv_failure_write(dp_writer_t *writer, const dp_failure_t *failure);
 
 /* The fields of an EXCHANGE; value points into the frame. 0 on success, -1 when malformed. */
 int dp_kv_exchange_read(dp_reader_t *fields, char name[DP_KV_NAME_MAX + 1], uint32_t *size,
@@ -127,8 +130,9 @@ dp_status_t dp_kv_exchange(dp_kv_t *kv, const char *name, int size, const void *
                            size_t value_bytes, void **values, size_t *bytes, uint64_t deadline_ns,
                            dp_error_t *error);
 
-/* Tells dprun a line; best effort, never blocks. Threads: any, also during an exchange. */
-void dp_kv_note(dp_kv_t *kv, const char *text);
+/* Tells dprun why this rank's world ended; best effort, never blocks. Threads: any, also during an
+ * exchange. */
+void dp_kv_report(dp_kv_t *kv, const dp_failure_t *failure);
 
 void dp_kv_close(dp_kv_t *kv); /* NULL is fine */
 

@@ -1,5 +1,5 @@
 /*
- * rendezvous.c - serves the exchanges of a job's ranks, and takes their notes.
+ * rendezvous.c - serves the exchanges of a job's ranks, and takes their failure reports.
  *
  * Called by dprun, or by rank 0's server thread where others started the job, in the thread of the
  * event loop it is given. Connections come from rendezvous_door.c once they have proven that they
@@ -66,11 +66,16 @@ static void exchange_free(dp_rendezvous_t *rendezvous, exchange_t *exchange)
 static void exchange_fail(dp_rendezvous_t *rendezvous, exchange_t *exchange, enum dp_kv_type type,
                           int culprit, const char *text)
 {
+    dp_failure_t failure;
+
+    dp_failure_init(&failure, type == DP_KV_LATE ? DP_FAILURE_LATE : DP_FAILURE_ENDED, culprit,
+                    text);
+    failure.is_seen = 1; /* by this server */
     for (int rank = 0; rank < rendezvous->size; rank++) {
         if (!exchange->values[rank].is_given || rendezvous->ranks[rank].peer == NULL) continue;
         dp_rendezvous_send_text(rendezvous->ranks[rank].peer, type, text);
         if (culprit < 0) continue;
-        rendezvous->events.lost(rendezvous->events.context, rank, culprit, text);
+        rendezvous->events.failed(rendezvous->events.context, rank, &failure);
     }
     exchange_free(rendezvous, exchange);
 }
@@ -288,15 +293,16 @@ static int serve_give_up(dp_rendezvous_peer_t *peer, dp_reader_t *fields)
 
 static int serve_frame(dp_rendezvous_peer_t *peer, uint8_t type, dp_reader_t *fields)
 {
-    char text[DP_KV_TEXT_MAX + 1];
+    char text[96];
+    dp_failure_t failure;
 
     if (type == DP_KV_EXCHANGE) return serve_exchange(peer, fields);
     if (type == DP_KV_GIVE_UP) return serve_give_up(peer, fields);
     if (type == DP_KV_FAILURE) {
-        if (dp_kv_text_read(fields, text, sizeof(text)) != 0) {
-            return drop_malformed(peer, "a malformed note");
+        if (dp_failure_read(fields, &failure) != DP_OK) {
+            return drop_malformed(peer, "a malformed failure report");
         }
-        peer->rendezvous->events.note(peer->rendezvous->events.context, peer->rank, text);
+        peer->rendezvous->events.failed(peer->rendezvous->events.context, peer->rank, &failure);
         return 0;
     }
     snprintf(text, sizeof(text), "a frame of type %u, which only a server sends", type);

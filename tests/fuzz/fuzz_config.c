@@ -57,7 +57,7 @@ size_t fuzz_seed(unsigned which, uint8_t *data, size_t room)
         "fusion-bytes = 64M\nwire = fp16 # half\n",
         "FUSION_HOLD = 1.5ms\nstall-limit=2h\n\n# end",
         "timeline = out.pftrace:steps=10-20\ncheck = yes\nlog=debug\r\n",
-        "tree-arity = 4\nqueue_depth = 100\npretend-hosts = 2\nucx-devices = eth0\n",
+        "tree-arity = 4\nqueue_depth = 100\npretend-nodes = 2\nucx-devices = eth0\n",
     };
     size_t bytes;
 
