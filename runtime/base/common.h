@@ -1,7 +1,7 @@
 /*
  * common.h - the handful of helpers every file may use: assertions, minimum and maximum, the clock.
  *
- * Must not grow: what has an idea of its own gets a file of its own.
+ * It must not grow: an idea of its own gets a file of its own.
  */
 #ifndef DP_BASE_COMMON_H
 #define DP_BASE_COMMON_H

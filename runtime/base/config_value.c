@@ -78,7 +78,7 @@ const char *dp_parse_time(const char *text, int64_t *value)
     if (__builtin_mul_overflow(*value, unit->factor, value)) return "is longer than any time";
     if (fraction == NULL) return NULL;
     part = unit->factor;
-    for (; fraction < end; fraction++) { /* what is finer than a nanosecond is cut */
+    for (; fraction < end; fraction++) { /* digits below a nanosecond are cut */
         part /= 10;
         if (__builtin_add_overflow(*value, part * (*fraction - '0'), value)) {
             return "is longer than any time";

@@ -3,9 +3,10 @@
  * its parent's contexts.
  *
  * A child that does not exec() inherits every descriptor. While it holds a rank's end of a
- * connection, the kernel tells nobody that the rank has died. So the child gives these descriptors
- * up before fork() returns in it. It has none of the rank's threads either, so a context is of no
- * use there; dp_fork_generation() says in which process a context was made, without a system call.
+ * connection, the kernel does not close it when the rank dies, so no other rank notices the death.
+ * So the child gives these descriptors up before fork() returns in it. It has none of the rank's
+ * threads either, so a context is of no use there; dp_fork_generation() says in which process a
+ * context was made, without a system call.
  *
  * The registry is the process's, as fork() is; nothing else in it is shared between contexts.
  */
@@ -23,16 +24,14 @@ static inline unsigned dp_fork_generation(void)
     return atomic_load_explicit(&dp_fork_count, memory_order_relaxed);
 }
 
-/* A context is there from now on, or is gone. Any thread. */
+/* A context has been made, or is gone. Any thread. */
 void dp_fork_enter(void);
 void dp_fork_leave(void);
 
-/* 1: this process was forked from one in which a context was there. */
+/* 1: this process was forked from one that had a context. */
 int dp_fork_is_child(void);
 
-/* A descriptor that a child gives up; lies in the memory of whoever owns the descriptor. Zeros:
- * none.
- */
+/* A descriptor that a child gives up. It lies in its owner's memory; zeros: none. */
 typedef struct dp_fork_watch {
     struct dp_fork_watch *previous, *next; /* guarded by the registry's lock */
     int fd;

@@ -157,7 +157,7 @@ static const char *read_value(char *text, fault_t *fault)
     return "takes no value";
 }
 
-/* What is not said. */
+/* Sets what the text of a fault leaves out. NULL, or why the fault makes no sense. */
 static const char *fill_in(fault_t *fault)
 {
     const int lasts = fault->stage == DP_INJECT_TRACE || fault->stage == DP_INJECT_CHECKPOINT;

@@ -339,8 +339,8 @@ fail:
     return status;
 }
 
-/* The deadline has passed: asks the server who is missing, which ends the exchange for all who wait
- * in it. DP_OK when an answer comes: that, or after all the values. */
+/* The deadline has passed: asks the server to name the missing ranks, which ends the exchange for
+ * all ranks that wait in it. DP_OK when a frame comes: LATE, or the values after all. */
 static dp_status_t give_up(dp_kv_t *kv, const char *name)
 {
     uint8_t frame[DP_KV_FRAME_HEADER_BYTES + 2 + DP_KV_NAME_MAX];

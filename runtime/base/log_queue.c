@@ -64,7 +64,7 @@ struct dp_log_queue {
     int stops;
     uint64_t stop_ns;
     int is_over; /* the thread has ended */
-    int is_left; /* nobody waits for the thread any more: it frees the queue */
+    int is_left; /* the owner waits no more: the thread frees the queue */
 };
 
 /* ---- Where lines go ----------------------------------------------------------------------- */

@@ -1,7 +1,7 @@
 /*
  * log_queue.h - gets log lines out without ever making the thread that logs wait for a reader.
  *
- * A line is written at once where the descriptor takes it. What it does not take waits in a bounded
+ * A line is written at once where the descriptor takes it. The rest of it waits in a bounded
  * queue that a thread empties; lines that find no room are dropped, counted and told about later.
  * log.c is the only caller.
  */
@@ -23,7 +23,7 @@ void dp_log_queue_destroy(dp_log_queue_t *queue);
 void dp_log_queue_write(dp_log_queue_t *queue, int fd, const char *line, size_t bytes,
                         int is_error);
 
-/* Writes a line without a queue: what is not out after a tenth of a second is dropped. */
+/* Writes a line without a queue: the rest after a tenth of a second is dropped. */
 void dp_log_line_write(int fd, const char *line, size_t bytes);
 
 #endif

@@ -61,8 +61,7 @@ static void exchange_free(dp_rendezvous_t *rendezvous, exchange_t *exchange)
     free(exchange);
 }
 
-/* Ends an exchange for all who wait in it with an ERROR or LATE. culprit: -1 where it is no rank.
- */
+/* Ends an exchange with an ERROR or LATE to all ranks that wait in it. culprit: -1: no rank is. */
 static void exchange_fail(dp_rendezvous_t *rendezvous, exchange_t *exchange, enum dp_kv_type type,
                           int culprit, const char *text)
 {
@@ -80,7 +79,8 @@ static void exchange_fail(dp_rendezvous_t *rendezvous, exchange_t *exchange, enu
     exchange_free(rendezvous, exchange);
 }
 
-/* Fails it when a rank whose value is missing has left: all hear of the first that did. */
+/* Fails an exchange if a rank whose value is missing has left. All are told of the first that left.
+ */
 static void fail_if_rank_left(dp_rendezvous_t *rendezvous, exchange_t *exchange)
 {
     char text[DP_RENDEZVOUS_HOW_MAX + 128];
@@ -181,10 +181,10 @@ static exchange_t *find_or_make_exchange(dp_rendezvous_t *rendezvous, const char
 /* 0, or -1 with the connection closed, likewise below. */
 static int drop_malformed(dp_rendezvous_peer_t *peer, const char *what)
 {
-    char who[128];
+    char origin[128];
 
-    snprintf(who, sizeof(who), "rank %d (%s)", peer->rank, peer->address);
-    dp_rendezvous_refuse(peer->rendezvous, who, "%s", what);
+    snprintf(origin, sizeof(origin), "rank %d (%s)", peer->rank, peer->address);
+    dp_rendezvous_refuse(peer->rendezvous, origin, "%s", what);
     dp_rendezvous_peer_close(peer);
     return -1;
 }
@@ -257,7 +257,8 @@ static size_t list_ranks(const dp_rendezvous_t *rendezvous, const exchange_t *ex
     return (size_t)count;
 }
 
-/* One has waited long enough: all who wait hear who came and who did not. */
+/* A rank has waited long enough: LATE names the ranks that came and those that did not, to all
+ * ranks that wait. */
 static int serve_give_up(dp_rendezvous_peer_t *peer, dp_reader_t *fields)
 {
     dp_rendezvous_t *rendezvous = peer->rendezvous;
@@ -371,7 +372,8 @@ static void on_frames(struct bufferevent *socket, void *context)
     read_frames(context);
 }
 
-/* The connection has ended. Its process has, too, most likely: the agent will say how. */
+/* The connection has ended, and most likely its process. Only the agent knows how it ended, so the
+ * rank counts as gone after a moment, by on_closed_timer(). */
 static void on_rank_event(struct bufferevent *socket, short what, void *context)
 {
     const struct timeval patience = {0, CLOSED_PATIENCE_US};

@@ -1,7 +1,8 @@
 /*
  * rendezvous.h - where the ranks of a job find each other: the server end of runtime/base/kv.h.
  *
- * dprun serves its job's; in a job that others started rank 0 does (runtime/group).
+ * Served by dprun, or by a thread of rank 0 in a job that others started (runtime/group). All calls
+ * come from the thread of the event loop that it is given.
  */
 #ifndef DP_BASE_RENDEZVOUS_H
 #define DP_BASE_RENDEZVOUS_H
@@ -17,7 +18,7 @@ typedef struct dp_rendezvous_events {
     /* Why the rank's world ended: it says so itself, or its exchange ended because of another rank
      * (ENDED, LATE) and it was told. failure is borrowed. */
     void (*failed)(void *context, int rank, const dp_failure_t *failure);
-    void (*refused)(void *context, const char *text); /* one line: who, why */
+    void (*refused)(void *context, const char *text); /* one line: origin and reason */
     void *context;
 } dp_rendezvous_events_t;
 
@@ -36,7 +37,7 @@ dp_status_t dp_rendezvous_create(struct event_base *base, int listener, int size
                                  dp_rendezvous_t **out, dp_error_t *error);
 void dp_rendezvous_destroy(dp_rendezvous_t *rendezvous);
 
-/* Nobody else may come: the port is free again, connections of ranks stay, others end. */
+/* Stops listening: the port is free again. Connections of ranks stay, others are closed. */
 void dp_rendezvous_close_door(dp_rendezvous_t *rendezvous);
 
 /* 1: an answer has not left for the kernel yet. */

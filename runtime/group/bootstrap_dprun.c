@@ -1,6 +1,6 @@
 /*
  * bootstrap_dprun.c - the bootstrap of a rank that dprun started: an exchange is one of dprun's
- * rendezvous (kv.h). Called by dp_init(), and note() by any thread.
+ * rendezvous (kv.h). Called by dp_init(), and report() by any thread.
  */
 #include "runtime/group/bootstrap_internal.h"
 

@@ -1,5 +1,5 @@
 /*
- * topology.c - who sits where: nodes, local ranks, and the negotiation tree over them.
+ * topology.c - the place of each rank: nodes, local ranks, and the negotiation tree over them.
  *
  * Pure arithmetic. Ranks of a node are listed in ascending order, nodes by their lowest rank, so
  * both levels of the tree are the same k-ary heap over a list: entry i has the entries k*i + 1 to

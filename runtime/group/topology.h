@@ -1,5 +1,5 @@
 /*
- * topology.h - who sits where: nodes, local ranks, and the negotiation tree over them.
+ * topology.h - the place of each rank: nodes, local ranks, and the negotiation tree over them.
  *
  * A node is what shares memory (node_identity.h); several may have one host name. Pure arithmetic
  * on a list of keys, one per rank. It must not know about sockets.

@@ -99,6 +99,8 @@ static size_t size_of_arena(int fd, int local_size)
     return (size_t)about.st_size;
 }
 
+/* Maps the arenas of the other ranks of the node, in local rank order. What they sent is checked:
+ * they may be of another version, or broken. */
 static dp_status_t map_peers(dp_arena_t *arena, const int *fds, dp_error_t *error)
 {
     for (int i = 0; i < arena->local_size; i++) {
@@ -171,6 +173,7 @@ done:
 void dp_arena_destroy(dp_arena_t *arena)
 {
     if (arena == NULL) return;
+    /* First: the program goes on using its memory, which must not vanish with the descriptor. */
     dp_arena_disown_all(arena);
     for (int i = 0; arena->views != NULL && i < arena->local_size; i++) {
         if (arena->views[i].reserved != NULL) {
@@ -206,6 +209,7 @@ dp_status_t dp_arena_populate(dp_arena_t *arena, uint64_t offset, size_t bytes)
     return code == 0 ? DP_OK : DP_ERR_NO_MEMORY;
 }
 
+/* Failure is rare (a seccomp filter, no memory in the kernel) and costs memory, not correctness. */
 void dp_arena_punch(dp_arena_t *arena, uint64_t offset, size_t bytes)
 {
     if (fallocate(arena->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset,
@@ -238,6 +242,7 @@ static size_t find_room(const dp_arena_t *arena, size_t bytes, size_t alignment,
     return SIZE_MAX;
 }
 
+/* Makes room in the list for one more, before anything is changed. */
 static dp_status_t grow_list(dp_arena_t *arena)
 {
     const size_t room = arena->extent_room == 0 ? 64 : 2 * arena->extent_room;
@@ -269,6 +274,7 @@ static size_t find_extent(const dp_arena_t *arena, uint64_t offset)
     return low == 0 ? SIZE_MAX : low - 1;
 }
 
+/* Large ranges begin at a huge page if such a gap is left, any others where there is room. */
 dp_status_t dp_arena_reserve_range(dp_arena_t *arena, size_t bytes, size_t phase, uint64_t *offset)
 {
     size_t place = SIZE_MAX;
@@ -336,6 +342,7 @@ static uint64_t offset_in_view(const dp_arena_t *arena, const void *memory, size
     const uintptr_t at = (uintptr_t)memory;
     const uintptr_t base = (uintptr_t)view->base;
 
+    /* Differences, not sums: at + bytes could wrap. */
     if (at < base || at - base > view->bytes || view->bytes - (at - base) < bytes) {
         return UINT64_MAX;
     }
@@ -350,6 +357,7 @@ dp_status_t dp_arena_free(dp_arena_t *arena, void *memory)
 
     if (memory == NULL) return DP_OK;
     if (offset == UINT64_MAX || offset == 0) return DP_ERR_INVALID; /* 0 is the control block */
+    /* Only the begin of an allocation can be freed: anything else is the caller's error. */
     pthread_mutex_lock(&arena->lock);
     place = find_extent(arena, offset);
     if (place != SIZE_MAX && arena->extents[place].offset == offset) {

@@ -47,6 +47,7 @@ typedef struct member {
     int local_rank;
 } arena_member_t;
 
+/* For poll(): rounded up, so that a wait does not end just before the deadline and spin. */
 static int left_ms(uint64_t deadline_ns)
 {
     const uint64_t now = dp_now_ns();
@@ -182,6 +183,7 @@ static int read_member_hello(arena_member_t *member, uint64_t tag, int local_siz
 }
 
 /* -1: no descriptor is free. */
+/* Takes one connection from the queue, if it is this user's and a place is free. */
 static int accept_one(int listener, arena_member_t *members, int *count, int room,
                       const dp_log_t *log)
 {
@@ -314,6 +316,7 @@ static dp_status_t serve_members(int listener, uint64_t tag, int local_size, int
 
 /* ---- The others --------------------------------------------------------------------------- */
 
+/* Receives the descriptors in batches, in local rank order: each batch says where it begins. */
 static dp_status_t receive_all_fds(int fd, uint64_t tag, int local_rank, int local_size, int *fds,
                                    uint64_t deadline_ns, dp_error_t *error)
 {
@@ -361,6 +364,7 @@ static int send_own_fd(int fd, const hello_t *hello, int own_fd, uint64_t deadli
     return 0;
 }
 
+/* Connects to the leader, sends this rank's descriptor and receives all. */
 static dp_status_t join_leader(const uint8_t name[NAME_BYTES], uint64_t tag, int local_rank,
                                int local_size, int own_fd, int *fds, uint64_t deadline_ns,
                                dp_error_t *error)
@@ -412,6 +416,8 @@ dp_status_t dp_arena_share(dp_bootstrap_t *bootstrap, const dp_topology_t *topol
     int listener = -1;
     dp_status_t status = DP_OK;
 
+    /* Ranks alone on their node take part in the exchange as well: it is a collective of the world.
+     */
     for (int i = 0; i < local_size; i++)
         fds[i] = -1;
     if (values == NULL || bytes == NULL) {

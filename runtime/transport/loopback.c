@@ -102,6 +102,7 @@ static port_t *port_create(void)
     return port;
 }
 
+/* The last holder frees it: the owner or a neighbour, whichever lets go later. */
 static void port_release(port_t *port)
 {
     int refs;
@@ -142,7 +143,7 @@ static dp_status_t push_item(port_t *port, item_kind_t kind, uint64_t tag, int f
     }
     *port->tail = item;
     port->tail = &item->next;
-    must_signal = port->is_armed;
+    must_signal = port->is_armed; /* once per sleep: many items make one system call */
     port->is_armed = 0;
     pthread_mutex_unlock(&port->lock);
     if (must_signal) signal_fd(port->fd); /* open: peer->port holds a reference */
@@ -303,6 +304,8 @@ static dp_status_t loopback_arm(dp_transport_t *base)
     is_empty = port->head == NULL;
     port->is_armed = is_empty;
     pthread_mutex_unlock(&port->lock);
+    /* Pairs with wake(), which stores before it signals: a signal that was cleared above is seen
+     * here. */
     if (atomic_exchange(&port->wakes, 0) != 0) return DP_ERR_AGAIN;
     return is_empty ? DP_OK : DP_ERR_AGAIN;
 }

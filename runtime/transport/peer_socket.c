@@ -71,6 +71,7 @@ int dp_peer_socket_hello_is_valid(const dp_peer_socket_hello_t *hello, uint64_t 
 
 /* ---- Sockets ------------------------------------------------------------------------------ */
 
+/* The name is all bytes behind the first NUL, so its length counts: no terminator. */
 static socklen_t socket_name(const dp_peer_socket_address_t *at, struct sockaddr_un *name)
 {
     memset(name, 0, sizeof(*name));
@@ -122,10 +123,12 @@ int dp_peer_socket_connect(const dp_peer_socket_address_t *to)
 
     if (fd < 0) return -1;
     if (connect(fd, (struct sockaddr *)&name, bytes) != 0) return close_with(fd, errno);
+    /* Another user may have taken the name after this job gave it up. */
     if (!is_same_user(fd)) return close_with(fd, EPERM);
     return fd;
 }
 
+/* SO_PEERCRED holds the user of the process that called connect(), and cannot be forged. */
 int dp_peer_socket_accept(int listener)
 {
     const int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);

@@ -76,6 +76,8 @@ typedef struct ucx {
 
 /* ---- Buffers ------------------------------------------------------------------------------ */
 
+/* Frames and short messages come from a pool that only grows, so the steady state allocates
+ * nothing. Longer messages are allocated and freed. */
 static buffer_t *buffer_get(ucx_t *self, size_t bytes)
 {
     const size_t pooled_bytes = DP_FRAME_HEADER + DP_FRAME_PAYLOAD;
@@ -190,6 +192,8 @@ static void on_sent(void *request, ucs_status_t status, void *user)
     ucp_request_free(request);
 }
 
+/* Sends one frame. The buffer must live until on_sent(), or is given back at once if UCX has copied
+ * it. A failed connection is noted and no error: the loss is reported by poll(). */
 static dp_status_t send_frame(ucx_peer_t *peer, dp_frame_kind_t kind, size_t total, size_t offset,
                               const void *payload, size_t bytes)
 {
@@ -239,6 +243,7 @@ static dp_status_t ucx_send(dp_transport_t *base, int rank, const void *data, si
             send_frame(peer, DP_FRAME_DATA, bytes, offset, (const uint8_t *)data + offset, part);
         offset += part;
     } while (status == DP_OK && offset < bytes);
+    /* A part is out and cannot be taken back, and the receiver would wait for the rest for ever. */
     if (status != DP_OK && offset > DP_FRAME_PAYLOAD) {
         note_failure(peer, "half a message was sent to it", "out of memory");
     }
@@ -287,6 +292,8 @@ static const char *accept_data(ucx_peer_t *peer, const dp_frame_t *frame, const 
     return NULL;
 }
 
+/* UCX's callback for each frame. Everything in it is checked: anybody who reaches the listener may
+ * send one, and only the tag tells a rank of this job. */
 static ucs_status_t on_frame(void *arg, const void *header, size_t header_length, void *data,
                              size_t length, const ucp_am_recv_param_t *param)
 {
@@ -431,6 +438,7 @@ static dp_status_t ucx_address(dp_transport_t *base, void *data, size_t room, si
     return fits ? DP_OK : DP_ERR_SYSTEM;
 }
 
+/* 1: every peer that lives has sent BYE and ACK, and has ours. */
 static int peers_are_done(const ucx_t *self)
 {
     for (int i = 0; i < self->peer_count; i++) {
@@ -460,6 +468,8 @@ static void say_goodbyes(ucx_t *self, uint64_t deadline_ns)
     }
 }
 
+/* Takes all connections down by force, after goodbyes or in destroy(). Losses from here on are not
+ * reported. */
 static void close_endpoints(ucx_t *self)
 {
     const uint64_t deadline_ns = dp_now_ns() + TEARDOWN_NS;

@@ -80,6 +80,7 @@ void dp_unix_close_fd(int *fd)
     *fd = -1;
 }
 
+/* Messages that were read before stay valid; a loss is reported after them (report_loss()). */
 void dp_unix_end_peer(dp_unix_t *self, dp_unix_peer_t *peer, const char *text)
 {
     dp_unix_close_fd(&peer->fd);
@@ -101,6 +102,8 @@ void dp_unix_end_broken(dp_unix_t *self, dp_unix_peer_t *peer)
 
 /* ---- Sending ------------------------------------------------------------------------------ */
 
+/* Has epoll report when the socket takes more, but only while something waits: a socket is writable
+ * nearly always, and would keep the thread awake. */
 static void watch_writable(dp_unix_t *self, dp_unix_peer_t *peer, int wants)
 {
     const int place = (int)(peer - self->peers);
@@ -122,6 +125,7 @@ void dp_unix_flush(dp_unix_t *self, dp_unix_peer_t *peer)
                                   outgoing->bytes - outgoing->done, MSG_NOSIGNAL | MSG_DONTWAIT);
 
         if (sent < 0 && errno == EINTR) continue;
+        /* ENOBUFS: the kernel is short of memory for now; tried again like a full socket. */
         if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS)) break;
         if (sent < 0) {
             peer->is_send_closed = 1;
@@ -137,6 +141,7 @@ void dp_unix_flush(dp_unix_t *self, dp_unix_peer_t *peer)
     if (peer->fd >= 0) watch_writable(self, peer, peer->queue != NULL);
 }
 
+/* Queues one message with its head in one piece, so that it needs one send() in the usual case. */
 static dp_status_t queue_message(dp_unix_t *self, dp_unix_peer_t *peer, uint32_t kind,
                                  const void *data, size_t bytes)
 {
@@ -217,6 +222,7 @@ static int read_peer(dp_unix_t *self, dp_unix_peer_t *peer)
         }
         got = recv(peer->fd, place, bytes, MSG_DONTWAIT);
         if (got < 0 && errno == EINTR) continue;
+        /* Of a dead process an empty socket is the end, even if a child keeps it open. */
         if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK) && !peer->has_died) return 0;
         if (got <= 0) {
             dp_unix_end_broken(self, peer);
@@ -283,6 +289,7 @@ static int read_dead_peers(dp_unix_t *self, dp_transport_event_t *out)
     return 0;
 }
 
+/* 1: *out is a loss that was not reported yet. */
 static int report_loss(dp_unix_t *self, dp_transport_event_t *out)
 {
     for (int i = 0; self->losses > 0 && i < self->peer_count; i++) {
@@ -298,6 +305,8 @@ static int report_loss(dp_unix_t *self, dp_transport_event_t *out)
     return 0;
 }
 
+/* The next event of this node's neighbours. Losses that were found in one call are reported before
+ * more is read, so that self->losses is 0 in the usual case and costs one comparison. */
 static dp_status_t poll_local(dp_unix_t *self, dp_transport_event_t *out)
 {
     struct epoll_event event;
@@ -361,6 +370,7 @@ static dp_status_t unix_arm(dp_transport_t *base)
     uint64_t wakes;
     dp_status_t status;
 
+    /* A wake() since the last sleep: the caller polls once more and finds what it was woken for. */
     if (read(self->wake, &wakes, sizeof(wakes)) == (ssize_t)sizeof(wakes)) return DP_ERR_AGAIN;
     status = unix_rearm(base);
     if (status != DP_OK || self->lower == NULL) return status;
@@ -395,6 +405,7 @@ static dp_status_t unix_address(dp_transport_t *base, void *data, size_t room, s
     return status;
 }
 
+/* Reads the addresses of the neighbours on this node; collects those of the others for lower. */
 static dp_status_t read_addresses(dp_unix_t *self, const int *ranks,
                                   const uint8_t *const *addresses, const size_t *bytes, int count,
                                   int *more_ranks, const void **more, size_t *more_bytes,
