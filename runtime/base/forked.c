@@ -45,7 +45,7 @@ static const char *skip_to(const char *text, const char *word)
     return found == NULL ? NULL : found + strlen(word);
 }
 
-static uint64_t parse_number(const char *text, unsigned base)
+static uint64_t parse_digits(const char *text, unsigned base)
 {
     uint64_t value = 0;
 
@@ -66,9 +66,9 @@ static int parse_target(const char *line, epoll_target_t *out)
     const char *device = skip_to(line, " sdev:");
 
     if (strncmp(line, "tfd:", 4) != 0 || inode == NULL || device == NULL) return 0;
-    out->fd = (int)parse_number(line + 4, 10);
-    out->inode = parse_number(inode, 16);
-    out->device = parse_number(device, 16);
+    out->fd = (int)parse_digits(line + 4, 10);
+    out->inode = parse_digits(inode, 16);
+    out->device = parse_digits(device, 16);
     return 1;
 }
 

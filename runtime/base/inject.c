@@ -80,7 +80,7 @@ static dp_status_t wrong(dp_error_t *error, const char *word, const char *what)
     return dp_error_set(error, DP_ERR_CONFIG, "DP_INJECT: '%s' %s; %s", word, what, POSSIBLE);
 }
 
-static int find_name(const char *const *names, int count, const char *name)
+static int find_fault_name(const char *const *names, int count, const char *name)
 {
     for (int i = 0; i < count; i++) {
         if (names[i][0] != '\0' && strcmp(names[i], name) == 0) return i;
@@ -111,7 +111,7 @@ static const char *read_where(char *text, fault_t *fault)
         if (!read_number(slash + 1, INT64_MAX, &step)) return "has a step that is no number";
         fault->step = (uint64_t)step;
     }
-    stage = find_name(stage_names, DP_INJECT_STAGES, text);
+    stage = find_fault_name(stage_names, DP_INJECT_STAGES, text);
     if (stage < 0) return "names no place";
     fault->stage = (dp_inject_stage_t)stage;
     return NULL;
@@ -195,7 +195,7 @@ static dp_status_t read_fault(const char *word, fault_t *fault, dp_error_t *erro
     if (equals != NULL) *equals = '\0';
     at = strchr(colon + 1, '@');
     if (at != NULL) *at = '\0';
-    kind = find_name(kind_names, KINDS, copy);
+    kind = find_fault_name(kind_names, KINDS, copy);
     if (kind < 0) return wrong(error, word, "is no fault that is known");
     fault->kind = (kind_t)kind;
     if (!read_number(colon + 1, INT32_MAX, &rank)) return wrong(error, word, "names no rank");

@@ -341,7 +341,7 @@ fail:
 
 /* The deadline has passed: asks the server to name the missing ranks, which ends the exchange for
  * all ranks that wait in it. DP_OK when a frame comes: LATE, or the values after all. */
-static dp_status_t give_up(dp_kv_t *kv, const char *name)
+static dp_status_t ask_for_missing(dp_kv_t *kv, const char *name)
 {
     uint8_t frame[DP_KV_FRAME_HEADER_BYTES + 2 + DP_KV_NAME_MAX];
     const uint64_t deadline_ns = dp_now_ns() + GIVE_UP_NS;
@@ -377,7 +377,7 @@ static dp_status_t exchange(dp_kv_t *kv, const char *name, int size, const void 
     snprintf(what, sizeof(what), "the values of all %d ranks for exchange '%s'", size, name);
     status = wait_until_ready(kv, POLLIN, deadline_ns, what, sent == DP_OK ? error : NULL);
     if (status == DP_ERR_TIMEOUT && sent == DP_OK) {
-        status = give_up(kv, name);
+        status = ask_for_missing(kv, name);
         if (status == DP_OK) {
             status =
                 receive_frame(kv, what, dp_now_ns() + GIVE_UP_NS, &frame, &type, &fields, NULL);

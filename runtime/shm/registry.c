@@ -43,7 +43,7 @@ void dp_registry_fini(dp_registry_t *registry)
 }
 
 /* Acquire: none of these loads may move behind the second look at the version. */
-static dp_registration_t load(const registry_entry_t *entry)
+static dp_registration_t load_entry(const registry_entry_t *entry)
 {
     return (dp_registration_t){
         .begin = atomic_load_explicit(&entry->begin, memory_order_acquire),
@@ -53,7 +53,7 @@ static dp_registration_t load(const registry_entry_t *entry)
 }
 
 /* Release: a reader that sees one of these values also sees the odd version. */
-static void store(registry_entry_t *entry, dp_registration_t registration)
+static void store_entry(registry_entry_t *entry, dp_registration_t registration)
 {
     atomic_store_explicit(&entry->begin, registration.begin, memory_order_release);
     atomic_store_explicit(&entry->bytes, registration.bytes, memory_order_release);
@@ -95,7 +95,7 @@ uint64_t dp_registry_offset(const dp_registry_t *registry, uintptr_t at, size_t 
             const size_t rank = rank_of(list, count, at);
 
             if (rank != 0) {
-                const dp_registration_t found = load(&list->entries[rank - 1]);
+                const dp_registration_t found = load_entry(&list->entries[rank - 1]);
                 const size_t into = at - found.begin;
 
                 if (into <= found.bytes && found.bytes - into >= bytes) {
@@ -149,7 +149,7 @@ dp_status_t dp_registry_reserve(dp_registry_t *registry)
     list->smaller = old;
     list->room = room;
     for (size_t i = 0; i < count; i++)
-        store(&list->entries[i], load(&old->entries[i]));
+        store_entry(&list->entries[i], load_entry(&old->entries[i]));
     begin_change(registry);
     atomic_store_explicit(&registry->list, list, memory_order_release);
     end_change(registry);
@@ -164,8 +164,8 @@ void dp_registry_add(dp_registry_t *registry, dp_registration_t registration)
 
     begin_change(registry);
     for (size_t i = count; i > place; i--)
-        store(&list->entries[i], load(&list->entries[i - 1]));
-    store(&list->entries[place], registration);
+        store_entry(&list->entries[i], load_entry(&list->entries[i - 1]));
+    store_entry(&list->entries[place], registration);
     atomic_store_explicit(&registry->count, count + 1, memory_order_release);
     end_change(registry);
 }
@@ -175,7 +175,7 @@ int dp_registry_find(const dp_registry_t *registry, uintptr_t begin, dp_registra
     const size_t rank = rank_of(list_of(registry), count_of(registry), begin);
 
     if (rank == 0) return 0;
-    *out = load(&list_of(registry)->entries[rank - 1]);
+    *out = load_entry(&list_of(registry)->entries[rank - 1]);
     return out->begin == begin;
 }
 
@@ -187,7 +187,7 @@ void dp_registry_remove(dp_registry_t *registry, uintptr_t begin)
 
     begin_change(registry);
     for (size_t i = rank; i < count; i++)
-        store(&list->entries[i - 1], load(&list->entries[i]));
+        store_entry(&list->entries[i - 1], load_entry(&list->entries[i]));
     atomic_store_explicit(&registry->count, count - 1, memory_order_release);
     end_change(registry);
 }
@@ -199,13 +199,13 @@ int dp_registry_overlap(const dp_registry_t *registry, uintptr_t begin, size_t b
     const size_t rank = rank_of(list_of(registry), count_of(registry), begin + (bytes - 1));
 
     if (rank == 0) return 0;
-    *out = load(&list_of(registry)->entries[rank - 1]);
+    *out = load_entry(&list_of(registry)->entries[rank - 1]);
     return out->begin + out->bytes > begin;
 }
 
 int dp_registry_first(const dp_registry_t *registry, dp_registration_t *out)
 {
     if (count_of(registry) == 0) return 0;
-    *out = load(&list_of(registry)->entries[0]);
+    *out = load_entry(&list_of(registry)->entries[0]);
     return 1;
 }

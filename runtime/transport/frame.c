@@ -6,7 +6,7 @@
 
 #include "runtime/base/wire.h"
 
-void dp_frame_write(const dp_frame_t *frame, uint8_t *bytes)
+void dp_frame_write(const dp_control_frame_t *frame, uint8_t *bytes)
 {
     dp_writer_t writer;
 
@@ -19,11 +19,11 @@ void dp_frame_write(const dp_frame_t *frame, uint8_t *bytes)
     DP_ASSERT(!writer.failed && writer.bytes == DP_FRAME_HEADER);
 }
 
-const char *dp_frame_read(const void *data, size_t bytes, uint64_t tag, dp_frame_t *frame,
+const char *dp_frame_read(const void *data, size_t bytes, uint64_t tag, dp_control_frame_t *frame,
                           size_t *payload)
 {
     dp_reader_t reader;
-    dp_frame_t got;
+    dp_control_frame_t got;
     size_t rest;
 
     dp_reader_init(&reader, data, bytes);
@@ -51,7 +51,8 @@ const char *dp_frame_read(const void *data, size_t bytes, uint64_t tag, dp_frame
     return NULL;
 }
 
-const char *dp_assembly_add(dp_assembly_t *assembly, const dp_frame_t *frame, size_t payload)
+const char *dp_assembly_add(dp_assembly_t *assembly, const dp_control_frame_t *frame,
+                            size_t payload)
 {
     const char *reason = NULL;
 

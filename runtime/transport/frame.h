@@ -21,16 +21,16 @@ typedef enum dp_frame_kind {
     DP_FRAME_ACK = 3  /* the sender has seen the receiver's BYE */
 } dp_frame_kind_t;
 
-typedef struct dp_frame {
+typedef struct dp_control_frame {
     uint64_t tag;    /* of the job */
     uint32_t from;   /* rank that sends */
     uint32_t kind;   /* dp_frame_kind_t */
     uint32_t total;  /* bytes of the whole message */
     uint32_t offset; /* of this frame's payload in it */
-} dp_frame_t;
+} dp_control_frame_t;
 
 /* Writes the header to bytes[DP_FRAME_HEADER]. */
-void dp_frame_write(const dp_frame_t *frame, uint8_t *bytes);
+void dp_frame_write(const dp_control_frame_t *frame, uint8_t *bytes);
 
 /**
  * Reads a frame's header and checks it against what a rank of this job would have sent.
@@ -41,7 +41,7 @@ void dp_frame_write(const dp_frame_t *frame, uint8_t *bytes);
  * @param payload bytes of payload; written likewise
  * @return NULL, or in words what is wrong with it
  */
-const char *dp_frame_read(const void *data, size_t bytes, uint64_t tag, dp_frame_t *frame,
+const char *dp_frame_read(const void *data, size_t bytes, uint64_t tag, dp_control_frame_t *frame,
                           size_t *payload);
 
 /* Where the message that is arriving from one peer stands. All zero at first. */
@@ -57,6 +57,7 @@ typedef struct dp_assembly {
  *
  * @return NULL, or why the frame does not follow the one before; then both are to be dropped
  */
-const char *dp_assembly_add(dp_assembly_t *assembly, const dp_frame_t *frame, size_t payload);
+const char *dp_assembly_add(dp_assembly_t *assembly, const dp_control_frame_t *frame,
+                            size_t payload);
 
 #endif

@@ -33,14 +33,14 @@ typedef enum item_kind {
     ITEM_GONE /* the sender was destroyed without closing */
 } item_kind_t;
 
-typedef struct item {
-    struct item *next;
+typedef struct loopback_item {
+    struct loopback_item *next;
     item_kind_t kind;
     uint64_t tag;
     int from;
     size_t bytes;
     uint8_t data[];
-} item_t;
+} loopback_item_t;
 
 /* Where one rank receives. */
 typedef struct port {
@@ -50,8 +50,8 @@ typedef struct port {
     int refs;         /* guarded by lock, likewise below */
     int is_open;      /* 0: pushed items are dropped */
     int is_armed;     /* the owner sleeps or is about to */
-    item_t *head;
-    item_t **tail;
+    loopback_item_t *head;
+    loopback_item_t **tail;
 } port_t;
 
 typedef struct loopback_peer {
@@ -68,17 +68,17 @@ typedef struct loopback {
     port_t *port;
     loopback_peer_t *peers;
     int peer_count;
-    item_t *current; /* returned by the last poll(): valid until the next one */
+    loopback_item_t *current; /* returned by the last poll(): valid until the next one */
     int is_closed;
     uint64_t refused;
 } loopback_t;
 
 /* ---- Ports -------------------------------------------------------------------------------- */
 
-static void free_items(item_t *item)
+static void free_loopback_items(loopback_item_t *item)
 {
     while (item != NULL) {
-        item_t *next = item->next;
+        loopback_item_t *next = item->next;
 
         free(item);
         item = next;
@@ -111,7 +111,7 @@ static void port_release(port_t *port)
     refs = --port->refs;
     pthread_mutex_unlock(&port->lock);
     if (refs > 0) return;
-    free_items(port->head);
+    free_loopback_items(port->head);
     pthread_mutex_destroy(&port->lock);
     close(port->fd);
     free(port);
@@ -129,11 +129,11 @@ static void signal_fd(int fd)
 static dp_status_t push_item(port_t *port, item_kind_t kind, uint64_t tag, int from,
                              const void *data, size_t bytes)
 {
-    item_t *item = malloc(sizeof(*item) + bytes);
+    loopback_item_t *item = malloc(sizeof(*item) + bytes);
     int must_signal;
 
     if (item == NULL) return DP_ERR_NO_MEMORY;
-    *item = (item_t){.kind = kind, .tag = tag, .from = from, .bytes = bytes};
+    *item = (loopback_item_t){.kind = kind, .tag = tag, .from = from, .bytes = bytes};
     if (bytes > 0) memcpy(item->data, data, bytes);
     pthread_mutex_lock(&port->lock);
     if (!port->is_open) {
@@ -150,9 +150,9 @@ static dp_status_t push_item(port_t *port, item_kind_t kind, uint64_t tag, int f
     return DP_OK;
 }
 
-static item_t *pop_item(port_t *port)
+static loopback_item_t *pop_item(port_t *port)
 {
-    item_t *item;
+    loopback_item_t *item;
 
     pthread_mutex_lock(&port->lock);
     item = port->head;
@@ -240,7 +240,7 @@ static dp_status_t loopback_send(dp_transport_t *base, int rank, const void *dat
 }
 
 /* 1: an item is an event for the owner, now in *out. */
-static int item_to_event(loopback_t *self, item_t *item, dp_transport_event_t *out)
+static int item_to_event(loopback_t *self, loopback_item_t *item, dp_transport_event_t *out)
 {
     loopback_peer_t *peer = find_peer(self, item->from);
 
@@ -344,7 +344,7 @@ static void loopback_close(dp_transport_t *base, uint64_t deadline_ns)
 static void loopback_destroy(dp_transport_t *base)
 {
     loopback_t *self = (loopback_t *)base;
-    item_t *dropped;
+    loopback_item_t *dropped;
 
     for (int i = 0; i < self->peer_count && !self->is_closed; i++) {
         if (push_item(self->peers[i].port, ITEM_GONE, self->tag, self->rank, NULL, 0) != DP_OK) {
@@ -360,7 +360,7 @@ static void loopback_destroy(dp_transport_t *base)
         self->port->head = NULL;
         self->port->tail = &self->port->head;
         pthread_mutex_unlock(&self->port->lock);
-        free_items(dropped);
+        free_loopback_items(dropped);
         port_release(self->port);
     }
     free(self->current);

@@ -82,7 +82,7 @@ static dp_mailbox_t *alloc_mailbox(void)
     return mailbox;
 }
 
-static int map_file(dp_mailbox_t *mailbox, int file, size_t bytes)
+static int map_mailbox(dp_mailbox_t *mailbox, int file, size_t bytes)
 {
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file, 0);
 
@@ -112,7 +112,7 @@ static int make_file(dp_mailbox_t *mailbox, size_t bytes)
     if (mailbox->file < 0 || ftruncate(mailbox->file, (off_t)bytes) != 0) return -1;
     if (fallocate(mailbox->file, 0, 0, (off_t)bytes) != 0) return -1;
     if (fcntl(mailbox->file, F_ADD_SEALS, SEALS) != 0) return -1;
-    return map_file(mailbox, mailbox->file, bytes);
+    return map_mailbox(mailbox, mailbox->file, bytes);
 }
 
 static int make_doorbell(dp_mailbox_t *mailbox)
@@ -247,7 +247,7 @@ static const char *map_peer_file(dp_mailbox_t *mailbox, int file, uint64_t nonce
     if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || fstat(file, &about) != 0 ||
         (size_t)about.st_size < bytes_of(0) || (size_t)about.st_size > bytes_of(RANKS_MAX))
         return "there is another file";
-    if (map_file(mailbox, file, (size_t)about.st_size) != 0) return "no memory to map it";
+    if (map_mailbox(mailbox, file, (size_t)about.st_size) != 0) return "no memory to map it";
     header = mailbox->header;
     mailbox->ring_count = (int)((mailbox->bytes - bytes_of(0)) / sizeof(dp_ring_t));
     if (header->magic != MAGIC || header->nonce != nonce || header->tag != tag ||

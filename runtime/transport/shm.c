@@ -114,7 +114,7 @@ static void mark_damaged(shm_t *self, shm_peer_t *peer)
     mark_lost(peer, "its control ring is damaged");
 }
 
-static void drop_outgoing(shm_peer_t *peer)
+static void shm_drop_queue(shm_peer_t *peer)
 {
     while (peer->queue != NULL) {
         outgoing_t *outgoing = peer->queue;
@@ -147,7 +147,7 @@ static void flush_outgoing(shm_t *self, shm_peer_t *peer)
         mark_damaged(self, peer);
         peer->is_send_closed = 1;
     }
-    if (peer->is_send_closed) drop_outgoing(peer);
+    if (peer->is_send_closed) shm_drop_queue(peer);
     dp_mailbox_wake(peer->mailbox);
 }
 
@@ -230,7 +230,7 @@ static void fall_back(shm_t *self, shm_peer_t *peer)
             DP_OK)
             mark_lost(peer, "a message to it was lost (out of memory)");
     }
-    drop_outgoing(peer);
+    shm_drop_queue(peer);
     dp_mailbox_destroy(peer->mailbox);
     peer->mailbox = NULL;
 }
@@ -262,7 +262,7 @@ static int handle_lower_event(shm_t *self, const dp_transport_event_t *event)
     if (event->kind == DP_TRANSPORT_PEER_LOST) {
         mark_lost(peer, event->text);
         peer->is_send_closed = 1;
-        drop_outgoing(peer);
+        shm_drop_queue(peer);
         return 0;
     }
     if (peer->has_greeted) return !peer->is_reported;
@@ -270,7 +270,7 @@ static int handle_lower_event(shm_t *self, const dp_transport_event_t *event)
     return 0;
 }
 
-static int poll_lower(shm_t *self, dp_transport_event_t *out)
+static int shm_poll_lower(shm_t *self, dp_transport_event_t *out)
 {
     self->polls_since_lower = 0;
     while (self->lower->ops->poll(self->lower, out) == DP_OK) {
@@ -296,7 +296,8 @@ static dp_status_t shm_poll(dp_transport_t *base, dp_transport_event_t *out)
         flush_outgoing(self, &self->peers[i]);
     self->polls_since_lower++;
     if (self->polls_since_lower < LOWER_EVERY && poll_peers(self, out)) return DP_OK;
-    if ((self->lower_edges > 0 || self->polls_since_lower >= LOWER_EVERY) && poll_lower(self, out))
+    if ((self->lower_edges > 0 || self->polls_since_lower >= LOWER_EVERY) &&
+        shm_poll_lower(self, out))
         return DP_OK;
     return poll_peers(self, out) ? DP_OK : DP_ERR_AGAIN;
 }
@@ -404,7 +405,7 @@ static void open_peer_mailbox(shm_t *self, shm_peer_t *peer, const uint8_t *addr
 static void close_peer_mailboxes(shm_t *self)
 {
     for (int i = 0; i < self->peer_count; i++) {
-        drop_outgoing(&self->peers[i]);
+        shm_drop_queue(&self->peers[i]);
         dp_mailbox_destroy(self->peers[i].mailbox);
         self->peers[i].mailbox = NULL;
     }
@@ -474,7 +475,7 @@ static dp_status_t shm_connect(dp_transport_t *base, const int *ranks, const voi
     return status;
 }
 
-static int has_outgoing(const shm_t *self)
+static int shm_has_queued(const shm_t *self)
 {
     for (int i = 0; i < self->peer_count; i++) {
         if (self->peers[i].queue != NULL) return 1;
@@ -485,7 +486,7 @@ static int has_outgoing(const shm_t *self)
 /* Writes the queues out, within the deadline: what lies in a neighbour's ring is read even if this
  * process ends. What arrives is dropped, so that two ranks with full rings do not wait for each
  * other. */
-static void deliver_rest(shm_t *self, uint64_t deadline_ns)
+static void shm_flush_all(shm_t *self, uint64_t deadline_ns)
 {
     for (;;) {
         struct pollfd wait = {.fd = shm_fd(&self->base), .events = POLLIN};
@@ -493,7 +494,7 @@ static void deliver_rest(shm_t *self, uint64_t deadline_ns)
 
         while (shm_poll(&self->base, &event) == DP_OK) {
         }
-        if (!has_outgoing(self) || dp_now_ns() >= deadline_ns) return;
+        if (!shm_has_queued(self) || dp_now_ns() >= deadline_ns) return;
         if (shm_arm(&self->base) == DP_OK) (void)poll(&wait, 1, CLOSE_STEP_MS);
     }
 }
@@ -503,7 +504,7 @@ static void shm_close(dp_transport_t *base, uint64_t deadline_ns)
     shm_t *self = (shm_t *)base;
 
     if (self->is_closed) return;
-    deliver_rest(self, deadline_ns);
+    shm_flush_all(self, deadline_ns);
     self->is_closed = 1;
     /* A neighbour with more for this rank than the ring holds must not wait for room. */
     if (self->mailbox != NULL) dp_mailbox_close(self->mailbox);

@@ -198,8 +198,8 @@ static dp_status_t send_frame(ucx_peer_t *peer, dp_frame_kind_t kind, size_t tot
                               const void *payload, size_t bytes)
 {
     ucx_t *self = peer->owner;
-    const dp_frame_t frame = {self->tag, (uint32_t)self->rank, (uint32_t)kind, (uint32_t)total,
-                              (uint32_t)offset};
+    const dp_control_frame_t frame = {self->tag, (uint32_t)self->rank, (uint32_t)kind,
+                                      (uint32_t)total, (uint32_t)offset};
     ucp_request_param_t param = {
         .op_attr_mask =
             UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
@@ -252,7 +252,7 @@ static dp_status_t ucx_send(dp_transport_t *base, int rank, const void *data, si
 
 /* ---- Receiving ---------------------------------------------------------------------------- */
 
-static void refuse(ucx_t *self, int from, const char *reason)
+static void refuse_frame(ucx_t *self, int from, const char *reason)
 {
     self->refused++;
     if ((self->refused & (self->refused - 1)) != 0) return; /* no flood of lines */
@@ -261,8 +261,8 @@ static void refuse(ucx_t *self, int from, const char *reason)
 }
 
 /* Copies the payload into its message, and a whole message into the inbox. */
-static const char *accept_data(ucx_peer_t *peer, const dp_frame_t *frame, const uint8_t *payload,
-                               size_t bytes)
+static const char *accept_data(ucx_peer_t *peer, const dp_control_frame_t *frame,
+                               const uint8_t *payload, size_t bytes)
 {
     ucx_t *self = peer->owner;
     const char *reason = NULL;
@@ -298,7 +298,7 @@ static ucs_status_t on_frame(void *arg, const void *header, size_t header_length
                              size_t length, const ucp_am_recv_param_t *param)
 {
     ucx_t *self = arg;
-    dp_frame_t frame = {.from = UINT32_MAX};
+    dp_control_frame_t frame = {.from = UINT32_MAX};
     const char *reason = NULL;
     ucx_peer_t *peer = NULL;
     size_t payload = 0;
@@ -320,7 +320,7 @@ static ucs_status_t on_frame(void *arg, const void *header, size_t header_length
     } else if (reason == NULL) {
         peer->got_ack = 1;
     }
-    if (reason != NULL) refuse(self, (int)frame.from, reason);
+    if (reason != NULL) refuse_frame(self, (int)frame.from, reason);
     return UCS_OK; /* the payload was copied: UCX may reuse its memory */
 }
 

@@ -63,7 +63,7 @@ int dp_unix_watch(dp_unix_t *self, int fd, uint32_t events, dp_unix_source_t sou
 
 /* ---- The end of a peer -------------------------------------------------------------------- */
 
-static void drop_outgoing(dp_unix_peer_t *peer)
+static void unix_drop_queue(dp_unix_peer_t *peer)
 {
     while (peer->queue != NULL) {
         dp_unix_outgoing_t *outgoing = peer->queue;
@@ -87,7 +87,7 @@ void dp_unix_end_peer(dp_unix_t *self, dp_unix_peer_t *peer, const char *text)
     dp_unix_close_fd(&peer->process);
     peer->must_connect = 0;
     peer->is_send_closed = 1;
-    drop_outgoing(peer);
+    unix_drop_queue(peer);
     if (peer->is_lost || peer->said_bye) return;
     peer->is_lost = 1;
     peer->text = text;
@@ -129,7 +129,7 @@ void dp_unix_flush(dp_unix_t *self, dp_unix_peer_t *peer)
         if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS)) break;
         if (sent < 0) {
             peer->is_send_closed = 1;
-            drop_outgoing(peer);
+            unix_drop_queue(peer);
             break;
         }
         outgoing->done += (size_t)sent;
@@ -307,7 +307,7 @@ static int report_loss(dp_unix_t *self, dp_transport_event_t *out)
 
 /* The next event of this node's neighbours. Losses that were found in one call are reported before
  * more is read, so that self->losses is 0 in the usual case and costs one comparison. */
-static dp_status_t poll_local(dp_unix_t *self, dp_transport_event_t *out)
+static dp_status_t unix_poll_local(dp_unix_t *self, dp_transport_event_t *out)
 {
     struct epoll_event event;
 
@@ -322,7 +322,7 @@ static dp_status_t poll_local(dp_unix_t *self, dp_transport_event_t *out)
     return report_loss(self, out) ? DP_OK : DP_ERR_AGAIN;
 }
 
-static dp_status_t poll_lower(dp_unix_t *self, dp_transport_event_t *out)
+static dp_status_t unix_poll_lower(dp_unix_t *self, dp_transport_event_t *out)
 {
     return self->lower == NULL ? DP_ERR_AGAIN : self->lower->ops->poll(self->lower, out);
 }
@@ -332,9 +332,9 @@ static dp_status_t unix_poll(dp_transport_t *base, dp_transport_event_t *out)
     dp_unix_t *self = unix_of(base);
 
     self->lower_first = !self->lower_first;
-    if (self->lower_first && poll_lower(self, out) == DP_OK) return DP_OK;
-    if (poll_local(self, out) == DP_OK) return DP_OK;
-    return self->lower_first ? DP_ERR_AGAIN : poll_lower(self, out);
+    if (self->lower_first && unix_poll_lower(self, out) == DP_OK) return DP_OK;
+    if (unix_poll_local(self, out) == DP_OK) return DP_OK;
+    return self->lower_first ? DP_ERR_AGAIN : unix_poll_lower(self, out);
 }
 
 /* ---- Sleeping ----------------------------------------------------------------------------- */
@@ -467,7 +467,7 @@ static dp_status_t unix_connect(dp_transport_t *base, const int *ranks,
     return status;
 }
 
-static int has_outgoing(const dp_unix_t *self)
+static int unix_has_queued(const dp_unix_t *self)
 {
     for (int i = 0; i < self->peer_count; i++) {
         if (self->peers[i].queue != NULL) return 1;
@@ -477,15 +477,15 @@ static int has_outgoing(const dp_unix_t *self)
 
 /* Writes the queues out, within the deadline: what a socket has taken reaches the peer even if this
  * process ends. What arrives is dropped. */
-static void deliver_rest(dp_unix_t *self, uint64_t deadline_ns)
+static void unix_flush_all(dp_unix_t *self, uint64_t deadline_ns)
 {
     for (;;) {
         struct pollfd wait = {.fd = self->inner, .events = POLLIN};
         dp_transport_event_t event;
 
-        while (poll_local(self, &event) == DP_OK) {
+        while (unix_poll_local(self, &event) == DP_OK) {
         }
-        if (!has_outgoing(self) || dp_now_ns() >= deadline_ns) return;
+        if (!unix_has_queued(self) || dp_now_ns() >= deadline_ns) return;
         (void)poll(&wait, 1, CLOSE_STEP_MS);
     }
 }
@@ -497,7 +497,7 @@ static void unix_close(dp_transport_t *base, uint64_t deadline_ns)
     if (self->is_closed) return;
     for (int i = 0; self->is_connected && i < self->peer_count; i++)
         (void)queue_message(self, &self->peers[i], KIND_BYE, NULL, 0);
-    deliver_rest(self, deadline_ns);
+    unix_flush_all(self, deadline_ns);
     self->is_closed = 1;
     dp_unix_stop_listening(self);
     for (int i = 0; i < self->peer_count; i++) {
@@ -518,7 +518,7 @@ static void unix_destroy(dp_transport_t *base)
 
         dp_unix_close_fd(&peer->fd);
         dp_unix_close_fd(&peer->process);
-        drop_outgoing(peer);
+        unix_drop_queue(peer);
         free(peer->data);
     }
     dp_unix_close_fd(&self->timer);

@@ -25,7 +25,7 @@
 
 /* ---- Connecting --------------------------------------------------------------------------- */
 
-static void refuse(dp_unix_t *self, const char *reason)
+static void refuse_connection(dp_unix_t *self, const char *reason)
 {
     self->refused++;
     if ((self->refused & (self->refused - 1)) != 0) return; /* no flood of lines */
@@ -99,8 +99,8 @@ void dp_unix_stop_listening(dp_unix_t *self)
 }
 
 /* The neighbour that a hello proves, or NULL and why it is none. */
-static dp_unix_peer_t *identify(dp_unix_t *self, const dp_unix_unproven_t *entry,
-                                const char **reason)
+static dp_unix_peer_t *find_proven_peer(dp_unix_t *self, const dp_unix_unproven_t *entry,
+                                        const char **reason)
 {
     dp_unix_peer_t *peer;
 
@@ -127,11 +127,11 @@ void dp_unix_read_hello(dp_unix_t *self, dp_unix_unproven_t *entry)
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
     if (got > 0) entry->have += (size_t)got;
     if (got > 0 && (size_t)got < left) return;
-    peer = got > 0 ? identify(self, entry, &reason) : NULL;
+    peer = got > 0 ? find_proven_peer(self, entry, &reason) : NULL;
     entry->fd = -1;
     (void)epoll_ctl(self->inner, EPOLL_CTL_DEL, fd, NULL);
     if (peer == NULL) {
-        refuse(self, reason);
+        refuse_connection(self, reason);
         close(fd);
         return;
     }
@@ -147,7 +147,7 @@ static void add_unproven(dp_unix_t *self, int fd)
     dp_unix_unproven_t *entry = &self->unproven[place];
 
     self->next_unproven = (place + 1) % self->unproven_room;
-    if (entry->fd >= 0) refuse(self, "it said nothing");
+    if (entry->fd >= 0) refuse_connection(self, "it said nothing");
     dp_unix_close_fd(&entry->fd);
     *entry = (dp_unix_unproven_t){.fd = fd};
     if (dp_unix_watch(self, fd, EPOLLIN, DP_UNIX_UNPROVEN, place) != 0) {
@@ -165,11 +165,11 @@ void dp_unix_accept_some(dp_unix_t *self)
         if (fd >= 0) {
             add_unproven(self, fd);
         } else if (errno == EPERM) {
-            refuse(self, "another user's");
+            refuse_connection(self, "another user's");
         } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
             return;
         } else if (errno != EINTR && errno != ECONNABORTED) {
-            refuse(self, strerror(errno));
+            refuse_connection(self, strerror(errno));
             return;
         }
     }

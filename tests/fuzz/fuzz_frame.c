@@ -24,7 +24,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         const uint8_t *at = fuzz_take(&input, size & 0x1fff, &got);
         uint8_t *frame_bytes = malloc(got + 1);
         size_t payload = 0;
-        dp_frame_t frame;
+        dp_control_frame_t frame;
 
         if (frame_bytes == NULL) return 0;
         memcpy(frame_bytes, at, got);
@@ -51,7 +51,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 
 static size_t put(uint8_t *data, uint32_t kind, uint32_t total, uint32_t offset, size_t payload)
 {
-    dp_frame_t frame = {TAG, 1, kind, total, offset};
+    dp_control_frame_t frame = {TAG, 1, kind, total, offset};
     size_t size = DP_FRAME_HEADER + payload;
 
     data[0] = (uint8_t)size;

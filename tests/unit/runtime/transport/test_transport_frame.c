@@ -14,9 +14,9 @@
 
 static uint8_t bytes[DP_FRAME_HEADER + DP_FRAME_PAYLOAD + 64];
 
-static const char *read_back(dp_frame_t frame, size_t payload)
+static const char *read_back(dp_control_frame_t frame, size_t payload)
 {
-    dp_frame_t out = {0};
+    dp_control_frame_t out = {0};
     size_t out_payload = 0;
     const char *reason;
 
@@ -32,37 +32,37 @@ static const char *read_back(dp_frame_t frame, size_t payload)
 static void frame_survives_the_wire(void **state)
 {
     (void)state;
-    assert_null(read_back((dp_frame_t){TAG, 3, DP_FRAME_DATA, 100, 0}, 100));
-    assert_null(read_back((dp_frame_t){TAG, 3, DP_FRAME_DATA, 0, 0}, 0));
-    assert_null(read_back((dp_frame_t){TAG, 3, DP_FRAME_DATA, 5000, 4096}, 904));
-    assert_null(read_back((dp_frame_t){TAG, 3, DP_FRAME_BYE, 0, 0}, 0));
-    assert_null(read_back((dp_frame_t){TAG, 3, DP_FRAME_ACK, 0, 0}, 0));
+    assert_null(read_back((dp_control_frame_t){TAG, 3, DP_FRAME_DATA, 100, 0}, 100));
+    assert_null(read_back((dp_control_frame_t){TAG, 3, DP_FRAME_DATA, 0, 0}, 0));
+    assert_null(read_back((dp_control_frame_t){TAG, 3, DP_FRAME_DATA, 5000, 4096}, 904));
+    assert_null(read_back((dp_control_frame_t){TAG, 3, DP_FRAME_BYE, 0, 0}, 0));
+    assert_null(read_back((dp_control_frame_t){TAG, 3, DP_FRAME_ACK, 0, 0}, 0));
 }
 
 static void frame_of_another_job_is_refused(void **state)
 {
     (void)state;
-    assert_non_null(read_back((dp_frame_t){TAG + 1, 3, DP_FRAME_DATA, 100, 0}, 100));
+    assert_non_null(read_back((dp_control_frame_t){TAG + 1, 3, DP_FRAME_DATA, 100, 0}, 100));
 }
 
 static void frame_with_wrong_lengths_is_refused(void **state)
 {
     (void)state;
-    assert_non_null(read_back((dp_frame_t){TAG, 0, DP_FRAME_DATA, 100, 0}, 99));
-    assert_non_null(read_back((dp_frame_t){TAG, 0, DP_FRAME_DATA, 100, 0}, 101));
-    assert_non_null(read_back((dp_frame_t){TAG, 0, DP_FRAME_DATA, 100, 101}, 0));
-    assert_non_null(read_back((dp_frame_t){TAG, 0, DP_FRAME_DATA, UINT32_MAX, 0}, 4096));
-    assert_non_null(read_back((dp_frame_t){TAG, 0, DP_FRAME_DATA, 5000, UINT32_MAX}, 4096));
-    assert_non_null(read_back((dp_frame_t){TAG, 0, DP_FRAME_BYE, 0, 0}, 1));
-    assert_non_null(read_back((dp_frame_t){TAG, 0, DP_FRAME_BYE, 1, 0}, 0));
-    assert_non_null(read_back((dp_frame_t){TAG, 0, 0, 0, 0}, 0));
-    assert_non_null(read_back((dp_frame_t){TAG, 0, 77, 0, 0}, 0));
+    assert_non_null(read_back((dp_control_frame_t){TAG, 0, DP_FRAME_DATA, 100, 0}, 99));
+    assert_non_null(read_back((dp_control_frame_t){TAG, 0, DP_FRAME_DATA, 100, 0}, 101));
+    assert_non_null(read_back((dp_control_frame_t){TAG, 0, DP_FRAME_DATA, 100, 101}, 0));
+    assert_non_null(read_back((dp_control_frame_t){TAG, 0, DP_FRAME_DATA, UINT32_MAX, 0}, 4096));
+    assert_non_null(read_back((dp_control_frame_t){TAG, 0, DP_FRAME_DATA, 5000, UINT32_MAX}, 4096));
+    assert_non_null(read_back((dp_control_frame_t){TAG, 0, DP_FRAME_BYE, 0, 0}, 1));
+    assert_non_null(read_back((dp_control_frame_t){TAG, 0, DP_FRAME_BYE, 1, 0}, 0));
+    assert_non_null(read_back((dp_control_frame_t){TAG, 0, 0, 0, 0}, 0));
+    assert_non_null(read_back((dp_control_frame_t){TAG, 0, 77, 0, 0}, 0));
 }
 
 static void frame_cut_anywhere_is_refused(void **state)
 {
-    const dp_frame_t frame = {TAG, 1, DP_FRAME_DATA, 10, 0};
-    dp_frame_t out;
+    const dp_control_frame_t frame = {TAG, 1, DP_FRAME_DATA, 10, 0};
+    dp_control_frame_t out;
     size_t payload;
 
     (void)state;
@@ -83,15 +83,15 @@ static void garbage_never_leaves_the_bounds(void **state)
     (void)state;
     for (int round = 0; round < 200000; round++) {
         dp_assembly_t assembly = {0};
-        dp_frame_t frame;
+        dp_control_frame_t frame;
         size_t payload;
         size_t length = (size_t)rand_r(&seed) % 80;
 
         for (size_t i = 0; i < length; i++)
             bytes[i] = (uint8_t)rand_r(&seed);
         if (round % 2 == 0) { /* get past the tag, to the fields */
-            const dp_frame_t near = {TAG, 1, DP_FRAME_DATA, (uint32_t)rand_r(&seed) % 100,
-                                     (uint32_t)rand_r(&seed) % 100};
+            const dp_control_frame_t near = {TAG, 1, DP_FRAME_DATA, (uint32_t)rand_r(&seed) % 100,
+                                             (uint32_t)rand_r(&seed) % 100};
 
             dp_frame_write(&near, bytes);
             length = DP_FRAME_HEADER + (size_t)rand_r(&seed) % 40;
@@ -107,7 +107,7 @@ static void garbage_never_leaves_the_bounds(void **state)
 static void assembly_takes_fragments_in_order_only(void **state)
 {
     dp_assembly_t assembly = {0};
-    dp_frame_t frame = {TAG, 0, DP_FRAME_DATA, 10000, 0};
+    dp_control_frame_t frame = {TAG, 0, DP_FRAME_DATA, 10000, 0};
 
     (void)state;
     assert_null(dp_assembly_add(&assembly, &frame, 4096));
