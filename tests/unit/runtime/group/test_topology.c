@@ -1,5 +1,5 @@
 /*
- * test_topology.c - every world becomes one tree that respects its hosts.
+ * test_topology.c - every world becomes one tree that respects its nodes.
  */
 #include "runtime/group/topology.h"
 
@@ -19,17 +19,17 @@
 
 typedef struct layout {
     const char *name;
-    int (*host)(int rank, int size); /* number of a rank's host */
+    int (*node)(int rank, int size); /* number of a rank's node */
 } layout_t;
 
-static int one_host(int rank, int size)
+static int one_node(int rank, int size)
 {
     (void)rank;
     (void)size;
     return 0;
 }
 
-static int host_each(int rank, int size)
+static int node_each(int rank, int size)
 {
     (void)size;
     return rank;
@@ -59,7 +59,7 @@ static int scattered(int rank, int size)
 }
 
 static const layout_t layouts[] = {
-    {"one host", one_host}, {"host each", host_each},     {"blocks of 8", blocks},
+    {"one node", one_node}, {"node each", node_each},     {"blocks of 8", blocks},
     {"halves", halves},     {"round robin", round_robin}, {"scattered", scattered},
 };
 
@@ -69,35 +69,35 @@ static void make(dp_topology_t *topology, const layout_t *layout, int size)
     const char *names[RANKS];
 
     for (int rank = 0; rank < size; rank++) {
-        snprintf(text[rank], sizeof(text[rank]), "node-%d", layout->host(rank, size));
+        snprintf(text[rank], sizeof(text[rank]), "node-%d", layout->node(rank, size));
         names[rank] = text[rank];
     }
     assert_int_equal(dp_topology_init(topology, names, size), DP_OK);
     memset(text, 'x', sizeof(text)); /* the names were copied */
 }
 
-static void check_hosts(const dp_topology_t *topology, const layout_t *layout)
+static void check_nodes(const dp_topology_t *topology, const layout_t *layout)
 {
     int total = 0;
 
     assert_int_equal(topology->node[0], 0);
     assert_int_equal(topology->node_begin[topology->node_count], topology->size);
-    for (int host = 0; host < topology->node_count; host++) {
-        const int begin = topology->node_begin[host];
+    for (int node = 0; node < topology->node_count; node++) {
+        const int begin = topology->node_begin[node];
         const int first = topology->node_ranks[begin];
         char name[32];
 
-        assert_int_equal(topology->node_begin[host + 1] - begin, topology->node_size[host]);
-        assert_true(topology->node_size[host] > 0);
-        snprintf(name, sizeof(name), "node-%d", layout->host(first, topology->size));
-        assert_string_equal(topology->host_name[host], name);
-        if (host > 0) { /* numbered by first appearance */
-            assert_true(first > topology->node_ranks[topology->node_begin[host - 1]]);
+        assert_int_equal(topology->node_begin[node + 1] - begin, topology->node_size[node]);
+        assert_true(topology->node_size[node] > 0);
+        snprintf(name, sizeof(name), "node-%d", layout->node(first, topology->size));
+        assert_string_equal(topology->host_name[node], name);
+        if (node > 0) { /* numbered by first appearance */
+            assert_true(first > topology->node_ranks[topology->node_begin[node - 1]]);
         }
-        for (int i = 0; i < topology->node_size[host]; i++, total++) {
+        for (int i = 0; i < topology->node_size[node]; i++, total++) {
             const int rank = topology->node_ranks[begin + i];
 
-            assert_int_equal(topology->node[rank], host);
+            assert_int_equal(topology->node[rank], node);
             assert_int_equal(topology->local_rank[rank], i);
             if (i > 0) assert_true(rank > topology->node_ranks[begin + i - 1]);
         }
@@ -105,7 +105,7 @@ static void check_hosts(const dp_topology_t *topology, const layout_t *layout)
     assert_int_equal(total, topology->size);
     for (int a = 0; a < topology->size; a++) {
         for (int b = 0; b < a; b++) {
-            const int same = layout->host(a, topology->size) == layout->host(b, topology->size);
+            const int same = layout->node(a, topology->size) == layout->node(b, topology->size);
 
             assert_int_equal(topology->node[a] == topology->node[b], same);
         }
@@ -141,7 +141,7 @@ static void check_tree(const dp_topology_t *topology, int arity)
             if (i > 0) assert_true(child > node->children[i - 1]);
             seen[child]++;
             if (is_leader(topology, child)) {
-                assert_true(is_leader(topology, rank)); /* hosts meet at leaders only */
+                assert_true(is_leader(topology, rank)); /* nodes meet at leaders only */
                 upper++;
             } else {
                 assert_int_equal(topology->node[child], topology->node[rank]);
@@ -183,7 +183,7 @@ static void topology_every_world_is_one_tree(void **state)
             dp_topology_t topology;
 
             make(&topology, &layouts[l], sizes[s]);
-            check_hosts(&topology, &layouts[l]);
+            check_nodes(&topology, &layouts[l]);
             for (size_t a = 0; a < DP_ARRAY_LEN(arities); a++)
                 check_tree(&topology, arities[a]);
             dp_topology_fini(&topology);
@@ -238,7 +238,7 @@ static void topology_small_example_is_as_drawn(void **state)
     dp_topology_fini(&topology);
 }
 
-static void topology_tells_hosts_of_one_name_apart(void **state)
+static void topology_tells_nodes_of_one_name_apart(void **state)
 {
     static const char *const keys[] = {"x", "y", "x", "y", "z"};
     static const char *const names[] = {"localhost", "localhost", "localhost", "localhost", "c"};
@@ -317,7 +317,7 @@ int main(void)
         cmocka_unit_test(topology_every_world_is_one_tree),
         cmocka_unit_test(topology_large_world_is_quick),
         cmocka_unit_test(topology_small_example_is_as_drawn),
-        cmocka_unit_test(topology_tells_hosts_of_one_name_apart),
+        cmocka_unit_test(topology_tells_nodes_of_one_name_apart),
         cmocka_unit_test(topology_refuses_nonsense),
         cmocka_unit_test(topology_nth_allocation_fails_without_a_leak),
     };

@@ -1,5 +1,5 @@
 /*
- * test_arena.c - shared memory of a host's ranks: who sees what, giving back, running out,
+ * test_arena.c - shared memory of the ranks of a node: seeing each other, giving back, running out,
  * strangers.
  */
 #include <setjmp.h>
@@ -28,7 +28,7 @@
 
 typedef struct member {
     int rank;
-    int hosts;
+    int nodes;
     dp_bootstrap_t *bootstrap;
     size_t arena_bytes;
     long fail_nth; /* allocation of this rank that fails */
@@ -50,7 +50,7 @@ static void *open_member(void *argument)
 
     dp_log_init(&log, DP_LOG_ERROR, member->rank);
     for (int i = 0; i < member->bootstrap->size; i++)
-        list[i] = names[i % member->hosts];
+        list[i] = names[i % member->nodes];
     member->status = dp_topology_init(&member->topology, list, member->bootstrap->size);
     if (member->status != DP_OK) return NULL;
     fail_allocation(member->fail_nth);
@@ -63,7 +63,7 @@ static void *open_member(void *argument)
 }
 
 /* Opens all ranks in threads of their own. On rank 0 the nth allocation fails; 0: none. */
-static void open_all(member_t *members, int size, int hosts, size_t arena_bytes, long fail_nth)
+static void open_all(member_t *members, int size, int nodes, size_t arena_bytes, long fail_nth)
 {
     dp_bootstrap_t *bootstraps[RANKS];
     pthread_t threads[RANKS];
@@ -72,7 +72,7 @@ static void open_all(member_t *members, int size, int hosts, size_t arena_bytes,
     memset(members, 0, (size_t)size * sizeof(*members));
     for (int i = 0; i < size; i++) {
         members[i].rank = i;
-        members[i].hosts = hosts;
+        members[i].nodes = nodes;
         members[i].bootstrap = bootstraps[i];
         members[i].arena_bytes = arena_bytes;
         members[i].fail_nth = i == 0 ? fail_nth : 0;
@@ -97,8 +97,8 @@ static void arena_is_seen_by_all_of_the_host(void **state)
     member_t members[RANKS];
 
     (void)state;
-    for (int hosts = 1; hosts <= 3; hosts++) {
-        open_all(members, RANKS, hosts, 64 * DP_MIB, 0);
+    for (int nodes = 1; nodes <= 3; nodes++) {
+        open_all(members, RANKS, nodes, 64 * DP_MIB, 0);
         for (int i = 0; i < RANKS; i++) {
             assert_string_equal(members[i].error.text, "");
             assert_int_equal(members[i].status, DP_OK);
@@ -106,7 +106,7 @@ static void arena_is_seen_by_all_of_the_host(void **state)
             snprintf(members[i].memory, 100, "from rank %d", i);
         }
         for (int i = 0; i < RANKS; i++) {
-            for (int k = i % hosts; k < RANKS; k += hosts) {
+            for (int k = i % nodes; k < RANKS; k += nodes) {
                 const int local = members[k].topology.local_rank[k];
                 const uint64_t offset = dp_arena_offset(members[k].arena, members[k].memory, 100);
                 char text[100];
@@ -119,7 +119,7 @@ static void arena_is_seen_by_all_of_the_host(void **state)
             assert_null(dp_arena_at(members[i].arena, RANKS, 0, 1));
         }
         strcpy(dp_arena_control(members[0].arena, 100), "control");
-        assert_string_equal(dp_arena_control(members[hosts == 1 ? 1 : hosts].arena, 100),
+        assert_string_equal(dp_arena_control(members[nodes == 1 ? 1 : nodes].arena, 100),
                             "control");
         assert_null(dp_arena_control(members[0].arena, dp_arena_control_room(RANKS) + 1));
         close_all(members, RANKS);
@@ -290,7 +290,7 @@ static void arena_ignores_strangers(void **state)
     for (int i = 0; i < 3; i++) {
         spies[i] = (spy_t){.base = *bootstraps[i], .real = bootstraps[i]};
         spies[i].base.ops = &spy_ops;
-        members[i] = (member_t){.rank = i, .hosts = 1, .bootstrap = &spies[i].base};
+        members[i] = (member_t){.rank = i, .nodes = 1, .bootstrap = &spies[i].base};
         members[i].arena_bytes = 16 * DP_MIB;
         members[i].patience_ns = 10000000000;
         assert_int_equal(pthread_create(&threads[i], NULL, open_member, &members[i]), 0);
@@ -355,7 +355,7 @@ static void arena_that_could_shrink_is_refused(void **state)
     (void)state;
     for (int which = 0; which < 4; which++) {
         dp_bootstrap_t *bootstraps[2];
-        member_t member = {.hosts = 1, .arena_bytes = 16 * DP_MIB, .patience_ns = 10000000000};
+        member_t member = {.nodes = 1, .arena_bytes = 16 * DP_MIB, .patience_ns = 10000000000};
         forger_t forger;
         pthread_t thread;
 
