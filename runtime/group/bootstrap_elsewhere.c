@@ -353,10 +353,9 @@ static dp_status_t find_rank_0(elsewhere_t *self, const dp_config_t *config, dp_
                         config->secret_file[0] == '\0' ? "a secret (DP_SECRET_FILE)" : "",
                         "on each of them the same, e.g. from: (umask 077; head -c 32 /dev/urandom "
                         "> FILE), copied by ssh",
-                        starter->local_size < 0
-                            ? "; if it is one machine, add_starter_facts so with "
-                              "the local rank and size"
-                            : "");
+                        starter->local_size < 0 ? "; if it is one machine, say so with "
+                                                  "the local rank and size"
+                                                : "");
 }
 
 /* ---- All meet ----------------------------------------------------------------------------- */

@@ -34,7 +34,7 @@
 /* What a rank sends first, and the leader with each batch of descriptors. */
 typedef struct hello {
     uint32_t magic;
-    uint32_t local_rank; /* of the sender; in an send_all_fds: of the first descriptor */
+    uint32_t local_rank; /* of the sender; in an answer: of the first descriptor */
     uint64_t tag;
     uint32_t count; /* descriptors that come with it */
     uint32_t total; /* ranks of the node */
@@ -301,9 +301,9 @@ static dp_status_t serve_members(int listener, uint64_t tag, int local_size, int
     for (int i = 0; status == DP_OK && i < count; i++) {
         if (members[i].local_rank < 0) continue;
         if (send_all_fds(members[i].fd, tag, local_size, fds, deadline_ns) != 0) {
-            status = dp_error_set(
-                error, DP_ERR_SYSTEM, "shared memory: cannot send_all_fds local rank %d: %s",
-                members[i].local_rank, dp_limits_describe(errno, why, sizeof(why)));
+            status =
+                dp_error_set(error, DP_ERR_SYSTEM, "shared memory: cannot answer local rank %d: %s",
+                             members[i].local_rank, dp_limits_describe(errno, why, sizeof(why)));
         }
     }
     fds[0] = -1;

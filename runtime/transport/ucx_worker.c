@@ -49,7 +49,7 @@ static dp_status_t fail(dp_error_t *error, int rank, const dp_config_t *config, 
             error, DP_ERR_SYSTEM,
             "rank %d: no usable UCX device: UCX_TLS is %s (fixed, for control "
             "messages), the devices are \"%s\" (DP_UCX_DEVICES, else DP_NET_INTERFACE), this "
-            "machine has: %s; UCX says: %s",
+            "node has: %s; UCX says: %s",
             rank, CONTROL_TLS, devices_of(config), devices, ucs_status_string(status));
     }
     return dp_error_set(error, DP_ERR_SYSTEM,
