@@ -302,7 +302,8 @@ static uint32_t chunk_index(const dp_trace_t *trace, const dp_trace_file_chunk_t
     return (uint32_t)(at / DP_TRACE_CHUNK_BYTES);
 }
 
-/* Under the lock. A window too long for the room loses its end, not the flight recorder its use. */
+/* Under the lock. At most three quarters of the chunks are kept: the latest records always find
+ * room, and a window that is too long loses its end. */
 static void keep_chunk(dp_trace_t *trace, uint32_t chunk)
 {
     if (trace->chunk_is_kept[chunk]) return;
@@ -327,7 +328,7 @@ void dp_trace_keep(dp_trace_t *trace, int begins)
     pthread_mutex_unlock(&trace->lock);
 }
 
-/* Under the lock. A reader tells a window that is whole from one that has holes. */
+/* Under the lock. window_dropped lets a reader distinguish a whole window from one with holes. */
 static void count_dropped(dp_trace_t *trace, uint64_t records, int is_of_window)
 {
     atomic_fetch_add_explicit(&trace->header->dropped, records, memory_order_relaxed);
@@ -408,6 +409,7 @@ uint32_t dp_trace_name(dp_trace_t *trace, const char *text)
     uint32_t id, slot, used;
     uint16_t length;
 
+    /* Looked up without the lock first; under it once more, as another thread may have added it. */
     if (trace == NULL || text == NULL || text[0] == '\0') return 0;
     length = (uint16_t)strnlen(text, DP_TRACE_NAME_MAX);
     id = find_name(trace, text, length, &slot);
