@@ -13,7 +13,7 @@
  *
  * The descriptor is passed to the local peers over UNIX sockets in the abstract namespace, so no
  * name is left in a file system whatever happens. As every process maps whole arenas, allocation is
- * local and needs no announcement. Offsets lie in multiples of pages.
+ * local and needs no announcement. Allocations begin at multiples of pages.
  *
  * Created and destroyed by the context; memory is used by the program's threads, fusion/ and the
  * engines. It must not know what lies in the memory.
