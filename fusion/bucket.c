@@ -73,7 +73,7 @@ static void give_up(dp_job_bucket_t *bucket, dp_status_t status)
     drain(pipeline, pipeline->reduce);
     drain(pipeline, pipeline->unpack);
     bucket->op.status = status;
-    dp_bucket_settle_status(bucket);
+    dp_bucket_final_status(bucket);
     dp_job_end_bucket(bucket->job, bucket);
 }
 
@@ -187,7 +187,7 @@ static dp_status_t queue_stages(dp_job_bucket_t *bucket, dp_work_size_t size)
     dp_pipeline_t *pipeline = bucket->job->pipeline;
     const dp_device_ops_t *device = pipeline->device->ops;
     dp_engine_t *engine = pipeline->engine;
-    dp_slot_t *slot = bucket->slot;
+    dp_fused_buffer_t *slot = bucket->slot;
     int moves_on = hands_over(bucket);
     dp_stream_t *last = moves_on ? pipeline->unpack : pipeline->reduce;
     dp_status_t status = await_ready(bucket, slot != NULL ? pipeline->pack : pipeline->reduce);
@@ -266,7 +266,8 @@ void dp_bucket_start(dp_job_bucket_t *bucket, int is_last)
     dp_status_t status = DP_OK;
 
     bucket->name = dp_trace_name(pipeline->trace, dp_bucket_item(bucket, 0)->item->name);
-    if (dp_bucket_needs_slot(bucket)) status = dp_slots_take(&pipeline->slots, &bucket->slot);
+    if (dp_bucket_needs_buffer(bucket))
+        status = dp_fused_buffers_acquire(&pipeline->slots, &bucket->slot);
     if (status == DP_OK && !dp_pipeline_is_aborted(pipeline)) status = open_group(bucket);
     if (status == DP_OK && !dp_pipeline_is_aborted(pipeline)) {
         begin_items(bucket);
@@ -282,6 +283,6 @@ void dp_bucket_start(dp_job_bucket_t *bucket, int is_last)
         return;
     }
     bucket->op.status = DP_ERR_ABORTED;
-    dp_bucket_settle_status(bucket);
+    dp_bucket_final_status(bucket);
     dp_job_end_bucket(bucket->job, bucket);
 }

@@ -45,7 +45,7 @@ static inline const dp_device_ops_t *dp_bucket_device(const dp_job_bucket_t *buc
 
 /* The elements of its slot are of another type than the tensors'. */
 int dp_bucket_is_cast(const dp_job_bucket_t *bucket);
-dp_dtype_t dp_bucket_slot_dtype(const dp_job_bucket_t *bucket);
+dp_dtype_t dp_bucket_buffer_dtype(const dp_job_bucket_t *bucket);
 
 /* The figures of its results are wanted. */
 int dp_bucket_wants_tally(const dp_job_bucket_t *bucket);
@@ -54,12 +54,12 @@ int dp_bucket_wants_tally(const dp_job_bucket_t *bucket);
 int dp_bucket_folds_scales(const dp_job_bucket_t *bucket);
 
 /* This rank has to fill a slot for it. */
-int dp_bucket_needs_slot(const dp_job_bucket_t *bucket);
+int dp_bucket_needs_buffer(const dp_job_bucket_t *bucket);
 
 /* What a piece is read from and written to, NULL where this rank gives or wants nothing. */
 const unsigned char *dp_bucket_user_in(const dp_job_bucket_t *bucket, size_t index);
 unsigned char *dp_bucket_user_out(const dp_job_bucket_t *bucket, size_t index);
-unsigned char *dp_bucket_slot_at(const dp_job_bucket_t *bucket, size_t index);
+unsigned char *dp_bucket_buffer_at(const dp_job_bucket_t *bucket, size_t index);
 
 /* Fills in op, its pieces and its exchange. */
 void dp_bucket_fill_op(dp_job_bucket_t *bucket);
@@ -83,7 +83,7 @@ double dp_bucket_pack_scale(const dp_job_bucket_t *bucket, size_t index);
 double dp_bucket_unpack_scale(const dp_job_bucket_t *bucket, size_t index);
 
 /* After an abort its reason replaces whatever the engine ran into because of it. */
-void dp_bucket_settle_status(dp_job_bucket_t *bucket);
+void dp_bucket_final_status(dp_job_bucket_t *bucket);
 
 /* ---- bucket_async.c ------------------------------------------------------------------------- */
 

@@ -45,8 +45,8 @@ static dp_status_t gather(gathered_t *gathered, const dp_cast_piece_t *piece)
 static dp_status_t fill_absent(const dp_job_bucket_t *bucket, size_t index, dp_stream_t *stream)
 {
     const size_t count = dp_bucket_rows(bucket) * dp_bucket_piece(bucket, index)->count;
-    const dp_dtype_t dtype = dp_bucket_slot_dtype(bucket);
-    void *to = dp_bucket_slot_at(bucket, index);
+    const dp_dtype_t dtype = dp_bucket_buffer_dtype(bucket);
+    void *to = dp_bucket_buffer_at(bucket, index);
 
     if (bucket->plan->collective == DP_COLLECTIVE_ALLGATHER) {
         return dp_bucket_device(bucket)->fill(stream, DP_U8, DP_SUM, to,
@@ -60,7 +60,7 @@ static dp_status_t gather_rows(const dp_job_bucket_t *bucket, size_t index, gath
     const dp_pipeline_tensor_t *tensor = dp_bucket_tensor(bucket, index);
     const size_t stride = tensor->count * dp_dtype_bytes(tensor->dtype);
     dp_cast_piece_t piece = {.from = dp_bucket_user_in(bucket, index),
-                             .to = dp_bucket_slot_at(bucket, index),
+                             .to = dp_bucket_buffer_at(bucket, index),
                              .count = dp_bucket_piece(bucket, index)->count,
                              .scale = dp_bucket_pack_scale(bucket, index)};
     dp_status_t status = DP_OK;
@@ -86,7 +86,7 @@ dp_status_t dp_bucket_queue_pack(dp_job_bucket_t *bucket, dp_stream_t *stream)
 
     bucket->begin_ns = dp_now_ns();
     gathered.from = bucket->plan->dtype;
-    gathered.to = dp_bucket_slot_dtype(bucket);
+    gathered.to = dp_bucket_buffer_dtype(bucket);
     for (size_t i = 0; i < bucket->plan->piece_count && status == DP_OK; i++) {
         status = dp_bucket_item(bucket, i)->item->is_absent ? fill_absent(bucket, i, stream)
                                                             : gather_rows(bucket, i, &gathered);
@@ -116,7 +116,7 @@ dp_status_t dp_bucket_queue_unpack(dp_job_bucket_t *bucket, dp_stream_t *stream)
     dp_status_t status = DP_OK;
     int is_begun = 0;
 
-    gathered.from = dp_bucket_slot_dtype(bucket);
+    gathered.from = dp_bucket_buffer_dtype(bucket);
     gathered.to = bucket->plan->dtype;
     for (size_t i = 0; i < bucket->plan->piece_count && status == DP_OK; i++) {
         const dp_engine_piece_t *reduced;

@@ -16,7 +16,7 @@ int dp_bucket_is_cast(const dp_job_bucket_t *bucket)
            !dp_bucket_engine_compresses(bucket);
 }
 
-dp_dtype_t dp_bucket_slot_dtype(const dp_job_bucket_t *bucket)
+dp_dtype_t dp_bucket_buffer_dtype(const dp_job_bucket_t *bucket)
 {
     if (!dp_bucket_is_cast(bucket)) return bucket->plan->dtype;
     return bucket->plan->wire == DP_WIRE_FP16 ? DP_F16 : DP_BF16;
@@ -46,7 +46,7 @@ static int is_root(const dp_job_bucket_t *bucket, size_t index)
     return dp_bucket_entry(bucket, index)->root == bucket->job->rank;
 }
 
-int dp_bucket_needs_slot(const dp_job_bucket_t *bucket)
+int dp_bucket_needs_buffer(const dp_job_bucket_t *bucket)
 {
     if (bucket->plan->in_place || dp_plan_is_alone(bucket->plan->collective)) return 0;
     return bucket->plan->collective != DP_COLLECTIVE_BROADCAST || is_root(bucket, 0);
@@ -75,10 +75,10 @@ unsigned char *dp_bucket_user_out(const dp_job_bucket_t *bucket, size_t index)
     return out == NULL ? NULL : out + offset_of(bucket, index);
 }
 
-unsigned char *dp_bucket_slot_at(const dp_job_bucket_t *bucket, size_t index)
+unsigned char *dp_bucket_buffer_at(const dp_job_bucket_t *bucket, size_t index)
 {
     DP_ASSERT(bucket->slot != NULL);
-    return (unsigned char *)bucket->slot->memory + dp_bucket_piece(bucket, index)->slot_offset;
+    return (unsigned char *)bucket->slot->memory + dp_bucket_piece(bucket, index)->buffer_offset;
 }
 
 /* Where the engine finds and leaves a piece. */
@@ -88,16 +88,16 @@ static void fill_addresses(const dp_job_bucket_t *bucket, size_t index, dp_engin
     size_t rows = dp_bucket_tensor(bucket, index)->count;
 
     piece->in = plan->in_place         ? (const void *)dp_bucket_user_in(bucket, index)
-                : bucket->slot != NULL ? (const void *)dp_bucket_slot_at(bucket, index)
+                : bucket->slot != NULL ? (const void *)dp_bucket_buffer_at(bucket, index)
                                        : NULL;
     piece->out = dp_bucket_user_out(bucket, index);
     switch (plan->collective) {
     case DP_COLLECTIVE_ALLREDUCE:
-        if (!plan->in_place) piece->out = dp_bucket_slot_at(bucket, index);
+        if (!plan->in_place) piece->out = dp_bucket_buffer_at(bucket, index);
         break;
     case DP_COLLECTIVE_REDUCE:
         if (!plan->in_place && is_root(bucket, index)) {
-            piece->out = dp_bucket_slot_at(bucket, index);
+            piece->out = dp_bucket_buffer_at(bucket, index);
         }
         break;
     case DP_COLLECTIVE_BROADCAST:
@@ -109,9 +109,9 @@ static void fill_addresses(const dp_job_bucket_t *bucket, size_t index, dp_engin
     case DP_COLLECTIVE_REDUCE_SCATTER:
         piece->stride = plan->in_place ? rows : piece->count;
         if (dp_bucket_is_cast(bucket)) {
-            piece->out =
-                dp_bucket_slot_at(bucket, index) + (size_t)bucket->job->rank * piece->count *
-                                                       dp_dtype_bytes(dp_bucket_slot_dtype(bucket));
+            piece->out = dp_bucket_buffer_at(bucket, index) +
+                         (size_t)bucket->job->rank * piece->count *
+                             dp_dtype_bytes(dp_bucket_buffer_dtype(bucket));
         }
         break;
     default:
@@ -158,7 +158,7 @@ void dp_bucket_fill_op(dp_job_bucket_t *bucket)
     bucket->op =
         (dp_engine_op_t){.group = job->launch->group != NULL ? job->launch->group->engine : NULL,
                          .collective = plan->collective,
-                         .dtype = dp_bucket_slot_dtype(bucket),
+                         .dtype = dp_bucket_buffer_dtype(bucket),
                          .reduce = plan->reduce,
                          .wire = dp_bucket_engine_compresses(bucket) ? plan->wire : DP_WIRE_NONE,
                          .root = plan->root,

@@ -40,8 +40,9 @@ void dp_bucket_count_in_flight(dp_job_bucket_t *bucket, int starts)
     dp_trace_counter(pipeline->wire_lane, pipeline->name_bytes_in_flight,
                      pipeline->bytes_in_flight);
     if (bucket->slot != NULL) {
-        pipeline->slots_in_use += starts ? 1 : (uint64_t)-1;
-        dp_trace_counter(pipeline->wire_lane, pipeline->name_slots_in_use, pipeline->slots_in_use);
+        pipeline->buffers_in_use += starts ? 1 : (uint64_t)-1;
+        dp_trace_counter(pipeline->wire_lane, pipeline->name_buffers_in_use,
+                         pipeline->buffers_in_use);
     }
     pthread_mutex_unlock(&pipeline->record_lock);
 }
@@ -91,13 +92,13 @@ static void pack_absent(const dp_job_bucket_t *bucket, size_t index)
 {
     const dp_job_item_t *state = dp_bucket_item(bucket, index);
     size_t count = dp_bucket_rows(bucket) * dp_bucket_piece(bucket, index)->count;
-    dp_dtype_t dtype = dp_bucket_slot_dtype(bucket);
+    dp_dtype_t dtype = dp_bucket_buffer_dtype(bucket);
 
     if (bucket->plan->collective == DP_COLLECTIVE_ALLGATHER) {
-        memset(dp_bucket_slot_at(bucket, index), 0, count * dp_dtype_bytes(dtype));
+        memset(dp_bucket_buffer_at(bucket, index), 0, count * dp_dtype_bytes(dtype));
         return;
     }
-    dp_identity_fill(dp_bucket_slot_at(bucket, index), count, dtype, bucket->plan->reduce,
+    dp_identity_fill(dp_bucket_buffer_at(bucket, index), count, dtype, bucket->plan->reduce,
                      dp_bucket_is_cast(bucket) ? 1.0 : state->prescale);
 }
 
@@ -106,11 +107,11 @@ static void pack_piece(const dp_job_bucket_t *bucket, size_t index)
     const dp_pipeline_tensor_t *tensor = dp_bucket_tensor(bucket, index);
     size_t stride = tensor->count * dp_dtype_bytes(tensor->dtype);
     dp_cast_piece_t piece = {.from = dp_bucket_user_in(bucket, index),
-                             .to = dp_bucket_slot_at(bucket, index),
+                             .to = dp_bucket_buffer_at(bucket, index),
                              .count = dp_bucket_piece(bucket, index)->count,
                              .scale = dp_bucket_pack_scale(bucket, index)};
     dp_cast_args_t args = {.from = tensor->dtype,
-                           .to = dp_bucket_slot_dtype(bucket),
+                           .to = dp_bucket_buffer_dtype(bucket),
                            .pieces = &piece,
                            .piece_count = 1};
 
@@ -164,7 +165,7 @@ static void unpack_piece(dp_job_bucket_t *bucket, size_t index)
                              .to = dp_bucket_user_out(bucket, index),
                              .count = reduced->count,
                              .scale = dp_bucket_unpack_scale(bucket, index)};
-    dp_cast_args_t args = {.from = dp_bucket_slot_dtype(bucket),
+    dp_cast_args_t args = {.from = dp_bucket_buffer_dtype(bucket),
                            .to = dp_bucket_tensor(bucket, index)->dtype,
                            .pieces = &piece,
                            .piece_count = 1};
@@ -192,7 +193,7 @@ void dp_bucket_unpack(void *argument)
 
 /* ---- End ------------------------------------------------------------------------------------ */
 
-void dp_bucket_settle_status(dp_job_bucket_t *bucket)
+void dp_bucket_final_status(dp_job_bucket_t *bucket)
 {
     dp_pipeline_t *pipeline = bucket->job->pipeline;
 
@@ -237,7 +238,7 @@ void dp_bucket_end(void *argument)
     dp_bucket_count_in_flight(bucket, 0);
     atomic_fetch_add_explicit(&pipeline->buckets_done, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&pipeline->bytes_wire, bucket->op.wire_bytes, memory_order_relaxed);
-    dp_bucket_settle_status(bucket);
+    dp_bucket_final_status(bucket);
     dp_job_end_bucket(bucket->job, bucket);
 }
 

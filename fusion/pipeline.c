@@ -168,21 +168,22 @@ void dp_pipeline_break(dp_pipeline_t *pipeline, const dp_error_t *error)
 
 dp_pipeline_settings_t dp_pipeline_most(const dp_pipeline_t *pipeline)
 {
-    return (dp_pipeline_settings_t){.slot_bytes = pipeline->slot_room,
+    return (dp_pipeline_settings_t){.buffer_bytes = pipeline->slot_room,
                                     .slots = pipeline->slots.count};
 }
 
 void dp_pipeline_set(dp_pipeline_t *pipeline, const dp_pipeline_settings_t *settings)
 {
-    const size_t least = dp_plan_least_slot_bytes(pipeline->ranks);
+    const size_t least = dp_plan_least_buffer_bytes(pipeline->ranks);
 
-    pipeline->limits.slot_bytes = dp_max(dp_min(settings->slot_bytes, pipeline->slot_room), least);
-    pipeline->slots.used = dp_max(dp_min(settings->slots, pipeline->slots.count), (size_t)1);
+    pipeline->limits.buffer_bytes =
+        dp_max(dp_min(settings->buffer_bytes, pipeline->slot_room), least);
+    pipeline->buffers.used = dp_max(dp_min(settings->slots, pipeline->slots.count), (size_t)1);
     pipeline->in_place_least = settings->in_place_least;
 }
 
-void dp_pipeline_settle_by(dp_pipeline_t *pipeline,
-                           int (*settle)(void *user, dp_pipeline_settings_t *settings))
+void dp_pipeline_on_setting(dp_pipeline_t *pipeline,
+                            int (*settle)(void *user, dp_pipeline_settings_t *settings))
 {
     pipeline->settle = settle;
 }
@@ -234,12 +235,12 @@ static int carry_out_next(dp_pipeline_t *pipeline)
     return launch != NULL;
 }
 
-void dp_pipeline_carry_begin(dp_pipeline_t *pipeline)
+void dp_pipeline_progress_begin(dp_pipeline_t *pipeline)
 {
     atomic_fetch_add(&pipeline->carriers, 1);
 }
 
-int dp_pipeline_carry(dp_pipeline_t *pipeline, const _Atomic uint32_t *state, uint32_t reached)
+int dp_pipeline_progress(dp_pipeline_t *pipeline, const _Atomic uint32_t *state, uint32_t reached)
 {
     int did = 0;
 
@@ -252,7 +253,7 @@ int dp_pipeline_carry(dp_pipeline_t *pipeline, const _Atomic uint32_t *state, ui
     return did;
 }
 
-void dp_pipeline_carry_end(dp_pipeline_t *pipeline)
+void dp_pipeline_progress_end(dp_pipeline_t *pipeline)
 {
     atomic_fetch_sub(&pipeline->carriers, 1);
     if (!dp_pipeline_is_last(pipeline)) ring(pipeline, 0);
@@ -313,10 +314,10 @@ dp_status_t dp_pipeline_create(const dp_config_t *config, int rank, int ranks, d
     pipeline->ranks = ranks;
     pipeline->spin_ns = config->spin_ns;
     pipeline->limits = (dp_plan_limits_t){
-        .slot_bytes = dp_max(config->fusion_bytes, dp_plan_least_slot_bytes(ranks)),
+        .buffer_bytes = dp_max(config->fusion_bytes, dp_plan_least_buffer_bytes(ranks)),
         .alignment = ALIGNMENT,
         .ranks = ranks};
-    pipeline->slot_room = pipeline->limits.slot_bytes;
+    pipeline->slot_room = pipeline->limits.buffer_bytes;
     pipeline->device = device;
     pipeline->engine = engine;
     pipeline->log = log;
@@ -330,14 +331,14 @@ dp_status_t dp_pipeline_create(const dp_config_t *config, int rank, int ranks, d
     pipeline->wire_lane = dp_trace_lane(trace, "wire", DP_TRACE_LANE_STREAM);
     pipeline->unpack_lane = dp_trace_lane(trace, "unpack", DP_TRACE_LANE_STREAM);
     pipeline->name_bytes_in_flight = dp_trace_name(trace, "bytes in flight");
-    pipeline->name_slots_in_use = dp_trace_name(trace, "slots in use");
+    pipeline->name_buffers_in_use = dp_trace_name(trace, "slots in use");
     status = device->ops->stream_create(device, "pack", &pipeline->pack);
     if (status == DP_OK) status = device->ops->stream_create(device, "reduce", &pipeline->reduce);
     if (status == DP_OK) status = device->ops->stream_create(device, "unpack", &pipeline->unpack);
     if (status == DP_OK) status = device->ops->event_create(device, &pipeline->drained);
     if (status != DP_OK) goto fail;
-    status = dp_slots_init(&pipeline->slots, device, engine, (size_t)config->fusion_slots,
-                           pipeline->limits.slot_bytes);
+    status = dp_fused_buffers_init(&pipeline->slots, device, engine, (size_t)config->fusion_buffers,
+                                   pipeline->limits.buffer_bytes);
     if (status != DP_OK) goto fail;
     status = stock(pipeline);
     if (status == DP_OK) status = start_thread(pipeline);
@@ -365,7 +366,7 @@ void dp_pipeline_destroy(dp_pipeline_t *pipeline)
     if (pipeline->reduce != NULL) device->stream_destroy(pipeline->reduce);
     if (pipeline->unpack != NULL) device->stream_destroy(pipeline->unpack);
     if (pipeline->drained != NULL) device->event_destroy(pipeline->drained);
-    dp_slots_fini(&pipeline->slots);
+    dp_fused_buffers_fini(&pipeline->slots);
     while (pipeline->idle != NULL) {
         dp_pipeline_launch_t *launch = pipeline->idle;
 

@@ -75,7 +75,7 @@ typedef struct dp_pipeline_launch {
 
 /* What may change while it runs. */
 typedef struct dp_pipeline_settings {
-    size_t slot_bytes;     /* of a fused buffer that are used */
+    size_t buffer_bytes;   /* of a fused buffer that are used */
     size_t slots;          /* fused buffers in flight */
     size_t in_place_least; /* bytes of a tensor from which on it is reduced where it lies */
 } dp_pipeline_settings_t;
@@ -123,7 +123,7 @@ void dp_pipeline_launch_give(dp_pipeline_t *pipeline, dp_pipeline_launch_t *laun
  * Queues a launch, which is the pipeline's from here on. One thread at a time; never blocks, never
  * fails.
  *
- * is_carried: a thread is about to call dp_pipeline_carry(); the launch thread is not woken.
+ * is_carried: a thread is about to call dp_pipeline_progress(); the launch thread is not woken.
  *
  * A ready event may depend on the done events of launches submitted before: everything is queued in
  * the order of the launches, and the launch thread waits for nothing but what was queued earlier.
@@ -137,9 +137,9 @@ void dp_pipeline_submit(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch, i
  * there, or the launch thread is at it. Where the device works for itself there is nothing to gain:
  * not there. Any thread but the data plane's.
  */
-void dp_pipeline_carry_begin(dp_pipeline_t *pipeline);
-int dp_pipeline_carry(dp_pipeline_t *pipeline, const _Atomic uint32_t *state, uint32_t reached);
-void dp_pipeline_carry_end(dp_pipeline_t *pipeline);
+void dp_pipeline_progress_begin(dp_pipeline_t *pipeline);
+int dp_pipeline_progress(dp_pipeline_t *pipeline, const _Atomic uint32_t *state, uint32_t reached);
+void dp_pipeline_progress_end(dp_pipeline_t *pipeline);
 
 /* Fails what is queued and running with this status and text, through done(). Any thread. */
 void dp_pipeline_abort(dp_pipeline_t *pipeline, dp_status_t status, const char *text);
@@ -159,8 +159,8 @@ void dp_pipeline_set(dp_pipeline_t *pipeline, const dp_pipeline_settings_t *sett
 
 /* Where items may be settings: settle() blocks until one, whose buckets were started, is over. 1:
  * *settings hold for all launches behind it. From the launch thread, with the callbacks' user. */
-void dp_pipeline_settle_by(dp_pipeline_t *pipeline,
-                           int (*settle)(void *user, dp_pipeline_settings_t *settings));
+void dp_pipeline_on_setting(dp_pipeline_t *pipeline,
+                            int (*settle)(void *user, dp_pipeline_settings_t *settings));
 
 /* Launches submitted and not finished. */
 size_t dp_pipeline_pending(const dp_pipeline_t *pipeline);

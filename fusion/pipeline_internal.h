@@ -46,7 +46,7 @@ typedef struct dp_job_item {
 typedef struct dp_job_bucket {
     dp_job_t *job;
     const dp_plan_bucket_t *plan;
-    dp_slot_t *slot; /* NULL: in place, or this rank needs none */
+    dp_fused_buffer_t *slot; /* NULL: in place, or this rank needs none */
     dp_engine_op_t op;
     dp_engine_exchange_t exchange; /* op's, where it has one */
     uint32_t name;                 /* of its first tensor, for the timeline */
@@ -88,8 +88,8 @@ struct dp_pipeline {
     dp_pipeline_callbacks_t callbacks;
     int (*settle)(void *user, dp_pipeline_settings_t *settings); /* NULL: settings stay */
     dp_stream_t *pack, *reduce, *unpack;
-    dp_event_t *drained; /* launch thread only */
-    dp_slots_t slots;    /* launch thread only */
+    dp_event_t *drained;      /* launch thread only */
+    dp_fused_buffers_t slots; /* launch thread only */
     pthread_t thread;
     int is_started;
     pthread_mutex_t lock;
@@ -109,8 +109,8 @@ struct dp_pipeline {
     pthread_mutex_t record_lock; /* the stages' lanes have one writer at a time */
     dp_trace_lane_t *pack_lane, *wire_lane, *unpack_lane; /* guarded by record_lock */
     uint64_t busy_until_ns;                               /* guarded by record_lock */
-    uint64_t bytes_in_flight, slots_in_use;               /* guarded by record_lock */
-    uint32_t name_bytes_in_flight, name_slots_in_use;     /* of the counters */
+    uint64_t bytes_in_flight, buffers_in_use;             /* guarded by record_lock */
+    uint32_t name_bytes_in_flight, name_buffers_in_use;   /* of the counters */
     _Atomic uint64_t buckets_done, bytes_packed, bytes_wire, transfer_ns;
 };
 

@@ -46,7 +46,7 @@ int dp_plan_is_alone(dp_collective_t collective)
     return 0;
 }
 
-size_t dp_plan_slot_bytes(const dp_plan_entry_t *entry, size_t count, int ranks)
+size_t dp_plan_buffer_bytes(const dp_plan_entry_t *entry, size_t count, int ranks)
 {
     size_t bytes;
 
@@ -55,7 +55,7 @@ size_t dp_plan_slot_bytes(const dp_plan_entry_t *entry, size_t count, int ranks)
     return bytes;
 }
 
-size_t dp_plan_least_slot_bytes(int ranks)
+size_t dp_plan_least_buffer_bytes(int ranks)
 {
     return (size_t)DP_TALLY_BLOCK * 8 * (size_t)ranks; /* 8: the largest element */
 }
@@ -86,7 +86,7 @@ static int is_same_kind(const dp_plan_entry_t *a, const dp_plan_entry_t *b)
 /* The largest part of an entry that fits a slot; a multiple of DP_TALLY_BLOCK, 0: none does. */
 static size_t part_count(const dp_plan_entry_t *entry, const dp_plan_limits_t *limits)
 {
-    size_t count = limits->slot_bytes / dp_plan_slot_bytes(entry, 1, limits->ranks);
+    size_t count = limits->buffer_bytes / dp_plan_buffer_bytes(entry, 1, limits->ranks);
 
     return count / DP_TALLY_BLOCK * DP_TALLY_BLOCK;
 }
@@ -116,7 +116,7 @@ static dp_status_t add_piece(dp_plan_t *plan, const dp_plan_limits_t *limits,
                              const dp_plan_entry_t *entry, dp_plan_piece_t piece)
 {
     dp_plan_bucket_t *bucket = &plan->buckets[plan->bucket_count - 1];
-    size_t bytes = dp_plan_slot_bytes(entry, piece.count, limits->ranks);
+    size_t bytes = dp_plan_buffer_bytes(entry, piece.count, limits->ranks);
     void *pieces = plan->pieces;
 
     if (!grow(&pieces, &plan->piece_room, plan->piece_count + 1, sizeof(*plan->pieces))) {
@@ -124,8 +124,8 @@ static dp_status_t add_piece(dp_plan_t *plan, const dp_plan_limits_t *limits,
     }
     plan->pieces = pieces;
     if (!entry->in_place && !dp_plan_is_alone(entry->collective)) {
-        piece.slot_offset = dp_align_up(bucket->slot_bytes, limits->alignment);
-        bucket->slot_bytes = piece.slot_offset + bytes;
+        piece.buffer_offset = dp_align_up(bucket->buffer_bytes, limits->alignment);
+        bucket->buffer_bytes = piece.buffer_offset + bytes;
     }
     bucket->payload_bytes += bytes;
     bucket->piece_count++;
@@ -138,9 +138,9 @@ static int fits(const dp_plan_t *plan, const dp_plan_limits_t *limits, int in_pl
 {
     const dp_plan_bucket_t *bucket = &plan->buckets[plan->bucket_count - 1];
     size_t used =
-        in_place ? bucket->payload_bytes : dp_align_up(bucket->slot_bytes, limits->alignment);
+        in_place ? bucket->payload_bytes : dp_align_up(bucket->buffer_bytes, limits->alignment);
 
-    return used <= limits->slot_bytes && bytes <= limits->slot_bytes - used;
+    return used <= limits->buffer_bytes && bytes <= limits->buffer_bytes - used;
 }
 
 /* Opens the bucket that begins with an entry, after full ones for what does not fit a slot. */
@@ -148,13 +148,13 @@ static dp_status_t begin_with(dp_plan_t *plan, const dp_plan_limits_t *limits,
                               const dp_plan_entry_t *entries, size_t index)
 {
     const dp_plan_entry_t *entry = &entries[index];
-    size_t bytes = dp_plan_slot_bytes(entry, entry->count, limits->ranks);
+    size_t bytes = dp_plan_buffer_bytes(entry, entry->count, limits->ranks);
     dp_plan_piece_t piece = {.entry = index, .first = 0, .count = entry->count};
     int is_alone = dp_plan_is_alone(entry->collective);
     dp_status_t status;
 
     if (!is_alone && bytes == SIZE_MAX) return DP_ERR_INVALID;
-    if (!is_alone && !entry->in_place && bytes > limits->slot_bytes) {
+    if (!is_alone && !entry->in_place && bytes > limits->buffer_bytes) {
         size_t part = part_count(entry, limits);
 
         if (part == 0) return DP_ERR_INVALID;
@@ -188,7 +188,7 @@ static dp_status_t gather(dp_plan_t *plan, const dp_plan_limits_t *limits,
             continue;
         }
         if (!fits(plan, limits, entry->in_place,
-                  dp_plan_slot_bytes(entry, entry->count, limits->ranks))) {
+                  dp_plan_buffer_bytes(entry, entry->count, limits->ranks))) {
             return DP_OK;
         }
         status = add_piece(plan, limits, entry, piece);

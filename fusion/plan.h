@@ -22,17 +22,17 @@ typedef struct dp_plan_entry {
 } dp_plan_entry_t;
 
 typedef struct dp_plan_limits {
-    size_t slot_bytes; /* room of one slot */
-    size_t alignment;  /* of pieces in a slot, bytes */
-    int ranks;         /* of the group */
+    size_t buffer_bytes; /* room of one slot */
+    size_t alignment;    /* of pieces in a slot, bytes */
+    int ranks;           /* of the group */
 } dp_plan_limits_t;
 
 /* A part of an entry. */
 typedef struct dp_plan_piece {
-    size_t entry;       /* index into the entries */
-    size_t first;       /* element (of a row) where the part begins; multiple of DP_TALLY_BLOCK */
-    size_t count;       /* elements (of a row) */
-    size_t slot_offset; /* bytes into the slot; 0 when in place */
+    size_t entry;         /* index into the entries */
+    size_t first;         /* element (of a row) where the part begins; multiple of DP_TALLY_BLOCK */
+    size_t count;         /* elements (of a row) */
+    size_t buffer_offset; /* bytes into the slot; 0 when in place */
 } dp_plan_piece_t;
 
 /* Pieces that travel as one engine operation. */
@@ -47,7 +47,7 @@ typedef struct dp_plan_bucket {
     size_t piece_begin; /* into the plan's pieces */
     size_t piece_count;
     size_t payload_bytes;
-    size_t slot_bytes; /* used; 0 when in place */
+    size_t buffer_bytes; /* used; 0 when in place */
 } dp_plan_bucket_t;
 
 typedef struct dp_plan {
@@ -64,7 +64,7 @@ typedef struct dp_plan {
  * Fills plan (zero-initialised before its first use; memory is reused). Neighbours in the order
  * that agree in collective, dtype, reduction, wire, root (reduce: any), divisor and in_place share
  * a bucket while they fit a slot; entries that differ may be looked past (an order that is a pure
- * function of the entries). In-place pieces need no slot and share a bucket up to slot_bytes of
+ * function of the entries). In-place pieces need no slot and share a bucket up to buffer_bytes of
  * payload. An entry too large for a slot is cut into parts unless in place. Empty entries get no
  * piece. What travels alone, empty or not, gets a bucket with one piece and no slot; its count,
  * which ranks need not agree on, decides nothing.
@@ -83,9 +83,9 @@ int dp_plan_is_alone(dp_collective_t collective);
 
 /* Bytes of slot a piece of `count` elements takes: rows times count for reduce_scatter. SIZE_MAX
  * when they do not fit size_t. */
-size_t dp_plan_slot_bytes(const dp_plan_entry_t *entry, size_t count, int ranks);
+size_t dp_plan_buffer_bytes(const dp_plan_entry_t *entry, size_t count, int ranks);
 
 /* The smallest slot every entry of a world this large can be cut to. */
-size_t dp_plan_least_slot_bytes(int ranks);
+size_t dp_plan_least_buffer_bytes(int ranks);
 
 #endif

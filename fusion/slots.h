@@ -10,29 +10,29 @@
 
 #include "runtime/engine/engine.h"
 
-typedef struct dp_slot {
+typedef struct dp_fused_buffer {
     void *memory;
     dp_event_t *packed;   /* recorded on the pack stream: filled */
     dp_event_t *reduced;  /* on the engine stream: holds the result */
     dp_event_t *released; /* on the last stream that uses it */
-} dp_slot_t;
+} dp_fused_buffer_t;
 
-typedef struct dp_slots {
-    dp_device_t *device; /* borrowed */
-    dp_engine_t *engine; /* borrowed */
-    dp_slot_t *slots;    /* [count] */
+typedef struct dp_fused_buffers {
+    dp_device_t *device;      /* borrowed */
+    dp_engine_t *engine;      /* borrowed */
+    dp_fused_buffer_t *slots; /* [count] */
     size_t count, next;
     size_t used; /* of them, in turn */
-} dp_slots_t;
+} dp_fused_buffers_t;
 
 /* On failure nothing stays allocated. Both are borrowed until fini. */
-dp_status_t dp_slots_init(dp_slots_t *slots, dp_device_t *device, dp_engine_t *engine, size_t count,
-                          size_t bytes);
+dp_status_t dp_fused_buffers_init(dp_fused_buffers_t *slots, dp_device_t *device,
+                                  dp_engine_t *engine, size_t count, size_t bytes);
 
 /* The next slot, waiting until it is released. */
-dp_status_t dp_slots_take(dp_slots_t *slots, dp_slot_t **out);
+dp_status_t dp_fused_buffers_acquire(dp_fused_buffers_t *slots, dp_fused_buffer_t **out);
 
 /* After all work on the slots is done. Zeroed or half-built is fine. */
-void dp_slots_fini(dp_slots_t *slots);
+void dp_fused_buffers_fini(dp_fused_buffers_t *slots);
 
 #endif

@@ -278,8 +278,8 @@ static dp_status_t make_pipeline(dp_context_t *context, const dp_pipeline_callba
                                  dp_error_t *error)
 {
     dp_config_t config = context->config;
-    const dp_pipeline_settings_t settings = {.slot_bytes = config.fusion_bytes,
-                                             .slots = (size_t)config.fusion_slots};
+    const dp_pipeline_settings_t settings = {.buffer_bytes = config.fusion_bytes,
+                                             .slots = (size_t)config.fusion_buffers};
     dp_status_t status;
 
     if (context->is_tuned && context->config.order == DP_CONFIG_ORDER_PROGRAM) {
@@ -291,18 +291,18 @@ static dp_status_t make_pipeline(dp_context_t *context, const dp_pipeline_callba
     }
     if (context->is_tuned && !context->device->ops->is_async) {
         config.fusion_bytes *= 2;
-        config.fusion_slots *= 2;
+        config.fusion_buffers *= 2;
     }
     status =
         dp_pipeline_create(&config, context->rank, context->size, context->device, context->engine,
                            &context->log, context->trace, callbacks, &context->pipeline);
     if (status != DP_OK) {
         return dp_error_set(error, status, "no memory for %d slots of %zu bytes",
-                            config.fusion_slots, config.fusion_bytes);
+                            config.fusion_buffers, config.fusion_bytes);
     }
     if (!context->is_tuned) return DP_OK;
     dp_pipeline_set(context->pipeline, &settings);
-    dp_pipeline_settle_by(context->pipeline, dp_on_settle);
+    dp_pipeline_on_setting(context->pipeline, dp_on_settle);
     status = dp_tune_create(context, &context->tune);
     return status == DP_OK ? DP_OK : dp_error_set(error, status, "no memory for the tuner");
 }

@@ -70,7 +70,7 @@ struct dp_handle {
     dp_loop_node_t node;
     uint64_t ticket;               /* order of submission */
     int is_awaited;                /* dp_loop_expect() is in force for it; guarded by lock */
-    int will_carry;                /* who sleeps on state carries its launch out; likewise */
+    int will_progress;             /* who sleeps on state carries its launch out; likewise */
     _Atomic uint32_t state;        /* enum dp_request_state; a futex; DONE releases what is below */
     _Atomic uint32_t sleepers;     /* threads inside futex wait on state */
     _Atomic int references;        /* the runtime's, and the program's while it has the handle */
@@ -245,8 +245,8 @@ void dp_request_leave(dp_handle_t *request); /* lock held; it is the coordinator
 void dp_request_complete(dp_handle_t *request, dp_status_t status, const dp_result_t *result);
 void dp_request_fail(dp_handle_t *request, dp_status_t status, const char *text);
 void dp_request_unref(dp_handle_t *request);
-/* A thread is about to sleep for it; will_carry: until it may carry its launch out. */
-void dp_request_await(dp_handle_t *request, int will_carry);
+/* A thread is about to sleep for it; will_progress: until it may carry its launch out. */
+void dp_request_await(dp_handle_t *request, int will_progress);
 /* DP_CHECK: the checksum of what was written to its out. Never 0. */
 uint64_t dp_request_hash_outputs(const dp_handle_t *request);
 void dp_requests_free(dp_context_t *context);

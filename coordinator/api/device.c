@@ -71,8 +71,8 @@ dp_status_t dp_context_make_device(dp_context_t *context, dp_error_t *error)
         return dp_engine_emulated_create(context->bootstrap, context->device, config, &context->log,
                                          context->trace, NULL, &context->engine, error);
     }
-    return dp_engine_host_create(context->bootstrap, &context->topology, context->device, config,
-                                 &context->log, context->trace, &context->engine, error);
+    return dp_engine_cpu_create(context->bootstrap, &context->topology, context->device, config,
+                                &context->log, context->trace, &context->engine, error);
 }
 
 dp_status_t dp_context_clear(dp_context_t *context, void *memory, size_t bytes)

@@ -185,7 +185,7 @@ static dp_handle_t *fill_launch(const dp_context_t *context, const dp_output_t *
             dp_tune_count(context->tune, request->entry->label, request->bytes);
         if (request->is_setting && launch->entries[i].absent > 0) dp_tune_stop(context->tune);
         if (request->is_absent) continue;
-        if (request->will_carry) carrier = request;
+        if (request->will_progress) carrier = request;
         dp_request_leave(request);
         atomic_store(&request->agree_ns, now);
         atomic_store(&request->state, DP_REQUEST_LAUNCHED);

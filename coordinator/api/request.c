@@ -91,7 +91,7 @@ void dp_request_enlist(dp_handle_t *request, int has_owner)
     atomic_store(&request->state, DP_REQUEST_PENDING);
     atomic_store(&request->agree_ns, 0);
     request->is_awaited = 0;
-    request->will_carry = 0;
+    request->will_progress = 0;
     request->contributors = 0;
     request->ticket = context->next_ticket++;
     request->previous = context->live_last;
@@ -175,13 +175,13 @@ void dp_request_fail(dp_handle_t *request, dp_status_t status, const char *text)
     dp_request_complete(request, status, &result);
 }
 
-void dp_request_await(dp_handle_t *request, int will_carry)
+void dp_request_await(dp_handle_t *request, int will_progress)
 {
     dp_context_t *context = request->context;
 
     pthread_mutex_lock(&context->lock);
     if (request->entry->pending == request) {
-        request->will_carry |= will_carry;
+        request->will_progress |= will_progress;
         if (!request->is_awaited) {
             request->is_awaited = 1;
             dp_loop_expect(context->loop, 1);

@@ -42,7 +42,7 @@ static uint64_t deadline_of(double seconds, uint64_t now)
 
 /* What the engine does may take longer than any deadline, so with one it is left to the launch
  * thread; and so is a device that works for itself. */
-static int may_carry(const dp_context_t *context, uint64_t deadline)
+static int may_progress(const dp_context_t *context, uint64_t deadline)
 {
     return deadline == UINT64_MAX && context->program == NULL && !context->device->ops->is_async;
 }
@@ -51,16 +51,16 @@ static int may_carry(const dp_context_t *context, uint64_t deadline)
 static void drive(dp_handle_t *request, uint32_t wanted, uint64_t deadline)
 {
     dp_context_t *context = request->context;
-    const int carries = may_carry(context, deadline);
+    const int carries = may_progress(context, deadline);
 
     atomic_store(&context->driven_ticket, request->ticket + 1);
     dp_loop_attend(context->loop, 1);
-    if (carries) dp_pipeline_carry_begin(context->pipeline);
+    if (carries) dp_pipeline_progress_begin(context->pipeline);
     dp_loop_drive(context->loop, &request->state, DP_REQUEST_LAUNCHED, context->drive_ns, deadline);
     if (carries) {
         if (atomic_load(&request->state) != DP_REQUEST_PENDING)
-            (void)dp_pipeline_carry(context->pipeline, &request->state, wanted);
-        dp_pipeline_carry_end(context->pipeline);
+            (void)dp_pipeline_progress(context->pipeline, &request->state, wanted);
+        dp_pipeline_progress_end(context->pipeline);
     }
     dp_loop_attend(context->loop, -1);
 }
@@ -72,7 +72,7 @@ static int block(dp_handle_t *request, uint32_t wanted, uint64_t begin, uint64_t
     uint64_t spin_until = begin + context->wait_spin_ns;
     uint32_t state;
     size_t nudges = context->size > 1 ? 0 : NUDGES;
-    const int carries = may_carry(context, deadline);
+    const int carries = may_progress(context, deadline);
     int over = 0;
 
     if (context->program != NULL) dp_program_wait(context->program, request);
@@ -97,7 +97,7 @@ static int block(dp_handle_t *request, uint32_t wanted, uint64_t begin, uint64_t
         now = dp_now_ns();
         if (over || now >= deadline) break;
         if (state == DP_REQUEST_QUEUED && carries &&
-            dp_pipeline_carry(context->pipeline, &request->state, wanted))
+            dp_pipeline_progress(context->pipeline, &request->state, wanted))
             continue;
         if (state == DP_REQUEST_PENDING && nudges < NUDGES) {
             if (now >= begin + nudge_ns[nudges]) {

@@ -67,8 +67,8 @@ int dp_tune_await(dp_tune_t *tune, dp_pipeline_settings_t *out)
         dp_futex_wait(&tune->arrived, seen, UINT64_MAX);
     }
     if (atomic_load(&tune->has_failed)) return 0;
-    *out = (dp_pipeline_settings_t){.slot_bytes = (size_t)words[DP_KNOB_BUCKET],
-                                    .slots = (size_t)words[DP_KNOB_SLOTS],
+    *out = (dp_pipeline_settings_t){.buffer_bytes = (size_t)words[DP_KNOB_BUCKET],
+                                    .slots = (size_t)words[DP_KNOB_BUFFERS],
                                     .in_place_least = (size_t)words[DP_KNOB_IN_PLACE]};
     return 1;
 }
@@ -225,11 +225,13 @@ static void make_ladders(const dp_context_t *context, dp_ladder_t ladders[DP_KNO
     static const dp_ladder_t in_place = {{0, 16 * DP_KIB, 64 * DP_KIB, 256 * DP_KIB}, 4, 0};
     const dp_config_t *config = &context->config;
     const size_t least = dp_max((size_t)dp_min(DP_MIB, config->fusion_bytes),
-                                dp_plan_least_slot_bytes(context->size));
+                                dp_plan_least_buffer_bytes(context->size));
     const dp_pipeline_settings_t most = dp_pipeline_most(context->pipeline);
 
-    dp_ladder_around(&ladders[DP_KNOB_BUCKET], config->fusion_bytes, least, most.slot_bytes, 5, 1);
-    dp_ladder_around(&ladders[DP_KNOB_SLOTS], (uint64_t)config->fusion_slots, 1, most.slots, 2, 1);
+    dp_ladder_around(&ladders[DP_KNOB_BUCKET], config->fusion_bytes, least, most.buffer_bytes, 5,
+                     1);
+    dp_ladder_around(&ladders[DP_KNOB_BUFFERS], (uint64_t)config->fusion_buffers, 1, most.slots, 2,
+                     1);
     ladders[DP_KNOB_IN_PLACE] = in_place;
     dp_ladder_around(&ladders[DP_KNOB_HOLD], config->hold_ns, 25000, 1600000, 2, 2);
 }

@@ -22,7 +22,7 @@
 #define STRANGE_STEPS 6 /* in a row, then they are the usual ones */
 #define LAST_STEPS (6 * (DP_TUNER_WINDOW + DP_TUNER_WARMUP)) /* kept for the end */
 
-static const char *const names[DP_KNOBS] = {"FUSION_BYTES", "FUSION_SLOTS", "IN_PLACE",
+static const char *const names[DP_KNOBS] = {"FUSION_BYTES", "FUSION_BUFFERS", "IN_PLACE",
                                             "FUSION_HOLD"};
 
 const char *dp_knob_name(dp_knob_t knob)
@@ -323,7 +323,7 @@ static void format_value(dp_knob_t knob, uint64_t value, char *text, size_t room
     case DP_KNOB_HOLD:
         dp_format_time((int64_t)value, text, room);
         break;
-    case DP_KNOB_SLOTS:
+    case DP_KNOB_BUFFERS:
     case DP_KNOBS:
         snprintf(text, room, "%llu", (unsigned long long)value);
         break;

@@ -14,7 +14,7 @@
 
 typedef enum dp_knob {
     DP_KNOB_BUCKET,   /* bytes of a fused buffer */
-    DP_KNOB_SLOTS,    /* fused buffers in flight */
+    DP_KNOB_BUFFERS,  /* fused buffers in flight */
     DP_KNOB_IN_PLACE, /* bytes from which on a tensor is reduced where it lies */
     DP_KNOB_HOLD,     /* ns the root holds a launch back to fuse more */
     DP_KNOBS

@@ -70,7 +70,7 @@ typedef struct setting {
 static const setting_t table[] = {
     BYTES("FUSION_BYTES", "32M", fusion_bytes, PLAN, 4 * DP_KIB, 4 * DP_GIB,
           "Largest fused buffer; larger tensors travel alone."),
-    INTEGER("FUSION_SLOTS", "3", fusion_slots, PLAN, 1, 64,
+    INTEGER("FUSION_BUFFERS", "3", fusion_buffers, PLAN, 1, 64,
             "Fused buffers in flight at a time."),
     TIME("FUSION_HOLD", "200us", hold_ns, PLAN, 0, SECOND,
          "Longest a ready tensor waits for others to join it while earlier ones are in flight."),

@@ -44,7 +44,7 @@ typedef struct dp_config {
     /* PLAN in the table: they decide what every rank launches, so rank 0's values hold for all.
      * The handshake copies them (dp_config_write_plan()). */
     size_t fusion_bytes;    /* FUSION_BYTES: largest fused buffer */
-    int fusion_slots;       /* FUSION_SLOTS: fused buffers in flight */
+    int fusion_buffers;     /* FUSION_BUFFERS: fused buffers in flight */
     uint64_t hold_ns;       /* FUSION_HOLD: longest the root holds a launch back to fuse more */
     dp_wire_t wire;         /* WIRE: what fp32 reductions become between nodes */
     int order;              /* ORDER: dp_config_order_t */

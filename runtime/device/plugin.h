@@ -36,7 +36,7 @@ typedef struct dp_plugin {
      */
     dp_status_t (*device_create)(const dp_device_options_t *options, const dp_log_t *log,
                                  dp_device_t **out, dp_error_t *error);
-    /* As dp_engine_host_create(), on such a device; NULL: built without NCCL. */
+    /* As dp_engine_cpu_create(), on such a device; NULL: built without NCCL. */
     dp_status_t (*engine_create)(struct dp_bootstrap *bootstrap, const struct dp_topology *topology,
                                  dp_device_t *device, const struct dp_config *config,
                                  const dp_log_t *log, struct dp_trace *trace,

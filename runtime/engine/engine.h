@@ -161,10 +161,10 @@ struct dp_engine {
 
 /* Collective. Shared memory inside a host, UCX between hosts. All arguments are borrowed until
  * destroy; trace may be NULL. */
-dp_status_t dp_engine_host_create(dp_bootstrap_t *bootstrap, const dp_topology_t *topology,
-                                  dp_device_t *device, const dp_config_t *config,
-                                  const dp_log_t *log, dp_trace_t *trace, dp_engine_t **out,
-                                  dp_error_t *error);
+dp_status_t dp_engine_cpu_create(dp_bootstrap_t *bootstrap, const dp_topology_t *topology,
+                                 dp_device_t *device, const dp_config_t *config,
+                                 const dp_log_t *log, dp_trace_t *trace, dp_engine_t **out,
+                                 dp_error_t *error);
 void dp_engine_destroy(dp_engine_t *engine); /* NULL is fine */
 
 #endif

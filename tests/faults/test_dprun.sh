@@ -109,10 +109,10 @@ OMP_NUM_THREADS=77 run -np 1 sh -c 'echo $OMP_NUM_THREADS'
 has "what the user set stays" out '^\[0\] 77$'
 run -np 1 --fusion-bytes 64M --no-trace -x A='b c' sh -c 'echo "$DP_FUSION_BYTES/$DP_TRACE/$A"'
 has "flags become variables" out '^\[0\] 64M/0/b c$'
-echo 'fusion-slots = 5 # a comment' >"$work/config"
-run -np 1 --config "$work/config" sh -c 'echo "$DP_FUSION_SLOTS"'
+echo 'fusion-buffers = 5 # a comment' >"$work/config"
+run -np 1 --config "$work/config" sh -c 'echo "$DP_FUSION_BUFFERS"'
 has "lines of a --config file become variables" out '^\[0\] 5$'
-DP_FUSION_SLOTS=6 run -np 1 --config "$work/config" sh -c 'echo "$DP_FUSION_SLOTS"'
+DP_FUSION_BUFFERS=6 run -np 1 --config "$work/config" sh -c 'echo "$DP_FUSION_BUFFERS"'
 has "a variable wins over the file" out '^\[0\] 6$'
 run -np 1 sh -c 'test -d "$DP_RUN_DIR" && stat -c %a "$DP_RUN_DIR"'
 has "the run directory is private" out '^\[0\] 700$'
@@ -363,7 +363,7 @@ run -np 2 sh -c 'echo "<$NCCL_HOSTID>"'
 has "without it NCCL is left alone" out '<>$'
 run --help
 check "--help exits with 0" "$code" = 0
-for name in fusion-bytes fusion-slots wire tree-arity stall-limit heartbeat start-timeout log pretend-nodes timeline output-dir dry-run; do
+for name in fusion-bytes fusion-buffers wire tree-arity stall-limit heartbeat start-timeout log pretend-nodes timeline output-dir dry-run; do
     grep -q -- "--$name" "$work/out" || fail "--help does not mention --$name"
 done
 check "--help mentions no internal row" "$(grep -c -- --bootstrap-fd "$work/out")" = 0

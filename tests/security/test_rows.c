@@ -27,7 +27,7 @@
 
 /* What the handler works on. */
 static void *page;
-static dp_host_board_t *boards_of_liar;
+static dp_cpu_publication_t *publications_of_liar;
 static volatile sig_atomic_t lies;
 static pthread_barrier_t all_are_done; /* no engine ends before */
 
@@ -36,13 +36,13 @@ static void lie(int number)
     (void)number;
     if (mprotect(page, PAGE, PROT_READ | PROT_WRITE) != 0) abort();
     for (int i = 0; i < 2; i++)
-        ((dp_exchange_row_t *)(void *)boards_of_liar[i].row)->counts[0] = LIES;
+        ((dp_exchange_row_t *)(void *)publications_of_liar[i].row)->counts[0] = LIES;
     lies++;
 }
 
 static void gather_from_a_liar(engine_rank_t *rank, void *user)
 {
-    dp_host_engine_t *engine = (dp_host_engine_t *)(void *)rank->engine;
+    dp_cpu_engine_t *engine = (dp_cpu_engine_t *)(void *)rank->engine;
     const uint64_t in[FITS] = {0};
     const size_t counts[] = {rank->rank == 0 ? 0 : (size_t)FITS};
     uint64_t *out = page;
@@ -51,7 +51,8 @@ static void gather_from_a_liar(engine_rank_t *rank, void *user)
         .collective = DP_COLLECTIVE_GATHERV, .dtype = DP_U64, .exchange = &exchange};
 
     (void)user;
-    if (rank->rank == 1) boards_of_liar = engine->world->boards; /* rank 0 reads after it came */
+    if (rank->rank == 1)
+        publications_of_liar = engine->world->publications; /* rank 0 reads after it came */
     if (rank->rank == 0) {
         for (size_t i = 0; i < PAGE / sizeof(*out); i++)
             out[i] = UNTOUCHED;

@@ -186,7 +186,7 @@ static void reduce_one(const engine_world_t *world, const reference_t *what,
         for (int r = 0; r < world->size; r++) {
             double value = load_float(dtype, inputs[r]);
 
-            if (engine_host(world, r) != host) continue;
+            if (engine_node(world, r) != host) continue;
             if (!is_wired) value = scaled(dtype, value, what->prescale);
             part = first ? value : combine_float(dtype, reduce, part, value);
             first = 0;

@@ -32,7 +32,7 @@ int engine_failed(engine_rank_t *rank, const char *format, ...)
     return 0;
 }
 
-int engine_host(const engine_world_t *world, int rank)
+int engine_node(const engine_world_t *world, int rank)
 {
     return world->interleave ? rank % world->hosts : rank * world->hosts / world->size;
 }
@@ -44,7 +44,7 @@ static dp_status_t open_rank(const engine_world_t *world, engine_rank_t *rank, d
     dp_status_t status;
 
     for (int i = 0; i < world->size; i++) {
-        snprintf(names[i], sizeof(names[i]), "host%d", engine_host(world, i));
+        snprintf(names[i], sizeof(names[i]), "host%d", engine_node(world, i));
         list[i] = names[i];
     }
     dp_config_defaults(&rank->config);
@@ -60,8 +60,8 @@ static dp_status_t open_rank(const engine_world_t *world, engine_rank_t *rank, d
         status = rank->device->ops->stream_create(rank->device, "engine", &rank->stream);
     }
     if (status == DP_OK) {
-        status = dp_engine_host_create(rank->bootstrap, &rank->topology, rank->device,
-                                       &rank->config, &rank->log, NULL, &rank->engine, error);
+        status = dp_engine_cpu_create(rank->bootstrap, &rank->topology, rank->device, &rank->config,
+                                      &rank->log, NULL, &rank->engine, error);
     }
     return status;
 }

@@ -52,6 +52,6 @@ int engine_failed(engine_rank_t *rank, const char *format, ...)
     __attribute__((format(printf, 2, 3))); /* 0 */
 
 /* Host of a rank in such a world. */
-int engine_host(const engine_world_t *world, int rank);
+int engine_node(const engine_world_t *world, int rank);
 
 #endif

@@ -27,7 +27,7 @@ int engine_failed(engine_rank_t *rank, const char *format, ...)
     return 0;
 }
 
-int engine_host(const engine_world_t *world, int rank)
+int engine_node(const engine_world_t *world, int rank)
 {
     return rank * world->hosts / world->size;
 }
@@ -40,7 +40,7 @@ dp_status_t nccl_rank_open(const nccl_world_t *world, engine_rank_t *rank, dp_er
     dp_status_t status;
 
     for (int i = 0; i < world->world.size; i++) {
-        snprintf(names[i], sizeof(names[i]), "host%d", engine_host(&world->world, i));
+        snprintf(names[i], sizeof(names[i]), "host%d", engine_node(&world->world, i));
         list[i] = names[i];
     }
     dp_config_defaults(&rank->config);

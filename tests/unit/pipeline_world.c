@@ -79,7 +79,7 @@ static void begin(world_t *world, int ranks, int compresses, size_t fusion_bytes
     world->config.spin_ns = 0;
     world->config.arena_bytes = 256 * DP_MIB;
     world->config.fusion_bytes = fusion_bytes;
-    world->config.fusion_slots = slots;
+    world->config.fusion_buffers = slots;
     pthread_mutex_init(&world->lock, NULL);
     pthread_cond_init(&world->change, NULL);
     for (int r = 0; r < ranks; r++) {
@@ -121,14 +121,14 @@ static void *create_engine(void *argument)
     struct world_rank *at = argument;
     dp_error_t error;
 
-    if (dp_engine_host_create(at->bootstrap, &at->topology, at->device, &at->world->config,
-                              &at->log, NULL, &at->engine, &error) != DP_OK) {
+    if (dp_engine_cpu_create(at->bootstrap, &at->topology, at->device, &at->world->config, &at->log,
+                             NULL, &at->engine, &error) != DP_OK) {
         fprintf(stderr, "%s\n", error.text);
     }
     return NULL;
 }
 
-void world_init_host(world_t *world, int ranks, int hosts, size_t fusion_bytes, int slots)
+void world_init_cpu(world_t *world, int ranks, int hosts, size_t fusion_bytes, int slots)
 {
     static const char *const names[] = {"here", "there"};
     const char *list[world_ranks_max];

@@ -85,7 +85,7 @@ typedef struct world {
 /* fusion_bytes and slots as in the configuration. */
 void world_init(world_t *world, int ranks, int compresses, size_t fusion_bytes, int slots);
 /* The same over the host engine, on so many pretended hosts. */
-void world_init_host(world_t *world, int ranks, int hosts, size_t fusion_bytes, int slots);
+void world_init_cpu(world_t *world, int ranks, int hosts, size_t fusion_bytes, int slots);
 /* The same over a fake engine that does not compress, on devices of another kind. */
 typedef struct world_maker {
     void (*make)(int rank, dp_device_t **device); /* fails the test if it cannot */

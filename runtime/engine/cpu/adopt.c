@@ -6,16 +6,16 @@
  */
 #include "runtime/engine/cpu/cpu_internal.h"
 
-dp_status_t dp_host_adopt(dp_engine_t *self, void *memory, size_t bytes, dp_error_t *error)
+dp_status_t dp_cpu_adopt(dp_engine_t *self, void *memory, size_t bytes, dp_error_t *error)
 {
-    const dp_host_engine_t *engine = (const dp_host_engine_t *)(const void *)self;
+    const dp_cpu_engine_t *engine = (const dp_cpu_engine_t *)(const void *)self;
 
     return dp_arena_adopt(engine->arena, memory, bytes, error);
 }
 
-dp_status_t dp_host_disown(dp_engine_t *self, void *memory)
+dp_status_t dp_cpu_disown(dp_engine_t *self, void *memory)
 {
-    const dp_host_engine_t *engine = (const dp_host_engine_t *)(const void *)self;
+    const dp_cpu_engine_t *engine = (const dp_cpu_engine_t *)(const void *)self;
 
     return dp_arena_disown(engine->arena, memory);
 }

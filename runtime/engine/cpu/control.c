@@ -41,11 +41,11 @@ size_t dp_control_bytes(int count)
     return (size_t)count * stride_for(count);
 }
 
-void dp_control_host_init(dp_control_host_t *host, dp_arena_t *arena, void *memory, int self,
+void dp_control_node_init(dp_control_node_t *host, dp_arena_t *arena, void *memory, int self,
                           int count, uint64_t spin_ns, const _Atomic int *is_off, const int *ranks,
-                          dp_pulse_t *pulse)
+                          dp_activity_t *pulse)
 {
-    *host = (dp_control_host_t){.arena = arena,
+    *host = (dp_control_node_t){.arena = arena,
                                 .memory = memory,
                                 .stride = stride_for(count),
                                 .self = self,
@@ -56,13 +56,13 @@ void dp_control_host_init(dp_control_host_t *host, dp_arena_t *arena, void *memo
                                 .pulse = pulse};
 }
 
-static bell_t *bell_of(const dp_control_host_t *host, int local)
+static bell_t *bell_of(const dp_control_node_t *host, int local)
 {
     return (bell_t *)(void *)(host->memory + (size_t)local * host->stride);
 }
 
 /* A rank's record; NULL: it has not made it. */
-static dp_control_record_t *find_record(const dp_control_host_t *host, int local, int number)
+static dp_control_record_t *find_record(const dp_control_node_t *host, int local, int number)
 {
     _Atomic uint64_t *place = &bell_of(host, local)->pages[number / PER_PAGE];
     const uint64_t offset = atomic_load_explicit(place, memory_order_seq_cst);
@@ -74,7 +74,7 @@ static dp_control_record_t *find_record(const dp_control_host_t *host, int local
 }
 
 /* This rank's record, made if need be: only one thread does so. */
-static dp_status_t make_record(const dp_control_host_t *host, int number, dp_control_record_t **out)
+static dp_status_t make_record(const dp_control_node_t *host, int number, dp_control_record_t **out)
 {
     _Atomic uint64_t *place = &bell_of(host, host->self)->pages[number / PER_PAGE];
     void *page;
@@ -89,7 +89,7 @@ static dp_status_t make_record(const dp_control_host_t *host, int number, dp_con
     return DP_OK;
 }
 
-dp_status_t dp_control_open(dp_control_t *control, const dp_control_host_t *host, int own_number,
+dp_status_t dp_control_open(dp_control_t *control, const dp_control_node_t *host, int own_number,
                             int number, const int *locals, int count, int self, uint32_t uid)
 {
     dp_control_record_t *own;
@@ -135,7 +135,7 @@ static int has_come(const dp_control_t *control, int other)
 {
     const dp_control_record_t *record = record_of(control, other);
 
-    /* pairs with the store in dp_control_meet(): what the other wrote before is seen */
+    /* pairs with the store in dp_control_barrier(): what the other wrote before is seen */
     return record != NULL &&
            atomic_load_explicit(&record->step, memory_order_seq_cst) >= control->step;
 }
@@ -165,7 +165,7 @@ static dp_status_t wait_for(dp_control_t *control, int other)
     bell_t *bell = bell_of(control->host, control->host->self);
 
     poll_for(control, other);
-    dp_pulse_await(control->host->pulse, control->host->ranks[control->locals[other]]);
+    dp_activity_awaits(control->host->pulse, control->host->ranks[control->locals[other]]);
     while (!has_come(control, other)) {
         const uint32_t heard = atomic_load_explicit(&bell->count, memory_order_seq_cst);
 
@@ -177,7 +177,7 @@ static dp_status_t wait_for(dp_control_t *control, int other)
         if (!has_come(control, other)) dp_futex_wait_shared(&bell->count, heard, SLEEP_NS);
         atomic_store_explicit(&own->awaits, 0, memory_order_seq_cst);
     }
-    dp_pulse_move(control->host->pulse);
+    dp_activity_moved(control->host->pulse);
     return DP_OK;
 }
 
@@ -187,7 +187,7 @@ static void ring(bell_t *bell)
     dp_futex_wake_shared(&bell->count);
 }
 
-dp_status_t dp_control_meet(dp_control_t *control, dp_meet_t *meet)
+dp_status_t dp_control_barrier(dp_control_t *control, dp_barrier_wait_t *meet)
 {
     const uint32_t self = (uint32_t)control->self;
     uint64_t begin_ns = 0;
@@ -219,7 +219,7 @@ dp_status_t dp_control_meet(dp_control_t *control, dp_meet_t *meet)
     return DP_OK;
 }
 
-void dp_control_wake(const dp_control_host_t *host)
+void dp_control_wake(const dp_control_node_t *host)
 {
     if (host->memory != NULL) ring(bell_of(host, host->self));
 }

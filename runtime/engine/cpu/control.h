@@ -11,8 +11,8 @@
  * group of the same number counts on from where no earlier one can have come: to a rank that still
  * waits in the earlier group its owner has come, to one that waits in the later it has not yet.
  */
-#ifndef DP_ENGINE_HOST_CONTROL_H
-#define DP_ENGINE_HOST_CONTROL_H
+#ifndef DP_ENGINE_CPU_CONTROL_H
+#define DP_ENGINE_CPU_CONTROL_H
 
 #include <stdalign.h>
 #include <stdatomic.h>
@@ -27,7 +27,7 @@
 #define DP_CONTROL_PAIRS (DP_GROUPS_MAX + 1)
 
 /* What a rank tells the others about one operation. Offsets are into its arena. */
-typedef struct dp_control_slot {
+typedef struct dp_control_descriptor {
     uint64_t op;          /* which operation of this group, for checking */
     uint64_t elem_count;  /* likewise */
     uint64_t piece_count; /* likewise */
@@ -46,7 +46,7 @@ typedef struct dp_control_slot {
     uint64_t table;   /* likewise, of all ranks; set before the second meet */
     uint64_t stage;   /* where a tensor is handed over in pieces; set before the second meet */
     uint64_t scratch; /* what came from other hosts; set before the second meet */
-} dp_control_slot_t;
+} dp_control_descriptor_t;
 
 #define DP_CONTROL_NONE UINT64_MAX /* an offset: not wanted */
 
@@ -60,28 +60,28 @@ typedef struct dp_control_piece {
 typedef struct dp_control_record {
     alignas(DP_CONTROL_LINE) _Atomic uint64_t step; /* meets it has come to */
     _Atomic uint32_t awaits; /* local rank of the group it sleeps for, + 1; 0: it is awake */
-    alignas(DP_CONTROL_LINE) dp_control_slot_t slots[2];
+    alignas(DP_CONTROL_LINE) dp_control_descriptor_t slots[2];
 } dp_control_record_t;
 
 /* What the engine does, for whoever watches it from another thread. */
-typedef struct dp_pulse {
+typedef struct dp_activity {
     _Atomic uint64_t moves;
     _Atomic int awaits; /* rank of the world; -1: nobody */
-} dp_pulse_t;
+} dp_activity_t;
 
-static inline void dp_pulse_move(dp_pulse_t *pulse)
+static inline void dp_activity_moved(dp_activity_t *pulse)
 {
     atomic_fetch_add_explicit(&pulse->moves, 1, memory_order_relaxed);
     atomic_store_explicit(&pulse->awaits, -1, memory_order_relaxed);
 }
 
-static inline void dp_pulse_await(dp_pulse_t *pulse, int rank)
+static inline void dp_activity_awaits(dp_activity_t *pulse, int rank)
 {
     atomic_store_explicit(&pulse->awaits, rank, memory_order_relaxed);
 }
 
 /* This rank's view of the control block of its host. */
-typedef struct dp_control_host {
+typedef struct dp_control_node {
     dp_arena_t *arena; /* borrowed */
     char *memory;      /* shared, borrowed: a bell and the places of its records per rank */
     size_t stride;
@@ -90,12 +90,12 @@ typedef struct dp_control_host {
     uint64_t spin_ns;
     const _Atomic int *is_off; /* not 0: stop waiting; borrowed */
     const int *ranks;          /* [count] of the world; borrowed */
-    dp_pulse_t *pulse;         /* borrowed */
-} dp_control_host_t;
+    dp_activity_t *pulse;      /* borrowed */
+} dp_control_node_t;
 
 /* One rank's view of a group; belongs to the thread that runs operations. */
 typedef struct dp_control {
-    const dp_control_host_t *host; /* borrowed */
+    const dp_control_node_t *host; /* borrowed */
     dp_control_record_t **records; /* [count]; NULL: not made yet, or not seen */
     const int *locals;             /* [count] local ranks of the world; borrowed */
     int number;                    /* of the others' records */
@@ -105,30 +105,30 @@ typedef struct dp_control {
 } dp_control_t;
 
 /* What a meet cost. */
-typedef struct dp_meet {
+typedef struct dp_barrier_wait {
     uint64_t wait_ns; /* 0: everybody was there */
     uint64_t wait_begin_ns;
-} dp_meet_t;
+} dp_barrier_wait_t;
 
 /* Of a host's control block, for so many ranks. */
 size_t dp_control_bytes(int count);
 
 /* memory: zeroed at the start, shared by the host's ranks; borrowed, as are the others. */
-void dp_control_host_init(dp_control_host_t *host, dp_arena_t *arena, void *memory, int self,
+void dp_control_node_init(dp_control_node_t *host, dp_arena_t *arena, void *memory, int self,
                           int count, uint64_t spin_ns, const _Atomic int *is_off, const int *ranks,
-                          dp_pulse_t *pulse);
+                          dp_activity_t *pulse);
 
 /* Joins the ranks locals[count], of which this one is locals[self], by record own_number of this
  * rank and record number of the others. uid: ascending from use to use of the number. */
-dp_status_t dp_control_open(dp_control_t *control, const dp_control_host_t *host, int own_number,
+dp_status_t dp_control_open(dp_control_t *control, const dp_control_node_t *host, int own_number,
                             int number, const int *locals, int count, int self, uint32_t uid);
 /* After a meet since whose predecessor nobody reads this rank's slots. */
 void dp_control_close(dp_control_t *control);
 
 /* DP_ERR_ABORTED: is_off was set meanwhile. meet may be NULL. */
-dp_status_t dp_control_meet(dp_control_t *control, dp_meet_t *meet);
+dp_status_t dp_control_barrier(dp_control_t *control, dp_barrier_wait_t *meet);
 
 /* Makes a meet of this rank look at is_off at once. Any thread. */
-void dp_control_wake(const dp_control_host_t *host);
+void dp_control_wake(const dp_control_node_t *host);
 
 #endif

@@ -14,26 +14,26 @@
 
 #include "runtime/base/inject.h"
 
-static dp_host_engine_t *host_of(dp_engine_t *engine)
+static dp_cpu_engine_t *host_of(dp_engine_t *engine)
 {
-    return (dp_host_engine_t *)(void *)engine;
+    return (dp_cpu_engine_t *)(void *)engine;
 }
 
-static const dp_host_engine_t *host_of_const(const dp_engine_t *engine)
+static const dp_cpu_engine_t *host_of_const(const dp_engine_t *engine)
 {
-    return (const dp_host_engine_t *)(const void *)engine;
+    return (const dp_cpu_engine_t *)(const void *)engine;
 }
 
-static dp_host_group_t *group_of(dp_engine_group_t *group)
+static dp_cpu_group_t *group_of(dp_engine_group_t *group)
 {
-    return (dp_host_group_t *)(void *)group;
+    return (dp_cpu_group_t *)(void *)group;
 }
 
 /* ---- Operations -------------------------------------------------------------------------------
  */
 
 /* Notes why the engine stops; the first reason counts. */
-static void stop(dp_host_engine_t *engine, dp_status_t status, const char *text)
+static void stop(dp_cpu_engine_t *engine, dp_status_t status, const char *text)
 {
     pthread_mutex_lock(&engine->abort_lock);
     if (!atomic_load_explicit(&engine->is_aborted, memory_order_relaxed)) {
@@ -44,7 +44,7 @@ static void stop(dp_host_engine_t *engine, dp_status_t status, const char *text)
     pthread_mutex_unlock(&engine->abort_lock);
 }
 
-static void fail_as_stopped(dp_host_engine_t *engine, dp_engine_op_t *op)
+static void fail_as_stopped(dp_cpu_engine_t *engine, dp_engine_op_t *op)
 {
     pthread_mutex_lock(&engine->abort_lock);
     op->status = engine->abort_status;
@@ -53,46 +53,46 @@ static void fail_as_stopped(dp_host_engine_t *engine, dp_engine_op_t *op)
 }
 
 /* root, peer: ranks of the group, for exchanges. */
-static dp_status_t run_in(dp_host_group_t *group, dp_engine_op_t *op, int root, int peer)
+static dp_status_t run_in(dp_cpu_group_t *group, dp_engine_op_t *op, int root, int peer)
 {
     dp_status_t status;
 
     group->failure = (dp_error_t){DP_OK, ""};
     group->op = op;
     group->op_index++;
-    status = dp_host_group_connect(group);
+    status = dp_cpu_group_connect(group);
     if (status == DP_OK) status = dp_layout_set(&group->layout, op->pieces, op->piece_count);
     if (status != DP_OK) {
         /* nothing has begun */
     } else if (op->exchange != NULL) {
-        status = dp_host_exchange_run(group, op, root, peer);
+        status = dp_cpu_run_exchange(group, op, root, peer);
     } else if (group->node_count > 1) {
-        status = dp_host_between_run(group, op);
+        status = dp_cpu_run_inter_node(group, op);
     } else {
-        status = dp_host_local_run(group, op);
+        status = dp_cpu_run_intra_node(group, op);
     }
     group->op = NULL;
     return status;
 }
 
 /* A send runs in the pair of its ranks. */
-static dp_status_t run_send(dp_host_group_t *group, dp_engine_op_t *op)
+static dp_status_t run_send(dp_cpu_group_t *group, dp_engine_op_t *op)
 {
     const int root = op->root < op->peer ? 0 : 1; /* in the pair */
-    dp_host_group_t *pair;
+    dp_cpu_group_t *pair;
     dp_status_t status;
 
     group->failure = (dp_error_t){DP_OK, ""};
-    status = dp_host_pair(group, op->root, op->peer, &pair);
+    status = dp_cpu_group_pair(group, op->root, op->peer, &pair);
     if (status != DP_OK) return status;
     status = run_in(pair, op, root, 1 - root);
     group->failure = pair->failure;
     return status;
 }
 
-static void run(dp_host_engine_t *engine, dp_engine_op_t *op)
+static void run(dp_cpu_engine_t *engine, dp_engine_op_t *op)
 {
-    dp_host_group_t *group = op->group != NULL ? group_of(op->group) : engine->world;
+    dp_cpu_group_t *group = op->group != NULL ? group_of(op->group) : engine->world;
 
     pthread_mutex_lock(&engine->run_lock);
     op->begin_ns = dp_now_ns();
@@ -101,7 +101,7 @@ static void run(dp_host_engine_t *engine, dp_engine_op_t *op)
     op->last_rank = -1;
     op->text[0] = '\0';
     op->status = DP_ERR_ABORTED;
-    dp_pulse_move(&engine->pulse);
+    dp_activity_moved(&engine->pulse);
     dp_inject_enter(engine->injector, DP_INJECT_ENGINE);
     if (!atomic_load_explicit(&engine->is_aborted, memory_order_acquire)) {
         const char *why = group->failure.text;
@@ -124,8 +124,8 @@ static void run(dp_host_engine_t *engine, dp_engine_op_t *op)
 
 static void run_task(void *argument)
 {
-    dp_host_task_t *task = argument;
-    dp_host_engine_t *engine = task->engine;
+    dp_cpu_task_t *task = argument;
+    dp_cpu_engine_t *engine = task->engine;
 
     run(engine, task->op);
     pthread_mutex_lock(&engine->task_lock);
@@ -137,8 +137,8 @@ static void run_task(void *argument)
 static dp_status_t host_enqueue(dp_engine_t *self, dp_stream_t *stream, dp_work_size_t size,
                                 dp_engine_op_t *op)
 {
-    dp_host_engine_t *engine = host_of(self);
-    dp_host_task_t *task;
+    dp_cpu_engine_t *engine = host_of(self);
+    dp_cpu_task_t *task;
     dp_status_t status;
 
     pthread_mutex_lock(&engine->task_lock);
@@ -156,7 +156,7 @@ static dp_status_t host_enqueue(dp_engine_t *self, dp_stream_t *stream, dp_work_
 
 static void host_abort(dp_engine_t *self, dp_status_t status, const char *text)
 {
-    dp_host_engine_t *engine = host_of(self);
+    dp_cpu_engine_t *engine = host_of(self);
 
     stop(engine, status, text);
     dp_control_wake(&engine->control);
@@ -165,7 +165,7 @@ static void host_abort(dp_engine_t *self, dp_status_t status, const char *text)
 
 static uint64_t host_moves(const dp_engine_t *self, int *awaits)
 {
-    const dp_host_engine_t *engine = host_of_const(self);
+    const dp_cpu_engine_t *engine = host_of_const(self);
 
     *awaits = atomic_load_explicit(&engine->pulse.awaits, memory_order_relaxed);
     return atomic_load_explicit(&engine->pulse.moves, memory_order_relaxed);
@@ -191,7 +191,7 @@ static int host_owns(const dp_engine_t *self, const void *memory, size_t bytes)
 
 static int host_pulls(const dp_engine_t *self, const int *ranks, int count, size_t bytes)
 {
-    const dp_host_engine_t *engine = host_of_const(self);
+    const dp_cpu_engine_t *engine = host_of_const(self);
     const dp_topology_t *topology = engine->topology;
 
     if (engine->pull_bytes == 0 || bytes < engine->pull_bytes) return 0;
@@ -208,15 +208,15 @@ static int host_pulls(const dp_engine_t *self, const int *ranks, int count, size
 static dp_status_t host_group_create(dp_engine_t *self, const dp_engine_members_t *members,
                                      dp_engine_group_t **group, dp_error_t *error)
 {
-    dp_host_engine_t *engine = host_of(self);
-    dp_host_group_t *made;
+    dp_cpu_engine_t *engine = host_of(self);
+    dp_cpu_group_t *made;
     dp_status_t status;
 
     if (members->slot == 0 || members->uid == 0) {
         return dp_error_set(error, DP_ERR_INVALID, "engine: group '%s' has the world's number",
                             members->name);
     }
-    status = dp_host_group_make(engine, members, &made, error);
+    status = dp_cpu_group_make(engine, members, &made, error);
     if (status != DP_OK) return status;
     made->next = engine->groups;
     engine->groups = made;
@@ -226,39 +226,39 @@ static dp_status_t host_group_create(dp_engine_t *self, const dp_engine_members_
 
 static void host_group_destroy(dp_engine_t *self, dp_engine_group_t *group)
 {
-    dp_host_engine_t *engine = host_of(self);
-    dp_host_group_t **at = &engine->groups;
+    dp_cpu_engine_t *engine = host_of(self);
+    dp_cpu_group_t **at = &engine->groups;
 
     /* Messages of an operation that failed may still point into it: then it goes with the link. */
     if (group == NULL || atomic_load_explicit(&engine->is_aborted, memory_order_acquire)) return;
     while (*at != group_of(group))
         at = &(*at)->next;
     *at = (*at)->next;
-    dp_host_group_end(group_of(group));
+    dp_cpu_group_end(group_of(group));
 }
 
 static void host_destroy(dp_engine_t *self)
 {
-    dp_host_engine_t *engine = host_of(self);
+    dp_cpu_engine_t *engine = host_of(self);
 
     if (engine == NULL) return;
     dp_link_destroy(engine->link, !atomic_load_explicit(&engine->is_aborted, memory_order_acquire));
     for (int i = 0; engine->pairs != NULL && i < engine->size; i++)
-        dp_host_group_free(engine->pairs[i]);
+        dp_cpu_group_free(engine->pairs[i]);
     while (engine->groups != NULL) {
-        dp_host_group_t *group = engine->groups;
+        dp_cpu_group_t *group = engine->groups;
 
         engine->groups = group->next;
-        dp_host_group_free(group);
+        dp_cpu_group_free(group);
     }
-    dp_host_group_free(engine->world);
-    dp_between_pool_destroy(engine->pool);
+    dp_cpu_group_free(engine->world);
+    dp_inter_node_pool_destroy(engine->pool);
     dp_exchange_pool_destroy(engine->swap);
     dp_pull_destroy(engine->pull);
     dp_stage_destroy(engine->stage);
     dp_arena_destroy(engine->arena);
     while (engine->tasks != NULL) {
-        dp_host_task_t *task = engine->tasks;
+        dp_cpu_task_t *task = engine->tasks;
 
         engine->tasks = task->next;
         free(task);
@@ -281,8 +281,8 @@ static const dp_engine_ops_t host_ops = {
     .free = host_free,
     .owns = host_owns,
     .pulls = host_pulls,
-    .adopt = dp_host_adopt,
-    .disown = dp_host_disown,
+    .adopt = dp_cpu_adopt,
+    .disown = dp_cpu_disown,
     .group_create = host_group_create,
     .group_destroy = host_group_destroy,
     .enqueue = host_enqueue,
@@ -292,7 +292,7 @@ static const dp_engine_ops_t host_ops = {
 };
 
 /* The group of all ranks. */
-static dp_status_t make_world(dp_host_engine_t *engine, dp_error_t *error)
+static dp_status_t make_world(dp_cpu_engine_t *engine, dp_error_t *error)
 {
     int *ranks = calloc((size_t)engine->size, sizeof(*ranks));
     const dp_engine_members_t members = {.ranks = ranks, .count = engine->size, .name = "world"};
@@ -301,13 +301,13 @@ static dp_status_t make_world(dp_host_engine_t *engine, dp_error_t *error)
     if (ranks == NULL) return dp_error_set(error, DP_ERR_NO_MEMORY, "engine: no memory");
     for (int i = 0; i < engine->size; i++)
         ranks[i] = i;
-    status = dp_host_group_make(engine, &members, &engine->world, error);
+    status = dp_cpu_group_make(engine, &members, &engine->world, error);
     free(ranks);
     return status;
 }
 
 /* Shared memory, and how the host's ranks meet in it. */
-static dp_status_t make_shared(dp_host_engine_t *engine, dp_bootstrap_t *bootstrap,
+static dp_status_t make_shared(dp_cpu_engine_t *engine, dp_bootstrap_t *bootstrap,
                                const dp_config_t *config, uint64_t deadline_ns, dp_error_t *error)
 {
     const int local_size = engine->topology->node_size[engine->topology->node[engine->rank]];
@@ -325,12 +325,12 @@ static dp_status_t make_shared(dp_host_engine_t *engine, dp_bootstrap_t *bootstr
         return dp_error_set(error, DP_ERR_NO_MEMORY,
                             "engine: no room for a control block of %zu bytes", bytes);
     }
-    dp_control_host_init(&engine->control, engine->arena, memory, engine->local_rank, local_size, 0,
+    dp_control_node_init(&engine->control, engine->arena, memory, engine->local_rank, local_size, 0,
                          &engine->is_aborted, ranks, &engine->pulse);
     return DP_OK;
 }
 
-static dp_status_t init(dp_host_engine_t *engine, dp_bootstrap_t *bootstrap,
+static dp_status_t init(dp_cpu_engine_t *engine, dp_bootstrap_t *bootstrap,
                         const dp_config_t *config, dp_error_t *error)
 {
     const uint64_t deadline_ns = dp_now_ns() + config->start_timeout_ns;
@@ -343,7 +343,7 @@ static dp_status_t init(dp_host_engine_t *engine, dp_bootstrap_t *bootstrap,
                             engine->size, DP_LINK_RANKS_MAX);
     }
     engine->cards = calloc((size_t)engine->size, sizeof(*engine->cards));
-    engine->pairs = calloc((size_t)engine->size, sizeof(dp_host_group_t *));
+    engine->pairs = calloc((size_t)engine->size, sizeof(dp_cpu_group_t *));
     engine->dropped = calloc(DP_TALLY_BLOCK, sizeof(double));
     if (engine->cards == NULL || engine->pairs == NULL || engine->dropped == NULL) {
         return dp_error_set(error, DP_ERR_NO_MEMORY, "engine: no memory");
@@ -357,12 +357,12 @@ static dp_status_t init(dp_host_engine_t *engine, dp_bootstrap_t *bootstrap,
             dp_link_create(config, engine->rank, engine->size, engine->log, &engine->link, error);
         if (status != DP_OK) return status;
         dp_link_watch(engine->link, &engine->pulse);
-        status = dp_between_pool_create(topology, engine->control.count, &engine->pool, error);
+        status = dp_inter_node_pool_create(topology, engine->control.count, &engine->pool, error);
         if (status != DP_OK) return status;
     }
     status = make_world(engine, error);
     if (status != DP_OK) return status;
-    status = dp_host_introduce(engine, bootstrap, config, deadline_ns, &spin_ns, error);
+    status = dp_cpu_say_hello(engine, bootstrap, config, deadline_ns, &spin_ns, error);
     if (status != DP_OK) return status;
     engine->control.spin_ns = spin_ns;
     dp_log_debug(engine->log, "engine host: local rank %d of %d, host %d of %d, spin %llu ns, %s",
@@ -371,12 +371,12 @@ static dp_status_t init(dp_host_engine_t *engine, dp_bootstrap_t *bootstrap,
     return DP_OK;
 }
 
-dp_status_t dp_engine_host_create(dp_bootstrap_t *bootstrap, const dp_topology_t *topology,
-                                  dp_device_t *device, const dp_config_t *config,
-                                  const dp_log_t *log, dp_trace_t *trace, dp_engine_t **out,
-                                  dp_error_t *error)
+dp_status_t dp_engine_cpu_create(dp_bootstrap_t *bootstrap, const dp_topology_t *topology,
+                                 dp_device_t *device, const dp_config_t *config,
+                                 const dp_log_t *log, dp_trace_t *trace, dp_engine_t **out,
+                                 dp_error_t *error)
 {
-    dp_host_engine_t *engine = calloc(1, sizeof(*engine));
+    dp_cpu_engine_t *engine = calloc(1, sizeof(*engine));
     dp_status_t status;
 
     if (engine == NULL) return dp_error_set(error, DP_ERR_NO_MEMORY, "engine: no memory");

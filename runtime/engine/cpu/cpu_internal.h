@@ -5,8 +5,8 @@
  * A group is who takes part, and all that depends on it. Ranks, hosts and local ranks in it are
  * numbers of its own topology; only texts, last_rank and the link speak of ranks of the world.
  */
-#ifndef DP_ENGINE_HOST_INTERNAL_H
-#define DP_ENGINE_HOST_INTERNAL_H
+#ifndef DP_ENGINE_CPU_INTERNAL_H
+#define DP_ENGINE_CPU_INTERNAL_H
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -23,25 +23,25 @@
 #define DP_EAGER_BYTES ((size_t)4 * DP_KIB)
 #define DP_EAGER_TOTAL ((size_t)32 * DP_KIB)
 
-#define DP_HOST_NAME_ROOM 80 /* for a group's name in texts, cut if need be */
+#define DP_CPU_TITLE_ROOM 80 /* for a group's name in texts, cut if need be */
 
-typedef struct dp_host_engine dp_host_engine_t;
-typedef struct dp_host_group dp_host_group_t;
-typedef struct dp_between dp_between_t;
-typedef struct dp_between_pool dp_between_pool_t;
+typedef struct dp_cpu_engine dp_cpu_engine_t;
+typedef struct dp_cpu_group dp_cpu_group_t;
+typedef struct dp_inter_node dp_inter_node_t;
+typedef struct dp_inter_node_pool dp_inter_node_pool_t;
 typedef struct dp_exchange_pool dp_exchange_pool_t;
 typedef struct dp_pull dp_pull_t;
 typedef struct dp_stage dp_stage_t;
 
 /* An operation handed to a stream. */
-typedef struct dp_host_task {
-    dp_host_engine_t *engine;
+typedef struct dp_cpu_task {
+    dp_cpu_engine_t *engine;
     dp_engine_op_t *op;
-    struct dp_host_task *next;
-} dp_host_task_t;
+    struct dp_cpu_task *next;
+} dp_cpu_task_t;
 
 /* This rank's memory that the others read, for operations with even and odd numbers in turn. */
-typedef struct dp_host_board {
+typedef struct dp_cpu_publication {
     dp_control_piece_t *pieces; /* [room] */
     dp_tally_t *tallies;        /* [room] */
     size_t room;
@@ -50,30 +50,30 @@ typedef struct dp_host_board {
     size_t row_words;
     void *grown_row; /* likewise */
     char *eager;     /* [DP_EAGER_BYTES] */
-} dp_host_board_t;
+} dp_cpu_publication_t;
 
 /* Some ranks of the world. Only the holder of the run lock uses what
  * operations change. */
-struct dp_host_group {
-    dp_host_engine_t *engine;
-    dp_host_group_t *next;         /* of the engine's */
+struct dp_cpu_group {
+    dp_cpu_engine_t *engine;
+    dp_cpu_group_t *next;          /* of the engine's */
     uint32_t slot;                 /* 0: the world, and pairs */
     int is_pair;                   /* two ranks that send to each other, whatever their group */
-    char title[DP_HOST_NAME_ROOM]; /* for texts: " of group 'x'"; "" for the world */
+    char title[DP_CPU_TITLE_ROOM]; /* for texts: " of group 'x'"; "" for the world */
     const dp_topology_t *topology; /* borrowed, or own_topology */
     dp_topology_t own_topology;
     int *ranks; /* [size] of the world */
     int rank, size;
     int host, node_count;
     int local_rank, local_size;
-    const int *local_ranks; /* [local_size] ranks of this group on this host, borrowed */
-    int *locals;            /* [local_size] their local ranks in the world */
-    dp_between_t *between;  /* partners on other hosts; NULL inside one host */
-    int is_connected;       /* to them */
-    uint64_t op_index;      /* 1, 2, 3, ...: equal on all its ranks */
+    const int *local_ranks;   /* [local_size] ranks of this group on this host, borrowed */
+    int *locals;              /* [local_size] their local ranks in the world */
+    dp_inter_node_t *between; /* partners on other hosts; NULL inside one host */
+    int is_connected;         /* to them */
+    uint64_t op_index;        /* 1, 2, 3, ...: equal on all its ranks */
     dp_control_t control;
     void *board_memory; /* engine memory */
-    dp_host_board_t boards[2];
+    dp_cpu_publication_t publications[2];
     dp_layout_t layout;
     const void **ins;   /* [max(local_size, node_count)] pointers for the kernels */
     void **outs;        /* likewise */
@@ -82,12 +82,12 @@ struct dp_host_group {
 };
 
 /* What rank i of the world said when it started. */
-typedef struct dp_host_card {
+typedef struct dp_cpu_hello {
     void *value;
     size_t bytes;
-} dp_host_card_t;
+} dp_cpu_hello_t;
 
-struct dp_host_engine {
+struct dp_cpu_engine {
     dp_engine_t base;
     const dp_topology_t *topology; /* borrowed */
     dp_device_t *device;           /* borrowed */
@@ -97,17 +97,17 @@ struct dp_host_engine {
     int rank, size;
     int local_rank; /* on its host */
     dp_arena_t *arena;
-    dp_control_host_t control;
-    dp_pulse_t pulse;
-    dp_link_t *link;       /* NULL inside one host */
-    dp_pull_t *pull;       /* NULL: this rank cannot read the memory of the others of its host */
-    dp_stage_t *stage;     /* for where some rank cannot; made when first needed */
-    dp_ways_t ways;        /* which of the two is faster; of groups whose first rank this is */
-    size_t pull_bytes;     /* least tensor of other memory that is taken where it lies; 0: none */
-    uint64_t pull_value;   /* what the others read to try it */
-    dp_host_card_t *cards; /* [size] */
-    dp_host_group_t *world;
-    dp_host_group_t *groups; /* list of all made and not yet freed; data-plane thread only */
+    dp_control_node_t control;
+    dp_activity_t pulse;
+    dp_link_t *link;        /* NULL inside one host */
+    dp_pull_t *pull;        /* NULL: this rank cannot read the memory of the others of its host */
+    dp_stage_t *stage;      /* for where some rank cannot; made when first needed */
+    dp_method_stats_t ways; /* which of the two is faster; of groups whose first rank this is */
+    size_t pull_bytes;      /* least tensor of other memory that is taken where it lies; 0: none */
+    uint64_t pull_value;    /* what the others read to try it */
+    dp_cpu_hello_t *cards;  /* [size] */
+    dp_cpu_group_t *world;
+    dp_cpu_group_t *groups; /* list of all made and not yet freed; data-plane thread only */
 
     _Atomic int is_aborted; /* set after the two below; pairs with acquire loads */
     pthread_mutex_t abort_lock;
@@ -115,82 +115,82 @@ struct dp_host_engine {
     char abort_text[DP_ERROR_TEXT_MAX];
 
     pthread_mutex_t task_lock;
-    dp_host_task_t *tasks; /* guarded by task_lock; for using again */
+    dp_cpu_task_t *tasks; /* guarded by task_lock; for using again */
 
     /* guarded by run_lock: one operation at a time */
     pthread_mutex_t run_lock;
-    dp_host_group_t **pairs;  /* [size] with a rank of the world; NULL: never sent to or from */
-    dp_between_pool_t *pool;  /* buffers for traffic between hosts; NULL inside one */
-    dp_exchange_pool_t *swap; /* memory for exchanges */
-    void *dropped;            /* [DP_TALLY_BLOCK] elements: results that are only counted */
+    dp_cpu_group_t **pairs;     /* [size] with a rank of the world; NULL: never sent to or from */
+    dp_inter_node_pool_t *pool; /* buffers for traffic between hosts; NULL inside one */
+    dp_exchange_pool_t *swap;   /* memory for exchanges */
+    void *dropped;              /* [DP_TALLY_BLOCK] elements: results that are only counted */
 };
 
 /* cpu/adopt.c: entries of the ops table. */
-dp_status_t dp_host_adopt(dp_engine_t *self, void *memory, size_t bytes, dp_error_t *error);
-dp_status_t dp_host_disown(dp_engine_t *self, void *memory);
+dp_status_t dp_cpu_adopt(dp_engine_t *self, void *memory, size_t bytes, dp_error_t *error);
+dp_status_t dp_cpu_disown(dp_engine_t *self, void *memory);
 
 /* ---- Groups (cpu/group.c) --------------------------------------------------------------------
  */
 
 /* Local, and quick: partners are connected by the first operation. */
-dp_status_t dp_host_group_make(dp_host_engine_t *engine, const dp_engine_members_t *members,
-                               dp_host_group_t **out, dp_error_t *error);
-/* After its last barrier: nobody looks at its boards any more. */
-void dp_host_group_end(dp_host_group_t *group);
+dp_status_t dp_cpu_group_make(dp_cpu_engine_t *engine, const dp_engine_members_t *members,
+                              dp_cpu_group_t **out, dp_error_t *error);
+/* After its last barrier: nobody looks at its publications any more. */
+void dp_cpu_group_end(dp_cpu_group_t *group);
 /* Leaves what others may still read to the arena, which goes with its last mapping. NULL is fine */
-void dp_host_group_free(dp_host_group_t *group);
+void dp_cpu_group_free(dp_cpu_group_t *group);
 
 /* Connects its partners on other hosts, once. */
-dp_status_t dp_host_group_connect(dp_host_group_t *group);
+dp_status_t dp_cpu_group_connect(dp_cpu_group_t *group);
 
 /* The two ranks of a send, as a group of their own. */
-dp_status_t dp_host_pair(dp_host_group_t *group, int root, int peer, dp_host_group_t **pair);
+dp_status_t dp_cpu_group_pair(dp_cpu_group_t *group, int root, int peer, dp_cpu_group_t **pair);
 
 /* ---- Introductions (cpu/introduce.c) ---------------------------------------------------------
  */
 
 /* Tells all ranks what they need to know, keeps what they tell, and connects the world. *spin_ns:
  * how long to poll. Collective. */
-dp_status_t dp_host_introduce(dp_host_engine_t *engine, dp_bootstrap_t *bootstrap,
-                              const dp_config_t *config, uint64_t deadline_ns, uint64_t *spin_ns,
-                              dp_error_t *error);
+dp_status_t dp_cpu_say_hello(dp_cpu_engine_t *engine, dp_bootstrap_t *bootstrap,
+                             const dp_config_t *config, uint64_t deadline_ns, uint64_t *spin_ns,
+                             dp_error_t *error);
 
 /* The link's number of a rank of the world, connected if need be. */
-dp_status_t dp_host_reach(dp_host_engine_t *engine, int world_rank, int *peer, dp_error_t *error);
+dp_status_t dp_cpu_connect(dp_cpu_engine_t *engine, int world_rank, int *peer, dp_error_t *error);
 
 /* ---- Running ----------------------------------------------------------------------------------
  */
 
 /* Inside the host. Both meet the others first and return when this rank's result is complete. */
-dp_status_t dp_host_local_run(dp_host_group_t *group, dp_engine_op_t *op);
+dp_status_t dp_cpu_run_intra_node(dp_cpu_group_t *group, dp_engine_op_t *op);
 
 /* The same for an allreduce of which some memory is not the arena's (intra_node/pull.c), after the
  * arrival. */
-dp_status_t dp_pull_reduce(dp_host_group_t *group, dp_engine_op_t *op);
+dp_status_t dp_pull_reduce(dp_cpu_group_t *group, dp_engine_op_t *op);
 
 /* What a rank says so that the others can try to read its memory. */
-typedef struct dp_pull_card {
+typedef struct dp_pull_probe {
     uint64_t address, value; /* the 8 bytes there */
     int32_t pid;
     uint32_t pad;
-} dp_pull_card_t;
+} dp_pull_probe_t;
 
-int dp_pull_try(const dp_pull_card_t *card); /* 1: it can be read */
+int dp_pull_try(const dp_pull_probe_t *card); /* 1: it can be read */
 /* count: ranks of this host. */
 dp_status_t dp_pull_create(int count, dp_pull_t **out);
-void dp_pull_know(dp_pull_t *pull, int local, const dp_pull_card_t *card);
+void dp_pull_know(dp_pull_t *pull, int local, const dp_pull_probe_t *card);
 void dp_pull_destroy(dp_pull_t *pull); /* NULL is fine */
 
 /* The same through shared memory, in pieces (intra_node/stage.c). */
-dp_status_t dp_stage_reduce(dp_host_group_t *group, dp_engine_op_t *op);
+dp_status_t dp_stage_reduce(dp_cpu_group_t *group, dp_engine_op_t *op);
 void dp_stage_destroy(dp_stage_t *stage); /* NULL is fine */
 
 /* Between hosts. */
-dp_status_t dp_host_between_run(dp_host_group_t *group, dp_engine_op_t *op);
+dp_status_t dp_cpu_run_inter_node(dp_cpu_group_t *group, dp_engine_op_t *op);
 
 /* Those with an exchange, anywhere. root, peer: ranks of the group. DP_ERR_TRUNCATED: with a text,
  * and all is well otherwise. */
-dp_status_t dp_host_exchange_run(dp_host_group_t *group, dp_engine_op_t *op, int root, int peer);
+dp_status_t dp_cpu_run_exchange(dp_cpu_group_t *group, dp_engine_op_t *op, int root, int peer);
 dp_status_t dp_exchange_pool_create(int size, dp_exchange_pool_t **out, dp_error_t *error);
 void dp_exchange_pool_destroy(dp_exchange_pool_t *pool); /* NULL is fine */
 
@@ -198,80 +198,81 @@ void dp_exchange_pool_destroy(dp_exchange_pool_t *pool); /* NULL is fine */
  */
 
 /* Tells the others about op and waits until all of the host have come to it. */
-dp_status_t dp_host_arrive(dp_host_group_t *group, dp_engine_op_t *op, int is_eager);
+dp_status_t dp_cpu_arrive(dp_cpu_group_t *group, dp_engine_op_t *op, int is_eager);
 /* Waits until all of the host have come as far. */
-dp_status_t dp_host_meet(dp_host_group_t *group);
+dp_status_t dp_cpu_node_barrier(dp_cpu_group_t *group);
 
-static inline int dp_host_parity(const dp_host_group_t *group)
+static inline int dp_cpu_parity(const dp_cpu_group_t *group)
 {
     return (int)(group->op_index & 1);
 }
 
-static inline dp_host_board_t *dp_host_board(dp_host_group_t *group)
+static inline dp_cpu_publication_t *dp_cpu_publication(dp_cpu_group_t *group)
 {
-    return &group->boards[dp_host_parity(group)];
+    return &group->publications[dp_cpu_parity(group)];
 }
 
 /* What a local rank tells; of another one only after its arrival. */
-static inline dp_control_slot_t *dp_host_slot(const dp_host_group_t *group, int local)
+static inline dp_control_descriptor_t *dp_cpu_descriptor(const dp_cpu_group_t *group, int local)
 {
-    return &group->control.records[local]->slots[dp_host_parity(group)];
+    return &group->control.records[local]->slots[dp_cpu_parity(group)];
 }
 
 /* Engine memory of a local rank; NULL: not in its arena. */
-static inline void *dp_host_at(const dp_host_group_t *group, int local, uint64_t offset,
-                               size_t bytes)
+static inline void *dp_cpu_memory_at(const dp_cpu_group_t *group, int local, uint64_t offset,
+                                     size_t bytes)
 {
     return dp_arena_at(group->engine->arena, group->locals[local], offset, bytes);
 }
 
 /* A rank of this group on this host, as a rank of the world. */
-static inline int dp_host_local_world(const dp_host_group_t *group, int local)
+static inline int dp_cpu_world_rank(const dp_cpu_group_t *group, int local)
 {
     return group->ranks[group->local_ranks[local]];
 }
 
 /* 1: figures are taken of op: a sum or average of floats. */
-int dp_host_has_figures(const dp_engine_op_t *op);
+int dp_cpu_has_figures(const dp_engine_op_t *op);
 /* 1: and some rank of this host wants them. */
-int dp_host_wants_tally(const dp_host_group_t *group, const dp_engine_op_t *op);
+int dp_cpu_wants_tally(const dp_cpu_group_t *group, const dp_engine_op_t *op);
 
 /* What a local rank published of a piece; NULL: it is not in its arena. */
-const dp_control_piece_t *dp_host_piece(const dp_host_group_t *group, int local, size_t piece);
+const dp_control_piece_t *dp_cpu_published_piece(const dp_cpu_group_t *group, int local,
+                                                 size_t piece);
 
 /* Of one rank's input. */
-static inline size_t dp_host_bytes(const dp_host_group_t *group, const dp_engine_op_t *op)
+static inline size_t dp_cpu_input_bytes(const dp_cpu_group_t *group, const dp_engine_op_t *op)
 {
     return group->layout.elem_count * dp_dtype_bytes(op->dtype);
 }
 
 /* Where element `element` of a piece's input lies in local rank `local`; NULL: not in its arena. */
-const void *dp_host_in(const dp_host_group_t *group, int local, size_t piece, size_t element,
-                       size_t count, size_t elem_bytes);
+const void *dp_cpu_input_at(const dp_cpu_group_t *group, int local, size_t piece, size_t element,
+                            size_t count, size_t elem_bytes);
 /* The same of its output. *out is NULL where it wants none. */
-dp_status_t dp_host_out(dp_host_group_t *group, int local, size_t piece, size_t element,
-                        size_t count, size_t elem_bytes, void **out);
+dp_status_t dp_cpu_output_at(dp_cpu_group_t *group, int local, size_t piece, size_t element,
+                             size_t count, size_t elem_bytes, void **out);
 
 /* Clears this rank's published figures of the pieces that a range touches. */
-void dp_host_clear_tallies(dp_host_group_t *group, dp_range_t range);
+void dp_cpu_clear_tallies(dp_cpu_group_t *group, dp_range_t range);
 /* Where to add those of a piece; NULL when `wanted` is 0. */
-dp_tally_t *dp_host_tally(dp_host_group_t *group, size_t piece, int wanted);
+dp_tally_t *dp_cpu_tally(dp_cpu_group_t *group, size_t piece, int wanted);
 /* Adds what local rank `local` published about a range to op's tallies. */
-dp_status_t dp_host_add_tallies(dp_host_group_t *group, dp_engine_op_t *op, int local,
-                                dp_range_t range);
+dp_status_t dp_cpu_add_tallies(dp_cpu_group_t *group, dp_engine_op_t *op, int local,
+                               dp_range_t range);
 
 /* What integers are divided by after the sum; 0: nothing. */
-int64_t dp_host_divisor(const dp_host_group_t *group, const dp_engine_op_t *op);
+int64_t dp_cpu_divisor(const dp_cpu_group_t *group, const dp_engine_op_t *op);
 
 /* Reduces what group->ins points at as args say, for its figures alone: nobody wants the output. */
-void dp_host_count(dp_host_group_t *group, const dp_reduce_args_t *args);
+void dp_cpu_tally_only(dp_cpu_group_t *group, const dp_reduce_args_t *args);
 
 /* Copies the input of a rank of this host to row `row` of op's outputs. */
-dp_status_t dp_host_copy_row(dp_host_group_t *group, dp_engine_op_t *op, int local, size_t row);
+dp_status_t dp_cpu_copy_row(dp_cpu_group_t *group, dp_engine_op_t *op, int local, size_t row);
 
 /* Notes why the running operation fails; is the status. */
-#define dp_host_fail(group, status, ...) dp_error_set(&(group)->failure, status, __VA_ARGS__)
+#define dp_cpu_fail(group, status, ...) dp_error_set(&(group)->failure, status, __VA_ARGS__)
 /* For an offset outside of the arena of a local rank. */
-dp_status_t dp_host_bad_offset(dp_host_group_t *group, int local);
+dp_status_t dp_cpu_bad_offset(dp_cpu_group_t *group, int local);
 
 #endif

@@ -27,7 +27,7 @@ _Static_assert(BOARD_ROW + BOARD_ROW_BYTES <= BOARD_EAGER, "they do not overlap"
  */
 
 /* The members' hosts, as a topology of their own. */
-static dp_status_t make_topology(dp_host_group_t *group, const dp_topology_t *world)
+static dp_status_t make_topology(dp_cpu_group_t *group, const dp_topology_t *world)
 {
     const dp_status_t status =
         dp_topology_init_part(&group->own_topology, world, group->ranks, group->size);
@@ -36,7 +36,7 @@ static dp_status_t make_topology(dp_host_group_t *group, const dp_topology_t *wo
     return status;
 }
 
-static dp_status_t find_places(dp_host_group_t *group, const dp_topology_t *world)
+static dp_status_t find_places(dp_cpu_group_t *group, const dp_topology_t *world)
 {
     const dp_topology_t *topology = group->topology;
 
@@ -48,11 +48,11 @@ static dp_status_t find_places(dp_host_group_t *group, const dp_topology_t *worl
     group->locals = calloc((size_t)group->local_size, sizeof(*group->locals));
     if (group->locals == NULL) return DP_ERR_NO_MEMORY;
     for (int k = 0; k < group->local_size; k++)
-        group->locals[k] = world->local_rank[dp_host_local_world(group, k)];
+        group->locals[k] = world->local_rank[dp_cpu_world_rank(group, k)];
     return DP_OK;
 }
 
-static dp_status_t check_members(const dp_host_engine_t *engine, const dp_engine_members_t *members,
+static dp_status_t check_members(const dp_cpu_engine_t *engine, const dp_engine_members_t *members,
                                  int *rank, dp_error_t *error)
 {
     *rank = -1;
@@ -73,7 +73,7 @@ static dp_status_t check_members(const dp_host_engine_t *engine, const dp_engine
 /* ---- Life -------------------------------------------------------------------------------------
  */
 
-static dp_status_t make_boards(dp_host_group_t *group)
+static dp_status_t make_boards(dp_cpu_group_t *group)
 {
     const dp_status_t status =
         dp_arena_alloc(group->engine->arena, 2 * BOARD_BYTES, &group->board_memory);
@@ -82,34 +82,35 @@ static dp_status_t make_boards(dp_host_group_t *group)
     for (int i = 0; i < 2; i++) {
         char *at = (char *)group->board_memory + (size_t)i * BOARD_BYTES;
 
-        group->boards[i] = (dp_host_board_t){.pieces = (dp_control_piece_t *)(void *)at,
-                                             .tallies = (dp_tally_t *)(void *)(at + BOARD_TALLIES),
-                                             .room = BOARD_ROOM,
-                                             .row = (uint64_t *)(void *)(at + BOARD_ROW),
-                                             .row_words = BOARD_ROW_BYTES / sizeof(uint64_t),
-                                             .eager = at + BOARD_EAGER};
+        group->publications[i] =
+            (dp_cpu_publication_t){.pieces = (dp_control_piece_t *)(void *)at,
+                                   .tallies = (dp_tally_t *)(void *)(at + BOARD_TALLIES),
+                                   .room = BOARD_ROOM,
+                                   .row = (uint64_t *)(void *)(at + BOARD_ROW),
+                                   .row_words = BOARD_ROW_BYTES / sizeof(uint64_t),
+                                   .eager = at + BOARD_EAGER};
     }
     return DP_OK;
 }
 
-void dp_host_group_end(dp_host_group_t *group)
+void dp_cpu_group_end(dp_cpu_group_t *group)
 {
     dp_arena_t *arena = group->engine->arena;
 
     for (int i = 0; i < 2; i++) {
-        dp_arena_free(arena, group->boards[i].grown[0]);
-        dp_arena_free(arena, group->boards[i].grown[1]);
-        dp_arena_free(arena, group->boards[i].grown_row);
+        dp_arena_free(arena, group->publications[i].grown[0]);
+        dp_arena_free(arena, group->publications[i].grown[1]);
+        dp_arena_free(arena, group->publications[i].grown_row);
     }
     dp_arena_free(arena, group->board_memory);
-    dp_host_group_free(group);
+    dp_cpu_group_free(group);
 }
 
-void dp_host_group_free(dp_host_group_t *group)
+void dp_cpu_group_free(dp_cpu_group_t *group)
 {
     if (group == NULL) return;
     dp_control_close(&group->control);
-    dp_between_destroy(group->between);
+    dp_inter_node_destroy(group->between);
     dp_layout_fini(&group->layout);
     dp_topology_fini(&group->own_topology);
     free(group->ranks);
@@ -124,7 +125,7 @@ typedef struct numbers {
     int own, others;
 } numbers_t;
 
-static dp_status_t init(dp_host_group_t *group, const dp_engine_members_t *members,
+static dp_status_t init(dp_cpu_group_t *group, const dp_engine_members_t *members,
                         numbers_t numbers)
 {
     const dp_topology_t *world = group->engine->topology;
@@ -145,16 +146,16 @@ static dp_status_t init(dp_host_group_t *group, const dp_engine_members_t *membe
     if (group->ins == NULL || group->outs == NULL) return DP_ERR_NO_MEMORY;
     status = make_boards(group);
     if (status == DP_OK && group->node_count > 1)
-        status = dp_between_create(group, &group->between);
+        status = dp_inter_node_create(group, &group->between);
     if (status != DP_OK) return status;
     return dp_control_open(&group->control, &group->engine->control, numbers.own, numbers.others,
                            group->locals, group->local_size, group->local_rank, members->uid);
 }
 
-static dp_status_t make(dp_host_engine_t *engine, const dp_engine_members_t *members,
-                        numbers_t numbers, dp_host_group_t **out, dp_error_t *error)
+static dp_status_t make(dp_cpu_engine_t *engine, const dp_engine_members_t *members,
+                        numbers_t numbers, dp_cpu_group_t **out, dp_error_t *error)
 {
-    dp_host_group_t *group = calloc(1, sizeof(*group));
+    dp_cpu_group_t *group = calloc(1, sizeof(*group));
     dp_status_t status;
 
     if (group == NULL) return dp_error_set(error, DP_ERR_NO_MEMORY, "engine: no memory");
@@ -169,15 +170,15 @@ static dp_status_t make(dp_host_engine_t *engine, const dp_engine_members_t *mem
         }
     }
     if (status != DP_OK) {
-        dp_host_group_end(group);
+        dp_cpu_group_end(group);
         return status;
     }
     *out = group;
     return DP_OK;
 }
 
-dp_status_t dp_host_group_make(dp_host_engine_t *engine, const dp_engine_members_t *members,
-                               dp_host_group_t **out, dp_error_t *error)
+dp_status_t dp_cpu_group_make(dp_cpu_engine_t *engine, const dp_engine_members_t *members,
+                              dp_cpu_group_t **out, dp_error_t *error)
 {
     const numbers_t numbers = {(int)members->slot, (int)members->slot};
     dp_status_t status;
@@ -197,9 +198,9 @@ dp_status_t dp_host_group_make(dp_host_engine_t *engine, const dp_engine_members
 /* ---- Pairs ------------------------------------------------------------------------------------
  */
 
-dp_status_t dp_host_pair(dp_host_group_t *group, int root, int peer, dp_host_group_t **pair)
+dp_status_t dp_cpu_group_pair(dp_cpu_group_t *group, int root, int peer, dp_cpu_group_t **pair)
 {
-    dp_host_engine_t *engine = group->engine;
+    dp_cpu_engine_t *engine = group->engine;
     const int other = group->ranks[root == group->rank ? peer : root];
     const int ranks[2] = {dp_min(other, engine->rank), dp_max(other, engine->rank)};
     const dp_engine_members_t members = {.ranks = ranks, .count = 2, .name = "pair"};
@@ -235,17 +236,17 @@ static int are_partners(const dp_topology_t *topology, int a, int b)
             b_local % topology->node_size[topology->node[a]] == a_local);
 }
 
-dp_status_t dp_host_group_connect(dp_host_group_t *group)
+dp_status_t dp_cpu_group_connect(dp_cpu_group_t *group)
 {
     for (int i = 0; group->between != NULL && !group->is_connected && i < group->size; i++) {
         int peer;
 
         if (!are_partners(group->topology, group->rank, i)) continue;
-        if (dp_host_reach(group->engine, group->ranks[i], &peer, &group->failure) != DP_OK) {
+        if (dp_cpu_connect(group->engine, group->ranks[i], &peer, &group->failure) != DP_OK) {
             return group->failure.status;
         }
     }
-    if (group->between != NULL && !group->is_connected) dp_between_find_partners(group);
+    if (group->between != NULL && !group->is_connected) dp_inter_node_find_partners(group);
     group->is_connected = 1;
     return DP_OK;
 }

@@ -22,11 +22,11 @@
 typedef struct card {
     char boot_id[BOOT_ID_BYTES]; /* equal: the same machine, whatever hosts are pretended */
     uint8_t cores[CORE_BYTES];   /* bit set: this rank may run there */
-    dp_pull_card_t memory;
+    dp_pull_probe_t memory;
     uint64_t address_bytes; /* of the link's address, which follows */
 } card_t;
 
-static void write_card(dp_host_engine_t *engine, card_t *card, const void **address)
+static void write_card(dp_cpu_engine_t *engine, card_t *card, const void **address)
 {
     const dp_link_t *link = engine->link;
     cpu_set_t *set = CPU_ALLOC(CORES);
@@ -48,15 +48,15 @@ static void write_card(dp_host_engine_t *engine, card_t *card, const void **addr
         CPU_FREE(set);
     }
     engine->pull_value = dp_now_ns() * UINT64_C(0x9e3779b97f4a7c15) ^ (uint64_t)(uintptr_t)engine;
-    card->memory = (dp_pull_card_t){.address = (uintptr_t)&engine->pull_value,
-                                    .value = engine->pull_value,
-                                    .pid = (int32_t)getpid()};
+    card->memory = (dp_pull_probe_t){.address = (uintptr_t)&engine->pull_value,
+                                     .value = engine->pull_value,
+                                     .pid = (int32_t)getpid()};
     *address = link == NULL ? NULL : dp_link_address(link, &bytes);
     card->address_bytes = bytes;
 }
 
 /* Polling pays only while every rank of the machine can have a core of its own. */
-static uint64_t choose_spin(const dp_host_engine_t *engine, uint64_t spin_ns)
+static uint64_t choose_spin(const dp_cpu_engine_t *engine, uint64_t spin_ns)
 {
     const card_t *own = engine->cards[engine->rank].value;
     uint8_t cores[CORE_BYTES] = {0};
@@ -78,7 +78,7 @@ static uint64_t choose_spin(const dp_host_engine_t *engine, uint64_t spin_ns)
 
 /* Tries whether this rank can read the memory of all others of its host. If not, tensors go through
  * shared memory in pieces. */
-static dp_status_t try_pull(dp_host_engine_t *engine, size_t pull_bytes, dp_error_t *error)
+static dp_status_t try_pull(dp_cpu_engine_t *engine, size_t pull_bytes, dp_error_t *error)
 {
     const dp_topology_t *topology = engine->topology;
     const int host = topology->node[engine->rank];
@@ -106,7 +106,7 @@ static dp_status_t try_pull(dp_host_engine_t *engine, size_t pull_bytes, dp_erro
     return DP_OK;
 }
 
-dp_status_t dp_host_reach(dp_host_engine_t *engine, int world_rank, int *peer, dp_error_t *error)
+dp_status_t dp_cpu_connect(dp_cpu_engine_t *engine, int world_rank, int *peer, dp_error_t *error)
 {
     const card_t *card = engine->cards[world_rank].value;
 
@@ -117,7 +117,7 @@ dp_status_t dp_host_reach(dp_host_engine_t *engine, int world_rank, int *peer, d
 }
 
 /* Swaps cards with everybody. */
-static dp_status_t swap_cards(dp_host_engine_t *engine, dp_bootstrap_t *bootstrap, const char *own,
+static dp_status_t swap_cards(dp_cpu_engine_t *engine, dp_bootstrap_t *bootstrap, const char *own,
                               size_t own_bytes, uint64_t deadline_ns, dp_error_t *error)
 {
     const size_t size = (size_t)engine->size;
@@ -141,15 +141,15 @@ static dp_status_t swap_cards(dp_host_engine_t *engine, dp_bootstrap_t *bootstra
         }
     }
     for (size_t i = 0; i < size; i++)
-        engine->cards[i] = (dp_host_card_t){values[i], bytes[i]};
+        engine->cards[i] = (dp_cpu_hello_t){values[i], bytes[i]};
     free(bytes);
     free(values);
     return status;
 }
 
-dp_status_t dp_host_introduce(dp_host_engine_t *engine, dp_bootstrap_t *bootstrap,
-                              const dp_config_t *config, uint64_t deadline_ns, uint64_t *spin_ns,
-                              dp_error_t *error)
+dp_status_t dp_cpu_say_hello(dp_cpu_engine_t *engine, dp_bootstrap_t *bootstrap,
+                             const dp_config_t *config, uint64_t deadline_ns, uint64_t *spin_ns,
+                             dp_error_t *error)
 {
     const void *address;
     char *own;
@@ -170,7 +170,7 @@ dp_status_t dp_host_introduce(dp_host_engine_t *engine, dp_bootstrap_t *bootstra
     if (status != DP_OK) return status;
     if (engine->link == NULL) return DP_OK;
     dp_link_set_spin(engine->link, *spin_ns);
-    status = dp_host_group_connect(engine->world);
+    status = dp_cpu_group_connect(engine->world);
     if (status != DP_OK) return dp_error_set(error, status, "%s", engine->world->failure.text);
     return dp_link_greet(engine->link, deadline_ns, error);
 }

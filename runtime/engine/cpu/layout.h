@@ -5,8 +5,8 @@
  * Shards, sub-shards and chunks are ranges of blocks, so figures per block do not depend on how
  * pieces were grouped. Pure arithmetic; all ranks come to the same answer.
  */
-#ifndef DP_ENGINE_HOST_LAYOUT_H
-#define DP_ENGINE_HOST_LAYOUT_H
+#ifndef DP_ENGINE_CPU_LAYOUT_H
+#define DP_ENGINE_CPU_LAYOUT_H
 
 #include "runtime/engine/engine.h"
 

@@ -12,24 +12,24 @@
 /* ---- Failing ----------------------------------------------------------------------------------
  */
 
-dp_status_t dp_host_bad_offset(dp_host_group_t *group, int local)
+dp_status_t dp_cpu_bad_offset(dp_cpu_group_t *group, int local)
 {
-    return dp_host_fail(
+    return dp_cpu_fail(
         group, DP_ERR_SYSTEM, "%s %llu%s: what rank %d published lies outside of its shared memory",
         dp_collective_name(group->op->collective), (unsigned long long)group->op->sequence,
-        group->title, dp_host_local_world(group, local));
+        group->title, dp_cpu_world_rank(group, local));
 }
 
 /* ---- Arriving ---------------------------------------------------------------------------------
  */
 
-static int is_root(const dp_host_group_t *group, const dp_engine_op_t *op)
+static int is_root(const dp_cpu_group_t *group, const dp_engine_op_t *op)
 {
     return op->collective == DP_COLLECTIVE_BROADCAST && op->root == group->rank;
 }
 
 /* Makes room for the pieces of an operation. The board was last used two operations ago. */
-static dp_status_t grow_board(dp_host_group_t *group, dp_host_board_t *board, size_t count)
+static dp_status_t grow_board(dp_cpu_group_t *group, dp_cpu_publication_t *board, size_t count)
 {
     const size_t room = dp_max(2 * board->room, count);
     void *pieces = NULL;
@@ -43,7 +43,7 @@ static dp_status_t grow_board(dp_host_group_t *group, dp_host_board_t *board, si
     }
     if (status != DP_OK) {
         dp_arena_free(group->engine->arena, pieces);
-        return dp_host_fail(group, status, "engine: no shared memory to publish %zu pieces", count);
+        return dp_cpu_fail(group, status, "engine: no shared memory to publish %zu pieces", count);
     }
     dp_arena_free(group->engine->arena, board->grown[0]);
     dp_arena_free(group->engine->arena, board->grown[1]);
@@ -54,28 +54,28 @@ static dp_status_t grow_board(dp_host_group_t *group, dp_host_board_t *board, si
 }
 
 /* The offset others find memory at; failing when it is not ours to show. */
-static dp_status_t publish(dp_host_group_t *group, const void *memory, size_t bytes,
+static dp_status_t publish(dp_cpu_group_t *group, const void *memory, size_t bytes,
                            const char *what, uint64_t *offset)
 {
     *offset = 0;
     if (bytes == 0 || group->local_size == 1) return DP_OK;
     *offset = dp_arena_offset(group->engine->arena, memory, bytes);
     if (*offset != UINT64_MAX) return DP_OK;
-    return dp_host_fail(
+    return dp_cpu_fail(
         group, DP_ERR_INVALID, "%s %llu%s: rank %d: the %zu bytes of an %s are not engine memory",
         dp_collective_name(group->op->collective), (unsigned long long)group->op->sequence,
         group->title, group->engine->rank, bytes, what);
 }
 
 /* 1: the others write to this rank's output. */
-static int is_written(const dp_host_group_t *group, const dp_engine_op_t *op, size_t piece)
+static int is_written(const dp_cpu_group_t *group, const dp_engine_op_t *op, size_t piece)
 {
     if (op->collective == DP_COLLECTIVE_ALLREDUCE) return 1;
     return op->collective == DP_COLLECTIVE_REDUCE && op->pieces[piece].root == group->rank;
 }
 
 /* 1: the operation can do with memory outside of the arena, and there is some. */
-static int is_private(const dp_host_group_t *group, const dp_engine_op_t *op)
+static int is_private(const dp_cpu_group_t *group, const dp_engine_op_t *op)
 {
     const dp_arena_t *arena = group->engine->arena;
     const size_t elem_bytes = dp_dtype_bytes(op->dtype);
@@ -92,8 +92,8 @@ static int is_private(const dp_host_group_t *group, const dp_engine_op_t *op)
 }
 
 /* Shows where this rank's memory lies, for others to read it from there. */
-static dp_status_t publish_addresses(dp_host_group_t *group, const dp_engine_op_t *op,
-                                     dp_host_board_t *board)
+static dp_status_t publish_addresses(dp_cpu_group_t *group, const dp_engine_op_t *op,
+                                     dp_cpu_publication_t *board)
 {
     const dp_status_t status = grow_board(group, board, op->piece_count);
 
@@ -105,8 +105,8 @@ static dp_status_t publish_addresses(dp_host_group_t *group, const dp_engine_op_
 }
 
 /* Shows this rank's inputs, and its outputs where the others write them. */
-static dp_status_t publish_pieces(dp_host_group_t *group, const dp_engine_op_t *op,
-                                  dp_host_board_t *board)
+static dp_status_t publish_pieces(dp_cpu_group_t *group, const dp_engine_op_t *op,
+                                  dp_cpu_publication_t *board)
 {
     const size_t elem_bytes = dp_dtype_bytes(op->dtype);
     const int shows_in = op->collective != DP_COLLECTIVE_BROADCAST || is_root(group, op);
@@ -132,7 +132,7 @@ static dp_status_t publish_pieces(dp_host_group_t *group, const dp_engine_op_t *
 }
 
 /* Copies the inputs of a small operation to where the others look for them. */
-static void publish_eager(dp_host_group_t *group, const dp_engine_op_t *op, char *eager)
+static void publish_eager(dp_cpu_group_t *group, const dp_engine_op_t *op, char *eager)
 {
     const size_t elem_bytes = dp_dtype_bytes(op->dtype);
 
@@ -147,12 +147,12 @@ static void publish_eager(dp_host_group_t *group, const dp_engine_op_t *op, char
 }
 
 /* Everybody must be at the same operation; a difference is an error of who gave the order. */
-static dp_status_t compare_slots(dp_host_group_t *group, const dp_engine_op_t *op)
+static dp_status_t compare_slots(dp_cpu_group_t *group, const dp_engine_op_t *op)
 {
-    const dp_control_slot_t *own = dp_host_slot(group, group->local_rank);
+    const dp_control_descriptor_t *own = dp_cpu_descriptor(group, group->local_rank);
 
     for (int i = 0; i < group->local_size; i++) {
-        const dp_control_slot_t *other = dp_host_slot(group, i);
+        const dp_control_descriptor_t *other = dp_cpu_descriptor(group, i);
 
         if (other->op == own->op && other->kind == own->kind &&
             other->elem_count == own->elem_count && other->piece_count == own->piece_count &&
@@ -160,36 +160,36 @@ static dp_status_t compare_slots(dp_host_group_t *group, const dp_engine_op_t *o
             continue;
         }
         if (other->digest != own->digest) {
-            return dp_host_fail(
+            return dp_cpu_fail(
                 group, DP_ERR_MISMATCH, "%s %llu%s: rank %d and rank %d brought different tensors",
                 dp_collective_name(op->collective), (unsigned long long)op->sequence, group->title,
-                dp_min(group->engine->rank, dp_host_local_world(group, i)),
-                dp_max(group->engine->rank, dp_host_local_world(group, i)));
+                dp_min(group->engine->rank, dp_cpu_world_rank(group, i)),
+                dp_max(group->engine->rank, dp_cpu_world_rank(group, i)));
         }
-        return dp_host_fail(
+        return dp_cpu_fail(
             group, DP_ERR_MISMATCH,
             "%s %llu%s: rank %d has %llu elements in %llu pieces, rank %d has %llu in %llu "
             "(kind %x and %x)",
             dp_collective_name(op->collective), (unsigned long long)op->sequence, group->title,
             group->engine->rank, (unsigned long long)own->elem_count,
-            (unsigned long long)own->piece_count, dp_host_local_world(group, i),
+            (unsigned long long)own->piece_count, dp_cpu_world_rank(group, i),
             (unsigned long long)other->elem_count, (unsigned long long)other->piece_count,
             own->kind, other->kind);
     }
     return DP_OK;
 }
 
-static void note_wait(dp_host_group_t *group, dp_engine_op_t *op, const dp_meet_t *meet)
+static void note_wait(dp_cpu_group_t *group, dp_engine_op_t *op, const dp_barrier_wait_t *meet)
 {
     uint64_t latest_ns = 0;
 
     if (meet->wait_ns == 0) return;
     for (int i = 0; i < group->local_size; i++) {
-        const uint64_t arrive_ns = dp_host_slot(group, i)->arrive_ns;
+        const uint64_t arrive_ns = dp_cpu_descriptor(group, i)->arrive_ns;
 
         if (i == group->local_rank || arrive_ns < latest_ns) continue;
         latest_ns = arrive_ns;
-        op->last_rank = dp_host_local_world(group, i);
+        op->last_rank = dp_cpu_world_rank(group, i);
     }
     op->wait_ns += meet->wait_ns;
     dp_trace_record(group->engine->lane, (dp_trace_record_t){.kind = DP_TRACE_WAIT_RANK,
@@ -199,11 +199,11 @@ static void note_wait(dp_host_group_t *group, dp_engine_op_t *op, const dp_meet_
                                                              .aux = (uint32_t)op->last_rank});
 }
 
-dp_status_t dp_host_arrive(dp_host_group_t *group, dp_engine_op_t *op, int is_eager)
+dp_status_t dp_cpu_arrive(dp_cpu_group_t *group, dp_engine_op_t *op, int is_eager)
 {
-    dp_host_board_t *board = dp_host_board(group);
-    dp_control_slot_t *slot = dp_host_slot(group, group->local_rank);
-    dp_meet_t meet;
+    dp_cpu_publication_t *board = dp_cpu_publication(group);
+    dp_control_descriptor_t *slot = dp_cpu_descriptor(group, group->local_rank);
+    dp_barrier_wait_t meet;
     const int hides = !is_eager && is_private(group, op);
     dp_status_t status = DP_OK;
 
@@ -216,7 +216,7 @@ dp_status_t dp_host_arrive(dp_host_group_t *group, dp_engine_op_t *op, int is_ea
         status = publish_pieces(group, op, board);
         if (status != DP_OK) return status;
     }
-    *slot = (dp_control_slot_t){
+    *slot = (dp_control_descriptor_t){
         .op = group->op_index,
         .elem_count = group->layout.elem_count,
         .piece_count = op->piece_count,
@@ -225,7 +225,8 @@ dp_status_t dp_host_arrive(dp_host_group_t *group, dp_engine_op_t *op, int is_ea
                 (uint32_t)op->wire << 24,
         .is_private = (uint8_t)hides,
         .is_blind = group->engine->pull == NULL,
-        .stages = dp_way_choose(&group->engine->ways, dp_host_bytes(group, op)) == DP_WAY_STAGE,
+        .stages = dp_method_choose(&group->engine->ways, dp_cpu_input_bytes(group, op)) ==
+                  DP_METHOD_STAGING,
         .arrive_ns = dp_now_ns(),
         .pieces = dp_arena_offset(group->engine->arena, board->pieces, 0),
         .tallies = dp_arena_offset(group->engine->arena, board->tallies, 0),
@@ -234,42 +235,44 @@ dp_status_t dp_host_arrive(dp_host_group_t *group, dp_engine_op_t *op, int is_ea
     };
     for (size_t i = 0; i < op->piece_count; i++)
         slot->wants_tally |= op->pieces[i].tally != NULL;
-    status = dp_control_meet(&group->control, &meet);
+    status = dp_control_barrier(&group->control, &meet);
     if (status != DP_OK) return status;
     note_wait(group, op, &meet);
     return compare_slots(group, op);
 }
 
-dp_status_t dp_host_meet(dp_host_group_t *group)
+dp_status_t dp_cpu_node_barrier(dp_cpu_group_t *group)
 {
-    return dp_control_meet(&group->control, NULL);
+    return dp_control_barrier(&group->control, NULL);
 }
 
 /* ---- The others' memory ------------------------------------------------------------------------
  */
 
-const dp_control_piece_t *dp_host_piece(const dp_host_group_t *group, int local, size_t piece)
+const dp_control_piece_t *dp_cpu_published_piece(const dp_cpu_group_t *group, int local,
+                                                 size_t piece)
 {
-    const uint64_t offset = dp_host_slot(group, local)->pieces + piece * sizeof(dp_control_piece_t);
+    const uint64_t offset =
+        dp_cpu_descriptor(group, local)->pieces + piece * sizeof(dp_control_piece_t);
 
-    return dp_host_at(group, local, offset, sizeof(dp_control_piece_t));
+    return dp_cpu_memory_at(group, local, offset, sizeof(dp_control_piece_t));
 }
 
-const void *dp_host_in(const dp_host_group_t *group, int local, size_t piece, size_t element,
-                       size_t count, size_t elem_bytes)
+const void *dp_cpu_input_at(const dp_cpu_group_t *group, int local, size_t piece, size_t element,
+                            size_t count, size_t elem_bytes)
 {
     const dp_control_piece_t *published;
 
     if (local == group->local_rank) {
         return (const char *)group->op->pieces[piece].in + element * elem_bytes;
     }
-    published = dp_host_piece(group, local, piece);
+    published = dp_cpu_published_piece(group, local, piece);
     if (published == NULL) return NULL;
-    return dp_host_at(group, local, published->in + element * elem_bytes, count * elem_bytes);
+    return dp_cpu_memory_at(group, local, published->in + element * elem_bytes, count * elem_bytes);
 }
 
-dp_status_t dp_host_out(dp_host_group_t *group, int local, size_t piece, size_t element,
-                        size_t count, size_t elem_bytes, void **out)
+dp_status_t dp_cpu_output_at(dp_cpu_group_t *group, int local, size_t piece, size_t element,
+                             size_t count, size_t elem_bytes, void **out)
 {
     const dp_control_piece_t *published;
     char *own;
@@ -280,11 +283,12 @@ dp_status_t dp_host_out(dp_host_group_t *group, int local, size_t piece, size_t 
         if (own != NULL) *out = own + element * elem_bytes;
         return DP_OK;
     }
-    published = dp_host_piece(group, local, piece);
-    if (published == NULL) return dp_host_bad_offset(group, local);
+    published = dp_cpu_published_piece(group, local, piece);
+    if (published == NULL) return dp_cpu_bad_offset(group, local);
     if (published->out == DP_CONTROL_NONE) return DP_OK;
-    *out = dp_host_at(group, local, published->out + element * elem_bytes, count * elem_bytes);
-    return *out != NULL ? DP_OK : dp_host_bad_offset(group, local);
+    *out =
+        dp_cpu_memory_at(group, local, published->out + element * elem_bytes, count * elem_bytes);
+    return *out != NULL ? DP_OK : dp_cpu_bad_offset(group, local);
 }
 
 /* ---- Figures ----------------------------------------------------------------------------------
@@ -295,27 +299,27 @@ static int is_float(dp_dtype_t dtype)
     return dtype == DP_F16 || dtype == DP_BF16 || dtype == DP_F32 || dtype == DP_F64;
 }
 
-int64_t dp_host_divisor(const dp_host_group_t *group, const dp_engine_op_t *op)
+int64_t dp_cpu_divisor(const dp_cpu_group_t *group, const dp_engine_op_t *op)
 {
     if (op->reduce != DP_AVERAGE || is_float(op->dtype)) return 0;
     return op->divisor != 0 ? op->divisor : group->size;
 }
 
-int dp_host_has_figures(const dp_engine_op_t *op)
+int dp_cpu_has_figures(const dp_engine_op_t *op)
 {
     return is_float(op->dtype) && (op->reduce == DP_SUM || op->reduce == DP_AVERAGE);
 }
 
-int dp_host_wants_tally(const dp_host_group_t *group, const dp_engine_op_t *op)
+int dp_cpu_wants_tally(const dp_cpu_group_t *group, const dp_engine_op_t *op)
 {
-    if (!dp_host_has_figures(op)) return 0;
+    if (!dp_cpu_has_figures(op)) return 0;
     for (int i = 0; i < group->local_size; i++) {
-        if (dp_host_slot(group, i)->wants_tally) return 1;
+        if (dp_cpu_descriptor(group, i)->wants_tally) return 1;
     }
     return 0;
 }
 
-void dp_host_count(dp_host_group_t *group, const dp_reduce_args_t *args)
+void dp_cpu_tally_only(dp_cpu_group_t *group, const dp_reduce_args_t *args)
 {
     const size_t step = DP_TALLY_BLOCK * dp_dtype_bytes(args->dtype);
     void *dropped = group->engine->dropped;
@@ -333,9 +337,9 @@ void dp_host_count(dp_host_group_t *group, const dp_reduce_args_t *args)
     }
 }
 
-void dp_host_clear_tallies(dp_host_group_t *group, dp_range_t range)
+void dp_cpu_clear_tallies(dp_cpu_group_t *group, dp_range_t range)
 {
-    dp_tally_t *tallies = dp_host_board(group)->tallies;
+    dp_tally_t *tallies = dp_cpu_publication(group)->tallies;
 
     if (range.begin >= range.end) return;
     for (size_t i = dp_layout_piece(&group->layout, range.begin);
@@ -344,20 +348,20 @@ void dp_host_clear_tallies(dp_host_group_t *group, dp_range_t range)
     }
 }
 
-dp_tally_t *dp_host_tally(dp_host_group_t *group, size_t piece, int wanted)
+dp_tally_t *dp_cpu_tally(dp_cpu_group_t *group, size_t piece, int wanted)
 {
-    return wanted ? &dp_host_board(group)->tallies[piece] : NULL;
+    return wanted ? &dp_cpu_publication(group)->tallies[piece] : NULL;
 }
 
-dp_status_t dp_host_add_tallies(dp_host_group_t *group, dp_engine_op_t *op, int local,
-                                dp_range_t range)
+dp_status_t dp_cpu_add_tallies(dp_cpu_group_t *group, dp_engine_op_t *op, int local,
+                               dp_range_t range)
 {
-    const uint64_t offset = dp_host_slot(group, local)->tallies;
+    const uint64_t offset = dp_cpu_descriptor(group, local)->tallies;
     const dp_tally_t *tallies =
-        dp_host_at(group, local, offset, op->piece_count * sizeof(*tallies));
+        dp_cpu_memory_at(group, local, offset, op->piece_count * sizeof(*tallies));
 
     if (range.begin >= range.end) return DP_OK;
-    if (tallies == NULL) return dp_host_bad_offset(group, local);
+    if (tallies == NULL) return dp_cpu_bad_offset(group, local);
     for (size_t i = dp_layout_piece(&group->layout, range.begin);
          i <= dp_layout_piece(&group->layout, range.end - 1); i++) {
         if (op->pieces[i].tally != NULL) dp_tally_merge(op->pieces[i].tally, &tallies[i]);

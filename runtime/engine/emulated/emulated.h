@@ -11,7 +11,7 @@
 typedef dp_status_t (*dp_emulated_pace_t)(dp_stream_t *stream, uint64_t ns, dp_device_t *device);
 
 /* In a world of one, with the config's emulate_ranks, _bandwidth and _latency_ns. pace: of an
- * asynchronous device; NULL on the host. The rest as dp_engine_host_create(). */
+ * asynchronous device; NULL on the host. The rest as dp_engine_cpu_create(). */
 dp_status_t dp_engine_emulated_create(dp_bootstrap_t *bootstrap, dp_device_t *device,
                                       const dp_config_t *config, const dp_log_t *log,
                                       dp_trace_t *trace, dp_emulated_pace_t pace, dp_engine_t **out,

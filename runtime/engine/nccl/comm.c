@@ -17,7 +17,7 @@
 /* ---- Calls ------------------------------------------------------------------------------------
  */
 
-void dp_nccl_pause(unsigned *turns)
+void dp_nccl_back_off(unsigned *turns)
 {
     const long ns = *turns < 200 ? 0 : *turns < 1000 ? 20000 : 500000;
     const struct timespec nap = {0, ns};
@@ -69,8 +69,8 @@ dp_status_t dp_nccl_refuse(dp_nccl_group_t *group, dp_error_t *error)
     return dp_error_set(error, DP_ERR_ABORTED, "the communicator%s has ended", group->title);
 }
 
-dp_status_t dp_nccl_settle(dp_nccl_group_t *group, ncclResult_t result, const char *what,
-                           dp_error_t *error)
+dp_status_t dp_nccl_complete_call(dp_nccl_group_t *group, ncclResult_t result, const char *what,
+                                  dp_error_t *error)
 {
     dp_nccl_engine_t *engine = group->engine;
     const uint64_t start_ns = dp_now_ns();
@@ -98,7 +98,7 @@ dp_status_t dp_nccl_settle(dp_nccl_group_t *group, ncclResult_t result, const ch
                                 (int)strcspn(what, "("), what,
                                 (unsigned long long)(group->settle_ns / 1000000));
         }
-        dp_nccl_pause(&turns);
+        dp_nccl_back_off(&turns);
         if (!dp_nccl_enter(group)) return dp_nccl_refuse(group, error);
     }
 }
@@ -135,7 +135,7 @@ dp_status_t dp_nccl_await_event(dp_nccl_engine_t *engine, cudaEvent_t event, uin
             return dp_error_set(error, DP_ERR_TIMEOUT, "nothing came within %llu ms",
                                 (unsigned long long)(limit_ns / 1000000));
         }
-        dp_nccl_pause(&turns);
+        dp_nccl_back_off(&turns);
     }
 }
 
@@ -245,7 +245,7 @@ static dp_status_t await_init(dp_nccl_group_t *group, uint64_t deadline_ns, dp_e
                 engine->rank, group->title, group->size,
                 (unsigned long long)(engine->start_ns / 1000000));
         }
-        dp_nccl_pause(&turns);
+        dp_nccl_back_off(&turns);
     }
 }
 
@@ -337,7 +337,7 @@ static dp_status_t fill_card(const dp_nccl_engine_t *engine, card_t *card, dp_er
     return status;
 }
 
-dp_status_t dp_nccl_meet(dp_nccl_engine_t *engine, uint64_t deadline_ns, dp_error_t *error)
+dp_status_t dp_nccl_connect_world(dp_nccl_engine_t *engine, uint64_t deadline_ns, dp_error_t *error)
 {
     void **values = calloc((size_t)engine->size, sizeof(*values));
     size_t *bytes = calloc((size_t)engine->size, sizeof(*bytes));

@@ -394,7 +394,7 @@ static dp_status_t init(dp_nccl_engine_t *engine, const dp_config_t *config, dp_
     if (status == DP_OK) status = make_stream(&engine->side, error);
     if (status == DP_OK) status = make_stream(&engine->zeroing, error);
     if (status == DP_OK) status = make_memory(engine, error);
-    if (status == DP_OK) status = dp_nccl_meet(engine, deadline_ns, error);
+    if (status == DP_OK) status = dp_nccl_connect_world(engine, deadline_ns, error);
     if (status == DP_OK) status = dp_nccl_threads_start(engine, error);
     if (status != DP_OK) return status;
     dp_engine_nccl_describe(text, sizeof(text));

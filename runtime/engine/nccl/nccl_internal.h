@@ -149,7 +149,7 @@ static inline int dp_nccl_is_aborted(const dp_nccl_engine_t *engine)
 }
 
 /* Lets the CPU go for a while that grows with the turns taken. */
-void dp_nccl_pause(unsigned *turns);
+void dp_nccl_back_off(unsigned *turns);
 
 /* ---- nccl.c -----------------------------------------------------------------------------------
  */
@@ -168,13 +168,13 @@ dp_status_t dp_nccl_stop_in(const dp_nccl_task_t *task, dp_status_t status, cons
  * the caller. DP_ERR_ABORTED: the engine stops, and nothing was called.
  */
 #define DP_NCCL_CALL(group, expression, error)                                                     \
-    (dp_nccl_enter(group) ? dp_nccl_settle(group, expression, #expression, error)                  \
+    (dp_nccl_enter(group) ? dp_nccl_complete_call(group, expression, #expression, error)           \
                           : dp_nccl_refuse(group, error))
 /* 1: call_lock is taken and the communicator is there. */
 int dp_nccl_enter(dp_nccl_group_t *group);
 /* Gives call_lock back. */
-dp_status_t dp_nccl_settle(dp_nccl_group_t *group, ncclResult_t result, const char *what,
-                           dp_error_t *error);
+dp_status_t dp_nccl_complete_call(dp_nccl_group_t *group, ncclResult_t result, const char *what,
+                                  dp_error_t *error);
 dp_status_t dp_nccl_refuse(dp_nccl_group_t *group, dp_error_t *error);
 
 /* The status of an error of NCCL's, and its words. */
@@ -192,7 +192,8 @@ dp_status_t dp_nccl_await_group(dp_nccl_group_t *group, dp_error_t *error);
 
 dp_status_t dp_nccl_check_version(const dp_nccl_engine_t *engine, int *version, dp_error_t *error);
 /* The world's: collective, over the bootstrap. */
-dp_status_t dp_nccl_meet(dp_nccl_engine_t *engine, uint64_t deadline_ns, dp_error_t *error);
+dp_status_t dp_nccl_connect_world(dp_nccl_engine_t *engine, uint64_t deadline_ns,
+                                  dp_error_t *error);
 dp_status_t dp_nccl_group_make(dp_nccl_engine_t *engine, const dp_engine_members_t *members,
                                dp_nccl_group_t **out, dp_error_t *error);
 void dp_nccl_group_free(dp_nccl_group_t *group);

@@ -386,7 +386,7 @@ static void never_launched(void *user, uint64_t sequence)
 
 static void pipeline_creation_survives_every_failed_allocation(void **unused)
 {
-    dp_config_t config = {.fusion_bytes = 100000, .fusion_slots = 3};
+    dp_config_t config = {.fusion_bytes = 100000, .fusion_buffers = 3};
     dp_pipeline_callbacks_t callbacks = {NULL, never_done, never_launched, NULL};
     fake_room_t *room = fake_room_create(1);
     dp_device_t *device;
@@ -482,7 +482,7 @@ static void pipeline_overlaps_many_launches(void **unused)
 /* Creates a pipeline with a recorder, moves one tensor through a slot and one in place. */
 static void move_two_recorded(const char *dir)
 {
-    dp_config_t config = {.fusion_bytes = 100000, .fusion_slots = 1};
+    dp_config_t config = {.fusion_bytes = 100000, .fusion_buffers = 1};
     dp_pipeline_callbacks_t callbacks = {NULL, never_done, never_launched, NULL};
     fake_room_t *room = fake_room_create(1);
     static float values[300];

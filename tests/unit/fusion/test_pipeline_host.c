@@ -17,7 +17,7 @@ static void everything_inside_a_host(void **unused)
 
     (void)unused;
     for (int slots = 1; slots <= 3; slots++) {
-        world_init_host(&world, 4, 1, 70000, slots);
+        world_init_cpu(&world, 4, 1, 70000, slots);
         world_run_random(&world, 250, (uint64_t)slots + 70, 1);
         world_fini(&world);
     }
@@ -30,7 +30,7 @@ static void everything_between_hosts(void **unused)
 
     (void)unused;
     for (int slots = 1; slots <= 2; slots++) {
-        world_init_host(&world, 4, 2, 70000, slots);
+        world_init_cpu(&world, 4, 2, 70000, slots);
         world_run_random(&world, 200, (uint64_t)slots + 80, 0);
         world_fini(&world);
     }
@@ -42,7 +42,7 @@ static void groups_come_and_go(void **unused)
 
     (void)unused;
     for (int hosts = 1; hosts <= 2; hosts++) {
-        world_init_host(&world, 4, hosts, 70000, 2);
+        world_init_cpu(&world, 4, hosts, 70000, 2);
         for (uint32_t uid = 1; uid < 30; uid++) {
             world_group_t group;
             world_op_t op = {.group = &group, .dtype = DP_I32, .count = 100 * (size_t)uid};
@@ -71,7 +71,7 @@ static void truncated_exchange_fails_alone(void **unused)
         world_op_t ops[15];
 
         memset(ops, 0, sizeof(ops));
-        world_init_host(&world, 3, hosts, 100000, 2);
+        world_init_cpu(&world, 3, hosts, 100000, 2);
         for (int i = 0; i < 15; i++) {
             ops[i] =
                 (world_op_t){.collective = i % 3 == 1 ? exchanges[i / 3] : DP_COLLECTIVE_ALLREDUCE,

@@ -413,7 +413,7 @@ static void run_steps(int ranks, int hosts, int slots, size_t count, int in_plac
     pthread_t threads[world_ranks_max];
     world_t world;
 
-    if (hosts > 0) world_init_host(&world, ranks, hosts, 65536, slots);
+    if (hosts > 0) world_init_cpu(&world, ranks, hosts, 65536, slots);
     if (hosts == 0) world_init(&world, ranks, 1, 65536, slots);
     for (int s = 0; s < steps; s++) {
         for (int n = 0; n < names; n++) {

@@ -13,7 +13,7 @@
 #include "tests/unit/fail_allocation.h"
 #include "tests/unit/kernel_data.h"
 
-static const dp_plan_limits_t limits_64k = {.slot_bytes = 65536, .alignment = 64, .ranks = 2};
+static const dp_plan_limits_t limits_64k = {.buffer_bytes = 65536, .alignment = 64, .ranks = 2};
 
 static dp_plan_entry_t f32_entry(size_t count)
 {
@@ -40,11 +40,11 @@ static void check_plan(const dp_plan_t *plan, const dp_plan_entry_t *entries, si
         for (size_t i = 0; i < bucket->piece_count; i++, piece++) {
             const dp_plan_piece_t *part = &plan->pieces[piece];
             const dp_plan_entry_t *entry = &entries[part->entry];
-            size_t bytes = dp_plan_slot_bytes(entry, part->count, limits->ranks);
+            size_t bytes = dp_plan_buffer_bytes(entry, part->count, limits->ranks);
 
             if (dp_plan_is_alone(entry->collective)) {
                 assert_int_equal(bucket->piece_count, 1);
-                assert_int_equal(bucket->slot_bytes, 0);
+                assert_int_equal(bucket->buffer_bytes, 0);
                 assert_int_equal(bucket->collective, entry->collective);
                 assert_int_equal(part->count, entry->count);
                 covered[part->entry] = entry->count + 1;
@@ -69,15 +69,15 @@ static void check_plan(const dp_plan_t *plan, const dp_plan_entry_t *entries, si
                 assert_int_equal(part->count, entry->count);
                 continue;
             }
-            assert_int_equal(part->slot_offset % limits->alignment, 0);
-            assert_true(part->slot_offset >= end);
-            end = part->slot_offset + bytes;
+            assert_int_equal(part->buffer_offset % limits->alignment, 0);
+            assert_true(part->buffer_offset >= end);
+            end = part->buffer_offset + bytes;
         }
         assert_int_equal(bucket->payload_bytes, payload);
-        assert_int_equal(bucket->slot_bytes, end);
-        assert_true(end <= limits->slot_bytes);
+        assert_int_equal(bucket->buffer_bytes, end);
+        assert_true(end <= limits->buffer_bytes);
         if (bucket->in_place && bucket->piece_count > 1) {
-            assert_true(payload <= limits->slot_bytes);
+            assert_true(payload <= limits->buffer_bytes);
         }
     }
     assert_int_equal(piece, plan->piece_count);
@@ -99,8 +99,8 @@ static void plan_neighbours_share_a_bucket(void **unused)
     assert_int_equal(dp_plan_make(&plan, entries, 3, &limits_64k), DP_OK);
     check_plan(&plan, entries, 3, &limits_64k);
     assert_int_equal(plan.bucket_count, 1);
-    assert_int_equal(plan.pieces[1].slot_offset, 448);
-    assert_int_equal(plan.pieces[2].slot_offset, 512);
+    assert_int_equal(plan.pieces[1].buffer_offset, 448);
+    assert_int_equal(plan.pieces[2].buffer_offset, 512);
     dp_plan_fini(&plan);
 }
 
@@ -129,7 +129,7 @@ static void plan_in_place_travels_whole(void **unused)
     check_plan(&plan, entries, 3, &limits_64k);
     assert_int_equal(plan.bucket_count, 2);
     assert_int_equal(plan.buckets[0].piece_count, 1);
-    assert_int_equal(plan.buckets[0].slot_bytes, 0);
+    assert_int_equal(plan.buckets[0].buffer_bytes, 0);
     dp_plan_fini(&plan);
 }
 
@@ -210,8 +210,8 @@ static void plan_exchanges_travel_alone(void **unused)
             assert_int_equal(plan.pieces[b].entry, b);
             assert_int_equal(plan.pieces[b].first, 0);
         }
-        assert_int_equal(plan.buckets[0].slot_bytes, 0);
-        assert_int_equal(plan.buckets[3].slot_bytes, 400);
+        assert_int_equal(plan.buckets[0].buffer_bytes, 0);
+        assert_int_equal(plan.buckets[3].buffer_bytes, 400);
     }
     dp_plan_fini(&plan);
 }
@@ -232,7 +232,7 @@ static void plan_nothing_of_nothing(void **unused)
 
 static void plan_refuses_what_cannot_be(void **unused)
 {
-    dp_plan_limits_t tiny = {.slot_bytes = 4096, .alignment = 64, .ranks = 2};
+    dp_plan_limits_t tiny = {.buffer_bytes = 4096, .alignment = 64, .ranks = 2};
     dp_plan_entry_t entry = f32_entry(SIZE_MAX / 2);
     dp_plan_t plan = {0};
 
@@ -257,7 +257,8 @@ static void plan_keeps_its_rules_for_any_entries(void **unused)
         dp_plan_limits_t limits = {.alignment = 64, .ranks = 1 + (int)(kernel_random(&state) % 5)};
         int variety = 1 + (int)(kernel_random(&state) % 4);
 
-        limits.slot_bytes = dp_plan_least_slot_bytes(limits.ranks) + kernel_random(&state) % 300000;
+        limits.buffer_bytes =
+            dp_plan_least_buffer_bytes(limits.ranks) + kernel_random(&state) % 300000;
         for (size_t i = 0; i < count; i++) {
             uint64_t size = kernel_random(&state) % 4;
 
@@ -280,7 +281,7 @@ static void plan_keeps_its_rules_for_any_entries(void **unused)
         for (size_t p = 0; p < plan.piece_count; p++) {
             assert_int_equal(plan.pieces[p].entry, again.pieces[p].entry);
             assert_int_equal(plan.pieces[p].first, again.pieces[p].first);
-            assert_int_equal(plan.pieces[p].slot_offset, again.pieces[p].slot_offset);
+            assert_int_equal(plan.pieces[p].buffer_offset, again.pieces[p].buffer_offset);
         }
         if (round % 100 == 0)
             dp_plan_fini(&again); /* so that memory of earlier plans can't matter */

@@ -52,7 +52,7 @@ static size_t stream_place(const dp_exchange_run_t *run, int from)
 /* Copies bytes begin .. end - 1 of the own stream. */
 static void fill(const dp_exchange_run_t *run, size_t begin, size_t end, char *to)
 {
-    const dp_host_group_t *group = run->group;
+    const dp_cpu_group_t *group = run->group;
     const char *in = run->exchange->in;
     size_t before = 0;
 
@@ -82,9 +82,9 @@ static dp_status_t make_stage(dp_exchange_run_t *run)
     if (run->pool->stage != NULL) return DP_OK;
     status = dp_arena_alloc(run->group->engine->arena, 2 * DP_STAGE_BYTES, &memory);
     if (status != DP_OK) {
-        return dp_host_fail(run->group, status, "%s %llu%s: no shared memory for a staging area",
-                            dp_collective_name(run->op->collective),
-                            (unsigned long long)run->op->sequence, run->group->title);
+        return dp_cpu_fail(run->group, status, "%s %llu%s: no shared memory for a staging area",
+                           dp_collective_name(run->op->collective),
+                           (unsigned long long)run->op->sequence, run->group->title);
     }
     run->pool->stage = memory;
     return DP_OK;
@@ -92,27 +92,27 @@ static dp_status_t make_stage(dp_exchange_run_t *run)
 
 dp_status_t dp_exchange_show(dp_exchange_run_t *run, dp_exchange_row_t *row)
 {
-    dp_host_group_t *group = run->group;
+    dp_cpu_group_t *group = run->group;
     const dp_arena_t *arena = group->engine->arena;
     const size_t bytes = stream_bytes(run, group->local_rank);
     dp_status_t status;
 
-    row->way = DP_WAY_NONE;
+    row->way = DP_EXCHANGE_NONE;
     row->source = 0;
     if (bytes == 0) return DP_OK;
     if (bytes <= DP_EAGER_BYTES) {
-        row->way = DP_WAY_EAGER;
-        fill(run, 0, bytes, dp_host_board(group)->eager);
+        row->way = DP_EXCHANGE_EAGER;
+        fill(run, 0, bytes, dp_cpu_publication(group)->eager);
         return DP_OK;
     }
     row->source = dp_arena_offset(arena, run->exchange->in, bytes);
     if (row->source != UINT64_MAX) {
-        row->way = DP_WAY_DIRECT;
+        row->way = DP_EXCHANGE_DIRECT;
         return DP_OK;
     }
     status = make_stage(run);
     if (status != DP_OK) return status;
-    row->way = DP_WAY_STAGED;
+    row->way = DP_EXCHANGE_STAGED;
     row->source = dp_arena_offset(arena, run->pool->stage, 0);
     fill(run, 0, dp_min(bytes, DP_STAGE_BYTES), run->pool->stage);
     return DP_OK;
@@ -156,7 +156,7 @@ static char *target_of(const dp_exchange_run_t *run, int local)
 /* Its own block: it may lie there already. */
 static void copy_own(dp_exchange_run_t *run)
 {
-    const dp_host_group_t *group = run->group;
+    const dp_cpu_group_t *group = run->group;
     const size_t bytes = bytes_from(run, group->local_rank);
     const size_t start = dp_exchange_start(run, group->rank, group->rank) * run->elem_bytes;
 
@@ -167,29 +167,29 @@ static void copy_own(dp_exchange_run_t *run)
 /* What another one shows in whole. */
 static dp_status_t copy_whole(dp_exchange_run_t *run, int local)
 {
-    dp_host_group_t *group = run->group;
+    dp_cpu_group_t *group = run->group;
     const int rank = group->local_ranks[local];
     const dp_exchange_row_t *row = run->pool->rows[rank];
     const size_t bytes = bytes_from(run, local);
     const char *from;
 
     if (bytes == 0) return DP_OK;
-    if (row->way == DP_WAY_EAGER) {
-        from = dp_host_at(group, local,
-                          dp_host_slot(group, local)->eager + stream_place(run, local), bytes);
+    if (row->way == DP_EXCHANGE_EAGER) {
+        from = dp_cpu_memory_at(
+            group, local, dp_cpu_descriptor(group, local)->eager + stream_place(run, local), bytes);
     } else {
         const size_t start = dp_exchange_start(run, rank, group->rank) * run->elem_bytes;
 
-        from = dp_host_at(group, local, row->source + start, bytes);
+        from = dp_cpu_memory_at(group, local, row->source + start, bytes);
     }
-    if (from == NULL) return dp_host_bad_offset(group, local);
+    if (from == NULL) return dp_cpu_bad_offset(group, local);
     return copy(run, target_of(run, local), from, bytes);
 }
 
 /* This rank's part of what another one staged in a round. */
 static dp_status_t copy_staged(dp_exchange_run_t *run, int local, size_t round)
 {
-    dp_host_group_t *group = run->group;
+    dp_cpu_group_t *group = run->group;
     const dp_exchange_row_t *row = run->pool->rows[group->local_ranks[local]];
     const size_t place = stream_place(run, local);
     const size_t end = place + bytes_from(run, local);
@@ -199,9 +199,9 @@ static dp_status_t copy_staged(dp_exchange_run_t *run, int local, size_t round)
     const char *from;
 
     if (first >= last) return DP_OK;
-    from = dp_host_at(group, local, row->source + round % 2 * DP_STAGE_BYTES + (first - begin),
-                      last - first);
-    if (from == NULL) return dp_host_bad_offset(group, local);
+    from = dp_cpu_memory_at(
+        group, local, row->source + round % 2 * DP_STAGE_BYTES + (first - begin), last - first);
+    if (from == NULL) return dp_cpu_bad_offset(group, local);
     return copy(run, target_of(run, local) + (first - place), from, last - first);
 }
 
@@ -209,14 +209,14 @@ static size_t count_rounds(const dp_exchange_run_t *run, int local)
 {
     const dp_exchange_row_t *row = run->pool->rows[run->group->local_ranks[local]];
 
-    if (row->way != DP_WAY_STAGED) return 0;
+    if (row->way != DP_EXCHANGE_STAGED) return 0;
     return (stream_bytes(run, local) + DP_STAGE_BYTES - 1) / DP_STAGE_BYTES;
 }
 
 /* The first half of every staging area was filled before the arrival. */
 static dp_status_t copy_rounds(dp_exchange_run_t *run, size_t rounds)
 {
-    dp_host_group_t *group = run->group;
+    dp_cpu_group_t *group = run->group;
     const size_t own = count_rounds(run, group->local_rank);
     const size_t own_bytes = stream_bytes(run, group->local_rank);
     dp_status_t status = DP_OK;
@@ -235,14 +235,14 @@ static dp_status_t copy_rounds(dp_exchange_run_t *run, size_t rounds)
             if (round < count_rounds(run, local)) status = copy_staged(run, local, round);
         }
         if (status == DP_OK) status = dp_flows_pump(&run->pool->flows, &busy);
-        if (status == DP_OK) status = dp_host_meet(group);
+        if (status == DP_OK) status = dp_cpu_node_barrier(group);
     }
     return status;
 }
 
 dp_status_t dp_exchange_copy(dp_exchange_run_t *run, int *is_read)
 {
-    dp_host_group_t *group = run->group;
+    dp_cpu_group_t *group = run->group;
     size_t rounds = 0;
     int is_direct = 0;
     dp_status_t status = DP_OK;
@@ -252,12 +252,12 @@ dp_status_t dp_exchange_copy(dp_exchange_run_t *run, int *is_read)
         const dp_exchange_row_t *row = run->pool->rows[group->local_ranks[k]];
 
         rounds = dp_max(rounds, count_rounds(run, k));
-        if (row->way == DP_WAY_DIRECT) is_direct = 1;
+        if (row->way == DP_EXCHANGE_DIRECT) is_direct = 1;
     }
     for (int i = 1; status == DP_OK && i < group->local_size; i++) {
         const int local = (group->local_rank + group->local_size - i) % group->local_size;
 
-        if (run->pool->rows[group->local_ranks[local]]->way == DP_WAY_STAGED) continue;
+        if (run->pool->rows[group->local_ranks[local]]->way == DP_EXCHANGE_STAGED) continue;
         status = copy_whole(run, local);
     }
     if (status == DP_OK) status = copy_rounds(run, rounds);

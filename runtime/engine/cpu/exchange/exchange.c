@@ -88,7 +88,7 @@ size_t dp_exchange_start(const dp_exchange_run_t *run, int from, int to)
 /* 1: this rank's send_counts are read, and *count of them. */
 static int gives_counts(const dp_exchange_run_t *run, size_t *count)
 {
-    const dp_host_group_t *group = run->group;
+    const dp_cpu_group_t *group = run->group;
 
     *count = 1;
     switch (run->op->collective) {
@@ -124,12 +124,12 @@ static size_t elems_max(const dp_exchange_run_t *run)
 
 static dp_status_t fail(dp_exchange_run_t *run, dp_status_t status, const char *what)
 {
-    return dp_host_fail(
+    return dp_cpu_fail(
         run->group, status, "%s %llu%s: rank %d: %s", dp_collective_name(run->op->collective),
         (unsigned long long)run->op->sequence, run->group->title, run->group->engine->rank, what);
 }
 
-static dp_status_t grow_row(dp_exchange_run_t *run, dp_host_board_t *board)
+static dp_status_t grow_row(dp_exchange_run_t *run, dp_cpu_publication_t *board)
 {
     dp_arena_t *arena = run->group->engine->arena;
     void *memory;
@@ -189,8 +189,8 @@ static dp_status_t grow_copies(dp_exchange_run_t *run)
 /* Its own row stays with it: others see a copy. */
 static dp_status_t make_row(dp_exchange_run_t *run)
 {
-    dp_host_group_t *group = run->group;
-    dp_host_board_t *board = dp_host_board(group);
+    dp_cpu_group_t *group = run->group;
+    dp_cpu_publication_t *board = dp_cpu_publication(group);
     dp_exchange_row_t *row;
     dp_status_t status = grow_row(run, board);
 
@@ -211,13 +211,13 @@ static dp_status_t make_row(dp_exchange_run_t *run)
 
 static dp_status_t find_local_rows(dp_exchange_run_t *run)
 {
-    dp_host_group_t *group = run->group;
+    dp_cpu_group_t *group = run->group;
 
     for (int k = 0; k < group->local_size; k++) {
         const dp_exchange_row_t *row =
-            dp_host_at(group, k, dp_host_slot(group, k)->row, run->row_bytes);
+            dp_cpu_memory_at(group, k, dp_cpu_descriptor(group, k)->row, run->row_bytes);
 
-        if (row == NULL) return dp_host_bad_offset(group, k);
+        if (row == NULL) return dp_cpu_bad_offset(group, k);
         if (group->local_ranks[k] != group->rank) run->pool->rows[group->local_ranks[k]] = row;
     }
     return DP_OK;
@@ -232,7 +232,7 @@ static size_t table_place(const dp_exchange_run_t *run, int host)
 static dp_status_t make_table(dp_exchange_run_t *run)
 {
     dp_exchange_pool_t *pool = run->pool;
-    dp_host_group_t *group = run->group;
+    dp_cpu_group_t *group = run->group;
     const size_t bytes = (size_t)group->size * run->row_bytes;
 
     if (bytes > pool->table_bytes) {
@@ -245,14 +245,14 @@ static dp_status_t make_table(dp_exchange_run_t *run)
         pool->table = memory;
         pool->table_bytes = bytes;
     }
-    dp_host_slot(group, 0)->table = dp_arena_offset(group->engine->arena, pool->table, 0);
+    dp_cpu_descriptor(group, 0)->table = dp_arena_offset(group->engine->arena, pool->table, 0);
     return DP_OK;
 }
 
 /* A host's first rank gets the rows of all others. */
 static dp_status_t swap_rows(dp_exchange_run_t *run)
 {
-    dp_host_group_t *group = run->group;
+    dp_cpu_group_t *group = run->group;
     const dp_topology_t *topology = group->topology;
     dp_status_t status = make_table(run);
     char *own = (char *)run->pool->table + table_place(run, group->host);
@@ -263,7 +263,7 @@ static dp_status_t swap_rows(dp_exchange_run_t *run)
         memcpy(own + (size_t)k * run->row_bytes, run->pool->rows[group->local_ranks[k]],
                run->row_bytes);
     }
-    status = dp_between_swap(group, DP_KIND_ROWS, own, 0, run->row_bytes, &others);
+    status = dp_inter_node_leader_allgather(group, DP_KIND_ROWS, own, 0, run->row_bytes, &others);
     for (int host = 0; status == DP_OK && host < group->node_count; host++) {
         const size_t bytes = (size_t)topology->node_size[host] * run->row_bytes;
 
@@ -277,17 +277,17 @@ static dp_status_t swap_rows(dp_exchange_run_t *run)
 /* Those of other hosts, in the table. */
 static dp_status_t find_far_rows(dp_exchange_run_t *run)
 {
-    dp_host_group_t *group = run->group;
+    dp_cpu_group_t *group = run->group;
     const dp_topology_t *topology = group->topology;
     const char *table;
     dp_status_t status = DP_OK;
 
     if (group->local_rank == 0) status = swap_rows(run);
-    if (status == DP_OK) status = dp_host_meet(group);
+    if (status == DP_OK) status = dp_cpu_node_barrier(group);
     if (status != DP_OK) return status;
-    table =
-        dp_host_at(group, 0, dp_host_slot(group, 0)->table, (size_t)group->size * run->row_bytes);
-    if (table == NULL) return dp_host_bad_offset(group, 0);
+    table = dp_cpu_memory_at(group, 0, dp_cpu_descriptor(group, 0)->table,
+                             (size_t)group->size * run->row_bytes);
+    if (table == NULL) return dp_cpu_bad_offset(group, 0);
     for (int rank = 0; rank < group->size; rank++) {
         const char *row = table + table_place(run, topology->node[rank]) +
                           (size_t)topology->local_rank[rank] * run->row_bytes;
@@ -300,7 +300,7 @@ static dp_status_t find_far_rows(dp_exchange_run_t *run)
 
 static dp_status_t find_rows(dp_exchange_run_t *run)
 {
-    dp_host_group_t *group = run->group;
+    dp_cpu_group_t *group = run->group;
     dp_status_t status = find_local_rows(run);
 
     if (status == DP_OK && group->node_count > 1) status = find_far_rows(run);
@@ -328,7 +328,7 @@ static size_t total_for(const dp_exchange_run_t *run, int to)
 /* The lowest rank whose capacity does not do; all ranks find the same. */
 static dp_status_t check_capacities(dp_exchange_run_t *run)
 {
-    dp_host_group_t *group = run->group;
+    dp_cpu_group_t *group = run->group;
     const dp_topology_t *topology = group->topology;
     /* Everybody gets the same: add up once. */
     const int is_even = dp_exchange_is_shared(run) || run->op->collective == DP_COLLECTIVE_ALLTOALL;
@@ -339,10 +339,10 @@ static dp_status_t check_capacities(dp_exchange_run_t *run)
 
         if (!is_even) total = total_for(run, rank);
         if (total <= row->capacity) continue;
-        return dp_host_fail(group, DP_ERR_TRUNCATED,
-                            "rank %d (%s) can take %llu elements, %zu come%s", group->ranks[rank],
-                            topology->host_name[topology->node[rank]],
-                            (unsigned long long)row->capacity, total, group->title);
+        return dp_cpu_fail(group, DP_ERR_TRUNCATED,
+                           "rank %d (%s) can take %llu elements, %zu come%s", group->ranks[rank],
+                           topology->host_name[topology->node[rank]],
+                           (unsigned long long)row->capacity, total, group->title);
     }
     return DP_OK;
 }
@@ -351,7 +351,7 @@ static dp_status_t check_capacities(dp_exchange_run_t *run)
 static void find_places(dp_exchange_run_t *run)
 {
     dp_engine_exchange_t *exchange = run->exchange;
-    const dp_host_group_t *group = run->group;
+    const dp_cpu_group_t *group = run->group;
     const int is_send = run->op->collective == DP_COLLECTIVE_SEND;
     size_t *places = run->pool->places;
 
@@ -383,7 +383,7 @@ static int wants_shared(const dp_exchange_run_t *run, int host)
 }
 
 /* Which local rank of this host takes the shared block of a rank elsewhere. */
-static int server_of(const dp_host_group_t *group, int from)
+static int server_of(const dp_cpu_group_t *group, int from)
 {
     return group->topology->local_rank[from] % group->local_size;
 }
@@ -397,7 +397,7 @@ static size_t shared_bytes(const dp_exchange_run_t *run, int from)
  * end. */
 static size_t shared_place(const dp_exchange_run_t *run, int server, int from)
 {
-    const dp_host_group_t *group = run->group;
+    const dp_cpu_group_t *group = run->group;
     size_t place = 0;
 
     for (int rank = 0; rank < from; rank++) {
@@ -410,7 +410,7 @@ static size_t shared_place(const dp_exchange_run_t *run, int server, int from)
 
 static dp_status_t start_shared(dp_exchange_run_t *run)
 {
-    dp_host_group_t *group = run->group;
+    dp_cpu_group_t *group = run->group;
     const dp_topology_t *topology = group->topology;
     const size_t bytes = shared_bytes(run, group->rank);
     dp_flows_t *flows = &run->pool->flows;
@@ -420,11 +420,11 @@ static dp_status_t start_shared(dp_exchange_run_t *run)
         const int host = (group->host + i) % group->node_count;
 
         if (!wants_shared(run, host)) continue;
-        status = dp_flows_send(flows, dp_between_partner(group, host), run->exchange->in, bytes);
+        status = dp_flows_send(flows, dp_inter_node_partner(group, host), run->exchange->in, bytes);
     }
     if (status != DP_OK || !wants_shared(run, group->host)) return status;
-    status =
-        dp_between_scratch(group, shared_place(run, group->local_rank, group->size), &run->scratch);
+    status = dp_inter_node_scratch(group, shared_place(run, group->local_rank, group->size),
+                                   &run->scratch);
     for (int from = 0; status == DP_OK && from < group->size; from++) {
         if (topology->node[from] == group->host || shared_bytes(run, from) == 0) continue;
         if (server_of(group, from) != group->local_rank) continue;
@@ -438,7 +438,7 @@ static dp_status_t start_shared(dp_exchange_run_t *run)
 /* From the scratch of the ranks of this host that took them. */
 static dp_status_t copy_shared(dp_exchange_run_t *run)
 {
-    dp_host_group_t *group = run->group;
+    dp_cpu_group_t *group = run->group;
 
     for (int from = 0; !run->exchange->drops && from < group->size; from++) {
         const size_t bytes = shared_bytes(run, from);
@@ -446,10 +446,10 @@ static dp_status_t copy_shared(dp_exchange_run_t *run)
         const char *block;
 
         if (group->topology->node[from] == group->host || bytes == 0) continue;
-        block = dp_host_at(group, server,
-                           dp_host_slot(group, server)->scratch + shared_place(run, server, from),
-                           bytes);
-        if (block == NULL) return dp_host_bad_offset(group, server);
+        block = dp_cpu_memory_at(
+            group, server,
+            dp_cpu_descriptor(group, server)->scratch + shared_place(run, server, from), bytes);
+        if (block == NULL) return dp_cpu_bad_offset(group, server);
         memcpy((char *)run->exchange->out + run->pool->places[from] * run->elem_bytes, block,
                bytes);
     }
@@ -459,7 +459,7 @@ static dp_status_t copy_shared(dp_exchange_run_t *run)
 /* Blocks that are for one rank each go there straight. */
 static dp_status_t start_single(dp_exchange_run_t *run)
 {
-    dp_host_group_t *group = run->group;
+    dp_cpu_group_t *group = run->group;
     const dp_exchange_pool_t *pool = run->pool;
     dp_flows_t *flows = &run->pool->flows;
     dp_status_t status = DP_OK;
@@ -487,7 +487,7 @@ static dp_status_t start_single(dp_exchange_run_t *run)
 
 static dp_status_t start_flows(dp_exchange_run_t *run)
 {
-    dp_host_group_t *group = run->group;
+    dp_cpu_group_t *group = run->group;
     int busy;
     dp_status_t status;
 
@@ -506,24 +506,24 @@ static dp_status_t start_flows(dp_exchange_run_t *run)
 
 static dp_status_t move_blocks(dp_exchange_run_t *run)
 {
-    dp_host_group_t *group = run->group;
+    dp_cpu_group_t *group = run->group;
     int is_read;
     dp_status_t status = start_flows(run);
 
     if (status == DP_OK) status = dp_exchange_copy(run, &is_read);
     if (status != DP_OK) return status;
-    if (group->node_count == 1) return is_read ? dp_host_meet(group) : DP_OK;
+    if (group->node_count == 1) return is_read ? dp_cpu_node_barrier(group) : DP_OK;
     status = dp_flows_finish(&run->pool->flows);
     if (status == DP_OK && dp_exchange_is_shared(run)) {
-        status = dp_host_meet(group);
+        status = dp_cpu_node_barrier(group);
         if (status == DP_OK) status = copy_shared(run);
     }
-    if (status == DP_OK) status = dp_host_meet(group);
-    if (status == DP_OK) dp_between_drop_scratch(group);
+    if (status == DP_OK) status = dp_cpu_node_barrier(group);
+    if (status == DP_OK) dp_inter_node_scratch_release(group);
     return status;
 }
 
-dp_status_t dp_host_exchange_run(dp_host_group_t *group, dp_engine_op_t *op, int root, int peer)
+dp_status_t dp_cpu_run_exchange(dp_cpu_group_t *group, dp_engine_op_t *op, int root, int peer)
 {
     dp_exchange_run_t run = {.group = group,
                              .op = op,
@@ -540,14 +540,14 @@ dp_status_t dp_host_exchange_run(dp_host_group_t *group, dp_engine_op_t *op, int
         sizeof(dp_exchange_row_t) + (run.is_alike ? 1 : (size_t)group->size) * sizeof(uint64_t);
     run.exchange->received = 0;
     status = make_row(&run);
-    if (status == DP_OK) status = dp_host_arrive(group, op, 0);
+    if (status == DP_OK) status = dp_cpu_arrive(group, op, 0);
     if (status == DP_OK) status = find_rows(&run);
     if (status != DP_OK) return status;
     find_places(&run);
     status = check_capacities(&run);
     if (status == DP_OK) {
         status = move_blocks(&run);
-    } else if (group->node_count > 1 && dp_host_meet(group) != DP_OK) {
+    } else if (group->node_count > 1 && dp_cpu_node_barrier(group) != DP_OK) {
         status = DP_ERR_ABORTED; /* who was late has read the rows: they may change */
     }
     return status;

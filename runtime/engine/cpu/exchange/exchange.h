@@ -2,8 +2,8 @@
  * exchange.h - what the files for gather, scatter, alltoall, allgatherv and send share: one
  * running exchange, and the rows in which ranks tell each other how much they send.
  */
-#ifndef DP_ENGINE_HOST_EXCHANGE_H
-#define DP_ENGINE_HOST_EXCHANGE_H
+#ifndef DP_ENGINE_CPU_EXCHANGE_H
+#define DP_ENGINE_CPU_EXCHANGE_H
 
 #include "runtime/engine/cpu/inter_node/flow.h"
 
@@ -11,12 +11,12 @@
 
 /* Where the ranks of a host find what one of them sends. Its stream is its blocks for them, one
  * after the other, beginning with the rank behind it so that not all copy from the same one. */
-typedef enum dp_exchange_way {
-    DP_WAY_NONE = 0,   /* nothing for this host */
-    DP_WAY_EAGER = 1,  /* the stream, on its board */
-    DP_WAY_DIRECT = 2, /* its input, in its engine memory */
-    DP_WAY_STAGED = 3  /* the stream, in rounds, in its staging area */
-} dp_exchange_way_t;
+typedef enum dp_exchange_method {
+    DP_EXCHANGE_NONE = 0,   /* nothing for this host */
+    DP_EXCHANGE_EAGER = 1,  /* the stream, on its board */
+    DP_EXCHANGE_DIRECT = 2, /* its input, in its engine memory */
+    DP_EXCHANGE_STAGED = 3  /* the stream, in rounds, in its staging area */
+} dp_exchange_method_t;
 
 /* What a rank tells all others of an exchange: on its board, or in the table of its host. */
 typedef struct dp_exchange_row {
@@ -41,7 +41,7 @@ struct dp_exchange_pool {
 
 /* An exchange under way. */
 typedef struct dp_exchange_run {
-    dp_host_group_t *group;
+    dp_cpu_group_t *group;
     dp_engine_op_t *op;
     dp_engine_exchange_t *exchange;
     dp_exchange_pool_t *pool;

@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-dp_status_t dp_flows_begin(dp_flows_t *flows, dp_host_group_t *group, size_t most)
+dp_status_t dp_flows_begin(dp_flows_t *flows, dp_cpu_group_t *group, size_t most)
 {
     flows->group = group;
     flows->count = 0;
@@ -20,7 +20,7 @@ dp_status_t dp_flows_begin(dp_flows_t *flows, dp_host_group_t *group, size_t mos
         if (list == NULL || messages == NULL) {
             free(list);
             free(messages);
-            return dp_host_fail(group, DP_ERR_NO_MEMORY, "engine: no memory for %zu blocks", most);
+            return dp_cpu_fail(group, DP_ERR_NO_MEMORY, "engine: no memory for %zu blocks", most);
         }
         dp_flows_fini(flows); /* all at rest: the operation before is over */
         flows->group = group;
@@ -40,11 +40,11 @@ void dp_flows_fini(dp_flows_t *flows)
 
 static dp_status_t add(dp_flows_t *flows, int other, dp_flow_t flow)
 {
-    dp_host_group_t *group = flows->group;
+    dp_cpu_group_t *group = flows->group;
 
     DP_ASSERT(flows->count < flows->room && flow.bytes != 0);
     flow.chunks = (flow.bytes - 1) / DP_CHUNK_BYTES + 1;
-    if (dp_host_reach(group->engine, group->ranks[other], &flow.peer, &group->failure) != DP_OK) {
+    if (dp_cpu_connect(group->engine, group->ranks[other], &flow.peer, &group->failure) != DP_OK) {
         return group->failure.status;
     }
     flows->list[flows->count++] = flow;
@@ -76,10 +76,10 @@ static dp_link_message_t *message_of(const dp_flows_t *flows, const dp_flow_t *f
 
 static dp_status_t begin_chunk(dp_flows_t *flows, dp_flow_t *flow)
 {
-    dp_host_group_t *group = flows->group;
+    dp_cpu_group_t *group = flows->group;
     dp_link_t *link = group->engine->link;
     dp_link_message_t *message = message_of(flows, flow, flow->begun);
-    const uint64_t tag = dp_between_tag(group, flow->from, DP_KIND_BLOCK, flow->begun);
+    const uint64_t tag = dp_inter_node_tag(group, flow->from, DP_KIND_BLOCK, flow->begun);
     const size_t at = flow->begun * DP_CHUNK_BYTES;
     const size_t bytes = dp_min(flow->bytes - at, DP_CHUNK_BYTES);
     dp_status_t status;
@@ -91,7 +91,7 @@ static dp_status_t begin_chunk(dp_flows_t *flows, dp_flow_t *flow)
         status = dp_link_receive(link, tag, flow->target + at, bytes, message);
     }
     flow->begun++;
-    return status == DP_OK ? DP_OK : dp_between_lost(group, flow->peer);
+    return status == DP_OK ? DP_OK : dp_inter_node_lost(group, flow->peer);
 }
 
 static dp_status_t pump_flow(dp_flows_t *flows, dp_flow_t *flow, int *busy)
@@ -100,7 +100,7 @@ static dp_status_t pump_flow(dp_flows_t *flows, dp_flow_t *flow, int *busy)
         const dp_link_message_t *message = message_of(flows, flow, flow->ended);
 
         if (message->is_pending) break;
-        if (message->is_failed) return dp_between_lost(flows->group, flow->peer);
+        if (message->is_failed) return dp_inter_node_lost(flows->group, flow->peer);
         *busy = 1;
     }
     if (flow->ended == flow->chunks) flows->unfinished--;
@@ -118,7 +118,7 @@ dp_status_t dp_flows_pump(dp_flows_t *flows, int *busy)
     dp_status_t status;
 
     if (flows->unfinished == 0) return DP_OK;
-    status = dp_between_check(flows->group);
+    status = dp_inter_node_check_abort(flows->group);
     if (dp_link_progress(flows->group->engine->link) != 0) *busy = 1;
     for (size_t i = 0; status == DP_OK && i < flows->count; i++) {
         if (flows->list[i].ended == flows->list[i].chunks) continue;
@@ -138,7 +138,7 @@ static dp_status_t rest(dp_flows_t *flows)
 
         if (flow->ended < flow->chunks && missing < 0) missing = dp_link_rank(link, flow->peer);
         if (flow->ended < flow->chunks && dp_link_is_lost(link, flow->peer, NULL)) {
-            return dp_between_lost(flows->group, flow->peer);
+            return dp_inter_node_lost(flows->group, flow->peer);
         }
     }
     dp_link_idle_for(link, missing);

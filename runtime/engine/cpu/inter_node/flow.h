@@ -4,8 +4,8 @@
  * Straight from where a block lies to where it goes. The flows of one operation are added first,
  * then moved on now and then while this rank does something else, then waited for.
  */
-#ifndef DP_ENGINE_HOST_FLOW_H
-#define DP_ENGINE_HOST_FLOW_H
+#ifndef DP_ENGINE_CPU_FLOW_H
+#define DP_ENGINE_CPU_FLOW_H
 
 #include "runtime/engine/cpu/inter_node/inter_node.h"
 
@@ -23,7 +23,7 @@ typedef struct dp_flow {
 } dp_flow_t;
 
 typedef struct dp_flows {
-    dp_host_group_t *group;
+    dp_cpu_group_t *group;
     dp_flow_t *list; /* [room] */
     size_t count;
     size_t room;
@@ -32,7 +32,7 @@ typedef struct dp_flows {
 } dp_flows_t;
 
 /* For one operation: at most so many blocks. */
-dp_status_t dp_flows_begin(dp_flows_t *flows, dp_host_group_t *group, size_t most);
+dp_status_t dp_flows_begin(dp_flows_t *flows, dp_cpu_group_t *group, size_t most);
 void dp_flows_fini(dp_flows_t *flows); /* after the link */
 
 /* A block for a rank of the group elsewhere, which adds its counterpart. Not empty. */

@@ -23,7 +23,7 @@ static int smallest_host(const dp_topology_t *topology)
 }
 
 /* Ranks elsewhere whose partner this rank is: each sends what is meant for this host here. */
-static int count_served(const dp_host_group_t *group)
+static int count_served(const dp_cpu_group_t *group)
 {
     const dp_topology_t *topology = group->topology;
     int count = 0;
@@ -36,7 +36,7 @@ static int count_served(const dp_host_group_t *group)
 }
 
 /* One sparse mapping for all buffers: pages are made by use. */
-static dp_status_t make_buffers(dp_between_pool_t *pool, size_t hosts)
+static dp_status_t make_buffers(dp_inter_node_pool_t *pool, size_t hosts)
 {
     const size_t each = DP_CHUNK_HEAD + DP_CHUNK_BYTES;
     const size_t slots = 2 * hosts * DP_CHUNK_WINDOW;
@@ -60,11 +60,11 @@ static dp_status_t make_buffers(dp_between_pool_t *pool, size_t hosts)
 }
 
 /* topology: the world's. No group has more hosts, or ranks on this one. */
-dp_status_t dp_between_pool_create(const dp_topology_t *topology, int local_size,
-                                   dp_between_pool_t **out, dp_error_t *error)
+dp_status_t dp_inter_node_pool_create(const dp_topology_t *topology, int local_size,
+                                      dp_inter_node_pool_t **out, dp_error_t *error)
 {
     const size_t width = (size_t)dp_max(local_size, topology->node_count);
-    dp_between_pool_t *pool = calloc(1, sizeof(*pool));
+    dp_inter_node_pool_t *pool = calloc(1, sizeof(*pool));
     dp_status_t status = DP_ERR_NO_MEMORY;
 
     if (pool != NULL) {
@@ -75,7 +75,7 @@ dp_status_t dp_between_pool_create(const dp_topology_t *topology, int local_size
         }
     }
     if (status != DP_OK) {
-        dp_between_pool_destroy(pool);
+        dp_inter_node_pool_destroy(pool);
         return dp_error_set(error, status, "engine: no memory for buffers between hosts");
     }
     for (size_t i = 0; i < width; i++)
@@ -84,7 +84,7 @@ dp_status_t dp_between_pool_create(const dp_topology_t *topology, int local_size
     return DP_OK;
 }
 
-void dp_between_pool_destroy(dp_between_pool_t *pool)
+void dp_inter_node_pool_destroy(dp_inter_node_pool_t *pool)
 {
     if (pool == NULL) return;
     if (pool->buffers != NULL) munmap(pool->buffers, pool->buffers_bytes);
@@ -95,9 +95,9 @@ void dp_between_pool_destroy(dp_between_pool_t *pool)
     free(pool);
 }
 
-dp_status_t dp_between_create(dp_host_group_t *group, dp_between_t **out)
+dp_status_t dp_inter_node_create(dp_cpu_group_t *group, dp_inter_node_t **out)
 {
-    dp_between_t *between = calloc(1, sizeof(*between));
+    dp_inter_node_t *between = calloc(1, sizeof(*between));
     const size_t hosts = (size_t)dp_max(group->node_count - 1, 1);
     size_t peers;
 
@@ -120,19 +120,19 @@ dp_status_t dp_between_create(dp_host_group_t *group, dp_between_t **out)
     if (between->peer_of == NULL || between->sent == NULL || between->answered == NULL ||
         between->received == NULL || between->gathered == NULL || between->targets == NULL ||
         between->sources == NULL || between->partials == NULL) {
-        dp_between_destroy(between);
+        dp_inter_node_destroy(between);
         return DP_ERR_NO_MEMORY;
     }
     *out = between;
     return DP_OK;
 }
 
-int dp_between_peer(const dp_host_group_t *group, int rank)
+int dp_inter_node_peer(const dp_cpu_group_t *group, int rank)
 {
     return dp_link_find(group->engine->link, group->ranks[rank]);
 }
 
-int dp_between_partner(const dp_host_group_t *group, int host)
+int dp_inter_node_partner(const dp_cpu_group_t *group, int host)
 {
     const dp_topology_t *topology = group->topology;
 
@@ -140,15 +140,16 @@ int dp_between_partner(const dp_host_group_t *group, int host)
         ->node_ranks[topology->node_begin[host] + group->local_rank % topology->node_size[host]];
 }
 
-void dp_between_find_partners(dp_host_group_t *group)
+void dp_inter_node_find_partners(dp_cpu_group_t *group)
 {
     for (int host = 0; host < group->node_count; host++) {
         group->between->peer_of[host] =
-            host == group->host ? -1 : dp_between_peer(group, dp_between_partner(group, host));
+            host == group->host ? -1
+                                : dp_inter_node_peer(group, dp_inter_node_partner(group, host));
     }
 }
 
-void dp_between_destroy(dp_between_t *between)
+void dp_inter_node_destroy(dp_inter_node_t *between)
 {
     if (between == NULL) return;
     free(between->peer_of);
@@ -168,7 +169,7 @@ void dp_between_destroy(dp_between_t *between)
 /* A number that a later group gets again never meets a message of an earlier one: every message
  * between two ranks is sent and received by one operation of a group, both run their operations in
  * one order, and messages of one tag between them are matched in the order they were sent. */
-uint64_t dp_between_tag(const dp_host_group_t *group, int from, unsigned kind, size_t chunk)
+uint64_t dp_inter_node_tag(const dp_cpu_group_t *group, int from, unsigned kind, size_t chunk)
 {
     const dp_link_tag_t tag = {.from_rank = group->ranks[from],
                                .group = group->slot,
@@ -179,9 +180,9 @@ uint64_t dp_between_tag(const dp_host_group_t *group, int from, unsigned kind, s
     return dp_link_tag(&tag);
 }
 
-dp_status_t dp_between_scratch(dp_host_group_t *group, size_t bytes, char **scratch)
+dp_status_t dp_inter_node_scratch(dp_cpu_group_t *group, size_t bytes, char **scratch)
 {
-    dp_between_pool_t *pool = group->between->pool;
+    dp_inter_node_pool_t *pool = group->between->pool;
     dp_arena_t *arena = group->engine->arena;
     dp_status_t status;
 
@@ -191,22 +192,22 @@ dp_status_t dp_between_scratch(dp_host_group_t *group, size_t bytes, char **scra
         pool->scratch_bytes = 0;
         status = dp_arena_alloc(arena, bytes, &pool->scratch);
         if (status != DP_OK) {
-            return dp_host_fail(group, status,
-                                "%s %llu%s: no shared memory for %zu bytes from other hosts",
-                                dp_collective_name(group->op->collective),
-                                (unsigned long long)group->op->sequence, group->title, bytes);
+            return dp_cpu_fail(group, status,
+                               "%s %llu%s: no shared memory for %zu bytes from other hosts",
+                               dp_collective_name(group->op->collective),
+                               (unsigned long long)group->op->sequence, group->title, bytes);
         }
         pool->scratch_bytes = bytes;
     }
     *scratch = pool->scratch;
-    dp_host_slot(group, group->local_rank)->scratch =
+    dp_cpu_descriptor(group, group->local_rank)->scratch =
         pool->scratch == NULL ? 0 : dp_arena_offset(arena, pool->scratch, 0);
     return DP_OK;
 }
 
-void dp_between_drop_scratch(dp_host_group_t *group)
+void dp_inter_node_scratch_release(dp_cpu_group_t *group)
 {
-    dp_between_pool_t *pool = group->between->pool;
+    dp_inter_node_pool_t *pool = group->between->pool;
 
     if (pool->scratch_bytes <= SCRATCH_KEEP) return;
     dp_arena_free(group->engine->arena, pool->scratch);
@@ -217,7 +218,7 @@ void dp_between_drop_scratch(dp_host_group_t *group)
 /* ---- What can happen
  * ------------------------------------------------------------------------------ */
 
-int dp_between_are_at_rest(const dp_link_message_t *messages, int count, int *failed)
+int dp_inter_node_all_done(const dp_link_message_t *messages, int count, int *failed)
 {
     *failed = -1;
     for (int i = 0; i < count; i++) {
@@ -227,34 +228,34 @@ int dp_between_are_at_rest(const dp_link_message_t *messages, int count, int *fa
     return 1;
 }
 
-dp_status_t dp_between_check(const dp_host_group_t *group)
+dp_status_t dp_inter_node_check_abort(const dp_cpu_group_t *group)
 {
     return atomic_load_explicit(&group->engine->is_aborted, memory_order_acquire) ? DP_ERR_ABORTED
                                                                                   : DP_OK;
 }
 
-dp_status_t dp_between_lost(dp_host_group_t *group, int peer)
+dp_status_t dp_inter_node_lost(dp_cpu_group_t *group, int peer)
 {
     const uint64_t until_ns = dp_now_ns() + GRACE_NS;
-    const dp_host_engine_t *engine = group->engine;
+    const dp_cpu_engine_t *engine = group->engine;
     const int rank = dp_link_rank(engine->link, peer);
     const char *why = "a message failed";
 
     /* Who left may only be a victim that heard of the cause earlier than we did: give that news a
      * moment to come. */
     while (dp_now_ns() < until_ns) {
-        if (dp_between_check(group) != DP_OK) return DP_ERR_ABORTED;
+        if (dp_inter_node_check_abort(group) != DP_OK) return DP_ERR_ABORTED;
         nanosleep(&(const struct timespec){0, 1000000}, NULL);
     }
     dp_link_is_lost(group->engine->link, peer, &why);
-    return dp_host_fail(group, DP_ERR_PEER_LOST,
-                        "%s %llu%s: rank %d lost the connection to rank %d on host %s: %s",
-                        dp_collective_name(group->op->collective),
-                        (unsigned long long)group->op->sequence, group->title, engine->rank, rank,
-                        engine->topology->host_name[engine->topology->node[rank]], why);
+    return dp_cpu_fail(group, DP_ERR_PEER_LOST,
+                       "%s %llu%s: rank %d lost the connection to rank %d on host %s: %s",
+                       dp_collective_name(group->op->collective),
+                       (unsigned long long)group->op->sequence, group->title, engine->rank, rank,
+                       engine->topology->host_name[engine->topology->node[rank]], why);
 }
 
-void dp_between_note_wait(dp_host_group_t *group, uint64_t begin_ns, int last)
+void dp_inter_node_note_wait(dp_cpu_group_t *group, uint64_t begin_ns, int last)
 {
     const uint64_t wait_ns = dp_now_ns() - begin_ns;
 
@@ -270,12 +271,12 @@ void dp_between_note_wait(dp_host_group_t *group, uint64_t begin_ns, int last)
 /* ---- Small things between first ranks
  * -------------------------------------------------------------- */
 
-static dp_status_t start_swap(dp_host_group_t *group, unsigned kind, const void *data,
+static dp_status_t start_swap(dp_cpu_group_t *group, unsigned kind, const void *data,
                               size_t host_bytes, size_t rank_bytes)
 {
     const dp_topology_t *topology = group->topology;
     const size_t own_bytes = host_bytes + (size_t)group->local_size * rank_bytes;
-    dp_between_t *between = group->between;
+    dp_inter_node_t *between = group->between;
     dp_link_t *link = group->engine->link;
     char *to = between->pool->swapped;
     size_t i = 0;
@@ -286,11 +287,11 @@ static dp_status_t start_swap(dp_host_group_t *group, unsigned kind, const void 
         const int peer = between->peer_of[host];
 
         if (host == group->host) continue;
-        if (dp_link_receive(link, dp_between_tag(group, first, kind, 0), to, bytes,
+        if (dp_link_receive(link, dp_inter_node_tag(group, first, kind, 0), to, bytes,
                             &between->received[i * DP_CHUNK_WINDOW]) != DP_OK ||
-            dp_link_send(link, peer, dp_between_tag(group, group->rank, kind, 0), data, own_bytes,
-                         &between->answered[i]) != DP_OK) {
-            return dp_between_lost(group, peer);
+            dp_link_send(link, peer, dp_inter_node_tag(group, group->rank, kind, 0), data,
+                         own_bytes, &between->answered[i]) != DP_OK) {
+            return dp_inter_node_lost(group, peer);
         }
         group->op->wire_bytes += own_bytes;
         to += bytes;
@@ -299,11 +300,12 @@ static dp_status_t start_swap(dp_host_group_t *group, unsigned kind, const void 
     return DP_OK;
 }
 
-dp_status_t dp_between_swap(dp_host_group_t *group, unsigned kind, const void *data,
-                            size_t host_bytes, size_t rank_bytes, const char **received)
+dp_status_t dp_inter_node_leader_allgather(dp_cpu_group_t *group, unsigned kind, const void *data,
+                                           size_t host_bytes, size_t rank_bytes,
+                                           const char **received)
 {
-    dp_between_t *between = group->between;
-    dp_between_pool_t *pool = between->pool;
+    dp_inter_node_t *between = group->between;
+    dp_inter_node_pool_t *pool = between->pool;
     dp_link_t *link = group->engine->link;
     const size_t all = (size_t)between->hosts * host_bytes +
                        (size_t)(group->size - group->local_size) * rank_bytes;
@@ -328,16 +330,16 @@ dp_status_t dp_between_swap(dp_host_group_t *group, unsigned kind, const void *d
         if (host == group->host) continue;
         i++;
         while (in->is_pending || out->is_pending) {
-            if (dp_between_check(group) != DP_OK) return DP_ERR_ABORTED;
-            if (dp_link_is_lost(link, peer, NULL)) return dp_between_lost(group, peer);
+            if (dp_inter_node_check_abort(group) != DP_OK) return DP_ERR_ABORTED;
+            if (dp_link_is_lost(link, peer, NULL)) return dp_inter_node_lost(group, peer);
             if (in->is_pending) last = dp_link_rank(link, peer);
             if (begin_ns == 0) begin_ns = dp_now_ns();
             dp_link_idle_for(link, dp_link_rank(link, peer));
         }
-        if (in->is_failed || out->is_failed) status = dp_between_lost(group, peer);
+        if (in->is_failed || out->is_failed) status = dp_inter_node_lost(group, peer);
     }
     if (status != DP_OK) return status;
-    if (begin_ns != 0 && kind != DP_KIND_TALLY) dp_between_note_wait(group, begin_ns, last);
+    if (begin_ns != 0 && kind != DP_KIND_TALLY) dp_inter_node_note_wait(group, begin_ns, last);
     *received = pool->swapped;
     return DP_OK;
 }
@@ -345,23 +347,23 @@ dp_status_t dp_between_swap(dp_host_group_t *group, unsigned kind, const void *d
 /* ---- The operations
  * ------------------------------------------------------------------------------- */
 
-dp_status_t dp_host_between_run(dp_host_group_t *group, dp_engine_op_t *op)
+dp_status_t dp_cpu_run_inter_node(dp_cpu_group_t *group, dp_engine_op_t *op)
 {
-    const dp_status_t status = dp_host_arrive(group, op, 0);
+    const dp_status_t status = dp_cpu_arrive(group, op, 0);
 
     if (status != DP_OK) return status;
     switch (op->collective) {
     case DP_COLLECTIVE_ALLREDUCE:
     case DP_COLLECTIVE_REDUCE:
     case DP_COLLECTIVE_REDUCE_SCATTER:
-        return dp_between_reduce(group, op);
+        return dp_inter_node_reduce(group, op);
     case DP_COLLECTIVE_BROADCAST:
     case DP_COLLECTIVE_ALLGATHER:
     case DP_COLLECTIVE_BARRIER:
-        return dp_between_move(group, op);
+        return dp_inter_node_move(group, op);
     default:
         break;
     }
-    return dp_host_fail(group, DP_ERR_INVALID, "engine: collective %d is unknown",
-                        (int)op->collective);
+    return dp_cpu_fail(group, DP_ERR_INVALID, "engine: collective %d is unknown",
+                       (int)op->collective);
 }

@@ -4,8 +4,8 @@
  * Ranks of different hosts talk in pairs of partners: local rank l of a host is served on a host of
  * n ranks by local rank l modulo n.
  */
-#ifndef DP_ENGINE_HOST_BETWEEN_H
-#define DP_ENGINE_HOST_BETWEEN_H
+#ifndef DP_ENGINE_CPU_INTER_NODE_H
+#define DP_ENGINE_CPU_INTER_NODE_H
 
 #include "runtime/engine/cpu/cpu_internal.h"
 
@@ -34,16 +34,16 @@ typedef struct dp_chunk_head {
 _Static_assert(sizeof(dp_chunk_head_t) <= DP_CHUNK_HEAD, "fits before the elements");
 
 /* A partner, and what this rank sends it partial sums of. */
-typedef struct dp_between_target {
+typedef struct dp_inter_node_target {
     int rank;
     int peer;
     dp_range_t range;
     size_t row;
     size_t chunks;
-} dp_between_target_t;
+} dp_inter_node_target_t;
 
 /* A partner that sends chunks to this rank. */
-typedef struct dp_between_source {
+typedef struct dp_inter_node_source {
     int rank;
     int peer;
     int host;
@@ -52,10 +52,10 @@ typedef struct dp_between_source {
     size_t posted;    /* receives started */
     size_t delivered; /* taken and done with */
     char *to;         /* moves: where they go, packed */
-} dp_between_source_t;
+} dp_inter_node_source_t;
 
 /* Memory that all groups use, one after the other. */
-struct dp_between_pool {
+struct dp_inter_node_pool {
     char *buffers; /* one mapping */
     size_t buffers_bytes;
     char *send[DP_CHUNK_WINDOW]; /* each buffer: DP_CHUNK_HEAD + DP_CHUNK_BYTES */
@@ -72,21 +72,21 @@ struct dp_between_pool {
 };
 
 /* What a group needs for traffic between its hosts. */
-struct dp_between {
-    dp_between_pool_t *pool; /* borrowed */
-    int hosts;               /* other hosts */
-    int peers;               /* partners, at least one per other host */
+struct dp_inter_node {
+    dp_inter_node_pool_t *pool; /* borrowed */
+    int hosts;                  /* other hosts */
+    int peers;                  /* partners, at least one per other host */
     int *peer_of;   /* [node_count] the link's number of this rank's partner there; own host: -1 */
     int owners;     /* ranks of each host that own a shard: as many as the smallest host has */
     char **partial; /* [hosts * window] received, of the pool */
     char **gather;  /* [hosts * window] received, likewise */
-    dp_link_message_t *sent;      /* [window] */
-    dp_link_message_t *answered;  /* [window * hosts] */
-    dp_link_message_t *received;  /* [peers * window] */
-    dp_link_message_t *gathered;  /* [hosts * window] */
-    dp_between_target_t *targets; /* [peers] */
-    dp_between_source_t *sources; /* [peers] */
-    const char **partials;        /* [node_count] */
+    dp_link_message_t *sent;         /* [window] */
+    dp_link_message_t *answered;     /* [window * hosts] */
+    dp_link_message_t *received;     /* [peers * window] */
+    dp_link_message_t *gathered;     /* [hosts * window] */
+    dp_inter_node_target_t *targets; /* [peers] */
+    dp_inter_node_source_t *sources; /* [peers] */
+    const char **partials;           /* [node_count] */
 };
 
 /* How numbers travel in one operation. */
@@ -97,59 +97,60 @@ typedef struct dp_numeric {
     int wants_tally;
 } dp_numeric_t;
 
-dp_numeric_t dp_numeric_choose(const dp_host_group_t *group, const dp_engine_op_t *op);
+dp_numeric_t dp_numeric_choose(const dp_cpu_group_t *group, const dp_engine_op_t *op);
 
 /* The sum over this host's ranks of a range, packed. row: of the inputs; 0 where there is one. */
-dp_status_t dp_partial_make(dp_host_group_t *group, const dp_numeric_t *numeric, dp_range_t range,
+dp_status_t dp_partial_make(dp_cpu_group_t *group, const dp_numeric_t *numeric, dp_range_t range,
                             size_t row, char *packed);
 /* The result of a range from the hosts' partial sums [node_count], packed. */
-void dp_partial_combine(dp_host_group_t *group, const dp_numeric_t *numeric, dp_range_t range,
+void dp_partial_combine(dp_cpu_group_t *group, const dp_numeric_t *numeric, dp_range_t range,
                         const char *const *partials, char *packed);
 /* The same into this rank's own output, with its figures. */
-void dp_partial_finish(dp_host_group_t *group, const dp_numeric_t *numeric, dp_range_t range,
+void dp_partial_finish(dp_cpu_group_t *group, const dp_numeric_t *numeric, dp_range_t range,
                        const char *const *partials);
 /* Writes a packed result into the outputs of this host's ranks, counts: with its figures. */
-dp_status_t dp_partial_deliver(dp_host_group_t *group, const dp_numeric_t *numeric,
-                               dp_range_t range, const char *packed, int counts);
+dp_status_t dp_partial_deliver(dp_cpu_group_t *group, const dp_numeric_t *numeric, dp_range_t range,
+                               const char *packed, int counts);
 
 /* allreduce, reduce and reduce_scatter, after the arrival (inter_node/reduce.c). */
-dp_status_t dp_between_reduce(dp_host_group_t *group, dp_engine_op_t *op);
+dp_status_t dp_inter_node_reduce(dp_cpu_group_t *group, dp_engine_op_t *op);
 /* broadcast, allgather and barrier (inter_node/move.c). */
-dp_status_t dp_between_move(dp_host_group_t *group, dp_engine_op_t *op);
+dp_status_t dp_inter_node_move(dp_cpu_group_t *group, dp_engine_op_t *op);
 /* Sends bytes to the first rank of every other host and receives theirs, in host order: *received
  * is valid until the next swap. A host of n ranks gives host_bytes + n * rank_bytes. First ranks
  * only. */
-dp_status_t dp_between_swap(dp_host_group_t *group, unsigned kind, const void *data,
-                            size_t host_bytes, size_t rank_bytes, const char **received);
+dp_status_t dp_inter_node_leader_allgather(dp_cpu_group_t *group, unsigned kind, const void *data,
+                                           size_t host_bytes, size_t rank_bytes,
+                                           const char **received);
 
 /* The tag of a message of the running operation from a rank of the group. */
-uint64_t dp_between_tag(const dp_host_group_t *group, int from, unsigned kind, size_t chunk);
+uint64_t dp_inter_node_tag(const dp_cpu_group_t *group, int from, unsigned kind, size_t chunk);
 /* This rank's partner on another host, a rank of the group. */
-int dp_between_partner(const dp_host_group_t *group, int host);
+int dp_inter_node_partner(const dp_cpu_group_t *group, int host);
 /* The link's number of a rank of the group connected before. */
-int dp_between_peer(const dp_host_group_t *group, int rank);
+int dp_inter_node_peer(const dp_cpu_group_t *group, int rank);
 
-dp_status_t dp_between_pool_create(const dp_topology_t *topology, int local_size,
-                                   dp_between_pool_t **out, dp_error_t *error);
-void dp_between_pool_destroy(dp_between_pool_t *pool); /* after the link; NULL is fine */
-dp_status_t dp_between_create(dp_host_group_t *group, dp_between_t **out);
-void dp_between_find_partners(dp_host_group_t *group); /* once they are connected */
-void dp_between_destroy(dp_between_t *between);        /* NULL is fine */
+dp_status_t dp_inter_node_pool_create(const dp_topology_t *topology, int local_size,
+                                      dp_inter_node_pool_t **out, dp_error_t *error);
+void dp_inter_node_pool_destroy(dp_inter_node_pool_t *pool); /* after the link; NULL is fine */
+dp_status_t dp_inter_node_create(dp_cpu_group_t *group, dp_inter_node_t **out);
+void dp_inter_node_find_partners(dp_cpu_group_t *group); /* once they are connected */
+void dp_inter_node_destroy(dp_inter_node_t *between);    /* NULL is fine */
 
 /* Engine memory of the pool, at least so large, that the others find by their slot; for one
  * operation at a time. Large ones are given back by the second call, after the last meet. */
-dp_status_t dp_between_scratch(dp_host_group_t *group, size_t bytes, char **scratch);
-void dp_between_drop_scratch(dp_host_group_t *group);
+dp_status_t dp_inter_node_scratch(dp_cpu_group_t *group, size_t bytes, char **scratch);
+void dp_inter_node_scratch_release(dp_cpu_group_t *group);
 
 /* 1: no message of the array is pending; *failed: the first that failed, or -1. */
-int dp_between_are_at_rest(const dp_link_message_t *messages, int count, int *failed);
+int dp_inter_node_all_done(const dp_link_message_t *messages, int count, int *failed);
 
 /* Notes that this rank waited since begin_ns, for `last` longest. */
-void dp_between_note_wait(dp_host_group_t *group, uint64_t begin_ns, int last);
+void dp_inter_node_note_wait(dp_cpu_group_t *group, uint64_t begin_ns, int last);
 
 /* DP_ERR_ABORTED, or DP_ERR_PEER_LOST with a text. */
-dp_status_t dp_between_lost(dp_host_group_t *group, int peer);
+dp_status_t dp_inter_node_lost(dp_cpu_group_t *group, int peer);
 /* DP_OK while nobody aborted. */
-dp_status_t dp_between_check(const dp_host_group_t *group);
+dp_status_t dp_inter_node_check_abort(const dp_cpu_group_t *group);
 
 #endif

@@ -72,7 +72,7 @@ struct dp_link {
     int peer_room;
     int *numbers;               /* [size] of a rank among the peers; -1: not connected */
     dp_link_message_t *pending; /* list of messages UCX holds */
-    dp_pulse_t *pulse;          /* NULL: nobody watches; borrowed */
+    dp_activity_t *pulse;       /* NULL: nobody watches; borrowed */
     int is_cut;                 /* UCX is not called any more */
     dp_link_t *next;            /* among those abandoned */
 };
@@ -418,18 +418,18 @@ int dp_link_progress(dp_link_t *link)
 {
     const int moved = link->is_cut ? 0 : (int)ucp_worker_progress(link->worker);
 
-    if (moved != 0 && link->pulse != NULL) dp_pulse_move(link->pulse);
+    if (moved != 0 && link->pulse != NULL) dp_activity_moved(link->pulse);
     return moved;
 }
 
-void dp_link_watch(dp_link_t *link, dp_pulse_t *pulse)
+void dp_link_watch(dp_link_t *link, dp_activity_t *pulse)
 {
     link->pulse = pulse;
 }
 
 void dp_link_idle_for(dp_link_t *link, int rank)
 {
-    if (link->pulse != NULL) dp_pulse_await(link->pulse, rank);
+    if (link->pulse != NULL) dp_activity_awaits(link->pulse, rank);
     dp_link_idle(link);
 }
 

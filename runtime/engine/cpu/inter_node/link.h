@@ -6,8 +6,8 @@
  * carries the sender's rank. A peer's death is an error of its endpoint; it is reported to who
  * asks, as a rank that has left in order loses its connection too.
  */
-#ifndef DP_ENGINE_HOST_LINK_H
-#define DP_ENGINE_HOST_LINK_H
+#ifndef DP_ENGINE_CPU_LINK_H
+#define DP_ENGINE_CPU_LINK_H
 
 #include "runtime/base/config.h"
 #include "runtime/base/error.h"
@@ -78,7 +78,7 @@ dp_status_t dp_link_receive(dp_link_t *link, uint64_t tag, void *data, size_t by
 /* Moves data. Returns how much happened, 0: nothing. */
 int dp_link_progress(dp_link_t *link);
 /* Who watches what is moved. */
-void dp_link_watch(dp_link_t *link, dp_pulse_t *pulse);
+void dp_link_watch(dp_link_t *link, dp_activity_t *pulse);
 /* dp_link_idle(), and says for which rank of the world. */
 void dp_link_idle_for(dp_link_t *link, int rank);
 /* Waits until something happened: a short poll, then sleep, at most 100 ms. */

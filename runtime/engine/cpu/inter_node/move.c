@@ -11,9 +11,9 @@
 #include <string.h>
 
 typedef struct move_run {
-    dp_host_group_t *group;
+    dp_cpu_group_t *group;
     dp_engine_op_t *op;
-    dp_between_t *between;
+    dp_inter_node_t *between;
     size_t chunk_blocks;
     size_t elem_bytes;
     int sends;        /* this rank sends to its partner on every other host */
@@ -32,15 +32,15 @@ typedef struct move_run {
 
 static dp_status_t pack(move_run_t *run, dp_range_t chunk, char *buffer, size_t *bytes)
 {
-    dp_host_group_t *group = run->group;
+    dp_cpu_group_t *group = run->group;
     dp_segment_t segment;
 
     *bytes = 0;
     while (dp_layout_next(&group->layout, &chunk, &segment)) {
-        const void *in = dp_host_in(group, run->local, segment.piece, segment.start, segment.count,
-                                    run->elem_bytes);
+        const void *in = dp_cpu_input_at(group, run->local, segment.piece, segment.start,
+                                         segment.count, run->elem_bytes);
 
-        if (in == NULL) return dp_host_bad_offset(group, run->local);
+        if (in == NULL) return dp_cpu_bad_offset(group, run->local);
         memcpy(buffer + *bytes, in, segment.count * run->elem_bytes);
         *bytes += segment.count * run->elem_bytes;
     }
@@ -65,15 +65,16 @@ static dp_status_t send_chunk(move_run_t *run, int *busy)
     dp_status_t status;
 
     if (!run->sends || run->sent == run->chunks) return DP_OK;
-    if (!dp_between_are_at_rest(messages, hosts, &failed)) return DP_OK;
-    if (failed >= 0) return dp_between_lost(run->group, peer_on(run, failed));
+    if (!dp_inter_node_all_done(messages, hosts, &failed)) return DP_OK;
+    if (failed >= 0) return dp_inter_node_lost(run->group, peer_on(run, failed));
     status = pack(run, dp_range_chunk(run->range, run->sent, run->chunk_blocks), buffer, &bytes);
     for (int i = 0; status == DP_OK && i < hosts; i++) {
-        const uint64_t tag = dp_between_tag(run->group, run->group->rank, DP_KIND_MOVE, run->sent);
+        const uint64_t tag =
+            dp_inter_node_tag(run->group, run->group->rank, DP_KIND_MOVE, run->sent);
 
         if (dp_link_send(run->group->engine->link, peer_on(run, i), tag, buffer, bytes,
                          &messages[i]) != DP_OK) {
-            return dp_between_lost(run->group, peer_on(run, i));
+            return dp_inter_node_lost(run->group, peer_on(run, i));
         }
         run->op->wire_bytes += bytes;
     }
@@ -93,27 +94,28 @@ static dp_link_message_t *message_of(const move_run_t *run, int source, size_t c
 /* Takes what has come from a source in order, and keeps receives posted. */
 static dp_status_t receive_chunks(move_run_t *run, int index, int *busy)
 {
-    dp_between_source_t *source = &run->between->sources[index];
+    dp_inter_node_source_t *source = &run->between->sources[index];
 
     for (; source->delivered < source->posted; source->delivered++) {
         const dp_link_message_t *message = message_of(run, index, source->delivered);
 
         if (message->is_pending) break;
-        if (message->is_failed) return dp_between_lost(run->group, source->peer);
+        if (message->is_failed) return dp_inter_node_lost(run->group, source->peer);
         *busy = 1;
     }
     for (; source->posted < source->chunks && source->posted < source->delivered + DP_CHUNK_WINDOW;
          source->posted++) {
         const dp_range_t chunk = dp_range_chunk(source->range, source->posted, run->chunk_blocks);
         const dp_range_t before = {source->range.begin, chunk.begin};
-        const uint64_t tag = dp_between_tag(run->group, source->rank, DP_KIND_MOVE, source->posted);
+        const uint64_t tag =
+            dp_inter_node_tag(run->group, source->rank, DP_KIND_MOVE, source->posted);
 
         if (dp_link_receive(run->group->engine->link, tag,
                             source->to +
                                 dp_layout_elems(&run->group->layout, before) * run->elem_bytes,
                             dp_layout_elems(&run->group->layout, chunk) * run->elem_bytes,
                             message_of(run, index, source->posted)) != DP_OK) {
-            return dp_between_lost(run->group, source->peer);
+            return dp_inter_node_lost(run->group, source->peer);
         }
     }
     return DP_OK;
@@ -129,13 +131,13 @@ static int is_finished(const move_run_t *run, int *failed_peer)
 
     *failed_peer = -1;
     for (int i = 0; i < run->source_count; i++) {
-        const dp_between_source_t *source = &run->between->sources[i];
+        const dp_inter_node_source_t *source = &run->between->sources[i];
 
         if (source->delivered < source->chunks) return 0;
     }
     if (!run->sends) return 1;
     if (run->sent < run->chunks) return 0;
-    if (!dp_between_are_at_rest(run->between->answered, DP_CHUNK_WINDOW * hosts, &failed)) return 0;
+    if (!dp_inter_node_all_done(run->between->answered, DP_CHUNK_WINDOW * hosts, &failed)) return 0;
     if (failed >= 0) *failed_peer = peer_on(run, failed % hosts);
     return 1;
 }
@@ -151,8 +153,8 @@ static void note_heard(move_run_t *run)
     }
     run->has_heard = 1;
     if (run->wait_begin_ns == 0 || run->source_count == 0) return;
-    dp_between_note_wait(run->group, run->wait_begin_ns,
-                         run->group->ranks[run->between->sources[run->last_missing].rank]);
+    dp_inter_node_note_wait(run->group, run->wait_begin_ns,
+                            run->group->ranks[run->between->sources[run->last_missing].rank]);
 }
 
 static dp_status_t rest(move_run_t *run)
@@ -161,18 +163,18 @@ static dp_status_t rest(move_run_t *run)
     int missing = -1;
 
     for (int i = 0; i < run->source_count; i++) {
-        const dp_between_source_t *source = &run->between->sources[i];
+        const dp_inter_node_source_t *source = &run->between->sources[i];
 
         if (source->delivered < source->chunks && missing < 0) {
             missing = dp_link_rank(link, source->peer);
         }
         if (source->delivered < source->chunks && dp_link_is_lost(link, source->peer, NULL)) {
-            return dp_between_lost(run->group, source->peer);
+            return dp_inter_node_lost(run->group, source->peer);
         }
     }
     for (int i = 0; run->sends && run->sent < run->chunks && i < run->between->hosts; i++) {
         if (dp_link_is_lost(link, peer_on(run, i), NULL)) {
-            return dp_between_lost(run->group, peer_on(run, i));
+            return dp_inter_node_lost(run->group, peer_on(run, i));
         }
         if (missing < 0) missing = dp_link_rank(link, peer_on(run, i));
     }
@@ -187,7 +189,7 @@ static dp_status_t stream_chunks(move_run_t *run)
 
     while (!is_finished(run, &failed_peer)) {
         int busy = dp_link_progress(run->group->engine->link) != 0;
-        dp_status_t status = dp_between_check(run->group);
+        dp_status_t status = dp_inter_node_check_abort(run->group);
 
         for (int i = 0; status == DP_OK && i < run->source_count; i++) {
             status = receive_chunks(run, i, &busy);
@@ -197,7 +199,7 @@ static dp_status_t stream_chunks(move_run_t *run)
         if (status == DP_OK && !busy && !is_finished(run, &failed_peer)) status = rest(run);
         if (status != DP_OK) return status;
     }
-    return failed_peer >= 0 ? dp_between_lost(run->group, failed_peer) : DP_OK;
+    return failed_peer >= 0 ? dp_inter_node_lost(run->group, failed_peer) : DP_OK;
 }
 
 /* ---- What comes from elsewhere, and to whom
@@ -205,9 +207,9 @@ static dp_status_t stream_chunks(move_run_t *run)
 
 static void add_source(move_run_t *run, int rank, dp_range_t range, char *to)
 {
-    run->between->sources[run->source_count++] = (dp_between_source_t){
+    run->between->sources[run->source_count++] = (dp_inter_node_source_t){
         .rank = rank,
-        .peer = dp_between_peer(run->group, rank),
+        .peer = dp_inter_node_peer(run->group, rank),
         .host = run->group->topology->node[rank],
         .range = range,
         .chunks = dp_range_chunks(range, run->chunk_blocks),
@@ -218,13 +220,13 @@ static void add_source(move_run_t *run, int rank, dp_range_t range, char *to)
 /* Copies a packed range from the scratch of a local rank to row `row` of the own outputs. */
 static dp_status_t unpack(move_run_t *run, int local, size_t offset, dp_range_t range, size_t row)
 {
-    dp_host_group_t *group = run->group;
+    dp_cpu_group_t *group = run->group;
     const size_t bytes = dp_layout_elems(&group->layout, range) * run->elem_bytes;
     const char *from =
-        dp_host_at(group, local, dp_host_slot(group, local)->scratch + offset, bytes);
+        dp_cpu_memory_at(group, local, dp_cpu_descriptor(group, local)->scratch + offset, bytes);
     dp_segment_t segment;
 
-    if (from == NULL) return dp_host_bad_offset(group, local);
+    if (from == NULL) return dp_cpu_bad_offset(group, local);
     while (dp_layout_next(&group->layout, &range, &segment)) {
         const dp_engine_piece_t *piece = &run->op->pieces[segment.piece];
         const size_t at = row * piece->stride + segment.start;
@@ -244,7 +246,7 @@ static dp_status_t unpack(move_run_t *run, int local, size_t offset, dp_range_t 
 /* The hosts' owners each move a shard of the root's input. */
 static dp_status_t broadcast(move_run_t *run)
 {
-    dp_host_group_t *group = run->group;
+    dp_cpu_group_t *group = run->group;
     const dp_topology_t *topology = group->topology;
     const dp_range_t all = dp_layout_all(&group->layout);
     const int root_host = topology->node[run->op->root];
@@ -258,17 +260,17 @@ static dp_status_t broadcast(move_run_t *run)
         run->local = topology->local_rank[run->op->root];
         if (!run->sends) {
             const size_t elems = dp_layout_elems(&group->layout, run->range);
-            const int root_partner = dp_between_partner(group, root_host);
+            const int root_partner = dp_inter_node_partner(group, root_host);
             char *scratch;
 
-            status = dp_between_scratch(group, elems * run->elem_bytes, &scratch);
+            status = dp_inter_node_scratch(group, elems * run->elem_bytes, &scratch);
             if (status == DP_OK) add_source(run, root_partner, run->range, scratch);
         }
         if (status == DP_OK) status = stream_chunks(run);
     }
-    if (status == DP_OK) status = dp_host_meet(group);
+    if (status == DP_OK) status = dp_cpu_node_barrier(group);
     if (status == DP_OK && group->host == root_host) {
-        status = dp_host_copy_row(group, run->op, topology->local_rank[run->op->root], 0);
+        status = dp_cpu_copy_row(group, run->op, topology->local_rank[run->op->root], 0);
     }
     for (int k = 0; status == DP_OK && group->host != root_host && k < owners; k++) {
         status = unpack(run, k, 0, dp_range_part(all, k, owners), 0);
@@ -286,14 +288,14 @@ static size_t row_bytes(const move_run_t *run)
 }
 
 /* Which local rank receives the row of a rank elsewhere. */
-static int server_of(const dp_host_group_t *group, int rank)
+static int server_of(const dp_cpu_group_t *group, int rank)
 {
     return group->topology->local_rank[rank] % group->local_size;
 }
 
 static dp_status_t allgather(move_run_t *run)
 {
-    dp_host_group_t *group = run->group;
+    dp_cpu_group_t *group = run->group;
     const dp_topology_t *topology = group->topology;
     const dp_range_t all = dp_layout_all(&group->layout);
     size_t served = 0;
@@ -308,7 +310,7 @@ static dp_status_t allgather(move_run_t *run)
     run->chunks = dp_range_chunks(all, run->chunk_blocks);
     run->sends = 1;
     run->local = group->local_rank;
-    status = dp_between_scratch(group, served * row_bytes(run), &scratch);
+    status = dp_inter_node_scratch(group, served * row_bytes(run), &scratch);
     for (int rank = 0; status == DP_OK && rank < group->size; rank++) {
         if (topology->node[rank] == group->host) continue;
         if (server_of(group, rank) != group->local_rank) continue;
@@ -317,9 +319,9 @@ static dp_status_t allgather(move_run_t *run)
     }
     if (status == DP_OK) status = stream_chunks(run);
     for (int k = 0; status == DP_OK && k < group->local_size; k++) {
-        status = dp_host_copy_row(group, run->op, k, (size_t)group->local_ranks[k]);
+        status = dp_cpu_copy_row(group, run->op, k, (size_t)group->local_ranks[k]);
     }
-    if (status == DP_OK) status = dp_host_meet(group);
+    if (status == DP_OK) status = dp_cpu_node_barrier(group);
     for (int server = 0; status == DP_OK && server < group->local_size; server++) {
         size_t place = 0;
 
@@ -335,7 +337,7 @@ static dp_status_t allgather(move_run_t *run)
 /* ---- All three
  * --------------------------------------------------------------------------------------- */
 
-dp_status_t dp_between_move(dp_host_group_t *group, dp_engine_op_t *op)
+dp_status_t dp_inter_node_move(dp_cpu_group_t *group, dp_engine_op_t *op)
 {
     const size_t elem_bytes = dp_max(dp_dtype_bytes(op->dtype), (size_t)1);
     const char *received;
@@ -351,12 +353,13 @@ dp_status_t dp_between_move(dp_host_group_t *group, dp_engine_op_t *op)
             uint64_t *token = &group->between->pool->token;
 
             *token = op->sequence;
-            status = dp_between_swap(group, DP_KIND_TOKEN, token, sizeof(*token), 0, &received);
+            status = dp_inter_node_leader_allgather(group, DP_KIND_TOKEN, token, sizeof(*token), 0,
+                                                    &received);
         }
-        return status == DP_OK ? dp_host_meet(group) : status;
+        return status == DP_OK ? dp_cpu_node_barrier(group) : status;
     }
     status = op->collective == DP_COLLECTIVE_BROADCAST ? broadcast(&run) : allgather(&run);
-    if (status == DP_OK) status = dp_host_meet(group);
-    if (status == DP_OK) dp_between_drop_scratch(group);
+    if (status == DP_OK) status = dp_cpu_node_barrier(group);
+    if (status == DP_OK) dp_inter_node_scratch_release(group);
     return status;
 }

@@ -11,12 +11,12 @@
 #include <math.h>
 #include <string.h>
 
-dp_numeric_t dp_numeric_choose(const dp_host_group_t *group, const dp_engine_op_t *op)
+dp_numeric_t dp_numeric_choose(const dp_cpu_group_t *group, const dp_engine_op_t *op)
 {
-    dp_numeric_t numeric = {DP_NUMERIC_PLAIN, op->dtype, op->dtype, dp_host_wants_tally(group, op)};
+    dp_numeric_t numeric = {DP_NUMERIC_PLAIN, op->dtype, op->dtype, dp_cpu_wants_tally(group, op)};
 
     /* These figures travel: all hosts must agree whether they do. */
-    if (op->collective != DP_COLLECTIVE_ALLREDUCE) numeric.wants_tally = dp_host_has_figures(op);
+    if (op->collective != DP_COLLECTIVE_ALLREDUCE) numeric.wants_tally = dp_cpu_has_figures(op);
     if (op->dtype == DP_F32 && (op->wire == DP_WIRE_FP16 || op->wire == DP_WIRE_BF16) &&
         (op->reduce == DP_SUM || op->reduce == DP_AVERAGE)) {
         numeric.mode = DP_NUMERIC_WIRE;
@@ -53,7 +53,7 @@ static void cast(dp_dtype_t from_type, const void *from, dp_dtype_t to_type, voi
  */
 
 /* 16-bit inputs, block by block so that the fp32 copies stay in the first cache. */
-static void make_wide(dp_host_group_t *group, const dp_engine_piece_t *piece, size_t count,
+static void make_wide(dp_cpu_group_t *group, const dp_engine_piece_t *piece, size_t count,
                       float *to)
 {
     const dp_engine_op_t *op = group->op;
@@ -82,7 +82,7 @@ static void make_wide(dp_host_group_t *group, const dp_engine_piece_t *piece, si
     }
 }
 
-dp_status_t dp_partial_make(dp_host_group_t *group, const dp_numeric_t *numeric, dp_range_t range,
+dp_status_t dp_partial_make(dp_cpu_group_t *group, const dp_numeric_t *numeric, dp_range_t range,
                             size_t row, char *packed)
 {
     const dp_engine_op_t *op = group->op;
@@ -105,9 +105,10 @@ dp_status_t dp_partial_make(dp_host_group_t *group, const dp_numeric_t *numeric,
         };
 
         for (int k = 0; k < group->local_size; k++) {
-            group->ins[k] = dp_host_in(group, k, segment.piece, row * piece->stride + segment.start,
-                                       segment.count, elem_bytes);
-            if (group->ins[k] == NULL) return dp_host_bad_offset(group, k);
+            group->ins[k] =
+                dp_cpu_input_at(group, k, segment.piece, row * piece->stride + segment.start,
+                                segment.count, elem_bytes);
+            if (group->ins[k] == NULL) return dp_cpu_bad_offset(group, k);
         }
         switch (numeric->mode) {
         case DP_NUMERIC_PLAIN:
@@ -130,14 +131,14 @@ dp_status_t dp_partial_make(dp_host_group_t *group, const dp_numeric_t *numeric,
  * ----------------------------------------------------------------------------- */
 
 /* Where the running segment lies in every host's partial sum. */
-static void point_at(dp_host_group_t *group, const char *const *partials, size_t offset)
+static void point_at(dp_cpu_group_t *group, const char *const *partials, size_t offset)
 {
     for (int h = 0; h < group->node_count; h++)
         group->ins[h] = partials[h] + offset;
 }
 
 /* Sums what group->ins points at into out. */
-static void sum_hosts(dp_host_group_t *group, dp_dtype_t dtype, const void *const *in, size_t count,
+static void sum_hosts(dp_cpu_group_t *group, dp_dtype_t dtype, const void *const *in, size_t count,
                       double postscale, void *out, dp_tally_t *tally)
 {
     const dp_reduce_args_t args = {
@@ -150,7 +151,7 @@ static void sum_hosts(dp_host_group_t *group, dp_dtype_t dtype, const void *cons
         .count = count,
         .prescale = 1.0,
         .postscale = postscale,
-        .divisor = dp_host_divisor(group, group->op),
+        .divisor = dp_cpu_divisor(group, group->op),
         .tally = tally,
     };
 
@@ -158,7 +159,7 @@ static void sum_hosts(dp_host_group_t *group, dp_dtype_t dtype, const void *cons
 }
 
 /* Back to fp32, block by block: group->between->pool->temps[h] holds host h's part. */
-static void expand_hosts(dp_host_group_t *group, dp_dtype_t wire, size_t at, size_t count)
+static void expand_hosts(dp_cpu_group_t *group, dp_dtype_t wire, size_t at, size_t count)
 {
     for (int h = 0; h < group->node_count; h++) {
         dp_kernel_expand(wire, (const uint16_t *)group->ins[h] + at,
@@ -168,7 +169,7 @@ static void expand_hosts(dp_host_group_t *group, dp_dtype_t wire, size_t at, siz
 
 /* One segment of wide or wired partial sums. packed: the result in its type between hosts, or NULL:
  * to out, in the operation's type. */
-static void sum_blocks(dp_host_group_t *group, const dp_numeric_t *numeric,
+static void sum_blocks(dp_cpu_group_t *group, const dp_numeric_t *numeric,
                        const dp_engine_piece_t *piece, size_t count, char *packed, char *out,
                        dp_tally_t *tally)
 {
@@ -200,7 +201,7 @@ static void sum_blocks(dp_host_group_t *group, const dp_numeric_t *numeric,
     }
 }
 
-void dp_partial_combine(dp_host_group_t *group, const dp_numeric_t *numeric, dp_range_t range,
+void dp_partial_combine(dp_cpu_group_t *group, const dp_numeric_t *numeric, dp_range_t range,
                         const char *const *partials, char *packed)
 {
     size_t before = 0; /* elements */
@@ -222,7 +223,7 @@ void dp_partial_combine(dp_host_group_t *group, const dp_numeric_t *numeric, dp_
 }
 
 /* The same where nobody wants the result, but all its figures. */
-static void drop_segment(dp_host_group_t *group, const dp_numeric_t *numeric,
+static void drop_segment(dp_cpu_group_t *group, const dp_numeric_t *numeric,
                          const dp_engine_piece_t *piece, size_t count, dp_tally_t *tally)
 {
     const size_t partial_bytes = dp_dtype_bytes(numeric->partial);
@@ -243,7 +244,7 @@ static void drop_segment(dp_host_group_t *group, const dp_numeric_t *numeric,
     }
 }
 
-void dp_partial_finish(dp_host_group_t *group, const dp_numeric_t *numeric, dp_range_t range,
+void dp_partial_finish(dp_cpu_group_t *group, const dp_numeric_t *numeric, dp_range_t range,
                        const char *const *partials)
 {
     const size_t elem_bytes = dp_dtype_bytes(group->op->dtype);
@@ -252,7 +253,7 @@ void dp_partial_finish(dp_host_group_t *group, const dp_numeric_t *numeric, dp_r
 
     while (dp_layout_next(&group->layout, &range, &segment)) {
         const dp_engine_piece_t *piece = &group->op->pieces[segment.piece];
-        dp_tally_t *tally = dp_host_tally(group, segment.piece, numeric->wants_tally);
+        dp_tally_t *tally = dp_cpu_tally(group, segment.piece, numeric->wants_tally);
         char *out = piece->out == NULL ? NULL : (char *)piece->out + segment.start * elem_bytes;
 
         point_at(group, partials, before * dp_dtype_bytes(numeric->partial));
@@ -272,7 +273,7 @@ void dp_partial_finish(dp_host_group_t *group, const dp_numeric_t *numeric, dp_r
  * ----------------------------------------------------------------------------------- */
 
 /* Points group->outs at the outputs of this host that want a segment; *count: how many. */
-static dp_status_t find_outs(dp_host_group_t *group, dp_segment_t segment, int *count)
+static dp_status_t find_outs(dp_cpu_group_t *group, dp_segment_t segment, int *count)
 {
     const dp_engine_op_t *op = group->op;
     const int root = op->pieces[segment.piece].root;
@@ -283,14 +284,14 @@ static dp_status_t find_outs(dp_host_group_t *group, dp_segment_t segment, int *
         void *out;
 
         if (op->collective == DP_COLLECTIVE_REDUCE && group->local_ranks[k] != root) continue;
-        status = dp_host_out(group, k, segment.piece, segment.start, segment.count,
-                             dp_dtype_bytes(op->dtype), &out);
+        status = dp_cpu_output_at(group, k, segment.piece, segment.start, segment.count,
+                                  dp_dtype_bytes(op->dtype), &out);
         if (status == DP_OK && out != NULL) group->outs[(*count)++] = out;
     }
     return status;
 }
 
-static void deliver_plain(dp_host_group_t *group, dp_dtype_t dtype, const void *from, size_t count,
+static void deliver_plain(dp_cpu_group_t *group, dp_dtype_t dtype, const void *from, size_t count,
                           int out_count, dp_tally_t *tally)
 {
     const dp_reduce_args_t args = {
@@ -310,14 +311,14 @@ static void deliver_plain(dp_host_group_t *group, dp_dtype_t dtype, const void *
         dp_kernel_reduce(&args);
     } else if (tally != NULL) {
         group->ins[0] = from;
-        dp_host_count(group, &args);
+        dp_cpu_tally_only(group, &args);
     }
     for (int k = 0; tally == NULL && k < out_count; k++)
         memcpy(group->outs[k], from, count * dp_dtype_bytes(dtype));
 }
 
 /* Figures of a packed result on a 16-bit wire that nobody here wants. */
-static void count_wired(dp_host_group_t *group, const dp_numeric_t *numeric, const char *packed,
+static void count_wired(dp_cpu_group_t *group, const dp_numeric_t *numeric, const char *packed,
                         size_t count, float scale, dp_tally_t *tally)
 {
     float *dropped = group->engine->dropped;
@@ -328,14 +329,14 @@ static void count_wired(dp_host_group_t *group, const dp_numeric_t *numeric, con
     }
 }
 
-dp_status_t dp_partial_deliver(dp_host_group_t *group, const dp_numeric_t *numeric,
-                               dp_range_t range, const char *packed, int counts)
+dp_status_t dp_partial_deliver(dp_cpu_group_t *group, const dp_numeric_t *numeric, dp_range_t range,
+                               const char *packed, int counts)
 {
     dp_segment_t segment;
 
     while (dp_layout_next(&group->layout, &range, &segment)) {
         const dp_engine_piece_t *piece = &group->op->pieces[segment.piece];
-        dp_tally_t *tally = dp_host_tally(group, segment.piece, counts && numeric->wants_tally);
+        dp_tally_t *tally = dp_cpu_tally(group, segment.piece, counts && numeric->wants_tally);
         int outs;
 
         if (find_outs(group, segment, &outs) != DP_OK) return group->failure.status;

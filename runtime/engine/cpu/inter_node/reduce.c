@@ -13,25 +13,25 @@
 #include <string.h>
 
 typedef struct reduce_run {
-    dp_host_group_t *group;
+    dp_cpu_group_t *group;
     dp_engine_op_t *op;
-    dp_between_t *between;
+    dp_inter_node_t *between;
     dp_numeric_t numeric;
     int gathers; /* the results go to everybody, or to roots */
     size_t chunk_blocks;
     dp_range_t range; /* what this rank owns */
     size_t row;
     size_t chunks;
-    dp_between_target_t *targets; /* [target_count] */
+    dp_inter_node_target_t *targets; /* [target_count] */
     int target_count;
-    size_t target_chunks;         /* the largest of the targets' */
-    dp_between_source_t *sources; /* [between->hosts] by host; range: what it owns itself,
+    size_t target_chunks;            /* the largest of the targets' */
+    dp_inter_node_source_t *sources; /* [between->hosts] by host; range: what it owns itself,
                                      posted and delivered: its results */
-    size_t next_send;             /* counts chunk by chunk, in each target by target */
-    size_t posted;                /* chunks whose partial sums are awaited */
-    size_t combined;              /* chunks added up */
-    uint32_t last_rank;           /* who arrived last on this host */
-    int has_heard;                /* partial sums of the first chunk are all here */
+    size_t next_send;                /* counts chunk by chunk, in each target by target */
+    size_t posted;                   /* chunks whose partial sums are awaited */
+    size_t combined;                 /* chunks added up */
+    uint32_t last_rank;              /* who arrived last on this host */
+    int has_heard;                   /* partial sums of the first chunk are all here */
     uint64_t wait_begin_ns;
     int last_missing; /* whose first partial sum came last */
 } reduce_run_t;
@@ -64,7 +64,7 @@ static char *gather_buffer(const reduce_run_t *run, int source, size_t chunk)
 /* 1: results of a chunk go to a host: always, but in a reduce only where a root of it sits. */
 static int is_wanted_on(const reduce_run_t *run, int host, dp_range_t chunk)
 {
-    const dp_host_group_t *group = run->group;
+    const dp_cpu_group_t *group = run->group;
 
     if (run->op->collective != DP_COLLECTIVE_REDUCE) return 1;
     for (size_t i = dp_layout_piece(&group->layout, chunk.begin);
@@ -88,11 +88,11 @@ static dp_status_t post_partials(reduce_run_t *run)
 
         for (int i = 0; i < run->between->hosts; i++) {
             const uint64_t tag =
-                dp_between_tag(run->group, run->sources[i].rank, DP_KIND_PARTIAL, run->posted);
+                dp_inter_node_tag(run->group, run->sources[i].rank, DP_KIND_PARTIAL, run->posted);
 
             if (dp_link_receive(link, tag, partial_buffer(run, i, run->posted), bytes,
                                 partial_message(run, i, run->posted)) != DP_OK) {
-                return dp_between_lost(run->group, run->sources[i].peer);
+                return dp_inter_node_lost(run->group, run->sources[i].peer);
             }
         }
     }
@@ -104,7 +104,7 @@ static dp_status_t post_results(reduce_run_t *run)
     dp_link_t *link = run->group->engine->link;
 
     for (int i = 0; run->gathers && i < run->between->hosts; i++) {
-        dp_between_source_t *source = &run->sources[i];
+        dp_inter_node_source_t *source = &run->sources[i];
 
         for (; source->posted < source->chunks &&
                source->posted < source->delivered + DP_CHUNK_WINDOW;
@@ -112,13 +112,13 @@ static dp_status_t post_results(reduce_run_t *run)
             const dp_range_t chunk =
                 dp_range_chunk(source->range, source->posted, run->chunk_blocks);
             const uint64_t tag =
-                dp_between_tag(run->group, source->rank, DP_KIND_RESULT, source->posted);
+                dp_inter_node_tag(run->group, source->rank, DP_KIND_RESULT, source->posted);
 
             if (!is_wanted_on(run, run->group->host, chunk)) continue;
             if (dp_link_receive(link, tag, gather_buffer(run, i, source->posted),
                                 chunk_bytes(run, chunk, run->numeric.result),
                                 gather_message(run, i, source->posted)) != DP_OK) {
-                return dp_between_lost(run->group, source->peer);
+                return dp_inter_node_lost(run->group, source->peer);
             }
         }
     }
@@ -132,7 +132,7 @@ static dp_status_t send_partial(reduce_run_t *run, int *busy)
 {
     const size_t total = run->target_chunks * (size_t)run->target_count;
     const dp_chunk_head_t head = {run->group->op_index, run->last_rank, (uint32_t)run->op->digest};
-    const dp_between_target_t *target;
+    const dp_inter_node_target_t *target;
     dp_link_message_t *message;
     dp_range_t range;
     size_t chunk;
@@ -148,7 +148,7 @@ static dp_status_t send_partial(reduce_run_t *run, int *busy)
     }
     message = &run->between->sent[run->next_send % DP_CHUNK_WINDOW];
     if (message->is_pending) return DP_OK;
-    if (message->is_failed) return dp_between_lost(run->group, target->peer);
+    if (message->is_failed) return dp_inter_node_lost(run->group, target->peer);
     buffer = run->between->pool->send[run->next_send % DP_CHUNK_WINDOW];
     range = dp_range_chunk(target->range, chunk, run->chunk_blocks);
     memcpy(buffer, &head, sizeof(head));
@@ -156,9 +156,9 @@ static dp_status_t send_partial(reduce_run_t *run, int *busy)
     if (status != DP_OK) return status;
     bytes = chunk_bytes(run, range, run->numeric.partial) + DP_CHUNK_HEAD;
     if (dp_link_send(run->group->engine->link, target->peer,
-                     dp_between_tag(run->group, run->group->rank, DP_KIND_PARTIAL, chunk), buffer,
-                     bytes, message) != DP_OK) {
-        return dp_between_lost(run->group, target->peer);
+                     dp_inter_node_tag(run->group, run->group->rank, DP_KIND_PARTIAL, chunk),
+                     buffer, bytes, message) != DP_OK) {
+        return dp_inter_node_lost(run->group, target->peer);
     }
     run->op->wire_bytes += bytes;
     run->next_send++;
@@ -178,9 +178,9 @@ static dp_status_t send_result(reduce_run_t *run, size_t chunk, const char *buff
 
         if (!is_wanted_on(run, run->sources[i].host, range)) continue;
         if (dp_link_send(run->group->engine->link, peer,
-                         dp_between_tag(run->group, run->group->rank, DP_KIND_RESULT, chunk),
+                         dp_inter_node_tag(run->group, run->group->rank, DP_KIND_RESULT, chunk),
                          buffer, bytes, &messages[i]) != DP_OK) {
-            return dp_between_lost(run->group, peer);
+            return dp_inter_node_lost(run->group, peer);
         }
         run->op->wire_bytes += bytes;
     }
@@ -206,27 +206,27 @@ static dp_status_t line_up(reduce_run_t *run)
     const size_t chunk = run->combined;
 
     for (int i = 0; i < run->between->hosts; i++) {
-        const dp_between_source_t *source = &run->sources[i];
+        const dp_inter_node_source_t *source = &run->sources[i];
         const char *buffer = partial_buffer(run, i, chunk);
         dp_chunk_head_t head;
 
         memcpy(&head, buffer, sizeof(head));
         if (head.op != run->group->op_index) {
-            return dp_host_fail(run->group, DP_ERR_MISMATCH,
-                                "%s %llu%s: rank %d sent a part of operation %llu, expected %llu",
-                                dp_collective_name(run->op->collective),
-                                (unsigned long long)run->op->sequence, run->group->title,
-                                run->group->ranks[source->rank], (unsigned long long)head.op,
-                                (unsigned long long)run->group->op_index);
+            return dp_cpu_fail(run->group, DP_ERR_MISMATCH,
+                               "%s %llu%s: rank %d sent a part of operation %llu, expected %llu",
+                               dp_collective_name(run->op->collective),
+                               (unsigned long long)run->op->sequence, run->group->title,
+                               run->group->ranks[source->rank], (unsigned long long)head.op,
+                               (unsigned long long)run->group->op_index);
         }
         if (head.digest != (uint32_t)run->op->digest) {
             const int self = run->group->engine->rank, other = run->group->ranks[source->rank];
 
-            return dp_host_fail(run->group, DP_ERR_MISMATCH,
-                                "%s %llu%s: rank %d and rank %d brought different tensors",
-                                dp_collective_name(run->op->collective),
-                                (unsigned long long)run->op->sequence, run->group->title,
-                                dp_min(self, other), dp_max(self, other));
+            return dp_cpu_fail(run->group, DP_ERR_MISMATCH,
+                               "%s %llu%s: rank %d and rank %d brought different tensors",
+                               dp_collective_name(run->op->collective),
+                               (unsigned long long)run->op->sequence, run->group->title,
+                               dp_min(self, other), dp_max(self, other));
         }
         run->between->partials[source->host] = buffer + DP_CHUNK_HEAD;
     }
@@ -245,9 +245,9 @@ static dp_status_t combine(reduce_run_t *run, int *busy)
 
     if (run->combined == run->chunks || run->posted == run->combined) return DP_OK;
     if (!have_partials(run, &failed)) return DP_OK;
-    if (failed >= 0) return dp_between_lost(run->group, run->sources[failed].peer);
-    if (!dp_between_are_at_rest(answers, run->between->hosts, &failed)) return DP_OK;
-    if (failed >= 0) return dp_between_lost(run->group, run->sources[failed].peer);
+    if (failed >= 0) return dp_inter_node_lost(run->group, run->sources[failed].peer);
+    if (!dp_inter_node_all_done(answers, run->between->hosts, &failed)) return DP_OK;
+    if (failed >= 0) return dp_inter_node_lost(run->group, run->sources[failed].peer);
     chunk = dp_range_chunk(run->range, run->combined, run->chunk_blocks);
     status = line_up(run);
     if (status == DP_OK) {
@@ -273,13 +273,13 @@ static dp_status_t combine(reduce_run_t *run, int *busy)
 static dp_status_t deliver(reduce_run_t *run, int *busy)
 {
     for (int i = 0; run->gathers && i < run->between->hosts; i++) {
-        dp_between_source_t *source = &run->sources[i];
+        dp_inter_node_source_t *source = &run->sources[i];
         const dp_link_message_t *message = gather_message(run, i, source->delivered);
         dp_range_t chunk;
         dp_status_t status;
 
         if (source->delivered == source->posted || message->is_pending) continue;
-        if (message->is_failed) return dp_between_lost(run->group, source->peer);
+        if (message->is_failed) return dp_inter_node_lost(run->group, source->peer);
         chunk = dp_range_chunk(source->range, source->delivered, run->chunk_blocks);
         if (is_wanted_on(run, run->group->host, chunk)) {
             status = dp_partial_deliver(run->group, &run->numeric, chunk,
@@ -299,7 +299,7 @@ static dp_status_t deliver(reduce_run_t *run, int *busy)
 /* 1: all is sent, taken and written; then *failed_peer is who did not get a message, or -1. */
 static int is_finished(const reduce_run_t *run, int *failed_peer)
 {
-    const dp_between_t *between = run->between;
+    const dp_inter_node_t *between = run->between;
     int failed;
 
     *failed_peer = -1;
@@ -308,9 +308,9 @@ static int is_finished(const reduce_run_t *run, int *failed_peer)
     for (int i = 0; run->gathers && i < between->hosts; i++) {
         if (run->sources[i].delivered < run->sources[i].chunks) return 0;
     }
-    if (!dp_between_are_at_rest(between->sent, DP_CHUNK_WINDOW, &failed)) return 0;
+    if (!dp_inter_node_all_done(between->sent, DP_CHUNK_WINDOW, &failed)) return 0;
     if (failed >= 0) *failed_peer = run->targets[0].peer;
-    if (!dp_between_are_at_rest(between->answered, DP_CHUNK_WINDOW * between->hosts, &failed))
+    if (!dp_inter_node_all_done(between->answered, DP_CHUNK_WINDOW * between->hosts, &failed))
         return 0;
     if (failed >= 0) *failed_peer = run->sources[failed % between->hosts].peer;
     return 1;
@@ -329,7 +329,7 @@ static void note_heard(reduce_run_t *run)
     run->has_heard = 1;
     memcpy(&head, partial_buffer(run, run->last_missing, 0), sizeof(head));
     if (run->wait_begin_ns == 0 || head.last_rank >= (uint32_t)run->group->engine->size) return;
-    dp_between_note_wait(run->group, run->wait_begin_ns, (int)head.last_rank);
+    dp_inter_node_note_wait(run->group, run->wait_begin_ns, (int)head.last_rank);
 }
 
 /* The rank of the world whose part is missing first: a partial sum, a result, or that it takes what
@@ -358,19 +358,19 @@ static dp_status_t rest(reduce_run_t *run)
     const int has_sent = run->next_send == run->target_chunks * (size_t)run->target_count;
 
     for (int i = 0; i < run->between->hosts; i++) {
-        const dp_between_source_t *source = &run->sources[i];
+        const dp_inter_node_source_t *source = &run->sources[i];
 
         /* One that gave us everything may leave while our last sends to others are on their way. */
         if (has_sent && run->combined == run->chunks && source->delivered == source->chunks) {
             continue;
         }
         if (dp_link_is_lost(link, source->peer, NULL)) {
-            return dp_between_lost(run->group, source->peer);
+            return dp_inter_node_lost(run->group, source->peer);
         }
     }
     for (int i = 0; !has_sent && i < run->target_count; i++) {
         if (dp_link_is_lost(link, run->targets[i].peer, NULL)) {
-            return dp_between_lost(run->group, run->targets[i].peer);
+            return dp_inter_node_lost(run->group, run->targets[i].peer);
         }
     }
     if (!run->has_heard && run->chunks != 0 && run->wait_begin_ns == 0) {
@@ -386,7 +386,7 @@ static dp_status_t stream_chunks(reduce_run_t *run)
 
     while (!is_finished(run, &failed_peer)) {
         int busy = dp_link_progress(run->group->engine->link) != 0;
-        dp_status_t status = dp_between_check(run->group);
+        dp_status_t status = dp_inter_node_check_abort(run->group);
 
         if (status == DP_OK) status = post_partials(run);
         if (status == DP_OK) status = post_results(run);
@@ -397,7 +397,7 @@ static dp_status_t stream_chunks(reduce_run_t *run)
         if (status == DP_OK && !busy && !is_finished(run, &failed_peer)) status = rest(run);
         if (status != DP_OK) return status;
     }
-    return failed_peer >= 0 ? dp_between_lost(run->group, failed_peer) : DP_OK;
+    return failed_peer >= 0 ? dp_inter_node_lost(run->group, failed_peer) : DP_OK;
 }
 
 /* ---- Who owns what
@@ -405,11 +405,11 @@ static dp_status_t stream_chunks(reduce_run_t *run)
 
 static void add_target(reduce_run_t *run, int rank, dp_range_t range, size_t row)
 {
-    dp_between_target_t *target = &run->targets[run->target_count++];
+    dp_inter_node_target_t *target = &run->targets[run->target_count++];
 
-    *target = (dp_between_target_t){
+    *target = (dp_inter_node_target_t){
         .rank = rank,
-        .peer = dp_between_peer(run->group, rank),
+        .peer = dp_inter_node_peer(run->group, rank),
         .range = range,
         .row = row,
         .chunks = dp_range_chunks(range, run->chunk_blocks),
@@ -420,13 +420,13 @@ static void add_target(reduce_run_t *run, int rank, dp_range_t range, size_t row
 /* An allreduce: each owner's shard is cut again by hosts. */
 static void plan_allreduce(reduce_run_t *run)
 {
-    const dp_host_group_t *group = run->group;
+    const dp_cpu_group_t *group = run->group;
     const dp_range_t shard =
         dp_range_part(dp_layout_all(&group->layout), group->local_rank, run->between->owners);
 
     run->range = dp_range_part(shard, group->host, group->node_count);
     for (int i = 0; i < run->between->hosts; i++) {
-        dp_between_source_t *source = &run->sources[i];
+        dp_inter_node_source_t *source = &run->sources[i];
 
         source->range = dp_range_part(shard, source->host, group->node_count);
         source->chunks = dp_range_chunks(source->range, run->chunk_blocks);
@@ -434,7 +434,7 @@ static void plan_allreduce(reduce_run_t *run)
     for (int i = 1; i < group->node_count; i++) { /* not everybody to the same one first */
         const int host = (group->host + i) % group->node_count;
 
-        add_target(run, dp_between_partner(group, host),
+        add_target(run, dp_inter_node_partner(group, host),
                    dp_range_part(shard, host, group->node_count), 0);
     }
 }
@@ -443,7 +443,7 @@ static void plan_allreduce(reduce_run_t *run)
  */
 static void plan_reduce_scatter(reduce_run_t *run)
 {
-    const dp_host_group_t *group = run->group;
+    const dp_cpu_group_t *group = run->group;
     const dp_topology_t *topology = group->topology;
 
     run->range = dp_layout_all(&group->layout);
@@ -459,7 +459,7 @@ static void plan_reduce_scatter(reduce_run_t *run)
 
 static void plan(reduce_run_t *run)
 {
-    const dp_host_group_t *group = run->group;
+    const dp_cpu_group_t *group = run->group;
     const size_t widest =
         dp_max(dp_dtype_bytes(run->numeric.partial), dp_dtype_bytes(run->numeric.result));
     uint64_t latest_ns = 0;
@@ -468,18 +468,18 @@ static void plan(reduce_run_t *run)
     run->chunk_blocks = DP_CHUNK_BYTES / (DP_TALLY_BLOCK * widest);
     for (int host = 0; host < group->node_count; host++) {
         if (host == group->host) continue;
-        run->sources[count++] = (dp_between_source_t){
-            .rank = dp_between_partner(group, host),
+        run->sources[count++] = (dp_inter_node_source_t){
+            .rank = dp_inter_node_partner(group, host),
             .peer = run->between->peer_of[host],
             .host = host,
         };
     }
     for (int i = 0; i < group->local_size; i++) {
-        const uint64_t arrive_ns = dp_host_slot(group, i)->arrive_ns;
+        const uint64_t arrive_ns = dp_cpu_descriptor(group, i)->arrive_ns;
 
         if (arrive_ns < latest_ns) continue;
         latest_ns = arrive_ns;
-        run->last_rank = (uint32_t)dp_host_local_world(group, i);
+        run->last_rank = (uint32_t)dp_cpu_world_rank(group, i);
     }
     if (run->gathers) {
         plan_allreduce(run);
@@ -490,24 +490,25 @@ static void plan(reduce_run_t *run)
 }
 
 /* The figures of all rows, found by ranks everywhere, to everybody. */
-static dp_status_t spread_tallies(dp_host_group_t *group, dp_engine_op_t *op)
+static dp_status_t spread_tallies(dp_cpu_group_t *group, dp_engine_op_t *op)
 {
     const dp_range_t all = dp_layout_all(&group->layout);
     const size_t bytes = op->piece_count * sizeof(dp_tally_t);
-    dp_between_t *between = group->between;
-    dp_tally_t *own = dp_host_board(group)->tallies;
+    dp_inter_node_t *between = group->between;
+    dp_tally_t *own = dp_cpu_publication(group)->tallies;
     const char *others = NULL;
     dp_status_t status = DP_OK;
 
     if (group->local_rank == 0 && bytes != 0) {
         for (int k = 1; k < group->local_size; k++) {
-            const dp_tally_t *theirs = dp_host_at(group, k, dp_host_slot(group, k)->tallies, bytes);
+            const dp_tally_t *theirs =
+                dp_cpu_memory_at(group, k, dp_cpu_descriptor(group, k)->tallies, bytes);
 
-            if (theirs == NULL) return dp_host_bad_offset(group, k);
+            if (theirs == NULL) return dp_cpu_bad_offset(group, k);
             for (size_t i = 0; i < op->piece_count; i++)
                 dp_tally_merge(&own[i], &theirs[i]);
         }
-        status = dp_between_swap(group, DP_KIND_TALLY, own, bytes, 0, &others);
+        status = dp_inter_node_leader_allgather(group, DP_KIND_TALLY, own, bytes, 0, &others);
         for (int h = 0; status == DP_OK && h < between->hosts; h++) {
             for (size_t i = 0; i < op->piece_count; i++) {
                 dp_tally_t tally;
@@ -518,14 +519,14 @@ static dp_status_t spread_tallies(dp_host_group_t *group, dp_engine_op_t *op)
         }
         if (status != DP_OK) return status;
     }
-    status = dp_host_meet(group);
-    return status == DP_OK ? dp_host_add_tallies(group, op, 0, all) : status;
+    status = dp_cpu_node_barrier(group);
+    return status == DP_OK ? dp_cpu_add_tallies(group, op, 0, all) : status;
 }
 
-dp_status_t dp_between_reduce(dp_host_group_t *group, dp_engine_op_t *op)
+dp_status_t dp_inter_node_reduce(dp_cpu_group_t *group, dp_engine_op_t *op)
 {
     const dp_range_t all = dp_layout_all(&group->layout);
-    dp_between_t *between = group->between;
+    dp_inter_node_t *between = group->between;
     reduce_run_t run = {.group = group,
                         .op = op,
                         .between = between,
@@ -540,20 +541,20 @@ dp_status_t dp_between_reduce(dp_host_group_t *group, dp_engine_op_t *op)
     if (run.numeric.wants_tally) {
         const int is_shared = op->collective == DP_COLLECTIVE_ALLREDUCE;
 
-        if (!is_shared) dp_host_clear_tallies(group, all);
+        if (!is_shared) dp_cpu_clear_tallies(group, all);
         if (is_shared && group->local_rank < owners) {
-            dp_host_clear_tallies(group, dp_range_part(all, group->local_rank, owners));
+            dp_cpu_clear_tallies(group, dp_range_part(all, group->local_rank, owners));
         }
     }
     if (group->local_rank < owners) {
         plan(&run);
         status = stream_chunks(&run);
     }
-    if (status == DP_OK) status = dp_host_meet(group);
+    if (status == DP_OK) status = dp_cpu_node_barrier(group);
     if (status != DP_OK || !run.numeric.wants_tally) return status;
     if (op->collective != DP_COLLECTIVE_ALLREDUCE) return spread_tallies(group, op);
     for (int k = 0; status == DP_OK && k < owners; k++) {
-        status = dp_host_add_tallies(group, op, k, dp_range_part(all, k, owners));
+        status = dp_cpu_add_tallies(group, op, k, dp_range_part(all, k, owners));
     }
     return status;
 }

@@ -15,32 +15,33 @@
 
 static size_t class_of(size_t bytes)
 {
-    if (bytes < 4 * DP_WAY_LEAST) return 0;
-    return bytes < 16 * DP_WAY_LEAST ? 1 : 2;
+    if (bytes < 4 * DP_METHOD_LEAST_BYTES) return 0;
+    return bytes < 16 * DP_METHOD_LEAST_BYTES ? 1 : 2;
 }
 
-dp_way_t dp_way_choose(const dp_ways_t *ways, size_t bytes)
+dp_method_t dp_method_choose(const dp_method_stats_t *ways, size_t bytes)
 {
     const size_t class = class_of(bytes);
     const double *cost = ways->classes[class].cost;
     const uint64_t count = ways->classes[class].count;
-    const dp_way_t better = cost[DP_WAY_STAGE] < cost[DP_WAY_PULL] ? DP_WAY_STAGE : DP_WAY_PULL;
-    const dp_way_t other = better == DP_WAY_PULL ? DP_WAY_STAGE : DP_WAY_PULL;
+    const dp_method_t better =
+        cost[DP_METHOD_STAGING] < cost[DP_METHOD_PULL] ? DP_METHOD_STAGING : DP_METHOD_PULL;
+    const dp_method_t other = better == DP_METHOD_PULL ? DP_METHOD_STAGING : DP_METHOD_PULL;
     const uint64_t period = cost[other] > CLEAR * cost[better] ? PERIOD_CLEAR : PERIOD_CLOSE;
 
-    if (bytes < DP_WAY_LEAST) return DP_WAY_PULL;
-    if (count < TRIES) return DP_WAY_PULL;
-    if (count < (uint64_t)2 * TRIES) return DP_WAY_STAGE;
+    if (bytes < DP_METHOD_LEAST_BYTES) return DP_METHOD_PULL;
+    if (count < TRIES) return DP_METHOD_PULL;
+    if (count < (uint64_t)2 * TRIES) return DP_METHOD_STAGING;
     return count % period == period - 1 ? other : better;
 }
 
-void dp_way_note(dp_ways_t *ways, dp_way_t way, size_t bytes, uint64_t ns)
+void dp_method_record(dp_method_stats_t *ways, dp_method_t way, size_t bytes, uint64_t ns)
 {
     const size_t class = class_of(bytes);
     double *cost = &ways->classes[class].cost[way];
     const double now = (double)ns / (double)bytes;
 
-    if (bytes < DP_WAY_LEAST) return;
+    if (bytes < DP_METHOD_LEAST_BYTES) return;
     *cost = ways->classes[class].count < (uint64_t)2 * TRIES ? now : *cost + WEIGHT * (now - *cost);
     ways->classes[class].count++;
 }

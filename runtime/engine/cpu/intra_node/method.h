@@ -7,29 +7,29 @@
  * one rank of a group times both and says which, and now and then tries the other again. Both give
  * the same bits. Pure: it must not know of clocks or ranks.
  */
-#ifndef DP_ENGINE_HOST_WAY_H
-#define DP_ENGINE_HOST_WAY_H
+#ifndef DP_ENGINE_CPU_METHOD_H
+#define DP_ENGINE_CPU_METHOD_H
 
 #include <stddef.h>
 #include <stdint.h>
 
 /* Below this pulling is as good near, and better far. */
-#define DP_WAY_LEAST ((size_t)4 << 20)
-#define DP_WAY_CLASSES 3
+#define DP_METHOD_LEAST_BYTES ((size_t)4 << 20)
+#define DP_METHOD_SIZE_CLASSES 3
 
-typedef enum dp_way { DP_WAY_PULL, DP_WAY_STAGE, DP_WAYS } dp_way_t;
+typedef enum dp_method { DP_METHOD_PULL, DP_METHOD_STAGING, DP_METHOD_COUNT } dp_method_t;
 
 /* Zeros at the start. */
-typedef struct dp_ways {
+typedef struct dp_method_stats {
     struct {
-        double cost[DP_WAYS];  /* ns per byte, of late */
-        uint64_t count;        /* operations that were noted */
-    } classes[DP_WAY_CLASSES]; /* by size */
-} dp_ways_t;
+        double cost[DP_METHOD_COUNT];  /* ns per byte, of late */
+        uint64_t count;                /* operations that were noted */
+    } classes[DP_METHOD_SIZE_CLASSES]; /* by size */
+} dp_method_stats_t;
 
 /* For the next operation of this size. */
-dp_way_t dp_way_choose(const dp_ways_t *ways, size_t bytes);
+dp_method_t dp_method_choose(const dp_method_stats_t *ways, size_t bytes);
 /* What one took that went this way. */
-void dp_way_note(dp_ways_t *ways, dp_way_t way, size_t bytes, uint64_t ns);
+void dp_method_record(dp_method_stats_t *ways, dp_method_t way, size_t bytes, uint64_t ns);
 
 #endif

@@ -51,7 +51,7 @@ static int read_from(pid_t pid, uint64_t address, void *to, size_t bytes)
     return 1;
 }
 
-int dp_pull_try(const dp_pull_card_t *card)
+int dp_pull_try(const dp_pull_probe_t *card)
 {
     uint64_t seen = 0;
 
@@ -77,7 +77,7 @@ dp_status_t dp_pull_create(int count, dp_pull_t **out)
     return DP_OK;
 }
 
-void dp_pull_know(dp_pull_t *pull, int local, const dp_pull_card_t *card)
+void dp_pull_know(dp_pull_t *pull, int local, const dp_pull_probe_t *card)
 {
     pull->pids[local] = card->pid;
 }
@@ -93,13 +93,13 @@ void dp_pull_destroy(dp_pull_t *pull)
 /* ---- Reading ----------------------------------------------------------------------------------
  */
 
-static int is_aborted(const dp_host_group_t *group)
+static int is_aborted(const dp_cpu_group_t *group)
 {
     return atomic_load_explicit(&group->engine->is_aborted, memory_order_acquire);
 }
 
 /* Who has ended may only be a victim: news of the cause get a moment to come. */
-static dp_status_t fail_to_read(dp_host_group_t *group, int local, int code)
+static dp_status_t fail_to_read(dp_cpu_group_t *group, int local, int code)
 {
     const uint64_t until_ns = dp_now_ns() + GRACE_NS;
 
@@ -107,22 +107,22 @@ static dp_status_t fail_to_read(dp_host_group_t *group, int local, int code)
         if (is_aborted(group)) return DP_ERR_ABORTED;
         nanosleep(&(const struct timespec){0, 1000000}, NULL);
     }
-    return dp_host_fail(group, code == ESRCH ? DP_ERR_PEER_LOST : DP_ERR_SYSTEM,
-                        "%s %llu%s: rank %d cannot read the memory of rank %d: %s",
-                        dp_collective_name(group->op->collective),
-                        (unsigned long long)group->op->sequence, group->title, group->engine->rank,
-                        dp_host_local_world(group, local), strerror(code));
+    return dp_cpu_fail(group, code == ESRCH ? DP_ERR_PEER_LOST : DP_ERR_SYSTEM,
+                       "%s %llu%s: rank %d cannot read the memory of rank %d: %s",
+                       dp_collective_name(group->op->collective),
+                       (unsigned long long)group->op->sequence, group->title, group->engine->rank,
+                       dp_cpu_world_rank(group, local), strerror(code));
 }
 
 /* Copies a stretch of what another rank published, wherever it lies. */
-static dp_status_t fetch(dp_host_group_t *group, int local, uint64_t where, size_t bytes, void *to)
+static dp_status_t fetch(dp_cpu_group_t *group, int local, uint64_t where, size_t bytes, void *to)
 {
     const dp_pull_t *pull = group->engine->pull;
     const void *shared;
 
-    if (!dp_host_slot(group, local)->is_private) {
-        shared = dp_host_at(group, local, where, bytes);
-        if (shared == NULL) return dp_host_bad_offset(group, local);
+    if (!dp_cpu_descriptor(group, local)->is_private) {
+        shared = dp_cpu_memory_at(group, local, where, bytes);
+        if (shared == NULL) return dp_cpu_bad_offset(group, local);
         memcpy(to, shared, bytes);
         return DP_OK;
     }
@@ -141,7 +141,7 @@ static dp_status_t fetch(dp_host_group_t *group, int local, uint64_t where, size
  */
 
 /* Points group->ins[local] at the input of a segment: in place where it is shared, else fetched. */
-static dp_status_t find_input(dp_host_group_t *group, int local, dp_segment_t segment,
+static dp_status_t find_input(dp_cpu_group_t *group, int local, dp_segment_t segment,
                               size_t elem_bytes)
 {
     const dp_engine_piece_t *own = &group->op->pieces[segment.piece];
@@ -154,11 +154,11 @@ static dp_status_t find_input(dp_host_group_t *group, int local, dp_segment_t se
         group->ins[local] = (const char *)own->in + at;
         return DP_OK;
     }
-    piece = dp_host_piece(group, local, segment.piece);
-    if (piece == NULL) return dp_host_bad_offset(group, local);
-    if (!dp_host_slot(group, local)->is_private) {
-        group->ins[local] = dp_host_at(group, local, piece->in + at, bytes);
-        return group->ins[local] != NULL ? DP_OK : dp_host_bad_offset(group, local);
+    piece = dp_cpu_published_piece(group, local, segment.piece);
+    if (piece == NULL) return dp_cpu_bad_offset(group, local);
+    if (!dp_cpu_descriptor(group, local)->is_private) {
+        group->ins[local] = dp_cpu_memory_at(group, local, piece->in + at, bytes);
+        return group->ins[local] != NULL ? DP_OK : dp_cpu_bad_offset(group, local);
     }
     chunk = group->engine->pull->chunks +
             (size_t)group->locals[local] * group->engine->pull->chunk_bytes;
@@ -166,7 +166,7 @@ static dp_status_t find_input(dp_host_group_t *group, int local, dp_segment_t se
     return fetch(group, local, piece->in + at, bytes, chunk);
 }
 
-static dp_status_t reduce_segment(dp_host_group_t *group, dp_segment_t segment, int wanted)
+static dp_status_t reduce_segment(dp_cpu_group_t *group, dp_segment_t segment, int wanted)
 {
     const dp_engine_op_t *op = group->op;
     const dp_engine_piece_t *piece = &op->pieces[segment.piece];
@@ -182,8 +182,8 @@ static dp_status_t reduce_segment(dp_host_group_t *group, dp_segment_t segment, 
         .count = segment.count,
         .prescale = piece->prescale,
         .postscale = piece->postscale,
-        .divisor = dp_host_divisor(group, op),
-        .tally = dp_host_tally(group, segment.piece, wanted),
+        .divisor = dp_cpu_divisor(group, op),
+        .tally = dp_cpu_tally(group, segment.piece, wanted),
     };
 
     for (int k = 0; k < group->local_size; k++) {
@@ -195,7 +195,7 @@ static dp_status_t reduce_segment(dp_host_group_t *group, dp_segment_t segment, 
     return DP_OK;
 }
 
-static dp_status_t reduce_shard(dp_host_group_t *group, dp_range_t shard, int wanted)
+static dp_status_t reduce_shard(dp_cpu_group_t *group, dp_range_t shard, int wanted)
 {
     const size_t block_bytes = DP_TALLY_BLOCK * dp_dtype_bytes(group->op->dtype);
     const size_t blocks = dp_max(group->engine->pull->chunk_bytes / block_bytes, (size_t)1);
@@ -213,40 +213,40 @@ static dp_status_t reduce_shard(dp_host_group_t *group, dp_range_t shard, int wa
 }
 
 /* Reads the result of another rank's shard into this rank's output. */
-static dp_status_t fetch_shard(dp_host_group_t *group, int local, dp_range_t shard)
+static dp_status_t fetch_shard(dp_cpu_group_t *group, int local, dp_range_t shard)
 {
     const size_t elem_bytes = dp_dtype_bytes(group->op->dtype);
     dp_segment_t segment;
     dp_status_t status = DP_OK;
 
     while (status == DP_OK && dp_layout_next(&group->layout, &shard, &segment)) {
-        const dp_control_piece_t *piece = dp_host_piece(group, local, segment.piece);
+        const dp_control_piece_t *piece = dp_cpu_published_piece(group, local, segment.piece);
         const size_t at = segment.start * elem_bytes;
 
-        if (piece == NULL) return dp_host_bad_offset(group, local);
+        if (piece == NULL) return dp_cpu_bad_offset(group, local);
         status = fetch(group, local, piece->out + at, segment.count * elem_bytes,
                        (char *)group->op->pieces[segment.piece].out + at);
     }
     return status;
 }
 
-dp_status_t dp_pull_reduce(dp_host_group_t *group, dp_engine_op_t *op)
+dp_status_t dp_pull_reduce(dp_cpu_group_t *group, dp_engine_op_t *op)
 {
     const dp_range_t all = dp_layout_all(&group->layout);
     const int size = group->local_size;
     const dp_range_t own = dp_range_part(all, group->local_rank, size);
-    const int wanted = dp_host_wants_tally(group, op);
+    const int wanted = dp_cpu_wants_tally(group, op);
     dp_status_t status;
 
-    if (wanted) dp_host_clear_tallies(group, own);
+    if (wanted) dp_cpu_clear_tallies(group, own);
     status = reduce_shard(group, own, wanted);
-    if (status == DP_OK) status = dp_host_meet(group);
+    if (status == DP_OK) status = dp_cpu_node_barrier(group);
     for (int i = 1; status == DP_OK && i < size; i++) {
         const int k = (group->local_rank + i) % size; /* not all from the same one */
 
         status = fetch_shard(group, k, dp_range_part(all, k, size));
     }
     for (int k = 0; status == DP_OK && wanted && k < size; k++)
-        status = dp_host_add_tallies(group, op, k, dp_range_part(all, k, size));
-    return status == DP_OK ? dp_host_meet(group) : status;
+        status = dp_cpu_add_tallies(group, op, k, dp_range_part(all, k, size));
+    return status == DP_OK ? dp_cpu_node_barrier(group) : status;
 }

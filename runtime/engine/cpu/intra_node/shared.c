@@ -19,16 +19,16 @@ static void copy(void *to, const void *from, size_t bytes)
 }
 
 /* To the outputs in args; to nowhere where nobody wants them but for their figures. */
-static void reduce(dp_host_group_t *group, const dp_reduce_args_t *args)
+static void reduce(dp_cpu_group_t *group, const dp_reduce_args_t *args)
 {
     if (args->out_count > 0) {
         dp_kernel_reduce(args);
     } else if (args->tally != NULL) {
-        dp_host_count(group, args);
+        dp_cpu_tally_only(group, args);
     }
 }
 
-static int local_root(const dp_host_group_t *group, const dp_engine_op_t *op)
+static int local_root(const dp_cpu_group_t *group, const dp_engine_op_t *op)
 {
     return group->topology->local_rank[op->root];
 }
@@ -36,7 +36,7 @@ static int local_root(const dp_host_group_t *group, const dp_engine_op_t *op)
 /* ---- Small ------------------------------------------------------------------------------------
  */
 
-static int is_small(const dp_host_group_t *group, const dp_engine_op_t *op)
+static int is_small(const dp_cpu_group_t *group, const dp_engine_op_t *op)
 {
     const size_t elems = group->layout.elem_count;
     size_t bytes;
@@ -49,10 +49,10 @@ static int is_small(const dp_host_group_t *group, const dp_engine_op_t *op)
 
 /* Reduces piece after piece from what everybody showed, into this rank's output; of a reduce only
  * what this rank is the root of, but for the figures. */
-static void small_reduce(dp_host_group_t *group, dp_engine_op_t *op, const char *const *shown)
+static void small_reduce(dp_cpu_group_t *group, dp_engine_op_t *op, const char *const *shown)
 {
     const size_t elem_bytes = dp_dtype_bytes(op->dtype);
-    const int wanted = dp_host_wants_tally(group, op);
+    const int wanted = dp_cpu_wants_tally(group, op);
 
     for (size_t i = 0; i < op->piece_count; i++) {
         const dp_engine_piece_t *piece = &op->pieces[i];
@@ -69,7 +69,7 @@ static void small_reduce(dp_host_group_t *group, dp_engine_op_t *op, const char 
             .count = piece->count,
             .prescale = piece->prescale,
             .postscale = piece->postscale,
-            .divisor = dp_host_divisor(group, op),
+            .divisor = dp_cpu_divisor(group, op),
             .tally = wanted ? piece->tally : NULL,
         };
 
@@ -80,7 +80,7 @@ static void small_reduce(dp_host_group_t *group, dp_engine_op_t *op, const char 
     }
 }
 
-static void small_copy(dp_host_group_t *group, dp_engine_op_t *op, const char *from, size_t row)
+static void small_copy(dp_cpu_group_t *group, dp_engine_op_t *op, const char *from, size_t row)
 {
     const size_t elem_bytes = dp_dtype_bytes(op->dtype);
 
@@ -93,15 +93,15 @@ static void small_copy(dp_host_group_t *group, dp_engine_op_t *op, const char *f
     }
 }
 
-static dp_status_t run_small(dp_host_group_t *group, dp_engine_op_t *op)
+static dp_status_t run_small(dp_cpu_group_t *group, dp_engine_op_t *op)
 {
     const char **shown = (const char **)(void *)group->outs; /* free for this: one output only */
-    dp_status_t status = dp_host_arrive(group, op, 1);
+    dp_status_t status = dp_cpu_arrive(group, op, 1);
 
     if (status != DP_OK) return status;
     for (int k = 0; k < group->local_size; k++) {
-        shown[k] = dp_host_at(group, k, dp_host_slot(group, k)->eager, DP_EAGER_BYTES);
-        if (shown[k] == NULL) return dp_host_bad_offset(group, k);
+        shown[k] = dp_cpu_memory_at(group, k, dp_cpu_descriptor(group, k)->eager, DP_EAGER_BYTES);
+        if (shown[k] == NULL) return dp_cpu_bad_offset(group, k);
     }
     switch (op->collective) {
     case DP_COLLECTIVE_ALLREDUCE:
@@ -126,7 +126,7 @@ static dp_status_t run_small(dp_host_group_t *group, dp_engine_op_t *op)
  */
 
 /* Points group->outs at the outputs that want a segment; *count: how many. */
-static dp_status_t find_outs(dp_host_group_t *group, const dp_engine_op_t *op, dp_segment_t segment,
+static dp_status_t find_outs(dp_cpu_group_t *group, const dp_engine_op_t *op, dp_segment_t segment,
                              int *count)
 {
     const dp_engine_piece_t *piece = &op->pieces[segment.piece];
@@ -146,14 +146,14 @@ static dp_status_t find_outs(dp_host_group_t *group, const dp_engine_op_t *op, d
         void *out;
 
         if (op->collective == DP_COLLECTIVE_REDUCE && k != root) continue;
-        status =
-            dp_host_out(group, k, segment.piece, segment.start, segment.count, elem_bytes, &out);
+        status = dp_cpu_output_at(group, k, segment.piece, segment.start, segment.count, elem_bytes,
+                                  &out);
         if (status == DP_OK && out != NULL) group->outs[(*count)++] = out;
     }
     return status;
 }
 
-static dp_status_t reduce_segment(dp_host_group_t *group, const dp_engine_op_t *op,
+static dp_status_t reduce_segment(dp_cpu_group_t *group, const dp_engine_op_t *op,
                                   dp_segment_t segment, size_t in_row, int wanted)
 {
     const dp_engine_piece_t *piece = &op->pieces[segment.piece];
@@ -168,14 +168,15 @@ static dp_status_t reduce_segment(dp_host_group_t *group, const dp_engine_op_t *
         .count = segment.count,
         .prescale = piece->prescale,
         .postscale = piece->postscale,
-        .divisor = dp_host_divisor(group, op),
-        .tally = dp_host_tally(group, segment.piece, wanted),
+        .divisor = dp_cpu_divisor(group, op),
+        .tally = dp_cpu_tally(group, segment.piece, wanted),
         .streaming = segment.count * elem_bytes >= STREAM_BYTES,
     };
 
     for (int k = 0; k < group->local_size; k++) {
-        group->ins[k] = dp_host_in(group, k, segment.piece, in_start, segment.count, elem_bytes);
-        if (group->ins[k] == NULL) return dp_host_bad_offset(group, k);
+        group->ins[k] =
+            dp_cpu_input_at(group, k, segment.piece, in_start, segment.count, elem_bytes);
+        if (group->ins[k] == NULL) return dp_cpu_bad_offset(group, k);
     }
     if (find_outs(group, op, segment, &args.out_count) != DP_OK) return group->failure.status;
     reduce(group, &args);
@@ -183,45 +184,45 @@ static dp_status_t reduce_segment(dp_host_group_t *group, const dp_engine_op_t *
 }
 
 /* allreduce and reduce: a shard each. */
-static dp_status_t reduce_shards(dp_host_group_t *group, dp_engine_op_t *op)
+static dp_status_t reduce_shards(dp_cpu_group_t *group, dp_engine_op_t *op)
 {
     const dp_range_t all = dp_layout_all(&group->layout);
-    const int wanted = dp_host_wants_tally(group, op);
+    const int wanted = dp_cpu_wants_tally(group, op);
     dp_range_t left = dp_range_part(all, group->local_rank, group->local_size);
     dp_segment_t segment;
     dp_status_t status = DP_OK;
 
-    if (wanted) dp_host_clear_tallies(group, left);
+    if (wanted) dp_cpu_clear_tallies(group, left);
     while (status == DP_OK && dp_layout_next(&group->layout, &left, &segment)) {
         status = reduce_segment(group, op, segment, 0, wanted);
     }
-    if (status == DP_OK) status = dp_host_meet(group);
+    if (status == DP_OK) status = dp_cpu_node_barrier(group);
     for (int k = 0; status == DP_OK && wanted && k < group->local_size; k++) {
-        status = dp_host_add_tallies(group, op, k, dp_range_part(all, k, group->local_size));
+        status = dp_cpu_add_tallies(group, op, k, dp_range_part(all, k, group->local_size));
     }
     return status;
 }
 
-static dp_status_t reduce_scatter(dp_host_group_t *group, dp_engine_op_t *op)
+static dp_status_t reduce_scatter(dp_cpu_group_t *group, dp_engine_op_t *op)
 {
     const dp_range_t all = dp_layout_all(&group->layout);
-    const int wanted = dp_host_wants_tally(group, op);
+    const int wanted = dp_cpu_wants_tally(group, op);
     dp_range_t left = all;
     dp_segment_t segment;
     dp_status_t status = DP_OK;
 
-    if (wanted) dp_host_clear_tallies(group, all);
+    if (wanted) dp_cpu_clear_tallies(group, all);
     while (status == DP_OK && dp_layout_next(&group->layout, &left, &segment)) {
         status = reduce_segment(group, op, segment, (size_t)group->rank, wanted);
     }
-    if (status == DP_OK) status = dp_host_meet(group);
+    if (status == DP_OK) status = dp_cpu_node_barrier(group);
     for (int k = 0; status == DP_OK && wanted && k < group->local_size; k++) {
-        status = dp_host_add_tallies(group, op, k, all);
+        status = dp_cpu_add_tallies(group, op, k, all);
     }
     return status;
 }
 
-dp_status_t dp_host_copy_row(dp_host_group_t *group, dp_engine_op_t *op, int local, size_t row)
+dp_status_t dp_cpu_copy_row(dp_cpu_group_t *group, dp_engine_op_t *op, int local, size_t row)
 {
     const size_t elem_bytes = dp_dtype_bytes(op->dtype);
 
@@ -230,59 +231,59 @@ dp_status_t dp_host_copy_row(dp_host_group_t *group, dp_engine_op_t *op, int loc
         const void *in;
 
         if (piece->count == 0 || piece->out == NULL) continue;
-        in = dp_host_in(group, local, i, 0, piece->count, elem_bytes);
-        if (in == NULL) return dp_host_bad_offset(group, local);
+        in = dp_cpu_input_at(group, local, i, 0, piece->count, elem_bytes);
+        if (in == NULL) return dp_cpu_bad_offset(group, local);
         copy((char *)piece->out + row * piece->stride * elem_bytes, in, piece->count * elem_bytes);
     }
     return DP_OK;
 }
 
-static dp_status_t allgather(dp_host_group_t *group, dp_engine_op_t *op)
+static dp_status_t allgather(dp_cpu_group_t *group, dp_engine_op_t *op)
 {
     dp_status_t status = DP_OK;
 
     for (int i = 0; status == DP_OK && i < group->local_size; i++) {
         const int k = (group->local_rank + i) % group->local_size; /* not all at the same one */
 
-        status = dp_host_copy_row(group, op, k, (size_t)group->local_ranks[k]);
+        status = dp_cpu_copy_row(group, op, k, (size_t)group->local_ranks[k]);
     }
-    return status == DP_OK ? dp_host_meet(group) : status;
+    return status == DP_OK ? dp_cpu_node_barrier(group) : status;
 }
 
 /* All ranks see the same, and so take the same way. */
-static dp_status_t allreduce(dp_host_group_t *group, dp_engine_op_t *op)
+static dp_status_t allreduce(dp_cpu_group_t *group, dp_engine_op_t *op)
 {
-    const int stages = dp_host_slot(group, 0)->stages;
+    const int stages = dp_cpu_descriptor(group, 0)->stages;
     const uint64_t start_ns = dp_now_ns();
     dp_status_t status;
     int is_private = 0;
     int is_blind = 0;
 
     for (int k = 0; k < group->local_size; k++) {
-        is_private |= dp_host_slot(group, k)->is_private;
-        is_blind |= dp_host_slot(group, k)->is_blind;
+        is_private |= dp_cpu_descriptor(group, k)->is_private;
+        is_blind |= dp_cpu_descriptor(group, k)->is_blind;
     }
     if (!is_private) return reduce_shards(group, op);
     if (is_blind) return dp_stage_reduce(group, op);
     status = stages ? dp_stage_reduce(group, op) : dp_pull_reduce(group, op);
     if (status == DP_OK && group->local_rank == 0) {
-        dp_way_note(&group->engine->ways, stages ? DP_WAY_STAGE : DP_WAY_PULL,
-                    dp_host_bytes(group, op), dp_now_ns() - start_ns);
+        dp_method_record(&group->engine->ways, stages ? DP_METHOD_STAGING : DP_METHOD_PULL,
+                         dp_cpu_input_bytes(group, op), dp_now_ns() - start_ns);
     }
     return status;
 }
 
-dp_status_t dp_host_local_run(dp_host_group_t *group, dp_engine_op_t *op)
+dp_status_t dp_cpu_run_intra_node(dp_cpu_group_t *group, dp_engine_op_t *op)
 {
     dp_status_t status;
 
     if (op->collective == DP_COLLECTIVE_BARRIER) {
         /* The second meet: nobody still looks at what this rank published, and a group can end. */
-        status = dp_host_arrive(group, op, 1);
-        return status == DP_OK ? dp_host_meet(group) : status;
+        status = dp_cpu_arrive(group, op, 1);
+        return status == DP_OK ? dp_cpu_node_barrier(group) : status;
     }
     if (is_small(group, op)) return run_small(group, op);
-    status = dp_host_arrive(group, op, 0);
+    status = dp_cpu_arrive(group, op, 0);
     if (status != DP_OK) return status;
     switch (op->collective) {
     case DP_COLLECTIVE_ALLREDUCE:
@@ -294,8 +295,8 @@ dp_status_t dp_host_local_run(dp_host_group_t *group, dp_engine_op_t *op)
     case DP_COLLECTIVE_ALLGATHER:
         return allgather(group, op);
     case DP_COLLECTIVE_BROADCAST:
-        status = dp_host_copy_row(group, op, local_root(group, op), 0);
-        return status == DP_OK ? dp_host_meet(group) : status;
+        status = dp_cpu_copy_row(group, op, local_root(group, op), 0);
+        return status == DP_OK ? dp_cpu_node_barrier(group) : status;
     default:
         break;
     }

@@ -71,20 +71,20 @@ void dp_stage_destroy(dp_stage_t *stage)
 }
 
 /* Makes it at the first operation of this kind, and shows it to the others. */
-static dp_status_t show(dp_host_group_t *group)
+static dp_status_t show(dp_cpu_group_t *group)
 {
-    dp_host_engine_t *engine = group->engine;
+    dp_cpu_engine_t *engine = group->engine;
     const int count = engine->topology->node_size[engine->topology->node[engine->rank]];
     dp_status_t status = DP_OK;
 
     if (engine->stage == NULL) status = create(engine->arena, count, &engine->stage);
     if (status != DP_OK) {
-        return dp_host_fail(group, status,
-                            "%s %llu%s: rank %d: no shared memory to hand over tensors in pieces",
-                            dp_collective_name(group->op->collective),
-                            (unsigned long long)group->op->sequence, group->title, engine->rank);
+        return dp_cpu_fail(group, status,
+                           "%s %llu%s: rank %d: no shared memory to hand over tensors in pieces",
+                           dp_collective_name(group->op->collective),
+                           (unsigned long long)group->op->sequence, group->title, engine->rank);
     }
-    dp_host_slot(group, group->local_rank)->stage =
+    dp_cpu_descriptor(group, group->local_rank)->stage =
         dp_arena_offset(engine->arena, engine->stage->memory, stage_bytes(engine->stage));
     return DP_OK;
 }
@@ -93,7 +93,7 @@ static dp_status_t show(dp_host_group_t *group)
  */
 
 typedef struct stage_run {
-    dp_host_group_t *group;
+    dp_cpu_group_t *group;
     const dp_engine_op_t *op;
     const dp_stage_t *stage;
     size_t blocks; /* of a piece */
@@ -121,8 +121,8 @@ static char *staged(const stage_run_t *run, int local, size_t place)
     char *memory;
 
     if (local == run->group->local_rank) return run->stage->memory + place;
-    memory = dp_host_at(run->group, local, dp_host_slot(run->group, local)->stage,
-                        stage_bytes(run->stage));
+    memory = dp_cpu_memory_at(run->group, local, dp_cpu_descriptor(run->group, local)->stage,
+                              stage_bytes(run->stage));
     return memory == NULL ? NULL : memory + place;
 }
 
@@ -148,7 +148,7 @@ static void copy_in(const stage_run_t *run, int local, size_t index)
 static dp_status_t reduce_segment(const stage_run_t *run, dp_segment_t segment, size_t index,
                                   size_t before)
 {
-    dp_host_group_t *group = run->group;
+    dp_cpu_group_t *group = run->group;
     const dp_engine_piece_t *piece = &run->op->pieces[segment.piece];
     const size_t at = segment.start * run->elem_bytes;
     void *outs[2] = {(char *)piece->out + at,
@@ -163,14 +163,14 @@ static dp_status_t reduce_segment(const stage_run_t *run, dp_segment_t segment, 
         .count = segment.count,
         .prescale = piece->prescale,
         .postscale = piece->postscale,
-        .divisor = dp_host_divisor(group, run->op),
-        .tally = dp_host_tally(group, segment.piece, run->wanted),
+        .divisor = dp_cpu_divisor(group, run->op),
+        .tally = dp_cpu_tally(group, segment.piece, run->wanted),
     };
 
     for (int k = 0; k < group->local_size; k++) {
         const char *part = staged(run, k, part_at(run->stage, index, group->local_rank) + before);
 
-        if (part == NULL) return dp_host_bad_offset(group, k);
+        if (part == NULL) return dp_cpu_bad_offset(group, k);
         group->ins[k] = k == group->local_rank ? (const char *)piece->in + at : part;
     }
     dp_kernel_reduce(&args);
@@ -199,7 +199,7 @@ static dp_status_t copy_out(const stage_run_t *run, int local, size_t index)
     dp_range_t left = piece_of(run, local, index);
     dp_segment_t segment;
 
-    if (from == NULL) return dp_host_bad_offset(run->group, local);
+    if (from == NULL) return dp_cpu_bad_offset(run->group, local);
     while (dp_layout_next(&run->group->layout, &left, &segment)) {
         const size_t bytes = segment.count * run->elem_bytes;
 
@@ -213,7 +213,7 @@ static dp_status_t copy_out(const stage_run_t *run, int local, size_t index)
 /* ---- All of it -------------------------------------------------------------------------------
  */
 
-dp_status_t dp_stage_reduce(dp_host_group_t *group, dp_engine_op_t *op)
+dp_status_t dp_stage_reduce(dp_cpu_group_t *group, dp_engine_op_t *op)
 {
     const int self = group->local_rank;
     const int size = group->local_size;
@@ -222,22 +222,22 @@ dp_status_t dp_stage_reduce(dp_host_group_t *group, dp_engine_op_t *op)
                        .op = op,
                        .stage = group->engine->stage,
                        .elem_bytes = dp_dtype_bytes(op->dtype),
-                       .wanted = dp_host_wants_tally(group, op)};
+                       .wanted = dp_cpu_wants_tally(group, op)};
     size_t pieces;
 
     if (status != DP_OK) return status;
     run.blocks = run.stage->piece_bytes / (DP_TALLY_BLOCK * run.elem_bytes);
     pieces = dp_range_chunks(shard_of(&run, 0), run.blocks); /* no shard is larger */
-    if (run.wanted) dp_host_clear_tallies(group, shard_of(&run, self));
+    if (run.wanted) dp_cpu_clear_tallies(group, shard_of(&run, self));
     for (size_t step = 0; status == DP_OK && step < pieces + 2; step++) {
         for (int i = 1; step < pieces && i < size; i++)
             copy_in(&run, (self + i) % size, step);
         if (step >= 1) status = reduce_piece(&run, step - 1);
         for (int i = 1; status == DP_OK && step >= 2 && i < size; i++)
             status = copy_out(&run, (self + i) % size, step - 2);
-        if (status == DP_OK) status = dp_host_meet(group);
+        if (status == DP_OK) status = dp_cpu_node_barrier(group);
     }
     for (int k = 0; status == DP_OK && run.wanted && k < size; k++)
-        status = dp_host_add_tallies(group, op, k, shard_of(&run, k));
+        status = dp_cpu_add_tallies(group, op, k, shard_of(&run, k));
     return status;
 }

@@ -103,8 +103,8 @@ static void open_rank(rank_t *rank, dp_bootstrap_t *bootstrap, int hosts)
 static void create_engine(rank_t *rank)
 {
     rank->status =
-        dp_engine_host_create(rank->bootstrap, &rank->topology, rank->device, &rank->config,
-                              &rank->log, NULL, &rank->engine, &rank->error);
+        dp_engine_cpu_create(rank->bootstrap, &rank->topology, rank->device, &rank->config,
+                             &rank->log, NULL, &rank->engine, &rank->error);
 }
 
 static void close_rank(rank_t *rank)

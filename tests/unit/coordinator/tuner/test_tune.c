@@ -143,8 +143,8 @@ static void *run(void *argument)
         if (rank->status == DP_OK) rank->status = dp_wait(handle, 60.0, NULL);
     }
     if (rank->status == DP_OK) {
-        rank->settings = (dp_pipeline_settings_t){.slot_bytes = dp->pipeline->limits.slot_bytes,
-                                                  .slots = dp->pipeline->slots.used,
+        rank->settings = (dp_pipeline_settings_t){.buffer_bytes = dp->pipeline->limits.buffer_bytes,
+                                                  .slots = dp->pipeline->buffers.used,
                                                   .in_place_least = dp->pipeline->in_place_least};
     }
     (void)dp_finalize(dp);
@@ -183,7 +183,7 @@ static void assert_all_alike(const world_t *world)
     for (int r = 1; r < RANKS; r++) {
         const dp_pipeline_settings_t *other = &world->ranks[r].settings;
 
-        assert_int_equal(other->slot_bytes, root->slot_bytes);
+        assert_int_equal(other->buffer_bytes, root->buffer_bytes);
         assert_int_equal(other->slots, root->slots);
         assert_int_equal(other->in_place_least, root->in_place_least);
     }
@@ -217,7 +217,7 @@ static void tuned_world_changes_together_and_remembers(void **state)
     char folder[] = "/tmp/dp-tune-XXXXXX";
     static world_t first, second;
     static const uint64_t others[DP_KNOBS] = {[DP_KNOB_BUCKET] = 512 * DP_KIB,
-                                              [DP_KNOB_SLOTS] = 1,
+                                              [DP_KNOB_BUFFERS] = 1,
                                               [DP_KNOB_IN_PLACE] = 16 * DP_KIB,
                                               [DP_KNOB_HOLD] = 50000};
     int changes = 0;
@@ -241,8 +241,8 @@ static void tuned_world_changes_together_and_remembers(void **state)
     second.steps = 12;
     run_world(&second);
     assert_all_alike(&second);
-    assert_int_equal(second.ranks[0].settings.slot_bytes, others[DP_KNOB_BUCKET]);
-    assert_int_equal(second.ranks[0].settings.slots, others[DP_KNOB_SLOTS]);
+    assert_int_equal(second.ranks[0].settings.buffer_bytes, others[DP_KNOB_BUCKET]);
+    assert_int_equal(second.ranks[0].settings.slots, others[DP_KNOB_BUFFERS]);
     assert_int_equal(second.ranks[0].settings.in_place_least, others[DP_KNOB_IN_PLACE]);
     assert_int_equal(unlink(first.tune), 0);
     snprintf(first.tune, sizeof(first.tune), "%s/tuned.lock", folder);

@@ -46,7 +46,7 @@ static double cost(const model_t *model, const dp_tuner_t *tuner)
     return 0.1 *
            (1.0 +
             model->weight * off((double)dp_tuner_value(tuner, DP_KNOB_BUCKET), model->bucket) +
-            model->weight * off((double)dp_tuner_value(tuner, DP_KNOB_SLOTS), model->slots) +
+            model->weight * off((double)dp_tuner_value(tuner, DP_KNOB_BUFFERS), model->slots) +
             model->weight * off((double)dp_tuner_value(tuner, DP_KNOB_HOLD), model->hold));
 }
 
@@ -68,7 +68,7 @@ static void begin(dp_tuner_t *tuner)
     dp_ladder_t ladders[DP_KNOBS];
 
     dp_ladder_around(&ladders[DP_KNOB_BUCKET], 32 * DP_MIB, DP_MIB, 64 * DP_MIB, 5, 1);
-    dp_ladder_around(&ladders[DP_KNOB_SLOTS], 3, 1, 6, 1, 1);
+    dp_ladder_around(&ladders[DP_KNOB_BUFFERS], 3, 1, 6, 1, 1);
     dp_ladder_around(&ladders[DP_KNOB_IN_PLACE], 0, 0, 0, 0, 0);
     dp_ladder_around(&ladders[DP_KNOB_HOLD], 200000, 50000, 800000, 2, 2);
     dp_tuner_init(tuner, ladders);

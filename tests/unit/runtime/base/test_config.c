@@ -63,7 +63,7 @@ static void config_defaults_are_the_documented_ones(void **state)
     const dp_config_t *config = *state;
 
     assert_int_equal(config->fusion_bytes, 32u << 20);
-    assert_int_equal(config->fusion_slots, 3);
+    assert_int_equal(config->fusion_buffers, 3);
     assert_int_equal(config->hold_ns, 200000);
     assert_int_equal(config->wire, DP_WIRE_NONE);
     assert_int_equal(config->tree_arity, 8);
@@ -249,10 +249,10 @@ static void config_names_fold_case_and_dashes(void **state)
 {
     dp_config_t *config = *state;
 
-    assert_int_equal(set(config, "fusion-slots", "5"), DP_OK);
-    assert_int_equal(config->fusion_slots, 5);
-    assert_int_equal(set(config, "Fusion_Slots", "6"), DP_OK);
-    assert_int_equal(config->fusion_slots, 6);
+    assert_int_equal(set(config, "fusion-buffers", "5"), DP_OK);
+    assert_int_equal(config->fusion_buffers, 5);
+    assert_int_equal(set(config, "Fusion_Buffers", "6"), DP_OK);
+    assert_int_equal(config->fusion_buffers, 6);
 }
 
 static void config_unknown_names_get_the_nearest(void **state)
@@ -417,14 +417,14 @@ static void file_lines_set_values(void **state)
     assert_int_equal(from_text(config, "# a job of ours\r\n"
                                        "\n"
                                        "fusion-bytes = 1M   # small\n"
-                                       "  FUSION_SLOTS=2\t\n"
+                                       "  FUSION_BUFFERS=2\t\n"
                                        "fusion_hold =\t1ms\r\n"
                                        "timeline = out#1.pftrace\n"
                                        "ucx-devices =\n"
                                        "wire = fp16"),
                      DP_OK);
     assert_int_equal(config->fusion_bytes, DP_MIB);
-    assert_int_equal(config->fusion_slots, 2);
+    assert_int_equal(config->fusion_buffers, 2);
     assert_int_equal(config->hold_ns, 1000000);
     assert_string_equal(config->timeline, "out#1.pftrace");
     assert_string_equal(config->ucx_devices, "");

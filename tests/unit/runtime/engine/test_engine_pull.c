@@ -270,7 +270,7 @@ static void stage_works_between_processes(void **state)
 /* Large enough that both ways are tried, one after the other. */
 static void repeat_large(engine_rank_t *rank, void *user)
 {
-    const size_t count = DP_WAY_LEAST / sizeof(float) + 7;
+    const size_t count = DP_METHOD_LEAST_BYTES / sizeof(float) + 7;
     float *data = malloc(count * sizeof(*data));
     dp_engine_piece_t piece = {
         .in = data, .out = data, .count = count, .prescale = 1.0, .postscale = 1.0};

@@ -12,72 +12,73 @@
 #define BYTES ((size_t)64 << 20)
 
 /* Runs operations that cost so much; returns how many were staged. */
-static int run(dp_ways_t *ways, size_t bytes, int count, uint64_t pull_ns, uint64_t stage_ns)
+static int run(dp_method_stats_t *ways, size_t bytes, int count, uint64_t pull_ns,
+               uint64_t stage_ns)
 {
     int staged = 0;
 
     for (int i = 0; i < count; i++) {
-        const dp_way_t way = dp_way_choose(ways, bytes);
+        const dp_method_t way = dp_method_choose(ways, bytes);
 
-        staged += way == DP_WAY_STAGE;
-        dp_way_note(ways, way, bytes, way == DP_WAY_STAGE ? stage_ns : pull_ns);
+        staged += way == DP_METHOD_STAGING;
+        dp_method_record(ways, way, bytes, way == DP_METHOD_STAGING ? stage_ns : pull_ns);
     }
     return staged;
 }
 
 static void way_small_tensors_are_pulled(void **state)
 {
-    dp_ways_t ways = {0};
+    dp_method_stats_t ways = {0};
 
     (void)state;
-    assert_int_equal(run(&ways, DP_WAY_LEAST - 1, 1000, 100, 1), 0);
+    assert_int_equal(run(&ways, DP_METHOD_LEAST_BYTES - 1, 1000, 100, 1), 0);
     assert_int_equal(ways.classes[0].count, 0);
 }
 
 static void way_cheaper_one_is_taken(void **state)
 {
-    dp_ways_t ways = {0};
+    dp_method_stats_t ways = {0};
 
     (void)state;
     assert_int_equal(run(&ways, BYTES, 4, 300, 200), 2); /* both are tried */
     assert_true(run(&ways, BYTES, 1000, 300, 200) >= 997);
-    ways = (dp_ways_t){0};
+    ways = (dp_method_stats_t){0};
     run(&ways, BYTES, 4, 200, 900);
     assert_true(run(&ways, BYTES, 1000, 200, 900) <= 3);
 }
 
 static void way_first_touch_does_not_count(void **state)
 {
-    dp_ways_t ways = {0};
+    dp_method_stats_t ways = {0};
 
     (void)state;
-    dp_way_note(&ways, DP_WAY_PULL, BYTES, 100000); /* pages are made */
+    dp_method_record(&ways, DP_METHOD_PULL, BYTES, 100000); /* pages are made */
     run(&ways, BYTES, 3, 200, 300);
-    assert_int_equal(dp_way_choose(&ways, BYTES), DP_WAY_PULL);
+    assert_int_equal(dp_method_choose(&ways, BYTES), DP_METHOD_PULL);
 }
 
 static void way_change_is_noticed(void **state)
 {
-    dp_ways_t ways = {0};
+    dp_method_stats_t ways = {0};
 
     (void)state;
     run(&ways, BYTES, 100, 200, 220);
-    assert_int_equal(dp_way_choose(&ways, BYTES), DP_WAY_PULL);
+    assert_int_equal(dp_method_choose(&ways, BYTES), DP_METHOD_PULL);
     run(&ways, BYTES, 20, 800, 220); /* the cores have moved */
-    assert_int_equal(dp_way_choose(&ways, BYTES), DP_WAY_STAGE);
+    assert_int_equal(dp_method_choose(&ways, BYTES), DP_METHOD_STAGING);
     run(&ways, BYTES, 5000, 200, 2000);
     assert_true(run(&ways, BYTES, 100, 200, 2000) <= 1);
 }
 
 static void way_sizes_are_told_apart(void **state)
 {
-    dp_ways_t ways = {0};
+    dp_method_stats_t ways = {0};
 
     (void)state;
     run(&ways, BYTES, 10, 300, 200);
-    run(&ways, DP_WAY_LEAST, 10, 10, 20);
-    assert_int_equal(dp_way_choose(&ways, BYTES), DP_WAY_STAGE);
-    assert_int_equal(dp_way_choose(&ways, DP_WAY_LEAST), DP_WAY_PULL);
+    run(&ways, DP_METHOD_LEAST_BYTES, 10, 10, 20);
+    assert_int_equal(dp_method_choose(&ways, BYTES), DP_METHOD_STAGING);
+    assert_int_equal(dp_method_choose(&ways, DP_METHOD_LEAST_BYTES), DP_METHOD_PULL);
 }
 
 int main(void)
