@@ -139,15 +139,26 @@ dp_status_t dp_nccl_await_event(dp_nccl_engine_t *engine, cudaEvent_t event, uin
     }
 }
 
-dp_status_t dp_nccl_await_group(dp_nccl_group_t *group, dp_error_t *error)
+dp_status_t dp_nccl_await_keeper(dp_nccl_group_t *group, dp_error_t *error)
 {
     dp_nccl_engine_t *engine = group->engine;
 
     pthread_mutex_lock(&engine->lock);
-    while (group->state == DP_NCCL_MAKING && !dp_nccl_is_aborted(engine))
+    while (engine->jobs_left > 0 && !dp_nccl_is_aborted(engine))
         pthread_cond_wait(&engine->change, &engine->lock);
     pthread_mutex_unlock(&engine->lock);
     return dp_nccl_is_aborted(engine) ? dp_nccl_refuse(group, error) : DP_OK;
+}
+
+/* Hands a communicator to the keeper. lock is held. */
+static void queue_job(dp_nccl_group_t *group)
+{
+    dp_nccl_engine_t *engine = group->engine;
+
+    *engine->jobs_tail = group;
+    engine->jobs_tail = &group->next_job;
+    engine->jobs_left++;
+    pthread_cond_broadcast(&engine->change);
 }
 
 /* ---- Versions ---------------------------------------------------------------------------------
@@ -435,30 +446,13 @@ static ncclResult_t send_id(dp_nccl_group_t *group, ncclUniqueId *id)
     return result != ncclSuccess ? result : end;
 }
 
-/* Its place among the ids is free again once the group of DP_NCCL_IDS groups ago is made. */
-static dp_status_t take_id_slot(dp_nccl_group_t *group, dp_error_t *error)
-{
-    dp_nccl_engine_t *engine = group->engine;
-    int is_taken = 1;
-
-    group->id_slot = engine->ids_used++ % DP_NCCL_IDS;
-    pthread_mutex_lock(&engine->lock);
-    while (is_taken && !dp_nccl_is_aborted(engine)) {
-        is_taken = 0;
-        for (dp_nccl_group_t *at = engine->groups; at != NULL; at = at->next) {
-            is_taken |= at->state == DP_NCCL_MAKING && at->id_slot == group->id_slot;
-        }
-        if (is_taken) pthread_cond_wait(&engine->change, &engine->lock);
-    }
-    pthread_mutex_unlock(&engine->lock);
-    return dp_nccl_is_aborted(engine) ? dp_nccl_refuse(group, error) : DP_OK;
-}
-
+/* The id has arrived here when group->id_came is reached; nobody else uses engine->id before the
+ * keeper has made the communicator. */
 static dp_status_t exchange_id(dp_nccl_group_t *group, dp_error_t *error)
 {
     dp_nccl_engine_t *engine = group->engine;
-    ncclUniqueId *id = &engine->ids[group->id_slot];
-    ncclUniqueId *device_id = &engine->device_ids[group->id_slot];
+    ncclUniqueId *id = engine->id;
+    ncclUniqueId *device_id = engine->device_id;
     dp_status_t status;
 
     if (group->rank == 0) {
@@ -503,7 +497,7 @@ dp_status_t dp_nccl_group_create(dp_engine_t *self, const dp_engine_members_t *m
     status = engine->device->ops->enter(engine->device, NULL);
     if (status == DP_OK) status = dp_nccl_group_make(engine, members, &made, error);
     if (status != DP_OK) return status;
-    status = take_id_slot(made, &why);
+    status = dp_nccl_await_keeper(made, &why);
     if (status == DP_OK) status = exchange_id(made, &why);
     if (status != DP_OK) {
         dp_nccl_group_free(made);
@@ -513,9 +507,7 @@ dp_status_t dp_nccl_group_create(dp_engine_t *self, const dp_engine_members_t *m
     pthread_mutex_lock(&engine->lock);
     made->next = engine->groups;
     engine->groups = made;
-    *engine->jobs_tail = made;
-    engine->jobs_tail = &made->next_job;
-    pthread_cond_broadcast(&engine->change);
+    queue_job(made);
     pthread_mutex_unlock(&engine->lock);
     *group = (dp_engine_group_t *)(void *)made;
     return DP_OK;
@@ -530,9 +522,7 @@ void dp_nccl_group_destroy(dp_engine_t *self, dp_engine_group_t *group)
     pthread_mutex_lock(&engine->lock);
     if (!dp_nccl_is_aborted(engine) && ended->state == DP_NCCL_READY) {
         ended->state = DP_NCCL_ENDING;
-        *engine->jobs_tail = ended;
-        engine->jobs_tail = &ended->next_job;
-        pthread_cond_broadcast(&engine->change);
+        queue_job(ended);
     }
     pthread_mutex_unlock(&engine->lock);
 }
@@ -556,7 +546,7 @@ void dp_nccl_keep_make(dp_nccl_group_t *group)
         }
     }
     if (status == DP_OK) {
-        status = init_comm(group, &engine->ids[group->id_slot], deadline_ns, &error);
+        status = init_comm(group, engine->id, deadline_ns, &error);
     }
     if (status != DP_OK) {
         dp_nccl_stop(engine, status, error.text);

@@ -190,7 +190,7 @@ static dp_status_t issue(dp_nccl_task_t *task, cudaStream_t stream, dp_error_t *
 {
     dp_nccl_engine_t *engine = task->engine;
     dp_engine_op_t *op = task->op;
-    dp_status_t status = dp_nccl_await_group(task->group, error);
+    dp_status_t status = dp_nccl_await_keeper(task->group, error);
 
     if (status != DP_OK) return status;
     if (op->wire == DP_WIRE_FP16 || op->wire == DP_WIRE_BF16) {
@@ -268,9 +268,9 @@ static void nccl_destroy(dp_engine_t *self)
     if (engine->side != NULL) cudaStreamDestroy(engine->side);
     if (engine->zeroing != NULL) cudaStreamDestroy(engine->zeroing);
     if (engine->rows_came != NULL) cudaEventDestroy(engine->rows_came);
-    if (engine->ids != NULL) cudaFreeHost(engine->ids);
+    if (engine->id != NULL) cudaFreeHost(engine->id);
     if (engine->rows != NULL) cudaFreeHost(engine->rows);
-    if (engine->device_ids != NULL) cudaFree(engine->device_ids);
+    if (engine->device_id != NULL) cudaFree(engine->device_id);
     if (engine->device_rows != NULL) cudaFree(engine->device_rows);
     if (engine->barrier != NULL) cudaFree(engine->barrier);
     free(engine->sources);
@@ -351,11 +351,10 @@ static dp_status_t make_memory(dp_nccl_engine_t *engine, dp_error_t *error)
     if (status != DP_OK) return dp_error_set(error, status, "nccl: no pinned memory");
     make_pool(engine);
     engine->row_words = size * (3 + dp_min(size, ROWS_AT_ONCE));
-    status = DP_NCCL_CUDA(cudaMallocHost((void **)&engine->ids, DP_NCCL_IDS * sizeof(ncclUniqueId)),
-                          error);
+    status = DP_NCCL_CUDA(cudaMallocHost((void **)&engine->id, sizeof(*engine->id)), error);
     if (status == DP_OK) {
-        status = DP_NCCL_CUDA(
-            cudaMalloc((void **)&engine->device_ids, DP_NCCL_IDS * sizeof(ncclUniqueId)), error);
+        status = DP_NCCL_CUDA(cudaMalloc((void **)&engine->device_id, sizeof(*engine->device_id)),
+                              error);
     }
     if (status == DP_OK) {
         status = DP_NCCL_CUDA(

@@ -15,7 +15,6 @@
 
 #include "runtime/engine/nccl/nccl.h"
 
-#define DP_NCCL_IDS 32       /* groups being made at a time */
 #define DP_NCCL_EXIT_CODE 70 /* of a process whose communicators cannot be aborted */
 
 typedef struct dp_nccl_engine dp_nccl_engine_t;
@@ -44,7 +43,6 @@ struct dp_nccl_group {
     int is_joined; /* all memory is known to it; written under memory_lock too */
     dp_nccl_group_t *next, *next_job;
     cudaEvent_t id_came; /* NULL: the id is known */
-    size_t id_slot;
     /* keeper only */
     pthread_t breaker; /* aborts it */
     int has_breaker;
@@ -107,8 +105,9 @@ struct dp_nccl_engine {
     pthread_mutex_t lock;
     pthread_cond_t change; /* of what lock guards */
     /* guarded by lock */
-    dp_nccl_group_t *groups; /* all but the world */
-    dp_nccl_group_t *jobs, **jobs_tail;
+    dp_nccl_group_t *groups;             /* all but the world */
+    dp_nccl_group_t *jobs, **jobs_tail;  /* communicators to be made or ended, in their order */
+    int jobs_left;                       /* those, and the one that the keeper is at */
     dp_nccl_task_t *tasks, *spare_tasks; /* in flight, the latest first, and not */
     int is_stopping, is_torn;            /* destroy; the keeper has aborted the communicators */
     dp_status_t abort_status;
@@ -121,11 +120,10 @@ struct dp_nccl_engine {
     pthread_mutex_t memory_lock;
     dp_nccl_range_t *ranges;
     /* launch thread only */
-    dp_nccl_page_t *pages; /* the one with room first */
-    cudaMemPool_t pool;    /* of scratch; NULL: the device's */
-    char *barrier;         /* a byte of device memory */
-    size_t ids_used;
-    ncclUniqueId *ids, *device_ids; /* [DP_NCCL_IDS] pinned, device */
+    dp_nccl_page_t *pages;        /* the one with room first */
+    cudaMemPool_t pool;           /* of scratch; NULL: the device's */
+    char *barrier;                /* a byte of device memory */
+    ncclUniqueId *id, *device_id; /* of the group that is being made: pinned, device */
     cudaEvent_t rows_came;
     uint64_t *rows, *device_rows; /* [row_words] pinned, device */
     size_t row_words;
@@ -187,8 +185,16 @@ dp_status_t dp_nccl_cuda(int result, const char *what, dp_error_t *error);
  * no earlier one is under way; NULL: from now. */
 dp_status_t dp_nccl_await_event(dp_nccl_engine_t *engine, cudaEvent_t event, uint64_t limit_ns,
                                 const dp_nccl_task_t *task, dp_error_t *error);
-/* Waits until the keeper has made it. */
-dp_status_t dp_nccl_await_group(dp_nccl_group_t *group, dp_error_t *error);
+/*
+ * Waits until the keeper has made and ended all communicators that the launch thread has asked for;
+ * group: which texts name. The launch thread calls this before it issues anything.
+ *
+ * Why not only the communicator that the operation needs: communicators are made, and ended, by all
+ * their ranks together. If this rank issued a later operation meanwhile, the keeper could come
+ * behind it (for issue_lock, or in cudaFree(), which waits for the whole device); the operation
+ * would wait for a rank that waits for that communicator, and that one for this rank's keeper.
+ */
+dp_status_t dp_nccl_await_keeper(dp_nccl_group_t *group, dp_error_t *error);
 
 dp_status_t dp_nccl_check_version(const dp_nccl_engine_t *engine, int *version, dp_error_t *error);
 /* The world's: collective, over the bootstrap. */

@@ -51,6 +51,8 @@ static void keep_job(dp_nccl_engine_t *engine)
         if (!dp_nccl_is_aborted(engine)) forget_group(group);
     }
     pthread_mutex_lock(&engine->lock);
+    engine->jobs_left--;
+    pthread_cond_broadcast(&engine->change);
 }
 
 static void *keeper_main(void *argument)

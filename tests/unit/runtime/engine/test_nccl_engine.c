@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include <math.h>
+#include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +18,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include "runtime/engine/nccl/nccl_internal.h"
 #include "tests/unit/engine_cases.h"
 #include "tests/unit/engine_group_cases.h"
 #include "tests/unit/nccl_world.h"
@@ -26,6 +28,7 @@
 #define MS ((uint64_t)1000000)
 
 static int ranks_max = 5;
+static sem_t keeper_is_held;
 
 /* Holds a stream up until it is opened. */
 typedef struct gate {
@@ -839,6 +842,87 @@ static void nccl_an_exchange_may_wait_for_its_turn(void **state)
     assert_int_equal(nccl_world_run(&world, exchange_behind, &opens_ns), 0);
 }
 
+/* ---- The keeper -------------------------------------------------------------------------------
+ */
+
+/* Keeps the keeper from ending a communicator for a while: it forgets memory under this lock. */
+static void *hold_memory_lock(void *argument)
+{
+    dp_nccl_engine_t *engine = argument;
+
+    pthread_mutex_lock(&engine->memory_lock);
+    sem_post(&keeper_is_held);
+    usleep(300000);
+    pthread_mutex_unlock(&engine->memory_lock);
+    return NULL;
+}
+
+static dp_engine_group_t *make_group(engine_rank_t *rank, uint32_t uid, const int *ranks, int count)
+{
+    const dp_engine_members_t members = {
+        .uid = uid, .slot = uid, .ranks = ranks, .count = count, .name = "some"};
+    dp_engine_group_t *group = NULL;
+    dp_error_t error = {DP_OK, ""};
+
+    engine_check(rank,
+                 rank->engine->ops->group_create(rank->engine, &members, &group, &error) == DP_OK,
+                 "group_create: %s", error.text);
+    return group;
+}
+
+/*
+ * rank 0: end A   make C   send in C to 1   allreduce in B
+ * rank 1: end A   make C   receive in C
+ * rank 2: end A   make C                    allreduce in B     its keeper is late with "end A"
+ *
+ * Rank 0 waits until rank 2's keeper has made C. So rank 2 must not wait in B for rank 0, in the
+ * keeper's way, before its keeper is through.
+ */
+static void operate_behind_the_keeper(engine_rank_t *rank, void *user)
+{
+    static const int all[] = {0, 1, 2}, pair[] = {0, 2};
+    const dp_engine_ops_t *ops = rank->engine->ops;
+    float *memory = engine_memory(rank, 2 * sizeof(*memory));
+    const size_t count = 1;
+    dp_engine_exchange_t exchange = {
+        .in = memory, .send_counts = &count, .out = memory + 1, .capacity = 1};
+    dp_engine_op_t barrier = {.collective = DP_COLLECTIVE_BARRIER};
+    dp_engine_op_t send = {
+        .collective = DP_COLLECTIVE_SEND, .dtype = DP_F32, .peer = 1, .exchange = &exchange};
+    dp_engine_group_t *b = NULL;
+    dp_engine_op_t sum;
+    dp_engine_piece_t piece;
+    pthread_t holder;
+
+    (void)user;
+    barrier.group = make_group(rank, 1, all, 3);
+    if (rank->rank != 1) b = make_group(rank, 2, pair, 2);
+    allreduce(rank, b, &sum, &piece);
+    engine_run(rank, &barrier, DP_WORK_SMALL);
+    if (rank->rank == 2) {
+        if (pthread_create(&holder, NULL, hold_memory_lock, rank->engine) != 0) abort();
+        sem_wait(&keeper_is_held);
+    }
+    ops->group_destroy(rank->engine, barrier.group);
+    send.group = make_group(rank, 3, all, 3);
+    if (rank->rank != 2) engine_run(rank, &send, DP_WORK_SMALL);
+    if (rank->rank != 1) engine_run(rank, &sum, DP_WORK_SMALL);
+    if (rank->rank == 2) pthread_join(holder, NULL);
+    engine_check(rank, rank->rank == 2 || send.status == DP_OK, "send: %s", send.text);
+    engine_check(rank, rank->rank == 1 || sum.status == DP_OK, "allreduce: %s", sum.text);
+}
+
+static void nccl_operations_stay_behind_the_keeper(void **state)
+{
+    nccl_world_t world = NCCL_WORLD(3);
+
+    (void)state;
+    world.limit_ns = world.start_ns = 10000 * MS;
+    assert_int_equal(sem_init(&keeper_is_held, 0, 0), 0);
+    assert_int_equal(nccl_world_run(&world, operate_behind_the_keeper, NULL), 0);
+    sem_destroy(&keeper_is_held);
+}
+
 /* ---- An abort that hangs ----------------------------------------------------------------------
  */
 
@@ -927,6 +1011,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(nccl_communicators_are_aborted_at_a_time, begin, end),
         cmocka_unit_test_setup_teardown(nccl_the_limit_needs_no_answer_of_cuda, begin, end),
         cmocka_unit_test_setup_teardown(nccl_an_exchange_may_wait_for_its_turn, begin, end),
+        cmocka_unit_test_setup_teardown(nccl_operations_stay_behind_the_keeper, begin, end),
     };
 
     if (argc > 1) ranks_max = atoi(argv[1]);
