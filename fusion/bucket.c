@@ -24,12 +24,12 @@
 
 /* Looks at items whose first part is in this bucket. The operation still runs: all ranks are
  * committed to it. */
-static void begin_items(dp_job_bucket_t *bucket)
+static void begin_items(dp_bucket_t *bucket)
 {
-    dp_job_t *job = bucket->job;
+    dp_fusion_job_t *job = bucket->job;
 
     for (size_t i = 0; i < bucket->plan->piece_count; i++) {
-        dp_job_item_t *state = dp_bucket_item(bucket, i);
+        dp_fusion_item_t *state = dp_bucket_item(bucket, i);
         uint64_t hash;
 
         if (state->is_begun || state->item->input_hash == 0) continue;
@@ -61,7 +61,7 @@ static void drain(dp_pipeline_t *pipeline, dp_stream_t *stream)
 }
 
 /* A stage could not be queued: this rank can no longer do what all have agreed on. */
-static void give_up(dp_job_bucket_t *bucket, dp_status_t status)
+static void give_up(dp_bucket_t *bucket, dp_status_t status)
 {
     dp_pipeline_t *pipeline = bucket->job->pipeline;
     dp_error_t error;
@@ -74,19 +74,19 @@ static void give_up(dp_job_bucket_t *bucket, dp_status_t status)
     drain(pipeline, pipeline->unpack);
     bucket->op.status = status;
     dp_bucket_final_status(bucket);
-    dp_job_end_bucket(bucket->job, bucket);
+    dp_fusion_job_end_bucket(bucket->job, bucket);
 }
 
 /* ---- Stages --------------------------------------------------------------------------------- */
 
 /* Makes a stream wait for the items whose first part is in this bucket. */
-static dp_status_t await_ready(dp_job_bucket_t *bucket, dp_stream_t *stream)
+static dp_status_t await_ready(dp_bucket_t *bucket, dp_stream_t *stream)
 {
     const dp_device_ops_t *device = bucket->job->pipeline->device->ops;
     dp_status_t status = DP_OK;
 
     for (size_t i = 0; i < bucket->plan->piece_count && status == DP_OK; i++) {
-        dp_job_item_t *state = dp_bucket_item(bucket, i);
+        dp_fusion_item_t *state = dp_bucket_item(bucket, i);
 
         if (state->is_begun) continue;
         state->is_begun = 1;
@@ -95,14 +95,14 @@ static dp_status_t await_ready(dp_job_bucket_t *bucket, dp_stream_t *stream)
     return status;
 }
 
-static int ends_here(const dp_job_bucket_t *bucket, const dp_job_item_t *state)
+static int ends_here(const dp_bucket_t *bucket, const dp_fusion_item_t *state)
 {
     return state->item->done != NULL && !state->is_issued &&
            state->last_bucket == (size_t)(bucket - bucket->job->buckets);
 }
 
 /* Some item wants to know when its last part, which is in this bucket, is over. */
-static int has_done_event(const dp_job_bucket_t *bucket)
+static int has_done_event(const dp_bucket_t *bucket)
 {
     for (size_t i = 0; i < bucket->plan->piece_count; i++) {
         if (ends_here(bucket, dp_bucket_item(bucket, i))) return 1;
@@ -112,12 +112,12 @@ static int has_done_event(const dp_job_bucket_t *bucket)
 
 /* 1: it has one stage, and nobody waits for less than its end, so that another thread could do
  * nothing but this while the launch thread waits. */
-static int is_plain(const dp_job_bucket_t *bucket)
+static int is_plain(const dp_bucket_t *bucket)
 {
-    return bucket->slot == NULL && !dp_bucket_device(bucket)->is_async && !has_done_event(bucket);
+    return bucket->buffer == NULL && !dp_bucket_device(bucket)->is_async && !has_done_event(bucket);
 }
 
-static dp_work_size_t size_of(const dp_job_bucket_t *bucket, int is_last)
+static dp_work_size_t size_of(const dp_bucket_t *bucket, int is_last)
 {
     size_t bytes = bucket->plan->payload_bytes;
 
@@ -127,12 +127,12 @@ static dp_work_size_t size_of(const dp_job_bucket_t *bucket, int is_last)
 }
 
 /* Records the done events of the items whose last part is in this bucket. */
-static dp_status_t issue_items(dp_job_bucket_t *bucket, dp_stream_t *stream)
+static dp_status_t issue_items(dp_bucket_t *bucket, dp_stream_t *stream)
 {
     dp_pipeline_t *pipeline = bucket->job->pipeline;
 
     for (size_t i = 0; i < bucket->plan->piece_count; i++) {
-        dp_job_item_t *state = dp_bucket_item(bucket, i);
+        dp_fusion_item_t *state = dp_bucket_item(bucket, i);
         dp_status_t status;
 
         if (!ends_here(bucket, state)) continue;
@@ -147,7 +147,7 @@ static dp_status_t issue_items(dp_job_bucket_t *bucket, dp_stream_t *stream)
 }
 
 /* One stage where nobody looks in between. */
-static dp_status_t queue_end(dp_job_bucket_t *bucket, dp_stream_t *stream, dp_work_size_t size)
+static dp_status_t queue_end(dp_bucket_t *bucket, dp_stream_t *stream, dp_work_size_t size)
 {
     const dp_device_ops_t *device = bucket->job->pipeline->device->ops;
     dp_status_t status;
@@ -168,47 +168,48 @@ static dp_status_t queue_end(dp_job_bucket_t *bucket, dp_stream_t *stream, dp_wo
 }
 
 /* 1: it ends on the unpack stream. Follows from what all parts of an item have in common. */
-static int hands_over(const dp_job_bucket_t *bucket)
+static int hands_over(const dp_bucket_t *bucket)
 {
     switch (bucket->plan->collective) {
     case DP_COLLECTIVE_ALLREDUCE:
     case DP_COLLECTIVE_REDUCE:
-        return bucket->slot != NULL;
+        return bucket->buffer != NULL;
     case DP_COLLECTIVE_REDUCE_SCATTER:
-        return bucket->slot != NULL && !dp_bucket_engine_compresses(bucket);
+        return bucket->buffer != NULL && !dp_bucket_engine_compresses(bucket);
     default:
         return 0;
     }
 }
 
 /* Queues the stages. Once the last one is queued the bucket may be gone. */
-static dp_status_t queue_stages(dp_job_bucket_t *bucket, dp_work_size_t size)
+static dp_status_t queue_stages(dp_bucket_t *bucket, dp_work_size_t size)
 {
     dp_pipeline_t *pipeline = bucket->job->pipeline;
     const dp_device_ops_t *device = pipeline->device->ops;
     dp_engine_t *engine = pipeline->engine;
-    dp_fused_buffer_t *slot = bucket->slot;
+    dp_fused_buffer_t *buffer = bucket->buffer;
     int moves_on = hands_over(bucket);
     dp_stream_t *last = moves_on ? pipeline->unpack : pipeline->reduce;
-    dp_status_t status = await_ready(bucket, slot != NULL ? pipeline->pack : pipeline->reduce);
+    dp_status_t status = await_ready(bucket, buffer != NULL ? pipeline->pack : pipeline->reduce);
 
-    if (status == DP_OK && slot != NULL) {
+    if (status == DP_OK && buffer != NULL) {
         status = device->is_async ? dp_bucket_queue_pack(bucket, pipeline->pack)
                                   : device->call(pipeline->pack, size, dp_bucket_pack, bucket);
-        if (status == DP_OK) status = device->event_record(slot->packed, pipeline->pack);
-        if (status == DP_OK) status = device->stream_wait(pipeline->reduce, slot->packed);
+        if (status == DP_OK) status = device->event_record(buffer->packed, pipeline->pack);
+        if (status == DP_OK) status = device->stream_wait(pipeline->reduce, buffer->packed);
     }
     if (status == DP_OK) {
         status = engine->ops->enqueue(engine, pipeline->reduce, size, &bucket->op);
     }
     if (status == DP_OK && moves_on) {
-        status = device->event_record(slot->reduced, pipeline->reduce);
-        if (status == DP_OK) status = device->stream_wait(last, slot->reduced);
+        status = device->event_record(buffer->reduced, pipeline->reduce);
+        if (status == DP_OK) status = device->stream_wait(last, buffer->reduced);
     }
     if (status == DP_OK) status = queue_end(bucket, last, size);
     if (status != DP_OK) return status;
     /* The bucket is on its way, so this failure is not its own. */
-    if (slot != NULL && device->event_record(slot->released, last) != DP_OK) drain(pipeline, last);
+    if (buffer != NULL && device->event_record(buffer->released, last) != DP_OK)
+        drain(pipeline, last);
     return DP_OK;
 }
 
@@ -216,7 +217,7 @@ static dp_status_t queue_stages(dp_job_bucket_t *bucket, dp_work_size_t size)
 
 /* The engine learns of a group; the barrier that follows is where its ranks meet. A group that ends
  * must be there: without one the barrier would be the world's. */
-static dp_status_t open_group(dp_job_bucket_t *bucket)
+static dp_status_t open_group(dp_bucket_t *bucket)
 {
     dp_pipeline_t *pipeline = bucket->job->pipeline;
     const dp_pipeline_item_t *item = dp_bucket_item(bucket, 0)->item;
@@ -241,7 +242,7 @@ static dp_status_t open_group(dp_job_bucket_t *bucket)
 /* Once the barrier is over on all its ranks none of them looks at the others any more. Waits here,
  * because engines make and end groups on the launch thread alone; only earlier work is waited for.
  */
-static dp_status_t close_group(dp_job_bucket_t *bucket)
+static dp_status_t close_group(dp_bucket_t *bucket)
 {
     dp_pipeline_t *pipeline = bucket->job->pipeline;
     dp_engine_t *engine = pipeline->engine;
@@ -260,14 +261,14 @@ static dp_status_t close_group(dp_job_bucket_t *bucket)
 
 /* ---- Start ---------------------------------------------------------------------------------- */
 
-void dp_bucket_start(dp_job_bucket_t *bucket, int is_last)
+void dp_bucket_start(dp_bucket_t *bucket, int is_last)
 {
     dp_pipeline_t *pipeline = bucket->job->pipeline;
     dp_status_t status = DP_OK;
 
     bucket->name = dp_trace_name(pipeline->trace, dp_bucket_item(bucket, 0)->item->name);
     if (dp_bucket_needs_buffer(bucket))
-        status = dp_fused_buffers_acquire(&pipeline->slots, &bucket->slot);
+        status = dp_fused_buffers_acquire(&pipeline->buffers, &bucket->buffer);
     if (status == DP_OK && !dp_pipeline_is_aborted(pipeline)) status = open_group(bucket);
     if (status == DP_OK && !dp_pipeline_is_aborted(pipeline)) {
         begin_items(bucket);
@@ -284,5 +285,5 @@ void dp_bucket_start(dp_job_bucket_t *bucket, int is_last)
     }
     bucket->op.status = DP_ERR_ABORTED;
     dp_bucket_final_status(bucket);
-    dp_job_end_bucket(bucket->job, bucket);
+    dp_fusion_job_end_bucket(bucket->job, bucket);
 }

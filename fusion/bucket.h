@@ -10,33 +10,32 @@
 
 #include "fusion/pipeline_internal.h"
 
-static inline const dp_plan_piece_t *dp_bucket_piece(const dp_job_bucket_t *bucket, size_t index)
+static inline const dp_plan_piece_t *dp_bucket_piece(const dp_bucket_t *bucket, size_t index)
 {
     return &bucket->job->plan.pieces[bucket->plan->piece_begin + index];
 }
 
-static inline const dp_plan_entry_t *dp_bucket_entry(const dp_job_bucket_t *bucket, size_t index)
+static inline const dp_plan_entry_t *dp_bucket_entry(const dp_bucket_t *bucket, size_t index)
 {
     return &bucket->job->entries[dp_bucket_piece(bucket, index)->entry];
 }
 
-static inline const dp_pipeline_tensor_t *dp_bucket_tensor(const dp_job_bucket_t *bucket,
-                                                           size_t index)
+static inline const dp_pipeline_tensor_t *dp_bucket_tensor(const dp_bucket_t *bucket, size_t index)
 {
     return bucket->job->sources[dp_bucket_piece(bucket, index)->entry].tensor;
 }
 
-static inline dp_job_item_t *dp_bucket_item(const dp_job_bucket_t *bucket, size_t index)
+static inline dp_fusion_item_t *dp_bucket_item(const dp_bucket_t *bucket, size_t index)
 {
     return &bucket->job->items[bucket->job->sources[dp_bucket_piece(bucket, index)->entry].item];
 }
 
-static inline int dp_bucket_engine_compresses(const dp_job_bucket_t *bucket)
+static inline int dp_bucket_engine_compresses(const dp_bucket_t *bucket)
 {
     return bucket->job->pipeline->engine->ops->compresses;
 }
 
-static inline const dp_device_ops_t *dp_bucket_device(const dp_job_bucket_t *bucket)
+static inline const dp_device_ops_t *dp_bucket_device(const dp_bucket_t *bucket)
 {
     return bucket->job->pipeline->device->ops;
 }
@@ -44,30 +43,30 @@ static inline const dp_device_ops_t *dp_bucket_device(const dp_job_bucket_t *buc
 /* ---- bucket_op.c ---------------------------------------------------------------------------- */
 
 /* The elements of its slot are of another type than the tensors'. */
-int dp_bucket_is_cast(const dp_job_bucket_t *bucket);
-dp_dtype_t dp_bucket_buffer_dtype(const dp_job_bucket_t *bucket);
+int dp_bucket_is_cast(const dp_bucket_t *bucket);
+dp_dtype_t dp_bucket_buffer_dtype(const dp_bucket_t *bucket);
 
 /* The figures of its results are wanted. */
-int dp_bucket_wants_tally(const dp_job_bucket_t *bucket);
+int dp_bucket_wants_tally(const dp_bucket_t *bucket);
 
 /* Its scales are applied by the casts around the engine, which sees factors of 1. */
-int dp_bucket_folds_scales(const dp_job_bucket_t *bucket);
+int dp_bucket_folds_scales(const dp_bucket_t *bucket);
 
 /* This rank has to fill a slot for it. */
-int dp_bucket_needs_buffer(const dp_job_bucket_t *bucket);
+int dp_bucket_needs_buffer(const dp_bucket_t *bucket);
 
 /* What a piece is read from and written to, NULL where this rank gives or wants nothing. */
-const unsigned char *dp_bucket_user_in(const dp_job_bucket_t *bucket, size_t index);
-unsigned char *dp_bucket_user_out(const dp_job_bucket_t *bucket, size_t index);
-unsigned char *dp_bucket_buffer_at(const dp_job_bucket_t *bucket, size_t index);
+const unsigned char *dp_bucket_user_in(const dp_bucket_t *bucket, size_t index);
+unsigned char *dp_bucket_user_out(const dp_bucket_t *bucket, size_t index);
+unsigned char *dp_bucket_buffer_at(const dp_bucket_t *bucket, size_t index);
 
 /* Fills in op, its pieces and its exchange. */
-void dp_bucket_fill_op(dp_job_bucket_t *bucket);
+void dp_bucket_fill_op(dp_bucket_t *bucket);
 
 /* ---- bucket_stages.c ------------------------------------------------------------------------ */
 
 /* The timeline's counters, when a bucket starts and when it ends. */
-void dp_bucket_count_in_flight(dp_job_bucket_t *bucket, int starts);
+void dp_bucket_count_in_flight(dp_bucket_t *bucket, int starts);
 
 /* Stages, for dp_device_ops_t.call(); the argument is the bucket. */
 void dp_bucket_pack(void *bucket);
@@ -76,19 +75,19 @@ void dp_bucket_end(void *bucket);    /* the last one: the bucket may be gone whe
 void dp_bucket_unpack_and_end(void *bucket);
 
 /* Pieces of this many rows lie behind each other in the slot. */
-size_t dp_bucket_rows(const dp_job_bucket_t *bucket);
+size_t dp_bucket_rows(const dp_bucket_t *bucket);
 /* What the engine leaves of a piece has to be moved, scaled or looked at. */
-int dp_bucket_needs_unpack(const dp_job_bucket_t *bucket, size_t index);
-double dp_bucket_pack_scale(const dp_job_bucket_t *bucket, size_t index);
-double dp_bucket_unpack_scale(const dp_job_bucket_t *bucket, size_t index);
+int dp_bucket_needs_unpack(const dp_bucket_t *bucket, size_t index);
+double dp_bucket_pack_scale(const dp_bucket_t *bucket, size_t index);
+double dp_bucket_unpack_scale(const dp_bucket_t *bucket, size_t index);
 
 /* After an abort its reason replaces whatever the engine ran into because of it. */
-void dp_bucket_final_status(dp_job_bucket_t *bucket);
+void dp_bucket_final_status(dp_bucket_t *bucket);
 
 /* ---- bucket_async.c ------------------------------------------------------------------------- */
 
 /* The same two as work of a device's stream. */
-dp_status_t dp_bucket_queue_pack(dp_job_bucket_t *bucket, dp_stream_t *stream);
-dp_status_t dp_bucket_queue_unpack(dp_job_bucket_t *bucket, dp_stream_t *stream);
+dp_status_t dp_bucket_queue_pack(dp_bucket_t *bucket, dp_stream_t *stream);
+dp_status_t dp_bucket_queue_unpack(dp_bucket_t *bucket, dp_stream_t *stream);
 
 #endif

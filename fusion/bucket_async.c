@@ -8,41 +8,41 @@
  */
 #include "fusion/bucket.h"
 
-#define GATHERED_MAX 256 /* pieces of one cast; what a device takes in one launch */
+#define CAST_BATCH_MAX 256 /* pieces of one cast; what a device takes in one launch */
 
 /* Pieces that go into one cast. */
-typedef struct gathered {
+typedef struct cast_batch {
     dp_stream_t *stream;
     const dp_device_ops_t *device;
     dp_dtype_t from, to;
     dp_figures_t *figures; /* of all of them */
-    dp_cast_piece_t pieces[GATHERED_MAX];
+    dp_cast_piece_t pieces[CAST_BATCH_MAX];
     size_t count;
-} gathered_t;
+} cast_batch_t;
 
-static dp_status_t flush(gathered_t *gathered)
+static dp_status_t cast_batch_flush(cast_batch_t *cast_batch)
 {
-    const dp_cast_args_t args = {.from = gathered->from,
-                                 .to = gathered->to,
-                                 .pieces = gathered->pieces,
-                                 .piece_count = gathered->count};
+    const dp_cast_args_t args = {.from = cast_batch->from,
+                                 .to = cast_batch->to,
+                                 .pieces = cast_batch->pieces,
+                                 .piece_count = cast_batch->count};
 
-    gathered->count = 0;
+    cast_batch->count = 0;
     if (args.piece_count == 0) return DP_OK;
-    return gathered->device->cast(gathered->stream, &args, gathered->figures);
+    return cast_batch->device->cast(cast_batch->stream, &args, cast_batch->figures);
 }
 
-static dp_status_t gather(gathered_t *gathered, const dp_cast_piece_t *piece)
+static dp_status_t cast_batch_add(cast_batch_t *cast_batch, const dp_cast_piece_t *piece)
 {
-    gathered->pieces[gathered->count++] = *piece;
-    return gathered->count == GATHERED_MAX ? flush(gathered) : DP_OK;
+    cast_batch->pieces[cast_batch->count++] = *piece;
+    return cast_batch->count == CAST_BATCH_MAX ? cast_batch_flush(cast_batch) : DP_OK;
 }
 
 /* ---- Pack ----------------------------------------------------------------------------------- */
 
 /* What this rank, having joined, gives instead of data. Scales do not concern it: those of the
  * others are applied before it meets their data. */
-static dp_status_t fill_absent(const dp_job_bucket_t *bucket, size_t index, dp_stream_t *stream)
+static dp_status_t fill_absent(const dp_bucket_t *bucket, size_t index, dp_stream_t *stream)
 {
     const size_t count = dp_bucket_rows(bucket) * dp_bucket_piece(bucket, index)->count;
     const dp_dtype_t dtype = dp_bucket_buffer_dtype(bucket);
@@ -55,7 +55,7 @@ static dp_status_t fill_absent(const dp_job_bucket_t *bucket, size_t index, dp_s
     return dp_bucket_device(bucket)->fill(stream, dtype, bucket->plan->reduce, to, count);
 }
 
-static dp_status_t gather_rows(const dp_job_bucket_t *bucket, size_t index, gathered_t *gathered)
+static dp_status_t cast_rows(const dp_bucket_t *bucket, size_t index, cast_batch_t *cast_batch)
 {
     const dp_pipeline_tensor_t *tensor = dp_bucket_tensor(bucket, index);
     const size_t stride = tensor->count * dp_dtype_bytes(tensor->dtype);
@@ -66,32 +66,32 @@ static dp_status_t gather_rows(const dp_job_bucket_t *bucket, size_t index, gath
     dp_status_t status = DP_OK;
 
     for (size_t row = 0; row < dp_bucket_rows(bucket) && status == DP_OK; row++) {
-        status = gather(gathered, &piece);
+        status = cast_batch_add(cast_batch, &piece);
         piece.from = (const unsigned char *)piece.from + stride;
-        piece.to = (unsigned char *)piece.to + piece.count * dp_dtype_bytes(gathered->to);
+        piece.to = (unsigned char *)piece.to + piece.count * dp_dtype_bytes(cast_batch->to);
     }
     return status;
 }
 
-static dp_status_t stamp(const dp_job_bucket_t *bucket, dp_stream_t *stream, uint64_t *ns)
+static dp_status_t stamp(const dp_bucket_t *bucket, dp_stream_t *stream, uint64_t *ns)
 {
     return bucket->job->pipeline->trace == NULL ? DP_OK
                                                 : dp_bucket_device(bucket)->stamp(stream, ns);
 }
 
-dp_status_t dp_bucket_queue_pack(dp_job_bucket_t *bucket, dp_stream_t *stream)
+dp_status_t dp_bucket_queue_pack(dp_bucket_t *bucket, dp_stream_t *stream)
 {
-    gathered_t gathered = {.stream = stream, .device = dp_bucket_device(bucket)};
+    cast_batch_t cast_batch = {.stream = stream, .device = dp_bucket_device(bucket)};
     dp_status_t status = stamp(bucket, stream, &bucket->pack_ns[0]);
 
     bucket->begin_ns = dp_now_ns();
-    gathered.from = bucket->plan->dtype;
-    gathered.to = dp_bucket_buffer_dtype(bucket);
+    cast_batch.from = bucket->plan->dtype;
+    cast_batch.to = dp_bucket_buffer_dtype(bucket);
     for (size_t i = 0; i < bucket->plan->piece_count && status == DP_OK; i++) {
         status = dp_bucket_item(bucket, i)->item->is_absent ? fill_absent(bucket, i, stream)
-                                                            : gather_rows(bucket, i, &gathered);
+                                                            : cast_rows(bucket, i, &cast_batch);
     }
-    if (status == DP_OK) status = flush(&gathered);
+    if (status == DP_OK) status = cast_batch_flush(&cast_batch);
     if (status == DP_OK) status = stamp(bucket, stream, &bucket->pack_ns[1]);
     atomic_fetch_add_explicit(&bucket->job->pipeline->bytes_packed, bucket->plan->payload_bytes,
                               memory_order_relaxed);
@@ -101,23 +101,23 @@ dp_status_t dp_bucket_queue_pack(dp_job_bucket_t *bucket, dp_stream_t *stream)
 /* ---- Unpack --------------------------------------------------------------------------------- */
 
 /* What follows belongs to these figures. */
-static dp_status_t turn_to(gathered_t *gathered, dp_figures_t *figures)
+static dp_status_t turn_to(cast_batch_t *cast_batch, dp_figures_t *figures)
 {
-    dp_status_t status = gathered->figures == figures ? DP_OK : flush(gathered);
+    dp_status_t status = cast_batch->figures == figures ? DP_OK : cast_batch_flush(cast_batch);
 
-    gathered->figures = figures;
+    cast_batch->figures = figures;
     return status;
 }
 
 /* The engine's result is not known to be good yet; if it is not, the device's word says so. */
-dp_status_t dp_bucket_queue_unpack(dp_job_bucket_t *bucket, dp_stream_t *stream)
+dp_status_t dp_bucket_queue_unpack(dp_bucket_t *bucket, dp_stream_t *stream)
 {
-    gathered_t gathered = {.stream = stream, .device = dp_bucket_device(bucket)};
+    cast_batch_t cast_batch = {.stream = stream, .device = dp_bucket_device(bucket)};
     dp_status_t status = DP_OK;
     int is_begun = 0;
 
-    gathered.from = dp_bucket_buffer_dtype(bucket);
-    gathered.to = bucket->plan->dtype;
+    cast_batch.from = dp_bucket_buffer_dtype(bucket);
+    cast_batch.to = bucket->plan->dtype;
     for (size_t i = 0; i < bucket->plan->piece_count && status == DP_OK; i++) {
         const dp_engine_piece_t *reduced;
         dp_cast_piece_t piece;
@@ -133,11 +133,11 @@ dp_status_t dp_bucket_queue_unpack(dp_job_bucket_t *bucket, dp_stream_t *stream)
         if (dp_bucket_wants_tally(bucket)) {
             piece.tally = &bucket->job->tallies[bucket->plan->piece_begin + i];
             if (status == DP_OK) {
-                status = turn_to(&gathered, dp_bucket_item(bucket, i)->item->figures);
+                status = turn_to(&cast_batch, dp_bucket_item(bucket, i)->item->figures);
             }
         }
-        if (status == DP_OK) status = gather(&gathered, &piece);
+        if (status == DP_OK) status = cast_batch_add(&cast_batch, &piece);
     }
-    if (status == DP_OK) status = flush(&gathered);
+    if (status == DP_OK) status = cast_batch_flush(&cast_batch);
     return status == DP_OK && is_begun ? stamp(bucket, stream, &bucket->unpack_ns[1]) : status;
 }

@@ -10,43 +10,43 @@
 
 /* ---- What a bucket needs -------------------------------------------------------------------- */
 
-int dp_bucket_is_cast(const dp_job_bucket_t *bucket)
+int dp_bucket_is_cast(const dp_bucket_t *bucket)
 {
     return bucket->plan->wire != DP_WIRE_NONE && !bucket->plan->in_place &&
            !dp_bucket_engine_compresses(bucket);
 }
 
-dp_dtype_t dp_bucket_buffer_dtype(const dp_job_bucket_t *bucket)
+dp_dtype_t dp_bucket_buffer_dtype(const dp_bucket_t *bucket)
 {
     if (!dp_bucket_is_cast(bucket)) return bucket->plan->dtype;
     return bucket->plan->wire == DP_WIRE_FP16 ? DP_F16 : DP_BF16;
 }
 
-static int is_reduction(const dp_job_bucket_t *bucket)
+static int is_reduction(const dp_bucket_t *bucket)
 {
     return bucket->plan->collective == DP_COLLECTIVE_ALLREDUCE ||
            bucket->plan->collective == DP_COLLECTIVE_REDUCE_SCATTER ||
            bucket->plan->collective == DP_COLLECTIVE_REDUCE;
 }
 
-int dp_bucket_wants_tally(const dp_job_bucket_t *bucket)
+int dp_bucket_wants_tally(const dp_bucket_t *bucket)
 {
-    return is_reduction(bucket) && dp_job_is_float(bucket->plan->dtype) &&
+    return is_reduction(bucket) && dp_dtype_is_float(bucket->plan->dtype) &&
            (bucket->plan->reduce == DP_SUM || bucket->plan->reduce == DP_AVERAGE);
 }
 
-int dp_bucket_folds_scales(const dp_job_bucket_t *bucket)
+int dp_bucket_folds_scales(const dp_bucket_t *bucket)
 {
-    if (!is_reduction(bucket) || !dp_job_is_float(bucket->plan->dtype)) return 0;
+    if (!is_reduction(bucket) || !dp_dtype_is_float(bucket->plan->dtype)) return 0;
     return dp_bucket_is_cast(bucket) || dp_bucket_device(bucket)->is_async;
 }
 
-static int is_root(const dp_job_bucket_t *bucket, size_t index)
+static int is_root(const dp_bucket_t *bucket, size_t index)
 {
     return dp_bucket_entry(bucket, index)->root == bucket->job->rank;
 }
 
-int dp_bucket_needs_buffer(const dp_job_bucket_t *bucket)
+int dp_bucket_needs_buffer(const dp_bucket_t *bucket)
 {
     if (bucket->plan->in_place || dp_plan_is_alone(bucket->plan->collective)) return 0;
     return bucket->plan->collective != DP_COLLECTIVE_BROADCAST || is_root(bucket, 0);
@@ -54,20 +54,20 @@ int dp_bucket_needs_buffer(const dp_job_bucket_t *bucket)
 
 /* ---- Addresses ------------------------------------------------------------------------------ */
 
-static size_t offset_of(const dp_job_bucket_t *bucket, size_t index)
+static size_t offset_of(const dp_bucket_t *bucket, size_t index)
 {
     return dp_bucket_piece(bucket, index)->first *
            dp_dtype_bytes(dp_bucket_tensor(bucket, index)->dtype);
 }
 
-const unsigned char *dp_bucket_user_in(const dp_job_bucket_t *bucket, size_t index)
+const unsigned char *dp_bucket_user_in(const dp_bucket_t *bucket, size_t index)
 {
     const unsigned char *in = dp_bucket_tensor(bucket, index)->in;
 
     return in == NULL ? NULL : in + offset_of(bucket, index);
 }
 
-unsigned char *dp_bucket_user_out(const dp_job_bucket_t *bucket, size_t index)
+unsigned char *dp_bucket_user_out(const dp_bucket_t *bucket, size_t index)
 {
     unsigned char *out = dp_bucket_tensor(bucket, index)->out;
 
@@ -75,21 +75,21 @@ unsigned char *dp_bucket_user_out(const dp_job_bucket_t *bucket, size_t index)
     return out == NULL ? NULL : out + offset_of(bucket, index);
 }
 
-unsigned char *dp_bucket_buffer_at(const dp_job_bucket_t *bucket, size_t index)
+unsigned char *dp_bucket_buffer_at(const dp_bucket_t *bucket, size_t index)
 {
-    DP_ASSERT(bucket->slot != NULL);
-    return (unsigned char *)bucket->slot->memory + dp_bucket_piece(bucket, index)->buffer_offset;
+    DP_ASSERT(bucket->buffer != NULL);
+    return (unsigned char *)bucket->buffer->memory + dp_bucket_piece(bucket, index)->buffer_offset;
 }
 
 /* Where the engine finds and leaves a piece. */
-static void fill_addresses(const dp_job_bucket_t *bucket, size_t index, dp_engine_piece_t *piece)
+static void fill_addresses(const dp_bucket_t *bucket, size_t index, dp_engine_piece_t *piece)
 {
     const dp_plan_bucket_t *plan = bucket->plan;
     size_t rows = dp_bucket_tensor(bucket, index)->count;
 
-    piece->in = plan->in_place         ? (const void *)dp_bucket_user_in(bucket, index)
-                : bucket->slot != NULL ? (const void *)dp_bucket_buffer_at(bucket, index)
-                                       : NULL;
+    piece->in = plan->in_place           ? (const void *)dp_bucket_user_in(bucket, index)
+                : bucket->buffer != NULL ? (const void *)dp_bucket_buffer_at(bucket, index)
+                                         : NULL;
     piece->out = dp_bucket_user_out(bucket, index);
     switch (plan->collective) {
     case DP_COLLECTIVE_ALLREDUCE:
@@ -121,9 +121,9 @@ static void fill_addresses(const dp_job_bucket_t *bucket, size_t index, dp_engin
 
 /* ---- The operation -------------------------------------------------------------------------- */
 
-static void fill_piece(dp_job_bucket_t *bucket, size_t index)
+static void fill_piece(dp_bucket_t *bucket, size_t index)
 {
-    const dp_job_item_t *state = dp_bucket_item(bucket, index);
+    const dp_fusion_item_t *state = dp_bucket_item(bucket, index);
     dp_engine_piece_t *piece = &bucket->op.pieces[index];
 
     *piece = (dp_engine_piece_t){.count = dp_bucket_piece(bucket, index)->count,
@@ -131,7 +131,7 @@ static void fill_piece(dp_job_bucket_t *bucket, size_t index)
                                  .postscale = 1.0,
                                  .exponent = bucket->op.wire != DP_WIRE_NONE ? state->exponent : 0,
                                  .root = dp_bucket_entry(bucket, index)->root};
-    if (is_reduction(bucket) && dp_job_is_float(bucket->plan->dtype) &&
+    if (is_reduction(bucket) && dp_dtype_is_float(bucket->plan->dtype) &&
         !dp_bucket_folds_scales(bucket)) {
         piece->prescale = state->prescale;
         piece->postscale = state->postscale;
@@ -143,15 +143,15 @@ static void fill_piece(dp_job_bucket_t *bucket, size_t index)
 }
 
 /* Making and ending a group takes a barrier of it. */
-static void fill_group_op(dp_job_bucket_t *bucket)
+static void fill_group_op(dp_bucket_t *bucket)
 {
     bucket->op.collective = DP_COLLECTIVE_BARRIER;
     bucket->op.group = dp_bucket_item(bucket, 0)->item->group->engine;
 }
 
-void dp_bucket_fill_op(dp_job_bucket_t *bucket)
+void dp_bucket_fill_op(dp_bucket_t *bucket)
 {
-    dp_job_t *job = bucket->job;
+    dp_fusion_job_t *job = bucket->job;
     const dp_plan_bucket_t *plan = bucket->plan;
     const dp_pipeline_item_t *item = dp_bucket_item(bucket, 0)->item;
 

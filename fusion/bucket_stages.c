@@ -12,7 +12,7 @@
 
 /* ---- Sight ---------------------------------------------------------------------------------- */
 
-static void record(dp_job_bucket_t *bucket, dp_trace_lane_t *lane, dp_trace_kind_t kind,
+static void record(dp_bucket_t *bucket, dp_trace_lane_t *lane, dp_trace_kind_t kind,
                    uint64_t start_ns, uint64_t end_ns)
 {
     dp_pipeline_t *pipeline = bucket->job->pipeline;
@@ -30,7 +30,7 @@ static void record(dp_job_bucket_t *bucket, dp_trace_lane_t *lane, dp_trace_kind
     pthread_mutex_unlock(&pipeline->record_lock);
 }
 
-void dp_bucket_count_in_flight(dp_job_bucket_t *bucket, int starts)
+void dp_bucket_count_in_flight(dp_bucket_t *bucket, int starts)
 {
     dp_pipeline_t *pipeline = bucket->job->pipeline;
     uint64_t bytes = bucket->plan->payload_bytes;
@@ -39,7 +39,7 @@ void dp_bucket_count_in_flight(dp_job_bucket_t *bucket, int starts)
     pipeline->bytes_in_flight += starts ? bytes : -bytes;
     dp_trace_counter(pipeline->wire_lane, pipeline->name_bytes_in_flight,
                      pipeline->bytes_in_flight);
-    if (bucket->slot != NULL) {
+    if (bucket->buffer != NULL) {
         pipeline->buffers_in_use += starts ? 1 : (uint64_t)-1;
         dp_trace_counter(pipeline->wire_lane, pipeline->name_buffers_in_use,
                          pipeline->buffers_in_use);
@@ -48,7 +48,7 @@ void dp_bucket_count_in_flight(dp_job_bucket_t *bucket, int starts)
 }
 
 /* Counts the time in which at least one bucket was under way. */
-static void note_time(dp_job_bucket_t *bucket, uint64_t end_ns)
+static void note_time(dp_bucket_t *bucket, uint64_t end_ns)
 {
     dp_pipeline_t *pipeline = bucket->job->pipeline;
     uint64_t begin_ns;
@@ -65,32 +65,32 @@ static void note_time(dp_job_bucket_t *bucket, uint64_t end_ns)
 /* ---- Pack ----------------------------------------------------------------------------------- */
 
 /* The factor of the cast into the slot, and of the one back. */
-double dp_bucket_pack_scale(const dp_job_bucket_t *bucket, size_t index)
+double dp_bucket_pack_scale(const dp_bucket_t *bucket, size_t index)
 {
-    const dp_job_item_t *state = dp_bucket_item(bucket, index);
+    const dp_fusion_item_t *state = dp_bucket_item(bucket, index);
 
     if (!dp_bucket_folds_scales(bucket)) return 1.0;
     return dp_bucket_is_cast(bucket) ? ldexp(state->prescale, state->exponent) : state->prescale;
 }
 
-double dp_bucket_unpack_scale(const dp_job_bucket_t *bucket, size_t index)
+double dp_bucket_unpack_scale(const dp_bucket_t *bucket, size_t index)
 {
-    const dp_job_item_t *state = dp_bucket_item(bucket, index);
+    const dp_fusion_item_t *state = dp_bucket_item(bucket, index);
 
     if (!dp_bucket_folds_scales(bucket)) return 1.0;
     return dp_bucket_is_cast(bucket) ? ldexp(state->postscale, -state->exponent) : state->postscale;
 }
 
-size_t dp_bucket_rows(const dp_job_bucket_t *bucket)
+size_t dp_bucket_rows(const dp_bucket_t *bucket)
 {
     return bucket->plan->collective == DP_COLLECTIVE_REDUCE_SCATTER ? (size_t)bucket->job->ranks
                                                                     : 1;
 }
 
 /* What this rank, having joined, gives instead of data. */
-static void pack_absent(const dp_job_bucket_t *bucket, size_t index)
+static void pack_absent(const dp_bucket_t *bucket, size_t index)
 {
-    const dp_job_item_t *state = dp_bucket_item(bucket, index);
+    const dp_fusion_item_t *state = dp_bucket_item(bucket, index);
     size_t count = dp_bucket_rows(bucket) * dp_bucket_piece(bucket, index)->count;
     dp_dtype_t dtype = dp_bucket_buffer_dtype(bucket);
 
@@ -102,7 +102,7 @@ static void pack_absent(const dp_job_bucket_t *bucket, size_t index)
                      dp_bucket_is_cast(bucket) ? 1.0 : state->prescale);
 }
 
-static void pack_piece(const dp_job_bucket_t *bucket, size_t index)
+static void pack_piece(const dp_bucket_t *bucket, size_t index)
 {
     const dp_pipeline_tensor_t *tensor = dp_bucket_tensor(bucket, index);
     size_t stride = tensor->count * dp_dtype_bytes(tensor->dtype);
@@ -124,7 +124,7 @@ static void pack_piece(const dp_job_bucket_t *bucket, size_t index)
 
 void dp_bucket_pack(void *argument)
 {
-    dp_job_bucket_t *bucket = argument;
+    dp_bucket_t *bucket = argument;
     dp_pipeline_t *pipeline = bucket->job->pipeline;
     uint64_t start_ns = dp_now_ns();
 
@@ -145,7 +145,7 @@ void dp_bucket_pack(void *argument)
 
 /* What a broadcast, an allgather or a reduce_scatter gives is written to its place by the engine.
  */
-int dp_bucket_needs_unpack(const dp_job_bucket_t *bucket, size_t index)
+int dp_bucket_needs_unpack(const dp_bucket_t *bucket, size_t index)
 {
     if (dp_plan_is_alone(bucket->plan->collective)) return 0;
     if (dp_bucket_user_out(bucket, index) == NULL) return 0;
@@ -158,7 +158,7 @@ int dp_bucket_needs_unpack(const dp_job_bucket_t *bucket, size_t index)
     return dp_bucket_is_cast(bucket);
 }
 
-static void unpack_piece(dp_job_bucket_t *bucket, size_t index)
+static void unpack_piece(dp_bucket_t *bucket, size_t index)
 {
     const dp_engine_piece_t *reduced = &bucket->op.pieces[index];
     dp_cast_piece_t piece = {.from = reduced->out,
@@ -178,7 +178,7 @@ static void unpack_piece(dp_job_bucket_t *bucket, size_t index)
 
 void dp_bucket_unpack(void *argument)
 {
-    dp_job_bucket_t *bucket = argument;
+    dp_bucket_t *bucket = argument;
     uint64_t start_ns = 0;
 
     if (bucket->op.status != DP_OK) return;
@@ -193,7 +193,7 @@ void dp_bucket_unpack(void *argument)
 
 /* ---- End ------------------------------------------------------------------------------------ */
 
-void dp_bucket_final_status(dp_job_bucket_t *bucket)
+void dp_bucket_final_status(dp_bucket_t *bucket)
 {
     dp_pipeline_t *pipeline = bucket->job->pipeline;
 
@@ -204,7 +204,7 @@ void dp_bucket_final_status(dp_job_bucket_t *bucket)
 }
 
 /* What only an asynchronous device knows now: when it copied, and whether it still works. */
-static void hear_device(dp_job_bucket_t *bucket)
+static void hear_device(dp_bucket_t *bucket)
 {
     dp_pipeline_t *pipeline = bucket->job->pipeline;
     dp_error_t error;
@@ -226,7 +226,7 @@ static void hear_device(dp_job_bucket_t *bucket)
 
 void dp_bucket_end(void *argument)
 {
-    dp_job_bucket_t *bucket = argument;
+    dp_bucket_t *bucket = argument;
     dp_pipeline_t *pipeline = bucket->job->pipeline;
 
     if (dp_bucket_device(bucket)->is_async) hear_device(bucket);
@@ -239,7 +239,7 @@ void dp_bucket_end(void *argument)
     atomic_fetch_add_explicit(&pipeline->buckets_done, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&pipeline->bytes_wire, bucket->op.wire_bytes, memory_order_relaxed);
     dp_bucket_final_status(bucket);
-    dp_job_end_bucket(bucket->job, bucket);
+    dp_fusion_job_end_bucket(bucket->job, bucket);
 }
 
 void dp_bucket_unpack_and_end(void *argument)

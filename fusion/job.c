@@ -33,9 +33,9 @@ static int makes_or_ends_group(const dp_pipeline_item_t *item)
 
 /* ---- Life ----------------------------------------------------------------------------------- */
 
-static dp_job_t *job_make(dp_pipeline_t *pipeline)
+static dp_fusion_job_t *job_make(dp_pipeline_t *pipeline)
 {
-    dp_job_t *job = calloc(1, sizeof(*job));
+    dp_fusion_job_t *job = calloc(1, sizeof(*job));
 
     if (job == NULL) return NULL;
     job->pipeline = pipeline;
@@ -43,7 +43,7 @@ static dp_job_t *job_make(dp_pipeline_t *pipeline)
     return job;
 }
 
-void dp_job_destroy(dp_job_t *job)
+void dp_fusion_job_destroy(dp_fusion_job_t *job)
 {
     if (job == NULL) return;
     dp_plan_fini(&job->plan);
@@ -57,9 +57,9 @@ void dp_job_destroy(dp_job_t *job)
     free(job);
 }
 
-static dp_job_t *pool_take(dp_pipeline_t *pipeline)
+static dp_fusion_job_t *pool_take(dp_pipeline_t *pipeline)
 {
-    dp_job_t *job;
+    dp_fusion_job_t *job;
 
     pthread_mutex_lock(&pipeline->lock);
     job = pipeline->pool;
@@ -68,7 +68,7 @@ static dp_job_t *pool_take(dp_pipeline_t *pipeline)
     return job != NULL ? job : job_make(pipeline);
 }
 
-static void pool_give(dp_job_t *job)
+static void pool_give(dp_fusion_job_t *job)
 {
     dp_pipeline_t *pipeline = job->pipeline;
 
@@ -96,7 +96,7 @@ static size_t grown(size_t room, size_t count)
     return dp_max(count, room + room / 2);
 }
 
-static dp_status_t reserve_entries(dp_job_t *job, size_t items, size_t entries)
+static dp_status_t reserve_entries(dp_fusion_job_t *job, size_t items, size_t entries)
 {
     size_t room = grown(job->item_room, items);
 
@@ -115,7 +115,7 @@ static dp_status_t reserve_entries(dp_job_t *job, size_t items, size_t entries)
     return DP_OK;
 }
 
-static dp_status_t reserve_buckets(dp_job_t *job)
+static dp_status_t reserve_buckets(dp_fusion_job_t *job)
 {
     size_t room = grown(job->bucket_room, job->plan.bucket_count);
 
@@ -146,18 +146,19 @@ static double power(double base, int exponent)
     return result;
 }
 
-static void fill_item(const dp_job_t *job, dp_job_item_t *state, const dp_pipeline_item_t *item)
+static void fill_item(const dp_fusion_job_t *job, dp_fusion_item_t *state,
+                      const dp_pipeline_item_t *item)
 {
     int contributors = item->contributors > 0 ? item->contributors : job->ranks;
 
-    *state = (dp_job_item_t){.item = item,
-                             .prescale = item->prescale,
-                             .postscale = item->postscale,
-                             .divisor = item->count_joined ? job->ranks : contributors,
-                             .status = DP_OK,
-                             .text = ""};
+    *state = (dp_fusion_item_t){.item = item,
+                                .prescale = item->prescale,
+                                .postscale = item->postscale,
+                                .divisor = item->count_joined ? job->ranks : contributors,
+                                .status = DP_OK,
+                                .text = ""};
     for (size_t t = 0; t < item->tensor_count && is_sum(item); t++) {
-        state->wants_tally |= dp_job_is_float(item->tensors[t].dtype);
+        state->wants_tally |= dp_dtype_is_float(item->tensors[t].dtype);
     }
     if (item->reduce == DP_AVERAGE) state->postscale /= (double)state->divisor;
     /* No number times any prescale is 1, so those who have joined could not keep out of a product.
@@ -176,7 +177,7 @@ static size_t entries_of(const dp_pipeline_item_t *item)
 
 /* What an exchange moves through this rank, about: decides where it runs and shows in the timeline.
  */
-static size_t exchange_count(const dp_job_t *job, const dp_pipeline_item_t *item)
+static size_t exchange_count(const dp_fusion_job_t *job, const dp_pipeline_item_t *item)
 {
     size_t parts = dp_exchange_parts(item, job->rank, job->ranks), sent = 0;
     int gathers =
@@ -192,28 +193,28 @@ static size_t exchange_count(const dp_job_t *job, const dp_pipeline_item_t *item
 
 /* 1: what goes in has to be scaled, which nobody does to a program's own input. An engine on an
  * asynchronous device leaves scales to the casts. */
-static int scales_first(const dp_job_t *job, size_t i, dp_dtype_t dtype)
+static int scales_first(const dp_fusion_job_t *job, size_t i, dp_dtype_t dtype)
 {
     const dp_pipeline_t *pipeline = job->pipeline;
 
     return pipeline->device->ops->is_async && is_reduction(&job->launch->items[i]) &&
-           dp_job_is_float(dtype) && job->items[i].prescale != 1.0;
+           dp_dtype_is_float(dtype) && job->items[i].prescale != 1.0;
 }
 
 /* An engine that does not compress moves what lies in slots, so a tensor has to go through one. */
-static int packs_for_wire(const dp_job_t *job, dp_wire_t wire)
+static int packs_for_wire(const dp_fusion_job_t *job, dp_wire_t wire)
 {
     return wire != DP_WIRE_NONE && !job->pipeline->engine->ops->compresses;
 }
 
 /* Entry `e`: tensor t of an item. */
-static void fill_entry(dp_job_t *job, size_t e, size_t i, size_t t)
+static void fill_entry(dp_fusion_job_t *job, size_t e, size_t i, size_t t)
 {
     const dp_pipeline_item_t *item = &job->launch->items[i];
     const dp_pipeline_tensor_t *tensor = makes_or_ends_group(item) ? NULL : &item->tensors[t];
     dp_plan_entry_t *entry = &job->entries[e];
 
-    job->sources[e] = (dp_job_source_t){i, tensor};
+    job->sources[e] = (dp_fusion_source_t){i, tensor};
     *entry = (dp_plan_entry_t){.collective = item->collective,
                                .dtype = DP_U8,
                                .reduce = item->reduce,
@@ -235,12 +236,12 @@ static void fill_entry(dp_job_t *job, size_t e, size_t i, size_t t)
         entry->collective = DP_COLLECTIVE_REDUCE;
         entry->root = (int)t;
     }
-    if (item->reduce == DP_AVERAGE && is_reduction(item) && !dp_job_is_float(tensor->dtype)) {
+    if (item->reduce == DP_AVERAGE && is_reduction(item) && !dp_dtype_is_float(tensor->dtype)) {
         entry->divisor = job->items[i].divisor;
     }
 }
 
-static void fill_entries(dp_job_t *job)
+static void fill_entries(dp_fusion_job_t *job)
 {
     size_t e = 0;
 
@@ -255,14 +256,14 @@ static void fill_entries(dp_job_t *job)
     job->entry_count = e;
 }
 
-static void fill_buckets(dp_job_t *job)
+static void fill_buckets(dp_fusion_job_t *job)
 {
     for (size_t b = 0; b < job->plan.bucket_count; b++) {
         const dp_plan_bucket_t *plan = &job->plan.buckets[b];
 
-        job->buckets[b] = (dp_job_bucket_t){.job = job, .plan = plan};
+        job->buckets[b] = (dp_bucket_t){.job = job, .plan = plan};
         for (size_t p = plan->piece_begin; p < plan->piece_begin + plan->piece_count; p++) {
-            dp_job_item_t *state = &job->items[job->sources[job->plan.pieces[p].entry].item];
+            dp_fusion_item_t *state = &job->items[job->sources[job->plan.pieces[p].entry].item];
 
             state->parts_left++;
             state->last_bucket = b;
@@ -272,9 +273,10 @@ static void fill_buckets(dp_job_t *job)
     job->open = job->plan.bucket_count + 1;
 }
 
-dp_status_t dp_job_create(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch, dp_job_t **out)
+dp_status_t dp_fusion_job_create(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch,
+                                 dp_fusion_job_t **out)
 {
-    dp_job_t *job = pool_take(pipeline);
+    dp_fusion_job_t *job = pool_take(pipeline);
     dp_plan_limits_t limits = pipeline->limits;
     size_t entries = 0;
     dp_status_t status;
@@ -304,7 +306,7 @@ fail:
 /* ---- Completion ----------------------------------------------------------------------------- */
 
 /* The largest magnitude before postscale, which the next exponent follows. */
-static float raw_absmax(const dp_job_item_t *state)
+static float raw_absmax(const dp_fusion_item_t *state)
 {
     double scale = fabs(state->postscale);
 
@@ -314,7 +316,7 @@ static float raw_absmax(const dp_job_item_t *state)
 }
 
 /* Tells the caller about an item whose parts are all over. Without locks. */
-static void complete_item(dp_job_t *job, const dp_job_item_t *state)
+static void complete_item(dp_fusion_job_t *job, const dp_fusion_item_t *state)
 {
     const dp_pipeline_callbacks_t *callbacks = &job->pipeline->callbacks;
     char text[DP_ERROR_TEXT_MAX] = "";
@@ -339,7 +341,7 @@ static void complete_item(dp_job_t *job, const dp_job_item_t *state)
     callbacks->done(callbacks->user, &done);
 }
 
-static void finish(dp_job_t *job)
+static void finish_job(dp_fusion_job_t *job)
 {
     dp_pipeline_t *pipeline = job->pipeline;
     dp_pipeline_launch_t *launch = job->launch;
@@ -352,17 +354,17 @@ static void finish(dp_job_t *job)
     pipeline->callbacks.launch_done(pipeline->callbacks.user, sequence);
 }
 
-void dp_job_release(dp_job_t *job)
+void dp_fusion_job_release(dp_fusion_job_t *job)
 {
     int is_over;
 
     pthread_mutex_lock(&job->lock);
     is_over = --job->open == 0;
     pthread_mutex_unlock(&job->lock);
-    if (is_over) finish(job);
+    if (is_over) finish_job(job);
 }
 
-void dp_job_complete_empty(dp_job_t *job)
+void dp_fusion_job_complete_empty(dp_fusion_job_t *job)
 {
     for (size_t i = 0; i < job->launch->item_count; i++) {
         if (job->items[i].parts_left == 0) complete_item(job, &job->items[i]);
@@ -370,10 +372,10 @@ void dp_job_complete_empty(dp_job_t *job)
 }
 
 /* Elements that a part has written to this rank's output. */
-static size_t written(const dp_job_t *job, const dp_job_bucket_t *bucket, size_t piece)
+static size_t written(const dp_fusion_job_t *job, const dp_bucket_t *bucket, size_t piece)
 {
     const dp_plan_piece_t *part = &job->plan.pieces[piece];
-    const dp_job_source_t *source = &job->sources[part->entry];
+    const dp_fusion_source_t *source = &job->sources[part->entry];
 
     if (dp_plan_is_alone(bucket->plan->collective)) {
         return bucket->exchange.drops ? 0 : bucket->exchange.received;
@@ -390,9 +392,9 @@ static size_t written(const dp_job_t *job, const dp_job_bucket_t *bucket, size_t
 }
 
 /* Counts a part as over. 1: it was the item's last. */
-static int end_part(dp_job_t *job, const dp_job_bucket_t *bucket, size_t piece)
+static int end_part(dp_fusion_job_t *job, const dp_bucket_t *bucket, size_t piece)
 {
-    dp_job_item_t *state = &job->items[job->sources[job->plan.pieces[piece].entry].item];
+    dp_fusion_item_t *state = &job->items[job->sources[job->plan.pieces[piece].entry].item];
     int is_over;
 
     pthread_mutex_lock(&job->lock);
@@ -408,7 +410,7 @@ static int end_part(dp_job_t *job, const dp_job_bucket_t *bucket, size_t piece)
     return is_over;
 }
 
-void dp_job_end_bucket(dp_job_t *job, dp_job_bucket_t *bucket)
+void dp_fusion_job_end_bucket(dp_fusion_job_t *job, dp_bucket_t *bucket)
 {
     const dp_plan_bucket_t *plan = bucket->plan;
 
@@ -417,11 +419,11 @@ void dp_job_end_bucket(dp_job_t *job, dp_job_bucket_t *bucket)
             complete_item(job, &job->items[job->sources[job->plan.pieces[p].entry].item]);
         }
     }
-    dp_job_release(job);
+    dp_fusion_job_release(job);
 }
 
-void dp_launch_fail(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch, dp_status_t status,
-                    const char *text)
+void dp_fusion_launch_fail(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch,
+                           dp_status_t status, const char *text)
 {
     uint64_t sequence = launch->sequence;
 

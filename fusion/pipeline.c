@@ -19,18 +19,18 @@
 
 /* ---- The queue ------------------------------------------------------------------------------ */
 
-static void ring(dp_pipeline_t *pipeline, int is_carried)
+static void ring_doorbell(dp_pipeline_t *pipeline, int progress_follows)
 {
     /* sequentially consistent: the thread says that it sleeps, then looks at the bell; we ring,
      * then look whether it sleeps */
-    atomic_fetch_add(&pipeline->bell, 1);
-    if (is_carried) return;
+    atomic_fetch_add(&pipeline->doorbell, 1);
+    if (progress_follows) return;
     /* as well: a carrier says that it is none any more, then looks at the queue */
-    if (atomic_load(&pipeline->is_asleep) != 0 && atomic_load(&pipeline->carriers) == 0)
-        dp_futex_wake(&pipeline->bell);
+    if (atomic_load(&pipeline->is_asleep) != 0 && atomic_load(&pipeline->progress_threads) == 0)
+        dp_futex_wake(&pipeline->doorbell);
 }
 
-static dp_pipeline_launch_t *take(dp_pipeline_t *pipeline)
+static dp_pipeline_launch_t *take_launch(dp_pipeline_t *pipeline)
 {
     dp_pipeline_launch_t *launch;
 
@@ -81,7 +81,7 @@ void dp_pipeline_launch_give(dp_pipeline_t *pipeline, dp_pipeline_launch_t *laun
     pthread_mutex_unlock(&pipeline->lock);
 }
 
-static dp_status_t stock(dp_pipeline_t *pipeline)
+static dp_status_t preallocate_launches(dp_pipeline_t *pipeline)
 {
     dp_pipeline_launch_t *launches[LAUNCHES];
     dp_status_t status = DP_OK;
@@ -97,20 +97,20 @@ static dp_status_t stock(dp_pipeline_t *pipeline)
 }
 
 /* Polls for a moment, then sleeps, until the bell is no longer what was heard. */
-static void await_bell(dp_pipeline_t *pipeline, uint32_t heard)
+static void await_doorbell(dp_pipeline_t *pipeline, uint32_t heard)
 {
     uint64_t start_ns = pipeline->spin_ns > 0 ? dp_now_ns() : 0;
     unsigned polls = 0;
 
-    while (atomic_load_explicit(&pipeline->bell, memory_order_relaxed) == heard) {
+    while (atomic_load_explicit(&pipeline->doorbell, memory_order_relaxed) == heard) {
         if (pipeline->spin_ns == 0) break;
         dp_spin_pause();
         if (++polls % POLLS == 0 && dp_now_ns() - start_ns >= pipeline->spin_ns) break;
     }
-    while (atomic_load(&pipeline->bell) == heard) {
+    while (atomic_load(&pipeline->doorbell) == heard) {
         atomic_store(&pipeline->is_asleep, 1);
-        if (atomic_load(&pipeline->bell) == heard) {
-            dp_futex_wait(&pipeline->bell, heard, UINT64_MAX);
+        if (atomic_load(&pipeline->doorbell) == heard) {
+            dp_futex_wait(&pipeline->doorbell, heard, UINT64_MAX);
         }
         atomic_store(&pipeline->is_asleep, 0);
     }
@@ -126,7 +126,7 @@ int dp_pipeline_is_last(dp_pipeline_t *pipeline)
     return is_last;
 }
 
-void dp_pipeline_submit(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch, int is_carried)
+void dp_pipeline_submit(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch, int progress_follows)
 {
     launch->next = NULL;
     atomic_fetch_add_explicit(&pipeline->pending, 1, memory_order_relaxed);
@@ -134,7 +134,7 @@ void dp_pipeline_submit(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch, i
     *pipeline->last = launch;
     pipeline->last = &launch->next;
     pthread_mutex_unlock(&pipeline->lock);
-    ring(pipeline, is_carried);
+    ring_doorbell(pipeline, progress_follows);
 }
 
 size_t dp_pipeline_pending(const dp_pipeline_t *pipeline)
@@ -168,8 +168,8 @@ void dp_pipeline_break(dp_pipeline_t *pipeline, const dp_error_t *error)
 
 dp_pipeline_settings_t dp_pipeline_most(const dp_pipeline_t *pipeline)
 {
-    return (dp_pipeline_settings_t){.buffer_bytes = pipeline->slot_room,
-                                    .slots = pipeline->slots.count};
+    return (dp_pipeline_settings_t){.buffer_bytes = pipeline->buffer_room,
+                                    .slots = pipeline->buffers.count};
 }
 
 void dp_pipeline_set(dp_pipeline_t *pipeline, const dp_pipeline_settings_t *settings)
@@ -177,86 +177,86 @@ void dp_pipeline_set(dp_pipeline_t *pipeline, const dp_pipeline_settings_t *sett
     const size_t least = dp_plan_least_buffer_bytes(pipeline->ranks);
 
     pipeline->limits.buffer_bytes =
-        dp_max(dp_min(settings->buffer_bytes, pipeline->slot_room), least);
-    pipeline->buffers.used = dp_max(dp_min(settings->slots, pipeline->slots.count), (size_t)1);
+        dp_max(dp_min(settings->buffer_bytes, pipeline->buffer_room), least);
+    pipeline->buffers.used = dp_max(dp_min(settings->slots, pipeline->buffers.count), (size_t)1);
     pipeline->in_place_least = settings->in_place_least;
 }
 
 void dp_pipeline_on_setting(dp_pipeline_t *pipeline,
-                            int (*settle)(void *user, dp_pipeline_settings_t *settings))
+                            int (*on_setting)(void *user, dp_pipeline_settings_t *settings))
 {
-    pipeline->settle = settle;
+    pipeline->on_setting = on_setting;
 }
 
 /* Whatever follows a setting is planned by it. */
-static void settle(dp_pipeline_t *pipeline)
+static void apply_setting(dp_pipeline_t *pipeline)
 {
     dp_pipeline_settings_t settings;
 
-    if (pipeline->settle != NULL && pipeline->settle(pipeline->callbacks.user, &settings))
+    if (pipeline->on_setting != NULL && pipeline->on_setting(pipeline->callbacks.user, &settings))
         dp_pipeline_set(pipeline, &settings);
 }
 
-static void carry_out(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch)
+static void run_launch(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch)
 {
     int is_setting = 0;
     size_t bucket_count;
     dp_error_t error;
-    dp_job_t *job;
+    dp_fusion_job_t *job;
 
     if (!dp_pipeline_is_aborted(pipeline)) {
-        dp_status_t status = dp_job_create(pipeline, launch, &job);
+        dp_status_t status = dp_fusion_job_create(pipeline, launch, &job);
 
         for (size_t i = 0; i < launch->item_count; i++)
             is_setting |= launch->items[i].is_setting;
         if (status == DP_OK) {
-            dp_job_complete_empty(job);
+            dp_fusion_job_complete_empty(job);
             bucket_count = job->plan.bucket_count;
             for (size_t b = 0; b < bucket_count; b++) {
                 dp_bucket_start(&job->buckets[b], b + 1 == bucket_count);
             }
-            dp_job_release(job);
-            if (is_setting) settle(pipeline);
+            dp_fusion_job_release(job);
+            if (is_setting) apply_setting(pipeline);
             return;
         }
         dp_error_set(&error, status, "rank %d: launch %llu cannot be planned: %s", pipeline->rank,
                      (unsigned long long)launch->sequence, dp_status_string(status));
         dp_pipeline_break(pipeline, &error);
     }
-    dp_launch_fail(pipeline, launch, pipeline->abort_status, pipeline->abort_text);
+    dp_fusion_launch_fail(pipeline, launch, pipeline->abort_status, pipeline->abort_text);
 }
 
 /* In the order of the queue, whoever does it. 1: there was one. */
-static int carry_out_next(dp_pipeline_t *pipeline)
+static int run_next_launch(dp_pipeline_t *pipeline)
 {
-    dp_pipeline_launch_t *launch = take(pipeline);
+    dp_pipeline_launch_t *launch = take_launch(pipeline);
 
-    if (launch != NULL) carry_out(pipeline, launch);
+    if (launch != NULL) run_launch(pipeline, launch);
     return launch != NULL;
 }
 
 void dp_pipeline_progress_begin(dp_pipeline_t *pipeline)
 {
-    atomic_fetch_add(&pipeline->carriers, 1);
+    atomic_fetch_add(&pipeline->progress_threads, 1);
 }
 
 int dp_pipeline_progress(dp_pipeline_t *pipeline, const _Atomic uint32_t *state, uint32_t reached)
 {
     int did = 0;
 
-    if (pthread_mutex_trylock(&pipeline->carry_lock) != 0) return 0;
-    while (atomic_load_explicit(state, memory_order_acquire) < reached && carry_out_next(pipeline))
+    if (pthread_mutex_trylock(&pipeline->progress_lock) != 0) return 0;
+    while (atomic_load_explicit(state, memory_order_acquire) < reached && run_next_launch(pipeline))
         did = 1;
-    pthread_mutex_unlock(&pipeline->carry_lock);
+    pthread_mutex_unlock(&pipeline->progress_lock);
     /* of one whose own carrier found this one at work */
-    if (!dp_pipeline_is_last(pipeline)) ring(pipeline, 0);
+    if (!dp_pipeline_is_last(pipeline)) ring_doorbell(pipeline, 0);
     return did;
 }
 
 void dp_pipeline_progress_end(dp_pipeline_t *pipeline)
 {
-    atomic_fetch_sub(&pipeline->carriers, 1);
-    if (!dp_pipeline_is_last(pipeline)) ring(pipeline, 0);
+    atomic_fetch_sub(&pipeline->progress_threads, 1);
+    if (!dp_pipeline_is_last(pipeline)) ring_doorbell(pipeline, 0);
 }
 
 static void *launch_main(void *argument)
@@ -265,18 +265,18 @@ static void *launch_main(void *argument)
 
     pthread_setname_np(pthread_self(), "dp launch");
     for (;;) {
-        uint32_t heard = atomic_load(&pipeline->bell);
+        uint32_t heard = atomic_load(&pipeline->doorbell);
         int did;
 
-        pthread_mutex_lock(&pipeline->carry_lock);
-        did = carry_out_next(pipeline);
-        pthread_mutex_unlock(&pipeline->carry_lock);
+        pthread_mutex_lock(&pipeline->progress_lock);
+        did = run_next_launch(pipeline);
+        pthread_mutex_unlock(&pipeline->progress_lock);
         if (did) {
             continue;
         } else if (atomic_load(&pipeline->is_stopping)) {
             return NULL;
         } else {
-            await_bell(pipeline, heard);
+            await_doorbell(pipeline, heard);
         }
     }
 }
@@ -317,7 +317,7 @@ dp_status_t dp_pipeline_create(const dp_config_t *config, int rank, int ranks, d
         .buffer_bytes = dp_max(config->fusion_bytes, dp_plan_least_buffer_bytes(ranks)),
         .alignment = ALIGNMENT,
         .ranks = ranks};
-    pipeline->slot_room = pipeline->limits.buffer_bytes;
+    pipeline->buffer_room = pipeline->limits.buffer_bytes;
     pipeline->device = device;
     pipeline->engine = engine;
     pipeline->log = log;
@@ -325,22 +325,22 @@ dp_status_t dp_pipeline_create(const dp_config_t *config, int rank, int ranks, d
     pipeline->callbacks = *callbacks;
     pipeline->last = &pipeline->first;
     pthread_mutex_init(&pipeline->lock, NULL);
-    pthread_mutex_init(&pipeline->carry_lock, NULL);
+    pthread_mutex_init(&pipeline->progress_lock, NULL);
     pthread_mutex_init(&pipeline->record_lock, NULL);
     pipeline->pack_lane = dp_trace_lane(trace, "pack", DP_TRACE_LANE_STREAM);
     pipeline->wire_lane = dp_trace_lane(trace, "wire", DP_TRACE_LANE_STREAM);
     pipeline->unpack_lane = dp_trace_lane(trace, "unpack", DP_TRACE_LANE_STREAM);
     pipeline->name_bytes_in_flight = dp_trace_name(trace, "bytes in flight");
-    pipeline->name_buffers_in_use = dp_trace_name(trace, "slots in use");
+    pipeline->name_buffers_in_use = dp_trace_name(trace, "buffers in use");
     status = device->ops->stream_create(device, "pack", &pipeline->pack);
     if (status == DP_OK) status = device->ops->stream_create(device, "reduce", &pipeline->reduce);
     if (status == DP_OK) status = device->ops->stream_create(device, "unpack", &pipeline->unpack);
     if (status == DP_OK) status = device->ops->event_create(device, &pipeline->drained);
     if (status != DP_OK) goto fail;
-    status = dp_fused_buffers_init(&pipeline->slots, device, engine, (size_t)config->fusion_buffers,
-                                   pipeline->limits.buffer_bytes);
+    status = dp_fused_buffers_init(&pipeline->buffers, device, engine,
+                                   (size_t)config->fusion_buffers, pipeline->limits.buffer_bytes);
     if (status != DP_OK) goto fail;
-    status = stock(pipeline);
+    status = preallocate_launches(pipeline);
     if (status == DP_OK) status = start_thread(pipeline);
     if (status != DP_OK) goto fail;
     *out = pipeline;
@@ -358,7 +358,7 @@ void dp_pipeline_destroy(dp_pipeline_t *pipeline)
     device = pipeline->device->ops;
     if (pipeline->is_started) {
         atomic_store(&pipeline->is_stopping, 1);
-        ring(pipeline, 0);
+        ring_doorbell(pipeline, 0);
         pthread_join(pipeline->thread, NULL);
     }
     /* In the order of the stages: each ends what the next one waits for. */
@@ -366,7 +366,7 @@ void dp_pipeline_destroy(dp_pipeline_t *pipeline)
     if (pipeline->reduce != NULL) device->stream_destroy(pipeline->reduce);
     if (pipeline->unpack != NULL) device->stream_destroy(pipeline->unpack);
     if (pipeline->drained != NULL) device->event_destroy(pipeline->drained);
-    dp_fused_buffers_fini(&pipeline->slots);
+    dp_fused_buffers_fini(&pipeline->buffers);
     while (pipeline->idle != NULL) {
         dp_pipeline_launch_t *launch = pipeline->idle;
 
@@ -375,13 +375,13 @@ void dp_pipeline_destroy(dp_pipeline_t *pipeline)
         free(launch);
     }
     while (pipeline->pool != NULL) {
-        dp_job_t *job = pipeline->pool;
+        dp_fusion_job_t *job = pipeline->pool;
 
         pipeline->pool = job->next;
-        dp_job_destroy(job);
+        dp_fusion_job_destroy(job);
     }
     pthread_mutex_destroy(&pipeline->record_lock);
-    pthread_mutex_destroy(&pipeline->carry_lock);
+    pthread_mutex_destroy(&pipeline->progress_lock);
     pthread_mutex_destroy(&pipeline->lock);
     free(pipeline);
 }

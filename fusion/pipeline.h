@@ -128,7 +128,8 @@ void dp_pipeline_launch_give(dp_pipeline_t *pipeline, dp_pipeline_launch_t *laun
  * A ready event may depend on the done events of launches submitted before: everything is queued in
  * the order of the launches, and the launch thread waits for nothing but what was queued earlier.
  */
-void dp_pipeline_submit(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch, int is_carried);
+void dp_pipeline_submit(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch,
+                        int progress_follows);
 
 /*
  * A thread that waits for a launch may carry it out itself, in place of the launch thread: between
@@ -160,7 +161,7 @@ void dp_pipeline_set(dp_pipeline_t *pipeline, const dp_pipeline_settings_t *sett
 /* Where items may be settings: settle() blocks until one, whose buckets were started, is over. 1:
  * *settings hold for all launches behind it. From the launch thread, with the callbacks' user. */
 void dp_pipeline_on_setting(dp_pipeline_t *pipeline,
-                            int (*settle)(void *user, dp_pipeline_settings_t *settings));
+                            int (*on_setting)(void *user, dp_pipeline_settings_t *settings));
 
 /* Launches submitted and not finished. */
 size_t dp_pipeline_pending(const dp_pipeline_t *pipeline);

@@ -171,8 +171,8 @@ static dp_status_t begin_with(dp_plan_t *plan, const dp_plan_limits_t *limits,
 }
 
 /* Fills the bucket just opened by entry `first` with those of its kind that follow. */
-static dp_status_t gather(dp_plan_t *plan, const dp_plan_limits_t *limits,
-                          const dp_plan_entry_t *entries, size_t count, size_t first)
+static dp_status_t fill_bucket(dp_plan_t *plan, const dp_plan_limits_t *limits,
+                               const dp_plan_entry_t *entries, size_t count, size_t first)
 {
     const dp_plan_entry_t *kind = &entries[first];
     size_t others = 0;
@@ -216,7 +216,7 @@ dp_status_t dp_plan_make(dp_plan_t *plan, const dp_plan_entry_t *entries, size_t
         if (plan->taken[i]) continue;
         status = begin_with(plan, limits, entries, i);
         if (status == DP_OK && !dp_plan_is_alone(entries[i].collective)) {
-            status = gather(plan, limits, entries, count, i);
+            status = fill_bucket(plan, limits, entries, count, i);
         }
     }
     if (status != DP_OK) plan->bucket_count = plan->piece_count = 0;

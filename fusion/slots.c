@@ -6,54 +6,55 @@
 #include <stdlib.h>
 #include <string.h>
 
-static dp_status_t slot_init(dp_fused_buffers_t *slots, dp_fused_buffer_t *slot, size_t bytes)
+static dp_status_t fused_buffer_init(dp_fused_buffers_t *buffers, dp_fused_buffer_t *buffer,
+                                     size_t bytes)
 {
-    const dp_device_ops_t *device = slots->device->ops;
-    dp_status_t status = slots->engine->ops->alloc(slots->engine, bytes, &slot->memory);
+    const dp_device_ops_t *device = buffers->device->ops;
+    dp_status_t status = buffers->engine->ops->alloc(buffers->engine, bytes, &buffer->memory);
 
-    if (status == DP_OK) status = device->event_create(slots->device, &slot->packed);
-    if (status == DP_OK) status = device->event_create(slots->device, &slot->reduced);
-    if (status == DP_OK) status = device->event_create(slots->device, &slot->released);
+    if (status == DP_OK) status = device->event_create(buffers->device, &buffer->packed);
+    if (status == DP_OK) status = device->event_create(buffers->device, &buffer->reduced);
+    if (status == DP_OK) status = device->event_create(buffers->device, &buffer->released);
     return status;
 }
 
-dp_status_t dp_fused_buffers_init(dp_fused_buffers_t *slots, dp_device_t *device,
+dp_status_t dp_fused_buffers_init(dp_fused_buffers_t *buffers, dp_device_t *device,
                                   dp_engine_t *engine, size_t count, size_t bytes)
 {
     dp_status_t status = DP_OK;
 
-    *slots = (dp_fused_buffers_t){.device = device, .engine = engine};
-    slots->slots = calloc(count, sizeof(*slots->slots));
-    if (slots->slots == NULL) return DP_ERR_NO_MEMORY;
-    slots->count = slots->used = count;
+    *buffers = (dp_fused_buffers_t){.device = device, .engine = engine};
+    buffers->buffers = calloc(count, sizeof(*buffers->buffers));
+    if (buffers->buffers == NULL) return DP_ERR_NO_MEMORY;
+    buffers->count = buffers->used = count;
     for (size_t i = 0; i < count && status == DP_OK; i++) {
-        status = slot_init(slots, &slots->slots[i], bytes);
+        status = fused_buffer_init(buffers, &buffers->buffers[i], bytes);
     }
-    if (status != DP_OK) dp_fused_buffers_fini(slots);
+    if (status != DP_OK) dp_fused_buffers_fini(buffers);
     return status;
 }
 
-dp_status_t dp_fused_buffers_acquire(dp_fused_buffers_t *slots, dp_fused_buffer_t **out)
+dp_status_t dp_fused_buffers_acquire(dp_fused_buffers_t *buffers, dp_fused_buffer_t **out)
 {
-    dp_fused_buffer_t *slot = &slots->slots[slots->next % slots->used];
-    dp_status_t status = slots->device->ops->event_wait(slot->released);
+    dp_fused_buffer_t *buffer = &buffers->buffers[buffers->next % buffers->used];
+    dp_status_t status = buffers->device->ops->event_wait(buffer->released);
 
     if (status != DP_OK) return status;
-    slots->next = (slots->next + 1) % slots->used;
-    *out = slot;
+    buffers->next = (buffers->next + 1) % buffers->used;
+    *out = buffer;
     return DP_OK;
 }
 
-void dp_fused_buffers_fini(dp_fused_buffers_t *slots)
+void dp_fused_buffers_fini(dp_fused_buffers_t *buffers)
 {
-    for (size_t i = 0; i < slots->count; i++) {
-        dp_fused_buffer_t *slot = &slots->slots[i];
+    for (size_t i = 0; i < buffers->count; i++) {
+        dp_fused_buffer_t *buffer = &buffers->buffers[i];
 
-        if (slot->packed != NULL) slots->device->ops->event_destroy(slot->packed);
-        if (slot->reduced != NULL) slots->device->ops->event_destroy(slot->reduced);
-        if (slot->released != NULL) slots->device->ops->event_destroy(slot->released);
-        if (slot->memory != NULL) slots->engine->ops->free(slots->engine, slot->memory);
+        if (buffer->packed != NULL) buffers->device->ops->event_destroy(buffer->packed);
+        if (buffer->reduced != NULL) buffers->device->ops->event_destroy(buffer->reduced);
+        if (buffer->released != NULL) buffers->device->ops->event_destroy(buffer->released);
+        if (buffer->memory != NULL) buffers->engine->ops->free(buffers->engine, buffer->memory);
     }
-    free(slots->slots);
-    memset(slots, 0, sizeof(*slots));
+    free(buffers->buffers);
+    memset(buffers, 0, sizeof(*buffers));
 }

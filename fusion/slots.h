@@ -18,21 +18,21 @@ typedef struct dp_fused_buffer {
 } dp_fused_buffer_t;
 
 typedef struct dp_fused_buffers {
-    dp_device_t *device;      /* borrowed */
-    dp_engine_t *engine;      /* borrowed */
-    dp_fused_buffer_t *slots; /* [count] */
+    dp_device_t *device;        /* borrowed */
+    dp_engine_t *engine;        /* borrowed */
+    dp_fused_buffer_t *buffers; /* [count] */
     size_t count, next;
     size_t used; /* of them, in turn */
 } dp_fused_buffers_t;
 
 /* On failure nothing stays allocated. Both are borrowed until fini. */
-dp_status_t dp_fused_buffers_init(dp_fused_buffers_t *slots, dp_device_t *device,
+dp_status_t dp_fused_buffers_init(dp_fused_buffers_t *buffers, dp_device_t *device,
                                   dp_engine_t *engine, size_t count, size_t bytes);
 
 /* The next slot, waiting until it is released. */
-dp_status_t dp_fused_buffers_acquire(dp_fused_buffers_t *slots, dp_fused_buffer_t **out);
+dp_status_t dp_fused_buffers_acquire(dp_fused_buffers_t *buffers, dp_fused_buffer_t **out);
 
 /* After all work on the slots is done. Zeroed or half-built is fine. */
-void dp_fused_buffers_fini(dp_fused_buffers_t *slots);
+void dp_fused_buffers_fini(dp_fused_buffers_t *buffers);
 
 #endif

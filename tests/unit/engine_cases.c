@@ -12,11 +12,6 @@
 static const size_t counts[] = {0, 1, 7, 4096, 4097, 0, 9000, 33};
 #define PIECES DP_ARRAY_LEN(counts)
 
-static int is_float(dp_dtype_t dtype)
-{
-    return dtype == DP_F16 || dtype == DP_BF16 || dtype == DP_F32 || dtype == DP_F64;
-}
-
 /* Elements of all pieces, with an odd one between them so that they are not aligned. */
 static size_t spread(size_t *starts)
 {
@@ -53,7 +48,8 @@ static void check_allreduce(engine_rank_t *rank, const engine_world_t *world, dp
     reference_fill(dtype, given, total, rank->rank, 0, exact);
     memcpy(in, given, total * bytes);
     for (size_t i = 0; i < PIECES; i++) {
-        const double mean = reduce == DP_AVERAGE && is_float(dtype) ? 1.0 / rank->size : 1.0;
+        const double mean =
+            reduce == DP_AVERAGE && dp_dtype_is_float(dtype) ? 1.0 / rank->size : 1.0;
 
         dp_tally_init(&tallies[i]);
         pieces[i] = (dp_engine_piece_t){.in = in + starts[i] * bytes,
@@ -80,7 +76,7 @@ static void check_allreduce(engine_rank_t *rank, const engine_world_t *world, dp
         engine_check(
             rank, k == counts[i], "%s %s wire %s, piece %zu element %zu differs, in place %d",
             dp_dtype_name(dtype), dp_reduce_name(reduce), dp_wire_name(wire), i, k, in_place);
-        if (rank->engine->ops->compresses && is_float(dtype) &&
+        if (rank->engine->ops->compresses && dp_dtype_is_float(dtype) &&
             (reduce == DP_SUM || reduce == DP_AVERAGE)) {
             const dp_cast_piece_t piece = {block, block, counts[i], 1.0f, &expected};
             const dp_cast_args_t args = {dtype, dtype, &piece, 1, 0};
@@ -121,7 +117,7 @@ void case_reductions(engine_rank_t *rank, void *user)
             if (dtype == DP_BOOL && reduce == DP_AVERAGE) continue;
             check_allreduce(rank, user, (dp_dtype_t)dtype, (dp_reduce_t)reduce, DP_WIRE_NONE,
                             (dtype + reduce) % 2,
-                            is_float((dp_dtype_t)dtype) && reduce % 2 == 0 &&
+                            dp_dtype_is_float((dp_dtype_t)dtype) && reduce % 2 == 0 &&
                                 (widens || reduce != DP_PRODUCT));
         }
     }
@@ -213,7 +209,7 @@ static void check_scatter(engine_rank_t *rank, const engine_world_t *world, dp_d
     const size_t total = stride * (size_t)rank->size;
     char *in = engine_memory(rank, total * bytes);
     char *out = in_place ? in + (size_t)rank->rank * stride * bytes : malloc(count * bytes + 1);
-    const double mean = reduce == DP_AVERAGE && is_float(dtype) ? 1.0 / rank->size : 1.0;
+    const double mean = reduce == DP_AVERAGE && dp_dtype_is_float(dtype) ? 1.0 / rank->size : 1.0;
     const reference_t what = {dtype, reduce, wire, 2, 1.0, mean, 0};
     dp_tally_t tally;
     dp_tally_t whole;

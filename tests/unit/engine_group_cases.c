@@ -11,11 +11,6 @@
 
 #define RANKS 16
 
-static int is_float(dp_dtype_t dtype)
-{
-    return dtype == DP_F16 || dtype == DP_BF16 || dtype == DP_F32 || dtype == DP_F64;
-}
-
 /* ---- Reduce -------------------------------------------------------------------------------------
  */
 
@@ -46,9 +41,9 @@ static void check_reduce(engine_rank_t *rank, const engine_world_t *world, dp_dt
 {
     const size_t bytes = dp_dtype_bytes(dtype);
     const size_t pieces = small ? 2 : PIECES;
-    const int wants =
-        rank->engine->ops->compresses && is_float(dtype) && dtype != DP_F64 && reduce <= DP_AVERAGE;
-    const double mean = reduce == DP_AVERAGE && is_float(dtype) ? 1.0 / rank->size : 1.0;
+    const int wants = rank->engine->ops->compresses && dp_dtype_is_float(dtype) &&
+                      dtype != DP_F64 && reduce <= DP_AVERAGE;
+    const double mean = reduce == DP_AVERAGE && dp_dtype_is_float(dtype) ? 1.0 / rank->size : 1.0;
     dp_engine_piece_t list[PIECES] = {0};
     dp_tally_t tallies[PIECES];
     char *ins[PIECES];

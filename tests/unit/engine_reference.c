@@ -11,11 +11,6 @@
 
 #define RANKS 16
 
-static int is_float(dp_dtype_t dtype)
-{
-    return dtype == DP_F16 || dtype == DP_BF16 || dtype == DP_F32 || dtype == DP_F64;
-}
-
 static void store_float(dp_dtype_t dtype, void *to, double value)
 {
     const float single = (float)value;
@@ -75,7 +70,7 @@ static void fill_one(dp_dtype_t dtype, char *at, int rank, size_t index, int exa
     mixed ^= mixed >> 32;
     if (dtype == DP_BOOL) {
         *at = (char)(mixed % 3 == 0);
-    } else if (!is_float(dtype)) {
+    } else if (!dp_dtype_is_float(dtype)) {
         store_int(dtype, at, mixed % 11);
     } else if (exact) {
         store_float(dtype, at, (double)(int64_t)(mixed % 9) - 4.0);
@@ -175,7 +170,7 @@ static void reduce_one(const engine_world_t *world, const reference_t *what,
     double total = 0.0;
     int first_host = 1;
 
-    if (!is_float(dtype)) {
+    if (!dp_dtype_is_float(dtype)) {
         reduce_ints(world, dtype, reduce, inputs, out);
         return;
     }

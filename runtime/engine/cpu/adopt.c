@@ -2,7 +2,7 @@
  * adopt.c - memory that the program owns becomes memory of the engine, and its own again.
  *
  * All of the work is the arena's: adopted memory has an offset in it, which is how the ranks of a
- * host find each other's buffers, so that no collective needs to know.
+ * node find each other's buffers, so that no collective needs to know.
  */
 #include "runtime/engine/cpu/cpu_internal.h"
 

@@ -1,5 +1,5 @@
 /*
- * control.c - how the ranks of a host meet: counters in shared memory, and sleeping on them.
+ * control.c - how the ranks of a node meet: counters in shared memory, and sleeping on them.
  *
  * A waiter polls for spin_ns, then says for whom it sleeps and sleeps on its own bell. Only the one
  * it named rings, so a meet of many costs a rank at most one system call per sleeper that waits for
@@ -19,11 +19,11 @@
 _Static_assert(PER_PAGE * sizeof(dp_control_record_t) <= PAGE, "they fit");
 
 /* One rank's part of the control block. */
-typedef struct bell {
+typedef struct doorbell {
     alignas(DP_CONTROL_LINE) _Atomic uint32_t count; /* rung by whom it awaits; a futex word */
     /* Offsets in its arena of its records, PER_PAGE together; 0: not made. Written once. */
     alignas(DP_CONTROL_LINE) _Atomic uint64_t pages[];
-} bell_t;
+} doorbell_t;
 
 /* ---- The block and its records ----------------------------------------------------------------
  */
@@ -33,7 +33,7 @@ static size_t stride_for(int count)
     const size_t records = DP_CONTROL_PAIRS + (size_t)count;
     const size_t pages = (records + PER_PAGE - 1) / PER_PAGE;
 
-    return dp_align_up(sizeof(bell_t) + pages * sizeof(uint64_t), DP_CONTROL_LINE);
+    return dp_align_up(sizeof(doorbell_t) + pages * sizeof(uint64_t), DP_CONTROL_LINE);
 }
 
 size_t dp_control_bytes(int count)
@@ -41,67 +41,67 @@ size_t dp_control_bytes(int count)
     return (size_t)count * stride_for(count);
 }
 
-void dp_control_node_init(dp_control_node_t *host, dp_arena_t *arena, void *memory, int self,
-                          int count, uint64_t spin_ns, const _Atomic int *is_off, const int *ranks,
-                          dp_activity_t *pulse)
+void dp_control_node_init(dp_control_node_t *node, dp_arena_t *arena, void *memory, int self,
+                          int count, uint64_t spin_ns, const _Atomic int *is_aborted,
+                          const int *ranks, dp_activity_t *activity)
 {
-    *host = (dp_control_node_t){.arena = arena,
+    *node = (dp_control_node_t){.arena = arena,
                                 .memory = memory,
                                 .stride = stride_for(count),
                                 .self = self,
                                 .count = count,
                                 .spin_ns = spin_ns,
-                                .is_off = is_off,
+                                .is_aborted = is_aborted,
                                 .ranks = ranks,
-                                .pulse = pulse};
+                                .activity = activity};
 }
 
-static bell_t *bell_of(const dp_control_node_t *host, int local)
+static doorbell_t *doorbell_of(const dp_control_node_t *node, int local)
 {
-    return (bell_t *)(void *)(host->memory + (size_t)local * host->stride);
+    return (doorbell_t *)(void *)(node->memory + (size_t)local * node->stride);
 }
 
 /* A rank's record; NULL: it has not made it. */
-static dp_control_record_t *find_record(const dp_control_node_t *host, int local, int number)
+static dp_control_record_t *find_record(const dp_control_node_t *node, int local, int number)
 {
-    _Atomic uint64_t *place = &bell_of(host, local)->pages[number / PER_PAGE];
+    _Atomic uint64_t *place = &doorbell_of(node, local)->pages[number / PER_PAGE];
     const uint64_t offset = atomic_load_explicit(place, memory_order_seq_cst);
     dp_control_record_t *page;
 
     if (offset == 0) return NULL;
-    page = dp_arena_at(host->arena, local, offset, PAGE);
+    page = dp_arena_at(node->arena, local, offset, PAGE);
     return page == NULL ? NULL : &page[number % PER_PAGE];
 }
 
 /* This rank's record, made if need be: only one thread does so. */
-static dp_status_t make_record(const dp_control_node_t *host, int number, dp_control_record_t **out)
+static dp_status_t make_record(const dp_control_node_t *node, int number, dp_control_record_t **out)
 {
-    _Atomic uint64_t *place = &bell_of(host, host->self)->pages[number / PER_PAGE];
+    _Atomic uint64_t *place = &doorbell_of(node, node->self)->pages[number / PER_PAGE];
     void *page;
     dp_status_t status;
 
-    *out = find_record(host, host->self, number);
+    *out = find_record(node, node->self, number);
     if (*out != NULL) return DP_OK;
-    status = dp_arena_alloc(host->arena, PAGE, &page);
+    status = dp_arena_alloc(node->arena, PAGE, &page);
     if (status != DP_OK) return status;
-    atomic_store_explicit(place, dp_arena_offset(host->arena, page, PAGE), memory_order_seq_cst);
-    *out = find_record(host, host->self, number);
+    atomic_store_explicit(place, dp_arena_offset(node->arena, page, PAGE), memory_order_seq_cst);
+    *out = find_record(node, node->self, number);
     return DP_OK;
 }
 
-dp_status_t dp_control_open(dp_control_t *control, const dp_control_node_t *host, int own_number,
+dp_status_t dp_control_open(dp_control_t *control, const dp_control_node_t *node, int own_number,
                             int number, const int *locals, int count, int self, uint32_t uid)
 {
     dp_control_record_t *own;
     dp_status_t status;
 
     *control = (dp_control_t){
-        .host = host, .locals = locals, .number = number, .self = self, .count = count};
+        .node = node, .locals = locals, .number = number, .self = self, .count = count};
     if (uid > DP_CONTROL_UID_MAX) return DP_ERR_UNSUPPORTED;
     control->step = (uint64_t)uid << DP_CONTROL_STEP_BITS;
     control->records = calloc((size_t)count, sizeof(dp_control_record_t *));
     if (control->records == NULL) return DP_ERR_NO_MEMORY;
-    status = make_record(host, own_number, &own);
+    status = make_record(node, own_number, &own);
     if (status != DP_OK) return status;
     control->records[self] = own;
     atomic_store_explicit(&own->step, control->step, memory_order_seq_cst);
@@ -117,16 +117,16 @@ void dp_control_close(dp_control_t *control)
 /* ---- Meeting ----------------------------------------------------------------------------------
  */
 
-static int is_off(const dp_control_t *control)
+static int is_aborted(const dp_control_t *control)
 {
-    return atomic_load_explicit(control->host->is_off, memory_order_seq_cst);
+    return atomic_load_explicit(control->node->is_aborted, memory_order_seq_cst);
 }
 
 static dp_control_record_t *record_of(const dp_control_t *control, int other)
 {
     if (control->records[other] == NULL) {
         control->records[other] =
-            find_record(control->host, control->locals[other], control->number);
+            find_record(control->node, control->locals[other], control->number);
     }
     return control->records[other];
 }
@@ -141,9 +141,9 @@ static int has_come(const dp_control_t *control, int other)
 }
 
 /* Polls until the other has come, until it has taken too long, or until is_off. */
-static void poll_for(const dp_control_t *control, int other)
+static void poll_for_rank(const dp_control_t *control, int other)
 {
-    const uint64_t spin_ns = control->host->spin_ns;
+    const uint64_t spin_ns = control->node->spin_ns;
     uint64_t start_ns = 0;
 
     if (spin_ns == 0) return;
@@ -154,37 +154,37 @@ static void poll_for(const dp_control_t *control, int other)
         if (polls % POLLS != 0) continue;
         now = dp_now_ns();
         if (start_ns == 0) start_ns = now;
-        if (now - start_ns >= spin_ns || is_off(control)) return;
+        if (now - start_ns >= spin_ns || is_aborted(control)) return;
         (void)sched_yield(); /* the other may have been put on this core */
     }
 }
 
-static dp_status_t wait_for(dp_control_t *control, int other)
+static dp_status_t sleep_for_rank(dp_control_t *control, int other)
 {
     dp_control_record_t *own = control->records[control->self];
-    bell_t *bell = bell_of(control->host, control->host->self);
+    doorbell_t *doorbell = doorbell_of(control->node, control->node->self);
 
-    poll_for(control, other);
-    dp_activity_awaits(control->host->pulse, control->host->ranks[control->locals[other]]);
+    poll_for_rank(control, other);
+    dp_activity_awaits(control->node->activity, control->node->ranks[control->locals[other]]);
     while (!has_come(control, other)) {
-        const uint32_t heard = atomic_load_explicit(&bell->count, memory_order_seq_cst);
+        const uint32_t heard = atomic_load_explicit(&doorbell->count, memory_order_seq_cst);
 
-        if (is_off(control)) return DP_ERR_ABORTED;
+        if (is_aborted(control)) return DP_ERR_ABORTED;
         /* Said before the last look, as the other steps before it looks who sleeps: one of the two
          * sees the other. The same holds where a record is only being made: its place is stored
          * before anything in it. */
         atomic_store_explicit(&own->awaits, (uint32_t)other + 1, memory_order_seq_cst);
-        if (!has_come(control, other)) dp_futex_wait_shared(&bell->count, heard, SLEEP_NS);
+        if (!has_come(control, other)) dp_futex_wait_shared(&doorbell->count, heard, SLEEP_NS);
         atomic_store_explicit(&own->awaits, 0, memory_order_seq_cst);
     }
-    dp_activity_moved(control->host->pulse);
+    dp_activity_moved(control->node->activity);
     return DP_OK;
 }
 
-static void ring(bell_t *bell)
+static void ring_doorbell(doorbell_t *doorbell)
 {
-    atomic_fetch_add_explicit(&bell->count, 1, memory_order_seq_cst);
-    dp_futex_wake_shared(&bell->count);
+    atomic_fetch_add_explicit(&doorbell->count, 1, memory_order_seq_cst);
+    dp_futex_wake_shared(&doorbell->count);
 }
 
 dp_status_t dp_control_barrier(dp_control_t *control, dp_barrier_wait_t *meet)
@@ -201,7 +201,7 @@ dp_status_t dp_control_barrier(dp_control_t *control, dp_barrier_wait_t *meet)
         record = record_of(control, i);
         if (record == NULL) continue; /* its owner cannot have looked for us yet */
         if (atomic_load_explicit(&record->awaits, memory_order_seq_cst) == self + 1) {
-            ring(bell_of(control->host, control->locals[i]));
+            ring_doorbell(doorbell_of(control->node, control->locals[i]));
         }
     }
     for (int i = 0; i < control->count; i++) {
@@ -209,7 +209,7 @@ dp_status_t dp_control_barrier(dp_control_t *control, dp_barrier_wait_t *meet)
 
         if (i == control->self || has_come(control, i)) continue;
         if (begin_ns == 0) begin_ns = dp_now_ns();
-        status = wait_for(control, i);
+        status = sleep_for_rank(control, i);
         if (status != DP_OK) return status;
     }
     if (meet != NULL) {
@@ -219,7 +219,7 @@ dp_status_t dp_control_barrier(dp_control_t *control, dp_barrier_wait_t *meet)
     return DP_OK;
 }
 
-void dp_control_wake(const dp_control_node_t *host)
+void dp_control_wake(const dp_control_node_t *node)
 {
-    if (host->memory != NULL) ring(bell_of(host, host->self));
+    if (node->memory != NULL) ring_doorbell(doorbell_of(node, node->self));
 }

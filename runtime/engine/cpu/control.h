@@ -1,5 +1,5 @@
 /*
- * control.h - how the ranks of a host meet: counters in shared memory, and sleeping on them.
+ * control.h - how the ranks of a node meet: counters in shared memory, and sleeping on them.
  *
  * All that ranks do together is a series of meets. A meet is a step of the own counter, then
  * waiting until every other counter has come as far. What a rank wrote before a meet the others may
@@ -34,18 +34,18 @@ typedef struct dp_control_descriptor {
     uint64_t digest;      /* likewise */
     uint32_t kind;        /* likewise: collective, type, reduction */
     uint16_t wants_tally;
-    uint8_t
-        is_private;   /* its pieces are addresses in its process, of no use to others but to read */
-    uint8_t is_blind; /* it cannot read the memory of all the others of its host */
-    uint8_t stages;   /* the first rank's: private tensors are handed over all the same */
+    uint8_t has_private_memory; /* its pieces are addresses in its process, of no use to others but
+                                   to read */
+    uint8_t cannot_pull;        /* it cannot read the memory of all the others of its node */
+    uint8_t use_staging;        /* the first rank's: private tensors are handed over all the same */
     uint64_t arrive_ns;
     uint64_t pieces;  /* dp_control_piece_t [piece_count] */
     uint64_t tallies; /* dp_tally_t [piece_count] */
     uint64_t eager;   /* small operations: all inputs, packed */
     uint64_t row;     /* exchanges: dp_exchange_row_t */
     uint64_t table;   /* likewise, of all ranks; set before the second meet */
-    uint64_t stage;   /* where a tensor is handed over in pieces; set before the second meet */
-    uint64_t scratch; /* what came from other hosts; set before the second meet */
+    uint64_t staging; /* where a tensor is handed over in pieces; set before the second meet */
+    uint64_t scratch; /* what came from other nodes; set before the second meet */
 } dp_control_descriptor_t;
 
 #define DP_CONTROL_NONE UINT64_MAX /* an offset: not wanted */
@@ -60,7 +60,7 @@ typedef struct dp_control_piece {
 typedef struct dp_control_record {
     alignas(DP_CONTROL_LINE) _Atomic uint64_t step; /* meets it has come to */
     _Atomic uint32_t awaits; /* local rank of the group it sleeps for, + 1; 0: it is awake */
-    alignas(DP_CONTROL_LINE) dp_control_descriptor_t slots[2];
+    alignas(DP_CONTROL_LINE) dp_control_descriptor_t descriptors[2];
 } dp_control_record_t;
 
 /* What the engine does, for whoever watches it from another thread. */
@@ -69,18 +69,18 @@ typedef struct dp_activity {
     _Atomic int awaits; /* rank of the world; -1: nobody */
 } dp_activity_t;
 
-static inline void dp_activity_moved(dp_activity_t *pulse)
+static inline void dp_activity_moved(dp_activity_t *activity)
 {
-    atomic_fetch_add_explicit(&pulse->moves, 1, memory_order_relaxed);
-    atomic_store_explicit(&pulse->awaits, -1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&activity->moves, 1, memory_order_relaxed);
+    atomic_store_explicit(&activity->awaits, -1, memory_order_relaxed);
 }
 
-static inline void dp_activity_awaits(dp_activity_t *pulse, int rank)
+static inline void dp_activity_awaits(dp_activity_t *activity, int rank)
 {
-    atomic_store_explicit(&pulse->awaits, rank, memory_order_relaxed);
+    atomic_store_explicit(&activity->awaits, rank, memory_order_relaxed);
 }
 
-/* This rank's view of the control block of its host. */
+/* This rank's view of the control block of its node. */
 typedef struct dp_control_node {
     dp_arena_t *arena; /* borrowed */
     char *memory;      /* shared, borrowed: a bell and the places of its records per rank */
@@ -88,14 +88,14 @@ typedef struct dp_control_node {
     int self; /* local rank of the world, as are all here */
     int count;
     uint64_t spin_ns;
-    const _Atomic int *is_off; /* not 0: stop waiting; borrowed */
-    const int *ranks;          /* [count] of the world; borrowed */
-    dp_activity_t *pulse;      /* borrowed */
+    const _Atomic int *is_aborted; /* not 0: stop waiting; borrowed */
+    const int *ranks;              /* [count] of the world; borrowed */
+    dp_activity_t *activity;       /* borrowed */
 } dp_control_node_t;
 
 /* One rank's view of a group; belongs to the thread that runs operations. */
 typedef struct dp_control {
-    const dp_control_node_t *host; /* borrowed */
+    const dp_control_node_t *node; /* borrowed */
     dp_control_record_t **records; /* [count]; NULL: not made yet, or not seen */
     const int *locals;             /* [count] local ranks of the world; borrowed */
     int number;                    /* of the others' records */
@@ -110,17 +110,17 @@ typedef struct dp_barrier_wait {
     uint64_t wait_begin_ns;
 } dp_barrier_wait_t;
 
-/* Of a host's control block, for so many ranks. */
+/* Of a node's control block, for so many ranks. */
 size_t dp_control_bytes(int count);
 
-/* memory: zeroed at the start, shared by the host's ranks; borrowed, as are the others. */
-void dp_control_node_init(dp_control_node_t *host, dp_arena_t *arena, void *memory, int self,
-                          int count, uint64_t spin_ns, const _Atomic int *is_off, const int *ranks,
-                          dp_activity_t *pulse);
+/* memory: zeroed at the start, shared by the node's ranks; borrowed, as are the others. */
+void dp_control_node_init(dp_control_node_t *node, dp_arena_t *arena, void *memory, int self,
+                          int count, uint64_t spin_ns, const _Atomic int *is_aborted,
+                          const int *ranks, dp_activity_t *activity);
 
 /* Joins the ranks locals[count], of which this one is locals[self], by record own_number of this
  * rank and record number of the others. uid: ascending from use to use of the number. */
-dp_status_t dp_control_open(dp_control_t *control, const dp_control_node_t *host, int own_number,
+dp_status_t dp_control_open(dp_control_t *control, const dp_control_node_t *node, int own_number,
                             int number, const int *locals, int count, int self, uint32_t uid);
 /* After a meet since whose predecessor nobody reads this rank's slots. */
 void dp_control_close(dp_control_t *control);
@@ -129,6 +129,6 @@ void dp_control_close(dp_control_t *control);
 dp_status_t dp_control_barrier(dp_control_t *control, dp_barrier_wait_t *meet);
 
 /* Makes a meet of this rank look at is_off at once. Any thread. */
-void dp_control_wake(const dp_control_node_t *host);
+void dp_control_wake(const dp_control_node_t *node);
 
 #endif

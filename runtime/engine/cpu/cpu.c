@@ -1,5 +1,5 @@
 /*
- * cpu.c - the host engine: its life, the order of its operations, and how they are aborted.
+ * cpu.c - the node engine: its life, the order of its operations, and how they are aborted.
  *
  * Operations run one at a time, in the order they were given, on the thread of the stream they were
  * given to. The first failure stays: a rank that failed is out of step with the others, so all that
@@ -14,12 +14,12 @@
 
 #include "runtime/base/inject.h"
 
-static dp_cpu_engine_t *host_of(dp_engine_t *engine)
+static dp_cpu_engine_t *cpu_engine_of(dp_engine_t *engine)
 {
     return (dp_cpu_engine_t *)(void *)engine;
 }
 
-static const dp_cpu_engine_t *host_of_const(const dp_engine_t *engine)
+static const dp_cpu_engine_t *cpu_engine_of_const(const dp_engine_t *engine)
 {
     return (const dp_cpu_engine_t *)(const void *)engine;
 }
@@ -33,7 +33,7 @@ static dp_cpu_group_t *group_of(dp_engine_group_t *group)
  */
 
 /* Notes why the engine stops; the first reason counts. */
-static void stop(dp_cpu_engine_t *engine, dp_status_t status, const char *text)
+static void stop_engine(dp_cpu_engine_t *engine, dp_status_t status, const char *text)
 {
     pthread_mutex_lock(&engine->abort_lock);
     if (!atomic_load_explicit(&engine->is_aborted, memory_order_relaxed)) {
@@ -53,7 +53,7 @@ static void fail_as_stopped(dp_cpu_engine_t *engine, dp_engine_op_t *op)
 }
 
 /* root, peer: ranks of the group, for exchanges. */
-static dp_status_t run_in(dp_cpu_group_t *group, dp_engine_op_t *op, int root, int peer)
+static dp_status_t run_in_group(dp_cpu_group_t *group, dp_engine_op_t *op, int root, int peer)
 {
     dp_status_t status;
 
@@ -85,12 +85,12 @@ static dp_status_t run_send(dp_cpu_group_t *group, dp_engine_op_t *op)
     group->failure = (dp_error_t){DP_OK, ""};
     status = dp_cpu_group_pair(group, op->root, op->peer, &pair);
     if (status != DP_OK) return status;
-    status = run_in(pair, op, root, 1 - root);
+    status = run_in_group(pair, op, root, 1 - root);
     group->failure = pair->failure;
     return status;
 }
 
-static void run(dp_cpu_engine_t *engine, dp_engine_op_t *op)
+static void run_operation(dp_cpu_engine_t *engine, dp_engine_op_t *op)
 {
     dp_cpu_group_t *group = op->group != NULL ? group_of(op->group) : engine->world;
 
@@ -101,18 +101,19 @@ static void run(dp_cpu_engine_t *engine, dp_engine_op_t *op)
     op->last_rank = -1;
     op->text[0] = '\0';
     op->status = DP_ERR_ABORTED;
-    dp_activity_moved(&engine->pulse);
+    dp_activity_moved(&engine->activity);
     dp_inject_enter(engine->injector, DP_INJECT_ENGINE);
     if (!atomic_load_explicit(&engine->is_aborted, memory_order_acquire)) {
         const char *why = group->failure.text;
 
-        op->status = op->collective == DP_COLLECTIVE_SEND ? run_send(group, op)
-                                                          : run_in(group, op, op->root, op->peer);
+        op->status = op->collective == DP_COLLECTIVE_SEND
+                         ? run_send(group, op)
+                         : run_in_group(group, op, op->root, op->peer);
         if (op->status != DP_OK && why[0] == '\0') why = dp_status_string(op->status);
         if (op->status == DP_ERR_TRUNCATED) {
             snprintf(op->text, sizeof(op->text), "%s", why);
         } else if (op->status != DP_OK) {
-            stop(engine, op->status, why);
+            stop_engine(engine, op->status, why);
             /* What the link still holds of the program's memory ends with the operation. */
             if (engine->link != NULL) dp_link_cut(engine->link);
         }
@@ -127,17 +128,17 @@ static void run_task(void *argument)
     dp_cpu_task_t *task = argument;
     dp_cpu_engine_t *engine = task->engine;
 
-    run(engine, task->op);
+    run_operation(engine, task->op);
     pthread_mutex_lock(&engine->task_lock);
     task->next = engine->tasks;
     engine->tasks = task;
     pthread_mutex_unlock(&engine->task_lock);
 }
 
-static dp_status_t host_enqueue(dp_engine_t *self, dp_stream_t *stream, dp_work_size_t size,
-                                dp_engine_op_t *op)
+static dp_status_t cpu_enqueue(dp_engine_t *self, dp_stream_t *stream, dp_work_size_t size,
+                               dp_engine_op_t *op)
 {
-    dp_cpu_engine_t *engine = host_of(self);
+    dp_cpu_engine_t *engine = cpu_engine_of(self);
     dp_cpu_task_t *task;
     dp_status_t status;
 
@@ -154,44 +155,44 @@ static dp_status_t host_enqueue(dp_engine_t *self, dp_stream_t *stream, dp_work_
     return status;
 }
 
-static void host_abort(dp_engine_t *self, dp_status_t status, const char *text)
+static void cpu_abort(dp_engine_t *self, dp_status_t status, const char *text)
 {
-    dp_cpu_engine_t *engine = host_of(self);
+    dp_cpu_engine_t *engine = cpu_engine_of(self);
 
-    stop(engine, status, text);
+    stop_engine(engine, status, text);
     dp_control_wake(&engine->control);
     if (engine->link != NULL) dp_link_wake(engine->link);
 }
 
-static uint64_t host_moves(const dp_engine_t *self, int *awaits)
+static uint64_t cpu_moves(const dp_engine_t *self, int *awaits)
 {
-    const dp_cpu_engine_t *engine = host_of_const(self);
+    const dp_cpu_engine_t *engine = cpu_engine_of_const(self);
 
-    *awaits = atomic_load_explicit(&engine->pulse.awaits, memory_order_relaxed);
-    return atomic_load_explicit(&engine->pulse.moves, memory_order_relaxed);
+    *awaits = atomic_load_explicit(&engine->activity.awaits, memory_order_relaxed);
+    return atomic_load_explicit(&engine->activity.moves, memory_order_relaxed);
 }
 
 /* ---- Memory -----------------------------------------------------------------------------------
  */
 
-static dp_status_t host_alloc(dp_engine_t *self, size_t bytes, void **memory)
+static dp_status_t cpu_alloc(dp_engine_t *self, size_t bytes, void **memory)
 {
-    return dp_arena_alloc(host_of(self)->arena, bytes, memory);
+    return dp_arena_alloc(cpu_engine_of(self)->arena, bytes, memory);
 }
 
-static dp_status_t host_free(dp_engine_t *self, void *memory)
+static dp_status_t cpu_free(dp_engine_t *self, void *memory)
 {
-    return dp_arena_free(host_of(self)->arena, memory);
+    return dp_arena_free(cpu_engine_of(self)->arena, memory);
 }
 
-static int host_owns(const dp_engine_t *self, const void *memory, size_t bytes)
+static int cpu_owns(const dp_engine_t *self, const void *memory, size_t bytes)
 {
-    return dp_arena_find(host_of_const(self)->arena, memory, bytes, NULL);
+    return dp_arena_find(cpu_engine_of_const(self)->arena, memory, bytes, NULL);
 }
 
-static int host_pulls(const dp_engine_t *self, const int *ranks, int count, size_t bytes)
+static int cpu_pulls(const dp_engine_t *self, const int *ranks, int count, size_t bytes)
 {
-    const dp_cpu_engine_t *engine = host_of_const(self);
+    const dp_cpu_engine_t *engine = cpu_engine_of_const(self);
     const dp_topology_t *topology = engine->topology;
 
     if (engine->pull_bytes == 0 || bytes < engine->pull_bytes) return 0;
@@ -205,10 +206,10 @@ static int host_pulls(const dp_engine_t *self, const int *ranks, int count, size
 /* ---- Life -------------------------------------------------------------------------------------
  */
 
-static dp_status_t host_group_create(dp_engine_t *self, const dp_engine_members_t *members,
-                                     dp_engine_group_t **group, dp_error_t *error)
+static dp_status_t cpu_group_create(dp_engine_t *self, const dp_engine_members_t *members,
+                                    dp_engine_group_t **group, dp_error_t *error)
 {
-    dp_cpu_engine_t *engine = host_of(self);
+    dp_cpu_engine_t *engine = cpu_engine_of(self);
     dp_cpu_group_t *made;
     dp_status_t status;
 
@@ -224,9 +225,9 @@ static dp_status_t host_group_create(dp_engine_t *self, const dp_engine_members_
     return DP_OK;
 }
 
-static void host_group_destroy(dp_engine_t *self, dp_engine_group_t *group)
+static void cpu_group_destroy(dp_engine_t *self, dp_engine_group_t *group)
 {
-    dp_cpu_engine_t *engine = host_of(self);
+    dp_cpu_engine_t *engine = cpu_engine_of(self);
     dp_cpu_group_t **at = &engine->groups;
 
     /* Messages of an operation that failed may still point into it: then it goes with the link. */
@@ -237,9 +238,9 @@ static void host_group_destroy(dp_engine_t *self, dp_engine_group_t *group)
     dp_cpu_group_end(group_of(group));
 }
 
-static void host_destroy(dp_engine_t *self)
+static void cpu_destroy(dp_engine_t *self)
 {
-    dp_cpu_engine_t *engine = host_of(self);
+    dp_cpu_engine_t *engine = cpu_engine_of(self);
 
     if (engine == NULL) return;
     dp_link_destroy(engine->link, !atomic_load_explicit(&engine->is_aborted, memory_order_acquire));
@@ -253,9 +254,9 @@ static void host_destroy(dp_engine_t *self)
     }
     dp_cpu_group_free(engine->world);
     dp_inter_node_pool_destroy(engine->pool);
-    dp_exchange_pool_destroy(engine->swap);
+    dp_exchange_pool_destroy(engine->exchange_pool);
     dp_pull_destroy(engine->pull);
-    dp_stage_destroy(engine->stage);
+    dp_staging_destroy(engine->staging);
     dp_arena_destroy(engine->arena);
     while (engine->tasks != NULL) {
         dp_cpu_task_t *task = engine->tasks;
@@ -263,9 +264,9 @@ static void host_destroy(dp_engine_t *self)
         engine->tasks = task->next;
         free(task);
     }
-    for (int i = 0; engine->cards != NULL && i < engine->size; i++)
-        free(engine->cards[i].value);
-    free(engine->cards);
+    for (int i = 0; engine->hellos != NULL && i < engine->size; i++)
+        free(engine->hellos[i].value);
+    free(engine->hellos);
     free(engine->pairs);
     free(engine->dropped);
     pthread_mutex_destroy(&engine->abort_lock);
@@ -274,21 +275,21 @@ static void host_destroy(dp_engine_t *self)
     free(engine);
 }
 
-static const dp_engine_ops_t host_ops = {
-    .name = "host",
+static const dp_engine_ops_t cpu_ops = {
+    .name = "cpu",
     .compresses = 1,
-    .alloc = host_alloc,
-    .free = host_free,
-    .owns = host_owns,
-    .pulls = host_pulls,
+    .alloc = cpu_alloc,
+    .free = cpu_free,
+    .owns = cpu_owns,
+    .pulls = cpu_pulls,
     .adopt = dp_cpu_adopt,
     .disown = dp_cpu_disown,
-    .group_create = host_group_create,
-    .group_destroy = host_group_destroy,
-    .enqueue = host_enqueue,
-    .abort = host_abort,
-    .moves = host_moves,
-    .destroy = host_destroy,
+    .group_create = cpu_group_create,
+    .group_destroy = cpu_group_destroy,
+    .enqueue = cpu_enqueue,
+    .abort = cpu_abort,
+    .moves = cpu_moves,
+    .destroy = cpu_destroy,
 };
 
 /* The group of all ranks. */
@@ -306,7 +307,7 @@ static dp_status_t make_world(dp_cpu_engine_t *engine, dp_error_t *error)
     return status;
 }
 
-/* Shared memory, and how the host's ranks meet in it. */
+/* Shared memory, and how the node's ranks meet in it. */
 static dp_status_t make_shared(dp_cpu_engine_t *engine, dp_bootstrap_t *bootstrap,
                                const dp_config_t *config, uint64_t deadline_ns, dp_error_t *error)
 {
@@ -326,12 +327,12 @@ static dp_status_t make_shared(dp_cpu_engine_t *engine, dp_bootstrap_t *bootstra
                             "engine: no room for a control block of %zu bytes", bytes);
     }
     dp_control_node_init(&engine->control, engine->arena, memory, engine->local_rank, local_size, 0,
-                         &engine->is_aborted, ranks, &engine->pulse);
+                         &engine->is_aborted, ranks, &engine->activity);
     return DP_OK;
 }
 
-static dp_status_t init(dp_cpu_engine_t *engine, dp_bootstrap_t *bootstrap,
-                        const dp_config_t *config, dp_error_t *error)
+static dp_status_t init_engine(dp_cpu_engine_t *engine, dp_bootstrap_t *bootstrap,
+                               const dp_config_t *config, dp_error_t *error)
 {
     const uint64_t deadline_ns = dp_now_ns() + config->start_timeout_ns;
     const dp_topology_t *topology = engine->topology;
@@ -342,21 +343,21 @@ static dp_status_t init(dp_cpu_engine_t *engine, dp_bootstrap_t *bootstrap,
         return dp_error_set(error, DP_ERR_UNSUPPORTED, "engine: %d ranks are more than %d",
                             engine->size, DP_LINK_RANKS_MAX);
     }
-    engine->cards = calloc((size_t)engine->size, sizeof(*engine->cards));
+    engine->hellos = calloc((size_t)engine->size, sizeof(*engine->hellos));
     engine->pairs = calloc((size_t)engine->size, sizeof(dp_cpu_group_t *));
     engine->dropped = calloc(DP_TALLY_BLOCK, sizeof(double));
-    if (engine->cards == NULL || engine->pairs == NULL || engine->dropped == NULL) {
+    if (engine->hellos == NULL || engine->pairs == NULL || engine->dropped == NULL) {
         return dp_error_set(error, DP_ERR_NO_MEMORY, "engine: no memory");
     }
     status = make_shared(engine, bootstrap, config, deadline_ns, error);
     if (status != DP_OK) return status;
-    status = dp_exchange_pool_create(engine->size, &engine->swap, error);
+    status = dp_exchange_pool_create(engine->size, &engine->exchange_pool, error);
     if (status != DP_OK) return status;
     if (topology->node_count > 1) {
         status =
             dp_link_create(config, engine->rank, engine->size, engine->log, &engine->link, error);
         if (status != DP_OK) return status;
-        dp_link_watch(engine->link, &engine->pulse);
+        dp_link_watch(engine->link, &engine->activity);
         status = dp_inter_node_pool_create(topology, engine->control.count, &engine->pool, error);
         if (status != DP_OK) return status;
     }
@@ -365,7 +366,7 @@ static dp_status_t init(dp_cpu_engine_t *engine, dp_bootstrap_t *bootstrap,
     status = dp_cpu_say_hello(engine, bootstrap, config, deadline_ns, &spin_ns, error);
     if (status != DP_OK) return status;
     engine->control.spin_ns = spin_ns;
-    dp_log_debug(engine->log, "engine host: local rank %d of %d, host %d of %d, spin %llu ns, %s",
+    dp_log_debug(engine->log, "engine cpu: local rank %d of %d, node %d of %d, spin %llu ns, %s",
                  engine->local_rank, engine->control.count, topology->node[engine->rank],
                  topology->node_count, (unsigned long long)spin_ns, dp_kernels_name());
     return DP_OK;
@@ -380,7 +381,7 @@ dp_status_t dp_engine_cpu_create(dp_bootstrap_t *bootstrap, const dp_topology_t 
     dp_status_t status;
 
     if (engine == NULL) return dp_error_set(error, DP_ERR_NO_MEMORY, "engine: no memory");
-    engine->base.ops = &host_ops;
+    engine->base.ops = &cpu_ops;
     engine->topology = topology;
     engine->device = device;
     engine->log = log;
@@ -392,10 +393,10 @@ dp_status_t dp_engine_cpu_create(dp_bootstrap_t *bootstrap, const dp_topology_t 
     pthread_mutex_init(&engine->task_lock, NULL);
     pthread_mutex_init(&engine->run_lock, NULL);
     engine->lane = dp_trace_lane(trace, "engine", DP_TRACE_LANE_STREAM);
-    status = init(engine, bootstrap, config, error);
+    status = init_engine(engine, bootstrap, config, error);
     if (status != DP_OK) {
         atomic_store(&engine->is_aborted, 1); /* nothing to say farewell to */
-        host_destroy(&engine->base);
+        cpu_destroy(&engine->base);
         return status;
     }
     *out = &engine->base;

@@ -1,8 +1,8 @@
 /*
- * cpu_internal.h - what the files of the host engine share: the engine, its groups and one running
+ * cpu_internal.h - what the files of the node engine share: the engine, its groups and one running
  * operation.
  *
- * A group is who takes part, and all that depends on it. Ranks, hosts and local ranks in it are
+ * A group is who takes part, and all that depends on it. Ranks, nodes and local ranks in it are
  * numbers of its own topology; only texts, last_rank and the link speak of ranks of the world.
  */
 #ifndef DP_ENGINE_CPU_INTERNAL_H
@@ -18,7 +18,7 @@
 #include "runtime/engine/cpu/intra_node/method.h"
 #include "runtime/shm/arena.h"
 
-/* Up to this many bytes of input an operation inside a host takes one meet instead of two: every
+/* Up to this many bytes of input an operation inside a node takes one meet instead of two: every
  * rank publishes its input and computes all of the result. Then n ranks read n inputs each. */
 #define DP_EAGER_BYTES ((size_t)4 * DP_KIB)
 #define DP_EAGER_TOTAL ((size_t)32 * DP_KIB)
@@ -31,7 +31,7 @@ typedef struct dp_inter_node dp_inter_node_t;
 typedef struct dp_inter_node_pool dp_inter_node_pool_t;
 typedef struct dp_exchange_pool dp_exchange_pool_t;
 typedef struct dp_pull dp_pull_t;
-typedef struct dp_stage dp_stage_t;
+typedef struct dp_staging dp_staging_t;
 
 /* An operation handed to a stream. */
 typedef struct dp_cpu_task {
@@ -64,15 +64,15 @@ struct dp_cpu_group {
     dp_topology_t own_topology;
     int *ranks; /* [size] of the world */
     int rank, size;
-    int host, node_count;
+    int node, node_count;
     int local_rank, local_size;
-    const int *local_ranks;   /* [local_size] ranks of this group on this host, borrowed */
-    int *locals;              /* [local_size] their local ranks in the world */
-    dp_inter_node_t *between; /* partners on other hosts; NULL inside one host */
-    int is_connected;         /* to them */
-    uint64_t op_index;        /* 1, 2, 3, ...: equal on all its ranks */
+    const int *local_ranks;      /* [local_size] ranks of this group on this node, borrowed */
+    int *locals;                 /* [local_size] their local ranks in the world */
+    dp_inter_node_t *inter_node; /* partners on other nodes; NULL inside one node */
+    int is_connected;            /* to them */
+    uint64_t op_index;           /* 1, 2, 3, ...: equal on all its ranks */
     dp_control_t control;
-    void *board_memory; /* engine memory */
+    void *publication_memory; /* engine memory */
     dp_cpu_publication_t publications[2];
     dp_layout_t layout;
     const void **ins;   /* [max(local_size, node_count)] pointers for the kernels */
@@ -95,17 +95,17 @@ struct dp_cpu_engine {
     dp_trace_lane_t *lane;         /* NULL: not recorded */
     struct dp_inject *injector;    /* borrowed; NULL: no faults on purpose */
     int rank, size;
-    int local_rank; /* on its host */
+    int local_rank; /* on its node */
     dp_arena_t *arena;
     dp_control_node_t control;
-    dp_activity_t pulse;
-    dp_link_t *link;        /* NULL inside one host */
-    dp_pull_t *pull;        /* NULL: this rank cannot read the memory of the others of its host */
-    dp_stage_t *stage;      /* for where some rank cannot; made when first needed */
-    dp_method_stats_t ways; /* which of the two is faster; of groups whose first rank this is */
+    dp_activity_t activity;
+    dp_link_t *link;       /* NULL inside one node */
+    dp_pull_t *pull;       /* NULL: this rank cannot read the memory of the others of its node */
+    dp_staging_t *staging; /* for where some rank cannot; made when first needed */
+    dp_method_stats_t methods; /* which of the two is faster; of groups whose first rank this is */
     size_t pull_bytes;      /* least tensor of other memory that is taken where it lies; 0: none */
     uint64_t pull_value;    /* what the others read to try it */
-    dp_cpu_hello_t *cards;  /* [size] */
+    dp_cpu_hello_t *hellos; /* [size] */
     dp_cpu_group_t *world;
     dp_cpu_group_t *groups; /* list of all made and not yet freed; data-plane thread only */
 
@@ -120,9 +120,9 @@ struct dp_cpu_engine {
     /* guarded by run_lock: one operation at a time */
     pthread_mutex_t run_lock;
     dp_cpu_group_t **pairs;     /* [size] with a rank of the world; NULL: never sent to or from */
-    dp_inter_node_pool_t *pool; /* buffers for traffic between hosts; NULL inside one */
-    dp_exchange_pool_t *swap;   /* memory for exchanges */
-    void *dropped;              /* [DP_TALLY_BLOCK] elements: results that are only counted */
+    dp_inter_node_pool_t *pool; /* buffers for traffic between nodes; NULL inside one */
+    dp_exchange_pool_t *exchange_pool; /* memory for exchanges */
+    void *dropped; /* [DP_TALLY_BLOCK] elements: results that are only counted */
 };
 
 /* cpu/adopt.c: entries of the ops table. */
@@ -140,7 +140,7 @@ void dp_cpu_group_end(dp_cpu_group_t *group);
 /* Leaves what others may still read to the arena, which goes with its last mapping. NULL is fine */
 void dp_cpu_group_free(dp_cpu_group_t *group);
 
-/* Connects its partners on other hosts, once. */
+/* Connects its partners on other nodes, once. */
 dp_status_t dp_cpu_group_connect(dp_cpu_group_t *group);
 
 /* The two ranks of a send, as a group of their own. */
@@ -161,7 +161,7 @@ dp_status_t dp_cpu_connect(dp_cpu_engine_t *engine, int world_rank, int *peer, d
 /* ---- Running ----------------------------------------------------------------------------------
  */
 
-/* Inside the host. Both meet the others first and return when this rank's result is complete. */
+/* Inside the node. Both meet the others first and return when this rank's result is complete. */
 dp_status_t dp_cpu_run_intra_node(dp_cpu_group_t *group, dp_engine_op_t *op);
 
 /* The same for an allreduce of which some memory is not the arena's (intra_node/pull.c), after the
@@ -175,17 +175,17 @@ typedef struct dp_pull_probe {
     uint32_t pad;
 } dp_pull_probe_t;
 
-int dp_pull_try(const dp_pull_probe_t *card); /* 1: it can be read */
-/* count: ranks of this host. */
+int dp_pull_try(const dp_pull_probe_t *hello); /* 1: it can be read */
+/* count: ranks of this node. */
 dp_status_t dp_pull_create(int count, dp_pull_t **out);
-void dp_pull_know(dp_pull_t *pull, int local, const dp_pull_probe_t *card);
+void dp_pull_know(dp_pull_t *pull, int local, const dp_pull_probe_t *hello);
 void dp_pull_destroy(dp_pull_t *pull); /* NULL is fine */
 
 /* The same through shared memory, in pieces (intra_node/stage.c). */
-dp_status_t dp_stage_reduce(dp_cpu_group_t *group, dp_engine_op_t *op);
-void dp_stage_destroy(dp_stage_t *stage); /* NULL is fine */
+dp_status_t dp_staging_reduce(dp_cpu_group_t *group, dp_engine_op_t *op);
+void dp_staging_destroy(dp_staging_t *staging); /* NULL is fine */
 
-/* Between hosts. */
+/* Between nodes. */
 dp_status_t dp_cpu_run_inter_node(dp_cpu_group_t *group, dp_engine_op_t *op);
 
 /* Those with an exchange, anywhere. root, peer: ranks of the group. DP_ERR_TRUNCATED: with a text,
@@ -197,9 +197,9 @@ void dp_exchange_pool_destroy(dp_exchange_pool_t *pool); /* NULL is fine */
 /* ---- Steps all are made of (cpu/steps.c) -----------------------------------------------------
  */
 
-/* Tells the others about op and waits until all of the host have come to it. */
+/* Tells the others about op and waits until all of the node have come to it. */
 dp_status_t dp_cpu_arrive(dp_cpu_group_t *group, dp_engine_op_t *op, int is_eager);
-/* Waits until all of the host have come as far. */
+/* Waits until all of the node have come as far. */
 dp_status_t dp_cpu_node_barrier(dp_cpu_group_t *group);
 
 static inline int dp_cpu_parity(const dp_cpu_group_t *group)
@@ -215,7 +215,7 @@ static inline dp_cpu_publication_t *dp_cpu_publication(dp_cpu_group_t *group)
 /* What a local rank tells; of another one only after its arrival. */
 static inline dp_control_descriptor_t *dp_cpu_descriptor(const dp_cpu_group_t *group, int local)
 {
-    return &group->control.records[local]->slots[dp_cpu_parity(group)];
+    return &group->control.records[local]->descriptors[dp_cpu_parity(group)];
 }
 
 /* Engine memory of a local rank; NULL: not in its arena. */
@@ -225,7 +225,7 @@ static inline void *dp_cpu_memory_at(const dp_cpu_group_t *group, int local, uin
     return dp_arena_at(group->engine->arena, group->locals[local], offset, bytes);
 }
 
-/* A rank of this group on this host, as a rank of the world. */
+/* A rank of this group on this node, as a rank of the world. */
 static inline int dp_cpu_world_rank(const dp_cpu_group_t *group, int local)
 {
     return group->ranks[group->local_ranks[local]];
@@ -233,7 +233,7 @@ static inline int dp_cpu_world_rank(const dp_cpu_group_t *group, int local)
 
 /* 1: figures are taken of op: a sum or average of floats. */
 int dp_cpu_has_figures(const dp_engine_op_t *op);
-/* 1: and some rank of this host wants them. */
+/* 1: and some rank of this node wants them. */
 int dp_cpu_wants_tally(const dp_cpu_group_t *group, const dp_engine_op_t *op);
 
 /* What a local rank published of a piece; NULL: it is not in its arena. */
@@ -267,7 +267,7 @@ int64_t dp_cpu_divisor(const dp_cpu_group_t *group, const dp_engine_op_t *op);
 /* Reduces what group->ins points at as args say, for its figures alone: nobody wants the output. */
 void dp_cpu_tally_only(dp_cpu_group_t *group, const dp_reduce_args_t *args);
 
-/* Copies the input of a rank of this host to row `row` of op's outputs. */
+/* Copies the input of a rank of this node to row `row` of op's outputs. */
 dp_status_t dp_cpu_copy_row(dp_cpu_group_t *group, dp_engine_op_t *op, int local, size_t row);
 
 /* Notes why the running operation fails; is the status. */

@@ -4,7 +4,7 @@
  *
  * All that an operation needs to know about who takes part lives here, so that the operations see
  * no difference between the world and a group. Making one is local: its ranks meet at the first
- * operation. What it costs a host is this rank's alone: a board of four pages, and a record that
+ * operation. What it costs a node is this rank's alone: a board of four pages, and a record that
  * stays.
  */
 #include "runtime/engine/cpu/inter_node/inter_node.h"
@@ -15,18 +15,18 @@
 
 /* One board in the group's memory: pieces, tallies, the row of an exchange, then the inputs of
  * small operations. */
-#define BOARD_BYTES ((size_t)8 * DP_KIB)
-#define BOARD_ROOM ((size_t)32)
-#define BOARD_ROW_BYTES ((size_t)512)
-#define BOARD_TALLIES (BOARD_ROOM * sizeof(dp_control_piece_t))
-#define BOARD_ROW (BOARD_TALLIES + BOARD_ROOM * sizeof(dp_tally_t))
-#define BOARD_EAGER (BOARD_BYTES - DP_EAGER_BYTES)
-_Static_assert(BOARD_ROW + BOARD_ROW_BYTES <= BOARD_EAGER, "they do not overlap");
+#define PUBLICATION_BYTES ((size_t)8 * DP_KIB)
+#define PUBLICATION_ROOM ((size_t)32)
+#define PUBLICATION_ROW_BYTES ((size_t)512)
+#define PUBLICATION_TALLIES (PUBLICATION_ROOM * sizeof(dp_control_piece_t))
+#define PUBLICATION_ROW (PUBLICATION_TALLIES + PUBLICATION_ROOM * sizeof(dp_tally_t))
+#define PUBLICATION_EAGER (PUBLICATION_BYTES - DP_EAGER_BYTES)
+_Static_assert(PUBLICATION_ROW + PUBLICATION_ROW_BYTES <= PUBLICATION_EAGER, "they do not overlap");
 
 /* ---- Who --------------------------------------------------------------------------------------
  */
 
-/* The members' hosts, as a topology of their own. */
+/* The members' nodes, as a topology of their own. */
 static dp_status_t make_topology(dp_cpu_group_t *group, const dp_topology_t *world)
 {
     const dp_status_t status =
@@ -40,11 +40,11 @@ static dp_status_t find_places(dp_cpu_group_t *group, const dp_topology_t *world
 {
     const dp_topology_t *topology = group->topology;
 
-    group->host = topology->node[group->rank];
+    group->node = topology->node[group->rank];
     group->node_count = topology->node_count;
     group->local_rank = topology->local_rank[group->rank];
-    group->local_size = topology->node_size[group->host];
-    group->local_ranks = topology->node_ranks + topology->node_begin[group->host];
+    group->local_size = topology->node_size[group->node];
+    group->local_ranks = topology->node_ranks + topology->node_begin[group->node];
     group->locals = calloc((size_t)group->local_size, sizeof(*group->locals));
     if (group->locals == NULL) return DP_ERR_NO_MEMORY;
     for (int k = 0; k < group->local_size; k++)
@@ -73,22 +73,22 @@ static dp_status_t check_members(const dp_cpu_engine_t *engine, const dp_engine_
 /* ---- Life -------------------------------------------------------------------------------------
  */
 
-static dp_status_t make_boards(dp_cpu_group_t *group)
+static dp_status_t make_publications(dp_cpu_group_t *group)
 {
     const dp_status_t status =
-        dp_arena_alloc(group->engine->arena, 2 * BOARD_BYTES, &group->board_memory);
+        dp_arena_alloc(group->engine->arena, 2 * PUBLICATION_BYTES, &group->publication_memory);
 
     if (status != DP_OK) return status;
     for (int i = 0; i < 2; i++) {
-        char *at = (char *)group->board_memory + (size_t)i * BOARD_BYTES;
+        char *at = (char *)group->publication_memory + (size_t)i * PUBLICATION_BYTES;
 
         group->publications[i] =
             (dp_cpu_publication_t){.pieces = (dp_control_piece_t *)(void *)at,
-                                   .tallies = (dp_tally_t *)(void *)(at + BOARD_TALLIES),
-                                   .room = BOARD_ROOM,
-                                   .row = (uint64_t *)(void *)(at + BOARD_ROW),
-                                   .row_words = BOARD_ROW_BYTES / sizeof(uint64_t),
-                                   .eager = at + BOARD_EAGER};
+                                   .tallies = (dp_tally_t *)(void *)(at + PUBLICATION_TALLIES),
+                                   .room = PUBLICATION_ROOM,
+                                   .row = (uint64_t *)(void *)(at + PUBLICATION_ROW),
+                                   .row_words = PUBLICATION_ROW_BYTES / sizeof(uint64_t),
+                                   .eager = at + PUBLICATION_EAGER};
     }
     return DP_OK;
 }
@@ -102,7 +102,7 @@ void dp_cpu_group_end(dp_cpu_group_t *group)
         dp_arena_free(arena, group->publications[i].grown[1]);
         dp_arena_free(arena, group->publications[i].grown_row);
     }
-    dp_arena_free(arena, group->board_memory);
+    dp_arena_free(arena, group->publication_memory);
     dp_cpu_group_free(group);
 }
 
@@ -110,7 +110,7 @@ void dp_cpu_group_free(dp_cpu_group_t *group)
 {
     if (group == NULL) return;
     dp_control_close(&group->control);
-    dp_inter_node_destroy(group->between);
+    dp_inter_node_destroy(group->inter_node);
     dp_layout_fini(&group->layout);
     dp_topology_fini(&group->own_topology);
     free(group->ranks);
@@ -121,12 +121,12 @@ void dp_cpu_group_free(dp_cpu_group_t *group)
 }
 
 /* Numbers of the records it meets by: this rank's, and the others'. */
-typedef struct numbers {
+typedef struct record_numbers {
     int own, others;
-} numbers_t;
+} record_numbers_t;
 
-static dp_status_t init(dp_cpu_group_t *group, const dp_engine_members_t *members,
-                        numbers_t numbers)
+static dp_status_t init_group(dp_cpu_group_t *group, const dp_engine_members_t *members,
+                              record_numbers_t record_numbers)
 {
     const dp_topology_t *world = group->engine->topology;
     size_t width;
@@ -144,16 +144,18 @@ static dp_status_t init(dp_cpu_group_t *group, const dp_engine_members_t *member
     group->ins = calloc(width, sizeof(*group->ins));
     group->outs = calloc(width, sizeof(*group->outs));
     if (group->ins == NULL || group->outs == NULL) return DP_ERR_NO_MEMORY;
-    status = make_boards(group);
+    status = make_publications(group);
     if (status == DP_OK && group->node_count > 1)
-        status = dp_inter_node_create(group, &group->between);
+        status = dp_inter_node_create(group, &group->inter_node);
     if (status != DP_OK) return status;
-    return dp_control_open(&group->control, &group->engine->control, numbers.own, numbers.others,
-                           group->locals, group->local_size, group->local_rank, members->uid);
+    return dp_control_open(&group->control, &group->engine->control, record_numbers.own,
+                           record_numbers.others, group->locals, group->local_size,
+                           group->local_rank, members->uid);
 }
 
-static dp_status_t make(dp_cpu_engine_t *engine, const dp_engine_members_t *members,
-                        numbers_t numbers, dp_cpu_group_t **out, dp_error_t *error)
+static dp_status_t make_group(dp_cpu_engine_t *engine, const dp_engine_members_t *members,
+                              record_numbers_t record_numbers, dp_cpu_group_t **out,
+                              dp_error_t *error)
 {
     dp_cpu_group_t *group = calloc(1, sizeof(*group));
     dp_status_t status;
@@ -163,7 +165,7 @@ static dp_status_t make(dp_cpu_engine_t *engine, const dp_engine_members_t *memb
     group->slot = members->slot;
     status = check_members(engine, members, &group->rank, error);
     if (status == DP_OK) {
-        status = init(group, members, numbers);
+        status = init_group(group, members, record_numbers);
         if (status != DP_OK) {
             dp_error_set(error, status, "engine: group '%s' of %d ranks: %s", members->name,
                          members->count, dp_status_string(status));
@@ -180,7 +182,7 @@ static dp_status_t make(dp_cpu_engine_t *engine, const dp_engine_members_t *memb
 dp_status_t dp_cpu_group_make(dp_cpu_engine_t *engine, const dp_engine_members_t *members,
                               dp_cpu_group_t **out, dp_error_t *error)
 {
-    const numbers_t numbers = {(int)members->slot, (int)members->slot};
+    const record_numbers_t record_numbers = {(int)members->slot, (int)members->slot};
     dp_status_t status;
 
     if (members->slot > DP_GROUPS_MAX || members->uid > DP_CONTROL_UID_MAX) {
@@ -188,7 +190,7 @@ dp_status_t dp_cpu_group_make(dp_cpu_engine_t *engine, const dp_engine_members_t
                             "engine: group '%s': slot %u or id %u is too large", members->name,
                             members->slot, members->uid);
     }
-    status = make(engine, members, numbers, out, error);
+    status = make_group(engine, members, record_numbers, out, error);
     if (status == DP_OK && members->slot != 0) {
         snprintf((*out)->title, sizeof((*out)->title), " of group '%.60s'", members->name);
     }
@@ -205,15 +207,17 @@ dp_status_t dp_cpu_group_pair(dp_cpu_group_t *group, int root, int peer, dp_cpu_
     const int ranks[2] = {dp_min(other, engine->rank), dp_max(other, engine->rank)};
     const dp_engine_members_t members = {.ranks = ranks, .count = 2, .name = "pair"};
     /* Each of the two keeps the record that is named after the other. */
-    const numbers_t numbers = {DP_CONTROL_PAIRS + engine->topology->local_rank[other],
-                               DP_CONTROL_PAIRS + engine->local_rank};
+    const record_numbers_t record_numbers = {DP_CONTROL_PAIRS + engine->topology->local_rank[other],
+                                             DP_CONTROL_PAIRS + engine->local_rank};
     const int are_near = engine->topology->node[other] == engine->topology->node[engine->rank];
     dp_status_t status = DP_OK;
 
     if (engine->pairs[other] == NULL) {
-        /* Between hosts this rank is alone on its own, and meets nobody by its record. */
-        status = make(engine, &members, are_near ? numbers : (numbers_t){numbers.others, 0},
-                      &engine->pairs[other], &group->failure);
+        /* Between nodes this rank is alone on its own, and meets nobody by its record. */
+        status =
+            make_group(engine, &members,
+                       are_near ? record_numbers : (record_numbers_t){record_numbers.others, 0},
+                       &engine->pairs[other], &group->failure);
         if (status != DP_OK) return status;
         engine->pairs[other]->is_pair = 1;
     }
@@ -225,7 +229,7 @@ dp_status_t dp_cpu_group_pair(dp_cpu_group_t *group, int root, int peer, dp_cpu_
 /* ---- Connecting -------------------------------------------------------------------------------
  */
 
-/* Whether two ranks of different hosts exchange messages: one serves the other. */
+/* Whether two ranks of different nodes exchange messages: one serves the other. */
 static int are_partners(const dp_topology_t *topology, int a, int b)
 {
     const int a_local = topology->local_rank[a];
@@ -238,7 +242,7 @@ static int are_partners(const dp_topology_t *topology, int a, int b)
 
 dp_status_t dp_cpu_group_connect(dp_cpu_group_t *group)
 {
-    for (int i = 0; group->between != NULL && !group->is_connected && i < group->size; i++) {
+    for (int i = 0; group->inter_node != NULL && !group->is_connected && i < group->size; i++) {
         int peer;
 
         if (!are_partners(group->topology, group->rank, i)) continue;
@@ -246,7 +250,7 @@ dp_status_t dp_cpu_group_connect(dp_cpu_group_t *group)
             return group->failure.status;
         }
     }
-    if (group->between != NULL && !group->is_connected) dp_inter_node_find_partners(group);
+    if (group->inter_node != NULL && !group->is_connected) dp_inter_node_find_partners(group);
     group->is_connected = 1;
     return DP_OK;
 }

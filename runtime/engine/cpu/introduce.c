@@ -1,6 +1,6 @@
 /*
  * introduce.c - what the ranks of the world tell each other when an engine starts, and what
- * they do with it: who may poll, and how to reach whom between hosts.
+ * they do with it: who may poll, and how to reach whom between nodes.
  *
  * Addresses are kept, so that ranks connect when they first have something to say to each other. It
  * must not know about operations.
@@ -19,79 +19,79 @@
 #define CORE_BYTES (CORES / 8)
 
 /* What a rank tells all others when it starts. */
-typedef struct card {
-    char boot_id[BOOT_ID_BYTES]; /* equal: the same machine, whatever hosts are pretended */
+typedef struct hello {
+    char boot_id[BOOT_ID_BYTES]; /* equal: the same machine, whatever nodes are pretended */
     uint8_t cores[CORE_BYTES];   /* bit set: this rank may run there */
     dp_pull_probe_t memory;
     uint64_t address_bytes; /* of the link's address, which follows */
-} card_t;
+} cpu_hello_t;
 
-static void write_card(dp_cpu_engine_t *engine, card_t *card, const void **address)
+static void write_hello(dp_cpu_engine_t *engine, cpu_hello_t *hello, const void **address)
 {
     const dp_link_t *link = engine->link;
     cpu_set_t *set = CPU_ALLOC(CORES);
     const int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
     size_t bytes = 0;
 
-    memset(card, 0, sizeof(*card));
+    memset(hello, 0, sizeof(*hello));
     if (fd >= 0) {
-        if (read(fd, card->boot_id, sizeof(card->boot_id)) < 0) card->boot_id[0] = '\0';
+        if (read(fd, hello->boot_id, sizeof(hello->boot_id)) < 0) hello->boot_id[0] = '\0';
         close(fd);
     }
     if (set != NULL) {
         CPU_ZERO_S(CORE_BYTES, set);
         if (sched_getaffinity(0, CORE_BYTES, set) == 0) {
             for (size_t i = 0; i < CORES; i++) {
-                if (CPU_ISSET_S(i, CORE_BYTES, set)) card->cores[i / 8] |= (uint8_t)(1u << i % 8);
+                if (CPU_ISSET_S(i, CORE_BYTES, set)) hello->cores[i / 8] |= (uint8_t)(1u << i % 8);
             }
         }
         CPU_FREE(set);
     }
     engine->pull_value = dp_now_ns() * UINT64_C(0x9e3779b97f4a7c15) ^ (uint64_t)(uintptr_t)engine;
-    card->memory = (dp_pull_probe_t){.address = (uintptr_t)&engine->pull_value,
-                                     .value = engine->pull_value,
-                                     .pid = (int32_t)getpid()};
+    hello->memory = (dp_pull_probe_t){.address = (uintptr_t)&engine->pull_value,
+                                      .value = engine->pull_value,
+                                      .pid = (int32_t)getpid()};
     *address = link == NULL ? NULL : dp_link_address(link, &bytes);
-    card->address_bytes = bytes;
+    hello->address_bytes = bytes;
 }
 
 /* Polling pays only while every rank of the machine can have a core of its own. */
 static uint64_t choose_spin(const dp_cpu_engine_t *engine, uint64_t spin_ns)
 {
-    const card_t *own = engine->cards[engine->rank].value;
+    const cpu_hello_t *own = engine->hellos[engine->rank].value;
     uint8_t cores[CORE_BYTES] = {0};
     int ranks = 0;
     int count = 0;
 
     for (int i = 0; i < engine->size; i++) {
-        const card_t *card = engine->cards[i].value;
+        const cpu_hello_t *hello = engine->hellos[i].value;
 
-        if (memcmp(card->boot_id, own->boot_id, BOOT_ID_BYTES) != 0) continue;
+        if (memcmp(hello->boot_id, own->boot_id, BOOT_ID_BYTES) != 0) continue;
         ranks++;
         for (size_t k = 0; k < CORE_BYTES; k++)
-            cores[k] |= card->cores[k];
+            cores[k] |= hello->cores[k];
     }
     for (size_t k = 0; k < CORE_BYTES; k++)
         count += __builtin_popcount(cores[k]);
     return ranks <= count ? spin_ns : 0;
 }
 
-/* Tries whether this rank can read the memory of all others of its host. If not, tensors go through
+/* Tries whether this rank can read the memory of all others of its node. If not, tensors go through
  * shared memory in pieces. */
 static dp_status_t try_pull(dp_cpu_engine_t *engine, size_t pull_bytes, dp_error_t *error)
 {
     const dp_topology_t *topology = engine->topology;
-    const int host = topology->node[engine->rank];
-    const int *ranks = topology->node_ranks + topology->node_begin[host];
-    const int count = topology->node_size[host];
+    const int node = topology->node[engine->rank];
+    const int *ranks = topology->node_ranks + topology->node_begin[node];
+    const int count = topology->node_size[node];
 
     if (pull_bytes == 0 || count == 1) return DP_OK;
     engine->pull_bytes = pull_bytes;
     for (int i = 0; i < count; i++) {
-        const card_t *card = engine->cards[ranks[i]].value;
+        const cpu_hello_t *hello = engine->hellos[ranks[i]].value;
 
-        if (ranks[i] == engine->rank || dp_pull_try(&card->memory)) continue;
-        dp_log_debug(engine->log, "engine host: the memory of rank %d cannot be read: %s", ranks[i],
+        if (ranks[i] == engine->rank || dp_pull_try(&hello->memory)) continue;
+        dp_log_debug(engine->log, "engine cpu: the memory of rank %d cannot be read: %s", ranks[i],
                      strerror(errno));
         return DP_OK;
     }
@@ -99,26 +99,27 @@ static dp_status_t try_pull(dp_cpu_engine_t *engine, size_t pull_bytes, dp_error
         return dp_error_set(error, DP_ERR_NO_MEMORY, "engine: no memory");
     }
     for (int i = 0; i < count; i++) {
-        const card_t *card = engine->cards[ranks[i]].value;
+        const cpu_hello_t *hello = engine->hellos[ranks[i]].value;
 
-        dp_pull_know(engine->pull, i, &card->memory);
+        dp_pull_know(engine->pull, i, &hello->memory);
     }
     return DP_OK;
 }
 
 dp_status_t dp_cpu_connect(dp_cpu_engine_t *engine, int world_rank, int *peer, dp_error_t *error)
 {
-    const card_t *card = engine->cards[world_rank].value;
+    const cpu_hello_t *hello = engine->hellos[world_rank].value;
 
-    if (card->address_bytes == 0) {
+    if (hello->address_bytes == 0) {
         return dp_error_set(error, DP_ERR_SYSTEM, "engine: rank %d gave no address", world_rank);
     }
-    return dp_link_connect(engine->link, world_rank, card + 1, peer, error);
+    return dp_link_connect(engine->link, world_rank, hello + 1, peer, error);
 }
 
 /* Swaps cards with everybody. */
-static dp_status_t swap_cards(dp_cpu_engine_t *engine, dp_bootstrap_t *bootstrap, const char *own,
-                              size_t own_bytes, uint64_t deadline_ns, dp_error_t *error)
+static dp_status_t exchange_hellos(dp_cpu_engine_t *engine, dp_bootstrap_t *bootstrap,
+                                   const char *own, size_t own_bytes, uint64_t deadline_ns,
+                                   dp_error_t *error)
 {
     const size_t size = (size_t)engine->size;
     void **values = calloc(size, sizeof(*values));
@@ -133,15 +134,16 @@ static dp_status_t swap_cards(dp_cpu_engine_t *engine, dp_bootstrap_t *bootstrap
     status = bootstrap->ops->exchange(bootstrap, "engine", own, own_bytes, values, bytes,
                                       deadline_ns, error);
     for (int i = 0; status == DP_OK && i < engine->size; i++) {
-        const card_t *other = values[i];
+        const cpu_hello_t *other = values[i];
 
-        if (bytes[i] < sizeof(card_t) || other->address_bytes != bytes[i] - sizeof(card_t)) {
+        if (bytes[i] < sizeof(cpu_hello_t) ||
+            other->address_bytes != bytes[i] - sizeof(cpu_hello_t)) {
             status = dp_error_set(error, DP_ERR_SYSTEM,
                                   "engine: rank %d introduced itself with %zu bytes", i, bytes[i]);
         }
     }
     for (size_t i = 0; i < size; i++)
-        engine->cards[i] = (dp_cpu_hello_t){values[i], bytes[i]};
+        engine->hellos[i] = (dp_cpu_hello_t){values[i], bytes[i]};
     free(bytes);
     free(values);
     return status;
@@ -153,16 +155,16 @@ dp_status_t dp_cpu_say_hello(dp_cpu_engine_t *engine, dp_bootstrap_t *bootstrap,
 {
     const void *address;
     char *own;
-    card_t card;
+    cpu_hello_t hello;
     dp_status_t status;
 
-    write_card(engine, &card, &address);
-    own = malloc(sizeof(card) + card.address_bytes);
+    write_hello(engine, &hello, &address);
+    own = malloc(sizeof(hello) + hello.address_bytes);
     if (own == NULL) return dp_error_set(error, DP_ERR_NO_MEMORY, "engine: no memory");
-    memcpy(own, &card, sizeof(card));
-    if (card.address_bytes != 0) memcpy(own + sizeof(card), address, card.address_bytes);
-    status =
-        swap_cards(engine, bootstrap, own, sizeof(card) + card.address_bytes, deadline_ns, error);
+    memcpy(own, &hello, sizeof(hello));
+    if (hello.address_bytes != 0) memcpy(own + sizeof(hello), address, hello.address_bytes);
+    status = exchange_hellos(engine, bootstrap, own, sizeof(hello) + hello.address_bytes,
+                             deadline_ns, error);
     free(own);
     if (status != DP_OK) return status;
     *spin_ns = choose_spin(engine, config->spin_ns);

@@ -1,7 +1,7 @@
 /*
  * layout.c - an operation's elements as one line of blocks, and how ranks share it.
  *
- * It must not know about memory, ranks of hosts or transports.
+ * It must not know about memory, ranks of nodes or transports.
  */
 #include "runtime/engine/cpu/layout.h"
 

@@ -29,33 +29,35 @@ static int is_root(const dp_cpu_group_t *group, const dp_engine_op_t *op)
 }
 
 /* Makes room for the pieces of an operation. The board was last used two operations ago. */
-static dp_status_t grow_board(dp_cpu_group_t *group, dp_cpu_publication_t *board, size_t count)
+static dp_status_t grow_publication(dp_cpu_group_t *group, dp_cpu_publication_t *publication,
+                                    size_t count)
 {
-    const size_t room = dp_max(2 * board->room, count);
+    const size_t room = dp_max(2 * publication->room, count);
     void *pieces = NULL;
     void *tallies = NULL;
     dp_status_t status;
 
-    if (count <= board->room) return DP_OK;
-    status = dp_arena_alloc(group->engine->arena, room * sizeof(*board->pieces), &pieces);
+    if (count <= publication->room) return DP_OK;
+    status = dp_arena_alloc(group->engine->arena, room * sizeof(*publication->pieces), &pieces);
     if (status == DP_OK) {
-        status = dp_arena_alloc(group->engine->arena, room * sizeof(*board->tallies), &tallies);
+        status =
+            dp_arena_alloc(group->engine->arena, room * sizeof(*publication->tallies), &tallies);
     }
     if (status != DP_OK) {
         dp_arena_free(group->engine->arena, pieces);
         return dp_cpu_fail(group, status, "engine: no shared memory to publish %zu pieces", count);
     }
-    dp_arena_free(group->engine->arena, board->grown[0]);
-    dp_arena_free(group->engine->arena, board->grown[1]);
-    board->pieces = board->grown[0] = pieces;
-    board->tallies = board->grown[1] = tallies;
-    board->room = room;
+    dp_arena_free(group->engine->arena, publication->grown[0]);
+    dp_arena_free(group->engine->arena, publication->grown[1]);
+    publication->pieces = publication->grown[0] = pieces;
+    publication->tallies = publication->grown[1] = tallies;
+    publication->room = room;
     return DP_OK;
 }
 
 /* The offset others find memory at; failing when it is not ours to show. */
-static dp_status_t publish(dp_cpu_group_t *group, const void *memory, size_t bytes,
-                           const char *what, uint64_t *offset)
+static dp_status_t publish_memory(dp_cpu_group_t *group, const void *memory, size_t bytes,
+                                  const char *what, uint64_t *offset)
 {
     *offset = 0;
     if (bytes == 0 || group->local_size == 1) return DP_OK;
@@ -75,7 +77,7 @@ static int is_written(const dp_cpu_group_t *group, const dp_engine_op_t *op, siz
 }
 
 /* 1: the operation can do with memory outside of the arena, and there is some. */
-static int is_private(const dp_cpu_group_t *group, const dp_engine_op_t *op)
+static int has_private_memory(const dp_cpu_group_t *group, const dp_engine_op_t *op)
 {
     const dp_arena_t *arena = group->engine->arena;
     const size_t elem_bytes = dp_dtype_bytes(op->dtype);
@@ -93,24 +95,24 @@ static int is_private(const dp_cpu_group_t *group, const dp_engine_op_t *op)
 
 /* Shows where this rank's memory lies, for others to read it from there. */
 static dp_status_t publish_addresses(dp_cpu_group_t *group, const dp_engine_op_t *op,
-                                     dp_cpu_publication_t *board)
+                                     dp_cpu_publication_t *publication)
 {
-    const dp_status_t status = grow_board(group, board, op->piece_count);
+    const dp_status_t status = grow_publication(group, publication, op->piece_count);
 
     for (size_t i = 0; status == DP_OK && i < op->piece_count; i++) {
-        board->pieces[i] = (dp_control_piece_t){.in = (uintptr_t)op->pieces[i].in,
-                                                .out = (uintptr_t)op->pieces[i].out};
+        publication->pieces[i] = (dp_control_piece_t){.in = (uintptr_t)op->pieces[i].in,
+                                                      .out = (uintptr_t)op->pieces[i].out};
     }
     return status;
 }
 
 /* Shows this rank's inputs, and its outputs where the others write them. */
 static dp_status_t publish_pieces(dp_cpu_group_t *group, const dp_engine_op_t *op,
-                                  dp_cpu_publication_t *board)
+                                  dp_cpu_publication_t *publication)
 {
     const size_t elem_bytes = dp_dtype_bytes(op->dtype);
     const int shows_in = op->collective != DP_COLLECTIVE_BROADCAST || is_root(group, op);
-    dp_status_t status = grow_board(group, board, op->piece_count);
+    dp_status_t status = grow_publication(group, publication, op->piece_count);
 
     for (size_t i = 0; status == DP_OK && i < op->piece_count; i++) {
         const dp_engine_piece_t *piece = &op->pieces[i];
@@ -120,12 +122,13 @@ static dp_status_t publish_pieces(dp_cpu_group_t *group, const dp_engine_op_t *o
             elems += ((size_t)group->size - 1) * piece->stride;
         }
         if (shows_in) {
-            status = publish(group, piece->in, elems * elem_bytes, "input", &board->pieces[i].in);
+            status = publish_memory(group, piece->in, elems * elem_bytes, "input",
+                                    &publication->pieces[i].in);
         }
-        board->pieces[i].out = DP_CONTROL_NONE;
+        publication->pieces[i].out = DP_CONTROL_NONE;
         if (status == DP_OK && is_written(group, op, i) && piece->out != NULL) {
-            status =
-                publish(group, piece->out, elems * elem_bytes, "output", &board->pieces[i].out);
+            status = publish_memory(group, piece->out, elems * elem_bytes, "output",
+                                    &publication->pieces[i].out);
         }
     }
     return status;
@@ -147,7 +150,7 @@ static void publish_eager(dp_cpu_group_t *group, const dp_engine_op_t *op, char 
 }
 
 /* Everybody must be at the same operation; a difference is an error of who gave the order. */
-static dp_status_t compare_slots(dp_cpu_group_t *group, const dp_engine_op_t *op)
+static dp_status_t compare_descriptors(dp_cpu_group_t *group, const dp_engine_op_t *op)
 {
     const dp_control_descriptor_t *own = dp_cpu_descriptor(group, group->local_rank);
 
@@ -179,7 +182,7 @@ static dp_status_t compare_slots(dp_cpu_group_t *group, const dp_engine_op_t *op
     return DP_OK;
 }
 
-static void note_wait(dp_cpu_group_t *group, dp_engine_op_t *op, const dp_barrier_wait_t *meet)
+static void record_wait(dp_cpu_group_t *group, dp_engine_op_t *op, const dp_barrier_wait_t *meet)
 {
     uint64_t latest_ns = 0;
 
@@ -201,44 +204,44 @@ static void note_wait(dp_cpu_group_t *group, dp_engine_op_t *op, const dp_barrie
 
 dp_status_t dp_cpu_arrive(dp_cpu_group_t *group, dp_engine_op_t *op, int is_eager)
 {
-    dp_cpu_publication_t *board = dp_cpu_publication(group);
-    dp_control_descriptor_t *slot = dp_cpu_descriptor(group, group->local_rank);
+    dp_cpu_publication_t *publication = dp_cpu_publication(group);
+    dp_control_descriptor_t *descriptor = dp_cpu_descriptor(group, group->local_rank);
     dp_barrier_wait_t meet;
-    const int hides = !is_eager && is_private(group, op);
+    const int hides = !is_eager && has_private_memory(group, op);
     dp_status_t status = DP_OK;
 
     if (is_eager) {
-        publish_eager(group, op, board->eager);
+        publish_eager(group, op, publication->eager);
     } else if (hides) {
-        status = publish_addresses(group, op, board);
+        status = publish_addresses(group, op, publication);
         if (status != DP_OK) return status;
     } else {
-        status = publish_pieces(group, op, board);
+        status = publish_pieces(group, op, publication);
         if (status != DP_OK) return status;
     }
-    *slot = (dp_control_descriptor_t){
+    *descriptor = (dp_control_descriptor_t){
         .op = group->op_index,
         .elem_count = group->layout.elem_count,
         .piece_count = op->piece_count,
         .digest = op->digest,
         .kind = (uint32_t)op->collective | (uint32_t)op->dtype << 8 | (uint32_t)op->reduce << 16 |
                 (uint32_t)op->wire << 24,
-        .is_private = (uint8_t)hides,
-        .is_blind = group->engine->pull == NULL,
-        .stages = dp_method_choose(&group->engine->ways, dp_cpu_input_bytes(group, op)) ==
-                  DP_METHOD_STAGING,
+        .has_private_memory = (uint8_t)hides,
+        .cannot_pull = group->engine->pull == NULL,
+        .use_staging = dp_method_choose(&group->engine->methods, dp_cpu_input_bytes(group, op)) ==
+                       DP_METHOD_STAGING,
         .arrive_ns = dp_now_ns(),
-        .pieces = dp_arena_offset(group->engine->arena, board->pieces, 0),
-        .tallies = dp_arena_offset(group->engine->arena, board->tallies, 0),
-        .eager = dp_arena_offset(group->engine->arena, board->eager, 0),
-        .row = dp_arena_offset(group->engine->arena, board->row, 0),
+        .pieces = dp_arena_offset(group->engine->arena, publication->pieces, 0),
+        .tallies = dp_arena_offset(group->engine->arena, publication->tallies, 0),
+        .eager = dp_arena_offset(group->engine->arena, publication->eager, 0),
+        .row = dp_arena_offset(group->engine->arena, publication->row, 0),
     };
     for (size_t i = 0; i < op->piece_count; i++)
-        slot->wants_tally |= op->pieces[i].tally != NULL;
+        descriptor->wants_tally |= op->pieces[i].tally != NULL;
     status = dp_control_barrier(&group->control, &meet);
     if (status != DP_OK) return status;
-    note_wait(group, op, &meet);
-    return compare_slots(group, op);
+    record_wait(group, op, &meet);
+    return compare_descriptors(group, op);
 }
 
 dp_status_t dp_cpu_node_barrier(dp_cpu_group_t *group)
@@ -294,20 +297,15 @@ dp_status_t dp_cpu_output_at(dp_cpu_group_t *group, int local, size_t piece, siz
 /* ---- Figures ----------------------------------------------------------------------------------
  */
 
-static int is_float(dp_dtype_t dtype)
-{
-    return dtype == DP_F16 || dtype == DP_BF16 || dtype == DP_F32 || dtype == DP_F64;
-}
-
 int64_t dp_cpu_divisor(const dp_cpu_group_t *group, const dp_engine_op_t *op)
 {
-    if (op->reduce != DP_AVERAGE || is_float(op->dtype)) return 0;
+    if (op->reduce != DP_AVERAGE || dp_dtype_is_float(op->dtype)) return 0;
     return op->divisor != 0 ? op->divisor : group->size;
 }
 
 int dp_cpu_has_figures(const dp_engine_op_t *op)
 {
-    return is_float(op->dtype) && (op->reduce == DP_SUM || op->reduce == DP_AVERAGE);
+    return dp_dtype_is_float(op->dtype) && (op->reduce == DP_SUM || op->reduce == DP_AVERAGE);
 }
 
 int dp_cpu_wants_tally(const dp_cpu_group_t *group, const dp_engine_op_t *op)

@@ -106,11 +106,6 @@ static uint64_t bytes_of(const dp_engine_op_t *op)
 /* ---- Operations -------------------------------------------------------------------------------
  */
 
-static int is_float(dp_dtype_t dtype)
-{
-    return dtype == DP_F16 || dtype == DP_BF16 || dtype == DP_F32 || dtype == DP_F64;
-}
-
 static int is_reduction(const dp_engine_op_t *op)
 {
     return op->collective == DP_COLLECTIVE_ALLREDUCE || op->collective == DP_COLLECTIVE_REDUCE ||
@@ -119,7 +114,8 @@ static int is_reduction(const dp_engine_op_t *op)
 
 static double scale_of(const dp_engine_op_t *op, const dp_engine_piece_t *piece)
 {
-    return is_reduction(op) && is_float(op->dtype) ? piece->prescale * piece->postscale : 1.0;
+    return is_reduction(op) && dp_dtype_is_float(op->dtype) ? piece->prescale * piece->postscale
+                                                            : 1.0;
 }
 
 /* to = scale * from, or a copy. Equal types, so casts of integers are copies too. */

@@ -36,11 +36,6 @@ typedef struct run {
 /* ---- Types ------------------------------------------------------------------------------------
  */
 
-static int is_float(dp_dtype_t dtype)
-{
-    return dtype == DP_F16 || dtype == DP_BF16 || dtype == DP_F32 || dtype == DP_F64;
-}
-
 /* 0: NCCL has none. */
 static int find_type(dp_dtype_t dtype, ncclDataType_t *type)
 {
@@ -96,10 +91,10 @@ static int find_reduction(run_t *run)
         return 1;
     case DP_MIN:
         run->reduce = ncclMin;
-        return !is_float(run->op->dtype);
+        return !dp_dtype_is_float(run->op->dtype);
     case DP_MAX:
         run->reduce = ncclMax;
-        return !is_float(run->op->dtype);
+        return !dp_dtype_is_float(run->op->dtype);
     default:
         return 0;
     }
@@ -142,7 +137,7 @@ static void give_all(run_t *run)
 /* Elements between integers' sum and average. */
 static int64_t divisor_of(const run_t *run)
 {
-    if (run->op->reduce != DP_AVERAGE || is_float(run->op->dtype)) return 1;
+    if (run->op->reduce != DP_AVERAGE || dp_dtype_is_float(run->op->dtype)) return 1;
     return run->op->divisor != 0 ? run->op->divisor : run->group->size;
 }
 
@@ -194,7 +189,7 @@ static dp_status_t scale(run_t *run, const void *from, void *to, size_t count, d
                                    .out_count = 1,
                                    .count = count,
                                    .prescale = 1.0,
-                                   .postscale = is_float(run->op->dtype) ? factor : 1.0,
+                                   .postscale = dp_dtype_is_float(run->op->dtype) ? factor : 1.0,
                                    .divisor = ends ? divisor_of(run) : 1};
 
     if (count == 0 || (args.postscale == 1.0 && args.divisor == 1 && from == to)) return DP_OK;
@@ -217,7 +212,7 @@ static dp_status_t prepare(run_t *run, const dp_engine_piece_t *piece, const voi
 
     *source = piece->in;
     *stride = piece->stride;
-    if (piece->prescale == 1.0 || !is_float(run->op->dtype)) {
+    if (piece->prescale == 1.0 || !dp_dtype_is_float(run->op->dtype)) {
         return DP_OK;
     }
     status = take(run, rows_of(run) * row_bytes, &to);

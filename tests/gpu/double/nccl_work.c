@@ -31,7 +31,7 @@ static dp_dtype_t dtype_of(ncclDataType_t type)
 static dp_reduce_t reduce_of(const operation_t *operation)
 {
     const dp_dtype_t dtype = dtype_of(operation->type);
-    const int is_float = dtype == DP_F16 || dtype == DP_BF16 || dtype == DP_F32 || dtype == DP_F64;
+    const int is_float = dp_dtype_is_float(dtype);
 
     switch (operation->reduce) {
     case ncclSum:

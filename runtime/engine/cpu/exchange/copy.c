@@ -1,15 +1,15 @@
 /*
- * copy.c - an exchange inside a host: who receives copies from who sends.
+ * copy.c - an exchange inside a node: who receives copies from who sends.
  *
  * A sender whose input is engine memory shows it, and is read where it lies. Few bytes go to its
  * board. Everything else passes through a staging area of two halves: while the others copy one,
- * the sender fills the other. Traffic between hosts is moved on in between.
+ * the sender fills the other. Traffic between nodes is moved on in between.
  */
 #include "runtime/engine/cpu/exchange/exchange.h"
 
 #include <string.h>
 
-#define SLICE_BYTES DP_MIB /* copied between two looks at the traffic between hosts */
+#define SLICE_BYTES DP_MIB /* copied between two looks at the traffic between nodes */
 
 /* ---- Streams ----------------------------------------------------------------------------------
  */
@@ -79,14 +79,14 @@ static dp_status_t make_stage(dp_exchange_run_t *run)
     void *memory;
     dp_status_t status;
 
-    if (run->pool->stage != NULL) return DP_OK;
-    status = dp_arena_alloc(run->group->engine->arena, 2 * DP_STAGE_BYTES, &memory);
+    if (run->pool->staging != NULL) return DP_OK;
+    status = dp_arena_alloc(run->group->engine->arena, 2 * DP_STAGING_BYTES, &memory);
     if (status != DP_OK) {
         return dp_cpu_fail(run->group, status, "%s %llu%s: no shared memory for a staging area",
                            dp_collective_name(run->op->collective),
                            (unsigned long long)run->op->sequence, run->group->title);
     }
-    run->pool->stage = memory;
+    run->pool->staging = memory;
     return DP_OK;
 }
 
@@ -97,31 +97,31 @@ dp_status_t dp_exchange_show(dp_exchange_run_t *run, dp_exchange_row_t *row)
     const size_t bytes = stream_bytes(run, group->local_rank);
     dp_status_t status;
 
-    row->way = DP_EXCHANGE_NONE;
+    row->method = DP_EXCHANGE_NONE;
     row->source = 0;
     if (bytes == 0) return DP_OK;
     if (bytes <= DP_EAGER_BYTES) {
-        row->way = DP_EXCHANGE_EAGER;
+        row->method = DP_EXCHANGE_EAGER;
         fill(run, 0, bytes, dp_cpu_publication(group)->eager);
         return DP_OK;
     }
     row->source = dp_arena_offset(arena, run->exchange->in, bytes);
     if (row->source != UINT64_MAX) {
-        row->way = DP_EXCHANGE_DIRECT;
+        row->method = DP_EXCHANGE_DIRECT;
         return DP_OK;
     }
     status = make_stage(run);
     if (status != DP_OK) return status;
-    row->way = DP_EXCHANGE_STAGED;
-    row->source = dp_arena_offset(arena, run->pool->stage, 0);
-    fill(run, 0, dp_min(bytes, DP_STAGE_BYTES), run->pool->stage);
+    row->method = DP_EXCHANGE_STAGED;
+    row->source = dp_arena_offset(arena, run->pool->staging, 0);
+    fill(run, 0, dp_min(bytes, DP_STAGING_BYTES), run->pool->staging);
     return DP_OK;
 }
 
 /* ---- Copying ----------------------------------------------------------------------------------
  */
 
-/* In slices, while traffic between hosts is under way. */
+/* In slices, while traffic between nodes is under way. */
 static dp_status_t copy(dp_exchange_run_t *run, char *to, const char *from, size_t bytes)
 {
     dp_status_t status = DP_OK;
@@ -174,7 +174,7 @@ static dp_status_t copy_whole(dp_exchange_run_t *run, int local)
     const char *from;
 
     if (bytes == 0) return DP_OK;
-    if (row->way == DP_EXCHANGE_EAGER) {
+    if (row->method == DP_EXCHANGE_EAGER) {
         from = dp_cpu_memory_at(
             group, local, dp_cpu_descriptor(group, local)->eager + stream_place(run, local), bytes);
     } else {
@@ -193,14 +193,14 @@ static dp_status_t copy_staged(dp_exchange_run_t *run, int local, size_t round)
     const dp_exchange_row_t *row = run->pool->rows[group->local_ranks[local]];
     const size_t place = stream_place(run, local);
     const size_t end = place + bytes_from(run, local);
-    const size_t begin = round * DP_STAGE_BYTES; /* of the round, in the stream */
+    const size_t begin = round * DP_STAGING_BYTES; /* of the round, in the stream */
     const size_t first = dp_max(begin, place);
-    const size_t last = dp_min(begin + DP_STAGE_BYTES, end);
+    const size_t last = dp_min(begin + DP_STAGING_BYTES, end);
     const char *from;
 
     if (first >= last) return DP_OK;
     from = dp_cpu_memory_at(
-        group, local, row->source + round % 2 * DP_STAGE_BYTES + (first - begin), last - first);
+        group, local, row->source + round % 2 * DP_STAGING_BYTES + (first - begin), last - first);
     if (from == NULL) return dp_cpu_bad_offset(group, local);
     return copy(run, target_of(run, local) + (first - place), from, last - first);
 }
@@ -209,8 +209,8 @@ static size_t count_rounds(const dp_exchange_run_t *run, int local)
 {
     const dp_exchange_row_t *row = run->pool->rows[run->group->local_ranks[local]];
 
-    if (row->way != DP_EXCHANGE_STAGED) return 0;
-    return (stream_bytes(run, local) + DP_STAGE_BYTES - 1) / DP_STAGE_BYTES;
+    if (row->method != DP_EXCHANGE_STAGED) return 0;
+    return (stream_bytes(run, local) + DP_STAGING_BYTES - 1) / DP_STAGING_BYTES;
 }
 
 /* The first half of every staging area was filled before the arrival. */
@@ -223,11 +223,11 @@ static dp_status_t copy_rounds(dp_exchange_run_t *run, size_t rounds)
     int busy;
 
     for (size_t round = 0; status == DP_OK && round < rounds; round++) {
-        const size_t begin = (round + 1) * DP_STAGE_BYTES;
+        const size_t begin = (round + 1) * DP_STAGING_BYTES;
 
         if (round + 1 < own) {
-            fill(run, begin, dp_min(begin + DP_STAGE_BYTES, own_bytes),
-                 run->pool->stage + (round + 1) % 2 * DP_STAGE_BYTES);
+            fill(run, begin, dp_min(begin + DP_STAGING_BYTES, own_bytes),
+                 run->pool->staging + (round + 1) % 2 * DP_STAGING_BYTES);
         }
         for (int i = 1; status == DP_OK && i < group->local_size; i++) {
             const int local = (group->local_rank + group->local_size - i) % group->local_size;
@@ -252,12 +252,12 @@ dp_status_t dp_exchange_copy(dp_exchange_run_t *run, int *is_read)
         const dp_exchange_row_t *row = run->pool->rows[group->local_ranks[k]];
 
         rounds = dp_max(rounds, count_rounds(run, k));
-        if (row->way == DP_EXCHANGE_DIRECT) is_direct = 1;
+        if (row->method == DP_EXCHANGE_DIRECT) is_direct = 1;
     }
     for (int i = 1; status == DP_OK && i < group->local_size; i++) {
         const int local = (group->local_rank + group->local_size - i) % group->local_size;
 
-        if (run->pool->rows[group->local_ranks[local]]->way == DP_EXCHANGE_STAGED) continue;
+        if (run->pool->rows[group->local_ranks[local]]->method == DP_EXCHANGE_STAGED) continue;
         status = copy_whole(run, local);
     }
     if (status == DP_OK) status = copy_rounds(run, rounds);

@@ -2,12 +2,12 @@
  * exchange.c - gather, scatter, alltoall, allgatherv and send: blocks from rank to rank whose
  * sizes only the senders know.
  *
- * Every rank shows a row: what it sends to whom, and how much it can take. Hosts swap their rows,
+ * Every rank shows a row: what it sends to whom, and how much it can take. Nodes swap their rows,
  * so all ranks know all of them, find alike whether everything fits before a byte is written, and
  * where each block goes. Rows lie in shared memory, so each rank copies them before it checks them:
  * what was checked is what is used, whatever another process writes meanwhile. Then blocks for
- * other hosts start on their way, those of the own host are copied, and the ranks part. A block for
- * everybody crosses to each other host once.
+ * other nodes start on their way, those of the own node are copied, and the ranks part. A block for
+ * everybody crosses to each other node once.
  */
 #include "runtime/engine/cpu/exchange/exchange.h"
 
@@ -108,7 +108,7 @@ static int gives_counts(const dp_exchange_run_t *run, size_t *count)
 }
 
 /* The sum, or SIZE_MAX where there is none. */
-static size_t add(size_t a, size_t b)
+static size_t add_saturating(size_t a, size_t b)
 {
     return b > SIZE_MAX - a ? SIZE_MAX : a + b;
 }
@@ -129,18 +129,18 @@ static dp_status_t fail(dp_exchange_run_t *run, dp_status_t status, const char *
         (unsigned long long)run->op->sequence, run->group->title, run->group->engine->rank, what);
 }
 
-static dp_status_t grow_row(dp_exchange_run_t *run, dp_cpu_publication_t *board)
+static dp_status_t grow_row(dp_exchange_run_t *run, dp_cpu_publication_t *publication)
 {
     dp_arena_t *arena = run->group->engine->arena;
     void *memory;
 
-    if (run->row_bytes <= board->row_words * sizeof(uint64_t)) return DP_OK;
+    if (run->row_bytes <= publication->row_words * sizeof(uint64_t)) return DP_OK;
     if (dp_arena_alloc(arena, run->row_bytes, &memory) != DP_OK) {
         return fail(run, DP_ERR_NO_MEMORY, "no shared memory to publish its counts");
     }
-    dp_arena_free(arena, board->grown_row);
-    board->row = board->grown_row = memory;
-    board->row_words = run->row_bytes / sizeof(uint64_t);
+    dp_arena_free(arena, publication->grown_row);
+    publication->row = publication->grown_row = memory;
+    publication->row_words = run->row_bytes / sizeof(uint64_t);
     return DP_OK;
 }
 
@@ -159,7 +159,7 @@ static dp_status_t read_counts(dp_exchange_run_t *run, dp_exchange_row_t *row)
             return fail(run, DP_ERR_INVALID, "its blocks differ in size");
         }
         row->counts[run->is_alike ? 0 : i] = counts[i];
-        total = add(total, counts[i]);
+        total = add_saturating(total, counts[i]);
     }
     if (total <= elems_max(run)) return DP_OK;
     return fail(run, DP_ERR_INVALID, "its counts add up to more than memory can hold");
@@ -190,9 +190,9 @@ static dp_status_t grow_copies(dp_exchange_run_t *run)
 static dp_status_t make_row(dp_exchange_run_t *run)
 {
     dp_cpu_group_t *group = run->group;
-    dp_cpu_publication_t *board = dp_cpu_publication(group);
+    dp_cpu_publication_t *publication = dp_cpu_publication(group);
     dp_exchange_row_t *row;
-    dp_status_t status = grow_row(run, board);
+    dp_status_t status = grow_row(run, publication);
 
     if (status == DP_OK) status = grow_copies(run);
     if (status != DP_OK) return status;
@@ -202,7 +202,7 @@ static dp_status_t make_row(dp_exchange_run_t *run)
     run->pool->rows[group->rank] = row;
     status = read_counts(run, row);
     if (status == DP_OK) status = dp_exchange_show(run, row);
-    if (status == DP_OK) memcpy(board->row, row, run->row_bytes);
+    if (status == DP_OK) memcpy(publication->row, row, run->row_bytes);
     return status;
 }
 
@@ -223,10 +223,10 @@ static dp_status_t find_local_rows(dp_exchange_run_t *run)
     return DP_OK;
 }
 
-/* Rows lie in the table by host, then local rank. */
-static size_t table_place(const dp_exchange_run_t *run, int host)
+/* Rows lie in the table by node, then local rank. */
+static size_t table_place(const dp_exchange_run_t *run, int node)
 {
-    return (size_t)run->group->topology->node_begin[host] * run->row_bytes;
+    return (size_t)run->group->topology->node_begin[node] * run->row_bytes;
 }
 
 static dp_status_t make_table(dp_exchange_run_t *run)
@@ -249,13 +249,13 @@ static dp_status_t make_table(dp_exchange_run_t *run)
     return DP_OK;
 }
 
-/* A host's first rank gets the rows of all others. */
+/* A node's first rank gets the rows of all others. */
 static dp_status_t swap_rows(dp_exchange_run_t *run)
 {
     dp_cpu_group_t *group = run->group;
     const dp_topology_t *topology = group->topology;
     dp_status_t status = make_table(run);
-    char *own = (char *)run->pool->table + table_place(run, group->host);
+    char *own = (char *)run->pool->table + table_place(run, group->node);
     const char *others;
 
     if (status != DP_OK) return status;
@@ -264,17 +264,17 @@ static dp_status_t swap_rows(dp_exchange_run_t *run)
                run->row_bytes);
     }
     status = dp_inter_node_leader_allgather(group, DP_KIND_ROWS, own, 0, run->row_bytes, &others);
-    for (int host = 0; status == DP_OK && host < group->node_count; host++) {
-        const size_t bytes = (size_t)topology->node_size[host] * run->row_bytes;
+    for (int node = 0; status == DP_OK && node < group->node_count; node++) {
+        const size_t bytes = (size_t)topology->node_size[node] * run->row_bytes;
 
-        if (host == group->host) continue;
-        memcpy((char *)run->pool->table + table_place(run, host), others, bytes);
+        if (node == group->node) continue;
+        memcpy((char *)run->pool->table + table_place(run, node), others, bytes);
         others += bytes;
     }
     return status;
 }
 
-/* Those of other hosts, in the table. */
+/* Those of other nodes, in the table. */
 static dp_status_t find_far_rows(dp_exchange_run_t *run)
 {
     dp_cpu_group_t *group = run->group;
@@ -292,7 +292,7 @@ static dp_status_t find_far_rows(dp_exchange_run_t *run)
         const char *row = table + table_place(run, topology->node[rank]) +
                           (size_t)topology->local_rank[rank] * run->row_bytes;
 
-        if (topology->node[rank] == group->host) continue;
+        if (topology->node[rank] == group->node) continue;
         run->pool->rows[rank] = (const dp_exchange_row_t *)(const void *)row;
     }
     return DP_OK;
@@ -321,7 +321,7 @@ static size_t total_for(const dp_exchange_run_t *run, int to)
     size_t total = 0;
 
     for (int from = 0; from < run->group->size; from++)
-        total = add(total, dp_exchange_count(run, from, to));
+        total = add_saturating(total, dp_exchange_count(run, from, to));
     return total;
 }
 
@@ -359,7 +359,7 @@ static void find_places(dp_exchange_run_t *run)
     for (int from = 0; from < group->size; from++) {
         const size_t count = dp_exchange_count(run, from, group->rank);
 
-        places[from + 1] = add(places[from], count);
+        places[from + 1] = add_saturating(places[from], count);
         if (exchange->recv_counts != NULL && !is_send) exchange->recv_counts[from] = count;
     }
     exchange->received = places[group->size];
@@ -368,21 +368,21 @@ static void find_places(dp_exchange_run_t *run)
     }
 }
 
-/* ---- To and from other hosts ------------------------------------------------------------------
+/* ---- To and from other nodes ------------------------------------------------------------------
  */
 
-/* 1: some rank of a host keeps a block that is for everybody. */
-static int wants_shared(const dp_exchange_run_t *run, int host)
+/* 1: some rank of a node keeps a block that is for everybody. */
+static int wants_shared(const dp_exchange_run_t *run, int node)
 {
     const dp_topology_t *topology = run->group->topology;
 
-    for (int i = topology->node_begin[host]; i < topology->node_begin[host + 1]; i++) {
+    for (int i = topology->node_begin[node]; i < topology->node_begin[node + 1]; i++) {
         if (!run->pool->rows[topology->node_ranks[i]]->drops) return 1;
     }
     return 0;
 }
 
-/* Which local rank of this host takes the shared block of a rank elsewhere. */
+/* Which local rank of this node takes the shared block of a rank elsewhere. */
 static int server_of(const dp_cpu_group_t *group, int from)
 {
     return group->topology->local_rank[from] % group->local_size;
@@ -401,7 +401,7 @@ static size_t shared_place(const dp_exchange_run_t *run, int server, int from)
     size_t place = 0;
 
     for (int rank = 0; rank < from; rank++) {
-        if (group->topology->node[rank] == group->host) continue;
+        if (group->topology->node[rank] == group->node) continue;
         if (server_of(group, rank) != server) continue;
         place += dp_align_up(shared_bytes(run, rank), 64);
     }
@@ -417,16 +417,16 @@ static dp_status_t start_shared(dp_exchange_run_t *run)
     dp_status_t status = DP_OK;
 
     for (int i = 1; status == DP_OK && bytes != 0 && i < group->node_count; i++) {
-        const int host = (group->host + i) % group->node_count;
+        const int node = (group->node + i) % group->node_count;
 
-        if (!wants_shared(run, host)) continue;
-        status = dp_flows_send(flows, dp_inter_node_partner(group, host), run->exchange->in, bytes);
+        if (!wants_shared(run, node)) continue;
+        status = dp_flows_send(flows, dp_inter_node_partner(group, node), run->exchange->in, bytes);
     }
-    if (status != DP_OK || !wants_shared(run, group->host)) return status;
+    if (status != DP_OK || !wants_shared(run, group->node)) return status;
     status = dp_inter_node_scratch(group, shared_place(run, group->local_rank, group->size),
                                    &run->scratch);
     for (int from = 0; status == DP_OK && from < group->size; from++) {
-        if (topology->node[from] == group->host || shared_bytes(run, from) == 0) continue;
+        if (topology->node[from] == group->node || shared_bytes(run, from) == 0) continue;
         if (server_of(group, from) != group->local_rank) continue;
         status =
             dp_flows_receive(flows, from, run->scratch + shared_place(run, group->local_rank, from),
@@ -435,7 +435,7 @@ static dp_status_t start_shared(dp_exchange_run_t *run)
     return status;
 }
 
-/* From the scratch of the ranks of this host that took them. */
+/* From the scratch of the ranks of this node that took them. */
 static dp_status_t copy_shared(dp_exchange_run_t *run)
 {
     dp_cpu_group_t *group = run->group;
@@ -445,7 +445,7 @@ static dp_status_t copy_shared(dp_exchange_run_t *run)
         const int server = server_of(group, from);
         const char *block;
 
-        if (group->topology->node[from] == group->host || bytes == 0) continue;
+        if (group->topology->node[from] == group->node || bytes == 0) continue;
         block = dp_cpu_memory_at(
             group, server,
             dp_cpu_descriptor(group, server)->scratch + shared_place(run, server, from), bytes);
@@ -470,12 +470,12 @@ static dp_status_t start_single(dp_exchange_run_t *run)
         const size_t out_bytes = dp_exchange_count(run, group->rank, to) * run->elem_bytes;
         const size_t in_bytes = dp_exchange_count(run, from, group->rank) * run->elem_bytes;
 
-        if (group->topology->node[to] != group->host && out_bytes != 0 && !pool->rows[to]->drops) {
+        if (group->topology->node[to] != group->node && out_bytes != 0 && !pool->rows[to]->drops) {
             const size_t start = dp_exchange_start(run, group->rank, to) * run->elem_bytes;
 
             status = dp_flows_send(flows, to, (const char *)run->exchange->in + start, out_bytes);
         }
-        if (status == DP_OK && group->topology->node[from] != group->host && in_bytes != 0 &&
+        if (status == DP_OK && group->topology->node[from] != group->node && in_bytes != 0 &&
             !run->exchange->drops) {
             char *target = (char *)run->exchange->out + pool->places[from] * run->elem_bytes;
 
@@ -528,7 +528,7 @@ dp_status_t dp_cpu_run_exchange(dp_cpu_group_t *group, dp_engine_op_t *op, int r
     dp_exchange_run_t run = {.group = group,
                              .op = op,
                              .exchange = op->exchange,
-                             .pool = group->engine->swap,
+                             .pool = group->engine->exchange_pool,
                              .root = root,
                              .peer = peer,
                              .elem_bytes = dp_max(dp_dtype_bytes(op->dtype), (size_t)1)};

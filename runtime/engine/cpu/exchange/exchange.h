@@ -7,22 +7,22 @@
 
 #include "runtime/engine/cpu/inter_node/flow.h"
 
-#define DP_STAGE_BYTES DP_MIB /* of one of the two halves of a staging area */
+#define DP_STAGING_BYTES DP_MIB /* of one of the two halves of a staging area */
 
-/* Where the ranks of a host find what one of them sends. Its stream is its blocks for them, one
+/* Where the ranks of a node find what one of them sends. Its stream is its blocks for them, one
  * after the other, beginning with the rank behind it so that not all copy from the same one. */
 typedef enum dp_exchange_method {
-    DP_EXCHANGE_NONE = 0,   /* nothing for this host */
+    DP_EXCHANGE_NONE = 0,   /* nothing for this node */
     DP_EXCHANGE_EAGER = 1,  /* the stream, on its board */
     DP_EXCHANGE_DIRECT = 2, /* its input, in its engine memory */
     DP_EXCHANGE_STAGED = 3  /* the stream, in rounds, in its staging area */
 } dp_exchange_method_t;
 
-/* What a rank tells all others of an exchange: on its board, or in the table of its host. */
+/* What a rank tells all others of an exchange: on its board, or in the table of its node. */
 typedef struct dp_exchange_row {
     uint64_t capacity; /* elements that it can take */
     uint32_t drops;
-    uint32_t way;
+    uint32_t method;
     uint64_t source;   /* direct, staged: offset in its arena */
     uint64_t counts[]; /* [size of the group], or one where all its blocks are alike */
 } dp_exchange_row_t;
@@ -33,9 +33,9 @@ struct dp_exchange_pool {
     void *copies;                   /* of the rows, which others might change: private, grows */
     size_t copies_bytes;
     size_t *places; /* [size of the world + 1] */
-    void *table;    /* engine memory: a host's first rank's rows of everybody */
+    void *table;    /* engine memory: a node's first rank's rows of everybody */
     size_t table_bytes;
-    char *stage; /* engine memory, two halves; NULL: not needed yet */
+    char *staging; /* engine memory, two halves; NULL: not needed yet */
     dp_flows_t flows;
 };
 
@@ -49,7 +49,7 @@ typedef struct dp_exchange_run {
     size_t elem_bytes;
     int is_alike; /* all blocks of a rank are: one count in a row */
     size_t row_bytes;
-    char *scratch; /* blocks from other hosts for all ranks of this one */
+    char *scratch; /* blocks from other nodes for all ranks of this one */
 } dp_exchange_run_t;
 
 /* Elements that rank `from` sends to rank `to`, and how many lie before them in its input. */
@@ -61,13 +61,13 @@ static inline int dp_exchange_is_shared(const dp_exchange_run_t *run)
     return run->op->collective == DP_COLLECTIVE_ALLGATHERV; /* one block, for everybody */
 }
 
-/* ---- Inside the host (exchange/copy.c) ---------------------------------------------------
+/* ---- Inside the node (exchange/copy.c) ---------------------------------------------------
  */
 
-/* Chooses how this host's ranks get this rank's blocks, and shows what must be there when they
+/* Chooses how this node's ranks get this rank's blocks, and shows what must be there when they
  * arrive. */
 dp_status_t dp_exchange_show(dp_exchange_run_t *run, dp_exchange_row_t *row);
-/* Copies what comes from this host, in rounds that its ranks take together. *is_read: 1 when the
+/* Copies what comes from this node, in rounds that its ranks take together. *is_read: 1 when the
  * ranks must meet before anybody may change what it showed. */
 dp_status_t dp_exchange_copy(dp_exchange_run_t *run, int *is_read);
 

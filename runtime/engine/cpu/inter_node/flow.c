@@ -1,5 +1,5 @@
 /*
- * flow.c - blocks of bytes that travel rank to rank between hosts, all at once, in chunks.
+ * flow.c - blocks of bytes that travel rank to rank between nodes, all at once, in chunks.
  *
  * Each flow keeps a few chunks in flight. All of them are served in turn, receives too, so no two
  * ranks wait for each other's sends. It must not know what the blocks are.
@@ -38,7 +38,7 @@ void dp_flows_fini(dp_flows_t *flows)
     *flows = (dp_flows_t){0};
 }
 
-static dp_status_t add(dp_flows_t *flows, int other, dp_flow_t flow)
+static dp_status_t add_flow(dp_flows_t *flows, int other, dp_flow_t flow)
 {
     dp_cpu_group_t *group = flows->group;
 
@@ -54,14 +54,14 @@ static dp_status_t add(dp_flows_t *flows, int other, dp_flow_t flow)
 
 dp_status_t dp_flows_send(dp_flows_t *flows, int to, const void *source, size_t bytes)
 {
-    return add(
+    return add_flow(
         flows, to,
         (dp_flow_t){.from = flows->group->rank, .is_send = 1, .source = source, .bytes = bytes});
 }
 
 dp_status_t dp_flows_receive(dp_flows_t *flows, int from, void *target, size_t bytes)
 {
-    return add(flows, from, (dp_flow_t){.from = from, .target = target, .bytes = bytes});
+    return add_flow(flows, from, (dp_flow_t){.from = from, .target = target, .bytes = bytes});
 }
 
 /* ---- Moving -----------------------------------------------------------------------------------
@@ -128,7 +128,7 @@ dp_status_t dp_flows_pump(dp_flows_t *flows, int *busy)
 }
 
 /* Nothing to do: sleeps, unless a peer that is still needed has gone. */
-static dp_status_t rest(dp_flows_t *flows)
+static dp_status_t sleep_for_flows(dp_flows_t *flows)
 {
     dp_link_t *link = flows->group->engine->link;
     int missing = -1;
@@ -153,7 +153,7 @@ dp_status_t dp_flows_finish(dp_flows_t *flows)
         int busy = 0;
 
         status = dp_flows_pump(flows, &busy);
-        if (status == DP_OK && !busy && flows->unfinished > 0) status = rest(flows);
+        if (status == DP_OK && !busy && flows->unfinished > 0) status = sleep_for_flows(flows);
     }
     return status;
 }

@@ -1,5 +1,5 @@
 /*
- * flow.h - blocks of bytes that travel rank to rank between hosts, all at once, in chunks.
+ * flow.h - blocks of bytes that travel rank to rank between nodes, all at once, in chunks.
  *
  * Straight from where a block lies to where it goes. The flows of one operation are added first,
  * then moved on now and then while this rank does something else, then waited for.

@@ -1,5 +1,5 @@
 /*
- * inter_node.c - what operations between hosts work with: buffers, partners, and their failures.
+ * inter_node.c - what operations between nodes work with: buffers, partners, and their failures.
  */
 #include "runtime/engine/cpu/inter_node/inter_node.h"
 
@@ -13,7 +13,7 @@
 /* ---- Life ---------------------------------------------------------------------------------------
  */
 
-static int smallest_host(const dp_topology_t *topology)
+static int smallest_node(const dp_topology_t *topology)
 {
     int least = topology->node_size[0];
 
@@ -22,29 +22,29 @@ static int smallest_host(const dp_topology_t *topology)
     return least;
 }
 
-/* Ranks elsewhere whose partner this rank is: each sends what is meant for this host here. */
+/* Ranks elsewhere whose partner this rank is: each sends what is meant for this node here. */
 static int count_served(const dp_cpu_group_t *group)
 {
     const dp_topology_t *topology = group->topology;
     int count = 0;
 
     for (int i = 0; i < group->size; i++) {
-        count += topology->node[i] != group->host &&
+        count += topology->node[i] != group->node &&
                  topology->local_rank[i] % group->local_size == group->local_rank;
     }
     return count;
 }
 
 /* One sparse mapping for all buffers: pages are made by use. */
-static dp_status_t make_buffers(dp_inter_node_pool_t *pool, size_t hosts)
+static dp_status_t make_buffers(dp_inter_node_pool_t *pool, size_t nodes)
 {
     const size_t each = DP_CHUNK_HEAD + DP_CHUNK_BYTES;
-    const size_t slots = 2 * hosts * DP_CHUNK_WINDOW;
+    const size_t receive_buffers = 2 * nodes * DP_CHUNK_WINDOW;
     char *at;
 
-    pool->slots = calloc(slots, sizeof(*pool->slots));
-    if (pool->slots == NULL) return DP_ERR_NO_MEMORY;
-    pool->buffers_bytes = (2 * DP_CHUNK_WINDOW + 1 + slots) * each;
+    pool->receive_buffers = calloc(receive_buffers, sizeof(*pool->receive_buffers));
+    if (pool->receive_buffers == NULL) return DP_ERR_NO_MEMORY;
+    pool->buffers_bytes = (2 * DP_CHUNK_WINDOW + 1 + receive_buffers) * each;
     at = mmap(NULL, pool->buffers_bytes, PROT_READ | PROT_WRITE,
               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (at == MAP_FAILED) return DP_ERR_NO_MEMORY;
@@ -53,13 +53,13 @@ static dp_status_t make_buffers(dp_inter_node_pool_t *pool, size_t hosts)
         pool->send[i] = at;
     for (int i = 0; i < DP_CHUNK_WINDOW; i++, at += each)
         pool->result[i] = at;
-    for (size_t i = 0; i < slots; i++, at += each)
-        pool->slots[i] = at;
+    for (size_t i = 0; i < receive_buffers; i++, at += each)
+        pool->receive_buffers[i] = at;
     pool->own = at;
     return DP_OK;
 }
 
-/* topology: the world's. No group has more hosts, or ranks on this one. */
+/* topology: the world's. No group has more nodes, or ranks on this one. */
 dp_status_t dp_inter_node_pool_create(const dp_topology_t *topology, int local_size,
                                       dp_inter_node_pool_t **out, dp_error_t *error)
 {
@@ -76,7 +76,7 @@ dp_status_t dp_inter_node_pool_create(const dp_topology_t *topology, int local_s
     }
     if (status != DP_OK) {
         dp_inter_node_pool_destroy(pool);
-        return dp_error_set(error, status, "engine: no memory for buffers between hosts");
+        return dp_error_set(error, status, "engine: no memory for buffers between nodes");
     }
     for (size_t i = 0; i < width; i++)
         pool->temps[i] = pool->temps_memory + i * DP_TALLY_BLOCK;
@@ -88,8 +88,8 @@ void dp_inter_node_pool_destroy(dp_inter_node_pool_t *pool)
 {
     if (pool == NULL) return;
     if (pool->buffers != NULL) munmap(pool->buffers, pool->buffers_bytes);
-    free(pool->slots);
-    free(pool->swapped);
+    free(pool->receive_buffers);
+    free(pool->leader_blocks);
     free(pool->temps);
     free(pool->temps_memory);
     free(pool);
@@ -97,33 +97,34 @@ void dp_inter_node_pool_destroy(dp_inter_node_pool_t *pool)
 
 dp_status_t dp_inter_node_create(dp_cpu_group_t *group, dp_inter_node_t **out)
 {
-    dp_inter_node_t *between = calloc(1, sizeof(*between));
-    const size_t hosts = (size_t)dp_max(group->node_count - 1, 1);
+    dp_inter_node_t *inter_node = calloc(1, sizeof(*inter_node));
+    const size_t nodes = (size_t)dp_max(group->node_count - 1, 1);
     size_t peers;
 
-    if (between == NULL) return DP_ERR_NO_MEMORY;
-    between->pool = group->engine->pool;
-    between->hosts = (int)hosts;
-    between->peers = dp_max(between->hosts, count_served(group));
-    between->owners = smallest_host(group->topology);
-    between->partial = between->pool->slots;
-    between->gather = between->pool->slots + hosts * DP_CHUNK_WINDOW;
-    peers = (size_t)between->peers;
-    between->peer_of = calloc(hosts + 1, sizeof(*between->peer_of));
-    between->sent = calloc(DP_CHUNK_WINDOW, sizeof(*between->sent));
-    between->answered = calloc(hosts * DP_CHUNK_WINDOW, sizeof(*between->answered));
-    between->received = calloc(peers * DP_CHUNK_WINDOW, sizeof(*between->received));
-    between->gathered = calloc(hosts * DP_CHUNK_WINDOW, sizeof(*between->gathered));
-    between->targets = calloc(peers, sizeof(*between->targets));
-    between->sources = calloc(peers, sizeof(*between->sources));
-    between->partials = calloc(hosts + 1, sizeof(*between->partials));
-    if (between->peer_of == NULL || between->sent == NULL || between->answered == NULL ||
-        between->received == NULL || between->gathered == NULL || between->targets == NULL ||
-        between->sources == NULL || between->partials == NULL) {
-        dp_inter_node_destroy(between);
+    if (inter_node == NULL) return DP_ERR_NO_MEMORY;
+    inter_node->pool = group->engine->pool;
+    inter_node->others = (int)nodes;
+    inter_node->peers = dp_max(inter_node->others, count_served(group));
+    inter_node->owners = smallest_node(group->topology);
+    inter_node->partial = inter_node->pool->receive_buffers;
+    inter_node->gather = inter_node->pool->receive_buffers + nodes * DP_CHUNK_WINDOW;
+    peers = (size_t)inter_node->peers;
+    inter_node->peer_of = calloc(nodes + 1, sizeof(*inter_node->peer_of));
+    inter_node->sent = calloc(DP_CHUNK_WINDOW, sizeof(*inter_node->sent));
+    inter_node->answered = calloc(nodes * DP_CHUNK_WINDOW, sizeof(*inter_node->answered));
+    inter_node->received = calloc(peers * DP_CHUNK_WINDOW, sizeof(*inter_node->received));
+    inter_node->gathered = calloc(nodes * DP_CHUNK_WINDOW, sizeof(*inter_node->gathered));
+    inter_node->targets = calloc(peers, sizeof(*inter_node->targets));
+    inter_node->sources = calloc(peers, sizeof(*inter_node->sources));
+    inter_node->partials = calloc(nodes + 1, sizeof(*inter_node->partials));
+    if (inter_node->peer_of == NULL || inter_node->sent == NULL || inter_node->answered == NULL ||
+        inter_node->received == NULL || inter_node->gathered == NULL ||
+        inter_node->targets == NULL || inter_node->sources == NULL ||
+        inter_node->partials == NULL) {
+        dp_inter_node_destroy(inter_node);
         return DP_ERR_NO_MEMORY;
     }
-    *out = between;
+    *out = inter_node;
     return DP_OK;
 }
 
@@ -132,35 +133,35 @@ int dp_inter_node_peer(const dp_cpu_group_t *group, int rank)
     return dp_link_find(group->engine->link, group->ranks[rank]);
 }
 
-int dp_inter_node_partner(const dp_cpu_group_t *group, int host)
+int dp_inter_node_partner(const dp_cpu_group_t *group, int node)
 {
     const dp_topology_t *topology = group->topology;
 
     return topology
-        ->node_ranks[topology->node_begin[host] + group->local_rank % topology->node_size[host]];
+        ->node_ranks[topology->node_begin[node] + group->local_rank % topology->node_size[node]];
 }
 
 void dp_inter_node_find_partners(dp_cpu_group_t *group)
 {
-    for (int host = 0; host < group->node_count; host++) {
-        group->between->peer_of[host] =
-            host == group->host ? -1
-                                : dp_inter_node_peer(group, dp_inter_node_partner(group, host));
+    for (int node = 0; node < group->node_count; node++) {
+        group->inter_node->peer_of[node] =
+            node == group->node ? -1
+                                : dp_inter_node_peer(group, dp_inter_node_partner(group, node));
     }
 }
 
-void dp_inter_node_destroy(dp_inter_node_t *between)
+void dp_inter_node_destroy(dp_inter_node_t *inter_node)
 {
-    if (between == NULL) return;
-    free(between->peer_of);
-    free(between->sent);
-    free(between->answered);
-    free(between->received);
-    free(between->gathered);
-    free(between->targets);
-    free(between->sources);
-    free(between->partials);
-    free(between);
+    if (inter_node == NULL) return;
+    free(inter_node->peer_of);
+    free(inter_node->sent);
+    free(inter_node->answered);
+    free(inter_node->received);
+    free(inter_node->gathered);
+    free(inter_node->targets);
+    free(inter_node->sources);
+    free(inter_node->partials);
+    free(inter_node);
 }
 
 /* ---- What operations use ------------------------------------------------------------------------
@@ -182,7 +183,7 @@ uint64_t dp_inter_node_tag(const dp_cpu_group_t *group, int from, unsigned kind,
 
 dp_status_t dp_inter_node_scratch(dp_cpu_group_t *group, size_t bytes, char **scratch)
 {
-    dp_inter_node_pool_t *pool = group->between->pool;
+    dp_inter_node_pool_t *pool = group->inter_node->pool;
     dp_arena_t *arena = group->engine->arena;
     dp_status_t status;
 
@@ -193,7 +194,7 @@ dp_status_t dp_inter_node_scratch(dp_cpu_group_t *group, size_t bytes, char **sc
         status = dp_arena_alloc(arena, bytes, &pool->scratch);
         if (status != DP_OK) {
             return dp_cpu_fail(group, status,
-                               "%s %llu%s: no shared memory for %zu bytes from other hosts",
+                               "%s %llu%s: no shared memory for %zu bytes from other nodes",
                                dp_collective_name(group->op->collective),
                                (unsigned long long)group->op->sequence, group->title, bytes);
         }
@@ -207,7 +208,7 @@ dp_status_t dp_inter_node_scratch(dp_cpu_group_t *group, size_t bytes, char **sc
 
 void dp_inter_node_scratch_release(dp_cpu_group_t *group)
 {
-    dp_inter_node_pool_t *pool = group->between->pool;
+    dp_inter_node_pool_t *pool = group->inter_node->pool;
 
     if (pool->scratch_bytes <= SCRATCH_KEEP) return;
     dp_arena_free(group->engine->arena, pool->scratch);
@@ -271,26 +272,26 @@ void dp_inter_node_note_wait(dp_cpu_group_t *group, uint64_t begin_ns, int last)
 /* ---- Small things between first ranks
  * -------------------------------------------------------------- */
 
-static dp_status_t start_swap(dp_cpu_group_t *group, unsigned kind, const void *data,
-                              size_t host_bytes, size_t rank_bytes)
+static dp_status_t start_leader_allgather(dp_cpu_group_t *group, unsigned kind, const void *data,
+                                          size_t node_bytes, size_t rank_bytes)
 {
     const dp_topology_t *topology = group->topology;
-    const size_t own_bytes = host_bytes + (size_t)group->local_size * rank_bytes;
-    dp_inter_node_t *between = group->between;
+    const size_t own_bytes = node_bytes + (size_t)group->local_size * rank_bytes;
+    dp_inter_node_t *inter_node = group->inter_node;
     dp_link_t *link = group->engine->link;
-    char *to = between->pool->swapped;
+    char *to = inter_node->pool->leader_blocks;
     size_t i = 0;
 
-    for (int host = 0; host < group->node_count; host++) {
-        const int first = topology->node_ranks[topology->node_begin[host]];
-        const size_t bytes = host_bytes + (size_t)topology->node_size[host] * rank_bytes;
-        const int peer = between->peer_of[host];
+    for (int node = 0; node < group->node_count; node++) {
+        const int first = topology->node_ranks[topology->node_begin[node]];
+        const size_t bytes = node_bytes + (size_t)topology->node_size[node] * rank_bytes;
+        const int peer = inter_node->peer_of[node];
 
-        if (host == group->host) continue;
+        if (node == group->node) continue;
         if (dp_link_receive(link, dp_inter_node_tag(group, first, kind, 0), to, bytes,
-                            &between->received[i * DP_CHUNK_WINDOW]) != DP_OK ||
+                            &inter_node->received[i * DP_CHUNK_WINDOW]) != DP_OK ||
             dp_link_send(link, peer, dp_inter_node_tag(group, group->rank, kind, 0), data,
-                         own_bytes, &between->answered[i]) != DP_OK) {
+                         own_bytes, &inter_node->answered[i]) != DP_OK) {
             return dp_inter_node_lost(group, peer);
         }
         group->op->wire_bytes += own_bytes;
@@ -301,33 +302,33 @@ static dp_status_t start_swap(dp_cpu_group_t *group, unsigned kind, const void *
 }
 
 dp_status_t dp_inter_node_leader_allgather(dp_cpu_group_t *group, unsigned kind, const void *data,
-                                           size_t host_bytes, size_t rank_bytes,
+                                           size_t node_bytes, size_t rank_bytes,
                                            const char **received)
 {
-    dp_inter_node_t *between = group->between;
-    dp_inter_node_pool_t *pool = between->pool;
+    dp_inter_node_t *inter_node = group->inter_node;
+    dp_inter_node_pool_t *pool = inter_node->pool;
     dp_link_t *link = group->engine->link;
-    const size_t all = (size_t)between->hosts * host_bytes +
+    const size_t all = (size_t)inter_node->others * node_bytes +
                        (size_t)(group->size - group->local_size) * rank_bytes;
     uint64_t begin_ns = 0;
     int last = 0;
     size_t i = 0;
     dp_status_t status;
 
-    if (all > pool->swapped_bytes) {
-        char *grown = realloc(pool->swapped, all);
+    if (all > pool->leader_blocks_bytes) {
+        char *grown = realloc(pool->leader_blocks, all);
 
         if (grown == NULL) return DP_ERR_NO_MEMORY;
-        pool->swapped = grown;
-        pool->swapped_bytes = all;
+        pool->leader_blocks = grown;
+        pool->leader_blocks_bytes = all;
     }
-    status = start_swap(group, kind, data, host_bytes, rank_bytes);
-    for (int host = 0; status == DP_OK && host < group->node_count; host++) {
-        const int peer = between->peer_of[host];
-        const dp_link_message_t *in = &between->received[i * DP_CHUNK_WINDOW];
-        const dp_link_message_t *out = &between->answered[i];
+    status = start_leader_allgather(group, kind, data, node_bytes, rank_bytes);
+    for (int node = 0; status == DP_OK && node < group->node_count; node++) {
+        const int peer = inter_node->peer_of[node];
+        const dp_link_message_t *in = &inter_node->received[i * DP_CHUNK_WINDOW];
+        const dp_link_message_t *out = &inter_node->answered[i];
 
-        if (host == group->host) continue;
+        if (node == group->node) continue;
         i++;
         while (in->is_pending || out->is_pending) {
             if (dp_inter_node_check_abort(group) != DP_OK) return DP_ERR_ABORTED;
@@ -340,7 +341,7 @@ dp_status_t dp_inter_node_leader_allgather(dp_cpu_group_t *group, unsigned kind,
     }
     if (status != DP_OK) return status;
     if (begin_ns != 0 && kind != DP_KIND_TALLY) dp_inter_node_note_wait(group, begin_ns, last);
-    *received = pool->swapped;
+    *received = pool->leader_blocks;
     return DP_OK;
 }
 

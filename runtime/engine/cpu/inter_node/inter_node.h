@@ -1,7 +1,7 @@
 /*
- * inter_node.h - what the files for traffic between hosts share: buffers, partners, numbers.
+ * inter_node.h - what the files for traffic between nodes share: buffers, partners, numbers.
  *
- * Ranks of different hosts talk in pairs of partners: local rank l of a host is served on a host of
+ * Ranks of different nodes talk in pairs of partners: local rank l of a node is served on a node of
  * n ranks by local rank l modulo n.
  */
 #ifndef DP_ENGINE_CPU_INTER_NODE_H
@@ -15,7 +15,7 @@
 
 /* Kinds of messages, for the tag. */
 enum {
-    DP_KIND_PARTIAL = 0, /* a chunk of a host's sum */
+    DP_KIND_PARTIAL = 0, /* a chunk of a node's sum */
     DP_KIND_RESULT = 1,  /* a chunk of the whole result */
     DP_KIND_MOVE = 2,    /* a chunk of somebody's input */
     DP_KIND_TALLY = 3,
@@ -28,7 +28,7 @@ enum {
 /* Goes before each partial sum. */
 typedef struct dp_chunk_head {
     uint64_t op;        /* for checking */
-    uint32_t last_rank; /* who arrived last on the sender's host */
+    uint32_t last_rank; /* who arrived last on the sender's node */
     uint32_t digest;    /* of the operation, for checking */
 } dp_chunk_head_t;
 _Static_assert(sizeof(dp_chunk_head_t) <= DP_CHUNK_HEAD, "fits before the elements");
@@ -46,7 +46,7 @@ typedef struct dp_inter_node_target {
 typedef struct dp_inter_node_source {
     int rank;
     int peer;
-    int host;
+    int node;
     dp_range_t range;
     size_t chunks;
     size_t posted;    /* receives started */
@@ -60,30 +60,30 @@ struct dp_inter_node_pool {
     size_t buffers_bytes;
     char *send[DP_CHUNK_WINDOW]; /* each buffer: DP_CHUNK_HEAD + DP_CHUNK_BYTES */
     char *result[DP_CHUNK_WINDOW];
-    char *own;     /* this host's partial sum of one chunk */
-    char **slots;  /* [2 * hosts * window] received */
-    char *swapped; /* what came from other hosts' first ranks; grows */
-    size_t swapped_bytes;
+    char *own;              /* this node's partial sum of one chunk */
+    char **receive_buffers; /* [2 * nodes * window] received */
+    char *leader_blocks;    /* what came from other nodes' first ranks; grows */
+    size_t leader_blocks_bytes;
     uint64_t token; /* what a barrier sends */
-    void *scratch;  /* engine memory that the host's ranks read moved rows from */
+    void *scratch;  /* engine memory that the node's ranks read moved rows from */
     size_t scratch_bytes;
-    float **temps; /* [max(local size, host count)] of DP_TALLY_BLOCK elements */
+    float **temps; /* [max(local size, node count)] of DP_TALLY_BLOCK elements */
     float *temps_memory;
 };
 
-/* What a group needs for traffic between its hosts. */
+/* What a group needs for traffic between its nodes. */
 struct dp_inter_node {
     dp_inter_node_pool_t *pool; /* borrowed */
-    int hosts;                  /* other hosts */
-    int peers;                  /* partners, at least one per other host */
-    int *peer_of;   /* [node_count] the link's number of this rank's partner there; own host: -1 */
-    int owners;     /* ranks of each host that own a shard: as many as the smallest host has */
-    char **partial; /* [hosts * window] received, of the pool */
-    char **gather;  /* [hosts * window] received, likewise */
+    int others;                 /* other nodes */
+    int peers;                  /* partners, at least one per other node */
+    int *peer_of;   /* [node_count] the link's number of this rank's partner there; own node: -1 */
+    int owners;     /* ranks of each node that own a shard: as many as the smallest node has */
+    char **partial; /* [nodes * window] received, of the pool */
+    char **gather;  /* [nodes * window] received, likewise */
     dp_link_message_t *sent;         /* [window] */
-    dp_link_message_t *answered;     /* [window * hosts] */
+    dp_link_message_t *answered;     /* [window * nodes] */
     dp_link_message_t *received;     /* [peers * window] */
-    dp_link_message_t *gathered;     /* [hosts * window] */
+    dp_link_message_t *gathered;     /* [nodes * window] */
     dp_inter_node_target_t *targets; /* [peers] */
     dp_inter_node_source_t *sources; /* [peers] */
     const char **partials;           /* [node_count] */
@@ -93,22 +93,22 @@ struct dp_inter_node {
 typedef struct dp_numeric {
     enum { DP_NUMERIC_PLAIN, DP_NUMERIC_WIDE, DP_NUMERIC_WIRE } mode;
     dp_dtype_t partial; /* of partial sums */
-    dp_dtype_t result;  /* of results between hosts */
+    dp_dtype_t result;  /* of results between nodes */
     int wants_tally;
 } dp_numeric_t;
 
 dp_numeric_t dp_numeric_choose(const dp_cpu_group_t *group, const dp_engine_op_t *op);
 
-/* The sum over this host's ranks of a range, packed. row: of the inputs; 0 where there is one. */
+/* The sum over this node's ranks of a range, packed. row: of the inputs; 0 where there is one. */
 dp_status_t dp_partial_make(dp_cpu_group_t *group, const dp_numeric_t *numeric, dp_range_t range,
                             size_t row, char *packed);
-/* The result of a range from the hosts' partial sums [node_count], packed. */
+/* The result of a range from the nodes' partial sums [node_count], packed. */
 void dp_partial_combine(dp_cpu_group_t *group, const dp_numeric_t *numeric, dp_range_t range,
                         const char *const *partials, char *packed);
 /* The same into this rank's own output, with its figures. */
 void dp_partial_finish(dp_cpu_group_t *group, const dp_numeric_t *numeric, dp_range_t range,
                        const char *const *partials);
-/* Writes a packed result into the outputs of this host's ranks, counts: with its figures. */
+/* Writes a packed result into the outputs of this node's ranks, counts: with its figures. */
 dp_status_t dp_partial_deliver(dp_cpu_group_t *group, const dp_numeric_t *numeric, dp_range_t range,
                                const char *packed, int counts);
 
@@ -116,17 +116,17 @@ dp_status_t dp_partial_deliver(dp_cpu_group_t *group, const dp_numeric_t *numeri
 dp_status_t dp_inter_node_reduce(dp_cpu_group_t *group, dp_engine_op_t *op);
 /* broadcast, allgather and barrier (inter_node/move.c). */
 dp_status_t dp_inter_node_move(dp_cpu_group_t *group, dp_engine_op_t *op);
-/* Sends bytes to the first rank of every other host and receives theirs, in host order: *received
- * is valid until the next swap. A host of n ranks gives host_bytes + n * rank_bytes. First ranks
+/* Sends bytes to the first rank of every other node and receives theirs, in node order: *received
+ * is valid until the next swap. A node of n ranks gives node_bytes + n * rank_bytes. First ranks
  * only. */
 dp_status_t dp_inter_node_leader_allgather(dp_cpu_group_t *group, unsigned kind, const void *data,
-                                           size_t host_bytes, size_t rank_bytes,
+                                           size_t node_bytes, size_t rank_bytes,
                                            const char **received);
 
 /* The tag of a message of the running operation from a rank of the group. */
 uint64_t dp_inter_node_tag(const dp_cpu_group_t *group, int from, unsigned kind, size_t chunk);
-/* This rank's partner on another host, a rank of the group. */
-int dp_inter_node_partner(const dp_cpu_group_t *group, int host);
+/* This rank's partner on another node, a rank of the group. */
+int dp_inter_node_partner(const dp_cpu_group_t *group, int node);
 /* The link's number of a rank of the group connected before. */
 int dp_inter_node_peer(const dp_cpu_group_t *group, int rank);
 
@@ -135,7 +135,7 @@ dp_status_t dp_inter_node_pool_create(const dp_topology_t *topology, int local_s
 void dp_inter_node_pool_destroy(dp_inter_node_pool_t *pool); /* after the link; NULL is fine */
 dp_status_t dp_inter_node_create(dp_cpu_group_t *group, dp_inter_node_t **out);
 void dp_inter_node_find_partners(dp_cpu_group_t *group); /* once they are connected */
-void dp_inter_node_destroy(dp_inter_node_t *between);    /* NULL is fine */
+void dp_inter_node_destroy(dp_inter_node_t *inter_node); /* NULL is fine */
 
 /* Engine memory of the pool, at least so large, that the others find by their slot; for one
  * operation at a time. Large ones are given back by the second call, after the last meet. */

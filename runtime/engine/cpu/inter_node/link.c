@@ -1,5 +1,5 @@
 /*
- * link.c - bulk messages between ranks of different hosts, over UCX tags.
+ * link.c - bulk messages between ranks of different nodes, over UCX tags.
  *
  * Endpoints are in PEER error mode over TCP: only these see a death at once. Sleep follows UCX's
  * rule: progress until nothing happens, then arm, and only sleep when arming said so. An endpoint
@@ -70,9 +70,9 @@ struct dp_link {
     peer_t **peers; /* [peer_room], each of its own: the error callback points to it */
     int peer_count;
     int peer_room;
-    int *numbers;               /* [size] of a rank among the peers; -1: not connected */
+    int *record_numbers;        /* [size] of a rank among the peers; -1: not connected */
     dp_link_message_t *pending; /* list of messages UCX holds */
-    dp_activity_t *pulse;       /* NULL: nobody watches; borrowed */
+    dp_activity_t *activity;    /* NULL: nobody watches; borrowed */
     int is_cut;                 /* UCX is not called any more */
     dp_link_t *next;            /* among those abandoned */
 };
@@ -206,13 +206,13 @@ dp_status_t dp_link_create(const dp_config_t *config, int rank, int size, const 
     if (link == NULL) return dp_error_set(error, DP_ERR_NO_MEMORY, "engine: no memory");
     link->log = log;
     link->rank = rank;
-    link->numbers = malloc((size_t)size * sizeof(*link->numbers));
-    if (link->numbers == NULL) {
+    link->record_numbers = malloc((size_t)size * sizeof(*link->record_numbers));
+    if (link->record_numbers == NULL) {
         status = dp_error_set(error, DP_ERR_NO_MEMORY, "engine: no memory");
         goto fail;
     }
     for (int i = 0; i < size; i++)
-        link->numbers[i] = -1;
+        link->record_numbers[i] = -1;
     status = read_config(config, &ucx, error);
     if (status != DP_OK) goto fail;
     code = create_worker(link, ucx);
@@ -271,7 +271,7 @@ dp_status_t dp_link_connect(dp_link_t *link, int rank, const void *address, int 
     };
     ucs_status_t code;
 
-    *peer = link->numbers[rank];
+    *peer = link->record_numbers[rank];
     if (*peer >= 0) return DP_OK;
     if (link->is_cut) {
         return dp_error_set(error, DP_ERR_PEER_LOST, "ucx: rank %d has ended its connections",
@@ -291,14 +291,14 @@ dp_status_t dp_link_connect(dp_link_t *link, int rank, const void *address, int 
                             link->rank, rank, ucs_status_string(code));
     }
     added->rank = rank;
-    *peer = link->numbers[rank] = link->peer_count;
+    *peer = link->record_numbers[rank] = link->peer_count;
     link->peers[link->peer_count++] = added;
     return DP_OK;
 }
 
 int dp_link_find(const dp_link_t *link, int rank)
 {
-    return link->numbers[rank];
+    return link->record_numbers[rank];
 }
 
 int dp_link_rank(const dp_link_t *link, int peer)
@@ -418,18 +418,18 @@ int dp_link_progress(dp_link_t *link)
 {
     const int moved = link->is_cut ? 0 : (int)ucp_worker_progress(link->worker);
 
-    if (moved != 0 && link->pulse != NULL) dp_activity_moved(link->pulse);
+    if (moved != 0 && link->activity != NULL) dp_activity_moved(link->activity);
     return moved;
 }
 
-void dp_link_watch(dp_link_t *link, dp_activity_t *pulse)
+void dp_link_watch(dp_link_t *link, dp_activity_t *activity)
 {
-    link->pulse = pulse;
+    link->activity = activity;
 }
 
 void dp_link_idle_for(dp_link_t *link, int rank)
 {
-    if (link->pulse != NULL) dp_activity_awaits(link->pulse, rank);
+    if (link->activity != NULL) dp_activity_awaits(link->activity, rank);
     dp_link_idle(link);
 }
 
@@ -579,6 +579,6 @@ void dp_link_destroy(dp_link_t *link, int orderly)
     for (int i = 0; i < link->peer_count; i++)
         free(link->peers[i]);
     free(link->peers);
-    free(link->numbers);
+    free(link->record_numbers);
     free(link);
 }

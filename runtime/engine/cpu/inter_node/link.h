@@ -1,5 +1,5 @@
 /*
- * link.h - bulk messages between ranks of different hosts, over UCX tags.
+ * link.h - bulk messages between ranks of different nodes, over UCX tags.
  *
  * One worker per rank, used by one thread at a time. Peers are connected when first needed;
  * messages are matched by a 64-bit tag that
@@ -78,7 +78,7 @@ dp_status_t dp_link_receive(dp_link_t *link, uint64_t tag, void *data, size_t by
 /* Moves data. Returns how much happened, 0: nothing. */
 int dp_link_progress(dp_link_t *link);
 /* Who watches what is moved. */
-void dp_link_watch(dp_link_t *link, dp_activity_t *pulse);
+void dp_link_watch(dp_link_t *link, dp_activity_t *activity);
 /* dp_link_idle(), and says for which rank of the world. */
 void dp_link_idle_for(dp_link_t *link, int rank);
 /* Waits until something happened: a short poll, then sleep, at most 100 ms. */

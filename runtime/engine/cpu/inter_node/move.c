@@ -1,8 +1,8 @@
 /*
- * move.c - broadcast, allgather and barrier between hosts: data that moves unchanged.
+ * move.c - broadcast, allgather and barrier between nodes: data that moves unchanged.
  *
- * What comes from another host lands in engine memory of the rank that receives it, from where all
- * ranks of the host copy it to their own outputs. Three meets: all have come; all from elsewhere is
+ * What comes from another node lands in engine memory of the rank that receives it, from where all
+ * ranks of the node copy it to their own outputs. Three meets: all have come; all from elsewhere is
  * here; all have copied.
  */
 #include "runtime/engine/cpu/inter_node/inter_node.h"
@@ -13,11 +13,11 @@
 typedef struct move_run {
     dp_cpu_group_t *group;
     dp_engine_op_t *op;
-    dp_inter_node_t *between;
+    dp_inter_node_t *inter_node;
     size_t chunk_blocks;
     size_t elem_bytes;
-    int sends;        /* this rank sends to its partner on every other host */
-    int local;        /* whose input of this host it sends */
+    int sends;        /* this rank sends to its partner on every other node */
+    int local;        /* whose input of this node it sends */
     dp_range_t range; /* what of it */
     size_t chunks;
     size_t sent;
@@ -47,28 +47,28 @@ static dp_status_t pack(move_run_t *run, dp_range_t chunk, char *buffer, size_t 
     return DP_OK;
 }
 
-/* The partner on the i-th other host. */
+/* The partner on the i-th other node. */
 static int peer_on(const move_run_t *run, int i)
 {
-    return run->between->peer_of[i < run->group->host ? i : i + 1];
+    return run->inter_node->peer_of[i < run->group->node ? i : i + 1];
 }
 
-/* One chunk to all other hosts, if the buffer is free. */
+/* One chunk to all other nodes, if the buffer is free. */
 static dp_status_t send_chunk(move_run_t *run, int *busy)
 {
-    const int hosts = run->between->hosts;
-    const size_t slot = run->sent % DP_CHUNK_WINDOW;
-    dp_link_message_t *messages = &run->between->answered[slot * (size_t)hosts];
-    char *buffer = run->between->pool->send[slot];
+    const int nodes = run->inter_node->others;
+    const size_t place = run->sent % DP_CHUNK_WINDOW;
+    dp_link_message_t *messages = &run->inter_node->answered[place * (size_t)nodes];
+    char *buffer = run->inter_node->pool->send[place];
     size_t bytes;
     int failed;
     dp_status_t status;
 
     if (!run->sends || run->sent == run->chunks) return DP_OK;
-    if (!dp_inter_node_all_done(messages, hosts, &failed)) return DP_OK;
+    if (!dp_inter_node_all_done(messages, nodes, &failed)) return DP_OK;
     if (failed >= 0) return dp_inter_node_lost(run->group, peer_on(run, failed));
     status = pack(run, dp_range_chunk(run->range, run->sent, run->chunk_blocks), buffer, &bytes);
-    for (int i = 0; status == DP_OK && i < hosts; i++) {
+    for (int i = 0; status == DP_OK && i < nodes; i++) {
         const uint64_t tag =
             dp_inter_node_tag(run->group, run->group->rank, DP_KIND_MOVE, run->sent);
 
@@ -88,13 +88,13 @@ static dp_status_t send_chunk(move_run_t *run, int *busy)
 
 static dp_link_message_t *message_of(const move_run_t *run, int source, size_t chunk)
 {
-    return &run->between->received[(size_t)source * DP_CHUNK_WINDOW + chunk % DP_CHUNK_WINDOW];
+    return &run->inter_node->received[(size_t)source * DP_CHUNK_WINDOW + chunk % DP_CHUNK_WINDOW];
 }
 
 /* Takes what has come from a source in order, and keeps receives posted. */
 static dp_status_t receive_chunks(move_run_t *run, int index, int *busy)
 {
-    dp_inter_node_source_t *source = &run->between->sources[index];
+    dp_inter_node_source_t *source = &run->inter_node->sources[index];
 
     for (; source->delivered < source->posted; source->delivered++) {
         const dp_link_message_t *message = message_of(run, index, source->delivered);
@@ -126,19 +126,20 @@ static dp_status_t receive_chunks(move_run_t *run, int index, int *busy)
 
 static int is_finished(const move_run_t *run, int *failed_peer)
 {
-    const int hosts = run->between->hosts;
+    const int nodes = run->inter_node->others;
     int failed;
 
     *failed_peer = -1;
     for (int i = 0; i < run->source_count; i++) {
-        const dp_inter_node_source_t *source = &run->between->sources[i];
+        const dp_inter_node_source_t *source = &run->inter_node->sources[i];
 
         if (source->delivered < source->chunks) return 0;
     }
     if (!run->sends) return 1;
     if (run->sent < run->chunks) return 0;
-    if (!dp_inter_node_all_done(run->between->answered, DP_CHUNK_WINDOW * hosts, &failed)) return 0;
-    if (failed >= 0) *failed_peer = peer_on(run, failed % hosts);
+    if (!dp_inter_node_all_done(run->inter_node->answered, DP_CHUNK_WINDOW * nodes, &failed))
+        return 0;
+    if (failed >= 0) *failed_peer = peer_on(run, failed % nodes);
     return 1;
 }
 
@@ -146,7 +147,7 @@ static int is_finished(const move_run_t *run, int *failed_peer)
 static void note_heard(move_run_t *run)
 {
     for (int i = 0; i < run->source_count; i++) {
-        if (run->between->sources[i].delivered > 0 || run->between->sources[i].chunks == 0)
+        if (run->inter_node->sources[i].delivered > 0 || run->inter_node->sources[i].chunks == 0)
             continue;
         run->last_missing = i;
         return;
@@ -154,16 +155,16 @@ static void note_heard(move_run_t *run)
     run->has_heard = 1;
     if (run->wait_begin_ns == 0 || run->source_count == 0) return;
     dp_inter_node_note_wait(run->group, run->wait_begin_ns,
-                            run->group->ranks[run->between->sources[run->last_missing].rank]);
+                            run->group->ranks[run->inter_node->sources[run->last_missing].rank]);
 }
 
-static dp_status_t rest(move_run_t *run)
+static dp_status_t sleep_or_fail(move_run_t *run)
 {
     const dp_link_t *link = run->group->engine->link;
     int missing = -1;
 
     for (int i = 0; i < run->source_count; i++) {
-        const dp_inter_node_source_t *source = &run->between->sources[i];
+        const dp_inter_node_source_t *source = &run->inter_node->sources[i];
 
         if (source->delivered < source->chunks && missing < 0) {
             missing = dp_link_rank(link, source->peer);
@@ -172,7 +173,7 @@ static dp_status_t rest(move_run_t *run)
             return dp_inter_node_lost(run->group, source->peer);
         }
     }
-    for (int i = 0; run->sends && run->sent < run->chunks && i < run->between->hosts; i++) {
+    for (int i = 0; run->sends && run->sent < run->chunks && i < run->inter_node->others; i++) {
         if (dp_link_is_lost(link, peer_on(run, i), NULL)) {
             return dp_inter_node_lost(run->group, peer_on(run, i));
         }
@@ -196,7 +197,8 @@ static dp_status_t stream_chunks(move_run_t *run)
         }
         if (status == DP_OK && !run->has_heard) note_heard(run);
         if (status == DP_OK) status = send_chunk(run, &busy);
-        if (status == DP_OK && !busy && !is_finished(run, &failed_peer)) status = rest(run);
+        if (status == DP_OK && !busy && !is_finished(run, &failed_peer))
+            status = sleep_or_fail(run);
         if (status != DP_OK) return status;
     }
     return failed_peer >= 0 ? dp_inter_node_lost(run->group, failed_peer) : DP_OK;
@@ -207,10 +209,10 @@ static dp_status_t stream_chunks(move_run_t *run)
 
 static void add_source(move_run_t *run, int rank, dp_range_t range, char *to)
 {
-    run->between->sources[run->source_count++] = (dp_inter_node_source_t){
+    run->inter_node->sources[run->source_count++] = (dp_inter_node_source_t){
         .rank = rank,
         .peer = dp_inter_node_peer(run->group, rank),
-        .host = run->group->topology->node[rank],
+        .node = run->group->topology->node[rank],
         .range = range,
         .chunks = dp_range_chunks(range, run->chunk_blocks),
         .to = to,
@@ -243,24 +245,24 @@ static dp_status_t unpack(move_run_t *run, int local, size_t offset, dp_range_t 
 /* ---- Broadcast
  * ------------------------------------------------------------------------------------ */
 
-/* The hosts' owners each move a shard of the root's input. */
+/* The nodes' owners each move a shard of the root's input. */
 static dp_status_t broadcast(move_run_t *run)
 {
     dp_cpu_group_t *group = run->group;
     const dp_topology_t *topology = group->topology;
     const dp_range_t all = dp_layout_all(&group->layout);
-    const int root_host = topology->node[run->op->root];
-    const int owners = run->between->owners;
+    const int root_node = topology->node[run->op->root];
+    const int owners = run->inter_node->owners;
     dp_status_t status = DP_OK;
 
     if (group->local_rank < owners) {
         run->range = dp_range_part(all, group->local_rank, owners);
         run->chunks = dp_range_chunks(run->range, run->chunk_blocks);
-        run->sends = group->host == root_host;
+        run->sends = group->node == root_node;
         run->local = topology->local_rank[run->op->root];
         if (!run->sends) {
             const size_t elems = dp_layout_elems(&group->layout, run->range);
-            const int root_partner = dp_inter_node_partner(group, root_host);
+            const int root_partner = dp_inter_node_partner(group, root_node);
             char *scratch;
 
             status = dp_inter_node_scratch(group, elems * run->elem_bytes, &scratch);
@@ -269,10 +271,10 @@ static dp_status_t broadcast(move_run_t *run)
         if (status == DP_OK) status = stream_chunks(run);
     }
     if (status == DP_OK) status = dp_cpu_node_barrier(group);
-    if (status == DP_OK && group->host == root_host) {
+    if (status == DP_OK && group->node == root_node) {
         status = dp_cpu_copy_row(group, run->op, topology->local_rank[run->op->root], 0);
     }
-    for (int k = 0; status == DP_OK && group->host != root_host && k < owners; k++) {
+    for (int k = 0; status == DP_OK && group->node != root_node && k < owners; k++) {
         status = unpack(run, k, 0, dp_range_part(all, k, owners), 0);
     }
     return status;
@@ -304,7 +306,7 @@ static dp_status_t allgather(move_run_t *run)
 
     for (int rank = 0; rank < group->size; rank++) {
         served +=
-            topology->node[rank] != group->host && server_of(group, rank) == group->local_rank;
+            topology->node[rank] != group->node && server_of(group, rank) == group->local_rank;
     }
     run->range = all;
     run->chunks = dp_range_chunks(all, run->chunk_blocks);
@@ -312,7 +314,7 @@ static dp_status_t allgather(move_run_t *run)
     run->local = group->local_rank;
     status = dp_inter_node_scratch(group, served * row_bytes(run), &scratch);
     for (int rank = 0; status == DP_OK && rank < group->size; rank++) {
-        if (topology->node[rank] == group->host) continue;
+        if (topology->node[rank] == group->node) continue;
         if (server_of(group, rank) != group->local_rank) continue;
         add_source(run, rank, all,
                    scratch == NULL ? NULL : scratch + (size_t)run->source_count * row_bytes(run));
@@ -326,7 +328,7 @@ static dp_status_t allgather(move_run_t *run)
         size_t place = 0;
 
         for (int rank = 0; status == DP_OK && rank < group->size; rank++) {
-            if (topology->node[rank] == group->host) continue;
+            if (topology->node[rank] == group->node) continue;
             if (server_of(group, rank) != server) continue;
             status = unpack(run, server, place++ * row_bytes(run), all, (size_t)rank);
         }
@@ -343,14 +345,14 @@ dp_status_t dp_inter_node_move(dp_cpu_group_t *group, dp_engine_op_t *op)
     const char *received;
     move_run_t run = {.group = group,
                       .op = op,
-                      .between = group->between,
+                      .inter_node = group->inter_node,
                       .elem_bytes = elem_bytes,
                       .chunk_blocks = DP_CHUNK_BYTES / (DP_TALLY_BLOCK * elem_bytes)};
     dp_status_t status = DP_OK;
 
     if (op->collective == DP_COLLECTIVE_BARRIER) {
         if (group->local_rank == 0) {
-            uint64_t *token = &group->between->pool->token;
+            uint64_t *token = &group->inter_node->pool->token;
 
             *token = op->sequence;
             status = dp_inter_node_leader_allgather(group, DP_KIND_TOKEN, token, sizeof(*token), 0,

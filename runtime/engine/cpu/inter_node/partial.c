@@ -1,8 +1,8 @@
 /*
- * partial.c - the arithmetic between hosts: a host's sum, the sum of hosts, the final cast.
+ * partial.c - the arithmetic between nodes: a node's sum, the sum of nodes, the final cast.
  *
- * Always in the same order: local ranks ascending, then hosts ascending. Sums of 16-bit floats stay
- * fp32 until the end. On a 16-bit wire every host's sum is rounded, the own one like the others,
+ * Always in the same order: local ranks ascending, then nodes ascending. Sums of 16-bit floats stay
+ * fp32 until the end. On a 16-bit wire every node's sum is rounded, the own one like the others,
  * and so is the result that is sent back: all ranks end with the same bits. Whatever the partition,
  * an element meets the same operations.
  */
@@ -15,7 +15,7 @@ dp_numeric_t dp_numeric_choose(const dp_cpu_group_t *group, const dp_engine_op_t
 {
     dp_numeric_t numeric = {DP_NUMERIC_PLAIN, op->dtype, op->dtype, dp_cpu_wants_tally(group, op)};
 
-    /* These figures travel: all hosts must agree whether they do. */
+    /* These figures travel: all nodes must agree whether they do. */
     if (op->collective != DP_COLLECTIVE_ALLREDUCE) numeric.wants_tally = dp_cpu_has_figures(op);
     if (op->dtype == DP_F32 && (op->wire == DP_WIRE_FP16 || op->wire == DP_WIRE_BF16) &&
         (op->reduce == DP_SUM || op->reduce == DP_AVERAGE)) {
@@ -40,8 +40,8 @@ static float unwire_scale(const dp_engine_piece_t *piece)
     return (float)ldexp(piece->postscale, -piece->exponent);
 }
 
-static void cast(dp_dtype_t from_type, const void *from, dp_dtype_t to_type, void *to, size_t count,
-                 dp_tally_t *tally)
+static void cast_block(dp_dtype_t from_type, const void *from, dp_dtype_t to_type, void *to,
+                       size_t count, dp_tally_t *tally)
 {
     const dp_cast_piece_t piece = {from, to, count, 1.0f, tally};
     const dp_cast_args_t args = {from_type, to_type, &piece, 1, 0};
@@ -49,7 +49,7 @@ static void cast(dp_dtype_t from_type, const void *from, dp_dtype_t to_type, voi
     dp_kernel_cast(&args);
 }
 
-/* ---- This host's sum ----------------------------------------------------------------------------
+/* ---- This node's sum ----------------------------------------------------------------------------
  */
 
 /* 16-bit inputs, block by block so that the fp32 copies stay in the first cache. */
@@ -57,7 +57,7 @@ static void make_wide(dp_cpu_group_t *group, const dp_engine_piece_t *piece, siz
                       float *to)
 {
     const dp_engine_op_t *op = group->op;
-    float **temps = group->between->pool->temps;
+    float **temps = group->inter_node->pool->temps;
     const size_t bytes = dp_dtype_bytes(op->dtype);
 
     for (size_t at = 0; at < count; at += DP_TALLY_BLOCK) {
@@ -75,8 +75,8 @@ static void make_wide(dp_cpu_group_t *group, const dp_engine_piece_t *piece, siz
         };
 
         for (int k = 0; k < group->local_size; k++) {
-            cast(op->dtype, (const char *)group->ins[k] + at * bytes, DP_F32, temps[k], args.count,
-                 NULL);
+            cast_block(op->dtype, (const char *)group->ins[k] + at * bytes, DP_F32, temps[k],
+                       args.count, NULL);
         }
         dp_kernel_reduce(&args);
     }
@@ -127,10 +127,10 @@ dp_status_t dp_partial_make(dp_cpu_group_t *group, const dp_numeric_t *numeric, 
     return DP_OK;
 }
 
-/* ---- The sum of hosts
+/* ---- The sum of nodes
  * ----------------------------------------------------------------------------- */
 
-/* Where the running segment lies in every host's partial sum. */
+/* Where the running segment lies in every node's partial sum. */
 static void point_at(dp_cpu_group_t *group, const char *const *partials, size_t offset)
 {
     for (int h = 0; h < group->node_count; h++)
@@ -138,7 +138,7 @@ static void point_at(dp_cpu_group_t *group, const char *const *partials, size_t 
 }
 
 /* Sums what group->ins points at into out. */
-static void sum_hosts(dp_cpu_group_t *group, dp_dtype_t dtype, const void *const *in, size_t count,
+static void sum_nodes(dp_cpu_group_t *group, dp_dtype_t dtype, const void *const *in, size_t count,
                       double postscale, void *out, dp_tally_t *tally)
 {
     const dp_reduce_args_t args = {
@@ -158,22 +158,22 @@ static void sum_hosts(dp_cpu_group_t *group, dp_dtype_t dtype, const void *const
     dp_kernel_reduce(&args);
 }
 
-/* Back to fp32, block by block: group->between->pool->temps[h] holds host h's part. */
-static void expand_hosts(dp_cpu_group_t *group, dp_dtype_t wire, size_t at, size_t count)
+/* Back to fp32, block by block: group->between->pool->temps[h] holds node h's part. */
+static void expand_nodes(dp_cpu_group_t *group, dp_dtype_t wire, size_t at, size_t count)
 {
     for (int h = 0; h < group->node_count; h++) {
         dp_kernel_expand(wire, (const uint16_t *)group->ins[h] + at,
-                         &group->between->pool->temps[h], 1, count, 1.0f, NULL);
+                         &group->inter_node->pool->temps[h], 1, count, 1.0f, NULL);
     }
 }
 
-/* One segment of wide or wired partial sums. packed: the result in its type between hosts, or NULL:
+/* One segment of wide or wired partial sums. packed: the result in its type between nodes, or NULL:
  * to out, in the operation's type. */
 static void sum_blocks(dp_cpu_group_t *group, const dp_numeric_t *numeric,
                        const dp_engine_piece_t *piece, size_t count, char *packed, char *out,
                        dp_tally_t *tally)
 {
-    float **temps = group->between->pool->temps;
+    float **temps = group->inter_node->pool->temps;
     const void *const *wired = (const void *const *)(void *)temps;
     const dp_dtype_t dtype = group->op->dtype;
 
@@ -181,20 +181,20 @@ static void sum_blocks(dp_cpu_group_t *group, const dp_numeric_t *numeric,
         const size_t elems = dp_min(count - at, (size_t)DP_TALLY_BLOCK);
 
         if (numeric->mode == DP_NUMERIC_WIDE) {
-            sum_hosts(group, DP_F32, group->ins, elems, piece->postscale, temps[0], NULL);
-            cast(DP_F32, temps[0], dtype,
-                 (packed != NULL ? packed : out) + at * dp_dtype_bytes(dtype), elems, tally);
+            sum_nodes(group, DP_F32, group->ins, elems, piece->postscale, temps[0], NULL);
+            cast_block(DP_F32, temps[0], dtype,
+                       (packed != NULL ? packed : out) + at * dp_dtype_bytes(dtype), elems, tally);
             for (int h = 0; h < group->node_count; h++) {
                 group->ins[h] = (const float *)group->ins[h] + elems;
             }
         } else {
-            expand_hosts(group, numeric->partial, at, elems);
+            expand_nodes(group, numeric->partial, at, elems);
             if (packed != NULL) {
                 dp_kernel_reduce_cast((const float *const *)(void *)temps, group->node_count,
                                       numeric->partial, packed + at * sizeof(uint16_t), elems,
                                       1.0f);
             } else {
-                sum_hosts(group, DP_F32, wired, elems, (double)unwire_scale(piece),
+                sum_nodes(group, DP_F32, wired, elems, (double)unwire_scale(piece),
                           out + at * sizeof(float), tally);
             }
         }
@@ -213,7 +213,7 @@ void dp_partial_combine(dp_cpu_group_t *group, const dp_numeric_t *numeric, dp_r
 
         point_at(group, partials, before * dp_dtype_bytes(numeric->partial));
         if (numeric->mode == DP_NUMERIC_PLAIN) {
-            sum_hosts(group, numeric->partial, group->ins, segment.count, piece->postscale, to,
+            sum_nodes(group, numeric->partial, group->ins, segment.count, piece->postscale, to,
                       NULL);
         } else {
             sum_blocks(group, numeric, piece, segment.count, to, NULL, NULL);
@@ -234,7 +234,7 @@ static void drop_segment(dp_cpu_group_t *group, const dp_numeric_t *numeric,
         size_t done = elems; /* what the pointers have to be moved on by */
 
         if (numeric->mode == DP_NUMERIC_PLAIN) {
-            sum_hosts(group, numeric->partial, group->ins, elems, piece->postscale, dropped, tally);
+            sum_nodes(group, numeric->partial, group->ins, elems, piece->postscale, dropped, tally);
         } else {
             sum_blocks(group, numeric, piece, elems, NULL, dropped, tally);
             if (numeric->mode == DP_NUMERIC_WIDE) done = 0; /* it did so itself */
@@ -260,7 +260,7 @@ void dp_partial_finish(dp_cpu_group_t *group, const dp_numeric_t *numeric, dp_ra
         if (piece->out == NULL) {
             drop_segment(group, numeric, piece, segment.count, tally);
         } else if (numeric->mode == DP_NUMERIC_PLAIN) {
-            sum_hosts(group, numeric->partial, group->ins, segment.count, piece->postscale, out,
+            sum_nodes(group, numeric->partial, group->ins, segment.count, piece->postscale, out,
                       tally);
         } else {
             sum_blocks(group, numeric, piece, segment.count, NULL, out, tally);
@@ -272,7 +272,7 @@ void dp_partial_finish(dp_cpu_group_t *group, const dp_numeric_t *numeric, dp_ra
 /* ---- To everybody
  * ----------------------------------------------------------------------------------- */
 
-/* Points group->outs at the outputs of this host that want a segment; *count: how many. */
+/* Points group->outs at the outputs of this node that want a segment; *count: how many. */
 static dp_status_t find_outs(dp_cpu_group_t *group, dp_segment_t segment, int *count)
 {
     const dp_engine_op_t *op = group->op;

@@ -1,10 +1,10 @@
 /*
- * reduce.c - allreduce, reduce and reduce_scatter between hosts, as overlapping streams of
+ * reduce.c - allreduce, reduce and reduce_scatter between nodes, as overlapping streams of
  * chunks.
  *
- * A rank that owns a shard sums its host's part of what other hosts will own and sends it there;
+ * A rank that owns a shard sums its node's part of what other nodes will own and sends it there;
  * receives their sums of what it owns itself, adds them up and, in an allreduce, sends the result
- * back to all; in a reduce to the hosts of the roots. Each of the three streams keeps a few chunks
+ * back to all; in a reduce to the nodes of the roots. Each of the three streams keeps a few chunks
  * in flight, so summing, the network and spreading results overlap. The three cannot wait for each
  * other in a circle: results are always taken, which frees partial sums, which frees sends.
  */
@@ -15,7 +15,7 @@
 typedef struct reduce_run {
     dp_cpu_group_t *group;
     dp_engine_op_t *op;
-    dp_inter_node_t *between;
+    dp_inter_node_t *inter_node;
     dp_numeric_t numeric;
     int gathers; /* the results go to everybody, or to roots */
     size_t chunk_blocks;
@@ -25,12 +25,12 @@ typedef struct reduce_run {
     dp_inter_node_target_t *targets; /* [target_count] */
     int target_count;
     size_t target_chunks;            /* the largest of the targets' */
-    dp_inter_node_source_t *sources; /* [between->hosts] by host; range: what it owns itself,
+    dp_inter_node_source_t *sources; /* [between->others] by node; range: what it owns itself,
                                      posted and delivered: its results */
     size_t next_send;                /* counts chunk by chunk, in each target by target */
     size_t posted;                   /* chunks whose partial sums are awaited */
     size_t combined;                 /* chunks added up */
-    uint32_t last_rank;              /* who arrived last on this host */
+    uint32_t last_rank;              /* who arrived last on this node */
     int has_heard;                   /* partial sums of the first chunk are all here */
     uint64_t wait_begin_ns;
     int last_missing; /* whose first partial sum came last */
@@ -43,33 +43,33 @@ static size_t chunk_bytes(const reduce_run_t *run, dp_range_t chunk, dp_dtype_t 
 
 static dp_link_message_t *partial_message(const reduce_run_t *run, int source, size_t chunk)
 {
-    return &run->between->received[(size_t)source * DP_CHUNK_WINDOW + chunk % DP_CHUNK_WINDOW];
+    return &run->inter_node->received[(size_t)source * DP_CHUNK_WINDOW + chunk % DP_CHUNK_WINDOW];
 }
 
 static char *partial_buffer(const reduce_run_t *run, int source, size_t chunk)
 {
-    return run->between->partial[(size_t)source * DP_CHUNK_WINDOW + chunk % DP_CHUNK_WINDOW];
+    return run->inter_node->partial[(size_t)source * DP_CHUNK_WINDOW + chunk % DP_CHUNK_WINDOW];
 }
 
 static dp_link_message_t *gather_message(const reduce_run_t *run, int source, size_t chunk)
 {
-    return &run->between->gathered[(size_t)source * DP_CHUNK_WINDOW + chunk % DP_CHUNK_WINDOW];
+    return &run->inter_node->gathered[(size_t)source * DP_CHUNK_WINDOW + chunk % DP_CHUNK_WINDOW];
 }
 
 static char *gather_buffer(const reduce_run_t *run, int source, size_t chunk)
 {
-    return run->between->gather[(size_t)source * DP_CHUNK_WINDOW + chunk % DP_CHUNK_WINDOW];
+    return run->inter_node->gather[(size_t)source * DP_CHUNK_WINDOW + chunk % DP_CHUNK_WINDOW];
 }
 
-/* 1: results of a chunk go to a host: always, but in a reduce only where a root of it sits. */
-static int is_wanted_on(const reduce_run_t *run, int host, dp_range_t chunk)
+/* 1: results of a chunk go to a node: always, but in a reduce only where a root of it sits. */
+static int is_wanted_on(const reduce_run_t *run, int node, dp_range_t chunk)
 {
     const dp_cpu_group_t *group = run->group;
 
     if (run->op->collective != DP_COLLECTIVE_REDUCE) return 1;
     for (size_t i = dp_layout_piece(&group->layout, chunk.begin);
          i <= dp_layout_piece(&group->layout, chunk.end - 1); i++) {
-        if (group->topology->node[run->op->pieces[i].root] == host) return 1;
+        if (group->topology->node[run->op->pieces[i].root] == node) return 1;
     }
     return 0;
 }
@@ -86,7 +86,7 @@ static dp_status_t post_partials(reduce_run_t *run)
         const dp_range_t chunk = dp_range_chunk(run->range, run->posted, run->chunk_blocks);
         const size_t bytes = chunk_bytes(run, chunk, run->numeric.partial) + DP_CHUNK_HEAD;
 
-        for (int i = 0; i < run->between->hosts; i++) {
+        for (int i = 0; i < run->inter_node->others; i++) {
             const uint64_t tag =
                 dp_inter_node_tag(run->group, run->sources[i].rank, DP_KIND_PARTIAL, run->posted);
 
@@ -103,7 +103,7 @@ static dp_status_t post_results(reduce_run_t *run)
 {
     dp_link_t *link = run->group->engine->link;
 
-    for (int i = 0; run->gathers && i < run->between->hosts; i++) {
+    for (int i = 0; run->gathers && i < run->inter_node->others; i++) {
         dp_inter_node_source_t *source = &run->sources[i];
 
         for (; source->posted < source->chunks &&
@@ -114,7 +114,7 @@ static dp_status_t post_results(reduce_run_t *run)
             const uint64_t tag =
                 dp_inter_node_tag(run->group, source->rank, DP_KIND_RESULT, source->posted);
 
-            if (!is_wanted_on(run, run->group->host, chunk)) continue;
+            if (!is_wanted_on(run, run->group->node, chunk)) continue;
             if (dp_link_receive(link, tag, gather_buffer(run, i, source->posted),
                                 chunk_bytes(run, chunk, run->numeric.result),
                                 gather_message(run, i, source->posted)) != DP_OK) {
@@ -146,10 +146,10 @@ static dp_status_t send_partial(reduce_run_t *run, int *busy)
         chunk = run->next_send / (size_t)run->target_count;
         if (chunk < target->chunks) break;
     }
-    message = &run->between->sent[run->next_send % DP_CHUNK_WINDOW];
+    message = &run->inter_node->sent[run->next_send % DP_CHUNK_WINDOW];
     if (message->is_pending) return DP_OK;
     if (message->is_failed) return dp_inter_node_lost(run->group, target->peer);
-    buffer = run->between->pool->send[run->next_send % DP_CHUNK_WINDOW];
+    buffer = run->inter_node->pool->send[run->next_send % DP_CHUNK_WINDOW];
     range = dp_range_chunk(target->range, chunk, run->chunk_blocks);
     memcpy(buffer, &head, sizeof(head));
     status = dp_partial_make(run->group, &run->numeric, range, target->row, buffer + DP_CHUNK_HEAD);
@@ -166,17 +166,17 @@ static dp_status_t send_partial(reduce_run_t *run, int *busy)
     return DP_OK;
 }
 
-/* Sends a result to every other host that wants it. */
+/* Sends a result to every other node that wants it. */
 static dp_status_t send_result(reduce_run_t *run, size_t chunk, const char *buffer, size_t bytes)
 {
     const dp_range_t range = dp_range_chunk(run->range, chunk, run->chunk_blocks);
     dp_link_message_t *messages =
-        &run->between->answered[chunk % DP_CHUNK_WINDOW * (size_t)run->between->hosts];
+        &run->inter_node->answered[chunk % DP_CHUNK_WINDOW * (size_t)run->inter_node->others];
 
-    for (int i = 0; i < run->between->hosts; i++) {
+    for (int i = 0; i < run->inter_node->others; i++) {
         const int peer = run->sources[i].peer;
 
-        if (!is_wanted_on(run, run->sources[i].host, range)) continue;
+        if (!is_wanted_on(run, run->sources[i].node, range)) continue;
         if (dp_link_send(run->group->engine->link, peer,
                          dp_inter_node_tag(run->group, run->group->rank, DP_KIND_RESULT, chunk),
                          buffer, bytes, &messages[i]) != DP_OK) {
@@ -187,11 +187,11 @@ static dp_status_t send_result(reduce_run_t *run, size_t chunk, const char *buff
     return DP_OK;
 }
 
-/* 1: the partial sums of the next chunk have come from all hosts. */
+/* 1: the partial sums of the next chunk have come from all nodes. */
 static int have_partials(const reduce_run_t *run, int *failed)
 {
     *failed = -1;
-    for (int i = 0; i < run->between->hosts; i++) {
+    for (int i = 0; i < run->inter_node->others; i++) {
         const dp_link_message_t *message = partial_message(run, i, run->combined);
 
         if (message->is_pending) return 0;
@@ -200,12 +200,12 @@ static int have_partials(const reduce_run_t *run, int *failed)
     return 1;
 }
 
-/* Checks what came, and points at the hosts' partial sums in their order. */
-static dp_status_t line_up(reduce_run_t *run)
+/* Checks what came, and points at the nodes' partial sums in their order. */
+static dp_status_t collect_partials(reduce_run_t *run)
 {
     const size_t chunk = run->combined;
 
-    for (int i = 0; i < run->between->hosts; i++) {
+    for (int i = 0; i < run->inter_node->others; i++) {
         const dp_inter_node_source_t *source = &run->sources[i];
         const char *buffer = partial_buffer(run, i, chunk);
         dp_chunk_head_t head;
@@ -228,17 +228,18 @@ static dp_status_t line_up(reduce_run_t *run)
                                (unsigned long long)run->op->sequence, run->group->title,
                                dp_min(self, other), dp_max(self, other));
         }
-        run->between->partials[source->host] = buffer + DP_CHUNK_HEAD;
+        run->inter_node->partials[source->node] = buffer + DP_CHUNK_HEAD;
     }
-    run->between->partials[run->group->host] = run->between->pool->own;
+    run->inter_node->partials[run->group->node] = run->inter_node->pool->own;
     return DP_OK;
 }
 
-static dp_status_t combine(reduce_run_t *run, int *busy)
+static dp_status_t combine_chunk(reduce_run_t *run, int *busy)
 {
-    const size_t slot = run->combined % DP_CHUNK_WINDOW;
-    dp_link_message_t *answers = &run->between->answered[slot * (size_t)run->between->hosts];
-    char *result = run->between->pool->result[slot];
+    const size_t place = run->combined % DP_CHUNK_WINDOW;
+    dp_link_message_t *answers =
+        &run->inter_node->answered[place * (size_t)run->inter_node->others];
+    char *result = run->inter_node->pool->result[place];
     dp_range_t chunk;
     dp_status_t status;
     int failed;
@@ -246,33 +247,33 @@ static dp_status_t combine(reduce_run_t *run, int *busy)
     if (run->combined == run->chunks || run->posted == run->combined) return DP_OK;
     if (!have_partials(run, &failed)) return DP_OK;
     if (failed >= 0) return dp_inter_node_lost(run->group, run->sources[failed].peer);
-    if (!dp_inter_node_all_done(answers, run->between->hosts, &failed)) return DP_OK;
+    if (!dp_inter_node_all_done(answers, run->inter_node->others, &failed)) return DP_OK;
     if (failed >= 0) return dp_inter_node_lost(run->group, run->sources[failed].peer);
     chunk = dp_range_chunk(run->range, run->combined, run->chunk_blocks);
-    status = line_up(run);
+    status = collect_partials(run);
     if (status == DP_OK) {
         status =
-            dp_partial_make(run->group, &run->numeric, chunk, run->row, run->between->pool->own);
+            dp_partial_make(run->group, &run->numeric, chunk, run->row, run->inter_node->pool->own);
     }
     if (status != DP_OK) return status;
     *busy = 1;
     if (run->gathers) {
-        dp_partial_combine(run->group, &run->numeric, chunk, run->between->partials, result);
+        dp_partial_combine(run->group, &run->numeric, chunk, run->inter_node->partials, result);
         status =
             send_result(run, run->combined, result, chunk_bytes(run, chunk, run->numeric.result));
         if (status == DP_OK) {
             status = dp_partial_deliver(run->group, &run->numeric, chunk, result, 1);
         }
     } else {
-        dp_partial_finish(run->group, &run->numeric, chunk, run->between->partials);
+        dp_partial_finish(run->group, &run->numeric, chunk, run->inter_node->partials);
     }
     run->combined++;
     return status;
 }
 
-static dp_status_t deliver(reduce_run_t *run, int *busy)
+static dp_status_t deliver_results(reduce_run_t *run, int *busy)
 {
-    for (int i = 0; run->gathers && i < run->between->hosts; i++) {
+    for (int i = 0; run->gathers && i < run->inter_node->others; i++) {
         dp_inter_node_source_t *source = &run->sources[i];
         const dp_link_message_t *message = gather_message(run, i, source->delivered);
         dp_range_t chunk;
@@ -281,7 +282,7 @@ static dp_status_t deliver(reduce_run_t *run, int *busy)
         if (source->delivered == source->posted || message->is_pending) continue;
         if (message->is_failed) return dp_inter_node_lost(run->group, source->peer);
         chunk = dp_range_chunk(source->range, source->delivered, run->chunk_blocks);
-        if (is_wanted_on(run, run->group->host, chunk)) {
+        if (is_wanted_on(run, run->group->node, chunk)) {
             status = dp_partial_deliver(run->group, &run->numeric, chunk,
                                         gather_buffer(run, i, source->delivered),
                                         run->op->collective == DP_COLLECTIVE_ALLREDUCE);
@@ -299,20 +300,21 @@ static dp_status_t deliver(reduce_run_t *run, int *busy)
 /* 1: all is sent, taken and written; then *failed_peer is who did not get a message, or -1. */
 static int is_finished(const reduce_run_t *run, int *failed_peer)
 {
-    const dp_inter_node_t *between = run->between;
+    const dp_inter_node_t *inter_node = run->inter_node;
     int failed;
 
     *failed_peer = -1;
     if (run->next_send < run->target_chunks * (size_t)run->target_count) return 0;
     if (run->combined < run->chunks) return 0;
-    for (int i = 0; run->gathers && i < between->hosts; i++) {
+    for (int i = 0; run->gathers && i < inter_node->others; i++) {
         if (run->sources[i].delivered < run->sources[i].chunks) return 0;
     }
-    if (!dp_inter_node_all_done(between->sent, DP_CHUNK_WINDOW, &failed)) return 0;
+    if (!dp_inter_node_all_done(inter_node->sent, DP_CHUNK_WINDOW, &failed)) return 0;
     if (failed >= 0) *failed_peer = run->targets[0].peer;
-    if (!dp_inter_node_all_done(between->answered, DP_CHUNK_WINDOW * between->hosts, &failed))
+    if (!dp_inter_node_all_done(inter_node->answered, DP_CHUNK_WINDOW * inter_node->others,
+                                &failed))
         return 0;
-    if (failed >= 0) *failed_peer = run->sources[failed % between->hosts].peer;
+    if (failed >= 0) *failed_peer = run->sources[failed % inter_node->others].peer;
     return 1;
 }
 
@@ -321,7 +323,7 @@ static void note_heard(reduce_run_t *run)
 {
     dp_chunk_head_t head;
 
-    for (int i = 0; i < run->between->hosts; i++) {
+    for (int i = 0; i < run->inter_node->others; i++) {
         if (!partial_message(run, i, 0)->is_pending) continue;
         run->last_missing = i;
         return;
@@ -338,12 +340,12 @@ static int awaited(const reduce_run_t *run)
 {
     const dp_link_t *link = run->group->engine->link;
 
-    for (int i = 0; i < run->between->hosts && run->posted > run->combined; i++) {
+    for (int i = 0; i < run->inter_node->others && run->posted > run->combined; i++) {
         if (partial_message(run, i, run->combined)->is_pending) {
             return dp_link_rank(link, run->sources[i].peer);
         }
     }
-    for (int i = 0; run->gathers && i < run->between->hosts; i++) {
+    for (int i = 0; run->gathers && i < run->inter_node->others; i++) {
         if (run->sources[i].delivered < run->sources[i].chunks) {
             return dp_link_rank(link, run->sources[i].peer);
         }
@@ -352,12 +354,12 @@ static int awaited(const reduce_run_t *run)
 }
 
 /* Nothing to do: sleeps, unless a partner that is still needed has gone. */
-static dp_status_t rest(reduce_run_t *run)
+static dp_status_t sleep_or_fail(reduce_run_t *run)
 {
     const dp_link_t *link = run->group->engine->link;
     const int has_sent = run->next_send == run->target_chunks * (size_t)run->target_count;
 
-    for (int i = 0; i < run->between->hosts; i++) {
+    for (int i = 0; i < run->inter_node->others; i++) {
         const dp_inter_node_source_t *source = &run->sources[i];
 
         /* One that gave us everything may leave while our last sends to others are on their way. */
@@ -392,9 +394,10 @@ static dp_status_t stream_chunks(reduce_run_t *run)
         if (status == DP_OK) status = post_results(run);
         if (status == DP_OK) status = send_partial(run, &busy);
         if (status == DP_OK && !run->has_heard && run->posted > 0) note_heard(run);
-        if (status == DP_OK) status = combine(run, &busy);
-        if (status == DP_OK) status = deliver(run, &busy);
-        if (status == DP_OK && !busy && !is_finished(run, &failed_peer)) status = rest(run);
+        if (status == DP_OK) status = combine_chunk(run, &busy);
+        if (status == DP_OK) status = deliver_results(run, &busy);
+        if (status == DP_OK && !busy && !is_finished(run, &failed_peer))
+            status = sleep_or_fail(run);
         if (status != DP_OK) return status;
     }
     return failed_peer >= 0 ? dp_inter_node_lost(run->group, failed_peer) : DP_OK;
@@ -417,25 +420,25 @@ static void add_target(reduce_run_t *run, int rank, dp_range_t range, size_t row
     run->target_chunks = dp_max(run->target_chunks, target->chunks);
 }
 
-/* An allreduce: each owner's shard is cut again by hosts. */
+/* An allreduce: each owner's shard is cut again by nodes. */
 static void plan_allreduce(reduce_run_t *run)
 {
     const dp_cpu_group_t *group = run->group;
     const dp_range_t shard =
-        dp_range_part(dp_layout_all(&group->layout), group->local_rank, run->between->owners);
+        dp_range_part(dp_layout_all(&group->layout), group->local_rank, run->inter_node->owners);
 
-    run->range = dp_range_part(shard, group->host, group->node_count);
-    for (int i = 0; i < run->between->hosts; i++) {
+    run->range = dp_range_part(shard, group->node, group->node_count);
+    for (int i = 0; i < run->inter_node->others; i++) {
         dp_inter_node_source_t *source = &run->sources[i];
 
-        source->range = dp_range_part(shard, source->host, group->node_count);
+        source->range = dp_range_part(shard, source->node, group->node_count);
         source->chunks = dp_range_chunks(source->range, run->chunk_blocks);
     }
     for (int i = 1; i < group->node_count; i++) { /* not everybody to the same one first */
-        const int host = (group->host + i) % group->node_count;
+        const int node = (group->node + i) % group->node_count;
 
-        add_target(run, dp_inter_node_partner(group, host),
-                   dp_range_part(shard, host, group->node_count), 0);
+        add_target(run, dp_inter_node_partner(group, node),
+                   dp_range_part(shard, node, group->node_count), 0);
     }
 }
 
@@ -451,7 +454,7 @@ static void plan_reduce_scatter(reduce_run_t *run)
     for (int i = 1; i < group->size; i++) {
         const int rank = (group->rank + i) % group->size;
 
-        if (topology->node[rank] == group->host) continue;
+        if (topology->node[rank] == group->node) continue;
         if (topology->local_rank[rank] % group->local_size != group->local_rank) continue;
         add_target(run, rank, run->range, (size_t)rank);
     }
@@ -466,12 +469,12 @@ static void plan(reduce_run_t *run)
     int count = 0;
 
     run->chunk_blocks = DP_CHUNK_BYTES / (DP_TALLY_BLOCK * widest);
-    for (int host = 0; host < group->node_count; host++) {
-        if (host == group->host) continue;
+    for (int node = 0; node < group->node_count; node++) {
+        if (node == group->node) continue;
         run->sources[count++] = (dp_inter_node_source_t){
-            .rank = dp_inter_node_partner(group, host),
-            .peer = run->between->peer_of[host],
-            .host = host,
+            .rank = dp_inter_node_partner(group, node),
+            .peer = run->inter_node->peer_of[node],
+            .node = node,
         };
     }
     for (int i = 0; i < group->local_size; i++) {
@@ -494,7 +497,7 @@ static dp_status_t spread_tallies(dp_cpu_group_t *group, dp_engine_op_t *op)
 {
     const dp_range_t all = dp_layout_all(&group->layout);
     const size_t bytes = op->piece_count * sizeof(dp_tally_t);
-    dp_inter_node_t *between = group->between;
+    dp_inter_node_t *inter_node = group->inter_node;
     dp_tally_t *own = dp_cpu_publication(group)->tallies;
     const char *others = NULL;
     dp_status_t status = DP_OK;
@@ -509,7 +512,7 @@ static dp_status_t spread_tallies(dp_cpu_group_t *group, dp_engine_op_t *op)
                 dp_tally_merge(&own[i], &theirs[i]);
         }
         status = dp_inter_node_leader_allgather(group, DP_KIND_TALLY, own, bytes, 0, &others);
-        for (int h = 0; status == DP_OK && h < between->hosts; h++) {
+        for (int h = 0; status == DP_OK && h < inter_node->others; h++) {
             for (size_t i = 0; i < op->piece_count; i++) {
                 dp_tally_t tally;
 
@@ -526,18 +529,18 @@ static dp_status_t spread_tallies(dp_cpu_group_t *group, dp_engine_op_t *op)
 dp_status_t dp_inter_node_reduce(dp_cpu_group_t *group, dp_engine_op_t *op)
 {
     const dp_range_t all = dp_layout_all(&group->layout);
-    dp_inter_node_t *between = group->between;
+    dp_inter_node_t *inter_node = group->inter_node;
     reduce_run_t run = {.group = group,
                         .op = op,
-                        .between = between,
-                        .targets = between->targets,
-                        .sources = between->sources};
+                        .inter_node = inter_node,
+                        .targets = inter_node->targets,
+                        .sources = inter_node->sources};
     int owners = group->local_size;
     dp_status_t status = DP_OK;
 
     run.gathers = op->collective != DP_COLLECTIVE_REDUCE_SCATTER;
     run.numeric = dp_numeric_choose(group, op);
-    if (run.gathers) owners = between->owners;
+    if (run.gathers) owners = inter_node->owners;
     if (run.numeric.wants_tally) {
         const int is_shared = op->collective == DP_COLLECTIVE_ALLREDUCE;
 

@@ -1,5 +1,5 @@
 /*
- * method.c - compares the two ways of host_way.h.
+ * method.c - compares the two ways of method.h.
  *
  * The first operations of a size try each way twice, of which the second counts: the first meets
  * memory that nobody has touched. Then the cheaper one is taken, and the other tried again: the
@@ -19,11 +19,11 @@ static size_t class_of(size_t bytes)
     return bytes < 16 * DP_METHOD_LEAST_BYTES ? 1 : 2;
 }
 
-dp_method_t dp_method_choose(const dp_method_stats_t *ways, size_t bytes)
+dp_method_t dp_method_choose(const dp_method_stats_t *methods, size_t bytes)
 {
     const size_t class = class_of(bytes);
-    const double *cost = ways->classes[class].cost;
-    const uint64_t count = ways->classes[class].count;
+    const double *cost = methods->classes[class].cost;
+    const uint64_t count = methods->classes[class].count;
     const dp_method_t better =
         cost[DP_METHOD_STAGING] < cost[DP_METHOD_PULL] ? DP_METHOD_STAGING : DP_METHOD_PULL;
     const dp_method_t other = better == DP_METHOD_PULL ? DP_METHOD_STAGING : DP_METHOD_PULL;
@@ -35,13 +35,14 @@ dp_method_t dp_method_choose(const dp_method_stats_t *ways, size_t bytes)
     return count % period == period - 1 ? other : better;
 }
 
-void dp_method_record(dp_method_stats_t *ways, dp_method_t way, size_t bytes, uint64_t ns)
+void dp_method_record(dp_method_stats_t *methods, dp_method_t method, size_t bytes, uint64_t ns)
 {
     const size_t class = class_of(bytes);
-    double *cost = &ways->classes[class].cost[way];
+    double *cost = &methods->classes[class].cost[method];
     const double now = (double)ns / (double)bytes;
 
     if (bytes < DP_METHOD_LEAST_BYTES) return;
-    *cost = ways->classes[class].count < (uint64_t)2 * TRIES ? now : *cost + WEIGHT * (now - *cost);
-    ways->classes[class].count++;
+    *cost =
+        methods->classes[class].count < (uint64_t)2 * TRIES ? now : *cost + WEIGHT * (now - *cost);
+    methods->classes[class].count++;
 }

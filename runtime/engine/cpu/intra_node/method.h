@@ -1,5 +1,5 @@
 /*
- * method.h - which of two ways large tensors of ordinary memory take inside a host: measured.
+ * method.h - which of two ways large tensors of ordinary memory take inside a node: measured.
  *
  * Reading the others' memory (intra_node/pull.c) costs system calls and two passes over cold
  * memory; handing pieces over (intra_node/stage.c) costs one of them and a way through the caches
@@ -28,8 +28,8 @@ typedef struct dp_method_stats {
 } dp_method_stats_t;
 
 /* For the next operation of this size. */
-dp_method_t dp_method_choose(const dp_method_stats_t *ways, size_t bytes);
+dp_method_t dp_method_choose(const dp_method_stats_t *methods, size_t bytes);
 /* What one took that went this way. */
-void dp_method_record(dp_method_stats_t *ways, dp_method_t way, size_t bytes, uint64_t ns);
+void dp_method_record(dp_method_stats_t *methods, dp_method_t method, size_t bytes, uint64_t ns);
 
 #endif

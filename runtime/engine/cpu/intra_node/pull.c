@@ -1,5 +1,5 @@
 /*
- * pull.c - an allreduce inside a host of memory that its ranks do not share: each reads what
+ * pull.c - an allreduce inside a node of memory that its ranks do not share: each reads what
  * it needs out of the others' address spaces.
  *
  * Only where every rank may read every other's memory (process_vm_readv), which they try when they
@@ -23,7 +23,7 @@
 #define GRACE_NS 250000000u                /* before a failed read is taken for the cause */
 
 struct dp_pull {
-    pid_t *pids; /* [count] of the host's ranks */
+    pid_t *pids; /* [count] of the node's ranks */
     int count;
     size_t chunk_bytes;
     char *chunks; /* [count] of chunk_bytes; this rank's is not used */
@@ -51,12 +51,12 @@ static int read_from(pid_t pid, uint64_t address, void *to, size_t bytes)
     return 1;
 }
 
-int dp_pull_try(const dp_pull_probe_t *card)
+int dp_pull_try(const dp_pull_probe_t *hello)
 {
     uint64_t seen = 0;
 
-    return card->pid > 0 && read_from(card->pid, card->address, &seen, sizeof(seen)) &&
-           seen == card->value;
+    return hello->pid > 0 && read_from(hello->pid, hello->address, &seen, sizeof(seen)) &&
+           seen == hello->value;
 }
 
 dp_status_t dp_pull_create(int count, dp_pull_t **out)
@@ -77,9 +77,9 @@ dp_status_t dp_pull_create(int count, dp_pull_t **out)
     return DP_OK;
 }
 
-void dp_pull_know(dp_pull_t *pull, int local, const dp_pull_probe_t *card)
+void dp_pull_know(dp_pull_t *pull, int local, const dp_pull_probe_t *hello)
 {
-    pull->pids[local] = card->pid;
+    pull->pids[local] = hello->pid;
 }
 
 void dp_pull_destroy(dp_pull_t *pull)
@@ -120,7 +120,7 @@ static dp_status_t fetch(dp_cpu_group_t *group, int local, uint64_t where, size_
     const dp_pull_t *pull = group->engine->pull;
     const void *shared;
 
-    if (!dp_cpu_descriptor(group, local)->is_private) {
+    if (!dp_cpu_descriptor(group, local)->has_private_memory) {
         shared = dp_cpu_memory_at(group, local, where, bytes);
         if (shared == NULL) return dp_cpu_bad_offset(group, local);
         memcpy(to, shared, bytes);
@@ -156,7 +156,7 @@ static dp_status_t find_input(dp_cpu_group_t *group, int local, dp_segment_t seg
     }
     piece = dp_cpu_published_piece(group, local, segment.piece);
     if (piece == NULL) return dp_cpu_bad_offset(group, local);
-    if (!dp_cpu_descriptor(group, local)->is_private) {
+    if (!dp_cpu_descriptor(group, local)->has_private_memory) {
         group->ins[local] = dp_cpu_memory_at(group, local, piece->in + at, bytes);
         return group->ins[local] != NULL ? DP_OK : dp_cpu_bad_offset(group, local);
     }

@@ -1,5 +1,5 @@
 /*
- * shared.c - collectives inside a host: everybody reads and writes everybody's memory.
+ * shared.c - collectives inside a node: everybody reads and writes everybody's memory.
  *
  * An allreduce gives each rank a shard. It reads all inputs of the shard, in the order of the
  * ranks, and writes the result into all outputs in the same pass, so each byte moves twice and
@@ -13,13 +13,13 @@
 #define STREAM_BYTES (8 * DP_MIB) /* a shard this large has left the caches before it is read */
 
 /* memcpy() for buffers that may be the same. */
-static void copy(void *to, const void *from, size_t bytes)
+static void copy_bytes(void *to, const void *from, size_t bytes)
 {
     if (to != from && bytes != 0) memcpy(to, from, bytes);
 }
 
 /* To the outputs in args; to nowhere where nobody wants them but for their figures. */
-static void reduce(dp_cpu_group_t *group, const dp_reduce_args_t *args)
+static void run_kernel(dp_cpu_group_t *group, const dp_reduce_args_t *args)
 {
     if (args->out_count > 0) {
         dp_kernel_reduce(args);
@@ -76,7 +76,7 @@ static void small_reduce(dp_cpu_group_t *group, dp_engine_op_t *op, const char *
         if (piece->count == 0) continue;
         for (int k = 0; k < group->local_size; k++)
             group->ins[k] = shown[k] + before;
-        reduce(group, &args);
+        run_kernel(group, &args);
     }
 }
 
@@ -88,8 +88,8 @@ static void small_copy(dp_cpu_group_t *group, dp_engine_op_t *op, const char *fr
         const dp_engine_piece_t *piece = &op->pieces[i];
 
         if (piece->count == 0 || piece->out == NULL) continue;
-        copy((char *)piece->out + row * piece->stride * elem_bytes,
-             from + group->layout.elem_begin[i] * elem_bytes, piece->count * elem_bytes);
+        copy_bytes((char *)piece->out + row * piece->stride * elem_bytes,
+                   from + group->layout.elem_begin[i] * elem_bytes, piece->count * elem_bytes);
     }
 }
 
@@ -179,7 +179,7 @@ static dp_status_t reduce_segment(dp_cpu_group_t *group, const dp_engine_op_t *o
         if (group->ins[k] == NULL) return dp_cpu_bad_offset(group, k);
     }
     if (find_outs(group, op, segment, &args.out_count) != DP_OK) return group->failure.status;
-    reduce(group, &args);
+    run_kernel(group, &args);
     return DP_OK;
 }
 
@@ -233,7 +233,8 @@ dp_status_t dp_cpu_copy_row(dp_cpu_group_t *group, dp_engine_op_t *op, int local
         if (piece->count == 0 || piece->out == NULL) continue;
         in = dp_cpu_input_at(group, local, i, 0, piece->count, elem_bytes);
         if (in == NULL) return dp_cpu_bad_offset(group, local);
-        copy((char *)piece->out + row * piece->stride * elem_bytes, in, piece->count * elem_bytes);
+        copy_bytes((char *)piece->out + row * piece->stride * elem_bytes, in,
+                   piece->count * elem_bytes);
     }
     return DP_OK;
 }
@@ -253,21 +254,21 @@ static dp_status_t allgather(dp_cpu_group_t *group, dp_engine_op_t *op)
 /* All ranks see the same, and so take the same way. */
 static dp_status_t allreduce(dp_cpu_group_t *group, dp_engine_op_t *op)
 {
-    const int stages = dp_cpu_descriptor(group, 0)->stages;
+    const int use_staging = dp_cpu_descriptor(group, 0)->use_staging;
     const uint64_t start_ns = dp_now_ns();
     dp_status_t status;
-    int is_private = 0;
-    int is_blind = 0;
+    int has_private_memory = 0;
+    int cannot_pull = 0;
 
     for (int k = 0; k < group->local_size; k++) {
-        is_private |= dp_cpu_descriptor(group, k)->is_private;
-        is_blind |= dp_cpu_descriptor(group, k)->is_blind;
+        has_private_memory |= dp_cpu_descriptor(group, k)->has_private_memory;
+        cannot_pull |= dp_cpu_descriptor(group, k)->cannot_pull;
     }
-    if (!is_private) return reduce_shards(group, op);
-    if (is_blind) return dp_stage_reduce(group, op);
-    status = stages ? dp_stage_reduce(group, op) : dp_pull_reduce(group, op);
+    if (!has_private_memory) return reduce_shards(group, op);
+    if (cannot_pull) return dp_staging_reduce(group, op);
+    status = use_staging ? dp_staging_reduce(group, op) : dp_pull_reduce(group, op);
     if (status == DP_OK && group->local_rank == 0) {
-        dp_method_record(&group->engine->ways, stages ? DP_METHOD_STAGING : DP_METHOD_PULL,
+        dp_method_record(&group->engine->methods, use_staging ? DP_METHOD_STAGING : DP_METHOD_PULL,
                          dp_cpu_input_bytes(group, op), dp_now_ns() - start_ns);
     }
     return status;

@@ -1,5 +1,5 @@
 /*
- * stage.c - an allreduce inside a host of memory that its ranks do not share, piece by piece
+ * stage.c - an allreduce inside a node of memory that its ranks do not share, piece by piece
  * through a little that they do: where they may not read each other's, or that is slower.
  *
  * Each rank reduces its shard, of which the others copy it their parts. Three things go on in every
@@ -17,9 +17,9 @@
 #define PIECE_BYTES ((size_t)64 * DP_KIB)        /* of all others together */
 #define PIECE_LEAST ((size_t)DP_TALLY_BLOCK * 8) /* of one of them: a block of the largest type */
 
-struct dp_stage {
+struct dp_staging {
     dp_arena_t *arena; /* borrowed */
-    int count;         /* of the host's ranks */
+    int count;         /* of the node's ranks */
     size_t piece_bytes;
     char *memory; /* in the arena: [2][count] pieces for the others, [2] results */
 };
@@ -27,87 +27,87 @@ struct dp_stage {
 /* ---- Memory ----------------------------------------------------------------------------------
  */
 
-static size_t stage_bytes(const dp_stage_t *stage)
+static size_t staging_bytes(const dp_staging_t *staging)
 {
-    return 2 * ((size_t)stage->count + 1) * stage->piece_bytes;
+    return 2 * ((size_t)staging->count + 1) * staging->piece_bytes;
 }
 
 /* Where the part for local rank `local` of a group lies, in a step of this parity. */
-static size_t part_at(const dp_stage_t *stage, size_t step, int local)
+static size_t part_at(const dp_staging_t *staging, size_t step, int local)
 {
-    return ((step & 1) * (size_t)stage->count + (size_t)local) * stage->piece_bytes;
+    return ((step & 1) * (size_t)staging->count + (size_t)local) * staging->piece_bytes;
 }
 
-static size_t result_at(const dp_stage_t *stage, size_t step)
+static size_t result_at(const dp_staging_t *staging, size_t step)
 {
-    return (2 * (size_t)stage->count + (step & 1)) * stage->piece_bytes;
+    return (2 * (size_t)staging->count + (step & 1)) * staging->piece_bytes;
 }
 
-/* For so many ranks of a host. */
-static dp_status_t create(dp_arena_t *arena, int count, dp_stage_t **out)
+/* For so many ranks of a node. */
+static dp_status_t create_staging(dp_arena_t *arena, int count, dp_staging_t **out)
 {
-    dp_stage_t *stage = calloc(1, sizeof(*stage));
+    dp_staging_t *staging = calloc(1, sizeof(*staging));
     void *memory;
     dp_status_t status;
 
-    if (stage == NULL) return DP_ERR_NO_MEMORY;
-    stage->arena = arena;
-    stage->count = count;
-    stage->piece_bytes = PIECE_BYTES / (size_t)dp_max(count - 1, 1) / PIECE_LEAST * PIECE_LEAST;
-    stage->piece_bytes = dp_max(stage->piece_bytes, PIECE_LEAST);
-    status = dp_arena_alloc(arena, stage_bytes(stage), &memory);
+    if (staging == NULL) return DP_ERR_NO_MEMORY;
+    staging->arena = arena;
+    staging->count = count;
+    staging->piece_bytes = PIECE_BYTES / (size_t)dp_max(count - 1, 1) / PIECE_LEAST * PIECE_LEAST;
+    staging->piece_bytes = dp_max(staging->piece_bytes, PIECE_LEAST);
+    status = dp_arena_alloc(arena, staging_bytes(staging), &memory);
     if (status != DP_OK) {
-        free(stage);
+        free(staging);
         return status;
     }
-    stage->memory = memory;
-    *out = stage;
+    staging->memory = memory;
+    *out = staging;
     return DP_OK;
 }
 
-void dp_stage_destroy(dp_stage_t *stage)
+void dp_staging_destroy(dp_staging_t *staging)
 {
-    free(stage); /* the memory goes with the arena: others may still look */
+    free(staging); /* the memory goes with the arena: others may still look */
 }
 
 /* Makes it at the first operation of this kind, and shows it to the others. */
-static dp_status_t show(dp_cpu_group_t *group)
+static dp_status_t publish_staging(dp_cpu_group_t *group)
 {
     dp_cpu_engine_t *engine = group->engine;
     const int count = engine->topology->node_size[engine->topology->node[engine->rank]];
     dp_status_t status = DP_OK;
 
-    if (engine->stage == NULL) status = create(engine->arena, count, &engine->stage);
+    if (engine->staging == NULL) status = create_staging(engine->arena, count, &engine->staging);
     if (status != DP_OK) {
         return dp_cpu_fail(group, status,
                            "%s %llu%s: rank %d: no shared memory to hand over tensors in pieces",
                            dp_collective_name(group->op->collective),
                            (unsigned long long)group->op->sequence, group->title, engine->rank);
     }
-    dp_cpu_descriptor(group, group->local_rank)->stage =
-        dp_arena_offset(engine->arena, engine->stage->memory, stage_bytes(engine->stage));
+    dp_cpu_descriptor(group, group->local_rank)->staging =
+        dp_arena_offset(engine->arena, engine->staging->memory, staging_bytes(engine->staging));
     return DP_OK;
 }
 
 /* ---- The three parts of a step ---------------------------------------------------------------
  */
 
-typedef struct stage_run {
+typedef struct staging_run {
     dp_cpu_group_t *group;
     const dp_engine_op_t *op;
-    const dp_stage_t *stage;
+    const dp_staging_t *staging;
     size_t blocks; /* of a piece */
     size_t elem_bytes;
     int wanted; /* figures are */
-} stage_run_t;
+} staging_run_t;
 
-static dp_range_t shard_of(const stage_run_t *run, int local)
+static dp_range_t shard_of(const staging_run_t *run, int local)
 {
     return dp_range_part(dp_layout_all(&run->group->layout), local, run->group->local_size);
 }
 
 /* Piece `index` of a shard; empty past its end. */
-static dp_range_t piece_of(const stage_run_t *run, int local, size_t index)
+static dp_range_t piece_of(const staging_run_t *run, int local, size_t index)
 {
     const dp_range_t shard = shard_of(run, local);
 
@@ -116,20 +116,20 @@ static dp_range_t piece_of(const stage_run_t *run, int local, size_t index)
 }
 
 /* What a local rank shows at a place of its stage; NULL: it is not in its arena. */
-static char *staged(const stage_run_t *run, int local, size_t place)
+static char *staged_at(const staging_run_t *run, int local, size_t place)
 {
     char *memory;
 
-    if (local == run->group->local_rank) return run->stage->memory + place;
-    memory = dp_cpu_memory_at(run->group, local, dp_cpu_descriptor(run->group, local)->stage,
-                              stage_bytes(run->stage));
+    if (local == run->group->local_rank) return run->staging->memory + place;
+    memory = dp_cpu_memory_at(run->group, local, dp_cpu_descriptor(run->group, local)->staging,
+                              staging_bytes(run->staging));
     return memory == NULL ? NULL : memory + place;
 }
 
 /* Copies this rank's part of another's piece to where that one reads it. */
-static void copy_in(const stage_run_t *run, int local, size_t index)
+static void copy_in(const staging_run_t *run, int local, size_t index)
 {
-    char *to = run->stage->memory + part_at(run->stage, index, local);
+    char *to = run->staging->memory + part_at(run->staging, index, local);
     dp_range_t left = piece_of(run, local, index);
     dp_segment_t segment;
 
@@ -145,14 +145,14 @@ static void copy_in(const stage_run_t *run, int local, size_t index)
 
 /* Reduces a segment of this rank's piece, of which the others' parts lie `before` bytes from where
  * theirs begin, into its output and into what it shows. */
-static dp_status_t reduce_segment(const stage_run_t *run, dp_segment_t segment, size_t index,
-                                  size_t before)
+static dp_status_t reduce_staged_segment(const staging_run_t *run, dp_segment_t segment,
+                                         size_t index, size_t before)
 {
     dp_cpu_group_t *group = run->group;
     const dp_engine_piece_t *piece = &run->op->pieces[segment.piece];
     const size_t at = segment.start * run->elem_bytes;
     void *outs[2] = {(char *)piece->out + at,
-                     run->stage->memory + result_at(run->stage, index) + before};
+                     run->staging->memory + result_at(run->staging, index) + before};
     const dp_reduce_args_t args = {
         .dtype = run->op->dtype,
         .reduce = run->op->reduce,
@@ -168,7 +168,8 @@ static dp_status_t reduce_segment(const stage_run_t *run, dp_segment_t segment, 
     };
 
     for (int k = 0; k < group->local_size; k++) {
-        const char *part = staged(run, k, part_at(run->stage, index, group->local_rank) + before);
+        const char *part =
+            staged_at(run, k, part_at(run->staging, index, group->local_rank) + before);
 
         if (part == NULL) return dp_cpu_bad_offset(group, k);
         group->ins[k] = k == group->local_rank ? (const char *)piece->in + at : part;
@@ -177,14 +178,14 @@ static dp_status_t reduce_segment(const stage_run_t *run, dp_segment_t segment, 
     return DP_OK;
 }
 
-static dp_status_t reduce_piece(const stage_run_t *run, size_t index)
+static dp_status_t reduce_piece(const staging_run_t *run, size_t index)
 {
     dp_range_t left = piece_of(run, run->group->local_rank, index);
     size_t before = 0;
     dp_segment_t segment;
 
     while (dp_layout_next(&run->group->layout, &left, &segment)) {
-        const dp_status_t status = reduce_segment(run, segment, index, before);
+        const dp_status_t status = reduce_staged_segment(run, segment, index, before);
 
         if (status != DP_OK) return status;
         before += segment.count * run->elem_bytes;
@@ -193,9 +194,9 @@ static dp_status_t reduce_piece(const stage_run_t *run, size_t index)
 }
 
 /* Copies what another rank made of its piece to this rank's output. */
-static dp_status_t copy_out(const stage_run_t *run, int local, size_t index)
+static dp_status_t copy_out(const staging_run_t *run, int local, size_t index)
 {
-    const char *from = staged(run, local, result_at(run->stage, index));
+    const char *from = staged_at(run, local, result_at(run->staging, index));
     dp_range_t left = piece_of(run, local, index);
     dp_segment_t segment;
 
@@ -213,20 +214,20 @@ static dp_status_t copy_out(const stage_run_t *run, int local, size_t index)
 /* ---- All of it -------------------------------------------------------------------------------
  */
 
-dp_status_t dp_stage_reduce(dp_cpu_group_t *group, dp_engine_op_t *op)
+dp_status_t dp_staging_reduce(dp_cpu_group_t *group, dp_engine_op_t *op)
 {
     const int self = group->local_rank;
     const int size = group->local_size;
-    dp_status_t status = show(group);
-    stage_run_t run = {.group = group,
-                       .op = op,
-                       .stage = group->engine->stage,
-                       .elem_bytes = dp_dtype_bytes(op->dtype),
-                       .wanted = dp_cpu_wants_tally(group, op)};
+    dp_status_t status = publish_staging(group);
+    staging_run_t run = {.group = group,
+                         .op = op,
+                         .staging = group->engine->staging,
+                         .elem_bytes = dp_dtype_bytes(op->dtype),
+                         .wanted = dp_cpu_wants_tally(group, op)};
     size_t pieces;
 
     if (status != DP_OK) return status;
-    run.blocks = run.stage->piece_bytes / (DP_TALLY_BLOCK * run.elem_bytes);
+    run.blocks = run.staging->piece_bytes / (DP_TALLY_BLOCK * run.elem_bytes);
     pieces = dp_range_chunks(shard_of(&run, 0), run.blocks); /* no shard is larger */
     if (run.wanted) dp_cpu_clear_tallies(group, shard_of(&run, self));
     for (size_t step = 0; status == DP_OK && step < pieces + 2; step++) {
