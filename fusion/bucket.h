@@ -40,7 +40,7 @@ static inline const dp_device_ops_t *dp_bucket_device(const dp_bucket_t *bucket)
     return bucket->job->pipeline->device->ops;
 }
 
-/* ---- bucket_op.c ---------------------------------------------------------------------------- */
+/* ---- bucket_op.c ----------------------------------------------------------------------------- */
 
 /* The elements of its slot are of another type than the tensors'. */
 int dp_bucket_is_cast(const dp_bucket_t *bucket);
@@ -63,7 +63,7 @@ unsigned char *dp_bucket_buffer_at(const dp_bucket_t *bucket, size_t index);
 /* Fills in op, its pieces and its exchange. */
 void dp_bucket_fill_op(dp_bucket_t *bucket);
 
-/* ---- bucket_stages.c ------------------------------------------------------------------------ */
+/* ---- bucket_stages.c ------------------------------------------------------------------------- */
 
 /* The timeline's counters, when a bucket starts and when it ends. */
 void dp_bucket_count_in_flight(dp_bucket_t *bucket, int starts);
@@ -84,7 +84,7 @@ double dp_bucket_unpack_scale(const dp_bucket_t *bucket, size_t index);
 /* After an abort its reason replaces whatever the engine ran into because of it. */
 void dp_bucket_final_status(dp_bucket_t *bucket);
 
-/* ---- bucket_async.c ------------------------------------------------------------------------- */
+/* ---- bucket_async.c -------------------------------------------------------------------------- */
 
 /* The same two as work of a device's stream. */
 dp_status_t dp_bucket_queue_pack(dp_bucket_t *bucket, dp_stream_t *stream);

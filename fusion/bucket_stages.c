@@ -10,7 +10,7 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- Sight ---------------------------------------------------------------------------------- */
+/* ---- Sight ----------------------------------------------------------------------------------- */
 
 static void record(dp_bucket_t *bucket, dp_trace_lane_t *lane, dp_trace_kind_t kind,
                    uint64_t start_ns, uint64_t end_ns)
@@ -62,7 +62,7 @@ static void note_time(dp_bucket_t *bucket, uint64_t end_ns)
     pthread_mutex_unlock(&pipeline->record_lock);
 }
 
-/* ---- Pack ----------------------------------------------------------------------------------- */
+/* ---- Pack ------------------------------------------------------------------------------------ */
 
 /* The factor of the cast into the slot, and of the one back. */
 double dp_bucket_pack_scale(const dp_bucket_t *bucket, size_t index)
@@ -141,7 +141,7 @@ void dp_bucket_pack(void *argument)
     record(bucket, pipeline->pack_lane, DP_TRACE_PACK, start_ns, dp_now_ns());
 }
 
-/* ---- Unpack --------------------------------------------------------------------------------- */
+/* ---- Unpack ---------------------------------------------------------------------------------- */
 
 /* What a broadcast, an allgather or a reduce_scatter gives is written to its place by the engine.
  */
@@ -191,7 +191,7 @@ void dp_bucket_unpack(void *argument)
     record(bucket, bucket->job->pipeline->unpack_lane, DP_TRACE_UNPACK, start_ns, dp_now_ns());
 }
 
-/* ---- End ------------------------------------------------------------------------------------ */
+/* ---- End ------------------------------------------------------------------------------------- */
 
 void dp_bucket_final_status(dp_bucket_t *bucket)
 {

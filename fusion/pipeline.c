@@ -17,7 +17,7 @@
 #define POLLS 32     /* between two looks at the clock */
 #define LAUNCHES 8   /* made in advance: who waits may be back before a launch is quite over */
 
-/* ---- The queue ------------------------------------------------------------------------------ */
+/* ---- The queue ------------------------------------------------------------------------------- */
 
 static void ring_doorbell(dp_pipeline_t *pipeline, int progress_follows)
 {
@@ -142,7 +142,7 @@ size_t dp_pipeline_pending(const dp_pipeline_t *pipeline)
     return atomic_load_explicit(&pipeline->pending, memory_order_acquire);
 }
 
-/* ---- Failure -------------------------------------------------------------------------------- */
+/* ---- Failure --------------------------------------------------------------------------------- */
 
 void dp_pipeline_abort(dp_pipeline_t *pipeline, dp_status_t status, const char *text)
 {
@@ -164,7 +164,7 @@ void dp_pipeline_break(dp_pipeline_t *pipeline, const dp_error_t *error)
     dp_pipeline_abort(pipeline, error->status, error->text);
 }
 
-/* ---- The launch thread ---------------------------------------------------------------------- */
+/* ---- The launch thread ----------------------------------------------------------------------- */
 
 dp_pipeline_settings_t dp_pipeline_most(const dp_pipeline_t *pipeline)
 {
@@ -300,7 +300,7 @@ static dp_status_t start_thread(dp_pipeline_t *pipeline)
     return DP_OK;
 }
 
-/* ---- Life ----------------------------------------------------------------------------------- */
+/* ---- Life ------------------------------------------------------------------------------------ */
 
 dp_status_t dp_pipeline_create(const dp_config_t *config, int rank, int ranks, dp_device_t *device,
                                dp_engine_t *engine, const dp_log_t *log, dp_trace_t *trace,

@@ -125,7 +125,7 @@ int dp_pipeline_is_last(dp_pipeline_t *pipeline);
 /* Ends the data plane: what is queued and running fails with this; the first one counts. */
 void dp_pipeline_break(dp_pipeline_t *pipeline, const dp_error_t *error);
 
-/* ---- job.c ---------------------------------------------------------------------------------- */
+/* ---- job.c ----------------------------------------------------------------------------------- */
 
 /* Plans a launch and gives it arrays; takes one from the pool where it can. The launch is taken on
  * DP_OK only. */
@@ -146,7 +146,7 @@ void dp_fusion_job_release(dp_fusion_job_t *job);
 void dp_fusion_launch_fail(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch,
                            dp_status_t status, const char *text);
 
-/* ---- bucket.c ------------------------------------------------------------------------------- */
+/* ---- bucket.c -------------------------------------------------------------------------------- */
 
 /* Starts a bucket; it ends by dp_job_end_bucket(), perhaps before this returns. */
 void dp_bucket_start(dp_bucket_t *bucket, int is_last);

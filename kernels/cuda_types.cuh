@@ -95,8 +95,7 @@ DP_BOTH void narrow(float value, bfloat_bits_t *to)
 #endif
 }
 
-/* ---- Sixteen bytes at a time ------------------------------------------------------------------
- */
+/* ---- Sixteen bytes at a time ----------------------------------------------------------------- */
 
 #define VECTOR_BYTES 16
 

@@ -33,8 +33,7 @@ typedef struct run {
     int root;
 } run_t;
 
-/* ---- Types ------------------------------------------------------------------------------------
- */
+/* ---- Types ----------------------------------------------------------------------------------- */
 
 /* 0: NCCL has none. */
 static int find_type(dp_dtype_t dtype, ncclDataType_t *type)
@@ -100,8 +99,7 @@ static int find_reduction(run_t *run)
     }
 }
 
-/* ---- Memory and passes ------------------------------------------------------------------------
- */
+/* ---- Memory and passes ----------------------------------------------------------------------- */
 
 /* Memory until the stream has passed the operation. */
 static dp_status_t take(run_t *run, size_t bytes, void **memory)
@@ -225,8 +223,7 @@ static dp_status_t prepare(run_t *run, const dp_engine_piece_t *piece, const voi
     return status;
 }
 
-/* ---- NCCL's reductions ------------------------------------------------------------------------
- */
+/* ---- NCCL's reductions ----------------------------------------------------------------------- */
 
 /* out may be unwanted, but NCCL writes it. */
 static dp_status_t output_of(run_t *run, const dp_engine_piece_t *piece, size_t count, void **out)
@@ -338,8 +335,7 @@ static dp_status_t run_reduction(run_t *run)
     return status;
 }
 
-/* ---- Reductions by sections -------------------------------------------------------------------
- */
+/* ---- Reductions by sections ------------------------------------------------------------------ */
 
 static size_t section_begin(const run_t *run, int rank)
 {
@@ -513,8 +509,7 @@ static dp_status_t run_by_sections(run_t *run)
     return status;
 }
 
-/* ---- Moves ------------------------------------------------------------------------------------
- */
+/* ---- Moves ----------------------------------------------------------------------------------- */
 
 static ncclResult_t gather_rows(run_t *run, const dp_engine_piece_t *piece, char *out,
                                 size_t stride)
@@ -575,8 +570,7 @@ static dp_status_t run_moves(run_t *run)
     return status == DP_OK ? DP_NCCL_CALL(run->group, move_pieces(run), run->error) : status;
 }
 
-/* ---- All --------------------------------------------------------------------------------------
- */
+/* ---- All ------------------------------------------------------------------------------------- */
 
 static dp_status_t make_room(dp_nccl_engine_t *engine, size_t pieces, dp_error_t *error)
 {

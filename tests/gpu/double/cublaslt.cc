@@ -133,8 +133,7 @@ static bool is_failing(void)
     return all.fail_nth > 0 && --all.fail_nth == 0;
 }
 
-/* ---- Objects ---------------------------------------------------------------------------------
- */
+/* ---- Objects --------------------------------------------------------------------------------- */
 
 template <typename Handle, typename T> static cublasStatus_t hand_out(Handle *out, const T &value)
 {
@@ -285,8 +284,7 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t handle,
 }
 } /* extern "C" */
 
-/* ---- Operations and their kernels ------------------------------------------------------------
- */
+/* ---- Operations and their kernels ------------------------------------------------------------ */
 
 typedef struct problem {
     operation_t operation;
@@ -429,8 +427,7 @@ cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t operation, cublas
     return CUBLAS_STATUS_SUCCESS;
 }
 
-/* ---- Products --------------------------------------------------------------------------------
- */
+/* ---- Products -------------------------------------------------------------------------------- */
 
 static float element(const void *from, cudaDataType_t type, size_t at)
 {

@@ -12,8 +12,7 @@
 
 #define MEMORY_BYTES ((size_t)8 << 30)
 
-/* ---- Memory -----------------------------------------------------------------------------------
- */
+/* ---- Memory ---------------------------------------------------------------------------------- */
 
 #define FILLED ((size_t)4 << 20)
 
@@ -225,8 +224,7 @@ cudaError_t cudaMemset(void *to, int value, size_t bytes)
     return cudaMemsetAsync(to, value, bytes, NULL);
 }
 
-/* ---- Devices ----------------------------------------------------------------------------------
- */
+/* ---- Devices --------------------------------------------------------------------------------- */
 
 cudaError_t cudaGetDeviceCount(int *count)
 {
@@ -363,8 +361,7 @@ const char *cudaGetErrorName(cudaError_t status)
     }
 }
 
-/* ---- The driver -------------------------------------------------------------------------------
- */
+/* ---- The driver ------------------------------------------------------------------------------ */
 
 static CUresult get_current(CUcontext *context)
 {

@@ -28,8 +28,7 @@ static const int is_ready = [] {
     return 1;
 }();
 
-/* ---- Faults -----------------------------------------------------------------------------------
- */
+/* ---- Faults ---------------------------------------------------------------------------------- */
 
 extern "C" void cuda_double_reset(void)
 {
@@ -126,8 +125,7 @@ cudaError_t fault_locked(const char *call)
     return --rt.fail_nth == 0 ? last_error = rt.fail_error : cudaSuccess;
 }
 
-/* ---- Streams ----------------------------------------------------------------------------------
- */
+/* ---- Streams --------------------------------------------------------------------------------- */
 
 int device_now(void)
 {
@@ -420,8 +418,7 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void 
     return cudaSuccess;
 }
 
-/* ---- Events -----------------------------------------------------------------------------------
- */
+/* ---- Events ---------------------------------------------------------------------------------- */
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags)
 {

@@ -147,8 +147,7 @@ void nccl_room_drop_unused(void)
     }
 }
 
-/* ---- Waiting ----------------------------------------------------------------------------------
- */
+/* ---- Waiting --------------------------------------------------------------------------------- */
 
 void nccl_room_lock(room_t *room)
 {
@@ -176,8 +175,7 @@ void nccl_room_wait(room_t *room)
     nccl_room_lock(room);
 }
 
-/* ---- Meetings ---------------------------------------------------------------------------------
- */
+/* ---- Meetings -------------------------------------------------------------------------------- */
 
 /* Operations follow each other in neighbouring cells, so a match is nearly always the first. */
 meeting_t *nccl_room_meeting(room_t *room, int is_pair, int from, int to, uint64_t index)

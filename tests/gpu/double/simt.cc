@@ -88,8 +88,7 @@ static void die(const char *text)
     abort();
 }
 
-/* ---- Switching --------------------------------------------------------------------------------
- */
+/* ---- Switching ------------------------------------------------------------------------------- */
 
 static void fiber_main(void);
 
@@ -193,8 +192,7 @@ static void resume(machine_t *machine, size_t index)
 #endif
 }
 
-/* ---- Meeting ----------------------------------------------------------------------------------
- */
+/* ---- Meeting --------------------------------------------------------------------------------- */
 
 /* 1: every thread of the fiber's warp that it meets with is there. Those get a copy of what was
  * given, so that the quickest may give something new. */
@@ -235,8 +233,7 @@ static int release_block(machine_t *machine)
     return 1;
 }
 
-/* ---- Running ----------------------------------------------------------------------------------
- */
+/* ---- Running --------------------------------------------------------------------------------- */
 
 static void start_block(machine_t *machine)
 {
@@ -362,8 +359,7 @@ void simt_run(dim3 grid, dim3 block, size_t shared_bytes, const std::function<vo
     idle.fibers.insert(idle.fibers.end(), machine.fibers.begin(), machine.fibers.end());
 }
 
-/* ---- Launching --------------------------------------------------------------------------------
- */
+/* ---- Launching ------------------------------------------------------------------------------- */
 
 #define SHARED_ALWAYS ((size_t)48 * 1024) /* what no kernel need be allowed */
 
@@ -427,8 +423,7 @@ cudaError_t simt_launch(const simt_site_t &site, dim3 grid, dim3 block, size_t s
     return cudaSuccess;
 }
 
-/* ---- What kernels call ------------------------------------------------------------------------
- */
+/* ---- What kernels call ----------------------------------------------------------------------- */
 
 void *simt_dynamic_shared(void)
 {
@@ -485,8 +480,7 @@ void simt_exchange_all(const void *give, void *take, size_t bytes)
         memcpy((char *)take + lane * bytes, running->fibers[base + lane]->kept, bytes);
 }
 
-/* ---- Copies in flight -------------------------------------------------------------------------
- */
+/* ---- Copies in flight ------------------------------------------------------------------------ */
 
 void simt_check_shared(const void *at, size_t bytes)
 {

@@ -341,7 +341,7 @@ static void done_event_covers_every_bucket(void **unused)
     world_fini(&world);
 }
 
-/* ---- Run-ahead ------------------------------------------------------------------------------ */
+/* ---- Run-ahead ------------------------------------------------------------------------------- */
 
 enum { names = 2, steps = 20 };
 
@@ -487,7 +487,7 @@ static void steps_run_ahead_without_a_wait(void **unused)
     }
 }
 
-/* ---- Failure -------------------------------------------------------------------------------- */
+/* ---- Failure --------------------------------------------------------------------------------- */
 
 static void abort_behind_a_closed_gate(void **unused)
 {

@@ -10,8 +10,7 @@
 #define GRACE_NS 250000000u                /* before a lost connection is taken for the cause */
 #define SCRATCH_KEEP ((size_t)32 * DP_MIB) /* kept from one operation to the next */
 
-/* ---- Life ---------------------------------------------------------------------------------------
- */
+/* ---- Life ------------------------------------------------------------------------------------ */
 
 static int smallest_node(const dp_topology_t *topology)
 {
@@ -164,8 +163,7 @@ void dp_inter_node_destroy(dp_inter_node_t *inter_node)
     free(inter_node);
 }
 
-/* ---- What operations use ------------------------------------------------------------------------
- */
+/* ---- What operations use --------------------------------------------------------------------- */
 
 /* A number that a later group gets again never meets a message of an earlier one: every message
  * between two ranks is sent and received by one operation of a group, both run their operations in
@@ -216,8 +214,7 @@ void dp_inter_node_scratch_release(dp_cpu_group_t *group)
     pool->scratch_bytes = 0;
 }
 
-/* ---- What can happen
- * ------------------------------------------------------------------------------ */
+/* ---- What can happen ------------------------------------------------------------------------- */
 
 int dp_inter_node_all_done(const dp_link_message_t *messages, int count, int *failed)
 {
@@ -269,8 +266,7 @@ void dp_inter_node_note_wait(dp_cpu_group_t *group, uint64_t begin_ns, int last)
                                                              .aux = (uint32_t)last});
 }
 
-/* ---- Small things between first ranks
- * -------------------------------------------------------------- */
+/* ---- Small things between first ranks -------------------------------------------------------- */
 
 static dp_status_t start_leader_allgather(dp_cpu_group_t *group, unsigned kind, const void *data,
                                           size_t node_bytes, size_t rank_bytes)
@@ -345,8 +341,7 @@ dp_status_t dp_inter_node_leader_allgather(dp_cpu_group_t *group, unsigned kind,
     return DP_OK;
 }
 
-/* ---- The operations
- * ------------------------------------------------------------------------------- */
+/* ---- The operations -------------------------------------------------------------------------- */
 
 dp_status_t dp_cpu_run_inter_node(dp_cpu_group_t *group, dp_engine_op_t *op)
 {

@@ -74,8 +74,7 @@ static int is_wanted_on(const reduce_run_t *run, int node, dp_range_t chunk)
     return 0;
 }
 
-/* ---- Receives
- * --------------------------------------------------------------------------------------- */
+/* ---- Receives -------------------------------------------------------------------------------- */
 
 static dp_status_t post_partials(reduce_run_t *run)
 {
@@ -125,8 +124,7 @@ static dp_status_t post_results(reduce_run_t *run)
     return DP_OK;
 }
 
-/* ---- Steps; each does one chunk at most, *busy says whether it did
- * ----------------------------------- */
+/* ---- Steps; each does one chunk at most, *busy says whether it did --------------------------- */
 
 static dp_status_t send_partial(reduce_run_t *run, int *busy)
 {
@@ -294,8 +292,7 @@ static dp_status_t deliver_results(reduce_run_t *run, int *busy)
     return DP_OK;
 }
 
-/* ---- The loop
- * ----------------------------------------------------------------------------------------- */
+/* ---- The loop -------------------------------------------------------------------------------- */
 
 /* 1: all is sent, taken and written; then *failed_peer is who did not get a message, or -1. */
 static int is_finished(const reduce_run_t *run, int *failed_peer)
@@ -403,8 +400,7 @@ static dp_status_t stream_chunks(reduce_run_t *run)
     return failed_peer >= 0 ? dp_inter_node_lost(run->group, failed_peer) : DP_OK;
 }
 
-/* ---- Who owns what
- * ------------------------------------------------------------------------------------ */
+/* ---- Who owns what --------------------------------------------------------------------------- */
 
 static void add_target(reduce_run_t *run, int rank, dp_range_t range, size_t row)
 {

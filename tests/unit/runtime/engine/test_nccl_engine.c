@@ -103,8 +103,7 @@ static void everywhere(engine_body_t body)
     }
 }
 
-/* ---- Collectives ------------------------------------------------------------------------------
- */
+/* ---- Collectives ----------------------------------------------------------------------------- */
 
 /* The reference adds up hosts first, which NCCL knows nothing of. */
 static void nccl_reductions_equal_the_reference(void **state)
@@ -327,8 +326,7 @@ static void nccl_operations_follow_one_another(void **state)
     everywhere(run_many);
 }
 
-/* ---- Memory -----------------------------------------------------------------------------------
- */
+/* ---- Memory ---------------------------------------------------------------------------------- */
 
 static void use_memory(engine_rank_t *rank, void *user)
 {
@@ -389,8 +387,7 @@ static void nccl_memory_works_unregistered(void **state)
     assert_int_equal(nccl_world_run(&world, use_memory, &fails), 0);
 }
 
-/* ---- Failures at the start --------------------------------------------------------------------
- */
+/* ---- Failures at the start ------------------------------------------------------------------- */
 
 static void never_runs(engine_rank_t *rank, void *user)
 {
@@ -497,8 +494,7 @@ static void nccl_starts_whole_or_not_at_all(void **state)
     }
 }
 
-/* ---- Failures under way -----------------------------------------------------------------------
- */
+/* ---- Failures under way ---------------------------------------------------------------------- */
 
 typedef struct expectation {
     dp_status_t status; /* of who comes */
@@ -589,8 +585,8 @@ static void nccl_a_lost_peer_is_told(void **state)
 {
     nccl_world_t world = NCCL_WORLD(1);
     /* between the two a call may be named, if the launch thread found it before the watcher did */
-    expectation_t expected = {DP_ERR_PEER_LOST,
-                              "rank 0: nccl: allreduce 2: *remote process exited", 0};
+    expectation_t expected = {DP_ERR_PEER_LOST, "rank 0: nccl: allreduce 2: *remote process exited",
+                              0};
 
     (void)state;
     nccl_double_fault(NCCL_FAULT_ASYNC, 2);
@@ -858,8 +854,7 @@ static void nccl_an_exchange_may_wait_for_its_turn(void **state)
     assert_int_equal(nccl_world_run(&world, exchange_behind, &opens_ns), 0);
 }
 
-/* ---- The keeper -------------------------------------------------------------------------------
- */
+/* ---- The keeper ------------------------------------------------------------------------------ */
 
 /* Keeps the keeper from ending a communicator for a while: it forgets memory under this lock. */
 static void *hold_memory_lock(void *argument)
@@ -939,8 +934,7 @@ static void nccl_operations_stay_behind_the_keeper(void **state)
     sem_destroy(&keeper_is_held);
 }
 
-/* ---- An abort that hangs ----------------------------------------------------------------------
- */
+/* ---- An abort that hangs --------------------------------------------------------------------- */
 
 static void hang(engine_rank_t *rank, void *user)
 {
