@@ -8,7 +8,7 @@
 #ifndef DP_FUSION_BUCKET_H
 #define DP_FUSION_BUCKET_H
 
-#include "fusion/pipeline_internal.h"
+#include "fusion/job.h"
 
 static inline const dp_plan_piece_t *dp_bucket_piece(const dp_bucket_t *bucket, size_t index)
 {
@@ -89,5 +89,10 @@ void dp_bucket_final_status(dp_bucket_t *bucket);
 /* The same two as work of a device's stream. */
 dp_status_t dp_bucket_queue_pack(dp_bucket_t *bucket, dp_stream_t *stream);
 dp_status_t dp_bucket_queue_unpack(dp_bucket_t *bucket, dp_stream_t *stream);
+
+/* ---- bucket.c -------------------------------------------------------------------------------- */
+
+/* Starts a bucket; it ends by dp_fusion_job_end_bucket(), perhaps before this returns. */
+void dp_bucket_start(dp_bucket_t *bucket, int is_last);
 
 #endif

@@ -4,7 +4,7 @@
  * Jobs are kept and used again with their arrays, so that a training loop allocates only while its
  * launches still grow. It must not know how a bucket is moved.
  */
-#include "fusion/pipeline_internal.h"
+#include "fusion/job.h"
 #include "fusion/compress.h"
 #include "fusion/exchange.h"
 

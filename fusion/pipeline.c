@@ -1,100 +1,22 @@
 /*
- * pipeline.c - the data plane's life: the queue of launches, the launch thread, abort.
+ * pipeline.c - the data plane's life, and the thread that runs launches.
  *
- * The launch thread takes launches in the global order, makes a job of each and starts its buckets.
- * When idle it polls for a moment and then sleeps on a futex. It must not know how ranks agreed.
+ * Launches are taken from the queue in the global order; each becomes a job (job.c), whose buckets
+ * are started one after the other (bucket.c). The launch thread does that, or a thread in
+ * dp_wait() in its place: whoever holds progress_lock. An idle launch thread polls for DP_SPIN and
+ * then sleeps on a futex. This file must not know how the ranks agreed on a launch, nor how bytes
+ * move.
  */
-#include "fusion/pipeline_internal.h"
+#include "fusion/bucket.h"
 
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "runtime/base/futex.h"
 
-#define ALIGNMENT 64 /* of pieces in a slot: a cache line, and the widest vector */
+#define ALIGNMENT 64 /* of pieces in a fused buffer: a cache line, and the widest vector */
 #define POLLS 32     /* between two looks at the clock */
-#define LAUNCHES 8   /* made in advance: who waits may be back before a launch is quite over */
-
-/* ---- The queue ------------------------------------------------------------------------------- */
-
-static void ring_doorbell(dp_pipeline_t *pipeline, int progress_follows)
-{
-    /* sequentially consistent: the thread says that it sleeps, then looks at the bell; we ring,
-     * then look whether it sleeps */
-    atomic_fetch_add(&pipeline->doorbell, 1);
-    if (progress_follows) return;
-    /* as well: a carrier says that it is none any more, then looks at the queue */
-    if (atomic_load(&pipeline->is_asleep) != 0 && atomic_load(&pipeline->progress_threads) == 0)
-        dp_futex_wake(&pipeline->doorbell);
-}
-
-static dp_pipeline_launch_t *take_launch(dp_pipeline_t *pipeline)
-{
-    dp_pipeline_launch_t *launch;
-
-    pthread_mutex_lock(&pipeline->lock);
-    launch = pipeline->first;
-    if (launch != NULL) {
-        pipeline->first = launch->next;
-        if (pipeline->first == NULL) pipeline->last = &pipeline->first;
-    }
-    pthread_mutex_unlock(&pipeline->lock);
-    return launch;
-}
-
-dp_status_t dp_pipeline_launch_take(dp_pipeline_t *pipeline, size_t item_count,
-                                    dp_pipeline_launch_t **out)
-{
-    dp_pipeline_launch_t *launch;
-    dp_pipeline_item_t *items;
-    size_t room;
-
-    pthread_mutex_lock(&pipeline->lock);
-    launch = pipeline->idle;
-    if (launch != NULL) pipeline->idle = launch->next;
-    pthread_mutex_unlock(&pipeline->lock);
-    if (launch == NULL) launch = calloc(1, sizeof(*launch));
-    if (launch == NULL) return DP_ERR_NO_MEMORY;
-    items = launch->items;
-    room = launch->item_room;
-    if (room < item_count) {
-        room = dp_max(2 * room, item_count);
-        items = realloc(launch->items, room * sizeof(*items));
-        if (items == NULL) {
-            dp_pipeline_launch_give(pipeline, launch);
-            return DP_ERR_NO_MEMORY;
-        }
-    }
-    *launch = (dp_pipeline_launch_t){.items = items, .item_count = item_count, .item_room = room};
-    if (item_count > 0) memset(items, 0, item_count * sizeof(*items));
-    *out = launch;
-    return DP_OK;
-}
-
-void dp_pipeline_launch_give(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch)
-{
-    pthread_mutex_lock(&pipeline->lock);
-    launch->next = pipeline->idle;
-    pipeline->idle = launch;
-    pthread_mutex_unlock(&pipeline->lock);
-}
-
-static dp_status_t preallocate_launches(dp_pipeline_t *pipeline)
-{
-    dp_pipeline_launch_t *launches[LAUNCHES];
-    dp_status_t status = DP_OK;
-    int made = 0;
-
-    while (made < LAUNCHES && status == DP_OK) {
-        status = dp_pipeline_launch_take(pipeline, 1, &launches[made]);
-        if (status == DP_OK) made++;
-    }
-    while (made > 0)
-        dp_pipeline_launch_give(pipeline, launches[--made]);
-    return status;
-}
 
 /* Polls for a moment, then sleeps, until the bell is no longer what was heard. */
 static void await_doorbell(dp_pipeline_t *pipeline, uint32_t heard)
@@ -114,54 +36,6 @@ static void await_doorbell(dp_pipeline_t *pipeline, uint32_t heard)
         }
         atomic_store(&pipeline->is_asleep, 0);
     }
-}
-
-int dp_pipeline_is_last(dp_pipeline_t *pipeline)
-{
-    int is_last;
-
-    pthread_mutex_lock(&pipeline->lock);
-    is_last = pipeline->first == NULL;
-    pthread_mutex_unlock(&pipeline->lock);
-    return is_last;
-}
-
-void dp_pipeline_submit(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch, int progress_follows)
-{
-    launch->next = NULL;
-    atomic_fetch_add_explicit(&pipeline->pending, 1, memory_order_relaxed);
-    pthread_mutex_lock(&pipeline->lock);
-    *pipeline->last = launch;
-    pipeline->last = &launch->next;
-    pthread_mutex_unlock(&pipeline->lock);
-    ring_doorbell(pipeline, progress_follows);
-}
-
-size_t dp_pipeline_pending(const dp_pipeline_t *pipeline)
-{
-    return atomic_load_explicit(&pipeline->pending, memory_order_acquire);
-}
-
-/* ---- Failure --------------------------------------------------------------------------------- */
-
-void dp_pipeline_abort(dp_pipeline_t *pipeline, dp_status_t status, const char *text)
-{
-    pthread_mutex_lock(&pipeline->lock);
-    if (!atomic_load_explicit(&pipeline->is_aborted, memory_order_relaxed)) {
-        pipeline->abort_status = status;
-        snprintf(pipeline->abort_text, sizeof(pipeline->abort_text), "%s", text);
-        atomic_store_explicit(&pipeline->is_aborted, 1, memory_order_release);
-    }
-    pthread_mutex_unlock(&pipeline->lock);
-    /* First the word that keeps a queued optimizer off, then what lets streams move on. */
-    if (pipeline->device->ops->is_async) pipeline->device->ops->abort(pipeline->device);
-    pipeline->engine->ops->abort(pipeline->engine, pipeline->abort_status, pipeline->abort_text);
-}
-
-void dp_pipeline_break(dp_pipeline_t *pipeline, const dp_error_t *error)
-{
-    if (!dp_pipeline_is_aborted(pipeline)) dp_log_error(pipeline->log, "%s", error->text);
-    dp_pipeline_abort(pipeline, error->status, error->text);
 }
 
 /* ---- The launch thread ----------------------------------------------------------------------- */
@@ -229,7 +103,7 @@ static void run_launch(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch)
 /* In the order of the queue, whoever does it. 1: there was one. */
 static int run_next_launch(dp_pipeline_t *pipeline)
 {
-    dp_pipeline_launch_t *launch = take_launch(pipeline);
+    dp_pipeline_launch_t *launch = dp_pipeline_take_launch(pipeline);
 
     if (launch != NULL) run_launch(pipeline, launch);
     return launch != NULL;
@@ -249,14 +123,14 @@ int dp_pipeline_progress(dp_pipeline_t *pipeline, const _Atomic uint32_t *state,
         did = 1;
     pthread_mutex_unlock(&pipeline->progress_lock);
     /* of one whose own carrier found this one at work */
-    if (!dp_pipeline_is_last(pipeline)) ring_doorbell(pipeline, 0);
+    if (!dp_pipeline_is_last(pipeline)) dp_pipeline_ring_doorbell(pipeline, 0);
     return did;
 }
 
 void dp_pipeline_progress_end(dp_pipeline_t *pipeline)
 {
     atomic_fetch_sub(&pipeline->progress_threads, 1);
-    if (!dp_pipeline_is_last(pipeline)) ring_doorbell(pipeline, 0);
+    if (!dp_pipeline_is_last(pipeline)) dp_pipeline_ring_doorbell(pipeline, 0);
 }
 
 static void *launch_main(void *argument)
@@ -340,7 +214,7 @@ dp_status_t dp_pipeline_create(const dp_config_t *config, int rank, int ranks, d
     status = dp_fused_buffers_init(&pipeline->buffers, device, engine,
                                    (size_t)config->fusion_buffers, pipeline->limits.buffer_bytes);
     if (status != DP_OK) goto fail;
-    status = preallocate_launches(pipeline);
+    status = dp_pipeline_preallocate_launches(pipeline);
     if (status == DP_OK) status = start_thread(pipeline);
     if (status != DP_OK) goto fail;
     *out = pipeline;
@@ -358,7 +232,7 @@ void dp_pipeline_destroy(dp_pipeline_t *pipeline)
     device = pipeline->device->ops;
     if (pipeline->is_started) {
         atomic_store(&pipeline->is_stopping, 1);
-        ring_doorbell(pipeline, 0);
+        dp_pipeline_ring_doorbell(pipeline, 0);
         pthread_join(pipeline->thread, NULL);
     }
     /* In the order of the stages: each ends what the next one waits for. */

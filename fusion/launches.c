@@ -1,0 +1,160 @@
+/*
+ * launches.c - the launches of a pipeline: those to be used again, those in the queue, and how all
+ * of them are failed.
+ *
+ * Called by the thread that submits (coordinator or waiter), by the launch thread, and by whoever
+ * finds a failure. job.c, bucket.c and pipeline.c stand above this file; it must not know how a
+ * launch is carried out.
+ */
+#include "fusion/pipeline_internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/base/futex.h"
+
+/* Launches made in advance. A waiter that sees its request complete may submit the next launch
+ * before the last one is back in the pool, so one would not do. */
+#define LAUNCHES 8
+
+/* ---- To be used again ------------------------------------------------------------------------ */
+
+dp_status_t dp_pipeline_launch_take(dp_pipeline_t *pipeline, size_t item_count,
+                                    dp_pipeline_launch_t **out)
+{
+    dp_pipeline_launch_t *launch;
+    dp_pipeline_item_t *items;
+    size_t room;
+
+    pthread_mutex_lock(&pipeline->lock);
+    launch = pipeline->idle;
+    if (launch != NULL) pipeline->idle = launch->next;
+    pthread_mutex_unlock(&pipeline->lock);
+    if (launch == NULL) launch = calloc(1, sizeof(*launch));
+    if (launch == NULL) return DP_ERR_NO_MEMORY;
+    items = launch->items;
+    room = launch->item_room;
+    if (room < item_count) {
+        room = dp_max(2 * room, item_count);
+        items = realloc(launch->items, room * sizeof(*items));
+        if (items == NULL) {
+            dp_pipeline_launch_give(pipeline, launch);
+            return DP_ERR_NO_MEMORY;
+        }
+    }
+    *launch = (dp_pipeline_launch_t){.items = items, .item_count = item_count, .item_room = room};
+    if (item_count > 0) memset(items, 0, item_count * sizeof(*items));
+    *out = launch;
+    return DP_OK;
+}
+
+void dp_pipeline_launch_give(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch)
+{
+    pthread_mutex_lock(&pipeline->lock);
+    launch->next = pipeline->idle;
+    pipeline->idle = launch;
+    pthread_mutex_unlock(&pipeline->lock);
+}
+
+dp_status_t dp_pipeline_preallocate_launches(dp_pipeline_t *pipeline)
+{
+    dp_pipeline_launch_t *launches[LAUNCHES];
+    dp_status_t status = DP_OK;
+    int made = 0;
+
+    while (made < LAUNCHES && status == DP_OK) {
+        status = dp_pipeline_launch_take(pipeline, 1, &launches[made]);
+        if (status == DP_OK) made++;
+    }
+    while (made > 0)
+        dp_pipeline_launch_give(pipeline, launches[--made]);
+    return status;
+}
+
+/* ---- The queue ------------------------------------------------------------------------------- */
+
+/*
+ * Wakes the launch thread, unless another thread is about to run the queue. Both tests need
+ * sequential consistency, as each side writes one variable and then reads the other's:
+ *
+ *   this side              launch thread (pipeline.c)    dp_pipeline_progress_end()
+ *   queue the launch
+ *   doorbell + 1           is_asleep = 1                 progress_threads - 1
+ *   read is_asleep         read doorbell, or sleep       look at the queue
+ *   read progress_threads
+ *
+ * So of two that cross, at least one sees the other: no launch is left in the queue while nobody
+ * looks at it.
+ */
+void dp_pipeline_ring_doorbell(dp_pipeline_t *pipeline, int progress_follows)
+{
+    atomic_fetch_add(&pipeline->doorbell, 1);
+    if (progress_follows) return;
+    if (atomic_load(&pipeline->is_asleep) != 0 && atomic_load(&pipeline->progress_threads) == 0)
+        dp_futex_wake(&pipeline->doorbell);
+}
+
+dp_pipeline_launch_t *dp_pipeline_take_launch(dp_pipeline_t *pipeline)
+{
+    dp_pipeline_launch_t *launch;
+
+    pthread_mutex_lock(&pipeline->lock);
+    launch = pipeline->first;
+    if (launch != NULL) {
+        pipeline->first = launch->next;
+        if (pipeline->first == NULL) pipeline->last = &pipeline->first;
+    }
+    pthread_mutex_unlock(&pipeline->lock);
+    return launch;
+}
+
+int dp_pipeline_is_last(dp_pipeline_t *pipeline)
+{
+    int is_last;
+
+    pthread_mutex_lock(&pipeline->lock);
+    is_last = pipeline->first == NULL;
+    pthread_mutex_unlock(&pipeline->lock);
+    return is_last;
+}
+
+void dp_pipeline_submit(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch, int progress_follows)
+{
+    launch->next = NULL;
+    atomic_fetch_add_explicit(&pipeline->pending, 1, memory_order_relaxed);
+    pthread_mutex_lock(&pipeline->lock);
+    *pipeline->last = launch;
+    pipeline->last = &launch->next;
+    pthread_mutex_unlock(&pipeline->lock);
+    dp_pipeline_ring_doorbell(pipeline, progress_follows);
+}
+
+size_t dp_pipeline_pending(const dp_pipeline_t *pipeline)
+{
+    return atomic_load_explicit(&pipeline->pending, memory_order_acquire);
+}
+
+/* ---- Failure --------------------------------------------------------------------------------- */
+
+void dp_pipeline_abort(dp_pipeline_t *pipeline, dp_status_t status, const char *text)
+{
+    pthread_mutex_lock(&pipeline->lock);
+    if (!atomic_load_explicit(&pipeline->is_aborted, memory_order_relaxed)) {
+        pipeline->abort_status = status;
+        snprintf(pipeline->abort_text, sizeof(pipeline->abort_text), "%s", text);
+        /* pairs with dp_pipeline_is_aborted(): a reader that sees 1 sees status and text */
+        atomic_store_explicit(&pipeline->is_aborted, 1, memory_order_release);
+    }
+    pthread_mutex_unlock(&pipeline->lock);
+    /* The order matters: first the skip flag, which keeps a queued optimizer from using what was
+     * half reduced; then the engine, which lets the streams move on. */
+    if (pipeline->device->ops->is_async) pipeline->device->ops->abort(pipeline->device);
+    pipeline->engine->ops->abort(pipeline->engine, pipeline->abort_status, pipeline->abort_text);
+}
+
+void dp_pipeline_break(dp_pipeline_t *pipeline, const dp_error_t *error)
+{
+    if (!dp_pipeline_is_aborted(pipeline)) dp_log_error(pipeline->log, "%s", error->text);
+    dp_pipeline_abort(pipeline, error->status, error->text);
+}
