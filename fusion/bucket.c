@@ -1,29 +1,33 @@
 /*
- * bucket.c - one bucket: fill a slot, hand it to the engine, give the result out.
+ * bucket.c - queues one bucket: pack into a fused buffer, reduce, unpack.
  *
- * The launch thread starts a bucket by queueing its stages on the pack, reduce and unpack streams;
- * stages that have nothing to do are left out, so an in-place bucket crosses one thread at most.
+ * Called by the thread that runs launches, with progress_lock held. It queues the stages on the
+ * pack, reduce and unpack streams and goes on to the next bucket; stages that have nothing to do
+ * are left out, so a bucket in place crosses one other thread at most. It must not know what a
+ * stage does to the data (bucket_stages.c, bucket_async.c).
  *
  * The first stream waits for the ready events of the bucket's items, the done event of an item is
  * recorded on the last stream of its last bucket. All parts of an item end on one stream, so what
  * waits for that event waits for all of them; dp_bucket_end() comes behind it, so nobody touches
- * the event after done(). Streams and slots are given work in one order, and the launch thread
- * itself waits for slots only, that is for work queued earlier: a ready event that depends on the
- * done event of an earlier launch, which is on its stream by then, will always fire.
+ * the event after done().
+ *
+ * Why this cannot deadlock: streams and fused buffers are given work in one order, and this thread
+ * blocks only until a buffer is released, that is for work queued earlier. So a ready event that
+ * depends on the done event of an earlier launch will fire: that event is on its stream by then.
  */
 #include "fusion/bucket.h"
 
 #include <stdio.h>
 #include <time.h>
 
-/* Up to here a bucket runs inline where the streams are idle: the copy is over before another
- * thread would have woken up. */
+/* Up to here a bucket runs inline, in the calling thread, where the streams are idle: the copy is
+ * over before another thread would have woken up. */
 #define SMALL_BYTES (64 * DP_KIB)
 /* The same for one of several stages with nothing behind it that they could overlap. */
 #define ALONE_BYTES DP_MIB
 
-/* Looks at items whose first part is in this bucket. The operation still runs: all ranks are
- * committed to it. */
+/* DP_CHECK: compares the inputs of items that begin in this bucket with their checksums at
+ * submission. The operation runs all the same: the other ranks are committed to it. */
 static void begin_items(dp_bucket_t *bucket)
 {
     dp_fusion_job_t *job = bucket->job;
@@ -110,8 +114,8 @@ static int has_done_event(const dp_bucket_t *bucket)
     return 0;
 }
 
-/* 1: it has one stage, and nobody waits for less than its end, so that another thread could do
- * nothing but this while the launch thread waits. */
+/* 1: it has one stage, and nothing waits for an event in the middle of it. Then handing it to a
+ * stream's thread gains nothing: that one would work while the launch thread waits. */
 static int is_plain(const dp_bucket_t *bucket)
 {
     return bucket->buffer == NULL && !dp_bucket_device(bucket)->is_async && !has_done_event(bucket);
@@ -181,7 +185,8 @@ static int hands_over(const dp_bucket_t *bucket)
     }
 }
 
-/* Queues the stages. Once the last one is queued the bucket may be gone. */
+/* Queues the stages. Once the last one is queued another thread may have ended the bucket: it must
+ * not be touched any more. */
 static dp_status_t queue_stages(dp_bucket_t *bucket, dp_work_size_t size)
 {
     dp_pipeline_t *pipeline = bucket->job->pipeline;
@@ -215,8 +220,8 @@ static dp_status_t queue_stages(dp_bucket_t *bucket, dp_work_size_t size)
 
 /* ---- Groups ---------------------------------------------------------------------------------- */
 
-/* The engine learns of a group; the barrier that follows is where its ranks meet. A group that ends
- * must be there: without one the barrier would be the world's. */
+/* Tells the engine of a new group; the barrier that follows is where its ranks meet. A group that
+ * is to end must exist: the engine would take NULL for the world. */
 static dp_status_t open_group(dp_bucket_t *bucket)
 {
     dp_pipeline_t *pipeline = bucket->job->pipeline;

@@ -1,9 +1,9 @@
 /*
- * bucket.h - what the files about one bucket share: what it needs, its engine operation, its
- * stages.
+ * bucket.h - one bucket, from its plan to its end.
  *
- * bucket_op.c says what the engine is asked for, bucket_stages.c does the copying on both sides of
- * it, or bucket_async.c has the device do it; bucket.c queues all that on the streams.
+ * bucket_op.c says what the engine is asked for; bucket_stages.c copies on both sides of the
+ * engine's operation, or bucket_async.c has the device do it; bucket.c queues all that on the
+ * streams. `index` is a piece of the bucket throughout.
  */
 #ifndef DP_FUSION_BUCKET_H
 #define DP_FUSION_BUCKET_H
@@ -42,20 +42,21 @@ static inline const dp_device_ops_t *dp_bucket_device(const dp_bucket_t *bucket)
 
 /* ---- bucket_op.c ----------------------------------------------------------------------------- */
 
-/* The elements of its slot are of another type than the tensors'. */
+/* 1: the elements in its fused buffer are of another type than the tensors'. */
 int dp_bucket_is_cast(const dp_bucket_t *bucket);
 dp_dtype_t dp_bucket_buffer_dtype(const dp_bucket_t *bucket);
 
-/* The figures of its results are wanted. */
+/* 1: the norm, the largest magnitude and so on of its results are wanted. */
 int dp_bucket_wants_tally(const dp_bucket_t *bucket);
 
-/* Its scales are applied by the casts around the engine, which sees factors of 1. */
+/* 1: its scales are applied by the casts around the engine, which sees factors of 1. */
 int dp_bucket_folds_scales(const dp_bucket_t *bucket);
 
-/* This rank has to fill a slot for it. */
+/* 1: this rank has to fill a fused buffer for it. */
 int dp_bucket_needs_buffer(const dp_bucket_t *bucket);
 
-/* What a piece is read from and written to, NULL where this rank gives or wants nothing. */
+/* Where a piece is read from and written to in the program's memory, NULL where this rank gives or
+ * wants nothing; and where it lies in the fused buffer. */
 const unsigned char *dp_bucket_user_in(const dp_bucket_t *bucket, size_t index);
 unsigned char *dp_bucket_user_out(const dp_bucket_t *bucket, size_t index);
 unsigned char *dp_bucket_buffer_at(const dp_bucket_t *bucket, size_t index);
@@ -70,29 +71,31 @@ void dp_bucket_count_in_flight(dp_bucket_t *bucket, int starts);
 
 /* Stages, for dp_device_ops_t.call(); the argument is the bucket. */
 void dp_bucket_pack(void *bucket);
-void dp_bucket_unpack(void *bucket); /* nothing, unless the engine left something in the slot */
+void dp_bucket_unpack(void *bucket); /* nothing, unless the engine left results in the buffer */
 void dp_bucket_end(void *bucket);    /* the last one: the bucket may be gone when it returns */
 void dp_bucket_unpack_and_end(void *bucket);
 
-/* Pieces of this many rows lie behind each other in the slot. */
+/* How many rows of each piece lie one behind the other in the fused buffer. */
 size_t dp_bucket_rows(const dp_bucket_t *bucket);
-/* What the engine leaves of a piece has to be moved, scaled or looked at. */
+/* 1: what the engine leaves of a piece has to be copied, scaled or measured. */
 int dp_bucket_needs_unpack(const dp_bucket_t *bucket, size_t index);
 double dp_bucket_pack_scale(const dp_bucket_t *bucket, size_t index);
 double dp_bucket_unpack_scale(const dp_bucket_t *bucket, size_t index);
 
-/* After an abort its reason replaces whatever the engine ran into because of it. */
+/* After an abort the operation's status is replaced by the abort's reason: what the engine reports
+ * then is only a consequence. */
 void dp_bucket_final_status(dp_bucket_t *bucket);
 
 /* ---- bucket_async.c -------------------------------------------------------------------------- */
 
-/* The same two as work of a device's stream. */
+/* Pack and unpack as work of a device's stream. */
 dp_status_t dp_bucket_queue_pack(dp_bucket_t *bucket, dp_stream_t *stream);
 dp_status_t dp_bucket_queue_unpack(dp_bucket_t *bucket, dp_stream_t *stream);
 
 /* ---- bucket.c -------------------------------------------------------------------------------- */
 
-/* Starts a bucket; it ends by dp_fusion_job_end_bucket(), perhaps before this returns. */
+/* Starts a bucket; is_last: of its launch. It ends by dp_fusion_job_end_bucket(), perhaps before
+ * this returns. progress_lock is held. */
 void dp_bucket_start(dp_bucket_t *bucket, int is_last);
 
 #endif

@@ -1,16 +1,16 @@
 /*
- * bucket_async.c - pack and unpack as work of a device's stream: one cast for all pieces of a
- * bucket.
+ * bucket_async.c - pack and unpack on an asynchronous device: one cast kernel for all pieces of a
+ * bucket, on a stream.
  *
- * The launch thread enqueues and goes on; times and figures come back with the device's stamps and
- * tallies before dp_bucket_end() runs. Scales are applied here, so that the engine only adds. Must
- * not read or write the data.
+ * Called by the launch thread, which queues the casts and goes on. Times and figures come back with
+ * the device's stamps and tallies, before dp_bucket_end() runs. Scales are applied by the casts, so
+ * that the engine only adds. Must not read or write the data itself: it is the device's.
  */
 #include "fusion/bucket.h"
 
 #define CAST_BATCH_MAX 256 /* pieces of one cast; what a device takes in one launch */
 
-/* Pieces that go into one cast. */
+/* Pieces collected for one cast; cast_batch_flush() queues it. */
 typedef struct cast_batch {
     dp_stream_t *stream;
     const dp_device_ops_t *device;

@@ -1,9 +1,11 @@
 /*
- * bucket_op.c - what a bucket asks of the engine: addresses, scales, roots, or an exchange.
+ * bucket_op.c - fills in what a bucket asks of the engine: addresses, scales, roots, or an
+ * exchange.
  *
- * An engine that does not compress (op.wire) gets slots of the 16-bit type instead: pack casts to
- * it with the scales folded in, unpack casts back. On an asynchronous device the casts apply the
- * scales in any case. Must not touch the data.
+ * Called by the thread that runs launches, before any stage of the bucket is queued. An engine that
+ * does not compress (op.wire) gets fused buffers of the 16-bit type instead: pack casts to it with
+ * the scales folded in, unpack casts back. On an asynchronous device the casts apply the scales in
+ * any case. Must not touch the data.
  */
 #include "fusion/bucket.h"
 #include "fusion/exchange.h"

@@ -1,8 +1,9 @@
 /*
- * bucket_stages.c - the copying around an engine operation: into the slot, out of it, and the end.
+ * bucket_stages.c - what the stages of a bucket do on the host device: pack copies inputs into the
+ * fused buffer, unpack copies results out of it, end completes the bucket.
  *
- * Stages run on the streams' threads, or inline in the launch thread; a bucket is in one of them at
- * a time. Must not know which stream.
+ * Runs on the streams' threads, or inline in the thread that runs launches; a bucket is in one
+ * stage at a time, so its fields need no lock. It must not know which stream it is on.
  */
 #include "fusion/bucket.h"
 #include "fusion/identity.h"
@@ -10,7 +11,7 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- Sight ----------------------------------------------------------------------------------- */
+/* ---- Timeline and statistics ----------------------------------------------------------------- */
 
 static void record(dp_bucket_t *bucket, dp_trace_lane_t *lane, dp_trace_kind_t kind,
                    uint64_t start_ns, uint64_t end_ns)
@@ -47,7 +48,8 @@ void dp_bucket_count_in_flight(dp_bucket_t *bucket, int starts)
     pthread_mutex_unlock(&pipeline->record_lock);
 }
 
-/* Counts the time in which at least one bucket was under way. */
+/* Adds to transfer_ns the time in which at least one bucket was under way: of this bucket's span
+ * only what lies behind the spans counted before. */
 static void note_time(dp_bucket_t *bucket, uint64_t end_ns)
 {
     dp_pipeline_t *pipeline = bucket->job->pipeline;
@@ -143,8 +145,8 @@ void dp_bucket_pack(void *argument)
 
 /* ---- Unpack ---------------------------------------------------------------------------------- */
 
-/* What a broadcast, an allgather or a reduce_scatter gives is written to its place by the engine.
- */
+/* Of a broadcast, an allgather and a reduce_scatter the engine itself writes the results to their
+ * places. */
 int dp_bucket_needs_unpack(const dp_bucket_t *bucket, size_t index)
 {
     if (dp_plan_is_alone(bucket->plan->collective)) return 0;
@@ -203,7 +205,7 @@ void dp_bucket_final_status(dp_bucket_t *bucket)
     memcpy(bucket->op.text, pipeline->abort_text, sizeof(bucket->op.text));
 }
 
-/* What only an asynchronous device knows now: when it copied, and whether it still works. */
+/* Asks an asynchronous device what it alone knows: when it copied, and whether it has failed. */
 static void hear_device(dp_bucket_t *bucket)
 {
     dp_pipeline_t *pipeline = bucket->job->pipeline;

@@ -1,8 +1,10 @@
 /*
- * job.c - a launch being carried out: which parts each item has, and when it is complete.
+ * job.c - makes a job of a launch, and completes its items when their parts have ended.
  *
- * Jobs are kept and used again with their arrays, so that a training loop allocates only while its
- * launches still grow. It must not know how a bucket is moved.
+ * Made by the thread that runs launches; dp_fusion_job_end_bucket() is called by whichever thread
+ * ran a bucket's last stage, hence the lock. Jobs are kept and used again with their arrays, so
+ * that a training loop allocates only while its launches still grow. It must not know how a bucket
+ * is moved.
  */
 #include "fusion/job.h"
 #include "fusion/compress.h"
@@ -315,7 +317,8 @@ static float raw_absmax(const dp_fusion_item_t *state)
     return scale > 0.0 && scale < (double)INFINITY ? (float)(state->tally.absmax / scale) : -1.0f;
 }
 
-/* Tells the caller about an item whose parts are all over. Without locks. */
+/* Reports an item whose parts have all ended. No lock is held: done() may wake a thread that
+ * submits the next launch at once. */
 static void complete_item(dp_fusion_job_t *job, const dp_fusion_item_t *state)
 {
     const dp_pipeline_callbacks_t *callbacks = &job->pipeline->callbacks;
@@ -391,7 +394,8 @@ static size_t written(const dp_fusion_job_t *job, const dp_bucket_t *bucket, siz
     }
 }
 
-/* Counts a part as over. 1: it was the item's last. */
+/* Adds what a part came to to its item. 1: it was the item's last part. The lock makes what other
+ * threads added for earlier parts visible to the one that completes the item. */
 static int end_part(dp_fusion_job_t *job, const dp_bucket_t *bucket, size_t piece)
 {
     dp_fusion_item_t *state = &job->items[job->sources[job->plan.pieces[piece].entry].item];

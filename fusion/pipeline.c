@@ -18,7 +18,12 @@
 #define ALIGNMENT 64 /* of pieces in a fused buffer: a cache line, and the widest vector */
 #define POLLS 32     /* between two looks at the clock */
 
-/* Polls for a moment, then sleeps, until the bell is no longer what was heard. */
+/*
+ * Polls for spin_ns, then sleeps, until the doorbell has another value than `heard`. The polling
+ * load may be relaxed: what was queued is read under the lock afterwards. The store of is_asleep
+ * and the load behind it are sequentially consistent, as dp_pipeline_ring_doorbell() writes the
+ * doorbell and then reads is_asleep.
+ */
 static void await_doorbell(dp_pipeline_t *pipeline, uint32_t heard)
 {
     uint64_t start_ns = pipeline->spin_ns > 0 ? dp_now_ns() : 0;
@@ -62,7 +67,7 @@ void dp_pipeline_on_setting(dp_pipeline_t *pipeline,
     pipeline->on_setting = on_setting;
 }
 
-/* Whatever follows a setting is planned by it. */
+/* Applies what the setting says to all launches behind it. */
 static void apply_setting(dp_pipeline_t *pipeline)
 {
     dp_pipeline_settings_t settings;
@@ -100,7 +105,8 @@ static void run_launch(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch)
     dp_fusion_launch_fail(pipeline, launch, pipeline->abort_status, pipeline->abort_text);
 }
 
-/* In the order of the queue, whoever does it. 1: there was one. */
+/* progress_lock is held, so launches run in the order of the queue whichever thread does it. 1:
+ * there was one. */
 static int run_next_launch(dp_pipeline_t *pipeline)
 {
     dp_pipeline_launch_t *launch = dp_pipeline_take_launch(pipeline);
@@ -122,7 +128,8 @@ int dp_pipeline_progress(dp_pipeline_t *pipeline, const _Atomic uint32_t *state,
     while (atomic_load_explicit(state, memory_order_acquire) < reached && run_next_launch(pipeline))
         did = 1;
     pthread_mutex_unlock(&pipeline->progress_lock);
-    /* of one whose own carrier found this one at work */
+    /* A launch may have come while this thread held the lock. Its own waiter found the lock taken
+     * and went to sleep, and its submitter woke nobody: so the launch thread has to. */
     if (!dp_pipeline_is_last(pipeline)) dp_pipeline_ring_doorbell(pipeline, 0);
     return did;
 }
@@ -155,8 +162,8 @@ static void *launch_main(void *argument)
     }
 }
 
-/* With all signals blocked, so that they reach the program's own threads. The streams' workers are
- * the launch thread's children and inherit that. */
+/* With all signals blocked, so that signals reach the program's own threads. The streams' threads
+ * are started by the launch thread and inherit the mask. */
 static dp_status_t start_thread(dp_pipeline_t *pipeline)
 {
     sigset_t all, kept;
@@ -235,7 +242,8 @@ void dp_pipeline_destroy(dp_pipeline_t *pipeline)
         dp_pipeline_ring_doorbell(pipeline, 0);
         pthread_join(pipeline->thread, NULL);
     }
-    /* In the order of the stages: each ends what the next one waits for. */
+    /* In the order of the stages: destroying a stream finishes its work, which the next one awaits.
+     */
     if (pipeline->pack != NULL) device->stream_destroy(pipeline->pack);
     if (pipeline->reduce != NULL) device->stream_destroy(pipeline->reduce);
     if (pipeline->unpack != NULL) device->stream_destroy(pipeline->unpack);

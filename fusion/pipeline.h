@@ -1,9 +1,12 @@
 /*
  * pipeline.h - the data plane: wait for tensors, pack, reduce, unpack, complete.
  *
- * One launch thread per device takes launches in the global order. Three device streams (pack,
- * engine, unpack) and a ring of slots in engine memory let packing k+1 overlap reducing k and
- * unpacking k-1. In-place buckets go straight to the engine. It must not know how ranks agreed.
+ * The coordinator submits launches in the global order. One thread at a time runs them in that
+ * order: the launch thread, or a thread in dp_wait() that does it in its place. It plans which
+ * tensors travel together (plan.h) and queues each bucket on three streams (pack, engine, unpack)
+ * over a ring of fused buffers (slots.h), so that packing bucket k+1 overlaps reducing k and
+ * unpacking k-1. Buckets in place go straight to the engine. It must not know how the ranks agreed
+ * on a launch.
  */
 #ifndef DP_FUSION_PIPELINE_H
 #define DP_FUSION_PIPELINE_H
@@ -57,7 +60,7 @@ typedef struct dp_pipeline_item {
                           Reached and no longer used when done() is called. Borrowed likewise */
     dp_figures_t *figures; /* on an asynchronous device, in its memory: gets what the tally gets,
                               before the done event is reached; NULL: none. Borrowed likewise */
-    int is_setting;        /* what is launched behind it waits until settle() says how to plan */
+    int is_setting;        /* launches behind it wait until on_setting() says how to plan them */
     uint64_t input_hash;   /* DP_CHECK: of the inputs at submission; 0: not checked */
     uint64_t submit_ns, agree_ns;
 } dp_pipeline_item_t;
@@ -75,9 +78,9 @@ typedef struct dp_pipeline_launch {
 
 /* What may change while it runs. */
 typedef struct dp_pipeline_settings {
-    size_t buffer_bytes;   /* of a fused buffer that are used */
-    size_t slots;          /* fused buffers in flight */
-    size_t in_place_least; /* bytes of a tensor from which on it is reduced where it lies */
+    size_t buffer_bytes;   /* how much of each fused buffer is used */
+    size_t slots;          /* how many fused buffers are in flight */
+    size_t in_place_least; /* tensors of at least so many bytes are reduced where they lie */
 } dp_pipeline_settings_t;
 
 typedef struct dp_pipeline_done {
@@ -123,7 +126,8 @@ void dp_pipeline_launch_give(dp_pipeline_t *pipeline, dp_pipeline_launch_t *laun
  * Queues a launch, which is the pipeline's from here on. One thread at a time; never blocks, never
  * fails.
  *
- * is_carried: a thread is about to call dp_pipeline_progress(); the launch thread is not woken.
+ * progress_follows: a thread is about to call dp_pipeline_progress(); the launch thread is not
+ * woken.
  *
  * A ready event may depend on the done events of launches submitted before: everything is queued in
  * the order of the launches, and the launch thread waits for nothing but what was queued earlier.
@@ -132,11 +136,13 @@ void dp_pipeline_submit(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch,
                         int progress_follows);
 
 /*
- * A thread that waits for a launch may carry it out itself, in place of the launch thread: between
- * begin and end that is not woken for what is queued. carry() carries out what is queued until
- * *state has reached this, and may block as long as any operation of the engine. 0: nothing was
- * there, or the launch thread is at it. Where the device works for itself there is nothing to gain:
- * not there. Any thread but the data plane's.
+ * A thread that waits for a launch may run it itself, which saves waking the launch thread and
+ * being woken by it. Between begin and end the launch thread is not woken for what is queued.
+ *
+ * dp_pipeline_progress() runs queued launches until *state has reached `reached`; it may block for
+ * as long as any operation of the engine. Returns 1 when it ran one; 0: the queue was empty, or
+ * another thread is running launches. Not for asynchronous devices, which work by themselves. Any
+ * thread but the data plane's own.
  */
 void dp_pipeline_progress_begin(dp_pipeline_t *pipeline);
 int dp_pipeline_progress(dp_pipeline_t *pipeline, const _Atomic uint32_t *state, uint32_t reached);
@@ -158,8 +164,9 @@ dp_pipeline_settings_t dp_pipeline_most(const dp_pipeline_t *pipeline);
  */
 void dp_pipeline_set(dp_pipeline_t *pipeline, const dp_pipeline_settings_t *settings);
 
-/* Where items may be settings: settle() blocks until one, whose buckets were started, is over. 1:
- * *settings hold for all launches behind it. From the launch thread, with the callbacks' user. */
+/* For launches with an item that is a setting: on_setting() is called once its buckets were
+ * started, and blocks until the item is over. 1: *settings hold for all launches behind it. Called
+ * by the thread that runs launches, with the callbacks' user. */
 void dp_pipeline_on_setting(dp_pipeline_t *pipeline,
                             int (*on_setting)(void *user, dp_pipeline_settings_t *settings));
 

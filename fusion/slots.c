@@ -1,5 +1,6 @@
 /*
- * slots.c - the ring of fused buffers, in memory the engine can reduce in.
+ * slots.c - the ring of fused buffers, in memory the engine can reduce in. The picture is in
+ * slots.h.
  */
 #include "fusion/slots.h"
 
