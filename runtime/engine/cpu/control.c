@@ -1,9 +1,12 @@
 /*
- * control.c - how the ranks of a node meet: counters in shared memory, and sleeping on them.
+ * control.c - the barrier between the ranks of a node: counters in shared memory, and sleeping on
+ * them.
  *
- * A waiter polls for spin_ns, then says for whom it sleeps and sleeps on its own bell. Only the one
- * it named rings, so a meet of many costs a rank at most one system call per sleeper that waits for
- * it. It must not know what is exchanged.
+ * A rank that waits polls for spin_ns; then it writes into its record which rank it waits for and
+ * sleeps on its own doorbell, a futex in shared memory. Only the rank named there rings, so a
+ * barrier costs a rank at most one system call per rank that sleeps for it. All but
+ * dp_control_wake() is called by the thread that runs operations. It must not know what is
+ * exchanged.
  */
 #include "runtime/engine/cpu/control.h"
 
@@ -138,7 +141,7 @@ static int has_come(const dp_control_t *control, int other)
            atomic_load_explicit(&record->step, memory_order_seq_cst) >= control->step;
 }
 
-/* Polls until the other has come, until it has taken too long, or until is_off. */
+/* Polls until the other has come, for spin_ns at most, or until the engine is aborted. */
 static void poll_for_rank(const dp_control_t *control, int other)
 {
     const uint64_t spin_ns = control->node->spin_ns;
@@ -168,9 +171,11 @@ static dp_status_t sleep_for_rank(dp_control_t *control, int other)
         const uint32_t heard = atomic_load_explicit(&doorbell->count, memory_order_seq_cst);
 
         if (is_aborted(control)) return DP_ERR_ABORTED;
-        /* Said before the last look, as the other steps before it looks who sleeps: one of the two
-         * sees the other. The same holds where a record is only being made: its place is stored
-         * before anything in it. */
+        /* This rank stores `awaits`, then loads the other's step; dp_control_barrier() of the other
+         * stores its step, then loads `awaits`. All four are sequentially consistent, so at least
+         * one of the two sees the other: either this rank does not sleep or it is woken. The same
+         * holds for a record that the other is only making: its offset is stored before its step.
+         */
         atomic_store_explicit(&own->awaits, (uint32_t)other + 1, memory_order_seq_cst);
         if (!has_come(control, other)) dp_futex_wait_shared(&doorbell->count, heard, SLEEP_NS);
         atomic_store_explicit(&own->awaits, 0, memory_order_seq_cst);
@@ -185,7 +190,7 @@ static void ring_doorbell(doorbell_t *doorbell)
     dp_futex_wake_shared(&doorbell->count);
 }
 
-dp_status_t dp_control_barrier(dp_control_t *control, dp_barrier_wait_t *meet)
+dp_status_t dp_control_barrier(dp_control_t *control, dp_barrier_wait_t *waited)
 {
     const uint32_t self = (uint32_t)control->self;
     uint64_t begin_ns = 0;
@@ -210,9 +215,9 @@ dp_status_t dp_control_barrier(dp_control_t *control, dp_barrier_wait_t *meet)
         status = sleep_for_rank(control, i);
         if (status != DP_OK) return status;
     }
-    if (meet != NULL) {
-        meet->wait_begin_ns = begin_ns;
-        meet->wait_ns = begin_ns == 0 ? 0 : dp_now_ns() - begin_ns;
+    if (waited != NULL) {
+        waited->wait_begin_ns = begin_ns;
+        waited->wait_ns = begin_ns == 0 ? 0 : dp_now_ns() - begin_ns;
     }
     return DP_OK;
 }

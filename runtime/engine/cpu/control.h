@@ -1,15 +1,25 @@
 /*
- * control.h - how the ranks of a node meet: counters in shared memory, and sleeping on them.
+ * control.h - the barrier between the ranks of a node: counters in shared memory, and how a rank
+ * sleeps until another one has come. Used by the thread that runs the engine's operations.
  *
- * All that ranks do together is a series of meets. A meet is a step of the own counter, then
- * waiting until every other counter has come as far. What a rank wrote before a meet the others may
- * read after it. Two slots per rank, used in turn, are enough: whoever writes a slot again has
- * been in a meet since, at which everybody had finished with its old contents.
+ * Every collective inside a node is a series of barriers. At a barrier a rank adds 1 to its own
+ * step counter, then waits until the counter of every other rank has come as far. What a rank wrote
+ * before the barrier the others may read after it.
  *
- * Each group meets by records of its own, one per rank, in that rank's arena: made when first
- * needed and kept to the end, so that who lags behind never reads memory that is gone. A later
- * group of the same number counts on from where no earlier one can have come: to a rank that still
- * waits in the earlier group its owner has come, to one that waits in the later it has not yet.
+ *   rank 0's record        rank 1's record        one record per rank and group, each in its
+ *   step        17         step        18         owner's arena; only the owner writes step,
+ *   awaits  rank 1         awaits       -         awaits and descriptors, all others read
+ *   descriptors[0], [1]    descriptors[0], [1]
+ *
+ * Two descriptors per rank, for even and odd operations, are enough: between writing one and
+ * writing it again a rank passes at least one barrier, which no rank enters before it has finished
+ * reading the old contents.
+ *
+ * A record is made when first needed and stays until the engine ends, so a rank that lags behind
+ * never reads memory that is gone. Groups reuse the numbers of groups that have ended, and so their
+ * records. The counter of a new group starts at its uid << DP_CONTROL_STEP_BITS, above any value
+ * that an earlier group with this number could reach: a rank that still waits in the earlier group
+ * passes, and one that waits in the new group goes on waiting for a counter that is old.
  */
 #ifndef DP_ENGINE_CPU_CONTROL_H
 #define DP_ENGINE_CPU_CONTROL_H
@@ -20,19 +30,22 @@
 #include "runtime/shm/arena.h"
 
 #define DP_CONTROL_LINE 128     /* two cache lines: the neighbour is fetched too */
-#define DP_CONTROL_STEP_BITS 38 /* of meets in a group's life: 10000 a second for 300 days */
+#define DP_CONTROL_STEP_BITS 38 /* for barriers in a group's life: 10000 a second for 300 days */
 #define DP_CONTROL_UID_MAX ((1u << (64 - DP_CONTROL_STEP_BITS)) - 1)
 
-/* Numbers of records: the world 0, groups their slot, then pairs of ranks, by local rank. */
+/* Numbers of records: the world 0, groups their number (dp_engine_members_t.slot), then pairs of
+ * ranks, by local rank. */
 #define DP_CONTROL_PAIRS (DP_GROUPS_MAX + 1)
 
-/* What a rank tells the others about one operation. Offsets are into its arena. */
+/* What a rank tells the others about one operation, written before the barrier at which it arrives
+ * and read after it. Offsets are into its arena. */
 typedef struct dp_control_descriptor {
-    uint64_t op;          /* which operation of this group, for checking */
-    uint64_t elem_count;  /* likewise */
-    uint64_t piece_count; /* likewise */
-    uint64_t digest;      /* likewise */
-    uint32_t kind;        /* likewise: collective, type, reduction */
+    /* compared with this rank's own: all ranks must be at the same operation */
+    uint64_t op; /* which of this group */
+    uint64_t elem_count;
+    uint64_t piece_count;
+    uint64_t digest;
+    uint32_t kind; /* collective, type, reduction, wire */
     uint16_t wants_tally;
     uint8_t has_private_memory; /* its pieces are addresses in its process, of no use to others but
                                    to read */
@@ -43,9 +56,9 @@ typedef struct dp_control_descriptor {
     uint64_t tallies; /* dp_tally_t [piece_count] */
     uint64_t eager;   /* small operations: all inputs, packed */
     uint64_t row;     /* exchanges: dp_exchange_row_t */
-    uint64_t table;   /* likewise, of all ranks; set before the second meet */
-    uint64_t staging; /* where a tensor is handed over in pieces; set before the second meet */
-    uint64_t scratch; /* what came from other nodes; set before the second meet */
+    uint64_t table;   /* likewise, of all ranks; set before the second barrier */
+    uint64_t staging; /* this rank's staging buffers (stage.c); set before the second barrier */
+    uint64_t scratch; /* what came from other nodes; set before the second barrier */
 } dp_control_descriptor_t;
 
 #define DP_CONTROL_NONE UINT64_MAX /* an offset: not wanted */
@@ -58,7 +71,7 @@ typedef struct dp_control_piece {
 
 /* One rank's part in one group. */
 typedef struct dp_control_record {
-    alignas(DP_CONTROL_LINE) _Atomic uint64_t step; /* meets it has come to */
+    alignas(DP_CONTROL_LINE) _Atomic uint64_t step; /* barriers it has come to */
     _Atomic uint32_t awaits; /* local rank of the group it sleeps for, + 1; 0: it is awake */
     alignas(DP_CONTROL_LINE) dp_control_descriptor_t descriptors[2];
 } dp_control_record_t;
@@ -83,7 +96,7 @@ static inline void dp_activity_awaits(dp_activity_t *activity, int rank)
 /* This rank's view of the control block of its node. */
 typedef struct dp_control_node {
     dp_arena_t *arena; /* borrowed */
-    char *memory;      /* shared, borrowed: a bell and the places of its records per rank */
+    char *memory;      /* shared, borrowed: per rank a doorbell and where its records lie */
     size_t stride;
     int self; /* local rank of the world, as are all here */
     int count;
@@ -104,7 +117,7 @@ typedef struct dp_control {
     uint64_t step; /* of records[self] */
 } dp_control_t;
 
-/* What a meet cost. */
+/* What a barrier cost. */
 typedef struct dp_barrier_wait {
     uint64_t wait_ns; /* 0: everybody was there */
     uint64_t wait_begin_ns;
@@ -122,13 +135,14 @@ void dp_control_node_init(dp_control_node_t *node, dp_arena_t *arena, void *memo
  * rank and record number of the others. uid: ascending from use to use of the number. */
 dp_status_t dp_control_open(dp_control_t *control, const dp_control_node_t *node, int own_number,
                             int number, const int *locals, int count, int self, uint32_t uid);
-/* After a meet since whose predecessor nobody reads this rank's slots. */
+/* After a barrier that every rank enters only once it has finished reading this rank's
+ * descriptors. */
 void dp_control_close(dp_control_t *control);
 
-/* DP_ERR_ABORTED: is_off was set meanwhile. meet may be NULL. */
-dp_status_t dp_control_barrier(dp_control_t *control, dp_barrier_wait_t *meet);
+/* DP_ERR_ABORTED: is_aborted was set meanwhile. waited may be NULL. */
+dp_status_t dp_control_barrier(dp_control_t *control, dp_barrier_wait_t *waited);
 
-/* Makes a meet of this rank look at is_off at once. Any thread. */
+/* Makes this rank, if it sleeps at a barrier, look at is_aborted at once. Any thread. */
 void dp_control_wake(const dp_control_node_t *node);
 
 #endif

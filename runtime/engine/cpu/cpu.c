@@ -1,10 +1,11 @@
 /*
- * cpu.c - the node engine: its life, the order of its operations, and how they are aborted.
+ * cpu.c - the CPU engine: its ops table, its life, the order of its operations, and abort.
  *
- * Operations run one at a time, in the order they were given, on the thread of the stream they were
- * given to. The first failure stays: a rank that failed is out of step with the others, so all that
- * follows fails with the same words until the engine is destroyed. How ranks agree on the order is
- * none of its business.
+ * The pipeline enqueues from the thread that runs launches; operations run one at a time, in that
+ * order, on the thread of the stream they were enqueued on. abort() may come from any thread. The
+ * first failure stays: a rank that failed is out of step with the others, so every later operation
+ * fails with the same text until the engine is destroyed. The engine must not know how the ranks
+ * agree on the order.
  */
 #include "runtime/engine/cpu/inter_node/inter_node.h"
 
@@ -38,6 +39,8 @@ static void stop_engine(dp_cpu_engine_t *engine, dp_status_t status, const char 
     if (!atomic_load_explicit(&engine->is_aborted, memory_order_relaxed)) {
         engine->abort_status = status;
         snprintf(engine->abort_text, sizeof(engine->abort_text), "%s", text);
+        /* Acquire loads see status and text. Sequentially consistent for dp_control_wake(), which
+         * follows: a rank about to sleep loads its doorbell, then this flag. */
         atomic_store_explicit(&engine->is_aborted, 1, memory_order_seq_cst);
     }
     pthread_mutex_unlock(&engine->abort_lock);
@@ -304,7 +307,7 @@ static dp_status_t make_world(dp_cpu_engine_t *engine, dp_error_t *error)
     return status;
 }
 
-/* Shared memory, and how the node's ranks meet in it. */
+/* The arena, and the control block in it for the node's barriers. */
 static dp_status_t make_shared(dp_cpu_engine_t *engine, dp_bootstrap_t *bootstrap,
                                const dp_config_t *config, uint64_t deadline_ns, dp_error_t *error)
 {

@@ -1,9 +1,19 @@
 /*
- * cpu_internal.h - what the files of the node engine share: the engine, its groups and one running
+ * cpu_internal.h - what the files of the CPU engine share: the engine, its groups, and the running
  * operation.
  *
- * A group is who takes part, and all that depends on it. Ranks, nodes and local ranks in it are
- * numbers of its own topology; only texts, last_rank and the link speak of ranks of the world.
+ * The engine belongs to one rank. Operations run one at a time, under run_lock, on the thread of
+ * the stream they were given to. A group says which ranks take part and holds everything that
+ * depends on that. Ranks, nodes and local ranks of a group are numbers of its own topology; only
+ * texts, last_rank and the link speak of ranks of the world.
+ *
+ *   cpu.c              the ops table, the order of operations, abort
+ *   steps.c            what every operation does: arrive, barrier, find the others' memory
+ *   intra_node/        collectives through shared memory, or by reading the others' memory
+ *   inter_node/        collectives between nodes, over UCX
+ *   exchange/          blocks from rank to rank
+ *   group.c            which ranks work together
+ *   introduce.c        what the ranks tell each other at the start
  */
 #ifndef DP_ENGINE_CPU_INTERNAL_H
 #define DP_ENGINE_CPU_INTERNAL_H
@@ -18,8 +28,9 @@
 #include "runtime/engine/cpu/intra_node/method.h"
 #include "runtime/shm/arena.h"
 
-/* Up to this many bytes of input an operation inside a node takes one meet instead of two: every
- * rank publishes its input and computes all of the result. Then n ranks read n inputs each. */
+/* Up to this many bytes of input an operation inside a node takes one barrier instead of two: every
+ * rank publishes a copy of its input and computes the whole result by itself. The total bounds what
+ * that costs, as each of n ranks reads n inputs. */
 #define DP_EAGER_BYTES ((size_t)4 * DP_KIB)
 #define DP_EAGER_TOTAL ((size_t)32 * DP_KIB)
 
@@ -40,7 +51,8 @@ typedef struct dp_cpu_task {
     struct dp_cpu_task *next;
 } dp_cpu_task_t;
 
-/* This rank's memory that the others read, for operations with even and odd numbers in turn. */
+/* The arrays in this rank's arena that its descriptor points at and the others read: one set for
+ * operations with even numbers, one for those with odd. */
 typedef struct dp_cpu_publication {
     dp_control_piece_t *pieces; /* [room] */
     dp_tally_t *tallies;        /* [room] */
@@ -52,8 +64,7 @@ typedef struct dp_cpu_publication {
     char *eager;     /* [DP_EAGER_BYTES] */
 } dp_cpu_publication_t;
 
-/* Some ranks of the world. Only the holder of the run lock uses what
- * operations change. */
+/* Some ranks of the world. What operations change is guarded by the engine's run_lock. */
 struct dp_cpu_group {
     dp_cpu_engine_t *engine;
     dp_cpu_group_t *next;          /* of the engine's */
@@ -134,7 +145,7 @@ dp_status_t dp_cpu_disown(dp_engine_t *self, void *memory);
 /* Local, and quick: partners are connected by the first operation. */
 dp_status_t dp_cpu_group_make(dp_cpu_engine_t *engine, const dp_engine_members_t *members,
                               dp_cpu_group_t **out, dp_error_t *error);
-/* After its last barrier: nobody looks at its publications any more. */
+/* After its last barrier: no rank reads what it has published any more. */
 void dp_cpu_group_end(dp_cpu_group_t *group);
 /* Leaves what others may still read to the arena, which goes with its last mapping. NULL is fine */
 void dp_cpu_group_free(dp_cpu_group_t *group);
@@ -158,7 +169,8 @@ dp_status_t dp_cpu_connect(dp_cpu_engine_t *engine, int world_rank, int *peer, d
 
 /* ---- Running --------------------------------------------------------------------------------- */
 
-/* Inside the node. Both meet the others first and return when this rank's result is complete. */
+/* Inside the node. Arrives, and returns when this rank's result is complete and the others have
+ * finished reading its memory. */
 dp_status_t dp_cpu_run_intra_node(dp_cpu_group_t *group, dp_engine_op_t *op);
 
 /* The same for an allreduce of which some memory is not the arena's (intra_node/pull.c), after the
@@ -193,9 +205,10 @@ void dp_exchange_pool_destroy(dp_exchange_pool_t *pool); /* NULL is fine */
 
 /* ---- Steps all are made of (cpu/steps.c) ----------------------------------------------------- */
 
-/* Tells the others about op and waits until all of the node have come to it. */
+/* Publishes what the others must know of op, waits at the barrier, and checks that all of the node
+ * are at the same operation. */
 dp_status_t dp_cpu_arrive(dp_cpu_group_t *group, dp_engine_op_t *op, int is_eager);
-/* Waits until all of the node have come as far. */
+/* The barrier of the group's ranks on this node: what they wrote before it may be read after it. */
 dp_status_t dp_cpu_node_barrier(dp_cpu_group_t *group);
 
 static inline int dp_cpu_parity(const dp_cpu_group_t *group)
@@ -208,7 +221,8 @@ static inline dp_cpu_publication_t *dp_cpu_publication(dp_cpu_group_t *group)
     return &group->publications[dp_cpu_parity(group)];
 }
 
-/* What a local rank tells; of another one only after its arrival. */
+/* What a local rank has published of the running operation. Another rank's may be read only after
+ * dp_cpu_arrive(), whose barrier makes it visible. */
 static inline dp_control_descriptor_t *dp_cpu_descriptor(const dp_cpu_group_t *group, int local)
 {
     return &group->control.records[local]->descriptors[dp_cpu_parity(group)];

@@ -2,10 +2,11 @@
  * group.c - which ranks of the world work together: the world itself, groups of it, and the
  * pairs that send to each other.
  *
- * All that an operation needs to know about who takes part lives here, so that the operations see
- * no difference between the world and a group. Making one is local: its ranks meet at the first
- * operation. What it costs a node is this rank's alone: a board of four pages, and a record that
- * stays.
+ * Everything that an operation needs to know about its participants is in the group, so operations
+ * make no difference between the world and a group. Making one is local; its ranks wait for each
+ * other at the first operation. In shared memory it costs this rank four pages for what it
+ * publishes, and a record, which stays. Called on the thread that runs launches; pairs are made on
+ * the thread that runs operations.
  */
 #include "runtime/engine/cpu/inter_node/inter_node.h"
 
@@ -13,8 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One board in the group's memory: pieces, tallies, the row of an exchange, then the inputs of
- * small operations. */
+/* One publication in the group's memory: pieces, tallies, the row of an exchange, then the inputs
+ * of small operations. */
 #define PUBLICATION_BYTES ((size_t)8 * DP_KIB)
 #define PUBLICATION_ROOM ((size_t)32)
 #define PUBLICATION_ROW_BYTES ((size_t)512)
@@ -118,7 +119,7 @@ void dp_cpu_group_free(dp_cpu_group_t *group)
     free(group);
 }
 
-/* Numbers of the records it meets by: this rank's, and the others'. */
+/* Numbers of the control records for its barriers: this rank's, and the others'. */
 typedef struct record_numbers {
     int own, others;
 } record_numbers_t;
@@ -210,7 +211,7 @@ dp_status_t dp_cpu_group_pair(dp_cpu_group_t *group, int root, int peer, dp_cpu_
     dp_status_t status = DP_OK;
 
     if (engine->pairs[other] == NULL) {
-        /* Between nodes this rank is alone on its own, and meets nobody by its record. */
+        /* Between nodes this rank is alone on its own node, so no other rank reads its record. */
         status =
             make_group(engine, &members,
                        are_near ? record_numbers : (record_numbers_t){record_numbers.others, 0},
@@ -225,7 +226,7 @@ dp_status_t dp_cpu_group_pair(dp_cpu_group_t *group, int root, int peer, dp_cpu_
 
 /* ---- Connecting ------------------------------------------------------------------------------ */
 
-/* Whether two ranks of different nodes exchange messages: one serves the other. */
+/* 1: two ranks of different nodes exchange messages, because one is the other's partner. */
 static int are_partners(const dp_topology_t *topology, int a, int b)
 {
     const int a_local = topology->local_rank[a];

@@ -1,9 +1,10 @@
 /*
- * introduce.c - what the ranks of the world tell each other when an engine starts, and what
- * they do with it: who may poll, and how to reach whom between nodes.
+ * introduce.c - what the ranks of the world tell each other when the CPU engine starts (a hello
+ * each, over the bootstrap), and what follows from it: how long a rank may poll, whether it can
+ * read the others' memory, and how it reaches ranks of other nodes.
  *
- * Addresses are kept, so that ranks connect when they first have something to say to each other. It
- * must not know about operations.
+ * Called once, by the thread that creates the engine. Hellos are kept, so that two ranks that are
+ * not partners connect only when they first send to each other. It must not know about operations.
  */
 #include "runtime/engine/cpu/cpu_internal.h"
 
@@ -18,7 +19,7 @@
 #define CORES ((size_t)1024)
 #define CORE_BYTES (CORES / 8)
 
-/* What a rank tells all others when it starts. */
+/* The hello: what a rank tells all others when it starts. */
 typedef struct hello {
     char boot_id[BOOT_ID_BYTES]; /* equal: the same machine, whatever nodes are pretended */
     uint8_t cores[CORE_BYTES];   /* bit set: this rank may run there */
@@ -55,7 +56,8 @@ static void write_hello(dp_cpu_engine_t *engine, cpu_hello_t *hello, const void 
     hello->address_bytes = bytes;
 }
 
-/* Polling pays only while every rank of the machine can have a core of its own. */
+/* Polling pays only while every rank of the machine can have a core of its own: else a rank that
+ * polls keeps the one that it waits for from running. */
 static uint64_t choose_spin(const dp_cpu_engine_t *engine, uint64_t spin_ns)
 {
     const cpu_hello_t *own = engine->hellos[engine->rank].value;
@@ -116,7 +118,7 @@ dp_status_t dp_cpu_connect(dp_cpu_engine_t *engine, int world_rank, int *peer, d
     return dp_link_connect(engine->link, world_rank, hello + 1, peer, error);
 }
 
-/* Swaps cards with everybody. */
+/* Sends this rank's hello to all ranks and takes theirs. */
 static dp_status_t exchange_hellos(dp_cpu_engine_t *engine, dp_bootstrap_t *bootstrap,
                                    const char *own, size_t own_bytes, uint64_t deadline_ns,
                                    dp_error_t *error)

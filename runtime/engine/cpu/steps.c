@@ -1,9 +1,10 @@
 /*
- * steps.c - the steps every operation is made of: arriving, meeting, finding the others'
- * memory.
+ * steps.c - the steps every operation of the CPU engine is made of: publish what the others need,
+ * the barrier, find the others' memory, add up figures. Called by all files of the engine that run
+ * operations, on the thread that runs them.
  *
- * What a rank read in shared memory came from another process of the job: it is checked before it
- * is used as an address.
+ * What a rank reads in shared memory was written by another process of the job: an offset is
+ * checked against that rank's arena before it is used as an address.
  */
 #include "runtime/engine/cpu/cpu_internal.h"
 
@@ -26,7 +27,8 @@ static int is_root(const dp_cpu_group_t *group, const dp_engine_op_t *op)
     return op->collective == DP_COLLECTIVE_BROADCAST && op->root == group->rank;
 }
 
-/* Makes room for the pieces of an operation. The board was last used two operations ago. */
+/* Makes room for the pieces of an operation. Freeing the old arrays is safe: this publication was
+ * last used two operations ago, and a barrier since has proved that no rank reads it any more. */
 static dp_status_t grow_publication(dp_cpu_group_t *group, dp_cpu_publication_t *publication,
                                     size_t count)
 {
@@ -53,7 +55,8 @@ static dp_status_t grow_publication(dp_cpu_group_t *group, dp_cpu_publication_t 
     return DP_OK;
 }
 
-/* The offset others find memory at; failing when it is not ours to show. */
+/* The offset at which the others find memory of this rank; an error where it is not in the arena.
+ */
 static dp_status_t publish_memory(dp_cpu_group_t *group, const void *memory, size_t bytes,
                                   const char *what, uint64_t *offset)
 {
@@ -74,7 +77,7 @@ static int is_written(const dp_cpu_group_t *group, const dp_engine_op_t *op, siz
     return op->collective == DP_COLLECTIVE_REDUCE && op->pieces[piece].root == group->rank;
 }
 
-/* 1: the operation can do with memory outside of the arena, and there is some. */
+/* 1: some tensor lies outside of the arena, and the operation can handle that (pull.c, stage.c). */
 static int has_private_memory(const dp_cpu_group_t *group, const dp_engine_op_t *op)
 {
     const dp_arena_t *arena = group->engine->arena;
@@ -91,7 +94,7 @@ static int has_private_memory(const dp_cpu_group_t *group, const dp_engine_op_t 
     return 0;
 }
 
-/* Shows where this rank's memory lies, for others to read it from there. */
+/* Publishes addresses in this process, which the others can only read (pull.c). */
 static dp_status_t publish_addresses(dp_cpu_group_t *group, const dp_engine_op_t *op,
                                      dp_cpu_publication_t *publication)
 {
@@ -104,7 +107,7 @@ static dp_status_t publish_addresses(dp_cpu_group_t *group, const dp_engine_op_t
     return status;
 }
 
-/* Shows this rank's inputs, and its outputs where the others write them. */
+/* Publishes offsets of this rank's inputs, and of its outputs where the others write them. */
 static dp_status_t publish_pieces(dp_cpu_group_t *group, const dp_engine_op_t *op,
                                   dp_cpu_publication_t *publication)
 {
@@ -132,7 +135,7 @@ static dp_status_t publish_pieces(dp_cpu_group_t *group, const dp_engine_op_t *o
     return status;
 }
 
-/* Copies the inputs of a small operation to where the others look for them. */
+/* Publishes a copy of the inputs of a small operation. */
 static void publish_eager(dp_cpu_group_t *group, const dp_engine_op_t *op, char *eager)
 {
     const size_t elem_bytes = dp_dtype_bytes(op->dtype);
@@ -147,7 +150,8 @@ static void publish_eager(dp_cpu_group_t *group, const dp_engine_op_t *op, char 
     }
 }
 
-/* Everybody must be at the same operation; a difference is an error of who gave the order. */
+/* All ranks must be at the same operation, of the same sizes. A difference means that they were
+ * given different orders, or in program order that the programs differ. */
 static dp_status_t compare_descriptors(dp_cpu_group_t *group, const dp_engine_op_t *op)
 {
     const dp_control_descriptor_t *own = dp_cpu_descriptor(group, group->local_rank);
@@ -180,11 +184,11 @@ static dp_status_t compare_descriptors(dp_cpu_group_t *group, const dp_engine_op
     return DP_OK;
 }
 
-static void record_wait(dp_cpu_group_t *group, dp_engine_op_t *op, const dp_barrier_wait_t *meet)
+static void record_wait(dp_cpu_group_t *group, dp_engine_op_t *op, const dp_barrier_wait_t *waited)
 {
     uint64_t latest_ns = 0;
 
-    if (meet->wait_ns == 0) return;
+    if (waited->wait_ns == 0) return;
     for (int i = 0; i < group->local_size; i++) {
         const uint64_t arrive_ns = dp_cpu_descriptor(group, i)->arrive_ns;
 
@@ -192,10 +196,10 @@ static void record_wait(dp_cpu_group_t *group, dp_engine_op_t *op, const dp_barr
         latest_ns = arrive_ns;
         op->last_rank = dp_cpu_world_rank(group, i);
     }
-    op->wait_ns += meet->wait_ns;
+    op->wait_ns += waited->wait_ns;
     dp_trace_record(group->engine->lane, (dp_trace_record_t){.kind = DP_TRACE_WAIT_RANK,
-                                                             .start_ns = meet->wait_begin_ns,
-                                                             .duration_ns = meet->wait_ns,
+                                                             .start_ns = waited->wait_begin_ns,
+                                                             .duration_ns = waited->wait_ns,
                                                              .bucket = op->sequence,
                                                              .aux = (uint32_t)op->last_rank});
 }
@@ -204,7 +208,7 @@ dp_status_t dp_cpu_arrive(dp_cpu_group_t *group, dp_engine_op_t *op, int is_eage
 {
     dp_cpu_publication_t *publication = dp_cpu_publication(group);
     dp_control_descriptor_t *descriptor = dp_cpu_descriptor(group, group->local_rank);
-    dp_barrier_wait_t meet;
+    dp_barrier_wait_t waited;
     const int hides = !is_eager && has_private_memory(group, op);
     dp_status_t status = DP_OK;
 
@@ -236,9 +240,9 @@ dp_status_t dp_cpu_arrive(dp_cpu_group_t *group, dp_engine_op_t *op, int is_eage
     };
     for (size_t i = 0; i < op->piece_count; i++)
         descriptor->wants_tally |= op->pieces[i].tally != NULL;
-    status = dp_control_barrier(&group->control, &meet);
+    status = dp_control_barrier(&group->control, &waited);
     if (status != DP_OK) return status;
-    record_wait(group, op, &meet);
+    record_wait(group, op, &waited);
     return compare_descriptors(group, op);
 }
 

@@ -1,9 +1,10 @@
 /*
- * copy.c - an exchange inside a node: who receives copies from who sends.
+ * copy.c - an exchange inside a node: each receiver copies from its senders.
  *
- * A sender whose input is engine memory shows it, and is read where it lies. Few bytes go to its
- * board. Everything else passes through a staging area of two halves: while the others copy one,
- * the sender fills the other. Traffic between nodes is moved on in between.
+ * A sender chooses one of three methods. Input in engine memory is read where it lies (direct). A
+ * few bytes are copied to its publication (eager). Everything else passes through a staging area of
+ * two halves: while the receivers copy one, the sender fills the other. Between slices the traffic
+ * between nodes is moved on, so it does not wait for the copying.
  */
 #include "runtime/engine/cpu/exchange/exchange.h"
 
@@ -118,7 +119,7 @@ dp_status_t dp_exchange_show(dp_exchange_run_t *run, dp_exchange_row_t *row)
 
 /* ---- Copying --------------------------------------------------------------------------------- */
 
-/* In slices, while traffic between nodes is under way. */
+/* Copies in slices, and moves the traffic between nodes on after each. */
 static dp_status_t copy(dp_exchange_run_t *run, char *to, const char *from, size_t bytes)
 {
     dp_status_t status = DP_OK;
@@ -161,7 +162,7 @@ static void copy_own(dp_exchange_run_t *run)
     memmove(target_of(run, group->local_rank), (const char *)run->exchange->in + start, bytes);
 }
 
-/* What another one shows in whole. */
+/* Copies a block that its sender has published as a whole (direct or eager). */
 static dp_status_t copy_whole(dp_exchange_run_t *run, int local)
 {
     dp_cpu_group_t *group = run->group;

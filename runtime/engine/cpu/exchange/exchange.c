@@ -2,12 +2,15 @@
  * exchange.c - gather, scatter, alltoall, allgatherv and send: blocks from rank to rank whose
  * sizes only the senders know.
  *
- * Every rank shows a row: what it sends to whom, and how much it can take. Nodes swap their rows,
- * so all ranks know all of them, find alike whether everything fits before a byte is written, and
- * where each block goes. Rows lie in shared memory, so each rank copies them before it checks them:
- * what was checked is what is used, whatever another process writes meanwhile. Then blocks for
- * other nodes start on their way, those of the own node are copied, and the ranks part. A block for
- * everybody crosses to each other node once.
+ * 1. Every rank publishes a row: how much it sends to which rank, and how much it can take.
+ * 2. The first ranks of the nodes exchange their nodes' rows, so every rank has all of them.
+ * 3. All ranks compute the same from the same rows: whether everything fits, before a byte is
+ *    written, and where each block goes. Rows lie in shared memory, so a rank copies them before it
+ *    checks them: another process may write there meanwhile, but what was checked is what is used.
+ * 4. Blocks for other nodes are started (flow.c), those inside the node are copied (copy.c).
+ *
+ * A block that is for everybody crosses to each other node once. Runs on the thread that runs
+ * operations.
  */
 #include "runtime/engine/cpu/exchange/exchange.h"
 

@@ -13,12 +13,12 @@
  * after the other, beginning with the rank behind it so that not all copy from the same one. */
 typedef enum dp_exchange_method {
     DP_EXCHANGE_NONE = 0,   /* nothing for this node */
-    DP_EXCHANGE_EAGER = 1,  /* the stream, on its board */
+    DP_EXCHANGE_EAGER = 1,  /* the stream, in its publication */
     DP_EXCHANGE_DIRECT = 2, /* its input, in its engine memory */
     DP_EXCHANGE_STAGED = 3  /* the stream, in rounds, in its staging area */
 } dp_exchange_method_t;
 
-/* What a rank tells all others of an exchange: on its board, or in the table of its node. */
+/* What a rank tells all others of an exchange: in its publication, or in the table of its node. */
 typedef struct dp_exchange_row {
     uint64_t capacity; /* elements that it can take */
     uint32_t drops;
@@ -63,11 +63,11 @@ static inline int dp_exchange_is_shared(const dp_exchange_run_t *run)
 
 /* ---- Inside the node (exchange/copy.c) ------------------------------------------------------- */
 
-/* Chooses how this node's ranks get this rank's blocks, and shows what must be there when they
+/* Chooses how this node's ranks get this rank's blocks, and publishes what must be there when they
  * arrive. */
 dp_status_t dp_exchange_show(dp_exchange_run_t *run, dp_exchange_row_t *row);
 /* Copies what comes from this node, in rounds that its ranks take together. *is_read: 1 when the
- * ranks must meet before anybody may change what it showed. */
+ * ranks need another barrier before one of them may change what it published. */
 dp_status_t dp_exchange_copy(dp_exchange_run_t *run, int *is_read);
 
 #endif

@@ -117,7 +117,7 @@ dp_status_t dp_inter_node_reduce(dp_cpu_group_t *group, dp_engine_op_t *op);
 /* broadcast, allgather and barrier (inter_node/move.c). */
 dp_status_t dp_inter_node_move(dp_cpu_group_t *group, dp_engine_op_t *op);
 /* Sends bytes to the first rank of every other node and receives theirs, in node order: *received
- * is valid until the next swap. A node of n ranks gives node_bytes + n * rank_bytes. First ranks
+ * is valid until the next call. A node of n ranks gives node_bytes + n * rank_bytes. First ranks
  * only. */
 dp_status_t dp_inter_node_leader_allgather(dp_cpu_group_t *group, unsigned kind, const void *data,
                                            size_t node_bytes, size_t rank_bytes,
@@ -137,8 +137,9 @@ dp_status_t dp_inter_node_create(dp_cpu_group_t *group, dp_inter_node_t **out);
 void dp_inter_node_find_partners(dp_cpu_group_t *group); /* once they are connected */
 void dp_inter_node_destroy(dp_inter_node_t *inter_node); /* NULL is fine */
 
-/* Engine memory of the pool, at least so large, that the others find by their slot; for one
- * operation at a time. Large ones are given back by the second call, after the last meet. */
+/* Engine memory of the pool, at least so large, which the other ranks of the node find by this
+ * rank's descriptor; for one operation at a time. The second call gives large memory back, after
+ * the last barrier. */
 dp_status_t dp_inter_node_scratch(dp_cpu_group_t *group, size_t bytes, char **scratch);
 void dp_inter_node_scratch_release(dp_cpu_group_t *group);
 

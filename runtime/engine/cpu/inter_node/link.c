@@ -77,11 +77,12 @@ struct dp_link {
     dp_link_t *next;            /* among those abandoned */
 };
 
-/* What cannot be taken down stays reachable, for those who look for leaks. */
+/* Links that cannot be taken down stay reachable from here, so that leak checkers do not report
+ * them. */
 static _Atomic(dp_link_t *) abandoned;
 
 #if defined(__SANITIZE_ADDRESS__)
-/* They do not look into the mappings of UCX, through which it reaches what it allocates. */
+/* Leak checkers do not look into UCX's own mappings, through which it reaches what it allocates. */
 __attribute__((visibility("default"))) /* the sanitizer's run time looks for it */
 const char *
 __lsan_default_suppressions(void); /* NOLINT(bugprone-reserved-identifier) */
@@ -235,7 +236,7 @@ const void *dp_link_address(const dp_link_t *link, size_t *bytes)
     return link->address;
 }
 
-/* Called by UCX inside progress: only notes what happened. */
+/* Called by UCX inside ucp_worker_progress(): records the failure and calls nothing. */
 static void on_error(void *argument, ucp_ep_h endpoint, ucs_status_t code)
 {
     peer_t *peer = argument;
@@ -459,10 +460,10 @@ void dp_link_cut(dp_link_t *link)
 /* ---- Greeting and farewell ------------------------------------------------------------------- */
 
 /* A byte to a peer, and one from it. */
-typedef struct swap {
+typedef struct greeting {
     dp_link_message_t in, out;
     char received;
-} swap_t;
+} greeting_t;
 
 /* Sends a byte to every peer and takes theirs. 1: all done before the deadline. Otherwise the link
  * is cut. */
@@ -470,19 +471,19 @@ static int swap_bytes(dp_link_t *link, unsigned kind, uint64_t deadline_ns, int 
 {
     static const char byte;
     const int peers = link->peer_count;
-    swap_t *swaps = calloc((size_t)peers + 1, sizeof(*swaps));
+    greeting_t *greetings = calloc((size_t)peers + 1, sizeof(*greetings));
     int done = 0;
-    int is_whole = swaps != NULL;
+    int is_whole = greetings != NULL;
 
     *missing = -1;
-    for (int i = 0; swaps != NULL && i < peers; i++) {
+    for (int i = 0; greetings != NULL && i < peers; i++) {
         const int rank = link->peers[i]->rank;
 
-        dp_link_receive(link, own_tag(rank, kind), &swaps[i].received, 1, &swaps[i].in);
-        dp_link_send(link, i, own_tag(link->rank, kind), &byte, 1, &swaps[i].out);
+        dp_link_receive(link, own_tag(rank, kind), &greetings[i].received, 1, &greetings[i].in);
+        dp_link_send(link, i, own_tag(link->rank, kind), &byte, 1, &greetings[i].out);
     }
-    while (swaps != NULL && done < peers) {
-        const swap_t *at = &swaps[done];
+    while (greetings != NULL && done < peers) {
+        const greeting_t *at = &greetings[done];
 
         const int is_over = !at->in.is_pending && !at->out.is_pending;
 
@@ -500,7 +501,7 @@ static int swap_bytes(dp_link_t *link, unsigned kind, uint64_t deadline_ns, int 
         }
     }
     if (!is_whole) dp_link_cut(link);
-    free(swaps);
+    free(greetings);
     return is_whole;
 }
 

@@ -2,11 +2,28 @@
  * reduce.c - allreduce, reduce and reduce_scatter between nodes, as overlapping streams of
  * chunks.
  *
- * A rank that owns a shard sums its node's part of what other nodes will own and sends it there;
- * receives their sums of what it owns itself, adds them up and, in an allreduce, sends the result
- * back to all; in a reduce to the nodes of the roots. Each of the three streams keeps a few chunks
- * in flight, so summing, the network and spreading results overlap. The three cannot wait for each
- * other in a circle: results are always taken, which frees partial sums, which frees sends.
+ * The shard of a local rank is cut again by nodes; each node's part is owned by the rank's partner
+ * there. For two nodes, A and B, and their local rank 0:
+ *
+ *   rank 0 of node A, owns a                        rank 0 of node B, owns b
+ *
+ *   sum of A's ranks over b, chunk 0 --PARTIAL-->   + sum of B's ranks over b --> result, chunk 0
+ *                            chunk 1 --PARTIAL-->                                 written on B
+ *   result written on A's ranks      <--RESULT---   sent back, chunk 0
+ *   sum of A's ranks over a +        <--PARTIAL--   sum of B's ranks over a, chunk 0
+ *   = result, written on A           ---RESULT-->   written on B's ranks
+ *
+ * A rank does three things in turn, one chunk at a time: it sums its node's inputs over what other
+ * nodes own and sends that (send_partial); it adds the partial sums that have come for its own part
+ * and sends the result to the others (combine_chunk); it writes results that have come into its
+ * node's outputs (deliver_results). Each stream keeps DP_CHUNK_WINDOW chunks in flight, so summing,
+ * the network and writing overlap.
+ *
+ * The three cannot deadlock: results are always taken, which frees the owners' result buffers, so
+ * partial sums are taken, which frees the buffers of the sums that are sent.
+ *
+ * In a reduce results go only to the nodes of the roots, in a reduce_scatter to nobody: each rank
+ * owns its own row. All of it runs on the thread that runs operations.
  */
 #include "runtime/engine/cpu/inter_node/inter_node.h"
 
@@ -198,7 +215,8 @@ static int have_partials(const reduce_run_t *run, int *failed)
     return 1;
 }
 
-/* Checks what came, and points at the nodes' partial sums in their order. */
+/* Checks the heads of the partial sums of the next chunk, and points run->inter_node->partials at
+ * them in ascending order of the nodes: the order in which they are added. */
 static dp_status_t collect_partials(reduce_run_t *run)
 {
     const size_t chunk = run->combined;
@@ -294,7 +312,8 @@ static dp_status_t deliver_results(reduce_run_t *run, int *busy)
 
 /* ---- The loop -------------------------------------------------------------------------------- */
 
-/* 1: all is sent, taken and written; then *failed_peer is who did not get a message, or -1. */
+/* 1: everything is sent, taken and written. Then *failed_peer is the peer to which a message could
+ * not be sent, or -1. */
 static int is_finished(const reduce_run_t *run, int *failed_peer)
 {
     const dp_inter_node_t *inter_node = run->inter_node;
@@ -315,7 +334,7 @@ static int is_finished(const reduce_run_t *run, int *failed_peer)
     return 1;
 }
 
-/* Until the first partial sums are here this rank waits for others to arrive. */
+/* Until the first partial sums are here, this rank counts as waiting for other ranks to arrive. */
 static void note_heard(reduce_run_t *run)
 {
     dp_chunk_head_t head;
@@ -350,7 +369,7 @@ static int awaited(const reduce_run_t *run)
     return run->target_count > 0 ? dp_link_rank(link, run->targets[0].peer) : -1;
 }
 
-/* Nothing to do: sleeps, unless a partner that is still needed has gone. */
+/* Sleeps until a message moves. Fails when a partner that is still needed has gone. */
 static dp_status_t sleep_or_fail(reduce_run_t *run)
 {
     const dp_link_t *link = run->group->engine->link;
@@ -359,7 +378,8 @@ static dp_status_t sleep_or_fail(reduce_run_t *run)
     for (int i = 0; i < run->inter_node->others; i++) {
         const dp_inter_node_source_t *source = &run->sources[i];
 
-        /* One that gave us everything may leave while our last sends to others are on their way. */
+        /* A partner that has sent everything may leave while our last sends to others are pending.
+         */
         if (has_sent && run->combined == run->chunks && source->delivered == source->chunks) {
             continue;
         }

@@ -1,14 +1,14 @@
 /*
- * method.c - compares the two ways of method.h.
+ * method.c - compares the two methods of method.h.
  *
- * The first operations of a size try each way twice, of which the second counts: the first meets
- * memory that nobody has touched. Then the cheaper one is taken, and the other tried again: the
- * seldomer the worse it was.
+ * The first operations of a size try each method twice, and the second trial counts: the first one
+ * touches fresh memory. From then on the cheaper method is used, and the other one is tried again
+ * every PERIOD_CLOSE operations, or every PERIOD_CLEAR if it was clearly worse.
  */
 #include "runtime/engine/cpu/intra_node/method.h"
 
-#define TRIES 2          /* of each way at the start */
-#define PERIOD_CLOSE 32  /* operations from one trial of the other way to the next */
+#define TRIES 2          /* of each method at the start */
+#define PERIOD_CLOSE 32  /* operations from one trial of the other method to the next */
 #define PERIOD_CLEAR 512 /* where it was worse by CLEAR */
 #define CLEAR 1.25
 #define WEIGHT 0.25 /* of the newest figure */

@@ -1,11 +1,12 @@
 /*
- * method.h - which of two ways large tensors of ordinary memory take inside a node: measured.
+ * method.h - chooses between the two methods for large tensors of ordinary memory inside a node, by
+ * measuring both.
  *
- * Reading the others' memory (intra_node/pull.c) costs system calls and two passes over cold
- * memory; handing pieces over (intra_node/stage.c) costs one of them and a way through the caches
- * of two cores. Which is faster depends on where the cores sit and on who else uses the memory, so
- * one rank of a group times both and says which, and now and then tries the other again. Both give
- * the same bits. Pure: it must not know of clocks or ranks.
+ * Reading the others' memory (pull.c) costs system calls and two passes over cold memory. Staging
+ * pieces in shared memory (stage.c) costs one pass, and the caches of two cores. Which is faster
+ * depends on where the cores sit and on what else uses the memory. So the first rank of a group
+ * times both, says in its descriptor which one is used, and tries the other one again now and then.
+ * Both give the same bits. Pure: it must not know of clocks or ranks.
  */
 #ifndef DP_ENGINE_CPU_METHOD_H
 #define DP_ENGINE_CPU_METHOD_H
@@ -29,7 +30,7 @@ typedef struct dp_method_stats {
 
 /* For the next operation of this size. */
 dp_method_t dp_method_choose(const dp_method_stats_t *methods, size_t bytes);
-/* What one took that went this way. */
+/* Records how long an operation took by a method. */
 void dp_method_record(dp_method_stats_t *methods, dp_method_t method, size_t bytes, uint64_t ns);
 
 #endif

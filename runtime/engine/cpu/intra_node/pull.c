@@ -1,13 +1,15 @@
 /*
- * pull.c - an allreduce inside a node of memory that its ranks do not share: each reads what
- * it needs out of the others' address spaces.
+ * pull.c - an allreduce inside a node of memory that its ranks do not share: each reads what it
+ * needs out of the others' address spaces (process_vm_readv(), cross-memory attach in other
+ * libraries). Called after the arrival, on the thread that runs operations.
  *
- * Only where every rank may read every other's memory (process_vm_readv), which they try when they
- * start. Each rank reduces its shard, reading the others' parts of it chunk by chunk into memory
- * that stays in its cache, and then reads the other shards' results where they came about. Nobody
- * writes to another's memory: what an operation that ended early leaves behind is at most a read of
- * memory that is something else by now, whose reader fails too. From a few dozen pages on that
- * is cheaper than packing, reducing and unpacking through shared memory.
+ * It is used only where every rank may read every other's memory, which they try at the start. Each
+ * rank reduces its shard into its own output; it reads the others' parts of the shard chunk by
+ * chunk into a buffer that stays in its cache. After a barrier it reads the other shards' results
+ * out of their owners' outputs. No rank writes to another's memory: if an operation ends early, the
+ * worst that is left is a read of memory that the program uses for something else by now, and that
+ * reader fails anyway. From a few dozen pages on this is cheaper than packing, reducing and
+ * unpacking through shared memory.
  */
 #include "runtime/engine/cpu/cpu_internal.h"
 
@@ -96,7 +98,8 @@ static int is_aborted(const dp_cpu_group_t *group)
     return atomic_load_explicit(&group->engine->is_aborted, memory_order_acquire);
 }
 
-/* Who has ended may only be a victim: news of the cause get a moment to come. */
+/* The process that cannot be read has ended, perhaps because of a failure elsewhere. Waits a moment
+ * for an abort that names the cause before it takes that rank for the cause. */
 static dp_status_t fail_to_read(dp_cpu_group_t *group, int local, int code)
 {
     const uint64_t until_ns = dp_now_ns() + GRACE_NS;

@@ -1,10 +1,31 @@
 /*
- * shared.c - collectives inside a node: everybody reads and writes everybody's memory.
+ * shared.c - collectives inside a node, over memory that all its ranks have mapped: each reads and
+ * writes the others' buffers. Called from dp_cpu_run_intra_node(), on the thread that runs
+ * operations; it must not know about other nodes.
  *
- * An allreduce gives each rank a shard. It reads all inputs of the shard, in the order of the
- * ranks, and writes the result into all outputs in the same pass, so each byte moves twice and
- * nothing is staged. Small operations take one meet: every rank shows its input and computes
- * everything.
+ * A large allreduce takes one pass over the data. Every rank owns a shard:
+ *
+ *              shard 0    shard 1    shard 2
+ *   rank 0's   [......]   [......]   [......]     inputs, where the ranks have them
+ *   rank 1's   [......]   [......]   [......]
+ *   rank 2's   [......]   [......]   [......]
+ *                 |          |          |
+ *               rank 0     rank 1     rank 2      each adds its shard in ascending local rank
+ *                 |          |          |
+ *   rank 0's   [======]   [======]   [======]     outputs: each writes its result into all of them
+ *   rank 1's   [======]   [======]   [======]
+ *   rank 2's   [======]   [======]   [======]
+ *
+ *   barrier 1 (arrive): where the buffers lie is published
+ *   each rank reduces its shard, block by block that stays in its first cache
+ *   barrier 2: all shards are written, and nobody reads the inputs any more
+ *
+ * So each byte is read once and written once and nothing is staged. In place is allowed: a block is
+ * read from all inputs before it is written to any output, and no other rank touches that shard.
+ *
+ * Small operations take one barrier: every rank publishes a copy of its input, and each computes
+ * the whole result from the copies. The copies need no second barrier, because a rank writes them
+ * again two operations later, behind another barrier (control.h).
  */
 #include "runtime/engine/cpu/cpu_internal.h"
 
@@ -18,7 +39,7 @@ static void copy_bytes(void *to, const void *from, size_t bytes)
     if (to != from && bytes != 0) memcpy(to, from, bytes);
 }
 
-/* To the outputs in args; to nowhere where nobody wants them but for their figures. */
+/* Runs the kernel; where no rank wants the output but some want its figures, without an output. */
 static void run_kernel(dp_cpu_group_t *group, const dp_reduce_args_t *args)
 {
     if (args->out_count > 0) {
@@ -46,8 +67,8 @@ static int is_small(const dp_cpu_group_t *group, const dp_engine_op_t *op)
     return bytes <= DP_EAGER_BYTES && bytes * (size_t)group->local_size <= DP_EAGER_TOTAL;
 }
 
-/* Reduces piece after piece from what everybody showed, into this rank's output; of a reduce only
- * what this rank is the root of, but for the figures. */
+/* Reduces piece after piece from the published copies into this rank's output. Of a reduce only the
+ * pieces are kept that this rank is the root of; the others are computed for their figures. */
 static void small_reduce(dp_cpu_group_t *group, dp_engine_op_t *op, const char *const *shown)
 {
     const size_t elem_bytes = dp_dtype_bytes(op->dtype);
@@ -123,7 +144,7 @@ static dp_status_t run_small(dp_cpu_group_t *group, dp_engine_op_t *op)
 
 /* ---- Large ----------------------------------------------------------------------------------- */
 
-/* Points group->outs at the outputs that want a segment; *count: how many. */
+/* Points group->outs at the outputs that a segment of the result goes to; *count: how many. */
 static dp_status_t find_outs(dp_cpu_group_t *group, const dp_engine_op_t *op, dp_segment_t segment,
                              int *count)
 {
@@ -249,7 +270,7 @@ static dp_status_t allgather(dp_cpu_group_t *group, dp_engine_op_t *op)
     return status == DP_OK ? dp_cpu_node_barrier(group) : status;
 }
 
-/* All ranks see the same, and so take the same way. */
+/* All ranks read the same descriptors, and so choose the same method. */
 static dp_status_t allreduce(dp_cpu_group_t *group, dp_engine_op_t *op)
 {
     const int use_staging = dp_cpu_descriptor(group, 0)->use_staging;
@@ -277,7 +298,8 @@ dp_status_t dp_cpu_run_intra_node(dp_cpu_group_t *group, dp_engine_op_t *op)
     dp_status_t status;
 
     if (op->collective == DP_COLLECTIVE_BARRIER) {
-        /* The second meet: nobody still looks at what this rank published, and a group can end. */
+        /* After the second barrier no rank still reads what this rank published: a group may end.
+         */
         status = dp_cpu_arrive(group, op, 1);
         return status == DP_OK ? dp_cpu_node_barrier(group) : status;
     }

@@ -1,13 +1,21 @@
 /*
  * stage.c - an allreduce inside a node of memory that its ranks do not share, piece by piece
- * through a little that they do: where they may not read each other's, or that is slower.
+ * through small shared staging buffers. Taken where ranks may not read each other's memory
+ * (pull.c), or where that is slower (method.h). Called after the arrival, on the thread that runs
+ * operations.
  *
- * Each rank reduces its shard, of which the others copy it their parts. Three things go on in every
- * step, on different pieces: the parts of piece k are copied in, piece k-1 is reduced, and the
- * results of piece k-2 are copied out. One meet ends a step, and two buffers of each kind, in turn,
- * are enough: what is written in a step is read in the next one. They stay in the caches, as do
- * the lines of a tensor that is reduced in place from where a piece is copied in to where its
- * result is copied out: so each is read from memory once.
+ * Each rank reduces its shard; the others copy their parts of it into that rank's staging buffers.
+ * In every step a rank does three things, on three different pieces:
+ *
+ *   step       k          k+1        k+2        k+3
+ *   copy in    piece k    k+1        k+2        k+3      my parts, to the owners of the shards
+ *   reduce     k-1        piece k    k+1        k+2      my shard
+ *   copy out   k-2        k-1        piece k    k+1      the owners' results, to my output
+ *            --barrier- --barrier- --barrier- --barrier-
+ *
+ * What is written in one step is read in the next one, so two buffers of each kind, in turn, are
+ * enough. They stay in the caches; so do the lines of a tensor that is reduced in place, between
+ * copying a piece in and copying its result out. Each line is thus read from memory once.
  */
 #include "runtime/engine/cpu/cpu_internal.h"
 
@@ -69,7 +77,7 @@ void dp_staging_destroy(dp_staging_t *staging)
     free(staging); /* the memory goes with the arena: others may still look */
 }
 
-/* Makes it at the first operation of this kind, and shows it to the others. */
+/* Allocates the buffers at the first operation of this kind, and publishes where they are. */
 static dp_status_t publish_staging(dp_cpu_group_t *group)
 {
     dp_cpu_engine_t *engine = group->engine;
@@ -113,7 +121,7 @@ static dp_range_t piece_of(const staging_run_t *run, int local, size_t index)
     return dp_range_chunk(shard, index, run->blocks);
 }
 
-/* What a local rank shows at a place of its stage; NULL: it is not in its arena. */
+/* A place in a local rank's staging buffers; NULL: what it published is not in its arena. */
 static char *staged_at(const staging_run_t *run, int local, size_t place)
 {
     char *memory;
@@ -142,7 +150,7 @@ static void copy_in(const staging_run_t *run, int local, size_t index)
 }
 
 /* Reduces a segment of this rank's piece, of which the others' parts lie `before` bytes from where
- * theirs begin, into its output and into what it shows. */
+ * theirs begin, into its output and into its own staging buffer for the others to copy out. */
 static dp_status_t reduce_staged_segment(const staging_run_t *run, dp_segment_t segment,
                                          size_t index, size_t before)
 {
