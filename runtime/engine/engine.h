@@ -1,8 +1,11 @@
 /*
- * engine.h - collectives, enqueued on a device stream and completed in stream order.
+ * engine.h - collectives, enqueued on a device stream and completed in stream order: the table that
+ * the CPU engine (cpu/), the NCCL engine (nccl/) and the emulated one (emulated/) fill in.
  *
- * Every rank of the world enqueues the same operations in the same order (the coordinator's doing).
- * An engine owns the memory it can reduce in: slots and dp_alloc() come from it.
+ * The pipeline calls it. Every rank enqueues the operations of a group in the same order, and
+ * operations of overlapping groups in one global order; the coordinator sees to that. An engine
+ * owns the memory it can reduce in: fused buffers and dp_alloc() come from it. It must not know how
+ * the ranks agreed on the order.
  */
 #ifndef DP_ENGINE_H
 #define DP_ENGINE_H
@@ -99,8 +102,9 @@ typedef struct dp_engine_op {
                           with DP_ERR_MISMATCH; else 0 */
     dp_engine_piece_t *pieces; /* [piece_count], borrowed until completion */
     size_t piece_count;
-    int is_packed; /* an allreduce whose pieces lie in a slot, at the same places on all ranks, with
-                      nothing between them that matters: several may be reduced as one */
+    int is_packed; /* an allreduce whose pieces lie in a fused buffer, at the same places on all
+                      ranks, with nothing between them that matters: several may be reduced as one
+                    */
     dp_engine_exchange_t *exchange; /* borrowed likewise; NULL where there are pieces */
     /* set at completion. DP_ERR_TRUNCATED: a capacity did not do; all ranks of the operation know,
      * with one text, and the engine goes on. Any other failure ends the engine. */
@@ -109,7 +113,7 @@ typedef struct dp_engine_op {
     uint64_t begin_ns, end_ns;    /* when it ran */
     uint64_t wait_ns;             /* of that, waiting for other ranks to arrive */
     int last_rank;                /* of the world, who arrived last; -1: nobody was waited for */
-    uint64_t wire_bytes;          /* sent to other machines by this rank */
+    uint64_t wire_bytes;          /* sent to other nodes by this rank */
 } dp_engine_op_t;
 
 /* Who is in a group, as all its ranks were told. */
@@ -122,8 +126,8 @@ typedef struct dp_engine_members {
 } dp_engine_members_t;
 
 typedef struct dp_engine_ops {
-    const char *name; /* "host" */
-    int compresses;   /* 1: handles op.wire itself; 0: slots hold the wire type, pack casts */
+    const char *name; /* "cpu", "nccl" */
+    int compresses; /* 1: handles op.wire itself; 0: fused buffers hold the wire type, pack casts */
     /* Zeroed, 4096-aligned. Any thread. */
     dp_status_t (*alloc)(dp_engine_t *self, size_t bytes, void **memory);
     dp_status_t (*free)(dp_engine_t *self, void *memory);
@@ -159,8 +163,8 @@ struct dp_engine {
     const dp_engine_ops_t *ops;
 };
 
-/* Collective. Shared memory inside a host, UCX between hosts. All arguments are borrowed until
- * destroy; trace may be NULL. */
+/* The CPU engine: shared memory inside a node, UCX between nodes. Collective. All arguments are
+ * borrowed until destroy; trace may be NULL. */
 dp_status_t dp_engine_cpu_create(dp_bootstrap_t *bootstrap, const dp_topology_t *topology,
                                  dp_device_t *device, const dp_config_t *config,
                                  const dp_log_t *log, dp_trace_t *trace, dp_engine_t **out,

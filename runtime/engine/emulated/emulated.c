@@ -2,8 +2,8 @@
  * emulated.c - the emulated engine: real memory and real copies, and a wire that is a pause.
  *
  * The one rank there is gets what it would from ranks that give nothing (zeros of a sum, ones of a
- * product): its own data, moved and scaled as if they had travelled. Packing, slots, streams and
- * order are those of a real job. Everything it says of itself begins with EMULATED.
+ * product): its own data, moved and scaled as if they had travelled. Packing, fused buffers,
+ * streams and order are those of a real job. Everything it says of itself begins with EMULATED.
  */
 #include "runtime/engine/emulated/emulated.h"
 

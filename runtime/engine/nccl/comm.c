@@ -281,30 +281,30 @@ static dp_status_t init_comm(dp_nccl_group_t *group, const ncclUniqueId *id, uin
 }
 
 /* What ranks tell each other before there is a communicator. */
-typedef struct card {
+typedef struct hello {
     uint32_t version;
     cudaUUID_t gpu;
     ncclUniqueId id; /* rank 0's */
-} card_t;
+} nccl_hello_t;
 
-static dp_status_t compare_cards(const dp_nccl_engine_t *engine, void *const *values,
-                                 const size_t *bytes, dp_error_t *error)
+static dp_status_t compare_hellos(const dp_nccl_engine_t *engine, void *const *values,
+                                  const size_t *bytes, dp_error_t *error)
 {
-    const card_t *first = values[0];
+    const nccl_hello_t *first = values[0];
 
     for (int i = 0; i < engine->size; i++) {
-        const card_t *card = values[i];
+        const nccl_hello_t *hello = values[i];
         char here[24];
         char there[24];
 
-        if (bytes[i] != sizeof(*card)) {
+        if (bytes[i] != sizeof(*hello)) {
             return dp_error_set(error, DP_ERR_MISMATCH,
                                 "nccl: rank %d introduces itself with %zu bytes, rank %d with %zu",
-                                i, bytes[i], engine->rank, sizeof(*card));
+                                i, bytes[i], engine->rank, sizeof(*hello));
         }
-        if (card->version == first->version) continue;
+        if (hello->version == first->version) continue;
         format_version((int)first->version, here, sizeof(here));
-        format_version((int)card->version, there, sizeof(there));
+        format_version((int)hello->version, there, sizeof(there));
         return dp_error_set(error, DP_ERR_MISMATCH, "rank 0 has NCCL %s, rank %d (%s) has %s", here,
                             i, engine->topology->host_name[engine->topology->node[i]], there);
     }
@@ -317,8 +317,8 @@ static dp_status_t explain_refusal(const dp_nccl_engine_t *engine, void *const *
 {
     for (int i = 1; i < engine->size; i++) {
         for (int k = 0; k < i; k++) {
-            const card_t *one = values[k];
-            const card_t *other = values[i];
+            const nccl_hello_t *one = values[k];
+            const nccl_hello_t *other = values[i];
 
             if (one == NULL || other == NULL) continue; /* nobody's */
             if (memcmp(&one->gpu, &other->gpu, sizeof(one->gpu)) != 0) continue;
@@ -331,17 +331,18 @@ static dp_status_t explain_refusal(const dp_nccl_engine_t *engine, void *const *
     return DP_ERR_INVALID;
 }
 
-static dp_status_t fill_card(const dp_nccl_engine_t *engine, card_t *card, dp_error_t *error)
+static dp_status_t fill_hello(const dp_nccl_engine_t *engine, nccl_hello_t *hello,
+                              dp_error_t *error)
 {
     struct cudaDeviceProp properties;
     int version = 0;
     dp_status_t status = dp_nccl_check_version(engine, &version, error);
 
-    memset(card, 0, sizeof(*card));
-    card->version = (uint32_t)version;
+    memset(hello, 0, sizeof(*hello));
+    hello->version = (uint32_t)version;
     if (status != DP_OK) return status;
     status = DP_NCCL_CUDA(cudaGetDeviceProperties(&properties, engine->gpu), error);
-    card->gpu = properties.uuid;
+    hello->gpu = properties.uuid;
     return status;
 }
 
@@ -350,10 +351,10 @@ dp_status_t dp_nccl_connect_world(dp_nccl_engine_t *engine, uint64_t deadline_ns
     void **values = calloc((size_t)engine->size, sizeof(*values));
     size_t *bytes = calloc((size_t)engine->size, sizeof(*bytes));
     ncclResult_t result = ncclSuccess;
-    card_t card;
-    dp_status_t status = fill_card(engine, &card, error);
+    nccl_hello_t hello;
+    dp_status_t status = fill_hello(engine, &hello, error);
 
-    if (status == DP_OK && engine->rank == 0) result = ncclGetUniqueId(&card.id);
+    if (status == DP_OK && engine->rank == 0) result = ncclGetUniqueId(&hello.id);
     if (values == NULL || bytes == NULL) {
         free(values);
         free(bytes);
@@ -364,12 +365,13 @@ dp_status_t dp_nccl_connect_world(dp_nccl_engine_t *engine, uint64_t deadline_ns
                               ncclGetErrorString(result), ncclGetLastError(NULL));
     }
     if (status == DP_OK) {
-        status = engine->bootstrap->ops->exchange(engine->bootstrap, "nccl", &card, sizeof(card),
+        status = engine->bootstrap->ops->exchange(engine->bootstrap, "nccl", &hello, sizeof(hello),
                                                   values, bytes, deadline_ns, error);
     }
-    if (status == DP_OK) status = compare_cards(engine, values, bytes, error);
+    if (status == DP_OK) status = compare_hellos(engine, values, bytes, error);
     if (status == DP_OK)
-        status = init_comm(engine->world, &((const card_t *)values[0])->id, deadline_ns, error);
+        status =
+            init_comm(engine->world, &((const nccl_hello_t *)values[0])->id, deadline_ns, error);
     if (status == DP_ERR_INVALID) status = explain_refusal(engine, values, error);
     for (int i = 0; i < engine->size; i++)
         free(values[i]);

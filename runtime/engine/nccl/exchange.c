@@ -67,7 +67,7 @@ static int takes_part(const exchange_run_t *run, int rank)
 }
 
 /* Saturates: a nonsensical count does not fit anywhere. */
-static size_t add(size_t a, size_t b)
+static size_t add_saturating(size_t a, size_t b)
 {
     return a + b < a ? SIZE_MAX : a + b;
 }
@@ -77,7 +77,7 @@ static size_t total_for(const exchange_run_t *run, int rank)
     size_t total = 0;
 
     for (int from = 0; from < run->group->size; from++) {
-        if (takes_part(run, from)) total = add(total, count_of(run, from, rank));
+        if (takes_part(run, from)) total = add_saturating(total, count_of(run, from, rank));
     }
     return total;
 }
@@ -198,7 +198,7 @@ static void check_room(const exchange_run_t *run, dp_error_t *truncated)
     }
 }
 
-static void tell(const exchange_run_t *run)
+static void report_counts(const exchange_run_t *run)
 {
     dp_engine_exchange_t *exchange = run->op->exchange;
 
@@ -206,7 +206,7 @@ static void tell(const exchange_run_t *run)
     for (int from = 0; from < run->group->size; from++) {
         const size_t count = takes_part(run, from) ? count_of(run, from, run->group->rank) : 0;
 
-        exchange->received = add(exchange->received, count);
+        exchange->received = add_saturating(exchange->received, count);
         if (exchange->recv_counts != NULL) exchange->recv_counts[from] = count;
     }
 }
@@ -280,7 +280,7 @@ dp_status_t dp_nccl_issue_exchange(dp_nccl_task_t *task, cudaStream_t stream, dp
     dp_status_t status = learn_rows(&run);
 
     if (status != DP_OK) return status;
-    tell(&run);
+    report_counts(&run);
     check_room(&run, &task->truncated);
     if (task->truncated.status != DP_OK) return DP_OK;
     status = DP_NCCL_CALL(group, move_blocks(&run), error);

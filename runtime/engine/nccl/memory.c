@@ -1,6 +1,7 @@
 /*
- * memory.c - memory that NCCL sends from and receives into without a copy: slots and
- * dp_alloc() from ncclMemAlloc(), and what the program registers.
+ * memory.c - memory that NCCL sends from and receives into without a copy: fused buffers and
+ * dp_alloc() from ncclMemAlloc(), and what the program registers. Called from any thread; the
+ * keeper calls dp_nccl_memory_join() and _leave().
  *
  * Each communicator knows each range under a handle of its own; one that is made later learns of
  * all there are. NCCL reduces in any device memory, so a registration of our own that fails costs
@@ -150,7 +151,8 @@ static dp_nccl_range_t *new_range(dp_nccl_engine_t *engine, void *base, size_t b
     return range;
 }
 
-static dp_status_t zero(dp_nccl_engine_t *engine, void *memory, size_t bytes, dp_error_t *error)
+static dp_status_t zero_memory(dp_nccl_engine_t *engine, void *memory, size_t bytes,
+                               dp_error_t *error)
 {
     dp_status_t status = DP_NCCL_CUDA(cudaMemsetAsync(memory, 0, bytes, engine->zeroing), error);
 
@@ -169,7 +171,7 @@ static dp_status_t alloc_here(dp_nccl_engine_t *engine, size_t room, void **memo
                      ncclGetErrorString(result));
         return DP_ERR_NO_MEMORY;
     }
-    status = zero(engine, *memory, room, &error);
+    status = zero_memory(engine, *memory, room, &error);
     if (status != DP_OK) ncclMemFree(*memory);
     return status;
 }
@@ -205,7 +207,7 @@ dp_status_t dp_nccl_alloc(dp_engine_t *self, size_t bytes, void **memory)
     return status;
 }
 
-static dp_status_t forget(dp_nccl_engine_t *engine, void *memory, int is_own)
+static dp_status_t forget_range(dp_nccl_engine_t *engine, void *memory, int is_own)
 {
     const dp_device_ops_t *device = engine->device->ops;
     dp_nccl_range_t **at;
@@ -230,7 +232,7 @@ static dp_status_t forget(dp_nccl_engine_t *engine, void *memory, int is_own)
 
 dp_status_t dp_nccl_free(dp_engine_t *self, void *memory)
 {
-    return memory == NULL ? DP_OK : forget(dp_nccl_of(self), memory, 1);
+    return memory == NULL ? DP_OK : forget_range(dp_nccl_of(self), memory, 1);
 }
 
 int dp_nccl_owns(const dp_engine_t *self, const void *memory, size_t bytes)
@@ -300,7 +302,7 @@ dp_status_t dp_nccl_adopt(dp_engine_t *self, void *memory, size_t bytes, dp_erro
 
 dp_status_t dp_nccl_disown(dp_engine_t *self, void *memory)
 {
-    return forget(dp_nccl_of(self), memory, 0);
+    return forget_range(dp_nccl_of(self), memory, 0);
 }
 
 void dp_nccl_memory_fini(dp_nccl_engine_t *engine)

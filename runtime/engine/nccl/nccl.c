@@ -5,8 +5,8 @@
  * device's completion thread ends it once the stream has come there. The first failure
  * stays and ends the engine: communicators are broken so that no kernel waits for a peer any more,
  * streams run dry, and every operation on them completes with the same words. How ranks agree on
- * the order of operations is none of its business; nor does it compress: slots hold the type that
- * travels, and the casts of packing hold the scales.
+ * the order of operations is none of its business; nor does it compress: fused buffers hold the
+ * type that travels, and the casts of packing apply the scales.
  */
 #include "runtime/engine/nccl/nccl_internal.h"
 
@@ -99,7 +99,7 @@ static dp_nccl_task_t *make_task(dp_nccl_engine_t *engine)
     return task;
 }
 
-static dp_nccl_task_t *take_task(dp_nccl_engine_t *engine, dp_engine_op_t *op)
+static dp_nccl_task_t *acquire_task(dp_nccl_engine_t *engine, dp_engine_op_t *op)
 {
     dp_nccl_task_t *task;
 
@@ -128,7 +128,7 @@ static dp_nccl_task_t *take_task(dp_nccl_engine_t *engine, dp_engine_op_t *op)
     return task;
 }
 
-static void give_task(dp_nccl_task_t *task)
+static void release_task(dp_nccl_task_t *task)
 {
     dp_nccl_engine_t *engine = task->engine;
 
@@ -142,7 +142,7 @@ static void give_task(dp_nccl_task_t *task)
 }
 
 /* The device has passed the operation. An engine that was aborted before may have cut it short. */
-static void finish(void *argument)
+static void finish_operation(void *argument)
 {
     dp_nccl_task_t *task = argument;
     dp_nccl_engine_t *engine = task->engine;
@@ -161,11 +161,11 @@ static void finish(void *argument)
         op->status = task->truncated.status;
         memcpy(op->text, task->truncated.text, sizeof(op->text));
     }
-    give_task(task);
+    release_task(task);
 }
 
-/* What the ring makes a rank send, where it goes to other machines: an upper bound, as only the
- * last rank of a machine sends there. */
+/* What the ring makes a rank send, where it goes to other nodes: an upper bound, as only the last
+ * rank of a node sends there. */
 static uint64_t wire_bytes(const dp_nccl_task_t *task)
 {
     const dp_engine_op_t *op = task->op;
@@ -184,7 +184,7 @@ static uint64_t wire_bytes(const dp_nccl_task_t *task)
     return elements * dp_dtype_bytes(op->dtype);
 }
 
-static dp_status_t issue(dp_nccl_task_t *task, cudaStream_t stream, dp_error_t *error)
+static dp_status_t issue_operation(dp_nccl_task_t *task, cudaStream_t stream, dp_error_t *error)
 {
     dp_nccl_engine_t *engine = task->engine;
     dp_engine_op_t *op = task->op;
@@ -212,7 +212,7 @@ static dp_status_t nccl_enqueue(dp_engine_t *self, dp_stream_t *stream, dp_work_
     dp_status_t status = device->enter(engine->device, NULL);
 
     if (status != DP_OK) return status;
-    task = take_task(engine, op);
+    task = acquire_task(engine, op);
     if (task == NULL) return DP_ERR_NO_MEMORY;
     op->begin_ns = op->end_ns = op->wait_ns = 0;
     op->last_rank = -1;
@@ -222,7 +222,7 @@ static dp_status_t nccl_enqueue(dp_engine_t *self, dp_stream_t *stream, dp_work_
         status = device->stamp(stream, &op->begin_ns);
         if (status == DP_OK)
             status = DP_NCCL_CUDA(dp_cuda_set_word(task->begun, 1, native), &error);
-        if (status == DP_OK) status = issue(task, native, &error);
+        if (status == DP_OK) status = issue_operation(task, native, &error);
         if (status == DP_OK) status = device->stamp(stream, &op->end_ns);
         if (status != DP_OK) {
             dp_nccl_stop_in(task, status, "%s",
@@ -233,8 +233,8 @@ static dp_status_t nccl_enqueue(dp_engine_t *self, dp_stream_t *stream, dp_work_
             pthread_mutex_unlock(&engine->lock);
         }
     }
-    status = device->call(stream, size, finish, task);
-    if (status != DP_OK) give_task(task);
+    status = device->call(stream, size, finish_operation, task);
+    if (status != DP_OK) release_task(task);
     return status;
 }
 
@@ -373,7 +373,8 @@ static dp_status_t make_memory(dp_nccl_engine_t *engine, dp_error_t *error)
     return status;
 }
 
-static dp_status_t init(dp_nccl_engine_t *engine, const dp_config_t *config, dp_error_t *error)
+static dp_status_t init_engine(dp_nccl_engine_t *engine, const dp_config_t *config,
+                               dp_error_t *error)
 {
     const uint64_t deadline_ns = dp_now_ns() + engine->start_ns;
     char text[80];
@@ -442,7 +443,7 @@ dp_status_t dp_engine_nccl_create(dp_bootstrap_t *bootstrap, const dp_topology_t
         status = dp_error_set(error, DP_ERR_INVALID, "nccl: the device '%s' has no CUDA streams",
                               device->ops->name);
     } else {
-        status = init(engine, config, error);
+        status = init_engine(engine, config, error);
     }
     if (status != DP_OK) {
         dp_nccl_stop(engine, status, "the engine could not be made");

@@ -31,7 +31,7 @@ typedef struct run {
     char *take;
     size_t section, row, total; /* from one to the next, of one, of all */
     int root;
-} run_t;
+} nccl_run_t;
 
 /* ---- Types ----------------------------------------------------------------------------------- */
 
@@ -75,7 +75,7 @@ static int find_type(dp_dtype_t dtype, ncclDataType_t *type)
 }
 
 /* 1: NCCL reduces as promised. */
-static int find_reduction(run_t *run)
+static int find_reduction(nccl_run_t *run)
 {
     const dp_reduce_t reduce = run->op->reduce;
 
@@ -102,7 +102,7 @@ static int find_reduction(run_t *run)
 /* ---- Memory and passes ----------------------------------------------------------------------- */
 
 /* Memory until the stream has passed the operation. */
-static dp_status_t take(run_t *run, size_t bytes, void **memory)
+static dp_status_t take_scratch(nccl_run_t *run, size_t bytes, void **memory)
 {
     dp_nccl_engine_t *engine = run->engine;
     dp_status_t status;
@@ -124,7 +124,7 @@ static dp_status_t take(run_t *run, size_t bytes, void **memory)
     return status;
 }
 
-static void give_all(run_t *run)
+static void release_scratch(nccl_run_t *run)
 {
     dp_nccl_engine_t *engine = run->engine;
 
@@ -133,7 +133,7 @@ static void give_all(run_t *run)
 }
 
 /* Elements between integers' sum and average. */
-static int64_t divisor_of(const run_t *run)
+static int64_t divisor_of(const nccl_run_t *run)
 {
     if (run->op->reduce != DP_AVERAGE || dp_dtype_is_float(run->op->dtype)) return 1;
     return run->op->divisor != 0 ? run->op->divisor : run->group->size;
@@ -141,8 +141,8 @@ static int64_t divisor_of(const run_t *run)
 
 /* out = postscale * (in_0 op in_1 op ...) / divisor, as many at a time as the kernel takes.
  * Between, the result is in `partial`: out may be an input that is still to come. */
-static dp_status_t combine(run_t *run, const void *const *in, int in_count, void *partial,
-                           void *out, size_t count, double postscale)
+static dp_status_t combine_inputs(nccl_run_t *run, const void *const *in, int in_count,
+                                  void *partial, void *out, size_t count, double postscale)
 {
     const void *batch[DP_CUDA_REDUCE_MAX];
     int done = 0;
@@ -176,8 +176,8 @@ static dp_status_t combine(run_t *run, const void *const *in, int in_count, void
 }
 
 /* to = scale * from; divides integers where `ends`. */
-static dp_status_t scale(run_t *run, const void *from, void *to, size_t count, double factor,
-                         int ends)
+static dp_status_t scale_elements(nccl_run_t *run, const void *from, void *to, size_t count,
+                                  double factor, int ends)
 {
     const dp_reduce_args_t args = {.dtype = run->op->dtype,
                                    .reduce = DP_SUM,
@@ -194,14 +194,14 @@ static dp_status_t scale(run_t *run, const void *from, void *to, size_t count, d
     return DP_NCCL_CUDA(dp_cuda_reduce(&args, run->stream), run->error);
 }
 
-static size_t rows_of(const run_t *run)
+static size_t rows_of(const nccl_run_t *run)
 {
     return run->op->collective == DP_COLLECTIVE_REDUCE_SCATTER ? (size_t)run->group->size : 1;
 }
 
 /* Where a piece is read: as it lies, or scaled elsewhere, row behind row. */
-static dp_status_t prepare(run_t *run, const dp_engine_piece_t *piece, const void **source,
-                           size_t *stride)
+static dp_status_t prepare_source(nccl_run_t *run, const dp_engine_piece_t *piece,
+                                  const void **source, size_t *stride)
 {
     const char *in = piece->in;
     const size_t row_bytes = piece->count * run->elem_bytes;
@@ -213,12 +213,12 @@ static dp_status_t prepare(run_t *run, const dp_engine_piece_t *piece, const voi
     if (piece->prescale == 1.0 || !dp_dtype_is_float(run->op->dtype)) {
         return DP_OK;
     }
-    status = take(run, rows_of(run) * row_bytes, &to);
+    status = take_scratch(run, rows_of(run) * row_bytes, &to);
     *source = to;
     *stride = piece->count;
     for (size_t row = 0; status == DP_OK && row < rows_of(run); row++) {
-        status = scale(run, in + row * piece->stride * run->elem_bytes,
-                       (char *)to + row * row_bytes, piece->count, piece->prescale, 0);
+        status = scale_elements(run, in + row * piece->stride * run->elem_bytes,
+                                (char *)to + row * row_bytes, piece->count, piece->prescale, 0);
     }
     return status;
 }
@@ -226,14 +226,15 @@ static dp_status_t prepare(run_t *run, const dp_engine_piece_t *piece, const voi
 /* ---- NCCL's reductions ----------------------------------------------------------------------- */
 
 /* out may be unwanted, but NCCL writes it. */
-static dp_status_t output_of(run_t *run, const dp_engine_piece_t *piece, size_t count, void **out)
+static dp_status_t output_of(nccl_run_t *run, const dp_engine_piece_t *piece, size_t count,
+                             void **out)
 {
     *out = piece->out;
-    return piece->out != NULL ? DP_OK : take(run, count * run->elem_bytes, out);
+    return piece->out != NULL ? DP_OK : take_scratch(run, count * run->elem_bytes, out);
 }
 
-static ncclResult_t reduce_piece(run_t *run, const dp_engine_piece_t *piece, const void *source,
-                                 size_t stride, void *out)
+static ncclResult_t reduce_piece(nccl_run_t *run, const dp_engine_piece_t *piece,
+                                 const void *source, size_t stride, void *out)
 {
     const char *in = source;
     ncclComm_t comm = run->group->comm;
@@ -258,8 +259,9 @@ static ncclResult_t reduce_piece(run_t *run, const dp_engine_piece_t *piece, con
     return result;
 }
 
-/* Piece i and those behind it in a slot as one: NCCL takes a ring per call. Returns the last. */
-static size_t join_pieces(const run_t *run, size_t i, dp_engine_piece_t *joined)
+/* Joins piece i and those behind it in a fused buffer into one call, as NCCL makes a ring per call.
+ * Returns the last one joined. */
+static size_t join_pieces(const nccl_run_t *run, size_t i, dp_engine_piece_t *joined)
 {
     const dp_engine_piece_t *pieces = run->op->pieces;
     const char *begin = joined->in;
@@ -282,7 +284,7 @@ static size_t join_pieces(const run_t *run, size_t i, dp_engine_piece_t *joined)
     return i;
 }
 
-static ncclResult_t reduce_pieces(run_t *run)
+static ncclResult_t reduce_pieces(nccl_run_t *run)
 {
     const dp_nccl_engine_t *engine = run->engine;
     ncclResult_t result = ncclGroupStart();
@@ -302,12 +304,12 @@ static ncclResult_t reduce_pieces(run_t *run)
     return result != ncclSuccess ? result : end;
 }
 
-static int ends_here(const run_t *run, const dp_engine_piece_t *piece)
+static int ends_here(const nccl_run_t *run, const dp_engine_piece_t *piece)
 {
     return run->op->collective != DP_COLLECTIVE_REDUCE || piece->root == run->group->rank;
 }
 
-static dp_status_t run_reduction(run_t *run)
+static dp_status_t run_reduction(nccl_run_t *run)
 {
     dp_nccl_engine_t *engine = run->engine;
     const dp_engine_op_t *op = run->op;
@@ -318,7 +320,7 @@ static dp_status_t run_reduction(run_t *run)
 
         if (piece->count == 0) continue;
         engine->outputs[i] = NULL;
-        status = prepare(run, piece, &engine->sources[i], &engine->strides[i]);
+        status = prepare_source(run, piece, &engine->sources[i], &engine->strides[i]);
         if (status == DP_OK && ends_here(run, piece)) {
             status = output_of(run, piece, piece->count, &engine->outputs[i]);
         }
@@ -330,25 +332,25 @@ static dp_status_t run_reduction(run_t *run)
         const dp_engine_piece_t *piece = &op->pieces[i];
 
         if (piece->count == 0 || piece->out == NULL || !ends_here(run, piece)) continue;
-        status = scale(run, piece->out, piece->out, piece->count, piece->postscale, 1);
+        status = scale_elements(run, piece->out, piece->out, piece->count, piece->postscale, 1);
     }
     return status;
 }
 
 /* ---- Reductions by sections ------------------------------------------------------------------ */
 
-static size_t section_begin(const run_t *run, int rank)
+static size_t section_begin(const nccl_run_t *run, int rank)
 {
     return dp_min((size_t)rank * run->section, run->total);
 }
 
-static size_t section_bytes(const run_t *run, int rank)
+static size_t section_bytes(const nccl_run_t *run, int rank)
 {
     return dp_min(run->row, run->total - section_begin(run, rank));
 }
 
 /* Everybody's section `rank` comes to that rank: behind one another, its own left out. */
-static ncclResult_t swap_sections(run_t *run)
+static ncclResult_t swap_sections(nccl_run_t *run)
 {
     const int self = run->group->rank;
     ncclComm_t comm = run->group->comm;
@@ -374,7 +376,7 @@ static ncclResult_t swap_sections(run_t *run)
 }
 
 /* The reduced sections go to everybody. */
-static ncclResult_t share_sections(run_t *run)
+static ncclResult_t share_sections(nccl_run_t *run)
 {
     const int self = run->group->rank;
     ncclComm_t comm = run->group->comm;
@@ -401,7 +403,7 @@ static ncclResult_t share_sections(run_t *run)
 }
 
 /* Which part of a piece each rank reduces: an equal share, or its row. */
-static void cut(run_t *run, const dp_engine_piece_t *piece, size_t stride)
+static void cut_sections(nccl_run_t *run, const dp_engine_piece_t *piece, size_t stride)
 {
     const size_t size = (size_t)run->group->size;
 
@@ -416,7 +418,7 @@ static void cut(run_t *run, const dp_engine_piece_t *piece, size_t stride)
 }
 
 /* All of a piece comes to its root. */
-static ncclResult_t gather_piece(run_t *run)
+static ncclResult_t gather_piece(nccl_run_t *run)
 {
     const int self = run->group->rank;
     ncclComm_t comm = run->group->comm;
@@ -437,19 +439,20 @@ static ncclResult_t gather_piece(run_t *run)
 }
 
 /* inputs[size]: what came, this rank's own where it lies. */
-static dp_status_t combine_all(run_t *run, const dp_engine_piece_t *piece, const char *own,
-                               size_t bytes, void *out)
+static dp_status_t combine_received(nccl_run_t *run, const dp_engine_piece_t *piece,
+                                    const char *own, size_t bytes, void *out)
 {
     const void **inputs = run->engine->inputs;
 
     for (int i = 0; i < run->group->size; i++)
         inputs[i] = i == run->group->rank ? own : run->take + (size_t)i * bytes;
     /* The first one's place is read before it is written. */
-    return combine(run, inputs, run->group->size, run->take, out, bytes / run->elem_bytes,
-                   piece->postscale);
+    return combine_inputs(run, inputs, run->group->size, run->take, out, bytes / run->elem_bytes,
+                          piece->postscale);
 }
 
-static dp_status_t reduce_to_root(run_t *run, const dp_engine_piece_t *piece, const void *source)
+static dp_status_t reduce_to_root(nccl_run_t *run, const dp_engine_piece_t *piece,
+                                  const void *source)
 {
     void *memory = NULL;
     dp_status_t status = DP_OK;
@@ -458,16 +461,16 @@ static dp_status_t reduce_to_root(run_t *run, const dp_engine_piece_t *piece, co
     run->total = piece->count * run->elem_bytes;
     run->give = source;
     if (run->root == run->group->rank) {
-        status = take(run, run->total * (size_t)run->group->size, &memory);
+        status = take_scratch(run, run->total * (size_t)run->group->size, &memory);
     }
     run->take = memory;
     if (status == DP_OK) status = DP_NCCL_CALL(run->group, gather_piece(run), run->error);
     if (status != DP_OK || run->root != run->group->rank || piece->out == NULL) return status;
-    return combine_all(run, piece, source, run->total, piece->out);
+    return combine_received(run, piece, source, run->total, piece->out);
 }
 
-static dp_status_t reduce_sections(run_t *run, const dp_engine_piece_t *piece, const void *source,
-                                   size_t stride)
+static dp_status_t reduce_sections(nccl_run_t *run, const dp_engine_piece_t *piece,
+                                   const void *source, size_t stride)
 {
     const int self = run->group->rank;
     const int is_shared = run->op->collective == DP_COLLECTIVE_ALLREDUCE;
@@ -476,21 +479,21 @@ static dp_status_t reduce_sections(run_t *run, const dp_engine_piece_t *piece, c
     size_t mine;
     dp_status_t status;
 
-    cut(run, piece, stride);
+    cut_sections(run, piece, stride);
     mine = section_bytes(run, self);
     run->give = source;
-    status = take(run, mine * (size_t)run->group->size, &memory);
+    status = take_scratch(run, mine * (size_t)run->group->size, &memory);
     run->take = memory;
     if (status == DP_OK) status = DP_NCCL_CALL(run->group, swap_sections(run), run->error);
     if (status != DP_OK || out == NULL) return status;
     if (is_shared) out += section_begin(run, self);
-    status = combine_all(run, piece, run->give + section_begin(run, self), mine, out);
+    status = combine_received(run, piece, run->give + section_begin(run, self), mine, out);
     if (status != DP_OK || !is_shared) return status;
     run->take = piece->out;
     return DP_NCCL_CALL(run->group, share_sections(run), run->error);
 }
 
-static dp_status_t run_by_sections(run_t *run)
+static dp_status_t run_by_sections(nccl_run_t *run)
 {
     dp_status_t status = DP_OK;
 
@@ -500,7 +503,7 @@ static dp_status_t run_by_sections(run_t *run)
         size_t stride;
 
         if (piece->count == 0) continue;
-        status = prepare(run, piece, &source, &stride);
+        status = prepare_source(run, piece, &source, &stride);
         if (status != DP_OK) break;
         status = run->op->collective == DP_COLLECTIVE_REDUCE
                      ? reduce_to_root(run, piece, source)
@@ -511,7 +514,7 @@ static dp_status_t run_by_sections(run_t *run)
 
 /* ---- Moves ----------------------------------------------------------------------------------- */
 
-static ncclResult_t gather_rows(run_t *run, const dp_engine_piece_t *piece, char *out,
+static ncclResult_t gather_rows(nccl_run_t *run, const dp_engine_piece_t *piece, char *out,
                                 size_t stride)
 {
     const size_t bytes = piece->count * run->elem_bytes;
@@ -530,7 +533,7 @@ static ncclResult_t gather_rows(run_t *run, const dp_engine_piece_t *piece, char
     return result;
 }
 
-static ncclResult_t move_piece(run_t *run, const dp_engine_piece_t *piece, void *out)
+static ncclResult_t move_piece(nccl_run_t *run, const dp_engine_piece_t *piece, void *out)
 {
     const void *in = run->op->root == run->group->rank ? piece->in : out;
 
@@ -541,7 +544,7 @@ static ncclResult_t move_piece(run_t *run, const dp_engine_piece_t *piece, void 
                          run->group->comm, run->stream);
 }
 
-static ncclResult_t move_pieces(run_t *run)
+static ncclResult_t move_pieces(nccl_run_t *run)
 {
     ncclResult_t result = ncclGroupStart();
     ncclResult_t end;
@@ -556,7 +559,7 @@ static ncclResult_t move_pieces(run_t *run)
     return result != ncclSuccess ? result : end;
 }
 
-static dp_status_t run_moves(run_t *run)
+static dp_status_t run_moves(nccl_run_t *run)
 {
     const int gathers = run->op->collective == DP_COLLECTIVE_ALLGATHER;
     dp_status_t status = DP_OK;
@@ -592,12 +595,12 @@ static dp_status_t make_room(dp_nccl_engine_t *engine, size_t pieces, dp_error_t
 dp_status_t dp_nccl_issue(dp_nccl_task_t *task, cudaStream_t stream, dp_error_t *error)
 {
     dp_nccl_engine_t *engine = task->engine;
-    run_t run = {.engine = engine,
-                 .group = task->group,
-                 .op = task->op,
-                 .stream = stream,
-                 .elem_bytes = dp_dtype_bytes(task->op->dtype),
-                 .error = error};
+    nccl_run_t run = {.engine = engine,
+                      .group = task->group,
+                      .op = task->op,
+                      .stream = stream,
+                      .elem_bytes = dp_dtype_bytes(task->op->dtype),
+                      .error = error};
     dp_status_t status = make_room(engine, task->op->piece_count, error);
 
     if (status != DP_OK) return status;
@@ -620,6 +623,6 @@ dp_status_t dp_nccl_issue(dp_nccl_task_t *task, cudaStream_t stream, dp_error_t 
         status = dp_error_set(error, DP_ERR_UNSUPPORTED, "not an operation of pieces");
         break;
     }
-    give_all(&run);
+    release_scratch(&run);
     return status;
 }

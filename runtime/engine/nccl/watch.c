@@ -1,12 +1,15 @@
 /*
  * watch.c - the two threads of the NCCL engine, and how an abort comes to an end.
  *
- * The keeper makes and ends communicators, one after the other, and breaks them all when the engine
- * is aborted. The watcher asks NCCL for errors while operations are in flight, and reads from
- * pinned memory when the GPU began them; should the keeper not get through with an abort, then
- * because a peer or a driver hangs, and the watcher ends the process: a rank that is stuck would
- * hold up the whole job. The watcher never calls CUDA: a call may be stuck behind another thread's
- * that waits for the device, and then nobody would notice that the device waits for ever.
+ * The keeper makes and ends communicators, one after the other, in the order in which the launch
+ * thread asked for that; when the engine is aborted it aborts them all. The launch thread issues
+ * nothing while the keeper has such work (dp_nccl_await_keeper() says why).
+ *
+ * The watcher asks NCCL for errors while operations are in flight, and reads from pinned memory
+ * when the GPU began them. If the keeper does not finish an abort in time, a peer or a driver
+ * hangs; then the watcher ends the process, as a rank that is stuck would hold up the whole job.
+ * The watcher never calls CUDA: such a call may be stuck behind another thread's that waits for the
+ * device, and then nothing would notice that the device waits for ever.
  */
 #include "runtime/engine/nccl/nccl_internal.h"
 
@@ -137,6 +140,7 @@ static dp_status_t look_at_time(dp_nccl_task_t *task, dp_error_t *error)
 
     if (engine->limit_ns == 0) return DP_OK;
     if (task->begun_ns == 0) {
+        /* The GPU's store into pinned memory needs no partner: the flag says all there is. */
         if (task->is_issued && __atomic_load_n(task->begun, __ATOMIC_ACQUIRE) != 0) {
             task->begun_ns = now_ns;
         }
@@ -150,7 +154,7 @@ static dp_status_t look_at_time(dp_nccl_task_t *task, dp_error_t *error)
 }
 
 /* lock is held. */
-static dp_status_t look(dp_nccl_engine_t *engine, dp_error_t *error)
+static dp_status_t look_at_operations(dp_nccl_engine_t *engine, dp_error_t *error)
 {
     dp_status_t status = look_for_error(engine, engine->world, error);
 
@@ -178,7 +182,7 @@ static _Noreturn void end_process(const dp_nccl_engine_t *engine)
     _exit(DP_NCCL_EXIT_CODE);
 }
 
-static void nap(dp_nccl_engine_t *engine)
+static void sleep_until_next_look(dp_nccl_engine_t *engine)
 {
     const uint64_t until_ns = dp_now_ns() + LOOK_NS;
     const struct timespec until = {(time_t)(until_ns / 1000000000u),
@@ -198,17 +202,17 @@ static void *watcher_main(void *argument)
 
         if (is_breaking) {
             if (dp_now_ns() - engine->abort_ns > engine->break_ns) end_process(engine);
-            nap(engine);
+            sleep_until_next_look(engine);
         } else if (engine->is_stopping) {
             break;
         } else if (engine->tasks == NULL || dp_nccl_is_aborted(engine)) {
             pthread_cond_wait(&engine->change, &engine->lock);
-        } else if (look(engine, &error) != DP_OK) {
+        } else if (look_at_operations(engine, &error) != DP_OK) {
             pthread_mutex_unlock(&engine->lock);
             dp_nccl_stop(engine, error.status, error.text);
             pthread_mutex_lock(&engine->lock);
         } else {
-            nap(engine);
+            sleep_until_next_look(engine);
         }
     }
     pthread_mutex_unlock(&engine->lock);
