@@ -46,6 +46,7 @@ static void stop_engine(dp_cpu_engine_t *engine, dp_status_t status, const char 
     pthread_mutex_unlock(&engine->abort_lock);
 }
 
+/* Gives an operation the reason why the engine stopped, whatever it ran into itself. */
 static void fail_as_stopped(dp_cpu_engine_t *engine, dp_engine_op_t *op)
 {
     pthread_mutex_lock(&engine->abort_lock);
@@ -77,7 +78,8 @@ static dp_status_t run_in_group(dp_cpu_group_t *group, dp_engine_op_t *op, int r
     return status;
 }
 
-/* A send runs in the pair of its ranks. */
+/* A send runs in the pair of its two ranks: the other members of the group do not enqueue it, so
+ * it can take part neither in their barriers nor in their numbering of operations. */
 static dp_status_t run_send(dp_cpu_group_t *group, dp_engine_op_t *op)
 {
     const int root = op->root < op->peer ? 0 : 1; /* in the pair */
@@ -92,6 +94,8 @@ static dp_status_t run_send(dp_cpu_group_t *group, dp_engine_op_t *op)
     return status;
 }
 
+/* On a stream's thread, or inline in the thread that runs launches: run_lock lets one operation run
+ * at a time, and streams keep them in order. */
 static void run_operation(dp_cpu_engine_t *engine, dp_engine_op_t *op)
 {
     dp_cpu_group_t *group = op->group != NULL ? group_of(op->group) : engine->world;
@@ -112,6 +116,7 @@ static void run_operation(dp_cpu_engine_t *engine, dp_engine_op_t *op)
                          ? run_send(group, op)
                          : run_in_group(group, op, op->root, op->peer);
         if (op->status != DP_OK && why[0] == '\0') why = dp_status_string(op->status);
+        /* Every rank has found the same and nothing was written: the engine goes on. */
         if (op->status == DP_ERR_TRUNCATED) {
             snprintf(op->text, sizeof(op->text), "%s", why);
         } else if (op->status != DP_OK) {
@@ -152,6 +157,7 @@ static dp_status_t cpu_enqueue(dp_engine_t *self, dp_stream_t *stream, dp_work_s
     if (task == NULL) return DP_ERR_NO_MEMORY;
     task->engine = engine;
     task->op = op;
+    /* A small operation on an idle stream runs before this returns. */
     status = engine->device->ops->call(stream, size, run_task, task);
     if (status != DP_OK) free(task);
     return status;
@@ -162,6 +168,7 @@ static void cpu_abort(dp_engine_t *self, dp_status_t status, const char *text)
     dp_cpu_engine_t *engine = cpu_engine_of(self);
 
     stop_engine(engine, status, text);
+    /* The flag is set: now end the sleep of a running operation, at a barrier or for a message. */
     dp_control_wake(&engine->control);
     if (engine->link != NULL) dp_link_wake(engine->link);
 }

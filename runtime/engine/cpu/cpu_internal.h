@@ -184,10 +184,10 @@ typedef struct dp_pull_probe {
     uint32_t pad;
 } dp_pull_probe_t;
 
-int dp_pull_try(const dp_pull_probe_t *hello); /* 1: it can be read */
+int dp_pull_try(const dp_pull_probe_t *probe); /* 1: it can be read */
 /* count: ranks of this node. */
 dp_status_t dp_pull_create(int count, dp_pull_t **out);
-void dp_pull_know(dp_pull_t *pull, int local, const dp_pull_probe_t *hello);
+void dp_pull_know(dp_pull_t *pull, int local, const dp_pull_probe_t *probe);
 void dp_pull_destroy(dp_pull_t *pull); /* NULL is fine */
 
 /* The same through shared memory, in pieces (intra_node/stage.c). */

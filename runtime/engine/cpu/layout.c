@@ -121,6 +121,7 @@ int dp_layout_next(const dp_layout_t *layout, dp_range_t *range, dp_segment_t *s
     end = dp_min(range->end, layout->block_begin[piece + 1]);
     count = layout->elem_begin[piece + 1] - layout->elem_begin[piece];
     segment->piece = piece;
+    /* The last block of a piece may be short: so the end is cut to the piece's elements. */
     segment->start = (range->begin - first) * DP_TALLY_BLOCK;
     segment->count = dp_min((end - first) * DP_TALLY_BLOCK, count) - segment->start;
     range->begin = end;

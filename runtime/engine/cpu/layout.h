@@ -2,8 +2,16 @@
  * layout.h - an operation's elements as one line of blocks, and how ranks share it.
  *
  * Every piece is cut into blocks of DP_TALLY_BLOCK elements from its start, the last one shorter.
- * Shards, sub-shards and chunks are ranges of blocks, so figures per block do not depend on how
- * pieces were grouped. Pure arithmetic; all ranks come to the same answer.
+ * The blocks of all pieces, one after the other, are the line; for pieces of 2.5, 1 and 0.25
+ * blocks:
+ *
+ *   block     0    1    2   |  3   |  4
+ *   piece     0    0    0   |  1   |  2        block_begin = 0, 3, 4, 5
+ *
+ * Shards, parts of shards and chunks are ranges of blocks. Why blocks and not elements: the figures
+ * of a block (norm and so on) are exact only if one rank computes all of it, and then they do not
+ * depend on how pieces were grouped or who reduced which shard. Pure arithmetic; all ranks come to
+ * the same answer.
  */
 #ifndef DP_ENGINE_CPU_LAYOUT_H
 #define DP_ENGINE_CPU_LAYOUT_H

@@ -204,6 +204,11 @@ static void record_wait(dp_cpu_group_t *group, dp_engine_op_t *op, const dp_barr
                                                              .aux = (uint32_t)op->last_rank});
 }
 
+/*
+ * The descriptor is written with plain stores: the barrier behind it publishes them. It may be
+ * overwritten although it was read two operations ago, because a barrier has passed since (see
+ * control.h).
+ */
 dp_status_t dp_cpu_arrive(dp_cpu_group_t *group, dp_engine_op_t *op, int is_eager)
 {
     dp_cpu_publication_t *publication = dp_cpu_publication(group);
@@ -262,6 +267,8 @@ const dp_control_piece_t *dp_cpu_published_piece(const dp_cpu_group_t *group, in
     return dp_cpu_memory_at(group, local, offset, sizeof(dp_control_piece_t));
 }
 
+/* Of this rank the address itself, which need not be in the arena; of others what they published,
+ * checked by dp_cpu_memory_at(). */
 const void *dp_cpu_input_at(const dp_cpu_group_t *group, int local, size_t piece, size_t element,
                             size_t count, size_t elem_bytes)
 {
@@ -317,6 +324,8 @@ int dp_cpu_wants_tally(const dp_cpu_group_t *group, const dp_engine_op_t *op)
     return 0;
 }
 
+/* Block by block into one buffer that stays in the cache; the figures of a block are the same as
+ * where its results are kept. */
 void dp_cpu_tally_only(dp_cpu_group_t *group, const dp_reduce_args_t *args)
 {
     const size_t step = DP_TALLY_BLOCK * dp_dtype_bytes(args->dtype);
@@ -335,6 +344,8 @@ void dp_cpu_tally_only(dp_cpu_group_t *group, const dp_reduce_args_t *args)
     }
 }
 
+/* A rank publishes figures only of the pieces that its range touches, so only these are cleared:
+ * nobody reads the others. */
 void dp_cpu_clear_tallies(dp_cpu_group_t *group, dp_range_t range)
 {
     dp_tally_t *tallies = dp_cpu_publication(group)->tallies;
@@ -351,6 +362,8 @@ dp_tally_t *dp_cpu_tally(dp_cpu_group_t *group, size_t piece, int wanted)
     return wanted ? &dp_cpu_publication(group)->tallies[piece] : NULL;
 }
 
+/* All ranks add the same figures in the same order. The sums are exact (kernels/tally.c), so the
+ * order would not matter either. */
 dp_status_t dp_cpu_add_tallies(dp_cpu_group_t *group, dp_engine_op_t *op, int local,
                                dp_range_t range)
 {

@@ -23,7 +23,7 @@ static int smallest_node(const dp_topology_t *topology)
     return least;
 }
 
-/* Ranks elsewhere whose partner this rank is: each sends what is meant for this node here. */
+/* How many ranks of other nodes have this rank as their partner here, and so send to it. */
 static int count_served(const dp_cpu_group_t *group)
 {
     const dp_topology_t *topology = group->topology;
@@ -36,7 +36,8 @@ static int count_served(const dp_cpu_group_t *group)
     return count;
 }
 
-/* One sparse mapping for all buffers: pages are made by use. */
+/* One mapping for all buffers. It costs address space only: the kernel makes a page when it is
+ * first written. */
 static dp_status_t make_buffers(dp_inter_node_pool_t *pool, size_t nodes)
 {
     const size_t each = DP_CHUNK_HEAD + DP_CHUNK_BYTES;
@@ -60,7 +61,7 @@ static dp_status_t make_buffers(dp_inter_node_pool_t *pool, size_t nodes)
     return DP_OK;
 }
 
-/* topology: the world's. No group has more nodes, or ranks on this one. */
+/* topology: the world's, as no group has more nodes, or more ranks on this one. */
 dp_status_t dp_inter_node_pool_create(const dp_topology_t *topology, int local_size,
                                       dp_inter_node_pool_t **out, dp_error_t *error)
 {
@@ -167,9 +168,12 @@ void dp_inter_node_destroy(dp_inter_node_t *inter_node)
 
 /* ---- What operations use --------------------------------------------------------------------- */
 
-/* A number that a later group gets again never meets a message of an earlier one: every message
- * between two ranks is sent and received by one operation of a group, both run their operations in
- * one order, and messages of one tag between them are matched in the order they were sent. */
+/*
+ * A tag need not be unique for ever. A group's number and the low bits of an operation's number are
+ * used again, but two messages of one tag between two ranks cannot be mistaken: each is sent and
+ * received by one operation, both ranks run their operations in the same order, and UCX matches
+ * messages of one tag in the order in which they were sent.
+ */
 uint64_t dp_inter_node_tag(const dp_cpu_group_t *group, int from, unsigned kind, size_t chunk)
 {
     const dp_link_tag_t tag = {.from_rank = group->ranks[from],
@@ -188,6 +192,7 @@ dp_status_t dp_inter_node_scratch(dp_cpu_group_t *group, size_t bytes, char **sc
     dp_status_t status;
 
     if (bytes > pool->scratch_bytes) {
+        /* No rank reads the old one any more: the operation that used it ended with a barrier. */
         dp_arena_free(arena, pool->scratch);
         pool->scratch = NULL;
         pool->scratch_bytes = 0;
@@ -216,7 +221,7 @@ void dp_inter_node_scratch_release(dp_cpu_group_t *group)
     pool->scratch_bytes = 0;
 }
 
-/* ---- What can happen ------------------------------------------------------------------------- */
+/* ---- Completion and failure ------------------------------------------------------------------ */
 
 int dp_inter_node_all_done(const dp_link_message_t *messages, int count, int *failed)
 {
@@ -241,8 +246,8 @@ dp_status_t dp_inter_node_lost(dp_cpu_group_t *group, int peer)
     const int rank = dp_link_rank(engine->link, peer);
     const char *why = "a message failed";
 
-    /* Who left may only be a victim that heard of the cause earlier than we did: give that news a
-     * moment to come. */
+    /* The peer may have left because of a failure elsewhere, of which it heard before this rank
+     * did. Wait a moment for the abort that names the cause. */
     while (dp_now_ns() < until_ns) {
         if (dp_inter_node_check_abort(group) != DP_OK) return DP_ERR_ABORTED;
         nanosleep(&(const struct timespec){0, 1000000}, NULL);
@@ -268,8 +273,9 @@ void dp_inter_node_note_wait(dp_cpu_group_t *group, uint64_t begin_ns, int last)
                                                              .aux = (uint32_t)last});
 }
 
-/* ---- Small things between first ranks -------------------------------------------------------- */
+/* ---- Between the nodes' first ranks ---------------------------------------------------------- */
 
+/* Posts all receives and starts all sends; leader_blocks takes the nodes' blocks in their order. */
 static dp_status_t start_leader_allgather(dp_cpu_group_t *group, unsigned kind, const void *data,
                                           size_t node_bytes, size_t rank_bytes)
 {
@@ -335,6 +341,7 @@ dp_status_t dp_inter_node_leader_allgather(dp_cpu_group_t *group, unsigned kind,
             if (begin_ns == 0) begin_ns = dp_now_ns();
             dp_link_idle_for(link, dp_link_rank(link, peer));
         }
+        /* A message that completed is valid even if its sender has left since. */
         if (in->is_failed || out->is_failed) status = dp_inter_node_lost(group, peer);
     }
     if (status != DP_OK) return status;

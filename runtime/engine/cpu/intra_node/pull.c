@@ -52,12 +52,12 @@ static int read_from(pid_t pid, uint64_t address, void *to, size_t bytes)
     return 1;
 }
 
-int dp_pull_try(const dp_pull_probe_t *hello)
+int dp_pull_try(const dp_pull_probe_t *probe)
 {
     uint64_t seen = 0;
 
-    return hello->pid > 0 && read_from(hello->pid, hello->address, &seen, sizeof(seen)) &&
-           seen == hello->value;
+    return probe->pid > 0 && read_from(probe->pid, probe->address, &seen, sizeof(seen)) &&
+           seen == probe->value;
 }
 
 dp_status_t dp_pull_create(int count, dp_pull_t **out)
@@ -78,9 +78,9 @@ dp_status_t dp_pull_create(int count, dp_pull_t **out)
     return DP_OK;
 }
 
-void dp_pull_know(dp_pull_t *pull, int local, const dp_pull_probe_t *hello)
+void dp_pull_know(dp_pull_t *pull, int local, const dp_pull_probe_t *probe)
 {
-    pull->pids[local] = hello->pid;
+    pull->pids[local] = probe->pid;
 }
 
 void dp_pull_destroy(dp_pull_t *pull)
@@ -240,6 +240,7 @@ dp_status_t dp_pull_reduce(dp_cpu_group_t *group, dp_engine_op_t *op)
 
     if (wanted) dp_cpu_clear_tallies(group, own);
     status = reduce_shard(group, own, wanted);
+    /* All shards are reduced: each lies in its owner's output, and may be read there. */
     if (status == DP_OK) status = dp_cpu_node_barrier(group);
     for (int i = 1; status == DP_OK && i < size; i++) {
         const int k = (group->local_rank + i) % size; /* not all from the same one */
