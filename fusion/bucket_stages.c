@@ -66,7 +66,7 @@ static void note_time(dp_bucket_t *bucket, uint64_t end_ns)
 
 /* ---- Pack ------------------------------------------------------------------------------------ */
 
-/* The factor of the cast into the slot, and of the one back. */
+/* The factor of the cast into the fused buffer, and of the one back. */
 double dp_bucket_pack_scale(const dp_bucket_t *bucket, size_t index)
 {
     const dp_fusion_item_t *state = dp_bucket_item(bucket, index);

@@ -80,7 +80,8 @@ static void pool_give(dp_fusion_job_t *job)
     pthread_mutex_unlock(&pipeline->lock);
 }
 
-/* Replaces an array by a larger one; what was in it is not kept. 0: no memory. */
+/* Replaces an array by a larger one; what was in it is not kept, as each launch fills it anew.
+ * array points at a pointer of any type, hence memcpy(). 0: no memory. */
 static int reserve(void *array, size_t room, size_t bytes)
 {
     void *larger = malloc(room * bytes);
@@ -163,7 +164,8 @@ static void fill_item(const dp_fusion_job_t *job, dp_fusion_item_t *state,
         state->wants_tally |= dp_dtype_is_float(item->tensors[t].dtype);
     }
     if (item->reduce == DP_AVERAGE) state->postscale /= (double)state->divisor;
-    /* No number times any prescale is 1, so those who have joined could not keep out of a product.
+    /* A joined rank gives the identity of the reduction. Of a product with a prescale p that would
+     * be 1/p, which may not exist: so the prescales are applied afterwards, p^contributors at once.
      */
     if (item->reduce == DP_PRODUCT && contributors < job->ranks) {
         state->postscale *= power(state->prescale, contributors);
@@ -177,8 +179,8 @@ static size_t entries_of(const dp_pipeline_item_t *item)
     return makes_or_ends_group(item) ? 1 : item->tensor_count;
 }
 
-/* What an exchange moves through this rank, about: decides where it runs and shows in the timeline.
- */
+/* About how many elements an exchange moves through this rank. The planner does not need it; it
+ * decides whether the bucket runs inline, and shows in the timeline. */
 static size_t exchange_count(const dp_fusion_job_t *job, const dp_pipeline_item_t *item)
 {
     size_t parts = dp_exchange_parts(item, job->rank, job->ranks), sent = 0;
@@ -193,8 +195,9 @@ static size_t exchange_count(const dp_fusion_job_t *job, const dp_pipeline_item_
     return gathers ? dp_min(sent * (size_t)job->ranks, item->capacity) : sent;
 }
 
-/* 1: what goes in has to be scaled, which nobody does to a program's own input. An engine on an
- * asynchronous device leaves scales to the casts. */
+/* 1: the inputs have to be scaled before the engine sees them, on an asynchronous device, whose
+ * casts apply the scales. Then the tensor goes through a fused buffer: a program's own input is
+ * never changed. */
 static int scales_first(const dp_fusion_job_t *job, size_t i, dp_dtype_t dtype)
 {
     const dp_pipeline_t *pipeline = job->pipeline;
@@ -203,7 +206,8 @@ static int scales_first(const dp_fusion_job_t *job, size_t i, dp_dtype_t dtype)
            dp_dtype_is_float(dtype) && job->items[i].prescale != 1.0;
 }
 
-/* An engine that does not compress moves what lies in slots, so a tensor has to go through one. */
+/* 1: the tensor travels in another type, and the engine does not cast: so it has to go through a
+ * fused buffer, where packing casts it. */
 static int packs_for_wire(const dp_fusion_job_t *job, dp_wire_t wire)
 {
     return wire != DP_WIRE_NONE && !job->pipeline->engine->ops->compresses;
@@ -272,6 +276,8 @@ static void fill_buckets(dp_fusion_job_t *job)
             dp_tally_init(&job->tallies[p]);
         }
     }
+    /* One more than there are buckets: the first ones may end while the last are being started, and
+     * the job must not be given back before dp_fusion_job_release(). */
     job->open = job->plan.bucket_count + 1;
 }
 
@@ -307,7 +313,8 @@ fail:
 
 /* ---- Completion ------------------------------------------------------------------------------ */
 
-/* The largest magnitude before postscale, which the next exponent follows. */
+/* The largest magnitude before postscale, from which the next launch chooses the wire's exponent.
+ */
 static float raw_absmax(const dp_fusion_item_t *state)
 {
     double scale = fabs(state->postscale);

@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How many entries of another kind a bucket looks past for one of its own. Bounds the work, and how
- * far a tensor can overtake others. */
+/* How many entries of another kind in a row a bucket looks past for one of its own. It bounds the
+ * work, and how far a tensor can overtake others. */
 #define LOOK_AHEAD 64
 
 static int has_rows(const dp_plan_entry_t *entry)
@@ -83,7 +83,7 @@ static int is_same_kind(const dp_plan_entry_t *a, const dp_plan_entry_t *b)
            (a->root == b->root || a->collective == DP_COLLECTIVE_REDUCE);
 }
 
-/* The largest part of an entry that fits a slot; a multiple of DP_TALLY_BLOCK, 0: none does. */
+/* The largest part of an entry that fits a fused buffer: a multiple of DP_TALLY_BLOCK; 0: none. */
 static size_t part_count(const dp_plan_entry_t *entry, const dp_plan_limits_t *limits)
 {
     size_t count = limits->buffer_bytes / dp_plan_buffer_bytes(entry, 1, limits->ranks);
@@ -143,7 +143,9 @@ static int fits(const dp_plan_t *plan, const dp_plan_limits_t *limits, int in_pl
     return used <= limits->buffer_bytes && bytes <= limits->buffer_bytes - used;
 }
 
-/* Opens the bucket that begins with an entry, after full ones for what does not fit a slot. */
+/* Opens the bucket that begins with an entry. An entry larger than a fused buffer is cut: its full
+ * parts get buckets of their own first, and what is left begins a bucket that others may join.
+ * Parts begin at multiples of DP_TALLY_BLOCK, so that figures do not depend on the cuts. */
 static dp_status_t begin_with(dp_plan_t *plan, const dp_plan_limits_t *limits,
                               const dp_plan_entry_t *entries, size_t index)
 {
@@ -170,7 +172,11 @@ static dp_status_t begin_with(dp_plan_t *plan, const dp_plan_limits_t *limits,
     return status == DP_OK ? add_piece(plan, limits, entry, piece) : status;
 }
 
-/* Fills the bucket just opened by entry `first` with those of its kind that follow. */
+/*
+ * Fills the bucket just opened by entry `first` with entries of its kind that follow, until one
+ * does not fit. It stops there, although a smaller one behind it might fit: tensors of one kind
+ * keep their order, which is the order in which the backward pass made them ready.
+ */
 static dp_status_t fill_bucket(dp_plan_t *plan, const dp_plan_limits_t *limits,
                                const dp_plan_entry_t *entries, size_t count, size_t first)
 {

@@ -22,8 +22,8 @@ typedef struct dp_plan_entry {
 } dp_plan_entry_t;
 
 typedef struct dp_plan_limits {
-    size_t buffer_bytes; /* room of one slot */
-    size_t alignment;    /* of pieces in a slot, bytes */
+    size_t buffer_bytes; /* room of one fused buffer */
+    size_t alignment;    /* of pieces in a fused buffer, bytes */
     int ranks;           /* of the group */
 } dp_plan_limits_t;
 
@@ -32,7 +32,7 @@ typedef struct dp_plan_piece {
     size_t entry;         /* index into the entries */
     size_t first;         /* element (of a row) where the part begins; multiple of DP_TALLY_BLOCK */
     size_t count;         /* elements (of a row) */
-    size_t buffer_offset; /* bytes into the slot; 0 when in place */
+    size_t buffer_offset; /* bytes into the fused buffer; 0 when in place */
 } dp_plan_piece_t;
 
 /* Pieces that travel as one engine operation. */
@@ -63,14 +63,14 @@ typedef struct dp_plan {
 /*
  * Fills plan (zero-initialised before its first use; memory is reused). Neighbours in the order
  * that agree in collective, dtype, reduction, wire, root (reduce: any), divisor and in_place share
- * a bucket while they fit a slot; entries that differ may be looked past (an order that is a pure
- * function of the entries). In-place pieces need no slot and share a bucket up to buffer_bytes of
- * payload. An entry too large for a slot is cut into parts unless in place. Empty entries get no
- * piece. What travels alone, empty or not, gets a bucket with one piece and no slot; its count,
- * which ranks need not agree on, decides nothing.
+ * a bucket while they fit a fused buffer; entries that differ may be looked past (an order that is
+ * a pure function of the entries). In-place pieces need no fused buffer and share a bucket up to
+ * buffer_bytes of payload. An entry too large for a fused buffer is cut into parts unless in place.
+ * Empty entries get no piece. What travels alone, empty or not, gets a bucket with one piece and no
+ * fused buffer; its count, which ranks need not agree on, decides nothing.
  *
  * @return DP_OK
- *         DP_ERR_INVALID    a slot is too small for DP_TALLY_BLOCK elements of an entry, or an
+ *         DP_ERR_INVALID    a buffer is too small for DP_TALLY_BLOCK elements of an entry, or an
  *                           entry's bytes do not fit size_t; the plan is empty
  *         DP_ERR_NO_MEMORY  likewise
  */
@@ -81,11 +81,11 @@ void dp_plan_fini(dp_plan_t *plan);
 /* 1 for exchanges, and for what makes and ends groups: nothing shares a bucket with them. */
 int dp_plan_is_alone(dp_collective_t collective);
 
-/* Bytes of slot a piece of `count` elements takes: rows times count for reduce_scatter. SIZE_MAX
- * when they do not fit size_t. */
+/* Bytes of a fused buffer that a piece of `count` elements takes: rows times count for
+ * reduce_scatter. SIZE_MAX when they do not fit size_t. */
 size_t dp_plan_buffer_bytes(const dp_plan_entry_t *entry, size_t count, int ranks);
 
-/* The smallest slot every entry of a world this large can be cut to. */
+/* The smallest fused buffer every entry of a world this large can be cut to. */
 size_t dp_plan_least_buffer_bytes(int ranks);
 
 #endif

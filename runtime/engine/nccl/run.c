@@ -101,7 +101,8 @@ static int find_reduction(nccl_run_t *run)
 
 /* ---- Memory and passes ----------------------------------------------------------------------- */
 
-/* Memory until the stream has passed the operation. */
+/* Scratch memory, freed on the stream behind the operation (release_scratch()). Allocated in stream
+ * order, so no call waits for the device. */
 static dp_status_t take_scratch(nccl_run_t *run, size_t bytes, void **memory)
 {
     dp_nccl_engine_t *engine = run->engine;
@@ -349,7 +350,8 @@ static size_t section_bytes(const nccl_run_t *run, int rank)
     return dp_min(run->row, run->total - section_begin(run, rank));
 }
 
-/* Everybody's section `rank` comes to that rank: behind one another, its own left out. */
+/* Each rank sends section i of its data to rank i, and receives its own section of all the others'
+ * data, one behind the other in run->take. Its own part stays where it lies. */
 static ncclResult_t swap_sections(nccl_run_t *run)
 {
     const int self = run->group->rank;
@@ -375,7 +377,7 @@ static ncclResult_t swap_sections(nccl_run_t *run)
     return result != ncclSuccess ? result : end;
 }
 
-/* The reduced sections go to everybody. */
+/* Each rank sends its reduced section to all others. */
 static ncclResult_t share_sections(nccl_run_t *run)
 {
     const int self = run->group->rank;

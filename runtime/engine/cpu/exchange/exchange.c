@@ -273,7 +273,8 @@ static dp_status_t swap_rows(dp_exchange_run_t *run)
     return status;
 }
 
-/* Those of other nodes, in the table. */
+/* Finds the rows of other nodes' ranks: the first rank of the node fetches them into a table in its
+ * arena, the barrier makes them visible, and all read them there. */
 static dp_status_t find_far_rows(dp_exchange_run_t *run)
 {
     dp_cpu_group_t *group = run->group;
@@ -323,7 +324,8 @@ static size_t total_for(const dp_exchange_run_t *run, int to)
     return total;
 }
 
-/* The lowest rank whose capacity does not do; all ranks find the same. */
+/* Fails with the lowest rank whose capacity is too small. All ranks find the same one, as they
+ * compute it from the same rows, so all fail with one text before a byte is written. */
 static dp_status_t check_capacities(dp_exchange_run_t *run)
 {
     dp_cpu_group_t *group = run->group;
@@ -379,7 +381,8 @@ static int wants_shared(const dp_exchange_run_t *run, int node)
     return 0;
 }
 
-/* Which local rank of this node takes the shared block of a rank elsewhere. */
+/* Which local rank of this node receives the block of a rank elsewhere that is for everybody; the
+ * others copy it from that one's scratch. */
 static int server_of(const dp_cpu_group_t *group, int from)
 {
     return group->topology->local_rank[from] % group->local_size;
@@ -544,7 +547,8 @@ dp_status_t dp_cpu_run_exchange(dp_cpu_group_t *group, dp_engine_op_t *op, int r
     if (status == DP_OK) {
         status = move_blocks(&run);
     } else if (group->node_count > 1 && dp_cpu_node_barrier(group) != DP_OK) {
-        status = DP_ERR_ABORTED; /* who was late has read the rows: they may change */
+        /* The barrier above: ranks that were late have read the rows, which may change now. */
+        status = DP_ERR_ABORTED;
     }
     return status;
 }

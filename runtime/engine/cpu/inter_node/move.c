@@ -53,7 +53,8 @@ static int peer_on(const move_run_t *run, int i)
     return run->inter_node->peer_of[i < run->group->node ? i : i + 1];
 }
 
-/* One chunk to all other nodes, if the buffer is free. */
+/* Sends the next chunk to all other nodes, if the buffer of the chunk DP_CHUNK_WINDOW before it is
+ * free: one packed copy serves all of them. */
 static dp_status_t send_chunk(move_run_t *run, int *busy)
 {
     const int nodes = run->inter_node->others;
@@ -90,7 +91,8 @@ static dp_link_message_t *message_of(const move_run_t *run, int source, size_t c
     return &run->inter_node->received[(size_t)source * DP_CHUNK_WINDOW + chunk % DP_CHUNK_WINDOW];
 }
 
-/* Takes what has come from a source in order, and keeps receives posted. */
+/* Counts the chunks that have come from a source, in their order, and keeps DP_CHUNK_WINDOW
+ * receives posted. A chunk is received where it belongs, so nothing has to be copied. */
 static dp_status_t receive_chunks(move_run_t *run, int index, int *busy)
 {
     dp_inter_node_source_t *source = &run->inter_node->sources[index];
@@ -141,7 +143,7 @@ static int is_finished(const move_run_t *run, int *failed_peer)
     return 1;
 }
 
-/* Until every source has sent its first chunk this rank waits for others to arrive. */
+/* Until every source has sent its first chunk, this rank counts as waiting for others to arrive. */
 static void note_heard(move_run_t *run)
 {
     for (int i = 0; i < run->source_count; i++) {
@@ -241,7 +243,8 @@ static dp_status_t unpack(move_run_t *run, int local, size_t offset, dp_range_t 
 
 /* ---- Broadcast ------------------------------------------------------------------------------- */
 
-/* The nodes' owners each move a shard of the root's input. */
+/* On the root's node each owner sends a shard of the root's input, so that all of the node's ranks
+ * share the work of the network; on the other nodes the owners receive. */
 static dp_status_t broadcast(move_run_t *run)
 {
     dp_cpu_group_t *group = run->group;
@@ -284,7 +287,7 @@ static size_t row_bytes(const move_run_t *run)
     return dp_align_up(run->group->layout.elem_count * run->elem_bytes, 64);
 }
 
-/* Which local rank receives the row of a rank elsewhere. */
+/* Which local rank of this node receives the row of a rank of another node: its partner here. */
 static int server_of(const dp_cpu_group_t *group, int rank)
 {
     return group->topology->local_rank[rank] % group->local_size;
