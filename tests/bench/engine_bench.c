@@ -1,5 +1,5 @@
 /*
- * engine_bench.c - how close the host engine's allreduce comes to what the machine can do.
+ * engine_bench.c - how close the CPU engine's allreduce comes to what the machine can do.
  *
  * Two processes, fp32 sum in place in engine memory, 4 B to 256 MiB. The baseline, in the same run
  * and in turns with the engine: both tensors mapped by both, each process adds its half of the two
@@ -10,7 +10,7 @@
  * process_vm_readv(); `refused`: and the engine must not do so. `tally`: the engine takes the
  * figures of the results too, as libdp has it.
  *
- *     engine_bench [hosts=1] [touch] [private] [refused] [tally] [seconds=0.3] [bytes=N,N]
+ *     engine_bench [nodes=1] [touch] [private] [refused] [tally] [seconds=0.3] [bytes=N,N]
  *                  [wire=none|fp16]
  */
 #include <errno.h>
@@ -59,7 +59,7 @@ typedef struct bench {
     uint32_t rounds;
     float *tensors[2]; /* of the baseline */
     float *own;        /* the engine's */
-    float *other;      /* the other side's of the baseline; NULL between hosts: no baseline then */
+    float *other;      /* the other side's of the baseline; NULL between nodes: no baseline then */
     float *piece;      /* [CMA_PIECE] of the private baseline */
 } bench_t;
 
@@ -428,12 +428,12 @@ int main(int argc, char **argv)
             fprintf(stderr, "engine_bench: sizes are 4 to 268435456, at most %d\n", SIZES_MAX);
             return 2;
         }
-        if (strncmp(argv[i], "hosts=", 6) == 0) world.hosts = atoi(argv[i] + 6);
+        if (strncmp(argv[i], "nodes=", 6) == 0) world.nodes = atoi(argv[i] + 6);
         if (strncmp(argv[i], "seconds=", 8) == 0) bench.seconds = atof(argv[i] + 8);
         if (strcmp(argv[i], "wire=fp16") == 0) bench.wire = DP_WIRE_FP16;
     }
-    if (bench.is_private && world.hosts != 1) {
-        fprintf(stderr, "engine_bench: private memory is for one host\n");
+    if (bench.is_private && world.nodes != 1) {
+        fprintf(stderr, "engine_bench: private memory is for one node\n");
         return 2;
     }
     world.arena_bytes = DP_GIB;

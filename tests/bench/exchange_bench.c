@@ -1,12 +1,12 @@
 /*
- * exchange_bench.c - how close alltoall and allgatherv inside a host come to plain copies.
+ * exchange_bench.c - how close alltoall and allgatherv inside a node come to plain copies.
  *
  * Two processes, 16 MiB per rank. The baseline, in the same run and in turns: each process copies
  * with memcpy() as many bytes as the exchange moves for it, from memory that both map to memory of
  * the same kind as the exchange's output. The best of all turns counts: what other programs take
  * from the machine only adds.
  *
- *     exchange_bench [turns=30] [hosts=1]
+ *     exchange_bench [turns=30] [nodes=1]
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -113,7 +113,7 @@ int main(int argc, char **argv)
 
     for (int i = 1; i < argc; i++) {
         if (strncmp(argv[i], "turns=", 6) == 0) setup.turns = atoi(argv[i] + 6);
-        if (strncmp(argv[i], "hosts=", 6) == 0) world.hosts = atoi(argv[i] + 6);
+        if (strncmp(argv[i], "nodes=", 6) == 0) world.nodes = atoi(argv[i] + 6);
     }
     world.arena_bytes = DP_GIB;
     world.spin_ns = 20000;

@@ -239,9 +239,9 @@ static void check_scatter(engine_rank_t *rank, const engine_world_t *world, dp_d
         const dp_cast_args_t args = {dtype, dtype, &cast, 1, 0};
 
         /* On a wire it is not rounded again after the sum: it does not travel back. */
-        if (wire == DP_WIRE_NONE || world->hosts == 1)
+        if (wire == DP_WIRE_NONE || world->nodes == 1)
             reference_reduce(world, &what, (size_t)row * stride, count, expected);
-        if (row == rank->rank && (wire == DP_WIRE_NONE || world->hosts == 1)) {
+        if (row == rank->rank && (wire == DP_WIRE_NONE || world->nodes == 1)) {
             engine_check(rank, memcmp(expected, out, count * bytes) == 0,
                          "reduce_scatter %s %s of %zu differs, in place %d", dp_dtype_name(dtype),
                          dp_reduce_name(reduce), count, in_place);

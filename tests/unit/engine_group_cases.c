@@ -307,7 +307,7 @@ static void check_sum(engine_rank_t *rank, const member_list_t *list, uint64_t *
     rank->engine->ops->free(rank->engine, data);
 }
 
-/* Slots are given again as soon as the order allows, while other ranks may lag behind. */
+/* Group numbers are used again as soon as the order allows, while other ranks may lag behind. */
 void case_groups(engine_rank_t *rank, void *user)
 {
     member_list_t lists[ALIVE + 1] = {0};

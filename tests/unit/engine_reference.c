@@ -1,7 +1,7 @@
 /*
  * engine_reference.c - what a collective must give, in plain C, element by element.
  *
- * The order is the engine's promise: local ranks ascending, then hosts ascending; 16-bit floats in
+ * The order is the engine's promise: local ranks ascending, then nodes ascending; 16-bit floats in
  * fp32. Only one period is worked out, and repeated.
  */
 #include "engine_reference.h"
@@ -163,7 +163,7 @@ static void reduce_one(const engine_world_t *world, const reference_t *what,
     const dp_dtype_t dtype = what->dtype;
     const dp_reduce_t reduce = what->reduce;
     const dp_dtype_t wired = what->wire == DP_WIRE_FP16 ? DP_F16 : DP_BF16;
-    const int is_wired = world->hosts > 1 && dtype == DP_F32 &&
+    const int is_wired = world->nodes > 1 && dtype == DP_F32 &&
                          (what->wire == DP_WIRE_FP16 || what->wire == DP_WIRE_BF16);
     double postscale = what->postscale;
     char rounded[8];
@@ -174,14 +174,14 @@ static void reduce_one(const engine_world_t *world, const reference_t *what,
         reduce_ints(world, dtype, reduce, inputs, out);
         return;
     }
-    for (int host = 0; host < world->hosts; host++) {
+    for (int node = 0; node < world->nodes; node++) {
         double part = 0.0;
         int first = 1;
 
         for (int r = 0; r < world->size; r++) {
             double value = load_float(dtype, inputs[r]);
 
-            if (engine_node(world, r) != host) continue;
+            if (engine_node(world, r) != node) continue;
             if (!is_wired) value = scaled(dtype, value, what->prescale);
             part = first ? value : combine_float(dtype, reduce, part, value);
             first = 0;

@@ -14,7 +14,7 @@
  * whole numbers whose sums are exact in every type. */
 void reference_fill(dp_dtype_t dtype, void *data, size_t count, int rank, size_t first, int exact);
 
-/* A reduction of what all ranks put in. wire, exponent: as it travels between hosts. */
+/* A reduction of what all ranks put in. wire, exponent: as it travels between nodes. */
 typedef struct reference {
     dp_dtype_t dtype;
     dp_reduce_t reduce;

@@ -26,7 +26,7 @@ int engine_failed(engine_rank_t *rank, const char *format, ...)
     vsnprintf(text, sizeof(text), format, list);
     va_end(list);
     if (rank->failures++ < 5) {
-        fprintf(stderr, "rank %d of %d, %d hosts: %s\n", rank->rank, rank->size,
+        fprintf(stderr, "rank %d of %d, %d nodes: %s\n", rank->rank, rank->size,
                 rank->topology.node_count, text);
     }
     return 0;
@@ -34,7 +34,7 @@ int engine_failed(engine_rank_t *rank, const char *format, ...)
 
 int engine_node(const engine_world_t *world, int rank)
 {
-    return world->interleave ? rank % world->hosts : rank * world->hosts / world->size;
+    return world->interleave ? rank % world->nodes : rank * world->nodes / world->size;
 }
 
 static dp_status_t open_rank(const engine_world_t *world, engine_rank_t *rank, dp_error_t *error)

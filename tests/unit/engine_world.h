@@ -22,15 +22,15 @@ typedef struct engine_rank {
 
 typedef struct engine_world {
     int size;
-    int hosts;      /* pretended */
-    int interleave; /* 1: rank r on host r % hosts; 0: ranks in blocks */
+    int nodes;      /* pretended */
+    int interleave; /* 1: rank r on node r % nodes; 0: ranks in blocks */
     size_t arena_bytes;
     uint64_t spin_ns;
     unsigned pulls_nothing; /* bit r: rank r takes only engine memory where it lies */
 } engine_world_t;
 #define ENGINE_WORLD(n, h)                                                                         \
     {                                                                                              \
-        .size = (n), .hosts = (h), .arena_bytes = 256 * DP_MIB                                     \
+        .size = (n), .nodes = (h), .arena_bytes = 256 * DP_MIB                                     \
     }
 
 typedef void (*engine_body_t)(engine_rank_t *rank, void *user);
@@ -51,7 +51,7 @@ void *engine_memory(engine_rank_t *rank, size_t bytes);
 int engine_failed(engine_rank_t *rank, const char *format, ...)
     __attribute__((format(printf, 2, 3))); /* 0 */
 
-/* Host of a rank in such a world. */
+/* Node of a rank in such a world. */
 int engine_node(const engine_world_t *world, int rank);
 
 #endif

@@ -2,7 +2,7 @@
  * fake_engine.c - an engine for the pipeline's tests.
  *
  * The ranks of a group, or of a send, meet at a table of their own in the room, so that groups do
- * not wait for each other. It must not know how the host engine moves anything.
+ * not wait for each other. It must not know how the CPU engine moves anything.
  */
 #include "tests/unit/fake_engine.h"
 #include "kernels/naive.h"

@@ -29,7 +29,7 @@ int engine_failed(engine_rank_t *rank, const char *format, ...)
 
 int engine_node(const engine_world_t *world, int rank)
 {
-    return rank * world->hosts / world->size;
+    return rank * world->nodes / world->size;
 }
 
 dp_status_t nccl_rank_open(const nccl_world_t *world, engine_rank_t *rank, dp_error_t *error)

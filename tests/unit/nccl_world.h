@@ -19,7 +19,7 @@ typedef struct nccl_world {
 } nccl_world_t;
 #define NCCL_WORLD(n)                                                                              \
     {                                                                                              \
-        .world = {.size = (n), .hosts = 1 }                                                        \
+        .world = {.size = (n), .nodes = 1 }                                                        \
     }
 
 /* Runs body once per rank and waits for all. Returns the number of failed checks. */

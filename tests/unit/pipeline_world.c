@@ -71,7 +71,7 @@ static void open_rank(world_t *world, int rank)
                      DP_OK);
 }
 
-static void begin(world_t *world, int ranks, int compresses, size_t fusion_bytes, int slots,
+static void begin(world_t *world, int ranks, int compresses, size_t fusion_bytes, int buffers,
                   const world_maker_t *maker)
 {
     *world = (world_t){.ranks = ranks, .compresses = compresses};
@@ -79,7 +79,7 @@ static void begin(world_t *world, int ranks, int compresses, size_t fusion_bytes
     world->config.spin_ns = 0;
     world->config.arena_bytes = 256 * DP_MIB;
     world->config.fusion_bytes = fusion_bytes;
-    world->config.fusion_buffers = slots;
+    world->config.fusion_buffers = buffers;
     pthread_mutex_init(&world->lock, NULL);
     pthread_cond_init(&world->change, NULL);
     for (int r = 0; r < ranks; r++) {
@@ -91,10 +91,10 @@ static void begin(world_t *world, int ranks, int compresses, size_t fusion_bytes
     }
 }
 
-static void init(world_t *world, int ranks, int compresses, size_t fusion_bytes, int slots,
+static void init(world_t *world, int ranks, int compresses, size_t fusion_bytes, int buffers,
                  const world_maker_t *maker)
 {
-    begin(world, ranks, compresses, fusion_bytes, slots, maker);
+    begin(world, ranks, compresses, fusion_bytes, buffers, maker);
     world->room = fake_room_create(ranks);
     for (int r = 0; r < ranks; r++) {
         struct world_rank *at = &world->rank[r];
@@ -105,15 +105,15 @@ static void init(world_t *world, int ranks, int compresses, size_t fusion_bytes,
     }
 }
 
-void world_init(world_t *world, int ranks, int compresses, size_t fusion_bytes, int slots)
+void world_init(world_t *world, int ranks, int compresses, size_t fusion_bytes, int buffers)
 {
-    init(world, ranks, compresses, fusion_bytes, slots, NULL);
+    init(world, ranks, compresses, fusion_bytes, buffers, NULL);
 }
 
-void world_init_device(world_t *world, int ranks, size_t fusion_bytes, int slots,
+void world_init_device(world_t *world, int ranks, size_t fusion_bytes, int buffers,
                        const world_maker_t *maker)
 {
-    init(world, ranks, 0, fusion_bytes, slots, maker);
+    init(world, ranks, 0, fusion_bytes, buffers, maker);
 }
 
 static void *create_engine(void *argument)
@@ -128,16 +128,16 @@ static void *create_engine(void *argument)
     return NULL;
 }
 
-void world_init_cpu(world_t *world, int ranks, int hosts, size_t fusion_bytes, int slots)
+void world_init_cpu(world_t *world, int ranks, int nodes, size_t fusion_bytes, int buffers)
 {
     static const char *const names[] = {"here", "there"};
     const char *list[world_ranks_max];
     dp_bootstrap_t *bootstraps[world_ranks_max];
     pthread_t threads[world_ranks_max];
 
-    begin(world, ranks, 1, fusion_bytes, slots, NULL);
+    begin(world, ranks, 1, fusion_bytes, buffers, NULL);
     for (int r = 0; r < ranks; r++)
-        list[r] = names[r % hosts];
+        list[r] = names[r % nodes];
     assert_int_equal(dp_bootstrap_create_threads(ranks, bootstraps), DP_OK);
     for (int r = 0; r < ranks; r++) {
         struct world_rank *at = &world->rank[r];

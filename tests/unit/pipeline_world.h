@@ -1,6 +1,6 @@
 /*
  * pipeline_world.h - ranks in one process for the pipeline's tests: a pipeline each over a fake or
- * the host engine, groups of them, and operations whose buffers and expected results are made from
+ * the CPU engine, groups of them, and operations whose buffers and expected results are made from
  * a description.
  */
 #ifndef DP_TESTS_PIPELINE_WORLD_H
@@ -61,7 +61,7 @@ typedef struct world_op {
 typedef struct world {
     int ranks;
     int compresses;
-    fake_room_t *room; /* NULL: over the host engine */
+    fake_room_t *room; /* NULL: over the CPU engine */
     struct world_rank {
         struct world *world;
         int rank;
@@ -82,16 +82,16 @@ typedef struct world {
     void *user;
 } world_t;
 
-/* fusion_bytes and slots as in the configuration. */
-void world_init(world_t *world, int ranks, int compresses, size_t fusion_bytes, int slots);
-/* The same over the host engine, on so many pretended hosts. */
-void world_init_cpu(world_t *world, int ranks, int hosts, size_t fusion_bytes, int slots);
+/* fusion_bytes and fused buffers as in the configuration. */
+void world_init(world_t *world, int ranks, int compresses, size_t fusion_bytes, int buffers);
+/* The same over the CPU engine, on so many pretended nodes. */
+void world_init_cpu(world_t *world, int ranks, int nodes, size_t fusion_bytes, int buffers);
 /* The same over a fake engine that does not compress, on devices of another kind. */
 typedef struct world_maker {
     void (*make)(int rank, dp_device_t **device); /* fails the test if it cannot */
     fake_launch_fn launch;                        /* see fake_engine.h */
 } world_maker_t;
-void world_init_device(world_t *world, int ranks, size_t fusion_bytes, int slots,
+void world_init_device(world_t *world, int ranks, size_t fusion_bytes, int buffers,
                        const world_maker_t *maker);
 void world_fini(world_t *world); /* destroys the pipelines */
 

@@ -39,12 +39,12 @@ static dp_status_t launch(dp_stream_t *stream, dp_work_fn fn, void *argument)
 
 static const world_maker_t maker = {make_device, launch};
 
-static void open_world(world_t *world, int ranks, size_t fusion_bytes, int slots, unsigned jitter)
+static void open_world(world_t *world, int ranks, size_t fusion_bytes, int buffers, unsigned jitter)
 {
     cuda_double_reset();
     cuda_double_set_devices(world_ranks_max);
     cuda_double_set_jitter(jitter);
-    world_init_device(world, ranks, fusion_bytes, slots, &maker);
+    world_init_device(world, ranks, fusion_bytes, buffers, &maker);
     device_of_launches = world->rank[0].device;
 }
 

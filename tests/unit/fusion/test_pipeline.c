@@ -142,7 +142,8 @@ static void pipeline_compresses_by_engine_or_by_cast(void **unused)
     }
 }
 
-/* What lies in the engine's memory is reduced there, unless only a slot makes it smaller. */
+/* What lies in the engine's memory is reduced there, unless only a fused buffer makes it smaller.
+ */
 static void pipeline_compresses_what_could_stay_in_place(void **unused)
 {
     (void)unused;
@@ -479,7 +480,7 @@ static void pipeline_overlaps_many_launches(void **unused)
     free(ops);
 }
 
-/* Creates a pipeline with a recorder, moves one tensor through a slot and one in place. */
+/* Creates a pipeline with a recorder, moves one tensor through a fused buffer and one in place. */
 static void move_two_recorded(const char *dir)
 {
     dp_config_t config = {.fusion_bytes = 100000, .fusion_buffers = 1};
@@ -550,7 +551,7 @@ static void pipeline_records_its_stages(void **unused)
         assert_int_equal(seen[i][DP_TRACE_WIRE], 1);
         assert_int_equal(seen[i][DP_TRACE_UNPACK], i == 0);
     }
-    assert_int_equal(counters, 6); /* bytes at both ends of both, slots of the packed one */
+    assert_int_equal(counters, 6); /* bytes at both ends of both, fused buffers of the packed one */
     dp_trace_file_close(&file);
     remove(path);
     remove(dir);

@@ -1,6 +1,6 @@
 /*
- * test_pipeline_host.c - the data plane over the host engine: whatever is launched comes out right,
- * inside a host and between two.
+ * test_pipeline_host.c - the data plane over the CPU engine: whatever is launched comes out right,
+ * inside a node and between two.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,22 +16,22 @@ static void everything_inside_a_host(void **unused)
     world_t world;
 
     (void)unused;
-    for (int slots = 1; slots <= 3; slots++) {
-        world_init_cpu(&world, 4, 1, 70000, slots);
-        world_run_random(&world, 250, (uint64_t)slots + 70, 1);
+    for (int buffers = 1; buffers <= 3; buffers++) {
+        world_init_cpu(&world, 4, 1, 70000, buffers);
+        world_run_random(&world, 250, (uint64_t)buffers + 70, 1);
         world_fini(&world);
     }
 }
 
-/* The sum of a host's ranks comes first, so floats are not added in the order of the ranks. */
+/* The sum of a node's ranks comes first, so floats are not added in the order of the ranks. */
 static void everything_between_hosts(void **unused)
 {
     world_t world;
 
     (void)unused;
-    for (int slots = 1; slots <= 2; slots++) {
-        world_init_cpu(&world, 4, 2, 70000, slots);
-        world_run_random(&world, 200, (uint64_t)slots + 80, 0);
+    for (int buffers = 1; buffers <= 2; buffers++) {
+        world_init_cpu(&world, 4, 2, 70000, buffers);
+        world_run_random(&world, 200, (uint64_t)buffers + 80, 0);
         world_fini(&world);
     }
 }
@@ -41,8 +41,8 @@ static void groups_come_and_go(void **unused)
     world_t world;
 
     (void)unused;
-    for (int hosts = 1; hosts <= 2; hosts++) {
-        world_init_cpu(&world, 4, hosts, 70000, 2);
+    for (int nodes = 1; nodes <= 2; nodes++) {
+        world_init_cpu(&world, 4, nodes, 70000, 2);
         for (uint32_t uid = 1; uid < 30; uid++) {
             world_group_t group;
             world_op_t op = {.group = &group, .dtype = DP_I32, .count = 100 * (size_t)uid};
@@ -67,11 +67,11 @@ static void truncated_exchange_fails_alone(void **unused)
     world_t world;
 
     (void)unused;
-    for (int hosts = 1; hosts <= 2; hosts++) {
+    for (int nodes = 1; nodes <= 2; nodes++) {
         world_op_t ops[15];
 
         memset(ops, 0, sizeof(ops));
-        world_init_cpu(&world, 3, hosts, 100000, 2);
+        world_init_cpu(&world, 3, nodes, 100000, 2);
         for (int i = 0; i < 15; i++) {
             ops[i] =
                 (world_op_t){.collective = i % 3 == 1 ? exchanges[i / 3] : DP_COLLECTIVE_ALLREDUCE,

@@ -161,7 +161,7 @@ static void issued_before_ready_and_done_after(void **unused)
             gate_t gate = GATE_INIT;
             world_t world;
 
-            /* One stays inside a slot: there must be another for what comes behind it. */
+            /* One stays inside a fused buffer: there must be another for what comes behind it. */
             world_init(&world, 2, variant / 2, 400000, 2);
             if (kinds[k].collective >= DP_COLLECTIVE_GATHER) ops[0].tensor_count = 1;
             for (int i = 0; i < 2; i++) {
@@ -265,12 +265,12 @@ static void events_of_fused_and_cut_items(void **unused)
     world_t world;
 
     (void)unused;
-    for (int slots = 1; slots <= 3; slots++) {
+    for (int buffers = 1; buffers <= 3; buffers++) {
         gate_t gate = GATE_INIT;
 
         gate.is_open = 1;
         memset(ops, 0, count * sizeof(*ops));
-        world_init(&world, 2, slots % 2, 100000, slots);
+        world_init(&world, 2, buffers % 2, 100000, buffers);
         for (int r = 0; r < 2; r++) {
             dp_device_t *device = world.rank[r].device;
 
@@ -403,8 +403,8 @@ static void *run_ahead(void *argument)
     return NULL;
 }
 
-/* hosts: of the host engine; 0: over the fake one. */
-static void run_steps(int ranks, int hosts, int slots, size_t count, int in_place,
+/* nodes: of the CPU engine; 0: over the fake one. */
+static void run_steps(int ranks, int nodes, int buffers, size_t count, int in_place,
                       int is_one_launch)
 {
     world_op_t(*ops)[names] = calloc(steps, sizeof(*ops));
@@ -413,8 +413,8 @@ static void run_steps(int ranks, int hosts, int slots, size_t count, int in_plac
     pthread_t threads[world_ranks_max];
     world_t world;
 
-    if (hosts > 0) world_init_cpu(&world, ranks, hosts, 65536, slots);
-    if (hosts == 0) world_init(&world, ranks, 1, 65536, slots);
+    if (nodes > 0) world_init_cpu(&world, ranks, nodes, 65536, buffers);
+    if (nodes == 0) world_init(&world, ranks, 1, 65536, buffers);
     for (int s = 0; s < steps; s++) {
         for (int n = 0; n < names; n++) {
             world_op_t *op = &ops[s][n];
@@ -470,19 +470,19 @@ static void run_steps(int ranks, int hosts, int slots, size_t count, int in_plac
 
 static void steps_run_ahead_without_a_wait(void **unused)
 {
-    static const size_t counts[] = {5, 3000, 40000}; /* inline, one slot, several */
+    static const size_t counts[] = {5, 3000, 40000}; /* inline, one fused buffer, several */
 
     (void)unused;
-    for (int slots = 1; slots <= 3; slots++) {
+    for (int buffers = 1; buffers <= 3; buffers++) {
         for (size_t c = 0; c < 3; c++) {
-            int variant = ((int)c + slots) % 4;
+            int variant = ((int)c + buffers) % 4;
 
-            run_steps(2 + slots % 2 * 2, 0, slots, counts[c], variant % 2, variant / 2);
+            run_steps(2 + buffers % 2 * 2, 0, buffers, counts[c], variant % 2, variant / 2);
         }
     }
     for (int variant = 0; variant < 4; variant++) {
         run_steps(4, 1, 1 + variant / 2, counts[variant % 3], variant % 2, variant / 2);
-        /* Traffic between hosts is the work of a library that the sanitizer cannot follow. */
+        /* Traffic between nodes is the work of a library that the sanitizer cannot follow. */
         if (!is_slow) run_steps(2, 2, 1, counts[variant % 3], variant / 2, variant % 2);
     }
 }

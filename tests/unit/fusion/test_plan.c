@@ -1,5 +1,6 @@
 /*
- * test_plan.c - every element of every entry once, within the slots, the same from the same input.
+ * test_plan.c - every element of every entry once, within the fused buffers, the same from the same
+ * input.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
 /*
- * test_engine.c - the host engine with ranks as threads, inside a host and between pretended ones.
+ * test_engine.c - the CPU engine with ranks as threads, inside a node and between pretended ones.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,12 +17,12 @@
 static int hosts_max = 3;
 static int ranks_max = 8;
 
-/* Every number of ranks on every number of hosts. */
+/* Every number of ranks on every number of nodes. */
 static void everywhere(engine_body_t body, int size_max)
 {
     for (int size = 1; size <= dp_min(size_max, ranks_max); size++) {
-        for (int hosts = 1; hosts <= dp_min(size, hosts_max); hosts++) {
-            engine_world_t world = ENGINE_WORLD(size, hosts);
+        for (int nodes = 1; nodes <= dp_min(size, hosts_max); nodes++) {
+            engine_world_t world = ENGINE_WORLD(size, nodes);
 
             world.interleave = size % 2;
             assert_int_equal(engine_world_threads(&world, body, &world), 0);
@@ -41,7 +41,7 @@ static void engine_reductions_of_many_ranks_equal_the_reference(void **state)
     engine_world_t world = ENGINE_WORLD(ranks_max, 1);
 
     (void)state;
-    for (world.hosts = 1; world.hosts <= hosts_max; world.hosts++) {
+    for (world.nodes = 1; world.nodes <= hosts_max; world.nodes++) {
         assert_int_equal(engine_world_threads(&world, case_reductions, &world), 0);
     }
 }
@@ -88,7 +88,7 @@ static void engine_polling_ranks_work_too(void **state)
 
     (void)state;
     world.spin_ns = 20000;
-    for (world.hosts = 1; world.hosts <= dp_min(2, hosts_max); world.hosts++) {
+    for (world.nodes = 1; world.nodes <= dp_min(2, hosts_max); world.nodes++) {
         assert_int_equal(engine_world_threads(&world, case_repeat, &world), 0);
     }
 }
@@ -136,8 +136,8 @@ static void wait_for_ever(engine_rank_t *rank, void *user)
 static void engine_abort_ends_a_wait_soon(void **state)
 {
     (void)state;
-    for (int hosts = 1; hosts <= hosts_max; hosts++) {
-        engine_world_t world = ENGINE_WORLD(3, hosts);
+    for (int nodes = 1; nodes <= hosts_max; nodes++) {
+        engine_world_t world = ENGINE_WORLD(3, nodes);
 
         assert_int_equal(engine_world_threads(&world, wait_for_ever, &world), 0);
     }
@@ -212,8 +212,8 @@ static void come_late(engine_rank_t *rank, void *user)
 static void engine_names_who_came_last(void **state)
 {
     (void)state;
-    for (int hosts = 1; hosts <= dp_min(2, hosts_max); hosts++) {
-        engine_world_t world = ENGINE_WORLD(2, hosts);
+    for (int nodes = 1; nodes <= dp_min(2, hosts_max); nodes++) {
+        engine_world_t world = ENGINE_WORLD(2, nodes);
 
         assert_int_equal(engine_world_threads(&world, come_late, &world), 0);
     }

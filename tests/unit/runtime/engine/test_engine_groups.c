@@ -1,5 +1,5 @@
 /*
- * test_engine_groups.c - groups, reduce and exchanges of the host engine, with ranks as threads.
+ * test_engine_groups.c - groups, reduce and exchanges of the CPU engine, with ranks as threads.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,12 +18,12 @@
 static int hosts_max = 4;
 static int ranks_max = 6;
 
-/* Every number of ranks on every number of hosts. */
+/* Every number of ranks on every number of nodes. */
 static void everywhere(engine_body_t body, int size_max)
 {
     for (int size = 1; size <= dp_min(size_max, ranks_max); size++) {
-        for (int hosts = 1; hosts <= dp_min(size, hosts_max); hosts++) {
-            engine_world_t world = ENGINE_WORLD(size, hosts);
+        for (int nodes = 1; nodes <= dp_min(size, hosts_max); nodes++) {
+            engine_world_t world = ENGINE_WORLD(size, nodes);
 
             world.interleave = size % 2;
             assert_int_equal(engine_world_threads(&world, body, &world), 0);
@@ -165,8 +165,8 @@ static const dp_collective_t waiting[] = {DP_COLLECTIVE_REDUCE,     DP_COLLECTIV
 static void engine_abort_ends_waits_in_groups(void **state)
 {
     (void)state;
-    for (int hosts = 1; hosts <= dp_min(3, hosts_max); hosts++) {
-        engine_world_t world = ENGINE_WORLD(3, hosts);
+    for (int nodes = 1; nodes <= dp_min(3, hosts_max); nodes++) {
+        engine_world_t world = ENGINE_WORLD(3, nodes);
 
         for (size_t i = 0; i < DP_ARRAY_LEN(waiting); i++) {
             abort_case_t about = {waiting[i], (int)i % 2, 0, 20000};
@@ -179,8 +179,8 @@ static void engine_abort_ends_waits_in_groups(void **state)
 static void engine_abort_under_way_leaves_memory_alone(void **state)
 {
     (void)state;
-    for (int hosts = 1; hosts <= dp_min(3, hosts_max); hosts++) {
-        engine_world_t world = ENGINE_WORLD(3, hosts);
+    for (int nodes = 1; nodes <= dp_min(3, hosts_max); nodes++) {
+        engine_world_t world = ENGINE_WORLD(3, nodes);
 
         for (size_t i = 0; i < 2 * DP_ARRAY_LEN(waiting); i++) {
             abort_case_t about = {waiting[i % DP_ARRAY_LEN(waiting)], (int)i % 2, 1, (int)i * 1500};
@@ -210,7 +210,7 @@ static void add_up_to_too_much(engine_rank_t *rank, void *user)
 }
 
 /* What each sends is possible, what one receives is not, whatever its capacity: everybody learns
- * who it is, and all goes on. Between hosts: inside one the memory would have to be there. */
+ * who it is, and all goes on. Between nodes: inside one the memory would have to be there. */
 static void receive_too_much(engine_rank_t *rank, void *user)
 {
     const size_t send_counts[] = {SIZE_MAX / 2 + 1};
@@ -231,11 +231,11 @@ static void receive_too_much(engine_rank_t *rank, void *user)
 static void engine_refuses_counts_that_overflow(void **state)
 {
     (void)state;
-    for (int hosts = 1; hosts <= dp_min(2, hosts_max); hosts++) {
-        engine_world_t world = ENGINE_WORLD(2, hosts);
+    for (int nodes = 1; nodes <= dp_min(2, hosts_max); nodes++) {
+        engine_world_t world = ENGINE_WORLD(2, nodes);
 
         assert_int_equal(engine_world_threads(&world, add_up_to_too_much, &world), 0);
-        if (hosts > 1) assert_int_equal(engine_world_threads(&world, receive_too_much, &world), 0);
+        if (nodes > 1) assert_int_equal(engine_world_threads(&world, receive_too_much, &world), 0);
     }
 }
 
@@ -305,8 +305,8 @@ static void run_out_of_memory(engine_rank_t *rank, void *user)
 static void engine_groups_survive_a_lack_of_memory(void **state)
 {
     (void)state;
-    for (int hosts = 1; hosts <= dp_min(2, hosts_max); hosts++) {
-        engine_world_t world = ENGINE_WORLD(2, hosts);
+    for (int nodes = 1; nodes <= dp_min(2, hosts_max); nodes++) {
+        engine_world_t world = ENGINE_WORLD(2, nodes);
 
         assert_int_equal(engine_world_threads(&world, run_out_of_memory, &world), 0);
     }

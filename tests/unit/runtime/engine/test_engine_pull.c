@@ -1,5 +1,5 @@
 /*
- * test_engine_pull.c - an allreduce of memory that the ranks of a host do not share gives the bits
+ * test_engine_pull.c - an allreduce of memory that the ranks of a node do not share gives the bits
  * of one that they do, also where the system forbids to read it, and ends when it is not there.
  */
 #include <setjmp.h>
@@ -188,7 +188,7 @@ static void ask_who_pulls(engine_rank_t *rank, void *user)
                  "all of the world");
     engine_check(rank, !ops->pulls(rank->engine, NULL, rank->size, enough - 1), "too small");
     if (rank->rank < 2) {
-        engine_check(rank, ops->pulls(rank->engine, both, 2, enough), "two of a host");
+        engine_check(rank, ops->pulls(rank->engine, both, 2, enough), "two of a node");
         engine_check(rank, ops->pulls(rank->engine, across, 2, enough) == !is_far,
                      "two of the world");
     }
@@ -198,8 +198,8 @@ static void pull_is_for_ranks_of_one_host(void **state)
 {
     (void)state;
     if (!may_pull()) skip();
-    for (int hosts = 1; hosts <= 2; hosts++) {
-        engine_world_t world = ENGINE_WORLD(4, hosts);
+    for (int nodes = 1; nodes <= 2; nodes++) {
+        engine_world_t world = ENGINE_WORLD(4, nodes);
 
         assert_int_equal(engine_world_threads(&world, ask_who_pulls, &world), 0);
     }

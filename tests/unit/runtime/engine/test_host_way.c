@@ -1,5 +1,5 @@
 /*
- * test_host_way.c - the cheaper way is found, kept, and left when it no longer is.
+ * test_host_way.c - the cheaper method is found, kept, and left when it no longer is.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -98,14 +98,14 @@ static void everywhere(engine_body_t body)
     for (int size = 1; size <= ranks_max; size++) {
         nccl_world_t world = NCCL_WORLD(size);
 
-        world.world.hosts = size > 2 ? 2 : 1;
+        world.world.nodes = size > 2 ? 2 : 1;
         assert_int_equal(nccl_world_run(&world, body, &world), 0);
     }
 }
 
 /* ---- Collectives ----------------------------------------------------------------------------- */
 
-/* The reference adds up hosts first, which NCCL knows nothing of. */
+/* The reference adds up nodes first, which NCCL knows nothing of. */
 static void nccl_reductions_equal_the_reference(void **state)
 {
     (void)state;
