@@ -1,9 +1,10 @@
 /*
  * comm.c - communicators: how they are called, made, ended and broken.
  *
- * A group's lowest rank makes an id and sends it to the others over the world's communicator, in
- * the order of the group's creation; the keeper does the rest, in that order too, so that no two
- * ranks wait for each other's turn. What operations are must not matter here.
+ * The launch thread creates a group: its lowest rank makes an id and sends it to the others over
+ * the world's communicator. The keeper (watch.c) makes the communicator from it. All ranks create
+ * and end groups in one order, so no two keepers wait for each other. It must not know what
+ * operations do.
  */
 #include "runtime/engine/nccl/nccl_internal.h"
 

@@ -2,11 +2,11 @@
  * exchange.c - gather, scatter, alltoall, allgatherv and send over NCCL: blocks from rank to
  * rank whose sizes only the senders know.
  *
- * Every rank shows a row: how much it can take, and what it sends to whom. All rows go to all ranks
- * of the operation on a stream of the engine's own and the launch thread waits for them, so that
- * all find alike whether everything fits before a byte is written. Then the blocks travel as one
- * group of sends and receives. Waiting here is safe: rows wait for operations that were issued
- * before.
+ * Every rank writes a row: how much it can take, and how much it sends to which rank. All rows go
+ * to all ranks of the operation, on a stream of the engine's own, and the launch thread waits for
+ * them. So all ranks compute from the same rows whether everything fits, before a byte is written.
+ * Then the blocks travel as one NCCL group of sends and receives. Waiting in the launch thread is
+ * safe: rows wait only for operations that were issued before.
  */
 #include "runtime/engine/nccl/nccl_internal.h"
 

@@ -1,10 +1,18 @@
 /*
  * nccl_internal.h - what the files of the NCCL engine share.
  *
- * Threads: the launch thread issues operations; the keeper makes and ends communicators; the
- * watcher looks for errors, deadlines and an abort that does not come to an end; the device's
- * completion thread ends operations. Communicators are non-blocking, so that no call into NCCL
- * lasts and call_lock is free soon whatever the other ranks do.
+ * Threads:
+ *   launch      issues operations; holds issue_lock until NCCL has taken one, which may need other
+ *               ranks to come to it
+ *   keeper      makes and ends communicators, one after the other; aborts them
+ *   watcher     looks for errors, for deadlines, and for an abort that does not come to an end
+ *   completion  the device's; ends operations
+ *   any         allocates, registers and frees memory, aborts
+ *
+ * Locks, in the order in which they are taken: memory_lock, issue_lock, call_lock; `lock` inside of
+ * the first two, and never while call_lock is held, as the watcher tries call_lock while it holds
+ * `lock`. Communicators are non-blocking, so no call into NCCL lasts, and call_lock is free soon
+ * whatever the other ranks do.
  */
 #ifndef DP_ENGINE_NCCL_INTERNAL_H
 #define DP_ENGINE_NCCL_INTERNAL_H

@@ -1,11 +1,12 @@
 /*
- * run.c - what each collective of pieces becomes in calls of NCCL.
+ * run.c - what each collective of pieces becomes in calls of NCCL. Called by the launch thread,
+ * with issue_lock held.
  *
  * Sums and products are NCCL's own, ring or tree. What NCCL has no type for (16-bit integers, bool)
  * or computes otherwise than promised (in min and max of floats it loses a NaN) is reduced by our
  * kernel: each rank gets a section of everybody's data, reduces it in the order of the ranks, and
- * hands it on; as many bytes travel as in a ring. Which way follows from type and reduction alone,
- * so all ranks take the same. Scales that no cast could take, and divisors, are a pass of their
+ * hands it on; as many bytes travel as in a ring. The method follows from type and reduction alone,
+ * so all ranks choose the same. Scales that no cast could apply, and divisors, are a pass of their
  * own.
  */
 #include "runtime/engine/nccl/nccl_internal.h"
