@@ -15,7 +15,7 @@ typedef struct value {
     uint64_t integer; /* sign-extended where the type is signed */
     float small;      /* f16, bf16, f32 */
     double large;     /* f64 */
-} value_t;
+} naive_value_t;
 
 static int is_signed(dp_dtype_t dtype)
 {
@@ -27,11 +27,11 @@ static int is_small_float(dp_dtype_t dtype)
     return dtype == DP_F16 || dtype == DP_BF16 || dtype == DP_F32;
 }
 
-static value_t read_value(dp_dtype_t dtype, const void *base, size_t index)
+static naive_value_t read_value(dp_dtype_t dtype, const void *base, size_t index)
 {
     size_t bytes = dp_kernel_dtype_bytes(dtype);
     const unsigned char *at = (const unsigned char *)base + index * bytes;
-    value_t value = {0};
+    naive_value_t value = {0};
     uint8_t b8;
     uint16_t b16;
     uint32_t b32;
@@ -60,7 +60,7 @@ static value_t read_value(dp_dtype_t dtype, const void *base, size_t index)
     return value;
 }
 
-static void write_value(dp_dtype_t dtype, void *base, size_t index, value_t value)
+static void write_value(dp_dtype_t dtype, void *base, size_t index, naive_value_t value)
 {
     size_t bytes = dp_kernel_dtype_bytes(dtype);
     unsigned char *at = (unsigned char *)base + index * bytes;
@@ -100,7 +100,7 @@ static void write_value(dp_dtype_t dtype, void *base, size_t index, value_t valu
 }
 
 /* Whether b replaces a as the extreme so far. */
-static int wins(dp_dtype_t dtype, dp_reduce_t reduce, value_t a, value_t b)
+static int wins(dp_dtype_t dtype, dp_reduce_t reduce, naive_value_t a, naive_value_t b)
 {
     if (is_small_float(dtype)) {
         if (isnan(a.small) || isnan(b.small)) return !isnan(a.small);
@@ -117,7 +117,7 @@ static int wins(dp_dtype_t dtype, dp_reduce_t reduce, value_t a, value_t b)
     return reduce == DP_MIN ? b.integer < a.integer : b.integer > a.integer;
 }
 
-static value_t combine(dp_dtype_t dtype, dp_reduce_t reduce, value_t a, value_t b)
+static naive_value_t combine(dp_dtype_t dtype, dp_reduce_t reduce, naive_value_t a, naive_value_t b)
 {
     if (reduce == DP_MIN || reduce == DP_MAX) return wins(dtype, reduce, a, b) ? b : a;
     if (dtype == DP_BOOL) {
@@ -132,7 +132,7 @@ static value_t combine(dp_dtype_t dtype, dp_reduce_t reduce, value_t a, value_t 
     return a;
 }
 
-static value_t divide(dp_dtype_t dtype, value_t sum, int64_t divisor)
+static naive_value_t divide(dp_dtype_t dtype, naive_value_t sum, int64_t divisor)
 {
     unsigned char element[8] = {0};
 
@@ -151,10 +151,10 @@ void dp_naive_reduce(const dp_reduce_args_t *args)
     float pre = (float)args->prescale, post = (float)args->postscale;
 
     for (size_t i = 0; i < args->count; i++) {
-        value_t result = {0};
+        naive_value_t result = {0};
 
         for (int k = 0; k < args->in_count; k++) {
-            value_t value = read_value(args->dtype, args->in[k], i);
+            naive_value_t value = read_value(args->dtype, args->in[k], i);
 
             value.small *= pre;
             value.large *= args->prescale;
@@ -184,7 +184,7 @@ void dp_naive_tally(dp_tally_t *tally, dp_dtype_t dtype, const void *values, siz
         uint64_t nonfinite = 0;
 
         for (size_t i = block; i < count && i < block + DP_TALLY_BLOCK; i++) {
-            value_t value = read_value(dtype, values, i);
+            naive_value_t value = read_value(dtype, values, i);
             double x = fabs(dtype == DP_F64 ? value.large : (double)value.small);
 
             if (!isfinite(x)) {
@@ -211,7 +211,7 @@ void dp_naive_cast(const dp_cast_args_t *args)
             memmove(piece->to, piece->from, piece->count * dp_kernel_dtype_bytes(args->from));
         } else {
             for (size_t i = 0; i < piece->count; i++) {
-                value_t value = read_value(args->from, piece->from, i);
+                naive_value_t value = read_value(args->from, piece->from, i);
 
                 value.small *= (float)piece->scale;
                 value.large *= piece->scale;
@@ -228,10 +228,10 @@ void dp_naive_reduce_cast(const float *const *in, int in_count, dp_dtype_t wire,
                           size_t count, float scale)
 {
     for (size_t i = 0; i < count; i++) {
-        value_t sum = {0};
+        naive_value_t sum = {0};
 
         for (int k = 0; k < in_count; k++) {
-            value_t value = read_value(DP_F32, in[k], i);
+            naive_value_t value = read_value(DP_F32, in[k], i);
 
             sum.small = k == 0 ? value.small : sum.small + value.small;
         }
@@ -245,7 +245,7 @@ void dp_naive_expand(dp_dtype_t wire, const void *in, float *const *out, int out
                      size_t count, float scale, dp_tally_t *tally)
 {
     for (size_t i = 0; i < count; i++) {
-        value_t value = read_value(wire, in, i);
+        naive_value_t value = read_value(wire, in, i);
 
         value.small *= scale;
         for (int k = 0; k < out_count; k++)

@@ -211,6 +211,8 @@ dp_status_t dp_cpu_arrive(dp_cpu_group_t *group, dp_engine_op_t *op, int is_eage
 /* The barrier of the group's ranks on this node: what they wrote before it may be read after it. */
 dp_status_t dp_cpu_node_barrier(dp_cpu_group_t *group);
 
+/* Which of its two descriptors and publications the running operation uses: equal on all ranks, as
+ * they number a group's operations alike. */
 static inline int dp_cpu_parity(const dp_cpu_group_t *group)
 {
     return (int)(group->op_index & 1);

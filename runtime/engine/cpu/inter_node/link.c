@@ -55,7 +55,7 @@ typedef struct peer {
     ucp_ep_h endpoint;
     int is_lost;
     ucs_status_t why;
-} peer_t;
+} link_peer_t;
 
 struct dp_link {
     const dp_log_t *log; /* borrowed */
@@ -67,7 +67,7 @@ struct dp_link {
     dp_fork_watch_t fork_watch;
     ucp_address_t *address;
     size_t address_bytes;
-    peer_t **peers; /* [peer_room], each of its own: the error callback points to it */
+    link_peer_t **peers; /* [peer_room], each of its own: the error callback points to it */
     int peer_count;
     int peer_room;
     int *record_numbers;        /* [size] of a rank among the peers; -1: not connected */
@@ -239,7 +239,7 @@ const void *dp_link_address(const dp_link_t *link, size_t *bytes)
 /* Called by UCX inside ucp_worker_progress(): records the failure and calls nothing. */
 static void on_error(void *argument, ucp_ep_h endpoint, ucs_status_t code)
 {
-    peer_t *peer = argument;
+    link_peer_t *peer = argument;
 
     (void)endpoint;
     peer->is_lost = 1;
@@ -249,10 +249,10 @@ static void on_error(void *argument, ucp_ep_h endpoint, ucs_status_t code)
 static dp_status_t grow_peers(dp_link_t *link)
 {
     const int room = dp_max(2 * link->peer_room, 16);
-    peer_t **peers;
+    link_peer_t **peers;
 
     if (link->peer_count < link->peer_room) return DP_OK;
-    peers = realloc(link->peers, (size_t)room * sizeof(peer_t *));
+    peers = realloc(link->peers, (size_t)room * sizeof(link_peer_t *));
     if (peers == NULL) return DP_ERR_NO_MEMORY;
     link->peers = peers;
     link->peer_room = room;
@@ -262,7 +262,7 @@ static dp_status_t grow_peers(dp_link_t *link)
 dp_status_t dp_link_connect(dp_link_t *link, int rank, const void *address, int *peer,
                             dp_error_t *error)
 {
-    peer_t *added;
+    link_peer_t *added;
     ucp_ep_params_t params = {
         .field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
                       UCP_EP_PARAM_FIELD_ERR_HANDLER,
@@ -523,7 +523,7 @@ dp_status_t dp_link_greet(dp_link_t *link, uint64_t deadline_ns, dp_error_t *err
 /* ---- The end --------------------------------------------------------------------------------- */
 
 /* 1: closed. 0: UCX still holds it. */
-static int close_endpoint(dp_link_t *link, peer_t *peer)
+static int close_endpoint(dp_link_t *link, link_peer_t *peer)
 {
     const ucp_request_param_t force = {.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS,
                                        .flags = UCP_EP_CLOSE_FLAG_FORCE};
