@@ -215,7 +215,7 @@ static dp_status_t start_loop(dp_context_t *context, dp_error_t *error)
                                  .transport = context->transport,
                                  .log = &context->log,
                                  .trace = context->trace,
-                                 .naps = context->drive_ns > 0,
+                                 .may_back_off = context->drive_ns > 0,
                                  .callbacks = {.user = context,
                                                .launch = dp_on_launch,
                                                .joined = dp_on_joined,
@@ -226,7 +226,7 @@ static dp_status_t start_loop(dp_context_t *context, dp_error_t *error)
                                                .watch = dp_on_watch}};
     dp_status_t status;
 
-    if (context->program != NULL) options.gossip = dp_program_gossip(context->program);
+    if (context->program != NULL) options.peer_check = dp_program_peer_check(context->program);
     config->spin_ns = context->wait_spin_ns; /* the coordinator shares its core with the program */
     status = dp_loop_start(&options, &context->loop, error);
     config->spin_ns = engine_spin_ns;

@@ -68,9 +68,9 @@ struct dp_handle {
     dp_handle_t *next_free; /* in the pool; guarded by lock; or suspended, see program.c */
     dp_handle_t *next_made; /* all that were ever made; guarded by lock */
     dp_loop_node_t node;
-    uint64_t ticket;               /* order of submission */
-    int is_awaited;                /* dp_loop_expect() is in force for it; guarded by lock */
-    int will_progress;             /* who sleeps on state carries its launch out; likewise */
+    uint64_t ticket;   /* order of submission */
+    int is_awaited;    /* dp_loop_count_sleeping_waiter() is in force for it; guarded by lock */
+    int will_progress; /* who sleeps on state carries its launch out; likewise */
     _Atomic uint32_t state;        /* enum dp_request_state; a futex; DONE releases what is below */
     _Atomic uint32_t sleepers;     /* threads inside futex wait on state */
     _Atomic int references;        /* the runtime's, and the program's while it has the handle */

@@ -90,7 +90,7 @@ void dp_context_round(dp_context_t *context)
 {
     if (context->rank != 0) return; /* the root alone looks for rounds */
     if (!atomic_load_explicit(&context->declares_steps, memory_order_relaxed))
-        dp_loop_round(context->loop);
+        dp_loop_program_round(context->loop);
 }
 
 void dp_step_begin(dp_context_t *context, uint64_t step)
@@ -99,10 +99,10 @@ void dp_step_begin(dp_context_t *context, uint64_t step)
 
     if (context == NULL || dp_context_is_forked(context)) return;
     atomic_store_explicit(&context->declares_steps, 1, memory_order_relaxed);
-    if (context->rank == 0) dp_loop_round(context->loop);
+    if (context->rank == 0) dp_loop_program_round(context->loop);
     atomic_store_explicit(&context->step, step, memory_order_relaxed);
     snprintf(text, sizeof(text), "step %llu", (unsigned long long)step);
-    dp_loop_progress(context->loop, text);
+    dp_loop_set_activity(context->loop, text);
     if (context->window.has_steps && step == context->window.first) {
         dp_trace_keep(context->trace, 1);
     }
@@ -168,9 +168,9 @@ dp_status_t dp_stats_get(dp_context_t *context, dp_stats_t *stats)
     stats->coordinator_cpu_ns = loop.cpu_ns;
     stats->launch_cpu_ns = pipeline.cpu_ns;
     stats->trace_dropped = dp_trace_dropped(context->trace);
-    stats->locks = loop.locks;
-    stats->unlocks = loop.unlocks;
-    stats->locked_launches = loop.locked_launches;
-    stats->unlock_reason = loop.unlock_reason;
+    stats->locks = loop.schedules;
+    stats->unlocks = loop.schedule_ends;
+    stats->locked_launches = loop.scheduled_launches;
+    stats->unlock_reason = loop.schedule_end_reason;
     return DP_OK;
 }

@@ -184,7 +184,7 @@ void dp_request_await(dp_handle_t *request, int will_progress)
         request->will_progress |= will_progress;
         if (!request->is_awaited) {
             request->is_awaited = 1;
-            dp_loop_expect(context->loop, 1);
+            dp_loop_count_sleeping_waiter(context->loop, 1);
         }
     }
     pthread_mutex_unlock(&context->lock);
@@ -195,7 +195,7 @@ void dp_request_leave(dp_handle_t *request)
     request->entry->pending = NULL;
     if (!request->is_awaited) return;
     request->is_awaited = 0;
-    dp_loop_expect(request->context->loop, -1);
+    dp_loop_count_sleeping_waiter(request->context->loop, -1);
 }
 
 /* ---- The checksum -----------------------------------------------------------------------------

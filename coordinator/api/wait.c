@@ -54,15 +54,16 @@ static void drive(dp_handle_t *request, uint32_t wanted, uint64_t deadline)
     const int carries = may_progress(context, deadline);
 
     atomic_store(&context->driven_ticket, request->ticket + 1);
-    dp_loop_attend(context->loop, 1);
+    dp_loop_count_awake_waiter(context->loop, 1);
     if (carries) dp_pipeline_progress_begin(context->pipeline);
-    dp_loop_drive(context->loop, &request->state, DP_REQUEST_LAUNCHED, context->drive_ns, deadline);
+    dp_loop_progress_until(context->loop, &request->state, DP_REQUEST_LAUNCHED, context->drive_ns,
+                           deadline);
     if (carries) {
         if (atomic_load(&request->state) != DP_REQUEST_PENDING)
             (void)dp_pipeline_progress(context->pipeline, &request->state, wanted);
         dp_pipeline_progress_end(context->pipeline);
     }
-    dp_loop_attend(context->loop, -1);
+    dp_loop_count_awake_waiter(context->loop, -1);
 }
 
 /* Blocks until the request has come as far as this or the deadline has passed; 1 when it has. */
@@ -102,7 +103,7 @@ static int block(dp_handle_t *request, uint32_t wanted, uint64_t begin, uint64_t
         if (state == DP_REQUEST_PENDING && nudges < NUDGES) {
             if (now >= begin + nudge_ns[nudges]) {
                 nudges++;
-                dp_loop_waits(context->loop);
+                dp_loop_long_wait(context->loop);
                 continue;
             }
             until = dp_min(until, begin + nudge_ns[nudges]);
@@ -301,7 +302,7 @@ static dp_status_t await_all(dp_context_t *context, const crowd_t *crowd, double
         }
         if (nudges < NUDGES && now >= begin + nudge_ns[nudges]) {
             nudges++;
-            dp_loop_waits(context->loop);
+            dp_loop_long_wait(context->loop);
             continue;
         }
         if (nudges < NUDGES) until = dp_min(until, begin + nudge_ns[nudges]);

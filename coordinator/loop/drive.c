@@ -4,7 +4,7 @@
  * An answer that comes within microseconds is worth less than the wake-ups on its way: of the
  * coordinator when something is submitted, of the waiting thread when it is over. So the waiting
  * thread takes the baton and makes the rounds itself. The coordinator thread, which a message may
- * wake meanwhile, naps until nobody has done so for a moment; then it sleeps in its event loop
+ * wake meanwhile, backs off until nobody has done so for a moment; then it sleeps in its event loop
  * again. It is never needed for progress here, and always there when this thread goes.
  */
 #include "coordinator/loop/loop_internal.h"
@@ -64,20 +64,21 @@ static void give_baton_back(dp_loop_t *loop)
 void dp_loop_submit(dp_loop_t *loop, dp_loop_node_t *const *nodes, size_t node_count,
                     int will_drive)
 {
-    const int naps = loop->options.naps;
+    const int may_back_off = loop->options.may_back_off;
 
     dp_inbox_submit(&loop->inbox, nodes, node_count);
     /* Where no core is this rank's alone a round here is no dearer than to wake who makes it. */
-    if (will_drive && !naps && pthread_mutex_trylock(&loop->baton) == 0) {
+    if (will_drive && !may_back_off && pthread_mutex_trylock(&loop->baton) == 0) {
         if (!loop->is_over && !loop->must_stop) (void)dp_loop_make_round(loop, dp_now_ns());
         give_baton_back(loop);
     } else {
-        dp_inbox_wake(&loop->inbox, will_drive && naps ? DP_INBOX_DOZING : DP_INBOX_NAPPING);
+        dp_inbox_wake(&loop->inbox,
+                      will_drive && may_back_off ? DP_INBOX_DOZING : DP_INBOX_NAPPING);
     }
 }
 
-void dp_loop_drive(dp_loop_t *loop, const _Atomic uint32_t *state, uint32_t reached,
-                   uint64_t spin_ns, uint64_t deadline_ns)
+void dp_loop_progress_until(dp_loop_t *loop, const _Atomic uint32_t *state, uint32_t reached,
+                            uint64_t spin_ns, uint64_t deadline_ns)
 {
     const uint64_t begin_ns = dp_now_ns();
     const uint64_t most_ns = dp_min(begin_ns + SPINS_MOST * spin_ns, deadline_ns);

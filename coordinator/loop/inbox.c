@@ -64,9 +64,9 @@ static int is_pressing(const dp_inbox_t *inbox)
 
 void dp_inbox_hand_over(dp_inbox_t *inbox, int must_wake)
 {
-    const int naps = atomic_load(&inbox->sleep) == DP_INBOX_NAPPING;
+    const int is_backing_off = atomic_load(&inbox->sleep) == DP_INBOX_NAPPING;
 
-    if (must_wake || (naps && is_pressing(inbox))) dp_inbox_wake(inbox, DP_INBOX_NAPPING);
+    if (must_wake || (is_backing_off && is_pressing(inbox))) dp_inbox_wake(inbox, DP_INBOX_NAPPING);
 }
 
 void dp_inbox_rouse(dp_inbox_t *inbox)

@@ -78,7 +78,7 @@ void dp_inbox_wake(dp_inbox_t *inbox, dp_inbox_sleep_t depth);
 
 /* A thread that made rounds in the coordinator's place leaves them to it. */
 void dp_inbox_hand_over(dp_inbox_t *inbox, int must_wake);
-/* Somebody sleeps until the coordinator has done something: it naps no longer. */
+/* Somebody sleeps until the coordinator has done something: it backs off no longer. */
 void dp_inbox_rouse(dp_inbox_t *inbox);
 
 /* Who makes the rounds only. is_asleep: the coordinator sleeps on the transport, and nobody has

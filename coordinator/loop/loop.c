@@ -92,13 +92,14 @@ static void send_message(dp_loop_t *loop, const dp_output_t *out, uint64_t now_n
 static void send_heartbeat(dp_loop_t *loop, int rank, uint64_t now_ns)
 {
     dp_transport_t *transport = loop->options.transport;
-    const dp_loop_gossip_t *gossip = &loop->options.gossip;
-    uint8_t heartbeat[HEADER_BYTES + DP_LOOP_BEAT_MAX];
+    const dp_loop_peer_check_t *peer_check = &loop->options.peer_check;
+    uint8_t heartbeat[HEADER_BYTES + DP_LOOP_HEARTBEAT_DATA_MAX];
     size_t bytes = HEADER_BYTES;
 
     write_header(heartbeat, KIND_HEARTBEAT, dp_health_number(&loop->health, rank, 0));
-    if (gossip->say_beat != NULL)
-        bytes += gossip->say_beat(gossip->user, heartbeat + bytes, DP_LOOP_BEAT_MAX);
+    if (peer_check->write_heartbeat != NULL)
+        bytes += peer_check->write_heartbeat(peer_check->user, heartbeat + bytes,
+                                             DP_LOOP_HEARTBEAT_DATA_MAX);
     /* One that could not be sent is missed by nobody if the next one can. */
     if (transport->ops->send(transport, rank, heartbeat, bytes) == DP_OK) {
         count(&loop->heartbeats);
@@ -107,19 +108,19 @@ static void send_heartbeat(dp_loop_t *loop, int rank, uint64_t now_ns)
 }
 
 /* To one neighbour. One that cannot be sent is told again with the next beat that differs. */
-static void tell_story(dp_loop_t *loop, int rank, uint64_t now_ns)
+static void send_history(dp_loop_t *loop, int rank, uint64_t now_ns)
 {
-    const dp_loop_gossip_t *gossip = &loop->options.gossip;
+    const dp_loop_peer_check_t *peer_check = &loop->options.peer_check;
     dp_transport_t *transport = loop->options.transport;
     uint8_t *story = malloc(STORY_ROOM); /* it is told when something has gone wrong */
     size_t bytes = HEADER_BYTES;
 
-    if (story == NULL || gossip->tell_story == NULL) {
+    if (story == NULL || peer_check->write_history == NULL) {
         free(story);
         return;
     }
     write_header(story, KIND_STORY, dp_health_number(&loop->health, rank, 0));
-    bytes += gossip->tell_story(gossip->user, story + bytes, STORY_ROOM - bytes);
+    bytes += peer_check->write_history(peer_check->user, story + bytes, STORY_ROOM - bytes);
     if (transport->ops->send(transport, rank, story, bytes) == DP_OK)
         dp_health_sent(&loop->health, rank, now_ns);
     free(story);
@@ -202,9 +203,9 @@ static int take_inbox(dp_loop_t *loop, uint64_t now_ns)
     }
     if (flags & DP_INBOX_EXPLAIN) {
         loop->explain_ns = now_ns + EXPLAIN_NS;
-        if (loop->node.parent >= 0) tell_story(loop, loop->node.parent, now_ns);
+        if (loop->node.parent >= 0) send_history(loop, loop->node.parent, now_ns);
         for (int i = 0; i < loop->node.child_count; i++)
-            tell_story(loop, loop->node.children[i], now_ns);
+            send_history(loop, loop->node.children[i], now_ns);
     }
     if (flags & DP_INBOX_FINALIZE) dp_negotiator_finalize(loop->negotiator, now_ns);
     return did;
@@ -229,18 +230,20 @@ static int is_in_order(dp_loop_t *loop, int rank, int is_message, uint32_t numbe
 static void take_gossip(dp_loop_t *loop, int rank, uint8_t kind, const void *data, size_t bytes,
                         uint64_t now_ns)
 {
-    const dp_loop_gossip_t *gossip = &loop->options.gossip;
+    const dp_loop_peer_check_t *peer_check = &loop->options.peer_check;
     char text[DP_INBOX_TEXT_MAX] = "";
     dp_status_t status = DP_OK;
 
-    if (kind == KIND_HEARTBEAT && bytes > 0 && gossip->hear_beat != NULL) {
-        status = gossip->hear_beat(gossip->user, rank, data, bytes, text, sizeof(text));
+    if (kind == KIND_HEARTBEAT && bytes > 0 && peer_check->check_heartbeat != NULL) {
+        status =
+            peer_check->check_heartbeat(peer_check->user, rank, data, bytes, text, sizeof(text));
         if (status == DP_ERR_MISMATCH) {
-            tell_story(loop, rank, now_ns);
+            send_history(loop, rank, now_ns);
             return;
         }
-    } else if (kind == KIND_STORY && gossip->hear_story != NULL) {
-        status = gossip->hear_story(gossip->user, rank, data, bytes, text, sizeof(text));
+    } else if (kind == KIND_STORY && peer_check->compare_history != NULL) {
+        status =
+            peer_check->compare_history(peer_check->user, rank, data, bytes, text, sizeof(text));
     }
     if (status == DP_OK || loop->has_given_up) return;
     loop->has_given_up = 1;

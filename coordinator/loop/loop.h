@@ -16,7 +16,8 @@
 
 typedef struct dp_loop dp_loop_t;
 
-/* From one thread at a time: the coordinator's, or one in dp_loop_drive(). Must not block. */
+/* From one thread at a time: the coordinator's, or one in dp_loop_progress_until(). Must not block.
+ */
 typedef struct dp_loop_callbacks {
     void *user;
     /* An output of kind LAUNCH, as in negotiator.h. */
@@ -42,19 +43,19 @@ typedef struct dp_loop_callbacks {
  * and who hears a story can say what is wrong. data is what one of these functions wrote on the
  * other rank. All from the coordinator thread.
  */
-#define DP_LOOP_BEAT_MAX 64
+#define DP_LOOP_HEARTBEAT_DATA_MAX 64
 typedef struct dp_loop_gossip {
     void *user;
-    size_t (*say_beat)(void *user, void *data, size_t room); /* the bytes written */
+    size_t (*write_heartbeat)(void *user, void *data, size_t room); /* the bytes written */
     /* DP_OK: nothing is wrong; DP_ERR_MISMATCH: what, the neighbour shall be able to say; else the
      * world ends with this status and text. */
-    dp_status_t (*hear_beat)(void *user, int rank, const void *data, size_t bytes, char *text,
-                             size_t room);
-    size_t (*tell_story)(void *user, void *data, size_t room);
+    dp_status_t (*check_heartbeat)(void *user, int rank, const void *data, size_t bytes, char *text,
+                                   size_t room);
+    size_t (*write_history)(void *user, void *data, size_t room);
     /* Not DP_OK: the world ends with this status and text. */
-    dp_status_t (*hear_story)(void *user, int rank, const void *data, size_t bytes, char *text,
-                              size_t room);
-} dp_loop_gossip_t;
+    dp_status_t (*compare_history)(void *user, int rank, const void *data, size_t bytes, char *text,
+                                   size_t room);
+} dp_loop_peer_check_t;
 
 typedef struct dp_loop_options {
     const dp_config_t *config;     /* borrowed */
@@ -63,14 +64,16 @@ typedef struct dp_loop_options {
     dp_transport_t *transport; /* borrowed; created, its address exchanged, connected */
     const dp_log_t *log;
     dp_trace_t *trace; /* may be NULL */
-    int naps; /* the coordinator leaves its work to threads in dp_loop_drive() for a while longer */
-    uint64_t expect_ns; /* how long to poll after activity while dp_loop_expect() is in force */
+    int may_back_off;  /* the coordinator leaves its work to threads in dp_loop_progress_until() for
+                          a while longer */
+    uint64_t expect_ns; /* how long to poll after activity while dp_loop_count_sleeping_waiter() is
+                           in force */
     dp_loop_callbacks_t callbacks;
-    dp_loop_gossip_t gossip; /* zeroed: none */
+    dp_loop_peer_check_t peer_check; /* zeroed: none */
 } dp_loop_options_t;
 
 typedef struct dp_loop_stats {
-    uint64_t control_sent, control_received, heartbeats, wakeups, naps, cpu_ns;
+    uint64_t control_sent, control_received, heartbeats, wakeups, backoffs, cpu_ns;
     uint64_t locks, unlocks, locked_launches; /* schedules, and what was launched by them */
     const char *unlock_reason;                /* dp_unlock_reason_name() of the last; "" before */
 } dp_loop_stats_t;
@@ -94,27 +97,27 @@ typedef struct dp_loop_node {
 } dp_loop_node_t;
 
 /* Queues nodes[0..count) as one batch, in order, and wakes the coordinator. will_drive: the thread
- * means to call dp_loop_drive() next, and a coordinator that counts on that is left alone; if it
- * does not, a fraction of a millisecond is lost, nothing else. Any thread. */
+ * means to call dp_loop_progress_until() next, and a coordinator that counts on that is left alone;
+ * if it does not, a fraction of a millisecond is lost, nothing else. Any thread. */
 void dp_loop_submit(dp_loop_t *loop, dp_loop_node_t *const *nodes, size_t count, int will_drive);
 
 /* Makes the coordinator's rounds on the calling thread, until *state has reached this, no round has
  * brought anything for spin_ns, or the deadline has come: who waits for an answer anyway is already
  * awake, and a wake-up costs more than most answers. Returns early where the world is over. Any
  * thread but the coordinator's; threads take turns. */
-void dp_loop_drive(dp_loop_t *loop, const _Atomic uint32_t *state, uint32_t reached,
-                   uint64_t spin_ns, uint64_t deadline_ns);
+void dp_loop_progress_until(dp_loop_t *loop, const _Atomic uint32_t *state, uint32_t reached,
+                            uint64_t spin_ns, uint64_t deadline_ns);
 
 /* Somebody waits for this pending operation. Any thread. Cheap; may be called late or twice. */
 void dp_loop_urgent(dp_loop_t *loop, uint32_t group, const char *name);
 
 /* A thread of the program sleeps until something is launched (change 1), or no longer (-1). While
  * one does, its core has nothing better to do than to poll for the answer, briefly. Any thread. */
-void dp_loop_expect(dp_loop_t *loop, int change);
+void dp_loop_count_sleeping_waiter(dp_loop_t *loop, int change);
 
 /* A thread of the program is awake in a wait (change 1), or no longer (-1): it makes the rounds, or
  * will when it has carried out what it is at. Any thread. */
-void dp_loop_attend(dp_loop_t *loop, int change);
+void dp_loop_count_awake_waiter(dp_loop_t *loop, int change);
 
 /* The data plane finished launch `sequence`. Any thread. */
 void dp_loop_launched(dp_loop_t *loop, uint64_t sequence);
@@ -124,13 +127,13 @@ void dp_loop_launched(dp_loop_t *loop, uint64_t sequence);
 void dp_loop_pace(dp_loop_t *loop, uint64_t hold_ns, size_t fusion_bytes);
 
 /* What this rank does now, for stall reports. Any thread; copied. */
-void dp_loop_progress(dp_loop_t *loop, const char *text);
+void dp_loop_set_activity(dp_loop_t *loop, const char *text);
 
 /* A thread has waited for a while for something that is not launched. Any thread. */
-void dp_loop_waits(dp_loop_t *loop);
+void dp_loop_long_wait(dp_loop_t *loop);
 
 /* A round of the program is over: all it has submitted was launched. Any thread. */
-void dp_loop_round(dp_loop_t *loop);
+void dp_loop_program_round(dp_loop_t *loop);
 
 /* Ends a locked schedule, as a setting that launches depend on changes. Any thread. */
 void dp_loop_unlock(dp_loop_t *loop);
@@ -141,7 +144,7 @@ void dp_loop_abort(dp_loop_t *loop, dp_status_t status, const char *text);
 /* Something differs between the ranks: tells the neighbours this rank's story. If none of them
  * finds the reason, the world ends with this one after a moment. Any thread; the first call counts.
  */
-void dp_loop_explain(dp_loop_t *loop, dp_status_t status, const char *text);
+void dp_loop_report_mismatch(dp_loop_t *loop, dp_status_t status, const char *text);
 
 /* Says that this rank submits nothing more; what it submitted still completes, or fails because the
  * others leave too. Any thread; may be repeated. */

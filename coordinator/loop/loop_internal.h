@@ -52,11 +52,11 @@ struct dp_loop {
     uint32_t name_in, name_out, name_round, name_lock;
 
     /* any thread reads */
-    _Atomic uint64_t sent, received, heartbeats, wakeups, naps, cpu_ns;
+    _Atomic uint64_t sent, received, heartbeats, wakeups, backoffs, cpu_ns;
     _Atomic uint64_t locks, unlocks, locked_launches;
     _Atomic int unlock_reason; /* dp_unlock_reason_t, -1: none yet */
-    _Atomic int expected;      /* dp_loop_expect(); any thread */
-    _Atomic int attending;     /* dp_loop_attend(); any thread */
+    _Atomic int expected;      /* dp_loop_count_sleeping_waiter(); any thread */
+    _Atomic int attending;     /* dp_loop_count_awake_waiter(); any thread */
 
     pthread_mutex_t lock;
     pthread_cond_t ended;

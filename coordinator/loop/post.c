@@ -27,17 +27,17 @@ void dp_loop_pace(dp_loop_t *loop, uint64_t hold_ns, size_t fusion_bytes)
     dp_inbox_raise(&loop->inbox, DP_INBOX_PACE);
 }
 
-void dp_loop_progress(dp_loop_t *loop, const char *text)
+void dp_loop_set_activity(dp_loop_t *loop, const char *text)
 {
     dp_inbox_progress(&loop->inbox, text);
 }
 
-void dp_loop_waits(dp_loop_t *loop)
+void dp_loop_long_wait(dp_loop_t *loop)
 {
     dp_inbox_raise(&loop->inbox, DP_INBOX_WAITS);
 }
 
-void dp_loop_round(dp_loop_t *loop)
+void dp_loop_program_round(dp_loop_t *loop)
 {
     dp_inbox_raise(&loop->inbox, DP_INBOX_ROUND);
 }
@@ -52,18 +52,18 @@ void dp_loop_abort(dp_loop_t *loop, dp_status_t status, const char *text)
     dp_inbox_abort(&loop->inbox, status, text);
 }
 
-void dp_loop_explain(dp_loop_t *loop, dp_status_t status, const char *text)
+void dp_loop_report_mismatch(dp_loop_t *loop, dp_status_t status, const char *text)
 {
     dp_inbox_explain(&loop->inbox, status, text);
 }
 
-void dp_loop_expect(dp_loop_t *loop, int change)
+void dp_loop_count_sleeping_waiter(dp_loop_t *loop, int change)
 {
     atomic_fetch_add(&loop->expected, change);
     if (change > 0) dp_inbox_rouse(&loop->inbox);
 }
 
-void dp_loop_attend(dp_loop_t *loop, int change)
+void dp_loop_count_awake_waiter(dp_loop_t *loop, int change)
 {
     atomic_fetch_add(&loop->attending, change);
 }
@@ -103,7 +103,7 @@ void dp_loop_stats(const dp_loop_t *loop, dp_loop_stats_t *out)
     out->control_received = atomic_load_explicit(&loop->received, memory_order_relaxed);
     out->heartbeats = atomic_load_explicit(&loop->heartbeats, memory_order_relaxed);
     out->wakeups = atomic_load_explicit(&loop->wakeups, memory_order_relaxed);
-    out->naps = atomic_load_explicit(&loop->naps, memory_order_relaxed);
+    out->backoffs = atomic_load_explicit(&loop->backoffs, memory_order_relaxed);
     out->locks = atomic_load_explicit(&loop->locks, memory_order_relaxed);
     out->unlocks = atomic_load_explicit(&loop->unlocks, memory_order_relaxed);
     out->locked_launches = atomic_load_explicit(&loop->locked_launches, memory_order_relaxed);

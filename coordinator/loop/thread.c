@@ -3,7 +3,7 @@
  *
  * It makes rounds as long as they bring something. Then it arms the transport and sleeps until
  * something rings or the next deadline is due; while threads that wait make the rounds themselves
- * (loop/drive.c), which takes the baton, it only naps.
+ * (loop/drive.c), which takes the baton, it only backs off.
  */
 #include "coordinator/loop/loop_internal.h"
 
@@ -56,12 +56,12 @@ static void lay_baton_down(dp_loop_t *loop, uint64_t until_ns)
 
 static void nap_longer(dp_loop_t *loop)
 {
-    atomic_fetch_add_explicit(&loop->naps, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&loop->backoffs, 1, memory_order_relaxed);
     loop->nap_ns = dp_min(2 * loop->nap_ns, NAP_MOST_NS);
 }
 
-/* Where another thread makes the rounds, it stays out of its way. That it naps is said before the
- * look at the baton; the other one gives the baton back before it looks who naps. */
+/* Where another thread makes the rounds, it stays out of its way. That it backs off is said before
+ * the look at the baton; the other one gives the baton back before it looks who backs off. */
 static void take_baton_up(dp_loop_t *loop)
 {
     for (;;) {
@@ -142,7 +142,7 @@ static uint64_t polling_ns(const dp_loop_t *loop)
 static int is_driven_by_others(const dp_loop_t *loop)
 {
     if (atomic_load(&loop->wanted) > 0) return 1;
-    if (!loop->options.naps || atomic_load(&loop->expected) > 0) return 0;
+    if (!loop->options.may_back_off || atomic_load(&loop->expected) > 0) return 0;
     return loop->is_driven || (atomic_load(&loop->attending) > 0 && loop->nap_ns < NAP_MOST_NS);
 }
 

@@ -134,15 +134,15 @@ static int is_kept(const dp_chain_t *chain, uint64_t position)
 
 /* ---- Beats ---------------------------------------------------------------------------------- */
 
-void dp_chain_write_beat(const dp_chain_t *chain, dp_writer_t *writer)
+void dp_chain_write_heartbeat(const dp_chain_t *chain, dp_writer_t *writer)
 {
     dp_write_u64(writer, chain->position);
     dp_write_u64(writer, digest_at(chain, chain->position));
     dp_write_u8(writer, chain->is_final != 0);
 }
 
-dp_chain_verdict_t dp_chain_hear_beat(const dp_chain_t *chain, dp_reader_t *reader, char *what,
-                                      uint64_t *position)
+dp_chain_verdict_t dp_chain_check_heartbeat(const dp_chain_t *chain, dp_reader_t *reader,
+                                            char *what, uint64_t *position)
 {
     const uint64_t theirs = dp_read_u64(reader);
     const uint64_t digest = dp_read_u64(reader);
@@ -159,9 +159,9 @@ dp_chain_verdict_t dp_chain_hear_beat(const dp_chain_t *chain, dp_reader_t *read
 
 /* ---- Stories -------------------------------------------------------------------------------- */
 
-void dp_chain_write_story(const dp_chain_t *chain, dp_writer_t *writer)
+void dp_chain_write_history(const dp_chain_t *chain, dp_writer_t *writer)
 {
-    const uint64_t count = dp_min(chain->position, (uint64_t)DP_CHAIN_TOLD);
+    const uint64_t count = dp_min(chain->position, (uint64_t)DP_CHAIN_HISTORY_MAX);
     char what[DP_CHAIN_WHAT_MAX];
 
     dp_write_u64(writer, chain->position - count + 1);
@@ -175,13 +175,13 @@ void dp_chain_write_story(const dp_chain_t *chain, dp_writer_t *writer)
     }
 }
 
-dp_chain_verdict_t dp_chain_hear_story(const dp_chain_t *chain, dp_reader_t *reader,
-                                       uint64_t *position, char *own, char *other)
+dp_chain_verdict_t dp_chain_compare_history(const dp_chain_t *chain, dp_reader_t *reader,
+                                            uint64_t *position, char *own, char *other)
 {
     const uint64_t first = dp_read_u64(reader);
     const uint32_t count = dp_read_u32(reader);
 
-    if (reader->failed || count > DP_CHAIN_TOLD || first == 0) return DP_CHAIN_BAD;
+    if (reader->failed || count > DP_CHAIN_HISTORY_MAX || first == 0) return DP_CHAIN_BAD;
     for (uint64_t p = first; p - first < count; p++) {
         const uint64_t digest = dp_read_u64(reader);
 

@@ -12,11 +12,11 @@
 
 #include "coordinator/negotiator/signature.h"
 
-#define DP_CHAIN_KEPT 1024                      /* entries a rank can still compare */
-#define DP_CHAIN_TOLD 256                       /* entries of a story */
-#define DP_CHAIN_WHAT_MAX 200                   /* bytes of an entry in words, terminated */
-#define DP_CHAIN_BEAT_BYTES ((size_t)8 + 8 + 1) /* position, digest, is it the last */
-#define DP_CHAIN_STORY_BYTES (12 + (size_t)DP_CHAIN_TOLD * (8 + 2 + DP_CHAIN_WHAT_MAX))
+#define DP_CHAIN_KEPT 1024                           /* entries a rank can still compare */
+#define DP_CHAIN_HISTORY_MAX 256                     /* entries of a story */
+#define DP_CHAIN_WHAT_MAX 200                        /* bytes of an entry in words, terminated */
+#define DP_CHAIN_HEARTBEAT_BYTES ((size_t)8 + 8 + 1) /* position, digest, is it the last */
+#define DP_CHAIN_HISTORY_BYTES (12 + (size_t)DP_CHAIN_HISTORY_MAX * (8 + 2 + DP_CHAIN_WHAT_MAX))
 
 /* One submission to the world, or, without a name, a wait that ended a bucket. */
 typedef struct dp_chain_link {
@@ -52,8 +52,8 @@ void dp_chain_add(dp_chain_t *chain, uint64_t hash, const char *name,
                   const dp_signature_t *signature, int in_place, float absmax);
 void dp_chain_add_wait(dp_chain_t *chain);
 
-/* The last entry's position and digest, DP_CHAIN_BEAT_BYTES. */
-void dp_chain_write_beat(const dp_chain_t *chain, dp_writer_t *writer);
+/* The last entry's position and digest, DP_CHAIN_HEARTBEAT_BYTES. */
+void dp_chain_write_heartbeat(const dp_chain_t *chain, dp_writer_t *writer);
 
 typedef enum dp_chain_verdict {
     DP_CHAIN_ALIKE,   /* as far as can be seen from here */
@@ -64,15 +64,15 @@ typedef enum dp_chain_verdict {
 
 /* What another rank's beat means. what [DP_CHAIN_WHAT_MAX] and *position, of LACKS: the first entry
  * that the sender has not. */
-dp_chain_verdict_t dp_chain_hear_beat(const dp_chain_t *chain, dp_reader_t *reader, char *what,
-                                      uint64_t *position);
+dp_chain_verdict_t dp_chain_check_heartbeat(const dp_chain_t *chain, dp_reader_t *reader,
+                                            char *what, uint64_t *position);
 
-/* The latest entries in words, at most DP_CHAIN_STORY_BYTES. */
-void dp_chain_write_story(const dp_chain_t *chain, dp_writer_t *writer);
+/* The latest entries in words, at most DP_CHAIN_HISTORY_BYTES. */
+void dp_chain_write_history(const dp_chain_t *chain, dp_writer_t *writer);
 
 /* Finds the first entry that differs from another rank's story; own and other [DP_CHAIN_WHAT_MAX]
  * say what it is here and there. */
-dp_chain_verdict_t dp_chain_hear_story(const dp_chain_t *chain, dp_reader_t *reader,
-                                       uint64_t *position, char *own, char *other);
+dp_chain_verdict_t dp_chain_compare_history(const dp_chain_t *chain, dp_reader_t *reader,
+                                            uint64_t *position, char *own, char *other);
 
 #endif

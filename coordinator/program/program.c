@@ -338,7 +338,7 @@ int dp_program_suspend(dp_program_t *program, dp_handle_t *request, dp_status_t 
         program->suspended = request;
     }
     pthread_mutex_unlock(&program->lock);
-    if (is_suspended) dp_loop_explain(program->context->loop, status, text);
+    if (is_suspended) dp_loop_report_mismatch(program->context->loop, status, text);
     return is_suspended;
 }
 
@@ -361,14 +361,14 @@ void dp_program_stop(dp_program_t *program, dp_status_t status, const char *text
 
 /* ---- Between neighbours ---------------------------------------------------------------------- */
 
-static size_t say_beat(void *user, void *data, size_t room)
+static size_t write_heartbeat(void *user, void *data, size_t room)
 {
     dp_program_t *program = user;
     dp_writer_t writer;
 
     dp_writer_init(&writer, data, room);
     pthread_mutex_lock(&program->lock);
-    dp_chain_write_beat(&program->chain, &writer);
+    dp_chain_write_heartbeat(&program->chain, &writer);
     pthread_mutex_unlock(&program->lock);
     return writer.failed ? 0 : writer.bytes;
 }
@@ -380,8 +380,8 @@ static const char *host_of(const dp_program_t *program, int rank)
     return topology->host_name[topology->node[rank]];
 }
 
-static dp_status_t hear_beat(void *user, int rank, const void *data, size_t bytes, char *text,
-                             size_t room)
+static dp_status_t check_heartbeat(void *user, int rank, const void *data, size_t bytes, char *text,
+                                   size_t room)
 {
     dp_program_t *program = user;
     char what[DP_CHAIN_WHAT_MAX];
@@ -391,7 +391,7 @@ static dp_status_t hear_beat(void *user, int rank, const void *data, size_t byte
 
     dp_reader_init(&reader, data, bytes);
     pthread_mutex_lock(&program->lock);
-    verdict = dp_chain_hear_beat(&program->chain, &reader, what, &position);
+    verdict = dp_chain_check_heartbeat(&program->chain, &reader, what, &position);
     pthread_mutex_unlock(&program->lock);
     switch (verdict) {
     case DP_CHAIN_ALIKE:
@@ -413,20 +413,20 @@ static dp_status_t hear_beat(void *user, int rank, const void *data, size_t byte
     return DP_ERR_SYSTEM;
 }
 
-static size_t tell_story(void *user, void *data, size_t room)
+static size_t write_history(void *user, void *data, size_t room)
 {
     dp_program_t *program = user;
     dp_writer_t writer;
 
     dp_writer_init(&writer, data, room);
     pthread_mutex_lock(&program->lock);
-    dp_chain_write_story(&program->chain, &writer);
+    dp_chain_write_history(&program->chain, &writer);
     pthread_mutex_unlock(&program->lock);
     return writer.failed ? 0 : writer.bytes;
 }
 
-static dp_status_t hear_story(void *user, int rank, const void *data, size_t bytes, char *text,
-                              size_t room)
+static dp_status_t compare_history(void *user, int rank, const void *data, size_t bytes, char *text,
+                                   size_t room)
 {
     dp_program_t *program = user;
     const int self = program->context->rank;
@@ -437,7 +437,7 @@ static dp_status_t hear_story(void *user, int rank, const void *data, size_t byt
 
     dp_reader_init(&reader, data, bytes);
     pthread_mutex_lock(&program->lock);
-    verdict = dp_chain_hear_story(&program->chain, &reader, &position, own, other);
+    verdict = dp_chain_compare_history(&program->chain, &reader, &position, own, other);
     pthread_mutex_unlock(&program->lock);
     if (verdict == DP_CHAIN_ALIKE) return DP_OK;
     if (verdict == DP_CHAIN_BAD) {
@@ -455,13 +455,13 @@ static dp_status_t hear_story(void *user, int rank, const void *data, size_t byt
     return DP_ERR_MISMATCH;
 }
 
-dp_loop_gossip_t dp_program_gossip(dp_program_t *program)
+dp_loop_peer_check_t dp_program_peer_check(dp_program_t *program)
 {
-    return (dp_loop_gossip_t){.user = program,
-                              .say_beat = say_beat,
-                              .hear_beat = hear_beat,
-                              .tell_story = tell_story,
-                              .hear_story = hear_story};
+    return (dp_loop_peer_check_t){.user = program,
+                                  .write_heartbeat = write_heartbeat,
+                                  .check_heartbeat = check_heartbeat,
+                                  .write_history = write_history,
+                                  .compare_history = compare_history};
 }
 
 /* ---- Life ----------------------------------------------------------------------------------- */

@@ -65,6 +65,6 @@ int dp_program_suspend(dp_program_t *program, dp_handle_t *request, dp_status_t 
 void dp_program_stop(dp_program_t *program, dp_status_t status, const char *text);
 
 /* For the loop: what travels with signs of life. */
-dp_loop_gossip_t dp_program_gossip(dp_program_t *program);
+dp_loop_peer_check_t dp_program_peer_check(dp_program_t *program);
 
 #endif

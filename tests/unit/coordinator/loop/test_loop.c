@@ -239,7 +239,7 @@ static void *train(void *arg)
             done += batch;
             if (rand_r(&job->seed) % 8 == 0) usleep(50);
         }
-        if (job->first == 0) dp_loop_progress(job->rank->loop, "in a test");
+        if (job->first == 0) dp_loop_set_activity(job->rank->loop, "in a test");
         for (int t = job->first; t < TENSORS; t += job->step) {
             const uint64_t give_up_ns = dp_now_ns() + PATIENCE_NS;
 

@@ -76,7 +76,7 @@ static void on_fatal(void *user, dp_status_t status, int culprit, const char *te
     fail_msg("%s: %s", dp_status_string(status), text);
 }
 
-static world_t *world_start(int size, int naps)
+static world_t *world_start(int size, int may_back_off)
 {
     const char *hosts[RANKS] = {"here", "here"};
     uint8_t address[RANKS][DP_ADDRESS_MAX];
@@ -107,7 +107,7 @@ static world_t *world_start(int size, int naps)
                                            .size = size,
                                            .transport = rank->transport,
                                            .log = &world->log,
-                                           .naps = naps,
+                                           .may_back_off = may_back_off,
                                            .callbacks = {rank, on_launch, NULL, on_fail, on_fatal}};
 
         if (size > 1) {
@@ -170,11 +170,11 @@ static void *train(void *argument)
 
         dp_loop_submit(rank->loop, &node, 1, i > 0 && rank->drives);
         if (rank->drives)
-            dp_loop_drive(rank->loop, &rank->state, before + 1, WINDOW_NS, UINT64_MAX);
+            dp_loop_progress_until(rank->loop, &rank->state, before + 1, WINDOW_NS, UINT64_MAX);
         if (atomic_load(&rank->state) > before) continue;
-        dp_loop_expect(rank->loop, 1);
+        dp_loop_count_sleeping_waiter(rank->loop, 1);
         await(rank, before + 1);
-        dp_loop_expect(rank->loop, -1);
+        dp_loop_count_sleeping_waiter(rank->loop, -1);
     }
     return NULL;
 }
@@ -197,8 +197,8 @@ static void train_all(world_t *world, int first_drives, int second_drives)
 static void launches_are_made_by_who_waits(void **state)
 {
     (void)state;
-    for (int naps = 0; naps < 2; naps++) {
-        world_t *world = world_start(1, naps);
+    for (int may_back_off = 0; may_back_off < 2; may_back_off++) {
+        world_t *world = world_start(1, may_back_off);
 
         train_all(world, 1, 0);
         assert_true(atomic_load(&world->rank[0].own) > 0);
@@ -209,9 +209,9 @@ static void launches_are_made_by_who_waits(void **state)
 static void two_ranks_drive_one_or_both(void **state)
 {
     (void)state;
-    for (int naps = 0; naps < 2; naps++) {
+    for (int may_back_off = 0; may_back_off < 2; may_back_off++) {
         for (int who = 1; who < 4; who++) {
-            world_t *world = world_start(2, naps);
+            world_t *world = world_start(2, may_back_off);
 
             train_all(world, who & 1, who >> 1);
             for (int i = 0; i < 2; i++) {
@@ -226,8 +226,8 @@ static void two_ranks_drive_one_or_both(void **state)
 static void word_that_is_not_kept_costs_nothing_else(void **state)
 {
     (void)state;
-    for (int naps = 0; naps < 2; naps++) {
-        world_t *world = world_start(2, naps);
+    for (int may_back_off = 0; may_back_off < 2; may_back_off++) {
+        world_t *world = world_start(2, may_back_off);
         rank_t *rank = world->rank;
 
         train_all(world, 1, 1);
@@ -254,7 +254,7 @@ static void driving_ends_in_time(void **state)
 
     (void)state;
     dp_loop_submit(rank[1].loop, &node, 1, 1);
-    dp_loop_drive(rank[1].loop, &rank[1].state, 1, WINDOW_NS, begin_ns + WINDOW_NS);
+    dp_loop_progress_until(rank[1].loop, &rank[1].state, 1, WINDOW_NS, begin_ns + WINDOW_NS);
     assert_true(dp_now_ns() >= begin_ns + WINDOW_NS);
     assert_int_equal(atomic_load(&rank[1].state), 0);
     node = &rank[0].node;
@@ -264,7 +264,8 @@ static void driving_ends_in_time(void **state)
     world_end(world);
 }
 
-/* Who is at work for longer than the first naps is left alone: a look costs the core they share. */
+/* Who is at work for longer than the first back-offs is left alone: a look costs the core they
+ * share. */
 static void naps_grow_while_others_are_at_work(void **state)
 {
     world_t *world = world_start(1, 1);
@@ -275,20 +276,20 @@ static void naps_grow_while_others_are_at_work(void **state)
     uint32_t rounds = 0;
 
     (void)state;
-    dp_loop_attend(rank->loop, 1);
+    dp_loop_count_awake_waiter(rank->loop, 1);
     while (dp_now_ns() - begin_ns < WORK_NS) {
         const uint64_t busy_ns = dp_now_ns() + OPERATION_NS;
 
         dp_loop_submit(rank->loop, &node, 1, rounds > 0);
-        dp_loop_drive(rank->loop, &rank->state, ++rounds, WINDOW_NS, UINT64_MAX);
+        dp_loop_progress_until(rank->loop, &rank->state, ++rounds, WINDOW_NS, UINT64_MAX);
         await(rank, rounds);
         while (dp_now_ns() < busy_ns) {
         }
     }
-    dp_loop_attend(rank->loop, -1);
+    dp_loop_count_awake_waiter(rank->loop, -1);
     dp_loop_stats(rank->loop, &stats);
-    /* naps of 200 us would be five times as many */
-    assert_true(stats.naps <= (dp_now_ns() - begin_ns) / 1000000u + 20);
+    /* back-offs of 200 us would be five times as many */
+    assert_true(stats.backoffs <= (dp_now_ns() - begin_ns) / 1000000u + 20);
     world_end(world);
 }
 

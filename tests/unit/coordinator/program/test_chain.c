@@ -29,34 +29,34 @@ static void add(dp_chain_t *chain, const char *name, uint64_t count, int in_plac
                  0.0f);
 }
 
-static dp_chain_verdict_t hear_beat(const dp_chain_t *from, const dp_chain_t *to, char *what,
-                                    uint64_t *position)
+static dp_chain_verdict_t check_heartbeat(const dp_chain_t *from, const dp_chain_t *to, char *what,
+                                          uint64_t *position)
 {
-    uint8_t data[DP_CHAIN_BEAT_BYTES];
+    uint8_t data[DP_CHAIN_HEARTBEAT_BYTES];
     dp_writer_t writer;
     dp_reader_t reader;
 
     dp_writer_init(&writer, data, sizeof(data));
-    dp_chain_write_beat(from, &writer);
+    dp_chain_write_heartbeat(from, &writer);
     assert_false(writer.failed);
     dp_reader_init(&reader, data, writer.bytes);
-    return dp_chain_hear_beat(to, &reader, what, position);
+    return dp_chain_check_heartbeat(to, &reader, what, position);
 }
 
-static dp_chain_verdict_t hear_story(const dp_chain_t *from, const dp_chain_t *to,
-                                     uint64_t *position, char *own, char *other)
+static dp_chain_verdict_t compare_history(const dp_chain_t *from, const dp_chain_t *to,
+                                          uint64_t *position, char *own, char *other)
 {
-    uint8_t *data = malloc(DP_CHAIN_STORY_BYTES);
+    uint8_t *data = malloc(DP_CHAIN_HISTORY_BYTES);
     dp_chain_verdict_t verdict;
     dp_writer_t writer;
     dp_reader_t reader;
 
     assert_non_null(data);
-    dp_writer_init(&writer, data, DP_CHAIN_STORY_BYTES);
-    dp_chain_write_story(from, &writer);
+    dp_writer_init(&writer, data, DP_CHAIN_HISTORY_BYTES);
+    dp_chain_write_history(from, &writer);
     assert_false(writer.failed);
     dp_reader_init(&reader, data, writer.bytes);
-    verdict = dp_chain_hear_story(to, &reader, position, own, other);
+    verdict = dp_chain_compare_history(to, &reader, position, own, other);
     free(data);
     return verdict;
 }
@@ -91,19 +91,22 @@ static void chain_alike_at_any_distance(void **state)
 {
     pair_t *pair = *state;
 
-    assert_int_equal(hear_beat(&pair->a, &pair->b, pair->own, &pair->position), DP_CHAIN_ALIKE);
+    assert_int_equal(check_heartbeat(&pair->a, &pair->b, pair->own, &pair->position),
+                     DP_CHAIN_ALIKE);
     for (int i = 0; i < 3 * DP_CHAIN_KEPT; i++) {
         add(&pair->a, "t", (uint64_t)i, 0);
         if (i % 7 == 0) dp_chain_add_wait(&pair->a);
         if (i < 100) continue; /* b is behind */
         add(&pair->b, "t", (uint64_t)i - 100, 0);
         if ((i - 100) % 7 == 0) dp_chain_add_wait(&pair->b);
-        assert_int_equal(hear_beat(&pair->a, &pair->b, pair->own, &pair->position), DP_CHAIN_ALIKE);
-        assert_int_equal(hear_beat(&pair->b, &pair->a, pair->own, &pair->position), DP_CHAIN_ALIKE);
+        assert_int_equal(check_heartbeat(&pair->a, &pair->b, pair->own, &pair->position),
+                         DP_CHAIN_ALIKE);
+        assert_int_equal(check_heartbeat(&pair->b, &pair->a, pair->own, &pair->position),
+                         DP_CHAIN_ALIKE);
     }
-    assert_int_equal(hear_story(&pair->a, &pair->b, &pair->position, pair->own, pair->other),
+    assert_int_equal(compare_history(&pair->a, &pair->b, &pair->position, pair->own, pair->other),
                      DP_CHAIN_ALIKE);
-    assert_int_equal(hear_story(&pair->b, &pair->a, &pair->position, pair->own, pair->other),
+    assert_int_equal(compare_history(&pair->b, &pair->a, &pair->position, pair->own, pair->other),
                      DP_CHAIN_ALIKE);
 }
 
@@ -119,13 +122,14 @@ static void chain_first_difference_is_told(void **state)
     add(&pair->a, "act", 768, 0);
     add(&pair->b, "act", 1024, 1);
     add(&pair->a, "more", 1, 0);
-    assert_int_equal(hear_beat(&pair->b, &pair->a, pair->own, &pair->position), DP_CHAIN_DIFFERS);
-    assert_int_equal(hear_story(&pair->b, &pair->a, &pair->position, pair->own, pair->other),
+    assert_int_equal(check_heartbeat(&pair->b, &pair->a, pair->own, &pair->position),
+                     DP_CHAIN_DIFFERS);
+    assert_int_equal(compare_history(&pair->b, &pair->a, &pair->position, pair->own, pair->other),
                      DP_CHAIN_DIFFERS);
     assert_int_equal(pair->position, 6);
     assert_string_equal(pair->own, "act (allreduce sum of 768 f32)");
     assert_string_equal(pair->other, "act (allreduce sum of 1024 f32, where it lies)");
-    assert_int_equal(hear_story(&pair->a, &pair->b, &pair->position, pair->own, pair->other),
+    assert_int_equal(compare_history(&pair->a, &pair->b, &pair->position, pair->own, pair->other),
                      DP_CHAIN_DIFFERS);
     assert_int_equal(pair->position, 6);
     assert_string_equal(pair->own, "act (allreduce sum of 1024 f32, where it lies)");
@@ -139,7 +143,7 @@ static void chain_wait_is_an_entry(void **state)
     add(&pair->b, "x", 1, 0);
     dp_chain_add_wait(&pair->a);
     add(&pair->b, "y", 1, 0);
-    assert_int_equal(hear_story(&pair->a, &pair->b, &pair->position, pair->own, pair->other),
+    assert_int_equal(compare_history(&pair->a, &pair->b, &pair->position, pair->own, pair->other),
                      DP_CHAIN_DIFFERS);
     assert_int_equal(pair->position, 2);
     assert_string_equal(pair->other, "a wait");
@@ -152,27 +156,30 @@ static void chain_final_beat_tells_what_lacks(void **state)
     add(&pair->a, "x", 1, 0);
     add(&pair->b, "x", 1, 0);
     pair->a.is_final = 1;
-    assert_int_equal(hear_beat(&pair->a, &pair->b, pair->own, &pair->position), DP_CHAIN_ALIKE);
+    assert_int_equal(check_heartbeat(&pair->a, &pair->b, pair->own, &pair->position),
+                     DP_CHAIN_ALIKE);
     add(&pair->b, "y", 5, 0);
-    assert_int_equal(hear_beat(&pair->a, &pair->b, pair->own, &pair->position), DP_CHAIN_LACKS);
+    assert_int_equal(check_heartbeat(&pair->a, &pair->b, pair->own, &pair->position),
+                     DP_CHAIN_LACKS);
     assert_int_equal(pair->position, 2);
     assert_string_equal(pair->own, "y (allreduce sum of 5 f32)");
-    assert_int_equal(hear_beat(&pair->b, &pair->a, pair->own, &pair->position), DP_CHAIN_ALIKE);
+    assert_int_equal(check_heartbeat(&pair->b, &pair->a, pair->own, &pair->position),
+                     DP_CHAIN_ALIKE);
 }
 
 /* Every truncation and many flips: a verdict, and no byte beyond the end is read. */
 static void chain_hostile_bytes_are_refused(void **state)
 {
     pair_t *pair = *state;
-    uint8_t *data = malloc(DP_CHAIN_STORY_BYTES);
+    uint8_t *data = malloc(DP_CHAIN_HISTORY_BYTES);
     dp_writer_t writer;
     dp_reader_t reader;
 
     assert_non_null(data);
     for (int i = 0; i < 4; i++)
         add(&pair->a, "tensor", (uint64_t)i, 0);
-    dp_writer_init(&writer, data, DP_CHAIN_STORY_BYTES);
-    dp_chain_write_story(&pair->a, &writer);
+    dp_writer_init(&writer, data, DP_CHAIN_HISTORY_BYTES);
+    dp_chain_write_history(&pair->a, &writer);
     for (size_t bytes = 0; bytes < writer.bytes; bytes++) {
         uint8_t *cut = malloc(bytes + 1);
 
@@ -180,19 +187,19 @@ static void chain_hostile_bytes_are_refused(void **state)
         memcpy(cut, data, bytes);
         dp_reader_init(&reader, cut, bytes);
         assert_int_equal(
-            dp_chain_hear_story(&pair->a, &reader, &pair->position, pair->own, pair->other),
+            dp_chain_compare_history(&pair->a, &reader, &pair->position, pair->own, pair->other),
             DP_CHAIN_BAD);
         free(cut);
     }
     for (size_t i = 0; i < writer.bytes * 8; i++) {
         data[i / 8] ^= (uint8_t)(1u << i % 8);
         dp_reader_init(&reader, data, writer.bytes);
-        (void)dp_chain_hear_story(&pair->a, &reader, &pair->position, pair->own, pair->other);
+        (void)dp_chain_compare_history(&pair->a, &reader, &pair->position, pair->own, pair->other);
         data[i / 8] ^= (uint8_t)(1u << i % 8);
     }
-    for (size_t bytes = 0; bytes < DP_CHAIN_BEAT_BYTES; bytes++) {
+    for (size_t bytes = 0; bytes < DP_CHAIN_HEARTBEAT_BYTES; bytes++) {
         dp_reader_init(&reader, data, bytes);
-        assert_int_equal(dp_chain_hear_beat(&pair->a, &reader, pair->own, &pair->position),
+        assert_int_equal(dp_chain_check_heartbeat(&pair->a, &reader, pair->own, &pair->position),
                          DP_CHAIN_BAD);
     }
     free(data);
