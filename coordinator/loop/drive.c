@@ -1,64 +1,74 @@
 /*
- * drive.c - the coordinator's rounds on a thread of the program that waits for their outcome.
+ * drive.c - a waiting thread of the program makes the coordinator's rounds. Called by dp_wait() and
+ * by submissions, on any thread but the coordinator's.
  *
- * An answer that comes within microseconds is worth less than the wake-ups on its way: of the
- * coordinator when something is submitted, of the waiting thread when it is over. So the waiting
- * thread takes the baton and makes the rounds itself. The coordinator thread, which a message may
- * wake meanwhile, backs off until nobody has done so for a moment; then it sleeps in its event loop
- * again. It is never needed for progress here, and always there when this thread goes.
+ * An answer that comes within microseconds costs less than the wake-ups on its way: of the
+ * coordinator thread when something is submitted, of the waiting thread when it is launched. So the
+ * waiting thread takes ownership of progress and makes the rounds itself. The coordinator thread
+ * sleeps on, or backs off if a message wakes it meanwhile (thread.c; loop.h has a diagram). Nothing
+ * depends on it then, and it goes on with the rounds as soon as the waiting thread leaves them.
  */
 #include "coordinator/loop/loop_internal.h"
 
 #include <sched.h>
 
-#define SPINS_MOST 8 /* however much goes on, a thread that has waited so long sleeps */
+/* A thread that has waited for so many times its spin goes to sleep, however much goes on: other
+ * tensors may keep the rounds busy for ever. */
+#define SPINS_MOST 8
 
-/* 1: the baton is this thread's. */
-static int take_baton(dp_loop_t *loop, const _Atomic uint32_t *state, uint32_t reached,
-                      uint64_t until_ns)
+/* 1: this thread owns progress. 0: another one brought *state so far, or the time is over. */
+static int acquire_progress(dp_loop_t *loop, const _Atomic uint32_t *state, uint32_t reached,
+                            uint64_t until_ns)
 {
-    int has = pthread_mutex_trylock(&loop->baton) == 0;
+    int is_owner = pthread_mutex_trylock(&loop->progress_lock) == 0;
 
-    if (has) return 1;
-    atomic_fetch_add(&loop->wanted, 1);
-    while (!has && atomic_load_explicit(state, memory_order_acquire) < reached &&
+    if (is_owner) return 1;
+    /* The coordinator thread reads this count between its rounds and backs off, which frees the
+     * lock. */
+    atomic_fetch_add(&loop->progress_waiters, 1);
+    while (!is_owner && atomic_load_explicit(state, memory_order_acquire) < reached &&
            dp_now_ns() < until_ns) {
         (void)sched_yield();
-        has = pthread_mutex_trylock(&loop->baton) == 0;
+        is_owner = pthread_mutex_trylock(&loop->progress_lock) == 0;
     }
-    atomic_fetch_sub(&loop->wanted, 1);
-    return has;
+    atomic_fetch_sub(&loop->progress_waiters, 1);
+    return is_owner;
 }
 
-/* Neighbours ring no bell for who polls. From here on they shall, if the coordinator sleeps where
- * it hears one; awake or napping it looks itself. It lay down with the baton in hand, so it does
- * not do so now, and what is found is at worst too deep a sleep. 0: something has come in by now.
- */
-static int let_ring(dp_loop_t *loop)
+/* While a thread polls, neighbours skip the wake-up. Before it hands progress back it re-arms the
+ * wake-up, if the coordinator thread is asleep in its event loop; awake or backing off that one
+ * looks itself. It announces its sleep only while it owns progress, so it cannot fall asleep during
+ * this call. It may wake up: then neighbours write to a doorbell that nobody needed. 0: a message
+ * has come in by now, and must be polled for. */
+static int rearm_doorbell(dp_loop_t *loop)
 {
     dp_transport_t *transport = loop->options.transport;
 
     return !dp_inbox_is_asleep(&loop->inbox) || transport->ops->rearm(transport) == DP_OK;
 }
 
-/* The coordinator thread is told only where it has to do something before it would look anyway. */
-static void give_baton_back(dp_loop_t *loop)
+/* The coordinator thread is woken only if it has to do something before it would wake by itself. */
+static void return_progress(dp_loop_t *loop)
 {
-    int can_ring = let_ring(loop);
+    int is_armed = rearm_doorbell(loop);
     uint64_t due_ns;
     int must_wake;
 
-    if (!can_ring && !loop->is_over && !loop->must_stop) {
-        (void)dp_loop_make_round(loop, dp_now_ns()); /* no dearer than to wake who makes it */
-        can_ring = let_ring(loop);
+    if (!is_armed && !loop->is_over && !loop->must_stop) {
+        /* One round costs no more than to wake the thread that would make it. */
+        (void)dp_loop_make_round(loop, dp_now_ns());
+        is_armed = rearm_doorbell(loop);
     }
     due_ns = dp_loop_due(loop);
-    must_wake = !can_ring || loop->is_over || loop->must_stop || due_ns < loop->rest_ns;
+    /* A round may have set a deadline that is earlier than the timer the thread sleeps on. */
+    must_wake = !is_armed || loop->is_over || loop->must_stop || due_ns < loop->sleep_until_ns;
     dp_health_sleep(&loop->health, due_ns);
-    loop->is_driven = 1;
-    pthread_mutex_unlock(&loop->baton);
-    dp_inbox_hand_over(&loop->inbox, must_wake);
-    if (atomic_load(&loop->expected) > 0) dp_inbox_rouse(&loop->inbox);
+    loop->others_progressed = 1;
+    pthread_mutex_unlock(&loop->progress_lock);
+    /* After the unlock: what came in meanwhile, by a thread that saw this one at work, is found
+     * here or by the next owner (see dp_inbox_return_progress). */
+    dp_inbox_return_progress(&loop->inbox, must_wake);
+    if (atomic_load(&loop->sleeping_waiters) > 0) dp_inbox_end_backoff(&loop->inbox);
 }
 
 void dp_loop_submit(dp_loop_t *loop, dp_loop_node_t *const *nodes, size_t node_count,
@@ -67,13 +77,13 @@ void dp_loop_submit(dp_loop_t *loop, dp_loop_node_t *const *nodes, size_t node_c
     const int may_back_off = loop->options.may_back_off;
 
     dp_inbox_submit(&loop->inbox, nodes, node_count);
-    /* Where no core is this rank's alone a round here is no dearer than to wake who makes it. */
-    if (will_drive && !may_back_off && pthread_mutex_trylock(&loop->baton) == 0) {
+    /* Where ranks share cores, a round here costs no more than to wake the coordinator for it. */
+    if (will_drive && !may_back_off && pthread_mutex_trylock(&loop->progress_lock) == 0) {
         if (!loop->is_over && !loop->must_stop) (void)dp_loop_make_round(loop, dp_now_ns());
-        give_baton_back(loop);
+        return_progress(loop);
     } else {
         dp_inbox_wake(&loop->inbox,
-                      will_drive && may_back_off ? DP_INBOX_DOZING : DP_INBOX_NAPPING);
+                      will_drive && may_back_off ? DP_INBOX_ASLEEP : DP_INBOX_BACKING_OFF);
     }
 }
 
@@ -84,18 +94,20 @@ void dp_loop_progress_until(dp_loop_t *loop, const _Atomic uint32_t *state, uint
     const uint64_t most_ns = dp_min(begin_ns + SPINS_MOST * spin_ns, deadline_ns);
     uint64_t until_ns = dp_min(begin_ns + spin_ns, deadline_ns);
 
-    if (!take_baton(loop, state, reached, until_ns)) return;
+    if (!acquire_progress(loop, state, reached, until_ns)) return;
+    /* The acquire pairs with the release of the thread that changes *state: the data plane's
+     * threads do that too, not only the rounds below. */
     while (!loop->is_over && !loop->must_stop &&
            atomic_load_explicit(state, memory_order_acquire) < reached) {
         const uint64_t now_ns = dp_now_ns();
 
         if (dp_loop_make_round(loop, now_ns)) {
-            /* from its end: to send alone may take as long as the answer */
+            /* From the round's end: sending alone may take as long as the answer. */
             until_ns = dp_min(dp_now_ns() + spin_ns, most_ns);
             continue;
         }
         if (now_ns >= until_ns) break;
-        (void)sched_yield(); /* who is to answer may have been put on this core */
+        (void)sched_yield(); /* the rank that is to answer may share this core */
     }
-    give_baton_back(loop);
+    return_progress(loop);
 }

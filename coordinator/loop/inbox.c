@@ -1,10 +1,22 @@
 /*
- * inbox.c - what other threads hand to the coordinator thread, without a lock on the hot path.
+ * inbox.c - what other threads hand to the thread that makes the coordinator's rounds.
  *
- * The handshake with sleep is Dekker's: the coordinator stores `sleep` and then looks at what came
- * in, a producer stores what it brings and then looks at `sleep`. All four are sequentially
- * consistent, so at least one of the two sees the other. Who wakes clears `sleep`, so that many
- * producers make one system call.
+ * The handshake with sleep is Dekker's. The coordinator thread stores that it sleeps, then looks at
+ * what came in; a producer stores what it brings, then looks whether the coordinator sleeps:
+ *
+ *     coordinator thread                       any producer
+ *     S1  sleep = ASLEEP                       S2  push on queue, or flags |= flag
+ *     L1  queue empty and flags 0?             L2  sleep >= depth?
+ *         yes: sleep in the event loop             yes: sleep = AWAKE, wake
+ *
+ * All four are sequentially consistent, so in their one total order either S2 comes before L1, and
+ * the coordinator stays awake, or S1 comes before L2, and the producer wakes it. With release and
+ * acquire both could miss each other, as a load may overtake an earlier store to another address.
+ * The exchange that clears `sleep` lets one of many producers make the system call.
+ *
+ * The values beside a flag (launched, hold_ns, the texts) are stored before it is raised; the
+ * read-modify-write of `flags` releases them, dp_inbox_take_flags() acquires them. The same holds
+ * for the nodes behind `queue` and `urgent`.
  */
 #include "coordinator/loop/inbox.h"
 
@@ -39,39 +51,44 @@ void dp_inbox_fini(dp_inbox_t *inbox)
     pthread_mutex_destroy(&inbox->lock);
 }
 
-/* ---- Any thread --------------------------------------------------------------------------- */
+/* ---- Any thread ----------------------------------------------------------------------------- */
 
 void dp_inbox_wake(dp_inbox_t *inbox, dp_inbox_sleep_t depth)
 {
     uint32_t slept;
 
-    if (atomic_load(&inbox->sleep) < depth) return;
+    if (atomic_load(&inbox->sleep) < depth) return; /* L2 */
     slept = atomic_exchange(&inbox->sleep, DP_INBOX_AWAKE);
-    if (slept == DP_INBOX_NAPPING) {
+    if (slept == DP_INBOX_BACKING_OFF) {
         dp_futex_wake(&inbox->sleep);
-    } else if (slept != DP_INBOX_AWAKE) { /* else another thread does it */
+    } else if (slept != DP_INBOX_AWAKE) { /* AWAKE: another producer came first and wakes it */
         inbox->transport->ops->wake(inbox->transport);
     }
 }
 
-/* Something that may not wait for the end of a nap. */
-static int is_pressing(const dp_inbox_t *inbox)
+/* Something that cannot wait for the end of a back-off. */
+static int has_urgent_input(const dp_inbox_t *inbox)
 {
-    const unsigned patient = DP_INBOX_LAUNCHED | DP_INBOX_PROGRESS;
+    const unsigned patient = DP_INBOX_LAUNCHED | DP_INBOX_ACTIVITY;
 
     return atomic_load(&inbox->queue) != NULL || (atomic_load(&inbox->flags) & ~patient) != 0;
 }
 
-void dp_inbox_hand_over(dp_inbox_t *inbox, int must_wake)
+void dp_inbox_return_progress(dp_inbox_t *inbox, int must_wake)
 {
-    const int is_backing_off = atomic_load(&inbox->sleep) == DP_INBOX_NAPPING;
+    /* Behind the caller's unlock of progress_lock, which pairs with the trylock that follows
+     * dp_inbox_announce_backoff(): one of the two sees the other. Were it missed all the same, the
+     * back-off would end by itself. */
+    const int is_backing_off = atomic_load(&inbox->sleep) == DP_INBOX_BACKING_OFF;
 
-    if (must_wake || (is_backing_off && is_pressing(inbox))) dp_inbox_wake(inbox, DP_INBOX_NAPPING);
+    if (must_wake || (is_backing_off && has_urgent_input(inbox)))
+        dp_inbox_wake(inbox, DP_INBOX_BACKING_OFF);
 }
 
-void dp_inbox_rouse(dp_inbox_t *inbox)
+void dp_inbox_end_backoff(dp_inbox_t *inbox)
 {
-    if (atomic_load(&inbox->sleep) == DP_INBOX_NAPPING) dp_inbox_wake(inbox, DP_INBOX_NAPPING);
+    if (atomic_load(&inbox->sleep) == DP_INBOX_BACKING_OFF)
+        dp_inbox_wake(inbox, DP_INBOX_BACKING_OFF);
 }
 
 void dp_inbox_submit(dp_inbox_t *inbox, dp_loop_node_t *const *nodes, size_t count)
@@ -80,17 +97,17 @@ void dp_inbox_submit(dp_inbox_t *inbox, dp_loop_node_t *const *nodes, size_t cou
 
     if (count == 0) return;
     for (size_t i = 1; i < count; i++)
-        nodes[i]->next = nodes[i - 1];
+        nodes[i]->next = nodes[i - 1]; /* newest first, as the stack is */
     old = atomic_load_explicit(&inbox->queue, memory_order_relaxed);
     do {
         nodes[0]->next = old;
-    } while (!atomic_compare_exchange_weak(&inbox->queue, &old, nodes[count - 1]));
+    } while (!atomic_compare_exchange_weak(&inbox->queue, &old, nodes[count - 1])); /* S2 */
 }
 
 void dp_inbox_raise(dp_inbox_t *inbox, unsigned flag)
 {
-    atomic_fetch_or(&inbox->flags, flag);
-    dp_inbox_wake(inbox, DP_INBOX_NAPPING);
+    atomic_fetch_or(&inbox->flags, flag); /* S2 */
+    dp_inbox_wake(inbox, DP_INBOX_BACKING_OFF);
 }
 
 void dp_inbox_urgent(dp_inbox_t *inbox, uint32_t group, const char *name)
@@ -112,18 +129,19 @@ void dp_inbox_launched(dp_inbox_t *inbox, uint64_t sequence)
 {
     uint64_t known = atomic_load(&inbox->launched);
 
+    /* Launches may end out of order: the value only grows. */
     while (known < sequence && !atomic_compare_exchange_weak(&inbox->launched, &known, sequence)) {
     }
     atomic_fetch_or(&inbox->flags, DP_INBOX_LAUNCHED);
-    dp_inbox_wake(inbox, DP_INBOX_ASLEEP);
+    dp_inbox_wake(inbox, DP_INBOX_ASLEEP_HOLDING);
 }
 
-void dp_inbox_progress(dp_inbox_t *inbox, const char *text)
+void dp_inbox_set_activity(dp_inbox_t *inbox, const char *text)
 {
     pthread_mutex_lock(&inbox->lock);
-    snprintf(inbox->progress, sizeof(inbox->progress), "%s", text);
+    snprintf(inbox->activity, sizeof(inbox->activity), "%s", text);
     pthread_mutex_unlock(&inbox->lock);
-    atomic_fetch_or(&inbox->flags, DP_INBOX_PROGRESS); /* time enough when it wakes for a reason */
+    atomic_fetch_or(&inbox->flags, DP_INBOX_ACTIVITY); /* read when something else wakes it */
 }
 
 void dp_inbox_abort(dp_inbox_t *inbox, dp_status_t status, const char *text)
@@ -137,27 +155,27 @@ void dp_inbox_abort(dp_inbox_t *inbox, dp_status_t status, const char *text)
     dp_inbox_raise(inbox, DP_INBOX_ABORT);
 }
 
-void dp_inbox_explain(dp_inbox_t *inbox, dp_status_t status, const char *text)
+void dp_inbox_report_mismatch(dp_inbox_t *inbox, dp_status_t status, const char *text)
 {
     pthread_mutex_lock(&inbox->lock);
-    if (inbox->explain_status == DP_OK) {
-        inbox->explain_status = status;
-        snprintf(inbox->explain_text, sizeof(inbox->explain_text), "%s", text);
+    if (inbox->mismatch_status == DP_OK) {
+        inbox->mismatch_status = status;
+        snprintf(inbox->mismatch_text, sizeof(inbox->mismatch_text), "%s", text);
     }
     pthread_mutex_unlock(&inbox->lock);
-    dp_inbox_raise(inbox, DP_INBOX_EXPLAIN);
+    dp_inbox_raise(inbox, DP_INBOX_MISMATCH);
 }
 
-/* ---- The coordinator thread --------------------------------------------------------------- */
+/* ---- The owner of progress ------------------------------------------------------------------ */
 
 int dp_inbox_is_asleep(const dp_inbox_t *inbox)
 {
-    return atomic_load(&inbox->sleep) >= DP_INBOX_DOZING;
+    return atomic_load(&inbox->sleep) >= DP_INBOX_ASLEEP;
 }
 
 unsigned dp_inbox_take_flags(dp_inbox_t *inbox)
 {
-    /* A plain load first: the exchange would take the cache line from producers every round. */
+    /* A load first: an exchange would take the cache line from the producers in every round. */
     return atomic_load(&inbox->flags) == 0 ? 0 : atomic_exchange(&inbox->flags, 0);
 }
 
@@ -167,7 +185,7 @@ unsigned dp_inbox_take_flag(dp_inbox_t *inbox, unsigned flag)
                                                     : atomic_fetch_and(&inbox->flags, ~flag) & flag;
 }
 
-dp_loop_node_t *dp_inbox_take(dp_inbox_t *inbox)
+dp_loop_node_t *dp_inbox_take_submissions(dp_inbox_t *inbox)
 {
     dp_loop_node_t *newest;
     dp_loop_node_t *oldest = NULL;
@@ -189,30 +207,32 @@ dp_inbox_name_t *dp_inbox_take_urgent(dp_inbox_t *inbox)
     return atomic_exchange(&inbox->urgent, NULL);
 }
 
-int dp_inbox_sleep(dp_inbox_t *inbox, int minds_launched)
-{
-    atomic_store(&inbox->sleep, minds_launched ? DP_INBOX_ASLEEP : DP_INBOX_DOZING);
-    if (dp_inbox_is_empty(inbox)) return 1;
-    dp_inbox_awake(inbox);
-    return 0;
-}
-
-void dp_inbox_lie_down(dp_inbox_t *inbox)
-{
-    atomic_store(&inbox->sleep, DP_INBOX_NAPPING);
-}
-
 int dp_inbox_is_empty(const dp_inbox_t *inbox)
 {
     return atomic_load(&inbox->queue) == NULL && atomic_load(&inbox->flags) == 0;
 }
 
-void dp_inbox_nap(dp_inbox_t *inbox, uint64_t ns)
+/* ---- The coordinator thread ----------------------------------------------------------------- */
+
+int dp_inbox_announce_sleep(dp_inbox_t *inbox, int is_holding)
 {
-    dp_futex_wait(&inbox->sleep, DP_INBOX_NAPPING, ns);
+    atomic_store(&inbox->sleep, is_holding ? DP_INBOX_ASLEEP_HOLDING : DP_INBOX_ASLEEP); /* S1 */
+    if (dp_inbox_is_empty(inbox)) return 1;                                              /* L1 */
+    dp_inbox_announce_awake(inbox);
+    return 0;
 }
 
-void dp_inbox_awake(dp_inbox_t *inbox)
+void dp_inbox_announce_backoff(dp_inbox_t *inbox)
+{
+    atomic_store(&inbox->sleep, DP_INBOX_BACKING_OFF);
+}
+
+void dp_inbox_back_off(dp_inbox_t *inbox, uint64_t ns)
+{
+    dp_futex_wait(&inbox->sleep, DP_INBOX_BACKING_OFF, ns); /* returns at once if ended by now */
+}
+
+void dp_inbox_announce_awake(dp_inbox_t *inbox)
 {
     atomic_store(&inbox->sleep, DP_INBOX_AWAKE);
 }

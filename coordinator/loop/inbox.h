@@ -1,9 +1,13 @@
 /*
- * inbox.h - what other threads hand to the coordinator thread, without a lock on the hot path.
+ * inbox.h - what other threads hand to the thread that makes the coordinator's rounds.
  *
- * Submissions are pushed on an intrusive stack with one compare-and-swap and taken all at once.
- * The coordinator says when it goes to sleep; whoever brings something then wakes it, once. A
- * submission to a coordinator that is awake costs no system call.
+ * Submissions are pushed on an intrusive stack with one compare-and-swap and taken all at once; all
+ * else is a flag, and a value beside it. No mutex is taken on the way of a submission. The
+ * coordinator thread announces that it goes to sleep; the thread that then brings something wakes
+ * it, once. A submission to a coordinator that is awake costs no system call.
+ *
+ * Called by post.c and drive.c on any thread, and by loop.c and thread.c. It must not know what the
+ * flags mean.
  */
 #ifndef DP_COORDINATOR_INBOX_H
 #define DP_COORDINATOR_INBOX_H
@@ -19,23 +23,24 @@
 enum {
     DP_INBOX_URGENT = 1,
     DP_INBOX_LAUNCHED = 2,
-    DP_INBOX_PROGRESS = 4,
+    DP_INBOX_ACTIVITY = 4,
     DP_INBOX_ABORT = 8,
     DP_INBOX_FINALIZE = 16,
     DP_INBOX_STOP = 32,
-    DP_INBOX_EXPLAIN = 64,
+    DP_INBOX_MISMATCH = 64,
     DP_INBOX_PACE = 128,
-    DP_INBOX_ROUND = 256,
-    DP_INBOX_UNLOCK = 512,
-    DP_INBOX_WAITS = 1024
+    DP_INBOX_PROGRAM_ROUND = 256,
+    DP_INBOX_LONG_WAIT = 512
 };
 
-/* Each is ended by more than the one after it. */
+/* How deeply the coordinator thread sleeps. A depth is woken by everything that wakes the ones
+ * below it in this list, and by less than the ones above. */
 typedef enum dp_inbox_sleep {
     DP_INBOX_AWAKE = 0,
-    DP_INBOX_NAPPING = 1, /* for a moment, while other threads make the rounds */
-    DP_INBOX_DOZING = 2,
-    DP_INBOX_ASLEEP = 3 /* dp_inbox_launched() wakes it too */
+    DP_INBOX_BACKING_OFF = 1, /* on the futex below, briefly, while other threads make the rounds */
+    DP_INBOX_ASLEEP = 2,      /* in the event loop */
+    DP_INBOX_ASLEEP_HOLDING =
+        3 /* likewise; a finished launch wakes it too, as it holds some back */
 } dp_inbox_sleep_t;
 
 typedef struct dp_inbox_name {
@@ -49,59 +54,73 @@ typedef struct dp_inbox {
     _Atomic(dp_loop_node_t *) queue;        /* newest first */
     _Atomic(dp_inbox_name_t *) urgent;      /* newest first */
     atomic_uint flags;                      /* DP_INBOX_... */
-    _Atomic uint32_t sleep;                 /* dp_inbox_sleep_t; a futex while napping */
+    _Atomic uint32_t sleep;                 /* dp_inbox_sleep_t; a futex while BACKING_OFF */
     _Atomic uint64_t launched;              /* largest sequence */
     _Atomic uint64_t hold_ns, fusion_bytes; /* of DP_INBOX_PACE */
     pthread_mutex_t lock;
-    char progress[DP_INBOX_TEXT_MAX];     /* guarded by lock, likewise below */
-    char abort_text[DP_INBOX_TEXT_MAX];   /* of the first abort */
-    dp_status_t abort_status;             /* DP_OK: none */
-    char explain_text[DP_INBOX_TEXT_MAX]; /* likewise of dp_inbox_explain() */
-    dp_status_t explain_status;
+    char activity[DP_INBOX_TEXT_MAX];      /* guarded by lock, likewise below */
+    char abort_text[DP_INBOX_TEXT_MAX];    /* of the first abort */
+    dp_status_t abort_status;              /* DP_OK: none */
+    char mismatch_text[DP_INBOX_TEXT_MAX]; /* likewise of the first mismatch */
+    dp_status_t mismatch_status;
 } dp_inbox_t;
 
 void dp_inbox_init(dp_inbox_t *inbox, dp_transport_t *transport);
 void dp_inbox_fini(dp_inbox_t *inbox); /* submissions are forgotten */
 
-/* Any thread, the coordinator's included. As the functions of loop.h. */
+/* ---- Any thread, the coordinator's included; as the functions of loop.h ---------------------- */
+
+/* Does not wake the coordinator: the caller does, or makes the round itself. */
 void dp_inbox_submit(dp_inbox_t *inbox, dp_loop_node_t *const *nodes, size_t count);
 /* Without memory it is dropped: a hint. */
 void dp_inbox_urgent(dp_inbox_t *inbox, uint32_t group, const char *name);
 void dp_inbox_launched(dp_inbox_t *inbox, uint64_t sequence);
-void dp_inbox_progress(dp_inbox_t *inbox, const char *text);
+void dp_inbox_set_activity(dp_inbox_t *inbox, const char *text);
 void dp_inbox_abort(dp_inbox_t *inbox, dp_status_t status, const char *text);
-void dp_inbox_explain(dp_inbox_t *inbox, dp_status_t status, const char *text);
-void dp_inbox_raise(dp_inbox_t *inbox, unsigned flag); /* FINALIZE, STOP, ROUND, UNLOCK, WAITS */
+void dp_inbox_report_mismatch(dp_inbox_t *inbox, dp_status_t status, const char *text);
+/* FINALIZE, STOP, PACE, PROGRAM_ROUND, LONG_WAIT */
+void dp_inbox_raise(dp_inbox_t *inbox, unsigned flag);
 
-/* Ends the coordinator's sleep if it is at least so deep. Submissions need it. */
+/* Ends the coordinator thread's sleep if it is at least so deep. */
 void dp_inbox_wake(dp_inbox_t *inbox, dp_inbox_sleep_t depth);
 
-/* A thread that made rounds in the coordinator's place leaves them to it. */
-void dp_inbox_hand_over(dp_inbox_t *inbox, int must_wake);
-/* Somebody sleeps until the coordinator has done something: it backs off no longer. */
-void dp_inbox_rouse(dp_inbox_t *inbox);
+/* A thread that owned progress has just given it up. Wakes the coordinator thread if it must, or if
+ * it backs off while something is left that cannot wait for the end of that. */
+void dp_inbox_return_progress(dp_inbox_t *inbox, int must_wake);
 
-/* Who makes the rounds only. is_asleep: the coordinator sleeps on the transport, and nobody has
- * woken it there; 0 stays so until it has had its turn at the rounds. */
+/* A thread of the program falls asleep until the coordinator has done something: if the coordinator
+ * thread backs off, it stops doing so. */
+void dp_inbox_end_backoff(dp_inbox_t *inbox);
+
+/* ---- The owner of progress --------------------------------------------------------------------
+ */
+
+/* 1: the coordinator thread sleeps in its event loop, and nothing has woken it there yet. Once 0,
+ * it stays 0 until that thread has owned progress. */
 int dp_inbox_is_asleep(const dp_inbox_t *inbox);
 unsigned dp_inbox_take_flags(dp_inbox_t *inbox);
 unsigned dp_inbox_take_flag(dp_inbox_t *inbox, unsigned flag); /* this one alone; 0: not raised */
-dp_loop_node_t *dp_inbox_take(dp_inbox_t *inbox);              /* oldest first; NULL: none */
+dp_loop_node_t *dp_inbox_take_submissions(dp_inbox_t *inbox);  /* oldest first; NULL: none */
 dp_inbox_name_t *dp_inbox_take_urgent(dp_inbox_t *inbox); /* newest first; returned: free() each */
+int dp_inbox_is_empty(const dp_inbox_t *inbox);
+
+/* ---- The coordinator thread -------------------------------------------------------------------
+ */
 
 /**
- * Announces that the coordinator is about to sleep, from when on it is woken.
+ * Announces that the thread is about to sleep in its event loop; from then on it is woken. The
+ * thread owns progress here.
  *
- * @param minds_launched 0: dp_inbox_launched() may wait for the next waking
- * @return 0 something came in meanwhile: stay awake
+ * @param is_holding 0: dp_inbox_launched() need not wake it
+ * @return 0: something came in meanwhile, stay awake; the announcement is taken back
  */
-int dp_inbox_sleep(dp_inbox_t *inbox, int minds_launched);
-void dp_inbox_awake(dp_inbox_t *inbox);
+int dp_inbox_announce_sleep(dp_inbox_t *inbox, int is_holding);
+void dp_inbox_announce_awake(dp_inbox_t *inbox);
 
-/* Announces a nap: submissions by who makes the next round do not end it, all else does. */
-void dp_inbox_lie_down(dp_inbox_t *inbox);
-int dp_inbox_is_empty(const dp_inbox_t *inbox);
-/* Naps, at most so long. */
-void dp_inbox_nap(dp_inbox_t *inbox, uint64_t ns);
+/* Announces a back-off. A submission does not end it if its thread makes the next round itself;
+ * anything else does. */
+void dp_inbox_announce_backoff(dp_inbox_t *inbox);
+/* Sleeps until the back-off is ended, or for so long. Without progress. */
+void dp_inbox_back_off(dp_inbox_t *inbox, uint64_t ns);
 
 #endif

@@ -1,13 +1,19 @@
 /*
  * loop.c - one round of the coordinator.
  *
- * A round takes everything that has come in, from other threads, from neighbours, from the clock,
- * feeds it to the negotiator and only then asks for its outputs: what came together is answered
- * together. Who holds the baton makes it: the coordinator thread (loop/thread.c), or a thread that
- * waits for the outcome (loop/drive.c).
+ * A round takes in everything that has arrived, from other threads, from neighbours and from the
+ * clock, feeds it to the negotiator and only then asks for its outputs: what came together is
+ * answered together. The thread that owns progress calls it: the coordinator thread (thread.c), or
+ * a waiting thread (drive.c). It must not block and must not know which of the two it runs on.
  *
- * Between ranks, a message's first byte says what it is, and the next four number the messages of
- * this edge: a gap ends the world, as nothing else would notice.
+ * A control message between two ranks:
+ *
+ *     byte 0      1 negotiator, 2 heartbeat, 3 history (dp_loop_peer_check_t)
+ *     bytes 1-4   its number on this edge; heartbeats and histories repeat the number of the last
+ *                 message of the negotiator
+ *     bytes 5-    the content
+ *
+ * A gap in the numbers ends the world: nothing else would notice that a message was lost.
  */
 #include "coordinator/loop/loop_internal.h"
 
@@ -18,19 +24,19 @@
 #include "runtime/base/inject.h"
 #include "runtime/base/wire.h"
 
-#define MESSAGES_PER_ROUND 256         /* then outputs are given, however much more has come */
-#define EXPLAIN_NS (1000ull * 1000000) /* for a neighbour to find out what differs */
-#define STORY_ROOM ((size_t)128 * DP_KIB)
+#define MESSAGES_PER_ROUND 256              /* then outputs are given, however much more has come */
+#define MISMATCH_END_NS (1000ull * 1000000) /* for a neighbour to find out what differs */
+#define HISTORY_ROOM ((size_t)128 * DP_KIB)
 
-enum { KIND_NEGOTIATOR = 1, KIND_HEARTBEAT = 2, KIND_STORY = 3 };
+enum { KIND_NEGOTIATOR = 1, KIND_HEARTBEAT = 2, KIND_HISTORY = 3 };
 #define HEADER_BYTES ((size_t)5) /* kind, number */
 
-static void count(_Atomic uint64_t *counter)
+static void increment(_Atomic uint64_t *counter)
 {
     atomic_fetch_add_explicit(counter, 1, memory_order_relaxed);
 }
 
-/* ---- Sending ------------------------------------------------------------------------------ */
+/* ---- Sending -------------------------------------------------------------------------------- */
 
 void dp_loop_give_up(dp_loop_t *loop, dp_status_t status, const char *text)
 {
@@ -80,7 +86,7 @@ static void send_message(dp_loop_t *loop, const dp_output_t *out, uint64_t now_n
         dp_loop_give_up(loop, status, text);
         return;
     }
-    count(&loop->sent);
+    increment(&loop->sent);
     dp_health_sent(&loop->health, out->to, now_ns);
     dp_trace_record(loop->lane, (dp_trace_record_t){.kind = DP_TRACE_CONTROL,
                                                     .start_ns = now_ns,
@@ -100,35 +106,35 @@ static void send_heartbeat(dp_loop_t *loop, int rank, uint64_t now_ns)
     if (peer_check->write_heartbeat != NULL)
         bytes += peer_check->write_heartbeat(peer_check->user, heartbeat + bytes,
                                              DP_LOOP_HEARTBEAT_DATA_MAX);
-    /* One that could not be sent is missed by nobody if the next one can. */
+    /* A heartbeat that could not be sent does no harm if the next one can be. */
     if (transport->ops->send(transport, rank, heartbeat, bytes) == DP_OK) {
-        count(&loop->heartbeats);
+        increment(&loop->heartbeats);
     }
     dp_health_sent(&loop->health, rank, now_ns);
 }
 
-/* To one neighbour. One that cannot be sent is told again with the next beat that differs. */
+/* To one neighbour. If it cannot be sent, the next heartbeat that differs asks for it again. */
 static void send_history(dp_loop_t *loop, int rank, uint64_t now_ns)
 {
     const dp_loop_peer_check_t *peer_check = &loop->options.peer_check;
     dp_transport_t *transport = loop->options.transport;
-    uint8_t *story = malloc(STORY_ROOM); /* it is told when something has gone wrong */
+    uint8_t *story = malloc(HISTORY_ROOM); /* rare: something has gone wrong */
     size_t bytes = HEADER_BYTES;
 
     if (story == NULL || peer_check->write_history == NULL) {
         free(story);
         return;
     }
-    write_header(story, KIND_STORY, dp_health_number(&loop->health, rank, 0));
-    bytes += peer_check->write_history(peer_check->user, story + bytes, STORY_ROOM - bytes);
+    write_header(story, KIND_HISTORY, dp_health_number(&loop->health, rank, 0));
+    bytes += peer_check->write_history(peer_check->user, story + bytes, HISTORY_ROOM - bytes);
     if (transport->ops->send(transport, rank, story, bytes) == DP_OK)
         dp_health_sent(&loop->health, rank, now_ns);
     free(story);
 }
 
-/* ---- Taking in ---------------------------------------------------------------------------- */
+/* ---- Taking in ------------------------------------------------------------------------------ */
 
-static void take_urgent(dp_loop_t *loop, uint64_t now_ns)
+static void handle_urgent(dp_loop_t *loop, uint64_t now_ns)
 {
     dp_inbox_name_t *name = dp_inbox_take_urgent(&loop->inbox);
 
@@ -141,79 +147,107 @@ static void take_urgent(dp_loop_t *loop, uint64_t now_ns)
     }
 }
 
-static void submit(dp_loop_t *loop, const dp_loop_node_t *node, uint64_t now_ns)
+static void submit_node(dp_loop_t *loop, const dp_loop_node_t *node, uint64_t now_ns)
 {
     const dp_submission_t *submission = &node->submission;
     const dp_status_t status = dp_negotiator_submit(loop->negotiator, submission, now_ns);
     char text[DP_ROW_NAME_MAX + 128];
 
-    if (status == DP_OK) return; /* with its outputs the request is handed back, not before */
+    if (status == DP_OK) return; /* an output of the negotiator hands the request back */
     snprintf(text, sizeof(text), "tensor %s: %s", submission->name,
              status == DP_ERR_BUSY ? "it was submitted before and has not been launched yet"
                                    : dp_status_string(status));
     loop->options.callbacks.fail(loop->options.callbacks.user, submission->request, status, text);
 }
 
-/* What other threads brought. 1: something. */
-static int take_inbox(dp_loop_t *loop, uint64_t now_ns)
+/* Copies a text of the inbox and the status beside it (NULL: none); the texts are guarded by its
+ * lock. */
+static void read_text(dp_inbox_t *inbox, const char *from, const dp_status_t *from_status,
+                      char text[DP_INBOX_TEXT_MAX], dp_status_t *status)
+{
+    pthread_mutex_lock(&inbox->lock);
+    memcpy(text, from, DP_INBOX_TEXT_MAX);
+    if (from_status != NULL) *status = *from_status;
+    pthread_mutex_unlock(&inbox->lock);
+}
+
+/* What says how things are, so it comes before the submissions of this round. */
+static void handle_state_flags(dp_loop_t *loop, unsigned flags, uint64_t now_ns)
 {
     dp_inbox_t *inbox = &loop->inbox;
-    /* Flags before the queue: who finalizes has submitted before, and it must be found there. */
-    unsigned flags = dp_inbox_take_flags(inbox);
-    dp_loop_node_t *node = dp_inbox_take(inbox);
-    const int did = flags != 0 || node != NULL;
     char text[DP_INBOX_TEXT_MAX];
-    dp_status_t status;
 
     if (flags & DP_INBOX_STOP) loop->must_stop = 1;
-    if (flags & DP_INBOX_PROGRESS) {
-        pthread_mutex_lock(&inbox->lock);
-        memcpy(text, inbox->progress, sizeof(text));
-        pthread_mutex_unlock(&inbox->lock);
+    if (flags & DP_INBOX_ACTIVITY) {
+        read_text(inbox, inbox->activity, NULL, text, NULL);
         dp_negotiator_progress(loop->negotiator, text);
     }
-    if (flags & DP_INBOX_LAUNCHED) {
+    if (flags & DP_INBOX_LAUNCHED)
         dp_negotiator_launched(loop->negotiator, atomic_load(&inbox->launched), now_ns);
-    }
     if (flags & DP_INBOX_PACE) {
         loop->hold_ns = atomic_load(&inbox->hold_ns);
         dp_negotiator_pace(loop->negotiator, loop->hold_ns, atomic_load(&inbox->fusion_bytes));
     }
-    /* Before what is in the queue, which may be of the next round already: then it is raised by
-     * now.
-     */
-    flags |= dp_inbox_take_flag(inbox, DP_INBOX_ROUND);
-    if (flags & DP_INBOX_ROUND) dp_negotiator_round(loop->negotiator, now_ns);
-    if (flags & DP_INBOX_UNLOCK)
-        dp_negotiator_unlock(loop->negotiator, "a setting changes", now_ns);
-    while (node != NULL) {
-        dp_loop_node_t *next = node->next;
+    if (flags & DP_INBOX_PROGRAM_ROUND) dp_negotiator_round(loop->negotiator, now_ns);
+}
 
-        submit(loop, node, now_ns);
+static void handle_abort(dp_loop_t *loop)
+{
+    dp_inbox_t *inbox = &loop->inbox;
+    char text[DP_INBOX_TEXT_MAX];
+    dp_status_t status;
+
+    read_text(inbox, inbox->abort_text, &inbox->abort_status, text, &status);
+    dp_loop_give_up(loop, status, text);
+}
+
+/* The engine found that ranks brought different things: the neighbours get this rank's history. */
+static void handle_mismatch(dp_loop_t *loop, uint64_t now_ns)
+{
+    loop->mismatch_end_ns = now_ns + MISMATCH_END_NS;
+    if (loop->node.parent >= 0) send_history(loop, loop->node.parent, now_ns);
+    for (int i = 0; i < loop->node.child_count; i++)
+        send_history(loop, loop->node.children[i], now_ns);
+}
+
+/* What concerns submissions that were made before, or ends the world: after them. */
+static void handle_request_flags(dp_loop_t *loop, unsigned flags, uint64_t now_ns)
+{
+    if (flags & DP_INBOX_URGENT) handle_urgent(loop, now_ns);
+    if (flags & DP_INBOX_LONG_WAIT) dp_negotiator_waits(loop->negotiator, now_ns);
+    if (flags & DP_INBOX_ABORT) handle_abort(loop);
+    if (flags & DP_INBOX_MISMATCH) handle_mismatch(loop, now_ns);
+    if (flags & DP_INBOX_FINALIZE) dp_negotiator_finalize(loop->negotiator, now_ns);
+}
+
+/* What other threads brought. 1: something. */
+static int handle_inbox(dp_loop_t *loop, uint64_t now_ns)
+{
+    dp_inbox_t *inbox = &loop->inbox;
+    /* Flags before the queue: a rank that finalizes has submitted before it raised the flag, so
+     * its submissions are in the queue that is taken next. */
+    unsigned flags = dp_inbox_take_flags(inbox);
+    dp_loop_node_t *node = dp_inbox_take_submissions(inbox);
+    const int did = flags != 0 || node != NULL;
+
+    /* The end of a program round must be seen before submissions of the next one. Those that were
+     * just taken may be of the next one; then the flag was raised before they were queued, if only
+     * after the flags were taken. */
+    flags |= dp_inbox_take_flag(inbox, DP_INBOX_PROGRAM_ROUND);
+    handle_state_flags(loop, flags, now_ns);
+    while (node != NULL) {
+        dp_loop_node_t *next = node->next; /* handing the request back ends the loan of its node */
+
+        submit_node(loop, node, now_ns);
         node = next;
     }
-    if (flags & DP_INBOX_URGENT) take_urgent(loop, now_ns);
-    if (flags & DP_INBOX_WAITS) dp_negotiator_waits(loop->negotiator, now_ns);
-    if (flags & DP_INBOX_ABORT) {
-        pthread_mutex_lock(&inbox->lock);
-        memcpy(text, inbox->abort_text, sizeof(text));
-        status = inbox->abort_status;
-        pthread_mutex_unlock(&inbox->lock);
-        dp_loop_give_up(loop, status, text);
-    }
-    if (flags & DP_INBOX_EXPLAIN) {
-        loop->explain_ns = now_ns + EXPLAIN_NS;
-        if (loop->node.parent >= 0) send_history(loop, loop->node.parent, now_ns);
-        for (int i = 0; i < loop->node.child_count; i++)
-            send_history(loop, loop->node.children[i], now_ns);
-    }
-    if (flags & DP_INBOX_FINALIZE) dp_negotiator_finalize(loop->negotiator, now_ns);
+    handle_request_flags(loop, flags, now_ns);
     return did;
 }
 
-/* Whether nothing from this neighbour is missing. What was lost cannot be known, and the ranks
- * would wait for each other: the world ends. The neighbour lives and hears of it like all others.
- */
+/* Whether no message from this neighbour is missing. The content of a lost one cannot be known, and
+ * ranks would wait for each other: the world ends. The neighbour is alive and is told like all
+ * others. */
 static int is_in_order(dp_loop_t *loop, int rank, int is_message, uint32_t number)
 {
     char text[128];
@@ -226,9 +260,9 @@ static int is_in_order(dp_loop_t *loop, int rank, int is_message, uint32_t numbe
     return 0;
 }
 
-/* What a neighbour says beside the negotiation. */
-static void take_gossip(dp_loop_t *loop, int rank, uint8_t kind, const void *data, size_t bytes,
-                        uint64_t now_ns)
+/* A heartbeat or a history: what neighbours compare beside the negotiation. */
+static void handle_peer_check(dp_loop_t *loop, int rank, uint8_t kind, const void *data,
+                              size_t bytes, uint64_t now_ns)
 {
     const dp_loop_peer_check_t *peer_check = &loop->options.peer_check;
     char text[DP_INBOX_TEXT_MAX] = "";
@@ -241,7 +275,7 @@ static void take_gossip(dp_loop_t *loop, int rank, uint8_t kind, const void *dat
             send_history(loop, rank, now_ns);
             return;
         }
-    } else if (kind == KIND_STORY && peer_check->compare_history != NULL) {
+    } else if (kind == KIND_HISTORY && peer_check->compare_history != NULL) {
         status =
             peer_check->compare_history(peer_check->user, rank, data, bytes, text, sizeof(text));
     }
@@ -250,7 +284,7 @@ static void take_gossip(dp_loop_t *loop, int rank, uint8_t kind, const void *dat
     dp_negotiator_blame(loop->negotiator, status, -1, text, now_ns);
 }
 
-static void take_message(dp_loop_t *loop, const dp_transport_event_t *event, uint64_t now_ns)
+static void handle_message(dp_loop_t *loop, const dp_transport_event_t *event, uint64_t now_ns)
 {
     const uint8_t *data = event->data;
     dp_reader_t reader;
@@ -261,7 +295,7 @@ static void take_message(dp_loop_t *loop, const dp_transport_event_t *event, uin
     dp_reader_init(&reader, data, event->bytes);
     kind = dp_read_u8(&reader);
     number = dp_read_u32(&reader);
-    if (reader.failed || (kind < KIND_NEGOTIATOR || kind > KIND_STORY)) {
+    if (reader.failed || (kind < KIND_NEGOTIATOR || kind > KIND_HISTORY)) {
         dp_log_warn(loop->options.log,
                     "dropped a message of an unknown kind from rank %d (%zu bytes)", event->rank,
                     event->bytes);
@@ -269,33 +303,23 @@ static void take_message(dp_loop_t *loop, const dp_transport_event_t *event, uin
     }
     if (!is_in_order(loop, event->rank, kind == KIND_NEGOTIATOR, number)) return;
     if (kind != KIND_NEGOTIATOR) {
-        take_gossip(loop, event->rank, kind, data + HEADER_BYTES, event->bytes - HEADER_BYTES,
-                    now_ns);
+        handle_peer_check(loop, event->rank, kind, data + HEADER_BYTES, event->bytes - HEADER_BYTES,
+                          now_ns);
         return;
     }
-    count(&loop->received);
+    increment(&loop->received);
     dp_trace_record(loop->lane, (dp_trace_record_t){.kind = DP_TRACE_CONTROL,
                                                     .start_ns = now_ns,
                                                     .name = loop->name_in,
                                                     .aux = (uint32_t)event->rank & DP_TRACE_AUX_MAX,
                                                     .bytes = event->bytes - HEADER_BYTES});
-    /* Hostile bytes and lack of memory come back as FATAL outputs. */
+    /* Malformed bytes and lack of memory come back as outputs of kind DP_OUTPUT_FATAL. */
     (void)dp_negotiator_message(loop->negotiator, event->rank, data + HEADER_BYTES,
                                 event->bytes - HEADER_BYTES, now_ns);
 }
 
-/* A neighbour is gone (silent_ns: 0), or has been silent for too long. */
-static void lose_peer(dp_loop_t *loop, int rank, uint64_t silent_ns, const char *text,
-                      uint64_t now_ns)
-{
-    const dp_loop_callbacks_t *callbacks = &loop->options.callbacks;
-
-    if (callbacks->loss != NULL) callbacks->loss(callbacks->user, rank, silent_ns);
-    dp_negotiator_peer_lost(loop->negotiator, rank, text, now_ns);
-}
-
-/* What neighbours sent. 1: something. */
-static int take_events(dp_loop_t *loop, uint64_t now_ns)
+/* What neighbours sent, and which of them are lost. 1: something. */
+static int handle_messages(dp_loop_t *loop, uint64_t now_ns)
 {
     dp_transport_t *transport = loop->options.transport;
     dp_transport_event_t event;
@@ -304,47 +328,52 @@ static int take_events(dp_loop_t *loop, uint64_t now_ns)
     while (taken < MESSAGES_PER_ROUND && transport->ops->poll(transport, &event) == DP_OK) {
         taken++;
         if (event.kind == DP_TRANSPORT_MESSAGE) {
-            take_message(loop, &event, now_ns);
+            handle_message(loop, &event, now_ns);
         } else {
             dp_health_gone(&loop->health, event.rank);
-            lose_peer(loop, event.rank, 0, event.text, now_ns);
+            dp_negotiator_peer_lost(loop->negotiator, event.rank, event.text, now_ns);
         }
     }
     return taken > 0;
 }
 
-/* What the clock brings. 1: something for the negotiator. */
-static int take_time(dp_loop_t *loop, uint64_t now_ns)
+/* The owner's own look at the data plane (dp_loop_callbacks_t.watch). 1: the world is to end. */
+static int handle_watch(dp_loop_t *loop, uint64_t now_ns)
 {
-    const dp_topology_t *topology = loop->options.topology;
     const dp_loop_callbacks_t *callbacks = &loop->options.callbacks;
-    dp_health_action_t action;
-    dp_status_t status = DP_OK;
     char text[DP_ERROR_TEXT_MAX];
     int culprit = -1;
+    dp_status_t status;
+
+    if (callbacks->watch == NULL) return 0;
+    status = callbacks->watch(callbacks->user, now_ns, &culprit, text, sizeof(text));
+    if (status == DP_OK) return 0;
+    dp_negotiator_blame(loop->negotiator, status, culprit, text, now_ns);
+    return 1;
+}
+
+/* No neighbour found out in time what differs: the world ends with this rank's own text. */
+static int handle_mismatch_end(dp_loop_t *loop, uint64_t now_ns)
+{
+    dp_inbox_t *inbox = &loop->inbox;
+    char text[DP_INBOX_TEXT_MAX];
+    dp_status_t status;
+
+    if (now_ns < loop->mismatch_end_ns) return 0;
+    loop->mismatch_end_ns = UINT64_MAX;
+    read_text(inbox, inbox->mismatch_text, &inbox->mismatch_status, text, &status);
+    dp_loop_give_up(loop, status, text);
+    return 1;
+}
+
+/* Heartbeats to send, and neighbours that have sent none. 1: one is lost. */
+static int handle_health(dp_loop_t *loop, uint64_t now_ns)
+{
+    const dp_topology_t *topology = loop->options.topology;
+    dp_health_action_t action;
+    char text[DP_ERROR_TEXT_MAX];
     int did = 0;
 
-    if (callbacks->watch != NULL) {
-        status = callbacks->watch(callbacks->user, now_ns, &culprit, text, sizeof(text));
-    }
-    if (status != DP_OK) {
-        dp_negotiator_blame(loop->negotiator, status, culprit, text, now_ns);
-        did = 1;
-    }
-
-    if (dp_negotiator_deadline(loop->negotiator) <= now_ns) {
-        dp_negotiator_tick(loop->negotiator, now_ns);
-        did = 1;
-    }
-    if (now_ns >= loop->explain_ns) {
-        loop->explain_ns = UINT64_MAX;
-        pthread_mutex_lock(&loop->inbox.lock);
-        snprintf(text, sizeof(text), "%s", loop->inbox.explain_text);
-        status = loop->inbox.explain_status;
-        pthread_mutex_unlock(&loop->inbox.lock);
-        dp_loop_give_up(loop, status, text);
-        did = 1;
-    }
     while (dp_health_next(&loop->health, now_ns, &action)) {
         const char *host = topology->host_name[topology->node[action.rank]];
         const double seconds = (double)action.silent_ns / 1e9;
@@ -363,7 +392,7 @@ static int take_time(dp_loop_t *loop, uint64_t now_ns)
         case DP_HEALTH_LOST:
             snprintf(text, sizeof(text), "no sign of life for %.1f s (stopped or unreachable)",
                      seconds);
-            lose_peer(loop, action.rank, action.silent_ns, text, now_ns);
+            dp_negotiator_peer_lost(loop->negotiator, action.rank, text, now_ns);
             did = 1;
             break;
         }
@@ -371,16 +400,31 @@ static int take_time(dp_loop_t *loop, uint64_t now_ns)
     return did;
 }
 
-/* ---- Giving out --------------------------------------------------------------------------- */
+/* What the clock brings. 1: something for the negotiator. A heartbeat to be sent does not count, as
+ * nothing follows from it here. */
+static int handle_time(dp_loop_t *loop, uint64_t now_ns)
+{
+    int did = handle_watch(loop, now_ns);
 
-static void launch(dp_loop_t *loop, const dp_output_t *out)
+    if (dp_negotiator_deadline(loop->negotiator) <= now_ns) {
+        dp_negotiator_tick(loop->negotiator, now_ns);
+        did = 1;
+    }
+    did |= handle_mismatch_end(loop, now_ns);
+    did |= handle_health(loop, now_ns);
+    return did;
+}
+
+/* ---- Giving out ----------------------------------------------------------------------------- */
+
+static void announce_launch(dp_loop_t *loop, const dp_output_t *out)
 {
     const dp_loop_callbacks_t *callbacks = &loop->options.callbacks;
     const uint64_t start_ns = dp_trace_now(loop->lane);
     const uint64_t sequence = out->sequence;
     const uint32_t tensors = (uint32_t)dp_min(out->entry_count, (size_t)DP_TRACE_AUX_MAX);
 
-    if (out->is_locked) count(&loop->locked_launches);
+    if (out->is_locked) increment(&loop->scheduled_launches);
     callbacks->launch(callbacks->user, out);
     dp_trace_span(loop->lane, (dp_trace_record_t){.kind = DP_TRACE_LAUNCH,
                                                   .start_ns = start_ns,
@@ -388,23 +432,23 @@ static void launch(dp_loop_t *loop, const dp_output_t *out)
                                                   .aux = tensors & DP_TRACE_AUX_MAX});
 }
 
-/* A schedule begins, or is over and why: seen on the timeline and in the counters. */
-static void note_schedule(dp_loop_t *loop, const dp_output_t *out)
+/* A cached schedule begins or ends: an instant on the timeline, and the counters. */
+static void record_schedule(dp_loop_t *loop, const dp_output_t *out)
 {
     char text[DP_ERROR_TEXT_MAX];
 
     if (out->kind == DP_OUTPUT_LOCKED) {
-        count(&loop->locks);
-        dp_log_debug(loop->options.log, "the schedule of %llu tensors is locked",
+        increment(&loop->schedules);
+        dp_log_debug(loop->options.log, "a schedule of %llu tensors is cached",
                      (unsigned long long)out->until);
-        dp_trace_instant(loop->lane,
-                         (dp_trace_record_t){.kind = DP_TRACE_CONTROL, .name = loop->name_lock});
+        dp_trace_instant(
+            loop->lane, (dp_trace_record_t){.kind = DP_TRACE_CONTROL, .name = loop->name_schedule});
     } else if (out->kind == DP_OUTPUT_UNLOCKED) {
-        count(&loop->unlocks);
-        atomic_store_explicit(&loop->unlock_reason, (int)out->reason, memory_order_relaxed);
-        dp_log_debug(loop->options.log, "the schedule is unlocked (%s): %s",
+        increment(&loop->schedule_ends);
+        atomic_store_explicit(&loop->schedule_end_reason, (int)out->reason, memory_order_relaxed);
+        dp_log_debug(loop->options.log, "the cached schedule ends (%s): %s",
                      dp_unlock_reason_name(out->reason), out->text);
-        snprintf(text, sizeof(text), "unlock (%s)", dp_unlock_reason_name(out->reason));
+        snprintf(text, sizeof(text), "schedule ends (%s)", dp_unlock_reason_name(out->reason));
         dp_trace_instant(loop->lane,
                          (dp_trace_record_t){.kind = DP_TRACE_CONTROL,
                                              .name = dp_trace_name(loop->options.trace, text),
@@ -412,8 +456,8 @@ static void note_schedule(dp_loop_t *loop, const dp_output_t *out)
     }
 }
 
-/* What the negotiator answers. 1: something. */
-static int give_outputs(dp_loop_t *loop, uint64_t now_ns)
+/* What the negotiator answers, in its order. 1: something. */
+static int handle_outputs(dp_loop_t *loop, uint64_t now_ns)
 {
     const dp_loop_callbacks_t *callbacks = &loop->options.callbacks;
     dp_output_t out;
@@ -429,7 +473,7 @@ static int give_outputs(dp_loop_t *loop, uint64_t now_ns)
             send_message(loop, &out, now_ns);
             break;
         case DP_OUTPUT_LAUNCH:
-            launch(loop, &out);
+            announce_launch(loop, &out);
             break;
         case DP_OUTPUT_FAIL:
             callbacks->fail(callbacks->user, out.request, out.status, out.text);
@@ -438,7 +482,7 @@ static int give_outputs(dp_loop_t *loop, uint64_t now_ns)
         case DP_OUTPUT_HELD:
         case DP_OUTPUT_UNLOCKED:
         case DP_OUTPUT_SETTLED:
-            note_schedule(loop, &out);
+            record_schedule(loop, &out);
             if (callbacks->schedule != NULL) callbacks->schedule(callbacks->user, &out);
             break;
         case DP_OUTPUT_WARN:
@@ -458,13 +502,13 @@ static int give_outputs(dp_loop_t *loop, uint64_t now_ns)
     return did;
 }
 
-/* ---- A round ------------------------------------------------------------------------------ */
+/* ---- A round -------------------------------------------------------------------------------- */
 
 uint64_t dp_loop_due(const dp_loop_t *loop)
 {
     const uint64_t tick_ns = dp_negotiator_deadline(loop->negotiator);
 
-    return dp_min(dp_min(tick_ns, loop->explain_ns), dp_health_deadline(&loop->health));
+    return dp_min(dp_min(tick_ns, loop->mismatch_end_ns), dp_health_deadline(&loop->health));
 }
 
 int dp_loop_make_round(dp_loop_t *loop, uint64_t now_ns)
@@ -474,13 +518,14 @@ int dp_loop_make_round(dp_loop_t *loop, uint64_t now_ns)
     if (dp_health_resume(&loop->health, now_ns)) {
         dp_log_debug(loop->options.log, "the coordinator was away; no neighbour is blamed for it");
     }
-    did = take_inbox(loop, now_ns);
-    did |= take_events(loop, now_ns);
-    did |= take_time(loop, now_ns);
-    did |= give_outputs(loop, now_ns);
+    /* The inbox first: a message that completes a tensor then finds this rank's own submission. */
+    did = handle_inbox(loop, now_ns);
+    did |= handle_messages(loop, now_ns);
+    did |= handle_time(loop, now_ns);
+    did |= handle_outputs(loop, now_ns);
     if (!did) return 0;
     loop->active_ns = now_ns;
-    loop->barren = 0;
+    loop->empty_wakeups = 0;
     dp_trace_span(loop->lane, (dp_trace_record_t){.kind = DP_TRACE_CONTROL,
                                                   .start_ns = now_ns,
                                                   .name = loop->name_round});

@@ -1,9 +1,37 @@
 /*
- * loop.h - the coordinator thread: libevent around a transport in event mode.
+ * loop.h - the coordinator's event loop: libevent around a transport in event mode.
  *
- * Drives the negotiator with submissions, messages and time; hands launches and failures to its
- * owner by callback; keeps heartbeats on the tree's edges. It never touches tensors, devices or
- * engines, so nothing can make it look dead.
+ * It feeds the negotiator with submissions, messages and time, reports launches and failures to its
+ * owner by callback, and keeps heartbeats on the tree's edges. The functions of dp.h
+ * (coordinator/api) and the program-order module call it, from any thread. It must not touch
+ * tensors, devices or engines: then nothing that the data plane does can make this rank look dead.
+ *
+ * The work is done in *rounds* (loop.c). A round takes in everything that has arrived and gives out
+ * everything that follows from it. The thread that *owns progress* makes the rounds: it holds
+ * progress_lock (loop_internal.h). It is the coordinator thread (thread.c), or a thread blocked in
+ * dp_wait() (drive.c): that one is awake anyway, so a small operation costs no wake-up.
+ *
+ *   The coordinator thread                     progress_lock     inbox.sleep
+ *
+ *         +--> POLLING <-----------------+     held              AWAKE
+ *         |     |    |                   |
+ *         |     |    | a round found nothing, and another thread makes the rounds
+ *         |     |    v                   |
+ *         |     |  BACKING OFF ----------+     free or another's BACKING_OFF
+ *         |     |    ^   200 us, doubled up to 1.6 ms; ended early by a submission that no
+ *         |     |    |   waiting thread will look at, and by a waiting thread that falls asleep
+ *         |     |    |
+ *         |     |    | woken, but a waiting thread owns progress
+ *         |     v    |
+ *         +--- ASLEEP in the event loop        free or another's ASLEEP, ASLEEP_HOLDING
+ *               nothing came for DP_SPIN; ended by a message, a wake-up or the next deadline
+ *
+ *   A thread in dp_loop_progress_until()
+ *
+ *     try progress_lock --> makes rounds until its operation is launched, DP_SPIN went by without
+ *           ^    |          news or its deadline passed --> re-arms the doorbell if the coordinator
+ *           |    | busy     thread is ASLEEP --> unlocks --> wakes that thread if it has something
+ *           +----+          to do before it would wake by itself
  */
 #ifndef DP_COORDINATOR_LOOP_H
 #define DP_COORDINATOR_LOOP_H
@@ -16,39 +44,35 @@
 
 typedef struct dp_loop dp_loop_t;
 
-/* From one thread at a time: the coordinator's, or one in dp_loop_progress_until(). Must not block.
- */
+/* Called by the thread that owns progress, so by one at a time. Must not block. */
 typedef struct dp_loop_callbacks {
     void *user;
-    /* An output of kind LAUNCH, as in negotiator.h. */
+    /* An output of kind DP_OUTPUT_LAUNCH, as in negotiator.h. */
     void (*launch)(void *user, const dp_output_t *launch);
     /* Every rank of the group of this dp_join() has joined. */
     void (*joined)(void *user, void *request, int last_rank);
     void (*fail)(void *user, void *request, dp_status_t status, const char *text);
     /* The world is over; called once. Requests not launched are forgotten by the loop. */
     void (*fatal)(void *user, dp_status_t status, int culprit, const char *text);
-    /* This rank itself lost a neighbour: silent for so long, or (0) its connection broke. The world
-     * ends over it, unless it ends already. May be NULL. */
-    void (*loss)(void *user, int rank, uint64_t silent_ns);
-    /* LOCKED, HELD, UNLOCKED or SETTLED, as in negotiator.h. */
+    /* The outputs of negotiator.h about a cached schedule. May be NULL. */
     void (*schedule)(void *user, const dp_output_t *out);
-    /* Asked whenever the thread is awake, at least once a heartbeat. Not DP_OK: the world ends with
-     * this status, culprit and text. May be NULL. */
+    /* Asked in every round, so at least once a heartbeat. If it does not answer DP_OK, the world
+     * ends with this status, culprit and text. May be NULL. */
     dp_status_t (*watch)(void *user, uint64_t now_ns, int *culprit, char *text, size_t room);
 } dp_loop_callbacks_t;
 
 /*
- * What ranks tell each other beside the negotiation, for who has something to compare. beat() goes
- * along with signs of life; a neighbour that hears a beat it does not agree with tells its story,
- * and who hears a story can say what is wrong. data is what one of these functions wrote on the
- * other rank. All from the coordinator thread.
+ * What neighbours compare beside the negotiation (order=program uses it, program.c). A digest rides
+ * in each heartbeat. A rank that finds its neighbour's digest different sends its history, from
+ * which the neighbour can say what differs. `data` is what the matching write function wrote on the
+ * other rank. Called by the thread that owns progress.
  */
 #define DP_LOOP_HEARTBEAT_DATA_MAX 64
-typedef struct dp_loop_gossip {
+typedef struct dp_loop_peer_check {
     void *user;
-    size_t (*write_heartbeat)(void *user, void *data, size_t room); /* the bytes written */
-    /* DP_OK: nothing is wrong; DP_ERR_MISMATCH: what, the neighbour shall be able to say; else the
-     * world ends with this status and text. */
+    size_t (*write_heartbeat)(void *user, void *data, size_t room); /* returns the bytes written */
+    /* DP_OK: nothing is wrong. DP_ERR_MISMATCH: something differs; this rank's history is sent to
+     * the neighbour. Anything else ends the world with this status and text. */
     dp_status_t (*check_heartbeat)(void *user, int rank, const void *data, size_t bytes, char *text,
                                    size_t room);
     size_t (*write_history)(void *user, void *data, size_t room);
@@ -64,18 +88,17 @@ typedef struct dp_loop_options {
     dp_transport_t *transport; /* borrowed; created, its address exchanged, connected */
     const dp_log_t *log;
     dp_trace_t *trace; /* may be NULL */
-    int may_back_off;  /* the coordinator leaves its work to threads in dp_loop_progress_until() for
-                          a while longer */
-    uint64_t expect_ns; /* how long to poll after activity while dp_loop_count_sleeping_waiter() is
-                           in force */
+    /* The coordinator thread backs off while others make rounds. 0 where ranks have no core of
+     * their own: then waiting threads do not poll, and backing off would only add latency. */
+    int may_back_off;
     dp_loop_callbacks_t callbacks;
     dp_loop_peer_check_t peer_check; /* zeroed: none */
 } dp_loop_options_t;
 
 typedef struct dp_loop_stats {
     uint64_t control_sent, control_received, heartbeats, wakeups, backoffs, cpu_ns;
-    uint64_t locks, unlocks, locked_launches; /* schedules, and what was launched by them */
-    const char *unlock_reason;                /* dp_unlock_reason_name() of the last; "" before */
+    uint64_t schedules, schedule_ends, scheduled_launches; /* cached ones, launches made by them */
+    const char *schedule_end_reason; /* dp_unlock_reason_name() of the last end; "" before */
 } dp_loop_stats_t;
 
 /* The neighbours of a rank in the tree, for connecting the transport: ranks[] has room for
@@ -96,27 +119,30 @@ typedef struct dp_loop_node {
     dp_submission_t submission;
 } dp_loop_node_t;
 
-/* Queues nodes[0..count) as one batch, in order, and wakes the coordinator. will_drive: the thread
- * means to call dp_loop_progress_until() next, and a coordinator that counts on that is left alone;
- * if it does not, a fraction of a millisecond is lost, nothing else. Any thread. */
+/* Queues nodes[0..count) as one batch, in order, and wakes the coordinator. will_drive: this thread
+ * means to call dp_loop_progress_until() next, so a coordinator that backs off is not woken. If the
+ * thread does something else, the coordinator finds the submission at the end of its back-off, a
+ * millisecond or two later. Without may_back_off the calling thread makes one round itself: that
+ * costs no more than to wake the thread that would make it. Any thread. */
 void dp_loop_submit(dp_loop_t *loop, dp_loop_node_t *const *nodes, size_t count, int will_drive);
 
-/* Makes the coordinator's rounds on the calling thread, until *state has reached this, no round has
- * brought anything for spin_ns, or the deadline has come: who waits for an answer anyway is already
- * awake, and a wake-up costs more than most answers. Returns early where the world is over. Any
- * thread but the coordinator's; threads take turns. */
+/* Makes rounds on the calling thread until *state >= reached, no round has found anything for
+ * spin_ns, or the deadline has come. Returns early where the world is over. Any thread but the
+ * coordinator's; only one at a time makes rounds, the others wait here for their turn. */
 void dp_loop_progress_until(dp_loop_t *loop, const _Atomic uint32_t *state, uint32_t reached,
                             uint64_t spin_ns, uint64_t deadline_ns);
 
-/* Somebody waits for this pending operation. Any thread. Cheap; may be called late or twice. */
+/* A thread waits for this operation, which is not launched: the root should hold it back no longer.
+ * Any thread. Cheap; may be called late or twice. */
 void dp_loop_urgent(dp_loop_t *loop, uint32_t group, const char *name);
 
-/* A thread of the program sleeps until something is launched (change 1), or no longer (-1). While
- * one does, its core has nothing better to do than to poll for the answer, briefly. Any thread. */
+/* A thread falls asleep until something is launched (change 1), or does so no longer (-1). While
+ * there is one, the coordinator thread never backs off: nobody else makes rounds for it. Any
+ * thread. */
 void dp_loop_count_sleeping_waiter(dp_loop_t *loop, int change);
 
-/* A thread of the program is awake in a wait (change 1), or no longer (-1): it makes the rounds, or
- * will when it has carried out what it is at. Any thread. */
+/* A thread in a wait is awake (change 1), or no longer (-1). It makes rounds, or will when the
+ * operation that it carries out is done; the coordinator thread backs off meanwhile. Any thread. */
 void dp_loop_count_awake_waiter(dp_loop_t *loop, int change);
 
 /* The data plane finished launch `sequence`. Any thread. */
@@ -132,18 +158,16 @@ void dp_loop_set_activity(dp_loop_t *loop, const char *text);
 /* A thread has waited for a while for something that is not launched. Any thread. */
 void dp_loop_long_wait(dp_loop_t *loop);
 
-/* A round of the program is over: all it has submitted was launched. Any thread. */
+/* A round of the program (not of this loop) is over: all it has submitted was launched. The root
+ * looks for rounds that repeat themselves, to cache their schedule. Any thread. */
 void dp_loop_program_round(dp_loop_t *loop);
-
-/* Ends a locked schedule, as a setting that launches depend on changes. Any thread. */
-void dp_loop_unlock(dp_loop_t *loop);
 
 /* Ends the world with this reason. Any thread. */
 void dp_loop_abort(dp_loop_t *loop, dp_status_t status, const char *text);
 
-/* Something differs between the ranks: tells the neighbours this rank's story. If none of them
- * finds the reason, the world ends with this one after a moment. Any thread; the first call counts.
- */
+/* Something differs between the ranks: sends this rank's history to the neighbours. If none of them
+ * finds the reason within a second, the world ends with this one. Any thread; the first call
+ * counts. */
 void dp_loop_report_mismatch(dp_loop_t *loop, dp_status_t status, const char *text);
 
 /* Says that this rank submits nothing more; what it submitted still completes, or fails because the

@@ -1,9 +1,9 @@
 /*
- * post.c - what threads other than the coordinator's do with a loop: they leave something in
- * its inbox, wait for its end, read its counters.
+ * post.c - what threads of the program and of the data plane ask of a loop: they leave something in
+ * its inbox, wait for its end, read its counters. Any thread; functions of loop.h.
  *
- * Nothing here touches the negotiator, the transport or the neighbours: those are the coordinator
- * thread's alone.
+ * Nothing here touches the negotiator, the transport or the neighbours: those belong to the thread
+ * that owns progress, and these calls neither take progress_lock nor wait for it.
  */
 #include "coordinator/loop/loop_internal.h"
 
@@ -19,6 +19,7 @@ void dp_loop_launched(dp_loop_t *loop, uint64_t sequence)
 
 void dp_loop_pace(dp_loop_t *loop, uint64_t hold_ns, size_t fusion_bytes)
 {
+    /* Unchanged values must not wake the coordinator after each step. */
     if (atomic_load(&loop->inbox.hold_ns) == hold_ns &&
         atomic_load(&loop->inbox.fusion_bytes) == fusion_bytes)
         return;
@@ -29,22 +30,17 @@ void dp_loop_pace(dp_loop_t *loop, uint64_t hold_ns, size_t fusion_bytes)
 
 void dp_loop_set_activity(dp_loop_t *loop, const char *text)
 {
-    dp_inbox_progress(&loop->inbox, text);
+    dp_inbox_set_activity(&loop->inbox, text);
 }
 
 void dp_loop_long_wait(dp_loop_t *loop)
 {
-    dp_inbox_raise(&loop->inbox, DP_INBOX_WAITS);
+    dp_inbox_raise(&loop->inbox, DP_INBOX_LONG_WAIT);
 }
 
 void dp_loop_program_round(dp_loop_t *loop)
 {
-    dp_inbox_raise(&loop->inbox, DP_INBOX_ROUND);
-}
-
-void dp_loop_unlock(dp_loop_t *loop)
-{
-    dp_inbox_raise(&loop->inbox, DP_INBOX_UNLOCK);
+    dp_inbox_raise(&loop->inbox, DP_INBOX_PROGRAM_ROUND);
 }
 
 void dp_loop_abort(dp_loop_t *loop, dp_status_t status, const char *text)
@@ -54,18 +50,20 @@ void dp_loop_abort(dp_loop_t *loop, dp_status_t status, const char *text)
 
 void dp_loop_report_mismatch(dp_loop_t *loop, dp_status_t status, const char *text)
 {
-    dp_inbox_explain(&loop->inbox, status, text);
+    dp_inbox_report_mismatch(&loop->inbox, status, text);
 }
 
 void dp_loop_count_sleeping_waiter(dp_loop_t *loop, int change)
 {
-    atomic_fetch_add(&loop->expected, change);
-    if (change > 0) dp_inbox_rouse(&loop->inbox);
+    atomic_fetch_add(&loop->sleeping_waiters, change);
+    /* The coordinator thread reads this count before it announces a back-off. One that begins just
+     * now is therefore missed here; it ends by itself, 1.6 ms later at most. */
+    if (change > 0) dp_inbox_end_backoff(&loop->inbox);
 }
 
 void dp_loop_count_awake_waiter(dp_loop_t *loop, int change)
 {
-    atomic_fetch_add(&loop->attending, change);
+    atomic_fetch_add(&loop->awake_waiters, change);
 }
 
 void dp_loop_leave(dp_loop_t *loop)
@@ -78,11 +76,11 @@ dp_status_t dp_loop_finalize(dp_loop_t *loop)
     dp_status_t status;
 
     dp_loop_leave(loop);
-    pthread_mutex_lock(&loop->lock);
+    pthread_mutex_lock(&loop->end_lock);
     while (!loop->has_ended)
-        pthread_cond_wait(&loop->ended, &loop->lock);
+        pthread_cond_wait(&loop->ended, &loop->end_lock);
     status = loop->final_status;
-    pthread_mutex_unlock(&loop->lock);
+    pthread_mutex_unlock(&loop->end_lock);
     return status;
 }
 
@@ -104,11 +102,11 @@ void dp_loop_stats(const dp_loop_t *loop, dp_loop_stats_t *out)
     out->heartbeats = atomic_load_explicit(&loop->heartbeats, memory_order_relaxed);
     out->wakeups = atomic_load_explicit(&loop->wakeups, memory_order_relaxed);
     out->backoffs = atomic_load_explicit(&loop->backoffs, memory_order_relaxed);
-    out->locks = atomic_load_explicit(&loop->locks, memory_order_relaxed);
-    out->unlocks = atomic_load_explicit(&loop->unlocks, memory_order_relaxed);
-    out->locked_launches = atomic_load_explicit(&loop->locked_launches, memory_order_relaxed);
-    reason = atomic_load_explicit(&loop->unlock_reason, memory_order_relaxed);
-    out->unlock_reason = reason < 0 ? "" : dp_unlock_reason_name((dp_unlock_reason_t)reason);
+    out->schedules = atomic_load_explicit(&loop->schedules, memory_order_relaxed);
+    out->schedule_ends = atomic_load_explicit(&loop->schedule_ends, memory_order_relaxed);
+    out->scheduled_launches = atomic_load_explicit(&loop->scheduled_launches, memory_order_relaxed);
+    reason = atomic_load_explicit(&loop->schedule_end_reason, memory_order_relaxed);
+    out->schedule_end_reason = reason < 0 ? "" : dp_unlock_reason_name((dp_unlock_reason_t)reason);
     out->cpu_ns = atomic_load(&loop->cpu_ns); /* set when the thread ended */
     if (out->cpu_ns == 0 && pthread_getcpuclockid(loop->thread, &clock) == 0) {
         out->cpu_ns = dp_loop_cpu_ns(clock, atomic_load(&loop->cpu_ns));

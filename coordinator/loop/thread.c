@@ -1,9 +1,11 @@
 /*
- * thread.c - the coordinator thread: libevent around a transport in event mode.
+ * thread.c - the coordinator thread: libevent around a transport in event mode; its start and end.
  *
- * It makes rounds as long as they bring something. Then it arms the transport and sleeps until
- * something rings or the next deadline is due; while threads that wait make the rounds themselves
- * (loop/drive.c), which takes the baton, it only backs off.
+ * The thread makes rounds as long as they find something, and polls for DP_SPIN after the last one.
+ * Then it arms the transport and sleeps in the event loop until the transport's descriptor is
+ * readable or the next deadline is due. While waiting threads make the rounds (drive.c) it only
+ * backs off. dp_loop_start() and dp_loop_stop() are the owner's; all else here runs on the
+ * coordinator thread. loop.h has a diagram of its states.
  */
 #include "coordinator/loop/loop_internal.h"
 
@@ -12,179 +14,195 @@
 #include <stdlib.h>
 
 #define FINISH_NS (2000ull * 1000000) /* for goodbyes after an orderly end */
-#define FATAL_NS (500ull * 1000000)   /* and after a failure: who is stopped will not answer */
+#define FATAL_NS (500ull * 1000000)   /* and after a failure: a stopped rank will not answer */
 
-/* The end of a lock and its return cost some four messages per edge, as do so many rounds. */
+/* To end a cached schedule and begin it again costs some four messages per edge, as much as so many
+ * rounds of the program without one. */
 #define RESUME_ROUNDS 4
 
 /* While a slow peer has not accepted a connection yet, UCX's descriptor is readable without end and
- * for nothing. So many rings in a row that bring nothing are believed, then each costs a nap. */
-#define BARREN_RINGS 16
-#define BARREN_NAP_NS (200L * 1000)
+ * without need. So many wake-ups in a row that find nothing are answered at once; after that each
+ * costs a pause, or the thread would burn its core. */
+#define EMPTY_WAKEUPS_MAX 16
+#define EMPTY_WAKEUP_PAUSE_NS (200L * 1000)
 
-/* How long the thread leaves the rounds to waiting threads before it looks again itself. A look
- * costs them some 20 us where all cores are busy, so each nap is twice the last. */
-#define NAP_LEAST_NS ((uint64_t)200 * 1000)
-#define NAP_MOST_NS ((uint64_t)1600 * 1000)
+/* How long the thread leaves the rounds to waiting threads before it looks again. A look costs them
+ * some 20 us where all cores are busy, so each back-off is twice the last one, up to a bound that
+ * keeps heartbeats and deadlines within a few milliseconds. */
+#define BACKOFF_LEAST_NS ((uint64_t)200 * 1000)
+#define BACKOFF_MOST_NS ((uint64_t)1600 * 1000)
 
-/* ---- Sleeping ----------------------------------------------------------------------------- */
+/* ---- Backing off ---------------------------------------------------------------------------- */
 
-static void on_ring(evutil_socket_t fd, short what, void *user)
+/* From here until reacquire_progress() a waiting thread may make the rounds. until_ns: when this
+ * thread looks again by itself; a thread that finds an earlier deadline wakes it (drive.c). */
+static void release_progress(dp_loop_t *loop, uint64_t until_ns)
+{
+    dp_health_sleep(&loop->health, dp_loop_due(loop));
+    loop->sleep_until_ns = until_ns;
+    loop->others_progressed = 0;
+    pthread_mutex_unlock(&loop->progress_lock);
+}
+
+static void lengthen_backoff(dp_loop_t *loop)
+{
+    atomic_fetch_add_explicit(&loop->backoffs, 1, memory_order_relaxed);
+    loop->backoff_ns = dp_min(2 * loop->backoff_ns, BACKOFF_MOST_NS);
+}
+
+/* Never blocks on the mutex: its owner polls, and would be disturbed by the wake-up at its unlock.
+ * The back-off is announced before the trylock, and the owner unlocks before it reads the
+ * announcement. So either the trylock succeeds, or the owner sees that this thread backs off and
+ * wakes it if something is left to do. */
+static void reacquire_progress(dp_loop_t *loop)
+{
+    for (;;) {
+        dp_inbox_announce_backoff(&loop->inbox);
+        if (pthread_mutex_trylock(&loop->progress_lock) == 0) break;
+        dp_inbox_back_off(&loop->inbox, loop->backoff_ns);
+        lengthen_backoff(loop);
+    }
+    dp_inbox_announce_awake(&loop->inbox);
+}
+
+/* Leaves the rounds to other threads for a moment. */
+static void back_off(dp_loop_t *loop)
+{
+    const uint64_t now_ns = dp_now_ns();
+    const uint64_t until_ns = dp_min(dp_loop_due(loop), now_ns + loop->backoff_ns);
+
+    dp_inbox_announce_backoff(&loop->inbox);
+    /* A thread that tries to get the progress_lock will find what came in. If there is none, this
+     * thread has to look: a submission whose thread promised to make rounds does not end a
+     * back-off. */
+    if (atomic_load(&loop->progress_waiters) == 0 && !dp_inbox_is_empty(&loop->inbox)) {
+        loop->others_progressed = 0;
+        dp_inbox_announce_awake(&loop->inbox);
+        return;
+    }
+    release_progress(loop, until_ns);
+    if (until_ns > now_ns) dp_inbox_back_off(&loop->inbox, until_ns - now_ns);
+    lengthen_backoff(loop);
+    reacquire_progress(loop);
+}
+
+/* Whether waiting threads make the rounds, and none sleeps that would need this one to. A waiting
+ * thread that carries out an operation makes no rounds meanwhile. For its sake this thread backs
+ * off until a back-off has the longest length, then sleeps in the event loop, where messages wake
+ * it. */
+static int others_make_progress(const dp_loop_t *loop)
+{
+    if (atomic_load(&loop->progress_waiters) > 0) return 1;
+    if (!loop->options.may_back_off || atomic_load(&loop->sleeping_waiters) > 0) return 0;
+    return loop->others_progressed ||
+           (atomic_load(&loop->awake_waiters) > 0 && loop->backoff_ns < BACKOFF_MOST_NS);
+}
+
+/* ---- Sleeping in the event loop ------------------------------------------------------------- */
+
+static void on_readable(evutil_socket_t fd, short what, void *user)
 {
     dp_loop_t *loop = user;
 
     (void)fd;
     (void)what;
-    loop->has_rung = 1;
+    loop->was_signalled = 1;
 }
 
-static void on_time(evutil_socket_t fd, short what, void *user)
+static void on_timer(evutil_socket_t fd, short what, void *user)
 {
     (void)fd;
     (void)what;
-    (void)user; /* that the loop returns is all that is wanted */
+    (void)user; /* all it has to do is to make event_base_loop() return */
 }
 
-/* The baton goes from hand to hand while the thread sleeps. */
-static void lay_baton_down(dp_loop_t *loop, uint64_t until_ns)
+/* deadline_ns is later than now_ns; UINT64_MAX: never. */
+static void set_timer(dp_loop_t *loop, uint64_t now_ns, uint64_t deadline_ns)
 {
-    dp_health_sleep(&loop->health, dp_loop_due(loop));
-    loop->rest_ns = until_ns;
-    loop->is_driven = 0;
-    pthread_mutex_unlock(&loop->baton);
+    struct timeval wait;
+    uint64_t us;
+
+    if (deadline_ns == UINT64_MAX) return;
+    us = (deadline_ns - now_ns + 999) / 1000;
+    wait = (struct timeval){(time_t)(us / 1000000), (suseconds_t)(us % 1000000)};
+    (void)evtimer_add(loop->timer, &wait);
 }
 
-static void nap_longer(dp_loop_t *loop)
-{
-    atomic_fetch_add_explicit(&loop->backoffs, 1, memory_order_relaxed);
-    loop->nap_ns = dp_min(2 * loop->nap_ns, NAP_MOST_NS);
-}
-
-/* Where another thread makes the rounds, it stays out of its way. That it backs off is said before
- * the look at the baton; the other one gives the baton back before it looks who backs off. */
-static void take_baton_up(dp_loop_t *loop)
-{
-    for (;;) {
-        dp_inbox_lie_down(&loop->inbox);
-        if (pthread_mutex_trylock(&loop->baton) == 0) break;
-        dp_inbox_nap(&loop->inbox, loop->nap_ns);
-        nap_longer(loop);
-    }
-    dp_inbox_awake(&loop->inbox);
-}
-
-/* Leaves the rounds to others for a moment. */
-static void nap(dp_loop_t *loop)
-{
-    const uint64_t now_ns = dp_now_ns();
-    const uint64_t until_ns = dp_min(dp_loop_due(loop), now_ns + loop->nap_ns);
-
-    dp_inbox_lie_down(&loop->inbox);
-    /* who wants the baton finds what came in; if nobody does, it has to be looked at here */
-    if (atomic_load(&loop->wanted) == 0 && !dp_inbox_is_empty(&loop->inbox)) {
-        loop->is_driven = 0;
-        dp_inbox_awake(&loop->inbox);
-        return;
-    }
-    lay_baton_down(loop, until_ns);
-    if (until_ns > now_ns) dp_inbox_nap(&loop->inbox, until_ns - now_ns);
-    nap_longer(loop);
-    take_baton_up(loop);
-}
-
-/* Sleeps until something rings or is due; returns at once if something came in meanwhile. */
-static void rest(dp_loop_t *loop)
+/* Sleeps until the descriptor is readable or a deadline is due. Returns at once if something came
+ * in meanwhile, by a thread (announce_sleep says so) or by a message (arm says so). */
+static void sleep_until_due(dp_loop_t *loop)
 {
     dp_transport_t *transport = loop->options.transport;
     const uint64_t tick_ns = dp_negotiator_deadline(loop->negotiator);
     const uint64_t deadline_ns = dp_loop_due(loop);
     const uint64_t now_ns = dp_now_ns();
-    /* A root that holds launches back wants to know when those in flight are done. */
+    /* A root that holds launches back sends them when those in flight are done. */
     const int is_holding = tick_ns != UINT64_MAX && tick_ns <= now_ns + loop->hold_ns;
     dp_status_t status;
 
     if (deadline_ns <= now_ns) return;
-    if (loop->barren > BARREN_RINGS)
-        (void)nanosleep(&(struct timespec){.tv_nsec = BARREN_NAP_NS}, NULL);
+    if (loop->empty_wakeups > EMPTY_WAKEUPS_MAX)
+        (void)nanosleep(&(struct timespec){.tv_nsec = EMPTY_WAKEUP_PAUSE_NS}, NULL);
     dp_health_sleep(&loop->health, deadline_ns);
-    if (!dp_inbox_sleep(&loop->inbox, is_holding)) return;
+    if (!dp_inbox_announce_sleep(&loop->inbox, is_holding)) return;
     status = transport->ops->arm(transport);
     if (status == DP_OK) {
-        if (deadline_ns != UINT64_MAX) {
-            const uint64_t rest_us = (deadline_ns - now_ns + 999) / 1000;
-            const struct timeval wait = {(time_t)(rest_us / 1000000),
-                                         (suseconds_t)(rest_us % 1000000)};
-
-            (void)evtimer_add(loop->timer, &wait);
-        }
-        lay_baton_down(loop, deadline_ns);
-        loop->has_rung = 0;
+        set_timer(loop, now_ns, deadline_ns);
+        release_progress(loop, deadline_ns);
+        loop->was_signalled = 0;
         (void)event_base_loop(loop->base, EVLOOP_ONCE);
-        take_baton_up(loop);
-        /* until a round finds something */
-        if (loop->has_rung && loop->barren <= BARREN_RINGS) loop->barren++;
+        reacquire_progress(loop);
+        /* counted until a round finds something */
+        if (loop->was_signalled && loop->empty_wakeups <= EMPTY_WAKEUPS_MAX) loop->empty_wakeups++;
         atomic_fetch_add_explicit(&loop->wakeups, 1, memory_order_relaxed);
     } else if (status != DP_ERR_AGAIN) {
         dp_loop_give_up(loop, status, "the transport cannot wait for messages any more");
     }
-    dp_inbox_awake(&loop->inbox);
+    dp_inbox_announce_awake(&loop->inbox);
 }
 
-/* How long after the last activity it is worth polling. */
-static uint64_t polling_ns(const dp_loop_t *loop)
-{
-    if (atomic_load_explicit(&loop->expected, memory_order_relaxed) <= 0) return loop->spin_ns;
-    return dp_max(loop->spin_ns, loop->options.expect_ns);
-}
+/* ---- The thread ----------------------------------------------------------------------------- */
 
-/* Whether waiting threads make the rounds, and nobody sleeps who would need this thread to. One
- * that is long at something else than rounds is not waited for: messages may come. */
-static int is_driven_by_others(const dp_loop_t *loop)
-{
-    if (atomic_load(&loop->wanted) > 0) return 1;
-    if (!loop->options.may_back_off || atomic_load(&loop->expected) > 0) return 0;
-    return loop->is_driven || (atomic_load(&loop->attending) > 0 && loop->nap_ns < NAP_MOST_NS);
-}
-
-static void round_until_over(dp_loop_t *loop)
+static void loop_until_over(dp_loop_t *loop)
 {
     while (!loop->is_over && !loop->must_stop) {
         const uint64_t now_ns = dp_now_ns();
 
         if (dp_loop_make_round(loop, now_ns)) continue;
-        if (is_driven_by_others(loop)) {
-            nap(loop);
-        } else if (now_ns - loop->active_ns >= polling_ns(loop)) {
-            if (atomic_load(&loop->attending) == 0) loop->nap_ns = NAP_LEAST_NS;
-            rest(loop);
+        if (others_make_progress(loop)) {
+            back_off(loop);
+        } else if (now_ns - loop->active_ns >= loop->spin_ns) {
+            /* No thread is in a wait: the next one that comes is met by a short back-off. */
+            if (atomic_load(&loop->awake_waiters) == 0) loop->backoff_ns = BACKOFF_LEAST_NS;
+            sleep_until_due(loop);
         }
     }
 }
 
-static void *run(void *arg)
+static void *coordinator_main(void *arg)
 {
     dp_loop_t *loop = arg;
     dp_transport_t *transport = loop->options.transport;
 
-    pthread_mutex_lock(&loop->baton); /* kept from the end on: nobody makes rounds any more */
-    round_until_over(loop);
-    /* Who is stopped before the end leaves without a goodbye: to the others it is lost. */
+    pthread_mutex_lock(&loop->progress_lock);
+    loop_until_over(loop);
+    /* A rank that is stopped before the end leaves without a goodbye: to the others it is lost. */
     if (loop->is_over) {
         const uint64_t patience_ns = loop->end_status == DP_OK ? FINISH_NS : FATAL_NS;
 
         transport->ops->close(transport, dp_now_ns() + patience_ns);
     }
     atomic_store(&loop->cpu_ns, dp_loop_cpu_ns(CLOCK_THREAD_CPUTIME_ID, 0));
-    pthread_mutex_unlock(&loop->baton);
-    pthread_mutex_lock(&loop->lock);
+    pthread_mutex_unlock(&loop->progress_lock); /* a waiting thread sees is_over or must_stop now */
+    pthread_mutex_lock(&loop->end_lock);
     loop->final_status = loop->is_over ? loop->end_status : DP_ERR_ABORTED;
     loop->has_ended = 1;
     pthread_cond_broadcast(&loop->ended);
-    pthread_mutex_unlock(&loop->lock);
+    pthread_mutex_unlock(&loop->end_lock);
     return NULL;
 }
 
-/* ---- Start and stop ----------------------------------------------------------------------- */
+/* ---- Start and stop ------------------------------------------------------------------------- */
 
 dp_status_t dp_loop_neighbours(const dp_topology_t *topology, int arity, int rank, int *ranks,
                                int *out_count)
@@ -209,15 +227,16 @@ static dp_status_t open_events(dp_loop_t *loop)
     struct event_config *config = event_config_new();
 
     if (config == NULL) return DP_ERR_NO_MEMORY;
-    /* Precise: a deadline of 200 us must not become the next millisecond. */
+    /* Without locks: one thread uses it, and others wake it by the transport. Precise: a deadline
+     * of 200 us must not become the next millisecond. */
     event_config_set_flag(config, EVENT_BASE_FLAG_NOLOCK | EVENT_BASE_FLAG_IGNORE_ENV |
                                       EVENT_BASE_FLAG_PRECISE_TIMER);
     loop->base = event_base_new_with_config(config);
     event_config_free(config);
     if (loop->base == NULL) return DP_ERR_SYSTEM;
-    loop->readable =
-        event_new(loop->base, transport->ops->fd(transport), EV_READ | EV_PERSIST, on_ring, loop);
-    loop->timer = evtimer_new(loop->base, on_time, NULL);
+    loop->readable = event_new(loop->base, transport->ops->fd(transport), EV_READ | EV_PERSIST,
+                               on_readable, loop);
+    loop->timer = evtimer_new(loop->base, on_timer, NULL);
     if (loop->readable == NULL || loop->timer == NULL) return DP_ERR_NO_MEMORY;
     return event_add(loop->readable, NULL) == 0 ? DP_OK : DP_ERR_SYSTEM;
 }
@@ -245,9 +264,9 @@ static dp_status_t start_thread(dp_loop_t *loop)
     sigset_t before;
     int failed;
 
-    sigfillset(&all); /* signals are the program's business, on the program's threads */
+    sigfillset(&all); /* signals are the program's, on the program's threads */
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    failed = pthread_create(&loop->thread, NULL, run, loop);
+    failed = pthread_create(&loop->thread, NULL, coordinator_main, loop);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (failed) return DP_ERR_SYSTEM;
     loop->has_thread = 1;
@@ -265,8 +284,8 @@ static void loop_destroy(dp_loop_t *loop)
     dp_tree_links_fini(&loop->node);
     dp_inbox_fini(&loop->inbox);
     pthread_cond_destroy(&loop->ended);
-    pthread_mutex_destroy(&loop->baton);
-    pthread_mutex_destroy(&loop->lock);
+    pthread_mutex_destroy(&loop->progress_lock);
+    pthread_mutex_destroy(&loop->end_lock);
     free(loop->message);
     free(loop);
 }
@@ -293,21 +312,21 @@ dp_status_t dp_loop_start(const dp_loop_options_t *options, dp_loop_t **out, dp_
                             options->rank);
     }
     loop->options = *options;
-    loop->explain_ns = UINT64_MAX;
-    loop->nap_ns = NAP_LEAST_NS;
-    atomic_init(&loop->unlock_reason, -1);
+    loop->mismatch_end_ns = UINT64_MAX;
+    loop->backoff_ns = BACKOFF_LEAST_NS;
+    atomic_init(&loop->schedule_end_reason, -1);
     loop->lane = dp_trace_lane(options->trace, "coordinator", DP_TRACE_LANE_COORDINATOR);
     loop->name_in = dp_trace_name(options->trace, "message in");
     loop->name_out = dp_trace_name(options->trace, "message out");
     loop->name_round = dp_trace_name(options->trace, "round");
-    loop->name_lock = dp_trace_name(options->trace, "lock");
+    loop->name_schedule = dp_trace_name(options->trace, "schedule");
     loop->spin_ns = config->spin_ns;
     loop->hold_ns = config->hold_ns;
     dp_inbox_init(&loop->inbox, options->transport);
     atomic_init(&loop->inbox.hold_ns, config->hold_ns);
     atomic_init(&loop->inbox.fusion_bytes, config->fusion_bytes);
-    pthread_mutex_init(&loop->baton, NULL);
-    pthread_mutex_init(&loop->lock, NULL);
+    pthread_mutex_init(&loop->progress_lock, NULL);
+    pthread_mutex_init(&loop->end_lock, NULL);
     pthread_cond_init(&loop->ended, NULL);
     status = dp_tree_links_init(&loop->node, options->topology, config->tree_arity, options->rank);
     if (status != DP_OK) goto fail;
