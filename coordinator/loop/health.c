@@ -1,5 +1,6 @@
 /*
- * health.c - signs of life between neighbours of the tree: when to give one, when to miss one.
+ * health.c - heartbeats between neighbours of the tree, and the numbers of messages. Pure; called
+ * by loop.c, drive.c and thread.c on the thread that owns progress.
  */
 #include "coordinator/loop/health.h"
 
@@ -33,7 +34,7 @@ void dp_health_fini(dp_health_t *health)
     memset(health, 0, sizeof(*health));
 }
 
-static dp_health_peer_t *find(dp_health_t *health, int rank)
+static dp_health_peer_t *find_peer(dp_health_t *health, int rank)
 {
     for (int i = 0; i < health->count; i++) {
         if (health->peers[i].rank == rank) return &health->peers[i];
@@ -43,41 +44,41 @@ static dp_health_peer_t *find(dp_health_t *health, int rank)
 
 void dp_health_sent(dp_health_t *health, int rank, uint64_t now_ns)
 {
-    dp_health_peer_t *peer = find(health, rank);
+    dp_health_peer_t *peer = find_peer(health, rank);
 
     if (peer != NULL) peer->sent_ns = now_ns;
 }
 
 void dp_health_heard(dp_health_t *health, int rank, uint64_t now_ns)
 {
-    dp_health_peer_t *peer = find(health, rank);
+    dp_health_peer_t *peer = find_peer(health, rank);
 
     if (peer == NULL) return;
     peer->heard_ns = now_ns;
     peer->has_spoken = 1;
 }
 
-static uint64_t limit_of(const dp_health_t *health, const dp_health_peer_t *peer)
+static uint64_t silence_limit(const dp_health_t *health, const dp_health_peer_t *peer)
 {
     return peer->has_spoken ? health->timeout_ns : health->start_ns;
 }
 
-/* Whether its silence is worth a word now or later. */
-static int may_be_suspect(const dp_health_peer_t *peer)
+/* Whether its silence is to be warned of, now or later. */
+static int may_become_suspect(const dp_health_peer_t *peer)
 {
     return peer->has_spoken && !peer->is_suspect;
 }
 
 void dp_health_gone(dp_health_t *health, int rank)
 {
-    dp_health_peer_t *peer = find(health, rank);
+    dp_health_peer_t *peer = find_peer(health, rank);
 
     if (peer != NULL) peer->is_gone = 1;
 }
 
 uint32_t dp_health_number(dp_health_t *health, int rank, int is_message)
 {
-    dp_health_peer_t *peer = find(health, rank);
+    dp_health_peer_t *peer = find_peer(health, rank);
 
     if (peer == NULL) return 0;
     peer->sent += is_message != 0;
@@ -87,10 +88,11 @@ uint32_t dp_health_number(dp_health_t *health, int rank, int is_message)
 int dp_health_in_order(dp_health_t *health, int rank, int is_message, uint32_t number,
                        uint32_t *due)
 {
-    dp_health_peer_t *peer = find(health, rank);
+    dp_health_peer_t *peer = find_peer(health, rank);
 
     *due = 0;
     if (peer == NULL) return 0;
+    /* A heartbeat must repeat the last number that came; a message must have the next one. */
     *due = peer->came + (is_message != 0);
     if (number != *due) return 0;
     peer->came = number;
@@ -99,6 +101,7 @@ int dp_health_in_order(dp_health_t *health, int rank, int is_message, uint32_t n
 
 int dp_health_resume(dp_health_t *health, uint64_t now_ns)
 {
+    /* Half of what a neighbour is blamed for: a shorter absence cannot make one look silent. */
     const uint64_t limit_ns = health->timeout_ns > 0
                                   ? dp_min(health->timeout_ns, DP_HEALTH_SUSPECT_NS) / 2
                                   : DP_HEALTH_SUSPECT_NS / 2;
@@ -121,13 +124,14 @@ int dp_health_next(dp_health_t *health, uint64_t now_ns, dp_health_action_t *out
 
         if (peer->is_gone) continue;
         *out = (dp_health_action_t){.rank = peer->rank, .silent_ns = silent_ns};
-        if (health->timeout_ns > 0 && silent_ns >= limit_of(health, peer)) {
+        if (health->timeout_ns > 0 && silent_ns >= silence_limit(health, peer)) {
             peer->is_gone = 1;
             out->kind = DP_HEALTH_LOST;
-            out->silent_ns = limit_of(health, peer); /* several neighbours may tell: in one voice */
+            /* Several neighbours of the lost rank report it: their texts should be equal. */
+            out->silent_ns = silence_limit(health, peer);
             return 1;
         }
-        if (may_be_suspect(peer) && silent_ns >= DP_HEALTH_SUSPECT_NS) {
+        if (may_become_suspect(peer) && silent_ns >= DP_HEALTH_SUSPECT_NS) {
             peer->is_suspect = 1;
             out->kind = DP_HEALTH_SUSPECT;
             return 1;
@@ -154,11 +158,11 @@ uint64_t dp_health_deadline(const dp_health_t *health)
 
         if (peer->is_gone) continue;
         deadline_ns = dp_min(deadline_ns, peer->sent_ns + health->heartbeat_ns);
-        if (may_be_suspect(peer)) {
+        if (may_become_suspect(peer)) {
             deadline_ns = dp_min(deadline_ns, peer->heard_ns + DP_HEALTH_SUSPECT_NS);
         }
         if (health->timeout_ns > 0) {
-            deadline_ns = dp_min(deadline_ns, peer->heard_ns + limit_of(health, peer));
+            deadline_ns = dp_min(deadline_ns, peer->heard_ns + silence_limit(health, peer));
         }
     }
     return deadline_ns;

@@ -1,6 +1,9 @@
 /*
- * chain.c - what a rank's program has done so far, as a chain of digests, and where two of them
- * part.
+ * chain.c - the history of a rank's program as a chain of digests, and the first entry in which two
+ * histories differ. Called by program.c on any thread, under its lock.
+ *
+ * A position p is kept at links[p % DP_CHAIN_KEPT] until DP_CHAIN_KEPT entries have followed. What
+ * travels is read back with every length checked: it comes from another process.
  */
 #include "coordinator/program/chain.h"
 
@@ -25,7 +28,7 @@ void dp_chain_fini(dp_chain_t *chain)
 uint64_t dp_chain_hash(const char *name, const dp_signature_t *signature, int in_place,
                        float absmax)
 {
-    /* Whole words only: no padding whose bytes nobody set. */
+    /* No padding: its bytes would be of any value and change the digest. */
     struct {
         double prescale, postscale;
         uint32_t words[8];
@@ -54,7 +57,7 @@ static uint64_t digest_at(const dp_chain_t *chain, uint64_t position)
     return position == 0 ? 0 : chain->links[position % DP_CHAIN_KEPT].digest;
 }
 
-static void append(dp_chain_t *chain, uint64_t hash, const dp_chain_link_t *link)
+static void append_link(dp_chain_t *chain, uint64_t hash, const dp_chain_link_t *link)
 {
     const uint64_t before = digest_at(chain, chain->position);
     dp_chain_link_t *at;
@@ -82,15 +85,15 @@ void dp_chain_add(dp_chain_t *chain, uint64_t hash, const char *name,
     if (signature->part_count > 0) link.dtype = signature->parts[0].dtype;
     for (uint32_t i = 0; i < signature->part_count; i++)
         link.count += signature->parts[i].count;
-    append(chain, hash, &link);
+    append_link(chain, hash, &link);
 }
 
 void dp_chain_add_wait(dp_chain_t *chain)
 {
-    append(chain, 1, &(dp_chain_link_t){.name = NULL});
+    append_link(chain, 1, &(dp_chain_link_t){.name = NULL});
 }
 
-/* ---- In words ------------------------------------------------------------------------------- */
+/* ---- As text -------------------------------------------------------------------------------- */
 
 static int reduces(dp_collective_t collective)
 {
@@ -99,8 +102,8 @@ static int reduces(dp_collective_t collective)
            collective == DP_COLLECTIVE_REDUCE_SCATTERV;
 }
 
-/* All that may differ and is not a default: "act.3 (allreduce sum of 768 f32)". */
-static void describe(const dp_chain_link_t *link, char *text)
+/* Everything that may differ and is not a default: "act.3 (allreduce sum of 768 f32)". */
+static void describe_link(const dp_chain_link_t *link, char *text)
 {
     const int has_wire = link->wire == DP_WIRE_FP16 || link->wire == DP_WIRE_BF16;
     char parts[32] = "", root[32] = "", wire[48] = "", scales[64] = "";
@@ -132,7 +135,7 @@ static int is_kept(const dp_chain_t *chain, uint64_t position)
            chain->position - position < DP_CHAIN_KEPT;
 }
 
-/* ---- Beats ---------------------------------------------------------------------------------- */
+/* ---- Heartbeats ----------------------------------------------------------------------------- */
 
 void dp_chain_write_heartbeat(const dp_chain_t *chain, dp_writer_t *writer)
 {
@@ -149,15 +152,19 @@ dp_chain_verdict_t dp_chain_check_heartbeat(const dp_chain_t *chain, dp_reader_t
     const uint8_t is_final = dp_read_u8(reader);
 
     if (reader->failed || is_final > 1) return DP_CHAIN_BAD;
+    /* A position this rank has not reached, or has forgotten, says nothing: a later heartbeat will.
+     */
     if (is_kept(chain, theirs) && digest_at(chain, theirs) != digest) return DP_CHAIN_DIFFERS;
+    /* The sender has finalized and will never submit what this rank has submitted since. */
     if (!is_final || theirs >= chain->position) return DP_CHAIN_ALIKE;
     *position = theirs + 1;
     snprintf(what, DP_CHAIN_WHAT_MAX, "something long ago");
-    if (is_kept(chain, theirs + 1)) describe(&chain->links[(theirs + 1) % DP_CHAIN_KEPT], what);
+    if (is_kept(chain, theirs + 1))
+        describe_link(&chain->links[(theirs + 1) % DP_CHAIN_KEPT], what);
     return DP_CHAIN_LACKS;
 }
 
-/* ---- Stories -------------------------------------------------------------------------------- */
+/* ---- Histories ------------------------------------------------------------------------------ */
 
 void dp_chain_write_history(const dp_chain_t *chain, dp_writer_t *writer)
 {
@@ -169,7 +176,7 @@ void dp_chain_write_history(const dp_chain_t *chain, dp_writer_t *writer)
     for (uint64_t p = chain->position - count + 1; p <= chain->position; p++) {
         const dp_chain_link_t *link = &chain->links[p % DP_CHAIN_KEPT];
 
-        describe(link, what);
+        describe_link(link, what);
         dp_write_u64(writer, link->digest);
         dp_write_text(writer, what);
     }
@@ -187,8 +194,10 @@ dp_chain_verdict_t dp_chain_compare_history(const dp_chain_t *chain, dp_reader_t
 
         dp_read_text(reader, other, DP_CHAIN_WHAT_MAX);
         if (reader->failed) return DP_CHAIN_BAD;
+        /* Digests cover what came before, so the first one that differs is the first difference,
+         * unless that is too old to be kept by either rank. */
         if (!is_kept(chain, p) || digest_at(chain, p) == digest) continue;
-        describe(&chain->links[p % DP_CHAIN_KEPT], own);
+        describe_link(&chain->links[p % DP_CHAIN_KEPT], own);
         *position = p;
         return DP_CHAIN_DIFFERS;
     }

@@ -1,11 +1,17 @@
 /*
- * chain.h - what a rank's program has done so far, as a chain of digests, and where two of them
- * part.
+ * chain.h - the history of a rank's program as a chain of digests, and the first entry in which two
+ * histories differ.
  *
- * Under order=program nobody agrees on an order, so it has to be the same everywhere by itself.
- * Every entry's digest covers all entries before it: two ranks that have one digest at one position
- * have run the same program up to there. The latest entries are kept, so that a difference can be
- * told in words. Pure: it must not know who carries its bytes to other ranks, or when.
+ * Under order=program the ranks agree on nothing, so their programs must submit the same things in
+ * the same order. Each entry's digest covers all entries before it: if two ranks have one digest at
+ * one position, their programs were equal up to there.
+ *
+ *     position     1          2          3          4
+ *     entry        act.0      act.1      a wait     act.2
+ *     digest       d1=h(e1,0) d2=h(e2,d1) ...       d4 covers entries 1 to 4
+ *
+ * The latest DP_CHAIN_KEPT entries are kept, to say in words what differs. Called by program.c,
+ * under its lock. Pure: it must not know how its bytes reach other ranks, or when.
  */
 #ifndef DP_COORDINATOR_CHAIN_H
 #define DP_COORDINATOR_CHAIN_H
@@ -13,7 +19,7 @@
 #include "coordinator/negotiator/signature.h"
 
 #define DP_CHAIN_KEPT 1024                           /* entries a rank can still compare */
-#define DP_CHAIN_HISTORY_MAX 256                     /* entries of a story */
+#define DP_CHAIN_HISTORY_MAX 256                     /* entries of a history that is sent */
 #define DP_CHAIN_WHAT_MAX 200                        /* bytes of an entry in words, terminated */
 #define DP_CHAIN_HEARTBEAT_BYTES ((size_t)8 + 8 + 1) /* position, digest, is it the last */
 #define DP_CHAIN_HISTORY_BYTES (12 + (size_t)DP_CHAIN_HISTORY_MAX * (8 + 2 + DP_CHAIN_WHAT_MAX))
@@ -43,7 +49,7 @@ typedef struct dp_chain {
 dp_status_t dp_chain_init(dp_chain_t *chain); /* DP_ERR_NO_MEMORY */
 void dp_chain_fini(dp_chain_t *chain);        /* zeroed: fine */
 
-/* What a submission is, wherever it was made: equal values on all ranks that agree. */
+/* A digest of one submission: equal on all ranks that submit the same. */
 uint64_t dp_chain_hash(const char *name, const dp_signature_t *signature, int in_place,
                        float absmax);
 
@@ -57,20 +63,20 @@ void dp_chain_write_heartbeat(const dp_chain_t *chain, dp_writer_t *writer);
 
 typedef enum dp_chain_verdict {
     DP_CHAIN_ALIKE,   /* as far as can be seen from here */
-    DP_CHAIN_DIFFERS, /* the programs part at or before the beat's position */
+    DP_CHAIN_DIFFERS, /* the programs differ at or before the heartbeat's position */
     DP_CHAIN_LACKS,   /* the sender has finalized, and this rank has gone on */
     DP_CHAIN_BAD      /* the bytes make no sense */
 } dp_chain_verdict_t;
 
-/* What another rank's beat means. what [DP_CHAIN_WHAT_MAX] and *position, of LACKS: the first entry
- * that the sender has not. */
+/* What another rank's heartbeat means. If LACKS, what [DP_CHAIN_WHAT_MAX] and *position say which
+ * is the first entry that the sender does not have. */
 dp_chain_verdict_t dp_chain_check_heartbeat(const dp_chain_t *chain, dp_reader_t *reader,
                                             char *what, uint64_t *position);
 
 /* The latest entries in words, at most DP_CHAIN_HISTORY_BYTES. */
 void dp_chain_write_history(const dp_chain_t *chain, dp_writer_t *writer);
 
-/* Finds the first entry that differs from another rank's story; own and other [DP_CHAIN_WHAT_MAX]
+/* Finds the first entry that differs from another rank's history; own and other [DP_CHAIN_WHAT_MAX]
  * say what it is here and there. */
 dp_chain_verdict_t dp_chain_compare_history(const dp_chain_t *chain, dp_reader_t *reader,
                                             uint64_t *position, char *own, char *other);

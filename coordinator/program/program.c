@@ -4,18 +4,31 @@
  *
  * A group has one open bucket. It is closed when the next operation would make it larger than
  * DP_FUSION_BYTES or has to travel alone, and when the program waits for something in it; nothing
- * depends on time or on other ranks. Whoever submits or waits launches, in its own thread. What is
- * agreed on (program.h) closes all buckets, and what follows is held until it was launched.
+ * depends on time or on other ranks. The thread of the program that submits or waits launches,
+ * under `lock`. Operations that are agreed on (program.h) close all buckets; what the program
+ * submits behind one is postponed until it was launched.
  *
- * Ranks whose programs differ would sum the wrong tensors. So
- * - each launch has a digest of what is in it, which the engine compares before it touches another
- *   rank's memory: no wait and no message, as it rides in the arrival the engine waits for anyway;
- * - each sign of life between neighbours in the tree carries the position and digest of a chain of
- *   all submissions to the world. This finds what no engine operation can: ranks that stand still
- *   in different operations, one that has finalized, an engine that cannot compare;
- * - who has found a difference, in either way, tells its neighbours its latest entries in words.
- *   Somewhere on the tree two that differ are neighbours; they name the first entry in which they
- *   do, and the world ends with that text.
+ *     submit ---> an agreement is pending? --yes--> postponed[] --- dp_program_agreed() ---+
+ *                          | no                                                            |
+ *                          v                                                               |
+ *                   the group's open bucket <----------------------------------------------+
+ *                          | full, travels alone, or is waited for
+ *                          v
+ *                   dp_launch(), in this thread
+ *
+ * Ranks whose programs differ would sum the wrong tensors. There are two checks that cost no wait:
+ * - Each launch has a digest of its content, which the engine compares before it touches another
+ *   rank's memory. It rides in the arrival that the engine waits for anyway.
+ * - Each heartbeat between neighbours in the tree carries the position and digest of a chain of all
+ *   submissions to the world (chain.h). This finds what no engine operation can: ranks that wait in
+ *   different operations, a rank that has finalized, an engine that cannot compare.
+ * A rank that finds a difference by either check sends its neighbours its latest entries as text.
+ * On any path of the tree between two ranks that differ there are neighbours that differ; they name
+ * the first entry in which they do, and the world ends with that text.
+ *
+ * Threads: those of the program (submit, wait), the thread that owns the coordinator's progress
+ * (agreed, the heartbeat functions), and the data plane's (suspend). It must not know how data
+ * moves.
  */
 #include "coordinator/program/program.h"
 
@@ -36,10 +49,11 @@ struct dp_program {
     pthread_mutex_t lock;
     dp_chain_t chain;
     dp_program_bucket_t *open, **open_end; /* with something in them, oldest first */
-    int is_agreeing;          /* one request is the coordinator's: what follows it is held */
-    uint64_t agreeing_ticket; /* of that; its memory may be another request's by now */
-    dp_handle_t **held;       /* [held_count] of [held_room]; NULL: a wait for all of them */
-    size_t held_count, held_room;
+    int is_agreeing;          /* one request is being agreed on: what follows it is postponed */
+    uint64_t agreeing_ticket; /* of that request, as its memory may be another one's by now */
+    /* [postponed_count] of [postponed_room]; NULL: a wait for all before it */
+    dp_handle_t **postponed;
+    size_t postponed_count, postponed_room;
     dp_launch_entry_t *entries; /* [entry_room] of the launch being made */
     size_t entry_room;
     dp_handle_t *suspended; /* by next_free */
@@ -100,7 +114,7 @@ static void fail_world(dp_program_t *program)
     program->is_stopped = 1;
 }
 
-static void *grow(void *array, size_t *room, size_t count, size_t bytes)
+static void *grow_array(void *array, size_t *room, size_t count, size_t bytes)
 {
     const size_t wanted = dp_max(count, *room + *room / 2 + 16);
     void *larger = realloc(array, wanted * bytes);
@@ -114,13 +128,13 @@ static int reserve_entries(dp_program_t *program, size_t count)
     void *larger;
 
     if (count <= program->entry_room) return 1;
-    larger = grow(program->entries, &program->entry_room, count, sizeof(*program->entries));
+    larger = grow_array(program->entries, &program->entry_room, count, sizeof(*program->entries));
     if (larger == NULL) return 0;
     program->entries = larger;
     return 1;
 }
 
-static void unlist(dp_program_t *program, dp_program_bucket_t *bucket)
+static void unlist_bucket(dp_program_t *program, dp_program_bucket_t *bucket)
 {
     dp_program_bucket_t **at = &program->open;
 
@@ -131,14 +145,14 @@ static void unlist(dp_program_t *program, dp_program_bucket_t *bucket)
     bucket->next = NULL;
 }
 
-/* Launches what is in a bucket, which is open. */
-static void flush(dp_program_t *program, dp_program_bucket_t *bucket)
+/* Launches what is in an open bucket. Its memory is used again for the next one. */
+static void launch_bucket(dp_program_t *program, dp_program_bucket_t *bucket)
 {
     const uint32_t uid = bucket->requests[0]->group->about.uid;
     dp_output_t launch = {.kind = DP_OUTPUT_LAUNCH, .group = uid, .entry_count = bucket->count};
     uint64_t digest;
 
-    unlist(program, bucket);
+    unlist_bucket(program, bucket);
     if (!reserve_entries(program, bucket->count)) {
         fail_world(program);
         return;
@@ -155,26 +169,28 @@ static void flush(dp_program_t *program, dp_program_bucket_t *bucket)
     bucket->launches++;
     launch.sequence = (uint64_t)uid * LAUNCHES + bucket->launches;
     launch.entries = program->entries;
+    /* Never 0: that tells the engine that the ranks have agreed, and to compare nothing. */
     digest = dp_kernel_hash(&bucket->launches, sizeof(bucket->launches), bucket->hash) | 1;
     bucket->count = 0;
     bucket->bytes = bucket->hash = 0;
     dp_launch(program->context, &launch, digest, program->lane);
 }
 
-/* The program waits for what is in the bucket, or ends it otherwise. */
-static void cut(dp_program_t *program, dp_program_bucket_t *bucket)
+/* Launches a bucket because the program waits for it. Where programs wait decides how operations
+ * are bundled, so a wait is an entry of the chain. */
+static void close_bucket(dp_program_t *program, dp_program_bucket_t *bucket)
 {
     if (bucket->requests[0]->group == &program->context->world) dp_chain_add_wait(&program->chain);
-    flush(program, bucket);
+    launch_bucket(program, bucket);
 }
 
-static void cut_all(dp_program_t *program)
+static void close_all_buckets(dp_program_t *program)
 {
     while (program->open != NULL && !program->is_stopped)
-        cut(program, program->open);
+        close_bucket(program, program->open);
 }
 
-static void add(dp_program_t *program, dp_handle_t *request)
+static void add_to_bucket(dp_program_t *program, dp_handle_t *request)
 {
     const dp_signature_t *signature = &request->entry->signature;
     const int in_place = request->node.submission.in_place;
@@ -191,11 +207,11 @@ static void add(dp_program_t *program, dp_handle_t *request)
     }
     if (bucket->count > 0 && (is_alone || bucket->count == BUCKET_TENSORS || bytes > limit ||
                               bucket->bytes > limit - bytes))
-        flush(program, bucket);
+        launch_bucket(program, bucket);
     if (program->is_stopped) return;
     if (bucket->count == bucket->room) {
         void *larger =
-            grow(bucket->requests, &bucket->room, bucket->count + 1, sizeof(dp_handle_t *));
+            grow_array(bucket->requests, &bucket->room, bucket->count + 1, sizeof(dp_handle_t *));
 
         if (larger == NULL) {
             fail_world(program);
@@ -210,54 +226,54 @@ static void add(dp_program_t *program, dp_handle_t *request)
     bucket->requests[bucket->count++] = request;
     bucket->bytes += bytes > UINT64_MAX - bucket->bytes ? UINT64_MAX - bucket->bytes : bytes;
     bucket->hash = dp_kernel_hash(&hash, sizeof(hash), bucket->hash);
-    if (is_alone || bucket->bytes >= limit) flush(program, bucket);
+    if (is_alone || bucket->bytes >= limit) launch_bucket(program, bucket);
 }
 
-/* request: NULL: a wait for all before it. */
-static void hold(dp_program_t *program, dp_handle_t *request)
+/* request: NULL: a wait for all before it; two of these in a row are one. */
+static void postpone(dp_program_t *program, dp_handle_t *request)
 {
-    const size_t count = program->held_count;
+    const size_t count = program->postponed_count;
 
-    if (request == NULL && count > 0 && program->held[count - 1] == NULL) return;
-    if (program->held_count == program->held_room) {
-        void *larger = grow(program->held, &program->held_room, program->held_count + 1,
-                            sizeof(dp_handle_t *));
+    if (request == NULL && count > 0 && program->postponed[count - 1] == NULL) return;
+    if (program->postponed_count == program->postponed_room) {
+        void *larger = grow_array(program->postponed, &program->postponed_room,
+                                  program->postponed_count + 1, sizeof(dp_handle_t *));
 
         if (larger == NULL) {
             fail_world(program);
             return;
         }
-        program->held = larger;
+        program->postponed = larger;
     }
-    program->held[program->held_count++] = request;
+    program->postponed[program->postponed_count++] = request;
 }
 
-static void take(dp_program_t *program, dp_handle_t *request)
+static void place_request(dp_program_t *program, dp_handle_t *request)
 {
     dp_loop_node_t *node = &request->node;
 
     if (dp_program_kind(request->collective) == DP_PROGRAM_ORDERED) {
-        add(program, request);
+        add_to_bucket(program, request);
         return;
     }
-    cut_all(program);
+    close_all_buckets(program);
     if (program->is_stopped) return;
     program->is_agreeing = 1;
     program->agreeing_ticket = request->ticket;
     dp_loop_submit(program->context->loop, &node, 1, 0);
 }
 
-/* ---- From the program's threads ------------------------------------------------------------- */
+/* ---- The program's threads ------------------------------------------------------------------ */
 
 void dp_program_submit(dp_program_t *program, dp_handle_t *request)
 {
     pthread_mutex_lock(&program->lock);
     if (program->is_stopped) {
-        /* the request has failed, or will with the world */
+        /* the end of the world fails the request, if it has not yet */
     } else if (program->is_agreeing) {
-        hold(program, request);
+        postpone(program, request);
     } else {
-        take(program, request);
+        place_request(program, request);
     }
     pthread_mutex_unlock(&program->lock);
 }
@@ -268,13 +284,13 @@ void dp_program_wait(dp_program_t *program, const dp_handle_t *request)
 
     if (atomic_load(&request->state) != DP_REQUEST_PENDING) return;
     pthread_mutex_lock(&program->lock);
-    /* else launched meanwhile, the coordinator's, or never to be launched */
+    /* 0: launched meanwhile, being agreed on, or never to be launched. */
     is_mine = !program->is_stopped && atomic_load(&request->state) == DP_REQUEST_PENDING &&
               !(program->is_agreeing && program->agreeing_ticket == request->ticket);
     if (is_mine && program->is_agreeing) {
-        hold(program, NULL);
+        postpone(program, NULL);
     } else if (is_mine && request->group->bucket.count > 0) {
-        cut(program, &request->group->bucket);
+        close_bucket(program, &request->group->bucket);
     }
     pthread_mutex_unlock(&program->lock);
 }
@@ -285,11 +301,11 @@ void dp_program_wait_all(dp_program_t *program, dp_group_t *group)
     if (program->is_stopped) {
         /* nothing is launched any more */
     } else if (program->is_agreeing) {
-        hold(program, NULL);
+        postpone(program, NULL);
     } else if (group == NULL) {
-        cut_all(program);
+        close_all_buckets(program);
     } else if (group->bucket.count > 0) {
-        cut(program, &group->bucket);
+        close_bucket(program, &group->bucket);
     }
     pthread_mutex_unlock(&program->lock);
 }
@@ -302,7 +318,7 @@ void dp_program_leave(dp_program_t *program)
     pthread_mutex_unlock(&program->lock);
 }
 
-/* ---- From the coordinator and the data plane ------------------------------------------------ */
+/* ---- The coordinator and the data plane ----------------------------------------------------- */
 
 void dp_program_agreed(dp_program_t *program)
 {
@@ -310,18 +326,19 @@ void dp_program_agreed(dp_program_t *program)
 
     pthread_mutex_lock(&program->lock);
     program->is_agreeing = 0;
-    while (taken < program->held_count && !program->is_agreeing && !program->is_stopped) {
-        dp_handle_t *next = program->held[taken++];
+    while (taken < program->postponed_count && !program->is_agreeing && !program->is_stopped) {
+        dp_handle_t *next = program->postponed[taken++];
 
         if (next == NULL) {
-            cut_all(program);
+            close_all_buckets(program);
         } else {
-            take(program, next);
+            place_request(program, next);
         }
     }
-    program->held_count -= taken;
-    if (program->held_count > 0) {
-        memmove(program->held, program->held + taken, program->held_count * sizeof(dp_handle_t *));
+    program->postponed_count -= taken;
+    if (program->postponed_count > 0) {
+        memmove(program->postponed, program->postponed + taken,
+                program->postponed_count * sizeof(dp_handle_t *));
     }
     pthread_mutex_unlock(&program->lock);
 }
@@ -348,7 +365,7 @@ void dp_program_stop(dp_program_t *program, dp_status_t status, const char *text
 
     pthread_mutex_lock(&program->lock);
     program->is_stopped = 1;
-    program->held_count = 0;
+    program->postponed_count = 0;
     program->is_agreeing = 0;
     request = program->suspended;
     program->suspended = NULL;
@@ -359,7 +376,7 @@ void dp_program_stop(dp_program_t *program, dp_status_t status, const char *text
     }
 }
 
-/* ---- Between neighbours ---------------------------------------------------------------------- */
+/* ---- Between neighbours --------------------------------------------------------------------- */
 
 static size_t write_heartbeat(void *user, void *data, size_t room)
 {
@@ -373,7 +390,7 @@ static size_t write_heartbeat(void *user, void *data, size_t room)
     return writer.failed ? 0 : writer.bytes;
 }
 
-static const char *host_of(const dp_program_t *program, int rank)
+static const char *host_name_of(const dp_program_t *program, int rank)
 {
     const dp_topology_t *topology = &program->context->topology;
 
@@ -402,14 +419,14 @@ static dp_status_t check_heartbeat(void *user, int rank, const void *data, size_
         snprintf(text, room,
                  "order=program: rank %d (%s) finalized before entry %llu of the program, which is "
                  "%s on rank %d (%s)",
-                 rank, host_of(program, rank), (unsigned long long)position, what,
-                 program->context->rank, host_of(program, program->context->rank));
+                 rank, host_name_of(program, rank), (unsigned long long)position, what,
+                 program->context->rank, host_name_of(program, program->context->rank));
         return DP_ERR_LEFT;
     case DP_CHAIN_BAD:
         break;
     }
-    snprintf(text, room, "rank %d (%s) sent a sign of life that makes no sense (%zu bytes)", rank,
-             host_of(program, rank), bytes);
+    snprintf(text, room, "rank %d (%s) sent a heartbeat that makes no sense (%zu bytes)", rank,
+             host_name_of(program, rank), bytes);
     return DP_ERR_SYSTEM;
 }
 
@@ -441,17 +458,17 @@ static dp_status_t compare_history(void *user, int rank, const void *data, size_
     pthread_mutex_unlock(&program->lock);
     if (verdict == DP_CHAIN_ALIKE) return DP_OK;
     if (verdict == DP_CHAIN_BAD) {
-        snprintf(text, room, "rank %d (%s) told a story that makes no sense (%zu bytes)", rank,
-                 host_of(program, rank), bytes);
+        snprintf(text, room, "rank %d (%s) sent a history that makes no sense (%zu bytes)", rank,
+                 host_name_of(program, rank), bytes);
         return DP_ERR_SYSTEM;
     }
-    /* Both neighbours may find it: the lower rank comes first on either. */
+    /* Both neighbours may find it; the lower rank comes first, so that their texts are equal. */
     snprintf(text, room,
              "order=program, but the ranks' programs differ: entry %llu is %s on rank %d (%s), %s "
              "on rank %d (%s)",
              (unsigned long long)position, self < rank ? own : other, dp_min(self, rank),
-             host_of(program, dp_min(self, rank)), self < rank ? other : own, dp_max(self, rank),
-             host_of(program, dp_max(self, rank)));
+             host_name_of(program, dp_min(self, rank)), self < rank ? other : own,
+             dp_max(self, rank), host_name_of(program, dp_max(self, rank)));
     return DP_ERR_MISMATCH;
 }
 
@@ -495,6 +512,6 @@ void dp_program_destroy(dp_program_t *program)
     dp_chain_fini(&program->chain);
     pthread_mutex_destroy(&program->lock);
     free(program->entries);
-    free(program->held);
+    free(program->postponed);
     free(program);
 }

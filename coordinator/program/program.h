@@ -1,10 +1,10 @@
 /*
  * program.h - order=program: every rank launches its operations in the order in which it submits
- * them, without asking the others.
+ * them, without asking the others. The functions of dp.h call it (coordinator/api) where
+ * DP_ORDER=program; else a context has no dp_program_t.
  *
- * Buckets are cut by size and by the program's waits, so they depend on the program alone. Nothing
- * but the program makes the ranks' orders equal; program.c says how a difference is found, and what
- * it can do until then. It must not know how data moves.
+ * Buckets are closed by size and by the program's waits, so they depend on the program alone. Only
+ * the program makes the ranks' orders equal; program.c says how a difference is found.
  */
 #ifndef DP_COORDINATOR_PROGRAM_H
 #define DP_COORDINATOR_PROGRAM_H
@@ -24,16 +24,16 @@ typedef struct dp_program_bucket {
     uint64_t launches; /* of the group so far */
 } dp_program_bucket_t;
 
-/* What can be launched in program order, what is agreed on as ever, and what is refused. */
+/* Which operations are launched in program order, which are agreed on, which are refused. */
 typedef enum dp_program_kind {
     DP_PROGRAM_ORDERED,
-    DP_PROGRAM_AGREED, /* barriers, groups made and ended: they wait for all by their nature */
-    DP_PROGRAM_REFUSED /* sends and joins: they have no place in an order all ranks share */
+    DP_PROGRAM_AGREED, /* barriers, groups made and ended: they wait for all ranks anyway */
+    DP_PROGRAM_REFUSED /* sends and joins: no order that all ranks share can hold them */
 } dp_program_kind_t;
 dp_program_kind_t dp_program_kind(dp_collective_t collective);
 
-/* 1: what one rank needs of its memory is what all need of theirs, so that each can tell by itself
- * whether the others reduce it where it lies. */
+/* 1: every rank's memory has to meet the same conditions, so each rank can tell by itself whether
+ * the others reduce the tensor in place. */
 int dp_program_is_even(dp_collective_t collective);
 
 /* Payload of an operation as every rank counts it; UINT64_MAX where that is too much. */
@@ -43,28 +43,30 @@ dp_status_t dp_program_create(dp_context_t *context, dp_program_t **out); /* DP_
 void dp_program_destroy(dp_program_t *program);                           /* NULL is fine */
 void dp_program_bucket_fini(dp_program_bucket_t *bucket);                 /* zeroed: fine */
 
-/* A live request takes its place in the program. Any thread. */
+/* A live request takes its place in the program's order; launches what that completes. Any
+ * thread. */
 void dp_program_submit(dp_program_t *program, dp_handle_t *request);
 
-/* The program is about to wait for this request, or (NULL) for all of the group; NULL: of any. */
+/* The program is about to wait for this request, or for all of a group (NULL: of any group): what
+ * is still gathering is launched. Any thread. */
 void dp_program_wait(dp_program_t *program, const dp_handle_t *request);
 void dp_program_wait_all(dp_program_t *program, dp_group_t *group);
 
-/* The coordinator launched or failed what was agreed on. */
+/* What was being agreed on was launched, or failed: what was postponed behind it follows. */
 void dp_program_agreed(dp_program_t *program);
 
 /* This rank submits nothing more. */
 void dp_program_leave(dp_program_t *program);
 
-/* The engine found that ranks brought different things: the request fails when it is known what.
- * 0: the world is over already. */
+/* The engine found that ranks brought different things: the request fails as soon as it is known
+ * what differs. 0: the world is over already. */
 int dp_program_suspend(dp_program_t *program, dp_handle_t *request, dp_status_t status,
                        const char *text);
 
-/* The world is over: nothing is launched any more; what was suspended fails. */
+/* The world is over: nothing is launched any more, and suspended requests fail. */
 void dp_program_stop(dp_program_t *program, dp_status_t status, const char *text);
 
-/* For the loop: what travels with signs of life. */
+/* For the loop: what travels with heartbeats. */
 dp_loop_peer_check_t dp_program_peer_check(dp_program_t *program);
 
 #endif
