@@ -89,7 +89,6 @@ struct dp_handle {
     dp_mark_t *ready, *done; /* NULL where no stream is concerned */
     uint64_t bytes;          /* payload, for the statistics */
     dp_figures_t *figures;   /* the caller's, on the device: get what the tally gets; NULL */
-    int is_setting;          /* the tuner's */
     int is_checked;          /* DP_CHECK watches its memory */
     uint64_t input_hash, output_hash; /* of it; 0: not taken */
     uint64_t submit_ns;
@@ -154,7 +153,6 @@ struct dp_context {
     dp_engine_t *engine;
     dp_pipeline_t *pipeline;
     dp_program_t *program; /* NULL: the ranks agree on every launch */
-    int is_tuned;          /* rank 0 has DP_TUNE */
     dp_tune_t *tune;       /* NULL: settings stay */
     dp_loop_t *loop;
     dp_window_t window;             /* of the timeline asked for; its steps' records are kept */
@@ -280,7 +278,6 @@ void dp_context_report(dp_context_t *context, dp_status_t status, int culprit, c
 /* watch.c: the loop asks now and then. */
 dp_status_t dp_on_watch(void *user, uint64_t now_ns, int *culprit, char *text, size_t room);
 void dp_on_issued(void *user, void *request);
-int dp_on_settle(void *user, dp_pipeline_settings_t *settings);
 
 /* group.c */
 void dp_group_init_world(dp_context_t *context);

@@ -27,7 +27,6 @@ typedef struct words {
     char kernel[DP_NODE_IDENTITY_TEXT];
     char network[DP_NODE_IDENTITY_TEXT];
     char device[16];
-    int is_tuned;
     dp_interface_addresses_t addresses;
     dp_peer_socket_address_t door;
 } words_t;
@@ -82,7 +81,6 @@ size_t dp_hello_write(const dp_hello_t *hello, uint8_t data[DP_HELLO_ROOM])
     dp_write_text(&writer, dp_version());
     write_names(context, &machine, &writer);
     dp_write_text(&writer, dp_context_device_name(context));
-    dp_write_u8(&writer, strcmp(context->config.tune, "off") != 0);
     dp_write_u32(&writer, addresses.count);
     for (uint32_t i = 0; i < addresses.count; i++)
         dp_write_bytes(&writer, &addresses.ip[i], sizeof(addresses.ip[i]));
@@ -118,7 +116,6 @@ static void read_one(dp_reader_t *reader, words_t *words)
     dp_read_text(reader, words->kernel, sizeof(words->kernel));
     dp_read_text(reader, words->network, sizeof(words->network));
     dp_read_text(reader, words->device, sizeof(words->device));
-    words->is_tuned = dp_read_u8(reader) != 0;
     read_addresses(reader, &words->addresses);
     door = dp_read_bytes(reader, DP_PEER_SOCKET_ADDRESS);
     if (door != NULL) dp_peer_socket_address_read(&words->door, door);
@@ -259,7 +256,6 @@ dp_status_t dp_hello_read(dp_hello_t *hello, void **values, const size_t *bytes,
         read_one(&reader, words);
         status = check_one(context, rank, words, &reader, error);
         if (status != DP_OK || rank != 0) continue;
-        context->is_tuned = words->is_tuned;
         dp_config_read_plan(&context->config, &reader);
         if (reader.failed) {
             status = dp_error_set(error, DP_ERR_SYSTEM, "rank 0 sent a hello that makes no sense");

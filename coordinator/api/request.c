@@ -62,7 +62,6 @@ dp_status_t dp_request_take(dp_group_t *group, dp_tensor_entry_t *entry, size_t 
     request->capacity = 0;
     request->recv_counts = NULL;
     request->is_absent = 0;
-    request->is_setting = 0;
     request->bytes = 0;
     request->figures = NULL;
     request->by_schedule = request->is_settled = 0;

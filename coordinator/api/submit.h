@@ -20,7 +20,6 @@ typedef struct dp_submit {
     size_t *recv_counts;         /* likewise; may be NULL */
     const dp_options_t *options; /* NULL: the defaults */
     dp_figures_t *figures;       /* as in dp_pipeline_item_t */
-    int is_setting;              /* a broadcast of the tuner's: launches behind it wait for it */
     dp_group_t *born;            /* group_create: the group that is made; then group is unborn */
 } dp_submit_t;
 

@@ -28,7 +28,7 @@ enum {
     DP_INBOX_FINALIZE = 16,
     DP_INBOX_STOP = 32,
     DP_INBOX_MISMATCH = 64,
-    DP_INBOX_PACE = 128,
+    DP_INBOX_HOLD = 128,
     DP_INBOX_PROGRAM_ROUND = 256,
     DP_INBOX_LONG_WAIT = 512
 };
@@ -50,13 +50,13 @@ typedef struct dp_inbox_name {
 } dp_inbox_name_t;
 
 typedef struct dp_inbox {
-    dp_transport_t *transport;              /* borrowed; only its wake() is used */
-    _Atomic(dp_loop_node_t *) queue;        /* newest first */
-    _Atomic(dp_inbox_name_t *) urgent;      /* newest first */
-    atomic_uint flags;                      /* DP_INBOX_... */
-    _Atomic uint32_t sleep;                 /* dp_inbox_sleep_t; a futex while BACKING_OFF */
-    _Atomic uint64_t launched;              /* largest sequence */
-    _Atomic uint64_t hold_ns, fusion_bytes; /* of DP_INBOX_PACE */
+    dp_transport_t *transport;         /* borrowed; only its wake() is used */
+    _Atomic(dp_loop_node_t *) queue;   /* newest first */
+    _Atomic(dp_inbox_name_t *) urgent; /* newest first */
+    atomic_uint flags;                 /* DP_INBOX_... */
+    _Atomic uint32_t sleep;            /* dp_inbox_sleep_t; a futex while BACKING_OFF */
+    _Atomic uint64_t launched;         /* largest sequence */
+    _Atomic uint64_t hold_ns;          /* of DP_INBOX_HOLD */
     pthread_mutex_t lock;
     char activity[DP_INBOX_TEXT_MAX];      /* guarded by lock, likewise below */
     char abort_text[DP_INBOX_TEXT_MAX];    /* of the first abort */
@@ -78,7 +78,7 @@ void dp_inbox_launched(dp_inbox_t *inbox, uint64_t sequence);
 void dp_inbox_set_activity(dp_inbox_t *inbox, const char *text);
 void dp_inbox_abort(dp_inbox_t *inbox, dp_status_t status, const char *text);
 void dp_inbox_report_mismatch(dp_inbox_t *inbox, dp_status_t status, const char *text);
-/* FINALIZE, STOP, PACE, PROGRAM_ROUND, LONG_WAIT */
+/* FINALIZE, STOP, HOLD, PROGRAM_ROUND, LONG_WAIT */
 void dp_inbox_raise(dp_inbox_t *inbox, unsigned flag);
 
 /* Ends the coordinator thread's sleep if it is at least so deep. */

@@ -184,9 +184,9 @@ static void handle_state_flags(dp_loop_t *loop, unsigned flags, uint64_t now_ns)
     }
     if (flags & DP_INBOX_LAUNCHED)
         dp_negotiator_launched(loop->negotiator, atomic_load(&inbox->launched), now_ns);
-    if (flags & DP_INBOX_PACE) {
+    if (flags & DP_INBOX_HOLD) {
         loop->hold_ns = atomic_load(&inbox->hold_ns);
-        dp_negotiator_pace(loop->negotiator, loop->hold_ns, atomic_load(&inbox->fusion_bytes));
+        dp_negotiator_pace(loop->negotiator, loop->hold_ns, loop->options.config->fusion_bytes);
     }
     if (flags & DP_INBOX_PROGRAM_ROUND) dp_negotiator_round(loop->negotiator, now_ns);
 }

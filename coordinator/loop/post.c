@@ -17,15 +17,10 @@ void dp_loop_launched(dp_loop_t *loop, uint64_t sequence)
     dp_inbox_launched(&loop->inbox, sequence);
 }
 
-void dp_loop_pace(dp_loop_t *loop, uint64_t hold_ns, size_t fusion_bytes)
+void dp_loop_set_hold(dp_loop_t *loop, uint64_t hold_ns)
 {
-    /* Unchanged values must not wake the coordinator after each step. */
-    if (atomic_load(&loop->inbox.hold_ns) == hold_ns &&
-        atomic_load(&loop->inbox.fusion_bytes) == fusion_bytes)
-        return;
     atomic_store(&loop->inbox.hold_ns, hold_ns);
-    atomic_store(&loop->inbox.fusion_bytes, fusion_bytes);
-    dp_inbox_raise(&loop->inbox, DP_INBOX_PACE);
+    dp_inbox_raise(&loop->inbox, DP_INBOX_HOLD);
 }
 
 void dp_loop_set_activity(dp_loop_t *loop, const char *text)

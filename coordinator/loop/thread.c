@@ -323,8 +323,6 @@ dp_status_t dp_loop_start(const dp_loop_options_t *options, dp_loop_t **out, dp_
     loop->spin_ns = config->spin_ns;
     loop->hold_ns = config->hold_ns;
     dp_inbox_init(&loop->inbox, options->transport);
-    atomic_init(&loop->inbox.hold_ns, config->hold_ns);
-    atomic_init(&loop->inbox.fusion_bytes, config->fusion_bytes);
     pthread_mutex_init(&loop->progress_lock, NULL);
     pthread_mutex_init(&loop->end_lock, NULL);
     pthread_cond_init(&loop->ended, NULL);

@@ -28,7 +28,6 @@ endif()
 
 # The tuner: pure.
 dp_test(test_tuner SOURCES coordinator/tuner/test_tuner.c LIBS dp_coordinator m TIMEOUT 60)
-dp_test(test_tune_file SOURCES coordinator/tuner/test_tune_file.c LIBS dp_coordinator TIMEOUT 60)
 dp_test(test_tune SOURCES coordinator/tuner/test_tune.c LIBS dp_coordinator TIMEOUT 300 LABELS tsan)
 if(DP_SANITIZE MATCHES "thread")
   set_tests_properties(test_tune PROPERTIES ENVIRONMENT
