@@ -233,10 +233,8 @@ static void fill_entry(dp_fusion_job_t *job, size_t e, size_t i, size_t t)
     if (tensor->dtype == DP_F32 && is_sum(item)) {
         entry->wire = dp_compress_choose(item->wire, item->last_absmax, &job->items[i].exponent);
     }
-    entry->in_place =
-        entry->in_place && !scales_first(job, i, tensor->dtype) &&
-        !packs_for_wire(job, entry->wire) &&
-        tensor->count * dp_dtype_bytes(tensor->dtype) >= job->pipeline->in_place_least;
+    entry->in_place = entry->in_place && !scales_first(job, i, tensor->dtype) &&
+                      !packs_for_wire(job, entry->wire);
     if (dp_plan_is_alone(item->collective)) entry->count = exchange_count(job, item);
     if (item->collective == DP_COLLECTIVE_REDUCE_SCATTERV) {
         entry->collective = DP_COLLECTIVE_REDUCE;
