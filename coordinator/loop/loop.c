@@ -318,6 +318,16 @@ static void handle_message(dp_loop_t *loop, const dp_transport_event_t *event, u
                                 event->bytes - HEADER_BYTES, now_ns);
 }
 
+/* A neighbour's connection broke (silent_ns: 0), or it has been silent for too long. */
+static void lose_peer(dp_loop_t *loop, int rank, uint64_t silent_ns, const char *text,
+                      uint64_t now_ns)
+{
+    const dp_loop_callbacks_t *callbacks = &loop->options.callbacks;
+
+    if (callbacks->loss != NULL) callbacks->loss(callbacks->user, rank, silent_ns);
+    dp_negotiator_peer_lost(loop->negotiator, rank, text, now_ns);
+}
+
 /* What neighbours sent, and which of them are lost. 1: something. */
 static int handle_messages(dp_loop_t *loop, uint64_t now_ns)
 {
@@ -331,7 +341,7 @@ static int handle_messages(dp_loop_t *loop, uint64_t now_ns)
             handle_message(loop, &event, now_ns);
         } else {
             dp_health_gone(&loop->health, event.rank);
-            dp_negotiator_peer_lost(loop->negotiator, event.rank, event.text, now_ns);
+            lose_peer(loop, event.rank, 0, event.text, now_ns);
         }
     }
     return taken > 0;
@@ -392,7 +402,7 @@ static int handle_health(dp_loop_t *loop, uint64_t now_ns)
         case DP_HEALTH_LOST:
             snprintf(text, sizeof(text), "no sign of life for %.1f s (stopped or unreachable)",
                      seconds);
-            dp_negotiator_peer_lost(loop->negotiator, action.rank, text, now_ns);
+            lose_peer(loop, action.rank, action.silent_ns, text, now_ns);
             did = 1;
             break;
         }

@@ -59,6 +59,9 @@ typedef struct dp_loop_callbacks {
     /* Asked in every round, so at least once a heartbeat. If it does not answer DP_OK, the world
      * ends with this status, culprit and text. May be NULL. */
     dp_status_t (*watch)(void *user, uint64_t now_ns, int *culprit, char *text, size_t room);
+    /* This rank itself lost a neighbour: it was silent for so long, or (0) its connection broke.
+     * The world ends over it, unless it ends already. May be NULL. */
+    void (*loss)(void *user, int rank, uint64_t silent_ns);
 } dp_loop_callbacks_t;
 
 /*
