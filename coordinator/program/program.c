@@ -100,6 +100,7 @@ uint64_t dp_program_bytes(const dp_signature_t *signature, int ranks)
     return bytes;
 }
 
+/* It decides how a tensor travels as fp16, so it is part of what must be equal on all ranks. */
 static float absmax_of(const dp_handle_t *request)
 {
     return request->entry->signature.wire == DP_WIRE_FP16 ? request->node.submission.last_absmax
@@ -108,12 +109,14 @@ static float absmax_of(const dp_handle_t *request)
 
 /* ---- Launching, under the lock -------------------------------------------------------------- */
 
+/* Without memory for what the program submitted the order cannot be kept. */
 static void fail_world(dp_program_t *program)
 {
     dp_loop_abort(program->context->loop, DP_ERR_NO_MEMORY, "order=program: no memory");
     program->is_stopped = 1;
 }
 
+/* realloc() for an array that grows by half. NULL: no memory, and the old array is as it was. */
 static void *grow_array(void *array, size_t *room, size_t count, size_t bytes)
 {
     const size_t wanted = dp_max(count, *room + *room / 2 + 16);
@@ -190,6 +193,9 @@ static void close_all_buckets(dp_program_t *program)
         close_bucket(program, program->open);
 }
 
+/* Puts a request into its group's open bucket. The bucket is launched first if the request does not
+ * fit, and afterwards if it is full or holds a request that travels alone: by counts and sizes
+ * only, which are equal on all ranks. */
 static void add_to_bucket(dp_program_t *program, dp_handle_t *request)
 {
     const dp_signature_t *signature = &request->entry->signature;
@@ -248,6 +254,7 @@ static void postpone(dp_program_t *program, dp_handle_t *request)
     program->postponed[program->postponed_count++] = request;
 }
 
+/* A request's turn in the program's order has come, and no agreement is pending. */
 static void place_request(dp_program_t *program, dp_handle_t *request)
 {
     dp_loop_node_t *node = &request->node;
@@ -258,6 +265,8 @@ static void place_request(dp_program_t *program, dp_handle_t *request)
     }
     close_all_buckets(program);
     if (program->is_stopped) return;
+    /* Set before the submission: it may be launched, and dp_program_agreed() wait for the lock, at
+     * once. */
     program->is_agreeing = 1;
     program->agreeing_ticket = request->ticket;
     dp_loop_submit(program->context->loop, &node, 1, 0);
@@ -326,6 +335,7 @@ void dp_program_agreed(dp_program_t *program)
 
     pthread_mutex_lock(&program->lock);
     program->is_agreeing = 0;
+    /* Up to the next operation that is agreed on; what follows it stays postponed. */
     while (taken < program->postponed_count && !program->is_agreeing && !program->is_stopped) {
         dp_handle_t *next = program->postponed[taken++];
 
@@ -349,6 +359,7 @@ int dp_program_suspend(dp_program_t *program, dp_handle_t *request, dp_status_t 
     int is_suspended;
 
     pthread_mutex_lock(&program->lock);
+    /* Under the lock, as dp_program_stop() takes the list once and for all. */
     is_suspended = !program->is_stopped;
     if (is_suspended) {
         request->next_free = program->suspended;
@@ -370,6 +381,7 @@ void dp_program_stop(dp_program_t *program, dp_status_t status, const char *text
     request = program->suspended;
     program->suspended = NULL;
     pthread_mutex_unlock(&program->lock);
+    /* Without the lock: a failed request wakes threads that may call this module. */
     for (; request != NULL; request = next) {
         next = request->next_free;
         dp_request_fail(request, status, text);

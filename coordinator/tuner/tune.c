@@ -38,15 +38,13 @@ static void log_result(const dp_tune_t *tune)
     const dp_ladder_t *ladder = &tuner->ladder;
     char now[32], before[32];
 
+    dp_format_time((int64_t)ladder->values[ladder->initial], before, sizeof(before));
     if (tuner->current == ladder->initial) {
-        dp_log_info(&tune->context->log,
-                    "DP_TUNE: after %d steps no hold is faster than the one "
-                    "in force",
-                    tuner->steps);
+        dp_log_info(&tune->context->log, "DP_TUNE: after %d steps nothing beats DP_FUSION_HOLD=%s",
+                    tuner->steps, before);
         return;
     }
     dp_format_time((int64_t)dp_tuner_value(tuner), now, sizeof(now));
-    dp_format_time((int64_t)ladder->values[ladder->initial], before, sizeof(before));
     dp_log_info(&tune->context->log,
                 "DP_TUNE: after %d steps DP_FUSION_HOLD=%s (was %s): a step takes %.3f ms instead "
                 "of %.3f ms (%.1f %% less)",

@@ -108,7 +108,8 @@ static void choose_direction(dp_tuner_t *tuner, int is_accepted)
     }
 }
 
-/* Begins the next candidate's window, or the comparison at the end. */
+/* Begins the next candidate's window, or the comparison at the end. A direction ends at the
+ * ladder's end as it does at a candidate that is not faster. */
 static int search(dp_tuner_t *tuner)
 {
     while (tuner->direction != 0 && tuner->steps < DP_TUNER_STEPS_MAX - LAST_STEPS) {
@@ -239,7 +240,7 @@ int dp_tuner_step(dp_tuner_t *tuner, double seconds, uint64_t bytes)
     if (bytes != tuner->bytes)
         return ++tuner->unusual < UNUSUAL_STEPS ? 0 : begin_again(tuner, bytes);
     tuner->unusual = 0;
-    if (tuner->skip > 0) {
+    if (tuner->skip > 0) { /* launches of the old value, and a new cached schedule */
         tuner->skip--;
         return 0;
     }

@@ -1,5 +1,5 @@
 /*
- * test_health.c - signs of life on a clock the test turns by hand.
+ * test_health.c - heartbeats and silence, on a clock that the test sets.
  */
 #include "coordinator/loop/health.h"
 
@@ -69,7 +69,7 @@ static void heartbeat_is_due_where_nothing_was_sent(void **state)
     assert_int_equal(dp_health_deadline(&health), START + 50 * MS + HEARTBEAT);
 }
 
-static void silence_is_suspect_then_death_and_each_is_told_once(void **state)
+static void silence_is_suspect_then_death_and_each_is_reported_once(void **state)
 {
     int suspects = 0;
     int losses = 0;
@@ -109,7 +109,7 @@ static void suspect_that_speaks_is_back(void **state)
     assert_int_equal(rank, 4);
 }
 
-static void who_was_away_itself_blames_nobody(void **state)
+static void rank_that_was_away_blames_nobody(void **state)
 {
     int rank = -1;
 
@@ -118,7 +118,7 @@ static void who_was_away_itself_blames_nobody(void **state)
     /* stopped for a minute */
     assert_int_equal(at(START + 60000 * MS, &rank), -1);
     assert_int_equal(at(START + 60100 * MS, &rank), -1);
-    /* but who stays silent from then on is dead after the full time */
+    /* but a rank that stays silent from then on is dead after the full time */
     for (int i = 2; i < 30; i++) {
         assert_int_not_equal(at(START + 60000 * MS + (uint64_t)i * 100 * MS, &rank),
                              DP_HEALTH_LOST);
@@ -228,9 +228,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         CASE(heartbeat_is_due_where_nothing_was_sent),
-        CASE(silence_is_suspect_then_death_and_each_is_told_once),
+        CASE(silence_is_suspect_then_death_and_each_is_reported_once),
         CASE(suspect_that_speaks_is_back),
-        CASE(who_was_away_itself_blames_nobody),
+        CASE(rank_that_was_away_blames_nobody),
         CASE(long_sleep_that_was_planned_is_no_absence),
         CASE(rank_that_never_spoke_may_still_be_starting),
         CASE(lost_rank_is_left_alone),

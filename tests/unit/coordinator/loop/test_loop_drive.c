@@ -1,6 +1,7 @@
 /*
- * test_loop_drive.c - the coordinator's rounds on threads that wait: they launch there, the
- * coordinator thread takes over when they go, and what is submitted is launched whoever does it.
+ * test_loop_drive.c - waiting threads that make the coordinator's rounds (drive.c): launches are
+ * made on them, the coordinator thread goes on when they leave, and every submission is launched,
+ * whichever thread makes the round.
  */
 #include "coordinator/loop/loop.h"
 
@@ -17,9 +18,8 @@
 
 #define RANKS 2
 #define ROUNDS 300
-#define WINDOW_NS                                                                                  \
-    ((uint64_t)2 * 1000000) /* of driving; on a busy machine the other may be late                 \
-                             */
+/* of driving; on a busy machine the other rank may be late */
+#define WINDOW_NS ((uint64_t)2 * 1000000)
 #define WORK_NS ((uint64_t)200 * 1000000)
 #define OPERATION_NS ((uint64_t)300 * 1000)
 #define PATIENCE_NS ((uint64_t)30 * 1000000000)
@@ -194,7 +194,7 @@ static void train_all(world_t *world, int first_drives, int second_drives)
         assert_int_equal(atomic_load(&world->rank[i].state), ROUNDS);
 }
 
-static void launches_are_made_by_who_waits(void **state)
+static void waiting_thread_makes_its_launches(void **state)
 {
     (void)state;
     for (int may_back_off = 0; may_back_off < 2; may_back_off++) {
@@ -210,10 +210,10 @@ static void two_ranks_drive_one_or_both(void **state)
 {
     (void)state;
     for (int may_back_off = 0; may_back_off < 2; may_back_off++) {
-        for (int who = 1; who < 4; who++) {
+        for (int drivers = 1; drivers < 4; drivers++) {
             world_t *world = world_start(2, may_back_off);
 
-            train_all(world, who & 1, who >> 1);
+            train_all(world, drivers & 1, drivers >> 1);
             for (int i = 0; i < 2; i++) {
                 if (!world->rank[i].drives) assert_int_equal(atomic_load(&world->rank[i].own), 0);
             }
@@ -222,8 +222,8 @@ static void two_ranks_drive_one_or_both(void **state)
     }
 }
 
-/* The coordinator was told that somebody would drive, and nobody does: it looks itself. */
-static void word_that_is_not_kept_costs_nothing_else(void **state)
+/* The coordinator was told that a thread would make rounds, and none does: it looks itself. */
+static void promise_to_drive_that_is_broken_costs_only_time(void **state)
 {
     (void)state;
     for (int may_back_off = 0; may_back_off < 2; may_back_off++) {
@@ -244,7 +244,7 @@ static void word_that_is_not_kept_costs_nothing_else(void **state)
     }
 }
 
-/* It has no answer to give: the time is over, and the world goes on without this thread. */
+/* There is no answer to wait for: the time is over, and the world goes on without this thread. */
 static void driving_ends_in_time(void **state)
 {
     world_t *world = world_start(2, 1);
@@ -264,9 +264,9 @@ static void driving_ends_in_time(void **state)
     world_end(world);
 }
 
-/* Who is at work for longer than the first back-offs is left alone: a look costs the core they
- * share. */
-static void naps_grow_while_others_are_at_work(void **state)
+/* A thread that is at work for longer than the first back-offs is left alone: each look of the
+ * coordinator thread costs the core that they share. */
+static void backoffs_grow_while_others_are_at_work(void **state)
 {
     world_t *world = world_start(1, 1);
     rank_t *rank = world->rank;
@@ -296,11 +296,11 @@ static void naps_grow_while_others_are_at_work(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(launches_are_made_by_who_waits),
+        cmocka_unit_test(waiting_thread_makes_its_launches),
         cmocka_unit_test(two_ranks_drive_one_or_both),
-        cmocka_unit_test(word_that_is_not_kept_costs_nothing_else),
+        cmocka_unit_test(promise_to_drive_that_is_broken_costs_only_time),
         cmocka_unit_test(driving_ends_in_time),
-        cmocka_unit_test(naps_grow_while_others_are_at_work),
+        cmocka_unit_test(backoffs_grow_while_others_are_at_work),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
