@@ -45,40 +45,8 @@ static void await_doorbell(dp_pipeline_t *pipeline, uint32_t heard)
 
 /* ---- The launch thread ----------------------------------------------------------------------- */
 
-dp_pipeline_settings_t dp_pipeline_most(const dp_pipeline_t *pipeline)
-{
-    return (dp_pipeline_settings_t){.buffer_bytes = pipeline->buffer_room,
-                                    .slots = pipeline->buffers.count};
-}
-
-void dp_pipeline_set(dp_pipeline_t *pipeline, const dp_pipeline_settings_t *settings)
-{
-    const size_t least = dp_plan_least_buffer_bytes(pipeline->ranks);
-
-    pipeline->limits.buffer_bytes =
-        dp_max(dp_min(settings->buffer_bytes, pipeline->buffer_room), least);
-    pipeline->buffers.used = dp_max(dp_min(settings->slots, pipeline->buffers.count), (size_t)1);
-    pipeline->in_place_least = settings->in_place_least;
-}
-
-void dp_pipeline_on_setting(dp_pipeline_t *pipeline,
-                            int (*on_setting)(void *user, dp_pipeline_settings_t *settings))
-{
-    pipeline->on_setting = on_setting;
-}
-
-/* Applies what the setting says to all launches behind it. */
-static void apply_setting(dp_pipeline_t *pipeline)
-{
-    dp_pipeline_settings_t settings;
-
-    if (pipeline->on_setting != NULL && pipeline->on_setting(pipeline->callbacks.user, &settings))
-        dp_pipeline_set(pipeline, &settings);
-}
-
 static void run_launch(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch)
 {
-    int is_setting = 0;
     size_t bucket_count;
     dp_error_t error;
     dp_fusion_job_t *job;
@@ -86,8 +54,6 @@ static void run_launch(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch)
     if (!dp_pipeline_is_aborted(pipeline)) {
         dp_status_t status = dp_fusion_job_create(pipeline, launch, &job);
 
-        for (size_t i = 0; i < launch->item_count; i++)
-            is_setting |= launch->items[i].is_setting;
         if (status == DP_OK) {
             dp_fusion_job_complete_empty(job);
             bucket_count = job->plan.bucket_count;
@@ -95,7 +61,6 @@ static void run_launch(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch)
                 dp_bucket_start(&job->buckets[b], b + 1 == bucket_count);
             }
             dp_fusion_job_release(job);
-            if (is_setting) apply_setting(pipeline);
             return;
         }
         dp_error_set(&error, status, "rank %d: launch %llu cannot be planned: %s", pipeline->rank,
@@ -198,7 +163,6 @@ dp_status_t dp_pipeline_create(const dp_config_t *config, int rank, int ranks, d
         .buffer_bytes = dp_max(config->fusion_bytes, dp_plan_least_buffer_bytes(ranks)),
         .alignment = ALIGNMENT,
         .ranks = ranks};
-    pipeline->buffer_room = pipeline->limits.buffer_bytes;
     pipeline->device = device;
     pipeline->engine = engine;
     pipeline->log = log;

@@ -60,7 +60,6 @@ typedef struct dp_pipeline_item {
                           Reached and no longer used when done() is called. Borrowed likewise */
     dp_figures_t *figures; /* on an asynchronous device, in its memory: gets what the tally gets,
                               before the done event is reached; NULL: none. Borrowed likewise */
-    int is_setting;        /* launches behind it wait until on_setting() says how to plan them */
     uint64_t input_hash;   /* DP_CHECK: of the inputs at submission; 0: not checked */
     uint64_t submit_ns, agree_ns;
 } dp_pipeline_item_t;
@@ -75,13 +74,6 @@ typedef struct dp_pipeline_launch {
     struct dp_pipeline_launch *next; /* the pipeline's, likewise below */
     size_t item_room;
 } dp_pipeline_launch_t;
-
-/* What may change while it runs. */
-typedef struct dp_pipeline_settings {
-    size_t buffer_bytes;   /* how much of each fused buffer is used */
-    size_t slots;          /* how many fused buffers are in flight */
-    size_t in_place_least; /* tensors of at least so many bytes are reduced where they lie */
-} dp_pipeline_settings_t;
 
 typedef struct dp_pipeline_done {
     void *request;
@@ -156,19 +148,6 @@ void dp_pipeline_abort(dp_pipeline_t *pipeline, dp_status_t status, const char *
  * to check, because it gives nothing or a stream has yet to produce it.
  */
 uint64_t dp_pipeline_input_hash(const dp_pipeline_item_t *item, int rank, int ranks);
-
-/* As much as there is room for: the configuration at creation. */
-dp_pipeline_settings_t dp_pipeline_most(const dp_pipeline_t *pipeline);
-
-/* Takes on other settings, cut to what there is room for; before the first launch, as is the next.
- */
-void dp_pipeline_set(dp_pipeline_t *pipeline, const dp_pipeline_settings_t *settings);
-
-/* For launches with an item that is a setting: on_setting() is called once its buckets were
- * started, and blocks until the item is over. 1: *settings hold for all launches behind it. Called
- * by the thread that runs launches, with the callbacks' user. */
-void dp_pipeline_on_setting(dp_pipeline_t *pipeline,
-                            int (*on_setting)(void *user, dp_pipeline_settings_t *settings));
 
 /* Launches submitted and not finished. */
 size_t dp_pipeline_pending(const dp_pipeline_t *pipeline);

@@ -26,13 +26,11 @@ struct dp_pipeline {
     /* set at creation */
     int rank, ranks; /* of the world */
     uint64_t spin_ns;
-    size_t buffer_room; /* bytes of a fused buffer */
     dp_device_t *device;
     dp_engine_t *engine;
     const dp_log_t *log;
     dp_trace_t *trace;
     dp_pipeline_callbacks_t callbacks;
-    int (*on_setting)(void *user, dp_pipeline_settings_t *settings); /* NULL: settings stay */
     dp_stream_t *pack, *reduce, *unpack;
     pthread_t thread;
     int is_started;
@@ -41,7 +39,6 @@ struct dp_pipeline {
     /* guarded by progress_lock, which is held while a launch is taken from the queue and run */
     pthread_mutex_t progress_lock;
     dp_plan_limits_t limits;
-    size_t in_place_least;
     dp_fused_buffers_t buffers;
     dp_event_t *drained;
 

@@ -27,7 +27,7 @@ dp_status_t dp_fused_buffers_init(dp_fused_buffers_t *buffers, dp_device_t *devi
     *buffers = (dp_fused_buffers_t){.device = device, .engine = engine};
     buffers->buffers = calloc(count, sizeof(*buffers->buffers));
     if (buffers->buffers == NULL) return DP_ERR_NO_MEMORY;
-    buffers->count = buffers->used = count;
+    buffers->count = count;
     for (size_t i = 0; i < count && status == DP_OK; i++) {
         status = fused_buffer_init(buffers, &buffers->buffers[i], bytes);
     }
@@ -37,11 +37,11 @@ dp_status_t dp_fused_buffers_init(dp_fused_buffers_t *buffers, dp_device_t *devi
 
 dp_status_t dp_fused_buffers_acquire(dp_fused_buffers_t *buffers, dp_fused_buffer_t **out)
 {
-    dp_fused_buffer_t *buffer = &buffers->buffers[buffers->next % buffers->used];
+    dp_fused_buffer_t *buffer = &buffers->buffers[buffers->next % buffers->count];
     dp_status_t status = buffers->device->ops->event_wait(buffer->released);
 
     if (status != DP_OK) return status;
-    buffers->next = (buffers->next + 1) % buffers->used;
+    buffers->next = (buffers->next + 1) % buffers->count;
     *out = buffer;
     return DP_OK;
 }

@@ -33,7 +33,6 @@ typedef struct dp_fused_buffers {
     dp_engine_t *engine;        /* borrowed */
     dp_fused_buffer_t *buffers; /* [count] */
     size_t count, next;
-    size_t used; /* the first so many are taken in turn; at most count */
 } dp_fused_buffers_t;
 
 /* On failure nothing stays allocated. Both are borrowed until fini. */
