@@ -50,7 +50,7 @@ typedef enum dp_status {
     DP_ERR_NO_MEMORY,   /* host memory ran out */
     DP_ERR_SYSTEM,      /* the operating system or a library under us refused */
     DP_ERR_UNSUPPORTED, /* valid, but not on this machine or in this build */
-    DP_ERR_AGAIN,       /* not now: the submission queue is full, or dp_test: not complete yet */
+    DP_ERR_PENDING,     /* not now: the submission queue is full, or dp_test: not complete yet */
     DP_ERR_BUSY,        /* this name was submitted before and has not been launched yet; dp_free():
                            an operation is using the memory */
     DP_ERR_TIMEOUT,     /* the wait ended, the operation goes on */
@@ -239,7 +239,7 @@ DP_API int dp_node_count(const dp_context_t *context);
  * @param ranks [count] ranks of the world, in any order, without repeats; copied
  * @param group set only on DP_OK; NULL where this rank is not listed. Give it back with
  *              dp_group_destroy(), at the latest dp_finalize() does
- * @return DP_OK, DP_ERR_INVALID, DP_ERR_MISMATCH (another list under this name), DP_ERR_AGAIN
+ * @return DP_OK, DP_ERR_INVALID, DP_ERR_MISMATCH (another list under this name), DP_ERR_PENDING
  *         (DP_GROUPS_MAX groups are alive), DP_ERR_BUSY (another thread is making one of this name
  *         with the same lowest rank), DP_ERR_LEFT, or how the world ended
  * Threads: any. Waits for the other listed ranks.
@@ -364,7 +364,7 @@ typedef struct dp_result {
  *         DP_ERR_INVALID     NULL, a bad name, an unknown dtype or reduction, scales on integers
  *         DP_ERR_UNSUPPORTED a stream, on a host without a device
  *         DP_ERR_BUSY        this name was submitted before and has not been launched yet
- *         DP_ERR_AGAIN       the submission queue is full
+ *         DP_ERR_PENDING       the submission queue is full
  *         DP_ERR_PEER_LOST, DP_ERR_ABORTED, DP_ERR_STALLED  this context can only be finalized
  * Threads: any, concurrently. Never blocks on another rank.
  */
@@ -613,8 +613,8 @@ DP_API dp_status_t dp_wait(dp_handle_t *handle, double seconds, dp_result_t *res
  */
 DP_API dp_status_t dp_stream_wait(dp_handle_t *handle, void *stream);
 
-/* DP_ERR_AGAIN while the operation runs, then its status; DP_ERR_INVALID as in dp_wait(). Keeps the
- * handle. Never blocks. */
+/* DP_ERR_PENDING while the operation runs, then its status; DP_ERR_INVALID as in dp_wait(). Keeps
+ * the handle. Never blocks. */
 DP_API dp_status_t dp_test(const dp_handle_t *handle);
 
 /* Gives a handle back without waiting; the operation goes on. NULL is fine. */

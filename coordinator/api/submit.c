@@ -236,7 +236,7 @@ static dp_status_t admit(const dp_group_t *group, const dp_submit_t *what)
     if (group->is_ended) return DP_ERR_INVALID;
     if (group->is_closed && what->collective != DP_COLLECTIVE_GROUP_DESTROY) return DP_ERR_INVALID;
     if (group->is_joined) return DP_ERR_ORDER;
-    return context->live_count >= context->config.queue_depth ? DP_ERR_AGAIN : DP_OK;
+    return context->live_count >= context->config.queue_depth ? DP_ERR_PENDING : DP_OK;
 }
 
 /* In program order nobody merges what the ranks know of the last sum, by which fp16 is scaled: they
@@ -299,7 +299,7 @@ static dp_status_t refuse(dp_group_t *group, const dp_submit_t *what, dp_status_
     case DP_ERR_BUSY:
         return dp_submit_error(group, what, status, "submitted again before its last use was %s",
                                context->program != NULL ? "over" : "launched");
-    case DP_ERR_AGAIN:
+    case DP_ERR_PENDING:
         return dp_submit_error(group, what, status,
                                "%zu operations are in flight, DP_QUEUE_DEPTH allows %zu", in_flight,
                                context->config.queue_depth);

@@ -235,7 +235,7 @@ dp_status_t dp_test(const dp_handle_t *handle)
     if (status != DP_OK) return status;
     if (atomic_load_explicit(&handle->state, memory_order_acquire) != DP_REQUEST_DONE) {
         if (handle->context->program != NULL) dp_program_wait(handle->context->program, handle);
-        return DP_ERR_AGAIN;
+        return DP_ERR_PENDING;
     }
     return handle->status;
 }

@@ -155,7 +155,7 @@ static void sleep_until_due(dp_loop_t *loop)
         /* counted until a round finds something */
         if (loop->was_signalled && loop->empty_wakeups <= EMPTY_WAKEUPS_MAX) loop->empty_wakeups++;
         atomic_fetch_add_explicit(&loop->wakeups, 1, memory_order_relaxed);
-    } else if (status != DP_ERR_AGAIN) {
+    } else if (status != DP_ERR_PENDING) {
         dp_loop_give_up(loop, status, "the transport cannot wait for messages any more");
     }
     dp_inbox_announce_awake(&loop->inbox);

@@ -278,7 +278,7 @@ static dp_status_t receive_frame(dp_kv_t *kv, const char *what, uint64_t deadlin
     status = receive_all(kv, header, sizeof(header), deadline_ns, what, error);
     if (status != DP_OK) return status;
     status = dp_kv_frame_parse(header, sizeof(header), type, fields, &bytes, &cause);
-    if (status == DP_ERR_AGAIN) { /* a length that may be true, and the rest to come */
+    if (status == DP_ERR_PENDING) { /* a length that may be true, and the rest to come */
         whole = malloc(bytes);
         if (whole == NULL) {
             return dp_error_set(error, DP_ERR_NO_MEMORY, "%s: no memory for a frame of %zu bytes",

@@ -88,7 +88,7 @@ int dp_kv_welcome_check(const dp_secret_t *secret, const uint8_t *server_challen
                         const uint8_t welcome[DP_PROOF_BYTES]); /* 1 when right */
 
 /* A whole frame within bytes received so far: points fields past the type, frame_bytes is what to
- * drop from the front. DP_ERR_AGAIN: frame_bytes must be there for the next look; DP_ERR_SYSTEM:
+ * drop from the front. DP_ERR_PENDING: frame_bytes must be there for the next look; DP_ERR_SYSTEM:
  * garbage or too large. */
 dp_status_t dp_kv_frame_parse(const void *data, size_t bytes, uint8_t *type, dp_reader_t *fields,
                               size_t *frame_bytes, dp_error_t *error);

@@ -242,7 +242,7 @@ dp_status_t dp_kv_frame_parse(const void *data, size_t bytes, uint8_t *type, dp_
     uint32_t follow;
 
     *frame_bytes = 4;
-    if (bytes < 4) return DP_ERR_AGAIN;
+    if (bytes < 4) return DP_ERR_PENDING;
     dp_reader_init(&reader, data, bytes);
     follow = dp_read_u32(&reader);
     if (follow < 1 || follow > DP_KV_FRAME_MAX) { /* before anything waits for that many */
@@ -250,7 +250,7 @@ dp_status_t dp_kv_frame_parse(const void *data, size_t bytes, uint8_t *type, dp_
                             DP_KV_FRAME_MAX);
     }
     *frame_bytes = 4 + (size_t)follow;
-    if (dp_reader_left(&reader) < follow) return DP_ERR_AGAIN;
+    if (dp_reader_left(&reader) < follow) return DP_ERR_PENDING;
     dp_reader_init(fields, (const uint8_t *)data + 4, follow);
     *type = dp_read_u8(fields);
     if (*type < DP_KV_EXCHANGE || *type > DP_KV_LATE) {

@@ -326,7 +326,7 @@ static void read_frames(dp_rendezvous_peer_t *peer)
         /* Judge the length before making a large frame contiguous. */
         status = dp_kv_frame_parse(header, (size_t)dp_max(evbuffer_copyout(input, header, 4), 0),
                                    &type, &fields, &frame_bytes, &error);
-        if (status == DP_ERR_AGAIN && bytes >= frame_bytes && bytes > 4) {
+        if (status == DP_ERR_PENDING && bytes >= frame_bytes && bytes > 4) {
             const uint8_t *frame = evbuffer_pullup(input, (ev_ssize_t)frame_bytes);
 
             if (frame == NULL) {
@@ -335,7 +335,7 @@ static void read_frames(dp_rendezvous_peer_t *peer)
             }
             status = dp_kv_frame_parse(frame, frame_bytes, &type, &fields, &frame_bytes, &error);
         }
-        if (status == DP_ERR_AGAIN) return;
+        if (status == DP_ERR_PENDING) return;
         if (status != DP_OK) {
             drop_malformed(peer, error.text);
             return;

@@ -60,8 +60,8 @@ void dp_beacon_path(const char *identity, char path[DP_BEACON_PATH_MAX]);
 dp_status_t dp_beacon_publish(const char *path, const dp_beacon_t *beacon, uint64_t deadline_ns,
                               dp_error_t *error);
 
-/* DP_ERR_AGAIN: none is there yet, or a stale one, the text says which; DP_ERR_CONFIG: one that is
- * not ours to believe. */
+/* DP_ERR_PENDING: none is there yet, or a stale one, the text says which; DP_ERR_CONFIG: one that
+ * is not ours to believe. */
 dp_status_t dp_beacon_look(const char *path, const char *identity, dp_beacon_t *beacon,
                            dp_error_t *error);
 

@@ -89,7 +89,7 @@ int dp_process_has_ended(const dp_process_t *process)
 
 /* ---- The directory ------------------------------------------------------------------------ */
 
-/* Opens the directory of a file, which must be ours alone. DP_ERR_AGAIN: it is not there. */
+/* Opens the directory of a file, which must be ours alone. DP_ERR_PENDING: it is not there. */
 static dp_status_t open_directory(const char *file, char path[DP_BEACON_PATH_MAX], int *fd,
                                   dp_error_t *error)
 {
@@ -98,7 +98,7 @@ static dp_status_t open_directory(const char *file, char path[DP_BEACON_PATH_MAX
     snprintf(path, DP_BEACON_PATH_MAX, "%.*s", (int)(strrchr(file, '/') - file), file);
     *fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (*fd < 0 && errno == ENOENT) {
-        return dp_error_set(error, DP_ERR_AGAIN, "there is no %s", file);
+        return dp_error_set(error, DP_ERR_PENDING, "there is no %s", file);
     }
     if (*fd < 0 || fstat(*fd, &about) != 0) {
         dp_error_set(error, DP_ERR_CONFIG, "%s: not a directory of ours: %s", path,
@@ -166,7 +166,7 @@ static dp_status_t load(int directory_fd, const char *path, dp_beacon_t *beacon,
     ssize_t bytes;
 
     if (fd < 0 && errno == ENOENT) {
-        return dp_error_set(error, DP_ERR_AGAIN, "there is no %s", path);
+        return dp_error_set(error, DP_ERR_PENDING, "there is no %s", path);
     }
     if (fd < 0) {
         return dp_error_set(error, DP_ERR_CONFIG, "%s: cannot be read: %s", path, strerror(errno));
@@ -202,11 +202,11 @@ dp_status_t dp_beacon_look(const char *path, const char *identity, dp_beacon_t *
     close(fd);
     if (status != DP_OK) return status;
     if (strcmp(beacon->identity, identity) != 0) {
-        return dp_error_set(error, DP_ERR_AGAIN, "%s is of another job, '%.100s'", path,
+        return dp_error_set(error, DP_ERR_PENDING, "%s is of another job, '%.100s'", path,
                             beacon->identity);
     }
     if (dp_process_has_ended(&beacon->server)) {
-        return dp_error_set(error, DP_ERR_AGAIN, "%s is stale: its process %u has ended", path,
+        return dp_error_set(error, DP_ERR_PENDING, "%s is stale: its process %u has ended", path,
                             beacon->server.pid);
     }
     return DP_OK;
@@ -230,7 +230,7 @@ static dp_status_t write_file(const char *path, const dp_beacon_t *beacon, dp_er
     }
     explicit_bzero(data, sizeof(data));
     if (is_written) return DP_OK;
-    return dp_error_set(error, cause == ENOENT ? DP_ERR_AGAIN : DP_ERR_SYSTEM,
+    return dp_error_set(error, cause == ENOENT ? DP_ERR_PENDING : DP_ERR_SYSTEM,
                         "%s: cannot be written: %s", path, strerror(cause));
 }
 
@@ -281,8 +281,8 @@ static dp_status_t replace(int directory_fd, const char *directory, const char *
     status = write_file(temporary, beacon, error);
     if (status != DP_OK) return status;
     if (rename(temporary, path) != 0) {
-        status = dp_error_set(error, errno == ENOENT ? DP_ERR_AGAIN : DP_ERR_SYSTEM, "%s: %s", path,
-                              strerror(errno));
+        status = dp_error_set(error, errno == ENOENT ? DP_ERR_PENDING : DP_ERR_SYSTEM, "%s: %s",
+                              path, strerror(errno));
         unlink(temporary);
     }
     return status;
@@ -318,12 +318,12 @@ dp_status_t dp_beacon_publish(const char *path, const dp_beacon_t *beacon, uint6
                                 strerror(errno));
         }
         status = open_directory(path, directory, &fd, error);
-        if (status == DP_ERR_AGAIN) continue;
+        if (status == DP_ERR_PENDING) continue;
         if (status != DP_OK) return status;
         status = lock_directory(fd, directory, deadline_ns, error);
         if (status == DP_OK) status = replace(fd, directory, path, beacon, error);
         close(fd); /* and with it the lock */
-    } while (status == DP_ERR_AGAIN && dp_now_ns() < deadline_ns);
+    } while (status == DP_ERR_PENDING && dp_now_ns() < deadline_ns);
     return status;
 }
 

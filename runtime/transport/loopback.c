@@ -280,7 +280,7 @@ static dp_status_t loopback_poll(dp_transport_t *base, dp_transport_event_t *out
     for (;;) {
         free(self->current);
         self->current = pop_item(self->port);
-        if (self->current == NULL) return DP_ERR_AGAIN;
+        if (self->current == NULL) return DP_ERR_PENDING;
         if (item_to_event(self, self->current, out)) return DP_OK;
     }
 }
@@ -306,8 +306,8 @@ static dp_status_t loopback_arm(dp_transport_t *base)
     pthread_mutex_unlock(&port->lock);
     /* Pairs with wake(), which stores before it signals: a signal that was cleared above is seen
      * here. */
-    if (atomic_exchange(&port->wakes, 0) != 0) return DP_ERR_AGAIN;
-    return is_empty ? DP_OK : DP_ERR_AGAIN;
+    if (atomic_exchange(&port->wakes, 0) != 0) return DP_ERR_PENDING;
+    return is_empty ? DP_OK : DP_ERR_PENDING;
 }
 
 /* Nothing to do: the first item since arm() has signalled, and poll() does not take that back, so

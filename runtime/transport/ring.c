@@ -91,7 +91,7 @@ dp_status_t dp_ring_write(dp_ring_writer_t *writer, const void *data, size_t byt
     part = room(writer, whole - *done);
     if (!is_sane(writer)) return DP_ERR_SYSTEM;
     part = dp_min(part, whole - *done);
-    if (part == 0) return DP_ERR_AGAIN;
+    if (part == 0) return DP_ERR_PENDING;
     if (*done == 0) {
         const uint32_t header[2] = {(uint32_t)bytes, mix((uint32_t)bytes, writer->head)};
 
@@ -108,7 +108,7 @@ dp_status_t dp_ring_write(dp_ring_writer_t *writer, const void *data, size_t byt
     /* Pairs with dp_ring_read() (the data is there) and with dp_ring_has(): the caller's next step
      * is dp_mailbox_wake(), which loads is_asleep. Hence sequentially consistent, not release. */
     atomic_store(&writer->ring->head, writer->head);
-    return *done == whole ? DP_OK : DP_ERR_AGAIN;
+    return *done == whole ? DP_OK : DP_ERR_PENDING;
 }
 
 int dp_ring_await(dp_ring_writer_t *writer)
@@ -184,7 +184,7 @@ dp_status_t dp_ring_read(dp_ring_reader_t *reader, int *must_wake)
     size_t left, part, payload;
     dp_status_t status = DP_OK;
 
-    if (unread == 0) return DP_ERR_AGAIN;
+    if (unread == 0) return DP_ERR_PENDING;
     if (unread > DP_RING_BYTES || unread % UNIT != 0) return DP_ERR_SYSTEM;
     if (!reader->is_open) status = open_message(reader);
     if (status != DP_OK) return status;
@@ -196,5 +196,5 @@ dp_status_t dp_ring_read(dp_ring_reader_t *reader, int *must_wake)
     reader->have += part;
     reader->is_open = part < left;
     publish(reader, must_wake);
-    return reader->is_open ? DP_ERR_AGAIN : DP_OK;
+    return reader->is_open ? DP_ERR_PENDING : DP_OK;
 }

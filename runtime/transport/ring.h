@@ -63,7 +63,7 @@ int dp_ring_fits(dp_ring_writer_t *writer, size_t bytes);
  * @param bytes at most DP_FRAME_TOTAL_MAX
  * @param done  where to go on; 0 at first, then what the last call left there
  * @return DP_OK         all of it was written
- *         DP_ERR_AGAIN  the rest waits for room
+ *         DP_ERR_PENDING  the rest waits for room
  *         DP_ERR_SYSTEM the reader's place makes no sense
  */
 dp_status_t dp_ring_write(dp_ring_writer_t *writer, const void *data, size_t bytes, size_t *done);
@@ -83,7 +83,7 @@ int dp_ring_has(const dp_ring_reader_t *reader);
  *
  * @param must_wake 1: the writer sleeps until there is room, and there is now; else untouched
  * @return DP_OK            a message: reader->data, reader->bytes, valid until the next call
- *         DP_ERR_AGAIN     no whole message yet
+ *         DP_ERR_PENDING     no whole message yet
  *         DP_ERR_NO_MEMORY a message has no place; nothing after it can be read
  *         DP_ERR_SYSTEM    the ring is damaged; likewise
  */

@@ -184,7 +184,7 @@ static dp_status_t shm_send(dp_transport_t *base, int rank, const void *data, si
 /* 1: *out is a message of one neighbour, or its loss. */
 static int poll_peer(shm_t *self, shm_peer_t *peer, dp_transport_event_t *out)
 {
-    dp_status_t status = DP_ERR_AGAIN;
+    dp_status_t status = DP_ERR_PENDING;
     int must_wake = 0;
 
     if (peer->is_reported) return 0;
@@ -299,7 +299,7 @@ static dp_status_t shm_poll(dp_transport_t *base, dp_transport_event_t *out)
     if ((self->lower_edges > 0 || self->polls_since_lower >= LOWER_EVERY) &&
         shm_poll_lower(self, out))
         return DP_OK;
-    return poll_peers(self, out) ? DP_OK : DP_ERR_AGAIN;
+    return poll_peers(self, out) ? DP_OK : DP_ERR_PENDING;
 }
 
 /* ---- Sleeping ----------------------------------------------------------------------------- */
@@ -330,7 +330,7 @@ static dp_status_t arm_mailbox(shm_t *self)
     for (int i = 0; i < self->peer_count; i++) {
         if (!has_work(&self->peers[i])) continue;
         disarm_mailbox(self);
-        return DP_ERR_AGAIN;
+        return DP_ERR_PENDING;
     }
     return DP_OK;
 }

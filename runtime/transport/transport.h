@@ -50,19 +50,19 @@ typedef struct dp_transport_ops {
                            const size_t *bytes, int count, dp_error_t *error);
     /* Queues a message, copied. To a lost peer: dropped. */
     dp_status_t (*send)(dp_transport_t *self, int rank, const void *data, size_t bytes);
-    /* The next event; DP_ERR_AGAIN when there is none now. */
+    /* The next event; DP_ERR_PENDING when there is none now. */
     dp_status_t (*poll)(dp_transport_t *self, dp_transport_event_t *out);
     /* Readable when poll() may have something, once arm() said DP_OK. */
     int (*fd)(const dp_transport_t *self);
     /* Makes fd() readable also while another descriptor is, until that is closed. 0, or -1 with
      * errno. NULL: this transport cannot. Few epolls may be nested. */
     int (*watch)(dp_transport_t *self, int fd);
-    /* Prepares for sleep on fd(): from now on what arrives makes it readable. DP_ERR_AGAIN:
+    /* Prepares for sleep on fd(): from now on what arrives makes it readable. DP_ERR_PENDING:
      * something has arrived already, poll() again first. */
     dp_status_t (*arm)(dp_transport_t *self);
     /* The same for a thread that has polled while another one sleeps on fd(), and stops polling.
      * The sleeper was armed, but poll() has disarmed it. rearm() must not clear what would wake it.
-     * DP_ERR_AGAIN: poll() again first, or wake(). */
+     * DP_ERR_PENDING: poll() again first, or wake(). */
     dp_status_t (*rearm)(dp_transport_t *self);
     /* Makes fd() readable. The only call for other threads; any thread, lock-free. */
     void (*wake)(dp_transport_t *self);

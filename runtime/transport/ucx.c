@@ -373,7 +373,7 @@ static dp_status_t ucx_poll(dp_transport_t *base, dp_transport_event_t *out)
          */
         if (self->has_notes && handle_notes(self, out)) return DP_OK;
         if (ucp_worker_progress(self->ucx.worker) == 0 && self->inbox == NULL && !self->has_notes) {
-            return DP_ERR_AGAIN;
+            return DP_ERR_PENDING;
         }
     }
 }
@@ -390,10 +390,10 @@ static dp_status_t ucx_arm(dp_transport_t *base)
     ucx_t *self = (ucx_t *)base;
     ucs_status_t status;
 
-    if (self->inbox != NULL || self->has_notes) return DP_ERR_AGAIN;
+    if (self->inbox != NULL || self->has_notes) return DP_ERR_PENDING;
     status = ucp_worker_arm(self->ucx.worker);
     if (status == UCS_OK) return DP_OK;
-    if (status == UCS_ERR_BUSY) return DP_ERR_AGAIN;
+    if (status == UCS_ERR_BUSY) return DP_ERR_PENDING;
     dp_log_error(&self->log, "ucp_worker_arm failed: %s", ucs_status_string(status));
     return DP_ERR_SYSTEM;
 }

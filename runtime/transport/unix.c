@@ -311,7 +311,7 @@ static dp_status_t unix_poll_local(dp_unix_t *self, dp_transport_event_t *out)
 {
     struct epoll_event event;
 
-    if (!self->is_connected || self->peer_count == 0) return DP_ERR_AGAIN;
+    if (!self->is_connected || self->peer_count == 0) return DP_ERR_PENDING;
     for (;;) {
         if (self->losses > 0 && report_loss(self, out)) return DP_OK;
         /* One event for each message: the kernel rotates its list, so no neighbour starves. */
@@ -319,12 +319,12 @@ static dp_status_t unix_poll_local(dp_unix_t *self, dp_transport_event_t *out)
         if (handle_event(self, &event, out)) return DP_OK;
     }
     if (read_dead_peers(self, out)) return DP_OK;
-    return report_loss(self, out) ? DP_OK : DP_ERR_AGAIN;
+    return report_loss(self, out) ? DP_OK : DP_ERR_PENDING;
 }
 
 static dp_status_t unix_poll_lower(dp_unix_t *self, dp_transport_event_t *out)
 {
-    return self->lower == NULL ? DP_ERR_AGAIN : self->lower->ops->poll(self->lower, out);
+    return self->lower == NULL ? DP_ERR_PENDING : self->lower->ops->poll(self->lower, out);
 }
 
 static dp_status_t unix_poll(dp_transport_t *base, dp_transport_event_t *out)
@@ -334,7 +334,7 @@ static dp_status_t unix_poll(dp_transport_t *base, dp_transport_event_t *out)
     self->lower_first = !self->lower_first;
     if (self->lower_first && unix_poll_lower(self, out) == DP_OK) return DP_OK;
     if (unix_poll_local(self, out) == DP_OK) return DP_OK;
-    return self->lower_first ? DP_ERR_AGAIN : unix_poll_lower(self, out);
+    return self->lower_first ? DP_ERR_PENDING : unix_poll_lower(self, out);
 }
 
 /* ---- Sleeping ----------------------------------------------------------------------------- */
@@ -357,9 +357,9 @@ static dp_status_t unix_rearm(dp_transport_t *base)
 {
     dp_unix_t *self = unix_of(base);
 
-    if (self->losses > 0) return DP_ERR_AGAIN;
+    if (self->losses > 0) return DP_ERR_PENDING;
     for (int i = 0; i < self->peer_count; i++) {
-        if (self->peers[i].has_died && self->peers[i].fd >= 0) return DP_ERR_AGAIN;
+        if (self->peers[i].has_died && self->peers[i].fd >= 0) return DP_ERR_PENDING;
     }
     return self->lower == NULL ? DP_OK : self->lower->ops->rearm(self->lower);
 }
@@ -371,7 +371,7 @@ static dp_status_t unix_arm(dp_transport_t *base)
     dp_status_t status;
 
     /* A wake() since the last sleep: the caller polls once more and finds what it was woken for. */
-    if (read(self->wake, &wakes, sizeof(wakes)) == (ssize_t)sizeof(wakes)) return DP_ERR_AGAIN;
+    if (read(self->wake, &wakes, sizeof(wakes)) == (ssize_t)sizeof(wakes)) return DP_ERR_PENDING;
     status = unix_rearm(base);
     if (status != DP_OK || self->lower == NULL) return status;
     return self->lower->ops->arm(self->lower);

@@ -21,7 +21,7 @@ static int read_all(dp_ring_reader_t *reader)
         int frees = 0;
         const dp_status_t status = dp_ring_read(reader, &frees);
 
-        if (status == DP_ERR_AGAIN) {
+        if (status == DP_ERR_PENDING) {
             if (dp_ring_has(reader)) abort(); /* it takes all there is */
             return 1;
         }

@@ -171,7 +171,7 @@ int parity_allreduce_async_fused(dp_context_t *dp)
         parity_fill(dtype, data[k], count, 1.0, 0.0);
         failed = dp_allreduce(dp_world(dp), name, data[k], data[k], count, dtype, NULL,
                               &handles[k]) != DP_OK;
-        if (!failed && is_first && dp_size(dp) > 1) failed = dp_test(handles[k]) != DP_ERR_AGAIN;
+        if (!failed && is_first && dp_size(dp) > 1) failed = dp_test(handles[k]) != DP_ERR_PENDING;
     }
     if (!failed && is_first) failed = parity_after_rank0(dp, "fused.gate");
     for (int k = 0; !failed && k < COUNT; k++) {

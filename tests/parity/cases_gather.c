@@ -148,7 +148,7 @@ int parity_allgather_async_fused(dp_context_t *dp)
         parity_fill((dp_dtype_t)k, in[k], 17, 0.0, dp_rank(dp));
         failed = dp_allgather(dp_world(dp), name, in[k], out[k], 17, (dp_dtype_t)k, NULL,
                               &handles[k]) != DP_OK;
-        if (!failed && is_first && ranks > 1) failed = dp_test(handles[k]) != DP_ERR_AGAIN;
+        if (!failed && is_first && ranks > 1) failed = dp_test(handles[k]) != DP_ERR_PENDING;
     }
     if (!failed && is_first) failed = parity_after_rank0(dp, "gathers.gate");
     for (int k = 0; !failed && k < COUNT; k++) {

@@ -401,7 +401,7 @@ int parity_barrier(dp_context_t *dp)
     for (int turn = 0; turn < 10; turn++) {
         if (dp_rank(dp) != 0) {
             EXPECT_STATUS(dp, dp_barrier(dp_world(dp), "barrier", &handle), DP_OK);
-            EXPECT_STATUS(dp, dp_test(handle), DP_ERR_AGAIN);
+            EXPECT_STATUS(dp, dp_test(handle), DP_ERR_PENDING);
         }
         if (sum_in(dp, dp_world(dp), "all wait", dp_size(dp) * (dp_size(dp) + 1) / 2)) return 1;
         if (dp_rank(dp) == 0)

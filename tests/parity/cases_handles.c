@@ -60,7 +60,7 @@ int parity_test_keeps_the_handle(dp_context_t *dp)
     if (submit_behind_gate(dp, "look", &value, 1, &handle)) return 1;
     if (dp_rank(dp) == 0 && dp_size(dp) > 1) {
         for (int i = 0; i < 3; i++)
-            EXPECT_STATUS(dp, dp_test(handle), DP_ERR_AGAIN);
+            EXPECT_STATUS(dp, dp_test(handle), DP_ERR_PENDING);
     }
     if (open_gate(dp)) return 1;
     EXPECT_STATUS(dp, dp_wait_all(dp, 120.0), DP_OK);

@@ -36,13 +36,13 @@ int case_handles(dp_context_t *dp)
     if (ranks > 1 && !is_late) {
         EXPECT_STATUS(dp, dp_wait(handle, 0.01, NULL), DP_ERR_TIMEOUT);
         EXPECT_STATUS(dp, dp_wait(handle, 0.0, NULL), DP_ERR_TIMEOUT);
-        EXPECT_STATUS(dp, dp_test(handle), DP_ERR_AGAIN);
+        EXPECT_STATUS(dp, dp_test(handle), DP_ERR_PENDING);
         EXPECT_STATUS(dp, dp_allreduce(world, "h", other, other, 100, DP_F32, NULL, NULL),
                       DP_ERR_BUSY);
         EXPECT_TEXT(dp, dp_error_text(dp), "tensor h");
         EXPECT_STATUS(dp, dp_barrier(world, "seen", NULL), DP_OK);
     }
-    while ((status = dp_test(handle)) == DP_ERR_AGAIN)
+    while ((status = dp_test(handle)) == DP_ERR_PENDING)
         pause_ms(1);
     EXPECT_STATUS(dp, status, DP_OK);
     EXPECT_STATUS(dp, dp_wait(handle, -1.0, NULL), DP_OK);
@@ -132,7 +132,7 @@ int case_queue(dp_context_t *dp)
         dp_status_t status;
 
         snprintf(name, sizeof(name), "q.%d", i % 100);
-        while ((status = dp_barrier(dp_world(dp), name, NULL)) == DP_ERR_AGAIN) {
+        while ((status = dp_barrier(dp_world(dp), name, NULL)) == DP_ERR_PENDING) {
             const char *text = strstr(dp_error_text(dp), "operations are in flight");
             size_t count = 0;
 

@@ -84,7 +84,7 @@ int case_program_waits(dp_context_t *dp)
 
     EXPECT_STATUS(dp, dp_allreduce(dp_world(dp), "one", &one, &one, 1, DP_F32, NULL, &handle),
                   DP_OK);
-    while ((status = dp_test(handle)) == DP_ERR_AGAIN) {
+    while ((status = dp_test(handle)) == DP_ERR_PENDING) {
     }
     EXPECT_STATUS(dp, status, DP_OK);
     EXPECT_STATUS(dp, dp_wait(handle, 0.0, NULL), DP_OK);

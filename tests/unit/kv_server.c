@@ -102,9 +102,9 @@ int kv_server_frame(int fd, void *data, size_t room, uint8_t *type, dp_reader_t 
 {
     size_t have = 0;
     size_t need = 4;
-    dp_status_t status = DP_ERR_AGAIN;
+    dp_status_t status = DP_ERR_PENDING;
 
-    while (status == DP_ERR_AGAIN) {
+    while (status == DP_ERR_PENDING) {
         if (need > room || !kv_server_receive(fd, (char *)data + have, need - have)) return 0;
         have = need;
         status = dp_kv_frame_parse(data, have, type, fields, &need, NULL);

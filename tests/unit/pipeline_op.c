@@ -231,7 +231,7 @@ void op_make(world_t *world, world_op_t *op, uint64_t seed)
     if (op->postscale == 0.0) op->postscale = 1.0;
     if (is_exchange(op)) make_blocks(world, op, &state);
     for (int place = 0; place < size; place++) {
-        op->status[place] = DP_ERR_AGAIN;
+        op->status[place] = DP_ERR_PENDING;
         for (size_t t = 0; t < op->tensor_count; t++) {
             if (is_absent(op, place)) {
                 size_t count = is_exchange(op) ? 0 : count_of(op, t);

@@ -696,8 +696,8 @@ static void wait_long(client_t *client)
     dp_failure_init(&failure, DP_FAILURE_OTHER, -1, "waits");
     dp_kv_failure_write(&writer, &failure);
     if (send(fd, data, writer.bytes, MSG_NOSIGNAL) != (ssize_t)writer.bytes) abort();
-    client->status = DP_ERR_AGAIN;
-    while (client->status == DP_ERR_AGAIN) {
+    client->status = DP_ERR_PENDING;
+    while (client->status == DP_ERR_PENDING) {
         if (recv(fd, data + have, need - have, MSG_WAITALL) != (ssize_t)(need - have)) abort();
         have = need;
         client->status = dp_kv_frame_parse(data, have, &type, &fields, &need, &client->error);

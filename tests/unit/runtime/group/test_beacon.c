@@ -152,7 +152,7 @@ static void beacon_file_is_found_by_its_job_alone(void **state)
     dp_beacon_t copy;
 
     (void)state;
-    assert_int_equal(dp_beacon_look(path, "job", &copy, &error), DP_ERR_AGAIN);
+    assert_int_equal(dp_beacon_look(path, "job", &copy, &error), DP_ERR_PENDING);
     expect_text("there is no");
     assert_int_equal(dp_beacon_publish(path, &beacon, SOON, &error), DP_OK);
     assert_int_equal(dp_beacon_look(path, "job", &copy, &error), DP_OK);
@@ -161,8 +161,8 @@ static void beacon_file_is_found_by_its_job_alone(void **state)
     assert_int_equal(about.st_mode & 0777, 0600);
     dp_beacon_path("job2", other);
     assert_string_not_equal(path, other);
-    assert_int_equal(dp_beacon_look(other, "job2", &copy, &error), DP_ERR_AGAIN);
-    assert_int_equal(dp_beacon_look(path, "job2", &copy, &error), DP_ERR_AGAIN);
+    assert_int_equal(dp_beacon_look(other, "job2", &copy, &error), DP_ERR_PENDING);
+    assert_int_equal(dp_beacon_look(path, "job2", &copy, &error), DP_ERR_PENDING);
     expect_text("is of another job, 'job'");
     dp_beacon_path("a/b", path);
     dp_beacon_path("a_b", other);
@@ -210,13 +210,13 @@ static void beacon_of_an_ended_process_is_stale_and_replaced(void **state)
     (void)state;
     beacon.server = ended_process();
     assert_int_equal(dp_beacon_publish(path, &beacon, SOON, &error), DP_OK);
-    assert_int_equal(dp_beacon_look(path, "job", &copy, &error), DP_ERR_AGAIN);
+    assert_int_equal(dp_beacon_look(path, "job", &copy, &error), DP_ERR_PENDING);
     expect_text("is stale: its process");
     /* a new one of another job sweeps it away */
     beacon = example("third");
     dp_beacon_path("third", third);
     assert_int_equal(dp_beacon_publish(third, &beacon, SOON, &error), DP_OK);
-    assert_int_equal(dp_beacon_look(path, "job", &copy, &error), DP_ERR_AGAIN);
+    assert_int_equal(dp_beacon_look(path, "job", &copy, &error), DP_ERR_PENDING);
     expect_text("there is no");
     dp_beacon_remove(third);
     /* and one of its own takes its place */

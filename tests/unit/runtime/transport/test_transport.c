@@ -119,10 +119,10 @@ static void expect_event(world_t *world, int rank, dp_transport_event_t *out)
         dp_status_t status = world->rank[rank]->ops->poll(world->rank[rank], out);
 
         if (status == DP_OK) return;
-        assert_int_equal(status, DP_ERR_AGAIN);
+        assert_int_equal(status, DP_ERR_PENDING);
         for (int i = 0; i < world->size; i++) {
             if (i == rank || world->rank[i] == NULL) continue;
-            assert_int_equal(world->rank[i]->ops->poll(world->rank[i], &other), DP_ERR_AGAIN);
+            assert_int_equal(world->rank[i]->ops->poll(world->rank[i], &other), DP_ERR_PENDING);
         }
     }
     fail_msg("rank %d: no event", rank);
@@ -322,7 +322,7 @@ static void arm(dp_transport_t *transport)
         while (transport->ops->poll(transport, &event) == DP_OK) {
         }
         status = transport->ops->arm(transport);
-    } while (status == DP_ERR_AGAIN);
+    } while (status == DP_ERR_PENDING);
     assert_int_equal(status, DP_OK);
 }
 
@@ -354,7 +354,7 @@ static void another_thread_wakes(void **state)
     while (sleep_on(world.rank[0], 10000) == 1) { /* connection set-up may ring too */
         dp_transport_event_t event;
         (void)world.rank[0]->ops->poll(world.rank[0], &event);
-        if (world.rank[0]->ops->arm(world.rank[0]) == DP_ERR_AGAIN) break;
+        if (world.rank[0]->ops->arm(world.rank[0]) == DP_ERR_PENDING) break;
     }
     pthread_join(thread, NULL);
     arm(world.rank[0]);

@@ -246,7 +246,7 @@ static void last_words_are_heard(void **state)
         if (trial % 3 == 1) usleep(1000 * (unsigned)trial);
         for (int i = 0; is_here && i < LAST_WORDS; i++) {
             if (trial % 3 == 2) {
-                while (end.transport->ops->poll(end.transport, &event) == DP_ERR_AGAIN) {
+                while (end.transport->ops->poll(end.transport, &event) == DP_ERR_PENDING) {
                 }
             } else {
                 assert_int_equal(next_event(end.transport, 20000, &event), DP_OK);

@@ -69,7 +69,7 @@ static void messages_come_out_as_they_went_in(void **state)
     (void)state;
     pair_open(&pair);
     assert_int_equal(dp_ring_has(&pair.reader), 0);
-    assert_int_equal(dp_ring_read(&pair.reader, &frees), DP_ERR_AGAIN);
+    assert_int_equal(dp_ring_read(&pair.reader, &frees), DP_ERR_PENDING);
     for (unsigned lap = 0; lap < 2000; lap++) { /* many times round */
         const size_t sizes[] = {(size_t)rand_r(&seed) % 5000, 0, (size_t)rand_r(&seed) % 20};
 
@@ -83,7 +83,7 @@ static void messages_come_out_as_they_went_in(void **state)
             fill(data, sizes[i], lap + (unsigned)i);
             expect_message(&pair, data, sizes[i]);
         }
-        assert_int_equal(dp_ring_read(&pair.reader, &frees), DP_ERR_AGAIN);
+        assert_int_equal(dp_ring_read(&pair.reader, &frees), DP_ERR_PENDING);
         assert_int_equal(dp_ring_has(&pair.reader), 0);
     }
     pair_close(&pair);
@@ -108,10 +108,10 @@ static void message_longer_than_the_ring_goes_through_in_pieces(void **state)
 
         fill(data, sizes[i], (unsigned)i);
         assert_int_equal(dp_ring_fits(&pair.writer, sizes[i]), fits);
-        while ((status = dp_ring_write(&pair.writer, data, sizes[i], &done)) == DP_ERR_AGAIN) {
+        while ((status = dp_ring_write(&pair.writer, data, sizes[i], &done)) == DP_ERR_PENDING) {
             int frees = 0;
 
-            assert_int_equal(dp_ring_read(&pair.reader, &frees), DP_ERR_AGAIN);
+            assert_int_equal(dp_ring_read(&pair.reader, &frees), DP_ERR_PENDING);
             pieces++;
         }
         assert_int_equal(status, DP_OK);
@@ -159,9 +159,9 @@ static void half_a_message_is_none(void **state)
 
     (void)state;
     pair_open(&pair);
-    assert_int_equal(dp_ring_write(&pair.writer, data, sizeof(data), &done), DP_ERR_AGAIN);
+    assert_int_equal(dp_ring_write(&pair.writer, data, sizeof(data), &done), DP_ERR_PENDING);
     for (int i = 0; i < 3; i++)
-        assert_int_equal(dp_ring_read(&pair.reader, &frees), DP_ERR_AGAIN);
+        assert_int_equal(dp_ring_read(&pair.reader, &frees), DP_ERR_PENDING);
     pair_close(&pair);
 }
 
@@ -229,7 +229,7 @@ static void length_over_the_limit_is_damage(void **state)
     (void)state;
     pair_open(&pair); /* the writer of a broken process confirms anything */
     assert_int_equal(dp_ring_write(&pair.writer, data, DP_FRAME_TOTAL_MAX + 1, &done),
-                     DP_ERR_AGAIN);
+                     DP_ERR_PENDING);
     expect_damage(&pair);
 }
 
@@ -249,7 +249,8 @@ static void reader_that_makes_no_sense_stops_the_writer(void **state)
             atomic_store(&pair.ring->tail, tails[i]);
             assert_int_equal(dp_ring_write(&pair.writer, data, sizeof(data), &done), DP_ERR_SYSTEM);
         } else {
-            assert_int_equal(dp_ring_write(&pair.writer, data, sizeof(data), &done), DP_ERR_AGAIN);
+            assert_int_equal(dp_ring_write(&pair.writer, data, sizeof(data), &done),
+                             DP_ERR_PENDING);
             atomic_store(&pair.ring->tail, tails[i]);
             assert_int_equal(dp_ring_await(&pair.writer), 1); /* do not sleep over it */
             assert_int_equal(dp_ring_write(&pair.writer, data, sizeof(data), &done), DP_ERR_SYSTEM);
@@ -301,7 +302,7 @@ static void *write_all(void *arg)
         size_t done = 0;
 
         fill(data, bytes, i);
-        while (dp_ring_write(&pair->writer, data, bytes, &done) == DP_ERR_AGAIN)
+        while (dp_ring_write(&pair->writer, data, bytes, &done) == DP_ERR_PENDING)
             sched_yield();
     }
     free(data);
@@ -323,7 +324,7 @@ static void two_threads_agree_on_every_byte(void **state)
         dp_status_t status;
         int frees = 0;
 
-        while ((status = dp_ring_read(&pair.reader, &frees)) == DP_ERR_AGAIN)
+        while ((status = dp_ring_read(&pair.reader, &frees)) == DP_ERR_PENDING)
             sched_yield();
         assert_int_equal(status, DP_OK);
         assert_int_equal(pair.reader.bytes, bytes);

@@ -92,7 +92,7 @@ static void world_connect(world_t *world)
 
     world_greet(world);
     for (int i = 0; i < world->size; i++)
-        assert_int_equal(world->rank[i]->ops->poll(world->rank[i], &event), DP_ERR_AGAIN);
+        assert_int_equal(world->rank[i]->ops->poll(world->rank[i], &event), DP_ERR_PENDING);
 }
 
 static void world_open(world_t *world, int size)
@@ -157,7 +157,7 @@ static void expect_nothing(world_t *world, int rank, int polls)
     dp_transport_event_t event = {0};
 
     for (int i = 0; i < polls; i++)
-        assert_int_equal(poll_once(world->rank[rank], &event), DP_ERR_AGAIN);
+        assert_int_equal(poll_once(world->rank[rank], &event), DP_ERR_PENDING);
 }
 
 static void fill(uint8_t *data, size_t bytes, unsigned seed)
@@ -335,7 +335,7 @@ static void *drive(void *arg)
         for (int i = rand_r(&seed) % 20; i > 0; i--) {
             if (poll_once(transport, &event) == DP_OK) pass_on(member, &event);
         }
-        while (member->sleeps && transport->ops->rearm(transport) == DP_ERR_AGAIN) {
+        while (member->sleeps && transport->ops->rearm(transport) == DP_ERR_PENDING) {
             if (poll_once(transport, &event) == DP_OK) pass_on(member, &event);
         }
         pthread_mutex_unlock(&member->baton);
@@ -386,12 +386,12 @@ static void doorbell_is_left_alone_while_somebody_polls(void **state)
     expect_message(&world, 1, 0, "a", 1);
     expect_nothing(&world, 0, 100);
     wait.fd = world.rank[1]->ops->fd(world.rank[1]);
-    while (world.rank[1]->ops->arm(world.rank[1]) == DP_ERR_AGAIN)
+    while (world.rank[1]->ops->arm(world.rank[1]) == DP_ERR_PENDING)
         expect_nothing(&world, 1, 1);
     expect_nothing(&world, 1, 1); /* a driver's */
     send_to(&world, 0, 1, "b", 1);
     assert_int_equal(poll(&wait, 1, 0), 0);
-    assert_int_equal(world.rank[1]->ops->rearm(world.rank[1]), DP_ERR_AGAIN); /* it must look */
+    assert_int_equal(world.rank[1]->ops->rearm(world.rank[1]), DP_ERR_PENDING); /* it must look */
     expect_message(&world, 1, 0, "b", 1);
     assert_int_equal(world.rank[1]->ops->rearm(world.rank[1]), DP_OK);
     send_to(&world, 0, 1, "c", 1);

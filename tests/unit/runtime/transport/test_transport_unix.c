@@ -218,7 +218,7 @@ static void other_user_is_dropped_whatever_it_says(void **state)
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_true(WIFEXITED(status));
     assert_int_equal(WEXITSTATUS(status), 0);
-    assert_int_equal(poll_once(&pair, 0, &event), DP_ERR_AGAIN);
+    assert_int_equal(poll_once(&pair, 0, &event), DP_ERR_PENDING);
     pair_connect(&pair, 1);
     assert_int_equal(pair.rank[1]->ops->send(pair.rank[1], 0, "here", 4), DP_OK);
     expect_message(&pair, "here");
