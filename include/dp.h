@@ -108,7 +108,7 @@ typedef enum dp_wire {
     DP_WIRE_BF16 = 3
 } dp_wire_t;
 
-/* ---- Life ------------------------------------------------------------------------------- */
+/* ---- Life ----------------------------------------------------------------------------------- */
 
 /*
  * fork(). A rank may fork, at any time and on any thread, as data loaders do. The child has copies
@@ -213,7 +213,7 @@ DP_API const char *dp_build_info(void);
  * setting. Valid until dp_finalize(). */
 DP_API const char *dp_setting(const dp_context_t *context, const char *name);
 
-/* ---- Who -------------------------------------------------------------------------------- */
+/* ---- Who ------------------------------------------------------------------------------------ */
 
 /* The group of all ranks; lives as long as the context. */
 DP_API dp_group_t *dp_world(dp_context_t *context);
@@ -224,7 +224,7 @@ DP_API int dp_local_size(const dp_context_t *context);
 DP_API int dp_node_rank(const dp_context_t *context); /* which machine, 0 .. node_count-1 */
 DP_API int dp_node_count(const dp_context_t *context);
 
-/* ---- Groups ----------------------------------------------------------------------------- */
+/* ---- Groups --------------------------------------------------------------------------------- */
 
 /**
  * Makes a group of some ranks of the world (Horovod calls it a process set). Collective over the
@@ -268,7 +268,7 @@ DP_API int dp_group_size(const dp_group_t *group);
 DP_API int dp_group_world_rank(const dp_group_t *group, int rank); /* -1: no such rank */
 DP_API const char *dp_group_name(const dp_group_t *group);         /* "world" of dp_world() */
 
-/* ---- Memory ----------------------------------------------------------------------------- */
+/* ---- Memory --------------------------------------------------------------------------------- */
 
 /**
  * Allocates memory that the ranks of a machine reduce where it lies, without a copy. Zeroed,
@@ -311,7 +311,7 @@ DP_API dp_status_t dp_register(dp_context_t *context, void *memory, size_t bytes
  * DP_ERR_BUSY: as in dp_free(), DP_ERR_NO_MEMORY: it stays registered. Threads: any. */
 DP_API dp_status_t dp_deregister(dp_context_t *context, void *memory);
 
-/* ---- Collectives ------------------------------------------------------------------------ */
+/* ---- Collectives ---------------------------------------------------------------------------- */
 
 /* Options of one operation; copied. */
 typedef struct dp_options {
@@ -629,7 +629,7 @@ DP_API void dp_release(dp_handle_t *handle);
  */
 DP_API dp_status_t dp_wait_all(dp_context_t *context, double seconds);
 
-/* ---- Gradients of a model --------------------------------------------------------------- */
+/* ---- Gradients of a model ------------------------------------------------------------------- */
 
 /* One parameter tensor. Tied weights are one entry, ready when the last contribution is in. */
 typedef struct dp_gradient {
@@ -753,7 +753,7 @@ DP_API dp_status_t dp_gradients_sync_on(dp_gradients_t *gradients, void *stream,
 /* Waits for what is in flight and frees the object, not the tensors. NULL is fine. */
 DP_API void dp_gradients_destroy(dp_gradients_t *gradients);
 
-/* ---- Sight ------------------------------------------------------------------------------ */
+/* ---- Sight ---------------------------------------------------------------------------------- */
 
 /*
  * Marks for the timeline. Spans nest per thread and cost well under a microsecond. The name is

@@ -197,8 +197,7 @@ void dp_request_leave(dp_handle_t *request)
     dp_loop_count_sleeping_waiter(request->context->loop, -1);
 }
 
-/* ---- The checksum -----------------------------------------------------------------------------
- */
+/* ---- The checksum --------------------------------------------------------------------------- */
 
 /* Elements that were written to the out of a tensor. */
 static size_t elements_out(const dp_handle_t *request, const dp_pipeline_tensor_t *tensor)

@@ -41,7 +41,7 @@ static int wrong(const char *what)
     return 1;
 }
 
-/* ---- In the child -------------------------------------------------------------------------- */
+/* ---- In the child --------------------------------------------------------------------------- */
 
 /* What a child finds when it uses its parent's objects. 0: all is as dp.h says. */
 static int misuse(dp_context_t *dp, dp_gradients_t *gradients, dp_handle_t *handle, void *memory)
@@ -95,7 +95,7 @@ static int misuse(dp_context_t *dp, dp_gradients_t *gradients, dp_handle_t *hand
     return now() - begin < SOON_S ? 0 : wrong("a call that takes its time");
 }
 
-/* ---- In the rank --------------------------------------------------------------------------- */
+/* ---- In the rank ---------------------------------------------------------------------------- */
 
 static dp_status_t work(dp_context_t *dp, int rounds)
 {

@@ -33,7 +33,7 @@ static size_t open_files(void)
     return count;
 }
 
-/* ---- dp_init() ---------------------------------------------------------------------------- */
+/* ---- dp_init() ------------------------------------------------------------------------------ */
 
 static void init_fails_cleanly_at_every_allocation(void **state)
 {
@@ -72,7 +72,7 @@ static void init_fails_cleanly_at_every_allocation(void **state)
     assert_true(n < LIMIT && failed > 10);
 }
 
-/* ---- The engine --------------------------------------------------------------------------- */
+/* ---- The engine ----------------------------------------------------------------------------- */
 
 typedef struct rank {
     dp_bootstrap_t *bootstrap;
