@@ -41,7 +41,7 @@ int main(void)
         if (dp_gradients_ready(gradients, 1, NULL) != DP_OK) goto failed;
         if (dp_gradients_sync(gradients, &result) != DP_OK) goto failed; /* 4 */
         for (int i = 0; i < 2; i++)
-            w[i] -= 0.05f * (float)result.clip * g[i];
+            w[i] -= 0.05f * (float)result.clip_coef * g[i];
     }
     printf("rank %d of %d: y = %.3f x %+.3f\n", dp_rank(dp), dp_size(dp), (double)w[0],
            (double)w[1]);

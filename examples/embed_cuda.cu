@@ -93,7 +93,7 @@ int main(void)
         for (int i = 0; i < TENSORS; i++)
             descend<<<blocks, threads, 0, stream>>>((float *)tensors[i].weight,
                                                     (float *)tensors[i].gradient,
-                                                    result.skip ? 0.0f : 0.1f * (float)result.clip);
+                                                    result.skip ? 0.0f : 0.1f * (float)result.clip_coef);
         dp_step_end(dp);
     }
     if (cudaStreamSynchronize(stream) != cudaSuccess) return fail(dp, "the loop");

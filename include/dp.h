@@ -1,16 +1,27 @@
-/*
+/**
  * dp.h - averages gradients across ranks while the backward pass is still running.
  *
- * The one header a program needs; it depends on the C library alone. A background coordinator
- * agrees with the other ranks on which tensors are ready everywhere, fuses them and reduces them;
- * the program submits, computes on, and waits. Nothing here is global: every object hangs off a
- * dp_context_t, and several contexts may live in one process.
+ * The one header a program needs; it depends on the C library alone. A program submits tensors by
+ * name, computes on, and waits for them. In the background a coordinator thread agrees with the
+ * other ranks on which tensors are ready everywhere, fuses small ones and has them reduced. No
+ * state is global: every object belongs to a dp_context_t, and a process may have several.
  *
- *     dp_init(NULL, &dp);                                      // under dprun, torchrun, ..., or a
- * world of one dp_gradients_create(dp, tensors, n, NULL, &gradients);   // broadcasts rank 0's
- * weights dp_gradients_ready(gradients, i, NULL);                  // in backward, tensor by tensor
- *     if (dp_gradients_sync(gradients, &result) != DP_OK) ...  // averaged; result.norm, .skip
+ *     dp_context_t *dp;
+ *     dp_gradients_t *gradients;
+ *     dp_gradients_result_t result = DP_GRADIENTS_RESULT_INIT;
+ *
+ *     dp_init(NULL, &dp);                                        // under dprun, mpirun, or alone
+ *     dp_gradients_create(dp, tensors, n, NULL, &gradients);     // all ranks get rank 0's weights
+ *     for (each step) {
+ *         for (each tensor i, as the backward pass finishes it)
+ *             dp_gradients_ready(gradients, i, NULL);            // its average begins to travel
+ *         dp_gradients_sync(gradients, &result);                 // all gradients are averages now
+ *         if (!result.skip) optimizer_step(result.clip_coef);
+ *     }
+ *     dp_gradients_destroy(gradients);
  *     dp_finalize(dp);
+ *
+ * Every call but the plainest questions returns a dp_status_t; dp_error_text() says why it failed.
  */
 #ifndef DP_H
 #define DP_H
@@ -23,7 +34,7 @@ extern "C" {
 #endif
 
 #define DP_VERSION_MAJOR 0
-#define DP_VERSION_MINOR 1
+#define DP_VERSION_MINOR 2
 #define DP_VERSION_PATCH 0
 
 #define DP_NAME_MAX 255 /* bytes of a tensor's name, without the terminator */
@@ -42,26 +53,39 @@ typedef struct dp_group dp_group_t;         /* ranks that work together: the wor
 typedef struct dp_handle dp_handle_t;       /* one operation in flight */
 typedef struct dp_gradients dp_gradients_t; /* the gradients of one model */
 
+/**
+ * Structs with a `size`. Initialise them with their _INIT macro, which stores sizeof the type as
+ * this header has it; then program and library may be of different versions.
+ *  - Options smaller than the library's type: missing fields have their defaults. Larger: accepted
+ *    where all bytes that the library does not know are zero, else DP_ERR_INVALID.
+ *  - Results and statistics are written up to the program's size. The rest stays as it was.
+ * A later version adds fields at the end only, never into padding, and zero means the behaviour
+ * before. A size that no version can have (below 8, not a multiple of 8, beyond 4096: a struct
+ * that was not initialised) is DP_ERR_INVALID.
+ */
+
 /* What a call reports. A code exists where a caller would act differently on it. */
 typedef enum dp_status {
     DP_OK = 0,
     DP_ERR_INVALID,     /* an argument is wrong; nothing was done */
-    DP_ERR_CONFIG,      /* a setting, or the environment a launcher left, is wrong */
+    DP_ERR_CONFIG,      /* a setting, or the environment that a launcher left, is wrong */
     DP_ERR_NO_MEMORY,   /* host memory ran out */
-    DP_ERR_SYSTEM,      /* the operating system or a library under us refused */
+    DP_ERR_SYSTEM,      /* the operating system or a library below this one refused */
     DP_ERR_UNSUPPORTED, /* valid, but not on this machine or in this build */
-    DP_ERR_PENDING,     /* not now: the submission queue is full, or dp_test: not complete yet */
+    DP_ERR_FULL,        /* as many as are allowed are there: DP_QUEUE_DEPTH operations in flight, or
+                           DP_GROUPS_MAX groups. Nothing was done; wait for one to end, try again */
+    DP_ERR_PENDING,     /* dp_test(): the operation is not complete yet */
     DP_ERR_BUSY,        /* this name was submitted before and has not been launched yet; dp_free():
                            an operation is using the memory */
     DP_ERR_TIMEOUT,     /* the wait ended, the operation goes on */
     DP_ERR_MISMATCH,    /* ranks disagree about this tensor; other tensors are untouched */
-    DP_ERR_TRUNCATED, /* more elements than a receiver's capacity; likewise, nothing was written */
-    DP_ERR_LEFT,      /* a rank finalized before it submitted this tensor */
-    DP_ERR_PEER_LOST, /* a rank died; this context can only be finalized */
-    DP_ERR_ABORTED,   /* dp_abort() somewhere, or an internal failure; likewise */
-    DP_ERR_STALLED,   /* nothing happened to a tensor for DP_STALL_LIMIT; likewise */
-    DP_ERR_ORDER,     /* calls in an order that cannot be right: sync twice, ready twice */
-    DP_ERR_CHECK      /* DP_CHECK=1 found a buffer written in flight, or replicas that differ */
+    DP_ERR_TRUNCATED,   /* more elements than a receiver's capacity; likewise, nothing written */
+    DP_ERR_LEFT,        /* a rank finalized before it submitted this tensor */
+    DP_ERR_PEER_LOST,   /* a rank died; this context can only be finalized */
+    DP_ERR_ABORTED,     /* dp_abort() on some rank, or an internal failure; likewise */
+    DP_ERR_STALLED,     /* nothing happened to a tensor for DP_STALL_LIMIT; likewise */
+    DP_ERR_ORDER,       /* calls in an order that cannot be right: sync twice, ready twice */
+    DP_ERR_CHECK        /* DP_CHECK=1 found a buffer written in flight, or replicas that differ */
 } dp_status_t;
 
 /* Element types. Values are part of the wire protocol. */
@@ -97,12 +121,12 @@ typedef enum dp_reduce {
 } dp_reduce_t;
 
 /*
- * What fp32 elements become on a wire between machines. Applies to sums and averages of DP_F32;
- * other operations travel as they are. fp16 carries a power-of-two scale per tensor that follows
- * the largest magnitude last seen; an overflow becomes Inf in the result of every rank.
+ * The type in which fp32 elements travel between nodes (machines). Applies to sums and averages of
+ * DP_F32; other operations travel as they are. fp16 carries a power-of-two scale per tensor that
+ * follows the largest magnitude last seen; an overflow becomes Inf in the result of every rank.
  */
 typedef enum dp_wire {
-    DP_WIRE_DEFAULT = 0, /* DP_WIRE, or none */
+    DP_WIRE_DEFAULT = 0, /* the setting DP_WIRE, or none */
     DP_WIRE_NONE = 1,
     DP_WIRE_FP16 = 2,
     DP_WIRE_BF16 = 3
@@ -114,7 +138,7 @@ typedef enum dp_wire {
  * fork(). A rank may fork, at any time and on any thread, as data loaders do. The child has copies
  * of the rank's objects, but none of its threads and connections, which are closed in the child
  * before fork() returns there; so the death of a rank is noticed at once though its child lives on.
- * In the child every call on these objects, and dp_init(), answers DP_ERR_INVALID at once or, where
+ * In the child every call on these objects, and dp_init(), returns DP_ERR_INVALID at once or, where
  * it has no status, does nothing; dp_error_text() says why, dp_setting() is NULL, and numbers and
  * names (dp_rank(), dp_group_size(), ...) are as in the rank. Nothing has to be given back there.
  * Memory from dp_alloc() and dp_register() is shared with the child, which must not write it. A
@@ -122,28 +146,28 @@ typedef enum dp_wire {
  */
 
 /*
- * Who decides in which order operations are launched.
+ * The order in which operations are launched.
  *
- * DP_ORDER_NEGOTIATED: the ranks agree: each may submit in an order of its own.
+ * DP_ORDER_NEGOTIATED: the ranks agree on it. Each may submit in an order of its own.
  *
  * DP_ORDER_PROGRAM: each rank launches in the order in which it submits, without a message, as most
  * data-parallel libraries do. All ranks must then submit the same operations with the same memory
  * (all from dp_alloc(), or none) in the same order, and wait at the same places: submissions are
  * gathered into one launch until DP_FUSION_BYTES are there or the program waits for one of them
- * (dp_wait, dp_test, dp_stream_wait, dp_wait_all, dp_finalize). What differs ends the world with
- * DP_ERR_MISMATCH and a text that says where, no later than a few DP_HEARTBEATs on; a rank that
- * finalizes early with DP_ERR_LEFT. dp_send, dp_recv and dp_join are DP_ERR_UNSUPPORTED; barriers
- * and groups are agreed on as ever. A tensor that travels as fp16 is DP_ERR_BUSY until its last
- * use is over.
+ * (dp_wait, dp_test, dp_stream_wait, dp_wait_all, dp_finalize). A difference between ranks ends the
+ * world with DP_ERR_MISMATCH and a text that says where, after a few DP_HEARTBEATs at the latest; a
+ * rank that finalizes early ends it with DP_ERR_LEFT. dp_send, dp_recv and dp_join are
+ * DP_ERR_UNSUPPORTED; barriers and groups are agreed on as ever. A tensor that travels as fp16 is
+ * DP_ERR_BUSY until its last use is over.
  */
 typedef enum dp_order {
-    DP_ORDER_DEFAULT = 0, /* DP_ORDER, or negotiated */
+    DP_ORDER_DEFAULT = 0, /* the setting DP_ORDER, or negotiated */
     DP_ORDER_NEGOTIATED = 1,
     DP_ORDER_PROGRAM = 2
 } dp_order_t;
 
 typedef struct dp_init_options {
-    size_t size;        /* sizeof(dp_init_options_t), by DP_INIT_OPTIONS_INIT */
+    size_t size;        /* by DP_INIT_OPTIONS_INIT */
     char *error;        /* receives why dp_init() failed, terminated; NULL: standard error does */
     size_t error_bytes; /* room in error */
     dp_order_t order;   /* rank 0's holds for all */
@@ -167,9 +191,9 @@ typedef struct dp_init_options {
  * @return DP_OK
  *         DP_ERR_INVALID   an argument is wrong, or this is a rank's forked child
  *         DP_ERR_CONFIG    a DP_ variable is out of range, a launcher's variables are incomplete,
- *                          ranks know different secrets, or several machines none
+ *                          ranks know different secrets, or there are several nodes and no secret
  *         DP_ERR_MISMATCH  another rank runs another version of the library, or is of another job
- *         DP_ERR_TIMEOUT   a rank did not come within DP_START_TIMEOUT; the text says who
+ *         DP_ERR_TIMEOUT   a rank did not come within DP_START_TIMEOUT; the text names it
  *         DP_ERR_BUSY      another process is rank 0 of this job, and gathers its ranks
  *         DP_ERR_PEER_LOST a rank ended on the way
  *         DP_ERR_SYSTEM, DP_ERR_NO_MEMORY
@@ -200,12 +224,12 @@ DP_API void dp_abort(dp_context_t *context, const char *reason);
 DP_API const char *dp_status_string(dp_status_t status);
 
 /*
- * What went wrong last in this context, naming rank, host, tensor and both values. Empty while
- * nothing did. Valid until dp_finalize(). Threads: any.
+ * The last error of this context in words, with rank, node, tensor and both values. Empty while
+ * there was none. Valid until dp_finalize(). Threads: any.
  */
 DP_API const char *dp_error_text(const dp_context_t *context);
 
-/* "0.1.0", and a line of features: "0.1.0 ucx 1.13.1 cuda no ...". Static. */
+/* "0.2.0", and a line of features: "0.2.0 ucx 1.13.1 cuda no ...". Static. */
 DP_API const char *dp_version(void);
 DP_API const char *dp_build_info(void);
 
@@ -213,109 +237,148 @@ DP_API const char *dp_build_info(void);
  * setting. Valid until dp_finalize(). */
 DP_API const char *dp_setting(const dp_context_t *context, const char *name);
 
-/* ---- Who ------------------------------------------------------------------------------------ */
-
 /* The group of all ranks; lives as long as the context. */
 DP_API dp_group_t *dp_world(dp_context_t *context);
-DP_API int dp_rank(const dp_context_t *context);       /* 0 .. size-1 */
+
+/* Ranks and nodes are numbered from 0. A node is what shares memory: one machine, or a container
+ * on it. -1: the context is NULL. */
+DP_API int dp_rank(const dp_context_t *context);       /* of this context in the world */
 DP_API int dp_size(const dp_context_t *context);       /* ranks in the world */
-DP_API int dp_local_rank(const dp_context_t *context); /* among the ranks of this machine */
-DP_API int dp_local_size(const dp_context_t *context);
-DP_API int dp_node_rank(const dp_context_t *context); /* which machine, 0 .. node_count-1 */
+DP_API int dp_local_rank(const dp_context_t *context); /* among the ranks of this node */
+DP_API int dp_local_size(const dp_context_t *context); /* ranks on this node */
+DP_API int dp_node_rank(const dp_context_t *context);  /* of this node in the world */
 DP_API int dp_node_count(const dp_context_t *context);
 
-/* ---- Groups --------------------------------------------------------------------------------- */
+/* ---- Gradients of a model ------------------------------------------------------------------- */
+
+/* One parameter tensor. Tied weights are one entry, ready when the last contribution is in. */
+typedef struct dp_gradient {
+    const char *name; /* unique in the list; copied */
+    void *weight;     /* [count] of dtype; borrowed until destroy; NULL: not broadcast or checked */
+    void *gradient;   /* [count] of dtype; borrowed until destroy; best from dp_alloc() */
+    size_t count;
+    dp_dtype_t dtype; /* a floating-point type */
+} dp_gradient_t;
+
+typedef struct dp_gradients_options {
+    size_t size;            /* by DP_GRADIENTS_OPTIONS_INIT */
+    const char *prefix;     /* goes before the names, so that two models can share a context */
+    dp_wire_t wire;         /* as in dp_options_t */
+    int accumulation_steps; /* backward passes per sync; the result is divided by it too */
+    int zero_unready;       /* 1: a tensor not ready at sync counts as zeros; 0: it is an error */
+    int growth_interval;    /* good steps in a row before the loss scale doubles */
+    double clip_norm;       /* largest global norm; 0: no clipping */
+    double initial_loss_scale; /* of dynamic loss scaling, a power of two; 0: no loss scaling */
+    dp_group_t *group;         /* NULL: the world; its rank 0 gives the weights */
+} dp_gradients_options_t;
+#define DP_GRADIENTS_OPTIONS_INIT                                                                  \
+    {                                                                                              \
+        sizeof(dp_gradients_options_t), "", DP_WIRE_DEFAULT, 1, 0, 2000, 0.0, 0.0, NULL            \
+    }
+
+/* What a sync found; equal on all ranks. */
+typedef struct dp_gradients_result {
+    size_t size;        /* by DP_GRADIENTS_RESULT_INIT */
+    double norm;        /* of all averaged gradients together, unscaled */
+    double clip_coef;   /* the optimizer multiplies gradients by it: min(1, clip_norm / norm) */
+    double loss_scale;  /* multiply the next step's loss by it; 1 without loss scaling */
+    uint64_t nonfinite; /* Inf and NaN elements */
+    int skip;           /* 1: an overflow; leave the weights alone this time */
+} dp_gradients_result_t;
+#define DP_GRADIENTS_RESULT_INIT                                                                   \
+    {                                                                                              \
+        sizeof(dp_gradients_result_t), 0.0, 1.0, 1.0, 0, 0                                         \
+    }
 
 /**
- * Makes a group of some ranks of the world (Horovod calls it a process set). Collective over the
- * ranks listed, which must list the same set under the same name; others may call it too and get
- * NULL at once. A group's ranks are numbered 0 .. count-1 by ascending rank of the world.
+ * Registers the gradients of a model and makes every rank's weights equal to rank 0's. Collective.
  *
- * Groups may overlap in any way: all their operations follow one order, so they cannot deadlock.
- * Tensor names belong to a group. Ranks outside take no part in its operations.
- *
- * @param name  1 to DP_GROUP_NAME_MAX bytes, for texts and the timeline; copied. Disjoint groups
- *              may share one
- * @param ranks [count] ranks of the world, in any order, without repeats; copied
- * @param group set only on DP_OK; NULL where this rank is not listed. Give it back with
- *              dp_group_destroy(), at the latest dp_finalize() does
- * @return DP_OK, DP_ERR_INVALID, DP_ERR_MISMATCH (another list under this name), DP_ERR_PENDING
- *         (DP_GROUPS_MAX groups are alive), DP_ERR_BUSY (another thread is making one of this name
- *         with the same lowest rank), DP_ERR_LEFT, or how the world ended
- * Threads: any. Waits for the other listed ranks.
+ * @param tensors   [count] in the order backward finishes them, the same list on every rank
+ * @param options   NULL for the defaults; copied
+ * @param gradients set only on DP_OK; destroy it before dp_finalize()
+ * @return DP_OK, DP_ERR_INVALID, DP_ERR_MISMATCH (ranks list different tensors), ...
  */
-DP_API dp_status_t dp_group_create(dp_context_t *context, const char *name, const int *ranks,
-                                   size_t count, dp_group_t **group);
+DP_API dp_status_t dp_gradients_create(dp_context_t *context, const dp_gradient_t *tensors,
+                                       size_t count, const dp_gradients_options_t *options,
+                                       dp_gradients_t **gradients);
 
 /**
- * Divides a group: ranks that give the same color come together. Collective over the parent.
+ * Says that gradient `index` is complete; its average begins to travel. From here to the sync
+ * the program must not write it. With accumulation_steps k, the first k-1 calls only count.
  *
- * @param color 0 or more; negative: this rank comes into none, *group is NULL. Nor do ranks that
- *              have joined the parent and do not call
- * Otherwise as dp_group_create().
+ * @param stream the device stream that produces it; NULL for host memory
+ * @return DP_OK, DP_ERR_INVALID, DP_ERR_ORDER (ready more often than accumulation_steps), ...
+ * Threads: one at a time per object. Never blocks on another rank.
  */
-DP_API dp_status_t dp_group_split(dp_group_t *parent, const char *name, int color,
-                                  dp_group_t **group);
+DP_API dp_status_t dp_gradients_ready(dp_gradients_t *gradients, size_t index, void *stream);
 
 /**
- * Ends a group. Collective over its ranks; waits for its operations. Its memory stays until
- * dp_finalize(), its use ends here. NULL is fine; the world is DP_ERR_INVALID.
+ * Waits until every gradient is averaged in place: sum over ranks / (ranks * accumulation_steps),
+ * divided by the loss scale. Then clip and step.
+ *
+ * @param result may be NULL; written only on DP_OK
+ * @return DP_OK         averaged, also when result->skip is 1
+ *         DP_ERR_ORDER  a tensor was never ready, or sync twice without ready; nothing is lost:
+ *                       make it ready and sync again
+ *         DP_ERR_CHECK  under DP_CHECK=1: written in flight, or weights differ between ranks
+ *         or the failure of an operation
  */
-DP_API dp_status_t dp_group_destroy(dp_group_t *group);
+DP_API dp_status_t dp_gradients_sync(dp_gradients_t *gradients, dp_gradients_result_t *result);
 
-DP_API int dp_group_rank(const dp_group_t *group); /* of this rank in the group */
-DP_API int dp_group_size(const dp_group_t *group);
-DP_API int dp_group_world_rank(const dp_group_t *group, int rank); /* -1: no such rank */
-DP_API const char *dp_group_name(const dp_group_t *group);         /* "world" of dp_world() */
-
-/* ---- Memory --------------------------------------------------------------------------------- */
+/*
+ * What a sync on a stream found, in memory that kernels of the stream can read: the same on all
+ * ranks. The pointers stay the same until dp_gradients_destroy(). Each sync writes the values anew,
+ * in the order of the stream; kernels that run behind it there read them.
+ */
+typedef struct dp_device_result {
+    size_t size;            /* by DP_DEVICE_RESULT_INIT */
+    const uint32_t *skip;   /* 1: leave the weights alone: overflow, a failure, or an abort */
+    const float *clip_coef; /* the optimizer multiplies gradients by it: min(1, clip_norm / norm) */
+    const float *norm; /* of all averaged gradients together, unscaled; Inf after an overflow */
+} dp_device_result_t;
+#define DP_DEVICE_RESULT_INIT                                                                      \
+    {                                                                                              \
+        sizeof(dp_device_result_t), NULL, NULL, NULL                                               \
+    }
 
 /**
- * Allocates memory that the ranks of a machine reduce where it lies, without a copy. Zeroed,
- * aligned to 4096 bytes. Ordinary memory works everywhere too, at the price of two copies.
+ * dp_gradients_sync() without waiting for a GPU: makes the stream wait until every gradient is
+ * averaged, and leaves what the optimizer has to know in the device's memory. Blocks the thread
+ * only until the averages were issued to the device (the other ranks have submitted them too); an
+ * optimizer enqueued on the stream behind this call reads the result there:
  *
- * @param bytes  may be 0
- * @param memory set only on DP_OK; give it back with dp_free(), at the latest by dp_finalize()
- * Threads: any.
+ *     dp_gradients_sync_on(gradients, stream, &result);
+ *     adamw<<<..., stream>>>(weights, gradient, result.skip, result.clip_coef);
+ *                                                       // its kernel begins: if (*skip) return;
+ *
+ * *skip is 1 before the stream moves on wherever a gradient is not the whole average: after an
+ * overflow, an abort or a rank's death, on every rank that is left. So a queued optimizer never
+ * uses a half-reduced gradient. The next ready() of a tensor comes from a stream that is behind the
+ * optimizer, as its gradient does. With a loss scale, and with DP_WIRE_FP16 under DP_ORDER_PROGRAM,
+ * the first ready() of the next step blocks until this sync is over on the device, as the scales
+ * depend on what it found.
+ *
+ * Without a GPU it is dp_gradients_sync(), and the result lies in ordinary memory. Under DP_CHECK
+ * it waits for the averages on a GPU too, to compare weights before the optimizer writes them.
+ *
+ * @param stream where the optimizer runs; a GPU's own (the legacy default stream is
+ *               cudaStreamLegacy); not used without a GPU
+ * @param result written unless DP_ERR_INVALID; may be NULL
+ * @return as dp_gradients_sync(), for what is known when it returns: a failure behind that sets
+ *         *skip, and the next call on this context reports it. DP_ERR_UNSUPPORTED: no stream of
+ *         this context's GPU. After a failure *skip is 1 as well
  */
-DP_API dp_status_t dp_alloc(dp_context_t *context, size_t bytes, void **memory);
+DP_API dp_status_t dp_gradients_sync_on(dp_gradients_t *gradients, void *stream,
+                                        dp_device_result_t *result);
 
-/* Gives memory back. NULL is fine; a foreign pointer is DP_ERR_INVALID. DP_ERR_BUSY: an operation
- * that this rank has submitted is not over and has a tensor in it; nothing was done. What the
- * program itself still does with the memory, and what a device's stream has queued behind an
- * operation that is over, cannot be known here. Threads: any. */
-DP_API dp_status_t dp_free(dp_context_t *context, void *memory);
-
-/**
- * Says that the program will use this memory of its own again and again, so that the ranks of a
- * machine can reduce it where it lies, like that of dp_alloc(). Its contents and address stay.
- *
- * On a host this works for whole pages of private anonymous memory (aligned_alloc, mmap, static
- * arrays that begin as zeros): they become shared pages. No other thread may touch them during the
- * call; a child made by fork() would share them; they must not be remapped, freed or otherwise
- * given back before dp_deregister(); advice about them (madvise, mbind) is lost. Memory that is
- * mapped from a file, locked (mlock), shared, read-only, or this thread's stack is
- * DP_ERR_UNSUPPORTED, and works unregistered.
- *
- * @param memory aligned to 4096 bytes; overlapping a registration or memory of dp_alloc() is
- *               DP_ERR_INVALID
- * @param bytes  a multiple of 4096, not 0; may be part of an allocation
- * @return DP_OK, DP_ERR_INVALID, DP_ERR_UNSUPPORTED, DP_ERR_NO_MEMORY, DP_ERR_SYSTEM; unless
- *         DP_OK the memory is as before
- * Threads: any.
- */
-DP_API dp_status_t dp_register(dp_context_t *context, void *memory, size_t bytes);
-
-/* Makes registered memory private again, contents kept; dp_finalize() does so too. No other thread
- * may be using it. NULL is fine; what is not the start of a registration is DP_ERR_INVALID.
- * DP_ERR_BUSY: as in dp_free(), DP_ERR_NO_MEMORY: it stays registered. Threads: any. */
-DP_API dp_status_t dp_deregister(dp_context_t *context, void *memory);
+/* Waits for what is in flight and frees the object, not the tensors. NULL is fine. */
+DP_API void dp_gradients_destroy(dp_gradients_t *gradients);
 
 /* ---- Collectives ---------------------------------------------------------------------------- */
 
 /* Options of one operation; copied. */
 typedef struct dp_options {
-    size_t size;        /* sizeof(dp_options_t), by DP_OPTIONS_INIT */
+    size_t size;        /* by DP_OPTIONS_INIT */
     dp_reduce_t reduce; /* reductions only */
     dp_wire_t wire;     /* reductions of DP_F32 only */
     double prescale;    /* multiplies each element before the reduction; floats only, else 1 */
@@ -326,22 +389,6 @@ typedef struct dp_options {
 #define DP_OPTIONS_INIT                                                                            \
     {                                                                                              \
         sizeof(dp_options_t), DP_SUM, DP_WIRE_DEFAULT, 1.0, 1.0, NULL, 0                           \
-    }
-
-/* What an operation found; the figures of reductions are equal on all ranks. */
-typedef struct dp_result {
-    size_t size;        /* sizeof(dp_result_t), by DP_RESULT_INIT */
-    uint64_t nonfinite; /* Inf and NaN elements in the result of a floating-point sum or average */
-    double sum_squares; /* of that result's finite elements; independent of fusion and rank count */
-    double absmax;      /* its largest finite magnitude */
-    const char *text;   /* why it failed, or ""; valid until dp_finalize() */
-    size_t count;       /* elements written to out on this rank, of all tensors together */
-    int contributors;   /* ranks of the group that had not joined */
-    int last_rank;      /* dp_join(): the rank of the group that joined last; else -1 */
-} dp_result_t;
-#define DP_RESULT_INIT                                                                             \
-    {                                                                                              \
-        sizeof(dp_result_t), 0, 0.0, 0.0, "", 0, 0, -1                                             \
     }
 
 /**
@@ -362,9 +409,9 @@ typedef struct dp_result {
  *                needed (see dp_wait_all())
  * @return DP_OK              queued; a later failure arrives through dp_wait()
  *         DP_ERR_INVALID     NULL, a bad name, an unknown dtype or reduction, scales on integers
- *         DP_ERR_UNSUPPORTED a stream, on a host without a device
+ *         DP_ERR_UNSUPPORTED a stream, on a context without a GPU
  *         DP_ERR_BUSY        this name was submitted before and has not been launched yet
- *         DP_ERR_PENDING       the submission queue is full
+ *         DP_ERR_FULL        DP_QUEUE_DEPTH operations of this rank are submitted and not over
  *         DP_ERR_PEER_LOST, DP_ERR_ABORTED, DP_ERR_STALLED  this context can only be finalized
  * Threads: any, concurrently. Never blocks on another rank.
  */
@@ -478,10 +525,10 @@ DP_API dp_status_t dp_barrier(dp_group_t *group, const char *name, dp_handle_t *
 
 /*
  * Collectives whose parts differ in size. Counts may differ between ranks and from use to use and
- * are learned on the way: a rank says how much its output can hold, and gets the real counts with
- * the result. Parts may be empty and lie packed, in rank order. If a rank's capacity does not do,
- * the operation fails with DP_ERR_TRUNCATED on every rank, naming that rank and both values; only
- * the receivers' counts are written, so that they can make room, and nothing else is disturbed.
+ * are exchanged with the data: a rank says how much its output can hold, and gets the real counts
+ * with the result. Parts may be empty and lie packed, in rank order. If a rank's capacity is too
+ * small, the operation fails with DP_ERR_TRUNCATED on every rank, naming that rank and both
+ * values; only the receivers' counts are written, so that they can make room.
  */
 
 /**
@@ -577,22 +624,40 @@ DP_API dp_status_t dp_recv(dp_group_t *group, const char *name, void *out, size_
 
 /**
  * Says that this rank has no more data for the group's collectives, and completes when all its
- * ranks said so; submitting to the group before that is DP_ERR_ORDER. Until then the others'
+ * ranks have said so; submitting to the group before that is DP_ERR_ORDER. Until then the others'
  * reductions go on without it: it counts as ready with the identity of the operation, an average
  * divides by the ranks that contributed, its row of an allgather is zero (its part of an
  * allgatherv empty). A joined root, and an operation that would move a joined rank's data
  * (gather, scatter, alltoall, send, recv), fail with DP_ERR_ORDER on every rank.
  *
- * Result: last_rank, who joined last. Other groups are not concerned.
+ * Result: last_rank, the rank that joined last. Other groups are not concerned.
  */
 DP_API dp_status_t dp_join(dp_group_t *group, dp_handle_t **handle);
+
+/* ---- Waiting -------------------------------------------------------------------------------- */
+
+/* What an operation found; the figures of reductions are equal on all ranks. */
+typedef struct dp_result {
+    size_t size;        /* by DP_RESULT_INIT */
+    uint64_t nonfinite; /* Inf and NaN elements in the result of a floating-point sum or average */
+    double sum_squares; /* of that result's finite elements; independent of fusion and rank count */
+    double absmax;      /* its largest finite magnitude */
+    const char *text;   /* why it failed, or ""; valid until dp_finalize() */
+    size_t count;       /* elements written to out on this rank, of all tensors together */
+    int contributors;   /* ranks of the group that had not joined */
+    int last_rank;      /* dp_join(): the rank of the group that joined last; else -1 */
+} dp_result_t;
+#define DP_RESULT_INIT                                                                             \
+    {                                                                                              \
+        sizeof(dp_result_t), 0, 0.0, 0.0, "", 0, 0, -1                                             \
+    }
 
 /**
  * Waits for an operation and, when it is over, releases the handle.
  *
  * A handle that dp_wait() or dp_release() has given back is DP_ERR_INVALID here, in dp_test() and
  * in dp_stream_wait(), and nothing to dp_release(), until a later submission returns the same
- * pointer: from then on nobody can tell it from that operation's. After dp_finalize() there are no
+ * pointer: from then on it cannot be told from that operation's. After dp_finalize() there are no
  * handles.
  *
  * @param handle  from a submission; gone unless the answer is DP_ERR_TIMEOUT or DP_ERR_INVALID
@@ -629,164 +694,133 @@ DP_API void dp_release(dp_handle_t *handle);
  */
 DP_API dp_status_t dp_wait_all(dp_context_t *context, double seconds);
 
-/* ---- Gradients of a model ------------------------------------------------------------------- */
-
-/* One parameter tensor. Tied weights are one entry, ready when the last contribution is in. */
-typedef struct dp_gradient {
-    const char *name; /* unique in the list; copied */
-    void *weight;     /* [count] of dtype; borrowed until destroy; NULL: not broadcast or checked */
-    void *gradient;   /* [count] of dtype; borrowed until destroy; best from dp_alloc() */
-    size_t count;
-    dp_dtype_t dtype; /* a floating-point type */
-} dp_gradient_t;
-
-typedef struct dp_gradients_options {
-    size_t size;        /* by DP_GRADIENTS_OPTIONS_INIT */
-    const char *prefix; /* goes before the names, so that two models can share a context */
-    dp_wire_t wire;
-    int accumulation;    /* readies of each tensor per sync; the result divides by it too */
-    int zero_unready;    /* 1: a tensor not ready at sync counts as zeros; 0: that is an error */
-    double clip_norm;    /* largest global norm; 0: no clipping */
-    double loss_scale;   /* the initial dynamic loss scale (use a power of two); 0: none */
-    int loss_scale_grow; /* good steps before the scale doubles */
-    dp_group_t *group;   /* NULL: the world; rank 0 of it gives the weights */
-} dp_gradients_options_t;
-#define DP_GRADIENTS_OPTIONS_INIT                                                                  \
-    {                                                                                              \
-        sizeof(dp_gradients_options_t), "", DP_WIRE_DEFAULT, 1, 0, 0.0, 0.0, 2000, NULL            \
-    }
-
-/* What a sync found; equal on all ranks. */
-typedef struct dp_gradients_result {
-    size_t size;        /* by DP_GRADIENTS_RESULT_INIT */
-    double norm;        /* of all averaged gradients together, unscaled */
-    double clip;        /* multiply gradients by this in the optimizer: min(1, clip_norm / norm) */
-    double loss_scale;  /* multiply the loss by this in the next step; 1 where not used */
-    uint64_t nonfinite; /* Inf and NaN elements */
-    int skip;           /* 1: leave the weights alone this time (overflow) */
-} dp_gradients_result_t;
-#define DP_GRADIENTS_RESULT_INIT                                                                   \
-    {                                                                                              \
-        sizeof(dp_gradients_result_t), 0.0, 1.0, 1.0, 0, 0                                         \
-    }
+/* ---- Groups --------------------------------------------------------------------------------- */
 
 /**
- * Takes on the gradients of a model and makes every rank's weights equal to rank 0's. Collective.
+ * Makes a group of some ranks of the world (Horovod calls it a process set). Collective over the
+ * ranks listed, which must list the same set under the same name; others may call it too and get
+ * NULL at once. A group's ranks are numbered 0 .. count-1 by ascending rank of the world.
  *
- * @param tensors   [count] in the order backward finishes them, the same list on every rank
- * @param options   NULL for the defaults; copied
- * @param gradients set only on DP_OK; destroy it before dp_finalize()
- * @return DP_OK, DP_ERR_INVALID, DP_ERR_MISMATCH (ranks list different tensors), ...
+ * Groups may overlap in any way: all their operations follow one order, so they cannot deadlock.
+ * Tensor names belong to a group. Ranks outside take no part in its operations.
+ *
+ * @param name  1 to DP_GROUP_NAME_MAX bytes, for texts and the timeline; copied. Disjoint groups
+ *              may share one
+ * @param ranks [count] ranks of the world, in any order, without repeats; copied
+ * @param group set only on DP_OK; NULL where this rank is not listed. Give it back with
+ *              dp_group_destroy(), at the latest dp_finalize() does
+ * @return DP_OK, DP_ERR_INVALID, DP_ERR_MISMATCH (another list under this name), DP_ERR_FULL
+ *         (DP_GROUPS_MAX groups are alive), DP_ERR_BUSY (another thread is making one of this name
+ *         with the same lowest rank), DP_ERR_LEFT, or how the world ended
+ * Threads: any. Waits for the other listed ranks.
  */
-DP_API dp_status_t dp_gradients_create(dp_context_t *context, const dp_gradient_t *tensors,
-                                       size_t count, const dp_gradients_options_t *options,
-                                       dp_gradients_t **gradients);
+DP_API dp_status_t dp_group_create(dp_context_t *context, const char *name, const int *ranks,
+                                   size_t count, dp_group_t **group);
 
 /**
- * Says that gradient `index` is complete; its average begins to travel. From here to the sync
- * the program must not write it. With accumulation k, the first k-1 calls only count.
+ * Divides a group: ranks that give the same color come together. Collective over the parent.
  *
- * @param stream the device stream that produces it; NULL for host memory
- * @return DP_OK, DP_ERR_INVALID, DP_ERR_ORDER (ready more often than accumulation says), ...
- * Threads: one at a time per object. Never blocks on another rank.
+ * @param color 0 or more; negative: this rank comes into no group, *group is NULL; nor does a rank
+ *              that has joined the parent and does not call this
+ * Otherwise as dp_group_create().
  */
-DP_API dp_status_t dp_gradients_ready(dp_gradients_t *gradients, size_t index, void *stream);
+DP_API dp_status_t dp_group_split(dp_group_t *parent, const char *name, int color,
+                                  dp_group_t **group);
 
 /**
- * Waits until every gradient is averaged in place: sum over ranks / (ranks * accumulation),
- * unscaled by the loss scale. Then clip and step.
- *
- * @param result may be NULL
- * @return DP_OK         averaged, also when result->skip is 1
- *         DP_ERR_ORDER  a tensor was never ready, or sync twice without ready; nothing is lost:
- *                       make it ready and sync again
- *         DP_ERR_CHECK  under DP_CHECK=1: written in flight, or weights differ between ranks
- *         or the failure of an operation
+ * Ends a group. Collective over its ranks; waits for its operations. The object stays until
+ * dp_finalize(), so that a later use is an error. NULL is fine; the world is DP_ERR_INVALID.
  */
-DP_API dp_status_t dp_gradients_sync(dp_gradients_t *gradients, dp_gradients_result_t *result);
+DP_API dp_status_t dp_group_destroy(dp_group_t *group);
 
-/*
- * What a sync on a stream found, in memory that kernels of the stream can read: the same on all
- * ranks. The pointers stay the same until dp_gradients_destroy(); each sync writes what they point
- * to anew, in the order of the stream, and nothing else does. Read by what runs behind it there.
- */
-typedef struct dp_device_result {
-    size_t size;          /* by DP_DEVICE_RESULT_INIT */
-    const uint32_t *skip; /* 1: leave the weights alone: overflow, a failure, or an abort */
-    const float *clip; /* multiply gradients by this in the optimizer: min(1, clip_norm / norm) */
-    const float *norm; /* of all averaged gradients together, unscaled; Inf after an overflow */
-} dp_device_result_t;
-#define DP_DEVICE_RESULT_INIT                                                                      \
-    {                                                                                              \
-        sizeof(dp_device_result_t), NULL, NULL, NULL                                               \
-    }
+DP_API int dp_group_rank(const dp_group_t *group); /* of this rank in the group */
+DP_API int dp_group_size(const dp_group_t *group);
+DP_API int dp_group_world_rank(const dp_group_t *group, int rank); /* -1: no such rank */
+DP_API const char *dp_group_name(const dp_group_t *group);         /* "world" of dp_world() */
+
+/* ---- Memory --------------------------------------------------------------------------------- */
 
 /**
- * dp_gradients_sync() without waiting for a GPU: makes the stream wait until every gradient is
- * averaged, and leaves what the optimizer has to know in the device's memory. Blocks the thread
- * only until the averages were issued to the device (the other ranks have submitted them too); an
- * optimizer enqueued on the stream behind this call reads the words there:
+ * Allocates memory that the ranks of a node reduce where it lies, without a copy. Zeroed,
+ * aligned to 4096 bytes. Ordinary memory works everywhere too, at the price of two copies.
  *
- *     dp_gradients_sync_on(gradients, stream, &result);
- *     adamw<<<..., stream>>>(weights, gradient, result.skip, result.clip);  // if (*skip) return
- *
- * *skip is 1 before the stream moves on wherever a gradient is not the whole average: after an
- * overflow, an abort or a rank's death, on every rank that is left. So a queued optimizer never
- * uses a half-reduced gradient. The next ready() of a tensor comes from a stream that is behind the
- * optimizer, as its gradient does. With a loss scale, and with DP_WIRE_FP16 under DP_ORDER_PROGRAM,
- * the first ready() of the next step blocks until this sync is over on the device, as the scales
- * depend on what it found.
- *
- * On a host it is dp_gradients_sync(), and the words lie in ordinary memory. Under DP_CHECK it
- * waits for the averages on a GPU too, to compare weights before the optimizer writes them.
- *
- * @param stream where the optimizer runs; a GPU's own (the legacy default stream is
- *               cudaStreamLegacy); not used on a host
- * @param result written unless DP_ERR_INVALID; may be NULL
- * @return as dp_gradients_sync(), for what is known when it returns: a failure behind that sets
- *         *skip, and the next call on this context reports it. DP_ERR_UNSUPPORTED: no stream of
- *         this context's GPU. After a failure *skip is 1 as well
+ * @param bytes  may be 0
+ * @param memory set only on DP_OK; give it back with dp_free(), at the latest by dp_finalize()
+ * Threads: any.
  */
-DP_API dp_status_t dp_gradients_sync_on(dp_gradients_t *gradients, void *stream,
-                                        dp_device_result_t *result);
+DP_API dp_status_t dp_alloc(dp_context_t *context, size_t bytes, void **memory);
 
-/* Waits for what is in flight and frees the object, not the tensors. NULL is fine. */
-DP_API void dp_gradients_destroy(dp_gradients_t *gradients);
+/* Gives memory back. NULL is fine; a foreign pointer is DP_ERR_INVALID. DP_ERR_BUSY: an operation
+ * that this rank has submitted is not over and has a tensor in it; nothing was done. The library
+ * cannot know whether the program itself, or work queued on a device's stream behind an operation
+ * that is over, still uses the memory. Threads: any. */
+DP_API dp_status_t dp_free(dp_context_t *context, void *memory);
 
-/* ---- Sight ---------------------------------------------------------------------------------- */
+/**
+ * Says that the program will use this memory of its own again and again, so that the ranks of a
+ * node can reduce it where it lies, like that of dp_alloc(). Its contents and address stay.
+ *
+ * Without a GPU this works for whole pages of private anonymous memory (aligned_alloc, mmap, static
+ * arrays that begin as zeros): they become shared pages. No other thread may touch them during the
+ * call; a child made by fork() would share them; they must not be remapped, freed or otherwise
+ * given back before dp_deregister(); advice about them (madvise, mbind) is lost. Memory that is
+ * mapped from a file, locked (mlock), shared, read-only, or this thread's stack is
+ * DP_ERR_UNSUPPORTED, and works unregistered.
+ *
+ * @param memory aligned to 4096 bytes; overlapping a registration or memory of dp_alloc() is
+ *               DP_ERR_INVALID
+ * @param bytes  a multiple of 4096, not 0; may be part of an allocation
+ * @return DP_OK, DP_ERR_INVALID, DP_ERR_UNSUPPORTED, DP_ERR_NO_MEMORY, DP_ERR_SYSTEM; unless
+ *         DP_OK the memory is as before
+ * Threads: any.
+ */
+DP_API dp_status_t dp_register(dp_context_t *context, void *memory, size_t bytes);
+
+/* Makes registered memory private again, contents kept; dp_finalize() does so too. No other thread
+ * may be using it. NULL is fine; what is not the start of a registration is DP_ERR_INVALID.
+ * DP_ERR_BUSY: as in dp_free(), DP_ERR_NO_MEMORY: it stays registered. Threads: any. */
+DP_API dp_status_t dp_deregister(dp_context_t *context, void *memory);
+
+/* ---- Timeline ------------------------------------------------------------------------------- */
 
 /*
  * Marks for the timeline. Spans nest per thread and cost well under a microsecond. The name is
- * copied, once per distinct text. Threads: any. The beginning of a step on rank 0 also says where a
- * round of reductions begins, as far as those before it are launched; see docs/protocol.md.
+ * copied, once per distinct text. Threads: any. The beginning of a step on rank 0 also tells the
+ * coordinator where a round of reductions begins, which it may then cache as a schedule
+ * (docs/protocol.md).
  */
 DP_API void dp_step_begin(dp_context_t *context, uint64_t step);
 DP_API void dp_step_end(dp_context_t *context);
 DP_API void dp_span_begin(dp_context_t *context, const char *name);
 DP_API void dp_span_end(dp_context_t *context);
 
-/* Counters since dp_init(). */
+/* ---- Statistics ----------------------------------------------------------------------------- */
+
+/*
+ * Counters since dp_init(). A cached schedule: rounds of reductions that repeat themselves are
+ * launched by one order of the root, without a message for each, until a rank does something else.
+ */
 typedef struct dp_stats {
-    size_t size;        /* sizeof(dp_stats_t), by DP_STATS_INIT */
+    size_t size;        /* by DP_STATS_INIT */
     uint64_t submitted; /* operations */
     uint64_t completed; /* of these, over, failed or not */
     uint64_t failed;
     uint64_t buckets;       /* fused transfers */
     uint64_t bytes_reduced; /* payload of completed operations, in the program's element types */
-    uint64_t bytes_packed;  /* of these, copied through a fusion slot */
-    uint64_t bytes_wire;    /* sent to other machines by this rank's engine */
+    uint64_t bytes_packed;  /* of these, copied through a fused buffer */
+    uint64_t bytes_wire;    /* sent to other nodes by this rank's engine */
     uint64_t control_sent;  /* negotiation messages, without heartbeats */
     uint64_t control_received;
-    uint64_t wait_ns;     /* this program's threads were blocked in dp_wait and its kin */
+    uint64_t wait_ns;     /* this program's threads were blocked in dp_wait() and its kin */
     uint64_t skew_ns;     /* of that, while some rank had not yet submitted */
     uint64_t transfer_ns; /* the data plane was packing, reducing or unpacking */
     uint64_t coordinator_cpu_ns;
-    uint64_t launch_cpu_ns;    /* CPU time of the data plane's threads */
-    uint64_t trace_dropped;    /* timeline records that found no room */
-    uint64_t locks;            /* times a schedule was locked: rounds that repeat themselves */
-    uint64_t unlocks;          /* times it ended */
-    uint64_t locked_launches;  /* made by it, before which no message was sent or awaited */
-    const char *unlock_reason; /* of the last end, in a word; "" before; lives for ever */
+    uint64_t launch_cpu_ns;          /* CPU time of the data plane's threads */
+    uint64_t trace_dropped;          /* timeline records that found no room */
+    uint64_t schedules;              /* times the ranks began to launch by a cached schedule */
+    uint64_t schedule_ends;          /* times they left it */
+    uint64_t scheduled_launches;     /* made by it: no message was sent or awaited before them */
+    const char *schedule_end_reason; /* of the last end, in a word; "" before; never freed */
 } dp_stats_t;
 #define DP_STATS_INIT                                                                              \
     {                                                                                              \

@@ -153,12 +153,6 @@ static dp_status_t check_options(dp_group_t *group, const dp_submit_t *what)
 {
     const dp_options_t *options = what->options;
 
-    if (options->size < sizeof(dp_options_t)) {
-        return dp_submit_error(group, what, DP_ERR_INVALID,
-                               "options say they have %zu bytes, dp_options_t has %zu; use "
-                               "DP_OPTIONS_INIT",
-                               options->size, sizeof(dp_options_t));
-    }
     if ((unsigned)options->reduce >= DP_REDUCE_COUNT) {
         return dp_submit_error(group, what, DP_ERR_INVALID, "no reduction has number %d",
                                (int)options->reduce);

@@ -14,6 +14,7 @@
 
 #include "coordinator/api/fork.h"
 #include "coordinator/api/hello.h"
+#include "coordinator/api/sized.h"
 #include "runtime/base/inject.h"
 
 #define EXPECT_NS 50000ull       /* an agreement between two polling ranks takes less */
@@ -391,7 +392,7 @@ dp_status_t dp_context_create(const dp_config_t *config, dp_bootstrap_t *bootstr
 
 static void copy_error(const dp_init_options_t *options, const char *text)
 {
-    if (options != NULL && options->error != NULL && options->error_bytes > 0)
+    if (options->error != NULL && options->error_bytes > 0)
         snprintf(options->error, options->error_bytes, "%s", text);
 }
 
@@ -399,7 +400,6 @@ static void copy_error(const dp_init_options_t *options, const char *text)
 static dp_status_t choose_order(const dp_init_options_t *options, dp_config_t *config,
                                 dp_error_t *error)
 {
-    if (options == NULL || options->size < sizeof(dp_init_options_t)) return DP_OK;
     switch (options->order) {
     case DP_ORDER_DEFAULT:
         return DP_OK;
@@ -414,27 +414,25 @@ static dp_status_t choose_order(const dp_init_options_t *options, dp_config_t *c
                         (int)options->order);
 }
 
-dp_status_t dp_init(const dp_init_options_t *options, dp_context_t **context)
+dp_status_t dp_init(const dp_init_options_t *given, dp_context_t **context)
 {
+    dp_init_options_t options = DP_INIT_OPTIONS_INIT;
     dp_error_t error = {DP_OK, ""};
     dp_bootstrap_t *bootstrap = NULL;
     dp_config_t config;
     dp_log_t log;
-    dp_status_t status;
+    dp_status_t status = DP_OK;
 
-    copy_error(options, "");
-    if (context == NULL) {
-        copy_error(options, "dp_init: context is NULL");
-        return DP_ERR_INVALID;
-    }
-    /* A program built before `order` was there says less; with less still nothing can be told. */
-    if (options != NULL && options->size < offsetof(dp_init_options_t, order))
-        return DP_ERR_INVALID;
+    if (given != NULL)
+        status = dp_sized_read("dp_init_options_t", given, &options, sizeof(options), &error);
+    copy_error(&options, "");
+    if (status == DP_OK && context == NULL)
+        status = dp_error_set(&error, DP_ERR_INVALID, "context is NULL");
     dp_log_init(&log, DP_LOG_WARN, -1);
     dp_config_defaults(&config);
-    status = dp_fork_check_init(&error);
+    if (status == DP_OK) status = dp_fork_check_init(&error);
     if (status == DP_OK) status = dp_config_from_environment(&config, &log, &error);
-    if (status == DP_OK) status = choose_order(options, &config, &error);
+    if (status == DP_OK) status = choose_order(&options, &config, &error);
     if (status == DP_OK) status = dp_config_check(&config, &error);
     if (status == DP_OK) {
         log.level = (dp_log_level_t)config.log_level;
@@ -443,9 +441,9 @@ dp_status_t dp_init(const dp_init_options_t *options, dp_context_t **context)
     if (status == DP_OK) status = dp_context_create(&config, bootstrap, 0, context, &error);
     if (status != DP_OK) {
         log.rank = config.rank;
-        copy_error(options, error.text);
+        copy_error(&options, error.text);
         /* A caller that takes the text says it in its own words. */
-        if (options == NULL || options->error == NULL || options->error_bytes == 0) {
+        if (options.error == NULL || options.error_bytes == 0) {
             dp_log_error(&log, "dp_init: %s", error.text);
         }
     }

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "coordinator/api/fork.h"
+#include "coordinator/api/sized.h"
 #include "runtime/base/build_info.h"
 #include "runtime/base/inject.h"
 
@@ -141,36 +142,36 @@ void dp_span_end(dp_context_t *context)
 
 dp_status_t dp_stats_get(dp_context_t *context, dp_stats_t *stats)
 {
+    dp_error_t error;
     dp_pipeline_stats_t pipeline;
     dp_loop_stats_t loop;
+    dp_stats_t now;
+    dp_status_t status;
 
     if (context == NULL || stats == NULL || dp_context_is_forked(context)) return DP_ERR_INVALID;
-    if (stats->size < sizeof(dp_stats_t)) {
-        return dp_context_error(context, DP_ERR_INVALID,
-                                "dp_stats_get: stats say they have %zu bytes, dp_stats_t has %zu; "
-                                "use DP_STATS_INIT",
-                                stats->size, sizeof(dp_stats_t));
-    }
+    status = dp_sized_check("dp_stats_t", stats->size, &error);
+    if (status != DP_OK) return dp_context_error(context, status, "dp_stats_get: %s", error.text);
     dp_pipeline_stats(context->pipeline, &pipeline);
     dp_loop_stats(context->loop, &loop);
-    stats->submitted = atomic_load(&context->submitted);
-    stats->completed = atomic_load(&context->completed);
-    stats->failed = atomic_load(&context->failed);
-    stats->buckets = pipeline.buckets;
-    stats->bytes_reduced = atomic_load(&context->bytes_reduced);
-    stats->bytes_packed = pipeline.bytes_packed;
-    stats->bytes_wire = pipeline.bytes_wire;
-    stats->control_sent = loop.control_sent;
-    stats->control_received = loop.control_received;
-    stats->wait_ns = atomic_load(&context->wait_ns);
-    stats->skew_ns = atomic_load(&context->skew_ns);
-    stats->transfer_ns = pipeline.transfer_ns;
-    stats->coordinator_cpu_ns = loop.cpu_ns;
-    stats->launch_cpu_ns = pipeline.cpu_ns;
-    stats->trace_dropped = dp_trace_dropped(context->trace);
-    stats->locks = loop.schedules;
-    stats->unlocks = loop.schedule_ends;
-    stats->locked_launches = loop.scheduled_launches;
-    stats->unlock_reason = loop.schedule_end_reason;
+    now = (dp_stats_t){.submitted = atomic_load(&context->submitted),
+                       .completed = atomic_load(&context->completed),
+                       .failed = atomic_load(&context->failed),
+                       .buckets = pipeline.buckets,
+                       .bytes_reduced = atomic_load(&context->bytes_reduced),
+                       .bytes_packed = pipeline.bytes_packed,
+                       .bytes_wire = pipeline.bytes_wire,
+                       .control_sent = loop.control_sent,
+                       .control_received = loop.control_received,
+                       .wait_ns = atomic_load(&context->wait_ns),
+                       .skew_ns = atomic_load(&context->skew_ns),
+                       .transfer_ns = pipeline.transfer_ns,
+                       .coordinator_cpu_ns = loop.cpu_ns,
+                       .launch_cpu_ns = pipeline.cpu_ns,
+                       .trace_dropped = dp_trace_dropped(context->trace),
+                       .schedules = loop.schedules,
+                       .schedule_ends = loop.schedule_ends,
+                       .scheduled_launches = loop.scheduled_launches,
+                       .schedule_end_reason = loop.schedule_end_reason};
+    dp_sized_write(stats, &now, sizeof(now));
     return DP_OK;
 }

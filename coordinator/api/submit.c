@@ -10,9 +10,25 @@
 #include <stdio.h>
 
 #include "coordinator/api/fork.h"
+#include "coordinator/api/sized.h"
 #include "runtime/base/inject.h"
 
 static const dp_options_t default_options = DP_OPTIONS_INIT;
+
+/* Afterwards what->options are of this library's version: NULL becomes the defaults, and options of
+ * another version are copied to room. */
+static dp_status_t read_options(const dp_group_t *group, dp_submit_t *what, dp_options_t *room)
+{
+    dp_error_t error;
+    dp_status_t status;
+
+    if (what->options == NULL) what->options = &default_options;
+    if (what->options->size == sizeof(*room)) return DP_OK;
+    *room = default_options;
+    status = dp_sized_read("dp_options_t", what->options, room, sizeof(*room), &error);
+    what->options = room;
+    return status == DP_OK ? DP_OK : dp_submit_error(group, what, status, "%s", error.text);
+}
 
 /* ---- The signature -------------------------------------------------------------------------- */
 
@@ -236,7 +252,7 @@ static dp_status_t admit(const dp_group_t *group, const dp_submit_t *what)
     if (group->is_ended) return DP_ERR_INVALID;
     if (group->is_closed && what->collective != DP_COLLECTIVE_GROUP_DESTROY) return DP_ERR_INVALID;
     if (group->is_joined) return DP_ERR_ORDER;
-    return context->live_count >= context->config.queue_depth ? DP_ERR_PENDING : DP_OK;
+    return context->live_count >= context->config.queue_depth ? DP_ERR_FULL : DP_OK;
 }
 
 /* In program order nobody merges what the ranks know of the last sum, by which fp16 is scaled: they
@@ -299,7 +315,7 @@ static dp_status_t refuse(dp_group_t *group, const dp_submit_t *what, dp_status_
     case DP_ERR_BUSY:
         return dp_submit_error(group, what, status, "submitted again before its last use was %s",
                                context->program != NULL ? "over" : "launched");
-    case DP_ERR_PENDING:
+    case DP_ERR_FULL:
         return dp_submit_error(group, what, status,
                                "%zu operations are in flight, DP_QUEUE_DEPTH allows %zu", in_flight,
                                context->config.queue_depth);
@@ -324,6 +340,7 @@ dp_status_t dp_submit(dp_group_t *group, const dp_submit_t *given, dp_handle_t *
 {
     char room[DP_ROW_NAME_MAX + 1];
     dp_submit_t what = *given;
+    dp_options_t options;
     dp_context_t *context;
     dp_handle_t *request = NULL;
     dp_stage_t *stage = NULL;
@@ -335,8 +352,8 @@ dp_status_t dp_submit(dp_group_t *group, const dp_submit_t *given, dp_handle_t *
     dp_trace_record_t record = {.kind = DP_TRACE_SUBMIT};
 
     if (group == NULL || dp_context_is_forked(group->context)) return DP_ERR_INVALID;
-    if (what.options == NULL) what.options = &default_options;
-    status = dp_submit_check(group, &what);
+    status = read_options(group, &what, &options);
+    if (status == DP_OK) status = dp_submit_check(group, &what);
     if (status == DP_OK && group->context->program != NULL &&
         dp_program_kind(what.collective) == DP_PROGRAM_REFUSED) {
         return dp_submit_error(group, &what, DP_ERR_UNSUPPORTED,

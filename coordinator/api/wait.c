@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "coordinator/api/fork.h"
+#include "coordinator/api/sized.h"
 #include "runtime/base/futex.h"
 
 /* When a thread that waits for something not launched says so: to what else might be in the way of
@@ -22,6 +23,16 @@ static dp_status_t check_seconds(dp_context_t *context, const char *call, double
 {
     if (!isnan(seconds)) return DP_OK;
     return dp_context_error(context, DP_ERR_INVALID, "%s: seconds is not a number", call);
+}
+
+static dp_status_t check_result(dp_context_t *context, const dp_result_t *result)
+{
+    dp_error_t error;
+    dp_status_t status;
+
+    if (result == NULL) return DP_OK;
+    status = dp_sized_check("dp_result_t", result->size, &error);
+    return status == DP_OK ? DP_OK : dp_context_error(context, status, "dp_wait: %s", error.text);
 }
 
 /* A handle that the program has given back; see dp_wait() in dp.h for what cannot be known. Its
@@ -166,13 +177,8 @@ dp_status_t dp_wait(dp_handle_t *handle, double seconds, dp_result_t *result)
 
     if (handle == NULL || dp_context_is_forked(handle->context)) return DP_ERR_INVALID;
     context = handle->context;
-    if (result != NULL && result->size < sizeof(dp_result_t)) {
-        return dp_context_error(context, DP_ERR_INVALID,
-                                "dp_wait: the result says it has %zu bytes, dp_result_t has %zu; "
-                                "use DP_RESULT_INIT",
-                                result->size, sizeof(dp_result_t));
-    }
-    status = check_seconds(context, "dp_wait", seconds);
+    status = check_result(context, result);
+    if (status == DP_OK) status = check_seconds(context, "dp_wait", seconds);
     if (status == DP_OK) status = check_owner(handle, "dp_wait");
     if (status != DP_OK) return status;
     if (atomic_load_explicit(&handle->state, memory_order_acquire) != DP_REQUEST_DONE) {
@@ -186,8 +192,8 @@ dp_status_t dp_wait(dp_handle_t *handle, double seconds, dp_result_t *result)
     text = handle->result.text;
     if (status == DP_OK && handle->output_hash != 0) status = check_output(handle, &text);
     if (result != NULL) {
-        *result = handle->result;
-        result->text = text;
+        handle->result.text = text;
+        dp_sized_write(result, &handle->result, sizeof(handle->result));
     }
     dp_request_unref(handle);
     return status;

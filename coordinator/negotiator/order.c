@@ -179,7 +179,7 @@ static int bear(dp_negotiator_t *n, dp_row_t *row, dp_launch_t *launch)
     if (launch->slot == 0 || launch->born == DP_GROUP_UNBORN) {
         snprintf(text, sizeof(text), "%s: %zu groups are alive, there can be %d",
                  dp_row_text(row, what), n->group_count, DP_GROUPS_MAX);
-        dp_order_failure(n, row, DP_ERR_PENDING, text, signature->members, signature->member_count);
+        dp_order_failure(n, row, DP_ERR_FULL, text, signature->members, signature->member_count);
         return 0;
     }
     if (dp_scope_make(n, launch->born, launch->slot,

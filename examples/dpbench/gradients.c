@@ -58,7 +58,7 @@ void bench_gradients(const bench_t *bench)
     for (int i = -bench->options.warmup; i < iterations; i++) {
         uint64_t begin;
 
-        /* for DP_TUNE; the barrier is part of it, as a schedule is locked for whole steps */
+        /* for DP_TUNE; the barrier is part of it, as a schedule covers whole steps */
         dp_step_begin(bench->dp, (uint64_t)i + (uint64_t)bench->options.warmup);
         bench_barrier(bench);
         if (i == 0) bench_must(bench, dp_stats_get(bench->dp, &before), "stats");
@@ -83,13 +83,14 @@ void bench_gradients(const bench_t *bench)
 
         printf("step: median %.1f ms, p95 %.1f ms, %.2f GB/s of payload (%d steps)\n", median, p95,
                (double)total * 4.0 / median / 1e6, iterations);
-        printf("per step: %.1f buckets, %.1f locked, %.1f control messages sent, %.1f MB packed, "
-               "%.1f MB wire\n",
-               (double)(after.buckets - before.buckets) / steps,
-               (double)(after.locked_launches - before.locked_launches) / steps,
-               (double)(after.control_sent - before.control_sent) / steps,
-               (double)(after.bytes_packed - before.bytes_packed) / steps / 1e6,
-               (double)(after.bytes_wire - before.bytes_wire) / steps / 1e6);
+        printf(
+            "per step: %.1f buckets, %.1f scheduled, %.1f control messages sent, %.1f MB packed, "
+            "%.1f MB wire\n",
+            (double)(after.buckets - before.buckets) / steps,
+            (double)(after.scheduled_launches - before.scheduled_launches) / steps,
+            (double)(after.control_sent - before.control_sent) / steps,
+            (double)(after.bytes_packed - before.bytes_packed) / steps / 1e6,
+            (double)(after.bytes_wire - before.bytes_wire) / steps / 1e6);
     }
     bench_free(bench, arena);
     free(times);

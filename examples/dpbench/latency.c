@@ -3,7 +3,7 @@
  *
  * Ranks of one machine share a clock, so an operation's latency is taken from the moment the last
  * rank submitted to the end of the slowest wait: how well sleeps end together does not count. Each
- * pause is measured twice: with one name, whose schedule is soon locked, and negotiated, with names
+ * pause is measured twice: with one name, whose schedule is soon cached, and negotiated, with names
  * in which no schedule can be found.
  */
 #include <errno.h>
@@ -39,12 +39,12 @@ static const char *restless_name(unsigned i)
     return names[(next - parity + 3) % 3];
 }
 
-static uint64_t locked_launches(const bench_t *bench)
+static uint64_t scheduled_launches(const bench_t *bench)
 {
     dp_stats_t stats = DP_STATS_INIT;
 
     bench_must(bench, dp_stats_get(bench->dp, &stats), "stats");
-    return stats.locked_launches;
+    return stats.scheduled_launches;
 }
 
 static void measure(const bench_t *bench, uint64_t gap_ns, int iterations, int is_steady)
@@ -53,7 +53,7 @@ static void measure(const bench_t *bench, uint64_t gap_ns, int iterations, int i
     double *ends = calloc((size_t)iterations, sizeof(double));
     dp_handle_t *handle;
     float *value = bench_alloc(bench, sizeof(*value));
-    uint64_t locked = 0;
+    uint64_t scheduled = 0;
 
     if (submits == NULL || ends == NULL) exit(1);
     for (int i = -bench->options.warmup; i < iterations; i++) {
@@ -61,7 +61,7 @@ static void measure(const bench_t *bench, uint64_t gap_ns, int iterations, int i
             is_steady ? "bench.latency" : restless_name((unsigned)(i + bench->options.warmup));
         uint64_t submit;
 
-        if (i == 0) locked = locked_launches(bench);
+        if (i == 0) scheduled = scheduled_launches(bench);
         if (gap_ns > 0) sleep_until(bench_now_ns() + gap_ns);
         submit = bench_now_ns();
         bench_must(bench,
@@ -72,7 +72,7 @@ static void measure(const bench_t *bench, uint64_t gap_ns, int iterations, int i
         submits[i] = (double)submit / 1e3;
         ends[i] = (double)bench_now_ns() / 1e3;
     }
-    locked = locked_launches(bench) - locked;
+    scheduled = scheduled_launches(bench) - scheduled;
     bench_max(bench, submits, (size_t)iterations);
     bench_max(bench, ends, (size_t)iterations);
     for (int i = 0; i < iterations; i++)
@@ -81,9 +81,9 @@ static void measure(const bench_t *bench, uint64_t gap_ns, int iterations, int i
         double p95 = bench_quantile(ends, (size_t)iterations, 0.95);
         double p5 = bench_quantile(ends, (size_t)iterations, 0.05);
 
-        printf("%10.1f us idle %10.1f %10.1f %10.1f   (%d iterations, %.0f %% locked)\n",
+        printf("%10.1f us idle %10.1f %10.1f %10.1f   (%d iterations, %.0f %% scheduled)\n",
                (double)gap_ns / 1e3, p5, bench_quantile(ends, (size_t)iterations, 0.5), p95,
-               iterations, 100.0 * (double)locked / (double)iterations);
+               iterations, 100.0 * (double)scheduled / (double)iterations);
         fflush(stdout);
     }
     bench_free(bench, value);
@@ -101,7 +101,7 @@ void bench_latency(const bench_t *bench)
 
     if (dp_rank(bench->dp) == 0) {
         printf("# 4-byte allreduce, us from the last submission to the last completion;\n"
-               "# each pause by a locked schedule where DP_SCHEDULE=auto, then negotiated\n"
+               "# each pause by a cached schedule where DP_SCHEDULE=auto, then negotiated\n"
                "#%17s %10s %10s %10s\n",
                "", "p5", "median", "p95");
     }

@@ -23,6 +23,8 @@ const char *dp_status_string(dp_status_t status)
         return "DP_ERR_SYSTEM";
     case DP_ERR_UNSUPPORTED:
         return "DP_ERR_UNSUPPORTED";
+    case DP_ERR_FULL:
+        return "DP_ERR_FULL";
     case DP_ERR_PENDING:
         return "DP_ERR_PENDING";
     case DP_ERR_BUSY:

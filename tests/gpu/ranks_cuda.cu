@@ -120,7 +120,7 @@ static int open_rig(rig_t *rig, double clip_norm, double loss_scale)
     dp_gradients_options_t options = DP_GRADIENTS_OPTIONS_INIT;
 
     options.clip_norm = clip_norm;
-    options.loss_scale = loss_scale;
+    options.initial_loss_scale = loss_scale;
     CUDA(cudaStreamCreateWithFlags(&rig->stream, cudaStreamNonBlocking));
     CUDA(cudaMalloc((void **)&rig->log, sizeof(log_t)));
     CUDA(zero(rig->log, sizeof(log_t)));
@@ -181,7 +181,7 @@ static void optimize(rig_t *rig, int step)
 
         DP_LAUNCH(descend, 1, THREADS, 0, rig->stream, (float *)tensor->weight,
                   (const float *)tensor->gradient, tensor->count, average_of(rig, i, step),
-                  rig->result.skip, rig->result.clip, rig->result.norm, rig->log);
+                  rig->result.skip, rig->result.clip_coef, rig->result.norm, rig->log);
     }
 }
 
@@ -496,7 +496,7 @@ static int run_abort(rig_t *rig, int stage)
         optimize(rig, s);
         if (stage == 5) {
             DP_LAUNCH(descend, 1, THREADS, 0, rig->stream, row_weight, rows, (size_t)ROWS,
-                      (float)((rig->size + 1) * (s + 1)) / 2.0f, rig->result.skip, rig->result.clip,
+                      (float)((rig->size + 1) * (s + 1)) / 2.0f, rig->result.skip, rig->result.clip_coef,
                       rig->result.norm, rig->log);
         }
         if (aborts && stage == 3) pthread_join(thread, NULL);

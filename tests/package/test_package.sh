@@ -31,7 +31,7 @@ int main()
     dp_options_t options = DP_OPTIONS_INIT;
     dp_gradients_options_t gradients = DP_GRADIENTS_OPTIONS_INIT;
     dp_context_t *dp = nullptr;
-    if (options.reduce != DP_SUM || gradients.accumulation != 1) return 1;
+    if (options.reduce != DP_SUM || gradients.accumulation_steps != 1) return 1;
     if (dp_init(nullptr, &dp) != DP_OK) return 1;
     std::printf("%s %d\n", dp_version(), dp_size(dp));
     return dp_finalize(dp) == DP_OK ? 0 : 1;
@@ -46,7 +46,7 @@ cp "$root/examples/embed.c" "$work/embed.c"
 cat >"$work/CMakeLists.txt" <<'TXT'
 cmake_minimum_required(VERSION 3.22)
 project(embed C)
-find_package(dp 0.1 REQUIRED)
+find_package(dp 0.2 REQUIRED)
 add_executable(embed embed.c)
 target_compile_definitions(embed PRIVATE _GNU_SOURCE)
 target_link_libraries(embed PRIVATE dp::dp m)

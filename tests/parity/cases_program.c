@@ -171,7 +171,7 @@ int parity_gradient_clipping(dp_context_t *dp)
         squares += 10.0 * pow((dp_size(dp) - 1) / 2.0 + k, 2.0);
     EXPECT(dp, fabs(result.norm - sqrt(squares)) < 1e-5 * result.norm, "norm %g, not %g",
            result.norm, sqrt(squares));
-    EXPECT(dp, fabs(result.clip * result.norm - 0.1) < 1e-9, "clip %g of %g", result.clip,
+    EXPECT(dp, fabs(result.clip_coef * result.norm - 0.1) < 1e-9, "clip %g of %g", result.clip_coef,
            result.norm);
     EXPECT(dp, result.skip == 0, "skipped");
     dp_gradients_destroy(gradients);

@@ -132,7 +132,7 @@ int case_queue(dp_context_t *dp)
         dp_status_t status;
 
         snprintf(name, sizeof(name), "q.%d", i % 100);
-        while ((status = dp_barrier(dp_world(dp), name, NULL)) == DP_ERR_PENDING) {
+        while ((status = dp_barrier(dp_world(dp), name, NULL)) == DP_ERR_FULL) {
             const char *text = strstr(dp_error_text(dp), "operations are in flight");
             size_t count = 0;
 

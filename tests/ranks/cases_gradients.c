@@ -38,7 +38,7 @@ int case_gradients(dp_context_t *dp)
     double norm;
 
     fill(&model, (float)dp_rank(dp) + 5.0f, 0.0f);
-    options.accumulation = 2;
+    options.accumulation_steps = 2;
     options.clip_norm = 1.0;
     EXPECT_STATUS(dp, dp_gradients_create(dp, model.tensors, 2, &options, &gradients), DP_OK);
     EXPECT(dp, model.wa[0] == 5.0f && model.wb[COUNT_B - 1] == 5.0f, "weights of rank 0: %g %g",
@@ -61,7 +61,7 @@ int case_gradients(dp_context_t *dp)
         norm = sqrt(COUNT_A * 4.0 * (double)mean * (double)mean +
                     COUNT_B * (double)mean * (double)mean);
         EXPECT(dp, fabs(result.norm - norm) < 1e-5 * norm, "%g, wanted %g", result.norm, norm);
-        EXPECT(dp, fabs(result.clip - 1.0 / norm) < 1e-5 / norm, "%g", result.clip);
+        EXPECT(dp, fabs(result.clip_coef - 1.0 / norm) < 1e-5 / norm, "%g", result.clip_coef);
         EXPECT(dp, result.skip == 0, "skip %d", result.skip);
     }
     dp_gradients_destroy(gradients);
@@ -102,8 +102,8 @@ int case_gradients_on(dp_context_t *dp)
         EXPECT(dp, result.skip == skip && *skip == (step == 2), "step %d: skip is %u", step, *skip);
         EXPECT(dp, step == 2 ? isinf(*result.norm) : *result.norm == (float)found.norm,
                "step %d: norm %g, %g before", step, (double)*result.norm, found.norm);
-        EXPECT(dp, *result.clip == (step == 2 ? 0.0f : (float)found.clip), "step %d: clip %g", step,
-               (double)*result.clip);
+        EXPECT(dp, *result.clip_coef == (step == 2 ? 0.0f : (float)found.clip_coef),
+               "step %d: clip %g", step, (double)*result.clip_coef);
     }
     dp_gradients_destroy(gradients);
     return 0;
@@ -171,8 +171,8 @@ int case_overflow(dp_context_t *dp)
     dp_gradients_t *gradients;
 
     fill(&model, 1.0f, 0.0f);
-    options.loss_scale = 1024.0;
-    options.loss_scale_grow = 3;
+    options.initial_loss_scale = 1024.0;
+    options.growth_interval = 3;
     options.wire = DP_WIRE_FP16;
     EXPECT_STATUS(dp, dp_gradients_create(dp, model.tensors, 2, &options, &gradients), DP_OK);
     for (int step = 0; step < 5; step++) {

@@ -256,7 +256,7 @@ int case_group_limit(dp_context_t *dp)
     if (self == dp_size(dp) - 1) {
         for (int i = 0; i < DP_GROUPS_MAX; i++)
             EXPECT_STATUS(dp, dp_group_create(dp, "one of many", &self, 1, &groups[i]), DP_OK);
-        EXPECT_STATUS(dp, dp_group_create(dp, "too many", &self, 1, &more), DP_ERR_PENDING);
+        EXPECT_STATUS(dp, dp_group_create(dp, "too many", &self, 1, &more), DP_ERR_FULL);
         EXPECT_TEXT(dp, dp_error_text(dp), "too many");
         EXPECT_TEXT(dp, dp_error_text(dp), "1023");
         if (case_sum(dp, groups[DP_GROUPS_MAX - 1], "v", 2.0, 2.0) != 0) return 1;

@@ -91,8 +91,9 @@ static int relock(dp_context_t *dp, loop_t *loop)
 
     if (rounds(dp, loop, 400) != 0) return 1;
     stats = stats_of(dp); /* others may be further by now, and have ended it again */
-    EXPECT(dp, dp_size(dp) == 1 || stats.locks > before.unlocks, "%llu locks, %llu unlocks",
-           (unsigned long long)stats.locks, (unsigned long long)before.unlocks);
+    EXPECT(dp, dp_size(dp) == 1 || stats.schedules > before.schedule_ends,
+           "%llu schedules, %llu ends", (unsigned long long)stats.schedules,
+           (unsigned long long)before.schedule_ends);
     return 0;
 }
 
@@ -102,8 +103,8 @@ static int expect_unlocked(dp_context_t *dp, const char *reason)
     dp_stats_t stats = stats_of(dp);
 
     if (dp_size(dp) == 1) return 0;
-    EXPECT(dp, strcmp(stats.unlock_reason, reason) == 0, "unlocked for \"%s\", wanted \"%s\"",
-           stats.unlock_reason, reason);
+    EXPECT(dp, strcmp(stats.schedule_end_reason, reason) == 0,
+           "the schedule ended for \"%s\", wanted \"%s\"", stats.schedule_end_reason, reason);
     return 0;
 }
 
@@ -123,12 +124,12 @@ int case_lock(dp_context_t *dp)
     if (dp_size(dp) == 1) return 0;
     sent = after.control_sent - before.control_sent;
     /* others may be in dp_finalize() by now */
-    EXPECT(dp, after.locks == 1 && strstr(" finalize", after.unlock_reason) != NULL,
-           "%llu locks, %llu unlocks (%s)", (unsigned long long)after.locks,
-           (unsigned long long)after.unlocks, after.unlock_reason);
-    EXPECT(dp, after.locked_launches - before.locked_launches >= ROUNDS,
+    EXPECT(dp, after.schedules == 1 && strstr(" finalize", after.schedule_end_reason) != NULL,
+           "%llu schedules, %llu ends (%s)", (unsigned long long)after.schedules,
+           (unsigned long long)after.schedule_ends, after.schedule_end_reason);
+    EXPECT(dp, after.scheduled_launches - before.scheduled_launches >= ROUNDS,
            "%llu launches in %d rounds",
-           (unsigned long long)(after.locked_launches - before.locked_launches), ROUNDS);
+           (unsigned long long)(after.scheduled_launches - before.scheduled_launches), ROUNDS);
     /* one per neighbour in six rounds or more */
     EXPECT(dp, sent <= (uint64_t)(ROUNDS / 6 + 2) * (uint64_t)dp_size(dp),
            "%llu messages in %d rounds", (unsigned long long)sent, ROUNDS);
@@ -282,8 +283,8 @@ int case_lock_gradients(dp_context_t *dp)
                (double)gradient[7]);
     }
     stats = stats_of(dp);
-    EXPECT(dp, dp_size(dp) == 1 || stats.locked_launches >= SYNCS - 3,
-           "%llu of %d rounds were locked", (unsigned long long)stats.locked_launches, SYNCS);
+    EXPECT(dp, dp_size(dp) == 1 || stats.scheduled_launches >= SYNCS - 3,
+           "%llu of %d rounds were scheduled", (unsigned long long)stats.scheduled_launches, SYNCS);
     dp_gradients_destroy(gradients);
     return 0;
 }
@@ -305,8 +306,8 @@ int case_lock_between_steps(dp_context_t *dp)
     loop_end(dp, &loop);
     if (dp_size(dp) == 1) return 0;
     stats = stats_of(dp);
-    EXPECT(dp, stats.locked_launches >= 2 * (STEPS - 8), "%llu launches in %d steps",
-           (unsigned long long)stats.locked_launches, STEPS);
+    EXPECT(dp, stats.scheduled_launches >= 2 * (STEPS - 8), "%llu launches in %d steps",
+           (unsigned long long)stats.scheduled_launches, STEPS);
     return 0;
 }
 
@@ -328,11 +329,12 @@ int case_lock_interludes(dp_context_t *dp)
     after = stats_of(dp);
     loop_end(dp, &loop);
     if (dp_size(dp) == 1) return 0;
-    EXPECT(dp, after.locks - before.locks >= INTERLUDES, "%llu locks behind %d interludes",
-           (unsigned long long)(after.locks - before.locks), INTERLUDES);
-    EXPECT(dp, after.locked_launches - before.locked_launches >= INTERLUDES * BETWEEN,
+    EXPECT(dp, after.schedules - before.schedules >= INTERLUDES,
+           "%llu schedules behind %d interludes",
+           (unsigned long long)(after.schedules - before.schedules), INTERLUDES);
+    EXPECT(dp, after.scheduled_launches - before.scheduled_launches >= INTERLUDES * BETWEEN,
            "%llu launches by schedule in %d rounds",
-           (unsigned long long)(after.locked_launches - before.locked_launches),
+           (unsigned long long)(after.scheduled_launches - before.scheduled_launches),
            INTERLUDES * BETWEEN);
     return 0;
 }

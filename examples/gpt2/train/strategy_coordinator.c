@@ -92,7 +92,7 @@ static int coordinator_attach(gpt2_strategy_t *base, gpt2_replica_t *replica,
     self->rows_follow = is_set(self, "ORDER", "program") &&
                         (options.wire == DP_WIRE_FP16 ||
                          (options.wire == DP_WIRE_DEFAULT && is_set(self, "WIRE", "fp16")));
-    options.accumulation = settings->accumulate;
+    options.accumulation_steps = settings->accumulate;
     options.clip_norm = settings->clip;
     status =
         dp_gradients_create(self->dp.context, tensors, layout->count, &options, &self->gradients);
@@ -165,7 +165,7 @@ static int sync_on_device(coordinator_t *self, gpt2_sync_t *out, gpt2_error_t *e
     if (status != DP_OK) return gpt2_dp_failed(&self->dp, "dp_gradients_sync_on", status, error);
     *out = (gpt2_sync_t){.clip = 1.0,
                          .device_norm = result.norm,
-                         .device_clip = result.clip,
+                         .device_clip = result.clip_coef,
                          .device_skip = result.skip};
     if (self->replica->rows == NULL) return 0;
     return self->replica->ops->join(self->replica, self->settings.clip, out, error);
@@ -181,7 +181,7 @@ static int coordinator_sync(gpt2_strategy_t *base, gpt2_sync_t *out, gpt2_error_
     status = dp_gradients_sync(self->gradients, &result);
 
     if (status != DP_OK) return gpt2_dp_failed(&self->dp, "dp_gradients_sync", status, error);
-    *out = (gpt2_sync_t){.norm = result.norm, .clip = result.clip, .skip = result.skip};
+    *out = (gpt2_sync_t){.norm = result.norm, .clip = result.clip_coef, .skip = result.skip};
     return 0;
 }
 

@@ -21,7 +21,7 @@ def empty():
     return {"locked": {}, "unlocked": {}, "idle": []}
 
 
-LINE = re.compile(r"([\d.]+) us idle +[\d.]+ +([\d.]+) +[\d.]+ +\(\d+ iterations, +(\d+) % locked")
+LINE = re.compile(r"([\d.]+) us idle +[\d.]+ +([\d.]+) +[\d.]+ +\(\d+ iterations, +(\d+) % (?:locked|scheduled)")
 IDLE = re.compile(r"idle CPU of a rank: ([\d.]+) %")
 
 

@@ -305,7 +305,7 @@ static void group_places_run_out(void **state)
         assert_true(dp_negotiator_output(negotiator, &out));
         if (i == DP_GROUPS_MAX + 1 || i == DP_GROUPS_MAX + 2) {
             assert_int_equal(out.kind, DP_OUTPUT_FAIL);
-            assert_int_equal(out.status, DP_ERR_PENDING);
+            assert_int_equal(out.status, DP_ERR_FULL);
             assert_string_equal(out.text, "group tp: 1023 groups are alive, there can be 1023");
         } else {
             assert_int_equal(out.kind, DP_OUTPUT_LAUNCH);

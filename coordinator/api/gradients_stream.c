@@ -1,0 +1,165 @@
+/*
+ * gradients_stream.c - dp_gradients_sync_on(): a sync that makes a GPU's stream wait, not the
+ * program's thread.
+ *
+ * The optimizer is already queued on the stream when the averages arrive. So the decision (skip
+ * this step? which clip coefficient?) is a kernel on that stream, behind the averages, and its
+ * result stays in the device's memory. Without a GPU it is dp_gradients_sync(), and the result lies
+ * in ordinary memory. Called on the program's threads.
+ */
+#include "coordinator/api/gradients.h"
+
+#include <pthread.h>
+
+#include "coordinator/api/fork.h"
+#include "coordinator/api/sized.h"
+
+/* Without a GPU. Another thread of the program may poll the flag, so it is stored atomically; it is
+ * 1 while clip_coef and norm change. */
+static void store_skip(dp_figures_t *figures, uint32_t skip)
+{
+    __atomic_store_n(&figures->skip, skip, __ATOMIC_SEQ_CST);
+}
+
+static dp_status_t sync_on_host(dp_gradients_t *gradients)
+{
+    dp_gradients_result_t found = DP_GRADIENTS_RESULT_INIT;
+    dp_figures_t *figures = gradients->figures;
+    dp_status_t status;
+
+    store_skip(figures, 1);
+    status = dp_gradients_sync(gradients, &found);
+    if (status != DP_OK) return status;
+    figures->clip = (float)found.clip_coef;
+    figures->norm = (float)found.norm;
+    store_skip(figures, found.skip != 0);
+    return DP_OK;
+}
+
+/* The stream waits for every average; this thread, until all were issued to the device. */
+static dp_status_t stream_waits(dp_gradients_t *gradients, void *stream)
+{
+    dp_status_t status = DP_OK;
+
+    for (size_t i = 0; i < gradients->count; i++) {
+        const dp_status_t waited = dp_stream_wait(gradients->parameters[i].handle, stream);
+
+        if (status == DP_OK) status = waited;
+    }
+    return status;
+}
+
+/* Gives the handles back; the averages go on. */
+static void release_averages(dp_gradients_t *gradients)
+{
+    for (size_t i = 0; i < gradients->count; i++) {
+        dp_parameter_t *parameter = &gradients->parameters[i];
+
+        dp_release(parameter->handle);
+        parameter->handle = NULL;
+        parameter->readies = 0;
+    }
+}
+
+/* Queues the decision on the stream, behind the averages that the stream waits for. */
+static dp_status_t decide(dp_gradients_t *gradients, dp_stream_t *stream, int is_failed)
+{
+    const dp_device_ops_t *device = gradients->context->device->ops;
+    dp_status_t status =
+        device->decide(stream, gradients->figures, gradients->options.clip_norm, is_failed);
+
+    return status == DP_OK ? device->event_record(gradients->decided, stream) : status;
+}
+
+/* 1: the world has ended. */
+static int has_ended(dp_context_t *context)
+{
+    dp_status_t fatal;
+
+    pthread_mutex_lock(&context->lock);
+    fatal = context->fatal;
+    pthread_mutex_unlock(&context->lock);
+    return fatal != DP_OK;
+}
+
+/* Loss scales, and one tensor's fp16 scale, follow from the averages of the step before. */
+static int needs_last(const dp_gradients_t *gradients)
+{
+    return gradients->options.initial_loss_scale > 0.0 ||
+           dp_submit_needs_last(gradients->context, gradients->options.wire);
+}
+
+/* DP_CHECK: weights are compared before the optimizer behind the decision can write them, so the
+ * averages are waited for here. */
+static dp_status_t decide_checked(dp_gradients_t *gradients, dp_stream_t *stream)
+{
+    dp_gradients_result_t found = DP_GRADIENTS_RESULT_INIT;
+    const dp_status_t status = dp_gradients_collect(gradients, &found);
+
+    if (status == DP_OK) return decide(gradients, stream, 0);
+    (void)decide(gradients, stream, 1);
+    (void)dp_gradients_clear_sums(gradients);
+    return status;
+}
+
+static dp_status_t sync_device(dp_gradients_t *gradients, void *native, dp_stream_t *stream)
+{
+    dp_gradients_result_t found = DP_GRADIENTS_RESULT_INIT;
+    dp_status_t status = dp_gradients_finish_deferred(gradients);
+
+    if (status == DP_OK) status = dp_gradients_all_submitted(gradients);
+    if (status != DP_OK) { /* averages in flight stay so; another sync may wait for them */
+        (void)decide(gradients, stream, 1);
+        return status;
+    }
+    gradients->syncs++;
+    status = stream_waits(gradients, native);
+    if (status == DP_OK && gradients->check) return decide_checked(gradients, stream);
+    if (status == DP_OK) {
+        gradients->is_deferred = needs_last(gradients);
+        if (!gradients->is_deferred) release_averages(gradients);
+        status = decide(gradients, stream, 0);
+        if (status == DP_OK) return DP_OK;
+        return dp_context_error(
+            gradients->context, status, "gradients: sync %llu: no decision on stream %p: %s",
+            (unsigned long long)gradients->syncs, native, dp_status_string(status));
+    }
+    (void)decide(gradients, stream, 1);
+    if (has_ended(gradients->context)) {
+        release_averages(gradients); /* they end when the streams move on */
+        return status;
+    }
+    (void)dp_gradients_collect(gradients, &found);
+    (void)dp_gradients_clear_sums(gradients);
+    return status;
+}
+
+dp_status_t dp_gradients_sync_on(dp_gradients_t *gradients, void *stream,
+                                 dp_device_result_t *result)
+{
+    dp_context_t *context;
+    dp_stream_t *known;
+
+    if (gradients == NULL || dp_context_is_forked(gradients->context)) return DP_ERR_INVALID;
+    context = gradients->context;
+    if (result != NULL) {
+        dp_error_t error;
+        const dp_device_result_t found = {.skip = &gradients->figures->skip,
+                                          .clip_coef = &gradients->figures->clip,
+                                          .norm = &gradients->figures->norm};
+        const dp_status_t status = dp_sized_check("dp_device_result_t", result->size, &error);
+
+        if (status != DP_OK) return dp_context_error(context, status, "gradients: %s", error.text);
+        dp_sized_write(result, &found, sizeof(found));
+    }
+    if (!dp_gradients_on_device(gradients)) return sync_on_host(gradients);
+    pthread_mutex_lock(&context->lock);
+    known = stream == NULL ? NULL : dp_stream_find(context, stream);
+    pthread_mutex_unlock(&context->lock);
+    if (known == NULL) {
+        return dp_context_error(context, DP_ERR_UNSUPPORTED,
+                                "gradients: the stream %p is none of %s", stream,
+                                context->device->ops->describe(context->device));
+    }
+    return sync_device(gradients, stream, known);
+}
