@@ -37,8 +37,8 @@ int parity_outputs_are_written_only_when_due(dp_context_t *dp)
         EXPECT(dp, result.nonfinite == 99, "the result was written");
     }
     if (open_gate(dp)) return 1;
-    /* A result of another size, e.g. of another version, is refused and the handle stays. */
-    result.size = 8;
+    /* A result of a size that no version has is refused, and the handle stays. */
+    result.size = 12;
     EXPECT_STATUS(dp, dp_wait(handle, 120.0, &result), DP_ERR_INVALID);
     EXPECT(dp, dp_rank(dp) != 0 || result.nonfinite == 99, "the result was written");
     result = (dp_result_t)DP_RESULT_INIT;

@@ -1,0 +1,213 @@
+/*
+ * other_version.c - a program that was compiled against dp.h of another version.
+ *
+ * CMake builds it three times, against headers that other_header.awk makes of dp.h: each struct
+ * with a `size` has a field fewer (FEWER), as many, or a field more (MORE). The library is the same
+ * one. A world of one is enough: sizes are looked at before any other rank is.
+ */
+#include <dp.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CANARY 0x5ca1ab1e5ca1ab1eull
+
+static dp_context_t *dp;
+
+#define CHECK(condition, ...)                                                                      \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            fprintf(stderr, "%s:%d: %s: ", __FILE__, __LINE__, #condition);                        \
+            fprintf(stderr, __VA_ARGS__);                                                          \
+            fprintf(stderr, "; %s\n", dp == NULL ? "" : dp_error_text(dp));                        \
+            exit(1);                                                                               \
+        }                                                                                          \
+    } while (0)
+
+static const size_t bad_sizes[] = {0, 4, 12, 4104, (size_t)0x7ffd12345678};
+#define BAD_SIZES (sizeof(bad_sizes) / sizeof(bad_sizes[0]))
+
+#ifdef MORE
+/* What a call on options with an unknown field set must say. text: NULL: dp_error_text(). */
+static void check_refusal(dp_status_t status, const char *text, const char *type)
+{
+    if (text == NULL) text = dp_error_text(dp);
+    CHECK(status == DP_ERR_INVALID, "%s", dp_status_string(status));
+    CHECK(strstr(text, type) != NULL && strstr(text, "does not know") != NULL, "%s", text);
+}
+#endif
+
+static void start(void)
+{
+    char error[512] = "";
+    dp_init_options_t options = DP_INIT_OPTIONS_INIT;
+    dp_status_t status;
+
+    options.error = error;
+    options.error_bytes = sizeof(error);
+    for (size_t i = 0; i < BAD_SIZES; i++) {
+        options.size = bad_sizes[i];
+        status = dp_init(&options, &dp);
+        CHECK(status == DP_ERR_INVALID && dp == NULL, "size %zu: %s", bad_sizes[i],
+              dp_status_string(status));
+    }
+    options.size = sizeof(options);
+#ifdef MORE
+    options.added = 1;
+    check_refusal(dp_init(&options, &dp), error, "dp_init_options_t");
+    options.added = 0;
+#endif
+#ifndef FEWER
+    options.order = DP_ORDER_PROGRAM;
+#endif
+    status = dp_init(&options, &dp);
+    CHECK(status == DP_OK && error[0] == '\0', "%s: %s", dp_status_string(status), error);
+#ifdef FEWER /* a missing field has its default */
+    CHECK(strcmp(dp_setting(dp, "ORDER"), "negotiated") == 0, "%s", dp_setting(dp, "ORDER"));
+#else
+    CHECK(strcmp(dp_setting(dp, "ORDER"), "program") == 0, "%s", dp_setting(dp, "ORDER"));
+#endif
+}
+
+static void operate(void)
+{
+    struct {
+        dp_result_t result;
+        uint64_t canary;
+    } found = {DP_RESULT_INIT, CANARY};
+    float values[3] = {1.0f, 2.0f, 3.0f};
+    dp_options_t options = DP_OPTIONS_INIT;
+    dp_handle_t *handle;
+
+    for (size_t i = 0; i < BAD_SIZES; i++) {
+        options.size = bad_sizes[i];
+        CHECK(dp_allreduce(dp_world(dp), "a", values, values, 3, DP_F32, &options, NULL) ==
+                  DP_ERR_INVALID,
+              "size %zu", bad_sizes[i]);
+    }
+    options = (dp_options_t)DP_OPTIONS_INIT;
+    options.postscale = 2.0;
+#ifdef MORE
+    options.added = 1;
+    check_refusal(dp_allreduce(dp_world(dp), "a", values, values, 3, DP_F32, &options, NULL), NULL,
+                  "dp_options_t");
+    options.added = 0;
+    found.result.added = 42;
+#endif
+    CHECK(dp_allreduce(dp_world(dp), "a", values, values, 3, DP_F32, &options, &handle) == DP_OK,
+          "allreduce");
+    for (size_t i = 0; i < BAD_SIZES; i++) { /* and the handle stays */
+        found.result.size = bad_sizes[i];
+        CHECK(dp_wait(handle, -1.0, &found.result) == DP_ERR_INVALID, "size %zu", bad_sizes[i]);
+    }
+    found.result.size = sizeof(found.result);
+    CHECK(dp_wait(handle, -1.0, &found.result) == DP_OK, "wait");
+    CHECK(values[2] == 6.0f && found.result.count == 3 && found.result.sum_squares == 56.0,
+          "%g, count %zu, %g", (double)values[2], found.result.count, found.result.sum_squares);
+    CHECK(found.canary == CANARY && found.result.size == sizeof(found.result), "it is %zu",
+          found.result.size);
+#ifdef MORE
+    CHECK(found.result.added == 42, "what the library does not know was written");
+#endif
+}
+
+static void train(void)
+{
+    struct {
+        dp_gradients_result_t result;
+        uint64_t canary;
+    } found = {DP_GRADIENTS_RESULT_INIT, CANARY};
+    struct {
+        dp_device_result_t result;
+        uint64_t canary;
+    } words = {DP_DEVICE_RESULT_INIT, CANARY};
+    float weight[1] = {1.0f}, gradient[1] = {8.0f};
+    const dp_gradient_t tensor = {"w", weight, gradient, 1, DP_F32};
+    dp_gradients_options_t options = DP_GRADIENTS_OPTIONS_INIT;
+    dp_gradients_t *gradients;
+    dp_status_t status;
+
+    options.clip_norm = 1.0;
+    options.accumulation_steps = 2;
+#ifdef MORE
+    options.added = (uint64_t)1 << 63;
+    check_refusal(dp_gradients_create(dp, &tensor, 1, &options, &gradients), NULL,
+                  "dp_gradients_options_t");
+    options.added = 0;
+    found.result.added = words.result.added = 42;
+#endif
+    for (size_t i = 0; i < BAD_SIZES; i++) {
+        options.size = bad_sizes[i];
+        CHECK(dp_gradients_create(dp, &tensor, 1, &options, &gradients) == DP_ERR_INVALID,
+              "size %zu", bad_sizes[i]);
+    }
+    options.size = sizeof(options);
+    status = dp_gradients_create(dp, &tensor, 1, &options, &gradients);
+    CHECK(status == DP_OK, "%s", dp_status_string(status));
+    for (int step = 0; step < 2; step++) {
+        gradient[0] = 8.0f;
+        for (int i = 0; i < 2; i++)
+            CHECK(dp_gradients_ready(gradients, 0, NULL) == DP_OK, "ready");
+        for (size_t i = 0; i < BAD_SIZES; i++) {
+            found.result.size = words.result.size = bad_sizes[i];
+            CHECK((step == 0
+                       ? dp_gradients_sync(gradients, &found.result)
+                       : dp_gradients_sync_on(gradients, NULL, &words.result)) == DP_ERR_INVALID,
+                  "size %zu", bad_sizes[i]);
+        }
+        found.result.size = sizeof(found.result);
+        words.result.size = sizeof(words.result);
+        status = step == 0 ? dp_gradients_sync(gradients, &found.result)
+                           : dp_gradients_sync_on(gradients, NULL, &words.result);
+        CHECK(status == DP_OK && gradient[0] == 4.0f, "%s, %g", dp_status_string(status),
+              (double)gradient[0]);
+    }
+    CHECK(found.result.norm == 4.0 && found.result.clip_coef == 0.25, "norm %g, clip_coef %g",
+          found.result.norm, found.result.clip_coef);
+    CHECK(*words.result.skip == 0 && *words.result.clip_coef == 0.25f, "%u, %g", *words.result.skip,
+          (double)*words.result.clip_coef);
+    CHECK(found.canary == CANARY && words.canary == CANARY, "written beyond the program's struct");
+    CHECK(found.result.size == sizeof(found.result) && words.result.size == sizeof(words.result),
+          "the sizes are %zu and %zu", found.result.size, words.result.size);
+#ifdef MORE
+    CHECK(found.result.added == 42 && words.result.added == 42, "written");
+#endif
+    dp_gradients_destroy(gradients);
+}
+
+static void count(void)
+{
+    struct {
+        dp_stats_t stats;
+        uint64_t canary;
+    } found = {DP_STATS_INIT, CANARY};
+
+#ifdef MORE
+    found.stats.added = 42;
+#endif
+    for (size_t i = 0; i < BAD_SIZES; i++) {
+        found.stats.size = bad_sizes[i];
+        CHECK(dp_stats_get(dp, &found.stats) == DP_ERR_INVALID, "size %zu", bad_sizes[i]);
+    }
+    found.stats.size = sizeof(found.stats);
+    CHECK(dp_stats_get(dp, &found.stats) == DP_OK, "stats");
+    CHECK(found.stats.submitted > 2 && found.stats.completed == found.stats.submitted,
+          "%llu and %llu", (unsigned long long)found.stats.submitted,
+          (unsigned long long)found.stats.completed);
+    CHECK(found.canary == CANARY && found.stats.size == sizeof(found.stats), "size %zu",
+          found.stats.size);
+#ifdef MORE
+    CHECK(found.stats.added == 42, "written");
+#endif
+}
+
+int main(void)
+{
+    start();
+    operate();
+    train();
+    count();
+    CHECK(dp_finalize(dp) == DP_OK, "finalize");
+    return 0;
+}
