@@ -19,9 +19,10 @@ dp_status_t dp_submit_error(const dp_group_t *group, const dp_submit_t *what, dp
     va_start(list, format);
     vsnprintf(reason, sizeof(reason), format, list);
     va_end(list);
-    if (what->born != NULL || what->collective == DP_COLLECTIVE_GROUP_DESTROY) {
+    if (what->new_group != NULL || what->collective == DP_COLLECTIVE_GROUP_DESTROY) {
         return dp_context_error(group->context, status, "group %s: %s",
-                                what->born != NULL ? what->born->name : group->name, reason);
+                                what->new_group != NULL ? what->new_group->name : group->name,
+                                reason);
     }
     if (group == &group->context->world) {
         return dp_context_error(group->context, status, "tensor %s: %s",
@@ -29,11 +30,6 @@ dp_status_t dp_submit_error(const dp_group_t *group, const dp_submit_t *what, dp
     }
     return dp_context_error(group->context, status, "tensor %s of group %s: %s",
                             what->name == NULL ? "NULL" : what->name, group->name, reason);
-}
-
-static int is_float(dp_dtype_t dtype)
-{
-    return dtype == DP_F16 || dtype == DP_BF16 || dtype == DP_F32 || dtype == DP_F64;
 }
 
 int dp_submit_reduces(dp_collective_t collective)
@@ -262,7 +258,8 @@ static dp_status_t check_tensor(dp_group_t *group, const dp_submit_t *what, size
     if (!dp_submit_reduces(what->collective)) return DP_OK;
     if (tensor->dtype == DP_BOOL && options->reduce == DP_AVERAGE)
         return dp_submit_error(group, what, DP_ERR_INVALID, "%sbool has no average", at);
-    if (!is_float(tensor->dtype) && (options->prescale != 1.0 || options->postscale != 1.0)) {
+    if (!dp_dtype_is_float(tensor->dtype) &&
+        (options->prescale != 1.0 || options->postscale != 1.0)) {
         return dp_submit_error(group, what, DP_ERR_INVALID,
                                "%sscales %g and %g on type %s; only floats are scaled", at,
                                options->prescale, options->postscale, dp_dtype_name(tensor->dtype));

@@ -55,9 +55,9 @@ dp_status_t dp_context_error(dp_context_t *context, dp_status_t status, const ch
 
 /* ---- What the ranks tell each other first --------------------------------------------------- */
 
-static dp_status_t exchange(dp_context_t *context, const char *name, const void *value,
-                            size_t value_bytes, void ***values, size_t **bytes,
-                            uint64_t deadline_ns, dp_error_t *error)
+static dp_status_t exchange_values(dp_context_t *context, const char *name, const void *value,
+                                   size_t value_bytes, void ***values, size_t **bytes,
+                                   uint64_t deadline_ns, dp_error_t *error)
 {
     dp_status_t status;
 
@@ -89,13 +89,13 @@ static dp_status_t swap_hellos(dp_context_t *context, dp_hello_t *hello, uint64_
     size_t *bytes = NULL;
     dp_status_t status;
 
-    status = exchange(context, "hello", own, own_bytes, &values, &bytes, deadline_ns, error);
+    status = exchange_values(context, "hello", own, own_bytes, &values, &bytes, deadline_ns, error);
     if (status == DP_OK) status = dp_hello_read(hello, values, bytes, error);
     free_values(context, values, bytes);
     return status;
 }
 
-static dp_status_t try_hosts(dp_context_t *context, dp_hello_t *hello, uint64_t deadline_ns,
+static dp_status_t try_nodes(dp_context_t *context, dp_hello_t *hello, uint64_t deadline_ns,
                              dp_error_t *error)
 {
     const uint8_t reached = (uint8_t)dp_hello_try(hello);
@@ -103,7 +103,7 @@ static dp_status_t try_hosts(dp_context_t *context, dp_hello_t *hello, uint64_t 
     size_t *bytes = NULL;
     dp_status_t status;
 
-    status = exchange(context, "reach", &reached, 1, &values, &bytes, deadline_ns, error);
+    status = exchange_values(context, "reach", &reached, 1, &values, &bytes, deadline_ns, error);
     if (status == DP_OK) status = dp_hello_settle(hello, values, bytes, error);
     free_values(context, values, bytes);
     return status;
@@ -116,7 +116,7 @@ static dp_status_t say_hello(dp_context_t *context, uint64_t deadline_ns, dp_err
 
     if (status == DP_OK) status = swap_hellos(context, hello, deadline_ns, error);
     if (status == DP_OK) {
-        status = dp_hello_must_try(hello) ? try_hosts(context, hello, deadline_ns, error)
+        status = dp_hello_must_try(hello) ? try_nodes(context, hello, deadline_ns, error)
                                           : dp_hello_settle(hello, NULL, NULL, error);
     }
     dp_hello_destroy(hello);
@@ -174,7 +174,8 @@ static dp_status_t connect_neighbours(dp_context_t *context, uint64_t deadline_n
         return dp_error_set(error, status, "the %s transport has no address",
                             context->transport->ops->name);
     }
-    status = exchange(context, "control", address, own_bytes, &values, &bytes, deadline_ns, error);
+    status = exchange_values(context, "control", address, own_bytes, &values, &bytes, deadline_ns,
+                             error);
     if (status == DP_OK) {
         status = dp_loop_neighbours(&context->topology, context->config.tree_arity, context->rank,
                                     ranks, &count);
@@ -193,7 +194,7 @@ static dp_status_t connect_neighbours(dp_context_t *context, uint64_t deadline_n
 }
 
 /* Threads may poll briefly only where the machine has a core for each of them. */
-static void share_cores(dp_context_t *context)
+static void choose_spin_times(dp_context_t *context)
 {
     cpu_set_t set;
     int cores = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
@@ -202,7 +203,7 @@ static void share_cores(dp_context_t *context)
     /* A rank's program, coordinator and data plane run at the same time. */
     context->wait_spin_ns = 2 * here <= cores ? context->config.spin_ns : 0;
     if (here > cores) context->config.spin_ns = 0;
-    context->drive_ns = context->config.spin_ns;
+    context->progress_ns = context->config.spin_ns;
 }
 
 static dp_status_t start_loop(dp_context_t *context, dp_error_t *error)
@@ -216,7 +217,7 @@ static dp_status_t start_loop(dp_context_t *context, dp_error_t *error)
                                  .transport = context->transport,
                                  .log = &context->log,
                                  .trace = context->trace,
-                                 .may_back_off = context->drive_ns > 0,
+                                 .may_back_off = context->progress_ns > 0,
                                  .callbacks = {.user = context,
                                                .launch = dp_on_launch,
                                                .joined = dp_on_joined,
@@ -249,7 +250,7 @@ static void context_destroy(dp_context_t *context, int failed)
     dp_streams_free(context);
     if (context->loop != NULL) dp_loop_stop(context->loop);
     dp_engine_destroy(context->engine);
-    dp_stages_free(context);
+    dp_stagings_free(context);
     dp_device_destroy(context->device);
     dp_transport_destroy(context->transport);
     /* dprun merges or removes the recorders of its run directory; other runs keep none. */
@@ -300,7 +301,7 @@ static dp_status_t make_tune(dp_context_t *context, dp_error_t *error)
     return dp_error_set(error, DP_ERR_NO_MEMORY, "no memory for the tuner");
 }
 
-static dp_status_t build(dp_context_t *context, int use_loopback, dp_error_t *error)
+static dp_status_t build_context(dp_context_t *context, int use_loopback, dp_error_t *error)
 {
     dp_config_t *config = &context->config;
     uint64_t deadline_ns = context->bootstrap->deadline_ns;
@@ -320,7 +321,7 @@ static dp_status_t build(dp_context_t *context, int use_loopback, dp_error_t *er
     dp_inject_enter(config->injector, DP_INJECT_RENDEZVOUS);
     status = say_hello(context, deadline_ns, error);
     if (status != DP_OK) return status;
-    share_cores(context);
+    choose_spin_times(context);
     if (config->trace) {
         dp_error_t warning = {DP_OK, ""};
 
@@ -379,7 +380,7 @@ dp_status_t dp_context_create(const dp_config_t *config, dp_bootstrap_t *bootstr
     dp_log_init(&context->log, (dp_log_level_t)config->log_level, context->rank);
     context->log.queue = dp_log_queue_create();
     pthread_mutex_init(&context->lock, NULL);
-    status = build(context, use_loopback, error);
+    status = build_context(context, use_loopback, error);
     if (status != DP_OK) {
         context_destroy(context, 1);
         return status;
@@ -457,7 +458,7 @@ static void meet_last(dp_context_t *context)
     void **values = NULL;
     size_t *bytes = NULL;
 
-    exchange(context, "bye", "", 0, &values, &bytes, dp_now_ns() + GOODBYE_NS, NULL);
+    exchange_values(context, "bye", "", 0, &values, &bytes, dp_now_ns() + GOODBYE_NS, NULL);
     free_values(context, values, bytes);
 }
 

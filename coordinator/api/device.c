@@ -39,7 +39,7 @@ const char *dp_context_device_name(const dp_context_t *context)
     return context->plugin == NULL ? "host" : "cuda";
 }
 
-static dp_status_t make_plugged(dp_context_t *context, dp_error_t *error)
+static dp_status_t create_plugged_device(dp_context_t *context, dp_error_t *error)
 {
     const dp_topology_t *topology = &context->topology;
     const dp_device_options_t options = {.local_rank = topology->local_rank[context->rank],
@@ -64,7 +64,7 @@ dp_status_t dp_context_make_device(dp_context_t *context, dp_error_t *error)
     dp_config_t *config = &context->config;
     dp_status_t status;
 
-    if (context->plugin != NULL) return make_plugged(context, error);
+    if (context->plugin != NULL) return create_plugged_device(context, error);
     status = dp_device_host_create(config->spin_ns, &context->log, &context->device);
     if (status != DP_OK) return dp_error_set(error, status, "no memory for the host device");
     if (config->emulate_ranks > 0) {

@@ -73,8 +73,7 @@ static dp_status_t check_arguments(dp_context_t *context, const dp_gradient_t *t
                                     "gradients: tensor %s: gradient is NULL, count is %zu",
                                     tensor->name, tensor->count);
         }
-        if (tensor->dtype != DP_F16 && tensor->dtype != DP_BF16 && tensor->dtype != DP_F32 &&
-            tensor->dtype != DP_F64) {
+        if (!dp_dtype_is_float(tensor->dtype)) {
             return dp_context_error(context, DP_ERR_INVALID,
                                     "gradients: tensor %s: type %d is no floating-point type",
                                     tensor->name, (int)tensor->dtype);

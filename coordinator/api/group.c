@@ -20,8 +20,8 @@ void dp_group_init_world(dp_context_t *context)
                                   .size = context->size,
                                   .about = {.uid = DP_GROUP_WORLD, .name = ""},
                                   .plane = {.rank = context->rank, .size = context->size}};
-    context->unborn = context->world;
-    context->unborn.about.uid = DP_GROUP_UNBORN;
+    context->forming = context->world;
+    context->forming.about.uid = DP_GROUP_UNBORN;
 }
 
 static void group_fini(dp_group_t *group)
@@ -43,7 +43,7 @@ void dp_groups_free(dp_context_t *context)
         free(group);
     }
     context->groups = NULL;
-    group_fini(&context->unborn);
+    group_fini(&context->forming);
     group_fini(&context->world);
 }
 
@@ -86,7 +86,7 @@ static dp_status_t check_members(dp_context_t *context, const char *name, int *m
 }
 
 /* Submits the making of the group and waits for it. */
-static dp_status_t give_birth(dp_context_t *context, dp_group_t *group)
+static dp_status_t submit_creation(dp_context_t *context, dp_group_t *group)
 {
     char row[DP_GROUP_NAME_MAX + 32];
     dp_handle_t *handle;
@@ -95,17 +95,17 @@ static dp_status_t give_birth(dp_context_t *context, dp_group_t *group)
     /* Groups that are made at the same time may share a name as long as they are disjoint: the
      * lowest rank of each tells them apart. */
     snprintf(row, sizeof(row), "%s (from rank %d)", group->name, group->members[0]);
-    status = dp_submit(&context->unborn,
+    status = dp_submit(&context->forming,
                        &(dp_submit_t){.collective = DP_COLLECTIVE_GROUP_CREATE,
                                       .name = row,
                                       .root = -1,
                                       .peer = -1,
-                                      .born = group},
+                                      .new_group = group},
                        &handle);
     return status == DP_OK ? dp_wait(handle, -1.0, NULL) : status;
 }
 
-static void still_birth(dp_group_t *group)
+static void forget_group(dp_group_t *group)
 {
     dp_context_t *context = group->context;
     dp_group_t **link;
@@ -143,11 +143,11 @@ static dp_status_t create(dp_context_t *context, const char *name, int *members,
     group->next = context->groups;
     context->groups = group;
     pthread_mutex_unlock(&context->lock);
-    status = give_birth(context, group);
+    status = submit_creation(context, group);
     if (status == DP_OK) {
         *out = group;
     } else if (group->about.uid == DP_GROUP_UNBORN) {
-        still_birth(group); /* it was never launched, so nobody else knows it */
+        forget_group(group); /* it was never launched, so nobody else knows it */
     }
     return status;
 }

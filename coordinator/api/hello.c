@@ -20,28 +20,29 @@
 #define NAME_ROOM 320
 
 /* The hello of one rank. */
-typedef struct words {
+typedef struct rank_hello {
     char version[64];
     char host[NAME_ROOM];                  /* for people */
     char node[DP_NODE_IDENTITY_TEXT + 16]; /* equal: on one host */
     char kernel[DP_NODE_IDENTITY_TEXT];
     char network[DP_NODE_IDENTITY_TEXT];
     char device[16];
+    int is_tuned;
     dp_interface_addresses_t addresses;
-    dp_peer_socket_address_t door;
-} words_t;
+    dp_peer_socket_address_t listen_address;
+} rank_hello_t;
 
 struct dp_hello {
     dp_context_t *context; /* borrowed */
-    dp_peer_socket_address_t door;
-    int listener;   /* -1: there is none to be had, so nobody reaches this rank */
-    words_t *words; /* [size] */
+    dp_peer_socket_address_t listen_address;
+    int listener;        /* -1: there is none to be had, so nobody reaches this rank */
+    rank_hello_t *ranks; /* [size] */
 };
 
 /* ---- This rank's ---------------------------------------------------------------------------- */
 
 /* The pretended host this rank is on; -1: hosts are real. */
-static int pretended_host(const dp_context_t *context)
+static int pretended_node(const dp_context_t *context)
 {
     const int hosts = dp_min(context->config.pretend_nodes, context->size);
 
@@ -52,7 +53,7 @@ static int pretended_host(const dp_context_t *context)
 static void write_names(const dp_context_t *context, const dp_node_identity_t *machine,
                         dp_writer_t *writer)
 {
-    const int pretended = pretended_host(context);
+    const int pretended = pretended_node(context);
     char host[256] = "localhost";
     char suffix[16] = "";
     char name[NAME_ROOM];
@@ -70,7 +71,7 @@ static void write_names(const dp_context_t *context, const dp_node_identity_t *m
 size_t dp_hello_write(const dp_hello_t *hello, uint8_t data[DP_HELLO_ROOM])
 {
     const dp_context_t *context = hello->context;
-    uint8_t door[DP_PEER_SOCKET_ADDRESS];
+    uint8_t listen_address[DP_PEER_SOCKET_ADDRESS];
     dp_interface_addresses_t addresses;
     dp_node_identity_t machine;
     dp_writer_t writer;
@@ -81,11 +82,12 @@ size_t dp_hello_write(const dp_hello_t *hello, uint8_t data[DP_HELLO_ROOM])
     dp_write_text(&writer, dp_version());
     write_names(context, &machine, &writer);
     dp_write_text(&writer, dp_context_device_name(context));
+    dp_write_u8(&writer, strcmp(context->config.tune, "off") != 0);
     dp_write_u32(&writer, addresses.count);
     for (uint32_t i = 0; i < addresses.count; i++)
         dp_write_bytes(&writer, &addresses.ip[i], sizeof(addresses.ip[i]));
-    dp_peer_socket_address_write(&hello->door, door);
-    dp_write_bytes(&writer, door, sizeof(door));
+    dp_peer_socket_address_write(&hello->listen_address, listen_address);
+    dp_write_bytes(&writer, listen_address, sizeof(listen_address));
     dp_config_write_plan(&context->config, &writer);
     return writer.failed ? 0 : writer.bytes;
 }
@@ -106,44 +108,45 @@ static void read_addresses(dp_reader_t *reader, dp_interface_addresses_t *addres
 }
 
 /* Leaves the reader at the plan. */
-static void read_one(dp_reader_t *reader, words_t *words)
+static void read_rank_hello(dp_reader_t *reader, rank_hello_t *peer)
 {
-    const void *door;
+    const void *listen_address;
 
-    dp_read_text(reader, words->version, sizeof(words->version));
-    dp_read_text(reader, words->host, sizeof(words->host));
-    dp_read_text(reader, words->node, sizeof(words->node));
-    dp_read_text(reader, words->kernel, sizeof(words->kernel));
-    dp_read_text(reader, words->network, sizeof(words->network));
-    dp_read_text(reader, words->device, sizeof(words->device));
-    read_addresses(reader, &words->addresses);
-    door = dp_read_bytes(reader, DP_PEER_SOCKET_ADDRESS);
-    if (door != NULL) dp_peer_socket_address_read(&words->door, door);
+    dp_read_text(reader, peer->version, sizeof(peer->version));
+    dp_read_text(reader, peer->host, sizeof(peer->host));
+    dp_read_text(reader, peer->node, sizeof(peer->node));
+    dp_read_text(reader, peer->kernel, sizeof(peer->kernel));
+    dp_read_text(reader, peer->network, sizeof(peer->network));
+    dp_read_text(reader, peer->device, sizeof(peer->device));
+    peer->is_tuned = dp_read_u8(reader) != 0;
+    read_addresses(reader, &peer->addresses);
+    listen_address = dp_read_bytes(reader, DP_PEER_SOCKET_ADDRESS);
+    if (listen_address != NULL) dp_peer_socket_address_read(&peer->listen_address, listen_address);
 }
 
-static dp_status_t check_one(const dp_context_t *context, int rank, const words_t *words,
-                             const dp_reader_t *reader, dp_error_t *error)
+static dp_status_t check_rank_hello(const dp_context_t *context, int rank, const rank_hello_t *peer,
+                                    const dp_reader_t *reader, dp_error_t *error)
 {
     const char *own = dp_context_device_name(context);
 
     /* Another version may say the rest in another way. */
-    if (words->version[0] != '\0' && strcmp(words->version, dp_version()) != 0) {
+    if (peer->version[0] != '\0' && strcmp(peer->version, dp_version()) != 0) {
         return dp_error_set(error, DP_ERR_MISMATCH, "rank %d (%s) runs libdp %s, rank %d runs %s",
-                            rank, words->host, words->version, context->rank, dp_version());
+                            rank, peer->host, peer->version, context->rank, dp_version());
     }
     if (reader->failed) {
         return dp_error_set(error, DP_ERR_SYSTEM, "rank %d sent a hello that makes no sense", rank);
     }
-    if (strcmp(words->device, own) == 0) return DP_OK;
+    if (strcmp(peer->device, own) == 0) return DP_OK;
     return dp_error_set(error, DP_ERR_MISMATCH,
                         "rank %d (%s) uses the device %s, rank %d uses %s; DP_DEVICE chooses, "
                         "dprun --check says what there is",
-                        rank, words->host, words->device, context->rank, own);
+                        rank, peer->host, peer->device, context->rank, own);
 }
 
 /* ---- What follows --------------------------------------------------------------------------- */
 
-static dp_status_t find_hosts(dp_hello_t *hello, dp_error_t *error)
+static dp_status_t find_nodes(dp_hello_t *hello, dp_error_t *error)
 {
     dp_context_t *context = hello->context;
     const size_t size = (size_t)context->size;
@@ -152,8 +155,8 @@ static dp_status_t find_hosts(dp_hello_t *hello, dp_error_t *error)
     dp_status_t status = DP_ERR_NO_MEMORY;
 
     for (size_t i = 0; keys != NULL && names != NULL && i < size; i++) {
-        keys[i] = hello->words[i].node;
-        names[i] = hello->words[i].host;
+        keys[i] = hello->ranks[i].node;
+        names[i] = hello->ranks[i].host;
     }
     if (context->has_topology) dp_topology_fini(&context->topology);
     context->has_topology = 0;
@@ -166,10 +169,10 @@ static dp_status_t find_hosts(dp_hello_t *hello, dp_error_t *error)
 }
 
 /* Where UCX listens. Pretended hosts are all behind 127.0.0.1. */
-static dp_status_t find_interface(dp_context_t *context, const words_t *all, dp_error_t *error)
+static dp_status_t find_interface(dp_context_t *context, const rank_hello_t *all, dp_error_t *error)
 {
     dp_interface_addresses_t *others;
-    const words_t *own = &all[context->rank];
+    const rank_hello_t *own = &all[context->rank];
     char *name = context->config.net_interface;
     int count = 0;
 
@@ -207,7 +210,7 @@ static dp_status_t find_interface(dp_context_t *context, const words_t *all, dp_
     return DP_OK;
 }
 
-static void count_neighbours(dp_context_t *context, const words_t *all)
+static void count_kernel_ranks(dp_context_t *context, const rank_hello_t *all)
 {
     context->kernel_ranks = 0;
     for (int rank = 0; rank < context->size; rank++)
@@ -220,16 +223,16 @@ dp_status_t dp_hello_create(dp_context_t *context, dp_hello_t **out, dp_error_t 
 {
     dp_hello_t *hello = calloc(1, sizeof(*hello));
 
-    if (hello != NULL) hello->words = calloc((size_t)context->size, sizeof(*hello->words));
-    if (hello == NULL || hello->words == NULL) {
+    if (hello != NULL) hello->ranks = calloc((size_t)context->size, sizeof(*hello->ranks));
+    if (hello == NULL || hello->ranks == NULL) {
         free(hello);
         return dp_error_set(error, DP_ERR_NO_MEMORY, "no memory for %d hosts", context->size);
     }
     hello->context = context;
     hello->listener = -1;
     if (context->size > 1) {
-        dp_peer_socket_address_make(&hello->door);
-        hello->listener = dp_peer_socket_listen(&hello->door, context->size);
+        dp_peer_socket_address_make(&hello->listen_address);
+        hello->listener = dp_peer_socket_listen(&hello->listen_address, context->size);
     }
     *out = hello;
     return DP_OK;
@@ -239,7 +242,7 @@ void dp_hello_destroy(dp_hello_t *hello)
 {
     if (hello == NULL) return;
     if (hello->listener >= 0) close(hello->listener);
-    free(hello->words);
+    free(hello->ranks);
     free(hello);
 }
 
@@ -249,19 +252,20 @@ dp_status_t dp_hello_read(dp_hello_t *hello, void **values, const size_t *bytes,
     dp_status_t status = DP_OK;
 
     for (int rank = 0; status == DP_OK && rank < context->size; rank++) {
-        words_t *words = &hello->words[rank];
+        rank_hello_t *peer = &hello->ranks[rank];
         dp_reader_t reader;
 
         dp_reader_init(&reader, values[rank], bytes[rank]);
-        read_one(&reader, words);
-        status = check_one(context, rank, words, &reader, error);
+        read_rank_hello(&reader, peer);
+        status = check_rank_hello(context, rank, peer, &reader, error);
         if (status != DP_OK || rank != 0) continue;
+        context->is_tuned = peer->is_tuned;
         dp_config_read_plan(&context->config, &reader);
         if (reader.failed) {
             status = dp_error_set(error, DP_ERR_SYSTEM, "rank 0 sent a hello that makes no sense");
         }
     }
-    return status == DP_OK ? find_hosts(hello, error) : status;
+    return status == DP_OK ? find_nodes(hello, error) : status;
 }
 
 int dp_hello_must_try(const dp_hello_t *hello)
@@ -277,12 +281,12 @@ int dp_hello_try(const dp_hello_t *hello)
     int fd;
 
     if (first == context->rank) return 1;
-    fd = dp_peer_socket_connect(&hello->words[first].door);
+    fd = dp_peer_socket_connect(&hello->ranks[first].listen_address);
     if (fd >= 0) close(fd);
     if (fd >= 0 || errno == EAGAIN) return 1; /* it listens, and has many callers */
     dp_log_info(&context->log,
-                "rank %d is on this machine, and cannot be reached by a UNIX socket: %s", first,
-                strerror(errno));
+                "rank %d is on this machine, and cannot be reached by a UNIX listen_address: %s",
+                first, strerror(errno));
     return 0;
 }
 
@@ -294,14 +298,14 @@ dp_status_t dp_hello_settle(dp_hello_t *hello, void **values, const size_t *byte
     int apart = 0;
 
     for (int rank = 0; values != NULL && rank < context->size; rank++) {
-        words_t *words = &hello->words[rank];
+        rank_hello_t *peer = &hello->ranks[rank];
 
         if (bytes[rank] == 1 && *(const uint8_t *)values[rank] == 1) continue;
-        snprintf(words->node, sizeof(words->node), "rank %d", rank);
+        snprintf(peer->node, sizeof(peer->node), "rank %d", rank);
         apart++;
     }
-    if (apart > 0) status = find_hosts(hello, error);
-    if (status == DP_OK) status = find_interface(context, hello->words, error);
-    if (status == DP_OK) count_neighbours(context, hello->words);
+    if (apart > 0) status = find_nodes(hello, error);
+    if (status == DP_OK) status = find_interface(context, hello->ranks, error);
+    if (status == DP_OK) count_kernel_ranks(context, hello->ranks);
     return status;
 }

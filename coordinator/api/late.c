@@ -22,10 +22,10 @@
 /* Lock held. 0: it is over; what it was settled with does not change any more. */
 static int is_parked_yet(const dp_late_t *late, dp_handle_t *request)
 {
-    int is_parked = request->by_schedule && !request->is_settled &&
-                    request->sequence > late->from && request->sequence <= late->until;
+    int is_parked = request->late.by_schedule && !request->late.is_settled &&
+                    request->late.sequence > late->from && request->late.sequence <= late->until;
 
-    if (!is_parked && !request->is_settled) request->by_schedule = 0;
+    if (!is_parked && !request->late.is_settled) request->late.by_schedule = 0;
     return is_parked;
 }
 
@@ -33,10 +33,10 @@ static int is_parked_yet(const dp_late_t *late, dp_handle_t *request)
 static void average_again(dp_handle_t *request, dp_pipeline_done_t *done)
 {
     int size = request->group->size;
-    double factor = (double)size / (double)(size - request->settled_absent);
+    double factor = (double)size / (double)(size - request->late.settled_absent);
 
-    request->contributors = size - request->settled_absent;
-    if (!request->averages) return;
+    request->contributors = size - request->late.settled_absent;
+    if (!request->late.averages) return;
     memset(&done->tally, 0, sizeof(done->tally));
     for (size_t i = 0; i < request->tensor_count; i++) {
         const dp_pipeline_tensor_t *tensor = &request->tensors[i];
@@ -48,22 +48,22 @@ static void average_again(dp_handle_t *request, dp_pipeline_done_t *done)
 }
 
 /* Of a request that was settled, or needs not be. 1: it is over with this. */
-static int conclude(dp_handle_t *request, dp_pipeline_done_t *done)
+static int apply_settlement(dp_handle_t *request, dp_pipeline_done_t *done)
 {
-    if (!request->is_settled) return 0;
-    if (request->settled_status == DP_OK && request->settled_absent > 0 && request->averages &&
-        request->context->device->ops->is_async) {
+    if (!request->late.is_settled) return 0;
+    if (request->late.settled_status == DP_OK && request->late.settled_absent > 0 &&
+        request->late.averages && request->context->device->ops->is_async) {
         dp_request_fail(request, DP_ERR_ORDER,
                         dp_context_text(request->context,
                                         "an average was taken over all ranks, and some joined "
                                         "instead; the schedule lock had launched it before"));
         return 1;
     }
-    if (request->settled_status != DP_OK) {
-        dp_request_fail(request, request->settled_status, request->settled_text);
+    if (request->late.settled_status != DP_OK) {
+        dp_request_fail(request, request->late.settled_status, request->late.settled_text);
         return 1;
     }
-    if (request->settled_absent > 0) average_again(request, done);
+    if (request->late.settled_absent > 0) average_again(request, done);
     return 0;
 }
 
@@ -73,20 +73,20 @@ int dp_late_keeps(dp_handle_t *request, dp_pipeline_done_t *done)
     dp_late_t *late = &context->late;
     int parks;
 
-    if (!request->by_schedule) return 0;
+    if (!request->late.by_schedule) return 0;
     pthread_mutex_lock(&context->lock);
     parks = context->fatal == DP_OK && is_parked_yet(late, request);
     if (parks) {
-        request->parked = *done;
-        request->next_parked = late->parked;
+        request->late.parked = *done;
+        request->late.next_parked = late->parked;
         late->parked = request;
     }
     pthread_mutex_unlock(&context->lock);
-    return parks || conclude(request, done);
+    return parks || apply_settlement(request, done);
 }
 
 /* Those that may be over by now, unless all are to end with this failure. */
-static void unpark(dp_context_t *context, dp_status_t status, const char *text)
+static void release_parked(dp_context_t *context, dp_status_t status, const char *text)
 {
     dp_handle_t **at, *free_now = NULL;
 
@@ -95,58 +95,58 @@ static void unpark(dp_context_t *context, dp_status_t status, const char *text)
         dp_handle_t *request = *at;
 
         if (status == DP_OK && is_parked_yet(&context->late, request)) {
-            at = &request->next_parked;
+            at = &request->late.next_parked;
             continue;
         }
-        *at = request->next_parked;
-        request->next_parked = free_now;
+        *at = request->late.next_parked;
+        request->late.next_parked = free_now;
         free_now = request;
     }
     pthread_mutex_unlock(&context->lock);
     while (free_now != NULL) {
         dp_handle_t *request = free_now;
 
-        free_now = request->next_parked;
+        free_now = request->late.next_parked;
         if (status != DP_OK) {
             dp_request_fail(request, status, text);
-        } else if (!conclude(request, &request->parked)) {
-            dp_done(request, &request->parked);
+        } else if (!apply_settlement(request, &request->late.parked)) {
+            dp_done(request, &request->late.parked);
         }
     }
 }
 
 void dp_late_fail(dp_context_t *context, dp_status_t status, const char *text)
 {
-    unpark(context, status, text);
+    release_parked(context, status, text);
 }
 
-static void hold(dp_context_t *context, uint64_t from, uint64_t until)
+static void set_parking(dp_context_t *context, uint64_t from, uint64_t until)
 {
     pthread_mutex_lock(&context->lock);
     context->late.from = from;
     context->late.until = until;
     pthread_mutex_unlock(&context->lock);
-    unpark(context, DP_OK, NULL);
+    release_parked(context, DP_OK, NULL);
 }
 
-static void settle(dp_context_t *context, const dp_output_t *out)
+static void settle_request(dp_context_t *context, const dp_output_t *out)
 {
     const char *text = out->status == DP_OK ? "" : dp_context_text(context, out->text);
     dp_handle_t *request;
 
     pthread_mutex_lock(&context->lock);
     for (request = context->live_first; request != NULL; request = request->following) {
-        if (!request->by_schedule || request->is_settled || request->sequence != out->sequence ||
-            request->launch_id != out->id)
+        if (!request->late.by_schedule || request->late.is_settled ||
+            request->late.sequence != out->sequence || request->late.launch_id != out->id)
             continue;
-        request->settled_status = out->status;
-        request->settled_text = text;
-        request->settled_absent = (int)out->absent;
-        request->is_settled = 1;
+        request->late.settled_status = out->status;
+        request->late.settled_text = text;
+        request->late.settled_absent = (int)out->absent;
+        request->late.is_settled = 1;
         break;
     }
     pthread_mutex_unlock(&context->lock);
-    unpark(context, DP_OK, NULL);
+    release_parked(context, DP_OK, NULL);
 }
 
 void dp_on_schedule(void *user, const dp_output_t *out)
@@ -155,13 +155,13 @@ void dp_on_schedule(void *user, const dp_output_t *out)
 
     switch (out->kind) {
     case DP_OUTPUT_HELD:
-        hold(context, 0, UINT64_MAX);
+        set_parking(context, 0, UINT64_MAX);
         break;
     case DP_OUTPUT_UNLOCKED:
-        hold(context, out->sequence, out->until);
+        set_parking(context, out->sequence, out->until);
         break;
     case DP_OUTPUT_SETTLED:
-        settle(context, out);
+        settle_request(context, out);
         break;
     default:
         break;
@@ -183,14 +183,14 @@ static void fill_void(void *to, size_t count, dp_dtype_t dtype)
     size_t bytes = dp_dtype_bytes(dtype);
 
     memset(to, 0, count * bytes);
-    if (dtype != DP_F16 && dtype != DP_BF16 && dtype != DP_F32 && dtype != DP_F64) return;
+    if (!dp_dtype_is_float(dtype)) return;
     for (size_t i = 0; i < count; i++)
         memcpy((char *)to + i * bytes, one, bytes);
 }
 
 /* Elements of in of one part of an operation, and of out behind it. */
-static void extent(const dp_handle_t *request, const dp_signature_t *agreed, uint32_t part,
-                   size_t *in, size_t *out)
+static void part_extent(const dp_handle_t *request, const dp_signature_t *agreed, uint32_t part,
+                        size_t *in, size_t *out)
 {
     size_t count = (size_t)agreed->parts[part].count;
 
@@ -201,20 +201,20 @@ static void extent(const dp_handle_t *request, const dp_signature_t *agreed, uin
 }
 
 /* Memory of the engine for all of an operation. */
-static dp_status_t allocate(dp_handle_t *request, const dp_signature_t *agreed)
+static dp_status_t allocate_stand_in(dp_handle_t *request, const dp_signature_t *agreed)
 {
     dp_context_t *context = request->context;
     size_t bytes = 0, in, out;
     dp_status_t status;
 
     for (uint32_t i = 0; i < agreed->part_count; i++) {
-        extent(request, agreed, i, &in, &out);
+        part_extent(request, agreed, i, &in, &out);
         bytes +=
             dp_align_up((in + out) * dp_dtype_bytes(agreed->parts[i].dtype), STAND_IN_ALIGNMENT);
     }
-    status = context->engine->ops->alloc(context->engine, bytes, &request->stand_in);
+    status = context->engine->ops->alloc(context->engine, bytes, &request->late.stand_in);
     if (status == DP_OK && context->device->ops->is_async)
-        status = dp_context_clear(context, request->stand_in, bytes);
+        status = dp_context_clear(context, request->late.stand_in, bytes);
     return status;
 }
 
@@ -227,17 +227,18 @@ dp_status_t dp_late_lend(dp_handle_t *request, const dp_signature_t *agreed)
     /* What a stream has yet to produce cannot be copied now. */
     if (request->ready != NULL || request->context->device->ops->is_async)
         return DP_ERR_UNSUPPORTED;
-    request->lent = malloc(request->tensor_count * sizeof(*request->lent));
-    if (request->lent == NULL) return DP_ERR_NO_MEMORY;
-    memcpy(request->lent, request->tensors, request->tensor_count * sizeof(*request->lent));
-    status = allocate(request, agreed);
+    request->late.lent = malloc(request->tensor_count * sizeof(*request->late.lent));
+    if (request->late.lent == NULL) return DP_ERR_NO_MEMORY;
+    memcpy(request->late.lent, request->tensors,
+           request->tensor_count * sizeof(*request->late.lent));
+    status = allocate_stand_in(request, agreed);
     if (status != DP_OK) return status;
-    at = request->stand_in;
+    at = request->late.stand_in;
     for (uint32_t i = 0; i < agreed->part_count; i++) {
         dp_pipeline_tensor_t *tensor = &request->tensors[i];
         size_t bytes = dp_dtype_bytes(tensor->dtype);
 
-        extent(request, agreed, i, &in, &out);
+        part_extent(request, agreed, i, &in, &out);
         memcpy(at, tensor->in, in * bytes);
         tensor->in = at;
         if (tensor->out != NULL)
@@ -251,17 +252,17 @@ dp_status_t dp_late_fill(dp_handle_t *request, const dp_launch_entry_t *entry)
 {
     const dp_signature_t *agreed = entry->signature;
     dp_context_t *context = request->context;
-    dp_status_t status = allocate(request, agreed);
+    dp_status_t status = allocate_stand_in(request, agreed);
     size_t in, out;
     char *at;
 
     if (status != DP_OK) return status;
-    at = request->stand_in;
+    at = request->late.stand_in;
     for (uint32_t i = 0; i < agreed->part_count; i++) {
         dp_dtype_t dtype = agreed->parts[i].dtype;
         dp_pipeline_tensor_t *tensor = &request->tensors[i];
 
-        extent(request, agreed, i, &in, &out);
+        part_extent(request, agreed, i, &in, &out);
         tensor->in = at;
         tensor->out = out > 0 ? at + in * dp_dtype_bytes(dtype) : NULL;
         if (agreed->collective == DP_COLLECTIVE_ALLREDUCE) tensor->out = at;
@@ -277,16 +278,16 @@ void dp_late_free(dp_handle_t *request)
 {
     dp_context_t *context = request->context;
 
-    for (size_t i = 0; request->lent != NULL && i < request->tensor_count; i++) {
-        const dp_pipeline_tensor_t *own = &request->lent[i], *used = &request->tensors[i];
+    for (size_t i = 0; request->late.lent != NULL && i < request->tensor_count; i++) {
+        const dp_pipeline_tensor_t *own = &request->late.lent[i], *used = &request->tensors[i];
 
         if (own->out != NULL && used->out != NULL && used->out != own->out)
             memcpy(own->out, used->out, own->count * dp_dtype_bytes(own->dtype));
         request->tensors[i] = *own;
     }
-    free(request->lent);
-    request->lent = NULL;
-    if (request->stand_in != NULL)
-        (void)context->engine->ops->free(context->engine, request->stand_in);
-    request->stand_in = NULL;
+    free(request->late.lent);
+    request->late.lent = NULL;
+    if (request->late.stand_in != NULL)
+        (void)context->engine->ops->free(context->engine, request->late.stand_in);
+    request->late.stand_in = NULL;
 }

@@ -16,7 +16,7 @@
 /* ---- Launch --------------------------------------------------------------------------------- */
 
 /* Under the lock. */
-static dp_group_t *group_of(dp_context_t *context, const dp_output_t *launch)
+static dp_group_t *group_of_launch(dp_context_t *context, const dp_output_t *launch)
 {
     dp_group_t *group;
 
@@ -32,7 +32,8 @@ static dp_group_t *group_of(dp_context_t *context, const dp_output_t *launch)
 }
 
 /* Stands in for a request where this rank has joined. Under the lock. */
-static dp_handle_t *make_absent(dp_group_t *group, const dp_launch_entry_t *entry, int by_schedule)
+static dp_handle_t *make_absent_request(dp_group_t *group, const dp_launch_entry_t *entry,
+                                        int by_schedule)
 {
     const dp_signature_t *agreed = entry->signature;
     int exchanges = dp_is_exchange(agreed->collective);
@@ -40,10 +41,10 @@ static dp_handle_t *make_absent(dp_group_t *group, const dp_launch_entry_t *entr
     dp_tensor_entry_t *known;
     dp_handle_t *request;
     dp_status_t status =
-        dp_names_take(&group->names, group->about.name, entry->name, context->trace, &known);
+        dp_names_find_or_add(&group->names, group->about.name, entry->name, context->trace, &known);
 
     if (status == DP_OK)
-        status = dp_request_take(group, known, agreed->part_count, exchanges ? 1 : 0, &request);
+        status = dp_request_acquire(group, known, agreed->part_count, exchanges ? 1 : 0, &request);
     if (status != DP_OK) return NULL;
     request->is_absent = 1;
     request->collective = agreed->collective;
@@ -63,14 +64,15 @@ static dp_handle_t *make_absent(dp_group_t *group, const dp_launch_entry_t *entr
 }
 
 /* The group that a launch makes learns what it is called by all. */
-static void fill_birth(dp_handle_t *request, const dp_output_t *launch, dp_pipeline_item_t *item)
+static void fill_new_group(dp_handle_t *request, const dp_output_t *launch,
+                           dp_pipeline_item_t *item)
 {
-    dp_group_t *born = request->born;
+    dp_group_t *new_group = request->new_group;
 
-    born->about.uid = launch->group;
-    born->about.slot = launch->slot;
-    item->members = &born->about;
-    item->group = &born->plane;
+    new_group->about.uid = launch->group;
+    new_group->about.slot = launch->slot;
+    item->members = &new_group->about;
+    item->group = &new_group->plane;
 }
 
 static void fill_item(dp_handle_t *request, const dp_output_t *launch,
@@ -89,7 +91,7 @@ static void fill_item(dp_handle_t *request, const dp_output_t *launch,
                                  .last_absmax = entry->last_absmax,
                                  .root = agreed->root,
                                  .peer = agreed->peer,
-                                 .is_absent = request->is_absent && request->stand_in == NULL,
+                                 .is_absent = request->is_absent && request->late.stand_in == NULL,
                                  .contributors = request->contributors,
                                  .count_joined = agreed->count_joined,
                                  .prescale = agreed->prescale,
@@ -106,32 +108,32 @@ static void fill_item(dp_handle_t *request, const dp_output_t *launch,
                                  .input_hash = request->input_hash,
                                  .submit_ns = request->is_absent ? now : request->submit_ns,
                                  .agree_ns = now};
-    if (agreed->collective == DP_COLLECTIVE_GROUP_CREATE) fill_birth(request, launch, item);
+    if (agreed->collective == DP_COLLECTIVE_GROUP_CREATE) fill_new_group(request, launch, item);
     if (agreed->collective == DP_COLLECTIVE_GROUP_DESTROY) item->group = &request->group->plane;
 }
 
 /* By a schedule: others may have launched it, or will, as if all ranks gave their data. */
-static void note_schedule(dp_handle_t *request, const dp_output_t *launch,
-                          const dp_launch_entry_t *entry)
+static void note_scheduled_launch(dp_handle_t *request, const dp_output_t *launch,
+                                  const dp_launch_entry_t *entry)
 {
     const dp_signature_t *agreed = entry->signature;
 
-    request->by_schedule = 1;
-    request->averages = agreed->reduce == DP_AVERAGE && !agreed->count_joined;
-    request->sequence = launch->sequence;
-    request->launch_id = entry->id;
+    request->late.by_schedule = 1;
+    request->late.averages = agreed->reduce == DP_AVERAGE && !agreed->count_joined;
+    request->late.sequence = launch->sequence;
+    request->late.launch_id = entry->id;
     request->contributors = request->group->size;
-    request->settled_status = DP_OK;
-    request->settled_absent = (int)entry->absent;
+    request->late.settled_status = DP_OK;
+    request->late.settled_absent = (int)entry->absent;
     /* Made up for: it was agreed on before it came here. */
-    request->is_settled = launch->sequence <= request->context->late.until;
+    request->late.is_settled = launch->sequence <= request->context->late.until;
 }
 
 /* Gives every item its request, before anything is marked as launched. Under the lock. */
-static dp_status_t take_requests(dp_context_t *context, const dp_output_t *launch,
-                                 dp_pipeline_item_t *items)
+static dp_status_t assign_requests(dp_context_t *context, const dp_output_t *launch,
+                                   dp_pipeline_item_t *items)
 {
-    dp_group_t *group = group_of(context, launch);
+    dp_group_t *group = group_of_launch(context, launch);
     dp_status_t status;
 
     if (group == NULL) return DP_ERR_ABORTED;
@@ -139,7 +141,7 @@ static dp_status_t take_requests(dp_context_t *context, const dp_output_t *launc
         const dp_launch_entry_t *entry = &launch->entries[i];
         dp_handle_t *request = entry->request;
 
-        if (request == NULL) request = make_absent(group, entry, launch->is_locked);
+        if (request == NULL) request = make_absent_request(group, entry, launch->is_locked);
         if (request == NULL) {
             while (i-- > 0)
                 if (launch->entries[i].request == NULL) dp_request_discard(items[i].request);
@@ -148,7 +150,7 @@ static dp_status_t take_requests(dp_context_t *context, const dp_output_t *launc
         request->contributors = group->size - (int)entry->absent;
         items[i].request = request;
         if (!launch->is_locked) continue;
-        note_schedule(request, launch, entry);
+        note_scheduled_launch(request, launch, entry);
         if (entry->request == NULL || !entry->in_place || request->node.submission.in_place)
             continue;
         status = dp_late_lend(request, entry->signature);
@@ -165,7 +167,7 @@ static dp_handle_t *fill_launch(const dp_context_t *context, const dp_output_t *
     dp_handle_t *first = out->items[0].request;
     uint64_t now = dp_now_ns();
 
-    if (first->group != &context->world && first->group != &context->unborn)
+    if (first->group != &context->world && first->group != &context->forming)
         out->group = &first->group->plane;
     for (size_t i = 0; i < launch->entry_count; i++) {
         dp_pipeline_item_t *item = &out->items[i];
@@ -191,7 +193,7 @@ static dp_handle_t *fill_launch(const dp_context_t *context, const dp_output_t *
 
 /* The thread that waits for it is woken instead of the launch thread, which would wake it later. It
  * may have heard of the launch, and be done with it, before: then there is nothing to change. */
-static void hand_to(dp_handle_t *carrier)
+static void hand_to_waiter(dp_handle_t *carrier)
 {
     uint32_t state = DP_REQUEST_LAUNCHED;
 
@@ -210,7 +212,7 @@ void dp_launch(dp_context_t *context, const dp_output_t *launch, uint64_t digest
         out->sequence = launch->sequence;
         out->digest = digest;
         pthread_mutex_lock(&context->lock);
-        status = take_requests(context, launch, out->items);
+        status = assign_requests(context, launch, out->items);
         if (status == DP_OK) carrier = fill_launch(context, launch, lane, out);
         pthread_mutex_unlock(&context->lock);
     }
@@ -229,7 +231,7 @@ void dp_launch(dp_context_t *context, const dp_output_t *launch, uint64_t digest
     /* where the launch thread is at work anyway, it takes this one too */
     if (dp_pipeline_pending(context->pipeline) > 0) carrier = NULL;
     dp_pipeline_submit(context->pipeline, out, carrier != NULL);
-    if (carrier != NULL) hand_to(carrier);
+    if (carrier != NULL) hand_to_waiter(carrier);
 }
 
 void dp_on_launch(void *user, const dp_output_t *launch)
@@ -357,7 +359,7 @@ void dp_on_done(void *user, const dp_pipeline_done_t *done)
     dp_pipeline_done_t kept = *done;
     const char *text = "";
 
-    if (request->stand_in != NULL && !request->is_absent) dp_late_free(request);
+    if (request->late.stand_in != NULL && !request->is_absent) dp_late_free(request);
     if (done->status != DP_OK) {
         if (context->program != NULL && done->status == DP_ERR_MISMATCH &&
             dp_program_suspend(context->program, request, done->status, done->text))

@@ -56,7 +56,7 @@ dp_signature_part_t *dp_entry_parts(dp_tensor_entry_t *entry, size_t count)
 }
 
 /* Longer chains are slower, not wrong: without memory the table stays as it is. */
-static void grow(dp_names_t *names)
+static void grow_table(dp_names_t *names)
 {
     size_t count = names->bucket_count == 0 ? FIRST_BUCKETS : names->bucket_count * 4;
     dp_tensor_entry_t **buckets = calloc(count, sizeof(dp_tensor_entry_t *));
@@ -78,8 +78,8 @@ static void grow(dp_names_t *names)
     names->bucket_count = count;
 }
 
-dp_status_t dp_names_take(dp_names_t *names, const char *group_name, const char *name,
-                          dp_trace_t *trace, dp_tensor_entry_t **out)
+dp_status_t dp_names_find_or_add(dp_names_t *names, const char *group_name, const char *name,
+                                 dp_trace_t *trace, dp_tensor_entry_t **out)
 {
     uint64_t hash = name_hash(name);
     dp_tensor_entry_t *entry, **chain;
@@ -92,7 +92,7 @@ dp_status_t dp_names_take(dp_names_t *names, const char *group_name, const char 
             return DP_OK;
         }
     }
-    if (names->count >= names->bucket_count * 2) grow(names);
+    if (names->count >= names->bucket_count * 2) grow_table(names);
     if (names->bucket_count == 0) return DP_ERR_NO_MEMORY;
     entry = dp_entry_create(group_name, name, trace);
     if (entry == NULL) return DP_ERR_NO_MEMORY;

@@ -33,8 +33,8 @@ typedef struct dp_names {
 } dp_names_t;
 
 /* Finds the entry of a name, or makes it. group_name: "" in the world. DP_ERR_NO_MEMORY. */
-dp_status_t dp_names_take(dp_names_t *names, const char *group_name, const char *name,
-                          dp_trace_t *trace, dp_tensor_entry_t **out);
+dp_status_t dp_names_find_or_add(dp_names_t *names, const char *group_name, const char *name,
+                                 dp_trace_t *trace, dp_tensor_entry_t **out);
 void dp_names_fini(dp_names_t *names); /* empty afterwards */
 
 /* An entry in no table. NULL: no memory. */

@@ -12,7 +12,7 @@
 #include "runtime/base/futex.h"
 
 /* Room for the tensors and the counts of an operation that has several. */
-static dp_status_t reserve(dp_handle_t *request, size_t tensor_count, size_t count_count)
+static dp_status_t reserve_lists(dp_handle_t *request, size_t tensor_count, size_t count_count)
 {
     if (tensor_count > 1 && request->tensor_room < tensor_count) {
         void *room = realloc(request->tensor_list, tensor_count * sizeof(*request->tensor_list));
@@ -31,8 +31,8 @@ static dp_status_t reserve(dp_handle_t *request, size_t tensor_count, size_t cou
     return DP_OK;
 }
 
-dp_status_t dp_request_take(dp_group_t *group, dp_tensor_entry_t *entry, size_t tensor_count,
-                            size_t count_count, dp_handle_t **out)
+dp_status_t dp_request_acquire(dp_group_t *group, dp_tensor_entry_t *entry, size_t tensor_count,
+                               size_t count_count, dp_handle_t **out)
 {
     dp_context_t *context = group->context;
     dp_handle_t *request = context->pool;
@@ -49,13 +49,13 @@ dp_status_t dp_request_take(dp_group_t *group, dp_tensor_entry_t *entry, size_t 
     }
     request->group = group;
     group->request_count++;
-    status = reserve(request, tensor_count, count_count);
+    status = reserve_lists(request, tensor_count, count_count);
     if (status != DP_OK) {
         dp_request_discard(request);
         return status;
     }
     request->entry = entry;
-    request->born = NULL;
+    request->new_group = NULL;
     request->tensors = tensor_count > 1 ? request->tensor_list : &request->tensor;
     request->tensor_count = tensor_count;
     request->count_count = count_count;
@@ -64,7 +64,7 @@ dp_status_t dp_request_take(dp_group_t *group, dp_tensor_entry_t *entry, size_t 
     request->is_absent = 0;
     request->bytes = 0;
     request->figures = NULL;
-    request->by_schedule = request->is_settled = 0;
+    request->late.by_schedule = request->late.is_settled = 0;
     request->is_checked = 0;
     request->input_hash = request->output_hash = 0;
     *out = request;
@@ -142,7 +142,7 @@ void dp_request_complete(dp_handle_t *request, dp_status_t status, const dp_resu
 {
     dp_context_t *context = request->context;
 
-    dp_stage_out(context, request->stage, status == DP_OK);
+    dp_staging_end(context, request->stage, status == DP_OK);
     request->stage = NULL;
     request->status = status;
     request->result = *result;
@@ -232,7 +232,7 @@ void dp_requests_free(dp_context_t *context)
         next = request->next_made;
         free(request->tensor_list);
         free(request->counts);
-        free(request->lent);
+        free(request->late.lent);
         free(request);
     }
     context->made = context->pool = NULL;

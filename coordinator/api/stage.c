@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct dp_stage {
-    dp_stage_t *next; /* in the pool */
+struct dp_staging {
+    dp_staging_t *next; /* in the pool */
     unsigned char *memory;
     size_t room;
     void *out; /* the caller's; NULL: nothing comes back */
@@ -20,9 +20,9 @@ struct dp_stage {
 };
 
 /* One of the pool that is large enough, else a new one. */
-static dp_stage_t *take(dp_context_t *context, size_t room)
+static dp_staging_t *acquire_staging(dp_context_t *context, size_t room)
 {
-    dp_stage_t **link, *stage;
+    dp_staging_t **link, *stage;
     void *memory;
 
     pthread_mutex_lock(&context->lock);
@@ -58,7 +58,7 @@ static int is_foreign(const dp_context_t *context, const void *memory)
 }
 
 /* What is foreign of any tensor, and of which sort; refuses what cannot be staged. */
-static dp_status_t look(dp_group_t *group, const dp_submit_t *what, int *in, int *out)
+static dp_status_t find_foreign(dp_group_t *group, const dp_submit_t *what, int *in, int *out)
 {
     const dp_device_ops_t *device = group->context->device->ops;
 
@@ -86,14 +86,15 @@ static dp_status_t look(dp_group_t *group, const dp_submit_t *what, int *in, int
     return DP_OK;
 }
 
-dp_status_t dp_stage_in(dp_group_t *group, dp_submit_t *what, dp_tensor_t *staged, dp_stage_t **out)
+dp_status_t dp_staging_begin(dp_group_t *group, dp_submit_t *what, dp_tensor_t *staged,
+                             dp_staging_t **out)
 {
     const dp_tensor_t *tensor = &what->tensors[0];
     dp_extent_t extent;
-    dp_stage_t *stage;
+    dp_staging_t *stage;
     size_t bytes, in_bytes, out_bytes;
     int from_host, to_host;
-    dp_status_t status = look(group, what, &from_host, &to_host);
+    dp_status_t status = find_foreign(group, what, &from_host, &to_host);
 
     *out = NULL;
     if (status != DP_OK || from_host + to_host == 0) return status;
@@ -101,7 +102,7 @@ dp_status_t dp_stage_in(dp_group_t *group, dp_submit_t *what, dp_tensor_t *stage
     bytes = dp_dtype_bytes(tensor->dtype);
     in_bytes = from_host ? extent.in_count * bytes : 0;
     out_bytes = to_host ? extent.out_count * bytes : 0;
-    stage = take(group->context, dp_align_up(in_bytes, 256) + out_bytes);
+    stage = acquire_staging(group->context, dp_align_up(in_bytes, 256) + out_bytes);
     if (stage == NULL) {
         return dp_submit_error(group, what, DP_ERR_NO_MEMORY,
                                "no pinned memory for %zu bytes on the host", in_bytes + out_bytes);
@@ -124,7 +125,7 @@ dp_status_t dp_stage_in(dp_group_t *group, dp_submit_t *what, dp_tensor_t *stage
     return DP_OK;
 }
 
-void dp_stage_out(dp_context_t *context, dp_stage_t *stage, int is_good)
+void dp_staging_end(dp_context_t *context, dp_staging_t *stage, int is_good)
 {
     if (stage == NULL) return;
     if (is_good && stage->out != NULL) memcpy(stage->out, stage->from, stage->out_bytes);
@@ -134,10 +135,10 @@ void dp_stage_out(dp_context_t *context, dp_stage_t *stage, int is_good)
     pthread_mutex_unlock(&context->lock);
 }
 
-void dp_stages_free(dp_context_t *context)
+void dp_stagings_free(dp_context_t *context)
 {
     while (context->stages != NULL) {
-        dp_stage_t *stage = context->stages;
+        dp_staging_t *stage = context->stages;
 
         context->stages = stage->next;
         context->device->ops->pinned_free(context->device, stage->memory);

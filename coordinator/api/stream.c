@@ -20,10 +20,10 @@
 
 #include <stdlib.h>
 
-#define MARKS_TRIED 8 /* events of streams that are held up may stand first */
+#define EVENTS_TRIED 8 /* events of streams that are held up may stand first */
 
 /* Lock held. */
-static dp_status_t keep(dp_context_t *context, dp_stream_t *stream)
+static dp_status_t keep_stream(dp_context_t *context, dp_stream_t *stream)
 {
     dp_stream_t **streams =
         realloc(context->streams, (context->stream_count + 1) * sizeof(dp_stream_t *));
@@ -41,7 +41,7 @@ dp_status_t dp_context_stream_create(dp_context_t *context, dp_stream_t **out)
 
     if (status != DP_OK) return status;
     pthread_mutex_lock(&context->lock);
-    status = keep(context, stream);
+    status = keep_stream(context, stream);
     pthread_mutex_unlock(&context->lock);
     if (status != DP_OK) {
         context->device->ops->stream_destroy(stream);
@@ -64,36 +64,36 @@ dp_stream_t *dp_stream_find(dp_context_t *context, const void *stream)
     if (!device->is_async) return NULL;
     if (device->stream_adopt(context->device, (void *)(uintptr_t)stream, &adopted) != DP_OK)
         return NULL;
-    if (keep(context, adopted) == DP_OK) return adopted;
+    if (keep_stream(context, adopted) == DP_OK) return adopted;
     device->stream_destroy(adopted);
     return NULL;
 }
 
 /* ---- Events --------------------------------------------------------------------------------- */
 
-static void mark_give(dp_context_t *context, dp_mark_t *mark)
+static void event_release(dp_context_t *context, dp_pooled_event_t *mark)
 {
     if (mark == NULL) return;
     mark->next = NULL;
-    if (context->marks_first == NULL) {
-        context->marks_first = mark;
+    if (context->events_first == NULL) {
+        context->events_first = mark;
     } else {
-        context->marks_last->next = mark;
+        context->events_last->next = mark;
     }
-    context->marks_last = mark;
+    context->events_last = mark;
 }
 
 /* One of the oldest events of the pool that its stream has reached, else a new one. */
-static dp_mark_t *mark_take(dp_context_t *context)
+static dp_pooled_event_t *event_acquire(dp_context_t *context)
 {
     const dp_device_ops_t *device = context->device->ops;
-    dp_mark_t *mark;
+    dp_pooled_event_t *mark;
 
-    for (int i = 0; i < MARKS_TRIED && context->marks_first != NULL; i++) {
-        mark = context->marks_first;
-        context->marks_first = mark->next;
+    for (int i = 0; i < EVENTS_TRIED && context->events_first != NULL; i++) {
+        mark = context->events_first;
+        context->events_first = mark->next;
         if (device->event_done(mark->event)) return mark;
-        mark_give(context, mark);
+        event_release(context, mark);
     }
     mark = calloc(1, sizeof(*mark));
     if (mark == NULL) return NULL;
@@ -108,18 +108,18 @@ dp_status_t dp_stream_attach(dp_handle_t *request, dp_stream_t *stream)
 {
     dp_context_t *context = request->context;
 
-    request->done = mark_take(context);
+    request->done = event_acquire(context);
     if (request->done == NULL) return DP_ERR_NO_MEMORY;
     if (stream == NULL) return DP_OK;
-    request->ready = mark_take(context);
+    request->ready = event_acquire(context);
     if (request->ready == NULL) return DP_ERR_NO_MEMORY;
     return context->device->ops->event_record(request->ready->event, stream);
 }
 
 void dp_stream_detach(dp_handle_t *request)
 {
-    mark_give(request->context, request->ready);
-    mark_give(request->context, request->done);
+    event_release(request->context, request->ready);
+    event_release(request->context, request->done);
     request->ready = request->done = NULL;
 }
 
@@ -133,10 +133,10 @@ void dp_streams_free(dp_context_t *context)
     context->stream_count = 0;
     for (dp_handle_t *request = context->made; request != NULL; request = request->next_made)
         dp_stream_detach(request); /* of handles that were never given back */
-    while (context->marks_first != NULL) {
-        dp_mark_t *mark = context->marks_first;
+    while (context->events_first != NULL) {
+        dp_pooled_event_t *mark = context->events_first;
 
-        context->marks_first = mark->next;
+        context->events_first = mark->next;
         context->device->ops->event_destroy(mark->event);
         free(mark);
     }

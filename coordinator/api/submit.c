@@ -84,10 +84,10 @@ static dp_status_t fill_signature(const dp_group_t *group, dp_tensor_entry_t *en
         parts[i] =
             (dp_signature_part_t){has_agreed_count(what->collective) ? count : 0, tensor->dtype};
     }
-    if (what->born != NULL) {
-        entry->signature.member_count = (uint32_t)what->born->size;
-        entry->signature.members = what->born->members;
-        entry->signature.group_name = what->born->name;
+    if (what->new_group != NULL) {
+        entry->signature.member_count = (uint32_t)what->new_group->size;
+        entry->signature.members = what->new_group->members;
+        entry->signature.group_name = what->new_group->name;
     }
     return DP_OK;
 }
@@ -142,7 +142,8 @@ static void fill_exchange(dp_handle_t *request, const dp_submit_t *what, const d
 static void fill_request(dp_handle_t *request, const dp_submit_t *what)
 {
     request->collective = what->collective;
-    request->born = what->born;
+    request->is_setting = what->is_setting;
+    request->new_group = what->new_group;
     request->figures = what->figures;
     for (size_t i = 0; i < what->count; i++) {
         const dp_tensor_t *tensor = &what->tensors[i];
@@ -205,7 +206,7 @@ static int is_in_place(const dp_group_t *group, const dp_submit_t *what)
 
 /* DP_CHECK: data of a stream is not there yet, and its result may be used before the wait; a
  * device's memory is out of reach. */
-static void watch(dp_handle_t *request, const dp_submit_t *what)
+static void record_input_hash(dp_handle_t *request, const dp_submit_t *what)
 {
     const dp_pipeline_item_t item = {.collective = what->collective,
                                      .root = what->root,
@@ -221,14 +222,14 @@ static void watch(dp_handle_t *request, const dp_submit_t *what)
 /* ---- Queueing ------------------------------------------------------------------------------- */
 
 /* What the ranks call it: a pair of ranks is a tensor of its own. */
-static const char *row_name(const dp_submit_t *what, char *room, size_t bytes)
+static const char *entry_name(const dp_submit_t *what, char *room, size_t bytes)
 {
     if (what->collective != DP_COLLECTIVE_SEND) return what->name;
     snprintf(room, bytes, "%s (%d>%d)", what->name, what->root, what->peer);
     return room;
 }
 
-static dp_status_t take_entry(dp_group_t *group, const dp_submit_t *what, const char *name,
+static dp_status_t find_entry(dp_group_t *group, const dp_submit_t *what, const char *name,
                               dp_tensor_entry_t **out)
 {
     dp_tensor_entry_t **single = what->collective == DP_COLLECTIVE_JOIN ? &group->join_entry
@@ -237,7 +238,8 @@ static dp_status_t take_entry(dp_group_t *group, const dp_submit_t *what, const 
                                      : NULL;
 
     if (single == NULL)
-        return dp_names_take(&group->names, group->about.name, name, group->context->trace, out);
+        return dp_names_find_or_add(&group->names, group->about.name, name, group->context->trace,
+                                    out);
     if (*single == NULL) *single = dp_entry_create(group->about.name, name, group->context->trace);
     *out = *single;
     return *single == NULL ? DP_ERR_NO_MEMORY : DP_OK;
@@ -271,8 +273,8 @@ static int is_busy(const dp_context_t *context, const dp_tensor_entry_t *entry,
 }
 
 /* Everything that needs the lock; the request is live afterwards. */
-static dp_status_t take(dp_group_t *group, const dp_submit_t *what, const char *name, int has_owner,
-                        dp_handle_t **out)
+static dp_status_t create_request(dp_group_t *group, const dp_submit_t *what, const char *name,
+                                  int has_owner, dp_handle_t **out)
 {
     dp_context_t *context = group->context;
     size_t tensor_count = part_count_of(group, what);
@@ -285,10 +287,10 @@ static dp_status_t take(dp_group_t *group, const dp_submit_t *what, const char *
         stream = dp_stream_find(context, what->options->stream);
         if (stream == NULL) status = DP_ERR_UNSUPPORTED;
     }
-    if (status == DP_OK) status = take_entry(group, what, name, &entry);
+    if (status == DP_OK) status = find_entry(group, what, name, &entry);
     if (status == DP_OK && is_busy(context, entry, what)) status = DP_ERR_BUSY;
     if (status != DP_OK) return status;
-    status = dp_request_take(group, entry, tensor_count, count_count_of(group, what), &request);
+    status = dp_request_acquire(group, entry, tensor_count, count_count_of(group, what), &request);
     if (status != DP_OK) return status;
     status = fill_signature(group, entry, what);
     if (status == DP_OK &&
@@ -343,12 +345,12 @@ dp_status_t dp_submit(dp_group_t *group, const dp_submit_t *given, dp_handle_t *
     dp_options_t options;
     dp_context_t *context;
     dp_handle_t *request = NULL;
-    dp_stage_t *stage = NULL;
+    dp_staging_t *stage = NULL;
     dp_tensor_t staged;
     dp_loop_node_t *node;
     dp_status_t status, fatal;
     size_t in_flight;
-    int will_drive;
+    int waits_at_once;
     dp_trace_record_t record = {.kind = DP_TRACE_SUBMIT};
 
     if (group == NULL || dp_context_is_forked(group->context)) return DP_ERR_INVALID;
@@ -361,13 +363,14 @@ dp_status_t dp_submit(dp_group_t *group, const dp_submit_t *given, dp_handle_t *
                                dp_collective_name(what.collective));
     }
     if (status == DP_OK && group->context->device->ops->is_async)
-        status = dp_stage_in(group, &what, &staged, &stage);
+        status = dp_staging_begin(group, &what, &staged, &stage);
     if (status != DP_OK) return status;
     context = group->context;
     record.start_ns = dp_now_ns();
     pthread_mutex_lock(&context->lock);
     fatal = context->fatal;
-    status = take(group, &what, row_name(&what, room, sizeof(room)), handle != NULL, &request);
+    status = create_request(group, &what, entry_name(&what, room, sizeof(room)), handle != NULL,
+                            &request);
     if (status == DP_OK) {
         request->stage = stage;
         request->submit_ns = record.start_ns;
@@ -376,7 +379,7 @@ dp_status_t dp_submit(dp_group_t *group, const dp_submit_t *given, dp_handle_t *
         record.name = request->entry->trace_name;
         if (context->config.check && what.options->stream == NULL &&
             !context->device->ops->is_async)
-            watch(request, &what);
+            record_input_hash(request, &what);
         request->node.submission = (dp_submission_t){.group = group->about.uid,
                                                      .name = request->entry->name,
                                                      .signature = &request->entry->signature,
@@ -384,11 +387,11 @@ dp_status_t dp_submit(dp_group_t *group, const dp_submit_t *given, dp_handle_t *
                                                      .last_absmax = request->entry->last_absmax,
                                                      .request = request};
     }
-    will_drive = status == DP_OK && request->ticket > 0 && handle != NULL &&
-                 atomic_load(&context->driven_ticket) == request->ticket;
+    waits_at_once = status == DP_OK && request->ticket > 0 && handle != NULL &&
+                    atomic_load(&context->progressed_ticket) == request->ticket;
     in_flight = context->live_count;
     pthread_mutex_unlock(&context->lock);
-    if (status != DP_OK) dp_stage_out(context, stage, 0);
+    if (status != DP_OK) dp_staging_end(context, stage, 0);
     if (fatal != DP_OK) return fatal; /* the world had ended; its text stands */
     if (status != DP_OK) return refuse(group, &what, status, in_flight);
 
@@ -401,7 +404,7 @@ dp_status_t dp_submit(dp_group_t *group, const dp_submit_t *given, dp_handle_t *
         dp_program_submit(context->program, request);
     } else {
         /* As the last one was, so probably this one is waited for at once. */
-        dp_loop_submit(context->loop, &node, 1, will_drive);
+        dp_loop_submit(context->loop, &node, 1, waits_at_once);
     }
     return DP_OK;
 }

@@ -20,7 +20,8 @@ typedef struct dp_submit {
     size_t *recv_counts;         /* likewise; may be NULL */
     const dp_options_t *options; /* NULL: the defaults */
     dp_figures_t *figures;       /* as in dp_pipeline_item_t */
-    dp_group_t *born;            /* group_create: the group that is made; then group is unborn */
+    int is_setting;              /* a broadcast of the tuner's: launches behind it wait for it */
+    dp_group_t *new_group;       /* group_create: the group that is made; then group is forming */
 } dp_submit_t;
 
 /* What this rank reads and writes in one tensor, in elements. */
@@ -37,8 +38,8 @@ dp_status_t dp_extent_of(const dp_group_t *group, const dp_submit_t *what,
 
 /* stage.c: puts pinned memory in the place of what->tensors where they are in plain host memory;
  * *staged is what what->tensors then points to. *out is NULL where nothing had to be done. */
-dp_status_t dp_stage_in(dp_group_t *group, dp_submit_t *what, dp_tensor_t *staged,
-                        dp_stage_t **out);
+dp_status_t dp_staging_begin(dp_group_t *group, dp_submit_t *what, dp_tensor_t *staged,
+                             dp_staging_t **out);
 
 /* arguments.c: says what is wrong, in words. options are not NULL. */
 dp_status_t dp_submit_check(dp_group_t *group, const dp_submit_t *what);

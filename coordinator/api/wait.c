@@ -59,16 +59,16 @@ static int may_progress(const dp_context_t *context, uint64_t deadline)
 }
 
 /* Does what the request waits for on this thread, as long as it can be expected to come soon. */
-static void drive(dp_handle_t *request, uint32_t wanted, uint64_t deadline)
+static void progress_until(dp_handle_t *request, uint32_t wanted, uint64_t deadline)
 {
     dp_context_t *context = request->context;
     const int carries = may_progress(context, deadline);
 
-    atomic_store(&context->driven_ticket, request->ticket + 1);
+    atomic_store(&context->progressed_ticket, request->ticket + 1);
     dp_loop_count_awake_waiter(context->loop, 1);
     if (carries) dp_pipeline_progress_begin(context->pipeline);
-    dp_loop_progress_until(context->loop, &request->state, DP_REQUEST_LAUNCHED, context->drive_ns,
-                           deadline);
+    dp_loop_progress_until(context->loop, &request->state, DP_REQUEST_LAUNCHED,
+                           context->progress_ns, deadline);
     if (carries) {
         if (atomic_load(&request->state) != DP_REQUEST_PENDING)
             (void)dp_pipeline_progress(context->pipeline, &request->state, wanted);
@@ -88,7 +88,7 @@ static int block(dp_handle_t *request, uint32_t wanted, uint64_t begin, uint64_t
     int over = 0;
 
     if (context->program != NULL) dp_program_wait(context->program, request);
-    if (context->program == NULL) drive(request, wanted, deadline);
+    if (context->program == NULL) progress_until(request, wanted, deadline);
     while (atomic_load_explicit(&request->state, memory_order_acquire) < wanted &&
            dp_now_ns() < spin_until)
         dp_spin_pause();
@@ -266,33 +266,33 @@ void dp_release(dp_handle_t *handle)
 }
 
 /* What a thread waits for that waits for several operations. */
-typedef struct crowd {
+typedef struct set {
     dp_group_t *group; /* all operations of this group; NULL: of any */
     uint64_t limit;    /* with a ticket below this */
-} crowd_t;
+} wait_set_t;
 
-static int is_live(dp_context_t *context, const crowd_t *crowd)
+static int is_set_live(dp_context_t *context, const wait_set_t *set)
 {
     int live;
 
     pthread_mutex_lock(&context->lock);
-    live = crowd->group != NULL
-               ? crowd->group->live_count > 0
-               : context->live_first != NULL && context->live_first->ticket < crowd->limit;
+    live = set->group != NULL
+               ? set->group->live_count > 0
+               : context->live_first != NULL && context->live_first->ticket < set->limit;
     pthread_mutex_unlock(&context->lock);
     return live;
 }
 
 /* DP_OK: none of them is live any more. */
-static dp_status_t await_all(dp_context_t *context, const crowd_t *crowd, double seconds)
+static dp_status_t wait_for_set(dp_context_t *context, const wait_set_t *set, double seconds)
 {
     uint64_t begin = dp_now_ns(), deadline = deadline_of(seconds, begin);
     size_t nudges = context->size > 1 ? 0 : NUDGES;
     dp_trace_lane_t *lane;
     dp_status_t status = DP_OK;
 
-    if (context->program != NULL) dp_program_wait_all(context->program, crowd->group);
-    if (!is_live(context, crowd)) return DP_OK;
+    if (context->program != NULL) dp_program_wait_all(context->program, set->group);
+    if (!is_set_live(context, set)) return DP_OK;
     lane = dp_trace_thread_lane(context->trace);
     dp_trace_begin(lane, (dp_trace_record_t){.kind = DP_TRACE_WAIT,
                                              .name = dp_trace_name(context->trace, "all")});
@@ -301,7 +301,7 @@ static dp_status_t await_all(dp_context_t *context, const crowd_t *crowd, double
         uint32_t seen = atomic_load(&context->completions);
         uint64_t now = dp_now_ns(), until = deadline;
 
-        if (!is_live(context, crowd)) break;
+        if (!is_set_live(context, set)) break;
         if (now >= deadline) {
             status = DP_ERR_TIMEOUT;
             break;
@@ -322,23 +322,23 @@ static dp_status_t await_all(dp_context_t *context, const crowd_t *crowd, double
 
 void dp_group_drain(dp_group_t *group)
 {
-    const crowd_t crowd = {.group = group};
+    const wait_set_t set = {.group = group};
 
-    (void)await_all(group->context, &crowd, -1.0);
+    (void)wait_for_set(group->context, &set, -1.0);
 }
 
 dp_status_t dp_wait_all(dp_context_t *context, double seconds)
 {
-    crowd_t crowd = {.group = NULL};
+    wait_set_t set = {.group = NULL};
     dp_status_t status;
 
     if (context == NULL || dp_context_is_forked(context)) return DP_ERR_INVALID;
     status = check_seconds(context, "dp_wait_all", seconds);
     if (status != DP_OK) return status;
     pthread_mutex_lock(&context->lock);
-    crowd.limit = context->next_ticket;
+    set.limit = context->next_ticket;
     pthread_mutex_unlock(&context->lock);
-    status = await_all(context, &crowd, seconds);
+    status = wait_for_set(context, &set, seconds);
     if (status != DP_OK) return status;
     pthread_mutex_lock(&context->lock);
     status = context->unowned_failure;

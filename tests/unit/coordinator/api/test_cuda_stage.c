@@ -41,7 +41,7 @@ static void begin(fixture_t *f)
 
 static void end(fixture_t *f)
 {
-    dp_stages_free(f->context);
+    dp_stagings_free(f->context);
     dp_device_destroy(f->context->device);
     for (size_t i = 0; i < f->context->text_count; i++)
         free(f->context->texts[i]);
@@ -69,10 +69,10 @@ static void host_memory_goes_through_pinned_memory_and_back(void **unused)
     begin(&f);
     for (int round = 0; round < 3; round++) { /* the last fails: nothing comes back */
         dp_submit_t what = sum_of(&f, &tensor, 1);
-        dp_stage_t *stage = NULL;
+        dp_staging_t *stage = NULL;
         dp_tensor_t staged;
 
-        assert_int_equal(dp_stage_in(&f.context->world, &what, &staged, &stage), DP_OK);
+        assert_int_equal(dp_staging_begin(&f.context->world, &what, &staged, &stage), DP_OK);
         assert_non_null(stage);
         assert_ptr_equal(what.tensors, &staged);
         assert_int_equal(f.context->device->ops->kind(f.context->device, staged.in),
@@ -82,7 +82,7 @@ static void host_memory_goes_through_pinned_memory_and_back(void **unused)
         assert_memory_equal(staged.in, in, sizeof(in));
         assert_memory_equal(staged.out, out, sizeof(out));
         ((float *)staged.out)[1] = (float)round;
-        dp_stage_out(f.context, stage, round < 2);
+        dp_staging_end(f.context, stage, round < 2);
         assert_true(out[0] == 7 && out[1] == (round < 2 ? (float)round : 1.0f) && out[2] == 9);
     }
     end(&f);
@@ -91,7 +91,7 @@ static void host_memory_goes_through_pinned_memory_and_back(void **unused)
 static void memory_of_the_device_is_left_alone(void **unused)
 {
     dp_tensor_t tensor = {.count = 2, .dtype = DP_F32}, staged;
-    dp_stage_t *stage = NULL;
+    dp_staging_t *stage = NULL;
     dp_submit_t what;
     void *memory;
     fixture_t f;
@@ -101,7 +101,7 @@ static void memory_of_the_device_is_left_alone(void **unused)
     assert_int_equal(f.context->device->ops->alloc(f.context->device, 8, &memory), DP_OK);
     tensor.in = tensor.out = memory;
     what = sum_of(&f, &tensor, 1);
-    assert_int_equal(dp_stage_in(&f.context->world, &what, &staged, &stage), DP_OK);
+    assert_int_equal(dp_staging_begin(&f.context->world, &what, &staged, &stage), DP_OK);
     assert_null(stage);
     assert_ptr_equal(what.tensors, &tensor);
     f.context->device->ops->free(f.context->device, memory);
@@ -113,7 +113,7 @@ static void what_cannot_be_staged_is_refused_with_words(void **unused)
     float host[4] = {0};
     dp_tensor_t tensors[2] = {{.in = host, .out = host, .count = 2, .dtype = DP_F32},
                               {.in = host + 2, .out = host + 2, .count = 2, .dtype = DP_F32}};
-    dp_stage_t *stage = NULL;
+    dp_staging_t *stage = NULL;
     dp_tensor_t staged;
     dp_submit_t what;
     void *there;
@@ -122,18 +122,18 @@ static void what_cannot_be_staged_is_refused_with_words(void **unused)
     (void)unused;
     begin(&f);
     what = sum_of(&f, tensors, 2);
-    assert_int_equal(dp_stage_in(&f.context->world, &what, &staged, &stage), DP_ERR_UNSUPPORTED);
+    assert_int_equal(dp_staging_begin(&f.context->world, &what, &staged, &stage), DP_ERR_UNSUPPORTED);
     assert_non_null(strstr(f.context->last_text, "loss"));
     assert_non_null(strstr(f.context->last_text, "plain host memory"));
     f.options.stream = &f;
     what = sum_of(&f, tensors, 1);
-    assert_int_equal(dp_stage_in(&f.context->world, &what, &staged, &stage), DP_ERR_UNSUPPORTED);
+    assert_int_equal(dp_staging_begin(&f.context->world, &what, &staged, &stage), DP_ERR_UNSUPPORTED);
     f.options.stream = NULL;
     assert_int_equal(cudaSetDevice(1), cudaSuccess);
     assert_int_equal(cudaMalloc(&there, 16), cudaSuccess);
     tensors[0].in = tensors[0].out = there;
     what = sum_of(&f, tensors, 1);
-    assert_int_equal(dp_stage_in(&f.context->world, &what, &staged, &stage), DP_ERR_UNSUPPORTED);
+    assert_int_equal(dp_staging_begin(&f.context->world, &what, &staged, &stage), DP_ERR_UNSUPPORTED);
     assert_non_null(strstr(f.context->last_text, "another GPU"));
     assert_null(stage);
     cudaFree(there);

@@ -1,0 +1,141 @@
+/*
+ * request.h - one operation in flight: the request of the coordinator and, for the program, its
+ * handle.
+ *
+ *     dp_request_acquire()   from the pool              program's thread, context's lock held
+ *     dp_request_enlist()    live: submitted            program's thread, context's lock held
+ *         PENDING            the ranks have not agreed yet
+ *         LAUNCHED / QUEUED  agreed; in the data plane  coordinator thread, or the one that
+ * progresses ISSUED             its event is on a stream   launch thread dp_request_complete()
+ * DONE, waiters wake         launch thread or a stream's dp_request_unref()     back to the pool
+ * when the runtime and the program have both let go
+ *
+ * Programs see the struct as dp_handle_t. It must not know how ranks agree or how data moves.
+ */
+#ifndef DP_COORDINATOR_REQUEST_H
+#define DP_COORDINATOR_REQUEST_H
+
+#include <stdatomic.h>
+
+#include "coordinator/api/names.h"
+#include "coordinator/loop/loop.h"
+#include "fusion/pipeline.h"
+
+/* Values only grow during an operation; dp_wait() waits for "at least". */
+enum dp_request_state {
+    DP_REQUEST_PENDING = 0,  /* submitted */
+    DP_REQUEST_LAUNCHED = 1, /* agreed, in the data plane */
+    DP_REQUEST_QUEUED = 2,   /* likewise; the thread that waits for it is to carry it out */
+    DP_REQUEST_ISSUED = 3,   /* its done event is on a stream; only where it has one */
+    DP_REQUEST_DONE = 4
+};
+
+typedef struct dp_staging dp_staging_t; /* stage.c */
+
+/* An event of the device, pooled. The pool keeps those that their stream has not reached yet. */
+typedef struct dp_pooled_event {
+    struct dp_pooled_event *next; /* in the pool; guarded by the context's lock */
+    dp_event_t *event;
+} dp_pooled_event_t;
+
+/*
+ * What late.c keeps of a request that the cached schedule launched: the data plane may finish it
+ * here before it is known that every rank gave its data. Guarded by the context's lock from
+ * `sequence` on.
+ */
+typedef struct dp_late_request {
+    int by_schedule; /* launched by the cached schedule, and its completion is not final yet */
+    int averages;    /* it divides by the ranks that contribute */
+    uint64_t sequence;
+    uint32_t launch_id;
+    /* What the ranks agreed on after the schedule's end, once is_settled. */
+    int is_settled, settled_absent;
+    dp_status_t settled_status;
+    const char *settled_text;
+    /* Finished here, not yet reported: parked with what the pipeline had to say. */
+    dp_pipeline_done_t parked;
+    dp_handle_t *next_parked;
+    /* Engine memory for a request that is absent, or whose own memory is not the engine's; freed
+     * when it is over. */
+    void *stand_in;
+    dp_pipeline_tensor_t *lent; /* [tensor_count] its own tensors meanwhile */
+} dp_late_request_t;
+
+struct dp_handle {
+    dp_context_t *context;
+    dp_group_t *group;
+    dp_group_t *new_group; /* the group that a group_create makes */
+    dp_tensor_entry_t *entry;
+    dp_loop_node_t node; /* in the coordinator's queue of submissions */
+    uint64_t ticket;     /* order of submission */
+
+    /* lists; guarded by the context's lock */
+    dp_handle_t *previous, *following; /* live requests by ticket */
+    dp_handle_t *next_free;            /* in the pool; also of suspended ones, by program.c */
+    dp_handle_t *next_made;            /* all that were ever made */
+
+    /* what it does; written at submission */
+    dp_collective_t collective;    /* entry->signature may be a later submission's by now */
+    int is_absent;                 /* stands for the operation of a group that this rank has joined;
+                                      no program ever sees it */
+    int is_setting;                /* the tuner's */
+    dp_pipeline_tensor_t tensor;   /* the only one, unless there are several */
+    dp_pipeline_tensor_t *tensors; /* &tensor, or tensor_list */
+    dp_pipeline_tensor_t *tensor_list; /* [tensor_room] */
+    size_t tensor_count, tensor_room;
+    size_t *counts; /* what this rank sends: [count_count] of [count_room] */
+    size_t count_count, count_room;
+    size_t capacity;     /* elements that fit into the only tensor's out, of an exchange */
+    size_t *recv_counts; /* the program's */
+    dp_staging_t *stage; /* of a tensor in host memory on a GPU's context; NULL */
+    dp_pooled_event_t *ready, *done; /* NULL where no stream is concerned */
+    dp_figures_t *figures; /* the program's, on the device: gets what the tally gets; NULL */
+    uint64_t bytes;        /* payload, for the statistics */
+    int is_checked;        /* DP_CHECK watches its memory */
+    uint64_t input_hash, output_hash; /* of it; 0: not taken */
+    uint64_t submit_ns;
+
+    /* how far it has come */
+    _Atomic uint32_t state;    /* enum dp_request_state; a futex; DONE releases what is below it */
+    _Atomic uint32_t sleepers; /* threads inside futex wait on state */
+    _Atomic int references;    /* the runtime's, and the program's while it has the handle */
+    _Atomic int has_owner;     /* the program still holds the handle */
+    int is_awaited;            /* a sleeping waiter is counted in the loop for it; lock */
+    int will_progress;         /* the thread that sleeps on state carries its launch out; lock */
+    _Atomic uint64_t agree_ns; /* 0: not yet */
+    int contributors;          /* known from the launch on */
+    dp_late_request_t late;
+
+    /* the end; written before DONE */
+    dp_status_t status;
+    dp_result_t result;
+};
+
+/* Blocks travel between single ranks, and how many elements may be known on arrival only. */
+static inline int dp_is_exchange(dp_collective_t collective)
+{
+    return (collective >= DP_COLLECTIVE_GATHER && collective <= DP_COLLECTIVE_ALLTOALLV) ||
+           collective == DP_COLLECTIVE_SEND;
+}
+
+/* The functions that follow are request.c's. "Lock held" is the context's lock. */
+
+/* A request with room for so many tensors and counts, all its fields as new. Lock held. */
+dp_status_t dp_request_acquire(dp_group_t *group, dp_tensor_entry_t *entry, size_t tensor_count,
+                               size_t count_count, dp_handle_t **out);
+/* Back to the pool; it was never submitted, or is over. Lock held. */
+void dp_request_discard(dp_handle_t *request);
+/* It is live from here on. Lock held. */
+void dp_request_enlist(dp_handle_t *request, int has_owner);
+/* The coordinator is done with it: launched, failed or joined. Lock held. */
+void dp_request_leave(dp_handle_t *request);
+void dp_request_complete(dp_handle_t *request, dp_status_t status, const dp_result_t *result);
+void dp_request_fail(dp_handle_t *request, dp_status_t status, const char *text);
+void dp_request_unref(dp_handle_t *request);
+/* The calling thread is about to sleep for it; will_progress: until it may carry its launch out. */
+void dp_request_await(dp_handle_t *request, int will_progress);
+/* DP_CHECK: the checksum of what was written to its out. Never 0. */
+uint64_t dp_request_hash_outputs(const dp_handle_t *request);
+void dp_requests_free(dp_context_t *context);
+
+#endif
