@@ -1,8 +1,9 @@
 /*
- * arguments.c - what a call of dp.h was given: is it possible, and if not, why, in words.
+ * arguments.c - checks what a function of dp.h was given, and says what is wrong with it.
  *
- * Pure but for the text of the error. An extent says for each collective which elements this rank
- * reads and writes; the checks of counts, pointers and overlaps follow from it.
+ * An extent says for each collective which elements this rank reads and writes; the checks of
+ * counts, pointers and overlaps follow from it. Called by submit.c on the program's thread, without
+ * the lock. Pure but for the text of the error: it must not know about requests.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -41,7 +42,7 @@ int dp_submit_reduces(dp_collective_t collective)
 
 /* ---- Extents -------------------------------------------------------------------------------- */
 
-/* Of counts[0..until). 0: beyond SIZE_MAX. */
+/* The sum of counts[0..until). 0: it is beyond SIZE_MAX. */
 static int add_up(const size_t *counts, int until, size_t *sum)
 {
     *sum = 0;
@@ -120,7 +121,7 @@ dp_status_t dp_extent_of(const dp_group_t *group, const dp_submit_t *what,
     return DP_OK;
 }
 
-/* Whether this rank's in and out overlap in a way that the collective does not allow. */
+/* 1: this rank's in and out overlap in a way that the collective does not allow. */
 static int is_overlapping(const dp_tensor_t *tensor, const dp_extent_t *extent, size_t bytes)
 {
     uintptr_t in = (uintptr_t)tensor->in, out = (uintptr_t)tensor->out;
@@ -210,7 +211,7 @@ static dp_status_t check_counts(dp_group_t *group, const dp_submit_t *what)
     return DP_OK;
 }
 
-/* "tensor 3 of the list: " where there is one, for the texts below. */
+/* "tensor 3 of the list: " for the texts below; "" where there is no list. */
 static const char *place(const dp_submit_t *what, size_t index, char *text, size_t room)
 {
     text[0] = '\0';

@@ -1,6 +1,6 @@
 /*
- * collectives.c - the submitting half of dp.h: each function says which operation it is, submit.c
- * does the rest.
+ * collectives.c - the collectives of dp.h. Each function describes its operation to dp_submit(), on
+ * the program's thread; nothing else happens here.
  */
 #include "coordinator/api/submit.h"
 

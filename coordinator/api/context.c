@@ -1,8 +1,10 @@
 /*
- * context.c - a rank comes and goes: builds a context from the wire up, and takes it down again.
+ * context.c - dp_init() and dp_finalize(): builds a context from the wire up, and takes it down.
  *
- * The order of construction is the order of the fields in context.h; destruction runs backwards
- * and accepts whatever exists.
+ * Construction runs in the order of the fields in context.h; destruction runs backwards and accepts
+ * whatever exists. Called on one thread of the program, before the context is handed out and after
+ * all other calls; dp_abort() and the keeping of error texts, on any thread. It must not know what
+ * operations do.
  */
 #include "coordinator/api/context.h"
 
@@ -17,7 +19,6 @@
 #include "coordinator/api/sized.h"
 #include "runtime/base/inject.h"
 
-#define EXPECT_NS 50000ull       /* an agreement between two polling ranks takes less */
 #define GOODBYE_NS 2000000000ull /* longest a rank stays for others to finish */
 
 const char *dp_context_text(dp_context_t *context, const char *text)
@@ -35,7 +36,7 @@ const char *dp_context_text(dp_context_t *context, const char *text)
         kept = "too many different errors; this one was not kept, earlier ones are";
     }
     if (copy != NULL) kept = copy;
-    /* Once the world has ended, why it did is the last word. */
+    /* Once the world has ended, dp_error_text() keeps saying why it did. */
     if (context->fatal == DP_OK) __atomic_store_n(&context->last_text, kept, __ATOMIC_RELEASE);
     pthread_mutex_unlock(&context->lock);
     return kept;
@@ -53,7 +54,7 @@ dp_status_t dp_context_error(dp_context_t *context, dp_status_t status, const ch
     return status;
 }
 
-/* ---- What the ranks tell each other first --------------------------------------------------- */
+/* ---- What the ranks tell each other at the start -------------------------------------------- */
 
 static dp_status_t exchange_values(dp_context_t *context, const char *name, const void *value,
                                    size_t value_bytes, void ***values, size_t **bytes,
@@ -125,8 +126,9 @@ static dp_status_t say_hello(dp_context_t *context, uint64_t deadline_ns, dp_err
 
 /* ---- The control plane ---------------------------------------------------------------------- */
 
-/* Shared memory and UNIX sockets between neighbours in the tree that are on one host, UCX to those
- * on others. Without these UCX is not there: each of its workers listens on the network. */
+/* Shared memory and UNIX sockets between neighbours in the tree that are on one node, UCX to those
+ * on others. Where there are no others, UCX is not started, as each of its workers listens on the
+ * network. */
 static dp_status_t make_transport(dp_context_t *context, dp_error_t *error)
 {
     const dp_topology_t *topology = &context->topology;
@@ -193,14 +195,15 @@ static dp_status_t connect_neighbours(dp_context_t *context, uint64_t deadline_n
     return status;
 }
 
-/* Threads may poll briefly only where the machine has a core for each of them. */
+/* Threads may poll only where the kernel has a core for each of them; elsewhere they would keep the
+ * rank they wait for off its core. */
 static void choose_spin_times(dp_context_t *context)
 {
     cpu_set_t set;
     int cores = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
-    const int here = context->kernel_ranks; /* pretended hosts share the cores, too */
+    const int here = context->kernel_ranks; /* ranks on pretended nodes share the cores too */
 
-    /* A rank's program, coordinator and data plane run at the same time. */
+    /* Two polling threads a rank: its program's and its coordinator's, or the data plane's. */
     context->wait_spin_ns = 2 * here <= cores ? context->config.spin_ns : 0;
     if (here > cores) context->config.spin_ns = 0;
     context->progress_ns = context->config.spin_ns;
@@ -208,9 +211,7 @@ static void choose_spin_times(dp_context_t *context)
 
 static dp_status_t start_loop(dp_context_t *context, dp_error_t *error)
 {
-    dp_config_t *config = &context->config;
-    uint64_t engine_spin_ns = config->spin_ns;
-    dp_loop_options_t options = {.config = config,
+    dp_loop_options_t options = {.config = &context->loop_config,
                                  .topology = &context->topology,
                                  .rank = context->rank,
                                  .size = context->size,
@@ -223,16 +224,14 @@ static dp_status_t start_loop(dp_context_t *context, dp_error_t *error)
                                                .joined = dp_on_joined,
                                                .fail = dp_on_fail,
                                                .fatal = dp_on_fatal,
-                                               .loss = dp_on_loss,
                                                .schedule = dp_on_schedule,
                                                .watch = dp_on_watch}};
-    dp_status_t status;
 
     if (context->program != NULL) options.peer_check = dp_program_peer_check(context->program);
-    config->spin_ns = context->wait_spin_ns; /* the coordinator shares its core with the program */
-    status = dp_loop_start(&options, &context->loop, error);
-    config->spin_ns = engine_spin_ns;
-    return status;
+    context->loop_config = context->config;
+    /* The coordinator thread polls beside the program's threads, the engine's instead of them. */
+    context->loop_config.spin_ns = context->wait_spin_ns;
+    return dp_loop_start(&options, &context->loop, error);
 }
 
 /* ---- Life ----------------------------------------------------------------------------------- */
@@ -241,11 +240,11 @@ static void context_destroy(dp_context_t *context, int failed)
 {
     dp_context_fork_end(context);
     if (failed && context->device != NULL && context->device->ops->is_async)
-        context->device->ops->abort(context->device); /* before streams are let go */
+        context->device->ops->abort(context->device); /* before streams move on */
     if (failed && context->engine != NULL)
         context->engine->ops->abort(context->engine, DP_ERR_ABORTED, "the context is destroyed");
-    /* The data plane reports to the loop until its threads are gone; the loop launches nothing more
-     * once the world has finished or failed. */
+    /* The pipeline first: it reports to the loop until its threads have ended, and the loop
+     * launches nothing more once the world has finished or failed. */
     dp_pipeline_destroy(context->pipeline);
     dp_streams_free(context);
     if (context->loop != NULL) dp_loop_stop(context->loop);
@@ -275,30 +274,38 @@ static void abort_on_purpose(void *user, const char *text)
     dp_abort(user, text);
 }
 
+/* The tuner may try twice of what is configured; host memory that is not used costs nothing. */
 static dp_status_t make_pipeline(dp_context_t *context, const dp_pipeline_callbacks_t *callbacks,
                                  dp_error_t *error)
 {
-    const dp_config_t *config = &context->config;
-    const dp_status_t status =
-        dp_pipeline_create(config, context->rank, context->size, context->device, context->engine,
-                           &context->log, context->trace, callbacks, &context->pipeline);
+    dp_config_t config = context->config;
+    const dp_pipeline_settings_t settings = {.buffer_bytes = config.fusion_bytes,
+                                             .slots = (size_t)config.fusion_buffers};
+    dp_status_t status;
 
-    if (status == DP_OK) return DP_OK;
-    return dp_error_set(error, status, "no memory for %d slots of %zu bytes",
-                        config->fusion_buffers, config->fusion_bytes);
-}
-
-/* Rank 0's coordinator alone holds launches back, so rank 0 alone tunes for how long. */
-static dp_status_t make_tune(dp_context_t *context, dp_error_t *error)
-{
-    if (!context->config.tune || context->rank != 0) return DP_OK;
-    if (context->config.order == DP_CONFIG_ORDER_PROGRAM) {
-        dp_log_warn(&context->log,
-                    "DP_TUNE: with order=program nothing is held back; nothing is tuned");
-        return DP_OK;
+    if (context->is_tuned && context->config.order == DP_CONFIG_ORDER_PROGRAM) {
+        if (context->rank == 0) {
+            dp_log_warn(&context->log,
+                        "DP_TUNE: with order=program buckets are the program's; nothing is tuned");
+        }
+        context->is_tuned = 0;
     }
-    if (dp_tune_create(context, &context->tune) == DP_OK) return DP_OK;
-    return dp_error_set(error, DP_ERR_NO_MEMORY, "no memory for the tuner");
+    if (context->is_tuned && !context->device->ops->is_async) {
+        config.fusion_bytes *= 2;
+        config.fusion_buffers *= 2;
+    }
+    status =
+        dp_pipeline_create(&config, context->rank, context->size, context->device, context->engine,
+                           &context->log, context->trace, callbacks, &context->pipeline);
+    if (status != DP_OK) {
+        return dp_error_set(error, status, "no memory for %d slots of %zu bytes",
+                            config.fusion_buffers, config.fusion_bytes);
+    }
+    if (!context->is_tuned) return DP_OK;
+    dp_pipeline_set(context->pipeline, &settings);
+    dp_pipeline_on_setting(context->pipeline, dp_on_settle);
+    status = dp_tune_create(context, &context->tune);
+    return status == DP_OK ? DP_OK : dp_error_set(error, status, "no memory for the tuner");
 }
 
 static dp_status_t build_context(dp_context_t *context, int use_loopback, dp_error_t *error)
@@ -350,10 +357,9 @@ static dp_status_t build_context(dp_context_t *context, int use_loopback, dp_err
         status = dp_program_create(context, &context->program);
         if (status != DP_OK) return dp_error_set(error, status, "no memory for order=program");
     }
-    status = make_tune(context, error);
-    if (status != DP_OK) return status;
-    /* What is queued on a GPU behind a result cannot be put right after a lock (protocol.md), and
-     * negotiation is hidden under its backward pass. All ranks have the same kind of device. */
+    /* On a GPU no schedule is cached: work queued behind a result cannot be put right where a rank
+     * left the schedule (protocol.md), and the backward pass hides the negotiation. All ranks have
+     * the same kind of device, so all decide alike. */
     if (context->device->ops->is_async) context->config.schedule = 0;
     status = start_loop(context, error);
     dp_inject_on_abort(config->injector, abort_on_purpose, context);
@@ -385,7 +391,7 @@ dp_status_t dp_context_create(const dp_config_t *config, dp_bootstrap_t *bootstr
         context_destroy(context, 1);
         return status;
     }
-    dp_log_debug(&context->log, "ready: size %d, hosts %d, kernels %s, engine %s", context->size,
+    dp_log_debug(&context->log, "ready: size %d, nodes %d, kernels %s, engine %s", context->size,
                  context->topology.node_count, dp_kernels_name(), context->engine->ops->name);
     *out = context;
     return DP_OK;
@@ -397,7 +403,7 @@ static void copy_error(const dp_init_options_t *options, const char *text)
         snprintf(options->error, options->error_bytes, "%s", text);
 }
 
-/* What the program asks for wins over the setting. */
+/* The program's choice wins over the setting. */
 static dp_status_t choose_order(const dp_init_options_t *options, dp_config_t *config,
                                 dp_error_t *error)
 {
@@ -443,7 +449,7 @@ dp_status_t dp_init(const dp_init_options_t *given, dp_context_t **context)
     if (status != DP_OK) {
         log.rank = config.rank;
         copy_error(&options, error.text);
-        /* A caller that takes the text says it in its own words. */
+        /* A caller that takes the text reports it itself. */
         if (options.error == NULL || options.error_bytes == 0) {
             dp_log_error(&log, "dp_init: %s", error.text);
         }
@@ -451,8 +457,8 @@ dp_status_t dp_init(const dp_init_options_t *given, dp_context_t **context)
     return status;
 }
 
-/* The data plane of every rank is done with this rank's memory and connections. Nothing depends on
- * the answer: a rank that cannot be reached needs nothing of ours any more. */
+/* Waits until the data plane of every rank is done with this rank's memory and connections. The
+ * answer does not matter: a rank that cannot be reached needs them no more. */
 static void meet_last(dp_context_t *context)
 {
     void **values = NULL;
@@ -469,8 +475,8 @@ dp_status_t dp_finalize(dp_context_t *context)
     if (context == NULL) return DP_OK;
     if (dp_context_is_forked(context)) return DP_ERR_INVALID;
     dp_inject_enter(context->config.injector, DP_INJECT_FINALIZE);
-    /* First said, then waited: two ranks that finalize with operations only the other could
-     * complete would otherwise wait for each other. */
+    /* The others are told before this rank waits: two ranks that finalize, each with an operation
+     * that the other has not submitted, would otherwise wait for each other for ever. */
     if (context->program != NULL) dp_program_leave(context->program);
     dp_loop_leave(context->loop);
     dp_wait_all(context, -1.0);

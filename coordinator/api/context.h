@@ -62,6 +62,7 @@ typedef struct dp_watch {
 
 struct dp_context {
     dp_config_t config;
+    dp_config_t loop_config; /* the same, but for how long the coordinator thread polls */
     dp_log_t log;
     dp_group_t world;
     dp_group_t forming; /* its "tensors" are the groups that are being made */
@@ -139,13 +140,9 @@ dp_status_t dp_context_choose_device(dp_context_t *context, dp_error_t *error);
 const char *dp_context_device_name(const dp_context_t *context);
 dp_status_t dp_context_make_device(dp_context_t *context, dp_error_t *error);
 
-/*
- * stage.c: a tensor in plain host memory, on a context whose device is not the host, goes through
- * pinned memory: copied in at submission and out before the request is DONE. For the small things
- * that programs and libdp itself agree on; one tensor at a time, and not with a stream. What goes
- * in is in submit.h.
- */
-void dp_staging_end(dp_context_t *context, dp_staging_t *stage, int is_good); /* NULL is fine */
+/* stage.c: the end of a dp_staging_begin() (submit.h). is_good: copies the result out. NULL is
+ * fine. */
+void dp_staging_end(dp_context_t *context, dp_staging_t *stage, int is_good);
 void dp_stagings_free(dp_context_t *context);
 
 /* Builds a context on a bootstrap (taken, also on failure): what dp_init() does after reading the

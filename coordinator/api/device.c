@@ -1,8 +1,9 @@
 /*
- * device.c - which device a context works on, and the engine that goes with it.
+ * device.c - the device that a context works on, and the engine that goes with it.
  *
- * All ranks use the same kind: each says in its hello what it has chosen. It must not know what is
- * in the plug-in.
+ * All ranks use the same kind: each says in its hello which it has chosen. The choice and the
+ * making run in dp_init(); clearing and checksums, on any thread of the program. It must not know
+ * what is in the plug-in.
  */
 #include "coordinator/api/context.h"
 
@@ -84,7 +85,7 @@ dp_status_t dp_context_clear(dp_context_t *context, void *memory, size_t bytes)
     return DP_OK;
 }
 
-/* Large enough that a copy costs little more than its bytes do. */
+/* Bytes per copy to the host: so many that the cost of starting a copy does not matter. */
 #define HASH_BYTES ((size_t)4 * DP_MIB)
 
 dp_status_t dp_context_hash(dp_context_t *context, const void *memory, size_t bytes, uint64_t *hash)

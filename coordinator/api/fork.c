@@ -1,5 +1,7 @@
 /*
- * fork.c - what a context registers with runtime/base/forked.h, and the words for a child.
+ * fork.c - what a context registers with runtime/base/forked.h, and the error text of a child.
+ *
+ * Called by context.c on the program's thread that creates or destroys the context.
  */
 #include "coordinator/api/fork.h"
 
@@ -16,7 +18,8 @@ void dp_context_fork_begin(dp_context_t *context)
     dp_fork_enter();
 }
 
-/* The transport's descriptor is an epoll, as UCX's is: what it watches are the connections. */
+/* The transport's descriptor is an epoll, as UCX's is, which watches the connections: the child
+ * closes those. */
 void dp_context_fork_watch(dp_context_t *context)
 {
     dp_fork_watch(&context->fork_watch, context->transport->ops->fd(context->transport));

@@ -16,13 +16,13 @@ static inline int dp_context_is_forked(const dp_context_t *context)
 /* What dp_error_text() says in such a child. Static. */
 const char *dp_fork_text(void);
 
-/* What is registered: the context before anything of it is there, its connections when they are
- * made, and no more of both before they are taken down. */
+/* Registers the context before anything of it exists; its connections, when they are made; and
+ * unregisters both before they are taken down. */
 void dp_context_fork_begin(dp_context_t *context);
 void dp_context_fork_watch(dp_context_t *context);
 void dp_context_fork_end(dp_context_t *context);
 
-/* dp_init() in such a child. */
+/* Fails in such a child, for dp_init(). */
 dp_status_t dp_fork_check_init(dp_error_t *error);
 
 #endif

@@ -1,9 +1,10 @@
 /*
- * group.c - groups: made, divided, ended.
+ * group.c - groups of ranks: created, split, destroyed.
  *
- * Making and ending a group are operations of the global order like any other; the calls here
- * submit them and wait. It must not know how ranks agree on a group or what the engine does with
- * it.
+ * Creating and destroying a group are operations of the one order like any other; the functions
+ * here submit them and wait, on the program's thread. A group that is being created is a "tensor"
+ * of the pseudo group context->forming, by which the ranks agree on it. It must not know how they
+ * do, or what the engine makes of it.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,7 +48,7 @@ void dp_groups_free(dp_context_t *context)
     group_fini(&context->world);
 }
 
-/* ---- Making --------------------------------------------------------------------------------- */
+/* ---- Creating ------------------------------------------------------------------------------- */
 
 static int ascending(const void *a, const void *b)
 {
@@ -66,7 +67,7 @@ static dp_status_t check_group_name(dp_context_t *context, const char *call, con
         DP_GROUP_NAME_MAX, name == NULL ? "NULL" : (length == 0 ? "empty" : "longer"));
 }
 
-/* members[count] are sorted by it. */
+/* Sorts members[count], too. */
 static dp_status_t check_members(dp_context_t *context, const char *name, int *members,
                                  size_t count)
 {
@@ -85,19 +86,19 @@ static dp_status_t check_members(dp_context_t *context, const char *name, int *m
     return DP_OK;
 }
 
-/* Submits the making of the group and waits for it. */
+/* Submits the creation and waits for it. */
 static dp_status_t submit_creation(dp_context_t *context, dp_group_t *group)
 {
-    char row[DP_GROUP_NAME_MAX + 32];
+    char entry[DP_GROUP_NAME_MAX + 32];
     dp_handle_t *handle;
     dp_status_t status;
 
-    /* Groups that are made at the same time may share a name as long as they are disjoint: the
-     * lowest rank of each tells them apart. */
-    snprintf(row, sizeof(row), "%s (from rank %d)", group->name, group->members[0]);
+    /* Groups that are created at the same time may share a name where they are disjoint: the lowest
+     * rank of each tells them apart. */
+    snprintf(entry, sizeof(entry), "%s (from rank %d)", group->name, group->members[0]);
     status = dp_submit(&context->forming,
                        &(dp_submit_t){.collective = DP_COLLECTIVE_GROUP_CREATE,
-                                      .name = row,
+                                      .name = entry,
                                       .root = -1,
                                       .peer = -1,
                                       .new_group = group},
@@ -105,6 +106,7 @@ static dp_status_t submit_creation(dp_context_t *context, dp_group_t *group)
     return status == DP_OK ? dp_wait(handle, -1.0, NULL) : status;
 }
 
+/* Takes back a group whose creation failed. */
 static void forget_group(dp_group_t *group)
 {
     dp_context_t *context = group->context;
@@ -147,7 +149,7 @@ static dp_status_t create(dp_context_t *context, const char *name, int *members,
     if (status == DP_OK) {
         *out = group;
     } else if (group->about.uid == DP_GROUP_UNBORN) {
-        forget_group(group); /* it was never launched, so nobody else knows it */
+        forget_group(group); /* it was never launched, so no other rank has it */
     }
     return status;
 }
@@ -181,10 +183,10 @@ dp_status_t dp_group_create(dp_context_t *context, const char *name, const int *
     return create(context, name, members, count, group);
 }
 
-/* ---- Dividing ------------------------------------------------------------------------------- */
+/* ---- Splitting ------------------------------------------------------------------------------ */
 
-/* Every rank's color + 1; 0: it comes into none, as does a rank that has joined the parent and
- * gives a row of zeros. */
+/* Every rank's color + 1. 0 means none, so that a rank that has joined the parent, whose row is
+ * zeros, comes into no group. */
 static dp_status_t gather_colors(dp_group_t *parent, const char *name, int color, int64_t *colors)
 {
     char tensor[DP_GROUP_NAME_MAX + 16];
@@ -232,9 +234,9 @@ dp_status_t dp_group_split(dp_group_t *parent, const char *name, int color, dp_g
     return status;
 }
 
-/* ---- Ending --------------------------------------------------------------------------------- */
+/* ---- Destroying ----------------------------------------------------------------------------- */
 
-/* Nothing more is submitted to the group from here on. */
+/* From here on submissions to the group are refused. */
 static dp_status_t close_group(dp_group_t *group)
 {
     dp_context_t *context = group->context;
@@ -281,7 +283,7 @@ dp_status_t dp_group_destroy(dp_group_t *group)
     return status;
 }
 
-/* ---- Looking -------------------------------------------------------------------------------- */
+/* ---- Questions ------------------------------------------------------------------------------ */
 
 int dp_group_rank(const dp_group_t *group)
 {

@@ -1,8 +1,11 @@
 /*
- * hello.c - what the ranks of a world tell each other first: version, machine, device, settings.
+ * hello.c - what the ranks of a world tell each other first: version, node, device, settings.
  *
- * A host is what shares memory: one kernel, one network and one user (machine.h), never the name,
- * which is for people. Hosts that DP_PRETEND_NODES makes are told apart by a number behind both.
+ * A node is what shares memory: ranks with one kernel, one network and one user, never one host
+ * name, which is for people. Pretended nodes have a number behind both. Ranks that may be on one
+ * node try to reach the node's first rank by a UNIX socket; one that cannot is a node of its own.
+ * Called by context.c in dp_init(), on the program's thread. It must not know how values are
+ * exchanged.
  */
 #include "coordinator/api/hello.h"
 
@@ -22,8 +25,8 @@
 /* The hello of one rank. */
 typedef struct rank_hello {
     char version[64];
-    char host[NAME_ROOM];                  /* for people */
-    char node[DP_NODE_IDENTITY_TEXT + 16]; /* equal: on one host */
+    char host[NAME_ROOM];                  /* its host name, for people */
+    char node[DP_NODE_IDENTITY_TEXT + 16]; /* equal: perhaps on one node */
     char kernel[DP_NODE_IDENTITY_TEXT];
     char network[DP_NODE_IDENTITY_TEXT];
     char device[16];
@@ -35,19 +38,19 @@ typedef struct rank_hello {
 struct dp_hello {
     dp_context_t *context; /* borrowed */
     dp_peer_socket_address_t listen_address;
-    int listener;        /* -1: there is none to be had, so nobody reaches this rank */
+    int listener;        /* -1: none could be made, so no other rank reaches this one */
     rank_hello_t *ranks; /* [size] */
 };
 
-/* ---- This rank's ---------------------------------------------------------------------------- */
+/* ---- What this rank says -------------------------------------------------------------------- */
 
-/* The pretended host this rank is on; -1: hosts are real. */
+/* The pretended node that this rank is on; -1: nodes are real. */
 static int pretended_node(const dp_context_t *context)
 {
-    const int hosts = dp_min(context->config.pretend_nodes, context->size);
+    const int nodes = dp_min(context->config.pretend_nodes, context->size);
 
     if (context->config.pretend_nodes <= 1) return -1;
-    return (int)((int64_t)context->rank * hosts / context->size);
+    return (int)((int64_t)context->rank * nodes / context->size);
 }
 
 static void write_names(const dp_context_t *context, const dp_node_identity_t *machine,
@@ -92,7 +95,7 @@ size_t dp_hello_write(const dp_hello_t *hello, uint8_t data[DP_HELLO_ROOM])
     return writer.failed ? 0 : writer.bytes;
 }
 
-/* ---- The others' ---------------------------------------------------------------------------- */
+/* ---- What the others say -------------------------------------------------------------------- */
 
 static void read_addresses(dp_reader_t *reader, dp_interface_addresses_t *addresses)
 {
@@ -129,7 +132,7 @@ static dp_status_t check_rank_hello(const dp_context_t *context, int rank, const
 {
     const char *own = dp_context_device_name(context);
 
-    /* Another version may say the rest in another way. */
+    /* Another version may write the rest in another way, so this comes before reader->failed. */
     if (peer->version[0] != '\0' && strcmp(peer->version, dp_version()) != 0) {
         return dp_error_set(error, DP_ERR_MISMATCH, "rank %d (%s) runs libdp %s, rank %d runs %s",
                             rank, peer->host, peer->version, context->rank, dp_version());
@@ -144,7 +147,7 @@ static dp_status_t check_rank_hello(const dp_context_t *context, int rank, const
                         rank, peer->host, peer->device, context->rank, own);
 }
 
-/* ---- What follows --------------------------------------------------------------------------- */
+/* ---- What follows from it ------------------------------------------------------------------- */
 
 static dp_status_t find_nodes(dp_hello_t *hello, dp_error_t *error)
 {
@@ -168,7 +171,7 @@ static dp_status_t find_nodes(dp_hello_t *hello, dp_error_t *error)
     return status == DP_OK ? DP_OK : dp_error_set(error, status, "no memory for the topology");
 }
 
-/* Where UCX listens. Pretended hosts are all behind 127.0.0.1. */
+/* Where UCX listens. Pretended nodes reach each other by 127.0.0.1. */
 static dp_status_t find_interface(dp_context_t *context, const rank_hello_t *all, dp_error_t *error)
 {
     dp_interface_addresses_t *others;
@@ -184,12 +187,12 @@ static dp_status_t find_interface(dp_context_t *context, const rank_hello_t *all
     if (name[0] != '\0') return DP_OK;
     others = calloc((size_t)context->size, sizeof(*others));
     if (others == NULL) {
-        return dp_error_set(error, DP_ERR_NO_MEMORY, "no memory for %d hosts", context->size);
+        return dp_error_set(error, DP_ERR_NO_MEMORY, "no memory for %d nodes", context->size);
     }
     for (int rank = 0; rank < context->size; rank++) {
-        const int host = context->topology.node[rank];
+        const int node = context->topology.node[rank];
         const int is_first =
-            context->topology.node_ranks[context->topology.node_begin[host]] == rank;
+            context->topology.node_ranks[context->topology.node_begin[node]] == rank;
 
         if (is_first && strcmp(all[rank].network, own->network) != 0)
             others[count++] = all[rank].addresses;
@@ -203,7 +206,7 @@ static dp_status_t find_interface(dp_context_t *context, const rank_hello_t *all
     free(others);
     if (context->topology.node_count > 1) {
         dp_log_info(&context->log, "UCX listens on %s",
-                    name[0] == '\0' ? "all interfaces: none is known to lead to the other hosts, "
+                    name[0] == '\0' ? "all interfaces: none is known to lead to the other nodes, "
                                       "DP_NET_INTERFACE can name one"
                                     : name);
     }
@@ -226,7 +229,7 @@ dp_status_t dp_hello_create(dp_context_t *context, dp_hello_t **out, dp_error_t 
     if (hello != NULL) hello->ranks = calloc((size_t)context->size, sizeof(*hello->ranks));
     if (hello == NULL || hello->ranks == NULL) {
         free(hello);
-        return dp_error_set(error, DP_ERR_NO_MEMORY, "no memory for %d hosts", context->size);
+        return dp_error_set(error, DP_ERR_NO_MEMORY, "no memory for %d nodes", context->size);
     }
     hello->context = context;
     hello->listener = -1;
@@ -283,7 +286,7 @@ int dp_hello_try(const dp_hello_t *hello)
     if (first == context->rank) return 1;
     fd = dp_peer_socket_connect(&hello->ranks[first].listen_address);
     if (fd >= 0) close(fd);
-    if (fd >= 0 || errno == EAGAIN) return 1; /* it listens, and has many callers */
+    if (fd >= 0 || errno == EAGAIN) return 1; /* it listens, and its queue is full */
     dp_log_info(&context->log,
                 "rank %d is on this machine, and cannot be reached by a UNIX listen_address: %s",
                 first, strerror(errno));

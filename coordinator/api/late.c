@@ -1,11 +1,20 @@
 /*
- * late.c - launches by a locked schedule that not every rank could follow: when they are over, and
- * what stands in for a request that is not there.
+ * late.c - launches by the cached schedule that not every rank could follow: when they are over,
+ * and what stands in for a request that is not there.
  *
- * What a schedule launches the data plane may have finished here before it is known that another
- * rank gave no data of its own. While a schedule is about to end nothing of it is reported as over
- * (it is *parked*), and afterwards that part not before the ranks have agreed on it. It must not
- * know how they agree.
+ *     scheduled launch -> data plane done --------------------------------> DONE   nobody left it
+ *                               | while the ranks find out how far each came
+ *                               +-> parked --> not behind the last common round --> DONE
+ *                                        \---> the ranks settle it -> DONE, or it fails
+ *
+ * A rank launches by the schedule without asking. So the data plane may finish an operation here
+ * before it is known that another rank left the schedule and gave no data of its own. While a
+ * schedule ends no such operation is reported as over: it is *parked*. Afterwards those are
+ * reported that all ranks launched, and the others when the ranks have settled them: with data that
+ * came late, as an average of fewer ranks, or as a failure.
+ *
+ * dp_on_schedule() runs on the thread that owns progress, the rest on threads of the data plane
+ * and, for dp_late_fill() and dp_late_lend(), in a launch. It must not know how the ranks agree.
  */
 #include "coordinator/api/context.h"
 
@@ -19,7 +28,8 @@
 
 /* ---- When it is over ------------------------------------------------------------------------ */
 
-/* Lock held. 0: it is over; what it was settled with does not change any more. */
+/* 1: it stays parked. 0: it may be reported; how it was settled does not change any more. Lock
+ * held. */
 static int is_parked_yet(const dp_late_t *late, dp_handle_t *request)
 {
     int is_parked = request->late.by_schedule && !request->late.is_settled &&
@@ -29,7 +39,7 @@ static int is_parked_yet(const dp_late_t *late, dp_handle_t *request)
     return is_parked;
 }
 
-/* The average of all ranks becomes that of those who have not joined. */
+/* The average was taken over all ranks; makes it that of the ranks that have not joined. */
 static void average_again(dp_handle_t *request, dp_pipeline_done_t *done)
 {
     int size = request->group->size;
@@ -47,7 +57,7 @@ static void average_again(dp_handle_t *request, dp_pipeline_done_t *done)
     }
 }
 
-/* Of a request that was settled, or needs not be. 1: it is over with this. */
+/* A request that was settled, or need not be. 1: it has ended here. 0: report done. */
 static int apply_settlement(dp_handle_t *request, dp_pipeline_done_t *done)
 {
     if (!request->late.is_settled) return 0;
@@ -56,7 +66,7 @@ static int apply_settlement(dp_handle_t *request, dp_pipeline_done_t *done)
         dp_request_fail(request, DP_ERR_ORDER,
                         dp_context_text(request->context,
                                         "an average was taken over all ranks, and some joined "
-                                        "instead; the schedule lock had launched it before"));
+                                        "instead; the cached schedule had launched it before"));
         return 1;
     }
     if (request->late.settled_status != DP_OK) {
@@ -85,7 +95,7 @@ int dp_late_keeps(dp_handle_t *request, dp_pipeline_done_t *done)
     return parks || apply_settlement(request, done);
 }
 
-/* Those that may be over by now, unless all are to end with this failure. */
+/* Reports the parked requests that are over by now; with a failure, ends all of them with it. */
 static void release_parked(dp_context_t *context, dp_status_t status, const char *text)
 {
     dp_handle_t **at, *free_now = NULL;
@@ -170,7 +180,7 @@ void dp_on_schedule(void *user, const dp_output_t *out)
 
 /* ---- What stands in ------------------------------------------------------------------------- */
 
-/* Quiet NaN where the type has one, so that nobody takes it for a result. */
+/* Contents that no program can take for a result: quiet NaN, or zeros of a type that has none. */
 static void fill_void(void *to, size_t count, dp_dtype_t dtype)
 {
     float f32 = NAN;
@@ -188,7 +198,7 @@ static void fill_void(void *to, size_t count, dp_dtype_t dtype)
         memcpy((char *)to + i * bytes, one, bytes);
 }
 
-/* Elements of in of one part of an operation, and of out behind it. */
+/* How many elements one part of an operation needs in `in`, and in `out` behind it. */
 static void part_extent(const dp_handle_t *request, const dp_signature_t *agreed, uint32_t part,
                         size_t *in, size_t *out)
 {
@@ -200,7 +210,7 @@ static void part_extent(const dp_handle_t *request, const dp_signature_t *agreed
         *out = 0;
 }
 
-/* Memory of the engine for all of an operation. */
+/* Engine memory for all parts of an operation. */
 static dp_status_t allocate_stand_in(dp_handle_t *request, const dp_signature_t *agreed)
 {
     dp_context_t *context = request->context;
@@ -224,7 +234,7 @@ dp_status_t dp_late_lend(dp_handle_t *request, const dp_signature_t *agreed)
     size_t in, out;
     char *at;
 
-    /* What a stream has yet to produce cannot be copied now. */
+    /* Data that a stream has yet to produce cannot be copied now. */
     if (request->ready != NULL || request->context->device->ops->is_async)
         return DP_ERR_UNSUPPORTED;
     request->late.lent = malloc(request->tensor_count * sizeof(*request->late.lent));

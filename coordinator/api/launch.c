@@ -1,9 +1,10 @@
 /*
- * launch.c - from the coordinator to the data plane and back: what the loop and the pipeline
- * report.
+ * launch.c - from the coordinator to the data plane and back: the callbacks of loop and pipeline.
  *
  * A launch becomes items of the pipeline, one for each request. Where this rank has joined a group
- * there is no request: a pooled stand-in carries what the ranks agreed on and no data. It must not
+ * there is no request: an absent one, from the pool too, carries what the ranks agreed on and no
+ * data. dp_on_launch(), _joined(), _fail() and _fatal() run on the thread that owns progress, which
+ * is the coordinator's or one in dp_wait(); the others, on threads of the data plane. It must not
  * know how ranks agree or how data moves.
  */
 #include "coordinator/api/context.h"
@@ -15,7 +16,7 @@
 
 /* ---- Launch --------------------------------------------------------------------------------- */
 
-/* Under the lock. */
+/* NULL: the group is not here. Lock held. */
 static dp_group_t *group_of_launch(dp_context_t *context, const dp_output_t *launch)
 {
     dp_group_t *group;
@@ -31,7 +32,8 @@ static dp_group_t *group_of_launch(dp_context_t *context, const dp_output_t *lau
     return NULL;
 }
 
-/* Stands in for a request where this rank has joined. Under the lock. */
+/* The request of an operation that this rank has not submitted: it has joined, or left a cached
+ * schedule by which the others launched. NULL: no memory. Lock held. */
 static dp_handle_t *make_absent_request(dp_group_t *group, const dp_launch_entry_t *entry,
                                         int by_schedule)
 {
@@ -52,8 +54,8 @@ static dp_handle_t *make_absent_request(dp_group_t *group, const dp_launch_entry
         request->tensors[i] = (dp_pipeline_tensor_t){.count = (size_t)agreed->parts[i].count,
                                                      .dtype = agreed->parts[i].dtype};
     }
-    if (exchanges) request->counts[0] = 0; /* an allgatherv: nothing of ours */
-    /* Others have launched it in place, or take whatever comes. */
+    if (exchanges) request->counts[0] = 0; /* an allgatherv: this rank's part is empty */
+    /* The others launched it in place, so they read this rank's memory: there must be some. */
     if (by_schedule && (entry->in_place || entry->is_void) &&
         dp_late_fill(request, entry) != DP_OK) {
         dp_late_free(request);
@@ -63,7 +65,7 @@ static dp_handle_t *make_absent_request(dp_group_t *group, const dp_launch_entry
     return request;
 }
 
-/* The group that a launch makes learns what it is called by all. */
+/* The launch gives the group that it makes the number by which all ranks know it. */
 static void fill_new_group(dp_handle_t *request, const dp_output_t *launch,
                            dp_pipeline_item_t *item)
 {
@@ -78,7 +80,7 @@ static void fill_new_group(dp_handle_t *request, const dp_output_t *launch,
 static void fill_item(dp_handle_t *request, const dp_output_t *launch,
                       const dp_launch_entry_t *entry, uint64_t now, dp_pipeline_item_t *item)
 {
-    /* a rank's own signature is the agreed one, or its request had failed */
+    /* A rank's own signature equals the agreed one; else its request would have failed. */
     const dp_signature_t *agreed =
         request->is_absent ? entry->signature : &request->entry->signature;
 
@@ -101,6 +103,7 @@ static void fill_item(dp_handle_t *request, const dp_output_t *launch,
                                  .tensor_count = request->tensor_count,
                                  .send_counts = request->count_count > 0 ? request->counts : NULL,
                                  .recv_counts = request->recv_counts,
+                                 .is_setting = request->is_setting && entry->absent == 0,
                                  .capacity = request->capacity,
                                  .ready = request->ready == NULL ? NULL : request->ready->event,
                                  .done = request->done == NULL ? NULL : request->done->event,
@@ -112,7 +115,8 @@ static void fill_item(dp_handle_t *request, const dp_output_t *launch,
     if (agreed->collective == DP_COLLECTIVE_GROUP_DESTROY) item->group = &request->group->plane;
 }
 
-/* By a schedule: others may have launched it, or will, as if all ranks gave their data. */
+/* By the cached schedule: other ranks may launch it as if all ranks gave their data, so its
+ * completion is final only when all have agreed on it (late.c). Lock held. */
 static void note_scheduled_launch(dp_handle_t *request, const dp_output_t *launch,
                                   const dp_launch_entry_t *entry)
 {
@@ -125,11 +129,11 @@ static void note_scheduled_launch(dp_handle_t *request, const dp_output_t *launc
     request->contributors = request->group->size;
     request->late.settled_status = DP_OK;
     request->late.settled_absent = (int)entry->absent;
-    /* Made up for: it was agreed on before it came here. */
+    /* A launch that catches up: the ranks had agreed on it before it came here. */
     request->late.is_settled = launch->sequence <= request->context->late.until;
 }
 
-/* Gives every item its request, before anything is marked as launched. Under the lock. */
+/* Gives every item its request; nothing is marked as launched before all have one. Lock held. */
 static dp_status_t assign_requests(dp_context_t *context, const dp_output_t *launch,
                                    dp_pipeline_item_t *items)
 {
@@ -154,12 +158,13 @@ static dp_status_t assign_requests(dp_context_t *context, const dp_output_t *lau
         if (entry->request == NULL || !entry->in_place || request->node.submission.in_place)
             continue;
         status = dp_late_lend(request, entry->signature);
-        if (status != DP_OK) return status; /* the world ends, and with it all requests */
+        if (status != DP_OK) return status; /* the world ends and fails all requests */
     }
     return DP_OK;
 }
 
-/* Under the lock. Returns one whose thread sleeps until it may carry the launch out; NULL: none. */
+/* Fills in the items and marks their requests as launched. Returns one whose thread sleeps until it
+ * may carry the launch out; NULL: none. Lock held. */
 static dp_handle_t *fill_launch(const dp_context_t *context, const dp_output_t *launch,
                                 dp_trace_lane_t *lane, dp_pipeline_launch_t *out)
 {
@@ -182,6 +187,9 @@ static dp_handle_t *fill_launch(const dp_context_t *context, const dp_output_t *
                                             .id = request->is_absent ? 0 : request->ticket + 1,
                                             .bytes = request->bytes,
                                             .name = request->entry->trace_name});
+        if (context->tune != NULL && !request->is_setting)
+            dp_tune_count(context->tune, request->entry->label, request->bytes);
+        if (request->is_setting && launch->entries[i].absent > 0) dp_tune_stop(context->tune);
         if (request->is_absent) continue;
         if (request->will_progress) carrier = request;
         dp_request_leave(request);
@@ -191,8 +199,9 @@ static dp_handle_t *fill_launch(const dp_context_t *context, const dp_output_t *
     return carrier;
 }
 
-/* The thread that waits for it is woken instead of the launch thread, which would wake it later. It
- * may have heard of the launch, and be done with it, before: then there is nothing to change. */
+/* Wakes the thread that waits for the request, which then carries the launch out itself. The launch
+ * thread would have to wake it in the end: that is one wake-up less. The exchange fails where that
+ * thread was awake and has carried it out already. */
 static void hand_to_waiter(dp_handle_t *carrier)
 {
     uint32_t state = DP_REQUEST_LAUNCHED;
@@ -217,18 +226,19 @@ void dp_launch(dp_context_t *context, const dp_output_t *launch, uint64_t digest
         pthread_mutex_unlock(&context->lock);
     }
     if (status != DP_OK) {
-        /* Every other rank launches this: one that cannot must end the world, not stay behind. */
+        /* Every other rank launches this, so a rank that cannot must end the world: the others
+         * would wait for it in the data plane. */
         if (out != NULL) dp_pipeline_launch_give(context->pipeline, out);
         dp_loop_abort(context->loop, status,
                       status == DP_ERR_NO_MEMORY ? "no memory for a launch"
                       : status == DP_ERR_UNSUPPORTED
                           ? "a tensor whose stream is not done has left "
                             "the engine's memory; others reduce it in "
-                            "place by the schedule lock"
+                            "place by the cached schedule"
                           : "a launch came for a group that is not here");
         return;
     }
-    /* where the launch thread is at work anyway, it takes this one too */
+    /* The launch thread is awake where it has work, and takes this launch too. */
     if (dp_pipeline_pending(context->pipeline) > 0) carrier = NULL;
     dp_pipeline_submit(context->pipeline, out, carrier != NULL);
     if (carrier != NULL) hand_to_waiter(carrier);
@@ -244,7 +254,7 @@ void dp_on_launch(void *user, const dp_output_t *launch)
 
 /* ---- Other answers of the coordinator ------------------------------------------------------- */
 
-/* Under the lock: launched, failed or joined, the request is the coordinator's no more. */
+/* A failed or joined request. Lock held. */
 static void leave_coordinator(dp_handle_t *request)
 {
     dp_request_leave(request);
@@ -274,7 +284,7 @@ void dp_on_fail(void *user, void *request, dp_status_t status, const char *text)
     if (context->program != NULL) dp_program_agreed(context->program);
 }
 
-/* Requests the loop forgot end here; launched ones through the pipeline. */
+/* The world ends. Requests that were not launched end here, launched ones through the pipeline. */
 void dp_on_fatal(void *user, dp_status_t status, int culprit, const char *text)
 {
     dp_context_t *context = user;
@@ -285,7 +295,7 @@ void dp_on_fatal(void *user, dp_status_t status, int culprit, const char *text)
                                          .name = dp_trace_name(context->trace, kept),
                                          .aux = (uint32_t)(culprit + 1) & DP_TRACE_AUX_MAX});
     dp_log_error(&context->log, "%s", kept);
-    dp_context_report(context, status, culprit, kept);
+    context->bootstrap->ops->note(context->bootstrap, kept);
     pthread_mutex_lock(&context->lock);
     context->fatal = status;
     __atomic_store_n(&context->last_text, kept, __ATOMIC_RELEASE);
@@ -328,7 +338,8 @@ static const char *keep_text(const dp_handle_t *request, const dp_pipeline_done_
     return dp_context_text(context, text);
 }
 
-/* In program order an engine finds a difference that others may already have told in words. */
+/* In program order an engine may find a difference that another rank has already described; its
+ * text says more. */
 static const char *why_over(const dp_handle_t *request, const dp_pipeline_done_t *done)
 {
     dp_context_t *context = request->context;
@@ -352,9 +363,15 @@ static void absent_done(dp_handle_t *request)
     pthread_mutex_unlock(&context->lock);
 }
 
-void dp_on_done(void *user, const dp_pipeline_done_t *done)
+int dp_on_settle(void *user, dp_pipeline_settings_t *settings)
 {
     dp_context_t *context = user;
+
+    return dp_tune_await(context->tune, settings);
+}
+
+static void on_done(dp_context_t *context, const dp_pipeline_done_t *done)
+{
     dp_handle_t *request = done->request;
     dp_pipeline_done_t kept = *done;
     const char *text = "";
@@ -388,7 +405,8 @@ void dp_done(dp_handle_t *request, const dp_pipeline_done_t *done)
     result.absmax = done->tally.absmax;
     result.count = done->count;
     result.contributors = request->contributors;
-    /* Who only receives learns on arrival how much that is; a waiter may be reading bytes. */
+    /* A rank that only receives learns on arrival how much. request->bytes stays: a waiting thread
+     * may be reading it. */
     if (request->bytes == 0 && request->tensor_count > 0) {
         atomic_fetch_add_explicit(&context->bytes_reduced,
                                   done->count * dp_dtype_bytes(request->tensors[0].dtype),
@@ -404,11 +422,21 @@ void dp_done(dp_handle_t *request, const dp_pipeline_done_t *done)
     dp_request_complete(request, DP_OK, &result);
 }
 
+void dp_on_done(void *user, const dp_pipeline_done_t *done)
+{
+    dp_context_t *context = user;
+    const dp_handle_t *request = done->request;
+    const int is_setting = request->is_setting; /* the request may be another one's afterwards */
+
+    on_done(context, done);
+    if (is_setting) dp_tune_arrived(context->tune, done->status == DP_OK);
+}
+
 void dp_on_launch_done(void *user, uint64_t sequence)
 {
     dp_context_t *context = user;
 
-    /* Only the root holds launches back, so only it needs to know. */
+    /* Only the root holds launches back until earlier ones are done, so only it needs to know. */
     if (context->rank == 0) dp_loop_launched(context->loop, sequence);
 }
 
@@ -418,7 +446,7 @@ void dp_on_issued(void *user, void *issued)
     uint32_t state = DP_REQUEST_LAUNCHED;
 
     (void)user;
-    /* as in dp_request_complete(): the state first, then who sleeps on it */
+    /* As in dp_request_complete(): the state first, then the sleepers. */
     if (!atomic_compare_exchange_strong(&request->state, &state, DP_REQUEST_ISSUED)) {
         if (state != DP_REQUEST_QUEUED ||
             !atomic_compare_exchange_strong(&request->state, &state, DP_REQUEST_ISSUED))

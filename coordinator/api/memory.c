@@ -1,7 +1,8 @@
 /*
- * memory.c - the memory half of dp.h: what ranks of a machine can reduce where it lies.
+ * memory.c - memory that the ranks of a node can reduce where it lies: dp_alloc(), dp_register().
  *
- * The engine does the work; here its answers get the words of dp.h.
+ * The engine does the work; here its answers become statuses and texts of dp.h. Called on any of
+ * the program's threads.
  */
 #include "coordinator/api/context.h"
 
@@ -23,13 +24,13 @@ dp_status_t dp_alloc(dp_context_t *context, size_t bytes, void **memory)
                  : context->engine->ops->alloc(context->engine, bytes, memory);
     if (status != DP_OK) {
         return dp_context_error(context, status,
-                                "dp_alloc: %zu bytes are not to be had (DP_ARENA_BYTES is %zu)",
-                                bytes, context->config.arena_bytes);
+                                "dp_alloc: no memory for %zu bytes (DP_ARENA_BYTES is %zu)", bytes,
+                                context->config.arena_bytes);
     }
     return DP_OK;
 }
 
-/* 1: the address is in the block of the engine's memory that begins at memory. */
+/* 1: address lies in the block of engine memory that begins at memory. */
 static int is_inside(const dp_context_t *context, const char *memory, const void *address)
 {
     const uintptr_t first = (uintptr_t)memory, at = (uintptr_t)address;
@@ -38,6 +39,7 @@ static int is_inside(const dp_context_t *context, const char *memory, const void
            context->engine->ops->owns(context->engine, memory, at - first + 1);
 }
 
+/* 1: the operation reads or writes that block. */
 static int uses(const dp_handle_t *request, const char *memory)
 {
     for (size_t i = 0; i < request->tensor_count; i++) {
@@ -50,8 +52,8 @@ static int uses(const dp_handle_t *request, const char *memory)
     return is_inside(request->context, memory, request->recv_counts);
 }
 
-/* Memory that an operation in flight reads or writes stays: the other ranks of the machine may be
- * working in it, and it could be another tensor's by then. */
+/* Memory that an operation in flight reads or writes must stay: other ranks of the node may be
+ * working in it, and after a dp_free() it could be another tensor's. */
 static dp_status_t check_unused(dp_context_t *context, const char *call, const void *memory)
 {
     char name[DP_NAME_MAX + DP_GROUP_NAME_MAX + 32] = "";
@@ -76,7 +78,7 @@ dp_status_t dp_free(dp_context_t *context, void *memory)
     if (memory == NULL) return DP_OK;
     status = check_unused(context, "dp_free", memory);
     if (status != DP_OK) return status;
-    /* An engine may take it from under a kernel; programs know cudaFree(), which waits. */
+    /* A queued kernel may still use it. Waits like cudaFree(), which programs know. */
     if (context->device->ops->is_async) context->device->ops->synchronize(context->device);
     status = context->engine->ops->free(context->engine, memory);
     if (status != DP_OK)

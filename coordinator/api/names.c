@@ -1,5 +1,8 @@
 /*
- * names.c - the tensors a group has seen, by name: a hash table that grows with a model's names.
+ * names.c - the tensor entries of a group: a hash table that grows with a model's names.
+ *
+ * Called with the context's lock held, on the program's threads and, for absent requests, in a
+ * launch.
  */
 #include "coordinator/api/names.h"
 
@@ -55,7 +58,7 @@ dp_signature_part_t *dp_entry_parts(dp_tensor_entry_t *entry, size_t count)
     return entry->parts;
 }
 
-/* Longer chains are slower, not wrong: without memory the table stays as it is. */
+/* Without memory the table stays as it is: longer chains are slower, not wrong. */
 static void grow_table(dp_names_t *names)
 {
     size_t count = names->bucket_count == 0 ? FIRST_BUCKETS : names->bucket_count * 4;

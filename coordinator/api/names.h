@@ -1,8 +1,8 @@
 /*
- * names.h - the tensors a group has seen, by name.
+ * names.h - the tensor entries of a group: one for each name that the program has used.
  *
- * An entry is made when a name is used for the first time and stays, so that a second use costs a
- * look-up and no memory. The caller's lock guards everything here.
+ * An entry is made when a name is used for the first time and stays as long as its group, so that a
+ * second use costs a look-up and no memory. Guarded by the context's lock.
  */
 #ifndef DP_COORDINATOR_NAMES_H
 #define DP_COORDINATOR_NAMES_H
@@ -17,9 +17,10 @@ typedef struct dp_tensor_entry {
     size_t live_count;          /* operations not over */
     dp_signature_t signature;   /* of the pending submission */
     dp_signature_part_t part;   /* its only part, unless there are several */
-    dp_signature_part_t *parts; /* [part_room], owned */
+    dp_signature_part_t *parts; /* [part_room]; freed with the entry */
     size_t part_room;
-    float last_absmax; /* raw sum of the last reduction; negative: unknown */
+    float last_absmax; /* largest magnitude in the last reduction's raw sum, for fp16's scale;
+                          negative: unknown */
     uint32_t trace_name;
     const char *name; /* in label, behind the group's */
     char label[];     /* for the timeline and the data plane: "act" in the world, else "tp/act" */
@@ -32,16 +33,16 @@ typedef struct dp_names {
     size_t count;
 } dp_names_t;
 
-/* Finds the entry of a name, or makes it. group_name: "" in the world. DP_ERR_NO_MEMORY. */
+/* The entry of a name, made if there is none. group_name: "" in the world. DP_ERR_NO_MEMORY. */
 dp_status_t dp_names_find_or_add(dp_names_t *names, const char *group_name, const char *name,
                                  dp_trace_t *trace, dp_tensor_entry_t **out);
 void dp_names_fini(dp_names_t *names); /* empty afterwards */
 
-/* An entry in no table. NULL: no memory. */
+/* An entry that is in no table, so that its name collides with no tensor's. NULL: no memory. */
 dp_tensor_entry_t *dp_entry_create(const char *group_name, const char *name, dp_trace_t *trace);
 void dp_entry_destroy(dp_tensor_entry_t *entry); /* NULL is fine */
 
-/* The entry's room for this many parts of a signature. NULL: no memory. */
+/* Room in the entry for so many parts of a signature. NULL: no memory. */
 dp_signature_part_t *dp_entry_parts(dp_tensor_entry_t *entry, size_t count);
 
 #endif

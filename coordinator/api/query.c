@@ -1,5 +1,7 @@
 /*
- * query.c - the looking half of dp.h: who, settings, counters, marks for the timeline.
+ * query.c - questions and marks: who am I, settings, marks for the timeline, statistics.
+ *
+ * Called on any of the program's threads; nothing here waits for another rank.
  */
 #include "coordinator/api/context.h"
 
@@ -75,7 +77,7 @@ const char *dp_setting(const dp_context_t *context, const char *name)
     if (context == NULL || name == NULL || dp_context_is_forked(context)) return NULL;
     row = dp_config_find(name, NULL);
     if (row == SIZE_MAX || dp_config_row(row)->is_internal) return NULL;
-    /* The answer outlives the call, so it is kept with the error texts' memory. */
+    /* The answer is valid until dp_finalize(), so it is kept in the context. */
     dp_config_format(&context->config, row, text, sizeof(text));
     pthread_mutex_lock(&owner->lock);
     if (owner->settings == NULL) owner->settings = calloc(dp_config_count(), DP_CONFIG_TEXT_MAX);
@@ -85,11 +87,11 @@ const char *dp_setting(const dp_context_t *context, const char *name)
     return owner->settings == NULL ? NULL : owner->settings + row * DP_CONFIG_TEXT_MAX;
 }
 
-/* ---- Sight ---------------------------------------------------------------------------------- */
+/* ---- Timeline ------------------------------------------------------------------------------- */
 
 void dp_context_round(dp_context_t *context)
 {
-    if (context->rank != 0) return; /* the root alone looks for rounds */
+    if (context->rank != 0) return; /* only the root looks for rounds that repeat themselves */
     if (!atomic_load_explicit(&context->declares_steps, memory_order_relaxed))
         dp_loop_program_round(context->loop);
 }
@@ -139,6 +141,8 @@ void dp_span_end(dp_context_t *context)
     dp_inject_span_end(context->config.injector);
     dp_trace_end(dp_trace_thread_lane(context->trace));
 }
+
+/* ---- Statistics ----------------------------------------------------------------------------- */
 
 dp_status_t dp_stats_get(dp_context_t *context, dp_stats_t *stats)
 {

@@ -1,9 +1,10 @@
 /*
- * request.c - the life of a request: taken from the pool, completed, and given back when both the
- * runtime and the program are done with it.
+ * request.c - the life of a request: from the pool, through completion, and back when both the
+ * runtime and the program have let it go. request.h has the picture.
  *
- * Memory is taken from the system when a depth of queue is seen for the first time; afterwards
- * submitting allocates nothing. It must not know how ranks agree or how data moves.
+ * Requests are made when more are in flight than ever before; otherwise submitting allocates
+ * nothing. Called by submit.c on the program's threads, by launch.c on the coordinator's, and by
+ * completions on the data plane's. It must not know how ranks agree or how data moves.
  */
 #include "coordinator/api/context.h"
 
@@ -137,7 +138,8 @@ void dp_request_unref(dp_handle_t *request)
     pthread_mutex_unlock(&context->lock);
 }
 
-/* The end of a request; the runtime's reference goes with it. */
+/* Ends a request: result first, then the state, then the wake-ups. The runtime's reference goes
+ * with it, so the request may be another one's when this returns. */
 void dp_request_complete(dp_handle_t *request, dp_status_t status, const dp_result_t *result)
 {
     dp_context_t *context = request->context;
@@ -157,8 +159,9 @@ void dp_request_complete(dp_handle_t *request, dp_status_t status, const dp_resu
         context->unowned_failure = status;
     pthread_mutex_unlock(&context->lock);
 
-    /* sequentially consistent: a waiter counts itself, then looks at the state; we change the
-     * state, then look at the count */
+    /* Sequentially consistent, as in wait.c: a waiter adds itself to sleepers, then loads the
+     * state; here the state is stored, then sleepers loaded. One of the two sees the other. The
+     * store of DONE releases status and result to a waiter that does not sleep. */
     atomic_store(&request->state, DP_REQUEST_DONE);
     if (atomic_load(&request->sleepers) != 0) dp_futex_wake(&request->state);
     atomic_fetch_add(&context->completions, 1);
@@ -197,9 +200,9 @@ void dp_request_leave(dp_handle_t *request)
     dp_loop_count_sleeping_waiter(request->context->loop, -1);
 }
 
-/* ---- The checksum --------------------------------------------------------------------------- */
+/* ---- DP_CHECK ------------------------------------------------------------------------------- */
 
-/* Elements that were written to the out of a tensor. */
+/* Elements that were written to a tensor's out. */
 static size_t elements_out(const dp_handle_t *request, const dp_pipeline_tensor_t *tensor)
 {
     if (dp_is_exchange(request->collective)) return request->result.count;
@@ -218,7 +221,7 @@ uint64_t dp_request_hash_outputs(const dp_handle_t *request)
         hash = dp_kernel_hash(tensor->out,
                               elements_out(request, tensor) * dp_dtype_bytes(tensor->dtype), hash);
     }
-    return hash == 0 ? 1 : hash; /* 0 says that there is none */
+    return hash == 0 ? 1 : hash; /* 0 means: not taken */
 }
 
 /* ---- The end -------------------------------------------------------------------------------- */
@@ -227,7 +230,7 @@ void dp_requests_free(dp_context_t *context)
 {
     dp_handle_t *request, *next;
 
-    /* All ever made, so that handles the program never gave back are freed too. */
+    /* By the list of all that were made: it has handles that the program never gave back, too. */
     for (request = context->made; request != NULL; request = next) {
         next = request->next_made;
         free(request->tensor_list);

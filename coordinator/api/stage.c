@@ -1,8 +1,11 @@
 /*
  * stage.c - tensors in plain host memory on a context that works on a GPU.
  *
- * The data plane knows one kind of memory per context, and kernels cannot read what is not pinned.
- * So such a tensor travels through pinned memory of ours, kept in a pool.
+ * The data plane knows one kind of memory per context, and a GPU's kernels cannot read host memory
+ * that is not pinned. So such a tensor travels through pinned memory, kept in a pool: copied in by
+ * dp_submit() on the program's thread, and out before the request is DONE, on the thread that
+ * completes it. Meant for the small tensors that programs and libdp itself agree on; one tensor at
+ * a time, and not with a stream.
  */
 #include "coordinator/api/context.h"
 #include "coordinator/api/submit.h"
@@ -57,7 +60,7 @@ static int is_foreign(const dp_context_t *context, const void *memory)
     return 0;
 }
 
-/* What is foreign of any tensor, and of which sort; refuses what cannot be staged. */
+/* Whether in and out are foreign, see is_foreign(); refuses what cannot be staged. */
 static dp_status_t find_foreign(dp_group_t *group, const dp_submit_t *what, int *in, int *out)
 {
     const dp_device_ops_t *device = group->context->device->ops;
@@ -113,7 +116,7 @@ dp_status_t dp_staging_begin(dp_group_t *group, dp_submit_t *what, dp_tensor_t *
         memcpy(stage->memory, tensor->in, in_bytes);
         staged->in = stage->memory;
     }
-    if (to_host) { /* what no rank writes stays as it was */
+    if (to_host) { /* copied in too, so that elements which no rank writes stay as they are */
         stage->from = stage->memory + dp_align_up(in_bytes, 256);
         stage->out = tensor->out;
         stage->out_bytes = out_bytes;

@@ -1,28 +1,32 @@
 /*
- * stream.c - operations and device streams: data that is still being produced, results that are
- * waited for on a stream.
+ * stream.c - operations and device streams: data that a stream still produces, and results that a
+ * stream waits for.
  *
- * A submission with a stream records an event there, and the data plane starts behind it. Behind
- * its last stage the data plane records another, for dp_stream_wait(). All of it in terms of the
- * device's ops: it must not know which device that is.
+ * A submission with a stream records an event there (`ready`), and the data plane starts behind it.
+ * Behind its last stage the data plane records another (`done`), for dp_stream_wait(). Called on
+ * the program's threads with the context's lock held. It uses the device's ops alone: it must not
+ * know which device that is.
  *
  * Run-ahead. The data plane takes launches in one order, so a launch whose ready event can only
- * fire after the done event of a later launch would never start. That cannot be: work that waits
- * for operation h was enqueued after dp_stream_wait(h) had returned, dp_stream_wait() returns only
- * after h was launched here (it blocks the thread until then), and a submission behind that work
- * can only follow it. So h has its place in the order before the submission is announced at all.
- * For the same reason nothing needs to be cut: what the root may still put before h was submitted
- * without waiting for h. A locked schedule keeps the launches of a round as they were negotiated,
- * so what was submitted after a wait stays behind what was waited for; a rank that waits otherwise
- * than in that round ends the lock.
+ * fire after the done event of a later launch would never start. That cannot happen:
+ *
+ *     dp_stream_wait(h) returns only after h was launched here (it blocks the thread until then)
+ *     work that waits for h is enqueued after dp_stream_wait(h) has returned
+ *     a submission whose ready event is behind that work comes later still
+ *
+ * So h has its place in the order before that submission is announced at all. Operations that the
+ * root may still put before h were submitted without waiting for h. A cached schedule keeps the
+ * launches of a round in the order that was negotiated, so an operation that was submitted after a
+ * wait stays behind the operation waited for; a rank that waits otherwise than in that round ends
+ * the schedule.
  */
 #include "coordinator/api/context.h"
 
 #include <stdlib.h>
 
-#define EVENTS_TRIED 8 /* events of streams that are held up may stand first */
+#define EVENTS_TRIED 8 /* the oldest may be of a stream that is held up */
 
-/* Lock held. */
+/* Adds a stream to those that a program may name. Lock held. */
 static dp_status_t keep_stream(dp_context_t *context, dp_stream_t *stream)
 {
     dp_stream_t **streams =

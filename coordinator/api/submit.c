@@ -1,9 +1,9 @@
 /*
- * submit.c - one operation on its way to the coordinator: a pooled request is filled in, queued,
- * and the coordinator woken.
+ * submit.c - dp_submit(): fills in a pooled request, queues it, and wakes the coordinator.
  *
- * All functions of dp.h that submit come together here. Constant time but for the list of tensors,
- * nothing is allocated once a name and a depth of queue were seen, no other rank is waited for.
+ * All functions of dp.h that submit end here, on the program's threads. It takes constant time but
+ * for the list of tensors, allocates nothing once a name and a depth of queue were seen, and never
+ * waits for another rank. It must not know how ranks agree.
  */
 #include "coordinator/api/submit.h"
 
@@ -15,8 +15,8 @@
 
 static const dp_options_t default_options = DP_OPTIONS_INIT;
 
-/* Afterwards what->options are of this library's version: NULL becomes the defaults, and options of
- * another version are copied to room. */
+/* Makes what->options this library's version: NULL becomes the defaults, options of another version
+ * are copied to room. */
 static dp_status_t read_options(const dp_group_t *group, dp_submit_t *what, dp_options_t *room)
 {
     dp_error_t error;
@@ -32,7 +32,7 @@ static dp_status_t read_options(const dp_group_t *group, dp_submit_t *what, dp_o
 
 /* ---- The signature -------------------------------------------------------------------------- */
 
-/* The wire in force: compression is for fp32 sums that cross machines. */
+/* The wire type in force: compression is for fp32 sums. */
 static dp_wire_t resolve_wire(const dp_context_t *context, const dp_submit_t *what)
 {
     const dp_options_t *options = what->options;
@@ -94,7 +94,7 @@ static dp_status_t fill_signature(const dp_group_t *group, dp_tensor_entry_t *en
 
 /* ---- The request ---------------------------------------------------------------------------- */
 
-/* How many counts this rank has to say about what it sends. */
+/* How many counts this rank sends along with its data. */
 static size_t count_count_of(const dp_group_t *group, const dp_submit_t *what)
 {
     switch (what->collective) {
@@ -115,7 +115,7 @@ static size_t count_count_of(const dp_group_t *group, const dp_submit_t *what)
     }
 }
 
-/* One reduction for each rank: its part of in, to its out. */
+/* A reduce_scatterv is one reduction for each rank, of its part of in, to its out. */
 static void fill_parts(dp_handle_t *request, const dp_submit_t *what)
 {
     const dp_tensor_t *tensor = &what->tensors[0];
@@ -163,12 +163,12 @@ static void fill_request(dp_handle_t *request, const dp_submit_t *what)
         if (extent.has_in) {
             request->bytes += extent.in_count * bytes;
         } else if (!dp_is_exchange(what->collective)) {
-            request->bytes += extent.out_count * bytes; /* else: as much as comes */
+            request->bytes += extent.out_count * bytes; /* an exchange's is known on arrival */
         }
     }
 }
 
-/* The engine takes a tensor of any memory where it lies. */
+/* 1: the engine reduces this tensor where it lies, whatever memory that is. */
 static int is_pulled(const dp_group_t *group, const dp_submit_t *what, size_t bytes)
 {
     const dp_engine_t *engine = group->context->engine;
@@ -177,7 +177,7 @@ static int is_pulled(const dp_group_t *group, const dp_submit_t *what, size_t by
            engine->ops->pulls(engine, group->members, group->size, bytes);
 }
 
-/* Whether the memory that this collective wants in the engine's hands is there. */
+/* 1: all memory that this collective wants to be the engine's is. */
 static int is_in_place(const dp_group_t *group, const dp_submit_t *what)
 {
     dp_engine_t *engine = group->context->engine;
@@ -185,7 +185,7 @@ static int is_in_place(const dp_group_t *group, const dp_submit_t *what)
                     what->collective == DP_COLLECTIVE_REDUCE ||
                     what->collective == DP_COLLECTIVE_REDUCE_SCATTERV;
 
-    if (dp_is_exchange(what->collective)) return 0; /* any memory does */
+    if (dp_is_exchange(what->collective)) return 0; /* it works on any memory */
     if (group->context->program != NULL && !dp_program_is_even(what->collective)) return 0;
     for (size_t i = 0; i < what->count; i++) {
         const dp_tensor_t *tensor = &what->tensors[i];
@@ -204,8 +204,8 @@ static int is_in_place(const dp_group_t *group, const dp_submit_t *what)
     return 1;
 }
 
-/* DP_CHECK: data of a stream is not there yet, and its result may be used before the wait; a
- * device's memory is out of reach. */
+/* DP_CHECK takes a checksum of the input. Not with a stream: the data is not there yet. Not on a
+ * device: its memory is out of reach. */
 static void record_input_hash(dp_handle_t *request, const dp_submit_t *what)
 {
     const dp_pipeline_item_t item = {.collective = what->collective,
@@ -221,7 +221,7 @@ static void record_input_hash(dp_handle_t *request, const dp_submit_t *what)
 
 /* ---- Queueing ------------------------------------------------------------------------------- */
 
-/* What the ranks call it: a pair of ranks is a tensor of its own. */
+/* The name of its tensor entry: each pair of ranks has its own for a point-to-point message. */
 static const char *entry_name(const dp_submit_t *what, char *room, size_t bytes)
 {
     if (what->collective != DP_COLLECTIVE_SEND) return what->name;
@@ -245,7 +245,8 @@ static dp_status_t find_entry(dp_group_t *group, const dp_submit_t *what, const 
     return *single == NULL ? DP_ERR_NO_MEMORY : DP_OK;
 }
 
-/* What stands against it, whatever it is. Under the lock. */
+/* Why nothing can be submitted now, whatever it is; DP_OK: it can. The limit counts operations that
+ * are not over, launched ones too: it bounds the memory of requests. Lock held. */
 static dp_status_t admit(const dp_group_t *group, const dp_submit_t *what)
 {
     const dp_context_t *context = group->context;
@@ -257,8 +258,8 @@ static dp_status_t admit(const dp_group_t *group, const dp_submit_t *what)
     return context->live_count >= context->config.queue_depth ? DP_ERR_FULL : DP_OK;
 }
 
-/* In program order nobody merges what the ranks know of the last sum, by which fp16 is scaled: they
- * know the same only when it is over. */
+/* fp16 is scaled by the largest magnitude of the last sum. In program order the ranks do not
+ * exchange what they know of it, so they know the same only when that sum is over. */
 int dp_submit_needs_last(const dp_context_t *context, dp_wire_t wire)
 {
     if (wire == DP_WIRE_DEFAULT) wire = context->config.wire;
@@ -272,7 +273,7 @@ static int is_busy(const dp_context_t *context, const dp_tensor_entry_t *entry,
     return entry->live_count > 0 && dp_submit_needs_last(context, resolve_wire(context, what));
 }
 
-/* Everything that needs the lock; the request is live afterwards. */
+/* Makes the request; it is live afterwards. Lock held. */
 static dp_status_t create_request(dp_group_t *group, const dp_submit_t *what, const char *name,
                                   int has_owner, dp_handle_t **out)
 {
@@ -307,7 +308,7 @@ static dp_status_t create_request(dp_group_t *group, const dp_submit_t *what, co
     return DP_OK;
 }
 
-/* in_flight: operations, when it was refused. */
+/* Says why a submission was refused. in_flight: operations at that moment. */
 static dp_status_t refuse(dp_group_t *group, const dp_submit_t *what, dp_status_t status,
                           size_t in_flight)
 {
@@ -392,7 +393,7 @@ dp_status_t dp_submit(dp_group_t *group, const dp_submit_t *given, dp_handle_t *
     in_flight = context->live_count;
     pthread_mutex_unlock(&context->lock);
     if (status != DP_OK) dp_staging_end(context, stage, 0);
-    if (fatal != DP_OK) return fatal; /* the world had ended; its text stands */
+    if (fatal != DP_OK) return fatal; /* the world had ended, and its text stays */
     if (status != DP_OK) return refuse(group, &what, status, in_flight);
 
     atomic_fetch_add_explicit(&context->submitted, 1, memory_order_relaxed);
@@ -403,7 +404,8 @@ dp_status_t dp_submit(dp_group_t *group, const dp_submit_t *given, dp_handle_t *
     if (context->program != NULL) {
         dp_program_submit(context->program, request);
     } else {
-        /* As the last one was, so probably this one is waited for at once. */
+        /* The program waited for the last one at once, so it probably will for this one, and then
+         * works for the coordinator itself: no wake-up is needed. */
         dp_loop_submit(context->loop, &node, 1, waits_at_once);
     }
     return DP_OK;

@@ -1,5 +1,9 @@
 /*
  * submit.h - an operation as the functions of dp.h describe it, on its way to the coordinator.
+ *
+ * Used on the program's threads only. collectives.c, group.c, gradients_sync.c and the tuner fill
+ * in a dp_submit_t; arguments.c checks it, stage.c may replace its tensors, submit.c makes the
+ * request.
  */
 #ifndef DP_COORDINATOR_SUBMIT_H
 #define DP_COORDINATOR_SUBMIT_H
@@ -9,8 +13,8 @@
 typedef struct dp_submit {
     dp_collective_t collective;
     const char *name;
-    const dp_tensor_t *tensors; /* [count]; count of a tensor: of one row, as in dp.h; 0 where it is
-                                   known on arrival only */
+    const dp_tensor_t *tensors; /* [count]; a tensor's count is that of one row, as in dp.h; 0 where
+                                   it is known on arrival only */
     size_t count;
     int is_grouped;
     int root, peer; /* ranks of the group; -1: none */
@@ -18,17 +22,17 @@ typedef struct dp_submit {
     const size_t *counts;
     size_t capacity;             /* of an exchange whose counts vary: elements that fit into out */
     size_t *recv_counts;         /* likewise; may be NULL */
-    const dp_options_t *options; /* NULL: the defaults */
+    const dp_options_t *options; /* NULL: the defaults; of any version */
     dp_figures_t *figures;       /* as in dp_pipeline_item_t */
-    int is_setting;              /* a broadcast of the tuner's: launches behind it wait for it */
-    dp_group_t *new_group;       /* group_create: the group that is made; then group is forming */
+    int is_setting;              /* the tuner's broadcast: later launches wait for it */
+    dp_group_t *new_group; /* group_create: the group that is made, submitted to context->forming */
 } dp_submit_t;
 
 /* What this rank reads and writes in one tensor, in elements. */
 typedef struct dp_extent {
     size_t in_count, out_count;
     int has_in, has_out;        /* 0: the pointer is not used here */
-    int may_share;              /* in + in_shift may be out + out_shift; else they are apart */
+    int may_share;              /* in + in_shift may equal out + out_shift; else no overlap */
     size_t in_shift, out_shift; /* elements */
 } dp_extent_t;
 
@@ -41,21 +45,21 @@ dp_status_t dp_extent_of(const dp_group_t *group, const dp_submit_t *what,
 dp_status_t dp_staging_begin(dp_group_t *group, dp_submit_t *what, dp_tensor_t *staged,
                              dp_staging_t **out);
 
-/* arguments.c: says what is wrong, in words. options are not NULL. */
+/* arguments.c: an error that says what is wrong. options are not NULL, and of this version. */
 dp_status_t dp_submit_check(dp_group_t *group, const dp_submit_t *what);
 
 /* dp_context_error() that begins with the tensor and, where it is not the world, its group. */
 dp_status_t dp_submit_error(const dp_group_t *group, const dp_submit_t *what, dp_status_t status,
                             const char *format, ...) __attribute__((format(printf, 4, 5)));
 
-/* Reductions with elements that are combined. */
+/* 1: the collective combines elements. */
 int dp_submit_reduces(dp_collective_t collective);
 
-/* Whether a tensor that travels so may be submitted again only when its last use is over. */
+/* 1: a tensor that travels so may be submitted again only when its last use is over. */
 int dp_submit_needs_last(const dp_context_t *context, dp_wire_t wire);
 
-/* Checks, queues. Constant time but for the list of tensors; never waits for another rank. group
- * may be NULL, and what->options. */
+/* Checks and queues an operation. Takes constant time but for the list of tensors; never waits for
+ * another rank. group and what->options may be NULL. */
 dp_status_t dp_submit(dp_group_t *group, const dp_submit_t *what, dp_handle_t **handle);
 
 #endif

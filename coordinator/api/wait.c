@@ -1,8 +1,10 @@
 /*
- * wait.c - the waiting half of dp.h: a short adaptive spin, then sleep on a futex.
+ * wait.c - dp_wait(), dp_test(), dp_stream_wait(), dp_wait_all(): progress, poll, then sleep.
  *
- * Accounts the time a program's threads were blocked, and how much of it went by before all ranks
- * had submitted.
+ * A thread that waits is awake, so it first does the coordinator's work and carries out what that
+ * launches (docs/design.md); then it polls; then it sleeps on the request's futex. The time that
+ * threads were blocked is counted, and how much of it went by before all ranks had submitted.
+ * Called on the program's threads. It must not know how ranks agree or how data moves.
  */
 #include "coordinator/api/context.h"
 
@@ -13,12 +15,12 @@
 #include "coordinator/api/sized.h"
 #include "runtime/base/futex.h"
 
-/* When a thread that waits for something not launched says so: to what else might be in the way of
- * it, and again to what must then give way. */
+/* After how long a thread tells the loop that it waits for something not launched. After the first
+ * time the loop looks whether something can be let go ahead; after the second, it must. */
 static const uint64_t nudge_ns[] = {5ull * 1000000, 1000ull * 1000000};
 #define NUDGES (sizeof(nudge_ns) / sizeof(nudge_ns[0]))
 
-/* A time that is no number is a mistake, not a short or a long one. */
+/* NaN is a mistake of the program, neither a short time nor a long one. */
 static dp_status_t check_seconds(dp_context_t *context, const char *call, double seconds)
 {
     if (!isnan(seconds)) return DP_OK;
@@ -35,8 +37,8 @@ static dp_status_t check_result(dp_context_t *context, const dp_result_t *result
     return status == DP_OK ? DP_OK : dp_context_error(context, status, "dp_wait: %s", error.text);
 }
 
-/* A handle that the program has given back; see dp_wait() in dp.h for what cannot be known. Its
- * tensor's name may be gone with its group. */
+/* A handle that the program has given back is an error, as far as that can be known (dp_wait() in
+ * dp.h). The text cannot name its tensor: that may be gone with its group. */
 static dp_status_t check_owner(const dp_handle_t *handle, const char *call)
 {
     if (atomic_load(&handle->has_owner)) return DP_OK;
@@ -51,14 +53,15 @@ static uint64_t deadline_of(double seconds, uint64_t now)
     return now + (uint64_t)(seconds * 1e9);
 }
 
-/* What the engine does may take longer than any deadline, so with one it is left to the launch
- * thread; and so is a device that works for itself. */
+/* 1: this thread may carry launches out while it waits. Not with a deadline, as the engine may take
+ * longer than any; nor on a device that works by itself, which the launch thread feeds. */
 static int may_progress(const dp_context_t *context, uint64_t deadline)
 {
     return deadline == UINT64_MAX && context->program == NULL && !context->device->ops->is_async;
 }
 
-/* Does what the request waits for on this thread, as long as it can be expected to come soon. */
+/* Does the coordinator's work on this thread until the request is launched, and then its launch.
+ * Gives up where nothing happened for progress_ns. */
 static void progress_until(dp_handle_t *request, uint32_t wanted, uint64_t deadline)
 {
     dp_context_t *context = request->context;
@@ -77,7 +80,7 @@ static void progress_until(dp_handle_t *request, uint32_t wanted, uint64_t deadl
     dp_loop_count_awake_waiter(context->loop, -1);
 }
 
-/* Blocks until the request has come as far as this or the deadline has passed; 1 when it has. */
+/* Blocks until the request's state is `wanted` or later (1), or the deadline has passed (0). */
 static int block(dp_handle_t *request, uint32_t wanted, uint64_t begin, uint64_t deadline)
 {
     dp_context_t *context = request->context;
@@ -94,7 +97,8 @@ static int block(dp_handle_t *request, uint32_t wanted, uint64_t begin, uint64_t
         dp_spin_pause();
     if (atomic_load(&request->state) == DP_REQUEST_PENDING && context->size > 1) {
         dp_request_await(request, carries);
-        /* The root holds a tensor back only while earlier ones are in flight, here as there. */
+        /* The root holds a tensor back to fuse it only while earlier launches are in its data
+         * plane, and then probably in this one: only then is there something to hurry. */
         if (request->collective != DP_COLLECTIVE_JOIN && context->program == NULL &&
             dp_pipeline_pending(context->pipeline) > 0) {
             dp_loop_urgent(context->loop, request->group->about.uid, request->entry->name);
@@ -135,7 +139,7 @@ static void account(dp_context_t *context, const dp_handle_t *request, uint64_t 
         atomic_fetch_add_explicit(&context->skew_ns, agreed - begin, memory_order_relaxed);
 }
 
-/* DP_CHECK: nobody may have written the result between its completion and this wait. */
+/* DP_CHECK: the result must not have been written between its completion and this wait. */
 static dp_status_t check_output(dp_handle_t *request, const char **text)
 {
     dp_context_t *context = request->context;
@@ -186,7 +190,7 @@ dp_status_t dp_wait(dp_handle_t *handle, double seconds, dp_result_t *result)
         if (seconds == 0.0 || !block_visibly(handle, DP_REQUEST_DONE, seconds))
             return DP_ERR_TIMEOUT;
     }
-    /* Two threads at once are a mistake too: one of them gives it back. */
+    /* Two threads that wait for one handle are a mistake too: one of them gives it back. */
     if (!atomic_exchange(&handle->has_owner, 0)) return check_owner(handle, "dp_wait");
     status = handle->status;
     text = handle->result.text;
@@ -265,7 +269,7 @@ void dp_release(dp_handle_t *handle)
     dp_request_unref(handle);
 }
 
-/* What a thread waits for that waits for several operations. */
+/* Several operations that a thread waits for at once. */
 typedef struct set {
     dp_group_t *group; /* all operations of this group; NULL: of any */
     uint64_t limit;    /* with a ticket below this */
@@ -283,7 +287,7 @@ static int is_set_live(dp_context_t *context, const wait_set_t *set)
     return live;
 }
 
-/* DP_OK: none of them is live any more. */
+/* DP_OK: none of them is live any more; DP_ERR_TIMEOUT. */
 static dp_status_t wait_for_set(dp_context_t *context, const wait_set_t *set, double seconds)
 {
     uint64_t begin = dp_now_ns(), deadline = deadline_of(seconds, begin);

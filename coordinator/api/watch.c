@@ -1,18 +1,19 @@
 /*
- * watch.c - an operation that was launched and does not move any more.
+ * watch.c - finds a launched operation that does not move any more.
  *
- * Ranks agree on a launch and carry it out together, so one whose thread hangs in the data plane
- * keeps all others there, while its coordinator goes on giving signs of life. What counts is not
- * how long an operation takes but that nothing moves: the engine counts what it does and says for
- * whom it waits. After DP_STALL_WARN this rank says so, after DP_STALL_LIMIT the job ends. A rank
- * that waits for nobody is the cause itself and speaks first; the others give it a little longer.
+ * The ranks carry a launch out together, so a rank whose thread hangs in the data plane keeps all
+ * others there, while its coordinator goes on sending heartbeats. It does not matter how long an
+ * operation takes, only that nothing moves: the engine counts what it does and says which rank it
+ * waits for. After DP_STALL_WARN without a move this rank warns, after DP_STALL_LIMIT the job ends.
+ * A rank that waits for no other is the cause itself and reports first; the others wait GRACE_NS
+ * longer. Called by the loop, on the thread that owns progress.
  */
 #include "coordinator/api/context.h"
 
 #include <stdio.h>
 
 #define LOOK_NS (500ull * 1000000)
-#define GRACE_NS (2000ull * 1000000) /* for the word of the rank that is the cause */
+#define GRACE_NS (2000ull * 1000000) /* for the report of the rank that is the cause */
 
 /* The label of the oldest launched operation that is not over; 0: there is none. */
 static int oldest_launched(dp_context_t *context, char *label, size_t room)
@@ -35,6 +36,7 @@ static const char *host_of(const dp_context_t *context, int rank)
     return context->topology.host_name[context->topology.node[rank]];
 }
 
+/* dprun knows a stall by "stalled ... missing rank". */
 static void describe(const dp_context_t *context, const char *label, double seconds, int missing,
                      char *text, size_t room)
 {
@@ -72,7 +74,6 @@ dp_status_t dp_on_watch(void *user, uint64_t now_ns, int *culprit, char *text, s
         idle_ns >= config->stall_limit_ns + (awaits >= 0 ? GRACE_NS : 0) &&
         oldest_launched(context, label, sizeof(label))) {
         describe(context, label, (double)idle_ns / 1e9, *culprit, text, room);
-        dp_context_saw(context, DP_FAILURE_STALLED, *culprit, idle_ns);
         return DP_ERR_STALLED;
     }
     if (config->stall_warn_ns != 0 && idle_ns >= watch->warn_ns &&
