@@ -55,7 +55,7 @@ static dp_handle_t *make_absent_request(dp_group_t *group, const dp_launch_entry
                                                      .dtype = agreed->parts[i].dtype};
     }
     if (exchanges) request->counts[0] = 0; /* an allgatherv: this rank's part is empty */
-    /* The others launched it in place, so they read this rank's memory: there must be some. */
+    /* The other ranks read this rank's memory, so there must be some. */
     if (by_schedule && (entry->in_place || entry->is_void) &&
         dp_late_fill(request, entry) != DP_OK) {
         dp_late_free(request);

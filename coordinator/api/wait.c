@@ -15,8 +15,10 @@
 #include "coordinator/api/sized.h"
 #include "runtime/base/futex.h"
 
-/* After how long a thread tells the loop that it waits for something not launched. After the first
- * time the loop looks whether something can be let go ahead; after the second, it must. */
+/* After how long a waiting thread tells the negotiator that its operation is not launched. The
+ * first time, this rank leaves a cached schedule in which an operation that it has not submitted
+ * comes first; the second time the schedule has ended, and the time begins to run for late launches
+ * that stand in the way. */
 static const uint64_t nudge_ns[] = {5ull * 1000000, 1000ull * 1000000};
 #define NUDGES (sizeof(nudge_ns) / sizeof(nudge_ns[0]))
 

@@ -68,8 +68,8 @@ void bench_free(const bench_t *bench, void *memory)
     free(memory);
 }
 
-/* A sum, which nobody has before all have come. Unlike dp_barrier() it can be part of a locked
- * schedule, so that what is measured between two of them can. */
+/* A sum, which no rank has before all have come. Unlike dp_barrier() it can be part of a cached
+ * schedule, so the operations measured between two of them can be too. */
 void bench_barrier(const bench_t *bench)
 {
     dp_handle_t *handle;

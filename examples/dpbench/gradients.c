@@ -1,5 +1,6 @@
 /*
- * gradients.c - the gradients of GPT-2 124M: 148 tensors in the order backward finishes them.
+ * gradients.c - averages the gradients of GPT-2 124M step by step: 148 tensors, in the order in
+ * which backward finishes them.
  */
 #include <stdio.h>
 #include <stdlib.h>

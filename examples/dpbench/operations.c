@@ -1,6 +1,6 @@
 /*
- * operations.c - the collectives that a sweep can measure: how they are called, what they must
- * give, and how nccl-tests turns their time into the bandwidth of a bus.
+ * operations.c - the collectives that a sweep can measure: how to call them, which values they must
+ * give, and how nccl-tests computes bus bandwidth from their time.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -63,7 +63,7 @@ int bench_expected(const bench_t *bench, size_t i, size_t row)
 
 /* ---- Calls ---------------------------------------------------------------------------------- */
 
-/* To the next rank, from the one before. */
+/* A ring: sends to the next rank, receives from the one before. */
 static void run_ring(const bench_t *bench, const char *name, const void *in, void *out,
                      size_t count, const dp_options_t *options)
 {

@@ -43,7 +43,7 @@ static void store(dp_dtype_t dtype, void *data, size_t i, int value)
     }
 }
 
-/* Results whose value we know without arithmetic of our own: fp32 sums and copies. */
+/* fp32 sums and copies, whose results are known exactly. */
 static int can_check(const bench_t *bench)
 {
     const bench_options_t *o = &bench->options;

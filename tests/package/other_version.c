@@ -121,7 +121,7 @@ static void train(void)
     struct {
         dp_device_result_t result;
         uint64_t canary;
-    } words = {DP_DEVICE_RESULT_INIT, CANARY};
+    } on_stream = {DP_DEVICE_RESULT_INIT, CANARY};
     float weight[1] = {1.0f}, gradient[1] = {8.0f};
     const dp_gradient_t tensor = {"w", weight, gradient, 1, DP_F32};
     dp_gradients_options_t options = DP_GRADIENTS_OPTIONS_INIT;
@@ -135,7 +135,7 @@ static void train(void)
     check_refusal(dp_gradients_create(dp, &tensor, 1, &options, &gradients), NULL,
                   "dp_gradients_options_t");
     options.added = 0;
-    found.result.added = words.result.added = 42;
+    found.result.added = on_stream.result.added = 42;
 #endif
     for (size_t i = 0; i < BAD_SIZES; i++) {
         options.size = bad_sizes[i];
@@ -150,28 +150,30 @@ static void train(void)
         for (int i = 0; i < 2; i++)
             CHECK(dp_gradients_ready(gradients, 0, NULL) == DP_OK, "ready");
         for (size_t i = 0; i < BAD_SIZES; i++) {
-            found.result.size = words.result.size = bad_sizes[i];
-            CHECK((step == 0
-                       ? dp_gradients_sync(gradients, &found.result)
-                       : dp_gradients_sync_on(gradients, NULL, &words.result)) == DP_ERR_INVALID,
+            found.result.size = on_stream.result.size = bad_sizes[i];
+            CHECK((step == 0 ? dp_gradients_sync(gradients, &found.result)
+                             : dp_gradients_sync_on(gradients, NULL, &on_stream.result)) ==
+                      DP_ERR_INVALID,
                   "size %zu", bad_sizes[i]);
         }
         found.result.size = sizeof(found.result);
-        words.result.size = sizeof(words.result);
+        on_stream.result.size = sizeof(on_stream.result);
         status = step == 0 ? dp_gradients_sync(gradients, &found.result)
-                           : dp_gradients_sync_on(gradients, NULL, &words.result);
+                           : dp_gradients_sync_on(gradients, NULL, &on_stream.result);
         CHECK(status == DP_OK && gradient[0] == 4.0f, "%s, %g", dp_status_string(status),
               (double)gradient[0]);
     }
     CHECK(found.result.norm == 4.0 && found.result.clip_coef == 0.25, "norm %g, clip_coef %g",
           found.result.norm, found.result.clip_coef);
-    CHECK(*words.result.skip == 0 && *words.result.clip_coef == 0.25f, "%u, %g", *words.result.skip,
-          (double)*words.result.clip_coef);
-    CHECK(found.canary == CANARY && words.canary == CANARY, "written beyond the program's struct");
-    CHECK(found.result.size == sizeof(found.result) && words.result.size == sizeof(words.result),
-          "the sizes are %zu and %zu", found.result.size, words.result.size);
+    CHECK(*on_stream.result.skip == 0 && *on_stream.result.clip_coef == 0.25f, "%u, %g",
+          *on_stream.result.skip, (double)*on_stream.result.clip_coef);
+    CHECK(found.canary == CANARY && on_stream.canary == CANARY,
+          "written beyond the program's struct");
+    CHECK(found.result.size == sizeof(found.result) &&
+              on_stream.result.size == sizeof(on_stream.result),
+          "the sizes are %zu and %zu", found.result.size, on_stream.result.size);
 #ifdef MORE
-    CHECK(found.result.added == 42 && words.result.added == 42, "written");
+    CHECK(found.result.added == 42 && on_stream.result.added == 42, "written");
 #endif
     dp_gradients_destroy(gradients);
 }

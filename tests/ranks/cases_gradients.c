@@ -69,7 +69,7 @@ int case_gradients(dp_context_t *dp)
     return 0;
 }
 
-/* On a host the words of a device lie in ordinary memory, and say the same. */
+/* Without a GPU the result of a sync on a stream lies in ordinary memory, and is the same. */
 int case_gradients_on(dp_context_t *dp)
 {
     model_t model;

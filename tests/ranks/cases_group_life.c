@@ -188,7 +188,7 @@ int case_group_outsiders(dp_context_t *dp)
     }
     if (case_sum(dp, dp_world(dp), "end", 1.0, dp_size(dp)) != 0) return 1;
     if (messages_now(dp, &after) != 0) return 1;
-    /* the sum at the end costs a few; with pretended hosts an outsider may lead members */
+    /* the sum at the end costs a few; with pretended nodes an outsider may lead members */
     EXPECT(dp, group != NULL || dp_node_count(dp) > 1 || after - before <= 10,
            "%llu messages to rank %d for %d operations of others",
            (unsigned long long)(after - before), dp_rank(dp), OPERATIONS);

@@ -346,7 +346,7 @@ int case_group_mismatch(dp_context_t *dp)
     return meet(dp);
 }
 
-/* The last rank goes: groups with it end for those who wait in them, others go on. */
+/* The last rank goes: groups with it end for the ranks that wait in them, others go on. */
 int case_group_left(dp_context_t *dp)
 {
     int rank = dp_rank(dp), ranks = dp_size(dp), rest[RANKS_MAX];

@@ -153,13 +153,13 @@ int case_program_sizes(dp_context_t *dp);
 int case_program_memory(dp_context_t *dp);
 int case_program_cuts(dp_context_t *dp);
 int case_program_early(dp_context_t *dp);
-int case_lock(dp_context_t *dp);
-int case_lock_deviations(dp_context_t *dp);
-int case_lock_join(dp_context_t *dp);
-int case_lock_left(dp_context_t *dp);
-int case_lock_gradients(dp_context_t *dp);
-int case_lock_between_steps(dp_context_t *dp);
-int case_lock_interludes(dp_context_t *dp);
+int case_schedule(dp_context_t *dp);
+int case_schedule_deviations(dp_context_t *dp);
+int case_schedule_join(dp_context_t *dp);
+int case_schedule_left(dp_context_t *dp);
+int case_schedule_gradients(dp_context_t *dp);
+int case_schedule_between_steps(dp_context_t *dp);
+int case_schedule_interludes(dp_context_t *dp);
 
 #define QUEUE_CASE_DEPTH 4 /* operations that case_queue() runs with */
 int case_queue(dp_context_t *dp);

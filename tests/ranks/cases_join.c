@@ -19,7 +19,7 @@ static int expect_joined(dp_context_t *dp, dp_handle_t *handle, int last)
     return 0;
 }
 
-/* Rank r has 3 * (r + 1) batches: averages are over those who still have one. */
+/* Rank r has 3 * (r + 1) batches: averages are over the ranks that still have one. */
 static int uneven_epoch(dp_context_t *dp, dp_group_t *group, int in_arena)
 {
     enum { COUNT = 5000 };
@@ -224,7 +224,7 @@ int case_join_identities(dp_context_t *dp)
     return 0;
 }
 
-/* A rank that joins and goes: who waits for the others' join learns that they will not come. */
+/* A rank that joins and goes: ranks that wait for the others' join learn that it will not come. */
 int case_join_left(dp_context_t *dp)
 {
     dp_result_t result = DP_RESULT_INIT;

@@ -119,7 +119,7 @@ int case_pair_names(dp_context_t *dp)
             EXPECT_STATUS(dp, dp_wait(handles[0], 60.0, NULL), DP_OK);
         }
     }
-    /* who has nothing to send any more would otherwise end the world for the others */
+    /* a rank with nothing left to send would otherwise finalize and end the world for the others */
     return case_sum(dp, dp_world(dp), "after", 1.0, ranks);
 }
 

@@ -1,6 +1,6 @@
 /*
  * cases_program.c - order=program: no message in steady state, the same results as any other way,
- * and every way in which ranks' programs can differ, told by all ranks in words.
+ * and every way in which ranks' programs can differ, reported by all ranks in a text.
  */
 #include <stdlib.h>
 
@@ -235,7 +235,8 @@ int case_program_cuts(dp_context_t *dp)
     return ends_with(&ending, "a wait on rank", "b (allreduce");
 }
 
-/* One tensor less on the last rank, which finalizes: the others learn who and what. */
+/* One tensor less on the last rank, which finalizes: the others learn which rank and which tensor.
+ */
 int case_program_early(dp_context_t *dp)
 {
     ending_t ending = begin(dp, DP_ERR_LEFT);

@@ -1,6 +1,6 @@
 /*
  * cases_streams.c - data from device streams, results for device streams, and a program that runs
- * ahead of both. Only for ranks that are threads: a program has no streams of the host device.
+ * ahead of both. Only for ranks that are threads: a program has no streams of the CPU device.
  *
  * Each of these would stand still for ever if the data plane started something whose data waits for
  * what is started later.

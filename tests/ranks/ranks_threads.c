@@ -1,10 +1,10 @@
 /*
  * ranks_threads.c - runs a case on N ranks that are threads of this process, over loopback.
  *
- *     ranks_threads CASE|all RANKS HOSTS [FUSION_BYTES]
+ *     ranks_threads CASE|all RANKS NODES [FUSION_BYTES]
  *
- * Slots hold whatever the cases fuse (but large, which wants its own size); those of the default
- * size would be most of the work here, as every case starts anew and slots are made of real pages.
+ * Fused buffers hold what the cases fuse (but `large`, which has its own size). Buffers of the
+ * default size would be most of the work here: every case makes them anew, of real pages.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -75,7 +75,7 @@ static int run_case(const rank_case_t *what, int ranks, const dp_config_t *base)
         pthread_join(all[i].thread, NULL);
         failed |= all[i].failed;
     }
-    printf("%-16s %d ranks, %d hosts: %s\n", what->name, ranks, config.pretend_nodes,
+    printf("%-16s %d ranks, %d nodes: %s\n", what->name, ranks, config.pretend_nodes,
            failed ? "FAILED" : "ok");
     fflush(stdout);
     return failed;
@@ -87,7 +87,7 @@ int main(int argc, char **argv)
     int failed = 0, found = 0, ranks, run_all;
 
     if (argc < 4) {
-        fprintf(stderr, "usage: ranks_threads CASE|all RANKS HOSTS [FUSION_BYTES]\n");
+        fprintf(stderr, "usage: ranks_threads CASE|all RANKS NODES [FUSION_BYTES]\n");
         return 2;
     }
     ranks = atoi(argv[2]);

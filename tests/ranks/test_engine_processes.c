@@ -1,5 +1,5 @@
 /*
- * test_engine_processes.c - the host engine with ranks as processes, and the death of one.
+ * test_engine_processes.c - the CPU engine with ranks as processes, and the death of one.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,8 +19,8 @@
 static void everywhere(engine_body_t body)
 {
     for (int size = 2; size <= 3; size++) {
-        for (int hosts = 1; hosts <= size; hosts++) {
-            engine_world_t world = ENGINE_WORLD(size, hosts);
+        for (int nodes = 1; nodes <= size; nodes++) {
+            engine_world_t world = ENGINE_WORLD(size, nodes);
 
             assert_int_equal(engine_world_processes(&world, body, &world), 0);
         }
@@ -67,7 +67,7 @@ static void processes_exchange_blocks(void **state)
     everywhere(case_staged);
 }
 
-/* The last rank is killed; its partner on the other host hears it from UCX. */
+/* The last rank is killed; its partner on the other node hears it from UCX. */
 static void lose_a_rank(engine_rank_t *rank, void *user)
 {
     float *data = engine_memory(rank, 100000 * sizeof(*data));
@@ -99,7 +99,7 @@ static void processes_hear_of_a_death_between_hosts(void **state)
     assert_int_equal(engine_world_processes(&world, lose_a_rank, &world), 0);
 }
 
-/* The same while blocks are awaited: the receiver has never sent anything to who dies. */
+/* The same while blocks are awaited: the receiver has never sent anything to the rank that dies. */
 static void lose_a_sender(engine_rank_t *rank, void *user)
 {
     static const dp_collective_t kinds[] = {DP_COLLECTIVE_SEND, DP_COLLECTIVE_GATHERV,
@@ -162,8 +162,8 @@ static void wait_idly(engine_rank_t *rank, void *user)
 static void processes_wait_without_cpu(void **state)
 {
     (void)state;
-    for (int hosts = 1; hosts <= 2; hosts++) {
-        engine_world_t world = ENGINE_WORLD(2, hosts);
+    for (int nodes = 1; nodes <= 2; nodes++) {
+        engine_world_t world = ENGINE_WORLD(2, nodes);
 
         world.spin_ns = 20000;
         assert_int_equal(engine_world_processes(&world, wait_idly, &world), 0);

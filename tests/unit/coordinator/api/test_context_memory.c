@@ -28,7 +28,7 @@ static dp_status_t create(dp_context_t **dp)
     config.fusion_bytes = 65536;
     assert_int_equal(dp_bootstrap_create_threads(1, bootstraps), DP_OK);
     status = dp_context_create(&config, bootstraps[0], 1, dp, &error);
-    /* who is told that something failed is also told what */
+    /* a failure comes with a text */
     if (status != DP_OK) assert_true(error.text[0] != '\0');
     return status;
 }

@@ -108,7 +108,7 @@ static void memory_of_the_device_is_left_alone(void **unused)
     end(&f);
 }
 
-static void what_cannot_be_staged_is_refused_with_words(void **unused)
+static void data_that_cannot_be_staged_is_refused_with_a_text(void **unused)
 {
     float host[4] = {0};
     dp_tensor_t tensors[2] = {{.in = host, .out = host, .count = 2, .dtype = DP_F32},
@@ -122,18 +122,21 @@ static void what_cannot_be_staged_is_refused_with_words(void **unused)
     (void)unused;
     begin(&f);
     what = sum_of(&f, tensors, 2);
-    assert_int_equal(dp_staging_begin(&f.context->world, &what, &staged, &stage), DP_ERR_UNSUPPORTED);
+    assert_int_equal(dp_staging_begin(&f.context->world, &what, &staged, &stage),
+                     DP_ERR_UNSUPPORTED);
     assert_non_null(strstr(f.context->last_text, "loss"));
     assert_non_null(strstr(f.context->last_text, "plain host memory"));
     f.options.stream = &f;
     what = sum_of(&f, tensors, 1);
-    assert_int_equal(dp_staging_begin(&f.context->world, &what, &staged, &stage), DP_ERR_UNSUPPORTED);
+    assert_int_equal(dp_staging_begin(&f.context->world, &what, &staged, &stage),
+                     DP_ERR_UNSUPPORTED);
     f.options.stream = NULL;
     assert_int_equal(cudaSetDevice(1), cudaSuccess);
     assert_int_equal(cudaMalloc(&there, 16), cudaSuccess);
     tensors[0].in = tensors[0].out = there;
     what = sum_of(&f, tensors, 1);
-    assert_int_equal(dp_staging_begin(&f.context->world, &what, &staged, &stage), DP_ERR_UNSUPPORTED);
+    assert_int_equal(dp_staging_begin(&f.context->world, &what, &staged, &stage),
+                     DP_ERR_UNSUPPORTED);
     assert_non_null(strstr(f.context->last_text, "another GPU"));
     assert_null(stage);
     cudaFree(there);
@@ -145,7 +148,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(host_memory_goes_through_pinned_memory_and_back),
         cmocka_unit_test(memory_of_the_device_is_left_alone),
-        cmocka_unit_test(what_cannot_be_staged_is_refused_with_words),
+        cmocka_unit_test(data_that_cannot_be_staged_is_refused_with_a_text),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -76,7 +76,7 @@ static void init_fails_cleanly_at_every_allocation(void **state)
 
 typedef struct rank {
     dp_bootstrap_t *bootstrap;
-    int hosts;
+    int nodes;
     dp_topology_t topology;
     dp_config_t config;
     dp_log_t log;
@@ -86,9 +86,9 @@ typedef struct rank {
     dp_error_t error;
 } rank_t;
 
-static void open_rank(rank_t *rank, dp_bootstrap_t *bootstrap, int hosts)
+static void open_rank(rank_t *rank, dp_bootstrap_t *bootstrap, int nodes)
 {
-    const char *const names[2] = {"a", hosts > 1 ? "b" : "a"};
+    const char *const names[2] = {"a", nodes > 1 ? "b" : "a"};
 
     memset(rank, 0, sizeof(*rank));
     rank->bootstrap = bootstrap;
@@ -99,7 +99,7 @@ static void open_rank(rank_t *rank, dp_bootstrap_t *bootstrap, int hosts)
     assert_int_equal(dp_device_host_create(0, &rank->log, &rank->device), DP_OK);
 }
 
-/* As the context does it: who fails leaves, and the others learn of it. */
+/* As the context does it: a rank that fails leaves, and the others learn of it. */
 static void create_engine(rank_t *rank)
 {
     rank->status =
@@ -125,7 +125,7 @@ static void *live(void *context)
     return NULL;
 }
 
-/* On another host, and gone before addresses are given: UCX 1.13 does not always survive a peer
+/* On another node, and gone before addresses are given: UCX 1.13 does not always survive a peer
  * that goes while both connect (an assertion of its own, tcp_ep.c). */
 static void *live_briefly(void *context)
 {
@@ -141,7 +141,7 @@ static void *live_briefly(void *context)
 }
 
 /* One try; 1 when the failing allocation was reached. */
-static int try_engine(int size, int hosts, int n)
+static int try_engine(int size, int nodes, int n)
 {
     dp_bootstrap_t *bootstraps[2];
     rank_t ranks[2];
@@ -150,30 +150,30 @@ static int try_engine(int size, int hosts, int n)
 
     assert_int_equal(dp_bootstrap_create_threads(size, bootstraps), DP_OK);
     for (int i = 0; i < size; i++)
-        open_rank(&ranks[i], bootstraps[i], hosts);
+        open_rank(&ranks[i], bootstraps[i], nodes);
     if (size > 1) {
-        assert_int_equal(pthread_create(&other, NULL, hosts > 1 ? live_briefly : live, &ranks[1]),
+        assert_int_equal(pthread_create(&other, NULL, nodes > 1 ? live_briefly : live, &ranks[1]),
                          0);
     }
     fail_allocation(n);
     create_engine(&ranks[0]);
     reached = fail_allocation_reached();
     if (ranks[0].status != DP_OK) assert_true(ranks[0].error.text[0] != '\0');
-    if (!reached) assert_int_equal(ranks[0].status, hosts > 1 ? DP_ERR_PEER_LOST : DP_OK);
+    if (!reached) assert_int_equal(ranks[0].status, nodes > 1 ? DP_ERR_PEER_LOST : DP_OK);
     close_rank(&ranks[0]);
     if (size > 1) assert_int_equal(pthread_join(other, NULL), 0);
     if (size > 1 && ranks[1].status != DP_OK) assert_true(ranks[1].error.text[0] != '\0');
     return reached;
 }
 
-static void try_engines(int size, int hosts)
+static void try_engines(int size, int nodes)
 {
     size_t files = 0;
     int n;
 
-    assert_int_equal(try_engine(size, hosts, 0), 0);
+    assert_int_equal(try_engine(size, nodes, 0), 0);
     files = open_files();
-    for (n = 1; n < LIMIT && try_engine(size, hosts, n); n++)
+    for (n = 1; n < LIMIT && try_engine(size, nodes, n); n++)
         if (open_files() != files) fail_msg("allocation %d: a descriptor is left open", n);
     assert_true(n > 3 && n < LIMIT);
 }

@@ -1,5 +1,5 @@
 /*
- * cases_lock.c - rounds that repeat themselves are launched by a locked schedule, without a
+ * cases_schedule.c - rounds that repeat themselves are launched by a cached schedule, without a
  * message; every way to leave it; results that are the same bits with it and without.
  */
 #include <math.h>
@@ -40,7 +40,7 @@ static int submit(dp_context_t *dp, loop_t *loop, int t, size_t count)
 
     for (int i = 0; i < COUNT; i++)
         loop->data[t][i] = 1.0f / (float)(i + 3 * t + 7 * dp_rank(dp) + 1);
-    snprintf(name, sizeof(name), "lock.%d", t);
+    snprintf(name, sizeof(name), "schedule.%d", t);
     EXPECT_STATUS(dp,
                   dp_allreduce(dp_world(dp), name, loop->data[t], loop->data[t], count, DP_F32,
                                NULL, &loop->handles[t]),
@@ -84,8 +84,8 @@ static dp_stats_t stats_of(dp_context_t *dp)
     return stats;
 }
 
-/* Rounds until the schedule is locked. After a lock that did not last it takes more of them. */
-static int relock(dp_context_t *dp, loop_t *loop)
+/* Rounds until a schedule is cached. After one that did not last it takes more of them. */
+static int cache_again(dp_context_t *dp, loop_t *loop)
 {
     dp_stats_t before = stats_of(dp), stats;
 
@@ -98,7 +98,7 @@ static int relock(dp_context_t *dp, loop_t *loop)
 }
 
 /* It ended for this reason, and goes on from there. */
-static int expect_unlocked(dp_context_t *dp, const char *reason)
+static int expect_end(dp_context_t *dp, const char *reason)
 {
     dp_stats_t stats = stats_of(dp);
 
@@ -109,7 +109,7 @@ static int expect_unlocked(dp_context_t *dp, const char *reason)
 }
 
 /* No message before a launch: a count now and then, and nothing else. */
-int case_lock(dp_context_t *dp)
+int case_schedule(dp_context_t *dp)
 {
     enum { ROUNDS = 128 };
     loop_t loop;
@@ -142,7 +142,7 @@ static int other_shape(dp_context_t *dp, loop_t *loop)
         if (submit(dp, loop, t, t == 1 ? COUNT - 1 : COUNT) != 0) return 1;
     for (int t = 0; t < TENSORS; t++)
         EXPECT_STATUS(dp, dp_wait(loop->handles[t], 60.0, NULL), DP_OK);
-    return expect_unlocked(dp, "signature");
+    return expect_end(dp, "signature");
 }
 
 static int mismatch(dp_context_t *dp, loop_t *loop)
@@ -158,14 +158,15 @@ static int mismatch(dp_context_t *dp, loop_t *loop)
         EXPECT_STATUS(dp, dp_wait(loop->handles[t], 60.0, &result), wanted);
         if (wanted != DP_OK) EXPECT_TEXT(dp, result.text, "count");
     }
-    return expect_unlocked(dp, "signature");
+    return expect_end(dp, "signature");
 }
 
 /* Some ranks do something among themselves, and wait for it, before the round that others are in
  * already. */
 static int subset_first(dp_context_t *dp, loop_t *loop, dp_group_t *some)
 {
-    if (dp_rank(dp) > 0 && case_sum(dp, some, "lock.some", 1.0, dp_group_size(some)) != 0) return 1;
+    if (dp_rank(dp) > 0 && case_sum(dp, some, "schedule.some", 1.0, dp_group_size(some)) != 0)
+        return 1;
     return rounds(dp, loop, 1);
 }
 
@@ -180,10 +181,10 @@ static int moved(dp_context_t *dp, loop_t *loop)
     elsewhere.rounds = 1;
     if (rounds(dp, &elsewhere, 3) != 0) return 1;
     loop_end(dp, &elsewhere);
-    return expect_unlocked(dp, "memory");
+    return expect_end(dp, "memory");
 }
 
-int case_lock_deviations(dp_context_t *dp)
+int case_schedule_deviations(dp_context_t *dp)
 {
     loop_t loop;
     dp_group_t *made, *some = NULL;
@@ -194,25 +195,26 @@ int case_lock_deviations(dp_context_t *dp)
         list[i] = i + 1;
     if (others > 0 && dp_rank(dp) > 0)
         EXPECT_STATUS(dp, dp_group_create(dp, "some", list, (size_t)others, &some), DP_OK);
-    if (loop_begin(dp, &loop, 1) != 0 || relock(dp, &loop) != 0) return 1;
-    if (case_sum(dp, dp_world(dp), "lock.other", 2.0, 2.0 * dp_size(dp)) != 0) return 1;
-    if (expect_unlocked(dp, "tensor") != 0 || relock(dp, &loop) != 0) return 1;
-    if (other_shape(dp, &loop) != 0 || relock(dp, &loop) != 0) return 1;
-    if (mismatch(dp, &loop) != 0 || relock(dp, &loop) != 0) return 1;
+    if (loop_begin(dp, &loop, 1) != 0 || cache_again(dp, &loop) != 0) return 1;
+    if (case_sum(dp, dp_world(dp), "schedule.other", 2.0, 2.0 * dp_size(dp)) != 0) return 1;
+    if (expect_end(dp, "tensor") != 0 || cache_again(dp, &loop) != 0) return 1;
+    if (other_shape(dp, &loop) != 0 || cache_again(dp, &loop) != 0) return 1;
+    if (mismatch(dp, &loop) != 0 || cache_again(dp, &loop) != 0) return 1;
     EXPECT_STATUS(dp, dp_group_split(dp_world(dp), "all", 0, &made), DP_OK);
-    if (relock(dp, &loop) != 0) return 1;
+    if (cache_again(dp, &loop) != 0) return 1;
     EXPECT_STATUS(dp, dp_group_destroy(made), DP_OK);
-    if (relock(dp, &loop) != 0) return 1;
+    if (cache_again(dp, &loop) != 0) return 1;
     for (int i = 0; i < 3 && others > 0; i++)
         if (subset_first(dp, &loop, some) != 0) return 1;
-    if (relock(dp, &loop) != 0 || moved(dp, &loop) != 0 || relock(dp, &loop) != 0) return 1;
+    if (cache_again(dp, &loop) != 0 || moved(dp, &loop) != 0 || cache_again(dp, &loop) != 0)
+        return 1;
     loop_end(dp, &loop);
     return 0;
 }
 
-/* Rank r has its own number of rounds; averages are over those who still have data, also where
+/* Rank r has its own number of rounds; averages are over the ranks that still have data, also where
  * others had launched a round before they knew. */
-int case_lock_join(dp_context_t *dp)
+int case_schedule_join(dp_context_t *dp)
 {
     enum { EVEN = 40 };
     int rank = dp_rank(dp), size = dp_size(dp);
@@ -230,7 +232,7 @@ int case_lock_join(dp_context_t *dp)
         for (int i = 0; i < COUNT; i++)
             values[i] = (float)rank;
         EXPECT_STATUS(dp,
-                      dp_allreduce(dp_world(dp), "lock.joined", values, values, COUNT, DP_F32,
+                      dp_allreduce(dp_world(dp), "schedule.joined", values, values, COUNT, DP_F32,
                                    &options, &handle),
                       DP_OK);
         EXPECT_STATUS(dp, dp_wait(handle, 60.0, &result), DP_OK);
@@ -246,7 +248,7 @@ int case_lock_join(dp_context_t *dp)
 }
 
 /* The last rank leaves while the others are in the next round. */
-int case_lock_left(dp_context_t *dp)
+int case_schedule_left(dp_context_t *dp)
 {
     loop_t loop;
     dp_result_t result = DP_RESULT_INIT;
@@ -264,8 +266,8 @@ int case_lock_left(dp_context_t *dp)
     return 0;
 }
 
-/* Gradients are locked from their first declared round on. */
-int case_lock_gradients(dp_context_t *dp)
+/* Gradients have a cached schedule from their first declared round on. */
+int case_schedule_gradients(dp_context_t *dp)
 {
     enum { SYNCS = 12 };
     float weight[64] = {0}, gradient[64];
@@ -290,7 +292,7 @@ int case_lock_gradients(dp_context_t *dp)
 }
 
 /* What a program reduces between its steps is of the round, as it comes each time. */
-int case_lock_between_steps(dp_context_t *dp)
+int case_schedule_between_steps(dp_context_t *dp)
 {
     enum { STEPS = 40 };
     loop_t loop;
@@ -301,7 +303,7 @@ int case_lock_between_steps(dp_context_t *dp)
         dp_step_begin(dp, (uint64_t)step);
         if (rounds(dp, &loop, 1) != 0) return 1;
         dp_step_end(dp);
-        if (case_sum(dp, dp_world(dp), "lock.loss", 1.0, dp_size(dp)) != 0) return 1;
+        if (case_sum(dp, dp_world(dp), "schedule.loss", 1.0, dp_size(dp)) != 0) return 1;
     }
     loop_end(dp, &loop);
     if (dp_size(dp) == 1) return 0;
@@ -311,8 +313,8 @@ int case_lock_between_steps(dp_context_t *dp)
     return 0;
 }
 
-/* What comes now and then ends the lock, and the next round is locked again. */
-int case_lock_interludes(dp_context_t *dp)
+/* An operation that comes now and then ends the schedule, and the next round is cached again. */
+int case_schedule_interludes(dp_context_t *dp)
 {
     enum { INTERLUDES = 6, BETWEEN = 8 };
     loop_t loop;
@@ -322,7 +324,7 @@ int case_lock_interludes(dp_context_t *dp)
     before = stats_of(dp);
     for (int i = 0; i < INTERLUDES; i++) {
         for (int again = 0; again < 3; again++) {
-            if (case_sum(dp, dp_world(dp), "lock.loss", 1.0, dp_size(dp)) != 0) return 1;
+            if (case_sum(dp, dp_world(dp), "schedule.loss", 1.0, dp_size(dp)) != 0) return 1;
         }
         if (rounds(dp, &loop, BETWEEN) != 0) return 1;
     }
