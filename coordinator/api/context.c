@@ -56,6 +56,8 @@ dp_status_t dp_context_error(dp_context_t *context, dp_status_t status, const ch
 
 /* ---- What the ranks tell each other at the start -------------------------------------------- */
 
+/* Collective: every rank gives one value under a name and gets all of them, values[size]. Give them
+ * back with free_values(), after a failure too. */
 static dp_status_t exchange_values(dp_context_t *context, const char *name, const void *value,
                                    size_t value_bytes, void ***values, size_t **bytes,
                                    uint64_t deadline_ns, dp_error_t *error)
@@ -81,6 +83,7 @@ static void free_values(dp_context_t *context, void **values, size_t *bytes)
     free(bytes);
 }
 
+/* Version, device, settings and where each rank is. */
 static dp_status_t swap_hellos(dp_context_t *context, dp_hello_t *hello, uint64_t deadline_ns,
                                dp_error_t *error)
 {
@@ -96,6 +99,7 @@ static dp_status_t swap_hellos(dp_context_t *context, dp_hello_t *hello, uint64_
     return status;
 }
 
+/* Whether ranks that seem to be on one node really reach each other; all learn the answers. */
 static dp_status_t try_nodes(dp_context_t *context, dp_hello_t *hello, uint64_t deadline_ns,
                              dp_error_t *error)
 {
@@ -157,6 +161,7 @@ static dp_status_t make_transport(dp_context_t *context, dp_error_t *error)
                                    &context->transport, error);
 }
 
+/* Every rank publishes its address, and connects to those of its neighbours in the tree. */
 static dp_status_t connect_neighbours(dp_context_t *context, uint64_t deadline_ns,
                                       dp_error_t *error)
 {
@@ -252,7 +257,7 @@ static void context_destroy(dp_context_t *context, int failed)
     dp_stagings_free(context);
     dp_device_destroy(context->device);
     dp_transport_destroy(context->transport);
-    /* dprun merges or removes the recorders of its run directory; other runs keep none. */
+    /* dprun merges or removes the recorders in its run directory; other runs keep none. */
     dp_trace_destroy(context->trace, context->config.run_dir[0] != '\0');
     if (context->has_topology) dp_topology_fini(&context->topology);
     dp_bootstrap_destroy(context->bootstrap);
@@ -308,6 +313,8 @@ static dp_status_t make_pipeline(dp_context_t *context, const dp_pipeline_callba
     return status == DP_OK ? DP_OK : dp_error_set(error, status, "no memory for the tuner");
 }
 
+/* Whatever fails, context_destroy() takes down what is there. The ranks exchange values on the
+ * way, in the same order on all: hello, perhaps reach, control, and the engine's. */
 static dp_status_t build_context(dp_context_t *context, int use_loopback, dp_error_t *error)
 {
     dp_config_t *config = &context->config;
@@ -348,7 +355,7 @@ static dp_status_t build_context(dp_context_t *context, int use_loopback, dp_err
     if (status != DP_OK) return status;
     status = connect_neighbours(context, deadline_ns, error);
     if (status != DP_OK) return status;
-    dp_context_fork_watch(context);
+    dp_context_fork_watch(context); /* a child must close what was connected just now */
     status = dp_context_make_device(context, error);
     if (status != DP_OK) return status;
     status = make_pipeline(context, &callbacks, error);

@@ -54,6 +54,7 @@ dp_status_t dp_gradients_ready(dp_gradients_t *gradients, size_t index, void *st
                                 "gradients: index %zu, there are %zu tensors", index,
                                 gradients->count);
     }
+    /* The loss scale of this step depends on the averages of the last. */
     status = dp_gradients_finish_deferred(gradients);
     if (status != DP_OK) return status;
     parameter = &gradients->parameters[index];
@@ -77,6 +78,7 @@ dp_status_t dp_gradients_all_submitted(dp_gradients_t *gradients)
 {
     size_t unready = 0, first = 0;
 
+    /* Backwards, so that `first` ends as the first of the list. */
     for (size_t i = gradients->count; i > 0; i--) {
         if (gradients->parameters[i - 1].handle != NULL) continue;
         unready++;
@@ -183,6 +185,7 @@ dp_status_t dp_gradients_collect(dp_gradients_t *gradients, dp_gradients_result_
         dp_parameter_t *parameter = &gradients->parameters[i];
         dp_result_t one = DP_RESULT_INIT;
 
+        /* All are waited for, also after a failure: none may be in flight afterwards. */
         waited = dp_wait(parameter->handle, -1.0, &one);
         parameter->handle = NULL;
         parameter->readies = 0;

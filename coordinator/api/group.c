@@ -265,6 +265,8 @@ dp_status_t dp_group_destroy(dp_group_t *group)
     }
     status = close_group(group);
     if (status != DP_OK) return status;
+    /* The ranks agree on the end only when each has drained, so no operation meets a group that is
+     * gone. */
     dp_group_drain(group);
     status = dp_submit(
         group,
@@ -277,7 +279,7 @@ dp_status_t dp_group_destroy(dp_group_t *group)
         group->is_ended = 1;
         if (group->request_count == 0) dp_names_fini(&group->names);
     } else {
-        group->is_closed = 0;
+        group->is_closed = 0; /* it may be destroyed once more */
     }
     pthread_mutex_unlock(&context->lock);
     return status;

@@ -28,7 +28,8 @@ const char *dp_error_text(const dp_context_t *context)
 {
     if (context == NULL) return "the context is NULL";
     if (dp_context_is_forked(context)) return dp_fork_text();
-    /* Texts are only ever added, so the pointer is good however late it is read. */
+    /* Texts are only ever added, so the pointer stays good. Acquire pairs with the release stores
+     * in dp_context_text() and dp_on_fatal(): the bytes are there. */
     return __atomic_load_n(&context->last_text, __ATOMIC_ACQUIRE);
 }
 
@@ -96,6 +97,8 @@ void dp_context_round(dp_context_t *context)
         dp_loop_program_round(context->loop);
 }
 
+/* Every rank keeps the step for stall reports, the timeline and injected faults; only rank 0 tells
+ * the coordinator that a round begins. */
 void dp_step_begin(dp_context_t *context, uint64_t step)
 {
     char text[64];

@@ -72,6 +72,8 @@ dp_status_t dp_request_acquire(dp_group_t *group, dp_tensor_entry_t *entry, size
     return DP_OK;
 }
 
+/* The last request of a group that has ended frees the group's names: an entry must not go while a
+ * request points to it. */
 void dp_request_discard(dp_handle_t *request)
 {
     dp_group_t *group = request->group;
@@ -82,6 +84,8 @@ void dp_request_discard(dp_handle_t *request)
     if (--group->request_count == 0 && group->is_ended) dp_names_fini(&group->names);
 }
 
+/* Two references: the runtime's, given up in dp_request_complete(), and the program's, given up by
+ * dp_wait() or dp_release(). Without a handle there is only the first. */
 void dp_request_enlist(dp_handle_t *request, int has_owner)
 {
     dp_context_t *context = request->context;
@@ -132,6 +136,8 @@ void dp_request_unref(dp_handle_t *request)
 {
     dp_context_t *context = request->context;
 
+    /* Release: this side is done with the request. Acquire: so is the other one, if it was first.
+     */
     if (atomic_fetch_sub_explicit(&request->references, 1, memory_order_acq_rel) != 1) return;
     pthread_mutex_lock(&context->lock);
     dp_request_discard(request);
@@ -177,6 +183,7 @@ void dp_request_fail(dp_handle_t *request, dp_status_t status, const char *text)
     dp_request_complete(request, status, &result);
 }
 
+/* Counted once, however many threads sleep; dp_request_leave() takes it back. */
 void dp_request_await(dp_handle_t *request, int will_progress)
 {
     dp_context_t *context = request->context;

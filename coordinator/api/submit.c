@@ -38,6 +38,8 @@ static dp_wire_t resolve_wire(const dp_context_t *context, const dp_submit_t *wh
     const dp_options_t *options = what->options;
     dp_wire_t wire = options->wire == DP_WIRE_DEFAULT ? context->config.wire : options->wire;
 
+    /* One tensor of another type keeps a grouped operation as it is: it travels in one wire type.
+     */
     if (!dp_submit_reduces(what->collective) || wire == DP_WIRE_DEFAULT) return DP_WIRE_NONE;
     if (options->reduce != DP_SUM && options->reduce != DP_AVERAGE) return DP_WIRE_NONE;
     for (size_t i = 0; i < what->count; i++)
@@ -56,6 +58,8 @@ static size_t part_count_of(const dp_group_t *group, const dp_submit_t *what)
     return what->collective == DP_COLLECTIVE_REDUCE_SCATTERV ? (size_t)group->size : what->count;
 }
 
+/* What the ranks must agree on, kept in the tensor's entry: so the coordinator may read it until
+ * the request is launched, and no two requests of one name are pending. */
 static dp_status_t fill_signature(const dp_group_t *group, dp_tensor_entry_t *entry,
                                   const dp_submit_t *what)
 {
@@ -229,6 +233,8 @@ static const char *entry_name(const dp_submit_t *what, char *room, size_t bytes)
     return room;
 }
 
+/* A join and the end of a group are entries outside the table of names: a program may have tensors
+ * called "join". */
 static dp_status_t find_entry(dp_group_t *group, const dp_submit_t *what, const char *name,
                               dp_tensor_entry_t **out)
 {
@@ -252,6 +258,7 @@ static dp_status_t admit(const dp_group_t *group, const dp_submit_t *what)
     const dp_context_t *context = group->context;
 
     if (context->fatal != DP_OK) return context->fatal;
+    /* A closed group takes only the operation that destroys it, see dp_group_destroy(). */
     if (group->is_ended) return DP_ERR_INVALID;
     if (group->is_closed && what->collective != DP_COLLECTIVE_GROUP_DESTROY) return DP_ERR_INVALID;
     if (group->is_joined) return DP_ERR_ORDER;
@@ -290,10 +297,11 @@ static dp_status_t create_request(dp_group_t *group, const dp_submit_t *what, co
     }
     if (status == DP_OK) status = find_entry(group, what, name, &entry);
     if (status == DP_OK && is_busy(context, entry, what)) status = DP_ERR_BUSY;
-    if (status != DP_OK) return status;
+    if (status != DP_OK) return status; /* the entry stays: names are kept */
     status = dp_request_acquire(group, entry, tensor_count, count_count_of(group, what), &request);
     if (status != DP_OK) return status;
     status = fill_signature(group, entry, what);
+    /* Any operation may be waited for on a stream, once the context knows one. */
     if (status == DP_OK &&
         (stream != NULL || context->stream_count > 0 || context->device->ops->is_async))
         status = dp_stream_attach(request, stream);
@@ -339,6 +347,44 @@ static dp_status_t refuse(dp_group_t *group, const dp_submit_t *what, dp_status_
     }
 }
 
+/* Before the lock: checks the operation, and stages its tensor where the device cannot read it. */
+static dp_status_t prepare(dp_group_t *group, dp_submit_t *what, dp_options_t *options,
+                           dp_tensor_t *staged, dp_staging_t **stage)
+{
+    const dp_context_t *context = group->context;
+    dp_status_t status = read_options(group, what, options);
+
+    if (status == DP_OK) status = dp_submit_check(group, what);
+    if (status != DP_OK) return status;
+    if (context->program != NULL && dp_program_kind(what->collective) == DP_PROGRAM_REFUSED) {
+        return dp_submit_error(group, what, DP_ERR_UNSUPPORTED,
+                               "order=program: a %s has no place in an order that all ranks share",
+                               dp_collective_name(what->collective));
+    }
+    if (!context->device->ops->is_async) return DP_OK;
+    return dp_staging_begin(group, what, staged, stage);
+}
+
+/* What the coordinator and the timeline learn of a new request. Lock held. */
+static void describe_request(dp_handle_t *request, const dp_submit_t *what,
+                             dp_trace_record_t *record)
+{
+    const dp_context_t *context = request->context;
+
+    request->submit_ns = record->start_ns;
+    record->id = request->ticket + 1;
+    record->bytes = request->bytes;
+    record->name = request->entry->trace_name;
+    if (context->config.check && what->options->stream == NULL && !context->device->ops->is_async)
+        record_input_hash(request, what);
+    request->node.submission = (dp_submission_t){.group = request->group->about.uid,
+                                                 .name = request->entry->name,
+                                                 .signature = &request->entry->signature,
+                                                 .in_place = is_in_place(request->group, what),
+                                                 .last_absmax = request->entry->last_absmax,
+                                                 .request = request};
+}
+
 dp_status_t dp_submit(dp_group_t *group, const dp_submit_t *given, dp_handle_t **handle)
 {
     char room[DP_ROW_NAME_MAX + 1];
@@ -351,20 +397,11 @@ dp_status_t dp_submit(dp_group_t *group, const dp_submit_t *given, dp_handle_t *
     dp_loop_node_t *node;
     dp_status_t status, fatal;
     size_t in_flight;
-    int waits_at_once;
+    int waits_at_once = 0;
     dp_trace_record_t record = {.kind = DP_TRACE_SUBMIT};
 
     if (group == NULL || dp_context_is_forked(group->context)) return DP_ERR_INVALID;
-    status = read_options(group, &what, &options);
-    if (status == DP_OK) status = dp_submit_check(group, &what);
-    if (status == DP_OK && group->context->program != NULL &&
-        dp_program_kind(what.collective) == DP_PROGRAM_REFUSED) {
-        return dp_submit_error(group, &what, DP_ERR_UNSUPPORTED,
-                               "order=program: a %s has no place in an order that all ranks share",
-                               dp_collective_name(what.collective));
-    }
-    if (status == DP_OK && group->context->device->ops->is_async)
-        status = dp_staging_begin(group, &what, &staged, &stage);
+    status = prepare(group, &what, &options, &staged, &stage);
     if (status != DP_OK) return status;
     context = group->context;
     record.start_ns = dp_now_ns();
@@ -374,22 +411,12 @@ dp_status_t dp_submit(dp_group_t *group, const dp_submit_t *given, dp_handle_t *
                             &request);
     if (status == DP_OK) {
         request->stage = stage;
-        request->submit_ns = record.start_ns;
-        record.id = request->ticket + 1;
-        record.bytes = request->bytes;
-        record.name = request->entry->trace_name;
-        if (context->config.check && what.options->stream == NULL &&
-            !context->device->ops->is_async)
-            record_input_hash(request, &what);
-        request->node.submission = (dp_submission_t){.group = group->about.uid,
-                                                     .name = request->entry->name,
-                                                     .signature = &request->entry->signature,
-                                                     .in_place = is_in_place(group, &what),
-                                                     .last_absmax = request->entry->last_absmax,
-                                                     .request = request};
+        describe_request(request, &what, &record);
+        /* The program waited for the operation before this one, working for the coordinator. It
+         * probably will again, at once; then the coordinator need not be woken. */
+        waits_at_once = request->ticket > 0 && handle != NULL &&
+                        atomic_load(&context->progressed_ticket) == request->ticket;
     }
-    waits_at_once = status == DP_OK && request->ticket > 0 && handle != NULL &&
-                    atomic_load(&context->progressed_ticket) == request->ticket;
     in_flight = context->live_count;
     pthread_mutex_unlock(&context->lock);
     if (status != DP_OK) dp_staging_end(context, stage, 0);
@@ -398,14 +425,13 @@ dp_status_t dp_submit(dp_group_t *group, const dp_submit_t *given, dp_handle_t *
 
     atomic_fetch_add_explicit(&context->submitted, 1, memory_order_relaxed);
     dp_trace_span(dp_trace_thread_lane(context->trace), record);
+    /* Before the coordinator has it: the request may be over before the next call returns. */
     if (handle != NULL) *handle = request;
     node = &request->node;
     dp_inject_enter(context->config.injector, DP_INJECT_FIRST);
     if (context->program != NULL) {
         dp_program_submit(context->program, request);
     } else {
-        /* The program waited for the last one at once, so it probably will for this one, and then
-         * works for the coordinator itself: no wake-up is needed. */
         dp_loop_submit(context->loop, &node, 1, waits_at_once);
     }
     return DP_OK;

@@ -69,7 +69,8 @@ static void progress_until(dp_handle_t *request, uint32_t wanted, uint64_t deadl
     dp_context_t *context = request->context;
     const int carries = may_progress(context, deadline);
 
-    atomic_store(&context->progressed_ticket, request->ticket + 1);
+    atomic_store(&context->progressed_ticket,
+                 request->ticket + 1); /* read by the next dp_submit() */
     dp_loop_count_awake_waiter(context->loop, 1);
     if (carries) dp_pipeline_progress_begin(context->pipeline);
     dp_loop_progress_until(context->loop, &request->state, DP_REQUEST_LAUNCHED,
@@ -94,6 +95,7 @@ static int block(dp_handle_t *request, uint32_t wanted, uint64_t begin, uint64_t
 
     if (context->program != NULL) dp_program_wait(context->program, request);
     if (context->program == NULL) progress_until(request, wanted, deadline);
+    /* Acquire pairs with the store of DONE in dp_request_complete(), which releases the result. */
     while (atomic_load_explicit(&request->state, memory_order_acquire) < wanted &&
            dp_now_ns() < spin_until)
         dp_spin_pause();
@@ -106,6 +108,8 @@ static int block(dp_handle_t *request, uint32_t wanted, uint64_t begin, uint64_t
             dp_loop_urgent(context->loop, request->group->about.uid, request->entry->name);
         }
     }
+    /* Sequentially consistent: sleepers first, then the state. Changes of the state are stored
+     * first, and sleepers loaded then, so a change is either seen here or followed by a wake-up. */
     atomic_fetch_add(&request->sleepers, 1);
     for (;;) {
         uint64_t now, until = deadline;
@@ -131,6 +135,7 @@ static int block(dp_handle_t *request, uint32_t wanted, uint64_t begin, uint64_t
     return over;
 }
 
+/* For the statistics. Time before the ranks agreed is skew: some rank had not submitted yet. */
 static void account(dp_context_t *context, const dp_handle_t *request, uint64_t begin, uint64_t end)
 {
     uint64_t agreed = atomic_load(&request->agree_ns);
@@ -264,6 +269,7 @@ void dp_release(dp_handle_t *handle)
         pthread_mutex_unlock(&context->lock);
         return;
     }
+    /* It has failed already: dp_wait_all() reports that, as no dp_wait() will. */
     if (atomic_load(&handle->state) == DP_REQUEST_DONE && handle->status != DP_OK &&
         context->unowned_failure == DP_OK)
         context->unowned_failure = handle->status;
@@ -302,6 +308,8 @@ static dp_status_t wait_for_set(dp_context_t *context, const wait_set_t *set, do
     lane = dp_trace_thread_lane(context->trace);
     dp_trace_begin(lane, (dp_trace_record_t){.kind = DP_TRACE_WAIT,
                                              .name = dp_trace_name(context->trace, "all")});
+    /* As in block(): this thread counts itself, then looks; a completion counts itself, then looks
+     * for sleepers. */
     atomic_fetch_add(&context->completion_sleepers, 1);
     for (;;) {
         uint32_t seen = atomic_load(&context->completions);
