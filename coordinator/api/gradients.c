@@ -253,8 +253,9 @@ static void free_gradients(dp_gradients_t *gradients)
 }
 
 /* The program's options over the defaults. */
-static dp_status_t read_options(dp_context_t *context, const dp_gradients_options_t *given,
-                                dp_gradients_options_t *options)
+static dp_status_t read_gradients_options(dp_context_t *context,
+                                          const dp_gradients_options_t *given,
+                                          dp_gradients_options_t *options)
 {
     dp_error_t error;
     dp_status_t status;
@@ -275,7 +276,7 @@ dp_status_t dp_gradients_create(dp_context_t *context, const dp_gradient_t *tens
     dp_status_t status;
 
     if (context == NULL || out == NULL || dp_context_is_forked(context)) return DP_ERR_INVALID;
-    status = read_options(context, given, &options);
+    status = read_gradients_options(context, given, &options);
     if (status == DP_OK) status = check_arguments(context, tensors, count, &options);
     if (status != DP_OK) return status;
     prefix = options.prefix == NULL ? "" : options.prefix;

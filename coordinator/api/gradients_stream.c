@@ -62,7 +62,7 @@ static void release_averages(dp_gradients_t *gradients)
 }
 
 /* Queues the decision on the stream, behind the averages that the stream waits for. */
-static dp_status_t decide(dp_gradients_t *gradients, dp_stream_t *stream, int is_failed)
+static dp_status_t queue_decision(dp_gradients_t *gradients, dp_stream_t *stream, int is_failed)
 {
     const dp_device_ops_t *device = gradients->context->device->ops;
     dp_status_t status =
@@ -96,8 +96,8 @@ static dp_status_t decide_checked(dp_gradients_t *gradients, dp_stream_t *stream
     dp_gradients_result_t found = DP_GRADIENTS_RESULT_INIT;
     const dp_status_t status = dp_gradients_collect(gradients, &found);
 
-    if (status == DP_OK) return decide(gradients, stream, 0);
-    (void)decide(gradients, stream, 1);
+    if (status == DP_OK) return queue_decision(gradients, stream, 0);
+    (void)queue_decision(gradients, stream, 1);
     (void)dp_gradients_clear_sums(gradients);
     return status;
 }
@@ -109,7 +109,7 @@ static dp_status_t sync_device(dp_gradients_t *gradients, void *native, dp_strea
 
     if (status == DP_OK) status = dp_gradients_all_submitted(gradients);
     if (status != DP_OK) { /* averages in flight stay so; another sync may wait for them */
-        (void)decide(gradients, stream, 1);
+        (void)queue_decision(gradients, stream, 1);
         return status;
     }
     gradients->syncs++;
@@ -118,13 +118,13 @@ static dp_status_t sync_device(dp_gradients_t *gradients, void *native, dp_strea
     if (status == DP_OK) {
         gradients->is_deferred = needs_last(gradients);
         if (!gradients->is_deferred) release_averages(gradients);
-        status = decide(gradients, stream, 0);
+        status = queue_decision(gradients, stream, 0);
         if (status == DP_OK) return DP_OK;
         return dp_context_error(
             gradients->context, status, "gradients: sync %llu: no decision on stream %p: %s",
             (unsigned long long)gradients->syncs, native, dp_status_string(status));
     }
-    (void)decide(gradients, stream, 1);
+    (void)queue_decision(gradients, stream, 1);
     if (has_ended(gradients->context)) {
         release_averages(gradients); /* they end when the streams move on */
         return status;

@@ -50,7 +50,7 @@ void dp_groups_free(dp_context_t *context)
 
 /* ---- Creating ------------------------------------------------------------------------------- */
 
-static int ascending(const void *a, const void *b)
+static int compare_ranks(const void *a, const void *b)
 {
     const int *x = a, *y = b;
 
@@ -68,10 +68,10 @@ static dp_status_t check_group_name(dp_context_t *context, const char *call, con
 }
 
 /* Sorts members[count], too. */
-static dp_status_t check_members(dp_context_t *context, const char *name, int *members,
-                                 size_t count)
+static dp_status_t check_group_ranks(dp_context_t *context, const char *name, int *members,
+                                     size_t count)
 {
-    qsort(members, count, sizeof(*members), ascending);
+    qsort(members, count, sizeof(*members), compare_ranks);
     for (size_t i = 0; i < count; i++) {
         if (members[i] < 0 || members[i] >= context->size) {
             return dp_context_error(context, DP_ERR_INVALID,
@@ -107,7 +107,7 @@ static dp_status_t submit_creation(dp_context_t *context, dp_group_t *group)
 }
 
 /* Takes back a group whose creation failed. */
-static void forget_group(dp_group_t *group)
+static void drop_failed_group(dp_group_t *group)
 {
     dp_context_t *context = group->context;
     dp_group_t **link;
@@ -122,8 +122,8 @@ static void forget_group(dp_group_t *group)
 }
 
 /* members is taken, sorted and checked. */
-static dp_status_t create(dp_context_t *context, const char *name, int *members, size_t count,
-                          dp_group_t **out)
+static dp_status_t create_group(dp_context_t *context, const char *name, int *members, size_t count,
+                                dp_group_t **out)
 {
     dp_group_t *group = calloc(1, sizeof(*group));
     dp_status_t status;
@@ -149,7 +149,7 @@ static dp_status_t create(dp_context_t *context, const char *name, int *members,
     if (status == DP_OK) {
         *out = group;
     } else if (group->about.uid == DP_GROUP_UNBORN) {
-        forget_group(group); /* it was never launched, so no other rank has it */
+        drop_failed_group(group); /* it was never launched, so no other rank has it */
     }
     return status;
 }
@@ -173,14 +173,14 @@ dp_status_t dp_group_create(dp_context_t *context, const char *name, const int *
     if (members == NULL)
         return dp_context_error(context, DP_ERR_NO_MEMORY, "group %s: no memory", name);
     memcpy(members, ranks, count * sizeof(*members));
-    status = check_members(context, name, members, count);
+    status = check_group_ranks(context, name, members, count);
     if (status != DP_OK ||
-        bsearch(&context->rank, members, count, sizeof(*members), ascending) == NULL) {
+        bsearch(&context->rank, members, count, sizeof(*members), compare_ranks) == NULL) {
         free(members);
         if (status == DP_OK) *group = NULL;
         return status;
     }
-    return create(context, name, members, count, group);
+    return create_group(context, name, members, count, group);
 }
 
 /* ---- Splitting ------------------------------------------------------------------------------ */
@@ -228,7 +228,7 @@ dp_status_t dp_group_split(dp_group_t *parent, const char *name, int color, dp_g
             members[count++] = dp_group_world_rank(parent, rank);
     }
     free(colors);
-    if (status == DP_OK && count > 0) return create(context, name, members, count, group);
+    if (status == DP_OK && count > 0) return create_group(context, name, members, count, group);
     free(members);
     if (status == DP_OK) *group = NULL;
     return status;
@@ -237,7 +237,7 @@ dp_status_t dp_group_split(dp_group_t *parent, const char *name, int color, dp_g
 /* ---- Destroying ----------------------------------------------------------------------------- */
 
 /* From here on submissions to the group are refused. */
-static dp_status_t close_group(dp_group_t *group)
+static dp_status_t close_to_submissions(dp_group_t *group)
 {
     dp_context_t *context = group->context;
     int was_closed;
@@ -263,7 +263,7 @@ dp_status_t dp_group_destroy(dp_group_t *group)
         return dp_context_error(context, DP_ERR_INVALID,
                                 "dp_group_destroy: the world lives as long as the context");
     }
-    status = close_group(group);
+    status = close_to_submissions(group);
     if (status != DP_OK) return status;
     /* The ranks agree on the end only when each has drained, so no operation meets a group that is
      * gone. */

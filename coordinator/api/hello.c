@@ -97,7 +97,7 @@ size_t dp_hello_write(const dp_hello_t *hello, uint8_t data[DP_HELLO_ROOM])
 
 /* ---- What the others say -------------------------------------------------------------------- */
 
-static void read_addresses(dp_reader_t *reader, dp_interface_addresses_t *addresses)
+static void read_interface_addresses(dp_reader_t *reader, dp_interface_addresses_t *addresses)
 {
     const uint32_t count = dp_read_u32(reader);
 
@@ -122,7 +122,7 @@ static void read_rank_hello(dp_reader_t *reader, rank_hello_t *peer)
     dp_read_text(reader, peer->network, sizeof(peer->network));
     dp_read_text(reader, peer->device, sizeof(peer->device));
     peer->is_tuned = dp_read_u8(reader) != 0;
-    read_addresses(reader, &peer->addresses);
+    read_interface_addresses(reader, &peer->addresses);
     listen_address = dp_read_bytes(reader, DP_PEER_SOCKET_ADDRESS);
     if (listen_address != NULL) dp_peer_socket_address_read(&peer->listen_address, listen_address);
 }

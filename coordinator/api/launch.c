@@ -77,8 +77,9 @@ static void fill_new_group(dp_handle_t *request, const dp_output_t *launch,
     item->group = &new_group->plane;
 }
 
-static void fill_item(dp_handle_t *request, const dp_output_t *launch,
-                      const dp_launch_entry_t *entry, uint64_t now, dp_pipeline_item_t *item)
+static void fill_pipeline_item(dp_handle_t *request, const dp_output_t *launch,
+                               const dp_launch_entry_t *entry, uint64_t now,
+                               dp_pipeline_item_t *item)
 {
     /* A rank's own signature equals the agreed one; else its request would have failed. */
     const dp_signature_t *agreed =
@@ -178,7 +179,7 @@ static dp_handle_t *fill_launch(const dp_context_t *context, const dp_output_t *
         dp_pipeline_item_t *item = &out->items[i];
         dp_handle_t *request = item->request;
 
-        fill_item(request, launch, &launch->entries[i], now, item);
+        fill_pipeline_item(request, launch, &launch->entries[i], now, item);
         dp_trace_record(lane,
                         (dp_trace_record_t){.kind = DP_TRACE_AGREE,
                                             .start_ns = item->submit_ns,

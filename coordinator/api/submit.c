@@ -17,7 +17,8 @@ static const dp_options_t default_options = DP_OPTIONS_INIT;
 
 /* Makes what->options this library's version: NULL becomes the defaults, options of another version
  * are copied to room. */
-static dp_status_t read_options(const dp_group_t *group, dp_submit_t *what, dp_options_t *room)
+static dp_status_t read_operation_options(const dp_group_t *group, dp_submit_t *what,
+                                          dp_options_t *room)
 {
     dp_error_t error;
     dp_status_t status;
@@ -38,10 +39,9 @@ static dp_wire_t resolve_wire(const dp_context_t *context, const dp_submit_t *wh
     const dp_options_t *options = what->options;
     dp_wire_t wire = options->wire == DP_WIRE_DEFAULT ? context->config.wire : options->wire;
 
-    /* One tensor of another type keeps a grouped operation as it is: it travels in one wire type.
-     */
     if (!dp_submit_reduces(what->collective) || wire == DP_WIRE_DEFAULT) return DP_WIRE_NONE;
     if (options->reduce != DP_SUM && options->reduce != DP_AVERAGE) return DP_WIRE_NONE;
+    /* A grouped operation is compressed as a whole or not at all. */
     for (size_t i = 0; i < what->count; i++)
         if (what->tensors[i].dtype != DP_F32) return DP_WIRE_NONE;
     return wire;
@@ -58,8 +58,9 @@ static size_t part_count_of(const dp_group_t *group, const dp_submit_t *what)
     return what->collective == DP_COLLECTIVE_REDUCE_SCATTERV ? (size_t)group->size : what->count;
 }
 
-/* What the ranks must agree on, kept in the tensor's entry: so the coordinator may read it until
- * the request is launched, and no two requests of one name are pending. */
+/* Writes what the ranks must agree on into the tensor's entry. The coordinator reads it there until
+ * the request is launched; a name whose request is pending is DP_ERR_BUSY, so it stays until then.
+ */
 static dp_status_t fill_signature(const dp_group_t *group, dp_tensor_entry_t *entry,
                                   const dp_submit_t *what)
 {
@@ -253,7 +254,7 @@ static dp_status_t find_entry(dp_group_t *group, const dp_submit_t *what, const 
 
 /* Why nothing can be submitted now, whatever it is; DP_OK: it can. The limit counts operations that
  * are not over, launched ones too: it bounds the memory of requests. Lock held. */
-static dp_status_t admit(const dp_group_t *group, const dp_submit_t *what)
+static dp_status_t admit_submission(const dp_group_t *group, const dp_submit_t *what)
 {
     const dp_context_t *context = group->context;
 
@@ -289,7 +290,7 @@ static dp_status_t create_request(dp_group_t *group, const dp_submit_t *what, co
     dp_stream_t *stream = NULL;
     dp_tensor_entry_t *entry;
     dp_handle_t *request;
-    dp_status_t status = admit(group, what);
+    dp_status_t status = admit_submission(group, what);
 
     if (status == DP_OK && what->options->stream != NULL) {
         stream = dp_stream_find(context, what->options->stream);
@@ -317,8 +318,8 @@ static dp_status_t create_request(dp_group_t *group, const dp_submit_t *what, co
 }
 
 /* Says why a submission was refused. in_flight: operations at that moment. */
-static dp_status_t refuse(dp_group_t *group, const dp_submit_t *what, dp_status_t status,
-                          size_t in_flight)
+static dp_status_t refuse_submission(dp_group_t *group, const dp_submit_t *what, dp_status_t status,
+                                     size_t in_flight)
 {
     dp_context_t *context = group->context;
 
@@ -348,11 +349,11 @@ static dp_status_t refuse(dp_group_t *group, const dp_submit_t *what, dp_status_
 }
 
 /* Before the lock: checks the operation, and stages its tensor where the device cannot read it. */
-static dp_status_t prepare(dp_group_t *group, dp_submit_t *what, dp_options_t *options,
-                           dp_tensor_t *staged, dp_staging_t **stage)
+static dp_status_t prepare_operation(dp_group_t *group, dp_submit_t *what, dp_options_t *options,
+                                     dp_tensor_t *staged, dp_staging_t **stage)
 {
     const dp_context_t *context = group->context;
-    dp_status_t status = read_options(group, what, options);
+    dp_status_t status = read_operation_options(group, what, options);
 
     if (status == DP_OK) status = dp_submit_check(group, what);
     if (status != DP_OK) return status;
@@ -401,7 +402,7 @@ dp_status_t dp_submit(dp_group_t *group, const dp_submit_t *given, dp_handle_t *
     dp_trace_record_t record = {.kind = DP_TRACE_SUBMIT};
 
     if (group == NULL || dp_context_is_forked(group->context)) return DP_ERR_INVALID;
-    status = prepare(group, &what, &options, &staged, &stage);
+    status = prepare_operation(group, &what, &options, &staged, &stage);
     if (status != DP_OK) return status;
     context = group->context;
     record.start_ns = dp_now_ns();
@@ -421,7 +422,7 @@ dp_status_t dp_submit(dp_group_t *group, const dp_submit_t *given, dp_handle_t *
     pthread_mutex_unlock(&context->lock);
     if (status != DP_OK) dp_staging_end(context, stage, 0);
     if (fatal != DP_OK) return fatal; /* the world had ended, and its text stays */
-    if (status != DP_OK) return refuse(group, &what, status, in_flight);
+    if (status != DP_OK) return refuse_submission(group, &what, status, in_flight);
 
     atomic_fetch_add_explicit(&context->submitted, 1, memory_order_relaxed);
     dp_trace_span(dp_trace_thread_lane(context->trace), record);

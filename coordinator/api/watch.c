@@ -31,21 +31,21 @@ static int oldest_launched(dp_context_t *context, char *label, size_t room)
     return request != NULL;
 }
 
-static const char *host_of(const dp_context_t *context, int rank)
+static const char *host_name_of(const dp_context_t *context, int rank)
 {
     return context->topology.host_name[context->topology.node[rank]];
 }
 
 /* dprun knows a stall by "stalled ... missing rank". */
-static void describe(const dp_context_t *context, const char *label, double seconds, int missing,
-                     char *text, size_t room)
+static void describe_stall(const dp_context_t *context, const char *label, double seconds,
+                           int missing, char *text, size_t room)
 {
     snprintf(text, room,
              "stalled %.1f s in the data plane: tensor %.*s was launched%s; missing rank %d (%s)",
              seconds, 200, label,
              missing == context->rank ? ", and its thread neither moves nor waits for anybody"
                                       : ", and nothing comes from the rank it waits for",
-             missing, host_of(context, missing));
+             missing, host_name_of(context, missing));
 }
 
 dp_status_t dp_on_watch(void *user, uint64_t now_ns, int *culprit, char *text, size_t room)
@@ -73,12 +73,12 @@ dp_status_t dp_on_watch(void *user, uint64_t now_ns, int *culprit, char *text, s
     if (config->stall_limit_ns != 0 &&
         idle_ns >= config->stall_limit_ns + (awaits >= 0 ? GRACE_NS : 0) &&
         oldest_launched(context, label, sizeof(label))) {
-        describe(context, label, (double)idle_ns / 1e9, *culprit, text, room);
+        describe_stall(context, label, (double)idle_ns / 1e9, *culprit, text, room);
         return DP_ERR_STALLED;
     }
     if (config->stall_warn_ns != 0 && idle_ns >= watch->warn_ns &&
         oldest_launched(context, label, sizeof(label))) {
-        describe(context, label, (double)idle_ns / 1e9, *culprit, text, room);
+        describe_stall(context, label, (double)idle_ns / 1e9, *culprit, text, room);
         dp_log_warn(&context->log, "%s", text);
         watch->warn_ns *= 2;
     }
