@@ -33,13 +33,8 @@ static int by_name(const void *a, const void *b)
     return strcmp(*x, *y);
 }
 
-static dp_status_t check_arguments(dp_context_t *context, const dp_gradient_t *tensors,
-                                   size_t count, const dp_gradients_options_t *options)
+static dp_status_t check_options(dp_context_t *context, const dp_gradients_options_t *options)
 {
-    if (tensors == NULL || count == 0) {
-        return dp_context_error(context, DP_ERR_INVALID, "gradients: %zu tensors at %p", count,
-                                (const void *)tensors);
-    }
     if (options->accumulation_steps < 1) {
         return dp_context_error(context, DP_ERR_INVALID,
                                 "gradients: accumulation_steps %d is below 1",
@@ -60,6 +55,15 @@ static dp_status_t check_arguments(dp_context_t *context, const dp_gradient_t *t
         return dp_context_error(context, DP_ERR_INVALID,
                                 "gradients: group %s belongs to another context",
                                 dp_group_name(options->group));
+    }
+    return DP_OK;
+}
+
+static dp_status_t check_tensors(dp_context_t *context, const dp_gradient_t *tensors, size_t count)
+{
+    if (tensors == NULL || count == 0) {
+        return dp_context_error(context, DP_ERR_INVALID, "gradients: %zu tensors at %p", count,
+                                (const void *)tensors);
     }
     for (size_t i = 0; i < count; i++) {
         const dp_gradient_t *tensor = &tensors[i];
@@ -82,6 +86,7 @@ static dp_status_t check_arguments(dp_context_t *context, const dp_gradient_t *t
     return DP_OK;
 }
 
+/* Two tensors of one name would be DP_ERR_BUSY at the second ready(); better said here. */
 static dp_status_t copy_tensors(dp_gradients_t *gradients, const dp_gradient_t *tensors,
                                 const char *prefix)
 {
@@ -178,6 +183,7 @@ static dp_status_t compare_lists(dp_gradients_t *gradients)
     return DP_OK;
 }
 
+/* All are submitted before the first is waited for, so that small ones travel fused. */
 static dp_status_t broadcast_weights(dp_gradients_t *gradients)
 {
     dp_status_t status = DP_OK, waited;
@@ -277,7 +283,8 @@ dp_status_t dp_gradients_create(dp_context_t *context, const dp_gradient_t *tens
 
     if (context == NULL || out == NULL || dp_context_is_forked(context)) return DP_ERR_INVALID;
     status = read_gradients_options(context, given, &options);
-    if (status == DP_OK) status = check_arguments(context, tensors, count, &options);
+    if (status == DP_OK) status = check_tensors(context, tensors, count);
+    if (status == DP_OK) status = check_options(context, &options);
     if (status != DP_OK) return status;
     prefix = options.prefix == NULL ? "" : options.prefix;
     gradients = calloc(1, sizeof(*gradients));
