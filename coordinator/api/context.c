@@ -279,7 +279,7 @@ static void abort_on_purpose(void *user, const char *text)
     dp_abort(user, text);
 }
 
-/* The tuner may try twice of what is configured; host memory that is not used costs nothing. */
+/* The tuner may try twice of what is configured; memory that is never touched costs nothing. */
 static dp_status_t make_pipeline(dp_context_t *context, const dp_pipeline_callbacks_t *callbacks,
                                  dp_error_t *error)
 {
@@ -303,7 +303,7 @@ static dp_status_t make_pipeline(dp_context_t *context, const dp_pipeline_callba
         dp_pipeline_create(&config, context->rank, context->size, context->device, context->engine,
                            &context->log, context->trace, callbacks, &context->pipeline);
     if (status != DP_OK) {
-        return dp_error_set(error, status, "no memory for %d slots of %zu bytes",
+        return dp_error_set(error, status, "no memory for %d fused buffers of %zu bytes",
                             config.fusion_buffers, config.fusion_bytes);
     }
     if (!context->is_tuned) return DP_OK;

@@ -288,8 +288,8 @@ int dp_hello_try(const dp_hello_t *hello)
     if (fd >= 0) close(fd);
     if (fd >= 0 || errno == EAGAIN) return 1; /* it listens, and its queue is full */
     dp_log_info(&context->log,
-                "rank %d is on this machine, and cannot be reached by a UNIX listen_address: %s",
-                first, strerror(errno));
+                "rank %d is on this machine, and cannot be reached by a UNIX socket: %s", first,
+                strerror(errno));
     return 0;
 }
 

@@ -169,7 +169,7 @@ static dp_status_t assign_requests(dp_context_t *context, const dp_output_t *lau
 static dp_handle_t *fill_launch(const dp_context_t *context, const dp_output_t *launch,
                                 dp_trace_lane_t *lane, dp_pipeline_launch_t *out)
 {
-    dp_handle_t *carrier = NULL;
+    dp_handle_t *waiter = NULL;
     dp_handle_t *first = out->items[0].request;
     uint64_t now = dp_now_ns();
 
@@ -192,30 +192,30 @@ static dp_handle_t *fill_launch(const dp_context_t *context, const dp_output_t *
             dp_tune_count(context->tune, request->entry->label, request->bytes);
         if (request->is_setting && launch->entries[i].absent > 0) dp_tune_stop(context->tune);
         if (request->is_absent) continue;
-        if (request->will_progress) carrier = request;
+        if (request->will_progress) waiter = request;
         dp_request_leave(request);
         atomic_store(&request->agree_ns, now);
         atomic_store(&request->state, DP_REQUEST_LAUNCHED);
     }
-    return carrier;
+    return waiter;
 }
 
 /* Wakes the thread that waits for the request, which then carries the launch out itself. The launch
  * thread would have to wake it in the end: that is one wake-up less. The exchange fails where that
  * thread was awake and has carried it out already. */
-static void hand_to_waiter(dp_handle_t *carrier)
+static void hand_to_waiter(dp_handle_t *waiter)
 {
     uint32_t state = DP_REQUEST_LAUNCHED;
 
-    if (!atomic_compare_exchange_strong(&carrier->state, &state, DP_REQUEST_QUEUED)) return;
-    if (atomic_load(&carrier->sleepers) != 0) dp_futex_wake(&carrier->state);
+    if (!atomic_compare_exchange_strong(&waiter->state, &state, DP_REQUEST_QUEUED)) return;
+    if (atomic_load(&waiter->sleepers) != 0) dp_futex_wake(&waiter->state);
 }
 
 void dp_launch(dp_context_t *context, const dp_output_t *launch, uint64_t digest,
                dp_trace_lane_t *lane)
 {
     dp_pipeline_launch_t *out = NULL;
-    dp_handle_t *carrier = NULL;
+    dp_handle_t *waiter = NULL;
     dp_status_t status = dp_pipeline_launch_take(context->pipeline, launch->entry_count, &out);
 
     if (status == DP_OK) {
@@ -223,7 +223,7 @@ void dp_launch(dp_context_t *context, const dp_output_t *launch, uint64_t digest
         out->digest = digest;
         pthread_mutex_lock(&context->lock);
         status = assign_requests(context, launch, out->items);
-        if (status == DP_OK) carrier = fill_launch(context, launch, lane, out);
+        if (status == DP_OK) waiter = fill_launch(context, launch, lane, out);
         pthread_mutex_unlock(&context->lock);
     }
     if (status != DP_OK) {
@@ -240,9 +240,9 @@ void dp_launch(dp_context_t *context, const dp_output_t *launch, uint64_t digest
         return;
     }
     /* The launch thread is awake where it has work, and takes this launch too. */
-    if (dp_pipeline_pending(context->pipeline) > 0) carrier = NULL;
-    dp_pipeline_submit(context->pipeline, out, carrier != NULL);
-    if (carrier != NULL) hand_to_waiter(carrier);
+    if (dp_pipeline_pending(context->pipeline) > 0) waiter = NULL;
+    dp_pipeline_submit(context->pipeline, out, waiter != NULL);
+    if (waiter != NULL) hand_to_waiter(waiter);
 }
 
 void dp_on_launch(void *user, const dp_output_t *launch)

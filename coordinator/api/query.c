@@ -73,19 +73,19 @@ const char *dp_setting(const dp_context_t *context, const char *name)
 {
     dp_context_t *owner = (dp_context_t *)(uintptr_t)context;
     char text[DP_CONFIG_TEXT_MAX];
-    size_t row;
+    size_t setting;
 
     if (context == NULL || name == NULL || dp_context_is_forked(context)) return NULL;
-    row = dp_config_find(name, NULL);
-    if (row == SIZE_MAX || dp_config_row(row)->is_internal) return NULL;
+    setting = dp_config_find(name, NULL);
+    if (setting == SIZE_MAX || dp_config_row(setting)->is_internal) return NULL;
     /* The answer is valid until dp_finalize(), so it is kept in the context. */
-    dp_config_format(&context->config, row, text, sizeof(text));
+    dp_config_format(&context->config, setting, text, sizeof(text));
     pthread_mutex_lock(&owner->lock);
     if (owner->settings == NULL) owner->settings = calloc(dp_config_count(), DP_CONFIG_TEXT_MAX);
     if (owner->settings != NULL)
-        memcpy(owner->settings + row * DP_CONFIG_TEXT_MAX, text, sizeof(text));
+        memcpy(owner->settings + setting * DP_CONFIG_TEXT_MAX, text, sizeof(text));
     pthread_mutex_unlock(&owner->lock);
-    return owner->settings == NULL ? NULL : owner->settings + row * DP_CONFIG_TEXT_MAX;
+    return owner->settings == NULL ? NULL : owner->settings + setting * DP_CONFIG_TEXT_MAX;
 }
 
 /* ---- Timeline ------------------------------------------------------------------------------- */

@@ -25,7 +25,7 @@
 enum dp_request_state {
     DP_REQUEST_PENDING = 0,  /* submitted */
     DP_REQUEST_LAUNCHED = 1, /* agreed, in the data plane */
-    DP_REQUEST_QUEUED = 2,   /* likewise; the thread that waits for it is to carry it out */
+    DP_REQUEST_QUEUED = 2,   /* likewise; the thread that waits for it will carry it out */
     DP_REQUEST_ISSUED = 3,   /* its done event is on a stream; only where it has one */
     DP_REQUEST_DONE = 4
 };

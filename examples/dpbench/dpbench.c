@@ -126,7 +126,7 @@ static const char help_text[] =
     "                         --op NAME is the same. v: counts are learned on the way, here equal\n"
     "  --dtype NAME           u8 ... f16 bf16 f32 (default) f64\n"
     "  --reduce NAME          sum (default), average, min, max, product\n"
-    "  --wire NAME            none, fp16, bf16: fp32 between machines; default: DP_WIRE\n"
+    "  --wire NAME            none, fp16, bf16: fp32 between nodes; default: DP_WIRE\n"
     "  -b, --min BYTES        smallest size (4); sizes take K, M, G\n"
     "  -e, --max BYTES        largest size (64M)\n"
     "  -f, --factor N         between sizes (4)\n"
@@ -284,7 +284,7 @@ int main(int argc, char **argv)
         if (emulated != NULL && atoi(emulated) > 0) {
             printf("# EMULATED wire of %d ranks: no figure below is a network's\n", atoi(emulated));
         }
-        printf("# libdp %s; ranks %d on %d hosts; %s memory\n", dp_build_info(), dp_size(bench.dp),
+        printf("# libdp %s; ranks %d on %d nodes; %s memory\n", dp_build_info(), dp_size(bench.dp),
                dp_node_count(bench.dp), memory_names[bench.options.memory]);
     }
     switch (bench.options.kind) {

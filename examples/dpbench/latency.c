@@ -1,7 +1,7 @@
 /*
  * latency.c - what a small tensor waits for: agreement, launch, wake-ups; and what idling costs.
  *
- * Ranks of one machine share a clock, so an operation's latency is taken from the moment the last
+ * Ranks of one node share a clock, so an operation's latency is taken from the moment the last
  * rank submitted to the end of the slowest wait: late wake-ups from the pause do not count. Each
  * pause is measured twice: with one name, whose schedule is soon cached, and negotiated, with names
  * in which no schedule can be found.
