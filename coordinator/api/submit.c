@@ -244,9 +244,10 @@ static dp_status_t find_entry(dp_group_t *group, const dp_submit_t *what, const 
                                      ? &group->end_entry
                                      : NULL;
 
-    if (single == NULL)
+    if (single == NULL) {
         return dp_names_find_or_add(&group->names, group->about.name, name, group->context->trace,
                                     out);
+    }
     if (*single == NULL) *single = dp_entry_create(group->about.name, name, group->context->trace);
     *out = *single;
     return *single == NULL ? DP_ERR_NO_MEMORY : DP_OK;
