@@ -91,9 +91,9 @@ int main(void)
         }
         if (dp_gradients_sync(gradients, &result) != DP_OK) return fail(dp, "dp_gradients_sync");
         for (int i = 0; i < TENSORS; i++)
-            descend<<<blocks, threads, 0, stream>>>((float *)tensors[i].weight,
-                                                    (float *)tensors[i].gradient,
-                                                    result.skip ? 0.0f : 0.1f * (float)result.clip_coef);
+            descend<<<blocks, threads, 0, stream>>>(
+                (float *)tensors[i].weight, (float *)tensors[i].gradient,
+                result.skip ? 0.0f : 0.1f * (float)result.clip_coef);
         dp_step_end(dp);
     }
     if (cudaStreamSynchronize(stream) != cudaSuccess) return fail(dp, "the loop");
