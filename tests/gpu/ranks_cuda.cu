@@ -496,8 +496,8 @@ static int run_abort(rig_t *rig, int stage)
         optimize(rig, s);
         if (stage == 5) {
             DP_LAUNCH(descend, 1, THREADS, 0, rig->stream, row_weight, rows, (size_t)ROWS,
-                      (float)((rig->size + 1) * (s + 1)) / 2.0f, rig->result.skip, rig->result.clip_coef,
-                      rig->result.norm, rig->log);
+                      (float)((rig->size + 1) * (s + 1)) / 2.0f, rig->result.skip,
+                      rig->result.clip_coef, rig->result.norm, rig->log);
         }
         if (aborts && stage == 3) pthread_join(thread, NULL);
     }
