@@ -51,6 +51,24 @@ static int add_up(const size_t *counts, int until, size_t *sum)
     return 1;
 }
 
+/**
+ * How many elements this rank reads and writes. n: size of the group; c: the tensor's count; sum:
+ * of the counts given.
+ *
+ *     collective             in             out              in and out may share memory
+ *     allreduce              c              c                in == out
+ *     broadcast              c, root        c                in == out on the root
+ *     reduce                 c              c, root          in == out on the root
+ *     allgather, gather      c              n*c, all | root  in is this rank's row of out
+ *     reduce_scatter         n*c            c                out is this rank's row of in
+ *     scatter                n*c, root      c                likewise on the root
+ *     alltoall               n*c            n*c              no
+ *     allgatherv, gatherv    c              capacity         no
+ *     scatterv               sum, root      capacity         no
+ *     alltoallv              sum            capacity         no
+ *     reduce_scatterv        sum            own count        out is this rank's part of in
+ *     send                   c, sender      capacity, recv.  no: they are on two ranks
+ */
 dp_status_t dp_extent_of(const dp_group_t *group, const dp_submit_t *what,
                          const dp_tensor_t *tensor, dp_extent_t *out)
 {
@@ -128,6 +146,7 @@ static int is_overlapping(const dp_tensor_t *tensor, const dp_extent_t *extent, 
 
     if (!extent->has_in || !extent->has_out || extent->in_count == 0 || extent->out_count == 0)
         return 0;
+    /* The shared place: in at its row or part, out at its own. */
     if (extent->may_share && in + extent->in_shift * bytes == out + extent->out_shift * bytes)
         return 0;
     return in <= out ? out - in < extent->in_count * bytes : in - out < extent->out_count * bytes;
@@ -232,6 +251,7 @@ static dp_status_t check_tensor(dp_group_t *group, const dp_submit_t *what, size
         return dp_submit_error(group, what, DP_ERR_INVALID, "%sno type has number %d", at,
                                (int)tensor->dtype);
     }
+    /* Half of the address space: sums of two sizes, and their alignment, cannot overflow later. */
     most = SIZE_MAX / 2 / bytes;
     if (dp_extent_of(group, what, tensor, &extent) != DP_OK || extent.in_count > most ||
         extent.out_count > most) {

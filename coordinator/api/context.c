@@ -1,6 +1,9 @@
 /*
  * context.c - dp_init() and dp_finalize(): builds a context from the wire up, and takes it down.
  *
+ *     bootstrap -> hello (topology, rank 0's settings) -> trace -> transport -> device, engine
+ *               -> pipeline -> tuner, program order -> loop: the coordinator thread runs
+ *
  * Construction runs in the order of the fields in context.h; destruction runs backwards and accepts
  * whatever exists. Called on one thread of the program, before the context is handed out and after
  * all other calls; dp_abort() and the keeping of error texts, on any thread. It must not know what
@@ -481,7 +484,7 @@ dp_status_t dp_finalize(dp_context_t *context)
 
     if (context == NULL) return DP_OK;
     if (dp_context_is_forked(context)) return DP_ERR_INVALID;
-    dp_inject_enter(context->config.injector, DP_INJECT_FINALIZE);
+    dp_inject_enter(context->config.injector, DP_INJECT_FINALIZE); /* tests end ranks here */
     /* The others are told before this rank waits: two ranks that finalize, each with an operation
      * that the other has not submitted, would otherwise wait for each other for ever. */
     if (context->program != NULL) dp_program_leave(context->program);

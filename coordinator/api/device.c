@@ -20,6 +20,7 @@ dp_status_t dp_context_choose_device(dp_context_t *context, dp_error_t *error)
     dp_status_t status;
 
     if (context->config.device == DP_CONFIG_DEVICE_HOST) return DP_OK;
+    /* Without DP_DEVICE, a program that has loaded the CUDA driver wants the GPU. */
     if (context->config.device == DP_CONFIG_DEVICE_AUTO && !dp_driver_is_loaded()) return DP_OK;
     status = dp_plugin_open(&context->plugin, DP_VERSION_TEXT, text, sizeof(text));
     if (status == DP_OK) {

@@ -2,6 +2,10 @@
  * gradients_stream.c - dp_gradients_sync_on(): a sync that makes a GPU's stream wait, not the
  * program's thread.
  *
+ *     program's thread   sync_on ........ returns   optimizer<<<>>>   next forward pass ...
+ *     its stream         | wait for averages | decision | optimizer | forward ...
+ *     data plane         allreduce ... done ^
+ *
  * The optimizer is already queued on the stream when the averages arrive. So the decision (skip
  * this step? which clip coefficient?) is a kernel on that stream, behind the averages, and its
  * result stays in the device's memory. Without a GPU it is dp_gradients_sync(), and the result lies
@@ -115,6 +119,8 @@ static dp_status_t sync_device(dp_gradients_t *gradients, void *native, dp_strea
     gradients->syncs++;
     status = stream_waits(gradients, native);
     if (status == DP_OK && gradients->check) return decide_checked(gradients, stream);
+    /* Nothing more is waited for on this thread. Handles stay only where the next step needs what
+     * this one found. */
     if (status == DP_OK) {
         gradients->is_deferred = needs_last(gradients);
         if (!gradients->is_deferred) release_averages(gradients);

@@ -121,7 +121,8 @@ static void drop_failed_group(dp_group_t *group)
     free(group);
 }
 
-/* members is taken, sorted and checked. */
+/* members: taken, sorted and checked. The group is in the context's list before it is submitted, so
+ * that dp_finalize() frees it however its creation ends. */
 static dp_status_t create_group(dp_context_t *context, const char *name, int *members, size_t count,
                                 dp_group_t **out)
 {

@@ -95,6 +95,7 @@ dp_status_t dp_names_find_or_add(dp_names_t *names, const char *group_name, cons
             return DP_OK;
         }
     }
+    /* Up to two entries a chain on average; four times as many chains then. */
     if (names->count >= names->bucket_count * 2) grow_table(names);
     if (names->bucket_count == 0) return DP_ERR_NO_MEMORY;
     entry = dp_entry_create(group_name, name, trace);

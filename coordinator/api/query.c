@@ -109,6 +109,7 @@ void dp_step_begin(dp_context_t *context, uint64_t step)
     atomic_store_explicit(&context->step, step, memory_order_relaxed);
     snprintf(text, sizeof(text), "step %llu", (unsigned long long)step);
     dp_loop_set_activity(context->loop, text);
+    /* dprun --timeline of a range of steps: records are kept from the first of them on. */
     if (context->window.has_steps && step == context->window.first) {
         dp_trace_keep(context->trace, 1);
     }
