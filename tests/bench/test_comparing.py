@@ -103,7 +103,7 @@ class TableTest(unittest.TestCase):
                  "locked": {}, "idle": [0.1, 0.3, 0.15]}
         self.assertEqual(latency.worst_after_idle(found, "unlocked"), (150.0, 1e5))
         rows = table.idle_rows(found)
-        self.assertTrue(self.met(rows, "4 B after idling, unlocked"))
+        self.assertTrue(self.met(rows, "4 B after idling, negotiated"))
         self.assertTrue(self.met(rows, "CPU while idle"))
 
     def test_latency_lines_go_to_the_mode_they_ran_in(self):
@@ -162,6 +162,20 @@ class TableTest(unittest.TestCase):
             with open(path, "w", encoding="utf-8") as file:
                 file.write("no markers\n")
             self.assertRaises(ValueError, table.rewrite_page, path, "new")
+
+    def test_data_file_has_every_row_and_the_failures(self):
+        figures = self.figures(115.0)
+        rows = table.sizes_rows(figures)
+        sizes = table.sizes_lines(figures, [(table.ARENA, "ours")])
+        text = table.data_text(["revision: x"], rows, sizes, ["step: no\nend"])
+        blocks = text.split("\n\n")
+        self.assertEqual([block.splitlines()[0] for block in blocks],
+                         ["# revision: x", "[targets]", "[sizes]", "[failed]"])
+        self.assertEqual(len(blocks[1].splitlines()), len(rows) + 2)
+        self.assertTrue(all(line.count("\t") == 5 for line in blocks[1].splitlines()[1:]))
+        self.assertEqual(blocks[3].splitlines()[1], "step: no end")
+        self.assertIn("1 programs or parts", table.data_note(["x"]))
+        self.assertNotIn("failed", table.data_note([]))
 
     def test_markdown_has_a_row_of_six_cells_for_each_row(self):
         text = table.markdown(table.sizes_rows(self.figures(115.0)))

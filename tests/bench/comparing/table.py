@@ -2,6 +2,7 @@
 
 Only arithmetic on what was measured; what was not measured makes a row that says so.
 """
+import os
 import re
 from dataclasses import asdict, dataclass
 
@@ -106,12 +107,12 @@ def _horovod_rows(what, figures, size):
 
 def idle_rows(found):
     rows = []
-    for mode, limit in (("locked", 80.0), ("unlocked", 150.0)):
+    for mode, name, limit in (("locked", "by a schedule", 80.0), ("unlocked", "negotiated", 150.0)):
         worst = idle.worst_after_idle(found, mode)
         if worst is None:
-            rows.append(absent(f"4 B after idling, {mode}", f"<= {limit:g} us"))
+            rows.append(absent(f"4 B after idling, {name}", f"<= {limit:g} us"))
             continue
-        rows.append(Row(f"4 B after idling, {mode}", f"<= {limit:g} us", time_text(worst[0]),
+        rows.append(Row(f"4 B after idling, {name}", f"<= {limit:g} us", time_text(worst[0]),
                         f"the worst of the gaps: {worst[1] / 1e3:g} ms", "-", worst[0] <= limit))
     share = median_of(found["idle"])
     rows.append(absent("CPU while idle", "< 0.2 % of a core") if share is None else
@@ -271,16 +272,39 @@ def markdown(rows):
     return "\n".join(lines)
 
 
-def sizes_markdown(sweep, ways):
-    """Medians of every way at every size, the placements together."""
-    lines = ["| us, median | " + " | ".join(size_text(size) for size in sweep.sizes()) + " |",
-             "|---|" + "---|" * len(sweep.sizes())]
+def sizes_lines(sweep, ways):
+    """Medians of every way at every size, the placements together: cells of lines, heads first."""
+    lines = [["us, median", *(size_text(size) for size in sweep.sizes())]]
     for label, _ in ways:
         cells = (sweep.median(label, size) for size in sweep.sizes())
-        lines.append(f"| {label} | "
-                     + " | ".join("-" if us is None else f"{us:.3g}" if us < 100 else f"{us:.0f}"
-                                  for us in cells) + " |")
-    return "\n".join(lines)
+        lines.append([label, *("-" if us is None else f"{us:.3g}" if us < 100 else f"{us:.0f}"
+                               for us in cells)])
+    return lines
+
+
+def data_text(head, rows, sizes, failures):
+    """A file that a program can read: comments, then tables with tabs and a name above each."""
+    parts = [[f"# {line}" for line in head],
+             ["[targets]", *("\t".join(line) for line in [HEADS] + [_cells(row) for row in rows])]]
+    if sizes:
+        parts.append(["[sizes]", *("\t".join(line) for line in sizes)])
+    if failures:
+        parts.append(["[failed]", *(" ".join(failure.split()) for failure in failures)])
+    return "\n\n".join("\n".join(part) for part in parts)
+
+
+def data_note(failures):
+    """Below the table: where the rest is, and whether all of it was measured."""
+    note = "[data/compare.txt](data/compare.txt) has the median of every size and library"
+    if failures:
+        note += f", and the {len(failures)} programs or parts that failed or ran out of time"
+    return note + "."
+
+
+def write_file(path, text):
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
 
 
 def places_text(rows):
@@ -297,8 +321,7 @@ def rewrite_page(path, text):
         raise ValueError(f"{path} has no {BEGIN} ... {END}")
     page = re.sub(re.escape(BEGIN) + ".*?" + re.escape(END),
                   lambda _: f"{BEGIN}\n{text}\n{END}", page, flags=re.S)
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(page)
+    write_file(path, page)
 
 
 def as_json(rows):
