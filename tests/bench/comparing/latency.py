@@ -5,36 +5,37 @@ import re
 from comparing.process import Failed, Late, run
 from comparing.ways import median_of
 
-LOCK_SETTING = "--schedule"  # a libdp without it never locks
+SCHEDULE_SETTING = "--schedule"  # a libdp without it takes its default
 
 
-def has_lock(build):
-    """Whether this libdp can be told to lock its schedule or not."""
+def has_setting(build):
+    """Whether this libdp can be told to cache its schedule or not."""
     try:
-        return LOCK_SETTING in run([os.path.join(build, "dprun"), "--help"], 20)
+        return SCHEDULE_SETTING in run([os.path.join(build, "dprun"), "--help"], 20)
     except Failed:
         return False
 
 
 def empty():
-    """{"locked"|"unlocked": {gap in us: [us, ...]}, "idle": [% of a core]}."""
-    return {"locked": {}, "unlocked": {}, "idle": []}
+    """{"scheduled"|"negotiated": {gap in us: [us, ...]}, "idle": [% of a core]}."""
+    return {"scheduled": {}, "negotiated": {}, "idle": []}
 
 
-LINE = re.compile(r"([\d.]+) us idle +[\d.]+ +([\d.]+) +[\d.]+ +\(\d+ iterations, +(\d+) % (?:locked|scheduled)")
+LINE = re.compile(r"([\d.]+) us idle +[\d.]+ +([\d.]+) +[\d.]+ +"
+                  r"\(\d+ iterations, +(\d+) % (?:scheduled|locked)")
 IDLE = re.compile(r"idle CPU of a rank: ([\d.]+) %")
 
 
 def read(text, found):
     """Adds what a dpbench --latency printed. A pause has two lines, one of either mode."""
-    for gap, median, locked in LINE.findall(text):
-        mode = "locked" if int(locked) >= 50 else "unlocked"
+    for gap, median, scheduled in LINE.findall(text):
+        mode = "scheduled" if int(scheduled) >= 50 else "negotiated"
         found[mode].setdefault(float(gap), []).append(float(median))
     found["idle"] += [float(share) for share in IDLE.findall(text)]
 
 
 def measure(lab, turns, found):
-    settings = [f"{LOCK_SETTING}=auto"] if has_lock(lab.build) else []
+    settings = [f"{SCHEDULE_SETTING}=auto"] if has_setting(lab.build) else []
     for turn in range(turns):
         try:
             read(run([os.path.join(lab.build, "dprun"), "-np", 2, "--no-prefix", *settings,
@@ -45,7 +46,7 @@ def measure(lab, turns, found):
             lab.note("dpbench --latency", error)
             continue
         said = []
-        for mode in ("locked", "unlocked"):
+        for mode in ("scheduled", "negotiated"):
             worst = worst_after_idle(found, mode)
             said.append(f"{mode} {worst[0]:.0f} us after {worst[1] / 1e3:g} ms" if worst
                         else f"{mode}: no figures")
