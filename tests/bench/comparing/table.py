@@ -107,7 +107,8 @@ def _horovod_rows(what, figures, size):
 
 def idle_rows(found):
     rows = []
-    for mode, name, limit in (("scheduled", "by a schedule", 80.0), ("negotiated", "negotiated", 150.0)):
+    modes = (("scheduled", "by a schedule", 80.0), ("negotiated", "negotiated", 150.0))
+    for mode, name, limit in modes:
         worst = idle.worst_after_idle(found, mode)
         if worst is None:
             rows.append(absent(f"4 B after idling, {name}", f"<= {limit:g} us"))
