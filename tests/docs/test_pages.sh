@@ -8,6 +8,8 @@
 #   coordinator/api/submit.c               a path from the root, also with * and {a,b}
 #   coordinator/api/submit.c:dp_submit()   a path and a name that the file must contain
 #   [text](page.md#heading)                a link, from the page's folder, and the heading
+#   DP_SPIN, DP_ERR_ORDER                  a setting (runtime/base/config.c) or a name in the sources
+#   | READY | up | ... |                   the items of docs/protocol.md: those of messages.h, and no other
 set -u
 export LC_ALL=C
 root=$(realpath "$1")
@@ -67,14 +69,38 @@ headings() { # as a forge makes anchors of them
     sed -n 's/^##* //p' "$1" | tr 'A-Z' 'a-z' | sed 's/[^a-z0-9 _-]//g; s/ /-/g'
 }
 
-check() { check_paths "$1"; check_links "$1"; }
+# check_items PAGE: the first column of rows whose second one is a direction, beside the enumerators
+check_items() {
+    local named known
+    named=$(sed -nE 's/^\| ([A-Z_, ]+) \| (up|down|both)[ ,].*/\1/p' "$1" | tr -d ' ' | tr ',' '\n' | sort -u)
+    [ -n "$named" ] || return 0
+    known=$(sed -nE 's/^ *DP_ITEM_([A-Z_]+) = .*/\1/p' "$root/coordinator/negotiator/messages.h" | sort -u)
+    comm -3 <(echo "$named") <(echo "$known") |
+        sed -E "s,^\t(.*),$1: messages.h has \1\, which is not in the table,; t; s,^,$1: messages.h has no ,"
+}
+
+# check_names PAGE: settings and constants
+known_names=$(mktemp)
+trap 'rm -f "$known_names"' EXIT
+{
+    sed -nE 's/^ +[A-Z_]+\("([A-Z_]+)",.*/DP_\1/p' "$root/runtime/base/config.c"
+    find "$root"/{include,kernels,runtime,fusion,coordinator,launcher,examples,tests,cmake} "$root/CMakeLists.txt" -type f \
+        ! -path '*/mutation/*' ! -path '*/corpus/*' ! -name test_pages.sh -print0 | xargs -0 grep -hoE '\bDP_[A-Z0-9_]+'
+} | sort -u >"$known_names"
+
+check_names() {
+    grep -oE '\bDP_[A-Z0-9_]*[A-Z0-9]\b' "$1" | sort -u | comm -23 - "$known_names" | sed "s,^,$1: nothing is called ,"
+}
+
+check() { check_items "$1"; check_names "$1"; check_paths "$1"; check_links "$1"; }
 
 if [ "${2-}" = --planted ]; then
     page=$(mktemp -d)/page.md
-    trap 'rm -rf "$(dirname "$page")"' EXIT
+    trap 'rm -rf "$(dirname "$page")" "$known_names"' EXIT
     status=0
     for planted in '`coordinator/api/no_such_file.c` says' '(coordinator/api/submit.c:no_such_function()),' \
-        'in runtime/{base,no_such_room}/' '`tests/no_such_*.sh`' '[x](no_such_page.md)' '[x](#no-such-heading)'; do
+        'in runtime/{base,no_such_room}/' '`tests/no_such_*.sh`' '[x](no_such_page.md)' '[x](#no-such-heading)' \
+        '| NO_SUCH_ITEM | up | x |' 'DP_NO_SUCH_SETTING=1'; do
         printf '# Page\n%s\n' "$planted" >"$page"
         [ -n "$(check "$page")" ] || { echo "not found: $planted"; status=1; }
     done
