@@ -27,7 +27,7 @@ OPEN = [
     ("that kernels work at all on a device, and their numbers",
      ["b.casts", "b.attention", "b.gpt2", "b.products", "b.mma"]),
     ("bandwidth of pack and unpack beside a device copy (aim: 85 % from 32 MiB up)", ["a.copy", "b.casts"]),
-    ("ordering, and the skip word under a real abort",
+    ("ordering, and the skip flag under a real abort",
      ["c.steps", "c.abort-0", "c.abort-1", "c.abort-2", "c.abort-3", "c.abort-4", "c.abort-5"]),
     ("NCCL's behaviour behind an abort; several ranks on one GPU",
      ["c.allreduce", "c.two", "c.three", "c.killed", "c.stopped", "c.kill"]),
@@ -46,8 +46,8 @@ HEAD = """\
 # What a GPU has shown
 
 `tests/gpu/pack.sh` makes an archive for a GPU machine without a network; there `run.sh --first` and `run.sh --second` do all
-of it, each in less than nine minutes ([gpu-visit.md](gpu-visit.md)). `tests/gpu/results.py` makes this page from what they
-leave.
+of it, each in less than nine minutes ([gpu-visit.md](gpu-visit.md)). `tests/gpu/results.py` makes this page from their
+results.
 """
 
 NOTHING = """
