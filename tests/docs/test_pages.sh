@@ -9,6 +9,7 @@
 #   coordinator/api/submit.c:dp_submit()   a path and a name that the file must contain
 #   [text](page.md#heading)                a link, from the page's folder, and the heading
 #   DP_SPIN, DP_ERR_ORDER                  a setting (runtime/base/config.c) or a name in the sources
+#   These are 2 hops in 1 files            the lines "1. `path:function()` ..." are counted
 #   | READY | up | ... |                   the items of docs/protocol.md: those of messages.h, and no other
 set -u
 export LC_ALL=C
@@ -92,7 +93,17 @@ check_names() {
     grep -oE '\bDP_[A-Z0-9_]*[A-Z0-9]\b' "$1" | sort -u | comm -23 - "$known_names" | sed "s,^,$1: nothing is called ,"
 }
 
-check() { check_items "$1"; check_names "$1"; check_paths "$1"; check_links "$1"; }
+# check_hops PAGE: numbered lines that begin with a function, and the sentence that counts them
+check_hops() {
+    local hops files said
+    said=$(sed -nE 's/^These are ([0-9]+) hops in ([0-9]+) files.*/\1 \2/p' "$1")
+    [ -n "$said" ] || return 0
+    hops=$(sed -nE 's/^[0-9]+\. `([^:`]+):[A-Za-z_0-9]+\(\)`.*/\1/p' "$1")
+    files=$(sort -u <<<"$hops" | wc -l)
+    [ "$said" = "$(wc -l <<<"$hops") $files" ] || echo "$1: the path has $(wc -l <<<"$hops") hops in $files files"
+}
+
+check() { check_items "$1"; check_hops "$1"; check_names "$1"; check_paths "$1"; check_links "$1"; }
 
 if [ "${2-}" = --planted ]; then
     page=$(mktemp -d)/page.md
@@ -100,7 +111,7 @@ if [ "${2-}" = --planted ]; then
     status=0
     for planted in '`coordinator/api/no_such_file.c` says' '(coordinator/api/submit.c:no_such_function()),' \
         'in runtime/{base,no_such_room}/' '`tests/no_such_*.sh`' '[x](no_such_page.md)' '[x](#no-such-heading)' \
-        '| NO_SUCH_ITEM | up | x |' 'DP_NO_SUCH_SETTING=1'; do
+        '| NO_SUCH_ITEM | up | x |' $'1. `coordinator/api/submit.c:dp_submit()`\nThese are 2 hops in 1 files.' 'DP_NO_SUCH_SETTING=1'; do
         printf '# Page\n%s\n' "$planted" >"$page"
         [ -n "$(check "$page")" ] || { echo "not found: $planted"; status=1; }
     done
