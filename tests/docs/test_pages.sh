@@ -8,7 +8,7 @@
 #   coordinator/api/submit.c               a path from the root, also with * and {a,b}
 #   coordinator/api/submit.c:dp_submit()   a path and a name that the file must contain
 #   [text](page.md#heading)                a link, from the page's folder, and the heading
-#   DP_SPIN, DP_ERR_ORDER                  a setting (runtime/base/config.c) or a name in the sources
+#   DP_SPIN, DP_ERR_ORDER, dp_wait()       a setting (runtime/base/config.c) or a name in the sources
 #   These are 2 hops in 1 files            the lines "1. `path:function()` ..." are counted
 #   | READY | up | ... |                   the items of docs/protocol.md: those of messages.h, and no other
 set -u
@@ -80,17 +80,17 @@ check_items() {
         sed -E "s,^\t(.*),$1: messages.h has \1\, which is not in the table,; t; s,^,$1: messages.h has no ,"
 }
 
-# check_names PAGE: settings and constants
+# check_names PAGE: settings, constants and functions
 known_names=$(mktemp)
 trap 'rm -f "$known_names"' EXIT
 {
     sed -nE 's/^ +[A-Z_]+\("([A-Z_]+)",.*/DP_\1/p' "$root/runtime/base/config.c"
     find "$root"/{include,kernels,runtime,fusion,coordinator,launcher,examples,tests,cmake} "$root/CMakeLists.txt" -type f \
-        ! -path '*/mutation/*' ! -path '*/corpus/*' ! -name test_pages.sh -print0 | xargs -0 grep -hoE '\bDP_[A-Z0-9_]+'
+        ! -path '*/mutation/*' ! -path '*/corpus/*' ! -name test_pages.sh -print0 | xargs -0 grep -hoE '\b(DP_[A-Z0-9_]+|dp_[a-z0-9_]+)'
 } | sort -u >"$known_names"
 
 check_names() {
-    grep -oE '\bDP_[A-Z0-9_]*[A-Z0-9]\b' "$1" | sort -u | comm -23 - "$known_names" | sed "s,^,$1: nothing is called ,"
+    grep -oE '\b(DP_[A-Z0-9_]*[A-Z0-9]\b|dp_[a-z0-9_]+\()' "$1" | tr -d '(' | sort -u | comm -23 - "$known_names" | sed "s,^,$1: nothing is called ,"
 }
 
 # check_hops PAGE: numbered lines that begin with a function, and the sentence that counts them
@@ -111,7 +111,7 @@ if [ "${2-}" = --planted ]; then
     status=0
     for planted in '`coordinator/api/no_such_file.c` says' '(coordinator/api/submit.c:no_such_function()),' \
         'in runtime/{base,no_such_room}/' '`tests/no_such_*.sh`' '[x](no_such_page.md)' '[x](#no-such-heading)' \
-        '| NO_SUCH_ITEM | up | x |' $'1. `coordinator/api/submit.c:dp_submit()`\nThese are 2 hops in 1 files.' 'DP_NO_SUCH_SETTING=1'; do
+        '| NO_SUCH_ITEM | up | x |' $'1. `coordinator/api/submit.c:dp_submit()`\nThese are 2 hops in 1 files.' 'DP_NO_SUCH_SETTING=1' 'calls `dp_no_such_function()`'; do
         printf '# Page\n%s\n' "$planted" >"$page"
         [ -n "$(check "$page")" ] || { echo "not found: $planted"; status=1; }
     done
