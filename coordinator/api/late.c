@@ -164,10 +164,10 @@ void dp_on_schedule(void *user, const dp_output_t *out)
     dp_context_t *context = user;
 
     switch (out->kind) {
-    case DP_OUTPUT_HELD:
+    case DP_OUTPUT_SCHEDULE_PAUSED:
         set_parking(context, 0, UINT64_MAX);
         break;
-    case DP_OUTPUT_UNLOCKED:
+    case DP_OUTPUT_SCHEDULE_ENDED:
         set_parking(context, out->sequence, out->until);
         break;
     case DP_OUTPUT_SETTLED:

@@ -146,7 +146,7 @@ static dp_status_t assign_requests(dp_context_t *context, const dp_output_t *lau
         const dp_launch_entry_t *entry = &launch->entries[i];
         dp_handle_t *request = entry->request;
 
-        if (request == NULL) request = make_absent_request(group, entry, launch->is_locked);
+        if (request == NULL) request = make_absent_request(group, entry, launch->is_scheduled);
         if (request == NULL) {
             while (i-- > 0)
                 if (launch->entries[i].request == NULL) dp_request_discard(items[i].request);
@@ -154,7 +154,7 @@ static dp_status_t assign_requests(dp_context_t *context, const dp_output_t *lau
         }
         request->contributors = group->size - (int)entry->absent;
         items[i].request = request;
-        if (!launch->is_locked) continue;
+        if (!launch->is_scheduled) continue;
         note_scheduled_launch(request, launch, entry);
         if (entry->request == NULL || !entry->in_place || request->node.submission.in_place)
             continue;
@@ -330,7 +330,7 @@ static int is_harmless(dp_status_t status)
 static const char *keep_text(const dp_handle_t *request, const dp_pipeline_done_t *done)
 {
     dp_context_t *context = request->context;
-    char text[DP_ERROR_TEXT_MAX + DP_ROW_NAME_MAX + DP_GROUP_NAME_MAX + 32];
+    char text[DP_ERROR_TEXT_MAX + DP_ENTRY_NAME_MAX + DP_GROUP_NAME_MAX + 32];
     int is_world = request->group == &context->world;
 
     if (done->status != DP_ERR_TRUNCATED) return dp_context_text(context, done->text);

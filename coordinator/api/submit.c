@@ -389,7 +389,7 @@ static void describe_request(dp_handle_t *request, const dp_submit_t *what,
 
 dp_status_t dp_submit(dp_group_t *group, const dp_submit_t *given, dp_handle_t **handle)
 {
-    char room[DP_ROW_NAME_MAX + 1];
+    char room[DP_ENTRY_NAME_MAX + 1];
     dp_submit_t what = *given;
     dp_options_t options;
     dp_context_t *context;

@@ -112,7 +112,7 @@ void dp_inbox_raise(dp_inbox_t *inbox, unsigned flag)
 
 void dp_inbox_urgent(dp_inbox_t *inbox, uint32_t group, const char *name)
 {
-    const size_t bytes = strnlen(name, DP_ROW_NAME_MAX);
+    const size_t bytes = strnlen(name, DP_ENTRY_NAME_MAX);
     dp_inbox_name_t *node = malloc(sizeof(*node) + bytes + 1);
 
     if (node == NULL) return;

@@ -151,7 +151,7 @@ static void submit_node(dp_loop_t *loop, const dp_loop_node_t *node, uint64_t no
 {
     const dp_submission_t *submission = &node->submission;
     const dp_status_t status = dp_negotiator_submit(loop->negotiator, submission, now_ns);
-    char text[DP_ROW_NAME_MAX + 128];
+    char text[DP_ENTRY_NAME_MAX + 128];
 
     if (status == DP_OK) return; /* an output of the negotiator hands the request back */
     snprintf(text, sizeof(text), "tensor %s: %s", submission->name,
@@ -434,7 +434,7 @@ static void announce_launch(dp_loop_t *loop, const dp_output_t *out)
     const uint64_t sequence = out->sequence;
     const uint32_t tensors = (uint32_t)dp_min(out->entry_count, (size_t)DP_TRACE_AUX_MAX);
 
-    if (out->is_locked) increment(&loop->scheduled_launches);
+    if (out->is_scheduled) increment(&loop->scheduled_launches);
     callbacks->launch(callbacks->user, out);
     dp_trace_span(loop->lane, (dp_trace_record_t){.kind = DP_TRACE_LAUNCH,
                                                   .start_ns = start_ns,
@@ -447,18 +447,19 @@ static void record_schedule(dp_loop_t *loop, const dp_output_t *out)
 {
     char text[DP_ERROR_TEXT_MAX];
 
-    if (out->kind == DP_OUTPUT_LOCKED) {
+    if (out->kind == DP_OUTPUT_SCHEDULE_BEGAN) {
         increment(&loop->schedules);
         dp_log_debug(loop->options.log, "a schedule of %llu tensors is cached",
                      (unsigned long long)out->until);
         dp_trace_instant(
             loop->lane, (dp_trace_record_t){.kind = DP_TRACE_CONTROL, .name = loop->name_schedule});
-    } else if (out->kind == DP_OUTPUT_UNLOCKED) {
+    } else if (out->kind == DP_OUTPUT_SCHEDULE_ENDED) {
         increment(&loop->schedule_ends);
         atomic_store_explicit(&loop->schedule_end_reason, (int)out->reason, memory_order_relaxed);
         dp_log_debug(loop->options.log, "the cached schedule ends (%s): %s",
-                     dp_unlock_reason_name(out->reason), out->text);
-        snprintf(text, sizeof(text), "schedule ends (%s)", dp_unlock_reason_name(out->reason));
+                     dp_schedule_end_reason_name(out->reason), out->text);
+        snprintf(text, sizeof(text), "schedule ends (%s)",
+                 dp_schedule_end_reason_name(out->reason));
         dp_trace_instant(loop->lane,
                          (dp_trace_record_t){.kind = DP_TRACE_CONTROL,
                                              .name = dp_trace_name(loop->options.trace, text),
@@ -488,9 +489,9 @@ static int handle_outputs(dp_loop_t *loop, uint64_t now_ns)
         case DP_OUTPUT_FAIL:
             callbacks->fail(callbacks->user, out.request, out.status, out.text);
             break;
-        case DP_OUTPUT_LOCKED:
-        case DP_OUTPUT_HELD:
-        case DP_OUTPUT_UNLOCKED:
+        case DP_OUTPUT_SCHEDULE_BEGAN:
+        case DP_OUTPUT_SCHEDULE_PAUSED:
+        case DP_OUTPUT_SCHEDULE_ENDED:
         case DP_OUTPUT_SETTLED:
             record_schedule(loop, &out);
             if (callbacks->schedule != NULL) callbacks->schedule(callbacks->user, &out);

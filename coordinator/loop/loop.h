@@ -101,7 +101,7 @@ typedef struct dp_loop_options {
 typedef struct dp_loop_stats {
     uint64_t control_sent, control_received, heartbeats, wakeups, backoffs, cpu_ns;
     uint64_t schedules, schedule_ends, scheduled_launches; /* cached ones, launches made by them */
-    const char *schedule_end_reason; /* dp_unlock_reason_name() of the last end; "" before */
+    const char *schedule_end_reason; /* dp_schedule_end_reason_name() of the last end; "" before */
 } dp_loop_stats_t;
 
 /* The neighbours of a rank in the tree, for connecting the transport: ranks[] has room for

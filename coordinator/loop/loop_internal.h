@@ -55,7 +55,7 @@ struct dp_loop {
     /* Counters: the owner of progress adds, any thread reads. Relaxed: nothing hangs on them. */
     _Atomic uint64_t sent, received, heartbeats, wakeups, backoffs, cpu_ns;
     _Atomic uint64_t schedules, schedule_ends, scheduled_launches;
-    _Atomic int schedule_end_reason; /* dp_unlock_reason_t, -1: none yet */
+    _Atomic int schedule_end_reason; /* dp_schedule_end_reason_t, -1: none yet */
 
     /* Any thread adds and takes away; others_make_progress() (thread.c) reads. */
     _Atomic int sleeping_waiters; /* dp_loop_count_sleeping_waiter() */

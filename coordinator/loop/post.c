@@ -101,7 +101,8 @@ void dp_loop_stats(const dp_loop_t *loop, dp_loop_stats_t *out)
     out->schedule_ends = atomic_load_explicit(&loop->schedule_ends, memory_order_relaxed);
     out->scheduled_launches = atomic_load_explicit(&loop->scheduled_launches, memory_order_relaxed);
     reason = atomic_load_explicit(&loop->schedule_end_reason, memory_order_relaxed);
-    out->schedule_end_reason = reason < 0 ? "" : dp_unlock_reason_name((dp_unlock_reason_t)reason);
+    out->schedule_end_reason =
+        reason < 0 ? "" : dp_schedule_end_reason_name((dp_schedule_end_reason_t)reason);
     out->cpu_ns = atomic_load(&loop->cpu_ns); /* set when the thread ended */
     if (out->cpu_ns == 0 && pthread_getcpuclockid(loop->thread, &clock) == 0) {
         out->cpu_ns = dp_loop_cpu_ns(clock, atomic_load(&loop->cpu_ns));

@@ -301,8 +301,8 @@ dp_status_t dp_loop_start(const dp_loop_options_t *options, dp_loop_t **out, dp_
                                           .stall_warn_ns = config->stall_warn_ns,
                                           .stall_limit_ns = config->stall_limit_ns,
                                           .resume_rounds = RESUME_ROUNDS,
-                                          .may_lock = config->schedule &&
-                                                      config->order != DP_CONFIG_ORDER_PROGRAM};
+                                          .may_schedule = config->schedule &&
+                                                          config->order != DP_CONFIG_ORDER_PROGRAM};
     const char *what = "its place in the tree";
     dp_loop_t *loop = calloc(1, sizeof(*loop));
     dp_status_t status;

@@ -277,7 +277,7 @@ static void receive_turn(dp_negotiator_t *n, int from, const dp_item_t *item, dp
                          size_t begin)
 {
     uint64_t low = item->low, high = item->high, sequence = item->sequence;
-    int is_lock = item->kind == DP_ITEM_LOCK;
+    int is_lock = item->kind == DP_ITEM_SCHEDULE;
 
     if (is_lock) {
         dp_lock_receive(n, from, item, reader);
@@ -300,14 +300,14 @@ static void receive_turn(dp_negotiator_t *n, int from, const dp_item_t *item, dp
 static int is_negotiation(dp_item_kind_t kind)
 {
     return kind != DP_ITEM_SEEK && kind != DP_ITEM_WARN && kind != DP_ITEM_CONFIRM &&
-           kind != DP_ITEM_HOLD && kind != DP_ITEM_RELEASE;
+           kind != DP_ITEM_PAUSE && kind != DP_ITEM_SCHEDULE_END;
 }
 
 void dp_follow(dp_negotiator_t *n, int from, dp_item_t *item, dp_reader_t *reader, size_t begin)
 {
     uint64_t position = n->position; /* before this item counts */
 
-    if (n->lock.is_locked && is_negotiation(item->kind)) {
+    if (n->lock.is_scheduled && is_negotiation(item->kind)) {
         dp_fatal_protocol(n, from, "item %d while a schedule is locked", item->kind);
         return;
     }
@@ -317,12 +317,12 @@ void dp_follow(dp_negotiator_t *n, int from, dp_item_t *item, dp_reader_t *reade
     case DP_ITEM_SEEK:
         receive_seek(n, from, item);
         return;
-    case DP_ITEM_LOCK:
-    case DP_ITEM_RELEASE:
+    case DP_ITEM_SCHEDULE:
+    case DP_ITEM_SCHEDULE_END:
         receive_turn(n, from, item, reader, begin);
         return;
     case DP_ITEM_CONFIRM:
-    case DP_ITEM_HOLD:
+    case DP_ITEM_PAUSE:
         dp_lock_from_parent(n, from, item);
         memcpy(n->targets, n->world->expect, n->table.bit_words * sizeof(*n->targets));
         break;

@@ -125,7 +125,7 @@ void dp_join_own(dp_negotiator_t *n, dp_scope_t *scope, void *request)
     scope->is_join_said = 0;
     scope->join_request = request;
     n->own_pending++;
-    dp_lock_diverge(n, DP_UNLOCK_JOIN, n->rank, "it has joined");
+    dp_lock_diverge(n, DP_SCHEDULE_END_JOIN, n->rank, "it has joined");
     dp_join_flush(n);
 }
 
@@ -149,7 +149,7 @@ void dp_join_flush(dp_negotiator_t *n)
 {
     dp_scope_t *scope;
 
-    while (!n->lock.is_locked && n->lock.shadows == 0 && !n->is_fatal) {
+    while (!n->lock.is_scheduled && n->lock.shadows == 0 && !n->is_fatal) {
         scope = unsaid(n);
         if (scope == NULL) return;
         scope->is_join_said = 1;

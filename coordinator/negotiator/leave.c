@@ -318,7 +318,7 @@ static void leave(dp_negotiator_t *n)
 void dp_leave_flush(dp_negotiator_t *n)
 {
     /* Not while others would take what this rank has launched for something it lacks. */
-    if (n->is_finalizing && !n->has_left && !n->lock.is_locked && n->lock.shadows == 0) leave(n);
+    if (n->is_finalizing && !n->has_left && !n->lock.is_scheduled && n->lock.shadows == 0) leave(n);
 }
 
 int dp_leave_is_over(const dp_negotiator_t *n)

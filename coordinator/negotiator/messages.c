@@ -136,12 +136,12 @@ void dp_item_write(dp_writer_t *writer, const dp_item_t *item)
         dp_write_u64(writer, item->position);
         break;
     case DP_ITEM_KEEP:
-    case DP_ITEM_VOID:
+    case DP_ITEM_GIVE_UP:
         dp_write_u32(writer, (uint32_t)item->rank);
         dp_write_u64(writer, item->position);
         write_ref(writer, item);
         break;
-    case DP_ITEM_LOCK:
+    case DP_ITEM_SCHEDULE:
         dp_write_u64(writer, item->sequence);
         dp_write_u32(writer, item->stride);
         dp_write_u32(writer, item->count);
@@ -151,8 +151,8 @@ void dp_item_write(dp_writer_t *writer, const dp_item_t *item)
         dp_write_u64(writer, item->low);
         dp_write_u32(writer, (uint32_t)item->rank);
         break;
-    case DP_ITEM_STAND:
-    case DP_ITEM_RELEASE:
+    case DP_ITEM_REACHED:
+    case DP_ITEM_SCHEDULE_END:
         dp_write_u64(writer, item->low);
         dp_write_u64(writer, item->high);
         dp_write_u32(writer, item->round_count);
@@ -160,7 +160,7 @@ void dp_item_write(dp_writer_t *writer, const dp_item_t *item)
             dp_write_u64(writer, item->rounds[i]);
         break;
     case DP_ITEM_DIVERGE:
-    case DP_ITEM_HOLD:
+    case DP_ITEM_PAUSE:
         dp_write_u8(writer, (uint8_t)item->reason);
         dp_write_u32(writer, (uint32_t)item->rank);
         dp_write_text(writer, item->text);
@@ -228,11 +228,11 @@ size_t dp_item_bound(const dp_item_t *item)
     size_t bytes = 64; /* kind, numbers and lengths of any item */
 
     if (item->kind == DP_ITEM_MISSING) return bytes + sizeof(item->missing);
-    if (item->kind == DP_ITEM_STAND || item->kind == DP_ITEM_RELEASE)
+    if (item->kind == DP_ITEM_REACHED || item->kind == DP_ITEM_SCHEDULE_END)
         return bytes + item->round_count * sizeof(*item->rounds);
-    bytes += DP_ROW_NAME_MAX + (size_t)item->list_count * sizeof(*item->list);
+    bytes += DP_ENTRY_NAME_MAX + (size_t)item->list_count * sizeof(*item->list);
     if (item->kind == DP_ITEM_FAILURE || item->kind == DP_ITEM_WARN ||
-        item->kind == DP_ITEM_FATAL || item->kind == DP_ITEM_DIVERGE || item->kind == DP_ITEM_HOLD)
+        item->kind == DP_ITEM_FATAL || item->kind == DP_ITEM_DIVERGE || item->kind == DP_ITEM_PAUSE)
         bytes += DP_ERROR_TEXT_MAX;
     if ((item->kind == DP_ITEM_READY && (item->flags & DP_FLAG_SIGNATURE)) ||
         item->kind == DP_ITEM_LACKS)
@@ -336,12 +336,12 @@ static dp_status_t read_status(dp_reader_t *reader)
     return (dp_status_t)status;
 }
 
-static dp_unlock_reason_t read_reason(dp_reader_t *reader)
+static dp_schedule_end_reason_t read_reason(dp_reader_t *reader)
 {
     uint8_t reason = dp_read_u8(reader);
 
-    if (reason >= DP_UNLOCK_REASONS) reader->failed = 1;
-    return (dp_unlock_reason_t)reason;
+    if (reason >= DP_SCHEDULE_END_REASONS) reader->failed = 1;
+    return (dp_schedule_end_reason_t)reason;
 }
 
 static uint8_t read_flags(dp_reader_t *reader, uint8_t known)
@@ -442,12 +442,12 @@ static void read_fields(dp_reader_t *reader, dp_item_t *item, dp_status_t *statu
         item->count = dp_read_u32(reader);
         break;
     case DP_ITEM_KEEP:
-    case DP_ITEM_VOID:
+    case DP_ITEM_GIVE_UP:
         item->rank = (int)dp_read_u32(reader);
         item->position = dp_read_u64(reader);
         read_ref(reader, item);
         break;
-    case DP_ITEM_LOCK:
+    case DP_ITEM_SCHEDULE:
         item->sequence = dp_read_u64(reader);
         item->stride = dp_read_u32(reader);
         item->count = dp_read_u32(reader);
@@ -460,14 +460,14 @@ static void read_fields(dp_reader_t *reader, dp_item_t *item, dp_status_t *statu
         item->low = dp_read_u64(reader);
         item->rank = (int)dp_read_u32(reader);
         break;
-    case DP_ITEM_STAND:
-    case DP_ITEM_RELEASE:
+    case DP_ITEM_REACHED:
+    case DP_ITEM_SCHEDULE_END:
         item->low = dp_read_u64(reader);
         item->high = dp_read_u64(reader);
         *status = read_rounds(reader, item);
         break;
     case DP_ITEM_DIVERGE:
-    case DP_ITEM_HOLD:
+    case DP_ITEM_PAUSE:
         item->reason = read_reason(reader);
         item->rank = (int)dp_read_u32(reader);
         read_text(reader, item);

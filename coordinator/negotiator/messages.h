@@ -76,8 +76,8 @@ typedef enum dp_item_kind {
     DP_ITEM_LACKS = 10,
     DP_ITEM_DIVERGE = 11,
     DP_ITEM_COUNT = 12,
-    DP_ITEM_STAND = 13,
-    DP_ITEM_VOID = 14,
+    DP_ITEM_REACHED = 13,
+    DP_ITEM_GIVE_UP = 14,
     DP_ITEM_CONTEST = 15,
     DP_ITEM_LAUNCH = 16,
     DP_ITEM_FAILURE = 17,
@@ -87,10 +87,10 @@ typedef enum dp_item_kind {
     DP_ITEM_WARN = 21,
     DP_ITEM_JOINED = 22,
     DP_ITEM_SEEK = 23,
-    DP_ITEM_LOCK = 24,
-    DP_ITEM_RELEASE = 25,
+    DP_ITEM_SCHEDULE = 24,
+    DP_ITEM_SCHEDULE_END = 25,
     DP_ITEM_CONFIRM = 26,
-    DP_ITEM_HOLD = 27,
+    DP_ITEM_PAUSE = 27,
     DP_ITEM_FATAL = 32
 } dp_item_kind_t;
 
@@ -143,7 +143,7 @@ typedef struct dp_item {
     uint64_t *rounds;   /* [round_count] STAND, RELEASE; after a read: owned, dp_item_fini() */
     uint32_t round_count;
     uint32_t stride;
-    dp_unlock_reason_t reason;
+    dp_schedule_end_reason_t reason;
     uint64_t position;
     uint32_t absent;
     uint32_t born, slot; /* the uid and slot of a new group */
@@ -155,7 +155,7 @@ typedef struct dp_item {
     uint32_t round;
     uint32_t patience_ms;
     dp_missing_t missing;
-    char name_room[DP_ROW_NAME_MAX + 1];
+    char name_room[DP_ENTRY_NAME_MAX + 1];
     char text_room[DP_ERROR_TEXT_MAX];
 } dp_item_t;
 

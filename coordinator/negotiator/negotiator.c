@@ -43,7 +43,7 @@ static dp_status_t init(dp_negotiator_t *n, const dp_negotiator_options_t *optio
     n->fins = calloc(n->table.bit_words, sizeof(*n->fins));
     n->left = calloc(dp_bit_words((size_t)n->size), sizeof(*n->left));
     if (n->fins == NULL || n->left == NULL) return DP_ERR_NO_MEMORY;
-    n->lock.may_lock = options->may_lock && n->size > 1;
+    n->lock.may_schedule = options->may_schedule && n->size > 1;
     n->lock.resume_rounds = options->resume_rounds;
     status = dp_lock_init(n);
     if (status != DP_OK) return status;
@@ -147,10 +147,10 @@ static dp_status_t check_submission(const dp_negotiator_t *n, const dp_scope_t *
 {
     dp_collective_t collective = submission->signature->collective;
     size_t bytes =
-        collective != DP_COLLECTIVE_JOIN ? strnlen(submission->name, DP_ROW_NAME_MAX + 1) : 1;
+        collective != DP_COLLECTIVE_JOIN ? strnlen(submission->name, DP_ENTRY_NAME_MAX + 1) : 1;
 
     if (scope == NULL && submission->group != DP_GROUP_UNBORN) return DP_ERR_INVALID;
-    if (bytes == 0 || bytes > DP_ROW_NAME_MAX) return DP_ERR_INVALID;
+    if (bytes == 0 || bytes > DP_ENTRY_NAME_MAX) return DP_ERR_INVALID;
     if (!is_possible(n, scope, submission->signature)) return DP_ERR_INVALID;
     if (n->is_finalizing) return DP_ERR_ORDER;
     if (scope == NULL) return DP_OK;
@@ -231,7 +231,7 @@ dp_status_t dp_negotiator_submit(dp_negotiator_t *n, const dp_submission_t *subm
     n->own_pending++;
     if (scope != NULL) scope->own_pending++;
     if (signature->collective == DP_COLLECTIVE_GROUP_DESTROY) scope->ending = row;
-    if (n->lock.is_locked) {
+    if (n->lock.is_scheduled) {
         dp_lock_submitted(n, row);
     } else {
         dp_debt_submitted(n, row);
@@ -270,14 +270,14 @@ void dp_negotiator_pace(dp_negotiator_t *n, uint64_t hold_ns, size_t fusion_byte
 {
     n->hold_ns = hold_ns;
     n->fusion_bytes = fusion_bytes;
-    dp_negotiator_unlock(n, "the tuner's settings", n->now_ns);
+    dp_negotiator_end_schedule(n, "the tuner's settings", n->now_ns);
 }
 
 void dp_negotiator_finalize(dp_negotiator_t *n, uint64_t now_ns)
 {
     if (!is_alive(n, now_ns)) return;
     n->is_finalizing = 1;
-    dp_lock_diverge(n, DP_UNLOCK_FINALIZE, n->rank, "it finalizes");
+    dp_lock_diverge(n, DP_SCHEDULE_END_FINALIZE, n->rank, "it finalizes");
 }
 
 void dp_negotiator_round(dp_negotiator_t *n, uint64_t now_ns)
@@ -285,9 +285,9 @@ void dp_negotiator_round(dp_negotiator_t *n, uint64_t now_ns)
     if (is_alive(n, now_ns)) dp_plan_round(n);
 }
 
-void dp_negotiator_unlock(dp_negotiator_t *n, const char *text, uint64_t now_ns)
+void dp_negotiator_end_schedule(dp_negotiator_t *n, const char *text, uint64_t now_ns)
 {
-    if (is_alive(n, now_ns)) dp_lock_diverge(n, DP_UNLOCK_SETTING, n->rank, text);
+    if (is_alive(n, now_ns)) dp_lock_diverge(n, DP_SCHEDULE_END_SETTING, n->rank, text);
 }
 
 void dp_negotiator_peer_lost(dp_negotiator_t *n, int rank, const char *text, uint64_t now_ns)

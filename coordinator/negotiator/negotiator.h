@@ -28,7 +28,7 @@ typedef struct dp_negotiator_options {
     size_t fusion_bytes;    /* root: enough is gathered to launch at once */
     uint64_t stall_warn_ns; /* 0: never */
     uint64_t stall_limit_ns; /* 0: never */
-    int may_lock;            /* root: lock the schedule where rounds repeat themselves */
+    int may_schedule;        /* root: lock the schedule where rounds repeat themselves */
     uint64_t resume_rounds;  /* root: a schedule that was locked for so many comes back; 0: none */
 } dp_negotiator_options_t;
 
@@ -36,24 +36,24 @@ typedef struct dp_negotiator_options {
 #define DP_GROUP_UNBORN UINT32_MAX /* where the names of groups to be made live */
 
 /* Bytes of a submission's name: a tensor's, and what the front door puts around it. */
-#define DP_ROW_NAME_MAX (DP_NAME_MAX + 64)
+#define DP_ENTRY_NAME_MAX (DP_NAME_MAX + 64)
 
 /* Why a locked schedule ends. */
-typedef enum dp_unlock_reason {
-    DP_UNLOCK_TENSOR,    /* a tensor that is not in the plan */
-    DP_UNLOCK_SIGNATURE, /* one that is, with another type or shape */
-    DP_UNLOCK_MEMORY,    /* whose memory is no longer the engine's */
-    DP_UNLOCK_SCALE,     /* whose magnitude has left what its fp16 scale was chosen for */
-    DP_UNLOCK_WAIT,      /* a rank waits without having submitted what comes first */
-    DP_UNLOCK_JOIN,
-    DP_UNLOCK_GROUP,    /* a group is made or ended */
-    DP_UNLOCK_FINALIZE, /* a rank submits nothing more */
-    DP_UNLOCK_SETTING,  /* dp_negotiator_unlock() */
-    DP_UNLOCK_STALL,    /* a rank is late: the unlocked protocol says who */
-    DP_UNLOCK_REASONS
-} dp_unlock_reason_t;
+typedef enum dp_schedule_end_reason {
+    DP_SCHEDULE_END_TENSOR,    /* a tensor that is not in the plan */
+    DP_SCHEDULE_END_SIGNATURE, /* one that is, with another type or shape */
+    DP_SCHEDULE_END_MEMORY,    /* whose memory is no longer the engine's */
+    DP_SCHEDULE_END_SCALE,     /* whose magnitude has left what its fp16 scale was chosen for */
+    DP_SCHEDULE_END_WAIT,      /* a rank waits without having submitted what comes first */
+    DP_SCHEDULE_END_JOIN,
+    DP_SCHEDULE_END_GROUP,    /* a group is made or ended */
+    DP_SCHEDULE_END_FINALIZE, /* a rank submits nothing more */
+    DP_SCHEDULE_END_SETTING,  /* dp_negotiator_end_schedule() */
+    DP_SCHEDULE_END_STALL,    /* a rank is late: the unlocked protocol says who */
+    DP_SCHEDULE_END_REASONS
+} dp_schedule_end_reason_t;
 
-const char *dp_unlock_reason_name(dp_unlock_reason_t reason);
+const char *dp_schedule_end_reason_name(dp_schedule_end_reason_t reason);
 
 typedef enum dp_output_kind {
     DP_OUTPUT_SEND,   /* a message to rank `to` */
@@ -64,14 +64,18 @@ typedef enum dp_output_kind {
     DP_OUTPUT_FATAL,  /* the world is over: status, text, culprit; every request fails with it.
                          Messages to spread it were put out before */
     DP_OUTPUT_WARN,   /* text for the log: a stall report and its end */
-    DP_OUTPUT_LOCKED, /* from here on launches are no longer negotiated: entry_count tensors */
-    DP_OUTPUT_HELD, /* that is about to end: no launch is over before UNLOCKED says which may be */
-    DP_OUTPUT_UNLOCKED, /* they are again: reason, culprit, text. Launches after `sequence` and up
-                           to `until` that this rank was told of are not over before SETTLED says so
-                           for each of their entries: not every rank may have submitted them */
-    DP_OUTPUT_SETTLED,  /* entry `id` of launch `sequence`: status, text; `absent` ranks have joined
-                           instead. The first of its kind for one that is there twice comes first */
-    DP_OUTPUT_FINISHED  /* every rank has finalized: close the transport */
+    DP_OUTPUT_SCHEDULE_BEGAN, /* from here on launches are no longer negotiated: entry_count tensors
+                               */
+    DP_OUTPUT_SCHEDULE_PAUSED, /* that is about to end: no launch is over before UNLOCKED says which
+                                  may be */
+    DP_OUTPUT_SCHEDULE_ENDED,  /* they are again: reason, culprit, text. Launches after `sequence`
+                            and up  to `until` that this rank was told of are not over before SETTLED
+                            says so  for each of their entries: not every rank may have submitted
+                            them
+                          */
+    DP_OUTPUT_SETTLED, /* entry `id` of launch `sequence`: status, text; `absent` ranks have joined
+                          instead. The first of its kind for one that is there twice comes first */
+    DP_OUTPUT_FINISHED /* every rank has finalized: close the transport */
 } dp_output_kind_t;
 
 typedef struct dp_launch_entry {
@@ -94,16 +98,16 @@ typedef struct dp_output {
     size_t bytes;
     uint64_t sequence; /* LAUNCH: ascending; other groups' are left out. What makes up
                           for a schedule that has ended may come later */
-    int is_locked;     /* LAUNCH: by the schedule, others may not be that far */
+    int is_scheduled;  /* LAUNCH: by the schedule, others may not be that far */
     uint32_t group;    /* LAUNCH: uid; of a group_create the new group's */
     uint32_t slot;     /* LAUNCH of a group_create: 1 .. DP_GROUPS_MAX */
     int last_rank;     /* JOINED: a rank of the group */
     const dp_launch_entry_t *entries; /* [entry_count] */
     size_t entry_count;
-    void *request;             /* FAIL */
-    uint64_t until;            /* UNLOCKED */
-    uint32_t id, absent;       /* SETTLED */
-    dp_unlock_reason_t reason; /* UNLOCKED */
+    void *request;                   /* FAIL */
+    uint64_t until;                  /* UNLOCKED */
+    uint32_t id, absent;             /* SETTLED */
+    dp_schedule_end_reason_t reason; /* UNLOCKED */
     dp_status_t status;
     int culprit; /* FATAL, UNLOCKED: the rank that caused it, -1 unknown */
     const char *text;
@@ -150,7 +154,7 @@ void dp_negotiator_pace(dp_negotiator_t *negotiator, uint64_t hold_ns, size_t fu
  * that may come again. Without such calls the root looks for sequences that repeat. */
 void dp_negotiator_round(dp_negotiator_t *negotiator, uint64_t now_ns);
 /* Ends a locked schedule, as what launches depend on is about to change. text: what, for logs. */
-void dp_negotiator_unlock(dp_negotiator_t *negotiator, const char *text, uint64_t now_ns);
+void dp_negotiator_end_schedule(dp_negotiator_t *negotiator, const char *text, uint64_t now_ns);
 /* The data plane has finished every launch up to this sequence. */
 void dp_negotiator_launched(dp_negotiator_t *negotiator, uint64_t sequence, uint64_t now_ns);
 /* This rank will submit nothing more. Call it at once, also while requests are pending: these are

@@ -222,8 +222,8 @@ typedef struct dp_frame {
 /* A launch, failure or warning for this rank. */
 typedef struct dp_event {
     dp_output_kind_t kind;
-    int is_locked;   /* LAUNCH */
-    uint64_t behind; /* LAUNCH that was deferred */
+    int is_scheduled; /* LAUNCH */
+    uint64_t behind;  /* LAUNCH that was deferred */
     uint64_t sequence;
     uint32_t group, slot;
     int last_rank;
@@ -231,7 +231,7 @@ typedef struct dp_event {
     void *request;
     uint64_t until;
     uint32_t id, absent;
-    dp_unlock_reason_t reason;
+    dp_schedule_end_reason_t reason;
     int culprit;
     dp_status_t status;
     char *text; /* owned */
@@ -423,7 +423,7 @@ uint32_t dp_row_below(const dp_negotiator_t *n, const dp_row_t *row,
                       int slot);                                      /* of these, there */
 int dp_row_takes_part(const dp_negotiator_t *n, const dp_row_t *row); /* this rank */
 /* A text for people: "tensor wte", "tensor act of group tp", "group tp". */
-#define DP_ROW_TEXT_MAX (DP_ROW_NAME_MAX + DP_GROUP_NAME_MAX + 32)
+#define DP_ROW_TEXT_MAX (DP_ENTRY_NAME_MAX + DP_GROUP_NAME_MAX + 32)
 const char *dp_row_text(const dp_row_t *row, char text[DP_ROW_TEXT_MAX]);
 /* With this signature's name for a group to be made; it may be NULL. */
 const char *dp_row_text_of(const dp_row_t *row, const dp_signature_t *signature,
@@ -496,7 +496,8 @@ dp_status_t dp_lock_init(dp_negotiator_t *n);
 void dp_lock_fini(dp_negotiator_t *n);
 void dp_lock_submitted(dp_negotiator_t *n, dp_row_t *row); /* while locked */
 /* This rank must deviate, or heard of one that must. */
-void dp_lock_diverge(dp_negotiator_t *n, dp_unlock_reason_t reason, int rank, const char *text);
+void dp_lock_diverge(dp_negotiator_t *n, dp_schedule_end_reason_t reason, int rank,
+                     const char *text);
 void dp_lock_waits(dp_negotiator_t *n); /* a thread waits for something that is not launched */
 /* The schedule in n->lock's plan, ordered after launch `sequence`, is in force from here on. */
 void dp_lock_begin(dp_negotiator_t *n, uint64_t sequence);

@@ -374,7 +374,7 @@ static int must_release(const dp_negotiator_t *n)
 void dp_order_flush(dp_negotiator_t *n)
 {
     dp_leave_flush(n);
-    if (!dp_is_root(n) || n->is_fatal || n->lock.is_locked) return;
+    if (!dp_is_root(n) || n->is_fatal || n->lock.is_scheduled) return;
     if (must_release(n)) {
         dp_order_release(n);
     } else if (n->foreign.count > 0) {

@@ -516,11 +516,11 @@ static int take_event(dp_negotiator_t *n, dp_output_t *out)
         return 0;
     }
     event = &n->events[n->event_next++];
-    if (event->kind == DP_OUTPUT_HELD) n->must_park = 0;
+    if (event->kind == DP_OUTPUT_SCHEDULE_PAUSED) n->must_park = 0;
     n->event_text = event->text;
     out->kind = event->kind;
     out->sequence = event->sequence;
-    out->is_locked = event->is_locked;
+    out->is_scheduled = event->is_scheduled;
     out->until = event->until;
     out->id = event->id;
     out->absent = event->absent;

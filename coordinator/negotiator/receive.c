@@ -304,7 +304,7 @@ static void receive_leaver(dp_negotiator_t *n, int from, int child, const dp_ite
         dp_leave_left(n, item->rank);
     } else if (!is_of_the_past(n, item)) {
         row = dp_receive_row(n, from, item);
-        if (row != NULL && item->kind == DP_ITEM_VOID)
+        if (row != NULL && item->kind == DP_ITEM_GIVE_UP)
             dp_debt_void(n, item->rank, item->position, row);
         if (row != NULL && item->kind == DP_ITEM_KEEP)
             dp_leave_keep(n, item->rank, item->position, row);
@@ -328,10 +328,10 @@ static void receive_join(dp_negotiator_t *n, int from, int child, const dp_item_
 static void receive_from_child(dp_negotiator_t *n, int from, int child, dp_item_t *item,
                                uint64_t position)
 {
-    int is_of_lock =
-        item->kind == DP_ITEM_DIVERGE || item->kind == DP_ITEM_COUNT || item->kind == DP_ITEM_STAND;
+    int is_of_lock = item->kind == DP_ITEM_DIVERGE || item->kind == DP_ITEM_COUNT ||
+                     item->kind == DP_ITEM_REACHED;
 
-    if (is_of_lock != n->lock.is_locked) {
+    if (is_of_lock != n->lock.is_scheduled) {
         dp_fatal_protocol(n, from, "item %d %s", item->kind,
                           is_of_lock ? "and nothing is locked" : "while a schedule is locked");
         return;
@@ -339,7 +339,7 @@ static void receive_from_child(dp_negotiator_t *n, int from, int child, dp_item_
     switch (item->kind) {
     case DP_ITEM_DIVERGE:
     case DP_ITEM_COUNT:
-    case DP_ITEM_STAND:
+    case DP_ITEM_REACHED:
         dp_lock_from_child(n, from, child, item);
         break;
     case DP_ITEM_READY:
@@ -363,7 +363,7 @@ static void receive_from_child(dp_negotiator_t *n, int from, int child, dp_item_
         break;
     case DP_ITEM_KEEP:
     case DP_ITEM_LEFT:
-    case DP_ITEM_VOID:
+    case DP_ITEM_GIVE_UP:
         receive_leaver(n, from, child, item);
         break;
     case DP_ITEM_FIN:

@@ -222,7 +222,7 @@ static void turn(scale_world_t *world, const char *name,
 
 static void unlock(dp_negotiator_t *negotiator, uint64_t now_ns)
 {
-    dp_negotiator_unlock(negotiator, "the bench ends it", now_ns);
+    dp_negotiator_end_schedule(negotiator, "the bench ends it", now_ns);
 }
 
 /* What a rank has taken in a world, by which the next one is judged. */

@@ -261,13 +261,13 @@ static void take_output(scale_world_t *world, int rank, const dp_output_t *out)
     case DP_OUTPUT_LAUNCH:
         take_launch(world, rank, out);
         break;
-    case DP_OUTPUT_LOCKED:
-    case DP_OUTPUT_UNLOCKED:
+    case DP_OUTPUT_SCHEDULE_BEGAN:
+    case DP_OUTPUT_SCHEDULE_ENDED:
     case DP_OUTPUT_FINISHED:
         self->noted++;
         note(world, self);
         break;
-    case DP_OUTPUT_HELD:
+    case DP_OUTPUT_SCHEDULE_PAUSED:
         break;
     case DP_OUTPUT_JOINED:
     case DP_OUTPUT_FAIL:
@@ -473,7 +473,7 @@ static void init_rank(scale_world_t *world, int rank)
                                        .topology = &world->topology,
                                        .node = &self->node,
                                        .fusion_bytes = (size_t)64 << 20,
-                                       .may_lock = 1};
+                                       .may_schedule = 1};
 
     self->last = &self->first;
     charged = &self->allocated;

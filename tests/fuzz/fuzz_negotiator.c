@@ -106,10 +106,10 @@ static void say(dp_negotiator_t *negotiator, int from, uint32_t epoch, uint64_t 
     item.rounds = locked_rounds;
     item.round_count = 1;
     item.sequence = item.stride = item.count = 1;
-    item.high = kind == DP_ITEM_STAND ? 0 : 1;
+    item.high = kind == DP_ITEM_REACHED ? 0 : 1;
     dp_writer_init(&writer, data, sizeof(data));
     write_frame_of(&writer, epoch, position, &item, NULL);
-    if (kind == DP_ITEM_LOCK) { /* one bucket of tensor 0 */
+    if (kind == DP_ITEM_SCHEDULE) { /* one bucket of tensor 0 */
         dp_write_u32(&writer, 1);
         dp_write_u32(&writer, 0);
         dp_write_u8(&writer, 0);
@@ -145,13 +145,13 @@ static void lock(dp_negotiator_t *negotiator, unsigned past)
     write_frame(&writer, 0, &item, &entry);
     (void)dp_negotiator_message(negotiator, 0, data, writer.bytes, 1);
     take_all(negotiator);
-    say(negotiator, 0, 0, 1, DP_ITEM_LOCK);
+    say(negotiator, 0, 0, 1, DP_ITEM_SCHEDULE);
     submit(negotiator, DP_GROUP_WORLD, "wte", &sum);
     take_all(negotiator);
-    if (past & PENDS) say(negotiator, 0, 1, 2, DP_ITEM_HOLD);
+    if (past & PENDS) say(negotiator, 0, 1, 2, DP_ITEM_PAUSE);
     if ((past & PENDS) && (past & JOINS)) {
-        say(negotiator, 2, 1, 2, DP_ITEM_STAND);
-        say(negotiator, 0, 1, 2, DP_ITEM_RELEASE);
+        say(negotiator, 2, 1, 2, DP_ITEM_REACHED);
+        say(negotiator, 0, 1, 2, DP_ITEM_SCHEDULE_END);
     }
 }
 
@@ -314,12 +314,12 @@ static const seed_t seeds[] = {
     {DP_ITEM_LAUNCH, PENDS | CHILD, DP_GROUP_UNBORN, 0, DP_FLAG_NAME | DP_FLAG_BORN},
     {DP_ITEM_DIVERGE, LOCKED | FROM_CHILD, 0, 0, 0},
     {DP_ITEM_COUNT, LOCKED | FROM_CHILD, 0, 0, 0},
-    {DP_ITEM_STAND, LOCKED | FROM_CHILD | PENDS, 0, 0, 0},
+    {DP_ITEM_REACHED, LOCKED | FROM_CHILD | PENDS, 0, 0, 0},
     {DP_ITEM_CONFIRM, LOCKED, 0, 0, 0},
-    {DP_ITEM_HOLD, LOCKED, 0, 0, 0},
-    {DP_ITEM_RELEASE, LOCKED | PENDS, 0, 0, 0},
+    {DP_ITEM_PAUSE, LOCKED, 0, 0, 0},
+    {DP_ITEM_SCHEDULE_END, LOCKED | PENDS, 0, 0, 0},
     {DP_ITEM_READY, LOCKED | FROM_CHILD | PENDS | JOINS, 0, 0, 0},
-    {DP_ITEM_VOID, LOCKED | FROM_CHILD | PENDS | JOINS, 0, 0, 0},
+    {DP_ITEM_GIVE_UP, LOCKED | FROM_CHILD | PENDS | JOINS, 0, 0, 0},
     {DP_ITEM_LAUNCH, LOCKED | PENDS | JOINS, 0, 0, 0},
     {DP_ITEM_FAILURE, LOCKED | PENDS | JOINS, 0, 0, 0},
     {DP_ITEM_CONTEST, FROM_CHILD, DP_GROUP_UNBORN, 0, 0},
@@ -354,7 +354,7 @@ size_t fuzz_seed(unsigned which, uint8_t *data, size_t room)
     item.count = item.kind == DP_ITEM_LAUNCH;
     item.rounds = locked_rounds;
     item.round_count = 1;
-    item.high = item.kind == DP_ITEM_RELEASE;
+    item.high = item.kind == DP_ITEM_SCHEDULE_END;
     if (seed->past & LOCKED) {
         item.id = 0;
         item.version = 1;

@@ -45,7 +45,7 @@ programs=(
     "test_signature checked tests/unit/coordinator/negotiator/test_signature.c"
     "test_negotiator checked tests/unit/coordinator/negotiator/test_negotiator.c,tests/sim/world.c"
     "test_negotiator_groups checked tests/unit/coordinator/negotiator/test_negotiator_groups.c,tests/sim/world.c"
-    "test_negotiator_lock checked tests/unit/coordinator/negotiator/test_negotiator_lock.c,tests/sim/world.c"
+    "test_negotiator_schedule checked tests/unit/coordinator/negotiator/test_negotiator_schedule.c,tests/sim/world.c"
     "test_stall checked tests/unit/coordinator/negotiator/test_stall.c,tests/sim/world.c"
     "test_negotiator_memory plain tests/unit/coordinator/negotiator/test_negotiator_memory.c,tests/unit/fail_allocation.c"
     "sim_negotiator plain tests/sim/sim_negotiator.c,tests/sim/script.c,tests/sim/world.c"
@@ -54,7 +54,7 @@ programs=(
 # How the programs are run: one may have several runs.
 runs=(
     "sim_scenarios" "test_signature" "test_negotiator" "test_negotiator_groups"
-    "test_negotiator_lock" "test_stall" "test_negotiator_memory" "sim_negotiator --seeds 1 150"
+    "test_negotiator_schedule" "test_stall" "test_negotiator_memory" "sim_negotiator --seeds 1 150"
     "sim_negotiator --seed 19711" "sim_negotiator --seed 21727" "explore --size pair" "explore --size groups" "explore --size contest" "explore --size lock"
     "sim_negotiator --seeds 151 1200" "explore --size lock3" "explore --size trio"
 )

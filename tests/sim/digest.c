@@ -118,14 +118,14 @@ static uint64_t digest_lock(uint64_t digest, const dp_negotiator_t *n)
     const dp_lock_t *lock = &n->lock;
 
     digest =
-        mix(digest, (uint64_t)n->epoch | (uint64_t)lock->is_locked << 32 |
+        mix(digest, (uint64_t)n->epoch | (uint64_t)lock->is_scheduled << 32 |
                         (uint64_t)lock->is_held << 33 | (uint64_t)lock->has_reason << 34 |
                         (uint64_t)lock->is_reason_said << 35 | (uint64_t)lock->is_stand_said << 36 |
                         (uint64_t)lock->is_declared << 37 | (uint64_t)lock->is_due << 38 |
                         (uint64_t)(lock->waited_ns != 0) << 39 |
                         (uint64_t)(lock->voided_ns != 0) << 40 | (uint64_t)lock->has_warned << 41 |
                         (uint64_t)lock->is_whole << 42 | (uint64_t)lock->is_kept << 43);
-    if (lock->has_reason && lock->is_locked)
+    if (lock->has_reason && lock->is_scheduled)
         digest = mix(digest, (uint64_t)lock->reason << 32 | (uint32_t)lock->reason_rank);
     digest = mix(digest, lock->base);
     digest = mix(digest, lock->step);
@@ -133,7 +133,7 @@ static uint64_t digest_lock(uint64_t digest, const dp_negotiator_t *n)
     digest = mix(digest, lock->confirmed);
     digest = mix(digest, lock->said);
     digest = mix(digest, (uint64_t)lock->laggard);
-    for (int i = 0; i < n->child_count && lock->is_locked; i++)
+    for (int i = 0; i < n->child_count && lock->is_scheduled; i++)
         digest = mix(digest, lock->child_rounds[i]);
     if (lock->is_held) {
         digest = mix(digest, (uint64_t)lock->waiting);

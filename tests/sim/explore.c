@@ -183,7 +183,7 @@ static void play_before(search_t *search)
     }
     if (search->plan->routine->before == 0) return;
     if (world->ranks[0].locks != 1) world_violation(world, "it was to be locked before");
-    dp_negotiator_unlock(world->ranks[0].negotiator, "a setting", 0);
+    dp_negotiator_end_schedule(world->ranks[0].negotiator, "a setting", 0);
     world_drain(world, 0);
     settle(search);
 }
@@ -233,7 +233,7 @@ static void begin(search_t *search)
     options.hosts = plan->size;
     options.hold_ns = plan->holds ? UINT64_MAX : 0;
     options.fusion_bytes = 1 << 20;
-    options.may_lock = plan->routine != NULL;
+    options.may_schedule = plan->routine != NULL;
     options.resume_rounds = 1;
     options.user = search;
     options.violated = violated;
@@ -421,7 +421,7 @@ static void act(search_t *search, action_t action)
         break;
     case UNLOCK:
         search->now.was_unlocked = 1;
-        dp_negotiator_unlock(world->ranks[rank].negotiator, "a setting", 0);
+        dp_negotiator_end_schedule(world->ranks[rank].negotiator, "a setting", 0);
         break;
     case URGENT:
         search->now.was_urgent = 1;

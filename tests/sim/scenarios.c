@@ -47,7 +47,7 @@ typedef struct cast {
     const world_group_t *groups;
     int group_count;
     const world_tensor_t *kinds;
-    int may_lock;
+    int may_schedule;
     uint64_t resume_rounds;
 } cast_t;
 
@@ -61,7 +61,7 @@ static void begin(world_t *world, const cast_t *cast)
     options.groups = cast->groups;
     options.group_count = cast->group_count;
     options.kinds = cast->kinds;
-    options.may_lock = cast->may_lock;
+    options.may_schedule = cast->may_schedule;
     options.resume_rounds = cast->resume_rounds;
     options.occurrences = 200;
     options.hosts = 1;
@@ -631,7 +631,7 @@ static void waiter_behind_a_missing_tensor_ends_the_schedule(void **state)
     for (int r = 0; r < 2; r++)
         dp_negotiator_waits(world.ranks[r].negotiator, 0);
     settle(&world);
-    assert_int_equal(world.ranks[0].unlock_reason, DP_UNLOCK_WAIT);
+    assert_int_equal(world.ranks[0].unlock_reason, DP_SCHEDULE_END_WAIT);
     part(&world);
 }
 
@@ -723,7 +723,7 @@ static void memory_that_moves_ends_the_schedule(void **state)
         world.ranks[2].has_moved = 1;
         submit_all(&world, 0);
         assert_int_equal(world.ranks[0].unlocks, 1);
-        assert_int_equal(world.ranks[0].unlock_reason, DP_UNLOCK_MEMORY);
+        assert_int_equal(world.ranks[0].unlock_reason, DP_SCHEDULE_END_MEMORY);
         part(&world);
     }
 }
@@ -748,7 +748,7 @@ static void launch_behind_a_settled_debt_waits_for_it(void **state)
         assert_int_equal(world.ranks[0].locks, 1);
         submit(&world, 0, 0);
         submit(&world, 0, 1);
-        dp_negotiator_unlock(world.ranks[0].negotiator, "a setting", 0);
+        dp_negotiator_end_schedule(world.ranks[0].negotiator, "a setting", 0);
         settle(&world);
         for (int t = 1; t < 3; t++) {
             submit(&world, 1, t);
@@ -852,7 +852,7 @@ static void tensor_of_an_earlier_plan_ends_the_next(void **state)
     assert_int_equal(world.ranks[0].locks, 2);
     submit_all(&world, 1);
     expect_nothing_pending(&world);
-    assert_int_equal(world.ranks[0].unlock_reason, DP_UNLOCK_TENSOR);
+    assert_int_equal(world.ranks[0].unlock_reason, DP_SCHEDULE_END_TENSOR);
     part(&world);
 }
 

@@ -253,7 +253,7 @@ static int act(sim_t *sim, int rank, const act_t *act)
     case ACT_ROUND:
         dp_negotiator_round(self->negotiator, sim->now_ns);
         if (sim->changes_settings && self->submitted[0] == SETTING_AT)
-            dp_negotiator_unlock(self->negotiator, "a setting", sim->now_ns);
+            dp_negotiator_end_schedule(self->negotiator, "a setting", sim->now_ns);
         return 1;
     }
     return 1;
@@ -403,7 +403,8 @@ static void check_budget(sim_t *sim)
 
         /* each lock: its beginning, its end, and what is negotiated late for it; counts meanwhile
          */
-        if (world->options.may_lock) budget += operations + 16 * (uint64_t)world->ranks[0].locks;
+        if (world->options.may_schedule)
+            budget += operations + 16 * (uint64_t)world->ranks[0].locks;
         if (sim->misfortune == LEAVER) budget += 2 * operations; /* each kept tensor less */
         if (sim->misfortune == STALL) budget += 4 * operations;
         if (world->edges[i].sent > budget) {
@@ -460,7 +461,7 @@ static void check_waits(sim_t *sim)
     for (int i = 0; i < world->options.size; i++) {
         const world_rank_t *self = &world->ranks[i];
 
-        if (self->unlocks_for[DP_UNLOCK_STALL] > 0)
+        if (self->unlocks_for[DP_SCHEDULE_END_STALL] > 0)
             world_violation(world, "rank %d: a lock ended as others were late, nobody slept", i);
         if (self->warnings > 0)
             world_violation(world, "rank %d: %s, nobody slept", i, self->last_warning);
@@ -537,11 +538,11 @@ static void choose_script(sim_t *sim, const world_options_t *options)
     script.world_tensors = 1 + (int)below(random, options->size > 100 ? 12 : 40);
     script.steps = 2 + (int)below(random, 6);
     script.waits_at_step_end = (int)below(random, 2);
-    if (options->may_lock) script.steps += (int)below(random, 12);
-    script.declares = options->may_lock && below(random, 2) == 0;
-    if (options->may_lock && !script.may_join) script.rare_every = (int)below(random, 7);
+    if (options->may_schedule) script.steps += (int)below(random, 12);
+    script.declares = options->may_schedule && below(random, 2) == 0;
+    if (options->may_schedule && !script.may_join) script.rare_every = (int)below(random, 7);
     script.reshape_step = (int)below(random, 4);
-    if (options->may_lock && below(random, 4) == 0) choose_routine(&script, random);
+    if (options->may_schedule && below(random, 4) == 0) choose_routine(&script, random);
     script.mismatch_step = -1;
     if (sim->misfortune == MISMATCH) script.mismatch_step = (int)below(random, 8);
     script.mismatch_tensor = (int)below(random, 3);
@@ -567,7 +568,7 @@ static void choose(sim_t *sim, uint64_t seed)
     options.stall_warn_ns = 10000 * MS;
     /* At times half of it is shorter than what a stalled rank sleeps. */
     options.stall_limit_ns = (below(random, 3) > 0 ? 600000 : 60000) * MS;
-    options.may_lock = below(random, 3) > 0;
+    options.may_schedule = below(random, 3) > 0;
     options.resume_rounds = seed % 3;
     sim->changes_settings = seed % 3 == 1;
     sim->misfortune = (misfortune_t)below(random, MISFORTUNES);
@@ -647,7 +648,7 @@ static void print_summary(const sim_t *sim)
 /* Of all seeds: what is rare is worth a check that it came to pass at all. */
 typedef struct totals {
     uint64_t locks, voids, wide; /* wide: worlds in which a node had 64 children */
-    uint64_t unlocks_for[DP_UNLOCK_REASONS];
+    uint64_t unlocks_for[DP_SCHEDULE_END_REASONS];
 } totals_t;
 
 static void count(totals_t *totals, const world_t *world)
@@ -655,7 +656,7 @@ static void count(totals_t *totals, const world_t *world)
     int widest = 0;
 
     totals->locks += (uint64_t)world->ranks[0].locks;
-    for (int r = 0; r < DP_UNLOCK_REASONS; r++)
+    for (int r = 0; r < DP_SCHEDULE_END_REASONS; r++)
         totals->unlocks_for[r] += (uint64_t)world->ranks[0].unlocks_for[r];
     for (int i = 0; i < world->options.size; i++) {
         totals->voids += (uint64_t)world->ranks[i].voids;
@@ -690,16 +691,17 @@ static void run_seed(uint64_t seed, int is_verbose, totals_t *totals)
 /* 0: something that a long run must have seen did not happen. */
 static int print_totals(const totals_t *totals, uint64_t first, uint64_t last)
 {
-    static const dp_unlock_reason_t reasons[] = {
-        DP_UNLOCK_TENSOR, DP_UNLOCK_SIGNATURE, DP_UNLOCK_WAIT,    DP_UNLOCK_JOIN,
-        DP_UNLOCK_GROUP,  DP_UNLOCK_FINALIZE,  DP_UNLOCK_SETTING, DP_UNLOCK_STALL};
+    static const dp_schedule_end_reason_t reasons[] = {
+        DP_SCHEDULE_END_TENSOR,  DP_SCHEDULE_END_SIGNATURE, DP_SCHEDULE_END_WAIT,
+        DP_SCHEDULE_END_JOIN,    DP_SCHEDULE_END_GROUP,     DP_SCHEDULE_END_FINALIZE,
+        DP_SCHEDULE_END_SETTING, DP_SCHEDULE_END_STALL};
     int is_good = totals->wide > 0;
 
     printf("seeds %" PRIu64 " to %" PRIu64 ": every invariant held, %" PRIu64 " locks, %" PRIu64
            " requests voided; locks ended for",
            first, last, totals->locks, totals->voids);
     for (size_t i = 0; i < DP_ARRAY_LEN(reasons); i++) {
-        printf(" %s %" PRIu64 "%s", dp_unlock_reason_name(reasons[i]),
+        printf(" %s %" PRIu64 "%s", dp_schedule_end_reason_name(reasons[i]),
                totals->unlocks_for[reasons[i]], i + 1 < DP_ARRAY_LEN(reasons) ? "," : "");
         if (totals->unlocks_for[reasons[i]] == 0) is_good = 0;
     }

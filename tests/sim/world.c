@@ -130,7 +130,7 @@ static void init_rank(world_t *world, int rank)
                                           options->fusion_bytes,
                                           options->stall_warn_ns,
                                           options->stall_limit_ns,
-                                          options->may_lock,
+                                          options->may_schedule,
                                           options->resume_rounds};
 
     if (dp_tree_links_init(&self->node, &world->topology, options->arity, rank) != DP_OK ||
@@ -559,7 +559,7 @@ static void note_identity(world_t *world, int rank, const dp_output_t *out,
     world_rank_t *self = &world->ranks[rank];
     int tensor = find_tensor(world, rank, out->group, entry->name);
 
-    if (tensor < 0 || entry->absent == 0 || (entry->in_place && !out->is_locked) ||
+    if (tensor < 0 || entry->absent == 0 || (entry->in_place && !out->is_scheduled) ||
         entry->signature == NULL)
         world_violation(world, "rank %d: an identity for tensor %s, %u absent", rank, entry->name,
                         entry->absent);
@@ -793,19 +793,19 @@ static void note_order(world_rank_t *self, uint64_t sequence)
 static void take_launch(world_t *world, int rank, const dp_output_t *out)
 {
     world_rank_t *self = &world->ranks[rank];
-    int has_gaps = world->options.kinds != NULL || world->options.may_lock;
+    int has_gaps = world->options.kinds != NULL || world->options.may_schedule;
 
     note_order(self, out->sequence);
     /* What makes up for a schedule that has ended may come behind what is not concerned. */
     if ((out->sequence <= self->launches &&
-         !(out->is_locked && out->sequence <= self->held_until)) ||
+         !(out->is_scheduled && out->sequence <= self->held_until)) ||
         (!has_gaps && out->sequence != self->launches + 1))
         world_violation(world, "rank %d: launch %llu after %llu", rank,
                         (unsigned long long)out->sequence, (unsigned long long)self->launches);
     self->launches = dp_max(self->launches, out->sequence);
     if (out->entry_count == 0) world_violation(world, "rank %d: an empty launch", rank);
     for (size_t i = 0; i < out->entry_count; i++) {
-        if (out->is_locked) {
+        if (out->is_scheduled) {
             take_locked(world, rank, out, i);
         } else if (out->entries[i].request != NULL) {
             take_entry(world, rank, out, i);
@@ -962,10 +962,10 @@ void world_drain(world_t *world, int rank)
         case DP_OUTPUT_FAIL:
             take_failure(world, rank, &out);
             break;
-        case DP_OUTPUT_LOCKED:
+        case DP_OUTPUT_SCHEDULE_BEGAN:
             self->locks++;
             break;
-        case DP_OUTPUT_HELD:
+        case DP_OUTPUT_SCHEDULE_PAUSED:
             /* the data plane runs on meanwhile: who has said where it stands must have parked */
             if (has_sent)
                 world_violation(world, "rank %d: held after it may have said where it stands",
@@ -973,7 +973,7 @@ void world_drain(world_t *world, int rank)
             self->held_from = 0;
             self->held_until = UINT64_MAX;
             break;
-        case DP_OUTPUT_UNLOCKED:
+        case DP_OUTPUT_SCHEDULE_ENDED:
             take_unlocked(world, rank, &out);
             break;
         case DP_OUTPUT_SETTLED:

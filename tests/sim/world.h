@@ -96,8 +96,8 @@ typedef struct world_rank {
     world_flight_t *flights;        /* [tensors][occurrences] */
     uint64_t held_from, held_until; /* launches that are not over before they are settled */
     int locks, unlocks;
-    dp_unlock_reason_t unlock_reason; /* the last */
-    int unlocks_for[DP_UNLOCK_REASONS];
+    dp_schedule_end_reason_t unlock_reason; /* the last */
+    int unlocks_for[DP_SCHEDULE_END_REASONS];
     uint64_t locked_launches;
     world_identity_t *identities;
     size_t identity_count, identity_room;
@@ -123,7 +123,7 @@ typedef struct world_options {
     const world_tensor_t *kinds; /* [tensors]; NULL: reductions over the world */
     uint64_t hold_ns, stall_warn_ns, stall_limit_ns;
     size_t fusion_bytes;
-    int may_lock;
+    int may_schedule;
     uint64_t resume_rounds;
     void *user;
     /* Must not return. */

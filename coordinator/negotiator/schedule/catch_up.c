@@ -113,7 +113,7 @@ void dp_debt_begin(dp_negotiator_t *n, uint64_t low, uint64_t high)
     lock->owed_end = high;
     lock->voided_ns = lock->has_warned = 0;
     lock->ended_ns = n->now_ns;
-    if (lock->reason == DP_UNLOCK_STALL) /* then others count from their launches on */
+    if (lock->reason == DP_SCHEDULE_END_STALL) /* then others count from their launches on */
         lock->ended_ns -= dp_min(n->now_ns, n->stall_warn_ns);
     if (lock->waited_ns != 0) lock->waited_ns = dp_max(n->now_ns, 1);
     for (uint64_t number = low; number < high; number++)
@@ -269,7 +269,7 @@ static void pay(dp_negotiator_t *n, size_t begin, size_t end)
     event->group = lock->owed[begin].group;
     event->entry_begin = entry_begin;
     event->entry_count = end - begin;
-    event->is_locked = 1;
+    event->is_scheduled = 1;
     n->launching = dp_max(n->launching, event->sequence);
     lock->voided_ns = lock->has_warned = 0; /* a thread may wait for more */
     if (lock->waited_ns != 0) lock->waited_ns = dp_max(n->now_ns, 1);
@@ -349,7 +349,7 @@ static uint64_t shadow_since(const dp_negotiator_t *n)
 {
     const dp_lock_t *lock = &n->lock;
 
-    if (lock->reason != DP_UNLOCK_STALL || lock->unconfirmed_ns == 0) return n->now_ns;
+    if (lock->reason != DP_SCHEDULE_END_STALL || lock->unconfirmed_ns == 0) return n->now_ns;
     return dp_min(lock->unconfirmed_ns, n->now_ns);
 }
 
@@ -426,7 +426,7 @@ void dp_debt_flush(dp_negotiator_t *n)
         dp_row_t *row = n->restarts.rows[i];
 
         row->is_restarting = 0;
-        if (!n->lock.is_locked) restart(n, row);
+        if (!n->lock.is_scheduled) restart(n, row);
     }
     if (n->is_fatal) return;
     if (count > 0) {
@@ -464,7 +464,8 @@ static uint64_t void_ns(const dp_negotiator_t *n)
 
 static void say_void(dp_negotiator_t *n, dp_row_t *row)
 {
-    dp_word_t word = {.kind = DP_ITEM_VOID, .rank = n->rank, .row = row, .position = n->position};
+    dp_word_t word = {
+        .kind = DP_ITEM_GIVE_UP, .rank = n->rank, .row = row, .position = n->position};
 
     if (dp_is_root(n)) {
         dp_order_void(n, row, n->rank);
@@ -524,7 +525,7 @@ void dp_debt_void(dp_negotiator_t *n, int rank, uint64_t position, dp_row_t *row
     if (dp_is_root(n)) {
         dp_order_void(n, row, rank);
     } else {
-        dp_word_t word = {.kind = DP_ITEM_VOID, .rank = rank, .row = row, .position = position};
+        dp_word_t word = {.kind = DP_ITEM_GIVE_UP, .rank = rank, .row = row, .position = position};
 
         dp_outbox_say(n, &word);
     }

@@ -105,7 +105,7 @@ void dp_plan_note(dp_negotiator_t *n, dp_row_t *row, const dp_launch_entry_t *en
 {
     dp_lock_t *lock = &n->lock;
 
-    if (!lock->may_lock) return;
+    if (!lock->may_schedule) return;
     dp_resume_note(n, row);
     if (entry->absent > 0 || !dp_lock_is_lockable(row, row->signature)) {
         dp_plan_forget(n);
@@ -138,7 +138,8 @@ void dp_plan_round(dp_negotiator_t *n)
     uint64_t digest = digest_round(lock);
     int has_ended = lock->need > 0; /* a lock before this round */
 
-    if (!dp_is_root(n) || !lock->may_lock || lock->is_locked || lock->torn == TORN_MOST) return;
+    if (!dp_is_root(n) || !lock->may_schedule || lock->is_scheduled || lock->torn == TORN_MOST)
+        return;
     lock->torn = n->own_pending > 0 ? lock->torn + 1 : 0;
     lock->is_declared = lock->torn < TORN_MOST;
     if (lock->past_count > lock->mark && n->own_pending == 0 && (lock->is_whole || !has_ended)) {
@@ -252,7 +253,7 @@ void dp_plan_send(dp_negotiator_t *n)
         64 + lock->bucket_count * DP_BUCKET_BYTES + lock->entry_count * DP_BUCKET_ENTRY_BYTES;
     dp_writer_t writer;
 
-    item->kind = DP_ITEM_LOCK;
+    item->kind = DP_ITEM_SCHEDULE;
     item->sequence = n->sequence;
     item->stride = lock->stride;
     item->count = (uint32_t)lock->bucket_count;
@@ -295,7 +296,8 @@ void dp_plan_flush(dp_negotiator_t *n)
     dp_lock_t *lock = &n->lock;
     size_t count;
 
-    if (!dp_is_root(n) || !lock->may_lock || lock->is_locked || n->is_fatal || n->is_finished)
+    if (!dp_is_root(n) || !lock->may_schedule || lock->is_scheduled || n->is_fatal ||
+        n->is_finished)
         return;
     count = due(lock);
     if (count == 0 || !is_plan(n, count) || !dp_plan_is_calm(n) ||

@@ -17,30 +17,30 @@
 
 #define SCALE_SLACK 4 /* binary orders by which a magnitude may leave the plan's */
 
-const char *dp_unlock_reason_name(dp_unlock_reason_t reason)
+const char *dp_schedule_end_reason_name(dp_schedule_end_reason_t reason)
 {
     switch (reason) {
-    case DP_UNLOCK_TENSOR:
+    case DP_SCHEDULE_END_TENSOR:
         return "tensor";
-    case DP_UNLOCK_SIGNATURE:
+    case DP_SCHEDULE_END_SIGNATURE:
         return "signature";
-    case DP_UNLOCK_MEMORY:
+    case DP_SCHEDULE_END_MEMORY:
         return "memory";
-    case DP_UNLOCK_SCALE:
+    case DP_SCHEDULE_END_SCALE:
         return "scale";
-    case DP_UNLOCK_WAIT:
+    case DP_SCHEDULE_END_WAIT:
         return "wait";
-    case DP_UNLOCK_JOIN:
+    case DP_SCHEDULE_END_JOIN:
         return "join";
-    case DP_UNLOCK_GROUP:
+    case DP_SCHEDULE_END_GROUP:
         return "group";
-    case DP_UNLOCK_FINALIZE:
+    case DP_SCHEDULE_END_FINALIZE:
         return "finalize";
-    case DP_UNLOCK_SETTING:
+    case DP_SCHEDULE_END_SETTING:
         return "setting";
-    case DP_UNLOCK_STALL:
+    case DP_SCHEDULE_END_STALL:
         return "stall";
-    case DP_UNLOCK_REASONS:
+    case DP_SCHEDULE_END_REASONS:
         break;
     }
     return "unknown";
@@ -101,18 +101,19 @@ uint64_t dp_lock_horizon(const dp_negotiator_t *n)
 
 /* ---- Deviations ------------------------------------------------------------------------- */
 
-void dp_lock_diverge(dp_negotiator_t *n, dp_unlock_reason_t reason, int rank, const char *text)
+void dp_lock_diverge(dp_negotiator_t *n, dp_schedule_end_reason_t reason, int rank,
+                     const char *text)
 {
     dp_lock_t *lock = &n->lock;
 
-    if (!lock->is_locked || lock->has_reason) return;
+    if (!lock->is_scheduled || lock->has_reason) return;
     lock->has_reason = 1;
     lock->reason = reason;
     lock->reason_rank = rank;
     snprintf(lock->reason_text, sizeof(lock->reason_text), "%s", text);
 }
 
-static void diverge_row(dp_negotiator_t *n, dp_unlock_reason_t reason, const dp_row_t *row)
+static void diverge_row(dp_negotiator_t *n, dp_schedule_end_reason_t reason, const dp_row_t *row)
 {
     char what[DP_ROW_TEXT_MAX];
 
@@ -139,17 +140,17 @@ static void judge(dp_negotiator_t *n, dp_row_t *row)
 
     own->fits = 0;
     if (row->scope == NULL || signature->collective == DP_COLLECTIVE_GROUP_DESTROY) {
-        diverge_row(n, DP_UNLOCK_GROUP, row);
+        diverge_row(n, DP_SCHEDULE_END_GROUP, row);
     } else if (row->plan_uses == 0) {
-        diverge_row(n, DP_UNLOCK_TENSOR, row);
+        diverge_row(n, DP_SCHEDULE_END_TENSOR, row);
     } else if (own->signature != NULL) {
-        diverge_row(n, DP_UNLOCK_SIGNATURE, row);
+        diverge_row(n, DP_SCHEDULE_END_SIGNATURE, row);
     } else if (row->plan_in_place && !own->in_place) {
-        diverge_row(n, DP_UNLOCK_MEMORY, row);
+        diverge_row(n, DP_SCHEDULE_END_MEMORY, row);
     } else {
         own->fits = 1;
         if (signature->wire == DP_WIRE_FP16 && has_moved(row->plan_absmax, own->absmax))
-            diverge_row(n, DP_UNLOCK_SCALE, row);
+            diverge_row(n, DP_SCHEDULE_END_SCALE, row);
     }
 }
 
@@ -158,15 +159,15 @@ void dp_lock_waits(dp_negotiator_t *n)
     dp_lock_t *lock = &n->lock;
     const dp_lock_bucket_t *bucket;
 
-    if ((lock->is_locked || lock->debts > 0) && lock->waited_ns == 0)
+    if ((lock->is_scheduled || lock->debts > 0) && lock->waited_ns == 0)
         lock->waited_ns = dp_max(n->now_ns, 1);
-    if (!lock->is_locked || lock->own_count == 0 || n->own_pending == 0) return;
+    if (!lock->is_scheduled || lock->own_count == 0 || n->own_pending == 0) return;
     bucket = &lock->buckets[lock->own[lock->step % lock->own_count]];
     for (size_t i = 0; i < bucket->count; i++) {
         const dp_row_t *first = lock->entries[bucket->begin + i].row;
 
         if (first->own.is_there) continue;
-        diverge_row(n, DP_UNLOCK_WAIT, first);
+        diverge_row(n, DP_SCHEDULE_END_WAIT, first);
         return;
     }
 }
@@ -211,7 +212,7 @@ static void launch(dp_negotiator_t *n, const dp_lock_bucket_t *bucket, uint64_t 
     event->group = lock->entries[bucket->begin].row->scope->uid;
     event->entry_begin = entry_begin;
     event->entry_count = bucket->count;
-    event->is_locked = 1;
+    event->is_scheduled = 1;
     n->launching = event->sequence;
     lock->waited_ns = 0;
     lock->step++;
@@ -225,7 +226,7 @@ void dp_lock_run(dp_negotiator_t *n)
 {
     dp_lock_t *lock = &n->lock;
 
-    while (lock->is_locked && !lock->is_held && lock->own_count > 0 && !n->is_fatal) {
+    while (lock->is_scheduled && !lock->is_held && lock->own_count > 0 && !n->is_fatal) {
         uint64_t number = dp_lock_next(lock);
         const dp_lock_bucket_t *bucket = &lock->buckets[number % lock->bucket_count];
 
@@ -340,7 +341,7 @@ void dp_lock_begin(dp_negotiator_t *n, uint64_t sequence)
     dp_event_t *event;
 
     next_epoch(n);
-    lock->is_locked = 1;
+    lock->is_scheduled = 1;
     lock->is_held = lock->has_reason = lock->is_reason_said = lock->is_stand_said = 0;
     lock->base = sequence;
     lock->step = lock->launched = lock->confirmed = lock->said = lock->unconfirmed_ns = 0;
@@ -356,17 +357,17 @@ void dp_lock_begin(dp_negotiator_t *n, uint64_t sequence)
         return;
     }
     note_uses(lock);
-    event = dp_outbox_event(n, DP_OUTPUT_LOCKED);
+    event = dp_outbox_event(n, DP_OUTPUT_SCHEDULE_BEGAN);
     if (event == NULL) return;
     event->sequence = sequence;
     event->until = lock->entry_count;
     for (size_t i = 0; i < n->table.row_count; i++) {
         if (n->table.rows[i]->own.is_there) judge(n, n->table.rows[i]);
     }
-    if (n->is_finalizing) dp_lock_diverge(n, DP_UNLOCK_FINALIZE, n->rank, "it finalizes");
+    if (n->is_finalizing) dp_lock_diverge(n, DP_SCHEDULE_END_FINALIZE, n->rank, "it finalizes");
     for (size_t i = 0; i <= n->group_count; i++) {
         if ((i < n->group_count ? n->groups[i] : n->world)->has_join)
-            dp_lock_diverge(n, DP_UNLOCK_JOIN, n->rank, "it has joined");
+            dp_lock_diverge(n, DP_SCHEDULE_END_JOIN, n->rank, "it has joined");
     }
 }
 
@@ -381,13 +382,13 @@ void dp_lock_end(dp_negotiator_t *n, uint64_t low, uint64_t high)
     n->sequence = lock->base + high;
     snprintf(text, sizeof(text), "%s: %s", dp_rank_text(n, lock->reason_rank, rank),
              lock->reason_text);
-    event = dp_outbox_text_event(n, DP_OUTPUT_UNLOCKED, text);
+    event = dp_outbox_text_event(n, DP_OUTPUT_SCHEDULE_ENDED, text);
     if (event == NULL) return;
     event->sequence = lock->base + low;
     event->until = lock->base + high;
     event->reason = lock->reason;
     event->culprit = lock->reason_rank;
-    lock->is_locked = lock->is_held = 0;
+    lock->is_scheduled = lock->is_held = 0;
     dp_debt_begin(n, low, high);
     for (size_t i = 0; i < lock->entry_count; i++) {
         if (lock->entries[i].row != NULL) lock->entries[i].row->plan_uses = 0;
@@ -408,7 +409,7 @@ static uint64_t waits_since(const dp_negotiator_t *n)
 {
     const dp_lock_t *lock = &n->lock;
 
-    if (!lock->is_locked || lock->is_held || lock->has_reason || n->stall_warn_ns == 0) return 0;
+    if (!lock->is_scheduled || lock->is_held || lock->has_reason || n->stall_warn_ns == 0) return 0;
     return lock->unconfirmed_ns;
 }
 
@@ -419,7 +420,7 @@ void dp_lock_tick(dp_negotiator_t *n)
     if (since_ns == 0 || n->now_ns < since_ns + patience_ns(n)) return;
     n->lock.flush_counts = 1;
     if (n->now_ns >= since_ns + n->stall_warn_ns)
-        dp_lock_diverge(n, DP_UNLOCK_STALL, n->rank, "others are late");
+        dp_lock_diverge(n, DP_SCHEDULE_END_STALL, n->rank, "others are late");
 }
 
 uint64_t dp_lock_deadline(const dp_negotiator_t *n)

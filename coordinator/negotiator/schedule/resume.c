@@ -10,9 +10,10 @@
 #include "coordinator/negotiator/negotiator_internal.h"
 
 /* What ended it says nothing against the plan. */
-static int is_passing(dp_unlock_reason_t reason)
+static int is_passing(dp_schedule_end_reason_t reason)
 {
-    return reason == DP_UNLOCK_TENSOR || reason == DP_UNLOCK_GROUP || reason == DP_UNLOCK_STALL;
+    return reason == DP_SCHEDULE_END_TENSOR || reason == DP_SCHEDULE_END_GROUP ||
+           reason == DP_SCHEDULE_END_STALL;
 }
 
 /* Bucket by bucket, as far as any rank had come: the others make up for it. */
@@ -87,7 +88,7 @@ void dp_resume_flush(dp_negotiator_t *n)
 {
     dp_lock_t *lock = &n->lock;
 
-    if (!lock->is_kept || lock->is_locked || n->is_fatal || n->is_finished) return;
+    if (!lock->is_kept || lock->is_scheduled || n->is_fatal || n->is_finished) return;
     if (!begins(n) || !dp_plan_is_calm(n) || !is_between_rounds(lock)) return;
     dp_plan_send(n);
     if (!n->is_fatal) dp_lock_begin(n, n->sequence);

@@ -71,7 +71,7 @@ typedef struct dp_past {
 } dp_past_t;
 
 typedef struct dp_lock {
-    int is_locked, is_held;
+    int is_scheduled, is_held;
     /* the plan, while locked */
     dp_lock_entry_t *entries;  /* [entry_count] */
     dp_lock_bucket_t *buckets; /* [bucket_count] */
@@ -90,7 +90,7 @@ typedef struct dp_lock {
 
     /* why it must end */
     int has_reason, is_reason_said;
-    dp_unlock_reason_t reason;
+    dp_schedule_end_reason_t reason;
     int reason_rank;
     char reason_text[DP_REASON_TEXT_MAX];
     int waiting; /* held: children that have not said where they stand */
@@ -115,7 +115,7 @@ typedef struct dp_lock {
     int has_told;       /* LOCKED or UNLOCKED is due as an output */
 
     /* root */
-    int may_lock, is_declared;
+    int may_schedule, is_declared;
     dp_past_t *past; /* [past_count] */
     size_t past_count, past_room;
     size_t mark;            /* where the declared round began */

@@ -27,7 +27,7 @@ static void hold(dp_negotiator_t *n)
 {
     dp_lock_t *lock = &n->lock;
 
-    n->must_park = dp_outbox_event(n, DP_OUTPUT_HELD) != NULL;
+    n->must_park = dp_outbox_event(n, DP_OUTPUT_SCHEDULE_PAUSED) != NULL;
     lock->is_held = 1;
     lock->waiting = n->child_count;
     lock->low = dp_lock_next(lock);
@@ -95,7 +95,7 @@ void dp_lock_from_child(dp_negotiator_t *n, int from, int child, const dp_item_t
 {
     dp_lock_t *lock = &n->lock;
 
-    if (!lock->is_locked) {
+    if (!lock->is_scheduled) {
         dp_fatal_protocol(n, from, "item %d, and nothing is locked", item->kind);
     } else if (item->kind == DP_ITEM_DIVERGE) {
         dp_lock_diverge(n, item->reason, item->rank, item->text);
@@ -116,8 +116,8 @@ void dp_lock_from_parent(dp_negotiator_t *n, int from, const dp_item_t *item)
 {
     dp_lock_t *lock = &n->lock;
 
-    if (!lock->is_locked ||
-        (item->kind != DP_ITEM_CONFIRM && item->kind != DP_ITEM_HOLD &&
+    if (!lock->is_scheduled ||
+        (item->kind != DP_ITEM_CONFIRM && item->kind != DP_ITEM_PAUSE &&
          (!lock->is_stand_said || item->low > item->high || item->high > dp_lock_horizon(n) ||
           item->high < lock->high || item->low > lock->low || !take_rounds(n, item)))) {
         dp_fatal_protocol(n, from, "item %d out of turn", item->kind);
@@ -130,7 +130,7 @@ void dp_lock_from_parent(dp_negotiator_t *n, int from, const dp_item_t *item)
             return;
         }
         note_confirmed(n, item->low);
-    } else if (item->kind == DP_ITEM_HOLD) {
+    } else if (item->kind == DP_ITEM_PAUSE) {
         if (lock->is_held) {
             dp_fatal_protocol(n, from, "held twice");
             return;
@@ -221,7 +221,7 @@ void dp_lock_receive(dp_negotiator_t *n, int from, const dp_item_t *item, dp_rea
 
     dp_debt_pay(n);
     if (n->is_fatal) return;
-    if (lock->is_locked || lock->open > 0 || lock->debts > 0 || sequence < n->sequence ||
+    if (lock->is_scheduled || lock->open > 0 || lock->debts > 0 || sequence < n->sequence ||
         sequence > DP_POSITION_MAX) {
         dp_fatal_protocol(n, from, "a lock after launch %" PRIu64 ", this rank is at %" PRIu64,
                           sequence, n->sequence);
@@ -244,7 +244,7 @@ static void say_reason(dp_negotiator_t *n)
 
     if (!lock->has_reason || lock->is_reason_said) return;
     lock->is_reason_said = 1;
-    item->kind = dp_is_root(n) ? DP_ITEM_HOLD : DP_ITEM_DIVERGE;
+    item->kind = dp_is_root(n) ? DP_ITEM_PAUSE : DP_ITEM_DIVERGE;
     item->reason = lock->reason;
     item->rank = lock->reason_rank;
     item->text = lock->reason_text;
@@ -287,7 +287,7 @@ static void say_stand(dp_negotiator_t *n)
 
     if (!lock->is_held || lock->waiting > 0 || lock->is_stand_said || n->is_fatal) return;
     lock->is_stand_said = 1;
-    item->kind = dp_is_root(n) ? DP_ITEM_RELEASE : DP_ITEM_STAND;
+    item->kind = dp_is_root(n) ? DP_ITEM_SCHEDULE_END : DP_ITEM_REACHED;
     item->low = lock->low;
     item->high = lock->high;
     item->list_count = 0;
@@ -307,7 +307,7 @@ static void say_stand(dp_negotiator_t *n)
 
 void dp_lock_flush(dp_negotiator_t *n)
 {
-    if (!n->lock.is_locked) return;
+    if (!n->lock.is_scheduled) return;
     dp_lock_run(n);
     if (!n->is_fatal) say_counts(n);
     if (!n->is_fatal) say_reason(n);

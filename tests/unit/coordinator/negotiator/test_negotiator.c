@@ -177,7 +177,7 @@ static void negotiator_second_submission_while_pending_is_busy(void **state)
                                   .last_absmax = 0.0f,
                                   .is_urgent = 0,
                                   .request = NULL};
-    char long_name[DP_ROW_NAME_MAX + 2];
+    char long_name[DP_ENTRY_NAME_MAX + 2];
     world_t world;
 
     (void)state;

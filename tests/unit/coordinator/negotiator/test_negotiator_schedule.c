@@ -1,5 +1,5 @@
 /*
- * test_negotiator_lock.c - the rules of the locked schedule one by one: when it begins, what it
+ * test_negotiator_schedule.c - the rules of the locked schedule one by one: when it begins, what it
  * costs, what ends it, and what happens to launches that not every rank could follow.
  */
 #include <setjmp.h>
@@ -33,7 +33,7 @@ static void begin_with(world_t *world, int size, uint64_t resume_rounds)
     options.fusion_bytes = 1 << 20;
     options.stall_warn_ns = 10 * SECOND;
     options.stall_limit_ns = 100 * SECOND;
-    options.may_lock = 1;
+    options.may_schedule = 1;
     options.resume_rounds = resume_rounds;
     options.violated = violated;
     world_init(world, &options);
@@ -92,12 +92,12 @@ static void begin_locked(world_t *world, int size)
         assert_int_equal(world->ranks[r].locks, 1);
 }
 
-static void expect_unlocked(const world_t *world, dp_unlock_reason_t reason)
+static void expect_unlocked(const world_t *world, dp_schedule_end_reason_t reason)
 {
     for (int r = 0; r < world->options.size; r++) {
         assert_int_equal(world->ranks[r].unlocks, 1);
-        assert_string_equal(dp_unlock_reason_name(world->ranks[r].unlock_reason),
-                            dp_unlock_reason_name(reason));
+        assert_string_equal(dp_schedule_end_reason_name(world->ranks[r].unlock_reason),
+                            dp_schedule_end_reason_name(reason));
     }
 }
 
@@ -233,7 +233,7 @@ static void lock_ends_for_another_tensor_and_goes_on(void **state)
     for (int r = 0; r < 3; r++)
         submit_one(&world, r, 2, 1.0f);
     settle(&world, 0);
-    expect_unlocked(&world, DP_UNLOCK_TENSOR);
+    expect_unlocked(&world, DP_SCHEDULE_END_TENSOR);
     assert_int_equal(world.ranks[0].requests[2].is_pending, 0);
     submit_one(&world, 1, 0, 1.0f);
     submit_one(&world, 2, 0, 1.0f);
@@ -318,7 +318,7 @@ static void lock_ended_by_a_setting_does_not_come_back_at_once(void **state)
     (void)state;
     begin_with(&world, 2, 2);
     play(&world, 6);
-    dp_negotiator_unlock(world.ranks[1].negotiator, "a setting", 0);
+    dp_negotiator_end_schedule(world.ranks[1].negotiator, "a setting", 0);
     settle(&world, 0);
     play(&world, 2);
     expect_locks(&world, 1);
@@ -349,9 +349,9 @@ static void lock_ends_for_a_setting(void **state)
 
     (void)state;
     begin_locked(&world, 2);
-    dp_negotiator_unlock(world.ranks[1].negotiator, "a setting", 0);
+    dp_negotiator_end_schedule(world.ranks[1].negotiator, "a setting", 0);
     settle(&world, 0);
-    expect_unlocked(&world, DP_UNLOCK_SETTING);
+    expect_unlocked(&world, DP_SCHEDULE_END_SETTING);
     world_fini(&world);
 }
 
@@ -366,7 +366,7 @@ static void lock_ends_when_a_thread_waits_for_part_of_a_bucket(void **state)
     assert_int_equal(world.ranks[0].requests[1].is_pending, 1);
     dp_negotiator_waits(world.ranks[0].negotiator, 0);
     settle(&world, 0);
-    expect_unlocked(&world, DP_UNLOCK_WAIT);
+    expect_unlocked(&world, DP_SCHEDULE_END_WAIT);
     assert_int_equal(world.ranks[0].requests[1].is_pending, 0);
     world_fini(&world);
 }
@@ -382,7 +382,7 @@ static void lock_ends_where_a_rank_is_late(void **state)
     submit_one(&world, 1, 0, 1.0f);
     tick(&world, 6 * SECOND);
     tick(&world, 12 * SECOND);
-    expect_unlocked(&world, DP_UNLOCK_STALL);
+    expect_unlocked(&world, DP_SCHEDULE_END_STALL);
     tick(&world, 12 * SECOND); /* it has waited long enough already */
     assert_non_null(strstr(world.ranks[0].last_warning, "ready on 2 of 3 ranks; missing rank 2"));
     submit_one(&world, 2, 0, 1.0f);
@@ -446,7 +446,7 @@ static void lock_debt_is_paid_before_what_was_ordered_behind_it(void **state)
     submit_one(&world, 0, 0, 1.0f); /* launched at once */
     submit_one(&world, 0, 2, 1.0f);
     settle(&world, 0);
-    expect_unlocked(&world, DP_UNLOCK_TENSOR);
+    expect_unlocked(&world, DP_SCHEDULE_END_TENSOR);
     for (int tensor = 0; tensor <= 2; tensor += 2) {
         submit_one(&world, 1, tensor, 1.0f);
         world_deliver(&world, UP, 0);
@@ -489,7 +489,7 @@ static void lock_ends_for_a_magnitude(void **state)
         /* what has no figure yet is not locked: it would travel uncompressed for long */
         assert_int_equal(world.ranks[1].locks, i >= 3);
     }
-    expect_unlocked(&world, DP_UNLOCK_SCALE);
+    expect_unlocked(&world, DP_SCHEDULE_END_SCALE);
     world_fini(&world);
 }
 
