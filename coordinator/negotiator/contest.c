@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void destroy(dp_contest_t *contest)
+static void contest_destroy(dp_contest_t *contest)
 {
     if (contest == NULL) return;
     free(contest->signature[0]);
@@ -21,9 +21,9 @@ static void destroy(dp_contest_t *contest)
     free(contest);
 }
 
-static void append(dp_row_t *row, dp_contest_t *contest)
+static void append_contest(dp_entry_t *entry, dp_contest_t *contest)
 {
-    dp_contest_t **end = &row->contests;
+    dp_contest_t **end = &entry->contests;
 
     while (*end != NULL)
         end = &(*end)->next;
@@ -32,7 +32,8 @@ static void append(dp_row_t *row, dp_contest_t *contest)
 }
 
 /* NULL: the world has ended. */
-static dp_contest_t *keep(dp_negotiator_t *n, dp_row_t *row, dp_item_kind_t kind, int slot)
+static dp_contest_t *keep_contest(dp_negotiator_t *n, dp_entry_t *entry, dp_item_kind_t kind,
+                                  int branch)
 {
     dp_contest_t *contest = n->is_fatal ? NULL : calloc(1, sizeof(*contest));
 
@@ -41,30 +42,31 @@ static dp_contest_t *keep(dp_negotiator_t *n, dp_row_t *row, dp_item_kind_t kind
         return NULL;
     }
     contest->kind = kind;
-    contest->slot = slot;
-    append(row, contest);
+    contest->branch = branch;
+    append_contest(entry, contest);
     return contest;
 }
 
 /* This node has announced one list, here is another. */
-static void contest_list(dp_negotiator_t *n, dp_row_t *row, int slot, int rank,
-                         const dp_signature_t *signature)
+static void note_other_list(dp_negotiator_t *n, dp_entry_t *entry, int branch, int rank,
+                            const dp_signature_t *signature)
 {
-    const int ranks[2] = {row->first_rank, rank};
-    const dp_signature_t *signatures[2] = {dp_row_signature(row), signature};
+    const int ranks[2] = {entry->first_rank, rank};
+    const dp_signature_t *signatures[2] = {dp_entry_signature(entry), signature};
 
-    dp_bit_set(row->heard, slot);
-    if (!row->is_mismatched && !dp_signature_equal(signatures[0], signature))
-        dp_agree_conflict(n, row, ranks, signatures);
+    dp_bit_set(entry->heard, branch);
+    if (!entry->is_mismatched && !dp_signature_equal(signatures[0], signature))
+        dp_agree_conflict(n, entry, ranks, signatures);
 }
 
-void dp_contest_arrive(dp_negotiator_t *n, dp_row_t *row, const dp_arrival_t *arrival)
+void dp_contest_arrive(dp_negotiator_t *n, dp_entry_t *entry, const dp_arrival_t *arrival)
 {
     dp_contest_t *contest = NULL;
 
-    contest_list(n, row, arrival->slot, arrival->rank, arrival->signature);
-    /* This rank's own request stays in the row. */
-    if (arrival->slot != dp_own_slot(n)) contest = keep(n, row, DP_ITEM_READY, arrival->slot);
+    note_other_list(n, entry, arrival->branch, arrival->rank, arrival->signature);
+    /* This rank's own request stays in the entry. */
+    if (arrival->branch != dp_own_branch(n))
+        contest = keep_contest(n, entry, DP_ITEM_READY, arrival->branch);
     if (contest == NULL) {
         free(arrival->signature);
         return;
@@ -73,13 +75,14 @@ void dp_contest_arrive(dp_negotiator_t *n, dp_row_t *row, const dp_arrival_t *ar
     contest->signature[0] = arrival->signature;
 }
 
-void dp_contest_mismatch(dp_negotiator_t *n, dp_row_t *row, int slot, const int rank[2],
+void dp_contest_mismatch(dp_negotiator_t *n, dp_entry_t *entry, int branch, const int rank[2],
                          const dp_signature_t *const signature[2])
 {
     dp_contest_t *contest;
 
-    contest_list(n, row, slot, rank[0], signature[0]);
-    contest = keep(n, row, signature[1] != NULL ? DP_ITEM_MISMATCH : DP_ITEM_LACKS, slot);
+    note_other_list(n, entry, branch, rank[0], signature[0]);
+    contest =
+        keep_contest(n, entry, signature[1] != NULL ? DP_ITEM_MISMATCH : DP_ITEM_LACKS, branch);
     for (int i = 0; i < 2 && contest != NULL && !n->is_fatal; i++) {
         contest->rank[i] = rank[i];
         if (signature[i] == NULL) continue;
@@ -88,23 +91,23 @@ void dp_contest_mismatch(dp_negotiator_t *n, dp_row_t *row, int slot, const int 
     }
 }
 
-static void pend(dp_negotiator_t *n, dp_row_t *row, const int32_t *list, uint32_t count,
-                 uint64_t first_ns)
+static void mark_pending(dp_negotiator_t *n, dp_entry_t *entry, const int32_t *list, uint32_t count,
+                         uint64_t first_ns)
 {
-    if (!row->is_pending && dp_row_set_list(n, row, list, count) != DP_OK) {
+    if (!entry->is_pending && dp_entry_set_list(n, entry, list, count) != DP_OK) {
         dp_fatal_memory(n);
         return;
     }
-    dp_agree_pending(n, row, first_ns);
+    dp_agree_pending(n, entry, first_ns);
 }
 
-void dp_contest_partial(dp_negotiator_t *n, dp_row_t *row, int slot, const dp_item_t *item,
+void dp_contest_partial(dp_negotiator_t *n, dp_entry_t *entry, int branch, const dp_item_t *item,
                         uint64_t first_ns)
 {
     dp_contest_t *contest;
 
-    dp_contest_heard(row, slot);
-    contest = keep(n, row, DP_ITEM_PARTIAL, slot);
+    dp_contest_heard(entry, branch);
+    contest = keep_contest(n, entry, DP_ITEM_PARTIAL, branch);
     if (contest == NULL) return;
     contest->list = malloc(item->list_count * sizeof(*contest->list));
     if (contest->list == NULL) {
@@ -114,19 +117,19 @@ void dp_contest_partial(dp_negotiator_t *n, dp_row_t *row, int slot, const dp_it
     memcpy(contest->list, item->list, item->list_count * sizeof(*contest->list));
     contest->list_count = item->list_count;
     contest->first_ns = first_ns;
-    pend(n, row, item->list, item->list_count, first_ns);
+    mark_pending(n, entry, item->list, item->list_count, first_ns);
 }
 
-void dp_contest_heard(dp_row_t *row, int slot)
+void dp_contest_heard(dp_entry_t *entry, int branch)
 {
-    dp_contest_t **at = &row->contests;
+    dp_contest_t **at = &entry->contests;
 
     while (*at != NULL) {
         dp_contest_t *contest = *at;
 
-        if (contest->slot == slot) {
+        if (contest->branch == branch) {
             *at = contest->next;
-            destroy(contest);
+            contest_destroy(contest);
         } else {
             at = &contest->next;
         }
@@ -134,47 +137,47 @@ void dp_contest_heard(dp_row_t *row, int slot)
 }
 
 /* As the first words of the next occurrence. */
-static void say_again(dp_negotiator_t *n, dp_row_t *row, dp_contest_t *contest)
+static void replay_contest(dp_negotiator_t *n, dp_entry_t *entry, dp_contest_t *contest)
 {
     const dp_signature_t *signatures[2] = {contest->signature[0], contest->signature[1]};
-    dp_arrival_t arrival = {.slot = contest->slot,
+    dp_arrival_t arrival = {.branch = contest->branch,
                             .rank = contest->rank[0],
                             .signature = contest->signature[0],
                             .is_urgent = 1};
 
     if (contest->kind == DP_ITEM_READY) {
         contest->signature[0] = NULL; /* taken */
-        dp_agree_arrive(n, row, &arrival);
+        dp_agree_arrive(n, entry, &arrival);
     } else {
-        dp_agree_mismatch(n, row, contest->slot, contest->rank, signatures);
+        dp_agree_mismatch(n, entry, contest->branch, contest->rank, signatures);
     }
-    destroy(contest);
+    contest_destroy(contest);
 }
 
-void dp_contest_over(dp_negotiator_t *n, dp_row_t *row)
+void dp_contest_over(dp_negotiator_t *n, dp_entry_t *entry)
 {
-    dp_contest_t *contest = row->contests, *next;
+    dp_contest_t *contest = entry->contests, *next;
 
-    row->contests = NULL;
+    entry->contests = NULL;
     for (; contest != NULL; contest = next) {
         next = contest->next;
-        if (n->is_fatal || dp_bit_get(n->targets, contest->slot)) {
-            destroy(contest);
+        if (n->is_fatal || dp_bit_get(n->targets, contest->branch)) {
+            contest_destroy(contest);
         } else if (contest->kind == DP_ITEM_PARTIAL) {
-            append(row, contest);
-            pend(n, row, contest->list, contest->list_count, contest->first_ns);
+            append_contest(entry, contest);
+            mark_pending(n, entry, contest->list, contest->list_count, contest->first_ns);
         } else {
-            say_again(n, row, contest);
+            replay_contest(n, entry, contest);
         }
     }
 }
 
-void dp_contest_drop(dp_row_t *row)
+void dp_contest_drop(dp_entry_t *entry)
 {
-    while (row->contests != NULL) {
-        dp_contest_t *next = row->contests->next;
+    while (entry->contests != NULL) {
+        dp_contest_t *next = entry->contests->next;
 
-        destroy(row->contests);
-        row->contests = next;
+        contest_destroy(entry->contests);
+        entry->contests = next;
     }
 }

@@ -11,135 +11,137 @@
 
 /* ---- LAUNCH and FAILURE ----------------------------------------------------------------- */
 
-/* The row that a LAUNCH entry or FAILURE names, after a new id was given; NULL: the world ended. */
-static dp_row_t *named_row(dp_negotiator_t *n, int from, const dp_item_t *item)
+/* The entry that a LAUNCH entry or FAILURE names, after a new id was given; NULL: the world ended.
+ */
+static dp_entry_t *named_entry(dp_negotiator_t *n, int from, const dp_item_t *item)
 {
-    dp_row_t *row;
+    dp_entry_t *entry;
     int has_id;
 
     if (!(item->flags & DP_FLAG_NAME)) {
-        row = dp_table_by_id(&n->table, item->id);
-        if (row == NULL) dp_fatal_protocol(n, from, "no tensor has id %" PRIu32, item->id);
-        return row;
+        entry = dp_table_by_id(&n->table, item->id);
+        if (entry == NULL) dp_fatal_protocol(n, from, "no tensor has id %" PRIu32, item->id);
+        return entry;
     }
-    row = dp_receive_key(n, from, item);
-    if (row == NULL) return NULL;
-    has_id = row->scope != NULL; /* ids are for names that come again */
-    if (row->id != DP_ID_NONE || has_id != (item->id != DP_ID_NONE) ||
+    entry = dp_receive_key(n, from, item);
+    if (entry == NULL) return NULL;
+    has_id = entry->view != NULL; /* ids are for names that come again */
+    if (entry->id != DP_ID_NONE || has_id != (item->id != DP_ID_NONE) ||
         (has_id && item->id < n->table.next_id)) {
         dp_fatal_protocol(n, from, "tensor %s cannot have id %" PRIu32, item->name, item->id);
         return NULL;
     }
-    if (has_id) dp_table_assign(&n->table, row, item->id);
-    return row;
+    if (has_id) dp_table_assign(&n->table, entry, item->id);
+    return entry;
 }
 
 /* Has everybody at or below this node said that the tensor can go, or that it can go without? */
-static int is_launchable(const dp_negotiator_t *n, const dp_row_t *row)
+static int is_launchable(const dp_negotiator_t *n, const dp_entry_t *entry)
 {
-    if (row->said_ready) return 1; /* a CONTEST that came behind READY was too late */
-    if (row->is_mismatched) return 0;
-    for (int slot = 0; slot <= dp_own_slot(n); slot++) {
-        if (dp_bit_get(row->expect, slot) && !dp_join_covers(n, row, slot)) return 0;
+    if (entry->said_ready) return 1; /* a CONTEST that came behind READY was too late */
+    if (entry->is_mismatched) return 0;
+    for (int branch = 0; branch <= dp_own_branch(n); branch++) {
+        if (dp_bit_get(entry->expect, branch) && !dp_join_covers(n, entry, branch)) return 0;
     }
-    return row->scope != NULL;
+    return entry->view != NULL;
 }
 
 /* Joined ranks learn the signature with the LAUNCH. 0: the world has ended. */
-static int take_signature(dp_negotiator_t *n, int from, dp_row_t *row, dp_item_t *entry)
+static int learn_signature(dp_negotiator_t *n, int from, dp_entry_t *entry, dp_item_t *item)
 {
-    char what[DP_ROW_TEXT_MAX];
+    char what[DP_ENTRY_TEXT_MAX];
 
-    if (entry->signature != NULL &&
-        (!dp_receive_fits(n, row, entry->signature) || entry->absent == 0 ||
-         (row->proposed != NULL && !dp_signature_equal(row->proposed, entry->signature)))) {
+    if (item->signature != NULL &&
+        (!dp_receive_fits(n, entry, item->signature) || item->absent == 0 ||
+         (entry->proposed != NULL && !dp_signature_equal(entry->proposed, item->signature)))) {
         dp_fatal_protocol(n, from, "launch of %s with a signature that nobody proposed",
-                          dp_row_text(row, what));
-    } else if (entry->signature != NULL && row->proposed == NULL) {
-        row->proposed = entry->signature;
-        entry->signature = NULL;
+                          dp_entry_text(entry, what));
+    } else if (item->signature != NULL && entry->proposed == NULL) {
+        entry->proposed = item->signature;
+        item->signature = NULL;
     }
-    if (!n->is_fatal && dp_row_signature(row) == NULL) {
-        dp_fatal_protocol(n, from, "launch of %s without a signature", dp_row_text(row, what));
+    if (!n->is_fatal && dp_entry_signature(entry) == NULL) {
+        dp_fatal_protocol(n, from, "launch of %s without a signature", dp_entry_text(entry, what));
     }
     return !n->is_fatal;
 }
 
 /* What one entry may say by itself. 0: the world has ended. */
-static int check_entry(dp_negotiator_t *n, int from, dp_row_t *row, dp_item_t *entry)
+static int check_entry(dp_negotiator_t *n, int from, dp_entry_t *entry, dp_item_t *item)
 {
-    int takes_part = dp_row_takes_part(n, row);
-    int is_joined = row->scope != NULL && dp_join_is_joined(row->scope, n->rank);
-    char what[DP_ROW_TEXT_MAX];
+    int takes_part = dp_entry_takes_part(n, entry);
+    int is_joined = entry->view != NULL && dp_join_is_joined(entry->view, n->rank);
+    char what[DP_ENTRY_TEXT_MAX];
 
-    dp_row_text(row, what);
-    if (!is_launchable(n, row) || (takes_part && !row->is_own && !is_joined)) {
+    dp_entry_text(entry, what);
+    if (!is_launchable(n, entry) || (takes_part && !entry->is_own && !is_joined)) {
         dp_fatal_protocol(n, from, "launch of %s, which was not announced", what);
-    } else if (entry->absent >= dp_row_ranks(row) ||
-               (takes_part && !row->is_own && entry->absent == 0)) {
+    } else if (item->absent >= dp_entry_ranks(entry) ||
+               (takes_part && !entry->is_own && item->absent == 0)) {
         dp_fatal_protocol(n, from, "launch of %s without %" PRIu32 " ranks of %" PRIu32, what,
-                          entry->absent, dp_row_ranks(row));
-    } else if (row->scope == NULL &&
-               (!(entry->flags & DP_FLAG_BORN) || entry->slot < 1 || entry->slot > DP_GROUPS_MAX ||
-                entry->born <= n->last_uid || entry->born == DP_GROUP_UNBORN)) {
+                          item->absent, dp_entry_ranks(entry));
+    } else if (entry->view == NULL &&
+               (!(item->flags & DP_FLAG_BORN) || item->slot < 1 || item->slot > DP_GROUPS_MAX ||
+                item->born <= n->last_uid || item->born == DP_GROUP_UNBORN)) {
         dp_fatal_protocol(n, from, "%s cannot be number %" PRIu32 " in place %" PRIu32, what,
-                          entry->born, entry->slot);
+                          item->born, item->slot);
     }
-    return !n->is_fatal && take_signature(n, from, row, entry);
+    return !n->is_fatal && learn_signature(n, from, entry, item);
 }
 
 /* What a LAUNCH may hold beside its first tensor. 0: the world has ended. */
-static int check_company(dp_negotiator_t *n, int from, const dp_launch_t *launch,
-                         const dp_row_t *row, uint32_t count)
+static int check_companions(dp_negotiator_t *n, int from, const dp_ordered_launch_t *launch,
+                            const dp_entry_t *entry, uint32_t count)
 {
-    dp_collective_t collective = dp_row_signature(row)->collective;
-    char what[DP_ROW_TEXT_MAX];
+    dp_collective_t collective = dp_entry_signature(entry)->collective;
+    char what[DP_ENTRY_TEXT_MAX];
 
     if (count > 1 && dp_launches_alone(collective)) {
-        dp_fatal_protocol(n, from, "%s is not launched alone", dp_row_text(row, what));
-    } else if (launch->row != NULL && launch->row->scope != row->scope) {
+        dp_fatal_protocol(n, from, "%s is not launched alone", dp_entry_text(entry, what));
+    } else if (launch->entry != NULL && launch->entry->view != entry->view) {
         dp_fatal_protocol(n, from, "one launch for two groups");
     } else if (collective == DP_COLLECTIVE_GROUP_DESTROY &&
-               row->scope->own_pending > (size_t)(row->is_own != 0)) {
-        dp_fatal_protocol(n, from, "group %s ends while its tensors are pending", row->scope->name);
+               entry->view->own_pending > (size_t)(entry->is_own != 0)) {
+        dp_fatal_protocol(n, from, "group %s ends while its tensors are pending",
+                          entry->view->name);
     }
     return !n->is_fatal;
 }
 
-static void bear(dp_negotiator_t *n, const dp_row_t *row, const dp_item_t *entry,
-                 dp_launch_t *launch)
+static void make_group(dp_negotiator_t *n, const dp_entry_t *entry, const dp_item_t *item,
+                       dp_ordered_launch_t *launch)
 {
-    const dp_signature_t *signature = row->proposed;
+    const dp_signature_t *signature = entry->proposed;
     const char *name = signature->group_name;
 
-    launch->born = entry->born;
-    launch->slot = entry->slot;
-    if (dp_scope_make(n, entry->born, entry->slot, name[0] != '\0' ? name : row->name,
-                      signature->members, signature->member_count) == NULL)
+    launch->born = item->born;
+    launch->slot = item->slot;
+    if (dp_group_view_make(n, item->born, item->slot, name[0] != '\0' ? name : entry->name,
+                           signature->members, signature->member_count) == NULL)
         dp_fatal_memory(n);
 }
 
-static void launch_entry(dp_negotiator_t *n, int from, dp_launch_t *launch, uint32_t count,
-                         dp_item_t *item)
+static void receive_launched(dp_negotiator_t *n, int from, dp_ordered_launch_t *launch,
+                             uint32_t count, dp_item_t *item)
 {
-    dp_launch_entry_t entry = {
+    dp_launch_entry_t launch_entry = {
         .absent = item->absent,
         .last_absmax = item->absmax,
         .in_place = (item->flags & DP_FLAG_IN_PLACE) != 0,
     };
-    dp_row_t *row = named_row(n, from, item);
+    dp_entry_t *entry = named_entry(n, from, item);
 
-    if (row == NULL || !check_entry(n, from, row, item)) return;
-    if (!check_company(n, from, launch, row, count)) return;
-    if (row->scope == NULL) bear(n, row, item, launch);
+    if (entry == NULL || !check_entry(n, from, entry, item)) return;
+    if (!check_companions(n, from, launch, entry, count)) return;
+    if (entry->view == NULL) make_group(n, entry, item, launch);
     if (n->is_fatal) return;
-    if (launch->row == NULL) dp_agree_launch_begin(n, launch, row);
-    dp_agree_launch(n, row, &entry);
+    if (launch->entry == NULL) dp_agree_launch_begin(n, launch, entry);
+    dp_agree_launch(n, entry, &launch_entry);
 }
 
 static void receive_launch(dp_negotiator_t *n, int from, dp_item_t *item, dp_reader_t *reader)
 {
-    dp_launch_t launch = {.sequence = item->sequence, .behind = item->ahead};
+    dp_ordered_launch_t launch = {.sequence = item->sequence, .behind = item->ahead};
     uint32_t count = item->count;
 
     if (launch.sequence <= n->sequence) {
@@ -150,7 +152,7 @@ static void receive_launch(dp_negotiator_t *n, int from, dp_item_t *item, dp_rea
         dp_status_t status = dp_item_read_entry(reader, item);
 
         if (status == DP_OK) {
-            launch_entry(n, from, &launch, count, item);
+            receive_launched(n, from, &launch, count, item);
             dp_item_fini(item);
         } else if (status == DP_ERR_NO_MEMORY) {
             dp_fatal_memory(n);
@@ -163,54 +165,54 @@ static void receive_launch(dp_negotiator_t *n, int from, dp_item_t *item, dp_rea
 
 static void receive_failure(dp_negotiator_t *n, int from, const dp_item_t *item)
 {
-    dp_row_t *row = named_row(n, from, item);
+    dp_entry_t *entry = named_entry(n, from, item);
 
-    if (row == NULL) return;
-    dp_agree_targets(n, row, item->list, item->list_count);
-    dp_agree_fail(n, row, item->status, item->text);
+    if (entry == NULL) return;
+    dp_agree_targets(n, entry, item->list, item->list_count);
+    dp_agree_fail(n, entry, item->status, item->text);
 }
 
 /* ---- The rest --------------------------------------------------------------------------- */
 
 /* Sets n->targets to the members of an item's group; NULL: the world has ended. */
-static dp_scope_t *told_scope(dp_negotiator_t *n, int from, const dp_item_t *item)
+static dp_group_view_t *told_view(dp_negotiator_t *n, int from, const dp_item_t *item)
 {
-    dp_scope_t *scope = dp_scope_find(n, item->group);
+    dp_group_view_t *view = dp_group_view_find(n, item->group);
 
-    if (scope == NULL) {
+    if (view == NULL) {
         dp_fatal_protocol(n, from, "no group has number %" PRIu32 " here", item->group);
         return NULL;
     }
-    if (item->kind != DP_ITEM_WARN && dp_scope_index(scope, item->rank) < 0) {
+    if (item->kind != DP_ITEM_WARN && dp_group_view_index(view, item->rank) < 0) {
         dp_fatal_protocol(n, from, "group %" PRIu32 " has no rank %d", item->group, item->rank);
         return NULL;
     }
-    memcpy(n->targets, scope->expect, n->table.bit_words * sizeof(*n->targets));
-    return scope;
+    memcpy(n->targets, view->expect, n->table.bit_words * sizeof(*n->targets));
+    return view;
 }
 
 static void receive_keep(dp_negotiator_t *n, int from, const dp_item_t *item)
 {
-    dp_row_t *row = dp_receive_row(n, from, item);
+    dp_entry_t *entry = dp_receive_entry(n, from, item);
 
-    if (row == NULL) return;
-    if (row->scope == NULL || (n->keeps > 0 && row->scope != n->keep_scope)) {
-        dp_fatal_protocol(n, from, "tensor %s is kept in the wrong group", row->name);
+    if (entry == NULL) return;
+    if (entry->view == NULL || (n->keeps > 0 && entry->view != n->keep_view)) {
+        dp_fatal_protocol(n, from, "tensor %s is kept in the wrong group", entry->name);
         return;
     }
-    row->keep_position = n->position + 1;
-    n->keep_scope = row->scope;
+    entry->keep_position = n->position + 1;
+    n->keep_view = entry->view;
     n->keeps++;
-    memcpy(n->targets, row->scope->expect, n->table.bit_words * sizeof(*n->targets));
+    memcpy(n->targets, entry->view->expect, n->table.bit_words * sizeof(*n->targets));
 }
 
 static void receive_closed(dp_negotiator_t *n, int from, const dp_item_t *item)
 {
-    dp_scope_t *scope = told_scope(n, from, item);
+    dp_group_view_t *view = told_view(n, from, item);
 
-    if (scope == NULL) return;
-    if (item->count == n->keeps && (n->keeps == 0 || n->keep_scope == scope)) {
-        dp_leave_close(n, scope, item->rank);
+    if (view == NULL) return;
+    if (item->count == n->keeps && (n->keeps == 0 || n->keep_view == view)) {
+        dp_leave_close(n, view, item->rank);
     } else {
         dp_fatal_protocol(n, from, "closed by rank %d, keeping %" PRIu32 " tensors of %" PRIu32,
                           item->rank, item->count, n->keeps);
@@ -219,14 +221,14 @@ static void receive_closed(dp_negotiator_t *n, int from, const dp_item_t *item)
 
 static void receive_joined(dp_negotiator_t *n, int from, const dp_item_t *item)
 {
-    dp_scope_t *scope = told_scope(n, from, item);
+    dp_group_view_t *view = told_view(n, from, item);
 
-    for (int slot = 0; scope != NULL && slot <= dp_own_slot(n); slot++) {
-        if (scope->joined_below[slot] == scope->below[slot]) continue;
+    for (int branch = 0; view != NULL && branch <= dp_own_branch(n); branch++) {
+        if (view->joined_below[branch] == view->below[branch]) continue;
         dp_fatal_protocol(n, from, "all have joined, and some here have not");
         return;
     }
-    if (scope != NULL) dp_join_all(n, scope, item->rank);
+    if (view != NULL) dp_join_all(n, view, item->rank);
 }
 
 static void receive_bye(dp_negotiator_t *n, int from)
@@ -241,25 +243,25 @@ static void receive_bye(dp_negotiator_t *n, int from)
 
 static void receive_who(dp_negotiator_t *n, int from, const dp_item_t *item)
 {
-    dp_row_t *row = dp_receive_row(n, from, item);
+    dp_entry_t *entry = dp_receive_entry(n, from, item);
 
-    if (row == NULL) return;
-    if (row->scope == NULL && row->list == NULL &&
-        dp_row_set_list(n, row, item->list, item->list_count) != DP_OK) {
+    if (entry == NULL) return;
+    if (entry->view == NULL && entry->list == NULL &&
+        dp_entry_set_list(n, entry, item->list, item->list_count) != DP_OK) {
         dp_fatal_memory(n);
         return;
     }
-    dp_stall_who(n, item, row);
+    dp_stall_who(n, item, entry);
 }
 
 static void receive_warn(dp_negotiator_t *n, int from, const dp_item_t *item)
 {
     if (item->group == DP_GROUP_UNBORN) {
-        dp_slots_of_list(n, item->list, item->list_count, n->targets);
-    } else if (told_scope(n, from, item) == NULL) {
+        dp_branches_of_list(n, item->list, item->list_count, n->targets);
+    } else if (told_view(n, from, item) == NULL) {
         return;
     }
-    if (dp_bit_get(n->targets, dp_own_slot(n))) dp_outbox_warn(n, item->text);
+    if (dp_bit_get(n->targets, dp_own_branch(n))) dp_outbox_warn(n, item->text);
 }
 
 static void receive_seek(dp_negotiator_t *n, int from, const dp_item_t *item)
@@ -280,9 +282,9 @@ static void receive_turn(dp_negotiator_t *n, int from, const dp_item_t *item, dp
     int is_lock = item->kind == DP_ITEM_SCHEDULE;
 
     if (is_lock) {
-        dp_lock_receive(n, from, item, reader);
+        dp_schedule_receive(n, from, item, reader);
     } else {
-        dp_lock_from_parent(n, from, item);
+        dp_schedule_from_parent(n, from, item);
     }
     if (n->is_fatal) return;
     dp_outbox_down_bytes(n, n->world->expect, n->position, reader->data + begin, reader->at - begin,
@@ -290,9 +292,9 @@ static void receive_turn(dp_negotiator_t *n, int from, const dp_item_t *item, dp
     dp_outbox_close_down(n);
     if (n->is_fatal) return;
     if (is_lock) {
-        dp_lock_begin(n, sequence);
+        dp_schedule_begin(n, sequence);
     } else {
-        dp_lock_end(n, low, high);
+        dp_schedule_end(n, low, high);
     }
 }
 
@@ -307,8 +309,8 @@ void dp_follow(dp_negotiator_t *n, int from, dp_item_t *item, dp_reader_t *reade
 {
     uint64_t position = n->position; /* before this item counts */
 
-    if (n->lock.is_scheduled && is_negotiation(item->kind)) {
-        dp_fatal_protocol(n, from, "item %d while a schedule is locked", item->kind);
+    if (n->schedule.is_active && is_negotiation(item->kind)) {
+        dp_fatal_protocol(n, from, "item %d while a schedule is scheduled", item->kind);
         return;
     }
     /* What goes up from here on was said knowing this item. */
@@ -323,7 +325,7 @@ void dp_follow(dp_negotiator_t *n, int from, dp_item_t *item, dp_reader_t *reade
         return;
     case DP_ITEM_CONFIRM:
     case DP_ITEM_PAUSE:
-        dp_lock_from_parent(n, from, item);
+        dp_schedule_from_parent(n, from, item);
         memcpy(n->targets, n->world->expect, n->table.bit_words * sizeof(*n->targets));
         break;
     case DP_ITEM_LAUNCH:

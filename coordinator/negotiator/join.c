@@ -1,7 +1,7 @@
 /*
  * join.c - ranks that have no more data for a group, and how the others go on without them.
  *
- * JOIN goes up to the root, which orders JOINED once every member has said so. Until then a slot
+ * JOIN goes up to the root, which orders JOINED once every member has said so. Until then a branch
  * all of whose ranks have joined counts as ready for every tensor of the group that somebody else
  * submits, unless it had announced that occurrence before: on an edge READY comes before the JOIN
  * that follows it. What a tensor went without is counted on its way up and told with its LAUNCH.
@@ -10,51 +10,51 @@
 
 #include <string.h>
 
-int dp_join_is_joined(const dp_scope_t *scope, int rank)
+int dp_join_is_joined(const dp_group_view_t *view, int rank)
 {
-    int index = scope->joined_count > 0 ? dp_scope_index(scope, rank) : -1;
+    int index = view->joined_count > 0 ? dp_group_view_index(view, rank) : -1;
 
-    return index >= 0 && dp_bit_get(scope->joined, index);
+    return index >= 0 && dp_bit_get(view->joined, index);
 }
 
-/* Have all ranks of this slot joined that take part in the tensor? */
-int dp_join_covers(const dp_negotiator_t *n, const dp_row_t *row, int slot)
+/* Have all ranks of this branch joined that take part in the tensor? */
+int dp_join_covers(const dp_negotiator_t *n, const dp_entry_t *entry, int branch)
 {
-    const dp_scope_t *scope = row->scope;
-    const int pair[2] = {row->root, row->peer};
+    const dp_group_view_t *view = entry->view;
+    const int pair[2] = {entry->root, entry->peer};
 
-    if (scope == NULL) return 0;
-    if (row->root < 0) {
-        return scope->below[slot] > 0 && scope->joined_below[slot] == scope->below[slot];
+    if (view == NULL) return 0;
+    if (entry->root < 0) {
+        return view->below[branch] > 0 && view->joined_below[branch] == view->below[branch];
     }
     for (int i = 0; i < 2; i++) {
-        int rank = dp_scope_rank(scope, pair[i]);
+        int rank = dp_group_view_rank(view, pair[i]);
 
-        if (dp_slot_of(n, rank) == slot && !dp_join_is_joined(scope, rank)) return 0;
+        if (dp_branch_of(n, rank) == branch && !dp_join_is_joined(view, rank)) return 0;
     }
     return 1;
 }
 
-/* One of the ranks in a slot that have joined: the collective's root if it is among them. */
-int dp_join_names(const dp_negotiator_t *n, const dp_row_t *row, int slot)
+/* One of the ranks in a branch that have joined: the collective's root if it is among them. */
+int dp_join_names(const dp_negotiator_t *n, const dp_entry_t *entry, int branch)
 {
-    const dp_scope_t *scope = row->scope;
-    const dp_signature_t *signature = dp_row_signature(row);
-    const int likely[2] = {dp_scope_rank(scope, signature->root),
-                           dp_scope_rank(scope, signature->peer)};
+    const dp_group_view_t *view = entry->view;
+    const dp_signature_t *signature = dp_entry_signature(entry);
+    const int likely[2] = {dp_group_view_rank(view, signature->root),
+                           dp_group_view_rank(view, signature->peer)};
 
     for (int i = 0; i < 2; i++) {
-        if (dp_slot_of(n, likely[i]) == slot && dp_join_is_joined(scope, likely[i])) {
+        if (dp_branch_of(n, likely[i]) == branch && dp_join_is_joined(view, likely[i])) {
             return likely[i];
         }
     }
-    return scope->joined_rank[slot];
+    return view->joined_rank[branch];
 }
 
 /* May this tensor do without those who have joined? */
-int dp_join_allows(const dp_row_t *row)
+int dp_join_allows(const dp_entry_t *entry)
 {
-    const dp_signature_t *signature = dp_row_signature(row);
+    const dp_signature_t *signature = dp_entry_signature(entry);
 
     switch (signature->collective) {
     case DP_COLLECTIVE_ALLREDUCE:
@@ -66,114 +66,114 @@ int dp_join_allows(const dp_row_t *row)
     case DP_COLLECTIVE_BROADCAST:
     case DP_COLLECTIVE_BARRIER:
         return signature->root < 0 ||
-               dp_scope_rank(row->scope, signature->root) != row->absent_rank;
+               dp_group_view_rank(entry->view, signature->root) != entry->absent_rank;
     default:
         return 0;
     }
 }
 
-void dp_join_arrive(dp_negotiator_t *n, dp_scope_t *scope, int rank)
+void dp_join_arrive(dp_negotiator_t *n, dp_group_view_t *view, int rank)
 {
-    int slot = dp_slot_of(n, rank);
+    int branch = dp_branch_of(n, rank);
 
-    dp_bit_set(scope->joined, dp_scope_index(scope, rank));
-    scope->joined_count++;
-    scope->joined_below[slot]++;
-    scope->joined_rank[slot] = rank;
-    scope->last_joined = rank;
+    dp_bit_set(view->joined, dp_group_view_index(view, rank));
+    view->joined_count++;
+    view->joined_below[branch]++;
+    view->joined_rank[branch] = rank;
+    view->last_joined = rank;
     if (!dp_is_root(n)) {
-        dp_word_t word = {.kind = DP_ITEM_JOIN, .rank = rank, .group = scope->uid};
+        dp_notice_t notice = {.kind = DP_ITEM_JOIN, .rank = rank, .group = view->uid};
 
-        dp_outbox_say(n, &word);
+        dp_outbox_notice(n, &notice);
     }
-    for (size_t i = 0; i < n->table.row_count && !n->is_fatal; i++) {
-        if (n->table.rows[i]->scope == scope) dp_agree_absent(n, n->table.rows[i]);
+    for (size_t i = 0; i < n->table.entry_count && !n->is_fatal; i++) {
+        if (n->table.entries[i]->view == view) dp_agree_absent(n, n->table.entries[i]);
     }
-    if (!dp_is_root(n) || n->is_fatal || scope->is_closed) return;
-    if (scope->joined_count < scope->member_count) return;
-    dp_order_release(n); /* they went without ranks that are counted again after this */
+    if (!dp_is_root(n) || n->is_fatal || view->is_closed) return;
+    if (view->joined_count < view->member_count) return;
+    dp_order_launch_held(n); /* they went without ranks that are counted again after this */
     if (n->is_fatal) return;
     n->made.kind = DP_ITEM_JOINED;
-    n->made.group = scope->uid;
-    n->made.rank = scope->last_joined;
+    n->made.group = view->uid;
+    n->made.rank = view->last_joined;
     n->made.list_count = 0;
-    dp_outbox_down(n, scope->expect, &n->made, 1);
-    if (!n->is_fatal) dp_join_all(n, scope, scope->last_joined);
+    dp_outbox_down(n, view->expect, &n->made, 1);
+    if (!n->is_fatal) dp_join_all(n, view, view->last_joined);
 }
 
 /* What failed without this rank does not concern it any more: it has joined instead. */
-static void forgive(dp_negotiator_t *n, const dp_scope_t *scope)
+static void forgive_refusals(dp_negotiator_t *n, const dp_group_view_t *view)
 {
-    for (size_t i = 0; i < n->table.row_count; i++) {
-        if (n->table.rows[i]->scope == scope) dp_row_forgive(n->table.rows[i]);
+    for (size_t i = 0; i < n->table.entry_count; i++) {
+        if (n->table.entries[i]->view == view) dp_entry_forgive(n->table.entries[i]);
     }
 }
 
 /* This rank has no more data. What a leaver has kept can still be launched, and goes without it, as
  * it would have if CLOSED had come a moment later. */
-void dp_join_refused(dp_negotiator_t *n, dp_scope_t *scope)
+void dp_join_refused(dp_negotiator_t *n, dp_group_view_t *view)
 {
-    forgive(n, scope);
-    if (!dp_join_is_joined(scope, n->rank)) scope->is_join_due = 1;
+    forgive_refusals(n, view);
+    if (!dp_join_is_joined(view, n->rank)) view->is_join_due = 1;
     dp_join_flush(n);
 }
 
-void dp_join_own(dp_negotiator_t *n, dp_scope_t *scope, void *request)
+void dp_join_own(dp_negotiator_t *n, dp_group_view_t *view, void *request)
 {
-    forgive(n, scope);
-    scope->has_join = 1;
-    scope->is_join_said = 0;
-    scope->join_request = request;
+    forgive_refusals(n, view);
+    view->has_join = 1;
+    view->is_join_said = 0;
+    view->join_request = request;
     n->own_pending++;
-    dp_lock_diverge(n, DP_SCHEDULE_END_JOIN, n->rank, "it has joined");
+    dp_schedule_diverge(n, DP_SCHEDULE_END_JOIN, n->rank, "it has joined");
     dp_join_flush(n);
 }
 
-int dp_join_has_own(const dp_negotiator_t *n, const dp_scope_t *scope)
+int dp_join_has_own(const dp_negotiator_t *n, const dp_group_view_t *view)
 {
-    return scope->has_join || dp_join_is_joined(scope, n->rank);
+    return view->has_join || dp_join_is_joined(view, n->rank);
 }
 
-static dp_scope_t *unsaid(const dp_negotiator_t *n)
+static dp_group_view_t *next_unsaid_join(const dp_negotiator_t *n)
 {
     for (size_t i = 0; i <= n->group_count; i++) {
-        dp_scope_t *scope = i < n->group_count ? n->groups[i] : n->world;
+        dp_group_view_t *view = i < n->group_count ? n->groups[i] : n->world;
 
-        if (scope->is_join_due || (scope->has_join && !scope->is_join_said)) return scope;
+        if (view->is_join_due || (view->has_join && !view->is_join_said)) return view;
     }
     return NULL;
 }
 
-/* What this rank launched under a lock comes before its JOIN, as what it announces does. */
+/* What this rank launched under a schedule comes before its JOIN, as what it announces does. */
 void dp_join_flush(dp_negotiator_t *n)
 {
-    dp_scope_t *scope;
+    dp_group_view_t *view;
 
-    while (!n->lock.is_scheduled && n->lock.shadows == 0 && !n->is_fatal) {
-        scope = unsaid(n);
-        if (scope == NULL) return;
-        scope->is_join_said = 1;
-        scope->is_join_due = 0;
-        dp_join_arrive(n, scope, n->rank);
+    while (!n->schedule.is_active && n->schedule.early_count == 0 && !n->is_fatal) {
+        view = next_unsaid_join(n);
+        if (view == NULL) return;
+        view->is_join_said = 1;
+        view->is_join_due = 0;
+        dp_join_arrive(n, view, n->rank);
     }
 }
 
 /* JOINED, on every rank that it concerns. */
-void dp_join_all(dp_negotiator_t *n, dp_scope_t *scope, int last_rank)
+void dp_join_all(dp_negotiator_t *n, dp_group_view_t *view, int last_rank)
 {
-    dp_event_t *event;
+    dp_own_output_t *output;
 
     n->position++;
-    memset(scope->joined, 0, dp_bit_words(scope->member_count) * sizeof(*scope->joined));
-    memset(scope->joined_below, 0, (size_t)n->table.slots * sizeof(*scope->joined_below));
-    scope->joined_count = 0;
-    scope->last_joined = -1;
-    if (!scope->has_join) return;
-    scope->has_join = 0;
+    memset(view->joined, 0, dp_bit_words(view->member_count) * sizeof(*view->joined));
+    memset(view->joined_below, 0, (size_t)n->table.branches * sizeof(*view->joined_below));
+    view->joined_count = 0;
+    view->last_joined = -1;
+    if (!view->has_join) return;
+    view->has_join = 0;
     n->own_pending--;
-    event = dp_outbox_event(n, DP_OUTPUT_JOINED);
-    if (event == NULL) return;
-    event->group = scope->uid;
-    event->request = scope->join_request;
-    event->last_rank = dp_scope_index(scope, last_rank);
+    output = dp_outbox_output(n, DP_OUTPUT_JOINED);
+    if (output == NULL) return;
+    output->group = view->uid;
+    output->request = view->join_request;
+    output->last_rank = dp_group_view_index(view, last_rank);
 }

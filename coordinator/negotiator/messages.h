@@ -27,23 +27,20 @@
  *     LEFT     u32 rank
  *     FIN
  *     MISSING  u32 round, u32 count, u8 n, n x (u32 rank, u32 pending, text progress)
- *     DIVERGE  u8 reason, u32 rank, text                                            while locked
- *     COUNT    u64 rounds, u32 rank                                                 while locked
- *     STAND    u64 lowest, u64 highest, u32 n, n x u64 rounds of a bucket               while
- * locked VOID     u32 rank, u64 position of that rank, ref down, from parent to child (position:
- * one less than that of the first ordered item) SEEK     u64 position                    one less
- * than that of the next ordered item LAUNCH   u64 sequence, u64 behind, u32 n, n x entry ordered
- *     FAILURE  u32 id, u8 flags [, key] [, list], u8 status, text                       ordered
- *     JOINED   u32 group, u32 rank                                                      ordered
- *     KEEP     u32 rank, u64 zero, ref                                    only before CLOSED
- *     CLOSED   u32 group, u32 rank, u32 n, the KEEPs before it                          ordered
- *     BYE                                                                               ordered
- *     LOCK     u64 sequence, u32 stride, u32 n, n x bucket                           ordered
- *     RELEASE  u64 lowest, u64 highest, u32 n, n x u64 rounds of a bucket                ordered
- *     CONFIRM  u64 rounds, u32 rank                                             while locked
- *     HOLD     u8 reason, u32 rank, text                                        while locked
- *     WHO      u32 round, u32 patience in ms, ref [, list]
- *     WARN     u32 group [, list], text
+ *     DIVERGE  u8 reason, u32 rank, text                                            while scheduled
+ *     COUNT    u64 rounds, u32 rank                                                 while scheduled
+ *     REACHED    u64 lowest, u64 highest, u32 n, n x u64 rounds of a bucket               while
+ * scheduled GIVE_UP     u32 rank, u64 position of that rank, ref down, from parent to child
+ * (position: one less than that of the first ordered item) SEEK     u64 position one less than that
+ * of the next ordered item LAUNCH   u64 sequence, u64 behind, u32 n, n x entry ordered FAILURE  u32
+ * id, u8 flags [, key] [, list], u8 status, text                       ordered JOINED   u32 group,
+ * u32 rank                                                      ordered KEEP     u32 rank, u64
+ * zero, ref                                    only before CLOSED CLOSED   u32 group, u32 rank, u32
+ * n, the KEEPs before it                          ordered BYE ordered SCHEDULE     u64 sequence,
+ * u32 stride, u32 n, n x bucket                           ordered SCHEDULE_END  u64 lowest, u64
+ * highest, u32 n, n x u64 rounds of a bucket                ordered CONFIRM  u64 rounds, u32 rank
+ * while scheduled PAUSE     u8 reason, u32 rank, text                                        while
+ * scheduled WHO      u32 round, u32 patience in ms, ref [, list] WARN     u32 group [, list], text
  *     entry := u32 id, u8 flags, f32 absmax [, key] [, u32 absent] [, signature]
  *              [, u32 new group, u32 slot]
  *     bucket:= u32 n, n x (u32 id, u8 flags, f32 absmax)
@@ -101,11 +98,11 @@ typedef enum dp_item_kind {
 #define DP_FLAG_NAME 8u      /* LAUNCH, FAILURE: the id is new, or there is none: its key follows */
 #define DP_FLAG_ABSENT 16u   /* READY, LAUNCH: ranks have joined: how many follows */
 #define DP_FLAG_BORN 32u     /* LAUNCH: a group is made: its uid and slot follow */
-#define DP_FLAG_AHEAD 64u    /* READY: how far a rank had launched by the last lock follows */
+#define DP_FLAG_AHEAD 64u    /* READY: how far a rank had launched by the last schedule follows */
 
 typedef struct dp_frame_header {
     uint32_t generation; /* of the membership; 0 until a world can change */
-    uint32_t epoch;      /* odd: a schedule is locked; one more with each LOCK and RELEASE */
+    uint32_t epoch; /* odd: a schedule is scheduled; one more with each SCHEDULE and SCHEDULE_END */
     uint64_t position;
 } dp_frame_header_t;
 
@@ -137,10 +134,10 @@ typedef struct dp_item {
     uint64_t age_ns;
     uint64_t sequence;
     uint32_t count;     /* LAUNCH: entries that follow the item's head; CLOSED: KEEPs before it;
-                           LOCK: buckets that follow */
+                           SCHEDULE: buckets that follow */
     uint64_t ahead;     /* READY; LAUNCH: what it is behind */
-    uint64_t low, high; /* STAND, RELEASE: buckets; COUNT, CONFIRM: low: rounds */
-    uint64_t *rounds;   /* [round_count] STAND, RELEASE; after a read: owned, dp_item_fini() */
+    uint64_t low, high; /* REACHED, SCHEDULE_END: buckets; COUNT, CONFIRM: low: rounds */
+    uint64_t *rounds; /* [round_count] REACHED, SCHEDULE_END; after a read: owned, dp_item_fini() */
     uint32_t round_count;
     uint32_t stride;
     dp_schedule_end_reason_t reason;
@@ -163,7 +160,7 @@ void dp_frame_write_header(dp_writer_t *writer, const dp_frame_header_t *header)
 /* DP_ERR_UNSUPPORTED: another version (in *version); DP_ERR_INVALID: malformed. */
 dp_status_t dp_frame_read_header(dp_reader_t *reader, dp_frame_header_t *header, int *version);
 
-/* Writes all of an item, of LAUNCH and LOCK only the head. */
+/* Writes all of an item, of LAUNCH and SCHEDULE only the head. */
 void dp_item_write(dp_writer_t *writer, const dp_item_t *item);
 void dp_item_write_entry(dp_writer_t *writer, const dp_item_t *entry);
 size_t dp_item_bound(const dp_item_t *item); /* no item takes more bytes than this */
@@ -174,7 +171,7 @@ size_t dp_item_entry_bound(const char *name, const dp_signature_t *signature);
 dp_status_t dp_item_read(dp_reader_t *reader, dp_item_t *item);
 /* The next entry of a LAUNCH, likewise. */
 dp_status_t dp_item_read_entry(dp_reader_t *reader, dp_item_t *item);
-/* How many entries the next bucket of a LOCK has. */
+/* How many entries the next bucket of a SCHEDULE has. */
 dp_status_t dp_item_read_bucket(dp_reader_t *reader, uint32_t *count);
 #define DP_BUCKET_BYTES 4
 #define DP_BUCKET_ENTRY_BYTES 9

@@ -38,14 +38,14 @@ static dp_status_t init(dp_negotiator_t *n, const dp_negotiator_options_t *optio
     if (count > 0) memcpy(n->children, node->children, count * sizeof(*n->children));
     status = dp_table_init(&n->table, node->child_count + 1);
     if (status != DP_OK) return status;
-    status = dp_scopes_init(n, node->arity);
+    status = dp_group_views_init(n, node->arity);
     if (status != DP_OK) return status;
     n->fins = calloc(n->table.bit_words, sizeof(*n->fins));
     n->left = calloc(dp_bit_words((size_t)n->size), sizeof(*n->left));
     if (n->fins == NULL || n->left == NULL) return DP_ERR_NO_MEMORY;
-    n->lock.may_schedule = options->may_schedule && n->size > 1;
-    n->lock.resume_rounds = options->resume_rounds;
-    status = dp_lock_init(n);
+    n->schedule.may_schedule = options->may_schedule && n->size > 1;
+    n->schedule.resume_rounds = options->resume_rounds;
+    status = dp_schedule_init(n);
     if (status != DP_OK) return status;
     status = dp_stall_init(n);
     return status == DP_OK ? dp_outbox_init(n) : status;
@@ -69,16 +69,16 @@ dp_status_t dp_negotiator_create(const dp_negotiator_options_t *options, dp_nego
 void dp_negotiator_destroy(dp_negotiator_t *n)
 {
     if (n == NULL) return;
-    /* Rows go as they are: whatever list they are in goes with them. */
-    for (size_t i = 0; i < n->table.row_count; i++)
-        n->table.rows[i]->stall_list = DP_ROW_UNLISTED;
+    /* Entries go as they are: whatever list they are in goes with them. */
+    for (size_t i = 0; i < n->table.entry_count; i++)
+        n->table.entries[i]->stall_list = DP_ENTRY_UNLISTED;
     dp_outbox_fini(n);
-    dp_lock_fini(n);
+    dp_schedule_fini(n);
     dp_stall_fini(n);
     dp_table_fini(&n->table);
-    dp_scopes_fini(n);
-    free(n->complete.rows);
-    free(n->foreign.rows);
+    dp_group_views_fini(n);
+    free(n->complete.entries);
+    free(n->foreign.entries);
     free(n->kept);
     free(n->fins);
     free(n->left);
@@ -97,13 +97,13 @@ static int is_alive(dp_negotiator_t *n, uint64_t now_ns)
 /* ---- Inputs of this rank ---------------------------------------------------------------- */
 
 /* The oldest occurrence that failed without this rank is the one it submits now. */
-static void hand_refusal(dp_negotiator_t *n, dp_row_t *row, void *request)
+static void hand_refusal(dp_negotiator_t *n, dp_entry_t *entry, void *request)
 {
-    dp_refusal_t *refusal = row->refusals;
+    dp_refusal_t *refusal = entry->refusals;
 
     dp_outbox_fail(n, request, refusal->status, refusal->text);
-    row->refusals = refusal->next;
-    if (row->refusals == NULL) row->refusals_end = &row->refusals;
+    entry->refusals = refusal->next;
+    if (entry->refusals == NULL) entry->refusals_end = &entry->refusals;
     free(refusal);
 }
 
@@ -122,54 +122,54 @@ static int is_list_valid(const dp_negotiator_t *n, const dp_signature_t *signatu
     return has_own;
 }
 
-/* Is the signature one that this rank may bring to the group? scope: NULL: a group to be made. */
-static int is_possible(const dp_negotiator_t *n, const dp_scope_t *scope,
+/* Is the signature one that this rank may bring to the group? view: NULL: a group to be made. */
+static int is_possible(const dp_negotiator_t *n, const dp_group_view_t *view,
                        const dp_signature_t *signature)
 {
     int is_create = signature->collective == DP_COLLECTIVE_GROUP_CREATE;
 
-    if (is_create != (scope == NULL)) return 0;
+    if (is_create != (view == NULL)) return 0;
     if (dp_signature_bytes(signature) > SIGNATURE_BYTES_MAX) return 0;
     if (is_create) return is_list_valid(n, signature);
-    if (scope->own < 0 || signature->member_count > 0) return 0;
+    if (view->own < 0 || signature->member_count > 0) return 0;
     if (signature->part_count > DP_GROUPED_MAX &&
         signature->collective != DP_COLLECTIVE_REDUCE_SCATTERV)
         return 0;
-    if (signature->collective == DP_COLLECTIVE_GROUP_DESTROY) return scope->uid != DP_GROUP_WORLD;
+    if (signature->collective == DP_COLLECTIVE_GROUP_DESTROY) return view->uid != DP_GROUP_WORLD;
     if (signature->collective != DP_COLLECTIVE_SEND) return 1;
-    return signature->root != signature->peer && dp_scope_rank(scope, signature->root) >= 0 &&
-           dp_scope_rank(scope, signature->peer) >= 0 &&
-           (signature->root == scope->own || signature->peer == scope->own);
+    return signature->root != signature->peer && dp_group_view_rank(view, signature->root) >= 0 &&
+           dp_group_view_rank(view, signature->peer) >= 0 &&
+           (signature->root == view->own || signature->peer == view->own);
 }
 
-static dp_status_t check_submission(const dp_negotiator_t *n, const dp_scope_t *scope,
+static dp_status_t check_submission(const dp_negotiator_t *n, const dp_group_view_t *view,
                                     const dp_submission_t *submission)
 {
     dp_collective_t collective = submission->signature->collective;
     size_t bytes =
         collective != DP_COLLECTIVE_JOIN ? strnlen(submission->name, DP_ENTRY_NAME_MAX + 1) : 1;
 
-    if (scope == NULL && submission->group != DP_GROUP_UNBORN) return DP_ERR_INVALID;
+    if (view == NULL && submission->group != DP_GROUP_UNBORN) return DP_ERR_INVALID;
     if (bytes == 0 || bytes > DP_ENTRY_NAME_MAX) return DP_ERR_INVALID;
-    if (!is_possible(n, scope, submission->signature)) return DP_ERR_INVALID;
+    if (!is_possible(n, view, submission->signature)) return DP_ERR_INVALID;
     if (n->is_finalizing) return DP_ERR_ORDER;
-    if (scope == NULL) return DP_OK;
-    if (scope->ending != NULL) return DP_ERR_ORDER;
-    return collective == DP_COLLECTIVE_GROUP_DESTROY && scope->own_pending > 0 ? DP_ERR_ORDER
-                                                                               : DP_OK;
+    if (view == NULL) return DP_OK;
+    if (view->ending != NULL) return DP_ERR_ORDER;
+    return collective == DP_COLLECTIVE_GROUP_DESTROY && view->own_pending > 0 ? DP_ERR_ORDER
+                                                                              : DP_OK;
 }
 
-static void submit_join(dp_negotiator_t *n, dp_scope_t *scope, void *request)
+static void submit_join(dp_negotiator_t *n, dp_group_view_t *view, void *request)
 {
-    if (scope->is_closed) {
-        dp_leave_refuse_join(n, scope, request);
-        dp_join_refused(n, scope);
+    if (view->is_closed) {
+        dp_leave_refuse_join(n, view, request);
+        dp_join_refused(n, view);
     } else {
-        dp_join_own(n, scope, request);
+        dp_join_own(n, view, request);
     }
 }
 
-/* The key of a submission's row: a send's is its two ranks'. */
+/* The key of a submission's entry: a send's is its two ranks'. */
 static dp_key_t key_of(const dp_submission_t *submission)
 {
     const dp_signature_t *signature = submission->signature;
@@ -182,59 +182,60 @@ static dp_key_t key_of(const dp_submission_t *submission)
 
 /* Has this rank joined the group? In one that a rank has left that no longer matters, but for
  * sends, which others still count it out of. */
-static int is_join_in_force(const dp_negotiator_t *n, const dp_scope_t *scope, const dp_key_t *key)
+static int is_join_in_force(const dp_negotiator_t *n, const dp_group_view_t *view,
+                            const dp_key_t *key)
 {
-    if (scope == NULL || !dp_join_has_own(n, scope)) return 0;
-    return !scope->is_closed || key->root >= 0;
+    if (view == NULL || !dp_join_has_own(n, view)) return 0;
+    return !view->is_closed || key->root >= 0;
 }
 
 dp_status_t dp_negotiator_submit(dp_negotiator_t *n, const dp_submission_t *submission,
                                  uint64_t now_ns)
 {
     const dp_signature_t *signature = submission->signature;
-    dp_scope_t *scope = dp_scope_find(n, submission->group);
+    dp_group_view_t *view = dp_group_view_find(n, submission->group);
     dp_key_t key = key_of(submission);
-    dp_own_t own = {.is_there = 1,
-                    .request = submission->request,
-                    .in_place = submission->in_place != 0,
-                    .is_urgent = submission->is_urgent != 0,
-                    .absmax = dp_absmax_clean(submission->last_absmax)};
+    dp_submitted_t own = {.is_there = 1,
+                          .request = submission->request,
+                          .in_place = submission->in_place != 0,
+                          .is_urgent = submission->is_urgent != 0,
+                          .absmax = dp_absmax_clean(submission->last_absmax)};
     dp_status_t status;
-    dp_row_t *row;
+    dp_entry_t *entry;
 
     if (!is_alive(n, now_ns)) return n->is_fatal ? n->fatal_status : DP_ERR_ORDER;
-    status = check_submission(n, scope, submission);
+    status = check_submission(n, view, submission);
     if (status != DP_OK) return status;
-    if (is_join_in_force(n, scope, &key)) return DP_ERR_ORDER;
+    if (is_join_in_force(n, view, &key)) return DP_ERR_ORDER;
     if (signature->collective == DP_COLLECTIVE_JOIN) {
-        submit_join(n, scope, submission->request);
+        submit_join(n, view, submission->request);
         return n->is_fatal ? n->fatal_status : DP_OK;
     }
-    row = dp_row_get(n, &key, scope);
-    if (row == NULL) goto no_memory;
-    if (row->own.is_there) return DP_ERR_BUSY;
-    if (row->refusals != NULL) {
-        hand_refusal(n, row, submission->request);
+    entry = dp_entry_get(n, &key, view);
+    if (entry == NULL) goto no_memory;
+    if (entry->own.is_there) return DP_ERR_BUSY;
+    if (entry->refusals != NULL) {
+        hand_refusal(n, entry, submission->request);
         return n->is_fatal ? n->fatal_status : DP_OK;
     }
-    if (row->own_expect == NULL && scope->is_closed &&
-        (!row->is_kept || dp_join_is_joined(scope, n->rank))) {
-        dp_leave_refuse(n, row, submission->request);
+    if (entry->own_expect == NULL && view->is_closed &&
+        (!entry->is_kept || dp_join_is_joined(view, n->rank))) {
+        dp_leave_refuse(n, entry, submission->request);
         return n->is_fatal ? n->fatal_status : DP_OK;
     }
-    if (row->signature == NULL || !dp_signature_equal(signature, row->signature)) {
+    if (entry->signature == NULL || !dp_signature_equal(signature, entry->signature)) {
         own.signature = dp_signature_copy(signature);
         if (own.signature == NULL) goto no_memory;
     }
     own.since_ns = n->now_ns;
-    row->own = own;
+    entry->own = own;
     n->own_pending++;
-    if (scope != NULL) scope->own_pending++;
-    if (signature->collective == DP_COLLECTIVE_GROUP_DESTROY) scope->ending = row;
-    if (n->lock.is_scheduled) {
-        dp_lock_submitted(n, row);
+    if (view != NULL) view->own_pending++;
+    if (signature->collective == DP_COLLECTIVE_GROUP_DESTROY) view->ending = entry;
+    if (n->schedule.is_active) {
+        dp_schedule_submitted(n, entry);
     } else {
-        dp_debt_submitted(n, row);
+        dp_catch_up_submitted(n, entry);
     }
     return n->is_fatal ? n->fatal_status : DP_OK;
 no_memory:
@@ -244,20 +245,20 @@ no_memory:
 
 void dp_negotiator_urgent(dp_negotiator_t *n, uint32_t group, const char *name, uint64_t now_ns)
 {
-    dp_row_t *row;
+    dp_entry_t *entry;
 
     if (!is_alive(n, now_ns)) return;
-    row = dp_table_next(&n->table, group, name, NULL);
-    for (; row != NULL; row = dp_table_next(&n->table, group, name, row)) {
-        if (!row->own.is_there) continue;
-        row->own.is_urgent = 1;
-        if (row->is_own && !row->is_shadow) dp_agree_urgent(n, row);
+    entry = dp_table_next(&n->table, group, name, NULL);
+    for (; entry != NULL; entry = dp_table_next(&n->table, group, name, entry)) {
+        if (!entry->own.is_there) continue;
+        entry->own.is_urgent = 1;
+        if (entry->is_own && !entry->is_early) dp_agree_urgent(n, entry);
     }
 }
 
 void dp_negotiator_waits(dp_negotiator_t *n, uint64_t now_ns)
 {
-    if (is_alive(n, now_ns)) dp_lock_waits(n);
+    if (is_alive(n, now_ns)) dp_schedule_waits(n);
 }
 
 void dp_negotiator_launched(dp_negotiator_t *n, uint64_t sequence, uint64_t now_ns)
@@ -277,17 +278,17 @@ void dp_negotiator_finalize(dp_negotiator_t *n, uint64_t now_ns)
 {
     if (!is_alive(n, now_ns)) return;
     n->is_finalizing = 1;
-    dp_lock_diverge(n, DP_SCHEDULE_END_FINALIZE, n->rank, "it finalizes");
+    dp_schedule_diverge(n, DP_SCHEDULE_END_FINALIZE, n->rank, "it finalizes");
 }
 
 void dp_negotiator_round(dp_negotiator_t *n, uint64_t now_ns)
 {
-    if (is_alive(n, now_ns)) dp_plan_round(n);
+    if (is_alive(n, now_ns)) dp_detect_round(n);
 }
 
 void dp_negotiator_end_schedule(dp_negotiator_t *n, const char *text, uint64_t now_ns)
 {
-    if (is_alive(n, now_ns)) dp_lock_diverge(n, DP_SCHEDULE_END_SETTING, n->rank, text);
+    if (is_alive(n, now_ns)) dp_schedule_diverge(n, DP_SCHEDULE_END_SETTING, n->rank, text);
 }
 
 void dp_negotiator_peer_lost(dp_negotiator_t *n, int rank, const char *text, uint64_t now_ns)
@@ -321,8 +322,8 @@ void dp_negotiator_blame(dp_negotiator_t *n, dp_status_t status, int culprit, co
 void dp_negotiator_tick(dp_negotiator_t *n, uint64_t now_ns)
 {
     if (!is_alive(n, now_ns)) return;
-    dp_lock_tick(n);
-    dp_debt_tick(n);
+    dp_schedule_tick(n);
+    dp_catch_up_tick(n);
     dp_stall_tick(n);
 }
 
@@ -336,16 +337,16 @@ void dp_negotiator_progress(dp_negotiator_t *n, const char *text)
 int dp_negotiator_output(dp_negotiator_t *n, dp_output_t *out)
 {
     if (!n->is_fatal) {
-        dp_debt_flush(n);
+        dp_catch_up_flush(n);
         dp_join_flush(n);
         /* before anything of the next round is ordered */
         dp_resume_flush(n);
-        dp_plan_flush(n);
+        dp_detect_flush(n);
         dp_order_flush(n);
-        dp_debt_flush(n); /* what has just ended may have another occurrence behind it */
+        dp_catch_up_flush(n); /* what has just ended may have another occurrence behind it */
         dp_order_flush(n);
-        dp_plan_flush(n);
-        dp_lock_flush(n);
+        dp_detect_flush(n);
+        dp_schedule_flush(n);
         dp_outbox_close_down(n);
         dp_stall_flush(n);
         dp_outbox_close_down(n);
@@ -359,8 +360,8 @@ uint64_t dp_negotiator_deadline(const dp_negotiator_t *n)
     uint64_t deadline, release;
 
     if (n->is_fatal || n->is_finished) return UINT64_MAX;
-    deadline = dp_min(dp_stall_deadline(n), dp_lock_deadline(n));
-    deadline = dp_min(deadline, dp_debt_deadline(n));
+    deadline = dp_min(dp_stall_deadline(n), dp_schedule_deadline(n));
+    deadline = dp_min(deadline, dp_catch_up_deadline(n));
     if (n->complete.count == 0) return deadline;
     release = n->complete_since_ns > UINT64_MAX - n->hold_ns ? UINT64_MAX
                                                              : n->complete_since_ns + n->hold_ns;

@@ -8,7 +8,7 @@
  *
  * READY goes up the tree once a subtree is ready; the root appends to the order and sends LAUNCH
  * down. Nothing is repeated and nothing is sent when idle. Where the same tensors come round after
- * round the root locks the schedule: then each rank launches by itself, in that order, and asks
+ * round the root schedules the schedule: then each rank launches by itself, in that order, and asks
  * nobody, until a rank does something else. docs/protocol.md tells the rules.
  */
 #ifndef DP_COORDINATOR_NEGOTIATOR_H
@@ -28,8 +28,9 @@ typedef struct dp_negotiator_options {
     size_t fusion_bytes;    /* root: enough is gathered to launch at once */
     uint64_t stall_warn_ns; /* 0: never */
     uint64_t stall_limit_ns; /* 0: never */
-    int may_schedule;        /* root: lock the schedule where rounds repeat themselves */
-    uint64_t resume_rounds;  /* root: a schedule that was locked for so many comes back; 0: none */
+    int may_schedule;        /* root: schedule the schedule where rounds repeat themselves */
+    uint64_t
+        resume_rounds; /* root: a schedule that was scheduled for so many comes back; 0: none */
 } dp_negotiator_options_t;
 
 #define DP_GROUP_WORLD 0u          /* uid of the group of all ranks */
@@ -38,7 +39,7 @@ typedef struct dp_negotiator_options {
 /* Bytes of a submission's name: a tensor's, and what the front door puts around it. */
 #define DP_ENTRY_NAME_MAX (DP_NAME_MAX + 64)
 
-/* Why a locked schedule ends. */
+/* Why a cached schedule ends. */
 typedef enum dp_schedule_end_reason {
     DP_SCHEDULE_END_TENSOR,    /* a tensor that is not in the plan */
     DP_SCHEDULE_END_SIGNATURE, /* one that is, with another type or shape */
@@ -49,7 +50,7 @@ typedef enum dp_schedule_end_reason {
     DP_SCHEDULE_END_GROUP,    /* a group is made or ended */
     DP_SCHEDULE_END_FINALIZE, /* a rank submits nothing more */
     DP_SCHEDULE_END_SETTING,  /* dp_negotiator_end_schedule() */
-    DP_SCHEDULE_END_STALL,    /* a rank is late: the unlocked protocol says who */
+    DP_SCHEDULE_END_STALL,    /* a rank is late: the negotiated protocol says who */
     DP_SCHEDULE_END_REASONS
 } dp_schedule_end_reason_t;
 
@@ -66,8 +67,8 @@ typedef enum dp_output_kind {
     DP_OUTPUT_WARN,   /* text for the log: a stall report and its end */
     DP_OUTPUT_SCHEDULE_BEGAN, /* from here on launches are no longer negotiated: entry_count tensors
                                */
-    DP_OUTPUT_SCHEDULE_PAUSED, /* that is about to end: no launch is over before UNLOCKED says which
-                                  may be */
+    DP_OUTPUT_SCHEDULE_PAUSED, /* that is about to end: no launch is over before SCHEDULE_ENDED says
+                                  which may be */
     DP_OUTPUT_SCHEDULE_ENDED,  /* they are again: reason, culprit, text. Launches after `sequence`
                             and up  to `until` that this rank was told of are not over before SETTLED
                             says so  for each of their entries: not every rank may have submitted
@@ -105,11 +106,11 @@ typedef struct dp_output {
     const dp_launch_entry_t *entries; /* [entry_count] */
     size_t entry_count;
     void *request;                   /* FAIL */
-    uint64_t until;                  /* UNLOCKED */
+    uint64_t until;                  /* SCHEDULE_ENDED */
     uint32_t id, absent;             /* SETTLED */
-    dp_schedule_end_reason_t reason; /* UNLOCKED */
+    dp_schedule_end_reason_t reason; /* SCHEDULE_ENDED */
     dp_status_t status;
-    int culprit; /* FATAL, UNLOCKED: the rank that caused it, -1 unknown */
+    int culprit; /* FATAL, SCHEDULE_ENDED: the rank that caused it, -1 unknown */
     const char *text;
 } dp_output_t;
 
@@ -142,7 +143,7 @@ dp_status_t dp_negotiator_message(dp_negotiator_t *negotiator, int from, const v
                                   size_t bytes, uint64_t now_ns); /* hostile bytes: FATAL output */
 void dp_negotiator_peer_lost(dp_negotiator_t *negotiator, int rank, const char *text,
                              uint64_t now_ns);
-/* A thread has waited for a while for something that is not launched here: a locked schedule must
+/* A thread has waited for a while for something that is not launched here: a cached schedule must
  * not hold it back. */
 void dp_negotiator_waits(dp_negotiator_t *negotiator, uint64_t now_ns);
 /* Somebody waits for this pending request: the root must not hold it back. */
@@ -153,7 +154,7 @@ void dp_negotiator_pace(dp_negotiator_t *negotiator, uint64_t hold_ns, size_t fu
 /* A round of this rank's program is over: what the root has ordered since the last one is a round
  * that may come again. Without such calls the root looks for sequences that repeat. */
 void dp_negotiator_round(dp_negotiator_t *negotiator, uint64_t now_ns);
-/* Ends a locked schedule, as what launches depend on is about to change. text: what, for logs. */
+/* Ends a cached schedule, as what launches depend on is about to change. text: what, for logs. */
 void dp_negotiator_end_schedule(dp_negotiator_t *negotiator, const char *text, uint64_t now_ns);
 /* The data plane has finished every launch up to this sequence. */
 void dp_negotiator_launched(dp_negotiator_t *negotiator, uint64_t sequence, uint64_t now_ns);

@@ -34,40 +34,40 @@ static uint64_t payload_bytes(const dp_signature_t *signature)
 }
 
 /* What an entry or a FAILURE says of its tensor: its id, and the key where the id is new. */
-static unsigned name_row(dp_negotiator_t *n, dp_item_t *item, dp_row_t *row)
+static unsigned name_entry(dp_negotiator_t *n, dp_item_t *item, dp_entry_t *entry)
 {
     unsigned flags = 0;
 
-    dp_item_ref(item, item->kind, row);
-    if (row->id == DP_ID_NONE) flags = DP_FLAG_NAME;
-    if (row->id == DP_ID_NONE && row->scope != NULL) {
-        dp_table_assign(&n->table, row, n->table.next_id);
-        item->id = row->id;
+    dp_item_ref(item, item->kind, entry);
+    if (entry->id == DP_ID_NONE) flags = DP_FLAG_NAME;
+    if (entry->id == DP_ID_NONE && entry->view != NULL) {
+        dp_table_assign(&n->table, entry, n->table.next_id);
+        item->id = entry->id;
     }
     return flags;
 }
 
 /* ---- Failures --------------------------------------------------------------------------- */
 
-void dp_order_failure(dp_negotiator_t *n, dp_row_t *row, dp_status_t status, const char *text,
+void dp_order_failure(dp_negotiator_t *n, dp_entry_t *entry, dp_status_t status, const char *text,
                       const int32_t *list, uint32_t list_count)
 {
     dp_item_t *item = &n->made;
 
-    dp_agree_targets(n, row, list, list_count);
+    dp_agree_targets(n, entry, list, list_count);
     item->kind = DP_ITEM_FAILURE;
-    item->flags = (uint8_t)name_row(n, item, row);
+    item->flags = (uint8_t)name_entry(n, item, entry);
     item->status = status;
     item->text = text;
     item->list = list;
     item->list_count = list_count;
     dp_outbox_down(n, n->targets, item, 1);
     item->list_count = 0;
-    if (!n->is_fatal) dp_agree_fail(n, row, status, text);
+    if (!n->is_fatal) dp_agree_fail(n, entry, status, text);
 }
 
 /* Of both lists: whoever is in one of them waits, or will. */
-static int32_t *unite(const dp_signature_t *a, const dp_signature_t *b, uint32_t *count)
+static int32_t *unite_members(const dp_signature_t *a, const dp_signature_t *b, uint32_t *count)
 {
     int32_t *list = malloc(((size_t)a->member_count + b->member_count + 1) * sizeof(*list));
     uint32_t i = 0, k = 0, found = 0;
@@ -84,76 +84,77 @@ static int32_t *unite(const dp_signature_t *a, const dp_signature_t *b, uint32_t
     return list;
 }
 
-static void mismatch(dp_negotiator_t *n, dp_row_t *row, const int rank[2],
-                     const dp_signature_t *const signature[2])
+static void order_mismatch(dp_negotiator_t *n, dp_entry_t *entry, const int rank[2],
+                           const dp_signature_t *const signature[2])
 {
-    char field[VALUE_TEXT_MAX], a[VALUE_TEXT_MAX], b[VALUE_TEXT_MAX], what[DP_ROW_TEXT_MAX];
+    char field[VALUE_TEXT_MAX], a[VALUE_TEXT_MAX], b[VALUE_TEXT_MAX], what[DP_ENTRY_TEXT_MAX];
     char rank_a[DP_RANK_TEXT_MAX], rank_b[DP_RANK_TEXT_MAX], text[DP_ERROR_TEXT_MAX];
     int32_t *list = NULL;
     uint32_t count = 0;
 
     dp_signature_difference(signature[0], signature[1], field, a, b, VALUE_TEXT_MAX);
     snprintf(text, sizeof(text), "%s: %s %s on %s, %s on %s",
-             dp_row_text_of(row, signature[0], what), field, a, dp_rank_text(n, rank[0], rank_a), b,
-             dp_rank_text(n, rank[1], rank_b));
-    if (row->scope == NULL) {
-        list = unite(signature[0], signature[1], &count);
+             dp_entry_text_of(entry, signature[0], what), field, a,
+             dp_rank_text(n, rank[0], rank_a), b, dp_rank_text(n, rank[1], rank_b));
+    if (entry->view == NULL) {
+        list = unite_members(signature[0], signature[1], &count);
         if (list == NULL) {
             dp_fatal_memory(n);
             return;
         }
     }
-    dp_order_failure(n, row, DP_ERR_MISMATCH, text, list, count);
+    dp_order_failure(n, entry, DP_ERR_MISMATCH, text, list, count);
     free(list);
 }
 
-static void lacks(dp_negotiator_t *n, dp_row_t *row, int leaver, const dp_signature_t *signature)
+static void order_lacks(dp_negotiator_t *n, dp_entry_t *entry, int leaver,
+                        const dp_signature_t *signature)
 {
-    char what[DP_ROW_TEXT_MAX], rank[DP_RANK_TEXT_MAX], text[DP_ERROR_TEXT_MAX];
+    char what[DP_ENTRY_TEXT_MAX], rank[DP_RANK_TEXT_MAX], text[DP_ERROR_TEXT_MAX];
 
-    dp_row_text_of(row, signature, what);
+    dp_entry_text_of(entry, signature, what);
     dp_rank_text(n, leaver, rank);
-    if (row->scope == NULL) {
+    if (entry->view == NULL) {
         snprintf(text, sizeof(text), "%s finalized before %.*s, of which it is a member, was made",
                  rank, WHAT_IN_TEXT, what);
     } else {
         snprintf(text, sizeof(text), "%s finalized before it submitted %.*s", rank, WHAT_IN_TEXT,
                  what);
     }
-    dp_order_failure(n, row, DP_ERR_LEFT, text, signature->members, signature->member_count);
+    dp_order_failure(n, entry, DP_ERR_LEFT, text, signature->members, signature->member_count);
 }
 
-void dp_order_conflict(dp_negotiator_t *n, dp_row_t *row, const int rank[2],
+void dp_order_conflict(dp_negotiator_t *n, dp_entry_t *entry, const int rank[2],
                        const dp_signature_t *const signature[2])
 {
     if (signature[1] == NULL) {
-        lacks(n, row, rank[0], signature[0]);
+        order_lacks(n, entry, rank[0], signature[0]);
     } else {
-        mismatch(n, row, rank, signature);
+        order_mismatch(n, entry, rank, signature);
     }
 }
 
-static void refuse_absent(dp_negotiator_t *n, dp_row_t *row)
+static void refuse_absent(dp_negotiator_t *n, dp_entry_t *entry)
 {
-    char what[DP_ROW_TEXT_MAX], rank[DP_RANK_TEXT_MAX], text[DP_ERROR_TEXT_MAX];
+    char what[DP_ENTRY_TEXT_MAX], rank[DP_RANK_TEXT_MAX], text[DP_ERROR_TEXT_MAX];
 
-    snprintf(text, sizeof(text), "%s: %s needs %s, which has joined", dp_row_text(row, what),
-             dp_collective_name(dp_row_signature(row)->collective),
-             dp_rank_text(n, row->absent_rank, rank));
-    dp_order_failure(n, row, DP_ERR_ORDER, text, NULL, 0);
+    snprintf(text, sizeof(text), "%s: %s needs %s, which has joined", dp_entry_text(entry, what),
+             dp_collective_name(dp_entry_signature(entry)->collective),
+             dp_rank_text(n, entry->absent_rank, rank));
+    dp_order_failure(n, entry, DP_ERR_ORDER, text, NULL, 0);
 }
 
 /* A rank that owes the tensor waits for something that cannot come before it. */
-void dp_order_void(dp_negotiator_t *n, dp_row_t *row, int rank)
+void dp_order_give_up(dp_negotiator_t *n, dp_entry_t *entry, int rank)
 {
-    char what[DP_ROW_TEXT_MAX], name[DP_RANK_TEXT_MAX], text[DP_ERROR_TEXT_MAX];
+    char what[DP_ENTRY_TEXT_MAX], name[DP_RANK_TEXT_MAX], text[DP_ERROR_TEXT_MAX];
 
-    if (row->owed_left == 0 || row->is_complete || row->is_mismatched) return;
+    if (entry->unsettled == 0 || entry->is_complete || entry->is_mismatched) return;
     snprintf(text, sizeof(text),
              "%s waits for another operation and has not submitted %.*s, which was launched before "
              "it as in the rounds before",
-             dp_rank_text(n, rank, name), WHAT_IN_TEXT, dp_row_text(row, what));
-    dp_order_failure(n, row, DP_ERR_ORDER, text, NULL, 0);
+             dp_rank_text(n, rank, name), WHAT_IN_TEXT, dp_entry_text(entry, what));
+    dp_order_failure(n, entry, DP_ERR_ORDER, text, NULL, 0);
 }
 
 /* ---- Launches --------------------------------------------------------------------------- */
@@ -168,23 +169,24 @@ static uint32_t free_slot(const dp_negotiator_t *n)
 }
 
 /* Gives a group its uid and slot; 0: there is none, it fails everywhere. */
-static int bear(dp_negotiator_t *n, dp_row_t *row, dp_launch_t *launch)
+static int number_group(dp_negotiator_t *n, dp_entry_t *entry, dp_ordered_launch_t *launch)
 {
-    const dp_signature_t *signature = row->proposed;
-    char what[DP_ROW_TEXT_MAX], text[DP_ERROR_TEXT_MAX];
+    const dp_signature_t *signature = entry->proposed;
+    char what[DP_ENTRY_TEXT_MAX], text[DP_ERROR_TEXT_MAX];
     const char *name = signature->group_name;
 
     launch->slot = free_slot(n);
     launch->born = n->last_uid + 1;
     if (launch->slot == 0 || launch->born == DP_GROUP_UNBORN) {
         snprintf(text, sizeof(text), "%s: %zu groups are alive, there can be %d",
-                 dp_row_text(row, what), n->group_count, DP_GROUPS_MAX);
-        dp_order_failure(n, row, DP_ERR_FULL, text, signature->members, signature->member_count);
+                 dp_entry_text(entry, what), n->group_count, DP_GROUPS_MAX);
+        dp_order_failure(n, entry, DP_ERR_PENDING, text, signature->members,
+                         signature->member_count);
         return 0;
     }
-    if (dp_scope_make(n, launch->born, launch->slot,
-                      name != NULL && name[0] != '\0' ? name : row->name, signature->members,
-                      signature->member_count) == NULL) {
+    if (dp_group_view_make(n, launch->born, launch->slot,
+                           name != NULL && name[0] != '\0' ? name : entry->name, signature->members,
+                           signature->member_count) == NULL) {
         dp_fatal_memory(n);
         return 0;
     }
@@ -192,51 +194,51 @@ static int bear(dp_negotiator_t *n, dp_row_t *row, dp_launch_t *launch)
     return 1;
 }
 
-static const dp_signature_t *news_for_absent(const dp_row_t *row)
+static const dp_signature_t *signature_for_absent(const dp_entry_t *entry)
 {
-    return row->absent > 0 ? row->proposed : NULL;
+    return entry->absent > 0 ? entry->proposed : NULL;
 }
 
-static void write_entry(dp_negotiator_t *n, dp_writer_t *writer, dp_row_t *row,
-                        const dp_launch_t *launch, int has_children)
+static void write_launched(dp_negotiator_t *n, dp_writer_t *writer, dp_entry_t *entry,
+                           const dp_ordered_launch_t *launch, int has_children)
 {
-    dp_item_t *entry = &n->made;
-    unsigned flags = name_row(n, entry, row);
+    dp_item_t *item = &n->made;
+    unsigned flags = name_entry(n, item, entry);
 
-    if (row->in_place) flags |= DP_FLAG_IN_PLACE;
-    if (row->absent > 0) flags |= DP_FLAG_ABSENT;
-    if (news_for_absent(row) != NULL) flags |= DP_FLAG_SIGNATURE;
+    if (entry->in_place) flags |= DP_FLAG_IN_PLACE;
+    if (entry->absent > 0) flags |= DP_FLAG_ABSENT;
+    if (signature_for_absent(entry) != NULL) flags |= DP_FLAG_SIGNATURE;
     if (launch->born != 0) flags |= DP_FLAG_BORN;
-    entry->flags = (uint8_t)flags;
-    entry->absmax = row->absmax;
-    entry->absent = row->absent;
-    entry->signature = row->proposed;
-    entry->born = launch->born;
-    entry->slot = launch->slot;
-    if (has_children) dp_item_write_entry(writer, entry);
+    item->flags = (uint8_t)flags;
+    item->absmax = entry->absmax;
+    item->absent = entry->absent;
+    item->signature = entry->proposed;
+    item->born = launch->born;
+    item->slot = launch->slot;
+    if (has_children) dp_item_write_entry(writer, item);
 }
 
-/* Rows that go into one LAUNCH with the first of a list. */
-static int goes_with(const dp_row_t *first, const dp_row_t *row)
+/* Entries that go into one LAUNCH with the first of a list. */
+static int goes_with(const dp_entry_t *first, const dp_entry_t *entry)
 {
-    if (row == NULL || row->scope != first->scope) return 0;
-    return row == first || (!dp_launches_alone(dp_row_signature(first)->collective) &&
-                            !dp_launches_alone(dp_row_signature(row)->collective));
+    if (entry == NULL || entry->view != first->view) return 0;
+    return entry == first || (!dp_launches_alone(dp_entry_signature(first)->collective) &&
+                              !dp_launches_alone(dp_entry_signature(entry)->collective));
 }
 
-/* How many rows from first on go into one LAUNCH, and the bytes they need at most. */
-static uint32_t gather(dp_row_t *const *rows, size_t begin, size_t count, size_t *bytes,
-                       size_t *end)
+/* How many entries from first on go into one LAUNCH, and the bytes they need at most. */
+static uint32_t pick_companions(dp_entry_t *const *entries, size_t begin, size_t count,
+                                size_t *bytes, size_t *end)
 {
     uint32_t found = 0;
 
-    if (dp_launches_alone(dp_row_signature(rows[begin])->collective)) count = begin + 1;
+    if (dp_launches_alone(dp_entry_signature(entries[begin])->collective)) count = begin + 1;
     *bytes = 16;
     for (*end = begin; *end < count && *bytes < LAUNCH_BYTES_MAX; (*end)++) {
-        const dp_row_t *row = rows[*end];
+        const dp_entry_t *entry = entries[*end];
 
-        if (!goes_with(rows[begin], row)) continue;
-        *bytes += dp_item_entry_bound(row->name, news_for_absent(row));
+        if (!goes_with(entries[begin], entry)) continue;
+        *bytes += dp_item_entry_bound(entry->name, signature_for_absent(entry));
         found++;
     }
     return found;
@@ -244,42 +246,43 @@ static uint32_t gather(dp_row_t *const *rows, size_t begin, size_t count, size_t
 
 /* What a launch has to be behind: whatever one of its ranks had launched by a schedule, or after
  * something that was. What is owed itself has its place. */
-static uint64_t place_behind(dp_negotiator_t *n, dp_row_t *first, dp_row_t *const *rows,
-                             size_t begin, size_t end)
+static uint64_t find_floor(dp_negotiator_t *n, dp_entry_t *first, dp_entry_t *const *entries,
+                           size_t begin, size_t end)
 {
     uint64_t behind = 0;
 
-    if (n->lock.open == 0 && n->lock.debts == 0) return 0;
+    if (n->schedule.unsettled == 0 && n->schedule.late_count == 0) return 0;
     for (size_t i = begin; i < end; i++) {
-        const dp_row_t *row = i == begin ? first : rows[i];
+        const dp_entry_t *entry = i == begin ? first : entries[i];
 
-        if (!goes_with(first, row) || row->owed_left > 0) continue;
-        behind = dp_max(behind, dp_debt_floor(n, row));
+        if (!goes_with(first, entry) || entry->unsettled > 0) continue;
+        behind = dp_max(behind, dp_catch_up_floor(n, entry));
     }
     for (size_t i = begin; i < end && behind > 0; i++) {
-        const dp_row_t *row = i == begin ? first : rows[i];
+        const dp_entry_t *entry = i == begin ? first : entries[i];
 
-        if (goes_with(first, row) && row->owed_left == 0) dp_debt_raise(n, row, behind);
+        if (goes_with(first, entry) && entry->unsettled == 0)
+            dp_catch_up_raise_floor(n, entry, behind);
     }
     return behind;
 }
 
-/* Sends one LAUNCH of rows[begin] and what goes with it, and takes them out of the list. */
-static void order_launch(dp_negotiator_t *n, dp_row_t **rows, size_t begin, size_t count)
+/* Sends one LAUNCH of entries[begin] and what goes with it, and takes them out of the list. */
+static void order_launch(dp_negotiator_t *n, dp_entry_t **entries, size_t begin, size_t count)
 {
-    dp_row_t *first = rows[begin];
-    dp_launch_t launch = {.sequence = n->sequence + 1};
-    dp_scope_t *scope = first->scope;
+    dp_entry_t *first = entries[begin];
+    dp_ordered_launch_t launch = {.sequence = n->sequence + 1};
+    dp_group_view_t *view = first->view;
     size_t bytes, end;
-    uint32_t found = gather(rows, begin, count, &bytes, &end);
-    int has_children, is_owed, is_first = 1;
-    uint32_t slot_number = scope != NULL ? scope->slot_number : 0;
+    uint32_t found = pick_companions(entries, begin, count, &bytes, &end);
+    int has_children, is_catch_up, is_first = 1;
+    uint32_t slot = view != NULL ? view->slot : 0;
     dp_writer_t writer;
 
-    rows[begin] = NULL;
-    if (scope == NULL && !bear(n, first, &launch)) return;
+    entries[begin] = NULL;
+    if (view == NULL && !number_group(n, first, &launch)) return;
     dp_agree_launch_begin(n, &launch, first);
-    launch.behind = place_behind(n, first, rows, begin, end);
+    launch.behind = find_floor(n, first, entries, begin, end);
     n->made.ahead = launch.behind;
     n->made.kind = DP_ITEM_LAUNCH;
     n->made.sequence = launch.sequence;
@@ -287,43 +290,43 @@ static void order_launch(dp_negotiator_t *n, dp_row_t **rows, size_t begin, size
     has_children = dp_outbox_down_begin(n, n->targets, n->position, bytes, &writer);
     if (has_children) dp_item_write(&writer, &n->made);
     for (size_t i = begin; i < end && !n->is_fatal; i++) {
-        dp_row_t *row = i == begin ? first : rows[i];
-        dp_launch_entry_t entry;
+        dp_entry_t *entry = i == begin ? first : entries[i];
+        dp_launch_entry_t launch_entry;
 
-        if (i != begin && !goes_with(first, row)) continue;
-        rows[i] = NULL;
-        memset(&entry, 0, sizeof(entry));
-        entry.absent = row->absent;
-        entry.last_absmax = row->absmax;
-        entry.in_place = row->in_place;
-        write_entry(n, &writer, row, &launch, has_children);
-        is_owed = row->owed_left > 0;
-        dp_agree_launch(n, row, &entry);
-        if (is_owed || n->is_fatal) continue;
-        dp_plan_note(n, row, &entry, is_first);
+        if (i != begin && !goes_with(first, entry)) continue;
+        entries[i] = NULL;
+        memset(&launch_entry, 0, sizeof(launch_entry));
+        launch_entry.absent = entry->absent;
+        launch_entry.last_absmax = entry->absmax;
+        launch_entry.in_place = entry->in_place;
+        write_launched(n, &writer, entry, &launch, has_children);
+        is_catch_up = entry->unsettled > 0;
+        dp_agree_launch(n, entry, &launch_entry);
+        if (is_catch_up || n->is_fatal) continue;
+        dp_detect_note(n, entry, &launch_entry, is_first);
         is_first = 0;
     }
     if (n->is_fatal) return;
     if (has_children) dp_outbox_down_commit(n, &writer, 1);
-    if (launch.collective == DP_COLLECTIVE_GROUP_DESTROY) n->is_slot_taken[slot_number] = 0;
+    if (launch.collective == DP_COLLECTIVE_GROUP_DESTROY) n->is_slot_taken[slot] = 0;
     dp_agree_launch_end(n, &launch);
 }
 
 /* Group by group, in the order in which the first tensor of each became complete. */
-static void release(dp_negotiator_t *n, dp_row_array_t *list)
+static void launch_list(dp_negotiator_t *n, dp_entry_array_t *list)
 {
     size_t count = list->count;
 
     list->count = 0;
     for (size_t begin = 0; begin < count && !n->is_fatal; begin++) {
-        if (list->rows[begin] != NULL) order_launch(n, list->rows, begin, count);
+        if (list->entries[begin] != NULL) order_launch(n, list->entries, begin, count);
     }
 }
 
-void dp_order_release(dp_negotiator_t *n)
+void dp_order_launch_held(dp_negotiator_t *n)
 {
-    release(n, &n->foreign);
-    if (!n->is_fatal) release(n, &n->complete);
+    launch_list(n, &n->foreign);
+    if (!n->is_fatal) launch_list(n, &n->complete);
     n->complete_bytes = 0;
     n->complete_urgent = 0;
 }
@@ -335,36 +338,36 @@ static int is_impatient(dp_collective_t collective)
            collective == DP_COLLECTIVE_GROUP_DESTROY;
 }
 
-void dp_order_complete(dp_negotiator_t *n, dp_row_t *row)
+void dp_order_complete(dp_negotiator_t *n, dp_entry_t *entry)
 {
-    const dp_signature_t *signature = dp_row_signature(row);
+    const dp_signature_t *signature = dp_entry_signature(entry);
     uint64_t bytes = payload_bytes(signature);
-    int takes_part = dp_row_takes_part(n, row);
+    int takes_part = dp_entry_takes_part(n, entry);
 
-    if (row->absent > 0 && !dp_join_allows(row)) {
-        refuse_absent(n, row);
+    if (entry->absent > 0 && !dp_join_allows(entry)) {
+        refuse_absent(n, entry);
         return;
     }
-    if (dp_row_array_push(takes_part ? &n->complete : &n->foreign, row) != DP_OK) {
+    if (dp_entry_array_push(takes_part ? &n->complete : &n->foreign, entry) != DP_OK) {
         dp_fatal_memory(n);
         return;
     }
     if (!takes_part) return;
     if (n->complete.count == 1) n->complete_since_ns = n->now_ns;
     n->complete_bytes = bytes > SIZE_MAX - n->complete_bytes ? SIZE_MAX : n->complete_bytes + bytes;
-    if (row->is_urgent || is_impatient(signature->collective)) n->complete_urgent = 1;
+    if (entry->is_urgent || is_impatient(signature->collective)) n->complete_urgent = 1;
 }
 
 /* Another list of ranks came under the name of a group that waits to be launched. */
-void dp_order_withdraw(dp_negotiator_t *n, const dp_row_t *row)
+void dp_order_withdraw(dp_negotiator_t *n, const dp_entry_t *entry)
 {
-    dp_row_array_remove(&n->foreign, row);
-    dp_row_array_remove(&n->complete, row);
+    dp_entry_array_remove(&n->foreign, entry);
+    dp_entry_array_remove(&n->complete, entry);
     if (n->complete.count == 0) n->complete_urgent = 0;
 }
 
 /* Holding back pays only while the data plane is busy: then what joins the launch costs no time. */
-static int must_release(const dp_negotiator_t *n)
+static int is_launch_due(const dp_negotiator_t *n)
 {
     if (n->complete.count == 0) return 0;
     return n->launched >= n->launching || n->complete_urgent ||
@@ -374,11 +377,11 @@ static int must_release(const dp_negotiator_t *n)
 void dp_order_flush(dp_negotiator_t *n)
 {
     dp_leave_flush(n);
-    if (!dp_is_root(n) || n->is_fatal || n->lock.is_scheduled) return;
-    if (must_release(n)) {
-        dp_order_release(n);
+    if (!dp_is_root(n) || n->is_fatal || n->schedule.is_active) return;
+    if (is_launch_due(n)) {
+        dp_order_launch_held(n);
     } else if (n->foreign.count > 0) {
-        release(n, &n->foreign);
+        launch_list(n, &n->foreign);
     }
     /* Nothing of this rank or below is pending and nobody will submit. */
     if (dp_leave_is_over(n) && !n->is_finished && !n->is_fatal) {

@@ -12,12 +12,12 @@
 #include <string.h>
 
 #define FRAME_ROOM_MIN 1024 /* fits a FATAL: the frame kept for it never grows */
-#define FIRST_EVENTS 64
+#define FIRST_OUTPUTS 64
 #define SEEK_BYTES 9
 
 /* ---- Frames ----------------------------------------------------------------------------- */
 
-static dp_status_t frame_reserve(dp_frame_t *frame, size_t bytes)
+static dp_status_t frame_reserve(dp_out_frame_t *frame, size_t bytes)
 {
     size_t room = dp_max(frame->room, FRAME_ROOM_MIN);
     uint8_t *grown;
@@ -32,24 +32,24 @@ static dp_status_t frame_reserve(dp_frame_t *frame, size_t bytes)
     return DP_OK;
 }
 
-static void frame_destroy(dp_frame_t *frame)
+static void frame_destroy(dp_out_frame_t *frame)
 {
     if (frame == NULL) return;
     free(frame->data);
     free(frame);
 }
 
-static void destroy_all(dp_frame_t *frame)
+static void destroy_all(dp_out_frame_t *frame)
 {
     while (frame != NULL) {
-        dp_frame_t *next = frame->next;
+        dp_out_frame_t *next = frame->next;
 
         frame_destroy(frame);
         frame = next;
     }
 }
 
-static void frame_begin(dp_frame_t *frame, int target, uint32_t epoch, uint64_t position)
+static void frame_begin(dp_out_frame_t *frame, int target, uint32_t epoch, uint64_t position)
 {
     dp_frame_header_t header = {0, epoch, position};
     dp_writer_t writer;
@@ -64,9 +64,9 @@ static void frame_begin(dp_frame_t *frame, int target, uint32_t epoch, uint64_t 
 }
 
 /* A frame with a header and nothing else. */
-static dp_frame_t *frame_open(dp_negotiator_t *n, int target, uint64_t position)
+static dp_out_frame_t *frame_open(dp_negotiator_t *n, int target, uint64_t position)
 {
-    dp_frame_t *frame = n->spare;
+    dp_out_frame_t *frame = n->spare;
 
     if (frame != NULL) {
         n->spare = frame->next;
@@ -83,14 +83,14 @@ static dp_frame_t *frame_open(dp_negotiator_t *n, int target, uint64_t position)
     return frame;
 }
 
-static void frame_queue(dp_negotiator_t *n, dp_frame_t *frame)
+static void frame_queue(dp_negotiator_t *n, dp_out_frame_t *frame)
 {
     frame->next = NULL;
     *n->frames_end = frame;
     n->frames_end = &frame->next;
 }
 
-static void close_open(dp_negotiator_t *n, dp_frame_t **open)
+static void close_open(dp_negotiator_t *n, dp_out_frame_t **open)
 {
     if (*open == NULL) return;
     frame_queue(n, *open);
@@ -98,7 +98,7 @@ static void close_open(dp_negotiator_t *n, dp_frame_t **open)
 }
 
 /* Makes *open a frame with room for bytes more, at its end the writer. */
-static int open_writer(dp_negotiator_t *n, dp_frame_t **open, int target, uint64_t position,
+static int open_writer(dp_negotiator_t *n, dp_out_frame_t **open, int target, uint64_t position,
                        size_t bytes, dp_writer_t *writer)
 {
     if (n->is_fatal) return 0;
@@ -114,13 +114,13 @@ static int open_writer(dp_negotiator_t *n, dp_frame_t **open, int target, uint64
     return 1;
 }
 
-/* Children among the slots, in n->mask; 0: none. */
-static int has_children(dp_negotiator_t *n, const uint64_t *slots)
+/* Children among the branches, in n->mask; 0: none. */
+static int select_children(dp_negotiator_t *n, const uint64_t *branches)
 {
-    int own = dp_own_slot(n), found = 0;
+    int own = dp_own_branch(n), found = 0;
 
     for (size_t i = 0; i < n->table.bit_words; i++) {
-        n->mask[i] = slots[i];
+        n->mask[i] = branches[i];
         if (own / 64 == (int)i) n->mask[i] &= ~((uint64_t)1 << (own % 64));
         found |= n->mask[i] != 0;
     }
@@ -129,13 +129,13 @@ static int has_children(dp_negotiator_t *n, const uint64_t *slots)
 
 /* Those outside of an item's group must not hear of it, and each child must get its items in order:
  * items for other children than the last ones begin a new frame. */
-int dp_outbox_down_begin(dp_negotiator_t *n, const uint64_t *slots, uint64_t position, size_t bytes,
-                         dp_writer_t *writer)
+int dp_outbox_down_begin(dp_negotiator_t *n, const uint64_t *branches, uint64_t position,
+                         size_t bytes, dp_writer_t *writer)
 {
     size_t mask_bytes = n->table.bit_words * sizeof(*n->mask);
-    dp_frame_t *open = n->down;
+    dp_out_frame_t *open = n->down;
 
-    if (!has_children(n, slots)) return 0;
+    if (!select_children(n, branches)) return 0;
     if (open != NULL && (memcmp(open->children, n->mask, mask_bytes) != 0 ||
                          open->bytes + bytes + SEEK_BYTES > DP_MESSAGE_MAX))
         dp_outbox_close_down(n);
@@ -160,22 +160,22 @@ void dp_outbox_down_commit(dp_negotiator_t *n, const dp_writer_t *writer, int is
     n->down_position += (uint64_t)is_ordered;
 }
 
-void dp_outbox_down_bytes(dp_negotiator_t *n, const uint64_t *slots, uint64_t position,
+void dp_outbox_down_bytes(dp_negotiator_t *n, const uint64_t *branches, uint64_t position,
                           const void *data, size_t bytes, int is_ordered)
 {
     dp_writer_t writer;
 
-    if (!dp_outbox_down_begin(n, slots, position, bytes, &writer)) return;
+    if (!dp_outbox_down_begin(n, branches, position, bytes, &writer)) return;
     dp_write_bytes(&writer, data, bytes);
     dp_outbox_down_commit(n, &writer, is_ordered);
 }
 
-void dp_outbox_down(dp_negotiator_t *n, const uint64_t *slots, const dp_item_t *item,
+void dp_outbox_down(dp_negotiator_t *n, const uint64_t *branches, const dp_item_t *item,
                     int is_ordered)
 {
     dp_writer_t writer;
 
-    if (!dp_outbox_down_begin(n, slots, n->position, dp_item_bound(item), &writer)) return;
+    if (!dp_outbox_down_begin(n, branches, n->position, dp_item_bound(item), &writer)) return;
     dp_item_write(&writer, item);
     dp_outbox_down_commit(n, &writer, is_ordered);
 }
@@ -187,7 +187,7 @@ void dp_outbox_close_down(dp_negotiator_t *n)
 
 void dp_outbox_ask(dp_negotiator_t *n, int child, const dp_item_t *item)
 {
-    dp_frame_t *frame = NULL;
+    dp_out_frame_t *frame = NULL;
     dp_writer_t writer;
 
     dp_outbox_close_down(n); /* the question's header counts what the children were told before */
@@ -216,123 +216,123 @@ void dp_outbox_up_item(dp_negotiator_t *n, const dp_item_t *item)
     n->up->bytes = writer.bytes;
 }
 
-void dp_outbox_news(dp_negotiator_t *n, dp_row_t *row)
+void dp_outbox_news(dp_negotiator_t *n, dp_entry_t *entry)
 {
-    if (row->has_news || dp_is_root(n) || n->is_fatal) return;
-    if (dp_row_array_push(&n->news, row) != DP_OK) {
+    if (entry->has_news || dp_is_root(n) || n->is_fatal) return;
+    if (dp_entry_array_push(&n->news, entry) != DP_OK) {
         dp_fatal_memory(n);
         return;
     }
-    row->has_news = 1;
+    entry->has_news = 1;
 }
 
-static void announce(dp_negotiator_t *n, dp_row_t *row)
+static void announce_ready(dp_negotiator_t *n, dp_entry_t *entry)
 {
     dp_item_t *item = &n->made;
     unsigned flags = 0;
 
-    if (row->in_place) flags |= DP_FLAG_IN_PLACE;
-    if (row->is_urgent) flags |= DP_FLAG_URGENT;
-    if (row->proposed != NULL) flags |= DP_FLAG_SIGNATURE;
-    if (row->absent > 0) flags |= DP_FLAG_ABSENT;
-    dp_item_ref(item, DP_ITEM_READY, row);
-    if (row->ahead > 0) flags |= DP_FLAG_AHEAD;
-    item->ahead = row->ahead;
-    item->absent = row->absent;
-    item->rank = row->absent_rank;
-    item->version = row->version;
+    if (entry->in_place) flags |= DP_FLAG_IN_PLACE;
+    if (entry->is_urgent) flags |= DP_FLAG_URGENT;
+    if (entry->proposed != NULL) flags |= DP_FLAG_SIGNATURE;
+    if (entry->absent > 0) flags |= DP_FLAG_ABSENT;
+    dp_item_ref(item, DP_ITEM_READY, entry);
+    if (entry->ahead > 0) flags |= DP_FLAG_AHEAD;
+    item->ahead = entry->ahead;
+    item->absent = entry->absent;
+    item->rank = entry->absent_rank;
+    item->version = entry->version;
     item->flags = (uint8_t)flags;
-    item->absmax = row->absmax;
-    item->signature = row->proposed;
-    row->is_announced = row->said_ready = 1;
-    row->urgent_sent = row->is_urgent;
+    item->absmax = entry->absmax;
+    item->signature = entry->proposed;
+    entry->is_announced = entry->said_ready = 1;
+    entry->urgent_sent = entry->is_urgent;
     dp_outbox_up_item(n, item);
 }
 
-static void announce_conflict(dp_negotiator_t *n, dp_row_t *row)
+static void announce_conflict(dp_negotiator_t *n, dp_entry_t *entry)
 {
-    dp_item_kind_t first = row->conflict->signature[1] != NULL ? DP_ITEM_MISMATCH : DP_ITEM_LACKS;
+    dp_item_kind_t first = entry->conflict->signature[1] != NULL ? DP_ITEM_MISMATCH : DP_ITEM_LACKS;
     dp_item_t *item = &n->made;
 
-    dp_item_ref(item, row->said_ready ? DP_ITEM_CONTEST : first, row);
-    item->rank = row->conflict->rank[0];
-    item->other_rank = row->conflict->rank[1];
-    item->signature = row->conflict->signature[0];
-    item->other = row->conflict->signature[1];
-    row->is_announced = row->conflict_sent = 1;
-    row->urgent_sent = 1;
+    dp_item_ref(item, entry->said_ready ? DP_ITEM_CONTEST : first, entry);
+    item->rank = entry->conflict->rank[0];
+    item->other_rank = entry->conflict->rank[1];
+    item->signature = entry->conflict->signature[0];
+    item->other = entry->conflict->signature[1];
+    entry->is_announced = entry->conflict_sent = 1;
+    entry->urgent_sent = 1;
     dp_outbox_up_item(n, item);
 }
 
-/* What the parent does not know yet of a row. Its state may have moved on since it got news. */
-static void tell(dp_negotiator_t *n, dp_row_t *row)
+/* What the parent does not know yet of an entry. Its state may have moved on since it got news. */
+static void announce_news(dp_negotiator_t *n, dp_entry_t *entry)
 {
     dp_item_t *item = &n->made;
 
-    if (!row->is_pending) return;
-    if (row->is_mismatched && !row->conflict_sent) {
-        announce_conflict(n, row);
-    } else if (!row->is_announced && row->is_complete) {
-        announce(n, row);
-    } else if (row->is_announced && row->is_urgent && !row->urgent_sent) {
-        row->urgent_sent = 1;
-        dp_item_ref(item, DP_ITEM_URGENT, row);
+    if (!entry->is_pending) return;
+    if (entry->is_mismatched && !entry->conflict_sent) {
+        announce_conflict(n, entry);
+    } else if (!entry->is_announced && entry->is_complete) {
+        announce_ready(n, entry);
+    } else if (entry->is_announced && entry->is_urgent && !entry->urgent_sent) {
+        entry->urgent_sent = 1;
+        dp_item_ref(item, DP_ITEM_URGENT, entry);
         dp_outbox_up_item(n, item);
-    } else if (!row->is_announced && row->wants_partial && !row->partial_sent) {
-        row->partial_sent = 1;
-        dp_item_ref(item, DP_ITEM_PARTIAL, row);
-        item->list = row->list;
-        item->list_count = row->list_count;
-        item->age_ns = n->now_ns - row->first_ns;
+    } else if (!entry->is_announced && entry->wants_partial && !entry->partial_sent) {
+        entry->partial_sent = 1;
+        dp_item_ref(item, DP_ITEM_PARTIAL, entry);
+        item->list = entry->list;
+        item->list_count = entry->list_count;
+        item->age_ns = n->now_ns - entry->first_ns;
         dp_outbox_up_item(n, item);
     }
 }
 
-void dp_outbox_say(dp_negotiator_t *n, const dp_word_t *word)
+void dp_outbox_notice(dp_negotiator_t *n, const dp_notice_t *notice)
 {
     if (n->is_fatal) return;
-    if (n->word_count == n->word_room) {
-        size_t room = n->word_room > 0 ? n->word_room * 2 : 16;
-        dp_word_t *grown = realloc(n->words, room * sizeof(*grown));
+    if (n->notice_count == n->notice_room) {
+        size_t room = n->notice_room > 0 ? n->notice_room * 2 : 16;
+        dp_notice_t *grown = realloc(n->notices, room * sizeof(*grown));
 
         if (grown == NULL) {
             dp_fatal_memory(n);
             return;
         }
-        n->words = grown;
-        n->word_room = room;
+        n->notices = grown;
+        n->notice_room = room;
     }
-    n->words[n->word_count++] = *word;
+    n->notices[n->notice_count++] = *notice;
 }
 
-static void tell_words(dp_negotiator_t *n)
+static void announce_notices(dp_negotiator_t *n)
 {
     dp_item_t *item = &n->made;
 
-    for (size_t i = 0; i < n->word_count && !n->is_fatal; i++) {
-        const dp_word_t *word = &n->words[i];
+    for (size_t i = 0; i < n->notice_count && !n->is_fatal; i++) {
+        const dp_notice_t *notice = &n->notices[i];
 
         item->list_count = 0;
-        DP_ASSERT(word->row == NULL || dp_table_has(&n->table, word->row));
-        if (word->row != NULL) dp_item_ref(item, word->kind, word->row);
-        item->kind = word->kind;
-        item->rank = word->rank;
-        item->position = word->position;
-        if (word->kind == DP_ITEM_JOIN) item->group = word->group;
+        DP_ASSERT(notice->entry == NULL || dp_table_has(&n->table, notice->entry));
+        if (notice->entry != NULL) dp_item_ref(item, notice->kind, notice->entry);
+        item->kind = notice->kind;
+        item->rank = notice->rank;
+        item->position = notice->position;
+        if (notice->kind == DP_ITEM_JOIN) item->group = notice->group;
         dp_outbox_up_item(n, item);
     }
-    n->word_count = 0;
+    n->notice_count = 0;
 }
 
 void dp_outbox_up(dp_negotiator_t *n)
 {
     if (dp_is_root(n)) return;
     for (size_t i = 0; i < n->news.count && !n->is_fatal; i++) {
-        n->news.rows[i]->has_news = 0;
-        tell(n, n->news.rows[i]);
+        n->news.entries[i]->has_news = 0;
+        announce_news(n, n->news.entries[i]);
     }
     n->news.count = 0;
-    tell_words(n);
+    announce_notices(n);
     if (!n->is_fatal && dp_leave_is_over(n)) {
         n->fin_sent = 1;
         n->made.kind = DP_ITEM_FIN;
@@ -342,63 +342,63 @@ void dp_outbox_up(dp_negotiator_t *n)
     dp_outbox_close_up(n);
 }
 
-void dp_item_ref(dp_item_t *item, dp_item_kind_t kind, const dp_row_t *row)
+void dp_item_ref(dp_item_t *item, dp_item_kind_t kind, const dp_entry_t *entry)
 {
     item->kind = kind;
-    item->id = row->id;
-    item->group = dp_row_group(row);
-    item->root = row->root;
-    item->peer = row->peer;
-    item->name = row->name;
+    item->id = entry->id;
+    item->group = dp_entry_group(entry);
+    item->root = entry->root;
+    item->peer = entry->peer;
+    item->name = entry->name;
     item->list = NULL;
     item->list_count = 0;
 }
 
 /* ---- Outputs for this rank -------------------------------------------------------------- */
 
-dp_event_t *dp_outbox_event(dp_negotiator_t *n, dp_output_kind_t kind)
+dp_own_output_t *dp_outbox_output(dp_negotiator_t *n, dp_output_kind_t kind)
 {
-    dp_event_t *event;
+    dp_own_output_t *output;
 
     if (n->is_fatal) return NULL;
-    if (n->event_count == n->event_room) {
-        size_t room = n->event_room > 0 ? n->event_room * 2 : FIRST_EVENTS;
-        dp_event_t *grown = realloc(n->events, room * sizeof(*grown));
+    if (n->output_count == n->output_room) {
+        size_t room = n->output_room > 0 ? n->output_room * 2 : FIRST_OUTPUTS;
+        dp_own_output_t *grown = realloc(n->outputs, room * sizeof(*grown));
 
         if (grown == NULL) {
             dp_fatal_memory(n);
             return NULL;
         }
-        n->events = grown;
-        n->event_room = room;
+        n->outputs = grown;
+        n->output_room = room;
     }
-    event = &n->events[n->event_count++];
-    memset(event, 0, sizeof(*event));
-    event->kind = kind;
-    return event;
+    output = &n->outputs[n->output_count++];
+    memset(output, 0, sizeof(*output));
+    output->kind = kind;
+    return output;
 }
 
-dp_status_t dp_outbox_entry(dp_negotiator_t *n, const dp_launch_entry_t *entry)
+dp_status_t dp_outbox_entry(dp_negotiator_t *n, const dp_launch_entry_t *launch_entry)
 {
-    if (n->entry_count == n->entry_room) {
-        size_t room = n->entry_room > 0 ? n->entry_room * 2 : FIRST_EVENTS;
-        dp_launch_entry_t *grown = realloc(n->entries, room * sizeof(*grown));
+    if (n->launch_entry_count == n->launch_entry_room) {
+        size_t room = n->launch_entry_room > 0 ? n->launch_entry_room * 2 : FIRST_OUTPUTS;
+        dp_launch_entry_t *grown = realloc(n->launch_entries, room * sizeof(*grown));
 
         if (grown == NULL) return DP_ERR_NO_MEMORY;
-        n->entries = grown;
-        n->entry_room = room;
+        n->launch_entries = grown;
+        n->launch_entry_room = room;
     }
-    n->entries[n->entry_count++] = *entry;
+    n->launch_entries[n->launch_entry_count++] = *launch_entry;
     return DP_OK;
 }
 
-dp_status_t dp_outbox_defer(dp_negotiator_t *n, const dp_event_t *event)
+dp_status_t dp_outbox_defer(dp_negotiator_t *n, const dp_own_output_t *output)
 {
-    size_t entries = n->deferred_entry_count + event->entry_count;
+    size_t entries = n->deferred_entry_count + output->entry_count;
 
     if (n->deferred_count == n->deferred_room) {
-        size_t room = n->deferred_room > 0 ? n->deferred_room * 2 : FIRST_EVENTS;
-        dp_event_t *grown = realloc(n->deferred, room * sizeof(*grown));
+        size_t room = n->deferred_room > 0 ? n->deferred_room * 2 : FIRST_OUTPUTS;
+        dp_own_output_t *grown = realloc(n->deferred, room * sizeof(*grown));
 
         if (grown == NULL) return DP_ERR_NO_MEMORY;
         n->deferred = grown;
@@ -411,59 +411,59 @@ dp_status_t dp_outbox_defer(dp_negotiator_t *n, const dp_event_t *event)
         n->deferred_entries = grown;
         n->deferred_entry_room = 2 * entries;
     }
-    memcpy(n->deferred_entries + n->deferred_entry_count, n->entries + event->entry_begin,
-           event->entry_count * sizeof(*n->entries));
-    n->deferred[n->deferred_count] = *event;
+    memcpy(n->deferred_entries + n->deferred_entry_count, n->launch_entries + output->entry_begin,
+           output->entry_count * sizeof(*n->launch_entries));
+    n->deferred[n->deferred_count] = *output;
     n->deferred[n->deferred_count++].entry_begin = n->deferred_entry_count;
     n->deferred_entry_count = entries;
     return DP_OK;
 }
 
-dp_event_t *dp_outbox_text_event(dp_negotiator_t *n, dp_output_kind_t kind, const char *text)
+dp_own_output_t *dp_outbox_text_output(dp_negotiator_t *n, dp_output_kind_t kind, const char *text)
 {
     char *copy = n->is_fatal ? NULL : strdup(text);
-    dp_event_t *event;
+    dp_own_output_t *output;
 
     if (copy == NULL) {
         dp_fatal_memory(n);
         return NULL;
     }
-    event = dp_outbox_event(n, kind);
-    if (event == NULL) {
+    output = dp_outbox_output(n, kind);
+    if (output == NULL) {
         free(copy);
         return NULL;
     }
-    event->text = copy;
-    return event;
+    output->text = copy;
+    return output;
 }
 
 void dp_outbox_fail(dp_negotiator_t *n, void *request, dp_status_t status, const char *text)
 {
-    dp_event_t *event = dp_outbox_text_event(n, DP_OUTPUT_FAIL, text);
+    dp_own_output_t *output = dp_outbox_text_output(n, DP_OUTPUT_FAIL, text);
 
-    if (event == NULL) return;
-    event->request = request;
-    event->status = status;
+    if (output == NULL) return;
+    output->request = request;
+    output->status = status;
 }
 
 void dp_outbox_warn(dp_negotiator_t *n, const char *text)
 {
-    dp_outbox_text_event(n, DP_OUTPUT_WARN, text);
+    dp_outbox_text_output(n, DP_OUTPUT_WARN, text);
 }
 
-static void drop_events(dp_negotiator_t *n)
+static void drop_outputs(dp_negotiator_t *n)
 {
-    while (n->event_next < n->event_count)
-        free(n->events[n->event_next++].text);
-    n->event_next = n->event_count = n->entry_count = 0;
-    n->must_park = 0;
+    while (n->output_next < n->output_count)
+        free(n->outputs[n->output_next++].text);
+    n->output_next = n->output_count = n->launch_entry_count = 0;
+    n->must_pause_first = 0;
     n->deferred_count = n->deferred_entry_count = 0;
 }
 
 /* ---- Taking ----------------------------------------------------------------------------- */
 
 /* The next rank a frame goes to, -1: it has gone everywhere. */
-static int next_recipient(const dp_negotiator_t *n, dp_frame_t *frame)
+static int next_recipient(const dp_negotiator_t *n, dp_out_frame_t *frame)
 {
     int begin = frame->target == DP_TO_CHILDREN ? 0 : -1; /* -1 stands for the parent */
     int end = frame->target == DP_TO_PARENT ? 0 : n->child_count;
@@ -480,16 +480,16 @@ static int next_recipient(const dp_negotiator_t *n, dp_frame_t *frame)
     return -1;
 }
 
-static void recycle(dp_negotiator_t *n, dp_frame_t *frame)
+static void recycle_frame(dp_negotiator_t *n, dp_out_frame_t *frame)
 {
     frame->next = n->spare;
     n->spare = frame;
 }
 
-static int take_frame(dp_negotiator_t *n, dp_output_t *out)
+static int next_frame(dp_negotiator_t *n, dp_output_t *out)
 {
     while (n->frames != NULL) {
-        dp_frame_t *frame = n->frames;
+        dp_out_frame_t *frame = n->frames;
         int rank = next_recipient(n, frame);
 
         if (rank >= 0) {
@@ -501,39 +501,39 @@ static int take_frame(dp_negotiator_t *n, dp_output_t *out)
         }
         n->frames = frame->next;
         if (n->frames == NULL) n->frames_end = &n->frames;
-        recycle(n, frame);
+        recycle_frame(n, frame);
     }
     return 0;
 }
 
-static int take_event(dp_negotiator_t *n, dp_output_t *out)
+static int next_own_output(dp_negotiator_t *n, dp_output_t *out)
 {
-    dp_event_t *event;
+    dp_own_output_t *output;
 
-    if (n->event_next == n->event_count) {
-        n->event_next = n->event_count = n->entry_count = 0;
+    if (n->output_next == n->output_count) {
+        n->output_next = n->output_count = n->launch_entry_count = 0;
         if (n->deferred_count == 0) dp_table_free_retired(&n->table);
         return 0;
     }
-    event = &n->events[n->event_next++];
-    if (event->kind == DP_OUTPUT_SCHEDULE_PAUSED) n->must_park = 0;
-    n->event_text = event->text;
-    out->kind = event->kind;
-    out->sequence = event->sequence;
-    out->is_scheduled = event->is_scheduled;
-    out->until = event->until;
-    out->id = event->id;
-    out->absent = event->absent;
-    out->reason = event->reason;
-    out->culprit = event->culprit;
-    out->group = event->group;
-    out->slot = event->slot;
-    out->last_rank = event->last_rank;
-    if (event->entry_count > 0) out->entries = n->entries + event->entry_begin;
-    out->entry_count = event->entry_count;
-    out->request = event->request;
-    out->status = event->status;
-    out->text = event->text;
+    output = &n->outputs[n->output_next++];
+    if (output->kind == DP_OUTPUT_SCHEDULE_PAUSED) n->must_pause_first = 0;
+    n->output_text = output->text;
+    out->kind = output->kind;
+    out->sequence = output->sequence;
+    out->is_scheduled = output->is_scheduled;
+    out->until = output->until;
+    out->id = output->id;
+    out->absent = output->absent;
+    out->reason = output->reason;
+    out->culprit = output->culprit;
+    out->group = output->group;
+    out->slot = output->slot;
+    out->last_rank = output->last_rank;
+    if (output->entry_count > 0) out->entries = n->launch_entries + output->entry_begin;
+    out->entry_count = output->entry_count;
+    out->request = output->request;
+    out->status = output->status;
+    out->text = output->text;
     return 1;
 }
 
@@ -543,10 +543,10 @@ static int take_event(dp_negotiator_t *n, dp_output_t *out)
 int dp_outbox_take(dp_negotiator_t *n, dp_output_t *out)
 {
     memset(out, 0, sizeof(*out));
-    free(n->event_text);
-    n->event_text = NULL;
-    if (n->must_park && take_event(n, out)) return 1;
-    if (take_frame(n, out) || take_event(n, out)) return 1;
+    free(n->output_text);
+    n->output_text = NULL;
+    if (n->must_pause_first && next_own_output(n, out)) return 1;
+    if (next_frame(n, out) || next_own_output(n, out)) return 1;
     if (n->is_fatal && !n->fatal_told) {
         n->fatal_told = 1;
         out->kind = DP_OUTPUT_FATAL;
@@ -578,7 +578,7 @@ const char *dp_rank_text(const dp_negotiator_t *n, int rank, char text[DP_RANK_T
 
 void dp_fatal(dp_negotiator_t *n, dp_status_t status, int culprit, int except, const char *text)
 {
-    dp_frame_t *frame = n->fatal_frame;
+    dp_out_frame_t *frame = n->fatal_frame;
     dp_item_t *item = &n->made;
     dp_writer_t writer;
 
@@ -592,13 +592,13 @@ void dp_fatal(dp_negotiator_t *n, dp_status_t status, int culprit, int except, c
     close_open(n, &n->up);
     close_open(n, &n->down);
     while (n->frames != NULL) {
-        dp_frame_t *next = n->frames->next;
+        dp_out_frame_t *next = n->frames->next;
 
-        recycle(n, n->frames);
+        recycle_frame(n, n->frames);
         n->frames = next;
     }
     n->frames_end = &n->frames;
-    drop_events(n);
+    drop_outputs(n);
     item->kind = DP_ITEM_FATAL;
     item->status = status;
     item->rank = n->fatal_culprit;
@@ -650,17 +650,17 @@ dp_status_t dp_outbox_init(dp_negotiator_t *n)
 
 void dp_outbox_fini(dp_negotiator_t *n)
 {
-    drop_events(n);
+    drop_outputs(n);
     destroy_all(n->frames);
     destroy_all(n->spare);
     frame_destroy(n->up);
     frame_destroy(n->down);
     frame_destroy(n->fatal_frame);
-    free(n->events);
+    free(n->outputs);
     free(n->deferred);
     free(n->deferred_entries);
-    free(n->event_text);
-    free(n->entries);
-    free(n->news.rows);
-    free(n->words);
+    free(n->output_text);
+    free(n->launch_entries);
+    free(n->news.entries);
+    free(n->notices);
 }

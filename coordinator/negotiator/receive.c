@@ -11,44 +11,44 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Rows and signatures ---------------------------------------------------------------- */
+/* ---- Entries and signatures ---------------------------------------------------------------- */
 
-/* The group of an item's key; *scope stays NULL for those to be made. 0: there is none. */
-static int scope_of(dp_negotiator_t *n, int from, const dp_item_t *item, dp_scope_t **scope)
+/* The group of an item's key; *view stays NULL for those to be made. 0: there is none. */
+static int view_of_item(dp_negotiator_t *n, int from, const dp_item_t *item, dp_group_view_t **view)
 {
-    *scope = NULL;
+    *view = NULL;
     if (item->group == DP_GROUP_UNBORN && item->root < 0) return 1;
-    *scope = dp_scope_find(n, item->group);
-    if (*scope == NULL) {
+    *view = dp_group_view_find(n, item->group);
+    if (*view == NULL) {
         dp_fatal_protocol(n, from, "no group has number %" PRIu32 " here", item->group);
-    } else if (item->root >= 0 &&
-               (dp_scope_rank(*scope, item->root) < 0 || dp_scope_rank(*scope, item->peer) < 0)) {
+    } else if (item->root >= 0 && (dp_group_view_rank(*view, item->root) < 0 ||
+                                   dp_group_view_rank(*view, item->peer) < 0)) {
         dp_fatal_protocol(n, from, "a send from rank %d to %d in a group of %" PRIu32, item->root,
-                          item->peer, (*scope)->member_count);
+                          item->peer, (*view)->member_count);
     }
     return !n->is_fatal;
 }
 
-dp_row_t *dp_receive_key(dp_negotiator_t *n, int from, const dp_item_t *item)
+dp_entry_t *dp_receive_key(dp_negotiator_t *n, int from, const dp_item_t *item)
 {
     dp_key_t key = {item->group, item->root, item->peer, item->name};
-    dp_scope_t *scope;
-    dp_row_t *row;
+    dp_group_view_t *view;
+    dp_entry_t *entry;
 
-    if (!scope_of(n, from, item, &scope)) return NULL;
-    row = dp_row_get(n, &key, scope);
-    if (row == NULL) dp_fatal_memory(n);
-    return row;
+    if (!view_of_item(n, from, item, &view)) return NULL;
+    entry = dp_entry_get(n, &key, view);
+    if (entry == NULL) dp_fatal_memory(n);
+    return entry;
 }
 
-dp_row_t *dp_receive_row(dp_negotiator_t *n, int from, const dp_item_t *item)
+dp_entry_t *dp_receive_entry(dp_negotiator_t *n, int from, const dp_item_t *item)
 {
-    dp_row_t *row;
+    dp_entry_t *entry;
 
     if (item->id == DP_ID_NONE) return dp_receive_key(n, from, item);
-    row = dp_table_by_id(&n->table, item->id);
-    if (row == NULL) dp_fatal_protocol(n, from, "no tensor has id %" PRIu32, item->id);
-    return row;
+    entry = dp_table_by_id(&n->table, item->id);
+    if (entry == NULL) dp_fatal_protocol(n, from, "no tensor has id %" PRIu32, item->id);
+    return entry;
 }
 
 /* Does the item speak of a group that has ended? It may, where its sender did not know yet. */
@@ -57,7 +57,7 @@ static int is_of_the_past(const dp_negotiator_t *n, const dp_item_t *item)
     if (item->id != DP_ID_NONE) {
         return item->id < n->table.next_id && dp_table_by_id(&n->table, item->id) == NULL;
     }
-    return item->group <= n->last_uid && dp_scope_find(n, item->group) == NULL;
+    return item->group <= n->last_uid && dp_group_view_find(n, item->group) == NULL;
 }
 
 /* Members exist, one of them below this child. */
@@ -67,13 +67,14 @@ static int is_list_of(const dp_negotiator_t *n, const int32_t *list, uint32_t co
 
     if (count == 0 || list[count - 1] >= n->size) return 0; /* ascending, so none is larger */
     for (uint32_t i = 0; i < count && !is_below; i++)
-        is_below = dp_slot_of(n, list[i]) == child;
+        is_below = dp_branch_of(n, list[i]) == child;
     return is_below;
 }
 
-int dp_receive_fits(const dp_negotiator_t *n, const dp_row_t *row, const dp_signature_t *signature)
+int dp_receive_fits(const dp_negotiator_t *n, const dp_entry_t *entry,
+                    const dp_signature_t *signature)
 {
-    if (row->scope == NULL) {
+    if (entry->view == NULL) {
         return signature->collective == DP_COLLECTIVE_GROUP_CREATE &&
                signature->members[signature->member_count - 1] < n->size;
     }
@@ -82,11 +83,11 @@ int dp_receive_fits(const dp_negotiator_t *n, const dp_row_t *row, const dp_sign
     case DP_COLLECTIVE_JOIN:
         return 0;
     case DP_COLLECTIVE_GROUP_DESTROY:
-        return row->scope->uid != DP_GROUP_WORLD && row->root < 0;
+        return entry->view->uid != DP_GROUP_WORLD && entry->root < 0;
     case DP_COLLECTIVE_SEND:
-        return row->root >= 0 && signature->root == row->root && signature->peer == row->peer;
+        return entry->root >= 0 && signature->root == entry->root && signature->peer == entry->peer;
     default:
-        return row->root < 0;
+        return entry->root < 0;
     }
 }
 
@@ -107,84 +108,85 @@ static int child_index(const dp_negotiator_t *n, int rank)
 }
 
 /* No rank may announce the next occurrence: it needs one that has left. */
-static int is_closed_for(const dp_row_t *row)
+static int is_closed_for(const dp_entry_t *entry)
 {
-    return row->own_expect == NULL && row->scope->is_closed && !row->is_kept;
+    return entry->own_expect == NULL && entry->view->is_closed && !entry->is_kept;
 }
 
 /* Was this said before its sender knew how the occurrence ended that it speaks of? */
-static int is_stale(const dp_row_t *row, int child, uint64_t position)
+static int is_stale(const dp_entry_t *entry, int child, uint64_t position)
 {
-    if (row->scope == NULL) return position < row->ended[child];
-    return position < row->done_position ||
-           (is_closed_for(row) && position < row->scope->closed_position);
+    if (entry->view == NULL) return position < entry->ended[child];
+    return position < entry->done_position ||
+           (is_closed_for(entry) && position < entry->view->closed_position);
 }
 
 /* READY, MISMATCH and LACKS: a child says one of them once per occurrence. 0: not to be looked at.
  */
-static int is_new_word(dp_negotiator_t *n, int from, int child, const dp_row_t *row,
-                       uint64_t position)
+static int is_new_announcement(dp_negotiator_t *n, int from, int child, const dp_entry_t *entry,
+                               uint64_t position)
 {
-    char what[DP_ROW_TEXT_MAX];
-    int is_old = is_stale(row, child, position);
+    char what[DP_ENTRY_TEXT_MAX];
+    int is_old = is_stale(entry, child, position);
 
-    if (is_old && (row->scope == NULL || row->scope->is_closed || row->ended_in_failure)) return 0;
-    if (row->scope != NULL && !dp_bit_get(row->expect, child)) {
+    if (is_old && (entry->view == NULL || entry->view->is_closed || entry->ended_in_failure))
+        return 0;
+    if (entry->view != NULL && !dp_bit_get(entry->expect, child)) {
         dp_fatal_protocol(n, from, "%s announced, nobody there takes part in it",
-                          dp_row_text(row, what));
+                          dp_entry_text(entry, what));
         return 0;
     }
-    if (is_old || is_closed_for(row) || dp_bit_get(row->heard, child) ||
+    if (is_old || is_closed_for(entry) || dp_bit_get(entry->heard, child) ||
         dp_bit_get(n->fins, child)) {
-        dp_fatal_protocol(n, from, "%s announced out of turn", dp_row_text(row, what));
+        dp_fatal_protocol(n, from, "%s announced out of turn", dp_entry_text(entry, what));
         return 0;
     }
     return 1;
 }
 
 /* The end of a group is the last that its ranks announce there. */
-static int is_over(const dp_negotiator_t *n, const dp_scope_t *scope, int child)
+static int has_nothing_pending(const dp_negotiator_t *n, const dp_group_view_t *view, int child)
 {
-    for (size_t i = 0; i < n->table.row_count; i++) {
-        const dp_row_t *row = n->table.rows[i];
+    for (size_t i = 0; i < n->table.entry_count; i++) {
+        const dp_entry_t *entry = n->table.entries[i];
 
-        if (row->scope == scope && row->is_pending && dp_bit_get(row->heard, child)) return 0;
+        if (entry->view == view && entry->is_pending && dp_bit_get(entry->heard, child)) return 0;
     }
     return 1;
 }
 
 /* 0: the world has ended. */
-static int check_ready(dp_negotiator_t *n, int from, int child, const dp_row_t *row,
+static int check_ready(dp_negotiator_t *n, int from, int child, const dp_entry_t *entry,
                        const dp_item_t *item)
 {
-    const dp_signature_t *signature = item->signature != NULL ? item->signature : row->signature;
-    char what[DP_ROW_TEXT_MAX];
+    const dp_signature_t *signature = item->signature != NULL ? item->signature : entry->signature;
+    char what[DP_ENTRY_TEXT_MAX];
 
-    dp_row_text(row, what);
-    if (item->version != row->version) {
+    dp_entry_text(entry, what);
+    if (item->version != entry->version) {
         dp_fatal_protocol(n, from, "%s announced in version %u, it is in %u here", what,
-                          item->version, row->version);
+                          item->version, entry->version);
     } else if (signature == NULL) {
         dp_fatal_protocol(n, from, "%s announced without a signature", what);
-    } else if (!dp_receive_fits(n, row, signature)) {
+    } else if (!dp_receive_fits(n, entry, signature)) {
         dp_fatal_protocol(n, from, "%s announced as %s", what,
                           dp_collective_name(signature->collective));
-    } else if (row->scope == NULL &&
+    } else if (entry->view == NULL &&
                !is_list_of(n, signature->members, signature->member_count, child)) {
         dp_fatal_protocol(n, from, "%s announced, nobody there is a member", what);
     } else if (item->ahead >= DP_POSITION_MAX ||
-               (dp_is_root(n) && item->ahead > n->lock.owed_end)) {
+               (dp_is_root(n) && item->ahead > n->schedule.catch_up_end)) {
         dp_fatal_protocol(n, from, "%s announced ahead of all", what);
     } else if (item->absent > 0 &&
-               (row->scope == NULL || dp_scope_index(row->scope, item->rank) < 0 ||
-                dp_slot_of(n, item->rank) != child ||
-                item->absent >= dp_row_below(n, row, child))) {
+               (entry->view == NULL || dp_group_view_index(entry->view, item->rank) < 0 ||
+                dp_branch_of(n, item->rank) != child ||
+                item->absent >= dp_entry_below(n, entry, child))) {
         dp_fatal_protocol(n, from, "%s announced without %" PRIu32 " ranks, one of them rank %d",
                           what, item->absent, item->rank);
     } else if (signature->collective == DP_COLLECTIVE_GROUP_DESTROY &&
-               !is_over(n, row->scope, child)) {
+               !has_nothing_pending(n, entry->view, child)) {
         dp_fatal_protocol(n, from, "the end of group %s announced before that of its tensors",
-                          row->scope->name);
+                          entry->view->name);
     }
     return !n->is_fatal;
 }
@@ -192,8 +194,8 @@ static int check_ready(dp_negotiator_t *n, int from, int child, const dp_row_t *
 static void receive_ready(dp_negotiator_t *n, int from, int child, dp_item_t *item,
                           uint64_t position)
 {
-    dp_row_t *row = dp_receive_row(n, from, item);
-    dp_arrival_t arrival = {.slot = child,
+    dp_entry_t *entry = dp_receive_entry(n, from, item);
+    dp_arrival_t arrival = {.branch = child,
                             .rank = from,
                             .in_place = (item->flags & DP_FLAG_IN_PLACE) != 0,
                             .is_urgent = (item->flags & DP_FLAG_URGENT) != 0,
@@ -202,30 +204,30 @@ static void receive_ready(dp_negotiator_t *n, int from, int child, dp_item_t *it
                             .absent_rank = item->rank,
                             .ahead = item->ahead};
 
-    if (row == NULL || !is_new_word(n, from, child, row, position)) return;
-    if (!check_ready(n, from, child, row, item)) return;
+    if (entry == NULL || !is_new_announcement(n, from, child, entry, position)) return;
+    if (!check_ready(n, from, child, entry, item)) return;
     arrival.signature = item->signature;
     item->signature = NULL;
-    dp_agree_arrive(n, row, &arrival);
+    dp_agree_arrive(n, entry, &arrival);
 }
 
 /* MISMATCH, LACKS */
 static void receive_conflict(dp_negotiator_t *n, int from, int child, dp_item_t *item,
                              uint64_t position)
 {
-    dp_row_t *row = dp_receive_row(n, from, item);
+    dp_entry_t *entry = dp_receive_entry(n, from, item);
     int lacks = item->kind == DP_ITEM_LACKS;
     const int ranks[2] = {item->rank, item->other_rank};
     const dp_signature_t *signatures[2] = {item->signature, item->other};
 
-    if (row == NULL || !is_new_word(n, from, child, row, position)) return;
-    if (lacks ? row->own_expect == NULL : dp_signature_equal(item->signature, item->other)) {
-        dp_fatal_protocol(n, from, "a conflict about tensor %s that is none", row->name);
-    } else if (row->scope == NULL && (!dp_receive_fits(n, row, item->signature) ||
-                                      (!lacks && !dp_receive_fits(n, row, item->other)))) {
+    if (entry == NULL || !is_new_announcement(n, from, child, entry, position)) return;
+    if (lacks ? entry->own_expect == NULL : dp_signature_equal(item->signature, item->other)) {
+        dp_fatal_protocol(n, from, "a conflict about tensor %s that is none", entry->name);
+    } else if (entry->view == NULL && (!dp_receive_fits(n, entry, item->signature) ||
+                                       (!lacks && !dp_receive_fits(n, entry, item->other)))) {
         dp_fatal_protocol(n, from, "a group without members");
     } else {
-        dp_agree_mismatch(n, row, child, ranks, signatures);
+        dp_agree_mismatch(n, entry, child, ranks, signatures);
     }
 }
 
@@ -236,52 +238,53 @@ static void receive_contest(dp_negotiator_t *n, int from, int child, const dp_it
     dp_key_t key = {item->group, item->root, item->peer, item->name};
     const int ranks[2] = {item->rank, item->other_rank};
     const dp_signature_t *signatures[2] = {item->signature, item->other};
-    dp_row_t *row;
+    dp_entry_t *entry;
 
     if (item->id != DP_ID_NONE || item->group != DP_GROUP_UNBORN || item->root >= 0) {
         dp_fatal_protocol(n, from, "a contest about what is no group to be made");
         return;
     }
-    row = dp_table_find(&n->table, &key);
-    if (row == NULL || !dp_bit_get(row->heard, child)) return;
+    entry = dp_table_find(&n->table, &key);
+    if (entry == NULL || !dp_bit_get(entry->heard, child)) return;
     if (dp_signature_equal(item->signature, item->other) ||
-        !dp_receive_fits(n, row, item->signature) || !dp_receive_fits(n, row, item->other)) {
-        dp_fatal_protocol(n, from, "a contest about group %s that is none", row->name);
-    } else if (!row->is_mismatched) {
-        dp_agree_conflict(n, row, ranks, signatures);
+        !dp_receive_fits(n, entry, item->signature) || !dp_receive_fits(n, entry, item->other)) {
+        dp_fatal_protocol(n, from, "a contest about group %s that is none", entry->name);
+    } else if (!entry->is_mismatched) {
+        dp_agree_conflict(n, entry, ranks, signatures);
     }
 }
 
 static void receive_partial(dp_negotiator_t *n, int from, int child, const dp_item_t *item,
                             uint64_t position)
 {
-    dp_row_t *row = dp_receive_row(n, from, item);
+    dp_entry_t *entry = dp_receive_entry(n, from, item);
     uint64_t age_ns = dp_min(item->age_ns, n->now_ns);
 
-    if (row == NULL || is_closed_for(row) || is_stale(row, child, position)) return;
-    if (row->scope == NULL && !is_list_of(n, item->list, item->list_count, child)) {
-        dp_fatal_protocol(n, from, "group %s is waited for, nobody there is a member", row->name);
+    if (entry == NULL || is_closed_for(entry) || is_stale(entry, child, position)) return;
+    if (entry->view == NULL && !is_list_of(n, item->list, item->list_count, child)) {
+        dp_fatal_protocol(n, from, "group %s is waited for, nobody there is a member", entry->name);
         return;
     }
-    if (dp_bit_get(row->heard, child) || (row->scope != NULL && !dp_bit_get(row->expect, child))) {
-        dp_fatal_protocol(n, from, "tensor %s is ready there and yet waited for", row->name);
+    if (dp_bit_get(entry->heard, child) ||
+        (entry->view != NULL && !dp_bit_get(entry->expect, child))) {
+        dp_fatal_protocol(n, from, "tensor %s is ready there and yet waited for", entry->name);
         return;
     }
-    if (row->scope == NULL) {
-        dp_contest_partial(n, row, child, item, n->now_ns - age_ns);
+    if (entry->view == NULL) {
+        dp_contest_partial(n, entry, child, item, n->now_ns - age_ns);
     } else {
-        dp_agree_pending(n, row, n->now_ns - age_ns);
+        dp_agree_pending(n, entry, n->now_ns - age_ns);
     }
 }
 
 static void receive_urgent(dp_negotiator_t *n, int from, int child, const dp_item_t *item,
                            uint64_t position)
 {
-    dp_row_t *row;
+    dp_entry_t *entry;
 
     if (is_of_the_past(n, item)) return;
-    row = dp_receive_row(n, from, item);
-    if (row != NULL && !is_stale(row, child, position)) dp_agree_urgent(n, row);
+    entry = dp_receive_entry(n, from, item);
+    if (entry != NULL && !is_stale(entry, child, position)) dp_agree_urgent(n, entry);
 }
 
 static void receive_fin(dp_negotiator_t *n, int from, int child)
@@ -296,32 +299,32 @@ static void receive_fin(dp_negotiator_t *n, int from, int child)
 
 static void receive_leaver(dp_negotiator_t *n, int from, int child, const dp_item_t *item)
 {
-    dp_row_t *row;
+    dp_entry_t *entry;
 
-    if (dp_slot_of(n, item->rank) != child || dp_bit_get(n->left, item->rank)) {
+    if (dp_branch_of(n, item->rank) != child || dp_bit_get(n->left, item->rank)) {
         dp_fatal_protocol(n, from, "there is no rank %d to leave", item->rank);
     } else if (item->kind == DP_ITEM_LEFT) {
         dp_leave_left(n, item->rank);
     } else if (!is_of_the_past(n, item)) {
-        row = dp_receive_row(n, from, item);
-        if (row != NULL && item->kind == DP_ITEM_GIVE_UP)
-            dp_debt_void(n, item->rank, item->position, row);
-        if (row != NULL && item->kind == DP_ITEM_KEEP)
-            dp_leave_keep(n, item->rank, item->position, row);
+        entry = dp_receive_entry(n, from, item);
+        if (entry != NULL && item->kind == DP_ITEM_GIVE_UP)
+            dp_catch_up_give_up(n, item->rank, item->position, entry);
+        if (entry != NULL && item->kind == DP_ITEM_KEEP)
+            dp_leave_keep(n, item->rank, item->position, entry);
     }
 }
 
 static void receive_join(dp_negotiator_t *n, int from, int child, const dp_item_t *item)
 {
-    dp_scope_t *scope = dp_scope_find(n, item->group);
+    dp_group_view_t *view = dp_group_view_find(n, item->group);
 
-    if (scope == NULL || dp_slot_of(n, item->rank) != child ||
-        dp_scope_index(scope, item->rank) < 0 || dp_join_is_joined(scope, item->rank) ||
+    if (view == NULL || dp_branch_of(n, item->rank) != child ||
+        dp_group_view_index(view, item->rank) < 0 || dp_join_is_joined(view, item->rank) ||
         dp_bit_get(n->fins, child)) {
         dp_fatal_protocol(n, from, "there is no rank %d to join group %" PRIu32, item->rank,
                           item->group);
     } else {
-        dp_join_arrive(n, scope, item->rank);
+        dp_join_arrive(n, view, item->rank);
     }
 }
 
@@ -331,16 +334,17 @@ static void receive_from_child(dp_negotiator_t *n, int from, int child, dp_item_
     int is_of_lock = item->kind == DP_ITEM_DIVERGE || item->kind == DP_ITEM_COUNT ||
                      item->kind == DP_ITEM_REACHED;
 
-    if (is_of_lock != n->lock.is_scheduled) {
+    if (is_of_lock != n->schedule.is_active) {
         dp_fatal_protocol(n, from, "item %d %s", item->kind,
-                          is_of_lock ? "and nothing is locked" : "while a schedule is locked");
+                          is_of_lock ? "and nothing is scheduled"
+                                     : "while a schedule is scheduled");
         return;
     }
     switch (item->kind) {
     case DP_ITEM_DIVERGE:
     case DP_ITEM_COUNT:
     case DP_ITEM_REACHED:
-        dp_lock_from_child(n, from, child, item);
+        dp_schedule_from_child(n, from, child, item);
         break;
     case DP_ITEM_READY:
         receive_ready(n, from, child, item, position);
@@ -435,7 +439,7 @@ dp_status_t dp_receive(dp_negotiator_t *n, int from, const void *data, size_t by
         dp_status_t status;
 
         /* What this rank has to say of an occurrence, before others end it. */
-        if (n->restarts.count > 0) dp_debt_flush(n);
+        if (n->restarts.count > 0) dp_catch_up_flush(n);
         if (n->is_fatal) break;
         status = dp_item_read(&reader, item);
         if (status == DP_ERR_NO_MEMORY) {

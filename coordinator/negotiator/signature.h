@@ -27,7 +27,7 @@ typedef struct dp_signature {
     const dp_signature_part_t *parts; /* [part_count]; count 0 where ranks need not agree on it */
     uint32_t member_count;            /* group_create only, else 0 */
     const int32_t *members;           /* [member_count] ranks of the world, ascending */
-    const char *group_name; /* group_create only, for texts, not compared; NULL: the row's name */
+    const char *group_name; /* group_create only, for texts, not compared; NULL: the entry's name */
 } dp_signature_t;
 
 int dp_signature_equal(const dp_signature_t *a, const dp_signature_t *b);

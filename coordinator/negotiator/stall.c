@@ -49,91 +49,92 @@ void dp_stall_fini(dp_negotiator_t *n)
 
 /* ---- Lists, oldest first ---------------------------------------------------------------- */
 
-static void insert(dp_row_t **oldest, dp_row_t **newest, dp_row_t *row)
+static void insert(dp_entry_t **oldest, dp_entry_t **newest, dp_entry_t *entry)
 {
-    dp_row_t *before = *newest; /* nearly always right at once: time does not go back */
+    dp_entry_t *before = *newest; /* nearly always right at once: time does not go back */
 
-    while (before != NULL && before->first_ns > row->first_ns)
+    while (before != NULL && before->first_ns > entry->first_ns)
         before = before->older;
-    row->older = before;
-    row->newer = before != NULL ? before->newer : *oldest;
-    *(row->older != NULL ? &row->older->newer : oldest) = row;
-    *(row->newer != NULL ? &row->newer->older : newest) = row;
+    entry->older = before;
+    entry->newer = before != NULL ? before->newer : *oldest;
+    *(entry->older != NULL ? &entry->older->newer : oldest) = entry;
+    *(entry->newer != NULL ? &entry->newer->older : newest) = entry;
 }
 
-static void withdraw(dp_row_t **oldest, dp_row_t **newest, dp_row_t *row)
+static void withdraw(dp_entry_t **oldest, dp_entry_t **newest, dp_entry_t *entry)
 {
-    *(row->older != NULL ? &row->older->newer : oldest) = row->newer;
-    *(row->newer != NULL ? &row->newer->older : newest) = row->older;
-    row->older = row->newer = NULL;
-    row->stall_list = DP_ROW_UNLISTED;
+    *(entry->older != NULL ? &entry->older->newer : oldest) = entry->newer;
+    *(entry->newer != NULL ? &entry->newer->older : newest) = entry->older;
+    entry->older = entry->newer = NULL;
+    entry->stall_list = DP_ENTRY_UNLISTED;
 }
 
-void dp_stall_watch(dp_negotiator_t *n, dp_row_t *row)
-{
-    dp_stall_t *stall = &n->stall;
-
-    if (threshold_ns(n) == 0 || row->stall_list != DP_ROW_UNLISTED) return;
-    insert(&stall->fresh_oldest, &stall->fresh_newest, row);
-    row->stall_list = DP_ROW_FRESH;
-}
-
-static void make_overdue(dp_negotiator_t *n, dp_row_t *row)
+void dp_stall_watch(dp_negotiator_t *n, dp_entry_t *entry)
 {
     dp_stall_t *stall = &n->stall;
 
-    withdraw(&stall->fresh_oldest, &stall->fresh_newest, row);
-    insert(&stall->stalled_oldest, &stall->stalled_newest, row);
-    row->stall_list = DP_ROW_STALLED;
+    if (threshold_ns(n) == 0 || entry->stall_list != DP_ENTRY_UNLISTED) return;
+    insert(&stall->fresh_oldest, &stall->fresh_newest, entry);
+    entry->stall_list = DP_ENTRY_FRESH;
+}
+
+static void make_overdue(dp_negotiator_t *n, dp_entry_t *entry)
+{
+    dp_stall_t *stall = &n->stall;
+
+    withdraw(&stall->fresh_oldest, &stall->fresh_newest, entry);
+    insert(&stall->stalled_oldest, &stall->stalled_newest, entry);
+    entry->stall_list = DP_ENTRY_STALLED;
     if (stall->stalled_count++ == 0) {
         stall->interval_ns = n->stall_warn_ns;
         stall->next_report_ns = n->now_ns;
     }
-    if (!dp_is_root(n) && !row->wants_partial) {
-        row->wants_partial = 1;
-        dp_outbox_news(n, row);
+    if (!dp_is_root(n) && !entry->wants_partial) {
+        entry->wants_partial = 1;
+        dp_outbox_news(n, entry);
     }
 }
 
 /* Root: the tensor's group hears it, and this rank whether in it or not. */
-static void broadcast(dp_negotiator_t *n, const dp_row_t *row, const char *text)
+static void broadcast(dp_negotiator_t *n, const dp_entry_t *entry, const char *text)
 {
-    const uint64_t *slots = row->scope != NULL ? row->scope->expect : row->expect;
+    const uint64_t *branches = entry->view != NULL ? entry->view->expect : entry->expect;
 
-    dp_item_ref(&n->made, DP_ITEM_WARN, row);
+    dp_item_ref(&n->made, DP_ITEM_WARN, entry);
     n->made.text = text;
-    n->made.list = row->list;
-    n->made.list_count = row->list_count;
-    dp_outbox_down(n, slots, &n->made, 0);
+    n->made.list = entry->list;
+    n->made.list_count = entry->list_count;
+    dp_outbox_down(n, branches, &n->made, 0);
     n->made.list_count = 0;
     dp_outbox_warn(n, text);
 }
 
-void dp_stall_unwatch(dp_negotiator_t *n, dp_row_t *row, int is_complete)
+void dp_stall_unwatch(dp_negotiator_t *n, dp_entry_t *entry, int is_complete)
 {
     dp_stall_t *stall = &n->stall;
-    char text[DP_ERROR_TEXT_MAX], what[DP_ROW_TEXT_MAX];
+    char text[DP_ERROR_TEXT_MAX], what[DP_ENTRY_TEXT_MAX];
 
-    if (row->stall_list == DP_ROW_FRESH) withdraw(&stall->fresh_oldest, &stall->fresh_newest, row);
-    if (row->stall_list == DP_ROW_STALLED) {
-        withdraw(&stall->stalled_oldest, &stall->stalled_newest, row);
+    if (entry->stall_list == DP_ENTRY_FRESH)
+        withdraw(&stall->fresh_oldest, &stall->fresh_newest, entry);
+    if (entry->stall_list == DP_ENTRY_STALLED) {
+        withdraw(&stall->stalled_oldest, &stall->stalled_newest, entry);
         stall->stalled_count--;
     }
-    if (dp_is_root(n) && stall->is_asking && stall->subject == row) stall->is_asking = 0;
-    if (!is_complete || !row->was_warned) return;
-    row->was_warned = 0;
+    if (dp_is_root(n) && stall->is_asking && stall->subject == entry) stall->is_asking = 0;
+    if (!is_complete || !entry->was_warned) return;
+    entry->was_warned = 0;
     snprintf(text, sizeof(text), "%.*s: no longer stalled after %.1f s", NAME_IN_TEXT,
-             dp_row_text(row, what), seconds_since(n, row->first_ns));
-    broadcast(n, row, text);
+             dp_entry_text(entry, what), seconds_since(n, entry->first_ns));
+    broadcast(n, entry, text);
 }
 
-void dp_stall_forget(dp_negotiator_t *n, const dp_row_t *row)
+void dp_stall_forget(dp_negotiator_t *n, const dp_entry_t *entry)
 {
     dp_stall_t *stall = &n->stall;
-    dp_row_t *going = n->table.rows[row->index];
+    dp_entry_t *going = n->table.entries[entry->index];
 
     dp_stall_unwatch(n, going, 0);
-    if (stall->is_asking && stall->subject == row) stall->is_asking = 0;
+    if (stall->is_asking && stall->subject == entry) stall->is_asking = 0;
 }
 
 /* ---- The question ----------------------------------------------------------------------- */
@@ -151,31 +152,32 @@ static void add_missing(dp_missing_t *found, int rank, uint32_t pending, const c
 }
 
 /* Is nothing waited for there? Of what is not pending here only those who have joined are ready. */
-static int is_here(const dp_negotiator_t *n, const dp_row_t *row, int slot)
+static int is_here(const dp_negotiator_t *n, const dp_entry_t *entry, int branch)
 {
-    if (dp_bit_get(row->heard, slot)) return 1;
-    return row->scope != NULL && row->scope->joined_count > 0 && dp_join_covers(n, row, slot);
+    if (dp_bit_get(entry->heard, branch)) return 1;
+    return entry->view != NULL && entry->view->joined_count > 0 && dp_join_covers(n, entry, branch);
 }
 
-static void begin_question(dp_negotiator_t *n, dp_row_t *row, uint32_t round, uint32_t patience_ms)
+static void begin_question(dp_negotiator_t *n, dp_entry_t *entry, uint32_t round,
+                           uint32_t patience_ms)
 {
     dp_stall_t *stall = &n->stall;
 
     stall->is_asking = stall->is_unsent = 1;
     stall->round = round;
-    stall->subject = row;
+    stall->subject = entry;
     stall->patience_ms = patience_ms;
     stall->patience_until_ns = later(n->now_ns, (uint64_t)patience_ms * 1000000u);
     stall->waiting = 0;
     stall->found.count = stall->found.named = 0;
     memset(stall->asked, 0, n->table.bit_words * sizeof(*stall->asked));
-    if (!dp_row_takes_part(n, row) || is_here(n, row, dp_own_slot(n))) return;
+    if (!dp_entry_takes_part(n, entry) || is_here(n, entry, dp_own_branch(n))) return;
     add_missing(&stall->found, n->rank, (uint32_t)dp_min(n->own_pending, UINT32_MAX), n->progress);
 }
 
-void dp_stall_who(dp_negotiator_t *n, const dp_item_t *item, dp_row_t *row)
+void dp_stall_who(dp_negotiator_t *n, const dp_item_t *item, dp_entry_t *entry)
 {
-    begin_question(n, row, item->round, item->patience_ms);
+    begin_question(n, entry, item->round, item->patience_ms);
 }
 
 static void ask_children(dp_negotiator_t *n)
@@ -266,15 +268,15 @@ static void report(dp_negotiator_t *n)
 {
     dp_stall_t *stall = &n->stall;
     const dp_missing_t *found = &stall->found;
-    dp_row_t *row = stall->subject;
-    char text[DP_ERROR_TEXT_MAX], what[DP_ROW_TEXT_MAX], more[48] = "";
-    uint32_t ranks = dp_row_ranks(row), missing = dp_min(found->count, ranks);
+    dp_entry_t *entry = stall->subject;
+    char text[DP_ERROR_TEXT_MAX], what[DP_ENTRY_TEXT_MAX], more[48] = "";
+    uint32_t ranks = dp_entry_ranks(entry), missing = dp_min(found->count, ranks);
 
     if (stall->stalled_count > 1)
         snprintf(more, sizeof(more), " (and %zu more)", stall->stalled_count - 1);
     snprintf(text, sizeof(text),
              "stalled %.1f s: %.*s%s: ready on %" PRIu32 " of %" PRIu32 " ranks; missing ",
-             seconds_since(n, row->first_ns), NAME_IN_TEXT, dp_row_text(row, what), more,
+             seconds_since(n, entry->first_ns), NAME_IN_TEXT, dp_entry_text(entry, what), more,
              ranks - missing, ranks);
     append_missing(n, found, text, sizeof(text));
     if (stall->is_final) {
@@ -285,8 +287,8 @@ static void report(dp_negotiator_t *n)
     stall->interval_ns = later(stall->interval_ns, stall->interval_ns);
     /* All of them came while we asked: what they said is on its way here. */
     if (found->count == 0) return;
-    row->was_warned = 1;
-    broadcast(n, row, text);
+    entry->was_warned = 1;
+    broadcast(n, entry, text);
 }
 
 void dp_stall_flush(dp_negotiator_t *n)
@@ -314,12 +316,13 @@ void dp_stall_flush(dp_negotiator_t *n)
 static void consider(dp_negotiator_t *n)
 {
     dp_stall_t *stall = &n->stall;
-    dp_row_t *row = stall->stalled_oldest;
+    dp_entry_t *entry = stall->stalled_oldest;
 
-    if (row == NULL || stall->is_asking) return;
-    stall->is_final = n->stall_limit_ns > 0 && n->now_ns >= later(row->first_ns, n->stall_limit_ns);
+    if (entry == NULL || stall->is_asking) return;
+    stall->is_final =
+        n->stall_limit_ns > 0 && n->now_ns >= later(entry->first_ns, n->stall_limit_ns);
     if (stall->is_final || (n->stall_warn_ns > 0 && n->now_ns >= stall->next_report_ns))
-        begin_question(n, row, stall->round + 1, PATIENCE_MS);
+        begin_question(n, entry, stall->round + 1, PATIENCE_MS);
 }
 
 void dp_stall_tick(dp_negotiator_t *n)

@@ -1,9 +1,9 @@
 /*
- * table.c - the tensor table: names, the ids the root gave them, and a row of state for each.
+ * table.c - the tensor table: names, the ids the root gave them, and an entry of state for each.
  *
- * Rows are made at first sight and live as long as their group, so steady state allocates nothing
- * and pointers to rows stay good; the memory of one that goes is kept until the outputs which may
- * point to it were taken. Rules about what a row's state means live in agree.c.
+ * Entries are made at first sight and live as long as their group, so steady state allocates
+ * nothing and pointers to entries stay good; the memory of one that goes is kept until the outputs
+ * which may point to it were taken. Rules about what an entry's state means live in agree.c.
  */
 #include "coordinator/negotiator/negotiator_internal.h"
 
@@ -11,11 +11,11 @@
 #include <string.h>
 
 #define FIRST_BUCKETS 256
-#define FIRST_ROWS 64
+#define FIRST_ENTRIES 64
 
-uint32_t dp_row_group(const dp_row_t *row)
+uint32_t dp_entry_group(const dp_entry_t *entry)
 {
-    return row->scope != NULL ? row->scope->uid : DP_GROUP_UNBORN;
+    return entry->view != NULL ? entry->view->uid : DP_GROUP_UNBORN;
 }
 
 /* FNV-1a: names are short and this is asked once per submission. The ranks of a send are left out,
@@ -29,217 +29,220 @@ static uint32_t hash_name(uint32_t group, const char *name)
     return hash;
 }
 
-dp_status_t dp_table_init(dp_table_t *table, int slots)
+dp_status_t dp_table_init(dp_table_t *table, int branches)
 {
-    table->slots = slots;
-    table->bit_words = dp_bit_words((size_t)slots);
+    table->branches = branches;
+    table->bit_words = dp_bit_words((size_t)branches);
     table->bucket_count = table->id_bucket_count = FIRST_BUCKETS;
-    table->buckets = calloc(table->bucket_count, sizeof(dp_row_t *));
-    table->by_id = calloc(table->id_bucket_count, sizeof(dp_row_t *));
+    table->buckets = calloc(table->bucket_count, sizeof(dp_entry_t *));
+    table->by_id = calloc(table->id_bucket_count, sizeof(dp_entry_t *));
     return table->buckets != NULL && table->by_id != NULL ? DP_OK : DP_ERR_NO_MEMORY;
 }
 
-static void row_destroy(dp_row_t *row, size_t bit_words)
+static void entry_destroy(dp_entry_t *entry, size_t bit_words)
 {
-    dp_row_clear(row, bit_words);
-    dp_row_forgive(row);
-    dp_contest_drop(row);
-    free(row->own.signature);
-    free(row->signature);
-    free(row);
+    dp_entry_clear(entry, bit_words);
+    dp_entry_forgive(entry);
+    dp_contest_drop(entry);
+    free(entry->own.signature);
+    free(entry->signature);
+    free(entry);
 }
 
 void dp_table_fini(dp_table_t *table)
 {
-    for (size_t i = 0; i < table->row_count; i++)
-        row_destroy(table->rows[i], table->bit_words);
+    for (size_t i = 0; i < table->entry_count; i++)
+        entry_destroy(table->entries[i], table->bit_words);
     dp_table_free_retired(table);
     free(table->retired);
-    free(table->rows);
+    free(table->entries);
     free(table->by_id);
     free(table->buckets);
 }
 
-/* Grows a list of pointers to rows so that one more fits. */
-static dp_status_t reserve(dp_row_t ***rows, size_t count, size_t *room)
+/* Grows a list of pointers to entries so that one more fits. */
+static dp_status_t reserve_entries(dp_entry_t ***entries, size_t count, size_t *room)
 {
-    size_t wanted = *room > 0 ? *room * 2 : FIRST_ROWS;
-    dp_row_t **grown;
+    size_t wanted = *room > 0 ? *room * 2 : FIRST_ENTRIES;
+    dp_entry_t **grown;
 
     if (count < *room) return DP_OK;
-    grown = realloc(*rows, wanted * sizeof(dp_row_t *));
+    grown = realloc(*entries, wanted * sizeof(dp_entry_t *));
     if (grown == NULL) return DP_ERR_NO_MEMORY;
-    *rows = grown;
+    *entries = grown;
     *room = wanted;
     return DP_OK;
 }
 
-dp_status_t dp_row_array_push(dp_row_array_t *array, dp_row_t *row)
+dp_status_t dp_entry_array_push(dp_entry_array_t *array, dp_entry_t *entry)
 {
-    dp_status_t status = reserve(&array->rows, array->count, &array->room);
+    dp_status_t status = reserve_entries(&array->entries, array->count, &array->room);
 
-    if (status == DP_OK) array->rows[array->count++] = row;
+    if (status == DP_OK) array->entries[array->count++] = entry;
     return status;
 }
 
-void dp_row_array_remove(dp_row_array_t *array, const dp_row_t *row)
+void dp_entry_array_remove(dp_entry_array_t *array, const dp_entry_t *entry)
 {
     size_t left = 0;
 
     for (size_t i = 0; i < array->count; i++) {
-        if (array->rows[i] != row) array->rows[left++] = array->rows[i];
+        if (array->entries[i] != entry) array->entries[left++] = array->entries[i];
     }
     array->count = left;
 }
 
 /* ---- Names ------------------------------------------------------------------------------ */
 
-static int is_named(const dp_row_t *row, uint32_t hash, uint32_t group, const char *name)
+static int is_named(const dp_entry_t *entry, uint32_t hash, uint32_t group, const char *name)
 {
-    return row->hash == hash && dp_row_group(row) == group && strcmp(row->name, name) == 0;
+    return entry->hash == hash && dp_entry_group(entry) == group && strcmp(entry->name, name) == 0;
 }
 
-static dp_row_t *find(const dp_table_t *table, const dp_key_t *key, uint32_t hash)
+static dp_entry_t *find_entry(const dp_table_t *table, const dp_key_t *key, uint32_t hash)
 {
-    dp_row_t *row = table->buckets[hash & (table->bucket_count - 1)];
+    dp_entry_t *entry = table->buckets[hash & (table->bucket_count - 1)];
 
-    while (row != NULL && (row->root != key->root || row->peer != key->peer ||
-                           !is_named(row, hash, key->group, key->name))) {
-        row = row->next_in_bucket;
+    while (entry != NULL && (entry->root != key->root || entry->peer != key->peer ||
+                             !is_named(entry, hash, key->group, key->name))) {
+        entry = entry->next_in_bucket;
     }
-    return row;
+    return entry;
 }
 
-dp_row_t *dp_table_find(const dp_table_t *table, const dp_key_t *key)
+dp_entry_t *dp_table_find(const dp_table_t *table, const dp_key_t *key)
 {
-    return find(table, key, hash_name(key->group, key->name));
+    return find_entry(table, key, hash_name(key->group, key->name));
 }
 
-dp_row_t *dp_table_next(const dp_table_t *table, uint32_t group, const char *name, dp_row_t *after)
+dp_entry_t *dp_table_next(const dp_table_t *table, uint32_t group, const char *name,
+                          dp_entry_t *after)
 {
     uint32_t hash = hash_name(group, name);
-    dp_row_t *row =
+    dp_entry_t *entry =
         after != NULL ? after->next_in_bucket : table->buckets[hash & (table->bucket_count - 1)];
 
-    while (row != NULL && !is_named(row, hash, group, name))
-        row = row->next_in_bucket;
-    return row;
+    while (entry != NULL && !is_named(entry, hash, group, name))
+        entry = entry->next_in_bucket;
+    return entry;
 }
 
-static void add_to_bucket(dp_table_t *table, dp_row_t *row)
+static void add_to_bucket(dp_table_t *table, dp_entry_t *entry)
 {
-    dp_row_t **bucket = &table->buckets[row->hash & (table->bucket_count - 1)];
+    dp_entry_t **bucket = &table->buckets[entry->hash & (table->bucket_count - 1)];
 
-    row->next_in_bucket = *bucket;
-    *bucket = row;
+    entry->next_in_bucket = *bucket;
+    *bucket = entry;
 }
 
 /* Keeps chains short. Without memory they grow longer, which is slower but right. */
 static void grow_buckets(dp_table_t *table)
 {
-    dp_row_t **grown;
+    dp_entry_t **grown;
 
-    if (table->row_count < table->bucket_count) return;
-    grown = calloc(table->bucket_count * 4, sizeof(dp_row_t *));
+    if (table->entry_count < table->bucket_count) return;
+    grown = calloc(table->bucket_count * 4, sizeof(dp_entry_t *));
     if (grown == NULL) return;
     free(table->buckets);
     table->buckets = grown;
     table->bucket_count *= 4;
-    for (size_t i = 0; i < table->row_count; i++)
-        add_to_bucket(table, table->rows[i]);
+    for (size_t i = 0; i < table->entry_count; i++)
+        add_to_bucket(table, table->entries[i]);
 }
 
-/* A row in one block: behind its bits those of its own slots and a group's ends, then its name. */
-static dp_row_t *row_create(const dp_table_t *table, const dp_key_t *key)
+/* An entry in one block: behind its bits those of its own branches and a group's ends, then its
+ * name. */
+static dp_entry_t *entry_create(const dp_table_t *table, const dp_key_t *key)
 {
     size_t words = table->bit_words, name_bytes = strlen(key->name) + 1;
-    int has_slots = key->group == DP_GROUP_UNBORN || key->root >= 0;
-    size_t ends = key->group == DP_GROUP_UNBORN ? (size_t)table->slots : 0;
-    dp_row_t *row;
+    int has_branches = key->group == DP_GROUP_UNBORN || key->root >= 0;
+    size_t ends = key->group == DP_GROUP_UNBORN ? (size_t)table->branches : 0;
+    dp_entry_t *entry;
 
-    if (has_slots) words *= 2;
-    row = calloc(1, sizeof(*row) + (words + ends) * sizeof(uint64_t) + name_bytes);
-    if (row == NULL) return NULL;
-    if (has_slots) row->own_expect = row->heard + table->bit_words;
-    if (ends > 0) row->ended = row->heard + words;
-    row->name = (char *)(row->heard + words + ends);
-    memcpy(row->name, key->name, name_bytes);
-    return row;
+    if (has_branches) words *= 2;
+    entry = calloc(1, sizeof(*entry) + (words + ends) * sizeof(uint64_t) + name_bytes);
+    if (entry == NULL) return NULL;
+    if (has_branches) entry->own_expect = entry->heard + table->bit_words;
+    if (ends > 0) entry->ended = entry->heard + words;
+    entry->name = (char *)(entry->heard + words + ends);
+    memcpy(entry->name, key->name, name_bytes);
+    return entry;
 }
 
-dp_row_t *dp_table_get(dp_table_t *table, const dp_key_t *key, dp_scope_t *scope)
+dp_entry_t *dp_table_get(dp_table_t *table, const dp_key_t *key, dp_group_view_t *view)
 {
     uint32_t hash = hash_name(key->group, key->name);
-    dp_row_t *row = find(table, key, hash);
+    dp_entry_t *entry = find_entry(table, key, hash);
 
-    if (row != NULL) return row;
-    if (reserve(&table->rows, table->row_count, &table->row_room) != DP_OK) return NULL;
-    row = row_create(table, key);
-    if (row == NULL) return NULL;
-    row->hash = hash;
-    row->id = DP_ID_NONE;
-    row->scope = scope;
-    row->root = key->root;
-    row->peer = key->peer;
-    row->closed_by = -1;
-    row->refusals_end = &row->refusals;
-    dp_row_clear(row, table->bit_words);
+    if (entry != NULL) return entry;
+    if (reserve_entries(&table->entries, table->entry_count, &table->entry_room) != DP_OK)
+        return NULL;
+    entry = entry_create(table, key);
+    if (entry == NULL) return NULL;
+    entry->hash = hash;
+    entry->id = DP_ID_NONE;
+    entry->view = view;
+    entry->root = key->root;
+    entry->peer = key->peer;
+    entry->closed_by = -1;
+    entry->refusals_end = &entry->refusals;
+    dp_entry_clear(entry, table->bit_words);
     grow_buckets(table);
-    add_to_bucket(table, row);
-    row->index = table->row_count;
-    table->rows[table->row_count++] = row;
-    return row;
+    add_to_bucket(table, entry);
+    entry->index = table->entry_count;
+    table->entries[table->entry_count++] = entry;
+    return entry;
 }
 
 /* ---- Ids -------------------------------------------------------------------------------- */
 
-static dp_row_t **id_bucket(const dp_table_t *table, uint32_t id)
+static dp_entry_t **id_bucket(const dp_table_t *table, uint32_t id)
 {
     return &table->by_id[id & (table->id_bucket_count - 1)]; /* ids are counted up: well spread */
 }
 
-dp_row_t *dp_table_by_id(const dp_table_t *table, uint32_t id)
+dp_entry_t *dp_table_by_id(const dp_table_t *table, uint32_t id)
 {
-    dp_row_t *row = *id_bucket(table, id);
+    dp_entry_t *entry = *id_bucket(table, id);
 
-    while (row != NULL && row->id != id)
-        row = row->next_of_id;
-    return row;
+    while (entry != NULL && entry->id != id)
+        entry = entry->next_of_id;
+    return entry;
 }
 
-static void add_to_id_bucket(dp_table_t *table, dp_row_t *row)
+static void add_to_id_bucket(dp_table_t *table, dp_entry_t *entry)
 {
-    dp_row_t **bucket = id_bucket(table, row->id);
+    dp_entry_t **bucket = id_bucket(table, entry->id);
 
-    row->next_of_id = *bucket;
-    *bucket = row;
+    entry->next_of_id = *bucket;
+    *bucket = entry;
 }
 
 static void grow_ids(dp_table_t *table)
 {
-    dp_row_t **grown;
+    dp_entry_t **grown;
 
     if (table->id_count < table->id_bucket_count) return;
-    grown = calloc(table->id_bucket_count * 4, sizeof(dp_row_t *));
+    grown = calloc(table->id_bucket_count * 4, sizeof(dp_entry_t *));
     if (grown == NULL) return;
     free(table->by_id);
     table->by_id = grown;
     table->id_bucket_count *= 4;
-    for (size_t i = 0; i < table->row_count; i++) {
-        if (table->rows[i]->id != DP_ID_NONE) add_to_id_bucket(table, table->rows[i]);
+    for (size_t i = 0; i < table->entry_count; i++) {
+        if (table->entries[i]->id != DP_ID_NONE) add_to_id_bucket(table, table->entries[i]);
     }
 }
 
-void dp_table_assign(dp_table_t *table, dp_row_t *row, uint32_t id)
+void dp_table_assign(dp_table_t *table, dp_entry_t *entry, uint32_t id)
 {
     grow_ids(table);
-    row->id = id;
-    add_to_id_bucket(table, row);
+    entry->id = id;
+    add_to_id_bucket(table, entry);
     table->id_count++;
     table->next_id = id + 1;
 }
 
-/* ---- Rows that go ----------------------------------------------------------------------- */
+/* ---- Entries that go ----------------------------------------------------------------------- */
 
 dp_status_t dp_table_retire(dp_table_t *table, void *memory)
 {
@@ -262,35 +265,35 @@ void dp_table_free_retired(dp_table_t *table)
         free(table->retired[--table->retired_count]);
 }
 
-dp_status_t dp_table_remove(dp_table_t *table, dp_row_t *row)
+dp_status_t dp_table_remove(dp_table_t *table, dp_entry_t *entry)
 {
-    dp_row_t **at = &table->buckets[row->hash & (table->bucket_count - 1)];
-    dp_status_t status = dp_table_retire(table, row->signature);
+    dp_entry_t **at = &table->buckets[entry->hash & (table->bucket_count - 1)];
+    dp_status_t status = dp_table_retire(table, entry->signature);
 
     if (status != DP_OK) return status;
-    row->signature = NULL; /* retired already, should the row itself find no room */
-    status = dp_table_retire(table, row);
+    entry->signature = NULL; /* retired already, should the entry itself find no room */
+    status = dp_table_retire(table, entry);
     if (status != DP_OK) return status;
-    while (*at != row)
+    while (*at != entry)
         at = &(*at)->next_in_bucket;
-    *at = row->next_in_bucket;
-    if (row->id != DP_ID_NONE) {
-        for (at = id_bucket(table, row->id); *at != row; at = &(*at)->next_of_id)
+    *at = entry->next_in_bucket;
+    if (entry->id != DP_ID_NONE) {
+        for (at = id_bucket(table, entry->id); *at != entry; at = &(*at)->next_of_id)
             continue;
-        *at = row->next_of_id;
+        *at = entry->next_of_id;
         table->id_count--;
     }
-    table->rows[row->index] = table->rows[--table->row_count];
-    table->rows[row->index]->index = row->index;
-    dp_row_clear(row, table->bit_words);
-    dp_row_forgive(row);
-    dp_contest_drop(row);
+    table->entries[entry->index] = table->entries[--table->entry_count];
+    table->entries[entry->index]->index = entry->index;
+    dp_entry_clear(entry, table->bit_words);
+    dp_entry_forgive(entry);
+    dp_contest_drop(entry);
     return DP_OK;
 }
 
-int dp_table_has(const dp_table_t *table, const dp_row_t *row)
+int dp_table_has(const dp_table_t *table, const dp_entry_t *entry)
 {
-    return row->index < table->row_count && table->rows[row->index] == row;
+    return entry->index < table->entry_count && table->entries[entry->index] == entry;
 }
 
 /* ---- The pending occurrence ------------------------------------------------------------- */
@@ -303,32 +306,32 @@ static void conflict_destroy(dp_conflict_t *conflict)
     free(conflict);
 }
 
-void dp_row_clear(dp_row_t *row, size_t bit_words)
+void dp_entry_clear(dp_entry_t *entry, size_t bit_words)
 {
-    DP_ASSERT(row->stall_list == DP_ROW_UNLISTED);
-    conflict_destroy(row->conflict);
-    free(row->proposed);
-    free(row->list);
-    row->conflict = NULL;
-    row->proposed = NULL;
-    row->list = NULL;
-    row->list_count = 0;
-    row->request = NULL;
-    row->is_pending = row->is_own = row->is_shadow = row->is_complete = row->is_urgent = 0;
-    row->is_mismatched = row->is_announced = row->urgent_sent = 0;
-    row->said_ready = row->conflict_sent = 0;
-    row->wants_partial = row->partial_sent = row->was_warned = 0;
-    row->ready = row->absent = 0;
-    row->ahead = 0;
-    row->absent_rank = -1;
-    row->in_place = 1;
-    row->absmax = 0;
-    row->first_rank = -1;
-    row->first_ns = 0;
-    memset(row->heard, 0, bit_words * sizeof(uint64_t));
+    DP_ASSERT(entry->stall_list == DP_ENTRY_UNLISTED);
+    conflict_destroy(entry->conflict);
+    free(entry->proposed);
+    free(entry->list);
+    entry->conflict = NULL;
+    entry->proposed = NULL;
+    entry->list = NULL;
+    entry->list_count = 0;
+    entry->request = NULL;
+    entry->is_pending = entry->is_own = entry->is_early = entry->is_complete = entry->is_urgent = 0;
+    entry->is_mismatched = entry->is_announced = entry->urgent_sent = 0;
+    entry->said_ready = entry->conflict_sent = 0;
+    entry->wants_partial = entry->partial_sent = entry->was_warned = 0;
+    entry->ready = entry->absent = 0;
+    entry->ahead = 0;
+    entry->absent_rank = -1;
+    entry->in_place = 1;
+    entry->absmax = 0;
+    entry->first_rank = -1;
+    entry->first_ns = 0;
+    memset(entry->heard, 0, bit_words * sizeof(uint64_t));
 }
 
-dp_status_t dp_row_refuse(dp_row_t *row, dp_status_t status, const char *text)
+dp_status_t dp_entry_refuse(dp_entry_t *entry, dp_status_t status, const char *text)
 {
     size_t bytes = strlen(text) + 1;
     dp_refusal_t *refusal = malloc(sizeof(*refusal) + bytes);
@@ -337,18 +340,18 @@ dp_status_t dp_row_refuse(dp_row_t *row, dp_status_t status, const char *text)
     refusal->next = NULL;
     refusal->status = status;
     memcpy(refusal->text, text, bytes);
-    *row->refusals_end = refusal;
-    row->refusals_end = &refusal->next;
+    *entry->refusals_end = refusal;
+    entry->refusals_end = &refusal->next;
     return DP_OK;
 }
 
-void dp_row_forgive(dp_row_t *row)
+void dp_entry_forgive(dp_entry_t *entry)
 {
-    while (row->refusals != NULL) {
-        dp_refusal_t *next = row->refusals->next;
+    while (entry->refusals != NULL) {
+        dp_refusal_t *next = entry->refusals->next;
 
-        free(row->refusals);
-        row->refusals = next;
+        free(entry->refusals);
+        entry->refusals = next;
     }
-    row->refusals_end = &row->refusals;
+    entry->refusals_end = &entry->refusals;
 }

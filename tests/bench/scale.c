@@ -21,9 +21,9 @@ typedef struct plan {
     scale_options_t options;
     int sizes[SIZES_MAX];
     int size_count;
-    int batch;        /* tensors submitted together, as a backward pass makes them */
-    uint64_t gap_ns;  /* between two batches */
-    int locked_steps; /* over which the figures are averaged */
+    int batch;           /* tensors submitted together, as a backward pass makes them */
+    uint64_t gap_ns;     /* between two batches */
+    int scheduled_steps; /* over which the figures are averaged */
     double memory_gib;
 } plan_t;
 
@@ -40,7 +40,7 @@ static const char help[] =
     "  --tensors N           of a step: 148, as GPT-2 has\n"
     "  --batch N             that a backward pass submits at a time: 12\n"
     "  --gap-us X            between two batches: 2000\n"
-    "  --locked-steps N      under the schedule lock: 4\n"
+    "  --scheduled-steps N      under the cached schedule: 4\n"
     "  --memory-gib X        worlds that would take more get fewer tensors: 10.5\n";
 
 /* ---- Formulas --------------------------------------------------------------------------- */
@@ -202,7 +202,7 @@ static void in_batches(scale_world_t *world, const plan_t *plan, const char *nam
     print_cost(name, &cost, steps);
 }
 
-/* What every rank notes once: a lock, its end, the goodbye. */
+/* What every rank notes once: a schedule, its end, the goodbye. */
 static void turn(scale_world_t *world, const char *name,
                  void (*input)(dp_negotiator_t *negotiator, uint64_t now_ns), int ranks)
 {
@@ -220,7 +220,7 @@ static void turn(scale_world_t *world, const char *name,
     print_cost(name, &cost, 1);
 }
 
-static void unlock(dp_negotiator_t *negotiator, uint64_t now_ns)
+static void end_schedule(dp_negotiator_t *negotiator, uint64_t now_ns)
 {
     dp_negotiator_end_schedule(negotiator, "the bench ends it", now_ns);
 }
@@ -291,9 +291,9 @@ static void run_size(const plan_t *plan, int size, taken_t *taken)
     at_once(&world, "negotiated, all at once", 0, tensors, &negotiated);
     at_once(&world, "barrier", tensors, 1, &cost); /* which no plan holds: the next round is new */
     in_batches(&world, plan, "negotiated, in batches", 1);
-    turn(&world, "the schedule is locked", dp_negotiator_round, size);
-    in_batches(&world, plan, "locked, in batches", plan->locked_steps);
-    turn(&world, "it is unlocked", unlock, 1);
+    turn(&world, "the schedule is scheduled", dp_negotiator_round, size);
+    in_batches(&world, plan, "scheduled, in batches", plan->scheduled_steps);
+    turn(&world, "it is ended", end_schedule, 1);
     print_models(plan, size, &negotiated, batches);
     print_memory(&world);
     taken->full = scale_bytes(&world, &most);
@@ -323,7 +323,7 @@ enum {
     OPTION_TENSORS,
     OPTION_BATCH,
     OPTION_GAP,
-    OPTION_LOCKED,
+    OPTION_SCHEDULED,
     OPTION_MEMORY,
     OPTION_HELP
 };
@@ -344,7 +344,7 @@ static void set_option(plan_t *plan, int option, const char *name, const char *t
     if (option == OPTION_TENSORS) plan->options.tensors = (int)number(name, text, 1, 1e4);
     if (option == OPTION_BATCH) plan->batch = (int)number(name, text, 1, 1e4);
     if (option == OPTION_GAP) plan->gap_ns = (uint64_t)(us * number(name, text, 0, 1e6));
-    if (option == OPTION_LOCKED) plan->locked_steps = (int)number(name, text, 1, 1e4);
+    if (option == OPTION_SCHEDULED) plan->scheduled_steps = (int)number(name, text, 1, 1e4);
     if (option == OPTION_MEMORY) plan->memory_gib = number(name, text, 0, 1e6);
 }
 
@@ -360,7 +360,7 @@ static void read_options(plan_t *plan, int argc, char **argv)
         {"tensors", required_argument, NULL, OPTION_TENSORS},
         {"batch", required_argument, NULL, OPTION_BATCH},
         {"gap-us", required_argument, NULL, OPTION_GAP},
-        {"locked-steps", required_argument, NULL, OPTION_LOCKED},
+        {"scheduled-steps", required_argument, NULL, OPTION_SCHEDULED},
         {"memory-gib", required_argument, NULL, OPTION_MEMORY},
         {"help", no_argument, NULL, OPTION_HELP},
         {NULL, 0, NULL, 0},
@@ -395,7 +395,7 @@ int main(int argc, char **argv)
                    .size_count = 6,
                    .batch = 12,
                    .gap_ns = 2000000,
-                   .locked_steps = 4,
+                   .scheduled_steps = 4,
                    .memory_gib = 10.5};
     taken_t taken = {0};
 

@@ -46,7 +46,7 @@ typedef struct scale_rank {
     uint32_t received_before; /* the last submission */
     uint32_t waited;          /* messages received between a submission and its launches, at most */
     uint32_t launched;        /* tensors */
-    uint32_t noted;           /* locks, unlocks, goodbyes */
+    uint32_t noted;           /* schedules, schedule_ends, goodbyes */
     uint64_t order;           /* a digest of the launches, their places and their tensors */
 } scale_rank_t;
 

@@ -5,7 +5,7 @@
 #
 #   run.sh [--only PATTERN]... [--jobs J] [--all] [--unchecked] [--list]
 #
-#   --only PATTERN  errors whose file name contains it, as in 07 or lock; may be given several times
+#   --only PATTERN  errors whose file name contains it, as in 07 or schedule; may be given several times
 #   --jobs J        so many errors at the same time (one for each core)
 #   --all           run every program, also after enough have found the error
 #   --unchecked     do not run the unchanged sources first
@@ -55,8 +55,8 @@ programs=(
 runs=(
     "sim_scenarios" "test_signature" "test_negotiator" "test_negotiator_groups"
     "test_negotiator_schedule" "test_stall" "test_negotiator_memory" "sim_negotiator --seeds 1 150"
-    "sim_negotiator --seed 19711" "sim_negotiator --seed 21727" "explore --size pair" "explore --size groups" "explore --size contest" "explore --size lock"
-    "sim_negotiator --seeds 151 1200" "explore --size lock3" "explore --size trio"
+    "sim_negotiator --seed 19711" "sim_negotiator --seed 21727" "explore --size pair" "explore --size groups" "explore --size contest" "explore --size schedule"
+    "sim_negotiator --seeds 151 1200" "explore --size schedule3" "explore --size trio"
 )
 # A program that takes longer hangs.
 seconds_for() { # PROGRAM

@@ -39,126 +39,132 @@ static uint64_t fewest_kept(const dp_negotiator_t *n)
 {
     uint64_t fewest = UINT64_MAX;
 
-    for (size_t i = 0; i < n->table.row_count; i++) {
-        const dp_row_t *row = n->table.rows[i];
+    for (size_t i = 0; i < n->table.entry_count; i++) {
+        const dp_entry_t *entry = n->table.entries[i];
 
-        if (row->kept_uses > 0) fewest = dp_min(fewest, row->kept_launches / row->kept_uses);
+        if (entry->resume_uses > 0)
+            fewest = dp_min(fewest, entry->resume_launches / entry->resume_uses);
     }
     return fewest;
 }
 
-static uint64_t digest_row(const dp_negotiator_t *n, const dp_row_t *row)
+static uint64_t digest_entry(const dp_negotiator_t *n, const dp_entry_t *entry)
 {
-    uint64_t digest = mix(row->hash, row->id);
+    uint64_t digest = mix(entry->hash, entry->id);
 
-    digest = mix(digest, row->version);
-    digest = mix_signature(digest, row->signature);
-    digest = mix(digest, row->done_position);
-    digest = mix(digest, (uint64_t)(row->ended_in_failure | row->is_kept << 1));
-    for (int i = 0; row->ended != NULL && i < n->child_count; i++)
-        digest = mix(digest, row->ended[i]);
-    for (uint32_t i = 0; i < row->list_count; i++)
-        digest = mix(digest, (uint64_t)row->list[i] + 1);
-    digest = mix(digest, (uint64_t)row->absent << 32 | (uint32_t)row->absent_rank);
-    digest = mix(digest, row->keep_position);
-    digest = mix(digest, (uint64_t)row->closed_by);
-    for (const dp_refusal_t *refusal = row->refusals; refusal != NULL; refusal = refusal->next)
+    digest = mix(digest, entry->version);
+    digest = mix_signature(digest, entry->signature);
+    digest = mix(digest, entry->done_position);
+    digest = mix(digest, (uint64_t)(entry->ended_in_failure | entry->is_kept << 1));
+    for (int i = 0; entry->ended != NULL && i < n->child_count; i++)
+        digest = mix(digest, entry->ended[i]);
+    for (uint32_t i = 0; i < entry->list_count; i++)
+        digest = mix(digest, (uint64_t)entry->list[i] + 1);
+    digest = mix(digest, (uint64_t)entry->absent << 32 | (uint32_t)entry->absent_rank);
+    digest = mix(digest, entry->keep_position);
+    digest = mix(digest, (uint64_t)entry->closed_by);
+    for (const dp_refusal_t *refusal = entry->refusals; refusal != NULL; refusal = refusal->next)
         digest = mix_bytes(digest, refusal->text, strlen(refusal->text));
-    digest = mix(digest,
-                 (uint64_t)(row->is_pending | row->is_own << 1 | row->is_complete << 2 |
-                            row->in_place << 3 | row->is_urgent << 4 | row->is_mismatched << 5 |
-                            row->is_announced << 6 | row->urgent_sent << 7 | row->has_news << 8));
-    digest = mix(digest, (uint64_t)row->is_shadow | (uint64_t)row->is_restarting << 1 |
-                             (uint64_t)row->own.is_there << 2 | (uint64_t)row->own.fits << 3 |
-                             (uint64_t)row->own.is_urgent << 4 | (uint64_t)row->own.in_place << 5 |
-                             (uint64_t)row->owed_left << 8 | (uint64_t)row->plan_uses << 32);
-    digest = mix_signature(digest, row->own.signature);
-    digest = mix_bytes(digest, &row->own.absmax, sizeof(row->own.absmax));
-    digest = mix(digest, row->past);
-    if (n->lock.is_kept) {
-        digest = mix(digest, row->kept_uses);
-        digest = mix(digest, row->kept_launches - fewest_kept(n) * row->kept_uses);
+    digest =
+        mix(digest,
+            (uint64_t)(entry->is_pending | entry->is_own << 1 | entry->is_complete << 2 |
+                       entry->in_place << 3 | entry->is_urgent << 4 | entry->is_mismatched << 5 |
+                       entry->is_announced << 6 | entry->urgent_sent << 7 | entry->has_news << 8));
+    digest =
+        mix(digest, (uint64_t)entry->is_early | (uint64_t)entry->is_restarting << 1 |
+                        (uint64_t)entry->own.is_there << 2 | (uint64_t)entry->own.fits << 3 |
+                        (uint64_t)entry->own.is_urgent << 4 | (uint64_t)entry->own.in_place << 5 |
+                        (uint64_t)entry->unsettled << 8 | (uint64_t)entry->plan_uses << 32);
+    digest = mix_signature(digest, entry->own.signature);
+    digest = mix_bytes(digest, &entry->own.absmax, sizeof(entry->own.absmax));
+    digest = mix(digest, entry->last_launch);
+    if (n->schedule.is_resumable) {
+        digest = mix(digest, entry->resume_uses);
+        digest = mix(digest, entry->resume_launches - fewest_kept(n) * entry->resume_uses);
     }
-    digest = mix(digest, row->ahead);
-    digest = mix(digest, row->ready);
-    digest = mix_bytes(digest, &row->absmax, sizeof(row->absmax));
-    digest = mix(digest, (uint64_t)row->first_rank);
-    digest = mix_signature(digest, row->proposed);
-    if (row->conflict != NULL) {
-        digest =
-            mix(digest, (uint64_t)row->conflict->rank[0] << 32 | (uint32_t)row->conflict->rank[1]);
-        digest = mix_signature(digest, row->conflict->signature[0]);
-        digest = mix_signature(digest, row->conflict->signature[1]);
+    digest = mix(digest, entry->ahead);
+    digest = mix(digest, entry->ready);
+    digest = mix_bytes(digest, &entry->absmax, sizeof(entry->absmax));
+    digest = mix(digest, (uint64_t)entry->first_rank);
+    digest = mix_signature(digest, entry->proposed);
+    if (entry->conflict != NULL) {
+        digest = mix(digest,
+                     (uint64_t)entry->conflict->rank[0] << 32 | (uint32_t)entry->conflict->rank[1]);
+        digest = mix_signature(digest, entry->conflict->signature[0]);
+        digest = mix_signature(digest, entry->conflict->signature[1]);
     }
-    for (const dp_contest_t *contest = row->contests; contest != NULL; contest = contest->next) {
-        digest = mix(digest, (uint64_t)contest->kind << 32 | (uint32_t)contest->slot);
+    for (const dp_contest_t *contest = entry->contests; contest != NULL; contest = contest->next) {
+        digest = mix(digest, (uint64_t)contest->kind << 32 | (uint32_t)contest->branch);
         digest = mix_signature(digest, contest->signature[0]);
         digest = mix_signature(digest, contest->signature[1]);
     }
-    digest = mix(digest, (uint64_t)(row->said_ready | row->conflict_sent << 1));
-    return mix(digest, row->heard[0]);
+    digest = mix(digest, (uint64_t)(entry->said_ready | entry->conflict_sent << 1));
+    return mix(digest, entry->heard[0]);
 }
 
-static uint64_t digest_scope(const dp_scope_t *scope)
+static uint64_t digest_view(const dp_group_view_t *view)
 {
-    uint64_t digest = mix(scope->uid, scope->slot_number);
+    uint64_t digest = mix(view->uid, view->slot);
 
     digest =
-        mix(digest, (uint64_t)scope->is_closed | (uint64_t)scope->has_join << 1 |
-                        (uint64_t)(scope->ending != NULL) << 2 | (uint64_t)scope->is_join_due << 3);
-    digest = mix(digest, (uint64_t)scope->closed_rank);
-    digest = mix(digest, scope->closed_position);
-    digest = mix(digest, scope->own_pending);
-    digest = mix(digest, (uint64_t)scope->last_joined << 1 | (uint64_t)scope->is_join_said);
-    return mix(digest, scope->joined[0]);
+        mix(digest, (uint64_t)view->is_closed | (uint64_t)view->has_join << 1 |
+                        (uint64_t)(view->ending != NULL) << 2 | (uint64_t)view->is_join_due << 3);
+    digest = mix(digest, (uint64_t)view->closed_rank);
+    digest = mix(digest, view->closed_position);
+    digest = mix(digest, view->own_pending);
+    digest = mix(digest, (uint64_t)view->last_joined << 1 | (uint64_t)view->is_join_said);
+    return mix(digest, view->joined[0]);
 }
 
-static uint64_t digest_lock(uint64_t digest, const dp_negotiator_t *n)
+static uint64_t digest_schedule(uint64_t digest, const dp_negotiator_t *n)
 {
-    const dp_lock_t *lock = &n->lock;
+    const dp_schedule_t *schedule = &n->schedule;
 
     digest =
-        mix(digest, (uint64_t)n->epoch | (uint64_t)lock->is_scheduled << 32 |
-                        (uint64_t)lock->is_held << 33 | (uint64_t)lock->has_reason << 34 |
-                        (uint64_t)lock->is_reason_said << 35 | (uint64_t)lock->is_stand_said << 36 |
-                        (uint64_t)lock->is_declared << 37 | (uint64_t)lock->is_due << 38 |
-                        (uint64_t)(lock->waited_ns != 0) << 39 |
-                        (uint64_t)(lock->voided_ns != 0) << 40 | (uint64_t)lock->has_warned << 41 |
-                        (uint64_t)lock->is_whole << 42 | (uint64_t)lock->is_kept << 43);
-    if (lock->has_reason && lock->is_scheduled)
-        digest = mix(digest, (uint64_t)lock->reason << 32 | (uint32_t)lock->reason_rank);
-    digest = mix(digest, lock->base);
-    digest = mix(digest, lock->step);
-    digest = mix(digest, lock->launched);
-    digest = mix(digest, lock->confirmed);
-    digest = mix(digest, lock->said);
-    digest = mix(digest, (uint64_t)lock->laggard);
-    for (int i = 0; i < n->child_count && lock->is_scheduled; i++)
-        digest = mix(digest, lock->child_rounds[i]);
-    if (lock->is_held) {
-        digest = mix(digest, (uint64_t)lock->waiting);
-        digest = mix(digest, lock->low);
-        digest = mix(digest, lock->high);
+        mix(digest,
+            (uint64_t)n->epoch | (uint64_t)schedule->is_active << 32 |
+                (uint64_t)schedule->is_paused << 33 | (uint64_t)schedule->has_reason << 34 |
+                (uint64_t)schedule->is_reason_sent << 35 |
+                (uint64_t)schedule->is_reached_sent << 36 | (uint64_t)schedule->is_declared << 37 |
+                (uint64_t)schedule->is_due << 38 | (uint64_t)(schedule->waited_ns != 0) << 39 |
+                (uint64_t)(schedule->voided_ns != 0) << 40 | (uint64_t)schedule->has_warned << 41 |
+                (uint64_t)schedule->is_whole << 42 | (uint64_t)schedule->is_resumable << 43);
+    if (schedule->has_reason && schedule->is_active)
+        digest = mix(digest, (uint64_t)schedule->reason << 32 | (uint32_t)schedule->reason_rank);
+    digest = mix(digest, schedule->base);
+    digest = mix(digest, schedule->step);
+    digest = mix(digest, schedule->launched);
+    digest = mix(digest, schedule->confirmed);
+    digest = mix(digest, schedule->counts_sent);
+    digest = mix(digest, (uint64_t)schedule->slowest);
+    for (int i = 0; i < n->child_count && schedule->is_active; i++)
+        digest = mix(digest, schedule->child_rounds[i]);
+    if (schedule->is_paused) {
+        digest = mix(digest, (uint64_t)schedule->children_awaited);
+        digest = mix(digest, schedule->low);
+        digest = mix(digest, schedule->high);
     }
-    digest = mix(digest, lock->open);
-    digest = mix(digest, lock->ahead);
-    for (int i = 0; lock->floor != NULL && i < n->size; i++)
-        digest = mix(digest, lock->floor[i]);
-    digest = mix(digest, lock->owed_paid);
-    for (size_t i = 0; i < lock->owed_count; i++) {
-        digest = mix(digest, (uint64_t)lock->owed[i].is_settled << 1 |
-                                 (uint64_t)lock->owed[i].is_launched << 2 |
-                                 (uint64_t)lock->owed[i].is_void << 3 |
-                                 (uint64_t)lock->owed[i].absent << 8);
-        digest = mix(digest, lock->owed[i].bucket + lock->owed[i].row->hash);
+    digest = mix(digest, schedule->unsettled);
+    digest = mix(digest, schedule->ahead);
+    for (int i = 0; schedule->floors != NULL && i < n->size; i++)
+        digest = mix(digest, schedule->floors[i]);
+    digest = mix(digest, schedule->occurrences_done);
+    for (size_t i = 0; i < schedule->occurrence_count; i++) {
+        digest = mix(digest, (uint64_t)schedule->occurrences[i].is_settled << 1 |
+                                 (uint64_t)schedule->occurrences[i].is_launched << 2 |
+                                 (uint64_t)schedule->occurrences[i].is_void << 3 |
+                                 (uint64_t)schedule->occurrences[i].absent << 8);
+        digest =
+            mix(digest, schedule->occurrences[i].bucket + schedule->occurrences[i].entry->hash);
     }
-    for (size_t i = 0; i < lock->past_count; i++)
-        digest = mix(digest, lock->past[i].row->hash + (uint64_t)lock->past[i].is_first);
-    digest = mix(digest, (uint64_t)lock->need << 32 | lock->declared);
-    digest = mix(digest, (uint64_t)lock->torn);
-    digest = mix(digest, lock->period << 16 | lock->repeat);
+    for (size_t i = 0; i < schedule->history_count; i++)
+        digest =
+            mix(digest, schedule->history[i].entry->hash + (uint64_t)schedule->history[i].is_first);
+    digest = mix(digest, (uint64_t)schedule->rounds_needed << 32 | schedule->declared);
+    digest = mix(digest, (uint64_t)schedule->rounds_cut);
+    digest = mix(digest, schedule->period << 16 | schedule->repeat);
     for (size_t i = 0; i < n->restarts.count; i++)
-        digest = mix(digest, n->restarts.rows[i]->hash);
+        digest = mix(digest, n->restarts.entries[i]->hash);
     for (size_t i = 0; i < n->deferred_count; i++)
         digest = mix(digest, n->deferred[i].sequence + n->deferred[i].behind);
     return digest;
@@ -166,29 +172,29 @@ static uint64_t digest_lock(uint64_t digest, const dp_negotiator_t *n)
 
 static uint64_t digest_negotiator(const dp_negotiator_t *n)
 {
-    uint64_t digest = 1, rows = 0;
+    uint64_t digest = 1, entries = 0;
 
     /* Not in the order of first sight, which no rule looks at. */
-    for (size_t i = 0; i < n->table.row_count; i++)
-        rows += digest_row(n, n->table.rows[i]);
-    digest = mix(digest, digest_scope(n->world));
+    for (size_t i = 0; i < n->table.entry_count; i++)
+        entries += digest_entry(n, n->table.entries[i]);
+    digest = mix(digest, digest_view(n->world));
     for (size_t i = 0; i < n->group_count; i++)
-        digest = mix(digest, digest_scope(n->groups[i]));
+        digest = mix(digest, digest_view(n->groups[i]));
     digest = mix(digest, (uint64_t)n->last_uid << 32 | n->table.next_id);
     digest = mix(digest, n->left[0]);
-    for (size_t i = 0; i < n->word_count; i++) {
-        const dp_word_t *word = &n->words[i];
+    for (size_t i = 0; i < n->notice_count; i++) {
+        const dp_notice_t *notice = &n->notices[i];
 
-        digest = mix(digest, (uint64_t)word->kind << 32 | (uint32_t)word->rank);
-        digest = mix(digest, word->group + (word->row != NULL ? word->row->hash : 0));
-        digest = mix(digest, word->position);
+        digest = mix(digest, (uint64_t)notice->kind << 32 | (uint32_t)notice->rank);
+        digest = mix(digest, notice->group + (notice->entry != NULL ? notice->entry->hash : 0));
+        digest = mix(digest, notice->position);
     }
     for (size_t i = 0; i < n->foreign.count; i++)
-        digest = mix(digest, n->foreign.rows[i]->hash);
+        digest = mix(digest, n->foreign.entries[i]->hash);
     for (uint32_t i = 1; i <= 8; i++)
         digest = mix(digest, n->is_slot_taken[i]);
-    digest = mix(digest, rows);
-    digest = digest_lock(digest, n);
+    digest = mix(digest, entries);
+    digest = digest_schedule(digest, n);
     digest = mix(digest, n->position);
     digest = mix(digest, n->sequence);
     digest = mix(digest, n->launched);
@@ -200,15 +206,15 @@ static uint64_t digest_negotiator(const dp_negotiator_t *n)
     digest = mix(digest, n->fins[0]);
     digest = mix(digest, n->keeps);
     for (size_t i = 0; i < n->kept_count; i++)
-        digest = mix(digest, n->kept[i].row->hash + (uint64_t)n->kept[i].rank);
+        digest = mix(digest, n->kept[i].entry->hash + (uint64_t)n->kept[i].rank);
     for (size_t i = 0; i < n->complete.count; i++)
-        digest = mix(digest, n->complete.rows[i]->hash);
+        digest = mix(digest, n->complete.entries[i]->hash);
     for (size_t i = 0; i < n->news.count; i++)
-        digest = mix(digest, n->news.rows[i]->hash);
+        digest = mix(digest, n->news.entries[i]->hash);
     for (int i = 0; i < n->child_count; i++)
         digest = mix(digest, n->child_position[i]);
     /* Outputs that were not taken yet. */
-    for (const dp_frame_t *frame = n->frames; frame != NULL; frame = frame->next) {
+    for (const dp_out_frame_t *frame = n->frames; frame != NULL; frame = frame->next) {
         digest = mix(digest, (uint64_t)frame->target << 32 | (uint32_t)frame->cursor);
         if (frame->target == DP_TO_CHILDREN) digest = mix(digest, frame->children[0]);
         digest = mix_bytes(digest, frame->data, frame->bytes);
@@ -219,12 +225,12 @@ static uint64_t digest_negotiator(const dp_negotiator_t *n)
         digest = mix(digest, n->down->children[0]);
         digest = mix(digest, n->down_position);
     }
-    for (size_t i = n->event_next; i < n->event_count; i++) {
-        digest = mix(digest, n->events[i].kind);
-        digest = mix(digest, n->events[i].sequence);
-        digest = mix(digest, n->events[i].group);
-        digest = mix(digest, n->events[i].entry_count);
-        digest = mix(digest, n->events[i].status);
+    for (size_t i = n->output_next; i < n->output_count; i++) {
+        digest = mix(digest, n->outputs[i].kind);
+        digest = mix(digest, n->outputs[i].sequence);
+        digest = mix(digest, n->outputs[i].group);
+        digest = mix(digest, n->outputs[i].entry_count);
+        digest = mix(digest, n->outputs[i].status);
     }
     return digest;
 }

@@ -9,7 +9,7 @@
  *
  * explore                 all the worlds listed below
  * explore --size S        those of a set: pair, trio; groups, short, with groups; long, likewise;
- *                         lock, lock3, with a locked schedule; locklong, likewise
+ *                         schedule, schedule3, with a cached schedule; schedulelong, likewise
  * explore --world W       one of them
  */
 #include "digest.h"
@@ -23,7 +23,7 @@
 
 #define PATH_MAX_ACTIONS 256
 #define ACTIONS_MAX 64
-#define ROUNDS_BEFORE 8 /* more than it takes to be locked, so that it was worth it */
+#define ROUNDS_BEFORE 8 /* more than it takes to be scheduled, so that it was worth it */
 
 typedef enum action_kind {
     SUBMIT,
@@ -35,11 +35,12 @@ typedef enum action_kind {
     ABORT,
     URGENT,
     JOIN,
-    UNLOCK
+    END_SCHEDULE
 } action_kind_t;
 
-static const char *const action_names[] = {"submit", "deliver", "launched", "finalize", "take",
-                                           "die",    "abort",   "urgent",   "join",     "unlock"};
+static const char *const action_names[] = {"submit", "deliver",     "launched", "finalize",
+                                           "take",   "die",         "abort",    "urgent",
+                                           "join",   "end schedule"};
 
 typedef struct action {
     action_kind_t kind;
@@ -53,19 +54,19 @@ typedef struct now {
     int is_finalizing[8], is_dirty[8];
     int joined[8]; /* groups a rank has joined: a bit each */
     uint64_t told; /* launches the root's data plane has finished */
-    int died, aborted, was_urgent, was_unlocked;
+    int died, aborted, was_urgent, was_ended;
 } now_t;
 
 typedef struct search {
     const plan_t *plan;
     now_t now;
-    int was_locked; /* on the root, when the search began */
+    int was_scheduled; /* on the root, when the search began */
     action_t path[PATH_MAX_ACTIONS];
     size_t depth;
     moment_t *moments[PATH_MAX_ACTIONS + 1]; /* before each of these, where there was a choice */
     uint64_t *seen;                          /* open addressing, 0: free */
     size_t seen_count, seen_room;
-    uint64_t ends, steps, returns; /* returns: ends with more locks than at the beginning */
+    uint64_t ends, steps, returns; /* returns: ends with more schedules than at the beginning */
     uint64_t mismatched, made;     /* ends in which a group was not made for it; all were */
 } search_t;
 
@@ -158,7 +159,7 @@ static void play_fused(search_t *search)
     dp_negotiator_launched(world->ranks[0].negotiator, world->ranks[0].launches, 0);
 }
 
-/* How often a tensor occurs in a lock before the routine's. */
+/* How often a tensor occurs in a schedule before the routine's. */
 static int times_before(const plan_t *plan, int tensor)
 {
     int is_in = plan->routine != NULL && (plan->routine->before >> tensor & 1);
@@ -166,7 +167,7 @@ static int times_before(const plan_t *plan, int tensor)
     return is_in ? ROUNDS_BEFORE : 0;
 }
 
-/* Another lock comes and goes. */
+/* Another schedule comes and goes. */
 static void play_before(search_t *search)
 {
     world_t *world = &search->now.world;
@@ -182,13 +183,13 @@ static void play_before(search_t *search)
         }
     }
     if (search->plan->routine->before == 0) return;
-    if (world->ranks[0].locks != 1) world_violation(world, "it was to be locked before");
+    if (world->ranks[0].schedules != 1) world_violation(world, "it was to be scheduled before");
     dp_negotiator_end_schedule(world->ranks[0].negotiator, "a setting", 0);
     world_drain(world, 0);
     settle(search);
 }
 
-/* Rounds that end in a lock, or nearly. */
+/* Rounds that end in a schedule, or nearly. */
 static void play_routine(search_t *search)
 {
     world_t *world = &search->now.world;
@@ -212,7 +213,7 @@ static void play_routine(search_t *search)
         settle(search);
     }
     search->now.told = world->ranks[0].launches;
-    search->was_locked = world->ranks[0].locks;
+    search->was_scheduled = world->ranks[0].schedules;
 }
 
 static void begin(search_t *search)
@@ -243,7 +244,7 @@ static void begin(search_t *search)
     memset(search->now.joined, 0, sizeof(search->now.joined));
     search->now.told = 0;
     search->now.died = search->now.aborted = NOBODY;
-    search->now.was_urgent = search->now.was_unlocked = 0;
+    search->now.was_urgent = search->now.was_ended = 0;
     play_prelude(search);
     play_routine(search);
 }
@@ -419,8 +420,8 @@ static void act(search_t *search, action_t action)
         search->now.joined[rank] |= 1 << action.tensor;
         world_join(world, rank, action.tensor, search->plan->occurrences, 0);
         break;
-    case UNLOCK:
-        search->now.was_unlocked = 1;
+    case END_SCHEDULE:
+        search->now.was_ended = 1;
         dp_negotiator_end_schedule(world->ranks[rank].negotiator, "a setting", 0);
         break;
     case URGENT:
@@ -484,9 +485,9 @@ static void add_of_rank(const search_t *search, int rank, action_t *actions, int
     if (search->now.died == NOBODY && is_meant(plan->dies, rank)) add(actions, count, DIE, rank, 0);
     if (search->now.aborted == NOBODY && is_meant(plan->aborts, rank))
         add(actions, count, ABORT, rank, 0);
-    if (plan->routine != NULL && !search->now.was_unlocked &&
-        is_meant(plan->routine->unlocks, rank))
-        add(actions, count, UNLOCK, rank, 0);
+    if (plan->routine != NULL && !search->now.was_ended &&
+        is_meant(plan->routine->schedule_ends, rank))
+        add(actions, count, END_SCHEDULE, rank, 0);
 }
 
 static int list_actions(const search_t *search, action_t *actions)
@@ -602,7 +603,7 @@ static void check_end(search_t *search)
     int fatal = 0, finished = 0;
 
     search->ends++;
-    search->returns += world->ranks[0].locks > search->was_locked;
+    search->returns += world->ranks[0].schedules > search->was_scheduled;
     for (int r = 0; r < search->plan->size; r++) {
         const world_rank_t *self = &world->ranks[r];
         int culprit = search->now.died != NOBODY ? search->now.died : search->now.aborted;
@@ -681,7 +682,7 @@ static uint64_t digest_of(const search_t *search)
     }
     return digest * 31 + (uint64_t)(search->now.died + 2) * 7 +
            (uint64_t)(search->now.aborted + 2) + (uint64_t)search->now.was_urgent * 1000 +
-           (uint64_t)search->now.was_unlocked * 5000;
+           (uint64_t)search->now.was_ended * 5000;
 }
 
 static void explore(search_t *search)
@@ -694,7 +695,7 @@ static void explore(search_t *search)
 
     for (int i = 0; i < count; i++) {
         must_go_on |=
-            actions[i].kind != DIE && actions[i].kind != ABORT && actions[i].kind != UNLOCK;
+            actions[i].kind != DIE && actions[i].kind != ABORT && actions[i].kind != END_SCHEDULE;
     }
     if (!must_go_on) check_end(search);
     if (search->depth == PATH_MAX_ACTIONS) world_violation(&search->now.world, "it never ends");
@@ -719,15 +720,15 @@ static void run_plan(const plan_t *plan)
     search.plan = plan;
     begin(&search);
     if (plan->routine != NULL && plan->routine->rounds >= 3 &&
-        search.was_locked < (plan->routine->before != 0 ? 2 : 1))
-        world_violation(&search.now.world, "it was to be locked");
+        search.was_scheduled < (plan->routine->before != 0 ? 2 : 1))
+        world_violation(&search.now.world, "it was to be scheduled");
     if (plan->routine != NULL && plan->routine->is_fused &&
         search.now.world.ranks[0].launches != (uint64_t)plan->routine->rounds)
         world_violation(&search.now.world, "rounds were to be launched at once");
     remember(&search, digest_of(&search));
     explore(&search);
     if (plan->routine != NULL && plan->routine->returns && search.returns == 0)
-        world_violation(&search.now.world, "the schedule was never locked again");
+        world_violation(&search.now.world, "the schedule was never scheduled again");
     if (has_contests(&search) && plan->leaves == NOBODY &&
         ((!search.made && !waits_for_all(plan)) || !search.mismatched)) {
         world_violation(&search.now.world, "groups made in %" PRIu64 " ends, refused in %" PRIu64,
@@ -750,7 +751,8 @@ static const char help[] =
     "  --size SET     those of a set: pair, trio (the world alone); groups (groups, sends and\n"
     "                 joins, seconds), contest (two lists under one name), long (likewise, with "
     "three tensors, deaths and leavers),\n"
-    "                 lock, lock3 (a locked schedule on two and three ranks), locklong (minutes)\n"
+    "                 schedule, schedule3 (a cached schedule on two and three ranks), schedulelong "
+    "(minutes)\n"
     "  --world NAME   one of them, as it is printed\n";
 
 static const char *set_of(const plan_t *plan)

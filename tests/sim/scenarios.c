@@ -624,7 +624,7 @@ static void waiter_behind_a_missing_tensor_ends_the_schedule(void **state)
     (void)state;
     begin(&world, &cast);
     play(&world, 3, 2);
-    assert_int_equal(world.ranks[1].locks, 1);
+    assert_int_equal(world.ranks[1].schedules, 1);
     submit_all(&world, 0); /* this step goes without tensor 1 */
     submit_all(&world, 0);
     assert_int_equal(world.ranks[0].pending, 1);
@@ -649,8 +649,8 @@ static void schedule_may_leave_a_subtree_out(void **state)
         submit_all(&world, 0);
         assert_int_equal(world.ranks[0].pending, 0);
     }
-    assert_int_equal(world.ranks[0].locks, 1);
-    assert_int_equal(world.ranks[0].unlocks, 0);
+    assert_int_equal(world.ranks[0].schedules, 1);
+    assert_int_equal(world.ranks[0].schedule_ends, 0);
     part(&world);
 }
 
@@ -667,7 +667,7 @@ static void together_once_is_not_together(void **state)
     for (int t = 0; t < 2; t++)
         world_submit(&world, 1, t, 768, 0, 1.0f, 0);
     settle(&world); /* the third round: in one launch */
-    assert_int_equal(world.ranks[0].locks, 1);
+    assert_int_equal(world.ranks[0].schedules, 1);
     submit_all(&world, 0); /* waited for before the other is submitted */
     part(&world);
 }
@@ -688,9 +688,9 @@ static void overlapping_groups_keep_one_order_behind_debts(void **state)
         submit_all(&world, 3);
         submit_all(&world, 4);
         play(&world, 3, 1);
-        assert_int_equal(world.ranks[0].locks, 1);
+        assert_int_equal(world.ranks[0].schedules, 1);
         submit(&world, 0, 0); /* launched by the plan; the others owe it */
-        submit(&world, 0, 1); /* ends the lock */
+        submit(&world, 0, 1); /* ends the schedule */
         settle(&world);
         submit(&world, 1, 1);
         settle(&world);
@@ -718,11 +718,11 @@ static void memory_that_moves_ends_the_schedule(void **state)
         begin(&world, &cast);
         submit_all(&world, 1);
         play(&world, 5, 1);
-        assert_int_equal(world.ranks[0].unlocks, 0);
+        assert_int_equal(world.ranks[0].schedule_ends, 0);
         assert_true(world.ranks[2].locked_launches > 0);
         world.ranks[2].has_moved = 1;
         submit_all(&world, 0);
-        assert_int_equal(world.ranks[0].unlocks, 1);
+        assert_int_equal(world.ranks[0].schedule_ends, 1);
         assert_int_equal(world.ranks[0].unlock_reason, DP_SCHEDULE_END_MEMORY);
         part(&world);
     }
@@ -745,7 +745,7 @@ static void launch_behind_a_settled_debt_waits_for_it(void **state)
         submit_all(&world, 3);
         submit_all(&world, 4);
         play(&world, 3, 2);
-        assert_int_equal(world.ranks[0].locks, 1);
+        assert_int_equal(world.ranks[0].schedules, 1);
         submit(&world, 0, 0);
         submit(&world, 0, 1);
         dp_negotiator_end_schedule(world.ranks[0].negotiator, "a setting", 0);
@@ -774,9 +774,9 @@ static void plan_that_is_kept_ends_with_its_group(void **state)
     begin(&world, &cast);
     submit_all(&world, 2);
     play(&world, 8, 2);
-    assert_int_equal(world.ranks[0].locks, 1);
-    submit_all(&world, 3); /* the end of the group ends the lock */
-    assert_int_equal(world.ranks[0].unlocks, 1);
+    assert_int_equal(world.ranks[0].schedules, 1);
+    submit_all(&world, 3); /* the end of the group ends the schedule */
+    assert_int_equal(world.ranks[0].schedule_ends, 1);
     play(&world, 6, 1);
     submit_all(&world, 2);
     for (int i = 0; i < 6; i++) {
@@ -798,7 +798,7 @@ static void end_of_a_group_comes_after_what_is_owed(void **state)
     begin(&world, &cast);
     submit_all(&world, 2);
     play(&world, 3, 2);
-    assert_int_equal(world.ranks[0].locks, 1);
+    assert_int_equal(world.ranks[0].schedules, 1);
     for (int r = 1; r >= 0; r--) {
         for (int i = 0; i < 4; i++) {
             submit(&world, r, i % 2);
@@ -819,7 +819,7 @@ static void nobody_runs_ahead_of_the_others_by_much(void **state)
     (void)state;
     begin(&world, &cast);
     play(&world, 3, 1);
-    assert_int_equal(world.ranks[1].locks, 1);
+    assert_int_equal(world.ranks[1].schedules, 1);
     for (int i = 0; i < 100 && world.ranks[0].pending == 0; i++) {
         submit(&world, 0, 0);
         settle(&world);
@@ -842,22 +842,22 @@ static void tensor_of_an_earlier_plan_ends_the_next(void **state)
     (void)state;
     begin(&world, &cast);
     play(&world, 8, 2);
-    assert_int_equal(world.ranks[0].locks, 1);
+    assert_int_equal(world.ranks[0].schedules, 1);
     for (int i = 0; i < 12; i++) {
         submit_all(&world, 0);
         for (int r = 0; r < 2; r++)
             dp_negotiator_waits(world.ranks[r].negotiator, 0);
         settle(&world);
     }
-    assert_int_equal(world.ranks[0].locks, 2);
+    assert_int_equal(world.ranks[0].schedules, 2);
     submit_all(&world, 1);
     expect_nothing_pending(&world);
     assert_int_equal(world.ranks[0].unlock_reason, DP_SCHEDULE_END_TENSOR);
     part(&world);
 }
 
-/* Rank 0 has launched what 1 and 2 owe. They may do something among themselves first: in this lock
- * as in the one before it. */
+/* Rank 0 has launched what 1 and 2 owe. They may do something among themselves first: in this
+ * schedule as in the one before it. */
 static void ranks_that_are_behind_may_meet_before_they_pay(void **state)
 {
     static const world_group_t groups[] = {{0, {0}}, {2, {1, 2}}};
@@ -870,8 +870,8 @@ static void ranks_that_are_behind_may_meet_before_they_pay(void **state)
 
         begin(&world, &cast);
         submit_all(&world, 3);
-        for (int locks = 1; locks < 4; locks++) {
-            while (world.ranks[0].locks < locks)
+        for (int schedules = 1; schedules < 4; schedules++) {
+            while (world.ranks[0].schedules < schedules)
                 submit_all(&world, 0);
             for (int i = 0; i < 4; i++)
                 submit_all(&world, 0);
@@ -907,11 +907,11 @@ static void launch_waits_for_the_debts_before_it_alone(void **state)
         begin(&world, &cast);
         submit_all(&world, 3);
         play(&world, 3, 2);
-        assert_int_equal(world.ranks[0].locks, 1);
+        assert_int_equal(world.ranks[0].schedules, 1);
         submit(&world, 2, 0);
         submit(&world, 2, 1);
         submit(&world, 0, 0);
-        submit(&world, 0, 2); /* ends the lock */
+        submit(&world, 0, 2); /* ends the schedule */
         settle(&world);
         submit(&world, 1, 2);
         settle(&world);
@@ -938,7 +938,7 @@ static void debts_are_given_up_before_the_limit(void **state)
     (void)state;
     begin(&world, &cast);
     play(&world, 3, 4);
-    assert_int_equal(world.ranks[0].locks, 1);
+    assert_int_equal(world.ranks[0].schedules, 1);
     for (int t = 0; t < 5; t++)
         submit(&world, 0, t); /* launched by the plan, and one that ends it */
     settle(&world);

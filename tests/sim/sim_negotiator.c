@@ -63,7 +63,7 @@ typedef struct sim {
     uint64_t busy_ns; /* when something last came of an event */
     misfortune_t misfortune;
     int is_lazy;
-    int changes_settings; /* some rounds later, and then a lock ends for it */
+    int changes_settings; /* some rounds later, and then a schedule ends for it */
     uint64_t delay_ns, compute_ns, transfer_ns;
     int culprits[2];
     uint64_t events_done;
@@ -401,10 +401,11 @@ static void check_budget(sim_t *sim)
         uint64_t groups, operations = operations_below(sim, i, &groups);
         uint64_t budget = 2 * operations + ranks_below(world, i) + 4 + 2 * groups;
 
-        /* each lock: its beginning, its end, and what is negotiated late for it; counts meanwhile
+        /* each schedule: its beginning, its end, and what is negotiated late for it; counts
+         * meanwhile
          */
         if (world->options.may_schedule)
-            budget += operations + 16 * (uint64_t)world->ranks[0].locks;
+            budget += operations + 16 * (uint64_t)world->ranks[0].schedules;
         if (sim->misfortune == LEAVER) budget += 2 * operations; /* each kept tensor less */
         if (sim->misfortune == STALL) budget += 4 * operations;
         if (world->edges[i].sent > budget) {
@@ -447,9 +448,9 @@ static void check_failures(sim_t *sim, int rank)
                     dp_status_string(self->last_failure_status), self->last_failure);
 }
 
-/* Where nobody sleeps for seconds nothing may wait for a clock that counts in seconds: a lock that
- * ends since others are late, a stall that is reported, or a launch that comes then. What a rank
- * gives up comes by the clock, as does what follows it. */
+/* Where nobody sleeps for seconds nothing may wait for a clock that counts in seconds: a schedule
+ * that ends since others are late, a stall that is reported, or a launch that comes then. What a
+ * rank gives up comes by the clock, as does what follows it. */
 static void check_waits(sim_t *sim)
 {
     world_t *world = &sim->world;
@@ -461,8 +462,9 @@ static void check_waits(sim_t *sim)
     for (int i = 0; i < world->options.size; i++) {
         const world_rank_t *self = &world->ranks[i];
 
-        if (self->unlocks_for[DP_SCHEDULE_END_STALL] > 0)
-            world_violation(world, "rank %d: a lock ended as others were late, nobody slept", i);
+        if (self->ends_schedule_for[DP_SCHEDULE_END_STALL] > 0)
+            world_violation(world, "rank %d: a schedule ended as others were late, nobody slept",
+                            i);
         if (self->warnings > 0)
             world_violation(world, "rank %d: %s, nobody slept", i, self->last_warning);
     }
@@ -641,23 +643,23 @@ static void print_summary(const sim_t *sim)
            misfortune_names[sim->misfortune], sim->is_lazy ? ", lazy" : "",
            world->ranks[0].launches, world->messages, world->bytes, (double)sim->now_ns * 1e-6,
            world->ranks[0].last_warning, world->ranks[0].warnings > 0 ? "\n" : "");
-    printf("%d locks, %llu launches under them on rank 0\n", world->ranks[0].locks,
+    printf("%d schedules, %llu launches under them on rank 0\n", world->ranks[0].schedules,
            (unsigned long long)world->ranks[0].locked_launches);
 }
 
 /* Of all seeds: what is rare is worth a check that it came to pass at all. */
 typedef struct totals {
-    uint64_t locks, voids, wide; /* wide: worlds in which a node had 64 children */
-    uint64_t unlocks_for[DP_SCHEDULE_END_REASONS];
+    uint64_t schedules, voids, wide; /* wide: worlds in which a node had 64 children */
+    uint64_t ends_schedule_for[DP_SCHEDULE_END_REASONS];
 } totals_t;
 
 static void count(totals_t *totals, const world_t *world)
 {
     int widest = 0;
 
-    totals->locks += (uint64_t)world->ranks[0].locks;
+    totals->schedules += (uint64_t)world->ranks[0].schedules;
     for (int r = 0; r < DP_SCHEDULE_END_REASONS; r++)
-        totals->unlocks_for[r] += (uint64_t)world->ranks[0].unlocks_for[r];
+        totals->ends_schedule_for[r] += (uint64_t)world->ranks[0].ends_schedule_for[r];
     for (int i = 0; i < world->options.size; i++) {
         totals->voids += (uint64_t)world->ranks[i].voids;
         widest = dp_max(widest, world->ranks[i].node.child_count);
@@ -697,13 +699,13 @@ static int print_totals(const totals_t *totals, uint64_t first, uint64_t last)
         DP_SCHEDULE_END_SETTING, DP_SCHEDULE_END_STALL};
     int is_good = totals->wide > 0;
 
-    printf("seeds %" PRIu64 " to %" PRIu64 ": every invariant held, %" PRIu64 " locks, %" PRIu64
-           " requests voided; locks ended for",
-           first, last, totals->locks, totals->voids);
+    printf("seeds %" PRIu64 " to %" PRIu64 ": every invariant held, %" PRIu64 " schedules, %" PRIu64
+           " requests voided; schedules ended for",
+           first, last, totals->schedules, totals->voids);
     for (size_t i = 0; i < DP_ARRAY_LEN(reasons); i++) {
         printf(" %s %" PRIu64 "%s", dp_schedule_end_reason_name(reasons[i]),
-               totals->unlocks_for[reasons[i]], i + 1 < DP_ARRAY_LEN(reasons) ? "," : "");
-        if (totals->unlocks_for[reasons[i]] == 0) is_good = 0;
+               totals->ends_schedule_for[reasons[i]], i + 1 < DP_ARRAY_LEN(reasons) ? "," : "");
+        if (totals->ends_schedule_for[reasons[i]] == 0) is_good = 0;
     }
     printf("; %" PRIu64 " worlds with a node of 64 children\n", totals->wide);
     return is_good;

@@ -653,7 +653,7 @@ static int find_place(const world_t *world, int rank, const dp_output_t *out, si
     return -1;
 }
 
-static void take_locked(world_t *world, int rank, const dp_output_t *out, size_t index)
+static void take_schedule_begin(world_t *world, int rank, const dp_output_t *out, size_t index)
 {
     world_rank_t *self = &world->ranks[rank];
     const dp_launch_entry_t *entry = &out->entries[index];
@@ -726,17 +726,17 @@ static void take_settled(world_t *world, int rank, const dp_output_t *out)
                     (unsigned long long)out->sequence, out->id);
 }
 
-static void take_unlocked(world_t *world, int rank, const dp_output_t *out)
+static void take_schedule_end(world_t *world, int rank, const dp_output_t *out)
 {
     world_rank_t *self = &world->ranks[rank];
 
     self->held_from = out->sequence;
     self->held_until = out->until;
-    self->unlocks++;
+    self->schedule_ends++;
     self->unlock_reason = out->reason;
-    self->unlocks_for[out->reason]++;
-    if (out->text == NULL || out->culprit < 0 || self->locks != self->unlocks)
-        world_violation(world, "rank %d: unlocked by rank %d", rank, out->culprit);
+    self->ends_schedule_for[out->reason]++;
+    if (out->text == NULL || out->culprit < 0 || self->schedules != self->schedule_ends)
+        world_violation(world, "rank %d: ended by rank %d", rank, out->culprit);
     for (int place = 0; place < world->options.tensors * world->options.occurrences; place++) {
         if (self->flights[place].is_flying) land(world, place);
     }
@@ -806,7 +806,7 @@ static void take_launch(world_t *world, int rank, const dp_output_t *out)
     if (out->entry_count == 0) world_violation(world, "rank %d: an empty launch", rank);
     for (size_t i = 0; i < out->entry_count; i++) {
         if (out->is_scheduled) {
-            take_locked(world, rank, out, i);
+            take_schedule_begin(world, rank, out, i);
         } else if (out->entries[i].request != NULL) {
             take_entry(world, rank, out, i);
         } else {
@@ -963,7 +963,7 @@ void world_drain(world_t *world, int rank)
             take_failure(world, rank, &out);
             break;
         case DP_OUTPUT_SCHEDULE_BEGAN:
-            self->locks++;
+            self->schedules++;
             break;
         case DP_OUTPUT_SCHEDULE_PAUSED:
             /* the data plane runs on meanwhile: who has said where it stands must have parked */
@@ -974,7 +974,7 @@ void world_drain(world_t *world, int rank)
             self->held_until = UINT64_MAX;
             break;
         case DP_OUTPUT_SCHEDULE_ENDED:
-            take_unlocked(world, rank, &out);
+            take_schedule_end(world, rank, &out);
             break;
         case DP_OUTPUT_SETTLED:
             take_settled(world, rank, &out);

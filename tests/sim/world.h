@@ -42,8 +42,8 @@ typedef struct world_identity {
     uint64_t place;
 } world_identity_t;
 
-/* An occurrence that a rank has launched without asking, under a locked schedule: it is over when
- * all have launched it, and where the lock has ended meanwhile not before that was settled. */
+/* An occurrence that a rank has launched without asking, under a cached schedule: it is over when
+ * all have launched it, and where the schedule has ended meanwhile not before that was settled. */
 typedef struct world_flight {
     int is_flying, is_over, is_settled;
     int has_supplied; /* data, the identity, or anything at all */
@@ -95,9 +95,9 @@ typedef struct world_rank {
     int *pending_in;                /* [groups] requests not handed back */
     world_flight_t *flights;        /* [tensors][occurrences] */
     uint64_t held_from, held_until; /* launches that are not over before they are settled */
-    int locks, unlocks;
+    int schedules, schedule_ends;
     dp_schedule_end_reason_t unlock_reason; /* the last */
-    int unlocks_for[DP_SCHEDULE_END_REASONS];
+    int ends_schedule_for[DP_SCHEDULE_END_REASONS];
     uint64_t locked_launches;
     world_identity_t *identities;
     size_t identity_count, identity_room;

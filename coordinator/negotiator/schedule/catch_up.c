@@ -1,6 +1,6 @@
 /*
- * catch_up.c - what is left of a lock when it ends: launches that some ranks made and others could
- * not follow yet.
+ * catch_up.c - what is left of a schedule when it ends: launches that some ranks made and others
+ * could not follow yet.
  *
  * Between the lowest and the highest number at which ranks stood, each occurrence is *owed*. It is
  * negotiated late, by the ordinary rules: who had launched it counts as ready (a *shadow*), who had
@@ -20,281 +20,287 @@
 
 /* ---- What is owed ----------------------------------------------------------------------- */
 
-static dp_lock_bucket_t *planned(dp_lock_t *lock, uint64_t number)
+static dp_schedule_bucket_t *bucket_of(dp_schedule_t *schedule, uint64_t number)
 {
-    return &lock->buckets[number % lock->bucket_count];
+    return &schedule->buckets[number % schedule->bucket_count];
 }
 
-static dp_status_t reserve(dp_lock_t *lock, size_t count)
+static dp_status_t reserve_occurrences(dp_schedule_t *schedule, size_t count)
 {
-    dp_owed_t *grown;
+    dp_occurrence_t *grown;
 
-    if (count <= lock->owed_room) return DP_OK;
-    grown = realloc(lock->owed, count * sizeof(*grown));
+    if (count <= schedule->occurrence_room) return DP_OK;
+    grown = realloc(schedule->occurrences, count * sizeof(*grown));
     if (grown == NULL) return DP_ERR_NO_MEMORY;
-    lock->owed = grown;
-    lock->owed_room = count;
+    schedule->occurrences = grown;
+    schedule->occurrence_room = count;
     return DP_OK;
 }
 
 /* Has this rank launched it? What it launches it launches in order. */
-static void add(dp_lock_t *lock, const dp_lock_entry_t *entry, uint64_t number, int is_own)
+static void add_occurrence(dp_schedule_t *schedule, const dp_planned_t *planned, uint64_t number,
+                           int is_own)
 {
-    dp_owed_t *owed = &lock->owed[lock->owed_count++];
+    dp_occurrence_t *occurrence = &schedule->occurrences[schedule->occurrence_count++];
 
-    memset(owed, 0, sizeof(*owed));
-    owed->row = entry->row;
-    owed->group = entry->row->scope->uid;
-    owed->bucket = number;
-    owed->is_own = is_own;
-    owed->is_launched = !is_own || number < lock->launched;
-    owed->in_place = entry->in_place;
-    owed->absmax = entry->absmax;
+    memset(occurrence, 0, sizeof(*occurrence));
+    occurrence->entry = planned->entry;
+    occurrence->group = planned->entry->view->uid;
+    occurrence->bucket = number;
+    occurrence->is_own = is_own;
+    occurrence->is_launched = !is_own || number < schedule->launched;
+    occurrence->in_place = planned->in_place;
+    occurrence->absmax = planned->absmax;
     if (!is_own) return;
-    lock->shadows += (size_t)owed->is_launched;
-    lock->debts += (size_t)!owed->is_launched;
+    schedule->early_count += (size_t)occurrence->is_launched;
+    schedule->late_count += (size_t)!occurrence->is_launched;
 }
 
-/* From the last to the first, so that each row's chain begins with its oldest. */
-static void link_rows(dp_lock_t *lock)
+/* From the last to the first, so that each entry's chain begins with its oldest. */
+static void link_occurrences(dp_schedule_t *schedule)
 {
-    for (size_t i = lock->owed_count; i > 0; i--) {
-        dp_owed_t *owed = &lock->owed[i - 1];
+    for (size_t i = schedule->occurrence_count; i > 0; i--) {
+        dp_occurrence_t *occurrence = &schedule->occurrences[i - 1];
 
-        owed->next_of_row = owed->row->owed;
-        owed->row->owed = owed;
+        occurrence->next_of_entry = occurrence->entry->occurrences;
+        occurrence->entry->occurrences = occurrence;
     }
 }
 
 /* The root: before the first launch of the epoch. */
 static void reset_floors(dp_negotiator_t *n)
 {
-    if (n->lock.floor == NULL) n->lock.floor = malloc((size_t)n->size * sizeof(*n->lock.floor));
-    if (n->lock.floor == NULL) {
+    if (n->schedule.floors == NULL)
+        n->schedule.floors = malloc((size_t)n->size * sizeof(*n->schedule.floors));
+    if (n->schedule.floors == NULL) {
         dp_fatal_memory(n);
         return;
     }
-    memset(n->lock.floor, 0, (size_t)n->size * sizeof(*n->lock.floor));
+    memset(n->schedule.floors, 0, (size_t)n->size * sizeof(*n->schedule.floors));
 }
 
 /* The i-th rank that takes part in a tensor. */
-static int rank_of(const dp_row_t *row, uint32_t i)
+static int rank_of(const dp_entry_t *entry, uint32_t i)
 {
-    if (row->scope == NULL) return row->list[i];
-    if (row->root < 0) return dp_scope_rank(row->scope, (int)i);
-    return dp_scope_rank(row->scope, i == 0 ? row->root : row->peer);
+    if (entry->view == NULL) return entry->list[i];
+    if (entry->root < 0) return dp_group_view_rank(entry->view, (int)i);
+    return dp_group_view_rank(entry->view, i == 0 ? entry->root : entry->peer);
 }
 
-uint64_t dp_debt_floor(dp_negotiator_t *n, const dp_row_t *row)
+uint64_t dp_catch_up_floor(dp_negotiator_t *n, const dp_entry_t *entry)
 {
-    uint64_t floor = row->ahead;
+    uint64_t floor = entry->ahead;
 
-    for (uint32_t i = 0; n->lock.floor != NULL && i < dp_row_ranks(row); i++)
-        floor = dp_max(floor, n->lock.floor[rank_of(row, i)]);
-    DP_ASSERT(floor <= n->lock.owed_end); /* else a launch waits for what nobody owes */
+    for (uint32_t i = 0; n->schedule.floors != NULL && i < dp_entry_ranks(entry); i++)
+        floor = dp_max(floor, n->schedule.floors[rank_of(entry, i)]);
+    DP_ASSERT(floor <= n->schedule.catch_up_end); /* else a launch waits for what nobody owes */
     return floor;
 }
 
-void dp_debt_raise(dp_negotiator_t *n, const dp_row_t *row, uint64_t floor)
+void dp_catch_up_raise_floor(dp_negotiator_t *n, const dp_entry_t *entry, uint64_t floor)
 {
-    for (uint32_t i = 0; n->lock.floor != NULL && i < dp_row_ranks(row); i++) {
-        int rank = rank_of(row, i);
+    for (uint32_t i = 0; n->schedule.floors != NULL && i < dp_entry_ranks(entry); i++) {
+        int rank = rank_of(entry, i);
 
-        n->lock.floor[rank] = dp_max(n->lock.floor[rank], floor);
+        n->schedule.floors[rank] = dp_max(n->schedule.floors[rank], floor);
     }
 }
 
-void dp_debt_begin(dp_negotiator_t *n, uint64_t low, uint64_t high)
+void dp_catch_up_begin(dp_negotiator_t *n, uint64_t low, uint64_t high)
 {
-    dp_lock_t *lock = &n->lock;
+    dp_schedule_t *schedule = &n->schedule;
     size_t count = 0;
 
-    lock->owed_count = lock->owed_paid = lock->shadows = lock->debts = 0;
-    lock->owed_end = high;
-    lock->voided_ns = lock->has_warned = 0;
-    lock->ended_ns = n->now_ns;
-    if (lock->reason == DP_SCHEDULE_END_STALL) /* then others count from their launches on */
-        lock->ended_ns -= dp_min(n->now_ns, n->stall_warn_ns);
-    if (lock->waited_ns != 0) lock->waited_ns = dp_max(n->now_ns, 1);
+    schedule->occurrence_count = schedule->occurrences_done = schedule->early_count =
+        schedule->late_count = 0;
+    schedule->catch_up_end = high;
+    schedule->voided_ns = schedule->has_warned = 0;
+    schedule->ended_ns = n->now_ns;
+    if (schedule->reason == DP_SCHEDULE_END_STALL) /* then others count from their launches on */
+        schedule->ended_ns -= dp_min(n->now_ns, n->stall_warn_ns);
+    if (schedule->waited_ns != 0) schedule->waited_ns = dp_max(n->now_ns, 1);
     for (uint64_t number = low; number < high; number++)
-        count += planned(lock, number)->count;
-    if (reserve(lock, count) != DP_OK) {
+        count += bucket_of(schedule, number)->count;
+    if (reserve_occurrences(schedule, count) != DP_OK) {
         dp_fatal_memory(n);
         return;
     }
     for (uint64_t number = low; number < high; number++) {
-        const dp_lock_bucket_t *bucket = planned(lock, number);
+        const dp_schedule_bucket_t *bucket = bucket_of(schedule, number);
 
-        if (number / lock->bucket_count >= bucket->rounds) continue; /* by nobody */
+        if (number / schedule->bucket_count >= bucket->rounds) continue; /* by nobody */
 
         for (size_t i = 0; i < bucket->count; i++) {
-            const dp_lock_entry_t *entry = &lock->entries[bucket->begin + i];
+            const dp_planned_t *planned = &schedule->planned[bucket->begin + i];
 
-            if (entry->row == NULL) continue;
-            entry->row->owed_left++;
-            lock->open++;
-            if (dp_row_takes_part(n, entry->row)) {
-                add(lock, entry, number, 1);
+            if (planned->entry == NULL) continue;
+            planned->entry->unsettled++;
+            schedule->unsettled++;
+            if (dp_entry_takes_part(n, planned->entry)) {
+                add_occurrence(schedule, planned, number, 1);
             } else if (dp_is_root(n)) {
-                add(lock, entry, number, 0);
+                add_occurrence(schedule, planned, number, 0);
             }
         }
     }
-    link_rows(lock);
-    lock->ahead = lock->launched > low ? lock->launched : 0;
+    link_occurrences(schedule);
+    schedule->ahead = schedule->launched > low ? schedule->launched : 0;
     if (dp_is_root(n)) reset_floors(n);
-    for (size_t i = 0; i < n->table.row_count && !n->is_fatal; i++)
-        dp_debt_restart(n, n->table.rows[i]);
+    for (size_t i = 0; i < n->table.entry_count && !n->is_fatal; i++)
+        dp_catch_up_restart(n, n->table.entries[i]);
 }
 
-void dp_debt_restart(dp_negotiator_t *n, dp_row_t *row)
+void dp_catch_up_restart(dp_negotiator_t *n, dp_entry_t *entry)
 {
-    if (row->is_restarting || (!row->own.is_there && row->owed_left == 0)) return;
-    if (dp_row_array_push(&n->restarts, row) != DP_OK) {
+    if (entry->is_restarting || (!entry->own.is_there && entry->unsettled == 0)) return;
+    if (dp_entry_array_push(&n->restarts, entry) != DP_OK) {
         dp_fatal_memory(n);
         return;
     }
-    row->is_restarting = 1;
+    entry->is_restarting = 1;
 }
 
 /* ---- Settled ---------------------------------------------------------------------------- */
 
-static dp_owed_t *settle(dp_negotiator_t *n, dp_row_t *row)
+static dp_occurrence_t *settle_oldest(dp_negotiator_t *n, dp_entry_t *entry)
 {
-    dp_owed_t *owed = row->owed;
+    dp_occurrence_t *occurrence = entry->occurrences;
 
-    row->owed_left--;
-    n->lock.open--;
-    if (owed == NULL) return NULL;
-    row->owed = owed->next_of_row;
-    owed->is_settled = 1;
-    if (dp_is_root(n)) dp_debt_raise(n, row, owed->bucket + 1);
-    return owed->is_own ? owed : NULL;
+    entry->unsettled--;
+    n->schedule.unsettled--;
+    if (occurrence == NULL) return NULL;
+    entry->occurrences = occurrence->next_of_entry;
+    occurrence->is_settled = 1;
+    if (dp_is_root(n)) dp_catch_up_raise_floor(n, entry, occurrence->bucket + 1);
+    return occurrence->is_own ? occurrence : NULL;
 }
 
-static void tell(dp_negotiator_t *n, const dp_owed_t *owed, uint32_t absent, dp_status_t status,
-                 const char *text)
+static void report_settled(dp_negotiator_t *n, const dp_occurrence_t *occurrence, uint32_t absent,
+                           dp_status_t status, const char *text)
 {
-    dp_event_t *event = dp_outbox_text_event(n, DP_OUTPUT_SETTLED, text);
+    dp_own_output_t *output = dp_outbox_text_output(n, DP_OUTPUT_SETTLED, text);
 
-    n->lock.shadows--;
-    if (event == NULL) return;
-    event->sequence = n->lock.base + owed->bucket + 1;
-    event->id = owed->row->id;
-    event->absent = absent;
-    event->status = status;
+    n->schedule.early_count--;
+    if (output == NULL) return;
+    output->sequence = n->schedule.base + occurrence->bucket + 1;
+    output->id = occurrence->entry->id;
+    output->absent = absent;
+    output->status = status;
 }
 
-void dp_debt_launched(dp_negotiator_t *n, dp_row_t *row, uint32_t absent)
+void dp_catch_up_agreed(dp_negotiator_t *n, dp_entry_t *entry, uint32_t absent)
 {
-    dp_owed_t *owed = settle(n, row);
+    dp_occurrence_t *occurrence = settle_oldest(n, entry);
 
-    if (owed == NULL) return;
-    if (owed->is_launched) {
-        tell(n, owed, absent, DP_OK, "");
+    if (occurrence == NULL) return;
+    if (occurrence->is_launched) {
+        report_settled(n, occurrence, absent, DP_OK, "");
         return;
     }
-    owed->request = row->request;
-    owed->absent = absent;
-    owed->signature = dp_signature_copy(row->signature);
-    if (owed->signature == NULL) dp_fatal_memory(n);
+    occurrence->request = entry->request;
+    occurrence->absent = absent;
+    occurrence->signature = dp_signature_copy(entry->signature);
+    if (occurrence->signature == NULL) dp_fatal_memory(n);
 }
 
-/* The tensor's signature was agreed on before the lock: those who launched it used that one. */
-void dp_debt_failed(dp_negotiator_t *n, dp_row_t *row, dp_status_t status, const char *text)
+/* The tensor's signature was agreed on before the schedule: those who launched it used that one. */
+void dp_catch_up_failed(dp_negotiator_t *n, dp_entry_t *entry, dp_status_t status, const char *text)
 {
-    dp_owed_t *owed = settle(n, row);
+    dp_occurrence_t *occurrence = settle_oldest(n, entry);
 
-    if (owed == NULL) return;
-    if (owed->is_launched) {
-        tell(n, owed, 0, status, text);
+    if (occurrence == NULL) return;
+    if (occurrence->is_launched) {
+        report_settled(n, occurrence, 0, status, text);
         return;
     }
-    owed->is_void = 1;
-    owed->signature = dp_signature_copy(row->signature);
-    if (owed->signature == NULL) dp_fatal_memory(n);
+    occurrence->is_void = 1;
+    occurrence->signature = dp_signature_copy(entry->signature);
+    if (occurrence->signature == NULL) dp_fatal_memory(n);
 }
 
 /* ---- Paid ------------------------------------------------------------------------------- */
 
 /* One more than the last of the bucket that begins at `first`. */
-static size_t bucket_end(const dp_lock_t *lock, size_t first)
+static size_t bucket_end(const dp_schedule_t *schedule, size_t first)
 {
     size_t end = first;
 
-    while (end < lock->owed_count && lock->owed[end].bucket == lock->owed[first].bucket)
+    while (end < schedule->occurrence_count &&
+           schedule->occurrences[end].bucket == schedule->occurrences[first].bucket)
         end++;
     return end;
 }
 
 /* The number of the first bucket that this rank has still to make up for. */
-static uint64_t next_debt(const dp_negotiator_t *n)
+static uint64_t next_late_bucket(const dp_negotiator_t *n)
 {
-    const dp_lock_t *lock = &n->lock;
+    const dp_schedule_t *schedule = &n->schedule;
 
-    for (size_t i = lock->owed_paid; i < lock->owed_count && lock->debts > 0; i++) {
-        if (!lock->owed[i].is_launched) return lock->owed[i].bucket;
+    for (size_t i = schedule->occurrences_done;
+         i < schedule->occurrence_count && schedule->late_count > 0; i++) {
+        if (!schedule->occurrences[i].is_launched) return schedule->occurrences[i].bucket;
     }
     return UINT64_MAX;
 }
 
-static void pay(dp_negotiator_t *n, size_t begin, size_t end)
+static void launch_late(dp_negotiator_t *n, size_t begin, size_t end)
 {
-    dp_lock_t *lock = &n->lock;
-    size_t entry_begin = n->entry_count;
-    dp_event_t *event;
+    dp_schedule_t *schedule = &n->schedule;
+    size_t entry_begin = n->launch_entry_count;
+    dp_own_output_t *output;
 
     for (size_t i = begin; i < end; i++) {
-        dp_owed_t *owed = &lock->owed[i];
-        dp_launch_entry_t entry = {.request = owed->request,
-                                   .signature = owed->signature,
-                                   .name = owed->row->name,
-                                   .id = owed->row->id,
-                                   .absent = owed->absent,
-                                   .is_void = owed->is_void,
-                                   .last_absmax = owed->absmax,
-                                   .in_place = owed->in_place};
+        dp_occurrence_t *occurrence = &schedule->occurrences[i];
+        dp_launch_entry_t launch_entry = {.request = occurrence->request,
+                                          .signature = occurrence->signature,
+                                          .name = occurrence->entry->name,
+                                          .id = occurrence->entry->id,
+                                          .absent = occurrence->absent,
+                                          .is_void = occurrence->is_void,
+                                          .last_absmax = occurrence->absmax,
+                                          .in_place = occurrence->in_place};
 
-        lock->debts--;
-        if (dp_outbox_entry(n, &entry) != DP_OK ||
-            dp_table_retire(&n->table, owed->signature) != DP_OK) {
+        schedule->late_count--;
+        if (dp_outbox_entry(n, &launch_entry) != DP_OK ||
+            dp_table_retire(&n->table, occurrence->signature) != DP_OK) {
             dp_fatal_memory(n);
             return;
         }
-        owed->signature = NULL; /* it goes when the output was taken */
+        occurrence->signature = NULL; /* it goes when the output was taken */
     }
-    event = dp_outbox_event(n, DP_OUTPUT_LAUNCH);
-    if (event == NULL) return;
-    event->sequence = lock->base + lock->owed[begin].bucket + 1;
-    event->group = lock->owed[begin].group;
-    event->entry_begin = entry_begin;
-    event->entry_count = end - begin;
-    event->is_scheduled = 1;
-    n->launching = dp_max(n->launching, event->sequence);
-    lock->voided_ns = lock->has_warned = 0; /* a thread may wait for more */
-    if (lock->waited_ns != 0) lock->waited_ns = dp_max(n->now_ns, 1);
+    output = dp_outbox_output(n, DP_OUTPUT_LAUNCH);
+    if (output == NULL) return;
+    output->sequence = schedule->base + schedule->occurrences[begin].bucket + 1;
+    output->group = schedule->occurrences[begin].group;
+    output->entry_begin = entry_begin;
+    output->entry_count = end - begin;
+    output->is_scheduled = 1;
+    n->launching = dp_max(n->launching, output->sequence);
+    schedule->voided_ns = schedule->has_warned = 0; /* a thread may wait for more */
+    if (schedule->waited_ns != 0) schedule->waited_ns = dp_max(n->now_ns, 1);
 }
 
 /* What waited behind debts that are paid now. */
-static void put_deferred(dp_negotiator_t *n)
+static void launch_deferred(dp_negotiator_t *n)
 {
-    uint64_t owed = next_debt(n);
+    uint64_t first_late = next_late_bucket(n);
     size_t done = 0;
 
-    for (; done < n->deferred_count && n->deferred[done].behind <= owed && !n->is_fatal; done++) {
-        const dp_event_t *late = &n->deferred[done];
-        size_t entry_begin = n->entry_count;
-        dp_event_t *event;
+    for (; done < n->deferred_count && n->deferred[done].behind <= first_late && !n->is_fatal;
+         done++) {
+        const dp_own_output_t *late = &n->deferred[done];
+        size_t entry_begin = n->launch_entry_count;
+        dp_own_output_t *output;
 
         for (size_t e = 0; e < late->entry_count; e++) {
             if (dp_outbox_entry(n, &n->deferred_entries[late->entry_begin + e]) == DP_OK) continue;
             dp_fatal_memory(n);
             return;
         }
-        event = dp_outbox_event(n, late->kind);
-        if (event == NULL) return;
-        *event = *late;
-        event->entry_begin = entry_begin;
+        output = dp_outbox_output(n, late->kind);
+        if (output == NULL) return;
+        *output = *late;
+        output->entry_begin = entry_begin;
     }
     if (n->is_fatal) return; /* they are gone */
     n->deferred_count -= done;
@@ -302,81 +308,83 @@ static void put_deferred(dp_negotiator_t *n)
     memmove(n->deferred, n->deferred + done, n->deferred_count * sizeof(*n->deferred));
 }
 
-void dp_debt_pay(dp_negotiator_t *n)
+void dp_catch_up_launch(dp_negotiator_t *n)
 {
-    dp_lock_t *lock = &n->lock;
+    dp_schedule_t *schedule = &n->schedule;
 
-    if (n->deferred_count > 0) put_deferred(n);
-    while (lock->owed_paid < lock->owed_count && !n->is_fatal) {
-        size_t end = bucket_end(lock, lock->owed_paid);
+    if (n->deferred_count > 0) launch_deferred(n);
+    while (schedule->occurrences_done < schedule->occurrence_count && !n->is_fatal) {
+        size_t end = bucket_end(schedule, schedule->occurrences_done);
 
-        if (!lock->owed[lock->owed_paid].is_launched) {
-            for (size_t i = lock->owed_paid; i < end; i++) {
-                if (!lock->owed[i].is_settled) return;
+        if (!schedule->occurrences[schedule->occurrences_done].is_launched) {
+            for (size_t i = schedule->occurrences_done; i < end; i++) {
+                if (!schedule->occurrences[i].is_settled) return;
             }
-            pay(n, lock->owed_paid, end);
+            launch_late(n, schedule->occurrences_done, end);
         }
-        lock->owed_paid = end;
-        if (n->deferred_count > 0 && !n->is_fatal) put_deferred(n);
+        schedule->occurrences_done = end;
+        if (n->deferred_count > 0 && !n->is_fatal) launch_deferred(n);
     }
 }
 
-void dp_debt_defer(dp_negotiator_t *n, uint64_t behind)
+void dp_catch_up_defer(dp_negotiator_t *n, uint64_t behind)
 {
-    dp_event_t *event;
+    dp_own_output_t *output;
 
-    if (n->is_fatal || (n->deferred_count == 0 && behind <= next_debt(n))) return;
-    event = &n->events[n->event_count - 1];
-    event->behind = behind;
-    if (dp_outbox_defer(n, event) != DP_OK) dp_fatal_memory(n);
-    n->event_count--;
+    if (n->is_fatal || (n->deferred_count == 0 && behind <= next_late_bucket(n))) return;
+    output = &n->outputs[n->output_count - 1];
+    output->behind = behind;
+    if (dp_outbox_defer(n, output) != DP_OK) dp_fatal_memory(n);
+    n->output_count--;
 }
 
 /* ---- The next occurrence ---------------------------------------------------------------- */
 
 /* Of a tensor that no rank may announce again all is settled, as a failure. */
-static void close_row(dp_negotiator_t *n, dp_row_t *row)
+static void close_entry(dp_negotiator_t *n, dp_entry_t *entry)
 {
-    while (row->owed_left > 0 && !n->is_fatal)
-        dp_leave_end(n, row);
-    if (!row->own.is_there || n->is_fatal) return;
-    dp_leave_refuse(n, row, row->own.request);
-    dp_own_end(n, row);
+    while (entry->unsettled > 0 && !n->is_fatal)
+        dp_leave_end(n, entry);
+    if (!entry->own.is_there || n->is_fatal) return;
+    dp_leave_refuse(n, entry, entry->own.request);
+    dp_own_end(n, entry);
 }
 
-/* Where others are late a stall counts from the launch, elsewhere from the end of the lock. */
-static uint64_t shadow_since(const dp_negotiator_t *n)
+/* Where others are late a stall counts from the launch, elsewhere from the end of the schedule. */
+static uint64_t early_since(const dp_negotiator_t *n)
 {
-    const dp_lock_t *lock = &n->lock;
+    const dp_schedule_t *schedule = &n->schedule;
 
-    if (lock->reason != DP_SCHEDULE_END_STALL || lock->unconfirmed_ns == 0) return n->now_ns;
-    return dp_min(lock->unconfirmed_ns, n->now_ns);
+    if (schedule->reason != DP_SCHEDULE_END_STALL || schedule->unconfirmed_ns == 0)
+        return n->now_ns;
+    return dp_min(schedule->unconfirmed_ns, n->now_ns);
 }
 
-/* This rank's part of the row's oldest occurrence that is not settled. */
-static void arrive(dp_negotiator_t *n, dp_row_t *row)
+/* This rank's part of the entry's oldest occurrence that is not settled. */
+static void arrive_own(dp_negotiator_t *n, dp_entry_t *entry)
 {
-    dp_arrival_t arrival = {
-        .slot = dp_own_slot(n), .rank = n->rank, .ahead = n->lock.open > 0 ? n->lock.ahead : 0};
-    const dp_owed_t *owed = row->owed;
-    dp_own_t *own = &row->own;
+    dp_arrival_t arrival = {.branch = dp_own_branch(n),
+                            .rank = n->rank,
+                            .ahead = n->schedule.unsettled > 0 ? n->schedule.ahead : 0};
+    const dp_occurrence_t *occurrence = entry->occurrences;
+    dp_submitted_t *own = &entry->own;
 
-    if (owed != NULL && owed->is_own && owed->is_launched) {
-        row->is_own = row->is_shadow = 1;
-        row->request = NULL;
-        arrival.in_place = owed->in_place;
-        arrival.absmax = owed->absmax;
+    if (occurrence != NULL && occurrence->is_own && occurrence->is_launched) {
+        entry->is_own = entry->is_early = 1;
+        entry->request = NULL;
+        arrival.in_place = occurrence->in_place;
+        arrival.absmax = occurrence->absmax;
         arrival.is_urgent = 1;
-        dp_agree_pending(n, row, shadow_since(n));
-        dp_agree_arrive(n, row, &arrival);
+        dp_agree_pending(n, entry, early_since(n));
+        dp_agree_arrive(n, entry, &arrival);
         return;
     }
     if (!own->is_there) return;
-    row->is_own = 1;
-    row->request = own->request;
+    entry->is_own = 1;
+    entry->request = own->request;
     arrival.in_place = own->in_place;
     arrival.absmax = own->absmax;
-    arrival.is_urgent = own->is_urgent || owed != NULL;
+    arrival.is_urgent = own->is_urgent || occurrence != NULL;
     if (own->signature != NULL) {
         arrival.signature = dp_signature_copy(own->signature);
         if (arrival.signature == NULL) {
@@ -384,57 +392,59 @@ static void arrive(dp_negotiator_t *n, dp_row_t *row)
             return;
         }
     }
-    if (own->since_ns < n->now_ns) dp_agree_pending(n, row, own->since_ns);
-    dp_agree_arrive(n, row, &arrival);
+    if (own->since_ns < n->now_ns) dp_agree_pending(n, entry, own->since_ns);
+    dp_agree_arrive(n, entry, &arrival);
 }
 
-static int has_shadow(const dp_lock_t *lock, const dp_scope_t *scope)
+static int has_early_launch(const dp_schedule_t *schedule, const dp_group_view_t *view)
 {
-    for (size_t i = 0; i < lock->owed_count && lock->shadows > 0; i++) {
-        const dp_owed_t *owed = &lock->owed[i];
+    for (size_t i = 0; i < schedule->occurrence_count && schedule->early_count > 0; i++) {
+        const dp_occurrence_t *occurrence = &schedule->occurrences[i];
 
-        if (owed->is_own && owed->is_launched && !owed->is_settled && owed->group == scope->uid)
+        if (occurrence->is_own && occurrence->is_launched && !occurrence->is_settled &&
+            occurrence->group == view->uid)
             return 1;
     }
     return 0;
 }
 
-static void restart(dp_negotiator_t *n, dp_row_t *row)
+static void arrive_next(dp_negotiator_t *n, dp_entry_t *entry)
 {
 
-    if (row->is_own) return;
-    if (row->scope != NULL && row->own_expect == NULL && row->scope->is_closed && !row->is_kept) {
-        close_row(n, row);
-    } else if (row->own.is_there && row->scope != NULL && row->scope->ending == row &&
-               has_shadow(&n->lock, row->scope)) {
-        dp_debt_restart(n, row); /* the end of a group comes after all that is owed */
+    if (entry->is_own) return;
+    if (entry->view != NULL && entry->own_expect == NULL && entry->view->is_closed &&
+        !entry->is_kept) {
+        close_entry(n, entry);
+    } else if (entry->own.is_there && entry->view != NULL && entry->view->ending == entry &&
+               has_early_launch(&n->schedule, entry->view)) {
+        dp_catch_up_restart(n, entry); /* the end of a group comes after all that is owed */
     } else {
-        arrive(n, row);
+        arrive_own(n, entry);
     }
 }
 
-void dp_debt_submitted(dp_negotiator_t *n, dp_row_t *row)
+void dp_catch_up_submitted(dp_negotiator_t *n, dp_entry_t *entry)
 {
-    restart(n, row);
+    arrive_next(n, entry);
 }
 
-void dp_debt_flush(dp_negotiator_t *n)
+void dp_catch_up_flush(dp_negotiator_t *n)
 {
     size_t count = n->restarts.count;
 
     for (size_t i = 0; i < count && !n->is_fatal; i++) {
-        dp_row_t *row = n->restarts.rows[i];
+        dp_entry_t *entry = n->restarts.entries[i];
 
-        row->is_restarting = 0;
-        if (!n->lock.is_scheduled) restart(n, row);
+        entry->is_restarting = 0;
+        if (!n->schedule.is_active) arrive_next(n, entry);
     }
     if (n->is_fatal) return;
     if (count > 0) {
-        memmove(n->restarts.rows, n->restarts.rows + count,
-                (n->restarts.count - count) * sizeof(dp_row_t *));
+        memmove(n->restarts.entries, n->restarts.entries + count,
+                (n->restarts.count - count) * sizeof(dp_entry_t *));
     }
     n->restarts.count -= count;
-    dp_debt_pay(n);
+    dp_catch_up_launch(n);
 }
 
 /* ---- Debts that would never be paid ----------------------------------------------------- */
@@ -443,90 +453,95 @@ void dp_debt_flush(dp_negotiator_t *n)
  * often another thread is about to submit that, so a word comes first, and the end of it late. */
 static uint64_t warn_ns(const dp_negotiator_t *n)
 {
-    const dp_lock_t *lock = &n->lock;
+    const dp_schedule_t *schedule = &n->schedule;
 
-    if (lock->debts == 0 || lock->waited_ns == 0 || lock->has_warned || n->stall_warn_ns == 0)
+    if (schedule->late_count == 0 || schedule->waited_ns == 0 || schedule->has_warned ||
+        n->stall_warn_ns == 0)
         return UINT64_MAX;
-    return lock->waited_ns + n->stall_warn_ns;
+    return schedule->waited_ns + n->stall_warn_ns;
 }
 
 /* Half of what is left when the wait begins of the time that others wait: so however many it takes,
  * one after the other, they come before the limit. */
 static uint64_t void_ns(const dp_negotiator_t *n)
 {
-    const dp_lock_t *lock = &n->lock;
-    uint64_t limit_ns = lock->ended_ns + n->stall_limit_ns;
+    const dp_schedule_t *schedule = &n->schedule;
+    uint64_t limit_ns = schedule->ended_ns + n->stall_limit_ns;
 
-    if (lock->debts == 0 || lock->waited_ns == 0 || lock->voided_ns != 0 || n->stall_limit_ns == 0)
+    if (schedule->late_count == 0 || schedule->waited_ns == 0 || schedule->voided_ns != 0 ||
+        n->stall_limit_ns == 0)
         return UINT64_MAX;
-    return lock->waited_ns + (limit_ns > lock->waited_ns ? (limit_ns - lock->waited_ns) / 2 : 0);
+    return schedule->waited_ns +
+           (limit_ns > schedule->waited_ns ? (limit_ns - schedule->waited_ns) / 2 : 0);
 }
 
-static void say_void(dp_negotiator_t *n, dp_row_t *row)
+static void give_up(dp_negotiator_t *n, dp_entry_t *entry)
 {
-    dp_word_t word = {
-        .kind = DP_ITEM_GIVE_UP, .rank = n->rank, .row = row, .position = n->position};
+    dp_notice_t notice = {
+        .kind = DP_ITEM_GIVE_UP, .rank = n->rank, .entry = entry, .position = n->position};
 
     if (dp_is_root(n)) {
-        dp_order_void(n, row, n->rank);
+        dp_order_give_up(n, entry, n->rank);
     } else {
-        dp_outbox_say(n, &word);
+        dp_outbox_notice(n, &notice);
     }
 }
 
 /* What this rank owes next, and has not submitted: says so, or gives it up. */
-static void speak(dp_negotiator_t *n, int gives_up)
+static void report_missing(dp_negotiator_t *n, int gives_up)
 {
-    dp_lock_t *lock = &n->lock;
-    char what[DP_ROW_TEXT_MAX], text[DP_ERROR_TEXT_MAX];
+    dp_schedule_t *schedule = &n->schedule;
+    char what[DP_ENTRY_TEXT_MAX], text[DP_ERROR_TEXT_MAX];
     size_t end;
 
-    while (lock->owed_paid < lock->owed_count && lock->owed[lock->owed_paid].is_launched)
-        lock->owed_paid++;
-    end = bucket_end(lock, lock->owed_paid);
-    for (size_t i = lock->owed_paid; i < end && !n->is_fatal; i++) {
-        dp_owed_t *owed = &lock->owed[i];
+    while (schedule->occurrences_done < schedule->occurrence_count &&
+           schedule->occurrences[schedule->occurrences_done].is_launched)
+        schedule->occurrences_done++;
+    end = bucket_end(schedule, schedule->occurrences_done);
+    for (size_t i = schedule->occurrences_done; i < end && !n->is_fatal; i++) {
+        dp_occurrence_t *occurrence = &schedule->occurrences[i];
 
-        if (owed->is_settled || owed->row->own.is_there) continue;
+        if (occurrence->is_settled || occurrence->entry->own.is_there) continue;
         if (gives_up) {
-            say_void(n, owed->row);
+            give_up(n, occurrence->entry);
             continue;
         }
         snprintf(text, sizeof(text),
                  "a thread has waited %.1f s behind %.*s, which this rank has not submitted and "
                  "others launched as in the rounds before; DP_SCHEDULE=off launches in any order",
-                 (double)(n->now_ns - lock->waited_ns) * 1e-9, WHAT_IN_TEXT,
-                 dp_row_text(owed->row, what));
+                 (double)(n->now_ns - schedule->waited_ns) * 1e-9, WHAT_IN_TEXT,
+                 dp_entry_text(occurrence->entry, what));
         dp_outbox_warn(n, text);
         return;
     }
 }
 
-void dp_debt_tick(dp_negotiator_t *n)
+void dp_catch_up_tick(dp_negotiator_t *n)
 {
     if (n->now_ns >= warn_ns(n)) {
-        n->lock.has_warned = 1;
-        speak(n, 0);
+        n->schedule.has_warned = 1;
+        report_missing(n, 0);
     }
     if (n->is_fatal || n->now_ns < void_ns(n)) return;
-    n->lock.voided_ns = n->now_ns;
-    speak(n, 1);
+    n->schedule.voided_ns = n->now_ns;
+    report_missing(n, 1);
 }
 
-uint64_t dp_debt_deadline(const dp_negotiator_t *n)
+uint64_t dp_catch_up_deadline(const dp_negotiator_t *n)
 {
     return dp_min(warn_ns(n), void_ns(n));
 }
 
 /* position: what the rank had seen of the order when it gave up. */
-void dp_debt_void(dp_negotiator_t *n, int rank, uint64_t position, dp_row_t *row)
+void dp_catch_up_give_up(dp_negotiator_t *n, int rank, uint64_t position, dp_entry_t *entry)
 {
-    if (row->owed_left == 0 || position < row->done_position) return;
+    if (entry->unsettled == 0 || position < entry->done_position) return;
     if (dp_is_root(n)) {
-        dp_order_void(n, row, rank);
+        dp_order_give_up(n, entry, rank);
     } else {
-        dp_word_t word = {.kind = DP_ITEM_GIVE_UP, .rank = rank, .row = row, .position = position};
+        dp_notice_t notice = {
+            .kind = DP_ITEM_GIVE_UP, .rank = rank, .entry = entry, .position = position};
 
-        dp_outbox_say(n, &word);
+        dp_outbox_notice(n, &notice);
     }
 }

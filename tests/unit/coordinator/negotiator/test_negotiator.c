@@ -629,7 +629,7 @@ static void negotiator_refuses_what_breaks_the_protocol(void **state)
     expect_refusal(&item, DP_POSITION_NONE, "outside of the order");
 }
 
-/* Places behind what is owed exist after a lock only: a launch there would wait for ever. */
+/* Places behind what is owed exist after a schedule only: a launch there would wait for ever. */
 static void negotiator_refuses_a_place_that_nobody_owes(void **state)
 {
     dp_signature_part_t part;

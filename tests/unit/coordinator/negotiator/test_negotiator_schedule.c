@@ -1,5 +1,5 @@
 /*
- * test_negotiator_schedule.c - the rules of the locked schedule one by one: when it begins, what it
+ * test_negotiator_schedule.c - the rules of the cached schedule one by one: when it begins, what it
  * costs, what ends it, and what happens to launches that not every rank could follow.
  */
 #include <setjmp.h>
@@ -83,38 +83,38 @@ static void play(world_t *world, int count)
     }
 }
 
-/* All of the world is locked, in the same epoch. */
-static void begin_locked(world_t *world, int size)
+/* All of the world is scheduled, in the same epoch. */
+static void begin_scheduled(world_t *world, int size)
 {
     begin(world, size);
     play(world, 3);
     for (int r = 0; r < size; r++)
-        assert_int_equal(world->ranks[r].locks, 1);
+        assert_int_equal(world->ranks[r].schedules, 1);
 }
 
-static void expect_unlocked(const world_t *world, dp_schedule_end_reason_t reason)
+static void expect_ended(const world_t *world, dp_schedule_end_reason_t reason)
 {
     for (int r = 0; r < world->options.size; r++) {
-        assert_int_equal(world->ranks[r].unlocks, 1);
+        assert_int_equal(world->ranks[r].schedule_ends, 1);
         assert_string_equal(dp_schedule_end_reason_name(world->ranks[r].unlock_reason),
                             dp_schedule_end_reason_name(reason));
     }
 }
 
-static void lock_begins_when_a_sequence_came_three_times(void **state)
+static void schedule_begins_when_a_sequence_came_three_times(void **state)
 {
     world_t world;
 
     (void)state;
     begin(&world, 3);
     play(&world, 2);
-    assert_int_equal(world.ranks[2].locks, 0);
+    assert_int_equal(world.ranks[2].schedules, 0);
     play(&world, 1);
-    assert_int_equal(world.ranks[2].locks, 1);
+    assert_int_equal(world.ranks[2].schedules, 1);
     world_fini(&world);
 }
 
-static void lock_of_a_declared_round_begins_after_the_first(void **state)
+static void schedule_of_a_declared_round_begins_after_the_first(void **state)
 {
     world_t world;
 
@@ -123,13 +123,13 @@ static void lock_of_a_declared_round_begins_after_the_first(void **state)
     play(&world, 1);
     dp_negotiator_round(world.ranks[0].negotiator, 0);
     settle(&world, 0);
-    assert_int_equal(world.ranks[2].locks, 1);
+    assert_int_equal(world.ranks[2].schedules, 1);
     world_fini(&world);
 }
 
 /* The end of the round and the next one may come to the root together, which is the last to have
  * it: all of the next round is launched by the plan. */
-static void lock_of_a_declared_round_begins_before_the_next(void **state)
+static void schedule_of_a_declared_round_begins_before_the_next(void **state)
 {
     world_t world;
 
@@ -146,7 +146,7 @@ static void lock_of_a_declared_round_begins_before_the_next(void **state)
         world_submit(&world, 0, t, 768, 0, 1.0f, 0);
     settle(&world, 0);
     for (int r = 0; r < 3; r++) {
-        assert_int_equal(world.ranks[r].locks, 1);
+        assert_int_equal(world.ranks[r].schedules, 1);
         assert_int_equal(world.ranks[r].locked_launches, 2);
         assert_int_equal(world.ranks[r].pending, 0);
     }
@@ -160,25 +160,25 @@ static void declare(world_t *world)
     settle(world, 0);
 }
 
-/* After a lock the rest of its last round is no round. */
-static void lock_of_declared_rounds_comes_back_after_whole_ones(void **state)
+/* After a schedule the rest of its last round is no round. */
+static void schedule_of_declared_rounds_comes_back_after_whole_ones(void **state)
 {
     world_t world;
 
     (void)state;
     begin(&world, 3);
     declare(&world);
-    assert_int_equal(world.ranks[2].locks, 1);
+    assert_int_equal(world.ranks[2].schedules, 1);
     for (int again = 1; again <= 2; again++) {
         for (int r = 0; r < 3; r++)
             submit_one(&world, r, 2, 1.0f);
         settle(&world, 0);
-        assert_int_equal(world.ranks[2].unlocks, again);
+        assert_int_equal(world.ranks[2].schedule_ends, again);
         declare(&world); /* of which the beginning was not seen */
         declare(&world);
-        assert_int_equal(world.ranks[2].locks, again);
+        assert_int_equal(world.ranks[2].schedules, again);
         declare(&world);
-        assert_int_equal(world.ranks[2].locks, again + 1);
+        assert_int_equal(world.ranks[2].schedules, again + 1);
         for (int i = 0; i < 4; i++) /* twice what it took: worth it */
             declare(&world);
     }
@@ -186,13 +186,13 @@ static void lock_of_declared_rounds_comes_back_after_whole_ones(void **state)
 }
 
 /* A bucket for each tensor, so a stride of eight rounds: two messages per edge in as many. */
-static void lock_launches_cost_no_message(void **state)
+static void schedule_launches_cost_no_message(void **state)
 {
     world_t world;
     uint64_t messages;
 
     (void)state;
-    begin_locked(&world, 3);
+    begin_scheduled(&world, 3);
     messages = world.messages;
     play(&world, 7);
     assert_int_equal(world.messages, messages);
@@ -203,13 +203,13 @@ static void lock_launches_cost_no_message(void **state)
 }
 
 /* No rank is more than a stride ahead of the slowest. */
-static void lock_bounds_how_far_a_rank_runs_ahead(void **state)
+static void schedule_bounds_how_far_a_rank_runs_ahead(void **state)
 {
     world_t world;
     int launched = 0;
 
     (void)state;
-    begin_locked(&world, 2);
+    begin_scheduled(&world, 2);
     for (int i = 0; i < 100; i++) {
         for (int t = 0; t < 2; t++) {
             if (world.ranks[0].requests[t].is_pending) continue;
@@ -218,22 +218,22 @@ static void lock_bounds_how_far_a_rank_runs_ahead(void **state)
         }
     }
     assert_int_equal(launched, 2 * 9);
-    assert_int_equal(world.ranks[0].unlocks, 0);
+    assert_int_equal(world.ranks[0].schedule_ends, 0);
     world_fini(&world);
 }
 
-static void lock_ends_for_another_tensor_and_goes_on(void **state)
+static void schedule_ends_for_another_tensor_and_goes_on(void **state)
 {
     world_t world;
 
     (void)state;
-    begin_locked(&world, 3);
+    begin_scheduled(&world, 3);
     submit_one(&world, 0, 0, 1.0f); /* launched at once, by itself */
     assert_int_equal(world.ranks[0].requests[0].is_pending, 0);
     for (int r = 0; r < 3; r++)
         submit_one(&world, r, 2, 1.0f);
     settle(&world, 0);
-    expect_unlocked(&world, DP_SCHEDULE_END_TENSOR);
+    expect_ended(&world, DP_SCHEDULE_END_TENSOR);
     assert_int_equal(world.ranks[0].requests[2].is_pending, 0);
     submit_one(&world, 1, 0, 1.0f);
     submit_one(&world, 2, 0, 1.0f);
@@ -252,14 +252,14 @@ static void interlude(world_t *world, int tensor)
     settle(world, 0);
 }
 
-static void expect_locks(const world_t *world, int locks)
+static void expect_schedules(const world_t *world, int schedules)
 {
     for (int r = 0; r < world->options.size; r++)
-        assert_int_equal(world->ranks[r].locks, locks);
+        assert_int_equal(world->ranks[r].schedules, schedules);
 }
 
 /* All of the round behind an interlude is launched by the plan, the first tensor included. */
-static void lock_comes_back_when_what_ended_it_has_passed(void **state)
+static void schedule_comes_back_when_what_ended_it_has_passed(void **state)
 {
     world_t world;
     int launched;
@@ -269,36 +269,36 @@ static void lock_comes_back_when_what_ended_it_has_passed(void **state)
     play(&world, 3);
     for (int again = 1; again <= 3; again++) {
         play(&world, 2);
-        expect_locks(&world, again);
+        expect_schedules(&world, again);
         interlude(&world, 2);
         interlude(&world, 3);
-        expect_locks(&world, again);
+        expect_schedules(&world, again);
         launched = world.ranks[2].locked_launches;
         play(&world, 1);
-        expect_locks(&world, again + 1);
+        expect_schedules(&world, again + 1);
         assert_int_equal(world.ranks[2].locked_launches, launched + 2);
     }
     world_fini(&world);
 }
 
-static void lock_that_ended_in_a_round_comes_back_behind_it(void **state)
+static void schedule_that_ended_in_a_round_comes_back_behind_it(void **state)
 {
     world_t world;
 
     (void)state;
     begin_with(&world, 3, 2);
     play(&world, 5);
-    expect_locks(&world, 1);
+    expect_schedules(&world, 1);
     interlude(&world, 0);
     interlude(&world, 2);
     interlude(&world, 1);
-    expect_locks(&world, 1);
+    expect_schedules(&world, 1);
     play(&world, 1);
-    expect_locks(&world, 2);
+    expect_schedules(&world, 2);
     world_fini(&world);
 }
 
-static void lock_that_was_not_worth_it_does_not_come_back_at_once(void **state)
+static void schedule_that_was_not_worth_it_does_not_come_back_at_once(void **state)
 {
     world_t world;
 
@@ -307,11 +307,11 @@ static void lock_that_was_not_worth_it_does_not_come_back_at_once(void **state)
     play(&world, 4);
     interlude(&world, 2);
     play(&world, 2);
-    expect_locks(&world, 1);
+    expect_schedules(&world, 1);
     world_fini(&world);
 }
 
-static void lock_ended_by_a_setting_does_not_come_back_at_once(void **state)
+static void schedule_ended_by_a_setting_does_not_come_back_at_once(void **state)
 {
     world_t world;
 
@@ -321,7 +321,7 @@ static void lock_ended_by_a_setting_does_not_come_back_at_once(void **state)
     dp_negotiator_end_schedule(world.ranks[1].negotiator, "a setting", 0);
     settle(&world, 0);
     play(&world, 2);
-    expect_locks(&world, 1);
+    expect_schedules(&world, 1);
     world_fini(&world);
 }
 
@@ -339,50 +339,50 @@ static void declared_rounds_that_cut_operations_are_not_believed(void **state)
         settle(&world, 0);
         interlude(&world, 1);
     }
-    expect_locks(&world, 1);
+    expect_schedules(&world, 1);
     world_fini(&world);
 }
 
-static void lock_ends_for_a_setting(void **state)
+static void schedule_ends_for_a_setting(void **state)
 {
     world_t world;
 
     (void)state;
-    begin_locked(&world, 2);
+    begin_scheduled(&world, 2);
     dp_negotiator_end_schedule(world.ranks[1].negotiator, "a setting", 0);
     settle(&world, 0);
-    expect_unlocked(&world, DP_SCHEDULE_END_SETTING);
+    expect_ended(&world, DP_SCHEDULE_END_SETTING);
     world_fini(&world);
 }
 
-static void lock_ends_when_a_thread_waits_for_part_of_a_bucket(void **state)
+static void schedule_ends_when_a_thread_waits_for_part_of_a_bucket(void **state)
 {
     world_t world;
 
     (void)state;
-    begin_locked(&world, 2);
+    begin_scheduled(&world, 2);
     submit_one(&world, 0, 1, 1.0f); /* the second: the first is not there */
     submit_one(&world, 1, 1, 1.0f);
     assert_int_equal(world.ranks[0].requests[1].is_pending, 1);
     dp_negotiator_waits(world.ranks[0].negotiator, 0);
     settle(&world, 0);
-    expect_unlocked(&world, DP_SCHEDULE_END_WAIT);
+    expect_ended(&world, DP_SCHEDULE_END_WAIT);
     assert_int_equal(world.ranks[0].requests[1].is_pending, 0);
     world_fini(&world);
 }
 
-/* Who is late is named as without a lock, with what was launched counted as submitted. */
-static void lock_ends_where_a_rank_is_late(void **state)
+/* Who is late is named as without a schedule, with what was launched counted as submitted. */
+static void schedule_ends_where_a_rank_is_late(void **state)
 {
     world_t world;
 
     (void)state;
-    begin_locked(&world, 3);
+    begin_scheduled(&world, 3);
     submit_one(&world, 0, 0, 1.0f);
     submit_one(&world, 1, 0, 1.0f);
     tick(&world, 6 * SECOND);
     tick(&world, 12 * SECOND);
-    expect_unlocked(&world, DP_SCHEDULE_END_STALL);
+    expect_ended(&world, DP_SCHEDULE_END_STALL);
     tick(&world, 12 * SECOND); /* it has waited long enough already */
     assert_non_null(strstr(world.ranks[0].last_warning, "ready on 2 of 3 ranks; missing rank 2"));
     submit_one(&world, 2, 0, 1.0f);
@@ -391,27 +391,27 @@ static void lock_ends_where_a_rank_is_late(void **state)
     world_fini(&world);
 }
 
-static void lock_pause_of_all_is_no_stall(void **state)
+static void schedule_pause_of_all_is_no_stall(void **state)
 {
     world_t world;
 
     (void)state;
-    begin_locked(&world, 3);
+    begin_scheduled(&world, 3);
     play(&world, 3);
     for (uint64_t now = 0; now < 60 * SECOND; now += SECOND)
         tick(&world, now);
-    assert_int_equal(world.ranks[0].unlocks, 0);
+    assert_int_equal(world.ranks[0].schedule_ends, 0);
     assert_int_equal(world.ranks[0].warnings, 0);
     world_fini(&world);
 }
 
 /* A rank waits for what lies behind a launch that it keeps others waiting for. */
-static void lock_debt_of_a_rank_that_waits_fails_everywhere(void **state)
+static void schedule_debt_of_a_rank_that_waits_fails_everywhere(void **state)
 {
     world_t world;
 
     (void)state;
-    begin_locked(&world, 2);
+    begin_scheduled(&world, 2);
     submit_one(&world, 0, 0, 1.0f);
     submit_one(&world, 0, 2, 1.0f);
     submit_one(&world, 1, 2, 1.0f);
@@ -436,17 +436,17 @@ static void lock_debt_of_a_rank_that_waits_fails_everywhere(void **state)
 }
 
 /* What settles a debt and what comes behind it may arrive before any output is taken. */
-static void lock_debt_is_paid_before_what_was_ordered_behind_it(void **state)
+static void schedule_debt_is_paid_before_what_was_ordered_behind_it(void **state)
 {
     enum { UP, DOWN }; /* edges */
     world_t world;
 
     (void)state;
-    begin_locked(&world, 2);
+    begin_scheduled(&world, 2);
     submit_one(&world, 0, 0, 1.0f); /* launched at once */
     submit_one(&world, 0, 2, 1.0f);
     settle(&world, 0);
-    expect_unlocked(&world, DP_SCHEDULE_END_TENSOR);
+    expect_ended(&world, DP_SCHEDULE_END_TENSOR);
     for (int tensor = 0; tensor <= 2; tensor += 2) {
         submit_one(&world, 1, tensor, 1.0f);
         world_deliver(&world, UP, 0);
@@ -461,7 +461,7 @@ static void lock_debt_is_paid_before_what_was_ordered_behind_it(void **state)
     world_fini(&world);
 }
 
-static void lock_ends_for_a_magnitude(void **state)
+static void schedule_ends_for_a_magnitude(void **state)
 {
     world_t world;
     dp_signature_part_t part = {768, DP_F32};
@@ -486,35 +486,35 @@ static void lock_ends_for_a_magnitude(void **state)
                              DP_OK);
         }
         settle(&world, 0);
-        /* what has no figure yet is not locked: it would travel uncompressed for long */
-        assert_int_equal(world.ranks[1].locks, i >= 3);
+        /* what has no figure yet is not scheduled: it would travel uncompressed for long */
+        assert_int_equal(world.ranks[1].schedules, i >= 3);
     }
-    expect_unlocked(&world, DP_SCHEDULE_END_SCALE);
+    expect_ended(&world, DP_SCHEDULE_END_SCALE);
     world_fini(&world);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lock_begins_when_a_sequence_came_three_times),
-        cmocka_unit_test(lock_of_a_declared_round_begins_after_the_first),
-        cmocka_unit_test(lock_of_a_declared_round_begins_before_the_next),
-        cmocka_unit_test(lock_of_declared_rounds_comes_back_after_whole_ones),
-        cmocka_unit_test(lock_launches_cost_no_message),
-        cmocka_unit_test(lock_bounds_how_far_a_rank_runs_ahead),
-        cmocka_unit_test(lock_ends_for_another_tensor_and_goes_on),
-        cmocka_unit_test(lock_comes_back_when_what_ended_it_has_passed),
-        cmocka_unit_test(lock_that_ended_in_a_round_comes_back_behind_it),
-        cmocka_unit_test(lock_that_was_not_worth_it_does_not_come_back_at_once),
-        cmocka_unit_test(lock_ended_by_a_setting_does_not_come_back_at_once),
+        cmocka_unit_test(schedule_begins_when_a_sequence_came_three_times),
+        cmocka_unit_test(schedule_of_a_declared_round_begins_after_the_first),
+        cmocka_unit_test(schedule_of_a_declared_round_begins_before_the_next),
+        cmocka_unit_test(schedule_of_declared_rounds_comes_back_after_whole_ones),
+        cmocka_unit_test(schedule_launches_cost_no_message),
+        cmocka_unit_test(schedule_bounds_how_far_a_rank_runs_ahead),
+        cmocka_unit_test(schedule_ends_for_another_tensor_and_goes_on),
+        cmocka_unit_test(schedule_comes_back_when_what_ended_it_has_passed),
+        cmocka_unit_test(schedule_that_ended_in_a_round_comes_back_behind_it),
+        cmocka_unit_test(schedule_that_was_not_worth_it_does_not_come_back_at_once),
+        cmocka_unit_test(schedule_ended_by_a_setting_does_not_come_back_at_once),
         cmocka_unit_test(declared_rounds_that_cut_operations_are_not_believed),
-        cmocka_unit_test(lock_ends_for_a_setting),
-        cmocka_unit_test(lock_ends_when_a_thread_waits_for_part_of_a_bucket),
-        cmocka_unit_test(lock_ends_where_a_rank_is_late),
-        cmocka_unit_test(lock_pause_of_all_is_no_stall),
-        cmocka_unit_test(lock_debt_of_a_rank_that_waits_fails_everywhere),
-        cmocka_unit_test(lock_debt_is_paid_before_what_was_ordered_behind_it),
-        cmocka_unit_test(lock_ends_for_a_magnitude),
+        cmocka_unit_test(schedule_ends_for_a_setting),
+        cmocka_unit_test(schedule_ends_when_a_thread_waits_for_part_of_a_bucket),
+        cmocka_unit_test(schedule_ends_where_a_rank_is_late),
+        cmocka_unit_test(schedule_pause_of_all_is_no_stall),
+        cmocka_unit_test(schedule_debt_of_a_rank_that_waits_fails_everywhere),
+        cmocka_unit_test(schedule_debt_is_paid_before_what_was_ordered_behind_it),
+        cmocka_unit_test(schedule_ends_for_a_magnitude),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
