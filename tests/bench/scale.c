@@ -291,9 +291,9 @@ static void run_size(const plan_t *plan, int size, taken_t *taken)
     at_once(&world, "negotiated, all at once", 0, tensors, &negotiated);
     at_once(&world, "barrier", tensors, 1, &cost); /* which no plan holds: the next round is new */
     in_batches(&world, plan, "negotiated, in batches", 1);
-    turn(&world, "the schedule is scheduled", dp_negotiator_round, size);
+    turn(&world, "the schedule begins", dp_negotiator_round, size);
     in_batches(&world, plan, "scheduled, in batches", plan->scheduled_steps);
-    turn(&world, "it is ended", end_schedule, 1);
+    turn(&world, "the schedule ends", end_schedule, 1);
     print_models(plan, size, &negotiated, batches);
     print_memory(&world);
     taken->full = scale_bytes(&world, &most);
