@@ -19,7 +19,7 @@
 
 const dp_signature_t *dp_entry_signature(const dp_entry_t *entry)
 {
-    return entry->proposed != NULL ? entry->proposed : entry->signature;
+    return entry->arrived.proposed != NULL ? entry->arrived.proposed : entry->signature;
 }
 
 int dp_launches_alone(dp_collective_t collective)
@@ -47,42 +47,32 @@ void dp_agree_targets(dp_negotiator_t *n, const dp_entry_t *entry, const int32_t
         n->targets[i] |= entry->heard[i];
 }
 
-/* What this rank has submitted of the tensor was handed back, or will be with what is owed. */
-void dp_own_end(dp_negotiator_t *n, dp_entry_t *entry)
-{
-    entry->own.is_there = 0;
-    free(entry->own.signature);
-    entry->own.signature = NULL;
-    n->own_pending--;
-    if (entry->view == NULL) return;
-    entry->view->own_pending--;
-    if (entry->view->ending == entry) entry->view->ending = NULL;
-}
-
 /* The pending occurrence is over. */
 void dp_agree_end(dp_negotiator_t *n, dp_entry_t *entry, uint64_t position, int in_failure)
 {
     /* What this rank has submitted with another list is not over with the launch of this one. */
-    if (entry->is_own && !entry->is_early && (in_failure || dp_entry_takes_part(n, entry)))
+    if (entry->part.is_submitted && !entry->part.is_early &&
+        (in_failure || dp_entry_takes_part(n, entry)))
         dp_own_end(n, entry);
     dp_stall_unwatch(n, entry, 0);
     dp_entry_clear(entry, n->table.bit_words);
-    entry->done_position = position;
-    if (in_failure) entry->ended_in_failure = 1;
-    if (!in_failure && entry->view != NULL) entry->ended_in_failure = 0;
-    entry->is_kept = 0; /* the next occurrence needs those who left */
+    entry->ended.position = position;
+    if (in_failure) entry->ended.in_failure = 1;
+    if (!in_failure && entry->view != NULL) entry->ended.in_failure = 0;
+    entry->leave.is_kept = 0; /* the next occurrence needs those who left */
     for (int i = 0; entry->view == NULL && i < n->child_count; i++) {
-        if (dp_bit_get(n->targets, i)) entry->ended[i] = position;
+        if (dp_bit_get(n->targets, i)) entry->making.ended_for[i] = position;
     }
-    dp_catch_up_restart(n, entry);
+    dp_own_queue(n, entry);
 }
 
 void dp_agree_launch_begin(dp_negotiator_t *n, dp_ordered_launch_t *launch, dp_entry_t *entry)
 {
-    dp_catch_up_launch(n); /* what was settled before has its place before, also within one frame */
+    /* What was settled before this item comes before it, also within one frame. */
+    dp_schedule_catch_up(n);
     launch->entry = entry;
     launch->collective = dp_entry_signature(entry)->collective;
-    launch->entry_begin = n->launch_entry_count;
+    launch->entry_begin = n->out.launch_entry_count;
     /* Not whoever has announced another list. */
     memcpy(n->targets, entry->expect, n->table.bit_words * sizeof(*n->targets));
 }
@@ -94,8 +84,8 @@ static void adopt_signature(dp_negotiator_t *n, dp_entry_t *entry)
         dp_fatal_memory(n);
         return;
     }
-    entry->signature = entry->proposed;
-    entry->proposed = NULL;
+    entry->signature = entry->arrived.proposed;
+    entry->arrived.proposed = NULL;
     entry->version++;
     if (entry->version == 0) entry->version = 1; /* 0 means: none agreed */
 }
@@ -104,17 +94,15 @@ void dp_agree_launch(dp_negotiator_t *n, dp_entry_t *entry, const dp_launch_entr
 {
     dp_launch_entry_t launch_entry = *agreed;
 
-    if (entry->proposed != NULL) adopt_signature(n, entry);
-    launch_entry.request = entry->request;
+    if (entry->arrived.proposed != NULL) adopt_signature(n, entry);
+    launch_entry.request = entry->part.request;
     launch_entry.signature = entry->signature;
     launch_entry.name = entry->name;
     launch_entry.id = entry->id;
-    if (entry->unsettled > 0 && !n->is_fatal) {
-        dp_catch_up_agreed(n, entry, agreed->absent); /* it has its place in the order already */
-    } else if (dp_entry_takes_part(n, entry) && !n->is_fatal &&
-               dp_outbox_entry(n, &launch_entry) != DP_OK) {
+    if (n->is_fatal) return;
+    if (!dp_schedule_agreed(n, entry, agreed->absent) && dp_entry_takes_part(n, entry) &&
+        dp_outbox_entry(n, &launch_entry) != DP_OK)
         dp_fatal_memory(n);
-    }
     if (!n->is_fatal) dp_agree_end(n, entry, n->position + 1, 0);
 }
 
@@ -127,11 +115,11 @@ static void end_create(dp_negotiator_t *n, dp_entry_t *entry)
     entry->version = 0;
     if (status == DP_OK) entry->signature = NULL;
     dp_contest_over(n, entry);
-    if (status == DP_OK && !entry->ended_in_failure && entry->refusals == NULL &&
+    if (status == DP_OK && !entry->ended.in_failure && entry->ended.refusals == NULL &&
         !entry->is_pending && !entry->own.is_there) {
         dp_stall_forget(n, entry);
-        dp_entry_array_remove(&n->news, entry);
-        dp_entry_array_remove(&n->restarts, entry);
+        dp_entry_array_remove(&n->out.news, entry);
+        dp_entry_array_remove(&n->own.queue, entry);
         status = dp_table_remove(&n->table, entry);
     }
     if (status != DP_OK) dp_fatal_memory(n);
@@ -145,16 +133,16 @@ void dp_agree_launch_end(dp_negotiator_t *n, const dp_ordered_launch_t *launch)
     if (n->is_fatal) return;
     n->position++;
     n->sequence = launch->sequence;
-    if (n->launch_entry_count > launch->entry_begin) {
-        n->launching = launch->sequence;
+    if (n->out.launch_entry_count > launch->entry_begin) {
+        n->order.launching = launch->sequence;
         output = dp_outbox_output(n, DP_OUTPUT_LAUNCH);
         if (output == NULL) return;
         output->sequence = launch->sequence;
         output->group = entry->view != NULL ? entry->view->uid : launch->born;
         output->slot = launch->slot;
         output->entry_begin = launch->entry_begin;
-        output->entry_count = n->launch_entry_count - launch->entry_begin;
-        dp_catch_up_defer(n, launch->behind);
+        output->entry_count = n->out.launch_entry_count - launch->entry_begin;
+        dp_schedule_defer(n, launch->behind);
     }
     if (launch->collective == DP_COLLECTIVE_GROUP_CREATE) end_create(n, entry);
     if (launch->collective == DP_COLLECTIVE_GROUP_DESTROY) dp_group_view_drop(n, entry->view);
@@ -163,8 +151,9 @@ void dp_agree_launch_end(dp_negotiator_t *n, const dp_ordered_launch_t *launch)
 void dp_agree_refuse_own(dp_negotiator_t *n, dp_entry_t *entry, dp_status_t status,
                          const char *text)
 {
-    if (entry->is_own && !entry->is_early) dp_outbox_fail(n, entry->request, status, text);
-    if (entry->unsettled > 0 && !n->is_fatal) dp_catch_up_failed(n, entry, status, text);
+    if (entry->part.is_submitted && !entry->part.is_early)
+        dp_outbox_fail(n, entry->part.request, status, text);
+    if (!n->is_fatal) dp_schedule_failed(n, entry, status, text);
 }
 
 void dp_agree_fail(dp_negotiator_t *n, dp_entry_t *entry, dp_status_t status, const char *text)
@@ -173,7 +162,8 @@ void dp_agree_fail(dp_negotiator_t *n, dp_entry_t *entry, dp_status_t status, co
 
     n->position++;
     dp_agree_refuse_own(n, entry, status, text);
-    if (!entry->is_own && takes_part && (entry->view == NULL || !dp_join_has_own(n, entry->view))) {
+    if (!entry->part.is_submitted && takes_part &&
+        (entry->view == NULL || !dp_join_has_own(n, entry->view))) {
         if (dp_entry_refuse(entry, status, text) != DP_OK) dp_fatal_memory(n);
     }
     dp_agree_end(n, entry, n->position, 1);
@@ -190,20 +180,22 @@ void dp_agree_bye(dp_negotiator_t *n)
 
 void dp_agree_pending(dp_negotiator_t *n, dp_entry_t *entry, uint64_t first_ns)
 {
-    if (entry->is_complete || entry->is_mismatched) return;
-    if (entry->is_pending && first_ns >= entry->first_ns) return;
+    if (entry->arrived.is_complete || entry->arrived.is_mismatched) return;
+    if (entry->is_pending && first_ns >= entry->stall.first_ns) return;
     if (entry->is_pending) dp_stall_unwatch(n, entry, 0);
     entry->is_pending = 1;
-    entry->first_ns = first_ns;
+    entry->stall.first_ns = first_ns;
     dp_stall_watch(n, entry);
 }
 
 /* The whole subtree is ready, as far as it takes part. */
 static void check_complete(dp_negotiator_t *n, dp_entry_t *entry)
 {
-    if (!entry->is_pending || entry->is_mismatched || entry->is_complete || n->is_fatal) return;
-    if (entry->ready != entry->expected) return;
-    entry->is_complete = 1;
+    if (!entry->is_pending || entry->arrived.is_mismatched || entry->arrived.is_complete ||
+        n->is_fatal)
+        return;
+    if (entry->arrived.ready != entry->expected) return;
+    entry->arrived.is_complete = 1;
     dp_stall_unwatch(n, entry, 1);
     if (dp_is_root(n)) {
         dp_order_complete(n, entry);
@@ -218,15 +210,15 @@ void dp_agree_conflict(dp_negotiator_t *n, dp_entry_t *entry, const int rank[2],
 {
     dp_conflict_t *told;
 
-    entry->is_mismatched = 1;
+    entry->arrived.is_mismatched = 1;
     dp_stall_unwatch(n, entry, 0);
     if (dp_is_root(n)) {
-        if (entry->is_complete) dp_order_withdraw(n, entry);
+        if (entry->arrived.is_complete) dp_order_withdraw(n, entry);
         dp_order_conflict(n, entry, rank, signature);
         return;
     }
     told = calloc(1, sizeof(*told));
-    entry->conflict = told;
+    entry->arrived.conflict = told;
     for (int i = 0; i < 2 && told != NULL; i++) {
         told->rank[i] = rank[i];
         if (signature[i] == NULL) continue;
@@ -242,7 +234,7 @@ void dp_agree_lacks(dp_negotiator_t *n, dp_entry_t *entry, int leaver)
     const int ranks[2] = {leaver, -1};
     const dp_signature_t *signatures[2] = {dp_entry_signature(entry), NULL};
 
-    if (!entry->is_mismatched && !entry->is_announced)
+    if (!entry->arrived.is_mismatched && !entry->sent.is_announced)
         dp_agree_conflict(n, entry, ranks, signatures);
 }
 
@@ -251,21 +243,22 @@ static void note_absent(dp_entry_t *entry, uint32_t count, int rank)
     const dp_signature_t *signature = dp_entry_signature(entry);
     int root = entry->view != NULL ? dp_group_view_rank(entry->view, signature->root) : -1;
 
-    entry->absent += count;
-    entry->in_place = 0;
-    if (entry->absent_rank < 0 || rank == root) entry->absent_rank = rank;
+    entry->arrived.absent += count;
+    entry->arrived.in_place = 0;
+    if (entry->arrived.absent_rank < 0 || rank == root) entry->arrived.absent_rank = rank;
 }
 
 /* Branches whose ranks have joined count as ready, once somebody has really submitted. */
 void dp_agree_absent(dp_negotiator_t *n, dp_entry_t *entry)
 {
-    if (!entry->is_pending || entry->first_rank < 0 || entry->is_complete || entry->is_mismatched)
+    if (!entry->is_pending || entry->arrived.first_rank < 0 || entry->arrived.is_complete ||
+        entry->arrived.is_mismatched)
         return;
     for (int branch = 0; entry->view->joined_count > 0 && branch <= dp_own_branch(n); branch++) {
         if (!dp_bit_get(entry->expect, branch) || dp_bit_get(entry->heard, branch)) continue;
         if (!dp_join_covers(n, entry, branch)) continue;
         dp_bit_set(entry->heard, branch);
-        entry->ready++;
+        entry->arrived.ready++;
         note_absent(entry, dp_entry_below(n, entry, branch), dp_join_names(n, entry, branch));
     }
     check_complete(n, entry);
@@ -277,19 +270,19 @@ static int merge_arrival(dp_negotiator_t *n, dp_entry_t *entry, const dp_arrival
                          dp_signature_t *signature)
 {
     const dp_signature_t *said = signature != NULL ? signature : entry->signature;
-    const int ranks[2] = {entry->first_rank, arrival->rank};
+    const int ranks[2] = {entry->arrived.first_rank, arrival->rank};
     const dp_signature_t *signatures[2] = {dp_entry_signature(entry), said};
 
     dp_bit_set(entry->heard, arrival->branch);
-    entry->ready++;
-    entry->in_place = entry->in_place && arrival->in_place;
-    entry->ahead = dp_max(entry->ahead, arrival->ahead);
-    entry->absmax = dp_absmax_merge(entry->absmax, arrival->absmax);
-    if (arrival->is_urgent) entry->is_urgent = 1;
-    if (entry->first_rank < 0) {
-        entry->first_rank = arrival->rank;
-        entry->proposed = signature;
-    } else if (!entry->is_mismatched && !dp_signature_equal(signatures[0], said)) {
+    entry->arrived.ready++;
+    entry->arrived.in_place = entry->arrived.in_place && arrival->in_place;
+    entry->arrived.ahead = dp_max(entry->arrived.ahead, arrival->ahead);
+    entry->arrived.absmax = dp_absmax_merge(entry->arrived.absmax, arrival->absmax);
+    if (arrival->is_urgent) entry->arrived.is_urgent = 1;
+    if (entry->arrived.first_rank < 0) {
+        entry->arrived.first_rank = arrival->rank;
+        entry->arrived.proposed = signature;
+    } else if (!entry->arrived.is_mismatched && !dp_signature_equal(signatures[0], said)) {
         dp_agree_conflict(n, entry, ranks, signatures);
         return 0;
     }
@@ -300,10 +293,10 @@ static int merge_arrival(dp_negotiator_t *n, dp_entry_t *entry, const dp_arrival
 void dp_agree_arrive(dp_negotiator_t *n, dp_entry_t *entry, const dp_arrival_t *arrival)
 {
     dp_signature_t *signature = arrival->signature;
-    int is_first = entry->first_rank < 0;
+    int is_first = entry->arrived.first_rank < 0;
 
     DP_ASSERT(!dp_bit_get(entry->heard, arrival->branch));
-    if (entry->said_ready) { /* so far everybody in the list was ready: this is another one */
+    if (entry->sent.is_ready) { /* so far everybody in the list was ready: this is another one */
         dp_contest_arrive(n, entry, arrival);
         return;
     }
@@ -330,30 +323,31 @@ void dp_agree_arrive(dp_negotiator_t *n, dp_entry_t *entry, const dp_arrival_t *
 void dp_agree_mismatch(dp_negotiator_t *n, dp_entry_t *entry, int branch, const int rank[2],
                        const dp_signature_t *const signature[2])
 {
-    if (entry->said_ready) {
+    if (entry->sent.is_ready) {
         dp_contest_mismatch(n, entry, branch, rank, signature);
         return;
     }
     dp_contest_heard(entry, branch);
-    if (entry->view == NULL && entry->first_rank < 0 && entry->list == NULL &&
+    if (entry->view == NULL && entry->arrived.first_rank < 0 && entry->making.list == NULL &&
         dp_entry_set_list(n, entry, signature[0]->members, signature[0]->member_count) != DP_OK) {
         dp_fatal_memory(n);
         return;
     }
     dp_agree_pending(n, entry, n->now_ns);
     dp_bit_set(entry->heard, branch);
-    entry->ready++;
-    if (entry->is_mismatched) return; /* two subtrees have found one each: the first will do */
+    entry->arrived.ready++;
+    if (entry->arrived.is_mismatched)
+        return; /* two subtrees have found one each: the first will do */
     dp_agree_conflict(n, entry, rank, signature);
 }
 
 void dp_agree_urgent(dp_negotiator_t *n, dp_entry_t *entry)
 {
-    if (!entry->is_pending || entry->is_urgent) return;
-    entry->is_urgent = 1;
+    if (!entry->is_pending || entry->arrived.is_urgent) return;
+    entry->arrived.is_urgent = 1;
     if (dp_is_root(n)) {
-        if (entry->is_complete) n->complete_urgent = 1;
-    } else if (entry->is_announced) {
+        if (entry->arrived.is_complete) n->order.is_urgent = 1;
+    } else if (entry->sent.is_announced) {
         dp_outbox_news(n, entry);
     }
 }

@@ -23,7 +23,7 @@ static void contest_destroy(dp_contest_t *contest)
 
 static void append_contest(dp_entry_t *entry, dp_contest_t *contest)
 {
-    dp_contest_t **end = &entry->contests;
+    dp_contest_t **end = &entry->making.contests;
 
     while (*end != NULL)
         end = &(*end)->next;
@@ -51,11 +51,11 @@ static dp_contest_t *keep_contest(dp_negotiator_t *n, dp_entry_t *entry, dp_item
 static void note_other_list(dp_negotiator_t *n, dp_entry_t *entry, int branch, int rank,
                             const dp_signature_t *signature)
 {
-    const int ranks[2] = {entry->first_rank, rank};
+    const int ranks[2] = {entry->arrived.first_rank, rank};
     const dp_signature_t *signatures[2] = {dp_entry_signature(entry), signature};
 
     dp_bit_set(entry->heard, branch);
-    if (!entry->is_mismatched && !dp_signature_equal(signatures[0], signature))
+    if (!entry->arrived.is_mismatched && !dp_signature_equal(signatures[0], signature))
         dp_agree_conflict(n, entry, ranks, signatures);
 }
 
@@ -122,7 +122,7 @@ void dp_contest_partial(dp_negotiator_t *n, dp_entry_t *entry, int branch, const
 
 void dp_contest_heard(dp_entry_t *entry, int branch)
 {
-    dp_contest_t **at = &entry->contests;
+    dp_contest_t **at = &entry->making.contests;
 
     while (*at != NULL) {
         dp_contest_t *contest = *at;
@@ -156,9 +156,9 @@ static void replay_contest(dp_negotiator_t *n, dp_entry_t *entry, dp_contest_t *
 
 void dp_contest_over(dp_negotiator_t *n, dp_entry_t *entry)
 {
-    dp_contest_t *contest = entry->contests, *next;
+    dp_contest_t *contest = entry->making.contests, *next;
 
-    entry->contests = NULL;
+    entry->making.contests = NULL;
     for (; contest != NULL; contest = next) {
         next = contest->next;
         if (n->is_fatal || dp_bit_get(n->targets, contest->branch)) {
@@ -174,10 +174,10 @@ void dp_contest_over(dp_negotiator_t *n, dp_entry_t *entry)
 
 void dp_contest_drop(dp_entry_t *entry)
 {
-    while (entry->contests != NULL) {
-        dp_contest_t *next = entry->contests->next;
+    while (entry->making.contests != NULL) {
+        dp_contest_t *next = entry->making.contests->next;
 
-        contest_destroy(entry->contests);
-        entry->contests = next;
+        contest_destroy(entry->making.contests);
+        entry->making.contests = next;
     }
 }

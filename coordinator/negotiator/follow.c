@@ -38,8 +38,8 @@ static dp_entry_t *named_entry(dp_negotiator_t *n, int from, const dp_item_t *it
 /* Has everybody at or below this node said that the tensor can go, or that it can go without? */
 static int is_launchable(const dp_negotiator_t *n, const dp_entry_t *entry)
 {
-    if (entry->said_ready) return 1; /* a CONTEST that came behind READY was too late */
-    if (entry->is_mismatched) return 0;
+    if (entry->sent.is_ready) return 1; /* a CONTEST that came behind READY was too late */
+    if (entry->arrived.is_mismatched) return 0;
     for (int branch = 0; branch <= dp_own_branch(n); branch++) {
         if (dp_bit_get(entry->expect, branch) && !dp_join_covers(n, entry, branch)) return 0;
     }
@@ -53,11 +53,12 @@ static int learn_signature(dp_negotiator_t *n, int from, dp_entry_t *entry, dp_i
 
     if (item->signature != NULL &&
         (!dp_receive_fits(n, entry, item->signature) || item->absent == 0 ||
-         (entry->proposed != NULL && !dp_signature_equal(entry->proposed, item->signature)))) {
+         (entry->arrived.proposed != NULL &&
+          !dp_signature_equal(entry->arrived.proposed, item->signature)))) {
         dp_fatal_protocol(n, from, "launch of %s with a signature that nobody proposed",
                           dp_entry_text(entry, what));
-    } else if (item->signature != NULL && entry->proposed == NULL) {
-        entry->proposed = item->signature;
+    } else if (item->signature != NULL && entry->arrived.proposed == NULL) {
+        entry->arrived.proposed = item->signature;
         item->signature = NULL;
     }
     if (!n->is_fatal && dp_entry_signature(entry) == NULL) {
@@ -74,15 +75,15 @@ static int check_entry(dp_negotiator_t *n, int from, dp_entry_t *entry, dp_item_
     char what[DP_ENTRY_TEXT_MAX];
 
     dp_entry_text(entry, what);
-    if (!is_launchable(n, entry) || (takes_part && !entry->is_own && !is_joined)) {
+    if (!is_launchable(n, entry) || (takes_part && !entry->part.is_submitted && !is_joined)) {
         dp_fatal_protocol(n, from, "launch of %s, which was not announced", what);
     } else if (item->absent >= dp_entry_ranks(entry) ||
-               (takes_part && !entry->is_own && item->absent == 0)) {
+               (takes_part && !entry->part.is_submitted && item->absent == 0)) {
         dp_fatal_protocol(n, from, "launch of %s without %" PRIu32 " ranks of %" PRIu32, what,
                           item->absent, dp_entry_ranks(entry));
     } else if (entry->view == NULL &&
                (!(item->flags & DP_FLAG_BORN) || item->slot < 1 || item->slot > DP_GROUPS_MAX ||
-                item->born <= n->last_uid || item->born == DP_GROUP_UNBORN)) {
+                item->born <= n->groups.last_uid || item->born == DP_GROUP_UNBORN)) {
         dp_fatal_protocol(n, from, "%s cannot be number %" PRIu32 " in place %" PRIu32, what,
                           item->born, item->slot);
     }
@@ -101,7 +102,7 @@ static int check_companions(dp_negotiator_t *n, int from, const dp_ordered_launc
     } else if (launch->entry != NULL && launch->entry->view != entry->view) {
         dp_fatal_protocol(n, from, "one launch for two groups");
     } else if (collective == DP_COLLECTIVE_GROUP_DESTROY &&
-               entry->view->own_pending > (size_t)(entry->is_own != 0)) {
+               entry->view->own_pending > (size_t)(entry->part.is_submitted != 0)) {
         dp_fatal_protocol(n, from, "group %s ends while its tensors are pending",
                           entry->view->name);
     }
@@ -111,7 +112,7 @@ static int check_companions(dp_negotiator_t *n, int from, const dp_ordered_launc
 static void make_group(dp_negotiator_t *n, const dp_entry_t *entry, const dp_item_t *item,
                        dp_ordered_launch_t *launch)
 {
-    const dp_signature_t *signature = entry->proposed;
+    const dp_signature_t *signature = entry->arrived.proposed;
     const char *name = signature->group_name;
 
     launch->born = item->born;
@@ -196,13 +197,13 @@ static void receive_keep(dp_negotiator_t *n, int from, const dp_item_t *item)
     dp_entry_t *entry = dp_receive_entry(n, from, item);
 
     if (entry == NULL) return;
-    if (entry->view == NULL || (n->keeps > 0 && entry->view != n->keep_view)) {
+    if (entry->view == NULL || (n->leave.keeps > 0 && entry->view != n->leave.keep_view)) {
         dp_fatal_protocol(n, from, "tensor %s is kept in the wrong group", entry->name);
         return;
     }
-    entry->keep_position = n->position + 1;
-    n->keep_view = entry->view;
-    n->keeps++;
+    entry->leave.keep_position = n->position + 1;
+    n->leave.keep_view = entry->view;
+    n->leave.keeps++;
     memcpy(n->targets, entry->view->expect, n->table.bit_words * sizeof(*n->targets));
 }
 
@@ -211,11 +212,11 @@ static void receive_closed(dp_negotiator_t *n, int from, const dp_item_t *item)
     dp_group_view_t *view = told_view(n, from, item);
 
     if (view == NULL) return;
-    if (item->count == n->keeps && (n->keeps == 0 || n->keep_view == view)) {
+    if (item->count == n->leave.keeps && (n->leave.keeps == 0 || n->leave.keep_view == view)) {
         dp_leave_close(n, view, item->rank);
     } else {
         dp_fatal_protocol(n, from, "closed by rank %d, keeping %" PRIu32 " tensors of %" PRIu32,
-                          item->rank, item->count, n->keeps);
+                          item->rank, item->count, n->leave.keeps);
     }
 }
 
@@ -234,7 +235,7 @@ static void receive_joined(dp_negotiator_t *n, int from, const dp_item_t *item)
 static void receive_bye(dp_negotiator_t *n, int from)
 {
     memcpy(n->targets, n->world->expect, n->table.bit_words * sizeof(*n->targets));
-    if (n->fin_sent) {
+    if (n->leave.fin_sent) {
         dp_agree_bye(n);
     } else {
         dp_fatal_protocol(n, from, "goodbye before this rank finalized");
@@ -246,7 +247,7 @@ static void receive_who(dp_negotiator_t *n, int from, const dp_item_t *item)
     dp_entry_t *entry = dp_receive_entry(n, from, item);
 
     if (entry == NULL) return;
-    if (entry->view == NULL && entry->list == NULL &&
+    if (entry->view == NULL && entry->making.list == NULL &&
         dp_entry_set_list(n, entry, item->list, item->list_count) != DP_OK) {
         dp_fatal_memory(n);
         return;
@@ -274,30 +275,6 @@ static void receive_seek(dp_negotiator_t *n, int from, const dp_item_t *item)
     }
 }
 
-/* The epoch ends with it: it is passed on as of this epoch, and all else is of the next. */
-static void receive_turn(dp_negotiator_t *n, int from, const dp_item_t *item, dp_reader_t *reader,
-                         size_t begin)
-{
-    uint64_t low = item->low, high = item->high, sequence = item->sequence;
-    int is_lock = item->kind == DP_ITEM_SCHEDULE;
-
-    if (is_lock) {
-        dp_schedule_receive(n, from, item, reader);
-    } else {
-        dp_schedule_from_parent(n, from, item);
-    }
-    if (n->is_fatal) return;
-    dp_outbox_down_bytes(n, n->world->expect, n->position, reader->data + begin, reader->at - begin,
-                         1);
-    dp_outbox_close_down(n);
-    if (n->is_fatal) return;
-    if (is_lock) {
-        dp_schedule_begin(n, sequence);
-    } else {
-        dp_schedule_end(n, low, high);
-    }
-}
-
 /* What only makes sense while every launch is negotiated. */
 static int is_negotiation(dp_item_kind_t kind)
 {
@@ -309,7 +286,7 @@ void dp_follow(dp_negotiator_t *n, int from, dp_item_t *item, dp_reader_t *reade
 {
     uint64_t position = n->position; /* before this item counts */
 
-    if (n->schedule.is_active && is_negotiation(item->kind)) {
+    if (dp_schedule_is_active(n) && is_negotiation(item->kind)) {
         dp_fatal_protocol(n, from, "item %d while a schedule is scheduled", item->kind);
         return;
     }
@@ -321,7 +298,7 @@ void dp_follow(dp_negotiator_t *n, int from, dp_item_t *item, dp_reader_t *reade
         return;
     case DP_ITEM_SCHEDULE:
     case DP_ITEM_SCHEDULE_END:
-        receive_turn(n, from, item, reader, begin);
+        dp_schedule_turn(n, from, item, reader, begin);
         return;
     case DP_ITEM_CONFIRM:
     case DP_ITEM_PAUSE:

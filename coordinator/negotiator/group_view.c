@@ -134,32 +134,32 @@ dp_group_view_t *dp_group_view_make(dp_negotiator_t *n, uint32_t uid, uint32_t s
 {
     dp_group_view_t *view;
 
-    if (n->group_count == n->group_room) {
-        size_t room = n->group_room > 0 ? n->group_room * 2 : 8;
-        dp_group_view_t **grown = realloc(n->groups, room * sizeof(dp_group_view_t *));
+    if (n->groups.count == n->groups.room) {
+        size_t room = n->groups.room > 0 ? n->groups.room * 2 : 8;
+        dp_group_view_t **grown = realloc(n->groups.views, room * sizeof(dp_group_view_t *));
 
         if (grown == NULL) return NULL;
-        n->groups = grown;
-        n->group_room = room;
+        n->groups.views = grown;
+        n->groups.room = room;
     }
     view = view_create(n, uid, name, members, count);
     if (view == NULL) return NULL;
     view->slot = slot;
-    n->groups[n->group_count++] = view;
-    n->last_uid = uid;
+    n->groups.views[n->groups.count++] = view;
+    n->groups.last_uid = uid;
     return view;
 }
 
 dp_group_view_t *dp_group_view_find(const dp_negotiator_t *n, uint32_t uid)
 {
-    size_t low = 0, high = n->group_count;
+    size_t low = 0, high = n->groups.count;
 
     if (uid == DP_GROUP_WORLD) return n->world;
     while (low < high) {
         size_t middle = low + (high - low) / 2;
 
-        if (n->groups[middle]->uid == uid) return n->groups[middle];
-        if (n->groups[middle]->uid < uid) {
+        if (n->groups.views[middle]->uid == uid) return n->groups.views[middle];
+        if (n->groups.views[middle]->uid < uid) {
             low = middle + 1;
         } else {
             high = middle;
@@ -172,25 +172,25 @@ void dp_group_view_drop(dp_negotiator_t *n, dp_group_view_t *view)
 {
     size_t left = 0;
 
-    dp_resume_drop(n); /* its entries may be of the plan */
+    dp_schedule_group_ended(n);
     for (size_t i = n->table.entry_count; i > 0;
          i--) { /* the last one takes the place of one gone */
         dp_entry_t *entry = n->table.entries[i - 1];
 
         if (entry->view != view) continue;
         dp_stall_forget(n, entry);
-        dp_leave_forget(n, entry);
-        dp_entry_array_remove(&n->news, entry);
-        dp_entry_array_remove(&n->restarts, entry);
+        dp_leave_forget_entry(n, entry);
+        dp_entry_array_remove(&n->out.news, entry);
+        dp_entry_array_remove(&n->own.queue, entry);
         if (dp_table_remove(&n->table, entry) == DP_OK) continue;
         dp_fatal_memory(n);
         return;
     }
-    for (size_t i = 0; i < n->group_count; i++) {
-        if (n->groups[i] != view) n->groups[left++] = n->groups[i];
+    for (size_t i = 0; i < n->groups.count; i++) {
+        if (n->groups.views[i] != view) n->groups.views[left++] = n->groups.views[i];
     }
-    n->group_count = left;
-    if (n->keep_view == view) n->keep_view = NULL;
+    n->groups.count = left;
+    if (n->leave.keep_view == view) n->leave.keep_view = NULL;
     free(view);
 }
 
@@ -201,19 +201,19 @@ dp_status_t dp_group_views_init(dp_negotiator_t *n, int arity)
     if (status != DP_OK) return status;
     n->world = view_create(n, DP_GROUP_WORLD, "", NULL, (uint32_t)n->size);
     n->targets = calloc(n->table.bit_words, sizeof(*n->targets));
-    n->mask = calloc(n->table.bit_words, sizeof(*n->mask));
-    return n->world != NULL && n->targets != NULL && n->mask != NULL ? DP_OK : DP_ERR_NO_MEMORY;
+    n->out.mask = calloc(n->table.bit_words, sizeof(*n->out.mask));
+    return n->world != NULL && n->targets != NULL && n->out.mask != NULL ? DP_OK : DP_ERR_NO_MEMORY;
 }
 
 void dp_group_views_fini(dp_negotiator_t *n)
 {
-    for (size_t i = 0; i < n->group_count; i++)
-        free(n->groups[i]);
-    free(n->groups);
+    for (size_t i = 0; i < n->groups.count; i++)
+        free(n->groups.views[i]);
+    free(n->groups.views);
     free(n->world);
     free(n->child_of);
     free(n->targets);
-    free(n->mask);
+    free(n->out.mask);
 }
 
 /* ---- Who takes part in a tensor --------------------------------------------------------- */
@@ -243,16 +243,16 @@ dp_status_t dp_entry_set_list(dp_negotiator_t *n, dp_entry_t *entry, const int32
 
     if (copy == NULL) return DP_ERR_NO_MEMORY;
     memcpy(copy, list, count * sizeof(*copy));
-    free(entry->list);
-    entry->list = copy;
-    entry->list_count = count;
+    free(entry->making.list);
+    entry->making.list = copy;
+    entry->making.list_count = count;
     entry->expected = dp_branches_of_list(n, list, count, entry->own_expect);
     return DP_OK;
 }
 
 uint32_t dp_entry_ranks(const dp_entry_t *entry)
 {
-    if (entry->view == NULL) return entry->list_count;
+    if (entry->view == NULL) return entry->making.list_count;
     return entry->root >= 0 ? 2 : entry->view->member_count;
 }
 
@@ -266,8 +266,8 @@ uint32_t dp_entry_below(const dp_negotiator_t *n, const dp_entry_t *entry, int b
         count += dp_branch_of(n, dp_group_view_rank(entry->view, entry->peer)) == branch;
         return count;
     }
-    for (uint32_t i = 0; i < entry->list_count; i++)
-        count += dp_branch_of(n, entry->list[i]) == branch;
+    for (uint32_t i = 0; i < entry->making.list_count; i++)
+        count += dp_branch_of(n, entry->making.list[i]) == branch;
     return count;
 }
 

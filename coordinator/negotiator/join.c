@@ -66,7 +66,7 @@ int dp_join_allows(const dp_entry_t *entry)
     case DP_COLLECTIVE_BROADCAST:
     case DP_COLLECTIVE_BARRIER:
         return signature->root < 0 ||
-               dp_group_view_rank(entry->view, signature->root) != entry->absent_rank;
+               dp_group_view_rank(entry->view, signature->root) != entry->arrived.absent_rank;
     default:
         return 0;
     }
@@ -124,8 +124,8 @@ void dp_join_own(dp_negotiator_t *n, dp_group_view_t *view, void *request)
     view->has_join = 1;
     view->is_join_said = 0;
     view->join_request = request;
-    n->own_pending++;
-    dp_schedule_diverge(n, DP_SCHEDULE_END_JOIN, n->rank, "it has joined");
+    n->own.pending++;
+    dp_schedule_leave(n, DP_SCHEDULE_END_JOIN, n->rank, "it has joined");
     dp_join_flush(n);
 }
 
@@ -136,8 +136,8 @@ int dp_join_has_own(const dp_negotiator_t *n, const dp_group_view_t *view)
 
 static dp_group_view_t *next_unsaid_join(const dp_negotiator_t *n)
 {
-    for (size_t i = 0; i <= n->group_count; i++) {
-        dp_group_view_t *view = i < n->group_count ? n->groups[i] : n->world;
+    for (size_t i = 0; i <= n->groups.count; i++) {
+        dp_group_view_t *view = i < n->groups.count ? n->groups.views[i] : n->world;
 
         if (view->is_join_due || (view->has_join && !view->is_join_said)) return view;
     }
@@ -149,12 +149,31 @@ void dp_join_flush(dp_negotiator_t *n)
 {
     dp_group_view_t *view;
 
-    while (!n->schedule.is_active && n->schedule.early_count == 0 && !n->is_fatal) {
+    while (!dp_schedule_is_active(n) && !dp_schedule_has_early(n, NULL) && !n->is_fatal) {
         view = next_unsaid_join(n);
         if (view == NULL) return;
         view->is_join_said = 1;
         view->is_join_due = 0;
         dp_join_arrive(n, view, n->rank);
+    }
+}
+
+static void clear_joined(const dp_negotiator_t *n, dp_group_view_t *view)
+{
+    memset(view->joined, 0, dp_bit_words(view->member_count) * sizeof(*view->joined));
+    memset(view->joined_below, 0, (size_t)n->table.branches * sizeof(*view->joined_below));
+    view->joined_count = 0;
+    view->last_joined = -1;
+}
+
+void dp_join_forget(dp_negotiator_t *n)
+{
+    dp_group_view_t *view = n->world;
+
+    for (size_t i = 0; i <= n->groups.count; i++) {
+        clear_joined(n, view);
+        view->is_join_said = 0;
+        if (i < n->groups.count) view = n->groups.views[i];
     }
 }
 
@@ -164,13 +183,10 @@ void dp_join_all(dp_negotiator_t *n, dp_group_view_t *view, int last_rank)
     dp_own_output_t *output;
 
     n->position++;
-    memset(view->joined, 0, dp_bit_words(view->member_count) * sizeof(*view->joined));
-    memset(view->joined_below, 0, (size_t)n->table.branches * sizeof(*view->joined_below));
-    view->joined_count = 0;
-    view->last_joined = -1;
+    clear_joined(n, view);
     if (!view->has_join) return;
     view->has_join = 0;
-    n->own_pending--;
+    n->own.pending--;
     output = dp_outbox_output(n, DP_OUTPUT_JOINED);
     if (output == NULL) return;
     output->group = view->uid;

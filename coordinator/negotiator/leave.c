@@ -15,6 +15,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define NAMED_MAX 4 /* ranks in a text */
 
@@ -23,7 +24,7 @@
 static void refusal_text(const dp_negotiator_t *n, const dp_entry_t *entry,
                          char text[DP_ERROR_TEXT_MAX])
 {
-    int leaver = entry->closed_by >= 0 ? entry->closed_by : entry->view->closed_rank;
+    int leaver = entry->leave.closed_by >= 0 ? entry->leave.closed_by : entry->view->closed_rank;
     char left[DP_RANK_TEXT_MAX], own[DP_RANK_TEXT_MAX], what[DP_ENTRY_TEXT_MAX];
 
     snprintf(text, DP_ERROR_TEXT_MAX, "%s finalized before it submitted %s; %s had submitted it",
@@ -65,18 +66,19 @@ void dp_leave_refuse_join(dp_negotiator_t *n, const dp_group_view_t *view, void 
  * group is not made for members that have left. */
 static int is_lacking(const dp_negotiator_t *n, const dp_entry_t *entry, int rank)
 {
-    if (!dp_bit_get(n->left, rank)) return 0;
+    if (!dp_bit_get(n->leave.left, rank)) return 0;
     return entry->view == NULL || !dp_bit_get(entry->heard, dp_branch_of(n, rank));
 }
 
 void dp_leave_check(dp_negotiator_t *n, dp_entry_t *entry)
 {
     const int pair[2] = {entry->root, entry->peer};
-    uint32_t count = entry->view != NULL ? 2 : entry->list_count;
+    uint32_t count = entry->view != NULL ? 2 : entry->making.list_count;
 
-    if (n->left_count == 0 || !entry->is_pending || entry->first_rank < 0) return;
+    if (n->leave.left_count == 0 || !entry->is_pending || entry->arrived.first_rank < 0) return;
     for (uint32_t i = 0; i < count; i++) {
-        int rank = entry->view != NULL ? dp_group_view_rank(entry->view, pair[i]) : entry->list[i];
+        int rank =
+            entry->view != NULL ? dp_group_view_rank(entry->view, pair[i]) : entry->making.list[i];
 
         if (!is_lacking(n, entry, rank)) continue;
         dp_agree_lacks(n, entry, rank);
@@ -95,25 +97,25 @@ static void check_all_entries(dp_negotiator_t *n)
 
 static void remember_kept(dp_negotiator_t *n, int rank, uint64_t position, dp_entry_t *entry)
 {
-    if (n->kept_count == n->kept_room) {
-        size_t room = n->kept_room > 0 ? n->kept_room * 2 : 64;
-        dp_keep_t *grown = realloc(n->kept, room * sizeof(*grown));
+    if (n->leave.kept_count == n->leave.kept_room) {
+        size_t room = n->leave.kept_room > 0 ? n->leave.kept_room * 2 : 64;
+        dp_keep_t *grown = realloc(n->leave.kept, room * sizeof(*grown));
 
         if (grown == NULL) {
             dp_fatal_memory(n);
             return;
         }
-        n->kept = grown;
-        n->kept_room = room;
+        n->leave.kept = grown;
+        n->leave.kept_room = room;
     }
-    n->kept[n->kept_count++] = (dp_keep_t){rank, position, entry};
+    n->leave.kept[n->leave.kept_count++] = (dp_keep_t){rank, position, entry};
 }
 
 /* position: of the last ordered item the leaver had seen when it said so. */
 void dp_leave_keep(dp_negotiator_t *n, int rank, uint64_t position, dp_entry_t *entry)
 {
-    if (position < entry->done_position) return; /* what it waits for is on its way there */
-    if (entry->own_expect != NULL) return;       /* that is decided where its READY is */
+    if (position < entry->ended.position) return; /* what it waits for is on its way there */
+    if (entry->own_expect != NULL) return;        /* that is decided where its READY is */
     if (dp_is_root(n)) {
         remember_kept(n, rank, position, entry);
     } else {
@@ -128,26 +130,36 @@ static void forget_leaver(dp_negotiator_t *n, int rank)
 {
     size_t left = 0;
 
-    for (size_t i = 0; i < n->kept_count; i++) {
-        if (n->kept[i].rank != rank) n->kept[left++] = n->kept[i];
+    for (size_t i = 0; i < n->leave.kept_count; i++) {
+        if (n->leave.kept[i].rank != rank) n->leave.kept[left++] = n->leave.kept[i];
     }
-    n->kept_count = left;
+    n->leave.kept_count = left;
 }
 
 /* The entry is going. */
-void dp_leave_forget(dp_negotiator_t *n, const dp_entry_t *entry)
+void dp_leave_forget_entry(dp_negotiator_t *n, const dp_entry_t *entry)
 {
     size_t left = 0;
 
-    for (size_t i = 0; i < n->kept_count; i++) {
-        if (n->kept[i].entry != entry) n->kept[left++] = n->kept[i];
+    for (size_t i = 0; i < n->leave.kept_count; i++) {
+        if (n->leave.kept[i].entry != entry) n->leave.kept[left++] = n->leave.kept[i];
     }
-    n->kept_count = left;
+    n->leave.kept_count = left;
     left = 0;
-    for (size_t i = 0; i < n->notice_count; i++) {
-        if (n->notices[i].entry != entry) n->notices[left++] = n->notices[i];
+    for (size_t i = 0; i < n->out.notice_count; i++) {
+        if (n->out.notices[i].entry != entry) n->out.notices[left++] = n->out.notices[i];
     }
-    n->notice_count = left;
+    n->out.notice_count = left;
+}
+
+void dp_leave_forget(dp_negotiator_t *n)
+{
+    dp_leave_t *leave = &n->leave;
+
+    memset(leave->left, 0, dp_bit_words((size_t)n->size) * sizeof(*leave->left));
+    memset(leave->fins, 0, n->table.bit_words * sizeof(*leave->fins));
+    leave->left_count = leave->fin_count = leave->fin_sent = leave->has_left = 0;
+    leave->kept_count = 0;
 }
 
 /* ---- The root closes groups ------------------------------------------------------------- */
@@ -158,7 +170,7 @@ static uint32_t count_kept(const dp_negotiator_t *n, const dp_group_view_t *view
     uint32_t kept = 0;
 
     for (size_t i = 0; view->is_closed && i < n->table.entry_count; i++) {
-        if (n->table.entries[i]->view == view) kept += (uint32_t)n->table.entries[i]->is_kept;
+        if (n->table.entries[i]->view == view) kept += (uint32_t)n->table.entries[i]->leave.is_kept;
     }
     return kept;
 }
@@ -169,14 +181,14 @@ static uint32_t mark_kept(dp_negotiator_t *n, const dp_group_view_t *view, int r
 {
     uint32_t marked = 0;
 
-    for (size_t i = 0; i < n->kept_count; i++) {
-        dp_entry_t *entry = n->kept[i].entry;
+    for (size_t i = 0; i < n->leave.kept_count; i++) {
+        dp_entry_t *entry = n->leave.kept[i].entry;
 
-        if (n->kept[i].rank != rank || entry->view != view) continue;
-        if (entry->keep_position == n->position + 1) continue; /* once is enough */
-        if (view->is_closed && !entry->is_kept) continue;
-        if (n->kept[i].position < entry->done_position) continue; /* launched meanwhile */
-        entry->keep_position = n->position + 1;
+        if (n->leave.kept[i].rank != rank || entry->view != view) continue;
+        if (entry->leave.keep_position == n->position + 1) continue; /* once is enough */
+        if (view->is_closed && !entry->leave.is_kept) continue;
+        if (n->leave.kept[i].position < entry->ended.position) continue; /* launched meanwhile */
+        entry->leave.keep_position = n->position + 1;
         marked++;
     }
     return marked;
@@ -189,17 +201,17 @@ static void order_closed(dp_negotiator_t *n, dp_group_view_t *view, int rank)
 
     if (view->is_closed && marked == count_kept(n, view)) {
         /* Nothing changes. What was marked is not for a CLOSED that another leaver brings. */
-        for (size_t i = 0; i < n->kept_count; i++) {
-            dp_entry_t *entry = n->kept[i].entry;
+        for (size_t i = 0; i < n->leave.kept_count; i++) {
+            dp_entry_t *entry = n->leave.kept[i].entry;
 
-            if (entry->keep_position == position) entry->keep_position = 0;
+            if (entry->leave.keep_position == position) entry->leave.keep_position = 0;
         }
         return;
     }
     for (size_t i = 0; i < n->table.entry_count && !n->is_fatal; i++) {
         dp_entry_t *entry = n->table.entries[i];
 
-        if (entry->view != view || entry->keep_position != position) continue;
+        if (entry->view != view || entry->leave.keep_position != position) continue;
         dp_item_ref(&n->made, DP_ITEM_KEEP, entry);
         n->made.rank = rank;
         n->made.position = 0;
@@ -217,26 +229,27 @@ static void order_closed(dp_negotiator_t *n, dp_group_view_t *view, int rank)
 
 void dp_leave_left(dp_negotiator_t *n, int rank)
 {
-    if (!dp_bit_get(n->left, rank)) n->left_count++;
+    if (!dp_bit_get(n->leave.left, rank)) n->leave.left_count++;
     if (!dp_is_root(n)) {
         dp_notice_t notice = {.kind = DP_ITEM_LEFT, .rank = rank};
 
-        dp_bit_set(n->left, rank);
+        dp_bit_set(n->leave.left, rank);
         dp_outbox_notice(n, &notice);
         check_all_entries(n);
         return;
     }
     dp_order_launch_held(n); /* complete, so the leaver had submitted them too */
-    if (n->left_interval_ns == 0) {
-        n->left_first_ns = n->now_ns;
-        n->left_interval_ns = n->stall_warn_ns;
-        n->left_report_ns = n->now_ns + n->stall_warn_ns;
+    if (n->leave.interval_ns == 0) {
+        n->leave.first_ns = n->now_ns;
+        n->leave.interval_ns = n->stall.warn_ns;
+        n->leave.report_ns = n->now_ns + n->stall.warn_ns;
     }
-    dp_bit_set(n->left, rank);
+    dp_bit_set(n->leave.left, rank);
     check_all_entries(n);
     if (!n->is_fatal) order_closed(n, n->world, rank);
-    for (size_t i = 0; i < n->group_count && !n->is_fatal; i++) {
-        if (dp_group_view_index(n->groups[i], rank) >= 0) order_closed(n, n->groups[i], rank);
+    for (size_t i = 0; i < n->groups.count && !n->is_fatal; i++) {
+        if (dp_group_view_index(n->groups.views[i], rank) >= 0)
+            order_closed(n, n->groups.views[i], rank);
     }
     forget_leaver(n, rank);
 }
@@ -248,23 +261,23 @@ void dp_leave_close(dp_negotiator_t *n, dp_group_view_t *view, int rank)
 
     n->position++;
     view->closed_position = n->position;
-    n->keeps = 0;
+    n->leave.keeps = 0;
     if (is_first) view->closed_rank = rank;
     view->is_closed = 1;
     for (size_t i = 0; i < n->table.entry_count && !n->is_fatal; i++) {
         dp_entry_t *entry = n->table.entries[i];
-        int was_possible = is_first || entry->is_kept;
+        int was_possible = is_first || entry->leave.is_kept;
 
         if (entry->view != view || entry->own_expect != NULL) continue;
-        entry->is_kept = was_possible && entry->keep_position == n->position;
-        if (entry->is_kept || !was_possible) continue;
-        entry->closed_by = rank;
+        entry->leave.is_kept = was_possible && entry->leave.keep_position == n->position;
+        if (entry->leave.is_kept || !was_possible) continue;
+        entry->leave.closed_by = rank;
         dp_leave_end(n, entry);
         dp_agree_end(n, entry, n->position, 1);
     }
     if (!view->has_join || n->is_fatal) return;
     view->has_join = 0;
-    n->own_pending--;
+    n->own.pending--;
     dp_leave_refuse_join(n, view, view->join_request);
 }
 
@@ -274,7 +287,8 @@ void dp_leave_close(dp_negotiator_t *n, dp_group_view_t *view, int rank)
  * of their own. But worth a word, as a rank that never comes looks like a job that hangs. */
 static int waits_for_leavers(const dp_negotiator_t *n)
 {
-    return dp_is_root(n) && !n->is_fatal && n->left_interval_ns != 0 && n->left_count < n->size;
+    return dp_is_root(n) && !n->is_fatal && n->leave.interval_ns != 0 &&
+           n->leave.left_count < n->size;
 }
 
 void dp_leave_tick(dp_negotiator_t *n)
@@ -282,12 +296,12 @@ void dp_leave_tick(dp_negotiator_t *n)
     char text[DP_ERROR_TEXT_MAX], name[DP_RANK_TEXT_MAX];
     int length, named = 0;
 
-    if (!waits_for_leavers(n) || n->now_ns < n->left_report_ns) return;
+    if (!waits_for_leavers(n) || n->now_ns < n->leave.report_ns) return;
     length = snprintf(text, sizeof(text),
                       "%d of %d ranks have waited in dp_finalize() for %.1f s; not there yet:",
-                      n->left_count, n->size, (double)(n->now_ns - n->left_first_ns) / 1e9);
+                      n->leave.left_count, n->size, (double)(n->now_ns - n->leave.first_ns) / 1e9);
     for (int rank = 0; rank < n->size && named <= NAMED_MAX; rank++) {
-        if (dp_bit_get(n->left, rank)) continue;
+        if (dp_bit_get(n->leave.left, rank)) continue;
         length +=
             snprintf(text + length, sizeof(text) - (size_t)length, "%s %s", named == 0 ? "" : ",",
                      named < NAMED_MAX ? dp_rank_text(n, rank, name) : "...");
@@ -295,24 +309,24 @@ void dp_leave_tick(dp_negotiator_t *n)
         named++;
     }
     dp_outbox_warn(n, text);
-    n->left_report_ns = n->now_ns + n->left_interval_ns;
-    n->left_interval_ns *= 2;
+    n->leave.report_ns = n->now_ns + n->leave.interval_ns;
+    n->leave.interval_ns *= 2;
 }
 
 uint64_t dp_leave_deadline(const dp_negotiator_t *n)
 {
-    return waits_for_leavers(n) ? n->left_report_ns : UINT64_MAX;
+    return waits_for_leavers(n) ? n->leave.report_ns : UINT64_MAX;
 }
 
 /* ---- This rank leaves ------------------------------------------------------------------- */
 
 static void announce_leave(dp_negotiator_t *n)
 {
-    n->has_left = 1;
+    n->leave.has_left = 1;
     for (size_t i = 0; i < n->table.entry_count && !n->is_fatal; i++) {
         dp_entry_t *entry = n->table.entries[i];
 
-        if (entry->is_own) dp_leave_keep(n, n->rank, n->position, entry);
+        if (entry->part.is_submitted) dp_leave_keep(n, n->rank, n->position, entry);
     }
     if (!n->is_fatal) dp_leave_left(n, n->rank);
 }
@@ -320,13 +334,13 @@ static void announce_leave(dp_negotiator_t *n)
 void dp_leave_flush(dp_negotiator_t *n)
 {
     /* Not while others would take what this rank has launched for something it lacks. */
-    if (n->is_finalizing && !n->has_left && !n->schedule.is_active && n->schedule.early_count == 0)
+    if (n->leave.is_finalizing && !n->leave.has_left && !dp_schedule_is_active(n) &&
+        !dp_schedule_has_early(n, NULL))
         announce_leave(n);
 }
 
 int dp_leave_is_over(const dp_negotiator_t *n)
 {
-    return n->has_left && n->own_pending == 0 && n->schedule.late_count == 0 &&
-           n->schedule.early_count == 0 && n->deferred_count == 0 &&
-           n->fin_count == n->child_count && !n->fin_sent;
+    return n->leave.has_left && n->own.pending == 0 && !dp_schedule_is_catching_up(n) &&
+           n->leave.fin_count == n->child_count && !n->leave.fin_sent;
 }

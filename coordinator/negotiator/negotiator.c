@@ -27,10 +27,10 @@ static dp_status_t init(dp_negotiator_t *n, const dp_negotiator_options_t *optio
     n->topology = options->topology;
     n->parent = node->parent;
     n->child_count = node->child_count;
-    n->hold_ns = options->hold_ns;
-    n->fusion_bytes = options->fusion_bytes;
-    n->stall_warn_ns = options->stall_warn_ns;
-    n->stall_limit_ns = options->stall_limit_ns;
+    n->order.hold_ns = options->hold_ns;
+    n->order.fusion_bytes = options->fusion_bytes;
+    n->stall.warn_ns = options->stall_warn_ns;
+    n->stall.limit_ns = options->stall_limit_ns;
     /* One element more, as an empty allocation may be NULL. */
     n->children = calloc(count + 1, sizeof(*n->children));
     n->child_position = calloc(count + 1, sizeof(*n->child_position));
@@ -40,12 +40,10 @@ static dp_status_t init(dp_negotiator_t *n, const dp_negotiator_options_t *optio
     if (status != DP_OK) return status;
     status = dp_group_views_init(n, node->arity);
     if (status != DP_OK) return status;
-    n->fins = calloc(n->table.bit_words, sizeof(*n->fins));
-    n->left = calloc(dp_bit_words((size_t)n->size), sizeof(*n->left));
-    if (n->fins == NULL || n->left == NULL) return DP_ERR_NO_MEMORY;
-    n->schedule.may_schedule = options->may_schedule && n->size > 1;
-    n->schedule.resume_rounds = options->resume_rounds;
-    status = dp_schedule_init(n);
+    n->leave.fins = calloc(n->table.bit_words, sizeof(*n->leave.fins));
+    n->leave.left = calloc(dp_bit_words((size_t)n->size), sizeof(*n->leave.left));
+    if (n->leave.fins == NULL || n->leave.left == NULL) return DP_ERR_NO_MEMORY;
+    status = dp_schedule_init(n, options);
     if (status != DP_OK) return status;
     status = dp_stall_init(n);
     return status == DP_OK ? dp_outbox_init(n) : status;
@@ -71,17 +69,18 @@ void dp_negotiator_destroy(dp_negotiator_t *n)
     if (n == NULL) return;
     /* Entries go as they are: whatever list they are in goes with them. */
     for (size_t i = 0; i < n->table.entry_count; i++)
-        n->table.entries[i]->stall_list = DP_ENTRY_UNLISTED;
+        n->table.entries[i]->stall.list = DP_ENTRY_UNLISTED;
     dp_outbox_fini(n);
     dp_schedule_fini(n);
     dp_stall_fini(n);
     dp_table_fini(&n->table);
     dp_group_views_fini(n);
-    free(n->complete.entries);
-    free(n->foreign.entries);
-    free(n->kept);
-    free(n->fins);
-    free(n->left);
+    free(n->own.queue.entries);
+    free(n->order.complete.entries);
+    free(n->order.foreign.entries);
+    free(n->leave.kept);
+    free(n->leave.fins);
+    free(n->leave.left);
     free(n->child_position);
     free(n->children);
     free(n);
@@ -99,11 +98,11 @@ static int is_alive(dp_negotiator_t *n, uint64_t now_ns)
 /* The oldest occurrence that failed without this rank is the one it submits now. */
 static void hand_refusal(dp_negotiator_t *n, dp_entry_t *entry, void *request)
 {
-    dp_refusal_t *refusal = entry->refusals;
+    dp_refusal_t *refusal = entry->ended.refusals;
 
     dp_outbox_fail(n, request, refusal->status, refusal->text);
-    entry->refusals = refusal->next;
-    if (entry->refusals == NULL) entry->refusals_end = &entry->refusals;
+    entry->ended.refusals = refusal->next;
+    if (entry->ended.refusals == NULL) entry->ended.refusals_end = &entry->ended.refusals;
     free(refusal);
 }
 
@@ -152,7 +151,7 @@ static dp_status_t check_submission(const dp_negotiator_t *n, const dp_group_vie
     if (view == NULL && submission->group != DP_GROUP_UNBORN) return DP_ERR_INVALID;
     if (bytes == 0 || bytes > DP_ENTRY_NAME_MAX) return DP_ERR_INVALID;
     if (!is_possible(n, view, submission->signature)) return DP_ERR_INVALID;
-    if (n->is_finalizing) return DP_ERR_ORDER;
+    if (n->leave.is_finalizing) return DP_ERR_ORDER;
     if (view == NULL) return DP_OK;
     if (view->ending != NULL) return DP_ERR_ORDER;
     return collective == DP_COLLECTIVE_GROUP_DESTROY && view->own_pending > 0 ? DP_ERR_ORDER
@@ -203,25 +202,25 @@ dp_status_t dp_negotiator_submit(dp_negotiator_t *n, const dp_submission_t *subm
     dp_status_t status;
     dp_entry_t *entry;
 
-    if (!is_alive(n, now_ns)) return n->is_fatal ? n->fatal_status : DP_ERR_ORDER;
+    if (!is_alive(n, now_ns)) return n->is_fatal ? n->fatal.status : DP_ERR_ORDER;
     status = check_submission(n, view, submission);
     if (status != DP_OK) return status;
     if (is_join_in_force(n, view, &key)) return DP_ERR_ORDER;
     if (signature->collective == DP_COLLECTIVE_JOIN) {
         submit_join(n, view, submission->request);
-        return n->is_fatal ? n->fatal_status : DP_OK;
+        return n->is_fatal ? n->fatal.status : DP_OK;
     }
     entry = dp_entry_get(n, &key, view);
     if (entry == NULL) goto no_memory;
     if (entry->own.is_there) return DP_ERR_BUSY;
-    if (entry->refusals != NULL) {
+    if (entry->ended.refusals != NULL) {
         hand_refusal(n, entry, submission->request);
-        return n->is_fatal ? n->fatal_status : DP_OK;
+        return n->is_fatal ? n->fatal.status : DP_OK;
     }
     if (entry->own_expect == NULL && view->is_closed &&
-        (!entry->is_kept || dp_join_is_joined(view, n->rank))) {
+        (!entry->leave.is_kept || dp_join_is_joined(view, n->rank))) {
         dp_leave_refuse(n, entry, submission->request);
-        return n->is_fatal ? n->fatal_status : DP_OK;
+        return n->is_fatal ? n->fatal.status : DP_OK;
     }
     if (entry->signature == NULL || !dp_signature_equal(signature, entry->signature)) {
         own.signature = dp_signature_copy(signature);
@@ -229,15 +228,11 @@ dp_status_t dp_negotiator_submit(dp_negotiator_t *n, const dp_submission_t *subm
     }
     own.since_ns = n->now_ns;
     entry->own = own;
-    n->own_pending++;
+    n->own.pending++;
     if (view != NULL) view->own_pending++;
     if (signature->collective == DP_COLLECTIVE_GROUP_DESTROY) view->ending = entry;
-    if (n->schedule.is_active) {
-        dp_schedule_submitted(n, entry);
-    } else {
-        dp_catch_up_submitted(n, entry);
-    }
-    return n->is_fatal ? n->fatal_status : DP_OK;
+    if (!dp_schedule_submitted(n, entry)) dp_own_arrive(n, entry);
+    return n->is_fatal ? n->fatal.status : DP_OK;
 no_memory:
     dp_fatal_memory(n);
     return DP_ERR_NO_MEMORY;
@@ -252,7 +247,7 @@ void dp_negotiator_urgent(dp_negotiator_t *n, uint32_t group, const char *name, 
     for (; entry != NULL; entry = dp_table_next(&n->table, group, name, entry)) {
         if (!entry->own.is_there) continue;
         entry->own.is_urgent = 1;
-        if (entry->is_own && !entry->is_early) dp_agree_urgent(n, entry);
+        if (entry->part.is_submitted && !entry->part.is_early) dp_agree_urgent(n, entry);
     }
 }
 
@@ -264,31 +259,31 @@ void dp_negotiator_waits(dp_negotiator_t *n, uint64_t now_ns)
 void dp_negotiator_launched(dp_negotiator_t *n, uint64_t sequence, uint64_t now_ns)
 {
     if (!is_alive(n, now_ns)) return;
-    n->launched = dp_max(n->launched, sequence);
+    n->order.launched = dp_max(n->order.launched, sequence);
 }
 
 void dp_negotiator_pace(dp_negotiator_t *n, uint64_t hold_ns, size_t fusion_bytes)
 {
-    n->hold_ns = hold_ns;
-    n->fusion_bytes = fusion_bytes;
+    n->order.hold_ns = hold_ns;
+    n->order.fusion_bytes = fusion_bytes;
     dp_negotiator_end_schedule(n, "the tuner's settings", n->now_ns);
 }
 
 void dp_negotiator_finalize(dp_negotiator_t *n, uint64_t now_ns)
 {
     if (!is_alive(n, now_ns)) return;
-    n->is_finalizing = 1;
-    dp_schedule_diverge(n, DP_SCHEDULE_END_FINALIZE, n->rank, "it finalizes");
+    n->leave.is_finalizing = 1;
+    dp_schedule_leave(n, DP_SCHEDULE_END_FINALIZE, n->rank, "it finalizes");
 }
 
 void dp_negotiator_round(dp_negotiator_t *n, uint64_t now_ns)
 {
-    if (is_alive(n, now_ns)) dp_detect_round(n);
+    if (is_alive(n, now_ns)) dp_schedule_round(n);
 }
 
 void dp_negotiator_end_schedule(dp_negotiator_t *n, const char *text, uint64_t now_ns)
 {
-    if (is_alive(n, now_ns)) dp_schedule_diverge(n, DP_SCHEDULE_END_SETTING, n->rank, text);
+    if (is_alive(n, now_ns)) dp_schedule_leave(n, DP_SCHEDULE_END_SETTING, n->rank, text);
 }
 
 void dp_negotiator_peer_lost(dp_negotiator_t *n, int rank, const char *text, uint64_t now_ns)
@@ -323,7 +318,6 @@ void dp_negotiator_tick(dp_negotiator_t *n, uint64_t now_ns)
 {
     if (!is_alive(n, now_ns)) return;
     dp_schedule_tick(n);
-    dp_catch_up_tick(n);
     dp_stall_tick(n);
 }
 
@@ -334,38 +328,45 @@ void dp_negotiator_progress(dp_negotiator_t *n, const char *text)
 
 /* ---- Outputs ---------------------------------------------------------------------------- */
 
+const char *dp_schedule_end_reason_name(dp_schedule_end_reason_t reason)
+{
+    switch (reason) {
+    case DP_SCHEDULE_END_TENSOR:
+        return "tensor";
+    case DP_SCHEDULE_END_SIGNATURE:
+        return "signature";
+    case DP_SCHEDULE_END_MEMORY:
+        return "memory";
+    case DP_SCHEDULE_END_SCALE:
+        return "scale";
+    case DP_SCHEDULE_END_WAIT:
+        return "wait";
+    case DP_SCHEDULE_END_JOIN:
+        return "join";
+    case DP_SCHEDULE_END_GROUP:
+        return "group";
+    case DP_SCHEDULE_END_FINALIZE:
+        return "finalize";
+    case DP_SCHEDULE_END_SETTING:
+        return "setting";
+    case DP_SCHEDULE_END_STALL:
+        return "stall";
+    case DP_SCHEDULE_END_REASONS:
+        break;
+    }
+    return "unknown";
+}
+
 int dp_negotiator_output(dp_negotiator_t *n, dp_output_t *out)
 {
-    if (!n->is_fatal) {
-        dp_catch_up_flush(n);
-        dp_join_flush(n);
-        /* before anything of the next round is ordered */
-        dp_resume_flush(n);
-        dp_detect_flush(n);
-        dp_order_flush(n);
-        dp_catch_up_flush(n); /* what has just ended may have another occurrence behind it */
-        dp_order_flush(n);
-        dp_detect_flush(n);
-        dp_schedule_flush(n);
-        dp_outbox_close_down(n);
-        dp_stall_flush(n);
-        dp_outbox_close_down(n);
-        dp_outbox_up(n);
-    }
+    if (!n->is_fatal) dp_flush(n);
     return dp_outbox_take(n, out);
 }
 
 uint64_t dp_negotiator_deadline(const dp_negotiator_t *n)
 {
-    uint64_t deadline, release;
-
     if (n->is_fatal || n->is_finished) return UINT64_MAX;
-    deadline = dp_min(dp_stall_deadline(n), dp_schedule_deadline(n));
-    deadline = dp_min(deadline, dp_catch_up_deadline(n));
-    if (n->complete.count == 0) return deadline;
-    release = n->complete_since_ns > UINT64_MAX - n->hold_ns ? UINT64_MAX
-                                                             : n->complete_since_ns + n->hold_ns;
-    return dp_min(deadline, release);
+    return dp_min(dp_min(dp_stall_deadline(n), dp_schedule_deadline(n)), dp_order_deadline(n));
 }
 
 dp_status_t dp_negotiator_message(dp_negotiator_t *n, int from, const void *data, size_t bytes,

@@ -140,7 +140,7 @@ static void refuse_absent(dp_negotiator_t *n, dp_entry_t *entry)
 
     snprintf(text, sizeof(text), "%s: %s needs %s, which has joined", dp_entry_text(entry, what),
              dp_collective_name(dp_entry_signature(entry)->collective),
-             dp_rank_text(n, entry->absent_rank, rank));
+             dp_rank_text(n, entry->arrived.absent_rank, rank));
     dp_order_failure(n, entry, DP_ERR_ORDER, text, NULL, 0);
 }
 
@@ -149,7 +149,9 @@ void dp_order_give_up(dp_negotiator_t *n, dp_entry_t *entry, int rank)
 {
     char what[DP_ENTRY_TEXT_MAX], name[DP_RANK_TEXT_MAX], text[DP_ERROR_TEXT_MAX];
 
-    if (entry->unsettled == 0 || entry->is_complete || entry->is_mismatched) return;
+    if (!dp_schedule_is_unsettled(entry) || entry->arrived.is_complete ||
+        entry->arrived.is_mismatched)
+        return;
     snprintf(text, sizeof(text),
              "%s waits for another operation and has not submitted %.*s, which was launched before "
              "it as in the rounds before",
@@ -163,7 +165,7 @@ void dp_order_give_up(dp_negotiator_t *n, dp_entry_t *entry, int rank)
 static uint32_t free_slot(const dp_negotiator_t *n)
 {
     for (uint32_t slot = 1; slot <= DP_GROUPS_MAX; slot++) {
-        if (!n->is_slot_taken[slot]) return slot;
+        if (!n->order.is_slot_taken[slot]) return slot;
     }
     return 0;
 }
@@ -171,15 +173,15 @@ static uint32_t free_slot(const dp_negotiator_t *n)
 /* Gives a group its uid and slot; 0: there is none, it fails everywhere. */
 static int number_group(dp_negotiator_t *n, dp_entry_t *entry, dp_ordered_launch_t *launch)
 {
-    const dp_signature_t *signature = entry->proposed;
+    const dp_signature_t *signature = entry->arrived.proposed;
     char what[DP_ENTRY_TEXT_MAX], text[DP_ERROR_TEXT_MAX];
     const char *name = signature->group_name;
 
     launch->slot = free_slot(n);
-    launch->born = n->last_uid + 1;
+    launch->born = n->groups.last_uid + 1;
     if (launch->slot == 0 || launch->born == DP_GROUP_UNBORN) {
         snprintf(text, sizeof(text), "%s: %zu groups are alive, there can be %d",
-                 dp_entry_text(entry, what), n->group_count, DP_GROUPS_MAX);
+                 dp_entry_text(entry, what), n->groups.count, DP_GROUPS_MAX);
         dp_order_failure(n, entry, DP_ERR_PENDING, text, signature->members,
                          signature->member_count);
         return 0;
@@ -190,13 +192,13 @@ static int number_group(dp_negotiator_t *n, dp_entry_t *entry, dp_ordered_launch
         dp_fatal_memory(n);
         return 0;
     }
-    n->is_slot_taken[launch->slot] = 1;
+    n->order.is_slot_taken[launch->slot] = 1;
     return 1;
 }
 
 static const dp_signature_t *signature_for_absent(const dp_entry_t *entry)
 {
-    return entry->absent > 0 ? entry->proposed : NULL;
+    return entry->arrived.absent > 0 ? entry->arrived.proposed : NULL;
 }
 
 static void write_launched(dp_negotiator_t *n, dp_writer_t *writer, dp_entry_t *entry,
@@ -205,14 +207,14 @@ static void write_launched(dp_negotiator_t *n, dp_writer_t *writer, dp_entry_t *
     dp_item_t *item = &n->made;
     unsigned flags = name_entry(n, item, entry);
 
-    if (entry->in_place) flags |= DP_FLAG_IN_PLACE;
-    if (entry->absent > 0) flags |= DP_FLAG_ABSENT;
+    if (entry->arrived.in_place) flags |= DP_FLAG_IN_PLACE;
+    if (entry->arrived.absent > 0) flags |= DP_FLAG_ABSENT;
     if (signature_for_absent(entry) != NULL) flags |= DP_FLAG_SIGNATURE;
     if (launch->born != 0) flags |= DP_FLAG_BORN;
     item->flags = (uint8_t)flags;
-    item->absmax = entry->absmax;
-    item->absent = entry->absent;
-    item->signature = entry->proposed;
+    item->absmax = entry->arrived.absmax;
+    item->absent = entry->arrived.absent;
+    item->signature = entry->arrived.proposed;
     item->born = launch->born;
     item->slot = launch->slot;
     if (has_children) dp_item_write_entry(writer, item);
@@ -251,18 +253,18 @@ static uint64_t find_floor(dp_negotiator_t *n, dp_entry_t *first, dp_entry_t *co
 {
     uint64_t behind = 0;
 
-    if (n->schedule.unsettled == 0 && n->schedule.late_count == 0) return 0;
+    if (!dp_schedule_has_floors(n)) return 0;
     for (size_t i = begin; i < end; i++) {
         const dp_entry_t *entry = i == begin ? first : entries[i];
 
-        if (!goes_with(first, entry) || entry->unsettled > 0) continue;
-        behind = dp_max(behind, dp_catch_up_floor(n, entry));
+        if (!goes_with(first, entry) || dp_schedule_is_unsettled(entry)) continue;
+        behind = dp_max(behind, dp_schedule_floor(n, entry));
     }
     for (size_t i = begin; i < end && behind > 0; i++) {
         const dp_entry_t *entry = i == begin ? first : entries[i];
 
-        if (goes_with(first, entry) && entry->unsettled == 0)
-            dp_catch_up_raise_floor(n, entry, behind);
+        if (goes_with(first, entry) && !dp_schedule_is_unsettled(entry))
+            dp_schedule_raise_floor(n, entry, behind);
     }
     return behind;
 }
@@ -296,19 +298,19 @@ static void order_launch(dp_negotiator_t *n, dp_entry_t **entries, size_t begin,
         if (i != begin && !goes_with(first, entry)) continue;
         entries[i] = NULL;
         memset(&launch_entry, 0, sizeof(launch_entry));
-        launch_entry.absent = entry->absent;
-        launch_entry.last_absmax = entry->absmax;
-        launch_entry.in_place = entry->in_place;
+        launch_entry.absent = entry->arrived.absent;
+        launch_entry.last_absmax = entry->arrived.absmax;
+        launch_entry.in_place = entry->arrived.in_place;
         write_launched(n, &writer, entry, &launch, has_children);
-        is_catch_up = entry->unsettled > 0;
+        is_catch_up = dp_schedule_is_unsettled(entry);
         dp_agree_launch(n, entry, &launch_entry);
         if (is_catch_up || n->is_fatal) continue;
-        dp_detect_note(n, entry, &launch_entry, is_first);
+        dp_schedule_note_order(n, entry, &launch_entry, is_first);
         is_first = 0;
     }
     if (n->is_fatal) return;
     if (has_children) dp_outbox_down_commit(n, &writer, 1);
-    if (launch.collective == DP_COLLECTIVE_GROUP_DESTROY) n->is_slot_taken[slot] = 0;
+    if (launch.collective == DP_COLLECTIVE_GROUP_DESTROY) n->order.is_slot_taken[slot] = 0;
     dp_agree_launch_end(n, &launch);
 }
 
@@ -325,10 +327,10 @@ static void launch_list(dp_negotiator_t *n, dp_entry_array_t *list)
 
 void dp_order_launch_held(dp_negotiator_t *n)
 {
-    launch_list(n, &n->foreign);
-    if (!n->is_fatal) launch_list(n, &n->complete);
-    n->complete_bytes = 0;
-    n->complete_urgent = 0;
+    launch_list(n, &n->order.foreign);
+    if (!n->is_fatal) launch_list(n, &n->order.complete);
+    n->order.bytes = 0;
+    n->order.is_urgent = 0;
 }
 
 /* Nobody submits these to let them wait. */
@@ -344,44 +346,45 @@ void dp_order_complete(dp_negotiator_t *n, dp_entry_t *entry)
     uint64_t bytes = payload_bytes(signature);
     int takes_part = dp_entry_takes_part(n, entry);
 
-    if (entry->absent > 0 && !dp_join_allows(entry)) {
+    if (entry->arrived.absent > 0 && !dp_join_allows(entry)) {
         refuse_absent(n, entry);
         return;
     }
-    if (dp_entry_array_push(takes_part ? &n->complete : &n->foreign, entry) != DP_OK) {
+    if (dp_entry_array_push(takes_part ? &n->order.complete : &n->order.foreign, entry) != DP_OK) {
         dp_fatal_memory(n);
         return;
     }
     if (!takes_part) return;
-    if (n->complete.count == 1) n->complete_since_ns = n->now_ns;
-    n->complete_bytes = bytes > SIZE_MAX - n->complete_bytes ? SIZE_MAX : n->complete_bytes + bytes;
-    if (entry->is_urgent || is_impatient(signature->collective)) n->complete_urgent = 1;
+    if (n->order.complete.count == 1) n->order.since_ns = n->now_ns;
+    n->order.bytes = bytes > SIZE_MAX - n->order.bytes ? SIZE_MAX : n->order.bytes + bytes;
+    if (entry->arrived.is_urgent || is_impatient(signature->collective)) n->order.is_urgent = 1;
 }
 
 /* Another list of ranks came under the name of a group that waits to be launched. */
 void dp_order_withdraw(dp_negotiator_t *n, const dp_entry_t *entry)
 {
-    dp_entry_array_remove(&n->foreign, entry);
-    dp_entry_array_remove(&n->complete, entry);
-    if (n->complete.count == 0) n->complete_urgent = 0;
+    dp_entry_array_remove(&n->order.foreign, entry);
+    dp_entry_array_remove(&n->order.complete, entry);
+    if (n->order.complete.count == 0) n->order.is_urgent = 0;
 }
 
 /* Holding back pays only while the data plane is busy: then what joins the launch costs no time. */
 static int is_launch_due(const dp_negotiator_t *n)
 {
-    if (n->complete.count == 0) return 0;
-    return n->launched >= n->launching || n->complete_urgent ||
-           n->complete_bytes >= n->fusion_bytes || n->now_ns - n->complete_since_ns >= n->hold_ns;
+    if (n->order.complete.count == 0) return 0;
+    return n->order.launched >= n->order.launching || n->order.is_urgent ||
+           n->order.bytes >= n->order.fusion_bytes ||
+           n->now_ns - n->order.since_ns >= n->order.hold_ns;
 }
 
 void dp_order_flush(dp_negotiator_t *n)
 {
     dp_leave_flush(n);
-    if (!dp_is_root(n) || n->is_fatal || n->schedule.is_active) return;
+    if (!dp_is_root(n) || n->is_fatal || dp_schedule_is_active(n)) return;
     if (is_launch_due(n)) {
         dp_order_launch_held(n);
-    } else if (n->foreign.count > 0) {
-        launch_list(n, &n->foreign);
+    } else if (n->order.foreign.count > 0) {
+        launch_list(n, &n->order.foreign);
     }
     /* Nothing of this rank or below is pending and nobody will submit. */
     if (dp_leave_is_over(n) && !n->is_finished && !n->is_fatal) {
@@ -390,4 +393,21 @@ void dp_order_flush(dp_negotiator_t *n)
         dp_outbox_down(n, n->world->expect, &n->made, 1);
         if (!n->is_fatal) dp_agree_bye(n);
     }
+}
+
+/* After an epoch has ended: what still holds arrives again. */
+void dp_order_forget(dp_negotiator_t *n)
+{
+    n->order.complete.count = n->order.foreign.count = 0;
+    n->order.bytes = 0;
+    n->order.is_urgent = 0;
+}
+
+uint64_t dp_order_deadline(const dp_negotiator_t *n)
+{
+    const dp_ordering_t *order = &n->order;
+
+    if (order->complete.count == 0) return UINT64_MAX;
+    return order->since_ns > UINT64_MAX - order->hold_ns ? UINT64_MAX
+                                                         : order->since_ns + order->hold_ns;
 }

@@ -66,10 +66,10 @@ static void frame_begin(dp_out_frame_t *frame, int target, uint32_t epoch, uint6
 /* A frame with a header and nothing else. */
 static dp_out_frame_t *frame_open(dp_negotiator_t *n, int target, uint64_t position)
 {
-    dp_out_frame_t *frame = n->spare;
+    dp_out_frame_t *frame = n->out.spare;
 
     if (frame != NULL) {
-        n->spare = frame->next;
+        n->out.spare = frame->next;
     } else {
         frame = calloc(1, sizeof(*frame) + n->table.bit_words * sizeof(*frame->children));
     }
@@ -86,8 +86,8 @@ static dp_out_frame_t *frame_open(dp_negotiator_t *n, int target, uint64_t posit
 static void frame_queue(dp_negotiator_t *n, dp_out_frame_t *frame)
 {
     frame->next = NULL;
-    *n->frames_end = frame;
-    n->frames_end = &frame->next;
+    *n->out.frames_end = frame;
+    n->out.frames_end = &frame->next;
 }
 
 static void close_open(dp_negotiator_t *n, dp_out_frame_t **open)
@@ -114,15 +114,15 @@ static int open_writer(dp_negotiator_t *n, dp_out_frame_t **open, int target, ui
     return 1;
 }
 
-/* Children among the branches, in n->mask; 0: none. */
+/* Children among the branches, in n->out.mask; 0: none. */
 static int select_children(dp_negotiator_t *n, const uint64_t *branches)
 {
     int own = dp_own_branch(n), found = 0;
 
     for (size_t i = 0; i < n->table.bit_words; i++) {
-        n->mask[i] = branches[i];
-        if (own / 64 == (int)i) n->mask[i] &= ~((uint64_t)1 << (own % 64));
-        found |= n->mask[i] != 0;
+        n->out.mask[i] = branches[i];
+        if (own / 64 == (int)i) n->out.mask[i] &= ~((uint64_t)1 << (own % 64));
+        found |= n->out.mask[i] != 0;
     }
     return found;
 }
@@ -132,32 +132,33 @@ static int select_children(dp_negotiator_t *n, const uint64_t *branches)
 int dp_outbox_down_begin(dp_negotiator_t *n, const uint64_t *branches, uint64_t position,
                          size_t bytes, dp_writer_t *writer)
 {
-    size_t mask_bytes = n->table.bit_words * sizeof(*n->mask);
-    dp_out_frame_t *open = n->down;
+    size_t mask_bytes = n->table.bit_words * sizeof(*n->out.mask);
+    dp_out_frame_t *open = n->out.down;
 
     if (!select_children(n, branches)) return 0;
-    if (open != NULL && (memcmp(open->children, n->mask, mask_bytes) != 0 ||
+    if (open != NULL && (memcmp(open->children, n->out.mask, mask_bytes) != 0 ||
                          open->bytes + bytes + SEEK_BYTES > DP_MESSAGE_MAX))
         dp_outbox_close_down(n);
-    if (n->down == NULL) { /* the header says the position */
-        if (!open_writer(n, &n->down, DP_TO_CHILDREN, position, bytes, writer)) return 0;
-        memcpy(n->down->children, n->mask, mask_bytes);
-        n->down_position = position;
+    if (n->out.down == NULL) { /* the header says the position */
+        if (!open_writer(n, &n->out.down, DP_TO_CHILDREN, position, bytes, writer)) return 0;
+        memcpy(n->out.down->children, n->out.mask, mask_bytes);
+        n->out.down_position = position;
         return 1;
     }
-    if (!open_writer(n, &n->down, DP_TO_CHILDREN, position, bytes + SEEK_BYTES, writer)) return 0;
-    if (n->down_position == position) return 1;
+    if (!open_writer(n, &n->out.down, DP_TO_CHILDREN, position, bytes + SEEK_BYTES, writer))
+        return 0;
+    if (n->out.down_position == position) return 1;
     dp_write_u8(writer, DP_ITEM_SEEK);
     dp_write_u64(writer, position);
-    n->down_position = position;
+    n->out.down_position = position;
     return 1;
 }
 
 void dp_outbox_down_commit(dp_negotiator_t *n, const dp_writer_t *writer, int is_ordered)
 {
     DP_ASSERT(!writer->failed);
-    n->down->bytes = writer->bytes;
-    n->down_position += (uint64_t)is_ordered;
+    n->out.down->bytes = writer->bytes;
+    n->out.down_position += (uint64_t)is_ordered;
 }
 
 void dp_outbox_down_bytes(dp_negotiator_t *n, const uint64_t *branches, uint64_t position,
@@ -182,7 +183,7 @@ void dp_outbox_down(dp_negotiator_t *n, const uint64_t *branches, const dp_item_
 
 void dp_outbox_close_down(dp_negotiator_t *n)
 {
-    close_open(n, &n->down);
+    close_open(n, &n->out.down);
 }
 
 void dp_outbox_ask(dp_negotiator_t *n, int child, const dp_item_t *item)
@@ -204,26 +205,27 @@ void dp_outbox_ask(dp_negotiator_t *n, int child, const dp_item_t *item)
 
 void dp_outbox_close_up(dp_negotiator_t *n)
 {
-    if (!n->is_fatal) close_open(n, &n->up);
+    if (!n->is_fatal) close_open(n, &n->out.up);
 }
 
 void dp_outbox_up_item(dp_negotiator_t *n, const dp_item_t *item)
 {
     dp_writer_t writer;
 
-    if (!open_writer(n, &n->up, DP_TO_PARENT, n->position, dp_item_bound(item), &writer)) return;
+    if (!open_writer(n, &n->out.up, DP_TO_PARENT, n->position, dp_item_bound(item), &writer))
+        return;
     dp_item_write(&writer, item);
-    n->up->bytes = writer.bytes;
+    n->out.up->bytes = writer.bytes;
 }
 
 void dp_outbox_news(dp_negotiator_t *n, dp_entry_t *entry)
 {
-    if (entry->has_news || dp_is_root(n) || n->is_fatal) return;
-    if (dp_entry_array_push(&n->news, entry) != DP_OK) {
+    if (entry->sent.has_news || dp_is_root(n) || n->is_fatal) return;
+    if (dp_entry_array_push(&n->out.news, entry) != DP_OK) {
         dp_fatal_memory(n);
         return;
     }
-    entry->has_news = 1;
+    entry->sent.has_news = 1;
 }
 
 static void announce_ready(dp_negotiator_t *n, dp_entry_t *entry)
@@ -231,36 +233,37 @@ static void announce_ready(dp_negotiator_t *n, dp_entry_t *entry)
     dp_item_t *item = &n->made;
     unsigned flags = 0;
 
-    if (entry->in_place) flags |= DP_FLAG_IN_PLACE;
-    if (entry->is_urgent) flags |= DP_FLAG_URGENT;
-    if (entry->proposed != NULL) flags |= DP_FLAG_SIGNATURE;
-    if (entry->absent > 0) flags |= DP_FLAG_ABSENT;
+    if (entry->arrived.in_place) flags |= DP_FLAG_IN_PLACE;
+    if (entry->arrived.is_urgent) flags |= DP_FLAG_URGENT;
+    if (entry->arrived.proposed != NULL) flags |= DP_FLAG_SIGNATURE;
+    if (entry->arrived.absent > 0) flags |= DP_FLAG_ABSENT;
     dp_item_ref(item, DP_ITEM_READY, entry);
-    if (entry->ahead > 0) flags |= DP_FLAG_AHEAD;
-    item->ahead = entry->ahead;
-    item->absent = entry->absent;
-    item->rank = entry->absent_rank;
+    if (entry->arrived.ahead > 0) flags |= DP_FLAG_AHEAD;
+    item->ahead = entry->arrived.ahead;
+    item->absent = entry->arrived.absent;
+    item->rank = entry->arrived.absent_rank;
     item->version = entry->version;
     item->flags = (uint8_t)flags;
-    item->absmax = entry->absmax;
-    item->signature = entry->proposed;
-    entry->is_announced = entry->said_ready = 1;
-    entry->urgent_sent = entry->is_urgent;
+    item->absmax = entry->arrived.absmax;
+    item->signature = entry->arrived.proposed;
+    entry->sent.is_announced = entry->sent.is_ready = 1;
+    entry->sent.is_urgent = entry->arrived.is_urgent;
     dp_outbox_up_item(n, item);
 }
 
 static void announce_conflict(dp_negotiator_t *n, dp_entry_t *entry)
 {
-    dp_item_kind_t first = entry->conflict->signature[1] != NULL ? DP_ITEM_MISMATCH : DP_ITEM_LACKS;
+    dp_item_kind_t first =
+        entry->arrived.conflict->signature[1] != NULL ? DP_ITEM_MISMATCH : DP_ITEM_LACKS;
     dp_item_t *item = &n->made;
 
-    dp_item_ref(item, entry->said_ready ? DP_ITEM_CONTEST : first, entry);
-    item->rank = entry->conflict->rank[0];
-    item->other_rank = entry->conflict->rank[1];
-    item->signature = entry->conflict->signature[0];
-    item->other = entry->conflict->signature[1];
-    entry->is_announced = entry->conflict_sent = 1;
-    entry->urgent_sent = 1;
+    dp_item_ref(item, entry->sent.is_ready ? DP_ITEM_CONTEST : first, entry);
+    item->rank = entry->arrived.conflict->rank[0];
+    item->other_rank = entry->arrived.conflict->rank[1];
+    item->signature = entry->arrived.conflict->signature[0];
+    item->other = entry->arrived.conflict->signature[1];
+    entry->sent.is_announced = entry->sent.is_conflict = 1;
+    entry->sent.is_urgent = 1;
     dp_outbox_up_item(n, item);
 }
 
@@ -270,20 +273,20 @@ static void announce_news(dp_negotiator_t *n, dp_entry_t *entry)
     dp_item_t *item = &n->made;
 
     if (!entry->is_pending) return;
-    if (entry->is_mismatched && !entry->conflict_sent) {
+    if (entry->arrived.is_mismatched && !entry->sent.is_conflict) {
         announce_conflict(n, entry);
-    } else if (!entry->is_announced && entry->is_complete) {
+    } else if (!entry->sent.is_announced && entry->arrived.is_complete) {
         announce_ready(n, entry);
-    } else if (entry->is_announced && entry->is_urgent && !entry->urgent_sent) {
-        entry->urgent_sent = 1;
+    } else if (entry->sent.is_announced && entry->arrived.is_urgent && !entry->sent.is_urgent) {
+        entry->sent.is_urgent = 1;
         dp_item_ref(item, DP_ITEM_URGENT, entry);
         dp_outbox_up_item(n, item);
-    } else if (!entry->is_announced && entry->wants_partial && !entry->partial_sent) {
-        entry->partial_sent = 1;
+    } else if (!entry->sent.is_announced && entry->sent.wants_partial && !entry->sent.is_partial) {
+        entry->sent.is_partial = 1;
         dp_item_ref(item, DP_ITEM_PARTIAL, entry);
-        item->list = entry->list;
-        item->list_count = entry->list_count;
-        item->age_ns = n->now_ns - entry->first_ns;
+        item->list = entry->making.list;
+        item->list_count = entry->making.list_count;
+        item->age_ns = n->now_ns - entry->stall.first_ns;
         dp_outbox_up_item(n, item);
     }
 }
@@ -291,26 +294,26 @@ static void announce_news(dp_negotiator_t *n, dp_entry_t *entry)
 void dp_outbox_notice(dp_negotiator_t *n, const dp_notice_t *notice)
 {
     if (n->is_fatal) return;
-    if (n->notice_count == n->notice_room) {
-        size_t room = n->notice_room > 0 ? n->notice_room * 2 : 16;
-        dp_notice_t *grown = realloc(n->notices, room * sizeof(*grown));
+    if (n->out.notice_count == n->out.notice_room) {
+        size_t room = n->out.notice_room > 0 ? n->out.notice_room * 2 : 16;
+        dp_notice_t *grown = realloc(n->out.notices, room * sizeof(*grown));
 
         if (grown == NULL) {
             dp_fatal_memory(n);
             return;
         }
-        n->notices = grown;
-        n->notice_room = room;
+        n->out.notices = grown;
+        n->out.notice_room = room;
     }
-    n->notices[n->notice_count++] = *notice;
+    n->out.notices[n->out.notice_count++] = *notice;
 }
 
 static void announce_notices(dp_negotiator_t *n)
 {
     dp_item_t *item = &n->made;
 
-    for (size_t i = 0; i < n->notice_count && !n->is_fatal; i++) {
-        const dp_notice_t *notice = &n->notices[i];
+    for (size_t i = 0; i < n->out.notice_count && !n->is_fatal; i++) {
+        const dp_notice_t *notice = &n->out.notices[i];
 
         item->list_count = 0;
         DP_ASSERT(notice->entry == NULL || dp_table_has(&n->table, notice->entry));
@@ -321,20 +324,20 @@ static void announce_notices(dp_negotiator_t *n)
         if (notice->kind == DP_ITEM_JOIN) item->group = notice->group;
         dp_outbox_up_item(n, item);
     }
-    n->notice_count = 0;
+    n->out.notice_count = 0;
 }
 
 void dp_outbox_up(dp_negotiator_t *n)
 {
     if (dp_is_root(n)) return;
-    for (size_t i = 0; i < n->news.count && !n->is_fatal; i++) {
-        n->news.entries[i]->has_news = 0;
-        announce_news(n, n->news.entries[i]);
+    for (size_t i = 0; i < n->out.news.count && !n->is_fatal; i++) {
+        n->out.news.entries[i]->sent.has_news = 0;
+        announce_news(n, n->out.news.entries[i]);
     }
-    n->news.count = 0;
+    n->out.news.count = 0;
     announce_notices(n);
     if (!n->is_fatal && dp_leave_is_over(n)) {
-        n->fin_sent = 1;
+        n->leave.fin_sent = 1;
         n->made.kind = DP_ITEM_FIN;
         n->made.list_count = 0;
         dp_outbox_up_item(n, &n->made);
@@ -361,18 +364,18 @@ dp_own_output_t *dp_outbox_output(dp_negotiator_t *n, dp_output_kind_t kind)
     dp_own_output_t *output;
 
     if (n->is_fatal) return NULL;
-    if (n->output_count == n->output_room) {
-        size_t room = n->output_room > 0 ? n->output_room * 2 : FIRST_OUTPUTS;
-        dp_own_output_t *grown = realloc(n->outputs, room * sizeof(*grown));
+    if (n->out.output_count == n->out.output_room) {
+        size_t room = n->out.output_room > 0 ? n->out.output_room * 2 : FIRST_OUTPUTS;
+        dp_own_output_t *grown = realloc(n->out.outputs, room * sizeof(*grown));
 
         if (grown == NULL) {
             dp_fatal_memory(n);
             return NULL;
         }
-        n->outputs = grown;
-        n->output_room = room;
+        n->out.outputs = grown;
+        n->out.output_room = room;
     }
-    output = &n->outputs[n->output_count++];
+    output = &n->out.outputs[n->out.output_count++];
     memset(output, 0, sizeof(*output));
     output->kind = kind;
     return output;
@@ -380,42 +383,15 @@ dp_own_output_t *dp_outbox_output(dp_negotiator_t *n, dp_output_kind_t kind)
 
 dp_status_t dp_outbox_entry(dp_negotiator_t *n, const dp_launch_entry_t *launch_entry)
 {
-    if (n->launch_entry_count == n->launch_entry_room) {
-        size_t room = n->launch_entry_room > 0 ? n->launch_entry_room * 2 : FIRST_OUTPUTS;
-        dp_launch_entry_t *grown = realloc(n->launch_entries, room * sizeof(*grown));
+    if (n->out.launch_entry_count == n->out.launch_entry_room) {
+        size_t room = n->out.launch_entry_room > 0 ? n->out.launch_entry_room * 2 : FIRST_OUTPUTS;
+        dp_launch_entry_t *grown = realloc(n->out.launch_entries, room * sizeof(*grown));
 
         if (grown == NULL) return DP_ERR_NO_MEMORY;
-        n->launch_entries = grown;
-        n->launch_entry_room = room;
+        n->out.launch_entries = grown;
+        n->out.launch_entry_room = room;
     }
-    n->launch_entries[n->launch_entry_count++] = *launch_entry;
-    return DP_OK;
-}
-
-dp_status_t dp_outbox_defer(dp_negotiator_t *n, const dp_own_output_t *output)
-{
-    size_t entries = n->deferred_entry_count + output->entry_count;
-
-    if (n->deferred_count == n->deferred_room) {
-        size_t room = n->deferred_room > 0 ? n->deferred_room * 2 : FIRST_OUTPUTS;
-        dp_own_output_t *grown = realloc(n->deferred, room * sizeof(*grown));
-
-        if (grown == NULL) return DP_ERR_NO_MEMORY;
-        n->deferred = grown;
-        n->deferred_room = room;
-    }
-    if (entries > n->deferred_entry_room) {
-        dp_launch_entry_t *grown = realloc(n->deferred_entries, 2 * entries * sizeof(*grown));
-
-        if (grown == NULL) return DP_ERR_NO_MEMORY;
-        n->deferred_entries = grown;
-        n->deferred_entry_room = 2 * entries;
-    }
-    memcpy(n->deferred_entries + n->deferred_entry_count, n->launch_entries + output->entry_begin,
-           output->entry_count * sizeof(*n->launch_entries));
-    n->deferred[n->deferred_count] = *output;
-    n->deferred[n->deferred_count++].entry_begin = n->deferred_entry_count;
-    n->deferred_entry_count = entries;
+    n->out.launch_entries[n->out.launch_entry_count++] = *launch_entry;
     return DP_OK;
 }
 
@@ -453,11 +429,10 @@ void dp_outbox_warn(dp_negotiator_t *n, const char *text)
 
 static void drop_outputs(dp_negotiator_t *n)
 {
-    while (n->output_next < n->output_count)
-        free(n->outputs[n->output_next++].text);
-    n->output_next = n->output_count = n->launch_entry_count = 0;
-    n->must_pause_first = 0;
-    n->deferred_count = n->deferred_entry_count = 0;
+    while (n->out.output_next < n->out.output_count)
+        free(n->out.outputs[n->out.output_next++].text);
+    n->out.output_next = n->out.output_count = n->out.launch_entry_count = 0;
+    n->out.must_pause_first = 0;
 }
 
 /* ---- Taking ----------------------------------------------------------------------------- */
@@ -482,14 +457,14 @@ static int next_recipient(const dp_negotiator_t *n, dp_out_frame_t *frame)
 
 static void recycle_frame(dp_negotiator_t *n, dp_out_frame_t *frame)
 {
-    frame->next = n->spare;
-    n->spare = frame;
+    frame->next = n->out.spare;
+    n->out.spare = frame;
 }
 
 static int next_frame(dp_negotiator_t *n, dp_output_t *out)
 {
-    while (n->frames != NULL) {
-        dp_out_frame_t *frame = n->frames;
+    while (n->out.frames != NULL) {
+        dp_out_frame_t *frame = n->out.frames;
         int rank = next_recipient(n, frame);
 
         if (rank >= 0) {
@@ -499,8 +474,8 @@ static int next_frame(dp_negotiator_t *n, dp_output_t *out)
             out->bytes = frame->bytes;
             return 1;
         }
-        n->frames = frame->next;
-        if (n->frames == NULL) n->frames_end = &n->frames;
+        n->out.frames = frame->next;
+        if (n->out.frames == NULL) n->out.frames_end = &n->out.frames;
         recycle_frame(n, frame);
     }
     return 0;
@@ -510,14 +485,14 @@ static int next_own_output(dp_negotiator_t *n, dp_output_t *out)
 {
     dp_own_output_t *output;
 
-    if (n->output_next == n->output_count) {
-        n->output_next = n->output_count = n->launch_entry_count = 0;
-        if (n->deferred_count == 0) dp_table_free_retired(&n->table);
+    if (n->out.output_next == n->out.output_count) {
+        n->out.output_next = n->out.output_count = n->out.launch_entry_count = 0;
+        if (!dp_schedule_is_deferring(n)) dp_table_free_retired(&n->table);
         return 0;
     }
-    output = &n->outputs[n->output_next++];
-    if (output->kind == DP_OUTPUT_SCHEDULE_PAUSED) n->must_pause_first = 0;
-    n->output_text = output->text;
+    output = &n->out.outputs[n->out.output_next++];
+    if (output->kind == DP_OUTPUT_SCHEDULE_PAUSED) n->out.must_pause_first = 0;
+    n->out.output_text = output->text;
     out->kind = output->kind;
     out->sequence = output->sequence;
     out->is_scheduled = output->is_scheduled;
@@ -529,7 +504,7 @@ static int next_own_output(dp_negotiator_t *n, dp_output_t *out)
     out->group = output->group;
     out->slot = output->slot;
     out->last_rank = output->last_rank;
-    if (output->entry_count > 0) out->entries = n->launch_entries + output->entry_begin;
+    if (output->entry_count > 0) out->entries = n->out.launch_entries + output->entry_begin;
     out->entry_count = output->entry_count;
     out->request = output->request;
     out->status = output->status;
@@ -543,20 +518,20 @@ static int next_own_output(dp_negotiator_t *n, dp_output_t *out)
 int dp_outbox_take(dp_negotiator_t *n, dp_output_t *out)
 {
     memset(out, 0, sizeof(*out));
-    free(n->output_text);
-    n->output_text = NULL;
-    if (n->must_pause_first && next_own_output(n, out)) return 1;
+    free(n->out.output_text);
+    n->out.output_text = NULL;
+    if (n->out.must_pause_first && next_own_output(n, out)) return 1;
     if (next_frame(n, out) || next_own_output(n, out)) return 1;
-    if (n->is_fatal && !n->fatal_told) {
-        n->fatal_told = 1;
+    if (n->is_fatal && !n->fatal.is_told) {
+        n->fatal.is_told = 1;
         out->kind = DP_OUTPUT_FATAL;
-        out->status = n->fatal_status;
-        out->culprit = n->fatal_culprit;
-        out->text = n->fatal_text;
+        out->status = n->fatal.status;
+        out->culprit = n->fatal.culprit;
+        out->text = n->fatal.text;
         return 1;
     }
-    if (n->is_finished && !n->finished_told) {
-        n->finished_told = 1;
+    if (n->is_finished && !n->out.finished_told) {
+        n->out.finished_told = 1;
         out->kind = DP_OUTPUT_FINISHED;
         return 1;
     }
@@ -578,31 +553,31 @@ const char *dp_rank_text(const dp_negotiator_t *n, int rank, char text[DP_RANK_T
 
 void dp_fatal(dp_negotiator_t *n, dp_status_t status, int culprit, int except, const char *text)
 {
-    dp_out_frame_t *frame = n->fatal_frame;
+    dp_out_frame_t *frame = n->fatal.frame;
     dp_item_t *item = &n->made;
     dp_writer_t writer;
 
     if (n->is_fatal || n->is_finished) return;
     n->is_fatal = 1;
-    n->fatal_status = status;
-    n->fatal_culprit = culprit >= 0 && culprit < n->size ? culprit : -1;
-    snprintf(n->fatal_text, sizeof(n->fatal_text), "%s",
+    n->fatal.status = status;
+    n->fatal.culprit = culprit >= 0 && culprit < n->size ? culprit : -1;
+    snprintf(n->fatal.text, sizeof(n->fatal.text), "%s",
              text[0] != '\0' ? text : "no reason given");
     /* Nothing else matters any more, and each request fails with the world. */
-    close_open(n, &n->up);
-    close_open(n, &n->down);
-    while (n->frames != NULL) {
-        dp_out_frame_t *next = n->frames->next;
+    close_open(n, &n->out.up);
+    close_open(n, &n->out.down);
+    while (n->out.frames != NULL) {
+        dp_out_frame_t *next = n->out.frames->next;
 
-        recycle_frame(n, n->frames);
-        n->frames = next;
+        recycle_frame(n, n->out.frames);
+        n->out.frames = next;
     }
-    n->frames_end = &n->frames;
+    n->out.frames_end = &n->out.frames;
     drop_outputs(n);
     item->kind = DP_ITEM_FATAL;
     item->status = status;
-    item->rank = n->fatal_culprit;
-    item->text = n->fatal_text;
+    item->rank = n->fatal.culprit;
+    item->text = n->fatal.text;
     item->list_count = 0;
     frame_begin(frame, DP_TO_NEIGHBOURS, 0, DP_POSITION_NONE); /* ordered items were dropped */
     frame->except = except;
@@ -611,7 +586,7 @@ void dp_fatal(dp_negotiator_t *n, dp_status_t status, int culprit, int except, c
     dp_item_write(&writer, item);
     DP_ASSERT(!writer.failed);
     frame->bytes = writer.bytes;
-    n->fatal_frame = NULL; /* the queue's now */
+    n->fatal.frame = NULL; /* the queue's now */
     frame_queue(n, frame);
 }
 
@@ -641,26 +616,24 @@ void dp_fatal_protocol(dp_negotiator_t *n, int from, const char *format, ...)
 
 dp_status_t dp_outbox_init(dp_negotiator_t *n)
 {
-    n->frames_end = &n->frames;
-    n->fatal_frame =
-        calloc(1, sizeof(*n->fatal_frame) + n->table.bit_words * sizeof(*n->fatal_frame->children));
-    if (n->fatal_frame == NULL) return DP_ERR_NO_MEMORY;
-    return frame_reserve(n->fatal_frame, FRAME_ROOM_MIN);
+    n->out.frames_end = &n->out.frames;
+    n->fatal.frame =
+        calloc(1, sizeof(*n->fatal.frame) + n->table.bit_words * sizeof(*n->fatal.frame->children));
+    if (n->fatal.frame == NULL) return DP_ERR_NO_MEMORY;
+    return frame_reserve(n->fatal.frame, FRAME_ROOM_MIN);
 }
 
 void dp_outbox_fini(dp_negotiator_t *n)
 {
     drop_outputs(n);
-    destroy_all(n->frames);
-    destroy_all(n->spare);
-    frame_destroy(n->up);
-    frame_destroy(n->down);
-    frame_destroy(n->fatal_frame);
-    free(n->outputs);
-    free(n->deferred);
-    free(n->deferred_entries);
-    free(n->output_text);
-    free(n->launch_entries);
-    free(n->news.entries);
-    free(n->notices);
+    destroy_all(n->out.frames);
+    destroy_all(n->out.spare);
+    frame_destroy(n->out.up);
+    frame_destroy(n->out.down);
+    frame_destroy(n->fatal.frame);
+    free(n->out.outputs);
+    free(n->out.output_text);
+    free(n->out.launch_entries);
+    free(n->out.news.entries);
+    free(n->out.notices);
 }

@@ -57,7 +57,7 @@ static int is_of_the_past(const dp_negotiator_t *n, const dp_item_t *item)
     if (item->id != DP_ID_NONE) {
         return item->id < n->table.next_id && dp_table_by_id(&n->table, item->id) == NULL;
     }
-    return item->group <= n->last_uid && dp_group_view_find(n, item->group) == NULL;
+    return item->group <= n->groups.last_uid && dp_group_view_find(n, item->group) == NULL;
 }
 
 /* Members exist, one of them below this child. */
@@ -110,14 +110,14 @@ static int child_index(const dp_negotiator_t *n, int rank)
 /* No rank may announce the next occurrence: it needs one that has left. */
 static int is_closed_for(const dp_entry_t *entry)
 {
-    return entry->own_expect == NULL && entry->view->is_closed && !entry->is_kept;
+    return entry->own_expect == NULL && entry->view->is_closed && !entry->leave.is_kept;
 }
 
 /* Was this said before its sender knew how the occurrence ended that it speaks of? */
 static int is_stale(const dp_entry_t *entry, int child, uint64_t position)
 {
-    if (entry->view == NULL) return position < entry->ended[child];
-    return position < entry->done_position ||
+    if (entry->view == NULL) return position < entry->making.ended_for[child];
+    return position < entry->ended.position ||
            (is_closed_for(entry) && position < entry->view->closed_position);
 }
 
@@ -129,7 +129,7 @@ static int is_new_announcement(dp_negotiator_t *n, int from, int child, const dp
     char what[DP_ENTRY_TEXT_MAX];
     int is_old = is_stale(entry, child, position);
 
-    if (is_old && (entry->view == NULL || entry->view->is_closed || entry->ended_in_failure))
+    if (is_old && (entry->view == NULL || entry->view->is_closed || entry->ended.in_failure))
         return 0;
     if (entry->view != NULL && !dp_bit_get(entry->expect, child)) {
         dp_fatal_protocol(n, from, "%s announced, nobody there takes part in it",
@@ -137,7 +137,7 @@ static int is_new_announcement(dp_negotiator_t *n, int from, int child, const dp
         return 0;
     }
     if (is_old || is_closed_for(entry) || dp_bit_get(entry->heard, child) ||
-        dp_bit_get(n->fins, child)) {
+        dp_bit_get(n->leave.fins, child)) {
         dp_fatal_protocol(n, from, "%s announced out of turn", dp_entry_text(entry, what));
         return 0;
     }
@@ -175,7 +175,7 @@ static int check_ready(dp_negotiator_t *n, int from, int child, const dp_entry_t
                !is_list_of(n, signature->members, signature->member_count, child)) {
         dp_fatal_protocol(n, from, "%s announced, nobody there is a member", what);
     } else if (item->ahead >= DP_POSITION_MAX ||
-               (dp_is_root(n) && item->ahead > n->schedule.catch_up_end)) {
+               (dp_is_root(n) && !dp_schedule_can_be_ahead(n, item->ahead))) {
         dp_fatal_protocol(n, from, "%s announced ahead of all", what);
     } else if (item->absent > 0 &&
                (entry->view == NULL || dp_group_view_index(entry->view, item->rank) < 0 ||
@@ -249,7 +249,7 @@ static void receive_contest(dp_negotiator_t *n, int from, int child, const dp_it
     if (dp_signature_equal(item->signature, item->other) ||
         !dp_receive_fits(n, entry, item->signature) || !dp_receive_fits(n, entry, item->other)) {
         dp_fatal_protocol(n, from, "a contest about group %s that is none", entry->name);
-    } else if (!entry->is_mismatched) {
+    } else if (!entry->arrived.is_mismatched) {
         dp_agree_conflict(n, entry, ranks, signatures);
     }
 }
@@ -289,26 +289,26 @@ static void receive_urgent(dp_negotiator_t *n, int from, int child, const dp_ite
 
 static void receive_fin(dp_negotiator_t *n, int from, int child)
 {
-    if (dp_bit_get(n->fins, child)) {
+    if (dp_bit_get(n->leave.fins, child)) {
         dp_fatal_protocol(n, from, "it finalized twice");
         return;
     }
-    dp_bit_set(n->fins, child);
-    n->fin_count++;
+    dp_bit_set(n->leave.fins, child);
+    n->leave.fin_count++;
 }
 
 static void receive_leaver(dp_negotiator_t *n, int from, int child, const dp_item_t *item)
 {
     dp_entry_t *entry;
 
-    if (dp_branch_of(n, item->rank) != child || dp_bit_get(n->left, item->rank)) {
+    if (dp_branch_of(n, item->rank) != child || dp_bit_get(n->leave.left, item->rank)) {
         dp_fatal_protocol(n, from, "there is no rank %d to leave", item->rank);
     } else if (item->kind == DP_ITEM_LEFT) {
         dp_leave_left(n, item->rank);
     } else if (!is_of_the_past(n, item)) {
         entry = dp_receive_entry(n, from, item);
         if (entry != NULL && item->kind == DP_ITEM_GIVE_UP)
-            dp_catch_up_give_up(n, item->rank, item->position, entry);
+            dp_schedule_give_up(n, item->rank, item->position, entry);
         if (entry != NULL && item->kind == DP_ITEM_KEEP)
             dp_leave_keep(n, item->rank, item->position, entry);
     }
@@ -320,7 +320,7 @@ static void receive_join(dp_negotiator_t *n, int from, int child, const dp_item_
 
     if (view == NULL || dp_branch_of(n, item->rank) != child ||
         dp_group_view_index(view, item->rank) < 0 || dp_join_is_joined(view, item->rank) ||
-        dp_bit_get(n->fins, child)) {
+        dp_bit_get(n->leave.fins, child)) {
         dp_fatal_protocol(n, from, "there is no rank %d to join group %" PRIu32, item->rank,
                           item->group);
     } else {
@@ -331,13 +331,13 @@ static void receive_join(dp_negotiator_t *n, int from, int child, const dp_item_
 static void receive_from_child(dp_negotiator_t *n, int from, int child, dp_item_t *item,
                                uint64_t position)
 {
-    int is_of_lock = item->kind == DP_ITEM_DIVERGE || item->kind == DP_ITEM_COUNT ||
-                     item->kind == DP_ITEM_REACHED;
+    int is_of_schedule = item->kind == DP_ITEM_DIVERGE || item->kind == DP_ITEM_COUNT ||
+                         item->kind == DP_ITEM_REACHED;
 
-    if (is_of_lock != n->schedule.is_active) {
+    if (is_of_schedule != dp_schedule_is_active(n)) {
         dp_fatal_protocol(n, from, "item %d %s", item->kind,
-                          is_of_lock ? "and nothing is scheduled"
-                                     : "while a schedule is scheduled");
+                          is_of_schedule ? "and nothing is scheduled"
+                                         : "while a schedule is scheduled");
         return;
     }
     switch (item->kind) {
@@ -439,7 +439,10 @@ dp_status_t dp_receive(dp_negotiator_t *n, int from, const void *data, size_t by
         dp_status_t status;
 
         /* What this rank has to say of an occurrence, before others end it. */
-        if (n->restarts.count > 0) dp_catch_up_flush(n);
+        if (n->own.queue.count > 0) {
+            dp_own_flush(n);
+            dp_schedule_catch_up(n);
+        }
         if (n->is_fatal) break;
         status = dp_item_read(&reader, item);
         if (status == DP_ERR_NO_MEMORY) {
@@ -457,7 +460,7 @@ dp_status_t dp_receive(dp_negotiator_t *n, int from, const void *data, size_t by
         }
         if (status == DP_OK) dp_item_fini(item);
     }
-    return n->is_fatal && n->fatal_status == DP_ERR_NO_MEMORY && n->fatal_culprit == n->rank
+    return n->is_fatal && n->fatal.status == DP_ERR_NO_MEMORY && n->fatal.culprit == n->rank
                ? DP_ERR_NO_MEMORY
                : DP_OK;
 }

@@ -20,9 +20,9 @@
 
 static uint64_t threshold_ns(const dp_negotiator_t *n)
 {
-    if (n->stall_warn_ns == 0) return n->stall_limit_ns;
-    if (n->stall_limit_ns == 0) return n->stall_warn_ns;
-    return dp_min(n->stall_warn_ns, n->stall_limit_ns);
+    if (n->stall.warn_ns == 0) return n->stall.limit_ns;
+    if (n->stall.limit_ns == 0) return n->stall.warn_ns;
+    return dp_min(n->stall.warn_ns, n->stall.limit_ns);
 }
 
 static double seconds_since(const dp_negotiator_t *n, uint64_t ns)
@@ -53,29 +53,29 @@ static void insert(dp_entry_t **oldest, dp_entry_t **newest, dp_entry_t *entry)
 {
     dp_entry_t *before = *newest; /* nearly always right at once: time does not go back */
 
-    while (before != NULL && before->first_ns > entry->first_ns)
-        before = before->older;
-    entry->older = before;
-    entry->newer = before != NULL ? before->newer : *oldest;
-    *(entry->older != NULL ? &entry->older->newer : oldest) = entry;
-    *(entry->newer != NULL ? &entry->newer->older : newest) = entry;
+    while (before != NULL && before->stall.first_ns > entry->stall.first_ns)
+        before = before->stall.older;
+    entry->stall.older = before;
+    entry->stall.newer = before != NULL ? before->stall.newer : *oldest;
+    *(entry->stall.older != NULL ? &entry->stall.older->stall.newer : oldest) = entry;
+    *(entry->stall.newer != NULL ? &entry->stall.newer->stall.older : newest) = entry;
 }
 
 static void withdraw(dp_entry_t **oldest, dp_entry_t **newest, dp_entry_t *entry)
 {
-    *(entry->older != NULL ? &entry->older->newer : oldest) = entry->newer;
-    *(entry->newer != NULL ? &entry->newer->older : newest) = entry->older;
-    entry->older = entry->newer = NULL;
-    entry->stall_list = DP_ENTRY_UNLISTED;
+    *(entry->stall.older != NULL ? &entry->stall.older->stall.newer : oldest) = entry->stall.newer;
+    *(entry->stall.newer != NULL ? &entry->stall.newer->stall.older : newest) = entry->stall.older;
+    entry->stall.older = entry->stall.newer = NULL;
+    entry->stall.list = DP_ENTRY_UNLISTED;
 }
 
 void dp_stall_watch(dp_negotiator_t *n, dp_entry_t *entry)
 {
     dp_stall_t *stall = &n->stall;
 
-    if (threshold_ns(n) == 0 || entry->stall_list != DP_ENTRY_UNLISTED) return;
+    if (threshold_ns(n) == 0 || entry->stall.list != DP_ENTRY_UNLISTED) return;
     insert(&stall->fresh_oldest, &stall->fresh_newest, entry);
-    entry->stall_list = DP_ENTRY_FRESH;
+    entry->stall.list = DP_ENTRY_FRESH;
 }
 
 static void make_overdue(dp_negotiator_t *n, dp_entry_t *entry)
@@ -84,13 +84,13 @@ static void make_overdue(dp_negotiator_t *n, dp_entry_t *entry)
 
     withdraw(&stall->fresh_oldest, &stall->fresh_newest, entry);
     insert(&stall->stalled_oldest, &stall->stalled_newest, entry);
-    entry->stall_list = DP_ENTRY_STALLED;
+    entry->stall.list = DP_ENTRY_STALLED;
     if (stall->stalled_count++ == 0) {
-        stall->interval_ns = n->stall_warn_ns;
+        stall->interval_ns = n->stall.warn_ns;
         stall->next_report_ns = n->now_ns;
     }
-    if (!dp_is_root(n) && !entry->wants_partial) {
-        entry->wants_partial = 1;
+    if (!dp_is_root(n) && !entry->sent.wants_partial) {
+        entry->sent.wants_partial = 1;
         dp_outbox_news(n, entry);
     }
 }
@@ -102,8 +102,8 @@ static void broadcast(dp_negotiator_t *n, const dp_entry_t *entry, const char *t
 
     dp_item_ref(&n->made, DP_ITEM_WARN, entry);
     n->made.text = text;
-    n->made.list = entry->list;
-    n->made.list_count = entry->list_count;
+    n->made.list = entry->making.list;
+    n->made.list_count = entry->making.list_count;
     dp_outbox_down(n, branches, &n->made, 0);
     n->made.list_count = 0;
     dp_outbox_warn(n, text);
@@ -114,17 +114,17 @@ void dp_stall_unwatch(dp_negotiator_t *n, dp_entry_t *entry, int is_complete)
     dp_stall_t *stall = &n->stall;
     char text[DP_ERROR_TEXT_MAX], what[DP_ENTRY_TEXT_MAX];
 
-    if (entry->stall_list == DP_ENTRY_FRESH)
+    if (entry->stall.list == DP_ENTRY_FRESH)
         withdraw(&stall->fresh_oldest, &stall->fresh_newest, entry);
-    if (entry->stall_list == DP_ENTRY_STALLED) {
+    if (entry->stall.list == DP_ENTRY_STALLED) {
         withdraw(&stall->stalled_oldest, &stall->stalled_newest, entry);
         stall->stalled_count--;
     }
     if (dp_is_root(n) && stall->is_asking && stall->subject == entry) stall->is_asking = 0;
-    if (!is_complete || !entry->was_warned) return;
-    entry->was_warned = 0;
+    if (!is_complete || !entry->stall.was_warned) return;
+    entry->stall.was_warned = 0;
     snprintf(text, sizeof(text), "%.*s: no longer stalled after %.1f s", NAME_IN_TEXT,
-             dp_entry_text(entry, what), seconds_since(n, entry->first_ns));
+             dp_entry_text(entry, what), seconds_since(n, entry->stall.first_ns));
     broadcast(n, entry, text);
 }
 
@@ -172,7 +172,7 @@ static void begin_question(dp_negotiator_t *n, dp_entry_t *entry, uint32_t round
     stall->found.count = stall->found.named = 0;
     memset(stall->asked, 0, n->table.bit_words * sizeof(*stall->asked));
     if (!dp_entry_takes_part(n, entry) || is_here(n, entry, dp_own_branch(n))) return;
-    add_missing(&stall->found, n->rank, (uint32_t)dp_min(n->own_pending, UINT32_MAX), n->progress);
+    add_missing(&stall->found, n->rank, (uint32_t)dp_min(n->own.pending, UINT32_MAX), n->progress);
 }
 
 void dp_stall_who(dp_negotiator_t *n, const dp_item_t *item, dp_entry_t *entry)
@@ -189,8 +189,8 @@ static void ask_children(dp_negotiator_t *n)
     for (int i = 0; i < n->child_count && !n->is_fatal; i++) {
         if (!dp_bit_get(stall->subject->expect, i) || is_here(n, stall->subject, i)) continue;
         dp_item_ref(item, DP_ITEM_WHO, stall->subject);
-        item->list = stall->subject->list;
-        item->list_count = stall->subject->list_count;
+        item->list = stall->subject->making.list;
+        item->list_count = stall->subject->making.list_count;
         item->round = stall->round;
         item->patience_ms = (uint32_t)((uint64_t)stall->patience_ms * 3 / 4);
         dp_bit_set(stall->asked, i);
@@ -276,8 +276,8 @@ static void report(dp_negotiator_t *n)
         snprintf(more, sizeof(more), " (and %zu more)", stall->stalled_count - 1);
     snprintf(text, sizeof(text),
              "stalled %.1f s: %.*s%s: ready on %" PRIu32 " of %" PRIu32 " ranks; missing ",
-             seconds_since(n, entry->first_ns), NAME_IN_TEXT, dp_entry_text(entry, what), more,
-             ranks - missing, ranks);
+             seconds_since(n, entry->stall.first_ns), NAME_IN_TEXT, dp_entry_text(entry, what),
+             more, ranks - missing, ranks);
     append_missing(n, found, text, sizeof(text));
     if (stall->is_final) {
         dp_fatal(n, DP_ERR_STALLED, found->named > 0 ? found->ranks[0].rank : -1, -1, text);
@@ -287,7 +287,7 @@ static void report(dp_negotiator_t *n)
     stall->interval_ns = later(stall->interval_ns, stall->interval_ns);
     /* All of them came while we asked: what they said is on its way here. */
     if (found->count == 0) return;
-    entry->was_warned = 1;
+    entry->stall.was_warned = 1;
     broadcast(n, entry, text);
 }
 
@@ -320,8 +320,8 @@ static void consider(dp_negotiator_t *n)
 
     if (entry == NULL || stall->is_asking) return;
     stall->is_final =
-        n->stall_limit_ns > 0 && n->now_ns >= later(entry->first_ns, n->stall_limit_ns);
-    if (stall->is_final || (n->stall_warn_ns > 0 && n->now_ns >= stall->next_report_ns))
+        n->stall.limit_ns > 0 && n->now_ns >= later(entry->stall.first_ns, n->stall.limit_ns);
+    if (stall->is_final || (n->stall.warn_ns > 0 && n->now_ns >= stall->next_report_ns))
         begin_question(n, entry, stall->round + 1, PATIENCE_MS);
 }
 
@@ -332,7 +332,7 @@ void dp_stall_tick(dp_negotiator_t *n)
 
     if (threshold == 0) return;
     while (stall->fresh_oldest != NULL &&
-           n->now_ns >= later(stall->fresh_oldest->first_ns, threshold)) {
+           n->now_ns >= later(stall->fresh_oldest->stall.first_ns, threshold)) {
         make_overdue(n, stall->fresh_oldest);
     }
     if (stall->is_asking && stall->waiting > 0 && n->now_ns >= stall->patience_until_ns)
@@ -347,11 +347,12 @@ uint64_t dp_stall_deadline(const dp_negotiator_t *n)
     uint64_t deadline = dp_leave_deadline(n);
 
     if (stall->fresh_oldest != NULL)
-        deadline = dp_min(deadline, later(stall->fresh_oldest->first_ns, threshold_ns(n)));
+        deadline = dp_min(deadline, later(stall->fresh_oldest->stall.first_ns, threshold_ns(n)));
     if (stall->is_asking) return dp_min(deadline, stall->patience_until_ns);
     if (!dp_is_root(n) || stall->stalled_oldest == NULL) return deadline;
-    if (n->stall_warn_ns > 0) deadline = dp_min(deadline, stall->next_report_ns);
-    if (n->stall_limit_ns > 0)
-        deadline = dp_min(deadline, later(stall->stalled_oldest->first_ns, n->stall_limit_ns));
+    if (n->stall.warn_ns > 0) deadline = dp_min(deadline, stall->next_report_ns);
+    if (n->stall.limit_ns > 0)
+        deadline =
+            dp_min(deadline, later(stall->stalled_oldest->stall.first_ns, n->stall.limit_ns));
     return deadline;
 }

@@ -157,14 +157,17 @@ static dp_entry_t *entry_create(const dp_table_t *table, const dp_key_t *key)
     size_t words = table->bit_words, name_bytes = strlen(key->name) + 1;
     int has_branches = key->group == DP_GROUP_UNBORN || key->root >= 0;
     size_t ends = key->group == DP_GROUP_UNBORN ? (size_t)table->branches : 0;
+    size_t schedule_bytes = dp_schedule_entry_bytes();
     dp_entry_t *entry;
 
     if (has_branches) words *= 2;
-    entry = calloc(1, sizeof(*entry) + (words + ends) * sizeof(uint64_t) + name_bytes);
+    entry =
+        calloc(1, sizeof(*entry) + (words + ends) * sizeof(uint64_t) + schedule_bytes + name_bytes);
     if (entry == NULL) return NULL;
     if (has_branches) entry->own_expect = entry->heard + table->bit_words;
-    if (ends > 0) entry->ended = entry->heard + words;
-    entry->name = (char *)(entry->heard + words + ends);
+    if (ends > 0) entry->making.ended_for = entry->heard + words;
+    entry->schedule = (dp_schedule_entry_t *)(void *)(entry->heard + words + ends);
+    entry->name = (char *)(entry->heard + words + ends) + schedule_bytes;
     memcpy(entry->name, key->name, name_bytes);
     return entry;
 }
@@ -184,8 +187,8 @@ dp_entry_t *dp_table_get(dp_table_t *table, const dp_key_t *key, dp_group_view_t
     entry->view = view;
     entry->root = key->root;
     entry->peer = key->peer;
-    entry->closed_by = -1;
-    entry->refusals_end = &entry->refusals;
+    entry->leave.closed_by = -1;
+    entry->ended.refusals_end = &entry->ended.refusals;
     dp_entry_clear(entry, table->bit_words);
     grow_buckets(table);
     add_to_bucket(table, entry);
@@ -308,26 +311,20 @@ static void conflict_destroy(dp_conflict_t *conflict)
 
 void dp_entry_clear(dp_entry_t *entry, size_t bit_words)
 {
-    DP_ASSERT(entry->stall_list == DP_ENTRY_UNLISTED);
-    conflict_destroy(entry->conflict);
-    free(entry->proposed);
-    free(entry->list);
-    entry->conflict = NULL;
-    entry->proposed = NULL;
-    entry->list = NULL;
-    entry->list_count = 0;
-    entry->request = NULL;
-    entry->is_pending = entry->is_own = entry->is_early = entry->is_complete = entry->is_urgent = 0;
-    entry->is_mismatched = entry->is_announced = entry->urgent_sent = 0;
-    entry->said_ready = entry->conflict_sent = 0;
-    entry->wants_partial = entry->partial_sent = entry->was_warned = 0;
-    entry->ready = entry->absent = 0;
-    entry->ahead = 0;
-    entry->absent_rank = -1;
-    entry->in_place = 1;
-    entry->absmax = 0;
-    entry->first_rank = -1;
-    entry->first_ns = 0;
+    int has_news = entry->sent.has_news; /* the list of news holds it whatever happens */
+
+    DP_ASSERT(entry->stall.list == DP_ENTRY_UNLISTED);
+    conflict_destroy(entry->arrived.conflict);
+    free(entry->arrived.proposed);
+    free(entry->making.list);
+    entry->is_pending = 0;
+    entry->part = (dp_part_t){0};
+    entry->arrived = (dp_arrived_t){.absent_rank = -1, .in_place = 1, .first_rank = -1};
+    entry->sent = (dp_sent_t){.has_news = has_news};
+    entry->stall.first_ns = 0;
+    entry->stall.was_warned = 0;
+    entry->making.list = NULL;
+    entry->making.list_count = 0;
     memset(entry->heard, 0, bit_words * sizeof(uint64_t));
 }
 
@@ -340,18 +337,18 @@ dp_status_t dp_entry_refuse(dp_entry_t *entry, dp_status_t status, const char *t
     refusal->next = NULL;
     refusal->status = status;
     memcpy(refusal->text, text, bytes);
-    *entry->refusals_end = refusal;
-    entry->refusals_end = &refusal->next;
+    *entry->ended.refusals_end = refusal;
+    entry->ended.refusals_end = &refusal->next;
     return DP_OK;
 }
 
 void dp_entry_forgive(dp_entry_t *entry)
 {
-    while (entry->refusals != NULL) {
-        dp_refusal_t *next = entry->refusals->next;
+    while (entry->ended.refusals != NULL) {
+        dp_refusal_t *next = entry->ended.refusals->next;
 
-        free(entry->refusals);
-        entry->refusals = next;
+        free(entry->ended.refusals);
+        entry->ended.refusals = next;
     }
-    entry->refusals_end = &entry->refusals;
+    entry->ended.refusals_end = &entry->ended.refusals;
 }

@@ -49,7 +49,7 @@ programs=(
     "test_stall checked tests/unit/coordinator/negotiator/test_stall.c,tests/sim/world.c"
     "test_negotiator_memory plain tests/unit/coordinator/negotiator/test_negotiator_memory.c,tests/unit/fail_allocation.c"
     "sim_negotiator plain tests/sim/sim_negotiator.c,tests/sim/script.c,tests/sim/world.c"
-    "explore plain tests/sim/explore.c,tests/sim/digest.c,tests/sim/moments.c,tests/sim/plans.c,tests/sim/world.c"
+    "explore plain tests/sim/explore.c,tests/sim/digest.c,tests/sim/digest_schedule.c,tests/sim/moments.c,tests/sim/plans.c,tests/sim/world.c"
 )
 # How the programs are run: one may have several runs.
 runs=(

@@ -9,7 +9,7 @@
  * several whole ones were alike. A schedule that did not live for twice as long as it took to find
  * costs more rounds before the next.
  */
-#include "coordinator/negotiator/negotiator_internal.h"
+#include "coordinator/negotiator/schedule/schedule_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -26,7 +26,7 @@
 
 /* Only what every rank needs of every other: nobody can be done before all have launched. Averages
  * of integers cannot be put right where a rank joins instead. */
-int dp_schedule_can_hold(const dp_entry_t *entry, const dp_signature_t *signature)
+int dp_detect_can_hold(const dp_entry_t *entry, const dp_signature_t *signature)
 {
     uint64_t elements = 0;
 
@@ -46,26 +46,27 @@ int dp_schedule_can_hold(const dp_entry_t *entry, const dp_signature_t *signatur
     return elements > 0;
 }
 
-void dp_detect_forget(dp_negotiator_t *n)
+static void forget_history(dp_negotiator_t *n)
 {
-    dp_schedule_t *schedule = &n->schedule;
+    dp_schedule_t *schedule = n->schedule;
 
-    for (size_t i = 0; i < schedule->history_count; i++)
-        schedule->history[i].entry->last_launch = 0;
-    schedule->history_count = schedule->round_begin = schedule->period = schedule->repeat = 0;
-    schedule->is_due = schedule->is_whole = 0;
+    for (size_t i = 0; i < schedule->detect.count; i++)
+        schedule->detect.history[i].entry->schedule->last_launch = 0;
+    schedule->detect.count = schedule->detect.round_begin = schedule->detect.period =
+        schedule->detect.repeat = 0;
+    schedule->detect.is_due = schedule->detect.is_whole = 0;
 }
 
 static dp_status_t reserve_history(dp_schedule_t *schedule)
 {
-    size_t room = schedule->history_room > 0 ? schedule->history_room * 2 : 256;
+    size_t room = schedule->detect.room > 0 ? schedule->detect.room * 2 : 256;
     dp_ordered_t *grown;
 
-    if (schedule->history_count < schedule->history_room) return DP_OK;
-    grown = realloc(schedule->history, room * sizeof(*grown));
+    if (schedule->detect.count < schedule->detect.room) return DP_OK;
+    grown = realloc(schedule->detect.history, room * sizeof(*grown));
     if (grown == NULL) return DP_ERR_NO_MEMORY;
-    schedule->history = grown;
-    schedule->history_room = room;
+    schedule->detect.history = grown;
+    schedule->detect.room = room;
     return DP_OK;
 }
 
@@ -78,50 +79,51 @@ static int is_same_tensor(const dp_ordered_t *a, const dp_ordered_t *b)
 /* Does the sequence go on as it went a period ago? Else another period is tried. */
 static void follow_period(dp_schedule_t *schedule)
 {
-    const dp_ordered_t *newest = &schedule->history[schedule->history_count - 1];
-    size_t at = schedule->history_count - 1, earlier = newest->before;
+    const dp_ordered_t *newest = &schedule->detect.history[schedule->detect.count - 1];
+    size_t at = schedule->detect.count - 1, earlier = newest->before;
 
-    if (schedule->period > 0 && at >= schedule->period &&
-        is_same_tensor(newest, &schedule->history[at - schedule->period])) {
-        schedule->repeat++;
+    if (schedule->detect.period > 0 && at >= schedule->detect.period &&
+        is_same_tensor(newest, &schedule->detect.history[at - schedule->detect.period])) {
+        schedule->detect.repeat++;
         return;
     }
-    schedule->period = schedule->repeat = 0;
+    schedule->detect.period = schedule->detect.repeat = 0;
     for (int i = 0; i < CANDIDATES && earlier > 0; i++) {
         size_t period = at - (earlier - 1), same = 1;
 
         if (period > PERIOD_MAX) return;
-        while (same + period <= at && is_same_tensor(&schedule->history[at - same],
-                                                     &schedule->history[at - same - period]))
+        while (same + period <= at && is_same_tensor(&schedule->detect.history[at - same],
+                                                     &schedule->detect.history[at - same - period]))
             same++;
-        if (same > schedule->repeat) {
-            schedule->period = period;
-            schedule->repeat = same;
+        if (same > schedule->detect.repeat) {
+            schedule->detect.period = period;
+            schedule->detect.repeat = same;
         }
-        earlier = schedule->history[earlier - 1].before;
+        earlier = schedule->detect.history[earlier - 1].before;
     }
 }
 
-void dp_detect_note(dp_negotiator_t *n, dp_entry_t *entry, const dp_launch_entry_t *launch_entry,
-                    int is_first)
+void dp_schedule_note_order(dp_negotiator_t *n, dp_entry_t *entry,
+                            const dp_launch_entry_t *launch_entry, int is_first)
 {
-    dp_schedule_t *schedule = &n->schedule;
+    dp_schedule_t *schedule = n->schedule;
 
-    if (!schedule->may_schedule) return;
+    if (!schedule->detect.may_schedule) return;
     dp_resume_note(n, entry);
-    if (launch_entry->absent > 0 || !dp_schedule_can_hold(entry, entry->signature)) {
-        dp_detect_forget(n);
+    if (launch_entry->absent > 0 || !dp_detect_can_hold(entry, entry->signature)) {
+        forget_history(n);
         return;
     }
-    if (schedule->history_count == HISTORY_MAX) dp_detect_forget(n);
+    if (schedule->detect.count == HISTORY_MAX) forget_history(n);
     if (reserve_history(schedule) != DP_OK) {
         dp_fatal_memory(n);
         return;
     }
-    schedule->history[schedule->history_count++] = (dp_ordered_t){
-        entry, entry->last_launch, is_first, launch_entry->in_place, launch_entry->last_absmax};
-    entry->last_launch = schedule->history_count;
-    if (!schedule->is_declared) follow_period(schedule);
+    schedule->detect.history[schedule->detect.count++] =
+        (dp_ordered_t){entry, entry->schedule->last_launch, is_first, launch_entry->in_place,
+                       launch_entry->last_absmax};
+    entry->schedule->last_launch = schedule->detect.count;
+    if (!schedule->detect.is_declared) follow_period(schedule);
 }
 
 /* Of the declared round that is over, whatever the order in it. */
@@ -129,51 +131,54 @@ static uint64_t digest_round(const dp_schedule_t *schedule)
 {
     uint64_t digest = 0;
 
-    for (size_t i = schedule->round_begin; i < schedule->history_count; i++)
-        digest += ((uint64_t)schedule->history[i].entry->id + 1) * UINT64_C(0x9e3779b97f4a7c15);
+    for (size_t i = schedule->detect.round_begin; i < schedule->detect.count; i++)
+        digest +=
+            ((uint64_t)schedule->detect.history[i].entry->id + 1) * UINT64_C(0x9e3779b97f4a7c15);
     return digest;
 }
 
-void dp_detect_round(dp_negotiator_t *n)
+void dp_schedule_round(dp_negotiator_t *n)
 {
-    dp_schedule_t *schedule = &n->schedule;
+    dp_schedule_t *schedule = n->schedule;
     uint64_t digest = digest_round(schedule);
-    int has_ended = schedule->rounds_needed > 0; /* a schedule before this round */
+    int has_ended = schedule->detect.rounds_needed > 0; /* a schedule before this round */
 
-    if (!dp_is_root(n) || !schedule->may_schedule || schedule->is_active ||
-        schedule->rounds_cut == TORN_MOST)
+    if (!dp_is_root(n) || !schedule->detect.may_schedule || schedule->is_active ||
+        schedule->detect.rounds_cut == TORN_MOST)
         return;
-    schedule->rounds_cut = n->own_pending > 0 ? schedule->rounds_cut + 1 : 0;
-    schedule->is_declared = schedule->rounds_cut < TORN_MOST;
-    if (schedule->history_count > schedule->round_begin && n->own_pending == 0 &&
-        (schedule->is_whole || !has_ended)) {
-        schedule->declared = digest == schedule->digest ? schedule->declared + 1 : 1;
-        schedule->digest = digest;
-        schedule->is_due = 1; /* dp_detect_flush() looks at it */
+    schedule->detect.rounds_cut = n->own.pending > 0 ? schedule->detect.rounds_cut + 1 : 0;
+    schedule->detect.is_declared = schedule->detect.rounds_cut < TORN_MOST;
+    if (schedule->detect.count > schedule->detect.round_begin && n->own.pending == 0 &&
+        (schedule->detect.is_whole || !has_ended)) {
+        schedule->detect.declared =
+            digest == schedule->detect.digest ? schedule->detect.declared + 1 : 1;
+        schedule->detect.digest = digest;
+        schedule->detect.is_due = 1; /* dp_schedule_detect() looks at it */
     } else {
-        dp_detect_forget(n);
+        forget_history(n);
     }
-    schedule->is_whole = n->own_pending == 0;
+    schedule->detect.is_whole = n->own.pending == 0;
 }
 
 static uint32_t needed_rounds(const dp_schedule_t *schedule)
 {
-    if (!schedule->is_declared) return dp_max(schedule->rounds_needed, REPEATS);
-    return schedule->rounds_needed == 0 ? 1
-                                        : dp_max(schedule->rounds_needed / REPEATS, DECLARED_AGAIN);
+    if (!schedule->detect.is_declared) return dp_max(schedule->detect.rounds_needed, REPEATS);
+    return schedule->detect.rounds_needed == 0
+               ? 1
+               : dp_max(schedule->detect.rounds_needed / REPEATS, DECLARED_AGAIN);
 }
 
 void dp_detect_ended(dp_negotiator_t *n, uint64_t rounds)
 {
-    dp_schedule_t *schedule = &n->schedule;
+    dp_schedule_t *schedule = n->schedule;
 
-    dp_detect_forget(n);
+    forget_history(n);
     dp_resume_keep(n, rounds);
-    schedule->declared = 0;
-    schedule->rounds_needed =
+    schedule->detect.declared = 0;
+    schedule->detect.rounds_needed =
         rounds >= LONG_LIFE * (uint64_t)needed_rounds(schedule)
             ? REPEATS
-            : dp_min(dp_max(schedule->rounds_needed, REPEATS) * 2, REPEATS_MAX);
+            : dp_min(dp_max(schedule->detect.rounds_needed, REPEATS) * 2, REPEATS_MAX);
 }
 
 /* ---- The plan --------------------------------------------------------------------------- */
@@ -181,8 +186,8 @@ void dp_detect_ended(dp_negotiator_t *n, uint64_t rounds)
 /* Do the last `count` launches make a plan? */
 static int is_usable_round(const dp_negotiator_t *n, size_t count)
 {
-    const dp_schedule_t *schedule = &n->schedule;
-    const dp_ordered_t *round = &schedule->history[schedule->history_count - count];
+    const dp_schedule_t *schedule = n->schedule;
+    const dp_ordered_t *round = &schedule->detect.history[schedule->detect.count - count];
 
     if (count == 0 || !round->is_first) return 0;
     for (size_t i = 0; i < count; i++) {
@@ -195,12 +200,14 @@ static int is_usable_round(const dp_negotiator_t *n, size_t count)
 /* Is all well enough for a schedule? */
 int dp_detect_is_calm(const dp_negotiator_t *n)
 {
-    const dp_schedule_t *schedule = &n->schedule;
+    const dp_schedule_t *schedule = n->schedule;
 
-    if (schedule->unsettled > 0 || schedule->late_count > 0 || n->restarts.count > 0) return 0;
-    if (n->left_count > 0 || n->is_finalizing || n->stall.stalled_count > 0) return 0;
-    for (size_t i = 0; i <= n->group_count; i++) {
-        const dp_group_view_t *view = i < n->group_count ? n->groups[i] : n->world;
+    if (schedule->catch_up.unsettled > 0 || schedule->catch_up.late_count > 0 ||
+        n->own.queue.count > 0)
+        return 0;
+    if (n->leave.left_count > 0 || n->leave.is_finalizing || n->stall.stalled_count > 0) return 0;
+    for (size_t i = 0; i <= n->groups.count; i++) {
+        const dp_group_view_t *view = i < n->groups.count ? n->groups.views[i] : n->world;
 
         if (view->joined_count > 0 || view->has_join || view->is_closed) return 0;
     }
@@ -214,7 +221,8 @@ static int has_nothing_else_pending(const dp_negotiator_t *n, size_t first)
         const dp_entry_t *entry = n->table.entries[i];
 
         if (entry->is_pending &&
-            (entry->is_mismatched || entry->last_launch <= first || entry->proposed != NULL))
+            (entry->arrived.is_mismatched || entry->schedule->last_launch <= first ||
+             entry->arrived.proposed != NULL))
             return 0;
     }
     return 1;
@@ -224,24 +232,24 @@ static int has_nothing_else_pending(const dp_negotiator_t *n, size_t first)
  * the next time. */
 static int begins_launch(const dp_schedule_t *schedule, size_t at, size_t period)
 {
-    if (schedule->is_declared || schedule->history[at].is_first)
-        return schedule->history[at].is_first;
+    if (schedule->detect.is_declared || schedule->detect.history[at].is_first)
+        return schedule->detect.history[at].is_first;
     for (int i = 1; i < REPEATS && at >= period; i++) {
         at -= period;
-        if (schedule->history[at].is_first) return 1;
+        if (schedule->detect.history[at].is_first) return 1;
     }
     return 0;
 }
 
 static dp_status_t build_schedule(dp_negotiator_t *n, size_t first)
 {
-    dp_schedule_t *schedule = &n->schedule;
-    size_t entries = schedule->history_count - first;
+    dp_schedule_t *schedule = n->schedule;
+    size_t entries = schedule->detect.count - first;
 
     if (dp_schedule_reserve(schedule, entries, entries) != DP_OK) return DP_ERR_NO_MEMORY;
     schedule->bucket_count = schedule->planned_count = 0;
-    for (size_t i = first; i < schedule->history_count; i++) {
-        const dp_ordered_t *past = &schedule->history[i];
+    for (size_t i = first; i < schedule->detect.count; i++) {
+        const dp_ordered_t *past = &schedule->detect.history[i];
 
         if (begins_launch(schedule, i, entries))
             schedule->buckets[schedule->bucket_count++] =
@@ -254,9 +262,9 @@ static dp_status_t build_schedule(dp_negotiator_t *n, size_t first)
     return DP_OK;
 }
 
-void dp_schedule_send(dp_negotiator_t *n)
+void dp_schedule_send_whole(dp_negotiator_t *n)
 {
-    const dp_schedule_t *schedule = &n->schedule;
+    const dp_schedule_t *schedule = n->schedule;
     dp_item_t *item = &n->made;
     size_t bytes = 64 + schedule->bucket_count * DP_BUCKET_BYTES +
                    schedule->planned_count * DP_BUCKET_ENTRY_BYTES;
@@ -288,36 +296,37 @@ void dp_schedule_send(dp_negotiator_t *n)
 /* How many launches the plan would have; 0: it is not time. */
 static size_t due_length(dp_schedule_t *schedule)
 {
-    size_t count = schedule->history_count - schedule->round_begin;
+    size_t count = schedule->detect.count - schedule->detect.round_begin;
 
-    if (!schedule->is_declared) {
-        if (schedule->period == 0) return 0;
-        return schedule->repeat >= schedule->period * (size_t)(needed_rounds(schedule) - 1)
-                   ? schedule->period
+    if (!schedule->detect.is_declared) {
+        if (schedule->detect.period == 0) return 0;
+        return schedule->detect.repeat >=
+                       schedule->detect.period * (size_t)(needed_rounds(schedule) - 1)
+                   ? schedule->detect.period
                    : 0;
     }
-    if (!schedule->is_due) return 0;
-    schedule->is_due = 0;
-    schedule->round_begin = schedule->history_count;
-    return schedule->declared >= needed_rounds(schedule) ? count : 0;
+    if (!schedule->detect.is_due) return 0;
+    schedule->detect.is_due = 0;
+    schedule->detect.round_begin = schedule->detect.count;
+    return schedule->detect.declared >= needed_rounds(schedule) ? count : 0;
 }
 
-void dp_detect_flush(dp_negotiator_t *n)
+void dp_schedule_detect(dp_negotiator_t *n)
 {
-    dp_schedule_t *schedule = &n->schedule;
+    dp_schedule_t *schedule = n->schedule;
     size_t count;
 
-    if (!dp_is_root(n) || !schedule->may_schedule || schedule->is_active || n->is_fatal ||
+    if (!dp_is_root(n) || !schedule->detect.may_schedule || schedule->is_active || n->is_fatal ||
         n->is_finished)
         return;
     count = due_length(schedule);
     if (count == 0 || !is_usable_round(n, count) || !dp_detect_is_calm(n) ||
-        !has_nothing_else_pending(n, schedule->history_count - count))
+        !has_nothing_else_pending(n, schedule->detect.count - count))
         return;
-    if (build_schedule(n, schedule->history_count - count) != DP_OK) {
+    if (build_schedule(n, schedule->detect.count - count) != DP_OK) {
         dp_fatal_memory(n);
         return;
     }
-    dp_schedule_send(n);
+    dp_schedule_send_whole(n);
     if (!n->is_fatal) dp_schedule_begin(n, n->sequence);
 }

@@ -8,7 +8,7 @@
  * (PAUSE), say where that is (REACHED), and SCHEDULE_END ends the epoch with the lowest and the
  * highest number; what lies between is for schedule/catch_up.c.
  */
-#include "coordinator/negotiator/negotiator_internal.h"
+#include "coordinator/negotiator/schedule/schedule_internal.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -17,57 +17,44 @@
 
 #define SCALE_SLACK 4 /* binary orders by which a magnitude may leave the plan's */
 
-const char *dp_schedule_end_reason_name(dp_schedule_end_reason_t reason)
-{
-    switch (reason) {
-    case DP_SCHEDULE_END_TENSOR:
-        return "tensor";
-    case DP_SCHEDULE_END_SIGNATURE:
-        return "signature";
-    case DP_SCHEDULE_END_MEMORY:
-        return "memory";
-    case DP_SCHEDULE_END_SCALE:
-        return "scale";
-    case DP_SCHEDULE_END_WAIT:
-        return "wait";
-    case DP_SCHEDULE_END_JOIN:
-        return "join";
-    case DP_SCHEDULE_END_GROUP:
-        return "group";
-    case DP_SCHEDULE_END_FINALIZE:
-        return "finalize";
-    case DP_SCHEDULE_END_SETTING:
-        return "setting";
-    case DP_SCHEDULE_END_STALL:
-        return "stall";
-    case DP_SCHEDULE_END_REASONS:
-        break;
-    }
-    return "unknown";
-}
+/* ---- Life ------------------------------------------------------------------------------- */
 
-dp_status_t dp_schedule_init(dp_negotiator_t *n)
+dp_status_t dp_schedule_init(dp_negotiator_t *n, const dp_negotiator_options_t *options)
 {
-    n->schedule.child_rounds =
-        calloc((size_t)n->child_count + 1, sizeof(*n->schedule.child_rounds));
-    return n->schedule.child_rounds != NULL ? DP_OK : DP_ERR_NO_MEMORY;
+    dp_schedule_t *schedule = calloc(1, sizeof(*schedule));
+
+    n->schedule = schedule;
+    if (schedule == NULL) return DP_ERR_NO_MEMORY;
+    schedule->detect.may_schedule = options->may_schedule && n->size > 1;
+    schedule->resume.rounds_lived = options->resume_rounds;
+    schedule->run.child_rounds =
+        calloc((size_t)n->child_count + 1, sizeof(*schedule->run.child_rounds));
+    return schedule->run.child_rounds != NULL ? DP_OK : DP_ERR_NO_MEMORY;
 }
 
 void dp_schedule_fini(dp_negotiator_t *n)
 {
-    dp_schedule_t *schedule = &n->schedule;
+    dp_schedule_t *schedule = n->schedule;
 
-    for (size_t i = 0; i < schedule->occurrence_count; i++)
-        free(schedule->occurrences[i].signature);
-    free(schedule->occurrences);
+    if (schedule == NULL) return;
+    dp_catch_up_fini(&schedule->catch_up);
     free(schedule->planned);
     free(schedule->buckets);
     free(schedule->own_buckets);
-    free(schedule->child_rounds);
-    free(schedule->floors);
-    free(schedule->rounds);
-    free(schedule->history);
-    free(n->restarts.entries);
+    free(schedule->run.child_rounds);
+    free(schedule->stop.rounds);
+    free(schedule->detect.history);
+    free(schedule);
+}
+
+size_t dp_schedule_entry_bytes(void)
+{
+    return sizeof(dp_schedule_entry_t);
+}
+
+int dp_schedule_is_active(const dp_negotiator_t *n)
+{
+    return n->schedule->is_active;
 }
 
 /* ---- Where this rank stands ------------------------------------------------------------- */
@@ -76,43 +63,43 @@ void dp_schedule_fini(dp_negotiator_t *n)
 uint64_t dp_schedule_next(const dp_schedule_t *schedule)
 {
     if (schedule->own_bucket_count == 0) return DP_SCHEDULE_NOBODY;
-    return schedule->step / schedule->own_bucket_count * schedule->bucket_count +
-           schedule->own_buckets[schedule->step % schedule->own_bucket_count];
+    return schedule->run.step / schedule->own_bucket_count * schedule->bucket_count +
+           schedule->own_buckets[schedule->run.step % schedule->own_bucket_count];
 }
 
 static uint64_t own_rounds(const dp_schedule_t *schedule)
 {
     return schedule->own_bucket_count == 0 ? DP_SCHEDULE_NOBODY
-                                           : schedule->step / schedule->own_bucket_count;
+                                           : schedule->run.step / schedule->own_bucket_count;
 }
 
 /* All rounds that the whole subtree has launched. */
 uint64_t dp_schedule_rounds(const dp_negotiator_t *n)
 {
-    uint64_t rounds = own_rounds(&n->schedule);
+    uint64_t rounds = own_rounds(n->schedule);
 
     for (int i = 0; i < n->child_count; i++)
-        rounds = dp_min(rounds, n->schedule.child_rounds[i]);
+        rounds = dp_min(rounds, n->schedule->run.child_rounds[i]);
     return rounds;
 }
 
 uint64_t dp_schedule_horizon(const dp_negotiator_t *n)
 {
-    return (n->schedule.confirmed + n->schedule.stride + 1) * n->schedule.bucket_count;
+    return (n->schedule->run.confirmed + n->schedule->stride + 1) * n->schedule->bucket_count;
 }
 
 /* ---- Deviations ------------------------------------------------------------------------- */
 
-void dp_schedule_diverge(dp_negotiator_t *n, dp_schedule_end_reason_t reason, int rank,
-                         const char *text)
+void dp_schedule_leave(dp_negotiator_t *n, dp_schedule_end_reason_t reason, int rank,
+                       const char *text)
 {
-    dp_schedule_t *schedule = &n->schedule;
+    dp_schedule_t *schedule = n->schedule;
 
-    if (!schedule->is_active || schedule->has_reason) return;
-    schedule->has_reason = 1;
-    schedule->reason = reason;
-    schedule->reason_rank = rank;
-    snprintf(schedule->reason_text, sizeof(schedule->reason_text), "%s", text);
+    if (!schedule->is_active || schedule->stop.has_reason) return;
+    schedule->stop.has_reason = 1;
+    schedule->stop.reason = reason;
+    schedule->stop.rank = rank;
+    snprintf(schedule->stop.text, sizeof(schedule->stop.text), "%s", text);
 }
 
 static void diverge_for(dp_negotiator_t *n, dp_schedule_end_reason_t reason,
@@ -120,7 +107,7 @@ static void diverge_for(dp_negotiator_t *n, dp_schedule_end_reason_t reason,
 {
     char what[DP_ENTRY_TEXT_MAX];
 
-    dp_schedule_diverge(n, reason, n->rank, dp_entry_text(entry, what));
+    dp_schedule_leave(n, reason, n->rank, dp_entry_text(entry, what));
 }
 
 /* Is the plan's scale no good for sums of this size any more? */
@@ -141,31 +128,34 @@ static void check_fit(dp_negotiator_t *n, dp_entry_t *entry)
     dp_submitted_t *own = &entry->own;
     const dp_signature_t *signature = own->signature != NULL ? own->signature : entry->signature;
 
-    own->fits = 0;
+    entry->schedule->fits = 0;
     if (entry->view == NULL || signature->collective == DP_COLLECTIVE_GROUP_DESTROY) {
         diverge_for(n, DP_SCHEDULE_END_GROUP, entry);
-    } else if (entry->plan_uses == 0) {
+    } else if (entry->schedule->planned_uses == 0) {
         diverge_for(n, DP_SCHEDULE_END_TENSOR, entry);
     } else if (own->signature != NULL) {
         diverge_for(n, DP_SCHEDULE_END_SIGNATURE, entry);
-    } else if (entry->plan_in_place && !own->in_place) {
+    } else if (entry->schedule->planned_in_place && !own->in_place) {
         diverge_for(n, DP_SCHEDULE_END_MEMORY, entry);
     } else {
-        own->fits = 1;
-        if (signature->wire == DP_WIRE_FP16 && has_scale_moved(entry->plan_absmax, own->absmax))
+        entry->schedule->fits = 1;
+        if (signature->wire == DP_WIRE_FP16 &&
+            has_scale_moved(entry->schedule->planned_absmax, own->absmax))
             diverge_for(n, DP_SCHEDULE_END_SCALE, entry);
     }
 }
 
 void dp_schedule_waits(dp_negotiator_t *n)
 {
-    dp_schedule_t *schedule = &n->schedule;
+    dp_schedule_t *schedule = n->schedule;
     const dp_schedule_bucket_t *bucket;
 
-    if ((schedule->is_active || schedule->late_count > 0) && schedule->waited_ns == 0)
-        schedule->waited_ns = dp_max(n->now_ns, 1);
-    if (!schedule->is_active || schedule->own_bucket_count == 0 || n->own_pending == 0) return;
-    bucket = &schedule->buckets[schedule->own_buckets[schedule->step % schedule->own_bucket_count]];
+    if ((schedule->is_active || schedule->catch_up.late_count > 0) &&
+        schedule->catch_up.waited_ns == 0)
+        schedule->catch_up.waited_ns = dp_max(n->now_ns, 1);
+    if (!schedule->is_active || schedule->own_bucket_count == 0 || n->own.pending == 0) return;
+    bucket =
+        &schedule->buckets[schedule->own_buckets[schedule->run.step % schedule->own_bucket_count]];
     for (size_t i = 0; i < bucket->count; i++) {
         const dp_entry_t *first = schedule->planned[bucket->begin + i].entry;
 
@@ -180,17 +170,17 @@ void dp_schedule_waits(dp_negotiator_t *n)
 static int is_bucket_ready(const dp_schedule_t *schedule, const dp_schedule_bucket_t *bucket)
 {
     for (size_t i = 0; i < bucket->count; i++) {
-        const dp_submitted_t *own = &schedule->planned[bucket->begin + i].entry->own;
+        const dp_entry_t *entry = schedule->planned[bucket->begin + i].entry;
 
-        if (!own->is_there || !own->fits) return 0;
+        if (!entry->own.is_there || !entry->schedule->fits) return 0;
     }
     return 1;
 }
 
 static void launch_bucket(dp_negotiator_t *n, const dp_schedule_bucket_t *bucket, uint64_t number)
 {
-    dp_schedule_t *schedule = &n->schedule;
-    size_t entry_begin = n->launch_entry_count;
+    dp_schedule_t *schedule = n->schedule;
+    size_t entry_begin = n->out.launch_entry_count;
     dp_own_output_t *output;
 
     for (size_t i = 0; i < bucket->count; i++) {
@@ -216,101 +206,60 @@ static void launch_bucket(dp_negotiator_t *n, const dp_schedule_bucket_t *bucket
     output->entry_begin = entry_begin;
     output->entry_count = bucket->count;
     output->is_scheduled = 1;
-    n->launching = output->sequence;
-    schedule->waited_ns = 0;
-    schedule->step++;
-    if (schedule->step % schedule->own_bucket_count == 0 &&
+    n->order.launching = output->sequence;
+    schedule->catch_up.waited_ns = 0;
+    schedule->run.step++;
+    if (schedule->run.step % schedule->own_bucket_count == 0 &&
         dp_schedule_rounds(n) == own_rounds(schedule))
-        schedule->slowest = n->rank;
-    schedule->launched = number + 1;
-    if (schedule->unconfirmed_ns == 0) schedule->unconfirmed_ns = dp_max(n->now_ns, 1);
+        schedule->run.slowest = n->rank;
+    schedule->run.launched = number + 1;
+    if (schedule->run.unconfirmed_ns == 0) schedule->run.unconfirmed_ns = dp_max(n->now_ns, 1);
 }
 
-void dp_schedule_run(dp_negotiator_t *n)
+static void launch_buckets(dp_negotiator_t *n)
 {
-    dp_schedule_t *schedule = &n->schedule;
+    dp_schedule_t *schedule = n->schedule;
 
     while (schedule->is_active && !schedule->is_paused && schedule->own_bucket_count > 0 &&
            !n->is_fatal) {
         uint64_t number = dp_schedule_next(schedule);
         const dp_schedule_bucket_t *bucket = &schedule->buckets[number % schedule->bucket_count];
 
-        if (number / schedule->bucket_count > schedule->confirmed + schedule->stride) return;
+        if (number / schedule->bucket_count > schedule->run.confirmed + schedule->stride) return;
         if (!is_bucket_ready(schedule, bucket)) return;
         launch_bucket(n, bucket, number);
     }
 }
 
-void dp_schedule_submitted(dp_negotiator_t *n, dp_entry_t *entry)
+int dp_schedule_submitted(dp_negotiator_t *n, dp_entry_t *entry)
 {
+    entry->schedule->fits = 0;
+    if (!n->schedule->is_active) return 0;
     check_fit(n, entry);
+    return 1;
 }
 
 /* ---- From one epoch to the next --------------------------------------------------------- */
 
-/* Nothing that was said upwards holds any longer. */
-static void forget_announcements(dp_negotiator_t *n)
-{
-    dp_group_view_t *view = n->world;
-
-    for (size_t i = 0; i <= n->group_count; i++) {
-        memset(view->joined, 0, dp_bit_words(view->member_count) * sizeof(*view->joined));
-        memset(view->joined_below, 0, (size_t)n->table.branches * sizeof(*view->joined_below));
-        view->joined_count = 0;
-        view->last_joined = -1;
-        view->is_join_said = 0;
-        if (i < n->group_count) view = n->groups[i];
-    }
-    memset(n->left, 0, dp_bit_words((size_t)n->size) * sizeof(*n->left));
-    memset(n->fins, 0, n->table.bit_words * sizeof(*n->fins));
-    n->left_count = n->fin_count = n->fin_sent = n->has_left = 0;
-    n->notice_count = n->kept_count = 0;
-    n->stall.is_asking = 0;
-}
-
-static void forget_pending(dp_negotiator_t *n)
-{
-    for (size_t i = 0; i < n->table.entry_count; i++) {
-        dp_entry_t *entry = n->table.entries[i];
-
-        dp_contest_drop(entry);
-        if (!entry->is_pending && !entry->is_own) continue;
-        dp_stall_unwatch(n, entry, 0);
-        dp_entry_clear(entry, n->table.bit_words);
-    }
-    n->complete.count = n->foreign.count = 0;
-    n->complete_bytes = 0;
-    n->complete_urgent = 0;
-}
-
-static void next_epoch(dp_negotiator_t *n)
-{
-    dp_outbox_close_up(n); /* it speaks of the epoch that ends */
-    forget_announcements(n);
-    forget_pending(n);
-    n->position++;
-    n->epoch++;
-}
-
 /* Which branches take part in anything, for which COUNTs are due. */
 static void expect_counts(dp_negotiator_t *n)
 {
-    dp_schedule_t *schedule = &n->schedule;
+    dp_schedule_t *schedule = n->schedule;
 
     for (int i = 0; i < n->child_count; i++)
-        schedule->child_rounds[i] = DP_SCHEDULE_NOBODY;
+        schedule->run.child_rounds[i] = DP_SCHEDULE_NOBODY;
     for (size_t i = 0; i < schedule->planned_count; i++) {
         const dp_entry_t *entry = schedule->planned[i].entry;
 
         for (int c = 0; entry != NULL && c < n->child_count; c++) {
-            if (dp_bit_get(entry->expect, c)) schedule->child_rounds[c] = 0;
+            if (dp_bit_get(entry->expect, c)) schedule->run.child_rounds[c] = 0;
         }
     }
 }
 
 static dp_status_t find_own_buckets(dp_negotiator_t *n)
 {
-    dp_schedule_t *schedule = &n->schedule;
+    dp_schedule_t *schedule = n->schedule;
 
     if (schedule->own_bucket_room < schedule->bucket_count) {
         size_t *grown = realloc(schedule->own_buckets, schedule->bucket_count * sizeof(*grown));
@@ -335,29 +284,29 @@ static void note_planned(dp_schedule_t *schedule)
         const dp_planned_t *planned = &schedule->planned[i];
 
         if (planned->entry == NULL) continue;
-        planned->entry->plan_uses++;
-        planned->entry->plan_in_place = planned->in_place;
-        planned->entry->plan_absmax = planned->absmax;
+        planned->entry->schedule->planned_uses++;
+        planned->entry->schedule->planned_in_place = planned->in_place;
+        planned->entry->schedule->planned_absmax = planned->absmax;
     }
 }
 
 void dp_schedule_begin(dp_negotiator_t *n, uint64_t sequence)
 {
-    dp_schedule_t *schedule = &n->schedule;
+    dp_schedule_t *schedule = n->schedule;
     dp_own_output_t *output;
 
-    next_epoch(n);
+    dp_epoch_next(n);
     schedule->is_active = 1;
-    schedule->is_paused = schedule->has_reason = schedule->is_reason_sent =
-        schedule->is_reached_sent = 0;
+    schedule->is_paused = schedule->stop.has_reason = schedule->stop.is_reason_sent =
+        schedule->stop.is_reached_sent = 0;
     schedule->base = sequence;
-    schedule->step = schedule->launched = schedule->confirmed = schedule->counts_sent =
-        schedule->unconfirmed_ns = 0;
-    schedule->waited_ns = 0;
-    schedule->slowest = -1;
-    schedule->wants_exact_counts = 0;
+    schedule->run.step = schedule->run.launched = schedule->run.confirmed =
+        schedule->run.counts_sent = schedule->run.unconfirmed_ns = 0;
+    schedule->catch_up.waited_ns = 0;
+    schedule->run.slowest = -1;
+    schedule->run.wants_exact_counts = 0;
     dp_resume_drop(n);
-    schedule->occurrence_count = schedule->occurrences_done =
+    schedule->catch_up.count = schedule->catch_up.done =
         0; /* all of it was paid, or this were not ordered */
     n->sequence = sequence;
     expect_counts(n);
@@ -373,10 +322,11 @@ void dp_schedule_begin(dp_negotiator_t *n, uint64_t sequence)
     for (size_t i = 0; i < n->table.entry_count; i++) {
         if (n->table.entries[i]->own.is_there) check_fit(n, n->table.entries[i]);
     }
-    if (n->is_finalizing) dp_schedule_diverge(n, DP_SCHEDULE_END_FINALIZE, n->rank, "it finalizes");
-    for (size_t i = 0; i <= n->group_count; i++) {
-        if ((i < n->group_count ? n->groups[i] : n->world)->has_join)
-            dp_schedule_diverge(n, DP_SCHEDULE_END_JOIN, n->rank, "it has joined");
+    if (n->leave.is_finalizing)
+        dp_schedule_leave(n, DP_SCHEDULE_END_FINALIZE, n->rank, "it finalizes");
+    for (size_t i = 0; i <= n->groups.count; i++) {
+        if ((i < n->groups.count ? n->groups.views[i] : n->world)->has_join)
+            dp_schedule_leave(n, DP_SCHEDULE_END_JOIN, n->rank, "it has joined");
     }
 }
 
@@ -384,24 +334,25 @@ void dp_schedule_begin(dp_negotiator_t *n, uint64_t sequence)
  */
 void dp_schedule_end(dp_negotiator_t *n, uint64_t low, uint64_t high)
 {
-    dp_schedule_t *schedule = &n->schedule;
+    dp_schedule_t *schedule = n->schedule;
     char rank[DP_RANK_TEXT_MAX], text[DP_ERROR_TEXT_MAX];
     dp_own_output_t *output;
 
-    next_epoch(n);
+    dp_epoch_next(n);
     n->sequence = schedule->base + high;
-    snprintf(text, sizeof(text), "%s: %s", dp_rank_text(n, schedule->reason_rank, rank),
-             schedule->reason_text);
+    snprintf(text, sizeof(text), "%s: %s", dp_rank_text(n, schedule->stop.rank, rank),
+             schedule->stop.text);
     output = dp_outbox_text_output(n, DP_OUTPUT_SCHEDULE_ENDED, text);
     if (output == NULL) return;
     output->sequence = schedule->base + low;
     output->until = schedule->base + high;
-    output->reason = schedule->reason;
-    output->culprit = schedule->reason_rank;
+    output->reason = schedule->stop.reason;
+    output->culprit = schedule->stop.rank;
     schedule->is_active = schedule->is_paused = 0;
     dp_catch_up_begin(n, low, high);
     for (size_t i = 0; i < schedule->planned_count; i++) {
-        if (schedule->planned[i].entry != NULL) schedule->planned[i].entry->plan_uses = 0;
+        if (schedule->planned[i].entry != NULL)
+            schedule->planned[i].entry->schedule->planned_uses = 0;
     }
     if (dp_is_root(n)) dp_detect_ended(n, high / schedule->bucket_count);
 }
@@ -412,34 +363,44 @@ void dp_schedule_end(dp_negotiator_t *n, uint64_t low, uint64_t high)
  * that a pause of all ranks is not taken for one of some. */
 static uint64_t patience_ns(const dp_negotiator_t *n)
 {
-    return n->stall_warn_ns / 2;
+    return n->stall.warn_ns / 2;
 }
 
 static uint64_t waits_since(const dp_negotiator_t *n)
 {
-    const dp_schedule_t *schedule = &n->schedule;
+    const dp_schedule_t *schedule = n->schedule;
 
-    if (!schedule->is_active || schedule->is_paused || schedule->has_reason ||
-        n->stall_warn_ns == 0)
+    if (!schedule->is_active || schedule->is_paused || schedule->stop.has_reason ||
+        n->stall.warn_ns == 0)
         return 0;
-    return schedule->unconfirmed_ns;
+    return schedule->run.unconfirmed_ns;
 }
 
+/* While a schedule is active stalls are found here, after it by stall.c. */
 void dp_schedule_tick(dp_negotiator_t *n)
 {
     uint64_t since_ns = waits_since(n);
 
-    if (since_ns == 0 || n->now_ns < since_ns + patience_ns(n)) return;
-    n->schedule.wants_exact_counts = 1;
-    if (n->now_ns >= since_ns + n->stall_warn_ns)
-        dp_schedule_diverge(n, DP_SCHEDULE_END_STALL, n->rank, "others are late");
+    if (since_ns != 0 && n->now_ns >= since_ns + patience_ns(n)) {
+        n->schedule->run.wants_exact_counts = 1;
+        if (n->now_ns >= since_ns + n->stall.warn_ns)
+            dp_schedule_leave(n, DP_SCHEDULE_END_STALL, n->rank, "others are late");
+    }
+    dp_catch_up_tick(n);
 }
 
 uint64_t dp_schedule_deadline(const dp_negotiator_t *n)
 {
-    uint64_t since_ns = waits_since(n);
+    uint64_t since_ns = waits_since(n), deadline = dp_catch_up_deadline(n);
 
-    if (since_ns == 0) return UINT64_MAX;
-    if (n->now_ns < since_ns + patience_ns(n)) return since_ns + patience_ns(n);
-    return since_ns + n->stall_warn_ns;
+    if (since_ns == 0) return deadline;
+    if (n->now_ns < since_ns + patience_ns(n)) return dp_min(deadline, since_ns + patience_ns(n));
+    return dp_min(deadline, since_ns + n->stall.warn_ns);
+}
+
+void dp_schedule_flush(dp_negotiator_t *n)
+{
+    if (!n->schedule->is_active) return;
+    launch_buckets(n);
+    dp_schedule_send_due(n);
 }

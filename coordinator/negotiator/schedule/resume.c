@@ -8,7 +8,7 @@
  * scheduled as it was. A schedule may begin anywhere, so a wrong guess costs another end of it and
  * nothing else.
  */
-#include "coordinator/negotiator/negotiator_internal.h"
+#include "coordinator/negotiator/schedule/schedule_internal.h"
 
 /* What ended it says nothing against the plan. */
 static int is_passing(dp_schedule_end_reason_t reason)
@@ -20,37 +20,41 @@ static int is_passing(dp_schedule_end_reason_t reason)
 /* Bucket by bucket, as far as any rank had come: the others make up for it. */
 void dp_resume_keep(dp_negotiator_t *n, uint64_t rounds)
 {
-    dp_schedule_t *schedule = &n->schedule;
+    dp_schedule_t *schedule = n->schedule;
 
-    schedule->is_resumable = schedule->resume_rounds > 0 && rounds >= schedule->resume_rounds &&
-                             is_passing(schedule->reason);
-    for (size_t i = 0; i < n->table.entry_count && schedule->is_resumable; i++)
-        n->table.entries[i]->resume_uses = n->table.entries[i]->resume_launches = 0;
-    for (size_t b = 0; b < schedule->bucket_count && schedule->is_resumable; b++) {
+    schedule->resume.is_kept = schedule->resume.rounds_lived > 0 &&
+                               rounds >= schedule->resume.rounds_lived &&
+                               is_passing(schedule->stop.reason);
+    for (size_t i = 0; i < n->table.entry_count && schedule->resume.is_kept; i++)
+        n->table.entries[i]->schedule->resume_uses =
+            n->table.entries[i]->schedule->resume_launches = 0;
+    for (size_t b = 0; b < schedule->bucket_count && schedule->resume.is_kept; b++) {
         const dp_schedule_bucket_t *bucket = &schedule->buckets[b];
 
         for (size_t i = 0; i < bucket->count; i++) {
             dp_entry_t *entry = schedule->planned[bucket->begin + i].entry;
 
-            entry->resume_uses++;
-            entry->resume_launches += bucket->rounds;
+            entry->schedule->resume_uses++;
+            entry->schedule->resume_launches += bucket->rounds;
         }
     }
 }
 
 void dp_resume_drop(dp_negotiator_t *n)
 {
-    n->schedule.is_resumable = 0;
+    n->schedule->resume.is_kept = 0;
 }
 
 void dp_resume_note(dp_negotiator_t *n, dp_entry_t *entry)
 {
-    if (n->schedule.is_resumable) entry->resume_launches++; /* of others it is not looked at */
+    if (n->schedule->resume.is_kept)
+        entry->schedule->resume_launches++; /* of others it is not looked at */
 }
 
 static int is_of_schedule(const dp_entry_t *entry)
 {
-    return entry->resume_uses > 0 && !entry->is_mismatched && entry->proposed == NULL;
+    return entry->schedule->resume_uses > 0 && !entry->arrived.is_mismatched &&
+           entry->arrived.proposed == NULL;
 }
 
 /* Is something announced, and all of it of the plan? */
@@ -73,25 +77,31 @@ static int is_between_rounds(const dp_schedule_t *schedule)
 {
     const dp_entry_t *first = schedule->planned[0].entry;
 
-    if (first->resume_launches % first->resume_uses != 0) return 0;
+    if (first->schedule->resume_launches % first->schedule->resume_uses != 0) return 0;
     for (size_t i = 0; i < schedule->planned_count; i++) {
         const dp_entry_t *entry = schedule->planned[i].entry;
 
-        if (!dp_schedule_can_hold(entry, entry->signature)) return 0;
-        if (entry->resume_launches * first->resume_uses !=
-            first->resume_launches * entry->resume_uses)
+        if (!dp_detect_can_hold(entry, entry->signature)) return 0;
+        if (entry->schedule->resume_launches * first->schedule->resume_uses !=
+            first->schedule->resume_launches * entry->schedule->resume_uses)
             return 0;
     }
     return 1;
 }
 
 /* Before anything is ordered: the first tensor of the round is to be launched by the plan. */
-void dp_resume_flush(dp_negotiator_t *n)
+void dp_schedule_resume(dp_negotiator_t *n)
 {
-    dp_schedule_t *schedule = &n->schedule;
+    dp_schedule_t *schedule = n->schedule;
 
-    if (!schedule->is_resumable || schedule->is_active || n->is_fatal || n->is_finished) return;
+    if (!schedule->resume.is_kept || schedule->is_active || n->is_fatal || n->is_finished) return;
     if (!has_round_begun(n) || !dp_detect_is_calm(n) || !is_between_rounds(schedule)) return;
-    dp_schedule_send(n);
+    dp_schedule_send_whole(n);
     if (!n->is_fatal) dp_schedule_begin(n, n->sequence);
+}
+
+/* The kept schedule may hold entries of the group, which are going. */
+void dp_schedule_group_ended(dp_negotiator_t *n)
+{
+    dp_resume_drop(n);
 }

@@ -1,133 +1,110 @@
 /*
- * schedule.h - a cached schedule: its plan, where this rank stands in it, and what is still to be
- * agreed on when it ends. Part of negotiator_internal.h.
+ * schedule.h - the cached schedule, as the negotiator sees it: the hooks it calls, and nothing
+ * else.
  *
- * schedule/launch.c       a rank under a schedule: what it submits, launches, and says when it must
- * deviate schedule/schedule_messages.c what nodes say to each other meanwhile schedule/detect.c the
- * root: rounds that repeat themselves, and the plan made of one schedule/resume.c  the root: a plan
- * that comes back schedule/catch_up.c  after a schedule: launches that not every rank could follow
- * are negotiated late
+ * The negotiator owns readiness, order and launch. Where rounds repeat themselves, the root may
+ * order a schedule; from then on ranks launch by it and exchange almost no messages. All state of
+ * that lies behind the two opaque pointers n->schedule and entry->schedule. The option
+ * DP_WITH_SCHEDULE decides whether the files of this folder are compiled or none.c in their place,
+ * which answers every hook as if no schedule existed.
  *
- * Buckets are counted over all rounds: bucket b of round r has the number r x bucket_count + b.
+ *   launch.c             a rank under a schedule: what fits, what is launched, why it must end
+ *   schedule_messages.c  what nodes send each other meanwhile
+ *   detect.c             the root: finds rounds that repeat themselves, and makes a schedule of one
+ *   resume.c             the root: brings an earlier schedule back
+ *   catch_up.c           after a schedule: launches that not every rank could follow in time
+ *
+ * All hooks run on the thread that drives the negotiator. Where one fails it ends the world
+ * (dp_fatal()) by itself. An *early launch* is one that this rank made by a schedule that has
+ * ended, and that not all ranks had made: it is *unsettled* until the occurrence has been
+ * negotiated.
  */
 #ifndef DP_COORDINATOR_SCHEDULE_H
 #define DP_COORDINATOR_SCHEDULE_H
 
-#include "coordinator/negotiator/messages.h"
+#include "coordinator/negotiator/agree.h"
 
-struct dp_entry;
-struct dp_group_view;
+typedef struct dp_schedule dp_schedule_t; /* NULL: this build has none */
 
-#define DP_REASON_TEXT_MAX 256
+/* ---- Life ------------------------------------------------------------------------------- */
 
-/* What this rank has submitted of a tensor and was not handed back. */
-typedef struct dp_submitted {
-    int is_there;
-    int fits; /* the scheduled plan: it may be launched without asking */
-    void *request;
-    dp_signature_t *signature; /* NULL: the adopted one; owned */
-    int in_place, is_urgent;
-    float absmax;
-    uint64_t since_ns;
-} dp_submitted_t;
+dp_status_t dp_schedule_init(dp_negotiator_t *n, const dp_negotiator_options_t *options);
+void dp_schedule_fini(dp_negotiator_t *n);
+size_t dp_schedule_entry_bytes(void); /* of entry->schedule, zeroed; the table allocates it */
 
-typedef struct dp_planned {
-    struct dp_entry *entry; /* NULL: nobody at or below this node takes part */
-    int in_place;
-    float absmax;
-} dp_planned_t;
+/* ---- Questions -------------------------------------------------------------------------- */
 
-typedef struct dp_schedule_bucket {
-    size_t begin, count; /* into the entries */
-    uint64_t rounds;     /* in which some rank at or below this node has launched it */
-} dp_schedule_bucket_t;
+int dp_schedule_is_active(const dp_negotiator_t *n); /* then nothing is negotiated */
+/* Is an early launch of this rank unsettled? view: in this group; NULL: in any. */
+int dp_schedule_has_early(const dp_negotiator_t *n, const dp_group_view_t *view);
+/* Has this rank still something to launch, or to be told, of a schedule that has ended? */
+int dp_schedule_is_catching_up(const dp_negotiator_t *n);
+/* Are launches kept back here until this rank has caught up? */
+int dp_schedule_is_deferring(const dp_negotiator_t *n);
+/* Is the pending or next occurrence one that some rank has launched early? */
+int dp_schedule_is_unsettled(const dp_entry_t *entry);
+/* The root: can a rank have launched that far by the last schedule? */
+int dp_schedule_can_be_ahead(const dp_negotiator_t *n, uint64_t ahead);
 
-/*
- * One occurrence that some ranks had launched under the schedule and others not, of a tensor that
- * this rank takes part in. Where this rank had launched it, it counts as submitted, and what is
- * agreed on is told with SETTLED; where not, its launch is made up for when all of its bucket is
- * settled.
- */
-typedef struct dp_occurrence {
-    struct dp_occurrence *next_of_entry; /* a later one of the same tensor */
-    struct dp_entry *entry;
-    uint32_t group; /* its number, for when the group is gone */
-    uint64_t bucket;
-    int is_own; /* the root keeps those of others too */
-    int is_launched, is_settled, is_void;
-    int in_place; /* as in the plan, likewise absmax */
-    float absmax;
-    void *request;
-    uint32_t absent;
-    dp_signature_t *signature; /* what was agreed; owned */
-} dp_occurrence_t;
+/* ---- A submission of this rank ---------------------------------------------------------- */
 
-/* A launch in the root's memory of what it has ordered. */
-typedef struct dp_ordered {
-    struct dp_entry *entry;
-    size_t before; /* one more than where the entry came last; 0: never */
-    int is_first;  /* of its LAUNCH */
-    int in_place;
-    float absmax;
-} dp_ordered_t;
+/* 1: a schedule is active and looks after it; 0: it is to be negotiated. */
+int dp_schedule_submitted(dp_negotiator_t *n, dp_entry_t *entry);
+/* Adds to this rank's arrival what the last schedule left. 1: this rank has launched the occurrence
+ * early, which stands for a submission; *since_ns says since when others are waited for. */
+int dp_schedule_stand_in(const dp_negotiator_t *n, const dp_entry_t *entry, dp_arrival_t *arrival,
+                         uint64_t *since_ns);
 
-typedef struct dp_schedule {
-    int is_active, is_paused;
-    /* the plan, while scheduled */
-    dp_planned_t *planned;         /* [planned_count] */
-    dp_schedule_bucket_t *buckets; /* [bucket_count] */
-    size_t planned_count, planned_room, bucket_count, bucket_room;
-    size_t *own_buckets; /* [own_bucket_count] buckets that this rank takes part in */
-    size_t own_bucket_count, own_bucket_room;
-    uint64_t base;           /* the sequence before the first bucket */
-    uint32_t stride;         /* rounds between two COUNTs, and how far a rank may be ahead */
-    uint64_t step;           /* own buckets launched */
-    uint64_t launched;       /* one more than the number of the last bucket launched here */
-    uint64_t unconfirmed_ns; /* since when there are launches that others may lack; 0: none */
-    uint64_t confirmed;      /* rounds that all ranks have launched */
-    uint64_t *child_rounds;  /* [child_count] likewise of each child's subtree */
-    uint64_t counts_sent;    /* to the parent */
-    int slowest, wants_exact_counts;
+/* ---- An occurrence ends ----------------------------------------------------------------- */
 
-    /* why it must end */
-    int has_reason, is_reason_sent;
-    dp_schedule_end_reason_t reason;
-    int reason_rank;
-    char reason_text[DP_REASON_TEXT_MAX];
-    int children_awaited; /* held: children that have not said where they stand */
-    uint64_t low, high;
-    uint64_t *rounds; /* [rounds_room] scratch: of each bucket, for REACHED */
-    size_t rounds_room;
-    int is_reached_sent;
+/* Launches late what is settled by now. Before anything that is ordered after it. */
+void dp_schedule_catch_up(dp_negotiator_t *n);
+/* The occurrence is launched. 1: it was unsettled, so its place in the order is an earlier one. */
+int dp_schedule_agreed(dp_negotiator_t *n, dp_entry_t *entry, uint32_t absent);
+void dp_schedule_failed(dp_negotiator_t *n, dp_entry_t *entry, dp_status_t status,
+                        const char *text);
+/* Keeps the newest output back, if this rank has buckets before `behind` to launch. */
+void dp_schedule_defer(dp_negotiator_t *n, uint64_t behind);
 
-    /* after it */
-    dp_occurrence_t *occurrences; /* [occurrence_count], those before occurrences_done are over */
-    size_t occurrence_count, occurrence_room, occurrences_done;
-    uint64_t catch_up_end; /* behind the last bucket that anybody launched */
-    size_t early_count;    /* of these: launched and not settled */
-    size_t late_count;     /* not launched, not made up for */
-    uint64_t unsettled;    /* occurrences, over all ranks, that are not settled */
-    uint64_t ahead; /* one more than the last bucket launched here, if others may not be that far */
-    uint64_t *floors;   /* root: [size] what a rank's next launch has to be behind */
-    uint64_t waited_ns; /* a thread waits while there are debts; 0: none */
-    uint64_t voided_ns; /* when the root was told */
-    uint64_t ended_ns;  /* others wait for what is owed since then */
-    int has_warned;     /* of what this rank owes next, while a thread waits */
+/* ---- The root orders -------------------------------------------------------------------- */
 
-    /* root */
-    int may_schedule, is_declared;
-    dp_ordered_t *history; /* [history_count] */
-    size_t history_count, history_room;
-    size_t round_begin;     /* where the declared round began */
-    size_t period, repeat;  /* so many launches match those a period before */
-    uint32_t rounds_needed; /* rounds to see before the next schedule */
-    uint32_t declared;      /* declared rounds like the last one */
-    uint64_t digest;        /* of the last declared round */
-    int is_whole;           /* the declared round was seen from its beginning */
-    int rounds_cut;         /* declared rounds in an entry at whose end operations were pending */
-    int is_due;             /* a declared round that may be scheduled is over */
-    uint64_t resume_rounds; /* a schedule that lived so long may come back; 0: none does */
-    int is_resumable;       /* the plan above may */
-} dp_schedule_t;
+/* A launch must come behind what any of its ranks had launched early. */
+int dp_schedule_has_floors(const dp_negotiator_t *n);
+uint64_t dp_schedule_floor(const dp_negotiator_t *n, const dp_entry_t *entry);
+void dp_schedule_raise_floor(dp_negotiator_t *n, const dp_entry_t *entry, uint64_t floor);
+/* This was ordered; is_first: of its LAUNCH. */
+void dp_schedule_note_order(dp_negotiator_t *n, dp_entry_t *entry,
+                            const dp_launch_entry_t *launch_entry, int is_first);
+void dp_schedule_group_ended(dp_negotiator_t *n); /* its entries are going */
+
+/* ---- Messages --------------------------------------------------------------------------- */
+
+/* DIVERGE, COUNT, REACHED; the caller has checked that a schedule is active. */
+void dp_schedule_from_child(dp_negotiator_t *n, int from, int child, const dp_item_t *item);
+/* CONFIRM, PAUSE. */
+void dp_schedule_from_parent(dp_negotiator_t *n, int from, const dp_item_t *item);
+/* SCHEDULE, SCHEDULE_END: passes it on, and begins the next epoch. Its bytes lie in the reader
+ * from `begin` on, and the buckets of SCHEDULE are still to be read. */
+void dp_schedule_turn(dp_negotiator_t *n, int from, const dp_item_t *item, dp_reader_t *reader,
+                      size_t begin);
+/* GIVE_UP of a rank at or below a child; position: what it had seen of the order. */
+void dp_schedule_give_up(dp_negotiator_t *n, int rank, uint64_t position, dp_entry_t *entry);
+
+/* ---- The schedule must end -------------------------------------------------------------- */
+
+/* This rank must leave the schedule, or heard of one that must; the first reason stays. */
+void dp_schedule_leave(dp_negotiator_t *n, dp_schedule_end_reason_t reason, int rank,
+                       const char *text);
+/* A thread waits for something that is not launched. */
+void dp_schedule_waits(dp_negotiator_t *n);
+
+/* ---- Time, and flush.c ------------------------------------------------------------------ */
+
+void dp_schedule_round(dp_negotiator_t *n); /* the program has declared that a round is over */
+void dp_schedule_tick(dp_negotiator_t *n);
+uint64_t dp_schedule_deadline(const dp_negotiator_t *n);
+void dp_schedule_resume(dp_negotiator_t *n); /* the root: SCHEDULE, if an earlier one fits again */
+void dp_schedule_detect(dp_negotiator_t *n); /* the root: SCHEDULE, if rounds repeat themselves */
+void dp_schedule_flush(dp_negotiator_t *n);  /* while active: launches, then messages */
 
 #endif

@@ -6,7 +6,7 @@
  * confirmed count, PAUSE and SCHEDULE_END. All of it is checked against what can be before it
  * counts.
  */
-#include "coordinator/negotiator/negotiator_internal.h"
+#include "coordinator/negotiator/schedule/schedule_internal.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -15,42 +15,42 @@
 
 static void note_confirmed(dp_negotiator_t *n, uint64_t rounds)
 {
-    dp_schedule_t *schedule = &n->schedule;
+    dp_schedule_t *schedule = n->schedule;
     int is_ahead =
-        schedule->own_bucket_count > 0 && schedule->step > rounds * schedule->own_bucket_count;
+        schedule->own_bucket_count > 0 && schedule->run.step > rounds * schedule->own_bucket_count;
 
-    schedule->confirmed = rounds;
-    schedule->unconfirmed_ns = is_ahead ? dp_max(n->now_ns, 1) : 0;
+    schedule->run.confirmed = rounds;
+    schedule->run.unconfirmed_ns = is_ahead ? dp_max(n->now_ns, 1) : 0;
 }
 
 /* ---- What neighbours say ---------------------------------------------------------------- */
 
 static void pause_launching(dp_negotiator_t *n)
 {
-    dp_schedule_t *schedule = &n->schedule;
+    dp_schedule_t *schedule = n->schedule;
 
-    n->must_pause_first = dp_outbox_output(n, DP_OUTPUT_SCHEDULE_PAUSED) != NULL;
+    n->out.must_pause_first = dp_outbox_output(n, DP_OUTPUT_SCHEDULE_PAUSED) != NULL;
     schedule->is_paused = 1;
-    schedule->children_awaited = n->child_count;
-    schedule->low = dp_schedule_next(schedule);
-    schedule->high = schedule->launched;
+    schedule->stop.children_awaited = n->child_count;
+    schedule->stop.low = dp_schedule_next(schedule);
+    schedule->stop.high = schedule->run.launched;
     for (size_t i = 0; i < schedule->bucket_count; i++)
         schedule->buckets[i].rounds = 0;
     for (size_t i = 0; i < schedule->own_bucket_count; i++) {
         schedule->buckets[schedule->own_buckets[i]].rounds =
-            schedule->step / schedule->own_bucket_count +
-            (i < schedule->step % schedule->own_bucket_count);
+            schedule->run.step / schedule->own_bucket_count +
+            (i < schedule->run.step % schedule->own_bucket_count);
     }
 }
 
 /* What a subtree has launched of each bucket, into the plan. 0: that cannot be. */
 static int merge_rounds(dp_negotiator_t *n, const dp_item_t *item)
 {
-    dp_schedule_t *schedule = &n->schedule;
+    dp_schedule_t *schedule = n->schedule;
 
     if (item->round_count != schedule->bucket_count) return 0;
     for (size_t i = 0; i < schedule->bucket_count; i++) {
-        if (item->rounds[i] > schedule->confirmed + schedule->stride + 1) return 0;
+        if (item->rounds[i] > schedule->run.confirmed + schedule->stride + 1) return 0;
         schedule->buckets[i].rounds = dp_max(schedule->buckets[i].rounds, item->rounds[i]);
     }
     return 1;
@@ -59,78 +59,78 @@ static int merge_rounds(dp_negotiator_t *n, const dp_item_t *item)
 /* The other way. */
 static int fill_rounds(dp_negotiator_t *n, dp_item_t *item)
 {
-    dp_schedule_t *schedule = &n->schedule;
+    dp_schedule_t *schedule = n->schedule;
 
-    if (schedule->rounds_room < schedule->bucket_count) {
-        uint64_t *grown = realloc(schedule->rounds, schedule->bucket_count * sizeof(*grown));
+    if (schedule->stop.rounds_room < schedule->bucket_count) {
+        uint64_t *grown = realloc(schedule->stop.rounds, schedule->bucket_count * sizeof(*grown));
 
         if (grown == NULL) {
             dp_fatal_memory(n);
             return 0;
         }
-        schedule->rounds = grown;
-        schedule->rounds_room = schedule->bucket_count;
+        schedule->stop.rounds = grown;
+        schedule->stop.rounds_room = schedule->bucket_count;
     }
     for (size_t i = 0; i < schedule->bucket_count; i++)
-        schedule->rounds[i] = schedule->buckets[i].rounds;
-    item->rounds = schedule->rounds;
+        schedule->stop.rounds[i] = schedule->buckets[i].rounds;
+    item->rounds = schedule->stop.rounds;
     item->round_count = (uint32_t)schedule->bucket_count;
     return 1;
 }
 
 static void receive_count(dp_negotiator_t *n, int from, int child, const dp_item_t *item)
 {
-    dp_schedule_t *schedule = &n->schedule;
+    dp_schedule_t *schedule = n->schedule;
     uint64_t before = dp_schedule_rounds(n);
 
-    if (schedule->child_rounds[child] == DP_SCHEDULE_NOBODY ||
-        item->low < schedule->child_rounds[child] ||
-        item->low > schedule->confirmed + schedule->stride + 1) {
+    if (schedule->run.child_rounds[child] == DP_SCHEDULE_NOBODY ||
+        item->low < schedule->run.child_rounds[child] ||
+        item->low > schedule->run.confirmed + schedule->stride + 1) {
         dp_fatal_protocol(n, from, "%" PRIu64 " rounds launched, %" PRIu64 " before", item->low,
-                          schedule->child_rounds[child]);
+                          schedule->run.child_rounds[child]);
         return;
     }
-    schedule->child_rounds[child] = item->low;
-    if (dp_schedule_rounds(n) > before) schedule->slowest = item->rank;
+    schedule->run.child_rounds[child] = item->low;
+    if (dp_schedule_rounds(n) > before) schedule->run.slowest = item->rank;
     if (item->low % schedule->stride != 0)
-        schedule->wants_exact_counts = 1; /* somebody wants to know exactly */
+        schedule->run.wants_exact_counts = 1; /* somebody wants to know exactly */
 }
 
 void dp_schedule_from_child(dp_negotiator_t *n, int from, int child, const dp_item_t *item)
 {
-    dp_schedule_t *schedule = &n->schedule;
+    dp_schedule_t *schedule = n->schedule;
 
     if (!schedule->is_active) {
         dp_fatal_protocol(n, from, "item %d, and nothing is scheduled", item->kind);
     } else if (item->kind == DP_ITEM_DIVERGE) {
-        dp_schedule_diverge(n, item->reason, item->rank, item->text);
+        dp_schedule_leave(n, item->reason, item->rank, item->text);
     } else if (item->kind == DP_ITEM_COUNT) {
         receive_count(n, from, child, item);
-    } else if (!schedule->is_paused || schedule->children_awaited == 0 ||
+    } else if (!schedule->is_paused || schedule->stop.children_awaited == 0 ||
                item->high > dp_schedule_horizon(n) || !merge_rounds(n, item)) {
         dp_fatal_protocol(n, from, "it stands at buckets %" PRIu64 " to %" PRIu64, item->low,
                           item->high);
     } else {
-        schedule->children_awaited--;
-        schedule->low = dp_min(schedule->low, item->low);
-        schedule->high = dp_max(schedule->high, item->high);
+        schedule->stop.children_awaited--;
+        schedule->stop.low = dp_min(schedule->stop.low, item->low);
+        schedule->stop.high = dp_max(schedule->stop.high, item->high);
     }
 }
 
 void dp_schedule_from_parent(dp_negotiator_t *n, int from, const dp_item_t *item)
 {
-    dp_schedule_t *schedule = &n->schedule;
+    dp_schedule_t *schedule = n->schedule;
 
     if (!schedule->is_active ||
         (item->kind != DP_ITEM_CONFIRM && item->kind != DP_ITEM_PAUSE &&
-         (!schedule->is_reached_sent || item->low > item->high ||
-          item->high > dp_schedule_horizon(n) || item->high < schedule->high ||
-          item->low > schedule->low || !merge_rounds(n, item)))) {
+         (!schedule->stop.is_reached_sent || item->low > item->high ||
+          item->high > dp_schedule_horizon(n) || item->high < schedule->stop.high ||
+          item->low > schedule->stop.low || !merge_rounds(n, item)))) {
         dp_fatal_protocol(n, from, "item %d out of turn", item->kind);
     } else if (item->kind == DP_ITEM_CONFIRM) {
         uint64_t own = dp_schedule_rounds(n);
 
-        if (item->low < schedule->confirmed || item->low > own) {
+        if (item->low < schedule->run.confirmed || item->low > own) {
             dp_fatal_protocol(n, from, "%" PRIu64 " rounds confirmed, %" PRIu64 " launched",
                               item->low, own);
             return;
@@ -141,10 +141,10 @@ void dp_schedule_from_parent(dp_negotiator_t *n, int from, const dp_item_t *item
             dp_fatal_protocol(n, from, "held twice");
             return;
         }
-        schedule->has_reason = schedule->is_reason_sent = 1;
-        schedule->reason = item->reason;
-        schedule->reason_rank = item->rank;
-        snprintf(schedule->reason_text, sizeof(schedule->reason_text), "%s", item->text);
+        schedule->stop.has_reason = schedule->stop.is_reason_sent = 1;
+        schedule->stop.reason = item->reason;
+        schedule->stop.rank = item->rank;
+        snprintf(schedule->stop.text, sizeof(schedule->stop.text), "%s", item->text);
         pause_launching(n);
     }
 }
@@ -172,7 +172,7 @@ dp_status_t dp_schedule_reserve(dp_schedule_t *schedule, size_t buckets, size_t 
 /* One entry of bucket `bucket`; 0: it is none. */
 static int add_planned(dp_negotiator_t *n, dp_schedule_bucket_t *bucket, const dp_item_t *item)
 {
-    dp_schedule_t *schedule = &n->schedule;
+    dp_schedule_t *schedule = n->schedule;
     dp_entry_t *entry = dp_table_by_id(&n->table, item->id);
 
     if (dp_schedule_reserve(schedule, 0, schedule->planned_count + 1) != DP_OK) {
@@ -180,7 +180,7 @@ static int add_planned(dp_negotiator_t *n, dp_schedule_bucket_t *bucket, const d
         return 0;
     }
     if ((item->flags & ~DP_FLAG_IN_PLACE) != 0) return 0;
-    if (entry != NULL && !dp_schedule_can_hold(entry, entry->signature)) return 0;
+    if (entry != NULL && !dp_detect_can_hold(entry, entry->signature)) return 0;
     if (bucket->count > 0) {
         const dp_entry_t *first = schedule->planned[bucket->begin].entry;
 
@@ -196,7 +196,7 @@ static int add_planned(dp_negotiator_t *n, dp_schedule_bucket_t *bucket, const d
 /* Reads the plan. */
 static void read_schedule(dp_negotiator_t *n, int from, uint32_t count, dp_reader_t *reader)
 {
-    dp_schedule_t *schedule = &n->schedule;
+    dp_schedule_t *schedule = n->schedule;
     dp_item_t *item = &n->made;
 
     schedule->bucket_count = count;
@@ -220,15 +220,16 @@ static void read_schedule(dp_negotiator_t *n, int from, uint32_t count, dp_reade
     }
 }
 
-void dp_schedule_receive(dp_negotiator_t *n, int from, const dp_item_t *item, dp_reader_t *reader)
+static void receive_schedule(dp_negotiator_t *n, int from, const dp_item_t *item,
+                             dp_reader_t *reader)
 {
-    dp_schedule_t *schedule = &n->schedule;
+    dp_schedule_t *schedule = n->schedule;
     uint64_t sequence = item->sequence;
 
-    dp_catch_up_launch(n);
+    dp_schedule_catch_up(n);
     if (n->is_fatal) return;
-    if (schedule->is_active || schedule->unsettled > 0 || schedule->late_count > 0 ||
-        sequence < n->sequence || sequence > DP_POSITION_MAX) {
+    if (schedule->is_active || schedule->catch_up.unsettled > 0 ||
+        schedule->catch_up.late_count > 0 || sequence < n->sequence || sequence > DP_POSITION_MAX) {
         dp_fatal_protocol(n, from, "a schedule after launch %" PRIu64 ", this rank is at %" PRIu64,
                           sequence, n->sequence);
         return;
@@ -241,19 +242,43 @@ void dp_schedule_receive(dp_negotiator_t *n, int from, const dp_item_t *item, dp
     read_schedule(n, from, item->count, reader);
 }
 
+/* The epoch ends with it: it is passed on as of this epoch, and all else is of the next. */
+void dp_schedule_turn(dp_negotiator_t *n, int from, const dp_item_t *item, dp_reader_t *reader,
+                      size_t begin)
+{
+    uint64_t low = item->low, high = item->high, sequence = item->sequence;
+    int begins = item->kind == DP_ITEM_SCHEDULE;
+
+    if (begins) {
+        receive_schedule(n, from, item, reader);
+    } else {
+        dp_schedule_from_parent(n, from, item);
+    }
+    if (n->is_fatal) return;
+    dp_outbox_down_bytes(n, n->world->expect, n->position, reader->data + begin, reader->at - begin,
+                         1);
+    dp_outbox_close_down(n);
+    if (n->is_fatal) return;
+    if (begins) {
+        dp_schedule_begin(n, sequence);
+    } else {
+        dp_schedule_end(n, low, high);
+    }
+}
+
 /* ---- What this node says ---------------------------------------------------------------- */
 
 static void send_reason(dp_negotiator_t *n)
 {
-    dp_schedule_t *schedule = &n->schedule;
+    dp_schedule_t *schedule = n->schedule;
     dp_item_t *item = &n->made;
 
-    if (!schedule->has_reason || schedule->is_reason_sent) return;
-    schedule->is_reason_sent = 1;
+    if (!schedule->stop.has_reason || schedule->stop.is_reason_sent) return;
+    schedule->stop.is_reason_sent = 1;
     item->kind = dp_is_root(n) ? DP_ITEM_PAUSE : DP_ITEM_DIVERGE;
-    item->reason = schedule->reason;
-    item->rank = schedule->reason_rank;
-    item->text = schedule->reason_text;
+    item->reason = schedule->stop.reason;
+    item->rank = schedule->stop.rank;
+    item->text = schedule->stop.text;
     item->list_count = 0;
     if (dp_is_root(n)) {
         dp_outbox_down(n, n->world->expect, item, 0);
@@ -265,18 +290,18 @@ static void send_reason(dp_negotiator_t *n)
 
 static void send_counts(dp_negotiator_t *n)
 {
-    dp_schedule_t *schedule = &n->schedule;
+    dp_schedule_t *schedule = n->schedule;
     dp_item_t *item = &n->made;
     uint64_t rounds = dp_schedule_rounds(n);
 
     if (rounds == DP_SCHEDULE_NOBODY || schedule->is_paused) return;
-    if (!schedule->wants_exact_counts) rounds -= rounds % schedule->stride;
-    schedule->wants_exact_counts = 0;
-    if (rounds <= schedule->counts_sent) return;
-    schedule->counts_sent = rounds;
+    if (!schedule->run.wants_exact_counts) rounds -= rounds % schedule->stride;
+    schedule->run.wants_exact_counts = 0;
+    if (rounds <= schedule->run.counts_sent) return;
+    schedule->run.counts_sent = rounds;
     item->kind = dp_is_root(n) ? DP_ITEM_CONFIRM : DP_ITEM_COUNT;
     item->low = rounds;
-    item->rank = schedule->slowest >= 0 ? schedule->slowest : n->rank;
+    item->rank = schedule->run.slowest >= 0 ? schedule->run.slowest : n->rank;
     item->list_count = 0;
     if (!dp_is_root(n)) {
         dp_outbox_up_item(n, item);
@@ -288,16 +313,16 @@ static void send_counts(dp_negotiator_t *n)
 
 static void send_reached(dp_negotiator_t *n)
 {
-    dp_schedule_t *schedule = &n->schedule;
+    dp_schedule_t *schedule = n->schedule;
     dp_item_t *item = &n->made;
 
-    if (!schedule->is_paused || schedule->children_awaited > 0 || schedule->is_reached_sent ||
-        n->is_fatal)
+    if (!schedule->is_paused || schedule->stop.children_awaited > 0 ||
+        schedule->stop.is_reached_sent || n->is_fatal)
         return;
-    schedule->is_reached_sent = 1;
+    schedule->stop.is_reached_sent = 1;
     item->kind = dp_is_root(n) ? DP_ITEM_SCHEDULE_END : DP_ITEM_REACHED;
-    item->low = schedule->low;
-    item->high = schedule->high;
+    item->low = schedule->stop.low;
+    item->high = schedule->stop.high;
     item->list_count = 0;
     if (!fill_rounds(n, item)) return;
     if (dp_is_root(n)) {
@@ -310,13 +335,12 @@ static void send_reached(dp_negotiator_t *n)
     item->rounds = NULL; /* the scratch stays ours */
     item->round_count = 0;
     if (!dp_is_root(n)) return;
-    if (!n->is_fatal) dp_schedule_end(n, dp_min(schedule->low, schedule->high), schedule->high);
+    if (!n->is_fatal)
+        dp_schedule_end(n, dp_min(schedule->stop.low, schedule->stop.high), schedule->stop.high);
 }
 
-void dp_schedule_flush(dp_negotiator_t *n)
+void dp_schedule_send_due(dp_negotiator_t *n)
 {
-    if (!n->schedule.is_active) return;
-    dp_schedule_run(n);
     if (!n->is_fatal) send_counts(n);
     if (!n->is_fatal) send_reason(n);
     send_reached(n);

@@ -1,0 +1,40 @@
+/*
+ * flush.c - the one order in which what is due becomes frames and outputs.
+ *
+ * Called by dp_negotiator_output(), on the thread that drives the negotiator, before each output is
+ * taken; inputs only change state. Where nothing is due a step does nothing, so the second call
+ * right after the first leaves everything as it is. The order is part of the protocol's proof:
+ * change it and the explorer finds a world that breaks.
+ */
+#include "coordinator/negotiator/negotiator_internal.h"
+
+void dp_flush(dp_negotiator_t *n)
+{
+    /* 1. What this rank says of occurrences comes before anything that ends them. */
+    dp_own_flush(n);
+    /* 2. Late launches that are settled come before launches that are ordered below. */
+    dp_schedule_catch_up(n);
+    /* 3. JOIN follows what its rank has submitted before; joined ranks complete tensors. */
+    dp_join_flush(n);
+    /* 4. The root: a schedule takes a round whole or not at all, so it begins before anything of
+     *    the next round is ordered. An earlier one comes first: it needs no rounds to be seen. */
+    dp_schedule_resume(n);
+    dp_schedule_detect(n);
+    /* 5. LEFT, then what is complete is ordered, then BYE. */
+    dp_order_flush(n);
+    /* 6. An occurrence that has just ended may have the next one queued behind it; what that
+     *    completes is ordered in the same flush. */
+    dp_own_flush(n);
+    dp_schedule_catch_up(n);
+    dp_order_flush(n);
+    /* 7. What was ordered in 5 and 6 may have been the last launch of a round. */
+    dp_schedule_detect(n);
+    /* 8. Under a schedule: launches, then what they give to report. */
+    dp_schedule_flush(n);
+    /* 9. Ordered items leave before questions about tensors that these items may end. */
+    dp_outbox_close_down(n);
+    dp_stall_flush(n);
+    dp_outbox_close_down(n);
+    /* 10. Last, as each step above may have news for the parent: one frame takes them all. */
+    dp_outbox_up(n);
+}

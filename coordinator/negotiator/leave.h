@@ -1,0 +1,60 @@
+/*
+ * leave.h - ranks that have no more data for a group (join.c) and ranks that submit nothing more at
+ * all (leave.c). Part of negotiator_internal.h.
+ */
+#ifndef DP_COORDINATOR_LEAVE_H
+#define DP_COORDINATOR_LEAVE_H
+
+#include "coordinator/negotiator/table.h"
+
+/* A leaver has submitted this and waits for it. */
+typedef struct dp_keep {
+    int rank;
+    uint64_t position; /* ordered items the leaver had seen */
+    dp_entry_t *entry;
+} dp_keep_t;
+
+typedef struct dp_leave {
+    int is_finalizing, has_left; /* has_left: and has said so */
+    uint64_t *left;              /* a bit per rank: those at or below this node that have left */
+    int left_count;
+    /* root: since when some have left and others have not, when to say so, and again */
+    uint64_t first_ns, report_ns, interval_ns;
+    uint32_t keeps;             /* KEEPs seen from the parent since the last ordered item */
+    dp_group_view_t *keep_view; /* which they are about */
+    dp_keep_t *kept;            /* [kept_count] root: what leavers keep, until their LEFT comes */
+    size_t kept_count, kept_room;
+    uint64_t *fins; /* a bit per branch: its subtree has left */
+    int fin_count, fin_sent;
+} dp_leave_t;
+
+/* join.c */
+void dp_join_own(dp_negotiator_t *n, dp_group_view_t *view, void *request);
+void dp_join_refused(dp_negotiator_t *n, dp_group_view_t *view); /* a rank has left the group */
+void dp_join_arrive(dp_negotiator_t *n, dp_group_view_t *view, int rank);
+void dp_join_flush(dp_negotiator_t *n); /* what this rank may say by now */
+/* Has this rank joined? */
+int dp_join_has_own(const dp_negotiator_t *n, const dp_group_view_t *view);
+void dp_join_all(dp_negotiator_t *n, dp_group_view_t *view, int last_rank); /* JOINED */
+void dp_join_forget(dp_negotiator_t *n); /* of all groups: nobody has joined */
+int dp_join_is_joined(const dp_group_view_t *view, int rank);
+int dp_join_covers(const dp_negotiator_t *n, const dp_entry_t *entry, int branch);
+int dp_join_names(const dp_negotiator_t *n, const dp_entry_t *entry, int branch);
+int dp_join_allows(const dp_entry_t *entry);
+
+/* leave.c */
+void dp_leave_keep(dp_negotiator_t *n, int rank, uint64_t position, dp_entry_t *entry);
+void dp_leave_left(dp_negotiator_t *n, int rank);
+void dp_leave_close(dp_negotiator_t *n, dp_group_view_t *view, int rank); /* CLOSED */
+void dp_leave_refuse(dp_negotiator_t *n, const dp_entry_t *entry, void *request);
+void dp_leave_end(dp_negotiator_t *n, dp_entry_t *entry); /* this rank's part of it fails */
+void dp_leave_refuse_join(dp_negotiator_t *n, const dp_group_view_t *view, void *request);
+void dp_leave_tick(dp_negotiator_t *n); /* root: names those that dp_finalize() waits for */
+uint64_t dp_leave_deadline(const dp_negotiator_t *n);
+void dp_leave_check(dp_negotiator_t *n, dp_entry_t *entry); /* has a rank left that it needs? */
+void dp_leave_forget_entry(dp_negotiator_t *n, const dp_entry_t *entry); /* it is going */
+void dp_leave_forget(dp_negotiator_t *n);                                /* nobody has left */
+void dp_leave_flush(dp_negotiator_t *n);
+int dp_leave_is_over(const dp_negotiator_t *n); /* FIN is due */
+
+#endif

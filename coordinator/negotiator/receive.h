@@ -1,0 +1,22 @@
+/*
+ * receive.h - frames from neighbours: receive.c checks frames and what children say, follow.c what
+ * the parent says. Part of negotiator_internal.h.
+ */
+#ifndef DP_COORDINATOR_RECEIVE_H
+#define DP_COORDINATOR_RECEIVE_H
+
+#include "coordinator/negotiator/table.h"
+
+#define DP_POSITION_MAX (UINT64_MAX / 2) /* so that counting on from any position cannot wrap */
+
+dp_status_t dp_receive(dp_negotiator_t *n, int from, const void *data, size_t bytes);
+/* The entry an item speaks of, or its key; NULL: the world has ended. */
+dp_entry_t *dp_receive_entry(dp_negotiator_t *n, int from, const dp_item_t *item);
+dp_entry_t *dp_receive_key(dp_negotiator_t *n, int from, const dp_item_t *item);
+/* Can this signature be one of the entry's? */
+int dp_receive_fits(const dp_negotiator_t *n, const dp_entry_t *entry,
+                    const dp_signature_t *signature);
+/* One item from the parent, read from bytes at `begin` of the reader on. */
+void dp_follow(dp_negotiator_t *n, int from, dp_item_t *item, dp_reader_t *reader, size_t begin);
+
+#endif

@@ -1,0 +1,214 @@
+/*
+ * none.c - the negotiator without a cached schedule: every launch is negotiated.
+ *
+ * Compiled in place of the other files of this folder where the option DP_WITH_SCHEDULE is off. All
+ * ranks of a job must be built alike: a rank that is sent a schedule ends the world with a text
+ * that says so.
+ */
+#include "coordinator/negotiator/negotiator_internal.h"
+
+dp_status_t dp_schedule_init(dp_negotiator_t *n, const dp_negotiator_options_t *options)
+{
+    (void)n;
+    (void)options;
+    return DP_OK;
+}
+
+void dp_schedule_fini(dp_negotiator_t *n)
+{
+    (void)n;
+}
+
+size_t dp_schedule_entry_bytes(void)
+{
+    return 0;
+}
+
+int dp_schedule_is_active(const dp_negotiator_t *n)
+{
+    (void)n;
+    return 0;
+}
+
+int dp_schedule_has_early(const dp_negotiator_t *n, const dp_group_view_t *view)
+{
+    (void)n;
+    (void)view;
+    return 0;
+}
+
+int dp_schedule_is_catching_up(const dp_negotiator_t *n)
+{
+    (void)n;
+    return 0;
+}
+
+int dp_schedule_is_deferring(const dp_negotiator_t *n)
+{
+    (void)n;
+    return 0;
+}
+
+int dp_schedule_is_unsettled(const dp_entry_t *entry)
+{
+    (void)entry;
+    return 0;
+}
+
+int dp_schedule_can_be_ahead(const dp_negotiator_t *n, uint64_t ahead)
+{
+    (void)n;
+    return ahead == 0;
+}
+
+int dp_schedule_submitted(dp_negotiator_t *n, dp_entry_t *entry)
+{
+    (void)n;
+    (void)entry;
+    return 0;
+}
+
+int dp_schedule_stand_in(const dp_negotiator_t *n, const dp_entry_t *entry, dp_arrival_t *arrival,
+                         uint64_t *since_ns)
+{
+    (void)n;
+    (void)entry;
+    (void)arrival;
+    (void)since_ns;
+    return 0;
+}
+
+void dp_schedule_catch_up(dp_negotiator_t *n)
+{
+    (void)n;
+}
+
+int dp_schedule_agreed(dp_negotiator_t *n, dp_entry_t *entry, uint32_t absent)
+{
+    (void)n;
+    (void)entry;
+    (void)absent;
+    return 0;
+}
+
+void dp_schedule_failed(dp_negotiator_t *n, dp_entry_t *entry, dp_status_t status, const char *text)
+{
+    (void)n;
+    (void)entry;
+    (void)status;
+    (void)text;
+}
+
+void dp_schedule_defer(dp_negotiator_t *n, uint64_t behind)
+{
+    (void)n;
+    (void)behind;
+}
+
+int dp_schedule_has_floors(const dp_negotiator_t *n)
+{
+    (void)n;
+    return 0;
+}
+
+uint64_t dp_schedule_floor(const dp_negotiator_t *n, const dp_entry_t *entry)
+{
+    (void)n;
+    (void)entry;
+    return 0;
+}
+
+void dp_schedule_raise_floor(dp_negotiator_t *n, const dp_entry_t *entry, uint64_t floor)
+{
+    (void)n;
+    (void)entry;
+    (void)floor;
+}
+
+void dp_schedule_note_order(dp_negotiator_t *n, dp_entry_t *entry,
+                            const dp_launch_entry_t *launch_entry, int is_first)
+{
+    (void)n;
+    (void)entry;
+    (void)launch_entry;
+    (void)is_first;
+}
+
+void dp_schedule_group_ended(dp_negotiator_t *n)
+{
+    (void)n;
+}
+
+/* Not reached: the caller refuses these while no schedule is active. */
+void dp_schedule_from_child(dp_negotiator_t *n, int from, int child, const dp_item_t *item)
+{
+    (void)child;
+    dp_fatal_protocol(n, from, "item %d, and this rank is built without schedules", item->kind);
+}
+
+void dp_schedule_from_parent(dp_negotiator_t *n, int from, const dp_item_t *item)
+{
+    dp_fatal_protocol(n, from, "item %d, and this rank is built without schedules", item->kind);
+}
+
+void dp_schedule_turn(dp_negotiator_t *n, int from, const dp_item_t *item, dp_reader_t *reader,
+                      size_t begin)
+{
+    (void)reader;
+    (void)begin;
+    dp_fatal_protocol(n, from, "item %d, and this rank is built without schedules", item->kind);
+}
+
+/* A rank that is built like this one never sends it; from any other it means nothing here. */
+void dp_schedule_give_up(dp_negotiator_t *n, int rank, uint64_t position, dp_entry_t *entry)
+{
+    (void)n;
+    (void)rank;
+    (void)position;
+    (void)entry;
+}
+
+void dp_schedule_leave(dp_negotiator_t *n, dp_schedule_end_reason_t reason, int rank,
+                       const char *text)
+{
+    (void)n;
+    (void)reason;
+    (void)rank;
+    (void)text;
+}
+
+void dp_schedule_waits(dp_negotiator_t *n)
+{
+    (void)n;
+}
+
+void dp_schedule_round(dp_negotiator_t *n)
+{
+    (void)n;
+}
+
+void dp_schedule_tick(dp_negotiator_t *n)
+{
+    (void)n;
+}
+
+uint64_t dp_schedule_deadline(const dp_negotiator_t *n)
+{
+    (void)n;
+    return UINT64_MAX;
+}
+
+void dp_schedule_resume(dp_negotiator_t *n)
+{
+    (void)n;
+}
+
+void dp_schedule_detect(dp_negotiator_t *n)
+{
+    (void)n;
+}
+
+void dp_schedule_flush(dp_negotiator_t *n)
+{
+    (void)n;
+}
