@@ -34,14 +34,15 @@ while [ $# -gt 0 ]; do
 done
 
 # The protocol, what it needs, and the programs that check it, without the rest of libdp.
-sources="$(cd "$root" && echo coordinator/negotiator/*.c coordinator/negotiator/schedule/*.c)
+sources="$(cd "$root" && printf '%s\n' coordinator/negotiator/*.c coordinator/negotiator/schedule/*.c | grep -v schedule/none.c)
     runtime/group/topology.c runtime/base/wire.c runtime/base/status.c runtime/engine/engine.c"
 folders="coordinator include kernels fusion runtime tests/sim tests/unit"
 wrap=-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=strdup
 flags="-std=c17 -O1 -g -D_GNU_SOURCE -DDP_ASSERTS=1 -w -I. -Iinclude"
 # Name, how it is compiled, what it is made of. Quick ones first.
 programs=(
-    "sim_scenarios checked tests/sim/scenarios.c,tests/sim/world.c,tests/unit/fail_allocation.c"
+    "sim_scenarios checked tests/sim/scenarios.c,tests/sim/scenario_world.c,tests/sim/world.c,tests/unit/fail_allocation.c"
+    "sim_scenarios_schedule checked tests/sim/scenarios_schedule.c,tests/sim/scenario_world.c,tests/sim/world.c"
     "test_signature checked tests/unit/coordinator/negotiator/test_signature.c"
     "test_negotiator checked tests/unit/coordinator/negotiator/test_negotiator.c,tests/sim/world.c"
     "test_negotiator_groups checked tests/unit/coordinator/negotiator/test_negotiator_groups.c,tests/sim/world.c"
@@ -53,7 +54,7 @@ programs=(
 )
 # How the programs are run: one may have several runs.
 runs=(
-    "sim_scenarios" "test_signature" "test_negotiator" "test_negotiator_groups"
+    "sim_scenarios" "sim_scenarios_schedule" "test_signature" "test_negotiator" "test_negotiator_groups"
     "test_negotiator_schedule" "test_stall" "test_negotiator_memory" "sim_negotiator --seeds 1 150"
     "sim_negotiator --seed 19711" "sim_negotiator --seed 21727" "explore --size pair" "explore --size groups" "explore --size contest" "explore --size schedule"
     "sim_negotiator --seeds 151 1200" "explore --size schedule3" "explore --size trio"

@@ -1,5 +1,9 @@
 # The negotiator: pure, so worlds of several ranks run inside one test.
-foreach(name negotiator negotiator_groups negotiator_schedule stall)
+set(names negotiator negotiator_groups stall)
+if(DP_WITH_SCHEDULE)
+  list(APPEND names negotiator_schedule)
+endif()
+foreach(name IN LISTS names)
   dp_test(test_${name} SOURCES coordinator/negotiator/test_${name}.c ../sim/world.c LIBS dp_coordinator TIMEOUT 30)
 endforeach()
 dp_test(test_signature SOURCES coordinator/negotiator/test_signature.c LIBS dp_coordinator TIMEOUT 30)
