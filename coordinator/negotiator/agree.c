@@ -1,9 +1,10 @@
 /*
  * agree.c - the rules of one tensor: it arrives, is complete, is launched or fails.
  *
- * What goes up is not ordered. What comes down is: LAUNCH, FAILURE, JOINED, CLOSED and BYE form one
- * list that the root writes; every rank applies, in the same order and through the same functions,
- * those that concern it or ranks below it.
+ * Called by receive.c, follow.c, own.c and order.c, on the thread that drives the negotiator.
+ * Messages to the parent are not ordered. From the parent come the ordered items: LAUNCH, FAILURE,
+ * JOINED, CLOSED, SCHEDULE, SCHEDULE_END and BYE. The root writes them as one list; every rank
+ * applies those that concern it or ranks below it, in the same order and by the same functions.
  *
  * Why no message needs an occurrence number. A rank submits occurrence k+1 of a name after k ended
  * here, and it ended because a LAUNCH or FAILURE came down through every node above. So when news
@@ -30,9 +31,8 @@ int dp_launches_alone(dp_collective_t collective)
 
 /* ---- Ordered items ---------------------------------------------------------------------- */
 
-/* Of a failure. Of a group to be made: the ranks in the list, and whoever announced it with
- * another.
- */
+/* The branches that a FAILURE is for. Of a group to be made: those of the ranks in the list, and of
+ * ranks that have announced it with another list. */
 void dp_agree_targets(dp_negotiator_t *n, const dp_entry_t *entry, const int32_t *list,
                       uint32_t count)
 {
@@ -59,7 +59,7 @@ void dp_agree_end(dp_negotiator_t *n, dp_entry_t *entry, uint64_t position, int 
     entry->ended.position = position;
     if (in_failure) entry->ended.in_failure = 1;
     if (!in_failure && entry->view != NULL) entry->ended.in_failure = 0;
-    entry->leave.is_kept = 0; /* the next occurrence needs those who left */
+    entry->leave.is_kept = 0; /* the next occurrence needs the ranks that left */
     for (int i = 0; entry->view == NULL && i < n->child_count; i++) {
         if (dp_bit_get(n->targets, i)) entry->making.ended_for[i] = position;
     }
@@ -73,11 +73,12 @@ void dp_agree_launch_begin(dp_negotiator_t *n, dp_ordered_launch_t *launch, dp_e
     launch->entry = entry;
     launch->collective = dp_entry_signature(entry)->collective;
     launch->entry_begin = n->out.launch_entry_count;
-    /* Not whoever has announced another list. */
+    /* The launch is not for ranks that have announced the name with another list. */
     memcpy(n->targets, entry->expect, n->table.bit_words * sizeof(*n->targets));
 }
 
-/* Every rank that takes part has proposed this signature, or was told it as it has joined. */
+/* Every rank that takes part has proposed this signature, or has joined and learns it with the
+ * LAUNCH. */
 static void adopt_signature(dp_negotiator_t *n, dp_entry_t *entry)
 {
     if (dp_table_retire(&n->table, entry->signature) != DP_OK) {
@@ -204,7 +205,7 @@ static void check_complete(dp_negotiator_t *n, dp_entry_t *entry)
     }
 }
 
-/* What is said up now comes back as a FAILURE. */
+/* The root answers a conflict with a FAILURE. */
 void dp_agree_conflict(dp_negotiator_t *n, dp_entry_t *entry, const int rank[2],
                        const dp_signature_t *const signature[2])
 {
@@ -248,7 +249,7 @@ static void note_absent(dp_entry_t *entry, uint32_t count, int rank)
     if (entry->arrived.absent_rank < 0 || rank == root) entry->arrived.absent_rank = rank;
 }
 
-/* Branches whose ranks have joined count as ready, once somebody has really submitted. */
+/* Branches whose ranks have joined count as ready, once one rank has really submitted. */
 void dp_agree_absent(dp_negotiator_t *n, dp_entry_t *entry)
 {
     if (!entry->is_pending || entry->arrived.first_rank < 0 || entry->arrived.is_complete ||
@@ -296,7 +297,7 @@ void dp_agree_arrive(dp_negotiator_t *n, dp_entry_t *entry, const dp_arrival_t *
     int is_first = entry->arrived.first_rank < 0;
 
     DP_ASSERT(!dp_bit_get(entry->heard, arrival->branch));
-    if (entry->sent.is_ready) { /* so far everybody in the list was ready: this is another one */
+    if (entry->sent.is_ready) { /* all ranks of one list were ready, so this is another list */
         dp_contest_arrive(n, entry, arrival);
         return;
     }

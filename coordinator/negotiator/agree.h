@@ -1,6 +1,6 @@
 /*
  * agree.h - the rules of one tensor, in agree.c, contest.c and own.c. Part of
- * negotiator_internal.h. Each function ends the world (dp_fatal()) by itself where it fails.
+ * negotiator_internal.h. Each function that fails calls dp_fatal() by itself.
  */
 #ifndef DP_COORDINATOR_AGREE_H
 #define DP_COORDINATOR_AGREE_H
@@ -42,8 +42,7 @@ void dp_agree_urgent(dp_negotiator_t *n, dp_entry_t *entry);
 void dp_agree_pending(dp_negotiator_t *n, dp_entry_t *entry, uint64_t first_ns);
 void dp_agree_lacks(dp_negotiator_t *n, dp_entry_t *entry, int leaver);
 void dp_agree_absent(dp_negotiator_t *n, dp_entry_t *entry); /* ranks may have joined */
-/* Ordered items, on every rank in the same order. n->targets says whom one is for, this node's
- * children and this rank: */
+/* Ordered items, on every rank in the same order. n->targets holds the branches that one is for. */
 void dp_agree_targets(dp_negotiator_t *n, const dp_entry_t *entry, const int32_t *list,
                       uint32_t count);
 /* begin, launch for each tensor, end. */
@@ -65,7 +64,7 @@ void dp_contest_mismatch(dp_negotiator_t *n, dp_entry_t *entry, int branch, cons
 void dp_contest_partial(dp_negotiator_t *n, dp_entry_t *entry, int branch, const dp_item_t *item,
                         uint64_t first_ns);
 void dp_contest_heard(dp_entry_t *entry, int branch); /* its READY came */
-/* The occurrence is over, as n->targets were told: what the others said is of the next. */
+/* The occurrence is over for n->targets: what other branches announced is of the next. */
 void dp_contest_over(dp_negotiator_t *n, dp_entry_t *entry);
 void dp_contest_drop(dp_entry_t *entry);
 

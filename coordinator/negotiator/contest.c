@@ -2,10 +2,11 @@
  * contest.c - a group to be made whose name is used with two lists of ranks at once.
  *
  * Lists differ, so a node may have announced that all of one list are ready when it hears of
- * another one below it. It says CONTEST, which comes back as a FAILURE for both, unless the root
- * has launched the first meanwhile. Then the second list stands as the first word of the next
- * occurrence: whoever said it is not told of that launch and does not say it again. So what comes
- * behind READY is kept here until the occurrence is over. So is PARTIAL, which a child says once.
+ * another one below it. It sends CONTEST, which the root answers with a FAILURE for both, unless it
+ * has launched the first list meanwhile. In that case the second list is the first announcement of
+ * the next occurrence: its ranks are not told of the launch and do not announce it again. So what
+ * arrives after READY went up is kept here until the occurrence is over, and so is PARTIAL, which a
+ * child sends once. Called by agree.c and receive.c.
  */
 #include "coordinator/negotiator/negotiator_internal.h"
 
@@ -31,7 +32,7 @@ static void append_contest(dp_entry_t *entry, dp_contest_t *contest)
     *end = contest;
 }
 
-/* NULL: the world has ended. */
+/* NULL: a fatal error was raised. */
 static dp_contest_t *keep_contest(dp_negotiator_t *n, dp_entry_t *entry, dp_item_kind_t kind,
                                   int branch)
 {
@@ -136,7 +137,7 @@ void dp_contest_heard(dp_entry_t *entry, int branch)
     }
 }
 
-/* As the first words of the next occurrence. */
+/* As the first announcement of the next occurrence. */
 static void replay_contest(dp_negotiator_t *n, dp_entry_t *entry, dp_contest_t *contest)
 {
     const dp_signature_t *signatures[2] = {contest->signature[0], contest->signature[1]};

@@ -4,13 +4,13 @@
  * Called by dp_negotiator_output(), on the thread that drives the negotiator, before each output is
  * taken; inputs only change state. Where nothing is due a step does nothing, so the second call
  * right after the first leaves everything as it is. The order is part of the protocol's proof:
- * change it and the explorer finds a world that breaks.
+ * if it is changed, the explorer finds a case that breaks.
  */
 #include "coordinator/negotiator/negotiator_internal.h"
 
 void dp_flush(dp_negotiator_t *n)
 {
-    /* 1. What this rank says of occurrences comes before anything that ends them. */
+    /* 1. This rank announces its part of an occurrence before any step that may end it. */
     dp_own_flush(n);
     /* 2. Late launches that are settled come before launches that are ordered below. */
     dp_schedule_catch_up(n);

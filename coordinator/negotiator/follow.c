@@ -1,8 +1,9 @@
 /*
- * follow.c - what the parent says: the order that the root has made, and its questions.
+ * follow.c - items from the parent: the order that the root has made, and its questions.
  *
  * Each item is checked against what this node and its children have announced, applied, and passed
- * on, byte for byte, to those children below which it concerns somebody.
+ * on, byte for byte, to the children that it concerns, or that have such ranks below them. Called
+ * by receive.c for each item of a frame.
  */
 #include "coordinator/negotiator/negotiator_internal.h"
 
@@ -11,7 +12,8 @@
 
 /* ---- LAUNCH and FAILURE ----------------------------------------------------------------- */
 
-/* The entry that a LAUNCH entry or FAILURE names, after a new id was given; NULL: the world ended.
+/* The entry that a LAUNCH entry or FAILURE names, after a new id was given; NULL: a fatal error was
+ * raised.
  */
 static dp_entry_t *named_entry(dp_negotiator_t *n, int from, const dp_item_t *item)
 {
@@ -35,7 +37,7 @@ static dp_entry_t *named_entry(dp_negotiator_t *n, int from, const dp_item_t *it
     return entry;
 }
 
-/* Has everybody at or below this node said that the tensor can go, or that it can go without? */
+/* Has every rank at or below this node submitted the tensor, or joined instead? */
 static int is_launchable(const dp_negotiator_t *n, const dp_entry_t *entry)
 {
     if (entry->sent.is_ready) return 1; /* a CONTEST that came behind READY was too late */
@@ -46,7 +48,7 @@ static int is_launchable(const dp_negotiator_t *n, const dp_entry_t *entry)
     return entry->view != NULL;
 }
 
-/* Joined ranks learn the signature with the LAUNCH. 0: the world has ended. */
+/* Joined ranks learn the signature with the LAUNCH. 0: a fatal error was raised. */
 static int learn_signature(dp_negotiator_t *n, int from, dp_entry_t *entry, dp_item_t *item)
 {
     char what[DP_ENTRY_TEXT_MAX];
@@ -67,7 +69,7 @@ static int learn_signature(dp_negotiator_t *n, int from, dp_entry_t *entry, dp_i
     return !n->is_fatal;
 }
 
-/* What one entry may say by itself. 0: the world has ended. */
+/* Checks one entry of a LAUNCH by itself. 0: a fatal error was raised. */
 static int check_entry(dp_negotiator_t *n, int from, dp_entry_t *entry, dp_item_t *item)
 {
     int takes_part = dp_entry_takes_part(n, entry);
@@ -90,7 +92,7 @@ static int check_entry(dp_negotiator_t *n, int from, dp_entry_t *entry, dp_item_
     return !n->is_fatal && learn_signature(n, from, entry, item);
 }
 
-/* What a LAUNCH may hold beside its first tensor. 0: the world has ended. */
+/* Checks what a LAUNCH holds beside its first tensor. 0: a fatal error was raised. */
 static int check_companions(dp_negotiator_t *n, int from, const dp_ordered_launch_t *launch,
                             const dp_entry_t *entry, uint32_t count)
 {
@@ -175,7 +177,7 @@ static void receive_failure(dp_negotiator_t *n, int from, const dp_item_t *item)
 
 /* ---- The rest --------------------------------------------------------------------------- */
 
-/* Sets n->targets to the members of an item's group; NULL: the world has ended. */
+/* Sets n->targets to the members of an item's group; NULL: a fatal error was raised. */
 static dp_group_view_t *told_view(dp_negotiator_t *n, int from, const dp_item_t *item)
 {
     dp_group_view_t *view = dp_group_view_find(n, item->group);
@@ -290,7 +292,7 @@ void dp_follow(dp_negotiator_t *n, int from, dp_item_t *item, dp_reader_t *reade
         dp_fatal_protocol(n, from, "item %d while a schedule is scheduled", item->kind);
         return;
     }
-    /* What goes up from here on was said knowing this item. */
+    /* What goes up from here on is sent by a node that knows this item. */
     if (item->kind == DP_ITEM_FAILURE || item->kind == DP_ITEM_CLOSED) dp_outbox_close_up(n);
     switch (item->kind) {
     case DP_ITEM_SEEK:

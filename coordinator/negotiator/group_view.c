@@ -216,7 +216,7 @@ void dp_group_views_fini(dp_negotiator_t *n)
     free(n->out.mask);
 }
 
-/* ---- Who takes part in a tensor --------------------------------------------------------- */
+/* ---- Ranks that take part in a tensor --------------------------------------------------- */
 
 dp_entry_t *dp_entry_get(dp_negotiator_t *n, const dp_key_t *key, dp_group_view_t *view)
 {

@@ -1,10 +1,11 @@
 /*
  * join.c - ranks that have no more data for a group, and how the others go on without them.
  *
- * JOIN goes up to the root, which orders JOINED once every member has said so. Until then a branch
- * all of whose ranks have joined counts as ready for every tensor of the group that somebody else
+ * JOIN goes up to the root, which orders JOINED once every member has joined. Until then a branch
+ * all of whose ranks have joined counts as ready for every tensor of the group that another rank
  * submits, unless it had announced that occurrence before: on an edge READY comes before the JOIN
- * that follows it. What a tensor went without is counted on its way up and told with its LAUNCH.
+ * that follows it. The ranks that are absent are counted on the way up, and LAUNCH carries their
+ * number.
  */
 #include "coordinator/negotiator/negotiator_internal.h"
 
@@ -51,7 +52,7 @@ int dp_join_names(const dp_negotiator_t *n, const dp_entry_t *entry, int branch)
     return view->joined_rank[branch];
 }
 
-/* May this tensor do without those who have joined? */
+/* May this tensor be launched without the ranks that have joined? */
 int dp_join_allows(const dp_entry_t *entry)
 {
     const dp_signature_t *signature = dp_entry_signature(entry);

@@ -1,15 +1,15 @@
 /*
  * leave.c - ranks that submit nothing more, and the tensors that can never be launched for it.
  *
- * A rank that finalizes says LEFT, and before it KEEP for each operation it has pending: these it
+ * A rank that finalizes sends LEFT, and before it KEEP for each operation it has pending: these it
  * has submitted, every other tensor of its groups lacks it for ever. The root orders CLOSED for
  * each of these groups, with the tensors that all leavers so far have kept. At that position every
  * rank draws the same conclusion: what is pending there and not kept fails here and now, and so
- * does every later submission. A leaver that changes nothing in a group is not told about: in a
+ * does every later submission. For a leaver that changes nothing in a group no CLOSED is sent: in a
  * program that waits for its operations before it finalizes CLOSED comes once.
  *
  * A send needs two ranks only, a group to be made its members. The node at which one of them is
- * ready and the other known to have left says LACKS, and the root lets it fail.
+ * ready and the other known to have left sends LACKS, and the root orders its FAILURE.
  */
 #include "coordinator/negotiator/negotiator_internal.h"
 
@@ -111,7 +111,7 @@ static void remember_kept(dp_negotiator_t *n, int rank, uint64_t position, dp_en
     n->leave.kept[n->leave.kept_count++] = (dp_keep_t){rank, position, entry};
 }
 
-/* position: of the last ordered item the leaver had seen when it said so. */
+/* position: of the last ordered item the leaver had seen when it sent LEFT. */
 void dp_leave_keep(dp_negotiator_t *n, int rank, uint64_t position, dp_entry_t *entry)
 {
     if (position < entry->ended.position) return; /* what it waits for is on its way there */
@@ -281,10 +281,10 @@ void dp_leave_close(dp_negotiator_t *n, dp_group_view_t *view, int rank)
     dp_leave_refuse_join(n, view, view->join_request);
 }
 
-/* ---- Who does not leave ----------------------------------------------------------------- */
+/* ---- Ranks that do not leave ------------------------------------------------------------ */
 
 /* Some ranks wait in dp_finalize() for others. No error, however long it takes: these may have work
- * of their own. But worth a word, as a rank that never comes looks like a job that hangs. */
+ * of their own. But it is reported, as a rank that never comes looks like a job that hangs. */
 static int waits_for_leavers(const dp_negotiator_t *n)
 {
     return dp_is_root(n) && !n->is_fatal && n->leave.interval_ns != 0 &&

@@ -15,10 +15,10 @@ typedef struct dp_keep {
 } dp_keep_t;
 
 typedef struct dp_leave {
-    int is_finalizing, has_left; /* has_left: and has said so */
+    int is_finalizing, has_left; /* has_left: LEFT was sent */
     uint64_t *left;              /* a bit per rank: those at or below this node that have left */
     int left_count;
-    /* root: since when some have left and others have not, when to say so, and again */
+    /* root: since when some have left and others have not, when to report it, and again */
     uint64_t first_ns, report_ns, interval_ns;
     uint32_t keeps;             /* KEEPs seen from the parent since the last ordered item */
     dp_group_view_t *keep_view; /* which they are about */
@@ -32,7 +32,7 @@ typedef struct dp_leave {
 void dp_join_own(dp_negotiator_t *n, dp_group_view_t *view, void *request);
 void dp_join_refused(dp_negotiator_t *n, dp_group_view_t *view); /* a rank has left the group */
 void dp_join_arrive(dp_negotiator_t *n, dp_group_view_t *view, int rank);
-void dp_join_flush(dp_negotiator_t *n); /* what this rank may say by now */
+void dp_join_flush(dp_negotiator_t *n); /* JOIN, if this rank may send it by now */
 /* Has this rank joined? */
 int dp_join_has_own(const dp_negotiator_t *n, const dp_group_view_t *view);
 void dp_join_all(dp_negotiator_t *n, dp_group_view_t *view, int last_rank); /* JOINED */

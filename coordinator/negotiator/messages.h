@@ -1,8 +1,10 @@
+/* clang-format off */
 /*
  * messages.h - the frames negotiators exchange: the one place that knows their bytes.
  *
- * Pure encoding, both ways. It knows nothing of trees, tables or rules; docs/protocol.md tells what
- * each item means. All integers are little-endian.
+ * Pure encoding, both ways, called by the negotiator's other files on its thread. It knows nothing
+ * of trees, tables or rules; docs/protocol.md tells what each item means. All integers are
+ * little-endian.
  *
  *   frame  := header item*                     at most DP_MESSAGE_MAX bytes
  *   header := u8 version (DP_FRAME_VERSION), u8 zero, u16 zero, u32 generation, u32 epoch,
@@ -15,38 +17,43 @@
  *   text   := u16 bytes, the bytes             no terminator, no NUL inside
  *
  *   up, from child to parent (position: of the last ordered item the sender had seen)
- *     READY    ref, u16 version, u8 flags, f32 absmax [, u32 absent, u32 joined rank] [, u64 ahead]
- *              [, signature]
- *     MISMATCH ref, u32 rank a, u32 rank b, signature a, signature b
- *     LACKS    ref, u32 rank that has left, signature
- *     CONTEST  as MISMATCH, after READY was said
- *     URGENT   ref
- *     PARTIAL  ref [, list], u64 age in ns
- *     JOIN     u32 group, u32 rank
- *     KEEP     u32 rank, u64 position of that rank, ref
- *     LEFT     u32 rank
+ *     READY         ref, u16 version, u8 flags, f32 absmax [, u32 absent, u32 joined rank]
+ *                   [, u64 ahead] [, signature]
+ *     MISMATCH      ref, u32 rank a, u32 rank b, signature a, signature b
+ *     LACKS         ref, u32 rank that has left, signature
+ *     CONTEST       as MISMATCH, after READY was sent
+ *     URGENT        ref
+ *     PARTIAL       ref [, list], u64 age in ns
+ *     JOIN          u32 group, u32 rank
+ *     KEEP          u32 rank, u64 position of that rank, ref
+ *     LEFT          u32 rank
  *     FIN
- *     MISSING  u32 round, u32 count, u8 n, n x (u32 rank, u32 pending, text progress)
- *     DIVERGE  u8 reason, u32 rank, text                                            while scheduled
- *     COUNT    u64 rounds, u32 rank                                                 while scheduled
- *     REACHED    u64 lowest, u64 highest, u32 n, n x u64 rounds of a bucket               while
- * scheduled GIVE_UP     u32 rank, u64 position of that rank, ref down, from parent to child
- * (position: one less than that of the first ordered item) SEEK     u64 position one less than that
- * of the next ordered item LAUNCH   u64 sequence, u64 behind, u32 n, n x entry ordered FAILURE  u32
- * id, u8 flags [, key] [, list], u8 status, text                       ordered JOINED   u32 group,
- * u32 rank                                                      ordered KEEP     u32 rank, u64
- * zero, ref                                    only before CLOSED CLOSED   u32 group, u32 rank, u32
- * n, the KEEPs before it                          ordered BYE ordered SCHEDULE     u64 sequence,
- * u32 stride, u32 n, n x bucket                           ordered SCHEDULE_END  u64 lowest, u64
- * highest, u32 n, n x u64 rounds of a bucket                ordered CONFIRM  u64 rounds, u32 rank
- * while scheduled PAUSE     u8 reason, u32 rank, text                                        while
- * scheduled WHO      u32 round, u32 patience in ms, ref [, list] WARN     u32 group [, list], text
- *     entry := u32 id, u8 flags, f32 absmax [, key] [, u32 absent] [, signature]
- *              [, u32 new group, u32 slot]
- *     bucket:= u32 n, n x (u32 id, u8 flags, f32 absmax)
+ *     MISSING       u32 round, u32 count, u8 n, n x (u32 rank, u32 pending, text progress)
+ *     GIVE_UP       u32 rank, u64 position of that rank, ref
+ *     DIVERGE       u8 reason, u32 rank, text                          a schedule is active
+ *     COUNT         u64 rounds, u32 rank                               a schedule is active
+ *     REACHED       u64 lowest, u64 highest, u32 n, n x u64 rounds of a bucket       likewise
+ *   down, from parent to child (position: one less than that of the first ordered item)
+ *     SEEK          u64 position                    one less than that of the next ordered item
+ *     LAUNCH        u64 sequence, u64 behind, u32 n, n x entry                       ordered
+ *     FAILURE       u32 id, u8 flags [, key] [, list], u8 status, text               ordered
+ *     JOINED        u32 group, u32 rank                                              ordered
+ *     KEEP          u32 rank, u64 zero, ref                               only before CLOSED
+ *     CLOSED        u32 group, u32 rank, u32 n, the KEEPs before it                  ordered
+ *     BYE                                                                            ordered
+ *     SCHEDULE      u64 sequence, u32 stride, u32 n, n x bucket                      ordered
+ *     SCHEDULE_END  u64 lowest, u64 highest, u32 n, n x u64 rounds of a bucket       ordered
+ *     CONFIRM       u64 rounds, u32 rank                               a schedule is active
+ *     PAUSE         u8 reason, u32 rank, text                          a schedule is active
+ *     WHO           u32 round, u32 patience in ms, ref [, list]
+ *     WARN          u32 group [, list], text
+ *     entry      := u32 id, u8 flags, f32 absmax [, key] [, u32 absent] [, signature]
+ *                   [, u32 new group, u32 slot]
+ *     bucket     := u32 n, n x (u32 id, u8 flags, f32 absmax)
  *   both, alone in a frame (position: DP_POSITION_NONE, as ordered items may have been dropped)
- *     FATAL    u8 status, u32 culprit (all ones: unknown), text
+ *     FATAL         u8 status, u32 culprit (all ones: unknown), text
  */
+/* clang-format on */
 #ifndef DP_COORDINATOR_MESSAGES_H
 #define DP_COORDINATOR_MESSAGES_H
 

@@ -1,9 +1,9 @@
 /*
- * negotiator.c - the door of the state machine: inputs of this rank, outputs for it.
+ * negotiator.c - the public functions of the state machine: inputs of this rank, outputs for it.
  *
- * What the program submits is checked here against what this rank has said before; whether the
- * others agree is for agree.c. Every input is ignored once the world has ended or everybody has
- * said goodbye.
+ * A submission is checked here against what this rank has submitted before; whether the other ranks
+ * agree is for agree.c. Every input is ignored after a fatal error, and once all ranks have
+ * finalized.
  */
 #include "coordinator/negotiator/negotiator_internal.h"
 

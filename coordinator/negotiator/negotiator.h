@@ -7,9 +7,12 @@
  * the simulator over a virtual network.
  *
  * READY goes up the tree once a subtree is ready; the root appends to the order and sends LAUNCH
- * down. Nothing is repeated and nothing is sent when idle. Where the same tensors come round after
- * round the root schedules the schedule: then each rank launches by itself, in that order, and asks
- * nobody, until a rank does something else. docs/protocol.md tells the rules.
+ * down. No message is repeated, and an idle negotiator sends nothing. Where the same tensors are
+ * submitted in each round of a loop, the root orders a *schedule*: each rank then launches by it,
+ * without a message, until some rank does something else. docs/protocol.md has the rules.
+ *
+ * All functions are called on one thread, or by threads that take turns (coordinator/loop). None of
+ * them blocks.
  */
 #ifndef DP_COORDINATOR_NEGOTIATOR_H
 #define DP_COORDINATOR_NEGOTIATOR_H
@@ -28,9 +31,8 @@ typedef struct dp_negotiator_options {
     size_t fusion_bytes;    /* root: enough is gathered to launch at once */
     uint64_t stall_warn_ns; /* 0: never */
     uint64_t stall_limit_ns; /* 0: never */
-    int may_schedule;        /* root: schedule the schedule where rounds repeat themselves */
-    uint64_t
-        resume_rounds; /* root: a schedule that was scheduled for so many comes back; 0: none */
+    int may_schedule;        /* root: order a schedule where rounds repeat themselves */
+    uint64_t resume_rounds;  /* root: a schedule that lived so long may come back; 0: none does */
 } dp_negotiator_options_t;
 
 #define DP_GROUP_WORLD 0u          /* uid of the group of all ranks */
@@ -41,7 +43,7 @@ typedef struct dp_negotiator_options {
 
 /* Why a cached schedule ends. */
 typedef enum dp_schedule_end_reason {
-    DP_SCHEDULE_END_TENSOR,    /* a tensor that is not in the plan */
+    DP_SCHEDULE_END_TENSOR,    /* a tensor that is not in the schedule */
     DP_SCHEDULE_END_SIGNATURE, /* one that is, with another type or shape */
     DP_SCHEDULE_END_MEMORY,    /* whose memory is no longer the engine's */
     DP_SCHEDULE_END_SCALE,     /* whose magnitude has left what its fp16 scale was chosen for */
@@ -50,7 +52,7 @@ typedef enum dp_schedule_end_reason {
     DP_SCHEDULE_END_GROUP,    /* a group is made or ended */
     DP_SCHEDULE_END_FINALIZE, /* a rank submits nothing more */
     DP_SCHEDULE_END_SETTING,  /* dp_negotiator_end_schedule() */
-    DP_SCHEDULE_END_STALL,    /* a rank is late: the negotiated protocol says who */
+    DP_SCHEDULE_END_STALL,    /* a rank is late: negotiation finds out which one */
     DP_SCHEDULE_END_REASONS
 } dp_schedule_end_reason_t;
 
@@ -62,20 +64,21 @@ typedef enum dp_output_kind {
                          group_create, a group_destroy come alone */
     DP_OUTPUT_JOINED, /* every rank of the group has joined: request, last_rank */
     DP_OUTPUT_FAIL,   /* one request fails: status, text; others are untouched */
-    DP_OUTPUT_FATAL,  /* the world is over: status, text, culprit; every request fails with it.
+    DP_OUTPUT_FATAL,  /* a fatal error: status, text, culprit; every request fails with it.
                          Messages to spread it were put out before */
     DP_OUTPUT_WARN,   /* text for the log: a stall report and its end */
-    DP_OUTPUT_SCHEDULE_BEGAN, /* from here on launches are no longer negotiated: entry_count tensors
-                               */
-    DP_OUTPUT_SCHEDULE_PAUSED, /* that is about to end: no launch is over before SCHEDULE_ENDED says
-                                  which may be */
-    DP_OUTPUT_SCHEDULE_ENDED,  /* they are again: reason, culprit, text. Launches after `sequence`
-                            and up  to `until` that this rank was told of are not over before SETTLED
-                            says so  for each of their entries: not every rank may have submitted
-                            them
-                          */
-    DP_OUTPUT_SETTLED, /* entry `id` of launch `sequence`: status, text; `absent` ranks have joined
-                          instead. The first of its kind for one that is there twice comes first */
+    /* Launches are no longer negotiated from here on; the schedule has `until` tensors. */
+    DP_OUTPUT_SCHEDULE_BEGAN,
+    /* The schedule is about to end: report no launch as complete before SCHEDULE_ENDED says which
+     * ones may be. */
+    DP_OUTPUT_SCHEDULE_PAUSED,
+    /* Launches are negotiated again: reason, culprit, text. Of the launches after `sequence` and up
+     * to `until` that this rank was given, some ranks may not have submitted all entries. Report
+     * them as complete only when SETTLED has come for each of their entries. */
+    DP_OUTPUT_SCHEDULE_ENDED,
+    /* Entry `id` of launch `sequence`: status, text; `absent` ranks have joined instead. If an id
+     * occurs twice in a launch, its outputs keep the order of the entries. */
+    DP_OUTPUT_SETTLED,
     DP_OUTPUT_FINISHED /* every rank has finalized: close the transport */
 } dp_output_kind_t;
 
@@ -84,8 +87,8 @@ typedef struct dp_launch_entry {
     const dp_signature_t *signature; /* what all agreed on; valid until the next call */
     const char *name;                /* likewise */
     uint32_t absent;                 /* ranks of the group that have joined instead */
-    int is_void;                     /* request is NULL: it failed, but others had launched it; give
-                                        anything, they know */
+    int is_void;       /* request is NULL: it failed after other ranks had launched it. Contribute
+                          anything of the right size: they discard the result */
     uint32_t id;       /* of the name, from the root, for ever; UINT32_MAX of a group_create */
     float last_absmax; /* maximum over the ranks of what submit was given */
     int in_place;      /* AND over the ranks */
@@ -97,9 +100,9 @@ typedef struct dp_output {
     int to;
     const void *data;
     size_t bytes;
-    uint64_t sequence; /* LAUNCH: ascending; other groups' are left out. What makes up
-                          for a schedule that has ended may come later */
-    int is_scheduled;  /* LAUNCH: by the schedule, others may not be that far */
+    uint64_t sequence; /* LAUNCH: ascending, with gaps for other groups. A late launch of a schedule
+                          that has ended has its number in that schedule, which may be lower */
+    int is_scheduled;  /* LAUNCH: by the schedule, so other ranks may not be that far */
     uint32_t group;    /* LAUNCH: uid; of a group_create the new group's */
     uint32_t slot;     /* LAUNCH of a group_create: 1 .. DP_GROUPS_MAX */
     int last_rank;     /* JOINED: a rank of the group */
@@ -122,7 +125,7 @@ typedef struct dp_submission {
     const dp_signature_t *signature; /* copied */
     int in_place;
     float last_absmax; /* negative: unknown */
-    int is_urgent;     /* somebody already waits for it */
+    int is_urgent;     /* a thread already waits for it */
     void *request;     /* handed back in LAUNCH or FAIL, exactly once, unless FATAL comes */
 } dp_submission_t;
 
@@ -146,7 +149,7 @@ void dp_negotiator_peer_lost(dp_negotiator_t *negotiator, int rank, const char *
 /* A thread has waited for a while for something that is not launched here: a cached schedule must
  * not hold it back. */
 void dp_negotiator_waits(dp_negotiator_t *negotiator, uint64_t now_ns);
-/* Somebody waits for this pending request: the root must not hold it back. */
+/* A thread waits for this pending request: the root must not hold it back. */
 void dp_negotiator_urgent(dp_negotiator_t *negotiator, uint32_t group, const char *name,
                           uint64_t now_ns);
 /* Root: other limits for holding back. */
@@ -162,10 +165,10 @@ void dp_negotiator_launched(dp_negotiator_t *negotiator, uint64_t sequence, uint
  * still launched, or fail with DP_ERR_LEFT where another rank left too. Waiting for them first
  * would leave two ranks waiting for each other. FINISHED comes when every rank is that far. */
 void dp_negotiator_finalize(dp_negotiator_t *negotiator, uint64_t now_ns);
-/* Ends the world, on behalf of this rank. */
+/* Ends the job on all ranks, on behalf of this one. */
 void dp_negotiator_abort(dp_negotiator_t *negotiator, dp_status_t status, const char *text,
                          uint64_t now_ns);
-/* Ends the world, and says whose fault it is. */
+/* Ends the job on all ranks, and names the rank whose fault it is. */
 void dp_negotiator_blame(dp_negotiator_t *negotiator, dp_status_t status, int culprit,
                          const char *text, uint64_t now_ns);
 void dp_negotiator_tick(dp_negotiator_t *negotiator, uint64_t now_ns);

@@ -11,13 +11,13 @@
  *   order.c         the root: what is ordered, and when
  *   join.c          ranks that have no more data                   (leave.h)
  *   leave.c         ranks that submit nothing more, and the tensors that fail for it
- *   stall.c         names the ranks missing for a tensor that waits too long
+ *   stall.c         reports the ranks missing for a tensor that waits too long
  *   table.c         names, ids, and what is known of each tensor's pending occurrence
  *   group_view.c    groups, and which subtrees take part in what
- *   receive.c       frames from neighbours, and what children say
- *   follow.c        what the parent says                           (receive.h)
+ *   receive.c       frames from neighbours, and items from children
+ *   follow.c        items from the parent                          (receive.h)
  *   epoch.c         what is forgotten when a schedule begins or ends
- *   outbox.c        frames and outputs on their way out, the end of the world
+ *   outbox.c        frames and outputs on their way out, fatal errors
  *   schedule/       launches that need no negotiation: an optional module, behind its hooks
  *
  * Only the files of this folder and the simulator's digest may include this.

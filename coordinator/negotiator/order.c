@@ -1,6 +1,9 @@
 /*
  * order.c - the root: appends to the one order that all ranks follow, and decides when.
  *
+ * Called by agree.c when a tensor is complete and by flush.c, on the thread that drives the root's
+ * negotiator.
+ *
  * Complete tensors are launched at once while the data plane is idle; while it is busy they are
  * held back for a while, so that more join them. Tensors that this rank takes no part in are never
  * held: it knows nothing of the data planes they run on. A LAUNCH holds tensors of one group; what
@@ -33,7 +36,7 @@ static uint64_t payload_bytes(const dp_signature_t *signature)
     return bytes;
 }
 
-/* What an entry or a FAILURE says of its tensor: its id, and the key where the id is new. */
+/* Names the tensor of an entry or a FAILURE: its id, and its key if the id is new. */
 static unsigned name_entry(dp_negotiator_t *n, dp_item_t *item, dp_entry_t *entry)
 {
     unsigned flags = 0;
@@ -66,7 +69,7 @@ void dp_order_failure(dp_negotiator_t *n, dp_entry_t *entry, dp_status_t status,
     if (!n->is_fatal) dp_agree_fail(n, entry, status, text);
 }
 
-/* Of both lists: whoever is in one of them waits, or will. */
+/* The union of both lists: each of their ranks waits for the group, or will. */
 static int32_t *unite_members(const dp_signature_t *a, const dp_signature_t *b, uint32_t *count)
 {
     int32_t *list = malloc(((size_t)a->member_count + b->member_count + 1) * sizeof(*list));
@@ -144,7 +147,7 @@ static void refuse_absent(dp_negotiator_t *n, dp_entry_t *entry)
     dp_order_failure(n, entry, DP_ERR_ORDER, text, NULL, 0);
 }
 
-/* A rank that owes the tensor waits for something that cannot come before it. */
+/* A rank has to launch the tensor late, and waits for something that cannot come before it. */
 void dp_order_give_up(dp_negotiator_t *n, dp_entry_t *entry, int rank)
 {
     char what[DP_ENTRY_TEXT_MAX], name[DP_RANK_TEXT_MAX], text[DP_ERROR_TEXT_MAX];
@@ -247,7 +250,7 @@ static uint32_t pick_companions(dp_entry_t *const *entries, size_t begin, size_t
 }
 
 /* What a launch has to be behind: whatever one of its ranks had launched by a schedule, or after
- * something that was. What is owed itself has its place. */
+ * something that was. An unsettled occurrence has its place already. */
 static uint64_t find_floor(dp_negotiator_t *n, dp_entry_t *first, dp_entry_t *const *entries,
                            size_t begin, size_t end)
 {
@@ -368,7 +371,8 @@ void dp_order_withdraw(dp_negotiator_t *n, const dp_entry_t *entry)
     if (n->order.complete.count == 0) n->order.is_urgent = 0;
 }
 
-/* Holding back pays only while the data plane is busy: then what joins the launch costs no time. */
+/* Holding back is of use only while the data plane is busy: then what joins the launch costs no
+ * time. */
 static int is_launch_due(const dp_negotiator_t *n)
 {
     if (n->order.complete.count == 0) return 0;
@@ -386,7 +390,7 @@ void dp_order_flush(dp_negotiator_t *n)
     } else if (n->order.foreign.count > 0) {
         launch_list(n, &n->order.foreign);
     }
-    /* Nothing of this rank or below is pending and nobody will submit. */
+    /* All ranks have left, and nothing is pending. */
     if (dp_leave_is_over(n) && !n->is_finished && !n->is_fatal) {
         n->made.kind = DP_ITEM_BYE;
         n->made.list_count = 0;

@@ -1,5 +1,6 @@
 /*
- * outbox.c - what leaves the machine: frames for neighbours, outputs for this rank, the last word.
+ * outbox.c - what leaves the negotiator: frames for neighbours, outputs for this rank, fatal
+ * errors.
  *
  * Frames are made when outputs are taken, not when inputs come, so that whatever many inputs caused
  * travels as one message per edge. Frames and arrays are reused: steady state allocates nothing.
@@ -127,7 +128,7 @@ static int select_children(dp_negotiator_t *n, const uint64_t *branches)
     return found;
 }
 
-/* Those outside of an item's group must not hear of it, and each child must get its items in order:
+/* Nodes outside of an item's group must not get it, and each child must get its items in order:
  * items for other children than the last ones begin a new frame. */
 int dp_outbox_down_begin(dp_negotiator_t *n, const uint64_t *branches, uint64_t position,
                          size_t bytes, dp_writer_t *writer)
@@ -191,7 +192,7 @@ void dp_outbox_ask(dp_negotiator_t *n, int child, const dp_item_t *item)
     dp_out_frame_t *frame = NULL;
     dp_writer_t writer;
 
-    dp_outbox_close_down(n); /* the question's header counts what the children were told before */
+    dp_outbox_close_down(n); /* the position in the question's header counts the frame before it */
     if (!open_writer(n, &frame, child, n->position, dp_item_bound(item), &writer)) {
         frame_destroy(frame);
         return;
@@ -538,7 +539,7 @@ int dp_outbox_take(dp_negotiator_t *n, dp_output_t *out)
     return 0;
 }
 
-/* ---- The end of the world --------------------------------------------------------------- */
+/* ---- Fatal errors ----------------------------------------------------------------------- */
 
 const char *dp_rank_text(const dp_negotiator_t *n, int rank, char text[DP_RANK_TEXT_MAX])
 {
@@ -563,7 +564,7 @@ void dp_fatal(dp_negotiator_t *n, dp_status_t status, int culprit, int except, c
     n->fatal.culprit = culprit >= 0 && culprit < n->size ? culprit : -1;
     snprintf(n->fatal.text, sizeof(n->fatal.text), "%s",
              text[0] != '\0' ? text : "no reason given");
-    /* Nothing else matters any more, and each request fails with the world. */
+    /* Nothing else is sent any more, and each request fails with this error. */
     close_open(n, &n->out.up);
     close_open(n, &n->out.down);
     while (n->out.frames != NULL) {

@@ -71,7 +71,7 @@ typedef struct dp_outbox {
     int finished_told;
 } dp_outbox_t;
 
-/* The error that ended the world; n->is_fatal says that there is one. */
+/* The first fatal error; n->is_fatal says that there is one. */
 typedef struct dp_fatal_error {
     int is_told; /* to the caller */
     dp_status_t status;
@@ -87,8 +87,8 @@ void dp_outbox_fini(dp_negotiator_t *n);
 
 /*
  * Room for bytes at the end of a frame for these branches' children: write, then commit. position:
- * that of the ordered item before this one. 0: there are no such children, or no memory (then the
- * world has ended).
+ * that of the ordered item before this one. 0: there are no such children, or no memory (then a
+ * fatal error was raised).
  */
 int dp_outbox_down_begin(dp_negotiator_t *n, const uint64_t *branches, uint64_t position,
                          size_t bytes, dp_writer_t *writer);
@@ -123,7 +123,7 @@ dp_own_output_t *dp_outbox_text_output(dp_negotiator_t *n, dp_output_kind_t kind
 #define DP_RANK_TEXT_MAX 96
 const char *dp_rank_text(const dp_negotiator_t *n, int rank, char text[DP_RANK_TEXT_MAX]);
 
-/* ---- The end of the world --------------------------------------------------------------- */
+/* ---- Fatal errors ----------------------------------------------------------------------- */
 
 /* Told to all neighbours but one (-1: to all). The first cause stays. */
 void dp_fatal(dp_negotiator_t *n, dp_status_t status, int culprit, int except, const char *text);

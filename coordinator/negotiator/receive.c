@@ -1,9 +1,9 @@
 /*
- * receive.c - frames from neighbours, and what children say: checked against who sent it and what
- * this node knows.
+ * receive.c - frames from neighbours, and items from children: checked against their sender and
+ * what this node knows.
  *
- * agree.c and its kin may rely on what passed here. Anything else ends the world with a text that
- * names the sender and what it said. What the parent says is for follow.c.
+ * agree.c and the other files rely on these checks. An item that fails one is a fatal error, whose
+ * text names the sender and the item. Items from the parent are for follow.c.
  */
 #include "coordinator/negotiator/negotiator_internal.h"
 
@@ -51,7 +51,7 @@ dp_entry_t *dp_receive_entry(dp_negotiator_t *n, int from, const dp_item_t *item
     return entry;
 }
 
-/* Does the item speak of a group that has ended? It may, where its sender did not know yet. */
+/* Does the item speak of a group that has ended? It may, if its sender did not know yet. */
 static int is_of_the_past(const dp_negotiator_t *n, const dp_item_t *item)
 {
     if (item->id != DP_ID_NONE) {
@@ -113,7 +113,7 @@ static int is_closed_for(const dp_entry_t *entry)
     return entry->own_expect == NULL && entry->view->is_closed && !entry->leave.is_kept;
 }
 
-/* Was this said before its sender knew how the occurrence ended that it speaks of? */
+/* Was this sent before its sender knew that the occurrence had ended? */
 static int is_stale(const dp_entry_t *entry, int child, uint64_t position)
 {
     if (entry->view == NULL) return position < entry->making.ended_for[child];
@@ -121,7 +121,7 @@ static int is_stale(const dp_entry_t *entry, int child, uint64_t position)
            (is_closed_for(entry) && position < entry->view->closed_position);
 }
 
-/* READY, MISMATCH and LACKS: a child says one of them once per occurrence. 0: not to be looked at.
+/* READY, MISMATCH and LACKS: a child sends one of them once per occurrence. 0: ignore it.
  */
 static int is_new_announcement(dp_negotiator_t *n, int from, int child, const dp_entry_t *entry,
                                uint64_t position)
@@ -155,7 +155,7 @@ static int has_nothing_pending(const dp_negotiator_t *n, const dp_group_view_t *
     return 1;
 }
 
-/* 0: the world has ended. */
+/* 0: a fatal error was raised. */
 static int check_ready(dp_negotiator_t *n, int from, int child, const dp_entry_t *entry,
                        const dp_item_t *item)
 {
@@ -231,8 +231,8 @@ static void receive_conflict(dp_negotiator_t *n, int from, int child, dp_item_t 
     }
 }
 
-/* A child has said READY, and then heard of another list of ranks. Once that occurrence is over
- * this is old: the child says itself what it heard since. */
+/* A child has sent READY, and then received another list of ranks. Once that occurrence is over the
+ * item is old: the child announces the other list by itself. */
 static void receive_contest(dp_negotiator_t *n, int from, int child, const dp_item_t *item)
 {
     dp_key_t key = {item->group, item->root, item->peer, item->name};
@@ -432,13 +432,13 @@ dp_status_t dp_receive(dp_negotiator_t *n, int from, const void *data, size_t by
     } else {
         check_header(n, from, child, &reader, &header);
     }
-    /* Said before the sender knew that the epoch had ended: it says again what still holds. */
+    /* Sent before the sender knew that the epoch had ended: it announces again what still holds. */
     if (child >= 0 && header.position != DP_POSITION_NONE && header.epoch != n->epoch) return DP_OK;
     while (!n->is_fatal && !n->is_finished && dp_reader_left(&reader) > 0) {
         size_t begin = reader.at;
         dp_status_t status;
 
-        /* What this rank has to say of an occurrence, before others end it. */
+        /* This rank announces its part of an occurrence before an item ends it. */
         if (n->own.queue.count > 0) {
             dp_own_flush(n);
             dp_schedule_catch_up(n);

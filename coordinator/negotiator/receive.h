@@ -1,6 +1,6 @@
 /*
- * receive.h - frames from neighbours: receive.c checks frames and what children say, follow.c what
- * the parent says. Part of negotiator_internal.h.
+ * receive.h - frames from neighbours: receive.c checks frames and items from children, follow.c
+ * items from the parent. Part of negotiator_internal.h.
  */
 #ifndef DP_COORDINATOR_RECEIVE_H
 #define DP_COORDINATOR_RECEIVE_H
@@ -10,7 +10,7 @@
 #define DP_POSITION_MAX (UINT64_MAX / 2) /* so that counting on from any position cannot wrap */
 
 dp_status_t dp_receive(dp_negotiator_t *n, int from, const void *data, size_t bytes);
-/* The entry an item speaks of, or its key; NULL: the world has ended. */
+/* The entry an item speaks of, or its key; NULL: a fatal error was raised. */
 dp_entry_t *dp_receive_entry(dp_negotiator_t *n, int from, const dp_item_t *item);
 dp_entry_t *dp_receive_key(dp_negotiator_t *n, int from, const dp_item_t *item);
 /* Can this signature be one of the entry's? */

@@ -1,5 +1,6 @@
 /*
- * stall.c - says who is missing, for which tensor, and what that rank is doing.
+ * stall.c - reports which ranks are missing for a tensor that waits too long, and what they are
+ * doing.
  *
  * Each node times what waits in its own subtree, once: a tensor some of whose ranks are ready and
  * some are not is reported up as PARTIAL when it is overdue. The root then asks WHO down the
@@ -151,7 +152,7 @@ static void add_missing(dp_missing_t *found, int rank, uint32_t pending, const c
     snprintf(entry->progress, sizeof(entry->progress), "%s", progress);
 }
 
-/* Is nothing waited for there? Of what is not pending here only those who have joined are ready. */
+/* Is nothing waited for there? If it is not pending here, only ranks that have joined are ready. */
 static int is_here(const dp_negotiator_t *n, const dp_entry_t *entry, int branch)
 {
     if (dp_bit_get(entry->heard, branch)) return 1;
@@ -285,7 +286,7 @@ static void report(dp_negotiator_t *n)
     }
     stall->next_report_ns = later(n->now_ns, stall->interval_ns);
     stall->interval_ns = later(stall->interval_ns, stall->interval_ns);
-    /* All of them came while we asked: what they said is on its way here. */
+    /* All of them submitted while the question was under way: their READY is on its way here. */
     if (found->count == 0) return;
     entry->stall.was_warned = 1;
     broadcast(n, entry, text);

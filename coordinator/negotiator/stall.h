@@ -1,5 +1,6 @@
 /*
- * stall.h - tensors that wait too long, and the question who is missing, in stall.c. Part of
+ * stall.h - tensors that wait too long, and the question which ranks are missing,
+ * in stall.c. Part of
  * negotiator_internal.h.
  */
 #ifndef DP_COORDINATOR_STALL_H
@@ -15,7 +16,7 @@ typedef struct dp_stall {
     size_t stalled_count;
     /* The question WHO that is being answered. */
     int is_asking, is_unsent; /* is_unsent: WHO has still to go to the children */
-    int is_final;             /* root: the answer ends the world */
+    int is_final;             /* root: the answer is a fatal error */
     uint32_t round;
     uint32_t patience_ms;
     dp_entry_t *subject;

@@ -19,8 +19,8 @@ typedef struct dp_conflict {
     dp_signature_t *signature[2];
 } dp_conflict_t;
 
-/* What a child said of a group to be made and may still need when the pending occurrence ends: it
- * may be of another list of ranks, and then that end is not told to the child. */
+/* What a child announced of a group to be made. It is kept until the pending occurrence ends: it
+ * may be of another list of ranks, and then the child is not told of that end. */
 typedef struct dp_contest {
     struct dp_contest *next;
     dp_item_kind_t kind; /* READY; MISMATCH, LACKS; PARTIAL */
@@ -87,7 +87,7 @@ typedef struct dp_making {
     int32_t *list; /* its members, while an occurrence is pending; owned */
     uint32_t list_count;
     dp_contest_t *contests; /* oldest first */
-    uint64_t *ended_for;    /* [child_count] where in the order a child last heard of an end */
+    uint64_t *ended_for;    /* [child_count] where in the order a child was last told of an end */
 } dp_making_t;
 
 /* Once a rank has left. leave.c */

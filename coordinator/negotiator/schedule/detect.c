@@ -1,30 +1,30 @@
 /*
- * detect.c - the root: sees that rounds repeat themselves, and makes a plan of one.
+ * detect.c - the root: finds rounds that repeat themselves, and makes a schedule of one.
  *
  * A round is what was ordered between two calls of dp_negotiator_round(); where the program makes
- * none, the shortest sequence that was ordered several times in an entry. The plan is the last such
- * round as it was ordered, launch by launch: two tensors of one launch were pending together on
- * every rank, so no rank had waited for the first before it submitted the second, and what it did
- * wait for lies in a launch before. The first declared round is believed at once, later ones when
- * several whole ones were alike. A schedule that did not live for twice as long as it took to find
- * costs more rounds before the next.
+ * none, the shortest sequence that was ordered several times in a row. The schedule is the last
+ * such round as it was ordered, launch by launch: two tensors of one launch were pending together
+ * on every rank, so no rank had waited for the first before it submitted the second, and what it
+ * did wait for lies in a launch before. The first declared round is believed at once, later ones
+ * when several whole ones were alike. A schedule that did not live for twice as long as it took to
+ * find costs more rounds before the next.
  */
 #include "coordinator/negotiator/schedule/schedule_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define HISTORY_MAX 32768 /* launches remembered, and the longest declared round */
-#define PERIOD_MAX 4096   /* the longest sequence that is looked for */
-#define REPEATS 3         /* times it must have been seen */
-#define REPEATS_MAX 384   /* at most, after schedules that did not last */
-#define LONG_LIFE 2       /* times the rounds seen before: then a schedule was worth it */
-#define DECLARED_AGAIN 2  /* declared rounds alike, after a schedule has ended */
-#define TORN_MOST 4  /* declared rounds in an entry that cut operations: then none is believed */
-#define CANDIDATES 8 /* earlier places of a tensor that are tried as a period */
+#define HISTORY_MAX 32768  /* launches remembered, and the longest declared round */
+#define PERIOD_MAX 4096    /* the longest sequence that is looked for */
+#define REPEATS 3          /* times it must have been seen */
+#define REPEATS_MAX 384    /* at most, after schedules that did not last */
+#define LONG_LIFE 2        /* times the rounds seen before: then a schedule was worth it */
+#define DECLARED_AGAIN 2   /* declared rounds alike, after a schedule has ended */
+#define TORN_MOST 4        /* declared rounds in a row that cut operations: then none is believed */
+#define CANDIDATES 8       /* earlier places of a tensor that are tried as a period */
 #define COUNTED_BUCKETS 16 /* buckets between two COUNTs, at least */
 
-/* Only what every rank needs of every other: nobody can be done before all have launched. Averages
+/* Only what every rank needs of every other: no rank can be done before all have launched. Averages
  * of integers cannot be put right where a rank joins instead. */
 int dp_detect_can_hold(const dp_entry_t *entry, const dp_signature_t *signature)
 {
@@ -70,7 +70,7 @@ static dp_status_t reserve_history(dp_schedule_t *schedule)
     return DP_OK;
 }
 
-/* Two places that a round could not tell apart. */
+/* Same tensor? */
 static int is_same_tensor(const dp_ordered_t *a, const dp_ordered_t *b)
 {
     return a->entry == b->entry;
@@ -181,9 +181,9 @@ void dp_detect_ended(dp_negotiator_t *n, uint64_t rounds)
             : dp_min(dp_max(schedule->detect.rounds_needed, REPEATS) * 2, REPEATS_MAX);
 }
 
-/* ---- The plan --------------------------------------------------------------------------- */
+/* ---- The schedule ----------------------------------------------------------------------- */
 
-/* Do the last `count` launches make a plan? */
+/* Do the last `count` launches make a schedule? */
 static int is_usable_round(const dp_negotiator_t *n, size_t count)
 {
     const dp_schedule_t *schedule = n->schedule;
@@ -293,7 +293,7 @@ void dp_schedule_send_whole(dp_negotiator_t *n)
     dp_outbox_close_down(n); /* what follows is of the next epoch */
 }
 
-/* How many launches the plan would have; 0: it is not time. */
+/* How many launches the schedule would have; 0: it is not time. */
 static size_t due_length(dp_schedule_t *schedule)
 {
     size_t count = schedule->detect.count - schedule->detect.round_begin;

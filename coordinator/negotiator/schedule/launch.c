@@ -1,12 +1,18 @@
 /*
- * launch.c - a rank under a cached schedule: it launches the plan's buckets in their order, each as
- * soon as its tensors are submitted here, and asks nobody.
+ * launch.c - a rank under a cached schedule: it launches the schedule's buckets in their order,
+ * each as soon as its tensors are submitted here, without a message.
  *
- * An epoch begins from nothing but what was ordered: what was said upwards in the one before is
- * dropped wherever it arrives late, and said again if it still holds. Under a schedule nothing goes
- * up but how far the subtree has come, and that a rank must deviate. Then all stop where they are
- * (PAUSE), say where that is (REACHED), and SCHEDULE_END ends the epoch with the lowest and the
- * highest number; what lies between is for schedule/catch_up.c.
+ *   root                rank
+ *    | -- SCHEDULE ----> |   begin: the next epoch, nothing is negotiated in it
+ *    | <------- COUNT -- |   the subtree has launched another `stride` rounds
+ *    | -- CONFIRM -----> |   all ranks have: a rank may run a stride ahead of that
+ *    | <----- DIVERGE -- |   a rank must leave the schedule
+ *    | -- PAUSE -------> |   launch no more
+ *    | <----- REACHED -- |   the first bucket not launched below, the last one launched
+ *    | -- SCHEDULE_END-> |   end: negotiate again; what lies between is for catch_up.c
+ *
+ * Called through the hooks of schedule.h, on the thread that drives the negotiator. It must not
+ * know how a schedule was found.
  */
 #include "coordinator/negotiator/schedule/schedule_internal.h"
 
@@ -15,7 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SCALE_SLACK 4 /* binary orders by which a magnitude may leave the plan's */
+#define SCALE_SLACK 4 /* binary orders by which a magnitude may leave the schedule's */
 
 /* ---- Life ------------------------------------------------------------------------------- */
 
@@ -110,7 +116,7 @@ static void diverge_for(dp_negotiator_t *n, dp_schedule_end_reason_t reason,
     dp_schedule_leave(n, reason, n->rank, dp_entry_text(entry, what));
 }
 
-/* Is the plan's scale no good for sums of this size any more? */
+/* Is the schedule's fp16 scale unfit for sums of this size? */
 static int has_scale_moved(float planned, float absmax)
 {
     int a, b;
@@ -122,7 +128,7 @@ static int has_scale_moved(float planned, float absmax)
     return a - b > SCALE_SLACK || b - a > SCALE_SLACK;
 }
 
-/* Does what was submitted fit the plan? */
+/* Does this submission fit the schedule? */
 static void check_fit(dp_negotiator_t *n, dp_entry_t *entry)
 {
     dp_submitted_t *own = &entry->own;
@@ -307,7 +313,7 @@ void dp_schedule_begin(dp_negotiator_t *n, uint64_t sequence)
     schedule->run.wants_exact_counts = 0;
     dp_resume_drop(n);
     schedule->catch_up.count = schedule->catch_up.done =
-        0; /* all of it was paid, or this were not ordered */
+        0; /* the root orders no schedule while a rank has to catch up */
     n->sequence = sequence;
     expect_counts(n);
     if (find_own_buckets(n) != DP_OK) {

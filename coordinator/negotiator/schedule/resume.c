@@ -1,16 +1,16 @@
 /*
- * resume.c - the root: a plan that held for a while comes back when what ended it has passed.
+ * resume.c - the root: a schedule that lasted for a while comes back when what ended it has passed.
  *
  * A loss that is averaged now and then, an evaluation, a comparison of weights: each is a tensor
- * outside the plan and ends the schedule, and behind it the same rounds go on. So the plan is kept,
- * and it is counted how often its tensors have been launched since. When all of them have come
- * through the same number of rounds and one is announced again, a round begins, and the schedule is
- * scheduled as it was. A schedule may begin anywhere, so a wrong guess costs another end of it and
- * nothing else.
+ * outside the schedule and ends it, and behind it the same rounds go on. So the schedule is kept,
+ * and the root counts how often its tensors are launched by negotiation. When all of them have come
+ * through the same number of rounds, and one of them is announced again, a round begins, and the
+ * root orders the same schedule. A schedule may begin anywhere, so a wrong guess costs its end and
+ * nothing else. Called by detect.c and flush.c.
  */
 #include "coordinator/negotiator/schedule/schedule_internal.h"
 
-/* What ended it says nothing against the plan. */
+/* Does this reason leave the schedule as good as before? */
 static int is_passing(dp_schedule_end_reason_t reason)
 {
     return reason == DP_SCHEDULE_END_TENSOR || reason == DP_SCHEDULE_END_GROUP ||
@@ -57,7 +57,7 @@ static int is_of_schedule(const dp_entry_t *entry)
            entry->arrived.proposed == NULL;
 }
 
-/* Is something announced, and all of it of the plan? */
+/* Is something announced, and all of it of the schedule? */
 static int has_round_begun(const dp_negotiator_t *n)
 {
     int found = 0;
@@ -89,7 +89,7 @@ static int is_between_rounds(const dp_schedule_t *schedule)
     return 1;
 }
 
-/* Before anything is ordered: the first tensor of the round is to be launched by the plan. */
+/* Before anything is ordered: the first tensor of the round is to be launched by the schedule. */
 void dp_schedule_resume(dp_negotiator_t *n)
 {
     dp_schedule_t *schedule = n->schedule;

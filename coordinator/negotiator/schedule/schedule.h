@@ -14,8 +14,8 @@
  *   resume.c             the root: brings an earlier schedule back
  *   catch_up.c           after a schedule: launches that not every rank could follow in time
  *
- * All hooks run on the thread that drives the negotiator. Where one fails it ends the world
- * (dp_fatal()) by itself. An *early launch* is one that this rank made by a schedule that has
+ * All hooks run on the thread that drives the negotiator. A hook that fails calls
+ * dp_fatal() by itself. An *early launch* is one that this rank made by a schedule that has
  * ended, and that not all ranks had made: it is *unsettled* until the occurrence has been
  * negotiated.
  */
@@ -92,7 +92,7 @@ void dp_schedule_give_up(dp_negotiator_t *n, int rank, uint64_t position, dp_ent
 
 /* ---- The schedule must end -------------------------------------------------------------- */
 
-/* This rank must leave the schedule, or heard of one that must; the first reason stays. */
+/* This rank, or one below it, must leave the schedule; the first reason stays. */
 void dp_schedule_leave(dp_negotiator_t *n, dp_schedule_end_reason_t reason, int rank,
                        const char *text);
 /* A thread waits for something that is not launched. */

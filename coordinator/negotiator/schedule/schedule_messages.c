@@ -1,10 +1,11 @@
 /*
- * schedule_messages.c - what nodes say to each other while a schedule is scheduled, and the plan
- * they share.
+ * schedule_messages.c - what nodes send each other about a schedule, and how it is read and
+ * checked.
  *
- * Up go counts of rounds, a reason to leave, and where a subtree stands; down come the plan, the
- * confirmed count, PAUSE and SCHEDULE_END. All of it is checked against what can be before it
- * counts.
+ * Up go COUNT, DIVERGE and REACHED; down come SCHEDULE, CONFIRM, PAUSE and SCHEDULE_END (the
+ * diagram is in launch.c). Each item is checked against what its sender can have launched before it
+ * counts. Called by receive.c and follow.c through the hooks of schedule.h, and by launch.c to
+ * send.
  */
 #include "coordinator/negotiator/schedule/schedule_internal.h"
 
@@ -23,7 +24,7 @@ static void note_confirmed(dp_negotiator_t *n, uint64_t rounds)
     schedule->run.unconfirmed_ns = is_ahead ? dp_max(n->now_ns, 1) : 0;
 }
 
-/* ---- What neighbours say ---------------------------------------------------------------- */
+/* ---- From neighbours -------------------------------------------------------------------- */
 
 static void pause_launching(dp_negotiator_t *n)
 {
@@ -43,7 +44,7 @@ static void pause_launching(dp_negotiator_t *n)
     }
 }
 
-/* What a subtree has launched of each bucket, into the plan. 0: that cannot be. */
+/* Merges what a subtree has launched of each bucket. 0: it cannot have. */
 static int merge_rounds(dp_negotiator_t *n, const dp_item_t *item)
 {
     dp_schedule_t *schedule = n->schedule;
@@ -93,7 +94,7 @@ static void receive_count(dp_negotiator_t *n, int from, int child, const dp_item
     schedule->run.child_rounds[child] = item->low;
     if (dp_schedule_rounds(n) > before) schedule->run.slowest = item->rank;
     if (item->low % schedule->stride != 0)
-        schedule->run.wants_exact_counts = 1; /* somebody wants to know exactly */
+        schedule->run.wants_exact_counts = 1; /* a rank below wants to know exactly */
 }
 
 void dp_schedule_from_child(dp_negotiator_t *n, int from, int child, const dp_item_t *item)
@@ -193,7 +194,7 @@ static int add_planned(dp_negotiator_t *n, dp_schedule_bucket_t *bucket, const d
     return 1;
 }
 
-/* Reads the plan. */
+/* Reads the buckets of SCHEDULE. */
 static void read_schedule(dp_negotiator_t *n, int from, uint32_t count, dp_reader_t *reader)
 {
     dp_schedule_t *schedule = n->schedule;
@@ -266,7 +267,7 @@ void dp_schedule_turn(dp_negotiator_t *n, int from, const dp_item_t *item, dp_re
     }
 }
 
-/* ---- What this node says ---------------------------------------------------------------- */
+/* ---- To neighbours ---------------------------------------------------------------------- */
 
 static void send_reason(dp_negotiator_t *n)
 {
