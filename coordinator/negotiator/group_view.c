@@ -79,7 +79,12 @@ int dp_group_view_index(const dp_group_view_t *view, int rank)
     return -1;
 }
 
-/* One block: the view, its bits, its counts, its members. */
+/*
+ * A view is one block:
+ *
+ *   dp_group_view_t | expect | joined | below | joined_below | joined_rank | members
+ *                     bits     bits     [branches] each                      unless it is the world
+ */
 static dp_group_view_t *view_allocate(const dp_negotiator_t *n, const int32_t *members,
                                       uint32_t count)
 {

@@ -2,8 +2,14 @@
  * outbox.c - what leaves the negotiator: frames for neighbours, outputs for this rank, fatal
  * errors.
  *
+ *   ordered items, questions -> down (open frame) -+
+ *   news, notices            -> up (open frame)   -+-> frames (closed, in order) -> OUTPUT_SEND
+ *   launches, failures, ...  -> outputs ------------------------------------------> OUTPUT_LAUNCH,
+ * ...
+ *
  * Frames are made when outputs are taken, not when inputs come, so that whatever many inputs caused
  * travels as one message per edge. Frames and arrays are reused: steady state allocates nothing.
+ * Called by all files of the negotiator, on the thread that drives it; it knows no rules.
  */
 #include "coordinator/negotiator/negotiator_internal.h"
 

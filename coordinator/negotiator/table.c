@@ -150,8 +150,13 @@ static void grow_buckets(dp_table_t *table)
         add_to_bucket(table, table->entries[i]);
 }
 
-/* An entry in one block: behind its bits those of its own branches and a group's ends, then its
- * name. */
+/*
+ * An entry is one block, so that a pointer to it stays good and is all that has to be kept:
+ *
+ *   dp_entry_t | heard | own_expect | ended_for | dp_schedule_entry_t | name
+ *                bits    bits: of a   [branches]: of a group to be made
+ *                        send too
+ */
 static dp_entry_t *entry_create(const dp_table_t *table, const dp_key_t *key)
 {
     size_t words = table->bit_words, name_bytes = strlen(key->name) + 1;

@@ -1,13 +1,20 @@
 /*
  * detect.c - the root: finds rounds that repeat themselves, and makes a schedule of one.
  *
- * A round is what was ordered between two calls of dp_negotiator_round(); where the program makes
- * none, the shortest sequence that was ordered several times in a row. The schedule is the last
- * such round as it was ordered, launch by launch: two tensors of one launch were pending together
- * on every rank, so no rank had waited for the first before it submitted the second, and what it
- * did wait for lies in a launch before. The first declared round is believed at once, later ones
- * when several whole ones were alike. A schedule that did not live for twice as long as it took to
- * find costs more rounds before the next.
+ * A round is what was ordered between two calls of dp_negotiator_round(). Where the program makes
+ * none, it is the shortest sequence that was ordered several times in a row:
+ *
+ *   history   a b c | a b c | a b c        period 3, repeat 6: the newest 6 equal those 3 before
+ *   is_first  1 0 1   1 1 1   1 0 1        buckets of the schedule: a | b | c
+ *
+ * The schedule is the last such round as it was ordered, launch by launch: two tensors of one
+ * launch were pending together on every rank, so no rank had waited for the first before it
+ * submitted the second, and what it did wait for lies in an earlier launch. The first declared
+ * round is believed at once, later ones when several whole ones were alike. A schedule that did not
+ * live for twice as long as it took to find costs more rounds before the next one.
+ *
+ * Called through the hooks of schedule.h for each launch that is ordered and by flush.c, on the
+ * thread that drives the root's negotiator.
  */
 #include "coordinator/negotiator/schedule/schedule_internal.h"
 
@@ -24,8 +31,9 @@
 #define CANDIDATES 8       /* earlier places of a tensor that are tried as a period */
 #define COUNTED_BUCKETS 16 /* buckets between two COUNTs, at least */
 
-/* Only what every rank needs of every other: no rank can be done before all have launched. Averages
- * of integers cannot be put right where a rank joins instead. */
+/* Only collectives whose result needs data of every rank: none can be complete before all ranks
+ * have launched it, which catching up relies on. An average of integers cannot be corrected
+ * afterwards where a rank has joined instead. */
 int dp_detect_can_hold(const dp_entry_t *entry, const dp_signature_t *signature)
 {
     uint64_t elements = 0;
@@ -48,25 +56,24 @@ int dp_detect_can_hold(const dp_entry_t *entry, const dp_signature_t *signature)
 
 static void forget_history(dp_negotiator_t *n)
 {
-    dp_schedule_t *schedule = n->schedule;
+    dp_detect_t *detect = &n->schedule->detect;
 
-    for (size_t i = 0; i < schedule->detect.count; i++)
-        schedule->detect.history[i].entry->schedule->last_launch = 0;
-    schedule->detect.count = schedule->detect.round_begin = schedule->detect.period =
-        schedule->detect.repeat = 0;
-    schedule->detect.is_due = schedule->detect.is_whole = 0;
+    for (size_t i = 0; i < detect->count; i++)
+        detect->history[i].entry->schedule->last_launch = 0;
+    detect->count = detect->round_begin = detect->period = detect->repeat = 0;
+    detect->is_due = detect->is_whole = 0;
 }
 
-static dp_status_t reserve_history(dp_schedule_t *schedule)
+static dp_status_t reserve_history(dp_detect_t *detect)
 {
-    size_t room = schedule->detect.room > 0 ? schedule->detect.room * 2 : 256;
+    size_t room = detect->room > 0 ? detect->room * 2 : 256;
     dp_ordered_t *grown;
 
-    if (schedule->detect.count < schedule->detect.room) return DP_OK;
-    grown = realloc(schedule->detect.history, room * sizeof(*grown));
+    if (detect->count < detect->room) return DP_OK;
+    grown = realloc(detect->history, room * sizeof(*grown));
     if (grown == NULL) return DP_ERR_NO_MEMORY;
-    schedule->detect.history = grown;
-    schedule->detect.room = room;
+    detect->history = grown;
+    detect->room = room;
     return DP_OK;
 }
 
@@ -76,109 +83,107 @@ static int is_same_tensor(const dp_ordered_t *a, const dp_ordered_t *b)
     return a->entry == b->entry;
 }
 
-/* Does the sequence go on as it went a period ago? Else another period is tried. */
-static void follow_period(dp_schedule_t *schedule)
+/* Keeps the invariant: the newest `repeat` launches equal those `period` before them. If the newest
+ * one breaks it, the last few places of its tensor are tried as a period; the longest match wins.
+ */
+static void follow_period(dp_detect_t *detect)
 {
-    const dp_ordered_t *newest = &schedule->detect.history[schedule->detect.count - 1];
-    size_t at = schedule->detect.count - 1, earlier = newest->before;
+    const dp_ordered_t *newest = &detect->history[detect->count - 1];
+    size_t at = detect->count - 1, earlier = newest->before;
 
-    if (schedule->detect.period > 0 && at >= schedule->detect.period &&
-        is_same_tensor(newest, &schedule->detect.history[at - schedule->detect.period])) {
-        schedule->detect.repeat++;
+    if (detect->period > 0 && at >= detect->period &&
+        is_same_tensor(newest, &detect->history[at - detect->period])) {
+        detect->repeat++;
         return;
     }
-    schedule->detect.period = schedule->detect.repeat = 0;
+    detect->period = detect->repeat = 0;
     for (int i = 0; i < CANDIDATES && earlier > 0; i++) {
         size_t period = at - (earlier - 1), same = 1;
 
         if (period > PERIOD_MAX) return;
-        while (same + period <= at && is_same_tensor(&schedule->detect.history[at - same],
-                                                     &schedule->detect.history[at - same - period]))
+        while (same + period <= at &&
+               is_same_tensor(&detect->history[at - same], &detect->history[at - same - period]))
             same++;
-        if (same > schedule->detect.repeat) {
-            schedule->detect.period = period;
-            schedule->detect.repeat = same;
+        if (same > detect->repeat) {
+            detect->period = period;
+            detect->repeat = same;
         }
-        earlier = schedule->detect.history[earlier - 1].before;
+        earlier = detect->history[earlier - 1].before;
     }
 }
 
 void dp_schedule_note_order(dp_negotiator_t *n, dp_entry_t *entry,
                             const dp_launch_entry_t *launch_entry, int is_first)
 {
-    dp_schedule_t *schedule = n->schedule;
+    dp_detect_t *detect = &n->schedule->detect;
 
-    if (!schedule->detect.may_schedule) return;
+    if (!detect->may_schedule) return;
     dp_resume_note(n, entry);
     if (launch_entry->absent > 0 || !dp_detect_can_hold(entry, entry->signature)) {
         forget_history(n);
         return;
     }
-    if (schedule->detect.count == HISTORY_MAX) forget_history(n);
-    if (reserve_history(schedule) != DP_OK) {
+    if (detect->count == HISTORY_MAX) forget_history(n);
+    if (reserve_history(detect) != DP_OK) {
         dp_fatal_memory(n);
         return;
     }
-    schedule->detect.history[schedule->detect.count++] =
+    detect->history[detect->count++] =
         (dp_ordered_t){entry, entry->schedule->last_launch, is_first, launch_entry->in_place,
                        launch_entry->last_absmax};
-    entry->schedule->last_launch = schedule->detect.count;
-    if (!schedule->detect.is_declared) follow_period(schedule);
+    entry->schedule->last_launch = detect->count;
+    if (!detect->is_declared) follow_period(detect);
 }
 
 /* Of the declared round that is over, whatever the order in it. */
-static uint64_t digest_round(const dp_schedule_t *schedule)
+static uint64_t digest_round(const dp_detect_t *detect)
 {
     uint64_t digest = 0;
 
-    for (size_t i = schedule->detect.round_begin; i < schedule->detect.count; i++)
-        digest +=
-            ((uint64_t)schedule->detect.history[i].entry->id + 1) * UINT64_C(0x9e3779b97f4a7c15);
+    for (size_t i = detect->round_begin; i < detect->count; i++)
+        digest += ((uint64_t)detect->history[i].entry->id + 1) * UINT64_C(0x9e3779b97f4a7c15);
     return digest;
 }
 
 void dp_schedule_round(dp_negotiator_t *n)
 {
     dp_schedule_t *schedule = n->schedule;
-    uint64_t digest = digest_round(schedule);
-    int has_ended = schedule->detect.rounds_needed > 0; /* a schedule before this round */
+    dp_detect_t *detect = &schedule->detect;
+    uint64_t digest = digest_round(detect);
+    int has_ended = detect->rounds_needed > 0; /* a schedule before this round */
 
-    if (!dp_is_root(n) || !schedule->detect.may_schedule || schedule->is_active ||
-        schedule->detect.rounds_cut == TORN_MOST)
+    if (!dp_is_root(n) || !detect->may_schedule || schedule->is_active ||
+        detect->rounds_cut == TORN_MOST)
         return;
-    schedule->detect.rounds_cut = n->own.pending > 0 ? schedule->detect.rounds_cut + 1 : 0;
-    schedule->detect.is_declared = schedule->detect.rounds_cut < TORN_MOST;
-    if (schedule->detect.count > schedule->detect.round_begin && n->own.pending == 0 &&
-        (schedule->detect.is_whole || !has_ended)) {
-        schedule->detect.declared =
-            digest == schedule->detect.digest ? schedule->detect.declared + 1 : 1;
-        schedule->detect.digest = digest;
-        schedule->detect.is_due = 1; /* dp_schedule_detect() looks at it */
+    detect->rounds_cut = n->own.pending > 0 ? detect->rounds_cut + 1 : 0;
+    detect->is_declared = detect->rounds_cut < TORN_MOST;
+    if (detect->count > detect->round_begin && n->own.pending == 0 &&
+        (detect->is_whole || !has_ended)) {
+        detect->declared = digest == detect->digest ? detect->declared + 1 : 1;
+        detect->digest = digest;
+        detect->is_due = 1; /* dp_schedule_detect() looks at it */
     } else {
         forget_history(n);
     }
-    schedule->detect.is_whole = n->own.pending == 0;
+    detect->is_whole = n->own.pending == 0;
 }
 
-static uint32_t needed_rounds(const dp_schedule_t *schedule)
+static uint32_t needed_rounds(const dp_detect_t *detect)
 {
-    if (!schedule->detect.is_declared) return dp_max(schedule->detect.rounds_needed, REPEATS);
-    return schedule->detect.rounds_needed == 0
-               ? 1
-               : dp_max(schedule->detect.rounds_needed / REPEATS, DECLARED_AGAIN);
+    if (!detect->is_declared) return dp_max(detect->rounds_needed, REPEATS);
+    return detect->rounds_needed == 0 ? 1 : dp_max(detect->rounds_needed / REPEATS, DECLARED_AGAIN);
 }
 
 void dp_detect_ended(dp_negotiator_t *n, uint64_t rounds)
 {
-    dp_schedule_t *schedule = n->schedule;
+    dp_detect_t *detect = &n->schedule->detect;
 
     forget_history(n);
     dp_resume_keep(n, rounds);
-    schedule->detect.declared = 0;
-    schedule->detect.rounds_needed =
-        rounds >= LONG_LIFE * (uint64_t)needed_rounds(schedule)
-            ? REPEATS
-            : dp_min(dp_max(schedule->detect.rounds_needed, REPEATS) * 2, REPEATS_MAX);
+    detect->declared = 0;
+    detect->rounds_needed = rounds >= LONG_LIFE * (uint64_t)needed_rounds(detect)
+                                ? REPEATS
+                                : dp_min(dp_max(detect->rounds_needed, REPEATS) * 2, REPEATS_MAX);
 }
 
 /* ---- The schedule ----------------------------------------------------------------------- */
@@ -186,8 +191,8 @@ void dp_detect_ended(dp_negotiator_t *n, uint64_t rounds)
 /* Do the last `count` launches make a schedule? */
 static int is_usable_round(const dp_negotiator_t *n, size_t count)
 {
-    const dp_schedule_t *schedule = n->schedule;
-    const dp_ordered_t *round = &schedule->detect.history[schedule->detect.count - count];
+    const dp_detect_t *detect = &n->schedule->detect;
+    const dp_ordered_t *round = &detect->history[detect->count - count];
 
     if (count == 0 || !round->is_first) return 0;
     for (size_t i = 0; i < count; i++) {
@@ -228,15 +233,14 @@ static int has_nothing_else_pending(const dp_negotiator_t *n, size_t first)
     return 1;
 }
 
-/* Did a launch begin here, in any of the rounds that were seen? What was together once need not be
- * the next time. */
-static int begins_launch(const dp_schedule_t *schedule, size_t at, size_t period)
+/* Did a launch begin here, in any of the rounds that were seen? Tensors that were launched together
+ * once need not be pending together in the next round. */
+static int begins_launch(const dp_detect_t *detect, size_t at, size_t period)
 {
-    if (schedule->detect.is_declared || schedule->detect.history[at].is_first)
-        return schedule->detect.history[at].is_first;
+    if (detect->is_declared || detect->history[at].is_first) return detect->history[at].is_first;
     for (int i = 1; i < REPEATS && at >= period; i++) {
         at -= period;
-        if (schedule->detect.history[at].is_first) return 1;
+        if (detect->history[at].is_first) return 1;
     }
     return 0;
 }
@@ -244,14 +248,15 @@ static int begins_launch(const dp_schedule_t *schedule, size_t at, size_t period
 static dp_status_t build_schedule(dp_negotiator_t *n, size_t first)
 {
     dp_schedule_t *schedule = n->schedule;
-    size_t entries = schedule->detect.count - first;
+    dp_detect_t *detect = &schedule->detect;
+    size_t entries = detect->count - first;
 
     if (dp_schedule_reserve(schedule, entries, entries) != DP_OK) return DP_ERR_NO_MEMORY;
     schedule->bucket_count = schedule->planned_count = 0;
-    for (size_t i = first; i < schedule->detect.count; i++) {
+    for (size_t i = first; i < detect->count; i++) {
         const dp_ordered_t *past = &schedule->detect.history[i];
 
-        if (begins_launch(schedule, i, entries))
+        if (begins_launch(detect, i, entries))
             schedule->buckets[schedule->bucket_count++] =
                 (dp_schedule_bucket_t){schedule->planned_count, 0, 0};
         schedule->buckets[schedule->bucket_count - 1].count++;
@@ -262,68 +267,37 @@ static dp_status_t build_schedule(dp_negotiator_t *n, size_t first)
     return DP_OK;
 }
 
-void dp_schedule_send_whole(dp_negotiator_t *n)
-{
-    const dp_schedule_t *schedule = n->schedule;
-    dp_item_t *item = &n->made;
-    size_t bytes = 64 + schedule->bucket_count * DP_BUCKET_BYTES +
-                   schedule->planned_count * DP_BUCKET_ENTRY_BYTES;
-    dp_writer_t writer;
-
-    item->kind = DP_ITEM_SCHEDULE;
-    item->sequence = n->sequence;
-    item->stride = schedule->stride;
-    item->count = (uint32_t)schedule->bucket_count;
-    if (!dp_outbox_down_begin(n, n->world->expect, n->position, bytes, &writer)) return;
-    dp_item_write(&writer, item);
-    for (size_t b = 0; b < schedule->bucket_count; b++) {
-        const dp_schedule_bucket_t *bucket = &schedule->buckets[b];
-
-        dp_write_u32(&writer, (uint32_t)bucket->count);
-        for (size_t i = 0; i < bucket->count; i++) {
-            const dp_planned_t *planned = &schedule->planned[bucket->begin + i];
-
-            item->id = planned->entry->id;
-            item->flags = planned->in_place ? DP_FLAG_IN_PLACE : 0;
-            item->absmax = planned->absmax;
-            dp_item_write_entry(&writer, item);
-        }
-    }
-    dp_outbox_down_commit(n, &writer, 1);
-    dp_outbox_close_down(n); /* what follows is of the next epoch */
-}
-
 /* How many launches the schedule would have; 0: it is not time. */
-static size_t due_length(dp_schedule_t *schedule)
+static size_t due_length(dp_detect_t *detect)
 {
-    size_t count = schedule->detect.count - schedule->detect.round_begin;
+    size_t count = detect->count - detect->round_begin;
 
-    if (!schedule->detect.is_declared) {
-        if (schedule->detect.period == 0) return 0;
-        return schedule->detect.repeat >=
-                       schedule->detect.period * (size_t)(needed_rounds(schedule) - 1)
-                   ? schedule->detect.period
+    if (!detect->is_declared) {
+        if (detect->period == 0) return 0;
+        return detect->repeat >= detect->period * (size_t)(needed_rounds(detect) - 1)
+                   ? detect->period
                    : 0;
     }
-    if (!schedule->detect.is_due) return 0;
-    schedule->detect.is_due = 0;
-    schedule->detect.round_begin = schedule->detect.count;
-    return schedule->detect.declared >= needed_rounds(schedule) ? count : 0;
+    if (!detect->is_due) return 0;
+    detect->is_due = 0;
+    detect->round_begin = detect->count;
+    return detect->declared >= needed_rounds(detect) ? count : 0;
 }
 
 void dp_schedule_detect(dp_negotiator_t *n)
 {
     dp_schedule_t *schedule = n->schedule;
+    dp_detect_t *detect = &schedule->detect;
     size_t count;
 
-    if (!dp_is_root(n) || !schedule->detect.may_schedule || schedule->is_active || n->is_fatal ||
+    if (!dp_is_root(n) || !detect->may_schedule || schedule->is_active || n->is_fatal ||
         n->is_finished)
         return;
-    count = due_length(schedule);
+    count = due_length(detect);
     if (count == 0 || !is_usable_round(n, count) || !dp_detect_is_calm(n) ||
-        !has_nothing_else_pending(n, schedule->detect.count - count))
+        !has_nothing_else_pending(n, detect->count - count))
         return;
-    if (build_schedule(n, schedule->detect.count - count) != DP_OK) {
+    if (build_schedule(n, detect->count - count) != DP_OK) {
         dp_fatal_memory(n);
         return;
     }

@@ -340,6 +340,38 @@ static void send_reached(dp_negotiator_t *n)
         dp_schedule_end(n, dp_min(schedule->stop.low, schedule->stop.high), schedule->stop.high);
 }
 
+/* The last frame of its epoch: all ranks begin the schedule behind the same ordered items. */
+void dp_schedule_send_whole(dp_negotiator_t *n)
+{
+    const dp_schedule_t *schedule = n->schedule;
+    dp_item_t *item = &n->made;
+    size_t bytes = 64 + schedule->bucket_count * DP_BUCKET_BYTES +
+                   schedule->planned_count * DP_BUCKET_ENTRY_BYTES;
+    dp_writer_t writer;
+
+    item->kind = DP_ITEM_SCHEDULE;
+    item->sequence = n->sequence;
+    item->stride = schedule->stride;
+    item->count = (uint32_t)schedule->bucket_count;
+    if (!dp_outbox_down_begin(n, n->world->expect, n->position, bytes, &writer)) return;
+    dp_item_write(&writer, item);
+    for (size_t b = 0; b < schedule->bucket_count; b++) {
+        const dp_schedule_bucket_t *bucket = &schedule->buckets[b];
+
+        dp_write_u32(&writer, (uint32_t)bucket->count);
+        for (size_t i = 0; i < bucket->count; i++) {
+            const dp_planned_t *planned = &schedule->planned[bucket->begin + i];
+
+            item->id = planned->entry->id;
+            item->flags = planned->in_place ? DP_FLAG_IN_PLACE : 0;
+            item->absmax = planned->absmax;
+            dp_item_write_entry(&writer, item);
+        }
+    }
+    dp_outbox_down_commit(n, &writer, 1);
+    dp_outbox_close_down(n); /* what follows is of the next epoch */
+}
+
 void dp_schedule_send_due(dp_negotiator_t *n)
 {
     if (!n->is_fatal) send_counts(n);
