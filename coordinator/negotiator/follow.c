@@ -289,7 +289,7 @@ void dp_follow(dp_negotiator_t *n, int from, dp_item_t *item, dp_reader_t *reade
     uint64_t position = n->position; /* before this item counts */
 
     if (dp_schedule_is_active(n) && is_negotiation(item->kind)) {
-        dp_fatal_protocol(n, from, "item %d while a schedule is scheduled", item->kind);
+        dp_fatal_protocol(n, from, "item %d while a schedule is active", item->kind);
         return;
     }
     /* What goes up from here on is sent by a node that knows this item. */

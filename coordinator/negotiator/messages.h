@@ -109,7 +109,7 @@ typedef enum dp_item_kind {
 
 typedef struct dp_frame_header {
     uint32_t generation; /* of the membership; 0 until a world can change */
-    uint32_t epoch; /* odd: a schedule is scheduled; one more with each SCHEDULE and SCHEDULE_END */
+    uint32_t epoch; /* odd: a schedule is active; one more with each SCHEDULE and SCHEDULE_END */
     uint64_t position;
 } dp_frame_header_t;
 

@@ -519,9 +519,10 @@ static int next_own_output(dp_negotiator_t *n, dp_output_t *out)
     return 1;
 }
 
-/* Frames first: neighbours are further away than the caller, and the world's last word must be on
- * its way before the caller hears it. But once the neighbours know where this rank stands, others
- * make up for what it has launched, so before that the caller reports nothing of it as over. */
+/* Frames first: neighbours are further away than the caller, and a fatal error must be on its way
+ * to them before the caller is told. The exception is SCHEDULE_PAUSED. Once REACHED has left, other
+ * ranks launch late what this rank has launched early, and it may fail there; so the caller must
+ * stop reporting launches as complete before that frame goes. */
 int dp_outbox_take(dp_negotiator_t *n, dp_output_t *out)
 {
     memset(out, 0, sizeof(*out));

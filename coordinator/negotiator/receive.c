@@ -336,8 +336,8 @@ static void receive_from_child(dp_negotiator_t *n, int from, int child, dp_item_
 
     if (is_of_schedule != dp_schedule_is_active(n)) {
         dp_fatal_protocol(n, from, "item %d %s", item->kind,
-                          is_of_schedule ? "and nothing is scheduled"
-                                         : "while a schedule is scheduled");
+                          is_of_schedule ? "and no schedule is active"
+                                         : "while a schedule is active");
         return;
     }
     switch (item->kind) {

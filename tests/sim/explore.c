@@ -23,7 +23,7 @@
 
 #define PATH_MAX_ACTIONS 256
 #define ACTIONS_MAX 64
-#define ROUNDS_BEFORE 8 /* more than it takes to be scheduled, so that it was worth it */
+#define ROUNDS_BEFORE 8 /* more than it takes to cache a schedule, so that it was worth it */
 
 typedef enum action_kind {
     SUBMIT,
@@ -183,7 +183,7 @@ static void play_before(search_t *search)
         }
     }
     if (search->plan->routine->before == 0) return;
-    if (world->ranks[0].schedules != 1) world_violation(world, "it was to be scheduled before");
+    if (world->ranks[0].schedules != 1) world_violation(world, "a schedule was to begin before");
     dp_negotiator_end_schedule(world->ranks[0].negotiator, "a setting", 0);
     world_drain(world, 0);
     settle(search);
@@ -721,14 +721,14 @@ static void run_plan(const plan_t *plan)
     begin(&search);
     if (plan->routine != NULL && plan->routine->rounds >= 3 &&
         search.was_scheduled < (plan->routine->before != 0 ? 2 : 1))
-        world_violation(&search.now.world, "it was to be scheduled");
+        world_violation(&search.now.world, "a schedule was to begin");
     if (plan->routine != NULL && plan->routine->is_fused &&
         search.now.world.ranks[0].launches != (uint64_t)plan->routine->rounds)
         world_violation(&search.now.world, "rounds were to be launched at once");
     remember(&search, digest_of(&search));
     explore(&search);
     if (plan->routine != NULL && plan->routine->returns && search.returns == 0)
-        world_violation(&search.now.world, "the schedule was never scheduled again");
+        world_violation(&search.now.world, "no schedule began again");
     if (has_contests(&search) && plan->leaves == NOBODY &&
         ((!search.made && !waits_for_all(plan)) || !search.mismatched)) {
         world_violation(&search.now.world, "groups made in %" PRIu64 " ends, refused in %" PRIu64,

@@ -98,7 +98,7 @@ static const cast_t contest_disjoint = {
 static const cast_t contest_chain = {
     3, 2, {{0, {0}}, {2, {0, 2}}, {2, {0, 1}}}, {MAKE(1, 8), MAKE(2, 8)}, 0, 0, {0, 1}, 1};
 
-/* scheduled */
+/* with a cached schedule */
 static const routine_t steady = {3, 3, 1, NOBODY, 1, 0, 0, 0};
 static const routine_t beginning = {3, 2, 1, NOBODY, 0, 0, 0, 0};
 static const routine_t ended = {3, 3, 1, ANYBODY, 1, 0, 0, 0};
@@ -247,7 +247,7 @@ const plan_t explore_plans[] = {
     {"chain, sends, death", 3, 1, 0, 1, 0, 0, GROUPED(ANYBODY, NOBODY), &sends, "long", NULL},
     {"chain, join and end, lazy", 3, 1, 0, 1, 0, 1, GROUPED(NOBODY, NOBODY), &join_and_end, "long",
      NULL},
-    /* Two tensors, scheduled: rounds three to six, in any order. */
+    /* Two tensors with a cached schedule: rounds three to six, in any order. */
     {"schedule, pair", 2, 2, 2, 5, 0, 0, NOBODY, NOBODY, NOBODY, NOBODY, 0, 0, 0, NULL, "schedule",
      &steady},
     {"schedule, pair, lazy", 2, 2, 2, 4, 0, 1, NOBODY, NOBODY, NOBODY, NOBODY, 0, 0, 0, NULL,

@@ -24,11 +24,12 @@ typedef struct cast {
     int contests;
 } cast_t;
 
-/* Rounds that repeat themselves until the schedule is scheduled. */
+/* Rounds that repeat themselves until a schedule begins. */
 typedef struct routine {
-    int tensors;       /* in every round: a bit each */
-    int rounds;        /* in the prelude, as often as each tensor occurs before the search begins */
-    int others;        /* occurrences of the tensors that are in no round; the plan's: of these */
+    int tensors; /* in every round: a bit each */
+    int rounds;  /* in the prelude, as often as each tensor occurs before the search begins */
+    int others;  /* occurrences of the tensors that are in no round; the plan's own count: of these
+                  */
     int schedule_ends; /* a rank that may end the schedule at any time, ANYBODY, NOBODY */
     int declares;      /* the root says where a round ends, in the prelude */
     int returns;       /* some ways lead to another schedule */

@@ -72,7 +72,7 @@ static void together_once_is_not_together(void **state)
     scenario_part(&world);
 }
 
-/* What two groups do while a debt to the world is open has one place on all their ranks. */
+/* What two groups do while a launch of the world is unsettled has one place on all their ranks. */
 static void overlapping_groups_keep_one_order_behind_late_launches(void **state)
 {
     static const world_group_t groups[] = {{0, {0}}, {2, {0, 1}}, {2, {1, 2}}};
@@ -89,7 +89,7 @@ static void overlapping_groups_keep_one_order_behind_late_launches(void **state)
         scenario_submit_all(&world, 4);
         scenario_play(&world, 3, 1);
         assert_int_equal(world.ranks[0].schedules, 1);
-        scenario_submit(&world, 0, 0); /* launched by the plan; the others owe it */
+        scenario_submit(&world, 0, 0); /* launched by the schedule; the others are late */
         scenario_submit(&world, 0, 1); /* ends the schedule */
         scenario_settle(&world);
         scenario_submit(&world, 1, 1);
@@ -186,7 +186,7 @@ static void schedule_that_is_kept_ends_with_its_group(void **state)
     scenario_part(&world);
 }
 
-/* Rank 1 has launched two rounds that rank 0 owes, and is the first to end the group. */
+/* Rank 1 has launched two rounds that rank 0 has not, and is the first to end the group. */
 static void end_of_a_group_comes_after_unsettled_launches(void **state)
 {
     static const world_group_t groups[] = {{0, {0}}, {2, {0, 1}}};
@@ -275,7 +275,7 @@ static void ranks_that_are_behind_may_meet_before_they_catch_up(void **state)
                 scenario_submit_all(&world, 0);
             for (int i = 0; i < 4; i++)
                 scenario_submit_all(&world, 0);
-            scenario_submit(&world, 0, 0); /* launched by the plan */
+            scenario_submit(&world, 0, 0); /* launched by the schedule */
             scenario_submit(&world, 0, 1); /* ends it */
             scenario_settle(&world);
             scenario_submit_all(&world, 2);
@@ -327,8 +327,8 @@ static void launch_waits_for_the_late_launches_before_it_alone(void **state)
     }
 }
 
-/* Rank 1 waits for a tensor behind four that it owes and does not submit: it gives up one after the
- * other, and all of that comes before the others have waited for too long. */
+/* Rank 1 waits for a tensor behind four that it has to launch late and does not submit: it gives up
+ * one after the other, and all of that comes before the others have waited for too long. */
 static void late_launches_are_given_up_before_the_limit(void **state)
 {
     const scenario_t cast = {2, 2, 5, NULL, 0, NULL, 1, 0};
@@ -340,7 +340,7 @@ static void late_launches_are_given_up_before_the_limit(void **state)
     scenario_play(&world, 3, 4);
     assert_int_equal(world.ranks[0].schedules, 1);
     for (int t = 0; t < 5; t++)
-        scenario_submit(&world, 0, t); /* launched by the plan, and one that ends it */
+        scenario_submit(&world, 0, t); /* launched by the schedule, and one that ends it */
     scenario_settle(&world);
     scenario_submit(&world, 1, 4);
     while (world.ranks[1].pending > 0 && now_ns < 2 * LIMIT) {

@@ -796,7 +796,8 @@ static void take_launch(world_t *world, int rank, const dp_output_t *out)
     int has_gaps = world->options.kinds != NULL || world->options.may_schedule;
 
     note_order(self, out->sequence);
-    /* What makes up for a schedule that has ended may come behind what is not concerned. */
+    /* A late launch of a schedule that has ended may come behind launches that it does not concern.
+     */
     if ((out->sequence <= self->launches &&
          !(out->is_scheduled && out->sequence <= self->held_until)) ||
         (!has_gaps && out->sequence != self->launches + 1))

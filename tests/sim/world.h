@@ -79,7 +79,7 @@ typedef struct world_rank {
     size_t order_count, order_room;
     int pending;  /* requests not handed back */
     int failures; /* requests that failed */
-    int voids;    /* others, as a rank waited that owed them */
+    int voids;    /* others, as a rank waited that had to launch them late */
     int warnings;
     char last_failure[WORLD_TEXT_MAX], last_warning[WORLD_TEXT_MAX];
     dp_status_t last_failure_status;

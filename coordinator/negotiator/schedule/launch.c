@@ -94,7 +94,7 @@ uint64_t dp_schedule_horizon(const dp_negotiator_t *n)
     return (n->schedule->run.confirmed + n->schedule->stride + 1) * n->schedule->bucket_count;
 }
 
-/* ---- Deviations ------------------------------------------------------------------------- */
+/* ---- The schedule must end -------------------------------------------------------------- */
 
 void dp_schedule_leave(dp_negotiator_t *n, dp_schedule_end_reason_t reason, int rank,
                        const char *text)
@@ -128,7 +128,8 @@ static int has_scale_moved(float planned, float absmax)
     return a - b > SCALE_SLACK || b - a > SCALE_SLACK;
 }
 
-/* Does this submission fit the schedule? */
+/* Does this submission fit the schedule? One that only moves the fp16 scale still fits: it is
+ * launched, and the schedule ends behind it. */
 static void check_fit(dp_negotiator_t *n, dp_entry_t *entry)
 {
     dp_submitted_t *own = &entry->own;
@@ -151,6 +152,8 @@ static void check_fit(dp_negotiator_t *n, dp_entry_t *entry)
     }
 }
 
+/* A thread that waits shows that this rank does not submit the rest of the bucket first: it may
+ * submit in another order now, or need a result of a later bucket. */
 void dp_schedule_waits(dp_negotiator_t *n)
 {
     dp_schedule_t *schedule = n->schedule;
@@ -173,6 +176,7 @@ void dp_schedule_waits(dp_negotiator_t *n)
 
 /* ---- Launching -------------------------------------------------------------------------- */
 
+/* This rank decides alone: its own submissions are all that has to be there. */
 static int is_bucket_ready(const dp_schedule_t *schedule, const dp_schedule_bucket_t *bucket)
 {
     for (size_t i = 0; i < bucket->count; i++) {
@@ -222,6 +226,8 @@ static void launch_bucket(dp_negotiator_t *n, const dp_schedule_bucket_t *bucket
     if (schedule->run.unconfirmed_ns == 0) schedule->run.unconfirmed_ns = dp_max(n->now_ns, 1);
 }
 
+/* In the schedule's order, and not more than a stride of rounds ahead of what all ranks have
+ * confirmed: that bounds what is to be caught up with when the schedule ends. */
 static void launch_buckets(dp_negotiator_t *n)
 {
     dp_schedule_t *schedule = n->schedule;
@@ -247,7 +253,7 @@ int dp_schedule_submitted(dp_negotiator_t *n, dp_entry_t *entry)
 
 /* ---- From one epoch to the next --------------------------------------------------------- */
 
-/* Which branches take part in anything, for which COUNTs are due. */
+/* A child sends COUNT only if a rank at or below it takes part in the schedule. */
 static void expect_counts(dp_negotiator_t *n)
 {
     dp_schedule_t *schedule = n->schedule;

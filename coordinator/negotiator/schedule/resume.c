@@ -17,7 +17,7 @@ static int is_passing(dp_schedule_end_reason_t reason)
            reason == DP_SCHEDULE_END_STALL;
 }
 
-/* Bucket by bucket, as far as any rank had come: the others make up for it. */
+/* A launch counts for a bucket if any rank has made it: the other ranks catch up. */
 void dp_resume_keep(dp_negotiator_t *n, uint64_t rounds)
 {
     dp_schedule_t *schedule = n->schedule;

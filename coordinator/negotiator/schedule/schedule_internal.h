@@ -113,7 +113,7 @@ typedef struct dp_detect {
     uint64_t digest;        /* of the last declared round */
     int is_whole;           /* the declared round was seen from its beginning */
     int rounds_cut;         /* declared rounds in a row at whose end operations were pending */
-    int is_due;             /* a declared round that may be scheduled is over */
+    int is_due;             /* a declared round is over that may become a schedule */
 } dp_detect_t;
 
 /* resume.c: the root */

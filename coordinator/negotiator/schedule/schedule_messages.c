@@ -57,7 +57,7 @@ static int merge_rounds(dp_negotiator_t *n, const dp_item_t *item)
     return 1;
 }
 
-/* The other way. */
+/* Puts the rounds of each bucket, as merged from this subtree, into an item. 0: no memory. */
 static int fill_rounds(dp_negotiator_t *n, dp_item_t *item)
 {
     dp_schedule_t *schedule = n->schedule;
@@ -102,7 +102,7 @@ void dp_schedule_from_child(dp_negotiator_t *n, int from, int child, const dp_it
     dp_schedule_t *schedule = n->schedule;
 
     if (!schedule->is_active) {
-        dp_fatal_protocol(n, from, "item %d, and nothing is scheduled", item->kind);
+        dp_fatal_protocol(n, from, "item %d, and no schedule is active", item->kind);
     } else if (item->kind == DP_ITEM_DIVERGE) {
         dp_schedule_leave(n, item->reason, item->rank, item->text);
     } else if (item->kind == DP_ITEM_COUNT) {
@@ -170,7 +170,8 @@ dp_status_t dp_schedule_reserve(dp_schedule_t *schedule, size_t buckets, size_t 
     return DP_OK;
 }
 
-/* One entry of bucket `bucket`; 0: it is none. */
+/* Appends one tensor to the schedule's newest bucket. 0: it cannot be part of a schedule, or of
+ * this bucket: all tensors of a bucket are of one group. */
 static int add_planned(dp_negotiator_t *n, dp_schedule_bucket_t *bucket, const dp_item_t *item)
 {
     dp_schedule_t *schedule = n->schedule;
@@ -243,7 +244,8 @@ static void receive_schedule(dp_negotiator_t *n, int from, const dp_item_t *item
     read_schedule(n, from, item->count, reader);
 }
 
-/* The epoch ends with it: it is passed on as of this epoch, and all else is of the next. */
+/* The item is the last of its epoch, also for this node's children: it is passed on, and its frame
+ * closed, before the next epoch begins here. */
 void dp_schedule_turn(dp_negotiator_t *n, int from, const dp_item_t *item, dp_reader_t *reader,
                       size_t begin)
 {

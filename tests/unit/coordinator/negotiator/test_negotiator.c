@@ -629,8 +629,8 @@ static void negotiator_refuses_what_breaks_the_protocol(void **state)
     expect_refusal(&item, DP_POSITION_NONE, "outside of the order");
 }
 
-/* Places behind what is owed exist after a schedule only: a launch there would wait for ever. */
-static void negotiator_refuses_a_place_that_nobody_owes(void **state)
+/* Places behind late launches exist after a schedule only: a launch there would wait for ever. */
+static void negotiator_refuses_a_place_behind_no_late_launch(void **state)
 {
     dp_signature_part_t part;
     dp_signature_t signature;
@@ -708,7 +708,7 @@ int main(void)
         cmocka_unit_test(negotiator_loss_reaches_all_with_one_cause),
         cmocka_unit_test(negotiator_abort_gives_the_reason_to_all),
         cmocka_unit_test(negotiator_refuses_what_breaks_the_protocol),
-        cmocka_unit_test(negotiator_refuses_a_place_that_nobody_owes),
+        cmocka_unit_test(negotiator_refuses_a_place_behind_no_late_launch),
         cmocka_unit_test(negotiator_refuses_bytes_that_are_no_frame),
         cmocka_unit_test(negotiator_refuses_strangers),
     };

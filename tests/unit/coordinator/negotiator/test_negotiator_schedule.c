@@ -83,7 +83,7 @@ static void play(world_t *world, int count)
     }
 }
 
-/* All of the world is scheduled, in the same epoch. */
+/* All ranks launch by the schedule, in the same epoch. */
 static void begin_scheduled(world_t *world, int size)
 {
     begin(world, size);
@@ -128,7 +128,7 @@ static void schedule_of_a_declared_round_begins_after_the_first(void **state)
 }
 
 /* The end of the round and the next one may come to the root together, which is the last to have
- * it: all of the next round is launched by the plan. */
+ * it: all of the next round is launched by the schedule. */
 static void schedule_of_a_declared_round_begins_before_the_next(void **state)
 {
     world_t world;
@@ -258,7 +258,7 @@ static void expect_schedules(const world_t *world, int schedules)
         assert_int_equal(world->ranks[r].schedules, schedules);
 }
 
-/* All of the round behind an interlude is launched by the plan, the first tensor included. */
+/* All of the round behind an interlude is launched by the schedule, the first tensor included. */
 static void schedule_comes_back_when_what_ended_it_has_passed(void **state)
 {
     world_t world;
@@ -371,7 +371,7 @@ static void schedule_ends_when_a_thread_waits_for_part_of_a_bucket(void **state)
     world_fini(&world);
 }
 
-/* Who is late is named as without a schedule, with what was launched counted as submitted. */
+/* The late rank is named as without a schedule; what was launched counts as submitted. */
 static void schedule_ends_where_a_rank_is_late(void **state)
 {
     world_t world;
@@ -406,7 +406,7 @@ static void schedule_pause_of_all_is_no_stall(void **state)
 }
 
 /* A rank waits for what lies behind a launch that it keeps others waiting for. */
-static void schedule_debt_of_a_rank_that_waits_fails_everywhere(void **state)
+static void late_launch_of_a_rank_that_waits_fails_everywhere(void **state)
 {
     world_t world;
 
@@ -417,7 +417,7 @@ static void schedule_debt_of_a_rank_that_waits_fails_everywhere(void **state)
     submit_one(&world, 1, 2, 1.0f);
     settle(&world, 0);
     assert_int_equal(world.ranks[0].requests[2].is_pending, 0);
-    assert_int_equal(world.ranks[1].requests[2].is_pending, 1); /* behind its debt */
+    assert_int_equal(world.ranks[1].requests[2].is_pending, 1); /* behind its late launch */
     dp_negotiator_waits(world.ranks[1].negotiator, SECOND);
     tick(&world, 9 * SECOND);
     assert_int_equal(world.ranks[1].warnings, 0);
@@ -435,8 +435,8 @@ static void schedule_debt_of_a_rank_that_waits_fails_everywhere(void **state)
     world_fini(&world);
 }
 
-/* What settles a debt and what comes behind it may arrive before any output is taken. */
-static void schedule_debt_is_paid_before_what_was_ordered_behind_it(void **state)
+/* What settles a late launch and what comes behind it may arrive before any output is taken. */
+static void late_launch_comes_before_what_was_ordered_behind_it(void **state)
 {
     enum { UP, DOWN }; /* edges */
     world_t world;
@@ -486,7 +486,7 @@ static void schedule_ends_for_a_magnitude(void **state)
                              DP_OK);
         }
         settle(&world, 0);
-        /* what has no figure yet is not scheduled: it would travel uncompressed for long */
+        /* what has no figure yet is in no schedule: it would travel uncompressed for long */
         assert_int_equal(world.ranks[1].schedules, i >= 3);
     }
     expect_ended(&world, DP_SCHEDULE_END_SCALE);
@@ -512,8 +512,8 @@ int main(void)
         cmocka_unit_test(schedule_ends_when_a_thread_waits_for_part_of_a_bucket),
         cmocka_unit_test(schedule_ends_where_a_rank_is_late),
         cmocka_unit_test(schedule_pause_of_all_is_no_stall),
-        cmocka_unit_test(schedule_debt_of_a_rank_that_waits_fails_everywhere),
-        cmocka_unit_test(schedule_debt_is_paid_before_what_was_ordered_behind_it),
+        cmocka_unit_test(late_launch_of_a_rank_that_waits_fails_everywhere),
+        cmocka_unit_test(late_launch_comes_before_what_was_ordered_behind_it),
         cmocka_unit_test(schedule_ends_for_a_magnitude),
     };
 
