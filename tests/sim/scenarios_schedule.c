@@ -31,7 +31,7 @@ static void waiter_behind_a_missing_tensor_ends_the_schedule(void **state)
     for (int r = 0; r < 2; r++)
         dp_negotiator_waits(world.ranks[r].negotiator, 0);
     scenario_settle(&world);
-    assert_int_equal(world.ranks[0].unlock_reason, DP_SCHEDULE_END_WAIT);
+    assert_int_equal(world.ranks[0].schedule_end_reason, DP_SCHEDULE_END_WAIT);
     scenario_part(&world);
 }
 
@@ -123,7 +123,7 @@ static void memory_that_moves_ends_the_schedule(void **state)
         world.ranks[2].has_moved = 1;
         scenario_submit_all(&world, 0);
         assert_int_equal(world.ranks[0].schedule_ends, 1);
-        assert_int_equal(world.ranks[0].unlock_reason, DP_SCHEDULE_END_MEMORY);
+        assert_int_equal(world.ranks[0].schedule_end_reason, DP_SCHEDULE_END_MEMORY);
         scenario_part(&world);
     }
 }
@@ -252,7 +252,7 @@ static void tensor_of_an_earlier_schedule_ends_the_next(void **state)
     assert_int_equal(world.ranks[0].schedules, 2);
     scenario_submit_all(&world, 1);
     scenario_expect_nothing_pending(&world);
-    assert_int_equal(world.ranks[0].unlock_reason, DP_SCHEDULE_END_TENSOR);
+    assert_int_equal(world.ranks[0].schedule_end_reason, DP_SCHEDULE_END_TENSOR);
     scenario_part(&world);
 }
 

@@ -733,7 +733,7 @@ static void take_schedule_end(world_t *world, int rank, const dp_output_t *out)
     self->held_from = out->sequence;
     self->held_until = out->until;
     self->schedule_ends++;
-    self->unlock_reason = out->reason;
+    self->schedule_end_reason = out->reason;
     self->ends_schedule_for[out->reason]++;
     if (out->text == NULL || out->culprit < 0 || self->schedules != self->schedule_ends)
         world_violation(world, "rank %d: ended by rank %d", rank, out->culprit);

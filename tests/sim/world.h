@@ -96,7 +96,7 @@ typedef struct world_rank {
     world_flight_t *flights;        /* [tensors][occurrences] */
     uint64_t held_from, held_until; /* launches that are not over before they are settled */
     int schedules, schedule_ends;
-    dp_schedule_end_reason_t unlock_reason; /* the last */
+    dp_schedule_end_reason_t schedule_end_reason; /* the last */
     int ends_schedule_for[DP_SCHEDULE_END_REASONS];
     uint64_t locked_launches;
     world_identity_t *identities;

@@ -96,7 +96,7 @@ static void expect_ended(const world_t *world, dp_schedule_end_reason_t reason)
 {
     for (int r = 0; r < world->options.size; r++) {
         assert_int_equal(world->ranks[r].schedule_ends, 1);
-        assert_string_equal(dp_schedule_end_reason_name(world->ranks[r].unlock_reason),
+        assert_string_equal(dp_schedule_end_reason_name(world->ranks[r].schedule_end_reason),
                             dp_schedule_end_reason_name(reason));
     }
 }
