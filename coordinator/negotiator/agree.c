@@ -126,6 +126,33 @@ static void end_create(dp_negotiator_t *n, dp_entry_t *entry)
     if (status != DP_OK) dp_fatal_memory(n);
 }
 
+/* The group ends with the launch of its end, and its entries go. */
+static void end_group(dp_negotiator_t *n, dp_group_view_t *view)
+{
+    size_t left = 0;
+
+    dp_schedule_group_ended(n);
+    for (size_t i = n->table.entry_count; i > 0;
+         i--) { /* the last one takes the place of one gone */
+        dp_entry_t *entry = n->table.entries[i - 1];
+
+        if (entry->view != view) continue;
+        dp_stall_forget(n, entry);
+        dp_leave_forget_entry(n, entry);
+        dp_entry_array_remove(&n->out.news, entry);
+        dp_entry_array_remove(&n->own.queue, entry);
+        if (dp_table_remove(&n->table, entry) == DP_OK) continue;
+        dp_fatal_memory(n);
+        return;
+    }
+    for (size_t i = 0; i < n->groups.count; i++) {
+        if (n->groups.views[i] != view) n->groups.views[left++] = n->groups.views[i];
+    }
+    n->groups.count = left;
+    if (n->leave.keep_view == view) n->leave.keep_view = NULL;
+    free(view);
+}
+
 void dp_agree_launch_end(dp_negotiator_t *n, const dp_ordered_launch_t *launch)
 {
     dp_entry_t *entry = launch->entry;
@@ -146,7 +173,7 @@ void dp_agree_launch_end(dp_negotiator_t *n, const dp_ordered_launch_t *launch)
         dp_schedule_defer(n, launch->behind);
     }
     if (launch->collective == DP_COLLECTIVE_GROUP_CREATE) end_create(n, entry);
-    if (launch->collective == DP_COLLECTIVE_GROUP_DESTROY) dp_group_view_drop(n, entry->view);
+    if (launch->collective == DP_COLLECTIVE_GROUP_DESTROY) end_group(n, entry->view);
 }
 
 void dp_agree_refuse_own(dp_negotiator_t *n, dp_entry_t *entry, dp_status_t status,

@@ -66,7 +66,6 @@ void dp_contest_partial(dp_negotiator_t *n, dp_entry_t *entry, int branch, const
 void dp_contest_heard(dp_entry_t *entry, int branch); /* its READY came */
 /* The occurrence is over for n->targets: what other branches announced is of the next. */
 void dp_contest_over(dp_negotiator_t *n, dp_entry_t *entry);
-void dp_contest_drop(dp_entry_t *entry);
 
 /* own.c: this rank's own submissions */
 typedef struct dp_own {

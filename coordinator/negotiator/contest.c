@@ -13,15 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void contest_destroy(dp_contest_t *contest)
-{
-    if (contest == NULL) return;
-    free(contest->signature[0]);
-    free(contest->signature[1]);
-    free(contest->list);
-    free(contest);
-}
-
 static void append_contest(dp_entry_t *entry, dp_contest_t *contest)
 {
     dp_contest_t **end = &entry->making.contests;
@@ -130,7 +121,7 @@ void dp_contest_heard(dp_entry_t *entry, int branch)
 
         if (contest->branch == branch) {
             *at = contest->next;
-            contest_destroy(contest);
+            dp_contest_destroy(contest);
         } else {
             at = &contest->next;
         }
@@ -152,7 +143,7 @@ static void replay_contest(dp_negotiator_t *n, dp_entry_t *entry, dp_contest_t *
     } else {
         dp_agree_mismatch(n, entry, contest->branch, contest->rank, signatures);
     }
-    contest_destroy(contest);
+    dp_contest_destroy(contest);
 }
 
 void dp_contest_over(dp_negotiator_t *n, dp_entry_t *entry)
@@ -163,22 +154,12 @@ void dp_contest_over(dp_negotiator_t *n, dp_entry_t *entry)
     for (; contest != NULL; contest = next) {
         next = contest->next;
         if (n->is_fatal || dp_bit_get(n->targets, contest->branch)) {
-            contest_destroy(contest);
+            dp_contest_destroy(contest);
         } else if (contest->kind == DP_ITEM_PARTIAL) {
             append_contest(entry, contest);
             mark_pending(n, entry, contest->list, contest->list_count, contest->first_ns);
         } else {
             replay_contest(n, entry, contest);
         }
-    }
-}
-
-void dp_contest_drop(dp_entry_t *entry)
-{
-    while (entry->making.contests != NULL) {
-        dp_contest_t *next = entry->making.contests->next;
-
-        contest_destroy(entry->making.contests);
-        entry->making.contests = next;
     }
 }

@@ -8,6 +8,15 @@
  */
 #include "coordinator/negotiator/negotiator_internal.h"
 
+/* LEFT closes groups, which ends tensors that would be ordered else. BYE is the last ordered item.
+ */
+static void order_due(dp_negotiator_t *n)
+{
+    dp_leave_flush(n);
+    dp_order_flush(n);
+    if (dp_is_root(n)) dp_leave_finish(n);
+}
+
 void dp_flush(dp_negotiator_t *n)
 {
     /* 1. This rank announces its part of an occurrence before any step that may end it. */
@@ -21,12 +30,12 @@ void dp_flush(dp_negotiator_t *n)
     dp_schedule_resume(n);
     dp_schedule_detect(n);
     /* 5. LEFT, then what is complete is ordered, then BYE. */
-    dp_order_flush(n);
+    order_due(n);
     /* 6. An occurrence that has just ended may have the next one queued behind it; what that
      *    completes is ordered in the same flush. */
     dp_own_flush(n);
     dp_schedule_catch_up(n);
-    dp_order_flush(n);
+    order_due(n);
     /* 7. What was ordered in 5 and 6 may have been the last launch of a round. */
     dp_schedule_detect(n);
     /* 8. Under a schedule: launches, then what they give to report. */
@@ -35,6 +44,9 @@ void dp_flush(dp_negotiator_t *n)
     dp_outbox_close_down(n);
     dp_stall_flush(n);
     dp_outbox_close_down(n);
-    /* 10. Last, as each step above may have news for the parent: one frame takes them all. */
+    /* 10. Last, as each step above may have news for the parent: one frame takes them all. FIN is
+     *     the last that a subtree sends. */
     dp_outbox_up(n);
+    if (!dp_is_root(n)) dp_leave_finish(n);
+    dp_outbox_close_up(n);
 }

@@ -173,32 +173,6 @@ dp_group_view_t *dp_group_view_find(const dp_negotiator_t *n, uint32_t uid)
     return NULL;
 }
 
-void dp_group_view_drop(dp_negotiator_t *n, dp_group_view_t *view)
-{
-    size_t left = 0;
-
-    dp_schedule_group_ended(n);
-    for (size_t i = n->table.entry_count; i > 0;
-         i--) { /* the last one takes the place of one gone */
-        dp_entry_t *entry = n->table.entries[i - 1];
-
-        if (entry->view != view) continue;
-        dp_stall_forget(n, entry);
-        dp_leave_forget_entry(n, entry);
-        dp_entry_array_remove(&n->out.news, entry);
-        dp_entry_array_remove(&n->own.queue, entry);
-        if (dp_table_remove(&n->table, entry) == DP_OK) continue;
-        dp_fatal_memory(n);
-        return;
-    }
-    for (size_t i = 0; i < n->groups.count; i++) {
-        if (n->groups.views[i] != view) n->groups.views[left++] = n->groups.views[i];
-    }
-    n->groups.count = left;
-    if (n->leave.keep_view == view) n->leave.keep_view = NULL;
-    free(view);
-}
-
 dp_status_t dp_group_views_init(dp_negotiator_t *n, int arity)
 {
     dp_status_t status = map_ranks(n, arity);

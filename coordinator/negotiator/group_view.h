@@ -54,10 +54,9 @@ dp_group_view_t *dp_group_view_find(const dp_negotiator_t *n, uint32_t uid); /* 
 /* members: NULL: all. NULL: out of memory. */
 dp_group_view_t *dp_group_view_make(dp_negotiator_t *n, uint32_t uid, uint32_t slot,
                                     const char *name, const int32_t *members, uint32_t count);
-void dp_group_view_drop(dp_negotiator_t *n, dp_group_view_t *view); /* and its entries */
-int dp_group_view_index(const dp_group_view_t *view, int rank);     /* in the group; -1: none */
-int dp_group_view_rank(const dp_group_view_t *view, int index);     /* of the world; -1: none */
-int dp_branch_of(const dp_negotiator_t *n, int rank);               /* -1: not below this node */
+int dp_group_view_index(const dp_group_view_t *view, int rank); /* in the group; -1: none */
+int dp_group_view_rank(const dp_group_view_t *view, int index); /* of the world; -1: none */
+int dp_branch_of(const dp_negotiator_t *n, int rank);           /* -1: not below this node */
 /* Sets the bits of the branches that a list of ranks lies in; returns how many. */
 uint32_t dp_branches_of_list(const dp_negotiator_t *n, const int32_t *list, uint32_t count,
                              uint64_t *branches);

@@ -339,8 +339,25 @@ void dp_leave_flush(dp_negotiator_t *n)
         announce_leave(n);
 }
 
-int dp_leave_is_over(const dp_negotiator_t *n)
+static int is_over(const dp_negotiator_t *n)
 {
     return n->leave.has_left && n->own.pending == 0 && !dp_schedule_is_catching_up(n) &&
            n->leave.fin_count == n->child_count && !n->leave.fin_sent;
+}
+
+/* All of this subtree has left, and nothing is pending: FIN to the parent; from the root BYE, when
+ * all that is complete has been ordered. */
+void dp_leave_finish(dp_negotiator_t *n)
+{
+    if (n->is_fatal || n->is_finished || dp_schedule_is_active(n) || !is_over(n)) return;
+    n->made.list_count = 0;
+    if (dp_is_root(n)) {
+        n->made.kind = DP_ITEM_BYE;
+        dp_outbox_down(n, n->world->expect, &n->made, 1);
+        if (!n->is_fatal) dp_agree_bye(n);
+    } else {
+        n->made.kind = DP_ITEM_FIN;
+        n->leave.fin_sent = 1;
+        dp_outbox_up_item(n, &n->made);
+    }
 }

@@ -28,19 +28,21 @@ typedef struct dp_leave {
     int fin_count, fin_sent;
 } dp_leave_t;
 
-/* join.c */
+/* join.c: a rank joins */
 void dp_join_own(dp_negotiator_t *n, dp_group_view_t *view, void *request);
 void dp_join_refused(dp_negotiator_t *n, dp_group_view_t *view); /* a rank has left the group */
 void dp_join_arrive(dp_negotiator_t *n, dp_group_view_t *view, int rank);
 void dp_join_flush(dp_negotiator_t *n); /* JOIN, if this rank may send it by now */
-/* Has this rank joined? */
-int dp_join_has_own(const dp_negotiator_t *n, const dp_group_view_t *view);
 void dp_join_all(dp_negotiator_t *n, dp_group_view_t *view, int last_rank); /* JOINED */
-void dp_join_forget(dp_negotiator_t *n); /* of all groups: nobody has joined */
+
+/* joined.c: questions */
 int dp_join_is_joined(const dp_group_view_t *view, int rank);
+int dp_join_has_own(const dp_negotiator_t *n, const dp_group_view_t *view); /* this rank */
 int dp_join_covers(const dp_negotiator_t *n, const dp_entry_t *entry, int branch);
 int dp_join_names(const dp_negotiator_t *n, const dp_entry_t *entry, int branch);
 int dp_join_allows(const dp_entry_t *entry);
+void dp_join_clear(const dp_negotiator_t *n, dp_group_view_t *view); /* no rank has joined it */
+void dp_join_forget(dp_negotiator_t *n);                             /* nor any other group */
 
 /* leave.c */
 void dp_leave_keep(dp_negotiator_t *n, int rank, uint64_t position, dp_entry_t *entry);
@@ -55,6 +57,6 @@ void dp_leave_check(dp_negotiator_t *n, dp_entry_t *entry); /* has a rank left t
 void dp_leave_forget_entry(dp_negotiator_t *n, const dp_entry_t *entry); /* it is going */
 void dp_leave_forget(dp_negotiator_t *n);                                /* nobody has left */
 void dp_leave_flush(dp_negotiator_t *n);
-int dp_leave_is_over(const dp_negotiator_t *n); /* FIN is due */
+void dp_leave_finish(dp_negotiator_t *n); /* FIN or BYE, if it is due */
 
 #endif

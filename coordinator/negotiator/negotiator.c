@@ -36,7 +36,7 @@ static dp_status_t init(dp_negotiator_t *n, const dp_negotiator_options_t *optio
     n->child_position = calloc(count + 1, sizeof(*n->child_position));
     if (n->children == NULL || n->child_position == NULL) return DP_ERR_NO_MEMORY;
     if (count > 0) memcpy(n->children, node->children, count * sizeof(*n->children));
-    status = dp_table_init(&n->table, node->child_count + 1);
+    status = dp_table_init(&n->table, node->child_count + 1, dp_schedule_entry_bytes());
     if (status != DP_OK) return status;
     status = dp_group_views_init(n, node->arity);
     if (status != DP_OK) return status;
@@ -319,6 +319,7 @@ void dp_negotiator_tick(dp_negotiator_t *n, uint64_t now_ns)
     if (!is_alive(n, now_ns)) return;
     dp_schedule_tick(n);
     dp_stall_tick(n);
+    dp_leave_tick(n);
 }
 
 void dp_negotiator_progress(dp_negotiator_t *n, const char *text)
@@ -366,7 +367,8 @@ int dp_negotiator_output(dp_negotiator_t *n, dp_output_t *out)
 uint64_t dp_negotiator_deadline(const dp_negotiator_t *n)
 {
     if (n->is_fatal || n->is_finished) return UINT64_MAX;
-    return dp_min(dp_min(dp_stall_deadline(n), dp_schedule_deadline(n)), dp_order_deadline(n));
+    return dp_min(dp_min(dp_stall_deadline(n), dp_leave_deadline(n)),
+                  dp_min(dp_schedule_deadline(n), dp_order_deadline(n)));
 }
 
 dp_status_t dp_negotiator_message(dp_negotiator_t *n, int from, const void *data, size_t bytes,

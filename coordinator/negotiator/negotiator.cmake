@@ -8,6 +8,7 @@ set(dp_negotiator_sources
     follow.c
     group_view.c
     join.c
+    joined.c
     leave.c
     messages.c
     negotiator.c

@@ -10,6 +10,7 @@
  *   contest.c       two lists of ranks for one group to be made    (agree.h)
  *   order.c         the root: what is ordered, and when
  *   join.c          ranks that have no more data                   (leave.h)
+ *   joined.c        which ranks have joined: questions              (leave.h)
  *   leave.c         ranks that submit nothing more, and the tensors that fail for it
  *   stall.c         reports the ranks missing for a tensor that waits too long
  *   table.c         names, ids, and what is known of each tensor's pending occurrence

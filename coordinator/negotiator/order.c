@@ -383,19 +383,11 @@ static int is_launch_due(const dp_negotiator_t *n)
 
 void dp_order_flush(dp_negotiator_t *n)
 {
-    dp_leave_flush(n);
     if (!dp_is_root(n) || n->is_fatal || dp_schedule_is_active(n)) return;
     if (is_launch_due(n)) {
         dp_order_launch_held(n);
     } else if (n->order.foreign.count > 0) {
         launch_list(n, &n->order.foreign);
-    }
-    /* All ranks have left, and nothing is pending. */
-    if (dp_leave_is_over(n) && !n->is_finished && !n->is_fatal) {
-        n->made.kind = DP_ITEM_BYE;
-        n->made.list_count = 0;
-        dp_outbox_down(n, n->world->expect, &n->made, 1);
-        if (!n->is_fatal) dp_agree_bye(n);
     }
 }
 

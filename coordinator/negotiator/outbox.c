@@ -343,13 +343,6 @@ void dp_outbox_up(dp_negotiator_t *n)
     }
     n->out.news.count = 0;
     announce_notices(n);
-    if (!n->is_fatal && dp_leave_is_over(n)) {
-        n->leave.fin_sent = 1;
-        n->made.kind = DP_ITEM_FIN;
-        n->made.list_count = 0;
-        dp_outbox_up_item(n, &n->made);
-    }
-    dp_outbox_close_up(n);
 }
 
 void dp_item_ref(dp_item_t *item, dp_item_kind_t kind, const dp_entry_t *entry)
@@ -494,7 +487,7 @@ static int next_own_output(dp_negotiator_t *n, dp_output_t *out)
 
     if (n->out.output_next == n->out.output_count) {
         n->out.output_next = n->out.output_count = n->out.launch_entry_count = 0;
-        if (!dp_schedule_is_deferring(n)) dp_table_free_retired(&n->table);
+        if (n->out.kept_back == 0) dp_table_free_retired(&n->table);
         return 0;
     }
     output = &n->out.outputs[n->out.output_next++];

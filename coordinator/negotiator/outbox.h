@@ -65,6 +65,7 @@ typedef struct dp_outbox {
     dp_own_output_t *outputs; /* [output_count], from output_next on still to be taken */
     size_t output_next, output_count, output_room;
     int must_pause_first; /* SCHEDULE_PAUSED is among them: the caller takes it before any frame */
+    size_t kept_back;     /* outputs kept elsewhere that may point to retired memory */
     char *output_text;    /* in the caller's hands; owned */
     dp_launch_entry_t *launch_entries;
     size_t launch_entry_count, launch_entry_room;
@@ -105,7 +106,7 @@ void dp_outbox_ask(dp_negotiator_t *n, int child, const dp_item_t *item); /* a f
 
 void dp_outbox_close_up(dp_negotiator_t *n);
 void dp_outbox_up_item(dp_negotiator_t *n, const dp_item_t *item);
-void dp_outbox_up(dp_negotiator_t *n); /* the news, in as few frames as possible */
+void dp_outbox_up(dp_negotiator_t *n); /* the news and notices, into the open frame */
 void dp_outbox_news(dp_negotiator_t *n, dp_entry_t *entry);
 void dp_outbox_notice(dp_negotiator_t *n, const dp_notice_t *notice);
 /* Refers an item to an entry's tensor; what only some items carry is reset. */

@@ -342,13 +342,12 @@ void dp_stall_tick(dp_negotiator_t *n)
     if (stall->is_asking && stall->waiting > 0 && n->now_ns >= stall->patience_until_ns)
         end_patience(n);
     if (dp_is_root(n)) consider(n);
-    dp_leave_tick(n);
 }
 
 uint64_t dp_stall_deadline(const dp_negotiator_t *n)
 {
     const dp_stall_t *stall = &n->stall;
-    uint64_t deadline = dp_leave_deadline(n);
+    uint64_t deadline = UINT64_MAX;
 
     if (stall->fresh_oldest != NULL)
         deadline = dp_min(deadline, later(stall->fresh_oldest->stall.first_ns, threshold_ns(n)));

@@ -29,14 +29,34 @@ static uint32_t hash_name(uint32_t group, const char *name)
     return hash;
 }
 
-dp_status_t dp_table_init(dp_table_t *table, int branches)
+dp_status_t dp_table_init(dp_table_t *table, int branches, size_t schedule_bytes)
 {
     table->branches = branches;
+    table->schedule_bytes = schedule_bytes;
     table->bit_words = dp_bit_words((size_t)branches);
     table->bucket_count = table->id_bucket_count = FIRST_BUCKETS;
     table->buckets = calloc(table->bucket_count, sizeof(dp_entry_t *));
     table->by_id = calloc(table->id_bucket_count, sizeof(dp_entry_t *));
     return table->buckets != NULL && table->by_id != NULL ? DP_OK : DP_ERR_NO_MEMORY;
+}
+
+void dp_contest_destroy(dp_contest_t *contest)
+{
+    if (contest == NULL) return;
+    free(contest->signature[0]);
+    free(contest->signature[1]);
+    free(contest->list);
+    free(contest);
+}
+
+void dp_contest_drop(dp_entry_t *entry)
+{
+    while (entry->making.contests != NULL) {
+        dp_contest_t *next = entry->making.contests->next;
+
+        dp_contest_destroy(entry->making.contests);
+        entry->making.contests = next;
+    }
 }
 
 static void entry_destroy(dp_entry_t *entry, size_t bit_words)
@@ -162,17 +182,16 @@ static dp_entry_t *entry_create(const dp_table_t *table, const dp_key_t *key)
     size_t words = table->bit_words, name_bytes = strlen(key->name) + 1;
     int has_branches = key->group == DP_GROUP_UNBORN || key->root >= 0;
     size_t ends = key->group == DP_GROUP_UNBORN ? (size_t)table->branches : 0;
-    size_t schedule_bytes = dp_schedule_entry_bytes();
     dp_entry_t *entry;
 
     if (has_branches) words *= 2;
-    entry =
-        calloc(1, sizeof(*entry) + (words + ends) * sizeof(uint64_t) + schedule_bytes + name_bytes);
+    entry = calloc(1, sizeof(*entry) + (words + ends) * sizeof(uint64_t) + table->schedule_bytes +
+                          name_bytes);
     if (entry == NULL) return NULL;
     if (has_branches) entry->own_expect = entry->heard + table->bit_words;
     if (ends > 0) entry->making.ended_for = entry->heard + words;
     entry->schedule = (dp_schedule_entry_t *)(void *)(entry->heard + words + ends);
-    entry->name = (char *)(entry->heard + words + ends) + schedule_bytes;
+    entry->name = (char *)(entry->heard + words + ends) + table->schedule_bytes;
     memcpy(entry->name, key->name, name_bytes);
     return entry;
 }

@@ -157,6 +157,7 @@ typedef struct dp_table {
     uint32_t next_id; /* one more than the last id seen */
     size_t bit_words; /* of heard[] */
     int branches;
+    size_t schedule_bytes; /* of entry->schedule */
     void **retired; /* [retired_count] memory that outputs not yet taken may point to; owned */
     size_t retired_count, retired_room;
 } dp_table_t;
@@ -175,7 +176,7 @@ typedef struct dp_key {
 } dp_key_t;
 
 /* table.c */
-dp_status_t dp_table_init(dp_table_t *table, int branches);
+dp_status_t dp_table_init(dp_table_t *table, int branches, size_t schedule_bytes);
 void dp_table_fini(dp_table_t *table);
 dp_entry_t *dp_table_find(const dp_table_t *table, const dp_key_t *key);
 /* The next entry of that name in the group, whatever ranks it is for; after: NULL, the first. */
@@ -193,6 +194,8 @@ int dp_table_has(const dp_table_t *table, const dp_entry_t *entry);
 /* memory: freed when all outputs were taken. */
 dp_status_t dp_table_retire(dp_table_t *table, void *memory);
 void dp_table_free_retired(dp_table_t *table);
+void dp_contest_destroy(dp_contest_t *contest);
+void dp_contest_drop(dp_entry_t *entry);                  /* all of them */
 void dp_entry_clear(dp_entry_t *entry, size_t bit_words); /* what belongs to one occurrence */
 /* Remembers that an occurrence failed which this rank has not submitted yet. */
 dp_status_t dp_entry_refuse(dp_entry_t *entry, dp_status_t status, const char *text);

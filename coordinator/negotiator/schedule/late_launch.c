@@ -103,6 +103,7 @@ static void launch_deferred(dp_negotiator_t *n)
         output->entry_begin = entry_begin;
     }
     catch_up->deferred_count -= done;
+    n->out.kept_back = catch_up->deferred_count;
     if (catch_up->deferred_count == 0) catch_up->deferred_entry_count = 0;
     memmove(catch_up->deferred, catch_up->deferred + done,
             catch_up->deferred_count * sizeof(*catch_up->deferred));
@@ -157,6 +158,7 @@ static dp_status_t keep_back(dp_negotiator_t *n, const dp_own_output_t *output)
     catch_up->deferred[catch_up->deferred_count] = *output;
     catch_up->deferred[catch_up->deferred_count++].entry_begin = catch_up->deferred_entry_count;
     catch_up->deferred_entry_count = entries;
+    n->out.kept_back = catch_up->deferred_count;
     return DP_OK;
 }
 
@@ -171,11 +173,6 @@ void dp_schedule_defer(dp_negotiator_t *n, uint64_t behind)
     output->behind = behind;
     if (keep_back(n, output) != DP_OK) dp_fatal_memory(n);
     n->out.output_count--;
-}
-
-int dp_schedule_is_deferring(const dp_negotiator_t *n)
-{
-    return n->schedule->catch_up.deferred_count > 0;
 }
 
 /* ---- Late launches that would never come ------------------------------------------------ */

@@ -43,12 +43,6 @@ int dp_schedule_is_catching_up(const dp_negotiator_t *n)
     return 0;
 }
 
-int dp_schedule_is_deferring(const dp_negotiator_t *n)
-{
-    (void)n;
-    return 0;
-}
-
 int dp_schedule_is_unsettled(const dp_entry_t *entry)
 {
     (void)entry;

@@ -39,8 +39,6 @@ int dp_schedule_is_active(const dp_negotiator_t *n); /* then nothing is negotiat
 int dp_schedule_has_early(const dp_negotiator_t *n, const dp_group_view_t *view);
 /* Has this rank still something to launch, or to be told, of a schedule that has ended? */
 int dp_schedule_is_catching_up(const dp_negotiator_t *n);
-/* Are launches kept back here until this rank has caught up? */
-int dp_schedule_is_deferring(const dp_negotiator_t *n);
 /* Is the pending or next occurrence one that some rank has launched early? */
 int dp_schedule_is_unsettled(const dp_entry_t *entry);
 /* The root: can a rank have launched that far by the last schedule? */
