@@ -18,11 +18,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-const dp_signature_t *dp_entry_signature(const dp_entry_t *entry)
-{
-    return entry->arrived.proposed != NULL ? entry->arrived.proposed : entry->signature;
-}
-
 int dp_launches_alone(dp_collective_t collective)
 {
     return collective == DP_COLLECTIVE_SEND || collective == DP_COLLECTIVE_GROUP_CREATE ||

@@ -30,7 +30,6 @@ typedef struct dp_ordered_launch {
 } dp_ordered_launch_t;
 
 /* agree.c */
-const dp_signature_t *dp_entry_signature(const dp_entry_t *entry); /* of the pending occurrence */
 void dp_agree_arrive(dp_negotiator_t *n, dp_entry_t *entry, const dp_arrival_t *arrival);
 /* A child found two signatures, or, the second being NULL, that a rank has left. */
 void dp_agree_mismatch(dp_negotiator_t *n, dp_entry_t *entry, int branch, const int rank[2],

@@ -352,6 +352,11 @@ void dp_entry_clear(dp_entry_t *entry, size_t bit_words)
     memset(entry->heard, 0, bit_words * sizeof(uint64_t));
 }
 
+const dp_signature_t *dp_entry_signature(const dp_entry_t *entry)
+{
+    return entry->arrived.proposed != NULL ? entry->arrived.proposed : entry->signature;
+}
+
 dp_status_t dp_entry_refuse(dp_entry_t *entry, dp_status_t status, const char *text)
 {
     size_t bytes = strlen(text) + 1;

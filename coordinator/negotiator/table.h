@@ -195,7 +195,8 @@ int dp_table_has(const dp_table_t *table, const dp_entry_t *entry);
 dp_status_t dp_table_retire(dp_table_t *table, void *memory);
 void dp_table_free_retired(dp_table_t *table);
 void dp_contest_destroy(dp_contest_t *contest);
-void dp_contest_drop(dp_entry_t *entry);                  /* all of them */
+void dp_contest_drop(dp_entry_t *entry);                           /* all of them */
+const dp_signature_t *dp_entry_signature(const dp_entry_t *entry); /* of the pending occurrence */
 void dp_entry_clear(dp_entry_t *entry, size_t bit_words); /* what belongs to one occurrence */
 /* Remembers that an occurrence failed which this rank has not submitted yet. */
 dp_status_t dp_entry_refuse(dp_entry_t *entry, dp_status_t status, const char *text);
