@@ -111,6 +111,7 @@ static int check_companions(dp_negotiator_t *n, int from, const dp_ordered_launc
     return !n->is_fatal;
 }
 
+/* The entry's signature lists the members; the item brings the uid and slot that the root chose. */
 static void make_group(dp_negotiator_t *n, const dp_entry_t *entry, const dp_item_t *item,
                        dp_ordered_launch_t *launch)
 {
@@ -142,6 +143,8 @@ static void receive_launched(dp_negotiator_t *n, int from, dp_ordered_launch_t *
     dp_agree_launch(n, entry, &launch_entry);
 }
 
+/* The whole LAUNCH is checked and applied entry by entry: a fatal error in the middle of it ends
+ * the job, so nothing has to be undone. */
 static void receive_launch(dp_negotiator_t *n, int from, dp_item_t *item, dp_reader_t *reader)
 {
     dp_ordered_launch_t launch = {.sequence = item->sequence, .behind = item->ahead};
@@ -194,6 +197,7 @@ static dp_group_view_t *told_view(dp_negotiator_t *n, int from, const dp_item_t 
     return view;
 }
 
+/* KEEPs come right before the CLOSED that they belong to, and are counted by it. */
 static void receive_keep(dp_negotiator_t *n, int from, const dp_item_t *item)
 {
     dp_entry_t *entry = dp_receive_entry(n, from, item);

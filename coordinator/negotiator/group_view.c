@@ -108,6 +108,7 @@ static dp_group_view_t *view_allocate(const dp_negotiator_t *n, const int32_t *m
     return view;
 }
 
+/* Counts members per branch: that is all this node needs to know of where they are. */
 static dp_group_view_t *view_create(const dp_negotiator_t *n, uint32_t uid, const char *name,
                                     const int32_t *members, uint32_t count)
 {

@@ -11,6 +11,8 @@
 
 #include <string.h>
 
+/* The rank counts as absent from here on, for occurrences that its branch has not announced before.
+ * Tensors that waited for it alone become complete. */
 void dp_join_arrive(dp_negotiator_t *n, dp_group_view_t *view, int rank)
 {
     int branch = dp_branch_of(n, rank);

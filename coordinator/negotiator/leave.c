@@ -194,6 +194,7 @@ static uint32_t mark_kept(dp_negotiator_t *n, const dp_group_view_t *view, int r
     return marked;
 }
 
+/* The root: KEEPs, then CLOSED, as one ordered step. */
 static void order_closed(dp_negotiator_t *n, dp_group_view_t *view, int rank)
 {
     uint32_t marked = mark_kept(n, view, rank), written = 0;
@@ -320,6 +321,7 @@ uint64_t dp_leave_deadline(const dp_negotiator_t *n)
 
 /* ---- This rank leaves ------------------------------------------------------------------- */
 
+/* From here on this rank submits nothing: what it has pending is kept, LEFT comes last. */
 static void announce_leave(dp_negotiator_t *n)
 {
     n->leave.has_left = 1;

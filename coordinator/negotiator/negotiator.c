@@ -16,7 +16,7 @@
 
 /* ---- Life ------------------------------------------------------------------------------- */
 
-static dp_status_t init(dp_negotiator_t *n, const dp_negotiator_options_t *options)
+static dp_status_t init_parts(dp_negotiator_t *n, const dp_negotiator_options_t *options)
 {
     const dp_tree_links_t *node = options->node;
     size_t count = (size_t)node->child_count;
@@ -55,7 +55,7 @@ dp_status_t dp_negotiator_create(const dp_negotiator_options_t *options, dp_nego
     dp_status_t status;
 
     if (n == NULL) return DP_ERR_NO_MEMORY;
-    status = init(n, options);
+    status = init_parts(n, options);
     if (status != DP_OK) {
         dp_negotiator_destroy(n);
         return status;
@@ -188,6 +188,9 @@ static int is_join_in_force(const dp_negotiator_t *n, const dp_group_view_t *vie
     return !view->is_closed || key->root >= 0;
 }
 
+/* In this order: is the submission valid, has this rank joined, is the name pending, has an
+ * occurrence failed that this rank had not submitted, has a rank left that it needs? Only then is
+ * it taken. */
 dp_status_t dp_negotiator_submit(dp_negotiator_t *n, const dp_submission_t *submission,
                                  uint64_t now_ns)
 {

@@ -204,6 +204,8 @@ static const dp_signature_t *signature_for_absent(const dp_entry_t *entry)
     return entry->arrived.absent > 0 ? entry->arrived.proposed : NULL;
 }
 
+/* An entry of a LAUNCH. Ranks that have joined have not seen a new signature, so it travels for
+ * them. */
 static void write_launched(dp_negotiator_t *n, dp_writer_t *writer, dp_entry_t *entry,
                            const dp_ordered_launch_t *launch, int has_children)
 {
@@ -328,6 +330,7 @@ static void launch_list(dp_negotiator_t *n, dp_entry_array_t *list)
     }
 }
 
+/* Tensors of other ranks' groups first: this rank's are the ones that may have been held back. */
 void dp_order_launch_held(dp_negotiator_t *n)
 {
     launch_list(n, &n->order.foreign);

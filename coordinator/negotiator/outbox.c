@@ -235,6 +235,8 @@ void dp_outbox_news(dp_negotiator_t *n, dp_entry_t *entry)
     entry->sent.has_news = 1;
 }
 
+/* READY: what all branches of this node have brought, merged. The signature travels only if it is
+ * not the one that was agreed on last. */
 static void announce_ready(dp_negotiator_t *n, dp_entry_t *entry)
 {
     dp_item_t *item = &n->made;
@@ -258,6 +260,8 @@ static void announce_ready(dp_negotiator_t *n, dp_entry_t *entry)
     dp_outbox_up_item(n, item);
 }
 
+/* Behind READY the parent counts this branch as ready already, so what is found then has a message
+ * of its own. */
 static void announce_conflict(dp_negotiator_t *n, dp_entry_t *entry)
 {
     dp_item_kind_t first =
@@ -381,6 +385,8 @@ dp_own_output_t *dp_outbox_output(dp_negotiator_t *n, dp_output_kind_t kind)
     return output;
 }
 
+/* Entries of all launches lie in one array until the last output was taken: an output refers to
+ * them by index, as the array may move. */
 dp_status_t dp_outbox_entry(dp_negotiator_t *n, const dp_launch_entry_t *launch_entry)
 {
     if (n->out.launch_entry_count == n->out.launch_entry_room) {
@@ -461,6 +467,8 @@ static void recycle_frame(dp_negotiator_t *n, dp_out_frame_t *frame)
     n->out.spare = frame;
 }
 
+/* The oldest closed frame, once for each of its recipients. Its memory is reused after the last
+ * one. */
 static int next_frame(dp_negotiator_t *n, dp_output_t *out)
 {
     while (n->out.frames != NULL) {

@@ -43,6 +43,7 @@ static void close_entry(dp_negotiator_t *n, dp_entry_t *entry)
     dp_own_end(n, entry);
 }
 
+/* The launch was made by the schedule; the arrival stands for its submission. */
 static void arrive_early(dp_negotiator_t *n, dp_entry_t *entry, const dp_arrival_t *arrival,
                          uint64_t since_ns)
 {

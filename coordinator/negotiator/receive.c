@@ -191,6 +191,7 @@ static int check_ready(dp_negotiator_t *n, int from, int child, const dp_entry_t
     return !n->is_fatal;
 }
 
+/* All of the child's branch has submitted the tensor, or has joined. */
 static void receive_ready(dp_negotiator_t *n, int from, int child, dp_item_t *item,
                           uint64_t position)
 {
@@ -254,6 +255,8 @@ static void receive_contest(dp_negotiator_t *n, int from, int child, const dp_it
     }
 }
 
+/* The tensor has waited too long below the child: some have submitted it, some not. Once per
+ * occurrence; it makes the tensor pending here too, so that stall.c watches it. */
 static void receive_partial(dp_negotiator_t *n, int from, int child, const dp_item_t *item,
                             uint64_t position)
 {
@@ -277,6 +280,7 @@ static void receive_partial(dp_negotiator_t *n, int from, int child, const dp_it
     }
 }
 
+/* A thread waits for a tensor that was announced before. */
 static void receive_urgent(dp_negotiator_t *n, int from, int child, const dp_item_t *item,
                            uint64_t position)
 {
@@ -297,6 +301,7 @@ static void receive_fin(dp_negotiator_t *n, int from, int child)
     n->leave.fin_count++;
 }
 
+/* KEEP and LEFT of a rank that submits nothing more, and GIVE_UP of one that cannot catch up. */
 static void receive_leaver(dp_negotiator_t *n, int from, int child, const dp_item_t *item)
 {
     dp_entry_t *entry;
@@ -328,6 +333,8 @@ static void receive_join(dp_negotiator_t *n, int from, int child, const dp_item_
     }
 }
 
+/* While a schedule is active nothing is negotiated, so a child may send nothing else: what it sent
+ * before it knew is of an earlier epoch, and was dropped with its frame. */
 static void receive_from_child(dp_negotiator_t *n, int from, int child, dp_item_t *item,
                                uint64_t position)
 {
@@ -384,6 +391,13 @@ static void receive_from_child(dp_negotiator_t *n, int from, int child, dp_item_
 
 /* ---- Frames ----------------------------------------------------------------------------- */
 
+/*
+ * A child's frame carries the last ordered item that the child had seen: not later than ours, and
+ * not earlier than in its frame before. A parent's frame carries the position before its first
+ * ordered item: everything up to there that was meant for this rank has arrived, as an edge keeps
+ * the order. Epochs: a parent is never in another one, as it begins them; a child may still be in
+ * the one before.
+ */
 static int check_header(dp_negotiator_t *n, int from, int child, dp_reader_t *reader,
                         dp_frame_header_t *header)
 {

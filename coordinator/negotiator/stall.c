@@ -53,7 +53,7 @@ void dp_stall_fini(dp_negotiator_t *n)
 
 /* ---- Lists, oldest first ---------------------------------------------------------------- */
 
-static void insert(dp_entry_t **oldest, dp_entry_t **newest, dp_entry_t *entry)
+static void insert_by_age(dp_entry_t **oldest, dp_entry_t **newest, dp_entry_t *entry)
 {
     dp_entry_t *before = *newest; /* nearly always right at once: time does not go back */
 
@@ -65,7 +65,7 @@ static void insert(dp_entry_t **oldest, dp_entry_t **newest, dp_entry_t *entry)
     *(entry->stall.newer != NULL ? &entry->stall.newer->stall.older : newest) = entry;
 }
 
-static void withdraw(dp_entry_t **oldest, dp_entry_t **newest, dp_entry_t *entry)
+static void unlink_entry(dp_entry_t **oldest, dp_entry_t **newest, dp_entry_t *entry)
 {
     *(entry->stall.older != NULL ? &entry->stall.older->stall.newer : oldest) = entry->stall.newer;
     *(entry->stall.newer != NULL ? &entry->stall.newer->stall.older : newest) = entry->stall.older;
@@ -78,7 +78,7 @@ void dp_stall_watch(dp_negotiator_t *n, dp_entry_t *entry)
     dp_stall_t *stall = &n->stall;
 
     if (threshold_ns(n) == 0 || entry->stall.list != DP_ENTRY_UNLISTED) return;
-    insert(&stall->fresh_oldest, &stall->fresh_newest, entry);
+    insert_by_age(&stall->fresh_oldest, &stall->fresh_newest, entry);
     entry->stall.list = DP_ENTRY_FRESH;
 }
 
@@ -86,8 +86,8 @@ static void make_overdue(dp_negotiator_t *n, dp_entry_t *entry)
 {
     dp_stall_t *stall = &n->stall;
 
-    withdraw(&stall->fresh_oldest, &stall->fresh_newest, entry);
-    insert(&stall->stalled_oldest, &stall->stalled_newest, entry);
+    unlink_entry(&stall->fresh_oldest, &stall->fresh_newest, entry);
+    insert_by_age(&stall->stalled_oldest, &stall->stalled_newest, entry);
     entry->stall.list = DP_ENTRY_STALLED;
     if (stall->stalled_count++ == 0) {
         stall->interval_ns = n->stall.warn_ns;
@@ -100,7 +100,7 @@ static void make_overdue(dp_negotiator_t *n, dp_entry_t *entry)
 }
 
 /* Root: the tensor's group hears it, and this rank whether in it or not. */
-static void broadcast(dp_negotiator_t *n, const dp_entry_t *entry, const char *text)
+static void warn_group(dp_negotiator_t *n, const dp_entry_t *entry, const char *text)
 {
     const uint64_t *branches = entry->view != NULL ? entry->view->expect : entry->expect;
 
@@ -119,9 +119,9 @@ void dp_stall_unwatch(dp_negotiator_t *n, dp_entry_t *entry, int is_complete)
     char text[DP_ERROR_TEXT_MAX], what[DP_ENTRY_TEXT_MAX];
 
     if (entry->stall.list == DP_ENTRY_FRESH)
-        withdraw(&stall->fresh_oldest, &stall->fresh_newest, entry);
+        unlink_entry(&stall->fresh_oldest, &stall->fresh_newest, entry);
     if (entry->stall.list == DP_ENTRY_STALLED) {
-        withdraw(&stall->stalled_oldest, &stall->stalled_newest, entry);
+        unlink_entry(&stall->stalled_oldest, &stall->stalled_newest, entry);
         stall->stalled_count--;
     }
     if (dp_is_root(n) && stall->is_asking && stall->subject == entry) stall->is_asking = 0;
@@ -129,7 +129,7 @@ void dp_stall_unwatch(dp_negotiator_t *n, dp_entry_t *entry, int is_complete)
     entry->stall.was_warned = 0;
     snprintf(text, sizeof(text), "%.*s: no longer stalled after %.1f s", NAME_IN_TEXT,
              dp_entry_text(entry, what), seconds_since(n, entry->stall.first_ns));
-    broadcast(n, entry, text);
+    warn_group(n, entry, text);
 }
 
 void dp_stall_forget(dp_negotiator_t *n, const dp_entry_t *entry)
@@ -237,7 +237,7 @@ static void end_patience(dp_negotiator_t *n)
 /* ---- The answer ------------------------------------------------------------------------- */
 
 /* Appends to a text; what does not fit is cut. */
-static void append(char *text, size_t room, const char *more)
+static void append_text(char *text, size_t room, const char *more)
 {
     size_t bytes = strlen(text);
 
@@ -254,21 +254,21 @@ static void append_missing(const dp_negotiator_t *n, const dp_missing_t *found, 
         const dp_missing_rank_t *entry = &found->ranks[i];
 
         snprintf(part, sizeof(part), "%s%s", i > 0 ? "; " : "", dp_rank_text(n, entry->rank, rank));
-        append(text, room, part);
+        append_text(text, room, part);
         if (entry->progress[0] != '\0') {
             snprintf(part, sizeof(part), ": %s", entry->progress);
-            append(text, room, part);
+            append_text(text, room, part);
         }
         if (entry->pending == 0) continue;
         snprintf(part, sizeof(part), " (%" PRIu32 " operations pending)", entry->pending);
-        append(text, room, part);
+        append_text(text, room, part);
     }
     if (found->count <= named) return;
     snprintf(part, sizeof(part), "; and %" PRIu32 " more", found->count - named);
-    append(text, room, part);
+    append_text(text, room, part);
 }
 
-static void report(dp_negotiator_t *n)
+static void report_stall(dp_negotiator_t *n)
 {
     dp_stall_t *stall = &n->stall;
     const dp_missing_t *found = &stall->found;
@@ -292,7 +292,7 @@ static void report(dp_negotiator_t *n)
     /* All of them submitted while the question was under way: their READY is on its way here. */
     if (found->count == 0) return;
     entry->stall.was_warned = 1;
-    broadcast(n, entry, text);
+    warn_group(n, entry, text);
 }
 
 void dp_stall_flush(dp_negotiator_t *n)
@@ -304,7 +304,7 @@ void dp_stall_flush(dp_negotiator_t *n)
     if (stall->waiting > 0 || n->is_fatal) return;
     stall->is_asking = 0;
     if (dp_is_root(n)) {
-        report(n);
+        report_stall(n);
         return;
     }
     n->made.kind = DP_ITEM_MISSING;
@@ -317,7 +317,7 @@ void dp_stall_flush(dp_negotiator_t *n)
 /* ---- Time ------------------------------------------------------------------------------- */
 
 /* Root: is it time to ask again? */
-static void consider(dp_negotiator_t *n)
+static void consider_report(dp_negotiator_t *n)
 {
     dp_stall_t *stall = &n->stall;
     dp_entry_t *entry = stall->stalled_oldest;
@@ -341,7 +341,7 @@ void dp_stall_tick(dp_negotiator_t *n)
     }
     if (stall->is_asking && stall->waiting > 0 && n->now_ns >= stall->patience_until_ns)
         end_patience(n);
-    if (dp_is_root(n)) consider(n);
+    if (dp_is_root(n)) consider_report(n);
 }
 
 uint64_t dp_stall_deadline(const dp_negotiator_t *n)

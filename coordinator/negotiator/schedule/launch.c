@@ -269,6 +269,7 @@ static void expect_counts(dp_negotiator_t *n)
     }
 }
 
+/* All tensors of a bucket are of one group, so its first one tells whether this rank takes part. */
 static dp_status_t find_own_buckets(dp_negotiator_t *n)
 {
     dp_schedule_t *schedule = n->schedule;
@@ -290,6 +291,7 @@ static dp_status_t find_own_buckets(dp_negotiator_t *n)
     return DP_OK;
 }
 
+/* What holds for every use of the tensor: lets a submission be checked without a search. */
 static void note_planned(dp_schedule_t *schedule)
 {
     for (size_t i = 0; i < schedule->planned_count; i++) {

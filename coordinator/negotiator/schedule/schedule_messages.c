@@ -26,6 +26,7 @@ static void note_confirmed(dp_negotiator_t *n, uint64_t rounds)
 
 /* ---- From neighbours -------------------------------------------------------------------- */
 
+/* Nothing is launched here any more. REACHED goes up when all children have sent theirs. */
 static void pause_launching(dp_negotiator_t *n)
 {
     dp_schedule_t *schedule = n->schedule;
@@ -271,6 +272,7 @@ void dp_schedule_turn(dp_negotiator_t *n, int from, const dp_item_t *item, dp_re
 
 /* ---- To neighbours ---------------------------------------------------------------------- */
 
+/* DIVERGE, or from the root PAUSE: the first reason wins. */
 static void send_reason(dp_negotiator_t *n)
 {
     dp_schedule_t *schedule = n->schedule;
@@ -291,6 +293,8 @@ static void send_reason(dp_negotiator_t *n)
     }
 }
 
+/* COUNT, or from the root CONFIRM: whole strides only, unless a rank waits and wants to know
+ * exactly. */
 static void send_counts(dp_negotiator_t *n)
 {
     dp_schedule_t *schedule = n->schedule;
@@ -314,6 +318,7 @@ static void send_counts(dp_negotiator_t *n)
     note_confirmed(n, rounds);
 }
 
+/* REACHED, or from the root SCHEDULE_END, which begins the next epoch here too. */
 static void send_reached(dp_negotiator_t *n)
 {
     dp_schedule_t *schedule = n->schedule;
