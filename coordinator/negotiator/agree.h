@@ -71,6 +71,8 @@ typedef struct dp_own {
     size_t pending;         /* requests of this rank not handed back */
     dp_entry_array_t queue; /* entries whose next occurrence is to be looked at */
 } dp_own_t;
+/* Takes a submission that nothing speaks against. DP_ERR_NO_MEMORY: it was not taken. */
+dp_status_t dp_own_submit(dp_negotiator_t *n, dp_entry_t *entry, const dp_submission_t *submission);
 void dp_own_arrive(dp_negotiator_t *n, dp_entry_t *entry); /* this rank's part, if there is one */
 void dp_own_queue(dp_negotiator_t *n, dp_entry_t *entry);  /* looks at it with dp_own_flush() */
 void dp_own_flush(dp_negotiator_t *n);

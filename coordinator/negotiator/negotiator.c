@@ -188,20 +188,29 @@ static int is_join_in_force(const dp_negotiator_t *n, const dp_group_view_t *vie
     return !view->is_closed || key->root >= 0;
 }
 
-/* In this order: is the submission valid, has this rank joined, is the name pending, has an
- * occurrence failed that this rank had not submitted, has a rank left that it needs? Only then is
- * it taken. */
+/* 1: the occurrence has failed before this rank submitted it, or needs a rank that has left. The
+ * request fails with the reason. */
+static int is_refused(dp_negotiator_t *n, dp_entry_t *entry, void *request)
+{
+    const dp_group_view_t *view = entry->view;
+
+    if (entry->ended.refusals != NULL) {
+        hand_refusal(n, entry, request);
+        return 1;
+    }
+    if (entry->own_expect == NULL && view->is_closed &&
+        (!entry->leave.is_kept || dp_join_is_joined(view, n->rank))) {
+        dp_leave_refuse(n, entry, request);
+        return 1;
+    }
+    return 0;
+}
+
 dp_status_t dp_negotiator_submit(dp_negotiator_t *n, const dp_submission_t *submission,
                                  uint64_t now_ns)
 {
-    const dp_signature_t *signature = submission->signature;
     dp_group_view_t *view = dp_group_view_find(n, submission->group);
     dp_key_t key = key_of(submission);
-    dp_submitted_t own = {.is_there = 1,
-                          .request = submission->request,
-                          .in_place = submission->in_place != 0,
-                          .is_urgent = submission->is_urgent != 0,
-                          .absmax = dp_absmax_clean(submission->last_absmax)};
     dp_status_t status;
     dp_entry_t *entry;
 
@@ -209,32 +218,15 @@ dp_status_t dp_negotiator_submit(dp_negotiator_t *n, const dp_submission_t *subm
     status = check_submission(n, view, submission);
     if (status != DP_OK) return status;
     if (is_join_in_force(n, view, &key)) return DP_ERR_ORDER;
-    if (signature->collective == DP_COLLECTIVE_JOIN) {
+    if (submission->signature->collective == DP_COLLECTIVE_JOIN) {
         submit_join(n, view, submission->request);
         return n->is_fatal ? n->fatal.status : DP_OK;
     }
     entry = dp_entry_get(n, &key, view);
     if (entry == NULL) goto no_memory;
     if (entry->own.is_there) return DP_ERR_BUSY;
-    if (entry->ended.refusals != NULL) {
-        hand_refusal(n, entry, submission->request);
-        return n->is_fatal ? n->fatal.status : DP_OK;
-    }
-    if (entry->own_expect == NULL && view->is_closed &&
-        (!entry->leave.is_kept || dp_join_is_joined(view, n->rank))) {
-        dp_leave_refuse(n, entry, submission->request);
-        return n->is_fatal ? n->fatal.status : DP_OK;
-    }
-    if (entry->signature == NULL || !dp_signature_equal(signature, entry->signature)) {
-        own.signature = dp_signature_copy(signature);
-        if (own.signature == NULL) goto no_memory;
-    }
-    own.since_ns = n->now_ns;
-    entry->own = own;
-    n->own.pending++;
-    if (view != NULL) view->own_pending++;
-    if (signature->collective == DP_COLLECTIVE_GROUP_DESTROY) view->ending = entry;
-    if (!dp_schedule_submitted(n, entry)) dp_own_arrive(n, entry);
+    if (!is_refused(n, entry, submission->request) && dp_own_submit(n, entry, submission) != DP_OK)
+        goto no_memory;
     return n->is_fatal ? n->fatal.status : DP_OK;
 no_memory:
     dp_fatal_memory(n);

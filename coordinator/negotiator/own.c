@@ -96,6 +96,29 @@ void dp_own_arrive(dp_negotiator_t *n, dp_entry_t *entry)
     }
 }
 
+/* Nothing is taken where there is no memory for the signature. */
+dp_status_t dp_own_submit(dp_negotiator_t *n, dp_entry_t *entry, const dp_submission_t *submission)
+{
+    const dp_signature_t *signature = submission->signature;
+    dp_submitted_t own = {.is_there = 1,
+                          .request = submission->request,
+                          .in_place = submission->in_place != 0,
+                          .is_urgent = submission->is_urgent != 0,
+                          .absmax = dp_absmax_clean(submission->last_absmax),
+                          .since_ns = n->now_ns};
+
+    if (entry->signature == NULL || !dp_signature_equal(signature, entry->signature)) {
+        own.signature = dp_signature_copy(signature);
+        if (own.signature == NULL) return DP_ERR_NO_MEMORY;
+    }
+    entry->own = own;
+    n->own.pending++;
+    if (entry->view != NULL) entry->view->own_pending++;
+    if (signature->collective == DP_COLLECTIVE_GROUP_DESTROY) entry->view->ending = entry;
+    if (!dp_schedule_submitted(n, entry)) dp_own_arrive(n, entry);
+    return DP_OK;
+}
+
 /* What is queued meanwhile waits for the next call. */
 void dp_own_flush(dp_negotiator_t *n)
 {
