@@ -40,7 +40,7 @@ static const char help[] =
     "  --tensors N           of a step: 148, as GPT-2 has\n"
     "  --batch N             that a backward pass submits at a time: 12\n"
     "  --gap-us X            between two batches: 2000\n"
-    "  --scheduled-steps N      under the cached schedule: 4\n"
+    "  --scheduled-steps N   under the cached schedule: 4\n"
     "  --memory-gib X        worlds that would take more get fewer tensors: 10.5\n";
 
 /* ---- Formulas --------------------------------------------------------------------------- */
