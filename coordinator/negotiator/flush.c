@@ -12,9 +12,9 @@
  */
 static void order_due(dp_negotiator_t *n)
 {
-    dp_leave_flush(n);
+    if (n->leave.is_finalizing) dp_leave_flush(n);
     dp_order_flush(n);
-    if (dp_is_root(n)) dp_leave_finish(n);
+    if (n->leave.has_left && dp_is_root(n)) dp_leave_finish(n);
 }
 
 void dp_flush(dp_negotiator_t *n)
@@ -47,6 +47,6 @@ void dp_flush(dp_negotiator_t *n)
     /* 10. Last, as each step above may have news for the parent: one frame takes them all. FIN is
      *     the last that a subtree sends. */
     dp_outbox_up(n);
-    if (!dp_is_root(n)) dp_leave_finish(n);
+    if (n->leave.has_left && !dp_is_root(n)) dp_leave_finish(n);
     dp_outbox_close_up(n);
 }

@@ -351,7 +351,8 @@ static int is_over(const dp_negotiator_t *n)
  * all that is complete has been ordered. */
 void dp_leave_finish(dp_negotiator_t *n)
 {
-    if (n->is_fatal || n->is_finished || dp_schedule_is_active(n) || !is_over(n)) return;
+    if (!n->leave.has_left || n->is_fatal || n->is_finished || dp_schedule_is_active(n)) return;
+    if (!is_over(n)) return;
     n->made.list_count = 0;
     if (dp_is_root(n)) {
         n->made.kind = DP_ITEM_BYE;

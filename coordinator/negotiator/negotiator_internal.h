@@ -73,6 +73,12 @@ static inline int dp_is_root(const dp_negotiator_t *n)
     return n->parent < 0;
 }
 
+/* SCHEDULE begins an odd epoch, SCHEDULE_END an even one. */
+static inline int dp_schedule_is_active(const dp_negotiator_t *n)
+{
+    return (int)(n->epoch & 1u);
+}
+
 /* The branch of this rank itself. */
 static inline int dp_own_branch(const dp_negotiator_t *n)
 {

@@ -125,13 +125,14 @@ void dp_own_flush(dp_negotiator_t *n)
     dp_entry_array_t *queue = &n->own.queue;
     size_t count = queue->count;
 
+    if (count == 0) return;
     for (size_t i = 0; i < count && !n->is_fatal; i++) {
         dp_entry_t *entry = queue->entries[i];
 
         entry->is_queued = 0;
         if (!dp_schedule_is_active(n)) dp_own_arrive(n, entry);
     }
-    if (n->is_fatal || count == 0) return;
+    if (n->is_fatal) return;
     memmove(queue->entries, queue->entries + count,
             (queue->count - count) * sizeof(*queue->entries));
     queue->count -= count;

@@ -36,18 +36,19 @@ uint64_t digest_schedule(uint64_t digest, const dp_negotiator_t *n)
 {
     const dp_schedule_t *schedule = n->schedule;
 
-    digest = mix(digest, (uint64_t)schedule->is_active << 32 | (uint64_t)schedule->is_paused << 33 |
-                             (uint64_t)schedule->stop.has_reason << 34 |
-                             (uint64_t)schedule->stop.is_reason_sent << 35 |
-                             (uint64_t)schedule->stop.is_reached_sent << 36 |
-                             (uint64_t)schedule->detect.is_declared << 37 |
-                             (uint64_t)schedule->detect.is_due << 38 |
-                             (uint64_t)(schedule->catch_up.waited_ns != 0) << 39 |
-                             (uint64_t)(schedule->catch_up.gave_up_ns != 0) << 40 |
-                             (uint64_t)schedule->catch_up.has_warned << 41 |
-                             (uint64_t)schedule->detect.is_whole << 42 |
-                             (uint64_t)schedule->resume.is_kept << 43);
-    if (schedule->stop.has_reason && schedule->is_active)
+    digest =
+        mix(digest, (uint64_t)dp_schedule_is_active(n) << 32 | (uint64_t)schedule->is_paused << 33 |
+                        (uint64_t)schedule->stop.has_reason << 34 |
+                        (uint64_t)schedule->stop.is_reason_sent << 35 |
+                        (uint64_t)schedule->stop.is_reached_sent << 36 |
+                        (uint64_t)schedule->detect.is_declared << 37 |
+                        (uint64_t)schedule->detect.is_due << 38 |
+                        (uint64_t)(schedule->catch_up.waited_ns != 0) << 39 |
+                        (uint64_t)(schedule->catch_up.gave_up_ns != 0) << 40 |
+                        (uint64_t)schedule->catch_up.has_warned << 41 |
+                        (uint64_t)schedule->detect.is_whole << 42 |
+                        (uint64_t)schedule->resume.is_kept << 43);
+    if (schedule->stop.has_reason && dp_schedule_is_active(n))
         digest = mix(digest, (uint64_t)schedule->stop.reason << 32 | (uint32_t)schedule->stop.rank);
     digest = mix(digest, schedule->base);
     digest = mix(digest, schedule->run.step);
@@ -55,7 +56,7 @@ uint64_t digest_schedule(uint64_t digest, const dp_negotiator_t *n)
     digest = mix(digest, schedule->run.confirmed);
     digest = mix(digest, schedule->run.counts_sent);
     digest = mix(digest, (uint64_t)schedule->run.slowest);
-    for (int i = 0; i < n->child_count && schedule->is_active; i++)
+    for (int i = 0; i < n->child_count && dp_schedule_is_active(n); i++)
         digest = mix(digest, schedule->run.child_rounds[i]);
     if (schedule->is_paused) {
         digest = mix(digest, (uint64_t)schedule->stop.children_awaited);

@@ -152,7 +152,7 @@ void dp_schedule_round(dp_negotiator_t *n)
     uint64_t digest = digest_round(detect);
     int has_ended = detect->rounds_needed > 0; /* a schedule before this round */
 
-    if (!dp_is_root(n) || !detect->may_schedule || schedule->is_active ||
+    if (!dp_is_root(n) || !detect->may_schedule || dp_schedule_is_active(n) ||
         detect->rounds_cut == TORN_MOST)
         return;
     detect->rounds_cut = n->own.pending > 0 ? detect->rounds_cut + 1 : 0;
@@ -290,7 +290,7 @@ void dp_schedule_detect(dp_negotiator_t *n)
     dp_detect_t *detect = &schedule->detect;
     size_t count;
 
-    if (!dp_is_root(n) || !detect->may_schedule || schedule->is_active || n->is_fatal ||
+    if (!dp_is_root(n) || !detect->may_schedule || dp_schedule_is_active(n) || n->is_fatal ||
         n->is_finished)
         return;
     count = due_length(detect);

@@ -58,11 +58,6 @@ size_t dp_schedule_entry_bytes(void)
     return sizeof(dp_schedule_entry_t);
 }
 
-int dp_schedule_is_active(const dp_negotiator_t *n)
-{
-    return n->schedule->is_active;
-}
-
 /* ---- Where this rank stands ------------------------------------------------------------- */
 
 /* The number of this rank's next bucket. */
@@ -101,7 +96,7 @@ void dp_schedule_leave(dp_negotiator_t *n, dp_schedule_end_reason_t reason, int 
 {
     dp_schedule_t *schedule = n->schedule;
 
-    if (!schedule->is_active || schedule->stop.has_reason) return;
+    if (!dp_schedule_is_active(n) || schedule->stop.has_reason) return;
     schedule->stop.has_reason = 1;
     schedule->stop.reason = reason;
     schedule->stop.rank = rank;
@@ -159,10 +154,10 @@ void dp_schedule_waits(dp_negotiator_t *n)
     dp_schedule_t *schedule = n->schedule;
     const dp_schedule_bucket_t *bucket;
 
-    if ((schedule->is_active || schedule->catch_up.late_count > 0) &&
+    if ((dp_schedule_is_active(n) || schedule->catch_up.late_count > 0) &&
         schedule->catch_up.waited_ns == 0)
         schedule->catch_up.waited_ns = dp_max(n->now_ns, 1);
-    if (!schedule->is_active || schedule->own_bucket_count == 0 || n->own.pending == 0) return;
+    if (!dp_schedule_is_active(n) || schedule->own_bucket_count == 0 || n->own.pending == 0) return;
     bucket =
         &schedule->buckets[schedule->own_buckets[schedule->run.step % schedule->own_bucket_count]];
     for (size_t i = 0; i < bucket->count; i++) {
@@ -232,7 +227,7 @@ static void launch_buckets(dp_negotiator_t *n)
 {
     dp_schedule_t *schedule = n->schedule;
 
-    while (schedule->is_active && !schedule->is_paused && schedule->own_bucket_count > 0 &&
+    while (dp_schedule_is_active(n) && !schedule->is_paused && schedule->own_bucket_count > 0 &&
            !n->is_fatal) {
         uint64_t number = dp_schedule_next(schedule);
         const dp_schedule_bucket_t *bucket = &schedule->buckets[number % schedule->bucket_count];
@@ -246,7 +241,7 @@ static void launch_buckets(dp_negotiator_t *n)
 int dp_schedule_submitted(dp_negotiator_t *n, dp_entry_t *entry)
 {
     entry->schedule->fits = 0;
-    if (!n->schedule->is_active) return 0;
+    if (!dp_schedule_is_active(n)) return 0;
     check_fit(n, entry);
     return 1;
 }
@@ -310,7 +305,6 @@ void dp_schedule_begin(dp_negotiator_t *n, uint64_t sequence)
     dp_own_output_t *output;
 
     dp_epoch_next(n);
-    schedule->is_active = 1;
     schedule->is_paused = schedule->stop.has_reason = schedule->stop.is_reason_sent =
         schedule->stop.is_reached_sent = 0;
     schedule->base = sequence;
@@ -362,7 +356,7 @@ void dp_schedule_end(dp_negotiator_t *n, uint64_t low, uint64_t high)
     output->until = schedule->base + high;
     output->reason = schedule->stop.reason;
     output->culprit = schedule->stop.rank;
-    schedule->is_active = schedule->is_paused = 0;
+    schedule->is_paused = 0;
     dp_catch_up_begin(n, low, high);
     for (size_t i = 0; i < schedule->planned_count; i++) {
         if (schedule->planned[i].entry != NULL)
@@ -384,7 +378,7 @@ static uint64_t waits_since(const dp_negotiator_t *n)
 {
     const dp_schedule_t *schedule = n->schedule;
 
-    if (!schedule->is_active || schedule->is_paused || schedule->stop.has_reason ||
+    if (!dp_schedule_is_active(n) || schedule->is_paused || schedule->stop.has_reason ||
         n->stall.warn_ns == 0)
         return 0;
     return schedule->run.unconfirmed_ns;
@@ -414,7 +408,7 @@ uint64_t dp_schedule_deadline(const dp_negotiator_t *n)
 
 void dp_schedule_flush(dp_negotiator_t *n)
 {
-    if (!n->schedule->is_active) return;
+    if (!dp_schedule_is_active(n)) return;
     launch_buckets(n);
     dp_schedule_send_due(n);
 }

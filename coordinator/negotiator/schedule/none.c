@@ -24,12 +24,6 @@ size_t dp_schedule_entry_bytes(void)
     return 0;
 }
 
-int dp_schedule_is_active(const dp_negotiator_t *n)
-{
-    (void)n;
-    return 0;
-}
-
 int dp_schedule_has_early(const dp_negotiator_t *n, const dp_group_view_t *view)
 {
     (void)n;

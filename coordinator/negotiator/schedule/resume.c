@@ -94,7 +94,8 @@ void dp_schedule_resume(dp_negotiator_t *n)
 {
     dp_schedule_t *schedule = n->schedule;
 
-    if (!schedule->resume.is_kept || schedule->is_active || n->is_fatal || n->is_finished) return;
+    if (!schedule->resume.is_kept || dp_schedule_is_active(n) || n->is_fatal || n->is_finished)
+        return;
     if (!has_round_begun(n) || !dp_detect_is_calm(n) || !is_between_rounds(schedule)) return;
     dp_schedule_send_whole(n);
     if (!n->is_fatal) dp_schedule_begin(n, n->sequence);

@@ -34,7 +34,7 @@ size_t dp_schedule_entry_bytes(void); /* of entry->schedule, zeroed; the table a
 
 /* ---- Questions -------------------------------------------------------------------------- */
 
-int dp_schedule_is_active(const dp_negotiator_t *n); /* then nothing is negotiated */
+/* dp_schedule_is_active(), in negotiator_internal.h: then nothing is negotiated. */
 /* Is an early launch of this rank unsettled? view: in this group; NULL: in any. */
 int dp_schedule_has_early(const dp_negotiator_t *n, const dp_group_view_t *view);
 /* Has this rank still something to launch, or to be told, of a schedule that has ended? */

@@ -123,7 +123,7 @@ typedef struct dp_resume {
 } dp_resume_t;
 
 struct dp_schedule {
-    int is_active, is_paused;
+    int is_paused; /* PAUSE has come: nothing is launched any more */
     /* the schedule itself */
     dp_planned_t *planned;         /* [planned_count] */
     dp_schedule_bucket_t *buckets; /* [bucket_count] */

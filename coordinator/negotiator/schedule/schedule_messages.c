@@ -102,7 +102,7 @@ void dp_schedule_from_child(dp_negotiator_t *n, int from, int child, const dp_it
 {
     dp_schedule_t *schedule = n->schedule;
 
-    if (!schedule->is_active) {
+    if (!dp_schedule_is_active(n)) {
         dp_fatal_protocol(n, from, "item %d, and no schedule is active", item->kind);
     } else if (item->kind == DP_ITEM_DIVERGE) {
         dp_schedule_leave(n, item->reason, item->rank, item->text);
@@ -123,7 +123,7 @@ void dp_schedule_from_parent(dp_negotiator_t *n, int from, const dp_item_t *item
 {
     dp_schedule_t *schedule = n->schedule;
 
-    if (!schedule->is_active ||
+    if (!dp_schedule_is_active(n) ||
         (item->kind != DP_ITEM_CONFIRM && item->kind != DP_ITEM_PAUSE &&
          (!schedule->stop.is_reached_sent || item->low > item->high ||
           item->high > dp_schedule_horizon(n) || item->high < schedule->stop.high ||
@@ -231,7 +231,7 @@ static void receive_schedule(dp_negotiator_t *n, int from, const dp_item_t *item
 
     dp_schedule_catch_up(n);
     if (n->is_fatal) return;
-    if (schedule->is_active || schedule->catch_up.unsettled > 0 ||
+    if (dp_schedule_is_active(n) || schedule->catch_up.unsettled > 0 ||
         schedule->catch_up.late_count > 0 || sequence < n->sequence || sequence > DP_POSITION_MAX) {
         dp_fatal_protocol(n, from, "a schedule after launch %" PRIu64 ", this rank is at %" PRIu64,
                           sequence, n->sequence);
