@@ -127,8 +127,8 @@ static void end_group(dp_negotiator_t *n, dp_group_view_t *view)
     size_t left = 0;
 
     dp_schedule_group_ended(n);
-    for (size_t i = n->table.entry_count; i > 0;
-         i--) { /* the last one takes the place of one gone */
+    /* From the last to the first: the last entry takes the place of one that goes. */
+    for (size_t i = n->table.entry_count; i > 0; i--) {
         dp_entry_t *entry = n->table.entries[i - 1];
 
         if (entry->view != view) continue;

@@ -314,8 +314,8 @@ void dp_schedule_begin(dp_negotiator_t *n, uint64_t sequence)
     schedule->run.slowest = -1;
     schedule->run.wants_exact_counts = 0;
     dp_resume_drop(n);
-    schedule->catch_up.count = schedule->catch_up.done =
-        0; /* the root orders no schedule while a rank has to catch up */
+    /* The root orders no schedule while a rank has to catch up, so nothing is lost. */
+    schedule->catch_up.count = schedule->catch_up.done = 0;
     n->sequence = sequence;
     expect_counts(n);
     if (find_own_buckets(n) != DP_OK) {
