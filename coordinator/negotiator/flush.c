@@ -13,7 +13,7 @@
 static void order_due(dp_negotiator_t *n)
 {
     if (n->leave.is_finalizing) dp_leave_flush(n);
-    dp_order_flush(n);
+    if (dp_is_root(n)) dp_order_flush(n);
     if (n->leave.has_left && dp_is_root(n)) dp_leave_finish(n);
 }
 

@@ -387,7 +387,7 @@ static int is_launch_due(const dp_negotiator_t *n)
 void dp_order_flush(dp_negotiator_t *n)
 {
     if (n->order.complete.count == 0 && n->order.foreign.count == 0) return;
-    if (!dp_is_root(n) || n->is_fatal || dp_schedule_is_active(n)) return;
+    if (n->is_fatal || dp_schedule_is_active(n)) return;
     if (is_launch_due(n)) {
         dp_order_launch_held(n);
     } else if (n->order.foreign.count > 0) {

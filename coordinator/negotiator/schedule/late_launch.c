@@ -109,11 +109,10 @@ static void launch_deferred(dp_negotiator_t *n)
             catch_up->deferred_count * sizeof(*catch_up->deferred));
 }
 
-void dp_schedule_catch_up(dp_negotiator_t *n)
+static void launch_settled(dp_negotiator_t *n)
 {
     dp_catch_up_t *catch_up = &n->schedule->catch_up;
 
-    if (n->is_fatal) return;
     if (catch_up->deferred_count > 0) launch_deferred(n);
     while (catch_up->done < catch_up->count && !n->is_fatal) {
         size_t end = bucket_end(catch_up, catch_up->done);
@@ -127,6 +126,15 @@ void dp_schedule_catch_up(dp_negotiator_t *n)
         catch_up->done = end;
         if (catch_up->deferred_count > 0 && !n->is_fatal) launch_deferred(n);
     }
+}
+
+/* Called with each flush, and has nearly always nothing to do. */
+void dp_schedule_catch_up(dp_negotiator_t *n)
+{
+    const dp_catch_up_t *catch_up = &n->schedule->catch_up;
+
+    if (catch_up->done == catch_up->count && catch_up->deferred_count == 0) return;
+    if (!n->is_fatal) launch_settled(n);
 }
 
 /* ---- Keeping back ----------------------------------------------------------------------- */
