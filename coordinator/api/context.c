@@ -232,6 +232,7 @@ static dp_status_t start_loop(dp_context_t *context, dp_error_t *error)
                                                .joined = dp_on_joined,
                                                .fail = dp_on_fail,
                                                .fatal = dp_on_fatal,
+                                               .loss = dp_on_loss,
                                                .schedule = dp_on_schedule,
                                                .watch = dp_on_watch}};
 
@@ -282,38 +283,30 @@ static void abort_on_purpose(void *user, const char *text)
     dp_abort(user, text);
 }
 
-/* The tuner may try twice of what is configured; memory that is never touched costs nothing. */
 static dp_status_t make_pipeline(dp_context_t *context, const dp_pipeline_callbacks_t *callbacks,
                                  dp_error_t *error)
 {
-    dp_config_t config = context->config;
-    const dp_pipeline_settings_t settings = {.buffer_bytes = config.fusion_bytes,
-                                             .slots = (size_t)config.fusion_buffers};
-    dp_status_t status;
-
-    if (context->is_tuned && context->config.order == DP_CONFIG_ORDER_PROGRAM) {
-        if (context->rank == 0) {
-            dp_log_warn(&context->log,
-                        "DP_TUNE: with order=program buckets are the program's; nothing is tuned");
-        }
-        context->is_tuned = 0;
-    }
-    if (context->is_tuned && !context->device->ops->is_async) {
-        config.fusion_bytes *= 2;
-        config.fusion_buffers *= 2;
-    }
-    status =
-        dp_pipeline_create(&config, context->rank, context->size, context->device, context->engine,
+    const dp_config_t *config = &context->config;
+    const dp_status_t status =
+        dp_pipeline_create(config, context->rank, context->size, context->device, context->engine,
                            &context->log, context->trace, callbacks, &context->pipeline);
-    if (status != DP_OK) {
-        return dp_error_set(error, status, "no memory for %d fused buffers of %zu bytes",
-                            config.fusion_buffers, config.fusion_bytes);
+
+    if (status == DP_OK) return DP_OK;
+    return dp_error_set(error, status, "no memory for %d fused buffers of %zu bytes",
+                        config->fusion_buffers, config->fusion_bytes);
+}
+
+/* Rank 0's coordinator alone holds launches back, so rank 0 alone tunes for how long. */
+static dp_status_t make_tune(dp_context_t *context, dp_error_t *error)
+{
+    if (!context->config.tune || context->rank != 0) return DP_OK;
+    if (context->config.order == DP_CONFIG_ORDER_PROGRAM) {
+        dp_log_warn(&context->log,
+                    "DP_TUNE: with order=program nothing is held back; nothing is tuned");
+        return DP_OK;
     }
-    if (!context->is_tuned) return DP_OK;
-    dp_pipeline_set(context->pipeline, &settings);
-    dp_pipeline_on_setting(context->pipeline, dp_on_settle);
-    status = dp_tune_create(context, &context->tune);
-    return status == DP_OK ? DP_OK : dp_error_set(error, status, "no memory for the tuner");
+    if (dp_tune_create(context, &context->tune) == DP_OK) return DP_OK;
+    return dp_error_set(error, DP_ERR_NO_MEMORY, "no memory for the tuner");
 }
 
 /* Whatever fails, context_destroy() takes down what is there. The ranks exchange values on the
@@ -362,6 +355,8 @@ static dp_status_t build_context(dp_context_t *context, int use_loopback, dp_err
     status = dp_context_make_device(context, error);
     if (status != DP_OK) return status;
     status = make_pipeline(context, &callbacks, error);
+    if (status != DP_OK) return status;
+    status = make_tune(context, error);
     if (status != DP_OK) return status;
     if (config->order == DP_CONFIG_ORDER_PROGRAM) {
         status = dp_program_create(context, &context->program);

@@ -58,6 +58,13 @@ typedef struct dp_watch {
     uint64_t warn_ns;  /* how long it may stay unchanged before a warning */
 } dp_watch_t;
 
+/* What this rank itself saw of the rank that ends the world; coordinator thread only. */
+typedef struct dp_seen {
+    dp_failure_kind_t kind; /* OTHER: nothing */
+    int rank;
+    uint64_t age_ns;
+} dp_seen_t;
+
 #define DP_TEXT_MAX_KEPT 256 /* error texts kept for dp_error_text(); then the last repeats */
 
 struct dp_context {
@@ -80,7 +87,6 @@ struct dp_context {
     dp_engine_t *engine;
     dp_pipeline_t *pipeline;
     dp_program_t *program; /* NULL: the ranks agree on every launch */
-    int is_tuned;          /* rank 0 has DP_TUNE */
     dp_tune_t *tune;       /* NULL: settings stay */
     dp_loop_t *loop;
     dp_window_t window;                 /* of the timeline asked for; its steps' records are kept */
@@ -89,6 +95,7 @@ struct dp_context {
     _Atomic uint64_t progressed_ticket; /* 1 + ticket of the last operation waited for so */
     uint64_t wait_spin_ns;              /* how long it polls otherwise, before it sleeps */
     dp_watch_t watch;
+    dp_seen_t seen;
     dp_late_t late;
     unsigned fork_generation; /* of the process that made it; see fork.h */
     dp_fork_watch_t fork_watch;
@@ -172,10 +179,13 @@ dp_status_t dp_late_fill(dp_handle_t *request, const dp_launch_entry_t *entry);
 dp_status_t dp_late_lend(dp_handle_t *request, const dp_signature_t *agreed);
 void dp_late_free(dp_handle_t *request); /* copies the result to its own memory */
 void dp_on_launch_done(void *user, uint64_t sequence);
+/* report.c: tells the launcher why the world ended. */
+void dp_context_saw(dp_context_t *context, dp_failure_kind_t kind, int rank, uint64_t age_ns);
+void dp_on_loss(void *user, int rank, uint64_t silent_ns);
+void dp_context_report(dp_context_t *context, dp_status_t status, int culprit, const char *text);
 /* watch.c: called by the loop now and then, on the coordinator thread. */
 dp_status_t dp_on_watch(void *user, uint64_t now_ns, int *culprit, char *text, size_t room);
 void dp_on_issued(void *user, void *request);
-int dp_on_settle(void *user, dp_pipeline_settings_t *settings);
 
 /* group.c */
 void dp_group_init_world(dp_context_t *context);

@@ -30,7 +30,6 @@ typedef struct rank_hello {
     char kernel[DP_NODE_IDENTITY_TEXT];
     char network[DP_NODE_IDENTITY_TEXT];
     char device[16];
-    int is_tuned;
     dp_interface_addresses_t addresses;
     dp_peer_socket_address_t listen_address;
 } rank_hello_t;
@@ -85,7 +84,6 @@ size_t dp_hello_write(const dp_hello_t *hello, uint8_t data[DP_HELLO_ROOM])
     dp_write_text(&writer, dp_version());
     write_names(context, &machine, &writer);
     dp_write_text(&writer, dp_context_device_name(context));
-    dp_write_u8(&writer, strcmp(context->config.tune, "off") != 0);
     dp_write_u32(&writer, addresses.count);
     for (uint32_t i = 0; i < addresses.count; i++)
         dp_write_bytes(&writer, &addresses.ip[i], sizeof(addresses.ip[i]));
@@ -121,7 +119,6 @@ static void read_rank_hello(dp_reader_t *reader, rank_hello_t *peer)
     dp_read_text(reader, peer->kernel, sizeof(peer->kernel));
     dp_read_text(reader, peer->network, sizeof(peer->network));
     dp_read_text(reader, peer->device, sizeof(peer->device));
-    peer->is_tuned = dp_read_u8(reader) != 0;
     read_interface_addresses(reader, &peer->addresses);
     listen_address = dp_read_bytes(reader, DP_PEER_SOCKET_ADDRESS);
     if (listen_address != NULL) dp_peer_socket_address_read(&peer->listen_address, listen_address);
@@ -262,7 +259,6 @@ dp_status_t dp_hello_read(dp_hello_t *hello, void **values, const size_t *bytes,
         read_rank_hello(&reader, peer);
         status = check_rank_hello(context, rank, peer, &reader, error);
         if (status != DP_OK || rank != 0) continue;
-        context->is_tuned = peer->is_tuned;
         dp_config_read_plan(&context->config, &reader);
         if (reader.failed) {
             status = dp_error_set(error, DP_ERR_SYSTEM, "rank 0 sent a hello that makes no sense");

@@ -104,7 +104,6 @@ static void fill_pipeline_item(dp_handle_t *request, const dp_output_t *launch,
                                  .tensor_count = request->tensor_count,
                                  .send_counts = request->count_count > 0 ? request->counts : NULL,
                                  .recv_counts = request->recv_counts,
-                                 .is_setting = request->is_setting && entry->absent == 0,
                                  .capacity = request->capacity,
                                  .ready = request->ready == NULL ? NULL : request->ready->event,
                                  .done = request->done == NULL ? NULL : request->done->event,
@@ -188,9 +187,6 @@ static dp_handle_t *fill_launch(const dp_context_t *context, const dp_output_t *
                                             .id = request->is_absent ? 0 : request->ticket + 1,
                                             .bytes = request->bytes,
                                             .name = request->entry->trace_name});
-        if (context->tune != NULL && !request->is_setting)
-            dp_tune_count(context->tune, request->entry->label, request->bytes);
-        if (request->is_setting && launch->entries[i].absent > 0) dp_tune_stop(context->tune);
         if (request->is_absent) continue;
         if (request->will_progress) waiter = request;
         dp_request_leave(request);
@@ -296,7 +292,7 @@ void dp_on_fatal(void *user, dp_status_t status, int culprit, const char *text)
                                          .name = dp_trace_name(context->trace, kept),
                                          .aux = (uint32_t)(culprit + 1) & DP_TRACE_AUX_MAX});
     dp_log_error(&context->log, "%s", kept);
-    context->bootstrap->ops->note(context->bootstrap, kept);
+    dp_context_report(context, status, culprit, kept);
     pthread_mutex_lock(&context->lock);
     context->fatal = status;
     __atomic_store_n(&context->last_text, kept, __ATOMIC_RELEASE);
@@ -364,15 +360,9 @@ static void absent_done(dp_handle_t *request)
     pthread_mutex_unlock(&context->lock);
 }
 
-int dp_on_settle(void *user, dp_pipeline_settings_t *settings)
+void dp_on_done(void *user, const dp_pipeline_done_t *done)
 {
     dp_context_t *context = user;
-
-    return dp_tune_await(context->tune, settings);
-}
-
-static void on_done(dp_context_t *context, const dp_pipeline_done_t *done)
-{
     dp_handle_t *request = done->request;
     dp_pipeline_done_t kept = *done;
     const char *text = "";
@@ -421,16 +411,6 @@ void dp_done(dp_handle_t *request, const dp_pipeline_done_t *done)
         request->output_hash = dp_request_hash_outputs(request);
     }
     dp_request_complete(request, DP_OK, &result);
-}
-
-void dp_on_done(void *user, const dp_pipeline_done_t *done)
-{
-    dp_context_t *context = user;
-    const dp_handle_t *request = done->request;
-    const int is_setting = request->is_setting; /* the request may be another one's afterwards */
-
-    on_done(context, done);
-    if (is_setting) dp_tune_arrived(context->tune, done->status == DP_OK);
 }
 
 void dp_on_launch_done(void *user, uint64_t sequence)

@@ -78,7 +78,6 @@ struct dp_handle {
     dp_collective_t collective;    /* entry->signature may be a later submission's by now */
     int is_absent;                 /* stands for the operation of a group that this rank has joined;
                                       no program ever sees it */
-    int is_setting;                /* the tuner's */
     dp_pipeline_tensor_t tensor;   /* the only one, unless there are several */
     dp_pipeline_tensor_t *tensors; /* &tensor, or tensor_list */
     dp_pipeline_tensor_t *tensor_list; /* [tensor_room] */

@@ -147,7 +147,6 @@ static void fill_exchange(dp_handle_t *request, const dp_submit_t *what, const d
 static void fill_request(dp_handle_t *request, const dp_submit_t *what)
 {
     request->collective = what->collective;
-    request->is_setting = what->is_setting;
     request->new_group = what->new_group;
     request->figures = what->figures;
     for (size_t i = 0; i < what->count; i++) {

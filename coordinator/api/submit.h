@@ -24,7 +24,6 @@ typedef struct dp_submit {
     size_t *recv_counts;         /* likewise; may be NULL */
     const dp_options_t *options; /* NULL: the defaults; of any version */
     dp_figures_t *figures;       /* as in dp_pipeline_item_t */
-    int is_setting;              /* the tuner's broadcast: later launches wait for it */
     dp_group_t *new_group; /* group_create: the group that is made, submitted to context->forming */
 } dp_submit_t;
 

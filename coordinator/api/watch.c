@@ -36,7 +36,6 @@ static const char *host_name_of(const dp_context_t *context, int rank)
     return context->topology.host_name[context->topology.node[rank]];
 }
 
-/* dprun knows a stall by "stalled ... missing rank". */
 static void describe_stall(const dp_context_t *context, const char *label, double seconds,
                            int missing, char *text, size_t room)
 {
@@ -74,6 +73,7 @@ dp_status_t dp_on_watch(void *user, uint64_t now_ns, int *culprit, char *text, s
         idle_ns >= config->stall_limit_ns + (awaits >= 0 ? GRACE_NS : 0) &&
         oldest_launched(context, label, sizeof(label))) {
         describe_stall(context, label, (double)idle_ns / 1e9, *culprit, text, room);
+        dp_context_saw(context, DP_FAILURE_STALLED, *culprit, idle_ns);
         return DP_ERR_STALLED;
     }
     if (config->stall_warn_ns != 0 && idle_ns >= watch->warn_ns &&

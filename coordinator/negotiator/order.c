@@ -185,7 +185,7 @@ static int number_group(dp_negotiator_t *n, dp_entry_t *entry, dp_ordered_launch
     if (launch->slot == 0 || launch->born == DP_GROUP_UNBORN) {
         snprintf(text, sizeof(text), "%s: %zu groups are alive, there can be %d",
                  dp_entry_text(entry, what), n->groups.count, DP_GROUPS_MAX);
-        dp_order_failure(n, entry, DP_ERR_PENDING, text, signature->members,
+        dp_order_failure(n, entry, DP_ERR_FULL, text, signature->members,
                          signature->member_count);
         return 0;
     }
