@@ -81,7 +81,7 @@ static void give_up(dp_bucket_t *bucket, dp_status_t status)
     dp_fusion_job_end_bucket(bucket->job, bucket);
 }
 
-/* ---- Stages ---------------------------------------------------------------------------------- */
+/* ---- Stages --------------------------------------------------------------------------------- */
 
 /* Makes a stream wait for the items whose first part is in this bucket. */
 static dp_status_t await_ready(dp_bucket_t *bucket, dp_stream_t *stream)
@@ -218,7 +218,7 @@ static dp_status_t queue_stages(dp_bucket_t *bucket, dp_work_size_t size)
     return DP_OK;
 }
 
-/* ---- Groups ---------------------------------------------------------------------------------- */
+/* ---- Groups --------------------------------------------------------------------------------- */
 
 /* Tells the engine of a new group; the barrier that follows is where its ranks meet. A group that
  * is to end must exist: the engine would take NULL for the world. */
@@ -264,7 +264,7 @@ static dp_status_t close_group(dp_bucket_t *bucket)
     return DP_OK;
 }
 
-/* ---- Start ----------------------------------------------------------------------------------- */
+/* ---- Start ---------------------------------------------------------------------------------- */
 
 void dp_bucket_start(dp_bucket_t *bucket, int is_last)
 {

@@ -40,7 +40,7 @@ static inline const dp_device_ops_t *dp_bucket_device(const dp_bucket_t *bucket)
     return bucket->job->pipeline->device->ops;
 }
 
-/* ---- bucket_op.c ----------------------------------------------------------------------------- */
+/* ---- bucket_op.c ---------------------------------------------------------------------------- */
 
 /* 1: the elements in its fused buffer are of another type than the tensors'. */
 int dp_bucket_is_cast(const dp_bucket_t *bucket);
@@ -64,7 +64,7 @@ unsigned char *dp_bucket_buffer_at(const dp_bucket_t *bucket, size_t index);
 /* Fills in op, its pieces and its exchange. */
 void dp_bucket_fill_op(dp_bucket_t *bucket);
 
-/* ---- bucket_stages.c ------------------------------------------------------------------------- */
+/* ---- bucket_stages.c ------------------------------------------------------------------------ */
 
 /* The timeline's counters, when a bucket starts and when it ends. */
 void dp_bucket_count_in_flight(dp_bucket_t *bucket, int starts);
@@ -86,13 +86,13 @@ double dp_bucket_unpack_scale(const dp_bucket_t *bucket, size_t index);
  * then is only a consequence. */
 void dp_bucket_final_status(dp_bucket_t *bucket);
 
-/* ---- bucket_async.c -------------------------------------------------------------------------- */
+/* ---- bucket_async.c ------------------------------------------------------------------------- */
 
 /* Pack and unpack as work of a device's stream. */
 dp_status_t dp_bucket_queue_pack(dp_bucket_t *bucket, dp_stream_t *stream);
 dp_status_t dp_bucket_queue_unpack(dp_bucket_t *bucket, dp_stream_t *stream);
 
-/* ---- bucket.c -------------------------------------------------------------------------------- */
+/* ---- bucket.c ------------------------------------------------------------------------------- */
 
 /* Starts a bucket; is_last: of its launch. It ends by dp_fusion_job_end_bucket(), perhaps before
  * this returns. progress_lock is held. */

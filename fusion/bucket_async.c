@@ -38,7 +38,7 @@ static dp_status_t cast_batch_add(cast_batch_t *cast_batch, const dp_cast_piece_
     return cast_batch->count == CAST_BATCH_MAX ? cast_batch_flush(cast_batch) : DP_OK;
 }
 
-/* ---- Pack ------------------------------------------------------------------------------------ */
+/* ---- Pack ----------------------------------------------------------------------------------- */
 
 /* What this rank, having joined, gives instead of data. Scales do not concern it: those of the
  * others are applied before it meets their data. */
@@ -98,7 +98,7 @@ dp_status_t dp_bucket_queue_pack(dp_bucket_t *bucket, dp_stream_t *stream)
     return status;
 }
 
-/* ---- Unpack ---------------------------------------------------------------------------------- */
+/* ---- Unpack --------------------------------------------------------------------------------- */
 
 /* What follows belongs to these figures. */
 static dp_status_t turn_to(cast_batch_t *cast_batch, dp_figures_t *figures)

@@ -10,7 +10,7 @@
 #include "fusion/bucket.h"
 #include "fusion/exchange.h"
 
-/* ---- What a bucket needs --------------------------------------------------------------------- */
+/* ---- What a bucket needs -------------------------------------------------------------------- */
 
 int dp_bucket_is_cast(const dp_bucket_t *bucket)
 {
@@ -54,7 +54,7 @@ int dp_bucket_needs_buffer(const dp_bucket_t *bucket)
     return bucket->plan->collective != DP_COLLECTIVE_BROADCAST || is_root(bucket, 0);
 }
 
-/* ---- Addresses ------------------------------------------------------------------------------- */
+/* ---- Addresses ------------------------------------------------------------------------------ */
 
 static size_t offset_of(const dp_bucket_t *bucket, size_t index)
 {
@@ -121,7 +121,7 @@ static void fill_addresses(const dp_bucket_t *bucket, size_t index, dp_engine_pi
     }
 }
 
-/* ---- The operation --------------------------------------------------------------------------- */
+/* ---- The operation -------------------------------------------------------------------------- */
 
 static void fill_piece(dp_bucket_t *bucket, size_t index)
 {

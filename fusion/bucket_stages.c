@@ -11,7 +11,7 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- Timeline and statistics ----------------------------------------------------------------- */
+/* ---- Timeline and statistics ---------------------------------------------------------------- */
 
 static void record(dp_bucket_t *bucket, dp_trace_lane_t *lane, dp_trace_kind_t kind,
                    uint64_t start_ns, uint64_t end_ns)
@@ -64,7 +64,7 @@ static void note_time(dp_bucket_t *bucket, uint64_t end_ns)
     pthread_mutex_unlock(&pipeline->record_lock);
 }
 
-/* ---- Pack ------------------------------------------------------------------------------------ */
+/* ---- Pack ----------------------------------------------------------------------------------- */
 
 /* The factor of the cast into the fused buffer, and of the one back. */
 double dp_bucket_pack_scale(const dp_bucket_t *bucket, size_t index)
@@ -143,7 +143,7 @@ void dp_bucket_pack(void *argument)
     record(bucket, pipeline->pack_lane, DP_TRACE_PACK, start_ns, dp_now_ns());
 }
 
-/* ---- Unpack ---------------------------------------------------------------------------------- */
+/* ---- Unpack --------------------------------------------------------------------------------- */
 
 /* Of a broadcast, an allgather and a reduce_scatter the engine itself writes the results to their
  * places. */
@@ -193,7 +193,7 @@ void dp_bucket_unpack(void *argument)
     record(bucket, bucket->job->pipeline->unpack_lane, DP_TRACE_UNPACK, start_ns, dp_now_ns());
 }
 
-/* ---- End ------------------------------------------------------------------------------------- */
+/* ---- End ------------------------------------------------------------------------------------ */
 
 void dp_bucket_final_status(dp_bucket_t *bucket)
 {

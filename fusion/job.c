@@ -33,7 +33,7 @@ static int makes_or_ends_group(const dp_pipeline_item_t *item)
            item->collective == DP_COLLECTIVE_GROUP_DESTROY;
 }
 
-/* ---- Life ------------------------------------------------------------------------------------ */
+/* ---- Life ----------------------------------------------------------------------------------- */
 
 static dp_fusion_job_t *job_make(dp_pipeline_t *pipeline)
 {
@@ -137,7 +137,7 @@ static dp_status_t reserve_buckets(dp_fusion_job_t *job)
     return DP_OK;
 }
 
-/* ---- Planning -------------------------------------------------------------------------------- */
+/* ---- Planning ------------------------------------------------------------------------------- */
 
 static double power(double base, int exponent)
 {
@@ -309,7 +309,7 @@ fail:
     return status;
 }
 
-/* ---- Completion ------------------------------------------------------------------------------ */
+/* ---- Completion ----------------------------------------------------------------------------- */
 
 /* The largest magnitude before postscale, from which the next launch chooses the wire's exponent.
  */

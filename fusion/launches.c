@@ -18,7 +18,7 @@
  * before the last one is back in the pool, so one would not do. */
 #define LAUNCHES 8
 
-/* ---- To be used again ------------------------------------------------------------------------ */
+/* ---- To be used again ----------------------------------------------------------------------- */
 
 dp_status_t dp_pipeline_launch_take(dp_pipeline_t *pipeline, size_t item_count,
                                     dp_pipeline_launch_t **out)
@@ -72,7 +72,7 @@ dp_status_t dp_pipeline_preallocate_launches(dp_pipeline_t *pipeline)
     return status;
 }
 
-/* ---- The queue ------------------------------------------------------------------------------- */
+/* ---- The queue ------------------------------------------------------------------------------ */
 
 /*
  * Wakes the launch thread, unless another thread is about to run the queue. Both tests need
@@ -135,7 +135,7 @@ size_t dp_pipeline_pending(const dp_pipeline_t *pipeline)
     return atomic_load_explicit(&pipeline->pending, memory_order_acquire);
 }
 
-/* ---- Failure --------------------------------------------------------------------------------- */
+/* ---- Failure -------------------------------------------------------------------------------- */
 
 void dp_pipeline_abort(dp_pipeline_t *pipeline, dp_status_t status, const char *text)
 {

@@ -43,7 +43,7 @@ static void await_doorbell(dp_pipeline_t *pipeline, uint32_t heard)
     }
 }
 
-/* ---- The launch thread ----------------------------------------------------------------------- */
+/* ---- The launch thread ---------------------------------------------------------------------- */
 
 static void run_launch(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch)
 {
@@ -146,7 +146,7 @@ static dp_status_t start_thread(dp_pipeline_t *pipeline)
     return DP_OK;
 }
 
-/* ---- Life ------------------------------------------------------------------------------------ */
+/* ---- Life ----------------------------------------------------------------------------------- */
 
 dp_status_t dp_pipeline_create(const dp_config_t *config, int rank, int ranks, dp_device_t *device,
                                dp_engine_t *engine, const dp_log_t *log, dp_trace_t *trace,

@@ -13,7 +13,7 @@ typedef struct cast_launch {
     cast_entry_t entries[DP_CUDA_PIECES_INLINE];
 } cast_launch_t;
 
-/* ---- On the device --------------------------------------------------------------------------- */
+/* ---- On the device -------------------------------------------------------------------------- */
 
 /* Adds up the threads' figures in an order that is always the same; the sum is in thread 0. */
 static __device__ void gather_partials(partial_t *partial, partial_t *shared)
@@ -94,7 +94,7 @@ static __global__ void naive_kernel(dp_dtype_t from, dp_dtype_t to, dp_cuda_piec
     tally_add(piece.tally, &partial);
 }
 
-/* ---- From the host --------------------------------------------------------------------------- */
+/* ---- From the host -------------------------------------------------------------------------- */
 
 typedef void (*cast_function_t)(const cast_launch_t);
 

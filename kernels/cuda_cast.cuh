@@ -41,7 +41,7 @@ DP_BOTH unsigned find_entry(const cast_entry_t *entries, unsigned count, unsigne
     return low;
 }
 
-/* ---- Figures --------------------------------------------------------------------------------- */
+/* ---- Figures -------------------------------------------------------------------------------- */
 
 typedef struct partial {
     double sum_squares;
@@ -131,7 +131,7 @@ DP_BOTH void tally_add(dp_cuda_tally_t *tally, const partial_t *partial)
     }
 }
 
-/* ---- One thread ------------------------------------------------------------------------------ */
+/* ---- One thread ----------------------------------------------------------------------------- */
 
 /* Where a block's elements are. */
 template <typename From, typename To> struct block_t {

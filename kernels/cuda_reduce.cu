@@ -37,7 +37,7 @@ static __global__ void pace_kernel(unsigned long long ns)
         __nanosleep(200);
 }
 
-/* ---- From the host --------------------------------------------------------------------------- */
+/* ---- From the host -------------------------------------------------------------------------- */
 
 typedef void (*reduce_function_t)(const reduce_launch_t);
 

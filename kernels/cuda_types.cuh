@@ -35,7 +35,7 @@ DP_BOTH float dp_bits_to_float(uint32_t bits)
 #endif
 }
 
-/* ---- To and from the type a kernel computes in: fp32, or f64 for f64 ------------------------- */
+/* ---- To and from the type a kernel computes in: fp32, or f64 for f64 ------------------------ */
 
 DP_BOTH float widen(float value)
 {
@@ -95,7 +95,7 @@ DP_BOTH void narrow(float value, bfloat_bits_t *to)
 #endif
 }
 
-/* ---- Sixteen bytes at a time ----------------------------------------------------------------- */
+/* ---- Sixteen bytes at a time ---------------------------------------------------------------- */
 
 #define VECTOR_BYTES 16
 

@@ -70,7 +70,7 @@ INLINE float canonical_1(float value)
     return value == value ? value : NAN;
 }
 
-/* ---- The figures of a block ------------------------------------------------------------------ */
+/* ---- The figures of a block ----------------------------------------------------------------- */
 
 INLINE double fold_lanes(double *lanes)
 {
@@ -238,7 +238,7 @@ static inline void tally_block(dp_tally_t *tally, const void *values, size_t cou
     close_figures(tally, &figures, values, i, count);
 }
 
-/* ---- 16-bit floats --------------------------------------------------------------------------- */
+/* ---- 16-bit floats -------------------------------------------------------------------------- */
 
 /* to[i] = f32(from[i]) * scale */
 static inline void widen_block(dp_dtype_t dtype, void *to, const void *from, size_t count,
@@ -300,7 +300,7 @@ static inline void narrow_block(dp_dtype_t dtype, void *to, const void *from, si
         out[i] = dp_convert_f32_to_bf16(in[i] * scale);
 }
 
-/* ---- Sums ------------------------------------------------------------------------------------ */
+/* ---- Sums ----------------------------------------------------------------------------------- */
 
 /* sum[i] = post * (pre * in_0[at + i] + ... ), n inputs; sum may be one of them. */
 INLINE void sum_block_n(void *sum, const void *const *in, int n, size_t at, size_t count, float pre,
@@ -488,7 +488,7 @@ static inline void sum_whole_block(void *const *to, const void *const *in, int i
 #undef WHOLE_CASE
 }
 
-/* ---- Output ---------------------------------------------------------------------------------- */
+/* ---- Output --------------------------------------------------------------------------------- */
 
 /* Copies a block past the caches where the target's alignment allows. finish_stream() after it. */
 static inline void stream_bytes(void *to, const void *from, size_t bytes)

@@ -68,7 +68,7 @@ typedef struct dp_inbox {
 void dp_inbox_init(dp_inbox_t *inbox, dp_transport_t *transport);
 void dp_inbox_fini(dp_inbox_t *inbox); /* submissions are forgotten */
 
-/* ---- Any thread, the coordinator's included; as the functions of loop.h ---------------------- */
+/* ---- Any thread, the coordinator's included; as the functions of loop.h --------------------- */
 
 /* Does not wake the coordinator: the caller does, or makes the round itself. */
 void dp_inbox_submit(dp_inbox_t *inbox, dp_loop_node_t *const *nodes, size_t count);
@@ -92,8 +92,7 @@ void dp_inbox_return_progress(dp_inbox_t *inbox, int must_wake);
  * thread backs off, it stops doing so. */
 void dp_inbox_end_backoff(dp_inbox_t *inbox);
 
-/* ---- The owner of progress --------------------------------------------------------------------
- */
+/* ---- The owner of progress ------------------------------------------------------------------ */
 
 /* 1: the coordinator thread sleeps in its event loop, and nothing has woken it there yet. Once 0,
  * it stays 0 until that thread has owned progress. */
@@ -104,8 +103,7 @@ dp_loop_node_t *dp_inbox_take_submissions(dp_inbox_t *inbox);  /* oldest first; 
 dp_inbox_name_t *dp_inbox_take_urgent(dp_inbox_t *inbox); /* newest first; returned: free() each */
 int dp_inbox_is_empty(const dp_inbox_t *inbox);
 
-/* ---- The coordinator thread -------------------------------------------------------------------
- */
+/* ---- The coordinator thread ----------------------------------------------------------------- */
 
 /**
  * Announces that the thread is about to sleep in its event loop; from then on it is woken. The

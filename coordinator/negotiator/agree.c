@@ -24,7 +24,7 @@ int dp_launches_alone(dp_collective_t collective)
            collective == DP_COLLECTIVE_GROUP_DESTROY;
 }
 
-/* ---- Ordered items ---------------------------------------------------------------------- */
+/* ---- Ordered items -------------------------------------------------------------------------- */
 
 /* The branches that a FAILURE is for. Of a group to be made: those of the ranks in the list, and of
  * ranks that have announced it with another list. */
@@ -199,7 +199,7 @@ void dp_agree_bye(dp_negotiator_t *n)
     n->is_finished = 1;
 }
 
-/* ---- What arrives ----------------------------------------------------------------------- */
+/* ---- What arrives --------------------------------------------------------------------------- */
 
 void dp_agree_pending(dp_negotiator_t *n, dp_entry_t *entry, uint64_t first_ns)
 {

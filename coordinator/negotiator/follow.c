@@ -10,7 +10,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* ---- LAUNCH and FAILURE ----------------------------------------------------------------- */
+/* ---- LAUNCH and FAILURE --------------------------------------------------------------------- */
 
 /* The entry that a LAUNCH entry or FAILURE names, after a new id was given; NULL: a fatal error was
  * raised.
@@ -178,7 +178,7 @@ static void receive_failure(dp_negotiator_t *n, int from, const dp_item_t *item)
     dp_agree_fail(n, entry, item->status, item->text);
 }
 
-/* ---- The rest --------------------------------------------------------------------------- */
+/* ---- The rest ------------------------------------------------------------------------------- */
 
 /* Sets n->targets to the members of an item's group; NULL: a fatal error was raised. */
 static dp_group_view_t *told_view(dp_negotiator_t *n, int from, const dp_item_t *item)

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Branches ------------------------------------------------------------------------------ */
+/* ---- Branches ------------------------------------------------------------------------------- */
 
 /* Parents have lower numbers than their children, so one pass upwards finds all. */
 static dp_status_t map_ranks(dp_negotiator_t *n, int arity)
@@ -56,7 +56,7 @@ uint32_t dp_branches_of_list(const dp_negotiator_t *n, const int32_t *list, uint
     return found;
 }
 
-/* ---- Groups ----------------------------------------------------------------------------- */
+/* ---- Groups --------------------------------------------------------------------------------- */
 
 int dp_group_view_rank(const dp_group_view_t *view, int index)
 {
@@ -196,7 +196,7 @@ void dp_group_views_fini(dp_negotiator_t *n)
     free(n->out.mask);
 }
 
-/* ---- Ranks that take part in a tensor --------------------------------------------------- */
+/* ---- Ranks that take part in a tensor ------------------------------------------------------- */
 
 dp_entry_t *dp_entry_get(dp_negotiator_t *n, const dp_key_t *key, dp_group_view_t *view)
 {

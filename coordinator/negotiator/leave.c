@@ -19,7 +19,7 @@
 
 #define NAMED_MAX 4 /* ranks in a text */
 
-/* ---- What requests fail with ------------------------------------------------------------ */
+/* ---- What requests fail with ---------------------------------------------------------------- */
 
 static void refusal_text(const dp_negotiator_t *n, const dp_entry_t *entry,
                          char text[DP_ERROR_TEXT_MAX])
@@ -60,7 +60,7 @@ void dp_leave_refuse_join(dp_negotiator_t *n, const dp_group_view_t *view, void 
     dp_outbox_fail(n, request, DP_ERR_LEFT, text);
 }
 
-/* ---- Sends, and groups to be made ------------------------------------------------------- */
+/* ---- Sends, and groups to be made ----------------------------------------------------------- */
 
 /* A leaver may have submitted its half of a send: then its branch is ready, as READY comes first. A
  * group is not made for members that have left. */
@@ -93,7 +93,7 @@ static void check_all_entries(dp_negotiator_t *n)
     }
 }
 
-/* ---- What leavers keep ------------------------------------------------------------------ */
+/* ---- What leavers keep ---------------------------------------------------------------------- */
 
 static void remember_kept(dp_negotiator_t *n, int rank, uint64_t position, dp_entry_t *entry)
 {
@@ -162,7 +162,7 @@ void dp_leave_forget(dp_negotiator_t *n)
     leave->kept_count = 0;
 }
 
-/* ---- The root closes groups ------------------------------------------------------------- */
+/* ---- The root closes groups ----------------------------------------------------------------- */
 
 /* How many tensors of a group its leavers keep. */
 static uint32_t count_kept(const dp_negotiator_t *n, const dp_group_view_t *view)
@@ -282,7 +282,7 @@ void dp_leave_close(dp_negotiator_t *n, dp_group_view_t *view, int rank)
     dp_leave_refuse_join(n, view, view->join_request);
 }
 
-/* ---- Ranks that do not leave ------------------------------------------------------------ */
+/* ---- Ranks that do not leave ---------------------------------------------------------------- */
 
 /* Some ranks wait in dp_finalize() for others. No error, however long it takes: these may have work
  * of their own. But it is reported, as a rank that never comes looks like a job that hangs. */
@@ -319,7 +319,7 @@ uint64_t dp_leave_deadline(const dp_negotiator_t *n)
     return waits_for_leavers(n) ? n->leave.report_ns : UINT64_MAX;
 }
 
-/* ---- This rank leaves ------------------------------------------------------------------- */
+/* ---- This rank leaves ----------------------------------------------------------------------- */
 
 /* From here on this rank submits nothing: what it has pending is kept, LEFT comes last. */
 static void announce_leave(dp_negotiator_t *n)

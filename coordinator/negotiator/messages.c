@@ -21,7 +21,7 @@ float dp_absmax_merge(float a, float b)
     return a > b ? a : b;
 }
 
-/* ---- Writing ---------------------------------------------------------------------------- */
+/* ---- Writing -------------------------------------------------------------------------------- */
 
 static void write_f32(dp_writer_t *writer, float value)
 {
@@ -242,7 +242,7 @@ size_t dp_item_bound(const dp_item_t *item)
     return bytes;
 }
 
-/* ---- Reading ---------------------------------------------------------------------------- */
+/* ---- Reading -------------------------------------------------------------------------------- */
 
 static float read_f32(dp_reader_t *reader)
 {

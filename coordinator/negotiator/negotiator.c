@@ -14,7 +14,7 @@
 /* A MISMATCH carries two signatures, and has to fit in a frame. */
 #define SIGNATURE_BYTES_MAX (DP_MESSAGE_MAX / 4)
 
-/* ---- Life ------------------------------------------------------------------------------- */
+/* ---- Life ----------------------------------------------------------------------------------- */
 
 static dp_status_t init_parts(dp_negotiator_t *n, const dp_negotiator_options_t *options)
 {
@@ -93,7 +93,7 @@ static int is_alive(dp_negotiator_t *n, uint64_t now_ns)
     return !n->is_fatal && !n->is_finished;
 }
 
-/* ---- Inputs of this rank ---------------------------------------------------------------- */
+/* ---- Inputs of this rank -------------------------------------------------------------------- */
 
 /* The oldest occurrence that failed without this rank is the one it submits now. */
 static void hand_refusal(dp_negotiator_t *n, dp_entry_t *entry, void *request)
@@ -322,7 +322,7 @@ void dp_negotiator_progress(dp_negotiator_t *n, const char *text)
     snprintf(n->progress, sizeof(n->progress), "%s", text != NULL ? text : "");
 }
 
-/* ---- Outputs ---------------------------------------------------------------------------- */
+/* ---- Outputs -------------------------------------------------------------------------------- */
 
 const char *dp_schedule_end_reason_name(dp_schedule_end_reason_t reason)
 {

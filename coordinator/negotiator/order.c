@@ -50,7 +50,7 @@ static unsigned name_entry(dp_negotiator_t *n, dp_item_t *item, dp_entry_t *entr
     return flags;
 }
 
-/* ---- Failures --------------------------------------------------------------------------- */
+/* ---- Failures ------------------------------------------------------------------------------- */
 
 void dp_order_failure(dp_negotiator_t *n, dp_entry_t *entry, dp_status_t status, const char *text,
                       const int32_t *list, uint32_t list_count)
@@ -162,7 +162,7 @@ void dp_order_give_up(dp_negotiator_t *n, dp_entry_t *entry, int rank)
     dp_order_failure(n, entry, DP_ERR_ORDER, text, NULL, 0);
 }
 
-/* ---- Launches --------------------------------------------------------------------------- */
+/* ---- Launches ------------------------------------------------------------------------------- */
 
 /* The lowest that is free; 0: none. */
 static uint32_t free_slot(const dp_negotiator_t *n)
@@ -185,8 +185,7 @@ static int number_group(dp_negotiator_t *n, dp_entry_t *entry, dp_ordered_launch
     if (launch->slot == 0 || launch->born == DP_GROUP_UNBORN) {
         snprintf(text, sizeof(text), "%s: %zu groups are alive, there can be %d",
                  dp_entry_text(entry, what), n->groups.count, DP_GROUPS_MAX);
-        dp_order_failure(n, entry, DP_ERR_FULL, text, signature->members,
-                         signature->member_count);
+        dp_order_failure(n, entry, DP_ERR_FULL, text, signature->members, signature->member_count);
         return 0;
     }
     if (dp_group_view_make(n, launch->born, launch->slot,

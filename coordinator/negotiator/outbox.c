@@ -22,7 +22,7 @@
 #define FIRST_OUTPUTS 64
 #define SEEK_BYTES 9
 
-/* ---- Frames ----------------------------------------------------------------------------- */
+/* ---- Frames --------------------------------------------------------------------------------- */
 
 static dp_status_t frame_reserve(dp_out_frame_t *frame, size_t bytes)
 {
@@ -208,7 +208,7 @@ void dp_outbox_ask(dp_negotiator_t *n, int child, const dp_item_t *item)
     frame_queue(n, frame);
 }
 
-/* ---- News for the parent ---------------------------------------------------------------- */
+/* ---- News for the parent -------------------------------------------------------------------- */
 
 void dp_outbox_close_up(dp_negotiator_t *n)
 {
@@ -361,7 +361,7 @@ void dp_item_ref(dp_item_t *item, dp_item_kind_t kind, const dp_entry_t *entry)
     item->list_count = 0;
 }
 
-/* ---- Outputs for this rank -------------------------------------------------------------- */
+/* ---- Outputs for this rank ------------------------------------------------------------------ */
 
 dp_own_output_t *dp_outbox_output(dp_negotiator_t *n, dp_output_kind_t kind)
 {
@@ -441,7 +441,7 @@ static void drop_outputs(dp_negotiator_t *n)
     n->out.must_pause_first = 0;
 }
 
-/* ---- Taking ----------------------------------------------------------------------------- */
+/* ---- Taking --------------------------------------------------------------------------------- */
 
 /* The next rank a frame goes to, -1: it has gone everywhere. */
 static int next_recipient(const dp_negotiator_t *n, dp_out_frame_t *frame)
@@ -547,7 +547,7 @@ int dp_outbox_take(dp_negotiator_t *n, dp_output_t *out)
     return 0;
 }
 
-/* ---- Fatal errors ----------------------------------------------------------------------- */
+/* ---- Fatal errors --------------------------------------------------------------------------- */
 
 const char *dp_rank_text(const dp_negotiator_t *n, int rank, char text[DP_RANK_TEXT_MAX])
 {
@@ -621,7 +621,7 @@ void dp_fatal_protocol(dp_negotiator_t *n, int from, const char *format, ...)
     dp_fatal(n, DP_ERR_ABORTED, from, -1, text);
 }
 
-/* ---- Life ------------------------------------------------------------------------------- */
+/* ---- Life ----------------------------------------------------------------------------------- */
 
 dp_status_t dp_outbox_init(dp_negotiator_t *n)
 {

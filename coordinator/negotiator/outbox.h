@@ -84,7 +84,7 @@ typedef struct dp_fatal_error {
 dp_status_t dp_outbox_init(dp_negotiator_t *n);
 void dp_outbox_fini(dp_negotiator_t *n);
 
-/* ---- Down ------------------------------------------------------------------------------- */
+/* ---- Down ----------------------------------------------------------------------------------- */
 
 /*
  * Room for bytes at the end of a frame for these branches' children: write, then commit. position:
@@ -102,7 +102,7 @@ void dp_outbox_down(dp_negotiator_t *n, const uint64_t *branches, const dp_item_
 void dp_outbox_close_down(dp_negotiator_t *n); /* the open frame goes on its way */
 void dp_outbox_ask(dp_negotiator_t *n, int child, const dp_item_t *item); /* a frame of its own */
 
-/* ---- Up --------------------------------------------------------------------------------- */
+/* ---- Up ------------------------------------------------------------------------------------- */
 
 void dp_outbox_close_up(dp_negotiator_t *n);
 void dp_outbox_up_item(dp_negotiator_t *n, const dp_item_t *item);
@@ -112,7 +112,7 @@ void dp_outbox_notice(dp_negotiator_t *n, const dp_notice_t *notice);
 /* Refers an item to an entry's tensor; what only some items carry is reset. */
 void dp_item_ref(dp_item_t *item, dp_item_kind_t kind, const dp_entry_t *entry);
 
-/* ---- To this rank ----------------------------------------------------------------------- */
+/* ---- To this rank --------------------------------------------------------------------------- */
 
 void dp_outbox_fail(dp_negotiator_t *n, void *request, dp_status_t status, const char *text);
 void dp_outbox_warn(dp_negotiator_t *n, const char *text);
@@ -124,7 +124,7 @@ dp_own_output_t *dp_outbox_text_output(dp_negotiator_t *n, dp_output_kind_t kind
 #define DP_RANK_TEXT_MAX 96
 const char *dp_rank_text(const dp_negotiator_t *n, int rank, char text[DP_RANK_TEXT_MAX]);
 
-/* ---- Fatal errors ----------------------------------------------------------------------- */
+/* ---- Fatal errors --------------------------------------------------------------------------- */
 
 /* Told to all neighbours but one (-1: to all). The first cause stays. */
 void dp_fatal(dp_negotiator_t *n, dp_status_t status, int culprit, int except, const char *text);

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Entries and signatures ---------------------------------------------------------------- */
+/* ---- Entries and signatures ----------------------------------------------------------------- */
 
 /* The group of an item's key; *view stays NULL for those to be made. 0: there is none. */
 static int view_of_item(dp_negotiator_t *n, int from, const dp_item_t *item, dp_group_view_t **view)
@@ -91,7 +91,7 @@ int dp_receive_fits(const dp_negotiator_t *n, const dp_entry_t *entry,
     }
 }
 
-/* ---- Frames from a child ---------------------------------------------------------------- */
+/* ---- Frames from a child -------------------------------------------------------------------- */
 
 static int child_index(const dp_negotiator_t *n, int rank)
 {
@@ -389,7 +389,7 @@ static void receive_from_child(dp_negotiator_t *n, int from, int child, dp_item_
     }
 }
 
-/* ---- Frames ----------------------------------------------------------------------------- */
+/* ---- Frames --------------------------------------------------------------------------------- */
 
 /*
  * A child's frame carries the last ordered item that the child had seen: not later than ours, and

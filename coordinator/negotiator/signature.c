@@ -55,7 +55,7 @@ int dp_signature_equal(const dp_signature_t *a, const dp_signature_t *b)
            equal_parts(a, b) && a->member_count == b->member_count && equal_members(a, b);
 }
 
-/* ---- In words --------------------------------------------------------------------------- */
+/* ---- In words ------------------------------------------------------------------------------- */
 
 static const char *yes_no(int value)
 {
@@ -171,7 +171,7 @@ void dp_signature_difference(const dp_signature_t *a, const dp_signature_t *b, c
     }
 }
 
-/* ---- On the wire ------------------------------------------------------------------------ */
+/* ---- On the wire ---------------------------------------------------------------------------- */
 
 static const char *group_name(const dp_signature_t *signature)
 {

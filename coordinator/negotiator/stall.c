@@ -51,7 +51,7 @@ void dp_stall_fini(dp_negotiator_t *n)
     free(n->stall.asked);
 }
 
-/* ---- Lists, oldest first ---------------------------------------------------------------- */
+/* ---- Lists, oldest first -------------------------------------------------------------------- */
 
 static void insert_by_age(dp_entry_t **oldest, dp_entry_t **newest, dp_entry_t *entry)
 {
@@ -141,7 +141,7 @@ void dp_stall_forget(dp_negotiator_t *n, const dp_entry_t *entry)
     if (stall->is_asking && stall->subject == entry) stall->is_asking = 0;
 }
 
-/* ---- The question ----------------------------------------------------------------------- */
+/* ---- The question --------------------------------------------------------------------------- */
 
 static void add_missing(dp_missing_t *found, int rank, uint32_t pending, const char *progress)
 {
@@ -234,7 +234,7 @@ static void end_patience(dp_negotiator_t *n)
     stall->waiting = 0;
 }
 
-/* ---- The answer ------------------------------------------------------------------------- */
+/* ---- The answer ----------------------------------------------------------------------------- */
 
 /* Appends to a text; what does not fit is cut. */
 static void append_text(char *text, size_t room, const char *more)
@@ -314,7 +314,7 @@ void dp_stall_flush(dp_negotiator_t *n)
     dp_outbox_up_item(n, &n->made);
 }
 
-/* ---- Time ------------------------------------------------------------------------------- */
+/* ---- Time ----------------------------------------------------------------------------------- */
 
 /* Root: is it time to ask again? */
 static void consider_report(dp_negotiator_t *n)

@@ -112,7 +112,7 @@ void dp_entry_array_remove(dp_entry_array_t *array, const dp_entry_t *entry)
     array->count = left;
 }
 
-/* ---- Names ------------------------------------------------------------------------------ */
+/* ---- Names ---------------------------------------------------------------------------------- */
 
 static int is_named(const dp_entry_t *entry, uint32_t hash, uint32_t group, const char *name)
 {
@@ -221,7 +221,7 @@ dp_entry_t *dp_table_get(dp_table_t *table, const dp_key_t *key, dp_group_view_t
     return entry;
 }
 
-/* ---- Ids -------------------------------------------------------------------------------- */
+/* ---- Ids ------------------------------------------------------------------------------------ */
 
 static dp_entry_t **id_bucket(const dp_table_t *table, uint32_t id)
 {
@@ -269,7 +269,7 @@ void dp_table_assign(dp_table_t *table, dp_entry_t *entry, uint32_t id)
     table->next_id = id + 1;
 }
 
-/* ---- Entries that go ----------------------------------------------------------------------- */
+/* ---- Entries that go ------------------------------------------------------------------------ */
 
 dp_status_t dp_table_retire(dp_table_t *table, void *memory)
 {
@@ -323,7 +323,7 @@ int dp_table_has(const dp_table_t *table, const dp_entry_t *entry)
     return entry->index < table->entry_count && table->entries[entry->index] == entry;
 }
 
-/* ---- The pending occurrence ------------------------------------------------------------- */
+/* ---- The pending occurrence ----------------------------------------------------------------- */
 
 static void conflict_destroy(dp_conflict_t *conflict)
 {

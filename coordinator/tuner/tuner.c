@@ -44,7 +44,7 @@ void dp_ladder_around(dp_ladder_t *ladder, uint64_t initial, uint64_t least, uin
     }
 }
 
-/* ---- Windows ------------------------------------------------------------------------------- */
+/* ---- Windows -------------------------------------------------------------------------------- */
 
 static int ascending(const void *a, const void *b)
 {
@@ -89,7 +89,7 @@ static int begin_window(dp_tuner_t *tuner, dp_tuner_phase_t phase, int index)
     return changes;
 }
 
-/* ---- The search ---------------------------------------------------------------------------- */
+/* ---- The search ----------------------------------------------------------------------------- */
 
 static int finish(dp_tuner_t *tuner, int index)
 {
@@ -200,7 +200,7 @@ static int end_window(dp_tuner_t *tuner)
     return 0;
 }
 
-/* ---- From outside -------------------------------------------------------------------------- */
+/* ---- From outside --------------------------------------------------------------------------- */
 
 void dp_tuner_init(dp_tuner_t *tuner, const dp_ladder_t *ladder)
 {

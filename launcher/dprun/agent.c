@@ -76,7 +76,7 @@ static int rank_of(const agent_t *agent, pid_t pid)
     return -1;
 }
 
-/* ---- Start --------------------------------------------------------------------------------- */
+/* ---- Start ---------------------------------------------------------------------------------- */
 
 static int make_ticket(const dp_kv_ticket_t *ticket)
 {
@@ -147,7 +147,7 @@ static void start_ranks(agent_t *agent)
     if (failures[1] >= 0) close(failures[1]);
 }
 
-/* ---- Children ------------------------------------------------------------------------------ */
+/* ---- Children ------------------------------------------------------------------------------- */
 
 static void hear_failures(agent_t *agent)
 {
@@ -269,7 +269,7 @@ static void advance_phase(agent_t *agent)
     }
 }
 
-/* ---- Orders -------------------------------------------------------------------------------- */
+/* ---- Orders --------------------------------------------------------------------------------- */
 
 /* Signals that a terminal sends to its foreground job go to a rank's whole process group; those
  * that one process sends another (SIGUSR1, SIGUSR2) go to the rank alone. */
@@ -322,7 +322,7 @@ static void hear_signals(agent_t *agent)
     }
 }
 
-/* ---- Life ---------------------------------------------------------------------------------- */
+/* ---- Life ----------------------------------------------------------------------------------- */
 
 static int become_agent(agent_t *agent)
 {

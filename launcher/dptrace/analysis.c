@@ -82,7 +82,7 @@ static int compare_intervals(const void *a, const void *b)
     return (left->start > right->start) - (left->start < right->start);
 }
 
-/* ---- Buckets ---------------------------------------------------------------------------- */
+/* ---- Buckets -------------------------------------------------------------------------------- */
 
 static int compare_bucket_stats(const void *a, const void *b)
 {
@@ -253,7 +253,7 @@ static size_t first_busy(const work_t *work, int32_t rank, uint64_t start)
     return low;
 }
 
-/* ---- Waits ------------------------------------------------------------------------------ */
+/* ---- Waits ---------------------------------------------------------------------------------- */
 
 /* Adds the explanations that one awaited bucket gives for [start, end) of a wait. */
 static int explain_bucket(work_t *work, int32_t rank, uint32_t bucket, uint64_t start, uint64_t end)
@@ -386,7 +386,7 @@ static dp_status_t split_waits(work_t *work, const interval_list_t *run, dp_step
     return DP_OK;
 }
 
-/* ---- Steps ------------------------------------------------------------------------------ */
+/* ---- Steps ---------------------------------------------------------------------------------- */
 
 static size_t find_step(const dp_analysis_t *analysis, uint64_t number)
 {
@@ -642,7 +642,7 @@ static dp_status_t split_rank(work_t *work, int32_t rank, double *exposed)
     return status;
 }
 
-/* ---- All of it ------------------------------------------------------------------------------- */
+/* ---- All of it ------------------------------------------------------------------------------ */
 
 dp_status_t dp_analyse(const dp_timeline_t *timeline, dp_analysis_t *analysis)
 {

@@ -13,7 +13,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* ---- Clocks ----------------------------------------------------------------------------- */
+/* ---- Clocks --------------------------------------------------------------------------------- */
 
 /* One measurement of the offset to rank 0's clock. */
 typedef struct clock_point {
@@ -78,7 +78,7 @@ static uint64_t apply_clock(const clock_map_t *map, uint64_t time_ns)
     return dp_min(time_ns + (uint64_t)offset, DP_TRACE_LATEST_NS);
 }
 
-/* ---- Requests and buckets --------------------------------------------------------------- */
+/* ---- Requests and buckets ------------------------------------------------------------------- */
 
 /* A tensor's way into a bucket, from its AGREE record. */
 typedef struct agreed {
@@ -159,7 +159,7 @@ static void fuse_agreed(dp_timeline_t *timeline, size_t first)
     timeline->event_count = first + kept;
 }
 
-/* ---- One recorder ----------------------------------------------------------------------- */
+/* ---- One recorder --------------------------------------------------------------------------- */
 
 typedef struct loader {
     dp_timeline_t *timeline;
@@ -298,7 +298,7 @@ done:
     return status;
 }
 
-/* ---- A job's recorders ------------------------------------------------------------------ */
+/* ---- A job's recorders ---------------------------------------------------------------------- */
 
 static int is_recorder(const char *name)
 {
@@ -398,7 +398,7 @@ dp_status_t dp_recorders_read(const char *path, int is_directory, dp_timeline_t 
     return status;
 }
 
-/* ---- Either kind of input --------------------------------------------------------------- */
+/* ---- Either kind of input ------------------------------------------------------------------- */
 
 static dp_status_t read_whole(const char *path, uint8_t **data, size_t *bytes, dp_error_t *error)
 {

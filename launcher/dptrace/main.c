@@ -51,7 +51,7 @@ static int print_failure(const dp_error_t *error)
     return EXIT_FAILURE;
 }
 
-/* ---- merge ------------------------------------------------------------------------------ */
+/* ---- merge ---------------------------------------------------------------------------------- */
 
 static int ends_with(const char *text, const char *end)
 {
@@ -91,7 +91,7 @@ static int run_merge(const arguments_t *arguments)
     return status == DP_OK ? EXIT_SUCCESS : print_failure(&error);
 }
 
-/* ---- report ----------------------------------------------------------------------------- */
+/* ---- report --------------------------------------------------------------------------------- */
 
 static int run_report(const arguments_t *arguments)
 {
@@ -123,7 +123,7 @@ static int run_report(const arguments_t *arguments)
     return status == DP_OK ? EXIT_SUCCESS : print_failure(&error);
 }
 
-/* ---- view ------------------------------------------------------------------------------- */
+/* ---- view ----------------------------------------------------------------------------------- */
 
 /* Lets the desktop show the page; it is no error when there is none. */
 static void open_page(const char *path)
@@ -190,7 +190,7 @@ done:
     return status == DP_OK ? EXIT_SUCCESS : print_failure(&error);
 }
 
-/* ---- info ------------------------------------------------------------------------------- */
+/* ---- info ----------------------------------------------------------------------------------- */
 
 static int run_info(const arguments_t *arguments)
 {
@@ -242,7 +242,7 @@ static int run_info(const arguments_t *arguments)
     return fflush(stdout) == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
-/* ---- Command line ----------------------------------------------------------------------- */
+/* ---- Command line --------------------------------------------------------------------------- */
 
 static const command_t commands[] = {
     {"merge", "osf",

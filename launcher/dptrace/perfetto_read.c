@@ -81,7 +81,7 @@ static uint32_t intern_string(parser_t *parser, const char *text)
     return 0;
 }
 
-/* ---- Tracks and sequences --------------------------------------------------------------- */
+/* ---- Tracks and sequences ------------------------------------------------------------------- */
 
 static uint64_t name_key(const sequence_t *sequence, uint64_t iid)
 {
@@ -248,7 +248,7 @@ static void read_track(parser_t *parser, const uint8_t *data, size_t bytes)
     if (track != NULL) track->name = intern_string(parser, text);
 }
 
-/* ---- Events ----------------------------------------------------------------------------- */
+/* ---- Events --------------------------------------------------------------------------------- */
 
 static void read_note(parser_t *parser, const sequence_t *sequence, const uint8_t *data,
                       size_t bytes, decoded_t *decoded)

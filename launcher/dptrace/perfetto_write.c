@@ -48,7 +48,7 @@ static uint64_t flow_id(uint64_t bucket, uint32_t rank_plus_one)
     return id ^ id >> 32;
 }
 
-/* ---- Packets ---------------------------------------------------------------------------- */
+/* ---- Packets -------------------------------------------------------------------------------- */
 
 /* Writes writer->packet as one packet of the sequence. */
 static void emit_packet(writer_t *writer, uint32_t flags)
@@ -114,7 +114,7 @@ static void note_text(writer_t *writer, dp_annotation_t note, const char *text)
     dp_proto_message(&writer->event, EVENT_ANNOTATION, &writer->inner);
 }
 
-/* ---- A rank's head ---------------------------------------------------------------------- */
+/* ---- A rank's head -------------------------------------------------------------------------- */
 
 static void write_process(writer_t *writer)
 {
@@ -181,7 +181,7 @@ static void write_recorder(writer_t *writer)
     emit_event(writer, 0);
 }
 
-/* ---- Events ----------------------------------------------------------------------------- */
+/* ---- Events --------------------------------------------------------------------------------- */
 
 static int is_span(const dp_timeline_event_t *event)
 {

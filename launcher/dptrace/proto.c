@@ -119,7 +119,7 @@ void dp_proto_text(dp_proto_t *proto, uint32_t field, const char *text)
     dp_proto_bytes(proto, field, valid, used);
 }
 
-/* ---- Reading ---------------------------------------------------------------------------- */
+/* ---- Reading -------------------------------------------------------------------------------- */
 
 void dp_proto_read(dp_proto_reader_t *reader, const void *data, size_t bytes)
 {

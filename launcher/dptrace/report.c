@@ -181,7 +181,7 @@ static void write_stragglers(const dp_timeline_t *timeline, const dp_analysis_t 
     }
 }
 
-/* ---- What to try first ------------------------------------------------------------------ */
+/* ---- What to try first ---------------------------------------------------------------------- */
 
 typedef struct advice {
     double gain_ns;
@@ -281,7 +281,7 @@ void dp_report_text(const dp_timeline_t *timeline, const dp_analysis_t *analysis
         fputs("first      nothing of ours costs 1% of a step: make compute faster\n", file);
 }
 
-/* ---- For programs ----------------------------------------------------------------------- */
+/* ---- For programs --------------------------------------------------------------------------- */
 
 static void json_parts(const double *part, FILE *file)
 {

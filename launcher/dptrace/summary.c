@@ -17,7 +17,7 @@ static int compare_doubles(const void *a, const void *b)
     return (left > right) - (left < right);
 }
 
-/* ---- Summaries -------------------------------------------------------------------------- */
+/* ---- Summaries ------------------------------------------------------------------------------ */
 
 typedef struct ranked_cell {
     double skew;
@@ -163,7 +163,7 @@ done:
     return status;
 }
 
-/* ---- Stragglers ------------------------------------------------------------------------- */
+/* ---- Stragglers ----------------------------------------------------------------------------- */
 
 static int compare_stragglers(const void *a, const void *b)
 {

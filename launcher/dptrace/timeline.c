@@ -32,7 +32,7 @@ void dp_timeline_fini(dp_timeline_t *timeline)
     memset(timeline, 0, sizeof(*timeline));
 }
 
-/* ---- Strings ---------------------------------------------------------------------------- */
+/* ---- Strings -------------------------------------------------------------------------------- */
 
 static size_t hash_text(const char *text)
 {
@@ -94,7 +94,7 @@ size_t dp_timeline_string(dp_timeline_t *timeline, const char *text)
     return add_string(timeline, text);
 }
 
-/* ---- Ranks and events ------------------------------------------------------------------- */
+/* ---- Ranks and events ----------------------------------------------------------------------- */
 
 dp_timeline_rank_t *dp_timeline_add_rank(dp_timeline_t *timeline)
 {
@@ -178,7 +178,7 @@ bad:
                         "--steps %s: expected A-B with A <= B, for example 100-120", text);
 }
 
-/* ---- Order ------------------------------------------------------------------------------ */
+/* ---- Order ---------------------------------------------------------------------------------- */
 
 static int compare_ranks(const void *a, const void *b)
 {
@@ -344,7 +344,7 @@ static void set_origin(dp_timeline_t *timeline)
     }
 }
 
-/* ---- Rows ------------------------------------------------------------------------------- */
+/* ---- Rows ----------------------------------------------------------------------------------- */
 
 /* The events of a row that have not ended, while events are handed out in order of their start. */
 typedef struct open_row {

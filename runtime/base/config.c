@@ -178,7 +178,7 @@ const dp_config_row_t *dp_config_row(size_t index)
     return index < DP_ARRAY_LEN(table) ? &table[index].row : NULL;
 }
 
-/* ---- Values in their fields --------------------------------------------------------------- */
+/* ---- Values in their fields ----------------------------------------------------------------- */
 
 static const void *field_of(const dp_config_t *config, const setting_t *setting)
 {
@@ -278,7 +278,7 @@ void dp_config_format(const dp_config_t *config, size_t index, char *text, size_
     }
 }
 
-/* ---- Names -------------------------------------------------------------------------------- */
+/* ---- Names ---------------------------------------------------------------------------------- */
 
 size_t dp_config_find(const char *name, const char **nearest)
 {
@@ -316,7 +316,7 @@ static void spell_name(const char *name, dp_config_source_t source, char *text, 
     snprintf(text, room, "%s", name);
 }
 
-/* ---- Setting ------------------------------------------------------------------------------ */
+/* ---- Setting -------------------------------------------------------------------------------- */
 
 /* Reads a number and checks its range. */
 static dp_status_t parse_number(const setting_t *setting, const char *spelt, const char *value,
@@ -440,7 +440,7 @@ void dp_config_defaults(dp_config_t *config)
     }
 }
 
-/* ---- Environment -------------------------------------------------------------------------- */
+/* ---- Environment ---------------------------------------------------------------------------- */
 
 const char *dp_environment(const char *name)
 {
@@ -500,7 +500,7 @@ dp_status_t dp_config_from_environment(dp_config_t *config, const dp_log_t *log,
     return DP_OK;
 }
 
-/* ---- Handshake ---------------------------------------------------------------------------- */
+/* ---- Handshake ------------------------------------------------------------------------------ */
 
 void dp_config_write_plan(const dp_config_t *config, struct dp_writer *writer)
 {

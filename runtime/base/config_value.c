@@ -122,7 +122,7 @@ int dp_parse_choice(const char *text, const char *choices)
     return -1;
 }
 
-/* ---- Back to text ------------------------------------------------------------------------- */
+/* ---- Back to text --------------------------------------------------------------------------- */
 
 static void format_units(int64_t value, const unit_t *units, size_t count, char *text, size_t room)
 {

@@ -28,7 +28,7 @@ static dp_fork_watch_t *first;
 static unsigned contexts;
 static int is_child;
 
-/* ---- In the child ------------------------------------------------------------------------- */
+/* ---- In the child --------------------------------------------------------------------------- */
 
 /* What an epoll watches, from a line such as
  *     tfd:       12 events:       19 data:  7f..  pos:0 ino:5c1b sdev:8
@@ -182,7 +182,7 @@ static void in_child(void)
     pthread_mutex_unlock(&lock);
 }
 
-/* ---- In the parent ------------------------------------------------------------------------ */
+/* ---- In the parent -------------------------------------------------------------------------- */
 
 static void install(void)
 {

@@ -73,7 +73,7 @@ struct dp_inject {
     atomic_int is_limited;
 };
 
-/* ---- Reading ------------------------------------------------------------------------------ */
+/* ---- Reading -------------------------------------------------------------------------------- */
 
 static dp_status_t wrong(dp_error_t *error, const char *word, const char *what)
 {
@@ -240,7 +240,7 @@ dp_status_t dp_inject_check(const char *text, dp_error_t *error)
     return read_faults(text, -1, 0, NULL, error);
 }
 
-/* ---- Life --------------------------------------------------------------------------------- */
+/* ---- Life ----------------------------------------------------------------------------------- */
 
 dp_status_t dp_inject_create(const char *text, int rank, int size, const dp_log_t *log,
                              dp_inject_t **out, dp_error_t *error)
@@ -307,7 +307,7 @@ void dp_inject_on_abort(dp_inject_t *inject, dp_inject_abort_fn abort, void *use
     atomic_store(&inject->abort, abort);
 }
 
-/* ---- Doing harm --------------------------------------------------------------------------- */
+/* ---- Doing harm ----------------------------------------------------------------------------- */
 
 /* What a test looks for. */
 static void announce(const dp_inject_t *inject, const fault_t *fault, const char *where)
@@ -398,7 +398,7 @@ static void do_harm(dp_inject_t *inject, const fault_t *fault)
     }
 }
 
-/* ---- Hooks -------------------------------------------------------------------------------- */
+/* ---- Hooks ---------------------------------------------------------------------------------- */
 
 void dp_inject_reach(dp_inject_t *inject, dp_inject_stage_t stage)
 {

@@ -55,7 +55,7 @@ void dp_inject_destroy(dp_inject_t *inject); /* NULL is fine */
 typedef void (*dp_inject_abort_fn)(void *user, const char *text);
 void dp_inject_on_abort(dp_inject_t *inject, dp_inject_abort_fn abort, void *user);
 
-/* ---- Hooks: any thread, NULL is fine and free --------------------------------------------- */
+/* ---- Hooks: any thread, NULL is fine and free ----------------------------------------------- */
 
 void dp_inject_reach(dp_inject_t *inject, dp_inject_stage_t stage);
 void dp_inject_release(dp_inject_t *inject, dp_inject_stage_t stage);

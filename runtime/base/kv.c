@@ -36,7 +36,7 @@ struct dp_kv {
     size_t unsent_bytes;
 };
 
-/* ---- Bytes under a deadline --------------------------------------------------------------- */
+/* ---- Bytes under a deadline ----------------------------------------------------------------- */
 
 /* Waits for events on the socket; for_what completes "... did not come in time". */
 static dp_status_t wait_until_ready(dp_kv_t *kv, short events, uint64_t deadline_ns,
@@ -107,7 +107,7 @@ static dp_status_t receive_all(dp_kv_t *kv, void *data, size_t bytes, uint64_t d
     return DP_OK;
 }
 
-/* ---- Connecting --------------------------------------------------------------------------- */
+/* ---- Connecting ----------------------------------------------------------------------------- */
 
 static dp_status_t connect_local(dp_kv_t *kv, const char *address, uint64_t deadline_ns,
                                  dp_error_t *error)
@@ -234,7 +234,7 @@ void dp_kv_close(dp_kv_t *kv)
     free(kv);
 }
 
-/* ---- Exchange ----------------------------------------------------------------------------- */
+/* ---- Exchange ------------------------------------------------------------------------------- */
 
 static dp_status_t send_request(dp_kv_t *kv, const char *name, int size, const void *value,
                                 size_t value_bytes, uint64_t deadline_ns, dp_error_t *error)
@@ -432,7 +432,7 @@ dp_status_t dp_kv_exchange(dp_kv_t *kv, const char *name, int size, const void *
     return dp_error_set(error, status, "%s", kv->failure.text);
 }
 
-/* ---- Reports ------------------------------------------------------------------------------ */
+/* ---- Reports -------------------------------------------------------------------------------- */
 
 void dp_kv_report(dp_kv_t *kv, const dp_failure_t *failure)
 {

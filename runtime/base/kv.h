@@ -66,7 +66,7 @@ size_t dp_kv_ticket_write(const dp_kv_ticket_t *ticket, void *data, size_t room)
 /* Reads and, when it held a ticket, closes the descriptor; a foreign one is left alone. */
 dp_status_t dp_kv_ticket_read(int fd, dp_kv_ticket_t *ticket, dp_error_t *error);
 
-/* ---- The protocol's pure parts, for both ends (kv_protocol.c) ----------------------------- */
+/* ---- The protocol's pure parts, for both ends (kv_protocol.c) ------------------------------- */
 
 void dp_kv_server_hello_write(const uint8_t challenge[DP_CHALLENGE_BYTES],
                               uint8_t hello[DP_KV_SERVER_HELLO_BYTES]);
@@ -109,7 +109,7 @@ int dp_kv_exchange_read(dp_reader_t *fields, char name[DP_KV_NAME_MAX + 1], uint
  */
 int dp_kv_text_read(dp_reader_t *fields, char *text, size_t room);
 
-/* ---- The client (kv.c) -------------------------------------------------------------------- */
+/* ---- The client (kv.c) ---------------------------------------------------------------------- */
 
 typedef struct dp_kv dp_kv_t;
 

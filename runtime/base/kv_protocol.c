@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* ---- Ticket ------------------------------------------------------------------------------- */
+/* ---- Ticket --------------------------------------------------------------------------------- */
 
 #define TICKET_MAX 256          /* the largest is 8 + 2 + 63 + 2 + 63 + 32 bytes */
 #define TICKET_PATIENCE_MS 5000 /* for a launcher that has yet to fill its pipe */
@@ -120,7 +120,7 @@ dp_status_t dp_kv_ticket_read(int fd, dp_kv_ticket_t *ticket, dp_error_t *error)
     return DP_OK;
 }
 
-/* ---- Handshake ---------------------------------------------------------------------------- */
+/* ---- Handshake ------------------------------------------------------------------------------ */
 
 /* The purposes keep the two proofs apart; the rank in them keeps one rank's from serving another.
  */
@@ -233,7 +233,7 @@ int dp_kv_welcome_check(const dp_secret_t *secret, const uint8_t *server_challen
     return dp_auth_equal(welcome, expected, sizeof(expected));
 }
 
-/* ---- Frames ------------------------------------------------------------------------------- */
+/* ---- Frames --------------------------------------------------------------------------------- */
 
 dp_status_t dp_kv_frame_parse(const void *data, size_t bytes, uint8_t *type, dp_reader_t *fields,
                               size_t *frame_bytes, dp_error_t *error)

@@ -67,7 +67,7 @@ struct dp_log_queue {
     int is_left; /* the owner waits no more: the thread frees the queue */
 };
 
-/* ---- Where lines go ----------------------------------------------------------------------- */
+/* ---- Where lines go ------------------------------------------------------------------------- */
 
 static void target_close(log_target_t *target)
 {
@@ -159,7 +159,7 @@ void dp_log_line_write(int fd, const char *line, size_t bytes)
     target_close(&target);
 }
 
-/* ---- The ring ----------------------------------------------------------------------------- */
+/* ---- The ring ------------------------------------------------------------------------------- */
 
 /* Called with the lock held, likewise below. */
 static void ring_put(dp_log_queue_t *queue, const char *data, size_t bytes)
@@ -195,7 +195,7 @@ static void tell_dropped(dp_log_queue_t *queue)
     queue->dropped = 0;
 }
 
-/* ---- The thread --------------------------------------------------------------------------- */
+/* ---- The thread ----------------------------------------------------------------------------- */
 
 static void queue_free(dp_log_queue_t *queue)
 {
@@ -282,7 +282,7 @@ static void start_thread(dp_log_queue_t *queue)
     if (queue->has_thread) (void)pthread_setname_np(queue->thread, "dp-log");
 }
 
-/* ---- Lines in ----------------------------------------------------------------------------- */
+/* ---- Lines in ------------------------------------------------------------------------------- */
 
 /* What is left of a line whose beginning is out always finds room: the queue is empty then. */
 static void queue_line(dp_log_queue_t *queue, const char *line, size_t bytes, int is_error)
@@ -317,7 +317,7 @@ void dp_log_queue_write(dp_log_queue_t *queue, int fd, const char *line, size_t 
     pthread_mutex_unlock(&queue->lock);
 }
 
-/* ---- Life --------------------------------------------------------------------------------- */
+/* ---- Life ----------------------------------------------------------------------------------- */
 
 dp_log_queue_t *dp_log_queue_create(void)
 {

@@ -44,7 +44,7 @@ void dp_rendezvous_send_text(dp_rendezvous_peer_t *peer, enum dp_kv_type type, c
     if (!writer.failed) bufferevent_write(peer->socket, frame, writer.bytes);
 }
 
-/* ---- Exchanges ---------------------------------------------------------------------------- */
+/* ---- Exchanges ------------------------------------------------------------------------------ */
 
 static void exchange_free(dp_rendezvous_t *rendezvous, exchange_t *exchange)
 {
@@ -176,7 +176,7 @@ static exchange_t *find_or_make_exchange(dp_rendezvous_t *rendezvous, const char
     return exchange;
 }
 
-/* ---- Frames of proven ranks --------------------------------------------------------------- */
+/* ---- Frames of proven ranks ----------------------------------------------------------------- */
 
 /* 0, or -1 with the connection closed, likewise below. */
 static int drop_malformed(dp_rendezvous_peer_t *peer, const char *what)
@@ -345,7 +345,7 @@ static void read_frames(dp_rendezvous_peer_t *peer)
     }
 }
 
-/* ---- Connections of ranks ----------------------------------------------------------------- */
+/* ---- Connections of ranks ------------------------------------------------------------------- */
 
 int dp_rendezvous_may_join(const dp_rendezvous_t *rendezvous, uint32_t rank, char *text,
                            size_t room)
@@ -417,7 +417,7 @@ static void on_closed_timer(evutil_socket_t fd, short what, void *context)
     }
 }
 
-/* ---- Life --------------------------------------------------------------------------------- */
+/* ---- Life ----------------------------------------------------------------------------------- */
 
 dp_status_t dp_rendezvous_create(struct event_base *base, int listener, int size,
                                  const dp_secret_t *secret, const dp_rendezvous_events_t *events,

@@ -40,7 +40,7 @@
 #define REFUSED_MAX 20 /* lines; a port scan is not to flood the screen */
 #define BACKLOG 1024
 
-/* ---- Lines about refused connections ------------------------------------------------------ */
+/* ---- Lines about refused connections -------------------------------------------------------- */
 
 void dp_rendezvous_refuse(dp_rendezvous_t *rendezvous, const char *origin, const char *format, ...)
 {
@@ -60,7 +60,7 @@ void dp_rendezvous_refuse(dp_rendezvous_t *rendezvous, const char *origin, const
     rendezvous->events.refused(rendezvous->events.context, text);
 }
 
-/* ---- Ending a connection ------------------------------------------------------------------ */
+/* ---- Ending a connection -------------------------------------------------------------------- */
 
 void dp_rendezvous_peer_close(dp_rendezvous_peer_t *peer)
 {
@@ -97,7 +97,7 @@ static void dismiss(dp_rendezvous_peer_t *peer, const char *text)
     bufferevent_disable(peer->socket, EV_READ);
 }
 
-/* ---- Callbacks of a connection that has proven nothing ------------------------------------ */
+/* ---- Callbacks of a connection that has proven nothing -------------------------------------- */
 
 static void on_hello(struct bufferevent *socket, void *context)
 {
@@ -151,7 +151,7 @@ static void on_event(struct bufferevent *socket, short what, void *context)
     dp_rendezvous_peer_close(peer);
 }
 
-/* ---- Accepting ---------------------------------------------------------------------------- */
+/* ---- Accepting ------------------------------------------------------------------------------ */
 
 /* Too many connections have proven nothing: the address that has the most of them loses its oldest.
  * 0: there was none to drop. */
@@ -292,7 +292,7 @@ static void on_incoming(evutil_socket_t listener, short what, void *context)
     }
 }
 
-/* ---- Opening and closing ------------------------------------------------------------------ */
+/* ---- Opening and closing -------------------------------------------------------------------- */
 
 dp_status_t dp_rendezvous_bind(uint16_t port, int *listener, uint16_t *bound, dp_error_t *error)
 {

@@ -64,7 +64,7 @@ struct dp_rendezvous {
     struct dp_rendezvous_exchange *exchanges;
 };
 
-/* ---- rendezvous.c ------------------------------------------------------------------------- */
+/* ---- rendezvous.c --------------------------------------------------------------------------- */
 
 /* 0: the rank of a proof may join; -1 with the reason in text. */
 int dp_rendezvous_may_join(const dp_rendezvous_t *rendezvous, uint32_t rank, char *text,
@@ -74,7 +74,7 @@ void dp_rendezvous_join(dp_rendezvous_peer_t *peer, int rank);
 /* Queues an ERROR or LATE. */
 void dp_rendezvous_send_text(dp_rendezvous_peer_t *peer, enum dp_kv_type type, const char *text);
 
-/* ---- rendezvous_door.c -------------------------------------------------------------------- */
+/* ---- rendezvous_door.c ---------------------------------------------------------------------- */
 
 /* Accepts on listener, which is taken, from now on. 0, or -1: no memory; close the door then. */
 int dp_rendezvous_door_open(dp_rendezvous_t *rendezvous, int listener);

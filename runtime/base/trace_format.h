@@ -70,7 +70,7 @@ typedef struct dp_trace_record {
 } dp_trace_record_t;
 _Static_assert(sizeof(dp_trace_record_t) == 48, "part of the file format");
 
-/* ---- The file's parts; writers and the reader only ---------------------------------------- */
+/* ---- The file's parts; writers and the reader only ------------------------------------------ */
 
 typedef struct dp_trace_file_header {
     uint64_t magic;
@@ -128,7 +128,7 @@ typedef enum dp_trace_lane_kind {
     DP_TRACE_LANE_STREAM = 3       /* a device stream or an engine's helper */
 } dp_trace_lane_kind_t;
 
-/* ---- Reader ------------------------------------------------------------------------------- */
+/* ---- Reader --------------------------------------------------------------------------------- */
 
 /* A record with the lane it came from. */
 typedef struct dp_trace_event {

@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-/* ---- Writing ------------------------------------------------------------------------------ */
+/* ---- Writing -------------------------------------------------------------------------------- */
 
 static uint8_t *writer_claim(dp_writer_t *writer, size_t bytes)
 {
@@ -83,7 +83,7 @@ void dp_write_text(dp_writer_t *writer, const char *text)
     dp_write_bytes(writer, text, bytes);
 }
 
-/* ---- Reading ------------------------------------------------------------------------------ */
+/* ---- Reading -------------------------------------------------------------------------------- */
 
 static uint64_t read_integer(dp_reader_t *reader, size_t bytes)
 {

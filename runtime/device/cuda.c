@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* ---- Health, and the calling thread's device ---------------------------------------------- */
+/* ---- Health, and the calling thread's device ------------------------------------------------ */
 
 static dp_status_t cuda_health(dp_device_t *self, dp_error_t *error)
 {
@@ -37,7 +37,7 @@ static void cuda_leave(dp_device_t *self, int back)
     dp_cuda_leave(dp_cuda_of(self), back);
 }
 
-/* ---- Memory ------------------------------------------------------------------------------- */
+/* ---- Memory --------------------------------------------------------------------------------- */
 
 static dp_status_t cuda_clear(dp_device_t *self, void *memory, size_t bytes)
 {
@@ -168,7 +168,7 @@ static dp_status_t cuda_event_create(dp_device_t *self, dp_event_t **out)
     return status;
 }
 
-/* ---- The skip flag ------------------------------------------------------------------------ */
+/* ---- The skip flag -------------------------------------------------------------------------- */
 
 /* The flag lies in pinned host memory and is set by a plain store, not by work on a stream: every
  * stream may be stuck behind the very operation that is given up. Kernels read it through the
@@ -201,7 +201,7 @@ static const uint32_t *cuda_skip_flag(dp_device_t *self)
     return dp_cuda_of(self)->skip;
 }
 
-/* ---- Life --------------------------------------------------------------------------------- */
+/* ---- Life ----------------------------------------------------------------------------------- */
 
 static uint64_t cuda_cpu_ns(const dp_device_t *self)
 {

@@ -13,7 +13,7 @@
 
 #define POLLS 16 /* between two looks at the clock; a query costs about as much as one */
 
-/* ---- Errors ------------------------------------------------------------------------------- */
+/* ---- Errors --------------------------------------------------------------------------------- */
 
 /* After these a device does nothing more until its process ends. */
 static int is_final(int code)
@@ -66,7 +66,7 @@ dp_status_t dp_cuda_result(cuda_device_t *device, int code, const char *call)
     return code == cudaErrorMemoryAllocation ? DP_ERR_NO_MEMORY : DP_ERR_SYSTEM;
 }
 
-/* ---- The calling thread's device ---------------------------------------------------------- */
+/* ---- The calling thread's device ------------------------------------------------------------ */
 
 static void *driver_entry(const char *name)
 {
@@ -160,7 +160,7 @@ void dp_cuda_leave(cuda_device_t *device, int back)
     if (back >= 0) (void)DP_CUDA(device, cudaSetDevice(back));
 }
 
-/* ---- Waiting ------------------------------------------------------------------------------ */
+/* ---- Waiting -------------------------------------------------------------------------------- */
 
 /* CUDA notes this answer as the thread's last error, like any other that is not success; the
  * program would take it for that of a launch of its own. */

@@ -20,7 +20,7 @@
 #define BASE_TRIES 3
 #define BASE_PATIENCE_NS 200000u /* a hundred times what an idle stream takes */
 
-/* ---- Items -------------------------------------------------------------------------------- */
+/* ---- Items ---------------------------------------------------------------------------------- */
 
 static dp_status_t item_make(cuda_device_t *device, int is_timed, cuda_item_t **out)
 {
@@ -102,7 +102,7 @@ dp_status_t dp_cuda_call(dp_stream_t *stream, dp_work_size_t size, dp_work_fn fn
     return status;
 }
 
-/* ---- Stamps ------------------------------------------------------------------------------- */
+/* ---- Stamps --------------------------------------------------------------------------------- */
 
 /* Records an event on the idle clock stream and polls until it is reached; the host's time is right
  * to within half of that. The stream may share a queue of the hardware with one that waits for the
@@ -196,7 +196,7 @@ static void deliver_stamp(cuda_device_t *device, const cuda_item_t *item)
     pthread_mutex_unlock(&device->lock);
 }
 
-/* ---- The thread --------------------------------------------------------------------------- */
+/* ---- The thread ----------------------------------------------------------------------------- */
 
 static void deliver_tallies(cuda_device_t *device, cuda_batch_t *batch, int is_good)
 {

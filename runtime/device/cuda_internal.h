@@ -104,7 +104,7 @@ struct cuda_device {
     uint64_t base_tried_ns;
 };
 
-/* ---- cuda_call.c -------------------------------------------------------------------------- */
+/* ---- cuda_call.c ---------------------------------------------------------------------------- */
 
 /* Logs a failed call and translates it; the expression's value is a dp_status_t. */
 #define DP_CUDA(device, call) dp_cuda_result((device), (int)(call), #call)
@@ -137,7 +137,7 @@ static inline cuda_device_t *dp_cuda_of(dp_device_t *device)
     return (cuda_device_t *)(void *)device;
 }
 
-/* ---- cuda_stream.c ------------------------------------------------------------------------ */
+/* ---- cuda_stream.c -------------------------------------------------------------------------- */
 
 dp_status_t dp_cuda_stream_create(dp_device_t *self, const char *name, dp_stream_t **out);
 dp_status_t dp_cuda_stream_adopt(dp_device_t *self, void *native, dp_stream_t **out);
@@ -150,7 +150,7 @@ dp_status_t dp_cuda_event_record(dp_event_t *event, dp_stream_t *stream);
 int dp_cuda_event_done(const dp_event_t *event);
 dp_status_t dp_cuda_event_wait(const dp_event_t *event);
 
-/* ---- cuda_work.c -------------------------------------------------------------------------- */
+/* ---- cuda_work.c ---------------------------------------------------------------------------- */
 
 dp_status_t dp_cuda_work_cast(dp_stream_t *stream, const dp_cast_args_t *args,
                               dp_figures_t *figures);
@@ -162,7 +162,7 @@ dp_status_t dp_cuda_work_copy(dp_stream_t *stream, void *to, const void *from, s
 dp_status_t dp_cuda_batches_init(dp_stream_t *stream);
 void dp_cuda_batches_fini(dp_stream_t *stream);
 
-/* ---- cuda_completion.c -------------------------------------------------------------------- */
+/* ---- cuda_completion.c ---------------------------------------------------------------------- */
 
 dp_status_t dp_cuda_call(dp_stream_t *stream, dp_work_size_t size, dp_work_fn fn, void *argument);
 dp_status_t dp_cuda_stamp(dp_stream_t *stream, uint64_t *ns);

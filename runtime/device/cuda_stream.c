@@ -12,7 +12,7 @@
 
 #include "runtime/device/cuda_sight.h"
 
-/* ---- Events ------------------------------------------------------------------------------- */
+/* ---- Events --------------------------------------------------------------------------------- */
 
 dp_status_t dp_cuda_event_create(dp_device_t *self, dp_event_t **out)
 {
@@ -72,7 +72,7 @@ dp_status_t dp_cuda_event_wait(const dp_event_t *event)
     return DP_CUDA(event->device, dp_cuda_await(event->device, event->native));
 }
 
-/* ---- Streams ------------------------------------------------------------------------------ */
+/* ---- Streams -------------------------------------------------------------------------------- */
 
 dp_status_t dp_cuda_stream_create(dp_device_t *self, const char *name, dp_stream_t **out)
 {

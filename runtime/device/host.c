@@ -80,7 +80,7 @@ static host_device_t *host_of(dp_device_t *device)
     return (host_device_t *)(void *)device;
 }
 
-/* ---- Events ------------------------------------------------------------------------------- */
+/* ---- Events --------------------------------------------------------------------------------- */
 
 /* Whether the stream has not passed the record with this ticket yet. Both wrap, so by difference.
  */
@@ -158,7 +158,7 @@ static dp_status_t host_event_wait(const dp_event_t *event)
     return DP_OK;
 }
 
-/* ---- Streams ------------------------------------------------------------------------------ */
+/* ---- Streams -------------------------------------------------------------------------------- */
 
 static void run_item(const item_t *item)
 {
@@ -418,7 +418,7 @@ static dp_status_t host_stream_create(dp_device_t *self, const char *name, dp_st
     return DP_OK;
 }
 
-/* ---- Device ------------------------------------------------------------------------------- */
+/* ---- Device --------------------------------------------------------------------------------- */
 
 static dp_status_t host_alloc(dp_device_t *self, size_t bytes, void **memory)
 {

@@ -93,7 +93,7 @@ dp_status_t dp_beacon_read(const void *data, size_t bytes, dp_beacon_t *beacon, 
     return DP_OK;
 }
 
-/* ---- Text --------------------------------------------------------------------------------- */
+/* ---- Text ----------------------------------------------------------------------------------- */
 
 size_t dp_beacon_to_text(const dp_beacon_t *beacon, char *text, size_t room)
 {

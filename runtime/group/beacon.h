@@ -35,7 +35,7 @@ typedef struct dp_beacon {
     char identity[DP_IDENTITY_MAX]; /* of the job; "" where the way to the beacon says it */
 } dp_beacon_t;
 
-/* ---- Bytes ------------------------------------------------------------------------------- */
+/* ---- Bytes ---------------------------------------------------------------------------------- */
 
 size_t dp_beacon_write(const dp_beacon_t *beacon, void *data, size_t room); /* 0: no room */
 /* *beacon is written on DP_OK only. DP_ERR_SYSTEM: no beacon, or malformed. */
@@ -45,7 +45,7 @@ dp_status_t dp_beacon_read(const void *data, size_t bytes, dp_beacon_t *beacon, 
 size_t dp_beacon_to_text(const dp_beacon_t *beacon, char *text, size_t room);
 dp_status_t dp_beacon_from_text(const char *text, dp_beacon_t *beacon, dp_error_t *error);
 
-/* ---- The file ---------------------------------------------------------------------------- */
+/* ---- The file ------------------------------------------------------------------------------- */
 
 void dp_process_self(dp_process_t *process);
 /* 1 where this machine knows that the process has ended. */

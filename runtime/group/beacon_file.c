@@ -25,7 +25,7 @@
 #define NAME_MAX_KEPT 96 /* of an identity in a file's name; a hash tells longer ones apart */
 #define LOCK_WAIT_NS 5000000
 
-/* ---- Processes ---------------------------------------------------------------------------- */
+/* ---- Processes ------------------------------------------------------------------------------ */
 
 /* The first bytes of a small file, terminated; 0: it cannot be read. */
 static size_t read_small(const char *path, char *text, size_t room)
@@ -87,7 +87,7 @@ int dp_process_has_ended(const dp_process_t *process)
     return start != 0 && process->start != 0 && start != process->start;
 }
 
-/* ---- The directory ------------------------------------------------------------------------ */
+/* ---- The directory -------------------------------------------------------------------------- */
 
 /* Opens the directory of a file, which must be ours alone. DP_ERR_PENDING: it is not there. */
 static dp_status_t open_directory(const char *file, char path[DP_BEACON_PATH_MAX], int *fd,
@@ -152,7 +152,7 @@ void dp_beacon_path(const char *identity, char path[DP_BEACON_PATH_MAX])
              digest.bytes[1], digest.bytes[2], digest.bytes[3]);
 }
 
-/* ---- Reading ------------------------------------------------------------------------------ */
+/* ---- Reading -------------------------------------------------------------------------------- */
 
 /* Reads and checks one in an open directory; its identity is not looked at. */
 static dp_status_t load(int directory_fd, const char *path, dp_beacon_t *beacon, dp_error_t *error)
@@ -212,7 +212,7 @@ dp_status_t dp_beacon_look(const char *path, const char *identity, dp_beacon_t *
     return DP_OK;
 }
 
-/* ---- Writing ------------------------------------------------------------------------------ */
+/* ---- Writing -------------------------------------------------------------------------------- */
 
 static dp_status_t write_file(const char *path, const dp_beacon_t *beacon, dp_error_t *error)
 {

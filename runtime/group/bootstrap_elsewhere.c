@@ -74,7 +74,7 @@ static void pause_before_retry(void)
     nanosleep(&pause, NULL);
 }
 
-/* ---- The secret --------------------------------------------------------------------------- */
+/* ---- The secret ----------------------------------------------------------------------------- */
 
 static dp_status_t read_secret(const char *path, dp_secret_t *secret, dp_error_t *error)
 {
@@ -110,7 +110,7 @@ static dp_status_t read_secret(const char *path, dp_secret_t *secret, dp_error_t
     return DP_OK;
 }
 
-/* ---- Rank 0 serves ------------------------------------------------------------------------ */
+/* ---- Rank 0 serves -------------------------------------------------------------------------- */
 
 static void add_address(dp_beacon_t *beacon, const char *text)
 {
@@ -178,7 +178,7 @@ static void add_own_addresses(dp_beacon_t *beacon)
     add_address(beacon, "127.0.0.1");
 }
 
-/* ---- The others come ---------------------------------------------------------------------- */
+/* ---- The others come ------------------------------------------------------------------------ */
 
 /* Tries each address once. DP_ERR_CONFIG: a rendezvous with another secret. */
 static dp_status_t connect_once(elsewhere_t *self, dp_error_t *error)
@@ -262,7 +262,7 @@ static dp_status_t search(elsewhere_t *self, find_fn find, const char *path, dp_
                         limit, cause.text, self->starter.rank_name, self->starter.size_name);
 }
 
-/* ---- Three ways --------------------------------------------------------------------------- */
+/* ---- Three ways ----------------------------------------------------------------------------- */
 
 static dp_status_t meet_by_pmi(elsewhere_t *self, dp_error_t *error)
 {
@@ -358,7 +358,7 @@ static dp_status_t find_rank_0(elsewhere_t *self, const dp_config_t *config, dp_
                                                 : "");
 }
 
-/* ---- All meet ----------------------------------------------------------------------------- */
+/* ---- All meet ------------------------------------------------------------------------------- */
 
 /* What a rank says first: the job it belongs to; rank 0 a random number too. */
 static size_t write_card(const elsewhere_t *self, const uint8_t *nonce, uint8_t *data, size_t room)
@@ -458,7 +458,7 @@ static dp_status_t meet_all(elsewhere_t *self, dp_error_t *error)
     return DP_OK;
 }
 
-/* ---- Life --------------------------------------------------------------------------------- */
+/* ---- Life ----------------------------------------------------------------------------------- */
 
 static void elsewhere_report(dp_bootstrap_t *base, const dp_failure_t *failure)
 {

@@ -49,7 +49,7 @@ static void remove_file(dp_bootstrap_server_t *server)
     server->path = NULL;
 }
 
-/* ---- Events of the rendezvous ------------------------------------------------------------- */
+/* ---- Events of the rendezvous --------------------------------------------------------------- */
 
 static void on_joined(void *context, int rank)
 {
@@ -77,7 +77,7 @@ static void on_refused(void *context, const char *text)
     dp_log_warn(&((dp_bootstrap_server_t *)context)->log, "%s", text);
 }
 
-/* ---- The thread --------------------------------------------------------------------------- */
+/* ---- The thread ----------------------------------------------------------------------------- */
 
 static void on_tick(evutil_socket_t fd, short what, void *context)
 {
@@ -130,7 +130,7 @@ static dp_status_t start_thread(dp_bootstrap_server_t *server, dp_error_t *error
     return DP_OK;
 }
 
-/* ---- Life --------------------------------------------------------------------------------- */
+/* ---- Life ----------------------------------------------------------------------------------- */
 
 dp_status_t dp_bootstrap_server_start(int listener, int size, const dp_secret_t *secret,
                                       const dp_log_t *log, dp_bootstrap_server_t **out,

@@ -43,7 +43,7 @@ typedef struct thread_rank {
     unsigned call; /* exchanges completed */
 } thread_rank_t;
 
-/* ---- The shared table --------------------------------------------------------------------- */
+/* ---- The shared table ----------------------------------------------------------------------- */
 
 static void world_destroy(world_t *world)
 {
@@ -110,7 +110,7 @@ static void list_missing(const world_t *world, const round_t *round, char *text,
     if (missing > 16) snprintf(text + bytes, room - bytes, " and %d more", missing - 16);
 }
 
-/* ---- Exchange ----------------------------------------------------------------------------- */
+/* ---- Exchange ------------------------------------------------------------------------------- */
 
 /* Puts this rank's value in; called with the lock held. */
 static dp_status_t give_value(thread_rank_t *member, round_t *round, const char *name,
@@ -230,7 +230,7 @@ static void threads_report(dp_bootstrap_t *self, const dp_failure_t *failure)
     (void)failure; /* no launcher reads it */
 }
 
-/* ---- Life --------------------------------------------------------------------------------- */
+/* ---- Life ----------------------------------------------------------------------------------- */
 
 static void threads_destroy(dp_bootstrap_t *self)
 {

@@ -12,7 +12,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-/* ---- Bytes -------------------------------------------------------------------------------- */
+/* ---- Bytes ---------------------------------------------------------------------------------- */
 
 static dp_status_t wait_for_launcher(dp_pmi_t *pmi, short events, const char *what,
                                      dp_error_t *error)
@@ -86,7 +86,7 @@ static dp_status_t receive_some(dp_pmi_t *pmi, const char *what, dp_error_t *err
     }
 }
 
-/* ---- Messages ----------------------------------------------------------------------------- */
+/* ---- Messages ------------------------------------------------------------------------------- */
 
 /* Receives one message of a version into message[DP_PMI_MESSAGE_MAX]. */
 static dp_status_t receive(dp_pmi_t *pmi, int version, char *message, size_t *bytes,
@@ -166,7 +166,7 @@ static dp_status_t ask(dp_pmi_t *pmi, const char *expected, char *message, size_
     return status;
 }
 
-/* ---- Life --------------------------------------------------------------------------------- */
+/* ---- Life ----------------------------------------------------------------------------------- */
 
 /* Both versions begin with the same line; the answer says which one the launcher speaks. */
 static dp_status_t agree_on_version(dp_pmi_t *pmi, int wanted, dp_error_t *error)

@@ -109,7 +109,7 @@ static const family_t families[] = {
     {DP_STARTER_SLURM, "Slurm", "start with srun", slurm, DP_ARRAY_LEN(slurm)},
 };
 
-/* ---- Reading ------------------------------------------------------------------------------ */
+/* ---- Reading -------------------------------------------------------------------------------- */
 
 /* Our own variables are settings; -1 and "" stand for unset. */
 static int read_own(const dp_config_t *config, const char *name, char text[TEXT_ROOM])
@@ -211,7 +211,7 @@ static void read_family(const dp_config_t *config, dp_lookup_t lookup, void *con
     check_numbers(found);
 }
 
-/* ---- Judging ------------------------------------------------------------------------------ */
+/* ---- Judging -------------------------------------------------------------------------------- */
 
 /* "RANK=1, LOCAL_RANK=1": what is set of a family, or "WORLD_SIZE, MASTER_ADDR": what lacks. */
 static void list_variables(const found_t *found, int is_set, char *text, size_t room)
@@ -286,7 +286,7 @@ static void compare(const found_t *used, const found_t *other, dp_starter_t *sta
          other->name[RANK], other->name[SIZE], used->family->name);
 }
 
-/* ---- Where rank 0 is ---------------------------------------------------------------------- */
+/* ---- Where rank 0 is ------------------------------------------------------------------------ */
 
 /* Splits "host:port". */
 static int split_address(const char *text, char host[TEXT_ROOM], int *port)

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Nodes -------------------------------------------------------------------------------- */
+/* ---- Nodes ---------------------------------------------------------------------------------- */
 
 typedef struct keyed_rank {
     const char *key;
@@ -148,7 +148,7 @@ void dp_topology_fini(dp_topology_t *topology)
     memset(topology, 0, sizeof(*topology));
 }
 
-/* ---- Tree --------------------------------------------------------------------------------- */
+/* ---- Tree ----------------------------------------------------------------------------------- */
 
 /* Children of entry i in a heap of count entries: *first and how many. */
 static int heap_children(int i, int arity, int count, int *first)

@@ -33,7 +33,7 @@ size_t dp_arena_control_room(int local_size)
     return dp_align_up(16 * DP_KIB + (size_t)local_size * 4 * DP_KIB, PAGE);
 }
 
-/* ---- Mapping ------------------------------------------------------------------------------ */
+/* ---- Mapping -------------------------------------------------------------------------------- */
 
 /* Maps a descriptor at a multiple of the huge page size, without which the kernel makes no huge
  * pages: reserves a little more address space than needed and maps inside it. */
@@ -189,7 +189,7 @@ void dp_arena_destroy(dp_arena_t *arena)
     free(arena);
 }
 
-/* ---- Allocation --------------------------------------------------------------------------- */
+/* ---- Allocation ----------------------------------------------------------------------------- */
 
 /* MADV_POPULATE_WRITE came with Linux 5.14. Before, fallocate() makes the pages in the file at
  * least, though not yet in this process' page table. */
@@ -370,7 +370,7 @@ dp_status_t dp_arena_free(dp_arena_t *arena, void *memory)
     return DP_OK;
 }
 
-/* ---- Addresses ---------------------------------------------------------------------------- */
+/* ---- Addresses ------------------------------------------------------------------------------ */
 
 uint64_t dp_arena_offset(const dp_arena_t *arena, const void *memory, size_t bytes)
 {

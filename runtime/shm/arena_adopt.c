@@ -60,7 +60,7 @@ static int is_hole(void *memory)
     return mincore(memory, DP_ARENA_PAGE, &is_resident) != 0 && errno == ENOMEM;
 }
 
-/* ---- Adopting ----------------------------------------------------------------------------- */
+/* ---- Adopting ------------------------------------------------------------------------------- */
 
 /* Copies the contents into the arena and gives the private pages back. *done: bytes that only the
  * arena has, which the caller copies back after an error. */
@@ -172,7 +172,7 @@ dp_status_t dp_arena_adopt(dp_arena_t *arena, void *memory, size_t bytes, dp_err
     return status;
 }
 
-/* ---- Disowning ---------------------------------------------------------------------------- */
+/* ---- Disowning ------------------------------------------------------------------------------ */
 
 /* 0: the program has unmapped its adopted memory, or mapped something else there. In doubt 1. */
 static int is_still_ours(const dp_arena_t *arena, const void *memory,

@@ -84,7 +84,7 @@ static int is_same_user(int fd)
     return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 && peer.uid == geteuid();
 }
 
-/* ---- One message with descriptors; SOCK_SEQPACKET keeps messages whole -------------------- */
+/* ---- One message with descriptors; SOCK_SEQPACKET keeps messages whole ---------------------- */
 
 static int send_hello(int fd, const hello_t *hello, const int *fds, int count)
 {
@@ -150,7 +150,7 @@ static ssize_t receive_hello(int fd, hello_t *hello, int *fds, int *count)
     return got;
 }
 
-/* ---- The leader --------------------------------------------------------------------------- */
+/* ---- The leader ----------------------------------------------------------------------------- */
 
 static dp_status_t no_files(int local_size, dp_error_t *error)
 {
@@ -314,7 +314,7 @@ static dp_status_t serve_members(int listener, uint64_t tag, int local_size, int
     return status;
 }
 
-/* ---- The others --------------------------------------------------------------------------- */
+/* ---- The others ----------------------------------------------------------------------------- */
 
 /* Receives the descriptors in batches, in local rank order: each batch says where it begins. */
 static dp_status_t receive_all_fds(int fd, uint64_t tag, int local_rank, int local_size, int *fds,

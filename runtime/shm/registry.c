@@ -110,7 +110,7 @@ uint64_t dp_registry_offset(const dp_registry_t *registry, uintptr_t at, size_t 
     }
 }
 
-/* ---- Writing ------------------------------------------------------------------------------ */
+/* ---- Writing -------------------------------------------------------------------------------- */
 
 static dp_registry_list_t *list_of(const dp_registry_t *registry)
 {

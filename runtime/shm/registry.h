@@ -34,7 +34,7 @@ void dp_registry_fini(dp_registry_t *registry);
  * lock, beside at most one of the writers below. */
 uint64_t dp_registry_offset(const dp_registry_t *registry, uintptr_t at, size_t bytes);
 
-/* ---- One writer at a time ----------------------------------------------------------------- */
+/* ---- One writer at a time ------------------------------------------------------------------- */
 
 /* Makes room for one more, so that the next add cannot fail. */
 dp_status_t dp_registry_reserve(dp_registry_t *registry);

@@ -48,7 +48,7 @@ struct dp_trace {
     int is_keeping;
 };
 
-/* ---- Making and mapping the file ---------------------------------------------------------- */
+/* ---- Making and mapping the file ------------------------------------------------------------ */
 
 static void read_boot_id(uint8_t boot[16])
 {
@@ -217,7 +217,7 @@ void dp_trace_destroy(dp_trace_t *trace, int keep)
     free(trace);
 }
 
-/* ---- Lanes and chunks --------------------------------------------------------------------- */
+/* ---- Lanes and chunks ----------------------------------------------------------------------- */
 
 dp_trace_lane_t *dp_trace_lane(dp_trace_t *trace, const char *name, dp_trace_lane_kind_t kind)
 {
@@ -374,7 +374,7 @@ uint64_t dp_trace_dropped(const dp_trace_t *trace)
     return atomic_load_explicit(&trace->header->dropped, memory_order_relaxed);
 }
 
-/* ---- Names -------------------------------------------------------------------------------- */
+/* ---- Names ---------------------------------------------------------------------------------- */
 
 static uint32_t hash_text(const char *text, size_t length)
 {

@@ -73,7 +73,7 @@ typedef struct loopback {
     uint64_t refused;
 } loopback_t;
 
-/* ---- Ports -------------------------------------------------------------------------------- */
+/* ---- Ports ---------------------------------------------------------------------------------- */
 
 static void free_loopback_items(loopback_item_t *item)
 {
@@ -164,7 +164,7 @@ static loopback_item_t *pop_item(port_t *port)
     return item;
 }
 
-/* ---- The transport ------------------------------------------------------------------------ */
+/* ---- The transport -------------------------------------------------------------------------- */
 
 static loopback_peer_t *find_peer(loopback_t *self, int rank)
 {

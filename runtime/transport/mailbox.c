@@ -102,7 +102,7 @@ void dp_mailbox_destroy(dp_mailbox_t *mailbox)
     free(mailbox);
 }
 
-/* ---- For the owner ------------------------------------------------------------------------ */
+/* ---- For the owner -------------------------------------------------------------------------- */
 
 /* fallocate() makes the pages now, by a call that can fail: a first access that found no memory
  * would be a SIGBUS. */
@@ -209,7 +209,7 @@ void dp_mailbox_close(dp_mailbox_t *mailbox)
     atomic_store(&mailbox->header->is_closed, 1);
 }
 
-/* ---- For a neighbour ---------------------------------------------------------------------- */
+/* ---- For a neighbour ------------------------------------------------------------------------ */
 
 /* Opens a descriptor of another process for reading and writing. O_PATH first: opening a device or
  * a FIFO of unknown origin can block or have effects, so its kind is checked without opening it.

@@ -59,7 +59,7 @@ void dp_mailbox_destroy(dp_mailbox_t *mailbox); /* own or opened; NULL is fine *
 /* The ring that a rank writes; valid until the mailbox is destroyed. NULL: there is none. */
 dp_ring_t *dp_mailbox_ring(const dp_mailbox_t *mailbox, int from);
 
-/* ---- For the owner ------------------------------------------------------------------------ */
+/* ---- For the owner -------------------------------------------------------------------------- */
 
 int dp_mailbox_fd(const dp_mailbox_t *mailbox); /* readable once the doorbell has rung */
 
@@ -74,7 +74,7 @@ void dp_mailbox_disarm(dp_mailbox_t *mailbox);
 
 void dp_mailbox_close(dp_mailbox_t *mailbox); /* nothing is read any more */
 
-/* ---- For a neighbour ---------------------------------------------------------------------- */
+/* ---- For a neighbour ------------------------------------------------------------------------ */
 
 /* Rings the doorbell if the owner is asleep. Call it after writing to the ring, and after making
  * room in a ring that the owner waits to write. */

@@ -18,7 +18,7 @@
 
 #define MAGIC 0x4e4c5044u /* "DPLN" */
 
-/* ---- Addresses ---------------------------------------------------------------------------- */
+/* ---- Addresses ------------------------------------------------------------------------------ */
 
 void dp_peer_socket_address_make(dp_peer_socket_address_t *address)
 {
@@ -69,7 +69,7 @@ int dp_peer_socket_hello_is_valid(const dp_peer_socket_hello_t *hello, uint64_t 
            dp_auth_equal(hello->key, own->key, DP_PEER_SOCKET_KEY);
 }
 
-/* ---- Sockets ------------------------------------------------------------------------------ */
+/* ---- Sockets -------------------------------------------------------------------------------- */
 
 /* The name is all bytes behind the first NUL, so its length counts: no terminator. */
 static socklen_t socket_name(const dp_peer_socket_address_t *at, struct sockaddr_un *name)
@@ -137,7 +137,7 @@ int dp_peer_socket_accept(int listener)
     return close_with(fd, EPERM);
 }
 
-/* ---- Processes ---------------------------------------------------------------------------- */
+/* ---- Processes ------------------------------------------------------------------------------ */
 
 /* Whether the other's pid names the same process here. */
 static int shares_pids(const dp_peer_socket_address_t *other, const dp_peer_socket_address_t *own)

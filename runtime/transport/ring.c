@@ -50,7 +50,7 @@ static void copy_out(const dp_ring_t *ring, uint64_t place, uint8_t *data, size_
     if (bytes > first) memcpy(data + first, ring->data, bytes - first);
 }
 
-/* ---- Writing ------------------------------------------------------------------------------ */
+/* ---- Writing -------------------------------------------------------------------------------- */
 
 void dp_ring_writer_init(dp_ring_writer_t *writer, dp_ring_t *ring)
 {
@@ -119,7 +119,7 @@ int dp_ring_await(dp_ring_writer_t *writer)
     return !is_sane(writer) || writer->head - writer->tail < DP_RING_BYTES;
 }
 
-/* ---- Reading ------------------------------------------------------------------------------ */
+/* ---- Reading -------------------------------------------------------------------------------- */
 
 static dp_status_t set_room(dp_ring_reader_t *reader, size_t bytes)
 {

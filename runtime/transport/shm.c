@@ -97,7 +97,7 @@ static shm_peer_t *find_peer(shm_t *self, int rank)
     return NULL;
 }
 
-/* ---- Loss --------------------------------------------------------------------------------- */
+/* ---- Loss ----------------------------------------------------------------------------------- */
 
 static void mark_lost(shm_peer_t *peer, const char *text)
 {
@@ -125,7 +125,7 @@ static void shm_drop_queue(shm_peer_t *peer)
     peer->queue_end = &peer->queue;
 }
 
-/* ---- Sending ------------------------------------------------------------------------------ */
+/* ---- Sending -------------------------------------------------------------------------------- */
 
 /* Writes what is queued as far as there is room. Wakes the reader once, behind the last message. */
 static void flush_outgoing(shm_t *self, shm_peer_t *peer)
@@ -179,7 +179,7 @@ static dp_status_t shm_send(dp_transport_t *base, int rank, const void *data, si
     return DP_OK;
 }
 
-/* ---- Receiving ---------------------------------------------------------------------------- */
+/* ---- Receiving ------------------------------------------------------------------------------ */
 
 /* 1: *out is a message of one neighbour, or its loss. */
 static int poll_peer(shm_t *self, shm_peer_t *peer, dp_transport_event_t *out)
@@ -302,7 +302,7 @@ static dp_status_t shm_poll(dp_transport_t *base, dp_transport_event_t *out)
     return poll_peers(self, out) ? DP_OK : DP_ERR_PENDING;
 }
 
-/* ---- Sleeping ----------------------------------------------------------------------------- */
+/* ---- Sleeping ------------------------------------------------------------------------------- */
 
 static int shm_fd(const dp_transport_t *base)
 {
@@ -367,7 +367,7 @@ static void shm_wake(dp_transport_t *base)
     self->lower->ops->wake(self->lower);
 }
 
-/* ---- Opening and closing ------------------------------------------------------------------ */
+/* ---- Opening and closing -------------------------------------------------------------------- */
 
 /* One byte with the length of the mailbox's address, that address, lower's address. */
 static dp_status_t shm_address(dp_transport_t *base, void *data, size_t room, size_t *bytes)

@@ -74,7 +74,7 @@ typedef struct ucx {
     uint64_t refused;
 } ucx_t;
 
-/* ---- Buffers ------------------------------------------------------------------------------ */
+/* ---- Buffers -------------------------------------------------------------------------------- */
 
 /* Frames and short messages come from a pool that only grows, so the steady state allocates
  * nothing. Longer messages are allocated and freed. */
@@ -113,7 +113,7 @@ static void buffer_put(ucx_t *self, buffer_t *buffer)
     self->pool = buffer;
 }
 
-/* ---- Peers -------------------------------------------------------------------------------- */
+/* ---- Peers ---------------------------------------------------------------------------------- */
 
 static ucx_peer_t *find_peer(ucx_t *self, int rank)
 {
@@ -179,7 +179,7 @@ static void close_endpoint(ucx_peer_t *peer)
     if (!UCS_PTR_IS_PTR(request)) self->closing--; /* closed at once: no on_closed() */
 }
 
-/* ---- Sending ------------------------------------------------------------------------------ */
+/* ---- Sending -------------------------------------------------------------------------------- */
 
 static void on_sent(void *request, ucs_status_t status, void *user)
 {
@@ -250,7 +250,7 @@ static dp_status_t ucx_send(dp_transport_t *base, int rank, const void *data, si
     return status;
 }
 
-/* ---- Receiving ---------------------------------------------------------------------------- */
+/* ---- Receiving ------------------------------------------------------------------------------ */
 
 static void refuse_frame(ucx_t *self, int from, const char *reason)
 {
@@ -378,7 +378,7 @@ static dp_status_t ucx_poll(dp_transport_t *base, dp_transport_event_t *out)
     }
 }
 
-/* ---- Sleeping ----------------------------------------------------------------------------- */
+/* ---- Sleeping ------------------------------------------------------------------------------- */
 
 static int ucx_fd(const dp_transport_t *base)
 {
@@ -411,7 +411,7 @@ static void ucx_wake(dp_transport_t *base)
     (void)ucp_worker_signal(((ucx_t *)base)->ucx.worker);
 }
 
-/* ---- Opening and closing ------------------------------------------------------------------ */
+/* ---- Opening and closing -------------------------------------------------------------------- */
 
 static dp_status_t ucx_address(dp_transport_t *base, void *data, size_t room, size_t *bytes)
 {

@@ -61,7 +61,7 @@ int dp_unix_watch(dp_unix_t *self, int fd, uint32_t events, dp_unix_source_t sou
     return epoll_ctl(self->inner, EPOLL_CTL_ADD, fd, &event);
 }
 
-/* ---- The end of a peer -------------------------------------------------------------------- */
+/* ---- The end of a peer ---------------------------------------------------------------------- */
 
 static void unix_drop_queue(dp_unix_peer_t *peer)
 {
@@ -100,7 +100,7 @@ void dp_unix_end_broken(dp_unix_t *self, dp_unix_peer_t *peer)
     dp_unix_end_peer(self, peer, "its connection broke");
 }
 
-/* ---- Sending ------------------------------------------------------------------------------ */
+/* ---- Sending -------------------------------------------------------------------------------- */
 
 /* Has epoll report when the socket takes more, but only while something waits: a socket is writable
  * nearly always, and would keep the thread awake. */
@@ -171,7 +171,7 @@ static dp_status_t unix_send(dp_transport_t *base, int rank, const void *data, s
     return self->is_closed ? DP_OK : queue_message(self, peer, KIND_DATA, data, bytes);
 }
 
-/* ---- Receiving ---------------------------------------------------------------------------- */
+/* ---- Receiving ------------------------------------------------------------------------------ */
 
 /* Where the next bytes of head or message go, and how many. NULL: no memory for the message. */
 static void *next_place(dp_unix_peer_t *peer, size_t *bytes)
@@ -337,7 +337,7 @@ static dp_status_t unix_poll(dp_transport_t *base, dp_transport_event_t *out)
     return self->lower_first ? DP_ERR_PENDING : unix_poll_lower(self, out);
 }
 
-/* ---- Sleeping ----------------------------------------------------------------------------- */
+/* ---- Sleeping ------------------------------------------------------------------------------- */
 
 static int unix_fd(const dp_transport_t *base)
 {
@@ -385,7 +385,7 @@ static void unix_wake(dp_transport_t *base)
     }
 }
 
-/* ---- Opening and closing ------------------------------------------------------------------ */
+/* ---- Opening and closing -------------------------------------------------------------------- */
 
 /* One byte with the length of this rank's own address, that address, lower's address. */
 static dp_status_t unix_address(dp_transport_t *base, void *data, size_t room, size_t *bytes)

@@ -23,7 +23,7 @@
 #define BACKLOG_EXTRA 512 /* room in the kernel's queue for those of other users */
 #define ACCEPT_AT_ONCE 64 /* then other events have their turn */
 
-/* ---- Connecting --------------------------------------------------------------------------- */
+/* ---- Connecting ----------------------------------------------------------------------------- */
 
 static void refuse_connection(dp_unix_t *self, const char *reason)
 {

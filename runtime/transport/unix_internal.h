@@ -87,7 +87,7 @@ typedef enum dp_unix_source {
     DP_UNIX_PROCESS
 } dp_unix_source_t;
 
-/* ---- unix.c ------------------------------------------------------------------------------- */
+/* ---- unix.c --------------------------------------------------------------------------------- */
 
 dp_unix_peer_t *dp_unix_find(dp_unix_t *self, int rank); /* NULL: none of this node */
 /* Has poll() look at a descriptor. 0, or -1 with errno. */
@@ -100,7 +100,7 @@ void dp_unix_end_broken(dp_unix_t *self, dp_unix_peer_t *peer);
 /* Writes the queue as far as the socket takes it. */
 void dp_unix_flush(dp_unix_t *self, dp_unix_peer_t *peer);
 
-/* ---- unix_connect.c ----------------------------------------------------------------------- */
+/* ---- unix_connect.c ------------------------------------------------------------------------- */
 
 /* Makes the socket that higher neighbours connect to. 0, or -1 with errno. */
 int dp_unix_listen(dp_unix_t *self);

@@ -63,7 +63,7 @@ typedef struct bench {
     float *piece;      /* [CMA_PIECE] of the private baseline */
 } bench_t;
 
-/* ---- What the engine may do ------------------------------------------------------------------ */
+/* ---- What the engine may do ----------------------------------------------------------------- */
 
 static int refuses; /* set before there are others */
 
@@ -85,7 +85,7 @@ ssize_t __wrap_process_vm_readv(pid_t pid, const struct iovec *local, unsigned l
     return __real_process_vm_readv(pid, local, locals, remote, remotes, flags);
 }
 
-/* ---- The ways -------------------------------------------------------------------------------- */
+/* ---- The ways ------------------------------------------------------------------------------- */
 
 static void meet(bench_t *bench)
 {

@@ -91,7 +91,7 @@ static void meet(bench_t *bench)
     }
 }
 
-/* ---- The ways -------------------------------------------------------------------------------- */
+/* ---- The ways ------------------------------------------------------------------------------- */
 
 /* As wide as this machine can; -O3 is set where it is built. */
 #if defined(__x86_64__)
@@ -197,7 +197,7 @@ static void run(bench_t *bench, int way)
     }
 }
 
-/* ---- Measuring ------------------------------------------------------------------------------- */
+/* ---- Measuring ------------------------------------------------------------------------------ */
 
 /* One operation, in us of the slower rank. */
 static double once(bench_t *bench, int way)
@@ -313,7 +313,7 @@ static void measure(bench_t *bench, const char *what)
     meet(bench);
 }
 
-/* ---- Setting up ------------------------------------------------------------------------------ */
+/* ---- Setting up ----------------------------------------------------------------------------- */
 
 static void swap(const bench_t *bench, const char *name, void *values, size_t bytes)
 {

@@ -43,7 +43,7 @@ static const char help[] =
     "  --scheduled-steps N   under the cached schedule: 4\n"
     "  --memory-gib X        worlds that would take more get fewer tensors: 10.5\n";
 
-/* ---- Formulas --------------------------------------------------------------------------- */
+/* ---- Formulas ------------------------------------------------------------------------------- */
 
 typedef struct model {
     double messages, root_messages, us;
@@ -97,7 +97,7 @@ static model_t model_doubling(const plan_t *plan, int size, double bytes)
                          (rounds - local) * wire_us(plan, 0)};
 }
 
-/* ---- Output ----------------------------------------------------------------------------- */
+/* ---- Output --------------------------------------------------------------------------------- */
 
 static void print_head(const scale_world_t *world)
 {
@@ -165,7 +165,7 @@ static void print_memory(const scale_world_t *world)
     fflush(stdout);
 }
 
-/* ---- Phases ----------------------------------------------------------------------------- */
+/* ---- Phases --------------------------------------------------------------------------------- */
 
 static void at_once(scale_world_t *world, const char *name, int first, int count,
                     scale_cost_t *cost)
@@ -301,7 +301,7 @@ static void run_size(const plan_t *plan, int size, taken_t *taken)
     scale_world_fini(&world);
 }
 
-/* ---- Options ---------------------------------------------------------------------------- */
+/* ---- Options -------------------------------------------------------------------------------- */
 
 static double number(const char *name, const char *text, double least, double most)
 {

@@ -49,7 +49,7 @@ static void *allocate(size_t count, size_t bytes)
     return memory;
 }
 
-/* ---- Memory ----------------------------------------------------------------------------- */
+/* ---- Memory --------------------------------------------------------------------------------- */
 
 /* Linked with --wrap: who is charged for what is allocated now; NULL: nobody. */
 static int64_t *charged;
@@ -126,7 +126,7 @@ double scale_bytes(const scale_world_t *world, int *most)
     return (double)sum / world->options.size;
 }
 
-/* ---- Events ----------------------------------------------------------------------------- */
+/* ---- Events --------------------------------------------------------------------------------- */
 
 static int is_before(const scale_event_t *a, const scale_event_t *b)
 {
@@ -175,7 +175,7 @@ void scale_wake(scale_world_t *world, int rank)
     schedule(world, rank);
 }
 
-/* ---- Outputs ---------------------------------------------------------------------------- */
+/* ---- Outputs -------------------------------------------------------------------------------- */
 
 static uint64_t cost_of(const scale_world_t *world, size_t bytes)
 {
@@ -296,7 +296,7 @@ static void drain(scale_world_t *world, int rank)
     charged = NULL;
 }
 
-/* ---- The loop --------------------------------------------------------------------------- */
+/* ---- The loop ------------------------------------------------------------------------------- */
 
 static void take_message(scale_world_t *world, int rank)
 {
@@ -364,7 +364,7 @@ void scale_run(scale_world_t *world, uint64_t until_ns)
     if (until_ns != UINT64_MAX) world->now_ns = until_ns;
 }
 
-/* ---- Phases ----------------------------------------------------------------------------- */
+/* ---- Phases --------------------------------------------------------------------------------- */
 
 void scale_begin(scale_world_t *world)
 {
@@ -448,7 +448,7 @@ void scale_end(scale_world_t *world, const char *phase, uint32_t launched, uint3
     cost->mean_bytes = (double)bytes / size;
 }
 
-/* ---- Life ------------------------------------------------------------------------------- */
+/* ---- Life ----------------------------------------------------------------------------------- */
 
 static void init_topology(scale_world_t *world)
 {

@@ -32,7 +32,7 @@ static uint64_t next_random(uint64_t *state)
     return *state * 2685821657736338717u;
 }
 
-/* ---- Where inputs come from ------------------------------------------------------------- */
+/* ---- Where inputs come from ----------------------------------------------------------------- */
 
 static int add(inputs_t *inputs, const uint8_t *data, size_t bytes)
 {
@@ -107,7 +107,7 @@ static size_t add_seeds(inputs_t *inputs)
     return seeds;
 }
 
-/* ---- Mutations -------------------------------------------------------------------------- */
+/* ---- Mutations ------------------------------------------------------------------------------ */
 
 /* A piece of another input over, or into, this one. */
 static size_t splice(uint8_t *data, size_t bytes, size_t at, const input_t *other, uint64_t *state)

@@ -21,7 +21,7 @@
 enum { AS_FILE, AS_STEPS, AS_WINDOW, KINDS };
 enum { NUMBER, TEXT, BEGIN, END, STEPS };
 
-/* ---- From steps to a file --------------------------------------------------------------- */
+/* ---- From steps to a file ------------------------------------------------------------------- */
 
 static void build(fuzz_input_t *input, dp_proto_t *out)
 {
@@ -54,7 +54,7 @@ static void build(fuzz_input_t *input, dp_proto_t *out)
         dp_proto_fini(&levels[i]);
 }
 
-/* ---- From a file to steps, for the seeds ------------------------------------------------ */
+/* ---- From a file to steps, for the seeds ---------------------------------------------------- */
 
 /* The steps of a file, cut where they do not fit. */
 typedef struct steps {
@@ -109,7 +109,7 @@ static void take_apart(const void *data, size_t bytes, int depth, steps_t *out)
     }
 }
 
-/* ---- The whole way ---------------------------------------------------------------------- */
+/* ---- The whole way -------------------------------------------------------------------------- */
 
 /* Everything the commands of dptrace write from a timeline. */
 static void use(const dp_timeline_t *timeline)

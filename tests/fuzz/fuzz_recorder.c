@@ -67,7 +67,7 @@ static void make_image(image_t *image, int rank)
         ((dp_trace_file_chunk_t *)(void *)image->chunks[i])->lane = i;
 }
 
-/* ---- Changes ---------------------------------------------------------------------------- */
+/* ---- Changes -------------------------------------------------------------------------------- */
 
 static void patch(fuzz_input_t *input, void *part, size_t part_bytes)
 {
@@ -156,7 +156,7 @@ static void change(fuzz_input_t *input, image_t *images)
     }
 }
 
-/* ---- The whole way ---------------------------------------------------------------------- */
+/* ---- The whole way -------------------------------------------------------------------------- */
 
 /* What dptrace merge wrote, dptrace view must read. */
 static void read_merged(const dp_timeline_t *timeline)
@@ -236,7 +236,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     return 0;
 }
 
-/* ---- Seeds ------------------------------------------------------------------------------ */
+/* ---- Seeds ---------------------------------------------------------------------------------- */
 
 typedef struct pen {
     uint8_t *data;

@@ -46,7 +46,7 @@ int __wrap_renameat2(int from, const char *old, int to, const char *new, unsigne
     return __real_renameat2(from, old, to, new, flags);
 }
 
-/* ---- A process that is killed at its nth system call ---- */
+/* ---- A process that is killed at its nth system call ---------------------------------------- */
 
 /* Lets the stopped process go on until then; 1: it was killed, 0: it came to its end first. */
 static int follow(pid_t child, int wanted, int *status)
@@ -95,7 +95,7 @@ static int is_killed(int wanted, int (*action)(void))
     return killed;
 }
 
-/* ---- What is saved and found ---- */
+/* ---- What is saved and found ---------------------------------------------------------------- */
 
 /* Marks the state, so that it is known again. */
 static void become(float mark)
@@ -166,7 +166,7 @@ static void save_as(uint64_t step, float mark)
     if (save(step) != 0) fail_msg("%s", error.text);
 }
 
-/* ---- Cases ---- */
+/* ---- Cases ---------------------------------------------------------------------------------- */
 
 static void a_first_save(void **state)
 {

@@ -38,8 +38,7 @@ static int failures;
         }                                                                                          \
     } while (0)
 
-/* ---- Kernels ----------------------------------------------------------------------------------
- */
+/* ---- Kernels -------------------------------------------------------------------------------- */
 
 /* What word i must be: no two neighbours alike, and not 0, which slow and broken copies share. */
 static __host__ __device__ uint32_t word_of(size_t i)
@@ -63,8 +62,7 @@ static __global__ void copy(uint4 *to, const uint4 *from, size_t count)
         to[i] = from[i];
 }
 
-/* ---- The ways a copy can go -------------------------------------------------------------------
- */
+/* ---- The ways a copy can go ----------------------------------------------------------------- */
 
 typedef struct way {
     const char *name;
@@ -158,8 +156,7 @@ static void check(const unsigned char *from, unsigned char *to, unsigned char *p
     compare("a copy to the host and back", pinned, bytes, room);
 }
 
-/* -----------------------------------------------------------------------------------------------
- */
+/* --------------------------------------------------------------------------------------------- */
 
 int main(int argc, char **argv)
 {

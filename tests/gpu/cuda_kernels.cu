@@ -62,8 +62,7 @@ static int is_float(dp_dtype_t dtype)
     return dtype == DP_F16 || dtype == DP_BF16 || dtype == DP_F32 || dtype == DP_F64;
 }
 
-/* ---- Fenced memory -----------------------------------------------------------------------------
- */
+/* ---- Fenced memory -------------------------------------------------------------------------- */
 
 typedef struct fence {
     unsigned char *map;
@@ -89,8 +88,7 @@ static unsigned char *fence_place(const fence_t *fence, size_t bytes, size_t off
     return at_end ? fence->map + PAGE + ROOM - bytes - offset : fence->map + PAGE + offset;
 }
 
-/* ---- The cast, simulated or for real ------------------------------------------------------------
- */
+/* ---- The cast, simulated or for real -------------------------------------------------------- */
 
 typedef struct cast_case {
     dp_dtype_t from, to;
@@ -247,8 +245,7 @@ static void check_casts(uint64_t *state)
 }
 
 #ifdef DP_SIMT
-/* ---- The tally ----------------------------------------------------------------------------------
- */
+/* ---- The tally ------------------------------------------------------------------------------ */
 
 static void check_tally(uint64_t *state)
 {
@@ -277,8 +274,7 @@ static void check_tally(uint64_t *state)
 }
 #endif
 
-/* ---- Reductions ---------------------------------------------------------------------------------
- */
+/* ---- Reductions ----------------------------------------------------------------------------- */
 
 static void reduce_on_device(const dp_reduce_args_t *args)
 {
@@ -340,8 +336,7 @@ static void check_reduces(uint64_t *state)
     }
 }
 
-/* ---- On the device only -------------------------------------------------------------------------
- */
+/* ---- On the device only --------------------------------------------------------------------- */
 
 static void check_many_pieces(uint64_t *state)
 {

@@ -35,8 +35,7 @@ static const size_t counts[TENSORS] = {1000, 1, 5000, 333, 64};
 #define CUDA(call) CHECK((call) == cudaSuccess, "%s", cudaGetErrorString(cudaGetLastError()))
 #define DP(rig, call) CHECK((call) == DP_OK, "%s", dp_error_text((rig)->dp))
 
-/* ---- Kernels ----------------------------------------------------------------------------------
- */
+/* ---- Kernels -------------------------------------------------------------------------------- */
 
 static __global__ void fill(float *out, size_t count, float value)
 {
@@ -90,8 +89,7 @@ static __global__ void descend(float *weight, const float *gradient, size_t coun
     }
 }
 
-/* ---- A program --------------------------------------------------------------------------------
- */
+/* ---- A program ------------------------------------------------------------------------------ */
 
 /* Zeros, there when it returns: cudaMemset() alone is behind the caller's back, on a stream that
  * those of this program do not wait for. */
@@ -194,8 +192,7 @@ static int read_log(rig_t *rig, log_t *log)
     return 0;
 }
 
-/* ---- Cases ------------------------------------------------------------------------------------
- */
+/* ---- Cases ---------------------------------------------------------------------------------- */
 
 static void *open_soon(void *gate)
 {

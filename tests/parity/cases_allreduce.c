@@ -186,8 +186,7 @@ int parity_allreduce_async_fused(dp_context_t *dp)
     return 0;
 }
 
-/* ---- Ranks that disagree ----------------------------------------------------------------------
- */
+/* ---- Ranks that disagree -------------------------------------------------------------------- */
 
 static int disagree(dp_context_t *dp, const char *name, size_t count, dp_dtype_t dtype,
                     const dp_options_t *options, const char *words)
@@ -285,8 +284,7 @@ int parity_allreduce_duplicate_name_error(dp_context_t *dp)
     return 0;
 }
 
-/* ---- In groups ---------------------------------------------------------------------------------
- */
+/* ---- In groups ------------------------------------------------------------------------------ */
 
 int parity_allreduce_process_sets(dp_context_t *dp)
 {
@@ -315,8 +313,7 @@ int parity_allreduce_process_sets(dp_context_t *dp)
     return 0;
 }
 
-/* ---- Grouped -----------------------------------------------------------------------------------
- */
+/* ---- Grouped -------------------------------------------------------------------------------- */
 
 static int reduce_grouped(dp_context_t *dp, dp_group_t *group, const char *name, dp_reduce_t reduce,
                           int in_place)

@@ -6,8 +6,7 @@
 
 #include "tests/parity/parity.h"
 
-/* ---- alltoall ----------------------------------------------------------------------------------
- */
+/* ---- alltoall ------------------------------------------------------------------------------- */
 
 /* Rank s sends counts(s, r) elements to rank r, all of value s * 16 + r. */
 typedef size_t (*counts_t)(int source, int target);
@@ -222,8 +221,7 @@ int parity_alltoall_splits_error(dp_context_t *dp)
     return 0;
 }
 
-/* ---- reducescatter -----------------------------------------------------------------------------
- */
+/* ---- reducescatter -------------------------------------------------------------------------- */
 
 /* Row r of in is value(i) + r; grouped as two tensors where asked for. */
 static int scatter_sums(dp_context_t *dp, dp_group_t *group, const char *label, dp_reduce_t reduce,

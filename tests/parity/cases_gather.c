@@ -7,8 +7,7 @@
 
 static const size_t uneven[] = {17, 32, 81, 12, 15, 23, 22, 0, 1, 40, 3, 9, 28, 5, 7, 2};
 
-/* ---- allgather ---------------------------------------------------------------------------------
- */
+/* ---- allgather ------------------------------------------------------------------------------ */
 
 static int gather(dp_context_t *dp, dp_group_t *group, const char *name, dp_dtype_t dtype,
                   size_t count)
@@ -315,8 +314,7 @@ int parity_allgather_too_little_room(dp_context_t *dp)
     return 0;
 }
 
-/* ---- broadcast ---------------------------------------------------------------------------------
- */
+/* ---- broadcast ------------------------------------------------------------------------------ */
 
 static int broadcast_all(dp_context_t *dp, dp_group_t *group, const char *label, int in_place,
                          size_t count)

@@ -17,8 +17,7 @@ static int sum_in(dp_context_t *dp, dp_group_t *group, const char *name, int wan
     return 0;
 }
 
-/* ---- Process sets ------------------------------------------------------------------------------
- */
+/* ---- Process sets --------------------------------------------------------------------------- */
 
 int parity_process_set_add_remove(dp_context_t *dp)
 {
@@ -155,8 +154,7 @@ int parity_process_sets_are_independent(dp_context_t *dp)
     return 0;
 }
 
-/* ---- join --------------------------------------------------------------------------------------
- */
+/* ---- join ----------------------------------------------------------------------------------- */
 
 /* Joins; who came last is the same for all. */
 static int join(dp_context_t *dp, dp_group_t *group, int *last)
@@ -390,8 +388,7 @@ int parity_join_process_sets(dp_context_t *dp)
     return 0;
 }
 
-/* ---- barrier -----------------------------------------------------------------------------------
- */
+/* ---- barrier -------------------------------------------------------------------------------- */
 
 /* Nobody passes before all have come: rank 0 comes only after it has seen the others wait. */
 int parity_barrier(dp_context_t *dp)

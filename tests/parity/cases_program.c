@@ -39,8 +39,7 @@ int parity_rank_and_size(dp_context_t *dp)
     return 0;
 }
 
-/* ---- Weights -----------------------------------------------------------------------------------
- */
+/* ---- Weights -------------------------------------------------------------------------------- */
 
 typedef struct model {
     float weights[3][10];
@@ -106,8 +105,7 @@ int parity_broadcast_object(dp_context_t *dp)
     return 0;
 }
 
-/* ---- The optimizer wrapper ---------------------------------------------------------------------
- */
+/* ---- The optimizer wrapper ------------------------------------------------------------------ */
 
 int parity_duplicate_names(dp_context_t *dp)
 {

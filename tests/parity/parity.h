@@ -30,8 +30,7 @@ int parity_run(dp_context_t *dp, const char *name);
 /* After dp_finalize(): 1 unless what a case of this rank left registered has other contents. */
 int parity_left_registrations_are_intact(int rank);
 
-/* ---- Numbers of any type ----------------------------------------------------------------------
- */
+/* ---- Numbers of any type -------------------------------------------------------------------- */
 
 /* Whole numbers, of which sums over a few ranks are exact in every type (integers wrap alike). */
 double parity_value(dp_dtype_t dtype, size_t i);
@@ -43,8 +42,7 @@ void parity_fill(dp_dtype_t dtype, void *data, size_t count, double by, double p
 /* The first element that is not what parity_fill() of the same arguments stores; SIZE_MAX: none. */
 size_t parity_differs(dp_dtype_t dtype, const void *data, size_t count, double by, double plus);
 
-/* ---- Doing ------------------------------------------------------------------------------------
- */
+/* ---- Doing ---------------------------------------------------------------------------------- */
 
 /* Waits for what was submitted with this status; the operation's status. The handle is read here,
  * as the submission may be an argument beside it. */

@@ -24,7 +24,7 @@ static int expect(dp_context_t *dp, const char *what, int holds, dp_status_t sta
     return 1;
 }
 
-/* ---- Below one node --------------------------------------------------------------------- */
+/* ---- Below one node ------------------------------------------------------------------------- */
 
 static int fail_below(dp_context_t *dp, const char *name, const int list[2])
 {
@@ -58,7 +58,7 @@ static int below(dp_context_t *dp)
     return failed;
 }
 
-/* ---- At the root ------------------------------------------------------------------------ */
+/* ---- At the root ---------------------------------------------------------------------------- */
 
 typedef struct caller {
     dp_context_t *dp;

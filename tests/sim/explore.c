@@ -90,7 +90,7 @@ static void violated(void *user, const char *text)
     exit(1);
 }
 
-/* ---- Doing ------------------------------------------------------------------------------ */
+/* ---- Doing ---------------------------------------------------------------------------------- */
 
 static int tensor_count(const plan_t *plan)
 {
@@ -440,7 +440,7 @@ static void act(search_t *search, action_t action)
     }
 }
 
-/* ---- What may happen next --------------------------------------------------------------- */
+/* ---- What may happen next ------------------------------------------------------------------- */
 
 static int is_meant(int whom, int rank)
 {
@@ -511,7 +511,7 @@ static int list_actions(const search_t *search, action_t *actions)
     return count;
 }
 
-/* ---- What must hold where nothing can happen -------------------------------------------- */
+/* ---- What must hold where nothing can happen ------------------------------------------------ */
 
 static int has_contests(const search_t *search)
 {
@@ -636,7 +636,7 @@ static void check_end(search_t *search)
         world_violation(world, "%d finished, %d fatal", finished, fatal);
 }
 
-/* ---- The search ------------------------------------------------------------------------- */
+/* ---- The search ----------------------------------------------------------------------------- */
 
 static void grow_seen(search_t *search);
 

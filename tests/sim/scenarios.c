@@ -18,7 +18,7 @@
 #include "scenario_world.h"
 #include "tests/unit/fail_allocation.h"
 
-/* ---- Wide nodes ------------------------------------------------------------------------- */
+/* ---- Wide nodes ----------------------------------------------------------------------------- */
 
 /* A set of children takes a second word from 64 on, and the node itself has the bit behind them. */
 static void nodes_may_have_more_than_64_children(void **state)
@@ -193,7 +193,7 @@ static void group_ends_below_a_leaver(void **state)
     scenario_part(&world);
 }
 
-/* ---- Names that are contested ----------------------------------------------------------- */
+/* ---- Names that are contested --------------------------------------------------------------- */
 
 static void name_that_failed_is_free_for_ranks_that_were_not_told(void **state)
 {
@@ -441,7 +441,7 @@ static void contested_names_end_well_in_any_order(void **state)
     assert_true(mismatched > 300);
 }
 
-/* ---- Leaving, and who has no more data -------------------------------------------------- */
+/* ---- Leaving, and who has no more data ------------------------------------------------------ */
 
 /* Rank 2 leaves and keeps a tensor; who joins then is refused, and the tensor goes without it. */
 static void kept_tensor_does_not_wait_for_a_rank_that_wants_to_join(void **state)
@@ -497,7 +497,7 @@ static void ranks_that_joined_take_part_in_what_follows(void **state)
     }
 }
 
-/* ---- Who waits, and for whom ------------------------------------------------------------ */
+/* ---- Who waits, and for whom ---------------------------------------------------------------- */
 
 /* Lets seconds pass; what goes to rank `deaf` stays on its way (-1: nobody's). */
 static void pass_time(world_t *world, uint64_t from_s, uint64_t until_s, int deaf)
@@ -614,7 +614,7 @@ static void waiter_far_below_is_heard(void **state)
     }
 }
 
-/* ---- The end of the world --------------------------------------------------------------- */
+/* ---- The end of the world ------------------------------------------------------------------- */
 
 /* A node without memory for the text of a mismatch below it, nor for what it does then: it says so
  * once. */

@@ -46,7 +46,7 @@ static int takes_part(const script_t *script, int tensor, int rank)
     return rank == group->ranks[kind->root] || rank == group->ranks[kind->peer];
 }
 
-/* ---- Groups and tensors ----------------------------------------------------------------- */
+/* ---- Groups and tensors --------------------------------------------------------------------- */
 
 /* Some ranks: few or many, near or far, sometimes without rank 0, sometimes one. */
 static void choose_group(script_t *script, int index, uint64_t *random)
@@ -114,7 +114,7 @@ static void choose_groups(script_t *script, uint64_t *random)
     }
 }
 
-/* ---- Acts ------------------------------------------------------------------------------- */
+/* ---- Acts ----------------------------------------------------------------------------------- */
 
 static void act(script_t *script, int rank, act_kind_t kind, int index, int until, uint64_t count)
 {

@@ -26,7 +26,7 @@
 #define ENOUGH 1000          /* seeds, in which all that is counted has happened */
 #define WAIT_MAX (5000 * MS) /* what stalls are timed by is twice as long */
 
-/* ---- The scenario ----------------------------------------------------------------------- */
+/* ---- The scenario --------------------------------------------------------------------------- */
 
 typedef enum misfortune {
     NONE,
@@ -88,7 +88,7 @@ static void violated(void *user, const char *text)
     exit(1);
 }
 
-/* ---- Events ----------------------------------------------------------------------------- */
+/* ---- Events --------------------------------------------------------------------------------- */
 
 static int is_before(const event_t *a, const event_t *b)
 {
@@ -157,7 +157,7 @@ static void launched(void *user, int rank, uint64_t sequence)
     schedule(sim, soon(sim, sim->transfer_ns), LAUNCHED, rank, sequence);
 }
 
-/* ---- Programs --------------------------------------------------------------------------- */
+/* ---- Programs ------------------------------------------------------------------------------- */
 
 static void wake_program(sim_t *sim, int rank, uint64_t at_ns)
 {
@@ -352,7 +352,7 @@ static void handle(sim_t *sim, const event_t *event)
     after_input(sim, rank, event->kind == TICK);
 }
 
-/* ---- What must hold at the end ---------------------------------------------------------- */
+/* ---- What must hold at the end -------------------------------------------------------------- */
 
 /* How often something with ranks below an edge is submitted, made, ended or joined. */
 static uint64_t operations_below(const sim_t *sim, int edge, uint64_t *groups)
@@ -516,7 +516,7 @@ static void check_end(sim_t *sim)
     check_budget(sim);
 }
 
-/* ---- One seed --------------------------------------------------------------------------- */
+/* ---- One seed ------------------------------------------------------------------------------- */
 
 /* The same round most of the time, as a training loop has it. */
 static void choose_routine(script_options_t *script, uint64_t *random)

@@ -100,7 +100,7 @@ int world_below(const world_t *world, int edge, int tensor)
     return found;
 }
 
-/* ---- Life ------------------------------------------------------------------------------- */
+/* ---- Life ----------------------------------------------------------------------------------- */
 
 static void init_topology(world_t *world)
 {
@@ -235,7 +235,7 @@ void world_fini(world_t *world)
     dp_topology_fini(&world->topology);
 }
 
-/* ---- Messages --------------------------------------------------------------------------- */
+/* ---- Messages ------------------------------------------------------------------------------- */
 
 int world_is_deaf(const world_t *world, int rank)
 {
@@ -312,7 +312,7 @@ void world_kill(world_t *world, int rank, size_t keep)
     }
 }
 
-/* ---- Requests --------------------------------------------------------------------------- */
+/* ---- Requests ------------------------------------------------------------------------------- */
 
 /* What ranks of the group submit; the caller keeps part. */
 static void signature_of(const world_t *world, int tensor, uint64_t count,
@@ -595,7 +595,7 @@ static void check_place(world_t *world, int rank, world_outcome_t *outcome, cons
                         (int)(outcome - world->outcomes) / world->options.occurrences);
 }
 
-/* ---- Without asking --------------------------------------------------------------------- */
+/* ---- Without asking ------------------------------------------------------------------------- */
 
 static int is_held(const world_rank_t *self, const world_flight_t *flight)
 {
@@ -758,7 +758,7 @@ void world_check_flights(world_t *world)
     }
 }
 
-/* ---- Outputs ---------------------------------------------------------------------------- */
+/* ---- Outputs -------------------------------------------------------------------------------- */
 
 static void take_entry(world_t *world, int rank, const dp_output_t *out, size_t index)
 {

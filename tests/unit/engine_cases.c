@@ -132,7 +132,7 @@ void case_wires(engine_rank_t *rank, void *user)
     }
 }
 
-/* ---- Moves ----------------------------------------------------------------------------------- */
+/* ---- Moves ---------------------------------------------------------------------------------- */
 
 static void check_move(engine_rank_t *rank, dp_collective_t collective, dp_dtype_t dtype, int root,
                        size_t count, int in_place)
@@ -197,7 +197,7 @@ void case_moves(engine_rank_t *rank, void *user)
     }
 }
 
-/* ---- reduce_scatter -------------------------------------------------------------------------- */
+/* ---- reduce_scatter ------------------------------------------------------------------------- */
 
 static void check_scatter(engine_rank_t *rank, const engine_world_t *world, dp_dtype_t dtype,
                           dp_reduce_t reduce, dp_wire_t wire, size_t count, int in_place)
@@ -276,7 +276,7 @@ void case_scatter(engine_rank_t *rank, void *user)
     }
 }
 
-/* ---- The same numbers, cut differently ------------------------------------------------------- */
+/* ---- The same numbers, cut differently ------------------------------------------------------ */
 
 static void run_cut(engine_rank_t *rank, float *data, size_t count, size_t piece_elems,
                     dp_wire_t wire, dp_tally_t *tally)

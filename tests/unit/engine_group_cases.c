@@ -11,7 +11,7 @@
 
 #define RANKS 16
 
-/* ---- Reduce ---------------------------------------------------------------------------------- */
+/* ---- Reduce --------------------------------------------------------------------------------- */
 
 static const size_t counts[] = {5, 0, 4096, 9001, 1, 70000};
 #define PIECES DP_ARRAY_LEN(counts)
@@ -118,7 +118,7 @@ void case_reduce(engine_rank_t *rank, void *user)
     }
 }
 
-/* ---- Outputs that are not wanted ------------------------------------------------------------- */
+/* ---- Outputs that are not wanted ------------------------------------------------------------ */
 
 /* Odd ranks want nothing; even ones get what they would otherwise. */
 static void check_dropped(engine_rank_t *rank, dp_collective_t collective, size_t count)
@@ -216,7 +216,7 @@ void case_dropped(engine_rank_t *rank, void *user)
     }
 }
 
-/* ---- Groups ---------------------------------------------------------------------------------- */
+/* ---- Groups --------------------------------------------------------------------------------- */
 
 #define ALIVE 5
 

@@ -86,7 +86,7 @@ static void live(const engine_world_t *world, engine_rank_t *rank, engine_body_t
     close_rank(rank);
 }
 
-/* ---- Threads --------------------------------------------------------------------------------- */
+/* ---- Threads -------------------------------------------------------------------------------- */
 
 typedef struct thread_rank {
     const engine_world_t *world;
@@ -129,7 +129,7 @@ int engine_world_threads(const engine_world_t *world, engine_body_t body, void *
     return failures;
 }
 
-/* ---- Processes: a bootstrap over one page table of values ------------------------------------ */
+/* ---- Processes: a bootstrap over one page table of values ----------------------------------- */
 
 typedef struct board {
     struct {
@@ -211,7 +211,7 @@ int engine_world_processes(const engine_world_t *world, engine_body_t body, void
     return failures;
 }
 
-/* ---- Operations ------------------------------------------------------------------------------ */
+/* ---- Operations ----------------------------------------------------------------------------- */
 
 void engine_run(engine_rank_t *rank, dp_engine_op_t *op, dp_work_size_t size)
 {

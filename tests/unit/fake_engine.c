@@ -83,7 +83,7 @@ static void *scratch(size_t bytes)
     return memory;
 }
 
-/* ---- Tables ---------------------------------------------------------------------------------- */
+/* ---- Tables --------------------------------------------------------------------------------- */
 
 /* The table of a group, or of a send between two of its ranks; made when first asked for. */
 static table_t *find_table(fake_room_t *room, uint32_t uid, int from, int to, const int *ranks,
@@ -170,7 +170,7 @@ uint64_t fake_engine_count(const dp_engine_t *engine, uint64_t *compressed)
     return atomic_load(&fake->count);
 }
 
-/* ---- The arithmetic -------------------------------------------------------------------------- */
+/* ---- The arithmetic ------------------------------------------------------------------------- */
 
 /* An fp32 row as it comes out of the wire. */
 static void round_wire(const dp_engine_op_t *op, const dp_engine_piece_t *piece, float *row)
@@ -274,7 +274,7 @@ static void compute_piece(const table_t *table, size_t p)
     free(result);
 }
 
-/* ---- Exchanges ------------------------------------------------------------------------------- */
+/* ---- Exchanges ------------------------------------------------------------------------------ */
 
 /* What `from` sends to `to`, places at the table, and where that begins in its input. */
 static size_t block_of(const table_t *table, int from, int to, size_t *start)
@@ -363,7 +363,7 @@ static void compute_exchange(const table_t *table)
         exchange_for(table, i);
 }
 
-/* ---- Running --------------------------------------------------------------------------------- */
+/* ---- Running -------------------------------------------------------------------------------- */
 
 static void finish_op(const fake_room_t *room, const table_t *table)
 {
@@ -444,7 +444,7 @@ static void run_task(void *argument)
     if (op->wire != DP_WIRE_NONE) atomic_fetch_add(&task->engine->compressed, 1);
 }
 
-/* ---- Groups ---------------------------------------------------------------------------------- */
+/* ---- Groups --------------------------------------------------------------------------------- */
 
 static dp_status_t fake_group_create(dp_engine_t *self, const dp_engine_members_t *members,
                                      dp_engine_group_t **group, dp_error_t *error)
@@ -473,7 +473,7 @@ static void fake_group_destroy(dp_engine_t *self, dp_engine_group_t *group)
     free(gone);
 }
 
-/* ---- The table of functions ------------------------------------------------------------------ */
+/* ---- The table of functions ----------------------------------------------------------------- */
 
 static dp_status_t fake_alloc(dp_engine_t *self, size_t bytes, void **memory)
 {

@@ -52,7 +52,7 @@ static size_t out_rows(const world_t *world, const world_op_t *op)
     return op->collective == DP_COLLECTIVE_ALLGATHER ? (size_t)op_size(world, op) : 1;
 }
 
-/* ---- Memory ---------------------------------------------------------------------------------- */
+/* ---- Memory --------------------------------------------------------------------------------- */
 
 static void *take(world_t *world, const world_op_t *op, int place, size_t bytes)
 {
@@ -114,7 +114,7 @@ static void make_tensor(world_t *world, world_op_t *op, int place, size_t t, uin
     op->tensors[place][t] = (dp_pipeline_tensor_t){in, out, count, op->dtype};
 }
 
-/* ---- Exchanges ------------------------------------------------------------------------------- */
+/* ---- Exchanges ------------------------------------------------------------------------------ */
 
 static int has_own_counts(const world_op_t *op)
 {
@@ -218,7 +218,7 @@ static void make_exchange(world_t *world, world_op_t *op, int place, uint64_t *s
         op->recv_counts[place][from] = SIZE_MAX;
 }
 
-/* ---- Making ---------------------------------------------------------------------------------- */
+/* ---- Making --------------------------------------------------------------------------------- */
 
 void op_make(world_t *world, world_op_t *op, uint64_t seed)
 {
@@ -257,7 +257,7 @@ void op_free(world_t *world, world_op_t *op)
     }
 }
 
-/* ---- Checking -------------------------------------------------------------------------------- */
+/* ---- Checking ------------------------------------------------------------------------------- */
 
 static int is_float(const world_op_t *op)
 {
@@ -468,7 +468,7 @@ void op_check_failed(world_t *world, world_op_t *op, dp_status_t status, const c
     }
 }
 
-/* ---- At random ------------------------------------------------------------------------------- */
+/* ---- At random ------------------------------------------------------------------------------ */
 
 /* Any operation, anywhere, with whatever can go with it. */
 static world_op_t random_op(world_t *world, world_group_t *group, uint64_t *state, int adds_floats)

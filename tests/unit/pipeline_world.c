@@ -12,7 +12,7 @@
 
 #include "tests/unit/pipeline_world.h"
 
-/* ---- Callbacks ------------------------------------------------------------------------------- */
+/* ---- Callbacks ------------------------------------------------------------------------------ */
 
 static void on_done(void *user, const dp_pipeline_done_t *done)
 {
@@ -57,7 +57,7 @@ static void on_launch_done(void *user, uint64_t sequence)
     pthread_mutex_unlock(&at->world->lock);
 }
 
-/* ---- Life ------------------------------------------------------------------------------------ */
+/* ---- Life ----------------------------------------------------------------------------------- */
 
 static void open_rank(world_t *world, int rank)
 {
@@ -185,7 +185,7 @@ void world_fini(world_t *world)
     pthread_cond_destroy(&world->change);
 }
 
-/* ---- Launches -------------------------------------------------------------------------------- */
+/* ---- Launches ------------------------------------------------------------------------------- */
 
 int op_size(const world_t *world, const world_op_t *op)
 {
@@ -293,7 +293,7 @@ void world_wait_issued(world_t *world, int rank, const world_op_t *op)
     pthread_mutex_unlock(&world->lock);
 }
 
-/* ---- Groups ---------------------------------------------------------------------------------- */
+/* ---- Groups --------------------------------------------------------------------------------- */
 
 static void launch_group(world_t *world, world_group_t *group, dp_collective_t collective)
 {

@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- What is unsettled ------------------------------------------------------------------ */
+/* ---- What is unsettled ---------------------------------------------------------------------- */
 
 static dp_schedule_bucket_t *bucket_of(dp_schedule_t *schedule, uint64_t number)
 {
@@ -173,7 +173,7 @@ int dp_schedule_is_catching_up(const dp_negotiator_t *n)
     return catch_up->late_count > 0 || catch_up->early_count > 0 || catch_up->deferred_count > 0;
 }
 
-/* ---- Arrivals --------------------------------------------------------------------------- */
+/* ---- Arrivals ------------------------------------------------------------------------------- */
 
 /* Where others are late a stall counts from the launch, elsewhere from the end of the schedule. */
 static uint64_t early_since(const dp_negotiator_t *n)
@@ -200,7 +200,7 @@ int dp_schedule_stand_in(const dp_negotiator_t *n, const dp_entry_t *entry, dp_a
     return 1;
 }
 
-/* ---- The root: floors ------------------------------------------------------------------- */
+/* ---- The root: floors ----------------------------------------------------------------------- */
 
 /* The i-th rank that takes part in a tensor. */
 static int rank_of(const dp_entry_t *entry, uint32_t i)
@@ -242,7 +242,7 @@ int dp_schedule_can_be_ahead(const dp_negotiator_t *n, uint64_t ahead)
     return ahead <= n->schedule->catch_up.end;
 }
 
-/* ---- Settled ---------------------------------------------------------------------------- */
+/* ---- Settled -------------------------------------------------------------------------------- */
 
 /* NULL: this rank takes no part in it. */
 static dp_occurrence_t *settle_oldest(dp_negotiator_t *n, dp_entry_t *entry)

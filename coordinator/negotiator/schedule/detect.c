@@ -186,7 +186,7 @@ void dp_detect_ended(dp_negotiator_t *n, uint64_t rounds)
                                 : dp_min(dp_max(detect->rounds_needed, REPEATS) * 2, REPEATS_MAX);
 }
 
-/* ---- The schedule ----------------------------------------------------------------------- */
+/* ---- The schedule --------------------------------------------------------------------------- */
 
 /* Do the last `count` launches make a schedule? */
 static int is_usable_round(const dp_negotiator_t *n, size_t count)

@@ -19,7 +19,7 @@
 #define FIRST_DEFERRED 64
 #define WHAT_IN_TEXT 320 /* bytes of a tensor's name where a text needs room behind it */
 
-/* ---- Launching late --------------------------------------------------------------------- */
+/* ---- Launching late ------------------------------------------------------------------------- */
 
 /* One more than the last of the bucket that begins at `first`. */
 static size_t bucket_end(const dp_catch_up_t *catch_up, size_t first)
@@ -137,7 +137,7 @@ void dp_schedule_catch_up(dp_negotiator_t *n)
     if (!n->is_fatal) launch_settled(n);
 }
 
-/* ---- Keeping back ----------------------------------------------------------------------- */
+/* ---- Keeping back --------------------------------------------------------------------------- */
 
 static dp_status_t keep_back(dp_negotiator_t *n, const dp_own_output_t *output)
 {
@@ -183,7 +183,7 @@ void dp_schedule_defer(dp_negotiator_t *n, uint64_t behind)
     n->out.output_count--;
 }
 
-/* ---- Late launches that would never come ------------------------------------------------ */
+/* ---- Late launches that would never come ---------------------------------------------------- */
 
 /* A thread of this rank waits for a launch that has to come behind one which this rank has not
  * submitted. Most often another thread is about to submit that, so a warning comes first, and

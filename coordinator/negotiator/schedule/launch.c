@@ -23,7 +23,7 @@
 
 #define SCALE_SLACK 4 /* binary orders by which a magnitude may leave the schedule's */
 
-/* ---- Life ------------------------------------------------------------------------------- */
+/* ---- Life ----------------------------------------------------------------------------------- */
 
 dp_status_t dp_schedule_init(dp_negotiator_t *n, const dp_negotiator_options_t *options)
 {
@@ -58,7 +58,7 @@ size_t dp_schedule_entry_bytes(void)
     return sizeof(dp_schedule_entry_t);
 }
 
-/* ---- Where this rank stands ------------------------------------------------------------- */
+/* ---- Where this rank stands ----------------------------------------------------------------- */
 
 /* The number of this rank's next bucket. */
 uint64_t dp_schedule_next(const dp_schedule_t *schedule)
@@ -89,7 +89,7 @@ uint64_t dp_schedule_horizon(const dp_negotiator_t *n)
     return (n->schedule->run.confirmed + n->schedule->stride + 1) * n->schedule->bucket_count;
 }
 
-/* ---- The schedule must end -------------------------------------------------------------- */
+/* ---- The schedule must end ------------------------------------------------------------------ */
 
 void dp_schedule_leave(dp_negotiator_t *n, dp_schedule_end_reason_t reason, int rank,
                        const char *text)
@@ -169,7 +169,7 @@ void dp_schedule_waits(dp_negotiator_t *n)
     }
 }
 
-/* ---- Launching -------------------------------------------------------------------------- */
+/* ---- Launching ------------------------------------------------------------------------------ */
 
 /* This rank decides alone: its own submissions are all that has to be there. */
 static int is_bucket_ready(const dp_schedule_t *schedule, const dp_schedule_bucket_t *bucket)
@@ -246,7 +246,7 @@ int dp_schedule_submitted(dp_negotiator_t *n, dp_entry_t *entry)
     return 1;
 }
 
-/* ---- From one epoch to the next --------------------------------------------------------- */
+/* ---- From one epoch to the next ------------------------------------------------------------- */
 
 /* A child sends COUNT only if a rank at or below it takes part in the schedule. */
 static void expect_counts(dp_negotiator_t *n)
@@ -365,7 +365,7 @@ void dp_schedule_end(dp_negotiator_t *n, uint64_t low, uint64_t high)
     if (dp_is_root(n)) dp_detect_ended(n, high / schedule->bucket_count);
 }
 
-/* ---- Time ------------------------------------------------------------------------------- */
+/* ---- Time ----------------------------------------------------------------------------------- */
 
 /* Half of the time after which a stall is reported: then at least the counts are made exact, so
  * that a pause of all ranks is not taken for one of some. */

@@ -26,13 +26,13 @@
 
 typedef struct dp_schedule dp_schedule_t; /* NULL: this build has none */
 
-/* ---- Life ------------------------------------------------------------------------------- */
+/* ---- Life ----------------------------------------------------------------------------------- */
 
 dp_status_t dp_schedule_init(dp_negotiator_t *n, const dp_negotiator_options_t *options);
 void dp_schedule_fini(dp_negotiator_t *n);
 size_t dp_schedule_entry_bytes(void); /* of entry->schedule, zeroed; the table allocates it */
 
-/* ---- Questions -------------------------------------------------------------------------- */
+/* ---- Questions ------------------------------------------------------------------------------ */
 
 /* dp_schedule_is_active(), in negotiator_internal.h: then nothing is negotiated. */
 /* Is an early launch of this rank unsettled? view: in this group; NULL: in any. */
@@ -44,7 +44,7 @@ int dp_schedule_is_unsettled(const dp_entry_t *entry);
 /* The root: can a rank have launched that far by the last schedule? */
 int dp_schedule_can_be_ahead(const dp_negotiator_t *n, uint64_t ahead);
 
-/* ---- A submission of this rank ---------------------------------------------------------- */
+/* ---- A submission of this rank -------------------------------------------------------------- */
 
 /* 1: a schedule is active and looks after it; 0: it is to be negotiated. */
 int dp_schedule_submitted(dp_negotiator_t *n, dp_entry_t *entry);
@@ -53,7 +53,7 @@ int dp_schedule_submitted(dp_negotiator_t *n, dp_entry_t *entry);
 int dp_schedule_stand_in(const dp_negotiator_t *n, const dp_entry_t *entry, dp_arrival_t *arrival,
                          uint64_t *since_ns);
 
-/* ---- An occurrence ends ----------------------------------------------------------------- */
+/* ---- An occurrence ends --------------------------------------------------------------------- */
 
 /* Launches late what is settled by now. Before anything that is ordered after it. */
 void dp_schedule_catch_up(dp_negotiator_t *n);
@@ -64,7 +64,7 @@ void dp_schedule_failed(dp_negotiator_t *n, dp_entry_t *entry, dp_status_t statu
 /* Keeps the newest output back, if this rank has buckets before `behind` to launch. */
 void dp_schedule_defer(dp_negotiator_t *n, uint64_t behind);
 
-/* ---- The root orders -------------------------------------------------------------------- */
+/* ---- The root orders ------------------------------------------------------------------------ */
 
 /* A launch must come behind what any of its ranks had launched early. */
 int dp_schedule_has_floors(const dp_negotiator_t *n);
@@ -75,7 +75,7 @@ void dp_schedule_note_order(dp_negotiator_t *n, dp_entry_t *entry,
                             const dp_launch_entry_t *launch_entry, int is_first);
 void dp_schedule_group_ended(dp_negotiator_t *n); /* its entries are going */
 
-/* ---- Messages --------------------------------------------------------------------------- */
+/* ---- Messages ------------------------------------------------------------------------------- */
 
 /* DIVERGE, COUNT, REACHED; the caller has checked that a schedule is active. */
 void dp_schedule_from_child(dp_negotiator_t *n, int from, int child, const dp_item_t *item);
@@ -88,7 +88,7 @@ void dp_schedule_turn(dp_negotiator_t *n, int from, const dp_item_t *item, dp_re
 /* GIVE_UP of a rank at or below a child; position: what it had seen of the order. */
 void dp_schedule_give_up(dp_negotiator_t *n, int rank, uint64_t position, dp_entry_t *entry);
 
-/* ---- The schedule must end -------------------------------------------------------------- */
+/* ---- The schedule must end ------------------------------------------------------------------ */
 
 /* This rank, or one below it, must leave the schedule; the first reason stays. */
 void dp_schedule_leave(dp_negotiator_t *n, dp_schedule_end_reason_t reason, int rank,
@@ -96,7 +96,7 @@ void dp_schedule_leave(dp_negotiator_t *n, dp_schedule_end_reason_t reason, int 
 /* A thread waits for something that is not launched. */
 void dp_schedule_waits(dp_negotiator_t *n);
 
-/* ---- Time, and flush.c ------------------------------------------------------------------ */
+/* ---- Time, and flush.c ---------------------------------------------------------------------- */
 
 void dp_schedule_round(dp_negotiator_t *n); /* the program has declared that a round is over */
 void dp_schedule_tick(dp_negotiator_t *n);

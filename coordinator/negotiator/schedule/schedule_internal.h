@@ -12,7 +12,7 @@
 #define DP_REASON_TEXT_MAX 256
 #define DP_SCHEDULE_NOBODY UINT64_MAX /* rounds of a subtree that takes part in nothing */
 
-/* ---- State ------------------------------------------------------------------------------ */
+/* ---- State ---------------------------------------------------------------------------------- */
 
 /* One tensor of a bucket. */
 typedef struct dp_planned {
@@ -153,7 +153,7 @@ struct dp_schedule_entry {
     uint64_t resume_uses, resume_launches; /* in the kept schedule, and launches since it ended */
 };
 
-/* ---- launch.c --------------------------------------------------------------------------- */
+/* ---- launch.c ------------------------------------------------------------------------------- */
 
 uint64_t dp_schedule_next(const dp_schedule_t *schedule); /* number of this rank's next bucket */
 uint64_t dp_schedule_rounds(const dp_negotiator_t *n);    /* that the whole subtree has launched */
@@ -164,20 +164,20 @@ void dp_schedule_begin(dp_negotiator_t *n, uint64_t sequence);
 /* It ends after bucket `high`, and all have launched what is before `low`. */
 void dp_schedule_end(dp_negotiator_t *n, uint64_t low, uint64_t high);
 
-/* ---- schedule_messages.c ---------------------------------------------------------------- */
+/* ---- schedule_messages.c -------------------------------------------------------------------- */
 
 void dp_schedule_send_due(dp_negotiator_t *n);   /* COUNT, CONFIRM; DIVERGE, PAUSE; REACHED, END */
 void dp_schedule_send_whole(dp_negotiator_t *n); /* SCHEDULE */
 dp_status_t dp_schedule_reserve(dp_schedule_t *schedule, size_t buckets, size_t planned);
 
-/* ---- catch_up.c ------------------------------------------------------------------------- */
+/* ---- catch_up.c ----------------------------------------------------------------------------- */
 
 void dp_catch_up_begin(dp_negotiator_t *n, uint64_t low, uint64_t high);
 void dp_catch_up_fini(dp_catch_up_t *catch_up);
 void dp_catch_up_tick(dp_negotiator_t *n);
 uint64_t dp_catch_up_deadline(const dp_negotiator_t *n);
 
-/* ---- detect.c, resume.c: the root ------------------------------------------------------- */
+/* ---- detect.c, resume.c: the root ----------------------------------------------------------- */
 
 int dp_detect_can_hold(const dp_entry_t *entry, const dp_signature_t *signature);
 void dp_detect_ended(dp_negotiator_t *n, uint64_t rounds); /* the schedule lived so long */

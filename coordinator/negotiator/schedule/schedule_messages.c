@@ -24,7 +24,7 @@ static void note_confirmed(dp_negotiator_t *n, uint64_t rounds)
     schedule->run.unconfirmed_ns = is_ahead ? dp_max(n->now_ns, 1) : 0;
 }
 
-/* ---- From neighbours -------------------------------------------------------------------- */
+/* ---- From neighbours ------------------------------------------------------------------------ */
 
 /* Nothing is launched here any more. REACHED goes up when all children have sent theirs. */
 static void pause_launching(dp_negotiator_t *n)
@@ -270,7 +270,7 @@ void dp_schedule_turn(dp_negotiator_t *n, int from, const dp_item_t *item, dp_re
     }
 }
 
-/* ---- To neighbours ---------------------------------------------------------------------- */
+/* ---- To neighbours -------------------------------------------------------------------------- */
 
 /* DIVERGE, or from the root PAUSE: the first reason wins. */
 static void send_reason(dp_negotiator_t *n)

@@ -93,8 +93,7 @@ int gpt2_cuda_adamw(gpt2_cuda_stream_t stream, float *weights, const float *grad
                   stream, update);
 }
 
-/* ---- Copies ----------------------------------------------------------------------------------
- */
+/* ---- Copies --------------------------------------------------------------------------------- */
 
 /* Per element: reads one, writes one. */
 template <typename To, typename From>
@@ -188,8 +187,7 @@ int gpt2_cuda_fill_random(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, void
                                    : launch_fill<float, true>)(stream, x, 0.0f, mix(seed), count);
 }
 
-/* ---- All of them -----------------------------------------------------------------------------
- */
+/* ---- All of them ---------------------------------------------------------------------------- */
 
 int gpt2_cuda_adamw_prepare(void)
 {

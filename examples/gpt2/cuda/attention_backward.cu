@@ -35,8 +35,7 @@ template <int width> struct backward_shape {
     static const int query_shared = 2 * own + 4 * tile;
 };
 
-/* ---- dots -------------------------------------------------------------------------------------
- */
+/* ---- dots ----------------------------------------------------------------------------------- */
 
 #define DOTS_THREADS 256
 #define DOTS_LANES 8 /* threads of a row: 128 bytes at a time */
@@ -86,8 +85,7 @@ __global__ void __launch_bounds__(DOTS_THREADS) attention_dots_kernel(attention_
     }
 }
 
-/* ---- dK and dV --------------------------------------------------------------------------------
- */
+/* ---- dK and dV ------------------------------------------------------------------------------ */
 
 /* One chunk of queries: s, scores, becomes P^T, and dp becomes dS^T. Columns are queries, whose
  * figures lie at lse2 and dots in shared memory. */
@@ -197,8 +195,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, 2)
                             stride, there, it.size);
 }
 
-/* ---- dQ ---------------------------------------------------------------------------------------
- */
+/* ---- dQ ------------------------------------------------------------------------------------- */
 
 template <int width>
 __global__ void __launch_bounds__(ATTENTION_THREADS, 2)
@@ -283,8 +280,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, 2)
                             stride, it.length - first - warp_row, it.size);
 }
 
-/* ---- From the host ----------------------------------------------------------------------------
- */
+/* ---- From the host -------------------------------------------------------------------------- */
 
 static int prepare_kernel(const void *kernel, int shared)
 {

@@ -36,8 +36,7 @@ template <int width> DEVICE_INLINE unsigned tile_place(unsigned row, unsigned ch
     return row * (width * 2) + (chunk ^ tile_swizzle<width>(row)) * 16;
 }
 
-/* ---- Between memory and tiles -----------------------------------------------------------------
- */
+/* ---- Between memory and tiles --------------------------------------------------------------- */
 
 typedef struct chunk_at {
     unsigned row, chunk;
@@ -130,8 +129,7 @@ DEVICE_INLINE void swap_stages(shared_t &here, shared_t &next)
     next = was_here;
 }
 
-/* ---- Fragments --------------------------------------------------------------------------------
- */
+/* ---- Fragments ------------------------------------------------------------------------------ */
 
 /*
  * Where a thread's row of an ldmatrix begins: 16 rows from first_row, a multiple of 16, on; row and
@@ -284,8 +282,7 @@ DEVICE_INLINE void hide_future(float (&s)[tall][columns / 8][4], int first_row, 
     }
 }
 
-/* ---- Who does what ----------------------------------------------------------------------------
- */
+/* ---- Who does what -------------------------------------------------------------------------- */
 
 /* Which tile of which head a block works on. Blocks start in about the order of their numbers:
  * heads go in groups whose keys and values stay in the second-level cache, and inside a group the

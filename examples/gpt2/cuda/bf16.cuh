@@ -53,8 +53,7 @@ DEVICE_INLINE float fast_exp2(float x)
 #endif
 }
 
-/* ---- Kernels compute in fp32, whatever they read and write ------------------------------------
- */
+/* ---- Kernels compute in fp32, whatever they read and write ---------------------------------- */
 
 DEVICE_INLINE float widen(float value)
 {

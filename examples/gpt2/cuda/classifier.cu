@@ -90,8 +90,7 @@ template <typename T> DEVICE_INLINE tail_t join_block(tail_t own, tail_t *shared
     return join_warp<T>(own);
 }
 
-/* ---- Eight logits -----------------------------------------------------------------------------
- */
+/* ---- Eight logits --------------------------------------------------------------------------- */
 
 /* Behind the vocabulary x becomes `as`. One question for eight: only a row's end has any such. */
 DEVICE_INLINE void set_padding(float (&x)[VECTOR], unsigned at, unsigned vocab, float as)
@@ -139,8 +138,7 @@ DEVICE_INLINE void differentiate(float (&x)[VECTOR], unsigned at, unsigned vocab
     set_padding(x, at, vocab, 0.0f);
 }
 
-/* ---- Kernels ----------------------------------------------------------------------------------
- */
+/* ---- Kernels -------------------------------------------------------------------------------- */
 
 struct classifier_args {
     float *losses;

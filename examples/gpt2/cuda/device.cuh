@@ -52,8 +52,7 @@ static inline size_t parts_of(size_t count, size_t size)
     return (count + size - 1) / size;
 }
 
-/* ---- Eight elements --------------------------------------------------------------------------
- */
+/* ---- Eight elements ------------------------------------------------------------------------- */
 
 DEVICE_INLINE void unpack(const float *at, float (&x)[VECTOR])
 {
@@ -128,8 +127,7 @@ template <typename T> DEVICE_INLINE float as_stored(float value)
     return widen(stored);
 }
 
-/* ---- Sums ------------------------------------------------------------------------------------
- */
+/* ---- Sums ----------------------------------------------------------------------------------- */
 
 template <typename V> DEVICE_INLINE V warp_sum(V value)
 {

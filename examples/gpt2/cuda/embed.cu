@@ -42,8 +42,7 @@ static size_t slots_of(size_t rows)
     return 2 * rows / PIECE + 1;
 }
 
-/* ---- Kernels ---------------------------------------------------------------------------------
- */
+/* ---- Kernels -------------------------------------------------------------------------------- */
 
 static __global__ void check_kernel(uint32_t *bad, const int32_t *tokens, size_t count, int vocab)
 {
@@ -191,8 +190,7 @@ static __global__ void positions_kernel(float *dwpe, int accumulate, const T *d_
     add_or_set<aligned>(dwpe + position * width + at, width - at, sum, accumulate);
 }
 
-/* ---- From the host ---------------------------------------------------------------------------
- */
+/* ---- From the host -------------------------------------------------------------------------- */
 
 int gpt2_cuda_check_tokens(gpt2_cuda_stream_t stream, uint32_t *bad, const int32_t *tokens,
                            size_t count, int vocab)

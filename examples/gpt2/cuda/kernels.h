@@ -25,8 +25,7 @@ extern "C" {
 /* Loads every kernel, so that none is loaded inside a step. */
 int gpt2_cuda_kernels_prepare(void);
 
-/* ---- Embeddings (embed.cu) -------------------------------------------------------------------
- */
+/* ---- Embeddings (embed.cu) ------------------------------------------------------------------ */
 
 /* *bad [1] becomes 1 + the last index whose token is outside [0, vocab) where there is one, and
  * stays as it is otherwise; never smaller than it was. */
@@ -63,8 +62,7 @@ int gpt2_cuda_embed_backward(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, f
                              const void *plan, float *scratch, size_t rows, size_t length,
                              size_t context, size_t width);
 
-/* ---- Norms (norm.cu) -------------------------------------------------------------------------
- */
+/* ---- Norms (norm.cu) ------------------------------------------------------------------------ */
 
 /* out = (x - mean) * rstd * weight + shift, row by row. mean, rstd [rows]; both NULL: not wanted.
  * epsilon is GPT-2's 1e-5. Here and below vectors of [width] are fp32, whatever the type: as bf16
@@ -115,8 +113,7 @@ size_t gpt2_cuda_column_sum_scratch_bytes(size_t rows, size_t width);
 int gpt2_cuda_column_sum(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, float *sums,
                          int accumulate, const void *x, float *scratch, size_t rows, size_t width);
 
-/* ---- The loss (classifier.cu) ----------------------------------------------------------------
- */
+/* ---- The loss (classifier.cu) --------------------------------------------------------------- */
 
 /*
  * losses [rows] = -log softmax(logits [0, vocab))[target], natural logarithm. With gradient, logits
@@ -127,8 +124,7 @@ int gpt2_cuda_classifier(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, float
                          void *logits, const int32_t *targets, float weight, int gradient,
                          size_t rows, int vocab, int vocab_padded);
 
-/* ---- Sums over an arena (sums.cu): fp64 accumulators ------------------------------------------
- */
+/* ---- Sums over an arena (sums.cu): fp64 accumulators ---------------------------------------- */
 
 #define GPT2_CUDA_SUM_SCRATCH_BYTES ((size_t)1024 * sizeof(double))
 
@@ -149,8 +145,7 @@ int gpt2_cuda_clip(gpt2_cuda_stream_t stream, uint32_t *skip, float *clip, float
 int gpt2_cuda_add_rows(gpt2_cuda_stream_t stream, float *to, const float *rows,
                        const int32_t *places, size_t count, size_t width);
 
-/* ---- Optimizer and copies (adamw.cu) ---------------------------------------------------------
- */
+/* ---- Optimizer and copies (adamw.cu) -------------------------------------------------------- */
 
 #define GPT2_CUDA_DECAY_GRAIN 64 /* elements that share one answer: GPT2_TENSOR_ALIGN */
 

@@ -54,8 +54,7 @@ static const char *shape_text(const gpt2_matmul_shape_t *shape, char text[GPT2_M
     return text;
 }
 
-/* ---- The set ---------------------------------------------------------------------------------
- */
+/* ---- The set -------------------------------------------------------------------------------- */
 
 static int set_preference(cublasLtMatmulPreference_t preference, uint64_t workspace_bytes)
 {
@@ -143,8 +142,7 @@ size_t gpt2_matmuls_bytes(const gpt2_matmuls_t *set)
     return set->options.workspace_bytes + set->scratch_bytes;
 }
 
-/* ---- Plans -----------------------------------------------------------------------------------
- */
+/* ---- Plans ---------------------------------------------------------------------------------- */
 
 /* What the fused operation does beside the product; CUBLASLT_EPILOGUE_DEFAULT: nothing to fuse. */
 static cublasLtEpilogue_t epilogue_of(const gpt2_matmul_shape_t *shape)
@@ -366,8 +364,7 @@ const char *gpt2_matmul_describe(const gpt2_matmul_t *plan, char text[GPT2_MATMU
     return text;
 }
 
-/* ---- Running ---------------------------------------------------------------------------------
- */
+/* ---- Running -------------------------------------------------------------------------------- */
 
 /* One call of cuBLASLt. Only here do pointers meet the operation. */
 static int product(const gpt2_matmul_t *plan, const gpt2_matmul_choice_t *choice,

@@ -22,8 +22,7 @@
 #define ENTRIES_MOST 4096
 #define CHECKSUM_BYTES 26 /* "checksum " and 16 digits and a line's end */
 
-/* ---- Text ------------------------------------------------------------------------------------
- */
+/* ---- Text ----------------------------------------------------------------------------------- */
 
 static int write_matmul_entry(FILE *to, const gpt2_matmul_entry_t *entry)
 {
@@ -94,8 +93,7 @@ static const char *parse_cache(gpt2_matmul_cache_t *cache, char *text, size_t by
     return NULL;
 }
 
-/* ---- Files -----------------------------------------------------------------------------------
- */
+/* ---- Files ---------------------------------------------------------------------------------- */
 
 /* The whole file as a string of *bytes; NULL: there is none, or *why says what is wrong. */
 static char *read_file(const char *path, size_t *bytes, const char **why)
@@ -233,8 +231,7 @@ int gpt2_matmuls_save(gpt2_matmuls_t *set, gpt2_error_t *error)
     return status;
 }
 
-/* ---- Entries ---------------------------------------------------------------------------------
- */
+/* ---- Entries -------------------------------------------------------------------------------- */
 
 static gpt2_matmul_entry_t *find_entry(const gpt2_matmuls_t *set, const gpt2_matmul_shape_t *shape)
 {

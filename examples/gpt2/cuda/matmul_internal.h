@@ -70,8 +70,7 @@ struct gpt2_matmuls {
     gpt2_matmul_cache_t cache;
 };
 
-/* ---- matmul.c --------------------------------------------------------------------------------
- */
+/* ---- matmul.c ------------------------------------------------------------------------------- */
 
 /* Runs a plan with some choice. 0 or a cudaError_t. */
 int gpt2_matmul_execute(const gpt2_matmul_t *plan, const gpt2_matmul_choice_t *choice,
@@ -80,16 +79,14 @@ int gpt2_matmul_execute(const gpt2_matmul_t *plan, const gpt2_matmul_choice_t *c
 void gpt2_matmul_notice(const gpt2_matmuls_t *set, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* ---- matmul_tune.c ---------------------------------------------------------------------------
- */
+/* ---- matmul_tune.c -------------------------------------------------------------------------- */
 
 /* Finds the plan's choice: the quickest that works, or without tuning the first. is_timed: whether
  * candidates were compared. */
 int gpt2_matmul_tune(const gpt2_matmul_t *plan, gpt2_matmul_choice_t *out, int *is_timed,
                      gpt2_error_t *error);
 
-/* ---- matmul_cache.c --------------------------------------------------------------------------
- */
+/* ---- matmul_cache.c ------------------------------------------------------------------------- */
 
 /* Names the file of this chip and reads it, if it is there and whole. */
 int gpt2_matmul_cache_open(gpt2_matmuls_t *set, gpt2_error_t *error);

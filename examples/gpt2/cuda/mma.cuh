@@ -43,8 +43,7 @@ DEVICE_INLINE unsigned warp_lane(void)
     return threadIdx.x % 32;
 }
 
-/* ---- Products of a warp; all its threads call, with whole warps -------------------------------
- */
+/* ---- Products of a warp; all its threads call, with whole warps ----------------------------- */
 
 /* c += A B, in fp32. */
 DEVICE_INLINE void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
@@ -129,8 +128,7 @@ template <int left> DEVICE_INLINE void async_wait(void)
 #endif
 }
 
-/* ---- Single accesses --------------------------------------------------------------------------
- */
+/* ---- Single accesses ------------------------------------------------------------------------ */
 
 /* 16 bytes of global memory, aligned to 16. In PTX, as the compiler takes an assignment of a uint4
  * whose words come from separate registers apart into four stores. */

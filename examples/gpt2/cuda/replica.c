@@ -90,7 +90,7 @@ static const gpt2_replica_ops_t OPS = {
     .settle = gpt2_cuda_settle,
 };
 
-/* ---- Creation ---- */
+/* ---- Creation ------------------------------------------------------------------------------- */
 
 static int find_gpu(gpt2_cuda_replica_t *self, gpt2_error_t *error)
 {

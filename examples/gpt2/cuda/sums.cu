@@ -11,8 +11,7 @@
 #define ROWS_LEAST 64         /* per block of a column sum: 8 per warp */
 #define FOLD_LANES 16         /* threads that share a column of the second pass */
 
-/* ---- Columns ---------------------------------------------------------------------------------
- */
+/* ---- Columns -------------------------------------------------------------------------------- */
 
 /* Per element: reads it once. Each warp takes every eighth row of the block's. */
 template <typename T, bool aligned>
@@ -123,8 +122,7 @@ int gpt2_cuda_column_sum(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, float
                                                                              rows, width);
 }
 
-/* ---- Arenas ----------------------------------------------------------------------------------
- */
+/* ---- Arenas --------------------------------------------------------------------------------- */
 
 /* Per element: reads it once. */
 template <bool is_square>

@@ -11,7 +11,7 @@
 #include "examples/gpt2/cuda/checksum.h"
 #include "examples/gpt2/cuda/kernels.h"
 
-/* ---- Batches ---- */
+/* ---- Batches -------------------------------------------------------------------------------- */
 
 /* Which rows of the batch belong to each token, or to each row of lookups where these lie apart.
  * What stands behind the batch has gradients of zero, so that any row will do. */
@@ -133,7 +133,7 @@ int gpt2_cuda_logits(gpt2_replica_t *base, const gpt2_batch_t *batch, float *log
     return code;
 }
 
-/* ---- Weights and moments ---- */
+/* ---- Weights and moments -------------------------------------------------------------------- */
 
 static int copy_floats(gpt2_cuda_replica_t *self, float *to, const float *from,
                        enum cudaMemcpyKind kind, const char *what, gpt2_error_t *error)

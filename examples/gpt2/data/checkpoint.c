@@ -22,7 +22,7 @@
 
 static const char *const ARENA_FILES[ARENAS] = {"weights.bin", "adam_m.bin", "adam_v.bin"};
 
-/* ---- Saving ---- */
+/* ---- Saving --------------------------------------------------------------------------------- */
 
 static int save_arena(const char *folder, const char *name, const gpt2_layout_t *layout,
                       const float *arena, uint64_t *hashes, gpt2_error_t *error)
@@ -139,7 +139,7 @@ int gpt2_checkpoint_save(const char *folder, const gpt2_model_t *model,
     return 0;
 }
 
-/* ---- Loading ---- */
+/* ---- Loading -------------------------------------------------------------------------------- */
 
 /* A manifest in memory and how far it has been read. */
 typedef struct manifest {
@@ -358,7 +358,7 @@ int gpt2_checkpoint_load(const char *path, gpt2_model_t *model, gpt2_optimizer_t
     return code;
 }
 
-/* ---- The newest that can be relied on ---- */
+/* ---- The newest that can be relied on ------------------------------------------------------- */
 
 /* Reads one file whose tensors are to have these checksums; buffer holds the largest of them. */
 static int verify_arena(const char *folder, int which, const gpt2_layout_t *layout,

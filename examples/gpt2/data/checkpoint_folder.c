@@ -31,7 +31,7 @@ void gpt2_notice(const gpt2_notice_t *notice, const char *format, ...)
     notice->say(notice->user, text);
 }
 
-/* ---- Names ---- */
+/* ---- Names ---------------------------------------------------------------------------------- */
 
 /* 1: the text is a step, in decimal digits and as it would be written. */
 static int parse_step(const char *text, uint64_t *step)
@@ -105,7 +105,7 @@ int gpt2_folder_steps(const char *folder, uint64_t **steps, size_t *count, gpt2_
     return 0;
 }
 
-/* ---- What a killed save left ---- */
+/* ---- What a killed save left ---------------------------------------------------------------- */
 
 /* The name of one leftover, or "": there is none (any more). */
 static int find_leftover(const char *folder, char *name, size_t room, gpt2_error_t *error)
@@ -176,7 +176,7 @@ int gpt2_folder_sweep(const char *folder, const gpt2_notice_t *notice, gpt2_erro
     }
 }
 
-/* ---- A new one ---- */
+/* ---- A new one ------------------------------------------------------------------------------ */
 
 int gpt2_folder_begin(const char *folder, uint64_t step, char *path, gpt2_error_t *error)
 {

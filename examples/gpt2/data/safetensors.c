@@ -63,7 +63,7 @@ int gpt2_safetensors_is(const char *path)
     return dot != NULL && strcmp(dot, ".safetensors") == 0;
 }
 
-/* ---- The header ---- */
+/* ---- The header ----------------------------------------------------------------------------- */
 
 static int open_source(const char *path, source_t *source, gpt2_error_t *error)
 {
@@ -198,7 +198,7 @@ refuse:
     return gpt2_fail(error, "%s: not a safetensors header, at its byte %zu", source->path, json.at);
 }
 
-/* ---- The shape ---- */
+/* ---- The shape ------------------------------------------------------------------------------ */
 
 /* Which block a name belongs to, and what follows "h.3."; -1: none. */
 static int layer_of(const char *name, const char **rest)
@@ -337,7 +337,7 @@ int gpt2_safetensors_inspect(const char *path, gpt2_shape_t *shape, gpt2_error_t
     return code;
 }
 
-/* ---- Reading ---- */
+/* ---- Reading -------------------------------------------------------------------------------- */
 
 typedef struct weights_loader {
     gpt2_model_t *model;
@@ -462,7 +462,7 @@ int gpt2_safetensors_load(const char *path, gpt2_model_t *model, gpt2_error_t *e
     return code;
 }
 
-/* ---- Writing ---- */
+/* ---- Writing -------------------------------------------------------------------------------- */
 
 /* The tensors in the order of files: embeddings, blocks, final norm. name [GPT2_NAME_MAX]. */
 static size_t nth_tensor(const gpt2_layout_t *layout, size_t n, char *name, int *transposed)

@@ -57,8 +57,7 @@ int gpt2_dp_finish(const gpt2_dp_t *self, const char *what, dp_status_t status, 
     return status == DP_OK ? 0 : gpt2_dp_failed(self, what, status, error);
 }
 
-/* ---- Entries of the table ----------------------------------------------------------------------
- */
+/* ---- Entries of the table ------------------------------------------------------------------- */
 
 void gpt2_dp_abort(gpt2_strategy_t *base, const char *reason)
 {

@@ -23,7 +23,7 @@ double gpt2_now(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* ---- What happens inside a pass ---- */
+/* ---- What happens inside a pass ------------------------------------------------------------- */
 
 static int on_ready(void *user, size_t first, size_t count)
 {
@@ -59,7 +59,7 @@ static gpt2_hooks_t hooks_of(gpt2_trainer_t *self)
     return (gpt2_hooks_t){self, on_ready, on_span_begin, on_span_end};
 }
 
-/* ---- Agreement at the start ---- */
+/* ---- Agreement at the start ----------------------------------------------------------------- */
 
 /* What rank 0 decides for all; sent as bytes between equal programs. */
 typedef struct plan {
@@ -174,7 +174,7 @@ static int agree(gpt2_trainer_t *self, gpt2_shape_t shape, plan_t *plan, gpt2_er
     return gpt2_fail(error, "rank %d: rank 0 could not start", strategy->rank);
 }
 
-/* ---- Creation ---- */
+/* ---- Creation ------------------------------------------------------------------------------- */
 
 static int open_data(gpt2_trainer_t *self, gpt2_error_t *error)
 {
@@ -436,7 +436,7 @@ void gpt2_trainer_destroy(gpt2_trainer_t *self)
     free(self);
 }
 
-/* ---- Steps ---- */
+/* ---- Steps ---------------------------------------------------------------------------------- */
 
 /* Which tokens occur in the global batch. Every rank has all data and computes the same list
  * without a message, while the device works on the step before. If data differ between ranks,

@@ -118,7 +118,7 @@ static dp_status_t start_pump(dp_sink_t *sink, dp_error_t *error)
     return dp_error_set(error, DP_ERR_SYSTEM, "a thread for the output: %s", strerror(failed));
 }
 
-/* ---- Life ------------------------------------------------------------------------------------ */
+/* ---- Life ----------------------------------------------------------------------------------- */
 
 static void on_writable(evutil_socket_t fd, short what, void *context)
 {

@@ -28,7 +28,7 @@ typedef struct doorbell {
     alignas(DP_CONTROL_LINE) _Atomic uint64_t pages[];
 } doorbell_t;
 
-/* ---- The block and its records --------------------------------------------------------------- */
+/* ---- The block and its records -------------------------------------------------------------- */
 
 static size_t stride_for(int count)
 {
@@ -116,7 +116,7 @@ void dp_control_close(dp_control_t *control)
     *control = (dp_control_t){0};
 }
 
-/* ---- Meeting --------------------------------------------------------------------------------- */
+/* ---- Meeting -------------------------------------------------------------------------------- */
 
 static int is_aborted(const dp_control_t *control)
 {

@@ -30,7 +30,7 @@ static dp_cpu_group_t *group_of(dp_engine_group_t *group)
     return (dp_cpu_group_t *)(void *)group;
 }
 
-/* ---- Operations ------------------------------------------------------------------------------ */
+/* ---- Operations ----------------------------------------------------------------------------- */
 
 /* Notes why the engine stops; the first reason counts. */
 static void stop_engine(dp_cpu_engine_t *engine, dp_status_t status, const char *text)
@@ -181,7 +181,7 @@ static uint64_t cpu_moves(const dp_engine_t *self, int *awaits)
     return atomic_load_explicit(&engine->activity.moves, memory_order_relaxed);
 }
 
-/* ---- Memory ---------------------------------------------------------------------------------- */
+/* ---- Memory --------------------------------------------------------------------------------- */
 
 static dp_status_t cpu_alloc(dp_engine_t *self, size_t bytes, void **memory)
 {
@@ -211,7 +211,7 @@ static int cpu_pulls(const dp_engine_t *self, const int *ranks, int count, size_
     return 1;
 }
 
-/* ---- Life ------------------------------------------------------------------------------------ */
+/* ---- Life ----------------------------------------------------------------------------------- */
 
 static dp_status_t cpu_group_create(dp_engine_t *self, const dp_engine_members_t *members,
                                     dp_engine_group_t **group, dp_error_t *error)

@@ -140,7 +140,7 @@ struct dp_cpu_engine {
 dp_status_t dp_cpu_adopt(dp_engine_t *self, void *memory, size_t bytes, dp_error_t *error);
 dp_status_t dp_cpu_disown(dp_engine_t *self, void *memory);
 
-/* ---- Groups (cpu/group.c) -------------------------------------------------------------------- */
+/* ---- Groups (cpu/group.c) ------------------------------------------------------------------- */
 
 /* Local, and quick: partners are connected by the first operation. */
 dp_status_t dp_cpu_group_make(dp_cpu_engine_t *engine, const dp_engine_members_t *members,
@@ -156,7 +156,7 @@ dp_status_t dp_cpu_group_connect(dp_cpu_group_t *group);
 /* The two ranks of a send, as a group of their own. */
 dp_status_t dp_cpu_group_pair(dp_cpu_group_t *group, int root, int peer, dp_cpu_group_t **pair);
 
-/* ---- Introductions (cpu/introduce.c) --------------------------------------------------------- */
+/* ---- Introductions (cpu/introduce.c) -------------------------------------------------------- */
 
 /* Tells all ranks what they need to know, keeps what they tell, and connects the world. *spin_ns:
  * how long to poll. Collective. */
@@ -167,7 +167,7 @@ dp_status_t dp_cpu_say_hello(dp_cpu_engine_t *engine, dp_bootstrap_t *bootstrap,
 /* The link's number of a rank of the world, connected if need be. */
 dp_status_t dp_cpu_connect(dp_cpu_engine_t *engine, int world_rank, int *peer, dp_error_t *error);
 
-/* ---- Running --------------------------------------------------------------------------------- */
+/* ---- Running -------------------------------------------------------------------------------- */
 
 /* Inside the node. Arrives, and returns when this rank's result is complete and the others have
  * finished reading its memory. */
@@ -203,7 +203,7 @@ dp_status_t dp_cpu_run_exchange(dp_cpu_group_t *group, dp_engine_op_t *op, int r
 dp_status_t dp_exchange_pool_create(int size, dp_exchange_pool_t **out, dp_error_t *error);
 void dp_exchange_pool_destroy(dp_exchange_pool_t *pool); /* NULL is fine */
 
-/* ---- Steps all are made of (cpu/steps.c) ----------------------------------------------------- */
+/* ---- Steps all are made of (cpu/steps.c) ---------------------------------------------------- */
 
 /* Publishes what the others must know of op, waits at the barrier, and checks that all of the node
  * are at the same operation. */

@@ -24,7 +24,7 @@
 #define PUBLICATION_EAGER (PUBLICATION_BYTES - DP_EAGER_BYTES)
 _Static_assert(PUBLICATION_ROW + PUBLICATION_ROW_BYTES <= PUBLICATION_EAGER, "they do not overlap");
 
-/* ---- Who ------------------------------------------------------------------------------------- */
+/* ---- Who ------------------------------------------------------------------------------------ */
 
 /* The members' nodes, as a topology of their own. */
 static dp_status_t make_topology(dp_cpu_group_t *group, const dp_topology_t *world)
@@ -70,7 +70,7 @@ static dp_status_t check_members(const dp_cpu_engine_t *engine, const dp_engine_
                         members->name, engine->rank);
 }
 
-/* ---- Life ------------------------------------------------------------------------------------ */
+/* ---- Life ----------------------------------------------------------------------------------- */
 
 static dp_status_t make_publications(dp_cpu_group_t *group)
 {
@@ -196,7 +196,7 @@ dp_status_t dp_cpu_group_make(dp_cpu_engine_t *engine, const dp_engine_members_t
     return status;
 }
 
-/* ---- Pairs ----------------------------------------------------------------------------------- */
+/* ---- Pairs ---------------------------------------------------------------------------------- */
 
 dp_status_t dp_cpu_group_pair(dp_cpu_group_t *group, int root, int peer, dp_cpu_group_t **pair)
 {
@@ -224,7 +224,7 @@ dp_status_t dp_cpu_group_pair(dp_cpu_group_t *group, int root, int peer, dp_cpu_
     return DP_OK;
 }
 
-/* ---- Connecting ------------------------------------------------------------------------------ */
+/* ---- Connecting ----------------------------------------------------------------------------- */
 
 /* 1: two ranks of different nodes exchange messages, because one is the other's partner. */
 static int are_partners(const dp_topology_t *topology, int a, int b)

@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-/* ---- Failing --------------------------------------------------------------------------------- */
+/* ---- Failing -------------------------------------------------------------------------------- */
 
 dp_status_t dp_cpu_bad_offset(dp_cpu_group_t *group, int local)
 {
@@ -20,7 +20,7 @@ dp_status_t dp_cpu_bad_offset(dp_cpu_group_t *group, int local)
         group->title, dp_cpu_world_rank(group, local));
 }
 
-/* ---- Arriving -------------------------------------------------------------------------------- */
+/* ---- Arriving ------------------------------------------------------------------------------- */
 
 static int is_root(const dp_cpu_group_t *group, const dp_engine_op_t *op)
 {
@@ -256,7 +256,7 @@ dp_status_t dp_cpu_node_barrier(dp_cpu_group_t *group)
     return dp_control_barrier(&group->control, NULL);
 }
 
-/* ---- The others' memory ---------------------------------------------------------------------- */
+/* ---- The others' memory --------------------------------------------------------------------- */
 
 const dp_control_piece_t *dp_cpu_published_piece(const dp_cpu_group_t *group, int local,
                                                  size_t piece)
@@ -302,7 +302,7 @@ dp_status_t dp_cpu_output_at(dp_cpu_group_t *group, int local, size_t piece, siz
     return *out != NULL ? DP_OK : dp_cpu_bad_offset(group, local);
 }
 
-/* ---- Figures --------------------------------------------------------------------------------- */
+/* ---- Figures -------------------------------------------------------------------------------- */
 
 int64_t dp_cpu_divisor(const dp_cpu_group_t *group, const dp_engine_op_t *op)
 {

@@ -61,7 +61,7 @@ static emulated_engine_t *emulated_of(dp_engine_t *engine)
     return (emulated_engine_t *)(void *)engine;
 }
 
-/* ---- The ring -------------------------------------------------------------------------------- */
+/* ---- The ring ------------------------------------------------------------------------------- */
 
 uint64_t dp_emulated_ns(dp_collective_t collective, int ranks, uint64_t bytes, uint64_t bandwidth,
                         uint64_t latency_ns)
@@ -102,7 +102,7 @@ static uint64_t bytes_of(const dp_engine_op_t *op)
     return elements * dp_dtype_bytes(op->dtype);
 }
 
-/* ---- Operations ------------------------------------------------------------------------------ */
+/* ---- Operations ----------------------------------------------------------------------------- */
 
 static int is_reduction(const dp_engine_op_t *op)
 {
@@ -289,7 +289,7 @@ static dp_status_t emulated_enqueue(dp_engine_t *self, dp_stream_t *stream, dp_w
     return status;
 }
 
-/* ---- Memory ---------------------------------------------------------------------------------- */
+/* ---- Memory --------------------------------------------------------------------------------- */
 
 static dp_status_t zero(emulated_engine_t *engine, void *memory, size_t bytes)
 {
@@ -395,7 +395,7 @@ static dp_status_t emulated_disown(dp_engine_t *self, void *memory)
     return remove_range(emulated_of(self), memory, 0);
 }
 
-/* ---- Life ------------------------------------------------------------------------------------ */
+/* ---- Life ----------------------------------------------------------------------------------- */
 
 static dp_status_t emulated_group_create(dp_engine_t *self, const dp_engine_members_t *members,
                                          dp_engine_group_t **group, dp_error_t *error)

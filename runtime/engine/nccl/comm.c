@@ -15,7 +15,7 @@
 
 #include "runtime/base/driver.h"
 
-/* ---- Calls ----------------------------------------------------------------------------------- */
+/* ---- Calls ---------------------------------------------------------------------------------- */
 
 void dp_nccl_back_off(unsigned *turns)
 {
@@ -161,7 +161,7 @@ static void queue_job(dp_nccl_group_t *group)
     pthread_cond_broadcast(&engine->change);
 }
 
-/* ---- Versions -------------------------------------------------------------------------------- */
+/* ---- Versions ------------------------------------------------------------------------------- */
 
 /* From here on NCCL starts the kernels of several communicators in the order they are issued in
  * (NCCL_LAUNCH_ORDER_IMPLICIT). Nothing newer is called: what is in the header and not in an older
@@ -222,7 +222,7 @@ dp_status_t dp_nccl_check_version(const dp_nccl_engine_t *engine, int *version, 
                         engine->rank, found, library_path(), oldest, NCCL_MAJOR, built);
 }
 
-/* ---- Making ---------------------------------------------------------------------------------- */
+/* ---- Making --------------------------------------------------------------------------------- */
 
 /* Until NCCL has made the communicator or says why not. */
 static dp_status_t await_init(dp_nccl_group_t *group, uint64_t deadline_ns, dp_error_t *error)
@@ -382,7 +382,7 @@ dp_status_t dp_nccl_connect_world(dp_nccl_engine_t *engine, uint64_t deadline_ns
     return status;
 }
 
-/* ---- Groups ---------------------------------------------------------------------------------- */
+/* ---- Groups --------------------------------------------------------------------------------- */
 
 void dp_nccl_group_free(dp_nccl_group_t *group)
 {
@@ -526,7 +526,7 @@ void dp_nccl_group_destroy(dp_engine_t *self, dp_engine_group_t *group)
     pthread_mutex_unlock(&engine->lock);
 }
 
-/* ---- The keeper's part ----------------------------------------------------------------------- */
+/* ---- The keeper's part ---------------------------------------------------------------------- */
 
 void dp_nccl_keep_make(dp_nccl_group_t *group)
 {

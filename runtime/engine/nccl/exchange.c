@@ -25,7 +25,7 @@ typedef struct exchange_run {
     dp_error_t *error;
 } exchange_run_t;
 
-/* ---- Who sends what -------------------------------------------------------------------------- */
+/* ---- Who sends what ------------------------------------------------------------------------- */
 
 static const uint64_t *row_of(const exchange_run_t *run, int rank)
 {
@@ -82,7 +82,7 @@ static size_t total_for(const exchange_run_t *run, int rank)
     return total;
 }
 
-/* ---- Rows ------------------------------------------------------------------------------------ */
+/* ---- Rows ----------------------------------------------------------------------------------- */
 
 static void write_row(exchange_run_t *run)
 {
@@ -179,7 +179,7 @@ static dp_status_t learn_rows(exchange_run_t *run)
     return dp_nccl_await_event(engine, engine->rows_came, engine->limit_ns, run->task, run->error);
 }
 
-/* ---- Blocks ---------------------------------------------------------------------------------- */
+/* ---- Blocks --------------------------------------------------------------------------------- */
 
 /* The lowest rank that cannot take what comes, in words that are the same everywhere. */
 static void check_room(const exchange_run_t *run, dp_error_t *truncated)

@@ -14,7 +14,7 @@
 
 #define PAGE ((size_t)4096)
 
-/* ---- Handles --------------------------------------------------------------------------------- */
+/* ---- Handles -------------------------------------------------------------------------------- */
 
 static dp_status_t add_handle(dp_nccl_range_t *range, dp_nccl_group_t *group, dp_error_t *error)
 {
@@ -127,7 +127,7 @@ void dp_nccl_memory_leave(dp_nccl_group_t *group)
     pthread_mutex_unlock(&engine->memory_lock);
 }
 
-/* ---- Ranges ---------------------------------------------------------------------------------- */
+/* ---- Ranges --------------------------------------------------------------------------------- */
 
 static dp_nccl_range_t **find_range(dp_nccl_engine_t *engine, const char *base)
 {

@@ -18,7 +18,7 @@
 #include "kernels/cuda.h"
 #include "runtime/base/inject.h"
 
-/* ---- Stopping -------------------------------------------------------------------------------- */
+/* ---- Stopping ------------------------------------------------------------------------------- */
 
 /* The device learns first: nothing that was half reduced may be used once streams move again. */
 void dp_nccl_stop(dp_nccl_engine_t *engine, dp_status_t status, const char *text)
@@ -56,7 +56,7 @@ static void nccl_abort(dp_engine_t *self, dp_status_t status, const char *text)
     dp_nccl_stop(dp_nccl_of(self), status, text);
 }
 
-/* ---- Operations ------------------------------------------------------------------------------ */
+/* ---- Operations ----------------------------------------------------------------------------- */
 
 static dp_status_t add_page(dp_nccl_engine_t *engine)
 {
@@ -238,7 +238,7 @@ static dp_status_t nccl_enqueue(dp_engine_t *self, dp_stream_t *stream, dp_work_
     return status;
 }
 
-/* ---- Life ------------------------------------------------------------------------------------ */
+/* ---- Life ----------------------------------------------------------------------------------- */
 
 static void nccl_destroy(dp_engine_t *self)
 {

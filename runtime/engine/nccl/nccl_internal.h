@@ -157,7 +157,7 @@ static inline int dp_nccl_is_aborted(const dp_nccl_engine_t *engine)
 /* Lets the CPU go for a while that grows with the turns taken. */
 void dp_nccl_back_off(unsigned *turns);
 
-/* ---- nccl.c ---------------------------------------------------------------------------------- */
+/* ---- nccl.c --------------------------------------------------------------------------------- */
 
 /* Notes why the engine stops, and has the communicators aborted; the first reason counts. */
 void dp_nccl_stop(dp_nccl_engine_t *engine, dp_status_t status, const char *text);
@@ -165,7 +165,7 @@ void dp_nccl_stop(dp_nccl_engine_t *engine, dp_status_t status, const char *text
 dp_status_t dp_nccl_stop_in(const dp_nccl_task_t *task, dp_status_t status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* ---- nccl/comm.c ----------------------------------------------------------------------------- */
+/* ---- nccl/comm.c ---------------------------------------------------------------------------- */
 
 /*
  * A call into NCCL on a group's communicator, then until NCCL has taken it. issue_lock is held by
@@ -213,7 +213,7 @@ dp_status_t dp_nccl_group_create(dp_engine_t *self, const dp_engine_members_t *m
                                  dp_engine_group_t **group, dp_error_t *error);
 void dp_nccl_group_destroy(dp_engine_t *self, dp_engine_group_t *group);
 
-/* ---- nccl/watch.c ---------------------------------------------------------------------------- */
+/* ---- nccl/watch.c --------------------------------------------------------------------------- */
 
 dp_status_t dp_nccl_threads_start(dp_nccl_engine_t *engine, dp_error_t *error);
 /* A thread that takes no signals: these are the program's. 1: it runs. */
@@ -224,13 +224,13 @@ void dp_nccl_keep_make(dp_nccl_group_t *group);
 void dp_nccl_keep_end(dp_nccl_group_t *group);
 void dp_nccl_keep_break(dp_nccl_engine_t *engine);
 
-/* ---- nccl/run.c, nccl/exchange.c ------------------------------------------------------------- */
+/* ---- nccl/run.c, nccl/exchange.c ------------------------------------------------------------ */
 
 /* Issue an operation on a stream; issue_lock is held. */
 dp_status_t dp_nccl_issue(dp_nccl_task_t *task, cudaStream_t stream, dp_error_t *error);
 dp_status_t dp_nccl_issue_exchange(dp_nccl_task_t *task, cudaStream_t stream, dp_error_t *error);
 
-/* ---- nccl/memory.c --------------------------------------------------------------------------- */
+/* ---- nccl/memory.c -------------------------------------------------------------------------- */
 
 dp_status_t dp_nccl_alloc(dp_engine_t *self, size_t bytes, void **memory);
 dp_status_t dp_nccl_free(dp_engine_t *self, void *memory);

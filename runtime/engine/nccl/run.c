@@ -34,7 +34,7 @@ typedef struct run {
     int root;
 } nccl_run_t;
 
-/* ---- Types ----------------------------------------------------------------------------------- */
+/* ---- Types ---------------------------------------------------------------------------------- */
 
 /* 0: NCCL has none. */
 static int find_type(dp_dtype_t dtype, ncclDataType_t *type)
@@ -100,7 +100,7 @@ static int find_reduction(nccl_run_t *run)
     }
 }
 
-/* ---- Memory and passes ----------------------------------------------------------------------- */
+/* ---- Memory and passes ---------------------------------------------------------------------- */
 
 /* Scratch memory, freed on the stream behind the operation (release_scratch()). Allocated in stream
  * order, so no call waits for the device. */
@@ -225,7 +225,7 @@ static dp_status_t prepare_source(nccl_run_t *run, const dp_engine_piece_t *piec
     return status;
 }
 
-/* ---- NCCL's reductions ----------------------------------------------------------------------- */
+/* ---- NCCL's reductions ---------------------------------------------------------------------- */
 
 /* out may be unwanted, but NCCL writes it. */
 static dp_status_t output_of(nccl_run_t *run, const dp_engine_piece_t *piece, size_t count,
@@ -339,7 +339,7 @@ static dp_status_t run_reduction(nccl_run_t *run)
     return status;
 }
 
-/* ---- Reductions by sections ------------------------------------------------------------------ */
+/* ---- Reductions by sections ----------------------------------------------------------------- */
 
 static size_t section_begin(const nccl_run_t *run, int rank)
 {
@@ -515,7 +515,7 @@ static dp_status_t run_by_sections(nccl_run_t *run)
     return status;
 }
 
-/* ---- Moves ----------------------------------------------------------------------------------- */
+/* ---- Moves ---------------------------------------------------------------------------------- */
 
 static ncclResult_t gather_rows(nccl_run_t *run, const dp_engine_piece_t *piece, char *out,
                                 size_t stride)
@@ -576,7 +576,7 @@ static dp_status_t run_moves(nccl_run_t *run)
     return status == DP_OK ? DP_NCCL_CALL(run->group, move_pieces(run), run->error) : status;
 }
 
-/* ---- All ------------------------------------------------------------------------------------- */
+/* ---- All ------------------------------------------------------------------------------------ */
 
 static dp_status_t make_room(dp_nccl_engine_t *engine, size_t pieces, dp_error_t *error)
 {

@@ -21,7 +21,7 @@
 
 #define LOOK_NS 10000000u /* between two looks at operations in flight */
 
-/* ---- The keeper ------------------------------------------------------------------------------ */
+/* ---- The keeper ----------------------------------------------------------------------------- */
 
 static void forget_group(dp_nccl_group_t *group)
 {
@@ -95,7 +95,7 @@ static void *keeper_main(void *argument)
     return NULL;
 }
 
-/* ---- The watcher ----------------------------------------------------------------------------- */
+/* ---- The watcher ---------------------------------------------------------------------------- */
 
 /* The first operation of a group that is under way, or NULL. lock is held. */
 static const dp_nccl_task_t *first_of(const dp_nccl_engine_t *engine, const dp_nccl_group_t *group)
@@ -219,7 +219,7 @@ static void *watcher_main(void *argument)
     return NULL;
 }
 
-/* ---- Both ------------------------------------------------------------------------------------ */
+/* ---- Both ----------------------------------------------------------------------------------- */
 
 int dp_nccl_thread_start(pthread_t *thread, void *(*run)(void *), void *argument)
 {

@@ -62,7 +62,7 @@ void nccl_double_count(size_t *counter)
     pthread_mutex_unlock(&nccl_double.lock);
 }
 
-/* ---- For tests ------------------------------------------------------------------------------- */
+/* ---- For tests ------------------------------------------------------------------------------ */
 
 void nccl_double_reset(void)
 {
@@ -114,7 +114,7 @@ size_t nccl_double_aborted(void)
     return read_counter(&nccl_double.aborted);
 }
 
-/* ---- Memory, versions, words ----------------------------------------------------------------- */
+/* ---- Memory, versions, words ---------------------------------------------------------------- */
 
 ncclResult_t ncclMemAlloc(void **memory, size_t bytes)
 {
@@ -156,7 +156,7 @@ const char *ncclGetLastError(ncclComm_t comm)
     return "";
 }
 
-/* ---- Calls ----------------------------------------------------------------------------------- */
+/* ---- Calls ---------------------------------------------------------------------------------- */
 
 static void settle_meetings(ncclComm_t comm, operation_t *operations, size_t count)
 {

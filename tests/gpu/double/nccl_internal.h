@@ -17,7 +17,7 @@ enum { ranks_max = 20, looks = 3, operations_max = 4096 };
 
 typedef enum kind { ALL_REDUCE, REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, SEND, RECV } kind_t;
 
-/* ---- Shared by the ranks of a communicator, threads or processes ----------------------------- */
+/* ---- Shared by the ranks of a communicator, threads or processes ---------------------------- */
 
 /* What one rank brings to a meeting. */
 typedef struct post {
@@ -64,7 +64,7 @@ typedef struct map {
     int comms, was_joined;
 } map_t;
 
-/* ---- This process's -------------------------------------------------------------------------- */
+/* ---- This process's ------------------------------------------------------------------------- */
 
 typedef struct operation {
     kind_t kind;
@@ -122,7 +122,7 @@ int nccl_double_strikes(nccl_fault_t fault);
 int nccl_double_value(nccl_fault_t fault);
 void nccl_double_count(size_t *counter);
 
-/* ---- nccl_room.c ----------------------------------------------------------------------------- */
+/* ---- nccl_room.c ---------------------------------------------------------------------------- */
 
 map_t *nccl_room_make(void);                     /* with an id of its own */
 map_t *nccl_room_find(const ncclUniqueId *id);   /* counts a communicator in; never NULL */
@@ -137,12 +137,12 @@ meeting_t *nccl_room_meeting(room_t *room, int is_pair, int from, int to, uint64
 void nccl_room_end_meeting(map_t *map, meeting_t *meeting);
 uint64_t nccl_room_take_bytes(room_t *room, size_t bytes);
 
-/* ---- nccl_comm.c ----------------------------------------------------------------------------- */
+/* ---- nccl_comm.c ---------------------------------------------------------------------------- */
 
 /* Puts a group that is in progress on its stream. The room is locked. */
 ncclResult_t nccl_comm_launch(ncclComm_t comm);
 
-/* ---- nccl_work.c ----------------------------------------------------------------------------- */
+/* ---- nccl_work.c ---------------------------------------------------------------------------- */
 
 size_t nccl_operation_bytes(const operation_t *operation);
 void nccl_work_run(void *work); /* on its stream; frees it */

@@ -27,7 +27,7 @@
 #define ROOM_BYTES (dp_align_up(sizeof(room_t), 4096) + HEAP_BYTES)
 #define WINDOW 256 /* cells from a meeting's first choice */
 
-/* ---- Life ------------------------------------------------------------------------------------ */
+/* ---- Life ----------------------------------------------------------------------------------- */
 
 static int map_memory(map_t *map, int fd)
 {
@@ -147,7 +147,7 @@ void nccl_room_drop_unused(void)
     }
 }
 
-/* ---- Waiting --------------------------------------------------------------------------------- */
+/* ---- Waiting -------------------------------------------------------------------------------- */
 
 void nccl_room_lock(room_t *room)
 {
@@ -175,7 +175,7 @@ void nccl_room_wait(room_t *room)
     nccl_room_lock(room);
 }
 
-/* ---- Meetings -------------------------------------------------------------------------------- */
+/* ---- Meetings ------------------------------------------------------------------------------- */
 
 /* Operations follow each other in neighbouring cells, so a match is nearly always the first. */
 meeting_t *nccl_room_meeting(room_t *room, int is_pair, int from, int to, uint64_t index)

@@ -13,7 +13,7 @@
 #include "kernels/naive.h"
 #include "runtime/base/common.h"
 
-/* ---- What an operation gives ----------------------------------------------------------------- */
+/* ---- What an operation gives ---------------------------------------------------------------- */
 
 static dp_dtype_t dtype_of(ncclDataType_t type)
 {
@@ -132,7 +132,7 @@ static void compute(const ncclComm_t comm, operation_t *operation)
     }
 }
 
-/* ---- Meeting --------------------------------------------------------------------------------- */
+/* ---- Meeting -------------------------------------------------------------------------------- */
 
 static int place_of(const ncclComm_t comm, const operation_t *operation)
 {

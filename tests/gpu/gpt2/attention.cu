@@ -58,8 +58,7 @@ static size_t rows_of(const shape_t *shape)
     return (size_t)shape->batch * (size_t)shape->length * (size_t)shape->heads;
 }
 
-/* ---- Arrays of either type --------------------------------------------------------------------
- */
+/* ---- Arrays of either type ------------------------------------------------------------------ */
 
 typedef struct array {
     gpt2_cuda_type_t type;
@@ -125,8 +124,7 @@ static float *array_get(const array_t *array)
     return values;
 }
 
-/* ---- The plain loop ---------------------------------------------------------------------------
- */
+/* ---- The plain loop ------------------------------------------------------------------------- */
 
 typedef struct truth {
     double *out, *lse, *dqkv;
@@ -210,8 +208,7 @@ static void truth_free(truth_t *truth)
     free(truth->dqkv);
 }
 
-/* ---- A case -----------------------------------------------------------------------------------
- */
+/* ---- A case --------------------------------------------------------------------------------- */
 
 typedef struct run {
     shape_t shape;
@@ -488,8 +485,7 @@ static void check_repeats(shape_t shape, int times)
 }
 
 #ifndef DP_SIMT
-/* ---- On the device only -----------------------------------------------------------------------
- */
+/* ---- On the device only --------------------------------------------------------------------- */
 
 static double *as_doubles(const array_t *array)
 {

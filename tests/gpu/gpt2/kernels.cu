@@ -65,8 +65,7 @@ static void run_twice(F launch, tensor_t *const *outs, int count, const char *wh
     simt_order = order;
 }
 
-/* ---- Embeddings ------------------------------------------------------------------------------
- */
+/* ---- Embeddings ----------------------------------------------------------------------------- */
 
 static void check_embed_backward(gpt2_cuda_type_t type, const int32_t *tokens, size_t rows,
                                  size_t length, size_t context, size_t width, int vocab,
@@ -189,8 +188,7 @@ static void check_tokens(void)
     free(plan);
 }
 
-/* ---- Norms -----------------------------------------------------------------------------------
- */
+/* ---- Norms ---------------------------------------------------------------------------------- */
 
 static void check_norm_backward(gpt2_cuda_type_t type, const tensor_t *x, size_t rows, size_t width,
                                 size_t skew, int fresh, int accumulate)
@@ -325,8 +323,7 @@ static void check_norm(gpt2_cuda_type_t type, size_t rows, size_t width, size_t 
     free(to_rstd);
 }
 
-/* ---- Bias, GELU, column sums -----------------------------------------------------------------
- */
+/* ---- Bias, GELU, column sums ---------------------------------------------------------------- */
 
 static double gelu(double x)
 {
@@ -409,8 +406,7 @@ static void check_column_sum(gpt2_cuda_type_t type, size_t rows, size_t width, s
     free(expected);
 }
 
-/* ---- The loss --------------------------------------------------------------------------------
- */
+/* ---- The loss ------------------------------------------------------------------------------- */
 
 static void check_classifier(gpt2_cuda_type_t type, size_t rows, int vocab, int padded, size_t skew,
                              int gradient)
@@ -466,8 +462,7 @@ static void check_classifier(gpt2_cuda_type_t type, size_t rows, int vocab, int 
     free(targets);
 }
 
-/* ---- Arenas ----------------------------------------------------------------------------------
- */
+/* ---- Arenas --------------------------------------------------------------------------------- */
 
 static void check_sums(size_t count, size_t skew)
 {
@@ -662,8 +657,7 @@ static void check_copies(size_t count, size_t skew)
     }
 }
 
-/* ---- Launches --------------------------------------------------------------------------------
- */
+/* ---- Launches ------------------------------------------------------------------------------- */
 
 /* A launch tells what became of itself, not what its thread left behind. */
 static void check_older_error(void)
@@ -680,8 +674,7 @@ static void check_older_error(void)
     MUST(cudaFree(to));
 }
 
-/* ---- Speed -----------------------------------------------------------------------------------
- */
+/* ---- Speed ---------------------------------------------------------------------------------- */
 
 #define REPEATS 10
 
@@ -810,8 +803,7 @@ static void measure_all(void)
     measure_arena(124475904);
 }
 
-/* ---- All of them -----------------------------------------------------------------------------
- */
+/* ---- All of them ---------------------------------------------------------------------------- */
 
 static void check_sizes(gpt2_cuda_type_t type)
 {

@@ -23,8 +23,7 @@ const gpt2_matmul_t *matmul_plan(gpt2_matmuls_t *set, const gpt2_matmul_shape_t 
     return plan;
 }
 
-/* ---- Tensors ---------------------------------------------------------------------------------
- */
+/* ---- Tensors -------------------------------------------------------------------------------- */
 
 matmul_tensor_t matmul_tensor(gpt2_cuda_type_t type, size_t count, unsigned seed)
 {
@@ -94,8 +93,7 @@ static double gelu_slope(double x)
     return (gelu(x + by) - gelu(x - by)) / (2.0 * by);
 }
 
-/* ---- Every kind against loops ----------------------------------------------------------------
- */
+/* ---- Every kind against loops --------------------------------------------------------------- */
 
 void matmul_check_forward(gpt2_matmuls_t *set, const gpt2_matmul_shape_t *shape)
 {

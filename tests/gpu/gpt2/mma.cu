@@ -34,8 +34,7 @@ static int failures;
         }                                                                                          \
     } while (0)
 
-/* ---- Kernels of one warp ----------------------------------------------------------------------
- */
+/* ---- Kernels of one warp -------------------------------------------------------------------- */
 
 /* c [16][8] += a [16][16] b [16][8], all row-major. */
 __global__ void mma_kernel(float *c, const uint16_t *a, const uint16_t *b)
@@ -137,8 +136,7 @@ __global__ void words_kernel(uint32_t *out)
     memcpy(out + 9, &pair, 8);
 }
 
-/* ---- The host's side --------------------------------------------------------------------------
- */
+/* ---- The host's side ------------------------------------------------------------------------ */
 
 static uint32_t next_random(uint64_t *state)
 {

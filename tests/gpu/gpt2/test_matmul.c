@@ -65,8 +65,7 @@ static gpt2_matmuls_t *make_set(int tune, int fuse, const char *cache)
     return set;
 }
 
-/* ---- Products -------------------------------------------------------------------------------
- */
+/* ---- Products ------------------------------------------------------------------------------- */
 
 static void products_equal_plain_loops(void **state)
 {
@@ -173,8 +172,7 @@ static void a_weight_that_adds_is_timed_adding(void **state)
     gpt2_matmuls_destroy(set);
 }
 
-/* ---- Plans -----------------------------------------------------------------------------------
- */
+/* ---- Plans ---------------------------------------------------------------------------------- */
 
 static void equal_shapes_share_a_plan(void **state)
 {
@@ -253,8 +251,7 @@ static void a_run_allocates_nothing_and_waits_for_nothing(void **state)
     gpt2_matmuls_destroy(set);
 }
 
-/* ---- Tuning ----------------------------------------------------------------------------------
- */
+/* ---- Tuning --------------------------------------------------------------------------------- */
 
 static void tuning_takes_a_kernel_that_works(void **state)
 {
@@ -317,8 +314,7 @@ static void kernels_that_need_more_workspace_are_left_out(void **state)
     gpt2_matmuls_destroy(set);
 }
 
-/* ---- The cache -------------------------------------------------------------------------------
- */
+/* ---- The cache ------------------------------------------------------------------------------ */
 
 /* The only file in the cache; fails unless there is exactly one. */
 static const char *only_file(const char *folder)
@@ -470,8 +466,7 @@ static void a_cache_that_cannot_be_written_says_why(void **state)
     gpt2_matmuls_destroy(set);
 }
 
-/* ---- Failures --------------------------------------------------------------------------------
- */
+/* ---- Failures ------------------------------------------------------------------------------- */
 
 /* A set with a tuned plan, saved; 0 or -1, and nothing is left either way. */
 static int whole_life(const char *folder)

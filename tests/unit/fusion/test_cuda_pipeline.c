@@ -67,7 +67,7 @@ static void any_operations_give_the_right_results(void **unused)
     }
 }
 
-/* ---- An optimizer ---------------------------------------------------------------------------- */
+/* ---- An optimizer --------------------------------------------------------------------------- */
 
 enum { steps = 6, elements = 5000 };
 

@@ -38,7 +38,7 @@ static void run_and_check(world_t *world, world_op_t *ops, size_t count, size_t 
     }
 }
 
-/* ---- Reduce ---------------------------------------------------------------------------------- */
+/* ---- Reduce --------------------------------------------------------------------------------- */
 
 static void reduce_gives_its_root_alone(void **unused)
 {
@@ -107,7 +107,7 @@ static void reduce_compresses(void **unused)
     }
 }
 
-/* ---- Exchanges ------------------------------------------------------------------------------- */
+/* ---- Exchanges ------------------------------------------------------------------------------ */
 
 static void exchanges_move_every_block(void **unused)
 {
@@ -212,7 +212,7 @@ static void truncation_keeps_its_status_under_abort(void **unused)
     world_fini(&world);
 }
 
-/* ---- Ranks that have joined ------------------------------------------------------------------ */
+/* ---- Ranks that have joined ----------------------------------------------------------------- */
 
 static void absent_ranks_change_nothing(void **unused)
 {
@@ -336,7 +336,7 @@ static void absent_ranks_compress_like_the_others(void **unused)
     }
 }
 
-/* ---- Groups ---------------------------------------------------------------------------------- */
+/* ---- Groups --------------------------------------------------------------------------------- */
 
 static void groups_come_and_go(void **unused)
 {
@@ -367,7 +367,7 @@ static void groups_overlap_at_random(void **unused)
     }
 }
 
-/* ---- Failure --------------------------------------------------------------------------------- */
+/* ---- Failure -------------------------------------------------------------------------------- */
 
 static void check_names_what_was_written_in_flight(void **unused)
 {

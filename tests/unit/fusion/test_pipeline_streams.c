@@ -51,7 +51,7 @@ static void free_events(world_t *world, world_op_t *op)
     }
 }
 
-/* ---- A stream that produces an operation's input once a gate opens --------------------------- */
+/* ---- A stream that produces an operation's input once a gate opens -------------------------- */
 
 typedef struct gate {
     pthread_mutex_t lock;
@@ -341,7 +341,7 @@ static void done_event_covers_every_bucket(void **unused)
     world_fini(&world);
 }
 
-/* ---- Run-ahead ------------------------------------------------------------------------------- */
+/* ---- Run-ahead ------------------------------------------------------------------------------ */
 
 enum { names = 2, steps = 20 };
 
@@ -487,7 +487,7 @@ static void steps_run_ahead_without_a_wait(void **unused)
     }
 }
 
-/* ---- Failure --------------------------------------------------------------------------------- */
+/* ---- Failure -------------------------------------------------------------------------------- */
 
 static void abort_behind_a_closed_gate(void **unused)
 {

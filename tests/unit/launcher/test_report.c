@@ -358,7 +358,7 @@ static void report_tells_what_a_rank_without_a_recorder_waited_for(void **state)
     dp_fate_fini(&fate);
 }
 
-/* ---- The verdict reads no texts -------------------------------------------------------------- */
+/* ---- The verdict reads no texts ------------------------------------------------------------- */
 
 /* What each case's ranks report; the text of all reports is `text`. */
 typedef struct verdict_case {

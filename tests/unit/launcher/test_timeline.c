@@ -189,7 +189,7 @@ static void slow_agreement_shows_as_negotiation(void **state)
     remove_job(&job);
 }
 
-/* ---- Files ------------------------------------------------------------------------------ */
+/* ---- Files ---------------------------------------------------------------------------------- */
 
 /* Everything the timeline says, as one text. */
 static char *describe(const dp_timeline_t *timeline, const dp_analysis_t *analysis)
@@ -327,7 +327,7 @@ static void window_keeps_its_steps_only(void **state)
     remove_job(&job);
 }
 
-/* ---- Timelines made by hand ---------------------------------------------------------------- */
+/* ---- Timelines made by hand ----------------------------------------------------------------- */
 
 static void add_event(dp_timeline_t *timeline, uint8_t kind, uint64_t id, uint64_t start_ns,
                       uint64_t duration_ns)

@@ -12,7 +12,7 @@
 
 #define SLICE_BYTES DP_MIB /* copied between two looks at the traffic between nodes */
 
-/* ---- Streams --------------------------------------------------------------------------------- */
+/* ---- Streams -------------------------------------------------------------------------------- */
 
 /* The i-th receiver in the stream of local rank `from`, as a rank of the group. */
 static int receiver_of(const dp_exchange_run_t *run, int from, int i)
@@ -71,7 +71,7 @@ static void fill(const dp_exchange_run_t *run, size_t begin, size_t end, char *t
     }
 }
 
-/* ---- Showing --------------------------------------------------------------------------------- */
+/* ---- Showing -------------------------------------------------------------------------------- */
 
 static dp_status_t make_stage(dp_exchange_run_t *run)
 {
@@ -117,7 +117,7 @@ dp_status_t dp_exchange_show(dp_exchange_run_t *run, dp_exchange_row_t *row)
     return DP_OK;
 }
 
-/* ---- Copying --------------------------------------------------------------------------------- */
+/* ---- Copying -------------------------------------------------------------------------------- */
 
 /* Copies in slices, and moves the traffic between nodes on after each. */
 static dp_status_t copy(dp_exchange_run_t *run, char *to, const char *from, size_t bytes)

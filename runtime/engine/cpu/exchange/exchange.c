@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Life ------------------------------------------------------------------------------------ */
+/* ---- Life ----------------------------------------------------------------------------------- */
 
 dp_status_t dp_exchange_pool_create(int size, dp_exchange_pool_t **out, dp_error_t *error)
 {
@@ -45,7 +45,7 @@ void dp_exchange_pool_destroy(dp_exchange_pool_t *pool)
     free(pool);
 }
 
-/* ---- Who sends what to whom ------------------------------------------------------------------ */
+/* ---- Who sends what to whom ----------------------------------------------------------------- */
 
 size_t dp_exchange_count(const dp_exchange_run_t *run, int from, int to)
 {
@@ -120,7 +120,7 @@ static size_t elems_max(const dp_exchange_run_t *run)
     return (SIZE_MAX - 1) / run->elem_bytes;
 }
 
-/* ---- This rank's row ------------------------------------------------------------------------- */
+/* ---- This rank's row ------------------------------------------------------------------------ */
 
 static dp_status_t fail(dp_exchange_run_t *run, dp_status_t status, const char *what)
 {
@@ -206,7 +206,7 @@ static dp_status_t make_row(dp_exchange_run_t *run)
     return status;
 }
 
-/* ---- Everybody's rows ------------------------------------------------------------------------ */
+/* ---- Everybody's rows ----------------------------------------------------------------------- */
 
 static dp_status_t find_local_rows(dp_exchange_run_t *run)
 {
@@ -313,7 +313,7 @@ static dp_status_t find_rows(dp_exchange_run_t *run)
     return status;
 }
 
-/* ---- Whether everything fits ----------------------------------------------------------------- */
+/* ---- Whether everything fits ---------------------------------------------------------------- */
 
 static size_t total_for(const dp_exchange_run_t *run, int to)
 {
@@ -368,7 +368,7 @@ static void find_places(dp_exchange_run_t *run)
     }
 }
 
-/* ---- To and from other nodes ----------------------------------------------------------------- */
+/* ---- To and from other nodes ---------------------------------------------------------------- */
 
 /* 1: some rank of a node keeps a block that is for everybody. */
 static int wants_shared(const dp_exchange_run_t *run, int node)
@@ -501,7 +501,7 @@ static dp_status_t start_flows(dp_exchange_run_t *run)
     return status == DP_OK ? dp_flows_pump(&run->pool->flows, &busy) : status;
 }
 
-/* ---- All of it ------------------------------------------------------------------------------- */
+/* ---- All of it ------------------------------------------------------------------------------ */
 
 static dp_status_t move_blocks(dp_exchange_run_t *run)
 {

@@ -61,7 +61,7 @@ static inline int dp_exchange_is_shared(const dp_exchange_run_t *run)
     return run->op->collective == DP_COLLECTIVE_ALLGATHERV; /* one block, for everybody */
 }
 
-/* ---- Inside the node (exchange/copy.c) ------------------------------------------------------- */
+/* ---- Inside the node (exchange/copy.c) ------------------------------------------------------ */
 
 /* Chooses how this node's ranks get this rank's blocks, and publishes what must be there when they
  * arrive. */

@@ -65,7 +65,7 @@ dp_status_t dp_flows_receive(dp_flows_t *flows, int from, void *target, size_t b
     return add_flow(flows, from, (dp_flow_t){.from = from, .target = target, .bytes = bytes});
 }
 
-/* ---- Moving ---------------------------------------------------------------------------------- */
+/* ---- Moving --------------------------------------------------------------------------------- */
 
 static dp_link_message_t *message_of(const dp_flows_t *flows, const dp_flow_t *flow, size_t chunk)
 {

@@ -12,7 +12,7 @@
 #define GRACE_NS 250000000u                /* before a lost connection is taken for the cause */
 #define SCRATCH_KEEP ((size_t)32 * DP_MIB) /* kept from one operation to the next */
 
-/* ---- Life ------------------------------------------------------------------------------------ */
+/* ---- Life ----------------------------------------------------------------------------------- */
 
 static int smallest_node(const dp_topology_t *topology)
 {
@@ -166,7 +166,7 @@ void dp_inter_node_destroy(dp_inter_node_t *inter_node)
     free(inter_node);
 }
 
-/* ---- What operations use --------------------------------------------------------------------- */
+/* ---- What operations use -------------------------------------------------------------------- */
 
 /*
  * A tag need not be unique for ever. A group's number and the low bits of an operation's number are
@@ -221,7 +221,7 @@ void dp_inter_node_scratch_release(dp_cpu_group_t *group)
     pool->scratch_bytes = 0;
 }
 
-/* ---- Completion and failure ------------------------------------------------------------------ */
+/* ---- Completion and failure ----------------------------------------------------------------- */
 
 int dp_inter_node_all_done(const dp_link_message_t *messages, int count, int *failed)
 {
@@ -273,7 +273,7 @@ void dp_inter_node_note_wait(dp_cpu_group_t *group, uint64_t begin_ns, int last)
                                                              .aux = (uint32_t)last});
 }
 
-/* ---- Between the nodes' first ranks ---------------------------------------------------------- */
+/* ---- Between the nodes' first ranks --------------------------------------------------------- */
 
 /* Posts all receives and starts all sends; leader_blocks takes the nodes' blocks in their order. */
 static dp_status_t start_leader_allgather(dp_cpu_group_t *group, unsigned kind, const void *data,
@@ -350,7 +350,7 @@ dp_status_t dp_inter_node_leader_allgather(dp_cpu_group_t *group, unsigned kind,
     return DP_OK;
 }
 
-/* ---- The operations -------------------------------------------------------------------------- */
+/* ---- The operations ------------------------------------------------------------------------- */
 
 dp_status_t dp_cpu_run_inter_node(dp_cpu_group_t *group, dp_engine_op_t *op)
 {

@@ -116,7 +116,7 @@ static uint64_t own_tag(int from_rank, unsigned kind)
     return dp_link_tag(&tag);
 }
 
-/* ---- Life ------------------------------------------------------------------------------------ */
+/* ---- Life ----------------------------------------------------------------------------------- */
 
 /* UCX listens on each device it is given. Of other transports than TCP the devices have names of
  * their own, which an interface does not tell. */
@@ -315,7 +315,7 @@ int dp_link_is_lost(const dp_link_t *link, int peer, const char **why)
     return 1;
 }
 
-/* ---- Messages -------------------------------------------------------------------------------- */
+/* ---- Messages ------------------------------------------------------------------------------- */
 
 static void begin(dp_link_t *link, dp_link_message_t *message, size_t bytes)
 {
@@ -410,7 +410,7 @@ dp_status_t dp_link_receive(dp_link_t *link, uint64_t tag, void *data, size_t by
     return started(link, message, request, info.length, "receiving");
 }
 
-/* ---- Progress -------------------------------------------------------------------------------- */
+/* ---- Progress ------------------------------------------------------------------------------- */
 
 int dp_link_progress(dp_link_t *link)
 {
@@ -457,7 +457,7 @@ void dp_link_cut(dp_link_t *link)
         end(link->pending, 1);
 }
 
-/* ---- Greeting and farewell ------------------------------------------------------------------- */
+/* ---- Greeting and farewell ------------------------------------------------------------------ */
 
 /* A byte to a peer, and one from it. */
 typedef struct greeting {
@@ -520,7 +520,7 @@ dp_status_t dp_link_greet(dp_link_t *link, uint64_t deadline_ns, dp_error_t *err
                         missing);
 }
 
-/* ---- The end --------------------------------------------------------------------------------- */
+/* ---- The end -------------------------------------------------------------------------------- */
 
 /* 1: closed. 0: UCX still holds it. */
 static int close_endpoint(dp_link_t *link, link_peer_t *peer)

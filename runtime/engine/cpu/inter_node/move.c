@@ -28,7 +28,7 @@ typedef struct move_run {
     uint64_t wait_begin_ns;
 } move_run_t;
 
-/* ---- Sending --------------------------------------------------------------------------------- */
+/* ---- Sending -------------------------------------------------------------------------------- */
 
 static dp_status_t pack(move_run_t *run, dp_range_t chunk, char *buffer, size_t *bytes)
 {
@@ -84,7 +84,7 @@ static dp_status_t send_chunk(move_run_t *run, int *busy)
     return status;
 }
 
-/* ---- Receiving ------------------------------------------------------------------------------- */
+/* ---- Receiving ------------------------------------------------------------------------------ */
 
 static dp_link_message_t *message_of(const move_run_t *run, int source, size_t chunk)
 {
@@ -122,7 +122,7 @@ static dp_status_t receive_chunks(move_run_t *run, int index, int *busy)
     return DP_OK;
 }
 
-/* ---- The loop -------------------------------------------------------------------------------- */
+/* ---- The loop ------------------------------------------------------------------------------- */
 
 static int is_finished(const move_run_t *run, int *failed_peer)
 {
@@ -204,7 +204,7 @@ static dp_status_t stream_chunks(move_run_t *run)
     return failed_peer >= 0 ? dp_inter_node_lost(run->group, failed_peer) : DP_OK;
 }
 
-/* ---- What comes from elsewhere, and to whom -------------------------------------------------- */
+/* ---- What comes from elsewhere, and to whom ------------------------------------------------- */
 
 static void add_source(move_run_t *run, int rank, dp_range_t range, char *to)
 {
@@ -241,7 +241,7 @@ static dp_status_t unpack(move_run_t *run, int local, size_t offset, dp_range_t 
     return DP_OK;
 }
 
-/* ---- Broadcast ------------------------------------------------------------------------------- */
+/* ---- Broadcast ------------------------------------------------------------------------------ */
 
 /* On the root's node each owner sends a shard of the root's input, so that all of the node's ranks
  * share the work of the network; on the other nodes the owners receive. */
@@ -279,7 +279,7 @@ static dp_status_t broadcast(move_run_t *run)
     return status;
 }
 
-/* ---- Allgather ------------------------------------------------------------------------------- */
+/* ---- Allgather ------------------------------------------------------------------------------ */
 
 /* Bytes between rows in a scratch. */
 static size_t row_bytes(const move_run_t *run)
@@ -334,7 +334,7 @@ static dp_status_t allgather(move_run_t *run)
     return status;
 }
 
-/* ---- All three ------------------------------------------------------------------------------- */
+/* ---- All three ------------------------------------------------------------------------------ */
 
 dp_status_t dp_inter_node_move(dp_cpu_group_t *group, dp_engine_op_t *op)
 {

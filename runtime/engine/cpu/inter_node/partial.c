@@ -49,7 +49,7 @@ static void cast_block(dp_dtype_t from_type, const void *from, dp_dtype_t to_typ
     dp_kernel_cast(&args);
 }
 
-/* ---- This node's sum ------------------------------------------------------------------------- */
+/* ---- This node's sum ------------------------------------------------------------------------ */
 
 /* 16-bit inputs, block by block so that the fp32 copies stay in the first cache. */
 static void make_wide(dp_cpu_group_t *group, const dp_engine_piece_t *piece, size_t count,
@@ -126,7 +126,7 @@ dp_status_t dp_partial_make(dp_cpu_group_t *group, const dp_numeric_t *numeric, 
     return DP_OK;
 }
 
-/* ---- The sum of nodes ------------------------------------------------------------------------ */
+/* ---- The sum of nodes ----------------------------------------------------------------------- */
 
 /* Where the running segment lies in every node's partial sum. */
 static void point_at(dp_cpu_group_t *group, const char *const *partials, size_t offset)
@@ -267,7 +267,7 @@ void dp_partial_finish(dp_cpu_group_t *group, const dp_numeric_t *numeric, dp_ra
     }
 }
 
-/* ---- To everybody ---------------------------------------------------------------------------- */
+/* ---- To everybody --------------------------------------------------------------------------- */
 
 /* Points group->outs at the outputs of this node that want a segment; *count: how many. */
 static dp_status_t find_outs(dp_cpu_group_t *group, dp_segment_t segment, int *count)

@@ -91,7 +91,7 @@ static int is_wanted_on(const reduce_run_t *run, int node, dp_range_t chunk)
     return 0;
 }
 
-/* ---- Receives -------------------------------------------------------------------------------- */
+/* ---- Receives ------------------------------------------------------------------------------- */
 
 static dp_status_t post_partials(reduce_run_t *run)
 {
@@ -141,7 +141,7 @@ static dp_status_t post_results(reduce_run_t *run)
     return DP_OK;
 }
 
-/* ---- Steps; each does one chunk at most, *busy says whether it did --------------------------- */
+/* ---- Steps; each does one chunk at most, *busy says whether it did -------------------------- */
 
 static dp_status_t send_partial(reduce_run_t *run, int *busy)
 {
@@ -310,7 +310,7 @@ static dp_status_t deliver_results(reduce_run_t *run, int *busy)
     return DP_OK;
 }
 
-/* ---- The loop -------------------------------------------------------------------------------- */
+/* ---- The loop ------------------------------------------------------------------------------- */
 
 /* 1: everything is sent, taken and written. Then *failed_peer is the peer to which a message could
  * not be sent, or -1. */
@@ -420,7 +420,7 @@ static dp_status_t stream_chunks(reduce_run_t *run)
     return failed_peer >= 0 ? dp_inter_node_lost(run->group, failed_peer) : DP_OK;
 }
 
-/* ---- Who owns what --------------------------------------------------------------------------- */
+/* ---- Who owns what -------------------------------------------------------------------------- */
 
 static void add_target(reduce_run_t *run, int rank, dp_range_t range, size_t row)
 {

@@ -31,7 +31,7 @@ struct dp_pull {
     char *chunks; /* [count] of chunk_bytes; this rank's is not used */
 };
 
-/* ---- Whether it is permitted ----------------------------------------------------------------- */
+/* ---- Whether it is permitted ---------------------------------------------------------------- */
 
 /* 1: all of it was read. */
 static int read_from(pid_t pid, uint64_t address, void *to, size_t bytes)
@@ -91,7 +91,7 @@ void dp_pull_destroy(dp_pull_t *pull)
     free(pull);
 }
 
-/* ---- Reading --------------------------------------------------------------------------------- */
+/* ---- Reading -------------------------------------------------------------------------------- */
 
 static int is_aborted(const dp_cpu_group_t *group)
 {
@@ -138,7 +138,7 @@ static dp_status_t fetch(dp_cpu_group_t *group, int local, uint64_t where, size_
     return DP_OK;
 }
 
-/* ---- Reducing -------------------------------------------------------------------------------- */
+/* ---- Reducing ------------------------------------------------------------------------------- */
 
 /* Points group->ins[local] at the input of a segment: in place where it is shared, else fetched. */
 static dp_status_t find_input(dp_cpu_group_t *group, int local, dp_segment_t segment,

@@ -54,7 +54,7 @@ static int local_root(const dp_cpu_group_t *group, const dp_engine_op_t *op)
     return group->topology->local_rank[op->root];
 }
 
-/* ---- Small ----------------------------------------------------------------------------------- */
+/* ---- Small ---------------------------------------------------------------------------------- */
 
 static int is_small(const dp_cpu_group_t *group, const dp_engine_op_t *op)
 {
@@ -142,7 +142,7 @@ static dp_status_t run_small(dp_cpu_group_t *group, dp_engine_op_t *op)
     return DP_OK;
 }
 
-/* ---- Large ----------------------------------------------------------------------------------- */
+/* ---- Large ---------------------------------------------------------------------------------- */
 
 /* Points group->outs at the outputs that a segment of the result goes to; *count: how many. */
 static dp_status_t find_outs(dp_cpu_group_t *group, const dp_engine_op_t *op, dp_segment_t segment,

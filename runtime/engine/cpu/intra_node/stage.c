@@ -32,7 +32,7 @@ struct dp_staging {
     char *memory; /* in the arena: [2][count] pieces for the others, [2] results */
 };
 
-/* ---- Memory ---------------------------------------------------------------------------------- */
+/* ---- Memory --------------------------------------------------------------------------------- */
 
 static size_t staging_bytes(const dp_staging_t *staging)
 {
@@ -96,7 +96,7 @@ static dp_status_t publish_staging(dp_cpu_group_t *group)
     return DP_OK;
 }
 
-/* ---- The three parts of a step --------------------------------------------------------------- */
+/* ---- The three parts of a step -------------------------------------------------------------- */
 
 typedef struct staging_run {
     dp_cpu_group_t *group;
@@ -217,7 +217,7 @@ static dp_status_t copy_out(const staging_run_t *run, int local, size_t index)
     return DP_OK;
 }
 
-/* ---- All of it ------------------------------------------------------------------------------- */
+/* ---- All of it ------------------------------------------------------------------------------ */
 
 dp_status_t dp_staging_reduce(dp_cpu_group_t *group, dp_engine_op_t *op)
 {

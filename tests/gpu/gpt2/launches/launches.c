@@ -39,8 +39,7 @@ static void must(int code, const char *what)
     if (code != 0) fail(what, cudaGetErrorString((cudaError_t)code));
 }
 
-/* ---- Pieces of the plan, each between guards --------------------------------------------------
- */
+/* ---- Pieces of the plan, each between guards ------------------------------------------------ */
 
 typedef struct piece {
     void **field; /* that points to it */
@@ -166,8 +165,7 @@ void __wrap_gpt2_cuda_plan_place_pass(const gpt2_cuda_plan_t *plan, char *memory
     move_pieces(first, memory + plan->activation_bytes);
 }
 
-/* ---- A step -----------------------------------------------------------------------------------
- */
+/* ---- A step --------------------------------------------------------------------------------- */
 
 typedef struct step {
     const char *name;
@@ -321,8 +319,7 @@ static void run_step(const step_t *step)
     free(tokens);
 }
 
-/* ---- libdp's kernels on the gradients of 1558M ------------------------------------------------
- */
+/* ---- libdp's kernels on the gradients of 1558M ---------------------------------------------- */
 
 #define GRADIENTS ((size_t)1557686400) /* more than 2^30, and their bytes more than 2^32 */
 #define TENSORS 580
@@ -379,8 +376,7 @@ static void run_libdp(void)
     must(dp_cuda_fill_identity(DP_F32, DP_SUM, b, GRADIENTS, NULL), "a fill");
 }
 
-/* ---- What is wrong on purpose -----------------------------------------------------------------
- */
+/* ---- What is wrong on purpose --------------------------------------------------------------- */
 
 #define WIDE ((size_t)65536) /* bytes of a row: 49152 of them are 3 GiB, 81920 are 5 GiB */
 
@@ -450,8 +446,7 @@ static void run_product(void)
     must(gpt2_matmul_weight(plan, NULL, arena + 768, NULL, 0, d_out, in), "a product");
 }
 
-/* ---- Cases ------------------------------------------------------------------------------------
- */
+/* ---- Cases ---------------------------------------------------------------------------------- */
 
 static const step_t STEPS[] = {
     {"124M, 64 sequences", "124M", "bf16", "none", 0, 64, 1, 0},

@@ -85,7 +85,7 @@ static int pending(const world_t *world)
     return count;
 }
 
-/* ---- Launching -------------------------------------------------------------------------- */
+/* ---- Launching ------------------------------------------------------------------------------ */
 
 static void negotiator_alone_launches_at_once(void **state)
 {
@@ -217,7 +217,7 @@ static void negotiator_changed_shape_is_adopted_when_all_change(void **state)
     world_fini(&world);
 }
 
-/* ---- Holding back ----------------------------------------------------------------------- */
+/* ---- Holding back --------------------------------------------------------------------------- */
 
 static void begin_holding(world_t *world)
 {
@@ -359,7 +359,7 @@ static void negotiator_huge_launch_is_split(void **state)
     world_fini(&world);
 }
 
-/* ---- Mismatch --------------------------------------------------------------------------- */
+/* ---- Mismatch ------------------------------------------------------------------------------- */
 
 static void mismatch_between(int size, int odd, const char *const *texts)
 {
@@ -461,7 +461,7 @@ static void negotiator_late_ready_of_a_failed_occurrence_is_dropped(void **state
     world_fini(&world);
 }
 
-/* ---- Leaving ---------------------------------------------------------------------------- */
+/* ---- Leaving -------------------------------------------------------------------------------- */
 
 static void finalize(world_t *world, int rank)
 {
@@ -535,7 +535,7 @@ static void negotiator_leaver_fails_what_needs_it(void **state)
     world_fini(&world);
 }
 
-/* ---- The end of the world --------------------------------------------------------------- */
+/* ---- The end of the world ------------------------------------------------------------------- */
 
 static void negotiator_loss_reaches_all_with_one_cause(void **state)
 {
@@ -580,7 +580,7 @@ static void negotiator_abort_gives_the_reason_to_all(void **state)
     world_fini(&world);
 }
 
-/* ---- Hostile neighbours ----------------------------------------------------------------- */
+/* ---- Hostile neighbours --------------------------------------------------------------------- */
 
 /* One frame from rank 1 to the root, of items written by the caller. */
 static void expect_refusal(const dp_item_t *item, uint64_t position, const char *text)

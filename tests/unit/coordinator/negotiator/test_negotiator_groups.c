@@ -151,7 +151,7 @@ static void end(world_t *world)
     world_fini(world);
 }
 
-/* ---- Made and ended --------------------------------------------------------------------- */
+/* ---- Made and ended ------------------------------------------------------------------------- */
 
 static void group_is_made_used_ended_and_made_again(void **state)
 {
@@ -401,7 +401,7 @@ static void group_without_the_root_is_never_held_back(void **state)
     end(&world);
 }
 
-/* ---- Sends ------------------------------------------------------------------------------ */
+/* ---- Sends ---------------------------------------------------------------------------------- */
 
 static void send_is_for_two_ranks_under_a_name_of_their_own(void **state)
 {
@@ -447,7 +447,7 @@ static void send_needs_its_own_two_ranks_only(void **state)
     end(&world);
 }
 
-/* ---- Leaving ---------------------------------------------------------------------------- */
+/* ---- Leaving -------------------------------------------------------------------------------- */
 
 static void leaver_closes_its_groups_and_no_other(void **state)
 {
@@ -497,7 +497,7 @@ static void leaver_is_in_no_new_group(void **state)
     end(&world);
 }
 
-/* ---- Joining ---------------------------------------------------------------------------- */
+/* ---- Joining -------------------------------------------------------------------------------- */
 
 static void join_lets_the_others_go_on(void **state)
 {
@@ -642,7 +642,7 @@ static void join_fails_where_a_member_leaves(void **state)
     end(&world);
 }
 
-/* ---- Stalls ----------------------------------------------------------------------------- */
+/* ---- Stalls --------------------------------------------------------------------------------- */
 
 static void stall_of_a_group_counts_its_members(void **state)
 {
@@ -694,7 +694,7 @@ static void stall_of_a_group_to_be_made(void **state)
     end(&world);
 }
 
-/* ---- Hostile neighbours ----------------------------------------------------------------- */
+/* ---- Hostile neighbours --------------------------------------------------------------------- */
 
 /* One item of rank 4 for rank 0, or of rank 0 for rank 4, in a world where HIGH has number 1. */
 static void expect_refusal(int from, const dp_item_t *item, const dp_item_t *entry,

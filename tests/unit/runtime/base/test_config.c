@@ -56,7 +56,7 @@ static void refused(dp_config_t *config, const char *name, const char *value, co
     }
 }
 
-/* ---- Values ------------------------------------------------------------------------------ */
+/* ---- Values --------------------------------------------------------------------------------- */
 
 static void config_defaults_are_the_documented_ones(void **state)
 {
@@ -243,7 +243,7 @@ static void config_rows_are_complete(void **state)
     }
 }
 
-/* ---- Names and sources ------------------------------------------------------------------- */
+/* ---- Names and sources ---------------------------------------------------------------------- */
 
 static void config_names_fold_case_and_dashes(void **state)
 {
@@ -313,7 +313,7 @@ static void config_values_that_do_not_fit_together_fail(void **state)
     assert_int_equal(dp_config_check(config, &error), DP_OK);
 }
 
-/* ---- Environment ------------------------------------------------------------------------- */
+/* ---- Environment ---------------------------------------------------------------------------- */
 
 static const char *from_environment(dp_config_t *config, dp_status_t expected)
 {
@@ -385,7 +385,7 @@ static void environment_of_others_is_read(void **state)
     assert_null(dp_environment("DP_TEST_SOMETHING"));
 }
 
-/* ---- File -------------------------------------------------------------------------------- */
+/* ---- File ----------------------------------------------------------------------------------- */
 
 static char path[64];
 
@@ -473,7 +473,7 @@ static void file_missing_or_a_folder_is_an_error(void **state)
     assert_non_null(strstr(error.text, "/tmp"));
 }
 
-/* ---- Handshake --------------------------------------------------------------------------- */
+/* ---- Handshake ------------------------------------------------------------------------------ */
 
 static void plan_travels_and_the_rest_stays(void **state)
 {

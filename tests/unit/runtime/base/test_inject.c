@@ -40,7 +40,7 @@ static dp_inject_t *make(const char *text)
     return inject;
 }
 
-/* ---- Reading ------------------------------------------------------------------------------ */
+/* ---- Reading -------------------------------------------------------------------------------- */
 
 static void inject_reads_what_its_error_lists(void **state)
 {
@@ -168,7 +168,7 @@ static void inject_without_memory_says_so(void **state)
     assert_null(inject);
 }
 
-/* ---- Faults, in a child ------------------------------------------------------------------- */
+/* ---- Faults, in a child --------------------------------------------------------------------- */
 
 typedef void (*life_fn)(dp_inject_t *inject);
 
@@ -297,7 +297,7 @@ static void inject_shortens_writes_while_a_checkpoint_lasts(void **state)
     assert_int_equal(WEXITSTATUS(status), 6);
 }
 
-/* ---- Faults that leave the process alone --------------------------------------------------- */
+/* ---- Faults that leave the process alone ---------------------------------------------------- */
 
 static void count_abort(void *user, const char *text)
 {

@@ -65,7 +65,7 @@ static dp_kv_t *connect_to(const kv_server_t *server)
     return kv;
 }
 
-/* ---- Right servers ------------------------------------------------------------------------ */
+/* ---- Right servers -------------------------------------------------------------------------- */
 
 static void serve_three(kv_server_t *server, int fd)
 {
@@ -180,7 +180,7 @@ static void kv_wrong_arguments_leave_the_connection_usable(void **state)
     kv_server_stop(&server);
 }
 
-/* ---- Wrong ends --------------------------------------------------------------------------- */
+/* ---- Wrong ends ----------------------------------------------------------------------------- */
 
 static void expect_no_connection(kv_server_t *server, const dp_kv_ticket_t *ticket,
                                  uint64_t deadline, dp_status_t expected, const char *cause)
@@ -306,7 +306,7 @@ static void kv_nobody_there_is_an_error(void **state)
     dp_kv_close(NULL);
 }
 
-/* ---- Hostile answers ----------------------------------------------------------------------- */
+/* ---- Hostile answers ------------------------------------------------------------------------ */
 
 static void answer_data(kv_server_t *server, int fd)
 {
@@ -503,7 +503,7 @@ static void kv_answer_that_never_comes_times_out(void **state)
     expect_error(&server, status, DP_ERR_TIMEOUT, "exchange 'x'");
 }
 
-/* ---- Reports ------------------------------------------------------------------------------- */
+/* ---- Reports -------------------------------------------------------------------------------- */
 
 enum { REPORTS = 20000 };
 
@@ -561,7 +561,7 @@ static void kv_reports_never_block_and_never_garble(void **state)
     close(go[1]);
 }
 
-/* ---- Memory -------------------------------------------------------------------------------- */
+/* ---- Memory --------------------------------------------------------------------------------- */
 
 static dp_status_t whole_conversation(kv_server_t *server)
 {

@@ -18,8 +18,7 @@
 
 static dp_error_t error;
 
-/* ---- Handshake and frames
- * ---------------------------------------------------------------------------- */
+/* ---- Handshake and frames ------------------------------------------------------------------- */
 
 static void kv_hello_with_any_bit_flipped_is_a_stranger(void **state)
 {
@@ -77,7 +76,7 @@ static void kv_texts_are_cut_to_the_room(void **state)
     assert_string_equal(text, "zzzzzzz");
 }
 
-/* ---- Ticket -------------------------------------------------------------------------------- */
+/* ---- Ticket --------------------------------------------------------------------------------- */
 
 static size_t make_ticket(dp_kv_ticket_t *ticket, uint8_t *data, size_t room)
 {

@@ -147,7 +147,7 @@ static void log_lines_of_threads_do_not_mix(void **state)
     assert_int_equal(lines, 200);
 }
 
-/* ---- Nobody reads ---------------------------------------------------------------------------- */
+/* ---- Nobody reads --------------------------------------------------------------------------- */
 
 static void fill(int fd)
 {

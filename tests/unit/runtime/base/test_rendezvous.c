@@ -205,7 +205,7 @@ static void rendezvous_ranks_meet(void **state)
     }
 }
 
-/* ---- Ranks that leave ------------------------------------------------------------------------ */
+/* ---- Ranks that leave ----------------------------------------------------------------------- */
 
 static void rendezvous_death_of_a_rank_is_told_by_name(void **state)
 {
@@ -301,7 +301,7 @@ static void rendezvous_taken_port_is_an_error(void **state)
     close(other);
 }
 
-/* ---- Strangers ------------------------------------------------------------------------------- */
+/* ---- Strangers ------------------------------------------------------------------------------ */
 
 static int connect_to(const world_t *world)
 {
@@ -557,7 +557,7 @@ static void rendezvous_of_another_user_is_not_believed(void **state)
     close(listener);
 }
 
-/* ---- Ranks that misbehave -------------------------------------------------------------------- */
+/* ---- Ranks that misbehave ------------------------------------------------------------------- */
 
 /* Proves itself as the client's rank; returns the connection. */
 static int prove(client_t *client)
@@ -673,7 +673,7 @@ static void rendezvous_second_claim_to_a_rank_is_refused(void **state)
     world_fini(&world);
 }
 
-/* ---- Patience -------------------------------------------------------------------------------- */
+/* ---- Patience ------------------------------------------------------------------------------- */
 
 /* Gives its value, says so by a report behind it, and takes down the answer. */
 static void wait_long(client_t *client)

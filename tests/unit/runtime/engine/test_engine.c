@@ -93,7 +93,7 @@ static void engine_polling_ranks_work_too(void **state)
     }
 }
 
-/* ---- Abort and errors ------------------------------------------------------------------------ */
+/* ---- Abort and errors ----------------------------------------------------------------------- */
 
 static void *abort_soon(void *argument)
 {

@@ -116,7 +116,7 @@ static void engine_deaths_in_mid_transfer_end_nobody_else(void **state)
     }
 }
 
-/* ---- Connecting to who is gone --------------------------------------------------------------- */
+/* ---- Connecting to who is gone -------------------------------------------------------------- */
 
 /* What two processes tell each other. */
 typedef struct meeting {

@@ -61,7 +61,7 @@ static void engine_groups_overlap_and_end(void **state)
     everywhere(case_groups, 6);
 }
 
-/* ---- Abort ----------------------------------------------------------------------------------- */
+/* ---- Abort ---------------------------------------------------------------------------------- */
 
 typedef struct abort_case {
     dp_collective_t collective;
@@ -190,7 +190,7 @@ static void engine_abort_under_way_leaves_memory_alone(void **state)
     }
 }
 
-/* ---- Errors ---------------------------------------------------------------------------------- */
+/* ---- Errors --------------------------------------------------------------------------------- */
 
 static void add_up_to_too_much(engine_rank_t *rank, void *user)
 {

@@ -174,7 +174,7 @@ static void pull_works_between_processes(void **state)
     }
 }
 
-/* ---- Where it does not ----------------------------------------------------------------------- */
+/* ---- Where it does not ---------------------------------------------------------------------- */
 
 static void ask_who_pulls(engine_rank_t *rank, void *user)
 {
@@ -230,7 +230,7 @@ static void pull_can_be_turned_off(void **state)
     assert_int_equal(engine_world_threads(&world, use_own_memory, &world), 0);
 }
 
-/* ---- In pieces instead ----------------------------------------------------------------------- */
+/* ---- In pieces instead ---------------------------------------------------------------------- */
 
 static void pull_gives_the_same_bits_where_nobody_may_read(void **state)
 {
@@ -344,7 +344,7 @@ static void stage_says_that_there_is_no_room(void **state)
     atomic_store(&permit, PERMIT_ALL);
 }
 
-/* ---- Failing --------------------------------------------------------------------------------- */
+/* ---- Failing -------------------------------------------------------------------------------- */
 
 static void *abort_later(void *argument)
 {

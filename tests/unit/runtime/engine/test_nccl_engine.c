@@ -103,7 +103,7 @@ static void everywhere(engine_body_t body)
     }
 }
 
-/* ---- Collectives ----------------------------------------------------------------------------- */
+/* ---- Collectives ---------------------------------------------------------------------------- */
 
 /* The reference adds up nodes first, which NCCL knows nothing of. */
 static void nccl_reductions_equal_the_reference(void **state)
@@ -326,7 +326,7 @@ static void nccl_operations_follow_one_another(void **state)
     everywhere(run_many);
 }
 
-/* ---- Memory ---------------------------------------------------------------------------------- */
+/* ---- Memory --------------------------------------------------------------------------------- */
 
 static void use_memory(engine_rank_t *rank, void *user)
 {
@@ -387,7 +387,7 @@ static void nccl_memory_works_unregistered(void **state)
     assert_int_equal(nccl_world_run(&world, use_memory, &fails), 0);
 }
 
-/* ---- Failures at the start ------------------------------------------------------------------- */
+/* ---- Failures at the start ------------------------------------------------------------------ */
 
 static void never_runs(engine_rank_t *rank, void *user)
 {
@@ -494,7 +494,7 @@ static void nccl_starts_whole_or_not_at_all(void **state)
     }
 }
 
-/* ---- Failures under way ---------------------------------------------------------------------- */
+/* ---- Failures under way --------------------------------------------------------------------- */
 
 typedef struct expectation {
     dp_status_t status; /* of who comes */
@@ -854,7 +854,7 @@ static void nccl_an_exchange_may_wait_for_its_turn(void **state)
     assert_int_equal(nccl_world_run(&world, exchange_behind, &opens_ns), 0);
 }
 
-/* ---- The keeper ------------------------------------------------------------------------------ */
+/* ---- The keeper ----------------------------------------------------------------------------- */
 
 /* Keeps the keeper from ending a communicator for a while: it forgets memory under this lock. */
 static void *hold_memory_lock(void *argument)
@@ -934,7 +934,7 @@ static void nccl_operations_stay_behind_the_keeper(void **state)
     sem_destroy(&keeper_is_held);
 }
 
-/* ---- An abort that hangs --------------------------------------------------------------------- */
+/* ---- An abort that hangs -------------------------------------------------------------------- */
 
 static void hang(engine_rank_t *rank, void *user)
 {

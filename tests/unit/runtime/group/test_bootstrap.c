@@ -48,7 +48,7 @@ static void expect_text(const char *part)
     if (strstr(error.text, part) == NULL) fail_msg("'%s' lacks '%s'", error.text, part);
 }
 
-/* ---- Alone --------------------------------------------------------------------------------- */
+/* ---- Alone ---------------------------------------------------------------------------------- */
 
 static void bootstrap_without_launcher_is_a_world_of_one(void **state)
 {
@@ -128,7 +128,7 @@ static void bootstrap_numbers_that_do_not_fit_are_an_error(void **state)
     expect_bad_numbers(0, 2, 0, 2, "DP_BOOTSTRAP_FD=1000 is not open");
 }
 
-/* ---- Threads ------------------------------------------------------------------------------- */
+/* ---- Threads -------------------------------------------------------------------------------- */
 
 typedef struct rank_thread {
     dp_bootstrap_t *bootstrap;
@@ -295,7 +295,7 @@ static void threads_bad_arguments_are_refused(void **state)
     dp_bootstrap_destroy(bootstrap);
 }
 
-/* ---- dprun --------------------------------------------------------------------------------- */
+/* ---- dprun ---------------------------------------------------------------------------------- */
 
 static int ticket_fd(const dp_kv_ticket_t *ticket)
 {
@@ -611,7 +611,7 @@ static void elsewhere_nth_allocation_fails_without_a_leak(void **state)
     leave_elsewhere();
 }
 
-/* ---- Memory -------------------------------------------------------------------------------- */
+/* ---- Memory --------------------------------------------------------------------------------- */
 
 static dp_status_t live_as_threads(void)
 {

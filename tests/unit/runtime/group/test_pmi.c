@@ -98,7 +98,7 @@ static void pmi_answers_are_checked(void **state)
     assert_int_equal(check(1, "", "maxes"), DP_ERR_SYSTEM);
 }
 
-/* ---- Conversations --------------------------------------------------------------------------- */
+/* ---- Conversations -------------------------------------------------------------------------- */
 
 typedef struct script {
     int fd;

@@ -71,7 +71,7 @@ static void expect(dp_starter_kind_t kind, int rank, int size, int local_rank, i
     assert_int_equal(starter.local_size, local_size);
 }
 
-/* ---- One family ---------------------------------------------------------------------------- */
+/* ---- One family ----------------------------------------------------------------------------- */
 
 static void starter_nothing_set_is_a_world_of_one(void **state)
 {
@@ -211,7 +211,7 @@ static void starter_bad_address_is_an_error(void **state)
     }
 }
 
-/* ---- Half of a family ------------------------------------------------------------------------ */
+/* ---- Half of a family ----------------------------------------------------------------------- */
 
 /* Every proper subset of a family's needed variables that holds a marker is refused. */
 static void expect_halves(const char *const *variables, int count, int markers, const char *name)
@@ -292,7 +292,7 @@ static void starter_numbers_that_cannot_be_are_an_error(void **state)
     }
 }
 
-/* ---- Several families ------------------------------------------------------------------------ */
+/* ---- Several families ----------------------------------------------------------------------- */
 
 static void starter_precedence_is_fixed(void **state)
 {

@@ -233,8 +233,7 @@ static void arena_gives_freed_memory_back(void **state)
     close_all(&member, 1);
 }
 
-/* ---- Strangers ----------------------------------------------------------------------------------
- */
+/* ---- Strangers ------------------------------------------------------------------------------ */
 
 /* A bootstrap that tells a stranger where the leader listens. */
 typedef struct spy {
@@ -375,8 +374,7 @@ static void arena_that_could_shrink_is_refused(void **state)
     }
 }
 
-/* ---- Failing ------------------------------------------------------------------------------------
- */
+/* ---- Failing -------------------------------------------------------------------------------- */
 
 static int count_descriptors(void)
 {

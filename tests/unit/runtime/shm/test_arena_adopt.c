@@ -378,8 +378,7 @@ static void what_the_program_put_there_since_is_left_alone(void **state)
     munmap(memory, 8 * PAGE);
 }
 
-/* ---- Threads ------------------------------------------------------------------------------------
- */
+/* ---- Threads -------------------------------------------------------------------------------- */
 
 typedef struct searcher {
     dp_arena_t *arena;
@@ -445,8 +444,7 @@ static void searching_never_misses_while_others_register(void **state)
     munmap(mapped, (size_t)COUNT * 4 * PAGE);
 }
 
-/* ---- Failing ------------------------------------------------------------------------------------
- */
+/* ---- Failing -------------------------------------------------------------------------------- */
 
 /* Whatever call fails, adopting answers with an error and the memory is as it was; or it did not
  * matter, and the memory is adopted. Then the same for disowning. */

@@ -335,7 +335,7 @@ static void killed_process_leaves_all_it_recorded(void **state)
     dp_trace_file_close(&file);
 }
 
-/* ---- Threads ---------------------------------------------------------------------------- */
+/* ---- Threads -------------------------------------------------------------------------------- */
 
 typedef struct writer {
     dp_trace_t *trace;
@@ -454,7 +454,7 @@ static void names_are_shared_bounded_and_never_wrong(void **state)
     dp_trace_file_close(&file);
 }
 
-/* ---- Damage ----------------------------------------------------------------------------- */
+/* ---- Damage --------------------------------------------------------------------------------- */
 
 static uint8_t *read_bytes(const folder_t *folder, size_t *bytes)
 {

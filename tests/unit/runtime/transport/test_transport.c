@@ -150,7 +150,7 @@ static void fill(uint8_t *data, size_t bytes, unsigned seed)
         data[i] = (uint8_t)(i * 131 + seed + (i >> 8));
 }
 
-/* ---- Cases -------------------------------------------------------------------------------- */
+/* ---- Cases ---------------------------------------------------------------------------------- */
 
 static void messages_arrive_whole(void **state)
 {

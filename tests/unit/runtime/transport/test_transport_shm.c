@@ -34,7 +34,7 @@ typedef struct world {
     int size;
 } world_t;
 
-/* ---- Worlds ------------------------------------------------------------------------------- */
+/* ---- Worlds --------------------------------------------------------------------------------- */
 
 static dp_transport_t *create(int rank, int size)
 {
@@ -400,7 +400,7 @@ static void doorbell_is_left_alone_while_somebody_polls(void **state)
     world_destroy(&world);
 }
 
-/* ---- Long messages ------------------------------------------------------------------------ */
+/* ---- Long messages -------------------------------------------------------------------------- */
 
 enum { LONG_ONES = 6 };
 
@@ -465,7 +465,7 @@ static void long_messages_pass_each_other(void **state)
     world_destroy(&world);
 }
 
-/* ---- Ends --------------------------------------------------------------------------------- */
+/* ---- Ends ----------------------------------------------------------------------------------- */
 
 static void *send_and_close(void *arg)
 {
@@ -544,7 +544,7 @@ static void last_words_come_before_the_loss(void **state)
     world_destroy(&world);
 }
 
-/* ---- Without shared memory ---------------------------------------------------------------- */
+/* ---- Without shared memory ------------------------------------------------------------------ */
 
 static void exchange_all_ways(world_t *world)
 {
@@ -667,7 +667,7 @@ static void cut_addresses_are_refused(void **state)
     }
 }
 
-/* ---- Damage ------------------------------------------------------------------------------- */
+/* ---- Damage --------------------------------------------------------------------------------- */
 
 /* The ring in which `from` writes to `to`, as a stray pointer sees it. */
 static dp_ring_t *find_ring(world_t *world, int to, int from, dp_mailbox_t **mailbox)
