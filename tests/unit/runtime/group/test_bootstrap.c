@@ -579,7 +579,7 @@ static dp_status_t wait_alone(int rank)
     dp_config_t alone;
 
     under_a_script(&alone, rank, 2);
-    alone.start_timeout_ns = 50000000;
+    alone.start_timeout_ns = 400000000;
     return dp_bootstrap_create(&alone, &bootstrap, &error);
 }
 
@@ -603,7 +603,7 @@ static void elsewhere_nth_allocation_fails_without_a_leak(void **state)
             } else {
                 assert_int_equal(status, DP_ERR_TIMEOUT);
                 expect_text(rank == 0 ? "1 of 2 ranks did not come in time: 1"
-                                      : "rank 0 did not come within DP_START_TIMEOUT=50ms");
+                                      : "rank 0 did not come within DP_START_TIMEOUT=400ms");
             }
         }
         assert_true(failed >= (rank == 0 ? 5 : 1));
