@@ -6,9 +6,9 @@
  *     item 0: tensors a, b        piece of a, piece of b, piece of c
  *     item 1: tensor c            the rest of c
  *
- * Whoever runs launches makes the job and starts its buckets. Each bucket ends once, on the thread
- * that ran its last stage. An item is complete when its last piece has ended; the thread that ends
- * the last bucket gives the job back to the pool, so nobody touches a job after its own
+ * The thread that runs launches makes the job and starts its buckets. Each bucket ends once, on the
+ * thread that ran its last stage. An item is complete when its last piece has ended; the thread
+ * that ends the last bucket gives the job back to the pool, so nobody touches a job after its own
  * dp_fusion_job_end_bucket() or dp_fusion_job_release().
  */
 #ifndef DP_FUSION_JOB_H
@@ -22,7 +22,7 @@ typedef struct dp_fusion_source {
     const dp_pipeline_tensor_t *tensor; /* NULL: it makes or ends a group */
 } dp_fusion_source_t;
 
-/* What one item of the launch has come to. Its tensors may be spread over several buckets. */
+/* The outcome of one item of the launch. Its tensors may be spread over several buckets. */
 typedef struct dp_fusion_item {
     const dp_pipeline_item_t *item;
     int wants_tally;    /* a sum or average with float tensors */

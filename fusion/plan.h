@@ -66,8 +66,8 @@ typedef struct dp_plan {
  * a bucket while they fit a fused buffer; entries that differ may be looked past (an order that is
  * a pure function of the entries). In-place pieces need no fused buffer and share a bucket up to
  * buffer_bytes of payload. An entry too large for a fused buffer is cut into parts unless in place.
- * Empty entries get no piece. What travels alone, empty or not, gets a bucket with one piece and no
- * fused buffer; its count, which ranks need not agree on, decides nothing.
+ * Empty entries get no piece. A tensor that travels alone, empty or not, gets a bucket with one
+ * piece and no fused buffer; its count, which ranks need not agree on, decides nothing.
  *
  * @return DP_OK
  *         DP_ERR_INVALID    a buffer is too small for DP_TALLY_BLOCK elements of an entry, or an

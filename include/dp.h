@@ -636,7 +636,7 @@ DP_API dp_status_t dp_join(dp_group_t *group, dp_handle_t **handle);
 
 /* ---- Waiting -------------------------------------------------------------------------------- */
 
-/* What an operation found; the figures of reductions are equal on all ranks. */
+/* An operation's findings; the figures of reductions are equal on all ranks. */
 typedef struct dp_result {
     size_t size;        /* by DP_RESULT_INIT */
     uint64_t nonfinite; /* Inf and NaN elements in the result of a floating-point sum or average */

@@ -19,7 +19,7 @@
 
 #define DP_INBOX_TEXT_MAX 512
 
-/* What came in beside submissions. */
+/* Inputs other than submissions. */
 enum {
     DP_INBOX_URGENT = 1,
     DP_INBOX_LAUNCHED = 2,

@@ -171,7 +171,7 @@ static void read_text(dp_inbox_t *inbox, const char *from, const dp_status_t *fr
     pthread_mutex_unlock(&inbox->lock);
 }
 
-/* What says how things are, so it comes before the submissions of this round. */
+/* Reports of the present state: they come before the submissions of this round. */
 static void handle_state_flags(dp_loop_t *loop, unsigned flags, uint64_t now_ns)
 {
     dp_inbox_t *inbox = &loop->inbox;
@@ -210,7 +210,7 @@ static void handle_mismatch(dp_loop_t *loop, uint64_t now_ns)
         send_history(loop, loop->node.children[i], now_ns);
 }
 
-/* What concerns submissions that were made before, or ends the world: after them. */
+/* Inputs about earlier submissions, or the end of the world: they come after the submissions. */
 static void handle_request_flags(dp_loop_t *loop, unsigned flags, uint64_t now_ns)
 {
     if (flags & DP_INBOX_URGENT) handle_urgent(loop, now_ns);
@@ -220,7 +220,7 @@ static void handle_request_flags(dp_loop_t *loop, unsigned flags, uint64_t now_n
     if (flags & DP_INBOX_FINALIZE) dp_negotiator_finalize(loop->negotiator, now_ns);
 }
 
-/* What other threads brought. 1: something. */
+/* Takes in the inbox of other threads. 1: there was something. */
 static int handle_inbox(dp_loop_t *loop, uint64_t now_ns)
 {
     dp_inbox_t *inbox = &loop->inbox;
@@ -328,7 +328,7 @@ static void lose_peer(dp_loop_t *loop, int rank, uint64_t silent_ns, const char 
     dp_negotiator_peer_lost(loop->negotiator, rank, text, now_ns);
 }
 
-/* What neighbours sent, and which of them are lost. 1: something. */
+/* Takes in messages and losses of neighbours. 1: there was something. */
 static int handle_messages(dp_loop_t *loop, uint64_t now_ns)
 {
     dp_transport_t *transport = loop->options.transport;

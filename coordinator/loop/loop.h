@@ -65,10 +65,10 @@ typedef struct dp_loop_callbacks {
 } dp_loop_callbacks_t;
 
 /*
- * What neighbours compare beside the negotiation (order=program uses it, program.c). A digest rides
- * in each heartbeat. A rank that finds its neighbour's digest different sends its history, from
- * which the neighbour can say what differs. `data` is what the matching write function wrote on the
- * other rank. Called by the thread that owns progress.
+ * Data that neighbours compare beside the negotiation (order=program uses it, program.c). A digest
+ * rides in each heartbeat. A rank that finds its neighbour's digest different sends its history,
+ * from which the neighbour can say what differs. `data` is what the matching write function wrote
+ * on the other rank. Called by the thread that owns progress.
  */
 #define DP_LOOP_HEARTBEAT_DATA_MAX 64
 typedef struct dp_loop_peer_check {

@@ -63,7 +63,7 @@ void dp_agree_end(dp_negotiator_t *n, dp_entry_t *entry, uint64_t position, int 
 
 void dp_agree_launch_begin(dp_negotiator_t *n, dp_ordered_launch_t *launch, dp_entry_t *entry)
 {
-    /* What was settled before this item comes before it, also within one frame. */
+    /* Settled launches are told before this item, also within one frame. */
     dp_schedule_catch_up(n);
     launch->entry = entry;
     launch->collective = dp_entry_signature(entry)->collective;

@@ -7,7 +7,7 @@
 
 #include "coordinator/negotiator/table.h"
 
-/* What one branch brings to the pending occurrence. */
+/* The contribution of one branch to the pending occurrence. */
 typedef struct dp_arrival {
     int branch;
     int rank;                  /* vouches for the signature */

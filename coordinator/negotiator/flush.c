@@ -36,7 +36,7 @@ void dp_flush(dp_negotiator_t *n)
     dp_own_flush(n);
     dp_schedule_catch_up(n);
     order_due(n);
-    /* 7. What was ordered in 5 and 6 may have been the last launch of a round. */
+    /* 7. The last launch of a round may have been ordered in 5 and 6. */
     dp_schedule_detect(n);
     /* 8. Under a schedule: launches, then what they give to report. */
     dp_schedule_flush(n);

@@ -281,7 +281,7 @@ static void receive_seek(dp_negotiator_t *n, int from, const dp_item_t *item)
     }
 }
 
-/* What only makes sense while every launch is negotiated. */
+/* Steps that only make sense while every launch is negotiated. */
 static int is_negotiation(dp_item_kind_t kind)
 {
     return kind != DP_ITEM_SEEK && kind != DP_ITEM_WARN && kind != DP_ITEM_CONFIRM &&
@@ -296,7 +296,7 @@ void dp_follow(dp_negotiator_t *n, int from, dp_item_t *item, dp_reader_t *reade
         dp_fatal_protocol(n, from, "item %d while a schedule is active", item->kind);
         return;
     }
-    /* What goes up from here on is sent by a node that knows this item. */
+    /* Messages that go up from here on are sent by a node that knows this item. */
     if (item->kind == DP_ITEM_FAILURE || item->kind == DP_ITEM_CLOSED) dp_outbox_close_up(n);
     switch (item->kind) {
     case DP_ITEM_SEEK:

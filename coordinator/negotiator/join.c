@@ -42,7 +42,8 @@ void dp_join_arrive(dp_negotiator_t *n, dp_group_view_t *view, int rank)
     if (!n->is_fatal) dp_join_all(n, view, view->last_joined);
 }
 
-/* What failed without this rank does not concern it any more: it has joined instead. */
+/* An operation that failed without this rank is no concern of it any more: it has joined instead.
+ */
 static void forgive_refusals(dp_negotiator_t *n, const dp_group_view_t *view)
 {
     for (size_t i = 0; i < n->table.entry_count; i++) {

@@ -68,8 +68,8 @@ typedef enum dp_chain_verdict {
     DP_CHAIN_BAD      /* the bytes make no sense */
 } dp_chain_verdict_t;
 
-/* What another rank's heartbeat means. If LACKS, what [DP_CHAIN_WHAT_MAX] and *position say which
- * is the first entry that the sender does not have. */
+/* The meaning of another rank's heartbeat. If LACKS, what [DP_CHAIN_WHAT_MAX] and *position say
+ * which is the first entry that the sender does not have. */
 dp_chain_verdict_t dp_chain_check_heartbeat(const dp_chain_t *chain, dp_reader_t *reader,
                                             char *what, uint64_t *position);
 

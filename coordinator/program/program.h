@@ -52,7 +52,7 @@ void dp_program_submit(dp_program_t *program, dp_handle_t *request);
 void dp_program_wait(dp_program_t *program, const dp_handle_t *request);
 void dp_program_wait_all(dp_program_t *program, dp_group_t *group);
 
-/* What was being agreed on was launched, or failed: what was postponed behind it follows. */
+/* The operation that was being agreed on was launched or failed: the postponed ones follow. */
 void dp_program_agreed(dp_program_t *program);
 
 /* This rank submits nothing more. */

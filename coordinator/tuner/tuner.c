@@ -97,7 +97,7 @@ static int finish(dp_tuner_t *tuner, int index)
     return begin_window(tuner, DP_TUNER_FINISHED, index);
 }
 
-/* What becomes of the direction behind a candidate: on if it paid, else the other way if none has
+/* The direction after a candidate: on if it paid, else the other way if none has
  * been accepted yet, else the search is over. */
 static void choose_direction(dp_tuner_t *tuner, int is_accepted)
 {

@@ -128,7 +128,7 @@ static int give_knobs(dp_job_t *job)
 
 /* NCCL refuses two ranks on one GPU of one host. Each rank becomes a host of its own, by
  * NCCL_HOSTID (see dp_job_set_rank()), it sees no second one, and all traffic goes through sockets.
- * What could find the others out another way is off, and what wastes the time slices that ranks
+ * Other ways to find the others are off, and so is all that wastes the time slices that ranks
  * share. Streams have a queue of the hardware each, and kernels are loaded before they are needed:
  * otherwise what waits for another rank holds up what that rank waits for. */
 static const char *const share_gpu_variables[][2] = {

@@ -26,7 +26,7 @@
     (3 + 4 + 8 + 8 + 8 + 2 + DP_FAILURE_NODE_MAX + 2 + DP_FAILURE_OPERATION_MAX + 2 +              \
      DP_FAILURE_TEXT_MAX)
 
-/* What happened to, or because of, the culprit. Values are part of the wire form. */
+/* The event that happened to, or because of, the culprit. Values are part of the wire form. */
 typedef enum dp_failure_kind {
     DP_FAILURE_OTHER = 0,    /* nothing that the kinds below tell */
     DP_FAILURE_LOST = 1,     /* its connection broke: its process has ended or is about to */

@@ -99,7 +99,7 @@ static size_t size_of_arena(int fd, int local_size)
     return (size_t)about.st_size;
 }
 
-/* Maps the arenas of the other ranks of the node, in local rank order. What they sent is checked:
+/* Maps the arenas of the other ranks of the node, in local rank order. Their messages are checked:
  * they may be of another version, or broken. */
 static dp_status_t map_peers(dp_arena_t *arena, const int *fds, dp_error_t *error)
 {

@@ -484,8 +484,8 @@ static int shm_has_queued(const shm_t *self)
 }
 
 /* Writes the queues out, within the deadline: what lies in a neighbour's ring is read even if this
- * process ends. What arrives is dropped, so that two ranks with full rings do not wait for each
- * other. */
+ * process ends. Messages that arrive are dropped, so that two ranks with full rings do not wait for
+ * each other. */
 static void shm_flush_all(shm_t *self, uint64_t deadline_ns)
 {
     for (;;) {

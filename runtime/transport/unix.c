@@ -476,7 +476,7 @@ static int unix_has_queued(const dp_unix_t *self)
 }
 
 /* Writes the queues out, within the deadline: what a socket has taken reaches the peer even if this
- * process ends. What arrives is dropped. */
+ * process ends. Messages that arrive are dropped. */
 static void unix_flush_all(dp_unix_t *self, uint64_t deadline_ns)
 {
     for (;;) {

@@ -202,7 +202,7 @@ static void in_batches(scale_world_t *world, const plan_t *plan, const char *nam
     print_cost(name, &cost, steps);
 }
 
-/* What every rank notes once: a schedule, its end, the goodbye. */
+/* Events that every rank notes once: a schedule, its end, the goodbye. */
 static void turn(scale_world_t *world, const char *name,
                  void (*input)(dp_negotiator_t *negotiator, uint64_t now_ns), int ranks)
 {

@@ -40,7 +40,8 @@ static int failures;
 
 /* ---- Kernels -------------------------------------------------------------------------------- */
 
-/* What word i must be: no two neighbours alike, and not 0, which slow and broken copies share. */
+/* The value that word i must have: no two neighbours alike, and not 0, which slow and broken copies
+ * share. */
 static __host__ __device__ uint32_t word_of(size_t i)
 {
     return (uint32_t)(i * 2654435761u) ^ (uint32_t)(i >> 7) ^ 0x9e3779b9u;

@@ -6,8 +6,8 @@
  *     gpu_probe --open FILE...  plug-ins: every symbol must be there
  *
  * A line each, fields separated by tabs: the library's kind (libcuda, libcudart, libcublasLt,
- * libnccl or -), its version, the file that was opened. What cannot be opened is a line with the
- * kind "error", the name and the reason, and exit code 1. Nothing here needs a GPU.
+ * libnccl or -), its version, the file that was opened. A library that cannot be opened is a line
+ * with the kind "error", the name and the reason, and exit code 1. Nothing here needs a GPU.
  */
 #include <dlfcn.h>
 #include <link.h>

@@ -523,7 +523,7 @@ static const world_outcome_t *outcome_of(const search_t *search, int tensor, int
     return &search->now.world.outcomes[tensor * search->now.world.options.occurrences + occurrence];
 }
 
-/* Who has which shape. */
+/* Which rank has which shape. */
 static void check_mismatch_text(search_t *search)
 {
     const plan_t *plan = search->plan;
@@ -585,8 +585,8 @@ static void check_contests(search_t *search)
     search->mismatched += mismatched > 0;
 }
 
-/* Whoever died or aborted with tensors under way had not said goodbye, and nobody finished without
- * its goodbye. */
+/* A rank that died or aborted with tensors under way had not said goodbye, and nobody finished
+ * without its goodbye. */
 static void check_goodbye(search_t *search)
 {
     int lost = search->now.died != NOBODY ? search->now.died : search->now.aborted;

@@ -403,7 +403,7 @@ static int count_finished(const world_t *world)
     return finished;
 }
 
-/* Who has another list than the rank that all have in common fails with it, in trees of any shape:
+/* A rank with another list than the one that all have in common fails, in trees of any shape:
  * or the first list is made, and the second fails as that rank leaves. */
 static void contested_names_end_well_in_any_order(void **state)
 {

@@ -72,7 +72,7 @@ static void together_once_is_not_together(void **state)
     scenario_part(&world);
 }
 
-/* What two groups do while a launch of the world is unsettled has one place on all their ranks. */
+/* Operations of two groups while a launch of the world is unsettled keep one order on all ranks. */
 static void overlapping_groups_keep_one_order_behind_late_launches(void **state)
 {
     static const world_group_t groups[] = {{0, {0}}, {2, {0, 1}}, {2, {1, 2}}};

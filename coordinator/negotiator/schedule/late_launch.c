@@ -78,7 +78,7 @@ static void launch_late(dp_negotiator_t *n, size_t begin, size_t end)
     if (catch_up->waited_ns != 0) catch_up->waited_ns = dp_max(n->now_ns, 1);
 }
 
-/* What was kept back for late launches that are made now. */
+/* Outputs that were kept back for late launches, which are made now. */
 static void launch_deferred(dp_negotiator_t *n)
 {
     dp_catch_up_t *catch_up = &n->schedule->catch_up;

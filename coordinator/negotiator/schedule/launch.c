@@ -286,7 +286,7 @@ static dp_status_t find_own_buckets(dp_negotiator_t *n)
     return DP_OK;
 }
 
-/* What holds for every use of the tensor: lets a submission be checked without a search. */
+/* Facts that hold for every use of the tensor: a submission is checked without a search. */
 static void note_planned(dp_schedule_t *schedule)
 {
     for (size_t i = 0; i < schedule->planned_count; i++) {

@@ -64,7 +64,7 @@ typedef struct dp_cpu_publication {
     char *eager;     /* [DP_EAGER_BYTES] */
 } dp_cpu_publication_t;
 
-/* Some ranks of the world. What operations change is guarded by the engine's run_lock. */
+/* Some ranks of the world. Fields that operations change are guarded by the engine's run_lock. */
 struct dp_cpu_group {
     dp_cpu_engine_t *engine;
     dp_cpu_group_t *next;          /* of the engine's */
@@ -92,7 +92,7 @@ struct dp_cpu_group {
     dp_error_t failure; /* why it fails */
 };
 
-/* What rank i of the world said when it started. */
+/* The hello of rank i of the world. */
 typedef struct dp_cpu_hello {
     void *value;
     size_t bytes;
@@ -273,7 +273,7 @@ dp_tally_t *dp_cpu_tally(dp_cpu_group_t *group, size_t piece, int wanted);
 dp_status_t dp_cpu_add_tallies(dp_cpu_group_t *group, dp_engine_op_t *op, int local,
                                dp_range_t range);
 
-/* What integers are divided by after the sum; 0: nothing. */
+/* The divisor of integers after the sum; 0: none. */
 int64_t dp_cpu_divisor(const dp_cpu_group_t *group, const dp_engine_op_t *op);
 
 /* Reduces what group->ins points at as args say, for its figures alone: nobody wants the output. */

@@ -143,8 +143,8 @@ static dp_status_t make_room(exchange_run_t *run)
         if (rows != NULL) cudaFreeHost(rows);
         return status;
     }
-    /* What used them is over: it was waited for. More ranks than make_memory() counts with are the
-     * only ones that free memory here. */
+    /* Operations that used them are over: they were waited for. More ranks than make_memory()
+     * counts with are the only ones that free memory here. */
     cudaFreeHost(engine->rows);
     cudaFree(engine->device_rows);
     engine->rows = rows;

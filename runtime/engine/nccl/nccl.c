@@ -336,7 +336,7 @@ static void make_pool(dp_nccl_engine_t *engine)
     }
 }
 
-/* What no operation may have to wait for: memory of the device and pinned memory. Rows of
+/* Memory that no operation may have to wait for: memory of the device and pinned memory. Rows of
  * ROWS_AT_ONCE ranks find room from the beginning, so that nothing is allocated, let alone freed,
  * while the device is at work: CUDA may wait for all of it, also for what waits for this thread. */
 static dp_status_t make_memory(dp_nccl_engine_t *engine, dp_error_t *error)

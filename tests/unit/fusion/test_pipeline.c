@@ -142,7 +142,7 @@ static void pipeline_compresses_by_engine_or_by_cast(void **unused)
     }
 }
 
-/* What lies in the engine's memory is reduced there, unless only a fused buffer makes it smaller.
+/* A tensor in the engine's memory is reduced there, unless only a fused buffer makes it smaller.
  */
 static void pipeline_compresses_what_could_stay_in_place(void **unused)
 {

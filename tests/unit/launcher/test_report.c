@@ -360,7 +360,7 @@ static void report_tells_what_a_rank_without_a_recorder_waited_for(void **state)
 
 /* ---- The verdict reads no texts ------------------------------------------------------------- */
 
-/* What each case's ranks report; the text of all reports is `text`. */
+/* The reports of each case's ranks; the text of all reports is `text`. */
 typedef struct verdict_case {
     const char *name;
     void (*play)(dp_fate_t *fate, const char *text);

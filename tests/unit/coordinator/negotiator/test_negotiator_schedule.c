@@ -435,7 +435,7 @@ static void late_launch_of_a_rank_that_waits_fails_everywhere(void **state)
     world_fini(&world);
 }
 
-/* What settles a late launch and what comes behind it may arrive before any output is taken. */
+/* The settling of a late launch and its successors may arrive before any output is taken. */
 static void late_launch_comes_before_what_was_ordered_behind_it(void **state)
 {
     enum { UP, DOWN }; /* edges */
