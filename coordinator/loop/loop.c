@@ -103,9 +103,10 @@ static void send_heartbeat(dp_loop_t *loop, int rank, uint64_t now_ns)
     size_t bytes = HEADER_BYTES;
 
     write_header(heartbeat, KIND_HEARTBEAT, dp_health_number(&loop->health, rank, 0));
-    if (peer_check->write_heartbeat != NULL)
+    if (peer_check->write_heartbeat != NULL) {
         bytes += peer_check->write_heartbeat(peer_check->user, heartbeat + bytes,
                                              DP_LOOP_HEARTBEAT_DATA_MAX);
+    }
     /* A heartbeat that could not be sent does no harm if the next one can be. */
     if (transport->ops->send(transport, rank, heartbeat, bytes) == DP_OK) {
         increment(&loop->heartbeats);

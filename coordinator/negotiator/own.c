@@ -113,13 +113,15 @@ dp_status_t dp_own_submit(dp_negotiator_t *n, dp_entry_t *entry, const dp_submis
     }
     entry->own = own;
     n->own.pending++;
-    if (entry->view != NULL) entry->view->own_pending++;
-    if (signature->collective == DP_COLLECTIVE_GROUP_DESTROY) entry->view->ending = entry;
+    if (entry->view != NULL) {
+        entry->view->own_pending++;
+        if (signature->collective == DP_COLLECTIVE_GROUP_DESTROY) entry->view->ending = entry;
+    }
     if (!dp_schedule_submitted(n, entry)) dp_own_arrive(n, entry);
     return DP_OK;
 }
 
-/* What is queued meanwhile waits for the next call. */
+/* Entries that are queued meanwhile wait for the next call. */
 void dp_own_flush(dp_negotiator_t *n)
 {
     dp_entry_array_t *queue = &n->own.queue;
@@ -133,7 +135,6 @@ void dp_own_flush(dp_negotiator_t *n)
         if (!dp_schedule_is_active(n)) dp_own_arrive(n, entry);
     }
     if (n->is_fatal) return;
-    memmove(queue->entries, queue->entries + count,
-            (queue->count - count) * sizeof(*queue->entries));
+    memmove(queue->entries, queue->entries + count, (queue->count - count) * sizeof(dp_entry_t *));
     queue->count -= count;
 }

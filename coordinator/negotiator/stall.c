@@ -354,8 +354,9 @@ uint64_t dp_stall_deadline(const dp_negotiator_t *n)
     if (stall->is_asking) return dp_min(deadline, stall->patience_until_ns);
     if (!dp_is_root(n) || stall->stalled_oldest == NULL) return deadline;
     if (n->stall.warn_ns > 0) deadline = dp_min(deadline, stall->next_report_ns);
-    if (n->stall.limit_ns > 0)
+    if (n->stall.limit_ns > 0) {
         deadline =
             dp_min(deadline, later(stall->stalled_oldest->stall.first_ns, n->stall.limit_ns));
+    }
     return deadline;
 }

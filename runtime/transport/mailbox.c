@@ -278,9 +278,10 @@ dp_status_t dp_mailbox_open(const uint8_t *address, int rank, int from, uint64_t
     if (file >= 0) {
         reason = map_peer_file(mailbox, file, dp_read_u64(&reader), rank, from, tag);
         close(file);
-        if (reason == NULL)
+        if (reason == NULL) {
             mailbox->doorbell = open_peer_fd(pid, mailbox->header->doorbell, S_IFIFO,
                                              mailbox->header->doorbell_inode);
+        }
     }
     if (reason == NULL && mailbox->doorbell < 0)
         reason = errno == EXDEV ? "there is another file" : strerror(errno);

@@ -256,9 +256,10 @@ static dp_status_t build_schedule(dp_negotiator_t *n, size_t first)
     for (size_t i = first; i < detect->count; i++) {
         const dp_ordered_t *past = &schedule->detect.history[i];
 
-        if (begins_launch(detect, i, entries))
+        if (begins_launch(detect, i, entries)) {
             schedule->buckets[schedule->bucket_count++] =
                 (dp_schedule_bucket_t){schedule->planned_count, 0, 0};
+        }
         schedule->buckets[schedule->bucket_count - 1].count++;
         schedule->planned[schedule->planned_count++] =
             (dp_planned_t){past->entry, past->in_place, past->absmax};

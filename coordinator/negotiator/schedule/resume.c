@@ -25,9 +25,10 @@ void dp_resume_keep(dp_negotiator_t *n, uint64_t rounds)
     schedule->resume.is_kept = schedule->resume.rounds_lived > 0 &&
                                rounds >= schedule->resume.rounds_lived &&
                                is_passing(schedule->stop.reason);
-    for (size_t i = 0; i < n->table.entry_count && schedule->resume.is_kept; i++)
-        n->table.entries[i]->schedule->resume_uses =
-            n->table.entries[i]->schedule->resume_launches = 0;
+    for (size_t i = 0; i < n->table.entry_count && schedule->resume.is_kept; i++) {
+        n->table.entries[i]->schedule->resume_uses = 0;
+        n->table.entries[i]->schedule->resume_launches = 0;
+    }
     for (size_t b = 0; b < schedule->bucket_count && schedule->resume.is_kept; b++) {
         const dp_schedule_bucket_t *bucket = &schedule->buckets[b];
 

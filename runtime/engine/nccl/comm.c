@@ -370,9 +370,10 @@ dp_status_t dp_nccl_connect_world(dp_nccl_engine_t *engine, uint64_t deadline_ns
                                                   values, bytes, deadline_ns, error);
     }
     if (status == DP_OK) status = compare_hellos(engine, values, bytes, error);
-    if (status == DP_OK)
+    if (status == DP_OK) {
         status =
             init_comm(engine->world, &((const nccl_hello_t *)values[0])->id, deadline_ns, error);
+    }
     if (status == DP_ERR_INVALID) status = explain_refusal(engine, values, error);
     for (int i = 0; i < engine->size; i++)
         free(values[i]);
