@@ -47,11 +47,13 @@ static void begin_items(dp_bucket_t *bucket)
 
 /* Waits until a stream has done all it was given. Recording can only fail for want of memory, and
  * works again at the latest when the stream is idle; or because the device does nothing more. */
-static void drain(dp_pipeline_t *pipeline, dp_stream_t *stream)
+static void drain(const dp_lane_streams_t *lane, dp_stream_t *stream)
 {
     const struct timespec pause = {0, 1000000};
+    dp_pipeline_t *pipeline = lane->queue->pipeline;
+    dp_event_t *drained = lane->queue->drained;
 
-    while (pipeline->device->ops->event_record(pipeline->drained, stream) != DP_OK) {
+    while (pipeline->device->ops->event_record(drained, stream) != DP_OK) {
         dp_error_t error;
 
         if (pipeline->device->ops->is_async &&
@@ -60,7 +62,7 @@ static void drain(dp_pipeline_t *pipeline, dp_stream_t *stream)
         }
         nanosleep(&pause, NULL);
     }
-    pipeline->device->ops->event_wait(pipeline->drained);
+    pipeline->device->ops->event_wait(drained);
     if (pipeline->device->ops->is_async) pipeline->device->ops->settle(pipeline->device);
 }
 
@@ -68,14 +70,15 @@ static void drain(dp_pipeline_t *pipeline, dp_stream_t *stream)
 static void give_up(dp_bucket_t *bucket, dp_status_t status)
 {
     dp_pipeline_t *pipeline = bucket->job->pipeline;
+    const dp_lane_streams_t *lane = bucket->job->lane;
     dp_error_t error;
 
     dp_error_set(&error, status, "rank %d: tensor %s: the data plane failed: %s", pipeline->rank,
                  dp_bucket_item(bucket, 0)->item->name, dp_status_string(status));
     dp_pipeline_break(pipeline, &error);
-    drain(pipeline, pipeline->pack);
-    drain(pipeline, pipeline->reduce);
-    drain(pipeline, pipeline->unpack);
+    drain(lane, lane->pack);
+    drain(lane, lane->reduce);
+    if (lane->unpack != NULL) drain(lane, lane->unpack);
     bucket->op.status = status;
     dp_bucket_final_status(bucket);
     dp_fusion_job_end_bucket(bucket->job, bucket);
@@ -127,7 +130,7 @@ static dp_work_size_t size_of(const dp_bucket_t *bucket, int is_last)
 
     if (bytes <= SMALL_BYTES) return DP_WORK_SMALL;
     if (!is_last || (bytes > ALONE_BYTES && !is_plain(bucket))) return DP_WORK_LARGE;
-    return dp_pipeline_is_last(bucket->job->pipeline) ? DP_WORK_SMALL : DP_WORK_LARGE;
+    return dp_launch_queue_is_empty(bucket->job->lane->queue) ? DP_WORK_SMALL : DP_WORK_LARGE;
 }
 
 /* Records the done events of the items whose last part is in this bucket. */
@@ -192,29 +195,29 @@ static dp_status_t queue_stages(dp_bucket_t *bucket, dp_work_size_t size)
     dp_pipeline_t *pipeline = bucket->job->pipeline;
     const dp_device_ops_t *device = pipeline->device->ops;
     dp_engine_t *engine = pipeline->engine;
+    const dp_lane_streams_t *lane = bucket->job->lane;
     dp_fused_buffer_t *buffer = bucket->buffer;
     int moves_on = hands_over(bucket);
-    dp_stream_t *last = moves_on ? pipeline->unpack : pipeline->reduce;
-    dp_status_t status = await_ready(bucket, buffer != NULL ? pipeline->pack : pipeline->reduce);
+    dp_stream_t *last = moves_on ? lane->unpack : lane->reduce;
+    dp_status_t status = await_ready(bucket, buffer != NULL ? lane->pack : lane->reduce);
 
     if (status == DP_OK && buffer != NULL) {
-        status = device->is_async ? dp_bucket_queue_pack(bucket, pipeline->pack)
-                                  : device->call(pipeline->pack, size, dp_bucket_pack, bucket);
-        if (status == DP_OK) status = device->event_record(buffer->packed, pipeline->pack);
-        if (status == DP_OK) status = device->stream_wait(pipeline->reduce, buffer->packed);
+        status = device->is_async ? dp_bucket_queue_pack(bucket, lane->pack)
+                                  : device->call(lane->pack, size, dp_bucket_pack, bucket);
+        if (status == DP_OK) status = device->event_record(buffer->packed, lane->pack);
+        if (status == DP_OK) status = device->stream_wait(lane->reduce, buffer->packed);
     }
     if (status == DP_OK) {
-        status = engine->ops->enqueue(engine, pipeline->reduce, size, &bucket->op);
+        status = engine->ops->enqueue(engine, lane->reduce, size, &bucket->op);
     }
     if (status == DP_OK && moves_on) {
-        status = device->event_record(buffer->reduced, pipeline->reduce);
+        status = device->event_record(buffer->reduced, lane->reduce);
         if (status == DP_OK) status = device->stream_wait(last, buffer->reduced);
     }
     if (status == DP_OK) status = queue_end(bucket, last, size);
     if (status != DP_OK) return status;
     /* The bucket is on its way, so this failure is not its own. */
-    if (buffer != NULL && device->event_record(buffer->released, last) != DP_OK)
-        drain(pipeline, last);
+    if (buffer != NULL && device->event_record(buffer->released, last) != DP_OK) drain(lane, last);
     return DP_OK;
 }
 
@@ -244,18 +247,31 @@ static dp_status_t open_group(dp_bucket_t *bucket)
     return status;
 }
 
+/* Until this rank's launches in the group's gather lane are over, so that the barrier that follows
+ * proves it of all ranks. They were queued earlier, and wait for nothing in this lane. They end
+ * after an abort too. */
+static void await_gathers(const dp_pipeline_group_t *group)
+{
+    const struct timespec pause = {0, 50000};
+
+    while (atomic_load_explicit(&group->gathers, memory_order_acquire) != 0)
+        nanosleep(&pause, NULL);
+}
+
 /* Once the barrier is over on all its ranks none of them looks at the others any more. Waits here,
  * because engines make and end groups on the launch thread alone; only earlier work is waited for.
  */
 static dp_status_t close_group(dp_bucket_t *bucket)
 {
-    dp_pipeline_t *pipeline = bucket->job->pipeline;
-    dp_engine_t *engine = pipeline->engine;
+    dp_engine_t *engine = bucket->job->pipeline->engine;
+    const dp_lane_streams_t *lane = bucket->job->lane;
     dp_pipeline_group_t *group = dp_bucket_item(bucket, 0)->item->group;
-    dp_status_t status = engine->ops->enqueue(engine, pipeline->reduce, DP_WORK_SMALL, &bucket->op);
+    dp_status_t status;
 
+    await_gathers(group);
+    status = engine->ops->enqueue(engine, lane->reduce, DP_WORK_SMALL, &bucket->op);
     if (status != DP_OK) return status;
-    drain(pipeline, pipeline->reduce);
+    drain(lane, lane->reduce);
     if (bucket->op.status == DP_OK) {
         engine->ops->group_destroy(engine, group->engine);
         group->engine = NULL;
@@ -269,11 +285,14 @@ static dp_status_t close_group(dp_bucket_t *bucket)
 void dp_bucket_start(dp_bucket_t *bucket, int is_last)
 {
     dp_pipeline_t *pipeline = bucket->job->pipeline;
+    dp_launch_queue_t *queue = bucket->job->lane->queue;
     dp_status_t status = DP_OK;
 
     bucket->name = dp_trace_name(pipeline->trace, dp_bucket_item(bucket, 0)->item->name);
-    if (dp_bucket_needs_buffer(bucket))
-        status = dp_fused_buffers_acquire(&pipeline->buffers, &bucket->buffer);
+    if (dp_bucket_needs_buffer(bucket)) {
+        status = dp_launch_queue_furnish(queue);
+        if (status == DP_OK) status = dp_fused_buffers_acquire(&queue->buffers, &bucket->buffer);
+    }
     if (status == DP_OK && !dp_pipeline_is_aborted(pipeline)) status = open_group(bucket);
     if (status == DP_OK && !dp_pipeline_is_aborted(pipeline)) {
         begin_items(bucket);

@@ -159,6 +159,7 @@ void dp_bucket_fill_op(dp_bucket_t *bucket)
 
     bucket->op =
         (dp_engine_op_t){.group = job->launch->group != NULL ? job->launch->group->engine : NULL,
+                         .lane = job->launch->lane,
                          .collective = plan->collective,
                          .dtype = dp_bucket_buffer_dtype(bucket),
                          .reduce = plan->reduce,

@@ -13,21 +13,21 @@
 
 /* ---- Timeline and statistics ---------------------------------------------------------------- */
 
-static void record(dp_bucket_t *bucket, dp_trace_lane_t *lane, dp_trace_kind_t kind,
+static void record(dp_bucket_t *bucket, dp_trace_lane_t *track, dp_trace_kind_t kind,
                    uint64_t start_ns, uint64_t end_ns)
 {
     dp_pipeline_t *pipeline = bucket->job->pipeline;
 
     pthread_mutex_lock(&pipeline->record_lock);
-    dp_trace_record(lane, (dp_trace_record_t){
-                              .kind = kind,
-                              .start_ns = start_ns,
-                              .duration_ns = end_ns - start_ns,
-                              .bucket = bucket->op.sequence,
-                              .bytes = bucket->plan->payload_bytes,
-                              .aux = (uint32_t)dp_min(bucket->plan->piece_count, DP_TRACE_AUX_MAX) &
-                                     DP_TRACE_AUX_MAX,
-                              .name = bucket->name});
+    dp_trace_record(track, (dp_trace_record_t){.kind = kind,
+                                               .start_ns = start_ns,
+                                               .duration_ns = end_ns - start_ns,
+                                               .bucket = bucket->op.sequence,
+                                               .bytes = bucket->plan->payload_bytes,
+                                               .aux = (uint32_t)dp_min(bucket->plan->piece_count,
+                                                                       DP_TRACE_AUX_MAX) &
+                                                      DP_TRACE_AUX_MAX,
+                                               .name = bucket->name});
     pthread_mutex_unlock(&pipeline->record_lock);
 }
 
@@ -35,15 +35,14 @@ void dp_bucket_count_in_flight(dp_bucket_t *bucket, int starts)
 {
     dp_pipeline_t *pipeline = bucket->job->pipeline;
     uint64_t bytes = bucket->plan->payload_bytes;
+    dp_trace_lane_t *track = pipeline->lanes[DP_LANE_MAIN].wire_track;
 
     pthread_mutex_lock(&pipeline->record_lock);
     pipeline->bytes_in_flight += starts ? bytes : -bytes;
-    dp_trace_counter(pipeline->wire_lane, pipeline->name_bytes_in_flight,
-                     pipeline->bytes_in_flight);
+    dp_trace_counter(track, pipeline->name_bytes_in_flight, pipeline->bytes_in_flight);
     if (bucket->buffer != NULL) {
         pipeline->buffers_in_use += starts ? 1 : (uint64_t)-1;
-        dp_trace_counter(pipeline->wire_lane, pipeline->name_buffers_in_use,
-                         pipeline->buffers_in_use);
+        dp_trace_counter(track, pipeline->name_buffers_in_use, pipeline->buffers_in_use);
     }
     pthread_mutex_unlock(&pipeline->record_lock);
 }
@@ -140,7 +139,7 @@ void dp_bucket_pack(void *argument)
     }
     atomic_fetch_add_explicit(&pipeline->bytes_packed, bucket->plan->payload_bytes,
                               memory_order_relaxed);
-    record(bucket, pipeline->pack_lane, DP_TRACE_PACK, start_ns, dp_now_ns());
+    record(bucket, bucket->job->lane->pack_track, DP_TRACE_PACK, start_ns, dp_now_ns());
 }
 
 /* ---- Unpack --------------------------------------------------------------------------------- */
@@ -190,7 +189,7 @@ void dp_bucket_unpack(void *argument)
         unpack_piece(bucket, i);
     }
     if (start_ns == 0) return;
-    record(bucket, bucket->job->pipeline->unpack_lane, DP_TRACE_UNPACK, start_ns, dp_now_ns());
+    record(bucket, bucket->job->lane->unpack_track, DP_TRACE_UNPACK, start_ns, dp_now_ns());
 }
 
 /* ---- End ------------------------------------------------------------------------------------ */
@@ -212,11 +211,12 @@ static void hear_device(dp_bucket_t *bucket)
     dp_error_t error;
 
     if (bucket->pack_ns[0] != 0 && bucket->pack_ns[1] >= bucket->pack_ns[0]) {
-        record(bucket, pipeline->pack_lane, DP_TRACE_PACK, bucket->pack_ns[0], bucket->pack_ns[1]);
+        record(bucket, bucket->job->lane->pack_track, DP_TRACE_PACK, bucket->pack_ns[0],
+               bucket->pack_ns[1]);
         bucket->begin_ns = bucket->pack_ns[0];
     }
     if (bucket->unpack_ns[0] != 0 && bucket->unpack_ns[1] >= bucket->unpack_ns[0]) {
-        record(bucket, pipeline->unpack_lane, DP_TRACE_UNPACK, bucket->unpack_ns[0],
+        record(bucket, bucket->job->lane->unpack_track, DP_TRACE_UNPACK, bucket->unpack_ns[0],
                bucket->unpack_ns[1]);
     }
     if (pipeline->device->ops->health(pipeline->device, &error) == DP_OK) return;
@@ -233,7 +233,8 @@ void dp_bucket_end(void *argument)
 
     if (dp_bucket_device(bucket)->is_async) hear_device(bucket);
     if (bucket->op.begin_ns != 0) {
-        record(bucket, pipeline->wire_lane, DP_TRACE_WIRE, bucket->op.begin_ns, bucket->op.end_ns);
+        record(bucket, bucket->job->lane->wire_track, DP_TRACE_WIRE, bucket->op.begin_ns,
+               bucket->op.end_ns);
         if (bucket->begin_ns == 0) bucket->begin_ns = bucket->op.begin_ns;
     }
     if (bucket->begin_ns != 0) note_time(bucket, dp_now_ns());

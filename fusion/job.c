@@ -293,9 +293,11 @@ dp_status_t dp_fusion_job_create(dp_pipeline_t *pipeline, dp_pipeline_launch_t *
     status = reserve_entries(job, launch->item_count, entries);
     if (status != DP_OK) goto fail;
     job->launch = launch;
+    job->lane = &pipeline->lanes[launch->lane];
     job->rank = launch->group != NULL ? launch->group->rank : pipeline->rank;
     job->ranks = launch->group != NULL ? launch->group->size : pipeline->ranks;
     limits.ranks = job->ranks;
+    limits.buffer_bytes = dp_lane_buffer_bytes(pipeline, launch->lane);
     fill_entries(job);
     status = dp_plan_make(&job->plan, job->entries, job->entry_count, &limits);
     if (status == DP_OK) status = reserve_buckets(job);
@@ -353,13 +355,10 @@ static void finish_job(dp_fusion_job_t *job)
 {
     dp_pipeline_t *pipeline = job->pipeline;
     dp_pipeline_launch_t *launch = job->launch;
-    uint64_t sequence = launch->sequence;
 
     job->launch = NULL;
-    dp_pipeline_launch_give(pipeline, launch);
     pool_give(job);
-    atomic_fetch_sub_explicit(&pipeline->pending, 1, memory_order_acq_rel);
-    pipeline->callbacks.launch_done(pipeline->callbacks.user, sequence);
+    dp_pipeline_launch_end(pipeline, launch);
 }
 
 void dp_fusion_job_release(dp_fusion_job_t *job)
@@ -434,8 +433,6 @@ void dp_fusion_job_end_bucket(dp_fusion_job_t *job, dp_bucket_t *bucket)
 void dp_fusion_launch_fail(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch,
                            dp_status_t status, const char *text)
 {
-    uint64_t sequence = launch->sequence;
-
     for (size_t i = 0; i < launch->item_count; i++) {
         dp_pipeline_done_t done = {.request = launch->items[i].request,
                                    .status = status,
@@ -444,7 +441,5 @@ void dp_fusion_launch_fail(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch
 
         pipeline->callbacks.done(pipeline->callbacks.user, &done);
     }
-    dp_pipeline_launch_give(pipeline, launch);
-    atomic_fetch_sub_explicit(&pipeline->pending, 1, memory_order_acq_rel);
-    pipeline->callbacks.launch_done(pipeline->callbacks.user, sequence);
+    dp_pipeline_launch_end(pipeline, launch);
 }

@@ -31,7 +31,7 @@ typedef struct dp_fusion_item {
     double postscale;   /* likewise; 1/divisor folded in for averages */
     int divisor;        /* of averages */
     size_t last_bucket; /* that has a part of it */
-    /* guarded by progress_lock: whoever runs launches */
+    /* guarded by the queue's progress_lock: whoever runs launches */
     int is_begun;  /* its first bucket was started */
     int is_issued; /* its done event was recorded */
     /* guarded by job->lock once its first bucket was started */
@@ -60,7 +60,8 @@ struct dp_fusion_job {
     dp_fusion_job_t *next; /* in the pool */
     /* set before the first bucket is started */
     dp_pipeline_launch_t *launch;
-    int rank, ranks; /* of the launch's group */
+    dp_lane_streams_t *lane; /* that it travels in */
+    int rank, ranks;         /* of the launch's group */
     dp_plan_t plan;
     dp_plan_entry_t *entries;    /* [entry_room] */
     dp_fusion_source_t *sources; /* [entry_room] */

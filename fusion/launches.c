@@ -1,10 +1,10 @@
 /*
- * launches.c - the launches of a pipeline: those to be used again, those in the queue, and how all
+ * launches.c - the launches of a pipeline: those to be used again, those in the queues, and how all
  * of them are failed.
  *
- * Called by the thread that submits (coordinator or waiter), by the launch thread, and by whoever
- * finds a failure. job.c, bucket.c and pipeline.c stand above this file; it must not know how a
- * launch is carried out.
+ * Called by the thread that submits (coordinator or waiter), by the launch threads, and by whoever
+ * finds a failure. job.c, bucket.c and the files above them stand above this file; it must not know
+ * how a launch is carried out, nor which lane it travels in.
  */
 #include "fusion/pipeline_internal.h"
 
@@ -72,13 +72,44 @@ dp_status_t dp_pipeline_preallocate_launches(dp_pipeline_t *pipeline)
     return status;
 }
 
-/* ---- The queue ------------------------------------------------------------------------------ */
+void dp_pipeline_launch_end(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch)
+{
+    dp_pipeline_launch_t *whole = launch->whole != NULL ? launch->whole : launch;
+    dp_launch_queue_t *queue = pipeline->lanes[launch->lane].queue;
+    uint64_t sequence = launch->sequence;
+    int is_over;
+
+    if (launch->lane == DP_LANE_GATHER && launch->group != NULL)
+        atomic_fetch_sub_explicit(&launch->group->gathers, 1, memory_order_release);
+    /* acq_rel: the part that ends last gives the memory back behind all that the other did */
+    is_over = atomic_load_explicit(&whole->parts_left, memory_order_acquire) == 0 ||
+              atomic_fetch_sub_explicit(&whole->parts_left, 1, memory_order_acq_rel) == 1;
+    if (launch != whole) dp_pipeline_launch_give(pipeline, launch);
+    if (is_over) dp_pipeline_launch_give(pipeline, whole);
+    atomic_fetch_sub_explicit(&queue->pending, 1, memory_order_acq_rel);
+    if (is_over) pipeline->callbacks.launch_done(pipeline->callbacks.user, sequence);
+}
+
+/* ---- The queues ----------------------------------------------------------------------------- */
+
+void dp_launch_queue_init(dp_launch_queue_t *queue, dp_pipeline_t *pipeline, const char *name)
+{
+    queue->pipeline = pipeline;
+    queue->thread_name = name;
+    queue->last = &queue->first;
+    pthread_mutex_init(&queue->progress_lock, NULL);
+}
+
+void dp_launch_queue_fini(dp_launch_queue_t *queue)
+{
+    pthread_mutex_destroy(&queue->progress_lock);
+}
 
 /*
  * Wakes the launch thread, unless another thread is about to run the queue. Both tests need
  * sequential consistency, as each side writes one variable and then reads the other's:
  *
- *   this side              launch thread (pipeline.c)    dp_pipeline_progress_end()
+ *   this side              launch thread (runner.c)      dp_pipeline_progress_end()
  *   queue the launch
  *   doorbell + 1           is_asleep = 1                 progress_threads - 1
  *   read is_asleep         read doorbell, or sleep       look at the queue
@@ -87,52 +118,62 @@ dp_status_t dp_pipeline_preallocate_launches(dp_pipeline_t *pipeline)
  * So of two that cross, at least one sees the other: no launch is left in the queue while nobody
  * looks at it.
  */
-void dp_pipeline_ring_doorbell(dp_pipeline_t *pipeline, int progress_follows)
+void dp_launch_queue_ring_doorbell(dp_launch_queue_t *queue, int progress_follows)
 {
-    atomic_fetch_add(&pipeline->doorbell, 1);
+    atomic_fetch_add(&queue->doorbell, 1);
     if (progress_follows) return;
-    if (atomic_load(&pipeline->is_asleep) != 0 && atomic_load(&pipeline->progress_threads) == 0)
-        dp_futex_wake(&pipeline->doorbell);
+    if (atomic_load(&queue->is_asleep) != 0 && atomic_load(&queue->progress_threads) == 0)
+        dp_futex_wake(&queue->doorbell);
 }
 
-dp_pipeline_launch_t *dp_pipeline_take_launch(dp_pipeline_t *pipeline)
+dp_pipeline_launch_t *dp_launch_queue_take(dp_launch_queue_t *queue)
 {
     dp_pipeline_launch_t *launch;
 
-    pthread_mutex_lock(&pipeline->lock);
-    launch = pipeline->first;
+    pthread_mutex_lock(&queue->pipeline->lock);
+    launch = queue->first;
     if (launch != NULL) {
-        pipeline->first = launch->next;
-        if (pipeline->first == NULL) pipeline->last = &pipeline->first;
+        queue->first = launch->next;
+        if (queue->first == NULL) queue->last = &queue->first;
     }
-    pthread_mutex_unlock(&pipeline->lock);
+    pthread_mutex_unlock(&queue->pipeline->lock);
     return launch;
 }
 
-int dp_pipeline_is_last(dp_pipeline_t *pipeline)
+int dp_launch_queue_is_empty(dp_launch_queue_t *queue)
 {
-    int is_last;
+    int is_empty;
 
-    pthread_mutex_lock(&pipeline->lock);
-    is_last = pipeline->first == NULL;
-    pthread_mutex_unlock(&pipeline->lock);
-    return is_last;
+    pthread_mutex_lock(&queue->pipeline->lock);
+    is_empty = queue->first == NULL;
+    pthread_mutex_unlock(&queue->pipeline->lock);
+    return is_empty;
 }
 
-void dp_pipeline_submit(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch, int progress_follows)
+void dp_launch_queue_add(dp_launch_queue_t *queue, dp_pipeline_launch_t *launch,
+                         int progress_follows)
 {
     launch->next = NULL;
-    atomic_fetch_add_explicit(&pipeline->pending, 1, memory_order_relaxed);
-    pthread_mutex_lock(&pipeline->lock);
-    *pipeline->last = launch;
-    pipeline->last = &launch->next;
-    pthread_mutex_unlock(&pipeline->lock);
-    dp_pipeline_ring_doorbell(pipeline, progress_follows);
+    atomic_fetch_add_explicit(&queue->pending, 1, memory_order_relaxed);
+    pthread_mutex_lock(&queue->pipeline->lock);
+    *queue->last = launch;
+    queue->last = &launch->next;
+    pthread_mutex_unlock(&queue->pipeline->lock);
+    dp_launch_queue_ring_doorbell(queue, progress_follows);
 }
 
 size_t dp_pipeline_pending(const dp_pipeline_t *pipeline)
 {
-    return atomic_load_explicit(&pipeline->pending, memory_order_acquire);
+    size_t pending = 0;
+
+    for (int i = 0; i < DP_LANE_COUNT; i++)
+        pending += atomic_load_explicit(&pipeline->queues[i].pending, memory_order_acquire);
+    return pending;
+}
+
+int dp_pipeline_is_busy(const dp_pipeline_t *pipeline, dp_lane_t lane)
+{
+    return atomic_load_explicit(&pipeline->lanes[lane].queue->pending, memory_order_acquire) > 0;
 }
 
 /* ---- Failure -------------------------------------------------------------------------------- */

@@ -4,9 +4,23 @@
  * The coordinator submits launches in the global order. One thread at a time runs them in that
  * order: the launch thread, or a thread in dp_wait() that does it in its place. It plans which
  * tensors travel together (plan.h) and queues each bucket on three streams (pack, engine, unpack)
- * over a ring of fused buffers (slots.h), so that packing bucket k+1 overlaps reducing k and
- * unpacking k-1. Buckets in place go straight to the engine. It must not know how the ranks agreed
- * on a launch.
+ * over a ring of fused buffers (fused_buffers.h), so that packing bucket k+1 overlaps reducing k
+ * and unpacking k-1. Buckets in place go straight to the engine. It must not know how the ranks
+ * agreed on a launch.
+ *
+ * Broadcasts and allgathers travel in a lane of their own (dp_lane_t), which overtakes reductions
+ * and is overtaken by them:
+ *
+ *   submit --+--> main lane:   launch thread, buffers, pack, reduce, unpack
+ *            |
+ *            +--> gather lane: launch thread, buffers, pack, reduce, unpack
+ *
+ * A group's first allgather opens its gather lane, but travels in the main lane like all before it;
+ * so a program that gathers nothing pays nothing, and the ranks make what they share at one place
+ * of the order. Which launches come later follows from the global order: equal on all ranks. The
+ * gather lane's threads, streams and buffers are made with the first such lane. On an asynchronous
+ * device one launch thread and one ring of buffers serve both lanes: its collectives must be
+ * enqueued in one order on all ranks, and enqueuing waits for none of them.
  */
 #ifndef DP_FUSION_PIPELINE_H
 #define DP_FUSION_PIPELINE_H
@@ -27,6 +41,9 @@ typedef struct dp_pipeline_tensor {
 typedef struct dp_pipeline_group {
     dp_engine_group_t *engine; /* NULL: the world */
     int rank, size;            /* this rank in it */
+    /* the pipeline's; zero at the start */
+    _Atomic int has_gather_lane; /* stored by the thread that submits */
+    _Atomic int gathers; /* launches in the gather lane that are not over; not of the world */
 } dp_pipeline_group_t;
 
 /* One operation: a tensor, or the tensors of a group that complete together. */
@@ -66,13 +83,17 @@ typedef struct dp_pipeline_item {
 
 /* One LAUNCH of the coordinator: all of it is planned together. */
 typedef struct dp_pipeline_launch {
-    uint64_t sequence;                /* of the launch, ascending */
-    uint64_t digest;                  /* for the engine to compare; 0: the ranks have agreed */
-    const dp_pipeline_group_t *group; /* NULL: the world; lives until its group_destroy is done */
-    dp_pipeline_item_t *items;        /* [item_count] */
+    uint64_t sequence;          /* of the launch, ascending */
+    uint64_t digest;            /* for the engine to compare; 0: the ranks have agreed */
+    dp_pipeline_group_t *group; /* NULL: the world; lives until its group_destroy is done */
+    dp_pipeline_item_t *items;  /* [item_count] */
     size_t item_count;
     struct dp_pipeline_launch *next; /* the pipeline's, likewise below */
     size_t item_room;
+    dp_lane_t lane;
+    int opens_gather_lane;            /* it has its group's first allgather */
+    struct dp_pipeline_launch *whole; /* this is a part of that one, cut off for the gather lane */
+    _Atomic int parts_left;           /* of a launch that was cut: not over; else 0 */
 } dp_pipeline_launch_t;
 
 typedef struct dp_pipeline_done {
@@ -114,31 +135,38 @@ dp_status_t dp_pipeline_launch_take(dp_pipeline_t *pipeline, size_t item_count,
 /* One that is not submitted after all. Any thread. */
 void dp_pipeline_launch_give(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch);
 
+/* The lane in which an operation of this group (NULL: the world) would travel if it were submitted
+ * next. For the thread that submits exact; for others a guess. */
+dp_lane_t dp_pipeline_lane(const dp_pipeline_t *pipeline, const dp_pipeline_group_t *group,
+                           dp_collective_t collective);
+
+#define DP_PIPELINE_NO_PROGRESS (-1)
+
 /*
  * Queues a launch, which is the pipeline's from here on. One thread at a time; never blocks, never
  * fails.
  *
- * progress_follows: a thread is about to call dp_pipeline_progress(); the launch thread is not
- * woken.
+ * progress_lane: a thread is about to call dp_pipeline_progress() for this lane, whose launch
+ * thread is not woken; or DP_PIPELINE_NO_PROGRESS.
  *
  * A ready event may depend on the done events of launches submitted before: everything is queued in
  * the order of the launches, and the launch thread waits for nothing but what was queued earlier.
  */
-void dp_pipeline_submit(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch,
-                        int progress_follows);
+void dp_pipeline_submit(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch, int progress_lane);
 
 /*
- * A thread that waits for a launch may run it itself, which saves waking the launch thread and
- * being woken by it. Between begin and end the launch thread is not woken for what is queued.
+ * A thread that waits for a launch may run it itself, which saves waking the lane's launch thread
+ * and being woken by it. Between begin and end that is not woken for what is queued.
  *
- * dp_pipeline_progress() runs queued launches until *state has reached `reached`; it may block for
- * as long as any operation of the engine. Returns 1 when it ran one; 0: the queue was empty, or
- * another thread is running launches. Not for asynchronous devices, which work by themselves. Any
- * thread but the data plane's own.
+ * dp_pipeline_progress() runs queued launches of a lane until *state has reached `reached`; it may
+ * block for as long as any operation of the engine. Returns 1 when it ran one; 0: the queue was
+ * empty, or another thread is running launches. Not for asynchronous devices, which work by
+ * themselves. Any thread but the data plane's own.
  */
-void dp_pipeline_progress_begin(dp_pipeline_t *pipeline);
-int dp_pipeline_progress(dp_pipeline_t *pipeline, const _Atomic uint32_t *state, uint32_t reached);
-void dp_pipeline_progress_end(dp_pipeline_t *pipeline);
+void dp_pipeline_progress_begin(dp_pipeline_t *pipeline, dp_lane_t lane);
+int dp_pipeline_progress(dp_pipeline_t *pipeline, dp_lane_t lane, const _Atomic uint32_t *state,
+                         uint32_t reached);
+void dp_pipeline_progress_end(dp_pipeline_t *pipeline, dp_lane_t lane);
 
 /* Fails what is queued and running with this status and text, through done(). Any thread. */
 void dp_pipeline_abort(dp_pipeline_t *pipeline, dp_status_t status, const char *text);
@@ -149,8 +177,10 @@ void dp_pipeline_abort(dp_pipeline_t *pipeline, dp_status_t status, const char *
  */
 uint64_t dp_pipeline_input_hash(const dp_pipeline_item_t *item, int rank, int ranks);
 
-/* Launches submitted and not finished. */
+/* Launches submitted and not finished; of a launch for both lanes, its two parts. */
 size_t dp_pipeline_pending(const dp_pipeline_t *pipeline);
+/* 1: some of a lane are. */
+int dp_pipeline_is_busy(const dp_pipeline_t *pipeline, dp_lane_t lane);
 
 void dp_pipeline_stats(const dp_pipeline_t *pipeline, dp_pipeline_stats_t *out);
 

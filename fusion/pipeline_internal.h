@@ -1,15 +1,16 @@
 /*
- * pipeline_internal.h - the state of a pipeline, and the lower half of it: launches and failure
- * (launches.c).
+ * pipeline_internal.h - the state of a pipeline, and the lower half of it: launches, queues and
+ * failure (launches.c).
  *
  * The files of fusion/ that work on it, each calling only those to its left:
  *
- *   launches.c, slots.c <-- job.c <-- bucket_op.c, bucket_stages.c, bucket_async.c <-- bucket.c
- *       <-- pipeline.c
+ *   launches.c, fused_buffers.c <-- lane_streams.c, job.c
+ *       <-- bucket_op.c, bucket_stages.c, bucket_async.c <-- bucket.c <-- runner.c
+ *       <-- lanes.c, pipeline.c
  *
- * Threads: submitters fill the queue; one thread at a time, the holder of progress_lock, runs
- * launches (the launch thread, or a waiting thread in its place); the streams' threads run stages;
- * anybody may abort.
+ * Threads: submitters fill the queues; of each queue one thread at a time, the holder of its
+ * progress_lock, runs launches (the launch thread, or a waiting thread in its place); the streams'
+ * threads run stages; anybody may abort.
  */
 #ifndef DP_FUSION_PIPELINE_INTERNAL_H
 #define DP_FUSION_PIPELINE_INTERNAL_H
@@ -18,9 +19,41 @@
 #include <stdatomic.h>
 
 #include "fusion/pipeline.h"
-#include "fusion/slots.h"
+#include "fusion/fused_buffers.h"
 
 typedef struct dp_fusion_job dp_fusion_job_t;
+
+/* Launches in their order, and who runs them. */
+typedef struct dp_launch_queue {
+    dp_pipeline_t *pipeline;
+    const char *thread_name;
+    pthread_t thread;
+    _Atomic int is_started; /* stored after the thread: dp_pipeline_stats() asks for its clock */
+
+    /* guarded by progress_lock, which is held while a launch is taken from the queue and run */
+    pthread_mutex_t progress_lock;
+    dp_fused_buffers_t buffers;
+    dp_event_t *drained;
+
+    /* guarded by the pipeline's lock */
+    dp_pipeline_launch_t *first, **last;
+
+    /* how the launch thread is woken: see dp_launch_queue_ring_doorbell() */
+    _Atomic uint32_t doorbell; /* grows when the launch thread has something to look at; a futex */
+    _Atomic uint32_t is_asleep;
+    _Atomic uint32_t progress_threads; /* threads that will run the queue themselves */
+    _Atomic int is_stopping;
+    _Atomic size_t pending; /* launches submitted and not finished */
+} dp_launch_queue_t;
+
+/* The streams that buckets of one lane go through. Of the gather lane all is NULL until some group
+ * opens its own. */
+typedef struct dp_lane_streams {
+    dp_launch_queue_t *queue;            /* that its launches come through */
+    dp_stream_t *pack, *reduce, *unpack; /* no unpack in the gather lane: nothing is left to do */
+    /* guarded by the pipeline's record_lock: a track of the timeline has one writer at a time */
+    dp_trace_lane_t *pack_track, *wire_track, *unpack_track;
+} dp_lane_streams_t;
 
 struct dp_pipeline {
     /* set at creation */
@@ -31,36 +64,24 @@ struct dp_pipeline {
     const dp_log_t *log;
     dp_trace_t *trace;
     dp_pipeline_callbacks_t callbacks;
-    dp_stream_t *pack, *reduce, *unpack;
-    pthread_t thread;
-    int is_started;
+    dp_plan_limits_t limits;
+    size_t buffer_count;                                /* of each ring of fused buffers */
     uint32_t name_bytes_in_flight, name_buffers_in_use; /* of the timeline's counters */
 
-    /* guarded by progress_lock, which is held while a launch is taken from the queue and run */
-    pthread_mutex_t progress_lock;
-    dp_plan_limits_t limits;
-    dp_fused_buffers_t buffers;
-    dp_event_t *drained;
+    dp_launch_queue_t queues[DP_LANE_COUNT]; /* on an asynchronous device only the first is used */
+    dp_lane_streams_t lanes[DP_LANE_COUNT];
+    dp_pipeline_group_t world; /* its gather lane; nothing else of it is used */
 
     /* guarded by lock */
     pthread_mutex_t lock;
-    dp_pipeline_launch_t *first, **last; /* the queue */
-    dp_pipeline_launch_t *idle;          /* to be used again */
-    dp_fusion_job_t *pool;               /* likewise */
+    dp_pipeline_launch_t *idle; /* to be used again */
+    dp_fusion_job_t *pool;      /* likewise */
     dp_status_t abort_status;
     char abort_text[DP_ERROR_TEXT_MAX];
     _Atomic int is_aborted; /* stored after the two above; loads of it acquire them */
 
-    /* how the launch thread is woken: see dp_pipeline_ring_doorbell() */
-    _Atomic uint32_t doorbell; /* grows when the launch thread has something to look at; a futex */
-    _Atomic uint32_t is_asleep;
-    _Atomic uint32_t progress_threads; /* threads that will run the queue themselves */
-    _Atomic int is_stopping;
-    _Atomic size_t pending; /* launches submitted and not finished */
-
-    /* guarded by record_lock: a lane of the timeline has one writer at a time */
+    /* guarded by record_lock */
     pthread_mutex_t record_lock;
-    dp_trace_lane_t *pack_lane, *wire_lane, *unpack_lane;
     uint64_t busy_until_ns;
     uint64_t bytes_in_flight, buffers_in_use;
 
@@ -73,17 +94,49 @@ static inline int dp_pipeline_is_aborted(const dp_pipeline_t *pipeline)
     return atomic_load_explicit(&pipeline->is_aborted, memory_order_acquire);
 }
 
+/* ---- launches.c ----------------------------------------------------------------------------- */
+
 /* Makes launches in advance, so that the first ones need no memory. */
 dp_status_t dp_pipeline_preallocate_launches(dp_pipeline_t *pipeline);
-/* The oldest launch of the queue, or NULL. progress_lock is held. */
-dp_pipeline_launch_t *dp_pipeline_take_launch(dp_pipeline_t *pipeline);
-/* progress_follows: the caller is about to run the queue, the launch thread need not wake. */
-void dp_pipeline_ring_doorbell(dp_pipeline_t *pipeline, int progress_follows);
+/* A launch is over, or its part in one lane is. */
+void dp_pipeline_launch_end(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch);
 
+void dp_launch_queue_init(dp_launch_queue_t *queue, dp_pipeline_t *pipeline, const char *name);
+void dp_launch_queue_fini(dp_launch_queue_t *queue);
+void dp_launch_queue_add(dp_launch_queue_t *queue, dp_pipeline_launch_t *launch,
+                         int progress_follows);
+/* The oldest launch of the queue, or NULL. progress_lock is held. */
+dp_pipeline_launch_t *dp_launch_queue_take(dp_launch_queue_t *queue);
+/* progress_follows: the caller is about to run the queue, the launch thread need not wake. */
+void dp_launch_queue_ring_doorbell(dp_launch_queue_t *queue, int progress_follows);
 /* 1 when nothing is queued behind the launch that is being run. */
-int dp_pipeline_is_last(dp_pipeline_t *pipeline);
+int dp_launch_queue_is_empty(dp_launch_queue_t *queue);
 
 /* Ends the data plane: what is queued and running fails with this; the first one counts. */
 void dp_pipeline_break(dp_pipeline_t *pipeline, const dp_error_t *error);
+
+/* ---- lane_streams.c ------------------------------------------------------------------------- */
+
+/* Makes a lane's streams, and of the main lane the fused buffers. On failure nothing stays. */
+dp_status_t dp_lane_open(dp_pipeline_t *pipeline, dp_lane_t lane);
+/* Makes the queue's fused buffers, unless they are there. progress_lock is held. */
+dp_status_t dp_launch_queue_furnish(dp_launch_queue_t *queue);
+
+/* Bytes of a fused buffer of a lane, which is the most that one bucket has; equal on all ranks. */
+size_t dp_lane_buffer_bytes(const dp_pipeline_t *pipeline, dp_lane_t lane);
+/* When its queue runs nothing any more. What is not there is fine. */
+void dp_lane_close(dp_pipeline_t *pipeline, dp_lane_t lane);
+/* Prepares the engine for the gather lane of this launch's group; on an asynchronous device makes
+ * the streams too. Else breaks the data plane. By whoever runs launches of the main lane. */
+dp_status_t dp_lane_open_for(dp_pipeline_t *pipeline, const dp_pipeline_launch_t *launch);
+/* The gather lane cannot be made, which ends the data plane. */
+void dp_lane_break(dp_pipeline_t *pipeline, dp_status_t status);
+
+/* ---- runner.c ------------------------------------------------------------------------------- */
+
+/* Starts a queue's launch thread, which runs its launches until it is stopped. */
+dp_status_t dp_launch_queue_start(dp_launch_queue_t *queue);
+/* Runs what is still queued, and joins the thread. Nothing if it was not started. */
+void dp_launch_queue_stop(dp_launch_queue_t *queue);
 
 #endif

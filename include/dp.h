@@ -153,12 +153,12 @@ typedef enum dp_wire {
  * DP_ORDER_PROGRAM: each rank launches in the order in which it submits, without a message, as most
  * data-parallel libraries do. All ranks must then submit the same operations with the same memory
  * (all from dp_alloc(), or none) in the same order, and wait at the same places: submissions are
- * gathered into one launch until DP_FUSION_BYTES are there or the program waits for one of them
- * (dp_wait, dp_test, dp_stream_wait, dp_wait_all, dp_finalize). A difference between ranks ends the
- * world with DP_ERR_MISMATCH and a text that says where, after a few DP_HEARTBEATs at the latest; a
- * rank that finalizes early ends it with DP_ERR_LEFT. dp_send, dp_recv and dp_join are
- * DP_ERR_UNSUPPORTED; barriers and groups are agreed on as ever. A tensor that travels as fp16 is
- * DP_ERR_BUSY until its last use is over.
+ * gathered into one launch until DP_FUSION_BYTES are there, one has launch_now in its options, or
+ * the program waits for one of them (dp_wait, dp_test, dp_stream_wait, dp_wait_all, dp_finalize).
+ * A difference between ranks ends the world with DP_ERR_MISMATCH and a text that says where, after
+ * a few DP_HEARTBEATs at the latest; a rank that finalizes early ends it with DP_ERR_LEFT. dp_send,
+ * dp_recv and dp_join are DP_ERR_UNSUPPORTED; barriers and groups are agreed on as ever. A tensor
+ * that travels as fp16 is DP_ERR_BUSY until its last use is over.
  */
 typedef enum dp_order {
     DP_ORDER_DEFAULT = 0, /* the setting DP_ORDER, or negotiated */
@@ -270,10 +270,13 @@ typedef struct dp_gradients_options {
     double clip_norm;       /* largest global norm; 0: no clipping */
     double initial_loss_scale; /* of dynamic loss scaling, a power of two; 0: no loss scaling */
     dp_group_t *group;         /* NULL: the world; its rank 0 gives the weights */
+    int hysteresis; /* overflows in a row before the loss scale halves; each one after them halves
+                       it too. 0: 1 */
+    int unused;     /* 0 */
 } dp_gradients_options_t;
 #define DP_GRADIENTS_OPTIONS_INIT                                                                  \
     {                                                                                              \
-        sizeof(dp_gradients_options_t), "", DP_WIRE_DEFAULT, 1, 0, 2000, 0.0, 0.0, NULL            \
+        sizeof(dp_gradients_options_t), "", DP_WIRE_DEFAULT, 1, 0, 2000, 0.0, 0.0, NULL, 1, 0      \
     }
 
 /* What a sync found; equal on all ranks. */
@@ -371,8 +374,268 @@ typedef struct dp_device_result {
 DP_API dp_status_t dp_gradients_sync_on(dp_gradients_t *gradients, void *stream,
                                         dp_device_result_t *result);
 
+/* The state of dynamic loss scaling, which a checkpoint keeps: a run that goes on from it makes the
+ * same decisions. */
+typedef struct dp_loss_scale {
+    size_t size;         /* by DP_LOSS_SCALE_INIT */
+    double scale;        /* of the next step; 1 without loss scaling */
+    int good_steps;      /* in a row since the scale last moved */
+    int hysteresis_left; /* overflows in a row that halve it, counted down; 0: all of the option */
+} dp_loss_scale_t;
+#define DP_LOSS_SCALE_INIT                                                                         \
+    {                                                                                              \
+        sizeof(dp_loss_scale_t), 1.0, 0, 0                                                         \
+    }
+
+/**
+ * Reads and sets the loss scale's state, between a sync and the next ready(). Local: all ranks must
+ * set the same. get waits for a dp_gradients_sync_on() that is not over on the device.
+ *
+ * @return DP_OK
+ *         DP_ERR_INVALID a state that this object cannot have
+ *         DP_ERR_ORDER   a gradient is in flight
+ */
+DP_API dp_status_t dp_gradients_loss_scale_get(dp_gradients_t *gradients, dp_loss_scale_t *state);
+DP_API dp_status_t dp_gradients_loss_scale_set(dp_gradients_t *gradients,
+                                               const dp_loss_scale_t *state);
+
 /* Waits for what is in flight and frees the object, not the tensors. NULL is fine. */
 DP_API void dp_gradients_destroy(dp_gradients_t *gradients);
+
+/* ---- Sharding ------------------------------------------------------------------------------- */
+
+/*
+ * dp_shards_*() trains a model of which no rank needs to keep all. Its parameters are a list of
+ * groups, as a rule one for each layer. Of each group every rank has a row: it updates the row's
+ * weights with the row's averaged gradients, and keeps the optimizer's state of the row alone. What
+ * else a rank keeps depends on the stage:
+ *
+ *     stage                weights           gradients         optimizer's state   also called
+ *     DP_SHARD_NONE        all               all               all                 data parallel
+ *     DP_SHARD_OPTIMIZER   all               all               rows                ZeRO-1
+ *     DP_SHARD_GRADIENTS   all               rows and slots    rows                ZeRO-2
+ *     DP_SHARD_WEIGHTS     rows and slots    rows and slots    rows                ZeRO-3, FSDP
+ *
+ * The object owns the memory of weights and gradients; the optimizer's state is the program's. A
+ * slot is memory for the whole of one group, in which groups of equal size take turns. One loop
+ * serves all stages:
+ *
+ *     for (each group g, in forward's order) {
+ *         dp_shards_gather(shards, g + 1, stream);              // ahead of use
+ *         dp_shards_wait(shards, g, stream, &weights);          // of all of g
+ *         forward(g, weights);
+ *         dp_shards_release(shards, g);
+ *     }
+ *     for (each group g, in backward's order) {
+ *         dp_shards_gather(shards, g - 1, stream);
+ *         dp_shards_wait(shards, g, stream, &weights);
+ *         dp_shards_gradients(shards, g, stream, &gradients);   // of all of g
+ *         backward(g, weights, gradients);
+ *         dp_shards_release(shards, g);
+ *         dp_shards_ready(shards, g, stream);                   // their average begins to travel
+ *     }
+ *     dp_shards_sync(shards, &result);
+ *     for (each group g, in forward's order) {
+ *         if (!result.skip) optimizer_step(row[g], result.clip_coef);
+ *         dp_shards_gather(shards, g, stream);                  // travels under the next forward
+ *     }
+ *
+ * With DP_WIRE_NONE and the CPU engine all stages give the same bits as dp_gradients_*() and the
+ * same update on as many ranks; the norm does too where the tensors in a group begin at multiples
+ * of 4096 elements. All ranks make the same calls, in the same order in DP_ORDER_PROGRAM. Elements
+ * are DP_F32. Method: Rajbhandari et al. 2019, arXiv:1910.02054.
+ */
+typedef struct dp_shards dp_shards_t;
+
+typedef enum dp_shard_stage {
+    DP_SHARD_NONE = 0,
+    DP_SHARD_OPTIMIZER = 1,
+    DP_SHARD_GRADIENTS = 2,
+    DP_SHARD_WEIGHTS = 3
+} dp_shard_stage_t;
+
+/* Parameters that are gathered and reduced together. */
+typedef struct dp_shard_group {
+    const char *name; /* unique in the list; copied */
+    size_t count;     /* elements, not 0 */
+    int is_whole;     /* 1: too small to share out; every rank keeps and updates all of it */
+    int unused;       /* 0 */
+} dp_shard_group_t;
+
+typedef struct dp_shards_options {
+    size_t size;            /* by DP_SHARDS_OPTIONS_INIT */
+    const char *prefix;     /* goes before the names, so that two models can share a context */
+    dp_shard_stage_t stage; /* by default DP_SHARD_OPTIMIZER */
+    dp_wire_t wire;         /* of gradients, as in dp_options_t; weights travel as they are */
+    int accumulation_steps; /* passes per sync; the result is divided by it too. Above 1 full
+                               gradients are kept in every stage, so that the bits stay the same */
+    int growth_interval;    /* as in dp_gradients_options_t, likewise below */
+    int hysteresis;
+    int prefetch; /* DP_SHARD_WEIGHTS: gathers in flight at most, at least 1; groups of equal size
+                     have max(2, prefetch) slots of weights */
+    double clip_norm;
+    double initial_loss_scale;
+    dp_group_t *group; /* the ranks that share out one copy of the state; NULL: the world */
+    /* The ranks of other copies that have the same rows as this one; NULL: there is one copy. Each
+     * copy lists its ranks in the same order. */
+    dp_group_t *replicas;
+} dp_shards_options_t;
+#define DP_SHARDS_OPTIONS_INIT                                                                     \
+    {                                                                                              \
+        sizeof(dp_shards_options_t), "", DP_SHARD_OPTIMIZER, DP_WIRE_DEFAULT, 1, 2000, 1, 2, 0.0,  \
+            0.0, NULL, NULL                                                                        \
+    }
+
+/* What of a group a rank updates. Row r is the elements r * n .. of the group, where n is the count
+ * divided by the ranks, rounded up to a multiple of 4096. The pointers stay the same until
+ * dp_shards_destroy(). */
+typedef struct dp_shard_row {
+    size_t size;      /* by DP_SHARD_ROW_INIT */
+    float *weights;   /* [count]; the program writes them */
+    float *gradients; /* [count]: averages, from a sync to the group's next dp_shards_gradients() */
+    size_t first;     /* element of the group */
+    size_t count;     /* may be 0 */
+} dp_shard_row_t;
+#define DP_SHARD_ROW_INIT                                                                          \
+    {                                                                                              \
+        sizeof(dp_shard_row_t), NULL, NULL, 0, 0                                                   \
+    }
+
+/* Bytes that the object has on this rank. */
+typedef struct dp_shards_memory {
+    size_t size;           /* by DP_SHARDS_MEMORY_INIT */
+    size_t weights;        /* whole groups and rows, without slots */
+    size_t gradients;      /* likewise */
+    size_t weight_slots;   /* of DP_SHARD_WEIGHTS */
+    size_t gradient_slots; /* of DP_SHARD_GRADIENTS and DP_SHARD_WEIGHTS */
+} dp_shards_memory_t;
+#define DP_SHARDS_MEMORY_INIT                                                                      \
+    {                                                                                              \
+        sizeof(dp_shards_memory_t), 0, 0, 0, 0                                                     \
+    }
+
+/**
+ * Makes the object and its memory, zeroed. Collective over options->group and options->replicas.
+ * Give the rows their first weights by dp_shards_load(), or write each row.
+ *
+ * @param groups  [count], the same list on every rank; copied
+ * @param options NULL for the defaults; copied. The same on every rank but for the groups
+ * @param shards  set only on DP_OK; give it back with dp_shards_destroy(), at the latest
+ *                dp_finalize() does
+ * @return DP_OK
+ *         DP_ERR_INVALID   an argument is wrong; the text says which
+ *         DP_ERR_MISMATCH  ranks list different groups or options; every rank is told
+ *         DP_ERR_NO_MEMORY there is no memory on some rank; every rank is told
+ *         or the failure of an operation
+ * Threads: one at a time per object, here and below.
+ */
+DP_API dp_status_t dp_shards_create(dp_context_t *context, const dp_shard_group_t *groups,
+                                    size_t count, const dp_shards_options_t *options,
+                                    dp_shards_t **shards);
+
+/* Says where this rank's row of group g is; all of the group where it is whole, or the stage is
+ * DP_SHARD_NONE. */
+DP_API dp_status_t dp_shards_row(const dp_shards_t *shards, size_t g, dp_shard_row_t *row);
+
+/**
+ * Gives every rank its row of the weights of group g. Collective; waits.
+ *
+ * @param full [count of g] on rank 0 of the group (and rank 0 of the replicas); any memory. Not
+ *             read and may be NULL elsewhere
+ */
+DP_API dp_status_t dp_shards_load(dp_shards_t *shards, size_t g, const float *full);
+
+/**
+ * Starts the gather of group g's weights out of the ranks' rows: after the row was updated, or
+ * ahead of use. A hint: dp_shards_wait() starts it where it is missing. Does nothing where the
+ * weights are there already (no sync without skip, no dp_shards_changed() since the last gather)
+ * and, under DP_SHARD_WEIGHTS, where options->prefetch gathers are in flight or the slots are in
+ * use. The row's weights must not be written until dp_shards_wait() has returned.
+ *
+ * @param stream where the row was updated, and the last use of released weights is queued; NULL for
+ *               host memory
+ * Never blocks on another rank.
+ */
+DP_API dp_status_t dp_shards_gather(dp_shards_t *shards, size_t g, void *stream);
+
+/**
+ * Waits until all weights of group g are there.
+ *
+ * @param stream  waits for them, as in dp_stream_wait(); NULL: this thread does
+ * @param weights [count of g], to be read only; valid until dp_shards_release()
+ * @return DP_OK
+ *         DP_ERR_ORDER under DP_SHARD_WEIGHTS: the slots for groups of this size are all in use
+ *         or the failure of an operation
+ */
+DP_API dp_status_t dp_shards_wait(dp_shards_t *shards, size_t g, void *stream,
+                                  const float **weights);
+
+/* Says that the program does not use the weights that dp_shards_wait() gave. Under DP_SHARD_WEIGHTS
+ * the memory may serve another group. DP_ERR_ORDER: there was no wait. */
+DP_API dp_status_t dp_shards_release(dp_shards_t *shards, size_t g);
+
+/* Says that the program has written its row of group g outside of a step: the next gather or wait
+ * fetches all rows anew. Before the first gather this is not needed. All ranks call it. */
+DP_API dp_status_t dp_shards_changed(dp_shards_t *shards, size_t g);
+
+/**
+ * Gives memory for the gradients of all of group g. It is not zeroed: the first pass of a step
+ * writes all of it, later ones add. (Gaps between tensors are zero at the start; they need not be
+ * written where groups of equal size have theirs at the same places.) The same memory in all passes
+ * of a step.
+ *
+ * @param stream    where they will be written; NULL for host memory
+ * @param gradients [count of g]; the program's until dp_shards_ready() of the last pass
+ * @return DP_OK
+ *         DP_ERR_ORDER g is ready already, or the slots for groups of this size are all given out
+ *         or the failure of an operation
+ * Waits until an earlier group's gradients have left the memory.
+ */
+DP_API dp_status_t dp_shards_gradients(dp_shards_t *shards, size_t g, void *stream,
+                                       float **gradients);
+
+/**
+ * Says that the gradients of group g are complete for this pass. The accumulation_steps-th call
+ * starts their average; from then to the sync the program must not touch them.
+ *
+ * @param stream the device stream that produces them; NULL for host memory
+ * @return DP_OK, DP_ERR_ORDER (ready more often than accumulation_steps, or without memory from
+ *         dp_shards_gradients()), or a failure
+ * In DP_ORDER_PROGRAM with replicas it waits for the group that was ready two calls before; else it
+ * never blocks on another rank.
+ */
+DP_API dp_status_t dp_shards_ready(dp_shards_t *shards, size_t g, void *stream);
+
+/**
+ * Waits until every row's gradients are averages: the sum over all ranks, divided by their number,
+ * by accumulation_steps and by the loss scale. Otherwise as dp_gradients_sync().
+ *
+ * Figures are of the whole model, and equal on all ranks and in all stages.
+ */
+DP_API dp_status_t dp_shards_sync(dp_shards_t *shards, dp_gradients_result_t *result);
+
+/* dp_shards_sync() without waiting for a GPU, as dp_gradients_sync_on(): the optimizer on the
+ * stream reads the result, and begins by *skip. The groups' next gathers come from a stream behind
+ * it. The pointers stay the same until dp_shards_destroy(). */
+DP_API dp_status_t dp_shards_sync_on(dp_shards_t *shards, void *stream, dp_device_result_t *result);
+
+/* What the object has taken from dp_alloc(). */
+DP_API dp_status_t dp_shards_memory_get(const dp_shards_t *shards, dp_shards_memory_t *memory);
+
+/* The loss scale's state, as in dp_gradients_loss_scale_get() and _set(). */
+DP_API dp_status_t dp_shards_loss_scale_get(dp_shards_t *shards, dp_loss_scale_t *state);
+DP_API dp_status_t dp_shards_loss_scale_set(dp_shards_t *shards, const dp_loss_scale_t *state);
+
+/**
+ * Computes a checksum of all weights, as the rows have them. Collective; waits. The same for every
+ * stage and number of ranks; for DP_CHECK-like comparisons, not against an attacker.
+ *
+ * @return DP_OK, DP_ERR_CHECK: whole groups, or replicas of a row, differ between ranks
+ */
+DP_API dp_status_t dp_shards_hash(dp_shards_t *shards, uint64_t *hash);
+
+/* Waits for what is in flight and frees the object with its memory. NULL is fine. */
+DP_API void dp_shards_destroy(dp_shards_t *shards);
 
 /* ---- Collectives ---------------------------------------------------------------------------- */
 
@@ -385,10 +648,18 @@ typedef struct dp_options {
     double postscale;   /* multiplies the result; floats only, else 1 */
     void *stream;       /* the device stream that produces the data; NULL for host memory */
     int count_joined;   /* 1: an average divides by the group's size even where ranks have joined */
+    int unused;         /* 0; never read: programs of earlier versions have padding here */
+    int priority;       /* among operations that could be launched at the same moment, higher
+                           first; equal ones keep their order. The largest that a rank gives
+                           counts. A cached schedule keeps the order in which it was recorded, and
+                           DP_ORDER_PROGRAM the order of submissions */
+    int launch_now;     /* 1: not held back so that others can join it. Under DP_ORDER_PROGRAM it is
+                           launched at once, with what was submitted to the group before it, and
+                           all ranks of the group must give the same */
 } dp_options_t;
 #define DP_OPTIONS_INIT                                                                            \
     {                                                                                              \
-        sizeof(dp_options_t), DP_SUM, DP_WIRE_DEFAULT, 1.0, 1.0, NULL, 0                           \
+        sizeof(dp_options_t), DP_SUM, DP_WIRE_DEFAULT, 1.0, 1.0, NULL, 0, 0, 0, 0                  \
     }
 
 /**
@@ -408,7 +679,8 @@ typedef struct dp_options {
  * @param handle  set only on DP_OK, give it back with dp_wait() or dp_release(); NULL if not
  *                needed (see dp_wait_all())
  * @return DP_OK              queued; a later failure arrives through dp_wait()
- *         DP_ERR_INVALID     NULL, a bad name, an unknown dtype or reduction, scales on integers
+ *         DP_ERR_INVALID     NULL, a bad name, an unknown dtype or reduction, scales on integers,
+ *                            a launch_now other than 0 and 1
  *         DP_ERR_UNSUPPORTED a stream, on a context without a GPU
  *         DP_ERR_BUSY        this name was submitted before and has not been launched yet
  *         DP_ERR_FULL        DP_QUEUE_DEPTH operations of this rank are submitted and not over
@@ -797,7 +1069,7 @@ DP_API void dp_span_end(dp_context_t *context);
 /* ---- Statistics ----------------------------------------------------------------------------- */
 
 /*
- * Counters since dp_init(). A cached schedule: rounds of reductions that repeat themselves are
+ * Counters since dp_init(). A cached schedule: rounds of reductions and gathers that repeat are
  * launched by one order of the root, without a message for each, until a rank does something else.
  */
 typedef struct dp_stats {

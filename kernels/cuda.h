@@ -36,6 +36,9 @@ void dp_cuda_tally_read(const dp_cuda_tally_t *from, dp_tally_t *into);
 int dp_cuda_figures_add(dp_figures_t *figures, const dp_cuda_tally_t *tallies, size_t count,
                         void *stream);
 
+/* Adds the sums of one to those of another, and clears the former. */
+int dp_cuda_figures_merge(dp_figures_t *into, dp_figures_t *from, void *stream);
+
 /*
  * Settles the words of figures from their sums, which begin anew: the norm, the factor that brings
  * it to clip_norm (0: any norm will do), and skip where an element is Inf or NaN or *abort_word is

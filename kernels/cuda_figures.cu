@@ -30,6 +30,24 @@ static __global__ void add_kernel(dp_cuda_tally_t *sums, const dp_cuda_tally_t *
     }
 }
 
+/* Thread w has word w. absmax is only as good as in `from`: sums over ranks have none. */
+static __global__ void merge_kernel(dp_figures_t *into, dp_figures_t *from)
+{
+    const unsigned word = threadIdx.x;
+
+    if (word < TALLY_WORDS) {
+        unsigned long long *to = (unsigned long long *)into->sums + word;
+        const unsigned long long value = from->sums[word];
+
+        if (word == 1 || word == 2) { /* absmax, is_saturated */
+            atomicMax(to, value);
+        } else {
+            atomicAdd(to, value);
+        }
+    }
+    if (word < DP_FIGURES_WORDS) from->sums[word] = 0;
+}
+
 /* Written by the processor at any time. */
 static __device__ uint32_t load_word(const uint32_t *word)
 {
@@ -69,6 +87,11 @@ extern "C" int dp_cuda_figures_add(dp_figures_t *figures, const dp_cuda_tally_t 
     return DP_LAUNCH(add_kernel, 1, 32, 0, stream, sums, tallies, (unsigned)count);
 }
 
+extern "C" int dp_cuda_figures_merge(dp_figures_t *into, dp_figures_t *from, void *stream)
+{
+    return DP_LAUNCH(merge_kernel, 1, 32, 0, stream, into, from);
+}
+
 extern "C" int dp_cuda_figures_decide(dp_figures_t *figures, const uint32_t *abort_word,
                                       double clip_norm, int is_failed, void *stream)
 {
@@ -81,6 +104,8 @@ int dp_cuda_figures_preload(void)
     cudaFuncAttributes attributes;
     cudaError_t status = cudaFuncGetAttributes(&attributes, (const void *)add_kernel);
 
+    if (status == cudaSuccess)
+        status = cudaFuncGetAttributes(&attributes, (const void *)merge_kernel);
     return status == cudaSuccess ? cudaFuncGetAttributes(&attributes, (const void *)decide_kernel)
                                  : status;
 }

@@ -61,3 +61,17 @@ uint64_t dp_kernel_hash(const void *data, size_t bytes, uint64_t seed)
         hash = avalanche(mix(hash, lanes[i]));
     return hash;
 }
+
+uint64_t dp_kernel_hash_places(const float *data, size_t count, uint64_t first, uint64_t seed)
+{
+    const uint64_t start = avalanche(seed + prime_b);
+    uint64_t sum = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        uint32_t bits;
+
+        memcpy(&bits, &data[i], sizeof(bits));
+        sum += avalanche(start ^ ((first + i) * prime_a) ^ ((uint64_t)bits + 1) * prime_b);
+    }
+    return sum;
+}

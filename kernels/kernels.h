@@ -106,6 +106,10 @@ void dp_kernel_expand(dp_dtype_t wire, const void *in, float *const *out, int ou
 /* A 64-bit checksum, for DP_CHECK; fast, not cryptographic; the same on every machine. */
 uint64_t dp_kernel_hash(const void *data, size_t bytes, uint64_t seed);
 
+/* A checksum of elements at the places first .. first + count - 1: the sum of a number for each
+ * place and its bits. So the checksums of parts add up to that of the whole. */
+uint64_t dp_kernel_hash_places(const float *data, size_t count, uint64_t first, uint64_t seed);
+
 /* Scalar conversions, round to nearest even; NaN stays NaN. */
 uint16_t dp_f32_to_f16(float value);
 float dp_f16_to_f32(uint16_t value);

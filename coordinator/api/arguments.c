@@ -177,6 +177,10 @@ static dp_status_t check_options(dp_group_t *group, const dp_submit_t *what)
         return dp_submit_error(group, what, DP_ERR_INVALID, "no wire type has number %d",
                                (int)options->wire);
     }
+    if (options->launch_now != 0 && options->launch_now != 1) {
+        return dp_submit_error(group, what, DP_ERR_INVALID, "launch_now is %d, it is 0 or 1",
+                               options->launch_now);
+    }
     return DP_OK;
 }
 

@@ -6,16 +6,14 @@
  *
  * Construction runs in the order of the fields in context.h; destruction runs backwards and accepts
  * whatever exists. Called on one thread of the program, before the context is handed out and after
- * all other calls; dp_abort() and the keeping of error texts, on any thread. It must not know what
+ * all other calls; dp_abort() on any thread. No other file here calls it. It must not know what
  * operations do.
  */
 #include "coordinator/api/context.h"
 
 #include <sched.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "coordinator/api/fork.h"
 #include "coordinator/api/hello.h"
@@ -23,39 +21,6 @@
 #include "runtime/base/inject.h"
 
 #define GOODBYE_NS 2000000000ull /* longest a rank stays for others to finish */
-
-const char *dp_context_text(dp_context_t *context, const char *text)
-{
-    const char *kept = "no memory for the text of an error";
-    char *copy = NULL;
-
-    pthread_mutex_lock(&context->lock);
-    for (size_t i = context->text_count; i > 0 && copy == NULL; i--)
-        if (strcmp(context->texts[i - 1], text) == 0) copy = context->texts[i - 1];
-    if (copy == NULL && context->text_count < DP_TEXT_MAX_KEPT) {
-        copy = strdup(text);
-        if (copy != NULL) context->texts[context->text_count++] = copy;
-    } else if (copy == NULL) {
-        kept = "too many different errors; this one was not kept, earlier ones are";
-    }
-    if (copy != NULL) kept = copy;
-    /* Once the world has ended, dp_error_text() keeps saying why it did. */
-    if (context->fatal == DP_OK) __atomic_store_n(&context->last_text, kept, __ATOMIC_RELEASE);
-    pthread_mutex_unlock(&context->lock);
-    return kept;
-}
-
-dp_status_t dp_context_error(dp_context_t *context, dp_status_t status, const char *format, ...)
-{
-    char text[DP_ERROR_TEXT_MAX];
-    va_list list;
-
-    va_start(list, format);
-    vsnprintf(text, sizeof(text), format, list);
-    va_end(list);
-    dp_context_text(context, text);
-    return status;
-}
 
 /* ---- What the ranks tell each other at the start -------------------------------------------- */
 
@@ -212,9 +177,9 @@ static void choose_spin_times(dp_context_t *context)
     const int here = context->kernel_ranks; /* ranks on pretended nodes share the cores too */
 
     /* Two polling threads a rank: its program's and its coordinator's, or the data plane's. */
-    context->wait_spin_ns = 2 * here <= cores ? context->config.spin_ns : 0;
+    context->waiting.spin_ns = 2 * here <= cores ? context->config.spin_ns : 0;
     if (here > cores) context->config.spin_ns = 0;
-    context->progress_ns = context->config.spin_ns;
+    context->waiting.progress_ns = context->config.spin_ns;
 }
 
 static dp_status_t start_loop(dp_context_t *context, dp_error_t *error)
@@ -226,7 +191,7 @@ static dp_status_t start_loop(dp_context_t *context, dp_error_t *error)
                                  .transport = context->transport,
                                  .log = &context->log,
                                  .trace = context->trace,
-                                 .may_back_off = context->progress_ns > 0,
+                                 .may_back_off = context->waiting.progress_ns > 0,
                                  .callbacks = {.user = context,
                                                .launch = dp_on_launch,
                                                .joined = dp_on_joined,
@@ -235,12 +200,16 @@ static dp_status_t start_loop(dp_context_t *context, dp_error_t *error)
                                                .loss = dp_on_loss,
                                                .schedule = dp_on_schedule,
                                                .watch = dp_on_watch}};
+    dp_status_t status;
 
     if (context->program != NULL) options.peer_check = dp_program_peer_check(context->program);
     context->loop_config = context->config;
     /* The coordinator thread polls beside the program's threads, the engine's instead of them. */
-    context->loop_config.spin_ns = context->wait_spin_ns;
-    return dp_loop_start(&options, &context->loop, error);
+    context->loop_config.spin_ns = context->waiting.spin_ns;
+    status = dp_loop_start(&options, &context->loop, error);
+    if (status == DP_OK && context->program != NULL)
+        dp_program_set_loop(context->program, context->loop);
+    return status;
 }
 
 /* ---- Life ----------------------------------------------------------------------------------- */
@@ -255,6 +224,7 @@ static void context_destroy(dp_context_t *context, int failed)
     /* The pipeline first: it reports to the loop until its threads have ended, and the loop
      * launches nothing more once the world has finished or failed. */
     dp_pipeline_destroy(context->pipeline);
+    dp_context_free_owned(context);
     dp_streams_free(context);
     if (context->loop != NULL) dp_loop_stop(context->loop);
     dp_engine_destroy(context->engine);
@@ -269,9 +239,9 @@ static void context_destroy(dp_context_t *context, int failed)
     dp_program_destroy(context->program);
     dp_tune_destroy(context->tune);
     dp_groups_free(context);
-    for (size_t i = 0; i < context->text_count; i++)
-        free(context->texts[i]);
-    free(context->settings);
+    for (size_t i = 0; i < context->texts.count; i++)
+        free(context->texts.kept[i]);
+    free(context->texts.settings);
     dp_inject_destroy(context->config.injector);
     dp_log_queue_destroy(context->log.queue);
     pthread_mutex_destroy(&context->lock);
@@ -296,16 +266,61 @@ static dp_status_t make_pipeline(dp_context_t *context, const dp_pipeline_callba
                         config->fusion_buffers, config->fusion_bytes);
 }
 
+static void launch_in_program_order(void *user, const dp_output_t *launch, uint64_t digest,
+                                    dp_trace_lane_t *lane)
+{
+    dp_launch(user, launch, digest, lane);
+}
+
+static void fail_in_program_order(void *user, void *request, dp_status_t status, const char *text)
+{
+    (void)user;
+    dp_request_fail(request, status, text);
+}
+
+static int is_pending_in_program_order(const void *request)
+{
+    const dp_handle_t *handle = request;
+
+    return atomic_load(&handle->state) == DP_REQUEST_PENDING;
+}
+
+static dp_status_t make_program(dp_context_t *context)
+{
+    const dp_program_options_t options = {.fusion_bytes = context->config.fusion_bytes,
+                                          .rank = context->rank,
+                                          .topology = &context->topology,
+                                          .trace = context->trace,
+                                          .callbacks = {.user = context,
+                                                        .launch = launch_in_program_order,
+                                                        .fail = fail_in_program_order,
+                                                        .is_pending = is_pending_in_program_order}};
+
+    return dp_program_create(&options, &context->program);
+}
+
+static void set_hold(void *user, uint64_t hold_ns)
+{
+    const dp_context_t *context = user;
+
+    dp_loop_set_hold(context->loop, hold_ns);
+}
+
 /* Rank 0's coordinator alone holds launches back, so rank 0 alone tunes for how long. */
 static dp_status_t make_tune(dp_context_t *context, dp_error_t *error)
 {
+    dp_tune_options_t options = {.hold_ns = context->config.hold_ns,
+                                 .log = &context->log,
+                                 .set_hold = set_hold,
+                                 .user = context};
+
     if (!context->config.tune || context->rank != 0) return DP_OK;
     if (context->config.order == DP_CONFIG_ORDER_PROGRAM) {
         dp_log_warn(&context->log,
                     "DP_TUNE: with order=program nothing is held back; nothing is tuned");
         return DP_OK;
     }
-    if (dp_tune_create(context, &context->tune) == DP_OK) return DP_OK;
+    if (dp_tune_create(&options, &context->tune) == DP_OK) return DP_OK;
     return dp_error_set(error, DP_ERR_NO_MEMORY, "no memory for the tuner");
 }
 
@@ -359,7 +374,7 @@ static dp_status_t build_context(dp_context_t *context, int use_loopback, dp_err
     status = make_tune(context, error);
     if (status != DP_OK) return status;
     if (config->order == DP_CONFIG_ORDER_PROGRAM) {
-        status = dp_program_create(context, &context->program);
+        status = make_program(context);
         if (status != DP_OK) return dp_error_set(error, status, "no memory for order=program");
     }
     /* On a GPU no schedule is cached: work queued behind a result cannot be put right where a rank
@@ -387,7 +402,7 @@ dp_status_t dp_context_create(const dp_config_t *config, dp_bootstrap_t *bootstr
     context->rank = bootstrap->rank;
     context->size = bootstrap->size;
     dp_group_init_world(context);
-    context->last_text = "";
+    context->texts.last = "";
     dp_log_init(&context->log, (dp_log_level_t)config->log_level, context->rank);
     context->log.queue = dp_log_queue_create();
     pthread_mutex_init(&context->lock, NULL);

@@ -1,11 +1,10 @@
 /*
  * context.h - one rank of a world: everything that a dp_context_t owns, and its groups.
  *
- * Every file of coordinator/api works on it, and program/ and tuner/, which belong to it. Three
- * sorts of threads come here: the program's (any number, in functions of dp.h), the coordinator's
- * (callbacks of the loop) and those of the data plane (callbacks of the pipeline). Fields say which
- * lock or thread they belong to; those that say nothing are written before the context is handed
- * out. What is one operation's is in request.h.
+ * Every file of coordinator/api works on it. Three sorts of threads come here: the program's (any
+ * number, in functions of dp.h), the coordinator's (callbacks of the loop) and those of the data
+ * plane (callbacks of the pipeline). Fields say which lock or thread they belong to; those that say
+ * nothing are written before the context is handed out. What is one operation's is in request.h.
  */
 #ifndef DP_COORDINATOR_CONTEXT_H
 #define DP_COORDINATOR_CONTEXT_H
@@ -50,12 +49,17 @@ typedef struct dp_late {
     dp_handle_t *parked;  /* those that are done here; guarded by lock */
 } dp_late_t;
 
-/* Whether the data plane moves, see watch.c; coordinator thread only. */
-typedef struct dp_watch {
-    uint64_t next_ns;  /* when to look again */
+/* Whether a lane of the data plane moves, see watch.c; coordinator thread only. */
+typedef struct dp_watch_lane {
     uint64_t moves;    /* the engine's count of what it did, when last looked at */
     uint64_t since_ns; /* since when that has not changed */
     uint64_t warn_ns;  /* how long it may stay unchanged before a warning */
+    int awaits;        /* as dp_engine_ops_t.moves() says */
+} dp_watch_lane_t;
+
+typedef struct dp_watch {
+    uint64_t next_ns; /* when to look again */
+    dp_watch_lane_t lanes[DP_LANE_COUNT];
 } dp_watch_t;
 
 /* What this rank itself saw of the rank that ends the world; coordinator thread only. */
@@ -66,6 +70,46 @@ typedef struct dp_seen {
 } dp_seen_t;
 
 #define DP_TEXT_MAX_KEPT 256 /* error texts kept for dp_error_text(); then the last repeats */
+
+/* Texts in the program's hands: they stay until dp_finalize(). context.c and query.c; guarded by
+ * the context's lock. */
+typedef struct dp_texts {
+    char *kept[DP_TEXT_MAX_KEPT]; /* [count]; owned */
+    size_t count;
+    char *settings;   /* answers of dp_setting(), packed */
+    const char *last; /* stored atomically under the lock; dp_error_text() reads without it */
+} dp_texts_t;
+
+/* All requests, in flight and not. request.c; guarded by the context's lock. */
+typedef struct dp_requests {
+    dp_handle_t *live_first, *live_last; /* submitted and not over, by ticket */
+    size_t live_count;
+    uint64_t next_ticket;
+    dp_handle_t *pool; /* to be used again */
+    dp_handle_t *made; /* every one there is */
+} dp_requests_t;
+
+/* stream.c; guarded by the context's lock */
+typedef struct dp_streams {
+    dp_stream_t **list; /* [count]: those a program may name */
+    size_t count;
+    dp_pooled_event_t *events_first, *events_last; /* pool, oldest first */
+} dp_streams_t;
+
+/* How the program's threads wait for operations. wait.c and request.c. */
+typedef struct dp_waiting {
+    uint64_t progress_ns;               /* how long a thread polls while it makes progress */
+    uint64_t spin_ns;                   /* how long it polls otherwise, before it sleeps */
+    _Atomic uint64_t progressed_ticket; /* 1 + ticket of the last operation that a thread made
+                                           progress for; the next submission looks at it */
+    _Atomic uint32_t completions;       /* a futex: moves with every completion */
+    _Atomic uint32_t sleepers;          /* threads that sleep on it */
+} dp_waiting_t;
+
+/* For dp_stats_get(). Any thread adds, in any order with all else. */
+typedef struct dp_counts {
+    _Atomic uint64_t submitted, completed, failed, bytes_reduced, wait_ns, skew_ns;
+} dp_counts_t;
 
 struct dp_context {
     dp_config_t config;
@@ -89,49 +133,56 @@ struct dp_context {
     dp_program_t *program; /* NULL: the ranks agree on every launch */
     dp_tune_t *tune;       /* NULL: settings stay */
     dp_loop_t *loop;
-    dp_window_t window;                 /* of the timeline asked for; its steps' records are kept */
-    dp_trace_lane_t *agree_lane;        /* coordinator thread only */
-    uint64_t progress_ns;               /* how long a waiting thread polls for the coordinator */
-    _Atomic uint64_t progressed_ticket; /* 1 + ticket of the last operation waited for so */
-    uint64_t wait_spin_ns;              /* how long it polls otherwise, before it sleeps */
+
+    /* of one file each; the structs say which, and who may touch what */
+    dp_window_t window;          /* of the timeline asked for; its steps' records are kept */
+    dp_trace_lane_t *agree_lane; /* coordinator thread only */
     dp_watch_t watch;
     dp_seen_t seen;
     dp_late_t late;
-    unsigned fork_generation; /* of the process that made it; see fork.h */
+    dp_waiting_t waiting;
+    dp_counts_t counts;
+    _Atomic uint64_t step;      /* current, for progress texts */
+    _Atomic int declares_steps; /* dp_step_begin() was called, so a sync does not begin a round */
+    unsigned fork_generation;   /* of the process that made it; see fork.h */
     dp_fork_watch_t fork_watch;
 
     pthread_mutex_t lock;
     /* guarded by lock */
-    dp_group_t *groups;                  /* beside the world, destroyed ones too */
-    dp_handle_t *live_first, *live_last; /* by ticket */
-    dp_handle_t *pool, *made;
-    dp_staging_t *stages;                          /* pool of pinned memory */
-    dp_pooled_event_t *events_first, *events_last; /* pool, oldest first */
-    dp_stream_t **streams;                         /* [stream_count]: those a program may name */
-    size_t stream_count;
-    uint64_t next_ticket;
-    size_t live_count;
+    dp_group_t *groups;     /* beside the world, destroyed ones too */
+    struct dp_owned *owned; /* objects that the program has not given back */
+    dp_requests_t requests;
+    dp_texts_t texts;
+    dp_streams_t streams;
+    dp_staging_t *stages;        /* pool of pinned memory */
     dp_status_t fatal;           /* DP_OK while the world stands */
     dp_status_t unowned_failure; /* first failure without a handle, for dp_wait_all() */
-    char *texts[DP_TEXT_MAX_KEPT];
-    size_t text_count;
-    char *settings;        /* answers of dp_setting(), packed */
-    const char *last_text; /* stored atomically under lock; dp_error_text() reads without it */
-
-    _Atomic uint32_t completions; /* a futex: moves with every completion */
-    _Atomic uint32_t completion_sleepers;
-    /* statistics */
-    _Atomic uint64_t submitted, completed, failed, bytes_reduced, wait_ns, skew_ns;
-    _Atomic uint64_t step;      /* current, for progress texts */
-    _Atomic int declares_steps; /* dp_step_begin() was called, so a sync does not begin a round */
 };
 
-/* Keeps a copy of text (until finalize) as the context's last error; returns the kept copy. */
+/* texts.c: keeps a copy of text (until finalize) as the context's last error; returns the kept
+ * copy. */
 const char *dp_context_text(dp_context_t *context, const char *text);
 
-/* dp_context_text() with a format; returns status. */
+/* texts.c: dp_context_text() with a format; returns status. */
 dp_status_t dp_context_error(dp_context_t *context, dp_status_t status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+
+/* query.c: 1: the world has ended. */
+int dp_context_has_ended(dp_context_t *context);
+
+/*
+ * An object that a program makes on a context and may leave to dp_finalize(). free() is called
+ * there once no operation is in flight, while the device still stands; memory from dp_alloc() goes
+ * with the context.
+ */
+typedef struct dp_owned {
+    struct dp_owned *next; /* the context's; guarded by its lock */
+    void (*free)(struct dp_owned *self);
+} dp_owned_t;
+/* owned.c */
+void dp_context_own(dp_context_t *context, dp_owned_t *object);
+void dp_context_disown(dp_context_t *context, dp_owned_t *object);
+void dp_context_free_owned(dp_context_t *context);
 
 /* device.c: fills memory of the context's device with zeros, at once. */
 dp_status_t dp_context_clear(dp_context_t *context, void *memory, size_t bytes);
@@ -140,6 +191,9 @@ dp_status_t dp_context_clear(dp_context_t *context, void *memory, size_t bytes);
  * that has the same bytes. Brings them to the host: for DP_CHECK. */
 dp_status_t dp_context_hash(dp_context_t *context, const void *memory, size_t bytes,
                             uint64_t *hash);
+/* device.c: dp_kernel_hash_places() of such memory. */
+dp_status_t dp_context_hash_places(dp_context_t *context, const float *memory, size_t count,
+                                   uint64_t first, uint64_t seed, uint64_t *hash);
 
 /* device.c: chooses the device, which the hello tells the other ranks; later makes it, and the
  * engine on it. */
@@ -167,7 +221,6 @@ void dp_on_joined(void *user, void *request, int last_rank);
 void dp_on_fail(void *user, void *request, dp_status_t status, const char *text);
 void dp_on_fatal(void *user, dp_status_t status, int culprit, const char *text);
 void dp_on_done(void *user, const dp_pipeline_done_t *done);
-void dp_done(dp_handle_t *request, const dp_pipeline_done_t *done); /* it has succeeded */
 /* late.c */
 void dp_on_schedule(void *user, const dp_output_t *out);
 /* 1: it is parked, or has failed here. 0: report done, which may have been changed. */
@@ -193,6 +246,10 @@ void dp_groups_free(dp_context_t *context); /* after the requests */
 
 /* query.c: a sync is over, which ends a round unless the program marks steps itself. */
 void dp_context_round(dp_context_t *context);
+
+/* wait.c: dp_wait() for ever. The exact figures of the result are merged into tally on DP_OK; from
+ * an engine that does not compress they are those of what came to this rank. */
+dp_status_t dp_wait_tally(dp_handle_t *handle, dp_tally_t *tally);
 
 /* wait.c: blocks until no operation of the group is live. */
 void dp_group_drain(dp_group_t *group);

@@ -89,6 +89,12 @@ dp_status_t dp_context_clear(dp_context_t *context, void *memory, size_t bytes)
 /* Bytes per copy to the host: so many that the cost of starting a copy does not matter. */
 #define HASH_BYTES ((size_t)4 * DP_MIB)
 
+static int is_readable(dp_device_t *device, const void *memory, size_t bytes)
+{
+    return !device->ops->is_async ||
+           (bytes > 0 && device->ops->kind(device, memory) == DP_MEMORY_HOST);
+}
+
 dp_status_t dp_context_hash(dp_context_t *context, const void *memory, size_t bytes, uint64_t *hash)
 {
     dp_device_t *device = context->device;
@@ -97,8 +103,7 @@ dp_status_t dp_context_hash(dp_context_t *context, const void *memory, size_t by
     dp_status_t status = DP_OK;
 
     *hash = 0;
-    if (!device->ops->is_async ||
-        (bytes > 0 && device->ops->kind(device, memory) == DP_MEMORY_HOST)) {
+    if (is_readable(device, memory, bytes)) {
         *hash = dp_kernel_hash(memory, bytes, 0);
         return DP_OK;
     }
@@ -108,6 +113,30 @@ dp_status_t dp_context_hash(dp_context_t *context, const void *memory, size_t by
         part = dp_min(bytes - done, HASH_BYTES);
         status = device->ops->fetch(device, copy, at + done, part);
         if (status == DP_OK) *hash = dp_kernel_hash(copy, part, *hash);
+    }
+    free(copy);
+    return status;
+}
+
+dp_status_t dp_context_hash_places(dp_context_t *context, const float *memory, size_t count,
+                                   uint64_t first, uint64_t seed, uint64_t *hash)
+{
+    const size_t most = HASH_BYTES / sizeof(float);
+    dp_device_t *device = context->device;
+    dp_status_t status = DP_OK;
+    float *copy;
+
+    *hash = 0;
+    if (is_readable(device, memory, count)) {
+        *hash = dp_kernel_hash_places(memory, count, first, seed);
+        return DP_OK;
+    }
+    copy = malloc(dp_min(count, most) * sizeof(float) + 1);
+    if (copy == NULL) return DP_ERR_NO_MEMORY;
+    for (size_t done = 0, part; status == DP_OK && done < count; done += part) {
+        part = dp_min(count - done, most);
+        status = device->ops->fetch(device, copy, memory + done, part * sizeof(float));
+        if (status == DP_OK) *hash += dp_kernel_hash_places(copy, part, first + done, seed);
     }
     free(copy);
     return status;

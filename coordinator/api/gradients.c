@@ -9,12 +9,12 @@
  */
 #include "coordinator/api/gradients.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "coordinator/api/fork.h"
+#include "coordinator/api/lists.h"
 #include "coordinator/api/sized.h"
 
 static char *prefixed(const char *prefix, const char *name)
@@ -33,24 +33,20 @@ static int by_name(const void *a, const void *b)
     return strcmp(*x, *y);
 }
 
-static dp_status_t check_options(dp_context_t *context, const dp_gradients_options_t *options)
+static dp_status_t check_options(dp_context_t *context, const dp_gradients_options_t *options,
+                                 dp_decision_t *decision)
 {
+    dp_error_t error;
+    dp_status_t status;
+
     if (options->accumulation_steps < 1) {
         return dp_context_error(context, DP_ERR_INVALID,
                                 "gradients: accumulation_steps %d is below 1",
                                 options->accumulation_steps);
     }
-    if (!(options->clip_norm >= 0.0) || !(options->initial_loss_scale >= 0.0) ||
-        isinf(options->initial_loss_scale)) {
-        return dp_context_error(
-            context, DP_ERR_INVALID,
-            "gradients: clip_norm %g and initial_loss_scale %g must not be negative",
-            options->clip_norm, options->initial_loss_scale);
-    }
-    if (options->initial_loss_scale > 0.0 && options->growth_interval < 1) {
-        return dp_context_error(context, DP_ERR_INVALID, "gradients: growth_interval %d is below 1",
-                                options->growth_interval);
-    }
+    status = dp_decision_init(decision, options->clip_norm, options->initial_loss_scale,
+                              options->growth_interval, options->hysteresis, &error);
+    if (status != DP_OK) return dp_context_error(context, status, "gradients: %s", error.text);
     if (options->group != NULL && options->group->context != context) {
         return dp_context_error(context, DP_ERR_INVALID,
                                 "gradients: group %s belongs to another context",
@@ -125,62 +121,41 @@ no_memory:
     return DP_ERR_NO_MEMORY;
 }
 
-dp_status_t dp_gradients_allgather(dp_gradients_t *gradients, const uint64_t *own, uint64_t *all,
-                                   size_t count)
-{
-    dp_handle_t *handle;
-    dp_status_t status = dp_allgather(gradients->group, gradients->list_name, own, all, count,
-                                      DP_U64, NULL, &handle);
-
-    return status == DP_OK ? dp_wait(handle, -1.0, NULL) : status;
-}
-
 /* The ranks must list the same tensors, or some would wait for ever for tensors that others never
  * submit. */
 static dp_status_t compare_lists(dp_gradients_t *gradients)
 {
     dp_context_t *context = gradients->context;
-    dp_group_t *group = gradients->group;
-    int size = dp_group_size(group);
-    uint64_t own = gradients->count;
-    dp_status_t status = dp_gradients_allgather(gradients, &own, gradients->all_hashes, 1);
+    dp_list_difference_t difference;
+    const dp_parameter_t *parameter;
+    dp_status_t status;
 
-    if (status != DP_OK) return status;
-    for (int rank = 0; rank < size; rank++) {
-        if (gradients->all_hashes[rank] != own) {
-            return dp_context_error(context, DP_ERR_MISMATCH,
-                                    "gradients: rank %d lists %llu tensors, rank %d lists %zu",
-                                    dp_group_world_rank(group, rank),
-                                    (unsigned long long)gradients->all_hashes[rank],
-                                    dp_rank(context), gradients->count);
-        }
-    }
     for (size_t i = 0; i < gradients->count; i++) {
-        const dp_parameter_t *parameter = &gradients->parameters[i];
-        uint64_t kind[3] = {parameter->tensor.count, (uint64_t)parameter->tensor.dtype,
-                            parameter->tensor.weight != NULL};
+        uint64_t kind[3];
 
+        parameter = &gradients->parameters[i];
+        kind[0] = parameter->tensor.count;
+        kind[1] = (uint64_t)parameter->tensor.dtype;
+        kind[2] = parameter->tensor.weight != NULL;
         gradients->hashes[i] = dp_kernel_hash(
             kind, sizeof(kind), dp_kernel_hash(parameter->name, strlen(parameter->name), 1));
     }
-    status = dp_gradients_allgather(gradients, gradients->hashes, gradients->all_hashes,
-                                    gradients->count);
-    if (status != DP_OK) return status;
-    for (int rank = 0; rank < size; rank++) {
-        for (size_t i = 0; i < gradients->count; i++) {
-            if (gradients->all_hashes[(size_t)rank * gradients->count + i] !=
-                gradients->hashes[i]) {
-                return dp_context_error(
-                    context, DP_ERR_MISMATCH,
-                    "gradients: tensor %zu is %s, %zu of %s%s on rank %d; rank %d lists another", i,
-                    gradients->parameters[i].name, gradients->parameters[i].tensor.count,
-                    dp_dtype_name(gradients->parameters[i].tensor.dtype),
-                    gradients->parameters[i].tensor.weight == NULL ? " without a weight" : "",
-                    dp_rank(context), dp_group_world_rank(group, rank));
-            }
-        }
+    status = dp_lists_compare(gradients->group, gradients->list_name, gradients->hashes,
+                              gradients->count, DP_OK, &difference);
+    if (status == DP_OK || difference.rank < 0) return status;
+    if (difference.place == SIZE_MAX) {
+        return dp_context_error(
+            context, status, "gradients: rank %d lists %zu tensors, rank %d lists %zu",
+            difference.rank, difference.count, dp_rank(context), gradients->count);
     }
-    return DP_OK;
+    parameter = &gradients->parameters[difference.place];
+    return dp_context_error(
+        context, status,
+        "gradients: tensor %zu is %s, %zu of %s%s on rank %d; rank %d lists another",
+        difference.place, parameter->name, parameter->tensor.count,
+        dp_dtype_name(parameter->tensor.dtype),
+        parameter->tensor.weight == NULL ? " without a weight" : "", dp_rank(context),
+        difference.rank);
 }
 
 /* All are submitted before the first is waited for, so that small ones travel fused. */
@@ -277,6 +252,7 @@ dp_status_t dp_gradients_create(dp_context_t *context, const dp_gradient_t *tens
 {
     dp_gradients_options_t options;
     dp_gradients_t *gradients;
+    dp_decision_t decision;
     const char *check;
     const char *prefix;
     dp_status_t status;
@@ -284,7 +260,7 @@ dp_status_t dp_gradients_create(dp_context_t *context, const dp_gradient_t *tens
     if (context == NULL || out == NULL || dp_context_is_forked(context)) return DP_ERR_INVALID;
     status = read_gradients_options(context, given, &options);
     if (status == DP_OK) status = check_tensors(context, tensors, count);
-    if (status == DP_OK) status = check_options(context, &options);
+    if (status == DP_OK) status = check_options(context, &options, &decision);
     if (status != DP_OK) return status;
     prefix = options.prefix == NULL ? "" : options.prefix;
     gradients = calloc(1, sizeof(*gradients));
@@ -295,7 +271,7 @@ dp_status_t dp_gradients_create(dp_context_t *context, const dp_gradient_t *tens
     gradients->options = options;
     gradients->options.prefix = NULL;
     gradients->count = count;
-    gradients->loss_scale = options.initial_loss_scale > 0.0 ? options.initial_loss_scale : 1.0;
+    gradients->decision = decision;
     check = dp_setting(context, "CHECK");
     gradients->check = check != NULL && strcmp(check, "1") == 0;
     gradients->parameters = calloc(count, sizeof(*gradients->parameters));

@@ -11,6 +11,7 @@
 #ifndef DP_COORDINATOR_GRADIENTS_H
 #define DP_COORDINATOR_GRADIENTS_H
 
+#include "coordinator/api/decision.h"
 #include "coordinator/api/submit.h"
 
 /* One parameter tensor and how far it has come in this step. */
@@ -29,8 +30,7 @@ struct dp_gradients {
     size_t count;
     char *list_name;               /* the tensor name under which the ranks compare lists */
     uint64_t *hashes, *all_hashes; /* [count], [size of the group][count] */
-    double loss_scale;             /* of the step under way; 1 without loss scaling */
-    int good_steps;                /* since the loss scale last moved */
+    dp_decision_t decision;
     uint64_t syncs;
     int check; /* DP_CHECK */
     /* What dp_gradients_sync_on() leaves for the optimizer: in the device's memory, or &on_host. */
@@ -47,10 +47,6 @@ static inline int dp_gradients_on_device(const dp_gradients_t *gradients)
 {
     return gradients->figures != &gradients->on_host;
 }
-
-/* gradients.c: every rank's values, all[size of the group][count], waited for. */
-dp_status_t dp_gradients_allgather(dp_gradients_t *gradients, const uint64_t *own, uint64_t *all,
-                                   size_t count);
 
 /* gradients_sync.c: the end of a sync that was deferred, if there is one. */
 dp_status_t dp_gradients_finish_deferred(dp_gradients_t *gradients);

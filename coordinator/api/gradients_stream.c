@@ -18,26 +18,15 @@
 #include "coordinator/api/fork.h"
 #include "coordinator/api/sized.h"
 
-/* Without a GPU. Another thread of the program may poll the flag, so it is stored atomically; it is
- * 1 while clip_coef and norm change. */
-static void store_skip(dp_figures_t *figures, uint32_t skip)
-{
-    __atomic_store_n(&figures->skip, skip, __ATOMIC_SEQ_CST);
-}
-
 static dp_status_t sync_on_host(dp_gradients_t *gradients)
 {
     dp_gradients_result_t found = DP_GRADIENTS_RESULT_INIT;
-    dp_figures_t *figures = gradients->figures;
     dp_status_t status;
 
-    store_skip(figures, 1);
+    dp_decision_publish(gradients->figures, NULL);
     status = dp_gradients_sync(gradients, &found);
-    if (status != DP_OK) return status;
-    figures->clip = (float)found.clip_coef;
-    figures->norm = (float)found.norm;
-    store_skip(figures, found.skip != 0);
-    return DP_OK;
+    if (status == DP_OK) dp_decision_publish(gradients->figures, &found);
+    return status;
 }
 
 /* The stream waits for every average; this thread, until all were issued to the device. */
@@ -73,17 +62,6 @@ static dp_status_t queue_decision(dp_gradients_t *gradients, dp_stream_t *stream
         device->decide(stream, gradients->figures, gradients->options.clip_norm, is_failed);
 
     return status == DP_OK ? device->event_record(gradients->decided, stream) : status;
-}
-
-/* 1: the world has ended. */
-static int has_ended(dp_context_t *context)
-{
-    dp_status_t fatal;
-
-    pthread_mutex_lock(&context->lock);
-    fatal = context->fatal;
-    pthread_mutex_unlock(&context->lock);
-    return fatal != DP_OK;
 }
 
 /* Loss scales, and one tensor's fp16 scale, follow from the averages of the step before. */
@@ -131,7 +109,7 @@ static dp_status_t sync_device(dp_gradients_t *gradients, void *native, dp_strea
             (unsigned long long)gradients->syncs, native, dp_status_string(status));
     }
     (void)queue_decision(gradients, stream, 1);
-    if (has_ended(gradients->context)) {
+    if (dp_context_has_ended(gradients->context)) {
         release_averages(gradients); /* they end when the streams move on */
         return status;
     }

@@ -9,12 +9,9 @@
  */
 #include "coordinator/api/gradients.h"
 
-#include <math.h>
-
 #include "coordinator/api/fork.h"
+#include "coordinator/api/lists.h"
 #include "coordinator/api/sized.h"
-
-#define LOSS_SCALE_MAX 16777216.0 /* 2^24: fp32 gradients times more lose nothing but range */
 
 /* ---- Ready ---------------------------------------------------------------------------------- */
 
@@ -38,7 +35,8 @@ static dp_status_t submit_average(dp_gradients_t *gradients, dp_parameter_t *par
 
     options.reduce = DP_AVERAGE;
     options.wire = gradients->options.wire;
-    options.postscale = 1.0 / (gradients->options.accumulation_steps * gradients->loss_scale);
+    options.postscale =
+        dp_decision_postscale(&gradients->decision, gradients->options.accumulation_steps);
     options.stream = stream;
     return dp_submit(gradients->group, &what, &parameter->handle);
 }
@@ -140,7 +138,8 @@ static dp_status_t compare_weights(dp_gradients_t *gradients)
                                     gradients->parameters[i].name);
         }
     }
-    status = dp_gradients_allgather(gradients, gradients->hashes, gradients->all_hashes, count);
+    status = dp_lists_allgather(gradients->group, gradients->list_name, gradients->hashes,
+                                gradients->all_hashes, count);
     if (status != DP_OK) return status;
     for (int rank = 1; rank < dp_group_size(gradients->group); rank++) {
         for (size_t i = 0; i < count; i++) {
@@ -161,54 +160,36 @@ static dp_status_t compare_weights(dp_gradients_t *gradients)
     return DP_OK;
 }
 
-/* The next loss scale: halved by an overflow, doubled after enough good steps. All ranks compute
- * the same, as their averages are the same. */
-static void move_loss_scale(dp_gradients_t *gradients, int overflow)
-{
-    if (gradients->options.initial_loss_scale <= 0.0) return;
-    if (overflow) {
-        gradients->loss_scale = dp_max(1.0, gradients->loss_scale / 2.0);
-        gradients->good_steps = 0;
-    } else if (++gradients->good_steps >= gradients->options.growth_interval) {
-        gradients->loss_scale = dp_min(LOSS_SCALE_MAX, gradients->loss_scale * 2.0);
-        gradients->good_steps = 0;
-    }
-}
-
 dp_status_t dp_gradients_collect(dp_gradients_t *gradients, dp_gradients_result_t *found)
 {
     const dp_parameter_t *first_bad = NULL;
     dp_status_t status = DP_OK, waited;
-    double squares = 0.0;
+    dp_tally_t total;
 
+    /* Exact sums are merged, not doubles: so the norm does not depend on how the elements are
+     * divided into tensors and groups. */
+    dp_tally_init(&total);
     for (size_t i = 0; i < gradients->count; i++) {
         dp_parameter_t *parameter = &gradients->parameters[i];
-        dp_result_t one = DP_RESULT_INIT;
+        const uint64_t nonfinite = total.nonfinite;
 
         /* All are waited for, also after a failure: none may be in flight afterwards. */
-        waited = dp_wait(parameter->handle, -1.0, &one);
+        waited = dp_wait_tally(parameter->handle, &total);
         parameter->handle = NULL;
         parameter->readies = 0;
         if (status == DP_OK) status = waited;
-        squares += one.sum_squares;
-        if (one.nonfinite > 0 && found->nonfinite == 0) first_bad = parameter;
-        found->nonfinite += one.nonfinite;
+        if (nonfinite == 0 && total.nonfinite > 0) first_bad = parameter;
     }
     dp_context_round(gradients->context);
     if (status == DP_OK && gradients->check) status = compare_weights(gradients);
     if (status != DP_OK) return status;
-    found->skip = found->nonfinite > 0;
+    dp_decision_make(&gradients->decision, &total, found);
     if (first_bad != NULL && dp_group_rank(gradients->group) == 0) {
         dp_log_info(&gradients->context->log,
                     "sync %llu: %llu elements are Inf or NaN, the first in %s; the step is skipped",
                     (unsigned long long)gradients->syncs, (unsigned long long)found->nonfinite,
                     first_bad->name);
     }
-    found->norm = found->skip ? (double)INFINITY : sqrt(squares);
-    if (gradients->options.clip_norm > 0.0 && found->norm > gradients->options.clip_norm)
-        found->clip_coef = gradients->options.clip_norm / found->norm; /* 0 after an overflow */
-    move_loss_scale(gradients, found->skip);
-    found->loss_scale = gradients->loss_scale;
     return DP_OK;
 }
 
@@ -251,4 +232,58 @@ dp_status_t dp_gradients_sync(dp_gradients_t *gradients, dp_gradients_result_t *
     if (status != DP_OK) return status;
     if (result != NULL) dp_sized_write(result, &found, sizeof(found));
     return DP_OK;
+}
+
+/* ---- The loss scale in a checkpoint --------------------------------------------------------- */
+
+static int is_in_flight(const dp_gradients_t *gradients)
+{
+    for (size_t i = 0; i < gradients->count; i++) {
+        if (gradients->parameters[i].readies > 0 || gradients->parameters[i].handle != NULL)
+            return 1;
+    }
+    return 0;
+}
+
+/* Common to get and set. DP_OK: the state may be read and written. */
+static dp_status_t open_loss_scale(dp_gradients_t *gradients, const dp_loss_scale_t *state)
+{
+    dp_error_t error;
+    dp_status_t status;
+
+    if (gradients == NULL || dp_context_is_forked(gradients->context)) return DP_ERR_INVALID;
+    if (state == NULL)
+        return dp_context_error(gradients->context, DP_ERR_INVALID, "gradients: state is NULL");
+    status = dp_sized_check("dp_loss_scale_t", state->size, &error);
+    if (status != DP_OK)
+        return dp_context_error(gradients->context, status, "gradients: %s", error.text);
+    status = dp_gradients_finish_deferred(gradients);
+    if (status != DP_OK || !is_in_flight(gradients)) return status;
+    return dp_context_error(gradients->context, DP_ERR_ORDER,
+                            "gradients: the loss scale's state between a ready and its sync");
+}
+
+dp_status_t dp_gradients_loss_scale_get(dp_gradients_t *gradients, dp_loss_scale_t *state)
+{
+    const dp_status_t status = open_loss_scale(gradients, state);
+    dp_loss_scale_t found;
+
+    if (status != DP_OK) return status;
+    found = dp_decision_get(&gradients->decision);
+    dp_sized_write(state, &found, sizeof(found));
+    return DP_OK;
+}
+
+dp_status_t dp_gradients_loss_scale_set(dp_gradients_t *gradients, const dp_loss_scale_t *given)
+{
+    dp_loss_scale_t state = DP_LOSS_SCALE_INIT;
+    dp_error_t error;
+    dp_status_t status = open_loss_scale(gradients, given);
+
+    if (status != DP_OK) return status;
+    status = dp_sized_read("dp_loss_scale_t", given, &state, sizeof(state), &error);
+    if (status == DP_OK) status = dp_decision_set(&gradients->decision, &state, &error);
+    return status == DP_OK
+               ? DP_OK
+               : dp_context_error(gradients->context, status, "gradients: %s", error.text);
 }

@@ -285,26 +285,3 @@ dp_status_t dp_group_destroy(dp_group_t *group)
     pthread_mutex_unlock(&context->lock);
     return status;
 }
-
-/* ---- Questions ------------------------------------------------------------------------------ */
-
-int dp_group_rank(const dp_group_t *group)
-{
-    return group == NULL ? -1 : group->rank;
-}
-
-int dp_group_size(const dp_group_t *group)
-{
-    return group == NULL ? -1 : group->size;
-}
-
-int dp_group_world_rank(const dp_group_t *group, int rank)
-{
-    if (group == NULL || rank < 0 || rank >= group->size) return -1;
-    return group->members == NULL ? rank : group->members[rank];
-}
-
-const char *dp_group_name(const dp_group_t *group)
-{
-    return group == NULL ? "" : group->name;
-}

@@ -120,7 +120,7 @@ static void release_parked(dp_context_t *context, dp_status_t status, const char
         if (status != DP_OK) {
             dp_request_fail(request, status, text);
         } else if (!apply_settlement(request, &request->late.parked)) {
-            dp_done(request, &request->late.parked);
+            dp_request_succeed(request, &request->late.parked);
         }
     }
 }
@@ -145,7 +145,7 @@ static void settle_request(dp_context_t *context, const dp_output_t *out)
     dp_handle_t *request;
 
     pthread_mutex_lock(&context->lock);
-    for (request = context->live_first; request != NULL; request = request->following) {
+    for (request = context->requests.live_first; request != NULL; request = request->following) {
         if (!request->late.by_schedule || request->late.is_settled ||
             request->late.sequence != out->sequence || request->late.launch_id != out->id)
             continue;
@@ -198,13 +198,16 @@ static void fill_void(void *to, size_t count, dp_dtype_t dtype)
         memcpy((char *)to + i * bytes, one, bytes);
 }
 
-/* How many elements one part of an operation needs in `in`, and in `out` behind it. */
+/* How many elements one part of an operation needs in `in`, and in `out` behind it. Of an allgather
+ * other ranks read `in` alone: its rows go to the program's memory, and nowhere if the rank has
+ * joined. */
 static void part_extent(const dp_handle_t *request, const dp_signature_t *agreed, uint32_t part,
                         size_t *in, size_t *out)
 {
     size_t count = (size_t)agreed->parts[part].count;
 
     *in = *out = count;
+    if (agreed->collective == DP_COLLECTIVE_ALLGATHER) *out = 0;
     if (agreed->collective == DP_COLLECTIVE_REDUCE_SCATTER) *in *= (size_t)request->group->size;
     if (agreed->collective == DP_COLLECTIVE_REDUCE_SCATTERV && (int)part != request->group->rank)
         *out = 0;
@@ -251,11 +254,24 @@ dp_status_t dp_late_lend(dp_handle_t *request, const dp_signature_t *agreed)
         part_extent(request, agreed, i, &in, &out);
         memcpy(at, tensor->in, in * bytes);
         tensor->in = at;
-        if (tensor->out != NULL)
-            tensor->out = agreed->collective == DP_COLLECTIVE_ALLREDUCE ? at : at + in * bytes;
+        if (agreed->collective == DP_COLLECTIVE_ALLREDUCE) {
+            tensor->out = at;
+        } else if (out > 0 && tensor->out != NULL) {
+            tensor->out = at + in * bytes;
+        }
         at += dp_align_up((in + out) * bytes, STAND_IN_ALIGNMENT);
     }
     return DP_OK;
+}
+
+/* Fills in the identity of a reduction, or the zero row of an allgather. */
+static void fill_identity(void *to, size_t count, const dp_signature_t *agreed, dp_dtype_t dtype)
+{
+    if (agreed->collective == DP_COLLECTIVE_ALLGATHER) {
+        memset(to, 0, count * dp_dtype_bytes(dtype));
+    } else {
+        dp_identity_fill(to, count, dtype, agreed->reduce, agreed->prescale);
+    }
 }
 
 dp_status_t dp_late_fill(dp_handle_t *request, const dp_launch_entry_t *entry)
@@ -278,7 +294,7 @@ dp_status_t dp_late_fill(dp_handle_t *request, const dp_launch_entry_t *entry)
         if (agreed->collective == DP_COLLECTIVE_ALLREDUCE) tensor->out = at;
         if (!context->device->ops->is_async && entry->is_void) fill_void(at, in, dtype);
         if (!context->device->ops->is_async && !entry->is_void)
-            dp_identity_fill(at, in, dtype, agreed->reduce, agreed->prescale);
+            fill_identity(at, in, agreed, dtype);
         at += dp_align_up((in + out) * dp_dtype_bytes(dtype), STAND_IN_ALIGNMENT);
     }
     return DP_OK;

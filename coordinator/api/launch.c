@@ -54,7 +54,7 @@ static dp_handle_t *make_absent_request(dp_group_t *group, const dp_launch_entry
         request->tensors[i] = (dp_pipeline_tensor_t){.count = (size_t)agreed->parts[i].count,
                                                      .dtype = agreed->parts[i].dtype};
     }
-    if (exchanges) request->counts[0] = 0; /* an allgatherv: this rank's part is empty */
+    if (exchanges) request->exchange.counts[0] = 0; /* an allgatherv: this rank's part is empty */
     /* The other ranks read this rank's memory, so there must be some. */
     if (by_schedule && (entry->in_place || entry->is_void) &&
         dp_late_fill(request, entry) != DP_OK) {
@@ -102,13 +102,14 @@ static void fill_pipeline_item(dp_handle_t *request, const dp_output_t *launch,
                                  .in_place = entry->in_place,
                                  .tensors = request->tensors,
                                  .tensor_count = request->tensor_count,
-                                 .send_counts = request->count_count > 0 ? request->counts : NULL,
-                                 .recv_counts = request->recv_counts,
-                                 .capacity = request->capacity,
+                                 .send_counts =
+                                     request->exchange.count > 0 ? request->exchange.counts : NULL,
+                                 .recv_counts = request->exchange.recv_counts,
+                                 .capacity = request->exchange.capacity,
                                  .ready = request->ready == NULL ? NULL : request->ready->event,
                                  .done = request->done == NULL ? NULL : request->done->event,
                                  .figures = request->figures,
-                                 .input_hash = request->input_hash,
+                                 .input_hash = request->check.input_hash,
                                  .submit_ns = request->is_absent ? now : request->submit_ns,
                                  .agree_ns = now};
     if (agreed->collective == DP_COLLECTIVE_GROUP_CREATE) fill_new_group(request, launch, item);
@@ -189,6 +190,7 @@ static dp_handle_t *fill_launch(const dp_context_t *context, const dp_output_t *
                                             .name = request->entry->trace_name});
         if (request->is_absent) continue;
         if (request->will_progress) waiter = request;
+        request->lane = dp_pipeline_lane(context->pipeline, out->group, item->collective);
         dp_request_leave(request);
         atomic_store(&request->agree_ns, now);
         atomic_store(&request->state, DP_REQUEST_LAUNCHED);
@@ -235,9 +237,10 @@ void dp_launch(dp_context_t *context, const dp_output_t *launch, uint64_t digest
                           : "a launch came for a group that is not here");
         return;
     }
-    /* The launch thread is awake where it has work, and takes this launch too. */
-    if (dp_pipeline_pending(context->pipeline) > 0) waiter = NULL;
-    dp_pipeline_submit(context->pipeline, out, waiter != NULL);
+    /* A lane's launch thread is awake where it has work, and takes this launch too. */
+    if (waiter != NULL && dp_pipeline_is_busy(context->pipeline, waiter->lane)) waiter = NULL;
+    dp_pipeline_submit(context->pipeline, out,
+                       waiter != NULL ? (int)waiter->lane : DP_PIPELINE_NO_PROGRESS);
     if (waiter != NULL) hand_to_waiter(waiter);
 }
 
@@ -295,7 +298,7 @@ void dp_on_fatal(void *user, dp_status_t status, int culprit, const char *text)
     dp_context_report(context, status, culprit, kept);
     pthread_mutex_lock(&context->lock);
     context->fatal = status;
-    __atomic_store_n(&context->last_text, kept, __ATOMIC_RELEASE);
+    __atomic_store_n(&context->texts.last, kept, __ATOMIC_RELEASE);
     pthread_mutex_unlock(&context->lock);
     context->engine->ops->abort(context->engine, status, kept);
     dp_pipeline_abort(context->pipeline, status, kept);
@@ -305,7 +308,7 @@ void dp_on_fatal(void *user, dp_status_t status, int culprit, const char *text)
         dp_handle_t *request;
 
         pthread_mutex_lock(&context->lock);
-        for (request = context->live_first; request != NULL; request = request->following)
+        for (request = context->requests.live_first; request != NULL; request = request->following)
             if (request->entry->pending == request) break;
         if (request != NULL) leave_coordinator(request);
         pthread_mutex_unlock(&context->lock);
@@ -344,7 +347,7 @@ static const char *why_over(const dp_handle_t *request, const dp_pipeline_done_t
 
     pthread_mutex_lock(&context->lock);
     if (done->status == DP_ERR_MISMATCH && context->fatal == done->status)
-        text = context->last_text;
+        text = context->texts.last;
     pthread_mutex_unlock(&context->lock);
     return text != NULL ? text : keep_text(request, done);
 }
@@ -370,7 +373,7 @@ void dp_on_done(void *user, const dp_pipeline_done_t *done)
     if (request->late.stand_in != NULL && !request->is_absent) dp_late_free(request);
     if (done->status != DP_OK) {
         if (context->program != NULL && done->status == DP_ERR_MISMATCH &&
-            dp_program_suspend(context->program, request, done->status, done->text))
+            dp_program_suspend(context->program, &request->program_op, done->status, done->text))
             return;
         text = context->program == NULL ? keep_text(request, done) : why_over(request, done);
         if (!is_harmless(done->status)) dp_loop_abort(context->loop, done->status, text);
@@ -383,34 +386,7 @@ void dp_on_done(void *user, const dp_pipeline_done_t *done)
         dp_request_fail(request, done->status, text);
         return;
     }
-    if (!dp_late_keeps(request, &kept)) dp_done(request, &kept);
-}
-
-void dp_done(dp_handle_t *request, const dp_pipeline_done_t *done)
-{
-    dp_context_t *context = request->context;
-    dp_result_t result = DP_RESULT_INIT;
-
-    result.nonfinite = done->tally.nonfinite;
-    result.sum_squares = dp_tally_sum_squares(&done->tally);
-    result.absmax = done->tally.absmax;
-    result.count = done->count;
-    result.contributors = request->contributors;
-    /* A rank that only receives learns on arrival how much. request->bytes stays: a waiting thread
-     * may be reading it. */
-    if (request->bytes == 0 && request->tensor_count > 0) {
-        atomic_fetch_add_explicit(&context->bytes_reduced,
-                                  done->count * dp_dtype_bytes(request->tensors[0].dtype),
-                                  memory_order_relaxed);
-    }
-    pthread_mutex_lock(&context->lock);
-    request->entry->last_absmax = done->raw_absmax;
-    pthread_mutex_unlock(&context->lock);
-    if (request->is_checked) {
-        request->result.count = done->count; /* how much of an exchange's out there is to look at */
-        request->output_hash = dp_request_hash_outputs(request);
-    }
-    dp_request_complete(request, DP_OK, &result);
+    if (!dp_late_keeps(request, &kept)) dp_request_succeed(request, &kept);
 }
 
 void dp_on_launch_done(void *user, uint64_t sequence)

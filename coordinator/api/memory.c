@@ -49,7 +49,7 @@ static int uses(const dp_handle_t *request, const char *memory)
             is_inside(request->context, memory, tensor->out))
             return 1;
     }
-    return is_inside(request->context, memory, request->recv_counts);
+    return is_inside(request->context, memory, request->exchange.recv_counts);
 }
 
 /* Memory that an operation in flight reads or writes must stay: other ranks of the node may be
@@ -60,7 +60,7 @@ static dp_status_t check_unused(dp_context_t *context, const char *call, const v
     const dp_handle_t *request;
 
     pthread_mutex_lock(&context->lock);
-    request = context->live_first;
+    request = context->requests.live_first;
     while (request != NULL && !uses(request, memory))
         request = request->following;
     if (request != NULL) snprintf(name, sizeof(name), "%s", request->entry->label);

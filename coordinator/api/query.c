@@ -1,5 +1,6 @@
 /*
- * query.c - questions and marks: who am I, settings, marks for the timeline, statistics.
+ * query.c - questions and marks: ranks of the world and of groups, settings, marks for the
+ * timeline, statistics.
  *
  * Called on any of the program's threads; nothing here waits for another rank.
  */
@@ -30,7 +31,7 @@ const char *dp_error_text(const dp_context_t *context)
     if (dp_context_is_forked(context)) return dp_fork_text();
     /* Texts are only ever added, so the pointer stays good. Acquire pairs with the release stores
      * in dp_context_text() and dp_on_fatal(): the bytes are there. */
-    return __atomic_load_n(&context->last_text, __ATOMIC_ACQUIRE);
+    return __atomic_load_n(&context->texts.last, __ATOMIC_ACQUIRE);
 }
 
 dp_group_t *dp_world(dp_context_t *context)
@@ -69,6 +70,27 @@ int dp_node_count(const dp_context_t *context)
     return context == NULL ? -1 : context->topology.node_count;
 }
 
+int dp_group_rank(const dp_group_t *group)
+{
+    return group == NULL ? -1 : group->rank;
+}
+
+int dp_group_size(const dp_group_t *group)
+{
+    return group == NULL ? -1 : group->size;
+}
+
+int dp_group_world_rank(const dp_group_t *group, int rank)
+{
+    if (group == NULL || rank < 0 || rank >= group->size) return -1;
+    return group->members == NULL ? rank : group->members[rank];
+}
+
+const char *dp_group_name(const dp_group_t *group)
+{
+    return group == NULL ? "" : group->name;
+}
+
 const char *dp_setting(const dp_context_t *context, const char *name)
 {
     dp_context_t *owner = (dp_context_t *)(uintptr_t)context;
@@ -81,11 +103,23 @@ const char *dp_setting(const dp_context_t *context, const char *name)
     /* The answer is valid until dp_finalize(), so it is kept in the context. */
     dp_config_format(&context->config, setting, text, sizeof(text));
     pthread_mutex_lock(&owner->lock);
-    if (owner->settings == NULL) owner->settings = calloc(dp_config_count(), DP_CONFIG_TEXT_MAX);
-    if (owner->settings != NULL)
-        memcpy(owner->settings + setting * DP_CONFIG_TEXT_MAX, text, sizeof(text));
+    if (owner->texts.settings == NULL)
+        owner->texts.settings = calloc(dp_config_count(), DP_CONFIG_TEXT_MAX);
+    if (owner->texts.settings != NULL)
+        memcpy(owner->texts.settings + setting * DP_CONFIG_TEXT_MAX, text, sizeof(text));
     pthread_mutex_unlock(&owner->lock);
-    return owner->settings == NULL ? NULL : owner->settings + setting * DP_CONFIG_TEXT_MAX;
+    return owner->texts.settings == NULL ? NULL
+                                         : owner->texts.settings + setting * DP_CONFIG_TEXT_MAX;
+}
+
+int dp_context_has_ended(dp_context_t *context)
+{
+    dp_status_t fatal;
+
+    pthread_mutex_lock(&context->lock);
+    fatal = context->fatal;
+    pthread_mutex_unlock(&context->lock);
+    return fatal != DP_OK;
 }
 
 /* ---- Timeline ------------------------------------------------------------------------------- */
@@ -115,7 +149,7 @@ void dp_step_begin(dp_context_t *context, uint64_t step)
     }
     dp_trace_begin(dp_trace_thread_lane(context->trace),
                    (dp_trace_record_t){.kind = DP_TRACE_STEP, .id = step});
-    dp_inject_step(context->config.injector, step, &context->wait_ns);
+    dp_inject_step(context->config.injector, step, &context->counts.wait_ns);
 }
 
 void dp_step_end(dp_context_t *context)
@@ -126,8 +160,9 @@ void dp_step_end(dp_context_t *context)
         atomic_load_explicit(&context->step, memory_order_relaxed) == context->window.last) {
         dp_trace_keep(context->trace, 0);
     }
-    if (context->tune != NULL) dp_tune_step(context->tune);
-    dp_inject_step_end(context->config.injector, &context->wait_ns);
+    if (context->tune != NULL)
+        dp_tune_step(context->tune, atomic_load(&context->counts.bytes_reduced));
+    dp_inject_step_end(context->config.injector, &context->counts.wait_ns);
 }
 
 void dp_span_begin(dp_context_t *context, const char *name)
@@ -161,17 +196,17 @@ dp_status_t dp_stats_get(dp_context_t *context, dp_stats_t *stats)
     if (status != DP_OK) return dp_context_error(context, status, "dp_stats_get: %s", error.text);
     dp_pipeline_stats(context->pipeline, &pipeline);
     dp_loop_stats(context->loop, &loop);
-    now = (dp_stats_t){.submitted = atomic_load(&context->submitted),
-                       .completed = atomic_load(&context->completed),
-                       .failed = atomic_load(&context->failed),
+    now = (dp_stats_t){.submitted = atomic_load(&context->counts.submitted),
+                       .completed = atomic_load(&context->counts.completed),
+                       .failed = atomic_load(&context->counts.failed),
                        .buckets = pipeline.buckets,
-                       .bytes_reduced = atomic_load(&context->bytes_reduced),
+                       .bytes_reduced = atomic_load(&context->counts.bytes_reduced),
                        .bytes_packed = pipeline.bytes_packed,
                        .bytes_wire = pipeline.bytes_wire,
                        .control_sent = loop.control_sent,
                        .control_received = loop.control_received,
-                       .wait_ns = atomic_load(&context->wait_ns),
-                       .skew_ns = atomic_load(&context->skew_ns),
+                       .wait_ns = atomic_load(&context->counts.wait_ns),
+                       .skew_ns = atomic_load(&context->counts.skew_ns),
                        .transfer_ns = pipeline.transfer_ns,
                        .coordinator_cpu_ns = loop.cpu_ns,
                        .launch_cpu_ns = pipeline.cpu_ns,

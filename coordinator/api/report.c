@@ -28,7 +28,7 @@ static void add_oldest_operation(dp_context_t *context, dp_failure_t *failure)
     const dp_handle_t *request;
 
     pthread_mutex_lock(&context->lock);
-    for (request = context->live_first; request != NULL; request = request->following)
+    for (request = context->requests.live_first; request != NULL; request = request->following)
         if (atomic_load(&request->state) != DP_REQUEST_DONE && !request->is_absent) break;
     if (request != NULL) {
         snprintf(failure->operation, sizeof(failure->operation), "%s", request->entry->label);

@@ -22,12 +22,13 @@ static dp_status_t reserve_lists(dp_handle_t *request, size_t tensor_count, size
         request->tensor_list = room;
         request->tensor_room = tensor_count;
     }
-    if (request->count_room < count_count) {
-        void *room = realloc(request->counts, count_count * sizeof(*request->counts));
+    if (request->exchange.room < count_count) {
+        void *room =
+            realloc(request->exchange.counts, count_count * sizeof(*request->exchange.counts));
 
         if (room == NULL) return DP_ERR_NO_MEMORY;
-        request->counts = room;
-        request->count_room = count_count;
+        request->exchange.counts = room;
+        request->exchange.room = count_count;
     }
     return DP_OK;
 }
@@ -36,17 +37,17 @@ dp_status_t dp_request_acquire(dp_group_t *group, dp_tensor_entry_t *entry, size
                                size_t count_count, dp_handle_t **out)
 {
     dp_context_t *context = group->context;
-    dp_handle_t *request = context->pool;
+    dp_handle_t *request = context->requests.pool;
     dp_status_t status;
 
     if (request != NULL) {
-        context->pool = request->next_free;
+        context->requests.pool = request->next_free;
     } else {
         request = calloc(1, sizeof(*request));
         if (request == NULL) return DP_ERR_NO_MEMORY;
         request->context = context;
-        request->next_made = context->made;
-        context->made = request;
+        request->next_made = context->requests.made;
+        context->requests.made = request;
     }
     request->group = group;
     group->request_count++;
@@ -59,15 +60,16 @@ dp_status_t dp_request_acquire(dp_group_t *group, dp_tensor_entry_t *entry, size
     request->new_group = NULL;
     request->tensors = tensor_count > 1 ? request->tensor_list : &request->tensor;
     request->tensor_count = tensor_count;
-    request->count_count = count_count;
-    request->capacity = 0;
-    request->recv_counts = NULL;
+    request->exchange.count = count_count;
+    request->exchange.capacity = 0;
+    request->exchange.recv_counts = NULL;
     request->is_absent = 0;
     request->bytes = 0;
     request->figures = NULL;
+    dp_tally_init(&request->tally);
     request->late.by_schedule = request->late.is_settled = 0;
-    request->is_checked = 0;
-    request->input_hash = request->output_hash = 0;
+    request->check.is_on = 0;
+    request->check.input_hash = request->check.output_hash = 0;
     *out = request;
     return DP_OK;
 }
@@ -79,8 +81,8 @@ void dp_request_discard(dp_handle_t *request)
     dp_group_t *group = request->group;
 
     dp_stream_detach(request);
-    request->next_free = request->context->pool;
-    request->context->pool = request;
+    request->next_free = request->context->requests.pool;
+    request->context->requests.pool = request;
     if (--group->request_count == 0 && group->is_ended) dp_names_fini(&group->names);
 }
 
@@ -97,16 +99,16 @@ void dp_request_enlist(dp_handle_t *request, int has_owner)
     request->is_awaited = 0;
     request->will_progress = 0;
     request->contributors = 0;
-    request->ticket = context->next_ticket++;
-    request->previous = context->live_last;
+    request->ticket = context->requests.next_ticket++;
+    request->previous = context->requests.live_last;
     request->following = NULL;
-    if (context->live_last != NULL) {
-        context->live_last->following = request;
+    if (context->requests.live_last != NULL) {
+        context->requests.live_last->following = request;
     } else {
-        context->live_first = request;
+        context->requests.live_first = request;
     }
-    context->live_last = request;
-    context->live_count++;
+    context->requests.live_last = request;
+    context->requests.live_count++;
     request->group->live_count++;
     request->entry->live_count++;
     request->entry->pending = request;
@@ -119,15 +121,15 @@ static void live_remove(dp_handle_t *request)
     if (request->previous != NULL) {
         request->previous->following = request->following;
     } else {
-        context->live_first = request->following;
+        context->requests.live_first = request->following;
     }
     if (request->following != NULL) {
         request->following->previous = request->previous;
     } else {
-        context->live_last = request->previous;
+        context->requests.live_last = request->previous;
     }
     request->previous = request->following = NULL;
-    context->live_count--;
+    context->requests.live_count--;
     request->group->live_count--;
     request->entry->live_count--;
 }
@@ -154,10 +156,13 @@ void dp_request_complete(dp_handle_t *request, dp_status_t status, const dp_resu
     request->stage = NULL;
     request->status = status;
     request->result = *result;
-    atomic_fetch_add_explicit(&context->completed, 1, memory_order_relaxed);
-    if (status != DP_OK) atomic_fetch_add_explicit(&context->failed, 1, memory_order_relaxed);
-    if (status == DP_OK)
-        atomic_fetch_add_explicit(&context->bytes_reduced, request->bytes, memory_order_relaxed);
+    atomic_fetch_add_explicit(&context->counts.completed, 1, memory_order_relaxed);
+    if (status != DP_OK) {
+        atomic_fetch_add_explicit(&context->counts.failed, 1, memory_order_relaxed);
+    } else {
+        atomic_fetch_add_explicit(&context->counts.bytes_reduced, request->bytes,
+                                  memory_order_relaxed);
+    }
 
     pthread_mutex_lock(&context->lock);
     live_remove(request);
@@ -170,9 +175,37 @@ void dp_request_complete(dp_handle_t *request, dp_status_t status, const dp_resu
      * store of DONE releases status and result to a waiter that does not sleep. */
     atomic_store(&request->state, DP_REQUEST_DONE);
     if (atomic_load(&request->sleepers) != 0) dp_futex_wake(&request->state);
-    atomic_fetch_add(&context->completions, 1);
-    if (atomic_load(&context->completion_sleepers) != 0) dp_futex_wake(&context->completions);
+    atomic_fetch_add(&context->waiting.completions, 1);
+    if (atomic_load(&context->waiting.sleepers) != 0) dp_futex_wake(&context->waiting.completions);
     dp_request_unref(request);
+}
+
+void dp_request_succeed(dp_handle_t *request, const dp_pipeline_done_t *done)
+{
+    dp_context_t *context = request->context;
+    dp_result_t result = DP_RESULT_INIT;
+
+    result.nonfinite = done->tally.nonfinite;
+    result.sum_squares = dp_tally_sum_squares(&done->tally);
+    result.absmax = done->tally.absmax;
+    result.count = done->count;
+    result.contributors = request->contributors;
+    request->tally = done->tally;
+    /* A rank that only receives learns on arrival how much. request->bytes stays: a waiting thread
+     * may be reading it. */
+    if (request->bytes == 0 && request->tensor_count > 0) {
+        atomic_fetch_add_explicit(&context->counts.bytes_reduced,
+                                  done->count * dp_dtype_bytes(request->tensors[0].dtype),
+                                  memory_order_relaxed);
+    }
+    pthread_mutex_lock(&context->lock);
+    request->entry->last_absmax = done->raw_absmax;
+    pthread_mutex_unlock(&context->lock);
+    if (request->check.is_on) {
+        request->result.count = done->count; /* how much of an exchange's out there is to look at */
+        request->check.output_hash = dp_request_hash_outputs(request);
+    }
+    dp_request_complete(request, DP_OK, &result);
 }
 
 void dp_request_fail(dp_handle_t *request, dp_status_t status, const char *text)
@@ -238,12 +271,12 @@ void dp_requests_free(dp_context_t *context)
     dp_handle_t *request, *next;
 
     /* By the list of all that were made: it has handles that the program never gave back, too. */
-    for (request = context->made; request != NULL; request = next) {
+    for (request = context->requests.made; request != NULL; request = next) {
         next = request->next_made;
         free(request->tensor_list);
-        free(request->counts);
+        free(request->exchange.counts);
         free(request->late.lent);
         free(request);
     }
-    context->made = context->pool = NULL;
+    context->requests.made = context->requests.pool = NULL;
 }

@@ -2,13 +2,14 @@
  * request.h - one operation in flight: the request of the coordinator and, for the program, its
  * handle.
  *
- *     dp_request_acquire()   from the pool              program's thread, context's lock held
- *     dp_request_enlist()    live: submitted            program's thread, context's lock held
+ *     dp_request_acquire()   from the pool             program's thread, context's lock held
+ *     dp_request_enlist()    live: submitted           program's thread, context's lock held
  *         PENDING            the ranks have not agreed yet
- *         LAUNCHED / QUEUED  agreed; in the data plane  coordinator thread, or the one that
- * progresses ISSUED             its event is on a stream   launch thread dp_request_complete()
- * DONE, waiters wake         launch thread or a stream's dp_request_unref()     back to the pool
- * when the runtime and the program have both let go
+ *         LAUNCHED, QUEUED   agreed, in the data plane   the thread that owns progress
+ *         ISSUED             its event is on a stream    launch thread
+ *     dp_request_complete()  DONE, waiters wake          launch thread, or a stream's
+ *     dp_request_unref()     back to the pool            when the runtime and the program have
+ *                                                        both let go
  *
  * Programs see the struct as dp_handle_t. It must not know how ranks agree or how data moves.
  */
@@ -19,6 +20,7 @@
 
 #include "coordinator/api/names.h"
 #include "coordinator/loop/loop.h"
+#include "coordinator/program/program.h"
 #include "fusion/pipeline.h"
 
 /* Values only grow during an operation; dp_wait() waits for "at least". */
@@ -61,18 +63,33 @@ typedef struct dp_late_request {
     dp_pipeline_tensor_t *lent; /* [tensor_count] its own tensors meanwhile */
 } dp_late_request_t;
 
+/* Of an exchange alone (dp_is_exchange()). Written at submission. */
+typedef struct dp_request_exchange {
+    size_t *counts; /* elements that this rank sends: [count] of [room] */
+    size_t count, room;
+    size_t capacity;     /* elements that fit into the only tensor's out */
+    size_t *recv_counts; /* the program's; NULL: it does not ask */
+} dp_request_exchange_t;
+
+/* DP_CHECK watches the memory of an operation. */
+typedef struct dp_request_check {
+    int is_on;
+    uint64_t input_hash, output_hash; /* 0: not taken */
+} dp_request_check_t;
+
 struct dp_handle {
     dp_context_t *context;
     dp_group_t *group;
     dp_group_t *new_group; /* the group that a group_create makes */
     dp_tensor_entry_t *entry;
-    dp_loop_node_t node; /* in the coordinator's queue of submissions */
-    uint64_t ticket;     /* order of submission */
+    dp_loop_node_t node;        /* in the coordinator's queue of submissions */
+    dp_program_op_t program_op; /* with order=program */
+    uint64_t ticket;            /* order of submission */
 
     /* lists; guarded by the context's lock */
     dp_handle_t *previous, *following; /* live requests by ticket */
-    dp_handle_t *next_free;            /* in the pool; also of suspended ones, by program.c */
-    dp_handle_t *next_made;            /* all that were ever made */
+    dp_handle_t *next_free;            /* in the pool */
+    dp_handle_t *next_made;            /* in the list of all requests */
 
     /* what it does; written at submission */
     dp_collective_t collective;    /* entry->signature may be a later submission's by now */
@@ -82,16 +99,12 @@ struct dp_handle {
     dp_pipeline_tensor_t *tensors; /* &tensor, or tensor_list */
     dp_pipeline_tensor_t *tensor_list; /* [tensor_room] */
     size_t tensor_count, tensor_room;
-    size_t *counts; /* what this rank sends: [count_count] of [count_room] */
-    size_t count_count, count_room;
-    size_t capacity;     /* elements that fit into the only tensor's out, of an exchange */
-    size_t *recv_counts; /* the program's */
-    dp_staging_t *stage; /* of a tensor in host memory on a GPU's context; NULL */
+    dp_request_exchange_t exchange;
+    dp_staging_t *stage;             /* of a tensor in host memory on a GPU's context; NULL */
     dp_pooled_event_t *ready, *done; /* NULL where no stream is concerned */
     dp_figures_t *figures; /* the program's, on the device: gets what the tally gets; NULL */
     uint64_t bytes;        /* payload, for the statistics */
-    int is_checked;        /* DP_CHECK watches its memory */
-    uint64_t input_hash, output_hash; /* of it; 0: not taken */
+    dp_request_check_t check;
     uint64_t submit_ns;
 
     /* how far it has come */
@@ -102,12 +115,14 @@ struct dp_handle {
     int is_awaited;            /* a sleeping waiter is counted in the loop for it; lock */
     int will_progress;         /* the thread that sleeps on state carries its launch out; lock */
     _Atomic uint64_t agree_ns; /* 0: not yet */
+    dp_lane_t lane;            /* that its launch travels in; written before LAUNCHED */
     int contributors;          /* known from the launch on */
     dp_late_request_t late;
 
     /* the end; written before DONE */
     dp_status_t status;
     dp_result_t result;
+    dp_tally_t tally; /* the exact figures behind result */
 };
 
 /* Blocks travel between single ranks, and how many elements may be known on arrival only. */
@@ -129,6 +144,8 @@ void dp_request_enlist(dp_handle_t *request, int has_owner);
 /* The coordinator is done with it: launched, failed or joined. Lock held. */
 void dp_request_leave(dp_handle_t *request);
 void dp_request_complete(dp_handle_t *request, dp_status_t status, const dp_result_t *result);
+/* The data plane has done it; says what came of it. */
+void dp_request_succeed(dp_handle_t *request, const dp_pipeline_done_t *done);
 void dp_request_fail(dp_handle_t *request, dp_status_t status, const char *text);
 void dp_request_unref(dp_handle_t *request);
 /* The calling thread is about to sleep for it; will_progress: until it may carry its launch out. */

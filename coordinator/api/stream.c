@@ -30,11 +30,11 @@
 static dp_status_t keep_stream(dp_context_t *context, dp_stream_t *stream)
 {
     dp_stream_t **streams =
-        realloc(context->streams, (context->stream_count + 1) * sizeof(dp_stream_t *));
+        realloc(context->streams.list, (context->streams.count + 1) * sizeof(dp_stream_t *));
 
     if (streams == NULL) return DP_ERR_NO_MEMORY;
-    streams[context->stream_count++] = stream;
-    context->streams = streams;
+    streams[context->streams.count++] = stream;
+    context->streams.list = streams;
     return DP_OK;
 }
 
@@ -60,10 +60,10 @@ dp_stream_t *dp_stream_find(dp_context_t *context, const void *stream)
     const dp_device_ops_t *device = context->device->ops;
     dp_stream_t *adopted;
 
-    for (size_t i = 0; i < context->stream_count; i++) {
-        if (context->streams[i] == stream) return context->streams[i];
-        if (device->is_async && device->stream_native(context->streams[i]) == stream)
-            return context->streams[i];
+    for (size_t i = 0; i < context->streams.count; i++) {
+        if (context->streams.list[i] == stream) return context->streams.list[i];
+        if (device->is_async && device->stream_native(context->streams.list[i]) == stream)
+            return context->streams.list[i];
     }
     if (!device->is_async) return NULL;
     if (device->stream_adopt(context->device, (void *)(uintptr_t)stream, &adopted) != DP_OK)
@@ -79,12 +79,12 @@ static void event_release(dp_context_t *context, dp_pooled_event_t *mark)
 {
     if (mark == NULL) return;
     mark->next = NULL;
-    if (context->events_first == NULL) {
-        context->events_first = mark;
+    if (context->streams.events_first == NULL) {
+        context->streams.events_first = mark;
     } else {
-        context->events_last->next = mark;
+        context->streams.events_last->next = mark;
     }
-    context->events_last = mark;
+    context->streams.events_last = mark;
 }
 
 /* One of the oldest events of the pool that its stream has reached, else a new one. */
@@ -93,9 +93,9 @@ static dp_pooled_event_t *event_acquire(dp_context_t *context)
     const dp_device_ops_t *device = context->device->ops;
     dp_pooled_event_t *mark;
 
-    for (int i = 0; i < EVENTS_TRIED && context->events_first != NULL; i++) {
-        mark = context->events_first;
-        context->events_first = mark->next;
+    for (int i = 0; i < EVENTS_TRIED && context->streams.events_first != NULL; i++) {
+        mark = context->streams.events_first;
+        context->streams.events_first = mark->next;
         if (device->event_done(mark->event)) return mark;
         event_release(context, mark);
     }
@@ -130,17 +130,18 @@ void dp_stream_detach(dp_handle_t *request)
 /* After the pipeline, whose events programs' streams may wait for. */
 void dp_streams_free(dp_context_t *context)
 {
-    for (size_t i = 0; i < context->stream_count; i++)
-        context->device->ops->stream_destroy(context->streams[i]);
-    free(context->streams);
-    context->streams = NULL;
-    context->stream_count = 0;
-    for (dp_handle_t *request = context->made; request != NULL; request = request->next_made)
+    for (size_t i = 0; i < context->streams.count; i++)
+        context->device->ops->stream_destroy(context->streams.list[i]);
+    free(context->streams.list);
+    context->streams.list = NULL;
+    context->streams.count = 0;
+    for (dp_handle_t *request = context->requests.made; request != NULL;
+         request = request->next_made)
         dp_stream_detach(request); /* of handles that were never given back */
-    while (context->events_first != NULL) {
-        dp_pooled_event_t *mark = context->events_first;
+    while (context->streams.events_first != NULL) {
+        dp_pooled_event_t *mark = context->streams.events_first;
 
-        context->events_first = mark->next;
+        context->streams.events_first = mark->next;
         context->device->ops->event_destroy(mark->event);
         free(mark);
     }

@@ -138,10 +138,12 @@ static void fill_parts(dp_handle_t *request, const dp_submit_t *what)
 
 static void fill_exchange(dp_handle_t *request, const dp_submit_t *what, const dp_extent_t *extent)
 {
-    for (size_t i = 0; i < request->count_count; i++)
-        request->counts[i] = what->counts != NULL ? what->counts[i] : what->tensors[0].count;
-    request->capacity = extent->has_out ? extent->out_count : 0;
-    request->recv_counts = extent->has_out ? what->recv_counts : NULL;
+    for (size_t i = 0; i < request->exchange.count; i++) {
+        request->exchange.counts[i] =
+            what->counts != NULL ? what->counts[i] : what->tensors[0].count;
+    }
+    request->exchange.capacity = extent->has_out ? extent->out_count : 0;
+    request->exchange.recv_counts = extent->has_out ? what->recv_counts : NULL;
 }
 
 static void fill_request(dp_handle_t *request, const dp_submit_t *what)
@@ -217,10 +219,11 @@ static void record_input_hash(dp_handle_t *request, const dp_submit_t *what)
                                      .peer = what->peer,
                                      .tensors = request->tensors,
                                      .tensor_count = request->tensor_count,
-                                     .send_counts = request->counts};
+                                     .send_counts = request->exchange.counts};
 
-    request->is_checked = 1;
-    request->input_hash = dp_pipeline_input_hash(&item, request->group->rank, request->group->size);
+    request->check.is_on = 1;
+    request->check.input_hash =
+        dp_pipeline_input_hash(&item, request->group->rank, request->group->size);
 }
 
 /* ---- Queueing ------------------------------------------------------------------------------- */
@@ -263,7 +266,7 @@ static dp_status_t admit_submission(const dp_group_t *group, const dp_submit_t *
     if (group->is_ended) return DP_ERR_INVALID;
     if (group->is_closed && what->collective != DP_COLLECTIVE_GROUP_DESTROY) return DP_ERR_INVALID;
     if (group->is_joined) return DP_ERR_ORDER;
-    return context->live_count >= context->config.queue_depth ? DP_ERR_FULL : DP_OK;
+    return context->requests.live_count >= context->config.queue_depth ? DP_ERR_FULL : DP_OK;
 }
 
 /* fp16 is scaled by the largest magnitude of the last sum. In program order the ranks do not
@@ -304,7 +307,7 @@ static dp_status_t create_request(dp_group_t *group, const dp_submit_t *what, co
     status = fill_signature(group, entry, what);
     /* Any operation may be waited for on a stream, once the context knows one. */
     if (status == DP_OK &&
-        (stream != NULL || context->stream_count > 0 || context->device->ops->is_async))
+        (stream != NULL || context->streams.count > 0 || context->device->ops->is_async))
         status = dp_stream_attach(request, stream);
     if (status != DP_OK) {
         dp_request_discard(request);
@@ -383,7 +386,13 @@ static void describe_request(dp_handle_t *request, const dp_submit_t *what,
                                                  .signature = &request->entry->signature,
                                                  .in_place = is_in_place(request->group, what),
                                                  .last_absmax = request->entry->last_absmax,
+                                                 .priority = what->options->priority,
+                                                 .is_urgent = what->options->launch_now,
                                                  .request = request};
+    request->program_op = (dp_program_op_t){.node = &request->node,
+                                            .bucket = &request->group->bucket,
+                                            .ranks = request->group->size,
+                                            .ticket = request->ticket};
 }
 
 dp_status_t dp_submit(dp_group_t *group, const dp_submit_t *given, dp_handle_t **handle)
@@ -416,22 +425,22 @@ dp_status_t dp_submit(dp_group_t *group, const dp_submit_t *given, dp_handle_t *
         /* The program waited for the operation before this one, working for the coordinator. It
          * probably will again, at once; then the coordinator need not be woken. */
         waits_at_once = request->ticket > 0 && handle != NULL &&
-                        atomic_load(&context->progressed_ticket) == request->ticket;
+                        atomic_load(&context->waiting.progressed_ticket) == request->ticket;
     }
-    in_flight = context->live_count;
+    in_flight = context->requests.live_count;
     pthread_mutex_unlock(&context->lock);
     if (status != DP_OK) dp_staging_end(context, stage, 0);
     if (fatal != DP_OK) return fatal; /* the world had ended, and its text stays */
     if (status != DP_OK) return refuse_submission(group, &what, status, in_flight);
 
-    atomic_fetch_add_explicit(&context->submitted, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&context->counts.submitted, 1, memory_order_relaxed);
     dp_trace_span(dp_trace_thread_lane(context->trace), record);
     /* Before the coordinator has it: the request may be over before the next call returns. */
     if (handle != NULL) *handle = request;
     node = &request->node;
     dp_inject_enter(context->config.injector, DP_INJECT_FIRST);
     if (context->program != NULL) {
-        dp_program_submit(context->program, request);
+        dp_program_submit(context->program, &request->program_op);
     } else {
         dp_loop_submit(context->loop, &node, 1, waits_at_once);
     }

@@ -68,17 +68,20 @@ static void progress_until(dp_handle_t *request, uint32_t wanted, uint64_t deadl
 {
     dp_context_t *context = request->context;
     const int carries = may_progress(context, deadline);
+    const dp_pipeline_group_t *group =
+        request->group == &context->world ? NULL : &request->group->plane;
+    const dp_lane_t lane = dp_pipeline_lane(context->pipeline, group, request->collective);
 
-    atomic_store(&context->progressed_ticket,
+    atomic_store(&context->waiting.progressed_ticket,
                  request->ticket + 1); /* read by the next dp_submit() */
     dp_loop_count_awake_waiter(context->loop, 1);
-    if (carries) dp_pipeline_progress_begin(context->pipeline);
+    if (carries) dp_pipeline_progress_begin(context->pipeline, lane);
     dp_loop_progress_until(context->loop, &request->state, DP_REQUEST_LAUNCHED,
-                           context->progress_ns, deadline);
+                           context->waiting.progress_ns, deadline);
     if (carries) {
         if (atomic_load(&request->state) != DP_REQUEST_PENDING)
-            (void)dp_pipeline_progress(context->pipeline, &request->state, wanted);
-        dp_pipeline_progress_end(context->pipeline);
+            (void)dp_pipeline_progress(context->pipeline, request->lane, &request->state, wanted);
+        dp_pipeline_progress_end(context->pipeline, lane);
     }
     dp_loop_count_awake_waiter(context->loop, -1);
 }
@@ -87,13 +90,13 @@ static void progress_until(dp_handle_t *request, uint32_t wanted, uint64_t deadl
 static int block(dp_handle_t *request, uint32_t wanted, uint64_t begin, uint64_t deadline)
 {
     dp_context_t *context = request->context;
-    uint64_t spin_until = begin + context->wait_spin_ns;
+    uint64_t spin_until = begin + context->waiting.spin_ns;
     uint32_t state;
     size_t nudges = context->size > 1 ? 0 : NUDGES;
     const int carries = may_progress(context, deadline);
     int over = 0;
 
-    if (context->program != NULL) dp_program_wait(context->program, request);
+    if (context->program != NULL) dp_program_wait(context->program, &request->program_op);
     if (context->program == NULL) progress_until(request, wanted, deadline);
     /* Acquire pairs with the store of DONE in dp_request_complete(), which releases the result. */
     while (atomic_load_explicit(&request->state, memory_order_acquire) < wanted &&
@@ -119,7 +122,7 @@ static int block(dp_handle_t *request, uint32_t wanted, uint64_t begin, uint64_t
         now = dp_now_ns();
         if (over || now >= deadline) break;
         if (state == DP_REQUEST_QUEUED && carries &&
-            dp_pipeline_progress(context->pipeline, &request->state, wanted))
+            dp_pipeline_progress(context->pipeline, request->lane, &request->state, wanted))
             continue;
         if (state == DP_REQUEST_PENDING && nudges < NUDGES) {
             if (now >= begin + nudge_ns[nudges]) {
@@ -140,10 +143,10 @@ static void account(dp_context_t *context, const dp_handle_t *request, uint64_t 
 {
     uint64_t agreed = atomic_load(&request->agree_ns);
 
-    atomic_fetch_add_explicit(&context->wait_ns, end - begin, memory_order_relaxed);
+    atomic_fetch_add_explicit(&context->counts.wait_ns, end - begin, memory_order_relaxed);
     if (agreed == 0 || agreed > end) agreed = end;
     if (agreed > begin)
-        atomic_fetch_add_explicit(&context->skew_ns, agreed - begin, memory_order_relaxed);
+        atomic_fetch_add_explicit(&context->counts.skew_ns, agreed - begin, memory_order_relaxed);
 }
 
 /* DP_CHECK: the result must not have been written between its completion and this wait. */
@@ -152,12 +155,12 @@ static dp_status_t check_output(dp_handle_t *request, const char **text)
     dp_context_t *context = request->context;
     uint64_t hash = dp_request_hash_outputs(request);
 
-    if (hash == request->output_hash) return DP_OK;
+    if (hash == request->check.output_hash) return DP_OK;
     dp_context_error(context, DP_ERR_CHECK,
                      "rank %d: tensor %s was written before the program waited for it: its "
                      "checksum was %016llx at completion and is %016llx now",
-                     context->rank, request->entry->label, (unsigned long long)request->output_hash,
-                     (unsigned long long)hash);
+                     context->rank, request->entry->label,
+                     (unsigned long long)request->check.output_hash, (unsigned long long)hash);
     *text = dp_error_text(context);
     return DP_ERR_CHECK;
 }
@@ -180,7 +183,9 @@ static int block_visibly(dp_handle_t *handle, uint32_t wanted, double seconds)
     return over;
 }
 
-dp_status_t dp_wait(dp_handle_t *handle, double seconds, dp_result_t *result)
+/* dp_wait(). tally: the exact figures are merged into it; NULL: not wanted. */
+static dp_status_t wait_for_handle(dp_handle_t *handle, double seconds, dp_result_t *result,
+                                   dp_tally_t *tally)
 {
     dp_context_t *context;
     dp_status_t status;
@@ -193,7 +198,8 @@ dp_status_t dp_wait(dp_handle_t *handle, double seconds, dp_result_t *result)
     if (status == DP_OK) status = check_owner(handle, "dp_wait");
     if (status != DP_OK) return status;
     if (atomic_load_explicit(&handle->state, memory_order_acquire) != DP_REQUEST_DONE) {
-        if (seconds == 0.0 && context->program != NULL) dp_program_wait(context->program, handle);
+        if (seconds == 0.0 && context->program != NULL)
+            dp_program_wait(context->program, &handle->program_op);
         if (seconds == 0.0 || !block_visibly(handle, DP_REQUEST_DONE, seconds))
             return DP_ERR_TIMEOUT;
     }
@@ -201,13 +207,24 @@ dp_status_t dp_wait(dp_handle_t *handle, double seconds, dp_result_t *result)
     if (!atomic_exchange(&handle->has_owner, 0)) return check_owner(handle, "dp_wait");
     status = handle->status;
     text = handle->result.text;
-    if (status == DP_OK && handle->output_hash != 0) status = check_output(handle, &text);
+    if (status == DP_OK && handle->check.output_hash != 0) status = check_output(handle, &text);
     if (result != NULL) {
         handle->result.text = text;
         dp_sized_write(result, &handle->result, sizeof(handle->result));
     }
+    if (tally != NULL && status == DP_OK) dp_tally_merge(tally, &handle->tally);
     dp_request_unref(handle);
     return status;
+}
+
+dp_status_t dp_wait(dp_handle_t *handle, double seconds, dp_result_t *result)
+{
+    return wait_for_handle(handle, seconds, result, NULL);
+}
+
+dp_status_t dp_wait_tally(dp_handle_t *handle, dp_tally_t *tally)
+{
+    return wait_for_handle(handle, -1.0, NULL, tally);
 }
 
 dp_status_t dp_stream_wait(dp_handle_t *handle, void *stream)
@@ -251,7 +268,8 @@ dp_status_t dp_test(const dp_handle_t *handle)
     status = check_owner(handle, "dp_test");
     if (status != DP_OK) return status;
     if (atomic_load_explicit(&handle->state, memory_order_acquire) != DP_REQUEST_DONE) {
-        if (handle->context->program != NULL) dp_program_wait(handle->context->program, handle);
+        if (handle->context->program != NULL)
+            dp_program_wait(handle->context->program, &handle->program_op);
         return DP_ERR_PENDING;
     }
     return handle->status;
@@ -288,9 +306,9 @@ static int is_set_live(dp_context_t *context, const wait_set_t *set)
     int live;
 
     pthread_mutex_lock(&context->lock);
-    live = set->group != NULL
-               ? set->group->live_count > 0
-               : context->live_first != NULL && context->live_first->ticket < set->limit;
+    live = set->group != NULL ? set->group->live_count > 0
+                              : context->requests.live_first != NULL &&
+                                    context->requests.live_first->ticket < set->limit;
     pthread_mutex_unlock(&context->lock);
     return live;
 }
@@ -303,16 +321,17 @@ static dp_status_t wait_for_set(dp_context_t *context, const wait_set_t *set, do
     dp_trace_lane_t *lane;
     dp_status_t status = DP_OK;
 
-    if (context->program != NULL) dp_program_wait_all(context->program, set->group);
+    if (context->program != NULL)
+        dp_program_wait_all(context->program, set->group == NULL ? NULL : &set->group->bucket);
     if (!is_set_live(context, set)) return DP_OK;
     lane = dp_trace_thread_lane(context->trace);
     dp_trace_begin(lane, (dp_trace_record_t){.kind = DP_TRACE_WAIT,
                                              .name = dp_trace_name(context->trace, "all")});
     /* As in block(): this thread counts itself, then looks; a completion counts itself, then looks
      * for sleepers. */
-    atomic_fetch_add(&context->completion_sleepers, 1);
+    atomic_fetch_add(&context->waiting.sleepers, 1);
     for (;;) {
-        uint32_t seen = atomic_load(&context->completions);
+        uint32_t seen = atomic_load(&context->waiting.completions);
         uint64_t now = dp_now_ns(), until = deadline;
 
         if (!is_set_live(context, set)) break;
@@ -326,11 +345,12 @@ static dp_status_t wait_for_set(dp_context_t *context, const wait_set_t *set, do
             continue;
         }
         if (nudges < NUDGES) until = dp_min(until, begin + nudge_ns[nudges]);
-        dp_futex_wait(&context->completions, seen, until == UINT64_MAX ? UINT64_MAX : until - now);
+        dp_futex_wait(&context->waiting.completions, seen,
+                      until == UINT64_MAX ? UINT64_MAX : until - now);
     }
-    atomic_fetch_sub(&context->completion_sleepers, 1);
+    atomic_fetch_sub(&context->waiting.sleepers, 1);
     dp_trace_end(lane);
-    atomic_fetch_add_explicit(&context->wait_ns, dp_now_ns() - begin, memory_order_relaxed);
+    atomic_fetch_add_explicit(&context->counts.wait_ns, dp_now_ns() - begin, memory_order_relaxed);
     return status;
 }
 
@@ -350,7 +370,7 @@ dp_status_t dp_wait_all(dp_context_t *context, double seconds)
     status = check_seconds(context, "dp_wait_all", seconds);
     if (status != DP_OK) return status;
     pthread_mutex_lock(&context->lock);
-    set.limit = context->next_ticket;
+    set.limit = context->requests.next_ticket;
     pthread_mutex_unlock(&context->lock);
     status = wait_for_set(context, &set, seconds);
     if (status != DP_OK) return status;

@@ -25,13 +25,13 @@ static int acquire_progress(dp_loop_t *loop, const _Atomic uint32_t *state, uint
     if (is_owner) return 1;
     /* The coordinator thread reads this count between its rounds and backs off, which frees the
      * lock. */
-    atomic_fetch_add(&loop->progress_waiters, 1);
+    atomic_fetch_add(&loop->waiters.for_progress, 1);
     while (!is_owner && atomic_load_explicit(state, memory_order_acquire) < reached &&
            dp_now_ns() < until_ns) {
         (void)sched_yield();
         is_owner = pthread_mutex_trylock(&loop->progress_lock) == 0;
     }
-    atomic_fetch_sub(&loop->progress_waiters, 1);
+    atomic_fetch_sub(&loop->waiters.for_progress, 1);
     return is_owner;
 }
 
@@ -54,21 +54,22 @@ static void return_progress(dp_loop_t *loop)
     uint64_t due_ns;
     int must_wake;
 
-    if (!is_armed && !loop->is_over && !loop->must_stop) {
+    if (!is_armed && !loop->end.is_over && !loop->end.must_stop) {
         /* One round costs no more than to wake the thread that would make it. */
         (void)dp_loop_make_round(loop, dp_now_ns());
         is_armed = rearm_doorbell(loop);
     }
     due_ns = dp_loop_due(loop);
     /* A round may have set a deadline that is earlier than the timer the thread sleeps on. */
-    must_wake = !is_armed || loop->is_over || loop->must_stop || due_ns < loop->sleep_until_ns;
+    must_wake =
+        !is_armed || loop->end.is_over || loop->end.must_stop || due_ns < loop->sleep_until_ns;
     dp_health_sleep(&loop->health, due_ns);
     loop->others_progressed = 1;
     pthread_mutex_unlock(&loop->progress_lock);
     /* After the unlock: what came in meanwhile, by a thread that saw this one at work, is found
      * here or by the next owner (see dp_inbox_return_progress). */
     dp_inbox_return_progress(&loop->inbox, must_wake);
-    if (atomic_load(&loop->sleeping_waiters) > 0) dp_inbox_end_backoff(&loop->inbox);
+    if (atomic_load(&loop->waiters.asleep) > 0) dp_inbox_end_backoff(&loop->inbox);
 }
 
 void dp_loop_submit(dp_loop_t *loop, dp_loop_node_t *const *nodes, size_t node_count,
@@ -79,7 +80,7 @@ void dp_loop_submit(dp_loop_t *loop, dp_loop_node_t *const *nodes, size_t node_c
     dp_inbox_submit(&loop->inbox, nodes, node_count);
     /* Where ranks share cores, a round here costs no more than to wake the coordinator for it. */
     if (will_drive && !may_back_off && pthread_mutex_trylock(&loop->progress_lock) == 0) {
-        if (!loop->is_over && !loop->must_stop) (void)dp_loop_make_round(loop, dp_now_ns());
+        if (!loop->end.is_over && !loop->end.must_stop) (void)dp_loop_make_round(loop, dp_now_ns());
         return_progress(loop);
     } else {
         dp_inbox_wake(&loop->inbox,
@@ -97,7 +98,7 @@ void dp_loop_progress_until(dp_loop_t *loop, const _Atomic uint32_t *state, uint
     if (!acquire_progress(loop, state, reached, until_ns)) return;
     /* The acquire pairs with the release of the thread that changes *state: the data plane's
      * threads do that too, not only the rounds below. */
-    while (!loop->is_over && !loop->must_stop &&
+    while (!loop->end.is_over && !loop->end.must_stop &&
            atomic_load_explicit(state, memory_order_acquire) < reached) {
         const uint64_t now_ns = dp_now_ns();
 

@@ -40,8 +40,8 @@ static void increment(_Atomic uint64_t *counter)
 
 void dp_loop_give_up(dp_loop_t *loop, dp_status_t status, const char *text)
 {
-    if (loop->has_given_up) return;
-    loop->has_given_up = 1;
+    if (loop->end.has_given_up) return;
+    loop->end.has_given_up = 1;
     dp_negotiator_abort(loop->negotiator, status, text, dp_now_ns());
 }
 
@@ -86,13 +86,14 @@ static void send_message(dp_loop_t *loop, const dp_output_t *out, uint64_t now_n
         dp_loop_give_up(loop, status, text);
         return;
     }
-    increment(&loop->sent);
+    increment(&loop->counters.sent);
     dp_health_sent(&loop->health, out->to, now_ns);
-    dp_trace_record(loop->lane, (dp_trace_record_t){.kind = DP_TRACE_CONTROL,
-                                                    .start_ns = now_ns,
-                                                    .name = loop->name_out,
-                                                    .aux = (uint32_t)out->to & DP_TRACE_AUX_MAX,
-                                                    .bytes = out->bytes});
+    dp_trace_record(loop->trace.lane,
+                    (dp_trace_record_t){.kind = DP_TRACE_CONTROL,
+                                        .start_ns = now_ns,
+                                        .name = loop->trace.name_out,
+                                        .aux = (uint32_t)out->to & DP_TRACE_AUX_MAX,
+                                        .bytes = out->bytes});
 }
 
 static void send_heartbeat(dp_loop_t *loop, int rank, uint64_t now_ns)
@@ -109,7 +110,7 @@ static void send_heartbeat(dp_loop_t *loop, int rank, uint64_t now_ns)
     }
     /* A heartbeat that could not be sent does no harm if the next one can be. */
     if (transport->ops->send(transport, rank, heartbeat, bytes) == DP_OK) {
-        increment(&loop->heartbeats);
+        increment(&loop->counters.heartbeats);
     }
     dp_health_sent(&loop->health, rank, now_ns);
 }
@@ -178,7 +179,7 @@ static void handle_state_flags(dp_loop_t *loop, unsigned flags, uint64_t now_ns)
     dp_inbox_t *inbox = &loop->inbox;
     char text[DP_INBOX_TEXT_MAX];
 
-    if (flags & DP_INBOX_STOP) loop->must_stop = 1;
+    if (flags & DP_INBOX_STOP) loop->end.must_stop = 1;
     if (flags & DP_INBOX_ACTIVITY) {
         read_text(inbox, inbox->activity, NULL, text, NULL);
         dp_negotiator_progress(loop->negotiator, text);
@@ -205,7 +206,7 @@ static void handle_abort(dp_loop_t *loop)
 /* The engine found that ranks brought different things: the neighbours get this rank's history. */
 static void handle_mismatch(dp_loop_t *loop, uint64_t now_ns)
 {
-    loop->mismatch_end_ns = now_ns + MISMATCH_END_NS;
+    loop->end.mismatch_end_ns = now_ns + MISMATCH_END_NS;
     if (loop->node.parent >= 0) send_history(loop, loop->node.parent, now_ns);
     for (int i = 0; i < loop->node.child_count; i++)
         send_history(loop, loop->node.children[i], now_ns);
@@ -280,8 +281,8 @@ static void handle_peer_check(dp_loop_t *loop, int rank, uint8_t kind, const voi
         status =
             peer_check->compare_history(peer_check->user, rank, data, bytes, text, sizeof(text));
     }
-    if (status == DP_OK || loop->has_given_up) return;
-    loop->has_given_up = 1;
+    if (status == DP_OK || loop->end.has_given_up) return;
+    loop->end.has_given_up = 1;
     dp_negotiator_blame(loop->negotiator, status, -1, text, now_ns);
 }
 
@@ -308,12 +309,13 @@ static void handle_message(dp_loop_t *loop, const dp_transport_event_t *event, u
                           now_ns);
         return;
     }
-    increment(&loop->received);
-    dp_trace_record(loop->lane, (dp_trace_record_t){.kind = DP_TRACE_CONTROL,
-                                                    .start_ns = now_ns,
-                                                    .name = loop->name_in,
-                                                    .aux = (uint32_t)event->rank & DP_TRACE_AUX_MAX,
-                                                    .bytes = event->bytes - HEADER_BYTES});
+    increment(&loop->counters.received);
+    dp_trace_record(loop->trace.lane,
+                    (dp_trace_record_t){.kind = DP_TRACE_CONTROL,
+                                        .start_ns = now_ns,
+                                        .name = loop->trace.name_in,
+                                        .aux = (uint32_t)event->rank & DP_TRACE_AUX_MAX,
+                                        .bytes = event->bytes - HEADER_BYTES});
     /* Malformed bytes and lack of memory come back as outputs of kind DP_OUTPUT_FATAL. */
     (void)dp_negotiator_message(loop->negotiator, event->rank, data + HEADER_BYTES,
                                 event->bytes - HEADER_BYTES, now_ns);
@@ -370,8 +372,8 @@ static int handle_mismatch_end(dp_loop_t *loop, uint64_t now_ns)
     char text[DP_INBOX_TEXT_MAX];
     dp_status_t status;
 
-    if (now_ns < loop->mismatch_end_ns) return 0;
-    loop->mismatch_end_ns = UINT64_MAX;
+    if (now_ns < loop->end.mismatch_end_ns) return 0;
+    loop->end.mismatch_end_ns = UINT64_MAX;
     read_text(inbox, inbox->mismatch_text, &inbox->mismatch_status, text, &status);
     dp_loop_give_up(loop, status, text);
     return 1;
@@ -431,16 +433,16 @@ static int handle_time(dp_loop_t *loop, uint64_t now_ns)
 static void announce_launch(dp_loop_t *loop, const dp_output_t *out)
 {
     const dp_loop_callbacks_t *callbacks = &loop->options.callbacks;
-    const uint64_t start_ns = dp_trace_now(loop->lane);
+    const uint64_t start_ns = dp_trace_now(loop->trace.lane);
     const uint64_t sequence = out->sequence;
     const uint32_t tensors = (uint32_t)dp_min(out->entry_count, (size_t)DP_TRACE_AUX_MAX);
 
-    if (out->is_scheduled) increment(&loop->scheduled_launches);
+    if (out->is_scheduled) increment(&loop->counters.scheduled_launches);
     callbacks->launch(callbacks->user, out);
-    dp_trace_span(loop->lane, (dp_trace_record_t){.kind = DP_TRACE_LAUNCH,
-                                                  .start_ns = start_ns,
-                                                  .bucket = sequence,
-                                                  .aux = tensors & DP_TRACE_AUX_MAX});
+    dp_trace_span(loop->trace.lane, (dp_trace_record_t){.kind = DP_TRACE_LAUNCH,
+                                                        .start_ns = start_ns,
+                                                        .bucket = sequence,
+                                                        .aux = tensors & DP_TRACE_AUX_MAX});
 }
 
 /* A cached schedule begins or ends: an instant on the timeline, and the counters. */
@@ -449,19 +451,20 @@ static void record_schedule(dp_loop_t *loop, const dp_output_t *out)
     char text[DP_ERROR_TEXT_MAX];
 
     if (out->kind == DP_OUTPUT_SCHEDULE_BEGAN) {
-        increment(&loop->schedules);
+        increment(&loop->counters.schedules);
         dp_log_debug(loop->options.log, "a schedule of %llu tensors is cached",
                      (unsigned long long)out->until);
-        dp_trace_instant(
-            loop->lane, (dp_trace_record_t){.kind = DP_TRACE_CONTROL, .name = loop->name_schedule});
+        dp_trace_instant(loop->trace.lane, (dp_trace_record_t){.kind = DP_TRACE_CONTROL,
+                                                               .name = loop->trace.name_schedule});
     } else if (out->kind == DP_OUTPUT_SCHEDULE_ENDED) {
-        increment(&loop->schedule_ends);
-        atomic_store_explicit(&loop->schedule_end_reason, (int)out->reason, memory_order_relaxed);
+        increment(&loop->counters.schedule_ends);
+        atomic_store_explicit(&loop->counters.schedule_end_reason, (int)out->reason,
+                              memory_order_relaxed);
         dp_log_debug(loop->options.log, "the cached schedule ends (%s): %s",
                      dp_schedule_end_reason_name(out->reason), out->text);
         snprintf(text, sizeof(text), "schedule ends (%s)",
                  dp_schedule_end_reason_name(out->reason));
-        dp_trace_instant(loop->lane,
+        dp_trace_instant(loop->trace.lane,
                          (dp_trace_record_t){.kind = DP_TRACE_CONTROL,
                                              .name = dp_trace_name(loop->options.trace, text),
                                              .aux = (uint32_t)out->culprit & DP_TRACE_AUX_MAX});
@@ -475,7 +478,7 @@ static int handle_outputs(dp_loop_t *loop, uint64_t now_ns)
     dp_output_t out;
     int did = 0;
 
-    while (!loop->is_over && dp_negotiator_output(loop->negotiator, &out)) {
+    while (!loop->end.is_over && dp_negotiator_output(loop->negotiator, &out)) {
         did = 1;
         switch (out.kind) {
         case DP_OUTPUT_JOINED:
@@ -501,13 +504,13 @@ static int handle_outputs(dp_loop_t *loop, uint64_t now_ns)
             dp_log_warn(loop->options.log, "%s", out.text);
             break;
         case DP_OUTPUT_FATAL:
-            loop->is_over = 1;
-            loop->end_status = out.status == DP_OK ? DP_ERR_ABORTED : out.status;
-            callbacks->fatal(callbacks->user, loop->end_status, out.culprit, out.text);
+            loop->end.is_over = 1;
+            loop->end.status = out.status == DP_OK ? DP_ERR_ABORTED : out.status;
+            callbacks->fatal(callbacks->user, loop->end.status, out.culprit, out.text);
             break;
         case DP_OUTPUT_FINISHED:
-            loop->is_over = 1;
-            loop->end_status = DP_OK;
+            loop->end.is_over = 1;
+            loop->end.status = DP_OK;
             break;
         }
     }
@@ -520,7 +523,7 @@ uint64_t dp_loop_due(const dp_loop_t *loop)
 {
     const uint64_t tick_ns = dp_negotiator_deadline(loop->negotiator);
 
-    return dp_min(dp_min(tick_ns, loop->mismatch_end_ns), dp_health_deadline(&loop->health));
+    return dp_min(dp_min(tick_ns, loop->end.mismatch_end_ns), dp_health_deadline(&loop->health));
 }
 
 int dp_loop_make_round(dp_loop_t *loop, uint64_t now_ns)
@@ -538,8 +541,8 @@ int dp_loop_make_round(dp_loop_t *loop, uint64_t now_ns)
     if (!did) return 0;
     loop->active_ns = now_ns;
     loop->empty_wakeups = 0;
-    dp_trace_span(loop->lane, (dp_trace_record_t){.kind = DP_TRACE_CONTROL,
-                                                  .start_ns = now_ns,
-                                                  .name = loop->name_round});
+    dp_trace_span(loop->trace.lane, (dp_trace_record_t){.kind = DP_TRACE_CONTROL,
+                                                        .start_ns = now_ns,
+                                                        .name = loop->trace.name_round});
     return 1;
 }

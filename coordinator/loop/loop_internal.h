@@ -15,56 +15,81 @@
 #include "coordinator/loop/health.h"
 #include "coordinator/loop/inbox.h"
 
-struct dp_loop {
-    dp_loop_options_t options;
-    uint64_t spin_ns; /* how long the coordinator thread polls after a round that found something */
-    uint64_t hold_ns; /* as in force; owner of progress only */
-    dp_tree_links_t node;
-    dp_inbox_t inbox; /* any thread */
-
-    /* coordinator thread only */
+/* The coordinator thread, and what it sleeps on. Itself only; `id` also for those that join it. */
+typedef struct dp_loop_thread {
+    pthread_t id;
+    int is_made;
     struct event_base *base; /* libevent's, likewise the events */
     struct event *readable;
     struct event *timer;
     int was_signalled;   /* the transport's descriptor was readable in the last sleep */
     uint64_t backoff_ns; /* length of the next back-off */
-    pthread_t thread;
-    int has_thread;
+} dp_loop_thread_t;
+
+/* How this rank comes to its end. Owner of progress only. */
+typedef struct dp_loop_end {
+    int is_over;              /* finished or fatal: nothing more is fed or sent */
+    int must_stop;            /* the thread is to end, whatever the negotiator says */
+    int has_given_up;         /* this rank asked for the end; not twice */
+    uint64_t mismatch_end_ns; /* when a reported mismatch ends the world; UINT64_MAX: none was */
+    dp_status_t status;
+} dp_loop_end_t;
+
+/* What dp_loop_finalize() waits for: the coordinator thread sets it last. Guarded by its lock. */
+typedef struct dp_loop_final {
+    pthread_mutex_t lock;
+    pthread_cond_t ended;
+    int is_set;
+    dp_status_t status;
+} dp_loop_final_t;
+
+/* Threads of the program that wait. Any thread adds and takes away; others_make_progress()
+ * (thread.c) reads. */
+typedef struct dp_loop_waiters {
+    _Atomic int asleep;            /* dp_loop_count_sleeping_waiter() */
+    _Atomic int awake;             /* dp_loop_count_awake_waiter() */
+    _Atomic uint32_t for_progress; /* threads that try to get progress_lock */
+} dp_loop_waiters_t;
+
+/* For dp_loop_stats(). The owner of progress adds, any thread reads. Relaxed: nothing hangs on
+ * them. */
+typedef struct dp_loop_counters {
+    _Atomic uint64_t sent, received, heartbeats, wakeups, backoffs, cpu_ns;
+    _Atomic uint64_t schedules, schedule_ends, scheduled_launches;
+    _Atomic int schedule_end_reason; /* dp_schedule_end_reason_t, -1: none yet */
+} dp_loop_counters_t;
+
+/* The lane of the timeline, and names of its records. Owner of progress only. */
+typedef struct dp_loop_trace {
+    dp_trace_lane_t *lane;
+    uint32_t name_in, name_out, name_round, name_schedule;
+} dp_loop_trace_t;
+
+struct dp_loop {
+    dp_loop_options_t options;
+    uint64_t spin_ns; /* how long the coordinator thread polls after a round that found something */
+    dp_tree_links_t node;
+    dp_inbox_t inbox; /* any thread */
+    dp_loop_thread_t thread;
+    dp_loop_waiters_t waiters;
+    dp_loop_counters_t counters;
+    dp_loop_final_t final;
 
     /* Ownership of progress: the thread that holds progress_lock makes the rounds. A plain mutex:
      * its release and acquire order everything below between one owner and the next. It is held
      * while the owner polls, for milliseconds, so waiting threads use trylock. */
     pthread_mutex_t progress_lock;
-    _Atomic uint32_t progress_waiters; /* threads that try to get it; any thread */
-    uint64_t sleep_until_ns; /* when the coordinator thread wakes by itself at the latest */
-    int others_progressed;   /* others have made rounds since it last slept */
     dp_negotiator_t *negotiator;
     dp_health_t health;
+    dp_loop_end_t end;
+    dp_loop_trace_t trace;
     uint8_t *message; /* being put together: kind, number, bytes of the negotiator */
     size_t message_room;
-    uint64_t active_ns; /* when a round last found something */
-    int empty_wakeups;  /* wake-ups by the descriptor since then */
-    int is_over;        /* finished or fatal: nothing more is fed or sent */
-    int must_stop;
-    int has_given_up;         /* this rank asked for the end; not twice */
-    uint64_t mismatch_end_ns; /* when a reported mismatch ends the world; UINT64_MAX: none was */
-    dp_status_t end_status;
-    dp_trace_lane_t *lane;
-    uint32_t name_in, name_out, name_round, name_schedule;
-
-    /* Counters: the owner of progress adds, any thread reads. Relaxed: nothing hangs on them. */
-    _Atomic uint64_t sent, received, heartbeats, wakeups, backoffs, cpu_ns;
-    _Atomic uint64_t schedules, schedule_ends, scheduled_launches;
-    _Atomic int schedule_end_reason; /* dp_schedule_end_reason_t, -1: none yet */
-
-    /* Any thread adds and takes away; others_make_progress() (thread.c) reads. */
-    _Atomic int sleeping_waiters; /* dp_loop_count_sleeping_waiter() */
-    _Atomic int awake_waiters;    /* dp_loop_count_awake_waiter() */
-
-    pthread_mutex_t end_lock;
-    pthread_cond_t ended;
-    int has_ended;            /* guarded by end_lock, likewise below */
-    dp_status_t final_status; /* set with it */
+    uint64_t hold_ns;        /* as in force */
+    uint64_t active_ns;      /* when a round last found something */
+    int empty_wakeups;       /* wake-ups by the descriptor since then */
+    uint64_t sleep_until_ns; /* when the coordinator thread wakes by itself at the latest */
+    int others_progressed;   /* others have made rounds since it last slept */
 };
 
 /* This rank cannot go on; the negotiator tells the others. By the owner of progress. */

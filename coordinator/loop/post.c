@@ -50,7 +50,7 @@ void dp_loop_report_mismatch(dp_loop_t *loop, dp_status_t status, const char *te
 
 void dp_loop_count_sleeping_waiter(dp_loop_t *loop, int change)
 {
-    atomic_fetch_add(&loop->sleeping_waiters, change);
+    atomic_fetch_add(&loop->waiters.asleep, change);
     /* The coordinator thread reads this count before it announces a back-off. One that begins just
      * now is therefore missed here; it ends by itself, 1.6 ms later at most. */
     if (change > 0) dp_inbox_end_backoff(&loop->inbox);
@@ -58,7 +58,7 @@ void dp_loop_count_sleeping_waiter(dp_loop_t *loop, int change)
 
 void dp_loop_count_awake_waiter(dp_loop_t *loop, int change)
 {
-    atomic_fetch_add(&loop->awake_waiters, change);
+    atomic_fetch_add(&loop->waiters.awake, change);
 }
 
 void dp_loop_leave(dp_loop_t *loop)
@@ -71,11 +71,11 @@ dp_status_t dp_loop_finalize(dp_loop_t *loop)
     dp_status_t status;
 
     dp_loop_leave(loop);
-    pthread_mutex_lock(&loop->end_lock);
-    while (!loop->has_ended)
-        pthread_cond_wait(&loop->ended, &loop->end_lock);
-    status = loop->final_status;
-    pthread_mutex_unlock(&loop->end_lock);
+    pthread_mutex_lock(&loop->final.lock);
+    while (!loop->final.is_set)
+        pthread_cond_wait(&loop->final.ended, &loop->final.lock);
+    status = loop->final.status;
+    pthread_mutex_unlock(&loop->final.lock);
     return status;
 }
 
@@ -92,19 +92,20 @@ void dp_loop_stats(const dp_loop_t *loop, dp_loop_stats_t *out)
     int reason;
     clockid_t clock;
 
-    out->control_sent = atomic_load_explicit(&loop->sent, memory_order_relaxed);
-    out->control_received = atomic_load_explicit(&loop->received, memory_order_relaxed);
-    out->heartbeats = atomic_load_explicit(&loop->heartbeats, memory_order_relaxed);
-    out->wakeups = atomic_load_explicit(&loop->wakeups, memory_order_relaxed);
-    out->backoffs = atomic_load_explicit(&loop->backoffs, memory_order_relaxed);
-    out->schedules = atomic_load_explicit(&loop->schedules, memory_order_relaxed);
-    out->schedule_ends = atomic_load_explicit(&loop->schedule_ends, memory_order_relaxed);
-    out->scheduled_launches = atomic_load_explicit(&loop->scheduled_launches, memory_order_relaxed);
-    reason = atomic_load_explicit(&loop->schedule_end_reason, memory_order_relaxed);
+    out->control_sent = atomic_load_explicit(&loop->counters.sent, memory_order_relaxed);
+    out->control_received = atomic_load_explicit(&loop->counters.received, memory_order_relaxed);
+    out->heartbeats = atomic_load_explicit(&loop->counters.heartbeats, memory_order_relaxed);
+    out->wakeups = atomic_load_explicit(&loop->counters.wakeups, memory_order_relaxed);
+    out->backoffs = atomic_load_explicit(&loop->counters.backoffs, memory_order_relaxed);
+    out->schedules = atomic_load_explicit(&loop->counters.schedules, memory_order_relaxed);
+    out->schedule_ends = atomic_load_explicit(&loop->counters.schedule_ends, memory_order_relaxed);
+    out->scheduled_launches =
+        atomic_load_explicit(&loop->counters.scheduled_launches, memory_order_relaxed);
+    reason = atomic_load_explicit(&loop->counters.schedule_end_reason, memory_order_relaxed);
     out->schedule_end_reason =
         reason < 0 ? "" : dp_schedule_end_reason_name((dp_schedule_end_reason_t)reason);
-    out->cpu_ns = atomic_load(&loop->cpu_ns); /* set when the thread ended */
-    if (out->cpu_ns == 0 && pthread_getcpuclockid(loop->thread, &clock) == 0) {
-        out->cpu_ns = dp_loop_cpu_ns(clock, atomic_load(&loop->cpu_ns));
+    out->cpu_ns = atomic_load(&loop->counters.cpu_ns); /* set when the thread ended */
+    if (out->cpu_ns == 0 && pthread_getcpuclockid(loop->thread.id, &clock) == 0) {
+        out->cpu_ns = dp_loop_cpu_ns(clock, atomic_load(&loop->counters.cpu_ns));
     }
 }

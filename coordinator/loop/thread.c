@@ -46,8 +46,8 @@ static void release_progress(dp_loop_t *loop, uint64_t until_ns)
 
 static void lengthen_backoff(dp_loop_t *loop)
 {
-    atomic_fetch_add_explicit(&loop->backoffs, 1, memory_order_relaxed);
-    loop->backoff_ns = dp_min(2 * loop->backoff_ns, BACKOFF_MOST_NS);
+    atomic_fetch_add_explicit(&loop->counters.backoffs, 1, memory_order_relaxed);
+    loop->thread.backoff_ns = dp_min(2 * loop->thread.backoff_ns, BACKOFF_MOST_NS);
 }
 
 /* Never blocks on the mutex: its owner polls, and would be disturbed by the wake-up at its unlock.
@@ -59,7 +59,7 @@ static void reacquire_progress(dp_loop_t *loop)
     for (;;) {
         dp_inbox_announce_backoff(&loop->inbox);
         if (pthread_mutex_trylock(&loop->progress_lock) == 0) break;
-        dp_inbox_back_off(&loop->inbox, loop->backoff_ns);
+        dp_inbox_back_off(&loop->inbox, loop->thread.backoff_ns);
         lengthen_backoff(loop);
     }
     dp_inbox_announce_awake(&loop->inbox);
@@ -69,13 +69,13 @@ static void reacquire_progress(dp_loop_t *loop)
 static void back_off(dp_loop_t *loop)
 {
     const uint64_t now_ns = dp_now_ns();
-    const uint64_t until_ns = dp_min(dp_loop_due(loop), now_ns + loop->backoff_ns);
+    const uint64_t until_ns = dp_min(dp_loop_due(loop), now_ns + loop->thread.backoff_ns);
 
     dp_inbox_announce_backoff(&loop->inbox);
     /* A thread that tries to get the progress_lock will find what came in. If there is none, this
      * thread has to look: a submission whose thread promised to make rounds does not end a
      * back-off. */
-    if (atomic_load(&loop->progress_waiters) == 0 && !dp_inbox_is_empty(&loop->inbox)) {
+    if (atomic_load(&loop->waiters.for_progress) == 0 && !dp_inbox_is_empty(&loop->inbox)) {
         loop->others_progressed = 0;
         dp_inbox_announce_awake(&loop->inbox);
         return;
@@ -92,10 +92,10 @@ static void back_off(dp_loop_t *loop)
  * it. */
 static int others_make_progress(const dp_loop_t *loop)
 {
-    if (atomic_load(&loop->progress_waiters) > 0) return 1;
-    if (!loop->options.may_back_off || atomic_load(&loop->sleeping_waiters) > 0) return 0;
+    if (atomic_load(&loop->waiters.for_progress) > 0) return 1;
+    if (!loop->options.may_back_off || atomic_load(&loop->waiters.asleep) > 0) return 0;
     return loop->others_progressed ||
-           (atomic_load(&loop->awake_waiters) > 0 && loop->backoff_ns < BACKOFF_MOST_NS);
+           (atomic_load(&loop->waiters.awake) > 0 && loop->thread.backoff_ns < BACKOFF_MOST_NS);
 }
 
 /* ---- Sleeping in the event loop ------------------------------------------------------------- */
@@ -106,7 +106,7 @@ static void on_readable(evutil_socket_t fd, short what, void *user)
 
     (void)fd;
     (void)what;
-    loop->was_signalled = 1;
+    loop->thread.was_signalled = 1;
 }
 
 static void on_timer(evutil_socket_t fd, short what, void *user)
@@ -125,7 +125,7 @@ static void set_timer(dp_loop_t *loop, uint64_t now_ns, uint64_t deadline_ns)
     if (deadline_ns == UINT64_MAX) return;
     us = (deadline_ns - now_ns + 999) / 1000;
     wait = (struct timeval){(time_t)(us / 1000000), (suseconds_t)(us % 1000000)};
-    (void)evtimer_add(loop->timer, &wait);
+    (void)evtimer_add(loop->thread.timer, &wait);
 }
 
 /* Sleeps until the descriptor is readable or a deadline is due. Returns at once if something came
@@ -149,12 +149,13 @@ static void sleep_until_due(dp_loop_t *loop)
     if (status == DP_OK) {
         set_timer(loop, now_ns, deadline_ns);
         release_progress(loop, deadline_ns);
-        loop->was_signalled = 0;
-        (void)event_base_loop(loop->base, EVLOOP_ONCE);
+        loop->thread.was_signalled = 0;
+        (void)event_base_loop(loop->thread.base, EVLOOP_ONCE);
         reacquire_progress(loop);
         /* counted until a round finds something */
-        if (loop->was_signalled && loop->empty_wakeups <= EMPTY_WAKEUPS_MAX) loop->empty_wakeups++;
-        atomic_fetch_add_explicit(&loop->wakeups, 1, memory_order_relaxed);
+        if (loop->thread.was_signalled && loop->empty_wakeups <= EMPTY_WAKEUPS_MAX)
+            loop->empty_wakeups++;
+        atomic_fetch_add_explicit(&loop->counters.wakeups, 1, memory_order_relaxed);
     } else if (status != DP_ERR_PENDING) {
         dp_loop_give_up(loop, status, "the transport cannot wait for messages any more");
     }
@@ -165,7 +166,7 @@ static void sleep_until_due(dp_loop_t *loop)
 
 static void loop_until_over(dp_loop_t *loop)
 {
-    while (!loop->is_over && !loop->must_stop) {
+    while (!loop->end.is_over && !loop->end.must_stop) {
         const uint64_t now_ns = dp_now_ns();
 
         if (dp_loop_make_round(loop, now_ns)) continue;
@@ -173,7 +174,7 @@ static void loop_until_over(dp_loop_t *loop)
             back_off(loop);
         } else if (now_ns - loop->active_ns >= loop->spin_ns) {
             /* No thread is in a wait: the next one that comes is met by a short back-off. */
-            if (atomic_load(&loop->awake_waiters) == 0) loop->backoff_ns = BACKOFF_LEAST_NS;
+            if (atomic_load(&loop->waiters.awake) == 0) loop->thread.backoff_ns = BACKOFF_LEAST_NS;
             sleep_until_due(loop);
         }
     }
@@ -187,18 +188,18 @@ static void *coordinator_main(void *arg)
     pthread_mutex_lock(&loop->progress_lock);
     loop_until_over(loop);
     /* A rank that is stopped before the end leaves without a goodbye: to the others it is lost. */
-    if (loop->is_over) {
-        const uint64_t patience_ns = loop->end_status == DP_OK ? FINISH_NS : FATAL_NS;
+    if (loop->end.is_over) {
+        const uint64_t patience_ns = loop->end.status == DP_OK ? FINISH_NS : FATAL_NS;
 
         transport->ops->close(transport, dp_now_ns() + patience_ns);
     }
-    atomic_store(&loop->cpu_ns, dp_loop_cpu_ns(CLOCK_THREAD_CPUTIME_ID, 0));
+    atomic_store(&loop->counters.cpu_ns, dp_loop_cpu_ns(CLOCK_THREAD_CPUTIME_ID, 0));
     pthread_mutex_unlock(&loop->progress_lock); /* a waiting thread sees is_over or must_stop now */
-    pthread_mutex_lock(&loop->end_lock);
-    loop->final_status = loop->is_over ? loop->end_status : DP_ERR_ABORTED;
-    loop->has_ended = 1;
-    pthread_cond_broadcast(&loop->ended);
-    pthread_mutex_unlock(&loop->end_lock);
+    pthread_mutex_lock(&loop->final.lock);
+    loop->final.status = loop->end.is_over ? loop->end.status : DP_ERR_ABORTED;
+    loop->final.is_set = 1;
+    pthread_cond_broadcast(&loop->final.ended);
+    pthread_mutex_unlock(&loop->final.lock);
     return NULL;
 }
 
@@ -231,14 +232,14 @@ static dp_status_t open_events(dp_loop_t *loop)
      * of 200 us must not become the next millisecond. */
     event_config_set_flag(config, EVENT_BASE_FLAG_NOLOCK | EVENT_BASE_FLAG_IGNORE_ENV |
                                       EVENT_BASE_FLAG_PRECISE_TIMER);
-    loop->base = event_base_new_with_config(config);
+    loop->thread.base = event_base_new_with_config(config);
     event_config_free(config);
-    if (loop->base == NULL) return DP_ERR_SYSTEM;
-    loop->readable = event_new(loop->base, transport->ops->fd(transport), EV_READ | EV_PERSIST,
-                               on_readable, loop);
-    loop->timer = evtimer_new(loop->base, on_timer, NULL);
-    if (loop->readable == NULL || loop->timer == NULL) return DP_ERR_NO_MEMORY;
-    return event_add(loop->readable, NULL) == 0 ? DP_OK : DP_ERR_SYSTEM;
+    if (loop->thread.base == NULL) return DP_ERR_SYSTEM;
+    loop->thread.readable = event_new(loop->thread.base, transport->ops->fd(transport),
+                                      EV_READ | EV_PERSIST, on_readable, loop);
+    loop->thread.timer = evtimer_new(loop->thread.base, on_timer, NULL);
+    if (loop->thread.readable == NULL || loop->thread.timer == NULL) return DP_ERR_NO_MEMORY;
+    return event_add(loop->thread.readable, NULL) == 0 ? DP_OK : DP_ERR_SYSTEM;
 }
 
 static dp_status_t open_health(dp_loop_t *loop)
@@ -266,26 +267,26 @@ static dp_status_t start_thread(dp_loop_t *loop)
 
     sigfillset(&all); /* signals are the program's, on the program's threads */
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    failed = pthread_create(&loop->thread, NULL, coordinator_main, loop);
+    failed = pthread_create(&loop->thread.id, NULL, coordinator_main, loop);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (failed) return DP_ERR_SYSTEM;
-    loop->has_thread = 1;
-    (void)pthread_setname_np(loop->thread, "dp-coordinator");
+    loop->thread.is_made = 1;
+    (void)pthread_setname_np(loop->thread.id, "dp-coordinator");
     return DP_OK;
 }
 
 static void loop_destroy(dp_loop_t *loop)
 {
-    if (loop->readable != NULL) event_free(loop->readable);
-    if (loop->timer != NULL) event_free(loop->timer);
-    if (loop->base != NULL) event_base_free(loop->base);
+    if (loop->thread.readable != NULL) event_free(loop->thread.readable);
+    if (loop->thread.timer != NULL) event_free(loop->thread.timer);
+    if (loop->thread.base != NULL) event_base_free(loop->thread.base);
     dp_negotiator_destroy(loop->negotiator);
     dp_health_fini(&loop->health);
     dp_tree_links_fini(&loop->node);
     dp_inbox_fini(&loop->inbox);
-    pthread_cond_destroy(&loop->ended);
+    pthread_cond_destroy(&loop->final.ended);
     pthread_mutex_destroy(&loop->progress_lock);
-    pthread_mutex_destroy(&loop->end_lock);
+    pthread_mutex_destroy(&loop->final.lock);
     free(loop->message);
     free(loop);
 }
@@ -312,20 +313,20 @@ dp_status_t dp_loop_start(const dp_loop_options_t *options, dp_loop_t **out, dp_
                             options->rank);
     }
     loop->options = *options;
-    loop->mismatch_end_ns = UINT64_MAX;
-    loop->backoff_ns = BACKOFF_LEAST_NS;
-    atomic_init(&loop->schedule_end_reason, -1);
-    loop->lane = dp_trace_lane(options->trace, "coordinator", DP_TRACE_LANE_COORDINATOR);
-    loop->name_in = dp_trace_name(options->trace, "message in");
-    loop->name_out = dp_trace_name(options->trace, "message out");
-    loop->name_round = dp_trace_name(options->trace, "round");
-    loop->name_schedule = dp_trace_name(options->trace, "schedule");
+    loop->end.mismatch_end_ns = UINT64_MAX;
+    loop->thread.backoff_ns = BACKOFF_LEAST_NS;
+    atomic_init(&loop->counters.schedule_end_reason, -1);
+    loop->trace.lane = dp_trace_lane(options->trace, "coordinator", DP_TRACE_LANE_COORDINATOR);
+    loop->trace.name_in = dp_trace_name(options->trace, "message in");
+    loop->trace.name_out = dp_trace_name(options->trace, "message out");
+    loop->trace.name_round = dp_trace_name(options->trace, "round");
+    loop->trace.name_schedule = dp_trace_name(options->trace, "schedule");
     loop->spin_ns = config->spin_ns;
     loop->hold_ns = config->hold_ns;
     dp_inbox_init(&loop->inbox, options->transport);
     pthread_mutex_init(&loop->progress_lock, NULL);
-    pthread_mutex_init(&loop->end_lock, NULL);
-    pthread_cond_init(&loop->ended, NULL);
+    pthread_mutex_init(&loop->final.lock, NULL);
+    pthread_cond_init(&loop->final.ended, NULL);
     status = dp_tree_links_init(&loop->node, options->topology, config->tree_arity, options->rank);
     if (status != DP_OK) goto fail;
     what = "its negotiator";
@@ -353,6 +354,6 @@ void dp_loop_stop(dp_loop_t *loop)
 {
     if (loop == NULL) return;
     dp_inbox_raise(&loop->inbox, DP_INBOX_STOP);
-    if (loop->has_thread) pthread_join(loop->thread, NULL);
+    if (loop->thread.is_made) pthread_join(loop->thread.id, NULL);
     loop_destroy(loop);
 }

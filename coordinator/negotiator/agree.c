@@ -302,6 +302,8 @@ static int merge_arrival(dp_negotiator_t *n, dp_entry_t *entry, const dp_arrival
     entry->arrived.ahead = dp_max(entry->arrived.ahead, arrival->ahead);
     entry->arrived.absmax = dp_absmax_merge(entry->arrived.absmax, arrival->absmax);
     if (arrival->is_urgent) entry->arrived.is_urgent = 1;
+    if (entry->arrived.first_rank < 0 || arrival->priority > entry->arrived.priority)
+        entry->arrived.priority = arrival->priority;
     if (entry->arrived.first_rank < 0) {
         entry->arrived.first_rank = arrival->rank;
         entry->arrived.proposed = signature;

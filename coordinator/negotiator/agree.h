@@ -14,6 +14,7 @@ typedef struct dp_arrival {
     dp_signature_t *signature; /* NULL: the adopted one; taken */
     int in_place, is_urgent;
     float absmax;
+    int32_t priority;
     uint32_t absent;
     int absent_rank;
     uint64_t ahead;
@@ -74,8 +75,9 @@ typedef struct dp_own {
 /* Takes a submission that nothing speaks against. DP_ERR_NO_MEMORY: it was not taken. */
 dp_status_t dp_own_submit(dp_negotiator_t *n, dp_entry_t *entry, const dp_submission_t *submission);
 void dp_own_arrive(dp_negotiator_t *n, dp_entry_t *entry); /* this rank's part, if there is one */
-void dp_own_queue(dp_negotiator_t *n, dp_entry_t *entry);  /* looks at it with dp_own_flush() */
 void dp_own_flush(dp_negotiator_t *n);
-void dp_own_end(dp_negotiator_t *n, dp_entry_t *entry); /* what this rank has submitted is over */
+/* own_end.c */
+void dp_own_queue(dp_negotiator_t *n, dp_entry_t *entry); /* looks at it with dp_own_flush() */
+void dp_own_end(dp_negotiator_t *n, dp_entry_t *entry);   /* what this rank has submitted is over */
 
 #endif

@@ -27,7 +27,7 @@ static void forget_pending(dp_negotiator_t *n)
         dp_stall_unwatch(n, entry, 0);
         dp_entry_clear(entry, n->table.bit_words);
     }
-    dp_order_forget(n);
+    dp_order_forget(&n->order);
 }
 
 void dp_epoch_next(dp_negotiator_t *n)

@@ -24,7 +24,7 @@ void dp_flush(dp_negotiator_t *n)
     /* 2. Late launches that are settled come before launches that are ordered below. */
     dp_schedule_catch_up(n);
     /* 3. JOIN follows what its rank has submitted before; joined ranks complete tensors. */
-    dp_join_flush(n);
+    if (n->leave.has_join_to_say) dp_join_flush(n);
     /* 4. The root: a schedule takes a round whole or not at all, so it begins before anything of
      *    the next round is ordered. An earlier one comes first: it needs no rounds to be seen. */
     dp_schedule_resume(n);

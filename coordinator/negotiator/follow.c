@@ -25,7 +25,7 @@ static dp_entry_t *named_entry(dp_negotiator_t *n, int from, const dp_item_t *it
         if (entry == NULL) dp_fatal_protocol(n, from, "no tensor has id %" PRIu32, item->id);
         return entry;
     }
-    entry = dp_receive_key(n, from, item);
+    entry = dp_item_key_entry(n, from, item);
     if (entry == NULL) return NULL;
     has_id = entry->view != NULL; /* ids are for names that come again */
     if (entry->id != DP_ID_NONE || has_id != (item->id != DP_ID_NONE) ||
@@ -54,7 +54,7 @@ static int learn_signature(dp_negotiator_t *n, int from, dp_entry_t *entry, dp_i
     char what[DP_ENTRY_TEXT_MAX];
 
     if (item->signature != NULL &&
-        (!dp_receive_fits(n, entry, item->signature) || item->absent == 0 ||
+        (!dp_entry_fits(n, entry, item->signature) || item->absent == 0 ||
          (entry->arrived.proposed != NULL &&
           !dp_signature_equal(entry->arrived.proposed, item->signature)))) {
         dp_fatal_protocol(n, from, "launch of %s with a signature that nobody proposed",
@@ -200,7 +200,7 @@ static dp_group_view_t *told_view(dp_negotiator_t *n, int from, const dp_item_t 
 /* KEEPs come right before the CLOSED that they belong to, and are counted by it. */
 static void receive_keep(dp_negotiator_t *n, int from, const dp_item_t *item)
 {
-    dp_entry_t *entry = dp_receive_entry(n, from, item);
+    dp_entry_t *entry = dp_item_entry(n, from, item);
 
     if (entry == NULL) return;
     if (entry->view == NULL || (n->leave.keeps > 0 && entry->view != n->leave.keep_view)) {
@@ -250,7 +250,7 @@ static void receive_bye(dp_negotiator_t *n, int from)
 
 static void receive_who(dp_negotiator_t *n, int from, const dp_item_t *item)
 {
-    dp_entry_t *entry = dp_receive_entry(n, from, item);
+    dp_entry_t *entry = dp_item_entry(n, from, item);
 
     if (entry == NULL) return;
     if (entry->view == NULL && entry->making.list == NULL &&

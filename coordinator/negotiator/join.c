@@ -57,6 +57,7 @@ void dp_join_refused(dp_negotiator_t *n, dp_group_view_t *view)
 {
     forgive_refusals(n, view);
     if (!dp_join_is_joined(view, n->rank)) view->is_join_due = 1;
+    n->leave.has_join_to_say = 1;
     dp_join_flush(n);
 }
 
@@ -65,6 +66,7 @@ void dp_join_own(dp_negotiator_t *n, dp_group_view_t *view, void *request)
     forgive_refusals(n, view);
     view->has_join = 1;
     view->is_join_said = 0;
+    n->leave.has_join_to_say = 1;
     view->join_request = request;
     n->own.pending++;
     dp_schedule_leave(n, DP_SCHEDULE_END_JOIN, n->rank, "it has joined");
@@ -88,6 +90,7 @@ void dp_join_flush(dp_negotiator_t *n)
 
     while (!dp_schedule_is_active(n) && !dp_schedule_has_early(n, NULL) && !n->is_fatal) {
         view = next_unsaid_join(n);
+        n->leave.has_join_to_say = view != NULL;
         if (view == NULL) return;
         view->is_join_said = 1;
         view->is_join_due = 0;

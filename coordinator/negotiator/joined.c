@@ -87,6 +87,7 @@ void dp_join_forget(dp_negotiator_t *n)
 {
     dp_group_view_t *view = n->world;
 
+    n->leave.has_join_to_say = 1; /* pending ones are said again in the next epoch */
     for (size_t i = 0; i <= n->groups.count; i++) {
         dp_join_clear(n, view);
         view->is_join_said = 0;

@@ -26,6 +26,7 @@ typedef struct dp_leave {
     size_t kept_count, kept_room;
     uint64_t *fins; /* a bit per branch: its subtree has left */
     int fin_count, fin_sent;
+    int has_join_to_say; /* 0: dp_join_flush() would find no JOIN of this rank that is not sent */
 } dp_leave_t;
 
 /* join.c: a rank joins */
@@ -54,9 +55,11 @@ void dp_leave_refuse_join(dp_negotiator_t *n, const dp_group_view_t *view, void 
 void dp_leave_tick(dp_negotiator_t *n); /* root: names those that dp_finalize() waits for */
 uint64_t dp_leave_deadline(const dp_negotiator_t *n);
 void dp_leave_check(dp_negotiator_t *n, dp_entry_t *entry); /* has a rank left that it needs? */
-void dp_leave_forget_entry(dp_negotiator_t *n, const dp_entry_t *entry); /* it is going */
-void dp_leave_forget(dp_negotiator_t *n);                                /* nobody has left */
 void dp_leave_flush(dp_negotiator_t *n);
 void dp_leave_finish(dp_negotiator_t *n); /* FIN or BYE, if it is due */
+
+/* left.c */
+void dp_leave_forget_entry(dp_negotiator_t *n, const dp_entry_t *entry); /* it is going */
+void dp_leave_forget(dp_negotiator_t *n);                                /* nobody has left */
 
 #endif

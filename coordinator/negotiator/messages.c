@@ -96,6 +96,7 @@ void dp_item_write(dp_writer_t *writer, const dp_item_t *item)
         write_f32(writer, item->absmax);
         if (item->flags & DP_FLAG_ABSENT) write_absent(writer, item);
         if (item->flags & DP_FLAG_AHEAD) dp_write_u64(writer, item->ahead);
+        if (item->flags & DP_FLAG_PRIORITY) dp_write_u32(writer, (uint32_t)item->priority);
         if (item->flags & DP_FLAG_SIGNATURE) dp_signature_write(item->signature, writer);
         break;
     case DP_ITEM_LACKS:
@@ -321,6 +322,12 @@ static void read_absent(dp_reader_t *reader, dp_item_t *item)
     if (item->absent == 0) reader->failed = 1;
 }
 
+static void read_priority(dp_reader_t *reader, dp_item_t *item)
+{
+    item->priority = (int32_t)dp_read_u32(reader);
+    if (item->priority == 0) reader->failed = 1;
+}
+
 static void read_text(dp_reader_t *reader, dp_item_t *item)
 {
     dp_read_text(reader, item->text_room, sizeof(item->text_room));
@@ -398,10 +405,11 @@ static void read_fields(dp_reader_t *reader, dp_item_t *item, dp_status_t *statu
         read_ref(reader, item);
         item->version = dp_read_u16(reader);
         item->flags = read_flags(reader, DP_FLAG_IN_PLACE | DP_FLAG_URGENT | DP_FLAG_SIGNATURE |
-                                             DP_FLAG_ABSENT | DP_FLAG_AHEAD);
+                                             DP_FLAG_ABSENT | DP_FLAG_AHEAD | DP_FLAG_PRIORITY);
         item->absmax = dp_absmax_clean(read_f32(reader));
         if (item->flags & DP_FLAG_ABSENT) read_absent(reader, item);
         if (item->flags & DP_FLAG_AHEAD) item->ahead = dp_read_u64(reader);
+        if (item->flags & DP_FLAG_PRIORITY) read_priority(reader, item);
         if (item->flags & DP_FLAG_SIGNATURE) *status = read_signature(reader, &item->signature);
         break;
     case DP_ITEM_LACKS:
@@ -528,6 +536,7 @@ static void forget(dp_item_t *item)
     item->root = item->peer = -1;
     item->absent = 0;
     item->ahead = 0;
+    item->priority = 0;
 }
 
 dp_status_t dp_item_read(dp_reader_t *reader, dp_item_t *item)

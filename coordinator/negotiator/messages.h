@@ -18,7 +18,7 @@
  *
  *   up, from child to parent (position: of the last ordered item the sender had seen)
  *     READY         ref, u16 version, u8 flags, f32 absmax [, u32 absent, u32 joined rank]
- *                   [, u64 ahead] [, signature]
+ *                   [, u64 ahead] [, i32 priority] [, signature]
  *     MISMATCH      ref, u32 rank a, u32 rank b, signature a, signature b
  *     LACKS         ref, u32 rank that has left, signature
  *     CONTEST       as MISMATCH, after READY was sent
@@ -59,7 +59,7 @@
 
 #include "coordinator/negotiator/negotiator.h"
 
-#define DP_FRAME_VERSION 3
+#define DP_FRAME_VERSION 4
 #define DP_FRAME_HEADER_BYTES 20
 #define DP_ID_NONE UINT32_MAX
 #define DP_POSITION_NONE UINT64_MAX
@@ -106,6 +106,7 @@ typedef enum dp_item_kind {
 #define DP_FLAG_ABSENT 16u   /* READY, LAUNCH: ranks have joined: how many follows */
 #define DP_FLAG_BORN 32u     /* LAUNCH: a group is made: its uid and slot follow */
 #define DP_FLAG_AHEAD 64u    /* READY: how far a rank had launched by the last schedule follows */
+#define DP_FLAG_PRIORITY 128u /* READY: it is not 0: it follows */
 
 typedef struct dp_frame_header {
     uint32_t generation; /* of the membership; 0 until a world can change */
@@ -135,7 +136,8 @@ typedef struct dp_item {
     const char *name; /* of a key; after a read it lies in name_room */
     uint16_t version;
     uint8_t flags;
-    float absmax;                      /* after a read: negative, or not NaN */
+    float absmax; /* after a read: negative, or not NaN */
+    int32_t priority;
     dp_signature_t *signature, *other; /* after a read: owned, dp_item_fini() */
     int rank, other_rank;
     uint64_t age_ns;

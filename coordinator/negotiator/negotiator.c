@@ -313,6 +313,7 @@ void dp_negotiator_tick(dp_negotiator_t *n, uint64_t now_ns)
 {
     if (!is_alive(n, now_ns)) return;
     dp_schedule_tick(n);
+    dp_schedule_late_tick(n);
     dp_stall_tick(n);
     dp_leave_tick(n);
 }
@@ -362,8 +363,9 @@ int dp_negotiator_output(dp_negotiator_t *n, dp_output_t *out)
 uint64_t dp_negotiator_deadline(const dp_negotiator_t *n)
 {
     if (n->is_fatal || n->is_finished) return UINT64_MAX;
-    return dp_min(dp_min(dp_stall_deadline(n), dp_leave_deadline(n)),
-                  dp_min(dp_schedule_deadline(n), dp_order_deadline(n)));
+    return dp_min(dp_min(dp_min(dp_stall_deadline(n), dp_leave_deadline(n)),
+                         dp_min(dp_schedule_deadline(n), dp_schedule_late_deadline(n))),
+                  dp_order_deadline(n));
 }
 
 dp_status_t dp_negotiator_message(dp_negotiator_t *n, int from, const void *data, size_t bytes,

@@ -1,20 +1,23 @@
-# The negotiator: a pure state machine. Its cached schedule is a module that this option leaves out.
-option(DP_WITH_SCHEDULE "Let ranks cache a schedule where rounds repeat themselves" ON)
+# The negotiator: a pure state machine. Its cached schedule is a module that DP_WITH_SCHEDULE leaves
+# out.
 set(dp_negotiator_sources
     agree.c
     contest.c
     epoch.c
     flush.c
     follow.c
+    item_entry.c
     group_view.c
     join.c
     joined.c
     leave.c
+    left.c
     messages.c
     negotiator.c
     order.c
     outbox.c
     own.c
+    own_end.c
     receive.c
     signature.c
     stall.c
@@ -22,6 +25,7 @@ set(dp_negotiator_sources
 set(dp_schedule_sources
     schedule/catch_up.c
     schedule/detect.c
+    schedule/give_up.c
     schedule/late_launch.c
     schedule/launch.c
     schedule/resume.c

@@ -125,7 +125,8 @@ typedef struct dp_submission {
     const dp_signature_t *signature; /* copied */
     int in_place;
     float last_absmax; /* negative: unknown */
-    int is_urgent;     /* a thread already waits for it */
+    int32_t priority;  /* the root orders complete tensors by the largest that a rank gives */
+    int is_urgent;     /* a thread already waits for it, or the program wants it launched at once */
     void *request;     /* handed back in LAUNCH or FAIL, exactly once, unless FATAL comes */
 } dp_submission_t;
 

@@ -6,17 +6,20 @@
  *   negotiator.c    the public inputs
  *   flush.c         the one order in which what is due becomes outputs
  *   own.c           this rank's submissions, until they arrive     (agree.h)
+ *   own_end.c       the end of what this rank has submitted         (agree.h)
  *   agree.c         one tensor: it arrives, is complete, is launched or fails
  *   contest.c       two lists of ranks for one group to be made    (agree.h)
  *   order.c         the root: what is ordered, and when
  *   join.c          ranks that have no more data                   (leave.h)
  *   joined.c        which ranks have joined: questions              (leave.h)
  *   leave.c         ranks that submit nothing more, and the tensors that fail for it
+ *   left.c          what is forgotten of them                       (leave.h)
  *   stall.c         reports the ranks missing for a tensor that waits too long
  *   table.c         names, ids, and what is known of each tensor's pending occurrence
  *   group_view.c    groups, and which subtrees take part in what
  *   receive.c       frames from neighbours, and items from children
  *   follow.c        items from the parent                          (receive.h)
+ *   item_entry.c    the entry that an item speaks of                (receive.h)
  *   epoch.c         what is forgotten when a schedule begins or ends
  *   outbox.c        frames and outputs on their way out, fatal errors
  *   schedule/       launches that need no negotiation: an optional module, behind its hooks
@@ -32,9 +35,17 @@
 #include "coordinator/negotiator/order.h"
 #include "coordinator/negotiator/outbox.h"
 #include "coordinator/negotiator/receive.h"
-#include "coordinator/negotiator/schedule/schedule.h"
 #include "coordinator/negotiator/stall.h"
 #include "runtime/transport/transport.h"
+
+typedef struct dp_schedule dp_schedule_t; /* NULL: this build has none */
+
+/* What the negotiator asks the schedule at every step: a load, where a call into the module would
+ * do nothing. schedule/ alone writes it; all 0 in a build without schedules. */
+typedef struct dp_schedule_marks {
+    int may_order;   /* this is the root, and rounds that repeat themselves become a schedule */
+    int in_catch_up; /* something of a schedule that has ended is unsettled, late or deferred */
+} dp_schedule_marks_t;
 
 struct dp_negotiator {
     int rank, size;
@@ -61,6 +72,7 @@ struct dp_negotiator {
     dp_outbox_t out;
     dp_fatal_error_t fatal;
     dp_schedule_t *schedule;
+    dp_schedule_marks_t marks;
     char progress[DP_PROGRESS_MAX]; /* what this rank is doing, for stall reports */
 
     uint64_t *targets; /* [bit_words] scratch: the branches an ordered item is for */
@@ -90,5 +102,7 @@ void dp_epoch_next(dp_negotiator_t *n);
 
 /* flush.c: all that is due becomes frames and outputs. */
 void dp_flush(dp_negotiator_t *n);
+
+#include "coordinator/negotiator/schedule/schedule.h" /* its hooks look into the struct above */
 
 #endif

@@ -6,8 +6,10 @@
  *
  * Complete tensors are launched at once while the data plane is idle; while it is busy they are
  * held back for a while, so that more join them. Tensors that this rank takes no part in are never
- * held: it knows nothing of the data planes they run on. A LAUNCH holds tensors of one group; what
- * makes or ends a group, and what two ranks do among themselves, comes alone.
+ * held: it knows nothing of the data planes they run on. Those that are launched at one moment go
+ * by priority. A LAUNCH holds tensors of one group and one priority, so that an urgent one never
+ * waits in a bucket for others; what makes or ends a group, and what two ranks do among themselves,
+ * comes alone.
  */
 #include "coordinator/negotiator/negotiator_internal.h"
 
@@ -152,7 +154,7 @@ void dp_order_give_up(dp_negotiator_t *n, dp_entry_t *entry, int rank)
 {
     char what[DP_ENTRY_TEXT_MAX], name[DP_RANK_TEXT_MAX], text[DP_ERROR_TEXT_MAX];
 
-    if (!dp_schedule_is_unsettled(entry) || entry->arrived.is_complete ||
+    if (!dp_schedule_is_unsettled(n, entry) || entry->arrived.is_complete ||
         entry->arrived.is_mismatched)
         return;
     snprintf(text, sizeof(text),
@@ -224,12 +226,15 @@ static void write_launched(dp_negotiator_t *n, dp_writer_t *writer, dp_entry_t *
     if (has_children) dp_item_write_entry(writer, item);
 }
 
-/* Entries that go into one LAUNCH with the first of a list. */
-static int goes_with(const dp_entry_t *first, const dp_entry_t *entry)
+/* Entries that go into one LAUNCH with the first of a list, whose priority is given, as it ends
+ * with its occurrence. */
+static int goes_with(const dp_entry_t *first, const dp_entry_t *entry, int32_t priority)
 {
     if (entry == NULL || entry->view != first->view) return 0;
-    return entry == first || (!dp_launches_alone(dp_entry_signature(first)->collective) &&
-                              !dp_launches_alone(dp_entry_signature(entry)->collective));
+    if (entry == first) return 1;
+    return entry->arrived.priority == priority &&
+           !dp_launches_alone(dp_entry_signature(first)->collective) &&
+           !dp_launches_alone(dp_entry_signature(entry)->collective);
 }
 
 /* How many entries from first on go into one LAUNCH, and the bytes they need at most. */
@@ -243,7 +248,7 @@ static uint32_t pick_companions(dp_entry_t *const *entries, size_t begin, size_t
     for (*end = begin; *end < count && *bytes < LAUNCH_BYTES_MAX; (*end)++) {
         const dp_entry_t *entry = entries[*end];
 
-        if (!goes_with(entries[begin], entry)) continue;
+        if (!goes_with(entries[begin], entry, entries[begin]->arrived.priority)) continue;
         *bytes += dp_item_entry_bound(entry->name, signature_for_absent(entry));
         found++;
     }
@@ -261,13 +266,14 @@ static uint64_t find_floor(dp_negotiator_t *n, dp_entry_t *first, dp_entry_t *co
     for (size_t i = begin; i < end; i++) {
         const dp_entry_t *entry = i == begin ? first : entries[i];
 
-        if (!goes_with(first, entry) || dp_schedule_is_unsettled(entry)) continue;
+        if (!goes_with(first, entry, first->arrived.priority) || dp_schedule_is_unsettled(n, entry))
+            continue;
         behind = dp_max(behind, dp_schedule_floor(n, entry));
     }
     for (size_t i = begin; i < end && behind > 0; i++) {
         const dp_entry_t *entry = i == begin ? first : entries[i];
 
-        if (goes_with(first, entry) && !dp_schedule_is_unsettled(entry))
+        if (goes_with(first, entry, first->arrived.priority) && !dp_schedule_is_unsettled(n, entry))
             dp_schedule_raise_floor(n, entry, behind);
     }
     return behind;
@@ -278,6 +284,7 @@ static void order_launch(dp_negotiator_t *n, dp_entry_t **entries, size_t begin,
 {
     dp_entry_t *first = entries[begin];
     dp_ordered_launch_t launch = {.sequence = n->sequence + 1};
+    const int32_t priority = first->arrived.priority;
     dp_group_view_t *view = first->view;
     size_t bytes, end;
     uint32_t found = pick_companions(entries, begin, count, &bytes, &end);
@@ -299,14 +306,14 @@ static void order_launch(dp_negotiator_t *n, dp_entry_t **entries, size_t begin,
         dp_entry_t *entry = i == begin ? first : entries[i];
         dp_launch_entry_t launch_entry;
 
-        if (i != begin && !goes_with(first, entry)) continue;
+        if (i != begin && !goes_with(first, entry, priority)) continue;
         entries[i] = NULL;
         memset(&launch_entry, 0, sizeof(launch_entry));
         launch_entry.absent = entry->arrived.absent;
         launch_entry.last_absmax = entry->arrived.absmax;
         launch_entry.in_place = entry->arrived.in_place;
         write_launched(n, &writer, entry, &launch, has_children);
-        is_catch_up = dp_schedule_is_unsettled(entry);
+        is_catch_up = dp_schedule_is_unsettled(n, entry);
         dp_agree_launch(n, entry, &launch_entry);
         if (is_catch_up || n->is_fatal) continue;
         dp_schedule_note_order(n, entry, &launch_entry, is_first);
@@ -318,7 +325,8 @@ static void order_launch(dp_negotiator_t *n, dp_entry_t **entries, size_t begin,
     dp_agree_launch_end(n, &launch);
 }
 
-/* Group by group, in the order in which the first tensor of each became complete. */
+/* By priority; where it is equal group by group, in the order in which the first tensor of each
+ * became complete. */
 static void launch_list(dp_negotiator_t *n, dp_entry_array_t *list)
 {
     size_t count = list->count;
@@ -329,13 +337,39 @@ static void launch_list(dp_negotiator_t *n, dp_entry_array_t *list)
     }
 }
 
-/* Tensors of other ranks' groups first: this rank's are the ones that may have been held back. */
+/* Behind those of its priority, in front of lower ones. */
+static dp_status_t insert_by_priority(dp_entry_array_t *list, dp_entry_t *entry)
+{
+    const dp_status_t status = dp_entry_array_push(list, entry);
+    size_t at;
+
+    if (status != DP_OK) return status;
+    at = list->count - 1;
+    for (; at > 0 && list->entries[at - 1]->arrived.priority < entry->arrived.priority; at--)
+        list->entries[at] = list->entries[at - 1];
+    list->entries[at] = entry;
+    return DP_OK;
+}
+
+/* Of equal priority, tensors of other ranks' groups first: this rank's are the ones that may have
+ * been held back. */
 void dp_order_launch_held(dp_negotiator_t *n)
 {
-    launch_list(n, &n->order.foreign);
-    if (!n->is_fatal) launch_list(n, &n->order.complete);
+    dp_entry_array_t *complete = &n->order.complete, *foreign = &n->order.foreign;
+
     n->order.bytes = 0;
     n->order.is_urgent = 0;
+    for (size_t i = 0; i < complete->count && foreign->count > 0; i++) {
+        if (insert_by_priority(foreign, complete->entries[i]) == DP_OK) continue;
+        dp_fatal_memory(n);
+        return;
+    }
+    if (foreign->count > 0) {
+        complete->count = 0;
+        launch_list(n, foreign);
+    } else {
+        launch_list(n, complete);
+    }
 }
 
 /* Nobody submits these to let them wait. */
@@ -355,7 +389,7 @@ void dp_order_complete(dp_negotiator_t *n, dp_entry_t *entry)
         refuse_absent(n, entry);
         return;
     }
-    if (dp_entry_array_push(takes_part ? &n->order.complete : &n->order.foreign, entry) != DP_OK) {
+    if (insert_by_priority(takes_part ? &n->order.complete : &n->order.foreign, entry) != DP_OK) {
         dp_fatal_memory(n);
         return;
     }
@@ -392,14 +426,6 @@ void dp_order_flush(dp_negotiator_t *n)
     } else if (n->order.foreign.count > 0) {
         launch_list(n, &n->order.foreign);
     }
-}
-
-/* After an epoch has ended: what still holds arrives again. */
-void dp_order_forget(dp_negotiator_t *n)
-{
-    n->order.complete.count = n->order.foreign.count = 0;
-    n->order.bytes = 0;
-    n->order.is_urgent = 0;
 }
 
 uint64_t dp_order_deadline(const dp_negotiator_t *n)

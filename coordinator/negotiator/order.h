@@ -12,10 +12,11 @@ typedef struct dp_ordering {
     uint64_t launching;  /* sequence of the last launch that this rank takes part in */
     uint64_t launched;   /* the data plane has finished up to here */
     uint8_t is_slot_taken[DP_GROUPS_MAX + 1];
+    /* by priority, then in the order they became complete */
     dp_entry_array_t foreign;  /* complete, and this rank takes no part */
-    dp_entry_array_t complete; /* complete and held back, in the order they became so */
+    dp_entry_array_t complete; /* complete and held back */
     size_t bytes;              /* of these */
-    uint64_t since_ns;         /* the oldest was complete */
+    uint64_t since_ns;         /* since when there are any of these */
     int is_urgent;             /* one of them is */
 } dp_ordering_t;
 
@@ -29,8 +30,14 @@ void dp_order_conflict(dp_negotiator_t *n, dp_entry_t *entry, const int rank[2],
 /* A rank gives the tensor up that it should launch late: it fails. */
 void dp_order_give_up(dp_negotiator_t *n, dp_entry_t *entry, int rank);
 void dp_order_launch_held(dp_negotiator_t *n); /* launches what is held back */
-void dp_order_forget(dp_negotiator_t *n);      /* what was complete is not any more */
 void dp_order_flush(dp_negotiator_t *n);       /* what is due before frames go out */
+/* After an epoch has ended what was complete is not any more: what still holds arrives again. */
+static inline void dp_order_forget(dp_ordering_t *order)
+{
+    order->complete.count = order->foreign.count = 0;
+    order->bytes = 0;
+    order->is_urgent = 0;
+}
 uint64_t dp_order_deadline(const dp_negotiator_t *n);
 
 #endif

@@ -246,6 +246,7 @@ static void announce_ready(dp_negotiator_t *n, dp_entry_t *entry)
     if (entry->arrived.is_urgent) flags |= DP_FLAG_URGENT;
     if (entry->arrived.proposed != NULL) flags |= DP_FLAG_SIGNATURE;
     if (entry->arrived.absent > 0) flags |= DP_FLAG_ABSENT;
+    if (entry->arrived.priority != 0) flags |= DP_FLAG_PRIORITY;
     dp_item_ref(item, DP_ITEM_READY, entry);
     if (entry->arrived.ahead > 0) flags |= DP_FLAG_AHEAD;
     item->ahead = entry->arrived.ahead;
@@ -254,6 +255,7 @@ static void announce_ready(dp_negotiator_t *n, dp_entry_t *entry)
     item->version = entry->version;
     item->flags = (uint8_t)flags;
     item->absmax = entry->arrived.absmax;
+    item->priority = entry->arrived.priority;
     item->signature = entry->arrived.proposed;
     entry->sent.is_announced = entry->sent.is_ready = 1;
     entry->sent.is_urgent = entry->arrived.is_urgent;

@@ -4,39 +4,17 @@
  *
  * A submission arrives at once, unless an earlier occurrence of its tensor is still pending here: a
  * schedule that has ended may leave early launches, which are negotiated first. When an occurrence
- * ends, the entry is queued, and dp_own_flush() looks whether there is a next one.
+ * ends, own_end.c queues the entry, and dp_own_flush() looks whether there is a next one.
  */
 #include "coordinator/negotiator/negotiator_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* What this rank has submitted of the tensor was handed back, or will be by catching up. */
-void dp_own_end(dp_negotiator_t *n, dp_entry_t *entry)
-{
-    entry->own.is_there = 0;
-    free(entry->own.signature);
-    entry->own.signature = NULL;
-    n->own.pending--;
-    if (entry->view == NULL) return;
-    entry->view->own_pending--;
-    if (entry->view->ending == entry) entry->view->ending = NULL;
-}
-
-void dp_own_queue(dp_negotiator_t *n, dp_entry_t *entry)
-{
-    if (entry->is_queued || (!entry->own.is_there && !dp_schedule_is_unsettled(entry))) return;
-    if (dp_entry_array_push(&n->own.queue, entry) != DP_OK) {
-        dp_fatal_memory(n);
-        return;
-    }
-    entry->is_queued = 1;
-}
-
 /* A tensor that no rank may announce again: all its occurrences end here, as failures. */
 static void close_entry(dp_negotiator_t *n, dp_entry_t *entry)
 {
-    while (dp_schedule_is_unsettled(entry) && !n->is_fatal)
+    while (dp_schedule_is_unsettled(n, entry) && !n->is_fatal)
         dp_leave_end(n, entry);
     if (!entry->own.is_there || n->is_fatal) return;
     dp_leave_refuse(n, entry, entry->own.request);
@@ -69,6 +47,7 @@ static void arrive(dp_negotiator_t *n, dp_entry_t *entry)
     entry->part.request = own->request;
     arrival.in_place = own->in_place;
     arrival.absmax = own->absmax;
+    arrival.priority = own->priority;
     arrival.is_urgent = own->is_urgent || arrival.is_urgent;
     if (own->signature != NULL) {
         arrival.signature = dp_signature_copy(own->signature);
@@ -105,6 +84,7 @@ dp_status_t dp_own_submit(dp_negotiator_t *n, dp_entry_t *entry, const dp_submis
                           .in_place = submission->in_place != 0,
                           .is_urgent = submission->is_urgent != 0,
                           .absmax = dp_absmax_clean(submission->last_absmax),
+                          .priority = submission->priority,
                           .since_ns = n->now_ns};
 
     if (entry->signature == NULL || !dp_signature_equal(signature, entry->signature)) {

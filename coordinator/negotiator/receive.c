@@ -11,45 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Entries and signatures ----------------------------------------------------------------- */
-
-/* The group of an item's key; *view stays NULL for those to be made. 0: there is none. */
-static int view_of_item(dp_negotiator_t *n, int from, const dp_item_t *item, dp_group_view_t **view)
-{
-    *view = NULL;
-    if (item->group == DP_GROUP_UNBORN && item->root < 0) return 1;
-    *view = dp_group_view_find(n, item->group);
-    if (*view == NULL) {
-        dp_fatal_protocol(n, from, "no group has number %" PRIu32 " here", item->group);
-    } else if (item->root >= 0 && (dp_group_view_rank(*view, item->root) < 0 ||
-                                   dp_group_view_rank(*view, item->peer) < 0)) {
-        dp_fatal_protocol(n, from, "a send from rank %d to %d in a group of %" PRIu32, item->root,
-                          item->peer, (*view)->member_count);
-    }
-    return !n->is_fatal;
-}
-
-dp_entry_t *dp_receive_key(dp_negotiator_t *n, int from, const dp_item_t *item)
-{
-    dp_key_t key = {item->group, item->root, item->peer, item->name};
-    dp_group_view_t *view;
-    dp_entry_t *entry;
-
-    if (!view_of_item(n, from, item, &view)) return NULL;
-    entry = dp_entry_get(n, &key, view);
-    if (entry == NULL) dp_fatal_memory(n);
-    return entry;
-}
-
-dp_entry_t *dp_receive_entry(dp_negotiator_t *n, int from, const dp_item_t *item)
-{
-    dp_entry_t *entry;
-
-    if (item->id == DP_ID_NONE) return dp_receive_key(n, from, item);
-    entry = dp_table_by_id(&n->table, item->id);
-    if (entry == NULL) dp_fatal_protocol(n, from, "no tensor has id %" PRIu32, item->id);
-    return entry;
-}
+/* ---- What an item speaks of ----------------------------------------------------------------- */
 
 /* Does the item speak of a group that has ended? It may, if its sender did not know yet. */
 static int is_of_the_past(const dp_negotiator_t *n, const dp_item_t *item)
@@ -69,26 +31,6 @@ static int is_list_of(const dp_negotiator_t *n, const int32_t *list, uint32_t co
     for (uint32_t i = 0; i < count && !is_below; i++)
         is_below = dp_branch_of(n, list[i]) == child;
     return is_below;
-}
-
-int dp_receive_fits(const dp_negotiator_t *n, const dp_entry_t *entry,
-                    const dp_signature_t *signature)
-{
-    if (entry->view == NULL) {
-        return signature->collective == DP_COLLECTIVE_GROUP_CREATE &&
-               signature->members[signature->member_count - 1] < n->size;
-    }
-    switch (signature->collective) {
-    case DP_COLLECTIVE_GROUP_CREATE:
-    case DP_COLLECTIVE_JOIN:
-        return 0;
-    case DP_COLLECTIVE_GROUP_DESTROY:
-        return entry->view->uid != DP_GROUP_WORLD && entry->root < 0;
-    case DP_COLLECTIVE_SEND:
-        return entry->root >= 0 && signature->root == entry->root && signature->peer == entry->peer;
-    default:
-        return entry->root < 0;
-    }
 }
 
 /* ---- Frames from a child -------------------------------------------------------------------- */
@@ -168,7 +110,7 @@ static int check_ready(dp_negotiator_t *n, int from, int child, const dp_entry_t
                           item->version, entry->version);
     } else if (signature == NULL) {
         dp_fatal_protocol(n, from, "%s announced without a signature", what);
-    } else if (!dp_receive_fits(n, entry, signature)) {
+    } else if (!dp_entry_fits(n, entry, signature)) {
         dp_fatal_protocol(n, from, "%s announced as %s", what,
                           dp_collective_name(signature->collective));
     } else if (entry->view == NULL &&
@@ -195,12 +137,13 @@ static int check_ready(dp_negotiator_t *n, int from, int child, const dp_entry_t
 static void receive_ready(dp_negotiator_t *n, int from, int child, dp_item_t *item,
                           uint64_t position)
 {
-    dp_entry_t *entry = dp_receive_entry(n, from, item);
+    dp_entry_t *entry = dp_item_entry(n, from, item);
     dp_arrival_t arrival = {.branch = child,
                             .rank = from,
                             .in_place = (item->flags & DP_FLAG_IN_PLACE) != 0,
                             .is_urgent = (item->flags & DP_FLAG_URGENT) != 0,
                             .absmax = item->absmax,
+                            .priority = item->priority,
                             .absent = item->absent,
                             .absent_rank = item->rank,
                             .ahead = item->ahead};
@@ -216,7 +159,7 @@ static void receive_ready(dp_negotiator_t *n, int from, int child, dp_item_t *it
 static void receive_conflict(dp_negotiator_t *n, int from, int child, dp_item_t *item,
                              uint64_t position)
 {
-    dp_entry_t *entry = dp_receive_entry(n, from, item);
+    dp_entry_t *entry = dp_item_entry(n, from, item);
     int lacks = item->kind == DP_ITEM_LACKS;
     const int ranks[2] = {item->rank, item->other_rank};
     const dp_signature_t *signatures[2] = {item->signature, item->other};
@@ -224,8 +167,8 @@ static void receive_conflict(dp_negotiator_t *n, int from, int child, dp_item_t 
     if (entry == NULL || !is_new_announcement(n, from, child, entry, position)) return;
     if (lacks ? entry->own_expect == NULL : dp_signature_equal(item->signature, item->other)) {
         dp_fatal_protocol(n, from, "a conflict about tensor %s that is none", entry->name);
-    } else if (entry->view == NULL && (!dp_receive_fits(n, entry, item->signature) ||
-                                       (!lacks && !dp_receive_fits(n, entry, item->other)))) {
+    } else if (entry->view == NULL && (!dp_entry_fits(n, entry, item->signature) ||
+                                       (!lacks && !dp_entry_fits(n, entry, item->other)))) {
         dp_fatal_protocol(n, from, "a group without members");
     } else {
         dp_agree_mismatch(n, entry, child, ranks, signatures);
@@ -248,7 +191,7 @@ static void receive_contest(dp_negotiator_t *n, int from, int child, const dp_it
     entry = dp_table_find(&n->table, &key);
     if (entry == NULL || !dp_bit_get(entry->heard, child)) return;
     if (dp_signature_equal(item->signature, item->other) ||
-        !dp_receive_fits(n, entry, item->signature) || !dp_receive_fits(n, entry, item->other)) {
+        !dp_entry_fits(n, entry, item->signature) || !dp_entry_fits(n, entry, item->other)) {
         dp_fatal_protocol(n, from, "a contest about group %s that is none", entry->name);
     } else if (!entry->arrived.is_mismatched) {
         dp_agree_conflict(n, entry, ranks, signatures);
@@ -260,7 +203,7 @@ static void receive_contest(dp_negotiator_t *n, int from, int child, const dp_it
 static void receive_partial(dp_negotiator_t *n, int from, int child, const dp_item_t *item,
                             uint64_t position)
 {
-    dp_entry_t *entry = dp_receive_entry(n, from, item);
+    dp_entry_t *entry = dp_item_entry(n, from, item);
     uint64_t age_ns = dp_min(item->age_ns, n->now_ns);
 
     if (entry == NULL || is_closed_for(entry) || is_stale(entry, child, position)) return;
@@ -287,7 +230,7 @@ static void receive_urgent(dp_negotiator_t *n, int from, int child, const dp_ite
     dp_entry_t *entry;
 
     if (is_of_the_past(n, item)) return;
-    entry = dp_receive_entry(n, from, item);
+    entry = dp_item_entry(n, from, item);
     if (entry != NULL && !is_stale(entry, child, position)) dp_agree_urgent(n, entry);
 }
 
@@ -311,7 +254,7 @@ static void receive_leaver(dp_negotiator_t *n, int from, int child, const dp_ite
     } else if (item->kind == DP_ITEM_LEFT) {
         dp_leave_left(n, item->rank);
     } else if (!is_of_the_past(n, item)) {
-        entry = dp_receive_entry(n, from, item);
+        entry = dp_item_entry(n, from, item);
         if (entry != NULL && item->kind == DP_ITEM_GIVE_UP)
             dp_schedule_give_up(n, item->rank, item->position, entry);
         if (entry != NULL && item->kind == DP_ITEM_KEEP)

@@ -46,18 +46,20 @@ typedef struct dp_submitted {
     dp_signature_t *signature; /* NULL: the adopted one; owned */
     int in_place, is_urgent;
     float absmax;
+    int32_t priority;
     uint64_t since_ns;
 } dp_submitted_t;
 
 /* What the branches have brought to the pending occurrence, merged. agree.c */
 typedef struct dp_arrived {
-    uint32_t ready;  /* branches that are ready */
-    uint32_t absent; /* ranks of these that have joined */
-    int absent_rank; /* one of them, the collective's root if that is one; -1 */
-    int is_complete; /* all branches that take part are ready */
-    int in_place;    /* AND of what arrived */
-    uint64_t ahead;  /* maximum of what arrived */
-    float absmax;    /* merged from what arrived */
+    uint32_t ready;   /* branches that are ready */
+    uint32_t absent;  /* ranks of these that have joined */
+    int absent_rank;  /* one of them, the collective's root if that is one; -1 */
+    int is_complete;  /* all branches that take part are ready */
+    int in_place;     /* AND of what arrived */
+    uint64_t ahead;   /* maximum of what arrived */
+    float absmax;     /* merged from what arrived */
+    int32_t priority; /* maximum of what arrived */
     int is_urgent;
     int first_rank;           /* brought the signature below */
     dp_signature_t *proposed; /* NULL: the adopted one; owned */

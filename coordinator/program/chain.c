@@ -25,9 +25,10 @@ void dp_chain_fini(dp_chain_t *chain)
 
 /* ---- Appending ------------------------------------------------------------------------------ */
 
-uint64_t dp_chain_hash(const char *name, const dp_signature_t *signature, int in_place,
-                       float absmax)
+uint64_t dp_chain_hash(const char *name, const dp_signature_t *signature,
+                       const dp_chain_manner_t *manner)
 {
+    const uint32_t flags = (manner->in_place ? 1u : 0) | (manner->launches_now ? 2u : 0);
     /* No padding: its bytes would be of any value and change the digest. */
     struct {
         double prescale, postscale;
@@ -39,8 +40,8 @@ uint64_t dp_chain_hash(const char *name, const dp_signature_t *signature, int in
                .words = {(uint32_t)signature->collective, (uint32_t)signature->reduce,
                          (uint32_t)signature->wire, (uint32_t)signature->root,
                          (uint32_t)signature->peer, (uint32_t)signature->is_grouped,
-                         signature->part_count, (uint32_t)(in_place != 0)},
-               .absmax = absmax};
+                         signature->part_count, flags},
+               .absmax = manner->absmax};
     uint64_t hash = dp_kernel_hash(name, strlen(name), signature->part_count);
 
     hash = dp_kernel_hash(&fixed, sizeof(fixed), hash);
@@ -69,18 +70,17 @@ static void append_link(dp_chain_t *chain, uint64_t hash, const dp_chain_link_t 
 }
 
 void dp_chain_add(dp_chain_t *chain, uint64_t hash, const char *name,
-                  const dp_signature_t *signature, int in_place, float absmax)
+                  const dp_signature_t *signature, const dp_chain_manner_t *manner)
 {
     dp_chain_link_t link = {.name = name,
                             .collective = signature->collective,
                             .reduce = signature->reduce,
                             .wire = signature->wire,
                             .root = signature->root,
-                            .in_place = in_place,
                             .part_count = signature->part_count,
                             .prescale = signature->prescale,
                             .postscale = signature->postscale,
-                            .absmax = absmax};
+                            .manner = *manner};
 
     if (signature->part_count > 0) link.dtype = signature->parts[0].dtype;
     for (uint32_t i = 0; i < signature->part_count; i++)
@@ -116,16 +116,17 @@ static void describe_link(const dp_chain_link_t *link, char *text)
     if (link->root >= 0) snprintf(root, sizeof(root), ", root %d", link->root);
     if (has_wire) {
         snprintf(wire, sizeof(wire), ", as %s, last %.3g",
-                 link->wire == DP_WIRE_FP16 ? "fp16" : "bf16", (double)link->absmax);
+                 link->wire == DP_WIRE_FP16 ? "fp16" : "bf16", (double)link->manner.absmax);
     }
     if (link->prescale != 1.0 || link->postscale != 1.0) {
         snprintf(scales, sizeof(scales), ", scaled %.6g, %.6g", link->prescale, link->postscale);
     }
-    snprintf(text, DP_CHAIN_WHAT_MAX, "%.*s (%s%s%s of %llu %s%s%s%s%s%s)", 48, link->name,
+    snprintf(text, DP_CHAIN_WHAT_MAX, "%.*s (%s%s%s of %llu %s%s%s%s%s%s%s)", 48, link->name,
              dp_collective_name(link->collective), reduces(link->collective) ? " " : "",
              reduces(link->collective) ? dp_reduce_name(link->reduce) : "",
              (unsigned long long)link->count, dp_dtype_name(link->dtype), parts, root, wire, scales,
-             link->in_place ? ", where it lies" : "");
+             link->manner.in_place ? ", where it lies" : "",
+             link->manner.launches_now ? ", launched at once" : "");
 }
 
 /* 1: the entry is still known. */

@@ -24,6 +24,13 @@
 #define DP_CHAIN_HEARTBEAT_BYTES ((size_t)8 + 8 + 1) /* position, digest, is it the last */
 #define DP_CHAIN_HISTORY_BYTES (12 + (size_t)DP_CHAIN_HISTORY_MAX * (8 + 2 + DP_CHAIN_WHAT_MAX))
 
+/* Other properties of a submission that all ranks must share, as they decide how it is launched. */
+typedef struct dp_chain_manner {
+    int in_place;
+    int launches_now; /* it ends its bucket */
+    float absmax;     /* where it decides how fp32 travels; else 0 */
+} dp_chain_manner_t;
+
 /* One submission to the world, or, without a name, a wait that ended a bucket. */
 typedef struct dp_chain_link {
     uint64_t digest;  /* of this and all before it */
@@ -33,11 +40,10 @@ typedef struct dp_chain_link {
     dp_dtype_t dtype; /* of the first part */
     dp_wire_t wire;
     int root;
-    int in_place;
     uint32_t part_count;
     uint64_t count; /* elements of all parts */
     double prescale, postscale;
-    float absmax; /* where it decides how fp32 travels */
+    dp_chain_manner_t manner;
 } dp_chain_link_t;
 
 typedef struct dp_chain {
@@ -50,12 +56,12 @@ dp_status_t dp_chain_init(dp_chain_t *chain); /* DP_ERR_NO_MEMORY */
 void dp_chain_fini(dp_chain_t *chain);        /* zeroed: fine */
 
 /* A digest of one submission: equal on all ranks that submit the same. */
-uint64_t dp_chain_hash(const char *name, const dp_signature_t *signature, int in_place,
-                       float absmax);
+uint64_t dp_chain_hash(const char *name, const dp_signature_t *signature,
+                       const dp_chain_manner_t *manner);
 
 /* Appends a submission whose hash is given; the name is borrowed. */
 void dp_chain_add(dp_chain_t *chain, uint64_t hash, const char *name,
-                  const dp_signature_t *signature, int in_place, float absmax);
+                  const dp_signature_t *signature, const dp_chain_manner_t *manner);
 void dp_chain_add_wait(dp_chain_t *chain);
 
 /* The last entry's position and digest, DP_CHAIN_HEARTBEAT_BYTES. */

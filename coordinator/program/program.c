@@ -3,18 +3,18 @@
  * them, without asking the others.
  *
  * A group has one open bucket. It is closed when the next operation would make it larger than
- * DP_FUSION_BYTES or has to travel alone, and when the program waits for something in it; nothing
- * depends on time or on other ranks. The thread of the program that submits or waits launches,
- * under `lock`. Operations that are agreed on (program.h) close all buckets; what the program
- * submits behind one is postponed until it was launched.
+ * DP_FUSION_BYTES or has to travel alone, behind an operation that says launch_now, and when the
+ * program waits for something in it; nothing depends on time or on other ranks. The thread of the
+ * program that submits or waits launches, under `lock`. Operations that are agreed on (program.h)
+ * close all buckets; what the program submits behind one is postponed until it was launched.
  *
  *     submit ---> an agreement is pending? --yes--> postponed[] --- dp_program_agreed() ---+
  *                          | no                                                            |
  *                          v                                                               |
  *                   the group's open bucket <----------------------------------------------+
- *                          | full, travels alone, or is waited for
+ *                          | full, travels alone, launch_now, or is waited for
  *                          v
- *                   dp_launch(), in this thread
+ *                   callbacks.launch(), in this thread
  *
  * Ranks whose programs differ would sum the wrong tensors. There are two checks that cost no wait:
  * - Each launch has a digest of its content, which the engine compares before it touches another
@@ -32,19 +32,22 @@
  */
 #include "coordinator/program/program.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "coordinator/program/chain.h"
-#include "coordinator/api/context.h"
+#include "fusion/plan.h"
+#include "kernels/kernels.h"
 
 #define BUCKET_TENSORS 4096 /* of one launch, at most */
 #define LAUNCHES                                                                                   \
     1000000000ull /* of a group; a launch's number is its group's times this, and more */
 
 struct dp_program {
-    dp_context_t *context;
+    dp_program_options_t options;
+    dp_loop_t *loop;       /* borrowed; written before the first submission */
     dp_trace_lane_t *lane; /* guarded by lock, likewise all below */
     pthread_mutex_t lock;
     dp_chain_t chain;
@@ -52,11 +55,11 @@ struct dp_program {
     int is_agreeing;          /* one request is being agreed on: what follows it is postponed */
     uint64_t agreeing_ticket; /* of that request, as its memory may be another one's by now */
     /* [postponed_count] of [postponed_room]; NULL: a wait for all before it */
-    dp_handle_t **postponed;
+    dp_program_op_t **postponed;
     size_t postponed_count, postponed_room;
     dp_launch_entry_t *entries; /* [entry_room] of the launch being made */
     size_t entry_room;
-    dp_handle_t *suspended; /* by next_free */
+    dp_program_op_t *suspended; /* by next */
     int is_stopped;
 };
 
@@ -101,10 +104,16 @@ uint64_t dp_program_bytes(const dp_signature_t *signature, int ranks)
 }
 
 /* It decides how a tensor travels as fp16, so it is part of what must be equal on all ranks. */
-static float absmax_of(const dp_handle_t *request)
+static float absmax_of(const dp_submission_t *submission)
 {
-    return request->entry->signature.wire == DP_WIRE_FP16 ? request->node.submission.last_absmax
-                                                          : 0.0f;
+    return submission->signature->wire == DP_WIRE_FP16 ? submission->last_absmax : 0.0f;
+}
+
+static dp_chain_manner_t manner_of(const dp_submission_t *submission)
+{
+    return (dp_chain_manner_t){.in_place = submission->in_place,
+                               .launches_now = submission->is_urgent,
+                               .absmax = absmax_of(submission)};
 }
 
 /* ---- Launching, under the lock -------------------------------------------------------------- */
@@ -112,7 +121,7 @@ static float absmax_of(const dp_handle_t *request)
 /* Without memory for what the program submitted the order cannot be kept. */
 static void fail_world(dp_program_t *program)
 {
-    dp_loop_abort(program->context->loop, DP_ERR_NO_MEMORY, "order=program: no memory");
+    dp_loop_abort(program->loop, DP_ERR_NO_MEMORY, "order=program: no memory");
     program->is_stopped = 1;
 }
 
@@ -151,7 +160,7 @@ static void unlist_bucket(dp_program_t *program, dp_program_bucket_t *bucket)
 /* Launches what is in an open bucket. Its memory is used again for the next one. */
 static void launch_bucket(dp_program_t *program, dp_program_bucket_t *bucket)
 {
-    const uint32_t uid = bucket->requests[0]->group->about.uid;
+    const uint32_t uid = bucket->ops[0]->node->submission.group;
     dp_output_t launch = {.kind = DP_OUTPUT_LAUNCH, .group = uid, .entry_count = bucket->count};
     uint64_t digest;
 
@@ -161,13 +170,13 @@ static void launch_bucket(dp_program_t *program, dp_program_bucket_t *bucket)
         return;
     }
     for (size_t i = 0; i < bucket->count; i++) {
-        dp_handle_t *request = bucket->requests[i];
+        const dp_submission_t *submission = &bucket->ops[i]->node->submission;
 
-        program->entries[i] = (dp_launch_entry_t){.request = request,
-                                                  .signature = &request->entry->signature,
-                                                  .name = request->entry->name,
-                                                  .last_absmax = absmax_of(request),
-                                                  .in_place = request->node.submission.in_place};
+        program->entries[i] = (dp_launch_entry_t){.request = submission->request,
+                                                  .signature = submission->signature,
+                                                  .name = submission->name,
+                                                  .last_absmax = absmax_of(submission),
+                                                  .in_place = submission->in_place};
     }
     bucket->launches++;
     launch.sequence = (uint64_t)uid * LAUNCHES + bucket->launches;
@@ -176,14 +185,21 @@ static void launch_bucket(dp_program_t *program, dp_program_bucket_t *bucket)
     digest = dp_kernel_hash(&bucket->launches, sizeof(bucket->launches), bucket->hash) | 1;
     bucket->count = 0;
     bucket->bytes = bucket->hash = 0;
-    dp_launch(program->context, &launch, digest, program->lane);
+    program->options.callbacks.launch(program->options.callbacks.user, &launch, digest,
+                                      program->lane);
+}
+
+/* The chain holds the world's submissions. */
+static int is_of_world(const dp_program_op_t *op)
+{
+    return op->node->submission.group == DP_GROUP_WORLD;
 }
 
 /* Launches a bucket because the program waits for it. Where programs wait decides how operations
  * are bundled, so a wait is an entry of the chain. */
 static void close_bucket(dp_program_t *program, dp_program_bucket_t *bucket)
 {
-    if (bucket->requests[0]->group == &program->context->world) dp_chain_add_wait(&program->chain);
+    if (is_of_world(bucket->ops[0])) dp_chain_add_wait(&program->chain);
     launch_bucket(program, bucket);
 }
 
@@ -193,57 +209,54 @@ static void close_all_buckets(dp_program_t *program)
         close_bucket(program, program->open);
 }
 
-/* Puts a request into its group's open bucket. The bucket is launched first if the request does not
- * fit, and afterwards if it is full or holds a request that travels alone: by counts and sizes
- * only, which are equal on all ranks. */
-static void add_to_bucket(dp_program_t *program, dp_handle_t *request)
+/* Puts an operation into its group's open bucket. The bucket is launched first if it does not
+ * fit, and afterwards if it is full, or the request travels alone or says launch_now: by what is
+ * equal on all ranks, or differs in the digests. */
+static void add_to_bucket(dp_program_t *program, dp_program_op_t *op)
 {
-    const dp_signature_t *signature = &request->entry->signature;
-    const int in_place = request->node.submission.in_place;
+    const dp_submission_t *submission = &op->node->submission;
+    const dp_signature_t *signature = submission->signature;
+    const dp_chain_manner_t manner = manner_of(submission);
     const int is_alone = dp_plan_is_alone(signature->collective);
-    const size_t limit = program->context->config.fusion_bytes;
-    const uint64_t bytes = dp_program_bytes(signature, request->group->size);
-    const uint64_t hash =
-        dp_chain_hash(request->entry->name, signature, in_place, absmax_of(request));
-    dp_program_bucket_t *bucket = &request->group->bucket;
+    const size_t limit = program->options.fusion_bytes;
+    const uint64_t bytes = dp_program_bytes(signature, op->ranks);
+    const uint64_t hash = dp_chain_hash(submission->name, signature, &manner);
+    dp_program_bucket_t *bucket = op->bucket;
 
-    if (request->group == &program->context->world) {
-        dp_chain_add(&program->chain, hash, request->entry->name, signature, in_place,
-                     absmax_of(request));
-    }
+    if (is_of_world(op)) dp_chain_add(&program->chain, hash, submission->name, signature, &manner);
     if (bucket->count > 0 && (is_alone || bucket->count == BUCKET_TENSORS || bytes > limit ||
                               bucket->bytes > limit - bytes))
         launch_bucket(program, bucket);
     if (program->is_stopped) return;
     if (bucket->count == bucket->room) {
         void *larger =
-            grow_array(bucket->requests, &bucket->room, bucket->count + 1, sizeof(dp_handle_t *));
+            grow_array(bucket->ops, &bucket->room, bucket->count + 1, sizeof(dp_program_op_t *));
 
         if (larger == NULL) {
             fail_world(program);
             return;
         }
-        bucket->requests = larger;
+        bucket->ops = larger;
     }
     if (bucket->count == 0) {
         *program->open_end = bucket;
         program->open_end = &bucket->next;
     }
-    bucket->requests[bucket->count++] = request;
+    bucket->ops[bucket->count++] = op;
     bucket->bytes += bytes > UINT64_MAX - bucket->bytes ? UINT64_MAX - bucket->bytes : bytes;
     bucket->hash = dp_kernel_hash(&hash, sizeof(hash), bucket->hash);
-    if (is_alone || bucket->bytes >= limit) launch_bucket(program, bucket);
+    if (is_alone || manner.launches_now || bucket->bytes >= limit) launch_bucket(program, bucket);
 }
 
-/* request: NULL: a wait for all before it; two of these in a row are one. */
-static void postpone(dp_program_t *program, dp_handle_t *request)
+/* op: NULL: a wait for all before it; two of these in a row are one. */
+static void postpone(dp_program_t *program, dp_program_op_t *op)
 {
     const size_t count = program->postponed_count;
 
-    if (request == NULL && count > 0 && program->postponed[count - 1] == NULL) return;
+    if (op == NULL && count > 0 && program->postponed[count - 1] == NULL) return;
     if (program->postponed_count == program->postponed_room) {
         void *larger = grow_array(program->postponed, &program->postponed_room,
-                                  program->postponed_count + 1, sizeof(dp_handle_t *));
+                                  program->postponed_count + 1, sizeof(dp_program_op_t *));
 
         if (larger == NULL) {
             fail_world(program);
@@ -251,16 +264,16 @@ static void postpone(dp_program_t *program, dp_handle_t *request)
         }
         program->postponed = larger;
     }
-    program->postponed[program->postponed_count++] = request;
+    program->postponed[program->postponed_count++] = op;
 }
 
-/* A request's turn in the program's order has come, and no agreement is pending. */
-static void place_request(dp_program_t *program, dp_handle_t *request)
+/* An operation's turn in the program's order has come, and no agreement is pending. */
+static void place_op(dp_program_t *program, dp_program_op_t *op)
 {
-    dp_loop_node_t *node = &request->node;
+    dp_loop_node_t *node = op->node;
 
-    if (dp_program_kind(request->collective) == DP_PROGRAM_ORDERED) {
-        add_to_bucket(program, request);
+    if (dp_program_kind(node->submission.signature->collective) == DP_PROGRAM_ORDERED) {
+        add_to_bucket(program, op);
         return;
     }
     close_all_buckets(program);
@@ -268,53 +281,58 @@ static void place_request(dp_program_t *program, dp_handle_t *request)
     /* Set before the submission: it may be launched, and dp_program_agreed() wait for the lock, at
      * once. */
     program->is_agreeing = 1;
-    program->agreeing_ticket = request->ticket;
-    dp_loop_submit(program->context->loop, &node, 1, 0);
+    program->agreeing_ticket = op->ticket;
+    dp_loop_submit(program->loop, &node, 1, 0);
 }
 
 /* ---- The program's threads ------------------------------------------------------------------ */
 
-void dp_program_submit(dp_program_t *program, dp_handle_t *request)
+void dp_program_submit(dp_program_t *program, dp_program_op_t *op)
 {
     pthread_mutex_lock(&program->lock);
     if (program->is_stopped) {
         /* the end of the world fails the request, if it has not yet */
     } else if (program->is_agreeing) {
-        postpone(program, request);
+        postpone(program, op);
     } else {
-        place_request(program, request);
+        place_op(program, op);
     }
     pthread_mutex_unlock(&program->lock);
 }
 
-void dp_program_wait(dp_program_t *program, const dp_handle_t *request)
+static int is_pending(const dp_program_t *program, const dp_program_op_t *op)
+{
+    return program->options.callbacks.is_pending(op->node->submission.request);
+}
+
+void dp_program_wait(dp_program_t *program, const dp_program_op_t *op)
 {
     int is_mine;
 
-    if (atomic_load(&request->state) != DP_REQUEST_PENDING) return;
+    if (!is_pending(program, op)) return;
     pthread_mutex_lock(&program->lock);
     /* 0: launched meanwhile, being agreed on, or never to be launched. */
-    is_mine = !program->is_stopped && atomic_load(&request->state) == DP_REQUEST_PENDING &&
-              !(program->is_agreeing && program->agreeing_ticket == request->ticket);
+    is_mine = !program->is_stopped && is_pending(program, op) &&
+              !(program->is_agreeing && program->agreeing_ticket == op->ticket);
     if (is_mine && program->is_agreeing) {
         postpone(program, NULL);
-    } else if (is_mine && request->group->bucket.count > 0) {
-        close_bucket(program, &request->group->bucket);
+    } else if (is_mine && op->bucket->count > 0) {
+        close_bucket(program, op->bucket);
     }
     pthread_mutex_unlock(&program->lock);
 }
 
-void dp_program_wait_all(dp_program_t *program, dp_group_t *group)
+void dp_program_wait_all(dp_program_t *program, dp_program_bucket_t *bucket)
 {
     pthread_mutex_lock(&program->lock);
     if (program->is_stopped) {
         /* nothing is launched any more */
     } else if (program->is_agreeing) {
         postpone(program, NULL);
-    } else if (group == NULL) {
+    } else if (bucket == NULL) {
         close_all_buckets(program);
-    } else if (group->bucket.count > 0) {
-        close_bucket(program, &group->bucket);
+    } else if (bucket->count > 0) {
+        close_bucket(program, bucket);
     }
     pthread_mutex_unlock(&program->lock);
 }
@@ -337,23 +355,23 @@ void dp_program_agreed(dp_program_t *program)
     program->is_agreeing = 0;
     /* Up to the next operation that is agreed on; what follows it stays postponed. */
     while (taken < program->postponed_count && !program->is_agreeing && !program->is_stopped) {
-        dp_handle_t *next = program->postponed[taken++];
+        dp_program_op_t *next = program->postponed[taken++];
 
         if (next == NULL) {
             close_all_buckets(program);
         } else {
-            place_request(program, next);
+            place_op(program, next);
         }
     }
     program->postponed_count -= taken;
     if (program->postponed_count > 0) {
         memmove(program->postponed, program->postponed + taken,
-                program->postponed_count * sizeof(dp_handle_t *));
+                program->postponed_count * sizeof(dp_program_op_t *));
     }
     pthread_mutex_unlock(&program->lock);
 }
 
-int dp_program_suspend(dp_program_t *program, dp_handle_t *request, dp_status_t status,
+int dp_program_suspend(dp_program_t *program, dp_program_op_t *op, dp_status_t status,
                        const char *text)
 {
     int is_suspended;
@@ -362,29 +380,30 @@ int dp_program_suspend(dp_program_t *program, dp_handle_t *request, dp_status_t 
     /* Under the lock, as dp_program_stop() takes the list once and for all. */
     is_suspended = !program->is_stopped;
     if (is_suspended) {
-        request->next_free = program->suspended;
-        program->suspended = request;
+        op->next = program->suspended;
+        program->suspended = op;
     }
     pthread_mutex_unlock(&program->lock);
-    if (is_suspended) dp_loop_report_mismatch(program->context->loop, status, text);
+    if (is_suspended) dp_loop_report_mismatch(program->loop, status, text);
     return is_suspended;
 }
 
 void dp_program_stop(dp_program_t *program, dp_status_t status, const char *text)
 {
-    dp_handle_t *request, *next;
+    const dp_program_callbacks_t *callbacks = &program->options.callbacks;
+    dp_program_op_t *op, *next;
 
     pthread_mutex_lock(&program->lock);
     program->is_stopped = 1;
     program->postponed_count = 0;
     program->is_agreeing = 0;
-    request = program->suspended;
+    op = program->suspended;
     program->suspended = NULL;
     pthread_mutex_unlock(&program->lock);
     /* Without the lock: a failed request wakes threads that may call this module. */
-    for (; request != NULL; request = next) {
-        next = request->next_free;
-        dp_request_fail(request, status, text);
+    for (; op != NULL; op = next) {
+        next = op->next; /* the request may be used again once it has failed */
+        callbacks->fail(callbacks->user, op->node->submission.request, status, text);
     }
 }
 
@@ -404,7 +423,7 @@ static size_t write_heartbeat(void *user, void *data, size_t room)
 
 static const char *host_name_of(const dp_program_t *program, int rank)
 {
-    const dp_topology_t *topology = &program->context->topology;
+    const dp_topology_t *topology = program->options.topology;
 
     return topology->host_name[topology->node[rank]];
 }
@@ -432,7 +451,7 @@ static dp_status_t check_heartbeat(void *user, int rank, const void *data, size_
                  "order=program: rank %d (%s) finalized before entry %llu of the program, which is "
                  "%s on rank %d (%s)",
                  rank, host_name_of(program, rank), (unsigned long long)position, what,
-                 program->context->rank, host_name_of(program, program->context->rank));
+                 program->options.rank, host_name_of(program, program->options.rank));
         return DP_ERR_LEFT;
     case DP_CHAIN_BAD:
         break;
@@ -458,7 +477,7 @@ static dp_status_t compare_history(void *user, int rank, const void *data, size_
                                    size_t room)
 {
     dp_program_t *program = user;
-    const int self = program->context->rank;
+    const int self = program->options.rank;
     char own[DP_CHAIN_WHAT_MAX], other[DP_CHAIN_WHAT_MAX];
     uint64_t position = 0;
     dp_chain_verdict_t verdict;
@@ -495,27 +514,32 @@ dp_loop_peer_check_t dp_program_peer_check(dp_program_t *program)
 
 /* ---- Life ----------------------------------------------------------------------------------- */
 
-dp_status_t dp_program_create(dp_context_t *context, dp_program_t **out)
+dp_status_t dp_program_create(const dp_program_options_t *options, dp_program_t **out)
 {
     dp_program_t *program = calloc(1, sizeof(*program));
 
     if (program == NULL) return DP_ERR_NO_MEMORY;
-    program->context = context;
+    program->options = *options;
     program->open_end = &program->open;
     if (dp_chain_init(&program->chain) != DP_OK) {
         free(program);
         return DP_ERR_NO_MEMORY;
     }
     pthread_mutex_init(&program->lock, NULL);
-    program->lane = dp_trace_lane(context->trace, "program order", DP_TRACE_LANE_COORDINATOR);
+    program->lane = dp_trace_lane(options->trace, "program order", DP_TRACE_LANE_COORDINATOR);
     *out = program;
     return DP_OK;
 }
 
+void dp_program_set_loop(dp_program_t *program, dp_loop_t *loop)
+{
+    program->loop = loop;
+}
+
 void dp_program_bucket_fini(dp_program_bucket_t *bucket)
 {
-    free(bucket->requests);
-    bucket->requests = NULL;
+    free(bucket->ops);
+    bucket->ops = NULL;
 }
 
 void dp_program_destroy(dp_program_t *program)

@@ -13,9 +13,9 @@
  */
 #include "coordinator/tuner/tune.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 
-#include "coordinator/api/context.h"
 #include "runtime/base/config_value.h"
 
 /* Around the configured hold. Up to the latency of an operation between hundreds of ranks. */
@@ -25,7 +25,7 @@
 #define DOUBLINGS 6
 
 struct dp_tune {
-    dp_context_t *context;
+    dp_tune_options_t options;
     pthread_mutex_t lock;
     dp_tuner_t tuner;       /* guarded by lock, likewise below */
     uint64_t end_ns, bytes; /* at the end of the last step; 0: there was none */
@@ -40,34 +40,33 @@ static void log_result(const dp_tune_t *tune)
 
     dp_format_time((int64_t)ladder->values[ladder->initial], before, sizeof(before));
     if (tuner->current == ladder->initial) {
-        dp_log_info(&tune->context->log, "DP_TUNE: after %d steps nothing beats DP_FUSION_HOLD=%s",
+        dp_log_info(tune->options.log, "DP_TUNE: after %d steps nothing beats DP_FUSION_HOLD=%s",
                     tuner->steps, before);
         return;
     }
     dp_format_time((int64_t)dp_tuner_value(tuner), now, sizeof(now));
-    dp_log_info(&tune->context->log,
+    dp_log_info(tune->options.log,
                 "DP_TUNE: after %d steps DP_FUSION_HOLD=%s (was %s): a step takes %.3f ms instead "
                 "of %.3f ms (%.1f %% less)",
                 tuner->steps, now, before, tuner->best_s * 1e3, tuner->initial_s * 1e3,
                 100.0 * (1.0 - tuner->best_s / tuner->initial_s));
 }
 
-void dp_tune_step(dp_tune_t *tune)
+void dp_tune_step(dp_tune_t *tune, uint64_t bytes_reduced)
 {
-    dp_context_t *context = tune->context;
-    uint64_t now_ns, bytes;
+    uint64_t now_ns;
 
     pthread_mutex_lock(&tune->lock);
     now_ns = dp_now_ns();
-    bytes = atomic_load(&context->bytes_reduced);
     /* The first step has no beginning that is known here. */
     if (tune->end_ns != 0 && tune->tuner.phase != DP_TUNER_FINISHED) {
-        if (dp_tuner_step(&tune->tuner, (double)(now_ns - tune->end_ns) / 1e9, bytes - tune->bytes))
-            dp_loop_set_hold(context->loop, dp_tuner_value(&tune->tuner));
+        if (dp_tuner_step(&tune->tuner, (double)(now_ns - tune->end_ns) / 1e9,
+                          bytes_reduced - tune->bytes))
+            tune->options.set_hold(tune->options.user, dp_tuner_value(&tune->tuner));
         if (tune->tuner.phase == DP_TUNER_FINISHED) log_result(tune);
     }
     tune->end_ns = now_ns;
-    tune->bytes = bytes;
+    tune->bytes = bytes_reduced;
     pthread_mutex_unlock(&tune->lock);
 }
 
@@ -82,16 +81,15 @@ int dp_tune_is_finished(dp_tune_t *tune, uint64_t *hold_ns)
     return is_finished;
 }
 
-dp_status_t dp_tune_create(dp_context_t *context, dp_tune_t **out)
+dp_status_t dp_tune_create(const dp_tune_options_t *options, dp_tune_t **out)
 {
     dp_tune_t *tune = calloc(1, sizeof(*tune));
     dp_ladder_t ladder;
 
     if (tune == NULL) return DP_ERR_NO_MEMORY;
-    tune->context = context;
+    tune->options = *options;
     pthread_mutex_init(&tune->lock, NULL);
-    dp_ladder_around(&ladder, context->config.hold_ns, HOLD_LEAST_NS, HOLD_MOST_NS, HALVINGS,
-                     DOUBLINGS);
+    dp_ladder_around(&ladder, options->hold_ns, HOLD_LEAST_NS, HOLD_MOST_NS, HALVINGS, DOUBLINGS);
     dp_tuner_init(&tune->tuner, &ladder);
     *out = tune;
     return DP_OK;

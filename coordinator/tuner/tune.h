@@ -7,15 +7,24 @@
 
 #include "coordinator/tuner/tuner.h"
 #include "runtime/base/common.h"
+#include "runtime/base/log.h"
 
 typedef struct dp_tune dp_tune_t;
 
+typedef struct dp_tune_options {
+    uint64_t hold_ns;    /* configured: the search begins there */
+    const dp_log_t *log; /* borrowed */
+    /* This hold is to be in force from here on. Called in dp_tune_step(). */
+    void (*set_hold)(void *user, uint64_t hold_ns);
+    void *user;
+} dp_tune_options_t;
+
 /* On rank 0, if it has DP_TUNE=on. DP_ERR_NO_MEMORY. */
-dp_status_t dp_tune_create(dp_context_t *context, dp_tune_t **out);
+dp_status_t dp_tune_create(const dp_tune_options_t *options, dp_tune_t **out);
 void dp_tune_destroy(dp_tune_t *tune); /* NULL is fine */
 
-/* A step of the program is over. */
-void dp_tune_step(dp_tune_t *tune);
+/* A step of the program is over; bytes_reduced: since the context was made. */
+void dp_tune_step(dp_tune_t *tune, uint64_t bytes_reduced);
 
 /* 1: the search is over; *hold_ns holds from now on. */
 int dp_tune_is_finished(dp_tune_t *tune, uint64_t *hold_ns);

@@ -4,12 +4,15 @@
  *     dprun -np 2 build/dpbench                       columns of nccl-tests over sizes
  *     dprun -np 2 build/dpbench --latency             4 bytes, hot and after idling; idle CPU
  *     dprun -np 2 build/dpbench --gradients gpt2-124m the 148 gradients of GPT-2 124M
+ *
+ * The command line. A program like a user's: it sees dp.h and nothing else of the library, and one
+ * thread of each rank runs it. Every rank measures; rank 0 prints the slowest rank's times, because
+ * a step of a training loop waits for the slowest.
  */
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "examples/dpbench/dpbench.h"
 
@@ -18,97 +21,6 @@ static const char *const dtype_names[] = {"u8",  "i8",  "u16", "i16",  "i32", "u
 static const char *const reduce_names[] = {"sum", "average", "min", "max", "product"};
 static const char *const memory_names[] = {"arena", "ordinary", "registered"};
 static const char *const wire_names[] = {"default", "none", "fp16", "bf16"};
-
-uint64_t bench_now_ns(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
-void bench_must(const bench_t *bench, dp_status_t status, const char *what)
-{
-    if (status == DP_OK) return;
-    fprintf(stderr, "dpbench: %s: %s: %s\n", what, dp_status_string(status),
-            dp_error_text(bench->dp));
-    exit(1);
-}
-
-void *bench_alloc(const bench_t *bench, size_t bytes)
-{
-    const size_t whole = (bytes + 4095) / 4096 * 4096 + 4096;
-    void *memory = NULL;
-
-    if (bench->options.memory == BENCH_ARENA) {
-        bench_must(bench, dp_alloc(bench->dp, bytes, &memory), "dp_alloc");
-        return memory;
-    }
-    memory = aligned_alloc(4096, whole);
-    if (memory == NULL) {
-        fprintf(stderr, "dpbench: no memory for %zu bytes\n", bytes);
-        exit(1);
-    }
-    memset(memory, 0, bytes);
-    if (bench->options.memory == BENCH_REGISTERED) {
-        bench_must(bench, dp_register(bench->dp, memory, whole), "dp_register");
-    }
-    return memory;
-}
-
-void bench_free(const bench_t *bench, void *memory)
-{
-    if (bench->options.memory == BENCH_ARENA) {
-        bench_must(bench, dp_free(bench->dp, memory), "dp_free");
-        return;
-    }
-    if (bench->options.memory == BENCH_REGISTERED) {
-        bench_must(bench, dp_deregister(bench->dp, memory), "dp_deregister");
-    }
-    free(memory);
-}
-
-/* A sum, which no rank has before all have come. Unlike dp_barrier() it can be part of a cached
- * schedule, so the operations measured between two of them can be too. */
-void bench_barrier(const bench_t *bench)
-{
-    dp_handle_t *handle;
-    float one = 1.0f;
-
-    bench_must(
-        bench,
-        dp_allreduce(dp_world(bench->dp), "bench.barrier", &one, &one, 1, DP_F32, NULL, &handle),
-        "barrier");
-    bench_must(bench, dp_wait(handle, -1.0, NULL), "barrier");
-}
-
-void bench_max(const bench_t *bench, double *values, size_t count)
-{
-    dp_options_t options = DP_OPTIONS_INIT;
-    dp_handle_t *handle;
-
-    options.reduce = DP_MAX;
-    bench_must(bench,
-               dp_allreduce(dp_world(bench->dp), "bench.max", values, values, count, DP_F64,
-                            &options, &handle),
-               "maximum");
-    bench_must(bench, dp_wait(handle, -1.0, NULL), "maximum");
-}
-
-static int ascending(const void *a, const void *b)
-{
-    double x, y;
-
-    memcpy(&x, a, sizeof(x));
-    memcpy(&y, b, sizeof(y));
-    return (x > y) - (x < y);
-}
-
-double bench_quantile(double *values, size_t count, double q)
-{
-    qsort(values, count, sizeof(*values), ascending);
-    return values[(size_t)(q * (double)(count - 1) + 0.5)];
-}
 
 /* ---- Options -------------------------------------------------------------------------------- */
 
@@ -141,6 +53,8 @@ static const char help_text[] =
     "busbw as in nccl-tests: algbw times 2(n-1)/n for allreduce, 1 for broadcast, reduce and\n"
     "sendrecv, (n-1)/n for all that have rows.\n";
 
+/* The place in names[], which are in the order of the enumeration that the caller casts to. A gap
+ * is NULL. Ends the program for any other text. */
 static int find_name(const char *option, const char *text, const char *const *names, size_t count)
 {
     for (size_t i = 0; i < count; i++)
@@ -161,6 +75,8 @@ static bench_collective_t find_collective(const char *text)
     return (bench_collective_t)find_name("collective", text, names, BENCH_COLLECTIVE_COUNT);
 }
 
+/* A number with K, M or G behind it. strtoull() takes a minus sign and wraps, so it is looked for.
+ */
 static size_t parse_number(const char *option, const char *text, size_t least, size_t most)
 {
     char *end;

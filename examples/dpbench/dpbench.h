@@ -66,6 +66,8 @@ typedef struct bench {
     size_t *counts; /* [size] of a row, for collectives that want them */
 } bench_t;
 
+/* ---- support.c ------------------------------------------------------------------------------ */
+
 uint64_t bench_now_ns(void);
 
 /* Exits 1 with the context's text when status is not DP_OK. */
@@ -83,7 +85,7 @@ void bench_max(const bench_t *bench, double *values, size_t count);
 /* Sorts values and returns the q-quantile. */
 double bench_quantile(double *values, size_t count, double q);
 
-/* ---- operations.c */
+/* ---- operations.c --------------------------------------------------------------------------- */
 
 const bench_operation_t *bench_operation(bench_collective_t collective);
 double bench_bus_factor(bench_collective_t collective, int ranks);
@@ -94,6 +96,8 @@ int bench_expected(const bench_t *bench, size_t i, size_t row);
 /* Submits and waits. count: elements of a row, or of the whole tensor where there are none. */
 void bench_run_once(const bench_t *bench, const char *name, const void *in, void *out,
                     size_t count);
+
+/* ---- sweep.c, latency.c, gradients.c --------------------------------------------------------- */
 
 void bench_sweep(bench_t *bench);
 void bench_latency(const bench_t *bench);

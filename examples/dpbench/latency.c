@@ -5,6 +5,12 @@
  * rank submitted to the end of the slowest wait: late wake-ups from the pause do not count. Each
  * pause is measured twice: with one name, whose schedule is soon cached, and negotiated, with names
  * in which no schedule can be found.
+ *
+ *     rank 0   sleep ........ submit [---------- wait ----------]
+ *     rank 1   sleep ............ submit [------- wait -----------]
+ *                                 |<-------- latency -------->|
+ *
+ * dpbench.c calls it for --latency.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -13,6 +19,7 @@
 
 #include "examples/dpbench/dpbench.h"
 
+/* Until a moment, not for a time: a sleep that a signal cuts short is continued without drift. */
 static void sleep_until(uint64_t when_ns)
 {
     struct timespec when = {(time_t)(when_ns / 1000000000u), (long)(when_ns % 1000000000u)};
@@ -21,6 +28,7 @@ static void sleep_until(uint64_t when_ns)
     }
 }
 
+/* Of all threads of this process, libdp's among them. */
 static double cpu_seconds(void)
 {
     struct timespec used;
@@ -47,6 +55,8 @@ static uint64_t scheduled_launches(const bench_t *bench)
     return stats.scheduled_launches;
 }
 
+/* Each rank keeps its own moments; the maxima over the ranks are taken behind the loop, so that the
+ * measurement sends nothing of its own between two operations. */
 static void measure(const bench_t *bench, uint64_t gap_ns, int iterations, int is_steady)
 {
     double *submits = calloc((size_t)iterations, sizeof(double));
@@ -91,6 +101,8 @@ static void measure(const bench_t *bench, uint64_t gap_ns, int iterations, int i
     free(ends);
 }
 
+/* Pauses of a loop that only communicates, of a short and a long computation, and of one so long
+ * that every thread has gone to sleep. At the end: what a job costs that does nothing. */
 void bench_latency(const bench_t *bench)
 {
     static const struct {

@@ -1,6 +1,8 @@
 /*
  * operations.c - the collectives that a sweep can measure: how to call them, which values they must
  * give, and how nccl-tests computes bus bandwidth from their time.
+ *
+ * sweep.c drives them by the table below and knows no collective by name.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,6 +32,9 @@ const bench_operation_t *bench_operation(bench_collective_t collective)
     return &operations[collective];
 }
 
+/* Bus bandwidth is what a perfect implementation would move over each rank's link, so that figures
+ * of different collectives and rank counts can be compared: an allreduce sends and receives each
+ * element but one rank's share twice, what has rows moves all rows but the rank's own. */
 double bench_bus_factor(bench_collective_t collective, int ranks)
 {
     const bench_operation_t *operation = &operations[collective];
@@ -46,6 +51,12 @@ int bench_pattern(size_t i, int rank)
     return (int)((i * 7 + (size_t)rank * 3) % 4);
 }
 
+/* Computes the value that element i of this rank's out must have, from the in of all ranks:
+ *
+ *     rows_out            row r came from rank r, which has it at its own place `at` in rows_in
+ *     neither             the root's, rank 0's
+ *     reduces             the sum over the ranks, of this rank's row where in has rows
+ */
 int bench_expected(const bench_t *bench, size_t i, size_t row)
 {
     const bench_operation_t *operation = &operations[bench->options.collective];
@@ -63,7 +74,8 @@ int bench_expected(const bench_t *bench, size_t i, size_t row)
 
 /* ---- Calls ---------------------------------------------------------------------------------- */
 
-/* A ring: sends to the next rank, receives from the one before. */
+/* A ring: sends to the next rank, receives from the one before. Neither call waits for the other
+ * rank, so all ranks may do the same in the same order and the ring does not stand still. */
 static void run_ring(const bench_t *bench, const char *name, const void *in, void *out,
                      size_t count, const dp_options_t *options)
 {

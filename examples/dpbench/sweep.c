@@ -1,5 +1,10 @@
 /*
  * sweep.c - one collective over a range of sizes, with the columns of nccl-tests.
+ *
+ * dpbench.c calls it where no other benchmark is asked for. Each size is run once with known
+ * values, which are checked, then some times for warmth, then as often as fits into a third of a
+ * second, each time behind a barrier: what is measured is the operation and not how far ranks have
+ * drifted apart.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +14,7 @@
 
 #define ROUND_NS 350000000ull /* what one size may take */
 
+/* dp.h has no such function: a program knows what it allocates. In the order of dp_dtype_t. */
 static size_t element_bytes(dp_dtype_t dtype)
 {
     static const size_t bytes[] = {1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8};
@@ -16,6 +22,8 @@ static size_t element_bytes(dp_dtype_t dtype)
     return bytes[dtype];
 }
 
+/* value: 0 to 3 (bench_pattern()), which every type holds exactly; the 16-bit floats by their bits.
+ */
 static void store(dp_dtype_t dtype, void *data, size_t i, int value)
 {
     static const uint16_t f16[] = {0x0000, 0x3c00, 0x4000, 0x4200}; /* 0 1 2 3 */
@@ -65,6 +73,7 @@ static size_t count_wrong(const bench_t *bench, const void *out, size_t count, s
     return wrong;
 }
 
+/* One half of a line: out of place, or in place. "n/a": the values were not checked. */
 static void print_side(double median_us, double p95_us, size_t bytes, double factor, size_t wrong,
                        int checked)
 {
@@ -97,6 +106,7 @@ static void measure(const bench_t *bench, size_t bytes, int in_place)
     if (operation->out_on_root && rank != 0) out_count = 0;
     for (int r = 0; r < size; r++)
         bench->counts[r] = count;
+    /* In place, a rank's own row lies where it belongs among all rows, as MPI and NCCL have it. */
     if (in_place && operation->rows_out) from = in + (size_t)rank * count * element;
     if (in_place && operation->rows_in) to = in + (size_t)rank * count * element;
     snprintf(name, sizeof(name), "bench.%zu.%d", bytes, in_place);
@@ -113,6 +123,8 @@ static void measure(const bench_t *bench, size_t bytes, int in_place)
         first = (double)(bench_now_ns() - begin);
     }
     bench_max(bench, &first, 1);
+    /* From the slowest rank's last warm-up, so all ranks make the same number of iterations. The
+     * 100 us are for the barrier. */
     if (o->iterations == 0 && first > 0.0) {
         double fit = (double)ROUND_NS / (first + 100000.0);
 
@@ -162,7 +174,7 @@ void bench_sweep(bench_t *bench)
         printf("   (bandwidths in GB/s)\n");
     }
     for (size_t bytes = o->min_bytes; bytes <= o->max_bytes; bytes *= o->factor) {
-        size_t whole = bytes / unit * unit;
+        size_t whole = bytes / unit * unit; /* whole rows of whole elements */
 
         if (whole == 0) continue;
         if (is_root) printf("%12zu %8zu", whole, whole / element);

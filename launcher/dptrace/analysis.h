@@ -46,7 +46,7 @@ typedef struct dp_bucket_stat {
     uint32_t tensors;
     uint64_t bytes;
     uint64_t last_submit_ns;   /* of all ranks */
-    uint64_t median_submit_ns; /* when the (upper) median rank had submitted all of it */
+    uint64_t median_submit_ns; /* when the (lower) median rank had submitted all of it */
     int32_t last_rank;         /* index; -1: unknown */
     int32_t seen;              /* ranks that submitted */
     uint64_t wire_ns;          /* the shortest over the ranks: others waited inside for peers */

@@ -121,6 +121,8 @@ static void write_event(const dp_timeline_t *timeline, const dp_timeline_event_t
     fputs("}}", file);
 }
 
+/* As in perfetto_write.c: an arrow through a bucket's events on each rank, and one through its wire
+ * events on all ranks. */
 static dp_status_t list_points(const dp_timeline_t *timeline, flow_point_t **points, size_t *count)
 {
     size_t room = 0;
@@ -150,6 +152,8 @@ static int same_flow(const flow_point_t *a, const flow_point_t *b)
     return a->bucket == b->bucket && a->rank == b->rank;
 }
 
+/* Points lie by flow and start: the first of a flow starts the arrow (s), the last ends it (f),
+ * those between pass it on (t). A flow of one point is no arrow. */
 static void write_flows(const dp_timeline_t *timeline, const flow_point_t *points, size_t count,
                         FILE *file, int *is_first)
 {

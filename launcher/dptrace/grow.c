@@ -6,6 +6,8 @@
 
 #include "launcher/dptrace/timeline.h"
 
+/* array points to the array's pointer, whatever its type: memcpy() reads and writes it without a
+ * cast that would break the rule on aliases. */
 int dp_grow(void *array, size_t count, size_t *room, size_t element_bytes)
 {
     void *old, *grown;

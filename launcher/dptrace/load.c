@@ -29,6 +29,9 @@ typedef struct clock_map {
     uint64_t error_ns;
 } clock_map_t;
 
+/* Ranks that share a kernel share CLOCK_MONOTONIC, so their times are comparable as they are.
+ * Between nodes CLOCK records give offsets; libdp records none, so the wall clocks' difference is
+ * used. */
 static dp_status_t map_clock(const dp_trace_file_t *file, const dp_trace_file_t *first,
                              clock_map_t *map)
 {
@@ -102,6 +105,7 @@ static agreed_t *find_agreed(agreed_t *list, size_t count, uint64_t id)
     return bsearch(&key, list, count, sizeof(*list), compare_agreed);
 }
 
+/* Sorted by request, so that SUBMIT and WAIT, which know only their request, find its bucket. */
 static dp_status_t list_agreed(const dp_trace_file_t *file, agreed_t **list, size_t *count)
 {
     size_t room = 0;
@@ -171,6 +175,8 @@ typedef struct loader {
     int32_t rank;
 } loader_t;
 
+/* Each recorder has a heap of names of its own; the timeline has one for all ranks. A name is
+ * looked up once per recorder. 0: no memory. */
 static int convert_name(loader_t *loader, uint32_t name, uint32_t *out)
 {
     char text[DP_TRACE_NAME_MAX + 1];
@@ -188,6 +194,8 @@ static int convert_name(loader_t *loader, uint32_t name, uint32_t *out)
     return 1;
 }
 
+/* Both ends are converted, not the duration: the clocks may drift within a long event, and the row
+ * below must not overlap the one that follows it. */
 static dp_status_t add_record(loader_t *loader, const dp_trace_event_t *from, uint8_t kind)
 {
     dp_timeline_event_t *event = dp_timeline_add_event(loader->timeline);
@@ -362,6 +370,7 @@ static dp_status_t check_job(const dp_timeline_t *timeline, const char *path,
     return DP_OK;
 }
 
+/* The first recorder stays open until the end: every other rank's clock is mapped to its clock. */
 dp_status_t dp_recorders_read(const char *path, int is_directory, dp_timeline_t *timeline,
                               dp_error_t *error)
 {
@@ -400,6 +409,7 @@ dp_status_t dp_recorders_read(const char *path, int is_directory, dp_timeline_t 
 
 /* ---- Either kind of input ------------------------------------------------------------------- */
 
+/* Reads on until fread() gives less than asked for: the path may be a pipe, which has no size. */
 static dp_status_t read_whole(const char *path, uint8_t **data, size_t *bytes, dp_error_t *error)
 {
     FILE *file = fopen(path, "rbe");
@@ -433,6 +443,7 @@ static dp_status_t read_whole(const char *path, uint8_t **data, size_t *bytes, d
     return DP_OK;
 }
 
+/* The first bytes tell what the file is, not its name. */
 static dp_status_t load_file(const char *path, dp_timeline_t *timeline, dp_error_t *error)
 {
     uint64_t magic = 0;

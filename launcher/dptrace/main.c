@@ -60,6 +60,7 @@ static int ends_with(const char *text, const char *end)
     return length >= tail && strcmp(text + length - tail, end) == 0;
 }
 
+/* dprun --timeline runs this when the job has ended. */
 static int run_merge(const arguments_t *arguments)
 {
     const char *path = arguments->output;
@@ -192,6 +193,8 @@ done:
 
 /* ---- info ----------------------------------------------------------------------------------- */
 
+/* What can be said of a recording without an analysis; the first thing to look at when a report
+ * looks odd. */
 static int run_info(const arguments_t *arguments)
 {
     dp_timeline_t timeline;

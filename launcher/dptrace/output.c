@@ -38,6 +38,9 @@ dp_status_t dp_file_open(const char *path, dp_whole_file_t *output, dp_error_t *
     return DP_ERR_SYSTEM;
 }
 
+/* Takes the writer's status and returns the first failure of all: the writer's, the stream's, that
+ * of close(), which is where a full disk may show, or the rename's. Only after all of these is the
+ * file in its place. */
 dp_status_t dp_file_close(dp_whole_file_t *output, dp_status_t status, dp_error_t *error)
 {
     int bad = fflush(output->file) != 0 || ferror(output->file);
@@ -63,6 +66,7 @@ dp_status_t dp_file_close(dp_whole_file_t *output, dp_status_t status, dp_error_
     return status;
 }
 
+/* Names come from the program and may hold anything. */
 void dp_json_string(FILE *file, const char *text)
 {
     fputc('"', file);

@@ -83,6 +83,8 @@ static uint32_t intern_string(parser_t *parser, const char *text)
 
 /* ---- Tracks and sequences ------------------------------------------------------------------- */
 
+/* Ids are of a sequence, and start anew when its state is cleared: so a generation is part of the
+ * key, and old names need not be removed. IID_MAX keeps the two apart. */
 static uint64_t name_key(const sequence_t *sequence, uint64_t iid)
 {
     return sequence->generation << 24 | iid;
@@ -115,6 +117,7 @@ static int grow_names(parser_t *parser)
     return 1;
 }
 
+/* The slot of a track, or the empty one where it belongs. The table is never full. */
 static uint32_t *track_slot(const parser_t *parser, uint64_t uuid)
 {
     uint64_t at = (uuid * 0x9e3779b97f4a7c15ull) >> 20;
@@ -198,6 +201,8 @@ static uint32_t get_name(const parser_t *parser, const sequence_t *sequence, uin
     return name_slot(parser->names, parser->name_room, name_key(sequence, iid))->string;
 }
 
+/* Ids are taken from the file and not assumed to be the writer's: categories and annotations are
+ * told by their names, so a file of another version of dptrace is still read. */
 static void read_interned(parser_t *parser, sequence_t *sequence, const uint8_t *data, size_t bytes)
 {
     dp_proto_reader_t list, entry;
@@ -269,6 +274,7 @@ static void read_note(parser_t *parser, const sequence_t *sequence, const uint8_
     if (note == DP_NOTE_HOST) memcpy(decoded->host, text, sizeof(text));
 }
 
+/* Fields may come in any order, so nothing is done before all of the event has been read. */
 static void decode_event(parser_t *parser, const sequence_t *sequence, const uint8_t *data,
                          size_t bytes, decoded_t *decoded)
 {
@@ -365,6 +371,8 @@ static void add_event(parser_t *parser, const sequence_t *sequence, const decode
         track->open[track->depth++] = parser->timeline->event_count - 1;
 }
 
+/* The file may come from anywhere: times and ids beyond what a recorder can write are refused
+ * before they are used as indices or added up. */
 static void read_event(parser_t *parser, sequence_t *sequence, const uint8_t *data, size_t bytes,
                        uint64_t time_ns)
 {
@@ -394,6 +402,8 @@ static void read_event(parser_t *parser, sequence_t *sequence, const uint8_t *da
     }
 }
 
+/* A track or a name must be known before the event that uses it, though it may stand behind it in
+ * the packet. */
 static void read_packet(parser_t *parser, const uint8_t *data, size_t bytes)
 {
     dp_proto_reader_t reader;

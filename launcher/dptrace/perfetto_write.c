@@ -62,6 +62,7 @@ static void emit_packet(writer_t *writer, uint32_t flags)
     dp_proto_clear(&writer->packet);
 }
 
+/* Names that the event uses for the first time travel in its own packet. */
 static void emit_event(writer_t *writer, uint64_t time_ns)
 {
     dp_proto_uint(&writer->packet, PACKET_TIMESTAMP, writer->timeline->origin_ns + time_ns);
@@ -212,6 +213,7 @@ static void write_name(writer_t *writer, const dp_timeline_event_t *event)
     dp_proto_uint(&writer->event, EVENT_NAME_IID, event->name);
 }
 
+/* Fields that are 0 are left out, and the reader takes what is missing for 0. */
 static void write_notes(writer_t *writer, const dp_timeline_event_t *event)
 {
     if (event->bucket != 0) note_uint(writer, DP_NOTE_BUCKET, event->bucket);
@@ -273,6 +275,8 @@ static void write_end(writer_t *writer, uint32_t row, uint64_t time_ns)
     emit_event(writer, time_ns);
 }
 
+/* Events lie by start, longest first. Before an event begins, those that have ended are closed, the
+ * innermost first; the stack holds the ends of the open ones. */
 static void write_row_events(writer_t *writer, uint32_t index)
 {
     const dp_timeline_row_t *row = &writer->timeline->rows[index];
@@ -300,6 +304,8 @@ static void write_row_events(writer_t *writer, uint32_t index)
         write_end(writer, index, ends[--depth]);
 }
 
+/* All of a rank before the next one: a sequence of packets has its own interned names. Tracks come
+ * before their events, the recorder's facts before both. */
 dp_status_t dp_perfetto_write(const dp_timeline_t *timeline, FILE *file)
 {
     writer_t writer = {.timeline = timeline, .file = file};

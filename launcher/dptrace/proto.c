@@ -21,6 +21,8 @@ void dp_proto_clear(dp_proto_t *proto)
     proto->bytes = 0;
 }
 
+/* Room at the end. NULL: no memory, and the buffer stays failed, so a caller asks once at its end.
+ */
 static uint8_t *claim_bytes(dp_proto_t *proto, size_t bytes)
 {
     uint8_t *grown;
@@ -40,6 +42,8 @@ static uint8_t *claim_bytes(dp_proto_t *proto, size_t bytes)
     return proto->data + proto->bytes - bytes;
 }
 
+/* Seven bits a byte, the lowest first; the top bit says that more follow. Ten bytes hold 64 bits,
+ * and what is not used is given back. */
 void dp_proto_varint(dp_proto_t *proto, uint64_t value)
 {
     uint8_t *at = claim_bytes(proto, 10);
@@ -158,6 +162,8 @@ static uint64_t read_fixed(dp_proto_reader_t *reader, size_t bytes)
     return value;
 }
 
+/* Skips nothing: an unknown field is returned like any other, and the caller passes it by. Lengths
+ * are checked against what is left, not added to a position that could wrap. */
 int dp_proto_next(dp_proto_reader_t *reader)
 {
     uint64_t tag;

@@ -20,6 +20,7 @@ static double to_ms(double ns)
     return ns / 1e6;
 }
 
+/* By host name, which is all that a recording says of a node. */
 static size_t count_nodes(const dp_timeline_t *timeline)
 {
     size_t count = 0;
@@ -195,6 +196,8 @@ static int compare_advice(const void *a, const void *b)
     return (left->gain_ns < right->gain_ns) - (left->gain_ns > right->gain_ns);
 }
 
+/* Advice for every part that costs more than 1 % of a step, the most costly first. The gain is an
+ * upper bound: what the part costs now. */
 static size_t collect_advice(const dp_timeline_t *timeline, const dp_analysis_t *analysis,
                              advice_t list[5])
 {

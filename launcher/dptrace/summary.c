@@ -70,10 +70,13 @@ static dp_status_t summarise_steps(dp_analysis_t *out)
             out->step_ns += out->part[p];
         }
         out->peer_ns /= (double)count;
-        out->p50_ns = durations[(count - 1) / 2];
+        out->p50_ns = durations[(count - 1) / 2]; /* the lower median, as for lateness */
         out->p99_ns = durations[(size_t)((double)(count - 1) * 0.99 + 0.5)];
         out->transfer_ns = transfer / (double)cells;
     }
+    /* What a wait is explained by was not hidden behind compute; all other transfer was. The parts
+     * are one rank's and the transfer is the mean of all, so the ratio is kept within its bounds.
+     */
     out->exposed_ns = out->part[DP_PART_WIRE] + out->part[DP_PART_PACK];
     if (out->transfer_ns > 0) {
         out->hidden = 1 - out->exposed_ns / out->transfer_ns;
@@ -84,6 +87,7 @@ static dp_status_t summarise_steps(dp_analysis_t *out)
     return DP_OK;
 }
 
+/* A bucket gets another number in each step; first name, tensors and bytes tell which one it is. */
 static int compare_group_keys(const void *a, const void *b)
 {
     const dp_bucket_stat_t *left = *(void *const *)a;
@@ -135,6 +139,7 @@ static void fill_group(const dp_analysis_t *out, void *const *stats, size_t coun
         (ranks > 1 ? 2 * (ranks - 1) / ranks : 1) * (double)group->bytes / group->wire_ns;
 }
 
+/* Sorted by key, equal buckets lie side by side: each run of them becomes a group. */
 static dp_status_t group_buckets(dp_analysis_t *out)
 {
     size_t room = 0, count = out->bucket_count;
@@ -165,6 +170,7 @@ done:
 
 /* ---- Stragglers ----------------------------------------------------------------------------- */
 
+/* By what a rank costs the others in all: how often it is last, times how late it is then. */
 static int compare_stragglers(const void *a, const void *b)
 {
     const dp_straggler_t *left = a, *right = b;
@@ -213,6 +219,7 @@ static double *sum_spans(const dp_timeline_t *timeline)
     return sums;
 }
 
+/* A bucket that only one rank was seen to submit tells nothing about lateness (last_rank is -1). */
 static dp_status_t rank_stragglers(const dp_timeline_t *timeline, dp_analysis_t *out)
 {
     double *spans = sum_spans(timeline);

@@ -55,6 +55,7 @@ static uint32_t *find_slot(const dp_timeline_t *timeline, const char *text)
     }
 }
 
+/* At most half of the slots are taken, so a search ends soon. */
 static int grow_slots(dp_timeline_t *timeline)
 {
     size_t count = timeline->slot_count == 0 ? 1024 : timeline->slot_count * 2;
@@ -188,6 +189,8 @@ static int compare_ranks(const void *a, const void *b)
     return (left->rank > right->rank) - (left->rank < right->rank);
 }
 
+/* At the same start the longer event comes first, so it encloses the shorter. The last two keys
+ * make the order, and with it the output, the same on every run. */
 static int compare_times(const dp_timeline_event_t *left, const dp_timeline_event_t *right)
 {
     if (left->start_ns != right->start_ns) return left->start_ns < right->start_ns ? -1 : 1;
@@ -327,6 +330,8 @@ static dp_status_t cut_window(dp_timeline_t *timeline, const dp_step_window_t *w
     return DP_OK;
 }
 
+/* The first event of the job becomes time 0. origin_ns keeps what was taken off: a merged file that
+ * is read again has an origin already. */
 static void set_origin(dp_timeline_t *timeline)
 {
     uint64_t first = UINT64_MAX;
@@ -352,9 +357,18 @@ typedef struct open_row {
     uint32_t depth;
 } open_row_t;
 
+/* Spans, waits and the coordinator's work nest, as calls do. Of pack, wire and unpack an overlap is
+ * two buffers at the same time, which belong side by side. */
 static int may_nest(dp_row_class_t row_class)
 {
     return row_class <= DP_ROW_COMPUTE || row_class == DP_ROW_COORDINATOR;
+}
+
+/* Rows of the main lane and of the gather lane, whose tracks the recorder has apart. */
+static int is_data_plane(dp_row_class_t row_class)
+{
+    return row_class == DP_ROW_PACK || row_class == DP_ROW_WIRE || row_class == DP_ROW_UNPACK ||
+           row_class == DP_ROW_WAIT_RANK;
 }
 
 /* Takes the event in, unless it would overlap an open event of the row without lying inside it. */
@@ -369,6 +383,8 @@ static int row_accepts(open_row_t *open, const dp_timeline_event_t *event, dp_ro
     return may_nest(row_class) && open->depth < DEPTH_MAX && end <= open->ends[open->depth - 1];
 }
 
+/* Events come by rank and start. Each goes to the first row of its kind and lane that accepts it;
+ * if none does, a row is added. Rows of a rank lie together, from rank_first on. */
 static dp_status_t place_events(dp_timeline_t *timeline)
 {
     size_t rank_first = 0, open_room = 0;
@@ -383,7 +399,7 @@ static dp_status_t place_events(dp_timeline_t *timeline)
         size_t row;
 
         if (i > 0 && event->rank != event[-1].rank) rank_first = timeline->row_count;
-        if (row_class <= DP_ROW_COMPUTE) lane = event->lane;
+        if (row_class <= DP_ROW_COMPUTE || is_data_plane(row_class)) lane = event->lane;
         if (row_class == DP_ROW_COUNTER) lane = event->name;
         for (row = rank_first; row < timeline->row_count; row++) {
             const dp_timeline_row_t *at = &timeline->rows[row];
@@ -413,11 +429,16 @@ done:
     return status;
 }
 
+/* "submit, wait (thread 2) 3": the kind, the thread where there are several, the row of that kind.
+ * thread: which of the recorder's tracks with that kind, from 1. The data plane's first one is the
+ * main lane's, as the gather lane's are made later. */
 static void label_row(const dp_timeline_t *timeline, dp_timeline_row_t *row, int thread)
 {
     const char *name = dp_row_class_name(row->row_class);
 
-    if (row->row_class == DP_ROW_COUNTER) {
+    if (is_data_plane(row->row_class) && thread > 1) {
+        snprintf(row->label, sizeof(row->label), "gather lane: %s", name);
+    } else if (row->row_class == DP_ROW_COUNTER) {
         snprintf(row->label, sizeof(row->label), "%s", timeline->strings[row->lane]);
     } else if (row->row_class == DP_ROW_THREAD) {
         snprintf(row->label, sizeof(row->label), "submit, wait");
@@ -462,7 +483,8 @@ static dp_status_t sort_rows(dp_timeline_t *timeline)
         if (i == 0 || row->rank != row[-1].rank ||
             (row->row_class > DP_ROW_THREAD && row->row_class != row[-1].row_class)) {
             thread = 1;
-        } else if (row->row_class <= DP_ROW_COMPUTE && row->lane != row[-1].lane) {
+        } else if ((row->row_class <= DP_ROW_COMPUTE || is_data_plane(row->row_class)) &&
+                   row->lane != row[-1].lane) {
             thread++;
         }
         row->first = row->count = 0;
@@ -485,6 +507,8 @@ done:
     return status;
 }
 
+/* In this order: the window first, as all that follows costs time for each event; places before
+ * rows are sorted, as a row's place on the screen depends on which rows there are. */
 dp_status_t dp_timeline_finish(dp_timeline_t *timeline, const dp_step_window_t *window,
                                dp_error_t *error)
 {

@@ -62,7 +62,7 @@ typedef struct dp_timeline_rank {
 typedef struct dp_timeline_row {
     int32_t rank; /* index */
     dp_row_class_t row_class;
-    uint32_t lane;  /* STEPS, THREAD, COMPUTE: of the recorder; COUNTER: the name */
+    uint32_t lane;  /* COUNTER: the name; AGREE, COORDINATOR: 0; else the recorder's track */
     uint32_t sub;   /* overlapping events of one class go to further rows */
     uint32_t depth; /* deepest nesting + 1 */
     char label[80];

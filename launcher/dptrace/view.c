@@ -171,6 +171,8 @@ static void write_escaped(const char *text, FILE *file)
     }
 }
 
+/* The page has marks, @TITLE@ @STYLE@ @META@ @DATA@ @SCRIPT@, that are replaced while it is
+ * written, so no copy of the whole is made. */
 dp_status_t dp_view_write(const dp_timeline_t *timeline, const dp_analysis_t *analysis,
                           const char *what, FILE *file)
 {

@@ -43,7 +43,14 @@ static inline size_t dp_align_up(size_t value, size_t alignment)
     return (value + alignment - 1) & ~(alignment - 1);
 }
 
-size_t dp_dtype_bytes(dp_dtype_t dtype);        /* 0 for an unknown type */
+extern const uint8_t dp_dtype_byte_table[DP_DTYPE_COUNT + 1]; /* status.c; the last is 0 */
+
+/* 0 for an unknown type. Inline, as each operation asks some ten times. */
+static inline size_t dp_dtype_bytes(dp_dtype_t dtype)
+{
+    return dp_dtype_byte_table[(unsigned)dtype < DP_DTYPE_COUNT ? dtype : DP_DTYPE_COUNT];
+}
+
 int dp_dtype_is_float(dp_dtype_t dtype);        /* 16-bit types included */
 const char *dp_dtype_name(dp_dtype_t dtype);    /* "f32"; "unknown" */
 const char *dp_reduce_name(dp_reduce_t reduce); /* "sum"; "unknown" */

@@ -34,16 +34,6 @@ typedef struct dp_rendezvous_exchange {
     struct dp_rendezvous_exchange *next;
 } exchange_t;
 
-void dp_rendezvous_send_text(dp_rendezvous_peer_t *peer, enum dp_kv_type type, const char *text)
-{
-    uint8_t frame[DP_KV_FRAME_HEADER_BYTES + 2 + DP_KV_TEXT_MAX];
-    dp_writer_t writer;
-
-    dp_writer_init(&writer, frame, sizeof(frame));
-    dp_kv_text_write(&writer, type, text);
-    if (!writer.failed) bufferevent_write(peer->socket, frame, writer.bytes);
-}
-
 /* ---- Exchanges ------------------------------------------------------------------------------ */
 
 static void exchange_free(dp_rendezvous_t *rendezvous, exchange_t *exchange)
@@ -347,8 +337,7 @@ static void read_frames(dp_rendezvous_peer_t *peer)
 
 /* ---- Connections of ranks ------------------------------------------------------------------- */
 
-int dp_rendezvous_may_join(const dp_rendezvous_t *rendezvous, uint32_t rank, char *text,
-                           size_t room)
+static int may_join(const dp_rendezvous_t *rendezvous, uint32_t rank, char *text, size_t room)
 {
     const dp_rendezvous_rank_t *place;
 
@@ -388,7 +377,7 @@ static void on_rank_event(struct bufferevent *socket, short what, void *context)
     event_add(rendezvous->closed_timer, &patience);
 }
 
-void dp_rendezvous_join(dp_rendezvous_peer_t *peer, int rank)
+static void join(dp_rendezvous_peer_t *peer, int rank)
 {
     dp_rendezvous_t *rendezvous = peer->rendezvous;
 
@@ -417,6 +406,8 @@ static void on_closed_timer(evutil_socket_t fd, short what, void *context)
     }
 }
 
+static const dp_rendezvous_door_owner_t door_owner = {.may_join = may_join, .join = join};
+
 /* ---- Life ----------------------------------------------------------------------------------- */
 
 dp_status_t dp_rendezvous_create(struct event_base *base, int listener, int size,
@@ -435,8 +426,8 @@ dp_status_t dp_rendezvous_create(struct event_base *base, int listener, int size
     rendezvous->events = *events;
     rendezvous->ranks = calloc((size_t)size, sizeof(*rendezvous->ranks));
     rendezvous->closed_timer = event_new(base, -1, 0, on_closed_timer, rendezvous);
-    if (dp_rendezvous_door_open(rendezvous, listener) != 0 || rendezvous->ranks == NULL ||
-        rendezvous->closed_timer == NULL) {
+    if (dp_rendezvous_door_open(rendezvous, listener, &door_owner) != 0 ||
+        rendezvous->ranks == NULL || rendezvous->closed_timer == NULL) {
         dp_rendezvous_destroy(rendezvous);
         return dp_error_set(error, DP_ERR_NO_MEMORY, "out of memory");
     }

@@ -1,16 +1,16 @@
 /*
  * rendezvous_door.c - connections to the rendezvous until they have proven that they know the
- * job's secret, and the lines about those that did not.
+ * job's secret.
  *
  * Called by libevent and rendezvous.c, in the event loop's thread. It must not know what ranks
- * exchange.
+ * exchange: it asks its owner by callback whether a rank may join, and hands the connection over.
  *
  * Anybody who reaches the port may connect. So until a connection has proven itself, nothing but
  * one hello of fixed size is read from it, for a bounded time, on a bounded number of such
  * connections. Whatever is wrong with a connection costs that connection and one line, never the
  * job.
  *
- *     accept -> server hello (challenge) -> client hello (proof) -> welcome -> dp_rendezvous_join()
+ *     accept -> server hello (challenge) -> client hello (proof) -> welcome -> owner->join()
  *                                              |                       |
  *                                 wrong: one fixed text, close   no place: an ERROR, then close
  *
@@ -24,7 +24,6 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/tcp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,46 +36,9 @@
 #define UNPROVEN_MAX 64 /* on top of one per rank */
 #define ACCEPTS 16      /* in one turn of the loop */
 #define NO_FILES_US 20000
-#define REFUSED_MAX 20 /* lines; a port scan is not to flood the screen */
 #define BACKLOG 1024
 
-/* ---- Lines about refused connections -------------------------------------------------------- */
-
-void dp_rendezvous_refuse(dp_rendezvous_t *rendezvous, const char *origin, const char *format, ...)
-{
-    dp_rendezvous_door_t *door = &rendezvous->door;
-    const int most = REFUSED_MAX - !door->has_told_flood; /* one line is kept for a flood */
-    char reason[512];
-    char text[640];
-    va_list arguments;
-
-    door->refused++;
-    if (door->refused > most) return;
-    va_start(arguments, format);
-    vsnprintf(reason, sizeof(reason), format, arguments);
-    va_end(arguments);
-    snprintf(text, sizeof(text), "rendezvous: dropped %s: %s%s", origin, reason,
-             door->refused == most ? " (no more such lines)" : "");
-    rendezvous->events.refused(rendezvous->events.context, text);
-}
-
 /* ---- Ending a connection -------------------------------------------------------------------- */
-
-void dp_rendezvous_peer_close(dp_rendezvous_peer_t *peer)
-{
-    dp_rendezvous_t *rendezvous = peer->rendezvous;
-
-    if (peer->rank < 0) {
-        rendezvous->door.unproven--;
-        rendezvous->door.unproven_of[peer->source]--;
-    } else if (rendezvous->ranks[peer->rank].peer == peer) {
-        rendezvous->ranks[peer->rank].peer = NULL;
-    }
-    *peer->back = peer->next;
-    if (peer->next != NULL) peer->next->back = peer->back;
-    bufferevent_free(peer->socket);
-    free(peer);
-}
 
 /* Sends one of the fixed refusals, if the socket takes it at once, and closes: a stranger must not
  * be able to keep the connection by not reading. */
@@ -119,14 +81,14 @@ static void on_hello(struct bufferevent *socket, void *context)
         return;
     }
     bufferevent_write(socket, welcome, sizeof(welcome));
-    if (dp_rendezvous_may_join(rendezvous, rank, text, sizeof(text)) != 0) {
+    if (rendezvous->door.owner->may_join(rendezvous, rank, text, sizeof(text)) != 0) {
         dp_rendezvous_refuse(rendezvous, peer->address, "%s", text);
         dismiss(peer, text);
         return;
     }
     rendezvous->door.unproven--;
     rendezvous->door.unproven_of[peer->source]--;
-    dp_rendezvous_join(peer, (int)rank);
+    rendezvous->door.owner->join(peer, (int)rank);
 }
 
 static void on_drained(struct bufferevent *socket, void *context)
@@ -169,7 +131,7 @@ static int drop_unproven(dp_rendezvous_t *rendezvous)
     }
     if (oldest == NULL) return 0;
     /* Its line comes out whatever else was reported before. */
-    if (!door->has_told_flood) door->refused = dp_min(door->refused, REFUSED_MAX - 1);
+    if (!door->has_told_flood) door->refused = dp_min(door->refused, DP_RENDEZVOUS_REFUSED_MAX - 1);
     door->has_told_flood = 1;
     dp_rendezvous_refuse(rendezvous, oldest->address,
                          "a flood? %d connections without a proof, %d from there", door->unproven,
@@ -332,10 +294,12 @@ dp_status_t dp_rendezvous_listen(dp_kv_ticket_t *ticket, int *listener, dp_error
     return DP_OK;
 }
 
-int dp_rendezvous_door_open(dp_rendezvous_t *rendezvous, int listener)
+int dp_rendezvous_door_open(dp_rendezvous_t *rendezvous, int listener,
+                            const dp_rendezvous_door_owner_t *owner)
 {
     dp_rendezvous_door_t *door = &rendezvous->door;
 
+    door->owner = owner;
     door->listener = listener;
     door->incoming =
         event_new(rendezvous->base, listener, EV_READ | EV_PERSIST, on_incoming, rendezvous);

@@ -1,9 +1,10 @@
 /*
- * rendezvous_internal.h - what rendezvous.c (the exchanges of ranks that have proven themselves)
- * and rendezvous_door.c (connections until they have) share. Both run in one event loop's thread.
+ * rendezvous_internal.h - what rendezvous.c (the exchanges of ranks that have proven themselves),
+ * rendezvous_door.c (connections until they have) and rendezvous_peer.c (any connection) share. All
+ * run in one event loop's thread.
  *
  * A connection is made by the door and belongs to it while peer->rank is -1. With the proof it
- * becomes a rank's: dp_rendezvous_join() sets other callbacks, and the door forgets it.
+ * becomes a rank's: the owner's join() sets other callbacks, and the door forgets it.
  */
 #ifndef DP_BASE_RENDEZVOUS_INTERNAL_H
 #define DP_BASE_RENDEZVOUS_INTERNAL_H
@@ -40,12 +41,23 @@ typedef struct dp_rendezvous_rank {
     int is_closed;                     /* its connection is gone, its process' end not reported */
 } dp_rendezvous_rank_t;
 
+/* rendezvous.c, as the door sees it. */
+typedef struct dp_rendezvous_door_owner {
+    /* 0: the rank of a proof may join; -1 with the reason in text. */
+    int (*may_join)(const dp_rendezvous_t *rendezvous, uint32_t rank, char *text, size_t room);
+    /* The connection is this rank's from now on. Reads what has arrived, which may close it. */
+    void (*join)(dp_rendezvous_peer_t *peer, int rank);
+} dp_rendezvous_door_owner_t;
+
+#define DP_RENDEZVOUS_REFUSED_MAX 20 /* lines; a port scan is not to flood the screen */
+
 /* Where connections arrive, and those that have proven nothing. */
 typedef struct dp_rendezvous_door {
-    int listener;           /* -1: closed */
-    struct event *incoming; /* at the listener */
-    struct event *retry;    /* no descriptor was free: looks again later */
-    int unproven;           /* connections */
+    const dp_rendezvous_door_owner_t *owner; /* borrowed */
+    int listener;                            /* -1: closed */
+    struct event *incoming;                  /* at the listener */
+    struct event *retry;                     /* no descriptor was free: looks again later */
+    int unproven;                            /* connections */
     int unproven_of[DP_RENDEZVOUS_SOURCES];
     int refused; /* connections dropped so far */
     int has_told_flood;
@@ -64,25 +76,21 @@ struct dp_rendezvous {
     struct dp_rendezvous_exchange *exchanges;
 };
 
-/* ---- rendezvous.c --------------------------------------------------------------------------- */
+/* ---- rendezvous_peer.c ---------------------------------------------------------------------- */
 
-/* 0: the rank of a proof may join; -1 with the reason in text. */
-int dp_rendezvous_may_join(const dp_rendezvous_t *rendezvous, uint32_t rank, char *text,
-                           size_t room);
-/* The connection is this rank's from now on. Reads what has arrived, which may close it. */
-void dp_rendezvous_join(dp_rendezvous_peer_t *peer, int rank);
 /* Queues an ERROR or LATE. */
 void dp_rendezvous_send_text(dp_rendezvous_peer_t *peer, enum dp_kv_type type, const char *text);
-
-/* ---- rendezvous_door.c ---------------------------------------------------------------------- */
-
-/* Accepts on listener, which is taken, from now on. 0, or -1: no memory; close the door then. */
-int dp_rendezvous_door_open(dp_rendezvous_t *rendezvous, int listener);
-void dp_rendezvous_door_close(dp_rendezvous_door_t *door); /* again is fine */
 /* Closes a connection of either kind and frees it. */
 void dp_rendezvous_peer_close(dp_rendezvous_peer_t *peer);
 /* Reports a dropped connection by one line; after many, no more. */
 void dp_rendezvous_refuse(dp_rendezvous_t *rendezvous, const char *origin, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+
+/* ---- rendezvous_door.c ---------------------------------------------------------------------- */
+
+/* Accepts on listener, which is taken, from now on. 0, or -1: no memory; close the door then. */
+int dp_rendezvous_door_open(dp_rendezvous_t *rendezvous, int listener,
+                            const dp_rendezvous_door_owner_t *owner);
+void dp_rendezvous_door_close(dp_rendezvous_door_t *door); /* again is fine */
 
 #endif

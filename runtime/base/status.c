@@ -51,31 +51,10 @@ const char *dp_status_string(dp_status_t status)
     return "unknown status";
 }
 
-size_t dp_dtype_bytes(dp_dtype_t dtype)
-{
-    switch (dtype) {
-    case DP_U8:
-    case DP_I8:
-    case DP_BOOL:
-        return 1;
-    case DP_U16:
-    case DP_I16:
-    case DP_F16:
-    case DP_BF16:
-        return 2;
-    case DP_I32:
-    case DP_U32:
-    case DP_F32:
-        return 4;
-    case DP_I64:
-    case DP_U64:
-    case DP_F64:
-        return 8;
-    case DP_DTYPE_COUNT:
-        break;
-    }
-    return 0;
-}
+const uint8_t dp_dtype_byte_table[DP_DTYPE_COUNT + 1] = {
+    [DP_U8] = 1,  [DP_I8] = 1,   [DP_BOOL] = 1, [DP_U16] = 2, [DP_I16] = 2,
+    [DP_F16] = 2, [DP_BF16] = 2, [DP_I32] = 4,  [DP_U32] = 4, [DP_F32] = 4,
+    [DP_I64] = 8, [DP_U64] = 8,  [DP_F64] = 8};
 
 int dp_dtype_is_float(dp_dtype_t dtype)
 {

@@ -196,6 +196,18 @@ static dp_status_t cuda_decide(dp_stream_t *stream, dp_figures_t *figures, doubl
     return status;
 }
 
+static dp_status_t cuda_add_figures(dp_stream_t *stream, dp_figures_t *into, dp_figures_t *from)
+{
+    cuda_device_t *device = stream->device;
+    int back;
+    dp_status_t status = dp_cuda_visit(device, &back);
+
+    if (status == DP_OK)
+        status = DP_CUDA(device, dp_cuda_figures_merge(into, from, stream->native));
+    dp_cuda_leave(device, back);
+    return status;
+}
+
 static const uint32_t *cuda_skip_flag(dp_device_t *self)
 {
     return dp_cuda_of(self)->skip;
@@ -258,7 +270,9 @@ static const dp_device_ops_t cuda_ops = {
     .abort = cuda_abort,
     .skip_flag = cuda_skip_flag,
     .decide = cuda_decide,
+    .add_figures = cuda_add_figures,
     .health = cuda_health,
+    .stream_branch = dp_cuda_stream_branch,
     .settle = dp_cuda_completion_drain,
     .synchronize = cuda_synchronize,
     .enter = cuda_visit,
@@ -327,7 +341,7 @@ static dp_status_t prepare_device(cuda_device_t *device)
     status = DP_CUDA(device, dp_cuda_kernels_preload());
     if (status == DP_OK) status = make_clock(device);
     if (status == DP_OK) status = dp_cuda_clock_start(device);
-    if (status == DP_OK) status = dp_cuda_completion_start(device);
+    if (status == DP_OK) status = dp_cuda_completion_start(&device->completions[0]);
     return status;
 }
 
@@ -349,7 +363,7 @@ dp_status_t dp_device_cuda_create(const dp_device_options_t *options, const dp_l
     device->driver = driver;
     device->ordinal = ordinal;
     device->spin_ns = options->spin_ns;
-    device->tail = &device->head;
+    dp_cuda_completion_init(device);
     pthread_mutex_init(&device->lock, NULL);
     pthread_cond_init(&device->change, NULL);
     status = prepare_device(device);

@@ -1,10 +1,11 @@
 /*
- * cuda_completion.c - a thread that runs functions once a stream has reached them: tallies, stamps,
+ * cuda_completion.c - threads that run functions once a stream has reached them: tallies, stamps,
  * calls. Items are pushed by threads of the data plane.
  *
- * The thread takes items in the order they were pushed and waits for each one's event, whatever
+ * A thread takes items in the order they were pushed and waits for each one's event, whatever
  * stream it is on, so a function sees everything that was pushed before it. That order is the order
- * of the launches, in which streams advance anyway. cudaLaunchHostFunc() would be simpler, but it
+ * of the launches, in which streams advance anyway. Streams of the gather lane advance by
+ * themselves, so their items go to a second thread. cudaLaunchHostFunc() would be simpler, but it
  * holds up the stream and forbids CUDA calls.
  *
  * A stamp counts from a base: a moment known by the device's and the host's clock. The base is
@@ -76,8 +77,8 @@ dp_status_t dp_cuda_item_push(dp_stream_t *stream, cuda_item_t *item)
     item->stream = stream;
     item->next = NULL;
     pthread_mutex_lock(&device->lock);
-    *device->tail = item;
-    device->tail = &item->next;
+    *stream->completion->tail = item;
+    stream->completion->tail = &item->next;
     stream->pending++;
     device->pending++;
     pthread_cond_broadcast(&device->change);
@@ -236,13 +237,14 @@ static uint64_t thread_cpu_ns(void)
 
 static void *worker_main(void *argument)
 {
-    cuda_device_t *device = argument;
+    cuda_completion_t *completion = argument;
+    cuda_device_t *device = completion->device;
 
     pthread_setname_np(pthread_self(), "dp completion");
     (void)dp_cuda_enter(device); /* what fails here fails again with the first item */
     pthread_mutex_lock(&device->lock);
     for (;;) {
-        cuda_item_t *item = device->head;
+        cuda_item_t *item = completion->head;
         dp_stream_t *stream;
 
         if (item == NULL && device->is_stopping) break;
@@ -250,12 +252,12 @@ static void *worker_main(void *argument)
             pthread_cond_wait(&device->change, &device->lock);
             continue;
         }
-        device->head = item->next;
-        if (device->head == NULL) device->tail = &device->head;
+        completion->head = item->next;
+        if (completion->head == NULL) completion->tail = &completion->head;
         pthread_mutex_unlock(&device->lock);
         stream = item->stream;
         run_item(device, item);
-        atomic_store_explicit(&device->final_cpu_ns, thread_cpu_ns(), memory_order_relaxed);
+        atomic_store_explicit(&completion->final_cpu_ns, thread_cpu_ns(), memory_order_relaxed);
         pthread_mutex_lock(&device->lock);
         give_back_locked(device, item);
         stream->pending--;
@@ -278,25 +280,48 @@ void dp_cuda_completion_drain(dp_device_t *self)
 
 uint64_t dp_cuda_completion_cpu_ns(cuda_device_t *device)
 {
-    return atomic_load_explicit(&device->final_cpu_ns, memory_order_relaxed);
+    uint64_t sum_ns = 0;
+
+    for (int i = 0; i < CUDA_COMPLETIONS; i++) {
+        sum_ns += atomic_load_explicit(&device->completions[i].final_cpu_ns, memory_order_relaxed);
+    }
+    return sum_ns;
+}
+
+void dp_cuda_completion_init(cuda_device_t *device)
+{
+    for (int i = 0; i < CUDA_COMPLETIONS; i++) {
+        device->completions[i].device = device;
+        device->completions[i].tail = &device->completions[i].head;
+    }
 }
 
 /* With all signals blocked, so that they reach the program's own threads. */
-dp_status_t dp_cuda_completion_start(cuda_device_t *device)
+dp_status_t dp_cuda_completion_start(cuda_completion_t *completion)
 {
+    const cuda_device_t *device = completion->device;
     sigset_t all, kept;
     int code;
 
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &kept);
-    code = pthread_create(&device->worker, NULL, worker_main, device);
+    code = pthread_create(&completion->worker, NULL, worker_main, completion);
     pthread_sigmask(SIG_SETMASK, &kept, NULL);
     if (code != 0) {
         dp_log_error(device->log, "completion thread: no thread: %s", strerror(code));
         return DP_ERR_SYSTEM;
     }
-    device->is_started = 1;
+    completion->is_started = 1;
     return DP_OK;
+}
+
+dp_status_t dp_cuda_stream_branch(dp_stream_t *stream)
+{
+    cuda_completion_t *second = &stream->device->completions[1];
+    dp_status_t status = second->is_started ? DP_OK : dp_cuda_completion_start(second);
+
+    if (status == DP_OK) stream->completion = second;
+    return status;
 }
 
 static void free_items(cuda_item_t *item)
@@ -312,13 +337,12 @@ static void free_items(cuda_item_t *item)
 
 void dp_cuda_completion_stop(cuda_device_t *device)
 {
-    if (device->is_started) {
-        pthread_mutex_lock(&device->lock);
-        device->is_stopping = 1;
-        pthread_cond_broadcast(&device->change);
-        pthread_mutex_unlock(&device->lock);
-        pthread_join(device->worker, NULL);
-    }
+    pthread_mutex_lock(&device->lock);
+    device->is_stopping = 1;
+    pthread_cond_broadcast(&device->change);
+    pthread_mutex_unlock(&device->lock);
+    for (int i = 0; i < CUDA_COMPLETIONS; i++)
+        if (device->completions[i].is_started) pthread_join(device->completions[i].worker, NULL);
     free_items(device->spare);
     free_items(device->spare_timed);
 }

@@ -4,7 +4,7 @@
  *     cuda.c             the device as an ops table, its memory, the skip flag, its life
  *     cuda_stream.c      streams and events
  *     cuda_work.c        casts, fills and copies that are enqueued on a stream
- *     cuda_completion.c  the thread that runs functions once a stream has reached them
+ *     cuda_completion.c  the threads that run functions once a stream has reached them
  *     cuda_call.c        errors, the device that is current in a thread, waiting for an event
  */
 #ifndef DP_DEVICE_CUDA_INTERNAL_H
@@ -21,7 +21,10 @@
 #define CUDA_BATCH 256u /* pieces of one launch */
 #define CUDA_RING 8u    /* batches of a stream under way that need memory of their own */
 
+#define CUDA_COMPLETIONS 2 /* of the main streams, and of those that have branched off */
+
 typedef struct cuda_device cuda_device_t;
+typedef struct cuda_completion cuda_completion_t;
 
 struct dp_event {
     cuda_device_t *device; /* borrowed */
@@ -39,9 +42,10 @@ typedef struct cuda_batch {
 struct dp_stream {
     cuda_device_t *device; /* borrowed */
     cudaStream_t native;
-    char name[16];  /* as profilers show it */
-    int is_adopted; /* the program's: no work of ours but events */
-    size_t pending; /* guarded by the device's lock: items not yet run */
+    char name[16];                 /* as profilers show it */
+    int is_adopted;                /* the program's: no work of ours but events */
+    cuda_completion_t *completion; /* that runs its functions */
+    size_t pending;                /* guarded by the device's lock: items not yet run */
     /* data-plane thread only */
     unsigned char *host, *memory; /* of all batches */
     unsigned next_batch;
@@ -50,7 +54,7 @@ struct dp_stream {
 
 typedef enum cuda_item_kind { ITEM_CALL, ITEM_TALLIES, ITEM_STAMP } cuda_item_kind_t;
 
-/* What the completion thread does once the stream has come to the event. */
+/* What a completion thread does once the stream has come to the event. */
 typedef struct cuda_item {
     struct cuda_item *next;
     cuda_item_kind_t kind;
@@ -62,6 +66,15 @@ typedef struct cuda_item {
     uint64_t *ns;
     unsigned base; /* which of the device's two bases the stamp counts from */
 } cuda_item_t;
+
+/* Functions that run one after the other, and the thread that runs them. */
+struct cuda_completion {
+    cuda_device_t *device;
+    pthread_t worker;
+    int is_started;                /* data-plane thread only, as is the device's end */
+    _Atomic uint64_t final_cpu_ns; /* of the thread */
+    cuda_item_t *head, **tail;     /* guarded by the device's lock */
+};
 
 /* A moment known by the device's clock and by the host's. */
 typedef struct cuda_base {
@@ -86,13 +99,10 @@ struct cuda_device {
     char about[160];
     uint32_t *skip;          /* a flag, pinned and mapped: one address for host and device */
     _Atomic int is_unloaded; /* CUDA, as the process ends */
-    pthread_t worker;
-    int is_started;
-    _Atomic uint64_t final_cpu_ns;
+    cuda_completion_t completions[CUDA_COMPLETIONS];
     pthread_mutex_t lock;
     pthread_cond_t change; /* something was queued, or is over */
     /* guarded by lock */
-    cuda_item_t *head, **tail;
     cuda_item_t *spare, *spare_timed;
     size_t pending; /* items not yet run */
     int is_stopping;
@@ -173,10 +183,14 @@ dp_status_t dp_cuda_item_alloc(cuda_device_t *device, int is_timed, cuda_item_t 
 void dp_cuda_item_free(cuda_device_t *device, cuda_item_t *item);
 dp_status_t dp_cuda_item_push(dp_stream_t *stream, cuda_item_t *item);
 
+/* The stream's items go to the second completion thread, which starts when first needed. */
+dp_status_t dp_cuda_stream_branch(dp_stream_t *stream);
+
 /* Takes the first base, which may wait for a moment. */
 dp_status_t dp_cuda_clock_start(cuda_device_t *device);
 
-dp_status_t dp_cuda_completion_start(cuda_device_t *device);
+void dp_cuda_completion_init(cuda_device_t *device);
+dp_status_t dp_cuda_completion_start(cuda_completion_t *completion);
 void dp_cuda_completion_stop(cuda_device_t *device);
 void dp_cuda_completion_drain(dp_device_t *self);
 uint64_t dp_cuda_completion_cpu_ns(cuda_device_t *device);

@@ -82,6 +82,7 @@ dp_status_t dp_cuda_stream_create(dp_device_t *self, const char *name, dp_stream
 
     if (stream == NULL) return DP_ERR_NO_MEMORY;
     stream->device = device;
+    stream->completion = &device->completions[0];
     snprintf(stream->name, sizeof(stream->name), "dp %.12s", name);
     status = dp_cuda_enter(device);
     if (status == DP_OK) {
@@ -112,6 +113,7 @@ dp_status_t dp_cuda_stream_adopt(dp_device_t *self, void *native, dp_stream_t **
     stream = calloc(1, sizeof(*stream));
     if (stream == NULL) return DP_ERR_NO_MEMORY;
     stream->device = device;
+    stream->completion = &device->completions[0];
     stream->native = (cudaStream_t)native;
     stream->is_adopted = 1;
     *out = stream;

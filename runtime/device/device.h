@@ -54,16 +54,24 @@ typedef struct dp_device_ops {
     /* Later work of the stream starts after the event's latest record. */
     dp_status_t (*stream_wait)(dp_stream_t *stream, dp_event_t *event);
     /* Runs fn(argument) in stream order. Both are borrowed until then. Asynchronous: on a thread of
-     * the device's own, once the stream has come here; functions of all streams run one after the
-     * other in the order they were given, and the stream does not wait for them. They run in any
+     * the device's own, once the stream has come here; functions of all streams, but those that
+     * have branched off, run one after the other in the order they were given, and the stream does
+     * not wait for them. They run in any
      * case, after a failure of the device too: then health() says so. */
     dp_status_t (*call)(dp_stream_t *stream, dp_work_size_t size, dp_work_fn fn, void *argument);
     /* CPU time of the device's own threads so far, ns. */
     uint64_t (*cpu_ns)(const dp_device_t *self);
     void (*destroy)(dp_device_t *self);
 
-    /* Of asynchronous devices only. The first four enqueue on the stream and return; from a thread
-     * of the data plane. They wait at most for what was enqueued before. */
+    /* Of asynchronous devices only. */
+
+    /* Functions given to call() on this stream, tallies and stamps get an order and a thread of
+     * their own, with those of other such streams: they do not wait for the device to reach what
+     * the rest were given for. Before the stream's first work, from a data-plane thread. */
+    dp_status_t (*stream_branch)(dp_stream_t *stream);
+
+    /* The next four enqueue on the stream and return; from a thread of the data plane. They wait at
+     * most for what was enqueued before. */
 
     /* dp_kernel_cast() on the device. Arguments are copied. Tallies are in host memory, borrowed
      * and added to before any call() runs that is given later; in stream order all of them are
@@ -104,6 +112,9 @@ typedef struct dp_device_ops {
      * too. */
     dp_status_t (*decide)(dp_stream_t *stream, dp_figures_t *figures, double clip_norm,
                           int is_failed);
+    /* Adds the sums of one to those of another, and clears the former. Both in memory from alloc();
+     * any thread; streams of the program's too. */
+    dp_status_t (*add_figures)(dp_stream_t *stream, dp_figures_t *into, dp_figures_t *from);
     /* DP_OK, or the failure after which the device does nothing more. Any thread. */
     dp_status_t (*health)(dp_device_t *self, dp_error_t *error);
     /* Waits until all functions given to call() so far have run, and tallies and stamps are

@@ -1,5 +1,5 @@
 /*
- * engine.c - what all engines have in common: names and the end.
+ * engine.c - what all engines have in common: names, lanes and the end.
  */
 #include "runtime/engine/engine.h"
 
@@ -27,6 +27,13 @@ const char *dp_collective_name(dp_collective_t collective)
     };
 
     return (unsigned)collective < DP_COLLECTIVE_COUNT ? names[collective] : "unknown";
+}
+
+dp_lane_t dp_lane_of(dp_collective_t collective)
+{
+    return collective == DP_COLLECTIVE_ALLGATHER || collective == DP_COLLECTIVE_BROADCAST
+               ? DP_LANE_GATHER
+               : DP_LANE_MAIN;
 }
 
 void dp_engine_destroy(dp_engine_t *engine)

@@ -2,10 +2,11 @@
  * engine.h - collectives, enqueued on a device stream and completed in stream order: the table that
  * the CPU engine (cpu/), the NCCL engine (nccl/) and the emulated one (emulated/) fill in.
  *
- * The pipeline calls it. Every rank enqueues the operations of a group in the same order, and
- * operations of overlapping groups in one global order; the coordinator sees to that. An engine
- * owns the memory it can reduce in: fused buffers and dp_alloc() come from it. It must not know how
- * the ranks agreed on the order.
+ * The pipeline calls it. Operations travel in two lanes. In each lane every rank enqueues the
+ * operations of a group in the same order, and operations of overlapping groups in one global
+ * order; the coordinator sees to that. Between the lanes there is no order: an operation never
+ * waits for one of the other lane, on any rank. An engine owns the memory it can reduce in: fused
+ * buffers and dp_alloc() come from it. It must not know how the ranks agreed on the order.
  */
 #ifndef DP_ENGINE_H
 #define DP_ENGINE_H
@@ -44,6 +45,17 @@ typedef enum dp_collective {
 } dp_collective_t;
 
 const char *dp_collective_name(dp_collective_t collective); /* "allreduce" */
+
+/* A gather that queued behind a large reduction would keep the program waiting for weights that
+ * need no reduction. */
+typedef enum dp_lane {
+    DP_LANE_MAIN = 0,   /* everything, as long as a group has no gather lane */
+    DP_LANE_GATHER = 1, /* its broadcasts and allgathers, once it has one */
+    DP_LANE_COUNT = 2
+} dp_lane_t;
+
+/* Where a collective travels in a group that has a gather lane. */
+dp_lane_t dp_lane_of(dp_collective_t collective);
 
 /*
  * One tensor, or a part of one, inside an operation. Parts start at a multiple of DP_TALLY_BLOCK
@@ -89,6 +101,7 @@ typedef struct dp_engine_exchange {
 
 typedef struct dp_engine_op {
     dp_engine_group_t *group; /* NULL: the world */
+    dp_lane_t lane;           /* equal on all its ranks */
     dp_collective_t collective;
     dp_dtype_t dtype;
     dp_reduce_t reduce;
@@ -126,6 +139,9 @@ typedef struct dp_engine_members {
     const char *name; /* for texts; copied */
 } dp_engine_members_t;
 
+#define DP_ENGINE_WORKS (-1) /* the operation waits for nobody */
+#define DP_ENGINE_RESTS (-2) /* there is none */
+
 typedef struct dp_engine_ops {
     const char *name; /* "cpu", "nccl" */
     int compresses; /* 1: handles op.wire itself; 0: fused buffers hold the wire type, pack casts */
@@ -145,17 +161,24 @@ typedef struct dp_engine_ops {
      * only, as is the next. */
     dp_status_t (*group_create)(dp_engine_t *self, const dp_engine_members_t *members,
                                 dp_engine_group_t **group, dp_error_t *error);
-    /* Once a barrier of the group, its last operation, is over; or after a failure that ended the
-     * engine. Groups that are left go with destroy. NULL is fine. */
+    /* The next operations of the group (NULL: the world) may come in its gather lane, in which no
+     * operation comes before. All its ranks call this at one place of the order of the main lane,
+     * so that they can make what they share. Data-plane thread only. NULL: it needs no preparation.
+     */
+    dp_status_t (*open_gather_lane)(dp_engine_t *self, dp_engine_group_t *group, dp_error_t *error);
+    /* Once a barrier of the group, the last operation of both lanes, is over; or after a failure
+     * that ended the engine. Groups that are left go with destroy. NULL is fine. */
     void (*group_destroy)(dp_engine_t *self, dp_engine_group_t *group);
-    /* Enqueues; op is borrowed until the stream has passed it. Data-plane thread only. */
+    /* Enqueues; op is borrowed until the stream has passed it. One data-plane thread per lane; on
+     * an asynchronous device one for both, in one order on all ranks. */
     dp_status_t (*enqueue)(dp_engine_t *self, dp_stream_t *stream, dp_work_size_t size,
                            dp_engine_op_t *op);
     /* Makes running and later operations fail with this, soon. Any thread, any number of times. */
     void (*abort)(dp_engine_t *self, dp_status_t status, const char *text);
-    /* Counts what the engine does, so that standing still can be told from taking long; *awaits:
-     * the rank of the world it waits for, -1: for none. Any thread. NULL: it does not know. */
-    uint64_t (*moves)(const dp_engine_t *self, int *awaits);
+    /* Counts what the engine does in a lane, so that standing still can be told from taking long.
+     * *awaits: the rank of the world that the lane's operation waits for, DP_ENGINE_WORKS or
+     * DP_ENGINE_RESTS. Any thread. NULL: it does not know. */
+    uint64_t (*moves)(const dp_engine_t *self, dp_lane_t lane, int *awaits);
     /* After abort or after all operations are done. */
     void (*destroy)(dp_engine_t *self);
 } dp_engine_ops_t;

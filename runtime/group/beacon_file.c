@@ -292,14 +292,14 @@ static dp_status_t replace(int directory_fd, const char *directory, const char *
 static dp_status_t lock_directory(int fd, const char *directory, uint64_t deadline_ns,
                                   dp_error_t *error)
 {
-    const struct timespec nap = {0, LOCK_WAIT_NS};
+    const struct timespec pause = {0, LOCK_WAIT_NS};
 
     while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
         if (dp_now_ns() > deadline_ns || (errno != EWOULDBLOCK && errno != EINTR)) {
             return dp_error_set(error, DP_ERR_TIMEOUT, "%s: its lock: %s", directory,
                                 strerror(errno));
         }
-        nanosleep(&nap, NULL);
+        nanosleep(&pause, NULL);
     }
     return DP_OK;
 }

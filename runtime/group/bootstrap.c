@@ -4,10 +4,7 @@
  */
 #include "runtime/group/bootstrap.h"
 
-#include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "runtime/base/limits.h"
 #include "runtime/group/bootstrap_internal.h"
@@ -53,28 +50,4 @@ dp_status_t dp_bootstrap_create(const dp_config_t *config, dp_bootstrap_t **out,
 void dp_bootstrap_destroy(dp_bootstrap_t *bootstrap)
 {
     if (bootstrap != NULL) bootstrap->ops->destroy(bootstrap);
-}
-
-void dp_bootstrap_name_world(dp_bootstrap_t *bootstrap, const char *prefix, uint64_t random)
-{
-    bootstrap->tag = random;
-    snprintf(bootstrap->job, sizeof(bootstrap->job), "%s-%016" PRIx64, prefix, random);
-}
-
-void *dp_bootstrap_copy(const void *value, size_t bytes)
-{
-    char *copy = bytes < SIZE_MAX ? malloc(bytes + 1) : NULL;
-
-    if (copy == NULL) return NULL;
-    if (bytes > 0) memcpy(copy, value, bytes);
-    copy[bytes] = '\0';
-    return copy;
-}
-
-void dp_bootstrap_free_values(void **values, int count)
-{
-    for (int i = 0; i < count; i++) {
-        free(values[i]);
-        values[i] = NULL;
-    }
 }

@@ -39,7 +39,7 @@ static void dprun_destroy(dp_bootstrap_t *self)
 /* The rendezvous may be busy with strangers; but once its door is closed nobody gets in. */
 static dp_status_t connect_to_dprun(dprun_t *dprun, const dp_kv_ticket_t *ticket, dp_error_t *error)
 {
-    const struct timespec nap = {0, RETRY_NS};
+    const struct timespec pause = {0, RETRY_NS};
     dp_error_t cause = {DP_OK, ""};
     dp_status_t status;
 
@@ -47,7 +47,7 @@ static dp_status_t connect_to_dprun(dprun_t *dprun, const dp_kv_ticket_t *ticket
         status =
             dp_kv_connect(ticket, dprun->base.rank, dprun->base.deadline_ns, &dprun->kv, &cause);
         if (status != DP_ERR_SYSTEM || dp_now_ns() >= dprun->base.deadline_ns) break;
-        nanosleep(&nap, NULL);
+        nanosleep(&pause, NULL);
     }
     if (status == DP_OK) return DP_OK;
     if (status != DP_ERR_PEER_LOST) return dp_error_set(error, status, "%s", cause.text);

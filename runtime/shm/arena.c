@@ -1,15 +1,10 @@
 /*
- * arena.c - one sparse memfd per rank, mapped by all ranks of a node, and the list of what is in
- * use. arena.h has the picture.
+ * arena.c - one sparse memfd per rank, mapped by all ranks of a node, and what is allocated in it.
+ * arena.h has the picture.
  *
- * Called by the context at start and end, by any thread for allocations. The list of extents lies
- * outside the memory itself, so a stray write cannot break it. Pages are made when memory is
- * allocated, by a call that can fail: a first access that found no memory would be a SIGBUS.
- * Freeing punches a hole, so pages return to the system and come back zeroed. It must not know
- * about sockets (arena_share.c) or the program's own pages (arena_adopt.c).
- *
- * Life of a range: reserve (its place in the list) -> populate (its pages) -> used -> punch ->
- * release. Pages go before the place does, so nobody is given a range that is still being cleared.
+ * Called by the context at start and end, by any thread for allocations. An allocation is a range
+ * of arena_ranges.c. It must not know about sockets (arena_share.c) or the program's own pages
+ * (arena_adopt.c).
  */
 #include "runtime/shm/arena_internal.h"
 
@@ -30,7 +25,7 @@
 
 size_t dp_arena_control_room(int local_size)
 {
-    return dp_align_up(16 * DP_KIB + (size_t)local_size * 4 * DP_KIB, PAGE);
+    return dp_align_up(16 * DP_KIB + (size_t)local_size * 8 * DP_KIB, PAGE);
 }
 
 /* ---- Mapping -------------------------------------------------------------------------------- */
@@ -191,127 +186,6 @@ void dp_arena_destroy(dp_arena_t *arena)
 
 /* ---- Allocation ----------------------------------------------------------------------------- */
 
-/* MADV_POPULATE_WRITE came with Linux 5.14. Before, fallocate() makes the pages in the file at
- * least, though not yet in this process' page table. */
-dp_status_t dp_arena_populate(dp_arena_t *arena, uint64_t offset, size_t bytes)
-{
-    char *memory = arena->views[arena->local_rank].base + offset;
-    int code;
-
-    do {
-        code = madvise(memory, bytes, MADV_POPULATE_WRITE);
-    } while (code != 0 && errno == EINTR);
-    if (code != 0 && errno == EINVAL) {
-        do {
-            code = fallocate(arena->fd, 0, (off_t)offset, (off_t)bytes);
-        } while (code != 0 && errno == EINTR);
-    }
-    return code == 0 ? DP_OK : DP_ERR_NO_MEMORY;
-}
-
-/* Failure is rare (a seccomp filter, no memory in the kernel) and costs memory, not correctness. */
-void dp_arena_punch(dp_arena_t *arena, uint64_t offset, size_t bytes)
-{
-    if (fallocate(arena->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset,
-                  (off_t)bytes) != 0) {
-        dp_log_warn(arena->log, "shared memory: %zu freed bytes stay in use: %s", bytes,
-                    strerror(errno));
-        memset(arena->views[arena->local_rank].base + offset, 0,
-               bytes); /* dp_arena_alloc() promises zeros */
-    }
-}
-
-/* First fit: the lowest gap of `bytes` that begins `phase` above a multiple of alignment. Returns
- * where in the list it belongs, and *offset; SIZE_MAX: no room. */
-static size_t find_room(const dp_arena_t *arena, size_t bytes, size_t alignment, size_t phase,
-                        uint64_t *offset)
-{
-    const size_t end = arena->views[arena->local_rank].bytes;
-    uint64_t at = 0;
-
-    for (size_t i = 0; i <= arena->extent_count; i++) {
-        const uint64_t limit = i < arena->extent_count ? arena->extents[i].offset : end;
-
-        at = at <= phase ? phase : phase + dp_align_up(at - phase, alignment);
-        if (at <= limit && limit - at >= bytes) {
-            *offset = at;
-            return i;
-        }
-        if (i < arena->extent_count) at = limit + arena->extents[i].bytes;
-    }
-    return SIZE_MAX;
-}
-
-/* Makes room in the list for one more, before anything is changed. */
-static dp_status_t grow_list(dp_arena_t *arena)
-{
-    const size_t room = arena->extent_room == 0 ? 64 : 2 * arena->extent_room;
-    dp_arena_extent_t *extents;
-
-    if (arena->extent_count < arena->extent_room) return DP_OK;
-    extents = realloc(arena->extents, room * sizeof(*extents));
-    if (extents == NULL) return DP_ERR_NO_MEMORY;
-    arena->extents = extents;
-    arena->extent_room = room;
-    return DP_OK;
-}
-
-/* The extent that begins at or before an offset; SIZE_MAX: none. */
-static size_t find_extent(const dp_arena_t *arena, uint64_t offset)
-{
-    size_t low = 0;
-    size_t high = arena->extent_count;
-
-    while (low < high) {
-        const size_t middle = low + (high - low) / 2;
-
-        if (arena->extents[middle].offset <= offset) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    return low == 0 ? SIZE_MAX : low - 1;
-}
-
-/* Large ranges begin at a huge page if such a gap is left, any others where there is room. */
-dp_status_t dp_arena_reserve_range(dp_arena_t *arena, size_t bytes, size_t phase, uint64_t *offset)
-{
-    size_t place = SIZE_MAX;
-    dp_status_t status;
-
-    pthread_mutex_lock(&arena->lock);
-    status = grow_list(arena);
-    if (status == DP_OK && bytes >= HUGE_PAGE) {
-        place = find_room(arena, bytes, HUGE_PAGE, phase, offset);
-    }
-    if (status == DP_OK && place == SIZE_MAX) place = find_room(arena, bytes, PAGE, 0, offset);
-    if (place != SIZE_MAX) {
-        memmove(arena->extents + place + 1, arena->extents + place,
-                (arena->extent_count - place) * sizeof(*arena->extents));
-        arena->extents[place] = (dp_arena_extent_t){*offset, bytes};
-        arena->extent_count++;
-    } else {
-        status = DP_ERR_NO_MEMORY;
-    }
-    pthread_mutex_unlock(&arena->lock);
-    return status;
-}
-
-void dp_arena_release_range(dp_arena_t *arena, uint64_t offset)
-{
-    size_t place;
-
-    pthread_mutex_lock(&arena->lock);
-    place = find_extent(arena, offset);
-    if (place != SIZE_MAX && arena->extents[place].offset == offset) {
-        arena->extent_count--;
-        memmove(arena->extents + place, arena->extents + place + 1,
-                (arena->extent_count - place) * sizeof(*arena->extents));
-    }
-    pthread_mutex_unlock(&arena->lock);
-}
-
 dp_status_t dp_arena_alloc(dp_arena_t *arena, size_t bytes, void **memory)
 {
     const size_t limit = arena->views[arena->local_rank].bytes;
@@ -359,10 +233,9 @@ dp_status_t dp_arena_free(dp_arena_t *arena, void *memory)
     if (offset == UINT64_MAX || offset == 0) return DP_ERR_INVALID; /* 0 is the control block */
     /* Only the begin of an allocation can be freed: anything else is the caller's error. */
     pthread_mutex_lock(&arena->lock);
-    place = find_extent(arena, offset);
-    if (place != SIZE_MAX && arena->extents[place].offset == offset) {
+    place = dp_arena_find_extent(arena, offset);
+    if (place != SIZE_MAX && arena->extents[place].offset == offset)
         bytes = arena->extents[place].bytes;
-    }
     pthread_mutex_unlock(&arena->lock);
     if (bytes == 0) return DP_ERR_INVALID;
     dp_arena_punch(arena, offset, bytes); /* before the range can be reserved anew */
@@ -395,7 +268,7 @@ int dp_arena_find(const dp_arena_t *arena, const void *memory, size_t bytes, uin
         return at != UINT64_MAX;
     }
     pthread_mutex_lock(lock);
-    place = find_extent(arena, at);
+    place = dp_arena_find_extent(arena, at);
     if (place != SIZE_MAX) {
         const dp_arena_extent_t *extent = &arena->extents[place];
         const uint64_t into = at - extent->offset;

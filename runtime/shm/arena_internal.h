@@ -1,6 +1,6 @@
 /*
  * arena_internal.h - what arena.c (allocations) and arena_adopt.c (the program's own pages) share:
- * the object, and ranges of its address space.
+ * the object, and ranges of its address space (arena_ranges.c).
  */
 #ifndef DP_SHM_ARENA_INTERNAL_H
 #define DP_SHM_ARENA_INTERNAL_H
@@ -45,16 +45,38 @@ struct dp_arena {
     dp_registry_t registry;     /* adopted ranges; written under adopt_lock, read without */
 };
 
+/* ---- arena_ranges.c ------------------------------------------------------------------------- */
+
 /* Reserves `bytes` (whole pages) of the address space, without pages, at an offset that is `phase`
  * above a multiple of a huge page if it can, else anywhere. DP_ERR_NO_MEMORY: no room. */
 dp_status_t dp_arena_reserve_range(dp_arena_t *arena, size_t bytes, size_t phase, uint64_t *offset);
 /* Gives back the range reserved at this offset, whose pages were punched before. */
 void dp_arena_release_range(dp_arena_t *arena, uint64_t offset);
+/* The extent that begins at or before an offset; SIZE_MAX: none. The arena's lock is held. Inline:
+ * every operation looks for its memory. */
+static inline size_t dp_arena_find_extent(const dp_arena_t *arena, uint64_t offset)
+{
+    size_t low = 0;
+    size_t high = arena->extent_count;
+
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+
+        if (arena->extents[middle].offset <= offset) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low == 0 ? SIZE_MAX : low - 1;
+}
 
 /* Makes the pages of a range, in this process too, or fails with errno. */
 dp_status_t dp_arena_populate(dp_arena_t *arena, uint64_t offset, size_t bytes);
 /* Gives the pages of a range back to the system: from now on it is zero. */
 void dp_arena_punch(dp_arena_t *arena, uint64_t offset, size_t bytes);
+
+/* ---- arena_adopt.c -------------------------------------------------------------------------- */
 
 /* Makes all adopted memory private again, as far as the system lets it. */
 void dp_arena_disown_all(dp_arena_t *arena);

@@ -1,6 +1,7 @@
 /*
- * unix_internal.h - what unix.c (messages over UNIX sockets) and unix_connect.c (how two ranks get
- * one) share: the object, its neighbours, and connections that have not proven their rank.
+ * unix_internal.h - what unix.c (messages over UNIX sockets), unix_connect.c (how two ranks get
+ * one) and unix_peer.c (one neighbour) share: the object, its neighbours, and connections that have
+ * not proven their rank.
  */
 #ifndef DP_TRANSPORT_UNIX_INTERNAL_H
 #define DP_TRANSPORT_UNIX_INTERNAL_H
@@ -87,12 +88,13 @@ typedef enum dp_unix_source {
     DP_UNIX_PROCESS
 } dp_unix_source_t;
 
-/* ---- unix.c --------------------------------------------------------------------------------- */
+/* ---- unix_peer.c ---------------------------------------------------------------------------- */
 
 dp_unix_peer_t *dp_unix_find(dp_unix_t *self, int rank); /* NULL: none of this node */
 /* Has poll() look at a descriptor. 0, or -1 with errno. */
 int dp_unix_watch(dp_unix_t *self, int fd, uint32_t events, dp_unix_source_t source, int place);
 void dp_unix_close_fd(int *fd);
+void dp_unix_drop_queue(dp_unix_peer_t *peer); /* nothing more is sent to it */
 /* Closes the connection and drops the queue. A loss, unless it said BYE. */
 void dp_unix_end_peer(dp_unix_t *self, dp_unix_peer_t *peer, const char *text);
 /* Likewise, as its connection broke. */

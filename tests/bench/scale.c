@@ -33,10 +33,10 @@ static const char help[] =
     "  (nothing)             8 64 512 4096 16384 65536 ranks: minutes, and some GiB of memory\n"
     "  --per-message-us X    to send or to take one message, one after the other: 1\n"
     "  --per-byte-ns X       more for each byte of it: 0\n"
-    "  --latency-us X        of the wire between hosts: 5\n"
-    "  --local-latency-us X  within a host: 1\n"
-    "  --ranks-per-host N    8\n"
-    "  --arity N             children of a node among hosts and within one: 8\n"
+    "  --latency-us X        of the wire between nodes: 5\n"
+    "  --local-latency-us X  within a node: 1\n"
+    "  --ranks-per-node N    8\n"
+    "  --arity N             children of a rank among nodes and within one: 8\n"
     "  --tensors N           of a step: 148, as GPT-2 has\n"
     "  --batch N             that a backward pass submits at a time: 12\n"
     "  --gap-us X            between two batches: 2000\n"
@@ -54,7 +54,7 @@ static double message_us(const plan_t *plan, double bytes)
     return ((double)plan->options.message_ns + plan->options.byte_ns * bytes) * 1e-3;
 }
 
-/* What one wire takes where hosts differ, and where they do not. */
+/* What one wire takes where nodes differ, and where they do not. */
 static double wire_us(const plan_t *plan, int is_local)
 {
     return (double)(is_local ? plan->options.local_latency_ns : plan->options.latency_ns) * 1e-3;
@@ -62,7 +62,7 @@ static double wire_us(const plan_t *plan, int is_local)
 
 static int node_count(const plan_t *plan, int size)
 {
-    return (size + plan->options.ranks_per_host - 1) / plan->options.ranks_per_host;
+    return (size + plan->options.ranks_per_node - 1) / plan->options.ranks_per_node;
 }
 
 /* Rank 0 hears from all, one after the other, and answers all. up, down: bytes. */
@@ -78,19 +78,19 @@ static model_t model_star(const plan_t *plan, int size, double up, double down)
 /* A bit per tensor, ANDed on the way round the ring, and round again for the answer. */
 static model_t model_ring(const plan_t *plan, int size, double bytes)
 {
-    double hops = 2.0 * (size - 1), hosts = node_count(plan, size);
-    double remote = hosts > 1 ? 2 * hosts : 0, local = dp_max(hops - remote, 0);
+    double hops = 2.0 * (size - 1), nodes = node_count(plan, size);
+    double remote = nodes > 1 ? 2 * nodes : 0, local = dp_max(hops - remote, 0);
 
     return (model_t){2 * hops, 2 * hops,
                      hops * 2 * message_us(plan, bytes) + local * wire_us(plan, 1) +
                          (hops - local) * wire_us(plan, 0)};
 }
 
-/* The same by recursive doubling; within a host first. */
+/* The same by recursive doubling; within a node first. */
 static model_t model_doubling(const plan_t *plan, int size, double bytes)
 {
     double rounds = ceil(log2(size));
-    double local = dp_min(rounds, ceil(log2(plan->options.ranks_per_host)));
+    double local = dp_min(rounds, ceil(log2(plan->options.ranks_per_node)));
 
     return (model_t){2 * rounds, 2 * rounds,
                      rounds * 2 * message_us(plan, bytes) + local * wire_us(plan, 1) +
@@ -105,7 +105,7 @@ static void print_head(const scale_world_t *world)
 
     for (int r = world->options.size - 1; r > 0; r = world->ranks[r].node.parent)
         depth++;
-    printf("\n%d ranks on %d hosts; the root has %d neighbours, the last rank is %d edges below\n",
+    printf("\n%d ranks on %d nodes; the root has %d neighbours, the last rank is %d edges below\n",
            world->options.size, world->topology.node_count, world->ranks[0].node.child_count,
            depth);
     printf("%-32s %33s   %6s   %21s   %13s\n", "", "messages of a rank", "before",
@@ -144,7 +144,7 @@ static void print_models(const plan_t *plan, int size, const scale_cost_t *negot
     print_model("  model: recursive doubling", &doubling, 1);
 }
 
-/* A topology: four numbers of each rank, two numbers and a name of each host. */
+/* A topology: four numbers of each rank, two numbers and a name of each node. */
 static double topology_bytes(const dp_topology_t *topology)
 {
     return topology->size * 4.0 * sizeof(int) +
@@ -318,7 +318,7 @@ enum {
     OPTION_BYTE,
     OPTION_LATENCY,
     OPTION_LOCAL,
-    OPTION_HOST,
+    OPTION_NODE,
     OPTION_ARITY,
     OPTION_TENSORS,
     OPTION_BATCH,
@@ -339,7 +339,7 @@ static void set_option(plan_t *plan, int option, const char *name, const char *t
         plan->options.latency_ns = (uint64_t)(us * number(name, text, 0, 1e6));
     if (option == OPTION_LOCAL)
         plan->options.local_latency_ns = (uint64_t)(us * number(name, text, 0, 1e6));
-    if (option == OPTION_HOST) plan->options.ranks_per_host = (int)number(name, text, 1, 1e6);
+    if (option == OPTION_NODE) plan->options.ranks_per_node = (int)number(name, text, 1, 1e6);
     if (option == OPTION_ARITY) plan->options.arity = (int)number(name, text, 1, 1e4);
     if (option == OPTION_TENSORS) plan->options.tensors = (int)number(name, text, 1, 1e4);
     if (option == OPTION_BATCH) plan->batch = (int)number(name, text, 1, 1e4);
@@ -355,7 +355,7 @@ static void read_options(plan_t *plan, int argc, char **argv)
         {"per-byte-ns", required_argument, NULL, OPTION_BYTE},
         {"latency-us", required_argument, NULL, OPTION_LATENCY},
         {"local-latency-us", required_argument, NULL, OPTION_LOCAL},
-        {"ranks-per-host", required_argument, NULL, OPTION_HOST},
+        {"ranks-per-node", required_argument, NULL, OPTION_NODE},
         {"arity", required_argument, NULL, OPTION_ARITY},
         {"tensors", required_argument, NULL, OPTION_TENSORS},
         {"batch", required_argument, NULL, OPTION_BATCH},
@@ -385,7 +385,7 @@ static void read_options(plan_t *plan, int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-    plan_t plan = {.options = {.ranks_per_host = 8,
+    plan_t plan = {.options = {.ranks_per_node = 8,
                                .arity = 8,
                                .tensors = 148,
                                .message_ns = 1000,
@@ -403,10 +403,10 @@ int main(int argc, char **argv)
     measure(&plan, &taken);
     printf(
         "# every rank a real state machine, virtual time; %d tensors a step, batches of %d every "
-        "%g us; arity %d,\n# %d ranks a host; a message costs %g us + %g ns a byte at either "
-        "end, the wire %g us, %g within a host\n",
+        "%g us; arity %d,\n# %d ranks a node; a message costs %g us + %g ns a byte at either "
+        "end, the wire %g us, %g within a node\n",
         plan.options.tensors, plan.batch, (double)plan.gap_ns * 1e-3, plan.options.arity,
-        plan.options.ranks_per_host, (double)plan.options.message_ns * 1e-3, plan.options.byte_ns,
+        plan.options.ranks_per_node, (double)plan.options.message_ns * 1e-3, plan.options.byte_ns,
         (double)plan.options.latency_ns * 1e-3, (double)plan.options.local_latency_ns * 1e-3);
     for (int i = 0; i < plan.size_count; i++) {
         int size = plan.sizes[i];

@@ -457,7 +457,7 @@ static void init_topology(scale_world_t *world)
     const char **names = allocate((size_t)size, sizeof(*names));
 
     for (int r = 0; r < size; r++) {
-        snprintf(rooms[r], sizeof(rooms[r]), "h%d", r / world->options.ranks_per_host);
+        snprintf(rooms[r], sizeof(rooms[r]), "h%d", r / world->options.ranks_per_node);
         names[r] = rooms[r];
     }
     if (dp_topology_init(&world->topology, names, size) != DP_OK) scale_die("no topology");

@@ -12,10 +12,10 @@
 #include "coordinator/negotiator/negotiator.h"
 
 typedef struct scale_options {
-    int size, ranks_per_host, arity;
+    int size, ranks_per_node, arity;
     int tensors;
     uint64_t message_ns; /* to send one or to take one: what else waits meanwhile */
-    uint64_t latency_ns; /* of the wire between hosts */
+    uint64_t latency_ns; /* of the wire between nodes */
     uint64_t local_latency_ns;
     double byte_ns; /* each byte of a message adds to message_ns, on both sides */
 } scale_options_t;

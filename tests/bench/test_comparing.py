@@ -12,13 +12,15 @@ import threading
 import unittest
 import xml.dom.minidom
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.join(HERE, "..", "..", "python")]
 sys.dont_write_bytecode = True
 
-from comparing import latency, link, parts, peers, plot, steps, table  # noqa: E402
-from comparing.process import (Beside, Failed, Late, adopt_orphans, children,  # noqa: E402
-                               json_lines, run, run_all)
+from comparing import latency, parts, peers, plot, steps, table  # noqa: E402
 from comparing.ways import PLACES, Figures, Lab, Way, place_shares  # noqa: E402
+from measuring import link  # noqa: E402
+from measuring.process import (Beside, Failed, Late, adopt_orphans, children,  # noqa: E402
+                               json_lines, run, run_all)
 
 PROGRAMS = sys.argv[1:]
 MIB = 1 << 20

@@ -15,7 +15,7 @@ set -u
 export LC_ALL=C
 root=$(realpath "$1")
 later='docs/gpu-results.json' # made by a visit to a GPU, which has not been yet
-rooms='include|kernels|runtime|fusion|coordinator|launcher|examples|tests|cmake|docs'
+rooms='include|kernels|runtime|fusion|coordinator|launcher|examples|python|tests|cmake|docs'
 
 # check_paths PAGE: every word that begins with one of the rooms, and is no part of a longer path
 check_paths() {

@@ -44,8 +44,15 @@ static int wrong(const char *what)
 /* ---- In the child --------------------------------------------------------------------------- */
 
 /* What a child finds when it uses its parent's objects. 0: all is as dp.h says. */
-static int misuse(dp_context_t *dp, dp_gradients_t *gradients, dp_handle_t *handle, void *memory)
+static int misuse(dp_context_t *dp, dp_gradients_t *gradients, dp_shards_t *shards,
+                  dp_handle_t *handle, void *memory)
 {
+    dp_shards_memory_t bytes = DP_SHARDS_MEMORY_INIT;
+    dp_loss_scale_t scale = DP_LOSS_SCALE_INIT;
+    dp_shard_row_t row = DP_SHARD_ROW_INIT;
+    const float *weights;
+    float *full;
+    uint64_t hash;
     dp_stats_t stats = DP_STATS_INIT;
     dp_init_options_t options = DP_INIT_OPTIONS_INIT;
     const int rank = dp_rank(dp);
@@ -75,6 +82,22 @@ static int misuse(dp_context_t *dp, dp_gradients_t *gradients, dp_handle_t *hand
     REFUSED(dp_gradients_sync(gradients, NULL));
     REFUSED(dp_gradients_sync_on(gradients, NULL, NULL));
     REFUSED(dp_gradients_create(dp, NULL, 0, NULL, &gradients));
+    REFUSED(dp_gradients_loss_scale_get(gradients, &scale));
+    REFUSED(dp_shards_create(dp, NULL, 0, NULL, &shards));
+    REFUSED(dp_shards_row(shards, 0, &row));
+    REFUSED(dp_shards_load(shards, 0, NULL));
+    REFUSED(dp_shards_gather(shards, 0, NULL));
+    REFUSED(dp_shards_wait(shards, 0, NULL, &weights));
+    REFUSED(dp_shards_release(shards, 0));
+    REFUSED(dp_shards_changed(shards, 0));
+    REFUSED(dp_shards_gradients(shards, 0, NULL, &full));
+    REFUSED(dp_shards_ready(shards, 0, NULL));
+    REFUSED(dp_shards_sync(shards, NULL));
+    REFUSED(dp_shards_sync_on(shards, NULL, NULL));
+    REFUSED(dp_shards_memory_get(shards, &bytes));
+    REFUSED(dp_shards_loss_scale_get(shards, &scale));
+    REFUSED(dp_shards_loss_scale_set(shards, &scale));
+    REFUSED(dp_shards_hash(shards, &hash));
     REFUSED(dp_stats_get(dp, &stats));
     options.error = text;
     options.error_bytes = sizeof(text);
@@ -84,6 +107,7 @@ static int misuse(dp_context_t *dp, dp_gradients_t *gradients, dp_handle_t *hand
     if (dp_setting(dp, "FUSION_BYTES") != NULL) return wrong("dp_setting");
     dp_release(handle);
     dp_gradients_destroy(gradients);
+    dp_shards_destroy(shards);
     dp_step_begin(dp, 1);
     dp_span_begin(dp, "child");
     dp_span_end(dp);
@@ -122,15 +146,15 @@ static int failed(dp_context_t *dp, const char *what, dp_status_t status)
 }
 
 /* Children end as Python's do and as C's do, with all that runs at an exit. */
-static pid_t fork_misuser(dp_context_t *dp, dp_gradients_t *gradients, dp_handle_t *handle,
-                          void *memory, int leaves_plainly)
+static pid_t fork_misuser(dp_context_t *dp, dp_gradients_t *gradients, dp_shards_t *shards,
+                          dp_handle_t *handle, void *memory, int leaves_plainly)
 {
     const pid_t child = fork();
     int code;
 
     if (child != 0) return child;
     alarm(CHILD_LIFE_S);
-    code = misuse(dp, gradients, handle, memory);
+    code = misuse(dp, gradients, shards, handle, memory);
 #if defined(__SANITIZE_ADDRESS__)
     /* Its look for leaks would miss what only the rank's threads point to. */
     leaves_plainly = 0;
@@ -153,19 +177,23 @@ static int try_calls(dp_context_t *dp)
 {
     float weight[16] = {0}, gradient[16] = {0};
     const dp_gradient_t list = {"w", weight, gradient, 16, DP_F32};
+    const dp_shard_group_t group = {.name = "s", .count = 5000};
     dp_gradients_t *gradients = NULL;
+    dp_shards_t *shards = NULL;
     dp_handle_t *handle = NULL;
+    const float *weights;
     void *memory = NULL;
     dp_status_t status;
 
     status = dp_gradients_create(dp, &list, 1, NULL, &gradients);
     if (status == DP_OK) status = dp_alloc(dp, 4096, &memory);
+    if (status == DP_OK) status = dp_shards_create(dp, &group, 1, NULL, &shards);
     /* In flight at every fork: the other ranks submit it at the end. */
     if (status == DP_OK) {
         status = dp_allreduce(dp_world(dp), "last", gradient, gradient, 16, DP_F32, NULL, &handle);
     }
     for (int i = 0; i < CHILDREN && status == DP_OK; i++) {
-        if (fork_misuser(dp, gradients, handle, memory, i % 2) < 0) return wrong("fork");
+        if (fork_misuser(dp, gradients, shards, handle, memory, i % 2) < 0) return wrong("fork");
         status = work(dp, 20);
     }
     if (status != DP_OK) return failed(dp, "work beside children", status);
@@ -174,6 +202,7 @@ static int try_calls(dp_context_t *dp)
     if (status == DP_OK) status = dp_wait(handle, -1.0, NULL);
     if (status == DP_OK) status = dp_gradients_ready(gradients, 0, NULL);
     if (status == DP_OK) status = dp_gradients_sync(gradients, NULL);
+    if (status == DP_OK) status = dp_shards_wait(shards, 0, NULL, &weights);
     if (status != DP_OK) return failed(dp, "work after children", status);
     dp_gradients_destroy(gradients);
     dp_free(dp, memory);

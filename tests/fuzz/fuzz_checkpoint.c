@@ -33,7 +33,13 @@ static gpt2_shape_t tiny(void)
 static void make_fixture(fixture_t *fixture)
 {
     const gpt2_progress_t progress = {7, 56, 7, 0, 1};
-    const gpt2_optimizer_settings_t settings = {1e-3, 0.1, 0, 100, 0.9, 0.95, 1e-8, 0.1};
+    const gpt2_optimizer_settings_t settings = {.learning_rate = 1e-3,
+                                                .final_rate = 0.1,
+                                                .steps = 100,
+                                                .beta1 = 0.9,
+                                                .beta2 = 0.95,
+                                                .epsilon = 1e-8,
+                                                .decay = 0.1};
     gpt2_model_options_t options = {
         .shape = tiny(), .batch = 1, .length = 2, .threads = 1, .training = 1};
     gpt2_error_t error = {""};

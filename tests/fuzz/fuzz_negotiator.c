@@ -24,7 +24,7 @@
 #define JOINS 16u
 #define PENDS 32u   /* something is pending in the group, or the group itself */
 #define CHILD 64u   /* the child has said the same as this rank */
-#define LOCKED 128u /* the schedule is locked, with PENDS: and held, with JOINS: and released */
+#define CACHED 128u /* a schedule is active, with PENDS: and paused, with JOINS: and ended */
 
 static const int32_t members[] = {1, 2};
 
@@ -90,7 +90,7 @@ static void write_frame(dp_writer_t *writer, uint64_t position, const dp_item_t 
     write_frame_of(writer, 0, position, item, entry);
 }
 
-static uint64_t locked_rounds[] = {1};
+static uint64_t scheduled_rounds[] = {1};
 
 static void say(dp_negotiator_t *negotiator, int from, uint32_t epoch, uint64_t position,
                 dp_item_kind_t kind)
@@ -103,7 +103,7 @@ static void say(dp_negotiator_t *negotiator, int from, uint32_t epoch, uint64_t 
     item.kind = kind;
     item.text = "because";
     item.rank = 2;
-    item.rounds = locked_rounds;
+    item.rounds = scheduled_rounds;
     item.round_count = 1;
     item.sequence = item.stride = item.count = 1;
     item.high = kind == DP_ITEM_REACHED ? 0 : 1;
@@ -119,8 +119,8 @@ static void say(dp_negotiator_t *negotiator, int from, uint32_t epoch, uint64_t 
     take_all(negotiator);
 }
 
-/* One tensor, agreed on by all, whose schedule is locked after that. */
-static void lock(dp_negotiator_t *negotiator, unsigned past)
+/* One tensor, agreed on by all, that a schedule launches after that. */
+static void begin_schedule(dp_negotiator_t *negotiator, unsigned past)
 {
     dp_item_t item, entry;
     uint8_t data[512];
@@ -221,8 +221,8 @@ static void live(dp_negotiator_t *negotiator, const uint8_t *data, size_t bytes)
     const unsigned past = data[0];
 
     submit(negotiator, DP_GROUP_WORLD, "wte", &sum);
-    if (past & LOCKED) {
-        lock(negotiator, past);
+    if (past & CACHED) {
+        begin_schedule(negotiator, past);
         if (past & LEAVES) dp_negotiator_finalize(negotiator, 2);
         dp_negotiator_message(negotiator, past & FROM_CHILD ? 2 : 0, data + 1, bytes - 1, 3);
         take_all(negotiator);
@@ -279,6 +279,7 @@ typedef struct seed {
 
 static const seed_t seeds[] = {
     {DP_ITEM_READY, FROM_CHILD, 0, DP_FLAG_SIGNATURE, 0},
+    {DP_ITEM_READY, FROM_CHILD, 0, DP_FLAG_SIGNATURE | DP_FLAG_PRIORITY, 0},
     {DP_ITEM_MISMATCH, FROM_CHILD, 0, 0, 0},
     {DP_ITEM_URGENT, FROM_CHILD, 0, 0, 0},
     {DP_ITEM_PARTIAL, FROM_CHILD, 0, 0, 0},
@@ -312,16 +313,16 @@ static const seed_t seeds[] = {
     {DP_ITEM_LAUNCH, HAS_GROUP | JOINS | CHILD, GROUP, 0,
      DP_FLAG_NAME | DP_FLAG_ABSENT | DP_FLAG_SIGNATURE},
     {DP_ITEM_LAUNCH, PENDS | CHILD, DP_GROUP_UNBORN, 0, DP_FLAG_NAME | DP_FLAG_BORN},
-    {DP_ITEM_DIVERGE, LOCKED | FROM_CHILD, 0, 0, 0},
-    {DP_ITEM_COUNT, LOCKED | FROM_CHILD, 0, 0, 0},
-    {DP_ITEM_REACHED, LOCKED | FROM_CHILD | PENDS, 0, 0, 0},
-    {DP_ITEM_CONFIRM, LOCKED, 0, 0, 0},
-    {DP_ITEM_PAUSE, LOCKED, 0, 0, 0},
-    {DP_ITEM_SCHEDULE_END, LOCKED | PENDS, 0, 0, 0},
-    {DP_ITEM_READY, LOCKED | FROM_CHILD | PENDS | JOINS, 0, 0, 0},
-    {DP_ITEM_GIVE_UP, LOCKED | FROM_CHILD | PENDS | JOINS, 0, 0, 0},
-    {DP_ITEM_LAUNCH, LOCKED | PENDS | JOINS, 0, 0, 0},
-    {DP_ITEM_FAILURE, LOCKED | PENDS | JOINS, 0, 0, 0},
+    {DP_ITEM_DIVERGE, CACHED | FROM_CHILD, 0, 0, 0},
+    {DP_ITEM_COUNT, CACHED | FROM_CHILD, 0, 0, 0},
+    {DP_ITEM_REACHED, CACHED | FROM_CHILD | PENDS, 0, 0, 0},
+    {DP_ITEM_CONFIRM, CACHED, 0, 0, 0},
+    {DP_ITEM_PAUSE, CACHED, 0, 0, 0},
+    {DP_ITEM_SCHEDULE_END, CACHED | PENDS, 0, 0, 0},
+    {DP_ITEM_READY, CACHED | FROM_CHILD | PENDS | JOINS, 0, 0, 0},
+    {DP_ITEM_GIVE_UP, CACHED | FROM_CHILD | PENDS | JOINS, 0, 0, 0},
+    {DP_ITEM_LAUNCH, CACHED | PENDS | JOINS, 0, 0, 0},
+    {DP_ITEM_FAILURE, CACHED | PENDS | JOINS, 0, 0, 0},
     {DP_ITEM_CONTEST, FROM_CHILD, DP_GROUP_UNBORN, 0, 0},
     {DP_ITEM_CONTEST, FROM_CHILD | PENDS | CHILD, DP_GROUP_UNBORN, 0, 0},
 };
@@ -352,10 +353,10 @@ size_t fuzz_seed(unsigned which, uint8_t *data, size_t room)
     item.status = DP_ERR_MISMATCH;
     item.sequence = seed->past & HAS_GROUP ? 2 : 1;
     item.count = item.kind == DP_ITEM_LAUNCH;
-    item.rounds = locked_rounds;
+    item.rounds = scheduled_rounds;
     item.round_count = 1;
     item.high = item.kind == DP_ITEM_SCHEDULE_END;
-    if (seed->past & LOCKED) {
+    if (seed->past & CACHED) {
         item.id = 0;
         item.version = 1;
         item.sequence = 3;
@@ -364,6 +365,7 @@ size_t fuzz_seed(unsigned which, uint8_t *data, size_t room)
     item.list = members;
     item.list_count = 2;
     item.position = 4;
+    item.priority = -2;
     entry.flags = seed->entry_flags;
     entry.absmax = 1.0f;
     entry.absent = entry.born = entry.slot = 1;
@@ -376,7 +378,7 @@ size_t fuzz_seed(unsigned which, uint8_t *data, size_t room)
     item.other = &other;
     dp_writer_init(&writer, data, room);
     dp_write_u8(&writer, (uint8_t)(seed->past | TAKEN));
-    if (seed->past & LOCKED) {
+    if (seed->past & CACHED) {
         int is_over = (seed->past & JOINS) != 0;
 
         write_frame_of(&writer, is_over ? 2 : 1, is_over ? 3 : 2, &item,

@@ -15,8 +15,12 @@
 
 struct threads_world {
     int size;
+    int has_extras;
     pthread_barrier_t barrier;
     const void *shared[SIZE_MAX_RANKS]; /* what each rank shows between two barriers */
+    int broken_rank;                    /* -1: none */
+    uint64_t broken_sync;               /* the first */
+    uint64_t broken_syncs;
 };
 
 typedef struct threads {
@@ -25,7 +29,9 @@ typedef struct threads {
     gpt2_replica_t *replica;
     float *average;
     size_t readies;
+    uint64_t syncs;
     gpt2_strategy_settings_t settings;
+    uint64_t *counts; /* [2][THREADS_COUNTS] extra state: of all, and this rank's; or NULL */
 } threads_t;
 
 threads_world_t *threads_world_create(int size)
@@ -34,7 +40,20 @@ threads_world_t *threads_world_create(int size)
 
     if (world == NULL || pthread_barrier_init(&world->barrier, NULL, (unsigned)size) != 0) abort();
     world->size = size;
+    world->broken_rank = -1;
     return world;
+}
+
+void threads_world_add_extras(threads_world_t *world)
+{
+    world->has_extras = 1;
+}
+
+void threads_world_break(threads_world_t *world, int rank, uint64_t sync, uint64_t count)
+{
+    world->broken_rank = rank;
+    world->broken_sync = sync;
+    world->broken_syncs = count;
 }
 
 void threads_world_destroy(threads_world_t *world)
@@ -58,6 +77,7 @@ static int destroy(gpt2_strategy_t *base, gpt2_error_t *error)
 {
     (void)error;
     free(((threads_t *)base)->average);
+    free(((threads_t *)base)->counts);
     free(base);
     return 0;
 }
@@ -68,13 +88,13 @@ static void give_up(gpt2_strategy_t *self, const char *reason)
     (void)reason;
 }
 
-static int broadcast(gpt2_strategy_t *base, void *data, size_t bytes, gpt2_error_t *error)
+static int broadcast(gpt2_strategy_t *base, int root, void *data, size_t bytes, gpt2_error_t *error)
 {
     threads_t *self = (threads_t *)base;
 
     (void)error;
     show(self, data);
-    if (base->rank != 0) memcpy(data, self->world->shared[0], bytes);
+    if (base->rank != root) memcpy(data, self->world->shared[root], bytes);
     done(self);
     return 0;
 }
@@ -90,7 +110,8 @@ static int attach(gpt2_strategy_t *base, gpt2_replica_t *replica,
     self->average = malloc(bytes);
     if (self->average == NULL) return gpt2_fail(error, "out of memory");
     base->divisor = (double)base->size * settings->accumulate;
-    return broadcast(base, replica->weights, bytes, error);
+    base->scale = gpt2_loss_scale_start(&settings->scale);
+    return broadcast(base, 0, replica->weights, bytes, error);
 }
 
 static int ready(gpt2_strategy_t *base, size_t first, size_t count, gpt2_error_t *error)
@@ -131,6 +152,15 @@ static int sync(gpt2_strategy_t *base, gpt2_sync_t *out, gpt2_error_t *error)
         return gpt2_fail(error, "%zu readies before a sync", self->readies);
     }
     self->readies = 0;
+    for (size_t i = 0; self->counts != NULL && i < THREADS_COUNTS; i++) {
+        self->counts[i] += i;
+        self->counts[THREADS_COUNTS + i] += i * (uint64_t)(base->rank + 1);
+    }
+    if (self->world->broken_rank == base->rank &&
+        self->syncs - self->world->broken_sync < self->world->broken_syncs) {
+        replica->gradients[0] = INFINITY;
+    }
+    self->syncs++;
     show(self, replica->gradients);
     memset(self->average, 0, count * sizeof(float));
     for (int rank = 0; rank < base->size; rank++) {
@@ -140,7 +170,7 @@ static int sync(gpt2_strategy_t *base, gpt2_sync_t *out, gpt2_error_t *error)
     }
     done(self);
     for (size_t i = 0; i < count; i++)
-        self->average[i] /= (float)base->divisor;
+        self->average[i] /= (float)(base->divisor * base->scale.scale);
     *out = (gpt2_sync_t){.norm = norm(self)};
     memset(replica->gradients, 0xff, count * sizeof(float)); /* of no use to a follower */
     if (!base->is_follower) memcpy(replica->gradients, self->average, count * sizeof(float));
@@ -151,6 +181,32 @@ static int sync(gpt2_strategy_t *base, gpt2_sync_t *out, gpt2_error_t *error)
     return 0;
 }
 
+static size_t extra(gpt2_strategy_t *base, gpt2_extra_t *list, size_t room)
+{
+    const threads_t *self = (const threads_t *)base;
+    const size_t bytes = THREADS_COUNTS * sizeof(*self->counts);
+
+    if (self->counts == NULL || room < 2) return 0;
+    list[0] = (gpt2_extra_t){.name = "syncs", .data = self->counts, .bytes = bytes};
+    list[1] = (gpt2_extra_t){
+        .name = "turns", .data = self->counts + THREADS_COUNTS, .bytes = bytes, .per_rank = 1};
+    return 2;
+}
+
+uint64_t threads_count(const gpt2_strategy_t *base, int is_own, size_t index)
+{
+    const threads_t *self = (const threads_t *)base;
+
+    return self->counts[(is_own ? THREADS_COUNTS : 0) + index];
+}
+
+static int move_scale(gpt2_strategy_t *base, int skipped, gpt2_error_t *error)
+{
+    (void)error;
+    gpt2_loss_scale_move(&base->scale, &((threads_t *)base)->settings.scale, skipped);
+    return 0;
+}
+
 static int publish(gpt2_strategy_t *base, gpt2_error_t *error)
 {
     threads_t *self = (threads_t *)base;
@@ -158,7 +214,8 @@ static int publish(gpt2_strategy_t *base, gpt2_error_t *error)
     uint64_t checksum;
 
     if (replica->ops->checksum(replica, &checksum, error) != 0) return -1; /* the update is over */
-    return broadcast(base, replica->weights, replica->layout->arena_count * sizeof(float), error);
+    return broadcast(base, 0, replica->weights, replica->layout->arena_count * sizeof(float),
+                     error);
 }
 
 static int sum(gpt2_strategy_t *base, double *values, size_t count, gpt2_error_t *error)
@@ -224,7 +281,8 @@ static const char *setting(gpt2_strategy_t *self, const char *name)
 /* clang-format off */
 #define COMMON_OPS                                                                                 \
     .name = "threads", .destroy = destroy, .abort = give_up, .attach = attach,                     \
-    .ready = ready, .sync = sync, .sum = sum, .equal = equal,                    \
+    .ready = ready, .sync = sync, .move_scale = move_scale, .extra = extra, .sum = sum,            \
+    .equal = equal,                                                                                \
     .broadcast = broadcast, .step_begin = step_begin, .step_end = end, .span_begin = span_begin,   \
     .span_end = end, .traffic = traffic, .setting = setting
 /* clang-format on */
@@ -237,8 +295,15 @@ gpt2_strategy_t *threads_strategy(threads_world_t *world, int rank, int has_serv
     threads_t *self = calloc(1, sizeof(*self));
 
     if (self == NULL) abort();
-    self->base = (gpt2_strategy_t){has_server ? &SERVER_OPS : &OPS, rank, world->size, 1.0,
-                                   has_server && rank != 0};
+    self->base = (gpt2_strategy_t){.ops = has_server ? &SERVER_OPS : &OPS,
+                                   .rank = rank,
+                                   .size = world->size,
+                                   .divisor = 1.0,
+                                   .is_follower = has_server && rank != 0};
     self->world = world;
+    if (world->has_extras) {
+        self->counts = calloc(2 * THREADS_COUNTS, sizeof(*self->counts));
+        if (self->counts == NULL) abort();
+    }
     return &self->base;
 }

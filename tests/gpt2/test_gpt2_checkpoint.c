@@ -38,7 +38,13 @@ static run_t make_run(gpt2_shape_t shape, uint64_t seed)
     run_t run;
     gpt2_model_options_t options = {
         .shape = shape, .batch = 2, .length = shape.context, .threads = 1, .training = 1};
-    gpt2_optimizer_settings_t settings = {1e-3, 0.1, 0, 100, 0.9, 0.95, 1e-8, 0.1};
+    gpt2_optimizer_settings_t settings = {.learning_rate = 1e-3,
+                                          .final_rate = 0.1,
+                                          .steps = 100,
+                                          .beta1 = 0.9,
+                                          .beta2 = 0.95,
+                                          .epsilon = 1e-8,
+                                          .decay = 0.1};
 
     if (gpt2_model_create(&options, &run.model, &error) != 0) fail_msg("%s", error.text);
     if (gpt2_optimizer_create(run.model, &settings, &run.optimizer, &error) != 0) {

@@ -110,6 +110,14 @@ static void a_fresh_run_fails_with_a_reason(void **state)
     fails_with_a_reason(more, 2);
 }
 
+static void a_run_with_lamb_fails_with_a_reason(void **state)
+{
+    char *more[] = {(char[]){"--steps"}, (char[]){"1"}, (char[]){"--optimizer"}, (char[]){"lamb"}};
+
+    (void)state;
+    fails_with_a_reason(more, 4);
+}
+
 static void a_resumed_run_that_samples_fails_with_a_reason(void **state)
 {
     char *more[] = {
@@ -144,6 +152,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_fresh_run_fails_with_a_reason, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_run_with_lamb_fails_with_a_reason, setup, teardown),
         cmocka_unit_test_setup_teardown(a_resumed_run_that_samples_fails_with_a_reason, setup,
                                         teardown),
     };

@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "examples/gpt2/data/halves.h"
+#include "examples/gpt2/base/halves.h"
 #include "examples/gpt2/data/json.h"
 #include "examples/gpt2/data/safetensors.h"
 #include "tests/gpt2/scratch.h"

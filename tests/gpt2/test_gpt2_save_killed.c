@@ -327,7 +327,13 @@ int main(void)
     };
     const gpt2_model_options_t options = {
         .shape = SHAPE, .batch = 1, .length = SHAPE.context, .threads = 1, .training = 1};
-    const gpt2_optimizer_settings_t settings = {1e-3, 0.1, 0, 100, 0.9, 0.95, 1e-8, 0.1};
+    const gpt2_optimizer_settings_t settings = {.learning_rate = 1e-3,
+                                                .final_rate = 0.1,
+                                                .steps = 100,
+                                                .beta1 = 0.9,
+                                                .beta2 = 0.95,
+                                                .epsilon = 1e-8,
+                                                .decay = 0.1};
     int code;
 
     /* Some thousand fsync() that a busy disk would take minutes for; a kill is none of its

@@ -270,12 +270,47 @@ static void one_rank_may_update_for_all(void **state)
     free(each.weights);
 }
 
+static void lamb_trains_alike_and_resumes(void **state)
+{
+    const char *data = write_text();
+    char flags[512];
+    gpt2_options_t options;
+    rank_job_t one;
+    rank_job_t many;
+    rank_job_t resumed;
+
+    (void)state;
+    (void)snprintf(flags, sizeof(flags), "--optimizer lamb --lr 1e-1 --out %s", scratch_path("lm"));
+    options = make_options(data, flags);
+    if (run_ranks(1, &options, STEPS, 0, &one) != 0) fail_msg("%s", one.error.text);
+    assert_true(one.losses[STEPS - 1] < 0.8 * one.losses[0]);
+    if (run_ranks(3, &options, STEPS, 0, &many) != 0) fail_msg("%s", many.error.text);
+    compare_losses(&one, &many, 1e-6, "LAMB on 3 ranks");
+    if (run_ranks(3, &options, 8, 1, &resumed) != 0) fail_msg("%s", resumed.error.text);
+    free(resumed.weights);
+    (void)snprintf(flags, sizeof(flags), "--optimizer lamb --lr 1e-1 --resume auto --out %s",
+                   scratch_path("lm"));
+    options = make_options(data, flags);
+    if (run_ranks(3, &options, STEPS, 0, &resumed) != 0) fail_msg("%s", resumed.error.text);
+    assert_true(resumed.losses[7] == 0.0);
+    assert_memory_equal(many.weights, resumed.weights, many.count * sizeof(float));
+    free(resumed.weights);
+    if (run_kind(3, &options, STEPS, 0, 1, &resumed) != 0) fail_msg("%s", resumed.error.text);
+    assert_memory_equal(many.weights, resumed.weights, many.count * sizeof(float));
+    free(resumed.weights);
+    free(many.weights);
+    free(one.weights);
+}
+
 static void impossible_runs_say_why(void **state)
 {
     static const char *const cases[][2] = {
         {"--resume /nonexistent", "/nonexistent/manifest.txt: No such file"},
         {"--init /nonexistent.bin", "/nonexistent.bin: No such file"},
         {"--val /nonexistent.txt", "/nonexistent.txt: No such file"},
+        {"--optimizer lam", "no such optimizer, did you mean lamb?"},
+        {"--lamb-phi-max 2", "--lamb-phi-max needs --optimizer lamb, this is adamw"},
+        {"--optimizer lamb --lamb-exclude 2d", "--lamb-exclude 2d: no such choice"},
         {"--vocab 100", "outside the vocabulary of 100"},
         {"--context 4096 --seq 4096", "a sequence of 4096 needs 4097"},
     };
@@ -322,6 +357,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(any_number_of_ranks_trains_alike, setup, teardown),
         cmocka_unit_test_setup_teardown(resumed_runs_are_exact, setup, teardown),
         cmocka_unit_test_setup_teardown(one_rank_may_update_for_all, setup, teardown),
+        cmocka_unit_test_setup_teardown(lamb_trains_alike_and_resumes, setup, teardown),
         cmocka_unit_test_setup_teardown(impossible_runs_say_why, setup, teardown),
         cmocka_unit_test_setup_teardown(unknown_strategy_is_refused, setup, teardown),
     };

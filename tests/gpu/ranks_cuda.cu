@@ -2,8 +2,9 @@
  * ranks_cuda.cu - whole contexts on GPUs: device memory, streams, and an optimizer that follows
  * dp_gradients_sync_on() without the processor ever waiting, with an abort or a death at any stage.
  *
- *     dprun -np 2 [--share-gpu] ranks_cuda allreduce | free | steps | mixed | scaled | check |
- *                                          abort STAGE | loop N
+ *     dprun -np 2 [--share-gpu] ranks_cuda allreduce | rows | free | steps | mixed | scaled |
+ *                                          check | abort STAGE | loop N |
+ *                                          shards STAGE | scales STAGE (ranks_shards.cu)
  *
  * Sees dp.h alone, like a program. Compiled once for a GPU and once for the doubles, where sizes
  * matter: they are small. Exits with 77 where there is no GPU.
@@ -19,6 +20,7 @@
 
 #include "dp.h"
 #include "kernels/cuda_launch.cuh"
+#include "tests/gpu/ranks_shards.h"
 
 enum { TENSORS = 5, STEPS = 6, THREADS = 64 };
 static const size_t counts[TENSORS] = {1000, 1, 5000, 333, 64};
@@ -262,6 +264,61 @@ static int run_allreduce(rig_t *rig)
     CHECK(others == 0, "%u elements are not the sum", others);
     DP(rig, dp_wait_all(rig->dp, -1.0));
     cudaFree(data);
+    cudaFree(found);
+    cudaStreamDestroy(rig->stream);
+    return 0;
+}
+
+/* Rows in place, as sharded training has them: reduced and scattered, then gathered, on a stream
+ * and without a copy. */
+static int run_rows(rig_t *rig)
+{
+    enum { ROW = 3000, TIMES = 20 };
+    const size_t all = (size_t)rig->size * ROW;
+    dp_options_t options = DP_OPTIONS_INIT;
+    dp_stats_t stats = DP_STATS_INIT;
+    float *gradients, *weights, *row, *own;
+    unsigned others = 1, *found;
+
+    CUDA(cudaStreamCreateWithFlags(&rig->stream, cudaStreamNonBlocking));
+    CUDA(cudaMalloc((void **)&found, sizeof(*found)));
+    CUDA(zero(found, sizeof(*found)));
+    DP(rig, dp_alloc(rig->dp, all * sizeof(float), (void **)&gradients));
+    DP(rig, dp_alloc(rig->dp, all * sizeof(float), (void **)&weights));
+    row = gradients + (size_t)rig->rank * ROW;
+    own = weights + (size_t)rig->rank * ROW;
+    options.stream = rig->stream;
+    options.launch_now = 1;
+    for (int k = 0; k < TIMES; k++) {
+        dp_handle_t *reduced, *gathered;
+
+        CUDA(DP_LAUNCH(fill, 1, THREADS, 0, rig->stream, gradients, all, (float)(k + rig->rank)));
+        DP(rig, dp_reduce_scatter(dp_world(rig->dp), "gradients", gradients, row, ROW, DP_F32,
+                                  &options, &reduced));
+        DP(rig, dp_stream_wait(reduced, rig->stream));
+        dp_release(reduced);
+        CUDA(DP_LAUNCH(count_others, 1, THREADS, 0, rig->stream, (const float *)row, (size_t)ROW,
+                       (float)(k * rig->size + rig->size * (rig->size - 1) / 2), found));
+        CUDA(DP_LAUNCH(fill, 1, THREADS, 0, rig->stream, own, (size_t)ROW,
+                       (float)(k + 10 * rig->rank)));
+        DP(rig, dp_allgather(dp_world(rig->dp), "weights", own, weights, ROW, DP_F32, &options,
+                             &gathered));
+        DP(rig, dp_stream_wait(gathered, rig->stream));
+        dp_release(gathered);
+        for (int r = 0; r < rig->size; r++)
+            CUDA(DP_LAUNCH(count_others, 1, THREADS, 0, rig->stream,
+                           (const float *)weights + (size_t)r * ROW, (size_t)ROW,
+                           (float)(k + 10 * r), found));
+    }
+    CUDA(cudaMemcpyAsync(&others, found, sizeof(others), cudaMemcpyDeviceToHost, rig->stream));
+    CUDA(cudaStreamSynchronize(rig->stream));
+    CHECK(others == 0, "%u elements are not the sum, or of another rank", others);
+    DP(rig, dp_wait_all(rig->dp, -1.0));
+    DP(rig, dp_stats_get(rig->dp, &stats));
+    CHECK(stats.bytes_packed == 0, "%llu bytes were copied",
+          (unsigned long long)stats.bytes_packed);
+    DP(rig, dp_free(rig->dp, gradients));
+    DP(rig, dp_free(rig->dp, weights));
     cudaFree(found);
     cudaStreamDestroy(rig->stream);
     return 0;
@@ -553,6 +610,9 @@ int main(int argc, char **argv)
     rig.rank = dp_rank(rig.dp);
     rig.size = dp_size(rig.dp);
     failed = strcmp(what, "allreduce") == 0 ? run_allreduce(&rig)
+             : strcmp(what, "rows") == 0    ? run_rows(&rig)
+             : strcmp(what, "shards") == 0  ? run_shards(rig.dp, number, 0.0)
+             : strcmp(what, "scales") == 0  ? run_shards(rig.dp, number, 1024.0)
              : strcmp(what, "free") == 0    ? run_free(&rig)
              : strcmp(what, "steps") == 0   ? run_steps(&rig)
              : strcmp(what, "mixed") == 0   ? run_mixed(&rig)
@@ -562,8 +622,10 @@ int main(int argc, char **argv)
              : strcmp(what, "loop") == 0    ? run_loop(&rig, number)
                                             : 2;
     if (failed == 2)
-        fprintf(stderr,
-                "ranks_cuda: allreduce, free, steps, mixed, scaled, check, abort 0-5, loop N\n");
+        fprintf(
+            stderr,
+            "ranks_cuda: allreduce, rows, shards STAGE, scales STAGE, free, steps, mixed, scaled, "
+            "check, abort 0-5, loop N\n");
     status = dp_finalize(rig.dp);
     if (status != (aborts ? DP_ERR_ABORTED : DP_OK)) {
         fprintf(stderr, "ranks_cuda: dp_finalize: %s\n", dp_status_string(status));

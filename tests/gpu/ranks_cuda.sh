@@ -7,7 +7,7 @@
 #
 # Without --case, all of them; each alone, so that one that hangs leaves the others.
 set -u
-cases="allreduce free steps mixed scaled abort-0 abort-1 abort-2 abort-3 abort-4 abort-5 check fp16 shared
+cases="allreduce rows rows-program shards-0 shards-1 shards-2 shards-3 shards-program shards-check scales free steps mixed scaled abort-0 abort-1 abort-2 abort-3 abort-4 abort-5 check fp16 shared
 by-mistake kill"
 [ "${1:-}" != --cases ] || { echo $cases; exit 0; }
 dprun=$1 program=$2
@@ -46,7 +46,12 @@ two() { # CASE ARGUMENT...: two ranks of the program
 options=("$@")
 for what in ${chosen:-$cases}; do
     case $what in
-    allreduce | free | steps | mixed | scaled) two "$what" ;;
+    allreduce | rows | free | steps | mixed | scaled) two "$what" ;;
+    rows-program) DP_ORDER=program two rows ;;
+    shards-program) DP_ORDER=program two shards 3 ;;
+    shards-check) DP_CHECK=1 two shards 3 ;;
+    shards-*) two shards "${what#shards-}" ;;
+    scales) two scales 2 ;; # each step's follows from the one before, which nobody has waited for
     abort-*) two abort "${what#abort-}" ;;
     check) DP_CHECK=1 two check ;; # weights compared
     # Its scale follows from the last use, so that must be over: whoever runs ahead waits.

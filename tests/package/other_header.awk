@@ -1,14 +1,22 @@
-# Makes dp.h of another version: each struct with a `size` has one field fewer, or one more.
+# Makes dp.h of another version: each struct with a `size` has one field fewer, or one more. Versions add whole words
+# only, so of two ints that share the last word both go.
 #
 #   awk -v change=fewer|same|more -f other_header.awk dp.h
-function flush_struct(   i, last) {
-    last = 0
-    for (i = 1; i <= count; i++)
-        if (line[i] ~ /^    [a-z].*;/) last = i
+function flush_struct(   i, last, pair, ints, goes) {
+    last = pair = ints = goes = 0
     for (i = 1; i <= count; i++) {
-        if (sized && change == "fewer" && i == last) continue
+        if (line[i] !~ /^    [a-z].*;/) continue
+        pair = last
+        last = i
+        ints = line[i] ~ /^    int / ? ints + 1 : 0
+    }
+    dropped = ints > 0 && ints % 2 == 0 ? 2 : 1
+    for (i = 1; i <= count; i++) {
+        if (line[i] ~ /^    [a-z].*;/ || line[i] ~ /^}/) # else the rest of a comment, which goes with its field
+            goes = sized && change == "fewer" && (i == last || (dropped == 2 && i == pair))
+        if (goes) continue
+        if (sized && change == "more" && line[i] ~ /^}/) print "    uint64_t added;"
         print line[i]
-        if (sized && change == "more" && i == last) print "    uint64_t added;"
     }
     changed += sized
     count = 0
@@ -21,9 +29,12 @@ inside {
     next
 }
 /^#define DP_[A-Z_]+_INIT/ { macro = 1 }
-macro && /sizeof\(/ { # the initialisers, on one line
-    if (change == "fewer") sub(/, [^,]*[^,\\ ] *\\$/, " \\")
+macro && /^    }/ { # behind the line with the last initialiser
+    for (i = 0; change == "fewer" && i < dropped; i++) sub(/, [^,]*[^,\\ ] *\\$/, " \\", held)
+    print held
+    held = ""
     macro = 0
 }
+macro { if (held != "") print held; held = $0; next }
 { print }
-END { if (changed != 7) { print "#error \"" changed " structs with a size, 7 are known\"" } }
+END { if (changed != 11) { print "#error \"" changed " structs with a size, 11 are known\"" } }

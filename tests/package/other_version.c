@@ -178,6 +178,63 @@ static void train(void)
     dp_gradients_destroy(gradients);
 }
 
+/* Every struct of dp_shards_t, with something behind it that must stay. */
+static void shard(void)
+{
+    struct {
+        dp_shard_row_t row;
+        uint64_t canary;
+    } row = {DP_SHARD_ROW_INIT, CANARY};
+    struct {
+        dp_shards_memory_t memory;
+        uint64_t canary;
+    } memory = {DP_SHARDS_MEMORY_INIT, CANARY};
+    struct {
+        dp_loss_scale_t state;
+        uint64_t canary;
+    } scale = {DP_LOSS_SCALE_INIT, CANARY};
+    const dp_shard_group_t group = {.name = "a", .count = 5000};
+    dp_shards_options_t options = DP_SHARDS_OPTIONS_INIT;
+    dp_shards_t *shards;
+
+#ifdef MORE
+    options.added = 1;
+    check_refusal(dp_shards_create(dp, &group, 1, &options, &shards), NULL, "dp_shards_options_t");
+    options.added = 0;
+    row.row.added = memory.memory.added = scale.state.added = 42;
+#endif
+    for (size_t i = 0; i < BAD_SIZES; i++) {
+        options.size = bad_sizes[i];
+        CHECK(dp_shards_create(dp, &group, 1, &options, &shards) == DP_ERR_INVALID, "size %zu",
+              bad_sizes[i]);
+    }
+    options.size = sizeof(options);
+    CHECK(dp_shards_create(dp, &group, 1, &options, &shards) == DP_OK, "create");
+    for (size_t i = 0; i < BAD_SIZES; i++) {
+        row.row.size = memory.memory.size = scale.state.size = bad_sizes[i];
+        CHECK(dp_shards_row(shards, 0, &row.row) == DP_ERR_INVALID, "size %zu", bad_sizes[i]);
+        CHECK(dp_shards_memory_get(shards, &memory.memory) == DP_ERR_INVALID, "size %zu",
+              bad_sizes[i]);
+        CHECK(dp_shards_loss_scale_get(shards, &scale.state) == DP_ERR_INVALID, "size %zu",
+              bad_sizes[i]);
+    }
+    row.row.size = sizeof(row.row);
+    memory.memory.size = sizeof(memory.memory);
+    scale.state.size = sizeof(scale.state);
+    CHECK(dp_shards_row(shards, 0, &row.row) == DP_OK && row.row.first == 0, "row");
+    CHECK(dp_shards_memory_get(shards, &memory.memory) == DP_OK &&
+              memory.memory.weights == 8192 * sizeof(float),
+          "%zu bytes of weights", memory.memory.weights);
+    CHECK(dp_shards_loss_scale_get(shards, &scale.state) == DP_OK && scale.state.scale == 1.0,
+          "scale %g", scale.state.scale);
+    CHECK(row.canary == CANARY && memory.canary == CANARY && scale.canary == CANARY,
+          "written beyond the program's struct");
+#ifdef MORE
+    CHECK(row.row.added == 42 && memory.memory.added == 42 && scale.state.added == 42, "written");
+#endif
+    dp_shards_destroy(shards);
+}
+
 static void count(void)
 {
     struct {
@@ -209,6 +266,7 @@ int main(void)
     start();
     operate();
     train();
+    shard();
     count();
     CHECK(dp_finalize(dp) == DP_OK, "finalize");
     return 0;

@@ -32,7 +32,7 @@ int parity_rank_and_size(dp_context_t *dp)
             neighbours++;
             EXPECT(dp, (all[other][1] == all[r][1]) == (other == r), "local rank %d", all[r][1]);
         }
-        EXPECT(dp, neighbours == all[r][2], "%d on a host of %d", neighbours, all[r][2]);
+        EXPECT(dp, neighbours == all[r][2], "%d on a node of %d", neighbours, all[r][2]);
         EXPECT(dp, all[r][1] < all[r][2] && all[r][3] < all[r][4] && all[r][4] == own[4],
                "places of rank %d", r);
     }

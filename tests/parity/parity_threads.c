@@ -1,7 +1,7 @@
 /*
  * parity_threads.c - runs the cases on N ranks that are threads of this process, over loopback.
  *
- *     parity_threads CASE|all RANKS HOSTS
+ *     parity_threads CASE|all RANKS NODES
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -49,7 +49,7 @@ int main(int argc, char **argv)
     int ranks = argc == 4 ? atoi(argv[2]) : 0;
 
     if (ranks < 1 || ranks > PARITY_RANKS_MAX) {
-        fprintf(stderr, "usage: parity_threads CASE|all RANKS HOSTS\n");
+        fprintf(stderr, "usage: parity_threads CASE|all RANKS NODES\n");
         return 2;
     }
     dp_config_defaults(&config);

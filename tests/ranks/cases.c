@@ -3,7 +3,15 @@
  */
 #include "tests/ranks/cases.h"
 
+#include <string.h>
+
 #include "tests/ranks/cases_internal.h"
+
+int rank_case_is_built(const rank_case_t *what)
+{
+    return strncmp(what->name, SCHEDULE_PREFIX, strlen(SCHEDULE_PREFIX)) != 0 ||
+           strstr(dp_build_info(), "cached schedules OFF") == NULL;
+}
 
 const rank_case_t rank_cases[] = {
     {"collectives", case_collectives, 1, DP_OK, 0},
@@ -27,6 +35,16 @@ const rank_case_t rank_cases[] = {
     {"overflow", case_overflow, 1, DP_OK, 0},
     {"check", case_check, 2, DP_OK, 1},
     {"check_weights", case_check_weights, 2, DP_OK, 1},
+    {"shards", case_shards, 1, DP_OK, 0},
+    {"shards_hybrid", case_shards_hybrid, 1, DP_OK, 0},
+    {"shards_wire", case_shards_wire, 1, DP_OK, 0},
+    {"shards_changed", case_shards_changed, 1, DP_OK, 0},
+    {"shards_overflow", case_shards_overflow, 1, DP_OK, 0},
+    {"shards_order", case_shards_order, 1, DP_OK, 0},
+    {"shards_arguments", case_shards_arguments, 1, DP_OK, 0},
+    {"shards_lists", case_shards_lists, 2, DP_OK, 0},
+    {"shards_check", case_shards_check, 2, DP_OK, 1},
+    {"shards_left", case_shards_left, 1, DP_OK, 0},
     {"large", case_large, 1, DP_OK, 0},
     {"group_places", case_group_places, 1, DP_OK, 0},
     {"group_arguments", case_group_arguments, 1, DP_OK, 0},
@@ -41,6 +59,7 @@ const rank_case_t rank_cases[] = {
     {"group_gradients", case_group_gradients, 1, DP_OK, 0},
     {"group_abort", case_group_abort, 1, DP_ERR_ABORTED, 0},
     {"group_outsiders", case_group_outsiders, 2, DP_OK, 0},
+    {"lanes", case_lanes, 1, DP_OK, 0},
     {"lists", case_lists, 1, DP_OK, 0},
     {"changing", case_changing, 1, DP_OK, 0},
     {"watched", case_watched, 1, DP_OK, 1},
@@ -55,21 +74,34 @@ const rank_case_t rank_cases[] = {
     {"join_pending", case_join_pending, 1, DP_OK, 0},
     {"program_rounds", case_program_rounds, 1, DP_OK, 0},
     {"program_waits", case_program_waits, 1, DP_OK, 0},
+    {"program_now", case_program_now, 1, DP_OK, 0},
     {"program_refused", case_program_refused, 1, DP_OK, 0},
     {"program_swapped", case_program_swapped, 2, DP_ERR_MISMATCH, 0},
     {"program_sizes", case_program_sizes, 2, DP_ERR_MISMATCH, 0},
     {"program_memory", case_program_memory, 2, DP_ERR_MISMATCH, 0},
     {"program_cuts", case_program_cuts, 2, DP_ERR_MISMATCH, 0},
+    {"program_now_differs", case_program_now_differs, 2, DP_ERR_MISMATCH, 0},
     {"program_early", case_program_early, 2, DP_ERR_LEFT, 0},
     {"program_wire", case_wire, 1, DP_OK, 0},
+    {"program_lanes", case_lanes, 1, DP_OK, 0},
     {"program_gradients", case_gradients, 1, DP_OK, 0},
+    {"program_shards", case_shards, 1, DP_OK, 0},
+    {"program_shards_hybrid", case_shards_hybrid, 1, DP_OK, 0},
+    {"program_shards_wire", case_shards_wire, 1, DP_OK, 0},
+    {"program_shards_overflow", case_shards_overflow, 1, DP_OK, 0},
     {"program_groups", case_group_collectives, 1, DP_OK, 0},
     {"program_churn", case_group_churn, 1, DP_OK, 0},
     {"program_split", case_group_split, 1, DP_OK, 0},
     {"program_abort", case_abort, 1, DP_ERR_ABORTED, 0},
+    {"priority", case_priority, 2, DP_OK, 0},
     {"schedule", case_schedule, 1, DP_OK, 0},
+    {"schedule_shards", case_schedule_shards, 1, DP_OK, 0},
     {"schedule_deviations", case_schedule_deviations, 1, DP_OK, 0},
     {"schedule_join", case_schedule_join, 1, DP_OK, 0},
+    {"schedule_gathers", case_schedule_gathers, 1, DP_OK, 0},
+    {"schedule_gathers_join", case_schedule_gathers_join, 1, DP_OK, 0},
+    {"rows_in_groups", case_rows_in_groups, 1, DP_OK, 0},
+    {"program_rows_in_groups", case_rows_in_groups, 1, DP_OK, 0},
     {"schedule_left", case_schedule_left, 2, DP_OK, 0},
     {"schedule_gradients", case_schedule_gradients, 1, DP_OK, 0},
     {"schedule_between_steps", case_schedule_between_steps, 1, DP_OK, 0},

@@ -191,6 +191,11 @@ int case_arguments(dp_context_t *dp)
     EXPECT_STATUS(dp, dp_allreduce(world, "a", &value, &value, 1, DP_F32, &options, NULL),
                   DP_ERR_INVALID);
     options = (dp_options_t)DP_OPTIONS_INIT;
+    options.launch_now = 2;
+    EXPECT_STATUS(dp, dp_allreduce(world, "a", &value, &value, 1, DP_F32, &options, NULL),
+                  DP_ERR_INVALID);
+    EXPECT_TEXT(dp, dp_error_text(dp), "launch_now is 2");
+    options = (dp_options_t)DP_OPTIONS_INIT;
     options.size = 3;
     EXPECT_STATUS(dp, dp_allreduce(world, "a", &value, &value, 1, DP_F32, &options, NULL),
                   DP_ERR_INVALID);

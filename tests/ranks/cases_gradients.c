@@ -165,6 +165,7 @@ int case_gradients_lists(dp_context_t *dp)
 
 int case_overflow(dp_context_t *dp)
 {
+    dp_loss_scale_t state = DP_LOSS_SCALE_INIT;
     model_t model;
     dp_gradients_options_t options = DP_GRADIENTS_OPTIONS_INIT;
     dp_gradients_result_t result = DP_GRADIENTS_RESULT_INIT;
@@ -194,6 +195,17 @@ int case_overflow(dp_context_t *dp)
                    result.loss_scale, step);
         }
     }
+    /* What a checkpoint keeps. */
+    EXPECT_STATUS(dp, dp_gradients_loss_scale_get(gradients, &state), DP_OK);
+    EXPECT(dp, state.scale == 1024.0 && state.good_steps == 1, "%g, %d good", state.scale,
+           state.good_steps);
+    state.scale = 2.0;
+    EXPECT_STATUS(dp, dp_gradients_loss_scale_set(gradients, &state), DP_OK);
+    EXPECT_STATUS(dp, dp_gradients_ready(gradients, 0, NULL), DP_OK);
+    EXPECT_STATUS(dp, dp_gradients_loss_scale_get(gradients, &state), DP_ERR_ORDER);
+    EXPECT_STATUS(dp, dp_gradients_ready(gradients, 1, NULL), DP_OK);
+    EXPECT_STATUS(dp, dp_gradients_sync(gradients, &result), DP_OK);
+    EXPECT(dp, result.loss_scale == 2.0, "%g", result.loss_scale);
     dp_gradients_destroy(gradients);
     return 0;
 }

@@ -96,6 +96,10 @@ int case_collectives_in(dp_context_t *dp, dp_group_t *group, const char *prefix,
 /* Sums one value over the group and waits. 0: all held. */
 int case_sum(dp_context_t *dp, dp_group_t *group, const char *name, double value, double wanted);
 
+/* ---- cases_lanes.c -------------------------------------------------------------------------- */
+
+int case_lanes(dp_context_t *dp);
+
 /* ---- The cases ------------------------------------------------------------------------------ */
 
 int case_collectives(dp_context_t *dp);
@@ -147,15 +151,21 @@ int case_join_pending(dp_context_t *dp);
 
 int case_program_rounds(dp_context_t *dp);
 int case_program_waits(dp_context_t *dp);
+int case_program_now(dp_context_t *dp);
 int case_program_refused(dp_context_t *dp);
 int case_program_swapped(dp_context_t *dp);
 int case_program_sizes(dp_context_t *dp);
 int case_program_memory(dp_context_t *dp);
 int case_program_cuts(dp_context_t *dp);
+int case_program_now_differs(dp_context_t *dp);
 int case_program_early(dp_context_t *dp);
+int case_priority(dp_context_t *dp);
 int case_schedule(dp_context_t *dp);
 int case_schedule_deviations(dp_context_t *dp);
 int case_schedule_join(dp_context_t *dp);
+int case_schedule_gathers(dp_context_t *dp);
+int case_schedule_gathers_join(dp_context_t *dp);
+int case_rows_in_groups(dp_context_t *dp);
 int case_schedule_left(dp_context_t *dp);
 int case_schedule_gradients(dp_context_t *dp);
 int case_schedule_between_steps(dp_context_t *dp);
@@ -174,5 +184,17 @@ int case_gradients_lists(dp_context_t *dp);
 int case_overflow(dp_context_t *dp);
 int case_check(dp_context_t *dp);
 int case_check_weights(dp_context_t *dp);
+
+int case_shards(dp_context_t *dp);
+int case_schedule_shards(dp_context_t *dp);
+int case_shards_hybrid(dp_context_t *dp);
+int case_shards_wire(dp_context_t *dp);
+int case_shards_changed(dp_context_t *dp);
+int case_shards_overflow(dp_context_t *dp);
+int case_shards_order(dp_context_t *dp);
+int case_shards_arguments(dp_context_t *dp);
+int case_shards_lists(dp_context_t *dp);
+int case_shards_check(dp_context_t *dp);
+int case_shards_left(dp_context_t *dp);
 
 #endif

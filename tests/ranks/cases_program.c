@@ -3,6 +3,7 @@
  * and every way in which ranks' programs can differ, reported by all ranks in a text.
  */
 #include <stdlib.h>
+#include <time.h>
 
 #include "runtime/base/common.h"
 #include "tests/ranks/cases_internal.h"
@@ -100,6 +101,57 @@ int case_program_waits(dp_context_t *dp)
     EXPECT_STATUS(dp, dp_wait_all(dp, 60.0), DP_OK);
     EXPECT(dp, two == 2.0f * (float)ranks && three == 3.0f * (float)ranks, "%g %g", (double)two,
            (double)three);
+    return 0;
+}
+
+/* Operations of this rank that are over. */
+static uint64_t completed(dp_context_t *dp)
+{
+    dp_stats_t stats = DP_STATS_INIT;
+
+    (void)dp_stats_get(dp, &stats);
+    return stats.completed;
+}
+
+/* A gather is over without any wait, with all that was submitted before it and nothing behind it.
+ */
+int case_program_now(dp_context_t *dp)
+{
+    enum { ROW = 1000, ROUNDS = 3 };
+    const size_t size = (size_t)dp_size(dp), rank = (size_t)dp_rank(dp);
+    float before = 1.0f, behind = 2.0f, *rows;
+    dp_options_t now = DP_OPTIONS_INIT;
+
+    now.launch_now = 1;
+    rows = (float *)(void *)case_allocate(dp, size * ROW * sizeof(float), 1);
+    EXPECT(dp, rows != NULL, "no memory");
+    for (int round = 0; round < ROUNDS; round++) {
+        const uint64_t earlier = completed(dp);
+
+        for (size_t i = 0; i < ROW; i++)
+            rows[rank * ROW + i] = (float)(rank + (size_t)round);
+        before = behind = 1.0f;
+        EXPECT_STATUS(dp,
+                      dp_allreduce(dp_world(dp), "before", &before, &before, 1, DP_F32, NULL, NULL),
+                      DP_OK);
+        EXPECT_STATUS(
+            dp,
+            dp_allgather(dp_world(dp), "rows", rows + rank * ROW, rows, ROW, DP_F32, &now, NULL),
+            DP_OK);
+        EXPECT_STATUS(dp,
+                      dp_allreduce(dp_world(dp), "behind", &behind, &behind, 1, DP_F32, NULL, NULL),
+                      DP_OK);
+        for (int ms = 0; ms < 60000 && completed(dp) < earlier + 2; ms++)
+            nanosleep(&(struct timespec){0, 1000000}, NULL);
+        EXPECT(dp, completed(dp) == earlier + 2, "%llu of 3 operations are over, wanted 2; %s",
+               (unsigned long long)(completed(dp) - earlier), dp_error_text(dp));
+        EXPECT_STATUS(dp, dp_wait_all(dp, 60.0), DP_OK);
+        for (size_t r = 0; r < size; r++)
+            EXPECT(dp, rows[r * ROW + ROW - 1] == (float)(r + (size_t)round), "row %zu has %g", r,
+                   (double)rows[r * ROW + ROW - 1]);
+        EXPECT(dp, before == (float)size, "%g", (double)before);
+    }
+    case_give_back(dp, (char *)rows, 1);
     return 0;
 }
 
@@ -233,6 +285,22 @@ int case_program_cuts(dp_context_t *dp)
     finish(&ending, second);
     finish(&ending, first);
     return ends_with(&ending, "a wait on rank", "b (allreduce");
+}
+
+/* One rank's bucket ends where the others' go on. */
+int case_program_now_differs(dp_context_t *dp)
+{
+    ending_t ending = begin(dp, DP_ERR_MISMATCH);
+    dp_options_t options = DP_OPTIONS_INIT;
+    dp_handle_t *handle = NULL;
+    float value = 0.0f;
+
+    options.launch_now = is_last(dp);
+    if (ending.found == DP_OK)
+        ending.found =
+            dp_allreduce(dp_world(dp), "now", &value, &value, 1, DP_F32, &options, &handle);
+    finish(&ending, handle);
+    return ends_with(&ending, "now (allreduce sum of 1 f32) on rank", "1 f32, launched at once)");
 }
 
 /* One tensor less on the last rank, which finalizes: the others learn which rank and which tensor.

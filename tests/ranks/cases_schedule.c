@@ -247,6 +247,157 @@ int case_schedule_join(dp_context_t *dp)
     return 0;
 }
 
+/* Rows in place, as sharded training has them: gradients are reduced and scattered, weights
+ * gathered, two small tensors beside them as one operation. */
+typedef struct shards {
+    float *gradients, *weights; /* [size of the group][ROW] */
+    float *small;               /* [2][size of the group] */
+    dp_group_t *group;
+    int round;
+} shards_t;
+
+enum { ROW = 5000 };
+
+static int shards_round(dp_context_t *dp, shards_t *shards)
+{
+    const size_t size = (size_t)dp_group_size(shards->group);
+    const size_t rank = (size_t)dp_group_rank(shards->group);
+    float *row = shards->gradients + rank * ROW, *own = shards->weights + rank * ROW;
+    const dp_tensor_t pair[2] = {{shards->small + rank, shards->small, 1, DP_F32},
+                                 {shards->small + size + rank, shards->small + size, 1, DP_F32}};
+    const float step = (float)(shards->round++ % 100);
+    dp_handle_t *handles[3];
+
+    for (size_t i = 0; i < size * ROW; i++)
+        shards->gradients[i] = step + (float)(i / ROW) + (float)rank;
+    EXPECT_STATUS(dp,
+                  dp_reduce_scatter(shards->group, "shards.gradients", shards->gradients, row, ROW,
+                                    DP_F32, NULL, &handles[0]),
+                  DP_OK);
+    EXPECT_STATUS(dp, dp_wait(handles[0], 60.0, NULL), DP_OK);
+    for (size_t i = 0; i < ROW; i++)
+        own[i] = 0.5f * row[i];
+    shards->small[rank] = step;
+    shards->small[size + rank] = (float)rank;
+    EXPECT_STATUS(dp,
+                  dp_allgather(shards->group, "shards.weights", own, shards->weights, ROW, DP_F32,
+                               NULL, &handles[1]),
+                  DP_OK);
+    EXPECT_STATUS(
+        dp, dp_grouped_allgather(shards->group, "shards.small", pair, 2, NULL, &handles[2]), DP_OK);
+    for (int i = 1; i < 3; i++)
+        EXPECT_STATUS(dp, dp_wait(handles[i], 60.0, NULL), DP_OK);
+    for (size_t r = 0; r < size; r++) {
+        const float sum = (float)size * (step + (float)r) + (float)(size * (size - 1) / 2);
+
+        EXPECT(dp,
+               shards->weights[r * ROW] == 0.5f * sum &&
+                   shards->weights[r * ROW + ROW - 1] == 0.5f * sum,
+               "round %d, row %zu: %g and %g, wanted %g", shards->round, r,
+               (double)shards->weights[r * ROW], (double)shards->weights[r * ROW + ROW - 1],
+               0.5 * (double)sum);
+        EXPECT(dp, shards->small[r] == step && shards->small[size + r] == (float)r, "%g, %g",
+               (double)shards->small[r], (double)shards->small[size + r]);
+    }
+    return 0;
+}
+
+/* Rounds of a group's ranks; on_heap: what this rank gathers is not in the engine's memory. */
+static int shards_rounds(dp_context_t *dp, dp_group_t *group, int count, int on_heap)
+{
+    const size_t size = (size_t)dp_group_size(group);
+    shards_t shards = {.group = group};
+
+    shards.gradients = (float *)(void *)case_allocate(dp, size * ROW * sizeof(float), 1);
+    shards.weights = (float *)(void *)case_allocate(dp, size * ROW * sizeof(float), !on_heap);
+    shards.small = (float *)(void *)case_allocate(dp, 2 * size * sizeof(float), !on_heap);
+    EXPECT(dp, shards.gradients != NULL && shards.weights != NULL && shards.small != NULL,
+           "no memory");
+    for (int i = 0; i < count; i++)
+        if (shards_round(dp, &shards) != 0) return 1;
+    case_give_back(dp, (char *)shards.gradients, 1);
+    case_give_back(dp, (char *)shards.weights, !on_heap);
+    case_give_back(dp, (char *)shards.small, !on_heap);
+    return 0;
+}
+
+/* Gathers keep no round from being cached, and rows in place are not copied. */
+int case_schedule_gathers(dp_context_t *dp)
+{
+    enum { ROUNDS = 60 };
+    const int is_last = dp_rank(dp) == dp_size(dp) - 1;
+    dp_stats_t before = stats_of(dp), after;
+
+    if (shards_rounds(dp, dp_world(dp), ROUNDS, 0) != 0) return 1;
+    after = stats_of(dp);
+    EXPECT(dp, after.bytes_packed == before.bytes_packed, "%llu bytes were copied",
+           (unsigned long long)(after.bytes_packed - before.bytes_packed));
+    EXPECT(dp,
+           dp_size(dp) == 1 ||
+               after.scheduled_launches - before.scheduled_launches >= 2 * (ROUNDS - 8),
+           "%llu launches by schedule in %d rounds",
+           (unsigned long long)(after.scheduled_launches - before.scheduled_launches), ROUNDS);
+    /* One rank's weights move to other memory when the others have launched the gather. */
+    if (shards_rounds(dp, dp_world(dp), 3, is_last) != 0) return 1;
+    return expect_end(dp, "memory");
+}
+
+/* Rows in place in groups other than the world: of the even and the odd ranks, of all but the
+ * first. In either order. */
+int case_rows_in_groups(dp_context_t *dp)
+{
+    dp_group_t *parity, *tail;
+    dp_stats_t before, after;
+
+    EXPECT_STATUS(dp, dp_group_split(dp_world(dp), "parity", dp_rank(dp) % 2, &parity), DP_OK);
+    EXPECT_STATUS(dp, dp_group_split(dp_world(dp), "tail", dp_rank(dp) > 0 ? 0 : -1, &tail), DP_OK);
+    before = stats_of(dp);
+    if (shards_rounds(dp, parity, 12, 0) != 0) return 1;
+    if (tail != NULL && shards_rounds(dp, tail, 12, 0) != 0) return 1;
+    after = stats_of(dp);
+    EXPECT(dp, after.bytes_packed == before.bytes_packed, "%llu bytes were copied",
+           (unsigned long long)(after.bytes_packed - before.bytes_packed));
+    return 0;
+}
+
+/* Rank r has its own number of rounds; the rows of ranks without data are zero. */
+int case_schedule_gathers_join(dp_context_t *dp)
+{
+    enum { EVEN = 40 };
+    const int rank = dp_rank(dp), size = dp_size(dp);
+    float *rows = (float *)(void *)case_allocate(dp, (size_t)size * ROW * sizeof(float), 1);
+    dp_result_t result = DP_RESULT_INIT;
+    dp_handle_t *handle;
+
+    EXPECT(dp, rows != NULL, "no memory");
+    for (int step = 0; step < EVEN + 3 * rank; step++) {
+        const int first = step < EVEN ? 0 : (step - EVEN) / 3 + 1;
+        float *own = rows + (size_t)rank * ROW;
+
+        for (size_t i = 0; i < ROW; i++)
+            own[i] = (float)(step + rank + 1);
+        EXPECT_STATUS(
+            dp, dp_allgather(dp_world(dp), "schedule.rows", own, rows, ROW, DP_F32, NULL, &handle),
+            DP_OK);
+        EXPECT_STATUS(dp, dp_wait(handle, 60.0, &result), DP_OK);
+        EXPECT(dp, result.contributors == size - first, "step %d: %d contributors, wanted %d", step,
+               result.contributors, size - first);
+        for (int r = 0; r < size; r++) {
+            const float wanted = r < first ? 0.0f : (float)(step + r + 1);
+
+            EXPECT(dp,
+                   rows[r * ROW] == wanted && rows[r * ROW + ROW - 1] == wanted &&
+                       !signbit(rows[r * ROW]),
+                   "step %d, row %d: %g and %g, wanted %g", step, r, (double)rows[r * ROW],
+                   (double)rows[r * ROW + ROW - 1], (double)wanted);
+        }
+    }
+    EXPECT_STATUS(dp, dp_join(dp_world(dp), &handle), DP_OK);
+    EXPECT_STATUS(dp, dp_wait(handle, 60.0, NULL), DP_OK);
+    case_give_back(dp, (char *)rows, 1);
+    return 0;
+}
+
 /* The last rank leaves while the others are in the next round. */
 int case_schedule_left(dp_context_t *dp)
 {

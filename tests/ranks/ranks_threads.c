@@ -63,6 +63,10 @@ static int run_case(const rank_case_t *what, int ranks, const dp_config_t *base)
 
     config.check = what->check;
     if (what->run == case_queue) config.queue_depth = QUEUE_CASE_DEPTH;
+    if (what->run == case_priority) {
+        config.hold_ns = 1000000000;
+        config.fusion_bytes = 64 * DP_MIB;
+    }
     config.order = strncmp(what->name, PROGRAM_PREFIX, strlen(PROGRAM_PREFIX)) == 0
                        ? DP_CONFIG_ORDER_PROGRAM
                        : DP_CONFIG_ORDER_NEGOTIATED;
@@ -105,7 +109,7 @@ int main(int argc, char **argv)
 
         if (!run_all && strcmp(argv[1], what->name) != 0) continue;
         if (run_all && strcmp(what->name, "large") == 0) continue; /* has a test of its own */
-        if (ranks < what->least_ranks) continue;
+        if (ranks < what->least_ranks || !rank_case_is_built(what)) continue;
         found++;
         failed |= run_case(what, ranks, &config);
     }

@@ -15,6 +15,7 @@
 
 #include "../unit/engine_cases.h"
 #include "../unit/engine_group_cases.h"
+#include "../unit/engine_lane_cases.h"
 
 static void everywhere(engine_body_t body)
 {
@@ -59,6 +60,14 @@ static void processes_form_groups(void **state)
     everywhere(case_groups);
 }
 
+static void processes_gather_beside_reductions(void **state)
+{
+    (void)state;
+    everywhere(case_lane_gathers_pass);
+    everywhere(case_lane_reduces_pass);
+    everywhere(case_lanes_at_once);
+}
+
 static void processes_exchange_blocks(void **state)
 {
     (void)state;
@@ -91,7 +100,7 @@ static void lose_a_rank(engine_rank_t *rank, void *user)
                  (unsigned long long)(dp_now_ns() - start_ns) / 1000);
 }
 
-static void processes_hear_of_a_death_between_hosts(void **state)
+static void processes_hear_of_a_death_between_nodes(void **state)
 {
     engine_world_t world = ENGINE_WORLD(2, 2);
 
@@ -139,16 +148,66 @@ static void processes_hear_of_a_death_in_an_exchange(void **state)
     }
 }
 
+/* Rank 1 dies before it gathers for the first time, when nothing connects the two in that lane yet,
+ * or after it has. */
+static void lose_a_gatherer(engine_rank_t *rank, void *user)
+{
+    const int which = *(const int *)user;
+    int32_t *data = engine_memory(rank, 200000 * sizeof(*data));
+    dp_engine_piece_t piece = {
+        .in = data + rank->rank * 100000, .out = data, .count = 100000, .stride = 100000};
+    dp_engine_op_t op = {.lane = DP_LANE_GATHER,
+                         .collective =
+                             which / 2 ? DP_COLLECTIVE_BROADCAST : DP_COLLECTIVE_ALLGATHER,
+                         .dtype = DP_I32,
+                         .pieces = &piece,
+                         .piece_count = 1};
+    dp_engine_op_t barrier = {.collective = DP_COLLECTIVE_BARRIER};
+    const uint64_t start_ns = dp_now_ns();
+
+    engine_run(rank, &barrier, DP_WORK_SMALL);
+    if (which % 2) engine_run(rank, &op, DP_WORK_SMALL);
+    engine_check(rank, op.status == DP_OK, "before: %s", op.text);
+    if (rank->rank == 1) _exit(0); /* as if killed: nothing is closed by us */
+    /* A root may have sent all it had before the other one died. */
+    usleep(20000);
+    engine_run(rank, &op, DP_WORK_SMALL);
+    if (which == 3 && op.status == DP_OK) engine_run(rank, &op, DP_WORK_SMALL);
+    engine_check(rank, op.status == DP_ERR_PEER_LOST, "status is %s", dp_status_string(op.status));
+    engine_check(rank, strstr(op.text, "rank 1 on host host1") != NULL, "text is '%s'", op.text);
+    engine_check(rank, dp_now_ns() - start_ns < 1500000000, "took %llu us",
+                 (unsigned long long)(dp_now_ns() - start_ns) / 1000);
+}
+
+static void processes_hear_of_a_death_in_a_gather(void **state)
+{
+    engine_world_t world = ENGINE_WORLD(2, 2);
+
+    (void)state;
+    for (int which = 0; which < 4; which++)
+        assert_int_equal(engine_world_processes(&world, lose_a_gatherer, &which), 0);
+}
+
 /* A rank that has nothing to do uses no CPU, also while another makes it wait. */
 static void wait_idly(engine_rank_t *rank, void *user)
 {
+    const engine_world_t *world = user;
+    int32_t *data = engine_memory(rank, 2000 * sizeof(*data));
+    dp_engine_piece_t piece = {
+        .in = data + rank->rank * 1000, .out = data, .count = 1000, .stride = 1000};
     dp_engine_op_t op = {.collective = DP_COLLECTIVE_BARRIER};
     struct timespec before;
     struct timespec after;
     uint64_t used_ns;
 
-    (void)user;
     engine_run(rank, &op, DP_WORK_SMALL);
+    if (world->interleave) { /* the first gather, while nothing connects the nodes in its lane */
+        op = (dp_engine_op_t){.lane = DP_LANE_GATHER,
+                              .collective = DP_COLLECTIVE_ALLGATHER,
+                              .dtype = DP_I32,
+                              .pieces = &piece,
+                              .piece_count = 1};
+    }
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before);
     if (rank->rank == 0) usleep(300000);
     engine_run(rank, &op, DP_WORK_SMALL);
@@ -162,10 +221,11 @@ static void wait_idly(engine_rank_t *rank, void *user)
 static void processes_wait_without_cpu(void **state)
 {
     (void)state;
-    for (int nodes = 1; nodes <= 2; nodes++) {
-        engine_world_t world = ENGINE_WORLD(2, nodes);
+    for (int i = 0; i < 4; i++) {
+        engine_world_t world = ENGINE_WORLD(2, 1 + i / 2);
 
         world.spin_ns = 20000;
+        world.interleave = i % 2;
         assert_int_equal(engine_world_processes(&world, wait_idly, &world), 0);
     }
 }
@@ -179,8 +239,10 @@ int main(void)
         cmocka_unit_test(processes_run_many_operations),
         cmocka_unit_test(processes_form_groups),
         cmocka_unit_test(processes_exchange_blocks),
-        cmocka_unit_test(processes_hear_of_a_death_between_hosts),
+        cmocka_unit_test(processes_gather_beside_reductions),
+        cmocka_unit_test(processes_hear_of_a_death_between_nodes),
         cmocka_unit_test(processes_hear_of_a_death_in_an_exchange),
+        cmocka_unit_test(processes_hear_of_a_death_in_a_gather),
         cmocka_unit_test(processes_wait_without_cpu),
     };
 

@@ -1,9 +1,10 @@
 /*
  * preload.c - loaded before everything else into a rank, to do it harm.
  *
- *     DIE_AT=n         kills it at its nth call that makes or uses a TCP connection, before the
- * call DIE_COUNT=FILE   writes how many such calls there were REFUSE_LINES=1   it may not connect
- * to sockets of other ranks on its machine, as where a security module keeps containers apart
+ *     DIE_AT=n         kills it before its nth call that makes or uses a TCP connection
+ *     DIE_COUNT=FILE   writes how many such calls there were
+ *     REFUSE_LINES=1   it may not connect to sockets of other ranks on its machine, as where a
+ *                      security module keeps containers apart
  *
  * UCX and libdp make these calls alike, so counting n up goes through a start step by step: meeting
  * the others, connecting to them, what UCX swaps first, the first messages.

@@ -60,6 +60,8 @@ static uint64_t digest_entry(const dp_negotiator_t *n, const dp_entry_t *entry)
     digest = digest_schedule_entry(digest, n, entry);
     digest = mix_signature(digest, entry->own.signature);
     digest = mix_bytes(digest, &entry->own.absmax, sizeof(entry->own.absmax));
+    digest = mix(digest,
+                 (uint64_t)(uint32_t)entry->own.priority << 32 | (uint32_t)entry->arrived.priority);
     digest = mix(digest, entry->arrived.ahead);
     digest = mix(digest, entry->arrived.ready);
     digest = mix_bytes(digest, &entry->arrived.absmax, sizeof(entry->arrived.absmax));

@@ -231,10 +231,11 @@ static void begin(search_t *search)
     options.occurrences = plan->occurrences;
     if (plan->routine != NULL && plan->routine->before != 0) options.occurrences += ROUNDS_BEFORE;
     options.arity = plan->arity;
-    options.hosts = plan->size;
+    options.nodes = plan->size;
     options.hold_ns = plan->holds ? UINT64_MAX : 0;
     options.fusion_bytes = 1 << 20;
     options.may_schedule = plan->routine != NULL;
+    options.checks_priorities = plan->holds == BY_PRIORITY && plan->routine == NULL;
     options.resume_rounds = 1;
     options.user = search;
     options.violated = violated;
@@ -365,6 +366,7 @@ static uint64_t shape(const search_t *search, int rank, int tensor)
 static void part_now(search_t *search, int rank)
 {
     search->now.is_finalizing[rank] = 1;
+    search->now.world.is_parting = 1;
     dp_negotiator_finalize(search->now.world.ranks[rank].negotiator, 0);
     world_drain(&search->now.world, rank);
 }
@@ -391,6 +393,9 @@ static void act(search_t *search, action_t action)
     search->steps++;
     switch (action.kind) {
     case SUBMIT:
+        world->ranks[rank].priority =
+            search->plan->holds == BY_PRIORITY && rank == search->plan->size - 1 ? action.tensor
+                                                                                 : 0;
         world_submit(world, rank, action.tensor, shape(search, rank, action.tensor), 0, (float)rank,
                      0);
         break;
@@ -404,6 +409,7 @@ static void act(search_t *search, action_t action)
         break;
     case FINALIZE:
         search->now.is_finalizing[rank] = 1;
+        world->is_parting = 1;
         dp_negotiator_finalize(world->ranks[rank].negotiator, 0);
         break;
     case TAKE:

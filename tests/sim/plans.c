@@ -20,6 +20,10 @@
     {                                                                                              \
         group, DP_COLLECTIVE_ALLREDUCE, -1, -1, name                                               \
     }
+#define GATHER(group, name)                                                                        \
+    {                                                                                              \
+        group, DP_COLLECTIVE_ALLGATHER, -1, -1, name                                               \
+    }
 #define SEND(group, from, to, name)                                                                \
     {                                                                                              \
         group, DP_COLLECTIVE_SEND, from, to, name                                                  \
@@ -114,6 +118,10 @@ static const routine_t fused = {3, 3, 1, NOBODY, 1, 0, 1, 0};
 static const cast_t join_one = {1, 1, {{0, {0}}}, {SUM(0, 0)}, 0, 1, ALL_SUBMIT};
 static const cast_t schedule_groups = {
     3, 4, OVERLAP, {SUM(1, 0), SUM(2, 0), MAKE(1, 8), MAKE(2, 9)}, 3 << 2, 0, ALL_SUBMIT};
+/* A sum and a gather. */
+static const cast_t sum_and_gather = {1, 2, {{0, {0}}}, {SUM(0, 0), GATHER(0, 1)},
+                                      0, 0, ALL_SUBMIT};
+static const cast_t join_gather = {1, 2, {{0, {0}}}, {SUM(0, 0), GATHER(0, 1)}, 0, 1, ALL_SUBMIT};
 /* A tensor of the world, and one of a group of the same ranks. */
 static const cast_t schedule_pair_groups = {
     2, 3, {{0, {0}}, {2, {0, 1}}}, {SUM(0, 0), SUM(1, 0), MAKE(1, 8)}, 1 << 2, 0, ALL_SUBMIT};
@@ -133,6 +141,7 @@ const plan_t explore_plans[] = {
     {"pair, holding", 2, 2, 2, 2, 1, 0, CALM},
     {"pair, lazy", 2, 2, 2, 2, 0, 1, CALM},
     {"pair, lazy and holding", 2, 2, 2, 2, 1, 1, CALM},
+    {"pair, lazy and holding, priorities", 2, 2, 2, 2, BY_PRIORITY, 1, CALM},
     {"pair, urgent", 2, 2, 2, 2, 1, 0, NOBODY, NOBODY, NOBODY, NOBODY, 0, 0, 1, NULL, NULL, NULL},
     {"pair, death", 2, 2, 2, 2, 0, 0, ANYBODY, NOBODY, NOBODY, NOBODY, 0, 0, 0, NULL, NULL, NULL},
     {"pair, death, lazy", 2, 2, 2, 1, 1, 1, ANYBODY, NOBODY, NOBODY, NOBODY, 0, 0, 0, NULL, NULL,
@@ -308,6 +317,14 @@ const plan_t explore_plans[] = {
      &steady},
     {"schedule, pair, join, leaver", 2, 2, 0, 4, 0, 0, GROUPED(NOBODY, ANYBODY), &join_world,
      "schedule", &steady},
+    {"schedule, pair, gather, lazy", 2, 2, 0, 4, 0, 1, GROUPED(NOBODY, NOBODY), &sum_and_gather,
+     "schedule", &steady},
+    {"schedule, pair, gather, leaver", 2, 2, 0, 4, 0, 0, GROUPED(NOBODY, ANYBODY), &sum_and_gather,
+     "schedule", &steady},
+    {"schedule, pair, gather, join", 2, 2, 0, 4, 0, 0, GROUPED(NOBODY, NOBODY), &join_gather,
+     "schedule", &steady},
+    {"schedule, pair, gather, priorities", 2, 2, 0, 4, BY_PRIORITY, 1, GROUPED(NOBODY, NOBODY),
+     &sum_and_gather, "schedule", &beginning},
     {"schedule, pair, fused", 2, 2, 2, 5, 0, 1, NOBODY, NOBODY, NOBODY, NOBODY, 0, 0, 0, NULL,
      "schedule", &fused},
     {"schedule, pair, fused, other tensor", 2, 2, 3, 4, 0, 0, NOBODY, NOBODY, NOBODY, NOBODY, 0, 0,

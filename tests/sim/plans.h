@@ -9,6 +9,7 @@
 #define NOBODY (-1)
 #define ANYBODY (-2)
 #define CAST_TENSORS_MAX 8
+#define BY_PRIORITY 2
 
 /* Groups and what is done in them. What is made must be there before it is used, and ends after
  * all that was done in it; apart from that everything may happen in any order. */
@@ -41,7 +42,8 @@ typedef struct routine {
 typedef struct plan {
     const char *name;
     int size, arity, tensors, occurrences;
-    int holds;   /* the root holds back while launches are in flight */
+    int holds;   /* the root holds back while launches are in flight; BY_PRIORITY: likewise, and on
+                    the last rank tensor t has priority t */
     int is_lazy; /* taking outputs is a step of its own, so that inputs coalesce */
     int dies;    /* a rank, ANYBODY: one of them; NOBODY */
     int leaves;  /* a rank that may finalize at any time, ANYBODY, NOBODY */

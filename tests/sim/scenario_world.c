@@ -31,7 +31,7 @@ void scenario_begin(world_t *world, const scenario_t *cast)
     options.may_schedule = cast->may_schedule;
     options.resume_rounds = cast->resume_rounds;
     options.occurrences = 200;
-    options.hosts = 1;
+    options.nodes = 1;
     options.fusion_bytes = 1 << 20;
     options.stall_warn_ns = LIMIT / 10;
     options.stall_limit_ns = LIMIT;
@@ -39,24 +39,9 @@ void scenario_begin(world_t *world, const scenario_t *cast)
     world_init(world, &options);
 }
 
-/* Delivers until nothing is under way. */
-void scenario_settle_at(world_t *world, uint64_t now_ns)
-{
-    for (int r = 0; r < world->options.size; r++)
-        world_drain(world, r);
-    while (world->under_way > 0) {
-        for (int e = 0; e < world->edge_count; e++) {
-            while (world->edges[e].first != NULL) {
-                world_deliver(world, e, now_ns);
-                world_drain(world, world->edges[e].to);
-            }
-        }
-    }
-}
-
 void scenario_settle(world_t *world)
 {
-    scenario_settle_at(world, 0);
+    world_settle(world, 0);
 }
 
 void scenario_submit(world_t *world, int rank, int tensor)

@@ -33,9 +33,7 @@ typedef struct scenario {
 } scenario_t;
 
 void scenario_begin(world_t *world, const scenario_t *cast);
-/* Delivers until nothing is under way. */
-void scenario_settle_at(world_t *world, uint64_t now_ns);
-void scenario_settle(world_t *world);
+void scenario_settle(world_t *world); /* at time 0 */
 void scenario_submit(world_t *world, int rank, int tensor);
 void scenario_submit_all(world_t *world, int tensor);
 void scenario_play(world_t *world, int rounds, int tensors);

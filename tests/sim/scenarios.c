@@ -65,7 +65,7 @@ static void high_children_take_part_in_everything(void **state)
     scenario_settle(&world);
     for (uint64_t now = LIMIT / 10; now < LIMIT / 5; now += SECOND) {
         dp_negotiator_tick(world.ranks[0].negotiator, now);
-        scenario_settle_at(&world, now);
+        world_settle(&world, now);
     }
     assert_int_equal(world.ranks[80].warnings, 1);
     assert_non_null(

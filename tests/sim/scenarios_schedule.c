@@ -119,7 +119,7 @@ static void memory_that_moves_ends_the_schedule(void **state)
         scenario_submit_all(&world, 1);
         scenario_play(&world, 5, 1);
         assert_int_equal(world.ranks[0].schedule_ends, 0);
-        assert_true(world.ranks[2].locked_launches > 0);
+        assert_true(world.ranks[2].scheduled_launches > 0);
         world.ranks[2].has_moved = 1;
         scenario_submit_all(&world, 0);
         assert_int_equal(world.ranks[0].schedule_ends, 1);
@@ -224,7 +224,7 @@ static void nobody_runs_ahead_of_the_others_by_much(void **state)
         scenario_submit(&world, 0, 0);
         scenario_settle(&world);
     }
-    ahead = world.ranks[0].locked_launches - world.ranks[1].locked_launches;
+    ahead = world.ranks[0].scheduled_launches - world.ranks[1].scheduled_launches;
     assert_int_equal(world.ranks[0].pending, 1);
     assert_in_range(ahead, 16, 32);
     for (uint64_t i = 0; i < ahead + 1; i++) {
@@ -351,7 +351,7 @@ static void late_launches_are_given_up_before_the_limit(void **state)
         }
         for (int r = 0; r < 2; r++)
             dp_negotiator_tick(world.ranks[r].negotiator, now_ns);
-        scenario_settle_at(&world, now_ns);
+        world_settle(&world, now_ns);
         assert_false(world.ranks[0].is_fatal);
     }
     assert_true(now_ns > LIMIT / 2);

@@ -67,6 +67,13 @@ static int add_tensor(script_t *script, int group, dp_collective_t collective, i
     return script->tensor_count++;
 }
 
+/* Without a draw of its own: a seed's world stays as it is but for the kinds. */
+static dp_collective_t vary_reduction(dp_collective_t collective, int name)
+{
+    if (collective != DP_COLLECTIVE_ALLREDUCE || name % 3 == 0) return collective;
+    return name % 3 == 1 ? DP_COLLECTIVE_ALLGATHER : DP_COLLECTIVE_REDUCE_SCATTER;
+}
+
 static void choose_tensor(script_t *script, int group, int name, uint64_t *random)
 {
     static const dp_collective_t kinds[] = {DP_COLLECTIVE_ALLREDUCE,  DP_COLLECTIVE_ALLREDUCE,
@@ -79,6 +86,7 @@ static void choose_tensor(script_t *script, int group, int name, uint64_t *rando
 
     if (collective == DP_COLLECTIVE_SEND && size < 2) collective = DP_COLLECTIVE_ALLREDUCE;
     if (!script->options.has_groups) collective = DP_COLLECTIVE_ALLREDUCE;
+    collective = vary_reduction(collective, name);
     kind = &script->kinds[add_tensor(script, group, collective, name)];
     if (collective == DP_COLLECTIVE_BROADCAST) kind->root = (int)below(random, (uint64_t)size);
     if (collective != DP_COLLECTIVE_SEND) return;

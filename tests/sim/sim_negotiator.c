@@ -63,6 +63,7 @@ typedef struct sim {
     uint64_t busy_ns; /* when something last came of an event */
     misfortune_t misfortune;
     int is_lazy;
+    int has_priorities;
     int changes_settings; /* some rounds later, and then a schedule ends for it */
     uint64_t delay_ns, compute_ns, transfer_ns;
     int culprits[2];
@@ -216,6 +217,15 @@ static int joins_pending(const sim_t *sim, int rank)
     return pending;
 }
 
+/* Without a draw: a seed's world stays as it is but for the order. Ranks need not agree. */
+static int32_t priority_for(const sim_t *sim, int rank, int tensor)
+{
+    const uint64_t mixed =
+        (sim->seed + (uint64_t)tensor * 31 + (uint64_t)rank / 2) * UINT64_C(0x9e3779b97f4a7c15);
+
+    return (int32_t)(mixed >> 61) - 4;
+}
+
 /* Carries out one act; 0: it must wait for something to be handed back. */
 static int act(sim_t *sim, int rank, const act_t *act)
 {
@@ -229,6 +239,7 @@ static int act(sim_t *sim, int rank, const act_t *act)
             self->submitted[act->index]++;
             return 1;
         }
+        if (sim->has_priorities) self->priority = priority_for(sim, rank, act->index);
         world_submit(&sim->world, rank, act->index, act->count, below(&sim->random, 16) == 0,
                      (float)below(&sim->random, 100) - 1.0f, sim->now_ns);
         return 1;
@@ -303,6 +314,7 @@ static void run_program(sim_t *sim, int rank)
     if (below(&sim->random, 8) == 0) be_urgent(sim, rank);
     if (may_go_on && program->next == program->last) {
         be_urgent(sim, rank);
+        sim->world.is_parting = 1;
         dp_negotiator_finalize(sim->world.ranks[rank].negotiator, sim->now_ns);
         program->is_done = 1;
     }
@@ -564,7 +576,7 @@ static void choose(sim_t *sim, uint64_t seed)
     options.arity = 1 + (int)below(random, 9);
     if (options.arity == 1 && options.size > 16) options.arity = 2; /* else a chain too deep */
     if (options.size >= 64 && seed % 4 == 0) options.arity = 64 + (int)(seed % 199);
-    options.hosts = 1 + (int)below(random, (uint64_t)options.size);
+    options.nodes = 1 + (int)below(random, (uint64_t)options.size);
     options.hold_ns = below(random, 3) * 100 * US;
     options.fusion_bytes = below(random, 2) == 0 ? 2000 : 1 << 20;
     options.stall_warn_ns = 10000 * MS;
@@ -573,6 +585,7 @@ static void choose(sim_t *sim, uint64_t seed)
     options.may_schedule = below(random, 3) > 0;
     options.resume_rounds = seed % 3;
     sim->changes_settings = seed % 3 == 1;
+    sim->has_priorities = seed % 5 > 1;
     sim->misfortune = (misfortune_t)below(random, MISFORTUNES);
     if (options.size == 1 && sim->misfortune != ABORT) sim->misfortune = NONE;
     choose_script(sim, &options);
@@ -580,7 +593,8 @@ static void choose(sim_t *sim, uint64_t seed)
     options.occurrences = sim->script.occurrences;
     options.groups = sim->script.groups;
     options.group_count = sim->script.group_count;
-    if (sim->script.options.has_groups) options.kinds = sim->script.kinds;
+    if (sim->script.options.has_groups || options.may_schedule) options.kinds = sim->script.kinds;
+    options.checks_priorities = !options.may_schedule && !sim->script.options.may_join;
     sim->is_lazy = (int)below(random, 2);
     sim->delay_ns = 1 + below(random, 50) * US;
     sim->compute_ns = 1 + below(random, 200) * US;
@@ -636,20 +650,22 @@ static void print_summary(const sim_t *sim)
     const world_t *world = &sim->world;
 
     printf("seed %" PRIu64
-           ": %d ranks, arity %d, %d hosts, %d groups, %d tensors, %d steps, %s%s: %" PRIu64
+           ": %d ranks, arity %d, %d nodes, %d groups, %d tensors, %d steps, %s%s: %" PRIu64
            " launches, %" PRIu64 " messages, %" PRIu64 " bytes, %.3f ms\n%s%s",
-           sim->seed, world->options.size, world->options.arity, world->options.hosts,
+           sim->seed, world->options.size, world->options.arity, world->options.nodes,
            sim->script.group_count - 1, sim->script.tensor_count, sim->script.options.steps,
            misfortune_names[sim->misfortune], sim->is_lazy ? ", lazy" : "",
            world->ranks[0].launches, world->messages, world->bytes, (double)sim->now_ns * 1e-6,
            world->ranks[0].last_warning, world->ranks[0].warnings > 0 ? "\n" : "");
     printf("%d schedules, %llu launches under them on rank 0\n", world->ranks[0].schedules,
-           (unsigned long long)world->ranks[0].locked_launches);
+           (unsigned long long)world->ranks[0].scheduled_launches);
 }
 
 /* Of all seeds: what is rare is worth a check that it came to pass at all. */
 typedef struct totals {
-    uint64_t schedules, voids, wide; /* wide: worlds in which a node had 64 children */
+    uint64_t schedules, gathers; /* gathers: by schedules */
+    uint64_t voids, overtakings;
+    uint64_t wide; /* worlds in which a node had 64 children */
     uint64_t ends_schedule_for[DP_SCHEDULE_END_REASONS];
 } totals_t;
 
@@ -658,6 +674,8 @@ static void count(totals_t *totals, const world_t *world)
     int widest = 0;
 
     totals->schedules += (uint64_t)world->ranks[0].schedules;
+    totals->gathers += world->ranks[0].scheduled_gathers;
+    totals->overtakings += world->overtakings;
     for (int r = 0; r < DP_SCHEDULE_END_REASONS; r++)
         totals->ends_schedule_for[r] += (uint64_t)world->ranks[0].ends_schedule_for[r];
     for (int i = 0; i < world->options.size; i++) {
@@ -697,17 +715,19 @@ static int print_totals(const totals_t *totals, uint64_t first, uint64_t last)
         DP_SCHEDULE_END_TENSOR,  DP_SCHEDULE_END_SIGNATURE, DP_SCHEDULE_END_WAIT,
         DP_SCHEDULE_END_JOIN,    DP_SCHEDULE_END_GROUP,     DP_SCHEDULE_END_FINALIZE,
         DP_SCHEDULE_END_SETTING, DP_SCHEDULE_END_STALL};
-    int is_good = totals->wide > 0;
+    int is_good = totals->wide > 0 && totals->gathers > 0 && totals->overtakings > 0;
 
     printf("seeds %" PRIu64 " to %" PRIu64 ": every invariant held, %" PRIu64 " schedules, %" PRIu64
-           " requests voided; schedules ended for",
-           first, last, totals->schedules, totals->voids);
+           " gathers launched by them, %" PRIu64 " requests voided; schedules ended for",
+           first, last, totals->schedules, totals->gathers, totals->voids);
     for (size_t i = 0; i < DP_ARRAY_LEN(reasons); i++) {
         printf(" %s %" PRIu64 "%s", dp_schedule_end_reason_name(reasons[i]),
                totals->ends_schedule_for[reasons[i]], i + 1 < DP_ARRAY_LEN(reasons) ? "," : "");
         if (totals->ends_schedule_for[reasons[i]] == 0) is_good = 0;
     }
-    printf("; %" PRIu64 " worlds with a node of 64 children\n", totals->wide);
+    printf("; %" PRIu64 " launches in the order of priorities, %" PRIu64
+           " worlds with a node of 64 children\n",
+           totals->overtakings, totals->wide);
     return is_good;
 }
 

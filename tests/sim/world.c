@@ -104,12 +104,12 @@ int world_below(const world_t *world, int edge, int tensor)
 
 static void init_topology(world_t *world)
 {
-    int size = world->options.size, hosts = world->options.hosts;
+    int size = world->options.size, nodes = world->options.nodes;
     char **names = allocate((size_t)size, sizeof(*names));
 
     for (int i = 0; i < size; i++) {
         names[i] = allocate(16, 1);
-        snprintf(names[i], 16, "host%d", i * hosts / size);
+        snprintf(names[i], 16, "host%d", i * nodes / size);
     }
     if (dp_topology_init(&world->topology, (const char *const *)names, size) != DP_OK)
         world_violation(world, "no topology");
@@ -147,6 +147,8 @@ static void init_rank(world_t *world, int rank)
     self->slots = allocate((size_t)group_count(world), sizeof(*self->slots));
     self->in_place =
         allocate((size_t)options->tensors * (size_t)options->occurrences, sizeof(*self->in_place));
+    self->priorities = allocate((size_t)options->tensors * (size_t)options->occurrences,
+                                sizeof(*self->priorities));
     self->magnitudes =
         allocate((size_t)options->tensors * (size_t)options->occurrences, sizeof(float));
     self->uids = allocate((size_t)group_count(world), sizeof(*self->uids));
@@ -224,6 +226,7 @@ void world_fini(world_t *world)
         free(world->ranks[i].slots);
         free(world->ranks[i].magnitudes);
         free(world->ranks[i].in_place);
+        free(world->ranks[i].priorities);
         free(world->ranks[i].pending_in);
         free(world->ranks[i].identities);
         free(world->ranks[i].order);
@@ -295,6 +298,20 @@ void world_deliver(world_t *world, int index, uint64_t now_ns)
         dp_negotiator_message(receiver->negotiator, edge->from, message->data, message->bytes,
                               now_ns);
     free(message);
+}
+
+void world_settle(world_t *world, uint64_t now_ns)
+{
+    for (int r = 0; r < world->options.size; r++)
+        world_drain(world, r);
+    while (world->under_way > 0) {
+        for (int e = 0; e < world->edge_count; e++) {
+            while (world->edges[e].first != NULL) {
+                world_deliver(world, e, now_ns);
+                world_drain(world, world->edges[e].to);
+            }
+        }
+    }
 }
 
 void world_kill(world_t *world, int rank, size_t keep)
@@ -381,6 +398,7 @@ void world_submit(world_t *world, int rank, int tensor, uint64_t count, int is_u
                                    .signature = &signature,
                                    .in_place = is_in_place(world, rank),
                                    .last_absmax = absmax,
+                                   .priority = self->priority,
                                    .is_urgent = is_urgent,
                                    .request = request};
     if (!is_create && !self->alive[kind.group])
@@ -390,6 +408,7 @@ void world_submit(world_t *world, int rank, int tensor, uint64_t count, int is_u
     place = tensor * world->options.occurrences + request->occurrence;
     self->magnitudes[place] = absmax;
     self->in_place[place] = (uint8_t)is_in_place(world, rank);
+    self->priorities[place] = self->priority;
 }
 
 void world_join(world_t *world, int rank, int group, int until, uint64_t now_ns)
@@ -653,6 +672,20 @@ static int find_place(const world_t *world, int rank, const dp_output_t *out, si
     return -1;
 }
 
+/* What is launched without asking cannot be over anywhere before all ranks have launched it. */
+static void count_scheduled(world_t *world, int rank, const dp_launch_entry_t *entry)
+{
+    world_rank_t *self = &world->ranks[rank];
+    dp_collective_t collective = entry->signature->collective;
+
+    if (collective != DP_COLLECTIVE_ALLREDUCE && collective != DP_COLLECTIVE_ALLGATHER &&
+        collective != DP_COLLECTIVE_REDUCE_SCATTER)
+        world_violation(world, "rank %d launches a %s without asking", rank,
+                        dp_collective_name(collective));
+    self->scheduled_launches++;
+    self->scheduled_gathers += collective == DP_COLLECTIVE_ALLGATHER;
+}
+
 static void take_schedule_begin(world_t *world, int rank, const dp_output_t *out, size_t index)
 {
     world_rank_t *self = &world->ranks[rank];
@@ -661,7 +694,7 @@ static void take_schedule_begin(world_t *world, int rank, const dp_output_t *out
     world_flight_t *flight;
     int place;
 
-    self->locked_launches++;
+    count_scheduled(world, rank, entry);
     if (request != NULL) {
         if (entry->is_void) world_violation(world, "rank %d: a void request", rank);
         place = (int)(hand_over_back(world, rank, request) - world->outcomes);
@@ -742,22 +775,6 @@ static void take_schedule_end(world_t *world, int rank, const dp_output_t *out)
     }
 }
 
-void world_check_flights(world_t *world)
-{
-    int count = world->options.tensors * world->options.occurrences;
-
-    for (int r = 0; r < world->options.size; r++) {
-        for (int place = 0; place < count; place++) {
-            if (world->ranks[r].flights[place].is_flying)
-                world_violation(world,
-                                "rank %d: tensor %d, occurrence %d was launched and never "
-                                "over",
-                                r, place / world->options.occurrences,
-                                place % world->options.occurrences);
-        }
-    }
-}
-
 /* ---- Outputs -------------------------------------------------------------------------------- */
 
 static void take_entry(world_t *world, int rank, const dp_output_t *out, size_t index)
@@ -790,6 +807,40 @@ static void note_order(world_rank_t *self, uint64_t sequence)
     self->order[self->order_count++] = sequence;
 }
 
+/* The largest that a rank gave to the occurrence that a rank is about to launch. */
+static int32_t priority_of(const world_t *world, const world_request_t *request)
+{
+    const int place = request->tensor * world->options.occurrences + request->occurrence;
+    int32_t largest = INT32_MIN;
+
+    for (int r = 0; r < world->options.size; r++) {
+        if (world_takes_part(world, request->tensor, r))
+            largest = dp_max(largest, world->ranks[r].priorities[place]);
+    }
+    return largest;
+}
+
+/* Of what the root launches at one moment a higher priority comes first, and all in one launch
+ * have the same. *last: of the launch before this one in the same moment. */
+static void check_priority(world_t *world, int rank, const dp_output_t *out, int32_t *last)
+{
+    int32_t first;
+
+    if (!world->options.checks_priorities || world->is_parting || rank != 0) return;
+    first = priority_of(world, out->entries[0].request);
+    for (size_t i = 1; i < out->entry_count; i++) {
+        if (priority_of(world, out->entries[i].request) != first)
+            world_violation(world, "launch %llu has priorities %d and %d",
+                            (unsigned long long)out->sequence, (int)first,
+                            (int)priority_of(world, out->entries[i].request));
+    }
+    if (first > *last)
+        world_violation(world, "launch %llu has priority %d, the one before it %d",
+                        (unsigned long long)out->sequence, (int)first, (int)*last);
+    world->overtakings += *last != INT32_MAX && first < *last;
+    *last = first;
+}
+
 static void take_launch(world_t *world, int rank, const dp_output_t *out)
 {
     world_rank_t *self = &world->ranks[rank];
@@ -818,52 +869,6 @@ static void take_launch(world_t *world, int rank, const dp_output_t *out)
         world->options.launched(world->options.user, rank, out->sequence);
 }
 
-/* One step of all data planes; 0: there is none. at: [size] how far each rank has come; waits:
- * [launches] ranks that have a launch before them and have not come to it. */
-static int carry_out(const world_t *world, size_t *at, uint32_t *waits)
-{
-    int did = 0;
-
-    for (int r = 0; r < world->options.size; r++) {
-        const world_rank_t *self = &world->ranks[r];
-
-        while (at[r] < self->order_count && waits[self->order[at[r]]] == 0) {
-            at[r]++;
-            if (at[r] < self->order_count) waits[self->order[at[r]]]--;
-            did = 1;
-        }
-    }
-    return did;
-}
-
-void world_check_order(world_t *world)
-{
-    size_t *at = allocate((size_t)world->options.size, sizeof(*at));
-    uint64_t last = 0;
-    uint32_t *waits;
-
-    for (int r = 0; r < world->options.size; r++)
-        last = dp_max(last, world->ranks[r].launches);
-    waits = allocate((size_t)last + 1, sizeof(*waits));
-    for (int r = 0; r < world->options.size; r++) {
-        const world_rank_t *self = &world->ranks[r];
-
-        for (size_t i = 1; i < self->order_count; i++)
-            waits[self->order[i]]++;
-    }
-    while (carry_out(world, at, waits))
-        continue;
-    for (int r = 0; r < world->options.size; r++) {
-        const world_rank_t *self = &world->ranks[r];
-
-        if (at[r] < self->order_count)
-            world_violation(world, "rank %d: launch %llu is never over, others do another first", r,
-                            (unsigned long long)self->order[at[r]]);
-    }
-    free(waits);
-    free(at);
-}
-
 static void take_joined(world_t *world, int rank, const dp_output_t *out)
 {
     world_request_t *request = out->request;
@@ -880,40 +885,6 @@ static void take_joined(world_t *world, int rank, const dp_output_t *out)
     if (outcome->sequence != (uint64_t)out->last_rank || outcome->status != DP_OK)
         world_violation(world, "rank %d: group %d joined otherwise than elsewhere", rank, group);
     outcome->is_known = 1;
-}
-
-void world_check_identities(world_t *world)
-{
-    int occurrences = world->options.occurrences;
-
-    for (int r = 0; r < world->options.size; r++) {
-        world_rank_t *self = &world->ranks[r];
-        size_t expected = 0;
-
-        for (int i = 0; i < world->options.tensors * occurrences; i++) {
-            const world_outcome_t *outcome = &world->outcomes[i];
-
-            expected += self->skipped[i] && outcome->is_known && outcome->status == DP_OK;
-        }
-        if (expected != self->identity_count)
-            world_violation(world, "rank %d gave the identity %zu times, %zu launches needed it", r,
-                            self->identity_count, expected);
-        for (size_t i = 0; i < self->identity_count; i++) {
-            const world_identity_t *identity = &self->identities[i];
-            int found = 0;
-
-            for (int o = 0; o < occurrences; o++) {
-                const world_outcome_t *outcome =
-                    &world->outcomes[identity->tensor * occurrences + o];
-
-                found |= self->skipped[identity->tensor * occurrences + o] && outcome->is_known &&
-                         outcome->sequence == identity->place;
-            }
-            if (!found)
-                world_violation(world, "rank %d: tensor %d was launched elsewhere otherwise", r,
-                                identity->tensor);
-        }
-    }
 }
 
 static void take_failure(world_t *world, int rank, const dp_output_t *out)
@@ -944,6 +915,7 @@ void world_drain(world_t *world, int rank)
     world_rank_t *self = &world->ranks[rank];
     dp_output_t out;
     int has_sent = 0;
+    int32_t last_priority = INT32_MAX;
 
     if (self->is_dead) return;
     while (dp_negotiator_output(self->negotiator, &out)) {
@@ -958,6 +930,7 @@ void world_drain(world_t *world, int rank)
             has_sent = 1;
             break;
         case DP_OUTPUT_LAUNCH:
+            check_priority(world, rank, &out, &last_priority);
             take_launch(world, rank, &out);
             break;
         case DP_OUTPUT_FAIL:

@@ -87,6 +87,8 @@ typedef struct world_rank {
     int *submitted;                 /* [tensors] times, or skipped */
     float *magnitudes;              /* [tensors][occurrences] as they were submitted */
     uint8_t *in_place;              /* [tensors][occurrences] likewise: data that may stay there */
+    int32_t *priorities;            /* [tensors][occurrences] likewise */
+    int32_t priority;               /* of what it submits from now on */
     int has_moved;                  /* what it submits from now on lies elsewhere */
     uint8_t *skipped;               /* [tensors][occurrences] this rank had joined */
     world_request_t *joins;         /* [groups] */
@@ -98,7 +100,7 @@ typedef struct world_rank {
     int schedules, schedule_ends;
     dp_schedule_end_reason_t schedule_end_reason; /* the last */
     int ends_schedule_for[DP_SCHEDULE_END_REASONS];
-    uint64_t locked_launches;
+    uint64_t scheduled_launches, scheduled_gathers; /* by a schedule; of these, all-gathers */
     world_identity_t *identities;
     size_t identity_count, identity_room;
 } world_rank_t;
@@ -117,7 +119,7 @@ typedef struct world_outcome {
 
 typedef struct world_options {
     int size, tensors, occurrences; /* at most this many of each tensor */
-    int arity, hosts;
+    int arity, nodes;
     int group_count;             /* 0: only the world */
     const world_group_t *groups; /* [group_count]; the first is not read */
     const world_tensor_t *kinds; /* [tensors]; NULL: reductions over the world */
@@ -125,6 +127,7 @@ typedef struct world_options {
     size_t fusion_bytes;
     int may_schedule;
     uint64_t resume_rounds;
+    int checks_priorities; /* nothing but flushes orders launches: no joins, no schedules */
     void *user;
     /* Must not return. */
     void (*violated)(void *user, const char *text);
@@ -144,6 +147,8 @@ typedef struct world {
     world_outcome_t *joined;   /* [groups][occurrences]: in sequence the last rank */
     uint64_t messages, bytes;
     size_t under_way;
+    int is_parting;       /* a rank has finalized, so the root may launch before a flush */
+    uint64_t overtakings; /* launches behind ones of a higher priority, at one moment */
 } world_t;
 
 void world_init(world_t *world, const world_options_t *options);
@@ -180,6 +185,8 @@ void world_submit(world_t *world, int rank, int tensor, uint64_t count, int is_u
 void world_drain(world_t *world, int rank);
 /* Hands the oldest message of an edge to its receiver, without taking its outputs. */
 void world_deliver(world_t *world, int edge, uint64_t now_ns);
+/* Takes all outputs and delivers all messages, until nothing is under way. */
+void world_settle(world_t *world, uint64_t now_ns);
 /* The rank is gone: what it sent and keep says goes on, then its neighbours see the loss. */
 void world_kill(world_t *world, int rank, size_t keep);
 int world_is_deaf(const world_t *world, int rank); /* dead, or its world is over */

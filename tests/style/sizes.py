@@ -13,12 +13,12 @@ LINES = 700
 FILES = 45
 SOURCE = re.compile(r"\.(c|h|cc|cu|cuh|py|sh|js|css|html|cmake)$|/CMakeLists\.txt$")
 TOPS = ["include", "kernels", "runtime", "fusion", "coordinator", "launcher", "examples", "cmake",
-        "docs", "tests"]
+        "docs", "python", "tests"]
 
 # Longer files, each with its own limit and its reason.
 A_LIST = "cases over one fixture, each read by itself"
 LONG = {
-    "include/dp.h": (1000, "the contract: most of it is comments, and users want one header"),
+    "include/dp.h": (1200, "the contract: most of it is comments, and users want one header"),
     "tests/gpu/gpt2/kernels.cu": (900, A_LIST),
     "tests/gpu/gpt2/test_gpt2_cuda.c": (800, A_LIST),
     "tests/sim/explore.c": (800, "the explorer, its worlds and its report, split already from their parts"),

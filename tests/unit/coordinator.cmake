@@ -1,16 +1,23 @@
 # The negotiator: pure, so worlds of several ranks run inside one test.
-set(names negotiator negotiator_groups stall)
+set(names negotiator negotiator_groups negotiator_priority stall)
 if(DP_WITH_SCHEDULE)
   list(APPEND names negotiator_schedule)
 endif()
 foreach(name IN LISTS names)
-  dp_test(test_${name} SOURCES coordinator/negotiator/test_${name}.c ../sim/world.c LIBS dp_coordinator TIMEOUT 30)
+  dp_test(test_${name} SOURCES coordinator/negotiator/test_${name}.c ../sim/world.c ../sim/world_end.c
+          LIBS dp_coordinator TIMEOUT 30)
 endforeach()
 dp_test(test_signature SOURCES coordinator/negotiator/test_signature.c LIBS dp_coordinator TIMEOUT 30)
 dp_test(test_negotiator_memory SOURCES coordinator/negotiator/test_negotiator_memory.c fail_allocation.c
         LIBS dp_coordinator TIMEOUT 60)
 target_link_options(test_negotiator_memory PRIVATE
                     -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=strdup)
+
+# What the figures of a step mean.
+dp_test(test_decision SOURCES coordinator/api/test_decision.c LIBS dp_coordinator m TIMEOUT 30)
+
+# Rows and slots of dp_shards_t.
+dp_test(test_layout SOURCES coordinator/shards/test_layout.c LIBS dp_coordinator TIMEOUT 30)
 
 # The facts that a rank tells the launcher when its world ends.
 dp_test(test_failure_report SOURCES coordinator/api/test_failure_report.c LIBS dp_coordinator TIMEOUT 60)

@@ -10,6 +10,7 @@ set(engine_support ${CMAKE_CURRENT_LIST_DIR}/engine_world.c ${CMAKE_CURRENT_LIST
                    ${CMAKE_CURRENT_LIST_DIR}/engine_cases.c)
 set(engine_group_support ${engine_support} ${CMAKE_CURRENT_LIST_DIR}/engine_group_cases.c
                          ${CMAKE_CURRENT_LIST_DIR}/engine_exchange_cases.c)
+set(engine_lane_support ${CMAKE_CURRENT_LIST_DIR}/engine_world.c ${CMAKE_CURRENT_LIST_DIR}/engine_lane_cases.c)
 set(engine_args) # every number of ranks up to 8, on up to 3 or 4 nodes
 if(DP_SANITIZE)
   set(engine_args ARGS 3 4) # nodes and ranks at most: two ranks share a node, the others are alone
@@ -17,24 +18,27 @@ endif()
 dp_test(test_engine SOURCES runtime/engine/test_engine.c ${engine_support} LIBS dp_engine TIMEOUT 240 LABELS unit ranks ${engine_args})
 dp_test(test_engine_groups SOURCES runtime/engine/test_engine_groups.c ${engine_group_support} fail_allocation.c
         LIBS dp_engine ${wrapped} TIMEOUT 240 LABELS unit ranks ${engine_args})
+dp_test(test_engine_lanes SOURCES runtime/engine/test_engine_lanes.c ${engine_lane_support}
+        LIBS dp_engine TIMEOUT 240 LABELS unit ranks ${engine_args})
 dp_test(test_engine_ends SOURCES runtime/engine/test_engine_ends.c ${engine_support} LIBS dp_engine TIMEOUT 240 LABELS unit ranks)
 dp_test(test_engine_pull SOURCES runtime/engine/test_engine_pull.c ${engine_support}
         LIBS dp_engine -Wl,--wrap=process_vm_readv TIMEOUT 240 LABELS unit ranks)
-dp_test(test_host_way SOURCES runtime/engine/test_host_way.c LIBS dp_engine LABELS unit)
-# Parts of the above without traffic between hosts: what the thread sanitizer can follow. Elsewhere
+dp_test(test_cpu_method SOURCES runtime/engine/test_cpu_method.c LIBS dp_engine LABELS unit)
+# Parts of the above without traffic between nodes: what the thread sanitizer can follow. Elsewhere
 # they would repeat it. UCX is linked all the same, and its memory hooks run in threads that the
 # sanitizer has already taken down.
 if(DP_SANITIZE MATCHES "thread")
-  add_test(NAME test_engine_one_host COMMAND test_engine 1 3)
-  add_test(NAME test_engine_groups_one_host COMMAND test_engine_groups 1 4)
+  add_test(NAME test_engine_one_node COMMAND test_engine 1 3)
+  add_test(NAME test_engine_groups_one_node COMMAND test_engine_groups 1 4)
+  add_test(NAME test_engine_lanes_one_node COMMAND test_engine_lanes 1)
   add_test(NAME test_engine_pull_threads COMMAND test_engine_pull pull_gives_*)
   set_tests_properties(
-    test_engine_one_host test_engine_groups_one_host test_engine_pull_threads
+    test_engine_one_node test_engine_groups_one_node test_engine_lanes_one_node test_engine_pull_threads
     PROPERTIES TIMEOUT 300 LABELS "unit;ranks;tsan" ENVIRONMENT
                "UCX_MEM_EVENTS=n;UCX_MEM_MMAP_HOOK_MODE=none")
 endif()
 dp_test(test_emulated SOURCES runtime/engine/test_emulated.c LIBS dp_engine LABELS unit)
-dp_test(test_engine_processes SOURCES ../ranks/test_engine_processes.c ${engine_group_support} LIBS dp_engine
+dp_test(test_engine_processes SOURCES ../ranks/test_engine_processes.c ${engine_group_support} engine_lane_cases.c LIBS dp_engine
         TIMEOUT 240 LABELS ranks process)
 
 # How close it comes to the machine; by hand, see the file.

@@ -168,7 +168,7 @@ static void reduce_one(const engine_world_t *world, const reference_t *what,
     double postscale = what->postscale;
     char rounded[8];
     double total = 0.0;
-    int first_host = 1;
+    int is_first_node = 1;
 
     if (!dp_dtype_is_float(dtype)) {
         reduce_ints(world, dtype, reduce, inputs, out);
@@ -190,8 +190,8 @@ static void reduce_one(const engine_world_t *world, const reference_t *what,
             store_float(wired, rounded, scaled(dtype, part, ldexp(what->prescale, what->exponent)));
             part = load_float(wired, rounded);
         }
-        total = first_host ? part : combine_float(dtype, reduce, total, part);
-        first_host = 0;
+        total = is_first_node ? part : combine_float(dtype, reduce, total, part);
+        is_first_node = 0;
     }
     if (is_wired) {
         store_float(wired, rounded, total);

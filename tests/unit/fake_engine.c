@@ -1,8 +1,8 @@
 /*
  * fake_engine.c - an engine for the pipeline's tests.
  *
- * The ranks of a group, or of a send, meet at a table of their own in the room, so that groups do
- * not wait for each other. It must not know how the CPU engine moves anything.
+ * The ranks of a group in a lane, or of a send, meet at a table of their own in the room, so that
+ * neither groups nor lanes wait for each other. It must not know how the CPU engine moves anything.
  */
 #include "tests/unit/fake_engine.h"
 #include "kernels/naive.h"
@@ -19,7 +19,7 @@ enum { ranks_max = 8, tasks_max = 4096 };
 /* Where the ranks of a group meet; guarded by the room's lock. */
 typedef struct table {
     uint32_t uid;   /* of the group */
-    int from, to;   /* of a send, ranks of the world; else -1 */
+    int from, to;   /* of a send, ranks of the world; else -1; of the gather lane -2 */
     int references; /* groups of ranks that use it */
     int count;      /* who comes */
     int ranks[ranks_max];
@@ -64,9 +64,9 @@ struct fake_engine {
     fake_group_t world;
     _Atomic int refuses;
     fake_launch_fn launch; /* NULL: the device's call() */
-    _Atomic uint64_t count, compressed;
+    _Atomic uint64_t count, compressed, gathers;
     task_t tasks[tasks_max]; /* in turn; more are never in flight */
-    size_t next_task;
+    _Atomic size_t next_task;
 };
 
 static fake_engine_t *fake_of(dp_engine_t *engine)
@@ -85,7 +85,8 @@ static void *scratch(size_t bytes)
 
 /* ---- Tables --------------------------------------------------------------------------------- */
 
-/* The table of a group, or of a send between two of its ranks; made when first asked for. */
+/* The table of a group in a lane, or of a send between two of its ranks; made when first asked for.
+ */
 static table_t *find_table(fake_room_t *room, uint32_t uid, int from, int to, const int *ranks,
                            int count)
 {
@@ -162,6 +163,11 @@ void fake_engine_refuse(dp_engine_t *engine)
     atomic_store(&fake_of(engine)->refuses, 1);
 }
 
+uint64_t fake_engine_gathers(const dp_engine_t *engine)
+{
+    return atomic_load(&((const fake_engine_t *)(const void *)engine)->gathers);
+}
+
 uint64_t fake_engine_count(const dp_engine_t *engine, uint64_t *compressed)
 {
     const fake_engine_t *fake = (const fake_engine_t *)(const void *)engine;
@@ -194,7 +200,6 @@ static void reduce_row(const table_t *table, size_t p, size_t row, void *result,
     size_t bytes = dp_dtype_bytes(op->dtype);
     void *in[ranks_max];
     void *out[1] = {result};
-    int is_float = op->dtype >= DP_F16 && op->dtype <= DP_F64;
     dp_reduce_args_t args = {.dtype = op->dtype,
                              .reduce = op->reduce,
                              .in = (const void *const *)in,
@@ -206,7 +211,7 @@ static void reduce_row(const table_t *table, size_t p, size_t row, void *result,
                              .postscale = piece->postscale,
                              .tally = tally};
 
-    if (op->reduce == DP_AVERAGE && !is_float) {
+    if (op->reduce == DP_AVERAGE && !dp_dtype_is_float(op->dtype)) {
         args.divisor = op->divisor != 0 ? op->divisor : table->count;
     }
     for (int rank = 0; rank < table->count; rank++) {
@@ -367,7 +372,7 @@ static void compute_exchange(const table_t *table)
 
 static void finish_op(const fake_room_t *room, const table_t *table)
 {
-    const int fails = table->uid == 0 && table->from < 0 && table->index == room->fail_index;
+    const int fails = table->uid == 0 && table->from == -1 && table->index == room->fail_index;
 
     for (int i = 0; i < table->count; i++) {
         dp_engine_op_t *op = table->ops[i];
@@ -392,6 +397,10 @@ static table_t *table_of(fake_engine_t *fake, const dp_engine_op_t *op)
         op->group == NULL ? &fake->world : (const fake_group_t *)(const void *)op->group;
     int ranks[2];
 
+    if (op->lane == DP_LANE_GATHER) {
+        return find_table(fake->room, group->table->uid, -2, -2, group->table->ranks,
+                          group->table->count);
+    }
     if (op->collective != DP_COLLECTIVE_SEND) return group->table;
     ranks[0] = group->table->ranks[dp_min(op->root, op->peer)];
     ranks[1] = group->table->ranks[dp_max(op->root, op->peer)];
@@ -442,6 +451,7 @@ static void run_task(void *argument)
     op->last_rank = -1;
     atomic_fetch_add(&task->engine->count, 1);
     if (op->wire != DP_WIRE_NONE) atomic_fetch_add(&task->engine->compressed, 1);
+    if (op->lane == DP_LANE_GATHER) atomic_fetch_add(&task->engine->gathers, 1);
 }
 
 /* ---- Groups --------------------------------------------------------------------------------- */
@@ -505,10 +515,10 @@ static dp_status_t fake_enqueue(dp_engine_t *self, dp_stream_t *stream, dp_work_
                                 dp_engine_op_t *op)
 {
     fake_engine_t *fake = fake_of(self);
-    task_t *task = &fake->tasks[fake->next_task];
+    task_t *task;
 
     if (atomic_load(&fake->refuses)) return DP_ERR_SYSTEM;
-    fake->next_task = (fake->next_task + 1) % tasks_max;
+    task = &fake->tasks[atomic_fetch_add(&fake->next_task, 1) % tasks_max];
     *task = (task_t){fake, op};
     if (fake->launch != NULL) return fake->launch(stream, run_task, task);
     return fake->device->ops->call(stream, size, run_task, task);

@@ -28,5 +28,7 @@ void fake_engine_refuse(dp_engine_t *engine);
 
 /* What this rank's operations were: how many, of which with a compressed wire. */
 uint64_t fake_engine_count(const dp_engine_t *engine, uint64_t *compressed);
+/* How many of them came in the gather lane. */
+uint64_t fake_engine_gathers(const dp_engine_t *engine);
 
 #endif

@@ -257,7 +257,7 @@ void world_launch_rank(world_t *world, int rank, world_op_t *ops, size_t count, 
         launch->group = &ops->group->own[rank];
     }
     world->rank[rank].launched++;
-    dp_pipeline_submit(world->rank[rank].pipeline, launch, 0);
+    dp_pipeline_submit(world->rank[rank].pipeline, launch, DP_PIPELINE_NO_PROGRESS);
 }
 
 void world_launch(world_t *world, world_op_t *ops, size_t count)

@@ -120,6 +120,7 @@ void dp_catch_up_begin(dp_negotiator_t *n, uint64_t low, uint64_t high)
 
     catch_up->count = catch_up->done = catch_up->early_count = catch_up->late_count = 0;
     catch_up->end = high;
+    n->marks.in_catch_up = 1; /* until dp_catch_up_launch() finds that nothing is left */
     reset_times(n);
     for (uint64_t number = low; number < high; number++)
         count += bucket_of(schedule, number)->count;
@@ -146,12 +147,12 @@ void dp_catch_up_fini(dp_catch_up_t *catch_up)
     free(catch_up->deferred_entries);
 }
 
-int dp_schedule_is_unsettled(const dp_entry_t *entry)
+int dp_catch_up_is_unsettled(const dp_entry_t *entry)
 {
     return entry->schedule->unsettled > 0;
 }
 
-int dp_schedule_has_early(const dp_negotiator_t *n, const dp_group_view_t *view)
+int dp_catch_up_has_early(const dp_negotiator_t *n, const dp_group_view_t *view)
 {
     const dp_catch_up_t *catch_up = &n->schedule->catch_up;
 
@@ -166,7 +167,7 @@ int dp_schedule_has_early(const dp_negotiator_t *n, const dp_group_view_t *view)
     return 0;
 }
 
-int dp_schedule_is_catching_up(const dp_negotiator_t *n)
+int dp_catch_up_has_own(const dp_negotiator_t *n)
 {
     const dp_catch_up_t *catch_up = &n->schedule->catch_up;
 
@@ -185,7 +186,7 @@ static uint64_t early_since(const dp_negotiator_t *n)
     return dp_min(schedule->run.unconfirmed_ns, n->now_ns);
 }
 
-int dp_schedule_stand_in(const dp_negotiator_t *n, const dp_entry_t *entry, dp_arrival_t *arrival,
+int dp_catch_up_stand_in(const dp_negotiator_t *n, const dp_entry_t *entry, dp_arrival_t *arrival,
                          uint64_t *since_ns)
 {
     const dp_occurrence_t *occurrence = entry->schedule->occurrences;
@@ -210,7 +211,7 @@ static int rank_of(const dp_entry_t *entry, uint32_t i)
     return dp_group_view_rank(entry->view, i == 0 ? entry->root : entry->peer);
 }
 
-int dp_schedule_has_floors(const dp_negotiator_t *n)
+int dp_catch_up_has_floors(const dp_negotiator_t *n)
 {
     return n->schedule->catch_up.unsettled > 0 || n->schedule->catch_up.late_count > 0;
 }
@@ -271,7 +272,7 @@ static void report_settled(dp_negotiator_t *n, const dp_occurrence_t *occurrence
     output->status = status;
 }
 
-int dp_schedule_agreed(dp_negotiator_t *n, dp_entry_t *entry, uint32_t absent)
+int dp_catch_up_agreed(dp_negotiator_t *n, dp_entry_t *entry, uint32_t absent)
 {
     dp_occurrence_t *occurrence;
 
@@ -291,7 +292,7 @@ int dp_schedule_agreed(dp_negotiator_t *n, dp_entry_t *entry, uint32_t absent)
 
 /* The late ranks launch it all the same, without data: the early ones are in the data plane. All
  * use the signature that was agreed on before the schedule, as the early ranks did. */
-void dp_schedule_failed(dp_negotiator_t *n, dp_entry_t *entry, dp_status_t status, const char *text)
+void dp_catch_up_failed(dp_negotiator_t *n, dp_entry_t *entry, dp_status_t status, const char *text)
 {
     dp_occurrence_t *occurrence;
 

@@ -31,24 +31,28 @@
 #define CANDIDATES 8       /* earlier places of a tensor that are tried as a period */
 #define COUNTED_BUCKETS 16 /* buckets between two COUNTs, at least */
 
-/* Only collectives whose result needs data of every rank: none can be complete before all ranks
- * have launched it, which catching up relies on. An average of integers cannot be corrected
- * afterwards where a rank has joined instead. */
+/* Does the result on each rank need data of every rank? Then no rank can complete it before all
+ * ranks have launched it, which catching up relies on. A broadcast's root could, for example. */
+static int needs_every_rank(dp_collective_t collective)
+{
+    return collective == DP_COLLECTIVE_ALLREDUCE || collective == DP_COLLECTIVE_ALLGATHER ||
+           collective == DP_COLLECTIVE_REDUCE_SCATTER ||
+           collective == DP_COLLECTIVE_REDUCE_SCATTERV;
+}
+
+/* An average of integers cannot be corrected afterwards where a rank has joined instead. */
 int dp_detect_can_hold(const dp_entry_t *entry, const dp_signature_t *signature)
 {
     uint64_t elements = 0;
 
     if (entry->view == NULL || entry->own_expect != NULL || signature == NULL) return 0;
     if (entry->view->is_closed || entry->id == DP_ID_NONE) return 0;
-    if (signature->collective != DP_COLLECTIVE_ALLREDUCE &&
-        signature->collective != DP_COLLECTIVE_REDUCE_SCATTER &&
-        signature->collective != DP_COLLECTIVE_REDUCE_SCATTERV)
-        return 0;
+    if (!needs_every_rank(signature->collective)) return 0;
     for (uint32_t i = 0; i < signature->part_count; i++) {
         dp_dtype_t type = signature->parts[i].dtype;
-        int is_float = type == DP_F16 || type == DP_BF16 || type == DP_F32 || type == DP_F64;
 
-        if (signature->reduce == DP_AVERAGE && !signature->count_joined && !is_float) return 0;
+        if (signature->reduce == DP_AVERAGE && !signature->count_joined && !dp_dtype_is_float(type))
+            return 0;
         elements |= signature->parts[i].count;
     }
     return elements > 0;
@@ -112,12 +116,11 @@ static void follow_period(dp_detect_t *detect)
     }
 }
 
-void dp_schedule_note_order(dp_negotiator_t *n, dp_entry_t *entry,
-                            const dp_launch_entry_t *launch_entry, int is_first)
+void dp_detect_note_order(dp_negotiator_t *n, dp_entry_t *entry,
+                          const dp_launch_entry_t *launch_entry, int is_first)
 {
     dp_detect_t *detect = &n->schedule->detect;
 
-    if (!detect->may_schedule) return;
     dp_resume_note(n, entry);
     if (launch_entry->absent > 0 || !dp_detect_can_hold(entry, entry->signature)) {
         forget_history(n);
@@ -145,23 +148,21 @@ static uint64_t digest_round(const dp_detect_t *detect)
     return digest;
 }
 
-void dp_schedule_round(dp_negotiator_t *n)
+void dp_detect_end_round(dp_negotiator_t *n)
 {
     dp_schedule_t *schedule = n->schedule;
     dp_detect_t *detect = &schedule->detect;
     uint64_t digest = digest_round(detect);
     int has_ended = detect->rounds_needed > 0; /* a schedule before this round */
 
-    if (!dp_is_root(n) || !detect->may_schedule || dp_schedule_is_active(n) ||
-        detect->rounds_cut == TORN_MOST)
-        return;
+    if (dp_schedule_is_active(n) || detect->rounds_cut == TORN_MOST) return;
     detect->rounds_cut = n->own.pending > 0 ? detect->rounds_cut + 1 : 0;
     detect->is_declared = detect->rounds_cut < TORN_MOST;
     if (detect->count > detect->round_begin && n->own.pending == 0 &&
         (detect->is_whole || !has_ended)) {
         detect->declared = digest == detect->digest ? detect->declared + 1 : 1;
         detect->digest = digest;
-        detect->is_due = 1; /* dp_schedule_detect() looks at it */
+        detect->is_due = 1; /* dp_detect_order() looks at it */
     } else {
         forget_history(n);
     }
@@ -285,15 +286,13 @@ static size_t due_length(dp_detect_t *detect)
     return detect->declared >= needed_rounds(detect) ? count : 0;
 }
 
-void dp_schedule_detect(dp_negotiator_t *n)
+void dp_detect_order(dp_negotiator_t *n)
 {
     dp_schedule_t *schedule = n->schedule;
     dp_detect_t *detect = &schedule->detect;
     size_t count;
 
-    if (!dp_is_root(n) || !detect->may_schedule || dp_schedule_is_active(n) || n->is_fatal ||
-        n->is_finished)
-        return;
+    if (n->is_fatal || n->is_finished) return;
     count = due_length(detect);
     if (count == 0 || !is_usable_round(n, count) || !dp_detect_is_calm(n) ||
         !has_nothing_else_pending(n, detect->count - count))

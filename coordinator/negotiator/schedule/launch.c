@@ -31,7 +31,7 @@ dp_status_t dp_schedule_init(dp_negotiator_t *n, const dp_negotiator_options_t *
 
     n->schedule = schedule;
     if (schedule == NULL) return DP_ERR_NO_MEMORY;
-    schedule->detect.may_schedule = options->may_schedule && n->size > 1;
+    n->marks.may_order = options->may_schedule && n->size > 1 && dp_is_root(n);
     schedule->resume.rounds_lived = options->resume_rounds;
     schedule->run.child_rounds =
         calloc((size_t)n->child_count + 1, sizeof(*schedule->run.child_rounds));
@@ -125,7 +125,7 @@ static int has_scale_moved(float planned, float absmax)
 
 /* Does this submission fit the schedule? One that only moves the fp16 scale still fits: it is
  * launched, and the schedule ends behind it. */
-static void check_fit(dp_negotiator_t *n, dp_entry_t *entry)
+void dp_schedule_check_fit(dp_negotiator_t *n, dp_entry_t *entry)
 {
     dp_submitted_t *own = &entry->own;
     const dp_signature_t *signature = own->signature != NULL ? own->signature : entry->signature;
@@ -149,7 +149,7 @@ static void check_fit(dp_negotiator_t *n, dp_entry_t *entry)
 
 /* A thread that waits shows that this rank does not submit the rest of the bucket first: it may
  * submit in another order now, or need a result of a later bucket. */
-void dp_schedule_waits(dp_negotiator_t *n)
+void dp_schedule_note_waiter(dp_negotiator_t *n)
 {
     dp_schedule_t *schedule = n->schedule;
     const dp_schedule_bucket_t *bucket;
@@ -238,14 +238,6 @@ static void launch_buckets(dp_negotiator_t *n)
     }
 }
 
-int dp_schedule_submitted(dp_negotiator_t *n, dp_entry_t *entry)
-{
-    entry->schedule->fits = 0;
-    if (!dp_schedule_is_active(n)) return 0;
-    check_fit(n, entry);
-    return 1;
-}
-
 /* ---- From one epoch to the next ------------------------------------------------------------- */
 
 /* A child sends COUNT only if a rank at or below it takes part in the schedule. */
@@ -328,7 +320,7 @@ void dp_schedule_begin(dp_negotiator_t *n, uint64_t sequence)
     output->sequence = sequence;
     output->until = schedule->planned_count;
     for (size_t i = 0; i < n->table.entry_count; i++) {
-        if (n->table.entries[i]->own.is_there) check_fit(n, n->table.entries[i]);
+        if (n->table.entries[i]->own.is_there) dp_schedule_check_fit(n, n->table.entries[i]);
     }
     if (n->leave.is_finalizing)
         dp_schedule_leave(n, DP_SCHEDULE_END_FINALIZE, n->rank, "it finalizes");
@@ -359,8 +351,10 @@ void dp_schedule_end(dp_negotiator_t *n, uint64_t low, uint64_t high)
     schedule->is_paused = 0;
     dp_catch_up_begin(n, low, high);
     for (size_t i = 0; i < schedule->planned_count; i++) {
-        if (schedule->planned[i].entry != NULL)
+        if (schedule->planned[i].entry != NULL) {
             schedule->planned[i].entry->schedule->planned_uses = 0;
+            schedule->planned[i].entry->schedule->fits = 0;
+        }
     }
     if (dp_is_root(n)) dp_detect_ended(n, high / schedule->bucket_count);
 }
@@ -385,7 +379,7 @@ static uint64_t waits_since(const dp_negotiator_t *n)
 }
 
 /* While a schedule is active stalls are found here, after it by stall.c. */
-void dp_schedule_tick(dp_negotiator_t *n)
+void dp_schedule_check_time(dp_negotiator_t *n)
 {
     uint64_t since_ns = waits_since(n);
 
@@ -394,21 +388,19 @@ void dp_schedule_tick(dp_negotiator_t *n)
         if (n->now_ns >= since_ns + n->stall.warn_ns)
             dp_schedule_leave(n, DP_SCHEDULE_END_STALL, n->rank, "others are late");
     }
-    dp_catch_up_tick(n);
 }
 
-uint64_t dp_schedule_deadline(const dp_negotiator_t *n)
+uint64_t dp_schedule_next_check(const dp_negotiator_t *n)
 {
-    uint64_t since_ns = waits_since(n), deadline = dp_catch_up_deadline(n);
+    uint64_t since_ns = waits_since(n);
 
-    if (since_ns == 0) return deadline;
-    if (n->now_ns < since_ns + patience_ns(n)) return dp_min(deadline, since_ns + patience_ns(n));
-    return dp_min(deadline, since_ns + n->stall.warn_ns);
+    if (since_ns == 0) return UINT64_MAX;
+    if (n->now_ns < since_ns + patience_ns(n)) return since_ns + patience_ns(n);
+    return since_ns + n->stall.warn_ns;
 }
 
-void dp_schedule_flush(dp_negotiator_t *n)
+void dp_schedule_make_progress(dp_negotiator_t *n)
 {
-    if (!dp_schedule_is_active(n)) return;
     launch_buckets(n);
     dp_schedule_send_due(n);
 }

@@ -24,20 +24,20 @@ size_t dp_schedule_entry_bytes(void)
     return 0;
 }
 
-int dp_schedule_has_early(const dp_negotiator_t *n, const dp_group_view_t *view)
+int dp_catch_up_has_early(const dp_negotiator_t *n, const dp_group_view_t *view)
 {
     (void)n;
     (void)view;
     return 0;
 }
 
-int dp_schedule_is_catching_up(const dp_negotiator_t *n)
+int dp_catch_up_has_own(const dp_negotiator_t *n)
 {
     (void)n;
     return 0;
 }
 
-int dp_schedule_is_unsettled(const dp_entry_t *entry)
+int dp_catch_up_is_unsettled(const dp_entry_t *entry)
 {
     (void)entry;
     return 0;
@@ -49,14 +49,13 @@ int dp_schedule_can_be_ahead(const dp_negotiator_t *n, uint64_t ahead)
     return ahead == 0;
 }
 
-int dp_schedule_submitted(dp_negotiator_t *n, dp_entry_t *entry)
+void dp_schedule_check_fit(dp_negotiator_t *n, dp_entry_t *entry)
 {
     (void)n;
     (void)entry;
-    return 0;
 }
 
-int dp_schedule_stand_in(const dp_negotiator_t *n, const dp_entry_t *entry, dp_arrival_t *arrival,
+int dp_catch_up_stand_in(const dp_negotiator_t *n, const dp_entry_t *entry, dp_arrival_t *arrival,
                          uint64_t *since_ns)
 {
     (void)n;
@@ -66,12 +65,12 @@ int dp_schedule_stand_in(const dp_negotiator_t *n, const dp_entry_t *entry, dp_a
     return 0;
 }
 
-void dp_schedule_catch_up(dp_negotiator_t *n)
+void dp_catch_up_launch(dp_negotiator_t *n)
 {
     (void)n;
 }
 
-int dp_schedule_agreed(dp_negotiator_t *n, dp_entry_t *entry, uint32_t absent)
+int dp_catch_up_agreed(dp_negotiator_t *n, dp_entry_t *entry, uint32_t absent)
 {
     (void)n;
     (void)entry;
@@ -79,7 +78,7 @@ int dp_schedule_agreed(dp_negotiator_t *n, dp_entry_t *entry, uint32_t absent)
     return 0;
 }
 
-void dp_schedule_failed(dp_negotiator_t *n, dp_entry_t *entry, dp_status_t status, const char *text)
+void dp_catch_up_failed(dp_negotiator_t *n, dp_entry_t *entry, dp_status_t status, const char *text)
 {
     (void)n;
     (void)entry;
@@ -87,13 +86,13 @@ void dp_schedule_failed(dp_negotiator_t *n, dp_entry_t *entry, dp_status_t statu
     (void)text;
 }
 
-void dp_schedule_defer(dp_negotiator_t *n, uint64_t behind)
+void dp_catch_up_defer(dp_negotiator_t *n, uint64_t behind)
 {
     (void)n;
     (void)behind;
 }
 
-int dp_schedule_has_floors(const dp_negotiator_t *n)
+int dp_catch_up_has_floors(const dp_negotiator_t *n)
 {
     (void)n;
     return 0;
@@ -113,8 +112,8 @@ void dp_schedule_raise_floor(dp_negotiator_t *n, const dp_entry_t *entry, uint64
     (void)floor;
 }
 
-void dp_schedule_note_order(dp_negotiator_t *n, dp_entry_t *entry,
-                            const dp_launch_entry_t *launch_entry, int is_first)
+void dp_detect_note_order(dp_negotiator_t *n, dp_entry_t *entry,
+                          const dp_launch_entry_t *launch_entry, int is_first)
 {
     (void)n;
     (void)entry;
@@ -165,38 +164,49 @@ void dp_schedule_leave(dp_negotiator_t *n, dp_schedule_end_reason_t reason, int 
     (void)text;
 }
 
-void dp_schedule_waits(dp_negotiator_t *n)
+void dp_schedule_note_waiter(dp_negotiator_t *n)
 {
     (void)n;
 }
 
-void dp_schedule_round(dp_negotiator_t *n)
+void dp_detect_end_round(dp_negotiator_t *n)
 {
     (void)n;
 }
 
-void dp_schedule_tick(dp_negotiator_t *n)
+void dp_schedule_check_time(dp_negotiator_t *n)
 {
     (void)n;
 }
 
-uint64_t dp_schedule_deadline(const dp_negotiator_t *n)
+uint64_t dp_schedule_next_check(const dp_negotiator_t *n)
 {
     (void)n;
     return UINT64_MAX;
 }
 
-void dp_schedule_resume(dp_negotiator_t *n)
+void dp_catch_up_check_time(dp_negotiator_t *n)
 {
     (void)n;
 }
 
-void dp_schedule_detect(dp_negotiator_t *n)
+uint64_t dp_catch_up_next_check(const dp_negotiator_t *n)
+{
+    (void)n;
+    return UINT64_MAX;
+}
+
+void dp_resume_order(dp_negotiator_t *n)
 {
     (void)n;
 }
 
-void dp_schedule_flush(dp_negotiator_t *n)
+void dp_detect_order(dp_negotiator_t *n)
+{
+    (void)n;
+}
+
+void dp_schedule_make_progress(dp_negotiator_t *n)
 {
     (void)n;
 }

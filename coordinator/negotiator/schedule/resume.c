@@ -91,12 +91,11 @@ static int is_between_rounds(const dp_schedule_t *schedule)
 }
 
 /* Before anything is ordered: the first tensor of the round is to be launched by the schedule. */
-void dp_schedule_resume(dp_negotiator_t *n)
+void dp_resume_order(dp_negotiator_t *n)
 {
     dp_schedule_t *schedule = n->schedule;
 
-    if (!schedule->resume.is_kept || dp_schedule_is_active(n) || n->is_fatal || n->is_finished)
-        return;
+    if (!schedule->resume.is_kept || n->is_fatal || n->is_finished) return;
     if (!has_round_begun(n) || !dp_detect_is_calm(n) || !is_between_rounds(schedule)) return;
     dp_schedule_send_whole(n);
     if (!n->is_fatal) dp_schedule_begin(n, n->sequence);

@@ -103,7 +103,7 @@ typedef struct dp_catch_up {
 
 /* detect.c: the root */
 typedef struct dp_detect {
-    int may_schedule, is_declared;
+    int is_declared;
     dp_ordered_t *history; /* [count] */
     size_t count, room;
     size_t round_begin;     /* where the declared round began */
@@ -174,8 +174,9 @@ dp_status_t dp_schedule_reserve(dp_schedule_t *schedule, size_t buckets, size_t 
 
 void dp_catch_up_begin(dp_negotiator_t *n, uint64_t low, uint64_t high);
 void dp_catch_up_fini(dp_catch_up_t *catch_up);
-void dp_catch_up_tick(dp_negotiator_t *n);
-uint64_t dp_catch_up_deadline(const dp_negotiator_t *n);
+
+/* late_launch.c: one more than the last occurrence of the bucket that begins at `first` */
+size_t dp_catch_up_bucket_end(const dp_catch_up_t *catch_up, size_t first);
 
 /* ---- detect.c, resume.c: the root ----------------------------------------------------------- */
 

@@ -42,3 +42,19 @@ uint64_t gpt2_hash(const void *data, size_t bytes)
     result *= MULTIPLIER;
     return result ^ result >> 29;
 }
+
+uint64_t gpt2_hash_places(const float *x, size_t count, uint64_t first)
+{
+    uint64_t sum = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        uint32_t bits;
+        uint64_t word;
+
+        memcpy(&bits, &x[i], sizeof(bits));
+        word = ((first + i) * MULTIPLIER ^ bits) * MULTIPLIER;
+        word ^= word >> 32;
+        sum += word * MULTIPLIER;
+    }
+    return sum;
+}

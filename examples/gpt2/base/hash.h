@@ -10,4 +10,8 @@
 /* The checksum of bytes. Little- and big-endian machines differ. */
 uint64_t gpt2_hash(const void *data, size_t bytes);
 
+/* The sum of a hash of each number and its place, first + i, modulo 2^64. Parts of an array can be
+ * hashed apart, by anybody, and added up in any order. */
+uint64_t gpt2_hash_places(const float *x, size_t count, uint64_t first);
+
 #endif

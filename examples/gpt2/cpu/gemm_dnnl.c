@@ -17,7 +17,6 @@
 #define COLUMNS_MAX ((size_t)384)
 #define DEPTH_MAX ((size_t)768)
 _Static_assert((ROWS_MAX + COLUMNS_MAX) * DEPTH_MAX <= 2 * GPT2_GEMM_SCRATCH, "blocks fit");
-#define SMALL ((size_t)1 << 21) /* multiplications below which cutting costs more than it saves */
 
 static void gemm_fp32(int trans_a, int trans_b, size_t m, size_t n, size_t k, float alpha,
                       const float *a, size_t lda, const float *b, size_t ldb, float beta, float *c,
@@ -152,7 +151,7 @@ static void gemm_bf16(int trans_a, int trans_b, size_t m, size_t n, size_t k, fl
 {
     dnnl_product_t p = {.trans_a = trans_a, .trans_b = trans_b, .ldc = ldc, .alpha = alpha};
 
-    if (m * n * k < SMALL) {
+    if (m * n * k < GPT2_GEMM_SMALL) {
         gemm_fp32(trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, scratch);
         return;
     }

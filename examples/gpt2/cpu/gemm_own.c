@@ -22,7 +22,7 @@ typedef float vector_t __attribute__((vector_size(GPT2_LANES * 4), aligned(4), m
 #define DEPTH_MAX ((size_t)256) /* k of one panel */
 #define ROWS_MAX ((size_t)192)  /* rows of A packed at once: 192 KiB */
 #define COLUMNS_MAX ((size_t)768)
-_Static_assert((ROWS_MAX + COLUMNS_MAX) * DEPTH_MAX <= GPT2_GEMM_SCRATCH, "panels fit the scratch");
+_Static_assert((ROWS_MAX + COLUMNS_MAX) * DEPTH_MAX <= GPT2_GEMM_PANELS, "panels fit the scratch");
 _Static_assert(ROWS_MAX % ROWS == 0 && COLUMNS_MAX % COLUMNS == 0, "panels hold whole tiles");
 
 /* Four floats whatever the instruction set: the unit of transposing. */

@@ -26,6 +26,14 @@ void GPT2_ISA_NAME(gpt2_gemm_own)(int trans_a, int trans_b, size_t m, size_t n, 
                                   size_t ldb, float beta, float *c, size_t ldc, float *scratch);
 void GPT2_ISA_NAME(gpt2_adamw_update)(float *weights, const float *gradients, float *m, float *v,
                                       size_t count, const gpt2_adamw_t *adamw);
+void GPT2_ISA_NAME(gpt2_lamb_direct)(const float *weights, float *gradients, float *m, float *v,
+                                     size_t count, const gpt2_lamb_t *lamb, double *squares);
+void GPT2_ISA_NAME(gpt2_lamb_add)(double *sums, const double *squares, size_t blocks);
+void GPT2_ISA_NAME(gpt2_lamb_apply)(float *weights, const float *directions, size_t count,
+                                    float rate);
+void GPT2_ISA_NAME(gpt2_round_bf16)(float *out, const float *in, size_t count);
+void GPT2_ISA_NAME(gpt2_round_fp16)(float *out, const float *in, size_t count);
+extern const gpt2_compress_kernels_t GPT2_ISA_NAME(gpt2_compress_kernels);
 extern const gpt2_kernels_t GPT2_ISA_NAME(gpt2_kernels);
 
 #endif

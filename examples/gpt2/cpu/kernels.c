@@ -8,6 +8,10 @@
 
 #include <string.h>
 
+#if defined(GPT2_WITH_X86)
+#include <cpuid.h>
+#endif
+
 extern const gpt2_kernels_t gpt2_kernels_base;
 #if defined(GPT2_WITH_X86)
 extern const gpt2_kernels_t gpt2_kernels_avx2;
@@ -15,6 +19,16 @@ extern const gpt2_kernels_t gpt2_kernels_avx512;
 #endif
 
 static const gpt2_kernels_t *const BASE_ONLY[] = {&gpt2_kernels_base, NULL};
+
+#if defined(GPT2_WITH_X86)
+/* Every processor with AVX2 converts fp16, but a virtual machine may hide that. */
+static int has_f16c(void)
+{
+    unsigned eax, ebx, ecx, edx;
+
+    return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+}
+#endif
 
 const gpt2_kernels_t *const *gpt2_kernels_list(void)
 {
@@ -26,7 +40,9 @@ const gpt2_kernels_t *const *gpt2_kernels_list(void)
         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl")) {
         return all;
     }
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return all + 1;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c()) {
+        return all + 1;
+    }
 #endif
     return BASE_ONLY;
 }
@@ -58,8 +74,22 @@ gpt2_gemm_fn gpt2_gemm_choose(const char *which, const gpt2_kernels_t *kernels)
     return kernels->gemm;
 }
 
+gpt2_gemm_fn gpt2_gemm_choose_precise(gpt2_precision_t precision, const char *which,
+                                      const gpt2_kernels_t *kernels)
+{
+    if (precision == GPT2_FP32) return gpt2_gemm_choose(which, kernels);
+    if (precision == GPT2_BF16 && strcmp(which, "auto") == 0 && gpt2_gemm_bf16() != NULL) {
+        return gpt2_gemm_bf16();
+    }
+    if (strcmp(which, "dnnl-bf16") == 0) return precision == GPT2_BF16 ? gpt2_gemm_bf16() : NULL;
+    return gpt2_gemm_rounded(gpt2_gemm_choose(which, kernels), precision);
+}
+
 const char *gpt2_gemm_name(gpt2_gemm_fn gemm, const gpt2_kernels_t *kernels)
 {
+    const char *rounded = gpt2_gemm_rounded_name(gemm);
+
+    if (rounded != NULL) return rounded;
     if (gemm == kernels->gemm) return "our own kernel";
     if (gemm == gpt2_gemm_dnnl()) return "oneDNN";
     if (gemm == gpt2_gemm_dnnl_bf16()) return "oneDNN in bf16";

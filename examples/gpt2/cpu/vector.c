@@ -330,7 +330,13 @@ const gpt2_kernels_t GPT2_ISA_NAME(gpt2_kernels) = {
     .cross_entropy = cross_entropy,
     .add = add_vectors,
     .narrow = narrow,
+    .round_bf16 = GPT2_ISA_NAME(gpt2_round_bf16),
+    .round_fp16 = GPT2_ISA_NAME(gpt2_round_fp16),
     .sum_squares = sum_squares,
     .matvec = matvec,
     .adamw = GPT2_ISA_NAME(gpt2_adamw_update),
+    .lamb_direct = GPT2_ISA_NAME(gpt2_lamb_direct),
+    .lamb_add = GPT2_ISA_NAME(gpt2_lamb_add),
+    .lamb_apply = GPT2_ISA_NAME(gpt2_lamb_apply),
+    .compress = &GPT2_ISA_NAME(gpt2_compress_kernels),
 };

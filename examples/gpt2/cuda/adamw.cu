@@ -11,7 +11,7 @@
 struct update {
     float *weights, *m, *v;
     const float *gradients;
-    bf16_t *copy;
+    void *copy; /* of the kernel's type */
     const uint8_t *decays;
     size_t count;
     float beta1, beta2, rest1, rest2, gradient_by, keep, step, root, epsilon;
@@ -20,7 +20,7 @@ struct update {
     bool aligned;
 };
 
-template <bool is_whole>
+template <typename T, bool is_whole>
 DEVICE_INLINE void update_eight(const struct update &update, size_t at, float by, float keep)
 {
     const size_t left = update.count - at;
@@ -42,10 +42,11 @@ DEVICE_INLINE void update_eight(const struct update &update, size_t at, float by
     store<is_whole>(update.weights + at, left, weight);
     store<is_whole>(update.m + at, left, first);
     store<is_whole>(update.v + at, left, second);
-    if (update.copy != NULL) store<is_whole>(update.copy + at, left, weight);
+    if (update.copy != NULL) store<is_whole>((T *)update.copy + at, left, weight);
 }
 
 /* Bytes per element: 28 (weight, m, v read and written, gradient read), 30 with a copy. */
+template <typename T>
 static __global__ void __launch_bounds__(FLAT_THREADS) adamw_kernel(const struct update update)
 {
     const size_t at = ((size_t)blockIdx.x * FLAT_THREADS + threadIdx.x) * VECTOR;
@@ -56,24 +57,27 @@ static __global__ void __launch_bounds__(FLAT_THREADS) adamw_kernel(const struct
     by = update.clip != NULL ? update.gradient_by * *update.clip : update.gradient_by;
     if (update.decays != NULL && update.decays[at / GPT2_CUDA_DECAY_GRAIN] != 0) keep = update.keep;
     if (update.aligned && update.count - at >= VECTOR) {
-        update_eight<true>(update, at, by, keep);
+        update_eight<T, true>(update, at, by, keep);
     } else {
-        update_eight<false>(update, at, by, keep);
+        update_eight<T, false>(update, at, by, keep);
     }
 }
 
 int gpt2_cuda_adamw(gpt2_cuda_stream_t stream, float *weights, const float *gradients, float *m,
-                    float *v, gpt2_bf16_t *copy, const uint8_t *decays, size_t count,
-                    const gpt2_adamw_t *adamw, const float *clip, const uint32_t *skip)
+                    float *v, gpt2_cuda_type_t copy_type, void *copy, const uint8_t *decays,
+                    size_t count, const gpt2_adamw_t *adamw, const float *clip,
+                    const uint32_t *skip)
 {
     struct update update = {};
+    auto *kernel = copy_type == GPT2_CUDA_F16 ? adamw_kernel<fp16_t> : adamw_kernel<bf16_t>;
 
     if (count == 0) return cudaSuccess;
+    if (copy != NULL && copy_type == GPT2_CUDA_F32) return cudaErrorInvalidValue;
     update.weights = weights;
     update.m = m;
     update.v = v;
     update.gradients = gradients;
-    update.copy = (bf16_t *)(void *)copy;
+    update.copy = copy;
     update.decays = decays;
     update.count = count;
     update.beta1 = adamw->beta1;
@@ -89,8 +93,8 @@ int gpt2_cuda_adamw(gpt2_cuda_stream_t stream, float *weights, const float *grad
     update.skip = skip;
     update.aligned = is_aligned(weights) && is_aligned(gradients) && is_aligned(m) &&
                      is_aligned(v) && is_aligned(copy);
-    return LAUNCH(adamw_kernel, (unsigned)parts_of(count, FLAT_THREADS * VECTOR), FLAT_THREADS, 0,
-                  stream, update);
+    return LAUNCH(kernel, (unsigned)parts_of(count, FLAT_THREADS * VECTOR), FLAT_THREADS, 0, stream,
+                  update);
 }
 
 /* ---- Copies --------------------------------------------------------------------------------- */
@@ -151,16 +155,20 @@ static int launch_cast(gpt2_cuda_stream_t stream, void *to, const void *from, si
                   (To *)to, (const From *)from, count, is_aligned(to) && is_aligned(from));
 }
 
+template <typename To>
+static int cast_to(gpt2_cuda_stream_t stream, void *to, gpt2_cuda_type_t from_type,
+                   const void *from, size_t count)
+{
+    return of_type(from_type, launch_cast<To, float>, launch_cast<To, bf16_t>,
+                   launch_cast<To, fp16_t>)(stream, to, from, count);
+}
+
 int gpt2_cuda_cast(gpt2_cuda_stream_t stream, gpt2_cuda_type_t to_type, void *to,
                    gpt2_cuda_type_t from_type, const void *from, size_t count)
 {
     if (count == 0) return cudaSuccess;
-    if (to_type == GPT2_CUDA_BF16) {
-        return (from_type == GPT2_CUDA_BF16 ? launch_cast<bf16_t, bf16_t>
-                                            : launch_cast<bf16_t, float>)(stream, to, from, count);
-    }
-    return (from_type == GPT2_CUDA_BF16 ? launch_cast<float, bf16_t>
-                                        : launch_cast<float, float>)(stream, to, from, count);
+    return of_type(to_type, cast_to<float>, cast_to<bf16_t>, cast_to<fp16_t>)(stream, to, from_type,
+                                                                              from, count);
 }
 
 template <typename T, bool is_random>
@@ -176,31 +184,38 @@ static int launch_fill(gpt2_cuda_stream_t stream, void *x, float value, uint64_t
 int gpt2_cuda_fill(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, void *x, float value,
                    size_t count)
 {
-    return (type == GPT2_CUDA_BF16 ? launch_fill<bf16_t, false>
-                                   : launch_fill<float, false>)(stream, x, value, 0, count);
+    return of_type(type, launch_fill<float, false>, launch_fill<bf16_t, false>,
+                   launch_fill<fp16_t, false>)(stream, x, value, 0, count);
 }
 
 int gpt2_cuda_fill_random(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, void *x, uint64_t seed,
                           size_t count)
 {
-    return (type == GPT2_CUDA_BF16 ? launch_fill<bf16_t, true>
-                                   : launch_fill<float, true>)(stream, x, 0.0f, mix(seed), count);
+    return of_type(type, launch_fill<float, true>, launch_fill<bf16_t, true>,
+                   launch_fill<fp16_t, true>)(stream, x, 0.0f, mix(seed), count);
 }
 
 /* ---- All of them ---------------------------------------------------------------------------- */
 
+template <typename T> static int prepare_type(void)
+{
+    int status = load_kernel(cast_kernel<T, float>);
+
+    if (status == 0) status = load_kernel(cast_kernel<T, bf16_t>);
+    if (status == 0) status = load_kernel(cast_kernel<T, fp16_t>);
+    if (status == 0) status = load_kernel(fill_kernel<T, false>);
+    if (status == 0) status = load_kernel(fill_kernel<T, true>);
+    return status;
+}
+
 int gpt2_cuda_adamw_prepare(void)
 {
-    int status = load_kernel(adamw_kernel);
+    int status = load_kernel(adamw_kernel<bf16_t>);
 
-    if (status == 0) status = load_kernel(cast_kernel<bf16_t, bf16_t>);
-    if (status == 0) status = load_kernel(cast_kernel<bf16_t, float>);
-    if (status == 0) status = load_kernel(cast_kernel<float, bf16_t>);
-    if (status == 0) status = load_kernel(cast_kernel<float, float>);
-    if (status == 0) status = load_kernel(fill_kernel<bf16_t, false>);
-    if (status == 0) status = load_kernel(fill_kernel<bf16_t, true>);
-    if (status == 0) status = load_kernel(fill_kernel<float, false>);
-    if (status == 0) status = load_kernel(fill_kernel<float, true>);
+    if (status == 0) status = load_kernel(adamw_kernel<fp16_t>);
+    if (status == 0) status = prepare_type<float>();
+    if (status == 0) status = prepare_type<bf16_t>();
+    if (status == 0) status = prepare_type<fp16_t>();
     return status;
 }
 
@@ -214,5 +229,6 @@ int gpt2_cuda_kernels_prepare(void)
     if (status == 0) status = gpt2_cuda_sums_prepare();
     if (status == 0) status = gpt2_cuda_classifier_prepare();
     if (status == 0) status = gpt2_cuda_adamw_prepare();
+    if (status == 0) status = gpt2_cuda_lamb_prepare();
     return status;
 }

@@ -35,16 +35,15 @@ int gpt2_attention_prepare(gpt2_cuda_type_t type, int size, gpt2_error_t *error)
         return gpt2_fail(error, "attention: heads of %d, supported are multiples of 16 up to %d",
                          size, GPT2_ATTENTION_SIZE_MAX);
     }
-    if (type == GPT2_CUDA_BF16) {
-        status = attention_bf16_prepare_forward(size);
-        if (status == 0) status = attention_bf16_prepare_backward(size);
-    } else {
+    if (type == GPT2_CUDA_F32) {
         status = attention_fp32_prepare();
+    } else {
+        status = attention_half_prepare_forward(type, size);
+        if (status == 0) status = attention_half_prepare_backward(type, size);
     }
     if (status == 0) return 0;
     return gpt2_fail(error, "attention: the device refuses kernels for %s heads of %d: %s",
-                     type == GPT2_CUDA_BF16 ? "bf16" : "fp32", size,
-                     cudaGetErrorString((cudaError_t)status));
+                     gpt2_cuda_type_name(type), size, cudaGetErrorString((cudaError_t)status));
 }
 
 int gpt2_attention_forward(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, const void *qkv,
@@ -62,8 +61,8 @@ int gpt2_attention_forward(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, con
     it.size = size;
     it.padded = padded_length(length);
     it.scale = 1.0f / sqrtf((float)size);
-    return type == GPT2_CUDA_BF16 ? attention_bf16_forward(&it, stream)
-                                  : attention_fp32_forward(&it, stream);
+    return type == GPT2_CUDA_F32 ? attention_fp32_forward(&it, stream)
+                                 : attention_half_forward(type, &it, stream);
 }
 
 /* Two tables of a figure for every row. */
@@ -95,6 +94,6 @@ int gpt2_attention_backward(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, co
     it.scale = 1.0f / sqrtf((float)size);
     it.lse2 = scratch;
     it.dots = scratch + (size_t)batch * (size_t)heads * (size_t)it.padded;
-    return type == GPT2_CUDA_BF16 ? attention_bf16_backward(&it, stream)
-                                  : attention_fp32_backward(&it, stream);
+    return type == GPT2_CUDA_F32 ? attention_fp32_backward(&it, stream)
+                                 : attention_half_backward(type, &it, stream);
 }

@@ -2,9 +2,10 @@
  * attention.h - causal self-attention on a GPU, forward and backward, without the matrix of scores.
  *
  * Reads queries, keys and values where the projection left them, packed row by row, and writes
- * their gradients the same way: nothing is permuted. bf16 runs on tensor cores with fp32 sums; fp32
- * by a plain pair of kernels, for parity with the CPU and as the oracle of the other. Both give the
- * same bits from run to run: no atomics. It knows nothing of models, layers or gradients' owners.
+ * their gradients the same way: nothing is permuted. bf16 and fp16 run on tensor cores with fp32
+ * sums; fp32 by a plain pair of kernels, for parity with the CPU and as the oracle of the other.
+ * Both give the same bits from run to run: no atomics. It knows nothing of models, layers or
+ * gradients' owners.
  *
  * Method: Dao 2023, arXiv:2307.08691 (FlashAttention-2).
  */

@@ -1,5 +1,5 @@
 /*
- * attention_backward.cu - causal attention in bf16 on tensor cores, backward, without atomics.
+ * attention_backward.cu - causal attention in 16 bits on tensor cores, backward, without atomics.
  *
  * With S = scale * Q K^T, P = exp(S - lse), O = P V the gradients are
  *
@@ -40,15 +40,16 @@ template <int width> struct backward_shape {
 #define DOTS_THREADS 256
 #define DOTS_LANES 8 /* threads of a row: 128 bytes at a time */
 
-/* Of two pairs of bf16. */
-DEVICE_INLINE float dot_of_words(uint32_t a, uint32_t b)
+/* Of two pairs. */
+template <typename T> DEVICE_INLINE float dot_of_words(uint32_t a, uint32_t b)
 {
-    const float2 x = unpack_bf16(a), y = unpack_bf16(b);
+    const float2 x = unpack_pair<T>(a), y = unpack_pair<T>(b);
 
     return fmaf(x.y, y.y, x.x * y.x);
 }
 
 /* Rows are numbered [batch][padded][heads], as they lie in memory. 4 bytes read per element. */
+template <typename T>
 __global__ void __launch_bounds__(DOTS_THREADS) attention_dots_kernel(attention_t it)
 {
     const size_t rows = (size_t)it.batch * (size_t)it.padded * (size_t)it.heads;
@@ -71,8 +72,8 @@ __global__ void __launch_bounds__(DOTS_THREADS) attention_dots_kernel(attention_
             const uint4 a = *(const uint4 *)(const void *)(out + i);
             const uint4 b = *(const uint4 *)(const void *)(dout + i);
 
-            dot += dot_of_words(a.x, b.x) + dot_of_words(a.y, b.y) + dot_of_words(a.z, b.z) +
-                   dot_of_words(a.w, b.w);
+            dot += dot_of_words<T>(a.x, b.x) + dot_of_words<T>(a.y, b.y) +
+                   dot_of_words<T>(a.z, b.z) + dot_of_words<T>(a.w, b.w);
         }
     }
     for (int bits = 1; bits < DOTS_LANES; bits *= 2)
@@ -133,7 +134,7 @@ DEVICE_INLINE void load_queries(shared_t stage, const attention_t &it, const att
     tile_load_floats<STEP>(stage + 2 * shape::tile + STEP_FLOATS, it.dots + figure);
 }
 
-template <int width>
+template <typename T, int width>
 __global__ void __launch_bounds__(ATTENTION_THREADS, 2)
     attention_keys_kernel(attention_t it, attention_grid_t grid)
 {
@@ -165,14 +166,14 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, 2)
             float s[tall][CHUNK / 8][4], dp[tall][CHUNK / 8][4];
 
             if (query + chunk + CHUNK <= first + warp_row) continue; /* before all its keys */
-            multiply_transposed<width, tall, CHUNK>(s, k_tile, (unsigned)warp_row, here,
-                                                    (unsigned)chunk);
+            multiply_transposed<T, width, tall, CHUNK>(s, k_tile, (unsigned)warp_row, here,
+                                                       (unsigned)chunk);
             hide_future<false, tall, CHUNK>(s, first + warp_row, query + chunk);
-            multiply_transposed<width, tall, CHUNK>(dp, v_tile, (unsigned)warp_row,
-                                                    here + shape::tile, (unsigned)chunk);
+            multiply_transposed<T, width, tall, CHUNK>(dp, v_tile, (unsigned)warp_row,
+                                                       here + shape::tile, (unsigned)chunk);
             take_scores_of_keys<tall>(s, dp, figures, figures + STEP_FLOATS, it.scale * LOG2E);
-            multiply_sums<width, tall, CHUNK>(dv, s, here + shape::tile, (unsigned)chunk);
-            multiply_sums<width, tall, CHUNK>(dk, dp, here, (unsigned)chunk);
+            multiply_sums<T, width, tall, CHUNK>(dv, s, here + shape::tile, (unsigned)chunk);
+            multiply_sums<T, width, tall, CHUNK>(dk, dp, here, (unsigned)chunk);
         }
         /* The next tiles are here for all, and all are done with these. */
         async_wait<0>();
@@ -186,18 +187,18 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, 2)
 #pragma unroll
     for (int m = 0; m < tall; m++)
         by[m][0] = by[m][1] = it.scale;
-    tile_store<width, tall>(k_tile, (unsigned)warp_row, dk, by, to + attention_packed(it, task, 1),
-                            stride, there, it.size);
+    tile_store<T, width, tall>(k_tile, (unsigned)warp_row, dk, by,
+                               to + attention_packed(it, task, 1), stride, there, it.size);
 #pragma unroll
     for (int m = 0; m < tall; m++)
         by[m][0] = by[m][1] = 1.0f;
-    tile_store<width, tall>(v_tile, (unsigned)warp_row, dv, by, to + attention_packed(it, task, 2),
-                            stride, there, it.size);
+    tile_store<T, width, tall>(v_tile, (unsigned)warp_row, dv, by,
+                               to + attention_packed(it, task, 2), stride, there, it.size);
 }
 
 /* ---- dQ ------------------------------------------------------------------------------------- */
 
-template <int width>
+template <typename T, int width>
 __global__ void __launch_bounds__(ATTENTION_THREADS, 2)
     attention_queries_kernel(attention_t it, attention_grid_t grid)
 {
@@ -250,11 +251,11 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, 2)
             float s[tall][CHUNK / 8][4], ds[tall][CHUNK / 8][4];
 
             if (key + chunk >= first + warp_row + 16 * tall) break; /* after all its queries */
-            multiply_transposed<width, tall, CHUNK>(s, q_tile, (unsigned)warp_row, here,
-                                                    (unsigned)chunk);
+            multiply_transposed<T, width, tall, CHUNK>(s, q_tile, (unsigned)warp_row, here,
+                                                       (unsigned)chunk);
             hide_future<true, tall, CHUNK>(s, first + warp_row, key + chunk);
-            multiply_transposed<width, tall, CHUNK>(ds, do_tile, (unsigned)warp_row,
-                                                    here + shape::tile, (unsigned)chunk);
+            multiply_transposed<T, width, tall, CHUNK>(ds, do_tile, (unsigned)warp_row,
+                                                       here + shape::tile, (unsigned)chunk);
 #pragma unroll
             for (int m = 0; m < tall; m++) {
 #pragma unroll
@@ -267,17 +268,17 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, 2)
                     }
                 }
             }
-            multiply_sums<width, tall, CHUNK>(dq, ds, here, (unsigned)chunk);
+            multiply_sums<T, width, tall, CHUNK>(dq, ds, here, (unsigned)chunk);
         }
         /* The next tiles are here for all, and all are done with these. */
         async_wait<0>();
         __syncthreads();
         swap_stages(here, next);
     }
-    tile_store<width, tall>(q_tile, (unsigned)warp_row, dq, by,
-                            (uint16_t *)it.dqkv + attention_packed(it, task, 0) +
-                                (size_t)(first + warp_row) * stride,
-                            stride, it.length - first - warp_row, it.size);
+    tile_store<T, width, tall>(q_tile, (unsigned)warp_row, dq, by,
+                               (uint16_t *)it.dqkv + attention_packed(it, task, 0) +
+                                   (size_t)(first + warp_row) * stride,
+                               stride, it.length - first - warp_row, it.size);
 }
 
 /* ---- From the host -------------------------------------------------------------------------- */
@@ -291,31 +292,31 @@ static int prepare_kernel(const void *kernel, int shared)
     return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
 }
 
-template <int width> static int prepare(void)
+template <typename T, int width> static int prepare(void)
 {
-    int status = prepare_kernel((const void *)attention_dots_kernel, 0);
+    int status = prepare_kernel((const void *)attention_dots_kernel<T>, 0);
 
     if (status == 0) {
-        status = prepare_kernel((const void *)attention_keys_kernel<width>,
+        status = prepare_kernel((const void *)attention_keys_kernel<T, width>,
                                 backward_shape<width>::key_shared);
     }
     if (status == 0) {
-        status = prepare_kernel((const void *)attention_queries_kernel<width>,
+        status = prepare_kernel((const void *)attention_queries_kernel<T, width>,
                                 backward_shape<width>::query_shared);
     }
     return status;
 }
 
-template <int width> static int launch(const attention_t *it, cudaStream_t stream)
+template <typename T, int width> static int launch(const attention_t *it, cudaStream_t stream)
 {
-    void (*keys)(attention_t, attention_grid_t) = attention_keys_kernel<width>;
-    void (*queries)(attention_t, attention_grid_t) = attention_queries_kernel<width>;
+    void (*keys)(attention_t, attention_grid_t) = attention_keys_kernel<T, width>;
+    void (*queries)(attention_t, attention_grid_t) = attention_queries_kernel<T, width>;
     const attention_grid_t grid = attention_grid(it, backward_shape<width>::rows);
     const size_t rows = (size_t)it->batch * (size_t)it->padded * (size_t)it->heads;
     const attention_t copy = *it;
     cudaError_t status;
 
-    status = LAUNCH(attention_dots_kernel,
+    status = LAUNCH(attention_dots_kernel<T>,
                     (unsigned)((rows * DOTS_LANES + DOTS_THREADS - 1) / DOTS_THREADS), DOTS_THREADS,
                     0, stream, copy);
     if (status != cudaSuccess) return status;
@@ -326,18 +327,29 @@ template <int width> static int launch(const attention_t *it, cudaStream_t strea
                   backward_shape<width>::query_shared, stream, copy, grid);
 }
 
-int attention_bf16_prepare_backward(int size)
+template <typename T> static int prepare_size(int size)
 {
-    if (size <= 32) return prepare<32>();
-    if (size <= 64) return prepare<64>();
-    if (size <= 96) return prepare<96>();
-    return prepare<128>();
+    if (size <= 32) return prepare<T, 32>();
+    if (size <= 64) return prepare<T, 64>();
+    if (size <= 96) return prepare<T, 96>();
+    return prepare<T, 128>();
 }
 
-int attention_bf16_backward(const attention_t *it, cudaStream_t stream)
+int attention_half_prepare_backward(gpt2_cuda_type_t type, int size)
 {
-    if (it->size <= 32) return launch<32>(it, stream);
-    if (it->size <= 64) return launch<64>(it, stream);
-    if (it->size <= 96) return launch<96>(it, stream);
-    return launch<128>(it, stream);
+    return type == GPT2_CUDA_F16 ? prepare_size<fp16_t>(size) : prepare_size<bf16_t>(size);
+}
+
+template <typename T> static int launch_size(const attention_t *it, cudaStream_t stream)
+{
+    if (it->size <= 32) return launch<T, 32>(it, stream);
+    if (it->size <= 64) return launch<T, 64>(it, stream);
+    if (it->size <= 96) return launch<T, 96>(it, stream);
+    return launch<T, 128>(it, stream);
+}
+
+int attention_half_backward(gpt2_cuda_type_t type, const attention_t *it, cudaStream_t stream)
+{
+    return type == GPT2_CUDA_F16 ? launch_size<fp16_t>(it, stream)
+                                 : launch_size<bf16_t>(it, stream);
 }

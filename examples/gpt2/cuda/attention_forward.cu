@@ -1,11 +1,11 @@
 /*
- * attention_forward.cu - causal attention in bf16 on tensor cores, forward.
+ * attention_forward.cu - causal attention in 16 bits on tensor cores, forward.
  *
  * A block takes a tile of queries of one head and walks over the keys from the first to the one on
  * the diagonal, 64 at a time, while the next 64 keys and values are on their way. Each row keeps
  * its largest score so far, the sum of exponentials relative to it, and the output accumulated on
  * the same footing; when the maximum grows, sum and output shrink. All in fp32; probabilities are
- * rounded to bf16 for their product with the values.
+ * rounded to 16 bits for their product with the values.
  *
  * As every row sees key 0, the maximum is finite from the first tile on, and rows or keys behind
  * the end need no mask of their own: such rows are not written, such keys lie right of every
@@ -63,7 +63,7 @@ DEVICE_INLINE void take_scores(float (&s)[tall][KEYS / 8][4], float (&out)[tall]
     }
 }
 
-template <int width>
+template <typename T, int width>
 __global__ void __launch_bounds__(ATTENTION_THREADS, 2)
     attention_forward_kernel(attention_t it, attention_grid_t grid)
 {
@@ -107,10 +107,10 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, 2)
 
 #pragma unroll
             for (int k = 0; k < width / 16; k++)
-                multiply_slice<width, tall, KEYS>(s, q[k], here, 0, k);
+                multiply_slice<T, width, tall, KEYS>(s, q[k], here, 0, k);
             hide_future<true, tall, KEYS>(s, first + warp_row, key);
             take_scores<width, tall>(s, out, most, sum, it.scale * LOG2E);
-            multiply_sums<width, tall, KEYS>(out, s, here + shape::tile, 0);
+            multiply_sums<T, width, tall, KEYS>(out, s, here + shape::tile, 0);
         }
         /* The next tiles are here for all, and all are done with these. */
         async_wait<0>();
@@ -134,16 +134,17 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, 2)
             }
         }
     }
-    tile_store<width, tall>(q_tile, (unsigned)warp_row, out, by,
-                            (uint16_t *)it.out + attention_rows(it, task) +
-                                (size_t)(first + warp_row) * (size_t)it.heads * (size_t)it.size,
-                            (unsigned)(it.heads * it.size), it.length - first - warp_row, it.size);
+    tile_store<T, width, tall>(q_tile, (unsigned)warp_row, out, by,
+                               (uint16_t *)it.out + attention_rows(it, task) +
+                                   (size_t)(first + warp_row) * (size_t)it.heads * (size_t)it.size,
+                               (unsigned)(it.heads * it.size), it.length - first - warp_row,
+                               it.size);
 }
 
-template <int width> static int prepare(void)
+template <typename T, int width> static int prepare(void)
 {
     cudaFuncAttributes attributes;
-    const void *kernel = (const void *)attention_forward_kernel<width>;
+    const void *kernel = (const void *)attention_forward_kernel<T, width>;
     cudaError_t status = cudaFuncGetAttributes(&attributes, kernel);
 
     if (status != cudaSuccess) return status;
@@ -151,9 +152,9 @@ template <int width> static int prepare(void)
                                 forward_shape<width>::shared);
 }
 
-template <int width> static int launch(const attention_t *it, cudaStream_t stream)
+template <typename T, int width> static int launch(const attention_t *it, cudaStream_t stream)
 {
-    void (*kernel)(attention_t, attention_grid_t) = attention_forward_kernel<width>;
+    void (*kernel)(attention_t, attention_grid_t) = attention_forward_kernel<T, width>;
     const attention_grid_t grid = attention_grid(it, forward_shape<width>::rows);
     const attention_t copy = *it;
 
@@ -161,18 +162,29 @@ template <int width> static int launch(const attention_t *it, cudaStream_t strea
                   stream, copy, grid);
 }
 
-int attention_bf16_prepare_forward(int size)
+template <typename T> static int prepare_size(int size)
 {
-    if (size <= 32) return prepare<32>();
-    if (size <= 64) return prepare<64>();
-    if (size <= 96) return prepare<96>();
-    return prepare<128>();
+    if (size <= 32) return prepare<T, 32>();
+    if (size <= 64) return prepare<T, 64>();
+    if (size <= 96) return prepare<T, 96>();
+    return prepare<T, 128>();
 }
 
-int attention_bf16_forward(const attention_t *it, cudaStream_t stream)
+int attention_half_prepare_forward(gpt2_cuda_type_t type, int size)
 {
-    if (it->size <= 32) return launch<32>(it, stream);
-    if (it->size <= 64) return launch<64>(it, stream);
-    if (it->size <= 96) return launch<96>(it, stream);
-    return launch<128>(it, stream);
+    return type == GPT2_CUDA_F16 ? prepare_size<fp16_t>(size) : prepare_size<bf16_t>(size);
+}
+
+template <typename T> static int launch_size(const attention_t *it, cudaStream_t stream)
+{
+    if (it->size <= 32) return launch<T, 32>(it, stream);
+    if (it->size <= 64) return launch<T, 64>(it, stream);
+    if (it->size <= 96) return launch<T, 96>(it, stream);
+    return launch<T, 128>(it, stream);
+}
+
+int attention_half_forward(gpt2_cuda_type_t type, const attention_t *it, cudaStream_t stream)
+{
+    return type == GPT2_CUDA_F16 ? launch_size<fp16_t>(it, stream)
+                                 : launch_size<bf16_t>(it, stream);
 }

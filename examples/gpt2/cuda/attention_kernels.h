@@ -8,6 +8,8 @@
 
 #include <cuda_runtime.h>
 
+#include "examples/gpt2/cuda/types.h"
+
 /* Rows of the tables that a backward pass makes first are this many, rounded up, so that a tile
  * of queries finds its figures without a question. */
 #define ATTENTION_LENGTH_PAD 128
@@ -27,10 +29,10 @@ typedef struct attention {
 } attention_t;
 
 /* -1: the device refused; 0 or the error else. */
-int attention_bf16_prepare_forward(int size);
-int attention_bf16_prepare_backward(int size);
-int attention_bf16_forward(const attention_t *it, cudaStream_t stream);
-int attention_bf16_backward(const attention_t *it, cudaStream_t stream);
+int attention_half_prepare_forward(gpt2_cuda_type_t type, int size);
+int attention_half_prepare_backward(gpt2_cuda_type_t type, int size);
+int attention_half_forward(gpt2_cuda_type_t type, const attention_t *it, cudaStream_t stream);
+int attention_half_backward(gpt2_cuda_type_t type, const attention_t *it, cudaStream_t stream);
 
 int attention_fp32_prepare(void);
 int attention_fp32_forward(const attention_t *it, cudaStream_t stream);

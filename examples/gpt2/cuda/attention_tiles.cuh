@@ -1,12 +1,12 @@
 /*
- * attention_tiles.cuh - tiles of queries, keys and values in shared memory, for the bf16 kernels.
+ * attention_tiles.cuh - tiles of queries, keys and values in shared memory, for the 16-bit kernels.
  *
- * A tile is [rows][width] bf16, width one of 32, 64, 96, 128; a head of a smaller size is padded
- * with zeros, which change no product. It is stored in chunks of 16 bytes whose place in their row
- * is permuted ("swizzled") so that the eight rows an ldmatrix reads at one column lie in eight
- * different groups of banks. The chunk a row begins at follows from its number: with 8 or 16 chunks
- * a row all rows begin at the same banks, so three bits of the row are mixed in; with 4 or 12 every
- * other row begins in the other half, so two bits of row / 2 do.
+ * A tile is [rows][width] of bf16 or fp16, width one of 32, 64, 96, 128; a head of a smaller size
+ * is padded with zeros, which change no product. It is stored in chunks of 16 bytes whose place in
+ * their row is permuted ("swizzled") so that the eight rows an ldmatrix reads at one column lie in
+ * eight different groups of banks. The chunk a row begins at follows from its number: with 8 or 16
+ * chunks a row all rows begin at the same banks, so three bits of the row are mixed in; with 4 or
+ * 12 every other row begins in the other half, so two bits of row / 2 do.
  *
  * Fragments are those of mma.cuh. It must not know what is computed with them.
  */
@@ -82,11 +82,11 @@ template <int count> DEVICE_INLINE void tile_load_floats(shared_t to, const floa
 }
 
 /*
- * Writes a warp's sums [16 tall][width] times `by` as bf16 to memory, by way of its own rows of a
+ * Writes a warp's sums [16 tall][width] times `by` as T to memory, by way of its own rows of a
  * tile, so that whole chunks are written. `there` rows exist. The warp may not need the rows any
  * more.
  */
-template <int width, int tall>
+template <typename T, int width, int tall>
 DEVICE_INLINE void tile_store(shared_t tile, unsigned first_row,
                               const float (&sums)[tall][width / 8][4], const float (&by)[tall][2],
                               uint16_t *to, unsigned stride, int there, int size)
@@ -104,8 +104,8 @@ DEVICE_INLINE void tile_store(shared_t tile, unsigned first_row,
                 const unsigned row = first_row + (unsigned)(16 * m + 8 * half) + group;
 
                 shared_store(tile + tile_place<width>(row, (unsigned)n) + quad * 4,
-                             pack_bf16(sums[m][n][2 * half] * by[m][half],
-                                       sums[m][n][2 * half + 1] * by[m][half]));
+                             pack_pair<T>(sums[m][n][2 * half] * by[m][half],
+                                          sums[m][n][2 * half + 1] * by[m][half]));
             }
         }
     }
@@ -193,7 +193,7 @@ template <int tall, int columns> DEVICE_INLINE void set_zero(float (&c)[tall][co
 }
 
 /* c += A B^T over columns 16 k .. + 15 of both, B rows b_row .. + columns of a tile. */
-template <int width, int tall, int columns>
+template <typename T, int width, int tall, int columns>
 DEVICE_INLINE void multiply_slice(float (&c)[tall][columns / 8][4], const uint32_t (&a)[tall][4],
                                   shared_t b_tile, unsigned b_row, int k)
 {
@@ -204,14 +204,14 @@ DEVICE_INLINE void multiply_slice(float (&c)[tall][columns / 8][4], const uint32
         tile_as_b_transposed<width>(b, b_tile, b_row + (unsigned)(16 * n), k);
 #pragma unroll
         for (int m = 0; m < tall; m++) {
-            mma_bf16(c[m][2 * n], a[m], b[0], b[1]);
-            mma_bf16(c[m][2 * n + 1], a[m], b[2], b[3]);
+            mma<T>(c[m][2 * n], a[m], b[0], b[1]);
+            mma<T>(c[m][2 * n + 1], a[m], b[2], b[3]);
         }
     }
 }
 
 /* c = A B^T: A is rows a_row .. of a tile, B rows b_row .. + columns of another. */
-template <int width, int tall, int columns>
+template <typename T, int width, int tall, int columns>
 DEVICE_INLINE void multiply_transposed(float (&c)[tall][columns / 8][4], shared_t a_tile,
                                        unsigned a_row, shared_t b_tile, unsigned b_row)
 {
@@ -223,12 +223,12 @@ DEVICE_INLINE void multiply_transposed(float (&c)[tall][columns / 8][4], shared_
 #pragma unroll
         for (int m = 0; m < tall; m++)
             tile_as_a<width>(a[m], a_tile, a_row + (unsigned)(16 * m), k);
-        multiply_slice<width, tall, columns>(c, a, b_tile, b_row, k);
+        multiply_slice<T, width, tall, columns>(c, a, b_tile, b_row, k);
     }
 }
 
 /* c += P B: P is sums [16 tall][inner], rounded here, B rows b_row .. + inner of a tile. */
-template <int width, int tall, int inner>
+template <typename T, int width, int tall, int inner>
 DEVICE_INLINE void multiply_sums(float (&c)[tall][width / 8][4],
                                  const float (&p)[tall][inner / 8][4], shared_t b_tile,
                                  unsigned b_row)
@@ -239,18 +239,18 @@ DEVICE_INLINE void multiply_sums(float (&c)[tall][width / 8][4],
 
 #pragma unroll
         for (int m = 0; m < tall; m++) {
-            a[m][0] = pack_bf16(p[m][2 * k][0], p[m][2 * k][1]);
-            a[m][1] = pack_bf16(p[m][2 * k][2], p[m][2 * k][3]);
-            a[m][2] = pack_bf16(p[m][2 * k + 1][0], p[m][2 * k + 1][1]);
-            a[m][3] = pack_bf16(p[m][2 * k + 1][2], p[m][2 * k + 1][3]);
+            a[m][0] = pack_pair<T>(p[m][2 * k][0], p[m][2 * k][1]);
+            a[m][1] = pack_pair<T>(p[m][2 * k][2], p[m][2 * k][3]);
+            a[m][2] = pack_pair<T>(p[m][2 * k + 1][0], p[m][2 * k + 1][1]);
+            a[m][3] = pack_pair<T>(p[m][2 * k + 1][2], p[m][2 * k + 1][3]);
         }
 #pragma unroll
         for (int n = 0; n < width / 16; n++) {
             tile_as_b<width>(b, b_tile, b_row + (unsigned)(16 * k), n);
 #pragma unroll
             for (int m = 0; m < tall; m++) {
-                mma_bf16(c[m][2 * n], a[m], b[0], b[1]);
-                mma_bf16(c[m][2 * n + 1], a[m], b[2], b[3]);
+                mma<T>(c[m][2 * n], a[m], b[0], b[1]);
+                mma<T>(c[m][2 * n + 1], a[m], b[2], b[3]);
             }
         }
     }

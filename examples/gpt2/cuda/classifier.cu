@@ -5,7 +5,7 @@
  * A block per row. First each thread finds, of the logits it owns, the largest and the sum of
  * exponentials relative to it; these pairs are joined over the block (the online softmax of
  * Milakov and Gimelshein 2018, arXiv:1805.02867); then the gradient is written over the logits. A
- * bf16 row of up to KEPT_COLUMNS stays in registers from the first step to the last, so memory is
+ * 16-bit row of up to KEPT_COLUMNS stays in registers from the first step to the last, so memory is
  * read once and written once. Other rows are read again, mostly from the L2 cache: rows are taken
  * from the last to the first, because the matrix product before wrote the last ones last.
  *
@@ -22,8 +22,8 @@
 /* ---- Exponentials -----------------------------------------------------------------------------
  *
  * A logit's exponent is counted from the base, which is the largest logit in units of the exponent.
- * bf16 takes powers of two by the special function unit: one fused multiply-add before it, and an
- * error of some 2^-22, far below bf16's 2^-9. fp32, which is for comparisons, takes expf().
+ * 16-bit types take powers of two by the special function unit: one fused multiply-add before it,
+ * and an error of some 2^-22, far below fp16's 2^-12. fp32, which is for comparisons, takes expf().
  * The sums are relative to the base as it was rounded, so rounding it does not change the loss.
  */
 
@@ -183,7 +183,7 @@ DEVICE_INLINE void write_loss(const struct classifier_args &args, const classifi
     }
 }
 
-/* Bytes per logit in bf16: 2 read, and 2 again, mostly from L2, 2 written. */
+/* Bytes per logit of 16 bits: 2 read, and 2 again, mostly from L2, 2 written. */
 template <typename T, bool aligned>
 static __global__ void __launch_bounds__(THREADS)
     classifier_kernel(const struct classifier_args args)
@@ -210,11 +210,12 @@ static __global__ void __launch_bounds__(THREADS)
 }
 
 /* Rows of up to KEPT_COLUMNS, aligned. Bytes per logit: 2 read, 2 written. */
+template <typename T>
 static __global__ void __launch_bounds__(KEPT_THREADS)
     classifier_kept_kernel(const struct classifier_args args)
 {
     __shared__ tail_t shared[KEPT_THREADS / WARP];
-    const classifier_row<bf16_t> row = row_of_block<bf16_t>(args);
+    const classifier_row<T> row = row_of_block<T>(args);
     const unsigned first = threadIdx.x * VECTOR;
     tail_t tail = {-INFINITY, 0.0f};
     uint4 kept[KEPT];
@@ -232,10 +233,10 @@ static __global__ void __launch_bounds__(KEPT_THREADS)
         const unsigned at = first + j * KEPT_THREADS * VECTOR;
 
         if (at >= args.vocab) continue;
-        unpack((const bf16_t *)(const void *)&kept[j], x);
-        see<bf16_t>(tail, x, at, args.vocab);
+        unpack((const T *)(const void *)&kept[j], x);
+        see<T>(tail, x, at, args.vocab);
     }
-    tail = join_block<bf16_t>(tail, shared, KEPT_THREADS / WARP);
+    tail = join_block<T>(tail, shared, KEPT_THREADS / WARP);
     write_loss(args, row, tail);
     if (!args.gradient) return;
     by = row.is_known ? args.weight / tail.sum : nanf("");
@@ -244,8 +245,8 @@ static __global__ void __launch_bounds__(KEPT_THREADS)
         const unsigned at = first + j * KEPT_THREADS * VECTOR;
 
         if (at >= args.padded) continue;
-        unpack((const bf16_t *)(const void *)&kept[j], x);
-        differentiate<bf16_t>(x, at, args.vocab, tail.base, by, row.target, args.weight);
+        unpack((const T *)(const void *)&kept[j], x);
+        differentiate<T>(x, at, args.vocab, tail.base, by, row.target, args.weight);
         pack(row.logits + at, x);
     }
 }
@@ -255,9 +256,11 @@ static int classify(gpt2_cuda_stream_t stream, const struct classifier_args &arg
 {
     const bool aligned = args.padded % VECTOR == 0 && is_aligned(args.logits);
     auto *kernel = aligned ? classifier_kernel<T, true> : classifier_kernel<T, false>;
+    typedef
+        typename std::conditional<sizeof(T) == 2, T, bf16_t>::type half_t; /* made only for these */
 
     if (sizeof(T) == 2 && aligned && args.padded <= KEPT_COLUMNS) {
-        return LAUNCH(classifier_kept_kernel, args.rows, KEPT_THREADS, 0, stream, args);
+        return LAUNCH(classifier_kept_kernel<half_t>, args.rows, KEPT_THREADS, 0, stream, args);
     }
     return LAUNCH(kernel, args.rows, THREADS, 0, stream, args);
 }
@@ -272,7 +275,7 @@ int gpt2_cuda_classifier(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, float
         losses,   logits,         targets,         weight,
         gradient, (unsigned)rows, (unsigned)vocab, (unsigned)vocab_padded};
 
-    return (type == GPT2_CUDA_BF16 ? classify<bf16_t> : classify<float>)(stream, args);
+    return of_type(type, classify<float>, classify<bf16_t>, classify<fp16_t>)(stream, args);
 }
 
 int gpt2_cuda_classifier_prepare(void)
@@ -282,6 +285,9 @@ int gpt2_cuda_classifier_prepare(void)
     if (status == 0) status = load_kernel(classifier_kernel<float, false>);
     if (status == 0) status = load_kernel(classifier_kernel<bf16_t, true>);
     if (status == 0) status = load_kernel(classifier_kernel<bf16_t, false>);
-    if (status == 0) status = load_kernel(classifier_kept_kernel);
+    if (status == 0) status = load_kernel(classifier_kernel<fp16_t, true>);
+    if (status == 0) status = load_kernel(classifier_kernel<fp16_t, false>);
+    if (status == 0) status = load_kernel(classifier_kept_kernel<bf16_t>);
+    if (status == 0) status = load_kernel(classifier_kept_kernel<fp16_t>);
     return status;
 }

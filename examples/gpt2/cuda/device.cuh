@@ -2,14 +2,14 @@
  * device.cuh - what the element-wise kernels share: eight elements at a time, and sums over warps
  * and blocks in a fixed order.
  *
- * Eight elements are 16 bytes of bf16 or 32 of fp32. Kernels are made twice: for pointers and rows
- * that are aligned to that, and for others, where the eight are read one by one. Nothing here knows
- * of the model.
+ * Eight elements are 16 bytes of a 16-bit type or 32 of fp32. Kernels are made twice: for pointers
+ * and rows that are aligned to that, and for others, where the eight are read one by one. Nothing
+ * here knows of the model.
  */
 #ifndef GPT2_CUDA_DEVICE_CUH
 #define GPT2_CUDA_DEVICE_CUH
 
-#include "examples/gpt2/cuda/bf16.cuh"
+#include "examples/gpt2/cuda/half.cuh"
 #include "examples/gpt2/cuda/kernels.h"
 
 #define WARP 32
@@ -28,6 +28,7 @@ int gpt2_cuda_gelu_prepare(void);
 int gpt2_cuda_sums_prepare(void);
 int gpt2_cuda_classifier_prepare(void);
 int gpt2_cuda_adamw_prepare(void);
+int gpt2_cuda_lamb_prepare(void);
 
 /* Second pass of sums over rows (sums.cu): out[which][c] (+)= the sum over p < parts of
  * partial[p][which][c], in one fixed order. outs: 1 or 2 of [width]. */
@@ -40,6 +41,12 @@ template <typename F> static int load_kernel(F *kernel)
     cudaFuncAttributes attributes;
 
     return cudaFuncGetAttributes(&attributes, (const void *)kernel);
+}
+
+/* The one of three that were made for these types. */
+template <typename F> static F *of_type(gpt2_cuda_type_t type, F *f32, F *bf16, F *fp16)
+{
+    return type == GPT2_CUDA_F32 ? f32 : type == GPT2_CUDA_BF16 ? bf16 : fp16;
 }
 
 static inline bool is_aligned(const void *pointer)
@@ -63,14 +70,14 @@ DEVICE_INLINE void unpack(const float *at, float (&x)[VECTOR])
     x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
 }
 
-DEVICE_INLINE void unpack(const bf16_t *at, float (&x)[VECTOR])
+template <typename T> DEVICE_INLINE void unpack(const T *at, float (&x)[VECTOR])
 {
     const uint4 all = *(const uint4 *)(const void *)at;
     const uint32_t pairs[4] = {all.x, all.y, all.z, all.w};
 
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        const float2 both = unpack_bf16(pairs[i]);
+        const float2 both = unpack_pair<T>(pairs[i]);
 
         x[2 * i] = both.x;
         x[2 * i + 1] = both.y;
@@ -83,10 +90,10 @@ DEVICE_INLINE void pack(float *at, const float (&x)[VECTOR])
     ((float4 *)(void *)at)[1] = make_float4(x[4], x[5], x[6], x[7]);
 }
 
-DEVICE_INLINE void pack(bf16_t *at, const float (&x)[VECTOR])
+template <typename T> DEVICE_INLINE void pack(T *at, const float (&x)[VECTOR])
 {
-    *(uint4 *)(void *)at = make_uint4(pack_bf16(x[0], x[1]), pack_bf16(x[2], x[3]),
-                                      pack_bf16(x[4], x[5]), pack_bf16(x[6], x[7]));
+    *(uint4 *)(void *)at = make_uint4(pack_pair<T>(x[0], x[1]), pack_pair<T>(x[2], x[3]),
+                                      pack_pair<T>(x[4], x[5]), pack_pair<T>(x[6], x[7]));
 }
 
 /*

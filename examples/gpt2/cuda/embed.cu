@@ -201,8 +201,8 @@ int gpt2_cuda_check_tokens(gpt2_cuda_stream_t stream, uint32_t *bad, const int32
 }
 
 template <typename T>
-static int embed(gpt2_cuda_stream_t stream, T *out, const int32_t *tokens, const T *wte,
-                 const T *wpe, size_t rows, size_t length, size_t width, int vocab)
+static int embed(gpt2_cuda_stream_t stream, void *out, const int32_t *tokens, const void *wte,
+                 const void *wpe, size_t rows, size_t length, size_t width, int vocab)
 {
     const bool aligned =
         width % VECTOR == 0 && is_aligned(out) && is_aligned(wte) && is_aligned(wpe);
@@ -210,7 +210,7 @@ static int embed(gpt2_cuda_stream_t stream, T *out, const int32_t *tokens, const
     auto *kernel = aligned ? embed_kernel<T, true> : embed_kernel<T, false>;
 
     return LAUNCH(kernel, (unsigned)parts_of(rows, ROW_WARPS), dim3(WARP, ROW_WARPS), 0, stream,
-                  out, tokens, wte, wpe, rows, length, width, vocab);
+                  (T *)out, tokens, (const T *)wte, (const T *)wpe, rows, length, width, vocab);
 }
 
 int gpt2_cuda_embed_forward(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, void *out,
@@ -218,12 +218,8 @@ int gpt2_cuda_embed_forward(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, vo
                             size_t length, size_t width, int vocab)
 {
     if (rows == 0) return cudaSuccess;
-    if (type == GPT2_CUDA_BF16) {
-        return embed(stream, (bf16_t *)out, tokens, (const bf16_t *)wte, (const bf16_t *)wpe, rows,
-                     length, width, vocab);
-    }
-    return embed(stream, (float *)out, tokens, (const float *)wte, (const float *)wpe, rows, length,
-                 width, vocab);
+    return of_type(type, embed<float>, embed<bf16_t>, embed<fp16_t>)(stream, out, tokens, wte, wpe,
+                                                                     rows, length, width, vocab);
 }
 
 size_t gpt2_cuda_embed_plan_bytes(size_t rows)
@@ -285,7 +281,7 @@ size_t gpt2_cuda_embed_scratch_bytes(size_t rows, size_t width)
 
 template <typename T>
 static int embed_back(gpt2_cuda_stream_t stream, float *dwte, int accumulate_wte, float *dwpe,
-                      int accumulate_wpe, const T *d_out, const void *plan, float *scratch,
+                      int accumulate_wpe, const void *d_out, const void *plan, float *scratch,
                       size_t rows, size_t length, size_t context, size_t width)
 {
     const bool aligned = width % VECTOR == 0 && is_aligned(dwte) && is_aligned(dwpe) &&
@@ -303,16 +299,18 @@ static int embed_back(gpt2_cuda_stream_t stream, float *dwte, int accumulate_wte
     /* Grids go by the sizes: how many pieces there are is known to the device's copy of the plan.
      */
     if (dwte != NULL && rows > 0) {
-        status = LAUNCH(pieces, dim3((unsigned)(groups < 4096 ? groups : 4096), strips), block, 0,
-                        stream, dwte, accumulate_wte, d_out, own_plan, scratch, rows, width);
+        status =
+            LAUNCH(pieces, dim3((unsigned)(groups < 4096 ? groups : 4096), strips), block, 0,
+                   stream, dwte, accumulate_wte, (const T *)d_out, own_plan, scratch, rows, width);
     }
     if (status == cudaSuccess && dwte != NULL && fold_groups > 0) {
         status = LAUNCH(folds, dim3((unsigned)(fold_groups < 256 ? fold_groups : 256), strips),
                         block, 0, stream, dwte, accumulate_wte, own_plan, scratch, rows, width);
     }
     if (status == cudaSuccess && dwpe != NULL) {
-        status = LAUNCH(positions, dim3((unsigned)parts_of(context, ROW_WARPS), strips), block, 0,
-                        stream, dwpe, accumulate_wpe, d_out, rows, length, context, width);
+        status =
+            LAUNCH(positions, dim3((unsigned)parts_of(context, ROW_WARPS), strips), block, 0,
+                   stream, dwpe, accumulate_wpe, (const T *)d_out, rows, length, context, width);
     }
     return status;
 }
@@ -322,12 +320,9 @@ int gpt2_cuda_embed_backward(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, f
                              const void *plan, float *scratch, size_t rows, size_t length,
                              size_t context, size_t width)
 {
-    if (type == GPT2_CUDA_BF16) {
-        return embed_back(stream, dwte, accumulate_wte, dwpe, accumulate_wpe, (const bf16_t *)d_out,
-                          plan, scratch, rows, length, context, width);
-    }
-    return embed_back(stream, dwte, accumulate_wte, dwpe, accumulate_wpe, (const float *)d_out,
-                      plan, scratch, rows, length, context, width);
+    return of_type(type, embed_back<float>, embed_back<bf16_t>,
+                   embed_back<fp16_t>)(stream, dwte, accumulate_wte, dwpe, accumulate_wpe, d_out,
+                                       plan, scratch, rows, length, context, width);
 }
 
 template <typename T, bool aligned> static int prepare_one(void)
@@ -348,5 +343,7 @@ int gpt2_cuda_embed_prepare(void)
     if (status == 0) status = prepare_one<float, false>();
     if (status == 0) status = prepare_one<bf16_t, true>();
     if (status == 0) status = prepare_one<bf16_t, false>();
+    if (status == 0) status = prepare_one<fp16_t, true>();
+    if (status == 0) status = prepare_one<fp16_t, false>();
     return status;
 }

@@ -14,8 +14,8 @@ DEVICE_INLINE float logistic(float x, float square)
     return 1.0f / (1.0f + expf(-x * (GELU_A + GELU_B * square)));
 }
 
-/* Bytes per element in bf16: 4 with is_gelu (x read, out written), 2 more to write x with a bias. A
- * warp per row. */
+/* Bytes per element of 16 bits: 4 with is_gelu (x read, out written), 2 more to write x with a
+ * bias. A warp per row. */
 template <typename T, bool is_gelu, bool aligned>
 static __global__ void bias_kernel(T *out, T *x, const T *bias, size_t rows, size_t width)
 {
@@ -59,7 +59,7 @@ DEVICE_INLINE void gelu_back_eight(T *dx, const T *d_out, const T *x, size_t lef
     store<is_whole>(dx, left, d);
 }
 
-/* Bytes per element in bf16: 6 (d_out, x read; dx written). */
+/* Bytes per element of 16 bits: 6 (d_out, x read; dx written). */
 template <typename T>
 static __global__ void gelu_back_kernel(T *dx, const T *d_out, const T *x, size_t count,
                                         bool aligned)
@@ -90,15 +90,15 @@ static int bias_gelu(gpt2_cuda_stream_t stream, void *out, void *x, const void *
 int gpt2_cuda_add_bias(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, void *x, const void *bias,
                        size_t rows, size_t width)
 {
-    return (type == GPT2_CUDA_BF16 ? bias_gelu<bf16_t, false>
-                                   : bias_gelu<float, false>)(stream, NULL, x, bias, rows, width);
+    return of_type(type, bias_gelu<float, false>, bias_gelu<bf16_t, false>,
+                   bias_gelu<fp16_t, false>)(stream, NULL, x, bias, rows, width);
 }
 
 int gpt2_cuda_gelu_forward(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, void *out, void *x,
                            const void *bias, size_t rows, size_t width)
 {
-    return (type == GPT2_CUDA_BF16 ? bias_gelu<bf16_t, true>
-                                   : bias_gelu<float, true>)(stream, out, x, bias, rows, width);
+    return of_type(type, bias_gelu<float, true>, bias_gelu<bf16_t, true>,
+                   bias_gelu<fp16_t, true>)(stream, out, x, bias, rows, width);
 }
 
 template <typename T>
@@ -114,8 +114,8 @@ static int gelu_back(gpt2_cuda_stream_t stream, void *dx, const void *d_out, con
 int gpt2_cuda_gelu_backward(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, void *dx,
                             const void *d_out, const void *x, size_t count)
 {
-    return (type == GPT2_CUDA_BF16 ? gelu_back<bf16_t> : gelu_back<float>)(stream, dx, d_out, x,
-                                                                           count);
+    return of_type(type, gelu_back<float>, gelu_back<bf16_t>, gelu_back<fp16_t>)(stream, dx, d_out,
+                                                                                 x, count);
 }
 
 template <typename T, bool is_gelu> static int prepare_one(void)
@@ -132,7 +132,10 @@ int gpt2_cuda_gelu_prepare(void)
     if (status == 0) status = prepare_one<float, true>();
     if (status == 0) status = prepare_one<bf16_t, false>();
     if (status == 0) status = prepare_one<bf16_t, true>();
+    if (status == 0) status = prepare_one<fp16_t, false>();
+    if (status == 0) status = prepare_one<fp16_t, true>();
     if (status == 0) status = load_kernel(gelu_back_kernel<float>);
     if (status == 0) status = load_kernel(gelu_back_kernel<bf16_t>);
+    if (status == 0) status = load_kernel(gelu_back_kernel<fp16_t>);
     return status;
 }

@@ -65,8 +65,8 @@ int gpt2_cuda_embed_backward(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, f
 /* ---- Norms (norm.cu) ------------------------------------------------------------------------ */
 
 /* out = (x - mean) * rstd * weight + shift, row by row. mean, rstd [rows]; both NULL: not wanted.
- * epsilon is GPT-2's 1e-5. Here and below vectors of [width] are fp32, whatever the type: as bf16
- * those of GPT-2 cost a gradient as many digits as all its matrices do. */
+ * epsilon is GPT-2's 1e-5. Here and below vectors of [width] are fp32, whatever the type: in 16
+ * bits those of GPT-2 cost a gradient as many digits as all its matrices do. */
 int gpt2_cuda_norm_forward(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, void *out, float *mean,
                            float *rstd, const void *x, const float *weight, const float *shift,
                            size_t rows, size_t width);
@@ -147,21 +147,54 @@ int gpt2_cuda_add_rows(gpt2_cuda_stream_t stream, float *to, const float *rows,
 
 /* ---- Optimizer and copies (adamw.cu) -------------------------------------------------------- */
 
-#define GPT2_CUDA_DECAY_GRAIN 64 /* elements that share one answer: GPT2_TENSOR_ALIGN */
+#define GPT2_CUDA_DECAY_GRAIN 4096 /* elements that share one answer: GPT2_TENSOR_ALIGN */
 
 /*
  * AdamW over an arena in one launch; with the operations of the host's, each rounded once, so that
  * both get the same bits. decays [ceil(count / GPT2_CUDA_DECAY_GRAIN)]: 1 where weight decay
  * applies, else 0; NULL: nowhere.
  *
- * @param copy   bf16 [count], written in the same pass; NULL: none
+ * @param copy   [count] of copy_type, which has 16 bits, written in the same pass; NULL: none
  * @param adamw  by value; clipping is gradient_by * *clip
  * @param clip   device [1]; NULL: 1
  * @param skip   device [1]: nothing is written where it is not 0; NULL: 0
  */
 int gpt2_cuda_adamw(gpt2_cuda_stream_t stream, float *weights, const float *gradients, float *m,
-                    float *v, gpt2_bf16_t *copy, const uint8_t *decays, size_t count,
-                    const gpt2_adamw_t *adamw, const float *clip, const uint32_t *skip);
+                    float *v, gpt2_cuda_type_t copy_type, void *copy, const uint8_t *decays,
+                    size_t count, const gpt2_adamw_t *adamw, const float *clip,
+                    const uint32_t *skip);
+
+/* ---- LAMB (lamb.cu) -------------------------------------------------------------------------- */
+
+typedef struct gpt2_cuda_lamb_tensor {
+    uint64_t offset; /* of the arena */
+    uint64_t count;
+    uint32_t block;  /* its first one of GPT2_LAMB_BLOCK elements */
+    uint32_t adapts; /* 1: decayed, with a rate of its own */
+} gpt2_cuda_lamb_tensor_t;
+
+/* Device memory. */
+typedef struct gpt2_cuda_lamb {
+    size_t blocks; /* of all tensors */
+    size_t tensor_count;
+    gpt2_cuda_lamb_tensor_t *tensors; /* [tensor_count] */
+    uint32_t *owners;                 /* [blocks] the tensor of each block */
+    double *squares;                  /* [blocks][2] scratch: of weights, of directions */
+    float *rates;                     /* [tensor_count] scratch */
+} gpt2_cuda_lamb_t;
+
+/*
+ * LAMB over an arena, with the operations and sums of the host's in their order, so that both get
+ * the same bits. Gradients become directions.
+ *
+ * @param places tables by value; the memory they point to is the device's
+ * @param lamb   by value; clipping is gradient_by * *clip
+ * Otherwise as gpt2_cuda_adamw().
+ */
+int gpt2_cuda_lamb(gpt2_cuda_stream_t stream, float *weights, float *gradients, float *m, float *v,
+                   gpt2_cuda_type_t copy_type, void *copy, const gpt2_cuda_lamb_t *places,
+                   const gpt2_lamb_t *lamb, double learning_rate, double phi_max, const float *clip,
+                   const uint32_t *skip);
 
 /* to [count] = from, rounded to nearest even. */
 int gpt2_cuda_cast(gpt2_cuda_stream_t stream, gpt2_cuda_type_t to_type, void *to,

@@ -50,7 +50,7 @@ static const char *shape_text(const gpt2_matmul_shape_t *shape, char text[GPT2_M
 {
     (void)snprintf(text, GPT2_MATMUL_TEXT_MAX, "%s %zux%zux%zu%s%s %s", KIND_NAMES[shape->kind],
                    shape->rows, shape->inputs, shape->outputs, shape->bias ? " bias" : "",
-                   shape->adds ? " added" : "", shape->type == GPT2_CUDA_BF16 ? "bf16" : "fp32");
+                   shape->adds ? " added" : "", gpt2_cuda_type_name(shape->type));
     return text;
 }
 
@@ -212,7 +212,9 @@ static int plan_describe(gpt2_matmul_t *plan, gpt2_error_t *error)
 {
     const gpt2_matmul_shape_t *shape = &plan->shape;
     const uint64_t rows = shape->rows, inputs = shape->inputs, outputs = shape->outputs;
-    const cudaDataType_t type = shape->type == GPT2_CUDA_BF16 ? CUDA_R_16BF : CUDA_R_32F;
+    static const cudaDataType_t types[] = {
+        [GPT2_CUDA_F32] = CUDA_R_32F, [GPT2_CUDA_BF16] = CUDA_R_16BF, [GPT2_CUDA_F16] = CUDA_R_16F};
+    const cudaDataType_t type = types[shape->type];
     const int is_weight = shape->kind == GPT2_MATMUL_WEIGHT;
     const int is_forward =
         shape->kind == GPT2_MATMUL_FORWARD || shape->kind == GPT2_MATMUL_FORWARD_GELU;

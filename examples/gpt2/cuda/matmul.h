@@ -15,9 +15,10 @@
  * by kernels.h: both are tried with random data when the plan is made, unless a cache has the
  * answer. Where cuBLASLt refuses a fusion the plan does without, in silence.
  *
- * bf16: bf16 inputs, fp32 accumulation, bf16 results (WEIGHT: fp32 results). fp32: true fp32, no
- * TF32, and GELU is always that of kernels.h. Which kernel runs decides how sums are split, so
- * results are bit-equal from run to run only for the same choices: from a cache, or without tuning.
+ * bf16, fp16: inputs of it, fp32 accumulation, results of it (WEIGHT: fp32 results). fp32: true
+ * fp32, no TF32, and GELU is always that of kernels.h. Which kernel runs decides how sums are
+ * split, so results are bit-equal from run to run only for the same choices: from a cache, or
+ * without tuning.
  *
  * One set belongs to one device and one thread; calls neither allocate nor synchronise. Runs of a
  * set share its workspace: use one stream at a time, or order the streams.

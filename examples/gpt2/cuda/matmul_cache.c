@@ -59,7 +59,7 @@ static int read_matmul_entry(const char *line, gpt2_matmul_entry_t *entry)
                     &choice->algo.data[5], &choice->algo.data[6], &choice->algo.data[7], &length);
     if (fields != 22 || length < 0 || line[length] != '\0') return -1;
     if (kind < GPT2_MATMUL_FORWARD || kind > GPT2_MATMUL_WEIGHT) return -1;
-    if (type != GPT2_CUDA_F32 && type != GPT2_CUDA_BF16) return -1;
+    if (type < GPT2_CUDA_F32 || type > GPT2_CUDA_F16) return -1;
     if (choice->is_fused < 0 || choice->is_fused > 1) return -1;
     shape->kind = (gpt2_matmul_kind_t)kind;
     shape->type = (gpt2_cuda_type_t)type;

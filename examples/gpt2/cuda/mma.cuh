@@ -4,7 +4,7 @@
  * On a device each is one PTX instruction (sm_80 and later); under DP_SIMT each runs what the PTX
  * ISA says the warp does, with the documented layouts, on the CPU. They know nothing of tiles.
  *
- * How a warp holds matrices, with group = lane / 4 and pair = 2 * (lane % 4); a register of bf16
+ * How a warp holds matrices, with group = lane / 4 and pair = 2 * (lane % 4); a register
  * holds two neighbours, the lower one in its low half (PTX ISA, "Matrix Fragments for
  * mma.m16n8k16 with floating point type"):
  *
@@ -19,7 +19,7 @@
 #ifndef GPT2_CUDA_MMA_CUH
 #define GPT2_CUDA_MMA_CUH
 
-#include "examples/gpt2/cuda/bf16.cuh"
+#include "examples/gpt2/cuda/half.cuh"
 
 #ifdef DP_SIMT
 /* An address in shared memory; arithmetic in bytes. */
@@ -56,6 +56,30 @@ DEVICE_INLINE void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, 
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 #endif
+}
+
+/* The same of fp16. */
+DEVICE_INLINE void mma_fp16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+#ifdef DP_SIMT
+    simt_mma_fp16(c, a, b0, b1);
+#else
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#endif
+}
+
+/* Of the type that a kernel was made for. */
+template <typename T>
+DEVICE_INLINE void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    if (std::is_same<T, fp16_t>::value) {
+        mma_fp16(c, a, b0, b1);
+    } else {
+        mma_bf16(c, a, b0, b1);
+    }
 }
 
 /*

@@ -71,8 +71,9 @@ DEVICE_INLINE void read_columns(const norm_args<T> &args, size_t row, size_t fir
 }
 
 /*
- * Bytes per element in bf16: 4 (a read, out written), with the sum 8 (a, b read; sum, out written).
- * kept: how many times 256 columns are held in registers; 0: any width, read again from memory.
+ * Bytes per element of 16 bits: 4 (a read, out written), with the sum 8 (a, b read; sum, out
+ * written). kept: how many times 256 columns are held in registers; 0: any width, read again from
+ * memory.
  */
 template <typename T, int kept, bool is_sum, bool aligned>
 static __global__ void __launch_bounds__(WARP *ROW_WARPS) norm_kernel(const norm_args<T> args)
@@ -168,9 +169,8 @@ int gpt2_cuda_norm_forward(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, voi
                            float *rstd, const void *x, const float *weight, const float *shift,
                            size_t rows, size_t width)
 {
-    return (type == GPT2_CUDA_BF16 ? norm<bf16_t> : norm<float>)(stream, out, NULL, mean, rstd, x,
-                                                                 NULL, NULL, weight, shift, rows,
-                                                                 width);
+    return of_type(type, norm<float>, norm<bf16_t>, norm<fp16_t>)(
+        stream, out, NULL, mean, rstd, x, NULL, NULL, weight, shift, rows, width);
 }
 
 int gpt2_cuda_add_norm_forward(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, void *out,
@@ -178,8 +178,8 @@ int gpt2_cuda_add_norm_forward(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type,
                                const float *bias, const float *weight, const float *shift,
                                size_t rows, size_t width)
 {
-    return (type == GPT2_CUDA_BF16 ? norm<bf16_t> : norm<float>)(stream, out, sum, mean, rstd, a, b,
-                                                                 bias, weight, shift, rows, width);
+    return of_type(type, norm<float>, norm<bf16_t>, norm<fp16_t>)(
+        stream, out, sum, mean, rstd, a, b, bias, weight, shift, rows, width);
 }
 
 template <typename T, bool is_sum> static int prepare_one(void)
@@ -198,5 +198,7 @@ int gpt2_cuda_norm_prepare(void)
     if (status == 0) status = prepare_one<float, true>();
     if (status == 0) status = prepare_one<bf16_t, false>();
     if (status == 0) status = prepare_one<bf16_t, true>();
+    if (status == 0) status = prepare_one<fp16_t, false>();
+    if (status == 0) status = prepare_one<fp16_t, true>();
     return status;
 }

@@ -23,7 +23,7 @@ template <typename T> struct back_args {
     int fresh;
 };
 
-/* Bytes per element in bf16: 8 (d_out, x, dx read; dx written), fresh 6. */
+/* Bytes per element of 16 bits: 8 (d_out, x, dx read; dx written), fresh 6. */
 template <typename T, bool aligned>
 static __global__ void __launch_bounds__(GPT2_CUDA_WIDTH_MAX / VECTOR)
     back_kernel(const back_args<T> args)
@@ -152,10 +152,9 @@ int gpt2_cuda_norm_backward(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, vo
                             const void *x, const float *weight, const float *mean,
                             const float *rstd, float *scratch, size_t rows, size_t width)
 {
-    return (type == GPT2_CUDA_BF16 ? norm_back<bf16_t>
-                                   : norm_back<float>)(stream, dx, fresh, dweight, dshift,
-                                                       accumulate, d_out, x, weight, mean, rstd,
-                                                       scratch, rows, width);
+    return of_type(type, norm_back<float>, norm_back<bf16_t>,
+                   norm_back<fp16_t>)(stream, dx, fresh, dweight, dshift, accumulate, d_out, x,
+                                      weight, mean, rstd, scratch, rows, width);
 }
 
 int gpt2_cuda_norm_backward_prepare(void)
@@ -165,5 +164,7 @@ int gpt2_cuda_norm_backward_prepare(void)
     if (status == 0) status = load_kernel(back_kernel<float, false>);
     if (status == 0) status = load_kernel(back_kernel<bf16_t, true>);
     if (status == 0) status = load_kernel(back_kernel<bf16_t, false>);
+    if (status == 0) status = load_kernel(back_kernel<fp16_t, true>);
+    if (status == 0) status = load_kernel(back_kernel<fp16_t, false>);
     return status;
 }

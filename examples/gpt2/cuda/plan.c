@@ -65,6 +65,7 @@ static void cut_state(byte_cutter_t *cutter, const gpt2_cuda_plan_t *plan,
                      : cut_bytes(cutter, layout->arena_count * gpt2_cuda_type_bytes(options->type));
     state->tokens = cut_bytes(cutter, options->lookups * sizeof(*state->tokens));
     state->decays = cut_bytes(cutter, layout->arena_count / GPT2_TENSOR_ALIGN);
+    state->tables = cut_bytes(cutter, options->table_bytes);
 }
 
 /* What a layer keeps; what backward makes again is in the block already, shared by all. */
@@ -159,11 +160,11 @@ static int check_options(const gpt2_cuda_plan_options_t *options, gpt2_error_t *
     const gpt2_shape_t *shape = &options->shape;
     int size = shape->width / shape->heads;
 
-    if (options->type == GPT2_CUDA_BF16 && (size % 16 != 0 || size > 128)) {
+    if (options->type != GPT2_CUDA_F32 && (size % 16 != 0 || size > 128)) {
         return gpt2_fail(error,
-                         "--precision bf16 needs heads of 16, 32, ... or 128 channels; --width %d "
+                         "--precision %s needs heads of 16, 32, ... or 128 channels; --width %d "
                          "over --heads %d gives %d",
-                         shape->width, shape->heads, size);
+                         gpt2_cuda_type_name(options->type), shape->width, shape->heads, size);
     }
     if (shape->width > GPT2_CUDA_WIDTH_MAX) {
         return gpt2_fail(error, "--width %d is above the %d that a GPU's kernels can do",
@@ -276,6 +277,7 @@ static double mib(size_t bytes)
 
 void gpt2_cuda_plan_print(const gpt2_cuda_plan_t *plan, size_t free_bytes, FILE *out)
 {
+    static const char *const low[] = {"tables", "bf16 weights", "fp16 weights"};
     const gpt2_cuda_plan_options_t *options = &plan->options;
     char rows[48] = "";
 
@@ -288,9 +290,8 @@ void gpt2_cuda_plan_print(const gpt2_cuda_plan_t *plan, size_t free_bytes, FILE 
                   "        kept for backward %.1f (%.2f per sequence of %zu, recompute %s), logits "
                   "%.1f, scratch %.1f, products %.1f\n",
                   mib(plan->total), mib(free_bytes), mib(plan->weights), mib(plan->moments),
-                  mib(plan->gradients), rows,
-                  options->type == GPT2_CUDA_BF16 ? "bf16 weights" : "tables", mib(plan->low),
-                  mib(plan->kept), mib(plan->kept) / (double)options->batch, options->length,
+                  mib(plan->gradients), rows, low[options->type], mib(plan->low), mib(plan->kept),
+                  mib(plan->kept) / (double)options->batch, options->length,
                   gpt2_recompute_name(options->recompute), mib(plan->logits), mib(plan->scratch),
                   mib(plan->matmul));
 }

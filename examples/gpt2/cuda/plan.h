@@ -32,6 +32,7 @@ typedef struct gpt2_cuda_plan_options {
     size_t matmul_bytes;  /* held by the set of matrix products; for the report */
     size_t embed_bytes;   /* of the plan that comes with a batch */
     int own_gradients;    /* 1: no strategy brings memory for them */
+    size_t table_bytes;   /* of the optimizer's, beside the moments */
     size_t lookups;       /* rows of lookups' gradients behind the arena of them; 0: none */
 } gpt2_cuda_plan_options_t;
 
@@ -61,6 +62,7 @@ typedef struct gpt2_cuda_state {
     void *low;        /* arena of the type: the weights that passes read; fp32: = weights */
     int32_t *tokens;  /* [lookups] announced */
     uint8_t *decays;  /* [arena / 64]: 1 where weight decay applies */
+    char *tables;     /* [table_bytes] the optimizer's */
 } gpt2_cuda_state_t;
 
 /* Places in the block of what a pass keeps and scratches. */

@@ -58,7 +58,9 @@ static void cuda_describe(const gpt2_replica_t *base, char *text, size_t room)
     const gpt2_cuda_replica_t *self = (const gpt2_cuda_replica_t *)base;
 
     (void)snprintf(text, room, "%s, %s, recompute %s", self->gpu,
-                   self->type == GPT2_CUDA_BF16 ? "bf16 with fp32 weights" : "fp32",
+                   self->type == GPT2_CUDA_BF16  ? "bf16 with fp32 weights"
+                   : self->type == GPT2_CUDA_F16 ? "fp16 with fp32 weights"
+                                                 : "fp32",
                    gpt2_recompute_name(self->plan.options.recompute));
 }
 
@@ -282,6 +284,7 @@ static int plan_memory(gpt2_cuda_replica_t *self, const gpt2_replica_options_t *
         return gpt2_fail(error, "--recompute %s: no such choice", options->recompute);
     }
     plan_options.scratch_bytes = scratch_bytes(self, batch, length);
+    plan_options.table_bytes = gpt2_cuda_optimizer_bytes(&options->optimizer, self->layout);
     plan_options.embed_bytes = gpt2_cuda_embed_plan_bytes(batch * length);
     plan_options.matmul_bytes = matmul_options.workspace_bytes;
     /* Once without what the products hold on top: it has the rows of the head, and if even this
@@ -294,7 +297,7 @@ static int plan_memory(gpt2_cuda_replica_t *self, const gpt2_replica_options_t *
         return -1;
     }
     /* fp32 is for comparisons: the same kernels in every run, and the sums as they are written. */
-    matmul_options.tune = matmul_options.fuse = self->type == GPT2_CUDA_BF16;
+    matmul_options.tune = matmul_options.fuse = self->type != GPT2_CUDA_F32;
     matmul_options.cache = options->cache;
     matmul_options.notice = take_notice;
     matmul_options.user = self;
@@ -419,7 +422,8 @@ static int initialize(gpt2_cuda_replica_t *self, gpt2_error_t *error)
     }
     if (code == 0) code = (int)cudaStreamSynchronize(self->stream);
     free(decays);
-    return gpt2_cuda_check(code, "zeros", error);
+    if (gpt2_cuda_check(code, "zeros", error) != 0) return -1;
+    return gpt2_cuda_optimizer_fill(self, error);
 }
 
 int gpt2_replica_cuda_create(const gpt2_replica_options_t *options, gpt2_replica_t **out,
@@ -439,7 +443,9 @@ int gpt2_replica_cuda_create(const gpt2_replica_options_t *options, gpt2_replica
     self->base.settings = options->optimizer;
     self->base.room = model->batch;
     self->length = (size_t)model->length;
-    self->type = strcmp(options->precision, "fp32") == 0 ? GPT2_CUDA_F32 : GPT2_CUDA_BF16;
+    self->type = strcmp(options->precision, "fp32") == 0   ? GPT2_CUDA_F32
+                 : strcmp(options->precision, "fp16") == 0 ? GPT2_CUDA_F16
+                                                           : GPT2_CUDA_BF16;
     if (gpt2_layout_create(&model->shape, &self->layout, error) != 0) goto fail;
     self->base.layout = self->layout;
     if (find_gpu(self, error) != 0) goto fail;

@@ -155,12 +155,21 @@ void gpt2_cuda_head_logits(gpt2_cuda_pass_t *pass, size_t part);
 void gpt2_cuda_backward(gpt2_cuda_pass_t *pass);
 void gpt2_cuda_hand_over(gpt2_cuda_pass_t *pass, size_t first, size_t count);
 
+/* optimize.c: the tables that the optimizer has in the device's memory, beside the moments; fills
+ * them in; queues an update, where clip is known on the host, or 1 and sync has it. */
+size_t gpt2_cuda_optimizer_bytes(const gpt2_optimizer_settings_t *settings,
+                                 const gpt2_layout_t *layout);
+int gpt2_cuda_optimizer_fill(gpt2_cuda_replica_t *self, gpt2_error_t *error);
+int gpt2_cuda_optimize(gpt2_cuda_replica_t *self, double learning_rate, double clip,
+                       const gpt2_sync_t *sync);
+
 /* step.c */
 int gpt2_cuda_train(gpt2_replica_t *base, const gpt2_batch_t *batch, float weight, int accumulate,
                     const gpt2_hooks_t *hooks, gpt2_error_t *error);
 int gpt2_cuda_evaluate(gpt2_replica_t *base, const gpt2_batch_t *batch, double *loss_sum,
                        gpt2_error_t *error);
-int gpt2_cuda_norm(gpt2_replica_t *base, double clip, gpt2_sync_t *sync, gpt2_error_t *error);
+int gpt2_cuda_norm(gpt2_replica_t *base, double clip, double by, gpt2_sync_t *sync,
+                   gpt2_error_t *error);
 int gpt2_cuda_announce(gpt2_replica_t *base, const int32_t *tokens, size_t count,
                        gpt2_error_t *error);
 int gpt2_cuda_join(gpt2_replica_t *base, double clip, gpt2_sync_t *sync, gpt2_error_t *error);

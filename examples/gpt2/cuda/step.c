@@ -92,7 +92,7 @@ int gpt2_cuda_evaluate(gpt2_replica_t *base, const gpt2_batch_t *batch, double *
  * lie apart. 124M: the norm reads 475 MiB, some 0.12 ms of an H200's memory; libdp's own norm,
  * which comes with the averages for nothing, is that of the parts. also: skipped too where this is
  * not 0; NULL: nothing else knows. */
-static int find_norm(gpt2_cuda_replica_t *self, double clip, const uint32_t *also,
+static int find_norm(gpt2_cuda_replica_t *self, double clip, double by, const uint32_t *also,
                      gpt2_sync_t *sync, gpt2_error_t *error)
 {
     gpt2_cuda_words_t *words = self->words;
@@ -109,20 +109,21 @@ static int find_norm(gpt2_cuda_replica_t *self, double clip, const uint32_t *als
         code = gpt2_cuda_sum_squares(self->stream, &words->squares, 0, gradients,
                                      self->layout->arena_count, self->sum_scratch);
     }
-    *sync = (gpt2_sync_t){.clip = 1.0,
+    *sync = (gpt2_sync_t){.clip = by,
                           .device_norm = &words->norm,
                           .device_clip = &words->clip,
                           .device_skip = &words->skip};
     if (code == 0) {
         code = gpt2_cuda_clip(self->stream, &words->skip, &words->clip, &words->norm,
-                              &words->squares, also, 1.0f, (float)clip);
+                              &words->squares, also, (float)by, (float)clip);
     }
     return gpt2_cuda_check(code, "norm of the gradients", error);
 }
 
-int gpt2_cuda_norm(gpt2_replica_t *base, double clip, gpt2_sync_t *sync, gpt2_error_t *error)
+int gpt2_cuda_norm(gpt2_replica_t *base, double clip, double by, gpt2_sync_t *sync,
+                   gpt2_error_t *error)
 {
-    return find_norm((gpt2_cuda_replica_t *)base, clip, NULL, sync, error);
+    return find_norm((gpt2_cuda_replica_t *)base, clip, by, NULL, sync, error);
 }
 
 int gpt2_cuda_announce(gpt2_replica_t *base, const int32_t *tokens, size_t count,
@@ -156,22 +157,7 @@ int gpt2_cuda_announce(gpt2_replica_t *base, const int32_t *tokens, size_t count
 
 int gpt2_cuda_join(gpt2_replica_t *base, double clip, gpt2_sync_t *sync, gpt2_error_t *error)
 {
-    return find_norm((gpt2_cuda_replica_t *)base, clip, sync->device_skip, sync, error);
-}
-
-static gpt2_adamw_t adamw_of(const gpt2_replica_t *base, double learning_rate, double clip)
-{
-    const gpt2_optimizer_settings_t *settings = &base->settings;
-    const double step = (double)(base->updates + 1);
-
-    return (gpt2_adamw_t){.learning_rate = (float)learning_rate,
-                          .beta1 = (float)settings->beta1,
-                          .beta2 = (float)settings->beta2,
-                          .epsilon = (float)settings->epsilon,
-                          .decay = (float)settings->decay,
-                          .gradient_by = (float)clip,
-                          .correction1 = (float)(1.0 - pow(settings->beta1, step)),
-                          .correction2 = (float)(1.0 - pow(settings->beta2, step))};
+    return find_norm((gpt2_cuda_replica_t *)base, clip, 1.0, sync->device_skip, sync, error);
 }
 
 /* What the step found, on its way to the host. */
@@ -196,19 +182,14 @@ int gpt2_cuda_update(gpt2_replica_t *base, double learning_rate, const gpt2_sync
                      gpt2_error_t *error)
 {
     gpt2_cuda_replica_t *self = (gpt2_cuda_replica_t *)base;
-    gpt2_cuda_state_t *state = &self->state;
     const int on_device = sync->device_skip != NULL;
-    const gpt2_adamw_t adamw = adamw_of(base, learning_rate, on_device ? 1.0 : sync->clip);
     const size_t slot = self->steps % GPT2_CUDA_SLOTS;
     gpt2_cuda_pass_t pass = {.self = self};
 
     record_mark(&pass, GPT2_MARK_UPDATE);
     if (!base->is_follower && (on_device || !sync->skip)) {
-        gpt2_cuda_note(&pass, "AdamW",
-                       gpt2_cuda_adamw(self->stream, state->weights, base->gradients, state->m,
-                                       state->v, self->type == GPT2_CUDA_BF16 ? state->low : NULL,
-                                       state->decays, self->layout->arena_count, &adamw,
-                                       sync->device_clip, sync->device_skip));
+        gpt2_cuda_note(&pass, "the optimizer",
+                       gpt2_cuda_optimize(self, learning_rate, sync->clip, sync));
     }
     send_ending(&pass, sync, slot);
     record_mark(&pass, GPT2_MARK_END);

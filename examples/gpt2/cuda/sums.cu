@@ -117,9 +117,8 @@ static int column_sum(gpt2_cuda_stream_t stream, float *sums, int accumulate, co
 int gpt2_cuda_column_sum(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, float *sums,
                          int accumulate, const void *x, float *scratch, size_t rows, size_t width)
 {
-    return (type == GPT2_CUDA_BF16 ? column_sum<bf16_t> : column_sum<float>)(stream, sums,
-                                                                             accumulate, x, scratch,
-                                                                             rows, width);
+    return of_type(type, column_sum<float>, column_sum<bf16_t>,
+                   column_sum<fp16_t>)(stream, sums, accumulate, x, scratch, rows, width);
 }
 
 /* ---- Arenas --------------------------------------------------------------------------------- */
@@ -244,6 +243,8 @@ int gpt2_cuda_sums_prepare(void)
     if (status == 0) status = load_kernel(columns_kernel<float, false>);
     if (status == 0) status = load_kernel(columns_kernel<bf16_t, true>);
     if (status == 0) status = load_kernel(columns_kernel<bf16_t, false>);
+    if (status == 0) status = load_kernel(columns_kernel<fp16_t, true>);
+    if (status == 0) status = load_kernel(columns_kernel<fp16_t, false>);
     if (status == 0) status = load_kernel(fold_kernel);
     if (status == 0) status = load_kernel(sum_kernel<false>);
     if (status == 0) status = load_kernel(sum_kernel<true>);

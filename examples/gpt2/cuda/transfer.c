@@ -10,6 +10,7 @@
 
 #include "examples/gpt2/cuda/checksum.h"
 #include "examples/gpt2/cuda/kernels.h"
+#include "examples/gpt2/base/halves.h"
 
 /* ---- Batches -------------------------------------------------------------------------------- */
 
@@ -85,6 +86,20 @@ int gpt2_cuda_send_batch(gpt2_cuda_replica_t *self, const gpt2_batch_t *batch,
                            "upload of a batch", error);
 }
 
+/* Element `at` of logits in host memory. */
+static float logit_at(gpt2_cuda_type_t type, const char *logits, size_t at)
+{
+    uint16_t half;
+    float value;
+
+    if (type == GPT2_CUDA_F32) {
+        memcpy(&value, logits + 4 * at, sizeof(value));
+        return value;
+    }
+    memcpy(&half, logits + 2 * at, sizeof(half));
+    return type == GPT2_CUDA_BF16 ? gpt2_from_bf16(half) : gpt2_from_fp16(half);
+}
+
 int gpt2_cuda_logits(gpt2_replica_t *base, const gpt2_batch_t *batch, float *logits,
                      gpt2_error_t *error)
 {
@@ -114,19 +129,8 @@ int gpt2_cuda_logits(gpt2_replica_t *base, const gpt2_batch_t *batch, float *log
         for (size_t i = 0; code == 0 && i < rows && first + i < pass.counted; i++) {
             float *row = logits + (first + i) * vocab;
 
-            for (size_t j = 0; j < vocab; j++) {
-                uint32_t bits = 0;
-
-                if (self->type == GPT2_CUDA_BF16) {
-                    gpt2_bf16_t upper;
-
-                    memcpy(&upper, part + 2 * (i * padded + j), sizeof(upper));
-                    bits = (uint32_t)upper << 16;
-                } else {
-                    memcpy(&bits, part + 4 * (i * padded + j), sizeof(bits));
-                }
-                memcpy(&row[j], &bits, sizeof(bits));
-            }
+            for (size_t j = 0; j < vocab; j++)
+                row[j] = logit_at(self->type, part, i * padded + j);
         }
     }
     free(part);
@@ -228,7 +232,7 @@ int gpt2_cuda_refresh(gpt2_replica_t *base, gpt2_error_t *error)
     if (self->type == GPT2_CUDA_F32) return 0;
     return gpt2_cuda_check(gpt2_cuda_cast(self->stream, self->type, self->state.low, GPT2_CUDA_F32,
                                           base->weights, self->layout->arena_count),
-                           "weights to bf16", error);
+                           "weights to 16 bits", error);
 }
 
 int gpt2_cuda_checksum(gpt2_replica_t *base, uint64_t *value, gpt2_error_t *error)

@@ -1,9 +1,9 @@
 /*
  * checkpoint.c - writes and reads checkpoint folders.
  *
- * Called on the main thread: rank 0 saves, and rank 0 reads what a run resumes from. The other
- * ranks get the weights by broadcast. It must not know about ranks or devices: a replica on a GPU
- * lends it a copy on the host side.
+ * Called on the main thread: rank 0 saves, and rank 0 reads what a run resumes from. It must not
+ * know about ranks or devices: where the numbers come from, and go to, is behind gpt2_content_t and
+ * gpt2_sink_t.
  */
 #include "examples/gpt2/data/checkpoint.h"
 
@@ -15,123 +15,162 @@
 
 #include "examples/gpt2/base/hash.h"
 
-#define FORMAT_LINE "gpt2-checkpoint 1 little-endian fp32\n"
-#define MANIFEST "manifest.txt"
-#define MANIFEST_BYTES_MAX ((size_t)4 << 20)
-#define ARENAS 3
-
-static const char *const ARENA_FILES[ARENAS] = {"weights.bin", "adam_m.bin", "adam_v.bin"};
+static const char *const ARENA_FILES[GPT2_ARENAS] = {"weights.bin", "adam_m.bin", "adam_v.bin"};
 
 /* ---- Saving --------------------------------------------------------------------------------- */
 
-static int save_arena(const char *folder, const char *name, const gpt2_layout_t *layout,
-                      const float *arena, uint64_t *hashes, gpt2_error_t *error)
+/* What a save writes to; with folder NULL nothing is written. */
+typedef struct saving {
+    const char *folder;
+    FILE *files[GPT2_ARENAS];
+    char paths[GPT2_ARENAS][GPT2_PATH_MAX];
+    gpt2_manifest_t *manifest;
+} saving_t;
+
+static int open_arenas(saving_t *saving, gpt2_error_t *error)
 {
-    char path[GPT2_PATH_MAX];
-    FILE *file;
+    for (int i = 0; i < GPT2_ARENAS; i++) {
+        if (gpt2_path_join(saving->paths[i], saving->folder, ARENA_FILES[i], error) != 0) return -1;
+        if (gpt2_file_create(saving->paths[i], &saving->files[i], error) != 0) return -1;
+    }
+    return 0;
+}
 
-    if (gpt2_path_join(path, folder, name, error) != 0) return -1;
-    if (gpt2_file_create(path, &file, error) != 0) return -1;
-    for (size_t i = 0; i < layout->count; i++) {
-        const gpt2_tensor_t *tensor = &layout->tensors[i];
-        const float *data = arena + tensor->offset;
-        size_t bytes = tensor->count * sizeof(float);
+/* Makes them durable; code not 0: only closes them. */
+static int close_arenas(saving_t *saving, int code, gpt2_error_t *error)
+{
+    for (int i = 0; i < GPT2_ARENAS; i++) {
+        FILE *file = saving->files[i];
 
-        hashes[i] = gpt2_hash(data, bytes);
-        if (gpt2_file_write(file, path, data, bytes, error) != 0) {
+        saving->files[i] = NULL;
+        if (file == NULL) continue;
+        if (code == 0) {
+            code = gpt2_file_commit(file, saving->paths[i], error);
+        } else {
             (void)fclose(file);
+        }
+    }
+    return code;
+}
+
+/* Asks for every tensor. *written: 0, or -1 once a write has failed; then it goes on asking, since
+ * other ranks take part. Returns -1 where a tensor cannot be had. */
+static int save_tensors(saving_t *saving, const gpt2_layout_t *layout,
+                        const gpt2_content_t *content, int *written, gpt2_error_t *error)
+{
+    for (size_t i = 0; i < layout->count; i++) {
+        const size_t bytes = layout->tensors[i].count * sizeof(float);
+
+        for (int arena = 0; arena < GPT2_ARENAS; arena++) {
+            const float *data = content->tensor(content->user, (gpt2_arena_t)arena, i, error);
+
+            if (data == NULL) return -1;
+            if (saving == NULL || *written != 0) continue;
+            saving->manifest->hashes[(size_t)arena * layout->count + i] = gpt2_hash(data, bytes);
+            *written =
+                gpt2_file_write(saving->files[arena], saving->paths[arena], data, bytes, error);
+        }
+    }
+    return 0;
+}
+
+/* One file of extra state; otherwise as save_tensors(). */
+static int save_extra(saving_t *saving, const gpt2_content_t *content, size_t number, int rank,
+                      int *written, gpt2_error_t *error)
+{
+    const gpt2_extra_t *extra = &content->extras[number];
+    gpt2_extra_file_t file = {.file = NULL};
+    const int is_writing = saving != NULL && *written == 0;
+
+    if (is_writing) {
+        *written =
+            gpt2_extra_create(&file, saving->folder, extra->name, rank, content->ranks, error);
+    }
+    for (size_t at = 0; at < extra->bytes; at += GPT2_EXTRA_PIECE) {
+        const size_t left = extra->bytes - at;
+        const size_t bytes = left < GPT2_EXTRA_PIECE ? left : GPT2_EXTRA_PIECE;
+        const void *data = content->piece(content->user, number, rank, at, bytes, error);
+
+        if (data == NULL) {
+            gpt2_extra_close(&file);
             return -1;
         }
+        if (!is_writing || *written != 0) continue;
+        *written = gpt2_extra_write(&file, data, bytes, error);
     }
-    return gpt2_file_commit(file, path, error);
+    if (is_writing && *written == 0) *written = gpt2_extra_commit(&file, error);
+    if (is_writing && *written == 0) {
+        *written = gpt2_manifest_append(saving->manifest, &file.entry, error);
+    }
+    gpt2_extra_close(&file);
+    return 0;
 }
 
-/* The manifest, a text:
- *
- *     gpt2-checkpoint 1 little-endian fp32
- *     progress STEP SEQUENCES UPDATES SKIPPED SEED
- *     shape VOCAB VOCAB_PADDED CONTEXT LAYERS HEADS WIDTH
- *     tensor NAME COUNT WEIGHTS_HASH M_HASH V_HASH         for each tensor, in the arena's order
- *     end HASH                                             of all bytes before this line
- *
- * It is written last, so a folder with a valid manifest has all three arenas. */
-static int save_manifest(const char *folder, const gpt2_layout_t *layout,
-                         const gpt2_progress_t *progress, uint64_t *const *hashes,
-                         gpt2_error_t *error)
+static int save_extras(saving_t *saving, const gpt2_content_t *content, int *written,
+                       gpt2_error_t *error)
 {
-    char path[GPT2_PATH_MAX];
-    char *text = NULL;
-    size_t bytes = 0;
-    const gpt2_shape_t *shape = &layout->shape;
-    FILE *memory = open_memstream(&text, &bytes);
-    FILE *file;
-    int code;
+    for (size_t i = 0; i < content->extra_count; i++) {
+        const int is_each = content->extras[i].per_rank;
 
-    if (memory == NULL) return gpt2_fail(error, "out of memory for a manifest");
-    (void)fprintf(memory, FORMAT_LINE);
-    (void)fprintf(memory, "progress %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 "\n",
-                  progress->step, progress->sequences, progress->updates, progress->skipped,
-                  progress->seed);
-    (void)fprintf(memory, "shape %d %d %d %d %d %d\n", shape->vocab, shape->vocab_padded,
-                  shape->context, shape->layers, shape->heads, shape->width);
-    for (size_t i = 0; i < layout->count; i++) {
-        (void)fprintf(memory, "tensor %s %zu %016" PRIx64 " %016" PRIx64 " %016" PRIx64 "\n",
-                      layout->tensors[i].name, layout->tensors[i].count, hashes[0][i], hashes[1][i],
-                      hashes[2][i]);
-    }
-    code = fflush(memory);
-    if (code == 0) (void)fprintf(memory, "end %016" PRIx64 "\n", gpt2_hash(text, bytes));
-    if (fclose(memory) != 0 || code != 0) {
-        free(text);
-        return gpt2_fail(error, "out of memory for a manifest");
-    }
-    code = gpt2_path_join(path, folder, MANIFEST, error);
-    if (code == 0) code = gpt2_file_create(path, &file, error);
-    if (code == 0) {
-        code = gpt2_file_write(file, path, text, bytes, error);
-        if (code != 0) {
-            (void)fclose(file);
-        } else {
-            code = gpt2_file_commit(file, path, error);
+        for (int rank = is_each ? 0 : -1; rank < (is_each ? content->ranks : 0); rank++) {
+            if (save_extra(saving, content, i, rank, written, error) != 0) return -1;
         }
     }
-    free(text);
-    return code;
+    return 0;
 }
 
-static int save_content(const char *folder, const gpt2_model_t *model,
-                        const gpt2_optimizer_t *optimizer, const gpt2_progress_t *progress,
-                        gpt2_error_t *error)
+int gpt2_content_walk(const gpt2_layout_t *layout, const gpt2_content_t *content,
+                      gpt2_error_t *error)
 {
-    const gpt2_layout_t *layout = model->layout;
-    const float *const arenas[ARENAS] = {model->weights, optimizer->m, optimizer->v};
-    uint64_t *hashes[ARENAS] = {NULL};
-    uint64_t *all = calloc(ARENAS * layout->count, sizeof(*all));
-    int code = 0;
+    int written = 0;
 
-    if (all == NULL) return gpt2_fail(error, "out of memory for checksums");
-    for (int i = 0; i < ARENAS && code == 0; i++) {
-        hashes[i] = all + (size_t)i * layout->count;
-        code = save_arena(folder, ARENA_FILES[i], layout, arenas[i], hashes[i], error);
+    if (save_tensors(NULL, layout, content, &written, error) != 0) return -1;
+    return save_extras(NULL, content, &written, error);
+}
+
+/* All files; *written as in save_tensors(). */
+static int save_content(saving_t *saving, const gpt2_layout_t *layout,
+                        const gpt2_content_t *content, const gpt2_progress_t *progress,
+                        int *written, gpt2_error_t *error)
+{
+    if (*written == 0) {
+        *written = gpt2_manifest_create(&layout->shape, &saving->manifest, error);
     }
-    if (code == 0) code = save_manifest(folder, layout, progress, hashes, error);
-    if (code == 0) code = gpt2_folder_sync(folder, error);
-    free(all);
-    return code;
+    if (*written == 0) *written = open_arenas(saving, error);
+    if (save_tensors(saving, layout, content, written, error) != 0) return -1;
+    *written = close_arenas(saving, *written, error);
+    if (save_extras(saving, content, written, error) != 0) return -1;
+    if (*written == 0) {
+        saving->manifest->progress = *progress;
+        *written = gpt2_manifest_save(saving->manifest, saving->folder, error);
+    }
+    if (*written == 0) *written = gpt2_folder_sync(saving->folder, error);
+    return 0;
 }
 
-int gpt2_checkpoint_save(const char *folder, const gpt2_model_t *model,
-                         const gpt2_optimizer_t *optimizer, const gpt2_progress_t *progress,
-                         gpt2_error_t *error)
+/* The folder of a new checkpoint; path [GPT2_PATH_MAX]. */
+static int begin_folder(const char *folder, uint64_t step, char *path, gpt2_error_t *error)
 {
-    char path[GPT2_PATH_MAX];
-
     if (gpt2_make_folders(folder, error) != 0) return -1;
     /* Frees the space of a killed save before this one needs it, and the name .writing-N. */
     if (gpt2_folder_sweep(folder, NULL, error) != 0) return -1;
-    if (gpt2_folder_begin(folder, progress->step, path, error) != 0) return -1;
-    if (save_content(path, model, optimizer, progress, error) != 0) {
-        (void)gpt2_remove_folder(path, NULL);
+    return gpt2_folder_begin(folder, step, path, error);
+}
+
+int gpt2_checkpoint_write(const char *folder, const gpt2_layout_t *layout,
+                          const gpt2_content_t *content, const gpt2_progress_t *progress,
+                          gpt2_error_t *error)
+{
+    char path[GPT2_PATH_MAX] = "";
+    saving_t saving = {.folder = path};
+    int written = begin_folder(folder, progress->step, path, error);
+    const int is_begun = written == 0;
+    int code = save_content(&saving, layout, content, progress, &written, error);
+
+    (void)close_arenas(&saving, -1, NULL);
+    gpt2_manifest_destroy(saving.manifest);
+    if (code != 0 || written != 0) {
+        if (is_begun) (void)gpt2_remove_folder(path, NULL);
         return -1;
     }
     if (gpt2_folder_commit(folder, progress->step, error) != 0) return -1;
@@ -139,101 +178,38 @@ int gpt2_checkpoint_save(const char *folder, const gpt2_model_t *model,
     return 0;
 }
 
-/* ---- Loading -------------------------------------------------------------------------------- */
+/* A model and an optimizer of this process. */
+typedef struct local {
+    const gpt2_layout_t *layout;
+    float *arenas[GPT2_ARENAS]; /* NULL: not kept */
+    float *spare;               /* [largest tensor] for those */
+} local_t;
 
-/* A manifest in memory and how far it has been read. */
-typedef struct manifest {
-    char path[GPT2_PATH_MAX];
-    char *text;
-    size_t bytes;
-    char *next; /* the line to read */
-} manifest_t;
-
-/* Reads the file and checks its last line against the rest. */
-static int manifest_open(const char *folder, manifest_t *manifest, gpt2_error_t *error)
+static const float *local_tensor(void *user, gpt2_arena_t arena, size_t index, gpt2_error_t *error)
 {
-    FILE *file;
-    char *end;
-    uint64_t stored;
-    uint64_t computed;
+    const local_t *local = user;
 
-    manifest->text = NULL;
-    if (gpt2_path_join(manifest->path, folder, MANIFEST, error) != 0) return -1;
-    file = fopen(manifest->path, "rbe");
-    if (file == NULL) {
-        return gpt2_fail(error, "%s: %s (is %s a checkpoint?)", manifest->path, strerror(errno),
-                         folder);
-    }
-    manifest->text = malloc(MANIFEST_BYTES_MAX + 1);
-    if (manifest->text == NULL) {
-        (void)fclose(file);
-        return gpt2_fail(error, "out of memory for %s", manifest->path);
-    }
-    manifest->bytes = fread(manifest->text, 1, MANIFEST_BYTES_MAX, file);
-    manifest->text[manifest->bytes] = '\0';
-    (void)fclose(file);
-    if (strncmp(manifest->text, FORMAT_LINE, strlen(FORMAT_LINE)) != 0) {
-        return gpt2_fail(
-            error, "%s: starts with \"%.*s\", a checkpoint of this program with \"%.*s\"",
-            manifest->path,
-            (int)strcspn(manifest->text, "\n") < 60 ? (int)strcspn(manifest->text, "\n") : 60,
-            manifest->text, (int)strlen(FORMAT_LINE) - 1, FORMAT_LINE);
-    }
-    end = strstr(manifest->text, "\nend ");
-    if (end == NULL || sscanf(end, "\nend %" SCNx64, &stored) != 1) {
-        return gpt2_fail(error, "%s: truncated after %zu bytes: no end line", manifest->path,
-                         manifest->bytes);
-    }
-    computed = gpt2_hash(manifest->text, (size_t)(end + 1 - manifest->text));
-    if (computed != stored) {
-        return gpt2_fail(error,
-                         "%s: damaged: checksum %016" PRIx64 ", its end line says %016" PRIx64,
-                         manifest->path, computed, stored);
-    }
-    end[1] = '\0';
-    manifest->next = manifest->text + strlen(FORMAT_LINE);
-    return 0;
+    (void)error;
+    return local->arenas[arena] + local->layout->tensors[index].offset;
 }
 
-/* The next line, terminated; NULL at the end. */
-static char *manifest_line(manifest_t *manifest)
-{
-    char *line = manifest->next;
-    size_t length = strcspn(line, "\n");
-
-    if (*line == '\0') return NULL;
-    manifest->next = line + length + (line[length] == '\n' ? 1 : 0);
-    line[length] = '\0';
-    return line;
-}
-
-static int manifest_head(manifest_t *manifest, gpt2_shape_t *shape, gpt2_progress_t *progress,
+int gpt2_checkpoint_save(const char *folder, const gpt2_model_t *model,
+                         const gpt2_optimizer_t *optimizer, const gpt2_progress_t *progress,
                          gpt2_error_t *error)
 {
-    const char *first = manifest_line(manifest);
-    const char *second = first == NULL ? NULL : manifest_line(manifest);
+    local_t local = {.layout = model->layout,
+                     .arenas = {model->weights, optimizer->m, optimizer->v}};
+    const gpt2_content_t content = {.user = &local, .tensor = local_tensor, .ranks = 1};
 
-    if (second == NULL ||
-        sscanf(first, "progress %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64,
-               &progress->step, &progress->sequences, &progress->updates, &progress->skipped,
-               &progress->seed) != 5 ||
-        sscanf(second, "shape %d %d %d %d %d %d", &shape->vocab, &shape->vocab_padded,
-               &shape->context, &shape->layers, &shape->heads, &shape->width) != 6) {
-        return gpt2_fail(error, "%s: progress or shape cannot be read", manifest->path);
-    }
-    if (gpt2_shape_check(shape, error) == 0) return 0;
-    return gpt2_fail(error, "%s: its shape cannot be one", manifest->path);
+    return gpt2_checkpoint_write(folder, model->layout, &content, progress, error);
 }
+
+/* ---- Loading -------------------------------------------------------------------------------- */
 
 int gpt2_checkpoint_inspect(const char *path, gpt2_shape_t *shape, gpt2_progress_t *progress,
                             gpt2_error_t *error)
 {
-    manifest_t manifest;
-    int code = manifest_open(path, &manifest, error);
-
-    if (code == 0) code = manifest_head(&manifest, shape, progress, error);
-    free(manifest.text);
-    return code;
+    return gpt2_manifest_inspect(path, shape, progress, error);
 }
 
 /* One of the three files, open for reading from its first tensor on. */
@@ -263,6 +239,7 @@ static int arena_open(const char *folder, int which, const gpt2_layout_t *layout
 static void arena_close(arena_file_t *arena)
 {
     if (arena->file != NULL) (void)fclose(arena->file);
+    arena->file = NULL;
 }
 
 /* Reads the next tensor, whose checksum the manifest knows. */
@@ -280,46 +257,6 @@ static int arena_read(arena_file_t *arena, const gpt2_tensor_t *tensor, uint64_t
                      arena->path, tensor->name, hash, expected);
 }
 
-static int load_arena(const char *folder, int which, const gpt2_layout_t *layout, float *arena,
-                      const uint64_t *hashes, gpt2_error_t *error)
-{
-    arena_file_t file;
-    int code = arena_open(folder, which, layout, &file, error);
-
-    for (size_t i = 0; i < layout->count && code == 0; i++) {
-        const gpt2_tensor_t *tensor = &layout->tensors[i];
-
-        /* The file has the tensors back to back; the arena aligns each, so offsets differ. */
-        code = arena_read(&file, tensor, hashes[i], arena + tensor->offset, error);
-    }
-    arena_close(&file);
-    return code;
-}
-
-/* Reads the manifest's tensor lines; they must be the layout's, in order. */
-static int load_hashes(manifest_t *manifest, const gpt2_layout_t *layout, uint64_t *hashes,
-                       gpt2_error_t *error)
-{
-    for (size_t i = 0; i < layout->count; i++) {
-        const gpt2_tensor_t *tensor = &layout->tensors[i];
-        char name[GPT2_NAME_MAX];
-        size_t count;
-        const char *line = manifest_line(manifest);
-
-        if (line == NULL ||
-            sscanf(line, "tensor %47s %zu %" SCNx64 " %" SCNx64 " %" SCNx64, name, &count,
-                   &hashes[i], &hashes[layout->count + i], &hashes[2 * layout->count + i]) != 5) {
-            return gpt2_fail(error, "%s: tensor line %zu of %zu cannot be read", manifest->path, i,
-                             layout->count);
-        }
-        if (strcmp(name, tensor->name) != 0 || count != tensor->count) {
-            return gpt2_fail(error, "%s: tensor %zu is %s with %zu elements, expected %s with %zu",
-                             manifest->path, i, name, count, tensor->name, tensor->count);
-        }
-    }
-    return 0;
-}
-
 static int check_shape(const char *path, const gpt2_shape_t *stored, const gpt2_shape_t *wanted,
                        gpt2_error_t *error)
 {
@@ -332,92 +269,140 @@ static int check_shape(const char *path, const gpt2_shape_t *stored, const gpt2_
                      wanted->width);
 }
 
+static int arenas_of(const gpt2_sink_t *sink)
+{
+    return sink->weights_only ? 1 : GPT2_ARENAS;
+}
+
+/* Every tensor of the files; they are walked side by side, so that a group is whole early. */
+static int read_tensors(const char *path, const gpt2_manifest_t *manifest, arena_file_t *files,
+                        const gpt2_sink_t *sink, gpt2_error_t *error)
+{
+    const gpt2_layout_t *layout = manifest->layout;
+
+    for (int arena = 0; arena < arenas_of(sink); arena++) {
+        if (arena_open(path, arena, layout, &files[arena], error) != 0) return -1;
+    }
+    for (size_t i = 0; i < layout->count; i++) {
+        for (int arena = 0; arena < arenas_of(sink); arena++) {
+            float *data = sink->place(sink->user, (gpt2_arena_t)arena, i, error);
+
+            if (data == NULL) return -1;
+            if (arena_read(&files[arena], &layout->tensors[i],
+                           manifest->hashes[(size_t)arena * layout->count + i], data, error) != 0) {
+                return -1;
+            }
+            if (sink->placed != NULL &&
+                sink->placed(sink->user, (gpt2_arena_t)arena, i, error) != 0) {
+                return -1;
+            }
+        }
+    }
+    return 0;
+}
+
+int gpt2_checkpoint_read(const char *path, const gpt2_layout_t *layout, const gpt2_sink_t *sink,
+                         gpt2_error_t *error)
+{
+    arena_file_t files[GPT2_ARENAS] = {{.file = NULL}};
+    gpt2_manifest_t *manifest = NULL;
+    int code = gpt2_manifest_load(path, &manifest, error);
+
+    if (code == 0) code = check_shape(path, &manifest->shape, &layout->shape, error);
+    if (code == 0) code = read_tensors(path, manifest, files, sink, error);
+    for (int arena = 0; arena < GPT2_ARENAS; arena++)
+        arena_close(&files[arena]);
+    gpt2_manifest_destroy(manifest);
+    return code;
+}
+
+int gpt2_sink_walk(const gpt2_layout_t *layout, const gpt2_sink_t *sink, gpt2_error_t *error)
+{
+    for (size_t i = 0; i < layout->count; i++) {
+        for (int arena = 0; arena < arenas_of(sink); arena++) {
+            if (sink->place(sink->user, (gpt2_arena_t)arena, i, error) == NULL) return -1;
+            if (sink->placed != NULL &&
+                sink->placed(sink->user, (gpt2_arena_t)arena, i, error) != 0) {
+                return -1;
+            }
+        }
+    }
+    return 0;
+}
+
+static size_t largest_tensor(const gpt2_layout_t *layout)
+{
+    size_t largest = 0;
+
+    for (size_t i = 0; i < layout->count; i++) {
+        if (layout->tensors[i].count > largest) largest = layout->tensors[i].count;
+    }
+    return largest;
+}
+
+static float *local_place(void *user, gpt2_arena_t arena, size_t index, gpt2_error_t *error)
+{
+    const local_t *local = user;
+
+    (void)error;
+    if (local->arenas[arena] == NULL) return local->spare;
+    return local->arenas[arena] + local->layout->tensors[index].offset;
+}
+
 int gpt2_checkpoint_load(const char *path, gpt2_model_t *model, gpt2_optimizer_t *optimizer,
                          gpt2_progress_t *progress, gpt2_error_t *error)
 {
-    manifest_t manifest;
-    gpt2_shape_t shape = {0};
     const gpt2_layout_t *layout = model->layout;
-    float *const arenas[ARENAS] = {model->weights, optimizer == NULL ? NULL : optimizer->m,
-                                   optimizer == NULL ? NULL : optimizer->v};
-    uint64_t *hashes = calloc(ARENAS * layout->count, sizeof(*hashes));
-    int code;
+    local_t local = {.layout = layout,
+                     .arenas = {model->weights, optimizer == NULL ? NULL : optimizer->m,
+                                optimizer == NULL ? NULL : optimizer->v}};
+    const gpt2_sink_t sink = {
+        .user = &local, .weights_only = optimizer == NULL, .place = local_place};
+    gpt2_shape_t shape = {0};
+    int code = gpt2_manifest_inspect(path, &shape, progress, error);
 
-    if (hashes == NULL) return gpt2_fail(error, "out of memory for checksums");
-    code = manifest_open(path, &manifest, error);
-    if (code == 0) code = manifest_head(&manifest, &shape, progress, error);
-    if (code == 0) code = check_shape(manifest.path, &shape, &layout->shape, error);
-    if (code == 0) code = load_hashes(&manifest, layout, hashes, error);
-    for (int i = 0; i < ARENAS && code == 0; i++) {
-        if (arenas[i] == NULL) continue;
-        code = load_arena(path, i, layout, arenas[i], hashes + (size_t)i * layout->count, error);
-    }
+    if (code == 0) code = gpt2_checkpoint_read(path, layout, &sink, error);
     if (code == 0 && optimizer != NULL) optimizer->updates = progress->updates;
-    free(manifest.text);
-    free(hashes);
     return code;
 }
 
 /* ---- The newest that can be relied on ------------------------------------------------------- */
 
-/* Reads one file whose tensors are to have these checksums; buffer holds the largest of them. */
-static int verify_arena(const char *folder, int which, const gpt2_layout_t *layout,
-                        const uint64_t *hashes, float *buffer, gpt2_error_t *error)
+static int check_sizes(const char *path, const gpt2_layout_t *layout, gpt2_error_t *error)
 {
-    arena_file_t file;
-    int code = arena_open(folder, which, layout, &file, error);
-
-    for (size_t i = 0; i < layout->count && code == 0; i++)
-        code = arena_read(&file, &layout->tensors[i], hashes[i], buffer, error);
-    arena_close(&file);
-    return code;
-}
-
-/* Reads everything a resume would, without a model: it decides whether the checkpoint is usable. */
-static int verify_content(manifest_t *manifest, const char *path, const gpt2_layout_t *layout,
-                          gpt2_error_t *error)
-{
-    uint64_t *hashes = calloc(ARENAS * layout->count, sizeof(*hashes));
-    float *buffer = NULL;
-    size_t largest = 0;
-    int code;
-
-    if (hashes == NULL) return gpt2_fail(error, "out of memory for checksums");
-    code = load_hashes(manifest, layout, hashes, error);
-    /* Sizes first: a short file costs no memory. */
-    for (int i = 0; i < ARENAS && code == 0; i++) {
+    for (int i = 0; i < GPT2_ARENAS; i++) {
         arena_file_t file;
+        const int code = arena_open(path, i, layout, &file, error);
 
-        code = arena_open(path, i, layout, &file, error);
         arena_close(&file);
+        if (code != 0) return -1;
     }
-    for (size_t i = 0; i < layout->count; i++) {
-        if (layout->tensors[i].count > largest) largest = layout->tensors[i].count;
-    }
-    if (code == 0) buffer = malloc(largest * sizeof(*buffer));
-    if (code == 0 && buffer == NULL) {
-        code = gpt2_fail(error, "%s: out of memory to check %zu numbers", path, largest);
-    }
-    for (int i = 0; i < ARENAS && code == 0; i++)
-        code = verify_arena(path, i, layout, hashes + (size_t)i * layout->count, buffer, error);
-    free(buffer);
-    free(hashes);
-    return code;
+    return 0;
 }
 
 int gpt2_checkpoint_verify(const char *path, gpt2_error_t *error)
 {
-    gpt2_shape_t shape = {0};
-    gpt2_progress_t progress;
-    gpt2_layout_t *layout = NULL;
-    manifest_t manifest;
-    int code = manifest_open(path, &manifest, error);
+    gpt2_manifest_t *manifest = NULL;
+    local_t local = {.layout = NULL};
+    const gpt2_sink_t sink = {.user = &local, .place = local_place};
+    size_t bytes = 0;
+    int code = gpt2_manifest_load(path, &manifest, error);
 
-    if (code == 0) code = manifest_head(&manifest, &shape, &progress, error);
-    if (code == 0) code = gpt2_layout_create(&shape, &layout, error);
-    if (code == 0) code = verify_content(&manifest, path, layout, error);
-    gpt2_layout_destroy(layout);
-    free(manifest.text);
+    /* Sizes first: a short file costs no memory. */
+    if (code == 0) code = check_sizes(path, manifest->layout, error);
+    if (code == 0) {
+        bytes = largest_tensor(manifest->layout) * sizeof(float);
+        if (bytes < GPT2_EXTRA_PIECE) bytes = GPT2_EXTRA_PIECE;
+        local.spare = malloc(bytes);
+        if (local.spare == NULL) {
+            code = gpt2_fail(error, "%s: out of memory to check %zu bytes", path, bytes);
+        }
+    }
+    if (code == 0) code = gpt2_checkpoint_read(path, manifest->layout, &sink, error);
+    for (size_t i = 0; code == 0 && i < manifest->extra_count; i++)
+        code = gpt2_extra_verify(path, &manifest->extras[i], local.spare, error);
+    free(local.spare);
+    gpt2_manifest_destroy(manifest);
     return code;
 }
 

@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "examples/gpt2/base/hash.h"
 #include "examples/gpt2/base/random.h"
 
 /* A token file of llm.c: a header of 256 32-bit integers (magic, version, number of tokens, zeros),
@@ -198,32 +199,48 @@ uint64_t gpt2_view_sequences(const gpt2_view_t *view, int length)
 }
 
 /* The target of each token is the one behind it, so a sequence takes length + 1 tokens. */
-static void copy_sequence(const gpt2_view_t *view, uint64_t at, int length, int32_t *inputs,
+static void copy_sequence(const gpt2_data_t *data, uint64_t at, int length, int32_t *inputs,
                           int32_t *targets)
 {
     for (int i = 0; i < length; i++) {
-        inputs[i] = token_at(view->data, view->first + at + (uint64_t)i);
-        targets[i] = token_at(view->data, view->first + at + (uint64_t)i + 1);
+        inputs[i] = token_at(data, at + (uint64_t)i);
+        targets[i] = token_at(data, at + (uint64_t)i + 1);
     }
 }
 
 /* All numbers follow from (seed, epoch, index): every rank computes its part of any step without
  * asking, and a resumed run goes on exactly where it was, on any number of ranks. */
+uint64_t gpt2_view_position(const gpt2_view_t *view, uint64_t seed, int length, uint64_t index)
+{
+    const uint64_t sequences = gpt2_view_sequences(view, length);
+    const uint64_t slack = view->count - 1 - sequences * (uint64_t)length;
+    const uint64_t epoch = index / sequences;
+    const uint64_t offset = gpt2_random_bits(~seed, epoch, 0) % (slack + 1);
+
+    return view->first + offset +
+           gpt2_random_permute(seed, epoch, index % sequences, sequences) * (uint64_t)length;
+}
+
 void gpt2_view_training(const gpt2_view_t *view, uint64_t seed, int length, uint64_t first,
                         int count, int32_t *inputs, int32_t *targets)
 {
-    uint64_t sequences = gpt2_view_sequences(view, length);
-    uint64_t slack = view->count - 1 - sequences * (uint64_t)length;
+    for (int i = 0; i < count; i++) {
+        copy_sequence(view->data, gpt2_view_position(view, seed, length, first + (uint64_t)i),
+                      length, inputs + (size_t)i * (size_t)length,
+                      targets + (size_t)i * (size_t)length);
+    }
+}
+
+uint64_t gpt2_sequences_hash(const int32_t *tokens, int length, uint64_t first, int count)
+{
+    uint64_t sum = 0;
 
     for (int i = 0; i < count; i++) {
-        uint64_t epoch = (first + (uint64_t)i) / sequences;
-        uint64_t index =
-            gpt2_random_permute(seed, epoch, (first + (uint64_t)i) % sequences, sequences);
-        uint64_t offset = gpt2_random_bits(~seed, epoch, 0) % (slack + 1);
-
-        copy_sequence(view, offset + index * (uint64_t)length, length,
-                      inputs + (size_t)i * (size_t)length, targets + (size_t)i * (size_t)length);
+        sum += gpt2_random_bits(
+            gpt2_hash(tokens + (size_t)i * (size_t)length, (size_t)length * sizeof(*tokens)),
+            first + (uint64_t)i, 0);
     }
+    return sum;
 }
 
 void gpt2_view_validation(const gpt2_view_t *view, int length, uint64_t total, uint64_t first,
@@ -236,7 +253,7 @@ void gpt2_view_validation(const gpt2_view_t *view, int length, uint64_t total, u
             total <= 1
                 ? 0
                 : (uint64_t)((double)last * (double)(first + (uint64_t)i) / (double)(total - 1));
-        copy_sequence(view, at, length, inputs + (size_t)i * (size_t)length,
+        copy_sequence(view->data, view->first + at, length, inputs + (size_t)i * (size_t)length,
                       targets + (size_t)i * (size_t)length);
     }
 }

@@ -15,7 +15,8 @@
 
 #define GPT2_TOKENS_MAGIC 20240520
 #define GPT2_TOKENS_VERSION 1
-#define GPT2_HEADER_INTS 256 /* of every llm.c file */
+#define GPT2_HEADER_INTS 256     /* of every llm.c file */
+#define GPT2_VALIDATION_PART 0.1 /* of a file, at its end, where --val names no other */
 
 typedef struct gpt2_data gpt2_data_t; /* one file, mapped */
 
@@ -54,6 +55,13 @@ uint64_t gpt2_view_sequences(const gpt2_view_t *view, int length);
  */
 void gpt2_view_training(const gpt2_view_t *view, uint64_t seed, int length, uint64_t first,
                         int count, int32_t *inputs, int32_t *targets);
+
+/* Where sequence `index` of that order begins in the file, in tokens. */
+uint64_t gpt2_view_position(const gpt2_view_t *view, uint64_t seed, int length, uint64_t index);
+
+/* Says which sequences [count][length] were trained on, by number (the first one's) and tokens: a
+ * sum, so that ranks and passes may take them in any order. */
+uint64_t gpt2_sequences_hash(const int32_t *tokens, int length, uint64_t first, int count);
 
 /* Of `total` validation sequences, evenly spaced over the view, those from first on. */
 void gpt2_view_validation(const gpt2_view_t *view, int length, uint64_t total, uint64_t first,

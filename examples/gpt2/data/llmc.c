@@ -9,7 +9,7 @@
 
 #include "examples/gpt2/data/data.h"
 #include "examples/gpt2/base/files.h"
-#include "examples/gpt2/data/halves.h"
+#include "examples/gpt2/base/halves.h"
 
 #define MAGIC 20240326
 #define VERSION_FP32 3

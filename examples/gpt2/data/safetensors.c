@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 
 #include "examples/gpt2/base/files.h"
-#include "examples/gpt2/data/halves.h"
+#include "examples/gpt2/base/halves.h"
 #include "examples/gpt2/data/json.h"
 
 #define HEADER_MAX ((uint64_t)16 << 20) /* bytes; one of 1558M has some 80 kB */

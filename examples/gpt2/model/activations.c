@@ -22,7 +22,7 @@ static float *cut_floats(float_cutter_t *cutter, size_t count)
 {
     float *piece = cutter->memory == NULL ? NULL : cutter->memory + cutter->used;
 
-    cutter->used += (count + GPT2_TENSOR_ALIGN - 1) & ~(size_t)(GPT2_TENSOR_ALIGN - 1);
+    cutter->used += (count + GPT2_VECTOR_ALIGN - 1) & ~(size_t)(GPT2_VECTOR_ALIGN - 1);
     return piece;
 }
 

@@ -155,8 +155,8 @@ static void embed_backward(const gpt2_member_t *self)
     gpt2_model_t *model = self->model;
     const gpt2_layout_t *layout = model->layout;
     const gpt2_batch_t *batch = self->pass->batch;
-    float *d_wte = gpt2_model_tensor(model, model->gradients, gpt2_layout_wte(layout));
-    float *d_wpe = gpt2_model_tensor(model, model->gradients, gpt2_layout_wpe(layout));
+    float *d_wte = gpt2_model_gradient(model, gpt2_layout_wte(layout));
+    float *d_wpe = gpt2_model_gradient(model, gpt2_layout_wpe(layout));
     size_t from;
     size_t to;
 
@@ -176,30 +176,42 @@ static void embed_backward(const gpt2_member_t *self)
     }
 }
 
+/* The final norm, the blocks, the embeddings. */
+static void backward_blocks(const gpt2_member_t *self)
+{
+    const gpt2_model_t *model = self->model;
+    const gpt2_layout_t *layout = model->layout;
+
+    gpt2_member_fetch(self, GPT2_GROUP_ROOT, GPT2_BACKWARD);
+    if (gpt2_member_fetched(self)) return;
+    norm_input(self, 0, 1, self->all->output, gpt2_model_weight(model, 0), self->all->lnf_mean,
+               self->all->lnf_rstd);
+    gpt2_team_barrier(model->team);
+    norm_weight(self, 0, gpt2_model_gradient(model, 0), gpt2_model_gradient(model, 1));
+    hand_over(self, 0, 2);
+    for (int layer = layout->shape.layers - 1; layer >= 0; layer--) {
+        gpt2_member_fetch(self, gpt2_layout_group(layer), GPT2_BACKWARD);
+        if (gpt2_member_fetched(self)) return;
+        gpt2_member_span_begin(self, model->block_names[layer]);
+        block_backward(self, layer);
+        gpt2_member_span_end(self);
+        hand_over(self, gpt2_layout_block(layout, layer), GPT2_BLOCK_TENSORS);
+        gpt2_member_return(self, gpt2_layout_group(layer), GPT2_BACKWARD);
+    }
+    embed_backward(self);
+    gpt2_team_barrier(model->team);
+    hand_over(self, gpt2_layout_wpe(layout), 2);
+    gpt2_member_return(self, GPT2_GROUP_WTE, GPT2_BACKWARD);
+    gpt2_member_return(self, GPT2_GROUP_ROOT, GPT2_BACKWARD);
+}
+
 static void backward_member(void *argument, int index, int members)
 {
-    gpt2_pass_t *pass = argument;
-    gpt2_model_t *model = pass->model;
-    const gpt2_layout_t *layout = model->layout;
     gpt2_member_t self;
 
-    gpt2_member_init(&self, pass, index, members);
+    gpt2_member_init(&self, argument, index, members);
     gpt2_member_span_begin(&self, "backward");
-    norm_input(&self, 0, 1, self.all->output, gpt2_model_tensor(model, model->weights, 0),
-               self.all->lnf_mean, self.all->lnf_rstd);
-    gpt2_team_barrier(model->team);
-    norm_weight(&self, 0, gpt2_model_tensor(model, model->gradients, 0),
-                gpt2_model_tensor(model, model->gradients, 1));
-    hand_over(&self, 0, 2);
-    for (int layer = layout->shape.layers - 1; layer >= 0; layer--) {
-        gpt2_member_span_begin(&self, model->block_names[layer]);
-        block_backward(&self, layer);
-        gpt2_member_span_end(&self);
-        hand_over(&self, gpt2_layout_block(layout, layer), GPT2_BLOCK_TENSORS);
-    }
-    embed_backward(&self);
-    gpt2_team_barrier(model->team);
-    hand_over(&self, gpt2_layout_wpe(layout), 2);
+    backward_blocks(&self);
     gpt2_member_span_end(&self);
 }
 
@@ -209,6 +221,10 @@ static int backward_nothing(gpt2_pass_t *pass)
     const gpt2_model_t *model = pass->model;
     const gpt2_hooks_t *hooks = pass->hooks;
 
+    if (model->supply != NULL) {
+        gpt2_walk_backward(pass);
+        return pass->failed ? -1 : 0;
+    }
     if (!pass->accumulate) {
         memset(model->gradients, 0, model->layout->arena_count * sizeof(*model->gradients));
     }
@@ -221,6 +237,7 @@ int gpt2_model_backward(gpt2_model_t *model, const gpt2_batch_t *batch, int accu
 {
     gpt2_pass_t pass = {.model = model, .batch = batch, .hooks = hooks, .accumulate = accumulate};
 
+    if (model->is_stopped) return -1;
     if (batch->count == 0) return backward_nothing(&pass);
     gpt2_team_run(model->team, backward_member, &pass);
     return pass.failed ? -1 : 0;

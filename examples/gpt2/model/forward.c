@@ -32,14 +32,14 @@ float *gpt2_member_weight(const gpt2_member_t *self, int layer, gpt2_block_tenso
 {
     size_t index = gpt2_layout_block(self->model->layout, layer) + (size_t)which;
 
-    return gpt2_model_tensor(self->model, self->model->weights, index);
+    return gpt2_model_weight(self->model, index);
 }
 
 float *gpt2_member_gradient(const gpt2_member_t *self, int layer, gpt2_block_tensor_t which)
 {
     size_t index = gpt2_layout_block(self->model->layout, layer) + (size_t)which;
 
-    return gpt2_model_tensor(self->model, self->model->gradients, index);
+    return gpt2_model_gradient(self->model, index);
 }
 
 void gpt2_member_linear(const gpt2_member_t *self, float *out, const float *in, const float *weight,
@@ -71,10 +71,8 @@ void gpt2_member_span_end(const gpt2_member_t *self)
 static void embed_tokens(const gpt2_member_t *self, float *stream)
 {
     const gpt2_layout_t *layout = self->model->layout;
-    const float *wte =
-        gpt2_model_tensor(self->model, self->model->weights, gpt2_layout_wte(layout));
-    const float *wpe =
-        gpt2_model_tensor(self->model, self->model->weights, gpt2_layout_wpe(layout));
+    const float *wte = gpt2_model_weight(self->model, gpt2_layout_wte(layout));
+    const float *wpe = gpt2_model_weight(self->model, gpt2_layout_wpe(layout));
     size_t width = self->width;
 
     for (size_t row = self->first; row < self->first + self->own; row++) {
@@ -134,47 +132,71 @@ static void join_next(const gpt2_member_t *self, int layer, const float *stream,
                   gpt2_member_weight(self, layer, GPT2_LN1_B));
     } else {
         join_norm(self, all->lnf, all->output, all->lnf_mean, all->lnf_rstd, stream, projected,
-                  bias, gpt2_model_tensor(model, model->weights, 0),
-                  gpt2_model_tensor(model, model->weights, 1));
+                  bias, gpt2_model_weight(model, 0), gpt2_model_weight(model, 1));
+    }
+}
+
+/* One block, from its first norm's output to the next one's. */
+static void forward_block(const gpt2_member_t *self, int layer)
+{
+    gpt2_activations_t *all = self->all;
+    gpt2_block_activations_t *block = &all->blocks[layer];
+    size_t width = self->width;
+
+    gpt2_member_linear(self, block->qkv, block->ln1, gpt2_member_weight(self, layer, GPT2_QKV_W),
+                       width, 3 * width);
+    self->kernels->add_bias(block->qkv + self->first * 3 * width,
+                            gpt2_member_weight(self, layer, GPT2_QKV_B), self->own, 3 * width);
+    gpt2_team_barrier(self->model->team);
+    attend_heads(self, block);
+    gpt2_team_barrier(self->model->team);
+    gpt2_member_linear(self, all->projected, block->attention,
+                       gpt2_member_weight(self, layer, GPT2_PROJ_W), width, width);
+    join_norm(self, block->ln2, block->middle, block->ln2_mean, block->ln2_rstd, block->input,
+              all->projected, gpt2_member_weight(self, layer, GPT2_PROJ_B),
+              gpt2_member_weight(self, layer, GPT2_LN2_W),
+              gpt2_member_weight(self, layer, GPT2_LN2_B));
+    gpt2_member_linear(self, block->fc, block->ln2, gpt2_member_weight(self, layer, GPT2_FC_W),
+                       width, 4 * width);
+    self->kernels->gelu(block->gelu + self->first * 4 * width, block->fc + self->first * 4 * width,
+                        gpt2_member_weight(self, layer, GPT2_FC_B), self->own, 4 * width);
+    gpt2_member_linear(self, all->projected, block->gelu,
+                       gpt2_member_weight(self, layer, GPT2_FCPROJ_W), 4 * width, width);
+}
+
+/* The blocks in turn. The norm behind a block is the next one's first and is joined to its end, so
+ * for that moment a pass needs the weights of both. */
+static void forward_blocks(const gpt2_member_t *self)
+{
+    gpt2_activations_t *all = self->all;
+    const int layers = self->model->options.shape.layers;
+
+    gpt2_member_fetch(self, GPT2_GROUP_WTE, GPT2_FORWARD);
+    gpt2_member_fetch(self, GPT2_GROUP_ROOT, GPT2_FORWARD);
+    gpt2_member_fetch(self, gpt2_layout_group(0), GPT2_FORWARD);
+    if (gpt2_member_fetched(self)) return;
+    embed_tokens(self, all->blocks[0].input);
+    join_next(self, 0, all->blocks[0].input, NULL, NULL);
+    for (int layer = 0; layer < layers; layer++) {
+        forward_block(self, layer);
+        if (layer + 1 < layers) {
+            gpt2_member_fetch(self, gpt2_layout_group(layer + 1), GPT2_FORWARD);
+        }
+        if (gpt2_member_fetched(self)) return;
+        join_next(self, layer + 1, all->blocks[layer].middle, all->projected,
+                  gpt2_member_weight(self, layer, GPT2_FCPROJ_B));
+        gpt2_member_meet(self);
+        gpt2_member_return(self, gpt2_layout_group(layer), GPT2_FORWARD);
     }
 }
 
 static void forward_member(void *argument, int index, int members)
 {
     gpt2_member_t self;
-    gpt2_activations_t *all;
 
     gpt2_member_init(&self, argument, index, members);
-    all = self.all;
     gpt2_member_span_begin(&self, "forward");
-    embed_tokens(&self, all->blocks[0].input);
-    join_next(&self, 0, all->blocks[0].input, NULL, NULL);
-    for (int layer = 0; layer < self.model->options.shape.layers; layer++) {
-        gpt2_block_activations_t *block = &all->blocks[layer];
-        size_t width = self.width;
-
-        gpt2_member_linear(&self, block->qkv, block->ln1,
-                           gpt2_member_weight(&self, layer, GPT2_QKV_W), width, 3 * width);
-        self.kernels->add_bias(block->qkv + self.first * 3 * width,
-                               gpt2_member_weight(&self, layer, GPT2_QKV_B), self.own, 3 * width);
-        gpt2_team_barrier(self.model->team);
-        attend_heads(&self, block);
-        gpt2_team_barrier(self.model->team);
-        gpt2_member_linear(&self, all->projected, block->attention,
-                           gpt2_member_weight(&self, layer, GPT2_PROJ_W), width, width);
-        join_norm(&self, block->ln2, block->middle, block->ln2_mean, block->ln2_rstd, block->input,
-                  all->projected, gpt2_member_weight(&self, layer, GPT2_PROJ_B),
-                  gpt2_member_weight(&self, layer, GPT2_LN2_W),
-                  gpt2_member_weight(&self, layer, GPT2_LN2_B));
-        gpt2_member_linear(&self, block->fc, block->ln2,
-                           gpt2_member_weight(&self, layer, GPT2_FC_W), width, 4 * width);
-        self.kernels->gelu(block->gelu + self.first * 4 * width, block->fc + self.first * 4 * width,
-                           gpt2_member_weight(&self, layer, GPT2_FC_B), self.own, 4 * width);
-        gpt2_member_linear(&self, all->projected, block->gelu,
-                           gpt2_member_weight(&self, layer, GPT2_FCPROJ_W), 4 * width, width);
-        join_next(&self, layer + 1, block->middle, all->projected,
-                  gpt2_member_weight(&self, layer, GPT2_FCPROJ_B));
-    }
+    forward_blocks(&self);
     gpt2_member_span_end(&self);
 }
 
@@ -182,8 +204,20 @@ void gpt2_model_forward(gpt2_model_t *model, const gpt2_batch_t *batch, const gp
 {
     gpt2_pass_t pass = {.model = model, .batch = batch, .hooks = hooks};
 
-    if (batch->count == 0) return;
-    gpt2_team_run(model->team, forward_member, &pass);
+    if (model->is_stopped) return;
+    if (batch->count > 0) {
+        gpt2_team_run(model->team, forward_member, &pass);
+    } else if (model->supply != NULL) {
+        gpt2_walk_forward(&pass);
+    }
+}
+
+/* The end of a pass without backward. */
+static void return_head(const gpt2_member_t *self)
+{
+    gpt2_member_meet(self);
+    gpt2_member_return(self, GPT2_GROUP_WTE, GPT2_FORWARD);
+    gpt2_member_return(self, GPT2_GROUP_ROOT, GPT2_FORWARD);
 }
 
 /*
@@ -199,13 +233,16 @@ static void head_member(void *argument, int index, int members)
     gpt2_model_t *model = pass->model;
     size_t vocab = (size_t)model->options.shape.vocab;
     size_t wte_index = gpt2_layout_wte(model->layout);
-    const float *wte = gpt2_model_tensor(model, model->weights, wte_index);
+    const float *wte;
     double loss = 0.0;
     size_t v_first;
     size_t v_last;
 
     gpt2_member_init(&self, pass, index, members);
     all = self.all;
+    if (pass->training) gpt2_member_fetch(&self, GPT2_GROUP_WTE, GPT2_BACKWARD);
+    if (gpt2_member_fetched(&self)) return;
+    wte = gpt2_model_weight(model, wte_index);
     gpt2_team_part(vocab, 16, index, members, &v_first, &v_last);
     for (size_t base = 0; base < self.rows; base += all->head_rows) {
         size_t rows = self.rows - base < all->head_rows ? self.rows - base : all->head_rows;
@@ -234,7 +271,7 @@ static void head_member(void *argument, int index, int members)
         }
         gpt2_team_barrier(model->team);
         if (v_last > v_first) {
-            float *d_wte = gpt2_model_tensor(model, model->gradients, wte_index);
+            float *d_wte = gpt2_model_gradient(model, wte_index);
 
             model->gemm(1, 0, v_last - v_first, self.width, rows, 1.0f, all->logits + v_first,
                         vocab, all->lnf + base * self.width, self.width,
@@ -245,6 +282,7 @@ static void head_member(void *argument, int index, int members)
         gpt2_member_span_end(&self);
     }
     all->loss_sums[8 * (size_t)index] = loss;
+    if (!pass->training) return_head(&self);
 }
 
 double gpt2_model_head(gpt2_model_t *model, const gpt2_batch_t *batch, int training, float weight,
@@ -258,8 +296,13 @@ double gpt2_model_head(gpt2_model_t *model, const gpt2_batch_t *batch, int train
                         .weight = weight,
                         .accumulate = accumulate};
 
-    if (batch->count == 0) return 0.0;
+    if (model->is_stopped) return 0.0;
+    if (batch->count == 0) {
+        if (model->supply != NULL) gpt2_walk_head(&pass);
+        return 0.0;
+    }
     gpt2_team_run(model->team, head_member, &pass);
+    if (model->is_stopped) return 0.0;
     for (size_t i = 0; i < (size_t)gpt2_team_members(model->team); i++) {
         loss += model->activations->loss_sums[8 * i];
     }
@@ -274,14 +317,19 @@ static void logits_member(void *argument, int index, int members)
 
     gpt2_member_init(&self, pass, index, members);
     gpt2_member_linear(&self, pass->logits, self.all->lnf,
-                       gpt2_model_tensor(model, model->weights, gpt2_layout_wte(model->layout)),
-                       self.width, (size_t)model->options.shape.vocab);
+                       gpt2_model_weight(model, gpt2_layout_wte(model->layout)), self.width,
+                       (size_t)model->options.shape.vocab);
+    return_head(&self);
 }
 
 void gpt2_model_logits(gpt2_model_t *model, const gpt2_batch_t *batch, float *logits)
 {
     gpt2_pass_t pass = {.model = model, .batch = batch, .logits = logits};
 
-    if (batch->count == 0) return;
-    gpt2_team_run(model->team, logits_member, &pass);
+    if (model->is_stopped) return;
+    if (batch->count > 0) {
+        gpt2_team_run(model->team, logits_member, &pass);
+    } else if (model->supply != NULL) {
+        gpt2_walk_head(&pass);
+    }
 }

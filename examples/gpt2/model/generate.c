@@ -72,7 +72,7 @@ static const float *layer_weight(const gpt2_generator_t *self, int layer, gpt2_b
 {
     size_t index = gpt2_layout_block(self->model->layout, layer) + (size_t)which;
 
-    return gpt2_model_tensor(self->model, self->model->weights, index);
+    return gpt2_model_weight(self->model, index);
 }
 
 /* normed = norm(stream) */
@@ -122,8 +122,8 @@ static void step(gpt2_generator_t *self, int32_t token, int want_logits)
     const gpt2_kernels_t *kernels = model->kernels;
     size_t width = (size_t)layout->shape.width;
     size_t position = self->count++;
-    const float *wte = gpt2_model_tensor(model, model->weights, gpt2_layout_wte(layout));
-    const float *wpe = gpt2_model_tensor(model, model->weights, gpt2_layout_wpe(layout));
+    const float *wte = gpt2_model_weight(model, gpt2_layout_wte(layout));
+    const float *wpe = gpt2_model_weight(model, gpt2_layout_wpe(layout));
 
     self->tokens[position] = token;
     kernels->add(self->stream, wte + (size_t)token * width, wpe + position * width, width);
@@ -146,8 +146,7 @@ static void step(gpt2_generator_t *self, int32_t token, int want_logits)
         kernels->add(self->stream, self->stream, self->normed, width);
     }
     if (!want_logits) return;
-    norm_token(self, gpt2_model_tensor(model, model->weights, 0),
-               gpt2_model_tensor(model, model->weights, 1));
+    norm_token(self, gpt2_model_weight(model, 0), gpt2_model_weight(model, 1));
     kernels->matvec(self->logits, wte, self->normed, NULL, (size_t)layout->shape.vocab, width);
 }
 

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "examples/gpt2/base/random.h"
+#include "examples/gpt2/model/groups.h"
 
 static void *plain_alloc(void *user, size_t bytes)
 {
@@ -33,7 +34,7 @@ size_t gpt2_model_bytes(const gpt2_model_options_t *options)
 
     if (gpt2_layout_create(&options->shape, &layout, NULL) != 0) return 0;
     (void)gpt2_activations_create(options, NULL, &bytes, NULL);
-    bytes += layout->arena_count * sizeof(float);
+    if (!options->is_supplied) bytes += layout->arena_count * sizeof(float);
     gpt2_layout_destroy(layout);
     return bytes;
 }
@@ -47,6 +48,37 @@ static int name_blocks(gpt2_model_t *model, gpt2_error_t *error)
     for (int layer = 0; layer < layers; layer++) {
         (void)snprintf(model->block_names[layer], sizeof(*model->block_names), "backward h.%d",
                        layer);
+    }
+    return 0;
+}
+
+/* Arenas, unless weights and gradients are supplied, and the tables of where groups lie. */
+static int create_arenas(gpt2_model_t *model, gpt2_error_t *error)
+{
+    const gpt2_layout_t *layout = model->layout;
+    const gpt2_allocator_t *gradients = &model->options.gradients;
+    const size_t bytes = layout->arena_count * sizeof(float);
+
+    model->weights_at = calloc(layout->group_count, sizeof(*model->weights_at));
+    model->gradients_at = calloc(layout->group_count, sizeof(*model->gradients_at));
+    if (model->weights_at == NULL || model->gradients_at == NULL) {
+        return gpt2_fail(error, "out of memory for %zu groups", layout->group_count);
+    }
+    if (model->options.is_supplied) return 0;
+    model->weights = plain_alloc(NULL, bytes);
+    if (model->weights == NULL) {
+        return gpt2_fail(error, "out of memory: %zu MiB of weights", bytes >> 20);
+    }
+    if (model->options.training) {
+        model->gradients = gradients->alloc(gradients->user, bytes);
+        if (model->gradients == NULL) {
+            return gpt2_fail(error, "out of memory: %zu MiB of gradients", bytes >> 20);
+        }
+    }
+    for (size_t i = 0; i < layout->group_count; i++) {
+        model->weights_at[i] = model->weights + layout->groups[i].offset;
+        if (model->gradients == NULL) continue;
+        model->gradients_at[i] = model->gradients + layout->groups[i].offset;
     }
     return 0;
 }
@@ -73,19 +105,7 @@ int gpt2_model_create(const gpt2_model_options_t *options, gpt2_model_t **out, g
     if (gpt2_layout_create(&options->shape, &model->layout, error) != 0) goto fail;
     if (name_blocks(model, error) != 0) goto fail;
     if (gpt2_team_create(options->threads, &model->team, error) != 0) goto fail;
-    bytes = model->layout->arena_count * sizeof(float);
-    model->weights = plain_alloc(NULL, bytes);
-    if (model->weights == NULL) {
-        gpt2_fail(error, "out of memory: %zu MiB of weights", bytes >> 20);
-        goto fail;
-    }
-    if (options->training) {
-        model->gradients = model->options.gradients.alloc(model->options.gradients.user, bytes);
-        if (model->gradients == NULL) {
-            gpt2_fail(error, "out of memory: %zu MiB of gradients", bytes >> 20);
-            goto fail;
-        }
-    }
+    if (create_arenas(model, error) != 0) goto fail;
     if (!options->weights_only &&
         gpt2_activations_create(options, &model->activations, &bytes, error) != 0) {
         goto fail;
@@ -105,28 +125,49 @@ void gpt2_model_destroy(gpt2_model_t *model)
         model->options.gradients.free(model->options.gradients.user, model->gradients);
     }
     free(model->weights);
+    free(model->weights_at);
+    free(model->gradients_at);
     gpt2_team_destroy(model->team);
     free(model->block_names);
     gpt2_layout_destroy(model->layout);
     free(model);
 }
 
-float *gpt2_model_tensor(const gpt2_model_t *model, float *arena, size_t index)
+float *gpt2_model_weight(const gpt2_model_t *model, size_t index)
 {
-    return arena + model->layout->tensors[index].offset;
+    const gpt2_tensor_t *tensor = &model->layout->tensors[index];
+
+    return model->weights_at[tensor->group] + tensor->place;
 }
 
+float *gpt2_model_gradient(const gpt2_model_t *model, size_t index)
+{
+    const gpt2_tensor_t *tensor = &model->layout->tensors[index];
+
+    return model->gradients_at[tensor->group] + tensor->place;
+}
+
+void gpt2_model_supply(gpt2_model_t *model, const gpt2_supply_t *supply)
+{
+    model->supply = supply;
+}
+
+/* Initial numbers for part of a group; shared by the members of the team. */
 typedef struct drawing {
-    gpt2_model_t *model;
+    const gpt2_layout_t *layout;
     uint64_t seed;
+    size_t group;
+    size_t first;   /* element of the group */
+    size_t count;   /* from there */
+    float *weights; /* [count] */
 } drawing_t;
 
-/* Part [first, last) of a tensor: every number is a function of its place. */
-static void draw_part(const drawing_t *drawing, size_t index, size_t first, size_t last)
+/* Elements [first, last) of a tensor: every number is a function of its place. */
+static void draw_elements(const drawing_t *drawing, size_t index, size_t first, size_t last,
+                          float *weights)
 {
-    const gpt2_layout_t *layout = drawing->model->layout;
+    const gpt2_layout_t *layout = drawing->layout;
     const gpt2_tensor_t *tensor = &layout->tensors[index];
-    float *weights = drawing->model->weights + tensor->offset;
     const char *kind = strchr(tensor->name, '.');
     const int is_norm = strstr(tensor->name, "ln_") != NULL;
     double deviation = 0.02;
@@ -138,35 +179,52 @@ static void draw_part(const drawing_t *drawing, size_t index, size_t first, size
         const float value = is_norm && strstr(tensor->name, "weight") != NULL ? 1.0f : 0.0f;
 
         for (size_t i = first; i < last; i++)
-            weights[i] = value;
+            weights[i - first] = value;
         return;
     }
     for (size_t i = first; i < last; i++)
-        weights[i] = (float)(deviation * gpt2_random_normal(drawing->seed, index, i));
+        weights[i - first] = (float)(deviation * gpt2_random_normal(drawing->seed, index, i));
 }
 
 /* Runs on every thread of the team. */
 static void draw_share(void *argument, int member, int members)
 {
     const drawing_t *drawing = argument;
-    const gpt2_layout_t *layout = drawing->model->layout;
+    const gpt2_layout_t *layout = drawing->layout;
+    gpt2_piece_t pieces[GPT2_PIECES_MAX];
+    const size_t found =
+        gpt2_group_pieces(layout, drawing->group, drawing->first, drawing->count, pieces);
 
-    for (size_t i = 0; i < layout->count; i++) {
-        size_t count = layout->tensors[i].count;
+    for (size_t i = 0; i < found; i++) {
+        const gpt2_piece_t *piece = &pieces[i];
+        size_t count = piece->count;
         size_t first;
         size_t last;
 
-        if (i == gpt2_layout_wte(layout)) { /* its padding stays zero */
-            count = (size_t)layout->shape.vocab * (size_t)layout->shape.width;
+        if (piece->tensor == gpt2_layout_wte(layout)) { /* its padding stays zero */
+            const size_t drawn = (size_t)layout->shape.vocab * (size_t)layout->shape.width;
+            const size_t left = drawn > piece->first ? drawn - piece->first : 0;
+
+            if (count > left) count = left;
         }
-        gpt2_team_part(count, GPT2_TENSOR_ALIGN, member, members, &first, &last);
-        draw_part(drawing, i, first, last);
+        gpt2_team_part(count, GPT2_VECTOR_ALIGN, member, members, &first, &last);
+        draw_elements(drawing, piece->tensor, piece->first + first, piece->first + last,
+                      drawing->weights + piece->at + first);
     }
+}
+
+void gpt2_model_init_part(gpt2_model_t *model, uint64_t seed, size_t group, size_t first,
+                          size_t count, float *weights)
+{
+    drawing_t drawing = {model->layout, seed, group, first, count, weights};
+
+    gpt2_team_run(model->team, draw_share, &drawing);
 }
 
 void gpt2_model_init_weights(gpt2_model_t *model, uint64_t seed)
 {
-    drawing_t drawing = {model, seed};
-
-    gpt2_team_run(model->team, draw_share, &drawing);
+    for (size_t i = 0; i < model->layout->group_count; i++) {
+        gpt2_model_init_part(model, seed, i, 0, model->layout->groups[i].count,
+                             model->weights_at[i]);
+    }
 }

@@ -28,6 +28,7 @@ typedef struct gpt2_model_options {
     int threads;      /* >= 1 */
     int training;     /* 0: no gradients, no stored activations of other layers; loss only */
     int weights_only; /* 1: to hold weights; no pass can be made */
+    int is_supplied;  /* 1: weights and gradients come from gpt2_model_supply(), not from arenas */
     const gpt2_kernels_t *kernels; /* NULL: the best this processor runs */
     gpt2_gemm_fn gemm;             /* NULL: gpt2_gemm_choose("auto") */
     gpt2_allocator_t gradients;    /* all NULL: plain memory */
@@ -50,6 +51,26 @@ typedef struct gpt2_hooks {
     void (*span_end)(void *user);
 } gpt2_hooks_t;
 
+typedef enum gpt2_phase { GPT2_FORWARD, GPT2_BACKWARD } gpt2_phase_t;
+
+/* Where passes get weights and gradients from if the model has no arenas. Every pass makes the same
+ * calls in the same order, also with no sequences. Called on the caller's thread. */
+typedef struct gpt2_supply {
+    void *user;
+    /* Before a pass uses a group: *weights, and for backward *gradients too, lie [group's count]
+     * there until after_use(). Not 0: the pass stops. For the tokens' group backward begins with
+     * the head. */
+    int (*before_use)(void *user, size_t group, gpt2_phase_t phase, float **weights,
+                      float **gradients);
+    /* The pass, or this half of it, needs the group no more. */
+    int (*after_use)(void *user, size_t group, gpt2_phase_t phase);
+    /* The optimizer has updated this rank's part of the group. */
+    int (*after_update)(void *user, size_t group);
+    /* values [count] = their sums over the ranks that divide the groups among them. */
+    int (*sum)(void *user, double *values, size_t count);
+    const gpt2_error_t *error; /* why an entry stopped a pass */
+} gpt2_supply_t;
+
 typedef struct gpt2_activations gpt2_activations_t; /* activations.h */
 
 typedef struct gpt2_model {
@@ -58,8 +79,12 @@ typedef struct gpt2_model {
     gpt2_team_t *team;
     const gpt2_kernels_t *kernels;
     gpt2_gemm_fn gemm;
-    float *weights;   /* arena */
-    float *gradients; /* arena; NULL without training */
+    float *weights;              /* arena; NULL where they are supplied */
+    float *gradients;            /* arena; NULL without training, and where they are supplied */
+    float **weights_at;          /* [groups] where a group's weights lie; NULL: not at hand */
+    float **gradients_at;        /* [groups] likewise */
+    const gpt2_supply_t *supply; /* NULL: arenas */
+    int is_stopped; /* 1: the supply stopped a pass; passes compute nothing from then on */
     gpt2_activations_t *activations;
     char (*block_names)[24]; /* [layers]: "backward h.3" */
 } gpt2_model_t;
@@ -71,9 +96,16 @@ void gpt2_model_destroy(gpt2_model_t *model);
 /* Bytes that gpt2_model_create() takes for these options, without the gradients. */
 size_t gpt2_model_bytes(const gpt2_model_options_t *options);
 
+/* From here on passes ask there. The object is borrowed until the model is destroyed. */
+void gpt2_model_supply(gpt2_model_t *model, const gpt2_supply_t *supply);
+
 /* Draws the weights: normal(0, 0.02), residual projections divided by sqrt(2 layers), norms 1 and
  * 0. Depends on the seed alone, not on how many threads of the model draw them. */
 void gpt2_model_init_weights(gpt2_model_t *model, uint64_t seed);
+
+/* The same numbers for a part of a group: weights [count] = its elements from `first` on. */
+void gpt2_model_init_part(gpt2_model_t *model, uint64_t seed, size_t group, size_t first,
+                          size_t count, float *weights);
 
 /* Runs the blocks up to the final norm. */
 void gpt2_model_forward(gpt2_model_t *model, const gpt2_batch_t *batch, const gpt2_hooks_t *hooks);
@@ -85,14 +117,16 @@ void gpt2_model_forward(gpt2_model_t *model, const gpt2_batch_t *batch, const gp
 double gpt2_model_head(gpt2_model_t *model, const gpt2_batch_t *batch, int training, float weight,
                        int accumulate, const gpt2_hooks_t *hooks);
 
-/* After gpt2_model_head() with training: everything else. -1 where ready() stopped it. */
+/* After gpt2_model_head() with training: everything else. -1 where ready() or the supply stopped
+ * it. */
 int gpt2_model_backward(gpt2_model_t *model, const gpt2_batch_t *batch, int accumulate,
                         const gpt2_hooks_t *hooks);
 
 /* After forward: logits [count * length][vocab]. */
 void gpt2_model_logits(gpt2_model_t *model, const gpt2_batch_t *batch, float *logits);
 
-/* A tensor's place in an arena. */
-float *gpt2_model_tensor(const gpt2_model_t *model, float *arena, size_t index);
+/* A tensor's weights and gradients, where they are at hand. */
+float *gpt2_model_weight(const gpt2_model_t *model, size_t index);
+float *gpt2_model_gradient(const gpt2_model_t *model, size_t index);
 
 #endif

@@ -15,7 +15,7 @@ typedef struct gpt2_pass {
     int accumulate; /* gradients are added to */
     float weight;   /* of each token's loss */
     float *logits;  /* where gpt2_model_logits() wants them */
-    int failed;     /* a hook stopped the pass; written by member 0 before a barrier */
+    int failed; /* a hook or the supply stopped the pass; written by member 0 before a barrier */
 } gpt2_pass_t;
 
 /* One member's view: the rows that are its own wherever rows are independent. */
@@ -44,6 +44,21 @@ float *gpt2_member_gradient(const gpt2_member_t *self, int layer, gpt2_block_ten
 /* out = in W^T on own rows; in [rows][inputs], weight [outputs][inputs]. */
 void gpt2_member_linear(const gpt2_member_t *self, float *out, const float *in, const float *weight,
                         size_t inputs, size_t outputs);
+
+/* Asks the supply for groups, and gives them back; only member 0 speaks, and where it fails sets
+ * failed. Without a supply nothing. Members meet at a barrier behind a fetch, before they use what
+ * it brought, and before a return. */
+void gpt2_member_fetch(const gpt2_member_t *self, size_t group, gpt2_phase_t phase);
+void gpt2_member_return(const gpt2_member_t *self, size_t group, gpt2_phase_t phase);
+/* The barrier behind fetches, where there is a supply. Not 0: they failed; leave the pass. */
+int gpt2_member_fetched(const gpt2_member_t *self);
+/* The barrier before a return, where there is a supply. */
+void gpt2_member_meet(const gpt2_member_t *self);
+
+/* A pass without sequences, with a supply: its calls and nothing else. */
+void gpt2_walk_forward(gpt2_pass_t *pass);
+void gpt2_walk_head(gpt2_pass_t *pass);
+void gpt2_walk_backward(gpt2_pass_t *pass);
 
 /* Marks for the timeline; only member 0 speaks. */
 void gpt2_member_span_begin(const gpt2_member_t *self, const char *name);

@@ -13,6 +13,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "examples/gpt2/base/extra.h"
 #include "examples/gpt2/model/optimizer.h"
 
 typedef struct gpt2_replica gpt2_replica_t;
@@ -20,7 +21,9 @@ typedef struct gpt2_replica gpt2_replica_t;
 typedef struct gpt2_replica_options {
     gpt2_model_options_t model;
     gpt2_optimizer_settings_t optimizer;
-    const char *precision; /* "bf16" or "fp32"; the CPU computes in fp32 */
+    const char *precision; /* "fp32", "bf16" or "fp16"; on the CPU, whose products model.gemm
+                            * brings, the type of weights and gradients at level 2 */
+    int level;             /* of mixed precision, see precision.h; 2: on the CPU alone */
     const char *recompute; /* "none", "gelu" or "gelu+norm"; the CPU keeps all */
     const char *cache;     /* a folder for timings of products, on a GPU; NULL: none */
     size_t logits_bytes;   /* at most, on a GPU, of logits that exist together; 0: 2 GiB */
@@ -31,9 +34,10 @@ typedef struct gpt2_replica_options {
 /* What became of the gradients; equal on all ranks. */
 typedef struct gpt2_sync {
     double norm; /* of all averaged gradients */
-    double clip; /* the optimizer multiplies gradients by this */
+    double clip; /* the optimizer multiplies gradients by this, and by *device_clip */
     int skip;    /* 1: an overflow; leave the weights alone */
-    /* Not NULL: the three are these words of the device instead, behind the replica's stream. */
+    /* Not NULL: words of the device, behind the replica's stream, take the place of norm and skip,
+     * and a clip of theirs comes on top. */
     const float *device_norm;
     const float *device_clip;
     const uint32_t *device_skip;
@@ -65,6 +69,18 @@ typedef struct gpt2_replica_ops {
     void (*describe)(const gpt2_replica_t *self, char *text, size_t room);
     void (*print_plan)(const gpt2_replica_t *self, FILE *out);
 
+    /* For a replica that was created with model.is_supplied, before its first pass: where passes
+     * get weights and gradients (borrowed until destroy), and what of each group is updated here
+     * [groups]. borrow(), refresh(), checksum() and norm() are not for such a replica. NULL: no
+     * replica of this kind can be supplied. */
+    int (*supply)(gpt2_replica_t *self, const gpt2_supply_t *supply, const gpt2_part_t *parts,
+                  gpt2_error_t *error);
+
+    /* Draws the initial weights of its parts; as gpt2_model_init_weights(). NULL: it cannot. */
+    int (*draw)(gpt2_replica_t *self, uint64_t seed, gpt2_error_t *error);
+    /* As gpt2_strategy_ops_t.extra; NULL: nothing. */
+    size_t (*extra)(gpt2_replica_t *self, gpt2_extra_t *list, size_t room);
+
     /* Weights (and moments) in host memory, until give_back(), which with changed != 0 makes them
      * the replica's. On the CPU they are the replica's own. */
     int (*borrow)(gpt2_replica_t *self, int moments, gpt2_state_t *state, gpt2_error_t *error);
@@ -86,8 +102,10 @@ typedef struct gpt2_replica_ops {
                   gpt2_error_t *error);
 
     /* What a sync finds where nobody averages: the norm, and what follows from it. clip: largest
-     * norm; 0: no clipping. */
-    int (*norm)(gpt2_replica_t *self, double clip, gpt2_sync_t *sync, gpt2_error_t *error);
+     * norm; 0: no clipping. by: 1 / loss scale; the gradients stay as they are, and sync->clip
+     * includes it. */
+    int (*norm)(gpt2_replica_t *self, double clip, double by, gpt2_sync_t *sync,
+                gpt2_error_t *error);
     /* Where rows lie apart. announce(), before the first pass of a step: the tokens [count] that
      * occur in it on any rank, each once, in an order that all ranks share. join(), behind a sync
      * that left device_skip: adds the rows to wte's gradient, and works norm, clip and skip out
@@ -106,8 +124,9 @@ typedef struct gpt2_replica_ops {
 struct gpt2_replica {
     const gpt2_replica_ops_t *ops;
     const gpt2_layout_t *layout;
-    float *weights;   /* arena, fp32, device memory */
-    float *gradients; /* arena, fp32, device memory */
+    float *weights;           /* arena, fp32, device memory; NULL where they are supplied */
+    float *gradients;         /* arena, fp32, device memory; likewise */
+    const gpt2_part_t *parts; /* [groups] what update() updates here, on the CPU */
     /* NULL, or [row_count][width], device memory: what lookups add to wte's gradient, a row for
      * each token announced. wte's gradient is then the head's alone and handed over before all
      * others; the rows are handed over behind them, as number layout->count. */

@@ -2,20 +2,105 @@
  * replica_cpu.c - the replica on this processor: model.h and optimizer.h behind the table.
  *
  * Everything has happened when a call returns, and what is borrowed is the replica itself.
+ *
+ * At level 2 of mixed precision passes read weights that are the model's rounded to 16 bits, and
+ * gradients are rounded before they are handed over. The optimizer, checkpoints and the other ranks
+ * see the model's arena, the masters. Numbers are emulated, memory is not saved: all of it is fp32.
  */
 #include "examples/gpt2/model/replica.h"
 
 #include <math.h>
 #include <stdlib.h>
-
-#include "examples/gpt2/base/hash.h"
+#include <string.h>
 
 typedef struct cpu {
     gpt2_replica_t base;
     gpt2_model_t *model;
     gpt2_optimizer_t *optimizer;
     gpt2_outcome_t outcome; /* of the step so far */
+    /* Level 2, else NULL: what rounds, and the arena of rounded weights. */
+    void (*round)(float *out, const float *in, size_t count);
+    float *rounded;
 } cpu_t;
+
+/* ---- Level 2 of mixed precision ------------------------------------------------------------- */
+
+/* Where passes find the weights. */
+static void show_weights(const cpu_t *self, float *arena)
+{
+    for (size_t i = 0; i < self->model->layout->group_count; i++)
+        self->model->weights_at[i] = arena + self->model->layout->groups[i].offset;
+}
+
+static void round_member(void *argument, int index, int members)
+{
+    const cpu_t *self = argument;
+    size_t first;
+    size_t last;
+
+    gpt2_team_part(self->model->layout->arena_count, GPT2_VECTOR_ALIGN, index, members, &first,
+                   &last);
+    self->round(self->rounded + first, self->model->weights + first, last - first);
+}
+
+/* The masters were written. */
+static void round_weights(cpu_t *self)
+{
+    if (self->rounded != NULL) gpt2_team_run(self->model->team, round_member, self);
+}
+
+/* The trainer's hooks, with gradients rounded before they are handed over. */
+typedef struct rounding_hooks {
+    const cpu_t *self;
+    const gpt2_hooks_t *to; /* NULL: there are none */
+} rounding_hooks_t;
+
+static int round_ready(void *user, size_t first, size_t count)
+{
+    const rounding_hooks_t *hooks = user;
+    const gpt2_model_t *model = hooks->self->model;
+
+    for (size_t i = first; i < first + count; i++) {
+        float *gradient = gpt2_model_gradient(model, i);
+
+        hooks->self->round(gradient, gradient, model->layout->tensors[i].count);
+    }
+    if (hooks->to == NULL || hooks->to->ready == NULL) return 0;
+    return hooks->to->ready(hooks->to->user, first, count);
+}
+
+static void pass_span_begin(void *user, const char *name)
+{
+    const rounding_hooks_t *hooks = user;
+
+    if (hooks->to != NULL && hooks->to->span_begin != NULL) {
+        hooks->to->span_begin(hooks->to->user, name);
+    }
+}
+
+static void pass_span_end(void *user)
+{
+    const rounding_hooks_t *hooks = user;
+
+    if (hooks->to != NULL && hooks->to->span_end != NULL) hooks->to->span_end(hooks->to->user);
+}
+
+static int make_rounded(cpu_t *self, const char *precision, gpt2_error_t *error)
+{
+    const size_t bytes = self->model->layout->arena_count * sizeof(float);
+    const gpt2_kernels_t *kernels = self->model->kernels;
+
+    self->round = strcmp(precision, "fp16") == 0 ? kernels->round_fp16 : kernels->round_bf16;
+    self->rounded = aligned_alloc(256, bytes);
+    if (self->rounded == NULL) {
+        return gpt2_fail(error, "out of memory: %zu MiB of rounded weights", bytes >> 20);
+    }
+    round_weights(self);
+    show_weights(self, self->rounded);
+    return 0;
+}
+
+/* ---- The table ------------------------------------------------------------------------------ */
 
 static void cpu_destroy(gpt2_replica_t *base)
 {
@@ -23,17 +108,49 @@ static void cpu_destroy(gpt2_replica_t *base)
 
     gpt2_optimizer_destroy(self->optimizer);
     gpt2_model_destroy(self->model);
+    free(self->rounded);
     free(self);
 }
 
 static void cpu_describe(const gpt2_replica_t *base, char *text, size_t room)
 {
-    const gpt2_model_t *model = ((const cpu_t *)base)->model;
+    const cpu_t *self = (const cpu_t *)base;
+    const gpt2_model_t *model = self->model;
     const int threads = model->options.threads;
 
-    (void)snprintf(text, room, "%d thread%s each, %s, products by %s", threads,
+    (void)snprintf(text, room, "%d thread%s each, %s, products by %s%s", threads,
                    threads == 1 ? "" : "s", model->kernels->isa,
-                   gpt2_gemm_name(model->gemm, model->kernels));
+                   gpt2_gemm_name(model->gemm, model->kernels),
+                   self->rounded == NULL ? "" : ", weights and gradients too");
+}
+
+static int cpu_supply(gpt2_replica_t *base, const gpt2_supply_t *supply, const gpt2_part_t *parts,
+                      gpt2_error_t *error)
+{
+    cpu_t *self = (cpu_t *)base;
+
+    gpt2_model_supply(self->model, supply);
+    return gpt2_optimizer_divide(self->optimizer, self->model, parts, error);
+}
+
+static int cpu_draw(gpt2_replica_t *base, uint64_t seed, gpt2_error_t *error)
+{
+    cpu_t *self = (cpu_t *)base;
+
+    (void)error;
+    for (size_t i = 0; i < base->layout->group_count; i++) {
+        const gpt2_part_t *part = &self->optimizer->parts[i];
+
+        gpt2_model_init_part(self->model, seed, i, part->first, part->count, part->weights);
+    }
+    return 0;
+}
+
+/* -1 with the supply's reason where it stopped a pass. */
+static int check_supply(const cpu_t *self, gpt2_error_t *error)
+{
+    if (!self->model->is_stopped) return 0;
+    return gpt2_fail(error, "%s", self->model->supply->error->text);
 }
 
 static int borrow(gpt2_replica_t *base, int moments, gpt2_state_t *state, gpt2_error_t *error)
@@ -41,6 +158,7 @@ static int borrow(gpt2_replica_t *base, int moments, gpt2_state_t *state, gpt2_e
     cpu_t *self = (cpu_t *)base;
 
     (void)error;
+    if (self->rounded != NULL) show_weights(self, self->model->weights);
     self->optimizer->updates = base->updates;
     *state = (gpt2_state_t){self->model, moments ? self->optimizer : NULL};
     return 0;
@@ -48,22 +166,28 @@ static int borrow(gpt2_replica_t *base, int moments, gpt2_state_t *state, gpt2_e
 
 static int cpu_give_back(gpt2_replica_t *base, int changed, gpt2_error_t *error)
 {
+    cpu_t *self = (cpu_t *)base;
+
     (void)error;
-    if (changed) base->updates = ((cpu_t *)base)->optimizer->updates;
+    if (changed) base->updates = self->optimizer->updates;
+    if (changed) round_weights(self);
+    if (self->rounded != NULL) show_weights(self, self->rounded);
     return 0;
 }
 
 static int refresh(gpt2_replica_t *self, gpt2_error_t *error)
 {
-    (void)self;
     (void)error;
+    round_weights((cpu_t *)self);
     return 0;
 }
 
 static int cpu_checksum(gpt2_replica_t *self, uint64_t *value, gpt2_error_t *error)
 {
     (void)error;
-    *value = gpt2_hash(self->weights, self->layout->arena_count * sizeof(float));
+    *value = 0;
+    for (size_t i = 0; i < self->layout->group_count; i++)
+        *value += gpt2_part_hash(self->layout, i, &self->parts[i]);
     return 0;
 }
 
@@ -71,42 +195,45 @@ static int train(gpt2_replica_t *base, const gpt2_batch_t *batch, float weight, 
                  const gpt2_hooks_t *hooks, gpt2_error_t *error)
 {
     cpu_t *self = (cpu_t *)base;
+    rounding_hooks_t rounding = {self, hooks};
+    const gpt2_hooks_t rounding_hooks = {&rounding, round_ready, pass_span_begin, pass_span_end};
+    int code;
 
-    (void)error; /* a hook has said why */
+    if (self->rounded != NULL) hooks = &rounding_hooks;
     if (!accumulate) self->outcome = (gpt2_outcome_t){0};
     gpt2_model_forward(self->model, batch, hooks);
     self->outcome.loss_sum += gpt2_model_head(self->model, batch, 1, weight, accumulate, hooks);
-    return gpt2_model_backward(self->model, batch, accumulate, hooks);
+    code = gpt2_model_backward(self->model, batch, accumulate, hooks); /* a hook has said why */
+    return check_supply(self, error) != 0 ? -1 : code;
 }
 
 static int evaluate(gpt2_replica_t *base, const gpt2_batch_t *batch, double *loss_sum,
                     gpt2_error_t *error)
 {
-    gpt2_model_t *model = ((cpu_t *)base)->model;
+    const cpu_t *self = (const cpu_t *)base;
 
-    (void)error;
-    gpt2_model_forward(model, batch, NULL);
-    *loss_sum = gpt2_model_head(model, batch, 0, 0.0f, 0, NULL);
-    return 0;
+    gpt2_model_forward(self->model, batch, NULL);
+    *loss_sum = gpt2_model_head(self->model, batch, 0, 0.0f, 0, NULL);
+    return check_supply(self, error);
 }
 
 static int logits(gpt2_replica_t *base, const gpt2_batch_t *batch, float *out, gpt2_error_t *error)
 {
-    gpt2_model_t *model = ((cpu_t *)base)->model;
+    const cpu_t *self = (const cpu_t *)base;
 
-    (void)error;
-    gpt2_model_forward(model, batch, NULL);
-    gpt2_model_logits(model, batch, out);
-    return 0;
+    gpt2_model_forward(self->model, batch, NULL);
+    gpt2_model_logits(self->model, batch, out);
+    return check_supply(self, error);
 }
 
-static int cpu_norm(gpt2_replica_t *base, double clip, gpt2_sync_t *sync, gpt2_error_t *error)
+static int cpu_norm(gpt2_replica_t *base, double clip, double by, gpt2_sync_t *sync,
+                    gpt2_error_t *error)
 {
     double squares = gpt2_arena_sum_squares(((cpu_t *)base)->model, base->gradients);
 
     (void)error;
-    *sync = (gpt2_sync_t){.norm = sqrt(squares), .clip = 1.0, .skip = !isfinite(squares)};
-    if (clip > 0.0 && sync->norm > clip) sync->clip = clip / sync->norm;
+    *sync = (gpt2_sync_t){.norm = sqrt(squares) * by, .clip = by, .skip = !isfinite(squares)};
+    if (clip > 0.0 && sync->norm > clip) sync->clip = by * (clip / sync->norm);
     return 0;
 }
 
@@ -114,13 +241,22 @@ static int cpu_update(gpt2_replica_t *base, double learning_rate, const gpt2_syn
                       gpt2_error_t *error)
 {
     cpu_t *self = (cpu_t *)base;
+    const gpt2_supply_t *supply = self->model->supply;
 
-    (void)error;
     self->outcome.norm = sync->norm;
     self->outcome.skipped = sync->skip;
     if (sync->skip || base->is_follower) return 0;
     self->optimizer->updates = base->updates;
-    gpt2_optimizer_update(self->optimizer, self->model, learning_rate, sync->clip);
+    if (gpt2_optimizer_begin(self->optimizer, self->model, learning_rate, sync->clip) != 0) {
+        return gpt2_fail(error, "%s", supply->error->text);
+    }
+    for (size_t i = 0; i < base->layout->group_count; i++) {
+        gpt2_optimizer_update_group(self->optimizer, self->model, i);
+        if (supply != NULL && supply->after_update(supply->user, i) != 0) {
+            return gpt2_fail(error, "%s", supply->error->text);
+        }
+    }
+    round_weights(self);
     return 0;
 }
 
@@ -138,6 +274,8 @@ static const gpt2_replica_ops_t OPS = {
     .name = "cpu",
     .destroy = cpu_destroy,
     .describe = cpu_describe,
+    .supply = cpu_supply,
+    .draw = cpu_draw,
     .borrow = borrow,
     .give_back = cpu_give_back,
     .refresh = refresh,
@@ -159,7 +297,8 @@ int gpt2_replica_cpu_create(const gpt2_replica_options_t *options, gpt2_replica_
     self->base.ops = &OPS;
     self->base.settings = options->optimizer;
     if (gpt2_model_create(&options->model, &self->model, error) != 0 ||
-        gpt2_optimizer_create(self->model, &options->optimizer, &self->optimizer, error) != 0) {
+        gpt2_optimizer_create(self->model, &options->optimizer, &self->optimizer, error) != 0 ||
+        (options->level == 2 && make_rounded(self, options->precision, error) != 0)) {
         cpu_destroy(&self->base);
         return -1;
     }
@@ -168,6 +307,7 @@ int gpt2_replica_cpu_create(const gpt2_replica_options_t *options, gpt2_replica_
     self->base.gradients = self->model->gradients;
     self->base.m = self->optimizer->m;
     self->base.v = self->optimizer->v;
+    self->base.parts = self->optimizer->parts;
     self->base.room = options->model.batch;
     *out = &self->base;
     return 0;

@@ -69,26 +69,58 @@ int gpt2_shape_check(const gpt2_shape_t *shape, gpt2_error_t *error)
     return 0;
 }
 
-/* Appends one tensor behind the others. */
+/* Appends one tensor to the list, behind those of its group. */
 static void append_tensor(gpt2_layout_t *layout, int layer, const char *name, int rows, int columns,
                           int decay)
 {
     gpt2_tensor_t *tensor = &layout->tensors[layout->count++];
+    gpt2_group_t *group;
 
     if (layer >= 0) {
         (void)snprintf(tensor->name, sizeof(tensor->name), "h.%d.%s", layer, name);
+        tensor->group = gpt2_layout_group(layer);
     } else {
         (void)snprintf(tensor->name, sizeof(tensor->name), "%s", name);
+        tensor->group = strcmp(name, "wte.weight") == 0 ? GPT2_GROUP_WTE : GPT2_GROUP_ROOT;
     }
     tensor->layer = layer;
     tensor->rows = rows;
     tensor->columns = columns;
     tensor->decay = decay;
     tensor->count = (size_t)rows * (size_t)columns;
-    tensor->offset = layout->arena_count;
+    group = &layout->groups[tensor->group];
+    tensor->place = group->count;
     layout->parameter_count += tensor->count;
-    layout->arena_count +=
-        (tensor->count + GPT2_TENSOR_ALIGN - 1) & ~(size_t)(GPT2_TENSOR_ALIGN - 1);
+    group->count += (tensor->count + GPT2_TENSOR_ALIGN - 1) & ~(size_t)(GPT2_TENSOR_ALIGN - 1);
+}
+
+/* The arena has the root first, then the blocks from the last to the first, then the tokens. */
+static void place_groups(gpt2_layout_t *layout)
+{
+    const int layers = layout->shape.layers;
+
+    for (int i = -1; i <= layers; i++) {
+        gpt2_group_t *group = &layout->groups[i < 0         ? GPT2_GROUP_ROOT
+                                              : i == layers ? GPT2_GROUP_WTE
+                                                            : gpt2_layout_group(layers - 1 - i)];
+
+        group->offset = layout->arena_count;
+        layout->arena_count += group->count;
+    }
+    for (size_t i = 0; i < layout->count; i++) {
+        gpt2_tensor_t *tensor = &layout->tensors[i];
+
+        tensor->offset = layout->groups[tensor->group].offset + tensor->place;
+    }
+}
+
+static void name_groups(gpt2_layout_t *layout)
+{
+    (void)snprintf(layout->groups[GPT2_GROUP_WTE].name, GPT2_NAME_MAX, "wte");
+    (void)snprintf(layout->groups[GPT2_GROUP_ROOT].name, GPT2_NAME_MAX, "root");
+    for (int layer = 0; layer < layout->shape.layers; layer++) {
+        (void)snprintf(layout->groups[gpt2_layout_group(layer)].name, GPT2_NAME_MAX, "h.%d", layer);
+    }
 }
 
 int gpt2_layout_create(const gpt2_shape_t *shape, gpt2_layout_t **out, gpt2_error_t *error)
@@ -99,11 +131,14 @@ int gpt2_layout_create(const gpt2_shape_t *shape, gpt2_layout_t **out, gpt2_erro
 
     if (layout == NULL) return gpt2_fail(error, "out of memory for the layout");
     layout->shape = *shape;
+    layout->group_count = 2 + (size_t)shape->layers;
     layout->tensors = calloc(count, sizeof(*layout->tensors));
-    if (layout->tensors == NULL) {
-        free(layout);
+    layout->groups = calloc(layout->group_count, sizeof(*layout->groups));
+    if (layout->tensors == NULL || layout->groups == NULL) {
+        gpt2_layout_destroy(layout);
         return gpt2_fail(error, "out of memory for %zu tensor names", count);
     }
+    name_groups(layout);
     append_tensor(layout, -1, "ln_f.weight", 1, width, 0);
     append_tensor(layout, -1, "ln_f.bias", 1, width, 0);
     for (int layer = shape->layers - 1; layer >= 0; layer--) {
@@ -122,6 +157,7 @@ int gpt2_layout_create(const gpt2_shape_t *shape, gpt2_layout_t **out, gpt2_erro
     }
     append_tensor(layout, -1, "wpe.weight", shape->context, width, 1);
     append_tensor(layout, -1, "wte.weight", shape->vocab_padded, width, 1);
+    place_groups(layout);
     *out = layout;
     return 0;
 }
@@ -130,6 +166,7 @@ void gpt2_layout_destroy(gpt2_layout_t *layout)
 {
     if (layout == NULL) return;
     free(layout->tensors);
+    free(layout->groups);
     free(layout);
 }
 
@@ -148,10 +185,25 @@ size_t gpt2_layout_wte(const gpt2_layout_t *layout)
     return layout->count - 1;
 }
 
+size_t gpt2_layout_group(int layer)
+{
+    return 2 + (size_t)layer;
+}
+
 size_t gpt2_layout_find(const gpt2_layout_t *layout, const char *name)
 {
     for (size_t i = 0; i < layout->count; i++) {
         if (strcmp(layout->tensors[i].name, name) == 0) return i;
     }
     return layout->count;
+}
+
+size_t gpt2_layout_largest_group(const gpt2_layout_t *layout)
+{
+    size_t largest = layout->groups[0].count;
+
+    for (size_t i = 1; i < layout->group_count; i++) {
+        if (layout->groups[i].count > largest) largest = layout->groups[i].count;
+    }
+    return largest;
 }

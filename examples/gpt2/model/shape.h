@@ -1,9 +1,10 @@
 /*
  * shape.h - the sizes that make a GPT-2: presets, limits, and where each tensor lies in the arena.
  *
- * Weights, gradients and both AdamW moments share one layout: all tensors behind each other in
- * the order in which backward finishes them (final norm, last block ... first block, positions,
- * tokens). One block is then one contiguous span, ready at one moment.
+ * Weights, gradients and both AdamW moments share one layout. The list of tensors has the order in
+ * which backward finishes them (final norm, last block ... first block, positions, tokens). The
+ * arena has it group by group: what a pass uses together is one contiguous span, ready at one
+ * moment, and the unit in which sharding divides a model among ranks (groups.h).
  */
 #ifndef GPT2_SHAPE_H
 #define GPT2_SHAPE_H
@@ -12,7 +13,10 @@
 
 #include "examples/gpt2/base/error.h"
 
-#define GPT2_TENSOR_ALIGN 64 /* floats: 256 bytes, a whole number of any vector */
+/* Floats. Tensors begin at multiples of it: libdp adds squares up in blocks of this size, so the
+ * norm has the same bits wherever ranks divide a group, as long as no block has two tensors. */
+#define GPT2_TENSOR_ALIGN 4096
+#define GPT2_VECTOR_ALIGN 64 /* floats: 256 bytes, a whole number of any vector */
 #define GPT2_BLOCK_TENSORS 12
 #define GPT2_NAME_MAX 48
 
@@ -44,17 +48,32 @@ typedef enum gpt2_block_tensor {
 typedef struct gpt2_tensor {
     char name[GPT2_NAME_MAX]; /* "h.3.attn.qkv.weight" */
     size_t offset;            /* floats from the start of the arena */
+    size_t place;             /* floats from the start of its group */
     size_t count;             /* rows * columns */
+    size_t group;             /* position in the layout's groups */
     int rows;
     int columns;
     int layer; /* -1: outside the blocks */
     int decay; /* 1: weight decay applies (2-D tensors) */
 } gpt2_tensor_t;
 
+/* Tensors that a pass uses together, in the order in which forward needs them: the token embedding,
+ * the root (positions and final norm), then block by block. */
+#define GPT2_GROUP_WTE ((size_t)0)
+#define GPT2_GROUP_ROOT ((size_t)1)
+
+typedef struct gpt2_group {
+    char name[GPT2_NAME_MAX]; /* "wte", "root", "h.3" */
+    size_t offset;            /* floats from the start of the arena */
+    size_t count;             /* floats, a multiple of GPT2_TENSOR_ALIGN */
+} gpt2_group_t;
+
 typedef struct gpt2_layout {
     gpt2_shape_t shape;
     gpt2_tensor_t *tensors; /* [count] */
     size_t count;           /* 2 + 12 * layers + 2 */
+    gpt2_group_t *groups;   /* [group_count] */
+    size_t group_count;     /* 2 + layers */
     size_t arena_count;     /* floats, with gaps for alignment, which stay zero */
     size_t parameter_count; /* floats of the model itself */
 } gpt2_layout_t;
@@ -76,6 +95,12 @@ void gpt2_layout_destroy(gpt2_layout_t *layout);
 size_t gpt2_layout_block(const gpt2_layout_t *layout, int layer); /* its first tensor */
 size_t gpt2_layout_wpe(const gpt2_layout_t *layout);
 size_t gpt2_layout_wte(const gpt2_layout_t *layout);
+
+/* The position of a block in the list of groups. */
+size_t gpt2_layout_group(int layer);
+
+/* Floats of the largest group. */
+size_t gpt2_layout_largest_group(const gpt2_layout_t *layout);
 
 /* The tensor of that name, or count where there is none. */
 size_t gpt2_layout_find(const gpt2_layout_t *layout, const char *name);

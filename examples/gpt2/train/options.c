@@ -50,15 +50,31 @@ static const row_t ROWS[] = {
     {"--lr", "X", REAL, AT(lr), 0, 10, NULL, "highest learning rate [preset]"},
     {"--final-lr", "X", REAL, AT(final_lr), 0, 1, "0.1", "of it, what is left after the cosine [0.1]"},
     {"--warmup", "N", WHOLE, AT(warmup), 0, BIG, NULL, "steps of linear rise [preset]"},
-    {"--beta1", "X", REAL, AT(beta1), 0, 0.9999999, "0.9", "AdamW [0.9]"},
-    {"--beta2", "X", REAL, AT(beta2), 0, 0.9999999, "0.95", "AdamW [0.95]"},
+    {"--optimizer", "NAME", TEXT, AT(optimizer), 0, 0, "adamw", "adamw; lamb: a rate of its own for each matrix [adamw]"},
+    {"--beta1", "X", REAL, AT(beta1), 0, 0.9999999, "0.9", "of the first moments [0.9]"},
+    {"--beta2", "X", REAL, AT(beta2), 0, 0.9999999, "0.95", "of the second moments [0.95]"},
     {"--decay", "X", REAL, AT(decay), 0, 10, "0.1", "weight decay of matrices [0.1]"},
     {"--clip", "X", REAL, AT(clip), 0, 1e9, "1.0", "largest global gradient norm, 0: none [1.0]"},
+    {"--lamb-phi-max", "X", REAL, AT(lamb_phi_max), 0, 1e9, "0", "lamb: the largest norm of a tensor's weights that counts, 0: any [0]"},
+    {"--lamb-bias-correction", "NAME", TEXT, AT(lamb_bias_correction), 0, 0, "yes", "lamb: of the moments: yes, no [yes]"},
+    {"--lamb-exclude", "NAME", TEXT, AT(lamb_exclude), 0, 0, "1d", "lamb: what has neither decay nor a rate of its own: 1d, none [1d]"},
     {NULL, "Ranks and threads", TEXT, 0, 0, 0, NULL, NULL},
     {"--strategy", "NAME", TEXT, AT(strategy), 0, 0, NULL, "coordinator (libdp); dps: its launches in program order; sps: one parameter server; single: this process alone"},
+    {"--shard", "NAME", TEXT, AT(shard), 0, 0, "none", "what ranks share out: none, optimizer, gradients, weights (each with those before), hybrid: weights within a node [none]"},
+    {"--shard-prefetch", "N", WHOLE, AT(shard_prefetch), 1, 64, "2", "layers whose weights travel ahead of use, at most [2]"},
     {"--wire", "NAME", TEXT, AT(wire), 0, 0, "default", "gradients between machines: none, fp16, bf16 [as DP_WIRE]"},
+    {"--compress", "NAME", TEXT, AT(compress), 0, 0, "none", "gradients: none; topk: the largest elements travel; powersgd: thin factors [none]"},
+    {"--compress-rate", "X", REAL, AT(compress_rate), 0, 0.9999999, "0.99", "topk: the part of a matrix that is not sent [0.99]"},
+    {"--compress-rank", "N", WHOLE, AT(compress_rank), 1, 64, "4", "powersgd: columns of the factors [4]"},
+    {"--compress-start", "N", WHOLE, AT(compress_start), 0, BIG, "0", "steps before it send gradients as they are [0]"},
+    {"--compress-warmup", "N", WHOLE, AT(compress_warmup), 0, BIG, "0", "topk: so many steps send 25, 6.25, 1.6, 0.4 % in turn, if that is more [0]"},
+    {"--compress-momentum", "NAME", TEXT, AT(compress_momentum), 0, 0, "no", "topk: what is chosen from has a momentum of --beta1: yes, no [no]"},
     {"--device", "NAME", TEXT, AT(device), 0, 0, "auto", "auto: cuda where there is a GPU; cpu; cuda [auto]"},
-    {"--precision", "NAME", TEXT, AT(precision), 0, 0, "bf16", "cuda: bf16 with fp32 weights beside, or fp32 [bf16]"},
+    {"--precision", "NAME", TEXT, AT(precision), 0, 0, "auto", "matrix products in fp32, bf16 or fp16 [cuda: bf16; cpu: fp32]"},
+    {"--amp", "NAME", TEXT, AT(amp), 0, 0, "auto", "O0: all fp32; O1: products in 16 bits; O2: weights and gradients too [as --precision]"},
+    {"--loss-scale", "X", TEXT, AT(loss_scale), 0, 0, "auto", "where the dynamic loss scale begins, none, or auto: 65536 with fp16 [auto]"},
+    {"--loss-scale-growth", "N", WHOLE, AT(loss_scale_growth), 1, 1e9, "2000", "good steps in a row that double it [2000]"},
+    {"--loss-scale-hysteresis", "N", WHOLE, AT(loss_scale_hysteresis), 1, 1e6, "1", "the overflow in a row that halves it, and each behind it [1]"},
     {"--recompute", "NAME", TEXT, AT(recompute), 0, 0, "none", "cuda: none, gelu, gelu+norm: less memory, more work [none]"},
     {"--head-early", "NAME", TEXT, AT(head_early), 0, 0, "auto", "cuda: sends the head's gradient ahead: yes, no; auto: where there are ranks [auto]"},
     {"--tuned", "DIR", TEXT, AT(tuned), 0, 0, NULL, "cuda: keeps the quickest matrix products there [DIR of --out]"},
@@ -68,6 +84,10 @@ static const row_t ROWS[] = {
     {NULL, "Output", TEXT, 0, 0, 0, NULL, NULL},
     {"--out", "DIR", TEXT, AT(out), 0, 0, NULL, "keeps checkpoint/ and log.csv there [none are kept]"},
     {"--csv", "FILE", TEXT, AT(csv), 0, 0, NULL, "the log [DIR/log.csv]"},
+    {"--summary", "FILE", TEXT, AT(summary), 0, 0, NULL, "the run's figures as JSON, step by step"},
+    {"--samples", "FILE", TEXT, AT(samples), 0, 0, NULL, "where each training sequence begins in the data, 64 bits each, in the order of the run"},
+    {"--plan", NULL, SWITCH, AT(plan), 0, 0, NULL, "say what memory and bytes on the wire the run will take, and train nothing"},
+    {"--plan-ranks", "N", WHOLE, AT(plan_ranks), 1, 1048576, NULL, "on so many ranks [this run's]"},
     {"--checkpoint-every", "N", WHOLE, AT(checkpoint_every), 0, BIG, "0", "steps; 0: only at the end [0]"},
     {"--resume", "DIR", TEXT, AT(resume), 0, 0, NULL, "a checkpoint's folder, or auto: the newest whole one in --out"},
     {"--export", "FILE", TEXT, AT(export), 0, 0, NULL, "at the end write llm.c's model file, or HF's .safetensors"},
@@ -259,22 +279,168 @@ static int check_word(const char *flag, const char *word, const char *const *wor
                      gpt2_nearest(word, words, count));
 }
 
+/* In the order of gpt2_shard_t. */
+static const char *const SHARDS[] = {"none", "optimizer", "gradients", "weights", "hybrid"};
+#define SHARD_COUNT (sizeof(SHARDS) / sizeof(SHARDS[0]))
+
+gpt2_shard_t gpt2_options_shard(const gpt2_options_t *options)
+{
+    size_t i = 0;
+
+    while (i + 1 < SHARD_COUNT && strcmp(options->shard, SHARDS[i]) != 0)
+        i++;
+    return (gpt2_shard_t)i;
+}
+
+static int check_shard(const gpt2_options_t *options, gpt2_error_t *error)
+{
+    const gpt2_strategy_ops_t *strategy;
+
+    if (check_word("--shard", options->shard, SHARDS, SHARD_COUNT, error) != 0) return -1;
+    if (gpt2_options_shard(options) == GPT2_SHARD_NONE) return 0;
+    strategy = gpt2_strategy_find(options->strategy, error);
+    if (strategy == NULL) return -1;
+    if (strategy->can_shard && strcmp(options->compress, "none") == 0) return 0;
+    if (strategy->can_shard) {
+        return gpt2_fail(error,
+                         "--shard %s: --compress %s needs all gradients and weights on every rank",
+                         options->shard, options->compress);
+    }
+    return gpt2_fail(
+        error, "--shard %s: --strategy %s cannot share the state out; coordinator and dps can",
+        options->shard, strategy->name);
+}
+
+/* The optimizer, and flags that only LAMB has. */
+static int check_optimizer(const gpt2_options_t *options, gpt2_error_t *error)
+{
+    static const char *const answers[] = {"yes", "no"};
+    static const char *const excluded[] = {"1d", "none"};
+    const gpt2_optimizer_kind_t *kind = gpt2_optimizer_find(options->optimizer, error);
+    const char *flag = NULL;
+
+    if (kind == NULL) return -1;
+    if (check_word("--lamb-bias-correction", options->lamb_bias_correction, answers, 2, error) != 0)
+        return -1;
+    if (check_word("--lamb-exclude", options->lamb_exclude, excluded, 2, error) != 0) return -1;
+    if (kind == &gpt2_optimizer_lamb) return 0;
+    if (options->lamb_phi_max > 0.0) flag = "--lamb-phi-max";
+    if (strcmp(options->lamb_bias_correction, "yes") != 0) flag = "--lamb-bias-correction";
+    if (strcmp(options->lamb_exclude, "1d") != 0) flag = "--lamb-exclude";
+    if (flag == NULL) return 0;
+    return gpt2_fail(error, "%s needs --optimizer lamb, this is %s", flag, options->optimizer);
+}
+
+static int check_compress(const gpt2_options_t *options, gpt2_error_t *error)
+{
+    static const char *const methods[] = {"none", "topk", "powersgd"};
+    static const char *const answers[] = {"no", "yes"};
+    const int is_topk = strcmp(options->compress, "topk") == 0;
+
+    if (check_word("--compress", options->compress, methods, 3, error) != 0) return -1;
+    if (check_word("--compress-momentum", options->compress_momentum, answers, 2, error) != 0)
+        return -1;
+    if (!is_topk && strcmp(options->compress_momentum, "yes") == 0) {
+        return gpt2_fail(error, "--compress-momentum yes needs --compress topk, this is %s",
+                         options->compress);
+    }
+    if (!is_topk && options->compress_warmup > 0) {
+        return gpt2_fail(error, "--compress-warmup %lld needs --compress topk, this is %s",
+                         (long long)options->compress_warmup, options->compress);
+    }
+    return 0;
+}
+
+int gpt2_options_precision(const gpt2_options_t *options, const char *device,
+                           gpt2_precision_plan_t *plan, gpt2_error_t *error)
+{
+    const gpt2_precision_words_t words = {.precision = options->precision,
+                                          .level = options->amp,
+                                          .loss_scale = options->loss_scale,
+                                          .growth = (int)options->loss_scale_growth,
+                                          .hysteresis = (int)options->loss_scale_hysteresis};
+
+    return gpt2_precision_choose(&words, device, plan, error);
+}
+
+const char *gpt2_options_wire(const gpt2_options_t *options, const gpt2_precision_plan_t *plan)
+{
+    if (plan->level < 2 || strcmp(options->wire, "default") != 0) return options->wire;
+    return gpt2_precision_name(plan->precision);
+}
+
+/* Refuses what mixed precision excludes. A device of "auto" may turn out to be a GPU, which refuses
+ * more. */
+static int check_precision(const gpt2_options_t *options, gpt2_error_t *error)
+{
+    const char *device = strcmp(options->device, "cuda") == 0 ? "cuda" : "cpu";
+    gpt2_precision_plan_t plan;
+
+    if (gpt2_options_precision(options, device, &plan, error) != 0) return -1;
+    if (plan.level == 2 && gpt2_options_shard(options) != GPT2_SHARD_NONE) {
+        return gpt2_fail(error, "--amp O2 with --shard %s: shards keep fp32 weights, which is O1",
+                         options->shard);
+    }
+    if (plan.precision == GPT2_FP16 && strcmp(options->gemm, "dnnl-bf16") == 0) {
+        return gpt2_fail(error, "--gemm dnnl-bf16 multiplies bf16, but --precision is fp16");
+    }
+    return 0;
+}
+
+gpt2_optimizer_settings_t gpt2_options_optimizer(const gpt2_options_t *options)
+{
+    gpt2_error_t ignored; /* the name was found before */
+    const gpt2_optimizer_kind_t *kind = gpt2_optimizer_find(options->optimizer, &ignored);
+
+    return (gpt2_optimizer_settings_t){
+        .learning_rate = options->lr,
+        .final_rate = options->final_lr,
+        .warmup = (uint64_t)options->warmup,
+        .steps = (uint64_t)options->steps,
+        .beta1 = options->beta1,
+        .beta2 = options->beta2,
+        .epsilon = kind->epsilon,
+        .decay = options->decay,
+        .kind = kind,
+        .phi_max = options->lamb_phi_max,
+        .without_correction = strcmp(options->lamb_bias_correction, "no") == 0,
+        .adapts_all = strcmp(options->lamb_exclude, "none") == 0,
+    };
+}
+
+gpt2_compress_settings_t gpt2_options_compress(const gpt2_options_t *options)
+{
+    return (gpt2_compress_settings_t){
+        .method = options->compress,
+        .rate = options->compress_rate,
+        .rank = (int)options->compress_rank,
+        .start = (uint64_t)options->compress_start,
+        .warmup = (uint64_t)options->compress_warmup,
+        .momentum = strcmp(options->compress_momentum, "yes") == 0,
+        .momentum_factor = options->beta1,
+        .seed = (uint64_t)options->seed,
+    };
+}
+
 int gpt2_options_complete(gpt2_options_t *options, int is_text, gpt2_shape_t *shape,
                           gpt2_error_t *error)
 {
     static const char *const wires[] = {"default", "none", "fp16", "bf16"};
     static const char *const gemms[] = {"auto", "blas", "own", "dnnl", "dnnl-bf16"};
-    static const char *const precisions[] = {"bf16", "fp32"};
+    static const char *const exports[] = {"bf16", "fp32"};
     static const char *const recomputes[] = {"none", "gelu", "gelu+norm"};
     static const char *const earlies[] = {"auto", "yes", "no"};
 
     if (gpt2_shape_preset(options->preset, shape, error) != 0) return -1;
     if (check_word("--wire", options->wire, wires, 4, error) != 0) return -1;
     if (check_word("--gemm", options->gemm, gemms, 5, error) != 0) return -1;
-    if (check_word("--precision", options->precision, precisions, 2, error) != 0) return -1;
-    if (check_word("--export-type", options->export_type, precisions, 2, error) != 0) return -1;
+    if (check_word("--export-type", options->export_type, exports, 2, error) != 0) return -1;
     if (check_word("--recompute", options->recompute, recomputes, 3, error) != 0) return -1;
     if (check_word("--head-early", options->head_early, earlies, 3, error) != 0) return -1;
+    if (check_shard(options, error) != 0) return -1;
+    if (check_optimizer(options, error) != 0) return -1;
+    if (check_compress(options, error) != 0) return -1;
+    if (check_precision(options, error) != 0) return -1;
     if (options->layers > 0) shape->layers = (int)options->layers;
     if (options->heads > 0) shape->heads = (int)options->heads;
     if (options->width > 0) shape->width = (int)options->width;

@@ -8,7 +8,9 @@
 #include <stdio.h>
 
 #include "examples/gpt2/base/error.h"
+#include "examples/gpt2/model/precision.h"
 #include "examples/gpt2/model/shape.h"
+#include "examples/gpt2/train/strategy.h"
 
 /* Numbers that were not given are negative until gpt2_options_complete(). */
 typedef struct gpt2_options {
@@ -32,24 +34,44 @@ typedef struct gpt2_options {
     double lr;
     double final_lr;
     int64_t warmup;
+    char *optimizer;
     double beta1;
     double beta2;
     double decay;
     double clip;
+    double lamb_phi_max;
+    char *lamb_bias_correction;
+    char *lamb_exclude;
     /* cooperation */
     char *device;
     char *precision;
+    char *amp;
+    char *loss_scale;
+    int64_t loss_scale_growth;
+    int64_t loss_scale_hysteresis;
     char *recompute;
     char *head_early;
     char *tuned;
     char *strategy;
+    char *shard;
+    int64_t shard_prefetch;
     char *wire;
+    char *compress;
+    double compress_rate;
+    int64_t compress_rank;
+    int64_t compress_start;
+    int64_t compress_warmup;
+    char *compress_momentum;
     int64_t threads;
     char *gemm;
     int64_t check;
     /* output */
     char *out;
     char *csv;
+    char *summary;
+    char *samples;
+    int plan;
+    int64_t plan_ranks;
     char *resume;
     char *init;
     char *export;
@@ -73,6 +95,22 @@ int gpt2_options_parse(int argc, char **argv, gpt2_options_t *options, gpt2_erro
  * computes the model's shape. is_text: the data file is a text, not tokens. */
 int gpt2_options_complete(gpt2_options_t *options, int is_text, gpt2_shape_t *shape,
                           gpt2_error_t *error);
+
+/* What --shard says, once the options are complete. */
+gpt2_shard_t gpt2_options_shard(const gpt2_options_t *options);
+
+/* The optimizer that completed options ask for. */
+gpt2_optimizer_settings_t gpt2_options_optimizer(const gpt2_options_t *options);
+
+/* How completed options want gradients compressed. */
+gpt2_compress_settings_t gpt2_options_compress(const gpt2_options_t *options);
+
+/* What --precision, --amp and --loss-scale mean on a device, "cpu" or "cuda". */
+int gpt2_options_precision(const gpt2_options_t *options, const char *device,
+                           gpt2_precision_plan_t *plan, gpt2_error_t *error);
+
+/* The wire of gradients, as in --wire: at level 2 their own type, unless --wire says otherwise. */
+const char *gpt2_options_wire(const gpt2_options_t *options, const gpt2_precision_plan_t *plan);
 
 void gpt2_options_help(FILE *out);
 

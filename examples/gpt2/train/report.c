@@ -43,7 +43,8 @@ static int open_csv(gpt2_report_t *self, gpt2_error_t *error)
     }
     if (!resumed || ftell(self->csv) == 0) {
         (void)fprintf(self->csv, "step,loss,val_loss,lr,norm,skipped,tokens_per_s,step_ms,comm_ms,"
-                                 "exposed_ms,skew_ms\n");
+                                 "exposed_ms,skew_ms,forward_ms,backward_ms,optimizer_ms,other_ms,"
+                                 "weights_ms,wire_bytes,clip,scale\n");
     }
     return 0;
 }
@@ -65,6 +66,12 @@ static void print_head(gpt2_report_t *self)
     (void)printf("batch   %lld sequences of %lld tokens over %d rank%s (%s), %s\n",
                  (long long)options->batch, (long long)options->seq, trainer->strategy->size,
                  trainer->strategy->size == 1 ? "" : "s", trainer->strategy->ops->name, device);
+    if (trainer->strategy->ops->describe != NULL) {
+        char text[200];
+
+        trainer->strategy->ops->describe(trainer->strategy, text, sizeof(text));
+        if (text[0] != '\0') (void)printf("wire    %s\n", text);
+    }
     if (replica->ops->print_plan != NULL) replica->ops->print_plan(replica, stdout);
     (void)printf(
         "data    %s: %llu training tokens, %llu validation tokens, %llu sequences per epoch\n",
@@ -134,10 +141,21 @@ static void format_rate(char *out, size_t bytes, double rate)
     }
 }
 
+/* Milliseconds of a step, in the order of the log's head. */
+static void print_parts(FILE *file, const gpt2_phases_t *spent, double steps)
+{
+    const double parts[] = {spent->total,     spent->transfer, spent->exposed,
+                            spent->skew,      spent->forward,  spent->backward,
+                            spent->optimizer, spent->other,    spent->weights};
+
+    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
+        (void)fprintf(file, ",%.4f", 1e3 * parts[i] / steps);
+}
+
 void gpt2_report_step(gpt2_report_t *self, const gpt2_step_t *step, double loss, double validation)
 {
     const gpt2_trainer_t *trainer;
-    const gpt2_phases_t *phases;
+    gpt2_phases_t spent; /* since the last line */
     double now = gpt2_now();
     double steps;
     double rate;
@@ -145,38 +163,39 @@ void gpt2_report_step(gpt2_report_t *self, const gpt2_step_t *step, double loss,
     char eta[32];
     char speed[32];
     char val[48] = "";
+    char scale[48] = "";
 
     if (self == NULL) return;
     trainer = self->trainer;
-    phases = &trainer->phases;
+    spent = gpt2_phases_between(&self->last_phases, &trainer->phases);
     /* Rates are over the steps since the last line; the time left follows from the whole run, which
      * validation and checkpoints slow down too. */
     steps = (double)(trainer->progress.step - self->last_step);
-    rate = steps * (double)trainer->options->batch * (double)trainer->options->seq /
-           (phases->total - self->last_phases.total);
+    rate = steps * (double)trainer->options->batch * (double)trainer->options->seq / spent.total;
     left = (now - self->start) / (double)(trainer->progress.step - trainer->first_step) *
            (double)((uint64_t)trainer->options->steps - trainer->progress.step);
     format_duration(eta, sizeof(eta), left);
     format_rate(speed, sizeof(speed), rate);
     if (validation >= 0.0) (void)snprintf(val, sizeof(val), "val %.4f  ", validation);
-    (void)printf("step %6llu/%lld  loss %.4f  %s%s tok/s  comm %.1f ms, exposed %.1f  eta %s%s\n",
+    if (trainer->precision.scale.initial > 0.0) {
+        (void)snprintf(scale, sizeof(scale), "  scale %.0f, skipped %llu", step->scale,
+                       (unsigned long long)trainer->progress.skipped);
+    }
+    (void)printf("step %6llu/%lld  loss %.4f  %s%s tok/s  comm %.1f ms, exposed %.1f  eta %s%s%s\n",
                  (unsigned long long)trainer->progress.step, (long long)trainer->options->steps,
-                 loss, val, speed, 1e3 * (phases->transfer - self->last_phases.transfer) / steps,
-                 1e3 * (phases->exposed - self->last_phases.exposed) / steps, eta,
-                 step->skipped ? "  (overflow: skipped)" : "");
+                 loss, val, speed, 1e3 * spent.transfer / steps, 1e3 * spent.exposed / steps, eta,
+                 scale, step->skipped ? "  (overflow: skipped)" : "");
     (void)fflush(stdout);
     if (self->csv != NULL) {
         (void)fprintf(self->csv, "%llu,%.9g,", (unsigned long long)trainer->progress.step, loss);
         if (validation >= 0.0) (void)fprintf(self->csv, "%.9g", validation);
-        (void)fprintf(self->csv, ",%.6g,%.6g,%llu,%.6g,%.4f,%.4f,%.4f,%.4f\n", step->learning_rate,
-                      step->norm, (unsigned long long)trainer->progress.skipped, rate,
-                      1e3 * (phases->total - self->last_phases.total) / steps,
-                      1e3 * (phases->transfer - self->last_phases.transfer) / steps,
-                      1e3 * (phases->exposed - self->last_phases.exposed) / steps,
-                      1e3 * (phases->skew - self->last_phases.skew) / steps);
+        (void)fprintf(self->csv, ",%.6g,%.6g,%llu,%.6g", step->learning_rate, step->norm,
+                      (unsigned long long)trainer->progress.skipped, rate);
+        print_parts(self->csv, &spent, steps);
+        (void)fprintf(self->csv, ",%.0f,%.9g,%.9g\n", spent.wire / steps, step->clip, step->scale);
         (void)fflush(self->csv);
     }
-    self->last_phases = *phases;
+    self->last_phases = trainer->phases;
     self->last_step = trainer->progress.step;
     self->last_time = now;
 }

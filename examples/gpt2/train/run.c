@@ -8,15 +8,19 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <string.h>
 #include <sys/file.h>
 #include <unistd.h>
 
 #include "examples/gpt2/data/llmc.h"
 #include "examples/gpt2/train/report.h"
+#include "examples/gpt2/train/summary.h"
 #include "examples/gpt2/data/safetensors.h"
 
-#define SKIPS_MAX 50 /* in a row; then the run has diverged */
+/* In a row, where no smaller loss scale helps. */
+#define SKIPS_WARNED 10
+#define SKIPS_MAX 50 /* then the run has diverged */
 
 /* Keeps two runs from writing into one folder. The caller closes *fd, which releases the lock. */
 static int lock_folder(const char *folder, int *fd, gpt2_error_t *error)
@@ -41,10 +45,12 @@ static void save_checkpoint(gpt2_trainer_t *trainer, gpt2_report_t *report, int 
 {
     gpt2_error_t error;
 
-    if (trainer->strategy->rank != 0 || trainer->options->out == NULL) return;
+    if (trainer->options->out == NULL) return;
     trainer->strategy->ops->span_begin(trainer->strategy, "checkpoint");
     *save_failed = gpt2_trainer_save(trainer, &error) != 0;
     trainer->strategy->ops->span_end(trainer->strategy);
+    if (trainer->strategy->rank != 0) *save_failed = 0; /* rank 0 says what became of it */
+    if (report == NULL) return;
     if (*save_failed) {
         gpt2_report_warn(report, error.text);
     } else {
@@ -65,19 +71,30 @@ static int compare_ranks(gpt2_trainer_t *trainer, gpt2_report_t *report, gpt2_er
     return 0;
 }
 
-static int loop(gpt2_trainer_t *trainer, gpt2_report_t *report, double *validation,
-                int *save_failed, gpt2_error_t *error)
+static void warn_skips(const gpt2_trainer_t *trainer, gpt2_report_t *report)
+{
+    char text[96];
+
+    (void)snprintf(text, sizeof(text), "step %llu: %d steps in a row overflowed at loss scale 1",
+                   (unsigned long long)trainer->progress.step, trainer->skips);
+    gpt2_report_warn(report, text);
+}
+
+static int loop(gpt2_trainer_t *trainer, gpt2_report_t *report, gpt2_summary_t *summary,
+                double *validation, int *save_failed, gpt2_error_t *error)
 {
     const gpt2_options_t *options = trainer->options;
     uint64_t last = (uint64_t)options->steps;
 
     while (trainer->progress.step < last) {
         gpt2_step_t step;
+        double loss = (double)NAN;
         uint64_t done;
         int evaluate;
 
         if (gpt2_trainer_step(trainer, &step, error) != 0) return -1;
         done = trainer->progress.step;
+        if (trainer->skips == SKIPS_WARNED) warn_skips(trainer, report);
         if (trainer->skips >= SKIPS_MAX) {
             return gpt2_fail(error, "step %llu: %d steps in a row overflowed",
                              (unsigned long long)done, trainer->skips);
@@ -85,11 +102,11 @@ static int loop(gpt2_trainer_t *trainer, gpt2_report_t *report, double *validati
         evaluate = is_due(done, options->eval_every) || done == last;
         if (evaluate && gpt2_trainer_validate(trainer, validation, error) != 0) return -1;
         if (evaluate || is_due(done, options->log_every)) {
-            double loss;
-
             if (gpt2_trainer_mean(trainer, &step, &loss, error) != 0) return -1;
             gpt2_report_step(report, &step, loss, evaluate ? *validation : -1.0);
         }
+        if (gpt2_summary_step(summary, &step, loss, evaluate ? *validation : -1.0, error) != 0)
+            return -1;
         if (trainer->strategy->size > 1 && (is_due(done, options->check) || done == last) &&
             options->check > 0 && compare_ranks(trainer, report, error) != 0) {
             return -1;
@@ -101,30 +118,34 @@ static int loop(gpt2_trainer_t *trainer, gpt2_report_t *report, double *validati
     return 0;
 }
 
+/* What is made of the trained weights; rank 0's, the others help to bring them together. */
+static int use_weights(gpt2_trainer_t *trainer, gpt2_report_t *report, gpt2_error_t *error)
+{
+    const gpt2_options_t *options = trainer->options;
+    const gpt2_model_t *model;
+    int code = 0;
+
+    if (options->sample == NULL && options->export == NULL) return 0;
+    if (gpt2_trainer_borrow(trainer, &model, error) != 0) return -1;
+    if (model != NULL && options->sample != NULL) {
+        code = gpt2_report_sample(report, model, options->sample, error);
+    }
+    if (code == 0 && model != NULL && options->export != NULL) {
+        const int as_bf16 = strcmp(options->export_type, "bf16") == 0;
+
+        code = gpt2_safetensors_is(options->export)
+                   ? gpt2_safetensors_save(options->export, model, as_bf16, error)
+                   : gpt2_llmc_save(options->export, model, as_bf16, error);
+    }
+    if (gpt2_trainer_give_back(trainer, code == 0 ? error : NULL) != 0) return -1;
+    return code;
+}
+
 static int finish_run(gpt2_trainer_t *trainer, gpt2_report_t *report, double validation,
                       gpt2_error_t *error)
 {
-    const gpt2_options_t *options = trainer->options;
-    gpt2_replica_t *replica = trainer->replica;
-    gpt2_state_t state;
-
-    if (trainer->strategy->rank != 0) return 0;
-    if (options->sample != NULL || options->export != NULL) {
-        int code = replica->ops->borrow(replica, 0, &state, error);
-
-        if (code == 0 && options->sample != NULL) {
-            code = gpt2_report_sample(report, state.model, options->sample, error);
-        }
-        if (code == 0 && options->export != NULL) {
-            const int as_bf16 = strcmp(options->export_type, "bf16") == 0;
-
-            code = gpt2_safetensors_is(options->export)
-                       ? gpt2_safetensors_save(options->export, state.model, as_bf16, error)
-                       : gpt2_llmc_save(options->export, state.model, as_bf16, error);
-        }
-        if (code != 0 || replica->ops->give_back(replica, 0, error) != 0) return -1;
-    }
-    gpt2_report_end(report, validation);
+    if (use_weights(trainer, report, error) != 0) return -1;
+    if (trainer->strategy->rank == 0) gpt2_report_end(report, validation);
     return 0;
 }
 
@@ -142,24 +163,116 @@ static void say_notes(const gpt2_trainer_t *trainer, gpt2_report_t *report)
     }
 }
 
+/* The shape that a run without --init or --resume would have. Without data the preset says
+ * whether it would be a text. */
+static int plan_layout(gpt2_options_t *options, gpt2_layout_t **layout, gpt2_error_t *error)
+{
+    static const char *const texts[] = {"tiny", "quick", "small"};
+    gpt2_data_t *data = NULL;
+    gpt2_shape_t shape;
+    int is_text = 0;
+
+    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
+        is_text = is_text || strcmp(options->preset, texts[i]) == 0;
+    if (options->data != NULL) {
+        if (gpt2_data_open(options->data, &data, error) != 0) return -1;
+        is_text = gpt2_data_is_text(data);
+        gpt2_data_close(data);
+    }
+    if (gpt2_options_complete(options, is_text, &shape, error) != 0) return -1;
+    return gpt2_layout_create(&shape, layout, error);
+}
+
+/* --samples: where every training sequence of the run begins, in its order. */
+static int write_samples(const gpt2_options_t *options, const gpt2_view_t *training, uint64_t seed,
+                         gpt2_error_t *error)
+{
+    const uint64_t count = (uint64_t)(options->steps * options->batch);
+    FILE *file = NULL;
+    int code = 0;
+
+    if (gpt2_file_create(options->samples, &file, error) != 0) return -1;
+    for (uint64_t i = 0; i < count && code == 0; i++) {
+        const uint64_t at = gpt2_view_position(training, seed, (int)options->seq, i);
+
+        code = gpt2_file_write(file, options->samples, &at, sizeof(at), error);
+    }
+    if (gpt2_file_commit(file, options->samples, code == 0 ? error : NULL) != 0) return -1;
+    return code;
+}
+
+/* The same for --plan, which has no trainer. */
+static int plan_samples(const gpt2_options_t *options, gpt2_error_t *error)
+{
+    gpt2_data_t *data = NULL;
+    gpt2_view_t training;
+    gpt2_view_t validation;
+    int code;
+
+    if (options->data == NULL) return gpt2_fail(error, "--samples needs --data");
+    if (gpt2_data_open(options->data, &data, error) != 0) return -1;
+    training = gpt2_data_all(data);
+    if (options->val == NULL) {
+        const gpt2_view_t all = training;
+
+        gpt2_view_split(&all, GPT2_VALIDATION_PART, &training, &validation);
+    }
+    code = gpt2_view_check(&training, "the training part", (int)options->seq, error);
+    if (code == 0) code = write_samples(options, &training, (uint64_t)options->seed, error);
+    gpt2_data_close(data);
+    return code;
+}
+
+/* --plan: rank 0 says what the run would take. */
+static int print_plan(const gpt2_options_t *options, gpt2_strategy_t *strategy, gpt2_error_t *error)
+{
+    const int ranks = options->plan_ranks > 0 ? (int)options->plan_ranks : strategy->size;
+    /* Ranks that are only thought of are on one node. */
+    const int node = options->plan_ranks > 0 ? ranks : strategy->node_size;
+    gpt2_options_t completed = *options;
+    gpt2_layout_t *layout = NULL;
+    gpt2_plan_t plan;
+    int code;
+
+    if (strategy->rank != 0) return 0;
+    if (plan_layout(&completed, &layout, error) != 0) return -1;
+    code = gpt2_plan_options(&completed, layout, ranks, node, gpt2_strategy_library(strategy),
+                             &plan, error);
+    if (code == 0) gpt2_plan_print(&plan, &completed, layout, ranks, stdout);
+    if (code == 0 && options->summary != NULL)
+        code = gpt2_summary_write_plan(options->summary, &completed, layout, ranks, &plan, error);
+    if (code == 0 && options->samples != NULL) code = plan_samples(&completed, error);
+    gpt2_layout_destroy(layout);
+    return code;
+}
+
 int gpt2_run(const gpt2_options_t *options, gpt2_strategy_t *strategy, gpt2_error_t *error)
 {
+    const gpt2_usage_t before = gpt2_usage_now();
     gpt2_trainer_t *trainer = NULL;
     gpt2_report_t *report = NULL;
+    gpt2_summary_t *summary = NULL;
     double validation = -1.0;
     int save_failed = 0;
     int lock = -1;
     int code = 0;
 
+    if (options->plan) return print_plan(options, strategy, error);
     if (strategy->rank == 0 && options->out != NULL) code = lock_folder(options->out, &lock, error);
     if (code == 0) code = gpt2_trainer_create(options, strategy, &trainer, error);
     if (code == 0 && strategy->rank == 0) code = gpt2_report_create(trainer, &report, error);
     if (code == 0 && strategy->rank == 0) say_notes(trainer, report);
-    if (code == 0) code = loop(trainer, report, &validation, &save_failed, error);
+    if (code == 0 && strategy->rank == 0 && options->samples != NULL)
+        code = write_samples(trainer->options, &trainer->training, trainer->progress.seed, error);
+    if (code == 0 && options->summary != NULL)
+        code = gpt2_summary_create(trainer, &before, &summary, error);
+    if (code == 0) code = loop(trainer, report, summary, &validation, &save_failed, error);
     if (code == 0 && validation < 0.0) code = gpt2_trainer_validate(trainer, &validation, error);
+    if (code == 0) code = gpt2_summary_end(summary, validation, error);
     if (code == 0) code = finish_run(trainer, report, validation, error);
     if (code == 0 && save_failed) code = gpt2_fail(error, "the last checkpoint was not saved");
     if (code != 0 && strategy->size > 1) strategy->ops->abort(strategy, error->text);
+    gpt2_summary_destroy(summary);
     gpt2_report_destroy(report);
     gpt2_trainer_destroy(trainer);
     if (lock >= 0) (void)close(lock);

@@ -1,8 +1,10 @@
 /*
- * strategy.c - the list of strategies, the default first. A new one is a file and a line here.
+ * strategy.c - the list of strategies, the default first. A new one is a file and a line here. And
+ * what libdp keeps beside a strategy, by its settings.
  */
 #include "examples/gpt2/train/strategy.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "examples/gpt2/base/nearest.h"
@@ -29,4 +31,42 @@ const gpt2_strategy_ops_t *gpt2_strategy_find(const char *name, gpt2_error_t *er
     gpt2_fail(error, "--strategy %s: no such strategy, did you mean %s?", name,
               gpt2_nearest(name, names, STRATEGY_COUNT));
     return NULL;
+}
+
+int gpt2_strategy_check_compress(const gpt2_strategy_t *strategy, const char *method,
+                                 const char *device, gpt2_error_t *error)
+{
+    if (strcmp(method, "none") == 0) return 0;
+    if (!strategy->ops->can_compress) {
+        return gpt2_fail(error, "--compress %s needs --strategy coordinator or dps, this is %s",
+                         method, strategy->ops->name);
+    }
+    if (strcmp(device, "cpu") == 0) return 0;
+    return gpt2_fail(error, "--compress %s needs --device cpu, this is %s", method, device);
+}
+
+/* "32M" and its kind. */
+static size_t setting_bytes(gpt2_strategy_t *strategy, const char *name)
+{
+    const char *text = strategy->ops->setting(strategy, name);
+    char *end = NULL;
+    size_t value;
+
+    if (text == NULL) return 0;
+    value = (size_t)strtoull(text, &end, 10);
+    switch (*end) {
+    case 'K':
+        return value << 10;
+    case 'M':
+        return value << 20;
+    case 'G':
+        return value << 30;
+    default:
+        return value;
+    }
+}
+
+size_t gpt2_strategy_library(gpt2_strategy_t *strategy)
+{
+    return setting_bytes(strategy, "FUSION_BYTES") * setting_bytes(strategy, "FUSION_BUFFERS");
 }

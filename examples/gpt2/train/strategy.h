@@ -9,14 +9,42 @@
 
 #include <stdint.h>
 
+#include "examples/gpt2/data/checkpoint_manifest.h"
+#include "examples/gpt2/base/extra.h"
+#include "examples/gpt2/model/loss_scale.h"
 #include "examples/gpt2/model/replica.h"
 
 typedef struct gpt2_strategy gpt2_strategy_t;
+
+/* The parts of the state that ranks divide among themselves, as in --shard. */
+typedef enum gpt2_shard {
+    GPT2_SHARD_NONE = 0,
+    GPT2_SHARD_OPTIMIZER, /* moments */
+    GPT2_SHARD_GRADIENTS, /* and gradients */
+    GPT2_SHARD_WEIGHTS,   /* and weights */
+    GPT2_SHARD_HYBRID     /* all, within a node; nodes hold the same */
+} gpt2_shard_t;
+
+/* How gradients are made smaller on their way; compress.h. Zeros: they are not. */
+typedef struct gpt2_compress_settings {
+    const char *method;     /* "topk" or "powersgd"; NULL or "none": as they are */
+    double rate;            /* topk: the part of a matrix that is not sent */
+    int rank;               /* powersgd: columns of the factors */
+    uint64_t start;         /* steps before this one send gradients as they are */
+    uint64_t warmup;        /* topk: that many steps from there on send more */
+    int momentum;           /* topk: 1: what is chosen from has a momentum ... */
+    double momentum_factor; /* ... of this factor */
+    uint64_t seed;          /* powersgd: of the first factors */
+} gpt2_compress_settings_t;
 
 typedef struct gpt2_strategy_settings {
     const char *wire; /* "none", "fp16", "bf16", or "default": as configured */
     int accumulate;   /* backward passes per sync */
     double clip;      /* largest global norm; 0: no clipping */
+    gpt2_shard_t shard;
+    int prefetch; /* groups of weights that travel ahead of their use, at most */
+    gpt2_compress_settings_t compress;
+    gpt2_loss_scale_settings_t scale;
 } gpt2_strategy_settings_t;
 
 /* Communication so far, on this rank. */
@@ -29,7 +57,9 @@ typedef struct gpt2_traffic {
 
 typedef struct gpt2_strategy_ops {
     const char *name;
-    int takes_rows; /* 1: a replica's rows may lie apart */
+    int takes_rows;   /* 1: a replica's rows may lie apart */
+    int can_shard;    /* 1: settings.shard may ask for it, and the entries for it are there */
+    int can_compress; /* 1: settings.compress may ask for it */
     /* Joins the other ranks and fills in rank and size. */
     int (*create)(gpt2_strategy_t **out, gpt2_error_t *error);
     /* Leaves the other ranks and frees self, also where it returns -1. */
@@ -42,26 +72,52 @@ typedef struct gpt2_strategy_ops {
     void *(*alloc)(gpt2_strategy_t *self, size_t bytes);
     void (*free)(gpt2_strategy_t *self, void *memory);
 
-    /* Registers the replica's gradients and makes all weights equal to rank 0's. Called once. */
+    /* Registers the replica's gradients and makes all weights equal to rank 0's; where it shards,
+     * supplies the replica instead, with weights of zero. Called once. */
     int (*attach)(gpt2_strategy_t *self, gpt2_replica_t *replica,
                   const gpt2_strategy_settings_t *settings, gpt2_error_t *error);
     /* Gradients first .. first+count-1 of the layout, or the rows, are complete; called in every
      * backward pass. */
     int (*ready)(gpt2_strategy_t *self, size_t first, size_t count, gpt2_error_t *error);
     /* After the last pass: makes every gradient the sum over passes and ranks, divided by
-     * divisor, on the ranks that update. Blocks until then, or makes the replica's stream wait. */
+     * divisor and the loss scale (which sync->clip may include instead), on the ranks that update.
+     * Blocks until then, or makes the replica's stream wait. */
     int (*sync)(gpt2_strategy_t *self, gpt2_sync_t *sync, gpt2_error_t *error);
+    /* With a loss scale, when the last step is over on the device: moves self->scale on. skipped:
+     * as the step's outcome has it. Every rank gets the same. */
+    int (*move_scale)(gpt2_strategy_t *self, int skipped, gpt2_error_t *error);
+    /* self->scale was set to that of a checkpoint. NULL: nothing else has to know. */
+    int (*set_scale)(gpt2_strategy_t *self, gpt2_error_t *error);
 
     /* After an update: sends the weights from the rank that updated to all others. NULL: every
      * rank updates its own, and there is nothing to send. */
     int (*publish)(gpt2_strategy_t *self, gpt2_error_t *error);
 
+    /* Where it shards; collective. */
+    /* *data [the group's count] = all of a group, on rank 0; elsewhere it only is not NULL. Good
+     * until the next call for this arena, or end_collect(). */
+    int (*collect)(gpt2_strategy_t *self, gpt2_arena_t arena, size_t group, const float **data,
+                   gpt2_error_t *error);
+    void (*end_collect)(gpt2_strategy_t *self);
+    /* Every rank's part of rank 0's data [the group's count]; elsewhere data is not read. */
+    int (*distribute)(gpt2_strategy_t *self, gpt2_arena_t arena, size_t group, const float *data,
+                      gpt2_error_t *error);
+    /* *hash = of all weights, each counted once; as the replica's checksum() where it has all. */
+    int (*hash)(gpt2_strategy_t *self, uint64_t *hash, gpt2_error_t *error);
+    /* *same = 1 where the weights that several ranks hold have the same bits. */
+    int (*compare)(gpt2_strategy_t *self, int *same, gpt2_error_t *error);
+
+    /* Lists what a checkpoint must have beside weights and moments; returns how many there are,
+     * at most room. NULL: nothing. */
+    size_t (*extra)(gpt2_strategy_t *self, gpt2_extra_t *list, size_t room);
+
     /* values [count] = their sums over all ranks. */
     int (*sum)(gpt2_strategy_t *self, double *values, size_t count, gpt2_error_t *error);
     /* *same = 1 where every rank has this value. */
     int (*equal)(gpt2_strategy_t *self, uint64_t value, int *same, gpt2_error_t *error);
-    /* data [bytes] becomes rank 0's; host memory, or the device's. */
-    int (*broadcast)(gpt2_strategy_t *self, void *data, size_t bytes, gpt2_error_t *error);
+    /* data [bytes] becomes the root's; host memory, or the device's. */
+    int (*broadcast)(gpt2_strategy_t *self, int root, void *data, size_t bytes,
+                     gpt2_error_t *error);
 
     /* Marks for the timeline. */
     void (*step_begin)(gpt2_strategy_t *self, uint64_t step);
@@ -69,6 +125,8 @@ typedef struct gpt2_strategy_ops {
     void (*span_begin)(gpt2_strategy_t *self, const char *name);
     void (*span_end)(gpt2_strategy_t *self);
     void (*traffic)(gpt2_strategy_t *self, gpt2_traffic_t *traffic);
+    /* For people: how gradients travel, in a line; "": nothing to say. NULL: likewise. */
+    void (*describe)(gpt2_strategy_t *self, char *text, size_t room);
     /* A setting in force, e.g. "TIMELINE"; NULL or "" where there is none. */
     const char *(*setting)(gpt2_strategy_t *self, const char *name);
 } gpt2_strategy_ops_t;
@@ -78,8 +136,11 @@ struct gpt2_strategy {
     const gpt2_strategy_ops_t *ops;
     int rank;
     int size;
+    int node_size;  /* ranks of this node */
     double divisor; /* set by attach: sync divides the sums by it, so losses are weighted with it */
     int is_follower; /* 1: the weights come by publish(), this rank does not update them */
+    /* Of the next step's loss; 1 without loss scaling. Set by attach. */
+    gpt2_loss_scale_t scale;
 };
 
 extern const gpt2_strategy_ops_t gpt2_strategy_single;
@@ -91,5 +152,13 @@ extern const gpt2_strategy_ops_t gpt2_strategy_sps;
 
 /* The strategy of that name, or NULL with the error; NULL name: the first, the default. */
 const gpt2_strategy_ops_t *gpt2_strategy_find(const char *name, gpt2_error_t *error);
+
+/* Bytes of the fused buffers that libdp has from the start, by its settings in force; 0 without
+ * libdp. */
+size_t gpt2_strategy_library(gpt2_strategy_t *strategy);
+
+/* Refuses to compress gradients by this method where the strategy or the device cannot. */
+int gpt2_strategy_check_compress(const gpt2_strategy_t *strategy, const char *method,
+                                 const char *device, gpt2_error_t *error);
 
 #endif

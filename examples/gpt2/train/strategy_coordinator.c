@@ -5,14 +5,19 @@
  * exists, dp_gradients_ready() as backward finishes tensors, dp_gradients_sync() before the update.
  */
 #include "examples/gpt2/train/strategy_dp.h"
+#include "examples/gpt2/train/compress.h"
+#include "examples/gpt2/train/sharding.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 typedef struct coordinator {
     gpt2_dp_t dp;
+    /* one of three */
     dp_gradients_t *gradients;
-    gpt2_replica_t *replica; /* borrowed, from attach */
+    gpt2_compress_t *compress; /* they travel compressed */
+    gpt2_sharding_t *sharding; /* ranks share the state out */
+    gpt2_replica_t *replica;   /* borrowed, from attach */
     gpt2_strategy_settings_t settings;
     dp_handle_t *rows; /* in flight; NULL: they are not */
     int row_readies;   /* since the last sync */
@@ -48,6 +53,8 @@ static int coordinator_destroy(gpt2_strategy_t *base, gpt2_error_t *error)
 
     dp_release(self->last_rows);
     dp_gradients_destroy(self->gradients);
+    gpt2_compress_destroy(self->compress);
+    gpt2_sharding_destroy(self->sharding);
     code = gpt2_dp_leave(&self->dp, error);
     free(self);
     return code;
@@ -75,8 +82,17 @@ static int coordinator_attach(gpt2_strategy_t *base, gpt2_replica_t *replica,
     const gpt2_layout_t *layout = replica->layout;
     dp_gradients_options_t options = DP_GRADIENTS_OPTIONS_INIT;
     dp_status_t status;
-    dp_gradient_t *tensors = calloc(layout->count, sizeof(*tensors));
+    dp_gradient_t *tensors;
 
+    base->divisor = (double)base->size * (double)settings->accumulate;
+    base->scale = gpt2_loss_scale_start(&settings->scale);
+    if (gpt2_compress_find(settings->compress.method) != NULL) {
+        return gpt2_compress_create(&self->dp, replica, settings, &self->compress, error);
+    }
+    if (settings->shard != GPT2_SHARD_NONE) {
+        return gpt2_sharding_create(&self->dp, replica, settings, &self->sharding, error);
+    }
+    tensors = calloc(layout->count, sizeof(*tensors));
     if (tensors == NULL) return gpt2_fail(error, "out of memory for %zu tensors", layout->count);
     for (size_t i = 0; i < layout->count; i++) {
         tensors[list_index(replica, i)] =
@@ -94,12 +110,47 @@ static int coordinator_attach(gpt2_strategy_t *base, gpt2_replica_t *replica,
                          (options.wire == DP_WIRE_DEFAULT && is_set(self, "WIRE", "fp16")));
     options.accumulation_steps = settings->accumulate;
     options.clip_norm = settings->clip;
+    options.initial_loss_scale = settings->scale.initial;
+    options.growth_interval = settings->scale.growth_interval;
+    options.hysteresis = settings->scale.hysteresis;
     status =
         dp_gradients_create(self->dp.context, tensors, layout->count, &options, &self->gradients);
     free(tensors);
-    if (status != DP_OK) return gpt2_dp_failed(&self->dp, "dp_gradients_create", status, error);
-    base->divisor = (double)base->size * (double)settings->accumulate;
+    return status == DP_OK ? 0 : gpt2_dp_failed(&self->dp, "dp_gradients_create", status, error);
+}
+
+/* libdp has moved it already, from averages that are equal on all ranks. It does not know of
+ * compressed gradients, for which all ranks have skipped alike. */
+static int coordinator_move_scale(gpt2_strategy_t *base, int skipped, gpt2_error_t *error)
+{
+    coordinator_t *self = (coordinator_t *)base;
+    dp_loss_scale_t state = DP_LOSS_SCALE_INIT;
+    dp_status_t status;
+
+    if (self->compress != NULL) {
+        gpt2_loss_scale_move(&base->scale, &self->compress->settings.scale, skipped);
+        return 0;
+    }
+    status = self->sharding == NULL ? dp_gradients_loss_scale_get(self->gradients, &state)
+                                    : gpt2_sharding_get_scale(self->sharding, &state);
+    if (status != DP_OK) return gpt2_dp_failed(&self->dp, "the loss scale", status, error);
+    base->scale = (gpt2_loss_scale_t){state.scale, state.good_steps, state.hysteresis_left};
     return 0;
+}
+
+static int coordinator_set_scale(gpt2_strategy_t *base, gpt2_error_t *error)
+{
+    coordinator_t *self = (coordinator_t *)base;
+    dp_loss_scale_t state = DP_LOSS_SCALE_INIT;
+    dp_status_t status;
+
+    if (self->compress != NULL) return 0;
+    state.scale = base->scale.scale;
+    state.good_steps = base->scale.good_steps;
+    state.hysteresis_left = base->scale.hysteresis_left;
+    status = self->sharding == NULL ? dp_gradients_loss_scale_set(self->gradients, &state)
+                                    : gpt2_sharding_set_scale(self->sharding, &state);
+    return status == DP_OK ? 0 : gpt2_dp_failed(&self->dp, "the loss scale", status, error);
 }
 
 /* The number of looked-up rows differs from step to step, so they cannot be an entry of libdp's
@@ -131,6 +182,8 @@ static int coordinator_ready(gpt2_strategy_t *base, size_t first, size_t count, 
 {
     coordinator_t *self = (coordinator_t *)base;
 
+    if (self->compress != NULL) return gpt2_compress_ready(self->compress, first, count, error);
+    if (self->sharding != NULL) return gpt2_sharding_ready(self->sharding, first, count, error);
     if (first == self->replica->layout->count) return rows_ready(self, error);
 
     for (size_t i = first; i < first + count; i++) {
@@ -177,6 +230,8 @@ static int coordinator_sync(gpt2_strategy_t *base, gpt2_sync_t *out, gpt2_error_
     dp_gradients_result_t result = DP_GRADIENTS_RESULT_INIT;
     dp_status_t status;
 
+    if (self->compress != NULL) return gpt2_compress_sync(self->compress, out, error);
+    if (self->sharding != NULL) return gpt2_sharding_sync(self->sharding, out, error);
     if (self->replica->stream != NULL) return sync_on_device(self, out, error);
     status = dp_gradients_sync(self->gradients, &result);
 
@@ -185,9 +240,54 @@ static int coordinator_sync(gpt2_strategy_t *base, gpt2_sync_t *out, gpt2_error_
     return 0;
 }
 
+size_t gpt2_coordinator_extra(gpt2_strategy_t *base, gpt2_extra_t *list, size_t room)
+{
+    coordinator_t *self = (coordinator_t *)base;
+
+    return self->compress == NULL ? 0 : gpt2_compress_extra(self->compress, list, room);
+}
+
+void gpt2_coordinator_describe(gpt2_strategy_t *base, char *text, size_t room)
+{
+    const coordinator_t *self = (const coordinator_t *)base;
+
+    text[0] = '\0';
+    if (self->compress != NULL) gpt2_compress_describe(self->compress, text, room);
+    if (self->sharding != NULL) gpt2_sharding_describe(self->sharding, text, room);
+}
+
+int gpt2_coordinator_collect(gpt2_strategy_t *base, gpt2_arena_t arena, size_t group,
+                             const float **data, gpt2_error_t *error)
+{
+    return gpt2_sharding_collect(((coordinator_t *)base)->sharding, arena, group, data, error);
+}
+
+void gpt2_coordinator_end_collect(gpt2_strategy_t *base)
+{
+    gpt2_sharding_end_collect(((coordinator_t *)base)->sharding);
+}
+
+int gpt2_coordinator_distribute(gpt2_strategy_t *base, gpt2_arena_t arena, size_t group,
+                                const float *data, gpt2_error_t *error)
+{
+    return gpt2_sharding_distribute(((coordinator_t *)base)->sharding, arena, group, data, error);
+}
+
+int gpt2_coordinator_hash(gpt2_strategy_t *base, uint64_t *hash, gpt2_error_t *error)
+{
+    return gpt2_sharding_hash(((coordinator_t *)base)->sharding, hash, error);
+}
+
+int gpt2_coordinator_compare(gpt2_strategy_t *base, int *same, gpt2_error_t *error)
+{
+    return gpt2_sharding_compare(((coordinator_t *)base)->sharding, same, error);
+}
+
 const gpt2_strategy_ops_t gpt2_strategy_coordinator = {
     .name = "coordinator",
     .takes_rows = 1,
+    .can_shard = 1,
+    .can_compress = 1,
     .create = coordinator_create,
     .destroy = coordinator_destroy,
     .abort = gpt2_dp_abort,
@@ -196,6 +296,14 @@ const gpt2_strategy_ops_t gpt2_strategy_coordinator = {
     .attach = coordinator_attach,
     .ready = coordinator_ready,
     .sync = coordinator_sync,
+    .collect = gpt2_coordinator_collect,
+    .end_collect = gpt2_coordinator_end_collect,
+    .distribute = gpt2_coordinator_distribute,
+    .hash = gpt2_coordinator_hash,
+    .compare = gpt2_coordinator_compare,
+    .extra = gpt2_coordinator_extra,
+    .move_scale = coordinator_move_scale,
+    .set_scale = coordinator_set_scale,
     .sum = gpt2_dp_sum,
     .equal = gpt2_dp_equal,
     .broadcast = gpt2_dp_broadcast,
@@ -204,5 +312,6 @@ const gpt2_strategy_ops_t gpt2_strategy_coordinator = {
     .span_begin = gpt2_dp_span_begin,
     .span_end = gpt2_dp_span_end,
     .traffic = gpt2_dp_traffic,
+    .describe = gpt2_coordinator_describe,
     .setting = gpt2_dp_setting,
 };

@@ -30,6 +30,7 @@ int gpt2_dp_join(gpt2_dp_t *self, const gpt2_strategy_ops_t *ops, dp_order_t ord
     self->base = (gpt2_strategy_t){.ops = ops,
                                    .rank = dp_rank(self->context),
                                    .size = dp_size(self->context),
+                                   .node_size = dp_local_size(self->context),
                                    .divisor = (double)dp_size(self->context)};
     return 0;
 }
@@ -104,18 +105,20 @@ int gpt2_dp_equal(gpt2_strategy_t *base, uint64_t value, int *same, gpt2_error_t
     return 0;
 }
 
-int gpt2_dp_broadcast(gpt2_strategy_t *base, void *data, size_t bytes, gpt2_error_t *error)
+int gpt2_dp_broadcast(gpt2_strategy_t *base, int root, void *data, size_t bytes,
+                      gpt2_error_t *error)
 {
     gpt2_dp_t *self = (gpt2_dp_t *)base;
     dp_handle_t *handle = NULL;
     dp_status_t status = dp_broadcast(dp_world(self->context), "gpt2.broadcast", data, data, bytes,
-                                      DP_U8, 0, NULL, &handle);
+                                      DP_U8, root, NULL, &handle);
 
     return gpt2_dp_finish(self, "broadcast", status, handle, error);
 }
 
 void gpt2_dp_step_begin(gpt2_strategy_t *base, uint64_t step)
 {
+    ((gpt2_dp_t *)base)->step = step;
     dp_step_begin(((gpt2_dp_t *)base)->context, step);
 }
 

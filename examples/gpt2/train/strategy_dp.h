@@ -12,6 +12,7 @@
 typedef struct gpt2_dp {
     gpt2_strategy_t base;
     dp_context_t *context;
+    uint64_t step; /* the one that has begun */
 } gpt2_dp_t;
 
 /* Joins the other ranks and fills in self; leaves them. */
@@ -22,6 +23,17 @@ int gpt2_dp_leave(gpt2_dp_t *self, gpt2_error_t *error);
 /* The object of strategy_coordinator.c behind another table, with launches in this order. */
 int gpt2_coordinator_create(const gpt2_strategy_ops_t *ops, dp_order_t order, gpt2_strategy_t **out,
                             gpt2_error_t *error);
+
+/* Entries of that object's tables. */
+int gpt2_coordinator_collect(gpt2_strategy_t *base, gpt2_arena_t arena, size_t group,
+                             const float **data, gpt2_error_t *error);
+void gpt2_coordinator_end_collect(gpt2_strategy_t *base);
+int gpt2_coordinator_distribute(gpt2_strategy_t *base, gpt2_arena_t arena, size_t group,
+                                const float *data, gpt2_error_t *error);
+int gpt2_coordinator_hash(gpt2_strategy_t *base, uint64_t *hash, gpt2_error_t *error);
+int gpt2_coordinator_compare(gpt2_strategy_t *base, int *same, gpt2_error_t *error);
+size_t gpt2_coordinator_extra(gpt2_strategy_t *base, gpt2_extra_t *list, size_t room);
+void gpt2_coordinator_describe(gpt2_strategy_t *base, char *text, size_t room);
 
 /* Returns -1 with libdp's text for the status. */
 int gpt2_dp_failed(const gpt2_dp_t *self, const char *what, dp_status_t status,
@@ -38,7 +50,8 @@ void *gpt2_dp_alloc(gpt2_strategy_t *base, size_t bytes);
 void gpt2_dp_free(gpt2_strategy_t *base, void *memory);
 int gpt2_dp_sum(gpt2_strategy_t *base, double *values, size_t count, gpt2_error_t *error);
 int gpt2_dp_equal(gpt2_strategy_t *base, uint64_t value, int *same, gpt2_error_t *error);
-int gpt2_dp_broadcast(gpt2_strategy_t *base, void *data, size_t bytes, gpt2_error_t *error);
+int gpt2_dp_broadcast(gpt2_strategy_t *base, int root, void *data, size_t bytes,
+                      gpt2_error_t *error);
 void gpt2_dp_step_begin(gpt2_strategy_t *base, uint64_t step);
 void gpt2_dp_step_end(gpt2_strategy_t *base);
 void gpt2_dp_span_begin(gpt2_strategy_t *base, const char *name);

@@ -33,9 +33,21 @@ static int dps_sync(gpt2_strategy_t *base, gpt2_sync_t *out, gpt2_error_t *error
     return gpt2_strategy_coordinator.sync(base, out, error);
 }
 
+static int dps_move_scale(gpt2_strategy_t *base, int skipped, gpt2_error_t *error)
+{
+    return gpt2_strategy_coordinator.move_scale(base, skipped, error);
+}
+
+static int dps_set_scale(gpt2_strategy_t *base, gpt2_error_t *error)
+{
+    return gpt2_strategy_coordinator.set_scale(base, error);
+}
+
 const gpt2_strategy_ops_t gpt2_strategy_dps = {
     .name = "dps",
     .takes_rows = 1,
+    .can_shard = 1,
+    .can_compress = 1,
     .create = dps_create,
     .destroy = dps_destroy,
     .abort = gpt2_dp_abort,
@@ -44,6 +56,14 @@ const gpt2_strategy_ops_t gpt2_strategy_dps = {
     .attach = dps_attach,
     .ready = dps_ready,
     .sync = dps_sync,
+    .collect = gpt2_coordinator_collect,
+    .end_collect = gpt2_coordinator_end_collect,
+    .distribute = gpt2_coordinator_distribute,
+    .hash = gpt2_coordinator_hash,
+    .compare = gpt2_coordinator_compare,
+    .extra = gpt2_coordinator_extra,
+    .move_scale = dps_move_scale,
+    .set_scale = dps_set_scale,
     .sum = gpt2_dp_sum,
     .equal = gpt2_dp_equal,
     .broadcast = gpt2_dp_broadcast,
@@ -52,5 +72,6 @@ const gpt2_strategy_ops_t gpt2_strategy_dps = {
     .span_begin = gpt2_dp_span_begin,
     .span_end = gpt2_dp_span_end,
     .traffic = gpt2_dp_traffic,
+    .describe = gpt2_coordinator_describe,
     .setting = gpt2_dp_setting,
 };

@@ -10,7 +10,7 @@
 typedef struct single {
     gpt2_strategy_t base;
     gpt2_replica_t *replica; /* borrowed, from attach */
-    double clip;
+    gpt2_strategy_settings_t settings;
 } single_t;
 
 static int single_create(gpt2_strategy_t **out, gpt2_error_t *error)
@@ -18,7 +18,8 @@ static int single_create(gpt2_strategy_t **out, gpt2_error_t *error)
     single_t *self = calloc(1, sizeof(*self));
 
     if (self == NULL) return gpt2_fail(error, "out of memory for a strategy");
-    self->base = (gpt2_strategy_t){&gpt2_strategy_single, 0, 1, 1.0, 0};
+    self->base =
+        (gpt2_strategy_t){.ops = &gpt2_strategy_single, .size = 1, .node_size = 1, .divisor = 1.0};
     *out = &self->base;
     return 0;
 }
@@ -43,7 +44,8 @@ static int single_attach(gpt2_strategy_t *base, gpt2_replica_t *replica,
 
     (void)error;
     self->replica = replica;
-    self->clip = settings->clip;
+    self->settings = *settings;
+    base->scale = gpt2_loss_scale_start(&settings->scale);
     return 0;
 }
 
@@ -60,7 +62,15 @@ static int single_sync(gpt2_strategy_t *base, gpt2_sync_t *out, gpt2_error_t *er
 {
     single_t *self = (single_t *)base;
 
-    return self->replica->ops->norm(self->replica, self->clip, out, error);
+    return self->replica->ops->norm(self->replica, self->settings.clip, 1.0 / base->scale.scale,
+                                    out, error);
+}
+
+static int single_move_scale(gpt2_strategy_t *base, int skipped, gpt2_error_t *error)
+{
+    (void)error;
+    gpt2_loss_scale_move(&base->scale, &((single_t *)base)->settings.scale, skipped);
+    return 0;
 }
 
 static int single_sum(gpt2_strategy_t *self, double *values, size_t count, gpt2_error_t *error)
@@ -81,9 +91,11 @@ static int single_equal(gpt2_strategy_t *self, uint64_t value, int *same, gpt2_e
     return 0;
 }
 
-static int single_broadcast(gpt2_strategy_t *self, void *data, size_t bytes, gpt2_error_t *error)
+static int single_broadcast(gpt2_strategy_t *self, int root, void *data, size_t bytes,
+                            gpt2_error_t *error)
 {
     (void)self;
+    (void)root;
     (void)data;
     (void)bytes;
     (void)error;
@@ -129,6 +141,7 @@ const gpt2_strategy_ops_t gpt2_strategy_single = {
     .attach = single_attach,
     .ready = single_ready,
     .sync = single_sync,
+    .move_scale = single_move_scale,
     .sum = single_sum,
     .equal = single_equal,
     .broadcast = single_broadcast,

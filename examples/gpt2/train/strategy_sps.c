@@ -77,6 +77,7 @@ static int sps_attach(gpt2_strategy_t *base, gpt2_replica_t *replica,
         return gpt2_fail(error, "out of memory for %zu tensors", count);
     }
     base->divisor = (double)base->size * (double)settings->accumulate;
+    base->scale = gpt2_loss_scale_start(&settings->scale);
     return sps_publish(base, error);
 }
 
@@ -90,7 +91,7 @@ static int reduce_to_server(sps_t *self, size_t index, gpt2_error_t *error)
 
     options.reduce = DP_AVERAGE;
     options.wire = gpt2_dp_wire(self->settings.wire);
-    options.postscale = 1.0 / self->settings.accumulate;
+    options.postscale = 1.0 / (self->settings.accumulate * self->dp.base.scale.scale);
     options.stream = self->replica->stream;
     status = dp_reduce(dp_world(self->dp.context), tensor->name, gradient,
                        self->dp.base.rank == SERVER ? gradient : NULL, tensor->count, DP_F32,
@@ -135,6 +136,14 @@ static int sps_sync(gpt2_strategy_t *base, gpt2_sync_t *out, gpt2_error_t *error
     return 0;
 }
 
+/* The figures of a reduction are equal on all ranks, so all move alike. */
+static int sps_move_scale(gpt2_strategy_t *base, int skipped, gpt2_error_t *error)
+{
+    (void)error;
+    gpt2_loss_scale_move(&base->scale, &((sps_t *)base)->settings.scale, skipped);
+    return 0;
+}
+
 const gpt2_strategy_ops_t gpt2_strategy_sps = {
     .name = "sps",
     .create = sps_create,
@@ -145,6 +154,7 @@ const gpt2_strategy_ops_t gpt2_strategy_sps = {
     .attach = sps_attach,
     .ready = sps_ready,
     .sync = sps_sync,
+    .move_scale = sps_move_scale,
     .publish = sps_publish,
     .sum = gpt2_dp_sum,
     .equal = gpt2_dp_equal,

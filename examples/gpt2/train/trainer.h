@@ -9,21 +9,9 @@
 #include "examples/gpt2/data/checkpoint.h"
 #include "examples/gpt2/data/data.h"
 #include "examples/gpt2/model/device.h"
+#include "examples/gpt2/model/precision.h"
 #include "examples/gpt2/train/options.h"
-#include "examples/gpt2/train/strategy.h"
-
-/* Where the time of steps went, in seconds; the parts sum to total. */
-typedef struct gpt2_phases {
-    double forward;
-    double backward; /* with the hand-over of gradients */
-    double exposed;  /* waiting for gradients that were on their way */
-    double skew;     /* waiting for ranks that were not ready */
-    double optimizer;
-    double other; /* picking data, bookkeeping */
-    double total;
-    double transfer; /* communication, hidden or not; not a part */
-    uint64_t steps;
-} gpt2_phases_t;
+#include "examples/gpt2/train/phases.h"
 
 typedef struct gpt2_step {
     double loss_sum; /* of this rank; known when settled */
@@ -31,6 +19,8 @@ typedef struct gpt2_step {
     double learning_rate;
     int is_settled; /* 1: the rest is known; see gpt2_trainer_settle() */
     double norm;
+    double clip;  /* gradients were multiplied by this */
+    double scale; /* of the loss */
     int skipped;
 } gpt2_step_t;
 
@@ -42,9 +32,13 @@ typedef struct gpt2_trainer {
     gpt2_view_t training;
     gpt2_view_t validation;
     gpt2_replica_t *replica;
-    int is_pending;           /* 1: the last step is not settled */
-    gpt2_outcome_t found;     /* the last one settled */
-    int skips;                /* steps without an update since the last one with */
+    gpt2_shard_t shard;   /* what ranks share out; GPT2_SHARD_NONE: every rank has all */
+    gpt2_model_t *whole;  /* of gpt2_trainer_borrow(), where they do; else NULL */
+    int is_pending;       /* 1: the last step is not settled */
+    gpt2_outcome_t found; /* the last one settled */
+    int skips;            /* since the last update, steps that no smaller loss scale could mend */
+    gpt2_precision_plan_t precision;
+    double loss_scale;        /* of the last step settled */
     gpt2_progress_t progress; /* updates and skipped: of settled steps */
     uint64_t first_step;      /* of this process: > 0 after a resume */
     char resumed_from[GPT2_PATH_MAX];
@@ -53,11 +47,15 @@ typedef struct gpt2_trainer {
     int32_t *targets; /* [micro batch][seq] */
     uint8_t *occurs;  /* [vocab] 1: in this step's global batch; NULL: rows are not reduced apart */
     int32_t *tokens;  /* [vocab] those, in order */
+    uint64_t samples; /* sum over this rank's training sequences of a hash of number and tokens */
     gpt2_phases_t phases;
+    uint64_t wire_bytes; /* sent until the end of the last step, if has_stepped */
+    int has_stepped;
     gpt2_error_t *error; /* of the call in progress, for hooks */
     int depth;           /* of open spans */
     double span_start;
-    double *span_sum; /* what the open span's time is added to */
+    gpt2_traffic_t span_traffic; /* at that time */
+    double *span_sum;            /* what the open span's time is added to */
 } gpt2_trainer_t;
 
 /* Seconds of a clock that never jumps. */
@@ -84,10 +82,19 @@ int gpt2_trainer_mean(gpt2_trainer_t *trainer, gpt2_step_t *step, double *loss,
 /* Mean loss over --eval-batches of validation. Collective. */
 int gpt2_trainer_validate(gpt2_trainer_t *trainer, double *loss, gpt2_error_t *error);
 
+/* Of the weights' bits. Collective. */
+int gpt2_trainer_hash(gpt2_trainer_t *trainer, uint64_t *hash, gpt2_error_t *error);
+
 /* *same = 1 where all replicas have the same bits. Collective. */
 int gpt2_trainer_compare(gpt2_trainer_t *trainer, int *same, gpt2_error_t *error);
 
-/* Saves to <out>/checkpoint; rank 0 only. */
+/* Saves to <out>/checkpoint. Every rank calls it; rank 0 writes, the others take part where it
+ * needs them. */
 int gpt2_trainer_save(gpt2_trainer_t *trainer, gpt2_error_t *error);
+
+/* *model = all weights in host memory, on rank 0 (elsewhere NULL), until give_back(). Collective
+ * where ranks share them out, and then it takes memory for all of them. */
+int gpt2_trainer_borrow(gpt2_trainer_t *trainer, const gpt2_model_t **model, gpt2_error_t *error);
+int gpt2_trainer_give_back(gpt2_trainer_t *trainer, gpt2_error_t *error);
 
 #endif

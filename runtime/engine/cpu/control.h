@@ -79,7 +79,7 @@ typedef struct dp_control_record {
 /* What the engine does, for whoever watches it from another thread. */
 typedef struct dp_activity {
     _Atomic uint64_t moves;
-    _Atomic int awaits; /* rank of the world; -1: nobody */
+    _Atomic int awaits; /* rank of the world; -1, DP_ENGINE_WORKS: nobody */
 } dp_activity_t;
 
 static inline void dp_activity_moved(dp_activity_t *activity)

@@ -1,11 +1,11 @@
 /*
  * cpu.c - the CPU engine: its ops table, its life, the order of its operations, and abort.
  *
- * The pipeline enqueues from the thread that runs launches; operations run one at a time, in that
- * order, on the thread of the stream they were enqueued on. abort() may come from any thread. The
- * first failure stays: a rank that failed is out of step with the others, so every later operation
- * fails with the same text until the engine is destroyed. The engine must not know how the ranks
- * agree on the order.
+ * The pipeline enqueues from the threads that run launches; in each lane operations run one at a
+ * time, in that order, on the thread of the stream they were enqueued on. abort() may come from any
+ * thread. The first failure stays: a rank that failed is out of step with the others, so every
+ * other operation, in both lanes, fails with the same text until the engine is destroyed. The
+ * engine must not know how the ranks agree on the order.
  */
 #include "runtime/engine/cpu/inter_node/inter_node.h"
 
@@ -31,6 +31,15 @@ static dp_cpu_group_t *group_of(dp_engine_group_t *group)
 }
 
 /* ---- Operations ----------------------------------------------------------------------------- */
+
+/* Ends the sleep of running operations, at a barrier or for a message: the reason is there. */
+static void wake_lanes(dp_cpu_engine_t *engine)
+{
+    for (int i = 0; i < DP_LANE_COUNT; i++) {
+        dp_control_wake(&engine->lanes[i].control);
+        if (engine->lanes[i].link != NULL) dp_link_wake(engine->lanes[i].link);
+    }
+}
 
 /* Notes why the engine stops; the first reason counts. */
 static void stop_engine(dp_cpu_engine_t *engine, dp_status_t status, const char *text)
@@ -94,40 +103,58 @@ static dp_status_t run_send(dp_cpu_group_t *group, dp_engine_op_t *op)
     return status;
 }
 
-/* On a stream's thread, or inline in the thread that runs launches: run_lock lets one operation run
- * at a time, and streams keep them in order. */
+/* *why: the reason of a failure; lives as long as the group, or is the caller's. */
+static dp_status_t run_in_lane(dp_cpu_group_t *group, dp_engine_op_t *op, dp_error_t *own,
+                               const char **why)
+{
+    dp_status_t status = DP_OK;
+
+    *why = own->text;
+    if (op->lane == DP_LANE_GATHER) status = dp_cpu_group_gathers(group, &group, own);
+    if (status != DP_OK) return status;
+    *why = group->failure.text;
+    if (op->collective == DP_COLLECTIVE_SEND) return run_send(group, op);
+    return run_in_group(group, op, op->root, op->peer);
+}
+
+/* On a stream's thread, or inline in the thread that runs launches: run_lock lets one operation of
+ * the lane run at a time, and streams keep them in order. */
 static void run_operation(dp_cpu_engine_t *engine, dp_engine_op_t *op)
 {
     dp_cpu_group_t *group = op->group != NULL ? group_of(op->group) : engine->world;
+    dp_cpu_lane_t *lane = &engine->lanes[op->lane];
 
-    pthread_mutex_lock(&engine->run_lock);
+    pthread_mutex_lock(&lane->run_lock);
+    atomic_store_explicit(&lane->is_running, 1, memory_order_relaxed);
     op->begin_ns = dp_now_ns();
     op->wait_ns = 0;
     op->wire_bytes = 0;
     op->last_rank = -1;
     op->text[0] = '\0';
     op->status = DP_ERR_ABORTED;
-    dp_activity_moved(&engine->activity);
+    dp_activity_moved(&lane->activity);
     dp_inject_enter(engine->injector, DP_INJECT_ENGINE);
     if (!atomic_load_explicit(&engine->is_aborted, memory_order_acquire)) {
-        const char *why = group->failure.text;
+        dp_error_t own; /* its text is large to clear for every operation */
+        const char *why;
 
-        op->status = op->collective == DP_COLLECTIVE_SEND
-                         ? run_send(group, op)
-                         : run_in_group(group, op, op->root, op->peer);
+        own.text[0] = '\0';
+        op->status = run_in_lane(group, op, &own, &why);
         if (op->status != DP_OK && why[0] == '\0') why = dp_status_string(op->status);
         /* Every rank has found the same and nothing was written: the engine goes on. */
         if (op->status == DP_ERR_TRUNCATED) {
             snprintf(op->text, sizeof(op->text), "%s", why);
         } else if (op->status != DP_OK) {
             stop_engine(engine, op->status, why);
+            wake_lanes(engine);
             /* What the link still holds of the program's memory ends with the operation. */
-            if (engine->link != NULL) dp_link_cut(engine->link);
+            if (lane->link != NULL) dp_link_cut(lane->link);
         }
     }
     if (op->status != DP_OK && op->status != DP_ERR_TRUNCATED) fail_as_stopped(engine, op);
     op->end_ns = dp_now_ns();
-    pthread_mutex_unlock(&engine->run_lock);
+    atomic_store_explicit(&lane->is_running, 0, memory_order_relaxed);
+    pthread_mutex_unlock(&lane->run_lock);
 }
 
 static void run_task(void *argument)
@@ -168,17 +195,17 @@ static void cpu_abort(dp_engine_t *self, dp_status_t status, const char *text)
     dp_cpu_engine_t *engine = cpu_engine_of(self);
 
     stop_engine(engine, status, text);
-    /* The flag is set: now end the sleep of a running operation, at a barrier or for a message. */
-    dp_control_wake(&engine->control);
-    if (engine->link != NULL) dp_link_wake(engine->link);
+    wake_lanes(engine);
 }
 
-static uint64_t cpu_moves(const dp_engine_t *self, int *awaits)
+static uint64_t cpu_moves(const dp_engine_t *self, dp_lane_t lane, int *awaits)
 {
-    const dp_cpu_engine_t *engine = cpu_engine_of_const(self);
+    const dp_cpu_lane_t *at = &cpu_engine_of_const(self)->lanes[lane];
 
-    *awaits = atomic_load_explicit(&engine->activity.awaits, memory_order_relaxed);
-    return atomic_load_explicit(&engine->activity.moves, memory_order_relaxed);
+    *awaits = atomic_load_explicit(&at->is_running, memory_order_relaxed)
+                  ? atomic_load_explicit(&at->activity.awaits, memory_order_relaxed)
+                  : DP_ENGINE_RESTS;
+    return atomic_load_explicit(&at->activity.moves, memory_order_relaxed);
 }
 
 /* ---- Memory --------------------------------------------------------------------------------- */
@@ -250,7 +277,10 @@ static void cpu_destroy(dp_engine_t *self)
     dp_cpu_engine_t *engine = cpu_engine_of(self);
 
     if (engine == NULL) return;
-    dp_link_destroy(engine->link, !atomic_load_explicit(&engine->is_aborted, memory_order_acquire));
+    for (int i = 0; i < DP_LANE_COUNT; i++) {
+        dp_link_destroy(engine->lanes[i].link,
+                        !atomic_load_explicit(&engine->is_aborted, memory_order_acquire));
+    }
     for (int i = 0; engine->pairs != NULL && i < engine->size; i++)
         dp_cpu_group_free(engine->pairs[i]);
     while (engine->groups != NULL) {
@@ -260,7 +290,10 @@ static void cpu_destroy(dp_engine_t *self)
         dp_cpu_group_free(group);
     }
     dp_cpu_group_free(engine->world);
-    dp_inter_node_pool_destroy(engine->pool);
+    for (int i = 0; i < DP_LANE_COUNT; i++) {
+        dp_inter_node_pool_destroy(engine->lanes[i].pool);
+        pthread_mutex_destroy(&engine->lanes[i].run_lock);
+    }
     dp_exchange_pool_destroy(engine->exchange_pool);
     dp_pull_destroy(engine->pull);
     dp_staging_destroy(engine->staging);
@@ -278,7 +311,6 @@ static void cpu_destroy(dp_engine_t *self)
     free(engine->dropped);
     pthread_mutex_destroy(&engine->abort_lock);
     pthread_mutex_destroy(&engine->task_lock);
-    pthread_mutex_destroy(&engine->run_lock);
     free(engine);
 }
 
@@ -314,28 +346,50 @@ static dp_status_t make_world(dp_cpu_engine_t *engine, dp_error_t *error)
     return status;
 }
 
-/* The arena, and the control block in it for the node's barriers. */
+/* The arena, and in it for each lane the control block for the node's barriers. */
 static dp_status_t make_shared(dp_cpu_engine_t *engine, dp_bootstrap_t *bootstrap,
                                const dp_config_t *config, uint64_t deadline_ns, dp_error_t *error)
 {
     const int local_size = engine->topology->node_size[engine->topology->node[engine->rank]];
-    const size_t bytes = dp_control_bytes(local_size);
+    const size_t bytes = dp_align_up(dp_control_bytes(local_size), DP_CONTROL_LINE);
     const dp_topology_t *topology = engine->topology;
     const int *ranks = topology->node_ranks + topology->node_begin[topology->node[engine->rank]];
     dp_status_t status;
-    void *memory;
+    char *memory;
 
     status = dp_arena_create(bootstrap, engine->topology, config->arena_bytes, deadline_ns,
                              engine->log, &engine->arena, error);
     if (status != DP_OK) return status;
-    memory = dp_arena_control(engine->arena, bytes);
+    memory = dp_arena_control(engine->arena, DP_LANE_COUNT * bytes);
     if (memory == NULL) {
         return dp_error_set(error, DP_ERR_NO_MEMORY,
-                            "engine: no room for a control block of %zu bytes", bytes);
+                            "engine: no room for control blocks of %zu bytes",
+                            DP_LANE_COUNT * bytes);
     }
-    dp_control_node_init(&engine->control, engine->arena, memory, engine->local_rank, local_size, 0,
-                         &engine->is_aborted, ranks, &engine->activity);
+    for (int i = 0; i < DP_LANE_COUNT; i++) {
+        dp_control_node_init(&engine->lanes[i].control, engine->arena, memory + (size_t)i * bytes,
+                             engine->local_rank, local_size, 0, &engine->is_aborted, ranks,
+                             &engine->lanes[i].activity);
+    }
     return DP_OK;
+}
+
+/* Between nodes: a worker for each lane. A connection is made when a lane first needs it. */
+static dp_status_t make_links(dp_cpu_engine_t *engine, const dp_config_t *config, dp_error_t *error)
+{
+    dp_cpu_lane_t *main_lane = &engine->lanes[DP_LANE_MAIN];
+
+    if (engine->topology->node_count == 1) return DP_OK;
+    for (int i = 0; i < DP_LANE_COUNT; i++) {
+        dp_cpu_lane_t *lane = &engine->lanes[i];
+        const dp_status_t status =
+            dp_link_create(config, engine->rank, engine->size, engine->log, &lane->link, error);
+
+        if (status != DP_OK) return status;
+        dp_link_watch(lane->link, &lane->activity);
+    }
+    return dp_inter_node_pool_create(engine->topology, main_lane->control.count, &main_lane->pool,
+                                     error);
 }
 
 static dp_status_t init_engine(dp_cpu_engine_t *engine, dp_bootstrap_t *bootstrap,
@@ -360,21 +414,16 @@ static dp_status_t init_engine(dp_cpu_engine_t *engine, dp_bootstrap_t *bootstra
     if (status != DP_OK) return status;
     status = dp_exchange_pool_create(engine->size, &engine->exchange_pool, error);
     if (status != DP_OK) return status;
-    if (topology->node_count > 1) {
-        status =
-            dp_link_create(config, engine->rank, engine->size, engine->log, &engine->link, error);
-        if (status != DP_OK) return status;
-        dp_link_watch(engine->link, &engine->activity);
-        status = dp_inter_node_pool_create(topology, engine->control.count, &engine->pool, error);
-        if (status != DP_OK) return status;
-    }
+    status = make_links(engine, config, error);
+    if (status != DP_OK) return status;
     status = make_world(engine, error);
     if (status != DP_OK) return status;
     status = dp_cpu_say_hello(engine, bootstrap, config, deadline_ns, &spin_ns, error);
     if (status != DP_OK) return status;
-    engine->control.spin_ns = spin_ns;
+    for (int i = 0; i < DP_LANE_COUNT; i++)
+        engine->lanes[i].control.spin_ns = spin_ns;
     dp_log_debug(engine->log, "engine cpu: local rank %d of %d, node %d of %d, spin %llu ns, %s",
-                 engine->local_rank, engine->control.count, topology->node[engine->rank],
+                 engine->local_rank, engine->lanes[0].control.count, topology->node[engine->rank],
                  topology->node_count, (unsigned long long)spin_ns, dp_kernels_name());
     return DP_OK;
 }
@@ -398,8 +447,12 @@ dp_status_t dp_engine_cpu_create(dp_bootstrap_t *bootstrap, const dp_topology_t 
     engine->local_rank = topology->local_rank[engine->rank];
     pthread_mutex_init(&engine->abort_lock, NULL);
     pthread_mutex_init(&engine->task_lock, NULL);
-    pthread_mutex_init(&engine->run_lock, NULL);
-    engine->lane = dp_trace_lane(trace, "engine", DP_TRACE_LANE_STREAM);
+    engine->trace = trace;
+    for (int i = 0; i < DP_LANE_COUNT; i++) {
+        engine->lanes[i].engine = engine;
+        pthread_mutex_init(&engine->lanes[i].run_lock, NULL);
+    }
+    engine->lanes[DP_LANE_MAIN].track = dp_trace_lane(trace, "engine", DP_TRACE_LANE_STREAM);
     status = init_engine(engine, bootstrap, config, error);
     if (status != DP_OK) {
         atomic_store(&engine->is_aborted, 1); /* nothing to say farewell to */

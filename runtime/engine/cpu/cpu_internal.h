@@ -2,10 +2,20 @@
  * cpu_internal.h - what the files of the CPU engine share: the engine, its groups, and the running
  * operation.
  *
- * The engine belongs to one rank. Operations run one at a time, under run_lock, on the thread of
- * the stream they were given to. A group says which ranks take part and holds everything that
- * depends on that. Ranks, nodes and local ranks of a group are numbers of its own topology; only
- * texts, last_rank and the link speak of ranks of the world.
+ * The engine belongs to one rank. In each of its two lanes operations run one at a time, under the
+ * lane's run_lock, on the thread of the stream they were given to. A lane holds everything that
+ * running operations change and that no group owns, so operations of the two never wait for each
+ * other:
+ *
+ *   main lane                                     gather lane: broadcasts and allgathers
+ *   doorbells and records in shared memory        doorbells and records of its own
+ *   a UCX worker, connections, buffers            a worker, connections and buffers of its own
+ *   per group: publications, numbers, partners    per group: the same, made by its first gather
+ *   pairs, exchanges, pulling, staging            -
+ *
+ * A group says which ranks take part, in one lane, and holds everything that depends on that.
+ * Ranks, nodes and local ranks of a group are numbers of its own topology; only texts, last_rank
+ * and the link speak of ranks of the world.
  *
  *   cpu.c              the ops table, the order of operations, abort
  *   steps.c            what every operation does: arrive, barrier, find the others' memory
@@ -64,11 +74,28 @@ typedef struct dp_cpu_publication {
     char *eager;     /* [DP_EAGER_BYTES] */
 } dp_cpu_publication_t;
 
-/* Some ranks of the world. Fields that operations change are guarded by the engine's run_lock. */
+/* What operations of one lane use, one after the other. */
+typedef struct dp_cpu_lane {
+    dp_cpu_engine_t *engine;
+    dp_trace_lane_t *track; /* of the timeline; NULL: not recorded */
+    dp_control_node_t control;
+    dp_activity_t activity;
+    _Atomic int is_running; /* an operation is; for dp_engine_ops_t.moves() */
+    dp_link_t *link;        /* NULL inside one node */
+    pthread_mutex_t run_lock;
+    dp_inter_node_pool_t *pool; /* guarded by run_lock: buffers for traffic between nodes */
+} dp_cpu_lane_t;
+
+/* Some ranks of the world, in one lane. Fields that operations change are guarded by the lane's
+ * run_lock. */
 struct dp_cpu_group {
     dp_cpu_engine_t *engine;
+    dp_cpu_lane_t *lane;
     dp_cpu_group_t *next;          /* of the engine's */
-    uint32_t slot;                 /* 0: the world, and pairs */
+    dp_cpu_group_t *gathers;       /* the same ranks in the gather lane, whose run_lock guards this;
+                                      NULL: they have not used it yet */
+    uint32_t uid;                  /* 0: the world, and pairs */
+    uint32_t slot;                 /* likewise */
     int is_pair;                   /* two ranks that send to each other, whatever their group */
     char title[DP_CPU_TITLE_ROOM]; /* for texts: " of group 'x'"; "" for the world */
     const dp_topology_t *topology; /* borrowed, or own_topology */
@@ -103,14 +130,12 @@ struct dp_cpu_engine {
     const dp_topology_t *topology; /* borrowed */
     dp_device_t *device;           /* borrowed */
     const dp_log_t *log;           /* borrowed */
-    dp_trace_lane_t *lane;         /* NULL: not recorded */
+    dp_trace_t *trace;             /* borrowed; NULL: none */
     struct dp_inject *injector;    /* borrowed; NULL: no faults on purpose */
     int rank, size;
     int local_rank; /* on its node */
     dp_arena_t *arena;
-    dp_control_node_t control;
-    dp_activity_t activity;
-    dp_link_t *link;       /* NULL inside one node */
+    dp_cpu_lane_t lanes[DP_LANE_COUNT];
     dp_pull_t *pull;       /* NULL: this rank cannot read the memory of the others of its node */
     dp_staging_t *staging; /* for where some rank cannot; made when first needed */
     dp_method_stats_t methods; /* which of the two is faster; of groups whose first rank this is */
@@ -128,10 +153,8 @@ struct dp_cpu_engine {
     pthread_mutex_t task_lock;
     dp_cpu_task_t *tasks; /* guarded by task_lock; for using again */
 
-    /* guarded by run_lock: one operation at a time */
-    pthread_mutex_t run_lock;
-    dp_cpu_group_t **pairs;     /* [size] with a rank of the world; NULL: never sent to or from */
-    dp_inter_node_pool_t *pool; /* buffers for traffic between nodes; NULL inside one */
+    /* guarded by the main lane's run_lock, as are pull, staging and methods */
+    dp_cpu_group_t **pairs; /* [size] with a rank of the world; NULL: never sent to or from */
     dp_exchange_pool_t *exchange_pool; /* memory for exchanges */
     void *dropped; /* [DP_TALLY_BLOCK] elements: results that are only counted */
 };
@@ -145,8 +168,10 @@ dp_status_t dp_cpu_disown(dp_engine_t *self, void *memory);
 /* Local, and quick: partners are connected by the first operation. */
 dp_status_t dp_cpu_group_make(dp_cpu_engine_t *engine, const dp_engine_members_t *members,
                               dp_cpu_group_t **out, dp_error_t *error);
-/* After its last barrier: no rank reads what it has published any more. */
+/* After its last barrier: no rank reads what it has published any more, in either lane. */
 void dp_cpu_group_end(dp_cpu_group_t *group);
+/* The same ranks in the gather lane, made at the first call. That lane's run_lock is held. */
+dp_status_t dp_cpu_group_gathers(dp_cpu_group_t *group, dp_cpu_group_t **out, dp_error_t *error);
 /* Leaves what others may still read to the arena, which goes with its last mapping. NULL is fine */
 void dp_cpu_group_free(dp_cpu_group_t *group);
 
@@ -164,8 +189,8 @@ dp_status_t dp_cpu_say_hello(dp_cpu_engine_t *engine, dp_bootstrap_t *bootstrap,
                              const dp_config_t *config, uint64_t deadline_ns, uint64_t *spin_ns,
                              dp_error_t *error);
 
-/* The link's number of a rank of the world, connected if need be. */
-dp_status_t dp_cpu_connect(dp_cpu_engine_t *engine, int world_rank, int *peer, dp_error_t *error);
+/* The number of a rank of the world at the lane's link, connected if need be. */
+dp_status_t dp_cpu_connect(const dp_cpu_lane_t *lane, int world_rank, int *peer, dp_error_t *error);
 
 /* ---- Running -------------------------------------------------------------------------------- */
 

@@ -5,8 +5,9 @@
  * Everything that an operation needs to know about its participants is in the group, so operations
  * make no difference between the world and a group. Making one is local; its ranks wait for each
  * other at the first operation. In shared memory it costs this rank four pages for what it
- * publishes, and a record, which stays. Called on the thread that runs launches; pairs are made on
- * the thread that runs operations.
+ * publishes, and a record, which stays; in the gather lane the same again. Called on the thread
+ * that runs launches; pairs, and groups in the gather lane, are made on the thread that runs
+ * operations.
  */
 #include "runtime/engine/cpu/inter_node/inter_node.h"
 
@@ -96,6 +97,8 @@ void dp_cpu_group_end(dp_cpu_group_t *group)
 {
     dp_arena_t *arena = group->engine->arena;
 
+    if (group->gathers != NULL) dp_cpu_group_end(group->gathers);
+    group->gathers = NULL;
     for (int i = 0; i < 2; i++) {
         dp_arena_free(arena, group->publications[i].grown[0]);
         dp_arena_free(arena, group->publications[i].grown[1]);
@@ -108,6 +111,7 @@ void dp_cpu_group_end(dp_cpu_group_t *group)
 void dp_cpu_group_free(dp_cpu_group_t *group)
 {
     if (group == NULL) return;
+    dp_cpu_group_free(group->gathers);
     dp_control_close(&group->control);
     dp_inter_node_destroy(group->inter_node);
     dp_layout_fini(&group->layout);
@@ -147,20 +151,23 @@ static dp_status_t init_group(dp_cpu_group_t *group, const dp_engine_members_t *
     if (status == DP_OK && group->node_count > 1)
         status = dp_inter_node_create(group, &group->inter_node);
     if (status != DP_OK) return status;
-    return dp_control_open(&group->control, &group->engine->control, record_numbers.own,
+    return dp_control_open(&group->control, &group->lane->control, record_numbers.own,
                            record_numbers.others, group->locals, group->local_size,
                            group->local_rank, members->uid);
 }
 
-static dp_status_t make_group(dp_cpu_engine_t *engine, const dp_engine_members_t *members,
+static dp_status_t make_group(dp_cpu_lane_t *lane, const dp_engine_members_t *members,
                               record_numbers_t record_numbers, dp_cpu_group_t **out,
                               dp_error_t *error)
 {
+    dp_cpu_engine_t *engine = lane->engine;
     dp_cpu_group_t *group = calloc(1, sizeof(*group));
     dp_status_t status;
 
     if (group == NULL) return dp_error_set(error, DP_ERR_NO_MEMORY, "engine: no memory");
     group->engine = engine;
+    group->lane = lane;
+    group->uid = members->uid;
     group->slot = members->slot;
     status = check_members(engine, members, &group->rank, error);
     if (status == DP_OK) {
@@ -189,11 +196,47 @@ dp_status_t dp_cpu_group_make(dp_cpu_engine_t *engine, const dp_engine_members_t
                             "engine: group '%s': slot %u or id %u is too large", members->name,
                             members->slot, members->uid);
     }
-    status = make_group(engine, members, record_numbers, out, error);
+    status = make_group(&engine->lanes[DP_LANE_MAIN], members, record_numbers, out, error);
     if (status == DP_OK && members->slot != 0) {
         snprintf((*out)->title, sizeof((*out)->title), " of group '%.60s'", members->name);
     }
     return status;
+}
+
+/* ---- The gather lane ------------------------------------------------------------------------ */
+
+/* Buffers for traffic between nodes, and a track of the timeline: for a lane's first group. */
+static dp_status_t furnish_lane(dp_cpu_lane_t *lane, dp_error_t *error)
+{
+    dp_cpu_engine_t *engine = lane->engine;
+
+    if (lane->track == NULL)
+        lane->track = dp_trace_lane(engine->trace, "gather engine", DP_TRACE_LANE_STREAM);
+    if (lane->link == NULL || lane->pool != NULL) return DP_OK;
+    return dp_inter_node_pool_create(engine->topology, lane->control.count, &lane->pool, error);
+}
+
+/* Its records have the numbers of the main lane's, in a block of the lane's own. */
+dp_status_t dp_cpu_group_gathers(dp_cpu_group_t *group, dp_cpu_group_t **out, dp_error_t *error)
+{
+    const record_numbers_t record_numbers = {(int)group->slot, (int)group->slot};
+    const dp_engine_members_t members = {.uid = group->uid,
+                                         .slot = group->slot,
+                                         .ranks = group->ranks,
+                                         .count = group->size,
+                                         .name = "gather lane"};
+    dp_cpu_lane_t *lane = &group->engine->lanes[DP_LANE_GATHER];
+    dp_status_t status = DP_OK;
+
+    if (group->gathers == NULL) {
+        status = furnish_lane(lane, error);
+        if (status != DP_OK) return status;
+        status = make_group(lane, &members, record_numbers, &group->gathers, error);
+        if (group->gathers == NULL) return status;
+        memcpy(group->gathers->title, group->title, sizeof(group->title));
+    }
+    *out = group->gathers;
+    return DP_OK;
 }
 
 /* ---- Pairs ---------------------------------------------------------------------------------- */
@@ -213,7 +256,7 @@ dp_status_t dp_cpu_group_pair(dp_cpu_group_t *group, int root, int peer, dp_cpu_
     if (engine->pairs[other] == NULL) {
         /* Between nodes this rank is alone on its own node, so no other rank reads its record. */
         status =
-            make_group(engine, &members,
+            make_group(group->lane, &members,
                        are_near ? record_numbers : (record_numbers_t){record_numbers.others, 0},
                        &engine->pairs[other], &group->failure);
         if (status != DP_OK) return status;
@@ -243,7 +286,7 @@ dp_status_t dp_cpu_group_connect(dp_cpu_group_t *group)
         int peer;
 
         if (!are_partners(group->topology, group->rank, i)) continue;
-        if (dp_cpu_connect(group->engine, group->ranks[i], &peer, &group->failure) != DP_OK) {
+        if (dp_cpu_connect(group->lane, group->ranks[i], &peer, &group->failure) != DP_OK) {
             return group->failure.status;
         }
     }

@@ -1,7 +1,7 @@
 /*
  * introduce.c - what the ranks of the world tell each other when the CPU engine starts (a hello
  * each, over the bootstrap), and what follows from it: how long a rank may poll, whether it can
- * read the others' memory, and how it reaches ranks of other nodes.
+ * read the others' memory, and how it reaches ranks of other nodes in each lane.
  *
  * Called once, by the thread that creates the engine. Hellos are kept, so that two ranks that are
  * not partners connect only when they first send to each other. It must not know about operations.
@@ -24,15 +24,23 @@ typedef struct hello {
     char boot_id[BOOT_ID_BYTES]; /* equal: the same machine, whatever nodes are pretended */
     uint8_t cores[CORE_BYTES];   /* bit set: this rank may run there */
     dp_pull_probe_t memory;
-    uint64_t address_bytes; /* of the link's address, which follows */
+    uint64_t address_bytes[DP_LANE_COUNT]; /* of the links' addresses, which follow */
 } cpu_hello_t;
 
-static void write_hello(dp_cpu_engine_t *engine, cpu_hello_t *hello, const void **address)
+/* Of the addresses of the lanes before `end`. */
+static size_t address_bytes(const cpu_hello_t *hello, int end)
 {
-    const dp_link_t *link = engine->link;
+    size_t bytes = 0;
+
+    for (int i = 0; i < end; i++)
+        bytes += hello->address_bytes[i];
+    return bytes;
+}
+
+static void write_hello(dp_cpu_engine_t *engine, cpu_hello_t *hello)
+{
     cpu_set_t *set = CPU_ALLOC(CORES);
     const int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-    size_t bytes = 0;
 
     memset(hello, 0, sizeof(*hello));
     if (fd >= 0) {
@@ -52,8 +60,12 @@ static void write_hello(dp_cpu_engine_t *engine, cpu_hello_t *hello, const void 
     hello->memory = (dp_pull_probe_t){.address = (uintptr_t)&engine->pull_value,
                                       .value = engine->pull_value,
                                       .pid = (int32_t)getpid()};
-    *address = link == NULL ? NULL : dp_link_address(link, &bytes);
-    hello->address_bytes = bytes;
+    for (int i = 0; i < DP_LANE_COUNT; i++) {
+        size_t bytes = 0;
+
+        if (engine->lanes[i].link != NULL) dp_link_address(engine->lanes[i].link, &bytes);
+        hello->address_bytes[i] = bytes;
+    }
 }
 
 /* Polling pays only while every rank of the machine can have a core of its own: else a rank that
@@ -108,14 +120,17 @@ static dp_status_t try_pull(dp_cpu_engine_t *engine, size_t pull_bytes, dp_error
     return DP_OK;
 }
 
-dp_status_t dp_cpu_connect(dp_cpu_engine_t *engine, int world_rank, int *peer, dp_error_t *error)
+dp_status_t dp_cpu_connect(const dp_cpu_lane_t *lane, int world_rank, int *peer, dp_error_t *error)
 {
-    const cpu_hello_t *hello = engine->hellos[world_rank].value;
+    const cpu_hello_t *hello = lane->engine->hellos[world_rank].value;
+    const int index = (int)(lane - lane->engine->lanes);
+    const char *addresses = (const char *)(hello + 1);
 
-    if (hello->address_bytes == 0) {
+    if (hello->address_bytes[index] == 0) {
         return dp_error_set(error, DP_ERR_SYSTEM, "engine: rank %d gave no address", world_rank);
     }
-    return dp_link_connect(engine->link, world_rank, hello + 1, peer, error);
+    return dp_link_connect(lane->link, world_rank, addresses + address_bytes(hello, index), peer,
+                           error);
 }
 
 /* Sends this rank's hello to all ranks and takes theirs. */
@@ -139,7 +154,7 @@ static dp_status_t exchange_hellos(dp_cpu_engine_t *engine, dp_bootstrap_t *boot
         const cpu_hello_t *other = values[i];
 
         if (bytes[i] < sizeof(cpu_hello_t) ||
-            other->address_bytes != bytes[i] - sizeof(cpu_hello_t)) {
+            address_bytes(other, DP_LANE_COUNT) != bytes[i] - sizeof(cpu_hello_t)) {
             status = dp_error_set(error, DP_ERR_SYSTEM,
                                   "engine: rank %d introduced itself with %zu bytes", i, bytes[i]);
         }
@@ -155,26 +170,33 @@ dp_status_t dp_cpu_say_hello(dp_cpu_engine_t *engine, dp_bootstrap_t *bootstrap,
                              const dp_config_t *config, uint64_t deadline_ns, uint64_t *spin_ns,
                              dp_error_t *error)
 {
-    const void *address;
+    const dp_cpu_lane_t *lanes = engine->lanes;
+    size_t bytes = sizeof(cpu_hello_t);
     char *own;
     cpu_hello_t hello;
     dp_status_t status;
 
-    write_hello(engine, &hello, &address);
-    own = malloc(sizeof(hello) + hello.address_bytes);
+    write_hello(engine, &hello);
+    own = malloc(bytes + address_bytes(&hello, DP_LANE_COUNT));
     if (own == NULL) return dp_error_set(error, DP_ERR_NO_MEMORY, "engine: no memory");
     memcpy(own, &hello, sizeof(hello));
-    if (hello.address_bytes != 0) memcpy(own + sizeof(hello), address, hello.address_bytes);
-    status = exchange_hellos(engine, bootstrap, own, sizeof(hello) + hello.address_bytes,
-                             deadline_ns, error);
+    for (int i = 0; i < DP_LANE_COUNT; i++) {
+        size_t more;
+
+        if (lanes[i].link == NULL) continue;
+        memcpy(own + bytes, dp_link_address(lanes[i].link, &more), hello.address_bytes[i]);
+        bytes += more;
+    }
+    status = exchange_hellos(engine, bootstrap, own, bytes, deadline_ns, error);
     free(own);
     if (status != DP_OK) return status;
     *spin_ns = choose_spin(engine, config->spin_ns);
     status = try_pull(engine, config->pull_bytes, error);
     if (status != DP_OK) return status;
-    if (engine->link == NULL) return DP_OK;
-    dp_link_set_spin(engine->link, *spin_ns);
+    if (lanes[DP_LANE_MAIN].link == NULL) return DP_OK;
+    for (int i = 0; i < DP_LANE_COUNT; i++)
+        dp_link_set_spin(lanes[i].link, *spin_ns);
     status = dp_cpu_group_connect(engine->world);
     if (status != DP_OK) return dp_error_set(error, status, "%s", engine->world->failure.text);
-    return dp_link_greet(engine->link, deadline_ns, error);
+    return dp_link_greet(lanes[DP_LANE_MAIN].link, deadline_ns, error);
 }

@@ -197,11 +197,11 @@ static void record_wait(dp_cpu_group_t *group, dp_engine_op_t *op, const dp_barr
         op->last_rank = dp_cpu_world_rank(group, i);
     }
     op->wait_ns += waited->wait_ns;
-    dp_trace_record(group->engine->lane, (dp_trace_record_t){.kind = DP_TRACE_WAIT_RANK,
-                                                             .start_ns = waited->wait_begin_ns,
-                                                             .duration_ns = waited->wait_ns,
-                                                             .bucket = op->sequence,
-                                                             .aux = (uint32_t)op->last_rank});
+    dp_trace_record(group->lane->track, (dp_trace_record_t){.kind = DP_TRACE_WAIT_RANK,
+                                                            .start_ns = waited->wait_begin_ns,
+                                                            .duration_ns = waited->wait_ns,
+                                                            .bucket = op->sequence,
+                                                            .aux = (uint32_t)op->last_rank});
 }
 
 /*
@@ -235,8 +235,9 @@ dp_status_t dp_cpu_arrive(dp_cpu_group_t *group, dp_engine_op_t *op, int is_eage
                 (uint32_t)op->wire << 24,
         .has_private_memory = (uint8_t)hides,
         .cannot_pull = group->engine->pull == NULL,
-        .use_staging = dp_method_choose(&group->engine->methods, dp_cpu_input_bytes(group, op)) ==
-                       DP_METHOD_STAGING,
+        .use_staging = op->collective == DP_COLLECTIVE_ALLREDUCE &&
+                       dp_method_choose(&group->engine->methods, dp_cpu_input_bytes(group, op)) ==
+                           DP_METHOD_STAGING,
         .arrive_ns = dp_now_ns(),
         .pieces = dp_arena_offset(group->engine->arena, publication->pieces, 0),
         .tallies = dp_arena_offset(group->engine->arena, publication->tallies, 0),

@@ -2,13 +2,13 @@
  * comm.c - communicators: how they are called, made, ended and broken.
  *
  * The launch thread creates a group: its lowest rank makes an id and sends it to the others over
- * the world's communicator. The keeper (watch.c) makes the communicator from it. All ranks create
- * and end groups in one order, so no two keepers wait for each other. It must not know what
- * operations do.
+ * the world's communicator. The keeper (watch.c) makes the communicator from it. A group that opens
+ * its gather lane gets a second communicator in the same way: operations of one communicator run
+ * one after the other, whatever their streams. All ranks create and end communicators in one order,
+ * so no two keepers wait for each other. It must not know what operations do.
  */
 #include "runtime/engine/nccl/nccl_internal.h"
 
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,42 +17,9 @@
 
 /* ---- Calls ---------------------------------------------------------------------------------- */
 
-void dp_nccl_back_off(unsigned *turns)
-{
-    const long ns = *turns < 200 ? 0 : *turns < 1000 ? 20000 : 500000;
-    const struct timespec nap = {0, ns};
-
-    ++*turns;
-    if (ns == 0) {
-        sched_yield();
-    } else {
-        nanosleep(&nap, NULL);
-    }
-}
-
-dp_status_t dp_nccl_status(ncclResult_t result)
-{
-    switch (result) {
-    case ncclSuccess:
-        return DP_OK;
-    case ncclRemoteError:
-        return DP_ERR_PEER_LOST;
-    case ncclInvalidArgument:
-    case ncclInvalidUsage:
-        return DP_ERR_INVALID;
-    default:
-        return DP_ERR_SYSTEM;
-    }
-}
-
-dp_status_t dp_nccl_cuda(int result, const char *what, dp_error_t *error)
-{
-    if (result == cudaSuccess) return DP_OK;
-    (void)cudaGetLastError(); /* told here; the program's next question is not answered with it */
-    return dp_error_set(error, DP_ERR_SYSTEM, "%.*s: %s", (int)strcspn(what, "("), what,
-                        cudaGetErrorString((cudaError_t)result));
-}
-
+/* dp_nccl_is_aborted() is asked twice. The first time without the lock, for an abort that hangs
+ * holds call_lock for as long as it hangs. The second time under it: dp_nccl_keep_break() may have
+ * ended the communicator while this thread waited for the lock. */
 int dp_nccl_enter(dp_nccl_group_t *group)
 {
     dp_nccl_engine_t *engine = group->engine;
@@ -69,6 +36,10 @@ dp_status_t dp_nccl_refuse(dp_nccl_group_t *group, dp_error_t *error)
     return dp_error_set(error, DP_ERR_ABORTED, "the communicator%s has ended", group->title);
 }
 
+/* Communicators are non-blocking, so a call may return ncclInProgress and go on in a thread of
+ * NCCL's; then NCCL is asked until it is done. call_lock is given back between two questions: the
+ * watcher looks for errors then, and the keeper can abort. What is asked of group->comm, its last
+ * error too, is asked under call_lock, because an abort frees the communicator. */
 dp_status_t dp_nccl_complete_call(dp_nccl_group_t *group, ncclResult_t result, const char *what,
                                   dp_error_t *error)
 {
@@ -115,6 +86,8 @@ static int has_earlier(dp_nccl_engine_t *engine, const dp_nccl_task_t *task)
     return has;
 }
 
+/* Asks and never calls cudaEventSynchronize(): a thread that sleeps in CUDA would not notice that
+ * the engine is aborted, and the event may never come. */
 dp_status_t dp_nccl_await_event(dp_nccl_engine_t *engine, cudaEvent_t event, uint64_t limit_ns,
                                 const dp_nccl_task_t *task, dp_error_t *error)
 {
@@ -144,7 +117,7 @@ dp_status_t dp_nccl_await_keeper(dp_nccl_group_t *group, dp_error_t *error)
     dp_nccl_engine_t *engine = group->engine;
 
     pthread_mutex_lock(&engine->lock);
-    while (engine->jobs_left > 0 && !dp_nccl_is_aborted(engine))
+    while (engine->jobs.left > 0 && !dp_nccl_is_aborted(engine))
         pthread_cond_wait(&engine->change, &engine->lock);
     pthread_mutex_unlock(&engine->lock);
     return dp_nccl_is_aborted(engine) ? dp_nccl_refuse(group, error) : DP_OK;
@@ -155,9 +128,9 @@ static void queue_job(dp_nccl_group_t *group)
 {
     dp_nccl_engine_t *engine = group->engine;
 
-    *engine->jobs_tail = group;
-    engine->jobs_tail = &group->next_job;
-    engine->jobs_left++;
+    *engine->jobs.tail = group;
+    engine->jobs.tail = &group->next_job;
+    engine->jobs.left++;
     pthread_cond_broadcast(&engine->change);
 }
 
@@ -169,6 +142,7 @@ static void queue_job(dp_nccl_group_t *group)
  * a library does not know it does not read. */
 #define OLDEST 22602
 
+/* NCCL_VERSION_CODE has had two forms: 2708 was 2.7.8, 22602 is 2.26.2. */
 static int major_of(int version)
 {
     return version / (version < 10000 ? 1000 : 10000);
@@ -252,12 +226,14 @@ static dp_status_t await_init(dp_nccl_group_t *group, uint64_t deadline_ns, dp_e
                 error, DP_ERR_TIMEOUT,
                 "rank %d: nccl: the communicator%s of %d ranks is still being made after %llu ms",
                 engine->rank, group->title, group->size,
-                (unsigned long long)(engine->start_ns / 1000000));
+                (unsigned long long)(engine->limits.start_ns / 1000000));
         }
         dp_nccl_back_off(&turns);
     }
 }
 
+/* Returns when all ranks of the group have come here. group->comm is stored under call_lock at
+ * once, while it is still being made, so that an abort finds it and can break it. */
 static dp_status_t init_comm(dp_nccl_group_t *group, const ncclUniqueId *id, uint64_t deadline_ns,
                              dp_error_t *error)
 {
@@ -347,6 +323,8 @@ static dp_status_t fill_hello(const dp_nccl_engine_t *engine, nccl_hello_t *hell
     return status;
 }
 
+/* Versions are compared before NCCL is called: ranks of different versions would speak different
+ * protocols, and the first thing a person saw of that would be a hang. */
 dp_status_t dp_nccl_connect_world(dp_nccl_engine_t *engine, uint64_t deadline_ns, dp_error_t *error)
 {
     void **values = calloc((size_t)engine->size, sizeof(*values));
@@ -407,7 +385,7 @@ dp_status_t dp_nccl_group_make(dp_nccl_engine_t *engine, const dp_engine_members
     group->engine = engine;
     group->uid = members->uid;
     group->size = members->count;
-    group->settle_ns = engine->limit_ns;
+    group->settle_ns = engine->limits.operation_ns;
     group->rank = -1;
     for (int i = 0; i < members->count; i++) {
         group->ranks[i] = members->ranks[i];
@@ -427,7 +405,9 @@ dp_status_t dp_nccl_group_make(dp_nccl_engine_t *engine, const dp_engine_members
     return DP_OK;
 }
 
-/* The lowest rank's id goes to all others. */
+/* The lowest rank's id goes to all others. ncclGroupEnd() is called after an error too, here and in
+ * every function of this shape: NCCL counts open groups per thread, and one that stays open would
+ * swallow all later calls of this thread. */
 static ncclResult_t send_id(dp_nccl_group_t *group, ncclUniqueId *id)
 {
     dp_nccl_engine_t *engine = group->engine;
@@ -446,13 +426,13 @@ static ncclResult_t send_id(dp_nccl_group_t *group, ncclUniqueId *id)
     return result != ncclSuccess ? result : end;
 }
 
-/* The id has arrived here when group->id_came is reached; nobody else uses engine->id before the
- * keeper has made the communicator. */
+/* The id has arrived here when group->id_came is reached; nobody else uses engine->making.id before
+ * the keeper has made the communicator. */
 static dp_status_t exchange_id(dp_nccl_group_t *group, dp_error_t *error)
 {
     dp_nccl_engine_t *engine = group->engine;
-    ncclUniqueId *id = engine->id;
-    ncclUniqueId *device_id = engine->device_id;
+    ncclUniqueId *id = engine->making.id;
+    ncclUniqueId *device_id = engine->making.device_id;
     dp_status_t status;
 
     if (group->rank == 0) {
@@ -482,21 +462,17 @@ static dp_status_t exchange_id(dp_nccl_group_t *group, dp_error_t *error)
     return DP_NCCL_CUDA(cudaEventRecord(group->id_came, engine->side), error);
 }
 
-dp_status_t dp_nccl_group_create(dp_engine_t *self, const dp_engine_members_t *members,
-                                 dp_engine_group_t **group, dp_error_t *error)
+/* A communicator of these ranks: has the keeper make it. title: in texts; NULL: after its name. */
+static dp_status_t ask_for_comm(dp_nccl_engine_t *engine, const dp_engine_members_t *members,
+                                const char *title, dp_nccl_group_t **out, dp_error_t *error)
 {
-    dp_nccl_engine_t *engine = dp_nccl_of(self);
     dp_error_t why = {DP_OK, ""};
     dp_nccl_group_t *made = NULL;
-    dp_status_t status;
+    dp_status_t status = engine->device->ops->enter(engine->device, NULL);
 
-    if (members->slot == 0 || members->uid == 0) {
-        return dp_error_set(error, DP_ERR_INVALID, "nccl: group '%s' has the world's number",
-                            members->name);
-    }
-    status = engine->device->ops->enter(engine->device, NULL);
     if (status == DP_OK) status = dp_nccl_group_make(engine, members, &made, error);
     if (status != DP_OK) return status;
+    if (title != NULL) snprintf(made->title, sizeof(made->title), "%s", title);
     status = dp_nccl_await_keeper(made, &why);
     if (status == DP_OK) status = exchange_id(made, &why);
     if (status != DP_OK) {
@@ -509,10 +485,50 @@ dp_status_t dp_nccl_group_create(dp_engine_t *self, const dp_engine_members_t *m
     engine->groups = made;
     queue_job(made);
     pthread_mutex_unlock(&engine->lock);
-    *group = (dp_engine_group_t *)(void *)made;
+    *out = made;
     return DP_OK;
 }
 
+/* Launch thread. Returns before the communicator is there: the keeper makes it, and the next
+ * operation of this rank, whatever its group, waits for the keeper. */
+dp_status_t dp_nccl_group_create(dp_engine_t *self, const dp_engine_members_t *members,
+                                 dp_engine_group_t **group, dp_error_t *error)
+{
+    dp_nccl_group_t *made = NULL;
+    dp_status_t status;
+
+    if (members->slot == 0 || members->uid == 0) {
+        return dp_error_set(error, DP_ERR_INVALID, "nccl: group '%s' has the world's number",
+                            members->name);
+    }
+    status = ask_for_comm(dp_nccl_of(self), members, NULL, &made, error);
+    if (status == DP_OK) *group = (dp_engine_group_t *)(void *)made;
+    return status;
+}
+
+dp_status_t dp_nccl_open_gather_lane(dp_engine_t *self, dp_engine_group_t *group, dp_error_t *error)
+{
+    dp_nccl_engine_t *engine = dp_nccl_of(self);
+    dp_nccl_group_t *opens = group != NULL ? (dp_nccl_group_t *)(void *)group : engine->world;
+    char name[64];
+    const dp_engine_members_t members = {
+        .uid = opens->uid, .ranks = opens->ranks, .count = opens->size, .name = name};
+
+    if (opens->gathers != NULL) return DP_OK;
+    snprintf(name, sizeof(name), "%.40s gathers", opens->name + strlen("dp-"));
+    return ask_for_comm(engine, &members, opens->title, &opens->gathers, error);
+}
+
+/* Has the keeper end it. lock is held. */
+static void end_comm(dp_nccl_group_t *group)
+{
+    if (dp_nccl_is_aborted(group->engine) || group->state != DP_NCCL_READY) return;
+    group->state = DP_NCCL_ENDING;
+    queue_job(group);
+}
+
+/* Launch thread, in the same order on all ranks. A group that is still being made when the engine
+ * is aborted is not queued: dp_nccl_keep_break() ends every communicator then. */
 void dp_nccl_group_destroy(dp_engine_t *self, dp_engine_group_t *group)
 {
     dp_nccl_engine_t *engine = dp_nccl_of(self);
@@ -520,32 +536,32 @@ void dp_nccl_group_destroy(dp_engine_t *self, dp_engine_group_t *group)
 
     if (group == NULL) return;
     pthread_mutex_lock(&engine->lock);
-    if (!dp_nccl_is_aborted(engine) && ended->state == DP_NCCL_READY) {
-        ended->state = DP_NCCL_ENDING;
-        queue_job(ended);
-    }
+    if (ended->gathers != NULL) end_comm(ended->gathers);
+    end_comm(ended);
     pthread_mutex_unlock(&engine->lock);
 }
 
 /* ---- The keeper's part ---------------------------------------------------------------------- */
 
+/* Memory is registered before the state is READY, so that no operation runs over a communicator
+ * which does not know the buffers yet. */
 void dp_nccl_keep_make(dp_nccl_group_t *group)
 {
     dp_nccl_engine_t *engine = group->engine;
-    const uint64_t deadline_ns = dp_now_ns() + engine->start_ns;
+    const uint64_t deadline_ns = dp_now_ns() + engine->limits.start_ns;
     dp_error_t error = {DP_OK, ""};
     dp_error_t why = {DP_OK, ""};
     dp_status_t status = DP_OK;
 
     if (group->id_came != NULL) {
-        status = dp_nccl_await_event(engine, group->id_came, engine->start_ns, NULL, &why);
+        status = dp_nccl_await_event(engine, group->id_came, engine->limits.start_ns, NULL, &why);
         if (status != DP_OK) {
             dp_error_set(&error, status, "rank %d: nccl: the id%s from rank %d: %s", engine->rank,
                          group->title, group->ranks[0], why.text);
         }
     }
     if (status == DP_OK) {
-        status = init_comm(group, engine->id, deadline_ns, &error);
+        status = init_comm(group, engine->making.id, deadline_ns, &error);
     }
     if (status != DP_OK) {
         dp_nccl_stop(engine, status, error.text);
@@ -558,7 +574,9 @@ void dp_nccl_keep_make(dp_nccl_group_t *group)
     pthread_mutex_unlock(&engine->lock);
 }
 
-/* All operations are over on all ranks, or the communicator is broken instead. */
+/* All operations are over on all ranks, or the communicator is broken instead. ncclCommFinalize()
+ * is collective and may wait for other ranks; ncclCommDestroy() behind it frees what is local. From
+ * here on no rank owes this communicator anything, so a call may take as long as a start. */
 void dp_nccl_keep_end(dp_nccl_group_t *group)
 {
     dp_nccl_engine_t *engine = group->engine;
@@ -566,7 +584,7 @@ void dp_nccl_keep_end(dp_nccl_group_t *group)
     dp_status_t status;
 
     dp_nccl_memory_leave(group);
-    group->settle_ns = engine->start_ns;
+    group->settle_ns = engine->limits.start_ns;
     pthread_mutex_lock(&engine->issue_lock);
     status = DP_NCCL_CALL(group, ncclCommFinalize(group->comm), &error);
     pthread_mutex_unlock(&engine->issue_lock);

@@ -7,6 +7,11 @@
  * them. So all ranks compute from the same rows whether everything fits, before a byte is written.
  * Then the blocks travel as one NCCL group of sends and receives. Waiting in the launch thread is
  * safe: rows wait only for operations that were issued before.
+ *
+ *     rows of an alltoallv of 3 ranks, [rank][word]     blocks of rank 1
+ *       capacity  drops  to 0  to 1  to 2                 in:  [to 0][to 1][to 2]
+ *       capacity  drops  to 0  to 1  to 2   <- rank 1     out: [from 0][from 1][from 2]
+ *       capacity  drops  to 0  to 1  to 2
  */
 #include "runtime/engine/nccl/nccl_internal.h"
 
@@ -29,7 +34,7 @@ typedef struct exchange_run {
 
 static const uint64_t *row_of(const exchange_run_t *run, int rank)
 {
-    return run->engine->rows + (size_t)rank * run->row_words;
+    return run->engine->rows.host + (size_t)rank * run->row_words;
 }
 
 /* Elements that rank `from` sends to rank `to`. */
@@ -88,7 +93,7 @@ static void write_row(exchange_run_t *run)
 {
     const dp_engine_exchange_t *exchange = run->op->exchange;
     const dp_collective_t collective = run->op->collective;
-    uint64_t *row = run->engine->rows + (size_t)run->group->rank * run->row_words;
+    uint64_t *row = run->engine->rows.host + (size_t)run->group->rank * run->row_words;
     const int is_root = run->op->root == run->group->rank;
     const int sends =
         is_root || (collective != DP_COLLECTIVE_SCATTER && collective != DP_COLLECTIVE_SCATTERV &&
@@ -100,12 +105,14 @@ static void write_row(exchange_run_t *run)
         row[i] = sends ? exchange->send_counts[i - ROW_COUNTS] : 0;
 }
 
+/* A send and its receive concern two ranks; the others have no part in it and are not waited for.
+ */
 static ncclResult_t swap_rows(exchange_run_t *run)
 {
     dp_nccl_engine_t *engine = run->engine;
     const int self = run->group->rank;
     const int other = run->op->root == self ? run->op->peer : run->op->root;
-    uint64_t *rows = engine->device_rows;
+    uint64_t *rows = engine->rows.device;
     ncclComm_t comm = run->group->comm;
     ncclResult_t result;
     ncclResult_t end;
@@ -126,6 +133,7 @@ static ncclResult_t swap_rows(exchange_run_t *run)
     return result != ncclSuccess ? result : end;
 }
 
+/* Both are allocated before the old ones go, so a failure leaves the engine's as they were. */
 static dp_status_t make_room(exchange_run_t *run)
 {
     dp_nccl_engine_t *engine = run->engine;
@@ -134,7 +142,7 @@ static dp_status_t make_room(exchange_run_t *run)
     void *device_rows = NULL;
     dp_status_t status;
 
-    if (words <= engine->row_words) return DP_OK;
+    if (words <= engine->rows.words) return DP_OK;
     status = DP_NCCL_CUDA(cudaMallocHost(&rows, words * sizeof(uint64_t)), run->error);
     if (status == DP_OK) {
         status = DP_NCCL_CUDA(cudaMalloc(&device_rows, words * sizeof(uint64_t)), run->error);
@@ -145,11 +153,11 @@ static dp_status_t make_room(exchange_run_t *run)
     }
     /* Operations that used them are over: they were waited for. More ranks than make_memory()
      * counts with are the only ones that free memory here. */
-    cudaFreeHost(engine->rows);
-    cudaFree(engine->device_rows);
-    engine->rows = rows;
-    engine->device_rows = device_rows;
-    engine->row_words = words;
+    cudaFreeHost(engine->rows.host);
+    cudaFree(engine->rows.device);
+    engine->rows.host = rows;
+    engine->rows.device = device_rows;
+    engine->rows.words = words;
     return DP_OK;
 }
 
@@ -162,21 +170,22 @@ static dp_status_t learn_rows(exchange_run_t *run)
 
     if (status != DP_OK) return status;
     write_row(run);
-    status = DP_NCCL_CUDA(cudaMemcpyAsync(engine->device_rows + at, engine->rows + at, row_bytes,
-                                          cudaMemcpyHostToDevice, engine->side),
+    status = DP_NCCL_CUDA(cudaMemcpyAsync(engine->rows.device + at, engine->rows.host + at,
+                                          row_bytes, cudaMemcpyHostToDevice, engine->side),
                           run->error);
     if (status == DP_OK) status = DP_NCCL_CALL(run->group, swap_rows(run), run->error);
     if (status == DP_OK) {
-        status = DP_NCCL_CUDA(cudaMemcpyAsync(engine->rows, engine->device_rows,
+        status = DP_NCCL_CUDA(cudaMemcpyAsync(engine->rows.host, engine->rows.device,
                                               row_bytes * (size_t)run->group->size,
                                               cudaMemcpyDeviceToHost, engine->side),
                               run->error);
     }
     if (status == DP_OK) {
-        status = DP_NCCL_CUDA(cudaEventRecord(engine->rows_came, engine->side), run->error);
+        status = DP_NCCL_CUDA(cudaEventRecord(engine->rows.came, engine->side), run->error);
     }
     if (status != DP_OK) return status;
-    return dp_nccl_await_event(engine, engine->rows_came, engine->limit_ns, run->task, run->error);
+    return dp_nccl_await_event(engine, engine->rows.came, engine->limits.operation_ns, run->task,
+                               run->error);
 }
 
 /* ---- Blocks --------------------------------------------------------------------------------- */
@@ -198,6 +207,7 @@ static void check_room(const exchange_run_t *run, dp_error_t *truncated)
     }
 }
 
+/* Also where it does not fit: the program learns how much room it needs. */
 static void report_counts(const exchange_run_t *run)
 {
     dp_engine_exchange_t *exchange = run->op->exchange;
@@ -244,6 +254,8 @@ static ncclResult_t move_blocks(exchange_run_t *run)
     return result != ncclSuccess ? result : end;
 }
 
+/* The block from this rank to itself: NCCL would accept it as a send and a receive, but a copy
+ * costs less, and often nothing at all, where in and out are the same. */
 static dp_status_t copy_own(exchange_run_t *run)
 {
     const dp_engine_exchange_t *exchange = run->op->exchange;
@@ -282,7 +294,7 @@ dp_status_t dp_nccl_issue_exchange(dp_nccl_task_t *task, cudaStream_t stream, dp
     if (status != DP_OK) return status;
     report_counts(&run);
     check_room(&run, &task->truncated);
-    if (task->truncated.status != DP_OK) return DP_OK;
+    if (task->truncated.status != DP_OK) return DP_OK; /* on every rank: nothing is written */
     status = DP_NCCL_CALL(group, move_blocks(&run), error);
     return status == DP_OK && takes_part(&run, group->rank) ? copy_own(&run) : status;
 }

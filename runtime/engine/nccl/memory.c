@@ -10,12 +10,13 @@
 #include "runtime/engine/nccl/nccl_internal.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #define PAGE ((size_t)4096)
 
 /* ---- Handles -------------------------------------------------------------------------------- */
 
+/* memory_lock is held. Room for the handle is made first: one that could not be kept could never be
+ * given back. */
 static dp_status_t add_handle(dp_nccl_range_t *range, dp_nccl_group_t *group, dp_error_t *error)
 {
     dp_nccl_engine_t *engine = group->engine;
@@ -109,6 +110,8 @@ void dp_nccl_memory_join(dp_nccl_group_t *group)
     pthread_mutex_unlock(&engine->memory_lock);
 }
 
+/* Keeper, before the communicator ends. is_joined goes first, so that register_everywhere() passes
+ * the group by; both hold memory_lock, so none of the two sees the other half done. */
 void dp_nccl_memory_leave(dp_nccl_group_t *group)
 {
     dp_nccl_engine_t *engine = group->engine;
@@ -129,6 +132,7 @@ void dp_nccl_memory_leave(dp_nccl_group_t *group)
 
 /* ---- Ranges --------------------------------------------------------------------------------- */
 
+/* The link that points to the range, or the one at the end of the list. memory_lock is held. */
 static dp_nccl_range_t **find_range(dp_nccl_engine_t *engine, const char *base)
 {
     dp_nccl_range_t **at = &engine->ranges;
@@ -151,6 +155,8 @@ static dp_nccl_range_t *new_range(dp_nccl_engine_t *engine, void *base, size_t b
     return range;
 }
 
+/* On a stream of its own: cudaMemset() would wait for the default stream, where the program's work
+ * may be waiting for an operation of this engine. */
 static dp_status_t zero_memory(dp_nccl_engine_t *engine, void *memory, size_t bytes,
                                dp_error_t *error)
 {
@@ -176,6 +182,8 @@ static dp_status_t alloc_here(dp_nccl_engine_t *engine, size_t room, void **memo
     return status;
 }
 
+/* Zeroed and registered with every communicator that is ready. A registration that fails is no
+ * failure: NCCL then copies through buffers of its own. */
 dp_status_t dp_nccl_alloc(dp_engine_t *self, size_t bytes, void **memory)
 {
     dp_nccl_engine_t *engine = dp_nccl_of(self);
@@ -207,6 +215,8 @@ dp_status_t dp_nccl_alloc(dp_engine_t *self, size_t bytes, void **memory)
     return status;
 }
 
+/* is_own: allocated here; 0: the program's. What was given by one function is not taken back by the
+ * other one's counterpart. */
 static dp_status_t forget_range(dp_nccl_engine_t *engine, void *memory, int is_own)
 {
     const dp_device_ops_t *device = engine->device->ops;

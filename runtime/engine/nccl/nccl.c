@@ -10,54 +10,18 @@
  */
 #include "runtime/engine/nccl/nccl_internal.h"
 
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels/cuda.h"
 #include "runtime/base/inject.h"
 
-/* ---- Stopping ------------------------------------------------------------------------------- */
-
-/* The device learns first: nothing that was half reduced may be used once streams move again. */
-void dp_nccl_stop(dp_nccl_engine_t *engine, dp_status_t status, const char *text)
-{
-    if (engine->device->ops->abort != NULL) engine->device->ops->abort(engine->device);
-    pthread_mutex_lock(&engine->lock);
-    if (!dp_nccl_is_aborted(engine)) {
-        engine->abort_status = status;
-        engine->abort_ns = dp_now_ns();
-        snprintf(engine->abort_text, sizeof(engine->abort_text), "%s", text);
-        atomic_store_explicit(&engine->is_aborted, 1, memory_order_release);
-        pthread_cond_broadcast(&engine->change);
-    }
-    pthread_mutex_unlock(&engine->lock);
-}
-
-dp_status_t dp_nccl_stop_in(const dp_nccl_task_t *task, dp_status_t status, const char *format, ...)
-{
-    char why[DP_ERROR_TEXT_MAX];
-    dp_error_t error;
-    va_list list;
-
-    va_start(list, format);
-    vsnprintf(why, sizeof(why), format, list); /* NOLINT(clang-analyzer-valist.Uninitialized) */
-    va_end(list);
-    dp_error_set(&error, status, "rank %d: nccl: %s %llu%s: %s", task->engine->rank,
-                 dp_collective_name(task->collective), (unsigned long long)task->sequence,
-                 task->group->title, why);
-    dp_nccl_stop(task->engine, status, error.text);
-    return status;
-}
-
-static void nccl_abort(dp_engine_t *self, dp_status_t status, const char *text)
-{
-    dp_nccl_stop(dp_nccl_of(self), status, text);
-}
-
 /* ---- Operations ----------------------------------------------------------------------------- */
 
+/* Words of tasks: the GPU writes 1 when it comes to an operation, and the watcher reads it. The
+ * memory is pinned and mapped, so that reading needs no call into CUDA (watch.c says why that
+ * matters). Pages are never given back before the end: a kernel of an aborted operation may write
+ * its word late. */
 static dp_status_t add_page(dp_nccl_engine_t *engine)
 {
     dp_nccl_page_t *page = calloc(1, sizeof(*page));
@@ -99,6 +63,19 @@ static dp_nccl_task_t *make_task(dp_nccl_engine_t *engine)
     return task;
 }
 
+/* Whose communicator carries the operation. */
+static dp_nccl_group_t *group_of(const dp_nccl_engine_t *engine, const dp_engine_op_t *op)
+{
+    dp_nccl_group_t *group =
+        op->group != NULL ? (dp_nccl_group_t *)(void *)op->group : engine->world;
+
+    if (op->lane == DP_LANE_MAIN) return group;
+    DP_ASSERT(group->gathers != NULL); /* dp_nccl_open_gather_lane() came before */
+    return group->gathers;
+}
+
+/* The task enters the list before it is issued, so that dp_nccl_await_event() sees which operations
+ * are earlier and the watcher looks for errors while NCCL is still taking it. */
 static dp_nccl_task_t *acquire_task(dp_nccl_engine_t *engine, dp_engine_op_t *op)
 {
     dp_nccl_task_t *task;
@@ -110,7 +87,7 @@ static dp_nccl_task_t *acquire_task(dp_nccl_engine_t *engine, dp_engine_op_t *op
     if (task == NULL) task = make_task(engine);
     if (task == NULL) return NULL;
     task->op = op;
-    task->group = op->group != NULL ? (dp_nccl_group_t *)(void *)op->group : engine->world;
+    task->group = group_of(engine, op);
     task->sequence = op->sequence;
     task->collective = op->collective;
     task->is_issued = 0;
@@ -141,7 +118,9 @@ static void release_task(dp_nccl_task_t *task)
     pthread_mutex_unlock(&engine->lock);
 }
 
-/* The device has passed the operation. An engine that was aborted before may have cut it short. */
+/* Completion thread: the device has passed the operation. An engine that was aborted before may
+ * have cut it short, so its result is never reported as good. A time that was not stamped (the
+ * engine stopped in between) becomes the end's. */
 static void finish_operation(void *argument)
 {
     dp_nccl_task_t *task = argument;
@@ -154,14 +133,14 @@ static void finish_operation(void *argument)
     op->text[0] = '\0';
     if (dp_nccl_is_aborted(engine)) {
         pthread_mutex_lock(&engine->lock);
-        op->status = engine->abort_status;
-        memcpy(op->text, engine->abort_text, sizeof(op->text));
+        op->status = engine->abort.status;
+        memcpy(op->text, engine->abort.text, sizeof(op->text));
         pthread_mutex_unlock(&engine->lock);
     } else if (task->truncated.status != DP_OK) {
         op->status = task->truncated.status;
         memcpy(op->text, task->truncated.text, sizeof(op->text));
     }
-    release_task(task);
+    release_task(task); /* last: from here on another operation may get the task */
 }
 
 /* What the ring makes a rank send, where it goes to other nodes: an upper bound, as only the last
@@ -184,6 +163,8 @@ static uint64_t wire_bytes(const dp_nccl_task_t *task)
     return elements * dp_dtype_bytes(op->dtype);
 }
 
+/* issue_lock is held for all calls of one operation. The keeper takes it for each of its own, so
+ * these come before or behind an operation and never between its parts. */
 static dp_status_t issue_operation(dp_nccl_task_t *task, cudaStream_t stream, dp_error_t *error)
 {
     dp_nccl_engine_t *engine = task->engine;
@@ -201,6 +182,14 @@ static dp_status_t issue_operation(dp_nccl_task_t *task, cudaStream_t stream, dp
     return status;
 }
 
+/*
+ * On the stream, in this order:
+ *
+ *     stamp begin_ns | begun = 1 | NCCL's kernels | stamp end_ns | finish_operation()
+ *
+ * Where an operation cannot be issued, the engine stops, and finish_operation() is queued all the
+ * same. So every operation ends in one place, in the order of the stream, with the engine's reason.
+ */
 static dp_status_t nccl_enqueue(dp_engine_t *self, dp_stream_t *stream, dp_work_size_t size,
                                 dp_engine_op_t *op)
 {
@@ -240,6 +229,8 @@ static dp_status_t nccl_enqueue(dp_engine_t *self, dp_stream_t *stream, dp_work_
 
 /* ---- Life ----------------------------------------------------------------------------------- */
 
+/* The threads end the communicators, so they go first; memory was known to communicators, so it
+ * goes behind them; locks and pinned words last. Also of an engine that was made in part. */
 static void nccl_destroy(dp_engine_t *self)
 {
     dp_nccl_engine_t *engine = dp_nccl_of(self);
@@ -261,26 +252,31 @@ static void nccl_destroy(dp_engine_t *self)
         free(task);
     }
     free_pages(engine);
-    if (engine->pool != NULL) cudaMemPoolDestroy(engine->pool);
+    if (engine->scratch.pool != NULL) cudaMemPoolDestroy(engine->scratch.pool);
     if (engine->side != NULL) cudaStreamDestroy(engine->side);
     if (engine->zeroing != NULL) cudaStreamDestroy(engine->zeroing);
-    if (engine->rows_came != NULL) cudaEventDestroy(engine->rows_came);
-    if (engine->id != NULL) cudaFreeHost(engine->id);
-    if (engine->rows != NULL) cudaFreeHost(engine->rows);
-    if (engine->device_id != NULL) cudaFree(engine->device_id);
-    if (engine->device_rows != NULL) cudaFree(engine->device_rows);
+    if (engine->rows.came != NULL) cudaEventDestroy(engine->rows.came);
+    if (engine->making.id != NULL) cudaFreeHost(engine->making.id);
+    if (engine->rows.host != NULL) cudaFreeHost(engine->rows.host);
+    if (engine->making.device_id != NULL) cudaFree(engine->making.device_id);
+    if (engine->rows.device != NULL) cudaFree(engine->rows.device);
     if (engine->barrier != NULL) cudaFree(engine->barrier);
-    free(engine->sources);
-    free(engine->outputs);
-    free(engine->strides);
-    free(engine->inputs);
-    free(engine->scratch);
+    free(engine->pieces.sources);
+    free(engine->pieces.outputs);
+    free(engine->pieces.strides);
+    free(engine->pieces.inputs);
+    free(engine->scratch.list);
     pthread_cond_destroy(&engine->change);
     pthread_mutex_destroy(&engine->lock);
     pthread_mutex_destroy(&engine->call_lock);
     pthread_mutex_destroy(&engine->issue_lock);
     pthread_mutex_destroy(&engine->memory_lock);
     free(engine);
+}
+
+static void nccl_abort(dp_engine_t *self, dp_status_t status, const char *text)
+{
+    dp_nccl_stop(dp_nccl_of(self), status, text);
 }
 
 static const dp_engine_ops_t nccl_ops = {
@@ -292,12 +288,14 @@ static const dp_engine_ops_t nccl_ops = {
     .adopt = dp_nccl_adopt,
     .disown = dp_nccl_disown,
     .group_create = dp_nccl_group_create,
+    .open_gather_lane = dp_nccl_open_gather_lane,
     .group_destroy = dp_nccl_group_destroy,
     .enqueue = nccl_enqueue,
     .abort = nccl_abort,
     .destroy = nccl_destroy,
 };
 
+/* The object only; dp_nccl_connect_world() makes its communicator. */
 static dp_status_t make_world(dp_nccl_engine_t *engine, dp_error_t *error)
 {
     int *ranks = calloc((size_t)engine->size, sizeof(*ranks));
@@ -327,11 +325,11 @@ static void make_pool(dp_nccl_engine_t *engine)
         .location = {.type = cudaMemLocationTypeDevice, .id = engine->gpu}};
     uint64_t all = UINT64_MAX;
 
-    if (cudaMemPoolCreate(&engine->pool, &wanted) != cudaSuccess) {
+    if (cudaMemPoolCreate(&engine->scratch.pool, &wanted) != cudaSuccess) {
         (void)cudaGetLastError(); /* the device's pool will do, or the operation says why not */
-        engine->pool = NULL;
-    } else if (cudaMemPoolSetAttribute(engine->pool, cudaMemPoolAttrReleaseThreshold, &all) !=
-               cudaSuccess) {
+        engine->scratch.pool = NULL;
+    } else if (cudaMemPoolSetAttribute(engine->scratch.pool, cudaMemPoolAttrReleaseThreshold,
+                                       &all) != cudaSuccess) {
         (void)cudaGetLastError(); /* only slower */
     }
 }
@@ -347,19 +345,23 @@ static dp_status_t make_memory(dp_nccl_engine_t *engine, dp_error_t *error)
 
     if (status != DP_OK) return dp_error_set(error, status, "nccl: no pinned memory");
     make_pool(engine);
-    engine->row_words = size * (3 + dp_min(size, ROWS_AT_ONCE));
-    status = DP_NCCL_CUDA(cudaMallocHost((void **)&engine->id, sizeof(*engine->id)), error);
+    engine->rows.words = size * (3 + dp_min(size, ROWS_AT_ONCE));
+    status = DP_NCCL_CUDA(cudaMallocHost((void **)&engine->making.id, sizeof(*engine->making.id)),
+                          error);
     if (status == DP_OK) {
-        status = DP_NCCL_CUDA(cudaMalloc((void **)&engine->device_id, sizeof(*engine->device_id)),
-                              error);
+        status = DP_NCCL_CUDA(
+            cudaMalloc((void **)&engine->making.device_id, sizeof(*engine->making.device_id)),
+            error);
     }
     if (status == DP_OK) {
         status = DP_NCCL_CUDA(
-            cudaMallocHost((void **)&engine->rows, engine->row_words * sizeof(uint64_t)), error);
+            cudaMallocHost((void **)&engine->rows.host, engine->rows.words * sizeof(uint64_t)),
+            error);
     }
     if (status == DP_OK) {
         status = DP_NCCL_CUDA(
-            cudaMalloc((void **)&engine->device_rows, engine->row_words * sizeof(uint64_t)), error);
+            cudaMalloc((void **)&engine->rows.device, engine->rows.words * sizeof(uint64_t)),
+            error);
     }
     if (status == DP_OK) status = DP_NCCL_CUDA(cudaMalloc((void **)&engine->barrier, 256), error);
     if (status == DP_OK) { /* our streams do not wait for the default one */
@@ -367,7 +369,7 @@ static dp_status_t make_memory(dp_nccl_engine_t *engine, dp_error_t *error)
     }
     if (status == DP_OK) status = DP_NCCL_CUDA(cudaStreamSynchronize(engine->zeroing), error);
     if (status == DP_OK) {
-        status = DP_NCCL_CUDA(cudaEventCreateWithFlags(&engine->rows_came, cudaEventDisableTiming),
+        status = DP_NCCL_CUDA(cudaEventCreateWithFlags(&engine->rows.came, cudaEventDisableTiming),
                               error);
     }
     return status;
@@ -376,16 +378,18 @@ static dp_status_t make_memory(dp_nccl_engine_t *engine, dp_error_t *error)
 static dp_status_t init_engine(dp_nccl_engine_t *engine, const dp_config_t *config,
                                dp_error_t *error)
 {
-    const uint64_t deadline_ns = dp_now_ns() + engine->start_ns;
+    const uint64_t deadline_ns = dp_now_ns() + engine->limits.start_ns;
     char text[80];
     dp_status_t status;
 
     /* Before NCCL reads it; one that a person set stays. */
     if (config->nccl_ring) setenv("NCCL_ALGO", "Ring", 0);
-    /* Groups share the GPU: on all ranks their kernels start in the order they are issued in. */
+    /* Groups and lanes share the GPU: on all ranks their kernels start in the order they are issued
+     * in, and may then run beside each other. */
     setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
-    engine->inputs = calloc((size_t)engine->size, sizeof(*engine->inputs));
-    if (engine->inputs == NULL) return dp_error_set(error, DP_ERR_NO_MEMORY, "nccl: no memory");
+    engine->pieces.inputs = calloc((size_t)engine->size, sizeof(*engine->pieces.inputs));
+    if (engine->pieces.inputs == NULL)
+        return dp_error_set(error, DP_ERR_NO_MEMORY, "nccl: no memory");
     status = make_world(engine, error);
     if (status == DP_OK) status = DP_NCCL_CUDA(cudaGetDevice(&engine->gpu), error);
     if (status == DP_OK) status = make_stream(&engine->side, error);
@@ -400,6 +404,7 @@ static dp_status_t init_engine(dp_nccl_engine_t *engine, const dp_config_t *conf
     return DP_OK;
 }
 
+/* The watcher's sleeps end at times of dp_now_ns(), which is the monotonic clock. */
 static void init_locks(dp_nccl_engine_t *engine)
 {
     pthread_condattr_t clock;
@@ -434,10 +439,10 @@ dp_status_t dp_engine_nccl_create(dp_bootstrap_t *bootstrap, const dp_topology_t
     engine->rank = bootstrap->rank;
     engine->size = bootstrap->size;
     engine->max_ctas = config->nccl_ctas;
-    engine->limit_ns = config->nccl_limit_ns;
-    engine->break_ns = config->nccl_abort_ns;
-    engine->start_ns = config->start_timeout_ns;
-    engine->jobs_tail = &engine->jobs;
+    engine->limits.operation_ns = config->nccl_limit_ns;
+    engine->limits.break_ns = config->nccl_abort_ns;
+    engine->limits.start_ns = config->start_timeout_ns;
+    engine->jobs.tail = &engine->jobs.first;
     init_locks(engine);
     if (!device->ops->is_async) {
         status = dp_error_set(error, DP_ERR_INVALID, "nccl: the device '%s' has no CUDA streams",

@@ -50,7 +50,8 @@ struct dp_nccl_group {
     int in_flight; /* operations */
     int is_joined; /* all memory is known to it; written under memory_lock too */
     dp_nccl_group_t *next, *next_job;
-    cudaEvent_t id_came; /* NULL: the id is known */
+    dp_nccl_group_t *gathers; /* its ranks in the gather lane; launch thread only; NULL: none yet */
+    cudaEvent_t id_came;      /* NULL: the id is known */
     /* keeper only */
     pthread_t breaker; /* aborts it */
     int has_breaker;
@@ -93,6 +94,63 @@ typedef struct dp_nccl_range {
     size_t handle_count;
 } dp_nccl_range_t;
 
+/* How long things may take; ns. */
+typedef struct dp_nccl_limits {
+    uint64_t operation_ns; /* 0: no limit */
+    uint64_t start_ns;     /* of making and of ending a communicator */
+    uint64_t break_ns;     /* of aborting all of them: then the process ends */
+} dp_nccl_limits_t;
+
+/* Why the engine stops. Guarded by its lock, but for is_set, which is written under it: the other
+ * fields do not change once it is 1. */
+typedef struct dp_nccl_abort {
+    _Atomic int is_set;
+    dp_status_t status;
+    char text[DP_ERROR_TEXT_MAX];
+    uint64_t ns;
+} dp_nccl_abort_t;
+
+/* Work of the keeper: communicators to be made or ended, in their order. Guarded by lock. */
+typedef struct dp_nccl_jobs {
+    dp_nccl_group_t *first, **tail;
+    int left; /* those, and the one that the keeper is at */
+} dp_nccl_jobs_t;
+
+typedef struct dp_nccl_threads {
+    pthread_t keeper, watcher;
+    int has_keeper, has_watcher;
+} dp_nccl_threads_t;
+
+/* The id of the group that is being made. The launch thread writes it, the keeper reads it; the
+ * next group waits for the keeper. */
+typedef struct dp_nccl_making {
+    ncclUniqueId *id;        /* pinned */
+    ncclUniqueId *device_id; /* device memory */
+} dp_nccl_making_t;
+
+/* exchange.c: what every rank sends. Launch thread. */
+typedef struct dp_nccl_rows {
+    uint64_t *host, *device; /* [words] pinned, device memory */
+    size_t words;
+    cudaEvent_t came;
+} dp_nccl_rows_t;
+
+/* run.c: of the pieces of an operation. Launch thread. */
+typedef struct dp_nccl_pieces {
+    const void **sources; /* [room] where each is read */
+    void **outputs;       /* [room] where NCCL writes it */
+    size_t *strides;      /* [room] */
+    size_t room;
+    const void **inputs; /* [size of the world] of one piece */
+} dp_nccl_pieces_t;
+
+/* run.c: memory of one operation, freed behind it on the stream. Launch thread. */
+typedef struct dp_nccl_scratch {
+    cudaMemPool_t pool; /* NULL: the device's */
+    void **list;        /* [count] of [room] */
+    size_t count, room;
+} dp_nccl_scratch_t;
+
 struct dp_nccl_engine {
     dp_engine_t base;
     dp_nccl_engine_t *self; /* for callers that hold it const */
@@ -102,9 +160,7 @@ struct dp_nccl_engine {
     const dp_log_t *log;
     struct dp_inject *injector;
     int rank, size, gpu, max_ctas;
-    uint64_t limit_ns; /* of an operation; 0: none */
-    uint64_t start_ns; /* of making and of ending a communicator */
-    uint64_t break_ns; /* of aborting all of them: then the process ends */
+    dp_nccl_limits_t limits;
     dp_nccl_group_t *world;
     cudaStream_t side;          /* ids and counts */
     cudaStream_t zeroing;       /* new memory */
@@ -113,35 +169,22 @@ struct dp_nccl_engine {
     pthread_mutex_t lock;
     pthread_cond_t change; /* of what lock guards */
     /* guarded by lock */
-    dp_nccl_group_t *groups;             /* all but the world */
-    dp_nccl_group_t *jobs, **jobs_tail;  /* communicators to be made or ended, in their order */
-    int jobs_left;                       /* those, and the one that the keeper is at */
+    dp_nccl_group_t *groups; /* all but the world */
+    dp_nccl_jobs_t jobs;
     dp_nccl_task_t *tasks, *spare_tasks; /* in flight, the latest first, and not */
     int is_stopping, is_torn;            /* destroy; the keeper has aborted the communicators */
-    dp_status_t abort_status;
-    char abort_text[DP_ERROR_TEXT_MAX];
-    uint64_t abort_ns;
-    _Atomic int is_aborted; /* written under lock */
-    pthread_t keeper, watcher;
-    int has_keeper, has_watcher;
+    dp_nccl_abort_t abort;
+    dp_nccl_threads_t threads; /* the thread that creates and destroys the engine */
     /* guarded by memory_lock, taken before issue_lock */
     pthread_mutex_t memory_lock;
     dp_nccl_range_t *ranges;
     /* launch thread only */
-    dp_nccl_page_t *pages;        /* the one with room first */
-    cudaMemPool_t pool;           /* of scratch; NULL: the device's */
-    char *barrier;                /* a byte of device memory */
-    ncclUniqueId *id, *device_id; /* of the group that is being made: pinned, device */
-    cudaEvent_t rows_came;
-    uint64_t *rows, *device_rows; /* [row_words] pinned, device */
-    size_t row_words;
-    const void **sources; /* of the pieces of an operation: where each is read, all [piece_room] */
-    void **outputs;       /* where NCCL writes it */
-    size_t *strides;
-    size_t piece_room;
-    const void **inputs; /* [size] of one piece */
-    void **scratch;      /* [scratch_count] of an operation, [scratch_room] */
-    size_t scratch_count, scratch_room;
+    dp_nccl_page_t *pages; /* the one with room first */
+    char *barrier;         /* a byte of device memory */
+    dp_nccl_making_t making;
+    dp_nccl_rows_t rows;
+    dp_nccl_pieces_t pieces;
+    dp_nccl_scratch_t scratch;
 };
 
 static inline dp_nccl_engine_t *dp_nccl_of(dp_engine_t *engine)
@@ -151,13 +194,13 @@ static inline dp_nccl_engine_t *dp_nccl_of(dp_engine_t *engine)
 
 static inline int dp_nccl_is_aborted(const dp_nccl_engine_t *engine)
 {
-    return atomic_load_explicit(&engine->is_aborted, memory_order_acquire);
+    return atomic_load_explicit(&engine->abort.is_set, memory_order_acquire);
 }
+
+/* ---- support.c ------------------------------------------------------------------------------ */
 
 /* Lets the CPU go for a while that grows with the turns taken. */
 void dp_nccl_back_off(unsigned *turns);
-
-/* ---- nccl.c --------------------------------------------------------------------------------- */
 
 /* Notes why the engine stops, and has the communicators aborted; the first reason counts. */
 void dp_nccl_stop(dp_nccl_engine_t *engine, dp_status_t status, const char *text);
@@ -165,7 +208,15 @@ void dp_nccl_stop(dp_nccl_engine_t *engine, dp_status_t status, const char *text
 dp_status_t dp_nccl_stop_in(const dp_nccl_task_t *task, dp_status_t status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* ---- nccl/comm.c ---------------------------------------------------------------------------- */
+/* The status of an error of NCCL's, and its words. */
+dp_status_t dp_nccl_status(ncclResult_t result);
+/* DP_OK, or DP_ERR_SYSTEM with the words of the CUDA error. */
+dp_status_t dp_nccl_cuda(int result, const char *what, dp_error_t *error);
+#define DP_NCCL_CUDA(expression, error) dp_nccl_cuda((int)(expression), #expression, error)
+/* A thread that takes no signals: these are the program's. 1: it runs. */
+int dp_nccl_thread_start(pthread_t *thread, void *(*run)(void *), void *argument);
+
+/* ---- comm.c --------------------------------------------------------------------------------- */
 
 /*
  * A call into NCCL on a group's communicator, then until NCCL has taken it. issue_lock is held by
@@ -180,12 +231,6 @@ int dp_nccl_enter(dp_nccl_group_t *group);
 dp_status_t dp_nccl_complete_call(dp_nccl_group_t *group, ncclResult_t result, const char *what,
                                   dp_error_t *error);
 dp_status_t dp_nccl_refuse(dp_nccl_group_t *group, dp_error_t *error);
-
-/* The status of an error of NCCL's, and its words. */
-dp_status_t dp_nccl_status(ncclResult_t result);
-/* DP_OK, or DP_ERR_SYSTEM with the words of the CUDA error. */
-dp_status_t dp_nccl_cuda(int result, const char *what, dp_error_t *error);
-#define DP_NCCL_CUDA(expression, error) dp_nccl_cuda((int)(expression), #expression, error)
 
 /* Waits for an event without being stuck in CUDA. The limit of an operation, task, counts from when
  * no earlier one is under way; NULL: from now. */
@@ -212,25 +257,26 @@ void dp_nccl_group_free(dp_nccl_group_t *group);
 dp_status_t dp_nccl_group_create(dp_engine_t *self, const dp_engine_members_t *members,
                                  dp_engine_group_t **group, dp_error_t *error);
 void dp_nccl_group_destroy(dp_engine_t *self, dp_engine_group_t *group);
+/* A second communicator of the same ranks. */
+dp_status_t dp_nccl_open_gather_lane(dp_engine_t *self, dp_engine_group_t *group,
+                                     dp_error_t *error);
 
-/* ---- nccl/watch.c --------------------------------------------------------------------------- */
+/* ---- watch.c -------------------------------------------------------------------------------- */
 
 dp_status_t dp_nccl_threads_start(dp_nccl_engine_t *engine, dp_error_t *error);
-/* A thread that takes no signals: these are the program's. 1: it runs. */
-int dp_nccl_thread_start(pthread_t *thread, void *(*run)(void *), void *argument);
 void dp_nccl_threads_stop(dp_nccl_engine_t *engine); /* ends the communicators too */
 /* The keeper's: makes what dp_nccl_group_create() began; ends one in peace; breaks all. */
 void dp_nccl_keep_make(dp_nccl_group_t *group);
 void dp_nccl_keep_end(dp_nccl_group_t *group);
 void dp_nccl_keep_break(dp_nccl_engine_t *engine);
 
-/* ---- nccl/run.c, nccl/exchange.c ------------------------------------------------------------ */
+/* ---- run.c, exchange.c ---------------------------------------------------------------------- */
 
 /* Issue an operation on a stream; issue_lock is held. */
 dp_status_t dp_nccl_issue(dp_nccl_task_t *task, cudaStream_t stream, dp_error_t *error);
 dp_status_t dp_nccl_issue_exchange(dp_nccl_task_t *task, cudaStream_t stream, dp_error_t *error);
 
-/* ---- nccl/memory.c -------------------------------------------------------------------------- */
+/* ---- memory.c ------------------------------------------------------------------------------- */
 
 dp_status_t dp_nccl_alloc(dp_engine_t *self, size_t bytes, void **memory);
 dp_status_t dp_nccl_free(dp_engine_t *self, void *memory);

@@ -109,20 +109,21 @@ static dp_status_t take_scratch(nccl_run_t *run, size_t bytes, void **memory)
     dp_nccl_engine_t *engine = run->engine;
     dp_status_t status;
 
-    if (engine->scratch_count == engine->scratch_room) {
-        const size_t room = 2 * engine->scratch_room + 8;
-        void **grown = realloc(engine->scratch, room * sizeof(*grown));
+    if (engine->scratch.count == engine->scratch.room) {
+        const size_t room = 2 * engine->scratch.room + 8;
+        void **grown = realloc(engine->scratch.list, room * sizeof(*grown));
 
         if (grown == NULL) return dp_error_set(run->error, DP_ERR_NO_MEMORY, "no memory");
-        engine->scratch = grown;
-        engine->scratch_room = room;
+        engine->scratch.list = grown;
+        engine->scratch.room = room;
     }
     bytes = dp_max(bytes, 1);
-    status = DP_NCCL_CUDA(engine->pool != NULL
-                              ? cudaMallocFromPoolAsync(memory, bytes, engine->pool, run->stream)
-                              : cudaMallocAsync(memory, bytes, run->stream),
-                          run->error);
-    if (status == DP_OK) engine->scratch[engine->scratch_count++] = *memory;
+    status =
+        DP_NCCL_CUDA(engine->scratch.pool != NULL
+                         ? cudaMallocFromPoolAsync(memory, bytes, engine->scratch.pool, run->stream)
+                         : cudaMallocAsync(memory, bytes, run->stream),
+                     run->error);
+    if (status == DP_OK) engine->scratch.list[engine->scratch.count++] = *memory;
     return status;
 }
 
@@ -130,8 +131,8 @@ static void release_scratch(nccl_run_t *run)
 {
     dp_nccl_engine_t *engine = run->engine;
 
-    while (engine->scratch_count > 0)
-        cudaFreeAsync(engine->scratch[--engine->scratch_count], run->stream);
+    while (engine->scratch.count > 0)
+        cudaFreeAsync(engine->scratch.list[--engine->scratch.count], run->stream);
 }
 
 /* Elements between integers' sum and average. */
@@ -196,6 +197,7 @@ static dp_status_t scale_elements(nccl_run_t *run, const void *from, void *to, s
     return DP_NCCL_CUDA(dp_cuda_reduce(&args, run->stream), run->error);
 }
 
+/* Rows of `count` elements that a piece's input has: a reduce_scatter brings one for each rank. */
 static size_t rows_of(const nccl_run_t *run)
 {
     return run->op->collective == DP_COLLECTIVE_REDUCE_SCATTER ? (size_t)run->group->size : 1;
@@ -235,6 +237,8 @@ static dp_status_t output_of(nccl_run_t *run, const dp_engine_piece_t *piece, si
     return piece->out != NULL ? DP_OK : take_scratch(run, count * run->elem_bytes, out);
 }
 
+/* ncclReduceScatter() takes rows that lie one behind the other. In a fused buffer they lie a stride
+ * apart, so each row is a reduce of its own to the rank that gets it. */
 static ncclResult_t reduce_piece(nccl_run_t *run, const dp_engine_piece_t *piece,
                                  const void *source, size_t stride, void *out)
 {
@@ -268,14 +272,16 @@ static size_t join_pieces(const nccl_run_t *run, size_t i, dp_engine_piece_t *jo
     const dp_engine_piece_t *pieces = run->op->pieces;
     const char *begin = joined->in;
 
-    if (!run->op->is_packed || joined->in != joined->out || run->engine->sources[i] != joined->in) {
+    if (!run->op->is_packed || joined->in != joined->out ||
+        run->engine->pieces.sources[i] != joined->in) {
         return i;
     }
     for (size_t next = i + 1; next < run->op->piece_count; next++) {
         const size_t gone = (size_t)((const char *)pieces[next].in - begin);
 
         if (pieces[next].count == 0) continue;
-        if (pieces[next].in != pieces[next].out || run->engine->sources[next] != pieces[next].in ||
+        if (pieces[next].in != pieces[next].out ||
+            run->engine->pieces.sources[next] != pieces[next].in ||
             (uintptr_t)pieces[next].in < (uintptr_t)begin + joined->count * run->elem_bytes ||
             gone > joined->count * run->elem_bytes + JOINED_GAP) {
             break;
@@ -286,6 +292,8 @@ static size_t join_pieces(const nccl_run_t *run, size_t i, dp_engine_piece_t *jo
     return i;
 }
 
+/* Between ncclGroupStart() and ncclGroupEnd() NCCL only collects calls; the end launches them
+ * together, as one kernel where it can. */
 static ncclResult_t reduce_pieces(nccl_run_t *run)
 {
     const dp_nccl_engine_t *engine = run->engine;
@@ -299,18 +307,21 @@ static ncclResult_t reduce_pieces(nccl_run_t *run)
 
         if (piece.count == 0) continue;
         i = join_pieces(run, i, &piece);
-        result = reduce_piece(run, &piece, engine->sources[first], engine->strides[first],
-                              engine->outputs[first]);
+        result = reduce_piece(run, &piece, engine->pieces.sources[first],
+                              engine->pieces.strides[first], engine->pieces.outputs[first]);
     }
     end = ncclGroupEnd();
     return result != ncclSuccess ? result : end;
 }
 
+/* Does this rank get a result? */
 static int ends_here(const nccl_run_t *run, const dp_engine_piece_t *piece)
 {
     return run->op->collective != DP_COLLECTIVE_REDUCE || piece->root == run->group->rank;
 }
 
+/* Three passes, all in stream order: scale what a prescale asks for into scratch, one group of
+ * NCCL's reductions, scale and divide the results where they lie. */
 static dp_status_t run_reduction(nccl_run_t *run)
 {
     dp_nccl_engine_t *engine = run->engine;
@@ -321,10 +332,10 @@ static dp_status_t run_reduction(nccl_run_t *run)
         const dp_engine_piece_t *piece = &op->pieces[i];
 
         if (piece->count == 0) continue;
-        engine->outputs[i] = NULL;
-        status = prepare_source(run, piece, &engine->sources[i], &engine->strides[i]);
+        engine->pieces.outputs[i] = NULL;
+        status = prepare_source(run, piece, &engine->pieces.sources[i], &engine->pieces.strides[i]);
         if (status == DP_OK && ends_here(run, piece)) {
-            status = output_of(run, piece, piece->count, &engine->outputs[i]);
+            status = output_of(run, piece, piece->count, &engine->pieces.outputs[i]);
         }
     }
     if (status == DP_OK) {
@@ -340,6 +351,21 @@ static dp_status_t run_reduction(nccl_run_t *run)
 }
 
 /* ---- Reductions by sections ----------------------------------------------------------------- */
+
+/*
+ * An allreduce of three ranks; each rank's data has sections 0, 1, 2:
+ *
+ *              rank 0     rank 1     rank 2
+ *     give     0 1 2      0 1 2      0 1 2        its own data, where it lies
+ *   swap_sections()
+ *     take     . 0 0      1 . 1      2 2 .        the others' copies of its section; `.` is unused
+ *   combine_received()
+ *     out      0 - -      - 1 -      - - 2        reduced in the order of the ranks
+ *   share_sections()
+ *     out      0 1 2      0 1 2      0 1 2
+ *
+ * A reduce_scatter ends after the second step, and its sections are rows. All offsets are bytes.
+ */
 
 static size_t section_begin(const nccl_run_t *run, int rank)
 {
@@ -445,7 +471,7 @@ static ncclResult_t gather_piece(nccl_run_t *run)
 static dp_status_t combine_received(nccl_run_t *run, const dp_engine_piece_t *piece,
                                     const char *own, size_t bytes, void *out)
 {
-    const void **inputs = run->engine->inputs;
+    const void **inputs = run->engine->pieces.inputs;
 
     for (int i = 0; i < run->group->size; i++)
         inputs[i] = i == run->group->rank ? own : run->take + (size_t)i * bytes;
@@ -472,6 +498,7 @@ static dp_status_t reduce_to_root(nccl_run_t *run, const dp_engine_piece_t *piec
     return combine_received(run, piece, source, run->total, piece->out);
 }
 
+/* A rank that wants no result (out is NULL) still gives its sections: the others wait for them. */
 static dp_status_t reduce_sections(nccl_run_t *run, const dp_engine_piece_t *piece,
                                    const void *source, size_t stride)
 {
@@ -490,6 +517,8 @@ static dp_status_t reduce_sections(nccl_run_t *run, const dp_engine_piece_t *pie
     if (status == DP_OK) status = DP_NCCL_CALL(run->group, swap_sections(run), run->error);
     if (status != DP_OK || out == NULL) return status;
     if (is_shared) out += section_begin(run, self);
+    /* Sends of this rank's own data and the write to out are on one stream, so an allreduce in
+     * place overwrites its input only when all of it has gone. */
     status = combine_received(run, piece, run->give + section_begin(run, self), mine, out);
     if (status != DP_OK || !is_shared) return status;
     run->take = piece->out;
@@ -517,6 +546,8 @@ static dp_status_t run_by_sections(nccl_run_t *run)
 
 /* ---- Moves ---------------------------------------------------------------------------------- */
 
+/* As bytes: no arithmetic is done, and so every type can travel. ncclAllGather() writes rows one
+ * behind the other; rows that lie a stride apart are a broadcast each. */
 static ncclResult_t gather_rows(nccl_run_t *run, const dp_engine_piece_t *piece, char *out,
                                 size_t stride)
 {
@@ -538,6 +569,7 @@ static ncclResult_t gather_rows(nccl_run_t *run, const dp_engine_piece_t *piece,
 
 static ncclResult_t move_piece(nccl_run_t *run, const dp_engine_piece_t *piece, void *out)
 {
+    /* NCCL reads the send buffer on the root alone; elsewhere piece->in may be NULL. */
     const void *in = run->op->root == run->group->rank ? piece->in : out;
 
     if (run->op->collective == DP_COLLECTIVE_ALLGATHER) {
@@ -556,7 +588,7 @@ static ncclResult_t move_pieces(nccl_run_t *run)
     for (size_t i = 0; result == ncclSuccess && i < run->op->piece_count; i++) {
         const dp_engine_piece_t *piece = &run->op->pieces[i];
 
-        if (piece->count != 0) result = move_piece(run, piece, run->engine->outputs[i]);
+        if (piece->count != 0) result = move_piece(run, piece, run->engine->pieces.outputs[i]);
     }
     end = ncclGroupEnd();
     return result != ncclSuccess ? result : end;
@@ -571,27 +603,32 @@ static dp_status_t run_moves(nccl_run_t *run)
         const dp_engine_piece_t *piece = &run->op->pieces[i];
         const size_t rows = gathers ? (size_t)run->group->size * piece->stride : piece->count;
 
-        if (piece->count != 0) status = output_of(run, piece, rows, &run->engine->outputs[i]);
+        if (piece->count != 0)
+            status = output_of(run, piece, rows, &run->engine->pieces.outputs[i]);
     }
     return status == DP_OK ? DP_NCCL_CALL(run->group, move_pieces(run), run->error) : status;
 }
 
 /* ---- All ------------------------------------------------------------------------------------ */
 
+/* The arrays are the launch thread's and used again with each operation, so a steady state
+ * allocates nothing. What was in them is of no use any more: they are freed and not copied. */
 static dp_status_t make_room(dp_nccl_engine_t *engine, size_t pieces, dp_error_t *error)
 {
-    const size_t room = dp_max(2 * engine->piece_room, pieces);
+    const size_t room = dp_max(2 * engine->pieces.room, pieces);
 
-    if (pieces <= engine->piece_room) return DP_OK;
-    free(engine->sources);
-    free(engine->outputs);
-    free(engine->strides);
-    engine->sources = calloc(room, sizeof(*engine->sources));
-    engine->outputs = calloc(room, sizeof(*engine->outputs));
-    engine->strides = calloc(room, sizeof(*engine->strides));
-    engine->piece_room = room;
-    if (engine->sources != NULL && engine->outputs != NULL && engine->strides != NULL) return DP_OK;
-    engine->piece_room = 0;
+    if (pieces <= engine->pieces.room) return DP_OK;
+    free(engine->pieces.sources);
+    free(engine->pieces.outputs);
+    free(engine->pieces.strides);
+    engine->pieces.sources = calloc(room, sizeof(*engine->pieces.sources));
+    engine->pieces.outputs = calloc(room, sizeof(*engine->pieces.outputs));
+    engine->pieces.strides = calloc(room, sizeof(*engine->pieces.strides));
+    engine->pieces.room = room;
+    if (engine->pieces.sources != NULL && engine->pieces.outputs != NULL &&
+        engine->pieces.strides != NULL)
+        return DP_OK;
+    engine->pieces.room = 0;
     return dp_error_set(error, DP_ERR_NO_MEMORY, "no memory for %zu pieces", pieces);
 }
 

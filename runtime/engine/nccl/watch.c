@@ -13,16 +13,15 @@
  */
 #include "runtime/engine/nccl/nccl_internal.h"
 
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #define LOOK_NS 10000000u /* between two looks at operations in flight */
 
 /* ---- The keeper ----------------------------------------------------------------------------- */
 
+/* Keeper. No operation of the group is left: the pipeline ends a group behind its last one. */
 static void forget_group(dp_nccl_group_t *group)
 {
     dp_nccl_engine_t *engine = group->engine;
@@ -39,11 +38,11 @@ static void forget_group(dp_nccl_group_t *group)
 /* lock is held, and given back for the time of the work. */
 static void keep_job(dp_nccl_engine_t *engine)
 {
-    dp_nccl_group_t *group = engine->jobs;
+    dp_nccl_group_t *group = engine->jobs.first;
     const int is_new = group->state == DP_NCCL_MAKING;
 
-    engine->jobs = group->next_job;
-    if (engine->jobs == NULL) engine->jobs_tail = &engine->jobs;
+    engine->jobs.first = group->next_job;
+    if (engine->jobs.first == NULL) engine->jobs.tail = &engine->jobs.first;
     group->next_job = NULL;
     pthread_mutex_unlock(&engine->lock);
     if (is_new) {
@@ -53,10 +52,13 @@ static void keep_job(dp_nccl_engine_t *engine)
         if (!dp_nccl_is_aborted(engine)) forget_group(group);
     }
     pthread_mutex_lock(&engine->lock);
-    engine->jobs_left--;
+    engine->jobs.left--;
     pthread_cond_broadcast(&engine->change);
 }
 
+/* An abort comes before everything else, then communicators to be made or ended, then, at the end
+ * of the engine, those that are still there. is_torn is what the watcher waits for after an abort.
+ */
 static void *keeper_main(void *argument)
 {
     dp_nccl_engine_t *engine = argument;
@@ -74,7 +76,7 @@ static void *keeper_main(void *argument)
                 pthread_cond_broadcast(&engine->change);
                 continue;
             }
-        } else if (engine->jobs != NULL) {
+        } else if (engine->jobs.first != NULL) {
             keep_job(engine);
             continue;
         } else if (engine->is_stopping && engine->groups != NULL) {
@@ -108,6 +110,8 @@ static const dp_nccl_task_t *first_of(const dp_nccl_engine_t *engine, const dp_n
     return first;
 }
 
+/* lock is held. call_lock is only tried: a thread that is stuck in NCCL may hold it, and must not
+ * stop the watcher. */
 static dp_status_t look_for_error(dp_nccl_engine_t *engine, dp_nccl_group_t *group,
                                   dp_error_t *error)
 {
@@ -133,12 +137,14 @@ static dp_status_t look_for_error(dp_nccl_engine_t *engine, dp_nccl_group_t *gro
                         ncclGetErrorString(state), why[0] != '\0' ? ": " : "", why);
 }
 
+/* The limit counts from when the GPU began the operation, not from when it was issued: behind a
+ * long backward pass it may lie on the stream for as long as that takes. lock is held. */
 static dp_status_t look_at_time(dp_nccl_task_t *task, dp_error_t *error)
 {
     dp_nccl_engine_t *engine = task->engine;
     const uint64_t now_ns = dp_now_ns();
 
-    if (engine->limit_ns == 0) return DP_OK;
+    if (engine->limits.operation_ns == 0) return DP_OK;
     if (task->begun_ns == 0) {
         /* The GPU's store into pinned memory needs no partner: the flag says all there is. */
         if (task->is_issued && __atomic_load_n(task->begun, __ATOMIC_ACQUIRE) != 0) {
@@ -146,11 +152,11 @@ static dp_status_t look_at_time(dp_nccl_task_t *task, dp_error_t *error)
         }
         return DP_OK;
     }
-    if (now_ns - task->begun_ns <= engine->limit_ns) return DP_OK;
-    return dp_error_set(error, DP_ERR_TIMEOUT,
-                        "rank %d: nccl: %s %llu%s runs for longer than %llu ms", engine->rank,
-                        dp_collective_name(task->collective), (unsigned long long)task->sequence,
-                        task->group->title, (unsigned long long)(engine->limit_ns / 1000000));
+    if (now_ns - task->begun_ns <= engine->limits.operation_ns) return DP_OK;
+    return dp_error_set(
+        error, DP_ERR_TIMEOUT, "rank %d: nccl: %s %llu%s runs for longer than %llu ms",
+        engine->rank, dp_collective_name(task->collective), (unsigned long long)task->sequence,
+        task->group->title, (unsigned long long)(engine->limits.operation_ns / 1000000));
 }
 
 /* lock is held. */
@@ -165,6 +171,8 @@ static dp_status_t look_at_operations(dp_nccl_engine_t *engine, dp_error_t *erro
     return status;
 }
 
+/* The abort hangs in NCCL or in the driver, so no handler may run that calls them: _exit(), after
+ * the launcher has been told why. The kernel closes the rest. */
 static _Noreturn void end_process(const dp_nccl_engine_t *engine)
 {
     char text[DP_ERROR_TEXT_MAX + 160];
@@ -173,7 +181,8 @@ static _Noreturn void end_process(const dp_nccl_engine_t *engine)
     snprintf(text, sizeof(text),
              "rank %d: nccl: communicators still hang %llu ms after the abort, the process ends; "
              "aborted because: %s",
-             engine->rank, (unsigned long long)(engine->break_ns / 1000000), engine->abort_text);
+             engine->rank, (unsigned long long)(engine->limits.break_ns / 1000000),
+             engine->abort.text);
     dp_log_error(engine->log, "%s", text);
     dp_failure_init(&failure, DP_FAILURE_ABORTED, engine->rank, text);
     failure.is_seen = 1;
@@ -191,6 +200,8 @@ static void sleep_until_next_look(dp_nccl_engine_t *engine)
     pthread_cond_timedwait(&engine->change, &engine->lock, &until);
 }
 
+/* Sleeps without a time while nothing is in flight; acquire_task() wakes it. It stays until an
+ * abort has come to its end, as only then nothing can hang any more. */
 static void *watcher_main(void *argument)
 {
     dp_nccl_engine_t *engine = argument;
@@ -201,7 +212,7 @@ static void *watcher_main(void *argument)
         dp_error_t error = {DP_OK, ""};
 
         if (is_breaking) {
-            if (dp_now_ns() - engine->abort_ns > engine->break_ns) end_process(engine);
+            if (dp_now_ns() - engine->abort.ns > engine->limits.break_ns) end_process(engine);
             sleep_until_next_look(engine);
         } else if (engine->is_stopping) {
             break;
@@ -221,24 +232,13 @@ static void *watcher_main(void *argument)
 
 /* ---- Both ----------------------------------------------------------------------------------- */
 
-int dp_nccl_thread_start(pthread_t *thread, void *(*run)(void *), void *argument)
-{
-    sigset_t all, kept;
-    int code;
-
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &kept);
-    code = pthread_create(thread, NULL, run, argument);
-    pthread_sigmask(SIG_SETMASK, &kept, NULL);
-    return code == 0;
-}
-
 dp_status_t dp_nccl_threads_start(dp_nccl_engine_t *engine, dp_error_t *error)
 {
-    engine->has_keeper = dp_nccl_thread_start(&engine->keeper, keeper_main, engine);
-    engine->has_watcher =
-        engine->has_keeper && dp_nccl_thread_start(&engine->watcher, watcher_main, engine);
-    if (engine->has_watcher) return DP_OK;
+    engine->threads.has_keeper = dp_nccl_thread_start(&engine->threads.keeper, keeper_main, engine);
+    engine->threads.has_watcher =
+        engine->threads.has_keeper &&
+        dp_nccl_thread_start(&engine->threads.watcher, watcher_main, engine);
+    if (engine->threads.has_watcher) return DP_OK;
     return dp_error_set(error, DP_ERR_SYSTEM, "rank %d: nccl: no thread can be started",
                         engine->rank);
 }
@@ -247,13 +247,13 @@ dp_status_t dp_nccl_threads_start(dp_nccl_engine_t *engine, dp_error_t *error)
 void dp_nccl_threads_stop(dp_nccl_engine_t *engine)
 {
     pthread_mutex_lock(&engine->lock);
-    engine->is_stopping = engine->has_keeper;
+    engine->is_stopping = engine->threads.has_keeper;
     pthread_cond_broadcast(&engine->change);
     pthread_mutex_unlock(&engine->lock);
-    if (engine->has_keeper) {
-        pthread_join(engine->keeper, NULL);
+    if (engine->threads.has_keeper) {
+        pthread_join(engine->threads.keeper, NULL);
     } else {
         dp_nccl_keep_break(engine);
     }
-    if (engine->has_watcher) pthread_join(engine->watcher, NULL);
+    if (engine->threads.has_watcher) pthread_join(engine->threads.watcher, NULL);
 }

@@ -2,7 +2,7 @@
 import os
 import re
 
-from comparing.process import Failed, Late, run
+from measuring.process import Failed, Late, run
 from comparing.ways import median_of
 
 SCHEDULE_SETTING = "--schedule"  # a libdp without it takes its default

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, field
 
 from comparing import latency, link, plot, steps, table
-from comparing.process import Failed, Late, only_row, rank_environments, run_all
+from measuring.process import Failed, Late, only_row, rank_environments, run_all
 from comparing.ways import RING, YIELD, Figures
 
 QUICK_CYCLES, FULL_CYCLES = [None, 0], [None, 0.1, 0]  # Horovod's, in ms; None: its default

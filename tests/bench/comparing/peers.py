@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import sys
 
-from comparing.process import Failed, run
+from measuring.process import Failed, run
 
 PACKAGES = {"mpiexec.openmpi": "openmpi-bin", "mpicc.openmpi": "libopenmpi-dev",
             "mpiexec.mpich": "mpich", "mpicc.mpich": "libmpich-dev"}

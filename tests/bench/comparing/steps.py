@@ -8,7 +8,7 @@ import random
 import re
 import struct
 
-from comparing.process import Failed, Late, only_row, rank_environments, run, run_all
+from measuring.process import Failed, Late, only_row, rank_environments, run, run_all
 from comparing.ways import median_of, shared_folder
 
 PEER = "tests/bench/peers/gpt2_torch_cpu.py"

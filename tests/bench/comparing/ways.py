@@ -5,7 +5,7 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 
-from comparing.process import Failed, Late, json_lines, rank_environments, run, run_all
+from measuring.process import Failed, Late, json_lines, rank_environments, run, run_all
 
 OPENMPI = ["mpiexec.openmpi", "--allow-run-as-root"]
 RING = ["--mca", "coll_tuned_use_dynamic_rules", "1", "--mca", "coll_tuned_allreduce_algorithm",

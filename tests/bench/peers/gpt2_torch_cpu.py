@@ -12,67 +12,22 @@ import json
 import math
 import os
 import statistics
+import sys
 import time
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
-FUSED = hasattr(F, "scaled_dot_product_attention")
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "..", "..", "..", "python", "dpcompare", "peers"))
 
-
-class Block(nn.Module):
-    def __init__(self, width, heads):
-        super().__init__()
-        self.heads = heads
-        self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.fc, self.fcproj = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def attend(self, x):
-        batch, length, width = x.shape
-        shape = (batch, length, self.heads, width // self.heads)
-        q, k, v = (part.view(shape).transpose(1, 2) for part in self.qkv(x).split(width, dim=2))
-        if FUSED:
-            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        else:
-            scores = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(width // self.heads))
-            hidden = torch.ones(length, length, dtype=torch.bool).triu(1)
-            y = F.softmax(scores.masked_fill(hidden, float("-inf")), dim=-1) @ v
-        return self.proj(y.transpose(1, 2).reshape(batch, length, width))
-
-    def forward(self, x):
-        x = x + self.attend(self.ln_1(x))
-        return x + self.fcproj(F.gelu(self.fc(self.ln_2(x)), approximate="tanh"))
-
-
-class GPT2(nn.Module):
-    def __init__(self, layers, heads, width, vocabulary, context):
-        super().__init__()
-        self.wte, self.wpe = nn.Embedding(vocabulary, width), nn.Embedding(context, width)
-        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
-        self.ln_f = nn.LayerNorm(width)
-        for name, weight in self.named_parameters():
-            if weight.dim() == 2:
-                scale = 0.02 / math.sqrt(2 * layers) if "proj.weight" in name else 0.02
-                nn.init.normal_(weight, 0.0, scale)
-
-    def forward(self, tokens, targets):
-        x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1]))
-        for block in self.blocks:
-            x = block(x)
-        logits = F.linear(self.ln_f(x), self.wte.weight)
-        return F.cross_entropy(logits.view(-1, logits.shape[-1]).float(), targets.view(-1))
-
+from model import FUSED, GPT2, groups_of  # noqa: E402
 
 PRESETS = {"tiny": (2, 2, 64, 256, 64), "124M": (12, 12, 768, 50257, 1024)}
 
 
 def optimizer_of(model, rate):
-    decayed = [p for p in model.parameters() if p.dim() == 2]
-    others = [p for p in model.parameters() if p.dim() != 2]
-    groups = [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.95), eps=1e-8)
+    return torch.optim.AdamW(groups_of(model), lr=rate, betas=(0.9, 0.95), eps=1e-8)
 
 
 def wrap(model, arguments):

@@ -191,8 +191,8 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *out, cudaDataType type,
                                           uint64_t rows, uint64_t columns, int64_t ld)
 {
-    if ((type != CUDA_R_16BF && type != CUDA_R_32F) || rows == 0 || columns == 0 ||
-        ld < (int64_t)rows) {
+    if ((type != CUDA_R_16BF && type != CUDA_R_16F && type != CUDA_R_32F) || rows == 0 ||
+        columns == 0 || ld < (int64_t)rows) {
         return CUBLAS_STATUS_INVALID_VALUE;
     }
     return hand_out(out, layout_t{type, rows, columns, ld});
@@ -431,7 +431,8 @@ cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t operation, cublas
 
 static float element(const void *from, cudaDataType_t type, size_t at)
 {
-    return type == CUDA_R_32F ? ((const float *)from)[at]
+    if (type == CUDA_R_32F) return ((const float *)from)[at];
+    return type == CUDA_R_16F ? dp_convert_f16_to_f32(((const uint16_t *)from)[at])
                               : dp_convert_bf16_to_f32(((const uint16_t *)from)[at]);
 }
 
@@ -439,6 +440,8 @@ static void set_element(void *to, cudaDataType_t type, size_t at, double value)
 {
     if (type == CUDA_R_32F) {
         ((float *)to)[at] = (float)value;
+    } else if (type == CUDA_R_16F) {
+        ((uint16_t *)to)[at] = dp_convert_f32_to_f16((float)value);
     } else {
         ((uint16_t *)to)[at] = dp_convert_f32_to_bf16((float)value);
     }

@@ -92,6 +92,7 @@ unsigned simt_lane(void);
 
 /* What tensor cores do, for examples/gpt2/cuda/mma.cuh. All 32 threads of a warp call. */
 void simt_mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
+void simt_mma_fp16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
 void simt_ldmatrix(uint32_t (&out)[4], const void *row, bool is_transposed);
 /* Times that ldmatrix had to read a bank again, in all threads since the program began. */
 unsigned long long simt_bank_conflicts(void);

@@ -15,28 +15,33 @@ unsigned long long simt_bank_conflicts(void)
     return __atomic_load_n(&conflicts, __ATOMIC_RELAXED);
 }
 
-static double half_of(uint32_t word, unsigned half)
+/* How the type converts. */
+typedef float (*widen_t)(uint16_t);
+
+static double half_of(widen_t widen, uint32_t word, unsigned half)
 {
-    return dp_convert_bf16_to_f32((uint16_t)(word >> (16 * half)));
+    return (double)widen((uint16_t)(word >> (16 * half)));
 }
 
 /* Element [row][k] of A: of a thread's eight, in order, two lie side by side, then come eight rows
  * below, then eight columns to the right. */
-static double element_of_a(const uint32_t (&given)[32][6], unsigned row, unsigned k)
+static double element_of_a(widen_t widen, const uint32_t (&given)[32][6], unsigned row, unsigned k)
 {
     const unsigned lane = row % 8 * 4 + k % 8 / 2;
 
-    return half_of(given[lane][row / 8 + k / 8 * 2], k % 2);
+    return half_of(widen, given[lane][row / 8 + k / 8 * 2], k % 2);
 }
 
-static double element_of_b(const uint32_t (&given)[32][6], unsigned k, unsigned column)
+static double element_of_b(widen_t widen, const uint32_t (&given)[32][6], unsigned k,
+                           unsigned column)
 {
     const unsigned lane = column * 4 + k % 8 / 2;
 
-    return half_of(given[lane][4 + k / 8], k % 2);
+    return half_of(widen, given[lane][4 + k / 8], k % 2);
 }
 
-void simt_mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+static void multiply_warp(widen_t widen, float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+                          uint32_t b1)
 {
     const uint32_t give[6] = {a[0], a[1], a[2], a[3], b0, b1};
     const unsigned group = simt_lane() / 4, pair = simt_lane() % 4 * 2;
@@ -47,9 +52,20 @@ void simt_mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t 
         double sum = c[i];
 
         for (unsigned k = 0; k < 16; k++)
-            sum += element_of_a(given, group + i / 2 * 8, k) * element_of_b(given, k, pair + i % 2);
+            sum += element_of_a(widen, given, group + i / 2 * 8, k) *
+                   element_of_b(widen, given, k, pair + i % 2);
         c[i] = (float)sum;
     }
+}
+
+void simt_mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    multiply_warp(dp_convert_bf16_to_f32, c, a, b0, b1);
+}
+
+void simt_mma_fp16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    multiply_warp(dp_convert_f16_to_f32, c, a, b0, b1);
 }
 
 typedef struct matrix_row {

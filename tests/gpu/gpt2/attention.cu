@@ -90,8 +90,12 @@ static void array_put(const array_t *array, float *values)
         MUST(cudaMemcpy(array->device, values, array->count * 4, cudaMemcpyHostToDevice));
     } else {
         for (size_t i = 0; i < array->count; i++) {
-            rounded[i] = dp_convert_f32_to_bf16(values[i]);
-            values[i] = dp_convert_bf16_to_f32(rounded[i]);
+            const bool is_fp16 = array->type == GPT2_CUDA_F16;
+
+            rounded[i] =
+                is_fp16 ? dp_convert_f32_to_f16(values[i]) : dp_convert_f32_to_bf16(values[i]);
+            values[i] =
+                is_fp16 ? dp_convert_f16_to_f32(rounded[i]) : dp_convert_bf16_to_f32(rounded[i]);
         }
         MUST(cudaMemcpy(array->device, rounded, array->count * 2, cudaMemcpyHostToDevice));
     }
@@ -113,7 +117,8 @@ static float *array_get(const array_t *array)
             memcpy(&values[i], raw + 4 * i, 4);
         } else {
             memcpy(&half, raw + 2 * i, 2);
-            values[i] = dp_convert_bf16_to_f32(half);
+            values[i] = array->type == GPT2_CUDA_F16 ? dp_convert_f16_to_f32(half)
+                                                     : dp_convert_bf16_to_f32(half);
         }
     }
     for (size_t i = array->count * bytes; i < all * bytes; i++) {
@@ -314,17 +319,16 @@ static void check_part(const run_t *run, const char *what, double is, double lim
     const shape_t *s = &run->shape;
 
     EXPECT(is <= limit, "%s of %s [%d][%d][%d][%d]: %.2e away, allowed are %.0e", what,
-           run->type == GPT2_CUDA_BF16 ? "bf16" : "fp32", s->batch, s->length, s->heads, s->size,
-           is, limit);
+           gpt2_cuda_type_name(run->type), s->batch, s->length, s->heads, s->size, is, limit);
 }
 
 /* Probabilities and sums are rounded to bf16, 2^-9 relative each, at most: 2e-2 leaves room for
- * gradients where terms cancel. In fp32 sums of some hundred terms are good to 1e-6. lse is fp32 in
- * both, of exact products. */
+ * gradients where terms cancel. fp16 has three bits more. In fp32 sums of some hundred terms are
+ * good to 1e-6. lse is fp32 in both, of exact products. */
 static void check_case(gpt2_cuda_type_t type, shape_t shape, float spread)
 {
     static const char *const names[] = {"dq", "dk", "dv"};
-    const double limit = type == GPT2_CUDA_BF16 ? 2e-2 : 1e-5;
+    const double limit = type == GPT2_CUDA_BF16 ? 2e-2 : type == GPT2_CUDA_F16 ? 3e-3 : 1e-5;
     const size_t wide = (size_t)shape.heads * (size_t)shape.size;
     run_t run = run_make(&shape, type);
     float *qkv, *dout, *out, *lse, *dqkv;
@@ -372,6 +376,8 @@ static void check_small_shapes(void)
 
     for (size_t i = 0; i < sizeof(tensor_cores) / sizeof(tensor_cores[0]); i++)
         check_case(GPT2_CUDA_BF16, tensor_cores[i], i % 2 == 0 ? 1.0f : 6.0f);
+    for (size_t i = 1; i < sizeof(tensor_cores) / sizeof(tensor_cores[0]); i += 2)
+        check_case(GPT2_CUDA_F16, tensor_cores[i], i % 4 == 1 ? 1.0f : 6.0f);
     for (size_t i = 0; i < sizeof(plain) / sizeof(plain[0]); i++)
         check_case(GPT2_CUDA_F32, plain[i], i % 2 == 0 ? 1.0f : 6.0f);
 }

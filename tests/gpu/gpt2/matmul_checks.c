@@ -25,6 +25,16 @@ const gpt2_matmul_t *matmul_plan(gpt2_matmuls_t *set, const gpt2_matmul_shape_t 
 
 /* ---- Tensors -------------------------------------------------------------------------------- */
 
+static uint16_t half_of(gpt2_cuda_type_t type, float value)
+{
+    return type == GPT2_CUDA_F16 ? dp_convert_f32_to_f16(value) : dp_convert_f32_to_bf16(value);
+}
+
+static float of_half(gpt2_cuda_type_t type, uint16_t value)
+{
+    return type == GPT2_CUDA_F16 ? dp_convert_f16_to_f32(value) : dp_convert_bf16_to_f32(value);
+}
+
 matmul_tensor_t matmul_tensor(gpt2_cuda_type_t type, size_t count, unsigned seed)
 {
     const size_t bytes = count * gpt2_cuda_type_bytes(type);
@@ -40,8 +50,8 @@ matmul_tensor_t matmul_tensor(gpt2_cuda_type_t type, size_t count, unsigned seed
         if (type == GPT2_CUDA_F32) {
             ((float *)copy)[i] = value;
         } else {
-            ((uint16_t *)copy)[i] = dp_convert_f32_to_bf16(value);
-            value = dp_convert_bf16_to_f32(((uint16_t *)copy)[i]);
+            ((uint16_t *)copy)[i] = half_of(type, value);
+            value = of_half(type, ((uint16_t *)copy)[i]);
         }
         tensor.host[i] = (double)value;
     }
@@ -57,10 +67,11 @@ void matmul_tensor_drop(matmul_tensor_t *tensor)
     test_free(tensor->host);
 }
 
-/* Relative L2. fp32: roundings of some sums; bf16: one rounding of the result, or two. */
+/* Relative L2. fp32: roundings of some sums; 16 bits: one rounding of the result, or two. */
 static void check(const matmul_tensor_t *tensor, const double *expected, const char *what)
 {
-    const double limit = tensor->type == GPT2_CUDA_F32 ? 1e-6 : 6e-3;
+    static const double limits[] = {1e-6, 6e-3, 8e-4};
+    const double limit = limits[tensor->type];
     const size_t bytes = tensor->count * gpt2_cuda_type_bytes(tensor->type);
     void *copy = test_malloc(bytes);
     double off = 0.0, all = 0.0;
@@ -69,7 +80,7 @@ static void check(const matmul_tensor_t *tensor, const double *expected, const c
     for (size_t i = 0; i < tensor->count; i++) {
         const float got = tensor->type == GPT2_CUDA_F32
                               ? ((const float *)copy)[i]
-                              : dp_convert_bf16_to_f32(((const uint16_t *)copy)[i]);
+                              : of_half(tensor->type, ((const uint16_t *)copy)[i]);
         const double by = (double)got - expected[i];
 
         off += by * by;
@@ -210,7 +221,7 @@ void matmul_check_all(gpt2_matmuls_t *set)
     static const size_t sizes[][3] = {{7, 16, 24}, {5, 12, 20}, {1, 8, 8}, {70, 3, 1}};
 
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-        for (int type = 0; type < 2; type++) {
+        for (int type = GPT2_CUDA_F32; type <= GPT2_CUDA_F16; type++) {
             for (int kind = 0; kind < 5; kind++) {
                 for (int bias = 0; bias < 2; bias++) {
                     const gpt2_matmul_shape_t shape = {(gpt2_matmul_kind_t)kind,

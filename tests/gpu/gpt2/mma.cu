@@ -37,7 +37,7 @@ static int failures;
 /* ---- Kernels of one warp -------------------------------------------------------------------- */
 
 /* c [16][8] += a [16][16] b [16][8], all row-major. */
-__global__ void mma_kernel(float *c, const uint16_t *a, const uint16_t *b)
+template <typename T> __global__ void mma_kernel(float *c, const uint16_t *a, const uint16_t *b)
 {
     const unsigned group = threadIdx.x / 4, in_group = threadIdx.x % 4;
     uint32_t of_a[4] = {}, of_b[2] = {};
@@ -56,7 +56,7 @@ __global__ void mma_kernel(float *c, const uint16_t *a, const uint16_t *b)
     }
     for (unsigned i = 0; i < 4; i++)
         of_c[i] = c[(i < 2 ? group : group + 8) * 8 + in_group * 2 + (i & 1)];
-    mma_bf16(of_c, of_a, of_b[0], of_b[1]);
+    mma<T>(of_c, of_a, of_b[0], of_b[1]);
     for (unsigned i = 0; i < 4; i++)
         c[(i < 2 ? group : group + 8) * 8 + in_group * 2 + (i & 1)] = of_c[i];
 }
@@ -115,13 +115,16 @@ __global__ void copy_kernel(uint32_t *out, const uint32_t *in)
     }
 }
 
-/* out: [0] pack, [1][2] unpack, [3 ..] powers of two; [8] a stored word, [9][10] a pair. */
+/* out: [0] pack, [1][2] unpack, [3 ..] powers of two; [8] a stored word, [9][10] a pair;
+ * [11 ..] as fp16: packed, two words of it unpacked, what is too large. */
 __global__ void words_kernel(uint32_t *out)
 {
     const float powers[5] = {fast_exp2(3.0f), fast_exp2(-2.0f), fast_exp2(0.5f),
                              fast_exp2(-INFINITY), fast_exp2(-200.0f)};
     const uint32_t packed = pack_bf16(1.01171875f, -3.0f); /* a tie: to even */
     const float2 both = unpack_bf16(packed);
+    const uint32_t packed16 = pack_fp16(1.00048828125f, -0x1p-24f); /* a tie, and a subnormal */
+    const float2 both16 = unpack_fp16(packed16);
     float2 pair;
 
     DYNAMIC_SHARED(uint32_t, memory);
@@ -134,6 +137,9 @@ __global__ void words_kernel(uint32_t *out)
     out[8] = shared_load_16(shared_address(memory)).z;
     pair = shared_load_floats(shared_address(memory + 2));
     memcpy(out + 9, &pair, 8);
+    out[11] = packed16;
+    memcpy(out + 12, &both16, 8);
+    out[14] = pack_fp16(65519.0f, -65520.0f);
 }
 
 /* ---- The host's side ------------------------------------------------------------------------ */
@@ -153,22 +159,34 @@ static void *to_device(const void *from, size_t bytes)
     return memory;
 }
 
-static void check_mma(uint64_t *state)
+template <typename T> static uint16_t half_of(float value)
+{
+    return std::is_same<T, fp16_t>::value ? dp_convert_f32_to_f16(value)
+                                          : dp_convert_f32_to_bf16(value);
+}
+
+template <typename T> static double of_half(uint16_t value)
+{
+    return (double)(std::is_same<T, fp16_t>::value ? dp_convert_f16_to_f32(value)
+                                                   : dp_convert_bf16_to_f32(value));
+}
+
+template <typename T> static void check_mma(uint64_t *state)
 {
     uint16_t a[16 * 16], b[16 * 8];
     float c[16 * 8], got[16 * 8];
     void *on_device[3];
 
     for (int i = 0; i < 16 * 16; i++)
-        a[i] = dp_convert_f32_to_bf16((float)next_random(state) * 0x1p-30f - 1.0f);
+        a[i] = half_of<T>((float)next_random(state) * 0x1p-30f - 1.0f);
     for (int i = 0; i < 16 * 8; i++) {
-        b[i] = dp_convert_f32_to_bf16((float)next_random(state) * 0x1p-30f - 1.0f);
+        b[i] = half_of<T>((float)next_random(state) * 0x1p-30f - 1.0f);
         c[i] = (float)next_random(state) * 0x1p-30f;
     }
     on_device[0] = to_device(c, sizeof(c));
     on_device[1] = to_device(a, sizeof(a));
     on_device[2] = to_device(b, sizeof(b));
-    MUST(LAUNCH(mma_kernel, 1, 32, 0, NULL, (float *)on_device[0], (uint16_t *)on_device[1],
+    MUST(LAUNCH(mma_kernel<T>, 1, 32, 0, NULL, (float *)on_device[0], (uint16_t *)on_device[1],
                 (uint16_t *)on_device[2]));
     MUST(cudaDeviceSynchronize());
     MUST(cudaMemcpy(got, on_device[0], sizeof(got), cudaMemcpyDeviceToHost));
@@ -177,8 +195,7 @@ static void check_mma(uint64_t *state)
             double sum = c[row * 8 + column];
 
             for (int k = 0; k < 16; k++) {
-                sum += (double)dp_convert_bf16_to_f32(a[row * 16 + k]) *
-                       (double)dp_convert_bf16_to_f32(b[k * 8 + column]);
+                sum += of_half<T>(a[row * 16 + k]) * of_half<T>(b[k * 8 + column]);
             }
             /* of 17 terms below 1 each is kept to 2^-23 or so */
             EXPECT(fabs(got[row * 8 + column] - sum) < 17 * 0x1p-22, "mma [%d][%d]: %.9g, not %.9g",
@@ -253,7 +270,7 @@ static void check_copies(void)
 
 static void check_words(void)
 {
-    uint32_t out[11] = {};
+    uint32_t out[15] = {};
     const float want[5] = {8.0f, 0.25f, 1.41421356f, 0.0f, 0.0f};
     void *on_device = to_device(out, sizeof(out));
 
@@ -269,6 +286,10 @@ static void check_words(void)
     }
     EXPECT(out[8] == 0x3f800000u && out[9] == 0x3f800000u && out[10] == out[0],
            "words of shared memory: %08x, %08x, %08x", out[8], out[9], out[10]);
+    EXPECT(out[11] == 0x80013c00u, "packed %08x as fp16", out[11]);
+    EXPECT(dp_bits_f32(out[12]) == 1.0f && dp_bits_f32(out[13]) == -0x1p-24f, "unpacked %g, %g",
+           (double)dp_bits_f32(out[12]), (double)dp_bits_f32(out[13]));
+    EXPECT(out[14] == 0xfc007bffu, "packed %08x as fp16", out[14]);
     MUST(cudaFree(on_device));
 }
 
@@ -289,7 +310,8 @@ int main(int argc, char **argv)
     simt_order = argc == 2 ? (unsigned)strtoul(argv[1], NULL, 10) : 0;
 #endif
     for (int i = 0; i < 8; i++) {
-        check_mma(&state);
+        check_mma<bf16_t>(&state);
+        check_mma<fp16_t>(&state);
         check_ldmatrix(&state);
     }
     check_copies();

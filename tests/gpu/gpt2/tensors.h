@@ -67,10 +67,20 @@ typedef struct tensor {
     double *host; /* [count] what put() left, rounded to the type */
 } tensor_t;
 
+static uint16_t half_of(gpt2_cuda_type_t type, float value)
+{
+    return type == GPT2_CUDA_F16 ? dp_convert_f32_to_f16(value) : dp_convert_f32_to_bf16(value);
+}
+
+static float of_half(gpt2_cuda_type_t type, uint16_t value)
+{
+    return type == GPT2_CUDA_F16 ? dp_convert_f16_to_f32(value) : dp_convert_bf16_to_f32(value);
+}
+
 static double rounded(gpt2_cuda_type_t type, double value)
 {
     if (type == GPT2_CUDA_F32) return (double)(float)value;
-    return (double)dp_convert_bf16_to_f32(dp_convert_f32_to_bf16((float)value));
+    return (double)of_half(type, half_of(type, (float)value));
 }
 
 /* Writes host to the device. */
@@ -86,7 +96,7 @@ static void tensor_put(tensor_t *tensor)
 
             memcpy(bytes + i * each, &value, each);
         } else {
-            const uint16_t value = dp_convert_f32_to_bf16((float)tensor->host[i]);
+            const uint16_t value = half_of(tensor->type, (float)tensor->host[i]);
 
             memcpy(bytes + i * each, &value, each);
         }
@@ -133,7 +143,7 @@ static void tensor_get(const tensor_t *tensor, double *out)
             memcpy(&value, bytes + i * each, each);
         } else {
             memcpy(&half, bytes + i * each, each);
-            value = dp_convert_bf16_to_f32(half);
+            value = of_half(tensor->type, half);
         }
         out[i] = (double)value;
     }
@@ -150,13 +160,15 @@ static int are_same(const double *a, const double *b, size_t count)
 }
 
 /*
- * |device - expected| / |expected| <= tolerance over all elements together; the guards are whole.
+ * |device - expected| / |expected| <= tolerance over all elements together, and where fp16 has no
+ * smaller numbers half of its smallest one each; the guards are whole.
  * An expected NaN must be one.
  */
 static void tensor_check(const tensor_t *tensor, const double *expected, double tolerance,
                          const char *what)
 {
-    double *got = (double *)malloc(tensor->count * sizeof(double) + 1), off = 0.0, all = 0.0;
+    double *got = (double *)malloc(tensor->count * sizeof(double) + 1), off = 0.0, all = 0.0,
+           least = 0.0;
     unsigned char guard[2][GUARD];
     const size_t each = gpt2_cuda_type_bytes(tensor->type);
     int is_nan_wrong = 0, is_guard_wrong = 0;
@@ -170,6 +182,7 @@ static void tensor_check(const tensor_t *tensor, const double *expected, double 
         }
         off += (got[i] - expected[i]) * (got[i] - expected[i]);
         all += expected[i] * expected[i];
+        if (tensor->type == GPT2_CUDA_F16) least += 0x1p-50;
         if (fabs(got[i] - expected[i]) > fabs(got[worst] - expected[worst])) worst = i;
     }
     MUST(
@@ -180,8 +193,9 @@ static void tensor_check(const tensor_t *tensor, const double *expected, double 
         is_guard_wrong |= guard[i / GUARD][i % GUARD] != GUARD_BYTE;
     EXPECT(!is_guard_wrong, "%s: wrote outside of %zu elements", what, tensor->count);
     EXPECT(!is_nan_wrong, "%s: a NaN where there is none in the reference, or the reverse", what);
-    EXPECT(off <= tolerance * tolerance * all, "%s: off by %.3g (allowed %.3g); at %zu %g, not %g",
-           what, sqrt(off / all), tolerance, worst, got[worst], expected[worst]);
+    EXPECT(off <= tolerance * tolerance * all + least,
+           "%s: off by %.3g (allowed %.3g); at %zu %g, not %g", what, sqrt(off / all), tolerance,
+           worst, got[worst], expected[worst]);
     free(got);
 }
 

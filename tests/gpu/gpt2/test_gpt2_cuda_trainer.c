@@ -71,6 +71,8 @@ typedef struct rank_job {
     double losses[STEPS];
     double validation;
     double norm; /* of the last step */
+    double scale;
+    uint64_t updates;
     uint64_t checksum;
     float *weights; /* a copy of the final ones */
     size_t count;
@@ -95,6 +97,8 @@ static int run_rank(rank_job_t *job, gpt2_strategy_t *strategy)
         }
         code = gpt2_trainer_mean(trainer, &step, loss, &job->error);
         job->norm = step.norm;
+        job->scale = step.scale;
+        job->updates = trainer->progress.updates;
     }
     if (code == 0) code = gpt2_trainer_validate(trainer, &job->validation, &job->error);
     if (code == 0) code = gpt2_trainer_compare(trainer, &same, &job->error);
@@ -195,8 +199,9 @@ static void twenty_steps_follow_the_cpu(void **state)
         double tolerance;
     } cases[] = {{"--device cuda --precision fp32", 1e-4},
                  {"--device cuda --precision bf16", 2e-2},
+                 {"--device cuda --precision fp16", 5e-3},
                  {"--device auto --accumulate 2 --recompute gelu+norm", 2e-2}};
-    const uint64_t stops[] = {CURVE, CURVE, FEW};
+    const uint64_t stops[] = {CURVE, CURVE, CURVE, FEW};
     const char *data = write_text();
     gpt2_options_t options = make_options(data, "--device cpu");
     rank_job_t cpu;
@@ -213,6 +218,45 @@ static void twenty_steps_follow_the_cpu(void **state)
         free(gpu.weights);
     }
     free(cpu.weights);
+}
+
+static void lamb_follows_the_cpu(void **state)
+{
+    const char *data = write_text();
+    gpt2_options_t options = make_options(data, "--device cpu --optimizer lamb --lr 1e-1");
+    rank_job_t cpu;
+    rank_job_t gpu;
+
+    (void)state;
+    run_ranks(1, &options, CURVE, 0, &cpu);
+    options = make_options(data, "--device cuda --precision fp32 --optimizer lamb --lr 1e-1");
+    run_ranks(1, &options, CURVE, 0, &gpu);
+    compare_losses(&cpu, &gpu, CURVE, 1e-4, "LAMB");
+    free(gpu.weights);
+    options = make_options(data, "--device cuda --optimizer lamb --lr 1e-1");
+    run_ranks(2, &options, FEW, 0, &gpu);
+    compare_losses(&cpu, &gpu, FEW, 2e-2, "LAMB in bf16 on 2 ranks");
+    free(gpu.weights);
+    free(cpu.weights);
+}
+
+/* From 2^20, where gradients overflow, the scale comes down by a factor of two for each step that
+ * is skipped; what is learned from then on is what fp32 learns. */
+static void too_high_a_loss_scale_comes_down(void **state)
+{
+    const char *data = write_text();
+    gpt2_options_t options =
+        make_options(data, "--device cuda --precision fp16 --loss-scale 1048576");
+    rank_job_t job;
+    double skipped;
+
+    (void)state;
+    run_ranks(2, &options, CURVE, 0, &job);
+    skipped = (double)(CURVE - job.updates);
+    assert_true(skipped >= 1.0 && job.updates >= 1);
+    assert_true(job.scale == ldexp(1048576.0, -(int)skipped));
+    assert_true(isfinite(job.norm) && job.losses[CURVE - 1] < job.losses[0]);
+    free(job.weights);
 }
 
 /* Batch 5 over 2 and 3 ranks: they do not have equally many sequences. */
@@ -376,6 +420,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(twenty_steps_follow_the_cpu, setup, teardown),
+        cmocka_unit_test_setup_teardown(lamb_follows_the_cpu, setup, teardown),
+        cmocka_unit_test_setup_teardown(too_high_a_loss_scale_comes_down, setup, teardown),
         cmocka_unit_test_setup_teardown(ranks_train_alike, setup, teardown),
         cmocka_unit_test_setup_teardown(resumed_runs_are_exact, setup, teardown),
         cmocka_unit_test_setup_teardown(a_whole_run_samples_and_exports, setup, teardown),

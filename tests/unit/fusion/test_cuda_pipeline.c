@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include <cuda_runtime_api.h>
+#include <semaphore.h>
 #include <stdatomic.h>
 #include <unistd.h>
 
@@ -64,6 +65,90 @@ static void any_operations_give_the_right_results(void **unused)
         open_world(&world, 1 + round, round == 2 ? 4096 : 65536, 1 + round, (unsigned)round);
         world_run_random(&world, 60, (uint64_t)round + 41, 1);
         close_world(&world);
+    }
+}
+
+/* ---- Lanes ---------------------------------------------------------------------------------- */
+
+static void CUDART_CB gate_pass(void *argument)
+{
+    while (sem_wait(argument) != 0) {
+    }
+}
+
+static void wait_for(world_t *world, const world_op_t *op)
+{
+    pthread_mutex_lock(&world->lock);
+    for (int r = 0; r < world->ranks; r++) {
+        while (op->done_count[r] == 0)
+            pthread_cond_wait(&world->change, &world->lock);
+    }
+    pthread_mutex_unlock(&world->lock);
+}
+
+/* Rank 1's gradient is not there yet. Gathers that were launched behind its reduction are reported
+ * as done all the same: neither streams nor the completion thread make them wait. */
+static void gathers_pass_a_reduction_that_waits(void **unused)
+{
+    enum { gathers = 6 };
+    world_op_t warm = {.collective = DP_COLLECTIVE_ALLGATHER, .dtype = DP_I32, .count = 10};
+
+    (void)unused;
+    for (int in_place = 0; in_place < 2; in_place++) {
+        world_op_t sum = {.dtype = DP_F32, .count = 5000, .in_place = in_place};
+        world_op_t ops[gathers];
+        cudaStream_t native[2];
+        dp_stream_t *stream[2];
+        world_t world;
+        sem_t gate;
+
+        sem_init(&gate, 0, 0);
+        open_world(&world, 2, 65536, 3, 0);
+        op_make(&world, &warm, 1);
+        world_launch(&world, &warm, 1);
+        op_make(&world, &sum, 2);
+        for (int r = 0; r < 2; r++) {
+            dp_device_t *device = world.rank[r].device;
+
+            assert_int_equal(cudaSetDevice(r), cudaSuccess);
+            assert_int_equal(cudaStreamCreate(&native[r]), cudaSuccess);
+            assert_int_equal(device->ops->stream_adopt(device, (void *)native[r], &stream[r]),
+                             DP_OK);
+            assert_int_equal(device->ops->event_create(device, &sum.ready[r]), DP_OK);
+            if (r == 1)
+                assert_int_equal(cudaLaunchHostFunc(native[r], gate_pass, &gate), cudaSuccess);
+            assert_int_equal(device->ops->event_record(sum.ready[r], stream[r]), DP_OK);
+        }
+        world_launch(&world, &sum, 1);
+        for (int i = 0; i < gathers; i++) {
+            ops[i] = (world_op_t){.collective =
+                                      i % 2 ? DP_COLLECTIVE_BROADCAST : DP_COLLECTIVE_ALLGATHER,
+                                  .dtype = DP_I32,
+                                  .count = 700,
+                                  .in_place = i % 3 == 0};
+            op_make(&world, &ops[i], (uint64_t)i);
+            world_launch(&world, &ops[i], 1);
+            wait_for(&world, &ops[i]);
+        }
+        assert_int_equal(sum.done_count[0], 0);
+        sem_post(&gate);
+        world_wait(&world);
+        op_check(&world, &warm, 0.0);
+        op_check(&world, &sum, 1e-6);
+        for (int i = 0; i < gathers; i++) {
+            op_check(&world, &ops[i], 0.0);
+            op_free(&world, &ops[i]);
+        }
+        for (int r = 0; r < 2; r++) {
+            world.rank[r].device->ops->event_destroy(sum.ready[r]);
+            world.rank[r].device->ops->stream_destroy(stream[r]);
+            assert_int_equal(cudaStreamDestroy(native[r]), cudaSuccess);
+        }
+        op_free(&world, &warm);
+        op_free(&world, &sum);
+        warm = (world_op_t){.collective = DP_COLLECTIVE_ALLGATHER, .dtype = DP_I32, .count = 10};
+        close_world(&world);
+        sem_destroy(&gate);
     }
 }
 
@@ -240,6 +325,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_operations_give_the_right_results),
+        cmocka_unit_test(gathers_pass_a_reduction_that_waits),
         cmocka_unit_test(no_optimizer_step_consumes_a_half_reduced_gradient),
         cmocka_unit_test(a_broken_device_fails_what_is_under_way),
     };

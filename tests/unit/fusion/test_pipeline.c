@@ -511,7 +511,7 @@ static void move_two_recorded(const char *dir)
                                                 .tensors = &tensor,
                                                 .tensor_count = 1};
         launch->sequence = 7 + (uint64_t)i;
-        dp_pipeline_submit(pipeline, launch, 0);
+        dp_pipeline_submit(pipeline, launch, DP_PIPELINE_NO_PROGRESS);
     }
     dp_pipeline_destroy(pipeline);
     engine->ops->destroy(engine);

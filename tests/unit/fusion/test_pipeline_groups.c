@@ -417,7 +417,7 @@ static void abort_ends_every_kind(void **unused)
         world_init(&world, 2, 1, 100000, 2);
         world_group_make(&world, &group, 1, 3);
         for (int r = 0; r < 2; r++)
-            unborn.own[r] = (dp_pipeline_group_t){NULL, r, 2};
+            unborn.own[r] = (dp_pipeline_group_t){.rank = r, .size = 2};
         unborn.members = (dp_engine_members_t){
             .uid = 2, .slot = 2, .ranks = unborn.ranks, .count = 2, .name = "unborn"};
         if (kind < 8) {

@@ -143,6 +143,29 @@ static void tally_counts_what_is_not_finite(void **unused)
     assert_true(dp_tally_sum_squares(&tally) == 14.0);
 }
 
+static void checksums_of_parts_add_up(void **unused)
+{
+    enum { count = 1000 };
+    float values[count];
+    uint64_t whole;
+
+    (void)unused;
+    for (int i = 0; i < count; i++)
+        values[i] = (float)(i / 2);
+    whole = dp_kernel_hash_places(values, count, 50, 7);
+    for (size_t cut = 0; cut <= count; cut += 125)
+        assert_true(whole == dp_kernel_hash_places(values, cut, 50, 7) +
+                                 dp_kernel_hash_places(values + cut, count - cut, 50 + cut, 7));
+    /* places and bits both count */
+    assert_true(whole != dp_kernel_hash_places(values, count, 51, 7));
+    assert_true(whole != dp_kernel_hash_places(values, count, 50, 8));
+    values[3] = 2.0f;
+    assert_true(whole != dp_kernel_hash_places(values, count, 50, 7));
+    values[3] = 1.0f;
+    values[0] = -0.0f;
+    assert_true(whole != dp_kernel_hash_places(values, count, 50, 7));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -150,6 +173,7 @@ int main(void)
         cmocka_unit_test(tally_is_exact_over_the_whole_range),
         cmocka_unit_test(tally_saturates_in_any_order),
         cmocka_unit_test(tally_counts_what_is_not_finite),
+        cmocka_unit_test(checksums_of_parts_add_up),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

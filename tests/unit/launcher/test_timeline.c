@@ -420,28 +420,53 @@ static void windows_are_read_strictly(void **state)
     assert_int_equal(window.last, 12);
 }
 
-static void overlapping_work_gets_a_row_of_its_own(void **state)
-{
-    dp_timeline_t timeline;
-    dp_error_t error;
-    const uint64_t times[][2] = {{0, 100}, {50, 100}, {160, 10}, {100, 20}};
+typedef struct on_wire {
+    uint64_t start_ns, duration_ns, lane;
+} on_wire_t;
 
-    (void)state;
-    dp_timeline_init(&timeline);
-    assert_non_null(dp_timeline_add_rank(&timeline));
-    for (size_t i = 0; i < DP_ARRAY_LEN(times); i++) {
-        dp_timeline_event_t *event = dp_timeline_add_event(&timeline);
+static void place_on_rows(dp_timeline_t *timeline, const on_wire_t *events, size_t count)
+{
+    dp_error_t error;
+
+    dp_timeline_init(timeline);
+    assert_non_null(dp_timeline_add_rank(timeline));
+    for (size_t i = 0; i < count; i++) {
+        dp_timeline_event_t *event = dp_timeline_add_event(timeline);
 
         event->kind = DP_TRACE_WIRE;
-        event->start_ns = 1000 + times[i][0];
-        event->duration_ns = times[i][1];
+        event->start_ns = 1000 + events[i].start_ns;
+        event->duration_ns = events[i].duration_ns;
+        event->lane = (uint32_t)events[i].lane;
     }
-    assert_int_equal(dp_timeline_finish(&timeline, NULL, &error), DP_OK);
+    assert_int_equal(dp_timeline_finish(timeline, NULL, &error), DP_OK);
+}
+
+static void overlapping_work_gets_a_row_of_its_own(void **state)
+{
+    static const on_wire_t events[] = {{0, 100, 0}, {50, 100, 0}, {160, 10, 0}, {100, 20, 0}};
+    dp_timeline_t timeline;
+
+    (void)state;
+    place_on_rows(&timeline, events, DP_ARRAY_LEN(events));
     assert_int_equal(timeline.row_count, 2);
     assert_string_equal(timeline.rows[0].label, "wire");
     assert_string_equal(timeline.rows[1].label, "wire 2");
     assert_int_equal(timeline.rows[0].count, 3);
     assert_int_equal(timeline.origin_ns, 1000);
+    dp_timeline_fini(&timeline);
+}
+
+/* The recorder makes the track "wire" at the start, "gather" with the gather lane. */
+static void each_lane_gets_rows_of_its_own(void **state)
+{
+    static const on_wire_t events[] = {{0, 5, 5}, {10, 5, 2}, {20, 5, 2}, {30, 5, 5}, {40, 5, 2}};
+    dp_timeline_t timeline;
+
+    (void)state;
+    place_on_rows(&timeline, events, DP_ARRAY_LEN(events));
+    assert_int_equal(timeline.row_count, 2);
+    assert_string_equal(timeline.rows[1].label, "gather lane: wire");
+    assert_int_equal(timeline.rows[1].count, 2);
     dp_timeline_fini(&timeline);
 }
 
@@ -661,6 +686,7 @@ int main(void)
         cmocka_unit_test(records_outside_of_a_kept_window_are_not_called_dropped),
         cmocka_unit_test(windows_are_read_strictly),
         cmocka_unit_test(overlapping_work_gets_a_row_of_its_own),
+        cmocka_unit_test(each_lane_gets_rows_of_its_own),
         cmocka_unit_test(clocks_of_other_machines_are_corrected_with_their_drift),
         cmocka_unit_test(json_strings_are_escaped),
         cmocka_unit_test(names_cannot_leave_the_page),

@@ -45,7 +45,7 @@ static dp_status_t add_flow(dp_flows_t *flows, int other, dp_flow_t flow)
 
     DP_ASSERT(flows->count < flows->room && flow.bytes != 0);
     flow.chunks = (flow.bytes - 1) / DP_CHUNK_BYTES + 1;
-    if (dp_cpu_connect(group->engine, group->ranks[other], &flow.peer, &group->failure) != DP_OK) {
+    if (dp_cpu_connect(group->lane, group->ranks[other], &flow.peer, &group->failure) != DP_OK) {
         return group->failure.status;
     }
     flows->list[flows->count++] = flow;
@@ -77,7 +77,7 @@ static dp_link_message_t *message_of(const dp_flows_t *flows, const dp_flow_t *f
 static dp_status_t begin_chunk(dp_flows_t *flows, dp_flow_t *flow)
 {
     dp_cpu_group_t *group = flows->group;
-    dp_link_t *link = group->engine->link;
+    dp_link_t *link = group->lane->link;
     dp_link_message_t *message = message_of(flows, flow, flow->begun);
     const uint64_t tag = dp_inter_node_tag(group, flow->from, DP_KIND_BLOCK, flow->begun);
     const size_t at = flow->begun * DP_CHUNK_BYTES;
@@ -119,7 +119,7 @@ dp_status_t dp_flows_pump(dp_flows_t *flows, int *busy)
 
     if (flows->unfinished == 0) return DP_OK;
     status = dp_inter_node_check_abort(flows->group);
-    if (dp_link_progress(flows->group->engine->link) != 0) *busy = 1;
+    if (dp_link_progress(flows->group->lane->link) != 0) *busy = 1;
     for (size_t i = 0; status == DP_OK && i < flows->count; i++) {
         if (flows->list[i].ended == flows->list[i].chunks) continue;
         status = pump_flow(flows, &flows->list[i], busy);
@@ -130,7 +130,7 @@ dp_status_t dp_flows_pump(dp_flows_t *flows, int *busy)
 /* Nothing to do: sleeps, unless a peer that is still needed has gone. */
 static dp_status_t sleep_for_flows(dp_flows_t *flows)
 {
-    dp_link_t *link = flows->group->engine->link;
+    dp_link_t *link = flows->group->lane->link;
     int missing = -1;
 
     for (size_t i = 0; i < flows->count; i++) {

@@ -104,7 +104,7 @@ dp_status_t dp_inter_node_create(dp_cpu_group_t *group, dp_inter_node_t **out)
     size_t peers;
 
     if (inter_node == NULL) return DP_ERR_NO_MEMORY;
-    inter_node->pool = group->engine->pool;
+    inter_node->pool = group->lane->pool;
     inter_node->others = (int)nodes;
     inter_node->peers = dp_max(inter_node->others, count_served(group));
     inter_node->owners = smallest_node(group->topology);
@@ -132,7 +132,7 @@ dp_status_t dp_inter_node_create(dp_cpu_group_t *group, dp_inter_node_t **out)
 
 int dp_inter_node_peer(const dp_cpu_group_t *group, int rank)
 {
-    return dp_link_find(group->engine->link, group->ranks[rank]);
+    return dp_link_find(group->lane->link, group->ranks[rank]);
 }
 
 int dp_inter_node_partner(const dp_cpu_group_t *group, int node)
@@ -243,7 +243,7 @@ dp_status_t dp_inter_node_lost(dp_cpu_group_t *group, int peer)
 {
     const uint64_t until_ns = dp_now_ns() + GRACE_NS;
     const dp_cpu_engine_t *engine = group->engine;
-    const int rank = dp_link_rank(engine->link, peer);
+    const int rank = dp_link_rank(group->lane->link, peer);
     const char *why = "a message failed";
 
     /* The peer may have left because of a failure elsewhere, of which it heard before this rank
@@ -252,7 +252,7 @@ dp_status_t dp_inter_node_lost(dp_cpu_group_t *group, int peer)
         if (dp_inter_node_check_abort(group) != DP_OK) return DP_ERR_ABORTED;
         nanosleep(&(const struct timespec){0, 1000000}, NULL);
     }
-    dp_link_is_lost(group->engine->link, peer, &why);
+    dp_link_is_lost(group->lane->link, peer, &why);
     return dp_cpu_fail(group, DP_ERR_PEER_LOST,
                        "%s %llu%s: rank %d lost the connection to rank %d on host %s: %s",
                        dp_collective_name(group->op->collective),
@@ -266,11 +266,11 @@ void dp_inter_node_note_wait(dp_cpu_group_t *group, uint64_t begin_ns, int last)
 
     group->op->wait_ns += wait_ns;
     group->op->last_rank = last;
-    dp_trace_record(group->engine->lane, (dp_trace_record_t){.kind = DP_TRACE_WAIT_RANK,
-                                                             .start_ns = begin_ns,
-                                                             .duration_ns = wait_ns,
-                                                             .bucket = group->op->sequence,
-                                                             .aux = (uint32_t)last});
+    dp_trace_record(group->lane->track, (dp_trace_record_t){.kind = DP_TRACE_WAIT_RANK,
+                                                            .start_ns = begin_ns,
+                                                            .duration_ns = wait_ns,
+                                                            .bucket = group->op->sequence,
+                                                            .aux = (uint32_t)last});
 }
 
 /* ---- Between the nodes' first ranks --------------------------------------------------------- */
@@ -282,7 +282,7 @@ static dp_status_t start_leader_allgather(dp_cpu_group_t *group, unsigned kind, 
     const dp_topology_t *topology = group->topology;
     const size_t own_bytes = node_bytes + (size_t)group->local_size * rank_bytes;
     dp_inter_node_t *inter_node = group->inter_node;
-    dp_link_t *link = group->engine->link;
+    dp_link_t *link = group->lane->link;
     char *to = inter_node->pool->leader_blocks;
     size_t i = 0;
 
@@ -311,7 +311,7 @@ dp_status_t dp_inter_node_leader_allgather(dp_cpu_group_t *group, unsigned kind,
 {
     dp_inter_node_t *inter_node = group->inter_node;
     dp_inter_node_pool_t *pool = inter_node->pool;
-    dp_link_t *link = group->engine->link;
+    dp_link_t *link = group->lane->link;
     const size_t all = (size_t)inter_node->others * node_bytes +
                        (size_t)(group->size - group->local_size) * rank_bytes;
     uint64_t begin_ns = 0;

@@ -34,12 +34,15 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <ucp/api/ucp.h>
 
 #include "runtime/base/forked.h"
 #include "runtime/base/futex.h"
 
 #define SLEEP_MS 100
+#define FALSE_WAKES 8u          /* that may be news of another thread */
+#define REST_NS 1000000u        /* longest a rank then does not look */
 #define FAREWELL_NS 1000000000u /* longest an orderly end waits for the peers */
 #define CLOSE_NS 500000000u     /* longest a close is waited for */
 #define KIND_GREETING 14u
@@ -74,6 +77,7 @@ struct dp_link {
     dp_link_message_t *pending; /* list of messages UCX holds */
     dp_activity_t *activity;    /* NULL: nobody watches; borrowed */
     int is_cut;                 /* UCX is not called any more */
+    unsigned false_wakes;       /* since something moved: the descriptor was ready for nothing */
     dp_link_t *next;            /* among those abandoned */
 };
 
@@ -416,6 +420,7 @@ int dp_link_progress(dp_link_t *link)
 {
     const int moved = link->is_cut ? 0 : (int)ucp_worker_progress(link->worker);
 
+    if (moved != 0) link->false_wakes = 0;
     if (moved != 0 && link->activity != NULL) dp_activity_moved(link->activity);
     return moved;
 }
@@ -431,6 +436,15 @@ void dp_link_idle_for(dp_link_t *link, int rank)
     dp_link_idle(link);
 }
 
+/* A connection that the other side has not answered yet, as it is not in the engine, keeps UCX's
+ * descriptor ready: it waits for room to write, which there is. Then polling is no sleep. */
+static void rest(dp_link_t *link)
+{
+    link->false_wakes++;
+    if (link->false_wakes <= FALSE_WAKES) return;
+    nanosleep(&(const struct timespec){0, (long)dp_min(link->false_wakes * 10000u, REST_NS)}, NULL);
+}
+
 void dp_link_idle(dp_link_t *link)
 {
     struct pollfd polled = {link->event_fd, POLLIN, 0};
@@ -442,7 +456,8 @@ void dp_link_idle(dp_link_t *link)
         dp_spin_pause();
     }
     if (dp_link_progress(link) != 0) return;
-    if (ucp_worker_arm(link->worker) == UCS_OK) poll(&polled, 1, SLEEP_MS);
+    if (ucp_worker_arm(link->worker) != UCS_OK) return;
+    if (poll(&polled, 1, SLEEP_MS) > 0 && dp_link_progress(link) == 0) rest(link);
 }
 
 void dp_link_wake(dp_link_t *link)

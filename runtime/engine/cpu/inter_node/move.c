@@ -73,7 +73,7 @@ static dp_status_t send_chunk(move_run_t *run, int *busy)
         const uint64_t tag =
             dp_inter_node_tag(run->group, run->group->rank, DP_KIND_MOVE, run->sent);
 
-        if (dp_link_send(run->group->engine->link, peer_on(run, i), tag, buffer, bytes,
+        if (dp_link_send(run->group->lane->link, peer_on(run, i), tag, buffer, bytes,
                          &messages[i]) != DP_OK) {
             return dp_inter_node_lost(run->group, peer_on(run, i));
         }
@@ -111,7 +111,7 @@ static dp_status_t receive_chunks(move_run_t *run, int index, int *busy)
         const uint64_t tag =
             dp_inter_node_tag(run->group, source->rank, DP_KIND_MOVE, source->posted);
 
-        if (dp_link_receive(run->group->engine->link, tag,
+        if (dp_link_receive(run->group->lane->link, tag,
                             source->to +
                                 dp_layout_elems(&run->group->layout, before) * run->elem_bytes,
                             dp_layout_elems(&run->group->layout, chunk) * run->elem_bytes,
@@ -160,7 +160,7 @@ static void note_heard(move_run_t *run)
 
 static dp_status_t sleep_or_fail(move_run_t *run)
 {
-    const dp_link_t *link = run->group->engine->link;
+    const dp_link_t *link = run->group->lane->link;
     int missing = -1;
 
     for (int i = 0; i < run->source_count; i++) {
@@ -179,8 +179,13 @@ static dp_status_t sleep_or_fail(move_run_t *run)
         }
         if (missing < 0) missing = dp_link_rank(link, peer_on(run, i));
     }
+    for (int i = 0; run->sends && missing < 0 && i < DP_CHUNK_WINDOW * run->inter_node->others;
+         i++) {
+        if (run->inter_node->answered[i].is_pending)
+            missing = dp_link_rank(link, peer_on(run, i % run->inter_node->others));
+    }
     if (!run->has_heard && run->wait_begin_ns == 0) run->wait_begin_ns = dp_now_ns();
-    dp_link_idle_for(run->group->engine->link, missing);
+    dp_link_idle_for(run->group->lane->link, missing);
     return DP_OK;
 }
 
@@ -189,7 +194,7 @@ static dp_status_t stream_chunks(move_run_t *run)
     int failed_peer;
 
     while (!is_finished(run, &failed_peer)) {
-        int busy = dp_link_progress(run->group->engine->link) != 0;
+        int busy = dp_link_progress(run->group->lane->link) != 0;
         dp_status_t status = dp_inter_node_check_abort(run->group);
 
         for (int i = 0; status == DP_OK && i < run->source_count; i++) {

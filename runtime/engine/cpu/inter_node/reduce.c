@@ -95,7 +95,7 @@ static int is_wanted_on(const reduce_run_t *run, int node, dp_range_t chunk)
 
 static dp_status_t post_partials(reduce_run_t *run)
 {
-    dp_link_t *link = run->group->engine->link;
+    dp_link_t *link = run->group->lane->link;
 
     for (; run->posted < run->chunks && run->posted < run->combined + DP_CHUNK_WINDOW;
          run->posted++) {
@@ -117,7 +117,7 @@ static dp_status_t post_partials(reduce_run_t *run)
 
 static dp_status_t post_results(reduce_run_t *run)
 {
-    dp_link_t *link = run->group->engine->link;
+    dp_link_t *link = run->group->lane->link;
 
     for (int i = 0; run->gathers && i < run->inter_node->others; i++) {
         dp_inter_node_source_t *source = &run->sources[i];
@@ -170,7 +170,7 @@ static dp_status_t send_partial(reduce_run_t *run, int *busy)
     status = dp_partial_make(run->group, &run->numeric, range, target->row, buffer + DP_CHUNK_HEAD);
     if (status != DP_OK) return status;
     bytes = chunk_bytes(run, range, run->numeric.partial) + DP_CHUNK_HEAD;
-    if (dp_link_send(run->group->engine->link, target->peer,
+    if (dp_link_send(run->group->lane->link, target->peer,
                      dp_inter_node_tag(run->group, run->group->rank, DP_KIND_PARTIAL, chunk),
                      buffer, bytes, message) != DP_OK) {
         return dp_inter_node_lost(run->group, target->peer);
@@ -192,7 +192,7 @@ static dp_status_t send_result(reduce_run_t *run, size_t chunk, const char *buff
         const int peer = run->sources[i].peer;
 
         if (!is_wanted_on(run, run->sources[i].node, range)) continue;
-        if (dp_link_send(run->group->engine->link, peer,
+        if (dp_link_send(run->group->lane->link, peer,
                          dp_inter_node_tag(run->group, run->group->rank, DP_KIND_RESULT, chunk),
                          buffer, bytes, &messages[i]) != DP_OK) {
             return dp_inter_node_lost(run->group, peer);
@@ -354,7 +354,7 @@ static void note_heard(reduce_run_t *run)
  * it is sent. */
 static int awaited(const reduce_run_t *run)
 {
-    const dp_link_t *link = run->group->engine->link;
+    const dp_link_t *link = run->group->lane->link;
 
     for (int i = 0; i < run->inter_node->others && run->posted > run->combined; i++) {
         if (partial_message(run, i, run->combined)->is_pending) {
@@ -372,7 +372,7 @@ static int awaited(const reduce_run_t *run)
 /* Sleeps until a message moves. Fails when a partner that is still needed has gone. */
 static dp_status_t sleep_or_fail(reduce_run_t *run)
 {
-    const dp_link_t *link = run->group->engine->link;
+    const dp_link_t *link = run->group->lane->link;
     const int has_sent = run->next_send == run->target_chunks * (size_t)run->target_count;
 
     for (int i = 0; i < run->inter_node->others; i++) {
@@ -395,7 +395,7 @@ static dp_status_t sleep_or_fail(reduce_run_t *run)
     if (!run->has_heard && run->chunks != 0 && run->wait_begin_ns == 0) {
         run->wait_begin_ns = dp_now_ns();
     }
-    dp_link_idle_for(run->group->engine->link, awaited(run));
+    dp_link_idle_for(run->group->lane->link, awaited(run));
     return DP_OK;
 }
 
@@ -404,7 +404,7 @@ static dp_status_t stream_chunks(reduce_run_t *run)
     int failed_peer;
 
     while (!is_finished(run, &failed_peer)) {
-        int busy = dp_link_progress(run->group->engine->link) != 0;
+        int busy = dp_link_progress(run->group->lane->link) != 0;
         dp_status_t status = dp_inter_node_check_abort(run->group);
 
         if (status == DP_OK) status = post_partials(run);

@@ -211,6 +211,10 @@ void simt_mma_bf16(float (&)[4], const uint32_t (&)[4], uint32_t, uint32_t)
 {
 }
 
+void simt_mma_fp16(float (&)[4], const uint32_t (&)[4], uint32_t, uint32_t)
+{
+}
+
 void simt_ldmatrix(uint32_t (&out)[4], const void *row, bool)
 {
     simt_check_shared(row, 16);
@@ -320,7 +324,7 @@ typedef struct operation {
 
 static size_t bytes_of(cudaDataType type)
 {
-    return type == CUDA_R_16BF ? 2 : 4;
+    return type == CUDA_R_32F ? 4 : 2;
 }
 
 static size_t extent_of(const layout_t *layout)

@@ -274,7 +274,7 @@ static void one_step(gpt2_replica_t *replica, int batch, const int32_t *tokens, 
     }
     if (code == 0) {
         code = step->lookups > 0 ? replica->ops->join(replica, 1.0, &sync, &error)
-                                 : replica->ops->norm(replica, 1.0, &sync, &error);
+                                 : replica->ops->norm(replica, 1.0, 1.0, &sync, &error);
     }
     /* What the norm found is nonsense, and would skip the update. */
     if (code == 0) code = replica->ops->update(replica, 1e-3, &plain, &error);
@@ -450,6 +450,7 @@ static void run_product(void)
 
 static const step_t STEPS[] = {
     {"124M, 64 sequences", "124M", "bf16", "none", 0, 64, 1, 0},
+    {"124M, 64 sequences in fp16", "124M", "fp16", "none", 0, 64, 1, 3},
     {"124M, rows of lookups apart, nothing fused", "124M", "bf16", "none", 50257, 64, 0, 2},
     {"124M, fp32", "124M", "fp32", "none", 0, 64, 1, 1},
     {"350M, 64 sequences", "350M", "bf16", "gelu", 0, 64, 1, 4},

@@ -385,6 +385,41 @@ static void gradients_fail_cleanly_at_every_allocation(void **state)
     assert_int_equal(dp_finalize(dp), DP_OK);
 }
 
+static void shards_fail_cleanly_at_every_allocation(void **state)
+{
+    dp_shard_group_t groups[4] = {
+        {.name = "a", .count = 9}, {.name = "b", .count = 9}, {.name = "c", .count = 9}};
+    dp_shards_options_t options = DP_SHARDS_OPTIONS_INIT;
+    dp_shards_t *shards = NULL;
+    dp_context_t *dp;
+    int n;
+
+    (void)state;
+    groups[3] = (dp_shard_group_t){.name = "d", .count = 5, .is_whole = 1};
+    options.stage = DP_SHARD_WEIGHTS;
+    assert_int_equal(create(&dp), DP_OK);
+    for (n = 1; n < LIMIT; n++) {
+        dp_status_t status;
+
+        fail_allocation(n);
+        status = dp_shards_create(dp, groups, 4, &options, &shards);
+        if (fail_allocation_reached() == 0) {
+            assert_int_equal(status, DP_OK);
+            break;
+        }
+        if (status == DP_OK) {
+            dp_shards_destroy(shards);
+        } else {
+            assert_int_equal(status, DP_ERR_NO_MEMORY);
+            assert_true(strlen(dp_error_text(dp)) > 0);
+        }
+        replace(&dp);
+    }
+    assert_true(n > 12 && n < LIMIT);
+    dp_shards_destroy(shards);
+    assert_int_equal(dp_finalize(dp), DP_OK);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -396,6 +431,7 @@ int main(void)
         cmocka_unit_test(groups_fail_cleanly_at_every_allocation),
         cmocka_unit_test(streams_of_a_context_take_memory_once),
         cmocka_unit_test(gradients_fail_cleanly_at_every_allocation),
+        cmocka_unit_test(shards_fail_cleanly_at_every_allocation),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -32,7 +32,7 @@ static void begin(fixture_t *f)
     cuda_double_set_devices(2);
     f->context = calloc(1, sizeof(*f->context));
     f->context->size = 1;
-    f->context->last_text = "";
+    f->context->texts.last = "";
     pthread_mutex_init(&f->context->lock, NULL);
     dp_group_init_world(f->context);
     f->options = (dp_options_t)DP_OPTIONS_INIT;
@@ -43,8 +43,8 @@ static void end(fixture_t *f)
 {
     dp_stagings_free(f->context);
     dp_device_destroy(f->context->device);
-    for (size_t i = 0; i < f->context->text_count; i++)
-        free(f->context->texts[i]);
+    for (size_t i = 0; i < f->context->texts.count; i++)
+        free(f->context->texts.kept[i]);
     pthread_mutex_destroy(&f->context->lock);
     free(f->context);
     assert_int_equal(cuda_double_live(), 0);
@@ -124,8 +124,8 @@ static void data_that_cannot_be_staged_is_refused_with_a_text(void **unused)
     what = sum_of(&f, tensors, 2);
     assert_int_equal(dp_staging_begin(&f.context->world, &what, &staged, &stage),
                      DP_ERR_UNSUPPORTED);
-    assert_non_null(strstr(f.context->last_text, "loss"));
-    assert_non_null(strstr(f.context->last_text, "plain host memory"));
+    assert_non_null(strstr(f.context->texts.last, "loss"));
+    assert_non_null(strstr(f.context->texts.last, "plain host memory"));
     f.options.stream = &f;
     what = sum_of(&f, tensors, 1);
     assert_int_equal(dp_staging_begin(&f.context->world, &what, &staged, &stage),
@@ -137,7 +137,7 @@ static void data_that_cannot_be_staged_is_refused_with_a_text(void **unused)
     what = sum_of(&f, tensors, 1);
     assert_int_equal(dp_staging_begin(&f.context->world, &what, &staged, &stage),
                      DP_ERR_UNSUPPORTED);
-    assert_non_null(strstr(f.context->last_text, "another GPU"));
+    assert_non_null(strstr(f.context->texts.last, "another GPU"));
     assert_null(stage);
     cudaFree(there);
     end(&f);

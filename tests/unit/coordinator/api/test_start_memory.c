@@ -184,13 +184,13 @@ static void engine_alone_fails_cleanly_at_every_allocation(void **state)
     try_engines(1, 1);
 }
 
-static void engine_of_a_host_fails_cleanly_on_both_ranks(void **state)
+static void engine_of_a_node_fails_cleanly_on_both_ranks(void **state)
 {
     (void)state;
     try_engines(2, 1);
 }
 
-static void engine_between_hosts_fails_cleanly_before_it_connects(void **state)
+static void engine_between_nodes_fails_cleanly_before_it_connects(void **state)
 {
     (void)state;
     try_engines(2, 2);
@@ -201,8 +201,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(init_fails_cleanly_at_every_allocation),
         cmocka_unit_test(engine_alone_fails_cleanly_at_every_allocation),
-        cmocka_unit_test(engine_of_a_host_fails_cleanly_on_both_ranks),
-        cmocka_unit_test(engine_between_hosts_fails_cleanly_before_it_connects),
+        cmocka_unit_test(engine_of_a_node_fails_cleanly_on_both_ranks),
+        cmocka_unit_test(engine_between_nodes_fails_cleanly_before_it_connects),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

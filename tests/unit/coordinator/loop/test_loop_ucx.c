@@ -1,5 +1,5 @@
 /*
- * test_loop_ucx.c - coordinators of several processes, over UCX and on one host through shared
+ * test_loop_ucx.c - coordinators of several processes, over UCX and on one node through shared
  * memory: how long agreement takes, what idling costs, and how survivors learn that one was killed,
  * stopped or gave up.
  */
@@ -35,7 +35,7 @@ typedef struct rank {
     dp_config_t config;
     dp_topology_t topology;
     dp_log_t log;
-    int is_near; /* all are on one host */
+    int is_near; /* all are on one node */
     dp_transport_t *transport;
     dp_loop_t *loop;
     sem_t launched;

@@ -32,7 +32,7 @@ static world_options_t options_of(int size)
     options.tensors = 8;
     options.occurrences = 8;
     options.arity = 2;
-    options.hosts = size > 2 ? 2 : 1;
+    options.nodes = size > 2 ? 2 : 1;
     options.fusion_bytes = 1 << 20;
     options.violated = violated;
     return options;
@@ -43,21 +43,6 @@ static void begin(world_t *world, int size)
     world_options_t options = options_of(size);
 
     world_init(world, &options);
-}
-
-/* Delivers until nothing is under way. */
-static void settle(world_t *world, uint64_t now_ns)
-{
-    for (int r = 0; r < world->options.size; r++)
-        world_drain(world, r);
-    while (world->under_way > 0) {
-        for (int e = 0; e < world->edge_count; e++) {
-            while (world->edges[e].first != NULL) {
-                world_deliver(world, e, now_ns);
-                world_drain(world, world->edges[e].to);
-            }
-        }
-    }
 }
 
 static void submit(world_t *world, int rank, int tensor)
@@ -111,11 +96,11 @@ static void negotiator_nobody_launches_before_all_submitted(void **state)
     (void)state;
     begin(&world, 5);
     for (int r = 0; r < 5; r++) {
-        settle(&world, 0);
+        world_settle(&world, 0);
         assert_int_equal(world.ranks[0].launches, 0);
         submit(&world, r, 0);
     }
-    settle(&world, 0);
+    world_settle(&world, 0);
     for (int r = 0; r < 5; r++)
         assert_int_equal(world.ranks[r].launches, 1);
     world_fini(&world);
@@ -139,7 +124,7 @@ static void negotiator_batch_costs_one_message_each_way_per_edge(void **state)
             }
             world_drain(&world, r);
         }
-        settle(&world, 0);
+        world_settle(&world, 0);
         assert_int_equal(pending(&world), 0);
         assert_int_equal(world.messages - before, 2 * 12);
         /* Names and signatures travel once: afterwards 8 READYs and a LAUNCH of 8 per edge. */
@@ -159,7 +144,7 @@ static void negotiator_flags_and_absmax_are_merged(void **state)
         world_submit(&world, r, 1, 8, 0, r == 2 ? -1.0f : 5.0f, 0);
         world_submit(&world, r, 2, 8, 0, r == 1 ? NAN : 5.0f, 0);
     }
-    settle(&world, 0);
+    world_settle(&world, 0);
     assert_float_equal(outcome(&world, 0, 0)->absmax, 9.0f, 0);
     assert_true(outcome(&world, 1, 0)->absmax < 0); /* unknown on one rank */
     assert_true(isinf(outcome(&world, 2, 0)->absmax));
@@ -193,11 +178,11 @@ static void negotiator_second_submission_while_pending_is_busy(void **state)
     submission.name = long_name;
     assert_int_equal(dp_negotiator_submit(world.ranks[1].negotiator, &submission, 0),
                      DP_ERR_INVALID);
-    settle(&world, 0);
+    world_settle(&world, 0);
     submit(&world, 0, 0);
-    settle(&world, 0);
+    world_settle(&world, 0);
     submit_all(&world, 0); /* free again right after the launch */
-    settle(&world, 0);
+    world_settle(&world, 0);
     assert_int_equal(world.ranks[1].launches, 2);
     world_fini(&world);
 }
@@ -211,7 +196,7 @@ static void negotiator_changed_shape_is_adopted_when_all_change(void **state)
     for (uint64_t step = 0; step < 4; step++) {
         for (int r = 0; r < 4; r++)
             world_submit(&world, r, 0, 100 + step / 2, 0, 1.0f, 0);
-        settle(&world, 0);
+        world_settle(&world, 0);
         assert_int_equal(world.ranks[3].launches, step + 1);
     }
     world_fini(&world);
@@ -227,10 +212,10 @@ static void begin_holding(world_t *world)
     options.fusion_bytes = 3 * 768 * 4;
     world_init(world, &options);
     submit_all(world, 0);
-    settle(world, 0);
+    world_settle(world, 0);
     assert_int_equal(world->ranks[1].launches, 1); /* never when idle */
     submit_all(world, 1);
-    settle(world, 0);
+    world_settle(world, 0);
     assert_int_equal(world->ranks[1].launches, 1);
     assert_int_equal(dp_negotiator_deadline(world->ranks[0].negotiator), 10 * MS);
     assert_int_equal(dp_negotiator_deadline(world->ranks[1].negotiator), UINT64_MAX);
@@ -243,9 +228,9 @@ static void negotiator_holds_until_the_data_plane_is_idle(void **state)
     (void)state;
     begin_holding(&world);
     submit_all(&world, 2);
-    settle(&world, 0);
+    world_settle(&world, 0);
     dp_negotiator_launched(world.ranks[0].negotiator, 1, 0);
-    settle(&world, 0);
+    world_settle(&world, 0);
     assert_int_equal(world.ranks[1].launches, 2); /* both in one */
     assert_int_equal(pending(&world), 0);
     world_fini(&world);
@@ -258,10 +243,10 @@ static void negotiator_holds_no_longer_than_told(void **state)
     (void)state;
     begin_holding(&world);
     dp_negotiator_tick(world.ranks[0].negotiator, 10 * MS - 1);
-    settle(&world, 10 * MS - 1);
+    world_settle(&world, 10 * MS - 1);
     assert_int_equal(pending(&world), 2);
     dp_negotiator_tick(world.ranks[0].negotiator, 10 * MS);
-    settle(&world, 10 * MS);
+    world_settle(&world, 10 * MS);
     assert_int_equal(pending(&world), 0);
     world_fini(&world);
 }
@@ -273,10 +258,10 @@ static void negotiator_holds_no_more_than_a_full_buffer(void **state)
     (void)state;
     begin_holding(&world);
     submit_all(&world, 2);
-    settle(&world, 0);
+    world_settle(&world, 0);
     assert_int_equal(pending(&world), 4);
     submit_all(&world, 3);
-    settle(&world, 0);
+    world_settle(&world, 0);
     assert_int_equal(pending(&world), 0);
     assert_int_equal(world.ranks[1].launches, 2);
     world_fini(&world);
@@ -292,18 +277,18 @@ static void negotiator_waiter_ends_the_hold(void **state)
     messages = world.messages;
     dp_negotiator_urgent(world.ranks[1].negotiator, DP_GROUP_WORLD, "h.1.weight", 0);
     dp_negotiator_urgent(world.ranks[1].negotiator, DP_GROUP_WORLD, "h.1.weight", 0);
-    settle(&world, 0);
+    world_settle(&world, 0);
     assert_int_equal(pending(&world), 0);
     assert_int_equal(world.messages - messages, 2); /* URGENT up, LAUNCH down */
     world_submit(&world, 0, 4, 768, 0, 1.0f, 0);    /* and told with the submission */
     world_submit(&world, 1, 4, 768, 1, 1.0f, 0);
-    settle(&world, 0);
+    world_settle(&world, 0);
     assert_int_equal(pending(&world), 0);
     messages = world.messages;
     dp_negotiator_urgent(world.ranks[1].negotiator, DP_GROUP_WORLD, "h.1.weight",
                          0); /* not pending */
     dp_negotiator_urgent(world.ranks[1].negotiator, DP_GROUP_WORLD, "no such tensor", 0);
-    settle(&world, 0);
+    world_settle(&world, 0);
     assert_int_equal(world.messages, messages);
     world_fini(&world);
 }
@@ -370,7 +355,7 @@ static void mismatch_between(int size, int odd, const char *const *texts)
         world_submit(&world, r, 0, r == odd ? 1024 : 768, 0, 1.0f, 0);
         submit(&world, r, 1);
     }
-    settle(&world, 0);
+    world_settle(&world, 0);
     for (int r = 0; r < size; r++) {
         const world_rank_t *self = &world.ranks[r];
         int is_known = 0;
@@ -385,7 +370,7 @@ static void mismatch_between(int size, int odd, const char *const *texts)
     }
     for (int step = 0; step < 2; step++) {
         submit_all(&world, 0); /* the name works again */
-        settle(&world, 0);
+        world_settle(&world, 0);
         assert_int_equal(pending(&world), 0);
         assert_int_equal(world.ranks[0].failures, 1);
     }
@@ -397,7 +382,7 @@ static void negotiator_mismatch_names_ranks_hosts_and_values(void **state)
     static const char *const pair[] = {
         "tensor h.0.weight: count 768 on rank 0 (host0), 1024 on rank 1 (host0)",
         "tensor h.0.weight: count 1024 on rank 1 (host0), 768 on rank 0 (host0)", NULL};
-    /* Five ranks on two hosts: 0 <- 1, 2 (host0), 3 (host1) <- 4. Found by the node above. */
+    /* Five ranks on two nodes: 0 <- 1, 2 (host0), 3 (host1) <- 4. Found by the node above. */
     static const char *const deep[] = {
         "tensor h.0.weight: count 768 on rank 3 (host1), 1024 on rank 4 (host1)",
         "tensor h.0.weight: count 1024 on rank 4 (host1), 768 on rank 3 (host1)", NULL};
@@ -416,19 +401,19 @@ static void negotiator_mismatch_fails_who_submits_later_too(void **state)
     for (int twice = 0; twice < 2; twice++) {
         world_submit(&world, 0, 0, 768 + (uint64_t)twice, 0, 1.0f, 0);
         world_submit(&world, 1, 0, 1024, 0, 1.0f, 0);
-        settle(&world, 0);
+        world_settle(&world, 0);
         assert_int_equal(world.ranks[0].failures, twice + 1);
         assert_int_equal(world.ranks[2].failures, 0);
     }
     for (int twice = 0; twice < 2; twice++) {
         submit(&world, 2, 0);
-        settle(&world, 0);
+        world_settle(&world, 0);
         assert_int_equal(world.ranks[2].failures, twice + 1);
         assert_non_null(
             strstr(world.ranks[2].last_failure, twice == 0 ? "count 768 on" : "count 769 on"));
     }
     submit_all(&world, 0);
-    settle(&world, 0);
+    world_settle(&world, 0);
     assert_int_equal(pending(&world), 0);
     assert_int_equal(world.ranks[2].launches, 1);
     world_fini(&world);
@@ -451,12 +436,12 @@ static void negotiator_late_ready_of_a_failed_occurrence_is_dropped(void **state
     submit(&world, 0, 0);        /* the root's next occurrence */
     world_deliver(&world, 2, 0); /* rank 2's READY of the failed one */
     world_drain(&world, 0);
-    settle(&world, 0);
+    world_settle(&world, 0);
     assert_int_equal(world.ranks[0].launches, 0);
     assert_int_equal(world.ranks[2].failures, 1);
     submit(&world, 1, 0);
     submit(&world, 2, 0);
-    settle(&world, 0);
+    world_settle(&world, 0);
     assert_int_equal(world.ranks[0].launches, 1);
     world_fini(&world);
 }
@@ -475,11 +460,11 @@ static void negotiator_goodbye_comes_when_all_finalized(void **state)
     (void)state;
     begin(&world, 7);
     submit_all(&world, 0);
-    settle(&world, 0);
+    world_settle(&world, 0);
     for (int r = 0; r < 7; r++) {
         assert_false(world.ranks[6].is_finished);
         finalize(&world, r);
-        settle(&world, 0);
+        world_settle(&world, 0);
     }
     for (int r = 0; r < 7; r++) {
         assert_true(world.ranks[r].is_finished);
@@ -505,7 +490,7 @@ static void negotiator_leaver_fails_what_needs_it(void **state)
         if (r != 0) submit(&world, r, 1); /* rank 4 waits for this one, and leaves */
     }
     finalize(&world, 4);
-    settle(&world, 0);
+    world_settle(&world, 0);
     for (int r = 0; r < 4; r++) {
         char text[WORLD_TEXT_MAX];
 
@@ -520,16 +505,16 @@ static void negotiator_leaver_fails_what_needs_it(void **state)
     assert_int_equal(world.ranks[4].failures, 0);
     submit(&world, 0, 1); /* which the leaver had submitted: it is launched */
     submit(&world, 0, 2); /* which it had not */
-    settle(&world, 0);
+    world_settle(&world, 0);
     assert_int_equal(world.ranks[4].launches, 1);
     assert_int_equal(world.ranks[0].failures, 2);
     assert_int_equal(pending(&world), 0);
     submit(&world, 0, 1); /* once */
-    settle(&world, 0);
+    world_settle(&world, 0);
     assert_int_equal(world.ranks[0].failures, 3);
     for (int r = 0; r < 4; r++)
         finalize(&world, r);
-    settle(&world, 0);
+    world_settle(&world, 0);
     for (int r = 0; r < 5; r++)
         assert_true(world.ranks[r].is_finished);
     world_fini(&world);
@@ -545,10 +530,10 @@ static void negotiator_loss_reaches_all_with_one_cause(void **state)
     (void)state;
     begin(&world, 9);
     submit(&world, 2, 0);
-    settle(&world, 0);
+    world_settle(&world, 0);
     messages = world.messages;
     world_kill(&world, 5, 0);
-    settle(&world, 0);
+    world_settle(&world, 0);
     for (int r = 0; r < 9; r++) {
         if (r == 5) continue;
         assert_true(world.ranks[r].is_fatal);
@@ -559,7 +544,7 @@ static void negotiator_loss_reaches_all_with_one_cause(void **state)
     assert_true(world.messages - messages <= 2 * 8);
     messages = world.messages;
     dp_negotiator_peer_lost(world.ranks[0].negotiator, 1, "gone", 0);
-    settle(&world, 0);
+    world_settle(&world, 0);
     assert_int_equal(world.messages, messages); /* it can only end once */
     world_fini(&world);
 }
@@ -571,7 +556,7 @@ static void negotiator_abort_gives_the_reason_to_all(void **state)
     (void)state;
     begin(&world, 4);
     dp_negotiator_abort(world.ranks[1].negotiator, DP_ERR_ABORTED, "loss is NaN", 0);
-    settle(&world, 0);
+    world_settle(&world, 0);
     for (int r = 0; r < 4; r++) {
         assert_int_equal(world.ranks[r].fatal_status, DP_ERR_ABORTED);
         assert_int_equal(world.ranks[r].fatal_culprit, 1);
@@ -596,7 +581,7 @@ static void expect_refusal(const dp_item_t *item, uint64_t position, const char 
     dp_item_write(&writer, item);
     assert_int_equal(dp_negotiator_message(world.ranks[0].negotiator, 1, data, writer.bytes, 0),
                      DP_OK);
-    settle(&world, 0);
+    world_settle(&world, 0);
     for (int r = 0; r < 2; r++) {
         assert_true(world.ranks[r].is_fatal);
         assert_int_equal(world.ranks[r].fatal_culprit, 1);
@@ -653,11 +638,11 @@ static void negotiator_refuses_bytes_that_are_no_frame(void **state)
         const char *text;
     } cases[] = {
         {"", 0, "malformed header"},
-        {"\x09", 1, "it speaks version 9, this rank 3"},
-        {"\x03\0\0\0", 4, "malformed header"},
-        {"\x03\0\0\0\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", 20, "malformed header"},
-        {"\x03\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x63", 21, "malformed item at byte 20 of 21"},
-        {"\x03\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x01\xff", 22, "malformed item"},
+        {"\x09", 1, "it speaks version 9, this rank 4"},
+        {"\x04\0\0\0", 4, "malformed header"},
+        {"\x04\0\0\0\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", 20, "malformed header"},
+        {"\x04\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x63", 21, "malformed item at byte 20 of 21"},
+        {"\x04\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x01\xff", 22, "malformed item"},
     };
 
     (void)state;

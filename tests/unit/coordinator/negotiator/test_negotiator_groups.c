@@ -2,7 +2,7 @@
  * test_negotiator_groups.c - groups, sends and joins: the rules one by one, in worlds of a few
  * ranks.
  *
- * Seven ranks on two hosts: 0 <- 1, 2, 4;  1 <- 3;  4 <- 5, 6.
+ * Seven ranks on two nodes: 0 <- 1, 2, 4;  1 <- 3;  4 <- 5, 6.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -74,7 +74,7 @@ static void begin(world_t *world)
     options.size = RANKS;
     options.tensors = TENSORS;
     options.occurrences = 8;
-    options.arity = options.hosts = 2;
+    options.arity = options.nodes = 2;
     options.groups = groups;
     options.group_count = ALL_GROUPS;
     options.kinds = kinds;
@@ -82,21 +82,6 @@ static void begin(world_t *world)
     options.stall_warn_ns = 10 * SECOND;
     options.violated = violated;
     world_init(world, &options);
-}
-
-/* Delivers until nothing is under way. */
-static void settle(world_t *world)
-{
-    for (int r = 0; r < RANKS; r++)
-        world_drain(world, r);
-    while (world->under_way > 0) {
-        for (int e = 0; e < world->edge_count; e++) {
-            while (world->edges[e].first != NULL) {
-                world_deliver(world, e, 0);
-                world_drain(world, world->edges[e].to);
-            }
-        }
-    }
 }
 
 static void submit(world_t *world, int rank, int tensor)
@@ -109,7 +94,7 @@ static void submit_all(world_t *world, int tensor)
     for (int r = 0; r < RANKS; r++) {
         if (world_takes_part(world, tensor, r)) submit(world, r, tensor);
     }
-    settle(world);
+    world_settle(world, 0);
 }
 
 static const world_outcome_t *outcome(const world_t *world, int tensor, int occurrence)
@@ -139,7 +124,7 @@ static void expect_failure(const world_t *world, int rank, int failures, dp_stat
 static void finalize(world_t *world, int rank)
 {
     dp_negotiator_finalize(world->ranks[rank].negotiator, 0);
-    settle(world);
+    world_settle(world, 0);
 }
 
 static void end(world_t *world)
@@ -162,10 +147,10 @@ static void group_is_made_used_ended_and_made_again(void **state)
     for (int turn = 0; turn < 3; turn++) {
         submit(&world, 3, MAKE_ACROSS);
         submit(&world, 6, MAKE_ACROSS);
-        settle(&world);
+        world_settle(&world, 0);
         assert_int_equal(world.ranks[3].alive[ACROSS], 0);
         submit(&world, 5, MAKE_ACROSS);
-        settle(&world);
+        world_settle(&world, 0);
         assert_int_equal(outcome(&world, MAKE_ACROSS, turn)->group, turn + 1);
         assert_int_equal(outcome(&world, MAKE_ACROSS, turn)->slot, 1); /* free again */
         submit_all(&world, IN_ACROSS);
@@ -212,16 +197,16 @@ static void group_names_are_its_own(void **state)
     submit(&world, 5, IN_WORLD);
     submit(&world, 3, IN_ACROSS);
     submit(&world, 6, IN_ACROSS);
-    settle(&world);
+    world_settle(&world, 0);
     assert_true(outcome(&world, IN_ACROSS, 0)->is_known);
     assert_false(outcome(&world, IN_HIGH, 0)->is_known);
     submit(&world, 6, IN_HIGH);
-    settle(&world);
+    world_settle(&world, 0);
     assert_true(outcome(&world, IN_HIGH, 0)->is_known);
     for (int r = 0; r < RANKS; r++) {
         if (r != 5) submit(&world, r, IN_WORLD);
     }
-    settle(&world);
+    world_settle(&world, 0);
     assert_int_equal(pending(&world), 0);
     end(&world);
 }
@@ -235,7 +220,7 @@ static void group_mismatch_names_the_group(void **state)
     submit_all(&world, MAKE_HIGH);
     world_submit(&world, 5, IN_HIGH, 1, 0, 1.0f, 0);
     world_submit(&world, 6, IN_HIGH, 2, 0, 1.0f, 0);
-    settle(&world);
+    world_settle(&world, 0);
     expect_failure(&world, 5, 1, DP_ERR_MISMATCH,
                    "tensor h.0.weight of group h.20.weight: count 1 on rank 5 (host1), 2 on rank 6 "
                    "(host1)");
@@ -253,14 +238,14 @@ static void group_with_another_list_is_a_mismatch(void **state)
     (void)state;
     begin(&world);
     submit(&world, 0, MAKE_LOW);
-    settle(&world);
+    world_settle(&world, 0);
     submit(&world, 1, MAKE_LOW_TOO);
-    settle(&world);
+    world_settle(&world, 0);
     expect_failure(&world, 0, 1, DP_ERR_MISMATCH, text);
     expect_failure(&world, 1, 1, DP_ERR_MISMATCH, text);
     assert_int_equal(world.ranks[2].failures, 0);
     submit(&world, 2, MAKE_LOW); /* it is in one of the lists */
-    settle(&world);
+    world_settle(&world, 0);
     expect_failure(&world, 2, 1, DP_ERR_MISMATCH, text);
     world.ranks[1].submitted[MAKE_LOW]++;
     submit_all(&world, MAKE_LOW); /* the name can be used again */
@@ -289,7 +274,7 @@ static dp_status_t submit_group(dp_negotiator_t *negotiator, dp_collective_t col
 static void group_places_run_out(void **state)
 {
     static const int32_t self[] = {0};
-    world_options_t options = {.size = 1, .tensors = 1, .occurrences = 1, .arity = 2, .hosts = 1};
+    world_options_t options = {.size = 1, .tensors = 1, .occurrences = 1, .arity = 2, .nodes = 1};
     world_t world;
     dp_negotiator_t *negotiator;
     dp_output_t out;
@@ -357,13 +342,13 @@ static void group_submissions_that_cannot_be(void **state)
         submit_group(world.ranks[5].negotiator, DP_COLLECTIVE_GROUP_DESTROY, high, "a", NULL, 0),
         DP_ERR_ORDER);
     submit(&world, 6, IN_HIGH);
-    settle(&world);
+    world_settle(&world, 0);
     submit(&world, 5, END_HIGH);
     assert_int_equal(
         submit_group(world.ranks[5].negotiator, DP_COLLECTIVE_BARRIER, high, "a", NULL, 0),
         DP_ERR_ORDER);
     submit(&world, 6, END_HIGH);
-    settle(&world);
+    world_settle(&world, 0);
     assert_int_equal(
         submit_group(world.ranks[5].negotiator, DP_COLLECTIVE_BARRIER, high, "a", NULL, 0),
         DP_ERR_INVALID);
@@ -379,7 +364,7 @@ static void group_without_the_root_is_never_held_back(void **state)
     options.size = RANKS;
     options.tensors = TENSORS;
     options.occurrences = 8;
-    options.arity = options.hosts = 2;
+    options.arity = options.nodes = 2;
     options.groups = groups;
     options.group_count = ALL_GROUPS;
     options.kinds = kinds;
@@ -396,7 +381,7 @@ static void group_without_the_root_is_never_held_back(void **state)
     assert_true(outcome(&world, IN_HIGH, 0)->is_known);
     assert_false(outcome(&world, IN_WORLD, 0)->is_known);
     dp_negotiator_launched(world.ranks[0].negotiator, world.ranks[0].launches, 0);
-    settle(&world);
+    world_settle(&world, 0);
     assert_true(outcome(&world, IN_WORLD, 0)->is_known);
     end(&world);
 }
@@ -411,14 +396,14 @@ static void send_is_for_two_ranks_under_a_name_of_their_own(void **state)
     begin(&world);
     submit(&world, 5, SEND_5_TO_6);
     submit(&world, 5, SEND_6_TO_5); /* the same name the other way */
-    settle(&world);
+    world_settle(&world, 0);
     assert_int_equal(pending(&world), 2);
     submit(&world, 6, SEND_6_TO_5);
-    settle(&world);
+    world_settle(&world, 0);
     assert_true(outcome(&world, SEND_6_TO_5, 0)->is_known);
     assert_false(outcome(&world, SEND_5_TO_6, 0)->is_known);
     submit(&world, 6, SEND_5_TO_6);
-    settle(&world);
+    world_settle(&world, 0);
     assert_int_equal(pending(&world), 0);
     end(&world);
 }
@@ -432,16 +417,16 @@ static void send_needs_its_own_two_ranks_only(void **state)
     submit(&world, 5, SEND_5_TO_6);
     finalize(&world, 2); /* the world is closed */
     submit(&world, 6, SEND_5_TO_6);
-    settle(&world);
+    world_settle(&world, 0);
     assert_true(outcome(&world, SEND_5_TO_6, 0)->is_known);
     assert_int_equal(world.ranks[6].failures, 0);
     submit(&world, 5, SEND_5_TO_6);
     finalize(&world, 5); /* it has submitted its half */
     submit(&world, 6, SEND_5_TO_6);
-    settle(&world);
+    world_settle(&world, 0);
     assert_int_equal(world.ranks[6].failures, 0);
     submit(&world, 6, SEND_6_TO_5);
-    settle(&world);
+    world_settle(&world, 0);
     expect_failure(&world, 6, 1, DP_ERR_LEFT,
                    "rank 5 (host1) finalized before it submitted tensor h.1.weight");
     end(&world);
@@ -466,7 +451,7 @@ static void leaver_closes_its_groups_and_no_other(void **state)
     submit_all(&world, IN_HIGH);
     submit_all(&world, IN_LOW);
     submit(&world, 0, IN_WORLD);
-    settle(&world);
+    world_settle(&world, 0);
     assert_int_equal(pending(&world), 0);
     assert_int_equal(world.ranks[6].failures, 0);
     assert_int_equal(world.ranks[0].failures, 1);
@@ -485,10 +470,10 @@ static void leaver_is_in_no_new_group(void **state)
     finalize(&world, 2);
     expect_failure(&world, 1, 1, DP_ERR_LEFT, text);
     submit(&world, 0, MAKE_LOW); /* of the same attempt */
-    settle(&world);
+    world_settle(&world, 0);
     expect_failure(&world, 0, 1, DP_ERR_LEFT, text);
     submit(&world, 0, MAKE_LOW); /* and of another one */
-    settle(&world);
+    world_settle(&world, 0);
     expect_failure(&world, 0, 2, DP_ERR_LEFT, text);
     submit_all(&world, MAKE_HIGH); /* others are made as before */
     submit_all(&world, IN_HIGH);
@@ -508,26 +493,26 @@ static void join_lets_the_others_go_on(void **state)
     submit_all(&world, MAKE_ACROSS);
     submit_all(&world, IN_ACROSS);
     world_join(&world, 3, ACROSS, 4, 0);
-    settle(&world);
+    world_settle(&world, 0);
     assert_int_equal(submit_group(world.ranks[3].negotiator, DP_COLLECTIVE_BARRIER,
                                   world.ranks[3].uids[ACROSS], "a", NULL, 0),
                      DP_ERR_ORDER);
     submit_all(&world, IN_WORLD); /* the world is not concerned */
     submit(&world, 5, IN_ACROSS);
     submit(&world, 6, IN_ACROSS);
-    settle(&world);
+    world_settle(&world, 0);
     assert_int_equal(world.ranks[3].identity_count, 1);
     world_submit(&world, 5, IN_ACROSS, 99, 0, 1.0f, 0); /* a shape it has never seen */
     world_submit(&world, 6, IN_ACROSS, 99, 0, 1.0f, 0);
-    settle(&world);
+    world_settle(&world, 0);
     assert_int_equal(world.ranks[3].identity_count, 2);
     world_join(&world, 6, ACROSS, 4, 0);
     submit(&world, 5, IN_ACROSS);
-    settle(&world);
+    world_settle(&world, 0);
     assert_int_equal(world.ranks[6].identity_count, 1);
     assert_int_equal(world.ranks[3].joins[ACROSS].is_pending, 1);
     world_join(&world, 5, ACROSS, 4, 0);
-    settle(&world);
+    world_settle(&world, 0);
     assert_int_equal(pending(&world), 0);
     assert_int_equal(world.joined[(size_t)ACROSS * (world.options.occurrences + 1u)].sequence,
                      1);          /* 5 */
@@ -535,7 +520,7 @@ static void join_lets_the_others_go_on(void **state)
         for (int r = 3; r < RANKS; r++) {
             if (r != 4) world_submit(&world, r, IN_ACROSS, 99, 0, 1.0f, 0);
         }
-        settle(&world);
+        world_settle(&world, 0);
     }
     assert_int_equal(pending(&world), 0);
     assert_int_equal(world.ranks[3].identity_count, 3);
@@ -554,7 +539,7 @@ static void join_of_all_waits_for_what_they_submitted(void **state)
     submit(&world, 5, IN_HIGH); /* and joins right behind it */
     world_join(&world, 5, HIGH, 1, 0);
     world_join(&world, 6, HIGH, 1, 0);
-    settle(&world);
+    world_settle(&world, 0);
     assert_int_equal(pending(&world), 0);
     assert_true(outcome(&world, IN_HIGH, 0)->is_known);
     assert_int_equal(world.ranks[6].identity_count, 1);
@@ -571,11 +556,11 @@ static void join_forgives_what_failed_without_this_rank(void **state)
     submit_all(&world, MAKE_ACROSS);
     world_submit(&world, 5, IN_ACROSS, 1, 0, 1.0f, 0);
     world_submit(&world, 6, IN_ACROSS, 2, 0, 1.0f, 0);
-    settle(&world);
+    world_settle(&world, 0);
     world_join(&world, 3, ACROSS, 1, 0);
     world_join(&world, 5, ACROSS, 1, 0);
     world_join(&world, 6, ACROSS, 1, 0);
-    settle(&world);
+    world_settle(&world, 0);
     submit_all(&world, IN_ACROSS);
     assert_int_equal(pending(&world), 0);
     assert_int_equal(world.ranks[3].failures, 0);
@@ -592,28 +577,28 @@ static void join_of_a_root_is_an_error(void **state)
     begin(&world);
     world_join(&world, 1, WORLD, 2, 0); /* not this one */
     world_join(&world, 2, WORLD, 2, 0);
-    settle(&world);
+    world_settle(&world, 0);
     for (int r = 0; r < RANKS; r++) {
         if (r != 1 && r != 2) submit(&world, r, FROM_2);
     }
-    settle(&world);
+    world_settle(&world, 0);
     expect_failure(&world, 0, 1, DP_ERR_ORDER, text);
     expect_failure(&world, 6, 1, DP_ERR_ORDER, text);
     assert_int_equal(world.ranks[2].failures, 0);
     submit(&world, 5, SEND_5_TO_6); /* those two have not joined */
     submit(&world, 6, SEND_5_TO_6);
-    settle(&world);
+    world_settle(&world, 0);
     assert_int_equal(world.ranks[6].failures, 1);
     world_join(&world, 6, WORLD, 2, 0);
-    settle(&world);
+    world_settle(&world, 0);
     submit(&world, 5, SEND_6_TO_5);
-    settle(&world);
+    world_settle(&world, 0);
     expect_failure(&world, 5, 2, DP_ERR_ORDER,
                    "tensor h.1.weight: send needs rank 6 (host1), which has joined");
     for (int r = 0; r < RANKS; r++) {
         if (r != 1 && r != 2 && r != 6) world_join(&world, r, WORLD, 2, 0);
     }
-    settle(&world);
+    world_settle(&world, 0);
     assert_int_equal(pending(&world), 0);
     submit_all(&world, FROM_2);
     assert_int_equal(pending(&world), 0);
@@ -630,14 +615,14 @@ static void join_fails_where_a_member_leaves(void **state)
     submit_all(&world, MAKE_ACROSS);
     world_join(&world, 3, ACROSS, 1, 0);
     world_join(&world, 5, ACROSS, 1, 0);
-    settle(&world);
+    world_settle(&world, 0);
     finalize(&world, 5);
     expect_failure(&world, 5, 1, DP_ERR_LEFT, NULL);
     expect_failure(&world, 3, 1, DP_ERR_LEFT,
                    "rank 5 (host1) finalized before all of group h.21.weight had joined; rank 3 "
                    "(host0) had joined");
     world_join(&world, 6, ACROSS, 1, 0);
-    settle(&world);
+    world_settle(&world, 0);
     assert_int_equal(world.ranks[6].failures, 1);
     end(&world);
 }
@@ -653,10 +638,10 @@ static void stall_of_a_group_counts_its_members(void **state)
     submit_all(&world, MAKE_ACROSS);
     world_join(&world, 5, ACROSS, 1, 0);
     submit(&world, 3, IN_ACROSS);
-    settle(&world);
+    world_settle(&world, 0);
     for (int r = RANKS - 1; r >= 0; r--) {
         dp_negotiator_tick(world.ranks[r].negotiator, 10 * SECOND);
-        settle(&world);
+        world_settle(&world, 0);
     }
     assert_string_equal(world.ranks[3].last_warning,
                         "stalled 10.0 s: tensor h.0.weight of group h.21.weight: ready on 2 of 3 "
@@ -664,7 +649,7 @@ static void stall_of_a_group_counts_its_members(void **state)
     assert_int_equal(world.ranks[0].warnings, 1); /* whoever looks at the root's log sees it */
     assert_int_equal(world.ranks[2].warnings + world.ranks[1].warnings, 0);
     submit(&world, 6, IN_ACROSS);
-    settle(&world);
+    world_settle(&world, 0);
     assert_int_equal(world.ranks[3].warnings, 2);
     world_join(&world, 3, ACROSS, 1, 0);
     world_join(&world, 6, ACROSS, 1, 0);
@@ -679,17 +664,17 @@ static void stall_of_a_group_to_be_made(void **state)
     begin(&world);
     submit(&world, 3, MAKE_ACROSS);
     submit(&world, 6, MAKE_ACROSS);
-    settle(&world);
+    world_settle(&world, 0);
     for (int r = RANKS - 1; r >= 0; r--) {
         dp_negotiator_tick(world.ranks[r].negotiator, 10 * SECOND);
-        settle(&world);
+        world_settle(&world, 0);
     }
     assert_string_equal(
         world.ranks[6].last_warning,
         "stalled 10.0 s: group h.21.weight: ready on 2 of 3 ranks; missing rank 5 (host1)");
     assert_int_equal(world.ranks[2].warnings, 0);
     submit(&world, 5, MAKE_ACROSS);
-    settle(&world);
+    world_settle(&world, 0);
     assert_int_equal(world.ranks[6].alive[ACROSS], 1);
     end(&world);
 }

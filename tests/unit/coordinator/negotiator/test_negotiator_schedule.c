@@ -21,7 +21,8 @@ static void violated(void *user, const char *text)
     fail_msg("%s", text);
 }
 
-static void begin_with(world_t *world, int size, uint64_t resume_rounds)
+static void begin_kinds(world_t *world, int size, uint64_t resume_rounds,
+                        const world_tensor_t *kinds)
 {
     world_options_t options = {0};
 
@@ -29,14 +30,20 @@ static void begin_with(world_t *world, int size, uint64_t resume_rounds)
     options.tensors = 4;
     options.occurrences = 200;
     options.arity = 2;
-    options.hosts = 1;
+    options.nodes = 1;
     options.fusion_bytes = 1 << 20;
     options.stall_warn_ns = 10 * SECOND;
     options.stall_limit_ns = 100 * SECOND;
     options.may_schedule = 1;
     options.resume_rounds = resume_rounds;
+    options.kinds = kinds;
     options.violated = violated;
     world_init(world, &options);
+}
+
+static void begin_with(world_t *world, int size, uint64_t resume_rounds)
+{
+    begin_kinds(world, size, resume_rounds, NULL);
 }
 
 static void begin(world_t *world, int size)
@@ -44,25 +51,11 @@ static void begin(world_t *world, int size)
     begin_with(world, size, 0);
 }
 
-static void settle(world_t *world, uint64_t now_ns)
-{
-    for (int r = 0; r < world->options.size; r++)
-        world_drain(world, r);
-    while (world->under_way > 0) {
-        for (int e = 0; e < world->edge_count; e++) {
-            while (world->edges[e].first != NULL) {
-                world_deliver(world, e, now_ns);
-                world_drain(world, world->edges[e].to);
-            }
-        }
-    }
-}
-
 static void tick(world_t *world, uint64_t now_ns)
 {
     for (int r = 0; r < world->options.size; r++)
         dp_negotiator_tick(world->ranks[r].negotiator, now_ns);
-    settle(world, now_ns);
+    world_settle(world, now_ns);
 }
 
 static void submit_one(world_t *world, int rank, int tensor, float absmax)
@@ -78,7 +71,7 @@ static void play(world_t *world, int count)
         for (int t = 0; t < 2; t++) {
             for (int r = 0; r < world->options.size; r++)
                 submit_one(world, r, t, 1.0f);
-            settle(world, 0);
+            world_settle(world, 0);
         }
     }
 }
@@ -114,6 +107,56 @@ static void schedule_begins_when_a_sequence_came_three_times(void **state)
     world_fini(&world);
 }
 
+/* Kinds of four tensors, of which rounds have the first two. */
+#define REDUCTION_AND(collective, root)                                                            \
+    {                                                                                              \
+        {0, DP_COLLECTIVE_ALLREDUCE, -1, -1, 0}, {0, collective, root, -1, 1},                     \
+            {0, DP_COLLECTIVE_ALLREDUCE, -1, -1, 2},                                               \
+        {                                                                                          \
+            0, DP_COLLECTIVE_ALLREDUCE, -1, -1, 3                                                  \
+        }                                                                                          \
+    }
+
+static void schedule_holds_gathers_and_scatters_beside_reductions(void **state)
+{
+    static const world_tensor_t gather[] = REDUCTION_AND(DP_COLLECTIVE_ALLGATHER, -1);
+    static const world_tensor_t scatter[] = REDUCTION_AND(DP_COLLECTIVE_REDUCE_SCATTER, -1);
+    const world_tensor_t *const kinds[] = {gather, scatter};
+    world_t world;
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        begin_kinds(&world, 3, 0, kinds[i]);
+        play(&world, 3);
+        assert_int_equal(world.ranks[2].schedules, 1);
+        play(&world, 4);
+        for (int r = 0; r < 3; r++) {
+            assert_int_equal(world.ranks[r].scheduled_launches, 8);
+            assert_int_equal(world.ranks[r].scheduled_gathers, i == 0 ? 4 : 0);
+            assert_int_equal(world.ranks[r].schedule_ends, 0);
+        }
+        world_check_flights(&world);
+        world_fini(&world);
+    }
+}
+
+/* A rank could complete these before others have launched them. */
+static void schedule_does_not_hold_what_a_rank_can_complete_alone(void **state)
+{
+    static const world_tensor_t kinds[][4] = {
+        REDUCTION_AND(DP_COLLECTIVE_BROADCAST, 1), REDUCTION_AND(DP_COLLECTIVE_REDUCE, 1),
+        REDUCTION_AND(DP_COLLECTIVE_BARRIER, -1), REDUCTION_AND(DP_COLLECTIVE_ALLGATHERV, -1)};
+    world_t world;
+
+    (void)state;
+    for (size_t i = 0; i < DP_ARRAY_LEN(kinds); i++) {
+        begin_kinds(&world, 2, 0, kinds[i]);
+        play(&world, 8);
+        assert_int_equal(world.ranks[1].schedules, 0);
+        world_fini(&world);
+    }
+}
+
 static void schedule_of_a_declared_round_begins_after_the_first(void **state)
 {
     world_t world;
@@ -122,7 +165,7 @@ static void schedule_of_a_declared_round_begins_after_the_first(void **state)
     begin(&world, 3);
     play(&world, 1);
     dp_negotiator_round(world.ranks[0].negotiator, 0);
-    settle(&world, 0);
+    world_settle(&world, 0);
     assert_int_equal(world.ranks[2].schedules, 1);
     world_fini(&world);
 }
@@ -140,14 +183,14 @@ static void schedule_of_a_declared_round_begins_before_the_next(void **state)
         for (int r = 1; r < 3; r++)
             submit_one(&world, r, t, 1.0f);
     }
-    settle(&world, 0);
+    world_settle(&world, 0);
     dp_negotiator_round(world.ranks[0].negotiator, 0);
     for (int t = 0; t < 2; t++)
         world_submit(&world, 0, t, 768, 0, 1.0f, 0);
-    settle(&world, 0);
+    world_settle(&world, 0);
     for (int r = 0; r < 3; r++) {
         assert_int_equal(world.ranks[r].schedules, 1);
-        assert_int_equal(world.ranks[r].locked_launches, 2);
+        assert_int_equal(world.ranks[r].scheduled_launches, 2);
         assert_int_equal(world.ranks[r].pending, 0);
     }
     world_fini(&world);
@@ -157,7 +200,7 @@ static void declare(world_t *world)
 {
     play(world, 1);
     dp_negotiator_round(world->ranks[0].negotiator, 0);
-    settle(world, 0);
+    world_settle(world, 0);
 }
 
 /* After a schedule the rest of its last round is no round. */
@@ -172,7 +215,7 @@ static void schedule_of_declared_rounds_comes_back_after_whole_ones(void **state
     for (int again = 1; again <= 2; again++) {
         for (int r = 0; r < 3; r++)
             submit_one(&world, r, 2, 1.0f);
-        settle(&world, 0);
+        world_settle(&world, 0);
         assert_int_equal(world.ranks[2].schedule_ends, again);
         declare(&world); /* of which the beginning was not seen */
         declare(&world);
@@ -198,7 +241,7 @@ static void schedule_launches_cost_no_message(void **state)
     assert_int_equal(world.messages, messages);
     play(&world, 1);
     assert_int_equal(world.messages, messages + 4);
-    assert_int_equal(world.ranks[1].locked_launches, 16);
+    assert_int_equal(world.ranks[1].scheduled_launches, 16);
     world_fini(&world);
 }
 
@@ -232,12 +275,12 @@ static void schedule_ends_for_another_tensor_and_goes_on(void **state)
     assert_int_equal(world.ranks[0].requests[0].is_pending, 0);
     for (int r = 0; r < 3; r++)
         submit_one(&world, r, 2, 1.0f);
-    settle(&world, 0);
+    world_settle(&world, 0);
     expect_ended(&world, DP_SCHEDULE_END_TENSOR);
     assert_int_equal(world.ranks[0].requests[2].is_pending, 0);
     submit_one(&world, 1, 0, 1.0f);
     submit_one(&world, 2, 0, 1.0f);
-    settle(&world, 0);
+    world_settle(&world, 0);
     for (int r = 0; r < 3; r++)
         assert_int_equal(world.ranks[r].pending, 0);
     world_check_flights(&world);
@@ -249,7 +292,7 @@ static void interlude(world_t *world, int tensor)
 {
     for (int r = 0; r < world->options.size; r++)
         submit_one(world, r, tensor, 1.0f);
-    settle(world, 0);
+    world_settle(world, 0);
 }
 
 static void expect_schedules(const world_t *world, int schedules)
@@ -273,10 +316,10 @@ static void schedule_comes_back_when_what_ended_it_has_passed(void **state)
         interlude(&world, 2);
         interlude(&world, 3);
         expect_schedules(&world, again);
-        launched = world.ranks[2].locked_launches;
+        launched = world.ranks[2].scheduled_launches;
         play(&world, 1);
         expect_schedules(&world, again + 1);
-        assert_int_equal(world.ranks[2].locked_launches, launched + 2);
+        assert_int_equal(world.ranks[2].scheduled_launches, launched + 2);
     }
     world_fini(&world);
 }
@@ -319,7 +362,7 @@ static void schedule_ended_by_a_setting_does_not_come_back_at_once(void **state)
     begin_with(&world, 2, 2);
     play(&world, 6);
     dp_negotiator_end_schedule(world.ranks[1].negotiator, "a setting", 0);
-    settle(&world, 0);
+    world_settle(&world, 0);
     play(&world, 2);
     expect_schedules(&world, 1);
     world_fini(&world);
@@ -336,7 +379,7 @@ static void declared_rounds_that_cut_operations_are_not_believed(void **state)
         submit_one(&world, 0, 0, 1.0f);
         dp_negotiator_round(world.ranks[0].negotiator, 0);
         submit_one(&world, 1, 0, 1.0f);
-        settle(&world, 0);
+        world_settle(&world, 0);
         interlude(&world, 1);
     }
     expect_schedules(&world, 1);
@@ -350,7 +393,7 @@ static void schedule_ends_for_a_setting(void **state)
     (void)state;
     begin_scheduled(&world, 2);
     dp_negotiator_end_schedule(world.ranks[1].negotiator, "a setting", 0);
-    settle(&world, 0);
+    world_settle(&world, 0);
     expect_ended(&world, DP_SCHEDULE_END_SETTING);
     world_fini(&world);
 }
@@ -365,7 +408,7 @@ static void schedule_ends_when_a_thread_waits_for_part_of_a_bucket(void **state)
     submit_one(&world, 1, 1, 1.0f);
     assert_int_equal(world.ranks[0].requests[1].is_pending, 1);
     dp_negotiator_waits(world.ranks[0].negotiator, 0);
-    settle(&world, 0);
+    world_settle(&world, 0);
     expect_ended(&world, DP_SCHEDULE_END_WAIT);
     assert_int_equal(world.ranks[0].requests[1].is_pending, 0);
     world_fini(&world);
@@ -386,7 +429,7 @@ static void schedule_ends_where_a_rank_is_late(void **state)
     tick(&world, 12 * SECOND); /* it has waited long enough already */
     assert_non_null(strstr(world.ranks[0].last_warning, "ready on 2 of 3 ranks; missing rank 2"));
     submit_one(&world, 2, 0, 1.0f);
-    settle(&world, 13 * SECOND);
+    world_settle(&world, 13 * SECOND);
     world_check_flights(&world);
     world_fini(&world);
 }
@@ -415,14 +458,14 @@ static void late_launch_of_a_rank_that_waits_fails_everywhere(void **state)
     submit_one(&world, 0, 0, 1.0f);
     submit_one(&world, 0, 2, 1.0f);
     submit_one(&world, 1, 2, 1.0f);
-    settle(&world, 0);
+    world_settle(&world, 0);
     assert_int_equal(world.ranks[0].requests[2].is_pending, 0);
     assert_int_equal(world.ranks[1].requests[2].is_pending, 1); /* behind its late launch */
     dp_negotiator_waits(world.ranks[1].negotiator, SECOND);
     tick(&world, 9 * SECOND);
     assert_int_equal(world.ranks[1].warnings, 0);
     dp_negotiator_tick(world.ranks[1].negotiator, 12 * SECOND);
-    settle(&world, 12 * SECOND);
+    world_settle(&world, 12 * SECOND);
     assert_non_null(strstr(world.ranks[1].last_warning, "waited 11.0 s behind tensor h.0.weight"));
     tick(&world, 50 * SECOND);
     assert_int_equal(world.ranks[0].voids, 0);
@@ -445,7 +488,7 @@ static void late_launch_comes_before_what_was_ordered_behind_it(void **state)
     begin_scheduled(&world, 2);
     submit_one(&world, 0, 0, 1.0f); /* launched at once */
     submit_one(&world, 0, 2, 1.0f);
-    settle(&world, 0);
+    world_settle(&world, 0);
     expect_ended(&world, DP_SCHEDULE_END_TENSOR);
     for (int tensor = 0; tensor <= 2; tensor += 2) {
         submit_one(&world, 1, tensor, 1.0f);
@@ -454,11 +497,43 @@ static void late_launch_comes_before_what_was_ordered_behind_it(void **state)
     }
     world_deliver(&world, DOWN, 0);
     world_deliver(&world, DOWN, 0);
-    settle(&world, 0);
+    world_settle(&world, 0);
     assert_int_equal(world.ranks[1].pending, 0);
     world_check_order(&world);
     world_check_flights(&world);
     world_fini(&world);
+}
+
+/* Two ranks had launched the gather; the third has no data for it, or brings it later. */
+static void gather_that_some_ranks_launched_is_settled_with_the_others(void **state)
+{
+    static const world_tensor_t kinds[] = REDUCTION_AND(DP_COLLECTIVE_ALLGATHER, -1);
+    world_t world;
+
+    (void)state;
+    for (int joins = 0; joins < 2; joins++) {
+        begin_kinds(&world, 3, 0, kinds);
+        play(&world, 3);
+        for (int t = 0; t < 2; t++) {
+            for (int r = 0; r < 2; r++)
+                submit_one(&world, r, t, 1.0f);
+        }
+        submit_one(&world, 2, 0, 1.0f);
+        if (joins) {
+            world_join(&world, 2, 0, 4, 0);
+        } else {
+            interlude(&world, 2);
+            submit_one(&world, 2, 1, 1.0f);
+        }
+        world_settle(&world, 0);
+        expect_ended(&world, joins ? DP_SCHEDULE_END_JOIN : DP_SCHEDULE_END_TENSOR);
+        for (int r = 0; r < 2; r++)
+            assert_int_equal(world.ranks[r].pending, 0);
+        assert_int_equal(world.ranks[2].identity_count, joins);
+        world_check_flights(&world);
+        world_check_order(&world);
+        world_fini(&world);
+    }
 }
 
 static void schedule_ends_for_a_magnitude(void **state)
@@ -485,7 +560,7 @@ static void schedule_ends_for_a_magnitude(void **state)
             assert_int_equal(dp_negotiator_submit(world.ranks[r].negotiator, &submission, 0),
                              DP_OK);
         }
-        settle(&world, 0);
+        world_settle(&world, 0);
         /* what has no figure yet is in no schedule: it would travel uncompressed for long */
         assert_int_equal(world.ranks[1].schedules, i >= 3);
     }
@@ -497,6 +572,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(schedule_begins_when_a_sequence_came_three_times),
+        cmocka_unit_test(schedule_holds_gathers_and_scatters_beside_reductions),
+        cmocka_unit_test(schedule_does_not_hold_what_a_rank_can_complete_alone),
         cmocka_unit_test(schedule_of_a_declared_round_begins_after_the_first),
         cmocka_unit_test(schedule_of_a_declared_round_begins_before_the_next),
         cmocka_unit_test(schedule_of_declared_rounds_comes_back_after_whole_ones),
@@ -514,6 +591,7 @@ int main(void)
         cmocka_unit_test(schedule_pause_of_all_is_no_stall),
         cmocka_unit_test(late_launch_of_a_rank_that_waits_fails_everywhere),
         cmocka_unit_test(late_launch_comes_before_what_was_ordered_behind_it),
+        cmocka_unit_test(gather_that_some_ranks_launched_is_settled_with_the_others),
         cmocka_unit_test(schedule_ends_for_a_magnitude),
     };
 

@@ -179,6 +179,12 @@ static void item_every_kind_travels_unchanged(void **state)
     assert_int_equal(out.version, 513);
     assert_float_equal(out.absmax, 3.5f, 0);
     assert_true(dp_signature_equal(out.signature, &signature));
+    assert_int_equal(out.priority, 0);
+    dp_item_fini(&out);
+    in.flags |= DP_FLAG_PRIORITY;
+    in.priority = -7;
+    expect_round_trip(&in, &out);
+    assert_int_equal(out.priority, -7);
     dp_item_fini(&out);
     in.kind = DP_ITEM_MISMATCH;
     expect_round_trip(&in, &out);

@@ -26,25 +26,11 @@ static void begin(world_t *world, int size, uint64_t warn_ns, uint64_t limit_ns)
     options.size = size;
     options.tensors = options.occurrences = 8;
     options.arity = 2;
-    options.hosts = 2;
+    options.nodes = 2;
     options.stall_warn_ns = warn_ns;
     options.stall_limit_ns = limit_ns;
     options.violated = violated;
     world_init(world, &options);
-}
-
-static void settle(world_t *world, uint64_t now_ns)
-{
-    for (int r = 0; r < world->options.size; r++)
-        world_drain(world, r);
-    while (world->under_way > 0) {
-        for (int e = 0; e < world->edge_count; e++) {
-            while (world->edges[e].first != NULL) {
-                world_deliver(world, e, now_ns);
-                world_drain(world, world->edges[e].to);
-            }
-        }
-    }
 }
 
 /* Wakes every rank at each of its deadlines up to a moment. */
@@ -61,7 +47,7 @@ static void run_until(world_t *world, uint64_t until_ns)
         if (next_ns > until_ns) return;
         for (int r = 0; r < world->options.size; r++)
             dp_negotiator_tick(world->ranks[r].negotiator, next_ns);
-        settle(world, next_ns);
+        world_settle(world, next_ns);
     }
 }
 
@@ -83,7 +69,7 @@ static void stall_names_rank_host_tensor_and_progress(void **state)
         submit(&world, r, 1, 0);
     }
     submit(&world, 4, 2, SECOND); /* not overdue yet when the others are */
-    settle(&world, SECOND);
+    world_settle(&world, SECOND);
     messages = world.messages;
     run_until(&world, 10 * SECOND - 1);
     assert_int_equal(world.messages, messages); /* nothing is repeated for a straggler */
@@ -96,7 +82,7 @@ static void stall_names_rank_host_tensor_and_progress(void **state)
             "missing rank 4 (host1): step 12, after h.3.attn (1 operations pending)");
     }
     submit(&world, 4, 0, 12 * SECOND);
-    settle(&world, 12 * SECOND);
+    world_settle(&world, 12 * SECOND);
     for (int r = 0; r < 5; r++) {
         assert_int_equal(world.ranks[r].warnings, 2);
         assert_string_equal(world.ranks[r].last_warning,
@@ -113,7 +99,7 @@ static void stall_of_a_leaf_alone_is_seen(void **state)
     (void)state;
     begin(&world, 7, 10 * SECOND, 0);
     submit(&world, 6, 3, 0);
-    settle(&world, 0);
+    world_settle(&world, 0);
     run_until(&world, 11 * SECOND);
     assert_int_equal(world.ranks[0].warnings, 1);
     assert_int_equal(world.ranks[6].warnings, 1);
@@ -131,7 +117,7 @@ static void stall_reports_grow_rarer(void **state)
     (void)state;
     begin(&world, 3, 10 * SECOND, 0);
     submit(&world, 0, 0, 0);
-    settle(&world, 0);
+    world_settle(&world, 0);
     run_until(&world, 75 * SECOND); /* at 10, 20, 40 s; the next at 80 */
     assert_int_equal(world.ranks[2].warnings, 3);
     run_until(&world, 80 * SECOND);
@@ -149,7 +135,7 @@ static void stall_limit_ends_the_world(void **state)
         begin(&world, 4, warns ? 10 * SECOND : 0, 60 * SECOND);
         for (int r = 0; r < 3; r++)
             submit(&world, r, 0, 0);
-        settle(&world, 0);
+        world_settle(&world, 0);
         run_until(&world, 61 * SECOND);
         for (int r = 0; r < 4; r++) {
             assert_int_equal(world.ranks[r].warnings, warns ? 3 : 0);
@@ -172,7 +158,7 @@ static void stall_report_does_not_wait_for_the_silent(void **state)
     begin(&world, 3, 10 * SECOND, 0);
     submit(&world, 0, 0, 0);
     submit(&world, 1, 0, 0);
-    settle(&world, 0);
+    world_settle(&world, 0);
     dp_negotiator_tick(world.ranks[0].negotiator, 10 * SECOND);
     world_drain(&world, 0);
     assert_int_equal(dp_negotiator_deadline(world.ranks[0].negotiator), 11 * SECOND);
@@ -181,7 +167,7 @@ static void stall_report_does_not_wait_for_the_silent(void **state)
     assert_string_equal(world.ranks[0].last_warning,
                         "stalled 11.0 s: tensor h.0.weight: ready on 2 of 3 ranks; missing rank 2 "
                         "(host1): no answer about its subtree");
-    settle(&world, 11 * SECOND);
+    world_settle(&world, 11 * SECOND);
     assert_int_equal(world.ranks[2].warnings, 1);
     world_fini(&world);
 }
@@ -194,7 +180,7 @@ static void stall_watch_can_be_turned_off(void **state)
     begin(&world, 3, 0, 0);
     submit(&world, 0, 0, 0);
     submit(&world, 2, 0, 0);
-    settle(&world, 0);
+    world_settle(&world, 0);
     for (int r = 0; r < 3; r++)
         assert_true(dp_negotiator_deadline(world.ranks[r].negotiator) == UINT64_MAX);
     world_fini(&world);
@@ -215,20 +201,20 @@ static void stall_of_finalize_names_who_does_not_come(void **state)
     begin(&world, 4, 10 * SECOND, 60 * SECOND);
     finalize(&world, 0, SECOND);
     finalize(&world, 3, 2 * SECOND);
-    settle(&world, 2 * SECOND);
+    world_settle(&world, 2 * SECOND);
     run_until(&world, 12 * SECOND);
     assert_int_equal(world.ranks[0].warnings, 1);
     assert_string_equal(world.ranks[0].last_warning,
                         "2 of 4 ranks have waited in dp_finalize() for 10.0 s; not there yet: rank "
                         "1 (host0), rank 2 (host1)");
     finalize(&world, 1, 13 * SECOND);
-    settle(&world, 13 * SECOND);
+    world_settle(&world, 13 * SECOND);
     run_until(&world, 100 * SECOND); /* again at 21, 41 and 81 s */
     assert_int_equal(world.ranks[0].warnings, 4);
     assert_non_null(strstr(world.ranks[0].last_warning, "3 of 4 ranks have waited"));
     assert_non_null(strstr(world.ranks[0].last_warning, "80.0 s; not there yet: rank 2 (host1)"));
     finalize(&world, 2, 101 * SECOND);
-    settle(&world, 101 * SECOND);
+    world_settle(&world, 101 * SECOND);
     for (int r = 0; r < 4; r++) {
         assert_true(world.ranks[r].is_finished);
         assert_true(dp_negotiator_deadline(world.ranks[r].negotiator) == UINT64_MAX);
@@ -244,7 +230,7 @@ static void stall_idle_world_wants_no_waking(void **state)
     begin(&world, 3, 10 * SECOND, 60 * SECOND);
     for (int r = 0; r < 3; r++)
         submit(&world, r, 0, 0);
-    settle(&world, 0);
+    world_settle(&world, 0);
     for (int r = 0; r < 3; r++)
         assert_true(dp_negotiator_deadline(world.ranks[r].negotiator) == UINT64_MAX);
     world_fini(&world);

@@ -13,7 +13,8 @@
 
 #include "coordinator/program/chain.h"
 
-static void add(dp_chain_t *chain, const char *name, uint64_t count, int in_place)
+static void add_so(dp_chain_t *chain, const char *name, uint64_t count,
+                   const dp_chain_manner_t *manner)
 {
     const dp_signature_part_t part = {count, DP_F32};
     const dp_signature_t signature = {.collective = DP_COLLECTIVE_ALLREDUCE,
@@ -25,8 +26,12 @@ static void add(dp_chain_t *chain, const char *name, uint64_t count, int in_plac
                                       .part_count = 1,
                                       .parts = &part};
 
-    dp_chain_add(chain, dp_chain_hash(name, &signature, in_place, 0.0f), name, &signature, in_place,
-                 0.0f);
+    dp_chain_add(chain, dp_chain_hash(name, &signature, manner), name, &signature, manner);
+}
+
+static void add(dp_chain_t *chain, const char *name, uint64_t count, int in_place)
+{
+    add_so(chain, name, count, &(dp_chain_manner_t){.in_place = in_place});
 }
 
 static dp_chain_verdict_t check_heartbeat(const dp_chain_t *from, const dp_chain_t *to, char *what,
@@ -135,6 +140,22 @@ static void chain_first_difference_is_told(void **state)
     assert_string_equal(pair->own, "act (allreduce sum of 1024 f32, where it lies)");
 }
 
+/* Where buckets end must be the same everywhere. */
+static void chain_launch_now_is_part_of_an_entry(void **state)
+{
+    pair_t *pair = *state;
+
+    add(&pair->a, "x", 1, 0);
+    add_so(&pair->b, "x", 1, &(dp_chain_manner_t){.launches_now = 1});
+    assert_int_equal(check_heartbeat(&pair->b, &pair->a, pair->own, &pair->position),
+                     DP_CHAIN_DIFFERS);
+    assert_int_equal(compare_history(&pair->b, &pair->a, &pair->position, pair->own, pair->other),
+                     DP_CHAIN_DIFFERS);
+    assert_int_equal(pair->position, 1);
+    assert_string_equal(pair->own, "x (allreduce sum of 1 f32)");
+    assert_string_equal(pair->other, "x (allreduce sum of 1 f32, launched at once)");
+}
+
 static void chain_wait_is_an_entry(void **state)
 {
     pair_t *pair = *state;
@@ -217,19 +238,23 @@ static void chain_hash_covers_everything(void **state)
                                 .postscale = 1.0,
                                 .part_count = 2,
                                 .parts = parts};
-    const uint64_t hash = dp_chain_hash("t", &signature, 0, 0.0f);
+    const dp_chain_manner_t plain = {0}, placed = {.in_place = 1}, now = {.launches_now = 1},
+                            scaled = {.absmax = 1.0f};
+    const uint64_t hash = dp_chain_hash("t", &signature, &plain);
 
     (void)state;
 #define DIFFERS(change, back)                                                                      \
     do {                                                                                           \
         change;                                                                                    \
-        assert_true(dp_chain_hash("t", &signature, 0, 0.0f) != hash);                              \
+        assert_true(dp_chain_hash("t", &signature, &plain) != hash);                               \
         back;                                                                                      \
     } while (0)
-    assert_true(dp_chain_hash("t", &signature, 0, 0.0f) == hash);
-    assert_true(dp_chain_hash("u", &signature, 0, 0.0f) != hash);
-    assert_true(dp_chain_hash("t", &signature, 1, 0.0f) != hash);
-    assert_true(dp_chain_hash("t", &signature, 0, 1.0f) != hash);
+    assert_true(dp_chain_hash("t", &signature, &plain) == hash);
+    assert_true(dp_chain_hash("u", &signature, &plain) != hash);
+    assert_true(dp_chain_hash("t", &signature, &placed) != hash);
+    assert_true(dp_chain_hash("t", &signature, &now) != hash);
+    assert_true(dp_chain_hash("t", &signature, &now) != dp_chain_hash("t", &signature, &placed));
+    assert_true(dp_chain_hash("t", &signature, &scaled) != hash);
     DIFFERS(signature.root = 0, signature.root = 1);
     DIFFERS(signature.reduce = DP_MAX, signature.reduce = DP_SUM);
     DIFFERS(signature.wire = DP_WIRE_BF16, signature.wire = DP_WIRE_NONE);
@@ -247,6 +272,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(chain_alike_at_any_distance, setup, teardown),
         cmocka_unit_test_setup_teardown(chain_first_difference_is_told, setup, teardown),
+        cmocka_unit_test_setup_teardown(chain_launch_now_is_part_of_an_entry, setup, teardown),
         cmocka_unit_test_setup_teardown(chain_wait_is_an_entry, setup, teardown),
         cmocka_unit_test_setup_teardown(chain_final_beat_tells_what_lacks, setup, teardown),
         cmocka_unit_test_setup_teardown(chain_hostile_bytes_are_refused, setup, teardown),

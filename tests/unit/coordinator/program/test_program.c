@@ -80,7 +80,7 @@ static void *run(void *argument)
 }
 
 /* out[TENSORS * COUNT]: what rank 0 ends with. */
-static void run_world(dp_config_order_t order, size_t fusion_bytes, int hosts, float *out)
+static void run_world(dp_config_order_t order, size_t fusion_bytes, int nodes, float *out)
 {
     dp_bootstrap_t *bootstraps[RANKS];
     rank_t ranks[RANKS];
@@ -91,7 +91,7 @@ static void run_world(dp_config_order_t order, size_t fusion_bytes, int hosts, f
         dp_config_defaults(&ranks[r].config);
         ranks[r].config.order = (int)order;
         ranks[r].config.fusion_bytes = fusion_bytes;
-        ranks[r].config.pretend_nodes = hosts;
+        ranks[r].config.pretend_nodes = nodes;
         ranks[r].config.peer_timeout_ns = 30000000000ull;
         for (int i = 0; i < TENSORS; i++) {
             ranks[r].values[i] = calloc(COUNT, sizeof(float));
@@ -118,11 +118,11 @@ static void program_order_gives_the_same_bits(void **state)
     (void)state;
     assert_non_null(negotiated);
     assert_non_null(program);
-    for (int hosts = 1; hosts <= 2; hosts++) {
-        run_world(DP_CONFIG_ORDER_NEGOTIATED, 4 * DP_MIB, hosts, negotiated);
-        run_world(DP_CONFIG_ORDER_PROGRAM, 4 * DP_MIB, hosts, program);
+    for (int nodes = 1; nodes <= 2; nodes++) {
+        run_world(DP_CONFIG_ORDER_NEGOTIATED, 4 * DP_MIB, nodes, negotiated);
+        run_world(DP_CONFIG_ORDER_PROGRAM, 4 * DP_MIB, nodes, program);
         assert_memory_equal(negotiated, program, bytes);
-        run_world(DP_CONFIG_ORDER_PROGRAM, 128 * DP_KIB, hosts, program);
+        run_world(DP_CONFIG_ORDER_PROGRAM, 128 * DP_KIB, nodes, program);
         assert_memory_equal(negotiated, program, bytes);
     }
     free(negotiated);

@@ -109,6 +109,46 @@ static void emulated_data_arrives_no_sooner_than_by_wire(void **state)
     free(out);
 }
 
+/* Two transfers of 20 ms each, at the same time: neither has the wire to itself. */
+static void emulated_lanes_share_the_wire(void **state)
+{
+    enum { COUNT = 500000 };
+    fixture_t f;
+    float *data = calloc(COUNT, sizeof(*data));
+    dp_engine_piece_t piece = {
+        .in = data, .out = data, .count = COUNT, .prescale = 1.0, .postscale = 1.0};
+    dp_engine_op_t ops[2];
+    dp_event_t *events[2];
+    dp_stream_t *streams[2];
+
+    (void)state;
+    open_engine(&f, 2, 100000000, 0);
+    streams[0] = f.stream;
+    assert_int_equal(f.device->ops->stream_create(f.device, "gather", &streams[1]), DP_OK);
+    for (int i = 0; i < 2; i++) {
+        ops[i] = (dp_engine_op_t){.lane = (dp_lane_t)i,
+                                  .collective = i == 0 ? DP_COLLECTIVE_REDUCE_SCATTER
+                                                       : DP_COLLECTIVE_ALLGATHER,
+                                  .dtype = DP_F32,
+                                  .pieces = &piece,
+                                  .piece_count = 1};
+        assert_int_equal(f.device->ops->event_create(f.device, &events[i]), DP_OK);
+        assert_int_equal(f.engine->ops->enqueue(f.engine, streams[i], DP_WORK_LARGE, &ops[i]),
+                         DP_OK);
+        assert_int_equal(f.device->ops->event_record(events[i], streams[i]), DP_OK);
+    }
+    for (int i = 0; i < 2; i++) {
+        f.device->ops->event_wait(events[i]);
+        f.device->ops->event_destroy(events[i]);
+        assert_int_equal(ops[i].status, DP_OK);
+    }
+    assert_true(dp_max(ops[0].end_ns, ops[1].end_ns) - dp_min(ops[0].begin_ns, ops[1].begin_ns) >=
+                39000000);
+    f.device->ops->stream_destroy(streams[1]);
+    close_engine(&f);
+    free(data);
+}
+
 static void emulated_exchanges_give_back_the_own_block(void **state)
 {
     fixture_t f;
@@ -180,6 +220,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(emulated_times_are_those_of_a_ring),
         cmocka_unit_test(emulated_data_arrives_no_sooner_than_by_wire),
+        cmocka_unit_test(emulated_lanes_share_the_wire),
         cmocka_unit_test(emulated_exchanges_give_back_the_own_block),
         cmocka_unit_test(emulated_waits_end_with_an_abort),
         cmocka_unit_test(emulated_worlds_have_one_rank),

@@ -194,7 +194,7 @@ static void ask_who_pulls(engine_rank_t *rank, void *user)
     }
 }
 
-static void pull_is_for_ranks_of_one_host(void **state)
+static void pull_is_for_ranks_of_one_node(void **state)
 {
     (void)state;
     if (!may_pull()) skip();
@@ -398,7 +398,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pull_gives_the_bits_of_shared_memory),
         cmocka_unit_test(pull_works_between_processes),
-        cmocka_unit_test(pull_is_for_ranks_of_one_host),
+        cmocka_unit_test(pull_is_for_ranks_of_one_node),
         cmocka_unit_test(pull_can_be_turned_off),
         cmocka_unit_test(pull_gives_the_same_bits_where_nobody_may_read),
         cmocka_unit_test(pull_gives_the_same_bits_where_one_may_not_read),

@@ -546,7 +546,7 @@ static void limit_operations(engine_rank_t *rank, uint64_t limit_ns)
     dp_nccl_engine_t *engine = (dp_nccl_engine_t *)(void *)rank->engine;
 
     pthread_mutex_lock(&engine->lock);
-    engine->limit_ns = limit_ns;
+    engine->limits.operation_ns = limit_ns;
     pthread_mutex_unlock(&engine->lock);
 }
 

@@ -92,7 +92,7 @@ static void close_all(member_t *members, int size)
     }
 }
 
-static void arena_is_seen_by_all_of_the_host(void **state)
+static void arena_is_seen_by_all_of_the_node(void **state)
 {
     member_t members[RANKS];
 
@@ -415,7 +415,7 @@ static void arena_survives_failed_allocations(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(arena_is_seen_by_all_of_the_host),
+        cmocka_unit_test(arena_is_seen_by_all_of_the_node),
         cmocka_unit_test(arena_memory_is_zeroed_again),
         cmocka_unit_test(arena_finds_only_what_is_allocated),
         cmocka_unit_test(arena_runs_out_with_an_error),

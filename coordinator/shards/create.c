@@ -1,0 +1,461 @@
+/*
+ * create.c - dp_shards_t is made and destroyed; its questions; how its operations are named.
+ *
+ * dp_shards_create() checks what it was given, allocates, and then compares with the other ranks,
+ * so that a rank without memory is reported by all. Called on the program's thread.
+ */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "coordinator/api/fork.h"
+#include "coordinator/api/lists.h"
+#include "coordinator/api/sized.h"
+#include "coordinator/shards/shards.h"
+
+#define PURPOSE_MAX 16 /* "/gradients" and the like, behind a group's name */
+
+/* ---- Names and errors ----------------------------------------------------------------------- */
+
+dp_status_t dp_span_error(const dp_shards_t *shards, const dp_span_t *span, dp_status_t status,
+                          const char *format, ...)
+{
+    char reason[DP_ERROR_TEXT_MAX];
+    va_list list;
+
+    va_start(list, format);
+    vsnprintf(reason, sizeof(reason), format, list);
+    va_end(list);
+    return dp_context_error(shards->context, status, "shards: group %s: %s", span->name, reason);
+}
+
+dp_status_t dp_shards_no_memory(const dp_shards_t *shards)
+{
+    return dp_context_error(shards->context, DP_ERR_NO_MEMORY, "shards: no memory for %zu groups",
+                            shards->count);
+}
+
+dp_status_t dp_shards_span(const dp_shards_t *shards, size_t g, dp_span_t **span)
+{
+    if (shards == NULL || dp_context_is_forked(shards->context)) return DP_ERR_INVALID;
+    if (g >= shards->count) {
+        return dp_context_error(shards->context, DP_ERR_INVALID, "shards: group %zu, there are %zu",
+                                g, shards->count);
+    }
+    *span = &shards->spans[g];
+    return DP_OK;
+}
+
+dp_status_t dp_span_submit(const dp_shards_t *shards, const dp_span_t *span, dp_group_t *group,
+                           dp_collective_t collective, const char *purpose, const float *in,
+                           float *out, size_t count, const dp_options_t *options,
+                           dp_figures_t *figures, dp_handle_t **handle)
+{
+    const int has_root =
+        collective == DP_COLLECTIVE_BROADCAST || collective == DP_COLLECTIVE_SCATTER;
+    const dp_tensor_t tensor = {in, out, count, DP_F32};
+    char name[DP_NAME_MAX + 1];
+
+    (void)shards;
+    snprintf(name, sizeof(name), "%s/%s", span->name, purpose);
+    return dp_submit(group,
+                     &(dp_submit_t){.collective = collective,
+                                    .name = name,
+                                    .tensors = &tensor,
+                                    .count = 1,
+                                    .root = has_root ? 0 : -1,
+                                    .peer = -1,
+                                    .options = options,
+                                    .figures = figures},
+                     handle);
+}
+
+dp_status_t dp_span_wait(dp_handle_t **handle, void *stream)
+{
+    dp_handle_t *waited = *handle;
+    dp_status_t status;
+
+    if (waited == NULL) return DP_OK;
+    *handle = NULL;
+    if (stream == NULL) return dp_wait(waited, -1.0, NULL);
+    status = dp_stream_wait(waited, stream);
+    dp_release(waited);
+    return status;
+}
+
+/* ---- Checks --------------------------------------------------------------------------------- */
+
+static dp_status_t read_shards_options(dp_context_t *context, const dp_shards_options_t *given,
+                                       dp_shards_options_t *options)
+{
+    dp_error_t error;
+    dp_status_t status;
+
+    *options = (dp_shards_options_t)DP_SHARDS_OPTIONS_INIT;
+    if (given == NULL) return DP_OK;
+    status = dp_sized_read("dp_shards_options_t", given, options, sizeof(*options), &error);
+    return status == DP_OK ? DP_OK : dp_context_error(context, status, "shards: %s", error.text);
+}
+
+static dp_status_t check_rank_groups(dp_context_t *context, const dp_shards_options_t *options)
+{
+    const dp_group_t *groups[2] = {options->group, options->replicas};
+
+    for (int i = 0; i < 2; i++) {
+        if (groups[i] == NULL || groups[i]->context == context) continue;
+        return dp_context_error(context, DP_ERR_INVALID,
+                                "shards: group %s belongs to another context",
+                                dp_group_name(groups[i]));
+    }
+    if (options->replicas == NULL) return DP_OK;
+    if (options->group == NULL || options->group == options->replicas) {
+        return dp_context_error(context, DP_ERR_INVALID,
+                                "shards: replicas are the ranks %s of other copies, so group and "
+                                "replicas must be given and differ",
+                                dp_group_name(options->replicas));
+    }
+    return DP_OK;
+}
+
+static dp_status_t check_shards_options(dp_context_t *context, const dp_shards_options_t *options,
+                                        dp_decision_t *decision)
+{
+    dp_error_t error;
+    dp_status_t status;
+
+    if ((unsigned)options->stage > DP_SHARD_WEIGHTS) {
+        return dp_context_error(context, DP_ERR_INVALID, "shards: no stage has number %d",
+                                (int)options->stage);
+    }
+    if ((unsigned)options->wire > DP_WIRE_BF16) {
+        return dp_context_error(context, DP_ERR_INVALID, "shards: no wire type has number %d",
+                                (int)options->wire);
+    }
+    if (options->accumulation_steps < 1 || options->prefetch < 1) {
+        return dp_context_error(context, DP_ERR_INVALID,
+                                "shards: accumulation_steps %d and prefetch %d must be at least 1",
+                                options->accumulation_steps, options->prefetch);
+    }
+    status = dp_decision_init(decision, options->clip_norm, options->initial_loss_scale,
+                              options->growth_interval, options->hysteresis, &error);
+    if (status != DP_OK) return dp_context_error(context, status, "shards: %s", error.text);
+    return check_rank_groups(context, options);
+}
+
+static int by_name(const void *a, const void *b)
+{
+    const char *const *x = a, *const *y = b;
+
+    return strcmp(*x, *y);
+}
+
+/* Two groups of one name would be DP_ERR_BUSY later; better said here. */
+static dp_status_t check_names(dp_context_t *context, const dp_shard_group_t *groups, size_t count)
+{
+    const char **sorted = calloc(count, sizeof(*sorted));
+    dp_status_t status = DP_OK;
+
+    if (sorted == NULL) {
+        return dp_context_error(context, DP_ERR_NO_MEMORY, "shards: no memory for %zu groups",
+                                count);
+    }
+    for (size_t i = 0; i < count; i++)
+        sorted[i] = groups[i].name;
+    qsort(sorted, count, sizeof(*sorted), by_name);
+    for (size_t i = 1; status == DP_OK && i < count; i++) {
+        if (strcmp(sorted[i - 1], sorted[i]) == 0) {
+            status = dp_context_error(context, DP_ERR_INVALID, "shards: two groups are called %s",
+                                      sorted[i]);
+        }
+    }
+    free(sorted);
+    return status;
+}
+
+static dp_status_t check_groups(dp_context_t *context, const dp_shard_group_t *groups, size_t count,
+                                size_t prefix_bytes)
+{
+    if (groups == NULL || count == 0) {
+        return dp_context_error(context, DP_ERR_INVALID, "shards: %zu groups at %p", count,
+                                (const void *)groups);
+    }
+    for (size_t i = 0; i < count; i++) {
+        const dp_shard_group_t *group = &groups[i];
+
+        if (group->name == NULL || group->name[0] == '\0')
+            return dp_context_error(context, DP_ERR_INVALID, "shards: group %zu has no name", i);
+        if (strlen(group->name) + prefix_bytes + PURPOSE_MAX > DP_NAME_MAX) {
+            return dp_context_error(context, DP_ERR_INVALID,
+                                    "shards: name %.60s... has %zu bytes with its prefix, at most "
+                                    "%d fit",
+                                    group->name, strlen(group->name) + prefix_bytes,
+                                    DP_NAME_MAX - PURPOSE_MAX);
+        }
+        if (group->count == 0) {
+            return dp_context_error(context, DP_ERR_INVALID, "shards: group %s has no elements",
+                                    group->name);
+        }
+    }
+    return check_names(context, groups, count);
+}
+
+/* ---- Comparing with the other ranks --------------------------------------------------------- */
+
+/* others: size of the other group of ranks; place: what all ranks of this one must be in it. */
+static uint64_t hash_options(const dp_shards_options_t *options, int others, int place)
+{
+    const uint64_t whole[8] = {(uint64_t)others,
+                               (uint64_t)place,
+                               (uint64_t)options->stage,
+                               (uint64_t)options->wire,
+                               (uint64_t)options->accumulation_steps,
+                               (uint64_t)options->growth_interval,
+                               (uint64_t)options->hysteresis,
+                               (uint64_t)options->prefetch};
+    const double scales[2] = {options->clip_norm, options->initial_loss_scale};
+
+    return dp_kernel_hash(scales, sizeof(scales), dp_kernel_hash(whole, sizeof(whole), 2));
+}
+
+static uint64_t hash_span(const dp_span_t *span, int is_whole)
+{
+    const uint64_t kind[2] = {span->layout.count, (uint64_t)is_whole};
+
+    DP_ASSERT(span->name != NULL); /* fill_span() has made it */
+    return dp_kernel_hash(kind, sizeof(kind), dp_kernel_hash(span->name, strlen(span->name), 3));
+}
+
+static dp_status_t tell_difference(const dp_shards_t *shards, dp_status_t status,
+                                   const dp_list_difference_t *difference)
+{
+    dp_context_t *context = shards->context;
+    const dp_span_t *span;
+
+    if (difference->rank < 0) return status; /* an operation has failed, and said why */
+    if (difference->has_failed) {
+        return dp_context_error(context, status, "shards: rank %d could not make its part: %s",
+                                difference->rank, dp_status_string(status));
+    }
+    if (difference->place == SIZE_MAX) {
+        return dp_context_error(
+            context, status, "shards: rank %d lists %zu groups, rank %d lists %zu",
+            difference->rank, difference->count - 1, dp_rank(context), shards->count);
+    }
+    if (difference->place == 0) {
+        return dp_context_error(context, status,
+                                "shards: rank %d has other options, or another row, than rank %d, "
+                                "which has stage %d, accumulation_steps %d, prefetch %d, row %d of "
+                                "%d",
+                                difference->rank, dp_rank(context), (int)shards->options.stage,
+                                shards->options.accumulation_steps, shards->options.prefetch,
+                                dp_group_rank(shards->group), dp_group_size(shards->group));
+    }
+    span = &shards->spans[difference->place - 1];
+    return dp_context_error(context, status,
+                            "shards: group %zu is %s, %zu elements%s, on rank %d; rank %d lists "
+                            "another",
+                            difference->place - 1, span->name, span->layout.count,
+                            span->is_whole ? ", whole" : "", dp_rank(context), difference->rank);
+}
+
+/* Collective. made: how far this rank has come. */
+static dp_status_t compare_shards(dp_shards_t *shards, const dp_shard_group_t *groups,
+                                  dp_status_t made)
+{
+    dp_group_t *const among[2] = {shards->group, shards->replicas};
+    const int size = dp_group_size(shards->group);
+    const int other_size[2] = {shards->ranks / size, size};
+    const int place[2] = {0, dp_group_rank(shards->group)}; /* replicas have the same row */
+    uint64_t *own = calloc(shards->count + 1, sizeof(*own));
+    dp_list_difference_t difference;
+    dp_status_t status = made, found;
+
+    if (own == NULL && status == DP_OK) status = dp_shards_no_memory(shards);
+    for (size_t i = 0; own != NULL && status == DP_OK && i < shards->count; i++)
+        own[i + 1] = hash_span(&shards->spans[i], groups[i].is_whole != 0);
+    /* Both comparisons take place whatever comes of the first: ranks of other copies wait in the
+     * second, and are told there. */
+    for (int i = 0; i < 2; i++) {
+        if (among[i] == NULL) continue;
+        if (own != NULL) own[0] = hash_options(&shards->options, other_size[i], place[i]);
+        found = dp_lists_compare(among[i], shards->list_name, own, shards->count + 1, status,
+                                 &difference);
+        if (status == DP_OK && found != DP_OK) status = tell_difference(shards, found, &difference);
+    }
+    free(own);
+    return status;
+}
+
+/* ---- Life ----------------------------------------------------------------------------------- */
+
+static char *prefixed(const char *prefix, const char *name)
+{
+    const size_t bytes = strlen(prefix) + strlen(name) + 1;
+    char *joined = malloc(bytes);
+
+    if (joined != NULL) snprintf(joined, bytes, "%s%s", prefix, name);
+    return joined;
+}
+
+/* Frees what is not the context's; half-built is fine. */
+static void free_object(dp_owned_t *owned)
+{
+    dp_shards_t *shards = (dp_shards_t *)(void *)owned;
+
+    dp_shards_free_figures(shards);
+    for (size_t i = 0; shards->spans != NULL && i < shards->count; i++)
+        free(shards->spans[i].name);
+    for (size_t i = 0; shards->pools != NULL && i < shards->pool_count; i++)
+        free(shards->pools[i].slots);
+    free(shards->spans);
+    free(shards->pools);
+    free(shards->order);
+    free(shards->tallies);
+    free(shards->list_name);
+    free(shards);
+}
+
+static void free_shards(dp_shards_t *shards)
+{
+    for (size_t i = 0; shards->spans != NULL && i < shards->count; i++) {
+        dp_span_t *span = &shards->spans[i];
+
+        (void)dp_span_wait(&span->gather, NULL);
+        (void)dp_span_wait(&span->reduce, NULL);
+        (void)dp_span_wait(&span->average, NULL);
+    }
+    if (shards->spans != NULL) dp_shards_memory_fini(shards);
+    free_object(&shards->owned);
+}
+
+static dp_status_t fill_span(dp_shards_t *shards, dp_span_t *span, const dp_shard_group_t *group,
+                             const char *prefix)
+{
+    const int size = dp_group_size(shards->group);
+    const int is_whole = group->is_whole != 0 || shards->options.stage == DP_SHARD_NONE;
+
+    span->name = prefixed(prefix, group->name);
+    if (span->name == NULL) return dp_shards_no_memory(shards);
+    span->is_whole = is_whole;
+    if (!dp_shard_layout_make(group->count, is_whole ? 1 : size, &span->layout)) {
+        return dp_context_error(shards->context, DP_ERR_INVALID,
+                                "shards: group %s: %zu elements exceed memory", group->name,
+                                group->count);
+    }
+    dp_shard_layout_row(&span->layout, is_whole ? 0 : dp_group_rank(shards->group),
+                        &span->row_first, &span->row_count);
+    span->is_stale = !is_whole;
+    dp_tally_init(&span->tally);
+    return DP_OK;
+}
+
+/* All that this rank does by itself. */
+static dp_status_t make_shards(dp_shards_t *shards, const dp_shard_group_t *groups,
+                               const char *prefix)
+{
+    dp_status_t status = DP_OK;
+
+    shards->spans = calloc(shards->count, sizeof(*shards->spans));
+    shards->order = calloc(shards->count, sizeof(void *));
+    shards->tallies = calloc((size_t)dp_group_size(shards->group), sizeof(*shards->tallies));
+    if (shards->spans == NULL || shards->order == NULL || shards->tallies == NULL)
+        return dp_shards_no_memory(shards);
+    for (size_t i = 0; status == DP_OK && i < shards->count; i++)
+        status = fill_span(shards, &shards->spans[i], &groups[i], prefix);
+    if (status == DP_OK) status = dp_shards_create_figures(shards);
+    return status == DP_OK ? dp_shards_memory_init(shards) : status;
+}
+
+static int is_checking(const dp_context_t *context)
+{
+    const char *check = dp_setting(context, "CHECK");
+
+    return check != NULL && strcmp(check, "1") == 0;
+}
+
+dp_status_t dp_shards_create(dp_context_t *context, const dp_shard_group_t *groups, size_t count,
+                             const dp_shards_options_t *given, dp_shards_t **out)
+{
+    dp_shards_options_t options;
+    dp_decision_t decision;
+    dp_shards_t *shards;
+    const char *prefix;
+    dp_status_t status;
+
+    if (context == NULL || out == NULL || dp_context_is_forked(context)) return DP_ERR_INVALID;
+    status = read_shards_options(context, given, &options);
+    prefix = status == DP_OK && options.prefix != NULL ? options.prefix : "";
+    if (status == DP_OK) status = check_shards_options(context, &options, &decision);
+    if (status == DP_OK) status = check_groups(context, groups, count, strlen(prefix));
+    if (status != DP_OK) return status;
+    shards = calloc(1, sizeof(*shards));
+    if (shards == NULL) return dp_context_error(context, DP_ERR_NO_MEMORY, "shards: no memory");
+    shards->owned.free = free_object;
+    shards->context = context;
+    shards->group = options.group == NULL ? dp_world(context) : options.group;
+    shards->replicas = options.replicas;
+    shards->options = options;
+    shards->options.prefix = NULL;
+    shards->decision = decision;
+    shards->count = count;
+    shards->ranks = dp_group_size(shards->group) *
+                    (options.replicas == NULL ? 1 : dp_group_size(options.replicas));
+    shards->figures = &shards->on_host;
+    shards->check = is_checking(context);
+    shards->list_name = prefixed(prefix, "dp.shards");
+    if (shards->list_name == NULL) {
+        free_object(&shards->owned);
+        return dp_context_error(context, DP_ERR_NO_MEMORY, "shards: no memory");
+    }
+    status = compare_shards(shards, groups, make_shards(shards, groups, prefix));
+    if (status != DP_OK) {
+        free_shards(shards);
+        return status;
+    }
+    dp_context_own(context, &shards->owned);
+    *out = shards;
+    return DP_OK;
+}
+
+void dp_shards_destroy(dp_shards_t *shards)
+{
+    if (shards == NULL || dp_context_is_forked(shards->context)) return;
+    dp_context_disown(shards->context, &shards->owned);
+    free_shards(shards);
+}
+
+/* ---- Questions ------------------------------------------------------------------------------ */
+
+dp_status_t dp_shards_row(const dp_shards_t *shards, size_t g, dp_shard_row_t *row)
+{
+    dp_shard_row_t found = DP_SHARD_ROW_INIT;
+    dp_error_t error;
+    dp_span_t *span = NULL;
+    dp_status_t status = dp_shards_span(shards, g, &span);
+
+    if (span == NULL) return status;
+    if (row == NULL) return dp_span_error(shards, span, DP_ERR_INVALID, "row is NULL");
+    status = dp_sized_check("dp_shard_row_t", row->size, &error);
+    if (status != DP_OK) return dp_span_error(shards, span, status, "%s", error.text);
+    found.weights = span->weight_row;
+    found.gradients = span->gradient_row;
+    found.first = span->row_first;
+    found.count = span->row_count;
+    dp_sized_write(row, &found, sizeof(found));
+    return DP_OK;
+}
+
+dp_status_t dp_shards_memory_get(const dp_shards_t *shards, dp_shards_memory_t *memory)
+{
+    dp_error_t error;
+    dp_status_t status;
+
+    if (shards == NULL || dp_context_is_forked(shards->context)) return DP_ERR_INVALID;
+    if (memory == NULL)
+        return dp_context_error(shards->context, DP_ERR_INVALID, "shards: memory is NULL");
+    status = dp_sized_check("dp_shards_memory_t", memory->size, &error);
+    if (status != DP_OK) return dp_context_error(shards->context, status, "shards: %s", error.text);
+    dp_sized_write(memory, &shards->memory, sizeof(shards->memory));
+    return DP_OK;
+}

@@ -1,0 +1,223 @@
+/*
+ * gather.c - the weights of dp_shards_t: out of the ranks' rows, into memory that has all of them.
+ *
+ *     stale --gather or wait--> in flight --wait--> there --sync, or changed--> stale
+ *                                                    |
+ *                                  (slots) another group takes the slot --> stale
+ *
+ * Under DP_SHARD_WEIGHTS all weights of a group are in a slot only while they are used or about to
+ * be. A hint takes a slot that nobody uses; where there is none, or enough gathers are in flight,
+ * it is forgotten. A wait insists. Called on the program's thread.
+ */
+#include "coordinator/shards/shards.h"
+
+#include "coordinator/api/fork.h"
+
+/* ---- Slots ---------------------------------------------------------------------------------- */
+
+/* Weights in this slot are neither used nor on their way. */
+static int is_idle(const dp_span_t *owner)
+{
+    return !owner->is_used && owner->gather == NULL;
+}
+
+static int is_unused(const dp_span_t *owner)
+{
+    return !owner->is_used;
+}
+
+static void give_slot(dp_shard_slot_t *slot, dp_span_t *span)
+{
+    if (slot->owner != NULL) {
+        slot->owner->weight_slot = NULL;
+        slot->owner->is_stale = 1;
+    }
+    slot->owner = span;
+    span->weight_slot = slot;
+}
+
+/* Gives the group a slot. must: also one whose weights are on their way, which are waited for
+ * first. *has: it has one. */
+static dp_status_t take_weight_slot(dp_shards_t *shards, dp_span_t *span, int must, int *has)
+{
+    dp_shard_slot_t *slot = span->weight_slot;
+    dp_status_t status = DP_OK;
+
+    if (slot == NULL) slot = dp_shards_find_slot(span->weight_pool, is_idle);
+    if (slot == NULL && must) {
+        slot = dp_shards_find_slot(span->weight_pool, is_unused);
+        if (slot != NULL) status = dp_span_wait(&slot->owner->gather, NULL);
+    }
+    *has = slot != NULL && status == DP_OK;
+    if (*has && span->weight_slot != slot) give_slot(slot, span);
+    if (*has) slot->used = ++shards->clock;
+    return status;
+}
+
+static dp_status_t no_slot(const dp_shards_t *shards, const dp_span_t *span)
+{
+    return dp_span_error(shards, span, DP_ERR_ORDER,
+                         "all %zu slots for groups of %zu elements are in use, the first by %s; "
+                         "call dp_shards_release() for one of them",
+                         span->weight_pool->count, span->layout.count,
+                         span->weight_pool->slots[0].owner->name);
+}
+
+/* ---- The gather ----------------------------------------------------------------------------- */
+
+static float *all_weights(const dp_span_t *span)
+{
+    return span->weights != NULL       ? span->weights
+           : span->weight_slot != NULL ? span->weight_slot->memory
+                                       : NULL;
+}
+
+static int count_gathers(const dp_shards_t *shards)
+{
+    int count = 0;
+
+    for (size_t i = 0; i < shards->count; i++)
+        count += shards->spans[i].gather != NULL;
+    return count;
+}
+
+/* must: the program waits for it. */
+static dp_status_t start_gather(dp_shards_t *shards, dp_span_t *span, void *stream, int must)
+{
+    dp_options_t options = DP_OPTIONS_INIT;
+    dp_status_t status;
+    int has_room = 1;
+
+    if (!span->is_stale) return DP_OK;
+    if (span->weight_pool != NULL) {
+        if (!must && count_gathers(shards) >= shards->options.prefetch) return DP_OK;
+        status = take_weight_slot(shards, span, must, &has_room);
+        if (status != DP_OK) return status;
+    }
+    if (!has_room) return must ? no_slot(shards, span) : DP_OK;
+    options.stream = stream;
+    options.priority = must ? 2 : 1; /* before gradients, which nobody waits for yet */
+    options.launch_now = 1;
+    status = dp_span_submit(shards, span, shards->group, DP_COLLECTIVE_ALLGATHER, "weights",
+                            span->weight_row, all_weights(span), span->layout.row, &options, NULL,
+                            &span->gather);
+    if (status == DP_OK) span->is_stale = 0;
+    return status;
+}
+
+dp_status_t dp_shards_finish_gathers(dp_shards_t *shards)
+{
+    dp_status_t status = DP_OK;
+
+    for (size_t i = 0; i < shards->count; i++) {
+        const dp_status_t waited = dp_span_wait(&shards->spans[i].gather, NULL);
+
+        if (status == DP_OK) status = waited;
+    }
+    return status;
+}
+
+/* ---- dp.h ----------------------------------------------------------------------------------- */
+
+dp_status_t dp_shards_gather(dp_shards_t *shards, size_t g, void *stream)
+{
+    dp_span_t *span;
+    const dp_status_t status = dp_shards_span(shards, g, &span);
+
+    return status == DP_OK ? start_gather(shards, span, stream, 0) : status;
+}
+
+dp_status_t dp_shards_wait(dp_shards_t *shards, size_t g, void *stream, const float **weights)
+{
+    dp_span_t *span;
+    dp_status_t status = dp_shards_span(shards, g, &span);
+
+    if (status != DP_OK) return status;
+    if (weights == NULL)
+        return dp_span_error(shards, span, DP_ERR_INVALID, "dp_shards_wait: weights is NULL");
+    status = start_gather(shards, span, stream, 1);
+    if (status == DP_OK) status = dp_span_wait(&span->gather, stream);
+    if (status != DP_OK) return status;
+    span->is_used = 1;
+    if (span->weight_slot != NULL) span->weight_slot->used = ++shards->clock;
+    *weights = all_weights(span);
+    return DP_OK;
+}
+
+dp_status_t dp_shards_release(dp_shards_t *shards, size_t g)
+{
+    dp_span_t *span;
+    const dp_status_t status = dp_shards_span(shards, g, &span);
+
+    if (status != DP_OK) return status;
+    if (!span->is_used) {
+        return dp_span_error(shards, span, DP_ERR_ORDER,
+                             "dp_shards_release() without dp_shards_wait() before it");
+    }
+    span->is_used = 0;
+    return DP_OK;
+}
+
+dp_status_t dp_shards_changed(dp_shards_t *shards, size_t g)
+{
+    dp_span_t *span;
+    dp_status_t status = dp_shards_span(shards, g, &span);
+
+    if (status != DP_OK || span->is_whole) return status;
+    status = dp_span_wait(&span->gather, NULL);
+    if (status == DP_OK) span->is_stale = 1;
+    return status;
+}
+
+/* ---- Load ----------------------------------------------------------------------------------- */
+
+/* An operation of the group's load, waited for. */
+static dp_status_t load_step(dp_shards_t *shards, const dp_span_t *span, dp_group_t *group,
+                             dp_collective_t collective, const float *in, float *out, size_t count)
+{
+    dp_handle_t *handle;
+    const dp_status_t status = dp_span_submit(shards, span, group, collective, "load", in, out,
+                                              count, NULL, NULL, &handle);
+
+    return status == DP_OK ? dp_wait(handle, -1.0, NULL) : status;
+}
+
+dp_status_t dp_shards_load(dp_shards_t *shards, size_t g, const float *full)
+{
+    dp_group_t *group, *replicas;
+    dp_span_t *span;
+    dp_status_t status = dp_shards_span(shards, g, &span);
+    int is_root, has_room = 1;
+    float *all;
+
+    if (status != DP_OK) return status;
+    group = shards->group;
+    replicas = shards->replicas;
+    is_root = dp_group_rank(group) == 0 && (replicas == NULL || dp_group_rank(replicas) == 0);
+    if (is_root && full == NULL) {
+        return dp_span_error(shards, span, DP_ERR_INVALID,
+                             "dp_shards_load: full is NULL on rank 0");
+    }
+    status = dp_span_wait(&span->gather, NULL);
+    if (status == DP_OK && span->weight_pool != NULL)
+        status = take_weight_slot(shards, span, 1, &has_room);
+    if (status != DP_OK) return status;
+    if (!has_room) return no_slot(shards, span);
+    all = all_weights(span);
+    /* From copy to copy first, between the ranks 0 of the copies; then within each. */
+    if (replicas != NULL && dp_group_rank(group) == 0) {
+        status = load_step(shards, span, replicas, DP_COLLECTIVE_BROADCAST, full, all,
+                           span->layout.count);
+        full = all;
+    }
+    if (status == DP_OK) {
+        status =
+            load_step(shards, span, group, DP_COLLECTIVE_BROADCAST, full, all, span->layout.count);
+    }
+    if (status == DP_OK && span->weight_pool != NULL) {
+        status = load_step(shards, span, group, DP_COLLECTIVE_SCATTER, all, span->weight_row,
+                           span->layout.row);
+    }
+    if (status == DP_OK) span->is_stale = 0;
+    return status;
+}

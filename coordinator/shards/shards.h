@@ -1,0 +1,163 @@
+/*
+ * shards.h - what the files of dp_shards_*() share: the object, its groups, and the memory in which
+ * they take turns.
+ *
+ *     layout.c   rows and pools, pure
+ *     create.c   create (checks, compares lists), rows, destroy
+ *     memory.c   what each stage allocates; slots
+ *     gather.c   weights: load, gather, wait, release
+ *     reduce.c   gradients: memory for them, ready, and the way of one average
+ *     sync.c     waits for all averages, adds up exact figures, decides
+ *     stream.c   the sync that leaves its result on a GPU
+ *     check.c    checksums of weights, for DP_CHECK and dp_shards_hash()
+ *
+ * All of it runs on the program's threads, one at a time per object, so nothing is locked. Which
+ * slot a group gets, and whether a hint is followed, depends on the program's calls alone, never on
+ * time: so all ranks submit the same operations in the same order, as DP_ORDER_PROGRAM needs. It
+ * must not know how ranks agree or how data moves.
+ */
+#ifndef DP_SHARDS_SHARDS_H
+#define DP_SHARDS_SHARDS_H
+
+#include "coordinator/api/context.h"
+#include "coordinator/api/decision.h"
+#include "coordinator/api/submit.h"
+#include "coordinator/shards/layout.h"
+
+typedef struct dp_span dp_span_t;
+
+/* Memory for all of one group. */
+typedef struct dp_shard_slot {
+    float *memory;    /* [padded] from dp_alloc() */
+    dp_span_t *owner; /* whose weights or gradients are in it, or will be; NULL: nobody's */
+    uint64_t used;    /* by the object's clock: when its owner last asked for it */
+} dp_shard_slot_t;
+
+/* Groups of equal size take turns in these. */
+typedef struct dp_shard_pool {
+    dp_shard_slot_t *slots; /* [count] */
+    size_t count;
+} dp_shard_pool_t;
+
+/* One group of parameters (dp_shard_group_t; "group" is taken by groups of ranks). */
+struct dp_span {
+    char *name; /* prefix + the program's name; freed with the object */
+    dp_shard_layout_t layout;
+    int is_whole;                /* every rank has all of it, in any stage */
+    size_t row_first, row_count; /* this rank's elements */
+
+    /* weights */
+    float *weights;               /* [padded] all of them; NULL: in slots */
+    float *weight_row;            /* [layout.row] this rank's */
+    dp_shard_pool_t *weight_pool; /* NULL: no slots */
+    dp_shard_slot_t *weight_slot; /* the one it has; NULL: none */
+    int is_stale;                 /* the rows are newer than the gathered weights */
+    int is_used;                  /* waited for, and not released */
+    dp_handle_t *gather;          /* in flight; NULL: none */
+
+    /* gradients, likewise */
+    float *gradients;
+    float *gradient_row; /* averages after a sync */
+    dp_shard_pool_t *gradient_pool;
+    dp_shard_slot_t *gradient_slot;
+    int readies;          /* since the last sync */
+    dp_handle_t *reduce;  /* over the group's ranks, in flight; NULL: none */
+    dp_handle_t *average; /* over replicas, in flight behind it; NULL: none */
+    dp_tally_t tally;     /* of the averages, once their operation was waited for */
+};
+
+struct dp_shards {
+    dp_owned_t owned; /* first: dp_finalize() frees what the program has left */
+    dp_context_t *context;
+    dp_group_t *group;           /* the ranks that share the rows out */
+    dp_group_t *replicas;        /* NULL: none */
+    dp_shards_options_t options; /* prefix is NULL: it is part of the names */
+    dp_decision_t decision;
+    dp_span_t *spans; /* [count] */
+    size_t count;
+    int ranks;              /* that a row is averaged over: of the group, times replicas */
+    char *list_name;        /* of operations of the object as a whole */
+    dp_shard_pool_t *pools; /* [pool_count] of weights, then of gradients */
+    size_t pool_count;
+    dp_shards_memory_t memory;
+    uint64_t clock; /* counts requests for slots */
+    uint64_t syncs;
+    /* Groups in the order in which they became ready in this step; those before `averaged` travel
+     * between replicas, or have. */
+    dp_span_t **order; /* [count] */
+    size_t ready_count, averaged;
+    int check; /* DP_CHECK */
+    /* What dp_shards_sync_on() leaves for the optimizer: in the device's memory, or &on_host. On a
+     * device also the sums that belong to this rank's rows alone. */
+    dp_figures_t *figures, *row_figures;
+    dp_figures_t on_host;
+    dp_event_t *decided; /* recorded behind the last decision on a device */
+    int is_deferred;     /* as in dp_gradients_t */
+    dp_tally_t *tallies; /* [size of the group] */
+};
+
+/* 1: figures are in a device's memory. */
+static inline int dp_shards_on_device(const dp_shards_t *shards)
+{
+    return shards->figures != &shards->on_host;
+}
+
+/* An error whose text begins with the group's name. */
+dp_status_t dp_span_error(const dp_shards_t *shards, const dp_span_t *span, dp_status_t status,
+                          const char *format, ...) __attribute__((format(printf, 4, 5)));
+
+/* DP_ERR_NO_MEMORY, with a text. */
+dp_status_t dp_shards_no_memory(const dp_shards_t *shards);
+
+/* DP_OK, and *span is group g. */
+dp_status_t dp_shards_span(const dp_shards_t *shards, size_t g, dp_span_t **span);
+
+/* An operation on fp32 elements of a group, named after it. */
+dp_status_t dp_span_submit(const dp_shards_t *shards, const dp_span_t *span, dp_group_t *group,
+                           dp_collective_t collective, const char *purpose, const float *in,
+                           float *out, size_t count, const dp_options_t *options,
+                           dp_figures_t *figures, dp_handle_t **handle);
+
+/* Waits for an operation and clears *handle. With a stream of a device only the stream waits. NULL
+ * in *handle is fine. */
+dp_status_t dp_span_wait(dp_handle_t **handle, void *stream);
+
+/* memory.c: allocates by stage. On failure what is there is freed by dp_shards_memory_fini(). */
+dp_status_t dp_shards_memory_init(dp_shards_t *shards);
+void dp_shards_memory_fini(dp_shards_t *shards);
+/* memory.c: a slot of a group's pool that can be taken: a free one, else the one least recently
+ * asked for of those whose owner may_give. NULL: none. */
+dp_shard_slot_t *dp_shards_find_slot(const dp_shard_pool_t *pool,
+                                     int (*may_give)(const dp_span_t *owner));
+
+/* gather.c: no gather is in flight afterwards. */
+dp_status_t dp_shards_finish_gathers(dp_shards_t *shards);
+
+/* reduce.c: with replicas: every group that is ready goes on between them. */
+dp_status_t dp_shards_average_all(dp_shards_t *shards, void *stream);
+/* reduce.c: waits for the average of a group, whose figures are in its tally afterwards. */
+dp_status_t dp_shards_finish_reduce(dp_shards_t *shards, dp_span_t *span);
+/* reduce.c: the group's gradient memory may be given out anew. */
+void dp_span_end_step(dp_span_t *span);
+
+/* sync.c: DP_OK: every group's reduction is in flight. Else an error that names one that is not
+ * ready. */
+dp_status_t dp_shards_all_ready(dp_shards_t *shards);
+/* sync.c: waits for all that is in flight and says what it came to. */
+dp_status_t dp_shards_collect(dp_shards_t *shards, dp_gradients_result_t *found);
+/* sync.c: the groups may become ready again; their gathered weights are out of date. */
+void dp_shards_end_step(dp_shards_t *shards);
+void dp_shards_make_stale(dp_shards_t *shards);
+
+/* stream.c: memory for figures, on the device where there is one. */
+dp_status_t dp_shards_create_figures(dp_shards_t *shards);
+void dp_shards_free_figures(dp_shards_t *shards);
+/* stream.c: the device's sums begin anew. Nothing may be in flight. */
+dp_status_t dp_shards_clear_sums(dp_shards_t *shards);
+/* stream.c: the end of a sync that was deferred, if there is one. */
+dp_status_t dp_shards_finish_deferred(dp_shards_t *shards);
+
+/* check.c: DP_CHECK: compares the weights that several ranks have. */
+dp_status_t dp_shards_compare_weights(dp_shards_t *shards);
+
+#endif

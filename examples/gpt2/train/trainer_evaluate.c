@@ -1,0 +1,82 @@
+/*
+ * trainer_evaluate.c - what ranks find out together between steps: losses, and whether their
+ * weights are equal. Main thread only; collective.
+ */
+#include "examples/gpt2/train/trainer.h"
+
+int gpt2_trainer_mean(gpt2_trainer_t *self, gpt2_step_t *step, double *loss, gpt2_error_t *error)
+{
+    double sums[2];
+
+    if (gpt2_trainer_settle(self, step, error) != 0) return -1;
+    sums[0] = step->loss_sum;
+    sums[1] = step->tokens;
+    if (self->strategy->ops->sum(self->strategy, sums, 2, error) != 0) return -1;
+    *loss = sums[0] / sums[1];
+    return 0;
+}
+
+/* Passes over `own` sequences of `total`. Where passes fetch weights from other ranks, all ranks
+ * make as many as the one with the most sequences, some of them empty. */
+static uint64_t passes_of(const gpt2_trainer_t *self, uint64_t total, uint64_t own)
+{
+    const uint64_t size = (uint64_t)self->strategy->size;
+    const uint64_t room = (uint64_t)self->replica->room;
+    const uint64_t most = self->shard == GPT2_SHARD_NONE ? own : (total + size - 1) / size;
+
+    return (most + room - 1) / room;
+}
+
+int gpt2_trainer_validate(gpt2_trainer_t *self, double *loss, gpt2_error_t *error)
+{
+    gpt2_strategy_t *strategy = self->strategy;
+    int seq = (int)self->options->seq;
+    int room = self->replica->room;
+    uint64_t total = (uint64_t)(self->options->eval_batches * self->options->batch);
+    uint64_t there = self->validation.count - (uint64_t)seq; /* places to start at */
+    uint64_t first;
+    uint64_t last;
+    uint64_t passes;
+    double sums[2] = {0.0, 0.0};
+
+    if (gpt2_trainer_settle(self, NULL, error) != 0) return -1; /* its time is the step's */
+    if (total > there) total = there;
+    gpt2_share(total, (uint64_t)strategy->rank, (uint64_t)strategy->size, &first, &last);
+    strategy->ops->span_begin(strategy, "validation");
+    passes = passes_of(self, total, last - first);
+    for (uint64_t pass = 0; pass < passes; pass++) {
+        gpt2_batch_t batch = {self->inputs, self->targets, room, seq};
+        double sum;
+
+        if (last - first < (uint64_t)room) batch.count = (int)(last - first);
+        gpt2_view_validation(&self->validation, seq, total, first, batch.count, self->inputs,
+                             self->targets);
+        if (self->replica->ops->evaluate(self->replica, &batch, &sum, error) != 0) return -1;
+        sums[0] += sum;
+        sums[1] += (double)batch.count * seq;
+        first += (uint64_t)batch.count;
+    }
+    strategy->ops->span_end(strategy);
+    if (strategy->ops->sum(strategy, sums, 2, error) != 0) return -1;
+    *loss = sums[0] / sums[1];
+    return 0;
+}
+
+int gpt2_trainer_hash(gpt2_trainer_t *self, uint64_t *hash, gpt2_error_t *error)
+{
+    if (self->shard != GPT2_SHARD_NONE) {
+        return self->strategy->ops->hash(self->strategy, hash, error);
+    }
+    return self->replica->ops->checksum(self->replica, hash, error);
+}
+
+int gpt2_trainer_compare(gpt2_trainer_t *self, int *same, gpt2_error_t *error)
+{
+    uint64_t hash;
+
+    if (self->shard != GPT2_SHARD_NONE) {
+        return self->strategy->ops->compare(self->strategy, same, error);
+    }
+    if (gpt2_trainer_hash(self, &hash, error) != 0) return -1;
+    return self->strategy->ops->equal(self->strategy, hash, same, error);
+}

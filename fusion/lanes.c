@@ -1,0 +1,120 @@
+/*
+ * lanes.c - which lane a launch travels in. The picture is in pipeline.h.
+ *
+ * dp_pipeline_submit() is called by one thread at a time, in the global order, and nothing but that
+ * order decides about lanes: so all ranks of a group decide alike. It must not know how a launch is
+ * carried out.
+ */
+#include "fusion/pipeline_internal.h"
+
+/* Streams, and a queue with a launch thread, for all groups that gather. */
+static dp_status_t start_gather_lane(dp_pipeline_t *pipeline)
+{
+    dp_launch_queue_t *queue = &pipeline->queues[DP_LANE_GATHER];
+    dp_status_t status;
+
+    if (queue->is_started) return DP_OK;
+    status = dp_lane_open(pipeline, DP_LANE_GATHER);
+    if (status != DP_OK) return status;
+    status = dp_launch_queue_start(queue);
+    if (status != DP_OK) dp_lane_close(pipeline, DP_LANE_GATHER);
+    return status;
+}
+
+/* From the next launch on the group's gathers travel in that lane. On an asynchronous device the
+ * launch thread makes it, when it comes to this launch. */
+static void open_gather_lane(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch,
+                             dp_pipeline_group_t *group)
+{
+    const dp_status_t status =
+        pipeline->device->ops->is_async ? DP_OK : start_gather_lane(pipeline);
+
+    if (status != DP_OK) {
+        dp_lane_break(pipeline, status);
+        return;
+    }
+    launch->opens_gather_lane = 1;
+    atomic_store_explicit(&group->has_gather_lane, 1, memory_order_release);
+}
+
+dp_lane_t dp_pipeline_lane(const dp_pipeline_t *pipeline, const dp_pipeline_group_t *group,
+                           dp_collective_t collective)
+{
+    const dp_pipeline_group_t *at = group != NULL ? group : &pipeline->world;
+
+    if (dp_lane_of(collective) == DP_LANE_MAIN) return DP_LANE_MAIN;
+    return atomic_load_explicit(&at->has_gather_lane, memory_order_acquire) ? DP_LANE_GATHER
+                                                                            : DP_LANE_MAIN;
+}
+
+static size_t count_gathers(const dp_pipeline_launch_t *launch, int *has_allgather)
+{
+    size_t count = 0;
+
+    *has_allgather = 0;
+    for (size_t i = 0; i < launch->item_count; i++) {
+        const dp_collective_t collective = launch->items[i].collective;
+
+        count += dp_lane_of(collective) == DP_LANE_GATHER;
+        if (collective == DP_COLLECTIVE_ALLGATHER) *has_allgather = 1;
+    }
+    return count;
+}
+
+/* Moves the items for the gather lane, in their order, into a launch of their own; NULL: no memory,
+ * and the data plane is broken. */
+static dp_pipeline_launch_t *cut_gathers(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch,
+                                         size_t count)
+{
+    dp_pipeline_launch_t *part;
+    size_t kept = 0, moved = 0;
+
+    if (dp_pipeline_launch_take(pipeline, count, &part) != DP_OK) {
+        dp_lane_break(pipeline, DP_ERR_NO_MEMORY);
+        return NULL;
+    }
+    for (size_t i = 0; i < launch->item_count; i++) {
+        if (dp_lane_of(launch->items[i].collective) == DP_LANE_GATHER) {
+            part->items[moved++] = launch->items[i];
+        } else {
+            launch->items[kept++] = launch->items[i];
+        }
+    }
+    launch->item_count = kept;
+    part->sequence = launch->sequence;
+    part->digest = launch->digest;
+    part->group = launch->group;
+    part->whole = launch;
+    atomic_store_explicit(&launch->parts_left, 2, memory_order_relaxed);
+    return part;
+}
+
+static void add_to_lane(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch, dp_lane_t lane,
+                        int progress_lane)
+{
+    launch->lane = lane;
+    if (lane == DP_LANE_GATHER && launch->group != NULL)
+        atomic_fetch_add_explicit(&launch->group->gathers, 1, memory_order_relaxed);
+    dp_launch_queue_add(pipeline->lanes[lane].queue, launch, progress_lane == (int)lane);
+}
+
+void dp_pipeline_submit(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch, int progress_lane)
+{
+    dp_pipeline_group_t *group = launch->group != NULL ? launch->group : &pipeline->world;
+    int has_allgather;
+    const size_t gathers = count_gathers(launch, &has_allgather);
+    dp_pipeline_launch_t *part = NULL;
+    dp_lane_t lane = DP_LANE_MAIN;
+
+    if (gathers > 0 && atomic_load_explicit(&group->has_gather_lane, memory_order_relaxed)) {
+        if (gathers == launch->item_count) {
+            lane = DP_LANE_GATHER;
+        } else {
+            part = cut_gathers(pipeline, launch, gathers);
+        }
+    } else if (has_allgather && !dp_pipeline_is_aborted(pipeline)) {
+        open_gather_lane(pipeline, launch, group);
+    }
+    add_to_lane(pipeline, launch, lane, progress_lane);
+    if (part != NULL) add_to_lane(pipeline, part, DP_LANE_GATHER, progress_lane);
+}

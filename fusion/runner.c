@@ -1,0 +1,166 @@
+/*
+ * runner.c - runs the launches of a queue: on its launch thread, or on a thread in dp_wait() in its
+ * place, whichever holds the queue's progress_lock.
+ *
+ * Launches are taken from the queue in the order in which they were submitted; each becomes a job
+ * (job.c), whose buckets are started one after the other (bucket.c). An idle launch thread polls
+ * for DP_SPIN and then sleeps on a futex. Called by pipeline.c and lanes.c; it must not know why a
+ * launch is in this queue, nor how bytes move.
+ */
+#include "fusion/bucket.h"
+
+#include <signal.h>
+#include <string.h>
+
+#include "runtime/base/futex.h"
+
+#define POLLS 32 /* between two looks at the clock */
+
+/*
+ * Polls for spin_ns, then sleeps, until the doorbell has another value than `heard`. The polling
+ * load may be relaxed: what was queued is read under the lock afterwards. The store of is_asleep
+ * and the load behind it are sequentially consistent, as dp_launch_queue_ring_doorbell() writes the
+ * doorbell and then reads is_asleep.
+ */
+static void await_doorbell(dp_launch_queue_t *queue, uint32_t heard)
+{
+    const uint64_t spin_ns = queue->pipeline->spin_ns;
+    uint64_t start_ns = spin_ns > 0 ? dp_now_ns() : 0;
+    unsigned polls = 0;
+
+    while (atomic_load_explicit(&queue->doorbell, memory_order_relaxed) == heard) {
+        if (spin_ns == 0) break;
+        dp_spin_pause();
+        if (++polls % POLLS == 0 && dp_now_ns() - start_ns >= spin_ns) break;
+    }
+    while (atomic_load(&queue->doorbell) == heard) {
+        atomic_store(&queue->is_asleep, 1);
+        if (atomic_load(&queue->doorbell) == heard) {
+            dp_futex_wait(&queue->doorbell, heard, UINT64_MAX);
+        }
+        atomic_store(&queue->is_asleep, 0);
+    }
+}
+
+/* ---- The launch thread ---------------------------------------------------------------------- */
+
+/* 1: the launch can be carried out. Else the data plane is broken, for this reason. */
+static int prepare_launch(dp_pipeline_t *pipeline, const dp_pipeline_launch_t *launch)
+{
+    if (!launch->opens_gather_lane) return 1;
+    return dp_lane_open_for(pipeline, launch) == DP_OK;
+}
+
+static void run_launch(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch)
+{
+    size_t bucket_count;
+    dp_error_t error;
+    dp_fusion_job_t *job;
+
+    if (!dp_pipeline_is_aborted(pipeline) && prepare_launch(pipeline, launch)) {
+        dp_status_t status = dp_fusion_job_create(pipeline, launch, &job);
+
+        if (status == DP_OK) {
+            dp_fusion_job_complete_empty(job);
+            bucket_count = job->plan.bucket_count;
+            for (size_t b = 0; b < bucket_count; b++) {
+                dp_bucket_start(&job->buckets[b], b + 1 == bucket_count);
+            }
+            dp_fusion_job_release(job);
+            return;
+        }
+        dp_error_set(&error, status, "rank %d: launch %llu cannot be planned: %s", pipeline->rank,
+                     (unsigned long long)launch->sequence, dp_status_string(status));
+        dp_pipeline_break(pipeline, &error);
+    }
+    dp_fusion_launch_fail(pipeline, launch, pipeline->abort_status, pipeline->abort_text);
+}
+
+/* progress_lock is held, so launches run in the order of the queue whichever thread does it. 1:
+ * there was one. */
+static int run_next_launch(dp_launch_queue_t *queue)
+{
+    dp_pipeline_launch_t *launch = dp_launch_queue_take(queue);
+
+    if (launch != NULL) run_launch(queue->pipeline, launch);
+    return launch != NULL;
+}
+
+void dp_pipeline_progress_begin(dp_pipeline_t *pipeline, dp_lane_t lane)
+{
+    atomic_fetch_add(&pipeline->lanes[lane].queue->progress_threads, 1);
+}
+
+int dp_pipeline_progress(dp_pipeline_t *pipeline, dp_lane_t lane, const _Atomic uint32_t *state,
+                         uint32_t reached)
+{
+    dp_launch_queue_t *queue = pipeline->lanes[lane].queue;
+    int did = 0;
+
+    if (pthread_mutex_trylock(&queue->progress_lock) != 0) return 0;
+    while (atomic_load_explicit(state, memory_order_acquire) < reached && run_next_launch(queue))
+        did = 1;
+    pthread_mutex_unlock(&queue->progress_lock);
+    /* A launch may have come while this thread held the lock. Its own waiter found the lock taken
+     * and went to sleep, and its submitter woke nobody: so the launch thread has to. */
+    if (!dp_launch_queue_is_empty(queue)) dp_launch_queue_ring_doorbell(queue, 0);
+    return did;
+}
+
+void dp_pipeline_progress_end(dp_pipeline_t *pipeline, dp_lane_t lane)
+{
+    dp_launch_queue_t *queue = pipeline->lanes[lane].queue;
+
+    atomic_fetch_sub(&queue->progress_threads, 1);
+    if (!dp_launch_queue_is_empty(queue)) dp_launch_queue_ring_doorbell(queue, 0);
+}
+
+static void *launch_main(void *argument)
+{
+    dp_launch_queue_t *queue = argument;
+
+    pthread_setname_np(pthread_self(), queue->thread_name);
+    for (;;) {
+        uint32_t heard = atomic_load(&queue->doorbell);
+        int did;
+
+        pthread_mutex_lock(&queue->progress_lock);
+        did = run_next_launch(queue);
+        pthread_mutex_unlock(&queue->progress_lock);
+        if (did) {
+            continue;
+        } else if (atomic_load(&queue->is_stopping)) {
+            return NULL;
+        } else {
+            await_doorbell(queue, heard);
+        }
+    }
+}
+
+/* With all signals blocked, so that signals reach the program's own threads. The streams' threads
+ * are started by the launch thread and inherit the mask. */
+dp_status_t dp_launch_queue_start(dp_launch_queue_t *queue)
+{
+    sigset_t all, kept;
+    int code;
+
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &kept);
+    code = pthread_create(&queue->thread, NULL, launch_main, queue);
+    pthread_sigmask(SIG_SETMASK, &kept, NULL);
+    if (code != 0) {
+        dp_log_error(queue->pipeline->log, "launch thread: no thread: %s", strerror(code));
+        return DP_ERR_SYSTEM;
+    }
+    queue->is_started = 1;
+    return DP_OK;
+}
+
+void dp_launch_queue_stop(dp_launch_queue_t *queue)
+{
+    if (!queue->is_started) return;
+    atomic_store(&queue->is_stopping, 1);
+    dp_launch_queue_ring_doorbell(queue, 0);
+    pthread_join(queue->thread, NULL);
+    queue->is_started = 0;
+}

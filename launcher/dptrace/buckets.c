@@ -1,0 +1,180 @@
+/*
+ * buckets.c - when each rank submitted, launched and finished each bucket, and which rank was the
+ * last to submit.
+ *
+ * dp_analyse() calls it first; waits.c then explains waits by what stands here.
+ *
+ *     rank 0   submit --------.        .--- wire ---- done
+ *     rank 1          submit --+ launch --- wire --------- done
+ *                     ^ last_submit: of rank 1, the last rank; its lateness is the time since the
+ *                       median rank's
+ */
+#include "launcher/dptrace/analysis_internal.h"
+
+#include <stdlib.h>
+
+static int compare_u64(const void *a, const void *b)
+{
+    uint64_t left = *(const uint64_t *)a, right = *(const uint64_t *)b;
+
+    return (left > right) - (left < right);
+}
+
+static int compare_bucket_stats(const void *a, const void *b)
+{
+    const dp_bucket_stat_t *left = a, *right = b;
+
+    return (left->bucket > right->bucket) - (left->bucket < right->bucket);
+}
+
+uint32_t dp_buckets_find(const dp_analysis_t *analysis, uint64_t bucket)
+{
+    dp_bucket_stat_t key = {.bucket = bucket};
+    const dp_bucket_stat_t *found;
+
+    if (bucket == 0 || analysis->bucket_count == 0) return UINT32_MAX;
+    found =
+        bsearch(&key, analysis->buckets, analysis->bucket_count, sizeof(key), compare_bucket_stats);
+    return found == NULL ? UINT32_MAX : (uint32_t)(found - analysis->buckets);
+}
+
+/* Every number that occurs, ascending and once, so that dp_buckets_find() can search for it. */
+static dp_status_t list_buckets(dp_analysis_work_t *work)
+{
+    dp_analysis_t *out = work->out;
+    size_t count = 0, kept = 0;
+    uint64_t *numbers = malloc((work->timeline->event_count + 1) * sizeof(*numbers));
+
+    if (numbers == NULL) return DP_ERR_NO_MEMORY;
+    for (size_t i = 0; i < work->timeline->event_count; i++) {
+        if (work->timeline->events[i].bucket != 0)
+            numbers[count++] = work->timeline->events[i].bucket;
+    }
+    qsort(numbers, count, sizeof(*numbers), compare_u64);
+    for (size_t i = 0; i < count; i++)
+        if (kept == 0 || numbers[kept - 1] != numbers[i]) numbers[kept++] = numbers[i];
+    out->buckets = calloc(kept + 1, sizeof(*out->buckets));
+    work->views = calloc(kept * work->timeline->rank_count + 1, sizeof(*work->views));
+    if (out->buckets == NULL || work->views == NULL) {
+        free(numbers);
+        return DP_ERR_NO_MEMORY;
+    }
+    for (size_t i = 0; i < kept; i++)
+        out->buckets[i] = (dp_bucket_stat_t){.bucket = numbers[i], .last_rank = -1};
+    out->bucket_count = kept;
+    free(numbers);
+    return DP_OK;
+}
+
+/* A bucket may have several records of one kind on a rank: submissions of its tensors, parts on the
+ * wire. The view keeps the outermost times. A time of 0 means none was seen, so times are 1 at
+ * least. */
+static void note_event(dp_analysis_work_t *work, const dp_timeline_event_t *event)
+{
+    uint32_t index = dp_buckets_find(work->out, event->bucket);
+    dp_bucket_stat_t *stat;
+    dp_bucket_view_t *view;
+    uint64_t end = dp_event_end(event);
+
+    if (index == UINT32_MAX) return;
+    stat = &work->out->buckets[index];
+    view = dp_buckets_view(work, event->rank, index);
+    switch ((dp_trace_kind_t)event->kind) {
+    case DP_TRACE_SUBMIT:
+        if (view->last_submit == 0) view->first_submit = event->start_ns;
+        view->first_submit = dp_min(view->first_submit, event->start_ns);
+        view->last_submit = dp_max(view->last_submit, dp_max(event->start_ns, 1u));
+        break;
+    case DP_TRACE_AGREE:
+    case DP_TRACE_LAUNCH:
+        if (stat->name == 0) stat->name = event->name;
+        stat->tensors = dp_max(stat->tensors, event->aux);
+        stat->bytes = dp_max(stat->bytes, event->bytes);
+        /* the launch is over when AGREE ends, and has come when LAUNCH begins */
+        view->launch = event->kind == DP_TRACE_AGREE ? end : event->start_ns;
+        view->is_launched = !event->is_open;
+        break;
+    case DP_TRACE_WIRE:
+        if (stat->name == 0) stat->name = event->name;
+        stat->tensors = dp_max(stat->tensors, event->aux);
+        view->wire_ns += event->duration_ns;
+        view->wire_bytes += event->bytes;
+        stat->bytes = dp_max(stat->bytes, view->wire_bytes);
+        view->done = dp_max(view->done, end);
+        break;
+    case DP_TRACE_PACK:
+    case DP_TRACE_UNPACK:
+        view->done = dp_max(view->done, end);
+        break;
+    default:
+        break;
+    }
+}
+
+/* Per bucket: the last rank to submit, how late it is behind the median, and the wire's time
+ * without waiting. */
+static dp_status_t finish_buckets(dp_analysis_work_t *work)
+{
+    size_t ranks = work->timeline->rank_count;
+    uint64_t *times = malloc((ranks + 1) * sizeof(*times));
+
+    if (times == NULL) return DP_ERR_NO_MEMORY;
+    for (uint32_t i = 0; i < work->out->bucket_count; i++) {
+        dp_bucket_stat_t *stat = &work->out->buckets[i];
+        size_t seen = 0;
+
+        for (size_t r = 0; r < ranks; r++) {
+            const dp_bucket_view_t *view = dp_buckets_view(work, (int32_t)r, i);
+
+            if (view->wire_ns > 0 && (stat->wire_ns == 0 || view->wire_ns < stat->wire_ns))
+                stat->wire_ns = view->wire_ns;
+            if (view->last_submit == 0) continue;
+            times[seen++] = view->last_submit;
+            if (stat->last_rank >= 0 && view->last_submit <= stat->last_submit_ns) continue;
+            stat->last_submit_ns = view->last_submit;
+            stat->last_rank = (int32_t)r;
+        }
+        stat->seen = (int32_t)seen;
+        if (seen < 2) {
+            stat->last_rank = -1;
+            continue;
+        }
+        qsort(times, seen, sizeof(*times), compare_u64);
+        /* the lower median: with two ranks that is the other one */
+        stat->median_submit_ns = times[(seen - 1) / 2];
+    }
+    free(times);
+    return DP_OK;
+}
+
+/* One pass over all events: what each says of its bucket, and the intervals in which a rank's data
+ * plane worked. */
+static dp_status_t list_busy(dp_analysis_work_t *work)
+{
+    for (size_t i = 0; i < work->timeline->event_count; i++) {
+        const dp_timeline_event_t *event = &work->timeline->events[i];
+        dp_interval_list_t *busy = &work->busy[event->rank];
+        int is_wire = event->kind == DP_TRACE_WIRE;
+
+        note_event(work, event);
+        if (!is_wire && event->kind != DP_TRACE_PACK && event->kind != DP_TRACE_UNPACK) continue;
+        if (!dp_intervals_add(busy, event->start_ns, dp_event_end(event),
+                              dp_buckets_find(work->out, event->bucket),
+                              is_wire ? DP_WHY_WIRE : DP_WHY_PACK))
+            return DP_ERR_NO_MEMORY;
+        work->longest_busy[event->rank] =
+            dp_max(work->longest_busy[event->rank], event->duration_ns);
+    }
+    for (size_t r = 0; r < work->timeline->rank_count; r++) {
+        dp_intervals_sort(&work->busy[r]);
+    }
+    return DP_OK;
+}
+
+dp_status_t dp_buckets_collect(dp_analysis_work_t *work)
+{
+    dp_status_t status = list_buckets(work);
+
+    if (status == DP_OK) status = list_busy(work);
+    return status == DP_OK ? finish_buckets(work) : status;
+}

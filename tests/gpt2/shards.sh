@@ -1,0 +1,156 @@
+#!/bin/bash
+# shards.sh DPRUN GPT2 - ranks that share the state out train as ranks that each have all of it: for
+# one to four ranks, every stage and both orders, the checkpoint after 20 steps has the same bytes as
+# that of --strategy dps. So it has after a stop and a resume by another stage, and what is exported
+# is the same file. A rank that dies in a gather is told to the others; what cannot work is refused.
+# shellcheck disable=SC2086 # flags is a list of words
+set -eu
+
+dprun=$1
+gpt2=$2
+work=$(mktemp -d "${TMPDIR:-/tmp}/gpt2-shards-XXXXXX")
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+export TMPDIR=$work # for what dprun keeps of jobs that fail
+
+awk 'BEGIN { srand(7); split("and the lord said unto them", w, " ");
+     for (i = 0; i < 4000; i++) printf "%s%s", w[int(rand() * 6) + 1], i % 12 == 11 ? "\n" : " " }' >text
+
+# train NAME RANKS FLAGS...: 20 steps of batch 7, which no number of ranks divides
+train() {
+    name=$1
+    ranks=$2
+    shift 2
+    "$dprun" -np "$ranks" "$@" >"$name.out" 2>&1 || {
+        cat "$name.out" >&2
+        echo "shards.sh: $name failed" >&2
+        exit 1
+    }
+}
+flags="--data text --layers 4 --heads 2 --width 48 --seq 32 --batch 7 --steps 20 --log-every 20
+       --lr 2e-3 --warmup 2 --clip 0.5 --check 5 --wire none --eval-batches 3"
+
+# same A B: the state of two runs, byte by byte
+same() {
+    for file in weights adam_m adam_v; do
+        cmp "$1/checkpoint/20/$file.bin" "$2/checkpoint/20/$file.bin"
+    done
+    cmp "$1/checkpoint/20/manifest.txt" "$2/checkpoint/20/manifest.txt"
+}
+
+# Three passes a step: a rank of four has passes without sequences.
+for ranks in 1 2 3 4; do
+    train "plain$ranks" $ranks "$gpt2" $flags --strategy dps --accumulate 3 --out "plain$ranks"
+    for stage in optimizer gradients weights; do
+        for strategy in dps coordinator; do
+            name=$stage$ranks$strategy
+            train "$name" $ranks "$gpt2" $flags --strategy $strategy --accumulate 3 --shard $stage \
+                --out "$name"
+            same "plain$ranks" "$name"
+        done
+    done
+done
+grep -q "replicas bit-equal 4/4" weights3dps.out
+
+# One pass a step, where gradients leave at once; and the ranks' validation losses are the same.
+train plain 3 "$gpt2" $flags --strategy dps --out plain --export plain.bin --sample "and "
+for stage in optimizer gradients weights; do
+    train $stage 3 "$gpt2" $flags --shard $stage --out $stage --export $stage.bin --sample "and " \
+        --shard-prefetch 1
+    same plain $stage
+    cmp plain.bin $stage.bin
+    grep -a "learned\|sample" plain.out >plain.end
+    grep -a "learned\|sample" $stage.out | cmp - plain.end
+done
+
+# LAMB's norms are of whole tensors, of which each rank has parts.
+train lamb 3 "$gpt2" $flags --strategy dps --optimizer lamb --out lamb
+for stage in optimizer gradients weights; do
+    train lamb$stage 3 "$gpt2" $flags --optimizer lamb --shard $stage --out lamb$stage
+    same lamb lamb$stage
+done
+train lambnodes 4 --pretend-nodes 2 "$gpt2" $flags --optimizer lamb --out lambnodes
+train lambhybrid 4 --pretend-nodes 2 "$gpt2" $flags --optimizer lamb --shard hybrid --out lambhybrid
+same lambnodes lambhybrid
+
+# Nodes that each hold the whole state.
+train nodes 4 --pretend-nodes 2 "$gpt2" $flags --strategy dps --out nodes
+for strategy in dps coordinator; do
+    train hybrid$strategy 4 --pretend-nodes 2 "$gpt2" $flags --strategy $strategy --shard hybrid \
+        --out hybrid$strategy
+    same nodes hybrid$strategy
+done
+
+# Without its last checkpoint a run is resumed from step 12, by another stage each time.
+for stage in none optimizer weights; do
+    train stopped 3 "$gpt2" $flags --shard gradients --out resumed --checkpoint-every 12
+    rm -rf resumed/checkpoint/20
+    train resumed 3 "$gpt2" $flags --shard $stage --out resumed --resume auto
+    grep -q "step 12$" resumed.out
+    same plain resumed
+    rm -rf resumed
+done
+# And by other numbers of ranks: as a plain run of as many goes on from the same checkpoint.
+train on 2 "$gpt2" $flags --strategy dps --steps 24 --resume plain/checkpoint/20 --out on
+train ons 2 "$gpt2" $flags --shard weights --steps 24 --resume plain/checkpoint/20 --out ons
+cmp on/checkpoint/24/weights.bin ons/checkpoint/24/weights.bin
+cmp on/checkpoint/24/adam_v.bin ons/checkpoint/24/adam_v.bin
+
+# LAMB adds squares up over whole tensors; a loss scale that overflows skips on all ranks.
+for more in "--optimizer lamb" "--precision fp16 --loss-scale 16777216"; do
+    train all 3 "$gpt2" $flags $more --strategy dps --out all
+    train rows 3 "$gpt2" $flags $more --strategy dps --shard weights --out rows
+    same all rows
+    cmp <(cat all/checkpoint/20/*.bin) <(cat rows/checkpoint/20/*.bin)
+    rm -rf all rows
+done
+grep -q "overflows skipped [1-9]" rows.out
+
+# Models of others.
+train init 2 "$gpt2" $flags --init plain.bin --strategy dps --out init
+train inits 2 "$gpt2" $flags --init plain.bin --shard weights --out inits
+same init inits
+
+# What libdp takes is what --plan says, to the last digit printed.
+sizes="--preset small --data text --seq 16 --batch 3 --eval-batches 1 --steps 0"
+for stage in optimizer gradients weights; do
+    "$dprun" -np 3 "$gpt2" $sizes --shard $stage >taken.out
+    "$dprun" -np 3 "$gpt2" $sizes --shard $stage --plan >plan.out
+    taken=$(sed -nE 's/.*here (weights .*) MiB, (gradients .*) MiB.*/\1, \2,/p' taken.out)
+    grep -q "rank: $taken" plan.out || {
+        grep -h "memory\|here" plan.out taken.out >&2
+        echo "shards.sh: $stage: the plan is wrong" >&2
+        exit 1
+    }
+done
+
+# refused FLAGS TEXT: the run ends with these words
+refused() {
+    if "$dprun" -np 2 "$gpt2" $flags $1 >refused.out 2>&1; then
+        echo "shards.sh: $1 was accepted" >&2
+        exit 1
+    fi
+    grep -q "$2" refused.out || {
+        cat refused.out >&2
+        echo "shards.sh: $1: no \"$2\"" >&2
+        exit 1
+    }
+}
+refused "--shard weight" "did you mean weights"
+refused "--shard optimizer --strategy sps" "sps cannot share the state out"
+refused "--shard weights --compress topk" "compress topk"
+refused "--shard weights --amp O2" "amp O2 with --shard weights"
+refused "--shard optimizer --strategy single" "single cannot share the state out"
+
+# A rank that dies while others wait for its rows: each of them says which weights did not come.
+if DP_INJECT=kill:1@5 timeout 60 "$dprun" -np 3 "$gpt2" $flags --shard weights >killed.out 2>&1; then
+    echo "shards.sh: a job without rank 1 went on" >&2
+    exit 1
+fi
+for rank in 0 2; do
+    grep -q "rank $rank of 3: the weights of .*: DP_ERR_PEER_LOST: rank 1" killed.out || {
+        cat killed.out >&2
+        exit 1
+    }
+done
+echo "shards.sh: all as expected"
