@@ -1,0 +1,311 @@
+"""cli.py - the command: reads it, refuses what cannot work, makes the runs in turns, and writes the
+report. Interrupted, the same command goes on where it was.
+"""
+import argparse
+import os
+import shlex
+import sys
+import time
+
+from dpcompare import bench, plan, report, results, studies
+from dpcompare import gates as judging
+from dpcompare import rows as all_rows
+from dpcompare import views
+from dpcompare.peers import find
+from measuring import machine
+from measuring.process import Failed, adopt_orphans, run
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+QUICK_S = 270  # of the five minutes, what runs may take
+RUN_LIMIT_S = 900
+ABOUT = """Trains one GPT-2 by every strategy that gpt2 has, and by PyTorch, Horovod and DeepSpeed where they
+are installed, over the same weights and samples; checks that their results are equal before it
+speaks of speed; and writes one HTML page with tables and pictures, CSV, JSON and SVG files."""
+
+
+def _numbers(text):
+    try:
+        found = [int(word) for word in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text}: whole numbers with commas expected") from None
+    if not found or min(found) < 1 or len(set(found)) != len(found):
+        raise argparse.ArgumentTypeError(f"{text}: different numbers from 1 on expected")
+    return sorted(found)
+
+
+def _positive(text):
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text}: a whole number from 1 on expected")
+    return int(text)
+
+
+def parse(words):
+    parser = argparse.ArgumentParser(prog="dpcompare", description=ABOUT,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a small model, under 5 minutes on two "
+                        "cores")
+    parser.add_argument("--plan", action="store_true", help="print memory, bytes and times that are "
+                        "to be expected, and run nothing")
+    parser.add_argument("--report", action="store_true", help="write the report of what --out holds, "
+                        "and run nothing")
+    parser.add_argument("--out", help="folder of the results [BUILD/dpcompare-out]")
+    parser.add_argument("--rows", default="all", help="which of ours, with commas, or all [all]")
+    parser.add_argument("--peers", default="auto", help="auto: those that are installed; none; or "
+                        "names with commas [auto]")
+    parser.add_argument("--ranks", type=_numbers, help="numbers of ranks [1,2; without --quick 1,2,4]")
+    parser.add_argument("--seeds", type=_positive, help="seeds, each a turn [2; without --quick 3]")
+    parser.add_argument("--links", default="none", help="none (one node), 1g, 10g, 25g, 100g with "
+                        "commas; more than 1 Gb/s is EMULATED [none]")
+    parser.add_argument("--preset", choices=sorted(studies.PRESETS), help="model of the speeds [124M; "
+                        "with --quick quick]")
+    parser.add_argument("--batch", type=_positive, help="sequences over all ranks [the preset's]")
+    parser.add_argument("--steps", type=_positive, help="steps of the speeds [8; with --quick 60]")
+    parser.add_argument("--curve-steps", type=_positive, default=200, help="steps of the curves, "
+                        "without --quick [200]")
+    parser.add_argument("--threads", type=_positive, default=1, help="of each rank [1]")
+    parser.add_argument("--limit", type=_positive, help="minutes after which no run begins [none; "
+                        "with --quick 4.5]")
+    parser.add_argument("--torch-python", action="append", default=[], metavar="PATH",
+                        help="an interpreter that has PyTorch; repeatable")
+    parser.add_argument("--build", default=os.path.join(ROOT, "build"), help="folder with gpt2 and "
+                        "dprun [build]")
+    parser.add_argument("--preview", action="store_true", help="pictures as PNG, too")
+    options = parser.parse_args(words)
+    options.build = os.path.abspath(options.build)
+    options.out = os.path.abspath(options.out or os.path.join(options.build, "dpcompare-out"))
+    options.ranks = options.ranks or ([1, 2] if options.quick else [1, 2, 4])
+    options.seeds = options.seeds or (2 if options.quick else 3)
+    options.links = _links(options.links)
+    return options
+
+
+def _links(text):
+    found = [word for word in text.split(",") if word]
+    for word in found:
+        if word not in studies.LINKS:
+            raise Failed(f"--links {word}: no such link; there are {', '.join(studies.LINKS)}")
+    return ["none"] + [name for name in studies.LINKS if name in found and name != "none"]
+
+
+def check_programs(options):
+    """gpt2's help text; refuses a build without what is needed."""
+    for name in ("gpt2", "dprun"):
+        if not os.access(os.path.join(options.build, name), os.X_OK):
+            raise Failed(f"there is no {name} in {options.build}; build it, or name the folder by "
+                         "--build")
+    text = run([os.path.join(options.build, "gpt2"), "--help"], 60)
+    for flag in ("--summary", "--plan", "--samples"):
+        if flag not in text:
+            raise Failed(f"the gpt2 in {options.build} has no {flag}: it is older than this "
+                         "dpcompare; build both from one revision")
+    return text
+
+
+def check_links(options):
+    if options.links == ["none"]:
+        return
+    if os.geteuid() != 0:
+        raise Failed(f"--links {','.join(options.links[1:])}: a link between two namespaces needs "
+                     "root; leave --links out, or run as root")
+    if 2 not in options.ranks:
+        raise Failed("--links: a link has a rank on each side, and --ranks has no 2")
+
+
+def choose_rows(options, help_text, peers_wanted):
+    """Rows to show, and why some of them are not run."""
+    ours = all_rows.choose(options.rows, all_rows.OURS, "--rows")
+    if all_rows.REFERENCE not in [row.name for row in ours]:
+        raise Failed(f"--rows needs {all_rows.REFERENCE}, to which all others are compared")
+    absent = {row.name: why for row in ours if (why := all_rows.lacking(row, help_text))}
+    theirs = []
+    if options.peers not in ("auto", "none"):
+        theirs = all_rows.choose(options.peers, all_rows.PEERS, "--peers")
+    elif options.peers == "auto":
+        theirs = list(all_rows.PEERS)
+    if options.quick and options.peers == "auto":
+        absent["torch-ddp-fp16"] = ("its products in fp16 on a processor take too long for --quick; "
+                                    "--peers names it")
+    peers = peers_wanted(options, [row.mode for row in theirs])
+    absent.update({row.name: why for row in theirs if (why := peers.lacking(row.mode))})
+    return [*ours, *theirs], absent, peers
+
+
+def configuration(options, found, data, peers, theirs):
+    """What has to be equal for runs to lie in one folder."""
+    hashes = {name: bench.file_hash(os.path.join(options.build, name))
+              for name in ("gpt2", "libdp.so") if os.path.exists(os.path.join(options.build, name))}
+    return {"record": bench.RECORD, "studies": [studies.describe(study) for study in found],
+            "data": {name: bench.file_hash(path) for name, path in data.items()},
+            "programs": hashes, "threads": options.threads,
+            "processor": machine.describe(ROOT, {})["processor"],
+            "peers": peers.versions([row.mode for row in theirs])}
+
+
+def check_folder(options, wanted):
+    """Refuses a folder of another configuration, with what differs; notes the configuration."""
+    path = os.path.join(options.out, "config.json")
+    if not os.path.exists(path):
+        if os.path.isdir(options.out) and os.listdir(options.out) not in ([], ["data"]):
+            raise Failed(f"--out {options.out} is no folder of dpcompare's, and not empty")
+        bench.save_json(path, wanted, 1)
+        return
+    there = bench.load_json(path)
+    for name, value in wanted.items():
+        if name == "peers":
+            value = {**there.get(name, {}), **value}
+            differing = [mode for mode, version in wanted[name].items()
+                         if there.get(name, {}).get(mode, version) != version]
+            if differing:
+                raise Failed(f"--out {options.out} was measured with {there[name][differing[0]]} for "
+                             f"{differing[0]}, this is {wanted[name][differing[0]]}; take another --out")
+            continue
+        if there.get(name) != value:
+            raise Failed(f"--out {options.out} was measured with other {name}; take another --out, or "
+                         "remove it")
+    there["peers"] = {**there.get("peers", {}), **wanted["peers"]}
+    bench.save_json(path, there, 1)
+
+
+def _duration(seconds):
+    return f"{int(seconds) // 60}m{int(seconds) % 60:02d}s"
+
+
+class Progress:
+    """Which run of how many, how long it took, and how long the rest should take."""
+
+    def __init__(self, runs):
+        self.left, self.done, self.count = list(runs), 0, len(runs)
+        self.begin = time.monotonic()
+        self.took = {}  # {(study, row, ranks, link): seconds of the last one}
+
+    def _key(self, one):
+        return one.study.name, one.row.name, one.ranks, one.link
+
+    def expected(self, one):
+        """Seconds: as long as the same took, or as its study's runs did, or as its study says."""
+        if self._key(one) in self.took:
+            return self.took[self._key(one)]
+        alike = [seconds for key, seconds in self.took.items()
+                 if key[0] == one.study.name and key[3] == one.link]
+        return sum(alike) / len(alike) if alike else one.study.estimate_s
+
+    def left_s(self):
+        return sum(self.expected(one) for one in self.left)
+
+    def note(self, one, seconds, text):
+        if seconds is not None:
+            self.took[self._key(one)] = seconds
+        self.left.remove(one)
+        self.done += 1
+        elapsed = time.monotonic() - self.begin
+        print(f"[{self.done:3d}/{self.count}] {_duration(elapsed)}, about {_duration(self.left_s())} "
+              f"left  {one.name}: {text}", flush=True)
+
+
+def make_runs(options, runs, lab):
+    """All records, made now or before; and what failed."""
+    limit = 60 * options.limit if options.limit else QUICK_S if options.quick else None
+    progress, records, failures, dead = Progress(runs), [], [], {}
+    for one in runs:
+        there = lab.done(one)
+        if there is not None:
+            records.append(there)
+            progress.note(one, there["seconds"], "made before")
+            continue
+        if one.link in dead:
+            progress.note(one, None, f"not run: {dead[one.link]}")
+            continue
+        over = limit is not None and (time.monotonic() - progress.begin
+                                      + progress.expected(one) > limit)
+        if over:
+            failures.append((one.name, "the time was over (--limit)"))
+            progress.note(one, None, "not run: the time was over")
+            continue
+        record = lab.make(one, RUN_LIMIT_S)
+        records.append(record)
+        if not record["ok"]:
+            failures.append((one.name, record["why"]))
+            if lab.link_is_dead(one.link):
+                dead[one.link] = record["why"]
+        progress.note(one, record["seconds"], _summary(record))
+    return records, failures
+
+
+def _summary(record):
+    if not record["ok"]:
+        return f"failed: {record['why'][:160]}"
+    steps = record["summary"]["steps"]
+    times = sorted(steps["ms"])
+    loss = [value for value in steps["loss"] if value is not None]
+    return f"{times[len(times) // 2]:.1f} ms a step" + (f", loss {loss[-1]:.4f}" if loss else "")
+
+
+def lines_of(records):
+    """{link: what it carried}, of the links that runs used."""
+    found = {}
+    for record in records:
+        link = record["key"]["link"]
+        if record["ok"] and link != "none":
+            found[link] = dict(record["line"], emulated=studies.LINKS[link] > studies.REAL_MBIT)
+    return found
+
+
+def write_report(options, found, rows, absent, records, failures, peers, about=None):
+    outcome = results.Results(found, records)
+    if not outcome.found:
+        raise Failed("no run succeeded; the first said: "
+                     + (failures[0][1] if failures else "nothing"))
+    judged = judging.Judged(outcome, rows)
+    view = views.View(outcome, rows, judged, lines_of(records))
+    about = about or machine.describe(ROOT, {})
+    about.update({f"peer {mode}": text for mode, text in
+                  peers.versions([row.mode for row in rows if row.mode]).items()})
+    about.update({f"study {study.name}": f"{study.preset}, {study.batch} sequences of {study.seq} "
+                  f"tokens, {study.steps} steps, lr {study.lr:g}" for study in found})
+    made = report.Report(view, about, absent, "dpcompare " + _words(), failures)
+    why = report.write(made, options.out, options.preview)
+    if why:
+        print(f"dpcompare: {why}", file=sys.stderr)
+    failed = [(name, n, why) for (name, n) in judged.gates if (why := judged.why_not(name, n))]
+    for name, n, why in failed:
+        print(f"gate failed: {name}, {n} ranks: {why}")
+    print(f"report: {os.path.join(options.out, 'report.html')}")
+    return 1 if failed else 0
+
+
+def _words():
+    """The command line without folders of this machine."""
+    return " ".join(shlex.quote(".../" + os.path.basename(word) if os.path.isabs(word) else word)
+                    for word in sys.argv[1:])
+
+
+def main(words=None):
+    options = parse(words)
+    adopt_orphans()
+    help_text = check_programs(options)
+    check_links(options)
+    found = studies.make(options)
+    rows, absent, peers = choose_rows(options, help_text, find.find)
+    can = [row for row in rows if row.name not in absent]
+    if options.plan:
+        return plan.show(options, found, [row for row in can if not row.mode])
+    folder = os.path.join(options.out, "data")
+    os.makedirs(folder, exist_ok=True)
+    data = {study.name: studies.write_data(folder, study) for study in found}
+    check_folder(options, configuration(options, found, data, peers,
+                                        [row for row in can if row.mode]))
+    runs = studies.runs(found, can)
+    about = machine.describe(ROOT, {})
+    lab = bench.Bench(options, data, peers, print)
+    for row in rows:
+        if row.name in absent:
+            print(f"not run: {row.name}: {absent[row.name]}")
+    try:
+        if options.report:
+            records = [there for one in runs if (there := lab.done(one))]
+            failures = []
+        else:
+            records, failures = make_runs(options, runs, lab)
+    finally:
+        lab.close()
+    return write_report(options, found, rows, absent, records, failures, peers, about)

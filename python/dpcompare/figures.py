@@ -1,0 +1,385 @@
+"""figures.py - draws the comparison by Matplotlib, each picture as an SVG file.
+
+Every function takes what views.py worked out and gives a figure, or None where there is nothing to
+draw. Axes begin at zero, or say that they do not. draw() is what report.py calls.
+"""
+import os
+import re
+
+import matplotlib
+
+matplotlib.use("svg")
+from matplotlib import pyplot  # noqa: E402
+from matplotlib.ticker import FuncFormatter, NullFormatter  # noqa: E402
+
+matplotlib.rcParams.update({
+    "font.size": 9, "font.family": "DejaVu Sans", "svg.fonttype": "none",
+    "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 10,
+    "axes.titleweight": "bold", "axes.titlelocation": "left", "axes.axisbelow": True,
+    "axes.grid": True, "grid.color": "#e3e3e3", "grid.linewidth": 0.7, "legend.frameon": False,
+    "legend.fontsize": 8, "figure.constrained_layout.use": True, "lines.linewidth": 1.5})
+
+# Told apart by those who do not see red and green alike (Okabe and Ito 2008, and shades of it).
+COLOURS = {
+    "single": "#555555", "dps": "#0072B2", "coordinator": "#56B4E9", "sps": "#999999",
+    "zero1": "#009E73", "zero2": "#4FC3A1", "zero3": "#00604A", "hybrid": "#9BD8C4",
+    "dps-o1-bf16": "#E69F00", "dps-o2-bf16": "#F5C65B", "dps-o1-fp16": "#B87A00",
+    "dps-o2-fp16": "#7A5200", "lamb": "#CC79A7", "topk": "#D55E00", "powersgd": "#7B61C9"}
+PEER_COLOURS = {"torch-single": "#000000", "torch-ddp": "#8C3B3B", "torch-ddp-bf16": "#B06A6A",
+                "torch-ddp-fp16": "#D09A9A", "torch-zero1": "#6B4F2A", "torch-fsdp2": "#3E5C76",
+                "horovod": "#748CAB", "deepspeed": "#1D2D44"}
+PHASE_COLOURS = {"forward_ms": "#9ecae1", "backward_ms": "#4292c6", "optimizer_ms": "#08519c",
+                 "exposed_gradients_ms": "#D55E00", "exposed_weights_ms": "#E69F00",
+                 "skew_ms": "#CC79A7", "other_ms": "#bdbdbd"}
+PHASE_NAMES = {"forward_ms": "forward", "backward_ms": "backward", "optimizer_ms": "update",
+               "exposed_gradients_ms": "waiting: gradients", "exposed_weights_ms": "waiting: weights",
+               "skew_ms": "waiting: late ranks", "other_ms": "other"}
+PART_COLOURS = {"weights": "#0072B2", "gradients": "#56B4E9", "moments": "#009E73",
+                "activations": "#E69F00", "library": "#999999"}
+PEER_DASH = (0, (4, 2))
+
+
+def colour(row):
+    return COLOURS.get(row) or PEER_COLOURS.get(row, "#333333")
+
+
+def dash(row):
+    return PEER_DASH if row in PEER_COLOURS else "-"
+
+
+def _bars_height(count):
+    return 1.3 + 0.3 * count
+
+
+def _from_zero(axis, horizontal=False):
+    if horizontal:
+        axis.set_xlim(left=0)
+    else:
+        axis.set_ylim(bottom=0)
+
+
+def _mark_cut(axis):
+    """Says that an axis does not begin at zero."""
+    if axis.get_ylim()[0] > 0:
+        axis.annotate("axis does not begin at 0", (0.01, 0.01), xycoords="axes fraction",
+                      fontsize=7, color="#777777")
+
+
+def _legend_beside(axis, handles=None, labels=None):
+    """To the right of the last axis; two columns where there are many."""
+    if handles is None:
+        handles, labels = axis.get_legend_handles_labels()
+    axis.legend(handles, labels, loc="upper left", bbox_to_anchor=(1.02, 1.0), borderaxespad=0.0,
+                ncol=1 if len(labels) < 18 else 2)
+
+
+def loss(view):
+    """Loss over steps, tokens and seconds, with bands over seeds."""
+    curves = view.loss_curves()
+    if not curves:
+        return None
+    figure, axes = pyplot.subplots(1, 3, figsize=(11.5, 3.6), sharey=True)
+    handles, labels = [], []
+    for name, label, steps, seconds, (middle, low, high) in curves:
+        across = (steps, [step * view.tokens_per_step() / 1e3 for step in steps], seconds)
+        for axis, x in zip(axes, across):
+            line, = axis.plot(x, middle, color=colour(name), linestyle=dash(name))
+            axis.fill_between(x, low, high, color=colour(name), alpha=0.15, linewidth=0)
+        handles.append(line)
+        labels.append(label)
+    for axis, text in zip(axes, ("step", "thousand tokens", "seconds of training")):
+        axis.set_xlabel(text)
+        _from_zero(axis, True)
+    axes[0].set_ylabel("training loss, nats per token")
+    _mark_cut(axes[0])
+    axes[0].set_title("Loss over steps, tokens and seconds")
+    _legend_beside(axes[-1], handles, labels)
+    return figure
+
+
+def throughput(view):
+    """Tokens per second over ranks with the ideal line, and efficiency."""
+    series = view.scaling()
+    if not series:
+        return None
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(10.5, 3.8))
+    most = max(n for _, points in series for n, _ in points)
+    base = view.base_rate()
+    handles, labels = [], []
+    if base:
+        line, = left.plot([1, most], [base, base * most], color="#000000", linewidth=0.8,
+                          linestyle=":")
+        handles.append(line)
+        labels.append("ideal")
+        right.axhline(100, color="#000000", linewidth=0.8, linestyle=":")
+    for name, points in series:
+        ns, rates = zip(*points)
+        line, = left.plot(ns, rates, marker="o", markersize=4, color=colour(name),
+                          linestyle=dash(name))
+        if base:
+            right.plot(ns, [100 * rate / (base * n) for n, rate in points], marker="o",
+                       markersize=4, color=colour(name), linestyle=dash(name))
+        handles.append(line)
+        labels.append(name)
+    ticks = sorted({n for _, points in series for n, _ in points})
+    for axis, text, title in ((left, "tokens per second", "Throughput over ranks"),
+                              (right, "% of the ideal line", "Efficiency")):
+        axis.set_xlabel("ranks")
+        axis.set_ylabel(text)
+        axis.set_title(title)
+        axis.set_xticks(ticks)
+        axis.margins(x=0.1)
+        _from_zero(axis)
+    _legend_beside(right, handles, labels)
+    return figure
+
+
+def step(view):
+    """Stacked bars: where the mean step goes."""
+    rows = view.phases()
+    if not rows:
+        return None
+    figure, axis = pyplot.subplots(figsize=(9.5, _bars_height(len(rows))))
+    names = [name for name, _, _ in rows]
+    for phase in PHASE_NAMES:
+        widths = [parts.get(phase) or 0.0 for _, parts, _ in rows]
+        lefts = [sum((parts.get(other) or 0.0) for other in list(PHASE_NAMES)[
+            :list(PHASE_NAMES).index(phase)]) for _, parts, _ in rows]
+        if any(widths):
+            axis.barh(names, widths, left=lefts, height=0.66, color=PHASE_COLOURS[phase],
+                      label=PHASE_NAMES[phase])
+    predicted = [(name, value) for name, _, value in rows if value]
+    if predicted:
+        axis.scatter([value for _, value in predicted], [name for name, _ in predicted], marker="|",
+                     s=170, linewidths=2, color="#000000", label="predicted step", zorder=3)
+    axis.invert_yaxis()
+    axis.grid(axis="y", visible=False)
+    axis.set_xlabel("ms of a step, mean")
+    axis.set_title(f"Where a step goes: {view.title()}")
+    _from_zero(axis, True)
+    _legend_beside(axis)
+    return figure
+
+
+def memory(view):
+    """Stacked bars of the plan's parts, and what was measured."""
+    rows = view.memory()
+    if not rows:
+        return None
+    figure, axis = pyplot.subplots(figsize=(9.5, _bars_height(len(rows))))
+    names = [name for name, _, _ in rows]
+    done = [0.0] * len(rows)
+    for part, shade in PART_COLOURS.items():
+        widths = [(parts or {}).get(part, 0.0) for _, parts, _ in rows]
+        axis.barh(names, widths, left=done, height=0.66, color=shade, alpha=0.85,
+                  label=f"{part}, planned")
+        done = [a + b for a, b in zip(done, widths)]
+    measured = [(name, value) for name, _, value in rows if value is not None]
+    axis.scatter([value for _, value in measured], [name for name, _ in measured], marker="D", s=26,
+                 color="#000000", label="measured (PSS)", zorder=3)
+    axis.invert_yaxis()
+    axis.grid(axis="y", visible=False)
+    axis.set_xlabel("MiB of a rank")
+    axis.set_title(f"Memory of the model: {view.title()}")
+    _from_zero(axis, True)
+    _legend_beside(axis)
+    return figure
+
+
+def norm(view):
+    """Norm per step, with skipped steps marked."""
+    curves = view.norms()
+    if not curves:
+        return None
+    figure, axis = pyplot.subplots(figsize=(9.5, 3.4))
+    for name, label, steps, values, skips in curves:
+        axis.plot(steps, values, color=colour(name), linestyle=dash(name), label=label, linewidth=1.1)
+        if skips:
+            axis.scatter(skips, [0.0] * len(skips), marker="x", s=22, color=colour(name),
+                         label=f"{name}: skipped step", clip_on=False, zorder=4)
+    axis.set_xlabel("step")
+    axis.set_ylabel("norm before clipping")
+    axis.set_title("Norm of the averaged gradients")
+    _from_zero(axis)
+    _from_zero(axis, True)
+    _legend_beside(axis)
+    return figure
+
+
+def cdf(view):
+    """Share of steps that took no longer."""
+    series = view.step_times()
+    if not series:
+        return None
+    figure, axis = pyplot.subplots(figsize=(9.5, 3.6))
+    for name, values in series:
+        values = sorted(values)
+        axis.step(values, [100 * (i + 1) / len(values) for i in range(len(values))], where="post",
+                  color=colour(name), linestyle=dash(name), label=name)
+    axis.set_xlabel("ms of a step")
+    axis.set_ylabel("% of steps")
+    axis.set_ylim(0, 101)
+    left = axis.get_xlim()[0]
+    if left > 0:
+        axis.annotate("axis does not begin at 0", (0.01, 0.01), xycoords="axes fraction",
+                      fontsize=7, color="#777777")
+    axis.set_title(f"Step times, all seeds: {view.title()}")
+    _legend_beside(axis)
+    return figure
+
+
+def wire(view):
+    """Bytes by the plan and measured; and exposed time against bytes."""
+    rows = view.bytes_sent()
+    points = view.bytes_against_exposed()
+    if not rows:
+        return None
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, max(3.4, _bars_height(len(rows)))))
+    names = [name for name, _, _ in rows]
+    left.barh(names, [planned / 1e6 for _, planned, _ in rows], height=0.62, color="#9ecae1",
+              label="by the formula")
+    found = [(name, measured / 1e6) for name, _, measured in rows if measured is not None]
+    left.scatter([value for _, value in found], [name for name, _ in found], marker="D", s=26,
+                 color="#000000", label="counted by the library", zorder=3)
+    left.invert_yaxis()
+    left.grid(axis="y", visible=False)
+    left.set_xlabel("MB that the busiest rank sends in a step (preset small)")
+    left.set_title("Bytes on the wire")
+    left.legend(loc="lower right")
+    _from_zero(left, True)
+    for name, sent, waited in points:
+        right.scatter([sent / 1e6], [waited], color=colour(name), s=30)
+        right.annotate(name, (sent / 1e6, waited), textcoords="offset points", xytext=(5, 3),
+                       fontsize=7)
+    right.set_xlabel("MB per rank and step, were every rank a node")
+    right.set_ylabel("ms exposed in a step")
+    right.set_title(f"Bytes against exposed time: {view.title()}")
+    _from_zero(right)
+    _from_zero(right, True)
+    right.margins(x=0.15)
+    return figure
+
+
+def links(view):
+    """Speed over link rate: the model's lines, and what was measured."""
+    lines, points = view.link_lines(), view.link_points()
+    if not lines:
+        return None
+    figure, axis = pyplot.subplots(figsize=(9.5, 4.2))
+    for name, rates, values in lines:
+        axis.plot(rates, values, color=colour(name), linestyle=dash(name), label=name)
+    for name, rate, value, emulated in points:
+        axis.scatter([rate], [value], color="#ffffff" if emulated else colour(name),
+                     edgecolors=colour(name), s=34, zorder=4)
+    for text, rate, value in view.crossings():
+        axis.annotate(text, (rate, value), textcoords="offset points", xytext=(0, 12), fontsize=7,
+                      ha="center", arrowprops={"arrowstyle": "-", "linewidth": 0.6})
+    axis.set_xscale("log")
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.xaxis.set_minor_formatter(NullFormatter())
+    axis.set_xlabel("Gb/s of a link between nodes of one rank (lines: model; points: measured; "
+                    "hollow: EMULATED)")
+    axis.set_ylabel("tokens/s, dps on one node = 1")
+    axis.set_title(f"Speed over link rate, {view.preset()}, 2 ranks")
+    _from_zero(axis)
+    reach = view.reach_at
+    top = axis.secondary_xaxis("top", functions=(lambda x: x, lambda x: x))
+    ticks = [rate for rate in (0.1, 1, 10, 100) if lines[0][1][0] <= rate <= lines[0][1][-1]]
+    top.set_xticks(ticks, [f"{reach(rate):.2g}" for rate in ticks])
+    top.set_xlabel("R = compute time / dense all-reduce time")
+    _legend_beside(axis)
+    return figure
+
+
+def papers(view):
+    """The pairs that the papers show: time and loss by strategy, utilisation per device."""
+    rows = view.time_and_loss()
+    if not rows:
+        return None
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, _bars_height(len(rows)) + 0.4),
+                                            sharey=True)
+    names = [name for name, *_ in rows]
+    left.barh(names, [seconds for _, seconds, _, _ in rows], height=0.62,
+              color=[colour(name) for name in names], alpha=0.8)
+    for name, seconds, final, _ in rows:
+        left.annotate(f"loss {final:.3f}", (seconds, name), textcoords="offset points",
+                      xytext=(4, -3), fontsize=7)
+    left.set_xlabel("seconds for the same tokens, with the loss they end at")
+    left.set_title("Time and loss by strategy")
+    left.margins(x=0.18)
+    right.barh(names, [100 * (used or 0.0) for *_, used in rows], height=0.62, color="#bdbdbd")
+    right.set_xlabel("% of a core that a rank keeps busy")
+    right.set_title("Utilisation (polling counts, too: not work)")
+    for axis in (left, right):
+        axis.grid(axis="y", visible=False)
+        _from_zero(axis, True)
+    left.invert_yaxis()
+    return figure
+
+
+def parts_of_run(view):
+    """Five panels over parts of the run, as the second paper has them over epochs."""
+    series = view.by_part()
+    if not series:
+        return None
+    panels = ["tokens per second", "norm", "seconds", "MiB of a rank", "loss"]
+    figure, axes = pyplot.subplots(1, 5, figsize=(13, 3.3))
+    handles, labels = [], []
+    for name, columns in series:
+        for axis, values in zip(axes, columns):
+            if any(value is not None for value in values):
+                line, = axis.plot(range(1, len(values) + 1), values, marker="o", markersize=3,
+                                  color=colour(name), linestyle=dash(name))
+        handles.append(line)
+        labels.append(name)
+    for axis, text in zip(axes, panels):
+        axis.set_title(text)
+        axis.set_xlabel(view.part_name())
+        axis.set_xticks(range(1, 1 + view.part_count()))
+        if text != "loss":
+            _from_zero(axis)
+        else:
+            _mark_cut(axis)
+    _legend_beside(axes[-1], handles, labels)
+    return figure
+
+
+PICTURES = [
+    ("step", step, "Where a step goes. Waiting is what communication costs; bytes that travel while "
+     "backward computes cost nothing here."),
+    ("memory", memory, "Memory of the model on the rank that has most: the plan by part, and the "
+     "growth of the process's proportional share (PSS) since before the model was made."),
+    ("loss", loss, "Loss of one set of samples in one order. Rows of the exact class lie on one "
+     "another, bit by bit; bands span the seeds."),
+    ("throughput", throughput, "Throughput over ranks. Ranks beyond the cores share them."),
+    ("cdf", cdf, "Distribution of step times: a long tail shows interference."),
+    ("norm", norm, "Norm of the averaged gradients before clipping, and skipped steps."),
+    ("wire", wire, "Bytes: what the formula says, what the library counted between pretended nodes, "
+     "and what they cost on one node."),
+    ("links", links, "Speed over the rate of the link, by the model from this run's own parts, with "
+     "measured points. Crossings say from which rate on a strategy stops paying."),
+    ("papers", papers, "The two pairs that papers print."),
+    ("parts", parts_of_run, "Throughput, norm, time, memory and loss over the run."),
+]
+
+
+def draw(view, folder, preview=False):
+    """[(name, SVG text, caption)] of all that can be drawn; the files lie in the folder. preview:
+    PNG files beside them."""
+    os.makedirs(folder, exist_ok=True)
+    found = []
+    for name, make, caption in PICTURES:
+        figure = make(view)
+        if figure is None:
+            continue
+        path = os.path.join(folder, name + ".svg")
+        # Pictures of one page must not share names of clipping paths.
+        with matplotlib.rc_context({"svg.hashsalt": name}):
+            figure.savefig(path, metadata={"Date": None})
+        if preview:
+            figure.savefig(os.path.join(folder, name + ".png"), dpi=110)
+        pyplot.close(figure)
+        with open(path, encoding="utf-8") as file:
+            text = re.sub(r"<metadata>.*?</metadata>", "", file.read(), flags=re.S)
+        found.append((name, text, caption))
+    return found

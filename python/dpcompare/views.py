@@ -1,0 +1,337 @@
+"""views.py - what tables and pictures show, worked out of results: one object that both ask.
+
+Pure. It decides which study speaks for speed and which for curves, and with how many ranks.
+"""
+import os
+
+from dpcompare import model, stats
+from dpcompare import rows as all_rows
+from dpcompare.results import PHASES
+
+MIB = 1048576.0
+RATES = [0.1 * 10 ** (k / 12) for k in range(0, 44)]  # Gb/s of the model's lines
+
+
+class View:
+    def __init__(self, results, rows, judged, lines):
+        """lines: {link: what it carried}."""
+        self.results, self.rows, self.judged, self.lines = results, rows, judged, lines
+        names = results.studies
+        self.speed = names.get("speed") or names["run"]
+        self.curve = names.get("curve") or names["run"]
+        self.ranks = self._ranks()
+
+    def _ranks(self):
+        """Most ranks that have a core each, among those that were run."""
+        cores = os.cpu_count() or 1
+        there = sorted({n for (study, row, n, link) in self.results.found
+                        if study == self.speed.name and row == all_rows.REFERENCE})
+        fit = [n for n in there if n <= cores] or there[:1]
+        return fit[-1] if fit else 1
+
+    def title(self):
+        return f"{self.speed.preset}, {self.ranks} rank{'s' if self.ranks > 1 else ''}"
+
+    def preset(self):
+        return self.speed.preset
+
+    def tokens_per_step(self):
+        return self.curve.tokens()
+
+    def _speed(self, row, figure, link="none", ranks=None):
+        return self.results.over_seeds(self.speed.name, row.name, self._n(row, ranks), link, figure)
+
+    def _n(self, row, ranks=None):
+        return 1 if row.single else ranks or self.ranks
+
+    def counts(self, row, ranks=None):
+        """Whether the row's speed counts: no gate of it failed."""
+        return not self.judged.why_not(row.name, self._n(row, ranks))
+
+    def measured_rows(self):
+        """Rows with a run at this view's number of ranks."""
+        return [row for row in self.rows
+                if self.results.seeds(self.speed.name, row.name, self._n(row))]
+
+    def ratio(self, row):
+        """Tokens per second over dps', within turns: (median, low, high)."""
+        ours = self.results.each(self.speed.name, row.name, self._n(row), "none",
+                                 self.results.tokens_per_s)
+        theirs = self.results.each(self.speed.name, all_rows.REFERENCE, self.ranks, "none",
+                                   self.results.tokens_per_s)
+        return stats.ratio(ours, theirs)
+
+    # ---- Pictures ----
+
+    def _curve_ranks(self, row):
+        there = [n for (study, name, n, link) in self.results.found
+                 if study == self.curve.name and name == row.name and link == "none"]
+        if not there:
+            return None
+        return min(there, key=lambda n: (abs(n - self._n(row)), n))
+
+    def _curves(self):
+        """Rows whose curves are worth a line of their own: one for all whose losses equal dps'."""
+        found, same = [], []
+        base = None
+        for row in self.rows:
+            n = self._curve_ranks(row)
+            if n is None:
+                continue
+            records = self.results.seeds(self.curve.name, row.name, n)
+            losses = [self.results.column(record, "loss") for _, record in sorted(records.items())]
+            if row.name == all_rows.REFERENCE:
+                base = losses
+                found.append([row, row.name, records])
+            elif base is not None and losses == base:
+                same.append(row.name)
+            else:
+                found.append([row, row.name, records])
+        for entry in found:
+            if entry[1] == all_rows.REFERENCE and same:
+                entry[1] = f"dps = {', '.join(same)}" if len(same) < 3 else \
+                    f"dps = {', '.join(same[:2])},\n{', '.join(same[2:])}"
+        return found
+
+    def loss_curves(self):
+        """[(name, label, steps, seconds, band)]."""
+        found = []
+        for row, label, records in self._curves():
+            width = max(1, self.curve.steps // 40)
+            curves = [stats.smooth(self.results.column(record, "loss"), width)
+                      for record in records.values()]
+            band = stats.band(curves)
+            seconds = stats.band([self.results.column(record, "seconds")
+                                  for record in records.values()])[0]
+            found.append((row.name, label, list(range(1, len(band[0]) + 1)), seconds, band))
+        return found
+
+    def norms(self):
+        """[(name, label, steps, values, skipped steps)] of the first seed."""
+        found = []
+        for row, label, records in self._curves():
+            record = records[min(records)]
+            values = self.results.column(record, "norm")
+            steps = [at + 1 for at, value in enumerate(values) if value is not None]
+            skips = [at + 1 for at, value in enumerate(self.results.column(record, "skipped"))
+                     if value]
+            found.append((row.name, label, steps, stats.known(values), skips))
+        return found
+
+    def scaling(self):
+        """[(name, [(ranks, tokens per second)])]."""
+        found = []
+        for row in self.rows:
+            points = []
+            for n in self.speed.ranks:
+                if row.single and n > 1:
+                    continue
+                rate = self._speed(row, self.results.tokens_per_s, ranks=n)
+                if rate and self.counts(row, n):
+                    points.append((n, rate))
+            if points:
+                found.append((row.name, points))
+        return found
+
+    def base_rate(self):
+        for name in ("single", all_rows.REFERENCE):
+            rate = self.results.over_seeds(self.speed.name, name, 1, "none",
+                                           self.results.tokens_per_s)
+            if rate:
+                return rate
+        return None
+
+    def phases(self):
+        """[(name, {phase: ms}, predicted ms or None)]."""
+        found = []
+        for row in self.measured_rows():
+            parts = {name: self._speed(row, lambda record, name=name: self.results.phase_ms(
+                record, name)) for name in PHASES}
+            if row.mode or parts["forward_ms"] is not None:
+                found.append((row.name, parts, self.predicted_ms(row)))
+        return found
+
+    def memory(self):
+        """[(name, {part: MiB} or None, measured MiB)]."""
+        found = []
+        for row in self.measured_rows():
+            parts = {part: self._speed(row, lambda record, part=part: self.results.planned_mib(
+                record, part)) for part in ("weights", "gradients", "moments", "activations",
+                                            "library")}
+            planned = None if parts["weights"] is None else parts
+            found.append((row.name, planned, self._speed(row, self.results.pss_mib)))
+        return found
+
+    def step_times(self):
+        found = []
+        for row in self.measured_rows():
+            values = [ms for record in self.results.seeds(
+                self.speed.name, row.name, self._n(row)).values()
+                for ms in stats.known(self.results.timed(record, "ms"))]
+            if values and self.counts(row):
+                found.append((row.name, values))
+        return found
+
+    def bytes_sent(self):
+        """[(name, planned, measured)] of a rank and step, counted between pretended nodes."""
+        study = self.results.studies.get("bytes")
+        found = []
+        for row in self.rows:
+            n = next((n for n in (self.ranks, *(study.ranks if study else ()))
+                      if study and self.results.seeds("bytes", row.name, n)), None)
+            if n is None:
+                continue
+            planned = self.results.over_seeds("bytes", row.name, n, "none",
+                                              self.results.planned_sent)
+            measured = self.results.over_seeds("bytes", row.name, n, "none", self.results.sent)
+            if planned is not None:
+                found.append((row.name, planned, measured))
+        return found
+
+    def bytes_against_exposed(self):
+        found = []
+        for row in self.measured_rows():
+            sent = self._speed(row, self.results.planned_sent)
+            waited = self._speed(row, self.results.exposed_ms)
+            if sent is not None and waited is not None and not row.single and self.counts(row):
+                found.append((row.name, sent, waited))
+        return found
+
+    def time_and_loss(self):
+        """[(name, seconds, final loss, utilisation)] of the curves' study."""
+        found = []
+        for row in self.rows:
+            n = self._curve_ranks(row)
+            if n is None:
+                continue
+            each = [self.results.over_seeds(self.curve.name, row.name, n, "none", figure)
+                    for figure in (lambda record: stats.known(
+                        self.results.column(record, "seconds"))[-1],
+                        self.results.final_loss, self.results.utilisation)]
+            if each[0] is not None and each[1] is not None:
+                found.append((row.name, *each))
+        return found
+
+    def part_count(self):
+        return min(5, self.curve.steps)
+
+    def part_name(self):
+        return f"part of the run (of {self.curve.steps // self.part_count()} steps)"
+
+    def by_part(self):
+        """[(name, [tokens/s, norm, seconds, MiB, loss])], each a list by part."""
+        found = []
+        for row in self.rows:
+            n = self._curve_ranks(row)
+            records = self.results.seeds(self.curve.name, row.name, n) if n else {}
+            if not records:
+                continue
+            record = records[min(records)]
+            size = self.curve.steps // self.part_count()
+            columns = [[], [], [], [], []]
+            for part in range(self.part_count()):
+                window = slice(part * size, (part + 1) * size)
+                ms = stats.median(self.results.column(record, "ms")[window])
+                columns[0].append(None if not ms else 1e3 * self.curve.tokens() / ms)
+                columns[1].append(stats.mean(self.results.column(record, "norm")[window]))
+                columns[2].append(sum(stats.known(self.results.column(record, "ms")[window])) / 1e3)
+                columns[3].append(self.results.pss_mib(record))
+                columns[4].append(stats.mean(self.results.column(record, "loss")[window]))
+            found.append((row.name, columns))
+        return found
+
+    # ---- The model ----
+
+    def parts(self, gbit_per_s=None):
+        """Of a step of dps, measured; over links of that rate, or on one node. None without dps."""
+        row = all_rows.ALL[all_rows.REFERENCE]
+        records = self.results.seeds(self.speed.name, row.name, self.ranks)
+        if not records or self.ranks < 2:
+            return None
+        of = {name: self._speed(row, lambda record, name=name: self.results.phase_ms(record, name))
+              for name in ("forward_ms", "backward_ms", "optimizer_ms", "transfer_ms")}
+        summary = next(iter(records.values()))["summary"]
+        arena = summary["plan"]["gradients"]
+        shape = summary["configuration"]
+        dense = of["transfer_ms"] if gbit_per_s is None else model.dense_ms(arena, self.ranks,
+                                                                           gbit_per_s)
+        embedding = 4.0 * shape["vocab"] * shape["width"] / arena
+        return model.Parts(of["forward_ms"], of["backward_ms"], of["optimizer_ms"], dense, arena,
+                           embedding, self.ranks, shape["layers"])
+
+    def predicted_ms(self, row, gbit_per_s=None):
+        if row.mode or row.single:
+            return None
+        parts = self.parts(gbit_per_s)
+        return None if parts is None else model.step_ms(row.name, parts)
+
+    def reach_at(self, gbit_per_s):
+        parts = self.parts(gbit_per_s)
+        return model.reach(parts) if parts else 0.0
+
+    def _relative(self, row, rate):
+        """Speed over a link, by the model, where dps on one node is 1."""
+        here = self.predicted_ms(all_rows.ALL[all_rows.REFERENCE])
+        there = self.predicted_ms(row, rate)
+        return here / there if here and there else None
+
+    def _modelled(self):
+        return [row for row in self.rows if not row.mode and not row.single
+                and row.name not in ("coordinator", "hybrid")
+                and self.predicted_ms(row) is not None]
+
+    def link_lines(self):
+        if self.parts() is None:
+            return []
+        return [(row.name, RATES, [self._relative(row, rate) for rate in RATES])
+                for row in self._modelled()]
+
+    def link_points(self):
+        """[(name, Gb/s measured, speed, emulated)]."""
+        base = self._speed(all_rows.ALL[all_rows.REFERENCE], self.results.step_ms)
+        found = []
+        for link, line in self.lines.items():
+            for row in self.rows:
+                ms = self.results.over_seeds(self.speed.name, row.name, 2, link,
+                                             self.results.step_ms)
+                if ms and base and self.counts(row):
+                    found.append((row.name, line["gbit_per_s"], base / ms, line["emulated"]))
+        return found
+
+    def crossings(self):
+        """[(text, rate, height)]: where a strategy that saves bytes stops being faster than dps."""
+        found = []
+        if self.parts() is None:
+            return found
+        dps = all_rows.ALL[all_rows.REFERENCE]
+        for row in self._modelled():
+            if row.name not in ("topk", "powersgd"):
+                continue
+            rate = model.crossing(lambda x, row=row: self.predicted_ms(row, x),
+                                  lambda x: self.predicted_ms(dps, x), RATES[0], RATES[-1])
+            if rate:
+                found.append((f"{row.name} pays below {rate:.3g} Gb/s", rate,
+                              self._relative(dps, rate)))
+        return found
+
+    # ---- Text ----
+
+    def surprises(self):
+        """[(row, what, measured, predicted, remark)] of what is off by more than a quarter."""
+        found = []
+        for name, parts, predicted in self.phases():
+            row = all_rows.ALL[name]
+            ms = self._speed(row, self.results.step_ms)
+            if model.is_surprise(ms, predicted):
+                largest = max((value, PHASE) for PHASE, value in parts.items() if value is not None)
+                found.append((name, "step, ms", ms, predicted,
+                              f"most of it: {largest[1].removesuffix('_ms')} {largest[0]:.1f} ms"))
+        for name, parts, measured in self.memory():
+            planned = sum(parts.values()) if parts else None
+            if model.is_surprise(measured, planned):
+                found.append((name, "memory, MiB", measured, planned,
+                              "the plan counts no library, no code and no data"))
+        for name, planned, measured in self.bytes_sent():
+            if model.is_surprise(measured, planned):
+                found.append((name, "bytes sent", measured, planned, "between pretended nodes"))
+        return found

@@ -1,0 +1,312 @@
+#!/usr/bin/env python3
+"""test_dpcompare.py - dpcompare's arithmetic, its gates and its page, over records made up here."""
+import copy
+import os
+import struct
+import sys
+import tempfile
+import unittest
+import xml.dom.minidom
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "..", "..", "python"))
+sys.dont_write_bytecode = True
+
+from dpcompare import bench, cli, gates, model, report, results, rows, stats, studies, views  # noqa: E402
+from measuring.process import Failed  # noqa: E402
+
+STEPS = 20
+FILES = {name: "a" for name in gates.FILES}
+
+
+def study(name="run", **more):
+    return studies.Study(**{**dict(name=name, preset="tiny", vocab=256, batch=8, seq=32, steps=STEPS,
+                                   left_out=3, lr=1e-3, warmup=2, checkpoint=True, ranks=(1, 2),
+                                   seeds=2), **more})
+
+
+def record(row, ranks=2, seed=1, ms=10.0, off=0.0, norm=1.0, files=None, name="run"):
+    """A run whose loss falls from 5 to 3, moved by `off`."""
+    loss = [5 - 2 * step / STEPS + off + 0.01 * seed for step in range(STEPS)]
+    even = [ms] * STEPS
+    steps = {"step": list(range(1, STEPS + 1)), "seconds": [ms * (k + 1) / 1e3 for k in range(STEPS)],
+             "ms": [9 * ms] * 3 + even[3:], "forward_ms": [0.3 * ms] * STEPS,
+             "backward_ms": [0.5 * ms] * STEPS, "optimizer_ms": [0.1 * ms] * STEPS,
+             "exposed_ms": [0.1 * ms] * STEPS, "exposed_weights_ms": [0.04 * ms] * STEPS,
+             "skew_ms": [0.0] * STEPS, "other_ms": [0.0] * STEPS, "transfer_ms": [0.2 * ms] * STEPS,
+             "wire_bytes": [0] * STEPS, "loss": loss, "val_loss": [None] * STEPS,
+             "lr": [1e-3] * STEPS, "norm": [norm] * STEPS, "clip": [1.0] * STEPS,
+             "scale": [1.0] * STEPS, "skipped": [0] * (STEPS - 1) + [1]}
+    plan = {"weights": 1 << 20, "gradients": 1 << 20, "moments": 2 << 20, "activations": 4 << 20,
+            "library": 0,
+            "total": 8 << 20, "sent_gradients": 1e6, "sent_weights": 5e5}
+    return {"record": 1, "key": {"study": name, "row": row, "ranks": ranks, "seed": seed,
+                                 "link": "none"},
+            "ok": True, "why": "", "seconds": 1.0, "replicas": [4, 4] if ranks > 1 else None,
+            "checkpoint": dict(FILES if files is None else files),
+            "summary": {"format": 1, "plan": plan, "steps": steps,
+                        "configuration": {"batch": 8, "seq": 32, "run_steps": STEPS, "clip": 1,
+                                          "vocab": 256, "width": 64, "layers": 2},
+                        "hashes": {"initial": "i", "final": "f", "samples": "s"},
+                        "ranks": {"memory_before": [1 << 20] * ranks, "memory_pss": [9 << 20] * ranks,
+                                  "memory_own": [8 << 20] * ranks, "cpu_seconds": [0.1] * ranks,
+                                  "wire_bytes": [0] * ranks}}}
+
+
+def gate(found, name):
+    return next(one for one in found if one.name == name)
+
+
+class StatsTest(unittest.TestCase):
+    def test_ratios_are_taken_within_a_turn(self):
+        # Twice as fast in each turn, though the machine was three times slower in the second.
+        self.assertEqual(stats.ratio({1: 20.0, 2: 60.0, 3: 7.0}, {1: 10.0, 2: 30.0}), (2.0, 2.0, 2.0))
+        self.assertIsNone(stats.ratio({1: 1.0}, {2: 1.0}))
+
+    def test_what_is_not_known_counts_for_nothing(self):
+        self.assertEqual(stats.median([None, 1.0, float("nan"), 3.0]), 2.0)
+        self.assertIsNone(stats.median([None]))
+        self.assertIsNone(stats.spread([1.0, None]))
+        self.assertIsNone(stats.tail_mean([]))
+
+    def test_percentiles_lie_between_neighbours(self):
+        self.assertEqual(stats.percentile([1, 2, 3, 4, 5], 0.5), 3)
+        self.assertAlmostEqual(stats.percentile([0, 10], 0.95), 9.5)
+
+    def test_bands_end_with_the_shortest_curve(self):
+        self.assertEqual(stats.band([[1, 2, 3], [3, 4]]), ([2, 3], [1, 2], [3, 4]))
+
+    def test_worst_difference_is_relative_and_says_where(self):
+        off, at = stats.worst_difference([1.0, 2.0, None], [1.0, 2.5, 9.0])
+        self.assertAlmostEqual(off, 0.2)
+        self.assertEqual(at, 1)
+
+
+class GatesTest(unittest.TestCase):
+    def judge(self, row, *records):
+        found = results.Results([study()], records)
+        return gates.of_row(found, "run", rows.ALL[row], 2)
+
+    def test_equal_bytes_pass_and_one_other_file_fails(self):
+        self.assertEqual(gates.failures(self.judge("zero1", record("dps"), record("zero1"))), [])
+        other = dict(FILES, **{"adam_v.bin": "b"})
+        failed = gates.failures(self.judge("zero1", record("dps"), record("zero1", files=other)))
+        self.assertEqual([one.name for one in failed], ["checkpoint's bytes"])
+        self.assertIn("adam_v.bin", failed[0].text)
+
+    def test_without_checkpoints_the_final_weights_decide(self):
+        same = [record(row, files={}) for row in ("dps", "zero1")]
+        self.assertTrue(gate(self.judge("zero1", *same), "final weights").passed)
+        same[1]["summary"]["hashes"]["final"] = "g"
+        self.assertFalse(gate(self.judge("zero1", *same), "final weights").passed)
+
+    def test_other_samples_or_weights_or_batches_fail(self):
+        for part, key in (("hashes", "initial"), ("hashes", "samples"), ("configuration", "batch"),
+                          ("configuration", "run_steps")):
+            other = record("zero1")
+            other["summary"][part][key] = "other"
+            self.assertEqual(len(gates.failures(self.judge("zero1", record("dps"), other))), 1, key)
+
+    def test_a_norm_that_is_twice_as_large_fails_where_the_loss_is_equal(self):
+        failed = gates.failures(self.judge("torch-fsdp2", record("dps"),
+                                           record("torch-fsdp2", norm=2.0)))
+        self.assertEqual([one.name for one in failed], ["norm of 10 steps"])
+
+    def test_replicas_that_differ_fail(self):
+        other = record("zero1")
+        other["replicas"] = [3, 4]
+        self.assertFalse(gate(self.judge("zero1", record("dps"), other), "replicas").passed)
+
+    def test_curves_end_within_two_percent_and_the_spread_of_seeds(self):
+        def judged(off):
+            return gate(self.judge("topk", *(record(row, seed=seed, off=by) for seed in (1, 2)
+                                             for row, by in (("dps", 0.0), ("topk", off)))),
+                        "final loss").passed
+        self.assertTrue(judged(0.0))
+        self.assertTrue(judged(-1.0))  # better is no failure
+        self.assertTrue(judged(0.018))  # twice the spread is 0.02
+        self.assertFalse(judged(0.04))  # 1.3 %, but beyond the seeds
+        self.assertFalse(judged(0.2))
+
+    def test_a_failed_gate_takes_the_speed_and_the_reason_stays(self):
+        other = record("zero1", files=dict(FILES, **{"weights.bin": "b"}))
+        found = results.Results([study()], [record("dps"), other])
+        judged = gates.Judged(found, rows.OURS)
+        self.assertIn("weights.bin", judged.why_not("zero1", 2))
+        self.assertEqual(judged.why_not("dps", 2), "")
+
+
+class ResultsTest(unittest.TestCase):
+    def setUp(self):
+        self.found = results.Results([study()], [record("dps")])
+        self.record = self.found.seeds("run", "dps", 2)[1]
+
+    def test_first_steps_are_left_out_of_medians(self):
+        self.assertEqual(self.found.step_ms(self.record), 10.0)
+        self.assertAlmostEqual(self.found.tokens_per_s(self.record), 8 * 32 / 10e-3)
+
+    def test_exposed_time_is_told_apart(self):
+        self.assertAlmostEqual(self.found.phase_ms(self.record, "exposed_gradients_ms"), 0.6)
+        self.assertAlmostEqual(self.found.exposed_ms(self.record), 1.0)
+
+    def test_memory_is_the_growth_of_the_largest_rank(self):
+        self.record["summary"]["ranks"]["memory_pss"][1] = 11 << 20
+        self.assertEqual(self.found.pss_mib(self.record), 10.0)
+        self.assertEqual(self.found.planned_mib(self.record), 8.0)
+
+    def test_skips_and_utilisation(self):
+        self.assertEqual(self.found.skips(self.record), 1)
+        self.assertAlmostEqual(self.found.utilisation(self.record), 0.5)
+
+
+class ModelTest(unittest.TestCase):
+    def parts(self, dense, ranks=2):
+        return model.Parts(470.0, 930.0, 250.0, dense, 5e8, 0.31, ranks, 12)
+
+    def test_without_communication_only_the_update_is_shared(self):
+        self.assertAlmostEqual(model.step_ms("dps", self.parts(0.0)), 1650.0)
+        self.assertAlmostEqual(model.step_ms("zero1", self.parts(0.0)), 1525.0)
+
+    def test_a_server_moves_n_times_the_model(self):
+        slow = self.parts(1e5, 4)
+        self.assertAlmostEqual(model.step_ms("sps", slow) / model.step_ms("dps", slow), 4.0, 1)
+
+    def test_a_third_gather_costs_half_as_much_again(self):
+        slow = self.parts(1e6)
+        ratio = model.step_ms("zero3", slow) / model.step_ms("zero1", slow)
+        self.assertTrue(1.3 < ratio < 1.5, ratio)
+
+    def test_a_crossing_is_where_two_lines_meet(self):
+        self.assertAlmostEqual(model.crossing(lambda x: 10 / x, lambda x: 5.0, 0.1, 100), 2.0, 6)
+        self.assertIsNone(model.crossing(lambda x: 10 / x, lambda x: -1.0, 0.1, 100))
+
+    def test_a_quarter_is_no_surprise_and_more_is(self):
+        self.assertFalse(model.is_surprise(124.0, 100.0))
+        self.assertTrue(model.is_surprise(126.0, 100.0))
+        self.assertTrue(model.is_surprise(74.0, 100.0))
+
+
+class StudiesTest(unittest.TestCase):
+    def options(self, *words):
+        return cli.parse(["--quick", *words])
+
+    def test_a_batch_that_does_not_divide_is_refused(self):
+        with self.assertRaisesRegex(Failed, "--ranks 3: the global batch of 16 .* does not divide"):
+            studies.make(self.options("--ranks", "1,3"))
+
+    def test_turns_alternate_in_direction(self):
+        found = studies.runs(studies.make(self.options("--ranks", "2")), rows.OURS[:3])
+        first, second = ([run.row.name for run in found if run.study.name == "run"
+                          and run.seed == seed] for seed in (1, 2))
+        self.assertEqual(first, second[::-1])
+        self.assertEqual(first, ["dps", "coordinator"])  # one process is one rank
+
+    def test_unknown_rows_are_refused_with_the_nearest(self):
+        with self.assertRaisesRegex(Failed, "zerro1: no such row, did you mean zero1"):
+            rows.choose("dps,zerro1", rows.OURS, "--rows")
+
+    def test_what_an_older_gpt2_lacks_is_a_reason(self):
+        text = "  --shard NAME   none, optimizer [none]\n"
+        self.assertEqual(rows.lacking(rows.ALL["zero1"], text), "")
+        self.assertEqual(rows.lacking(rows.ALL["zero3"], text), "this gpt2 has no --shard weights")
+        self.assertEqual(rows.lacking(rows.ALL["lamb"], text), "this gpt2 has no --optimizer")
+
+    def test_data_are_the_same_everywhere(self):
+        self.assertEqual(studies.text_of(3000), studies.text_of(9000)[:3000])
+        data = studies.tokens_of(100, 50)
+        self.assertEqual(struct.unpack("<3i", data[:12]), (20240520, 1, 50))
+        self.assertTrue(all(token < 100 for token in struct.unpack("<50H", data[1024:])))
+
+    def test_learning_rates_rise_and_fall_as_gpt2s(self):
+        one = study(lr=1.0, warmup=2, steps=12)
+        rates = [bench.learning_rate(one, step) for step in range(12)]
+        self.assertEqual(rates[:3], [0.5, 1.0, 1.0])
+        self.assertAlmostEqual(rates[7], 0.55)
+        self.assertGreater(rates[11], 0.1)
+
+
+class FolderTest(unittest.TestCase):
+    def test_another_configuration_or_another_peer_is_refused(self):
+        wanted = {"threads": 1, "peers": {"ddp": "torch 1"}}
+        with tempfile.TemporaryDirectory() as folder:
+            options = cli.parse(["--out", folder])
+            cli.check_folder(options, copy.deepcopy(wanted))
+            cli.check_folder(options, copy.deepcopy(wanted))
+            cli.check_folder(options, {"threads": 1, "peers": {"fsdp2": "torch 1"}})
+            with self.assertRaisesRegex(Failed, "measured with other threads"):
+                cli.check_folder(options, dict(wanted, threads=2))
+            with self.assertRaisesRegex(Failed, "measured with torch 1 for ddp, this is torch 2"):
+                cli.check_folder(options, dict(wanted, peers={"ddp": "torch 2"}))
+
+    def test_a_folder_of_somebody_else_is_left_alone(self):
+        with tempfile.TemporaryDirectory() as folder:
+            with open(os.path.join(folder, "thesis.tex"), "w", encoding="utf-8"):
+                pass
+            with self.assertRaisesRegex(Failed, "no folder of dpcompare"):
+                cli.check_folder(cli.parse(["--out", folder]), {"peers": {}})
+
+
+class PageTest(unittest.TestCase):
+    def setUp(self):
+        bad = record("topk", off=1.0)
+        records = [record("dps"), record("dps", 1), record("single", 1, ms=18.0), bad,
+                   record("zero1", ms=8.0), record("torch-ddp", ms=20.0)]
+        self.rows = [rows.ALL[name] for name in ("single", "dps", "zero1", "topk", "lamb",
+                                                 "torch-ddp")]
+        found = results.Results([study()], records)
+        self.view = views.View(found, self.rows, gates.Judged(found, self.rows), {})
+        self.view.ranks = 2
+        self.report = report.Report(self.view, {"processor": "P < 2 & more"},
+                                    {"lamb": "this gpt2 has no --optimizer"}, "dpcompare", [])
+
+    def test_a_row_that_failed_its_gate_has_no_speed(self):
+        line, kind = self.report.row_line(rows.ALL["topk"])
+        self.assertEqual(kind, "failed")
+        self.assertIn("no speed", line)
+        found = self.report.as_json()["rows"]["topk"]
+        self.assertNotIn("tokens_per_s", found)
+        self.assertIn("final loss", found["failed_gate"])
+
+    def test_a_row_that_was_not_run_says_why(self):
+        line, kind = self.report.row_line(rows.ALL["lamb"])
+        self.assertEqual(kind, "absent")
+        self.assertIn("this gpt2 has no --optimizer", line[1])
+
+    def test_ratios_are_to_dps(self):
+        found = self.report.as_json()["rows"]
+        self.assertAlmostEqual(found["zero1"]["over_dps"], 1.25)
+        self.assertAlmostEqual(found["dps"]["over_dps"], 1.0)
+
+    def test_the_page_is_whole_escapes_and_wants_no_network(self):
+        page = self.report.page([("step", "<?xml?><svg>x</svg>", "a < b")])
+        self.assertIn("P &lt; 2 &amp; more", page)
+        self.assertIn("a &lt; b", page)
+        self.assertTrue(page.endswith("</body></html>\n"))
+        for word in ("<script", "<link", "src=", "@import"):
+            self.assertNotIn(word, page)
+
+    def test_pictures_are_drawn_of_all_that_is_there(self):
+        try:
+            from dpcompare import figures
+        except ImportError as error:
+            self.skipTest(str(error))
+        with tempfile.TemporaryDirectory() as folder:
+            drawn = figures.draw(self.view, folder)
+            names = [name for name, _, _ in drawn]
+            self.assertLessEqual({"step", "memory", "loss", "cdf", "norm", "links", "papers"},
+                                 set(names))
+            for _, text, _ in drawn:
+                xml.dom.minidom.parseString(text)
+
+    def test_data_have_a_line_for_each_step(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "runs.csv")
+            report.write_csv(path, self.view.results)
+            with open(path, encoding="utf-8") as file:
+                lines = file.read().splitlines()
+            self.assertEqual(len(lines), 1 + 6 * STEPS)
+            self.assertEqual(lines[0].split(",")[:6], ["study", "row", "ranks", "link", "seed", "step"])
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
