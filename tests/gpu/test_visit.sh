@@ -241,10 +241,12 @@ grep -q '^b.mma .*package lacks tests/cuda_mma' "$work/results/table.txt" || com
 
 # Interrupted in a step, as by the end of the visit: what there is, is kept, and says so.
 echo "b.casts hang" >"$work/planted"
-rm -rf "$work/results"
+# The output of the visit before names the step, too. A signal between bash's fork and run.sh would
+# end in this script's own trap, which removes $work.
+rm -rf "$work/results" "$work/output"
 PATH=$root/tools:$PATH TMPDIR=$work "$root/run.sh" "$root" --results "$work/results" --only a.gpu,b.casts >"$work/output" 2>&1 &
 for _ in $(seq 1 600); do
-    grep -q 'b.casts' "$work/output" && break
+    grep -qs 'b.casts' "$work/output" && break
     sleep 0.1
 done
 kill -TERM $!
