@@ -26,7 +26,9 @@ python3-matplotlib:-:pictures_of_the_comparison
 python3-venv:-:Perfetto_definitions_for_one_test
 patchelf:patchelf:where_packed_programs_look_for_libraries
 procps:ps:tests_look_for_processes_left_behind
-iproute2:ip:machines_made_of_namespaces"
+iproute2:ip:machines_made_of_namespaces
+nftables:nft:networks_that_lose_packets
+openssh-server:sshd:jobs_on_several_machines"
 
 dp_say() { printf '%s\n' "$*"; }
 
