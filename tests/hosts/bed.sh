@@ -74,12 +74,20 @@ inside() {
     lost=$((200 - ($(arrived "$hosts --in a") - before)))
     [ $lost -gt 50 ] && [ $lost -lt 150 ] || bad "loss: $lost of 200 instead of some 100"
     "$hosts" --heal a
-    "$hosts" --rate a 8mbit
+    "$hosts" --rate a 8M
     began=$(date +%s%N)
     head -c 1000000 /dev/zero | ssh a 'cat >/dev/null' || bad "rate: nothing goes"
     took=$((($(date +%s%N) - began) / 1000000))
     [ $took -ge 900 ] || bad "rate: 1 MB takes $took ms instead of a second"
     "$hosts" --heal a
+
+    "$hosts" --rate a 0 50
+    began=$(date +%s%N)
+    answers 10.99.0.1 || bad "delay: no answer"
+    took=$((($(date +%s%N) - began) / 1000000))
+    [ $took -ge 100 ] || bad "delay: a connection takes $took ms instead of 100 and more"
+    "$hosts" --oneway a in; from_login 2 && bad "one way and slow: it hears"
+    "$hosts" --heal a; from_login && to_login || bad "not healed after a slow link"
 
     # A frozen machine's kernel answers, its sshd does not.
     "$hosts" --freeze b; answers 10.99.0.2 || bad "freeze: the kernel is silent"

@@ -11,7 +11,7 @@
 #   hosts.sh --split NAME...           these machines reach each other, and none of the others
 #   hosts.sh --oneway NAME in|out      everything sent to it (in), or by it (out), is lost
 #   hosts.sh --loss NAME PERCENT       so many packets are lost, in each direction
-#   hosts.sh --rate NAME RATE [DELAY]  RATE as tc reads it (1mbit), in each direction; DELAY in ms, one way
+#   hosts.sh --rate NAME RATE [DELAY]  in each direction: bits per second (1M; 0: no limit), milliseconds
 #   hosts.sh --heal NAME...            ends all harm to its network
 #   hosts.sh --freeze NAME             stops its processes; its kernel still answers
 #   hosts.sh --thaw NAME               they go on
@@ -63,6 +63,7 @@ start_bed() {
 keep_folders() { # PLACE: binds them to PLACE/1, PLACE/2 ...
     local path number=0
     while read -r path; do
+        [ -d "$path" ] || fail "HOSTS_KEEP: $path is no folder"
         number=$((number + 1))
         mkdir -p "$1/$number"
         mount --rbind "$path" "$1/$number"
@@ -125,6 +126,7 @@ login() { # NAME... -- COMMAND...
     shift
     # Login's own folders: the home directory is the user's, for programs that lie there.
     mount -t tmpfs tmpfs /run
+    mount -t sysfs sysfs /sys # of its own network; control groups are the outer machine's, and stay away
     mkdir /run/netns
     keep_folders /run/keep
     mount -t tmpfs tmpfs /srv
@@ -246,47 +248,78 @@ processes() { # NAME
 
 # ---- Harm to the network -------------------------------------------------------------------------
 
+# The ports of the bridge that may lead to these machines: the second kind is a relay's.
+ports() { # NAME...
+    local name all=
+    for name in "$@"; do all+="${all:+, }\"v-$name\", \"r-$name\""; done
+    echo "{ $all }"
+}
+
 # Each harmed machine has a table of its own. Frames between machines pass the bridge's hook forward,
 # those from and to login input and output.
 drop() { # NAME DIRECTIONS [CONDITION]: what arrives from it (out), is sent to it (in)
-    local name=$1 way=$2 condition=${3:-}
+    local name=$1 way=$2 condition=${3:-} ports
+    ports=$(ports "$1")
     nft add table bridge "$name"
     for hook in forward input output; do
         nft add chain bridge "$name" "$hook" "{ type filter hook $hook priority 0; }"
     done
     case $way in *out*)
-        nft add rule bridge "$name" forward iifname "v-$name" $condition drop
-        nft add rule bridge "$name" input iifname "v-$name" $condition drop ;;
+        nft add rule bridge "$name" forward iifname "$ports" $condition drop
+        nft add rule bridge "$name" input iifname "$ports" $condition drop ;;
     esac
     case $way in *in*)
-        nft add rule bridge "$name" forward oifname "v-$name" $condition drop
-        nft add rule bridge "$name" output oifname "v-$name" $condition drop ;;
+        nft add rule bridge "$name" forward oifname "$ports" $condition drop
+        nft add rule bridge "$name" output oifname "$ports" $condition drop ;;
     esac
 }
 
 split() { # NAME...: a machine of these hears nobody else
-    local name ports
-    ports=$(printf '"v-%s",' "$@")
+    local name ours all
+    all=$(ports "$@")
     for name in "$@"; do
+        ours=$(ports "$name")
         drop "$name" none
-        nft add rule bridge "$name" forward iifname "v-$name" oifname != "{ ${ports%,} }" drop
-        nft add rule bridge "$name" forward oifname "v-$name" iifname != "{ ${ports%,} }" drop
-        nft add rule bridge "$name" input iifname "v-$name" drop
-        nft add rule bridge "$name" output oifname "v-$name" drop
+        nft add rule bridge "$name" forward iifname "$ours" oifname != "$all" drop
+        nft add rule bridge "$name" forward oifname "$ours" iifname != "$all" drop
+        nft add rule bridge "$name" input iifname "$ours" drop
+        nft add rule bridge "$name" output oifname "$ours" drop
     done
 }
 
-slow() { # NAME RATE [DELAY]
-    local limit=(root tbf rate "$2" burst 32kb latency 400ms)
-    tc qdisc replace dev "v-$1" "${limit[@]}"
-    ip netns exec "$1" tc qdisc replace dev eth0 "${limit[@]}"
+end_relay() { # NAME
+    local pid
+    pid=$(pgrep -f "^$bed/relay v-$1 ") || return 0
+    kill "$pid"
+    while [ -e "/sys/class/net/r-$1" ]; do sleep 0.01; done
+    ip link set "v-$1" master eth0
+}
+
+slow() { # NAME BITS_PER_SECOND [DELAY_MS]: a relay takes the place of its port of the bridge
+    local name=$1 rate=${2%bit}
+    case $rate in
+    *[kK]) rate=${rate%?}000 ;;
+    *[mM]) rate=${rate%?}000000 ;;
+    *[gG]) rate=${rate%?}000000000 ;;
+    esac
+    (
+        flock 9
+        [ -x "$bed/relay" ] || cc -O2 -o "$bed/relay" "${me%/*}/relay.c"
+    ) 9>"$bed/relay.lock"
+    end_relay "$name"
+    ip link set "v-$name" nomaster
+    "$bed/relay" "v-$name" "r-$name" "${3:-0}" "$rate" </dev/null >"$bed/$name.relay" 2>&1 &
+    until [ -e "/sys/class/net/r-$name" ]; do
+        kill -0 $! 2>/dev/null || fail "no relay: $(cat "$bed/$name.relay")"
+        sleep 0.01
+    done
+    ip link set "r-$name" master eth0 up
 }
 
 heal() { # NAME
     ip link set "v-$1" up
     nft delete table bridge "$1" 2>/dev/null || true
-    tc qdisc del dev "v-$1" root 2>/dev/null || true
-    ip netns exec "$1" tc qdisc del dev eth0 root 2>/dev/null || true
+    end_relay "$1"
 }
 
 case ${1:-} in
