@@ -12,7 +12,7 @@
 # faults, killed saves, the programs of tests/bench, the trainer on simulated GPUs under dprun.
 # Only --all runs what has found no error of its own so far: tests with the label repeat (the same
 # cases on other numbers of ranks and nodes); under the address sanitizer the tests that differ from
-# others in ranks, nodes or order alone; each fuzzer for 30 seconds instead of 2.
+# others in ranks, nodes or order alone; each fuzzer for 30 seconds instead of 2; jobs of a real Slurm.
 set -u -o pipefail
 cd "$(dirname "$0")" || exit 1
 . cmake/packages.sh
@@ -95,8 +95,11 @@ sources() { git ls-files '*.c' '*.h' '*.cc' '*.cu' '*.cuh' 2>/dev/null; }
 
 stage "packages"
 if [ $install = 1 ]; then
-    dp_install "$dp_build_packages
-$dp_test_packages" || exit 1
+    packages="$dp_build_packages
+$dp_test_packages"
+    [ $all = 0 ] || packages="$packages
+$dp_night_packages"
+    dp_install "$packages" || exit 1
 fi
 
 # Perfetto's own definitions, for one test that decodes our files with them; it skips without.

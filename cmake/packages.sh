@@ -30,6 +30,12 @@ iproute2:ip:machines_made_of_namespaces
 nftables:nft:networks_that_lose_packets
 openssh-server:sshd:jobs_on_several_machines"
 
+# For ./test.sh --all alone.
+dp_night_packages="slurmctld:slurmctld:jobs_that_Slurm_starts
+slurmd:slurmd:nodes_of_Slurm
+slurm-client:srun:starts_jobs_there
+munge:munged:Slurm_proves_who_its_users_are"
+
 dp_say() { printf '%s\n' "$*"; }
 
 dp_other_distributions() {

@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# slurm_jobs.sh - jobs that a real Slurm starts on two machines.
+#
+#   slurm_jobs.sh BUILD
+set -u
+self=$(readlink -f "$0") here=$(dirname "$(readlink -f "$0")") build=$(readlink -f "$1")
+bad() { echo "FAILED: $*" >&2; tail -n +1 out err 2>/dev/null; exit 1; }
+until_holds() { # COMMAND...: within a minute
+    for ((i = 0; i < 3000; i++)); do "$@" && return; sleep 0.02; done
+    bad "never: $*"
+}
+nobody_left() {
+    for name in a b; do
+        [ -z "$("$here/hosts.sh" --processes "$name" | grep -E 'hello|victim|dprun|slurmstepd')" ] || return 1
+    done
+}
+met() { # RANKS: all of them did
+    local rank
+    for ((rank = 0; rank < $1; rank++)); do
+        grep -qx "rank $rank of $1: the sum is $(($1 * ($1 + 1) / 2))" out || bad "rank $rank did not meet"
+    done
+}
+job() { timeout -k 5 100 srun -N2 -n4 --ntasks-per-node=2 "$@" >out 2>err; }
+
+jobs_of_slurm() {
+    cd "$HOSTS_DIR" || exit 1
+    (umask 077; head -c 32 /dev/urandom >secret)
+    # PMI-2 carries address and secret.
+    job --mpi=pmi2 "$build/hello" || bad "pmi2: code $?"
+    met 4
+    # Without it both are given. The first node of a step has rank 0.
+    for mpi in none pmix; do
+        srun --mpi=list 2>&1 | grep -qw $mpi || { echo "no $mpi in this Slurm"; continue; }
+        DP_RENDEZVOUS=a:29510 DP_SECRET_FILE=$HOSTS_DIR/secret job --mpi=$mpi "$build/hello" ||
+            bad "$mpi: code $?"
+        met 4
+        # Only the address is missing: that is what has to be said.
+        DP_SECRET_FILE=$HOSTS_DIR/secret job --mpi=$mpi "$build/hello" && bad "$mpi: started without an address"
+        grep -q 'DP_RENDEZVOUS' err || bad "$mpi: the missing address is not told"
+        nobody_left || until_holds nobody_left
+    done
+    # A cancelled job leaves nobody.
+    job --mpi=pmi2 "$build/tests/victim" 1000000 "$HOSTS_DIR" & step=$!
+    until_holds eval '"$here/hosts.sh" --processes b | grep -q victim'
+    scancel "$(squeue -h -o %A)"
+    wait $step && bad "a cancelled job ended well"
+    until_holds nobody_left
+    # A killed rank: the three others name it.
+    DP_INJECT=kill:1@30 job --mpi=pmi2 "$build/tests/victim" 100000 "$HOSTS_DIR" && bad "a killed rank ended well"
+    [ "$(grep -c '^learned: DP_ERR_PEER_LOST: rank 1 ' err)" = 3 ] || bad "not all know that rank 1 died"
+    until_holds nobody_left
+    echo ok
+}
+if [ "${2:-}" = inside ]; then
+    jobs_of_slurm
+    exit
+fi
+HOSTS_KEEP=${HOSTS_KEEP:-$build} exec timeout 280 "$here/hosts.sh" a b -- "$here/slurm.sh" "$self" "$build" inside
