@@ -360,6 +360,29 @@ static void identify(const found_t *found, dp_starter_t *starter)
     }
 }
 
+/* Kubeflow's trainer leaves these to whatever is to start the ranks of its pod. A process that
+ * finds them alone was started in its place. */
+static dp_status_t refuse_unstarted_node(dp_lookup_t lookup, void *context, dp_error_t *error)
+{
+    static const char *const names[] = {"PET_NNODES", "PET_NPROC_PER_NODE"};
+    char values[DP_ARRAY_LEN(names)][TEXT_ROOM] = {"", ""};
+    int is_one = 1;
+
+    for (size_t i = 0; i < DP_ARRAY_LEN(names); i++) {
+        const char *value = lookup(context, names[i]);
+
+        if (value == NULL) return DP_OK;
+        snprintf(values[i], sizeof(values[i]), "%s", value);
+        is_one &= strcmp(values[i], "1") == 0;
+    }
+    if (is_one) return DP_OK;
+    return dp_error_set(error, DP_ERR_CONFIG,
+                        "%s=%.20s and %s=%.20s ask for several ranks, but this process was started "
+                        "as none of them: start with torchrun or with dprun --node env, or unset "
+                        "both for a world of one",
+                        names[0], values[0], names[1], values[1]);
+}
+
 dp_status_t dp_starter_find(const dp_config_t *config, dp_lookup_t lookup, void *context,
                             dp_starter_t *starter, dp_error_t *error)
 {
@@ -384,7 +407,7 @@ dp_status_t dp_starter_find(const dp_config_t *config, dp_lookup_t lookup, void 
     starter->name = "nobody";
     starter->size = 1;
     starter->local_rank = starter->local_size = -1;
-    if (used == NULL) return DP_OK;
+    if (used == NULL) return refuse_unstarted_node(lookup, context, error);
     if (used->error.status != DP_OK) {
         return dp_error_set(error, used->error.status, "%s", used->error.text);
     }

@@ -262,6 +262,22 @@ static void starter_half_of_a_family_is_an_error(void **state)
     expect_text(error.text, "half of dprun");
 }
 
+static void starter_pod_that_nothing_divided_is_an_error(void **state)
+{
+    (void)state;
+    assert_int_equal(FIND("PET_NNODES=2", "PET_NPROC_PER_NODE=1"), DP_ERR_CONFIG);
+    expect_text(error.text, "PET_NNODES=2 and PET_NPROC_PER_NODE=1 ask for several ranks");
+    expect_text(error.text, "dprun --node env");
+    assert_int_equal(FIND("PET_NNODES=1", "PET_NPROC_PER_NODE=8"), DP_ERR_CONFIG);
+    assert_int_equal(FIND("PET_NNODES=1:4", "PET_NPROC_PER_NODE=auto"), DP_ERR_CONFIG);
+    assert_int_equal(FIND("PET_NNODES=1", "PET_NPROC_PER_NODE=1"), DP_OK);
+    assert_int_equal(starter.size, 1);
+    assert_int_equal(FIND("PET_NNODES=2"), DP_OK); /* of something else */
+    assert_int_equal(FIND("PET_NNODES=2", "PET_NPROC_PER_NODE=4", TORCHRUN), DP_OK);
+    assert_int_equal(starter.kind, DP_STARTER_TORCHRUN);
+    assert_string_equal(starter.warning, "");
+}
+
 static void starter_numbers_that_cannot_be_are_an_error(void **state)
 {
     static const struct {
@@ -370,6 +386,7 @@ int main(void)
         cmocka_unit_test(starter_knows_one_machine),
         cmocka_unit_test(starter_bad_address_is_an_error),
         cmocka_unit_test(starter_half_of_a_family_is_an_error),
+        cmocka_unit_test(starter_pod_that_nothing_divided_is_an_error),
         cmocka_unit_test(starter_numbers_that_cannot_be_are_an_error),
         cmocka_unit_test(starter_precedence_is_fixed),
         cmocka_unit_test(starter_contradictions_are_warned_of_with_both_values),

@@ -1,0 +1,114 @@
+#!/usr/bin/env bash
+# launchers.sh - jobs on two machines under the variables that other launchers and operators leave,
+# and nothing else of them.
+#
+#   launchers.sh BUILD [CASE...]
+set -u
+self=$(readlink -f "$0") here=$(dirname "$(readlink -f "$0")") build=$(readlink -f "$1")
+shift
+if [ "${1:-}" != inside ]; then
+    HOSTS_KEEP=${HOSTS_KEEP:-$build} exec timeout 280 "$here/hosts.sh" a b -- "$self" "$build" inside "$@"
+fi
+shift
+
+bad() { echo "FAILED: $case: $*" >&2; tail -n +1 out.* err.* 2>/dev/null; exit 1; }
+cd "$HOSTS_DIR" || exit 1
+(umask 077; head -c 32 /dev/urandom >secret)
+# Whatever started this test must not be mistaken for what it starts.
+while read -r name; do unset "$name"; done < <(env | grep -Eo \
+    '^(DP_|SLURM_|PMI_|PMIX_|PET_|VC_|SM_|OMPI_|MPI_LOCAL|TORCHELASTIC_|(LOCAL_)?RANK|(LOCAL_)?WORLD_SIZE|MASTER_)[A-Z0-9_]*')
+
+machines=(a b) pids=()
+start() { # MACHINE VARIABLES... COMMAND...: what an operator starts there
+    local machine=$1 number=${#pids[@]}
+    shift
+    timeout -k 5 60 "$here/hosts.sh" --in "$machine" env DP_SECRET_FILE="$HOSTS_DIR/secret" "$@" \
+        >"out.$number" 2>"err.$number" &
+    pids+=($!)
+}
+finish() {
+    local pid
+    for pid in "${pids[@]}"; do wait "$pid" || bad "exit code $?"; done
+}
+met() { # SIZE LOCAL_SIZE: each rank said so once
+    local rank
+    finish
+    for ((rank = 0; rank < $1; rank++)); do
+        [ "$(cat out.* | grep -cE "(^| )rank $rank of $1, local $((rank % $2)) of $2, sum $(($1 * ($1 + 1) / 2))\$")" = 1 ] ||
+            bad "rank $rank did not meet the others"
+    done
+}
+member=$build/tests/launch_member
+
+workers() { # of torchrun on two machines
+    local rank
+    for rank in 0 1 2 3; do
+        start "${machines[rank / 2]}" RANK=$rank WORLD_SIZE=4 LOCAL_RANK=$((rank % 2)) \
+            LOCAL_WORLD_SIZE=2 GROUP_RANK=$((rank / 2)) GROUP_WORLD_SIZE=2 MASTER_ADDR=a \
+            MASTER_PORT=29400 TORCHELASTIC_RUN_ID=job7 TORCHELASTIC_RESTART_COUNT=0 "$@" "$member"
+    done
+    met 4 2
+}
+torchrun() { workers; }
+torchrun_in_kubeflow() { workers PET_NNODES=2 PET_NPROC_PER_NODE=2 PET_MASTER_ADDR=a PET_MASTER_PORT=29500; }
+pytorchjob() { # Kubeflow's first operator: a pod has one process, and the variables count pods
+    start a PYTHONUNBUFFERED=0 MASTER_ADDR=a MASTER_PORT=23456 WORLD_SIZE=2 RANK=0 "$member"
+    start b PYTHONUNBUFFERED=0 MASTER_ADDR=a MASTER_PORT=23456 WORLD_SIZE=2 RANK=1 "$member"
+    met 2 1
+}
+mpirun() { # rank by rank over the machines, --map-by node
+    local rank
+    for rank in 0 1; do
+        start "${machines[rank]}" OMPI_COMM_WORLD_RANK=$rank OMPI_COMM_WORLD_SIZE=2 \
+            OMPI_COMM_WORLD_LOCAL_RANK=0 OMPI_COMM_WORLD_LOCAL_SIZE=1 PMIX_NAMESPACE=3781099521 \
+            PMIX_RANK=$rank DP_RENDEZVOUS=a:29510 "$member"
+    done
+    met 2 1
+}
+mpi_operator() { # its launcher pod: a hostfile, and sshd on the workers
+    printf '%s slots=2\n' a b >hostfile
+    timeout -k 5 60 "$build/dprun" --hostfile hostfile "$member" >out.0 2>err.0 || bad "exit code $?"
+    met 4 2
+}
+bare_trainjob() { # the same without anything that starts ranks: no two worlds of one
+    start a PET_NNODES=2 PET_NPROC_PER_NODE=1 PET_NODE_RANK=0 PET_MASTER_ADDR=a PET_MASTER_PORT=29500 "$member"
+    wait "${pids[0]}" && bad "a world of one"
+    grep -q 'dprun --node env' err.0 || bad "it does not say how"
+}
+trainjob() { # Kubeflow's trainer: variables for each node
+    local node
+    for node in 0 1; do
+        start "${machines[node]}" PET_NNODES=2 PET_NPROC_PER_NODE=2 PET_NODE_RANK=$node \
+            PET_MASTER_ADDR=a PET_MASTER_PORT=29500 "$build/dprun" --node env "$member"
+    done
+    met 4 2
+}
+volcano() {
+    local node
+    for node in 0 1; do
+        start "${machines[node]}" VC_TASK_INDEX=$node VC_WORKER_HOSTS=a,b VC_WORKER_NUM=2 \
+            "$build/dprun" --node env -np 2 "$member"
+    done
+    met 4 2
+}
+sagemaker() {
+    local machine
+    for machine in b a; do
+        start $machine 'SM_HOSTS=["a","b"]' SM_CURRENT_HOST=$machine SM_NUM_GPUS=2 \
+            SM_NETWORK_INTERFACE_NAME=eth0 "$build/dprun" --node env "$member"
+    done
+    met 4 2
+}
+ray() { # what docs/launch.md tells an actor to start on its node
+    local node
+    for node in 1 0; do
+        start "${machines[node]}" "$build/dprun" --node $node/2 --meet a:29500 -np 2 "$member"
+    done
+    met 4 2
+}
+for case in "$@"; do
+    pids=()
+    rm -f out.* err.*
+    "$case"
+    echo "ok $case"
+done
