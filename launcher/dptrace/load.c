@@ -6,6 +6,7 @@
  * (timeline.c) or shown.
  */
 #include "launcher/dptrace/formats.h"
+#include "launcher/dptrace/clocks.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -29,14 +30,36 @@ typedef struct clock_map {
     uint64_t error_ns;
 } clock_map_t;
 
-/* Ranks that share a kernel share CLOCK_MONOTONIC, so their times are comparable as they are.
- * Between nodes CLOCK records give offsets; libdp records none, so the wall clocks' difference is
- * used. */
-static dp_status_t map_clock(const dp_trace_file_t *file, const dp_trace_file_t *first,
-                             clock_map_t *map)
+/* What dprun measured. Both clocks are known against its own, at about the same moments. */
+static dp_status_t map_measured(const dp_clocks_t *clocks, int rank, int first_rank,
+                                clock_map_t *map)
 {
+    for (size_t i = 0;; i++) {
+        const dp_clock_entry_t *own = dp_clocks_find(clocks, rank, i);
+        const dp_clock_entry_t *first = dp_clocks_find(clocks, first_rank, i);
+
+        if (own == NULL || first == NULL) return DP_OK;
+        if (map->count > 0 && map->points[map->count - 1].at_ns >= own->at_ns) return DP_OK;
+        if (!dp_grow(&map->points, map->count, &map->room, sizeof(*map->points)))
+            return DP_ERR_NO_MEMORY;
+        map->points[map->count++] =
+            (clock_point_t){.at_ns = own->at_ns, .offset_ns = own->offset_ns - first->offset_ns};
+        map->error_ns = dp_max(map->error_ns, own->error_ns + first->error_ns);
+    }
+}
+
+/* Ranks that share a kernel share CLOCK_MONOTONIC, so their times are comparable as they are.
+ * Between nodes CLOCK records give offsets, or dprun's measurements; where there are neither, the
+ * wall clocks' difference is used. */
+static dp_status_t map_clock(const dp_trace_file_t *file, const dp_trace_file_t *first,
+                             const dp_clocks_t *clocks, clock_map_t *map)
+{
+    dp_status_t status;
+
     memset(map, 0, sizeof(*map));
     if (memcmp(file->boot, first->boot, sizeof(file->boot)) == 0) return DP_OK; /* one machine */
+    status = map_measured(clocks, file->rank, first->rank, map);
+    if (status != DP_OK || map->count > 0) return status;
     for (size_t i = 0; i < file->event_count; i++) {
         const dp_trace_record_t *record = &file->events[i].record;
 
@@ -271,7 +294,7 @@ static dp_status_t add_agreed(loader_t *loader)
 }
 
 static dp_status_t add_file(dp_timeline_t *timeline, const dp_trace_file_t *file,
-                            const dp_trace_file_t *first)
+                            const dp_trace_file_t *first, const dp_clocks_t *clocks)
 {
     loader_t loader = {.timeline = timeline, .file = file};
     dp_timeline_rank_t *rank = dp_timeline_add_rank(timeline);
@@ -281,7 +304,7 @@ static dp_status_t add_file(dp_timeline_t *timeline, const dp_trace_file_t *file
     loader.rank = (int32_t)timeline->rank_count - 1;
     loader.names = calloc(file->name_bytes + 1, sizeof(*loader.names));
     if (loader.names == NULL || dp_timeline_string(timeline, "") == SIZE_MAX) goto done;
-    status = map_clock(file, first, &loader.clock);
+    status = map_clock(file, first, clocks, &loader.clock);
     if (status == DP_OK) status = list_agreed(file, &loader.agreed, &loader.agreed_count);
     if (status == DP_OK) status = add_records(&loader);
     if (status == DP_OK) status = add_agreed(&loader);
@@ -377,10 +400,13 @@ dp_status_t dp_recorders_read(const char *path, int is_directory, dp_timeline_t 
     dp_trace_file_t first = {.rank = 0}, file = {.rank = 0};
     char **paths = NULL;
     size_t count = 0;
+    dp_clocks_t clocks = {NULL, 0};
     dp_status_t status;
 
     if (is_directory) {
         status = list_recorders(path, &paths, &count, error);
+        if (status == DP_OK && dp_clocks_read(path, &clocks) != 0)
+            status = dp_error_set(error, DP_ERR_NO_MEMORY, "no memory");
     } else {
         paths = malloc(sizeof(*paths));
         if (paths != NULL) paths[0] = strdup(path);
@@ -395,12 +421,13 @@ dp_status_t dp_recorders_read(const char *path, int is_directory, dp_timeline_t 
         if (i > 0) status = dp_trace_file_open(paths[i], &file, error);
         if (status == DP_OK) status = check_job(timeline, paths[i], current, error);
         if (status == DP_OK) {
-            status = add_file(timeline, current, &first);
+            status = add_file(timeline, current, &first, &clocks);
             if (status != DP_OK) dp_error_set(error, status, "%s: no memory", paths[i]);
         }
         if (i > 0) dp_trace_file_close(&file);
     }
     dp_trace_file_close(&first);
+    dp_clocks_fini(&clocks);
     for (size_t i = 0; i < count; i++)
         free(paths[i]);
     free(paths);
