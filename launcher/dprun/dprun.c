@@ -33,11 +33,15 @@
 #include "launcher/dprun/help.h"
 #include "launcher/dprun/failure/recorder.h"
 #include "launcher/dprun/failure/report.h"
+#include "launcher/dprun/remote/look.h"
+#include "launcher/dprun/remote/nodes.h"
+#include "launcher/dprun/remote/station.h"
 #include "launcher/dprun/run_dir.h"
 #include "launcher/dprun/supervise.h"
 #include "launcher/dprun/timeline.h"
 
 #define SPARE_FILES 64
+#define FILES_PER_NODE 6 /* a link, and an ssh with its pipes */
 #define SAVED_MAX ((size_t)2 * PATH_MAX)
 
 /* Limits and signals that dprun changes for itself; the ranks get the old values back. */
@@ -83,10 +87,12 @@ static void set_signals(surroundings_t *around)
     signal(SIGTTIN, SIG_IGN);
 }
 
-static dp_status_t raise_file_limit(const dp_job_t *job, surroundings_t *around, dp_error_t *error)
+static dp_status_t raise_file_limit(const dp_job_t *job, const dp_nodes_t *nodes,
+                                    surroundings_t *around, dp_error_t *error)
 {
     rlim_t per_rank = job->command->output_dir == NULL ? 3 : 5;
-    rlim_t need = per_rank * (rlim_t)job->size + SPARE_FILES;
+    rlim_t per_node = nodes == NULL ? 0 : FILES_PER_NODE * (rlim_t)nodes->hosts.count;
+    rlim_t need = per_rank * (rlim_t)job->size + per_node + SPARE_FILES;
     struct rlimit limit;
 
     getrlimit(RLIMIT_NOFILE, &limit);
@@ -113,14 +119,20 @@ static dp_status_t open_parts(dp_job_t *job, dp_supervisor_start_t *start, dp_ag
 
     status = dp_rendezvous_listen(&job->ticket, &start->listener, error);
     if (status != DP_OK) return status;
-    status = dp_channel_open(channel, error);
-    if (status != DP_OK) return status;
-    start->channel = channel[0];
-    agent->channel = channel[1];
-    status = dp_input_open(&agent->stdin_fd, &start->pump_fd, error);
-    if (status != DP_OK) return status;
+    if (start->nodes == NULL) {
+        status = dp_channel_open(channel, error);
+        if (status != DP_OK) return status;
+        start->channel = channel[0];
+        agent->channel = channel[1];
+    }
+    if (start->nodes == NULL || job->command->stdin_rank >= 0) {
+        status = dp_input_open(&agent->stdin_fd, &start->pump_fd, error);
+    }
+    /* On several nodes each has one; here there is one at the end, if at all. */
+    if (status != DP_OK || start->nodes != NULL) return status;
     dp_run_dir_prune(job->command->config.keep_runs);
-    status = dp_run_dir_create(path, sizeof(path), error);
+    status = dp_job_set_master(job, "127.0.0.1", dp_look_for_port(), error);
+    if (status == DP_OK) status = dp_run_dir_create(path, sizeof(path), error);
     if (status != DP_OK) return status;
     (void)dp_run_dir_lock(path); /* for as long as dprun or its agent is there */
     return dp_job_set_run_dir(job, path, 1, error);
@@ -144,11 +156,27 @@ static pid_t fork_agent(const dp_supervisor_start_t *start, const dp_agent_start
     _exit(dp_guard_run(agent));
 }
 
-static dp_status_t start_job(dp_job_t *job, uint64_t start_ns, dp_supervisor_t *supervisor,
-                             dp_error_t *error)
+/* The agent of this machine; on several nodes the supervisor starts their stations. */
+static dp_status_t start_agent(dp_supervisor_start_t *start, dp_agent_start_t *agent,
+                               dp_error_t *error)
+{
+    if (start->nodes != NULL) {
+        start->input_fd = agent->stdin_fd;
+        agent->stdin_fd = -1;
+        return DP_OK;
+    }
+    start->agent_pid = fork_agent(start, agent);
+    if (start->agent_pid >= 0) return DP_OK;
+    return dp_error_set(error, DP_ERR_SYSTEM, "starting the agent: %s", strerror(errno));
+}
+
+static dp_status_t start_job(dp_job_t *job, const dp_nodes_t *nodes, uint64_t start_ns,
+                             dp_supervisor_t *supervisor, dp_error_t *error)
 {
     surroundings_t around;
     dp_supervisor_start_t start = {.job = job,
+                                   .nodes = nodes,
+                                   .input_fd = -1,
                                    .channel = -1,
                                    .signals = -1,
                                    .listener = -1,
@@ -158,7 +186,7 @@ static dp_status_t start_job(dp_job_t *job, uint64_t start_ns, dp_supervisor_t *
     dp_status_t status;
     int null_fd;
 
-    status = raise_file_limit(job, &around, error);
+    status = raise_file_limit(job, nodes, &around, error);
     if (status != DP_OK) return status;
     set_signals(&around);
     prctl(PR_SET_CHILD_SUBREAPER,
@@ -169,11 +197,11 @@ static dp_status_t start_job(dp_job_t *job, uint64_t start_ns, dp_supervisor_t *
     status = open_parts(job, &start, &agent, error);
     if (status == DP_OK) {
         fflush(NULL);
+        start.mask = around.old_mask;
         start.signals = signalfd(-1, &around.heard, SFD_CLOEXEC | SFD_NONBLOCK);
-        start.agent_pid = fork_agent(&start, &agent);
-        if (start.agent_pid < 0 || start.signals < 0) {
-            status = dp_error_set(error, DP_ERR_SYSTEM, "starting the agent: %s", strerror(errno));
-        }
+        status = start.signals >= 0
+                     ? start_agent(&start, &agent, error)
+                     : dp_error_set(error, DP_ERR_SYSTEM, "signalfd: %s", strerror(errno));
     }
     close_fd(agent.channel);
     close_fd(agent.stdin_fd);
@@ -189,7 +217,8 @@ static dp_status_t start_job(dp_job_t *job, uint64_t start_ns, dp_supervisor_t *
         }
         return status;
     }
-    if (start.pump_fd < 0) { /* the rank's alone now: its writer must see it close */
+    if (start.pump_fd < 0 &&
+        start.nodes == NULL) { /* the rank's alone now: its writer must see it close */
         null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
         if (null_fd >= 0) dup2(null_fd, STDIN_FILENO);
         close_fd(null_fd);
@@ -197,7 +226,7 @@ static dp_status_t start_job(dp_job_t *job, uint64_t start_ns, dp_supervisor_t *
     status = dp_supervisor_init(supervisor, &start, error);
     if (status == DP_OK) return DP_OK;
     dp_supervisor_fini(supervisor); /* closes the channel: the agent ends all and cleans up */
-    waitpid(start.agent_pid, NULL, 0);
+    if (start.agent_pid > 0) waitpid(start.agent_pid, NULL, 0);
     return status;
 }
 
@@ -212,7 +241,8 @@ static int has_failed(const dp_supervisor_t *supervisor)
 {
     return supervisor->outcome != DP_OUTCOME_NONE &&
            supervisor->outcome != DP_OUTCOME_INTERRUPTED &&
-           supervisor->outcome != DP_OUTCOME_NO_READER;
+           supervisor->outcome != DP_OUTCOME_NO_READER &&
+           supervisor->outcome != DP_OUTCOME_NOT_STARTED;
 }
 
 /* Makes a run directory fit to be kept, and says what is kept. */
@@ -242,8 +272,9 @@ static int settle_files(const dp_supervisor_t *supervisor, const dp_timeline_req
                         char saved[SAVED_MAX])
 {
     const dp_job_t *job = supervisor->job;
-    size_t files = dp_run_dir_files(job->run_dir, NULL);
-    int keep = job->command->keeps_run_dir ||
+    char clocks[64];
+    size_t files = job->run_dir[0] == '\0' ? 0 : dp_run_dir_files(job->run_dir, NULL);
+    int keep = (job->command->keeps_run_dir && job->run_dir[0] != '\0') ||
                (files > 0 && has_failed(supervisor) && job->command->config.keep_runs > 0);
     size_t used = 0;
     dp_error_t error;
@@ -254,8 +285,10 @@ static int settle_files(const dp_supervisor_t *supervisor, const dp_timeline_req
                           timeline->file);
     } else if (timeline != NULL &&
                dp_timeline_request_merge(timeline, job->run_dir, &error) == DP_OK) {
-        used =
-            (size_t)snprintf(saved, SAVED_MAX, "timeline %s%s", timeline->file, keep ? "; " : "");
+        dp_supervisor_describe_clocks(supervisor, clocks, sizeof(clocks));
+        used = (size_t)snprintf(saved, SAVED_MAX, "timeline %s%s%s%s%s", timeline->file,
+                                clocks[0] != '\0' ? " (" : "", clocks, clocks[0] != '\0' ? ")" : "",
+                                keep ? "; " : "");
     } else if (timeline != NULL) {
         dp_job_output_say(supervisor->output, "--timeline %s: %s", timeline->file, error.text);
         keep = 1; /* so that the merge can be repeated */
@@ -310,6 +343,9 @@ static void write_report(const dp_supervisor_t *supervisor, const char *saved, F
         write_interruption(supervisor, "FAILED  its agent (a helper process of dprun) was killed",
                            out);
         break;
+    case DP_OUTCOME_NOT_STARTED:
+        fprintf(out, "dprun: nothing was started\n");
+        break;
     case DP_OUTCOME_NONE:
         break;
     }
@@ -322,8 +358,12 @@ static void end_job(dp_supervisor_t *supervisor, const dp_timeline_request_t *ti
     char *text = NULL;
     size_t bytes = 0;
     FILE *out;
-    int keep = settle_files(supervisor, timeline, saved);
+    int keep;
 
+    if (timeline != NULL || has_failed(supervisor) || supervisor->job->command->keeps_run_dir) {
+        dp_supervisor_fetch(supervisor);
+    }
+    keep = settle_files(supervisor, timeline, saved);
     dp_supervisor_dismiss_agent(supervisor);
     out = open_memstream(&text, &bytes);
     if (out != NULL) {
@@ -331,17 +371,21 @@ static void end_job(dp_supervisor_t *supervisor, const dp_timeline_request_t *ti
         if (fclose(out) == 0 && bytes > 0) dp_job_output_print(supervisor->output, text);
         free(text);
     }
-    if (!keep) dp_run_dir_remove(supervisor->job->run_dir);
+    if (!keep && supervisor->job->run_dir[0] != '\0') {
+        dp_run_dir_remove(supervisor->job->run_dir);
+    }
     dp_supervisor_flush(supervisor);
 }
 
-static int run_job(dp_job_t *job, const dp_timeline_request_t *timeline, uint64_t start_ns)
+static int run_job(dp_job_t *job, const dp_nodes_t *nodes, const dp_timeline_request_t *timeline,
+                   uint64_t start_ns)
 {
     dp_supervisor_t supervisor;
     dp_error_t error;
     int code;
 
-    if (start_job(job, start_ns, &supervisor, &error) != DP_OK) return print_error(1, error.text);
+    if (start_job(job, nodes, start_ns, &supervisor, &error) != DP_OK)
+        return print_error(1, error.text);
     dp_supervisor_run(&supervisor);
     end_job(&supervisor, timeline);
     code = dp_supervisor_exit_code(&supervisor);
@@ -349,7 +393,7 @@ static int run_job(dp_job_t *job, const dp_timeline_request_t *timeline, uint64_
     return code;
 }
 
-static int prepare_and_run(const dp_command_t *command, uint64_t start_ns)
+static int prepare_and_run(const dp_command_t *command, const dp_nodes_t *nodes, uint64_t start_ns)
 {
     const char *wanted = command->config.timeline;
     dp_timeline_request_t timeline;
@@ -361,7 +405,16 @@ static int prepare_and_run(const dp_command_t *command, uint64_t start_ns)
                               dp_timeline_request_check(&timeline, &error) != DP_OK)) {
         return print_error(DP_EXIT_USAGE, error.text);
     }
-    if (dp_job_init(&job, command, &code, &error) != DP_OK) return print_error(code, error.text);
+    if (nodes != NULL && command->action == DP_ACTION_DRY_RUN) {
+        dp_nodes_print(nodes, command, stdout);
+        return 0;
+    }
+    if (nodes != NULL) {
+        dp_job_init_remote(&job, command);
+        code = 0;
+    } else if (dp_job_init(&job, command, &code, &error) != DP_OK) {
+        return print_error(code, error.text);
+    }
     if (command->action == DP_ACTION_RUN && dp_job_output_make_dir(command, &error) != DP_OK) {
         dp_job_fini(&job);
         return print_error(DP_EXIT_USAGE, error.text);
@@ -373,9 +426,28 @@ static int prepare_and_run(const dp_command_t *command, uint64_t start_ns)
             fprintf(stderr, "dprun: %d ranks share one GPU: functional test, not a benchmark\n",
                     job.size);
         }
-        code = run_job(&job, wanted[0] == '\0' ? NULL : &timeline, start_ns);
+        code = run_job(&job, nodes, wanted[0] == '\0' ? NULL : &timeline, start_ns);
     }
     dp_job_fini(&job);
+    return code;
+}
+
+/* A job, wherever it runs. */
+static int run_command(dp_command_t *command, uint64_t start_ns)
+{
+    dp_error_t error;
+    dp_nodes_t nodes;
+    int code;
+
+    if (dp_nodes_plan(&nodes, command, &error) != DP_OK) {
+        return print_error(DP_EXIT_USAGE, error.text);
+    }
+    if (nodes.way == DP_NODES_JOIN && nodes.node > 0 && command->action == DP_ACTION_RUN) {
+        code = dp_nodes_follow(&nodes, command);
+    } else {
+        code = prepare_and_run(command, nodes.way == DP_NODES_NONE ? NULL : &nodes, start_ns);
+    }
+    dp_nodes_fini(&nodes);
     return code;
 }
 
@@ -400,12 +472,15 @@ int main(int argc, char **argv)
     case DP_ACTION_VERSION:
         printf("dprun %d.%d.%d\n", DP_VERSION_MAJOR, DP_VERSION_MINOR, DP_VERSION_PATCH);
         break;
+    case DP_ACTION_AGENT:
+        code = dp_station_run_agent();
+        break;
     case DP_ACTION_CHECK:
         code = dp_check_run(command.size, stdout);
         break;
     case DP_ACTION_RUN:
     case DP_ACTION_DRY_RUN:
-        code = prepare_and_run(&command, start_ns);
+        code = run_command(&command, start_ns);
         break;
     }
     dp_command_fini(&command);

@@ -156,6 +156,30 @@ static int give_shared_gpu(dp_job_t *job)
     return 0;
 }
 
+/* The variables that torch.distributed reads. What a user has set stays, but not what an outer
+ * dprun set: this process is one of its ranks then. */
+static int set_torch_variable(dp_job_t *job, const char *name, const char *value)
+{
+    if (job->is_nested) return set_own_variable(job, name, value);
+    return set_default_variable(job, name, value) < 0 ? -1 : 0;
+}
+
+static int give_torch_variables(dp_job_t *job)
+{
+    const dp_place_t *place = &job->command->place;
+    char number[16];
+
+    job->is_nested = dp_env_get(&job->env, "DP_BOOTSTRAP_FD") != NULL;
+    job->sets_rank = job->is_nested || dp_env_get(&job->env, "RANK") == NULL;
+    job->sets_local_rank = job->is_nested || dp_env_get(&job->env, "LOCAL_RANK") == NULL;
+    snprintf(number, sizeof(number), "%d", job->size);
+    if (set_torch_variable(job, "LOCAL_WORLD_SIZE", number) != 0) return -1;
+    snprintf(number, sizeof(number), "%d", place->size > 0 ? place->size : job->size);
+    if (set_torch_variable(job, "WORLD_SIZE", number) != 0) return -1;
+    snprintf(number, sizeof(number), "%d", place->node);
+    return set_torch_variable(job, "GROUP_RANK", number);
+}
+
 int dp_job_ticket_fd(void)
 {
     struct rlimit limit;
@@ -187,9 +211,11 @@ static int give_variables(dp_job_t *job)
         if (set_own_variable(job, name, equals + 1) != 0) return -1;
     }
     snprintf(number, sizeof(number), "%d", job->size);
-    if (set_own_variable(job, "DP_SIZE", number) != 0 ||
-        set_own_variable(job, "DP_LOCAL_SIZE", number) != 0)
-        return -1;
+    if (set_own_variable(job, "DP_LOCAL_SIZE", number) != 0) return -1;
+    snprintf(number, sizeof(number), "%d",
+             command->place.size > 0 ? command->place.size : job->size);
+    if (set_own_variable(job, "DP_SIZE", number) != 0) return -1;
+    if (give_torch_variables(job) != 0) return -1; /* before DP_BOOTSTRAP_FD is ours */
     snprintf(number, sizeof(number), "%d", dp_job_ticket_fd());
     return set_own_variable(job, "DP_BOOTSTRAP_FD", number);
 }
@@ -220,6 +246,16 @@ dp_status_t dp_job_init(dp_job_t *job, const dp_command_t *command, int *exit_co
     return DP_OK;
 }
 
+void dp_job_init_remote(dp_job_t *job, const dp_command_t *command)
+{
+    memset(job, 0, sizeof(*job));
+    job->command = command;
+    job->size = command->size;
+    if (gethostname(job->host, sizeof(job->host) - 1) != 0) {
+        snprintf(job->host, sizeof(job->host), "localhost");
+    }
+}
+
 void dp_job_fini(dp_job_t *job)
 {
     for (size_t i = 0; i < job->given_count; i++) {
@@ -243,15 +279,30 @@ dp_status_t dp_job_set_run_dir(dp_job_t *job, const char *path, int owned, dp_er
     return DP_OK;
 }
 
+dp_status_t dp_job_set_master(dp_job_t *job, const char *host, uint16_t port, dp_error_t *error)
+{
+    char number[16];
+
+    snprintf(number, sizeof(number), "%u", port);
+    if (set_torch_variable(job, "MASTER_ADDR", host) != 0 ||
+        (port != 0 && set_torch_variable(job, "MASTER_PORT", number) != 0)) {
+        return dp_error_set(error, DP_ERR_NO_MEMORY, "out of memory");
+    }
+    return DP_OK;
+}
+
 int dp_job_set_rank(dp_job_t *job, int rank)
 {
-    char number[16], own_host[64];
+    char number[16], local[16], own_host[64];
 
-    snprintf(number, sizeof(number), "%d", rank);
+    snprintf(number, sizeof(number), "%d", job->command->place.first_rank + rank);
+    snprintf(local, sizeof(local), "%d", rank);
     snprintf(own_host, sizeof(own_host), "dprun-%d-r%d", (int)getpid(), rank);
     if (job->command->shares_gpu && set_own_variable(job, HOST_OF_RANK, own_host) != 0) return -1;
+    if (job->sets_rank && set_own_variable(job, "RANK", number) != 0) return -1;
+    if (job->sets_local_rank && set_own_variable(job, "LOCAL_RANK", local) != 0) return -1;
     if (set_own_variable(job, "DP_RANK", number) != 0) return -1;
-    return set_own_variable(job, "DP_LOCAL_RANK", number); /* one node: the same */
+    return set_own_variable(job, "DP_LOCAL_RANK", local);
 }
 
 /* An argument, quoted as a shell would read it back. */
@@ -277,6 +328,7 @@ static void print_quoted(FILE *out, const char *word)
 static int is_of_rank(const char *name)
 {
     return strcmp(name, "DP_RANK") == 0 || strcmp(name, "DP_LOCAL_RANK") == 0 ||
+           strcmp(name, "RANK") == 0 || strcmp(name, "LOCAL_RANK") == 0 ||
            strcmp(name, HOST_OF_RANK) == 0;
 }
 

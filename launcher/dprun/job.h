@@ -1,8 +1,8 @@
 /*
  * job.h - everything about a job that is fixed before its first rank starts.
  *
- * dprun makes it, prints it (--dry-run) and hands it to the agent, which must need nothing else:
- * an agent on another node will receive the same.
+ * dprun makes it, prints it (--dry-run) and hands it to the agent, which must need nothing else. On
+ * several nodes the station of each makes one of its own ranks alone (command->place).
  */
 #ifndef DP_LAUNCHER_JOB_H
 #define DP_LAUNCHER_JOB_H
@@ -35,8 +35,10 @@ typedef struct dp_job {
     dp_env_t env; /* of every rank, but for the rows of dp_job_set_rank() */
     char **given; /* [given_count] names of the variables dprun sets, owned */
     size_t given_count;
-    char run_dir[PATH_MAX]; /* empty until made */
-    int owns_run_dir;       /* ours to remove */
+    char run_dir[PATH_MAX];         /* empty until made */
+    int owns_run_dir;               /* ours to remove */
+    int is_nested;                  /* dprun itself runs as a rank of another dprun */
+    int sets_rank, sets_local_rank; /* RANK and LOCAL_RANK are ours: the user has not set them */
     dp_kv_ticket_t ticket;
 } dp_job_t;
 
@@ -44,10 +46,15 @@ typedef struct dp_job {
  * error. command is borrowed until dp_job_fini(). */
 dp_status_t dp_job_init(dp_job_t *job, const dp_command_t *command, int *exit_code,
                         dp_error_t *error);
+/* On several nodes, for dprun itself: each station makes its own job. */
+void dp_job_init_remote(dp_job_t *job, const dp_command_t *command);
 void dp_job_fini(dp_job_t *job);
 
 /* Adds what is known only now: run directory and ticket descriptor. */
 dp_status_t dp_job_set_run_dir(dp_job_t *job, const char *path, int owned, dp_error_t *error);
+
+/* MASTER_ADDR and MASTER_PORT, for libraries that meet there; what a user has set stays. */
+dp_status_t dp_job_set_master(dp_job_t *job, const char *host, uint16_t port, dp_error_t *error);
 
 /* Turns job->env into that of one rank. -1: out of memory. */
 int dp_job_set_rank(dp_job_t *job, int rank);

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "launcher/dprun/remote/nodes.h"
 #include "runtime/base/config_value.h"
 
 #define FLAG_MAX 128
@@ -22,6 +23,14 @@
 
 enum flag_id {
     FLAG_NP,
+    FLAG_HOSTS,
+    FLAG_HOSTFILE,
+    FLAG_NODE,
+    FLAG_MEET,
+    FLAG_DIRECTORY,
+    FLAG_PORT,
+    FLAG_INTERFACE,
+    FLAG_AGENT,
     FLAG_CONFIG,
     FLAG_VARIABLE,
     FLAG_BIND,
@@ -43,6 +52,7 @@ enum flag_id {
 };
 
 #define START "Start"
+#define MACHINES "Several machines"
 #define OUTPUT "Output"
 #define END "End"
 #define INSTEAD "Instead of starting a job"
@@ -52,13 +62,33 @@ static const dp_flag_t flags[] = {
     {FLAG_NP, "--np", NULL, "N", NULL, START},
     {FLAG_CONFIG, "--config", NULL, "FILE", "Lines \"name = value\" for the knobs below.", START},
     {FLAG_VARIABLE, "--env", "-x", "VAR=VALUE",
-     "Sets a variable for the ranks (all others are inherited). Repeatable.", START},
+     "Sets a variable for the ranks (all others are inherited here). To other machines -x VAR and "
+     "-x 'NCCL_*' pass what is set here. Repeatable.",
+     START},
     {FLAG_BIND, "--bind", NULL, "core|none",
      "Binds each rank to its share of the cores. Default: none.", START},
     {FLAG_SHARE_GPU, "--share-gpu", NULL, NULL,
      "Lets all ranks use one GPU with NCCL: a functional test, not a benchmark.", START},
     {FLAG_STDIN, "--stdin", NULL, "RANK|none",
      "Who reads dprun's standard input; the others read nothing. Default: 0.", START},
+    {FLAG_DIRECTORY, "--wdir", NULL, "DIR",
+     "Where the ranks start, on every machine. Default: this folder.", START},
+    {FLAG_HOSTS, "--hosts", "-H", "NAME:SLOTS,...",
+     "Starts them on these machines, through ssh. Without -np a rank for each slot.", MACHINES},
+    {FLAG_HOSTS, "--host", NULL, "NAME:SLOTS,...", NULL, MACHINES},
+    {FLAG_HOSTFILE, "--hostfile", NULL, "FILE", "The same, a line each: NAME slots=N, or NAME:N.",
+     MACHINES},
+    {FLAG_HOSTFILE, "--machinefile", NULL, "FILE", NULL, MACHINES},
+    {FLAG_NODE, "--node", NULL, "R/N|env",
+     "Something else starts a dprun on each of N machines; this is number R, with -np ranks. env: "
+     "as PET_*, VC_* or SM_* variables say. Needs DP_SECRET_FILE.",
+     MACHINES},
+    {FLAG_MEET, "--meet", NULL, "HOST:PORT", "With --node: where number 0 is.", MACHINES},
+    {FLAG_PORT, "--port", NULL, "N",
+     "Where this dprun listens for the other machines while it starts. Default: any free port.",
+     MACHINES},
+    {FLAG_INTERFACE, "--interface", NULL, "NAME", NULL, MACHINES},
+    {FLAG_AGENT, "--agent", NULL, NULL, NULL, MACHINES},
     {FLAG_OUTPUT_DIR, "--output-dir", NULL, "DIR",
      "Also writes DIR/rank.R.out and DIR/rank.R.err, unprefixed.", OUTPUT},
     {FLAG_QUIET, "--quiet", "-q", NULL, "Prints nothing of the ranks, only dprun's own lines.",
@@ -147,24 +177,65 @@ static dp_status_t bad_value(const dp_flag_t *flag, const char *value, dp_error_
     return dp_error_set(error, DP_ERR_CONFIG, "%s %s: must be %s", flag->name, value, flag->value);
 }
 
+static dp_status_t append_word(char ***list, size_t *count, char *word, dp_error_t *error)
+{
+    char **words = realloc(*list, (*count + 1) * sizeof(*words));
+
+    if (words == NULL) return dp_error_set(error, DP_ERR_NO_MEMORY, "out of memory");
+    *list = words;
+    words[(*count)++] = word;
+    return DP_OK;
+}
+
 static dp_status_t add_variable(dp_command_t *command, const dp_flag_t *flag, char *value,
                                 dp_error_t *error)
 {
     const char *equals = strchr(value, '=');
-    char **variables;
 
     if (equals == value || value[0] == '\0') return bad_value(flag, value, error);
-    if (equals == NULL) {
-        /* mpirun's "-x VAR": pass it on. Everything is passed on; only its absence is news. */
-        if (dp_environment(value) != NULL) return DP_OK;
+    if (equals != NULL) {
+        return append_word(&command->variables, &command->variable_count, value, error);
+    }
+    /* mpirun's "-x VAR": pass it on. On this machine everything is; only its absence is news. */
+    if (strpbrk(value, "*?[") == NULL && dp_environment(value) == NULL) {
         return dp_error_set(error, DP_ERR_CONFIG, "%s %s: not set here; write %s=VALUE", flag->name,
                             value, value);
     }
-    variables = realloc(command->variables, (command->variable_count + 1) * sizeof(*variables));
-    if (variables == NULL) return dp_error_set(error, DP_ERR_NO_MEMORY, "out of memory");
-    command->variables = variables;
-    variables[command->variable_count++] = value;
-    return DP_OK;
+    return append_word(&command->passed, &command->passed_count, value, error);
+}
+
+/* Flags that speak of other machines. */
+static dp_status_t apply_machine_flag(dp_command_t *command, const dp_flag_t *flag, char *value,
+                                      dp_error_t *error)
+{
+    long number = 0;
+
+    switch ((enum flag_id)flag->id) {
+    case FLAG_HOSTS:
+        command->hosts = value;
+        return DP_OK;
+    case FLAG_HOSTFILE:
+        command->hostfile = value;
+        return DP_OK;
+    case FLAG_NODE:
+        command->node = value;
+        return DP_OK;
+    case FLAG_MEET:
+        command->meet = value;
+        return DP_OK;
+    case FLAG_PORT:
+        if (!parse_integer(value, &number) || number < 0 || number > 65535) break;
+        command->port = (int)number;
+        return DP_OK;
+    case FLAG_INTERFACE:
+        return dp_config_set(&command->config, "NET_INTERFACE", value, DP_FROM_FLAG, error);
+    case FLAG_AGENT:
+        command->action = DP_ACTION_AGENT;
+        return DP_OK;
+    default:
+        break;
+    }
+    return bad_value(flag, value, error);
 }
 
 /* One of dprun's own flags. */
@@ -173,7 +244,11 @@ static dp_status_t apply_own_flag(dp_command_t *command, const dp_flag_t *flag, 
 {
     long number = 0;
 
+    if (strcmp(flag->group, MACHINES) == 0) return apply_machine_flag(command, flag, value, error);
     switch ((enum flag_id)flag->id) {
+    case FLAG_DIRECTORY:
+        command->directory = value;
+        return DP_OK;
     case FLAG_NP:
         if (!parse_integer(value, &number) || number < 1 || number > DP_RANKS_MAX) {
             return dp_error_set(error, DP_ERR_CONFIG, "%s %s: must be a number from 1 to %d",
@@ -246,6 +321,8 @@ static dp_status_t apply_own_flag(dp_command_t *command, const dp_flag_t *flag, 
     case FLAG_VERSION:
         command->action = DP_ACTION_VERSION;
         return DP_OK;
+    default:
+        break;
     }
     return bad_value(flag, value, error);
 }
@@ -369,15 +446,15 @@ static dp_status_t parse_flags(int argc, char **argv, dp_command_t *command, dp_
 static dp_status_t check_whole(const dp_command_t *command, dp_error_t *error)
 {
     if (command->action != DP_ACTION_RUN && command->action != DP_ACTION_DRY_RUN) return DP_OK;
-    if (command->size == 0) {
+    if (command->size == 0 && !dp_nodes_are_asked(command)) {
         return dp_error_set(error, DP_ERR_CONFIG, "-np N is missing: how many ranks?");
     }
     if (command->argv == NULL) {
         return dp_error_set(error, DP_ERR_CONFIG,
                             "the program is missing: dprun -np %d PROGRAM ARGUMENTS...",
-                            command->size);
+                            dp_max(command->size, 1));
     }
-    if (command->stdin_rank >= command->size) {
+    if (command->stdin_rank >= command->size && command->size > 0) {
         return dp_error_set(error, DP_ERR_CONFIG, "--stdin %d: the job has ranks 0 to %d",
                             command->stdin_rank, command->size - 1);
     }
@@ -400,7 +477,8 @@ dp_status_t dp_command_parse(int argc, char **argv, const dp_log_t *log, dp_comm
         status = dp_config_from_file(&command->config, command->config_file, error);
     }
     if (status == DP_OK &&
-        (command->action == DP_ACTION_RUN || command->action == DP_ACTION_DRY_RUN)) {
+        (command->action == DP_ACTION_RUN || command->action == DP_ACTION_DRY_RUN ||
+         (command->action == DP_ACTION_CHECK && dp_nodes_are_asked(command)))) {
         status = dp_config_from_environment(&command->config, log, error);
         if (status == DP_OK) status = dp_config_check(&command->config, error);
     }
@@ -411,6 +489,7 @@ dp_status_t dp_command_parse(int argc, char **argv, const dp_log_t *log, dp_comm
 void dp_command_fini(dp_command_t *command)
 {
     free(command->variables);
-    command->variables = NULL;
-    command->variable_count = 0;
+    free(command->passed);
+    command->variables = command->passed = NULL;
+    command->variable_count = command->passed_count = 0;
 }

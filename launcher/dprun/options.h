@@ -16,11 +16,19 @@ typedef enum dp_command_action {
     DP_ACTION_RUN,
     DP_ACTION_DRY_RUN,
     DP_ACTION_CHECK,
+    DP_ACTION_AGENT, /* serves another machine's dprun; nothing but it uses this */
     DP_ACTION_HELP,
     DP_ACTION_VERSION
 } dp_command_action_t;
 
 typedef enum dp_color { DP_COLOR_AUTO, DP_COLOR_ALWAYS, DP_COLOR_NEVER } dp_color_t;
+
+/* Where the ranks of this process' job stand in the whole job. All 0: they are the whole job. */
+typedef struct dp_place {
+    int first_rank;
+    int size; /* ranks of the whole job; 0: those of this one */
+    int node; /* its number */
+} dp_place_t;
 
 typedef struct dp_command {
     dp_command_action_t action;
@@ -40,6 +48,16 @@ typedef struct dp_command {
     uint64_t timeout_ns;     /* of the whole job; 0: none */
     char **variables;        /* [variable_count] NAME=VALUE of -x, entries borrowed from argv */
     size_t variable_count;
+    char **passed; /* [passed_count] NAME or pattern of -x, likewise; here they are inherited */
+    size_t passed_count;
+    /* Other machines; texts are borrowed from argv or the environment, NULL: not given. */
+    const char *hosts;     /* -H */
+    const char *hostfile;  /* --hostfile */
+    const char *directory; /* --wdir */
+    const char *node;      /* --node */
+    const char *meet;      /* --meet */
+    int port;              /* --port; 0: any */
+    dp_place_t place;
     dp_config_t config; /* defaults, file, environment, flags */
 } dp_command_t;
 

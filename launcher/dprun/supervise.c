@@ -18,8 +18,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "launcher/dprun/channel.h"
 #include "launcher/dprun/failure/report.h"
+#include "launcher/dprun/supervise_internal.h"
 #include "launcher/dprun/tree.h"
 
 /* From the first failure until the others are told to end. Peers learn of a failure within some
@@ -30,6 +30,7 @@
 #define WITNESS_MAX_NS UINT64_C(3000000000)
 #define FAILED_GRACE_NS UINT64_C(700000000)
 #define DRAIN_NS UINT64_C(500000000) /* for pipes that somebody outside the job holds open */
+#define FEED_NS UINT64_C(2000000000)
 #define PATIENCE_NS                                                                                \
     UINT64_C(2000000000) /* with a reader that takes nothing, once a user wants out */
 #define AGENT_LOST_ROUNDS 500
@@ -46,6 +47,10 @@ static void send_to_agent(dp_supervisor_t *supervisor, dp_message_type_t type, i
 {
     dp_message_t message;
 
+    if (supervisor->fleet != NULL) {
+        dp_fleet_order(supervisor->fleet, type, number);
+        return;
+    }
     if (supervisor->channel < 0) return;
     dp_message_init(&message, type, -1);
     message.status = number;
@@ -54,7 +59,7 @@ static void send_to_agent(dp_supervisor_t *supervisor, dp_message_type_t type, i
 
 /* ---- Ending a job --------------------------------------------------------------------------- */
 
-static void kill_job(dp_supervisor_t *supervisor)
+void dp_supervisor_kill(dp_supervisor_t *supervisor)
 {
     if (supervisor->stage == DP_JOB_STAGE_KILLED) return;
     supervisor->stage = DP_JOB_STAGE_KILLED;
@@ -101,8 +106,14 @@ static void on_stage_timer(evutil_socket_t fd, short what, void *context)
     } else if (supervisor->stage == DP_JOB_STAGE_FAILING) {
         tell_job(supervisor, SIGTERM, grace_ns);
     } else if (supervisor->stage == DP_JOB_STAGE_TOLD) {
-        kill_job(supervisor);
+        dp_supervisor_kill(supervisor);
     }
+}
+
+/* On several nodes theirs counts, which comes with the end of a rank (note_memory()). */
+static void look_at_memory(dp_supervisor_t *supervisor)
+{
+    if (supervisor->fleet == NULL) dp_cgroup_memory(&supervisor->after);
 }
 
 static void on_job_timer(evutil_socket_t fd, short what, void *context)
@@ -113,15 +124,15 @@ static void on_job_timer(evutil_socket_t fd, short what, void *context)
     (void)what;
     if (supervisor->outcome != DP_OUTCOME_NONE || supervisor->is_gone) return;
     supervisor->outcome = DP_OUTCOME_TIMEOUT;
-    dp_cgroup_memory(&supervisor->after);
+    look_at_memory(supervisor);
     tell_job(supervisor, SIGTERM, supervisor->job->command->grace_ns);
 }
 
-static void fail_job(dp_supervisor_t *supervisor)
+void dp_supervisor_fail(dp_supervisor_t *supervisor)
 {
     if (supervisor->outcome != DP_OUTCOME_NONE) return;
     supervisor->outcome = DP_OUTCOME_FAILED;
-    dp_cgroup_memory(&supervisor->after);
+    look_at_memory(supervisor);
     supervisor->stage = DP_JOB_STAGE_FAILING;
     supervisor->fail_ns = dp_now_ns();
     arm_timer(supervisor->stage_timer, WITNESS_NS);
@@ -160,22 +171,30 @@ static int has_waited_enough(dp_supervisor_t *supervisor)
     return dp_now_ns() - supervisor->stuck_ns >= PATIENCE_NS;
 }
 
+/* Output of other machines may be on a slow network. */
+static int is_under_way(const dp_supervisor_t *supervisor)
+{
+    return supervisor->fleet != NULL && dp_now_ns() - supervisor->fed_ns < FEED_NS;
+}
+
 static void on_drain_timer(evutil_socket_t fd, short what, void *context)
 {
     dp_supervisor_t *supervisor = context;
 
     (void)fd;
     (void)what;
-    if (dp_job_output_is_held(supervisor->output) && !has_waited_enough(supervisor)) {
+    if ((dp_job_output_is_held(supervisor->output) || is_under_way(supervisor)) &&
+        !has_waited_enough(supervisor)) {
         arm_timer(supervisor->drain_timer, DRAIN_NS);
     } else {
         dp_job_output_close_streams(supervisor->output);
     }
 }
 
-static void note_all_gone(dp_supervisor_t *supervisor, int left)
+void dp_supervisor_note_gone(dp_supervisor_t *supervisor, int left)
 {
     supervisor->is_gone = 1;
+    supervisor->fed_ns = dp_now_ns();
     supervisor->fate.left = left;
     event_del(supervisor->stage_timer);
     event_del(supervisor->job_timer);
@@ -204,7 +223,7 @@ static void agent_lost(dp_supervisor_t *supervisor)
         poll(NULL, 0, AGENT_LOST_WAIT_MS);
     }
     supervisor->agent_pid = 0;
-    note_all_gone(supervisor, (int)left);
+    dp_supervisor_note_gone(supervisor, (int)left);
 }
 
 /* ---- Messages of the agent ------------------------------------------------------------------ */
@@ -219,7 +238,7 @@ static void rank_started(dp_supervisor_t *supervisor, dp_message_t *message)
         if (dp_job_output_attach(supervisor->output, message->rank, i + 1, message->fds[i],
                                  &error) != DP_OK) {
             dp_job_output_say(supervisor->output, "rank %d: %s", message->rank, error.text);
-            kill_job(supervisor);
+            dp_supervisor_kill(supervisor);
         }
     }
 }
@@ -240,10 +259,10 @@ static void rank_ended(dp_supervisor_t *supervisor, const dp_message_t *message)
     rank->has_ended = 1;
     dp_rank_describe(rank, how, sizeof(how));
     dp_rendezvous_rank_ended(supervisor->rendezvous, message->rank, how);
-    if (dp_rank_failed(rank)) fail_job(supervisor);
+    if (dp_rank_failed(rank)) dp_supervisor_fail(supervisor);
 }
 
-static void handle_agent_message(dp_supervisor_t *supervisor, dp_message_t *message)
+void dp_supervisor_hear_agent(dp_supervisor_t *supervisor, dp_message_t *message)
 {
     int has_rank = message->rank >= 0 && message->rank < supervisor->job->size;
     dp_rank_fate_t *rank = has_rank ? &supervisor->fate.ranks[message->rank] : NULL;
@@ -269,7 +288,7 @@ static void handle_agent_message(dp_supervisor_t *supervisor, dp_message_t *mess
                           message->pid, message->text);
         break;
     case DP_MESSAGE_ALL_GONE:
-        note_all_gone(supervisor, message->status);
+        dp_supervisor_note_gone(supervisor, message->status);
         break;
     case DP_MESSAGE_SIGNAL:
     case DP_MESSAGE_KILL:
@@ -286,7 +305,7 @@ static void on_channel(evutil_socket_t fd, short what, void *context)
 
     (void)what;
     if (got > 0) {
-        handle_agent_message(supervisor, &message);
+        dp_supervisor_hear_agent(supervisor, &message);
     } else if (got < 0) {
         agent_lost(supervisor);
     }
@@ -294,7 +313,7 @@ static void on_channel(evutil_socket_t fd, short what, void *context)
 
 /* ---- Signals of the user -------------------------------------------------------------------- */
 
-static void interrupt_job(dp_supervisor_t *supervisor, int number)
+void dp_supervisor_interrupt(dp_supervisor_t *supervisor, int number)
 {
     if (supervisor->is_gone) { /* only output is left, and the user does not wait for it */
         if (supervisor->outcome == DP_OUTCOME_NONE) {
@@ -305,7 +324,7 @@ static void interrupt_job(dp_supervisor_t *supervisor, int number)
         return;
     }
     if (supervisor->stage >= DP_JOB_STAGE_TOLD || number == SIGQUIT) {
-        kill_job(supervisor);
+        dp_supervisor_kill(supervisor);
     }
     if (supervisor->outcome != DP_OUTCOME_NONE) return;
     supervisor->outcome = DP_OUTCOME_INTERRUPTED;
@@ -318,6 +337,7 @@ static void interrupt_job(dp_supervisor_t *supervisor, int number)
 static void suspend_job(dp_supervisor_t *supervisor)
 {
     send_to_agent(supervisor, DP_MESSAGE_SIGNAL, SIGSTOP);
+    if (supervisor->fleet != NULL) dp_fleet_pause(supervisor->fleet);
     raise(SIGSTOP);
 }
 
@@ -341,7 +361,7 @@ static void on_signal(evutil_socket_t fd, short what, void *context)
         send_to_agent(supervisor, DP_MESSAGE_SIGNAL, (int)info.ssi_signo);
         break;
     default:
-        interrupt_job(supervisor, (int)info.ssi_signo);
+        dp_supervisor_interrupt(supervisor, (int)info.ssi_signo);
         break;
     }
 }
@@ -375,6 +395,7 @@ static void on_joined(void *context, int rank)
     supervisor->fate.ranks[rank].has_joined = 1;
     if (++supervisor->joined == supervisor->job->size) {
         dp_rendezvous_close_door(supervisor->rendezvous);
+        if (supervisor->fleet != NULL) dp_fleet_met(supervisor->fleet);
     }
 }
 
@@ -398,16 +419,19 @@ static dp_status_t make_events(dp_supervisor_t *supervisor)
 {
     struct event_base *base = supervisor->base;
 
-    supervisor->on_channel =
-        event_new(base, supervisor->channel, EV_READ | EV_PERSIST, on_channel, supervisor);
+    if (supervisor->channel >= 0) {
+        supervisor->on_channel =
+            event_new(base, supervisor->channel, EV_READ | EV_PERSIST, on_channel, supervisor);
+        if (supervisor->on_channel == NULL || event_add(supervisor->on_channel, NULL) != 0)
+            return DP_ERR_NO_MEMORY;
+    }
     supervisor->on_signal =
         event_new(base, supervisor->signals, EV_READ | EV_PERSIST, on_signal, supervisor);
     supervisor->stage_timer = event_new(base, -1, 0, on_stage_timer, supervisor);
     supervisor->job_timer = event_new(base, -1, 0, on_job_timer, supervisor);
     supervisor->drain_timer = event_new(base, -1, 0, on_drain_timer, supervisor);
-    if (supervisor->on_channel == NULL || supervisor->on_signal == NULL ||
-        supervisor->stage_timer == NULL || supervisor->job_timer == NULL ||
-        supervisor->drain_timer == NULL || event_add(supervisor->on_channel, NULL) != 0 ||
+    if (supervisor->on_signal == NULL || supervisor->stage_timer == NULL ||
+        supervisor->job_timer == NULL || supervisor->drain_timer == NULL ||
         event_add(supervisor->on_signal, NULL) != 0) {
         return DP_ERR_NO_MEMORY;
     }
@@ -418,7 +442,8 @@ dp_status_t dp_supervisor_init(dp_supervisor_t *supervisor, const dp_supervisor_
                                dp_error_t *error)
 {
     const dp_command_t *command = start->job->command;
-    dp_job_output_events_t output_events = {on_stream_ended, on_broken, supervisor};
+    dp_job_output_events_t output_events = {on_stream_ended, on_broken,
+                                            dp_supervisor_output_drained, supervisor};
     dp_rendezvous_events_t rendezvous_events = {on_joined, on_failed, on_refused, supervisor};
     dp_status_t status;
 
@@ -449,6 +474,8 @@ dp_status_t dp_supervisor_init(dp_supervisor_t *supervisor, const dp_supervisor_
     if (status != DP_OK) return status;
     status = dp_job_output_create(supervisor->base, command, start->job->size, start->start_ns,
                                   &output_events, &supervisor->output, error);
+    if (status == DP_OK && start->nodes != NULL)
+        status = dp_supervisor_start_fleet(supervisor, start, error);
     if (status == DP_OK && command->timeout_ns > 0)
         arm_timer(supervisor->job_timer, command->timeout_ns);
     return status;
@@ -488,12 +515,15 @@ int dp_supervisor_exit_code(const dp_supervisor_t *supervisor)
         return 128 + SIGPIPE;
     case DP_OUTCOME_AGENT_LOST:
         return 1;
+    case DP_OUTCOME_NOT_STARTED:
+        return supervisor->start_code;
     }
     return 1;
 }
 
 void dp_supervisor_dismiss_agent(dp_supervisor_t *supervisor)
 {
+    dp_fleet_dismiss(supervisor->fleet, dp_supervisor_exit_code(supervisor));
     if (supervisor->agent_pid <= 0) return;
     send_to_agent(supervisor, DP_MESSAGE_BYE, 0);
     while (waitpid(supervisor->agent_pid, NULL, 0) < 0 && errno == EINTR) {
@@ -503,6 +533,8 @@ void dp_supervisor_dismiss_agent(dp_supervisor_t *supervisor)
 
 void dp_supervisor_fini(dp_supervisor_t *supervisor)
 {
+    dp_fleet_destroy(supervisor->fleet);
+    free(supervisor->held);
     dp_job_output_destroy(supervisor->output);
     dp_rendezvous_destroy(supervisor->rendezvous);
     dp_input_destroy(supervisor->input);

@@ -10,6 +10,7 @@
 #include "launcher/dprun/output/input.h"
 #include "launcher/dprun/job.h"
 #include "launcher/dprun/output/output.h"
+#include "launcher/dprun/remote/fleet.h"
 #include "runtime/base/rendezvous.h"
 
 /* Why the job is over, or is being ended. */
@@ -19,7 +20,8 @@ typedef enum dp_outcome {
     DP_OUTCOME_INTERRUPTED, /* a signal to dprun */
     DP_OUTCOME_TIMEOUT,     /* --timeout */
     DP_OUTCOME_NO_READER,   /* the reader of dprun's output is gone */
-    DP_OUTCOME_AGENT_LOST   /* the agent died */
+    DP_OUTCOME_AGENT_LOST,  /* the agent died */
+    DP_OUTCOME_NOT_STARTED  /* on several nodes: one of them cannot; nothing was started */
 } dp_outcome_t;
 
 typedef enum dp_job_stage {
@@ -32,8 +34,10 @@ typedef enum dp_job_stage {
 typedef struct dp_supervisor {
     dp_job_t *job; /* borrowed */
     struct event_base *base;
-    int channel; /* to the agent; taken */
-    int signals; /* signalfd of the signals to dprun; taken */
+    int channel;       /* to the agent; taken. -1: it is gone, or there are several: fleet */
+    dp_fleet_t *fleet; /* of a job on several nodes, else NULL */
+    size_t *held; /* [size * 2] with a fleet: bytes of output that wait for dprun's own reader */
+    int signals;  /* signalfd of the signals to dprun; taken */
     int agent_pid;
     dp_job_output_t *output;
     dp_rendezvous_t *rendezvous;
@@ -45,9 +49,11 @@ typedef struct dp_supervisor {
     uint64_t fail_ns; /* when it came to DP_JOB_STAGE_FAILING */
     dp_outcome_t outcome;
     int signal;        /* of DP_OUTCOME_INTERRUPTED */
+    int start_code;    /* of DP_OUTCOME_NOT_STARTED */
     int joined;        /* ranks that came to the rendezvous */
     int is_gone;       /* the agent has no descendant left */
     int is_over;       /* nothing more to wait for */
+    uint64_t fed_ns;   /* with a fleet: when output came last */
     uint64_t stuck_ns; /* since when no output leaves, after the user ended the job; 0: not yet */
     size_t stuck_bytes;
     struct event *on_channel;
@@ -60,6 +66,9 @@ typedef struct dp_supervisor {
 /* What the parts are made from: descriptors are taken, also on an error. */
 typedef struct dp_supervisor_start {
     dp_job_t *job;
+    const dp_nodes_t *nodes; /* of several, else NULL: there is an agent at `channel` */
+    int input_fd;            /* with nodes: for the rank that reads; -1: none */
+    sigset_t mask;           /* with nodes: of the processes to start */
     int channel;
     int signals;
     int listener;
@@ -80,6 +89,12 @@ void dp_supervisor_flush(dp_supervisor_t *supervisor);
 
 /* dprun's exit code. */
 int dp_supervisor_exit_code(const dp_supervisor_t *supervisor);
+
+/* On several nodes: brings their files into the job's run directory. */
+void dp_supervisor_fetch(dp_supervisor_t *supervisor);
+
+/* "node b's clock is known to 40 us", the worst of all; "": one node. */
+void dp_supervisor_describe_clocks(const dp_supervisor_t *supervisor, char *text, size_t room);
 
 /* Lets the agent go without removing the run directory, and waits for it. */
 void dp_supervisor_dismiss_agent(dp_supervisor_t *supervisor);

@@ -143,6 +143,8 @@ static const setting_t table[] = {
             "Failed runs of this user whose run directories dprun keeps; older ones go when it starts."),
     TEXT("INJECT", "", inject, OWN,
          "Faults on purpose, for tests: WHAT:RANK[@WHERE][=VALUE],...; empty: none."),
+    TEXT("SSH", "ssh", ssh, OWN,
+         "Command by which dprun logs in to other machines, e.g. \"ssh -p 2222\"."),
     TEXT("RUN_DIR", "", run_dir, LAUNCHER,
          "Where the job keeps its recorders."),
     INTEGER("RANK", "-1", rank, LAUNCHER, -1, RANK_MAX,

@@ -81,6 +81,7 @@ typedef struct dp_config {
     int trace;                         /* TRACE: 0 turns the recorder off */
     size_t trace_bytes;                /* TRACE_BYTES: room of the recorder */
     int keep_runs;                     /* KEEP_RUNS: failed runs that dprun keeps */
+    char ssh[256];                     /* SSH: how dprun logs in to other machines */
     char run_dir[DP_CONFIG_TEXT_MAX];  /* RUN_DIR: where a job keeps its recorders; set by dprun */
     char inject[256];                  /* INJECT: faults on purpose, see inject.h */
     struct dp_inject *injector;        /* borrowed: the faults in force, made from `inject` when a

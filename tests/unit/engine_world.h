@@ -4,9 +4,6 @@
 #ifndef DP_TESTS_ENGINE_WORLD_H
 #define DP_TESTS_ENGINE_WORLD_H
 
-#include <stdatomic.h>
-#include <unistd.h>
-
 #include "runtime/engine/engine.h"
 
 /* One rank, in its own thread or process. */
@@ -53,17 +50,6 @@ void *engine_memory(engine_rank_t *rank, size_t bytes);
 #define engine_check(rank, condition, ...) ((condition) ? 1 : engine_failed(rank, __VA_ARGS__))
 int engine_failed(engine_rank_t *rank, const char *format, ...)
     __attribute__((format(printf, 2, 3))); /* 0 */
-
-/* Sleeps until so many ranks have counted themselves, a minute at most: where one rank must not go
- * on before the others are through. Returns whether they were. */
-static inline int engine_await(const _Atomic int *count, int wanted)
-{
-    const uint64_t give_up_ns = dp_now_ns() + UINT64_C(60000000000);
-
-    while (atomic_load(count) < wanted && dp_now_ns() < give_up_ns)
-        usleep(1000);
-    return atomic_load(count) >= wanted;
-}
 
 /* Node of a rank in such a world. */
 int engine_node(const engine_world_t *world, int rank);

@@ -23,6 +23,7 @@ int dp_fate_init(dp_fate_t *fate, int size, uint64_t start_ns)
     if (fate->ranks == NULL) return -1;
     for (int i = 0; i < size; i++) {
         fate->ranks[i].blames = -1;
+        fate->ranks[i].local = i; /* one machine */
     }
     return 0;
 }
@@ -53,7 +54,7 @@ static int is_candidate(const dp_fate_t *fate, const dp_rank_fate_t *rank)
 
 static int end_severity(const dp_rank_fate_t *rank)
 {
-    if (rank->start_error != 0) return 2;
+    if (rank->start_error != 0 || rank->lost != NULL) return 2;
     return WIFSIGNALED(rank->status) ? 1 : 0;
 }
 
@@ -85,6 +86,7 @@ static int first_failed(const dp_fate_t *fate, int *doubt)
             rank->end_ns > best->end_ns ? rank->end_ns - best->end_ns : best->end_ns - rank->end_ns;
 
         if (i == found || !is_candidate(fate, rank) || rank->blames == found) continue;
+        if (rank->lost != NULL && rank->lost == best->lost) continue; /* with the same node */
         if (end_severity(rank) == end_severity(best) ? apart <= TIE_NS
                                                      : rank->end_ns < best->end_ns) {
             *doubt = i;

@@ -15,7 +15,11 @@
 #include "runtime/base/failure.h"
 
 typedef struct dp_rank_fate {
-    int pid; /* 0: never started */
+    const char *host; /* its machine's name, borrowed; NULL: that of dprun */
+    int local;        /* its number there */
+    int64_t clock_ns; /* what its machine's clock is ahead of dprun's, whose times stand below */
+    const char *lost; /* it ended, as far as anybody knows, with its machine: why; borrowed; NULL */
+    int pid;          /* 0: never started */
     int has_ended;
     int status;      /* as from wait() */
     int start_error; /* errno: it could not be started; 0 */

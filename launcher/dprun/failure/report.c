@@ -36,7 +36,9 @@ void dp_rank_describe(const dp_rank_fate_t *rank, char *text, size_t room)
 {
     char name[32];
 
-    if (rank->start_error != 0) {
+    if (rank->lost != NULL) {
+        snprintf(text, room, "was lost with node %s", rank->host);
+    } else if (rank->start_error != 0) {
         snprintf(text, room, "could not be started: %s%s", strerror(rank->start_error),
                  rank->start_error == ENOEXEC ? " (a script without #! line?)" : "");
     } else if (WIFSIGNALED(rank->status)) {
@@ -173,6 +175,24 @@ static void write_cause(const dp_report_t *report, const dp_rank_fate_t *rank, F
     fputc('\n', out);
 }
 
+/* All ranks of a node went with it: the node is what failed. */
+static void write_lost_node(const dp_report_t *report, const dp_rank_fate_t *rank, FILE *out)
+{
+    const dp_fate_t *fate = report->fate;
+    unsigned char *is_member = calloc((size_t)fate->size, 1);
+    char ranks[128] = "?";
+    char elapsed[32];
+
+    for (int i = 0; is_member != NULL && i < fate->size; i++) {
+        is_member[i] = fate->ranks[i].lost == rank->lost;
+    }
+    if (is_member != NULL) dp_format_ranks(is_member, fate->size, ranks, sizeof(ranks));
+    free(is_member);
+    dp_format_elapsed(rank->end_ns - fate->start_ns, elapsed, sizeof(elapsed));
+    fprintf(out, "dprun: FAILED  node %s (rank %s): lost after %s\n", rank->host, ranks, elapsed);
+    fprintf(out, "  cause    %s\n", rank->lost);
+}
+
 static void write_heading(const dp_report_t *report, const dp_verdict_t *verdict,
                           const dp_last_words_t *words, FILE *out)
 {
@@ -190,6 +210,10 @@ static void write_heading(const dp_report_t *report, const dp_verdict_t *verdict
     char what[TEXT_MAX];
     char elapsed[32];
 
+    if (rank->lost != NULL) {
+        write_lost_node(report, rank, out);
+        return;
+    }
     dp_format_elapsed(when_ns - fate->start_ns, elapsed, sizeof(elapsed));
     if (is_late) {
         snprintf(what, sizeof(what), "waited for in vain");
@@ -205,8 +229,8 @@ static void write_heading(const dp_report_t *report, const dp_verdict_t *verdict
     } else {
         snprintf(what, sizeof(what), "exit code %d", WEXITSTATUS(rank->status));
     }
-    fprintf(out, "dprun: FAILED  rank %d (%s, local %d", verdict->cause, report->host,
-            verdict->cause);
+    fprintf(out, "dprun: FAILED  rank %d (%s, local %d", verdict->cause,
+            rank->host != NULL ? rank->host : report->host, rank->local);
     if (rank->pid > 0) fprintf(out, ", pid %d", rank->pid);
     if (has_step) {
         fprintf(out, "): %s at step %" PRIu64 ", %s\n", what, step, elapsed);
@@ -405,7 +429,9 @@ void dp_report_failure(const dp_report_t *report, FILE *out)
         const dp_rank_fate_t *rank = &report->fate->ranks[verdict.cause];
 
         dp_recorder_last(report->run_dir, verdict.cause,
-                         rank->stopped_by != 0 ? rank->stopped_ns : rank->end_ns, &words);
+                         (rank->stopped_by != 0 ? rank->stopped_ns : rank->end_ns) +
+                             (uint64_t)rank->clock_ns,
+                         &words);
     }
     write_heading(report, &verdict, &words, out);
     write_last_op(report, verdict.cause, &words, out);

@@ -28,8 +28,10 @@ typedef struct stream {
     dp_job_output_t *output;
     int rank;
     int number; /* 1: standard output, 2: standard error */
-    int fd;     /* -1: ended */
-    int file;   /* of --output-dir, -1: none */
+    int is_open;
+    int fd;           /* -1: ended, or its bytes are fed */
+    const char *node; /* its machine, where there are several; borrowed */
+    int file;         /* of --output-dir, -1: none */
     struct event *readable;
     dp_lines_t lines;
     int goes_on;    /* the last piece was cut: the next one is the same line */
@@ -84,7 +86,7 @@ static void arm_draft_timer(stream_t *stream)
     const struct timeval delay = {0, DRAFT_DELAY_US};
     dp_job_output_t *output = stream->output;
 
-    if (stream->lines.bytes == 0 || stream->fd < 0 || output->command->is_quiet) return;
+    if (stream->lines.bytes == 0 || !stream->is_open || output->command->is_quiet) return;
     if (!output->is_terminal[stream->number - 1]) return;
     if (!event_pending(output->draft_timer, EV_TIMEOUT, NULL)) {
         event_add(output->draft_timer, &delay);
@@ -107,7 +109,8 @@ static int write_prefix(dp_job_output_t *output, const stream_t *stream, const c
 {
     static const int colors[] = {36, 33, 32, 35, 34, 31, 96, 93, 92, 95, 94, 91};
     int sink = stream->number - 1;
-    char text[128];
+    char text[160];
+    char who[96];
     char elapsed[32] = "";
     int columns = 0;
 
@@ -117,10 +120,15 @@ static int write_prefix(dp_job_output_t *output, const stream_t *stream, const c
         dp_sink_write(output->sinks[sink], text, (size_t)columns);
     }
     if (!output->command->has_prefix) return columns;
-    columns += snprintf(text, sizeof(text), "[%d]%s ", stream->rank, mark);
+    if (stream->node != NULL) {
+        snprintf(who, sizeof(who), "[%d@%.60s]%s", stream->rank, stream->node, mark);
+    } else {
+        snprintf(who, sizeof(who), "[%d]%s", stream->rank, mark);
+    }
+    columns += snprintf(text, sizeof(text), "%s ", who);
     if (output->has_color[sink]) {
-        snprintf(text, sizeof(text), "\x1b[%dm[%d]%s\x1b[0m ",
-                 colors[stream->rank % (int)DP_ARRAY_LEN(colors)], stream->rank, mark);
+        snprintf(text, sizeof(text), "\x1b[%dm%s\x1b[0m ",
+                 colors[stream->rank % (int)DP_ARRAY_LEN(colors)], who);
     }
     dp_sink_write(output->sinks[sink], text, strlen(text));
     return columns;
@@ -176,7 +184,7 @@ static void on_draft_timer(evutil_socket_t fd, short what, void *context)
     for (int i = 0; i < output->size * 2; i++) {
         stream_t *stream = &output->streams[i];
 
-        if (stream->fd < 0 || stream->is_drafted || stream->lines.bytes == 0 ||
+        if (!stream->is_open || stream->is_drafted || stream->lines.bytes == 0 ||
             !output->is_terminal[stream->number - 1]) {
             continue;
         }
@@ -206,6 +214,7 @@ static void on_drained(void *context)
     for (int i = 0; i < output->size * 2; i++) {
         if (output->streams[i].readable != NULL) event_add(output->streams[i].readable, NULL);
     }
+    if (output->events.drained != NULL) output->events.drained(output->events.context);
 }
 
 static void on_broken(void *context, int fd, int error)
@@ -225,15 +234,16 @@ static void close_stream(stream_t *stream)
 {
     dp_job_output_t *output = stream->output;
 
-    if (stream->fd < 0) return;
+    if (!stream->is_open) return;
+    stream->is_open = 0;
     dp_lines_end(&stream->lines, print_line, stream);
     if (output->draft == stream) { /* the last state of a progress line stays */
         dp_sink_write(output->sinks[stream->number - 1], "\n", 1);
         output->draft = NULL;
     }
-    event_free(stream->readable);
+    if (stream->readable != NULL) event_free(stream->readable);
     stream->readable = NULL;
-    close(stream->fd);
+    if (stream->fd >= 0) close(stream->fd);
     stream->fd = -1;
     if (stream->file >= 0) close(stream->file);
     stream->file = -1;
@@ -265,11 +275,23 @@ static void save_to_file(stream_t *stream, const char *data, size_t bytes)
     }
 }
 
+static void take_bytes(stream_t *stream, const char *data, size_t bytes)
+{
+    dp_job_output_t *output = stream->output;
+    dp_sink_t *sink = output->sinks[stream->number - 1];
+
+    if (stream->file >= 0) save_to_file(stream, data, bytes);
+    stream->is_drafted = 0;
+    dp_lines_feed(&stream->lines, data, bytes, print_line, stream);
+    arm_draft_timer(stream);
+    dp_sink_flush(sink);
+    if (dp_sink_is_full(sink)) pause_streams(output);
+}
+
 static void on_readable(evutil_socket_t fd, short what, void *context)
 {
     stream_t *stream = context;
     dp_job_output_t *output = stream->output;
-    dp_sink_t *sink = output->sinks[stream->number - 1];
     ssize_t bytes = read((int)fd, output->buffer, READ_BYTES);
 
     (void)what;
@@ -278,12 +300,20 @@ static void on_readable(evutil_socket_t fd, short what, void *context)
         close_stream(stream);
         return;
     }
-    if (stream->file >= 0) save_to_file(stream, output->buffer, (size_t)bytes);
-    stream->is_drafted = 0;
-    dp_lines_feed(&stream->lines, output->buffer, (size_t)bytes, print_line, stream);
-    arm_draft_timer(stream);
-    dp_sink_flush(sink);
-    if (dp_sink_is_full(sink)) pause_streams(output);
+    take_bytes(stream, output->buffer, (size_t)bytes);
+}
+
+void dp_job_output_feed(dp_job_output_t *output, int rank, int stream_number, const char *data,
+                        size_t bytes)
+{
+    stream_t *stream = &output->streams[rank * 2 + stream_number - 1];
+
+    if (!stream->is_open) return;
+    if (bytes > 0) {
+        take_bytes(stream, data, bytes);
+    } else {
+        close_stream(stream);
+    }
 }
 
 /* ---- Life ----------------------------------------------------------------------------------- */
@@ -300,26 +330,39 @@ static int open_file(const dp_job_output_t *output, int rank, int stream, dp_err
     return fd;
 }
 
-dp_status_t dp_job_output_attach(dp_job_output_t *output, int rank, int stream_number, int fd,
-                                 dp_error_t *error)
+dp_status_t dp_job_output_open(dp_job_output_t *output, int rank, int stream_number,
+                               const char *node, dp_error_t *error)
 {
     stream_t *stream = &output->streams[rank * 2 + stream_number - 1];
 
     if (output->command->output_dir != NULL) {
         stream->file = open_file(output, rank, stream_number, error);
-        if (stream->file < 0) {
-            close(fd);
-            return DP_ERR_SYSTEM;
-        }
+        if (stream->file < 0) return DP_ERR_SYSTEM;
+    }
+    stream->node = node;
+    stream->is_open = 1;
+    output->open_streams++;
+    return DP_OK;
+}
+
+dp_status_t dp_job_output_attach(dp_job_output_t *output, int rank, int stream_number, int fd,
+                                 dp_error_t *error)
+{
+    stream_t *stream = &output->streams[rank * 2 + stream_number - 1];
+
+    if (dp_job_output_open(output, rank, stream_number, NULL, error) != DP_OK) {
+        close(fd);
+        return DP_ERR_SYSTEM;
     }
     fcntl(fd, F_SETFL, O_NONBLOCK); /* the read end is ours alone */
     stream->readable = event_new(output->base, fd, EV_READ | EV_PERSIST, on_readable, stream);
     if (stream->readable == NULL) {
         close(fd);
+        stream->is_open = 0;
+        output->open_streams--;
         return dp_error_set(error, DP_ERR_NO_MEMORY, "out of memory");
     }
     stream->fd = fd;
-    output->open_streams++;
     if (!output->is_held) event_add(stream->readable, NULL);
     return DP_OK;
 }

@@ -18,6 +18,7 @@ typedef struct dp_job_output dp_job_output_t;
 typedef struct dp_job_output_events {
     void (*ended)(void *context);             /* a stream of a rank has ended */
     void (*broken)(void *context, int error); /* dprun's own output is closed; once */
+    void (*drained)(void *context); /* dp_job_output_is_held() no longer holds; NULL: no matter */
     void *context;
 } dp_job_output_events_t;
 
@@ -33,6 +34,14 @@ void dp_job_output_destroy(dp_job_output_t *output);
 /* Takes the read end of a rank's stream: 1 or 2. */
 dp_status_t dp_job_output_attach(dp_job_output_t *output, int rank, int stream, int fd,
                                  dp_error_t *error);
+
+/* The same for a rank on another machine, whose bytes come by dp_job_output_feed(); node is its
+ * machine's name for the prefix, borrowed. */
+dp_status_t dp_job_output_open(dp_job_output_t *output, int rank, int stream, const char *node,
+                               dp_error_t *error);
+/* Bytes of such a stream; none: it has ended. */
+void dp_job_output_feed(dp_job_output_t *output, int rank, int stream, const char *data,
+                        size_t bytes);
 
 /* A line of dprun's own on standard error, after what is queued there: "dprun: text". */
 void dp_job_output_say(dp_job_output_t *output, const char *format, ...)

@@ -95,11 +95,11 @@ static void submissions_fail_cleanly_at_every_allocation(void **state)
         status = dp_grouped_allreduce(dp_world(dp), name, tensors, 2, NULL, &handle);
         if (fail_allocation_reached() == 0) {
             assert_int_equal(status, DP_OK);
-            assert_int_equal(dp_wait(handle, 60.0, NULL), DP_OK);
+            assert_int_equal(dp_wait(handle, 10.0, NULL), DP_OK);
             break;
         }
         if (status == DP_OK) { /* the recorder lost a name */
-            assert_int_equal(dp_wait(handle, 60.0, NULL), DP_OK);
+            assert_int_equal(dp_wait(handle, 10.0, NULL), DP_OK);
         } else {
             assert_int_equal(status, DP_ERR_NO_MEMORY);
         }
@@ -124,14 +124,14 @@ static void steady_state_allocates_nothing(void **state)
         assert_int_equal(
             dp_allreduce(dp_world(dp), name, &warm[i], &warm[i], 1, DP_F32, NULL, NULL), DP_OK);
     }
-    assert_int_equal(dp_wait_all(dp, 60.0), DP_OK);
+    assert_int_equal(dp_wait_all(dp, 10.0), DP_OK);
     for (int i = 0; i < 50; i++) {
         dp_handle_t *handle;
 
         if (i > 1) fail_allocation(1);
         assert_int_equal(
             dp_allreduce(dp_world(dp), "steady", &value, &value, 1, DP_F32, NULL, &handle), DP_OK);
-        assert_int_equal(dp_wait(handle, 60.0, NULL), DP_OK);
+        assert_int_equal(dp_wait(handle, 10.0, NULL), DP_OK);
         assert_int_equal(fail_allocation_reached(), 0);
     }
     assert_int_equal(dp_finalize(dp), DP_OK);
@@ -194,7 +194,7 @@ static void submit_and_wait(dp_group_t *group, int kind, const char *name)
     for (int i = 0; i < COUNT; i++)
         in[i] = (float)i;
     assert_int_equal(submit_kind(group, kind, name, in, out, &handle), DP_OK);
-    assert_int_equal(dp_wait(handle, 60.0, NULL), DP_OK);
+    assert_int_equal(dp_wait(handle, 10.0, NULL), DP_OK);
     if (kind < 14) assert_true(out[COUNT - 1] == in[COUNT - 1]);
 }
 
@@ -212,7 +212,7 @@ static void warm_up(dp_group_t *group, int kind)
         assert_int_equal(submit_kind(group, kind, name, in[i], out[i], &handles[i]), DP_OK);
     }
     for (int i = 0; i < depth; i++)
-        assert_int_equal(dp_wait(handles[i], 60.0, NULL), DP_OK);
+        assert_int_equal(dp_wait(handles[i], 10.0, NULL), DP_OK);
 }
 
 static void steady_state_of_every_collective_allocates_nothing(void **state)
@@ -263,7 +263,7 @@ static void every_collective_fails_cleanly_at_every_allocation(void **state)
             status = submit_kind(dp_world(dp), kind, name, in, out, &handle);
             reached = fail_allocation_reached();
             if (status == DP_OK) {
-                assert_int_equal(dp_wait(handle, 60.0, NULL), DP_OK);
+                assert_int_equal(dp_wait(handle, 10.0, NULL), DP_OK);
             } else {
                 assert_int_equal(status, DP_ERR_NO_MEMORY);
             }
@@ -338,7 +338,7 @@ static void streams_of_a_context_take_memory_once(void **state)
             DP_OK);
     }
     for (int i = 0; i < DEPTH; i++)
-        assert_int_equal(dp_wait(handles[i], 60.0, NULL), DP_OK);
+        assert_int_equal(dp_wait(handles[i], 10.0, NULL), DP_OK);
     for (int i = 0; i < 60; i++) {
         dp_handle_t *handle;
 
@@ -346,7 +346,7 @@ static void streams_of_a_context_take_memory_once(void **state)
         assert_int_equal(
             dp_allreduce(dp_world(dp), "v", &value, &value, 1, DP_F32, &options, &handle), DP_OK);
         assert_int_equal(dp_stream_wait(handle, stream), DP_OK);
-        assert_int_equal(dp_wait(handle, 60.0, NULL), DP_OK);
+        assert_int_equal(dp_wait(handle, 10.0, NULL), DP_OK);
         assert_int_equal(fail_allocation_reached(), 0);
     }
     assert_int_equal(dp_finalize(dp), DP_OK);

@@ -8,7 +8,6 @@
 #include <cmocka.h>
 
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -17,8 +16,6 @@
 
 static int hosts_max = 3;
 static int ranks_max = 8;
-static _Atomic int through; /* ranks whose wait is over */
-static _Atomic(engine_rank_t *) first_comer;
 
 /* Every number of ranks on every number of nodes. */
 static void everywhere(engine_body_t body, int size_max)
@@ -120,7 +117,7 @@ static void wait_for_ever(engine_rank_t *rank, void *user)
     (void)user;
     if (data == NULL) return;
     if (rank->rank == rank->size - 1) { /* never comes */
-        engine_check(rank, engine_await(&through, rank->size - 1), "the others wait for ever");
+        usleep(400000);
         rank->engine->ops->abort(rank->engine, DP_ERR_ABORTED, "over");
         return;
     }
@@ -130,12 +127,10 @@ static void wait_for_ever(engine_rank_t *rank, void *user)
     engine_check(rank, op.status == DP_ERR_PEER_LOST, "status is %s", dp_status_string(op.status));
     engine_check(rank, strcmp(op.text, "rank 1 was lost, says the test") == 0, "text is '%s'",
                  op.text);
-    /* some 100 us after the abort; on a busy machine a thread may be kept off its core for long */
-    engine_check(rank, dp_now_ns() - start_ns < 10000000000, "took %llu us",
+    engine_check(rank, dp_now_ns() - start_ns < 250000000, "took %llu us",
                  (unsigned long long)(dp_now_ns() - start_ns) / 1000);
     engine_run(rank, &op, DP_WORK_SMALL); /* and so does everything after it */
     engine_check(rank, op.status == DP_ERR_PEER_LOST, "status is %s", dp_status_string(op.status));
-    atomic_fetch_add(&through, 1);
 }
 
 static void engine_abort_ends_a_wait_soon(void **state)
@@ -144,7 +139,6 @@ static void engine_abort_ends_a_wait_soon(void **state)
     for (int nodes = 1; nodes <= hosts_max; nodes++) {
         engine_world_t world = ENGINE_WORLD(3, nodes);
 
-        atomic_store(&through, 0);
         assert_int_equal(engine_world_threads(&world, wait_for_ever, &world), 0);
     }
 }
@@ -199,38 +193,18 @@ static void engine_notices_different_operations(void **state)
     assert_int_equal(engine_world_threads(&world, disagree, &world), 0);
 }
 
-/* Sleeps until the other rank of two waits for this one, a minute at most. */
-static int is_awaited(const engine_rank_t *rank)
-{
-    const uint64_t give_up_ns = dp_now_ns() + 60000000000;
-    int awaits = -1;
-
-    while (dp_now_ns() < give_up_ns) {
-        const engine_rank_t *other = atomic_load(&first_comer);
-
-        if (other != NULL) (void)other->engine->ops->moves(other->engine, DP_LANE_MAIN, &awaits);
-        if (awaits == rank->rank) return 1;
-        usleep(500);
-    }
-    return 0;
-}
-
 static void come_late(engine_rank_t *rank, void *user)
 {
     dp_engine_op_t op = {.collective = DP_COLLECTIVE_BARRIER};
 
     (void)user;
     engine_run(rank, &op, DP_WORK_SMALL);
-    if (rank->rank == 0) atomic_store(&first_comer, rank);
-    if (rank->rank == 1) {
-        engine_check(rank, is_awaited(rank), "rank 0 does not wait for this one");
-        usleep(30000);
-    }
+    if (rank->rank == 1) usleep(30000);
     engine_run(rank, &op, DP_WORK_SMALL);
     engine_check(rank, op.status == DP_OK, "barrier: %s", op.text);
     if (rank->rank == 1) return;
     engine_check(rank, op.last_rank == 1, "last rank is %d", op.last_rank);
-    engine_check(rank, op.wait_ns > 20000000 && op.wait_ns <= op.end_ns, "waited %llu ns",
+    engine_check(rank, op.wait_ns > 20000000 && op.wait_ns < 1000000000, "waited %llu ns",
                  (unsigned long long)op.wait_ns);
     engine_check(rank, op.end_ns - op.begin_ns >= op.wait_ns, "took less than it waited");
 }
@@ -241,7 +215,6 @@ static void engine_names_who_came_last(void **state)
     for (int nodes = 1; nodes <= dp_min(2, hosts_max); nodes++) {
         engine_world_t world = ENGINE_WORLD(2, nodes);
 
-        atomic_store(&first_comer, NULL);
         assert_int_equal(engine_world_threads(&world, come_late, &world), 0);
     }
 }

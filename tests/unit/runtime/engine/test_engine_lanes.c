@@ -8,7 +8,6 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -16,7 +15,6 @@
 #include "tests/unit/engine_lane_cases.h"
 
 static int hosts_max = 3;
-static _Atomic int through; /* ranks whose waits are over */
 
 static void everywhere(engine_body_t body)
 {
@@ -90,38 +88,25 @@ static void get_stuck(engine_rank_t *rank, stuck_t *stuck)
     }
 }
 
-/* The rank that a lane's operation waits for, once it waits for one; a minute at most. */
-static int awaited_rank(engine_rank_t *rank, dp_lane_t lane)
-{
-    const uint64_t give_up_ns = dp_now_ns() + 60000000000;
-    int awaits = -1;
-
-    do {
-        (void)rank->engine->ops->moves(rank->engine, lane, &awaits);
-        if (awaits < 0) usleep(500);
-    } while (awaits < 0 && dp_now_ns() < give_up_ns);
-    return awaits;
-}
-
 static void be_aborted_in_both(engine_rank_t *rank, void *user)
 {
-    uint64_t abort_ns;
+    const uint64_t start_ns = dp_now_ns();
     stuck_t stuck;
     int awaits = -1;
 
     (void)user;
     if (rank->rank == rank->size - 1) { /* never comes */
-        engine_check(rank, engine_await(&through, rank->size - 1), "the others wait for ever");
+        usleep(300000);
         rank->engine->ops->abort(rank->engine, DP_ERR_ABORTED, "over");
         return;
     }
     get_stuck(rank, &stuck);
+    usleep(50000);
     for (int i = 0; i < 2; i++) {
-        awaits = awaited_rank(rank, (dp_lane_t)i);
+        (void)rank->engine->ops->moves(rank->engine, (dp_lane_t)i, &awaits);
         engine_check(rank, awaits >= 0 && awaits != rank->rank, "lane %d awaits rank %d", i,
                      awaits);
     }
-    abort_ns = dp_now_ns();
     rank->engine->ops->abort(rank->engine, DP_ERR_PEER_LOST, "rank 1 was lost, says the test");
     for (int i = 0; i < 2; i++) {
         rank->device->ops->event_wait(stuck.events[i]);
@@ -131,13 +116,11 @@ static void be_aborted_in_both(engine_rank_t *rank, void *user)
         engine_check(rank, strcmp(stuck.ops[i].text, "rank 1 was lost, says the test") == 0,
                      "lane %d: text is '%s'", i, stuck.ops[i].text);
     }
-    /* some 100 us; on a busy machine a thread may be kept off its core for long */
-    engine_check(rank, dp_now_ns() - abort_ns < 10000000000, "took %llu us",
-                 (unsigned long long)(dp_now_ns() - abort_ns) / 1000);
+    engine_check(rank, dp_now_ns() - start_ns < 250000000, "took %llu us",
+                 (unsigned long long)(dp_now_ns() - start_ns) / 1000);
     (void)rank->engine->ops->moves(rank->engine, DP_LANE_GATHER, &awaits);
     engine_check(rank, awaits == DP_ENGINE_RESTS, "it awaits rank %d at the end", awaits);
     rank->device->ops->stream_destroy(stuck.gather);
-    atomic_fetch_add(&through, 1);
 }
 
 static void engine_abort_ends_both_lanes(void **state)
@@ -146,7 +129,6 @@ static void engine_abort_ends_both_lanes(void **state)
     for (int nodes = 1; nodes <= hosts_max; nodes++) {
         engine_world_t world = ENGINE_WORLD(3, nodes);
 
-        atomic_store(&through, 0);
         assert_int_equal(engine_world_threads(&world, be_aborted_in_both, &world), 0);
     }
 }

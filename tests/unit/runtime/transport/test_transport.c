@@ -239,7 +239,7 @@ static void orderly_end_is_no_loss(void **state)
     assert_int_equal(send_to(&world, 0, 1, "first", 5), DP_OK);
     expect_event(&world, 1, &event);
     assert_int_equal(send_to(&world, 0, 1, "last", 4), DP_OK);
-    world.rank[0]->ops->close(world.rank[0], dp_now_ns() + 300 * MS);
+    world.rank[0]->ops->close(world.rank[0], dp_now_ns() + 30 * MS);
     dp_transport_destroy(world.rank[0]);
     world.rank[0] = NULL;
     expect_event(&world, 1, &event); /* what was sent before the close still arrives */

@@ -1,0 +1,589 @@
+/*
+ * fleet_start.c - brings the stations of a job up, and takes them down; see fleet.h.
+ *
+ * Nothing of the program starts before every node has said that it can (READY), so an error on one
+ * of them is told before anything has run anywhere. Errors of several nodes are all told.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "launcher/dprun/remote/fleet_internal.h"
+#include "launcher/dprun/remote/look.h"
+
+#define AT_A_TIME 64 /* shells that are still logging in */
+#define TRIES 4
+#define RETRY_US 200000
+#define MORE_ERRORS_US 1000000 /* from the first failed node until the start is given up */
+#define FIRST_LINE_NS UINT64_C(2000000000)
+#define NEXT_LINE_NS UINT64_C(5000000000)
+#define SHELLS_END_NS UINT64_C(3000000000)
+#define CLOCK_BURST 16
+#define BACKLOG 1024
+#define LISTED_MAX 8
+
+static void start_shells(dp_fleet_t *fleet);
+
+/* ---- The door ------------------------------------------------------------------------------- */
+
+static void on_incoming(evutil_socket_t listener, short what, void *context)
+{
+    dp_fleet_t *fleet = context;
+    dp_link_events_t events = dp_fleet_link_events;
+    const int fd = accept4((int)listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+
+    (void)what;
+    if (fd < 0) return;
+    events.context = fleet;
+    for (int i = 0; i < DP_FLEET_UNPROVEN_MAX; i++) {
+        if (fleet->unproven[i] != NULL) continue;
+        fleet->unproven[i] = dp_link_create_server(fleet->base, fd, &fleet->secret,
+                                                   (int)(DP_REMOTE_SILENCE_NS / 1000000), &events);
+        return;
+    }
+    close(fd); /* a flood: each of them is dropped after a few seconds, an agent comes again */
+}
+
+/* Every address, or that of the interface which the user named. */
+static int bind_listener(const dp_fleet_t *fleet, uint16_t port, int *is_any)
+{
+    char addresses[DP_REMOTE_ADDRESSES][DP_REMOTE_ADDRESS_MAX];
+    const char *interface = fleet->command->config.net_interface;
+    struct sockaddr_in6 six = {.sin6_family = AF_INET6, .sin6_port = htons(port)};
+    struct sockaddr_in four = {.sin_family = AF_INET, .sin_port = htons(port)};
+    const int on = 1;
+    const int off = 0;
+    int fd;
+
+    *is_any = interface[0] == '\0';
+    if (!*is_any) {
+        if (dp_look_for_addresses(interface, addresses) == 0) {
+            errno = ENODEV;
+            return -1;
+        }
+        *is_any = inet_pton(AF_INET, addresses[0], &four.sin_addr) != 1 &&
+                  inet_pton(AF_INET6, addresses[0], &six.sin6_addr) != 1;
+    }
+    if (*is_any || four.sin_addr.s_addr == 0) {
+        fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        if (fd >= 0) {
+            (void)setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
+            (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+            if (bind(fd, (struct sockaddr *)&six, sizeof(six)) == 0) return fd;
+            close(fd);
+        }
+    }
+    fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0) return -1;
+    (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    if (bind(fd, (struct sockaddr *)&four, sizeof(four)) == 0) return fd;
+    close(fd);
+    return -1;
+}
+
+static dp_status_t open_door(dp_fleet_t *fleet, dp_error_t *error)
+{
+    const uint16_t wanted =
+        fleet->nodes->way == DP_NODES_JOIN ? fleet->nodes->port : (uint16_t)fleet->command->port;
+    struct sockaddr_in6 name = {0}; /* of an IPv4 socket, too: the port is at the same place */
+    socklen_t bytes = sizeof(name);
+
+    fleet->listener = bind_listener(fleet, wanted, &fleet->is_any_address);
+    if (fleet->listener < 0 || listen(fleet->listener, BACKLOG) != 0 ||
+        getsockname(fleet->listener, (struct sockaddr *)&name, &bytes) != 0) {
+        return dp_error_set(error, DP_ERR_SYSTEM, "the port for the nodes' agents (%u%s%s): %s",
+                            wanted, fleet->is_any_address ? "" : " on ",
+                            fleet->is_any_address ? "" : fleet->command->config.net_interface,
+                            strerror(errno));
+    }
+    fleet->port = ntohs(name.sin6_port);
+    fleet->incoming =
+        event_new(fleet->base, fleet->listener, EV_READ | EV_PERSIST, on_incoming, fleet);
+    if (fleet->incoming == NULL || event_add(fleet->incoming, NULL) != 0) {
+        return dp_error_set(error, DP_ERR_NO_MEMORY, "out of memory");
+    }
+    return DP_OK;
+}
+
+void dp_fleet_close_door(dp_fleet_t *fleet)
+{
+    if (fleet->incoming != NULL) event_free(fleet->incoming);
+    if (fleet->listener >= 0) close(fleet->listener);
+    fleet->incoming = NULL;
+    fleet->listener = -1;
+    for (int i = 0; i < DP_FLEET_UNPROVEN_MAX; i++) {
+        dp_link_close(fleet->unproven[i]);
+        fleet->unproven[i] = NULL;
+    }
+}
+
+/* ---- Shells --------------------------------------------------------------------------------- */
+
+static void make_ticket(const dp_fleet_t *fleet, uint32_t node, int is_here,
+                        dp_remote_ticket_t *ticket)
+{
+    memset(ticket, 0, sizeof(*ticket));
+    ticket->node = node;
+    ticket->port = fleet->port;
+    ticket->secret = fleet->secret;
+    if (is_here && fleet->is_any_address) {
+        ticket->address_count = 1;
+        snprintf(ticket->addresses[0], sizeof(ticket->addresses[0]), "127.0.0.1");
+        return;
+    }
+    ticket->address_count =
+        dp_look_for_addresses(fleet->command->config.net_interface, ticket->addresses);
+}
+
+static void on_retry(evutil_socket_t fd, short what, void *context)
+{
+    dp_fleet_node_t *node = context;
+
+    (void)fd;
+    (void)what;
+    if (node->stage == DP_FLEET_STARTING) node->stage = DP_FLEET_WAITING;
+    start_shells(node->fleet);
+}
+
+/* A moment later; not all at the same time. */
+static int try_again(dp_fleet_node_t *node)
+{
+    struct timeval pause = {0, 0};
+    uint8_t jitter;
+
+    dp_random(&jitter, sizeof(jitter));
+    pause.tv_usec = RETRY_US * node->tries + 2000 * jitter;
+    pause.tv_sec = pause.tv_usec / 1000000;
+    pause.tv_usec %= 1000000;
+    if (node->retry == NULL) node->retry = event_new(node->fleet->base, -1, 0, on_retry, node);
+    return node->retry == NULL ? -1 : event_add(node->retry, &pause);
+}
+
+static void describe_end(int status, char *text, size_t room)
+{
+    if (WIFSIGNALED(status)) {
+        snprintf(text, room, "its ssh was killed by signal %d", WTERMSIG(status));
+    } else {
+        snprintf(text, room, "its ssh ended (code %d)", WEXITSTATUS(status));
+    }
+}
+
+static void on_shell_ended(void *context, dp_shell_t *shell)
+{
+    dp_fleet_node_t *node = context;
+    dp_fleet_t *fleet = node->fleet;
+    const int status = dp_shell_status(shell);
+    char text[900];
+    dp_shell_cause_t cause;
+
+    if (fleet->is_leaving || node->stage >= DP_FLEET_GONE) return;
+    if (node->stage == DP_FLEET_RUNNING) {
+        describe_end(status, text, sizeof(text));
+        dp_fleet_node_lose(node, 1, text);
+        return;
+    }
+    cause = dp_shell_explain(node->name, fleet->nodes->program, status, dp_shell_words(shell), text,
+                             sizeof(text));
+    if (node->link == NULL && cause != DP_SHELL_OTHER && node->tries < TRIES) {
+        if (cause == DP_SHELL_TRY_PLAIN) node->is_plain = 1;
+        dp_shell_destroy(shell);
+        node->shell = NULL;
+        if (try_again(node) == 0) return;
+    }
+    dp_fleet_node_lose(node, 1, text);
+}
+
+static void start_shell(dp_fleet_node_t *node)
+{
+    dp_fleet_t *fleet = node->fleet;
+    dp_shell_command_t *command = malloc(sizeof(*command));
+    dp_remote_ticket_t ticket;
+    dp_shell_start_t start = {.ticket = &ticket,
+                              .signals = fleet->signals,
+                              .dies_with_dprun = 1,
+                              .ended = on_shell_ended,
+                              .context = node};
+    dp_error_t error = {DP_OK, "out of memory"};
+    dp_status_t status = DP_ERR_NO_MEMORY;
+
+    make_ticket(fleet, (uint32_t)node->index, node->is_here, &ticket);
+    if (command != NULL && node->is_here) {
+        status = dp_shell_command_here(command, fleet->nodes->program, &error);
+    } else if (command != NULL) {
+        status = dp_shell_command_ssh(command, fleet->command->config.ssh, node->host->name,
+                                      fleet->nodes->program, node->is_plain, &error);
+    }
+    node->stage = DP_FLEET_STARTING;
+    node->tries++;
+    if (node->started_ns == 0) node->started_ns = dp_now_ns();
+    if (status == DP_OK) {
+        start.argv = command->argv;
+        status = dp_shell_create(fleet->base, &start, &node->shell, &error);
+    }
+    free(command);
+    explicit_bzero(&ticket, sizeof(ticket));
+    if (status != DP_OK) dp_fleet_node_lose(node, 1, error.text);
+}
+
+/* Some at a time: a login takes a core of this machine for a while, and sshd limits how many it
+ * serves that have not logged in. */
+static void start_shells(dp_fleet_t *fleet)
+{
+    int busy = 0;
+
+    for (int i = 0; i < fleet->count; i++) {
+        busy += fleet->list[i].stage == DP_FLEET_STARTING;
+    }
+    for (int i = 0; i < fleet->count && busy < AT_A_TIME && !fleet->is_over; i++) {
+        if (fleet->list[i].stage != DP_FLEET_WAITING) continue;
+        start_shell(&fleet->list[i]);
+        busy++;
+    }
+}
+
+/* ---- srun ----------------------------------------------------------------------------------- */
+
+static void on_srun_ended(void *context, dp_shell_t *shell)
+{
+    dp_fleet_t *fleet = context;
+    char text[900];
+
+    if (fleet->is_leaving || fleet->is_over) return;
+    dp_shell_explain("*", fleet->nodes->program, dp_shell_status(shell), dp_shell_words(shell),
+                     text, sizeof(text));
+    dp_fleet_say(fleet, "srun ended: %s", text + strlen("node *: "));
+    for (int i = 0; i < fleet->count; i++) {
+        if (fleet->list[i].link == NULL && fleet->list[i].stage < DP_FLEET_GONE)
+            dp_fleet_node_lose(&fleet->list[i], 1, "its agent was not started");
+    }
+}
+
+static dp_status_t start_srun(dp_fleet_t *fleet, dp_error_t *error)
+{
+    dp_shell_command_t *command = malloc(sizeof(*command));
+    dp_remote_ticket_t ticket;
+    dp_shell_start_t start = {
+        .ticket = &ticket, .signals = fleet->signals, .ended = on_srun_ended, .context = fleet};
+    dp_status_t status;
+
+    if (command == NULL) return dp_error_set(error, DP_ERR_NO_MEMORY, "out of memory");
+    make_ticket(fleet, DP_REMOTE_ASK_SLURM, 0, &ticket);
+    status = dp_shell_command_srun(command, NULL, fleet->count, fleet->nodes->program, error);
+    for (int i = 0; i < fleet->count; i++) {
+        fleet->list[i].stage = DP_FLEET_STARTING;
+        fleet->list[i].started_ns = dp_now_ns();
+    }
+    start.argv = command->argv;
+    if (status == DP_OK) status = dp_shell_create(fleet->base, &start, &fleet->srun, error);
+    free(command);
+    explicit_bzero(&ticket, sizeof(ticket));
+    return status;
+}
+
+/* ---- From the link to GO -------------------------------------------------------------------- */
+
+static void send_tunnel_frame(void *context, uint8_t type, const void *fields, size_t bytes)
+{
+    dp_fleet_node_send(context, type, fields, bytes);
+}
+
+void dp_fleet_node_joined(dp_fleet_node_t *node)
+{
+    dp_fleet_t *fleet = node->fleet;
+    const dp_command_t *command = fleet->command;
+    dp_remote_start_t start = {.node = node->index,
+                               .node_count = fleet->count,
+                               .first_rank = node->host->first_rank,
+                               .local_size = node->host->ranks,
+                               .size = command->size,
+                               .stdin_rank = command->stdin_rank,
+                               .binds_cores = command->binds_cores,
+                               .shares_gpu = command->shares_gpu,
+                               .only_looks = fleet->only_looks,
+                               .secret = fleet->ticket.secret,
+                               .argv = command->argv,
+                               .variables = fleet->nodes->variables,
+                               .variable_count = (int)fleet->nodes->variable_count};
+    size_t bytes = 0;
+    uint8_t *data;
+
+    node->stage = DP_FLEET_JOINED;
+    snprintf(start.version, sizeof(start.version), "%d.%d.%d", DP_VERSION_MAJOR, DP_VERSION_MINOR,
+             DP_VERSION_PATCH);
+    snprintf(start.node_name, sizeof(start.node_name), "%s", node->name);
+    snprintf(start.first_host, sizeof(start.first_host), "%s",
+             fleet->nodes->way == DP_NODES_JOIN ? fleet->nodes->meet : fleet->list[0].host->name);
+    if (strchr(start.first_host, '@') != NULL) {
+        memmove(start.first_host, strchr(start.first_host, '@') + 1,
+                strlen(strchr(start.first_host, '@')));
+    }
+    snprintf(start.directory, sizeof(start.directory), "%.1023s", fleet->nodes->directory);
+    snprintf(start.job, sizeof(start.job), "%s", fleet->ticket.job);
+    while (start.argv != NULL && start.argv[start.argc] != NULL)
+        start.argc++;
+    node->tunnel = dp_tunnel_create(fleet->base, send_tunnel_frame, node);
+    data = dp_remote_start_write(&start, &bytes);
+    if (data != NULL && node->tunnel != NULL) {
+        dp_fleet_node_send(node, DP_REMOTE_START, data, bytes);
+        explicit_bzero(data, bytes);
+    }
+    free(data);
+    explicit_bzero(&start, sizeof(start));
+    node->bursts = CLOCK_BURST;
+    dp_fleet_ping(node);
+    start_shells(fleet); /* the next one's turn */
+}
+
+static void on_abort_timer(evutil_socket_t fd, short what, void *context)
+{
+    (void)fd;
+    (void)what;
+    dp_fleet_give_up(context);
+}
+
+void dp_fleet_give_up(dp_fleet_t *fleet)
+{
+    if (fleet->is_over || fleet->is_running) return;
+    fleet->is_over = 1;
+    fleet->events.refused(fleet->events.context, fleet->exit_code == 0 ? 1 : fleet->exit_code);
+}
+
+/* Two names of one machine are two nodes that share its memory: fine, but seldom meant. */
+static void warn_of_twins(dp_fleet_t *fleet)
+{
+    for (int i = 1; i < fleet->count; i++) {
+        const dp_fleet_node_t *a = &fleet->list[i - 1];
+        const dp_fleet_node_t *b = &fleet->list[i];
+
+        if (a->about.boot[0] != '\0' && strcmp(a->about.boot, b->about.boot) == 0 &&
+            strcmp(a->about.host, b->about.host) == 0) {
+            dp_fleet_say(fleet, "nodes %s and %s are the same machine", a->name, b->name);
+        }
+    }
+}
+
+static void send_go(dp_fleet_t *fleet)
+{
+    uint8_t data[2];
+    dp_writer_t writer;
+
+    fleet->is_running = 1;
+    dp_fleet_close_door(fleet);
+    warn_of_twins(fleet);
+    dp_writer_init(&writer, data, sizeof(data));
+    dp_write_u16(&writer, fleet->list[0].about.free_port);
+    for (int i = 0; i < fleet->count; i++) {
+        fleet->list[i].stage = DP_FLEET_RUNNING;
+        if (!fleet->only_looks) dp_fleet_node_send(&fleet->list[i], DP_REMOTE_GO, data, 2);
+    }
+    dp_fleet_input_start(fleet);
+}
+
+void dp_fleet_check_start(dp_fleet_t *fleet)
+{
+    const struct timeval more = {MORE_ERRORS_US / 1000000, MORE_ERRORS_US % 1000000};
+    int ready = 0;
+    int lost = 0;
+
+    if (fleet->is_running || fleet->is_over) return;
+    for (int i = 0; i < fleet->count; i++) {
+        ready += fleet->list[i].stage == DP_FLEET_READY;
+        lost += fleet->list[i].stage == DP_FLEET_LOST;
+    }
+    if (ready == fleet->count) {
+        send_go(fleet);
+    } else if (lost > 0 && !event_pending(fleet->abort_timer, EV_TIMEOUT, NULL)) {
+        const struct timeval now = {0, 0};
+
+        event_add(fleet->abort_timer, ready + lost == fleet->count ? &now : &more);
+    } else if (lost > 0 && ready + lost == fleet->count) {
+        event_active(fleet->abort_timer, EV_TIMEOUT, 0);
+    }
+}
+
+static void tell_progress(dp_fleet_t *fleet, uint64_t now_ns)
+{
+    char names[512] = "";
+    size_t used = 0;
+    int count = 0;
+
+    for (int i = 0; i < fleet->count; i++) {
+        if (fleet->list[i].stage >= DP_FLEET_READY) continue;
+        if (++count > LISTED_MAX) continue;
+        used += (size_t)snprintf(names + used, sizeof(names) - used, "%s%.50s",
+                                 count > 1 ? ", " : "", fleet->list[i].name);
+    }
+    if (count > LISTED_MAX) snprintf(names + used, sizeof(names) - used, ", ...");
+    fleet->told_ns = now_ns;
+    dp_fleet_say(fleet, "waiting for %d of %d nodes: %s", count, fleet->count, names);
+}
+
+void dp_fleet_watch_start(dp_fleet_t *fleet, uint64_t now_ns)
+{
+    const uint64_t patience_ns = fleet->command->config.start_timeout_ns;
+    char text[512];
+
+    for (int i = 0; i < fleet->count; i++) {
+        dp_fleet_node_t *node = &fleet->list[i];
+
+        if (node->stage != DP_FLEET_STARTING || now_ns - node->started_ns < patience_ns) continue;
+        snprintf(text, sizeof(text),
+                 "node %.100s: its agent did not come within DP_START_TIMEOUT=%.4g s: can it reach "
+                 "port %u of this machine?",
+                 node->name, (double)patience_ns / 1e9, fleet->port);
+        dp_fleet_node_lose(node, 1, text);
+    }
+    if (fleet->is_over) return;
+    if (now_ns - fleet->start_ns >= FIRST_LINE_NS &&
+        (fleet->told_ns == 0 || now_ns - fleet->told_ns >= NEXT_LINE_NS)) {
+        tell_progress(fleet, now_ns);
+    }
+}
+
+/* ---- Life ----------------------------------------------------------------------------------- */
+
+/* Whether a name is this machine's: its agent needs no ssh. */
+static int is_this_machine(const char *name)
+{
+    char own[256] = "";
+
+    if (strcmp(name, "localhost") == 0 || strcmp(name, "127.0.0.1") == 0) return 1;
+    if (gethostname(own, sizeof(own) - 1) != 0) return 0;
+    return strcmp(name, own) == 0;
+}
+
+static dp_status_t make_nodes(dp_fleet_t *fleet, dp_error_t *error)
+{
+    fleet->count = fleet->nodes->hosts.count;
+    fleet->list = calloc((size_t)fleet->count, sizeof(*fleet->list));
+    fleet->owed = calloc((size_t)fleet->command->size * 2, sizeof(*fleet->owed));
+    if (fleet->list == NULL || fleet->owed == NULL) {
+        return dp_error_set(error, DP_ERR_NO_MEMORY, "out of memory");
+    }
+    for (int i = 0; i < fleet->count; i++) {
+        dp_fleet_node_t *node = &fleet->list[i];
+
+        node->fleet = fleet;
+        node->index = i;
+        node->host = &fleet->nodes->hosts.list[i];
+        snprintf(node->name, sizeof(node->name), "%s", node->host->name);
+        node->is_here = fleet->nodes->way == DP_NODES_JOIN ? i == fleet->nodes->node
+                                                           : is_this_machine(node->name);
+    }
+    return DP_OK;
+}
+
+static dp_status_t start_nodes(dp_fleet_t *fleet, dp_error_t *error)
+{
+    if (fleet->nodes->way == DP_NODES_SRUN) return start_srun(fleet, error);
+    for (int i = 0; i < fleet->count && fleet->nodes->way == DP_NODES_JOIN; i++) {
+        if (fleet->list[i].is_here) continue;
+        fleet->list[i].stage = DP_FLEET_STARTING; /* by others */
+        fleet->list[i].started_ns = dp_now_ns();
+    }
+    start_shells(fleet);
+    return DP_OK;
+}
+
+dp_status_t dp_fleet_create(struct event_base *base, const dp_fleet_start_t *start,
+                            dp_fleet_t **out, dp_error_t *error)
+{
+    dp_fleet_t *fleet = calloc(1, sizeof(*fleet));
+    dp_status_t status;
+
+    if (fleet == NULL) {
+        if (start->input_fd >= 0) close(start->input_fd);
+        return dp_error_set(error, DP_ERR_NO_MEMORY, "out of memory");
+    }
+    fleet->base = base;
+    fleet->nodes = start->nodes;
+    fleet->command = start->command;
+    fleet->events = start->events;
+    fleet->ticket = *start->ticket;
+    fleet->signals = start->signals;
+    fleet->only_looks = start->only_looks;
+    fleet->input_fd = start->input_fd;
+    fleet->listener = -1;
+    fleet->start_ns = dp_now_ns();
+    dp_random(fleet->secret.bytes, sizeof(fleet->secret.bytes));
+    if (start->nodes->way == DP_NODES_JOIN) fleet->secret = start->nodes->secret;
+    fleet->abort_timer = event_new(base, -1, 0, on_abort_timer, fleet);
+    status = fleet->abort_timer == NULL ? dp_error_set(error, DP_ERR_NO_MEMORY, "out of memory")
+                                        : make_nodes(fleet, error);
+    if (status == DP_OK) status = open_door(fleet, error);
+    if (status == DP_OK && dp_fleet_beat_start(fleet) != 0) {
+        status = dp_error_set(error, DP_ERR_NO_MEMORY, "out of memory");
+    }
+    if (status == DP_OK) status = start_nodes(fleet, error);
+    if (status == DP_OK) {
+        *out = fleet;
+    } else {
+        dp_fleet_destroy(fleet);
+    }
+    return status;
+}
+
+static int has_shell(const dp_fleet_t *fleet)
+{
+    if (fleet->srun != NULL && !dp_shell_has_ended(fleet->srun)) return 1;
+    for (int i = 0; i < fleet->count; i++) {
+        const dp_fleet_node_t *node = &fleet->list[i];
+
+        if (node->shell != NULL && !dp_shell_has_ended(node->shell) &&
+            node->stage >= DP_FLEET_JOINED && node->stage != DP_FLEET_LOST) {
+            return 1;
+        }
+        if (node->link != NULL) return 1; /* it closes once the station's files are gone */
+    }
+    return 0;
+}
+
+void dp_fleet_dismiss(dp_fleet_t *fleet, int exit_code)
+{
+    const uint64_t deadline_ns = dp_now_ns() + SHELLS_END_NS;
+    uint8_t data[4];
+    dp_writer_t writer;
+
+    if (fleet == NULL || fleet->is_leaving) return;
+    fleet->is_leaving = 1;
+    dp_fleet_close_door(fleet);
+    dp_fleet_input_close(fleet);
+    dp_writer_init(&writer, data, sizeof(data));
+    dp_write_u32(&writer, (uint32_t)exit_code);
+    for (int i = 0; i < fleet->count; i++) {
+        dp_fleet_node_send(&fleet->list[i], DP_REMOTE_BYE, data, sizeof(data));
+    }
+    while (has_shell(fleet) && dp_now_ns() < deadline_ns) {
+        if (event_base_loop(fleet->base, EVLOOP_ONCE) != 0) break; /* the beat wakes it */
+    }
+}
+
+void dp_fleet_destroy(dp_fleet_t *fleet)
+{
+    if (fleet == NULL) return;
+    dp_fleet_close_door(fleet);
+    dp_fleet_input_close(fleet);
+    for (int i = 0; fleet->list != NULL && i < fleet->count; i++) {
+        dp_fleet_node_t *node = &fleet->list[i];
+
+        dp_link_close(node->link);
+        dp_tunnel_destroy(node->tunnel);
+        dp_shell_destroy(node->shell);
+        if (node->retry != NULL) event_free(node->retry);
+        free(node->points);
+    }
+    dp_shell_destroy(fleet->srun);
+    if (fleet->abort_timer != NULL) event_free(fleet->abort_timer);
+    if (fleet->beat != NULL) event_free(fleet->beat);
+    free(fleet->list);
+    free(fleet->owed);
+    explicit_bzero(&fleet->secret, sizeof(fleet->secret));
+    explicit_bzero(&fleet->ticket, sizeof(fleet->ticket));
+    free(fleet);
+}

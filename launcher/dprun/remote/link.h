@@ -1,0 +1,61 @@
+/*
+ * link.h - the connection between dprun and the station of a node (station.h): frames over TCP.
+ *
+ * Both ends prove that they know the job's secret before anything else is read (the handshake of
+ * runtime/base/kv.h, with a key of its own), then every frame is sealed (seal.h):
+ *
+ *   server -> station  hello: challenge        station -> server  hello: proof, number of the node
+ *   server -> station  welcome: proof          both               24 bytes: the stream's header
+ *   then frames: u32 bytes (of what follows), sealed (u8 type, fields)
+ *
+ * All calls come from the thread of the event loop that it is given.
+ */
+#ifndef DP_LAUNCHER_LINK_H
+#define DP_LAUNCHER_LINK_H
+
+#include <event2/event.h>
+
+#include "runtime/base/auth.h"
+#include "runtime/base/wire.h"
+
+#define DP_LINK_FRAME_MAX ((size_t)1 << 20) /* type and fields */
+
+typedef struct dp_link dp_link_t;
+
+typedef struct dp_link_events {
+    /* At the server: a station of this number has proven itself; -1 refuses it, and the link is
+     * gone. At the station: the server has. The link may not be closed within. */
+    int (*proven)(void *context, dp_link_t *link, uint32_t node);
+    /* A frame. The link may be closed within. */
+    void (*frame)(void *context, dp_link_t *link, uint8_t type, dp_reader_t *fields);
+    /* It is of no more use and is freed after this call. */
+    void (*closed)(void *context, dp_link_t *link, const char *why);
+    void *context;
+} dp_link_events_t;
+
+/* Takes a connected, non-blocking socket, also on an error. NULL: no memory. silence_ms: how long
+ * the kernel waits for a peer that answers nothing. */
+dp_link_t *dp_link_create_server(struct event_base *base, int fd, const dp_secret_t *secret,
+                                 int silence_ms, const dp_link_events_t *events);
+dp_link_t *dp_link_create_station(struct event_base *base, int fd, const dp_secret_t *secret,
+                                  uint32_t node, int silence_ms, const dp_link_events_t *events);
+
+/* Frees it without a callback. NULL is fine. */
+void dp_link_close(dp_link_t *link);
+
+/* Queues a frame. What does not fit DP_LINK_FRAME_MAX ends the link. */
+void dp_link_send(dp_link_t *link, uint8_t type, const void *fields, size_t bytes);
+
+/* Bytes that have not left for the kernel yet. */
+size_t dp_link_queued(const dp_link_t *link);
+
+/* Hands the kernel what it takes at once, without the event loop. */
+void dp_link_flush(dp_link_t *link);
+
+/* When the latest frame came (dp_now_ns()). */
+uint64_t dp_link_heard_ns(const dp_link_t *link);
+
+/* The address of this end, as the other one reaches it: "10.0.0.1". */
+void dp_link_own_address(const dp_link_t *link, char *text, size_t room);
+
+#endif

@@ -1,0 +1,132 @@
+/*
+ * look.c - see look.h. Called by a station for ABOUT and by dprun for its own addresses.
+ */
+#include "launcher/dprun/remote/look.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "launcher/dprun/cgroup.h"
+#include "launcher/dprun/cores.h"
+#include "launcher/dprun/run_dir.h"
+
+static uint64_t free_bytes(const char *path)
+{
+    struct statvfs disk;
+
+    return statvfs(path, &disk) == 0 ? (uint64_t)disk.f_bavail * disk.f_frsize : 0;
+}
+
+static void read_boot_id(char *text, size_t room)
+{
+    const int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    const ssize_t got = fd >= 0 ? read(fd, text, room - 1) : 0;
+
+    if (fd >= 0) close(fd);
+    text[got > 0 ? got : 0] = '\0';
+    text[strcspn(text, "\n")] = '\0';
+}
+
+/* 0: none that another machine could reach. */
+static int format_address(const struct ifaddrs *at, char text[64])
+{
+    if (at->ifa_addr == NULL || (at->ifa_flags & IFF_UP) == 0 ||
+        (at->ifa_flags & IFF_LOOPBACK) != 0) {
+        return 0;
+    }
+    if (at->ifa_addr->sa_family == AF_INET) {
+        const struct sockaddr_in *ip = (const struct sockaddr_in *)(const void *)at->ifa_addr;
+
+        return inet_ntop(AF_INET, &ip->sin_addr, text, 64) != NULL;
+    }
+    if (at->ifa_addr->sa_family == AF_INET6) {
+        const struct sockaddr_in6 *ip = (const struct sockaddr_in6 *)(const void *)at->ifa_addr;
+
+        if (IN6_IS_ADDR_LINKLOCAL(&ip->sin6_addr)) return 0;
+        return inet_ntop(AF_INET6, &ip->sin6_addr, text, 64) != NULL;
+    }
+    return 0;
+}
+
+int dp_look_for_addresses(const char *interface,
+                          char addresses[DP_REMOTE_ADDRESSES][DP_REMOTE_ADDRESS_MAX])
+{
+    static const int families[] = {AF_INET, AF_INET6};
+    struct ifaddrs *all = NULL;
+    int count = 0;
+
+    if (getifaddrs(&all) != 0) return 0;
+    for (size_t i = 0; i < DP_ARRAY_LEN(families); i++) {
+        for (const struct ifaddrs *at = all; at != NULL; at = at->ifa_next) {
+            if (count >= DP_REMOTE_ADDRESSES || at->ifa_addr == NULL) continue;
+            if (at->ifa_addr->sa_family != families[i]) continue;
+            if (interface[0] != '\0' && strcmp(interface, at->ifa_name) != 0) continue;
+            count += format_address(at, addresses[count]);
+        }
+    }
+    freeifaddrs(all);
+    return count;
+}
+
+static void list_addresses(char *text, size_t room)
+{
+    struct ifaddrs *all = NULL;
+    size_t used = 0;
+
+    text[0] = '\0';
+    if (getifaddrs(&all) != 0) return;
+    for (const struct ifaddrs *at = all; at != NULL; at = at->ifa_next) {
+        char address[64];
+
+        if (!format_address(at, address)) continue;
+        if (used + strlen(at->ifa_name) + strlen(address) + 4 > room) break;
+        used += (size_t)snprintf(text + used, room - used, "%s%s %s", used > 0 ? ", " : "",
+                                 at->ifa_name, address);
+    }
+    freeifaddrs(all);
+}
+
+void dp_look_at_node(dp_remote_about_t *about)
+{
+    struct rlimit limit;
+    dp_memory_sight_t memory;
+    dp_cores_t cores;
+
+    if (gethostname(about->host, sizeof(about->host) - 1) != 0) about->host[0] = '\0';
+    read_boot_id(about->boot, sizeof(about->boot));
+    dp_cores_init(&cores);
+    about->cores = cores.allowed;
+    about->cores_in_machine = cores.in_machine;
+    dp_cores_fini(&cores);
+    dp_cgroup_memory(&memory);
+    about->memory_bytes = (uint64_t)dp_max(memory.total_bytes, 0);
+    about->shm_free_bytes = free_bytes("/dev/shm");
+    about->run_free_bytes = free_bytes(dp_run_dir_parent());
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0) about->open_files = (uint64_t)limit.rlim_max;
+    list_addresses(about->addresses, sizeof(about->addresses));
+}
+
+uint16_t dp_look_for_port(void)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET};
+    socklen_t bytes = sizeof(address);
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    uint16_t port = 0;
+
+    if (fd < 0) return 0;
+    if (bind(fd, (struct sockaddr *)&address, sizeof(address)) == 0 &&
+        getsockname(fd, (struct sockaddr *)&address, &bytes) == 0) {
+        port = ntohs(address.sin_port);
+    }
+    close(fd);
+    return port;
+}

@@ -1,0 +1,20 @@
+/*
+ * look.h - facts of the machine that a user compares between nodes.
+ */
+#ifndef DP_LAUNCHER_LOOK_H
+#define DP_LAUNCHER_LOOK_H
+
+#include "launcher/dprun/remote/protocol.h"
+
+/* Fills in all but version and free_port. Unknown is 0 or "". */
+void dp_look_at_node(dp_remote_about_t *about);
+
+/* Numeric addresses of this machine that another one may reach, at most DP_REMOTE_ADDRESSES; IPv4
+ * first, neither loopback nor link-local. interface: of this one alone; "": of all. */
+int dp_look_for_addresses(const char *interface,
+                          char addresses[DP_REMOTE_ADDRESSES][DP_REMOTE_ADDRESS_MAX]);
+
+/* A TCP port that nobody listens on now; 0: none was found. */
+uint16_t dp_look_for_port(void);
+
+#endif

@@ -1,0 +1,195 @@
+/*
+ * shell.c - the processes of shell.h. Called by fleet.c, on dprun's only thread.
+ *
+ * A shell has a session of its own, so no Ctrl-C of the terminal reaches it: dprun ends a job
+ * through its stations.
+ */
+#include "launcher/dprun/remote/shell.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define TICKET_ROOM (DP_REMOTE_TICKET_MAX + 64)
+
+struct dp_shell {
+    dp_shell_start_t start;
+    pid_t pid;
+    int input;  /* its standard input; -1: closed */
+    int output; /* its standard output and error; -1: ended */
+    int pidfd;
+    struct event *readable;
+    struct event *exited;
+    int has_ended;
+    int status;
+    char words[DP_SHELL_WORDS_MAX];
+    size_t word_bytes;
+};
+
+/* The latest bytes stay: an error is at the end. */
+static void keep_words(dp_shell_t *shell, const char *data, size_t bytes)
+{
+    const size_t room = sizeof(shell->words) - 1;
+
+    if (bytes > room) {
+        data += bytes - room;
+        bytes = room;
+    }
+    if (shell->word_bytes + bytes > room) {
+        const size_t drop = shell->word_bytes + bytes - room;
+
+        memmove(shell->words, shell->words + drop, shell->word_bytes - drop);
+        shell->word_bytes -= drop;
+    }
+    for (size_t i = 0; i < bytes; i++) {
+        const unsigned char c = (unsigned char)data[i];
+
+        if (c == '\r') continue;
+        shell->words[shell->word_bytes++] = (char)((c < ' ' && c != '\n') || c == 127 ? '?' : c);
+    }
+    shell->words[shell->word_bytes] = '\0';
+}
+
+static void read_output(dp_shell_t *shell)
+{
+    char data[4096];
+    ssize_t bytes;
+
+    while (shell->output >= 0 && (bytes = read(shell->output, data, sizeof(data))) != 0) {
+        if (bytes < 0 && errno == EINTR) continue;
+        if (bytes < 0) return;
+        keep_words(shell, data, (size_t)bytes);
+    }
+    if (shell->output < 0) return;
+    event_del(shell->readable);
+    close(shell->output);
+    shell->output = -1;
+}
+
+static void on_readable(evutil_socket_t fd, short what, void *context)
+{
+    (void)fd;
+    (void)what;
+    read_output(context);
+}
+
+static void on_exited(evutil_socket_t fd, short what, void *context)
+{
+    dp_shell_t *shell = context;
+
+    (void)fd;
+    (void)what;
+    if (waitpid(shell->pid, &shell->status, WNOHANG) != shell->pid) return;
+    event_del(shell->exited);
+    shell->has_ended = 1;
+    read_output(shell); /* what it said last */
+    shell->start.ended(shell->start.context, shell);
+}
+
+static void exec_shell(const dp_shell_start_t *start, int in, int out)
+{
+    setsid();
+    if (start->dies_with_dprun) prctl(PR_SET_PDEATHSIG, SIGTERM);
+    signal(SIGPIPE, SIG_DFL);
+    signal(SIGTTIN, SIG_DFL);
+    sigprocmask(SIG_SETMASK, &start->signals, NULL);
+    if (dup2(in, STDIN_FILENO) < 0 || dup2(out, STDOUT_FILENO) < 0 || dup2(out, STDERR_FILENO) < 0)
+        _exit(127);
+    execvp(start->argv[0], start->argv);
+    dprintf(STDERR_FILENO, "%s: %s\n", start->argv[0], strerror(errno));
+    _exit(127);
+}
+
+static dp_status_t fork_shell(dp_shell_t *shell, dp_error_t *error)
+{
+    int in[2] = {-1, -1};
+    int out[2] = {-1, -1};
+    uint8_t ticket[TICKET_ROOM];
+    const size_t bytes = dp_remote_ticket_write(shell->start.ticket, ticket, sizeof(ticket));
+
+    if (pipe2(in, O_CLOEXEC) != 0 || pipe2(out, O_CLOEXEC) != 0) {
+        if (in[0] >= 0) close(in[0]);
+        if (in[1] >= 0) close(in[1]);
+        return dp_error_set(error, DP_ERR_SYSTEM, "pipe: %s", strerror(errno));
+    }
+    shell->input = in[1];
+    shell->output = out[0];
+    fcntl(out[0], F_SETFL, O_NONBLOCK);
+    shell->pid = fork();
+    if (shell->pid == 0) exec_shell(&shell->start, in[0], out[1]);
+    close(in[0]);
+    close(out[1]);
+    if (shell->pid < 0) return dp_error_set(error, DP_ERR_SYSTEM, "fork: %s", strerror(errno));
+    /* It fits a pipe's buffer, so this does not wait. A process that has ended already shows by its
+     * end, not here. */
+    if (bytes > 0) (void)!write(shell->input, ticket, bytes);
+    explicit_bzero(ticket, sizeof(ticket));
+    return DP_OK;
+}
+
+dp_status_t dp_shell_create(struct event_base *base, const dp_shell_start_t *start,
+                            dp_shell_t **out, dp_error_t *error)
+{
+    dp_shell_t *shell = calloc(1, sizeof(*shell));
+    dp_status_t status;
+
+    if (shell == NULL) return dp_error_set(error, DP_ERR_NO_MEMORY, "out of memory");
+    shell->start = *start;
+    shell->input = shell->output = shell->pidfd = -1;
+    status = fork_shell(shell, error);
+    if (status == DP_OK) {
+        shell->pidfd = (int)syscall(SYS_pidfd_open, shell->pid, 0);
+        shell->readable = event_new(base, shell->output, EV_READ | EV_PERSIST, on_readable, shell);
+        if (shell->pidfd >= 0) {
+            shell->exited = event_new(base, shell->pidfd, EV_READ | EV_PERSIST, on_exited, shell);
+        }
+        if (shell->readable == NULL || shell->exited == NULL ||
+            event_add(shell->readable, NULL) != 0 || event_add(shell->exited, NULL) != 0) {
+            status = dp_error_set(error, DP_ERR_SYSTEM, "watching %s: %s", start->argv[0],
+                                  strerror(errno));
+        }
+    }
+    shell->start.argv = NULL; /* the caller's */
+    shell->start.ticket = NULL;
+    if (status == DP_OK) {
+        *out = shell;
+    } else {
+        dp_shell_destroy(shell);
+    }
+    return status;
+}
+
+void dp_shell_destroy(dp_shell_t *shell)
+{
+    if (shell == NULL) return;
+    if (shell->readable != NULL) event_free(shell->readable);
+    if (shell->exited != NULL) event_free(shell->exited);
+    if (shell->input >= 0) close(shell->input);
+    if (shell->output >= 0) close(shell->output);
+    if (shell->pidfd >= 0) close(shell->pidfd);
+    if (!shell->has_ended && shell->pid > 0 && shell->start.dies_with_dprun) {
+        kill(shell->pid, SIGTERM);
+        waitpid(shell->pid, NULL, 0);
+    }
+    free(shell);
+}
+
+int dp_shell_has_ended(const dp_shell_t *shell)
+{
+    return shell->has_ended;
+}
+
+int dp_shell_status(const dp_shell_t *shell)
+{
+    return shell->status;
+}
+
+const char *dp_shell_words(const dp_shell_t *shell)
+{
+    return shell->words;
+}

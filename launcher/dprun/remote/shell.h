@@ -1,0 +1,70 @@
+/*
+ * shell.h - the local processes that bring up stations: an ssh for each node, one srun for all, or
+ * dprun itself for the machine it runs on.
+ *
+ * The ticket goes through the process's standard input, which stays open for the job's life: its
+ * end is how a station learns that dprun is gone. What the process writes is kept for error texts.
+ */
+#ifndef DP_LAUNCHER_SHELL_H
+#define DP_LAUNCHER_SHELL_H
+
+#include <event2/event.h>
+#include <signal.h>
+
+#include "launcher/dprun/remote/protocol.h"
+
+typedef struct dp_shell dp_shell_t;
+
+typedef struct dp_shell_start {
+    char *const *argv; /* copied by exec */
+    const dp_remote_ticket_t *ticket;
+    sigset_t signals;    /* mask of the process */
+    int dies_with_dprun; /* 0 for srun: a signal to it kills the ranks at once */
+    void (*ended)(void *context, dp_shell_t *shell); /* it has ended; once */
+    void *context;
+} dp_shell_start_t;
+
+dp_status_t dp_shell_create(struct event_base *base, const dp_shell_start_t *start,
+                            dp_shell_t **out, dp_error_t *error);
+
+/* Closes its standard input. A process that is still there is left to end by itself if it is to
+ * outlive dprun, else ended by SIGTERM. NULL is fine. */
+void dp_shell_destroy(dp_shell_t *shell);
+
+int dp_shell_has_ended(const dp_shell_t *shell);
+int dp_shell_status(const dp_shell_t *shell); /* as from wait() */
+
+/* The latest of what it wrote on standard output and error, without control characters. */
+const char *dp_shell_words(const dp_shell_t *shell);
+
+#define DP_SHELL_WORDS_MAX 2048
+
+/* ---- Command lines (pure) ------------------------------------------------------------------- */
+
+#define DP_SHELL_ARGUMENTS 48
+
+typedef struct dp_shell_command {
+    char *argv[DP_SHELL_ARGUMENTS]; /* into text, NULL-terminated */
+    char text[8192];
+} dp_shell_command_t;
+
+/* ssh: "ssh" or what --ssh says, split at blanks; dprun's own options are added if it is OpenSSH's.
+ * is_plain leaves out the choice of a key exchange. */
+dp_status_t dp_shell_command_ssh(dp_shell_command_t *command, const char *ssh, const char *host,
+                                 const char *program, int is_plain, dp_error_t *error);
+/* srun: on `nodes` nodes of the allocation. */
+dp_status_t dp_shell_command_srun(dp_shell_command_t *command, const char *names, int nodes,
+                                  const char *program, dp_error_t *error);
+dp_status_t dp_shell_command_here(dp_shell_command_t *command, const char *program,
+                                  dp_error_t *error);
+
+/* Why a station did not come up, for a user: from the exit status and words of its shell. */
+typedef enum dp_shell_cause {
+    DP_SHELL_OTHER,
+    DP_SHELL_TRY_AGAIN, /* it may go better in a moment */
+    DP_SHELL_TRY_PLAIN  /* this ssh does not know the key exchange */
+} dp_shell_cause_t;
+dp_shell_cause_t dp_shell_explain(const char *host, const char *program, int status,
+                                  const char *words, char *text, size_t room);
+
+#endif

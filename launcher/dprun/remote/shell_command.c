@@ -1,0 +1,220 @@
+/*
+ * shell_command.c - the command lines of shell.h, and what the words of a failed one mean. Pure.
+ */
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+
+#include "launcher/dprun/remote/shell.h"
+
+/* Collects words into command->text. */
+typedef struct builder {
+    dp_shell_command_t *command;
+    size_t bytes;
+    int count;
+    int failed;
+} builder_t;
+
+static void add_word(builder_t *builder, const char *word, size_t bytes)
+{
+    dp_shell_command_t *command = builder->command;
+
+    if (builder->count + 1 >= DP_SHELL_ARGUMENTS ||
+        builder->bytes + bytes + 1 > sizeof(command->text)) {
+        builder->failed = 1;
+        return;
+    }
+    command->argv[builder->count++] = command->text + builder->bytes;
+    memcpy(command->text + builder->bytes, word, bytes);
+    command->text[builder->bytes + bytes] = '\0';
+    builder->bytes += bytes + 1;
+    command->argv[builder->count] = NULL;
+}
+
+static void add(builder_t *builder, const char *word)
+{
+    add_word(builder, word, strlen(word));
+}
+
+static dp_status_t finish(const builder_t *builder, dp_error_t *error)
+{
+    if (!builder->failed) return DP_OK;
+    return dp_error_set(error, DP_ERR_CONFIG, "the command that starts a node's agent is too long");
+}
+
+/* Quotes for the remote user's shell, whichever it is: "exec '/opt/dp/bin/dprun' --agent". */
+static void add_remote_command(builder_t *builder, const char *program)
+{
+    char text[4608];
+    size_t used = (size_t)snprintf(text, sizeof(text), "exec '");
+
+    for (const char *c = program; *c != '\0' && used + 8 < sizeof(text) - 12; c++) {
+        if (*c == '\'') {
+            used += (size_t)snprintf(text + used, sizeof(text) - used, "'\\''");
+        } else {
+            text[used++] = *c;
+        }
+    }
+    used += (size_t)snprintf(text + used, sizeof(text) - used, "' --agent");
+    add_word(builder, text, used);
+}
+
+dp_status_t dp_shell_command_ssh(dp_shell_command_t *command, const char *ssh, const char *host,
+                                 const char *program, int is_plain, dp_error_t *error)
+{
+    static const char *const options[] = {"-T",
+                                          "-x",
+                                          "-a",
+                                          "-o",
+                                          "BatchMode=yes",
+                                          "-o",
+                                          "ConnectTimeout=10",
+                                          "-o",
+                                          "ServerAliveInterval=2",
+                                          "-o",
+                                          "ServerAliveCountMax=3",
+                                          "-o",
+                                          "ClearAllForwardings=yes"};
+    builder_t builder = {.command = command};
+    const char *base;
+
+    for (const char *word = ssh; *word != '\0';) {
+        const size_t bytes = strcspn(word, " \t");
+
+        if (bytes > 0) add_word(&builder, word, bytes);
+        word += bytes + strspn(word + bytes, " \t");
+    }
+    if (builder.count == 0) add(&builder, "ssh");
+    base = strrchr(command->argv[0], '/');
+    base = base == NULL ? command->argv[0] : base + 1;
+    if (strcmp(base, "ssh") == 0) {
+        for (size_t i = 0; i < DP_ARRAY_LEN(options); i++) {
+            add(&builder, options[i]);
+        }
+        /* Its default exchange takes 100 ms of a core for each host, this one 16. */
+        if (!is_plain) {
+            add(&builder, "-o");
+            add(&builder, "KexAlgorithms=^curve25519-sha256");
+        }
+        add(&builder, "--");
+    }
+    add(&builder, host);
+    add_remote_command(&builder, program);
+    return finish(&builder, error);
+}
+
+dp_status_t dp_shell_command_srun(dp_shell_command_t *command, const char *names, int nodes,
+                                  const char *program, dp_error_t *error)
+{
+    builder_t builder = {.command = command};
+    char number[64];
+
+    add(&builder, "srun");
+    snprintf(number, sizeof(number), "--nodes=%d", nodes);
+    add(&builder, number);
+    snprintf(number, sizeof(number), "--ntasks=%d", nodes);
+    add(&builder, number);
+    add(&builder, "--ntasks-per-node=1");
+    if (names != NULL) {
+        add(&builder, "--nodelist");
+        add(&builder, names);
+    }
+    add(&builder, "--mpi=none");
+    add(&builder, "--kill-on-bad-exit=0"); /* dprun decides about the others */
+    add(&builder, "--no-kill");
+    add(&builder, "--wait=0");
+    add(&builder, "--input=all");
+    add(&builder, "--cpu-bind=none"); /* the agent's ranks take the whole node */
+    add(&builder, program);
+    add(&builder, "--agent");
+    return finish(&builder, error);
+}
+
+dp_status_t dp_shell_command_here(dp_shell_command_t *command, const char *program,
+                                  dp_error_t *error)
+{
+    builder_t builder = {.command = command};
+
+    add(&builder, program);
+    add(&builder, "--agent");
+    return finish(&builder, error);
+}
+
+/* ---- Errors --------------------------------------------------------------------------------- */
+
+typedef struct known_error {
+    const char *words; /* in what ssh says */
+    const char *text;
+    dp_shell_cause_t cause;
+} known_error_t;
+
+static const known_error_t known_errors[] = {
+    {"Could not resolve hostname", "no host of this name is known here", DP_SHELL_OTHER},
+    {"Name or service not known", "no host of this name is known here", DP_SHELL_OTHER},
+    {"Host key verification failed",
+     "ssh does not know its host key: ssh-keyscan HOST >> ~/.ssh/known_hosts, once you trust it",
+     DP_SHELL_OTHER},
+    {"REMOTE HOST IDENTIFICATION HAS CHANGED", "its host key is not the one that ssh knows",
+     DP_SHELL_OTHER},
+    {"Permission denied", "it refuses your key: try ssh -o BatchMode=yes HOST true; ssh-copy-id",
+     DP_SHELL_OTHER},
+    {"Too many authentication failures", "it refuses your keys: name one in ~/.ssh/config",
+     DP_SHELL_OTHER},
+    {"No route to host", "there is no route to it", DP_SHELL_OTHER},
+    {"Network is unreachable", "there is no route to it", DP_SHELL_OTHER},
+    {"Connection refused", "it refuses the connection: does sshd run there, at this port?",
+     DP_SHELL_TRY_AGAIN},
+    {"Connection timed out", "it does not answer: is it up? a firewall?", DP_SHELL_OTHER},
+    {"Operation timed out", "it does not answer: is it up? a firewall?", DP_SHELL_OTHER},
+    {"kex_exchange_identification", "its sshd hung up: too many logins at once (MaxStartups)?",
+     DP_SHELL_TRY_AGAIN},
+    {"Connection reset", "its sshd hung up: too many logins at once (MaxStartups)?",
+     DP_SHELL_TRY_AGAIN},
+    {"Bad SSH2 KexAlgorithms", "its ssh does not know curve25519", DP_SHELL_TRY_PLAIN},
+    {"Bad SSH2 kexalgorithms", "its ssh does not know curve25519", DP_SHELL_TRY_PLAIN},
+};
+
+/* The last line that says something. */
+static void last_line(const char *words, char *line, size_t room)
+{
+    const char *best = "";
+    size_t bytes = 0;
+
+    for (const char *at = words; *at != '\0';) {
+        const size_t length = strcspn(at, "\n");
+
+        if (length > 0) {
+            best = at;
+            bytes = length;
+        }
+        at += length + (at[length] == '\n');
+    }
+    snprintf(line, room, "%.*s", (int)bytes, best);
+}
+
+dp_shell_cause_t dp_shell_explain(const char *host, const char *program, int status,
+                                  const char *words, char *text, size_t room)
+{
+    const int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    char line[400];
+
+    last_line(words, line, sizeof(line));
+    for (size_t i = 0; i < DP_ARRAY_LEN(known_errors) && (code == 255 || code == -1); i++) {
+        if (strstr(words, known_errors[i].words) == NULL) continue;
+        snprintf(text, room, "node %s: %s (%s)", host, known_errors[i].text, line);
+        return known_errors[i].cause;
+    }
+    if (code == 127 || code == 126) {
+        snprintf(text, room,
+                 "node %s: there is no %s to run: install dp at the same path on every node (%s)",
+                 host, program, line);
+    } else if (strncmp(line, "dprun: ", 7) == 0) { /* the station's own words */
+        snprintf(text, room, "node %s: %s", host, line + 7);
+    } else if (WIFSIGNALED(status)) {
+        snprintf(text, room, "node %s: its ssh was killed by signal %d", host, WTERMSIG(status));
+    } else {
+        snprintf(text, room, "node %s: its ssh ended with code %d%s%s", host, code,
+                 line[0] != '\0' ? ": " : "", line);
+    }
+    return DP_SHELL_OTHER;
+}

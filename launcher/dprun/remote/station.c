@@ -1,0 +1,349 @@
+/*
+ * station.c - one job's life on a node, as dprun orders it; see station.h.
+ *
+ * Main of `dprun --agent`. It ends with its ranks and their files gone whichever of these comes
+ * first: BYE; the link closes; dprun is silent for the lease; standard input ends. Where the
+ * station itself is killed, its agent and guard do the same (agent.c, guard.c).
+ */
+#include "launcher/dprun/remote/station.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include "launcher/dprun/remote/station_internal.h"
+
+#define TICKET_NS UINT64_C(30000000000)
+#define DIAL_NS UINT64_C(10000000000)
+
+static void report_to_stderr(const char *text)
+{
+    fprintf(stderr, "dprun: %s\n", text);
+}
+
+void dp_station_send(dp_station_t *station, uint8_t type, const void *fields, size_t bytes)
+{
+    if (station->link != NULL) dp_link_send(station->link, type, fields, bytes);
+}
+
+void dp_station_refuse(dp_station_t *station, int code, const char *text)
+{
+    uint8_t data[DP_ERROR_TEXT_MAX + 64];
+    dp_writer_t writer;
+
+    dp_writer_init(&writer, data, sizeof(data));
+    dp_write_u32(&writer, (uint32_t)code);
+    dp_write_text(&writer, text);
+    if (!writer.failed) dp_station_send(station, DP_REMOTE_REFUSED, data, writer.bytes);
+}
+
+void dp_station_end(dp_station_t *station, int code)
+{
+    if (!station->is_over) station->code = code;
+    station->is_over = 1;
+    event_base_loopbreak(station->base);
+}
+
+/* ---- Frames --------------------------------------------------------------------------------- */
+
+static void serve_start(dp_station_t *station, dp_reader_t *fields)
+{
+    dp_remote_about_t about;
+    uint8_t data[2048];
+    dp_writer_t writer;
+    dp_error_t error = {DP_OK, ""};
+    int code = 1;
+
+    if (station->has_start || dp_remote_start_read(fields, &station->start) != 0) {
+        dp_station_refuse(station, 1,
+                          "its dprun cannot read what this one sends: two versions of dprun?");
+        return;
+    }
+    station->has_start = 1;
+    if (dp_station_prepare(station, &code, &error) != DP_OK) {
+        dp_station_refuse(station, code, error.text);
+        return;
+    }
+    dp_station_about(station, &about);
+    dp_writer_init(&writer, data, sizeof(data));
+    dp_remote_about_write(&writer, &about);
+    if (!writer.failed) dp_station_send(station, DP_REMOTE_ABOUT, data, writer.bytes);
+}
+
+static void serve_go(dp_station_t *station, dp_reader_t *fields)
+{
+    const uint16_t port = dp_read_u16(fields);
+    dp_error_t error = {DP_OK, ""};
+
+    if (!station->has_job || station->guard > 0) return;
+    if (dp_station_go(station, port, &error) != DP_OK) dp_station_refuse(station, 1, error.text);
+}
+
+static void answer_ping(dp_station_t *station, dp_reader_t *fields)
+{
+    uint8_t data[16];
+    dp_writer_t writer;
+
+    dp_writer_init(&writer, data, sizeof(data));
+    dp_write_u64(&writer, dp_read_u64(fields));
+    dp_write_u64(&writer, dp_now_ns());
+    dp_station_send(station, DP_REMOTE_PONG, data, writer.bytes);
+}
+
+static void serve_tunnel(dp_station_t *station, uint8_t type, dp_reader_t *fields)
+{
+    const uint32_t number = dp_read_u32(fields);
+    const size_t bytes = dp_reader_left(fields);
+
+    if (station->tunnel == NULL || fields->failed) return;
+    if (type == DP_REMOTE_TUNNEL_DATA) {
+        dp_tunnel_receive(station->tunnel, number, dp_read_bytes(fields, bytes), bytes);
+    } else {
+        dp_tunnel_closed(station->tunnel, number);
+    }
+}
+
+static void serve_credit(dp_station_t *station, dp_reader_t *fields)
+{
+    const int rank = (int)dp_read_u32(fields);
+    const int stream = dp_read_u8(fields);
+    const uint32_t bytes = dp_read_u32(fields);
+
+    if (!fields->failed) dp_station_credit(station, rank, stream, bytes);
+}
+
+static void serve_order(dp_station_t *station, dp_reader_t *fields)
+{
+    const dp_message_type_t type = dp_read_u8(fields);
+    const int number = (int)dp_read_u32(fields);
+
+    if (!fields->failed) dp_station_order(station, type, number);
+}
+
+static void on_frame(void *context, dp_link_t *link, uint8_t type, dp_reader_t *fields)
+{
+    dp_station_t *station = context;
+    size_t bytes = dp_reader_left(fields);
+
+    if (link != station->link) return;
+    station->is_paused = 0;
+    switch (type) {
+    case DP_REMOTE_START:
+        serve_start(station, fields);
+        break;
+    case DP_REMOTE_GO:
+        serve_go(station, fields);
+        break;
+    case DP_REMOTE_ORDER:
+        serve_order(station, fields);
+        break;
+    case DP_REMOTE_PING:
+        answer_ping(station, fields);
+        break;
+    case DP_REMOTE_PAUSE:
+        station->is_paused = 1;
+        break;
+    case DP_REMOTE_CREDIT_BACK:
+        serve_credit(station, fields);
+        break;
+    case DP_REMOTE_INPUT:
+        dp_station_input(station, dp_read_bytes(fields, bytes), bytes);
+        break;
+    case DP_REMOTE_MET:
+        if (station->tunnel != NULL) dp_tunnel_close_door(station->tunnel);
+        break;
+    case DP_REMOTE_FETCH:
+        dp_station_send_files(station);
+        break;
+    case DP_REMOTE_BYE:
+        dp_station_end(station, (int)dp_read_u32(fields));
+        break;
+    case DP_REMOTE_TUNNEL_DATA:
+    case DP_REMOTE_TUNNEL_CLOSE:
+        serve_tunnel(station, type, fields);
+        break;
+    default:
+        break; /* of a later version, or a station's own */
+    }
+}
+
+static int on_proven(void *context, dp_link_t *link, uint32_t node)
+{
+    dp_station_t *station = context;
+
+    (void)node;
+    if (station->link != NULL) return -1; /* another address was faster */
+    station->link = link;
+    dp_station_dial_done(station, link);
+    return 0;
+}
+
+static void on_closed(void *context, dp_link_t *link, const char *why)
+{
+    dp_station_t *station = context;
+
+    if (link != station->link) {
+        dp_station_dial_failed(station, link, why);
+        return;
+    }
+    station->link = NULL;
+    dp_station_end(station, 1);
+}
+
+/* ---- Signs of life -------------------------------------------------------------------------- */
+
+static void on_beat(evutil_socket_t fd, short what, void *context)
+{
+    dp_station_t *station = context;
+
+    (void)fd;
+    (void)what;
+    if (station->link == NULL || station->is_paused) return;
+    if (dp_now_ns() - dp_link_heard_ns(station->link) < DP_REMOTE_LEASE_NS) return;
+    report_to_stderr("dprun is silent: ending this node's ranks");
+    dp_station_end(station, 1);
+}
+
+/* Whoever started this process holds the other end of its standard input for as long as it lives.
+ */
+static void on_lifeline(evutil_socket_t fd, short what, void *context)
+{
+    char data[256];
+    const ssize_t bytes = read((int)fd, data, sizeof(data));
+
+    (void)what;
+    if (bytes > 0 || (bytes < 0 && (errno == EINTR || errno == EAGAIN))) return;
+    dp_station_end(context, 1);
+}
+
+/* A notice of the end (a scheduler's, Kubernetes'): dprun ends the whole job as for a signal to
+ * itself. Before there is a dprun, and the second time, it is for this process. */
+static void on_signal(evutil_socket_t fd, short what, void *context)
+{
+    dp_station_t *station = context;
+    struct signalfd_siginfo info;
+    uint8_t data[4];
+    dp_writer_t writer;
+
+    (void)what;
+    if (read((int)fd, &info, sizeof(info)) != (ssize_t)sizeof(info)) return;
+    if (station->link == NULL || station->code != 0) {
+        dp_station_end(station, 128 + (int)info.ssi_signo);
+        return;
+    }
+    station->code = 128 + (int)info.ssi_signo;
+    dp_writer_init(&writer, data, sizeof(data));
+    dp_write_u32(&writer, info.ssi_signo);
+    dp_station_send(station, DP_REMOTE_SIGNALLED, data, sizeof(data));
+}
+
+/* ---- Life ----------------------------------------------------------------------------------- */
+
+static dp_status_t open_station(dp_station_t *station, dp_error_t *error)
+{
+    const struct timeval beat = {0, DP_REMOTE_BEAT_NS / 1000};
+    sigset_t heard;
+
+    prctl(PR_SET_NAME, "dprun-station");
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    signal(SIGPIPE, SIG_IGN);
+    sigemptyset(&heard);
+    sigaddset(&heard, SIGTERM);
+    sigaddset(&heard, SIGINT);
+    sigaddset(&heard, SIGHUP);
+    sigprocmask(SIG_BLOCK, &heard, &station->old_mask);
+    station->signals = signalfd(-1, &heard, SFD_CLOEXEC | SFD_NONBLOCK);
+    station->base = event_base_new();
+    if (station->signals < 0 || station->base == NULL) {
+        return dp_error_set(error, DP_ERR_SYSTEM, "an event loop: %s", strerror(errno));
+    }
+    station->on_signal =
+        event_new(station->base, station->signals, EV_READ | EV_PERSIST, on_signal, station);
+    station->beat = event_new(station->base, -1, EV_PERSIST, on_beat, station);
+    if (station->on_signal == NULL || station->beat == NULL ||
+        event_add(station->on_signal, NULL) != 0 || event_add(station->beat, &beat) != 0) {
+        return dp_error_set(error, DP_ERR_NO_MEMORY, "out of memory");
+    }
+    if (!station->options->has_lifeline) return DP_OK;
+    station->on_lifeline =
+        event_new(station->base, STDIN_FILENO, EV_READ | EV_PERSIST, on_lifeline, station);
+    if (station->on_lifeline == NULL || event_add(station->on_lifeline, NULL) != 0) {
+        return dp_error_set(error, DP_ERR_NO_MEMORY, "out of memory");
+    }
+    return DP_OK;
+}
+
+static void flush_link(dp_station_t *station)
+{
+    const uint64_t deadline_ns = dp_now_ns() + DP_REMOTE_SILENCE_NS;
+
+    while (station->link != NULL && dp_link_queued(station->link) > 0 &&
+           dp_now_ns() < deadline_ns) {
+        if (event_base_loop(station->base, EVLOOP_ONCE) != 0) return;
+    }
+}
+
+static void close_station(dp_station_t *station)
+{
+    const int is_orphan = station->link == NULL;
+
+    dp_station_stop_job(station, is_orphan);
+    flush_link(station);
+    dp_link_close(station->link);
+    dp_station_dial_done(station, NULL);
+    dp_station_files_free(station);
+    if (station->on_lifeline != NULL) event_free(station->on_lifeline);
+    if (station->on_signal != NULL) event_free(station->on_signal);
+    if (station->beat != NULL) event_free(station->beat);
+    if (station->base != NULL) event_base_free(station->base);
+    if (station->signals >= 0) close(station->signals);
+    if (station->has_job) dp_job_fini(&station->job);
+    if (station->has_start) dp_remote_start_fini(&station->start);
+}
+
+int dp_station_run(const dp_station_options_t *options)
+{
+    dp_station_t station = {.options = options, .signals = -1, .channel = -1, .input = -1};
+    const dp_link_events_t events = {on_proven, on_frame, on_closed, &station};
+    dp_error_t error = {DP_OK, ""};
+    const char *slurm = dp_environment("SLURM_NODEID");
+    dp_status_t status;
+
+    station.node = options->ticket.node;
+    if (station.node == DP_REMOTE_ASK_SLURM) {
+        station.node = slurm == NULL ? 0 : (uint32_t)strtoul(slurm, NULL, 10);
+    }
+    status = open_station(&station, &error);
+    if (status == DP_OK) status = dp_station_dial(&station, &events);
+    if (status == DP_OK) {
+        event_base_dispatch(station.base);
+    } else {
+        report_to_stderr(error.text);
+        station.code = 1;
+    }
+    if (!station.has_start && station.dial_error[0] != '\0') report_to_stderr(station.dial_error);
+    close_station(&station);
+    return station.code;
+}
+
+int dp_station_run_agent(void)
+{
+    dp_station_options_t options = {.has_lifeline = 1, .start_timeout_ns = DIAL_NS};
+    dp_error_t error = {DP_OK, ""};
+    int code;
+
+    if (dp_remote_ticket_read(STDIN_FILENO, dp_now_ns() + TICKET_NS, &options.ticket, &error) !=
+        DP_OK) {
+        report_to_stderr(error.text);
+        return 1;
+    }
+    code = dp_station_run(&options);
+    explicit_bzero(&options, sizeof(options));
+    return code;
+}
