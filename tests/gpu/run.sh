@@ -53,5 +53,4 @@ print_facts
 for letter in $chosen_parts; do
     "part_$letter"
 done
-end_if_interrupted
 end_visit

@@ -1,0 +1,181 @@
+#!/usr/bin/env bash
+# hosts_dprun.sh - dprun on machines of their own (tests/hosts/hosts.sh): how a job starts there, what
+# comes back, how it ends, and that nothing stays on any of them.
+#
+#   hosts_dprun.sh HOSTS_SH DPRUN MEMBER CASE
+set -u
+if [ "${1:-}" != inside ]; then
+    export HOSTS_KEEP="$(dirname "$(readlink -f "$2")"):$(dirname "$(readlink -f "$3")")${HOSTS_KEEP:+:$HOSTS_KEEP}"
+    case $4 in timeline) export HOSTS_CLOCK=b:5000 ;; esac
+    exec timeout -k 10 280 "$1" a b c d -- "$(readlink -f "$0")" inside "$(readlink -f "$1")" \
+        "$(readlink -f "$2")" "$(readlink -f "$3")" "$4"
+fi
+hosts=$2 dprun=$3 member=$4 case=$5
+mkdir "$HOSTS_DIR/work" && cd "$HOSTS_DIR/work" || exit 1
+bad() { echo "FAILED: $case: $*"; tail -n +1 ./out* ./err* 2>/dev/null; exit 1; }
+expect() { # FILE TEXT...: each text is in the file
+    local file=$1 text; shift
+    for text in "$@"; do grep -qF -- "$text" "$file" || bad "'$text' is not in $file"; done
+}
+until_holds() { # COMMAND...: within 60 seconds
+    for ((i = 0; i < 3000; i++)); do "$@" && return; sleep 0.02; done
+    bad "never: $*"
+}
+# run CODE ARGUMENTS...: dprun ends with that code
+run() {
+    local wanted=$1 code; shift
+    timeout -k 5 120 "$dprun" "$@" >out 2>err; code=$?
+    [ $code = "$wanted" ] || bad "exit code $code instead of $wanted: dprun $*"
+}
+is_clean() { # NAME: neither a process nor a file of ours
+    [ -z "$("$hosts" --processes "$1" | grep -Ev ' ps |sshd:')" ] &&
+        [ -z "$("$hosts" --in "$1" find /tmp /dev/shm -mindepth 1 -name '*dp*' 2>/dev/null)" ]
+}
+nothing_left() { # NAME...
+    local name
+    for name in "$@"; do until_holds is_clean "$name"; done
+    until_holds eval '! pgrep -x ssh >/dev/null && ! pgrep -x dprun >/dev/null'
+    [ -z "$(find /tmp /dev/shm -mindepth 1 -maxdepth 1 -name 'dprun-*')" ] || bad "left here: $(ls /tmp)"
+}
+marked() { "$hosts" --processes "$1" | grep -q 'sleep 7[7]7'; }  # its ranks run
+marked_all() { local name; for name in "$@"; do marked "$name" || return 1; done; }
+milliseconds() { echo $((($(date +%s%N) - $1) / 1000000)); }
+# start_sleepers FLAGS...: a job of four ranks on a and b, in the background as $job
+start_sleepers() {
+    "$dprun" -H a:2,b:2 "$@" sleep 777 >out 2>err & job=$!
+    until_holds marked_all a b
+}
+ends() { wait $job; code=$?; [ $code = "$1" ] || bad "exit code $code instead of $1"; }
+station_of() { "$hosts" --processes "$1" | awk '/dprun --agent/ && !/sh -c/ { print $1; exit }'; }
+
+case $case in
+start)
+    run 0 -np 8 -H a:2,b:2,c:2,d:2 "$member"
+    for rank in 0 1 2 3 4 5 6 7; do expect out "rank $rank of 8, local $((rank % 2)) of 2, sum 36"; done
+    expect out "[0@a] rank 0" "[5@c] rank 5" "[7@d] rank 7"
+    printf 'a slots=1\n# comment\nb:2\n' >hostfile
+    run 0 --hostfile hostfile sh -c 'echo $DP_RANK $DP_SIZE $DP_LOCAL_RANK $DP_LOCAL_SIZE $RANK $WORLD_SIZE $LOCAL_RANK $GROUP_RANK $MASTER_ADDR $(hostname) $(pwd)'
+    expect out "[0@a] 0 3 0 1 0 3 0 0 a a $PWD" "[2@b] 2 3 1 2 2 3 1 1 a b $PWD"
+    FROM_HERE=1 DP_LOG=info run 0 -H a,b -x FROM_HERE -x 'OTHER=a b' --wdir /usr \
+        sh -c 'echo "$FROM_HERE,$OTHER,$DP_LOG,$HOME,$(pwd)"'
+    expect out "[1@b] 1,a b,info,/root,/usr"
+    HIDDEN=1 run 0 -H a sh -c 'echo "<$HIDDEN>"'; expect out "[0@a] <>"
+    run 0 -H localhost:1,a:1 "$member"; expect out "[0@localhost] rank 0 of 2" "[1@a] rank 1 of 2"
+    run 0 -H a.v6:1,b.v6:1 "$member"; expect out "rank 1 of 2"
+    run 0 --dry-run -H a:2,b:1 "$member"; expect out "3 ranks on 2 nodes" "rank 2   node b, local 0"
+    nothing_left a b c d ;;
+output)
+    # shellcheck disable=SC2016
+    run 0 -H a:2,b:2 --output-dir logs sh -c 'seq -f "$DP_RANK-%g" 100000; echo error $DP_RANK >&2'
+    for rank in 0 1 2 3; do
+        [ "$(grep -c "] $rank-" out)" = 100000 ] || bad "rank $rank: lines lost"
+        seq -f "$rank-%g" 100000 | cmp - logs/rank.$rank.out || bad "rank $rank: file"
+        expect err "error $rank"
+    done
+    # A reader that takes nothing for a while slows the ranks down, and loses nothing.
+    "$dprun" -H a:2,b:2 seq 300000 2>err | { sleep 1; cat; } >out
+    [ "$(wc -l <out)" = 1200000 ] || bad "$(wc -l <out) lines instead of 1200000"
+    seq 200000 >input
+    run 0 -H a:1,b:1 --no-prefix --stdin 1 sh -c '[ $DP_RANK = 0 ] || cat' <input
+    cmp out input || bad "input from a file"
+    seq 200000 | "$dprun" -H a:1,b:1 --no-prefix sh -c '[ $DP_RANK = 1 ] || cat' >out 2>err
+    cmp out input || bad "input from a pipe"
+    run 0 -H a:1,b:1 --no-prefix cat </dev/null
+    nothing_left a b ;;
+codes)
+    # shellcheck disable=SC2016
+    run 7 -H a:2,b:2 sh -c '[ $DP_RANK != 3 ] || exit 7; exec sleep 777'
+    expect err "FAILED  rank 3 (b, local 1, pid " "exited with code 7" "0-2: stopped by dprun"
+    # shellcheck disable=SC2016
+    run 139 -H a:2,b:2 sh -c '[ $DP_RANK != 2 ] || kill -SEGV $$; exec sleep 777'
+    expect err "rank 2 (b, local 0, pid "
+    run 124 -H a:1,b:1 --timeout 1 sleep 777; expect err "TIMEOUT"
+    start_sleepers; kill -TERM $job; ends 143; expect err "interrupted by SIGTERM" "ended 4 ranks"
+    # shellcheck disable=SC2016
+    "$dprun" -H a:1,b:1 sh -c 'trap "echo got $DP_RANK; exit 0" USR1; touch ready.$DP_RANK; while :; do sleep 0.05; done' >out 2>err & job=$!
+    until_holds [ -e ready.0 -a -e ready.1 ]
+    kill -USR1 $job; ends 0; expect out "[0@a] got 0" "[1@b] got 1"
+    # A stray process of a rank is ended, and told.
+    run 0 -H a:1,b:1 sh -c 'setsid sleep 777 & exit 0'; expect err "was still there"
+    nothing_left a b ;;
+missing)
+    ssh b 'mkdir /tmp/only && cp /bin/true /tmp/only/prog'
+    run 127 -H a,b /tmp/only/prog; expect err "node a: program /tmp/only/prog: No such file" "nothing was started"
+    run 1 -H a,b --wdir /tmp/only true; expect err "node a: the working folder /tmp/only"
+    run 1 -H a,nowhere true; expect err "node nowhere: no host of this name is known here"
+    run 1 -H a,b --ssh "ssh -p 2222" true; expect err "does sshd run there"
+    run 1 -H a --ssh "ssh -o UserKnownHostsFile=/dev/null -o GlobalKnownHostsFile=/dev/null" true
+    expect err "ssh-keyscan"
+    run 1 -H a --ssh "ssh -o IdentityFile=/dev/null -F none" true; expect err "node a: "
+    mkdir elsewhere && cp "$dprun" elsewhere/
+    run 2 -H a:x true; expect err '"a:x"'
+    run 2 -np 5 -H a:2,b:2 true; expect err "the 2 hosts have 4 slots"
+    run 2 -np 3 -H a:1,b:1 --stdin 7 true
+    nothing_left a b ;;
+lost_machine)
+    start_sleepers; began=$(date +%s%N)
+    "$hosts" --kill b; ends 137
+    [ "$(milliseconds "$began")" -lt 10000 ] || bad "it took $(milliseconds "$began") ms"
+    expect err "lost node b" "FAILED  node b (rank 2,3)" "0,1: stopped by dprun"
+    nothing_left a ;;
+lost_link)
+    start_sleepers; began=$(date +%s%N)
+    "$hosts" --cut b; ends 137
+    [ "$(milliseconds "$began")" -lt 20000 ] || bad "it took $(milliseconds "$began") ms"
+    expect err "lost node b: no sign of life" "FAILED  node b (rank 2,3)"
+    nothing_left a
+    until_holds is_clean b # its own lease ended it, without anybody reaching it
+    "$hosts" --heal b ;;
+lost_ssh)
+    start_sleepers
+    pkill -9 -f 'ssh .* -- b exec'; ends 137
+    expect err "lost node b"
+    nothing_left a b ;;
+lost_agent)
+    start_sleepers
+    "$hosts" --in b kill -9 "$(station_of b)"; ends 137
+    expect err "lost node b" "FAILED  node b (rank 2,3)"
+    nothing_left a b ;;
+lost_dprun)
+    start_sleepers
+    kill -9 $job; wait $job 2>/dev/null
+    nothing_left a b
+    start_sleepers # frozen instead: after the lease the nodes are free
+    kill -STOP $job
+    until_holds is_clean a; until_holds is_clean b
+    kill -CONT $job; wait $job
+    nothing_left a b ;;
+timeline) # b's clock is ahead by 5000 s
+    run 0 -H a:2,b:2 --timeline t.pftrace "$member"
+    expect err "saved timeline t.pftrace (clocks within"
+    "$(dirname "$dprun")/dptrace" info t.pftrace >out.info 2>&1 || bad "dptrace info"
+    expect out.info "clock error <="
+    nothing_left a b ;;
+node)
+    (umask 077; head -c 32 /dev/urandom >secret)
+    export DP_SECRET_FILE=$PWD/secret
+    for n in 1 2 0; do # in any order
+        # shellcheck disable=SC2086
+        "$hosts" --in "$(echo a b c | cut -d' ' -f$((n + 1)))" env DP_SECRET_FILE="$PWD/secret" \
+            "$dprun" --node $n/3 --meet a:29500 -np 2 "$member" >out$n 2>err$n & pids[n]=$!
+    done
+    for n in 0 1 2; do wait "${pids[n]}" || bad "node $n: exit code $?"; done
+    for rank in 0 1 2 3 4 5; do expect out0 "rank $rank of 6, local $((rank % 2)) of 2, sum 21"; done
+    PET_NNODES=2 PET_NODE_RANK=0 PET_MASTER_ADDR=login PET_MASTER_PORT=29501 PET_NPROC_PER_NODE=1 \
+        "$dprun" --node env "$member" >out 2>err & leader=$!
+    "$hosts" --in a env PET_NNODES=2 PET_NODE_RANK=1 PET_MASTER_ADDR=login PET_MASTER_PORT=29501 \
+        PET_NPROC_PER_NODE=1 DP_SECRET_FILE="$PWD/secret" "$dprun" --node env "$member" >out1 2>err1 ||
+        bad "the follower failed"
+    wait $leader || bad "the leader failed"
+    expect out "rank 1 of 2"
+    head -c 32 /dev/urandom >other; chmod 600 other # another secret gets nobody in
+    DP_START_TIMEOUT=3s timeout 60 "$dprun" --node 0/2 --meet login:29502 true >out 2>err & leader=$!
+    "$hosts" --in a env DP_START_TIMEOUT=2s DP_SECRET_FILE="$PWD/other" \
+        "$dprun" --node 1/2 --meet login:29502 true >out1 2>err1 && bad "another secret: code 0"
+    wait $leader && bad "a leader without a follower: code 0"
+    expect err "node node1: its agent did not come within DP_START_TIMEOUT"
+    expect err1 "cannot reach dprun"
+    nothing_left a b c ;;
+*) bad "no such case" ;;
+esac
+echo ok
