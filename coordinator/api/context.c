@@ -19,6 +19,7 @@
 #include "coordinator/api/hello.h"
 #include "coordinator/api/sized.h"
 #include "runtime/base/inject.h"
+#include "runtime/transport/line.h"
 
 #define GOODBYE_NS 2000000000ull /* longest a rank stays for others to finish */
 
@@ -98,28 +99,51 @@ static dp_status_t say_hello(dp_context_t *context, uint64_t deadline_ns, dp_err
 
 /* ---- The control plane ---------------------------------------------------------------------- */
 
-/* Shared memory and UNIX sockets between neighbours in the tree that are on one node, UCX to those
- * on others. Where there are no others, UCX is not started, as each of its workers listens on the
- * network. */
+/* Messages to neighbours on other nodes go over UCX, news of their deaths come by lines. Both
+ * listen on the network. */
+static dp_status_t make_far_transport(dp_context_t *context, const int *ranks, int count,
+                                      dp_transport_t **far, dp_error_t *error)
+{
+    const dp_config_t *config = &context->config;
+    const dp_line_options_t options = {.rank = context->rank,
+                                       .secret = &context->bootstrap->secret,
+                                       .ranks = ranks,
+                                       .count = count,
+                                       .network_interface = config->net_interface,
+                                       .beat_ns = config->heartbeat_ns,
+                                       .timeout_ns = config->peer_timeout_ns,
+                                       .start_ns = config->start_timeout_ns,
+                                       .log = &context->log};
+    dp_status_t status = dp_transport_ucx_create(context->rank, context->bootstrap->tag, config,
+                                                 &context->log, far, error);
+
+    if (status != DP_OK) return status;
+    return dp_transport_line_create(&options, *far, far, error);
+}
+
+/* Shared memory and UNIX sockets between neighbours in the tree that are on one node, UCX and lines
+ * to those on others. Where there are no others, neither of these is made. */
 static dp_status_t make_transport(dp_context_t *context, dp_error_t *error)
 {
     const dp_topology_t *topology = &context->topology;
     const uint64_t tag = context->bootstrap->tag;
     const int uses_memory = context->config.node_transport == DP_CONFIG_NODE_MEMORY;
-    int ranks[DP_LOOP_NEIGHBOURS_MAX(1024)];
+    int ranks[DP_LOOP_NEIGHBOURS_MAX(1024)], others[DP_LOOP_NEIGHBOURS_MAX(1024)];
     dp_transport_t *far = NULL, *here = NULL;
-    int count = 0, near = 0;
+    int count = 0, near = 0, other_count = 0;
     dp_status_t status;
 
     status = dp_loop_neighbours(topology, context->config.tree_arity, context->rank, ranks, &count);
     if (status != DP_OK) return dp_error_set(error, status, "no memory for the tree");
     for (int i = 0; i < count; i++) {
-        if (uses_memory && topology->node[ranks[i]] == topology->node[context->rank])
-            ranks[near++] = ranks[i];
+        const int is_near =
+            uses_memory && topology->node[ranks[i]] == topology->node[context->rank];
+
+        if (!is_near) others[other_count++] = ranks[i];
+        if (is_near) ranks[near++] = ranks[i];
     }
-    if (near < count) {
-        status = dp_transport_ucx_create(context->rank, tag, &context->config, &context->log, &far,
-                                         error);
+    if (other_count > 0) {
+        status = make_far_transport(context, others, other_count, &far, error);
         if (status != DP_OK) return status;
     }
     status =

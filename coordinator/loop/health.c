@@ -22,8 +22,8 @@ dp_status_t dp_health_init(dp_health_t *health, const int *ranks, int count, uin
     if (health->peers == NULL) return DP_ERR_NO_MEMORY;
     health->count = count;
     for (int i = 0; i < count; i++) {
-        health->peers[i] =
-            (dp_health_peer_t){.rank = ranks[i], .sent_ns = now_ns, .heard_ns = now_ns};
+        health->peers[i] = (dp_health_peer_t){
+            .rank = ranks[i], .sent_ns = now_ns, .heard_ns = now_ns, .message_ns = now_ns};
     }
     return DP_OK;
 }
@@ -55,6 +55,16 @@ void dp_health_heard(dp_health_t *health, int rank, uint64_t now_ns)
 
     if (peer == NULL) return;
     peer->heard_ns = now_ns;
+    peer->message_ns = now_ns;
+    peer->has_spoken = 1;
+}
+
+void dp_health_alive(dp_health_t *health, int rank, uint64_t seen_ns)
+{
+    dp_health_peer_t *peer = find_peer(health, rank);
+
+    if (peer == NULL) return;
+    peer->heard_ns = dp_max(peer->heard_ns, seen_ns);
     peer->has_spoken = 1;
 }
 
@@ -111,6 +121,7 @@ int dp_health_resume(dp_health_t *health, uint64_t now_ns)
     if (!was_away) return 0;
     for (int i = 0; i < health->count; i++) {
         health->peers[i].heard_ns = now_ns;
+        health->peers[i].message_ns = now_ns;
         health->peers[i].is_suspect = 0;
     }
     return 1;
@@ -129,6 +140,12 @@ int dp_health_next(dp_health_t *health, uint64_t now_ns, dp_health_action_t *out
             out->kind = DP_HEALTH_LOST;
             /* Several neighbours of the lost rank report it: their texts should be equal. */
             out->silent_ns = silence_limit(health, peer);
+            return 1;
+        }
+        if (health->timeout_ns > 0 && now_ns >= peer->message_ns + health->start_ns) {
+            peer->is_gone = 1;
+            out->kind = DP_HEALTH_MUTE;
+            out->silent_ns = health->start_ns;
             return 1;
         }
         if (may_become_suspect(peer) && silent_ns >= DP_HEALTH_SUSPECT_NS) {
@@ -163,6 +180,7 @@ uint64_t dp_health_deadline(const dp_health_t *health)
         }
         if (health->timeout_ns > 0) {
             deadline_ns = dp_min(deadline_ns, peer->heard_ns + silence_limit(health, peer));
+            deadline_ns = dp_min(deadline_ns, peer->message_ns + health->start_ns);
         }
     }
     return deadline_ns;

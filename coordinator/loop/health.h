@@ -13,7 +13,9 @@
  *            ^-- BACK --------+ when it is heard again
  *
  * Before its first message a neighbour may still be starting: it is never suspect, and start_ns
- * stands for timeout_ns.
+ * stands for timeout_ns. A neighbour on another node gives signs of life beside its messages
+ * (runtime/transport/line.h). If it lives and no message of it comes for start_ns, heartbeats
+ * included, the connection that carries them has failed: it is mute, and given up likewise.
  */
 #ifndef DP_COORDINATOR_HEALTH_H
 #define DP_COORDINATOR_HEALTH_H
@@ -24,12 +26,13 @@
 
 typedef struct dp_health_peer {
     int rank;
-    uint64_t sent_ns;  /* when something was last sent to it */
-    uint64_t heard_ns; /* when something last came from it */
-    int has_spoken;    /* something came from it, ever */
-    int is_suspect;    /* a warning was given, and it was not heard since */
-    int is_gone;       /* lost: no more is sent or expected */
-    uint32_t sent;     /* control messages sent to it, and come from it, modulo 2^32 */
+    uint64_t sent_ns;    /* when something was last sent to it */
+    uint64_t heard_ns;   /* when something last came from it, or it gave a sign of life */
+    uint64_t message_ns; /* when a message last came */
+    int has_spoken;      /* something came from it, ever */
+    int is_suspect;      /* a warning was given, and it was not heard since */
+    int is_gone;         /* lost: no more is sent or expected */
+    uint32_t sent;       /* control messages sent to it, and come from it, modulo 2^32 */
     uint32_t came;
 } dp_health_peer_t;
 
@@ -46,13 +49,14 @@ typedef enum dp_health_kind {
     DP_HEALTH_SEND,    /* send the rank a heartbeat, then call dp_health_sent() */
     DP_HEALTH_SUSPECT, /* nothing from it for silent_ns; once until it is heard again */
     DP_HEALTH_BACK,    /* a suspect was heard again */
-    DP_HEALTH_LOST     /* silent for the timeout; once */
+    DP_HEALTH_LOST,    /* silent for the timeout; once */
+    DP_HEALTH_MUTE /* it lives, and no message came for the start's limit; once, instead of LOST */
 } dp_health_kind_t;
 
 typedef struct dp_health_action {
     dp_health_kind_t kind;
     int rank;
-    uint64_t silent_ns; /* LOST: the limit that is over */
+    uint64_t silent_ns; /* LOST, MUTE: the limit that is over */
 } dp_health_action_t;
 
 /* ranks[count] are copied. heartbeat_ns is raised to 1 ms, start_ns to timeout_ns, if they are
@@ -64,6 +68,8 @@ void dp_health_fini(dp_health_t *health); /* zeroed: fine */
 /* Something, whatever it was, was sent to or came from this rank. */
 void dp_health_sent(dp_health_t *health, int rank, uint64_t now_ns);
 void dp_health_heard(dp_health_t *health, int rank, uint64_t now_ns);
+/* It gave a sign of life at seen_ns, which may be some time ago, and no message. */
+void dp_health_alive(dp_health_t *health, int rank, uint64_t seen_ns);
 void dp_health_gone(dp_health_t *health, int rank);
 
 /* Control messages between two neighbours are numbered from 1, each way; a heartbeat repeats the

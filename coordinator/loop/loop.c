@@ -331,23 +331,41 @@ static void lose_peer(dp_loop_t *loop, int rank, uint64_t silent_ns, const char 
     dp_negotiator_peer_lost(loop->negotiator, rank, text, now_ns);
 }
 
-/* Takes in messages and losses of neighbours. 1: there was something. */
+/* A neighbour that nothing more is expected of, and whose connections have not ended. */
+static void give_up_peer(dp_loop_t *loop, const dp_health_action_t *action, const char *text,
+                         uint64_t now_ns)
+{
+    dp_transport_t *transport = loop->options.transport;
+
+    if (transport->ops->give_up != NULL) transport->ops->give_up(transport, action->rank);
+    lose_peer(loop, action->rank, action->silent_ns, text, now_ns);
+}
+
+/* Takes in messages, signs of life and losses of neighbours. 1: something for the negotiator. */
 static int handle_messages(dp_loop_t *loop, uint64_t now_ns)
 {
     dp_transport_t *transport = loop->options.transport;
     dp_transport_event_t event;
     int taken = 0;
+    int did = 0;
 
-    while (taken < MESSAGES_PER_ROUND && transport->ops->poll(transport, &event) == DP_OK) {
-        taken++;
-        if (event.kind == DP_TRANSPORT_MESSAGE) {
+    for (; taken < MESSAGES_PER_ROUND && transport->ops->poll(transport, &event) == DP_OK;
+         taken++) {
+        did |= event.kind != DP_TRANSPORT_ALIVE; /* from which nothing follows here */
+        switch (event.kind) {
+        case DP_TRANSPORT_MESSAGE:
             handle_message(loop, &event, now_ns);
-        } else {
+            break;
+        case DP_TRANSPORT_ALIVE:
+            dp_health_alive(&loop->health, event.rank, event.seen_ns);
+            break;
+        case DP_TRANSPORT_PEER_LOST:
             dp_health_gone(&loop->health, event.rank);
             lose_peer(loop, event.rank, 0, event.text, now_ns);
+            break;
         }
     }
-    return taken > 0;
+    return did;
 }
 
 /* The owner's own look at the data plane (dp_loop_callbacks_t.watch). 1: the world is to end. */
@@ -405,7 +423,15 @@ static int handle_health(dp_loop_t *loop, uint64_t now_ns)
         case DP_HEALTH_LOST:
             snprintf(text, sizeof(text), "no sign of life for %.1f s (stopped or unreachable)",
                      seconds);
-            lose_peer(loop, action.rank, action.silent_ns, text, now_ns);
+            give_up_peer(loop, &action, text, now_ns);
+            did = 1;
+            break;
+        case DP_HEALTH_MUTE:
+            snprintf(text, sizeof(text),
+                     "no message for %.0f s, though its process lives: the connection over UCX "
+                     "stands still",
+                     seconds);
+            give_up_peer(loop, &action, text, now_ns);
             did = 1;
             break;
         }

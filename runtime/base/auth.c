@@ -8,6 +8,7 @@
 
 _Static_assert(DP_SECRET_BYTES == crypto_auth_hmacsha256_KEYBYTES, "the secret is the HMAC's key");
 _Static_assert(DP_SECRET_BYTES == crypto_auth_hmacsha256_BYTES, "a secret can be derived");
+_Static_assert(DP_CODE_KEY_BYTES == crypto_shorthash_siphash24_KEYBYTES, "the key of SipHash");
 _Static_assert(DP_PROOF_BYTES == crypto_auth_hmacsha256_BYTES, "a proof is a whole HMAC");
 
 void dp_random(void *data, size_t bytes)
@@ -69,4 +70,15 @@ void dp_auth_derive(const dp_secret_t *key, const char *purpose, const void *dat
     crypto_auth_hmacsha256_update(&state, data, bytes);
     crypto_auth_hmacsha256_final(&state, out->bytes);
     sodium_memzero(&state, sizeof(state));
+}
+
+uint64_t dp_auth_code(const dp_code_key_t *key, const void *data, size_t bytes)
+{
+    uint8_t digest[crypto_shorthash_siphash24_BYTES];
+    uint64_t code = 0;
+
+    crypto_shorthash_siphash24(digest, data, bytes, key->bytes);
+    for (int i = 0; i < 8; i++)
+        code |= (uint64_t)digest[i] << (8 * i);
+    return code;
 }

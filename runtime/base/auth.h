@@ -17,6 +17,12 @@ typedef struct dp_secret {
     uint8_t bytes[DP_SECRET_BYTES];
 } dp_secret_t;
 
+/* The key of dp_auth_code(). */
+#define DP_CODE_KEY_BYTES 16
+typedef struct dp_code_key {
+    uint8_t bytes[DP_CODE_KEY_BYTES];
+} dp_code_key_t;
+
 /* Random bytes fit for keys. */
 void dp_random(void *data, size_t bytes);
 
@@ -35,5 +41,9 @@ uint64_t dp_auth_tag(const dp_secret_t *secret, const char *purpose);
  */
 void dp_auth_derive(const dp_secret_t *key, const char *purpose, const void *data, size_t bytes,
                     dp_secret_t *out);
+
+/* A code of data that only the holders of the key can make (SipHash-2-4). A twentieth of an HMAC's
+ * time, for messages that are many and short. */
+uint64_t dp_auth_code(const dp_code_key_t *key, const void *data, size_t bytes);
 
 #endif

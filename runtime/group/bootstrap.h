@@ -8,6 +8,7 @@
 #ifndef DP_GROUP_BOOTSTRAP_H
 #define DP_GROUP_BOOTSTRAP_H
 
+#include "runtime/base/auth.h"
 #include "runtime/base/config.h"
 #include "runtime/base/error.h"
 #include "runtime/base/failure.h"
@@ -36,6 +37,7 @@ struct dp_bootstrap {
     int local_size;
     uint64_t deadline_ns; /* when DP_START_TIMEOUT ends (dp_now_ns()); 0: it begins later */
     uint64_t tag;         /* control frames of this job carry it */
+    dp_secret_t secret;   /* of this world alone; lines between nodes prove it (transport/line.h) */
     char job[64];
 };
 

@@ -78,6 +78,7 @@ dp_status_t dp_bootstrap_create_dprun(const dp_config_t *config, dp_bootstrap_t 
     if (status != DP_OK) goto fail;
     memcpy(dprun->base.job, ticket.job, sizeof(dprun->base.job));
     dprun->base.tag = dp_auth_tag(&ticket.secret, "control");
+    dp_auth_derive(&ticket.secret, "lines", "", 0, &dprun->base.secret);
     dprun->base.deadline_ns = dp_now_ns() + config->start_timeout_ns;
     status = connect_to_dprun(dprun, &ticket, error);
     explicit_bzero(&ticket, sizeof(ticket)); /* the secret has done its work */

@@ -453,6 +453,7 @@ static dp_status_t meet_all(elsewhere_t *self, dp_error_t *error)
     if (status != DP_OK) return status;
     dp_auth_derive(&self->beacon.secret, "run", nonce, sizeof(nonce), &run);
     self->base.tag = dp_auth_tag(&run, "control");
+    dp_auth_derive(&run, "lines", "", 0, &self->base.secret);
     snprintf(self->base.job, sizeof(self->base.job), "%016" PRIx64, dp_auth_tag(&run, "job"));
     explicit_bzero(&run, sizeof(run));
     return DP_OK;

@@ -302,6 +302,13 @@ static dp_status_t shm_poll(dp_transport_t *base, dp_transport_event_t *out)
     return poll_peers(self, out) ? DP_OK : DP_ERR_PENDING;
 }
 
+static void shm_give_up(dp_transport_t *base, int rank)
+{
+    shm_t *self = (shm_t *)base;
+
+    if (self->lower->ops->give_up != NULL) self->lower->ops->give_up(self->lower, rank);
+}
+
 /* ---- Sleeping ------------------------------------------------------------------------------- */
 
 static int shm_fd(const dp_transport_t *base)
@@ -576,6 +583,7 @@ dp_status_t dp_transport_shm_create(int rank, uint64_t tag, const int *ranks, in
         .connect = shm_connect,
         .send = shm_send,
         .poll = shm_poll,
+        .give_up = shm_give_up,
         .fd = shm_fd,
         .arm = shm_arm,
         .rearm = shm_rearm,

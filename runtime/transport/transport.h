@@ -12,6 +12,8 @@
  *      |lower   greetings, deaths, and edges without a mailbox
  *     unix      a UNIX socket for each neighbour on this node
  *      |lower   neighbours on other nodes; none: NULL
+ *     line      a TCP connection of our own for each of them: their deaths, and codes of messages
+ *      |lower   messages
  *     ucx       TCP
  *
  * loopback, for ranks that are threads of one process, stands alone.
@@ -29,8 +31,9 @@
 typedef struct dp_transport dp_transport_t;
 
 typedef enum dp_transport_event_kind {
-    DP_TRANSPORT_MESSAGE,  /* data is valid until the next poll() */
-    DP_TRANSPORT_PEER_LOST /* once per rank; text says how it was seen */
+    DP_TRANSPORT_MESSAGE,   /* data is valid until the next poll() */
+    DP_TRANSPORT_PEER_LOST, /* once per rank; text says how it was seen */
+    DP_TRANSPORT_ALIVE      /* the rank gave a sign of life, at seen_ns, and no message */
 } dp_transport_event_kind_t;
 
 typedef struct dp_transport_event {
@@ -39,10 +42,11 @@ typedef struct dp_transport_event {
     const void *data;
     size_t bytes;
     const char *text;
+    uint64_t seen_ns;
 } dp_transport_event_t;
 
 typedef struct dp_transport_ops {
-    const char *name; /* "ucx", "unix", "loopback", "shm" */
+    const char *name; /* "ucx", "line", "unix", "loopback", "shm" */
     /* This rank's address, for the bootstrap's exchange. */
     dp_status_t (*address)(dp_transport_t *self, void *data, size_t room, size_t *bytes);
     /* Opens the way to each neighbour. Nothing stays open on error. */
@@ -52,8 +56,14 @@ typedef struct dp_transport_ops {
     dp_status_t (*send)(dp_transport_t *self, int rank, const void *data, size_t bytes);
     /* The next event; DP_ERR_PENDING when there is none now. */
     dp_status_t (*poll)(dp_transport_t *self, dp_transport_event_t *out);
+    /* The owner has given a rank up for its silence: its connections end, and no loss of it is
+     * reported. NULL: there is nothing to do. */
+    void (*give_up)(dp_transport_t *self, int rank);
     /* Readable when poll() may have something, once arm() said DP_OK. */
     int (*fd)(const dp_transport_t *self);
+    /* A second one that is readable likewise. One epoll over both would be one too many. NULL:
+     * there is none. */
+    int (*other_fd)(const dp_transport_t *self);
     /* Makes fd() readable also while another descriptor is, until that is closed. 0, or -1 with
      * errno. NULL: this transport cannot. Few epolls may be nested. */
     int (*watch)(dp_transport_t *self, int fd);

@@ -378,6 +378,16 @@ static dp_status_t ucx_poll(dp_transport_t *base, dp_transport_event_t *out)
     }
 }
 
+/* Its endpoint stays as it is until close(), which waits for no goodbye of it. */
+static void ucx_give_up(dp_transport_t *base, int rank)
+{
+    ucx_peer_t *peer = find_peer((ucx_t *)base, rank);
+
+    if (peer == NULL) return;
+    peer->has_failed = 1;
+    peer->is_reported = 1;
+}
+
 /* ---- Sleeping ------------------------------------------------------------------------------- */
 
 static int ucx_fd(const dp_transport_t *base)
@@ -567,6 +577,7 @@ dp_status_t dp_transport_ucx_create(int rank, uint64_t tag, const dp_config_t *c
         .connect = ucx_connect,
         .send = ucx_send,
         .poll = ucx_poll,
+        .give_up = ucx_give_up,
         .fd = ucx_fd,
         .arm = ucx_arm,
         .rearm = ucx_rearm,

@@ -18,7 +18,7 @@
  * messages that had arrived.
  *
  *     outer (fd(), others sleep on it) --+-- wake: eventfd
- *                                        +-- lower's fd, and what shm.c adds: the doorbell
+ *                                        +-- lower's fds, and what shm.c adds: the doorbell
  *                                        +-- inner (poll() asks it) --+-- listener, timer
  *                                                                     +-- sockets, pidfds
  */
@@ -243,6 +243,15 @@ static dp_status_t unix_poll(dp_transport_t *base, dp_transport_event_t *out)
     return self->lower_first ? DP_ERR_PENDING : unix_poll_lower(self, out);
 }
 
+/* This node's neighbours have closed sockets and readable pidfds; there silence is no loss yet. */
+static void unix_give_up(dp_transport_t *base, int rank)
+{
+    dp_unix_t *self = unix_of(base);
+
+    if (dp_unix_find(self, rank) != NULL || self->lower == NULL) return;
+    if (self->lower->ops->give_up != NULL) self->lower->ops->give_up(self->lower, rank);
+}
+
 /* ---- Sleeping ------------------------------------------------------------------------------- */
 
 static int unix_fd(const dp_transport_t *base)
@@ -445,7 +454,9 @@ static int open_fds(dp_unix_t *self)
     if (unix_watch(&self->base, self->wake) != 0 || unix_watch(&self->base, self->inner) != 0)
         return -1;
     if (self->lower == NULL) return 0;
-    return unix_watch(&self->base, self->lower->ops->fd(self->lower));
+    if (unix_watch(&self->base, self->lower->ops->fd(self->lower)) != 0) return -1;
+    if (self->lower->ops->other_fd == NULL) return 0;
+    return unix_watch(&self->base, self->lower->ops->other_fd(self->lower));
 }
 
 dp_status_t dp_transport_unix_create(int rank, uint64_t tag, const int *ranks, int count,
@@ -458,6 +469,7 @@ dp_status_t dp_transport_unix_create(int rank, uint64_t tag, const int *ranks, i
         .connect = unix_connect,
         .send = unix_send,
         .poll = unix_poll,
+        .give_up = unix_give_up,
         .fd = unix_fd,
         .watch = unix_watch,
         .arm = unix_arm,

@@ -3,6 +3,7 @@
  *
  *     dprun -np 3 forker calls                what a child may call, while its rank works on
  *     dprun -np 3 forker killed FOLDER        a rank with a child is killed: when do others know?
+ *     dprun -np 3 forker spawned FOLDER       the same with another program that it started
  *     dprun -np 3 forker finalize             a child outlives its rank's world
  *
  * Prints "as it must be" on each rank that saw it.
@@ -10,6 +11,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
+#include <spawn.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -223,6 +225,16 @@ static void fork_sleeper(void)
         pause();
 }
 
+/* Another program, started as system() does: no handler of fork() runs, so it inherits whatever was
+ * opened without close-on-exec. */
+static void spawn_sleeper(void)
+{
+    char *const arguments[] = {"sleep", "30", NULL};
+    pid_t child;
+
+    if (posix_spawnp(&child, "sleep", NULL, NULL, arguments, environ) != 0) abort();
+}
+
 static void leave_time(const char *folder, const char *name)
 {
     const double time = now();
@@ -247,7 +259,7 @@ static double read_time(const char *folder, const char *name)
     return time;
 }
 
-static int be_killed(dp_context_t *dp, const char *folder)
+static int be_killed(dp_context_t *dp, const char *folder, void (*start_sleeper)(void))
 {
     const int rank = dp_rank(dp);
     dp_status_t status = work(dp, 10);
@@ -255,7 +267,7 @@ static int be_killed(dp_context_t *dp, const char *folder)
 
     if (status != DP_OK) return failed(dp, "work", status);
     if (rank == 1) {
-        fork_sleeper();
+        start_sleeper();
         status = work(dp, 10);
         if (status != DP_OK) return failed(dp, "work beside a child", status);
         leave_time(folder, "killed");
@@ -295,7 +307,8 @@ int main(int argc, char **argv)
     setvbuf(stdout, NULL, _IONBF, 0); /* nothing for children to write again */
     if (dp_init(NULL, &dp) != DP_OK) return 1;
     if (strcmp(argv[1], "calls") == 0) return try_calls(dp);
-    if (strcmp(argv[1], "killed") == 0 && argc == 3) return be_killed(dp, argv[2]);
+    if (strcmp(argv[1], "killed") == 0 && argc == 3) return be_killed(dp, argv[2], fork_sleeper);
+    if (strcmp(argv[1], "spawned") == 0 && argc == 3) return be_killed(dp, argv[2], spawn_sleeper);
     if (strcmp(argv[1], "finalize") == 0) return outlive(dp);
     return 2;
 }

@@ -21,4 +21,5 @@ check() {
 }
 check calls 0 3
 check killed 137 2
+check spawned 137 2
 check finalize 0 3

@@ -1,6 +1,8 @@
 /*
  * attack.c - what a stranger sends to a port of a rank.
  *
+ *     attack hello HEX_IP:HEX_PORT             as a rank of another job says hello on a line, or of
+ *                                              this one in an earlier run; prints the answer
  *     attack garbage HEX_IP:HEX_PORT           random bytes, with nothing in front
  *     attack put HEX_IP:HEX_PORT HEX_ADDRESS   a connection as UCX's TCP transport makes it, and a
  *                                              PUT of a text to an address of that process
@@ -67,6 +69,30 @@ static void add_put(uint64_t address)
     add(TEXT, sizeof(TEXT));
 }
 
+/* runtime/transport/line_hello.h: magic, version, world, rank 1, a challenge and a proof. */
+static void add_hello(void)
+{
+    const uint8_t head[] = {'D', 'P', 'L', 'N', 1, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 1, 0, 0, 0};
+
+    add(head, sizeof(head));
+    used += 64;
+}
+
+/* What comes behind the greeting of 40 bytes, until the other end closes. */
+static void print_answer(int fd)
+{
+    char answer[128] = "";
+    size_t have = 0;
+    ssize_t got;
+
+    puts("said hello");
+    fflush(stdout);
+    while (have < sizeof(answer) - 1 &&
+           (got = recv(fd, answer + have, sizeof(answer) - 1 - have, 0)) > 0)
+        have += (size_t)got;
+    puts(have > 40 ? answer + 40 : "nothing");
+}
+
 static int reach(const char *where)
 {
     struct sockaddr_in to = {.sin_family = AF_INET};
@@ -90,11 +116,14 @@ int main(int argc, char **argv)
         srand(1);
         while (used < sizeof(frame))
             frame[used++] = (uint8_t)rand();
+    } else if (strcmp(argv[1], "hello") == 0) {
+        add_hello();
     } else if (argc > 3) {
         add_connect();
         add_put(strtoull(argv[3], NULL, 16));
     }
     if (send(fd, frame, used, MSG_NOSIGNAL) != (ssize_t)used) return 1;
+    if (strcmp(argv[1], "hello") == 0) print_answer(fd);
     usleep(200000); /* a process that looks now and then has looked */
     close(fd);
     return 0;

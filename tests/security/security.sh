@@ -161,7 +161,7 @@ on_machines() {
         pids+=($!); rank=$((rank + 1))
     done
 }
-extra=()
+extra=() strangers=()
 end_machines() { kill -9 $(cat ./*.pid) 2>/dev/null; }
 
 # Ranks listen, and only at the first three bytes of an address that are $1.
@@ -220,6 +220,32 @@ two_machines | one_name | interface | routes)
         [ $? = 3 ] || bad "rank $rank can be reached at $other"
     done <seen
     finish; end_machines ;;
+lines) # strangers wait at the port of a rank's line when it opens
+    [ -n "${SECURITY_INNER:-}" ] || { machines; exit; }
+    network; boot a 1 a; boot b 2 b
+    extra[1]="DP_INJECT=stop:1@trace" # rank 0 listens, and looks at nothing before rank 1 goes on
+    on_machines a b
+    is_stopped() { grep -q 'DP_INJECT: stop' err1 2>/dev/null; }
+    wait_for is_stopped
+    ports_are_open() { [ "$(listeners | grep -c ' 0 ')" -ge 2 ]; } # UCX, line
+    wait_for ports_are_open
+    only_on 00630A
+    while read -r _ _ _ where; do
+        "$attack" hello "$where" >"answer.$where" 2>&1 & strangers+=($!)
+        for _ in 1 2 3; do "$attack" garbage "$where" & strangers+=($!); done
+    done <seen
+    have_spoken() { [ "$(cat answer.* | grep -c '^said hello')" = "$(wc -l <seen)" ]; }
+    wait_for have_spoken
+    inside b pkill -CONT -x security_member
+    wait_for all_are_there
+    only_on 00630A
+    line=$(grep -l "DPLN refused: another job" answer.*) || bad "the strangers heard: $(cat answer.*)"
+    grep -q "${line#answer.}" seen && bad "the port is still open"
+    finish
+    wait "${strangers[@]}"
+    grep -q "refused a connection from 10.99.0.254 port .* rank 1: of another job, or of a run with another secret" err0 ||
+        bad "rank 0 does not say whom it refused"
+    end_machines ;;
 apart) # one machine whose ranks may not connect to each other: two hosts
     size=2 pids=()
     for rank in 0 1; do

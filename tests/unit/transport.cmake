@@ -9,6 +9,8 @@ target_link_options(test_transport_mailbox PRIVATE
                     -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=strdup
                     -Wl,--wrap=mmap,--wrap=madvise,--wrap=fallocate,--wrap=open,--wrap=read,--wrap=mincore)
 dp_test(test_transport SOURCES runtime/transport/test_transport.c LIBS dp_transport TIMEOUT 120)
+dp_test(test_line_silence SOURCES runtime/transport/test_line_silence.c LIBS dp_transport)
+dp_test(test_transport_line SOURCES runtime/transport/test_transport_line.c LIBS dp_transport TIMEOUT 120)
 dp_test(test_transport_unix SOURCES runtime/transport/test_transport_unix.c LIBS dp_transport TIMEOUT 60)
 dp_test(test_transport_shm SOURCES runtime/transport/test_transport_shm.c LIBS dp_transport TIMEOUT 120)
 dp_test(test_transport_death SOURCES runtime/transport/test_transport_death.c LIBS dp_transport TIMEOUT 60)
@@ -22,7 +24,7 @@ if(DP_SANITIZE MATCHES thread)
   # libucm patches madvise() of a process that merely links it, which the sanitizer does not survive
   # when a thread ends.
   set_tests_properties(test_transport_ring test_transport_mailbox test_transport test_transport_unix
-                       test_transport_shm
+                       test_transport_line test_transport_shm
                        test_transport_death test_transport_memory test_health
                        test_loop test_loop_drive test_loop_ucx
                        PROPERTIES ENVIRONMENT UCX_MEM_MMAP_HOOK_MODE=none)

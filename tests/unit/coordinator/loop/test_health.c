@@ -136,6 +136,46 @@ static void long_sleep_that_was_planned_is_no_absence(void **state)
     assert_int_equal(dp_health_resume(&health, START + 4000 * MS), 1);
 }
 
+static void sign_of_life_without_a_message_counts_from_when_it_was_seen(void **state)
+{
+    uint64_t lost_ns = 0;
+    int rank = -1;
+
+    (void)state;
+    for (uint64_t now_ns = START; now_ns < START + 2 * TIMEOUT; now_ns += 50 * MS) {
+        int kind;
+
+        dp_health_heard(&health, 9, now_ns);
+        if (now_ns == START + TIMEOUT - 50 * MS) {
+            dp_health_alive(&health, 4, START + TIMEOUT - 100 * MS);
+            dp_health_alive(&health, 4, START + 500 * MS); /* older news come later */
+        }
+        kind = at(now_ns, &rank);
+        if (kind == DP_HEALTH_LOST) lost_ns = now_ns;
+        if (kind >= 0) assert_int_equal(rank, 4);
+    }
+    assert_int_equal(lost_ns, START + 2 * TIMEOUT - 100 * MS);
+}
+
+static void rank_that_lives_and_sends_no_message_is_mute_in_the_end(void **state)
+{
+    const uint64_t limit_ns = 30 * TIMEOUT;
+    int rank = -1;
+
+    (void)state;
+    for (uint64_t now_ns = START; now_ns < START + limit_ns; now_ns += 50 * MS) {
+        dp_health_heard(&health, 9, now_ns);
+        dp_health_alive(&health, 4, now_ns);
+        assert_int_equal(at(now_ns, &rank), -1);
+    }
+    dp_health_heard(&health, 9, START + limit_ns);
+    dp_health_alive(&health, 4, START + limit_ns);
+    assert_true(dp_health_deadline(&health) <= START + limit_ns);
+    assert_int_equal(at(START + limit_ns, &rank), DP_HEALTH_MUTE);
+    assert_int_equal(rank, 4);
+    assert_int_equal(at(START + limit_ns + 50 * MS, &rank), -1);
+}
+
 static void rank_that_never_spoke_may_still_be_starting(void **state)
 {
     static const int ranks[] = {1};
@@ -232,6 +272,8 @@ int main(void)
         CASE(suspect_that_speaks_is_back),
         CASE(rank_that_was_away_blames_nobody),
         CASE(long_sleep_that_was_planned_is_no_absence),
+        CASE(sign_of_life_without_a_message_counts_from_when_it_was_seen),
+        CASE(rank_that_lives_and_sends_no_message_is_mute_in_the_end),
         CASE(rank_that_never_spoke_may_still_be_starting),
         CASE(lost_rank_is_left_alone),
         CASE(without_a_timeout_silence_is_no_death),

@@ -16,6 +16,8 @@
 
 #include <cmocka.h>
 
+#include "runtime/transport/interface.h"
+#include "runtime/transport/line.h"
 #include "runtime/transport/ucx_signals.h"
 
 #define MS 1000000ull
@@ -23,9 +25,38 @@
 #define PATIENCE_NS (20ull * 1000000000)
 #define WORLD_MAX 4
 
-/* SHM_...: the same behind shm.c, all ranks being on one node. MIXED: even ranks on one node, odd
- * ones on another, and between the two loopback. */
-typedef enum which { LOOPBACK, UCX, UNIX, SHM_LOOPBACK, SHM_UNIX, MIXED } which_t;
+/* LINE_...: the same behind line.c, each rank on a node of its own. SHM_...: behind shm.c, all
+ * ranks being on one node. MIXED: even ranks on one node, odd ones on another, and between the two
+ * loopback. */
+typedef enum which {
+    LOOPBACK,
+    UCX,
+    UNIX,
+    LINE_LOOPBACK,
+    LINE_UCX,
+    SHM_LOOPBACK,
+    SHM_UNIX,
+    MIXED
+} which_t;
+
+static dp_status_t add_lines(int rank, const int *others, int count, const dp_log_t *log,
+                             dp_transport_t **transport, dp_error_t *error)
+{
+    static const dp_secret_t secret = {{1, 2, 3}};
+    char lo[IF_NAMESIZE];
+    const dp_line_options_t options = {.rank = rank,
+                                       .secret = &secret,
+                                       .ranks = others,
+                                       .count = count,
+                                       .network_interface = lo,
+                                       .beat_ns = 3600000 * MS,
+                                       .timeout_ns = 3000 * MS,
+                                       .start_ns = 3600000 * MS,
+                                       .log = log};
+
+    dp_interface_loopback(lo);
+    return dp_transport_line_create(&options, *transport, transport, error);
+}
 
 static dp_transport_t *create(which_t which, int rank, uint64_t tag)
 {
@@ -42,13 +73,15 @@ static dp_transport_t *create(which_t which, int rank, uint64_t tag)
     for (int i = 0; i < WORLD_MAX; i++) {
         if (i != rank && (which != MIXED || i % 2 == rank % 2)) others[count++] = i;
     }
-    if (which == UCX) {
+    if (which == UCX || which == LINE_UCX) {
         status = dp_transport_ucx_create(rank, tag, &config, &log, &transport, &error);
     } else if (which == UNIX || which == SHM_UNIX) {
         status = dp_transport_unix_create(rank, tag, others, count, NULL, &log, &transport, &error);
     } else {
         status = dp_transport_loopback_create(rank, tag, &log, &transport, &error);
     }
+    if (status == DP_OK && (which == LINE_LOOPBACK || which == LINE_UCX))
+        status = add_lines(rank, others, count, &log, &transport, &error);
     if (status == DP_OK && which == MIXED) {
         status =
             dp_transport_unix_create(rank, tag, others, count, transport, &log, &transport, &error);
@@ -58,6 +91,17 @@ static dp_transport_t *create(which_t which, int rank, uint64_t tag)
             dp_transport_shm_create(rank, tag, others, count, transport, &log, &transport, &error);
     if (status != DP_OK) fail_msg("%s", error.text);
     return transport;
+}
+
+/* Signs of life come at any time and answer nothing. */
+static dp_status_t next_event(dp_transport_t *transport, dp_transport_event_t *out)
+{
+    dp_status_t status;
+
+    do {
+        status = transport->ops->poll(transport, out);
+    } while (status == DP_OK && out->kind == DP_TRANSPORT_ALIVE);
+    return status;
 }
 
 /* A world in which everybody is everybody's neighbour. */
@@ -116,13 +160,13 @@ static void expect_event(world_t *world, int rank, dp_transport_event_t *out)
 
     while (dp_now_ns() < give_up) {
         dp_transport_event_t other;
-        dp_status_t status = world->rank[rank]->ops->poll(world->rank[rank], out);
+        dp_status_t status = next_event(world->rank[rank], out);
 
         if (status == DP_OK) return;
         assert_int_equal(status, DP_ERR_PENDING);
         for (int i = 0; i < world->size; i++) {
             if (i == rank || world->rank[i] == NULL) continue;
-            assert_int_equal(world->rank[i]->ops->poll(world->rank[i], &other), DP_ERR_PENDING);
+            assert_int_equal(next_event(world->rank[i], &other), DP_ERR_PENDING);
         }
     }
     fail_msg("rank %d: no event", rank);
@@ -136,7 +180,7 @@ static void expect_nothing(world_t *world, int rank, int ms)
     do {
         for (int i = 0; i < world->size; i++) {
             if (world->rank[i] == NULL) continue;
-            if (world->rank[i]->ops->poll(world->rank[i], &event) == DP_OK && i == rank) {
+            if (next_event(world->rank[i], &event) == DP_OK && i == rank) {
                 fail_msg("rank %d: an event of kind %d from rank %d", rank, (int)event.kind,
                          event.rank);
             }
@@ -268,7 +312,7 @@ static void destroyed_peer_is_lost_once(void **state)
     world.rank[0] = NULL;
     for (uint64_t until = dp_now_ns() + PATIENCE_NS;;) {
         assert_true(dp_now_ns() < until);
-        if (world.rank[1]->ops->poll(world.rank[1], &event) == DP_OK) break;
+        if (next_event(world.rank[1], &event) == DP_OK) break;
     }
     assert_int_equal(event.kind, DP_TRANSPORT_PEER_LOST);
     assert_int_equal(event.rank, 0);
@@ -278,8 +322,8 @@ static void destroyed_peer_is_lost_once(void **state)
     assert_int_equal(send_to(&world, 2, 1, "still here", 10), DP_OK);
     for (uint64_t until = dp_now_ns() + PATIENCE_NS;;) {
         assert_true(dp_now_ns() < until);
-        if (world.rank[1]->ops->poll(world.rank[1], &event) == DP_OK) break;
-        (void)world.rank[2]->ops->poll(world.rank[2], &event);
+        if (next_event(world.rank[1], &event) == DP_OK) break;
+        (void)next_event(world.rank[2], &event);
     }
     assert_int_equal(event.rank, 2);
     world_destroy(&world);
@@ -319,7 +363,7 @@ static void arm(dp_transport_t *transport)
     dp_status_t status;
 
     do {
-        while (transport->ops->poll(transport, &event) == DP_OK) {
+        while (next_event(transport, &event) == DP_OK) {
         }
         status = transport->ops->arm(transport);
     } while (status == DP_ERR_PENDING);
@@ -353,7 +397,7 @@ static void another_thread_wakes(void **state)
     pthread_create(&thread, NULL, wake_later, &waker);
     while (sleep_on(world.rank[0], 10000) == 1) { /* connection set-up may ring too */
         dp_transport_event_t event;
-        (void)world.rank[0]->ops->poll(world.rank[0], &event);
+        (void)next_event(world.rank[0], &event);
         if (world.rank[0]->ops->arm(world.rank[0]) == DP_ERR_PENDING) break;
     }
     pthread_join(thread, NULL);
@@ -375,10 +419,10 @@ static void message_rings_the_sleeper(void **state)
     for (int i = 0; i < 100; i++) {
         arm(world.rank[0]);
         assert_int_equal(send_to(&world, 1, 0, "b", 1), DP_OK);
-        while (world.rank[0]->ops->poll(world.rank[0], &event) != DP_OK) {
+        while (next_event(world.rank[0], &event) != DP_OK) {
             dp_transport_event_t other;
 
-            (void)world.rank[1]->ops->poll(world.rank[1], &other);
+            (void)next_event(world.rank[1], &other);
             if (world.rank[0]->ops->arm(world.rank[0]) == DP_OK) {
                 assert_int_equal(sleep_on(world.rank[0], 10000), 1);
             }
@@ -454,9 +498,11 @@ static void signals_are_as_before_ucx(void **state)
 }
 
 static which_t ucx_kind = UCX;
+static which_t line_ucx_kind = LINE_UCX;
 #endif
 static which_t loopback_kind = LOOPBACK;
 static which_t unix_kind = UNIX;
+static which_t line_kind = LINE_LOOPBACK;
 static which_t near_loopback_kind = SHM_LOOPBACK;
 static which_t near_unix_kind = SHM_UNIX;
 static which_t mixed_kind = MIXED;
@@ -482,11 +528,13 @@ int main(void)
     const struct CMUnitTest tests[] = {
         CONTRACT(loopback),
         CONTRACT(unix),
+        CONTRACT(line),
         CONTRACT(near_loopback),
         CONTRACT(near_unix),
         CONTRACT(mixed),
 #if !defined(__SANITIZE_THREAD__) /* UCX is not instrumented */
         CONTRACT(ucx),
+        CONTRACT(line_ucx),
         cmocka_unit_test(unknown_device_is_named),
         cmocka_unit_test(signals_are_as_before_ucx),
 #endif

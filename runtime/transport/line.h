@@ -1,0 +1,46 @@
+/*
+ * line.h - the transport that tells the death of neighbours on other nodes, by a TCP connection of
+ * our own to each of them, called a line. Messages go through the transport below it, ucx.
+ *
+ * What must never fail thus does not depend on UCX's connections, which are made late and may end a
+ * process by an assertion. A line carries a beat in each DP_HEARTBEAT, and nothing else:
+ *
+ *     it ends without a farewell       the process is dead: DP_TRANSPORT_PEER_LOST
+ *     a beat comes                     DP_TRANSPORT_ALIVE
+ *     none comes, and line_silence.h   nothing; the owner gives the rank up after
+ *       finds no other sign of life    DP_PEER_TIMEOUT, and calls give_up()
+ *
+ * Messages get a number and a code (line_hello.h) here, behind which only ranks of this world can
+ * be; one without is dropped.
+ */
+#ifndef DP_TRANSPORT_LINE_H
+#define DP_TRANSPORT_LINE_H
+
+#include "runtime/base/auth.h"
+#include "runtime/transport/transport.h"
+
+typedef struct dp_line_options {
+    int rank;
+    const dp_secret_t *secret; /* of this world, the same on all ranks; borrowed during the call */
+    const int *ranks; /* [count] neighbours on other nodes; copied. The relation is mutual */
+    int count;
+    const char *network_interface; /* whose address is used; "": the first one of this node */
+    uint64_t beat_ns;
+    uint64_t timeout_ns; /* 0: silence is never death */
+    uint64_t start_ns;   /* longest that opening a line may take */
+    const dp_log_t *log;
+} dp_line_options_t;
+
+/**
+ * Makes the lines of a rank. It listens if a neighbour has a higher number, on one address and
+ * until all those have come.
+ *
+ * @param lower carries the messages; taken, also on failure
+ * @return DP_OK
+ *         DP_ERR_SYSTEM    no address, no socket
+ *         DP_ERR_NO_MEMORY
+ */
+dp_status_t dp_transport_line_create(const dp_line_options_t *options, dp_transport_t *lower,
+                                     dp_transport_t **out, dp_error_t *error);
+
+#endif

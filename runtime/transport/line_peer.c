@@ -1,0 +1,390 @@
+/*
+ * line_peer.c - one line: it is connected and proven, carries beats, and ends.
+ *
+ * Called by line.c and line_listen.c, on the thread that owns the transport. Nothing here blocks:
+ * a connection that is refused in the middle of its handshake, by a listener that is flooded
+ * perhaps, is tried again until the start's limit.
+ */
+#include "runtime/transport/line_internal.h"
+
+#include <errno.h>
+#include <linux/sockios.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#define RETRY_NS (20ull * 1000000) /* until a refused connection is tried again */
+/* For a listener that is gone: its rank died, or it left in order before this line was open. Of the
+ * first lower may tell, too; of the second it tells nothing, and this rank leaves soon. */
+#define REFUSED_NS (2000ull * 1000000)
+/* For messages that its process sent before its end, which lower may not have read yet. */
+#define LAST_MESSAGES_NS (10ull * 1000000)
+/* Beats that the other kernel has not acknowledged. No more: behind a packet that was lost they
+ * would only wait, and with few in flight the kernel repeats it in even, short intervals. */
+#define BEATS_IN_FLIGHT 3
+#define PRIORITY_INTERACTIVE 6 /* TC_PRIO_INTERACTIVE: before bulk data in this node's queue */
+
+void dp_line_set_options(int fd, uint64_t timeout_ns)
+{
+    const uint64_t limit_ms = DP_LINE_PATIENCE * timeout_ns / 1000000;
+    const int on = 1, priority = PRIORITY_INTERACTIVE, idle_s = 1, interval_s = 1, probes = 2;
+    const unsigned user_timeout_ms = (unsigned)dp_min(limit_ms, (uint64_t)INT32_MAX);
+
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, &on, sizeof(on));
+    (void)setsockopt(fd, SOL_SOCKET, SO_PRIORITY, &priority, sizeof(priority));
+    if (timeout_ns == 0) return;
+    /* The kernel's own limits stand behind those of line_silence.h, for a rank that does not look
+     * as it is still starting; under loss they must not come first. With both set, a connection
+     * without traffic ends by TCP_USER_TIMEOUT, too. */
+    (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof(idle_s));
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof(interval_s));
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof(probes));
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &user_timeout_ms, sizeof(user_timeout_ms));
+}
+
+/* ---- The end -------------------------------------------------------------------------------- */
+
+/* A reset reaches the other side even where its own packets do not reach this one. */
+void dp_line_end(dp_line_peer_t *peer, int must_reset)
+{
+    const struct linger reset = {.l_onoff = 1, .l_linger = 0};
+
+    peer->state = DP_LINE_ENDED;
+    peer->sign_ns = peer->told_ns;
+    if (peer->fd < 0) return;
+    if (must_reset) (void)setsockopt(peer->fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
+    close(peer->fd);
+    peer->fd = -1;
+}
+
+/* Messages that its process sent before are delivered first: lower reports the loss behind them,
+ * or the timer does if lower does not notice it. */
+void dp_line_lose(dp_line_t *self, dp_line_peer_t *peer, const char *text)
+{
+    if (peer->state == DP_LINE_ENDED) return;
+    dp_line_end(peer, 0);
+    if (peer->said_farewell || peer->is_lost || peer->is_reported) return;
+    peer->is_lost = 1;
+    peer->report_ns = dp_now_ns() + LAST_MESSAGES_NS;
+    snprintf(peer->text, sizeof(peer->text), "%s", text);
+    self->news = 1;
+    dp_line_set_timer(self, peer->report_ns);
+}
+
+/* One text for all ways to see it, that of unix.c and ucx.c: all ranks report the same cause. */
+static void lose_broken(dp_line_t *self, dp_line_peer_t *peer)
+{
+    dp_line_lose(self, peer, "its connection broke");
+}
+
+/* ---- Connecting ----------------------------------------------------------------------------- */
+
+static void try_again(dp_line_t *self, dp_line_peer_t *peer)
+{
+    if (peer->fd >= 0) close(peer->fd);
+    peer->fd = -1;
+    peer->have = 0;
+    peer->state = DP_LINE_WAITING;
+    peer->retry_ns = dp_now_ns() + RETRY_NS;
+    dp_line_set_timer(self, peer->retry_ns);
+}
+
+static void lose_unreached(dp_line_t *self, dp_line_peer_t *peer, int cause)
+{
+    char where[80];
+    char text[160];
+
+    dp_line_address_text(&peer->address, where, sizeof(where));
+    snprintf(text, sizeof(text), "it could not be reached at %s: %s", where, strerror(cause));
+    dp_line_lose(self, peer, text);
+}
+
+static void failed_to_connect(dp_line_t *self, dp_line_peer_t *peer, int cause)
+{
+    const uint64_t now_ns = dp_now_ns();
+
+    if (cause == ECONNREFUSED && peer->refused_ns == 0) peer->refused_ns = now_ns;
+    if (cause == ECONNREFUSED && now_ns - peer->refused_ns >= REFUSED_NS) {
+        lose_broken(self, peer);
+    } else if (cause == ECONNREFUSED || cause == ECONNRESET || cause == ETIMEDOUT ||
+               cause == EHOSTUNREACH || cause == EAGAIN || cause == EINTR || cause == ENOBUFS) {
+        try_again(self, peer); /* packets may be lost, those that look for the node, too */
+    } else {
+        lose_unreached(self, peer, cause);
+    }
+}
+
+void dp_line_connect(dp_line_t *self, dp_line_peer_t *peer)
+{
+    const int place = (int)(peer - self->peers);
+    struct sockaddr_storage from = self->own;
+    const uint16_t any_port = 0;
+    int result;
+
+    /* From the address of the chosen interface, at a port of the kernel's choice. The port stands
+     * behind the family in both kinds of address. */
+    memcpy((uint8_t *)&from + sizeof(from.ss_family), &any_port, sizeof(any_port));
+    peer->fd = socket(from.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP);
+    if (peer->fd < 0) {
+        lose_unreached(self, peer, errno);
+        return;
+    }
+    dp_line_set_options(peer->fd, self->timeout_ns);
+    result = bind(peer->fd, (const struct sockaddr *)&from, self->own_bytes);
+    if (result == 0) {
+        result = connect(peer->fd, (const struct sockaddr *)&peer->address, peer->address_bytes);
+        if (result != 0 && errno == EINPROGRESS) result = 0;
+    }
+    if (result == 0) {
+        peer->state = DP_LINE_CONNECTING;
+        result = dp_line_watch(self, peer->fd, EPOLLOUT, DP_LINE_PEER, place);
+    }
+    if (result != 0) failed_to_connect(self, peer, errno);
+}
+
+static void handle_connected(dp_line_t *self, dp_line_peer_t *peer)
+{
+    const int place = (int)(peer - self->peers);
+    struct epoll_event event = {.events = EPOLLIN,
+                                .data.u64 = (uint64_t)DP_LINE_PEER << 32 | (uint32_t)place};
+    socklen_t bytes = sizeof(int);
+    int cause = 0;
+
+    (void)getsockopt(peer->fd, SOL_SOCKET, SO_ERROR, &cause, &bytes);
+    if (cause != 0) {
+        failed_to_connect(self, peer, cause);
+        return;
+    }
+    peer->state = DP_LINE_GREETED;
+    peer->have = 0;
+    if (epoll_ctl(self->events, EPOLL_CTL_MOD, peer->fd, &event) != 0)
+        lose_unreached(self, peer, errno);
+}
+
+/* ---- The handshake, on the side that connects ----------------------------------------------- */
+
+static void handle_greeting(dp_line_t *self, dp_line_peer_t *peer)
+{
+    uint8_t hello[DP_LINE_HELLO_BYTES];
+    const uint8_t *challenge = NULL;
+    const char *reason = dp_line_greeting_read(peer->in, &challenge);
+    char where[80];
+    char text[160];
+
+    if (reason != NULL) {
+        dp_line_address_text(&peer->address, where, sizeof(where));
+        snprintf(text, sizeof(text), "another one answers at %s: %s", where, reason);
+        dp_line_lose(self, peer, text);
+        return;
+    }
+    memcpy(peer->listener_challenge, challenge, sizeof(peer->listener_challenge));
+    dp_random(peer->connector_challenge, sizeof(peer->connector_challenge));
+    dp_line_hello_write(&peer->edge, self->world, (uint32_t)self->rank, peer->listener_challenge,
+                        peer->connector_challenge, hello);
+    if (send(peer->fd, hello, sizeof(hello), MSG_NOSIGNAL | MSG_DONTWAIT) !=
+        (ssize_t)sizeof(hello)) {
+        try_again(self, peer);
+        return;
+    }
+    peer->state = DP_LINE_PROVING;
+    peer->have = 0;
+}
+
+static void handle_welcome(dp_line_t *self, dp_line_peer_t *peer)
+{
+    const dp_line_refusal_t refusal = dp_line_welcome_read(&peer->edge, peer->listener_challenge,
+                                                           peer->connector_challenge, peer->in);
+    const int fd = peer->fd;
+    char where[80];
+    char text[160];
+
+    if (refusal == DP_LINE_ACCEPTED) {
+        (void)epoll_ctl(self->events, EPOLL_CTL_DEL, fd, NULL);
+        dp_line_open(self, peer, fd);
+        return;
+    }
+    dp_line_address_text(&peer->address, where, sizeof(where));
+    snprintf(text, sizeof(text), "at %s this rank was refused: %s", where,
+             dp_line_refusal_text(refusal));
+    dp_line_lose(self, peer, text);
+}
+
+/* ---- Beats ---------------------------------------------------------------------------------- */
+
+/* The listener's challenge comes first on both sides. */
+static void make_beat_keys(const dp_line_t *self, dp_line_peer_t *peer)
+{
+    uint8_t both[2 * DP_CHALLENGE_BYTES];
+
+    memcpy(both, peer->listener_challenge, DP_CHALLENGE_BYTES);
+    memcpy(both + DP_CHALLENGE_BYTES, peer->connector_challenge, DP_CHALLENGE_BYTES);
+    dp_line_code_key(&peer->edge, "beat", (uint32_t)self->rank, both, sizeof(both),
+                     &peer->beat_out);
+    dp_line_code_key(&peer->edge, "beat", (uint32_t)peer->rank, both, sizeof(both), &peer->beat_in);
+}
+
+void dp_line_open(dp_line_t *self, dp_line_peer_t *peer, int fd)
+{
+    peer->fd = fd;
+    peer->state = DP_LINE_OPEN;
+    peer->have = 0;
+    make_beat_keys(self, peer);
+    dp_line_silence_init(&peer->silence, self->timeout_ns);
+    dp_log_debug(&self->log, "the line to rank %d is open", peer->rank);
+    if (dp_line_watch(self, fd, EPOLLIN, DP_LINE_PEER, (int)(peer - self->peers)) != 0)
+        dp_line_lose(self, peer, "there was no memory to watch its connection");
+    else
+        dp_line_send_beat(self, peer, DP_LINE_BEAT);
+}
+
+/* Writes the rest of a beat. An error is no loss yet: read_line() finds the end behind what the
+ * other one has sent. */
+static void flush_beat(dp_line_peer_t *peer)
+{
+    const uint8_t *from = peer->out + sizeof(peer->out) - peer->out_bytes;
+    ssize_t sent;
+
+    if (peer->out_bytes == 0) return;
+    sent = send(peer->fd, from, peer->out_bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent > 0) peer->out_bytes -= (size_t)sent;
+}
+
+void dp_line_send_beat(dp_line_t *self, dp_line_peer_t *peer, dp_line_beat_kind_t kind)
+{
+    int unacknowledged = 0;
+
+    (void)self;
+    if (peer->state != DP_LINE_OPEN) return;
+    flush_beat(peer);
+    if (peer->out_bytes > 0 || peer->has_farewelled) return;
+    if (kind == DP_LINE_BEAT && ioctl(peer->fd, SIOCOUTQ, &unacknowledged) == 0 &&
+        unacknowledged >= BEATS_IN_FLIGHT * DP_LINE_BEAT_BYTES)
+        return;
+    dp_line_beat_write(&peer->beat_out, kind, ++peer->beats_sent, peer->out);
+    peer->out_bytes = sizeof(peer->out);
+    peer->has_farewelled = kind == DP_LINE_FAREWELL;
+    flush_beat(peer);
+}
+
+/* One whole beat. */
+static void handle_beat(dp_line_t *self, dp_line_peer_t *peer)
+{
+    dp_line_beat_kind_t kind;
+
+    if (peer->said_farewell ||
+        !dp_line_beat_read(&peer->beat_in, peer->beats_come + 1, peer->in, &kind)) {
+        dp_log_error(&self->log, "what rank %d sends makes no sense", peer->rank);
+        dp_line_lose(self, peer, "what it sends makes no sense");
+        return;
+    }
+    peer->beats_come++;
+    peer->have = 0;
+    if (kind == DP_LINE_FAREWELL) peer->said_farewell = 1;
+    peer->sign_ns = dp_now_ns();
+    dp_line_silence_beat(&peer->silence, peer->sign_ns);
+    self->news = 1;
+}
+
+/* ---- Reading -------------------------------------------------------------------------------- */
+
+static void read_line(dp_line_t *self, dp_line_peer_t *peer)
+{
+    while (peer->fd >= 0) {
+        const size_t due = peer->state == DP_LINE_OPEN      ? DP_LINE_BEAT_BYTES
+                           : peer->state == DP_LINE_PROVING ? DP_LINE_WELCOME_BYTES
+                                                            : DP_LINE_GREETING_BYTES;
+        const ssize_t got = recv(peer->fd, peer->in + peer->have, due - peer->have, MSG_DONTWAIT);
+
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+        if (got <= 0 && peer->state == DP_LINE_OPEN) {
+            lose_broken(self, peer);
+            return;
+        }
+        if (got <= 0) {
+            try_again(self, peer); /* a dead one refuses the next connection */
+            return;
+        }
+        peer->have += (size_t)got;
+        if (peer->have < due) continue;
+        if (peer->state == DP_LINE_OPEN)
+            handle_beat(self, peer);
+        else if (peer->state == DP_LINE_PROVING)
+            handle_welcome(self, peer);
+        else
+            handle_greeting(self, peer);
+    }
+}
+
+void dp_line_handle(dp_line_t *self, dp_line_peer_t *peer, uint32_t events)
+{
+    (void)events;
+    if (peer->fd < 0) return;
+    if (peer->state == DP_LINE_CONNECTING) {
+        handle_connected(self, peer);
+    } else {
+        read_line(self, peer);
+    }
+}
+
+/* ---- Looking -------------------------------------------------------------------------------- */
+
+static int read_counters(int fd, dp_line_counters_t *out)
+{
+    struct tcp_info info;
+    socklen_t bytes = sizeof(info);
+
+    memset(&info, 0, sizeof(info)); /* an older kernel fills in less */
+    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) return 0;
+    *out = (dp_line_counters_t){
+        .packet_age_ns = 1000000ull * dp_min(info.tcpi_last_ack_recv, info.tcpi_last_data_recv),
+        .received_bytes = info.tcpi_bytes_received,
+        .data_packets = info.tcpi_data_segs_in,
+        .out_of_order = info.tcpi_rcv_ooopack,
+        .resent = info.tcpi_total_retrans,
+    };
+    return 1;
+}
+
+static void look_at_open_line(dp_line_t *self, dp_line_peer_t *peer, uint64_t now_ns)
+{
+    dp_line_counters_t counters;
+    uint64_t sign_ns;
+
+    if (!read_counters(peer->fd, &counters)) return;
+    sign_ns = dp_line_silence_look(&peer->silence, &counters, now_ns);
+    if (sign_ns <= peer->sign_ns) return;
+    peer->sign_ns = sign_ns;
+    self->news = 1;
+}
+
+void dp_line_look(dp_line_t *self, dp_line_peer_t *peer, uint64_t now_ns)
+{
+    char text[160];
+
+    if (peer->state == DP_LINE_ENDED) return;
+    if (peer->state == DP_LINE_OPEN) {
+        look_at_open_line(self, peer, now_ns);
+        return;
+    }
+    if (now_ns >= self->start_limit_ns) {
+        const double seconds = (double)(self->start_limit_ns - self->start_ns) / 1e9;
+        char where[80];
+
+        dp_line_address_text(peer->rank > self->rank ? &self->own : &peer->address, where,
+                             sizeof(where));
+        snprintf(text, sizeof(text),
+                 peer->rank > self->rank ? "it did not connect to %s within %.0f s (a firewall?)"
+                                         : "it did not answer at %s within %.0f s (a firewall?)",
+                 where, seconds);
+        dp_line_lose(self, peer, text);
+    } else if (peer->state == DP_LINE_WAITING && now_ns >= peer->retry_ns) {
+        dp_line_connect(self, peer);
+    }
+}

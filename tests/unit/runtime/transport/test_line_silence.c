@@ -1,0 +1,113 @@
+/*
+ * test_line_silence.c - what counts as a sign of life on a line, on a clock and counters that the
+ * test sets.
+ */
+#include "runtime/transport/line_silence.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+#define MS 1000000ull
+#define START (5000 * MS)
+#define BEAT (100 * MS)
+#define TIMEOUT (3000 * MS)
+
+static dp_line_silence_t silence;
+static dp_line_counters_t counters;
+
+static int setup(void **state)
+{
+    (void)state;
+    counters = (dp_line_counters_t){.received_bytes = 1600, .data_packets = 100};
+    dp_line_silence_init(&silence, TIMEOUT);
+    (void)dp_line_silence_look(&silence, &counters, START - BEAT);
+    dp_line_silence_beat(&silence, START);
+    return 0;
+}
+
+/* Looks at each beat from START on, for so long; every nth look `change` has happened. The last
+ * answer, after START. */
+static int64_t sign_after(uint64_t for_ns, uint64_t packet_every_ns, uint32_t *change)
+{
+    uint64_t sign_ns = 0;
+
+    for (uint64_t at_ns = START + BEAT; at_ns <= START + for_ns; at_ns += BEAT) {
+        counters.packet_age_ns =
+            packet_every_ns == 0 ? at_ns - START : (at_ns - START) % packet_every_ns;
+        if (change != NULL) (*change)++;
+        sign_ns = dp_line_silence_look(&silence, &counters, at_ns);
+    }
+    return (int64_t)(sign_ns - START);
+}
+
+static void silence_without_packets_counts_from_the_last_one(void **state)
+{
+    (void)state;
+    /* This side repeats its own beats: the cable is cut. */
+    assert_int_equal(sign_after(2 * TIMEOUT, 0, &counters.resent), 0);
+}
+
+static void silence_of_a_process_whose_kernel_answers_counts_from_its_beat(void **state)
+{
+    (void)state;
+    assert_int_equal(sign_after(2 * TIMEOUT, BEAT, NULL), 0);
+}
+
+static void silence_on_a_lossy_link_counts_from_the_last_packet(void **state)
+{
+    uint32_t *const signs[] = {&counters.resent, &counters.out_of_order, &counters.data_packets};
+
+    for (size_t i = 0; i < DP_ARRAY_LEN(signs); i++) {
+        setup(state);
+        assert_true(sign_after(2 * TIMEOUT, 3 * BEAT, signs[i]) >=
+                    (int64_t)(2 * TIMEOUT - 3 * BEAT));
+    }
+}
+
+static void silence_on_a_lossy_link_is_not_forgiven_for_ever(void **state)
+{
+    (void)state;
+    assert_int_equal(sign_after(DP_LINE_PATIENCE * TIMEOUT, 3 * BEAT, &counters.resent), 0);
+}
+
+static void silence_ends_with_a_beat(void **state)
+{
+    (void)state;
+    (void)sign_after(2 * TIMEOUT, BEAT, NULL);
+    dp_line_silence_beat(&silence, START + 2 * TIMEOUT);
+    assert_int_equal(dp_line_silence_look(&silence, &counters, START + 2 * TIMEOUT + BEAT),
+                     START + 2 * TIMEOUT);
+}
+
+static void silence_forgets_a_loss_of_long_ago(void **state)
+{
+    (void)state;
+    counters.resent++;
+    (void)dp_line_silence_look(&silence, &counters, START + BEAT);
+    assert_int_equal(sign_after(TIMEOUT + 2 * BEAT, BEAT, NULL), 0);
+}
+
+static void silence_before_the_first_beat_says_nothing(void **state)
+{
+    (void)state;
+    dp_line_silence_init(&silence, TIMEOUT);
+    assert_int_equal(dp_line_silence_look(&silence, &counters, START), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(silence_without_packets_counts_from_the_last_one, setup),
+        cmocka_unit_test_setup(silence_of_a_process_whose_kernel_answers_counts_from_its_beat,
+                               setup),
+        cmocka_unit_test_setup(silence_on_a_lossy_link_counts_from_the_last_packet, setup),
+        cmocka_unit_test_setup(silence_on_a_lossy_link_is_not_forgiven_for_ever, setup),
+        cmocka_unit_test_setup(silence_ends_with_a_beat, setup),
+        cmocka_unit_test_setup(silence_forgets_a_loss_of_long_ago, setup),
+        cmocka_unit_test_setup(silence_before_the_first_beat_says_nothing, setup),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
