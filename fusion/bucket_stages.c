@@ -23,6 +23,7 @@ static void record(dp_bucket_t *bucket, dp_trace_lane_t *track, dp_trace_kind_t 
                                                .start_ns = start_ns,
                                                .duration_ns = end_ns - start_ns,
                                                .bucket = bucket->op.sequence,
+                                               .id = (uint64_t)bucket->op.collective + 1,
                                                .bytes = bucket->plan->payload_bytes,
                                                .aux = (uint32_t)dp_min(bucket->plan->piece_count,
                                                                        DP_TRACE_AUX_MAX) &

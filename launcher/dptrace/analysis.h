@@ -36,7 +36,8 @@ typedef struct dp_step_cell {
     double part[DP_PART_COUNT];
     double transfer_ns; /* packing, wire or unpacking, any time in the step */
     double peer_ns;     /* of the wire's time: waiting for a rank's data inside a collective */
-    int is_set;         /* this rank has the step, and it ended */
+    double exposed_ns[DP_TRACE_COLLECTIVES]; /* part[DP_PART_WIRE] by collective */
+    int is_set;                              /* this rank has the step, and it ended */
 } dp_step_cell_t;
 
 /* All ranks' view of one bucket's launch. */
@@ -44,6 +45,7 @@ typedef struct dp_bucket_stat {
     uint64_t bucket;
     uint32_t name;
     uint32_t tensors;
+    uint32_t collective; /* as dp_trace_collective_name() takes it */
     uint64_t bytes;
     uint64_t last_submit_ns;   /* of all ranks */
     uint64_t median_submit_ns; /* when the (lower) median rank had submitted all of it */
@@ -57,6 +59,7 @@ typedef struct dp_bucket_stat {
 typedef struct dp_bucket_group {
     uint32_t name;
     uint32_t tensors;
+    uint32_t collective;
     uint64_t bytes;
     size_t launches;
     double wire_ns;    /* median */
@@ -87,8 +90,9 @@ typedef struct dp_analysis {
     size_t group_count;
     dp_straggler_t *stragglers; /* [rank_count] worst first */
     /* over the steps, seen from the rank with the median skew in each */
-    double part[DP_PART_COUNT]; /* mean per step */
-    double step_ns;             /* their sum */
+    double part[DP_PART_COUNT];                 /* mean per step */
+    double step_ns;                             /* their sum */
+    double collective_ns[DP_TRACE_COLLECTIVES]; /* part[DP_PART_WIRE] by collective */
     double p50_ns, p99_ns;
     double transfer_ns; /* mean per step and rank */
     double exposed_ns;  /* wire, pack and unpack of the median view */

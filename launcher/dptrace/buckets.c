@@ -97,6 +97,7 @@ static void note_event(dp_analysis_work_t *work, const dp_timeline_event_t *even
     case DP_TRACE_WIRE:
         if (stat->name == 0) stat->name = event->name;
         stat->tensors = dp_max(stat->tensors, event->aux);
+        if (event->id < DP_TRACE_COLLECTIVES) stat->collective = (uint32_t)event->id;
         view->wire_ns += event->duration_ns;
         view->wire_bytes += event->bytes;
         stat->bytes = dp_max(stat->bytes, view->wire_bytes);

@@ -133,6 +133,23 @@ static void write_parts(const dp_analysis_t *analysis, FILE *file)
     fputc('\n', file);
 }
 
+/* Which collectives the exposed wire was; nothing where none was exposed. */
+static void write_collectives(const dp_analysis_t *analysis, FILE *file)
+{
+    size_t count = 0;
+
+    for (uint64_t c = 0; c < DP_TRACE_COLLECTIVES; c++)
+        count += analysis->collective_ns[c] > 0;
+    if (count == 0) return;
+    fputs("exposed wire", file);
+    for (uint64_t c = 0; c < DP_TRACE_COLLECTIVES; c++) {
+        if (analysis->collective_ns[c] <= 0) continue;
+        fprintf(file, "  %s %.2f ms", dp_trace_collective_name(c),
+                to_ms(analysis->collective_ns[c]));
+    }
+    fputc('\n', file);
+}
+
 static void write_groups(const dp_timeline_t *timeline, const dp_analysis_t *analysis, FILE *file)
 {
     char name[96], last[64];
@@ -266,6 +283,7 @@ void dp_report_text(const dp_timeline_t *timeline, const dp_analysis_t *analysis
         return;
     }
     write_parts(analysis, file);
+    write_collectives(analysis, file);
     write_groups(timeline, analysis, file);
     write_stragglers(timeline, analysis, file);
     for (size_t i = 0; i < timeline->rank_count; i++) {
@@ -293,6 +311,21 @@ static void json_parts(const double *part, FILE *file)
 
     for (int p = 0; p < DP_PART_COUNT; p++)
         fprintf(file, "%s\"%s\":%.6f", p == 0 ? "{" : ",", keys[p], to_ms(part[p]));
+    fputc('}', file);
+}
+
+/* Exposed wire by collective; those without any are left out. */
+static void json_collectives(const double *exposed_ns, FILE *file)
+{
+    int is_first = 1;
+
+    fputc('{', file);
+    for (uint64_t c = 0; c < DP_TRACE_COLLECTIVES; c++) {
+        if (exposed_ns[c] <= 0) continue;
+        fprintf(file, "%s\"%s\":%.6f", is_first ? "" : ",", dp_trace_collective_name(c),
+                to_ms(exposed_ns[c]));
+        is_first = 0;
+    }
     fputc('}', file);
 }
 
@@ -326,6 +359,8 @@ static void json_steps(const dp_analysis_t *analysis, FILE *file)
                     is_first ? "" : ",", analysis->steps[s], r, to_ms((double)cell->duration_ns),
                     to_ms(cell->transfer_ns));
             json_parts(cell->part, file);
+            fputs(",\"exposed_by_collective_ms\":", file);
+            json_collectives(cell->exposed_ns, file);
             fputc('}', file);
             is_first = 0;
         }
@@ -342,10 +377,11 @@ static void json_buckets(const dp_timeline_t *timeline, const dp_analysis_t *ana
         fprintf(file, "%s\n {\"name\":", i == 0 ? "" : ",");
         dp_json_string(file, timeline->strings[group->name]);
         fprintf(file,
-                ",\"tensors\":%u,\"bytes\":%" PRIu64 ",\"launches\":%zu,\"wire_ms\":%.6f,"
+                ",\"collective\":\"%s\",\"tensors\":%u,\"bytes\":%" PRIu64
+                ",\"launches\":%zu,\"wire_ms\":%.6f,"
                 "\"bus_gb_per_s\":%.4f,\"exposed_ms\":%.6f,\"last_rank\":%d,\"last_count\":%zu}",
-                group->tensors, group->bytes, group->launches, to_ms(group->wire_ns),
-                group->gb_per_s, to_ms(group->exposed_ns),
+                dp_trace_collective_name(group->collective), group->tensors, group->bytes,
+                group->launches, to_ms(group->wire_ns), group->gb_per_s, to_ms(group->exposed_ns),
                 group->last_rank >= 0 ? timeline->ranks[group->last_rank].rank : -1,
                 group->last_count);
     }
@@ -373,6 +409,8 @@ void dp_report_json(const dp_timeline_t *timeline, const dp_analysis_t *analysis
             analysis->step_count, to_ms(analysis->step_ns), to_ms(analysis->p50_ns),
             to_ms(analysis->p99_ns));
     json_parts(analysis->part, file);
+    fputs(",\n\"exposed_by_collective_ms\":", file);
+    json_collectives(analysis->collective_ns, file);
     fprintf(file,
             ",\n\"communication_ms\":%.6f,\"exposed_ms\":%.6f,\"hidden\":%.6f,"
             "\"waiting_for_peers_ms\":%.6f,\n",

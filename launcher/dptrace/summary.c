@@ -60,6 +60,8 @@ static dp_status_t summarise_steps(dp_analysis_t *out)
 
         for (int p = 0; p < DP_PART_COUNT; p++)
             out->part[p] += cell->part[p];
+        for (int c = 0; c < DP_TRACE_COLLECTIVES; c++)
+            out->collective_ns[c] += cell->exposed_ns[c];
         out->peer_ns += cell->peer_ns;
         durations[count++] = (double)cell->duration_ns;
     }
@@ -69,6 +71,8 @@ static dp_status_t summarise_steps(dp_analysis_t *out)
             out->part[p] /= (double)count;
             out->step_ns += out->part[p];
         }
+        for (int c = 0; c < DP_TRACE_COLLECTIVES; c++)
+            out->collective_ns[c] /= (double)count;
         out->peer_ns /= (double)count;
         out->p50_ns = durations[(count - 1) / 2]; /* the lower median, as for lateness */
         out->p99_ns = durations[(size_t)((double)(count - 1) * 0.99 + 0.5)];
@@ -87,7 +91,8 @@ static dp_status_t summarise_steps(dp_analysis_t *out)
     return DP_OK;
 }
 
-/* A bucket gets another number in each step; first name, tensors and bytes tell which one it is. */
+/* A bucket gets another number in each step; first name, collective, tensors and bytes tell
+ * which one it is. */
 static int compare_group_keys(const void *a, const void *b)
 {
     const dp_bucket_stat_t *left = *(void *const *)a;
@@ -95,6 +100,7 @@ static int compare_group_keys(const void *a, const void *b)
 
     if (left->bytes != right->bytes) return left->bytes > right->bytes ? -1 : 1;
     if (left->name != right->name) return left->name < right->name ? -1 : 1;
+    if (left->collective != right->collective) return left->collective < right->collective ? -1 : 1;
     return (left->tensors > right->tensors) - (left->tensors < right->tensors);
 }
 
@@ -116,6 +122,7 @@ static void fill_group(const dp_analysis_t *out, void *const *stats, size_t coun
 
     *group = (dp_bucket_group_t){.name = first->name,
                                  .tensors = first->tensors,
+                                 .collective = first->collective,
                                  .bytes = first->bytes,
                                  .launches = count,
                                  .last_rank = -1};

@@ -109,7 +109,13 @@ static void attribute_pieces(dp_analysis_work_t *work, uint64_t start, uint64_t 
         } else {
             cell->part[parts[why]] += (double)(until - from);
         }
-        if (why == DP_WHY_WIRE && bucket != UINT32_MAX) exposed[bucket] += (double)(until - from);
+        if (why == DP_WHY_WIRE) {
+            const uint32_t collective =
+                bucket == UINT32_MAX ? 0 : work->out->buckets[bucket].collective;
+
+            cell->exposed_ns[collective] += (double)(until - from);
+            if (bucket != UINT32_MAX) exposed[bucket] += (double)(until - from);
+        }
     }
 }
 

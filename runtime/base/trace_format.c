@@ -264,3 +264,15 @@ const char *dp_trace_kind_name(dp_trace_kind_t kind)
 
     return (unsigned)kind < DP_TRACE_KIND_COUNT ? names[kind] : "unknown";
 }
+
+/* Part of the file's format, so the names are here as well as in the engine, which dptrace does not
+ * link. A test compares the two. */
+const char *dp_trace_collective_name(uint64_t id)
+{
+    static const char *const names[DP_TRACE_COLLECTIVES] = {
+        "unknown",  "allreduce", "broadcast",       "allgather", "reduce_scatter", "barrier",
+        "reduce",   "gather",    "scatter",         "alltoall",  "allgatherv",     "gatherv",
+        "scatterv", "alltoallv", "reduce_scatterv", "send"};
+
+    return names[id < DP_TRACE_COLLECTIVES ? id : 0];
+}

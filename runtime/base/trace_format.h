@@ -28,6 +28,8 @@
 #define DP_TRACE_NAME_MAX 255 /* longer ones are cut */
 #define DP_TRACE_NAME_ROOM ((size_t)256 * 1024)
 #define DP_TRACE_AUX_MAX 0xffffffu
+#define DP_TRACE_COLLECTIVES                                                                       \
+    16 /* values of a transfer's id: 0 is unknown, then dp_collective_t + 1 */
 /* No clock of ours gets there (2116); keeps sums of times from wrapping. */
 #define DP_TRACE_LATEST_NS (UINT64_MAX / 4)
 
@@ -44,9 +46,10 @@ typedef enum dp_trace_kind {
     DP_TRACE_AGREE = 5,  /* one tensor from its submission here to its launch here; name,
                             bucket, id, bytes. Start is the submission. */
     DP_TRACE_LAUNCH = 6, /* a launch handed to the data plane; bucket, aux: tensors, bytes */
-    DP_TRACE_PACK = 7,   /* bucket, bytes; name: the bucket's first tensor */
-    DP_TRACE_WIRE = 8,   /* engine collective; bucket, bytes, aux: tensors; name as above */
-    DP_TRACE_UNPACK = 9, /* bucket, bytes */
+    DP_TRACE_PACK = 7,   /* bucket, bytes, aux: tensors; name: the bucket's first tensor; id: its
+                            collective, see dp_trace_collective_name() */
+    DP_TRACE_WIRE = 8,   /* engine collective; the fields of PACK */
+    DP_TRACE_UNPACK = 9, /* the fields of PACK */
     DP_TRACE_WAIT_RANK = 10, /* inside WIRE: blocked until rank aux arrives; bucket */
     DP_TRACE_COMPUTE = 11,   /* work on a device stream that is not ours; name */
     DP_TRACE_COUNTER = 12,   /* name: which; id: value */
@@ -179,6 +182,8 @@ void dp_trace_file_close(dp_trace_file_t *file); /* zeroed or closed before: fin
 /* Copies the text of a name, terminated; "" for 0 or an id that leads nowhere. Returns text. */
 const char *dp_trace_file_name(const dp_trace_file_t *file, uint32_t name, char *text, size_t room);
 
-const char *dp_trace_kind_name(dp_trace_kind_t kind); /* "wire"; "unknown" */
+const char *dp_trace_kind_name(dp_trace_kind_t kind);
+/* The collective that the id of a PACK, WIRE or UNPACK stands for: "allreduce"; "unknown". */
+const char *dp_trace_collective_name(uint64_t id); /* "wire"; "unknown" */
 
 #endif

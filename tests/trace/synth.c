@@ -102,6 +102,8 @@ static uint64_t play_bucket(const dp_synth_t *synth, player_t *player, int bucke
     }
     base.kind = DP_TRACE_LAUNCH;
     record(player->coordinator, base, launch, launch + 2000);
+    /* as the pipeline records them: dp_collective_t + 1 */
+    base.id = bucket >= synth->buckets - synth->gathers ? 3 : 1;
     base.kind = DP_TRACE_PACK;
     record(player->launch, base, pack, wire);
     base.kind = DP_TRACE_WIRE;

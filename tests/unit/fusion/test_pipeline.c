@@ -542,6 +542,7 @@ static void pipeline_records_its_stages(void **unused)
         assert_true(record->bucket == 7 || record->bucket == 8);
         assert_int_equal(record->bytes, 1200);
         assert_int_equal(record->aux, 1);
+        assert_string_equal(dp_trace_collective_name(record->id), "allreduce");
         dp_trace_file_name(&file, record->name, name, sizeof(name));
         assert_string_equal(name, record->bucket == 7 ? "wte" : "wpe");
         seen[record->bucket - 7][record->kind]++;
@@ -555,6 +556,17 @@ static void pipeline_records_its_stages(void **unused)
     dp_trace_file_close(&file);
     remove(path);
     remove(dir);
+}
+
+static void recorded_collectives_have_the_engines_names(void **unused)
+{
+    (void)unused;
+    for (uint64_t id = 1; id < DP_TRACE_COLLECTIVES; id++) {
+        assert_string_equal(dp_trace_collective_name(id),
+                            dp_collective_name((dp_collective_t)(id - 1)));
+    }
+    assert_int_equal(DP_TRACE_COLLECTIVES - 1, DP_COLLECTIVE_JOIN); /* from it on nothing travels */
+    assert_string_equal(dp_trace_collective_name(UINT64_MAX), "unknown");
 }
 
 int main(void)
@@ -577,6 +589,7 @@ int main(void)
         cmocka_unit_test(pipeline_launch_survives_every_failed_allocation),
         cmocka_unit_test(pipeline_overlaps_many_launches),
         cmocka_unit_test(pipeline_records_its_stages),
+        cmocka_unit_test(recorded_collectives_have_the_engines_names),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
