@@ -2,6 +2,7 @@
 
 What a run left is judged by gates.py and drawn by report.py; here it is only collected.
 """
+import fcntl
 import hashlib
 import json
 import math
@@ -11,13 +12,15 @@ import shutil
 import time
 
 from dpcompare.peers import find
-from dpcompare.studies import LINKS
+from dpcompare.studies import EACH, LINKS
 from measuring import link as links
 from measuring.process import Failed, Late, rank_environments, run_all
+from measuring.process import run as run_program
 
 FORMAT = 1  # of gpt2's --summary
-RECORD = 1  # of our own files
+RECORD = 2  # of our own files
 SHARED = "/dev/shm"
+WORK = "dpcompare-"  # and the process id: what a run leaves until it is read
 
 
 def file_hash(path):
@@ -55,6 +58,66 @@ def learning_rate(study, step):
     return low + (study.lr - low) * 0.5 * (1.0 + math.cos(math.pi * progress))
 
 
+def work_folder(base):
+    """A folder for what a run leaves until it is read, and its lock, which is held as long as we
+    are. Folders whose lock nobody holds were left by a run that was killed, and are removed."""
+    for name in os.listdir(base):
+        if re.fullmatch(WORK + r"\d+", name):
+            _remove_unless_locked(os.path.join(base, name))
+    path = os.path.join(base, f"{WORK}{os.getpid()}")
+    while True:
+        os.makedirs(path, exist_ok=True)
+        lock = open(os.path.join(path, "lock"), "w", encoding="ascii")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if os.path.exists(os.path.join(path, "lock")):
+            return path, lock
+        lock.close()  # somebody tidied up between the two lines above
+
+
+def _remove_unless_locked(path):
+    try:
+        with open(os.path.join(path, "lock"), "r+", encoding="ascii") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(path, ignore_errors=True)
+    except OSError:
+        pass  # in use, being made, or somebody else's
+
+
+def lock_results(out):
+    """Two comparisons would write into each other's folder. The lock goes with the process."""
+    lock = open(os.path.join(out, "lock"), "w", encoding="ascii")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        raise Failed(f"--out {out}: another dpcompare writes there; wait for it, or take another "
+                     "--out") from None
+    return lock
+
+
+# ---- The timeline -------------------------------------------------------------------------------
+
+WAITS = {"skew": "late ranks", "pack_unpack": "packing", "negotiation": "agreeing",
+         "unattributed": "waking up"}
+
+
+def timeline_of(report):
+    """What rank 0 waited for, mean ms of the steps, of dptrace report --json: exposed wire by
+    collective, and the rest by its cause."""
+    cells = [step for step in report["steps"] if step["rank_index"] == 0]
+    if not cells or not report["has_steps"]:
+        return None
+    waits = {}
+    for cell in cells:
+        for name, ms in cell["exposed_by_collective_ms"].items():
+            name = name.replace("_", "-")
+            waits[name] = waits.get(name, 0.0) + ms / len(cells)
+        for part, name in WAITS.items():
+            waits[name] = waits.get(name, 0.0) + cell["parts_ms"][part] / len(cells)
+    return {"waits_ms": waits, "steps": len(cells), "dropped": report["dropped"],
+            "hidden": report["hidden"], "communication_ms": report["communication_ms"]}
+
+
 class Bench:
     """Knows the programs, the data and the folders of one comparison."""
 
@@ -65,15 +128,18 @@ class Bench:
         self.folder = os.path.join(options.out, "runs")
         self.made = os.path.join(options.out, "made")  # initial weights, orders of samples
         base = SHARED if os.access(SHARED, os.W_OK) else options.out
-        self.work = os.path.join(base, f"dpcompare-{os.getpid()}")
-        for folder in (self.folder, self.made, self.work):
+        for folder in (self.folder, self.made):
             os.makedirs(folder, exist_ok=True)
+        self.held = lock_results(options.out)
+        self.work, self.lock = work_folder(base)
         self.link = None  # the one that is up
         self.lines = {}  # {link: {"shape", "gbit_per_s"}}
 
     def close(self):
         self.lower_link()
         shutil.rmtree(self.work, ignore_errors=True)
+        self.lock.close()
+        self.held.close()
 
     def path(self, run):
         return os.path.join(self.folder, run.name + ".json")
@@ -89,7 +155,7 @@ class Bench:
 
     def initial(self, study, seed):
         """Weights to start from, the same file for ours and for peers."""
-        folder = os.path.join(self.made, f"{study.name}.s{seed}")
+        folder = os.path.join(self.made, f"{study.preset}-{study.vocab}.s{seed}")
         path = os.path.join(folder, "model.safetensors")
         if not os.path.exists(path):
             os.makedirs(folder, exist_ok=True)
@@ -167,9 +233,10 @@ class Bench:
     def _fill(self, run, record, limit):
         out = os.path.join(self.work, "run")
         summary = os.path.join(self.work, "summary.json")
-        shutil.rmtree(out, ignore_errors=True)
-        if os.path.exists(summary):
-            os.unlink(summary)
+        for left in (out, summary, self.recorded()):
+            shutil.rmtree(left, ignore_errors=True)
+            if os.path.exists(left):
+                os.unlink(left)
         if run.row.mode:
             commands, environments = self._peer(run, summary)
         else:
@@ -180,6 +247,9 @@ class Bench:
             record["line"] = self.lines[run.link]
             environments = [dict(environments[0], **each, DP_UCX_DEVICES="link0")
                             for each in made.environments({})]
+            if self._wants_timeline(run):
+                os.makedirs(self.recorded())
+                environments = [dict(each, DP_RUN_DIR=self.recorded()) for each in environments]
             commands = [made.commands(commands[-1])[side] for side in range(2)]
         text = run_all(commands, limit, environments)[0]
         record["summary"] = load_json(summary)
@@ -189,7 +259,27 @@ class Bench:
         found = re.search(r"replicas bit-equal (\d+)/(\d+)", text)
         record["replicas"] = [int(found.group(1)), int(found.group(2))] if found else None
         record["checkpoint"] = self._checkpoint(out)
+        record["timeline"] = self._timeline(run)
         shutil.rmtree(out, ignore_errors=True)
+
+    def recorded(self):
+        """Where a run's recorders lie, or the timeline merged from them."""
+        return os.path.join(self.work, "timeline.pftrace")
+
+    @staticmethod
+    def _wants_timeline(run):
+        return run.study.timed and run.ranks > 1 and not run.row.mode
+
+    def _timeline(self, run):
+        if not self._wants_timeline(run) or not os.path.exists(self.recorded()):
+            return None
+        study = run.study
+        first = study.untimed(run.row)
+        if first >= study.steps:
+            return None
+        text = run_program([self.program("dptrace"), "report", self.recorded(), "--json", "--steps",
+                            f"{first}-{study.steps - 1}"], 60)
+        return timeline_of(json.loads(text))
 
     def _without_folders(self, word):
         word = str(word)
@@ -212,10 +302,12 @@ class Bench:
         """Of gpt2: first what all rows of the study share, then the row's."""
         study = run.study
         shared = ["--data", self.data[study.name], "--init", self.initial(study, run.seed),
-                  "--seq", study.seq, "--batch", study.batch, "--steps", study.steps, "--lr",
-                  study.lr, "--warmup", study.warmup, "--seed", run.seed, "--threads",
-                  self.options.threads, "--device", "cpu", "--wire", "none", "--log-every", 1,
-                  "--eval-batches", 2, "--eval-every", max(1, study.steps // 5), "--check",
+                  "--seq", study.seq, "--batch", study.batch, "--steps", study.steps, "--warmup",
+                  study.warmup, "--seed", run.seed, "--threads", self.options.threads,
+                  "--device", "cpu", "--wire", "none", "--log-every", 1,
+                  # Evaluation between steps gathers weights, which would count as a step's bytes.
+                  "--eval-batches", 2 if study.curves else 1,
+                  "--eval-every", max(1, study.steps // 5) if study.curves else 0, "--check",
                   study.steps if not study.checkpoint else max(1, study.steps // 4),
                   "--summary", summary]
         if study.vocab > 256:
@@ -223,7 +315,7 @@ class Bench:
         if study.checkpoint:
             shared += ["--out", out]
         precision = [] if "--precision" in run.row.flags else ["--precision", "fp32"]
-        return [*shared, *precision, *run.row.flags]
+        return [*shared, *precision, *run.row.flags, *study.flags(run.row)]
 
     def _ours(self, run, summary, out):
         gpt2 = [self.program("gpt2"), *self.flags(run, summary, out)]
@@ -231,9 +323,11 @@ class Bench:
             return [gpt2], [{}]
         if run.link != "none":
             return [gpt2], [{}]
-        nodes = run.ranks if run.study.pretend else run.row.nodes
+        nodes = run.ranks if run.study.nodes == EACH else max(run.study.nodes, run.row.nodes)
         pretend = ["--pretend-nodes", nodes] if nodes > 1 else []
-        return [[self.program("dprun"), "--no-prefix", "-np", run.ranks, *pretend, *gpt2]], [{}]
+        timeline = ["--timeline", self.recorded()] if self._wants_timeline(run) else []
+        return [[self.program("dprun"), "--no-prefix", "-np", run.ranks, *pretend, *timeline,
+                 *gpt2]], [{}]
 
     def _peer(self, run, summary):
         study = run.study

@@ -16,7 +16,8 @@ from measuring import machine
 from measuring.process import Failed, adopt_orphans, run
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-QUICK_S = 270  # of the five minutes, what runs may take
+LIMIT_MIN = 60  # of the whole
+QUICK_MIN = 4.5  # of the five minutes of --quick, what runs may take
 RUN_LIMIT_S = 900
 ABOUT = """Trains one GPT-2 by every strategy that gpt2 has, and by PyTorch, Horovod and DeepSpeed where they
 are installed, over the same weights and samples; checks that their results are equal before it
@@ -52,7 +53,8 @@ def parse(words):
     parser.add_argument("--rows", default="all", help="which of ours, with commas, or all [all]")
     parser.add_argument("--peers", default="auto", help="auto: those that are installed; none; or "
                         "names with commas [auto]")
-    parser.add_argument("--ranks", type=_numbers, help="numbers of ranks [1,2; without --quick 1,2,4]")
+    parser.add_argument("--ranks", type=_numbers, help="numbers of ranks that are timed [2; "
+                        "without --quick 1,2]; gates ask 1, 3 and 4 beside them")
     parser.add_argument("--seeds", type=_positive, help="seeds, each a turn [2; without --quick 3]")
     parser.add_argument("--links", default="none", help="none (one node), 1g, 10g, 25g, 100g with "
                         "commas; more than 1 Gb/s is EMULATED [none]")
@@ -63,8 +65,8 @@ def parse(words):
     parser.add_argument("--curve-steps", type=_positive, default=200, help="steps of the curves, "
                         "without --quick [200]")
     parser.add_argument("--threads", type=_positive, default=1, help="of each rank [1]")
-    parser.add_argument("--limit", type=_positive, help="minutes after which no run begins [none; "
-                        "with --quick 4.5]")
+    parser.add_argument("--limit", type=_positive, help="minutes after which no run begins "
+                        f"[{LIMIT_MIN}; with --quick {QUICK_MIN:g}]; the same command goes on from there")
     parser.add_argument("--torch-python", action="append", default=[], metavar="PATH",
                         help="an interpreter that has PyTorch; repeatable")
     parser.add_argument("--build", default=os.path.join(ROOT, "build"), help="folder with gpt2 and "
@@ -73,7 +75,8 @@ def parse(words):
     options = parser.parse_args(words)
     options.build = os.path.abspath(options.build)
     options.out = os.path.abspath(options.out or os.path.join(options.build, "dpcompare-out"))
-    options.ranks = options.ranks or ([1, 2] if options.quick else [1, 2, 4])
+    options.ranks = options.ranks or ([2] if options.quick else [1, 2])
+    options.limit = options.limit or (QUICK_MIN if options.quick else LIMIT_MIN)
     options.seeds = options.seeds or (2 if options.quick else 3)
     options.links = _links(options.links)
     return options
@@ -89,7 +92,7 @@ def _links(text):
 
 def check_programs(options):
     """gpt2's help text; refuses a build without what is needed."""
-    for name in ("gpt2", "dprun"):
+    for name in ("gpt2", "dprun", "dptrace"):
         if not os.access(os.path.join(options.build, name), os.X_OK):
             raise Failed(f"there is no {name} in {options.build}; build it, or name the folder by "
                          "--build")
@@ -185,9 +188,10 @@ class Progress:
         """Seconds: as long as the same took, or as its study's runs did, or as its study says."""
         if self._key(one) in self.took:
             return self.took[self._key(one)]
-        alike = [seconds for key, seconds in self.took.items()
-                 if key[0] == one.study.name and key[3] == one.link]
-        return sum(alike) / len(alike) if alike else one.study.estimate_s
+        alike = [seconds for (study, row, _, link), seconds in self.took.items()
+                 if (study, link) == (one.study.name, one.link)
+                 and bool(all_rows.ALL[row].mode) == bool(one.row.mode)]
+        return sum(alike) / len(alike) if alike else one.study.estimate(one.row)
 
     def left_s(self):
         return sum(self.expected(one) for one in self.left)
@@ -204,8 +208,10 @@ class Progress:
 
 def make_runs(options, runs, lab):
     """All records, made now or before; and what failed."""
-    limit = 60 * options.limit if options.limit else QUICK_S if options.quick else None
+    limit = 60 * options.limit
     progress, records, failures, dead = Progress(runs), [], [], {}
+    print(f"{len(runs)} runs, about {_duration(progress.left_s())} without those that are there",
+          flush=True)
     for one in runs:
         there = lab.done(one)
         if there is not None:
@@ -215,9 +221,7 @@ def make_runs(options, runs, lab):
         if one.link in dead:
             progress.note(one, None, f"not run: {dead[one.link]}")
             continue
-        over = limit is not None and (time.monotonic() - progress.begin
-                                      + progress.expected(one) > limit)
-        if over:
+        if time.monotonic() - progress.begin + progress.expected(one) > limit:
             failures.append((one.name, "the time was over (--limit)"))
             progress.note(one, None, "not run: the time was over")
             continue

@@ -12,6 +12,8 @@ matplotlib.use("svg")
 from matplotlib import pyplot  # noqa: E402
 from matplotlib.ticker import FuncFormatter, NullFormatter  # noqa: E402
 
+from dpcompare import stats  # noqa: E402
+
 matplotlib.rcParams.update({
     "font.size": 9, "font.family": "DejaVu Sans", "svg.fonttype": "none",
     "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 10,
@@ -28,12 +30,17 @@ COLOURS = {
 PEER_COLOURS = {"torch-single": "#000000", "torch-ddp": "#8C3B3B", "torch-ddp-bf16": "#B06A6A",
                 "torch-ddp-fp16": "#D09A9A", "torch-zero1": "#6B4F2A", "torch-fsdp2": "#3E5C76",
                 "horovod": "#748CAB", "deepspeed": "#1D2D44"}
-PHASE_COLOURS = {"forward_ms": "#9ecae1", "backward_ms": "#4292c6", "optimizer_ms": "#08519c",
-                 "exposed_gradients_ms": "#D55E00", "exposed_weights_ms": "#E69F00",
-                 "skew_ms": "#CC79A7", "other_ms": "#bdbdbd"}
-PHASE_NAMES = {"forward_ms": "forward", "backward_ms": "backward", "optimizer_ms": "update",
-               "exposed_gradients_ms": "waiting: gradients", "exposed_weights_ms": "waiting: weights",
-               "skew_ms": "waiting: late ranks", "other_ms": "other"}
+# Of a step: work first, then what it waits for. Blue is work, warm colours are communication.
+PHASES = {"forward": ("forward", "#9ecae1"), "backward": ("backward", "#4292c6"),
+          "optimizer": ("update", "#08519c"),
+          "allreduce": ("waiting: all-reduce", "#D55E00"), "gradients": ("waiting: gradients", "#D55E00"),
+          "reduce-scatter": ("waiting: reduce-scatter", "#E69F00"),
+          "reduce": ("waiting: reduce", "#F0A860"),
+          "allgather": ("waiting: all-gather", "#CC79A7"), "weights": ("waiting: weights", "#CC79A7"),
+          "broadcast": ("waiting: broadcast", "#A0527F"),
+          "packing": ("waiting: packing", "#C9B458"), "agreeing": ("waiting: agreement", "#8C6BB1"),
+          "waking up": ("waiting: waking up", "#c7c7c7"),
+          "late ranks": ("waiting: late ranks", "#7f7f7f"), "other": ("other", "#e0e0e0")}
 PART_COLOURS = {"weights": "#0072B2", "gradients": "#56B4E9", "moments": "#009E73",
                 "activations": "#E69F00", "library": "#999999"}
 PEER_DASH = (0, (4, 2))
@@ -73,34 +80,97 @@ def _legend_beside(axis, handles=None, labels=None):
                 ncol=1 if len(labels) < 18 else 2)
 
 
+def speed(view):
+    """Tokens per second: a bar for each row, a dot for each turn, the ratio to dps beside it."""
+    rows = view.speeds()
+    if not rows:
+        return None
+    figure, axis = pyplot.subplots(figsize=(9.5, _bars_height(len(rows))))
+    middles = [stats.median(rates) for _, rates, _ in rows]
+    names = [name for name, _, _ in rows]
+    axis.barh(names, middles, height=0.66, color=[colour(name) for name in names], alpha=0.85)
+    for (name, rates, ratio), middle in zip(rows, middles):
+        axis.scatter(rates, [name] * len(rates), s=10, color="#000000", zorder=3, linewidths=0)
+        text = f"{middle:,.0f}".replace(",", " ") + (f" ({ratio[0]:.2f})" if ratio else "")
+        axis.annotate(text, (max(rates), name), textcoords="offset points", xytext=(6, -3),
+                      fontsize=8)
+    axis.invert_yaxis()
+    axis.grid(axis="y", visible=False)
+    axis.margins(x=0.14)
+    axis.set_xlabel("tokens per second, all ranks; dots: turns; in brackets: over dps, within turns")
+    axis.set_title(f"Throughput: {view.title()}")
+    _from_zero(axis, True)
+    return figure
+
+
 def loss(view):
-    """Loss over steps, tokens and seconds, with bands over seeds."""
+    """Loss over steps and tokens, over seconds, and its distance from dps', with bands over seeds."""
     curves = view.loss_curves()
     if not curves:
         return None
-    figure, axes = pyplot.subplots(1, 3, figsize=(11.5, 3.6), sharey=True)
+    figure, (left, middle, right) = pyplot.subplots(1, 3, figsize=(12.5, 4.0))
     handles, labels = [], []
-    for name, label, steps, seconds, (middle, low, high) in curves:
-        across = (steps, [step * view.tokens_per_step() / 1e3 for step in steps], seconds)
-        for axis, x in zip(axes, across):
-            line, = axis.plot(x, middle, color=colour(name), linestyle=dash(name))
+    base = next((band[0] for name, *_, band in curves if name == "dps"), None)
+    for name, label, steps, seconds, (values, low, high) in curves:
+        for axis, x in ((left, steps), (middle, seconds)):
+            line, = axis.plot(x, values, color=colour(name), linestyle=dash(name))
             axis.fill_between(x, low, high, color=colour(name), alpha=0.15, linewidth=0)
+        if base is not None and name != "dps":
+            right.plot(steps, [100 * (a / b - 1) for a, b in zip(values, base)], color=colour(name),
+                       linestyle=dash(name))
         handles.append(line)
         labels.append(label)
-    for axis, text in zip(axes, ("step", "thousand tokens", "seconds of training")):
-        axis.set_xlabel(text)
+    left.set_xlabel("step")
+    left.set_ylabel("training loss, nats per token")
+    left.set_title("Loss over steps and tokens")
+    above = left.secondary_xaxis("top", functions=(lambda x: x * view.tokens_per_step() / 1e3,
+                                                   lambda x: x * 1e3 / view.tokens_per_step()))
+    above.set_xlabel("thousand tokens")
+    middle.set_xlabel("seconds of training")
+    middle.set_title("over seconds")
+    middle.sharey(left)
+    right.set_xlabel("step")
+    right.set_ylabel("% above dps'")
+    right.set_title("Distance from dps")
+    right.axhline(0, color=colour("dps"), linewidth=1.5)
+    right.axhline(2, color="#999999", linewidth=0.8, linestyle=":")
+    for axis in (left, middle, right):
         _from_zero(axis, True)
-    axes[0].set_ylabel("training loss, nats per token")
-    _mark_cut(axes[0])
-    axes[0].set_title("Loss over steps, tokens and seconds")
-    _legend_beside(axes[-1], handles, labels)
+    _mark_cut(left)
+    _legend_beside(right, handles, labels)
+    return figure
+
+
+def tuning(view):
+    """Where each optimizer ends, over the grid of rates."""
+    series = view.tuning()
+    if not series:
+        return None
+    study = view.tuned_study()
+    figure, axis = pyplot.subplots(figsize=(7.5, 3.6))
+    for name, points, best in series:
+        rates, middle, low, high = zip(*points)
+        axis.plot(rates, middle, marker="o", markersize=4, color=colour(name),
+                  label={"dps": "AdamW", "lamb": "LAMB"}.get(name, name) + f", best at {best:g}")
+        axis.fill_between(rates, low, high, color=colour(name), alpha=0.15, linewidth=0)
+        at = rates.index(best)
+        axis.scatter([best], [middle[at]], s=90, facecolors="none", edgecolors=colour(name))
+    axis.set_xscale("log")
+    axis.set_xticks([rate for rate, *_ in series[0][1]], [f"{rate:g}" for rate, *_ in series[0][1]])
+    axis.xaxis.set_minor_formatter(NullFormatter())
+    axis.set_xlabel("highest learning rate")
+    axis.set_ylabel("final training loss")
+    axis.set_title(f"A batch of {study.batch} sequences of {study.seq} tokens, {study.steps} steps")
+    _mark_cut(axis)
+    axis.legend(loc="best")
     return figure
 
 
 def throughput(view):
-    """Tokens per second over ranks with the ideal line, and efficiency."""
+    """Tokens per second over ranks with the ideal line, and efficiency; where several numbers of
+    ranks were run."""
     series = view.scaling()
-    if not series:
+    if len({n for _, points in series for n, _ in points if n > 1}) < 2:
         return None
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(10.5, 3.8))
     most = max(n for _, points in series for n, _ in points)
@@ -141,13 +211,12 @@ def step(view):
         return None
     figure, axis = pyplot.subplots(figsize=(9.5, _bars_height(len(rows))))
     names = [name for name, _, _ in rows]
-    for phase in PHASE_NAMES:
+    done = [0.0] * len(rows)
+    for phase, (text, shade) in PHASES.items():
         widths = [parts.get(phase) or 0.0 for _, parts, _ in rows]
-        lefts = [sum((parts.get(other) or 0.0) for other in list(PHASE_NAMES)[
-            :list(PHASE_NAMES).index(phase)]) for _, parts, _ in rows]
         if any(widths):
-            axis.barh(names, widths, left=lefts, height=0.66, color=PHASE_COLOURS[phase],
-                      label=PHASE_NAMES[phase])
+            axis.barh(names, widths, left=done, height=0.66, color=shade, label=text)
+            done = [a + b for a, b in zip(done, widths)]
     predicted = [(name, value) for name, _, value in rows if value]
     if predicted:
         axis.scatter([value for _, value in predicted], [name for name, _ in predicted], marker="|",
@@ -171,8 +240,9 @@ def memory(view):
     done = [0.0] * len(rows)
     for part, shade in PART_COLOURS.items():
         widths = [(parts or {}).get(part, 0.0) for _, parts, _ in rows]
-        axis.barh(names, widths, left=done, height=0.66, color=shade, alpha=0.85,
-                  label=f"{part}, planned")
+        most = part == "library"  # buffers that a small model does not fill
+        axis.barh(names, widths, left=done, height=0.66, color=shade, alpha=0.3 if most else 0.85,
+                  label=f"{part}, {'at most' if most else 'planned'}")
         done = [a + b for a, b in zip(done, widths)]
     measured = [(name, value) for name, _, value in rows if value is not None]
     axis.scatter([value for _, value in measured], [name for name, _ in measured], marker="D", s=26,
@@ -243,9 +313,9 @@ def wire(view):
                  color="#000000", label="counted by the library", zorder=3)
     left.invert_yaxis()
     left.grid(axis="y", visible=False)
-    left.set_xlabel("MB that the busiest rank sends in a step (preset small)")
+    left.set_xlabel("MB that rank 0 sends in a step (preset small)")
     left.set_title("Bytes on the wire")
-    left.legend(loc="lower right")
+    left.legend(loc="upper left", bbox_to_anchor=(0.0, -0.16), ncol=2)
     _from_zero(left, True)
     for name, sent, waited in points:
         right.scatter([sent / 1e6], [waited], color=colour(name), s=30)
@@ -344,22 +414,29 @@ def parts_of_run(view):
     return figure
 
 
+# In the order of the page, which numbers them.
 PICTURES = [
-    ("step", step, "Where a step goes. Waiting is what communication costs; bytes that travel while "
-     "backward computes cost nothing here."),
+    ("speed", speed, "Throughput of every row whose gates hold."),
+    ("throughput", throughput, "Throughput over ranks. Ranks beyond the cores share them."),
+    ("cdf", cdf, "Distribution of step times: a long tail shows interference."),
+    ("papers", papers, "The two pairs that papers print."),
+    ("parts", parts_of_run, "Throughput, norm, time, memory and loss over the run."),
+    ("step", step, "Where rank 0's mean step goes. Work comes from the trainer's clock, waiting from "
+     "the timeline: which collective was on the wire while the rank had nothing else to do. What "
+     "travels while backward computes costs nothing here. Peers wait inside of their backward and "
+     "update."),
     ("memory", memory, "Memory of the model on the rank that has most: the plan by part, and the "
      "growth of the process's proportional share (PSS) since before the model was made."),
     ("loss", loss, "Loss of one set of samples in one order. Rows of the exact class lie on one "
-     "another, bit by bit; bands span the seeds."),
-    ("throughput", throughput, "Throughput over ranks. Ranks beyond the cores share them."),
-    ("cdf", cdf, "Distribution of step times: a long tail shows interference."),
+     "another, bit by bit, and are one line; bands span the seeds. Right: the dotted line is what a "
+     "row of the curve class may end above dps."),
     ("norm", norm, "Norm of the averaged gradients before clipping, and skipped steps."),
-    ("wire", wire, "Bytes: what the formula says, what the library counted between pretended nodes, "
-     "and what they cost on one node."),
+    ("tuning", tuning, "AdamW and LAMB at a large batch, each with every rate of the same grid; bands "
+     "span the seeds, rings mark the rates that are compared."),
     ("links", links, "Speed over the rate of the link, by the model from this run's own parts, with "
      "measured points. Crossings say from which rate on a strategy stops paying."),
-    ("papers", papers, "The two pairs that papers print."),
-    ("parts", parts_of_run, "Throughput, norm, time, memory and loss over the run."),
+    ("wire", wire, "Bytes: what the formula says, what the library counted between pretended nodes, "
+     "and what they cost on one node."),
 ]
 
 

@@ -93,6 +93,8 @@ def _close(record, other, name):
 
 def _curve(results, study, row, ranks, link):
     """Where the losses end, over all seeds, beside dps' with the same seeds."""
+    if results.studies[study].untimed(row) >= results.studies[study].steps:
+        return Gate("final loss", None, "no step of so short a run is what the row stands for")
     mine = results.each(study, row.name, ranks, link, results.final_loss)
     its = results.each(study, all_rows.REFERENCE, ranks, link, results.final_loss)
     pairs = [(mine[seed], its[seed]) for seed in sorted(mine) if seed in its]
@@ -101,42 +103,97 @@ def _curve(results, study, row, ranks, link):
     off = stats.mean([a - b for a, b in pairs])
     level = stats.mean([b for _, b in pairs])
     spread = stats.spread([b for _, b in pairs])
+    return _ends_near("final loss", off, level, spread)
+
+
+def _ends_near(name, off, level, spread):
     text = f"{100 * off / level:+.2f} % of dps', {100 * CURVE_LOSS:g} % allowed"
     passed = off <= CURVE_LOSS * level
     if spread is not None:
         room = max(CURVE_SPREADS * spread, 0.005 * level)
         passed = passed and off <= room
         text += f"; {off:+.4f}, and twice the spread of seeds is {CURVE_SPREADS * spread:.4f}"
-    return Gate("final loss", passed, text)
+    return Gate(name, passed, text)
+
+
+# ---- Rates of a grid ----------------------------------------------------------------------------
+
+@dataclass(frozen=True)
+class Tuned:
+    """An optimizer over the grid."""
+
+    losses: dict  # {rate: {seed: final loss}}
+    best: float  # the rate whose median is lowest
+
+    @property
+    def at_edge(self):
+        """Then a better one may lie outside."""
+        return self.best in (min(self.losses), max(self.losses))
+
+
+def tuned(results, row, ranks):
+    """A row's losses over the studies of a grid; None without any."""
+    losses = {}
+    for name, study in results.studies.items():
+        if study.grid and (found := results.each(name, row, ranks, "none", results.final_loss)):
+            losses[study.lr] = found
+    if not losses:
+        return None
+    return Tuned(losses, min(sorted(losses), key=lambda rate: stats.median(losses[rate].values())))
+
+
+def _best(results, row, ranks):
+    """Each optimizer with its best rate."""
+    mine = tuned(results, row.name, ranks)
+    its = tuned(results, all_rows.REFERENCE, ranks)
+    if mine is None or its is None:
+        return Gate("best of the grid", None, "no run to compare with")
+    ours, theirs = mine.losses[mine.best], its.losses[its.best]
+    pairs = [(ours[seed], theirs[seed]) for seed in sorted(ours) if seed in theirs]
+    if not pairs:
+        return Gate("best of the grid", None, "no seed that both have")
+    gate = _ends_near("best of the grid", stats.mean([a - b for a, b in pairs]),
+                      stats.mean([b for _, b in pairs]), stats.spread([b for _, b in pairs]))
+    edge = "".join(f"; {name} is best at the grid's edge" for name, one in
+                   ((row.name, mine), (all_rows.REFERENCE, its)) if one.at_edge)
+    return Gate(gate.name, gate.passed, f"rate {mine.best:g}, dps {its.best:g}: {gate.text}{edge}")
 
 
 def _reference(results, study, row, ranks, link):
     """The row that this one is held against, and its runs."""
+    if row.name == "single":
+        there = [n for (of, name, n, over) in results.found
+                 if (of, name, over) == (study, all_rows.REFERENCE, "none")]
+        return all_rows.REFERENCE, results.seeds(study, all_rows.REFERENCE, min(there, default=1))
     if row.name == all_rows.REFERENCE or row.single:
-        other, n = ("single", 1) if row.name != "single" else (all_rows.REFERENCE, 1)
-    else:
-        other, n = all_rows.REFERENCE, ranks
-    return other, results.seeds(study, other, n, link)
+        return "single", results.seeds(study, "single", 1)
+    return all_rows.REFERENCE, results.seeds(study, all_rows.REFERENCE, ranks, link)
+
+
+def _judged_as(row, study):
+    """A hybrid row adds up node by node: it has dps' bytes where dps has as many nodes."""
+    return all_rows.CLOSE if row.nodes > 1 and study.nodes != row.nodes else row.judged
 
 
 def of_row(results, study, row, ranks, link="none"):
     """All gates of a row in one study, over its seeds: the first failure of each name, or the last
     seed's text."""
     other, others = _reference(results, study, row, ranks, link)
+    judged = _judged_as(row, results.studies[study])
     found = {}
     for seed, record in sorted(results.seeds(study, row.name, ranks, link).items()):
         gates = [_replicas(record)]
         if seed in others:
             gates += _shared(record, others[seed], other)
-            if row.name in (all_rows.REFERENCE, "single") or row.judged == all_rows.CLOSE:
+            if row.name in (all_rows.REFERENCE, "single") or judged == all_rows.CLOSE:
                 gates += _close(record, others[seed], other)
-            elif row.judged == all_rows.EXACT:
+            elif judged == all_rows.EXACT:
                 gates.append(_exact(record, others[seed]))
         for gate in gates:
             before = found.get(gate.name)
             if before is None or before.passed is not False:
                 found[gate.name] = gate
-    if row.judged == all_rows.CURVE and found:
+    if judged == all_rows.CURVE and found and results.studies[study].curves:
         found["final loss"] = _curve(results, study, row, ranks, link)
     return list(found.values())
 
@@ -147,22 +204,33 @@ def failures(gates):
 
 class Judged:
     """Whether a row's speed counts: with so many ranks, its gates of all studies on one node must
-    hold."""
+    hold. Over links the same gates are asked, and take the speed over that link."""
 
     def __init__(self, results, rows):
-        self.gates = {}  # {(row, ranks): {study: [Gate]}}
+        self.gates = {}  # {(row, ranks): {study, or "study over link": [Gate]}}
         for (study, name, ranks, link) in results.found:
             row = all_rows.ALL.get(name)
-            if row is None or row not in rows or link != "none":
+            if row is None or row not in rows or results.studies[study].grid:
                 continue
-            gates = of_row(results, study, row, ranks)
-            if results.studies[study].pretend:  # a few steps, to count bytes
-                gates = [gate for gate in gates if gate.name != "final loss"]
-            self.gates.setdefault((name, ranks), {})[study] = gates
+            title = study if link == "none" else f"{study} over {link}"
+            self.gates.setdefault((name, ranks), {})[title] = of_row(results, study, row, ranks, link)
+        for (name, ranks), found in self.gates.items():
+            if all_rows.ALL[name].judged == all_rows.TUNED and any(
+                    study.grid and ranks in study.ranks for study in results.studies.values()):
+                found["large"] = [_best(results, all_rows.ALL[name], ranks)]
 
-    def why_not(self, row, ranks):
+    def why_not(self, row, ranks, link="none"):
         """The first gate that failed, as text; "" where all hold."""
-        for study, gates in self.gates.get((row, ranks), {}).items():
+        for title, gates in self.gates.get((row, ranks), {}).items():
+            if " over " in title and not title.endswith(f" over {link}"):
+                continue
             for gate in failures(gates):
-                return f"{gate.name} (study {study}): {gate.text}"
+                return f"{gate.name} (study {title}): {gate.text}"
         return ""
+
+    def held(self, row):
+        """(ranks, study) of every study in which all gates of the row held, and some gate was
+        asked."""
+        return [(ranks, title) for (name, ranks), found in self.gates.items() if name == row
+                for title, gates in found.items()
+                if not failures(gates) and any(gate.passed for gate in gates)]

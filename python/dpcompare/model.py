@@ -8,6 +8,10 @@ from dataclasses import dataclass
 
 SURPRISE = 0.25  # |measured / predicted - 1| beyond which a reader is told
 TCP = 0.89  # of a link's rate, for payload
+# What a step waits for, in the order in which tables and pictures show it: collectives on the wire,
+# or what the trainer's counters say where there is no timeline; then the rest.
+WAITS = ("allreduce", "gradients", "reduce-scatter", "reduce", "allgather", "weights", "broadcast",
+         "packing", "agreeing", "waking up", "late ranks")
 SELECT_GB_PER_S = 3.5  # how fast a core goes through gradients to choose from them, four passes
 
 
@@ -83,6 +87,21 @@ def reach(parts):
     """R: compute time over the time of a dense all-reduce. Where it is large, every strategy is as
     fast as its compute; it places a laptop beside a cluster."""
     return (parts.forward + parts.backward + parts.update) / parts.dense if parts.dense else None
+
+
+def reach_of(tokens, flops, bytes_per_s, ranks, width):
+    """R by arithmetic: tokens of a rank and step, what a rank computes and sends per second, bytes
+    of a gradient's element. The model's size cancels out."""
+    compute = 6.0 * tokens / flops
+    return compute / (2.0 * (ranks - 1) / ranks * width / bytes_per_s)
+
+
+# Places that readers know: (name, tokens of a rank and step, FLOP/s, bytes/s, ranks, width).
+ELSEWHERE = (
+    ("8 GPUs of a node, 400 TFLOP/s and 400 GB/s each, bf16", 16384, 4e14, 4e11, 8, 2),
+    ("64 GPUs of 8 nodes, 50 GB/s each, bf16", 16384, 4e14, 5e10, 64, 2),
+    ("2 laptops, 300 GFLOP/s each, 1 Gb/s, fp32", 2048, 3e11, 1.1e8, 2, 4),
+)
 
 
 def crossing(first, second, low, high):

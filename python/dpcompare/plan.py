@@ -18,14 +18,15 @@ def of_row(options, study, row, ranks, folder):
     path = os.path.join(folder, "plan.json")
     run([os.path.join(options.build, "gpt2"), "--preset", study.preset,
          "--vocab", study.vocab, "--seq", study.seq, "--batch", study.batch, "--steps", study.steps,
-         "--threads", options.threads, "--wire", "none", *row.flags, "--plan", "--plan-ranks", ranks,
+         "--threads", options.threads, "--wire", "none", *row.flags,
+         *study.flags(row), "--plan", "--plan-ranks", ranks,
          "--summary", path], 60)
     return bench.load_json(path)["plan"]
 
 
 def lines(options, found, rows):
     """Heads and cells, one line for each row and number of ranks of the study of speeds."""
-    study = next((one for one in found if one.name == "speed"), found[0])
+    study = next(one for one in found if one.timed)
     heads = ["row", "ranks", "MiB", "weights", "gradients", "moments", "activations", "library",
              "MB sent",
              *(f"ms at {rate} Gb/s" for rate in RATES)]
@@ -33,15 +34,16 @@ def lines(options, found, rows):
     with tempfile.TemporaryDirectory(prefix="dpcompare-") as folder:
         for ranks in study.ranks:
             for row in rows:
-                if all_rows.fits(row, ranks):
+                if all_rows.fits(row, ranks) or row.single and ranks != study.ranks[0]:
                     continue
+                n = 1 if row.single else ranks
                 try:
-                    plan = of_row(options, study, row, ranks, folder)
+                    plan = of_row(options, study, row, n, folder)
                 except Failed as error:
-                    cells.append([row.name, str(ranks), f"no plan: {error.reason[:80]}"])
+                    cells.append([row.name, str(n), f"no plan: {error.reason[:80]}"])
                     continue
                 sent = plan["sent_gradients"] + plan["sent_weights"]
-                cells.append([row.name, str(ranks), *(f"{plan[part] / MIB:.1f}" for part in (
+                cells.append([row.name, str(n), *(f"{plan[part] / MIB:.1f}" for part in (
                     "total", "weights", "gradients", "moments", "activations", "library")),
                     f"{sent / 1e6:.2f}", *(f"{sent * 8 / (rate * model.TCP * 1e6):.1f}"
                                            for rate in RATES)])
@@ -59,6 +61,6 @@ def show(options, found, rows):
         print("  ".join(text.rjust(width) if at > 0 else text.ljust(width)
                         for at, (text, width) in enumerate(zip(line, widths))).rstrip())
     runs = studies.runs(found, rows)
-    print(f"\n{len(runs)} runs, about {sum(one.study.estimate_s for one in runs) / 60:.0f} minutes "
-          "without peers")
+    minutes = sum(one.study.estimate(one.row) for one in runs) / 60
+    print(f"\n{len(runs)} runs, about {minutes:.0f} minutes without peers")
     return 0

@@ -1,227 +1,137 @@
 """report.py - the report as one HTML page without external resources, and its data as CSV and JSON.
 
 It is written after the runs, and by --report again from their records alone. It computes nothing:
-views.py does.
+views.py does. tables.py makes the tables, figures.py the pictures.
 """
 import csv
-import html
 import json
 import os
 import time
 
-from dpcompare import gates, model, stats, texts
-from dpcompare import rows as all_rows
+from dpcompare import model, texts
+from dpcompare.tables import Tables, escape, number, table
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 COLUMNS = ["step", "seconds", "ms", "forward_ms", "backward_ms", "exposed_gradients_ms",
            "exposed_weights_ms", "skew_ms", "optimizer_ms", "other_ms", "transfer_ms", "wire_bytes",
            "loss", "val_loss", "lr", "norm", "clip", "scale", "skipped"]
+SECTIONS = ("results", "waiting", "memory", "convergence", "gates", "links", "predictions",
+            "surprises", "confounders", "limits", "reproduce")
 
 
-def _number(value, digits=1):
-    if value is None:
-        return "-"
-    if abs(value) >= 1000:
-        return f"{value:,.0f}".replace(",", " ")
-    return f"{value:.{digits}f}"
+def _list(items):
+    return "<ul>" + "".join(f"<li>{item}</li>" for item in items) + "</ul>"
 
 
-def _table(heads, lines, numeric=()):
-    """heads and cells are text; a cell may be (text, class), a line (cells, class)."""
-    def cell(tag, text, at, extra=""):
-        classes = " ".join(filter(None, ["n" if at in numeric else "", extra]))
-        return f"<{tag}{f' class={chr(34)}{classes}{chr(34)}' if classes else ''}>{text}</{tag}>"
-
-    found = ["<div class=wide><table><tr>" + "".join(cell("th", head, at) for at, head in
-                                                     enumerate(heads)) + "</tr>"]
-    for cells, kind in lines:
-        parts = []
-        for at, one in enumerate(cells):
-            text, extra = one if isinstance(one, tuple) else (one, "")
-            parts.append(cell("td", text, at, extra))
-        found.append(f"<tr{f' class={kind}' if kind else ''}>" + "".join(parts) + "</tr>")
-    return "".join(found) + "</table></div>"
-
-
-def _escape(text):
-    return html.escape(str(text))
-
-
-class Report:
+class Report(Tables):
     def __init__(self, view, about, absent, command, failures):
         """about: {name: what the machine has}; absent: {row: why it was not run}."""
-        self.view, self.about, self.absent = view, about, absent
-        self.command, self.failures = command, failures
-
-    # ---- Lines ----
-
-    def row_line(self, row):
-        """Of the first table."""
-        view, results = self.view, self.view.results
-        n = 1 if row.single else view.ranks
-        records = results.seeds(view.speed.name, row.name, n)
-        name = f"<b>{row.name}</b><br><span class=quiet>{_escape(row.title)}</span>"
-        if not records:
-            why = self.absent.get(row.name) or results.why_failed(view.speed.name, row.name, n) \
-                or "no run"
-            return [name, f"not run: {_escape(why)}"] + [""] * 9, "absent"
-        failed = view.judged.why_not(row.name, n)
-
-        def over(figure):
-            return results.over_seeds(view.speed.name, row.name, n, "none", figure)
-        measured, planned = over(results.pss_mib), over(results.planned_mib)
-        final = results.over_seeds(view.curve.name, row.name, n, "none", results.final_loss)
-        sent = over(results.planned_sent)
-        memory = [_number(measured, 1) + (f"<br><span class=quiet>plan {_number(planned, 1)}</span>"
-                                          if planned else ""),
-                  _number(sent / 1e6, 1) if sent is not None else "-",
-                  _number(final, 4),
-                  _number(over(results.skips), 0)]
-        if failed:
-            return [name, f"<span class=failed>failed</span><br><span class=quiet>{_escape(failed)}"
-                    "</span>", "no speed", "", "", "", "", *memory], "failed"
-        ratio = view.ratio(row)
-        times = [over(lambda record, part=part: stats.percentile(results.timed(record, "ms"), part))
-                 for part in (0.5, 0.95)]
-        return [name, f"<span class=ok>{row.judged}</span>", _number(over(results.tokens_per_s), 0),
-                "-" if ratio is None else f"{ratio[0]:.3f}<br><span class=quiet>{ratio[1]:.2f} to "
-                f"{ratio[2]:.2f}</span>",
-                f"{_number(times[0])}<br><span class=quiet>p95 {_number(times[1])}</span>",
-                _number(over(results.exposed_ms)),
-                _number(100 * over(results.utilisation), 0)
-                if over(results.utilisation) is not None else "-",
-                *memory], "peer" if row.mode else ""
-
-    def first_table(self):
-        heads = ["row", "gates", "tokens/s", "over dps", "ms a step", "ms exposed", "% of a core",
-                 "MiB a rank", "MB sent", "final loss", "skips"]
-        return _table(heads, [self.row_line(row) for row in self.view.rows], range(2, 11))
-
-    def gates_table(self):
-        lines = []
-        for (name, n), studies in sorted(self.view.judged.gates.items(),
-                                         key=lambda item: (list(all_rows.ALL).index(item[0][0]),
-                                                           item[0][1])):
-            for study, found in studies.items():
-                failed = gates.failures(found)
-                unknown = [gate for gate in found if gate.passed is None]
-                text = "; ".join(f"{gate.name}: {gate.text}" for gate in (failed or [
-                    gate for gate in found if gate.passed and gate.name not in (
-                        "initial weights", "order of samples", "global batch", "sequence length",
-                        "steps", "clipping")]))
-                verdict = ("failed", "failed") if failed else ("hold", "ok")
-                lines.append(([name, str(n), study, verdict,
-                               f"{sum(1 for gate in found if gate.passed)} of "
-                               f"{len(found) - len(unknown)}", _escape(text)], ""))
-        return _table(["row", "ranks", "study", "gates", "held", "of note"], lines, (1,))
-
-    def predictions_table(self):
-        view, lines = self.view, []
-        for name, parts, predicted in view.phases():
-            row = all_rows.ALL[name]
-            ms = view._speed(row, view.results.step_ms)
-            if predicted is None or ms is None:
-                continue
-            off = ms / predicted - 1
-            lines.append(([name, _number(predicted), _number(ms), (f"{100 * off:+.0f} %",
-                           "flag" if abs(off) > model.SURPRISE else "")], ""))
-        return _table(["row", "predicted ms", "measured ms", "off by"], lines, (1, 2, 3))
-
-    def memory_table(self):
-        lines = []
-        for name, parts, measured in self.view.memory():
-            total = sum(parts.values()) if parts else None
-            off = measured / total - 1 if total and measured else None
-            lines.append(([name, *(_number((parts or {}).get(part)) for part in (
-                "weights", "gradients", "moments", "activations", "library")), _number(total),
-                _number(measured), ("-" if off is None else f"{100 * off:+.0f} %",
-                                    "flag" if off and abs(off) > model.SURPRISE else "")], ""))
-        return _table(["row", "weights", "gradients", "moments", "activations", "library",
-                       "plan, MiB", "measured, MiB", "off by"], lines, range(1, 9))
-
-    def bytes_table(self):
-        lines = []
-        for name, planned, measured in self.view.bytes_sent():
-            off = measured / planned - 1 if measured and planned else None
-            lines.append(([name, _number(planned / 1e6, 3),
-                           "-" if measured is None else _number(measured / 1e6, 3),
-                           ("-" if off is None else f"{100 * off:+.0f} %",
-                            "flag" if off and abs(off) > model.SURPRISE else "")], ""))
-        return _table(["row", "MB a step by the formula", "counted", "off by"], lines, (1, 2, 3))
+        super().__init__(view, absent)
+        self.about, self.command, self.failures = about, command, failures
 
     def surprises(self):
         found = self.view.surprises()
         if not found:
             return "<p>Nothing measured was off its prediction by more than a quarter.</p>"
         return "<ul>" + "".join(
-            f"<li><b>{name}</b>: {what} {_number(measured)}, predicted {_number(predicted)} "
-            f"({100 * (measured / predicted - 1):+.0f} %); {_escape(remark)}.</li>"
+            f"<li><b>{name}</b>: {what} {number(measured)}, predicted {number(predicted)} "
+            f"({100 * (measured / predicted - 1):+.0f} %); {escape(remark)}.</li>"
             for name, what, measured, predicted, remark in found) + "</ul>"
 
     def links_text(self):
         if not self.view.lines:
             return ("<p>Only one node was measured; the lines of the picture are the model's. "
                     "<code>--links 1g</code> adds a link between two namespaces (root).</p>")
-        return "<ul>" + "".join(
-            f"<li>{name}: {_escape(line['shape'])}; plain TCP carried {line['gbit_per_s']:.2f} Gb/s"
-            + (", <b>EMULATED</b>" if line["emulated"] else "") + "</li>"
-            for name, line in self.view.lines.items()) + "</ul>"
+        return _list(
+            f"{name}: {escape(line['shape'])}; plain TCP carried {line['gbit_per_s']:.2f} Gb/s"
+            + (", <b>EMULATED</b>" if line["emulated"] else "")
+            for name, line in self.view.lines.items())
 
     # ---- The page ----
 
+    def _setup(self):
+        """What all rows share, as a paragraph."""
+        view, study = self.view, self.view.speed
+        seeds = max((len(found) for (name, *_), found in view.results.found.items()
+                     if name == study.name), default=0)
+        text = (f"Every row trains the same model ({escape(study.preset)}) from the same weights on "
+                f"the same samples: a batch of {study.batch} sequences of {study.seq} tokens over all "
+                f"ranks, {study.steps} steps, AdamW with a rate of {study.lr:g}, clipping at 1. "
+                f"{view.ranks} rank{'s' if view.ranks > 1 else ''} unless a line says otherwise. "
+                f"Medians of {seeds} turn{'s' if seeds != 1 else ''}, each with a seed of its own; "
+                "ratios are taken within a turn.")
+        if view.curve is not study:
+            text += (f" Losses are those of {view.curve.steps} steps of the smaller model "
+                     f"{escape(view.curve.preset)}.")
+        return f"<p>{text}</p>"
+
+    def _figures(self, pictures, why_none):
+        """{name: HTML}, numbered in the order of the page."""
+        found = {}
+        for at, (name, text, caption) in enumerate(pictures, 1):
+            found[name] = (f'<figure id="{name}">{text[text.index("<svg"):]}<figcaption><b>Figure '
+                           f"{at}.</b> {escape(caption)}</figcaption></figure>")
+        return found or {"speed": f"<p>{escape(why_none)}</p>"}
+
+    def _rows_table(self):
+        study = self.view.speed
+        return table(["row", "what it is", "flags"], [([
+            row.name, escape(row.about), "<code>" + escape(" ".join(map(str, (
+                *row.flags, *study.flags(row)))) if not row.mode
+                else f"peers/torch_gpt2.py {row.mode}") + "</code>"], "") for row in self.view.rows])
+
     def page(self, pictures, why_none=""):
         view = self.view
-        reach = view.parts() and model.reach(view.parts())
         with open(os.path.join(HERE, "report.css"), encoding="utf-8") as file:
             style = file.read()
-        drawn = "".join(
-            f'<figure id="{name}">{text[text.index("<svg"):]}<figcaption>{_escape(caption)}'
-            "</figcaption></figure>" for name, text, caption in pictures)
-        seeds = max((len(found) for found in view.results.found.values()), default=0)
+        drawn = self._figures(pictures, why_none)
+
+        def show(*names):
+            return "".join(drawn.get(name, "") for name in names)
+        beside, waits, over = self.beside_table(), self.waits_table(), self.links_table()
         parts = [
             "<!doctype html><html lang=en><head><meta charset=utf-8><meta name=viewport "
             'content="width=device-width">'
-            f"<title>dpcompare: {_escape(view.title())}</title><style>{style}</style></head><body>",
+            f"<title>dpcompare: {escape(view.title())}</title><style>{style}</style></head><body>",
             "<h1>How should GPT-2 be trained on several processors?</h1>",
-            f"<p class=quiet>{_escape(self.command)} &middot; {time.strftime('%d %b %Y %H:%M')} "
-            f"&middot; {_escape(self.about.get('processor', ''))}</p>",
-            "<nav>" + "".join(f"<a href=#{anchor}>{anchor}</a>" for anchor in (
-                "speed", "gates", "pictures", "predictions", "surprises", "links", "confounders",
-                "limits", "machine")) + "</nav>",
-            f"<p>Every row trains the same model from the same weights on the same samples: "
-            f"{_escape(view.title())}, a batch of {view.speed.batch} sequences of {view.speed.seq} "
-            f"tokens over all ranks. Medians of {seeds} turn{'s' if seeds != 1 else ''}, each with a "
-            f"seed of its own; ratios are taken within a turn"
-            + (f". R, compute time over the time of a dense all-reduce, is {reach:.3g} here"
-               if reach else "") + ".</p>",
-            "<h2 id=speed>Speed, memory and loss</h2>", self.first_table(),
+            f"<p class=quiet>{escape(self.command)} &middot; {time.strftime('%d %b %Y %H:%M')} "
+            f"&middot; {escape(self.about.get('processor', ''))}</p>",
+            "<nav>" + "".join(f"<a href=#{name}>{name}</a>" for name in SECTIONS) + "</nav>",
+            "<section class=abstract><h2>In short</h2>", _list(
+                escape(text) + "." for text in view.findings()), "</section>",
+            "<h2 id=results>Results</h2>", self._setup(), self.first_table(),
             "<p class=quiet>Gates: " + "; ".join(f"<b>{name}</b>: {text}" for name, text in
                                                  texts.CLASSES.items())
-            + ". MiB: growth of the PSS since before the model was made. MB sent: by the formula, "
-            "were every rank a node of its own; on one node nothing is sent.</p>",
-            "<h2 id=pictures>Pictures</h2>", drawn or f"<p>{_escape(why_none)}</p>",
-            "<h2 id=gates>Gates</h2>", self.gates_table(),
+            + ". A row that fails one has no speed. ms: median, 5th to 95th percentile. GFLOP/s: of "
+            "the model, 6 per weight and token and 12 per layer, channel and position. MiB: growth "
+            "of the PSS since before the model was made. MB sent: by the formula, were every rank a "
+            "node of its own; on one node nothing is sent.</p>", show("speed"),
+            ("<h3>Ours beside what it stands for</h3>" + beside) if beside else "",
+            show("throughput", "cdf", "papers", "parts"),
+            "<h2 id=waiting>Where a step goes</h2>", show("step"), waits and (
+                "<p>Milliseconds of a step that rank 0 waited, by what it waited for; from the "
+                "timeline.</p>" + waits),
+            "<h2 id=memory>Memory</h2>", show("memory"), self.memory_table(),
+            "<h2 id=convergence>Convergence</h2>", show("loss", "norm", "tuning"),
+            "<h2 id=gates>Gates</h2>", f"<p>{texts.GATES}</p>", self.gates_table(),
+            self.gate_notes(True), "<details><summary>Every gate that was asked</summary>",
+            self.gate_notes(False), "</details>",
+            "<h2 id=links>Links, and R</h2>", self.links_text(), over, show("links", "wire"),
+            f"<p>{texts.REACH}</p>", self.reach_table(),
             "<h2 id=predictions>Predictions beside measurements</h2>",
             "<p>Steps: from dps' own forward, backward and update and the time its transfers took. "
             f"More than {100 * model.SURPRISE:g} % off is marked.</p>", self.predictions_table(),
-            self.memory_table(), self.bytes_table(),
+            self.bytes_table(),
             "<h2 id=surprises>What surprised</h2>", self.surprises(),
-            "<h2 id=links>Links</h2>", self.links_text(),
-            "<h2 id=confounders>Confounders, and what is done about each</h2><ul>"
-            + "".join(f"<li><b>{_escape(name)}.</b> {_escape(text)}</li>"
-                      for name, text in texts.CONFOUNDERS) + "</ul>",
-            "<h2 id=limits>Limits</h2><ul>" + "".join(f"<li>{_escape(text)}</li>"
-                                                      for text in texts.LIMITS) + "</ul>",
-            "<h2 id=machine>Machine, versions, rows</h2>",
-            _table(["", ""], [([_escape(name), _escape(value)], "") for name, value in
-                              self.about.items()]),
-            _table(["row", "what it is", "flags"], [([row.name, _escape(row.about), "<code>"
-                   + _escape(" ".join(row.flags) or f"peers/torch_gpt2.py {row.mode}") + "</code>"],
-                   "") for row in view.rows]),
-        ]
+            "<h2 id=confounders>Confounders, and what is done about each</h2>",
+            _list(f"<b>{escape(name)}.</b> {escape(text)}" for name, text in texts.CONFOUNDERS),
+            "<h2 id=limits>Limits</h2>", _list(map(escape, texts.LIMITS)),
+            "<h2 id=reproduce>Machine, versions, rows</h2>",
+            table(["", ""], [([escape(name), escape(value)], "") for name, value in
+                             self.about.items()]), self._rows_table()]
         if self.failures:
-            parts += ["<h2>Runs that failed</h2><ul>" + "".join(
-                f"<li>{_escape(name)}: {_escape(why)}</li>" for name, why in self.failures) + "</ul>"]
+            parts += ["<h2>Runs that failed</h2>", _list(
+                f"{escape(name)}: {escape(why)}" for name, why in self.failures)]
         return "\n".join(parts) + "</body></html>\n"
 
     def as_json(self):
@@ -248,14 +158,25 @@ class Report:
                     found[row.name].update(
                         tokens_per_s=over(view.results.tokens_per_s),
                         over_dps=ratio and ratio[0], step_ms=over(view.results.step_ms),
-                        predicted_ms=view.predicted_ms(row),
-                        exposed_ms=over(view.results.exposed_ms))
+                        predicted_ms=view.predicted_ms(row), waits_ms=view.waits(row),
+                        exposed_ms=over(view.results.exposed_ms),
+                        gflops=over(view.results.gflops))
         return {"command": self.command, "machine": self.about, "rows": found,
                 "gates": [{"row": name, "ranks": n, "study": study, "gate": gate.name,
                            "passed": gate.passed, "text": gate.text}
                           for (name, n), studies in view.judged.gates.items()
                           for study, of in studies.items() for gate in of],
-                "links": view.lines, "failures": self.failures,
+                "findings": view.findings(),
+                "beside": [{"ours": ours.name, "theirs": theirs.name, "ratio": ratio}
+                           for ours, theirs, ratio in view.beside()],
+                "tuning": [{"row": name, "best": best, "points": points}
+                           for name, points, best in view.tuning()],
+                "reach": view.reaches(),
+                "links": {link: dict(line, rows={row.name: {"step_ms": ms, "over_dps": ratio and
+                                                            ratio[0], "waits_ms": waits}
+                                                 for row, ms, ratio, waits in view.over_link(link)})
+                          for link, line in view.lines.items()},
+                "failures": self.failures,
                 "surprises": [dict(zip(("row", "what", "measured", "predicted", "remark"), one))
                               for one in view.surprises()]}
 

@@ -3,11 +3,14 @@
 Pure: records go in, figures come out. Steps that a study leaves out are left out of medians, never
 of curves.
 """
+from dpcompare import rows as all_rows
 from dpcompare import stats
 
 MIB = 1048576.0
-PHASES = ["forward_ms", "backward_ms", "exposed_gradients_ms", "exposed_weights_ms", "skew_ms",
-          "optimizer_ms", "other_ms"]
+WORK = ["forward_ms", "backward_ms", "optimizer_ms", "other_ms"]
+# What a rank waits for, by the trainer's counters; the timeline tells more (waits()).
+COUNTED = {"exposed_gradients_ms": "gradients", "exposed_weights_ms": "weights",
+           "skew_ms": "late ranks"}
 
 
 class Results:
@@ -47,7 +50,12 @@ class Results:
 
     def timed(self, record, name):
         """The same without the steps that its study leaves out."""
-        return self.column(record, name)[self.studies[record["key"]["study"]].left_out:]
+        return self.column(record, name)[self.untimed(record):]
+
+    def untimed(self, record):
+        """How many steps those are."""
+        key = record["key"]
+        return self.studies[key["study"]].untimed(all_rows.ALL[key["row"]])
 
     def each(self, study, row, ranks, link, figure):
         """{seed: figure(record)}, where it is known."""
@@ -72,6 +80,14 @@ class Results:
     def phase_ms(self, record, name):
         """The mean, so that phases add up to the mean step."""
         return stats.mean(self.timed(record, name))
+
+    def waits(self, record):
+        """{what for: mean ms of a step}, of rank 0: each collective that was exposed, and the rest,
+        by the timeline; by the trainer's counters where there is none; None of a peer."""
+        if record.get("timeline"):
+            return dict(record["timeline"]["waits_ms"])
+        found = {name: self.phase_ms(record, column) for column, name in COUNTED.items()}
+        return None if found["gradients"] is None else found
 
     def exposed_ms(self, record):
         parts = [self.phase_ms(record, name)
@@ -98,10 +114,17 @@ class Results:
         return None if plan is None else plan["sent_gradients"] + plan["sent_weights"]
 
     def sent(self, record):
-        """Bytes that the rank which sends most sent to other nodes in a step: measured."""
-        study = self.studies[record["key"]["study"]]
-        values = record["summary"].get("ranks", {}).get("wire_bytes", [])
-        return max(values, default=None) and max(values) / study.steps
+        """Bytes that rank 0, a parameter server's root, sent to other nodes in a step: measured."""
+        return stats.mean(self.timed(record, "wire_bytes"))
+
+    def gflops(self, record):
+        """Of the model, per second and over all ranks: 6 per weight and token, and 12 per layer,
+        channel and position for attention; work done again, or for nothing, does not count."""
+        shape, rate = record["summary"]["configuration"], self.tokens_per_s(record)
+        if rate is None or "parameters" not in shape:
+            return None
+        attention = 12.0 * shape["layers"] * shape["width"] * shape["seq"]
+        return 1e-9 * rate * (6.0 * shape["parameters"] + attention)
 
     def utilisation(self, record):
         """Processor seconds per second of a rank, while it trained: 1 is one busy core."""

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from measuring.process import Failed
 
 # How a row's results are judged, see gates.py.
-EXACT = "exact"  # the same bytes as dps with as many ranks
+EXACT = "exact"  # the same bytes as dps with as many ranks on as many nodes
 CLOSE = "close"  # the same sums in another order
 CURVE = "curve"  # other arithmetic: the loss must end where dps' does, within the seeds' spread
+TUNED = "tuned"  # another optimizer: at a large batch, each with the best rate of one grid
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,9 @@ class Row:
     single: bool = False  # one process, whatever the ranks
     nodes: int = 1  # nodes that dprun pretends
     least_ranks: int = 1
+    compresses: str = ""  # gradients, in this way, behind some steps that send them as they are
+    rate: float = 1.0  # times the study's learning rate, where no grid finds one
+    emulated: bool = False  # arithmetic that this processor has no instructions for
     mode: str = ""  # of peers/torch_gpt2.py; "" for ours
     beside: str = ""  # our row that this peer is the counterpart of
 
@@ -37,7 +41,7 @@ def _amp(level, precision):
                + ("gradients in fp32" if level == "O1" else "gradients in 16 bits, too"),
                CURVE, ("--strategy", "dps", "--precision", precision, "--amp", level,
                        *(("--wire", precision) if level == "O2" else ())),
-               ("--amp", "--loss-scale"))
+               ("--amp", "--loss-scale"), emulated=precision == "fp16")
 
 
 def _shard(name, title, stage, about, **more):
@@ -59,18 +63,17 @@ OURS = [
     _shard("zero3", "ZeRO-3, FSDP", "weights", "and of the weights, which are gathered layer by "
            "layer"),
     _shard("hybrid", "hybrid (HSDP)", "hybrid", "ZeRO-3 inside a node, replicas across nodes",
-           nodes=2, least_ranks=4, judged=CLOSE),
+           nodes=2, least_ranks=4),
     _amp("O1", "bf16"), _amp("O2", "bf16"), _amp("O1", "fp16"), _amp("O2", "fp16"),
-    Row("lamb", "LAMB", "AdamW's step scaled per tensor by |w| / |step|, with a rate of its "
-        "own", CURVE, ("--strategy", "dps", "--optimizer", "lamb", "--lr", "0.03"),
-        ("--optimizer",)),
+    # Its rates are some ten times AdamW's: a step moves a matrix by the rate times its length.
+    Row("lamb", "LAMB", "AdamW's step scaled per tensor by |w| / |step|", TUNED,
+        ("--strategy", "dps", "--optimizer", "lamb"), ("--optimizer",), rate=10.0),
     Row("topk", "top 1 % of gradients", "the largest entries travel, the rest waits", CURVE,
-        ("--strategy", "dps", "--compress", "topk", "--compress-rate", "0.99",
-         "--compress-warmup", "10"), ("--compress",),
-        (("--compress", "topk"),)),
+        ("--strategy", "dps", "--compress", "topk", "--compress-rate", "0.99"), ("--compress",),
+        (("--compress", "topk"),), compresses="topk"),
     Row("powersgd", "PowerSGD, rank 4", "gradients travel as products of thin matrices", CURVE,
         ("--strategy", "dps", "--compress", "powersgd", "--compress-rank", "4"), ("--compress",),
-        (("--compress", "powersgd"),)),
+        (("--compress", "powersgd"),), compresses="powersgd"),
 ]
 
 PEERS = [
@@ -81,7 +84,7 @@ PEERS = [
     Row("torch-ddp-bf16", "torch DDP, autocast bf16", "the same under torch.autocast", CURVE,
         mode="ddp-bf16", beside="dps-o1-bf16"),
     Row("torch-ddp-fp16", "torch DDP, autocast fp16 and GradScaler", "the same with a loss scale",
-        CURVE, mode="ddp-fp16", beside="dps-o1-fp16"),
+        CURVE, mode="ddp-fp16", beside="dps-o1-fp16", emulated=True),
     Row("torch-zero1", "torch ZeroRedundancyOptimizer", "DDP with the optimizer's state in parts",
         CLOSE, mode="zero1", beside="zero1"),
     Row("torch-fsdp2", "torch FSDP2", "fully_shard() of each block over gloo", CLOSE, mode="fsdp2",
@@ -136,7 +139,7 @@ def lacking(row, help_text):
 def fits(row, ranks):
     """Why the row cannot run on so many ranks; "" where it can."""
     if row.single:
-        return "" if ranks == 1 else "one process is one rank"
+        return ""
     if ranks < row.least_ranks:
         return f"it needs {row.least_ranks} ranks"
     if ranks % row.nodes != 0:

@@ -12,6 +12,8 @@ from dpcompare import rows as all_rows
 from measuring.process import Failed
 
 LINKS = {"none": 0, "1g": 1000, "10g": 10000, "25g": 25000, "100g": 100000}  # Mb/s; none: one node
+EACH = 0  # of Study.nodes
+RATES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)  # of the grid: the same for each optimizer
 REAL_MBIT = 1000  # what a kernel or a relay carries on a small machine; faster is labelled EMULATED
 
 
@@ -30,9 +32,15 @@ class Study:
     ranks: tuple
     seeds: int
     links: tuple = ("none",)
-    pretend: bool = False  # every rank a node of its own, to count bytes
+    nodes: int = 1  # that dprun pretends; EACH: every rank is one, so that its bytes are counted
+    only: tuple = ()  # names of its rows; (): all
     peers: bool = True
-    estimate_s: float = 4.0  # of a run, before one was made
+    timed: bool = False  # speeds are taken from it
+    curves: bool = False  # losses of its rows are judged: it is long enough
+    grid: bool = False  # one of several that differ in their rate alone
+    emulated: bool = True  # rows whose arithmetic is emulated are part of it
+    estimate_s: float = 1.5  # of a run, before one was made
+    peer_s: float = 8.0  # of a peer's
 
     @property
     def is_text(self):
@@ -40,6 +48,38 @@ class Study:
 
     def tokens(self):
         return self.batch * self.seq
+
+    def estimate(self, row):
+        """Seconds of a run, before one was made."""
+        return self.peer_s if row.mode else self.estimate_s
+
+    def dense_steps(self):
+        """Steps after which rows that compress gradients begin to: once the rate has risen, not
+        before a tenth of the run (what PyTorch advises for PowerSGD), and when AdamW's second
+        moments have forgotten the first gradients, 1 / (1 - beta2) steps later."""
+        return max(self.warmup, self.steps // 10) + 20 if self.curves else 0
+
+    def sparse_stages(self):
+        """Steps in which topk goes from 25 % down to 1 %, as Deep Gradient Compression does in the
+        first twentieth of its runs; four stages."""
+        return max(4, self.steps // 20) if self.curves else 0
+
+    def untimed(self, row):
+        """Steps of a row that no median counts."""
+        if not row.compresses:
+            return self.left_out
+        stages = self.sparse_stages() if row.compresses == "topk" else 0
+        return max(self.left_out, self.dense_steps() + stages)
+
+    def flags(self, row):
+        """Of gpt2, for a row of this study: what follows from both."""
+        rate = self.lr if self.grid else self.lr * row.rate
+        found = ["--lr", f"{rate:g}"]
+        if row.compresses and self.dense_steps():
+            found += ["--compress-start", self.dense_steps()]
+            if row.compresses == "topk":
+                found += ["--compress-warmup", self.sparse_stages()]
+        return found
 
 
 @dataclass(frozen=True)
@@ -76,25 +116,53 @@ def _study(name, preset, steps, **more):
     return Study(**found)
 
 
+def _gates(ranks, batch):
+    """Short studies that only gates ask: other numbers of ranks than those that are timed, and two
+    nodes, which change the order of sums, so hybrid has a dps of its own there."""
+    exact = tuple(row.name for row in all_rows.OURS if row.judged == all_rows.EXACT)
+    others = tuple(n for n in (1, 3, 4) if n not in ranks and (not batch or batch % n == 0))
+    size = {"batch": batch or 12, "seeds": 1, "checkpoint": True, "peers": False,
+            "estimate_s": 0.7}
+    return [_study("ranks", "tiny", 8, ranks=others, only=("single", *exact), **size),
+            _study("nodes", "tiny", 8, ranks=(4,) if size["batch"] % 4 == 0 else (), nodes=2,
+                   only=("dps", "zero3", "hybrid"), **size)]
+
+
+def _grid(preset, batch, steps, ranks, seeds, estimate_s):
+    """Two optimizers at a large batch, each with every rate of the grid."""
+    return [_study(f"large-{rate:g}", preset, steps, ranks=ranks, seeds=seeds, batch=batch, lr=rate,
+                   only=("dps", "lamb"), peers=False, grid=True, estimate_s=estimate_s)
+            for rate in RATES]
+
+
 def make(options):
     """The studies of a command line. Refuses what cannot be shared out evenly."""
     ranks, seeds, links = tuple(options.ranks), options.seeds, tuple(options.links)
     batch = {"batch": options.batch} if options.batch else {}
-    wire = _study("bytes", "small", 3, seq=16, ranks=tuple(n for n in ranks if n > 1), seeds=1, pretend=True,
-                  left_out=1, peers=False, estimate_s=2.0, **batch)
+    most = (ranks[-1],)
+    found = _gates(ranks, options.batch)
+    # Of a model so large that padding of tensors does not show. A gather may end in the next step,
+    # and the first step has none before it.
+    found.append(_study("bytes", "small", 5, seq=16, ranks=tuple(n for n in ranks if n > 1), seeds=1,
+                        nodes=EACH, left_out=1, peers=False, emulated=False, estimate_s=1.5,
+                        **batch))
     if options.quick:
-        steps = options.steps or 60
-        found = [_study("run", options.preset or "quick", steps, ranks=ranks, seeds=seeds,
-                        links=links, checkpoint=True, **batch), wire]
+        found += _grid("tiny", 8 * (options.batch or 8), 60, most, seeds, 1.0)
+        found.append(_study("run", options.preset or "quick", options.steps or 60, ranks=ranks,
+                            seeds=seeds, links=links, checkpoint=True, timed=True, curves=True,
+                            estimate_s=2.0, **batch))
     else:
         cores = os.cpu_count() or 1
         timed = tuple(n for n in ranks if n <= cores) or ranks[:1]
         large = options.preset or "124M"
-        found = [_study("curve", "quick", options.curve_steps, ranks=ranks, seeds=seeds,
-                        checkpoint=True, estimate_s=9.0, **batch), wire,
-                 _study("speed", large, options.steps or 8, ranks=timed, seeds=seeds, links=links,
-                        left_out=2, estimate_s=22.0 if large == "124M" else 6.0, **batch)]
-    for study in found:
+        is_large = PRESETS[large]["vocab"] > 256
+        found += _grid("quick", 8 * (options.batch or 16), 60, most, seeds, 9.0)
+        found += [_study("curve", "quick", options.curve_steps, ranks=ranks, seeds=seeds,
+                         checkpoint=True, curves=True, estimate_s=5.0, peer_s=14.0, **batch),
+                  _study("speed", large, options.steps or 8, ranks=timed, seeds=seeds, links=links,
+                         left_out=2, timed=True, emulated=not is_large,
+                         estimate_s=20.0 if is_large else 6.0, peer_s=40.0, **batch)]
+    for study in reversed(found):  # the study that is timed comes last, and speaks first
         for n in study.ranks:
             if study.batch % n != 0:
                 raise Failed(f"--ranks {n}: the global batch of {study.batch} sequences (study "
@@ -106,10 +174,14 @@ def runs(studies, rows):
     """All runs in their order: turn by turn, so that what is compared is measured within minutes.
     Odd turns go backwards, which evens a steady drift out. Runs that cannot be are left out."""
     found = []
+    names = {row.name for row in rows}
     for study in studies:
+        if study.only and not names & set(study.only) - {"single", all_rows.REFERENCE}:
+            continue  # of its rows only those are left that others are compared with
         for seed in range(1, study.seeds + 1):
             for link in study.links:
-                turn = [Run(study, row, ranks, seed, link) for ranks in study.ranks for row in rows
+                turn = [Run(study, row, 1 if row.single else ranks, seed, link)
+                        for ranks in study.ranks for row in rows
                         if not why_not(study, row, ranks, link)]
                 found += turn if seed % 2 else turn[::-1]
     return found
@@ -117,27 +189,36 @@ def runs(studies, rows):
 
 def why_not(study, row, ranks, link):
     """Why a run is not part of a study; "" where it is."""
+    if study.only and row.name not in study.only:
+        return "another study has it"
     if row.mode and not study.peers:
-        return "bytes of peers are not counted"
+        return "peers are no part of this study"
+    if row.emulated and not study.emulated:
+        return "emulated arithmetic has no speed"
     if link != "none" and ranks != 2:
         return "a link has two ends"
     if link != "none" and row.mode == "horovod":
         return "its starter runs on one node here"
     if link != "none" and row.nodes > 1:
         return "a link has one rank on each side"
-    if study.pretend and row.nodes > 1:
+    if study.nodes == EACH and row.nodes > 1:
         return "a node of one rank has nothing to share out"
-    if row.mode and ranks == 1 and not row.single:
+    if row.single:
+        # One process is a row beside those of any number of ranks: it is run once a turn.
+        least = ranks == min(study.ranks) and link == "none"
+        return "" if least and study.nodes == 1 else "it is run once"
+    if row.mode and ranks == 1:
         return "one rank of a peer is its single row"
-    if study.pretend and (row.single or ranks < 2):
+    if study.nodes == EACH and ranks < 2:
         return "one process sends nothing"
     return all_rows.fits(row, ranks)
 
 
 def describe(study):
     """For config.json: what has to be equal for results to lie side by side."""
-    return {key: value for key, value in asdict(study).items()
-            if key not in ("ranks", "seeds", "links", "estimate_s")}
+    return {key: list(value) if isinstance(value, tuple) else value
+            for key, value in asdict(study).items()
+            if key not in ("ranks", "seeds", "links", "estimate_s", "peer_s")}
 
 
 # ---- Data ---------------------------------------------------------------------------------------

@@ -15,6 +15,11 @@ CONFOUNDERS = [
     ("Start-up, first steps and logging in the mean", "A step is timed alone. The first steps of a "
      "run are left out of every median; losses are asked for outside of what is timed."),
     ("A warm file cache for the second row", "Nothing is read from a disk while a step is timed."),
+    ("A rate that was tuned for one side", "LAMB and AdamW take every rate of one grid at the same "
+     "large batch, with the same seeds, and are compared at the best rate of each. All other rows "
+     "have AdamW's one rate, which was not tuned for any of them."),
+    ("Steps that are not yet what a row stands for", "Rows that compress gradients send them as they "
+     "are at first; these steps count in their losses and not in their speeds."),
     ("Drift of the machine", "Rows run in turns, every second turn backwards, and ratios are taken "
      "within a turn. Medians are over the turns, each with a seed of its own."),
     ("Another number of threads", "Each rank, ours and the peers', has as many threads; the products' "
@@ -48,4 +53,15 @@ CLASSES = {
     "close": "same sums in another order: losses within 1e-5, norms within 1e-4 over 10 steps",
     "curve": "other arithmetic: the loss may end no more than 2 % above dps', nor beyond twice the "
              "spread of seeds",
+    "tuned": "another optimizer: the same, at a large batch, each with the best rate of one grid",
 }
+
+GATES = ("Numbers of ranks with which all gates of a study hold. Studies <i>ranks</i> and <i>nodes</i> "
+         "(4 ranks on two nodes) are short and of a small model; <i>bytes</i> has a node for each "
+         "rank; <i>large</i> is the grid of rates.")
+
+REACH = ("R is compute time over the time of a dense all-reduce that nothing hides. Where it is far "
+         "above 1, the all-reduce fits under backward and every strategy is as fast as its compute; "
+         "where it is below 1, bytes decide. It places a run beside others by what matters to a "
+         "strategy, not by names of machines.")
+

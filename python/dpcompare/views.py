@@ -6,7 +6,8 @@ import os
 
 from dpcompare import model, stats
 from dpcompare import rows as all_rows
-from dpcompare.results import PHASES
+from dpcompare.gates import tuned
+from dpcompare.results import WORK
 
 MIB = 1048576.0
 RATES = [0.1 * 10 ** (k / 12) for k in range(0, 44)]  # Gb/s of the model's lines
@@ -16,9 +17,8 @@ class View:
     def __init__(self, results, rows, judged, lines):
         """lines: {link: what it carried}."""
         self.results, self.rows, self.judged, self.lines = results, rows, judged, lines
-        names = results.studies
-        self.speed = names.get("speed") or names["run"]
-        self.curve = names.get("curve") or names["run"]
+        self.speed = next(one for one in results.studies.values() if one.timed)
+        self.curve = next(one for one in results.studies.values() if one.curves)
         self.ranks = self._ranks()
 
     def _ranks(self):
@@ -44,9 +44,9 @@ class View:
     def _n(self, row, ranks=None):
         return 1 if row.single else ranks or self.ranks
 
-    def counts(self, row, ranks=None):
+    def counts(self, row, ranks=None, link="none"):
         """Whether the row's speed counts: no gate of it failed."""
-        return not self.judged.why_not(row.name, self._n(row, ranks))
+        return not self.judged.why_not(row.name, self._n(row, ranks), link)
 
     def measured_rows(self):
         """Rows with a run at this view's number of ranks."""
@@ -61,7 +61,77 @@ class View:
                                    self.results.tokens_per_s)
         return stats.ratio(ours, theirs)
 
+    def beside(self):
+        """[(our row, a peer's that stands for the same, ratio)] where the gates of both hold."""
+        found = []
+        for theirs in self.rows:
+            ours = all_rows.ALL.get(theirs.beside) if theirs.mode else None
+            if ours not in self.rows or not self.counts(ours) or not self.counts(theirs):
+                continue
+            rates = [self.results.each(self.speed.name, row.name, self._n(row), "none",
+                                       self.results.tokens_per_s) for row in (ours, theirs)]
+            ratio = stats.ratio(*rates)
+            if ratio is not None:
+                found.append((ours, theirs, ratio))
+        return found
+
+    def over_link(self, link):
+        """[(row, ms of a step, tokens per second over dps' there, waits)] of a link."""
+        def rates(name):
+            return self.results.each(self.speed.name, name, 2, link, self.results.tokens_per_s)
+        found = []
+        for row in self.rows:
+            ms = self.results.over_seeds(self.speed.name, row.name, 2, link, self.results.step_ms)
+            if ms is not None and self.counts(row, 2, link):
+                found.append((row, ms, stats.ratio(rates(row.name), rates(all_rows.REFERENCE)),
+                              self.waits(row, link)))
+        return found
+
+    def reaches(self):
+        """[(where, R, how it is known, whether it is this run's)]."""
+        here = self.parts()
+        found = []
+        if here is not None and model.reach(here):
+            found.append((f"this run, {self.title()} of one node", model.reach(here),
+                          "compute and transfers of dps, measured", True))
+            found += [(f"this run over {rate:g} Gb/s", self.reach_at(rate * model.TCP),
+                       "its compute, and TCP's share of that rate", True) for rate in (1, 10, 100)]
+        found += [(name, model.reach_of(*numbers), f"arithmetic, {numbers[0]} tokens of a rank and "
+                   "step", False) for name, *numbers in model.ELSEWHERE]
+        return sorted(found, key=lambda one: -one[1])
+
     # ---- Pictures ----
+
+    def speeds(self):
+        """[(name, tokens per second of every turn, (ratio, low, high) to dps or None)]."""
+        found = []
+        for row in self.measured_rows():
+            rates = self.results.each(self.speed.name, row.name, self._n(row), "none",
+                                      self.results.tokens_per_s)
+            if rates and self.counts(row):
+                found.append((row.name, list(rates.values()), self.ratio(row)))
+        return found
+
+    def tuning(self):
+        """[(name, [(rate, median loss, lowest, highest)], best rate)] of the optimizers that share
+        a grid of rates."""
+        found = []
+        for row in self.rows:
+            if row.judged != all_rows.TUNED and row.name != all_rows.REFERENCE:
+                continue
+            one = tuned(self.results, row.name, self.tuned_ranks())
+            if one is not None:
+                points = [(rate, stats.median(losses.values()), min(losses.values()),
+                           max(losses.values())) for rate, losses in sorted(one.losses.items())]
+                found.append((row.name, points, one.best))
+        return found if len(found) > 1 else []
+
+    def tuned_study(self):
+        return next((one for one in self.results.studies.values() if one.grid), None)
+
+    def tuned_ranks(self):
+        study = self.tuned_study()
+        return study.ranks[-1] if study else 1
 
     def _curve_ranks(self, row):
         there = [n for (study, name, n, link) in self.results.found
@@ -76,8 +146,8 @@ class View:
         base = None
         for row in self.rows:
             n = self._curve_ranks(row)
-            if n is None:
-                continue
+            if n is None or row.judged == all_rows.TUNED:
+                continue  # the rate of a tuned row is found in studies of its own
             records = self.results.seeds(self.curve.name, row.name, n)
             losses = [self.results.column(record, "loss") for _, record in sorted(records.items())]
             if row.name == all_rows.REFERENCE:
@@ -123,9 +193,7 @@ class View:
         found = []
         for row in self.rows:
             points = []
-            for n in self.speed.ranks:
-                if row.single and n > 1:
-                    continue
+            for n in (1,) if row.single else self.speed.ranks:
                 rate = self._speed(row, self.results.tokens_per_s, ranks=n)
                 if rate and self.counts(row, n):
                     points.append((n, rate))
@@ -142,14 +210,30 @@ class View:
         return None
 
     def phases(self):
-        """[(name, {phase: ms}, predicted ms or None)]."""
+        """[(name, {work or wait: ms}, predicted ms or None)]: where rank 0's mean step goes. Waits
+        come from the timeline; a peer's lie inside of its backward and update."""
         found = []
         for row in self.measured_rows():
-            parts = {name: self._speed(row, lambda record, name=name: self.results.phase_ms(
-                record, name)) for name in PHASES}
-            if row.mode or parts["forward_ms"] is not None:
+            parts = {name.removesuffix("_ms"): self._speed(
+                row, lambda record, name=name: self.results.phase_ms(record, name))
+                for name in WORK}
+            parts.update(self.waits(row) or {})
+            if row.mode or parts["forward"] is not None:
                 found.append((row.name, parts, self.predicted_ms(row)))
         return found
+
+    def step_ms(self, row):
+        return self._speed(row, self.results.step_ms)
+
+    def waits(self, row, link="none"):
+        """{what for: ms}, medians over the turns; None of a peer."""
+        each = [self.results.waits(record) for record in self.results.seeds(
+            self.speed.name, row.name, self._n(row), link).values()]
+        each = [waits for waits in each if waits is not None]
+        if not each:
+            return None
+        names = sorted({name for waits in each for name in waits})
+        return {name: stats.median([waits.get(name, 0.0) for waits in each]) for name in names}
 
     def memory(self):
         """[(name, {part: MiB} or None, measured MiB)]."""
@@ -202,7 +286,7 @@ class View:
         found = []
         for row in self.rows:
             n = self._curve_ranks(row)
-            if n is None:
+            if n is None or row.judged == all_rows.TUNED:
                 continue
             each = [self.results.over_seeds(self.curve.name, row.name, n, "none", figure)
                     for figure in (lambda record: stats.known(
@@ -294,7 +378,7 @@ class View:
             for row in self.rows:
                 ms = self.results.over_seeds(self.speed.name, row.name, 2, link,
                                              self.results.step_ms)
-                if ms and base and self.counts(row):
+                if ms and base and self.counts(row, 2, link):
                     found.append((row.name, line["gbit_per_s"], base / ms, line["emulated"]))
         return found
 
@@ -316,6 +400,65 @@ class View:
 
     # ---- Text ----
 
+    def findings(self):
+        """Sentences for the head of the page."""
+        found = [self._gates_finding(), self._exact_finding(), self._fastest_finding(),
+                 self._memory_finding(), self._beside_finding(), self._waiting_finding()]
+        found += [text + " (by the model)" for text, *_ in self.crossings()]
+        return [text for text in found if text]
+
+    def _gates_finding(self):
+        run = sorted({name for name, _ in self.judged.gates}, key=list(all_rows.ALL).index)
+        failed = [name for name in run if any(self.judged.why_not(row, n)
+                                              for row, n in self.judged.gates if row == name)]
+        text = f"Of {len(run)} rows that were run, {len(run) - len(failed)} hold all their gates"
+        return text + (f"; {', '.join(failed)} do{'es' if len(failed) == 1 else ''} not" if failed
+                       else "")
+
+    def _exact_finding(self):
+        exact = [row.name for row in self.rows if row.judged == all_rows.EXACT
+                 and row.name != all_rows.REFERENCE]
+        ranks, holding = set(), []
+        for name in exact:
+            asked = {n for row, n in self.judged.gates if row == name}
+            if asked and not any(self.judged.why_not(name, n) for n in asked):
+                holding.append(name)
+                ranks |= asked
+        if not holding:
+            return ""
+        return (f"{', '.join(holding)} end{'s' if len(holding) == 1 else ''} with the bytes of dps, weights and both moments, with "
+                f"{', '.join(map(str, sorted(ranks)))} ranks")
+
+    def _fastest_finding(self):
+        ours = [(ratio[0], name) for name, _, ratio in self.speeds()
+                if ratio and not all_rows.ALL[name].mode]
+        if len(ours) < 2:
+            return ""
+        (best, name), (worst, last) = max(ours), min(ours)
+        return (f"Of ours {name} is the fastest, at {best:.2f} times dps, and {last} the slowest, at "
+                f"{worst:.2f}")
+
+    def _memory_finding(self):
+        known = [(mib, name) for name, parts, mib in self.memory() if mib and parts]
+        base = next((mib for mib, name in known if name == all_rows.REFERENCE), None)
+        if base is None or not known:
+            return ""
+        least, name = min(known)
+        return f"{name} needs the least memory, {least:.0f} MiB a rank where dps needs {base:.0f}"
+
+    def _beside_finding(self):
+        pairs = [f"{ours.name} is {ratio[0]:.1f} times as fast as {theirs.title}"
+                 for ours, theirs, ratio in self.beside()]
+        return "; ".join(pairs)
+
+    def _waiting_finding(self):
+        row = all_rows.ALL[all_rows.REFERENCE]
+        waits, ms = self.waits(row), self.step_ms(row)
+        if not waits or not ms or not self.counts(row):
+            return ""
+        total = sum(waits.values())
+        return f"dps waits {total:.1f} ms of a step of {ms:.1f} ({100 * total / ms:.0f} %)"
+
     def surprises(self):
         """[(row, what, measured, predicted, remark)] of what is off by more than a quarter."""
         found = []
@@ -323,9 +466,9 @@ class View:
             row = all_rows.ALL[name]
             ms = self._speed(row, self.results.step_ms)
             if model.is_surprise(ms, predicted):
-                largest = max((value, PHASE) for PHASE, value in parts.items() if value is not None)
+                largest = max((value, part) for part, value in parts.items() if value is not None)
                 found.append((name, "step, ms", ms, predicted,
-                              f"most of it: {largest[1].removesuffix('_ms')} {largest[0]:.1f} ms"))
+                              f"most of it: {largest[1]}, {largest[0]:.1f} ms"))
         for name, parts, measured in self.memory():
             planned = sum(parts.values()) if parts else None
             if model.is_surprise(measured, planned):

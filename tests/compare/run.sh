@@ -1,6 +1,7 @@
 #!/bin/sh
 # run.sh BUILD - a whole comparison of three rows at preset tiny: it makes a page, goes on in its
-# folder without a run, and refuses a folder of another configuration and what cannot work.
+# folder without a run, goes on where it was interrupted or killed, and refuses a folder of another
+# configuration and what cannot work.
 set -eu
 
 build=$1
@@ -31,6 +32,41 @@ grep -q '"gate": "checkpoint.s bytes"' "$work/out/summary.json"
 if grep -q 'https\?://[^w]' "$work/out/report.html"; then echo "run.sh: the page wants a network" >&2; exit 1; fi
 $command --out "$work/out" --rows single,dps,zero1 >"$work/second" 2>&1
 [ "$(grep -c 'made before' "$work/second")" = "$(grep -c '^\[' "$work/first")" ]
+
+grep -q '"waking up": ' "$work/out/summary.json" # a wait that the timeline alone knows
+
+# interrupted SIGNAL: it leaves in the middle, keeps what was made, and the same command goes on.
+# With so many turns it cannot be over before the signal; turns are no part of a folder's configuration.
+interrupted() {
+    "$build/dpcompare" --quick --preset tiny --steps 8 --seeds 100 --ranks 2 --peers none \
+        --rows single,dps,zero1 --out "$work/left" >"$work/left.log" 2>&1 &
+    pid=$!
+    before=$(find "$work/left/runs" -name '*.json' 2>/dev/null | wc -l)
+    tries=0
+    until [ "$(find "$work/left/runs" -name '*.json' 2>/dev/null | wc -l)" -ge $((before + 2)) ]; do
+        tries=$((tries + 1))
+        [ $tries -lt 1200 ] && kill -0 $pid || {
+            cat "$work/left.log" >&2
+            echo "run.sh: no two runs were made" >&2
+            exit 1
+        }
+        sleep 0.1
+    done
+    kill -"$1" $pid
+    wait $pid && { echo "run.sh: not interrupted by $1" >&2; exit 1; }
+    return 0
+}
+interrupted TERM
+grep -q 'what was measured is kept' "$work/left.log"
+for base in /dev/shm "$work/left"; do
+    [ ! -e "$base/dpcompare-$pid" ] || { echo "run.sh: $base/dpcompare-$pid is left" >&2; exit 1; }
+done
+interrupted KILL
+$command --ranks 2 --out "$work/left" --rows single,dps,zero1 >"$work/again" 2>&1 || { cat "$work/again" >&2; exit 1; }
+[ "$(grep -c 'made before' "$work/again")" -ge 4 ]
+for base in /dev/shm "$work/left"; do
+    [ ! -e "$base/dpcompare-$pid" ] || { echo "run.sh: $base/dpcompare-$pid is left for good" >&2; exit 1; }
+done
 
 refused "measured with other" --threads 2
 refused "did you mean zero" --rows dps,zerro3

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """test_dpcompare.py - dpcompare's arithmetic, its gates and its page, over records made up here."""
 import copy
+import fcntl
 import os
 import struct
 import sys
@@ -15,14 +16,14 @@ sys.dont_write_bytecode = True
 from dpcompare import bench, cli, gates, model, report, results, rows, stats, studies, views  # noqa: E402
 from measuring.process import Failed  # noqa: E402
 
-STEPS = 20
+STEPS = 40
 FILES = {name: "a" for name in gates.FILES}
 
 
 def study(name="run", **more):
     return studies.Study(**{**dict(name=name, preset="tiny", vocab=256, batch=8, seq=32, steps=STEPS,
                                    left_out=3, lr=1e-3, warmup=2, checkpoint=True, ranks=(1, 2),
-                                   seeds=2), **more})
+                                   seeds=2, timed=True, curves=True), **more})
 
 
 def record(row, ranks=2, seed=1, ms=10.0, off=0.0, norm=1.0, files=None, name="run"):
@@ -40,13 +41,14 @@ def record(row, ranks=2, seed=1, ms=10.0, off=0.0, norm=1.0, files=None, name="r
     plan = {"weights": 1 << 20, "gradients": 1 << 20, "moments": 2 << 20, "activations": 4 << 20,
             "library": 0,
             "total": 8 << 20, "sent_gradients": 1e6, "sent_weights": 5e5}
-    return {"record": 1, "key": {"study": name, "row": row, "ranks": ranks, "seed": seed,
-                                 "link": "none"},
-            "ok": True, "why": "", "seconds": 1.0, "replicas": [4, 4] if ranks > 1 else None,
+    return {"record": bench.RECORD, "key": {"study": name, "row": row, "ranks": ranks, "seed": seed,
+                                            "link": "none"},
+            "timeline": None, "ok": True, "why": "", "seconds": 1.0, "replicas": [4, 4] if ranks > 1 else None,
             "checkpoint": dict(FILES if files is None else files),
             "summary": {"format": 1, "plan": plan, "steps": steps,
                         "configuration": {"batch": 8, "seq": 32, "run_steps": STEPS, "clip": 1,
-                                          "vocab": 256, "width": 64, "layers": 2},
+                                          "vocab": 256, "width": 64, "layers": 2,
+                                          "parameters": 100000},
                         "hashes": {"initial": "i", "final": "f", "samples": "s"},
                         "ranks": {"memory_before": [1 << 20] * ranks, "memory_pss": [9 << 20] * ranks,
                                   "memory_own": [8 << 20] * ranks, "cpu_seconds": [0.1] * ranks,
@@ -128,6 +130,41 @@ class GatesTest(unittest.TestCase):
         self.assertFalse(judged(0.04))  # 1.3 %, but beyond the seeds
         self.assertFalse(judged(0.2))
 
+    def test_an_optimizer_is_compared_with_its_best_rate(self):
+        grid = [study(f"large-{rate:g}", lr=rate, grid=True, timed=False, curves=False)
+                for rate in (0.01, 0.03, 0.1)]
+        def judged(ours):
+            records = [record(row, seed=seed, off=by, name=one.name) for seed in (1, 2)
+                       for row, offs in (("dps", (0.0, 0.5, 1.0)), ("lamb", ours))
+                       for one, by in zip(grid, offs)]
+            found = results.Results([study(), *grid], [*records, record("dps"), record("lamb")])
+            return gates.Judged(found, rows.OURS)
+        good = judged((0.7, 0.005, 0.9))
+        self.assertEqual(good.why_not("lamb", 2), "")
+        text = good.gates[("lamb", 2)]["large"][0].text
+        self.assertIn("rate 0.03, dps 0.01", text)
+        self.assertIn("dps is best at the grid's edge", text)
+        self.assertNotIn("lamb is best", text)
+        self.assertIn("best of the grid", judged((0.7, 0.3, 0.9)).why_not("lamb", 2))
+
+    def test_hybrid_has_the_bytes_of_dps_on_as_many_nodes_only(self):
+        other = dict(FILES, **{"weights.bin": "b"})
+        for nodes, failed in ((1, []), (2, ["checkpoint's bytes"])):
+            found = results.Results([study(nodes=nodes)],
+                                    [record("dps", 4), record("hybrid", 4, files=other)])
+            self.assertEqual([one.name for one in gates.failures(gates.of_row(
+                found, "run", rows.ALL["hybrid"], 4))], failed)
+
+    def test_a_gate_over_a_link_takes_the_speed_over_that_link_alone(self):
+        slow = record("zero1", files=dict(FILES, **{"weights.bin": "b"}))
+        base = record("dps")
+        for one in (slow, base):
+            one["key"]["link"] = "1g"
+        found = results.Results([study()], [record("dps"), record("zero1"), base, slow])
+        judged = gates.Judged(found, rows.OURS)
+        self.assertEqual(judged.why_not("zero1", 2), "")
+        self.assertIn("run over 1g", judged.why_not("zero1", 2, "1g"))
+
     def test_a_failed_gate_takes_the_speed_and_the_reason_stays(self):
         other = record("zero1", files=dict(FILES, **{"weights.bin": "b"}))
         found = results.Results([study()], [record("dps"), other])
@@ -154,9 +191,30 @@ class ResultsTest(unittest.TestCase):
         self.assertEqual(self.found.pss_mib(self.record), 10.0)
         self.assertEqual(self.found.planned_mib(self.record), 8.0)
 
+    def test_steps_before_gradients_are_compressed_are_not_timed(self):
+        one = study(steps=60, warmup=6)
+        self.assertEqual(one.untimed(rows.ALL["dps"]), 3)
+        self.assertEqual(one.untimed(rows.ALL["powersgd"]), 26)
+        self.assertEqual(one.untimed(rows.ALL["topk"]), 30)
+        self.assertEqual(one.flags(rows.ALL["topk"])[2:], ["--compress-start", 26,
+                                                           "--compress-warmup", 4])
+        quick = study(steps=8, curves=False)  # too short for curves: compressed from the first step
+        self.assertEqual(quick.untimed(rows.ALL["topk"]), 3)
+        self.assertNotIn("--compress-start", quick.flags(rows.ALL["topk"]))
+
+    def test_waits_come_from_the_timeline_where_there_is_one(self):
+        self.assertEqual(self.found.waits(self.record).keys(), {"gradients", "weights", "late ranks"})
+        self.record["timeline"] = {"waits_ms": {"allreduce": 2.0}}
+        self.assertEqual(self.found.waits(self.record), {"allreduce": 2.0})
+
+    def test_flops_are_the_models(self):
+        rate = 8 * 32 / 10e-3
+        self.assertAlmostEqual(self.found.gflops(self.record),
+                               1e-9 * rate * (6e5 + 12 * 2 * 64 * 32))
+
     def test_skips_and_utilisation(self):
         self.assertEqual(self.found.skips(self.record), 1)
-        self.assertAlmostEqual(self.found.utilisation(self.record), 0.5)
+        self.assertAlmostEqual(self.found.utilisation(self.record), 0.1 / (10e-3 * STEPS))
 
 
 class ModelTest(unittest.TestCase):
@@ -175,6 +233,10 @@ class ModelTest(unittest.TestCase):
         slow = self.parts(1e6)
         ratio = model.step_ms("zero3", slow) / model.step_ms("zero1", slow)
         self.assertTrue(1.3 < ratio < 1.5, ratio)
+
+    def test_reach_does_not_depend_on_the_models_size(self):
+        # 6 * 1000 operations a weight at 1e9 a second; 2 * 1/2 * 4 bytes of it at 1e6 a second.
+        self.assertAlmostEqual(model.reach_of(1000, 1e9, 1e6, 2, 4), 6e-6 / 4e-6)
 
     def test_a_crossing_is_where_two_lines_meet(self):
         self.assertAlmostEqual(model.crossing(lambda x: 10 / x, lambda x: 5.0, 0.1, 100), 2.0, 6)
@@ -199,7 +261,20 @@ class StudiesTest(unittest.TestCase):
         first, second = ([run.row.name for run in found if run.study.name == "run"
                           and run.seed == seed] for seed in (1, 2))
         self.assertEqual(first, second[::-1])
-        self.assertEqual(first, ["dps", "coordinator"])  # one process is one rank
+        self.assertEqual(first, ["single", "dps", "coordinator"])
+
+    def test_one_process_is_run_once_beside_any_numbers_of_ranks(self):
+        found = studies.runs(studies.make(self.options("--ranks", "2,4", "--seeds", "1")),
+                             rows.OURS[:2])
+        self.assertEqual([(run.row.name, run.ranks) for run in found if run.study.name == "run"],
+                         [("single", 1), ("dps", 2), ("dps", 4)])
+
+    def test_a_grid_is_run_where_an_optimizer_is_to_be_tuned(self):
+        def names(*chosen):
+            found = studies.runs(studies.make(self.options()), [rows.ALL[name] for name in chosen])
+            return {run.study.name for run in found if run.study.grid}
+        self.assertEqual(names("single", "dps", "zero1"), set())
+        self.assertEqual(len(names("dps", "lamb")), len(studies.RATES))
 
     def test_unknown_rows_are_refused_with_the_nearest(self):
         with self.assertRaisesRegex(Failed, "zerro1: no such row, did you mean zero1"):
@@ -246,6 +321,43 @@ class FolderTest(unittest.TestCase):
                 cli.check_folder(cli.parse(["--out", folder]), {"peers": {}})
 
 
+    def test_two_comparisons_do_not_share_a_folder(self):
+        with tempfile.TemporaryDirectory() as folder:
+            with bench.lock_results(folder):
+                with self.assertRaisesRegex(Failed, "another dpcompare writes there"):
+                    bench.lock_results(folder)
+            bench.lock_results(folder).close()
+
+    def test_what_a_killed_run_left_is_removed_and_what_is_in_use_is_not(self):
+        with tempfile.TemporaryDirectory() as base:
+            for name in (bench.WORK + "1", bench.WORK + "2", bench.WORK + "other"):
+                os.mkdir(os.path.join(base, name))
+                with open(os.path.join(base, name, "lock"), "w", encoding="ascii"):
+                    pass
+            with open(os.path.join(base, bench.WORK + "2", "lock"), "r+", encoding="ascii") as used:
+                fcntl.flock(used, fcntl.LOCK_EX)
+                path, lock = bench.work_folder(base)
+            with lock:
+                self.assertEqual(sorted(os.listdir(base)), sorted(
+                    [bench.WORK + "2", bench.WORK + "other", os.path.basename(path)]))
+
+
+class TimelineTest(unittest.TestCase):
+    def test_waits_are_means_of_rank_0s_steps_by_collective(self):
+        def cell(rank, allgather, skew):
+            return {"rank_index": rank, "exposed_by_collective_ms": {"reduce_scatter": 1.0, **(
+                {"allgather": allgather} if allgather else {})},
+                "parts_ms": {"skew": skew, "pack_unpack": 0.0, "negotiation": 0.5,
+                             "unattributed": 0.0}}
+        found = bench.timeline_of({"has_steps": True, "dropped": 0, "hidden": 0.5,
+                                   "communication_ms": 4.0,
+                                   "steps": [cell(0, 4.0, 1.0), cell(0, 0, 3.0), cell(1, 9.0, 9.0)]})
+        self.assertEqual(found["waits_ms"], {"reduce-scatter": 1.0, "allgather": 2.0,
+                                             "late ranks": 2.0, "packing": 0.0, "agreeing": 0.5,
+                                             "waking up": 0.0})
+        self.assertIsNone(bench.timeline_of({"has_steps": False, "steps": []}))
+
+
 class PageTest(unittest.TestCase):
     def setUp(self):
         bad = record("topk", off=1.0)
@@ -253,6 +365,7 @@ class PageTest(unittest.TestCase):
                    record("zero1", ms=8.0), record("torch-ddp", ms=20.0)]
         self.rows = [rows.ALL[name] for name in ("single", "dps", "zero1", "topk", "lamb",
                                                  "torch-ddp")]
+        records[-2]["timeline"] = {"waits_ms": {"reduce-scatter": 0.25, "allgather": 0.5}}
         found = results.Results([study()], records)
         self.view = views.View(found, self.rows, gates.Judged(found, self.rows), {})
         self.view.ranks = 2
@@ -271,6 +384,23 @@ class PageTest(unittest.TestCase):
         line, kind = self.report.row_line(rows.ALL["lamb"])
         self.assertEqual(kind, "absent")
         self.assertIn("this gpt2 has no --optimizer", line[1])
+
+    def test_ours_stand_beside_what_they_stand_for(self):
+        self.assertIn("2.00", self.report.beside_table())
+        found = self.report.as_json()["beside"]
+        self.assertEqual([(one["ours"], one["theirs"]) for one in found], [("dps", "torch-ddp")])
+
+    def test_waits_are_shown_by_collective(self):
+        found = self.report.as_json()["rows"]["zero1"]["waits_ms"]
+        self.assertEqual(found, {"reduce-scatter": 0.25, "allgather": 0.5})
+        self.assertIn("reduce-scatter", self.report.waits_table())
+
+    def test_the_page_begins_with_what_was_found(self):
+        found = " ".join(self.view.findings())
+        self.assertIn("zero1 is the fastest, at 1.25 times dps", found)
+        self.assertIn("topk does not", found)
+        self.assertIn("dps is 2.0 times as fast as torch DDP", found)
+        self.assertIn("1.25 times dps", self.report.page([]))
 
     def test_ratios_are_to_dps(self):
         found = self.report.as_json()["rows"]
@@ -293,7 +423,7 @@ class PageTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             drawn = figures.draw(self.view, folder)
             names = [name for name, _, _ in drawn]
-            self.assertLessEqual({"step", "memory", "loss", "cdf", "norm", "links", "papers"},
+            self.assertLessEqual({"speed", "step", "memory", "loss", "cdf", "norm", "links", "papers"},
                                  set(names))
             for _, text, _ in drawn:
                 xml.dom.minidom.parseString(text)

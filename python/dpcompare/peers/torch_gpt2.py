@@ -194,6 +194,9 @@ class Horovod(Plain):
 class DeepSpeed(DDP):
     def prepare(self, model):
         import deepspeed
+        # Kernels for inference, which would be compiled for minutes when ranks meet; training over
+        # gloo does not call them.
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
         self.model = model
         batch = self.job["batch"]
         self.trained, self.optimizer, _, _ = deepspeed.initialize(
