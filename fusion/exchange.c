@@ -40,7 +40,9 @@ void dp_exchange_fill(dp_engine_exchange_t *exchange, const dp_pipeline_item_t *
     *exchange = (dp_engine_exchange_t){.in = tensor->in,
                                        .out = tensor->out,
                                        .capacity = item->capacity,
-                                       .recv_counts = item->recv_counts};
+                                       .recv_counts = item->recv_counts,
+                                       .output = item->output,
+                                       .user = item->user};
     if (dp_exchange_parts(item, rank, ranks) > 0) exchange->send_counts = item->send_counts;
 }
 

@@ -179,6 +179,9 @@ static size_t entries_of(const dp_pipeline_item_t *item)
     return makes_or_ends_group(item) ? 1 : item->tensor_count;
 }
 
+/* Of an exchange whose program makes room only when the counts are known. */
+#define COUNT_UNKNOWN ((size_t)1 << 20)
+
 /* About how many elements an exchange moves through this rank. The planner does not need it; it
  * decides whether the bucket runs inline, and shows in the timeline. */
 static size_t exchange_count(const dp_fusion_job_t *job, const dp_pipeline_item_t *item)
@@ -189,6 +192,7 @@ static size_t exchange_count(const dp_fusion_job_t *job, const dp_pipeline_item_
         ((item->collective == DP_COLLECTIVE_GATHER || item->collective == DP_COLLECTIVE_GATHERV) &&
          item->root == job->rank);
 
+    if (parts == 0 && item->output != NULL) return COUNT_UNKNOWN;
     if (parts == 0) return item->is_absent ? 0 : item->capacity;
     for (size_t i = 0; i < parts; i++)
         sent += item->send_counts[i];

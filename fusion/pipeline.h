@@ -69,6 +69,8 @@ typedef struct dp_pipeline_item {
     const size_t *send_counts;
     size_t *recv_counts;
     size_t capacity;
+    dp_output_fn output;
+    void *user;
     /* group_create and group_destroy, which come alone in a launch */
     const dp_engine_members_t *members; /* create; borrowed until on_done */
     dp_pipeline_group_t *group;         /* both; create fills in its engine */

@@ -166,15 +166,33 @@ typedef enum dp_order {
     DP_ORDER_PROGRAM = 2
 } dp_order_t;
 
+/*
+ * A key-value store that the ranks of one world share, such as torch.distributed's: dp_init() finds
+ * the other ranks through it. The secret of the world is among the values, so the store is for its
+ * ranks alone. Each world wants keys of its own: let put and get add a prefix to them. Both are
+ * called on the thread of dp_init(), never after it. They return 0, or something else for a failure.
+ */
+typedef int (*dp_store_put_fn)(void *user, const char *key, const void *value, size_t bytes);
+
+/* Waits until the key is there, for `seconds` at most, and copies its value: *bytes <= room. */
+typedef int (*dp_store_get_fn)(void *user, const char *key, void *value, size_t room, size_t *bytes,
+                               double seconds);
+
 typedef struct dp_init_options {
     size_t size;        /* by DP_INIT_OPTIONS_INIT */
     char *error;        /* receives why dp_init() failed, terminated; NULL: standard error does */
     size_t error_bytes; /* room in error */
     dp_order_t order;   /* rank 0's holds for all */
+    /* The world where no launcher is to be asked; NULL, NULL: the environment says */
+    dp_store_put_fn store_put;
+    dp_store_get_fn store_get;
+    void *store_user; /* their first argument */
+    int store_rank;   /* this rank, 0 .. store_ranks - 1 */
+    int store_ranks;  /* ranks in the world */
 } dp_init_options_t;
 #define DP_INIT_OPTIONS_INIT                                                                       \
     {                                                                                              \
-        sizeof(dp_init_options_t), NULL, 0, DP_ORDER_DEFAULT                                       \
+        sizeof(dp_init_options_t), NULL, 0, DP_ORDER_DEFAULT, NULL, NULL, NULL, 0, 0               \
     }
 
 /**
@@ -183,6 +201,9 @@ typedef struct dp_init_options {
  * (docs/launch.md). Forms a world of one where none of them is present, or the launcher says so;
  * half of a launcher's variables is an error. Collective: returns when every rank has come, after
  * DP_START_TIMEOUT at the latest.
+ *
+ * With store_put and store_get in the options the world is that of the store instead, whatever the
+ * environment says; a process may join one world after another, or several side by side.
  *
  * Outside dprun rank 0 serves the rendezvous in a thread until its dp_finalize().
  *
@@ -639,6 +660,11 @@ DP_API void dp_shards_destroy(dp_shards_t *shards);
 
 /* ---- Collectives ---------------------------------------------------------------------------- */
 
+/* Gives memory for `count` elements that came, or NULL if count is 0; the counts of the call are
+ * written. Called once, on a thread of the library, which waits: it must not call this context. NULL
+ * for want of memory ends the world with DP_ERR_NO_MEMORY. */
+typedef void *(*dp_output_fn)(void *user, size_t count);
+
 /* Options of one operation; copied. */
 typedef struct dp_options {
     size_t size;        /* by DP_OPTIONS_INIT */
@@ -656,10 +682,17 @@ typedef struct dp_options {
     int launch_now;     /* 1: not held back so that others can join it. Under DP_ORDER_PROGRAM it is
                            launched at once, with what was submitted to the group before it, and
                            all ranks of the group must give the same */
+    uint64_t tag;       /* compared between ranks, as counts are: anything that must be equal, such
+                           as a digest of the shape; 0: none */
+    uint64_t cookie;    /* not 0: dp_completions_read() gives it out when the operation is over */
+    dp_output_fn output; /* calls with a capacity, host memory: asked for out when the counts are
+                            known. Their out is NULL then, their capacity 0 */
+    void *user;          /* output's */
 } dp_options_t;
 #define DP_OPTIONS_INIT                                                                            \
     {                                                                                              \
-        sizeof(dp_options_t), DP_SUM, DP_WIRE_DEFAULT, 1.0, 1.0, NULL, 0, 0, 0, 0                  \
+        sizeof(dp_options_t), DP_SUM, DP_WIRE_DEFAULT, 1.0, 1.0, NULL, 0, 0, 0, 0, 0, 0, NULL,     \
+            NULL                                                                                   \
     }
 
 /**
@@ -965,6 +998,27 @@ DP_API void dp_release(dp_handle_t *handle);
  *         call, or DP_ERR_TIMEOUT. Handles stay valid.
  */
 DP_API dp_status_t dp_wait_all(dp_context_t *context, double seconds);
+
+/*
+ * Waiting for many operations in one place, as event loops and futures want it. An operation that
+ * was submitted with a cookie is on the context's list once it is over, whether it failed or not;
+ * dp_wait() on its handle then returns at once. Nothing is on the list that has no cookie. Under
+ * DP_ORDER_PROGRAM set launch_now too, as no wait brings the launch about.
+ */
+
+/**
+ * Gives a descriptor that is readable (poll, epoll, asyncio) while the list is not empty. Do not
+ * read or write it: dp_completions_read() does.
+ *
+ * @param fd the context's; dp_finalize() closes it
+ * @return DP_OK, DP_ERR_SYSTEM (no descriptor is left), DP_ERR_INVALID
+ * Threads: any.
+ */
+DP_API dp_status_t dp_completions_fd(dp_context_t *context, int *fd);
+
+/* Takes up to `room` cookies off the list, in the order in which operations ended, and returns how
+ * many. Never blocks. Threads: any. */
+DP_API size_t dp_completions_read(dp_context_t *context, uint64_t *cookies, size_t room);
 
 /* ---- Groups --------------------------------------------------------------------------------- */
 

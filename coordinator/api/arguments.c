@@ -242,6 +242,28 @@ static const char *place(const dp_submit_t *what, size_t index, char *text, size
     return text;
 }
 
+/* out is asked for when the counts are known: on the host, and where there are counts. */
+static dp_status_t check_output(dp_group_t *group, const dp_submit_t *what)
+{
+    const int has_capacity =
+        what->collective == DP_COLLECTIVE_ALLGATHERV || what->collective == DP_COLLECTIVE_GATHERV ||
+        what->collective == DP_COLLECTIVE_SCATTERV || what->collective == DP_COLLECTIVE_ALLTOALLV ||
+        what->collective == DP_COLLECTIVE_SEND;
+
+    if (!has_capacity) {
+        return dp_submit_error(group, what, DP_ERR_INVALID,
+                               "options.output is set, and out of this operation has a known size");
+    }
+    if (what->tensors[0].out != NULL || what->capacity != 0) {
+        return dp_submit_error(group, what, DP_ERR_INVALID,
+                               "options.output is set, and out (%p, capacity %zu) too",
+                               what->tensors[0].out, what->capacity);
+    }
+    if (!group->context->device->ops->is_async) return DP_OK;
+    return dp_submit_error(group, what, DP_ERR_UNSUPPORTED,
+                           "options.output on a context with a GPU: exchange the counts first");
+}
+
 static dp_status_t check_tensor(dp_group_t *group, const dp_submit_t *what, size_t index)
 {
     const dp_tensor_t *tensor = &what->tensors[index];
@@ -269,6 +291,11 @@ static dp_status_t check_tensor(dp_group_t *group, const dp_submit_t *what, size
     if (extent.has_in && extent.in_count != 0 && tensor->in == NULL) {
         return dp_submit_error(group, what, DP_ERR_INVALID, "%sin is NULL, count is %zu", at,
                                extent.in_count);
+    }
+    if (options->output != NULL) {
+        dp_status_t status = check_output(group, what);
+
+        if (status != DP_OK) return status;
     }
     if (extent.has_out && extent.out_count != 0 && tensor->out == NULL) {
         return dp_submit_error(group, what, DP_ERR_INVALID, "%sout is NULL, count is %zu", at,

@@ -268,6 +268,7 @@ static void context_destroy(dp_context_t *context, int failed)
     free(context->texts.settings);
     dp_inject_destroy(context->config.injector);
     dp_log_queue_destroy(context->log.queue);
+    dp_completions_fini(&context->completions);
     pthread_mutex_destroy(&context->lock);
     free(context);
 }
@@ -430,6 +431,7 @@ dp_status_t dp_context_create(const dp_config_t *config, dp_bootstrap_t *bootstr
     dp_log_init(&context->log, (dp_log_level_t)config->log_level, context->rank);
     context->log.queue = dp_log_queue_create();
     pthread_mutex_init(&context->lock, NULL);
+    dp_completions_init(&context->completions);
     status = build_context(context, use_loopback, error);
     if (status != DP_OK) {
         context_destroy(context, 1);
@@ -465,6 +467,20 @@ static dp_status_t choose_order(const dp_init_options_t *options, dp_config_t *c
                         (int)options->order);
 }
 
+static dp_status_t make_bootstrap(const dp_init_options_t *options, const dp_config_t *config,
+                                  dp_bootstrap_t **bootstrap, dp_error_t *error)
+{
+    const dp_bootstrap_store_t store = {.put = options->store_put,
+                                        .get = options->store_get,
+                                        .user = options->store_user,
+                                        .rank = options->store_rank,
+                                        .size = options->store_ranks};
+
+    if (store.put == NULL && store.get == NULL)
+        return dp_bootstrap_create(config, bootstrap, error);
+    return dp_bootstrap_create_by_store(config, &store, bootstrap, error);
+}
+
 dp_status_t dp_init(const dp_init_options_t *given, dp_context_t **context)
 {
     dp_init_options_t options = DP_INIT_OPTIONS_INIT;
@@ -487,7 +503,7 @@ dp_status_t dp_init(const dp_init_options_t *given, dp_context_t **context)
     if (status == DP_OK) status = dp_config_check(&config, &error);
     if (status == DP_OK) {
         log.level = (dp_log_level_t)config.log_level;
-        status = dp_bootstrap_create(&config, &bootstrap, &error);
+        status = make_bootstrap(&options, &config, &bootstrap, &error);
     }
     if (status == DP_OK) status = dp_context_create(&config, bootstrap, 0, context, &error);
     if (status != DP_OK) {

@@ -12,6 +12,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "coordinator/api/completions.h"
 #include "coordinator/loop/loop.h"
 #include "coordinator/api/request.h"
 #include "coordinator/program/program.h"
@@ -146,6 +147,7 @@ struct dp_context {
     _Atomic int declares_steps; /* dp_step_begin() was called, so a sync does not begin a round */
     unsigned fork_generation;   /* of the process that made it; see fork.h */
     dp_fork_watch_t fork_watch;
+    dp_completions_t completions; /* has a lock of its own */
 
     pthread_mutex_t lock;
     /* guarded by lock */

@@ -63,9 +63,11 @@ dp_status_t dp_request_acquire(dp_group_t *group, dp_tensor_entry_t *entry, size
     request->exchange.count = count_count;
     request->exchange.capacity = 0;
     request->exchange.recv_counts = NULL;
+    request->exchange.output = NULL;
     request->is_absent = 0;
     request->bytes = 0;
     request->figures = NULL;
+    request->cookie = 0;
     dp_tally_init(&request->tally);
     request->late.by_schedule = request->late.is_settled = 0;
     request->check.is_on = 0;
@@ -151,6 +153,7 @@ void dp_request_unref(dp_handle_t *request)
 void dp_request_complete(dp_handle_t *request, dp_status_t status, const dp_result_t *result)
 {
     dp_context_t *context = request->context;
+    const uint64_t cookie = request->cookie;
 
     dp_staging_end(context, request->stage, status == DP_OK);
     request->stage = NULL;
@@ -177,6 +180,8 @@ void dp_request_complete(dp_handle_t *request, dp_status_t status, const dp_resu
     if (atomic_load(&request->sleepers) != 0) dp_futex_wake(&request->state);
     atomic_fetch_add(&context->waiting.completions, 1);
     if (atomic_load(&context->waiting.sleepers) != 0) dp_futex_wake(&context->waiting.completions);
+    /* Behind the state: the program that reads the cookie finds the operation over. */
+    if (cookie != 0) dp_completions_push(&context->completions, cookie);
     dp_request_unref(request);
 }
 

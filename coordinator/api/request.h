@@ -69,6 +69,8 @@ typedef struct dp_request_exchange {
     size_t count, room;
     size_t capacity;     /* elements that fit into the only tensor's out */
     size_t *recv_counts; /* the program's; NULL: it does not ask */
+    dp_output_fn output; /* the program's, gives the only tensor's out; NULL: it is given already */
+    void *user;          /* its first argument */
 } dp_request_exchange_t;
 
 /* DP_CHECK watches the memory of an operation. */
@@ -104,6 +106,7 @@ struct dp_handle {
     dp_pooled_event_t *ready, *done; /* NULL where no stream is concerned */
     dp_figures_t *figures; /* the program's, on the device: gets what the tally gets; NULL */
     uint64_t bytes;        /* payload, for the statistics */
+    uint64_t cookie;       /* the program's, to be pushed when it is over; 0: none */
     dp_request_check_t check;
     uint64_t submit_ns;
 

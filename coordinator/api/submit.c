@@ -80,6 +80,7 @@ static dp_status_t fill_signature(const dp_group_t *group, dp_tensor_entry_t *en
                                                         options->count_joined != 0,
                                         .prescale = reduces ? options->prescale : 1.0,
                                         .postscale = reduces ? options->postscale : 1.0,
+                                        .tag = options->tag,
                                         .part_count = (uint32_t)part_count,
                                         .parts = parts};
     for (size_t i = 0; i < part_count; i++) {
@@ -144,6 +145,10 @@ static void fill_exchange(dp_handle_t *request, const dp_submit_t *what, const d
     }
     request->exchange.capacity = extent->has_out ? extent->out_count : 0;
     request->exchange.recv_counts = extent->has_out ? what->recv_counts : NULL;
+    if (what->options->output == NULL || !extent->has_out) return;
+    request->exchange.capacity = SIZE_MAX; /* the program makes room for what comes */
+    request->exchange.output = what->options->output;
+    request->exchange.user = what->options->user;
 }
 
 static void fill_request(dp_handle_t *request, const dp_submit_t *what)
@@ -309,6 +314,10 @@ static dp_status_t create_request(dp_group_t *group, const dp_submit_t *what, co
     if (status == DP_OK &&
         (stream != NULL || context->streams.count > 0 || context->device->ops->is_async))
         status = dp_stream_attach(request, stream);
+    if (status == DP_OK && what->options->cookie != 0) {
+        status = dp_completions_reserve(&context->completions);
+        if (status == DP_OK) request->cookie = what->options->cookie;
+    }
     if (status != DP_OK) {
         dp_request_discard(request);
         return status;
@@ -424,7 +433,7 @@ dp_status_t dp_submit(dp_group_t *group, const dp_submit_t *given, dp_handle_t *
         describe_request(request, &what, &record);
         /* The program waited for the operation before this one, working for the coordinator. It
          * probably will again, at once; then the coordinator need not be woken. */
-        waits_at_once = request->ticket > 0 && handle != NULL &&
+        waits_at_once = request->ticket > 0 && handle != NULL && request->cookie == 0 &&
                         atomic_load(&context->waiting.progressed_ticket) == request->ticket;
     }
     in_flight = context->requests.live_count;

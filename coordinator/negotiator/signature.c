@@ -11,13 +11,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Bytes on the wire before the parts, and of one part. */
+/* Bytes on the wire before the tag and the parts, of a tag, and of one part. */
 #define SIGNATURE_HEAD_BYTES 32
+#define SIGNATURE_TAG_BYTES 8
 #define SIGNATURE_PART_BYTES 9
 #define SIGNATURE_MEMBER_BYTES 4
 
 #define FLAG_GROUPED 1u
 #define FLAG_COUNT_JOINED 2u
+#define FLAG_TAG 4u /* a tag follows the head */
+#define FLAGS (FLAG_GROUPED | FLAG_COUNT_JOINED | FLAG_TAG)
 
 static int equal_bits(double a, double b)
 {
@@ -51,8 +54,8 @@ int dp_signature_equal(const dp_signature_t *a, const dp_signature_t *b)
     return a->collective == b->collective && a->reduce == b->reduce && a->wire == b->wire &&
            a->root == b->root && a->peer == b->peer && !a->is_grouped == !b->is_grouped &&
            !a->count_joined == !b->count_joined && equal_bits(a->prescale, b->prescale) &&
-           equal_bits(a->postscale, b->postscale) && a->part_count == b->part_count &&
-           equal_parts(a, b) && a->member_count == b->member_count && equal_members(a, b);
+           equal_bits(a->postscale, b->postscale) && a->tag == b->tag &&
+           a->part_count == b->part_count && equal_parts(a, b) && a->member_count == b->member_count && equal_members(a, b);
 }
 
 /* ---- In words ------------------------------------------------------------------------------- */
@@ -168,6 +171,10 @@ void dp_signature_difference(const dp_signature_t *a, const dp_signature_t *b, c
         snprintf(field, room, "count_joined");
         snprintf(value_a, room, "%s", yes_no(a->count_joined));
         snprintf(value_b, room, "%s", yes_no(b->count_joined));
+    } else if (a->tag != b->tag) {
+        snprintf(field, room, "tag");
+        snprintf(value_a, room, "%016" PRIx64, a->tag);
+        snprintf(value_b, room, "%016" PRIx64, b->tag);
     }
 }
 
@@ -180,7 +187,7 @@ static const char *group_name(const dp_signature_t *signature)
 
 /*
  * u8 collective, u8 reduce, u8 wire, u8 flags, u32 root, u32 peer (all ones: none), f64 prescale,
- * f64 postscale, u32 parts, then per part u64 count, u8 dtype; of a group_create then u32 members,
+ * f64 postscale, u32 parts, u64 tag if its flag is set, then per part u64 count, u8 dtype; of a group_create then u32 members,
  * per member u32 rank, text name.
  */
 void dp_signature_write(const dp_signature_t *signature, dp_writer_t *writer)
@@ -189,6 +196,7 @@ void dp_signature_write(const dp_signature_t *signature, dp_writer_t *writer)
 
     if (signature->is_grouped) flags |= FLAG_GROUPED;
     if (signature->count_joined) flags |= FLAG_COUNT_JOINED;
+    if (signature->tag != 0) flags |= FLAG_TAG;
     dp_write_u8(writer, (uint8_t)signature->collective);
     dp_write_u8(writer, (uint8_t)signature->reduce);
     dp_write_u8(writer, (uint8_t)signature->wire);
@@ -198,6 +206,7 @@ void dp_signature_write(const dp_signature_t *signature, dp_writer_t *writer)
     dp_write_f64(writer, signature->prescale);
     dp_write_f64(writer, signature->postscale);
     dp_write_u32(writer, signature->part_count);
+    if (signature->tag != 0) dp_write_u64(writer, signature->tag);
     for (uint32_t i = 0; i < signature->part_count; i++) {
         dp_write_u64(writer, signature->parts[i].count);
         dp_write_u8(writer, (uint8_t)signature->parts[i].dtype);
@@ -214,6 +223,7 @@ size_t dp_signature_bytes(const dp_signature_t *signature)
 {
     size_t bytes = SIGNATURE_HEAD_BYTES + (size_t)signature->part_count * SIGNATURE_PART_BYTES;
 
+    if (signature->tag != 0) bytes += SIGNATURE_TAG_BYTES;
     if (signature->collective != DP_COLLECTIVE_GROUP_CREATE) return bytes;
     return bytes + 4 + (size_t)signature->member_count * SIGNATURE_MEMBER_BYTES + 2 +
            strlen(group_name(signature));
@@ -261,7 +271,8 @@ static int is_head_valid(const dp_signature_t *head, unsigned flags)
 {
     return (unsigned)head->collective < DP_COLLECTIVE_COUNT &&
            (unsigned)head->reduce < DP_REDUCE_COUNT && (unsigned)head->wire <= DP_WIRE_BF16 &&
-           flags <= (FLAG_GROUPED | FLAG_COUNT_JOINED) && head->root >= -1 && head->peer >= -1 &&
+           flags <= FLAGS && (head->tag != 0) == ((flags & FLAG_TAG) != 0) && head->root >= -1 &&
+           head->peer >= -1 &&
            (head->part_count <= DP_GROUPED_MAX ||
             head->collective == DP_COLLECTIVE_REDUCE_SCATTERV);
 }
@@ -300,6 +311,7 @@ static void read_head(dp_reader_t *reader, dp_signature_t *head, unsigned *flags
     head->prescale = dp_read_f64(reader);
     head->postscale = dp_read_f64(reader);
     head->part_count = dp_read_u32(reader);
+    if (*flags & FLAG_TAG) head->tag = dp_read_u64(reader);
 }
 
 /* How many members follow the parts; the reader stays where it is. 0: none, or not enough bytes. */

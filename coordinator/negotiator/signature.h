@@ -23,6 +23,7 @@ typedef struct dp_signature {
     int is_grouped;
     int count_joined; /* averages divide by the group's size even where ranks have joined */
     double prescale, postscale;
+    uint64_t tag;        /* the program's own, as a digest of shapes; 0: none */
     uint32_t part_count; /* 1 unless grouped; a barrier has 0; reduce_scatterv: one per rank */
     const dp_signature_part_t *parts; /* [part_count]; count 0 where ranks need not agree on it */
     uint32_t member_count;            /* group_create only, else 0 */

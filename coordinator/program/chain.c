@@ -7,6 +7,7 @@
  */
 #include "coordinator/program/chain.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,11 +33,13 @@ uint64_t dp_chain_hash(const char *name, const dp_signature_t *signature,
     /* No padding: its bytes would be of any value and change the digest. */
     struct {
         double prescale, postscale;
+        uint64_t tag;
         uint32_t words[8];
         float absmax;
         uint32_t zero;
     } fixed = {.prescale = signature->prescale,
                .postscale = signature->postscale,
+               .tag = signature->tag,
                .words = {(uint32_t)signature->collective, (uint32_t)signature->reduce,
                          (uint32_t)signature->wire, (uint32_t)signature->root,
                          (uint32_t)signature->peer, (uint32_t)signature->is_grouped,
@@ -80,6 +83,7 @@ void dp_chain_add(dp_chain_t *chain, uint64_t hash, const char *name,
                             .part_count = signature->part_count,
                             .prescale = signature->prescale,
                             .postscale = signature->postscale,
+                            .tag = signature->tag,
                             .manner = *manner};
 
     if (signature->part_count > 0) link.dtype = signature->parts[0].dtype;
@@ -106,7 +110,7 @@ static int reduces(dp_collective_t collective)
 static void describe_link(const dp_chain_link_t *link, char *text)
 {
     const int has_wire = link->wire == DP_WIRE_FP16 || link->wire == DP_WIRE_BF16;
-    char parts[32] = "", root[32] = "", wire[48] = "", scales[64] = "";
+    char parts[32] = "", root[32] = "", wire[48] = "", scales[64] = "", tag[32] = "";
 
     if (link->name == NULL) {
         snprintf(text, DP_CHAIN_WHAT_MAX, "a wait");
@@ -121,11 +125,12 @@ static void describe_link(const dp_chain_link_t *link, char *text)
     if (link->prescale != 1.0 || link->postscale != 1.0) {
         snprintf(scales, sizeof(scales), ", scaled %.6g, %.6g", link->prescale, link->postscale);
     }
-    snprintf(text, DP_CHAIN_WHAT_MAX, "%.*s (%s%s%s of %llu %s%s%s%s%s%s%s)", 48, link->name,
+    if (link->tag != 0) snprintf(tag, sizeof(tag), ", tag %016" PRIx64, link->tag);
+    snprintf(text, DP_CHAIN_WHAT_MAX, "%.*s (%s%s%s of %llu %s%s%s%s%s%s%s%s)", 48, link->name,
              dp_collective_name(link->collective), reduces(link->collective) ? " " : "",
              reduces(link->collective) ? dp_reduce_name(link->reduce) : "",
              (unsigned long long)link->count, dp_dtype_name(link->dtype), parts, root, wire, scales,
-             link->manner.in_place ? ", where it lies" : "",
+             tag, link->manner.in_place ? ", where it lies" : "",
              link->manner.launches_now ? ", launched at once" : "");
 }
 

@@ -43,6 +43,7 @@ typedef struct dp_chain_link {
     uint32_t part_count;
     uint64_t count; /* elements of all parts */
     double prescale, postscale;
+    uint64_t tag;
     dp_chain_manner_t manner;
 } dp_chain_link_t;
 

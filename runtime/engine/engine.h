@@ -96,7 +96,11 @@ typedef struct dp_engine_exchange {
     int drops;                 /* 1: what comes is dropped, whatever the capacity */
     size_t
         *recv_counts; /* receives: [size of the group] of what came from each; NULL: not wanted */
-    size_t received;  /* set at completion: the sum of these */
+    dp_output_fn output; /* gives out where the caller cannot know how much comes: called once the
+                            counts are written, on the engine's thread; NULL: out is given. Host
+                            memory only */
+    void *user;          /* its first argument */
+    size_t received;     /* set at completion: the sum of these */
 } dp_engine_exchange_t;
 
 typedef struct dp_engine_op {

@@ -39,12 +39,40 @@ dp_status_t dp_bootstrap_create(const dp_config_t *config, dp_bootstrap_t **out,
     if (status == DP_OK && starter.size > 1) status = look_at_limits(&starter, error);
     if (status != DP_OK) return status;
     if (starter.kind != DP_STARTER_DPRUN && starter.size > 1) {
-        return dp_bootstrap_create_elsewhere(config, &starter, out, error);
+        return dp_bootstrap_create_elsewhere(config, &starter, NULL, out, error);
     }
     dp_log_init(&log, (dp_log_level_t)config->log_level, starter.rank);
     if (starter.warning[0] != '\0') dp_log_warn(&log, "%s", starter.warning);
     if (starter.kind == DP_STARTER_DPRUN) return dp_bootstrap_create_dprun(config, out, error);
     return dp_bootstrap_create_solo(out, error);
+}
+
+dp_status_t dp_bootstrap_create_by_store(const dp_config_t *config,
+                                         const dp_bootstrap_store_t *store, dp_bootstrap_t **out,
+                                         dp_error_t *error)
+{
+    const dp_starter_t starter = {.kind = DP_STARTER_STORE,
+                                  .name = "store",
+                                  .rank = store->rank,
+                                  .size = store->size,
+                                  .local_rank = -1,
+                                  .local_size = -1};
+    dp_status_t status;
+
+    if (store->put == NULL || store->get == NULL || store->size < 1 || store->rank < 0 ||
+        store->rank >= store->size) {
+        return dp_error_set(error, DP_ERR_INVALID,
+                            "dp_init: rank %d of %d with %s: a store has both of put and get, and "
+                            "a rank below the number of ranks",
+                            store->rank, store->size,
+                            store->put == NULL   ? "no store_put"
+                            : store->get == NULL ? "no store_get"
+                                                 : "a store");
+    }
+    if (store->size == 1) return dp_bootstrap_create_solo(out, error);
+    status = look_at_limits(&starter, error);
+    if (status != DP_OK) return status;
+    return dp_bootstrap_create_elsewhere(config, &starter, store, out, error);
 }
 
 void dp_bootstrap_destroy(dp_bootstrap_t *bootstrap)

@@ -45,6 +45,20 @@ struct dp_bootstrap {
  * of a launcher's variables is an error that names what is there and what is missing. */
 dp_status_t dp_bootstrap_create(const dp_config_t *config, dp_bootstrap_t **out, dp_error_t *error);
 
+/* A world that the program describes: a rank, and a key-value store that its ranks share (dp.h). */
+typedef struct dp_bootstrap_store {
+    dp_store_put_fn put;
+    dp_store_get_fn get;
+    void *user;
+    int rank;
+    int size;
+} dp_bootstrap_store_t;
+
+/* By a store; the environment's launcher is not asked. Blocks as dp_bootstrap_create() does. */
+dp_status_t dp_bootstrap_create_by_store(const dp_config_t *config,
+                                         const dp_bootstrap_store_t *store, dp_bootstrap_t **out,
+                                         dp_error_t *error);
+
 /* size ranks as threads of this process; bootstraps[size] are returned, all share one table. */
 dp_status_t dp_bootstrap_create_threads(int size, dp_bootstrap_t **bootstraps);
 

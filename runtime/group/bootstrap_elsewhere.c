@@ -2,9 +2,10 @@
  * bootstrap_elsewhere.c - the bootstrap of a rank that torchrun, mpirun, srun or a script started.
  *
  * Called by dp_init(), in the program's thread. Rank 0 serves the rendezvous in a thread of its own
- * (bootstrap_server.c). The others learn its address and the secret in one of three ways:
+ * (bootstrap_server.c). The others learn its address and the secret in one of four ways:
  *
  *     PMI         from the launcher's key-value space
+ *     a store     from the key-value store of the program
  *     one node    from a file of this user (beacon.h); rank 0 serves a local socket then
  *     otherwise   address from DP_RENDEZVOUS or MASTER_ADDR, secret from DP_SECRET_FILE
  *
@@ -30,6 +31,7 @@
 #include "runtime/base/rendezvous.h"
 #include "runtime/base/wire.h"
 #include "runtime/group/bootstrap_server.h"
+#include "runtime/group/node_identity.h"
 #include "runtime/group/pmi.h"
 #include "runtime/group/resolve.h"
 
@@ -38,11 +40,14 @@
 #define RETRY_NS 20000000L       /* between two looks for rank 0 */
 #define ATTEMPT_NS 3000000000ull /* for one address to answer, of several or again and again */
 #define PMI_KEY "dp-rendezvous"
+#define STORE_KEY "dp/rendezvous"
+#define STORE_NODE_KEY "dp/node/%d"
 #define NONCE_BYTES 32
 
 typedef struct elsewhere {
     dp_bootstrap_t base; /* first: ops receive its address */
     dp_starter_t starter;
+    const dp_bootstrap_store_t *store; /* of the kind STORE; while ranks meet */
     dp_log_t log;
     dp_kv_t *kv;
     dp_bootstrap_server_t *server; /* rank 0 */
@@ -256,34 +261,62 @@ static dp_status_t search(elsewhere_t *self, find_fn find, const char *path, dp_
         pause_before_retry();
     }
     dp_format_time((int64_t)self->timeout_ns, limit, sizeof(limit));
+    if (self->store != NULL) {
+        return dp_error_set(error, DP_ERR_TIMEOUT,
+                            "rank 0 did not answer within DP_START_TIMEOUT=%s: %.200s; each world "
+                            "wants keys of its own in the store",
+                            limit, cause.text);
+    }
     return dp_error_set(error, DP_ERR_TIMEOUT,
                         "rank 0 did not come within DP_START_TIMEOUT=%s: %.200s; if nobody starts "
                         "rank 0, unset %s and %s for a world of one",
                         limit, cause.text, self->starter.rank_name, self->starter.size_name);
 }
 
-/* ---- Three ways ----------------------------------------------------------------------------- */
+/* ---- Four ways ------------------------------------------------------------------------------ */
+
+/* Rank 0: serves, and says in `text` where, for a key-value space that the job alone can read. */
+static dp_status_t serve_by_text(elsewhere_t *self, char *text, size_t room, dp_error_t *error)
+{
+    dp_status_t status;
+
+    dp_random(self->beacon.secret.bytes, DP_SECRET_BYTES);
+    if (self->starter.is_one_node) {
+        status = serve_here(self, error);
+    } else {
+        status = serve_port(self, 0, error);
+        add_own_addresses(&self->beacon);
+    }
+    dp_beacon_to_text(&self->beacon, text, room);
+    return status;
+}
+
+/* On the machine of rank 0 the loopback interface goes before its other addresses. */
+static void prefer_loopback(elsewhere_t *self)
+{
+    dp_process_t own;
+
+    dp_process_self(&own);
+    if (self->beacon.port == 0) return;
+    if (self->base.rank != 0 && strcmp(own.boot, self->beacon.server.boot) != 0) return;
+    memmove(self->beacon.addresses[1], self->beacon.addresses[0],
+            (DP_BEACON_ADDRESSES - 1) * sizeof(self->beacon.addresses[0]));
+    snprintf(self->beacon.addresses[0], sizeof(self->beacon.addresses[0]), "127.0.0.1");
+    self->beacon.address_count = dp_min(self->beacon.address_count + 1, DP_BEACON_ADDRESSES);
+}
 
 static dp_status_t meet_by_pmi(elsewhere_t *self, dp_error_t *error)
 {
     char text[2 * DP_BEACON_MAX + 1] = "";
     const char *job = self->starter.pmi_job[0] != '\0' ? self->starter.pmi_job : NULL;
     dp_pmi_t *pmi = malloc(sizeof(*pmi));
-    dp_process_t own;
     dp_status_t status;
 
     if (pmi == NULL) return dp_error_set(error, DP_ERR_NO_MEMORY, "no memory for PMI");
     status = dp_pmi_open(pmi, self->starter.pmi_fd, job, self->base.rank, self->base.size,
                          self->deadline_ns, error);
     if (status == DP_OK && self->base.rank == 0) {
-        dp_random(self->beacon.secret.bytes, DP_SECRET_BYTES);
-        if (self->starter.is_one_node) {
-            status = serve_here(self, error);
-        } else {
-            status = serve_port(self, 0, error);
-            add_own_addresses(&self->beacon);
-        }
-        dp_beacon_to_text(&self->beacon, text, sizeof(text));
+        status = serve_by_text(self, text, sizeof(text), error);
         if (status == DP_OK) status = dp_pmi_put(pmi, PMI_KEY, text, error);
     }
     if (status == DP_OK) status = dp_pmi_fence(pmi, error);
@@ -295,15 +328,81 @@ static dp_status_t meet_by_pmi(elsewhere_t *self, dp_error_t *error)
     explicit_bzero(text, sizeof(text));
     free(pmi);
     if (status != DP_OK) return status;
-    dp_process_self(&own);
-    if (self->beacon.port != 0 &&
-        (self->base.rank == 0 || strcmp(own.boot, self->beacon.server.boot) == 0)) {
-        /* The same machine: before its other addresses. */
-        memmove(self->beacon.addresses[1], self->beacon.addresses[0],
-                (DP_BEACON_ADDRESSES - 1) * sizeof(self->beacon.addresses[0]));
-        snprintf(self->beacon.addresses[0], sizeof(self->beacon.addresses[0]), "127.0.0.1");
-        self->beacon.address_count = dp_min(self->beacon.address_count + 1, DP_BEACON_ADDRESSES);
+    prefer_loopback(self);
+    return search(self, find_by_beacon, NULL, error);
+}
+
+static dp_status_t store_put(const elsewhere_t *self, const char *key, const char *text,
+                             dp_error_t *error)
+{
+    const int code = self->store->put(self->store->user, key, text, strlen(text));
+
+    if (code == 0) return DP_OK;
+    return dp_error_set(error, DP_ERR_SYSTEM, "the store's put of '%s' returned %d", key, code);
+}
+
+static dp_status_t store_get(const elsewhere_t *self, const char *key, char *text, size_t room,
+                             dp_error_t *error)
+{
+    const uint64_t now = dp_now_ns();
+    const uint64_t left = self->deadline_ns > now ? self->deadline_ns - now : 1;
+    size_t bytes = 0;
+    const int code =
+        self->store->get(self->store->user, key, text, room - 1, &bytes, (double)left * 1e-9);
+    char limit[32];
+
+    if (code == 0 && bytes < room) {
+        text[bytes] = '\0';
+        return DP_OK;
     }
+    if (code == 0) {
+        return dp_error_set(error, DP_ERR_INVALID,
+                            "the store's get of '%s' gave %zu bytes where %zu fit", key, bytes,
+                            room - 1);
+    }
+    if (dp_now_ns() < self->deadline_ns)
+        return dp_error_set(error, DP_ERR_SYSTEM, "the store's get of '%s' returned %d", key, code);
+    dp_format_time((int64_t)self->timeout_ns, limit, sizeof(limit));
+    return dp_error_set(error, DP_ERR_TIMEOUT,
+                        "the store had no '%s' within DP_START_TIMEOUT=%s: did that rank start?",
+                        key, limit);
+}
+
+/* Rank 0 learns whether all ranks are on its node, as a node's local socket is out of reach for
+ * others, and a port is more than a node needs. */
+static dp_status_t compare_nodes(elsewhere_t *self, dp_error_t *error)
+{
+    char key[32], node[DP_NODE_IDENTITY_TEXT];
+    dp_node_identity_t own;
+    dp_status_t status = DP_OK;
+
+    dp_node_identity_read(&own);
+    snprintf(key, sizeof(key), STORE_NODE_KEY, self->base.rank);
+    if (self->base.rank != 0) return store_put(self, key, own.node, error);
+    self->starter.is_one_node = 1;
+    for (int rank = 1; status == DP_OK && rank < self->base.size; rank++) {
+        snprintf(key, sizeof(key), STORE_NODE_KEY, rank);
+        status = store_get(self, key, node, sizeof(node), error);
+        if (status == DP_OK && strcmp(node, own.node) != 0) self->starter.is_one_node = 0;
+    }
+    return status;
+}
+
+static dp_status_t meet_by_store(elsewhere_t *self, dp_error_t *error)
+{
+    char text[2 * DP_BEACON_MAX + 1] = "";
+    dp_status_t status = compare_nodes(self, error);
+
+    if (status == DP_OK && self->base.rank == 0) {
+        status = serve_by_text(self, text, sizeof(text), error);
+        if (status == DP_OK) status = store_put(self, STORE_KEY, text, error);
+    } else if (status == DP_OK) {
+        status = store_get(self, STORE_KEY, text, sizeof(text), error);
+        if (status == DP_OK) status = dp_beacon_from_text(text, &self->beacon, error);
+    }
+    explicit_bzero(text, sizeof(text));
+    if (status != DP_OK) return status;
+    prefer_loopback(self);
     return search(self, find_by_beacon, NULL, error);
 }
 
@@ -342,6 +441,7 @@ static dp_status_t find_rank_0(elsewhere_t *self, const dp_config_t *config, dp_
 {
     const dp_starter_t *starter = &self->starter;
 
+    if (self->store != NULL) return meet_by_store(self, error);
     if (starter->kind == DP_STARTER_PMI) return meet_by_pmi(self, error);
     if (starter->is_one_node) return meet_by_file(self, error);
     if (config->secret_file[0] != '\0' && starter->host[0] != '\0') {
@@ -482,7 +582,8 @@ static const dp_bootstrap_ops_t elsewhere_ops = {"elsewhere", elsewhere_exchange
                                                  elsewhere_destroy};
 
 dp_status_t dp_bootstrap_create_elsewhere(const dp_config_t *config, const dp_starter_t *starter,
-                                          dp_bootstrap_t **out, dp_error_t *error)
+                                          const dp_bootstrap_store_t *store, dp_bootstrap_t **out,
+                                          dp_error_t *error)
 {
     elsewhere_t *self = calloc(1, sizeof(*self));
     dp_error_t cause = {DP_OK, ""};
@@ -497,6 +598,7 @@ dp_status_t dp_bootstrap_create_elsewhere(const dp_config_t *config, const dp_st
     self->base.local_rank = starter->local_rank;
     self->base.local_size = starter->local_size;
     self->starter = *starter;
+    self->store = store;
     self->timeout_ns = config->start_timeout_ns;
     self->deadline_ns = dp_now_ns() + config->start_timeout_ns;
     self->base.deadline_ns = self->deadline_ns;
@@ -514,6 +616,7 @@ dp_status_t dp_bootstrap_create_elsewhere(const dp_config_t *config, const dp_st
         return status;
     }
     explicit_bzero(&self->beacon.secret, sizeof(self->beacon.secret)); /* it has done its work */
+    self->store = NULL; /* the caller's */
     *out = &self->base;
     return DP_OK;
 }

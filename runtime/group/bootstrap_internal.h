@@ -15,9 +15,11 @@ dp_status_t dp_bootstrap_create_dprun(const dp_config_t *config, dp_bootstrap_t 
                                       dp_error_t *error);
 
 /* A rank of a job of two or more that others started. Blocks until all ranks have come, or
- * DP_START_TIMEOUT. */
+ * DP_START_TIMEOUT.
+ * store: of a starter of the kind STORE, else NULL. */
 dp_status_t dp_bootstrap_create_elsewhere(const dp_config_t *config, const dp_starter_t *starter,
-                                          dp_bootstrap_t **out, dp_error_t *error);
+                                          const dp_bootstrap_store_t *store, dp_bootstrap_t **out,
+                                          dp_error_t *error);
 
 /* job becomes "prefix-0123456789abcdef", tag a random number: no two worlds share them. */
 void dp_bootstrap_name_world(dp_bootstrap_t *bootstrap, const char *prefix, uint64_t random);

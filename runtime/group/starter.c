@@ -356,6 +356,7 @@ static void identify(const found_t *found, dp_starter_t *starter)
     case DP_STARTER_PMI: /* the key-value space is the job's own */
     case DP_STARTER_NONE:
     case DP_STARTER_DPRUN:
+    case DP_STARTER_STORE:
         break;
     }
 }

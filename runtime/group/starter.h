@@ -19,7 +19,8 @@ typedef enum dp_starter_kind {
     DP_STARTER_TORCHRUN,
     DP_STARTER_OPENMPI,
     DP_STARTER_PMI,
-    DP_STARTER_SLURM
+    DP_STARTER_SLURM,
+    DP_STARTER_STORE /* the program says it itself, and no variable is read */
 } dp_starter_kind_t;
 
 typedef struct dp_starter {

@@ -35,6 +35,12 @@ macro && /^    }/ { # behind the line with the last initialiser
     held = ""
     macro = 0
 }
+macro && held ~ /^        / { # a list over several lines becomes one
+    sub(/ *\\$/, "", held)
+    sub(/^ +/, " ")
+    held = held $0
+    next
+}
 macro { if (held != "") print held; held = $0; next }
 { print }
 END { if (changed != 11) { print "#error \"" changed " structs with a size, 11 are known\"" } }

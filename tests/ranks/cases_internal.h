@@ -138,6 +138,13 @@ int case_lists(dp_context_t *dp);
 int case_changing(dp_context_t *dp);
 int case_watched(dp_context_t *dp);
 
+int case_tags(dp_context_t *dp);
+int case_program_tags(dp_context_t *dp);
+int case_completions(dp_context_t *dp);
+int case_outputs(dp_context_t *dp);
+int case_outputs_arguments(dp_context_t *dp);
+int case_outputs_none(dp_context_t *dp);
+
 int case_pairs(dp_context_t *dp);
 int case_pair_names(dp_context_t *dp);
 int case_pair_mismatch(dp_context_t *dp);

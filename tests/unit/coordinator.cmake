@@ -16,6 +16,12 @@ target_link_options(test_negotiator_memory PRIVATE
 # What the figures of a step mean.
 dp_test(test_decision SOURCES coordinator/api/test_decision.c LIBS dp_coordinator m TIMEOUT 30)
 
+# Worlds by a key-value store of the program.
+dp_test(test_store SOURCES coordinator/api/test_store.c LIBS dp_coordinator TIMEOUT 60)
+
+# The list of operations that are over.
+dp_test(test_completions SOURCES coordinator/api/test_completions.c LIBS dp_coordinator TIMEOUT 60)
+
 # Rows and slots of dp_shards_t.
 dp_test(test_layout SOURCES coordinator/shards/test_layout.c LIBS dp_coordinator TIMEOUT 30)
 

@@ -146,6 +146,12 @@ static int own_block(const dp_engine_op_t *op, dp_error_t *truncated, const char
                      host, exchange->capacity, count);
         return 0;
     }
+    if (exchange->output != NULL) exchange->out = exchange->output(exchange->user, count);
+    if (exchange->out == NULL && count > 0) {
+        dp_error_set(truncated, DP_ERR_NO_MEMORY,
+                     "rank 0 (%s): the program gave no memory for %zu elements", host, count);
+        return 0;
+    }
     return count != 0 && exchange->in != exchange->out;
 }
 

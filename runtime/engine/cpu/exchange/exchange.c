@@ -368,6 +368,20 @@ static void find_places(dp_exchange_run_t *run)
     }
 }
 
+/* Asks the program for room. Other ranks are about to send, so a program that has none ends the
+ * world. */
+static dp_status_t find_out(dp_exchange_run_t *run)
+{
+    dp_engine_exchange_t *exchange = run->exchange;
+
+    if (exchange->output == NULL || exchange->drops) return DP_OK;
+    exchange->out = exchange->output(exchange->user, exchange->received);
+    if (exchange->out != NULL || exchange->received == 0) return DP_OK;
+    return dp_cpu_fail(run->group, DP_ERR_NO_MEMORY,
+                       "rank %d: the program gave no memory for %zu elements%s",
+                       run->group->ranks[run->group->rank], exchange->received, run->group->title);
+}
+
 /* ---- To and from other nodes ---------------------------------------------------------------- */
 
 /* 1: some rank of a node keeps a block that is for everybody. */
@@ -545,7 +559,8 @@ dp_status_t dp_cpu_run_exchange(dp_cpu_group_t *group, dp_engine_op_t *op, int r
     find_places(&run);
     status = check_capacities(&run);
     if (status == DP_OK) {
-        status = move_blocks(&run);
+        status = find_out(&run);
+        if (status == DP_OK) status = move_blocks(&run);
     } else if (group->node_count > 1 && dp_cpu_node_barrier(group) != DP_OK) {
         /* The barrier above: ranks that were late have read the rows, which may change now. */
         status = DP_ERR_ABORTED;

@@ -65,6 +65,9 @@ static void signature_first_difference_is_told(void **state)
     b.prescale = 0.5;
     expect_difference(&b, "prescale", "1", "0.5");
     b = base();
+    b.tag = 0xabc;
+    expect_difference(&b, "tag", "0000000000000000", "0000000000000abc");
+    b = base();
     b.part_count = 2;
     expect_difference(&b, "number of tensors", "3", "2");
     b = base();
@@ -86,6 +89,34 @@ static void signature_scales_compare_by_bits(void **state)
     b.prescale = 1.0 + 2.3e-16;
     a.prescale = 1.0;
     assert_false(dp_signature_equal(&a, &b));
+}
+
+static void signature_tag_travels(void **state)
+{
+    dp_signature_t a = base(), *b;
+    uint8_t data[256];
+    dp_writer_t writer;
+    dp_reader_t reader;
+    dp_status_t status;
+
+    (void)state;
+    a.tag = UINT64_C(0xfedcba9876543210);
+    dp_writer_init(&writer, data, sizeof(data));
+    dp_signature_write(&a, &writer);
+    assert_int_equal(writer.bytes, dp_signature_bytes(&a));
+    dp_reader_init(&reader, data, writer.bytes);
+    b = dp_signature_read(&reader, &status);
+    assert_non_null(b);
+    assert_true(dp_signature_equal(&a, b));
+    assert_int_equal(dp_reader_left(&reader), 0);
+    free(b);
+    for (size_t cut = 0; cut < writer.bytes; cut++) {
+        dp_reader_init(&reader, data, cut);
+        assert_null(dp_signature_read(&reader, &status));
+    }
+    memset(data + 32, 0, 8); /* a flag for a tag that is none: two forms of one signature */
+    dp_reader_init(&reader, data, writer.bytes);
+    assert_null(dp_signature_read(&reader, &status));
 }
 
 static void signature_travels_unchanged(void **state)
@@ -240,6 +271,7 @@ int main(void)
         cmocka_unit_test(signature_first_difference_is_told),
         cmocka_unit_test(signature_scales_compare_by_bits),
         cmocka_unit_test(signature_travels_unchanged),
+        cmocka_unit_test(signature_tag_travels),
         cmocka_unit_test(item_every_kind_travels_unchanged),
         cmocka_unit_test(absmax_unknown_and_nan_have_one_form),
     };

@@ -259,6 +259,7 @@ static void chain_hash_covers_everything(void **state)
     DIFFERS(signature.reduce = DP_MAX, signature.reduce = DP_SUM);
     DIFFERS(signature.wire = DP_WIRE_BF16, signature.wire = DP_WIRE_NONE);
     DIFFERS(signature.prescale = 2.0, signature.prescale = 1.0);
+    DIFFERS(signature.tag = 1, signature.tag = 0);
     DIFFERS(signature.postscale = 2.0, signature.postscale = 1.0);
     DIFFERS(signature.is_grouped = 1, signature.is_grouped = 0);
     DIFFERS(signature.part_count = 1, signature.part_count = 2);
