@@ -1,0 +1,280 @@
+"""A rank of a world: dp.init(), waiting, memory, the timeline.
+
+A Context may be used by several threads. Waits end within a second of Ctrl-C. In a forked child every
+call raises InvalidError, and nothing has to be given back there.
+"""
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import os
+import sys
+import threading
+import weakref
+from typing import Any, Callable, Iterator, Mapping
+
+from . import _c, arrays, errors
+from ._c import lib
+from .group import Group
+from .handles import Completions, slices
+from .stores import StoreCallbacks
+
+ORDERS = {"default": 0, "negotiated": 1, "program": 2}
+ERROR_ROOM = 1024
+
+_contexts: "weakref.WeakSet[Context]" = weakref.WeakSet()
+
+
+class Stats(dict):
+    """Counters since init(), by the names of dp_stats_t."""
+
+    __getattr__ = dict.__getitem__
+
+
+class _Block:
+    """Memory of alloc(): goes back when the last array on it has gone."""
+
+    def __init__(self, context: "Context", address: int) -> None:
+        self.context = context
+        self.address = address
+
+    def __del__(self) -> None:
+        self.context._free(self.address)
+
+
+class Context:
+    """One rank of a world. Make it with dp.init(); give it back with finalize() or `with`."""
+
+    def __init__(self, store: Any = None, rank: int = -1, size: int = 0,
+                 order: str = "default") -> None:
+        if order not in ORDERS:
+            raise errors.InvalidError(f"there is no order '{order}'; {', '.join(ORDERS)}")
+        text = ctypes.create_string_buffer(ERROR_ROOM)
+        options = _c.InitOptions(error=ctypes.addressof(text), error_bytes=ERROR_ROOM,
+                                 order=ORDERS[order])
+        callbacks = None
+        if store is not None:
+            callbacks = StoreCallbacks(store)
+            options.store_put, options.store_get = callbacks.put, callbacks.get
+            options.store_rank, options.store_ranks = rank, size
+        self._pointer: int | None = None
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._blocks: weakref.WeakSet[_Block] = weakref.WeakSet()
+        self._groups: dict[int, Group] = {}
+        pointer = ctypes.c_void_p()
+        status = lib.init(options, pointer)
+        if status != 0:
+            error = errors.make(status, text.value.decode(errors="replace"))
+            raise error from (callbacks.failure if callbacks is not None else None)
+        self._pointer = pointer.value
+        self._completions = Completions(self)
+        self.rank: int = lib.rank(pointer)
+        self.size: int = lib.size(pointer)
+        self.local_rank: int = lib.local_rank(pointer)
+        self.local_size: int = lib.local_size(pointer)
+        self.node_rank: int = lib.node_rank(pointer)
+        self.node_count: int = lib.node_count(pointer)
+        self.world = Group(self, lib.world(pointer))
+        _contexts.add(self)
+
+    # ---- Life ---------------------------------------------------------------------------------
+
+    @property
+    def pointer(self) -> int:
+        """The dp_context_t, for other bindings. OrderError after finalize()."""
+        if self._pointer is None:
+            raise errors.OrderError("the context was finalized")
+        return self._pointer
+
+    @property
+    def is_alive(self) -> bool:
+        """False after finalize(), and in a forked child."""
+        return self._pointer is not None and self._pid == os.getpid()
+
+    def finalize(self, force: bool = False) -> None:
+        """Leaves the world: waits for this rank's operations, then for every rank to finalize.
+
+        BusyError: memory of alloc() is in use by arrays; delete them first. With `force` they are
+        left pointing at nothing.
+        """
+        if self._pointer is None:
+            return
+        if self._pid == os.getpid() and len(self._blocks) > 0 and not force:
+            raise errors.BusyError(f"{len(self._blocks)} arrays of alloc() are still in use, and "
+                                   "finalize() would take their memory: delete them first")
+        _contexts.discard(self)
+        if self._pid != os.getpid():
+            self._pointer = None
+            return
+        if self._completions.is_running:
+            with contextlib.suppress(errors.Error):  # finalize() reports how the world ended
+                self.wait_all()
+            self._completions.stop()
+        pointer, self._pointer = self._pointer, None
+        text = (lib.error_text(pointer) or b"").decode(errors="replace")
+        status = lib.finalize(pointer)
+        if status != 0:
+            raise errors.make(status, text)
+
+    def __enter__(self) -> "Context":
+        return self
+
+    def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
+        if kind is None:
+            self.finalize()
+            return
+        self.abort(f"{kind.__name__}: {value}")
+        with contextlib.suppress(errors.Error):
+            self.finalize(force=True)
+
+    def abort(self, reason: str) -> None:
+        """Fails every operation on every rank with this reason. Does not wait."""
+        if self.is_alive:
+            lib.abort(self.pointer, reason.encode())
+
+    def check(self, status: int) -> None:
+        """Raises the error of a status, with the context's last text."""
+        if status != 0:
+            raise errors.make(status, self.error_text())
+
+    def error_text(self) -> str:
+        """The last error in words."""
+        return (lib.error_text(self.pointer) or b"").decode(errors="replace")
+
+    def setting(self, name: str) -> str | None:
+        """The value of a setting in force, by its name without DP_."""
+        value = lib.setting(self.pointer, name.encode())
+        return None if value is None else value.decode()
+
+    def stats(self) -> Stats:
+        """Counters since init()."""
+        stats = _c.Stats()
+        self.check(lib.stats_get(self.pointer, stats))
+        values = Stats((name, getattr(stats, name)) for name, _ in _c.Stats._fields_[1:])
+        values["schedule_end_reason"] = (stats.schedule_end_reason or b"").decode()
+        return values
+
+    # ---- Waiting ------------------------------------------------------------------------------
+
+    def wait_all(self, timeout: float | None = None) -> None:
+        """Waits until every operation submitted before is over. TimeoutError: it goes on."""
+        for seconds in slices(timeout):
+            status = lib.wait_all(self.pointer, seconds)
+            if status != errors.TimeoutError.status:
+                break
+        self.check(status)
+
+    # ---- Memory -------------------------------------------------------------------------------
+
+    def alloc(self, nbytes: int) -> memoryview:
+        """Zeroed memory that the ranks of a node reduce where it lies, as writable bytes. It goes back
+        when nothing refers to it any more."""
+        memory = ctypes.c_void_p()
+        self.check(lib.alloc(self.pointer, nbytes, memory))
+        if not memory.value:
+            return memoryview(b"")
+        block = _Block(self, memory.value)
+        kind = type("Memory", (ctypes.c_char * nbytes,), {})  # a subclass can hold its owner
+        array = kind.from_address(memory.value)
+        array.owner = block
+        self._blocks.add(block)
+        return memoryview(array).cast("B")
+
+    def empty(self, shape: int | tuple[int, ...], dtype: Any = "float32") -> Any:
+        """A NumPy array of zeros in memory of alloc()."""
+        import numpy
+        shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        dtype = numpy.dtype(dtype)
+        count = int(numpy.prod(shape, dtype=numpy.int64))
+        if count == 0:
+            return numpy.empty(shape, dtype)
+        return numpy.frombuffer(self.alloc(count * dtype.itemsize), dtype).reshape(shape)
+
+    def _free(self, address: int) -> None:
+        """Called by the garbage collector, so failures have nobody to go to: memory that an operation
+        still uses stays until finalize()."""
+        if self.is_alive:
+            lib.free(self._pointer, address)
+
+    # ---- Groups -------------------------------------------------------------------------------
+
+    def group(self, name: str, ranks: "list[int] | tuple[int, ...]") -> Group | None:
+        """Makes a group of some ranks of the world; None on ranks that are not listed. Collective
+        over the ranks listed."""
+        members = (ctypes.c_int32 * len(ranks))(*ranks)
+        pointer = ctypes.c_void_p()
+        self.check(lib.group_create(self.pointer, name.encode(), members, len(ranks), pointer))
+        return None if not pointer.value else Group(self, pointer.value)
+
+    # ---- Timeline -----------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def step(self, number: int) -> Iterator[None]:
+        """A step of the timeline; also tells the coordinator where a round begins."""
+        lib.step_begin(self.pointer, number)
+        try:
+            yield
+        finally:
+            if self._pointer is not None:
+                lib.step_end(self._pointer)
+
+    @contextlib.contextmanager
+    def span(self, name: str) -> Iterator[None]:
+        """A span of the timeline on this thread."""
+        lib.span_begin(self.pointer, name.encode())
+        try:
+            yield
+        finally:
+            if self._pointer is not None:
+                lib.span_end(self._pointer)
+
+    # ---- Of the world -------------------------------------------------------------------------
+
+    def __getattr__(self, name: str) -> Any:
+        """Operations on the world: context.allreduce is context.world.allreduce."""
+        if name in Group.OPERATIONS:
+            return getattr(self.world, name)
+        raise AttributeError(f"a Context has no '{name}'")
+
+    def __repr__(self) -> str:
+        if self._pointer is None:
+            return "<dp.Context, finalized>"
+        return f"<dp.Context rank {self.rank} of {self.size}>"
+
+
+def init(store: Any = None, rank: int = -1, size: int = 0, order: str = "default") -> Context:
+    """Joins the world that a launcher describes: dprun, torchrun, mpirun, srun; else a world of one.
+
+    store: a key-value store that the ranks share, such as a torch.distributed.Store (anything with
+    set(key, bytes), get(key) and wait([key], timedelta), or a pair of functions put(key, bytes) and
+    get(key, seconds)). Then `rank` and `size` say who this is, and no launcher is asked. Each world
+    wants keys of its own: torch.distributed.PrefixStore.
+    """
+    return Context(store, rank, size, order)
+
+
+# ---- The end of the process ----------------------------------------------------------------------
+
+def _finalize_all() -> None:
+    for context in list(_contexts):
+        with contextlib.suppress(errors.Error):
+            context.finalize(force=True)
+
+
+def _abort_all(kind: type[BaseException], value: BaseException) -> None:
+    for context in list(_contexts):
+        if context.is_alive:
+            context.abort(f"{kind.__name__}: {value}")
+
+
+def _chain_excepthook(before: Callable) -> Callable:
+    def hook(kind: type[BaseException], value: BaseException, trace: Any) -> None:
+        _abort_all(kind, value)  # so that no rank waits for one that has ended
+        before(kind, value, trace)
+    return hook
+
+
+atexit.register(_finalize_all)
+sys.excepthook = _chain_excepthook(sys.excepthook)

@@ -1,0 +1,211 @@
+"""Life and death of a context in Python: worlds by a store, Ctrl-C, exceptions, fork, the end of the
+process. Each case starts its ranks itself, as processes.
+"""
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+import unittest
+
+PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+DPRUN = os.environ.get("DPRUN", "dprun")
+LIMIT = 60
+
+
+def start(body, ranks=2, launcher=True, **variables):
+    """A program of `ranks` ranks under dprun, or one process alone."""
+    program = "import os, sys, time\nimport numpy as np\nimport dp\n" + textwrap.dedent(body)
+    command = [sys.executable, "-c", program]
+    if launcher:
+        command = [DPRUN, "-np", str(ranks), *command]
+    environment = {**os.environ, "PYTHONPATH": PACKAGE, **variables}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE,
+                            stderr=subprocess.STDOUT, text=True, start_new_session=True)
+
+
+def finish(process):
+    try:
+        output, _ = process.communicate(timeout=LIMIT)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        output, _ = process.communicate()
+        raise AssertionError(f"not over after {LIMIT} s:\n{output}") from None
+    return process.returncode, output
+
+
+def await_line(process, text):
+    """Reads until a line has the text; returns what came."""
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if text in line:
+            return "".join(lines)
+    raise AssertionError(f"'{text}' did not come:\n{''.join(lines)}")
+
+
+class Life(unittest.TestCase):
+    def test_worlds_by_a_store_follow_each_other(self):
+        code, output = finish(start("""
+            import threading
+            table, changed = {}, threading.Condition()
+            def put(key, value):
+                with changed:
+                    table[key] = value
+                    changed.notify_all()
+            def get(key, seconds):
+                with changed:
+                    if not changed.wait_for(lambda: key in table, seconds):
+                        raise TimeoutError(key)
+                    return table[key]
+            def rank(number, world):
+                prefix = f"{world}/"
+                store = (lambda key, value: put(prefix + key, value),
+                         lambda key, seconds: get(prefix + key, seconds))
+                with dp.init(store, number, 3) as context:
+                    data = np.full(5, number + 1.0)
+                    context.allreduce(data).wait()
+                    assert data[0] == 6.0, data
+            for world in range(3):
+                threads = [threading.Thread(target=rank, args=(i, world)) for i in range(3)]
+                for thread in threads: thread.start()
+                for thread in threads: thread.join()
+            def broken(key, value): raise OSError("the store is gone")
+            try:
+                dp.init((broken, broken), 1, 2)
+            except dp.SystemFailure as failure:
+                assert "dp/node/1" in str(failure) and "gone" in str(failure.__cause__), failure
+                print("told")
+            """, launcher=False))
+        self.assertEqual(code, 0, output)
+        self.assertIn("told", output)
+
+    def test_an_exception_on_one_rank_ends_all_with_its_words(self):
+        code, output = finish(start("""
+            world = dp.init()
+            world.allreduce(np.ones(3), name="first").wait()
+            if world.rank == 1:
+                raise ValueError("the data is bad")
+            world.allreduce(np.ones(3), name="second").wait()
+            """))
+        self.assertNotEqual(code, 0)
+        self.assertIn("ValueError: the data is bad", output)
+        self.assertRegex(output, r"dp\.errors\.AbortedError.*")
+
+    def test_a_killed_rank_is_named(self):
+        code, output = finish(start("""
+            import signal
+            world = dp.init()
+            if world.rank == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            try:
+                world.allreduce(np.ones(3), name="x").wait()
+            except dp.PeerLostError as error:
+                print("LOST", error)
+                world.finalize()
+            """))
+        self.assertNotEqual(code, 0)
+        self.assertRegex(output, "rank 1")
+
+    def test_ctrl_c_ends_a_wait_within_a_second(self):
+        process = start("""
+            world = dp.init()
+            print("waiting", flush=True)
+            try:
+                if world.rank == 0:
+                    world.allreduce(np.ones(3), name="never").wait()
+                else:
+                    time.sleep(600)
+            except KeyboardInterrupt:
+                print("interrupted", flush=True)
+                raise
+            """)
+        try:
+            await_line(process, "waiting")
+            await_line(process, "waiting")
+            children = subprocess.run(["pgrep", "-f", "-g", str(process.pid), "import os, sys"],
+                                      capture_output=True, text=True)
+            began = time.monotonic()
+            os.killpg(process.pid, signal.SIGINT)
+            code, output = finish(process)
+            self.assertLess(time.monotonic() - began, 20)
+            self.assertIn("interrupted", output, children.stdout)
+            self.assertNotEqual(code, 0)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+            process.stdout.close()
+
+    def test_the_end_of_the_process_finalizes(self):
+        code, output = finish(start("""
+            world = dp.init()
+            kept = world.empty(100)
+            world.allreduce(kept, name="x").wait()
+            print("no finalize")
+            """, ranks=3))
+        self.assertEqual(code, 0, output)
+        self.assertEqual(output.count("no finalize"), 3)
+
+    def test_a_forked_child_is_refused_and_harms_nothing(self):
+        code, output = finish(start("""
+            world = dp.init()
+            data = world.empty(10)
+            handle = world.allreduce(data, name="x")
+            child = os.fork()
+            if child == 0:
+                try:
+                    world.allreduce(np.ones(3))
+                except dp.InvalidError as error:
+                    print("refused:", error, flush=True)
+                del handle, data
+                sys.exit(0)
+            assert os.waitpid(child, 0)[1] == 0
+            handle.wait()
+            world.allreduce(np.ones(3), name="y").wait()
+            del data, handle
+            world.finalize()
+            """))
+        self.assertEqual(code, 0, output)
+        self.assertEqual(output.count("refused: "), 2, output)
+
+    def test_a_wait_that_times_out_goes_on(self):
+        code, output = finish(start("""
+            world = dp.init()
+            data = np.ones(3)
+            if world.rank == 0:
+                handle = world.allreduce(data, name="x")
+                try:
+                    handle.wait(0.3)
+                except TimeoutError:
+                    print("timed out", flush=True)
+                world.send(np.ones(1), 1, name="go").wait()
+            else:
+                world.recv(np.ones(1), 0, name="go").wait()
+                handle = world.allreduce(data, name="x")
+            assert handle.wait().value[0] == 2.0
+            """))
+        self.assertEqual(code, 0, output)
+        self.assertIn("timed out", output)
+
+    def test_import_needs_neither_numpy_nor_torch(self):
+        code, output = finish(start("""
+            """, launcher=False))
+        self.assertEqual(code, 0, output)
+        done = subprocess.run([sys.executable, "-c", "import sys, dp\n"
+                               "assert not {'numpy', 'torch'} & set(sys.modules)"],
+                              env={**os.environ, "PYTHONPATH": PACKAGE}, capture_output=True,
+                              text=True, timeout=LIMIT)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_a_library_that_is_not_there_is_told(self):
+        done = subprocess.run([sys.executable, "-c", "import dp"], capture_output=True, text=True,
+                              timeout=LIMIT, env={**os.environ, "PYTHONPATH": PACKAGE,
+                                                  "DP_LIBRARY": "/nonexistent/libdp.so.0"})
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("set DP_LIBRARY", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
