@@ -170,7 +170,8 @@ typedef enum dp_order {
  * A key-value store that the ranks of one world share, such as torch.distributed's: dp_init() finds
  * the other ranks through it. The secret of the world is among the values, so the store is for its
  * ranks alone. Each world wants keys of its own: let put and get add a prefix to them. Both are
- * called on the thread of dp_init(), never after it. They return 0, or something else for a failure.
+ * called on the thread of dp_init(), never after it. They return 0, or something else for a
+ * failure.
  */
 typedef int (*dp_store_put_fn)(void *user, const char *key, const void *value, size_t bytes);
 
@@ -661,8 +662,8 @@ DP_API void dp_shards_destroy(dp_shards_t *shards);
 /* ---- Collectives ---------------------------------------------------------------------------- */
 
 /* Gives memory for `count` elements that came, or NULL if count is 0; the counts of the call are
- * written. Called once, on a thread of the library, which waits: it must not call this context. NULL
- * for want of memory ends the world with DP_ERR_NO_MEMORY. */
+ * written. Called once, on a thread of the library, which waits: it must not call this context.
+ * NULL for want of memory ends the world with DP_ERR_NO_MEMORY. */
 typedef void *(*dp_output_fn)(void *user, size_t count);
 
 /* Options of one operation; copied. */

@@ -55,7 +55,8 @@ int dp_signature_equal(const dp_signature_t *a, const dp_signature_t *b)
            a->root == b->root && a->peer == b->peer && !a->is_grouped == !b->is_grouped &&
            !a->count_joined == !b->count_joined && equal_bits(a->prescale, b->prescale) &&
            equal_bits(a->postscale, b->postscale) && a->tag == b->tag &&
-           a->part_count == b->part_count && equal_parts(a, b) && a->member_count == b->member_count && equal_members(a, b);
+           a->part_count == b->part_count && equal_parts(a, b) &&
+           a->member_count == b->member_count && equal_members(a, b);
 }
 
 /* ---- In words ------------------------------------------------------------------------------- */
@@ -187,8 +188,8 @@ static const char *group_name(const dp_signature_t *signature)
 
 /*
  * u8 collective, u8 reduce, u8 wire, u8 flags, u32 root, u32 peer (all ones: none), f64 prescale,
- * f64 postscale, u32 parts, u64 tag if its flag is set, then per part u64 count, u8 dtype; of a group_create then u32 members,
- * per member u32 rank, text name.
+ * f64 postscale, u32 parts, u64 tag if its flag is set, then per part u64 count, u8 dtype; of a
+ * group_create then u32 members, per member u32 rank, text name.
  */
 void dp_signature_write(const dp_signature_t *signature, dp_writer_t *writer)
 {

@@ -616,7 +616,7 @@ dp_status_t dp_bootstrap_create_elsewhere(const dp_config_t *config, const dp_st
         return status;
     }
     explicit_bzero(&self->beacon.secret, sizeof(self->beacon.secret)); /* it has done its work */
-    self->store = NULL; /* the caller's */
+    self->store = NULL;                                                /* the caller's */
     *out = &self->base;
     return DP_OK;
 }

@@ -18,9 +18,8 @@ static int sum_tagged(dp_context_t *dp, const char *name, uint64_t tag, dp_statu
     dp_handle_t *handle;
 
     options.tag = tag;
-    EXPECT_STATUS(dp,
-                  dp_allreduce(dp_world(dp), name, values, values, 6, DP_F32, &options, &handle),
-                  DP_OK);
+    EXPECT_STATUS(
+        dp, dp_allreduce(dp_world(dp), name, values, values, 6, DP_F32, &options, &handle), DP_OK);
     EXPECT_STATUS(dp, dp_wait(handle, 60.0, &result), wanted);
     if (wanted != DP_OK) {
         EXPECT_TEXT(dp, result.text, text);
@@ -30,8 +29,8 @@ static int sum_tagged(dp_context_t *dp, const char *name, uint64_t tag, dp_statu
     return 0;
 }
 
-/* As many elements in other shapes: 2 x 3 and 3 x 2. Equal tags pass, new ones on all ranks too, also
- * where a schedule is cached by then. */
+/* As many elements in other shapes: 2 x 3 and 3 x 2. Equal tags pass, new ones on all ranks too,
+ * also where a schedule is cached by then. */
 int case_tags(dp_context_t *dp)
 {
     const uint64_t own = dp_rank(dp) == 1 ? 0x302 : 0x203;
@@ -166,8 +165,7 @@ int case_completions(dp_context_t *dp)
          * ask to be launched. */
         options.launch_now = 1;
         EXPECT_STATUS(
-            dp,
-            dp_allreduce(dp_world(dp), "last", values[0], values[0], 4, DP_F32, &options, NULL),
+            dp, dp_allreduce(dp_world(dp), "last", values[0], values[0], 4, DP_F32, &options, NULL),
             DP_OK);
         EXPECT(dp, poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, 60000) == 1, "nothing");
         EXPECT(dp, dp_completions_read(dp, &cookie, 1) == 1 && cookie == 99, "cookie %llu",
@@ -299,14 +297,12 @@ int case_outputs_arguments(dp_context_t *dp)
 
     options.output = make_room;
     options.user = &room;
-    EXPECT_STATUS(dp,
-                  dp_allreduce(dp_world(dp), "sum", &value, &value, 1, DP_I32, &options, NULL),
+    EXPECT_STATUS(dp, dp_allreduce(dp_world(dp), "sum", &value, &value, 1, DP_I32, &options, NULL),
                   DP_ERR_INVALID);
     EXPECT_TEXT(dp, dp_error_text(dp), "options.output");
-    EXPECT_STATUS(dp,
-                  dp_allgatherv(dp_world(dp), "both", &value, 1, all, 64, NULL, DP_I32, &options,
-                                NULL),
-                  DP_ERR_INVALID);
+    EXPECT_STATUS(
+        dp, dp_allgatherv(dp_world(dp), "both", &value, 1, all, 64, NULL, DP_I32, &options, NULL),
+        DP_ERR_INVALID);
     EXPECT_TEXT(dp, dp_error_text(dp), "capacity 64");
     EXPECT(dp, room.asked == 0, "asked %d times", room.asked);
     return case_sum(dp, dp_world(dp), "goes on", 1.0, dp_size(dp));
@@ -322,10 +318,9 @@ int case_outputs_none(dp_context_t *dp)
 
     options.output = make_room;
     options.user = &room;
-    EXPECT_STATUS(dp,
-                  dp_allgatherv(dp_world(dp), "all", &value, 1, NULL, 0, NULL, DP_I32, &options,
-                                &handle),
-                  DP_OK);
+    EXPECT_STATUS(
+        dp, dp_allgatherv(dp_world(dp), "all", &value, 1, NULL, 0, NULL, DP_I32, &options, &handle),
+        DP_OK);
     EXPECT_STATUS(dp, dp_wait(handle, 60.0, NULL), DP_ERR_NO_MEMORY);
     EXPECT_TEXT(dp, dp_error_text(dp), "gave no memory for");
     return 0;
