@@ -47,8 +47,8 @@ start_bed() {
     done
     unshare --net --mount --uts --ipc --pid --fork --mount-proc true 2>/dev/null ||
         skip "namespaces are not permitted here"
-    # unshare holds back SIGTERM while its child lives, therefore this shell waits beside it. Whoever
-    # dies takes the next one along: this shell, unshare, login's first process, all machines.
+    # unshare holds back SIGTERM while its child lives, therefore this shell waits beside it. The end of
+    # this shell ends unshare, that ends login's first process, and that ends all machines.
     setpriv --pdeathsig KILL env --default-signal=INT,QUIT \
         unshare --net --mount --uts --ipc --pid --fork --kill-child --mount-proc \
         "$me" --login "$@" <&0 &
@@ -111,6 +111,21 @@ make_names() { # NAME...: /etc/hosts of all machines
     mount --bind "$bed/hosts" /etc/hosts
 }
 
+# All networks of a kernel share one table of neighbours, of 1024 by default, which the pairs of many
+# machines overflow. Permanent entries do not count. Up to 20 machines resolve addresses as on any
+# network, where that of a dead machine stops resolving after some seconds.
+make_neighbours() { # NUMBER_OF_MACHINES
+    local number
+    : >"$bed/neighbours"
+    [ "$1" -gt 20 ] || return 0
+    for number in $(seq "$1") 254; do
+        printf 'neigh replace %s lladdr 02:00:00:00:00:%02x dev eth0 nud permanent\n' \
+            "10.99.0.$number" "$number" "fd99::$number" "$number"
+    done >"$bed/neighbours"
+}
+know_neighbours() { ip "$@" -batch "$bed/neighbours" 2>/dev/null || true; } # [-n NAME]; without version 6
+hardware_address() { printf '02:00:00:00:00:%02x' "$1"; } # NUMBER
+
 own_boot_id() { # FILE of this machine
     cat /proc/sys/kernel/random/uuid >"$1"
     mount --bind "$1" /proc/sys/kernel/random/boot_id
@@ -137,16 +152,18 @@ login() { # NAME... -- COMMAND...
     show_kept_folders "$bed/keep"
     make_ssh
     make_names "${names[@]}"
+    make_neighbours ${#names[@]}
     own_boot_id /run/boot_id
     echo login >/proc/sys/kernel/hostname
     export HOSTS_DIR=/srv HOSTNAME=login
     unset XDG_RUNTIME_DIR TMPDIR
     # The network: a bridge, which is login's own interface, too.
     ip link set lo up
-    ip link add eth0 type bridge 2>/dev/null || skip "this kernel has no bridges"
+    ip link add eth0 address "$(hardware_address 254)" type bridge 2>/dev/null || skip "this kernel has no bridges"
     ip addr add 10.99.0.254/24 dev eth0
-    ip -6 addr add fd99::fe/64 dev eth0 nodad 2>/dev/null || true
+    ip -6 addr add fd99::254/64 dev eth0 nodad 2>/dev/null || true
     ip link set eth0 up
+    know_neighbours
     for name in "${names[@]}"; do
         boot "$name" &
         pids+=($!)
@@ -166,17 +183,19 @@ known() { # NAME
 number_of() { awk -v name="$1" '$2 == name { sub(/.*\./, "", $1); print $1 }' "$bed/hosts"; }
 first_process() { cat "$bed/$1.pid" 2>/dev/null || fail "machine $1 is not running"; }
 
-make_link() { # NAME: its end is eth0, the bridge's end v-NAME; outlives the machine, as a socket in a wall
+make_link() { # NAME: its end is eth0, the bridge's end v-NAME. It stays when the machine is killed
     local name=$1 number
     number=$(number_of "$name")
     if [ ! -e "/run/netns/$name" ]; then
         ip netns add "$name"
-        ip link add "v-$name" type veth peer name eth0 netns "$name" || skip "this kernel has no veth"
+        ip link add "v-$name" type veth \
+            peer name eth0 address "$(hardware_address "$number")" netns "$name" || skip "this kernel has no veth"
         ip link set "v-$name" master eth0
         ip -n "$name" link set lo up
         ip -n "$name" addr add "10.99.0.$number/24" dev eth0
         ip -n "$name" -6 addr add "fd99::$number/64" dev eth0 nodad 2>/dev/null || true
         ip -n "$name" link set eth0 up
+        know_neighbours -n "$name"
     fi
     ip link set "v-$name" up
 }

@@ -49,6 +49,15 @@ workers() { # of torchrun on two machines
     done
     met 4 2
 }
+plain() { # a script of the user's own, through ssh
+    local rank
+    for rank in 0 1 2 3; do
+        timeout -k 5 60 ssh "${machines[rank / 2]}" DP_RANK=$rank DP_SIZE=4 DP_RENDEZVOUS=a:29510 \
+            DP_SECRET_FILE="$HOSTS_DIR/secret" "$member" >"out.$rank" 2>"err.$rank" &
+        pids+=($!)
+    done
+    met 4 2
+}
 torchrun() { workers; }
 torchrun_in_kubeflow() { workers PET_NNODES=2 PET_NPROC_PER_NODE=2 PET_MASTER_ADDR=a PET_MASTER_PORT=29500; }
 pytorchjob() { # Kubeflow's first operator: a pod has one process, and the variables count pods

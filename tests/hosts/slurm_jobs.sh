@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # slurm_jobs.sh - jobs that a real Slurm starts on two machines.
 #
-#   slurm_jobs.sh BUILD
+#   slurm_jobs.sh BUILD [CASE...]     srun, dprun; both without any
 set -u
 self=$(readlink -f "$0") here=$(dirname "$(readlink -f "$0")") build=$(readlink -f "$1")
 bad() { echo "FAILED: $*" >&2; tail -n +1 out err 2>/dev/null; exit 1; }
@@ -22,8 +22,30 @@ met() { # RANKS: all of them did
 }
 job() { timeout -k 5 100 srun -N2 -n4 --ntasks-per-node=2 "$@" >out 2>err; }
 
-jobs_of_slurm() {
-    cd "$HOSTS_DIR" || exit 1
+# dprun asks srun for its agents, and Slurm for nothing else.
+dprun_in_an_allocation() {
+    local dprun=(timeout -k 5 100 salloc -Q -N2 -n4 --ntasks-per-node=2 "$build/dprun")
+    "${dprun[@]}" --no-prefix "$build/hello" >out 2>err || bad "dprun in an allocation: code $?"
+    met 4
+    DP_INJECT=kill:2@30 "${dprun[@]}" "$build/tests/victim" 100000 "$HOSTS_DIR" >out 2>err
+    [ $? = 137 ] || bad "a rank is killed under dprun: code $?"
+    grep -q 'FAILED  rank 2 .*SIGKILL at step 30' err || bad "dprun does not say which rank was killed"
+    until_holds nobody_left
+    # Slurm takes the job back.
+    "${dprun[@]}" "$build/tests/victim" 1000000 "$HOSTS_DIR" >out 2>err & step=$!
+    until_holds eval '"$here/hosts.sh" --processes b | grep -q victim'
+    scancel "$(squeue -h -o %A)"
+    wait $step && bad "a cancelled dprun ended well"
+    until_holds nobody_left
+    # The end of dprun is that of its agents and ranks.
+    "${dprun[@]}" "$build/tests/victim" 1000000 "$HOSTS_DIR" >out 2>err & step=$!
+    until_holds eval '"$here/hosts.sh" --processes b | grep -q victim'
+    pkill -KILL -f "^$build/dprun "
+    wait $step # with a code of salloc's own
+    until_holds nobody_left
+}
+
+srun_alone() {
     (umask 077; head -c 32 /dev/urandom >secret)
     # PMI-2 carries address and secret.
     job --mpi=pmi2 "$build/hello" || bad "pmi2: code $?"
@@ -49,10 +71,19 @@ jobs_of_slurm() {
     DP_INJECT=kill:1@30 job --mpi=pmi2 "$build/tests/victim" 100000 "$HOSTS_DIR" && bad "a killed rank ended well"
     [ "$(grep -c '^learned: DP_ERR_PEER_LOST: rank 1 ' err)" = 3 ] || bad "not all know that rank 1 died"
     until_holds nobody_left
-    echo ok
 }
 if [ "${2:-}" = inside ]; then
-    jobs_of_slurm
+    cd "$HOSTS_DIR" || exit 1
+    shift 2
+    [ $# -gt 0 ] || set -- srun dprun
+    for case in "$@"; do
+        case $case in
+        srun) srun_alone ;;
+        dprun) dprun_in_an_allocation ;;
+        *) bad "no case $case" ;;
+        esac
+        echo "ok $case"
+    done
     exit
 fi
-HOSTS_KEEP=${HOSTS_KEEP:-$build} exec timeout 280 "$here/hosts.sh" a b -- "$here/slurm.sh" "$self" "$build" inside
+HOSTS_KEEP=${HOSTS_KEEP:-$build} exec timeout 280 "$here/hosts.sh" a b -- "$here/slurm.sh" "$self" "$build" inside "${@:2}"
