@@ -143,6 +143,26 @@ typedef struct dp_engine_members {
     const char *name; /* for texts; copied */
 } dp_engine_members_t;
 
+/* Memory of an engine on one rank of the node, as other ranks of the node name it. */
+typedef struct dp_engine_place {
+    int rank;       /* of the world */
+    uint64_t place; /* by place_of() on that rank */
+} dp_engine_place_t;
+
+/* Memory of the ranks of a node that each of them can look at. Any thread. */
+typedef struct dp_engine_views {
+    /* UINT64_MAX: not memory of this rank's alloc(). */
+    uint64_t (*place_of)(const dp_engine_t *self, const void *memory, size_t bytes);
+    /* Where this process sees it, to be read and written. NULL: the rank is not of this node, or
+     * has no such memory. */
+    void *(*address_of)(const dp_engine_t *self, dp_engine_place_t place, size_t bytes);
+    /* Makes one range of addresses that shows `bytes` (whole pages) at each of the places [count],
+     * one behind the other, to be read only. What it shows must stay allocated. */
+    dp_status_t (*view_create)(dp_engine_t *self, const dp_engine_place_t *places, int count,
+                               size_t bytes, const void **view, dp_error_t *error);
+    void (*view_destroy)(dp_engine_t *self, const void *view, size_t bytes); /* of all places */
+} dp_engine_views_t;
+
 #define DP_ENGINE_WORKS (-1) /* the operation waits for nobody */
 #define DP_ENGINE_RESTS (-2) /* there is none */
 
@@ -161,6 +181,7 @@ typedef struct dp_engine_ops {
      * Any thread. */
     dp_status_t (*adopt)(dp_engine_t *self, void *memory, size_t bytes, dp_error_t *error);
     dp_status_t (*disown)(dp_engine_t *self, void *memory);
+    const dp_engine_views_t *views; /* NULL: ranks cannot look at each other's memory */
     /* Local and quick: the first operation of the group is where its ranks meet. Data-plane thread
      * only, as is the next. */
     dp_status_t (*group_create)(dp_engine_t *self, const dp_engine_members_t *members,

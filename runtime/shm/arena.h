@@ -61,6 +61,21 @@ uint64_t dp_arena_offset(const dp_arena_t *arena, const void *memory, size_t byt
 /* Where this process sees byte `offset` of local rank `local`. NULL past its end. */
 void *dp_arena_at(const dp_arena_t *arena, int local, uint64_t offset, size_t bytes);
 
+/* Whole pages of a local rank's arena. */
+typedef struct dp_arena_part {
+    int local;
+    uint64_t offset;
+    size_t bytes;
+} dp_arena_part_t;
+
+/* Maps parts [count] a second time, one behind the other, to be read only. They must stay allocated
+ * until the view is destroyed. Any thread. DP_ERR_INVALID: not pages of an arena of this node.
+ * DP_ERR_UNSUPPORTED: the system does not do it. DP_ERR_NO_MEMORY: no address space. */
+dp_status_t dp_arena_view_create(const dp_arena_t *arena, const dp_arena_part_t *parts, int count,
+                                 const void **view, dp_error_t *error);
+/* bytes: of all parts together. NULL is fine. */
+void dp_arena_view_destroy(const void *view, size_t bytes);
+
 /* The first `bytes` of local rank 0's arena, zeroed at the start: the engine's control block. NULL
  * when that is more than dp_arena_control_room(local size). */
 void *dp_arena_control(const dp_arena_t *arena, size_t bytes);

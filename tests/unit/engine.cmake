@@ -6,6 +6,8 @@ dp_test(test_arena_adopt SOURCES runtime/shm/test_arena_adopt.c fail_allocation.
         LIBS dp_shm ${wrapped} -Wl,--wrap=mmap,--wrap=madvise,--wrap=fallocate
         -Wl,--wrap=open,--wrap=read,--wrap=mincore LABELS unit)
 
+dp_test(test_arena_view SOURCES runtime/shm/test_arena_view.c LIBS dp_shm -Wl,--wrap=syscall LABELS unit)
+
 set(engine_support ${CMAKE_CURRENT_LIST_DIR}/engine_world.c ${CMAKE_CURRENT_LIST_DIR}/engine_reference.c
                    ${CMAKE_CURRENT_LIST_DIR}/engine_cases.c)
 set(engine_group_support ${engine_support} ${CMAKE_CURRENT_LIST_DIR}/engine_group_cases.c

@@ -323,6 +323,7 @@ static const dp_engine_ops_t cpu_ops = {
     .pulls = cpu_pulls,
     .adopt = dp_cpu_adopt,
     .disown = dp_cpu_disown,
+    .views = &dp_cpu_views,
     .group_create = cpu_group_create,
     .group_destroy = cpu_group_destroy,
     .enqueue = cpu_enqueue,

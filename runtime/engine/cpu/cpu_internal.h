@@ -162,6 +162,8 @@ struct dp_cpu_engine {
 /* cpu/adopt.c: entries of the ops table. */
 dp_status_t dp_cpu_adopt(dp_engine_t *self, void *memory, size_t bytes, dp_error_t *error);
 dp_status_t dp_cpu_disown(dp_engine_t *self, void *memory);
+/* cpu/views.c: likewise. */
+extern const dp_engine_views_t dp_cpu_views;
 
 /* ---- Groups (cpu/group.c) ------------------------------------------------------------------- */
 
