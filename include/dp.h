@@ -439,8 +439,10 @@ DP_API void dp_gradients_destroy(dp_gradients_t *gradients);
  *     DP_SHARD_WEIGHTS     rows and slots    rows and slots    rows                ZeRO-3, FSDP
  *
  * The object owns the memory of weights and gradients; the optimizer's state is the program's. A
- * slot is memory for the whole of one group, in which groups of equal size take turns. One loop
- * serves all stages:
+ * slot is memory for the whole of one group, in which groups of equal size take turns. Where all
+ * ranks that share rows out are of one node, and on CPUs, none copies another's weights: each sees
+ * the others' rows where they lie, in all stages but DP_SHARD_NONE (DP_SHARED_WEIGHTS). Then a
+ * gather only says that the row is new. One loop serves all stages:
  *
  *     for (each group g, in forward's order) {
  *         dp_shards_gather(shards, g + 1, stream);              // ahead of use
@@ -528,12 +530,14 @@ typedef struct dp_shards_memory {
     size_t size;           /* by DP_SHARDS_MEMORY_INIT */
     size_t weights;        /* whole groups and rows, without slots */
     size_t gradients;      /* likewise */
-    size_t weight_slots;   /* of DP_SHARD_WEIGHTS */
+    size_t weight_slots;   /* of DP_SHARD_WEIGHTS, unless ranks see each other's rows */
     size_t gradient_slots; /* of DP_SHARD_GRADIENTS and DP_SHARD_WEIGHTS */
+    size_t mapped_weights; /* rows of other ranks that this one sees where they lie; 0: it copies
+                              them. Not memory of this rank */
 } dp_shards_memory_t;
 #define DP_SHARDS_MEMORY_INIT                                                                      \
     {                                                                                              \
-        sizeof(dp_shards_memory_t), 0, 0, 0, 0                                                     \
+        sizeof(dp_shards_memory_t), 0, 0, 0, 0, 0                                                  \
     }
 
 /**
@@ -584,7 +588,8 @@ DP_API dp_status_t dp_shards_gather(dp_shards_t *shards, size_t g, void *stream)
  * Waits until all weights of group g are there.
  *
  * @param stream  waits for them, as in dp_stream_wait(); NULL: this thread does
- * @param weights [count of g], to be read only; valid until dp_shards_release()
+ * @param weights [count of g], to be read only (a write may end the process); valid until
+ *                dp_shards_release(), and no longer than to the next dp_shards_sync()
  * @return DP_OK
  *         DP_ERR_ORDER under DP_SHARD_WEIGHTS: the slots for groups of this size are all in use
  *         or the failure of an operation
@@ -597,7 +602,8 @@ DP_API dp_status_t dp_shards_wait(dp_shards_t *shards, size_t g, void *stream,
 DP_API dp_status_t dp_shards_release(dp_shards_t *shards, size_t g);
 
 /* Says that the program has written its row of group g outside of a step: the next gather or wait
- * fetches all rows anew. Before the first gather this is not needed. All ranks call it. */
+ * fetches all rows anew. Before the first gather this is not needed. All ranks call it. No rank
+ * writes its row while another one uses the group's weights: a barrier before, or a step's sync. */
 DP_API dp_status_t dp_shards_changed(dp_shards_t *shards, size_t g);
 
 /**

@@ -26,8 +26,7 @@ typedef struct span_sums {
 
 static const float *gathered(const dp_span_t *span)
 {
-    if (span->is_stale || span->gather != NULL) return NULL;
-    return span->weight_slot != NULL ? span->weight_slot->memory : span->weights;
+    return span->is_stale || span->gather != NULL ? NULL : dp_span_all_weights(span);
 }
 
 /* seed: groups of equal contents must not cancel. */

@@ -1,8 +1,9 @@
 /*
  * create.c - dp_shards_t is made and destroyed; its questions; how its operations are named.
  *
- * dp_shards_create() checks what it was given, allocates, and then compares with the other ranks,
- * so that a rank without memory is reported by all. Called on the program's thread.
+ * dp_shards_create() checks what it was given and compares it with the other ranks; then they
+ * allocate, and compare again, so that a rank without memory is reported by all. Called on the
+ * program's thread.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -304,6 +305,7 @@ static void free_object(dp_owned_t *owned)
     dp_shards_t *shards = (dp_shards_t *)(void *)owned;
 
     dp_shards_free_figures(shards);
+    dp_shards_unshare(shards);
     for (size_t i = 0; shards->spans != NULL && i < shards->count; i++)
         free(shards->spans[i].name);
     for (size_t i = 0; shards->pools != NULL && i < shards->pool_count; i++)
@@ -312,6 +314,8 @@ static void free_object(dp_owned_t *owned)
     free(shards->pools);
     free(shards->order);
     free(shards->tallies);
+    free(shards->places);
+    free(shards->answers);
     free(shards->list_name);
     free(shards);
 }
@@ -350,7 +354,7 @@ static dp_status_t fill_span(dp_shards_t *shards, dp_span_t *span, const dp_shar
     return DP_OK;
 }
 
-/* All that this rank does by itself. */
+/* All that this rank does by itself, but for memory. */
 static dp_status_t make_shards(dp_shards_t *shards, const dp_shard_group_t *groups,
                                const char *prefix)
 {
@@ -364,7 +368,16 @@ static dp_status_t make_shards(dp_shards_t *shards, const dp_shard_group_t *grou
     for (size_t i = 0; status == DP_OK && i < shards->count; i++)
         status = fill_span(shards, &shards->spans[i], &groups[i], prefix);
     if (status == DP_OK) status = dp_shards_create_figures(shards);
-    return status == DP_OK ? dp_shards_memory_init(shards) : status;
+    return status == DP_OK ? dp_shards_plan_sharing(shards) : status;
+}
+
+/* Memory by stage, in which ranks may share. Collective; only ranks with equal lists come here. */
+static dp_status_t make_memory(dp_shards_t *shards, const dp_shard_group_t *groups)
+{
+    const dp_status_t status = dp_shards_share(shards);
+
+    if (status != DP_OK) return status;
+    return compare_shards(shards, groups, dp_shards_memory_init(shards));
 }
 
 static int is_checking(const dp_context_t *context)
@@ -409,6 +422,7 @@ dp_status_t dp_shards_create(dp_context_t *context, const dp_shard_group_t *grou
         return dp_context_error(context, DP_ERR_NO_MEMORY, "shards: no memory");
     }
     status = compare_shards(shards, groups, make_shards(shards, groups, prefix));
+    if (status == DP_OK) status = make_memory(shards, groups);
     if (status != DP_OK) {
         free_shards(shards);
         return status;

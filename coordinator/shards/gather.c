@@ -5,13 +5,16 @@
  *                                                    |
  *                                  (slots) another group takes the slot --> stale
  *
- * Under DP_SHARD_WEIGHTS all weights of a group are in a slot only while they are used or about to
- * be. A hint takes a slot that nobody uses; where there is none, or enough gathers are in flight,
- * it is forgotten. A wait insists. Called on the program's thread.
+ * Ranks that share weights (share.c) have nothing to copy: there a gather tells that rows are new.
+ * Else, under DP_SHARD_WEIGHTS, all weights of a group are in a slot only while they are used or
+ * about to be. A hint takes a slot that nobody uses; where there is none, or enough gathers are in
+ * flight, it is forgotten. A wait insists. Called on the program's thread.
  */
-#include "coordinator/shards/shards.h"
+#include <stdio.h>
+#include <stdlib.h>
 
 #include "coordinator/api/fork.h"
+#include "coordinator/shards/shards.h"
 
 /* ---- Slots ---------------------------------------------------------------------------------- */
 
@@ -65,11 +68,28 @@ static dp_status_t no_slot(const dp_shards_t *shards, const dp_span_t *span)
 
 /* ---- The gather ----------------------------------------------------------------------------- */
 
-static float *all_weights(const dp_span_t *span)
+/* Where a gather writes; NULL: nowhere yet, or the weights are shared. */
+static float *gather_target(const dp_span_t *span)
 {
     return span->weights != NULL       ? span->weights
            : span->weight_slot != NULL ? span->weight_slot->memory
                                        : NULL;
+}
+
+const float *dp_span_all_weights(const dp_span_t *span)
+{
+    return span->view != NULL ? span->view : gather_target(span);
+}
+
+/* The rows; of shared weights a token, which a rank gives when its row is new. */
+static dp_status_t submit_gather(dp_shards_t *shards, dp_span_t *span, const dp_options_t *options)
+{
+    const int is_shared = span->view != NULL;
+    const float *in = is_shared ? span->token + dp_group_rank(shards->group) : span->weight_row;
+    float *out = is_shared ? span->token : gather_target(span);
+
+    return dp_span_submit(shards, span, shards->group, DP_COLLECTIVE_ALLGATHER, "weights", in, out,
+                          is_shared ? 1 : span->layout.row, options, NULL, &span->gather);
 }
 
 static int count_gathers(const dp_shards_t *shards)
@@ -98,9 +118,7 @@ static dp_status_t start_gather(dp_shards_t *shards, dp_span_t *span, void *stre
     options.stream = stream;
     options.priority = must ? 2 : 1; /* before gradients, which nobody waits for yet */
     options.launch_now = 1;
-    status = dp_span_submit(shards, span, shards->group, DP_COLLECTIVE_ALLGATHER, "weights",
-                            span->weight_row, all_weights(span), span->layout.row, &options, NULL,
-                            &span->gather);
+    status = submit_gather(shards, span, &options);
     if (status == DP_OK) span->is_stale = 0;
     return status;
 }
@@ -140,7 +158,7 @@ dp_status_t dp_shards_wait(dp_shards_t *shards, size_t g, void *stream, const fl
     if (status != DP_OK) return status;
     span->is_used = 1;
     if (span->weight_slot != NULL) span->weight_slot->used = ++shards->clock;
-    *weights = all_weights(span);
+    *weights = dp_span_all_weights(span);
     return DP_OK;
 }
 
@@ -182,29 +200,48 @@ static dp_status_t load_step(dp_shards_t *shards, const dp_span_t *span, dp_grou
     return status == DP_OK ? dp_wait(handle, -1.0, NULL) : status;
 }
 
-dp_status_t dp_shards_load(dp_shards_t *shards, size_t g, const float *full)
+/* The ranks of one copy, by the place of this rank's row among the copies. */
+static int is_first_copy(const dp_shards_t *shards)
 {
-    dp_group_t *group, *replicas;
-    dp_span_t *span;
-    dp_status_t status = dp_shards_span(shards, g, &span);
-    int is_root, has_room = 1;
-    float *all;
+    return shards->replicas == NULL || dp_group_rank(shards->replicas) == 0;
+}
 
-    if (status != DP_OK) return status;
-    group = shards->group;
-    replicas = shards->replicas;
-    is_root = dp_group_rank(group) == 0 && (replicas == NULL || dp_group_rank(replicas) == 0);
-    if (is_root && full == NULL) {
-        return dp_span_error(shards, span, DP_ERR_INVALID,
-                             "dp_shards_load: full is NULL on rank 0");
+/* Shared weights: each rank of the first copy gets its row, and gives it to the other copies. */
+static dp_status_t load_rows(dp_shards_t *shards, dp_span_t *span, const float *full)
+{
+    const int size = dp_group_size(shards->group);
+    size_t *counts = calloc((size_t)size, sizeof(*counts));
+    dp_handle_t *handle;
+    char name[DP_NAME_MAX + 1];
+    size_t first;
+    dp_status_t status = DP_OK;
+
+    if (counts == NULL) return dp_shards_no_memory(shards);
+    for (int rank = 0; rank < size; rank++)
+        dp_shard_layout_row(&span->layout, rank, &first, &counts[rank]);
+    snprintf(name, sizeof(name), "%s/load", span->name);
+    if (is_first_copy(shards)) {
+        status = dp_scatterv(shards->group, name, full, counts, span->weight_row, span->row_count,
+                             DP_F32, 0, NULL, &handle);
+        if (status == DP_OK) status = dp_wait(handle, -1.0, NULL);
     }
-    status = dp_span_wait(&span->gather, NULL);
-    if (status == DP_OK && span->weight_pool != NULL)
-        status = take_weight_slot(shards, span, 1, &has_room);
-    if (status != DP_OK) return status;
-    if (!has_room) return no_slot(shards, span);
-    all = all_weights(span);
-    /* From copy to copy first, between the ranks 0 of the copies; then within each. */
+    free(counts);
+    if (status == DP_OK && shards->replicas != NULL) {
+        status = load_step(shards, span, shards->replicas, DP_COLLECTIVE_BROADCAST,
+                           span->weight_row, span->weight_row, span->row_count);
+    }
+    /* Rows of other ranks may still be on their way. */
+    if (status == DP_OK) span->is_stale = 1;
+    return status;
+}
+
+/* From copy to copy first, between the ranks 0 of the copies; then within each. */
+static dp_status_t load_whole(dp_shards_t *shards, dp_span_t *span, const float *full)
+{
+    dp_group_t *group = shards->group, *replicas = shards->replicas;
+    float *all = gather_target(span);
+    dp_status_t status = DP_OK;
+
     if (replicas != NULL && dp_group_rank(group) == 0) {
         status = load_step(shards, span, replicas, DP_COLLECTIVE_BROADCAST, full, all,
                            span->layout.count);
@@ -220,4 +257,23 @@ dp_status_t dp_shards_load(dp_shards_t *shards, size_t g, const float *full)
     }
     if (status == DP_OK) span->is_stale = 0;
     return status;
+}
+
+dp_status_t dp_shards_load(dp_shards_t *shards, size_t g, const float *full)
+{
+    dp_span_t *span;
+    dp_status_t status = dp_shards_span(shards, g, &span);
+    int has_room = 1;
+
+    if (status != DP_OK) return status;
+    if (full == NULL && dp_group_rank(shards->group) == 0 && is_first_copy(shards)) {
+        return dp_span_error(shards, span, DP_ERR_INVALID,
+                             "dp_shards_load: full is NULL on rank 0");
+    }
+    status = dp_span_wait(&span->gather, NULL);
+    if (status == DP_OK && span->weight_pool != NULL)
+        status = take_weight_slot(shards, span, 1, &has_room);
+    if (status != DP_OK) return status;
+    if (!has_room) return no_slot(shards, span);
+    return span->view != NULL ? load_rows(shards, span, full) : load_whole(shards, span, full);
 }

@@ -8,6 +8,7 @@
  *     GRADIENTS  [row 0 | row 1 | ...]    [own row]  + slots
  *     WEIGHTS    [own row]  + slots       [own row]  + slots
  *
+ * Where the ranks of a node share weights (share.c), weights are [own row] in all stages but NONE.
  * Above one accumulation step, full gradients are kept. All of it comes from dp_alloc(), so it is
  * zero at the start and reduced in place. Programs write only [count] of a group, so the padding of
  * full arrays and slots stays zero. Called on the program's thread.
@@ -31,7 +32,7 @@ static dp_status_t alloc_floats(dp_shards_t *shards, size_t count, float **out, 
 
 static int has_weight_slots(const dp_shards_t *shards, const dp_span_t *span)
 {
-    return !span->is_whole && shards->options.stage == DP_SHARD_WEIGHTS;
+    return !span->is_whole && shards->options.stage == DP_SHARD_WEIGHTS && span->view == NULL;
 }
 
 static int has_gradient_slots(const dp_shards_t *shards, const dp_span_t *span)
@@ -40,25 +41,36 @@ static int has_gradient_slots(const dp_shards_t *shards, const dp_span_t *span)
            shards->options.accumulation_steps == 1;
 }
 
+/* Where this rank's row begins in an array of the whole group. */
+static size_t own_place(const dp_shards_t *shards, const dp_span_t *span)
+{
+    return span->is_whole ? 0 : (size_t)dp_group_rank(shards->group) * span->layout.row;
+}
+
+static dp_status_t alloc_weights(dp_shards_t *shards, dp_span_t *span)
+{
+    size_t *sum = &shards->memory.weights;
+    dp_status_t status;
+
+    if (span->view != NULL) return DP_OK;
+    if (has_weight_slots(shards, span))
+        return alloc_floats(shards, span->layout.row, &span->weight_row, sum);
+    status = alloc_floats(shards, span->layout.padded, &span->weights, sum);
+    if (status == DP_OK) span->weight_row = span->weights + own_place(shards, span);
+    return status;
+}
+
 /* Arrays that are a group's own. */
 static dp_status_t alloc_span(dp_shards_t *shards, dp_span_t *span)
 {
-    const size_t place = span->is_whole ? 0 : (size_t)dp_group_rank(shards->group);
-    const size_t own = place * span->layout.row;
     dp_shards_memory_t *memory = &shards->memory;
-    dp_status_t status;
+    dp_status_t status = alloc_weights(shards, span);
 
-    if (has_weight_slots(shards, span)) {
-        status = alloc_floats(shards, span->layout.row, &span->weight_row, &memory->weights);
-    } else {
-        status = alloc_floats(shards, span->layout.padded, &span->weights, &memory->weights);
-        if (status == DP_OK) span->weight_row = span->weights + own;
-    }
     if (status != DP_OK) return status;
     if (has_gradient_slots(shards, span))
         return alloc_floats(shards, span->layout.row, &span->gradient_row, &memory->gradients);
     status = alloc_floats(shards, span->layout.padded, &span->gradients, &memory->gradients);
-    if (status == DP_OK) span->gradient_row = span->gradients + own;
+    if (status == DP_OK) span->gradient_row = span->gradients + own_place(shards, span);
     return status;
 }
 
@@ -139,7 +151,8 @@ void dp_shards_memory_fini(dp_shards_t *shards)
     for (size_t i = 0; i < shards->count; i++) {
         dp_span_t *span = &shards->spans[i];
 
-        dp_free(context, span->weights != NULL ? span->weights : span->weight_row);
+        if (span->view == NULL)
+            dp_free(context, span->weights != NULL ? span->weights : span->weight_row);
         dp_free(context, span->gradients != NULL ? span->gradients : span->gradient_row);
     }
     for (size_t p = 0; p < shards->pool_count; p++) {

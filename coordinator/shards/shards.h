@@ -5,6 +5,7 @@
  *     layout.c   rows and pools, pure
  *     create.c   create (checks, compares lists), rows, destroy
  *     memory.c   what each stage allocates; slots
+ *     share.c    one copy of the weights for the ranks of a node
  *     gather.c   weights: load, gather, wait, release
  *     reduce.c   gradients: memory for them, ready, and the way of one average
  *     sync.c     waits for all averages, adds up exact figures, decides
@@ -25,6 +26,7 @@
 #include "coordinator/shards/layout.h"
 
 typedef struct dp_span dp_span_t;
+typedef struct dp_shared_rows dp_shared_rows_t; /* share.c */
 
 /* Memory for all of one group. */
 typedef struct dp_shard_slot {
@@ -47,7 +49,9 @@ struct dp_span {
     size_t row_first, row_count; /* this rank's elements */
 
     /* weights */
-    float *weights;               /* [padded] all of them; NULL: in slots */
+    float *weights;               /* [padded] all of them; NULL: in slots, or a view */
+    const float *view;            /* [padded] all ranks' rows, where they lie; NULL: not shared */
+    float *token;                 /* [ranks] with a view: what a gather moves in place of rows */
     float *weight_row;            /* [layout.row] this rank's */
     dp_shard_pool_t *weight_pool; /* NULL: no slots */
     dp_shard_slot_t *weight_slot; /* the one it has; NULL: none */
@@ -80,7 +84,10 @@ struct dp_shards {
     dp_shard_pool_t *pools; /* [pool_count] of weights, then of gradients */
     size_t pool_count;
     dp_shards_memory_t memory;
-    uint64_t clock; /* counts requests for slots */
+    dp_shared_rows_t *shared; /* NULL: weights are not shared */
+    uint64_t *places;  /* where all ranks' rows lie, see share.c; NULL: they cannot be shared */
+    uint64_t *answers; /* [ranks] */
+    uint64_t clock;    /* counts requests for slots */
     uint64_t syncs;
     /* Groups in the order in which they became ready in this step; those before `averaged` travel
      * between replicas, or have. */
@@ -130,6 +137,19 @@ void dp_shards_memory_fini(dp_shards_t *shards);
 dp_shard_slot_t *dp_shards_find_slot(const dp_shard_pool_t *pool,
                                      int (*may_give)(const dp_span_t *owner));
 
+/* share.c: before ranks meet: decides whether they can share weights, and frees what earlier
+ * objects had to leave. */
+dp_status_t dp_shards_plan_sharing(dp_shards_t *shards);
+/* share.c: collective: the ranks look at each other's rows, or none does. Before the other memory.
+ */
+dp_status_t dp_shards_share(dp_shards_t *shards);
+/* share.c: looks no longer, and frees this rank's rows as soon as no other rank looks. */
+void dp_shards_unshare(dp_shards_t *shards);
+/* share.c: with shared weights, *met is over when all ranks have come to their sync. */
+dp_status_t dp_shards_meet(const dp_shards_t *shards, dp_handle_t **met);
+
+/* gather.c: all weights of a group, [padded]; NULL: not all of them are in one place. */
+const float *dp_span_all_weights(const dp_span_t *span);
 /* gather.c: no gather is in flight afterwards. */
 dp_status_t dp_shards_finish_gathers(dp_shards_t *shards);
 

@@ -88,13 +88,16 @@ void dp_shards_make_stale(dp_shards_t *shards)
 dp_status_t dp_shards_collect(dp_shards_t *shards, dp_gradients_result_t *found)
 {
     dp_tally_t total, rows;
+    dp_handle_t *met;
     dp_status_t status, waited;
 
     dp_tally_init(&total);
     dp_tally_init(&rows);
+    status = dp_shards_meet(shards, &met);
     /* All are waited for, also after a failure: none may be in flight afterwards. Gathers too: the
      * program is about to write its rows. */
-    status = dp_shards_average_all(shards, NULL);
+    waited = dp_shards_average_all(shards, NULL);
+    if (status == DP_OK) status = waited;
     for (size_t i = 0; i < shards->count; i++) {
         dp_span_t *span = &shards->spans[i];
 
@@ -103,6 +106,8 @@ dp_status_t dp_shards_collect(dp_shards_t *shards, dp_gradients_result_t *found)
         dp_tally_merge(span->is_whole ? &total : &rows, &span->tally);
     }
     waited = dp_shards_finish_gathers(shards);
+    if (status == DP_OK) status = waited;
+    waited = dp_span_wait(&met, NULL);
     if (status == DP_OK) status = waited;
     if (status == DP_OK) status = add_other_rows(shards, &rows);
     dp_context_round(shards->context);

@@ -2,7 +2,8 @@
 # shards.sh DPRUN GPT2 - ranks that share the state out train as ranks that each have all of it: for
 # one to four ranks, every stage and both orders, the checkpoint after 20 steps has the same bytes as
 # that of --strategy dps. So it has after a stop and a resume by another stage, and what is exported
-# is the same file. A rank that dies in a gather is told to the others; what cannot work is refused.
+# is the same file: where ranks read each other's weights in place, where they copy them on one node
+# (DP_SHARED_WEIGHTS=0), and between nodes. A rank that dies in a gather is told to the others; what cannot work is refused.
 # shellcheck disable=SC2086 # flags is a list of words
 set -eu
 
@@ -38,19 +39,28 @@ same() {
     cmp "$1/checkpoint/20/manifest.txt" "$2/checkpoint/20/manifest.txt"
 }
 
-# Three passes a step: a rank of four has passes without sequences.
+# Three passes a step: a rank of four has passes without sequences. With dps ranks read weights where
+# they lie, with coordinator they copy them.
 for ranks in 1 2 3 4; do
     train "plain$ranks" $ranks "$gpt2" $flags --strategy dps --accumulate 3 --out "plain$ranks"
     for stage in optimizer gradients weights; do
         for strategy in dps coordinator; do
             name=$stage$ranks$strategy
+            [ $strategy = dps ] && DP_SHARED_WEIGHTS=1 || DP_SHARED_WEIGHTS=0
+            export DP_SHARED_WEIGHTS
             train "$name" $ranks "$gpt2" $flags --strategy $strategy --accumulate 3 --shard $stage \
                 --out "$name"
             same "plain$ranks" "$name"
         done
     done
 done
+unset DP_SHARED_WEIGHTS
 grep -q "replicas bit-equal 4/4" weights3dps.out
+grep -q "rows read where they lie" weights3dps.out
+if grep -q "rows read where they lie" weights3coordinator.out; then
+    echo "shards.sh: weights are shared though DP_SHARED_WEIGHTS=0" >&2
+    exit 1
+fi
 
 # One pass a step, where gradients leave at once; and the ranks' validation losses are the same.
 train plain 3 "$gpt2" $flags --strategy dps --out plain --export plain.bin --sample "and "
@@ -80,6 +90,8 @@ for strategy in dps coordinator; do
         --out hybrid$strategy
     same nodes hybrid$strategy
 done
+train weightsnodes 4 --pretend-nodes 2 "$gpt2" $flags --shard weights --out weightsnodes
+same nodes weightsnodes
 
 # Without its last checkpoint a run is resumed from step 12, by another stage each time.
 for stage in none optimizer weights; do
@@ -113,9 +125,11 @@ same init inits
 
 # What libdp takes is what --plan says, to the last digit printed.
 sizes="--preset small --data text --seq 16 --batch 3 --eval-batches 1 --steps 0"
-for stage in optimizer gradients weights; do
-    "$dprun" -np 3 "$gpt2" $sizes --shard $stage >taken.out
-    "$dprun" -np 3 "$gpt2" $sizes --shard $stage --plan >plan.out
+for stage in "optimizer yes" "gradients yes" "weights yes" "optimizer no" "weights no"; do
+    where=(-np 3 --shared-weights="${stage#* }")
+    stage=${stage% *}
+    "$dprun" "${where[@]}" "$gpt2" $sizes --shard $stage >taken.out
+    "$dprun" "${where[@]}" "$gpt2" $sizes --shard $stage --plan >plan.out
     taken=$(sed -nE 's/.*here (weights .*) MiB, (gradients .*) MiB.*/\1, \2,/p' taken.out)
     grep -q "rank: $taken" plan.out || {
         grep -h "memory\|here" plan.out taken.out >&2
@@ -142,15 +156,20 @@ refused "--shard weights --compress topk" "compress topk"
 refused "--shard weights --amp O2" "amp O2 with --shard weights"
 refused "--shard optimizer --strategy single" "single cannot share the state out"
 
-# A rank that dies while others wait for its rows: each of them says which weights did not come.
-if DP_INJECT=kill:1@5 timeout 60 "$dprun" -np 3 "$gpt2" $flags --shard weights >killed.out 2>&1; then
-    echo "shards.sh: a job without rank 1 went on" >&2
-    exit 1
-fi
-for rank in 0 2; do
-    grep -q "rank $rank of 3: the weights of .*: DP_ERR_PEER_LOST: rank 1" killed.out || {
-        cat killed.out >&2
+# A rank that dies while others wait for its rows: each of them says of which group, or
+# where nothing has to come, at which operation it missed the rank.
+for shared in no yes; do
+    [ $shared = no ] && what="the [a-z]* of .*" || what=".*"
+    if DP_INJECT=kill:1@5 timeout 60 "$dprun" -np 3 --shared-weights=$shared "$gpt2" $flags \
+        --shard weights >killed.$shared.out 2>&1; then
+        echo "shards.sh: a job without rank 1 went on" >&2
         exit 1
-    }
+    fi
+    for rank in 0 2; do
+        grep -q "rank $rank of 3: $what: DP_ERR_PEER_LOST: rank 1" killed.$shared.out || {
+            cat killed.$shared.out >&2
+            exit 1
+        }
+    done
 done
 echo "shards.sh: all as expected"

@@ -204,4 +204,10 @@ int case_shards_lists(dp_context_t *dp);
 int case_shards_check(dp_context_t *dp);
 int case_shards_left(dp_context_t *dp);
 
+/* ---- cases_shards_shared.c ------------------------------------------------------------------ */
+
+int case_shards_seen(dp_context_t *dp);
+int case_shards_kept(dp_context_t *dp);
+int case_shards_outlived(dp_context_t *dp);
+
 #endif

@@ -3,7 +3,8 @@
  *
  * A sharded arena is cut into groups: each block, the token embedding, and the rest ("root", small,
  * which every rank keeps whole). A rank owns one row of each group. Rows are equal and start at
- * multiples of ROW_FLOATS, so a group is a little larger than its tensors.
+ * multiples of ROW_FLOATS, so a group is a little larger than its tensors. On one node rows of
+ * weights exist once, and all its ranks read them there.
  */
 #include "examples/gpt2/train/plan.h"
 
@@ -62,6 +63,7 @@ static void plan_memory(const gpt2_plan_input_t *input, const floats_t *floats, 
     /* With several passes the sums of gradients are kept whole: equal bits, one exchange. */
     if (input->stage >= GPT2_PLAN_GRADIENTS && input->accumulate == 1) gradients = rows + twos;
     if (input->stage >= GPT2_PLAN_WEIGHTS) weights = rows + slots;
+    if (input->stage >= GPT2_PLAN_OPTIMIZER && input->sees_rows) weights = rows;
     /* Slots never outgrow what they stand for. */
     if (weights > whole) weights = whole;
     if (gradients > whole) gradients = whole;
@@ -146,8 +148,8 @@ static void plan_compression(const gpt2_options_t *options, const gpt2_layout_t 
 #endif
 }
 
-int gpt2_plan_options(const gpt2_options_t *options, const gpt2_layout_t *layout, int ranks,
-                      int node, size_t library, gpt2_plan_t *plan, gpt2_error_t *error)
+int gpt2_plan_options(const gpt2_options_t *options, const gpt2_layout_t *layout,
+                      const gpt2_plan_place_t *place, gpt2_plan_t *plan, gpt2_error_t *error)
 {
     static const gpt2_plan_stage_t stages[] = {[GPT2_SHARD_NONE] = GPT2_PLAN_NONE,
                                                [GPT2_SHARD_OPTIMIZER] = GPT2_PLAN_OPTIMIZER,
@@ -155,7 +157,10 @@ int gpt2_plan_options(const gpt2_options_t *options, const gpt2_layout_t *layout
                                                [GPT2_SHARD_WEIGHTS] = GPT2_PLAN_WEIGHTS,
                                                [GPT2_SHARD_HYBRID] = GPT2_PLAN_WEIGHTS};
     const gpt2_shard_t shard = gpt2_options_shard(options);
+    const int ranks = place->ranks;
+    const int node = place->node;
     const int divides = shard == GPT2_SHARD_HYBRID && node > 0 && ranks % node == 0;
+    const int sharers = divides ? node : ranks;
     const gpt2_model_options_t model = {.shape = layout->shape,
                                         .batch = gpt2_plan_micro_batch(options, ranks),
                                         .length = (int)options->seq,
@@ -165,13 +170,14 @@ int gpt2_plan_options(const gpt2_options_t *options, const gpt2_layout_t *layout
     gpt2_plan_input_t input = {.layout = layout,
                                .stage = stages[shard],
                                .ranks = ranks,
-                               .sharers = divides ? node : ranks,
+                               .sharers = sharers,
                                .accumulate = (int)options->accumulate,
                                .slots = (int)options->shard_prefetch,
+                               .sees_rows = place->sees_rows && sharers <= node,
                                .is_single = strcmp(strategy, "single") == 0,
                                .is_server = strcmp(strategy, "sps") == 0,
                                .wire_width = 4.0,
-                               .library = library};
+                               .library = place->library};
     gpt2_precision_plan_t precision;
     const char *wire;
 

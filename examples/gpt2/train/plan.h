@@ -29,6 +29,7 @@ typedef struct gpt2_plan_input {
     int sharers;        /* ranks that share one copy of the state, a divisor of ranks */
     int accumulate;     /* backward passes per step */
     int slots;          /* blocks whose weights, or gradients, are whole at one time; 0: 2 */
+    int sees_rows;      /* 1: sharers read each other's weights where they lie */
     int is_single;      /* 1: nothing is exchanged */
     int is_server;      /* 1: rank 0 receives gradients and sends weights */
     double wire_width;  /* bytes of a gradient's element on the wire */
@@ -52,11 +53,18 @@ typedef struct gpt2_plan {
 /* Works the plan out. */
 void gpt2_plan_make(const gpt2_plan_input_t *input, gpt2_plan_t *plan);
 
-/* The plan of a run with these completed options on so many ranks, on CPUs. node: ranks of a node,
- * which under --shard hybrid share one copy of the state; other stages share one among all.
- * library: of gpt2_strategy_library(). */
-int gpt2_plan_options(const gpt2_options_t *options, const gpt2_layout_t *layout, int ranks,
-                      int node, size_t library, gpt2_plan_t *plan, gpt2_error_t *error);
+/* Where a run takes place. */
+typedef struct gpt2_plan_place {
+    int ranks;
+    int node;      /* ranks of a node, which under --shard hybrid share one copy of the state; other
+                      stages share one among all */
+    int sees_rows; /* 1: ranks of a node read each other's weights; gpt2_strategy_sees_rows() */
+    size_t library; /* of gpt2_strategy_library() */
+} gpt2_plan_place_t;
+
+/* The plan of a run with these completed options, on CPUs. */
+int gpt2_plan_options(const gpt2_options_t *options, const gpt2_layout_t *layout,
+                      const gpt2_plan_place_t *place, gpt2_plan_t *plan, gpt2_error_t *error);
 
 /* For people. */
 void gpt2_plan_print(const gpt2_plan_t *plan, const gpt2_options_t *options,

@@ -228,7 +228,10 @@ static int print_plan(const gpt2_options_t *options, gpt2_strategy_t *strategy, 
 {
     const int ranks = options->plan_ranks > 0 ? (int)options->plan_ranks : strategy->size;
     /* Ranks that are only thought of are on one node. */
-    const int node = options->plan_ranks > 0 ? ranks : strategy->node_size;
+    const gpt2_plan_place_t place = {.ranks = ranks,
+                                     .node = options->plan_ranks > 0 ? ranks : strategy->node_size,
+                                     .sees_rows = gpt2_strategy_sees_rows(strategy),
+                                     .library = gpt2_strategy_library(strategy)};
     gpt2_options_t completed = *options;
     gpt2_layout_t *layout = NULL;
     gpt2_plan_t plan;
@@ -236,8 +239,7 @@ static int print_plan(const gpt2_options_t *options, gpt2_strategy_t *strategy, 
 
     if (strategy->rank != 0) return 0;
     if (plan_layout(&completed, &layout, error) != 0) return -1;
-    code = gpt2_plan_options(&completed, layout, ranks, node, gpt2_strategy_library(strategy),
-                             &plan, error);
+    code = gpt2_plan_options(&completed, layout, &place, &plan, error);
     if (code == 0) gpt2_plan_print(&plan, &completed, layout, ranks, stdout);
     if (code == 0 && options->summary != NULL)
         code = gpt2_summary_write_plan(options->summary, &completed, layout, ranks, &plan, error);

@@ -27,7 +27,7 @@ struct gpt2_sharding {
     size_t groups;
     size_t prefetch;
     gpt2_shard_t shard;
-    int keeps_weights;             /* 1: every rank has all weights, between updates */
+    int keeps_weights;             /* 1: all weights are there between updates, without slots */
     uint8_t *held;                 /* [groups] 1: waited for and not released */
     float **weights;               /* [groups] of those */
     float *collected[GPT2_ARENAS]; /* [largest group], while a checkpoint is collected */
@@ -152,7 +152,7 @@ static int after_update(void *user, size_t group)
     gpt2_sharding_t *self = user;
     dp_status_t status;
 
-    /* Where ranks do not keep all weights, what the next forward begins with is enough. */
+    /* Where groups take turns in slots, what the next forward begins with is enough. */
     if (!self->keeps_weights && group >= FIRST_BLOCK + self->prefetch) return 0;
     status = dp_shards_gather(self->shards, group, NULL);
     return status == DP_OK ? 0 : failed(self, "the gather", group, status, &self->error);
@@ -204,6 +204,7 @@ static int create_shards(gpt2_sharding_t *self, const gpt2_strategy_settings_t *
                                               [GPT2_SHARD_HYBRID] = DP_SHARD_WEIGHTS};
     const gpt2_layout_t *layout = self->replica->layout;
     dp_shards_options_t options = DP_SHARDS_OPTIONS_INIT;
+    dp_shards_memory_t memory = DP_SHARDS_MEMORY_INIT;
     dp_shard_group_t *groups = calloc(self->groups, sizeof(*groups));
     dp_status_t status;
 
@@ -225,7 +226,10 @@ static int create_shards(gpt2_sharding_t *self, const gpt2_strategy_settings_t *
     options.replicas = self->replicas;
     status = dp_shards_create(self->dp->context, groups, self->groups, &options, &self->shards);
     free(groups);
-    return status == DP_OK ? 0 : gpt2_dp_failed(self->dp, "dp_shards_create", status, error);
+    if (status != DP_OK) return gpt2_dp_failed(self->dp, "dp_shards_create", status, error);
+    (void)dp_shards_memory_get(self->shards, &memory);
+    self->keeps_weights = memory.weight_slots == 0;
+    return 0;
 }
 
 /* Tells the replica what it updates. */
@@ -266,7 +270,6 @@ int gpt2_sharding_create(gpt2_dp_t *dp, gpt2_replica_t *replica,
     self->groups = replica->layout->group_count;
     self->prefetch = (size_t)settings->prefetch;
     self->shard = settings->shard;
-    self->keeps_weights = settings->shard < GPT2_SHARD_WEIGHTS;
     self->held = calloc(self->groups, sizeof(*self->held));
     self->weights = calloc(self->groups, sizeof(*self->weights));
     if (self->held == NULL || self->weights == NULL) {
@@ -346,11 +349,13 @@ void gpt2_sharding_describe(const gpt2_sharding_t *self, char *text, size_t room
     dp_shards_memory_t memory = DP_SHARDS_MEMORY_INIT;
 
     (void)dp_shards_memory_get(self->shards, &memory);
-    (void)snprintf(text, room, "%s in rows of %d rank%s; here weights %.1f MiB, gradients %.1f MiB",
+    (void)snprintf(text, room,
+                   "%s in rows of %d rank%s; here weights %.1f MiB, gradients %.1f MiB%s",
                    shared[self->shard], dp_group_size(owners_of(self)),
                    dp_group_size(owners_of(self)) == 1 ? "" : "s",
                    (double)(memory.weights + memory.weight_slots) / mib,
-                   (double)(memory.gradients + memory.gradient_slots) / mib);
+                   (double)(memory.gradients + memory.gradient_slots) / mib,
+                   memory.mapped_weights > 0 ? ", other ranks' rows read where they lie" : "");
 }
 
 /* ---- Checkpoints ---------------------------------------------------------------------------- */

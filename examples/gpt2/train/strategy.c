@@ -70,3 +70,10 @@ size_t gpt2_strategy_library(gpt2_strategy_t *strategy)
 {
     return setting_bytes(strategy, "FUSION_BYTES") * setting_bytes(strategy, "FUSION_BUFFERS");
 }
+
+int gpt2_strategy_sees_rows(gpt2_strategy_t *strategy)
+{
+    const char *shared = strategy->ops->setting(strategy, "SHARED_WEIGHTS");
+
+    return shared != NULL && strcmp(shared, "1") == 0;
+}

@@ -398,6 +398,10 @@ static int write_run(const gpt2_summary_t *self, const double *figures, uint64_t
     const gpt2_trainer_t *trainer = self->trainer;
     gpt2_strategy_t *strategy = trainer->strategy;
     const gpt2_layout_t *layout = trainer->replica->layout;
+    const gpt2_plan_place_t place = {.ranks = strategy->size,
+                                     .node = strategy->node_size,
+                                     .sees_rows = gpt2_strategy_sees_rows(strategy),
+                                     .library = gpt2_strategy_library(strategy)};
     gpt2_plan_t plan;
     char device[160];
     char *text = NULL;
@@ -405,10 +409,7 @@ static int write_run(const gpt2_summary_t *self, const double *figures, uint64_t
     FILE *file;
     int code;
 
-    if (gpt2_plan_options(trainer->options, layout, strategy->size, strategy->node_size,
-                          gpt2_strategy_library(strategy), &plan, error) != 0) {
-        return -1;
-    }
+    if (gpt2_plan_options(trainer->options, layout, &place, &plan, error) != 0) return -1;
     file = open_memstream(&text, &bytes);
     if (file == NULL) return gpt2_fail(error, "out of memory for a summary");
     put_options(file, trainer->options, layout, strategy->ops->name, strategy->size);
