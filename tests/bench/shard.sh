@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # shard.sh - what sharding costs and saves on one node: GPT-2 124M on two CPU ranks of one thread,
-# stages in turns, each ratio taken within a turn; and each stage's memory beside its plan.
+# stages in turns, each ratio taken within a turn; and each stage's memory, by PSS, beside its plan.
 #
 #   tests/bench/shard.sh [BUILD_DIR] [TURNS] [STAGE...]     default: build 3, all; some 5 minutes
 #
@@ -65,7 +65,8 @@ for stage in "${stages[@]}"; do
     json=$folder/$stage.0.json
     used=$(awk -v a="$(largest memory_pss "$json")" -v b="$(largest memory_before "$json")" \
         'BEGIN { print (a - b) / 1048576 }')
-    plan=$(awk -v t="$(field total "$json")" 'BEGIN { print t / 1048576 }')
+    # libdp's fused buffers are there before the model is, so they are in neither figure.
+    plan=$(awk -v t="$(field total "$json")" -v l="$(field library "$json")" 'BEGIN { print (t - l) / 1048576 }')
     parts=()
     for part in forward backward optimizer exposed skew; do parts+=("$(median <"$folder/$stage.$part")"); done
     printf '%-18s %9.1f %7.3f %9.1f %9.1f %9.1f %8.1f %8.1f  %8.1f %8.1f %6.3f\n' "$stage" \
