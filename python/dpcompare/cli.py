@@ -53,8 +53,8 @@ def parse(words):
     parser.add_argument("--rows", default="all", help="which of ours, with commas, or all [all]")
     parser.add_argument("--peers", default="auto", help="auto: those that are installed; none; or "
                         "names with commas [auto]")
-    parser.add_argument("--ranks", type=_numbers, help="numbers of ranks that are timed [2; "
-                        "without --quick 1,2]; gates ask 1, 3 and 4 beside them")
+    parser.add_argument("--ranks", type=_numbers, help="numbers of ranks that are timed [2]; "
+                        "gates ask 1, 3 and 4 beside them")
     parser.add_argument("--seeds", type=_positive, help="seeds, each a turn [2; without --quick 3]")
     parser.add_argument("--links", default="none", help="none (one node), 1g, 10g, 25g, 100g with "
                         "commas; more than 1 Gb/s is EMULATED [none]")
@@ -75,7 +75,7 @@ def parse(words):
     options = parser.parse_args(words)
     options.build = os.path.abspath(options.build)
     options.out = os.path.abspath(options.out or os.path.join(options.build, "dpcompare-out"))
-    options.ranks = options.ranks or ([2] if options.quick else [1, 2])
+    options.ranks = options.ranks or [2]
     options.limit = options.limit or (QUICK_MIN if options.quick else LIMIT_MIN)
     options.seeds = options.seeds or (2 if options.quick else 3)
     options.links = _links(options.links)

@@ -170,7 +170,7 @@ def throughput(view):
     """Tokens per second over ranks with the ideal line, and efficiency; where several numbers of
     ranks were run."""
     series = view.scaling()
-    if len({n for _, points in series for n, _ in points if n > 1}) < 2:
+    if all(len(points) < 2 for _, points in series):
         return None
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(10.5, 3.8))
     most = max(n for _, points in series for n, _ in points)
@@ -341,8 +341,9 @@ def links(view):
     for name, rate, value, emulated in points:
         axis.scatter([rate], [value], color="#ffffff" if emulated else colour(name),
                      edgecolors=colour(name), s=34, zorder=4)
-    for text, rate, value in view.crossings():
-        axis.annotate(text, (rate, value), textcoords="offset points", xytext=(0, 12), fontsize=7,
+    for at, (text, rate, value) in enumerate(view.crossings()):
+        axis.annotate(text, (rate, value), textcoords="offset points", xytext=(0, 12 + 13 * at),
+                      fontsize=7,
                       ha="center", arrowprops={"arrowstyle": "-", "linewidth": 0.6})
     axis.set_xscale("log")
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -355,7 +356,7 @@ def links(view):
     reach = view.reach_at
     top = axis.secondary_xaxis("top", functions=(lambda x: x, lambda x: x))
     ticks = [rate for rate in (0.1, 1, 10, 100) if lines[0][1][0] <= rate <= lines[0][1][-1]]
-    top.set_xticks(ticks, [f"{reach(rate):.2g}" for rate in ticks])
+    top.set_xticks(ticks, [f"{reach(rate):.3g}" for rate in ticks])
     top.set_xlabel("R = compute time / dense all-reduce time")
     _legend_beside(axis)
     return figure

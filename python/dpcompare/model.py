@@ -83,6 +83,16 @@ def is_surprise(measured, predicted):
     return bool(measured and predicted) and abs(measured / predicted - 1) > SURPRISE
 
 
+def off_plan(measured, parts):
+    """How far measured memory is from the plan; 0 where the library's buffers, which a small model
+    does not fill, explain it."""
+    most = sum(parts.values())
+    least = most - parts.get("library", 0.0)
+    if least <= measured <= most:
+        return 0.0
+    return measured / (least if measured < least else most) - 1
+
+
 def reach(parts):
     """R: compute time over the time of a dense all-reduce. Where it is large, every strategy is as
     fast as its compute; it places a laptop beside a cluster."""

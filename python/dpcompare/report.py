@@ -207,7 +207,7 @@ def write(report, out, preview=False):
         why = (f"no pictures: {error} (Debian: apt-get install python3-matplotlib); tables and data "
                "are whole, and --report draws them later")
     write_csv(os.path.join(out, "runs.csv"), report.view.results)
-    for name, text in (("report.html", report.page(pictures, why)),
+    for name, text in (("report.html", report.page(pictures, why)), ("table.md", report.markdown()),
                        ("summary.json", json.dumps(report.as_json(), indent=1))):
         with open(os.path.join(out, name + ".new"), "w", encoding="utf-8") as file:
             file.write(text)

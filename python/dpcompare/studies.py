@@ -156,7 +156,7 @@ def make(options):
         timed = tuple(n for n in ranks if n <= cores) or ranks[:1]
         large = options.preset or "124M"
         is_large = PRESETS[large]["vocab"] > 256
-        found += _grid("quick", 8 * (options.batch or 16), 60, most, seeds, 9.0)
+        found += _grid("quick", 8 * (options.batch or 16), 100, most, seeds, 13.0)
         found += [_study("curve", "quick", options.curve_steps, ranks=ranks, seeds=seeds,
                          checkpoint=True, curves=True, estimate_s=5.0, peer_s=14.0, **batch),
                   _study("speed", large, options.steps or 8, ranks=timed, seeds=seeds, links=links,

@@ -139,6 +139,24 @@ class Tables:
                    number(sum(waits.values()), 2)], "") for row, waits in each]
         return table(["row", *names, "ms a step"], lines, range(1, len(names) + 2)) if lines else ""
 
+    def markdown(self):
+        """The first table for a page of Markdown, in fewer columns."""
+        lines = ["| row | gates | tokens/s | over dps | ms a step | ms waiting | MiB a rank | final loss |",
+                 "|---|---|---|---|---|---|---|---|"]
+        for row in self.view.rows:
+            (cells, kind), plain = self.row_line(row), []
+            name = row.title if row.mode else row.name
+            if kind == "absent":
+                held = sorted({n for n, _ in self.view.judged.held(row.name)})
+                text = f"hold with {', '.join(map(str, held))} ranks, not timed" if held else "not run"
+                plain = [text] + [""] * 6
+            else:
+                plain = ["fails" if kind == "failed" else "holds", *(
+                    str(cells[at][0] if isinstance(cells[at], tuple) else cells[at]).split("<br>")[0]
+                    for at in (2, 3, 4, 5, 8, 10))]
+            lines.append("| " + " | ".join([name, *plain]) + " |")
+        return "\n".join(lines) + "\n"
+
     # ---- Gates ----
 
     def _judged(self):
@@ -199,11 +217,12 @@ class Tables:
         lines = []
         for name, parts, measured in self.view.memory():
             total = sum(parts.values()) if parts else None
-            off = measured / total - 1 if total and measured else None
+            off = model.off_plan(measured, parts) if parts and measured else None
+            within = parts and parts["library"] > 0 and off == 0.0
             lines.append(([name, *(number((parts or {}).get(part)) for part in (
                 "weights", "gradients", "moments", "activations", "library")), number(total),
-                number(measured), off_cell(off)], ""))
-        return table(["row", "weights", "gradients", "moments", "activations", "library",
+                number(measured), "within" if within else off_cell(off)], ""))
+        return table(["row", "weights", "gradients", "moments", "activations", "library, at most",
                       "plan, MiB", "measured, MiB", "off by"], lines, range(1, 9))
 
     def bytes_table(self):

@@ -234,6 +234,12 @@ class ModelTest(unittest.TestCase):
         ratio = model.step_ms("zero3", slow) / model.step_ms("zero1", slow)
         self.assertTrue(1.3 < ratio < 1.5, ratio)
 
+    def test_memory_is_off_where_the_librarys_buffers_do_not_explain_it(self):
+        parts = {"weights": 10.0, "activations": 10.0, "library": 80.0}
+        self.assertEqual(model.off_plan(60.0, parts), 0.0)
+        self.assertAlmostEqual(model.off_plan(10.0, parts), -0.5)
+        self.assertAlmostEqual(model.off_plan(150.0, parts), 0.5)
+
     def test_reach_does_not_depend_on_the_models_size(self):
         # 6 * 1000 operations a weight at 1e9 a second; 2 * 1/2 * 4 bytes of it at 1e6 a second.
         self.assertAlmostEqual(model.reach_of(1000, 1e9, 1e6, 2, 4), 6e-6 / 4e-6)
@@ -427,6 +433,14 @@ class PageTest(unittest.TestCase):
                                  set(names))
             for _, text, _ in drawn:
                 xml.dom.minidom.parseString(text)
+
+    def test_the_table_for_a_page_has_a_line_for_each_row(self):
+        lines = self.report.markdown().splitlines()
+        self.assertEqual(len(lines), 2 + len(self.rows))
+        self.assertTrue(all(line.count("|") == 9 and "<" not in line for line in lines), lines)
+        self.assertIn("| zero1 | holds |", lines[4])
+        self.assertIn("| topk | fails | no speed |", lines[5])
+        self.assertIn("| lamb | not run |", lines[6])
 
     def test_data_have_a_line_for_each_step(self):
         with tempfile.TemporaryDirectory() as folder:
