@@ -14,9 +14,9 @@ NAME = "libdp.so.0"
 
 
 def _candidates() -> list[str]:
-    """Where libdp may lie: what DP_LIBRARY names, in the wheel, in a build beside the sources, where
+    """Where libdp may lie: what LIBDP_PATH names, in the wheel, in a build beside the sources, where
     the loader looks."""
-    named = os.environ.get("DP_LIBRARY")
+    named = os.environ.get("LIBDP_PATH")
     if named:
         return [named]
     top = os.path.dirname(os.path.dirname(HERE))
@@ -33,7 +33,7 @@ try:
     _short = ctypes.PyDLL(PATH)
 except OSError as error:
     raise ImportError(f"libdp cannot be loaded from {PATH}: {error}. Build it (./quickstart.sh "
-                      "--build-only), install the wheel, or set DP_LIBRARY to libdp.so.0") from None
+                      "--build-only), install the wheel, or set LIBDP_PATH to libdp.so.0") from None
 
 
 class Sized(Structure):

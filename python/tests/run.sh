@@ -2,20 +2,20 @@
 # run.sh - the tests of the Python package with the library and the launcher of a build folder.
 #
 #   python/tests/run.sh BUILD contract | life          alone; they start ranks themselves
-#   python/tests/run.sh BUILD collectives RANKS [NODES] every rank runs them
+#   python/tests/run.sh BUILD collectives | torch RANKS [NODES] every rank runs them
 #
 # Takes the first interpreter that has NumPy; exits with 77 where none has.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 build=$(cd "${1:?a build folder}" && pwd) || exit 2
-what=${2:?contract, life or collectives}
+what=${2:?contract, life, collectives or torch}
 for python in python3 /usr/bin/python3 none; do
     "$python" -c 'import numpy' 2>/dev/null && break
 done
 [ "$python" != none ] || { echo "no Python with NumPy is here (Debian: python3-numpy)"; exit 77; }
-export PYTHONPATH=${here%/tests} DP_LIBRARY=$build/libdp.so.0 DPRUN=$build/dprun PYTHONDONTWRITEBYTECODE=1
+export PYTHONPATH=${here%/tests} LIBDP_PATH=$build/libdp.so.0 DPRUN=$build/dprun PYTHONDONTWRITEBYTECODE=1
 case $what in
-collectives)
+collectives | torch)
     exec "$DPRUN" -np "${3:-2}" --pretend-nodes "${4:-1}" "$python" "$here/test_$what.py" --failfast ;;
 contract | life) exec "$python" "$here/test_$what.py" ;;
 *) echo "run.sh: $what: unknown" >&2; exit 2 ;;

@@ -202,9 +202,9 @@ class Life(unittest.TestCase):
     def test_a_library_that_is_not_there_is_told(self):
         done = subprocess.run([sys.executable, "-c", "import dp"], capture_output=True, text=True,
                               timeout=LIMIT, env={**os.environ, "PYTHONPATH": PACKAGE,
-                                                  "DP_LIBRARY": "/nonexistent/libdp.so.0"})
+                                                  "LIBDP_PATH": "/nonexistent/libdp.so.0"})
         self.assertNotEqual(done.returncode, 0)
-        self.assertIn("set DP_LIBRARY", done.stderr)
+        self.assertIn("set LIBDP_PATH", done.stderr)
 
 
 if __name__ == "__main__":

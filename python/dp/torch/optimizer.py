@@ -1,0 +1,302 @@
+"""DistributedOptimizer: an optimizer whose gradients are reduced over the ranks while the backward pass
+is still running.
+
+A hook of each parameter starts its reduction as soon as its gradient is there; step() waits for all.
+Gradients that did not come count as zeros, so ranks may take other branches through the model.
+"""
+from __future__ import annotations
+
+import contextlib
+import warnings
+from typing import Any, Callable, Iterable, Iterator
+
+import torch
+
+from . import ops
+from .compression import Compression
+from .runtime import ProcessSet, global_process_set, world
+
+NAMELESS = "allreduce.noname."
+
+
+def _check_names(optimizer: torch.optim.Optimizer, named_parameters: Any) -> "list[tuple[str, Any]]":
+    """Names and parameters, each of the optimizer's once."""
+    params = [param for group in optimizer.param_groups for param in group["params"]]
+    if named_parameters is None:
+        return [(f"{NAMELESS}{i}.{j}", param) for i, group in enumerate(optimizer.param_groups)
+                for j, param in enumerate(group["params"])]
+    named = list(named_parameters)
+    if any(not isinstance(one, tuple) or len(one) != 2 for one in named):
+        raise ValueError("named_parameters should be a sequence of tuples (name, parameter), usually "
+                         "produced by model.named_parameters().")
+    names = [name for name, _ in named]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"Parameter names in named_parameters must be unique. Found duplicates: "
+                         f"{', '.join(twice)}")
+    known = {id(param) for _, param in named}
+    if any(id(param) not in known for param in params):
+        raise ValueError("named_parameters was specified, but one or more model parameters were not "
+                         "named. Python object ids: "
+                         f"{', '.join(str(id(p)) for p in params if id(p) not in known)}")
+    return named
+
+
+class _Reduction:
+    """What is in flight for a parameter, or for a group of them."""
+
+    def __init__(self, handle: Any, params: list, contexts: list, is_sparse: bool = False) -> None:
+        self.handle = handle
+        self.params = params
+        self.contexts = contexts
+        self.is_sparse = is_sparse
+
+
+class _DistributedOptimizer(torch.optim.Optimizer):
+    """Mixed into a class derived from the optimizer's own; never made by itself."""
+
+    def __init__(self, params: Any, named_parameters: Any, compression: Any,
+                 backward_passes_per_step: int, op: int, gradient_predivide_factor: float,
+                 groups: Any, sparse_as_dense: bool, process_set: ProcessSet) -> None:
+        super(self.__class__, self).__init__(params)  # of the optimizer's own class
+        self._compression = compression
+        self._op = op
+        self._predivide = gradient_predivide_factor
+        self._sparse_as_dense = sparse_as_dense
+        self._process_set = process_set
+        self.backward_passes_per_step = backward_passes_per_step
+        named = _check_names(self, named_parameters)
+        self._parameter_names = {param: name for name, param in named}
+        self._delays: dict[Any, int] = {}
+        self._reductions: list[_Reduction] = []
+        self._started: set[Any] = set()
+        self._hooked: set[Any] = set()
+        self._hooks: list[Any] = []
+        self._is_synchronized = False
+        self._should_synchronize = True
+        self._groups = self._divide(groups)
+        if self._is_distributed():
+            self._register_hooks()
+
+    def _is_distributed(self) -> bool:
+        return bool(self._process_set.included()) and (self._process_set.size() or 1) > 1
+
+    # ---- Hooks --------------------------------------------------------------------------------
+
+    def _register_hooks(self) -> None:
+        for group in self.param_groups:
+            for param in group["params"]:
+                if param.requires_grad:
+                    self._hooked.add(param)
+                    self._delays[param] = self.backward_passes_per_step
+                    self._hooks.append(_hook(param, self._on_gradient))
+
+    def _on_gradient(self, param: Any) -> None:
+        if param in self._started or self._delays[param] <= 0:
+            raise AssertionError(
+                f"Gradients of {self._parameter_names.get(param)} were computed more than "
+                "backward_passes_per_step times before call to step(). Increase "
+                "backward_passes_per_step to accumulate gradients locally.")
+        if param.grad is not None and param.grad.requires_grad:
+            raise AssertionError(f"the gradient of {self._parameter_names.get(param)} is part of a "
+                                 "graph (create_graph=True): reduce it with hvd.allreduce()")
+        self._delays[param] -= 1
+        if self._delays[param] == 0:
+            self._start(param)
+
+    def _divide(self, groups: Any) -> dict[Any, list]:
+        """The list of parameters that are reduced together with each one."""
+        params = [param for group in self.param_groups for param in group["params"]
+                  if param.requires_grad]
+        if isinstance(groups, int) and groups > 0:
+            size = (len(params) + groups - 1) // groups
+            lists = [params[i:i + size] for i in range(0, len(params), max(size, 1))]
+        elif isinstance(groups, (list, tuple)):
+            lists = [list(one) for one in groups]
+            if any(not isinstance(param, torch.Tensor) for one in lists for param in one):
+                raise ValueError("groups should be a list of lists of parameters")
+            listed = [id(param) for one in lists for param in one]
+            if len(set(listed)) != len(listed):
+                raise ValueError("Multiple occurrences of the same parameter in groups")
+        elif groups:
+            raise ValueError("groups should be a non-negative integer or a list of lists of "
+                             "parameters")
+        else:
+            lists = []
+        return {param: members for members in lists for param in members}
+
+    # ---- Reductions ---------------------------------------------------------------------------
+
+    def _start(self, param: Any) -> None:
+        """The gradient is complete. One of a group waits for the others."""
+        self._started.add(param)
+        members = self._groups.get(param)
+        if members is None:
+            self._reduce([param])
+        elif all(member in self._started for member in members if member in self._hooked):
+            self._reduce([member for member in members if member in self._hooked])
+
+    def _factors(self) -> dict[str, float]:
+        """An average in two steps where a factor divides before the sum."""
+        if self._predivide == 1.0 or self._op != ops.Average:
+            return {}
+        size = self._process_set.size() or 1
+        return {"prescale_factor": 1.0 / self._predivide,
+                "postscale_factor": self._predivide / size}
+
+    def _reduce(self, params: list) -> None:
+        name = self._parameter_names.get(params[0])
+        gradients = []
+        for param in params:
+            if param.grad is None:
+                param.grad = torch.zeros_like(param)
+            if param.grad.is_sparse and self._sparse_as_dense:
+                param.grad = param.grad.to_dense()
+            gradients.append(param.grad)
+        if len(params) == 1 and gradients[0].is_sparse:
+            handle = ops.sparse_allreduce_async(gradients[0], name or "sparse", self._op,
+                                                self._process_set)
+            self._reductions.append(_Reduction(handle, params, [None], is_sparse=True))
+            return
+        factors = self._factors()
+        op = ops.Sum if factors else self._op
+        pairs = [self._compression.compress(gradient.detach().contiguous())
+                 for gradient in gradients]
+        small = [one for one, _ in pairs]
+        if len(params) == 1:
+            handle = ops.allreduce_async_(small[0], name=name, op=op,
+                                          process_set=self._process_set, **factors)
+        else:
+            handle = ops.grouped_allreduce_async_(small, name=name, op=op,
+                                                  process_set=self._process_set, **factors)
+        self._reductions.append(_Reduction(handle, params, [(one, ctx) for one, ctx in pairs]))
+
+    def synchronize(self) -> None:
+        """Waits until all gradients are reduced; those that did not come count as zeros."""
+        if not self._is_distributed():
+            self._is_synchronized = True
+            return
+        for param in sorted(self._hooked - self._started, key=self._order):
+            self._start(param)
+        reductions, self._reductions = self._reductions, []
+        try:
+            for reduction in reductions:
+                self._finish(reduction)
+        finally:
+            self._started.clear()
+            for param in self._delays:
+                self._delays[param] = self.backward_passes_per_step
+        self._is_synchronized = True
+
+    def _order(self, param: Any) -> str:
+        return self._parameter_names.get(param, "")
+
+    def _finish(self, reduction: _Reduction) -> None:
+        output = ops.synchronize(reduction.handle)
+        if reduction.is_sparse:
+            reduction.params[0].grad = output
+            return
+        outputs = output if isinstance(output, list) else [output]
+        for param, (_, ctx), reduced in zip(reduction.params, reduction.contexts, outputs):
+            value = self._compression.decompress(reduced, ctx)
+            if param.grad is not None and param.grad.data_ptr() == value.data_ptr():
+                continue  # reduced where it lies
+            if param.grad is None:
+                param.grad = value.to(param.dtype)
+            else:
+                param.grad.detach().copy_(value)
+
+    @contextlib.contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """step() inside does not wait again: synchronize() was called, for clipping or a scaler."""
+        self._should_synchronize = False
+        try:
+            yield
+        finally:
+            self._should_synchronize = True
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """How many backward passes are accumulated before gradients are reduced."""
+        self.backward_passes_per_step = passes
+        for param in self._delays:
+            self._delays[param] = passes
+
+    # ---- As an optimizer ----------------------------------------------------------------------
+
+    def step(self, closure: Callable | None = None) -> Any:
+        """Waits for the gradients, then steps."""
+        if self._should_synchronize:
+            if self._is_synchronized:
+                warnings.warn("optimizer.step() called without optimizer.skip_synchronize() context "
+                              "after optimizer.synchronize(). This can cause training slowdown. You "
+                              "may want to consider using optimizer.skip_synchronize() context if "
+                              "you use optimizer.synchronize() in your code.")
+            self.synchronize()
+        self._is_synchronized = False
+        return super(self.__class__, self).step(closure)
+
+    def plain_step(self) -> Any:
+        """The step of the optimizer's own class, on the gradients as they are."""
+        return super(self.__class__, self).step()
+
+    def zero_grad(self, *args: Any, **kwargs: Any) -> Any:
+        """AssertionError: gradients are in flight."""
+        if self._reductions:
+            raise AssertionError("optimizer.zero_grad() was called after loss.backward() but before "
+                                 "optimizer.step() or optimizer.synchronize(). This is prohibited as "
+                                 "it can cause a race condition.")
+        self._delays = dict.fromkeys(self._delays, self.backward_passes_per_step)
+        return super(self.__class__, self).zero_grad(*args, **kwargs)
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Forgets what is accumulated, as the state is another one's."""
+        self._started.clear()
+        self._is_synchronized = False
+        for param in self._delays:
+            self._delays[param] = self.backward_passes_per_step
+        return super(self.__class__, self).load_state_dict(*args, **kwargs)
+
+
+def _hook(param: Any, function: Callable[[Any], None]) -> Any:
+    """Calls function(param) when .grad is written. Returns what must stay alive for it."""
+    if hasattr(param, "register_post_accumulate_grad_hook"):  # torch 2.1 and later
+        return param.register_post_accumulate_grad_hook(function)
+    node = param.expand_as(param).grad_fn.next_functions[0][0]
+    node.register_hook(lambda *_: function(param))
+    return node
+
+
+def DistributedOptimizer(optimizer: torch.optim.Optimizer, named_parameters: Any = None,
+                         compression: Any = Compression.none, backward_passes_per_step: int = 1,
+                         op: int = ops.Average, gradient_predivide_factor: float = 1.0,
+                         num_groups: int = 0, groups: Any = None, sparse_as_dense: bool = False,
+                         process_set: ProcessSet = global_process_set) -> Any:
+    """Wraps an optimizer so that its gradients are reduced over the ranks.
+
+    named_parameters          model.named_parameters(): names for errors and the timeline
+    compression               what gradients travel as: Compression.none or .fp16
+    backward_passes_per_step  passes that are accumulated before a reduction
+    op                        Average, Sum; Adasum is refused
+    gradient_predivide_factor divides before the sum, the rest after it; with Average only
+    groups                    a number of groups, or lists of parameters, that are reduced together
+    sparse_as_dense           sparse gradients are reduced as dense ones
+    process_set               the ranks that share the model
+    """
+    op = ops.resolve_op(op, None)
+    if gradient_predivide_factor != 1.0 and op != ops.Average:
+        raise ValueError("gradient_predivide_factor not supported with op != Average")
+    if backward_passes_per_step < 1:
+        raise ValueError("backward_passes_per_step must be > 0")
+    if num_groups:
+        warnings.warn("Parameter `num_groups` has been replaced by `groups`.", DeprecationWarning)
+        groups = num_groups if groups is None else groups
+    if isinstance(groups, int) and groups < 0:
+        raise ValueError("groups should be a non-negative integer or a list of lists of parameters")
+    world.context
+    kind = type(optimizer)
+    members = {name: value for name, value in vars(_DistributedOptimizer).items()
+               if name not in ("__dict__", "__weakref__")}
+    distributed = type(kind.__name__, (kind,), members)
+    return distributed(optimizer.param_groups, named_parameters, compression,
+                       backward_passes_per_step, op, gradient_predivide_factor, groups,
+                       sparse_as_dense, process_set)

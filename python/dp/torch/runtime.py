@@ -1,0 +1,325 @@
+"""The world that Horovod's functions work on: one for the process, as their signatures have no place for
+it. init() joins it, shutdown() leaves it to be joined again.
+
+Under a launcher a process meets the others once; so shutdown() keeps the connections, and a later
+init() takes them up again.
+"""
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from typing import Any, Callable
+
+import dp
+
+from .errors import HorovodInternalError
+
+DYNAMIC_SETS = "HOROVOD_DYNAMIC_PROCESS_SETS"
+NAMES = 1 << 16  # names made for operations without one take turns: libdp keeps names for ever
+
+
+class ProcessSet:
+    """Ranks that work together. Of ranks of the world, in any order; after add_process_set() it has an
+    id."""
+
+    def __init__(self, ranks: "Any") -> None:
+        self.ranks: list[int] | None = sorted(ranks) if ranks is not None else None
+        self.process_set_id: int | None = None
+        self.group: dp.Group | None = None
+        self.names = Names()
+
+    def size(self) -> int | None:
+        """How many ranks it has; None before it is registered."""
+        return None if self.process_set_id is None else len(self.ranks or ())
+
+    def rank(self) -> int | None:
+        """This rank's number in it, -1: not in it; None before it is registered."""
+        if self.process_set_id is None:
+            return None
+        return -1 if self.group is None else self.group.rank
+
+    def included(self) -> bool | None:
+        """Whether this rank is in it; None before it is registered."""
+        return None if self.process_set_id is None else self.group is not None
+
+    def member_group(self, operation: str) -> dp.Group:
+        """Its group. ValueError: not registered; HorovodInternalError: this rank is outside."""
+        world.context  # init() first
+        if self.process_set_id is None:
+            raise ValueError(f"{operation}: the process set {self.ranks} is not registered: "
+                             "add_process_set() or init(process_sets=...)")
+        if self.group is None:
+            raise HorovodInternalError(f"{operation}: rank {world.context.rank} is not in the "
+                                       f"process set {self.process_set_id} of ranks {self.ranks}")
+        return self.group
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ProcessSet) and self is other or (
+            isinstance(other, ProcessSet) and self.process_set_id is not None and
+            self.process_set_id == other.process_set_id)
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __repr__(self) -> str:
+        return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks})"
+
+
+class Names:
+    """The names of a process set's operations: those that are in flight, and those made up."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: dict[str, int] = {}
+        self._pending: dict[str, dp.Handle] = {}
+
+    def make(self, kind: str, name: str | None) -> str:
+        """`kind.name`, or a numbered one: the same on all ranks that call in the same order."""
+        if name:
+            return f"{kind}.{name}"
+        with self._lock:
+            number = self._counts.get(kind, 0)
+            self._counts[kind] = number + 1
+        return f"{kind}.noname.{number % NAMES}"
+
+    def submit(self, name: str, submit: Callable[[], dp.Handle]) -> dp.Handle:
+        """ValueError: an operation of this name is in flight."""
+        with self._lock:
+            before = self._pending.get(name)
+            if before is not None and not before.done():
+                raise ValueError(f"an operation with the name {name} is in flight already: give "
+                                 "each its own, or synchronize() first")
+            handle = self._pending[name] = submit()
+        return handle
+
+
+class World:
+    """What init() makes."""
+
+    def __init__(self) -> None:
+        self._context: dp.Context | None = None
+        self._is_initialized = False
+        self._pid = -1
+        self._sets: dict[int, ProcessSet] = {}
+        self._next_set = 1
+        self.is_dynamic = False
+
+    @property
+    def context(self) -> dp.Context:
+        """ValueError before init()."""
+        if not self.is_initialized:
+            raise ValueError("Horovod has not been initialized; use hvd.init().")
+        assert self._context is not None
+        return self._context
+
+    @property
+    def is_initialized(self) -> bool:
+        """Between init() and shutdown()."""
+        return self._is_initialized
+
+    def init(self, comm: Any, process_sets: Any) -> None:
+        """Joins the world; once more is fine."""
+        if comm is not None and not isinstance(comm, (list, tuple)):
+            raise ValueError("init: comm is a communicator of MPI, and libdp has none; start with "
+                             "dprun, torchrun, mpirun or srun and call init()")
+        self.is_dynamic = process_sets == "dynamic" or os.environ.get(DYNAMIC_SETS) == "1"
+        if self._is_initialized:
+            return
+        if self._context is None or not self._context.is_alive:
+            self._context = dp.init()
+        if comm and sorted(comm) != list(range(self._context.size)):
+            raise ValueError(f"init: comm lists ranks {comm}; the world has {self._context.size}, "
+                             "and smaller ones are process sets")
+        self._is_initialized = True
+        global_process_set.process_set_id = 0
+        global_process_set.ranks = list(range(self._context.size))
+        global_process_set.group = self._context.world
+        self._sets = {0: global_process_set}
+        for one in process_sets if isinstance(process_sets, (list, tuple)) else ():
+            self.register(one)
+
+    def shutdown(self) -> None:
+        """Waits for all ranks and forgets what belongs to this init()."""
+        if not self._is_initialized:
+            return
+        context = self.context
+        for number, one in list(self._sets.items()):
+            if number != 0:
+                one.process_set_id = one.group = None
+        self._sets = {}
+        self._is_initialized = False
+        try:
+            context.wait_all()
+            context.barrier("horovod.shutdown").wait()
+        except dp.Error:  # the world has ended: there is nobody to wait for
+            pass
+
+    def register(self, given: Any) -> ProcessSet:
+        """Makes the group of a process set. Called by all ranks, in the same order."""
+        one = given if isinstance(given, ProcessSet) else ProcessSet(given)
+        ranks = one.ranks or []
+        if one.process_set_id is not None:
+            raise ValueError(f"{one} is registered already")
+        if not ranks or len(set(ranks)) != len(ranks) or ranks[0] < 0 or \
+                ranks[-1] >= self.context.size:
+            raise ValueError(f"a process set of ranks {ranks}: ranks of 0 .. "
+                             f"{self.context.size - 1}, each once")
+        for other in self._sets.values():
+            if other.ranks == ranks:
+                raise ValueError(f"ranks {ranks} are those of process set {other.process_set_id}")
+        number = self._next_set
+        self._next_set += 1
+        name = f"process set {number}"
+        if len(ranks) == self.context.size:
+            one.group = self.context.world.split(name, 0)
+        else:
+            one.group = self.context.group(name, ranks)
+        # Those outside come on when it is there, as Horovod's do.
+        self.context.barrier(f"horovod.set.{number % NAMES}").wait()
+        one.process_set_id = number
+        one.names = Names()
+        self._sets[number] = one
+        return one
+
+    def remove(self, one: ProcessSet) -> bool:
+        """False: not registered, or the global one."""
+        if one.process_set_id in (None, 0) or one.process_set_id not in self._sets:
+            return False
+        number = one.process_set_id
+        self.context.barrier(f"horovod.unset.{number % NAMES}").wait()
+        if one.group is not None:
+            one.group.destroy()
+        del self._sets[number]
+        one.process_set_id = one.group = None
+        return True
+
+    def find(self, number: int) -> ProcessSet | None:
+        """The process set of an id."""
+        return self._sets.get(number)
+
+    def ids_and_ranks(self) -> dict[int, list[int]]:
+        """The ranks of every registered process set, by id."""
+        return {number: list(one.ranks or ()) for number, one in self._sets.items()}
+
+
+global_process_set = ProcessSet([])
+world = World()
+
+
+# ---- The functions of the world ------------------------------------------------------------------
+
+def init(comm: Any = None, process_sets: Any = None) -> None:
+    """Joins the world that a launcher describes; a world of one without. Once more is fine.
+
+    process_sets: a list of ProcessSet to register, or "dynamic" to allow add_process_set() later.
+    """
+    world.init(comm, process_sets)
+
+
+def shutdown() -> None:
+    """Waits for all ranks, then leaves. init() may follow."""
+    world.shutdown()
+
+
+def is_initialized() -> bool:
+    """Between init() and shutdown()."""
+    return world.is_initialized
+
+
+def rank() -> int:
+    """This rank in the world."""
+    return world.context.rank
+
+
+def size() -> int:
+    """Ranks in the world."""
+    return world.context.size
+
+
+def local_rank() -> int:
+    """This rank among those of its node."""
+    return world.context.local_rank
+
+
+def local_size() -> int:
+    """Ranks of this node."""
+    return world.context.local_size
+
+
+def cross_rank() -> int:
+    """The number of this node."""
+    return world.context.node_rank
+
+
+def cross_size() -> int:
+    """Nodes in the world."""
+    return world.context.node_count
+
+
+def is_homogeneous() -> bool:
+    """Whether each node has as many ranks."""
+    return world.context.local_size * world.context.node_count == world.context.size
+
+
+def add_process_set(process_set: Any) -> ProcessSet:
+    """Registers a process set, or a list of ranks. All ranks call it, in the same order.
+
+    ValueError: there is one of these ranks, or init() was not told that sets change
+    (process_sets="dynamic", or HOROVOD_DYNAMIC_PROCESS_SETS=1).
+    """
+    world.context
+    if not world.is_dynamic:
+        raise ValueError(f"process sets change only where {DYNAMIC_SETS}=1 is set or init() was "
+                         "called with process_sets='dynamic'")
+    return world.register(process_set)
+
+
+def remove_process_set(process_set: ProcessSet) -> bool:
+    """Ends a process set; False: it was not registered, or is the global one. All ranks call it."""
+    world.context
+    if not world.is_dynamic:
+        raise ValueError(f"process sets change only where {DYNAMIC_SETS}=1 is set or init() was "
+                         "called with process_sets='dynamic'")
+    return world.remove(process_set)
+
+
+def get_process_set_ids_and_ranks() -> dict[int, list[int]]:
+    """The ranks of every registered process set, by id."""
+    return world.ids_and_ranks()
+
+
+def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
+    """Warns: libdp records all ranks from the start of the job, with dprun --timeline FILE."""
+    world.context
+    warnings.warn(f"start_timeline({file_path!r}) writes nothing: dprun --timeline FILE records the "
+                  "timeline of all ranks", stacklevel=2)
+
+
+def stop_timeline() -> None:
+    """Nothing to stop; see start_timeline()."""
+    world.context
+
+
+def _no(*_: Any) -> bool:
+    return False
+
+
+mpi_threads_supported = mpi_enabled = mpi_built = gloo_enabled = ddl_built = ccl_built = _no
+rocm_built = _no
+
+
+def gloo_built() -> bool:
+    """True: collectives of tensors in host memory need no MPI."""
+    return True
+
+
+def nccl_built() -> int:
+    """NCCL's version where libdp has its engine for GPUs, else 0."""
+    text = dp.BUILD.split()
+    return int("cuda" in text and text[text.index("cuda") + 1] != "no")
+
+
+def cuda_built() -> bool:
+    """Whether libdp was built with CUDA."""
+    return bool(nccl_built())

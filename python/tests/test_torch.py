@@ -1,0 +1,182 @@
+"""dp.torch on every rank of a world; skips where there is no PyTorch.
+
+    dprun -np 3 python3 python/tests/test_torch.py
+"""
+import sys
+import unittest
+import warnings
+
+try:
+    import torch
+except ImportError:
+    print("no PyTorch is here")
+    sys.exit(77)
+
+import dp.torch as hvd
+
+
+def model(seed):
+    torch.manual_seed(seed)
+    return torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))
+
+
+def loss_of(net, step, rank):
+    generator = torch.Generator().manual_seed(1000 * step + rank)
+    return net(torch.randn(5, 6, generator=generator)).square().mean()
+
+
+def distributed(net, **keywords):
+    return hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9),
+                                    named_parameters=net.named_parameters(), **keywords)
+
+
+class Operations(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        hvd.init()
+        cls.rank, cls.size = hvd.rank(), hvd.size()
+
+    def test_sums_averages_and_in_place(self):
+        for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32,
+                      torch.int64, torch.uint8):
+            tensor = torch.full((3, 4), self.rank + 2).to(dtype)
+            total = sum(rank + 2 for rank in range(self.size))
+            self.assertEqual(hvd.allreduce(tensor, op=hvd.Sum)[2, 3].item(), total)
+            self.assertEqual(tensor[0, 0].item(), self.rank + 2)
+            hvd.allreduce_(tensor, op=hvd.Max)
+            self.assertEqual(tensor[0, 0].item(), self.size + 1)
+        self.assertAlmostEqual(hvd.allreduce(torch.tensor(float(self.rank))).item(),
+                               (self.size - 1) / 2, places=6)
+
+    def test_gradients_flow_through_operations(self):
+        x = torch.ones(4, requires_grad=True)
+        hvd.allreduce(x * (self.rank + 1), op=hvd.Sum).sum().backward()
+        self.assertEqual(x.grad[0].item(), self.size * (self.rank + 1))
+        y = torch.ones(self.rank + 1, 2, requires_grad=True)
+        gathered = hvd.allgather(y)
+        self.assertEqual(gathered.shape[0], self.size * (self.size + 1) // 2)
+        gathered.sum().backward()
+        self.assertEqual(y.grad[0, 0].item(), 1.0)
+        z = torch.ones(2, requires_grad=True)
+        hvd.broadcast(z, 0).sum().backward()
+        self.assertEqual(z.grad[0].item(), 1.0 if self.rank == 0 else 0.0)
+
+    def test_rows_travel(self):
+        rows = torch.arange(self.size).repeat_interleave(2).reshape(-1, 1).float()
+        came, splits = hvd.alltoall(rows, splits=[2] * self.size)
+        self.assertEqual(splits.tolist(), [2] * self.size)
+        self.assertTrue((came == self.rank).all())
+        part = hvd.reducescatter(torch.ones(2 * self.size + 1, 3), op=hvd.Sum)
+        self.assertEqual(part.shape[0], 2 + (self.rank == 0))
+        self.assertEqual(part[0, 0].item(), self.size)
+
+    def test_errors_are_told_and_the_next_operation_works(self):
+        with self.assertRaises(ValueError):
+            hvd.allreduce(torch.ones(4, 4).t())
+        with self.assertRaises(NotImplementedError):
+            hvd.allreduce(torch.ones(3), op=hvd.Adasum)
+        if self.size > 1:
+            with self.assertRaisesRegex(hvd.HorovodInternalError, "count|tag"):
+                hvd.allreduce(torch.ones(3 + self.rank % 2), name="differs")
+        self.assertEqual(hvd.allreduce(torch.ones(3), op=hvd.Sum, name="differs")[0].item(),
+                         self.size)
+
+    def test_objects(self):
+        self.assertEqual(hvd.broadcast_object({"rank": self.rank}, root_rank=self.size - 1),
+                         {"rank": self.size - 1})
+        self.assertEqual(hvd.allgather_object("x" * self.rank),
+                         ["x" * rank for rank in range(self.size)])
+
+    def test_shutdown_and_init_again(self):
+        hvd.shutdown()
+        self.assertFalse(hvd.is_initialized())
+        with self.assertRaises(ValueError):
+            hvd.rank()
+        hvd.init()
+        self.assertEqual(hvd.allreduce(torch.ones(1), op=hvd.Sum).item(), self.size)
+
+
+class Training(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        hvd.init()
+        cls.rank, cls.size = hvd.rank(), hvd.size()
+
+    def train(self, net, optimizer, steps=4):
+        for step in range(steps):
+            optimizer.zero_grad()
+            loss_of(net, step, self.rank).backward()
+            optimizer.step()
+        return torch.cat([param.detach().flatten() for param in net.parameters()])
+
+    def reference(self, steps=4):
+        """The same on one rank: the average of all ranks' gradients."""
+        net = model(0)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+        for step in range(steps):
+            optimizer.zero_grad()
+            sum(loss_of(net, step, rank) for rank in range(self.size)).div(self.size).backward()
+            optimizer.step()
+        return torch.cat([param.detach().flatten() for param in net.parameters()])
+
+    def test_training_is_that_of_one_rank_with_all_samples(self):
+        for keywords in ({}, {"groups": 2}, {"compression": hvd.Compression.fp16},
+                         {"gradient_predivide_factor": 2.0}):
+            net = model(self.rank)  # other weights on each rank, until they are broadcast
+            optimizer = distributed(net, **keywords)
+            hvd.broadcast_parameters(net.state_dict() if self.rank else net.state_dict(), root_rank=0)
+            hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+            tolerance = 5e-3 if "compression" in keywords else 1e-5
+            torch.testing.assert_close(self.train(net, optimizer), self.reference(), rtol=tolerance,
+                                       atol=tolerance)
+
+    def test_accumulation_clipping_and_unused_parameters(self):
+        net, unused = model(0), torch.nn.Linear(3, 3)
+        parameters = [*net.named_parameters(), *[(f"unused.{n}", p) for n, p in unused.named_parameters()]]
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.SGD([p for _, p in parameters], lr=0.1), named_parameters=parameters,
+            backward_passes_per_step=2)
+        for step in range(2):
+            optimizer.zero_grad()
+            for passes in range(2):
+                loss_of(net, 2 * step + passes, self.rank).backward()
+            optimizer.synchronize()
+            torch.nn.utils.clip_grad_norm_(net.parameters(), 0.1)
+            with optimizer.skip_synchronize():
+                optimizer.step()
+        own = torch.cat([p.detach().flatten() for p in net.parameters()])
+        torch.testing.assert_close(hvd.broadcast(own, 0), own, rtol=0, atol=0)
+
+    def test_misuse_is_told(self):
+        net = model(0)
+        named = list(net.named_parameters())
+        with self.assertRaisesRegex(ValueError, "unique"):
+            hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=0.1),
+                                     named_parameters=named + named[:1])
+        if self.size == 1:
+            return
+        optimizer = distributed(net)
+        loss_of(net, 0, 0).backward()
+        with self.assertRaisesRegex(AssertionError, "race"):
+            optimizer.zero_grad()
+        with self.assertRaisesRegex(AssertionError, "more than backward_passes_per_step"):
+            loss_of(net, 0, 0).backward()
+        optimizer.step()
+
+    def test_sync_batch_norm_is_that_of_all_batches(self):
+        every = torch.randn(4 * self.size, 3, 5, generator=torch.Generator().manual_seed(1))
+        own = every[4 * self.rank:4 * self.rank + 4].clone().requires_grad_()
+        every.requires_grad_()
+        ours, theirs = hvd.SyncBatchNorm(3), torch.nn.BatchNorm1d(3)
+        output, wanted = ours(own), theirs(every)
+        torch.testing.assert_close(output, wanted[4 * self.rank:4 * self.rank + 4], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(ours.running_var, theirs.running_var, rtol=1e-4, atol=1e-4)
+        output.square().sum().backward()
+        wanted.square().sum().backward()
+        torch.testing.assert_close(own.grad, every.grad[4 * self.rank:4 * self.rank + 4], rtol=1e-3,
+                                   atol=1e-3)
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("error", DeprecationWarning)
+    unittest.main()
