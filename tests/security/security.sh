@@ -239,7 +239,8 @@ lines) # strangers wait at the port of a rank's line when it opens
     inside b pkill -CONT -x security_member
     wait_for all_are_there
     only_on 00630A
-    line=$(grep -l "DPLN refused: another job" answer.*) || bad "the strangers heard: $(cat answer.*)"
+    was_refused() { line=$(grep -l "DPLN refused: another job" answer.*); } # as soon as rank 0 has looked
+    wait_for was_refused
     grep -q "${line#answer.}" seen && bad "the port is still open"
     finish
     wait "${strangers[@]}"
