@@ -11,7 +11,6 @@
  */
 #include "coordinator/api/context.h"
 
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -192,17 +191,13 @@ static dp_status_t connect_neighbours(dp_context_t *context, uint64_t deadline_n
     return status;
 }
 
-/* Threads may poll only where the kernel has a core for each of them; elsewhere they would keep the
- * rank they wait for off its core. */
+/* Threads may poll only where each rank has a core of its own; elsewhere they would keep the rank
+ * they wait for off its core. Every other part of libdp takes its time to poll from here. */
 static void choose_spin_times(dp_context_t *context)
 {
-    cpu_set_t set;
-    int cores = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
-    const int here = context->kernel_ranks; /* ranks on pretended nodes share the cores too */
-
     /* Two polling threads a rank: its program's and its coordinator's, or the data plane's. */
-    context->waiting.spin_ns = 2 * here <= cores ? context->config.spin_ns : 0;
-    if (here > cores) context->config.spin_ns = 0;
+    context->waiting.spin_ns = context->cores_each >= 2 ? context->config.spin_ns : 0;
+    if (context->cores_each == 0) context->config.spin_ns = 0;
     context->waiting.progress_ns = context->config.spin_ns;
 }
 

@@ -121,7 +121,8 @@ struct dp_context {
     int rank, size;
     dp_topology_t topology;
     int has_topology;
-    int kernel_ranks; /* ranks that share this kernel's cores, on pretended nodes too */
+    int cores_each; /* cores that each rank of this machine has for itself; 0: they take turns; 2:
+                       or more (core_share.h) */
 
     /* from the wire up, in order of creation */
     dp_bootstrap_t *bootstrap;

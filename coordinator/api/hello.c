@@ -16,11 +16,13 @@
 #include <unistd.h>
 
 #include "runtime/base/wire.h"
+#include "runtime/group/core_share.h"
 #include "runtime/group/node_identity.h"
 #include "runtime/transport/interface.h"
 #include "runtime/transport/peer_socket.h"
 
 #define NAME_ROOM 320
+#define POLLING_THREADS 2 /* a rank has so many at most; see choose_spin_times() in context.c */
 
 /* The hello of one rank. */
 typedef struct rank_hello {
@@ -30,6 +32,7 @@ typedef struct rank_hello {
     char kernel[DP_NODE_IDENTITY_TEXT];
     char network[DP_NODE_IDENTITY_TEXT];
     char device[16];
+    dp_core_share_t cores;
     dp_interface_addresses_t addresses;
     dp_peer_socket_address_t listen_address;
 } rank_hello_t;
@@ -76,14 +79,17 @@ size_t dp_hello_write(const dp_hello_t *hello, uint8_t data[DP_HELLO_ROOM])
     uint8_t listen_address[DP_PEER_SOCKET_ADDRESS];
     dp_interface_addresses_t addresses;
     dp_node_identity_t machine;
+    dp_core_share_t cores;
     dp_writer_t writer;
 
     dp_node_identity_read(&machine);
+    dp_core_share_read(&cores);
     dp_interface_list(&addresses);
     dp_writer_init(&writer, data, DP_HELLO_ROOM);
     dp_write_text(&writer, dp_version());
     write_names(context, &machine, &writer);
     dp_write_text(&writer, dp_context_device_name(context));
+    dp_core_share_write(&cores, &writer);
     dp_write_u32(&writer, addresses.count);
     for (uint32_t i = 0; i < addresses.count; i++)
         dp_write_bytes(&writer, &addresses.ip[i], sizeof(addresses.ip[i]));
@@ -119,6 +125,7 @@ static void read_rank_hello(dp_reader_t *reader, rank_hello_t *peer)
     dp_read_text(reader, peer->kernel, sizeof(peer->kernel));
     dp_read_text(reader, peer->network, sizeof(peer->network));
     dp_read_text(reader, peer->device, sizeof(peer->device));
+    dp_core_share_from(&peer->cores, reader);
     read_interface_addresses(reader, &peer->addresses);
     listen_address = dp_read_bytes(reader, DP_PEER_SOCKET_ADDRESS);
     if (listen_address != NULL) dp_peer_socket_address_read(&peer->listen_address, listen_address);
@@ -210,11 +217,27 @@ static dp_status_t find_interface(dp_context_t *context, const rank_hello_t *all
     return DP_OK;
 }
 
-static void count_kernel_ranks(dp_context_t *context, const rank_hello_t *all)
+/* Ranks on pretended nodes share the cores of their kernel, too. */
+static dp_status_t count_cores(dp_context_t *context, const rank_hello_t *all, dp_error_t *error)
 {
-    context->kernel_ranks = 0;
-    for (int rank = 0; rank < context->size; rank++)
-        context->kernel_ranks += strcmp(all[rank].kernel, all[context->rank].kernel) == 0;
+    const dp_core_share_t **shares = malloc((size_t)context->size * sizeof(const dp_core_share_t *));
+    int count = 0;
+
+    if (shares == NULL) {
+        return dp_error_set(error, DP_ERR_NO_MEMORY, "no memory for %d ranks", context->size);
+    }
+    for (int rank = 0; rank < context->size; rank++) {
+        if (strcmp(all[rank].kernel, all[context->rank].kernel) == 0)
+            shares[count++] = &all[rank].cores;
+    }
+    context->cores_each = dp_core_share_each(shares, count, POLLING_THREADS);
+    free(shares);
+    dp_log_debug(&context->log, "ranks on this machine %d, cores for each %d%s", count,
+                 context->cores_each,
+                 context->cores_each >= POLLING_THREADS ? " or more"
+                 : context->cores_each == 0             ? ": they take turns, none polls"
+                                                        : "");
+    return DP_OK;
 }
 
 /* ---- Steps ---------------------------------------------------------------------------------- */
@@ -305,6 +328,6 @@ dp_status_t dp_hello_settle(dp_hello_t *hello, void **values, const size_t *byte
     }
     if (apart > 0) status = find_nodes(hello, error);
     if (status == DP_OK) status = find_interface(context, hello->ranks, error);
-    if (status == DP_OK) count_kernel_ranks(context, hello->ranks);
+    if (status == DP_OK) status = count_cores(context, hello->ranks, error);
     return status;
 }

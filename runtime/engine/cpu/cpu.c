@@ -398,7 +398,6 @@ static dp_status_t init_engine(dp_cpu_engine_t *engine, dp_bootstrap_t *bootstra
 {
     const uint64_t deadline_ns = dp_now_ns() + config->start_timeout_ns;
     const dp_topology_t *topology = engine->topology;
-    uint64_t spin_ns = 0;
     dp_status_t status;
 
     if (engine->size > DP_LINK_RANKS_MAX) {
@@ -419,13 +418,13 @@ static dp_status_t init_engine(dp_cpu_engine_t *engine, dp_bootstrap_t *bootstra
     if (status != DP_OK) return status;
     status = make_world(engine, error);
     if (status != DP_OK) return status;
-    status = dp_cpu_say_hello(engine, bootstrap, config, deadline_ns, &spin_ns, error);
+    status = dp_cpu_say_hello(engine, bootstrap, config, deadline_ns, error);
     if (status != DP_OK) return status;
     for (int i = 0; i < DP_LANE_COUNT; i++)
-        engine->lanes[i].control.spin_ns = spin_ns;
+        engine->lanes[i].control.spin_ns = config->spin_ns;
     dp_log_debug(engine->log, "engine cpu: local rank %d of %d, node %d of %d, spin %llu ns, %s",
                  engine->local_rank, engine->lanes[0].control.count, topology->node[engine->rank],
-                 topology->node_count, (unsigned long long)spin_ns, dp_kernels_name());
+                 topology->node_count, (unsigned long long)config->spin_ns, dp_kernels_name());
     return DP_OK;
 }
 

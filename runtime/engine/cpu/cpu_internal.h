@@ -185,11 +185,10 @@ dp_status_t dp_cpu_group_pair(dp_cpu_group_t *group, int root, int peer, dp_cpu_
 
 /* ---- Introductions (cpu/introduce.c) -------------------------------------------------------- */
 
-/* Tells all ranks what they need to know, keeps what they tell, and connects the world. *spin_ns:
- * how long to poll. Collective. */
+/* Tells all ranks what they need to know, keeps what they tell, and connects the world. Collective.
+ */
 dp_status_t dp_cpu_say_hello(dp_cpu_engine_t *engine, dp_bootstrap_t *bootstrap,
-                             const dp_config_t *config, uint64_t deadline_ns, uint64_t *spin_ns,
-                             dp_error_t *error);
+                             const dp_config_t *config, uint64_t deadline_ns, dp_error_t *error);
 
 /* The number of a rank of the world at the lane's link, connected if need be. */
 dp_status_t dp_cpu_connect(const dp_cpu_lane_t *lane, int world_rank, int *peer, dp_error_t *error);

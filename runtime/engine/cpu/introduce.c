@@ -1,7 +1,7 @@
 /*
  * introduce.c - what the ranks of the world tell each other when the CPU engine starts (a hello
- * each, over the bootstrap), and what follows from it: how long a rank may poll, whether it can
- * read the others' memory, and how it reaches ranks of other nodes in each lane.
+ * each, over the bootstrap), and what follows from it: whether it can read the others' memory, and
+ * how it reaches ranks of other nodes in each lane.
  *
  * Called once, by the thread that creates the engine. Hellos are kept, so that two ranks that are
  * not partners connect only when they first send to each other. It must not know about operations.
@@ -9,20 +9,12 @@
 #include "runtime/engine/cpu/cpu_internal.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#define BOOT_ID_BYTES 36 /* as /proc/sys/kernel/random/boot_id writes it */
-#define CORES ((size_t)1024)
-#define CORE_BYTES (CORES / 8)
-
 /* The hello: what a rank tells all others when it starts. */
 typedef struct hello {
-    char boot_id[BOOT_ID_BYTES]; /* equal: the same machine, whatever nodes are pretended */
-    uint8_t cores[CORE_BYTES];   /* bit set: this rank may run there */
     dp_pull_probe_t memory;
     uint64_t address_bytes[DP_LANE_COUNT]; /* of the links' addresses, which follow */
 } cpu_hello_t;
@@ -39,23 +31,7 @@ static size_t address_bytes(const cpu_hello_t *hello, int end)
 
 static void write_hello(dp_cpu_engine_t *engine, cpu_hello_t *hello)
 {
-    cpu_set_t *set = CPU_ALLOC(CORES);
-    const int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-
     memset(hello, 0, sizeof(*hello));
-    if (fd >= 0) {
-        if (read(fd, hello->boot_id, sizeof(hello->boot_id)) < 0) hello->boot_id[0] = '\0';
-        close(fd);
-    }
-    if (set != NULL) {
-        CPU_ZERO_S(CORE_BYTES, set);
-        if (sched_getaffinity(0, CORE_BYTES, set) == 0) {
-            for (size_t i = 0; i < CORES; i++) {
-                if (CPU_ISSET_S(i, CORE_BYTES, set)) hello->cores[i / 8] |= (uint8_t)(1u << i % 8);
-            }
-        }
-        CPU_FREE(set);
-    }
     engine->pull_value = dp_now_ns() * UINT64_C(0x9e3779b97f4a7c15) ^ (uint64_t)(uintptr_t)engine;
     hello->memory = (dp_pull_probe_t){.address = (uintptr_t)&engine->pull_value,
                                       .value = engine->pull_value,
@@ -66,28 +42,6 @@ static void write_hello(dp_cpu_engine_t *engine, cpu_hello_t *hello)
         if (engine->lanes[i].link != NULL) dp_link_address(engine->lanes[i].link, &bytes);
         hello->address_bytes[i] = bytes;
     }
-}
-
-/* Polling pays only while every rank of the machine can have a core of its own: else a rank that
- * polls keeps the one that it waits for from running. */
-static uint64_t choose_spin(const dp_cpu_engine_t *engine, uint64_t spin_ns)
-{
-    const cpu_hello_t *own = engine->hellos[engine->rank].value;
-    uint8_t cores[CORE_BYTES] = {0};
-    int ranks = 0;
-    int count = 0;
-
-    for (int i = 0; i < engine->size; i++) {
-        const cpu_hello_t *hello = engine->hellos[i].value;
-
-        if (memcmp(hello->boot_id, own->boot_id, BOOT_ID_BYTES) != 0) continue;
-        ranks++;
-        for (size_t k = 0; k < CORE_BYTES; k++)
-            cores[k] |= hello->cores[k];
-    }
-    for (size_t k = 0; k < CORE_BYTES; k++)
-        count += __builtin_popcount(cores[k]);
-    return ranks <= count ? spin_ns : 0;
 }
 
 /* Tries whether this rank can read the memory of all others of its node. If not, tensors go through
@@ -167,8 +121,7 @@ static dp_status_t exchange_hellos(dp_cpu_engine_t *engine, dp_bootstrap_t *boot
 }
 
 dp_status_t dp_cpu_say_hello(dp_cpu_engine_t *engine, dp_bootstrap_t *bootstrap,
-                             const dp_config_t *config, uint64_t deadline_ns, uint64_t *spin_ns,
-                             dp_error_t *error)
+                             const dp_config_t *config, uint64_t deadline_ns, dp_error_t *error)
 {
     const dp_cpu_lane_t *lanes = engine->lanes;
     size_t bytes = sizeof(cpu_hello_t);
@@ -190,12 +143,11 @@ dp_status_t dp_cpu_say_hello(dp_cpu_engine_t *engine, dp_bootstrap_t *bootstrap,
     status = exchange_hellos(engine, bootstrap, own, bytes, deadline_ns, error);
     free(own);
     if (status != DP_OK) return status;
-    *spin_ns = choose_spin(engine, config->spin_ns);
     status = try_pull(engine, config->pull_bytes, error);
     if (status != DP_OK) return status;
     if (lanes[DP_LANE_MAIN].link == NULL) return DP_OK;
     for (int i = 0; i < DP_LANE_COUNT; i++)
-        dp_link_set_spin(lanes[i].link, *spin_ns);
+        dp_link_set_spin(lanes[i].link, config->spin_ns);
     status = dp_cpu_group_connect(engine->world);
     if (status != DP_OK) return dp_error_set(error, status, "%s", engine->world->failure.text);
     return dp_link_greet(lanes[DP_LANE_MAIN].link, deadline_ns, error);
