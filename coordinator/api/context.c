@@ -1,8 +1,9 @@
 /*
  * context.c - dp_init() and dp_finalize(): builds a context from the wire up, and takes it down.
  *
- *     bootstrap -> hello (topology, rank 0's settings) -> trace -> transport -> device, engine
- *               -> pipeline -> tuner, program order -> loop: the coordinator thread runs
+ *     bootstrap -> hello (topology, rank 0's settings) -> network -> trace -> transport
+ *               -> device, engine -> pipeline -> tuner, program order
+ *               -> loop: the coordinator thread runs
  *
  * Construction runs in the order of the fields in context.h; destruction runs backwards and accepts
  * whatever exists. Called on one thread of the program, before the context is handed out and after
@@ -24,11 +25,9 @@
 
 /* ---- What the ranks tell each other at the start -------------------------------------------- */
 
-/* Collective: every rank gives one value under a name and gets all of them, values[size]. Give them
- * back with free_values(), after a failure too. */
-static dp_status_t exchange_values(dp_context_t *context, const char *name, const void *value,
-                                   size_t value_bytes, void ***values, size_t **bytes,
-                                   uint64_t deadline_ns, dp_error_t *error)
+dp_status_t dp_context_exchange(dp_context_t *context, const char *name, const void *value,
+                                size_t value_bytes, void ***values, size_t **bytes,
+                                uint64_t deadline_ns, dp_error_t *error)
 {
     dp_status_t status;
 
@@ -43,7 +42,7 @@ static dp_status_t exchange_values(dp_context_t *context, const char *name, cons
     return status;
 }
 
-static void free_values(dp_context_t *context, void **values, size_t *bytes)
+void dp_context_free_values(dp_context_t *context, void **values, size_t *bytes)
 {
     for (int rank = 0; values != NULL && rank < context->size; rank++)
         free(values[rank]);
@@ -61,9 +60,10 @@ static dp_status_t swap_hellos(dp_context_t *context, dp_hello_t *hello, uint64_
     size_t *bytes = NULL;
     dp_status_t status;
 
-    status = exchange_values(context, "hello", own, own_bytes, &values, &bytes, deadline_ns, error);
+    status =
+        dp_context_exchange(context, "hello", own, own_bytes, &values, &bytes, deadline_ns, error);
     if (status == DP_OK) status = dp_hello_read(hello, values, bytes, error);
-    free_values(context, values, bytes);
+    dp_context_free_values(context, values, bytes);
     return status;
 }
 
@@ -76,9 +76,10 @@ static dp_status_t try_nodes(dp_context_t *context, dp_hello_t *hello, uint64_t 
     size_t *bytes = NULL;
     dp_status_t status;
 
-    status = exchange_values(context, "reach", &reached, 1, &values, &bytes, deadline_ns, error);
+    status =
+        dp_context_exchange(context, "reach", &reached, 1, &values, &bytes, deadline_ns, error);
     if (status == DP_OK) status = dp_hello_settle(hello, values, bytes, error);
-    free_values(context, values, bytes);
+    dp_context_free_values(context, values, bytes);
     return status;
 }
 
@@ -172,8 +173,8 @@ static dp_status_t connect_neighbours(dp_context_t *context, uint64_t deadline_n
         return dp_error_set(error, status, "the %s transport has no address",
                             context->transport->ops->name);
     }
-    status = exchange_values(context, "control", address, own_bytes, &values, &bytes, deadline_ns,
-                             error);
+    status = dp_context_exchange(context, "control", address, own_bytes, &values, &bytes,
+                                 deadline_ns, error);
     if (status == DP_OK) {
         status = dp_loop_neighbours(&context->topology, context->config.tree_arity, context->rank,
                                     ranks, &count);
@@ -187,7 +188,7 @@ static dp_status_t connect_neighbours(dp_context_t *context, uint64_t deadline_n
         status = context->transport->ops->connect(context->transport, ranks, addresses,
                                                   address_bytes, count, error);
     }
-    free_values(context, values, bytes);
+    dp_context_free_values(context, values, bytes);
     return status;
 }
 
@@ -345,7 +346,8 @@ static dp_status_t make_tune(dp_context_t *context, dp_error_t *error)
 }
 
 /* Whatever fails, context_destroy() takes down what is there. The ranks exchange values on the
- * way, in the same order on all: hello, perhaps reach, control, and the engine's. */
+ * way, in the same order on all: hello, perhaps reach, network and paths, control, and the
+ * engine's. */
 static dp_status_t build_context(dp_context_t *context, int use_loopback, dp_error_t *error)
 {
     dp_config_t *config = &context->config;
@@ -367,6 +369,8 @@ static dp_status_t build_context(dp_context_t *context, int use_loopback, dp_err
     status = say_hello(context, deadline_ns, error);
     if (status != DP_OK) return status;
     choose_spin_times(context);
+    status = dp_context_find_network(context, deadline_ns, error);
+    if (status != DP_OK) return status;
     if (config->trace) {
         dp_error_t warning = {DP_OK, ""};
 
@@ -488,8 +492,10 @@ dp_status_t dp_init(const dp_init_options_t *given, dp_context_t **context)
     if (given != NULL)
         status = dp_sized_read("dp_init_options_t", given, &options, sizeof(options), &error);
     copy_error(&options, "");
-    if (status == DP_OK && context == NULL)
-        status = dp_error_set(&error, DP_ERR_INVALID, "context is NULL");
+    if (status == DP_OK && context == NULL) {
+        status = DP_ERR_INVALID;
+        dp_error_set(&error, status, "context is NULL");
+    }
     dp_log_init(&log, DP_LOG_WARN, -1);
     dp_config_defaults(&config);
     if (status == DP_OK) status = dp_fork_check_init(&error);
@@ -519,8 +525,8 @@ static void meet_last(dp_context_t *context)
     void **values = NULL;
     size_t *bytes = NULL;
 
-    exchange_values(context, "bye", "", 0, &values, &bytes, dp_now_ns() + GOODBYE_NS, NULL);
-    free_values(context, values, bytes);
+    dp_context_exchange(context, "bye", "", 0, &values, &bytes, dp_now_ns() + GOODBYE_NS, NULL);
+    dp_context_free_values(context, values, bytes);
 }
 
 dp_status_t dp_finalize(dp_context_t *context)

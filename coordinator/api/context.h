@@ -121,6 +121,7 @@ struct dp_context {
     int rank, size;
     dp_topology_t topology;
     int has_topology;
+    int is_one_network; /* every rank is at 127.0.0.1 */
     int cores_each; /* cores that each rank of this machine has for itself; 0: they take turns; 2:
                        or more (core_share.h) */
 
@@ -186,6 +187,17 @@ typedef struct dp_owned {
 void dp_context_own(dp_context_t *context, dp_owned_t *object);
 void dp_context_disown(dp_context_t *context, dp_owned_t *object);
 void dp_context_free_owned(dp_context_t *context);
+
+/* context.c: collective: every rank gives one value under a name and gets all of them,
+ * values[size]. Give them back with dp_context_free_values(), after a failure too. */
+dp_status_t dp_context_exchange(dp_context_t *context, const char *name, const void *value,
+                                size_t value_bytes, void ***values, size_t **bytes,
+                                uint64_t deadline_ns, dp_error_t *error);
+void dp_context_free_values(dp_context_t *context, void **values, size_t *bytes);
+
+/* network.c: finds the interface that leads to the other nodes, and writes it into the settings.
+ * Collective. */
+dp_status_t dp_context_find_network(dp_context_t *context, uint64_t deadline_ns, dp_error_t *error);
 
 /* device.c: fills memory of the context's device with zeros, at once. */
 dp_status_t dp_context_clear(dp_context_t *context, void *memory, size_t bytes);

@@ -18,7 +18,6 @@
 #include "runtime/base/wire.h"
 #include "runtime/group/core_share.h"
 #include "runtime/group/node_identity.h"
-#include "runtime/transport/interface.h"
 #include "runtime/transport/peer_socket.h"
 
 #define NAME_ROOM 320
@@ -33,7 +32,6 @@ typedef struct rank_hello {
     char network[DP_NODE_IDENTITY_TEXT];
     char device[16];
     dp_core_share_t cores;
-    dp_interface_addresses_t addresses;
     dp_peer_socket_address_t listen_address;
 } rank_hello_t;
 
@@ -77,22 +75,17 @@ size_t dp_hello_write(const dp_hello_t *hello, uint8_t data[DP_HELLO_ROOM])
 {
     const dp_context_t *context = hello->context;
     uint8_t listen_address[DP_PEER_SOCKET_ADDRESS];
-    dp_interface_addresses_t addresses;
     dp_node_identity_t machine;
     dp_core_share_t cores;
     dp_writer_t writer;
 
     dp_node_identity_read(&machine);
     dp_core_share_read(&cores);
-    dp_interface_list(&addresses);
     dp_writer_init(&writer, data, DP_HELLO_ROOM);
     dp_write_text(&writer, dp_version());
     write_names(context, &machine, &writer);
     dp_write_text(&writer, dp_context_device_name(context));
     dp_core_share_write(&cores, &writer);
-    dp_write_u32(&writer, addresses.count);
-    for (uint32_t i = 0; i < addresses.count; i++)
-        dp_write_bytes(&writer, &addresses.ip[i], sizeof(addresses.ip[i]));
     dp_peer_socket_address_write(&hello->listen_address, listen_address);
     dp_write_bytes(&writer, listen_address, sizeof(listen_address));
     dp_config_write_plan(&context->config, &writer);
@@ -100,19 +93,6 @@ size_t dp_hello_write(const dp_hello_t *hello, uint8_t data[DP_HELLO_ROOM])
 }
 
 /* ---- What the others say -------------------------------------------------------------------- */
-
-static void read_interface_addresses(dp_reader_t *reader, dp_interface_addresses_t *addresses)
-{
-    const uint32_t count = dp_read_u32(reader);
-
-    if (count > DP_INTERFACE_ADDRESSES) reader->failed = 1;
-    for (uint32_t i = 0; i < count && !reader->failed; i++) {
-        const void *ip = dp_read_bytes(reader, sizeof(addresses->ip[i]));
-
-        if (ip != NULL) memcpy(&addresses->ip[i], ip, sizeof(addresses->ip[i]));
-        addresses->count = i + 1;
-    }
-}
 
 /* Leaves the reader at the plan. */
 static void read_rank_hello(dp_reader_t *reader, rank_hello_t *peer)
@@ -126,7 +106,6 @@ static void read_rank_hello(dp_reader_t *reader, rank_hello_t *peer)
     dp_read_text(reader, peer->network, sizeof(peer->network));
     dp_read_text(reader, peer->device, sizeof(peer->device));
     dp_core_share_from(&peer->cores, reader);
-    read_interface_addresses(reader, &peer->addresses);
     listen_address = dp_read_bytes(reader, DP_PEER_SOCKET_ADDRESS);
     if (listen_address != NULL) dp_peer_socket_address_read(&peer->listen_address, listen_address);
 }
@@ -175,46 +154,13 @@ static dp_status_t find_nodes(dp_hello_t *hello, dp_error_t *error)
     return status == DP_OK ? DP_OK : dp_error_set(error, status, "no memory for the topology");
 }
 
-/* Where UCX listens. Pretended nodes reach each other by 127.0.0.1. */
-static dp_status_t find_interface(dp_context_t *context, const rank_hello_t *all, dp_error_t *error)
+/* One network: every rank is at 127.0.0.1, on pretended nodes too. */
+static void find_networks(dp_context_t *context, const rank_hello_t *all)
 {
-    dp_interface_addresses_t *others;
-    const rank_hello_t *own = &all[context->rank];
-    char *name = context->config.net_interface;
-    int count = 0;
-
-    if (name[0] != '\0' && !dp_interface_is(name)) {
-        return dp_error_set(error, DP_ERR_CONFIG,
-                            "DP_NET_INTERFACE: rank %d (%s) has no network interface %s",
-                            context->rank, own->host, name);
+    context->is_one_network = 1;
+    for (int rank = 1; rank < context->size; rank++) {
+        if (strcmp(all[rank].network, all[0].network) != 0) context->is_one_network = 0;
     }
-    if (name[0] != '\0') return DP_OK;
-    others = calloc((size_t)context->size, sizeof(*others));
-    if (others == NULL) {
-        return dp_error_set(error, DP_ERR_NO_MEMORY, "no memory for %d nodes", context->size);
-    }
-    for (int rank = 0; rank < context->size; rank++) {
-        const int node = context->topology.node[rank];
-        const int is_first =
-            context->topology.node_ranks[context->topology.node_begin[node]] == rank;
-
-        if (is_first && strcmp(all[rank].network, own->network) != 0)
-            others[count++] = all[rank].addresses;
-    }
-    _Static_assert(sizeof(context->config.net_interface) >= IF_NAMESIZE, "any name fits");
-    if (count == 0) {
-        dp_interface_loopback(name);
-    } else {
-        dp_interface_choose(others, count, name);
-    }
-    free(others);
-    if (context->topology.node_count > 1) {
-        dp_log_info(&context->log, "UCX listens on %s",
-                    name[0] == '\0' ? "all interfaces: none is known to lead to the other nodes, "
-                                      "DP_NET_INTERFACE can name one"
-                                    : name);
-    }
-    return DP_OK;
 }
 
 /* Ranks on pretended nodes share the cores of their kernel, too. */
@@ -327,7 +273,7 @@ dp_status_t dp_hello_settle(dp_hello_t *hello, void **values, const size_t *byte
         apart++;
     }
     if (apart > 0) status = find_nodes(hello, error);
-    if (status == DP_OK) status = find_interface(context, hello->ranks, error);
+    if (status == DP_OK) find_networks(context, hello->ranks);
     if (status == DP_OK) status = count_cores(context, hello->ranks, error);
     return status;
 }

@@ -30,7 +30,7 @@ int dp_hello_try(const dp_hello_t *hello);
 
 /* Concludes from what all found, values[size]; NULL: no rank tried. A rank that did not reach the
  * first of its node is a node of its own. Makes the topology, and finds how many cores each
- * rank of this machine has for itself and which network interface leads to the other nodes. */
+ * rank of this machine has for itself and whether all ranks share one network. */
 dp_status_t dp_hello_settle(dp_hello_t *hello, void **values, const size_t *bytes,
                             dp_error_t *error);
 

@@ -1,0 +1,217 @@
+/*
+ * network.c - finds the network interface that leads to the other nodes, by trying (reach.h).
+ *
+ * Called by context.c in dp_init(), on the program's thread. The first rank of each node listens
+ * and tries; all ranks exchange what was found, and conclude the same from it. Ranks of one
+ * network, which pretended nodes are, use loopback and try nothing.
+ */
+#include "coordinator/api/context.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "runtime/group/reach.h"
+
+#define TRY_NS 10000000000ull  /* for every partner to answer at one address */
+#define AGAIN_NS 3000000000ull /* for the other addresses, where no address served all */
+#define SHARE_OF_TIME 2        /* at most this part of what is left of DP_START_TIMEOUT */
+
+typedef struct search {
+    dp_context_t *context; /* borrowed */
+    int node_count;
+    int node;               /* this rank's */
+    dp_reach_t *reach;      /* the node's first rank */
+    dp_reach_card_t *cards; /* [node_count], likewise below */
+    dp_reach_row_t *rows;
+    int *chosen;
+} search_t;
+
+static int leader_of(const dp_topology_t *topology, int node)
+{
+    return topology->node_ranks[topology->node_begin[node]];
+}
+
+/* ---- Exchanges ------------------------------------------------------------------------------ */
+
+static dp_status_t exchange_cards(search_t *search, uint64_t deadline_ns, dp_error_t *error)
+{
+    dp_context_t *context = search->context;
+    uint8_t own[DP_REACH_CARD_ROOM];
+    size_t own_bytes = 0;
+    void **values = NULL;
+    size_t *bytes = NULL;
+    dp_status_t status;
+
+    if (search->reach != NULL)
+        own_bytes = dp_reach_card_write(dp_reach_own_card(search->reach), own);
+    status = dp_context_exchange(context, "network", own, own_bytes, &values, &bytes, deadline_ns,
+                                 error);
+    for (int node = 0; status == DP_OK && node < search->node_count; node++) {
+        const int rank = leader_of(&context->topology, node);
+
+        if (dp_reach_card_read(values[rank], bytes[rank], &search->cards[node])) continue;
+        status =
+            dp_error_set(error, DP_ERR_SYSTEM, "rank %d sent addresses that make no sense", rank);
+    }
+    dp_context_free_values(context, values, bytes);
+    return status;
+}
+
+/* own: this node's row, written by its first rank. */
+static dp_status_t exchange_rows(search_t *search, const dp_reach_row_t *own, const char *name,
+                                 uint64_t deadline_ns, dp_error_t *error)
+{
+    dp_context_t *context = search->context;
+    const size_t own_bytes = own->tries == NULL ? 0 : dp_reach_row_bytes(own);
+    uint8_t *data = malloc(own_bytes + 1);
+    void **values = NULL;
+    size_t *bytes = NULL;
+    dp_status_t status;
+
+    if (data == NULL) return dp_error_set(error, DP_ERR_NO_MEMORY, "no memory for the network");
+    if (own_bytes > 0) dp_reach_row_write(own, data, own_bytes);
+    status =
+        dp_context_exchange(context, name, data, own_bytes, &values, &bytes, deadline_ns, error);
+    free(data);
+    for (int node = 0; status == DP_OK && node < search->node_count; node++) {
+        const int rank = leader_of(&context->topology, node);
+
+        dp_reach_row_free(&search->rows[node]);
+        status =
+            dp_reach_row_read(values[rank], bytes[rank], search->node_count, &search->rows[node]);
+        if (status != DP_OK)
+            dp_error_set(error, status, "what rank %d found of the network makes no sense", rank);
+    }
+    dp_context_free_values(context, values, bytes);
+    return status;
+}
+
+/* ---- Steps ---------------------------------------------------------------------------------- */
+
+static dp_status_t try_once(search_t *search, int is_thorough, uint64_t deadline_ns,
+                            dp_error_t *error)
+{
+    const uint64_t now_ns = dp_now_ns();
+    const uint64_t most_ns = is_thorough ? AGAIN_NS : TRY_NS;
+    const uint64_t left_ns = deadline_ns > now_ns ? deadline_ns - now_ns : 0;
+    dp_reach_row_t own = {0, NULL};
+    dp_status_t status = DP_OK;
+
+    if (search->reach != NULL) {
+        status = dp_reach_try(search->reach, search->cards, search->node_count,
+                              search->context->config.tree_arity, is_thorough,
+                              now_ns + dp_min(most_ns, left_ns / SHARE_OF_TIME), &own, error);
+    }
+    if (status == DP_OK) {
+        status =
+            exchange_rows(search, &own, is_thorough ? "paths again" : "paths", deadline_ns, error);
+    }
+    dp_reach_row_free(&own);
+    return status;
+}
+
+static dp_status_t explain(const search_t *search, dp_error_t *error)
+{
+    const dp_topology_t *topology = &search->context->topology;
+    const size_t count = (size_t)search->node_count;
+    char(*names)[80] = calloc(count, sizeof(*names));
+    const char **list = calloc(count, sizeof(*list));
+    char text[DP_ERROR_TEXT_MAX];
+
+    if (names == NULL || list == NULL) {
+        free(names);
+        free(list);
+        return dp_error_set(error, DP_ERR_NO_MEMORY, "no memory for %zu nodes", count);
+    }
+    for (int node = 0; node < search->node_count; node++) {
+        snprintf(names[node], sizeof(names[node]), "%.50s (rank %d)", topology->host_name[node],
+                 leader_of(topology, node));
+        list[node] = names[node];
+    }
+    dp_reach_explain(search->cards, search->rows, search->node_count, search->chosen, list, text,
+                     sizeof(text));
+    free(names);
+    free(list);
+    return dp_error_set(error, DP_ERR_SYSTEM, "no network for all nodes: %s", text);
+}
+
+static void adopt(const search_t *search)
+{
+    dp_context_t *context = search->context;
+    const dp_interface_address_t *own =
+        &search->cards[search->node].addresses[search->chosen[search->node]];
+    char ip[DP_IP_TEXT];
+
+    _Static_assert(sizeof(context->config.net_interface) >= IF_NAMESIZE, "any name fits");
+    snprintf(context->config.net_interface, sizeof(context->config.net_interface), "%s", own->name);
+    context->config.net_version = own->ip.version;
+    if (search->reach == NULL) return; /* one rank of a node says it */
+    dp_log_info(&context->log, "network: %s with %s leads to the other %s", own->name,
+                dp_ip_format(&own->ip, ip), search->node_count > 2 ? "nodes" : "node");
+}
+
+static dp_status_t find_by_trying(search_t *search, uint64_t deadline_ns, dp_error_t *error)
+{
+    dp_context_t *context = search->context;
+    dp_status_t status = DP_OK;
+    int without;
+
+    if (leader_of(&context->topology, search->node) == context->rank) {
+        status = dp_reach_open(&context->bootstrap->secret, search->node,
+                               context->config.net_interface, &search->reach, error);
+    }
+    if (status == DP_OK) status = exchange_cards(search, deadline_ns, error);
+    if (status == DP_OK) status = try_once(search, 0, deadline_ns, error);
+    if (status != DP_OK) return status;
+    without = dp_reach_choose(search->cards, search->rows, search->node_count, search->chosen);
+    if (without > 0 &&
+        dp_reach_is_open(search->cards, search->rows, search->node_count, search->chosen)) {
+        status = try_once(search, 1, deadline_ns, error);
+        if (status != DP_OK) return status;
+        without = dp_reach_choose(search->cards, search->rows, search->node_count, search->chosen);
+    }
+    if (without > 0) return explain(search, error);
+    adopt(search);
+    return DP_OK;
+}
+
+static void end_search(search_t *search)
+{
+    dp_reach_close(search->reach);
+    for (int node = 0; search->rows != NULL && node < search->node_count; node++)
+        dp_reach_row_free(&search->rows[node]);
+    free(search->cards);
+    free(search->rows);
+    free(search->chosen);
+}
+
+dp_status_t dp_context_find_network(dp_context_t *context, uint64_t deadline_ns, dp_error_t *error)
+{
+    const dp_topology_t *topology = &context->topology;
+    const size_t count = (size_t)topology->node_count;
+    char *name = context->config.net_interface;
+    search_t search = {.context = context,
+                       .node_count = topology->node_count,
+                       .node = topology->node[context->rank]};
+    dp_status_t status;
+
+    if (name[0] != '\0' && !dp_interface_is(name)) {
+        return dp_error_set(error, DP_ERR_CONFIG,
+                            "DP_NET_INTERFACE: rank %d (%s) has no network interface %s",
+                            context->rank, topology->host_name[search.node], name);
+    }
+    if (context->is_one_network) {
+        if (name[0] == '\0') dp_interface_loopback(name);
+        return DP_OK;
+    }
+    search.cards = calloc(count, sizeof(*search.cards));
+    search.rows = calloc(count, sizeof(*search.rows));
+    search.chosen = calloc(count, sizeof(*search.chosen));
+    if (search.cards == NULL || search.rows == NULL || search.chosen == NULL) {
+        status = dp_error_set(error, DP_ERR_NO_MEMORY, "no memory for %zu nodes", count);
+    } else {
+        status = find_by_trying(&search, deadline_ns, error);
+    }
+    end_search(&search);
+    return status;
+}

@@ -1,0 +1,141 @@
+/*
+ * reach.h - finds by trying on which network interface the nodes of a job reach each other.
+ *
+ * Addresses alone do not tell: a bridge of containers has the same address on every machine, a
+ * second network may lead nowhere, a firewall may let one direction pass. So one process of each
+ * node (its first rank; with dprun --check its agent) listens on each address of the node for a
+ * moment, and others connect to all of them:
+ *
+ *     open     listen on every address that could be meant             each node
+ *     card     the addresses and ports; all nodes get all cards        the caller's exchange
+ *     try      connect to every address of the partners                each node
+ *     row      what was found; all nodes get all rows                  the caller's exchange
+ *     choose   an address of each node that all its partners reach     each, the same everywhere
+ *     close    nothing listens any more
+ *
+ * Both ends prove that they know the run's secret, and the one that was called says which node it
+ * is. So an address that leads to another machine, or to a stranger, counts as not reached.
+ *
+ * Partners. Up to DP_REACH_ALL nodes every node tries every other one. Beyond that it tries those
+ * at distances 1, 2, 4, ... in both directions and its neighbours in the negotiation tree:
+ * firewalls, dead networks and addresses that are not what they seem belong to a node, not to a
+ * pair of them, and show with any partner. A fault between two nodes that are no partners shows
+ * later, when the engine connects them.
+ */
+#ifndef DP_GROUP_REACH_H
+#define DP_GROUP_REACH_H
+
+#include "runtime/base/auth.h"
+#include "runtime/base/error.h"
+#include "runtime/base/log.h"
+#include "runtime/base/wire.h"
+#include "runtime/group/interface.h"
+
+#define DP_REACH_ALL 16
+#define DP_REACH_CARD_ROOM 1024
+
+typedef struct dp_reach dp_reach_t;
+
+typedef struct dp_reach_card {
+    int count;
+    dp_interface_address_t addresses[DP_INTERFACE_ADDRESSES];
+    uint16_t ports[DP_INTERFACE_ADDRESSES];
+} dp_reach_card_t;
+
+/* What became of trying one address of a partner. */
+typedef enum dp_reach_how {
+    DP_REACH_UNKNOWN,    /* there was no need to wait for it */
+    DP_REACH_YES,        /* the right node answered */
+    DP_REACH_SILENT,     /* nothing answered in time */
+    DP_REACH_REFUSED,    /* its machine refused the connection */
+    DP_REACH_NO_ROUTE,   /* no way there; or a firewall said so */
+    DP_REACH_OTHER_NODE, /* another node of this job has that address */
+    DP_REACH_STRANGER,   /* something that does not know the secret */
+    DP_REACH_HOWS
+} dp_reach_how_t;
+
+/* What a node found of one partner. */
+typedef struct dp_reach_try {
+    int node;
+    uint8_t how[DP_INTERFACE_ADDRESSES]; /* dp_reach_how_t, by the partner's card */
+} dp_reach_try_t;
+
+typedef struct dp_reach_row {
+    int count;
+    dp_reach_try_t *tries; /* [count] by ascending node; owned */
+} dp_reach_row_t;
+
+/* ---- Listening, and trying (reach.c, reach_try.c) ------------------------------------------- */
+
+/**
+ * Listens, and answers in a thread of its own until dp_reach_close(). A node without an address has
+ * an empty card.
+ *
+ * @param secret of this run; copied
+ * @param node   this node among the others
+ * @param only   the one interface that may be used; "": all
+ * @return DP_OK
+ *         DP_ERR_SYSTEM    no socket, no thread
+ *         DP_ERR_NO_MEMORY
+ */
+dp_status_t dp_reach_open(const dp_secret_t *secret, int node, const char *only, dp_reach_t **out,
+                          dp_error_t *error);
+void dp_reach_close(dp_reach_t *reach); /* NULL is fine */
+
+const dp_reach_card_t *dp_reach_own_card(const dp_reach_t *reach);
+
+/**
+ * Tries all addresses of this node's partners.
+ *
+ * @param cards       [node_count]
+ * @param arity       of the negotiation tree
+ * @param is_thorough 0: return soon after every partner was reached at one address; 1: wait until
+ * it is known of every address
+ * @param deadline_ns by dp_now_ns(): what is open then was not reached
+ * @param row         returned on DP_OK: dp_reach_row_free()
+ */
+dp_status_t dp_reach_try(dp_reach_t *reach, const dp_reach_card_t *cards, int node_count, int arity,
+                         int is_thorough, uint64_t deadline_ns, dp_reach_row_t *row,
+                         dp_error_t *error);
+void dp_reach_row_free(dp_reach_row_t *row);
+
+/* ---- Pure parts (reach_choose.c, reach_wire.c) ---------------------------------------------- */
+
+/* Writes the partners of a node in ascending order into partners[node_count]; returns how many. The
+ * relation is mutual. */
+int dp_reach_partners(int node, int node_count, int arity, int *partners);
+
+/**
+ * Chooses an address of each node: one that all its partners reach, the most direct one first (no
+ * router between it and the others), then the fastest link, then the first of its card.
+ *
+ * @param cards  [node_count]
+ * @param rows   [node_count]
+ * @param chosen [node_count] index into the node's card; -1: it has none
+ * @return nodes without one
+ */
+int dp_reach_choose(const dp_reach_card_t *cards, const dp_reach_row_t *rows, int node_count,
+                    int *chosen);
+
+/* 1: an answer that nobody waited for could still give a node without an address one. */
+int dp_reach_is_open(const dp_reach_card_t *cards, const dp_reach_row_t *rows, int node_count,
+                     const int *chosen);
+
+/**
+ * Why dp_reach_choose() found nothing, in a sentence for all ranks: who does not reach whom at
+ * which address, port and interface, and which side's firewall that points to.
+ *
+ * @param names [node_count] for people: "a (rank 0)"
+ */
+void dp_reach_explain(const dp_reach_card_t *cards, const dp_reach_row_t *rows, int node_count,
+                      const int *chosen, const char *const *names, char *text, size_t room);
+
+/* Cards and rows as bytes. A reader that fails has written nothing of use. */
+size_t dp_reach_card_write(const dp_reach_card_t *card, uint8_t data[DP_REACH_CARD_ROOM]);
+int dp_reach_card_read(const void *data, size_t bytes, dp_reach_card_t *card); /* 0: malformed */
+size_t dp_reach_row_bytes(const dp_reach_row_t *row);
+size_t dp_reach_row_write(const dp_reach_row_t *row, uint8_t *data, size_t room);
+/* DP_ERR_SYSTEM: malformed; DP_ERR_NO_MEMORY. */
+dp_status_t dp_reach_row_read(const void *data, size_t bytes, int node_count, dp_reach_row_t *row);
+
+#endif
