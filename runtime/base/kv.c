@@ -125,23 +125,27 @@ static dp_status_t connect_local(dp_kv_t *kv, const char *address, uint64_t dead
 static dp_status_t connect_port(dp_kv_t *kv, const dp_kv_ticket_t *ticket, uint64_t deadline_ns,
                                 dp_error_t *error)
 {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(ticket->port)};
+    struct sockaddr_in four = {.sin_family = AF_INET, .sin_port = htons(ticket->port)};
+    struct sockaddr_in6 six = {.sin6_family = AF_INET6, .sin6_port = htons(ticket->port)};
+    const int is_four = inet_pton(AF_INET, ticket->address, &four.sin_addr) == 1;
+    const int is_six = !is_four && inet_pton(AF_INET6, ticket->address, &six.sin6_addr) == 1;
+    const struct sockaddr *address = is_four ? (const struct sockaddr *)&four : (void *)&six;
     const int one = 1;
     socklen_t bytes = sizeof(int);
     int failure = 0;
     dp_status_t status;
 
-    if (ticket->port == 0 || inet_pton(AF_INET, ticket->address, &address.sin_addr) != 1) {
-        return dp_error_set(error, DP_ERR_CONFIG, "%s: not an IPv4 address and a port", kv->peer);
+    if (ticket->port == 0 || (!is_four && !is_six)) {
+        return dp_error_set(error, DP_ERR_CONFIG, "%s: not an IP address and a port", kv->peer);
     }
-    kv->fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    kv->fd = socket(address->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (kv->fd < 0) {
         return dp_error_set(error, DP_ERR_SYSTEM, "%s: socket: %s", kv->peer, strerror(errno));
     }
     dp_fork_watch(&kv->fork_watch, kv->fd);
     /* Small frames that each await an answer: never hold one back. Only speed depends on it. */
     (void)setsockopt(kv->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
-    if (connect(kv->fd, (struct sockaddr *)&address, sizeof(address)) == 0) return DP_OK;
+    if (connect(kv->fd, address, is_four ? sizeof(four) : sizeof(six)) == 0) return DP_OK;
     failure = errno;
     if (failure == EINPROGRESS || failure == EINTR) {
         status = wait_until_ready(kv, POLLOUT, deadline_ns, "the connection", error);
@@ -212,7 +216,9 @@ dp_status_t dp_kv_connect(const dp_kv_ticket_t *ticket, int rank, uint64_t deadl
         snprintf(made->peer, sizeof(made->peer), "rendezvous %s", ticket->address);
         status = connect_local(made, ticket->address, deadline_ns, error);
     } else {
-        snprintf(made->peer, sizeof(made->peer), "rendezvous %s:%u", ticket->address, ticket->port);
+        snprintf(made->peer, sizeof(made->peer),
+                 strchr(ticket->address, ':') == NULL ? "rendezvous %s:%u" : "rendezvous [%s]:%u",
+                 ticket->address, ticket->port);
         status = connect_port(made, ticket, deadline_ns, error);
     }
     if (status != DP_OK) goto fail;

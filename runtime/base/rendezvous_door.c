@@ -160,13 +160,28 @@ static void make_room(dp_rendezvous_t *rendezvous)
     event_add(rendezvous->door.retry, &later);
 }
 
+/* An address of version 4 as a listener of both versions sees it; others are copied. */
+static void map_address(const struct sockaddr_storage *from, struct sockaddr_in6 *ip)
+{
+    struct sockaddr_in four;
+
+    memset(ip, 0, sizeof(*ip));
+    if (from->ss_family == AF_INET6) memcpy(ip, from, sizeof(*ip));
+    if (from->ss_family != AF_INET) return;
+    memcpy(&four, from, sizeof(four));
+    ip->sin6_family = AF_INET6;
+    ip->sin6_port = four.sin_port;
+    ip->sin6_addr.s6_addr[10] = ip->sin6_addr.s6_addr[11] = 0xff;
+    memcpy(&ip->sin6_addr.s6_addr[12], &four.sin_addr, sizeof(four.sin_addr));
+}
+
 /* Where a connection comes from: in words, and as a number that connections of one origin share.
  * -1: from another user. */
 static int describe_origin(int fd, const struct sockaddr_storage *from, char address[64],
                            uint8_t *source)
 {
-    const struct sockaddr_in *ip = (const struct sockaddr_in *)(const void *)from;
-    char text[32];
+    struct sockaddr_in6 ip;
+    char text[INET6_ADDRSTRLEN];
     uid_t user = 0;
     pid_t pid = 0;
     uint32_t number;
@@ -178,11 +193,19 @@ static int describe_origin(int fd, const struct sockaddr_storage *from, char add
         return user == geteuid() ? 0 : -1;
     }
     snprintf(address, 64, "?");
-    if (from->ss_family == AF_INET && inet_ntop(AF_INET, &ip->sin_addr, text, sizeof(text))) {
-        snprintf(address, 64, "%s:%d", text, ntohs(ip->sin_port));
-        number = ntohl(ip->sin_addr.s_addr) * 2654435761u; /* spreads addresses that are close */
-        *source = (uint8_t)(number >> 24);
+    map_address(from, &ip);
+    if (ip.sin6_family != AF_INET6) return 0;
+    if (IN6_IS_ADDR_V4MAPPED(&ip.sin6_addr)) {
+        inet_ntop(AF_INET, &ip.sin6_addr.s6_addr[12], text, sizeof(text));
+        snprintf(address, 64, "%s:%d", text, ntohs(ip.sin6_port));
+        memcpy(&number, &ip.sin6_addr.s6_addr[12], sizeof(number));
+    } else {
+        inet_ntop(AF_INET6, &ip.sin6_addr, text, sizeof(text));
+        snprintf(address, 64, "[%s]:%d", text, ntohs(ip.sin6_port));
+        /* Whoever has one address of a network of 64 bits has all of them. */
+        memcpy(&number, &ip.sin6_addr.s6_addr[4], sizeof(number));
     }
+    *source = (uint8_t)(ntohl(number) * 2654435761u >> 24); /* spreads addresses that are close */
     return 0;
 }
 
@@ -256,23 +279,42 @@ static void on_incoming(evutil_socket_t listener, short what, void *context)
 
 /* ---- Opening and closing -------------------------------------------------------------------- */
 
-dp_status_t dp_rendezvous_bind(uint16_t port, int *listener, uint16_t *bound, dp_error_t *error)
+/* Listens on a port of every address of one version of IP; version 6 includes 4. -1: errno. */
+static int bind_version(int family, uint16_t port, uint16_t *bound)
 {
-    struct sockaddr_in address = {
-        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_ANY)};
-    socklen_t bytes = sizeof(address);
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    struct sockaddr_in four = {.sin_family = AF_INET, .sin_port = htons(port)};
+    struct sockaddr_in6 six = {.sin6_family = AF_INET6, .sin6_port = htons(port)};
+    struct sockaddr *address = family == AF_INET ? (struct sockaddr *)&four : (void *)&six;
+    socklen_t bytes = family == AF_INET ? sizeof(four) : sizeof(six);
+    const int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     const int on = 1;
+    const int off = 0;
+    int code;
 
     /* A port is free again at once for the next job, though old connections linger. */
     if (fd < 0 || (port != 0 && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0) ||
-        bind(fd, (struct sockaddr *)&address, sizeof(address)) != 0 || listen(fd, BACKLOG) != 0 ||
-        getsockname(fd, (struct sockaddr *)&address, &bytes) != 0) {
-        dp_error_set(error, DP_ERR_SYSTEM, "rendezvous on port %u: %s", port, strerror(errno));
+        (family == AF_INET6 && setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off)) != 0) ||
+        bind(fd, address, bytes) != 0 || listen(fd, BACKLOG) != 0 ||
+        getsockname(fd, address, &bytes) != 0) {
+        code = errno;
         if (fd >= 0) close(fd);
-        return DP_ERR_SYSTEM;
+        errno = code;
+        return -1;
     }
-    *bound = ntohs(address.sin_port);
+    *bound = ntohs(family == AF_INET ? four.sin_port : six.sin6_port);
+    return fd;
+}
+
+dp_status_t dp_rendezvous_bind(uint16_t port, int *listener, uint16_t *bound, dp_error_t *error)
+{
+    int fd = bind_version(AF_INET6, port, bound);
+
+    /* A kernel may know no version 6. */
+    if (fd < 0 && errno != EADDRINUSE) fd = bind_version(AF_INET, port, bound);
+    if (fd < 0) {
+        return dp_error_set(error, DP_ERR_SYSTEM, "rendezvous on port %u: %s", port,
+                            strerror(errno));
+    }
     *listener = fd;
     return DP_OK;
 }

@@ -7,11 +7,11 @@
  */
 #include "runtime/group/beacon.h"
 
-#include <arpa/inet.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "runtime/base/wire.h"
+#include "runtime/group/interface.h"
 
 #define MAGIC 0x4e435044u /* "DPCN" */
 #define VERSION 2
@@ -40,7 +40,7 @@ size_t dp_beacon_write(const dp_beacon_t *beacon, void *data, size_t room)
 static int read_fields(dp_reader_t *reader, dp_beacon_t *beacon)
 {
     const void *secret;
-    struct in_addr parsed;
+    dp_ip_t parsed;
     int needs_port = 0;
 
     beacon->port = dp_read_u16(reader);
@@ -55,7 +55,7 @@ static int read_fields(dp_reader_t *reader, dp_beacon_t *beacon)
         dp_read_text(reader, beacon->addresses[i], sizeof(beacon->addresses[i]));
         if (reader->failed) return 0;
         if (dp_local_is_address(beacon->addresses[i])) continue;
-        if (inet_pton(AF_INET, beacon->addresses[i], &parsed) != 1) return 0;
+        if (!dp_ip_parse(beacon->addresses[i], &parsed)) return 0;
         needs_port = 1;
     }
     secret = dp_read_bytes(reader, DP_SECRET_BYTES);

@@ -28,7 +28,7 @@ typedef struct dp_process {
 typedef struct dp_beacon {
     uint16_t port; /* 0 where all addresses are local sockets */
     int address_count;
-    /* IPv4, or of a local socket; to be tried in this order */
+    /* IP addresses, or of a local socket; to be tried in this order */
     char addresses[DP_BEACON_ADDRESSES][DP_LOCAL_ADDRESS_ROOM];
     dp_secret_t secret;
     dp_process_t server;

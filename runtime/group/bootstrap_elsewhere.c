@@ -14,12 +14,9 @@
  */
 #include "runtime/group/bootstrap_internal.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <ifaddrs.h>
 #include <inttypes.h>
-#include <net/if.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,6 +28,7 @@
 #include "runtime/base/rendezvous.h"
 #include "runtime/base/wire.h"
 #include "runtime/group/bootstrap_server.h"
+#include "runtime/group/interface.h"
 #include "runtime/group/node_identity.h"
 #include "runtime/group/pmi.h"
 #include "runtime/group/resolve.h"
@@ -166,20 +164,12 @@ static dp_status_t serve_port(elsewhere_t *self, int port, dp_error_t *error)
 /* Every address of this machine that another one might reach. */
 static void add_own_addresses(dp_beacon_t *beacon)
 {
-    struct ifaddrs *all = NULL;
-    char text[INET_ADDRSTRLEN];
+    dp_interface_address_t own[DP_BEACON_ADDRESSES];
+    const int count = dp_interface_list(own, DP_BEACON_ADDRESSES, "");
+    char text[DP_IP_TEXT];
 
-    if (getifaddrs(&all) != 0) all = NULL;
-    for (const struct ifaddrs *one = all; one != NULL; one = one->ifa_next) {
-        const struct sockaddr_in *ip = (const struct sockaddr_in *)(const void *)one->ifa_addr;
-
-        if (ip == NULL || ip->sin_family != AF_INET || !(one->ifa_flags & IFF_UP)) continue;
-        if (one->ifa_flags & IFF_LOOPBACK) continue;
-        if (inet_ntop(AF_INET, &ip->sin_addr, text, sizeof(text)) != NULL) {
-            add_address(beacon, text);
-        }
-    }
-    if (all != NULL) freeifaddrs(all);
+    for (int i = 0; i < count; i++)
+        add_address(beacon, dp_ip_format(&own[i].ip, text));
     add_address(beacon, "127.0.0.1");
 }
 
@@ -225,7 +215,7 @@ static dp_status_t find_by_file(elsewhere_t *self, const char *path, dp_error_t 
 
 static dp_status_t find_by_address(elsewhere_t *self, const char *path, dp_error_t *error)
 {
-    char found[DP_BEACON_ADDRESSES][16];
+    char found[DP_BEACON_ADDRESSES][DP_RESOLVE_ROOM];
     int count = 0;
     dp_status_t status = dp_resolve(self->starter.host, found, DP_BEACON_ADDRESSES, &count,
                                     self->deadline_ns, error);
@@ -437,6 +427,36 @@ static dp_status_t meet_by_address(elsewhere_t *self, const char *secret_file, d
     return status == DP_OK ? search(self, find_by_beacon, NULL, error) : status;
 }
 
+/* Says what is missing of address and secret, and how to get that alone. */
+static dp_status_t refuse_several_machines(const dp_starter_t *starter, int has_secret,
+                                           dp_error_t *error)
+{
+    const int has_address = starter->host[0] != '\0';
+    const char *address = "";
+    const char *secret = "";
+
+    if (!has_address && starter->kind == DP_STARTER_SLURM) {
+        address = ": of the machine of rank 0 and a port that is free there, the same on all ranks,"
+                  " e.g. $(scontrol show hostnames | head -1):29510 (srun --mpi=pmi2 needs none)";
+    } else if (!has_address) {
+        address = ": of the machine of rank 0, as the others reach it, and a port that is free "
+                  "there, the same on all ranks";
+    }
+    if (!has_secret) {
+        secret = has_address ? ": the same on each of them, e.g. from: (umask 077; head -c 32 "
+                               "/dev/urandom > FILE), copied by ssh"
+                             : "; the secret is the same on each of them, e.g. from: (umask 077; "
+                               "head -c 32 /dev/urandom > FILE), copied by ssh";
+    }
+    return dp_error_set(error, DP_ERR_CONFIG, "several machines need %s%s%s%s%s%s",
+                        has_address ? "" : "an address (DP_RENDEZVOUS=HOST:PORT)",
+                        has_address || has_secret ? "" : " and ",
+                        has_secret ? "" : "a secret (DP_SECRET_FILE)", address, secret,
+                        starter->local_size < 0 ? "; if it is one machine, say so with the local "
+                                                  "rank and size"
+                                                : "");
+}
+
 static dp_status_t find_rank_0(elsewhere_t *self, const dp_config_t *config, dp_error_t *error)
 {
     const dp_starter_t *starter = &self->starter;
@@ -447,15 +467,7 @@ static dp_status_t find_rank_0(elsewhere_t *self, const dp_config_t *config, dp_
     if (config->secret_file[0] != '\0' && starter->host[0] != '\0') {
         return meet_by_address(self, config->secret_file, error);
     }
-    return dp_error_set(error, DP_ERR_CONFIG, "several machines need %s%s%s: %s%s",
-                        starter->host[0] == '\0' ? "an address (DP_RENDEZVOUS=HOST:PORT)" : "",
-                        starter->host[0] == '\0' && config->secret_file[0] == '\0' ? " and " : "",
-                        config->secret_file[0] == '\0' ? "a secret (DP_SECRET_FILE)" : "",
-                        "on each of them the same, e.g. from: (umask 077; head -c 32 /dev/urandom "
-                        "> FILE), copied by ssh",
-                        starter->local_size < 0 ? "; if it is one machine, say so with "
-                                                  "the local rank and size"
-                                                : "");
+    return refuse_several_machines(starter, config->secret_file[0] != '\0', error);
 }
 
 /* ---- All meet ------------------------------------------------------------------------------- */

@@ -25,7 +25,7 @@ typedef struct question {
     int users; /* the asker, the thread */
     int is_answered;
     int code; /* of getaddrinfo() */
-    char found[FOUND_MAX][16];
+    char found[FOUND_MAX][DP_RESOLVE_ROOM];
     int count;
 } question_t;
 
@@ -42,22 +42,34 @@ static void question_release(question_t *question)
     free(question);
 }
 
+/* Adds the addresses of one version; called with the lock held. */
+static void add_found(question_t *question, const struct addrinfo *all, int family)
+{
+    for (const struct addrinfo *one = all; one != NULL && question->count < FOUND_MAX;
+         one = one->ai_next) {
+        char *text = question->found[question->count];
+        struct sockaddr_in four;
+        struct sockaddr_in6 six;
+        const void *ip = family == AF_INET ? (void *)&four.sin_addr : (void *)&six.sin6_addr;
+
+        if (one->ai_family != family) continue;
+        memcpy(family == AF_INET ? (void *)&four : (void *)&six, one->ai_addr,
+               family == AF_INET ? sizeof(four) : sizeof(six));
+        if (inet_ntop(family, ip, text, DP_RESOLVE_ROOM) != NULL) question->count++;
+    }
+}
+
 static void *ask(void *context)
 {
-    const struct addrinfo hints = {.ai_family = AF_INET, .ai_socktype = SOCK_STREAM};
+    const struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
     question_t *question = context;
     struct addrinfo *all = NULL;
     const int code = getaddrinfo(question->name, NULL, &hints, &all);
 
     pthread_mutex_lock(&question->lock);
-    for (const struct addrinfo *one = code == 0 ? all : NULL;
-         one != NULL && question->count < FOUND_MAX; one = one->ai_next) {
-        const struct sockaddr_in *ip = (const struct sockaddr_in *)(const void *)one->ai_addr;
-        char *text = question->found[question->count];
-
-        if (inet_ntop(AF_INET, &ip->sin_addr, text, sizeof(question->found[0])) != NULL) {
-            question->count++;
-        }
+    if (code == 0) {
+        add_found(question, all, AF_INET);
+        add_found(question, all, AF_INET6);
     }
     question->code = code;
     question->is_answered = 1;
@@ -102,7 +114,7 @@ static int start_lookup_thread(question_t *question)
     return code;
 }
 
-dp_status_t dp_resolve(const char *name, char (*addresses)[16], int max, int *count,
+dp_status_t dp_resolve(const char *name, char (*addresses)[DP_RESOLVE_ROOM], int max, int *count,
                        uint64_t deadline_ns, dp_error_t *error)
 {
     const struct timespec until = {(time_t)(deadline_ns / 1000000000u),
@@ -126,9 +138,8 @@ dp_status_t dp_resolve(const char *name, char (*addresses)[16], int max, int *co
     if (!question->is_answered) {
         status = dp_error_set(error, DP_ERR_TIMEOUT, "%s: its address did not come in time", name);
     } else if (question->code != 0 || question->count == 0) {
-        status =
-            dp_error_set(error, DP_ERR_SYSTEM, "%s: %s", name,
-                         question->code != 0 ? gai_strerror(question->code) : "no IPv4 address");
+        status = dp_error_set(error, DP_ERR_SYSTEM, "%s: %s", name,
+                              question->code != 0 ? gai_strerror(question->code) : "no IP address");
     } else {
         *count = dp_min(question->count, max);
         memcpy(addresses, question->found, (size_t)*count * sizeof(*addresses));

@@ -288,37 +288,49 @@ static void compare(const found_t *used, const found_t *other, dp_starter_t *sta
 
 /* ---- Where rank 0 is ------------------------------------------------------------------------ */
 
-/* Splits "host:port". */
+/* Copies a host, without the brackets of an IPv6 address. */
+static void copy_host(char host[TEXT_ROOM], const char *text, size_t bytes)
+{
+    const int has_brackets = bytes > 2 && text[0] == '[' && text[bytes - 1] == ']';
+
+    snprintf(host, TEXT_ROOM, "%.*s", (int)(bytes - (has_brackets ? 2 : 0)),
+             text + (has_brackets ? 1 : 0));
+}
+
+/* Splits "host:port" and "[IPv6]:port". */
 static int split_address(const char *text, char host[TEXT_ROOM], int *port)
 {
     const char *colon = strrchr(text, ':');
+    const size_t bytes = colon == NULL ? 0 : (size_t)(colon - text);
     int64_t number = 0;
 
-    if (colon == NULL || colon == text || colon - text >= TEXT_ROOM) return 0;
+    if (bytes == 0 || bytes >= TEXT_ROOM) return 0;
     if (dp_parse_integer(colon + 1, &number) != NULL || number < 1 || number > 65535) return 0;
-    if (memchr(text, ':', (size_t)(colon - text)) != NULL) return 0; /* IPv6 is not served */
-    snprintf(host, TEXT_ROOM, "%.*s", (int)(colon - text), text);
+    /* Colons without brackets: nobody can tell where the port begins. */
+    if (memchr(text, ':', bytes) != NULL && (text[0] != '[' || text[bytes - 1] != ']')) return 0;
+    copy_host(host, text, bytes);
     *port = (int)number;
     return 1;
 }
 
 static int is_loopback(const char *host)
 {
-    return strcmp(host, "localhost") == 0 || strncmp(host, "127.", 4) == 0;
+    return strcmp(host, "localhost") == 0 || strncmp(host, "127.", 4) == 0 ||
+           strcmp(host, "::1") == 0;
 }
 
 static dp_status_t locate(const dp_config_t *config, const found_t *found, dp_starter_t *starter,
                           dp_error_t *error)
 {
     if (found->family->kind == DP_STARTER_TORCHRUN && found->name[ADDRESS] != NULL) {
-        snprintf(starter->host, sizeof(starter->host), "%s", found->text[ADDRESS]);
+        copy_host(starter->host, found->text[ADDRESS], strlen(found->text[ADDRESS]));
         starter->port = found->number[PORT] >= 65535 ? 1024 : found->number[PORT] + 1;
     }
     if (config->rendezvous[0] != '\0') {
         if (!split_address(config->rendezvous, starter->host, &starter->port)) {
             return dp_error_set(error, DP_ERR_CONFIG,
-                                "DP_RENDEZVOUS='%.100s' is not HOST:PORT (a name or an IPv4 "
-                                "address, 1 to 65535)",
+                                "DP_RENDEZVOUS='%.100s' is not HOST:PORT (a name, an IPv4 address "
+                                "or an IPv6 address in brackets; 1 to 65535)",
                                 config->rendezvous);
         }
         starter->is_port_asked = 1;

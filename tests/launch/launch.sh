@@ -206,6 +206,9 @@ no_secret)
     nodes=2
     slurm 1 2 "$member" >out 2>err && bad "code 0"
     expect err "several machines need an address (DP_RENDEZVOUS=HOST:PORT) and a secret (DP_SECRET_FILE)"
+    (secret_file; slurm 1 2 "$member") >out 2>err && bad "code 0"
+    expect err "several machines need an address (DP_RENDEZVOUS=HOST:PORT): of the machine of rank 0"
+    ! grep -q "urandom" err || bad "tells how to make a secret, which is there"
     rendezvous=10.255.255.1:99
     plain 1 2 "$member" >out 2>err && bad "code 0"
     expect err "rank 1 of 2 (plain variables): several machines need a secret" ;;

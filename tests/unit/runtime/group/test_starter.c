@@ -197,12 +197,30 @@ static void starter_knows_one_machine(void **state)
     assert_false(starter.is_one_node); /* it was said */
 }
 
+static void starter_takes_addresses_of_version_6(void **state)
+{
+    (void)state;
+    assert_int_equal(FIND("DP_RANK=0", "DP_SIZE=2", "DP_RENDEZVOUS=[2001:db8::1]:29510"), DP_OK);
+    assert_string_equal(starter.host, "2001:db8::1");
+    assert_int_equal(starter.port, 29510);
+    assert_false(starter.is_one_node);
+    assert_int_equal(FIND("DP_RANK=0", "DP_SIZE=2", "DP_RENDEZVOUS=[::1]:9"), DP_OK);
+    assert_true(starter.is_one_node);
+    assert_int_equal(FIND("RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=2001:db8::1", "MASTER_PORT=29500"),
+                     DP_OK);
+    assert_string_equal(starter.host, "2001:db8::1");
+    assert_int_equal(FIND("RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=[::1]", "MASTER_PORT=29500"),
+                     DP_OK);
+    assert_string_equal(starter.host, "::1");
+}
+
 static void starter_bad_address_is_an_error(void **state)
 {
-    static const char *const addresses[] = {"DP_RENDEZVOUS=node7",    "DP_RENDEZVOUS=:1",
-                                            "DP_RENDEZVOUS=node7:",   "DP_RENDEZVOUS=node7:0",
-                                            "DP_RENDEZVOUS=node7:x",  "DP_RENDEZVOUS=node7:65536",
-                                            "DP_RENDEZVOUS=[::1]:12", "DP_RENDEZVOUS=fe80::1:80"};
+    static const char *const addresses[] = {"DP_RENDEZVOUS=node7",   "DP_RENDEZVOUS=:1",
+                                            "DP_RENDEZVOUS=node7:",  "DP_RENDEZVOUS=node7:0",
+                                            "DP_RENDEZVOUS=node7:x", "DP_RENDEZVOUS=node7:65536",
+                                            "DP_RENDEZVOUS=[::1]",   "DP_RENDEZVOUS=fe80::1:80",
+                                            "DP_RENDEZVOUS=[::1:12", "DP_RENDEZVOUS=::1]:12"};
 
     (void)state;
     for (size_t i = 0; i < DP_ARRAY_LEN(addresses); i++) {
@@ -384,6 +402,7 @@ int main(void)
         cmocka_unit_test(starter_shell_of_an_allocation_is_a_world_of_one),
         cmocka_unit_test(starter_port_is_the_one_behind_master_port),
         cmocka_unit_test(starter_knows_one_machine),
+        cmocka_unit_test(starter_takes_addresses_of_version_6),
         cmocka_unit_test(starter_bad_address_is_an_error),
         cmocka_unit_test(starter_half_of_a_family_is_an_error),
         cmocka_unit_test(starter_pod_that_nothing_divided_is_an_error),
