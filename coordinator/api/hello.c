@@ -166,7 +166,8 @@ static void find_networks(dp_context_t *context, const rank_hello_t *all)
 /* Ranks on pretended nodes share the cores of their kernel, too. */
 static dp_status_t count_cores(dp_context_t *context, const rank_hello_t *all, dp_error_t *error)
 {
-    const dp_core_share_t **shares = malloc((size_t)context->size * sizeof(const dp_core_share_t *));
+    const dp_core_share_t **shares =
+        malloc((size_t)context->size * sizeof(const dp_core_share_t *));
     int count = 0;
 
     if (shares == NULL) {

@@ -67,8 +67,8 @@ typedef struct dp_config {
     int device;                  /* DEVICE: dp_config_device_t */
     int log_level;               /* LOG: dp_log_level_t */
     int pretend_nodes;           /* PRETEND_NODES: local ranks behave as on this many; 0: off */
-    char ucx_tls[64];            /* UCX_TLS: transports of the data plane between nodes */
-    char ucx_devices[64];        /* UCX_DEVICES: network devices for UCX; "": as NET_INTERFACE */
+    char ucx_tls[64];            /* UCX_TLS: of the data plane between nodes; "": UCX chooses */
+    char ucx_devices[64];        /* UCX_DEVICES: of the data plane; "": by NET_INTERFACE */
     char net_interface[16];      /* NET_INTERFACE: to other nodes; dp_init() fills in "" */
     int net_version;             /* of IP there, 4 or 6; dp_init() finds it; 0: either */
     int nccl_ring;               /* NCCL_RING: 1: rings; 0: NCCL chooses; NCCL_ALGO wins */

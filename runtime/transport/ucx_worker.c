@@ -2,8 +2,9 @@
  * ucx_worker.c - a UCX context and worker set up for control messages.
  *
  * Called by ucx.c. TCP only: UCX notices the death of a peer behind shared memory late or never,
- * behind TCP within a millisecond, and a small message costs little more. Settings go through
- * ucp_config_modify(), never the environment, which belongs to the program.
+ * behind RDMA after seconds, behind TCP within a millisecond, and a small message costs little
+ * more. TCP also wakes a thread that sleeps while another one polls, which RDMA does not. Settings
+ * go through ucp_config_modify(), never the environment, which belongs to the program.
  */
 #include "runtime/transport/ucx_worker.h"
 
@@ -15,11 +16,14 @@
 /* "self" would only serve messages to oneself, and hide that there is no network device. */
 #define CONTROL_TLS "tcp"
 
-/* UCX listens on each device it is given. */
+/* UCX listens on each device it is given. DP_UCX_DEVICES counts where it is a network interface:
+ * others know no TCP. */
 static const char *devices_of(const dp_config_t *config)
 {
-    if (config->ucx_devices[0] != '\0') return config->ucx_devices;
-    return config->net_interface[0] != '\0' ? config->net_interface : "all";
+    if (config->ucx_devices[0] != '\0' && if_nametoindex(config->ucx_devices) != 0)
+        return config->ucx_devices;
+    if (config->net_interface[0] != '\0') return config->net_interface;
+    return config->ucx_devices[0] != '\0' ? config->ucx_devices : "all";
 }
 
 /* "eth0 lo": what DP_UCX_DEVICES could say. */
@@ -77,6 +81,8 @@ static ucs_status_t configure(ucp_config_t *ucx, const dp_config_t *config)
      * what another is about (tcp_iface.c:307). */
     if (status == UCS_OK) status = ucp_config_modify(ucx, "CONN_NB", "y");
     if (status == UCS_OK) status = ucp_config_modify(ucx, "MAX_POLL", "1");
+    if (status == UCS_OK && config->net_version == 6)
+        status = ucp_config_modify(ucx, "AF_PRIO", "inet6");
     return status;
 }
 

@@ -11,6 +11,6 @@ foreach(name topology bootstrap kv inject) # the nth allocation fails, for n = 1
   target_link_options(test_${name} PRIVATE
                       -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=strdup)
 endforeach()
-foreach(name starter beacon pmi core_share reach) # how others' jobs are found; cores of a rank
+foreach(name starter beacon pmi core_share reach fabric) # how others' jobs are found; cores of a rank
   dp_test(test_${name} SOURCES runtime/group/test_${name}.c LIBS dp_group TIMEOUT 60)
 endforeach()

@@ -1,9 +1,11 @@
 /*
  * link.c - bulk messages between ranks of different nodes, over UCX tags.
  *
- * Endpoints are in PEER error mode over TCP: only these see a death at once. Sleep follows UCX's
- * rule: progress until nothing happens, then arm, and only sleep when arming said so. An endpoint
- * that failed is never used again.
+ * UCX chooses the transport, RDMA where there is any (DP_UCX_TLS). Endpoints are in PEER error
+ * mode, in which it takes only transports that report a peer's end: TCP does so at once, RDMA after
+ * seconds, so the control plane tells of deaths and the link is cut. Sleep follows UCX's rule:
+ * progress until nothing happens, then arm, and only sleep when arming said so. An endpoint that
+ * failed is never used again.
  *
  * UCX 1.13's TCP has three assertions that a peer's end can trip, and they end the process. None
  * can be reached from here:
@@ -32,6 +34,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -39,6 +42,7 @@
 
 #include "runtime/base/forked.h"
 #include "runtime/base/futex.h"
+#include "runtime/group/fabric.h"
 
 #define SLEEP_MS 100
 #define FALSE_WAKES 8u          /* that may be news of another thread */
@@ -63,6 +67,8 @@ typedef struct peer {
 struct dp_link {
     const dp_log_t *log; /* borrowed */
     int rank;
+    char devices[256];   /* that UCX may use */
+    char transports[96]; /* that UCX chose, to the first peer: "tcp/eth0" */
     uint64_t spin_ns;
     ucp_context_h context;
     ucp_worker_h worker;
@@ -122,17 +128,49 @@ static uint64_t own_tag(int from_rank, unsigned kind)
 
 /* ---- Life ----------------------------------------------------------------------------------- */
 
-/* UCX listens on each device it is given. Of other transports than TCP the devices have names of
- * their own, which an interface does not tell. */
-static const char *devices_of(const dp_config_t *config)
+/* Shared memory is for ranks of one node, which do not meet here: UCX notices a death behind it
+ * late or never. Memory of GPUs does not come here either. */
+#define ANY_NETWORK "^sm,self,cuda,rocm"
+
+/* UCX listens on each device it is given. */
+static void find_devices(const dp_config_t *config, char *text, size_t room)
 {
-    if (config->ucx_devices[0] != '\0') return config->ucx_devices;
-    return strcmp(config->ucx_tls, "tcp") == 0 ? config->net_interface : "";
+    if (config->ucx_devices[0] != '\0') {
+        snprintf(text, room, "%s", config->ucx_devices);
+    } else if (strcmp(config->ucx_tls, "tcp") == 0) {
+        snprintf(text, room, "%s", config->net_interface);
+    } else {
+        (void)dp_fabric_devices("/sys", config->net_interface, text, room);
+    }
 }
 
-static dp_status_t read_config(const dp_config_t *config, ucp_config_t **out, dp_error_t *error)
+/* Settings that hold for any transport; those of TCP are not looked at by others. */
+static ucs_status_t modify_config(const dp_config_t *config, const char *tls, const char *devices,
+                                  ucp_config_t *ucx)
 {
-    const char *devices = devices_of(config);
+    ucs_status_t code = ucp_config_modify(ucx, "TLS", tls);
+
+    if (code == UCS_OK && devices[0] != '\0') code = ucp_config_modify(ucx, "NET_DEVICES", devices);
+    if (config->ucx_tls[0] == '\0' || strstr(tls, "tcp") != NULL) { /* see above */
+        if (code == UCS_OK) code = ucp_config_modify(ucx, "PUT_ENABLE", "n");
+        if (code == UCS_OK) code = ucp_config_modify(ucx, "CONN_NB", "y");
+        if (code == UCS_OK) code = ucp_config_modify(ucx, "MAX_POLL", "1");
+        if (code == UCS_OK && config->net_version == 6)
+            code = ucp_config_modify(ucx, "AF_PRIO", "inet6");
+    }
+    /* A message asks nobody before it is sent: its receive is posted, at most a window of them is
+     * under way, and the two answers cost a thin link 3 % of its time. Over RDMA it also keeps the
+     * promise of dp_link_cut(): a network card that was asked to fetch a message writes into the
+     * program's memory whenever that arrives; one that was not writes into UCX's own. */
+    if (code == UCS_OK && dp_environment("UCX_RNDV_THRESH") == NULL)
+        code = ucp_config_modify(ucx, "RNDV_THRESH", "inf");
+    return code;
+}
+
+static dp_status_t read_config(dp_link_t *link, const dp_config_t *config, ucp_config_t **out,
+                               dp_error_t *error)
+{
+    const char *tls = config->ucx_tls[0] != '\0' ? config->ucx_tls : ANY_NETWORK;
     ucp_config_t *ucx;
     ucs_status_t code = ucp_config_read(NULL, NULL, &ucx);
 
@@ -140,24 +178,12 @@ static dp_status_t read_config(const dp_config_t *config, ucp_config_t **out, dp
         return dp_error_set(error, DP_ERR_SYSTEM, "ucx: configuration: %s",
                             ucs_status_string(code));
     }
-    code = ucp_config_modify(ucx, "TLS", config->ucx_tls);
-    if (code == UCS_OK && devices[0] != '\0') {
-        code = ucp_config_modify(ucx, "NET_DEVICES", devices);
-    }
-    if (strstr(config->ucx_tls, "tcp") != NULL) { /* see above; others do not know these */
-        if (code == UCS_OK) code = ucp_config_modify(ucx, "PUT_ENABLE", "n");
-        if (code == UCS_OK) code = ucp_config_modify(ucx, "CONN_NB", "y");
-        if (code == UCS_OK) code = ucp_config_modify(ucx, "MAX_POLL", "1");
-    }
-    /* A message asks nobody before it is sent: its receive is posted, at most a window of them is
-     * under way, and the two answers cost a thin link 3 % of its time. */
-    if (code == UCS_OK && strcmp(config->ucx_tls, "tcp") == 0) {
-        code = ucp_config_modify(ucx, "RNDV_THRESH", "inf");
-    }
+    find_devices(config, link->devices, sizeof(link->devices));
+    code = modify_config(config, tls, link->devices, ucx);
     if (code != UCS_OK) {
         ucp_config_release(ucx);
-        return dp_error_set(error, DP_ERR_CONFIG, "ucx: DP_UCX_TLS '%s' or DP_UCX_DEVICES '%s': %s",
-                            config->ucx_tls, config->ucx_devices, ucs_status_string(code));
+        return dp_error_set(error, DP_ERR_CONFIG, "ucx: DP_UCX_TLS '%s', devices '%s': %s",
+                            config->ucx_tls, link->devices, ucs_status_string(code));
     }
     *out = ucx;
     return DP_OK;
@@ -217,14 +243,14 @@ dp_status_t dp_link_create(const dp_config_t *config, int rank, int size, const 
     }
     for (int i = 0; i < size; i++)
         link->record_numbers[i] = -1;
-    status = read_config(config, &ucx, error);
+    status = read_config(link, config, &ucx, error);
     if (status != DP_OK) goto fail;
     code = create_worker(link, ucx);
     ucp_config_release(ucx);
     if (code != UCS_OK) {
         status = dp_error_set(error, DP_ERR_SYSTEM,
-                              "ucx: no worker with DP_UCX_TLS '%s', DP_UCX_DEVICES '%s': %s",
-                              config->ucx_tls, config->ucx_devices, ucs_status_string(code));
+                              "ucx: no worker with DP_UCX_TLS '%s', devices '%s': %s",
+                              config->ucx_tls, link->devices, ucs_status_string(code));
         goto fail;
     }
     *out = link;
@@ -248,6 +274,33 @@ static void on_error(void *argument, ucp_ep_h endpoint, ucs_status_t code)
     (void)endpoint;
     peer->is_lost = 1;
     peer->why = code;
+}
+
+/* Lists which transports and devices UCX has chosen. It tells people alone, a lane in each line:
+ * "#  lane[0]: 2:tcp/eth0.0 md[1] ...". */
+static void read_transports(dp_link_t *link, ucp_ep_h endpoint)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *stream = open_memstream(&text, &bytes);
+    char *rest;
+
+    if (stream == NULL) return;
+    ucp_ep_print_info(endpoint, stream);
+    if (fclose(stream) != 0) return;
+    rest = text;
+    for (char *line; (line = strsep(&rest, "\n")) != NULL;) {
+        char name[48];
+        const char *lane = strstr(line, "lane[");
+        const size_t used = strlen(link->transports);
+
+        if (lane == NULL || sscanf(lane, "lane[%*d]: %*d:%47s", name) != 1) continue;
+        if (strrchr(name, '.') != NULL) *strrchr(name, '.') = '\0'; /* the path's number */
+        if (strstr(link->transports, name) != NULL) continue;
+        snprintf(link->transports + used, sizeof(link->transports) - used, "%s%s",
+                 used > 0 ? ", " : "", name);
+    }
+    free(text);
 }
 
 static dp_status_t grow_peers(dp_link_t *link)
@@ -291,9 +344,11 @@ dp_status_t dp_link_connect(dp_link_t *link, int rank, const void *address, int 
     code = ucp_ep_create(link->worker, &params, &added->endpoint);
     if (code != UCS_OK) {
         free(added);
-        return dp_error_set(error, DP_ERR_SYSTEM, "ucx: rank %d cannot reach rank %d: %s",
-                            link->rank, rank, ucs_status_string(code));
+        return dp_error_set(error, DP_ERR_SYSTEM,
+                            "ucx: rank %d cannot reach rank %d by its devices '%s': %s", link->rank,
+                            rank, link->devices, ucs_status_string(code));
     }
+    if (link->peer_count == 0) read_transports(link, added->endpoint);
     added->rank = rank;
     *peer = link->record_numbers[rank] = link->peer_count;
     link->peers[link->peer_count++] = added;
@@ -524,15 +579,20 @@ dp_status_t dp_link_greet(dp_link_t *link, uint64_t deadline_ns, dp_error_t *err
 {
     int missing;
 
-    if (swap_bytes(link, KIND_GREETING, deadline_ns, &missing)) return DP_OK;
+    if (swap_bytes(link, KIND_GREETING, deadline_ns, &missing)) {
+        if (link->rank == 0)
+            dp_log_info(link->log, "data between nodes: UCX uses %s", link->transports);
+        return DP_OK;
+    }
     if (missing < 0) return dp_error_set(error, DP_ERR_NO_MEMORY, "engine: no memory");
     if (dp_now_ns() >= deadline_ns) {
-        return dp_error_set(error, DP_ERR_TIMEOUT, "ucx: rank %d did not hear from rank %d in time",
-                            link->rank, missing);
+        return dp_error_set(error, DP_ERR_TIMEOUT,
+                            "ucx: rank %d did not hear from rank %d in time, over %s", link->rank,
+                            missing, link->transports);
     }
     return dp_error_set(error, DP_ERR_PEER_LOST,
-                        "ucx: rank %d lost the connection to rank %d while starting", link->rank,
-                        missing);
+                        "ucx: rank %d lost the connection to rank %d while starting, over %s",
+                        link->rank, missing, link->transports);
 }
 
 /* ---- The end -------------------------------------------------------------------------------- */

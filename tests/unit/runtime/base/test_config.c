@@ -78,7 +78,7 @@ static void config_defaults_are_the_documented_ones(void **state)
     assert_int_equal(config->queue_depth, 8192);
     assert_int_equal(config->log_level, DP_LOG_WARN);
     assert_int_equal(config->pretend_nodes, 0);
-    assert_string_equal(config->ucx_tls, "tcp");
+    assert_string_equal(config->ucx_tls, "");
     assert_string_equal(config->ucx_devices, "");
     assert_int_equal(config->trace, 1);
     assert_int_equal(config->trace_bytes, 16u << 20);
