@@ -33,6 +33,7 @@
 #include "launcher/dprun/help.h"
 #include "launcher/dprun/failure/recorder.h"
 #include "launcher/dprun/failure/report.h"
+#include "launcher/dprun/remote/check_nodes.h"
 #include "launcher/dprun/remote/look.h"
 #include "launcher/dprun/remote/nodes.h"
 #include "launcher/dprun/remote/station.h"
@@ -442,8 +443,10 @@ static int run_command(dp_command_t *command, uint64_t start_ns)
     if (dp_nodes_plan(&nodes, command, &error) != DP_OK) {
         return print_error(DP_EXIT_USAGE, error.text);
     }
-    if (nodes.way == DP_NODES_JOIN && nodes.node > 0 && command->action == DP_ACTION_RUN) {
+    if (nodes.way == DP_NODES_JOIN && nodes.node > 0 && command->action != DP_ACTION_DRY_RUN) {
         code = dp_nodes_follow(&nodes, command);
+    } else if (command->action == DP_ACTION_CHECK) {
+        code = dp_check_nodes_run(&nodes, command, stdout);
     } else {
         code = prepare_and_run(command, nodes.way == DP_NODES_NONE ? NULL : &nodes, start_ns);
     }
@@ -476,7 +479,8 @@ int main(int argc, char **argv)
         code = dp_station_run_agent();
         break;
     case DP_ACTION_CHECK:
-        code = dp_check_run(command.size, stdout);
+        code = dp_nodes_are_asked(&command) ? run_command(&command, start_ns)
+                                            : dp_check_run(command.size, stdout);
         break;
     case DP_ACTION_RUN:
     case DP_ACTION_DRY_RUN:

@@ -15,6 +15,7 @@
 static const char *const examples[][2] = {
     {"dprun -np 2 ./hello", "two ranks on this machine"},
     {"dprun -np 4 --timestamps --output-dir logs ./train", "output also into files"},
+    {"dprun -H a:4,b:4 ./train", "on two machines, through ssh"},
     {"dprun -np 2 --timeline run.pftrace:steps=10-20 ./train", "where each microsecond went"},
     {"dprun -np 8 --dry-run --bind core ./train", "who would run where, with what"},
 };
@@ -27,6 +28,7 @@ static const char *const exit_codes[][2] = {
     {"125", "every rank exited with 0, but output was lost (a full disk)"},
     {"126, 127", "the program is not executable, not found"},
     {"128 + N", "signal N ended the first rank that failed, or dprun (130: Ctrl-C)"},
+    {"137", "also: a machine was lost, with all its ranks"},
 };
 
 /* Explanations wrap at the right margin and keep to their column. */
@@ -112,11 +114,11 @@ static void print_rows(FILE *out)
 
 void dp_help_print(FILE *out)
 {
-    fprintf(out,
-            "usage: dprun -np N [flags] PROGRAM [ARGUMENTS...]\n\n"
-            "Starts N ranks of a program on this machine, prints what they write line by line,\n"
-            "ends them all when one fails, says who and why, and leaves nothing behind.\n\n"
-            "Examples\n");
+    fprintf(out, "usage: dprun -np N | -H HOSTS [flags] PROGRAM [ARGUMENTS...]\n\n"
+                 "Starts N ranks of a program, here or on several machines, prints what they write "
+                 "line by line,\n"
+                 "ends them all when one fails, says who and why, and leaves nothing behind.\n\n"
+                 "Examples\n");
     for (size_t i = 0; i < DP_ARRAY_LEN(examples); i++) {
         fprintf(out, "  %-58s %s\n", examples[i][0], examples[i][1]);
     }

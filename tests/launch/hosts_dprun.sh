@@ -7,7 +7,10 @@ set -u
 if [ "${1:-}" != inside ]; then
     export HOSTS_KEEP="$(dirname "$(readlink -f "$2")"):$(dirname "$(readlink -f "$3")")${HOSTS_KEEP:+:$HOSTS_KEEP}"
     case $4 in timeline) export HOSTS_CLOCK=b:5000 ;; esac
-    exec timeout -k 10 280 "$1" a b c d -- "$(readlink -f "$0")" inside "$(readlink -f "$1")" \
+    slurm=
+    [ "$4" != slurm ] || slurm=$(dirname "$(readlink -f "$1")")/slurm.sh
+    # shellcheck disable=SC2086
+    exec timeout -k 10 280 "$1" a b c d -- $slurm "$(readlink -f "$0")" inside "$(readlink -f "$1")" \
         "$(readlink -f "$2")" "$(readlink -f "$3")" "$4"
 fi
 hosts=$2 dprun=$3 member=$4 case=$5
@@ -175,6 +178,32 @@ node)
     wait $leader && bad "a leader without a follower: code 0"
     expect err "node node1: its agent did not come within DP_START_TIMEOUT"
     expect err1 "cannot reach dprun"
+    nothing_left a b c ;;
+slurm) # inside an allocation, by a srun of dprun's own
+    in_allocation() { local wanted=$1 code; shift
+        timeout -k 5 120 salloc -Q "$@" >out 2>err; code=$?
+        [ $code = "$wanted" ] || bad "exit code $code instead of $wanted: salloc $*"; }
+    in_allocation 0 -N 3 --ntasks-per-node=2 "$dprun" "$member"
+    for rank in 0 1 2 3 4 5; do expect out "rank $rank of 6, local $((rank % 2)) of 2, sum 21"; done
+    in_allocation 0 -N 2 --ntasks-per-node=4 "$dprun" -np 5 "$member"
+    expect out "rank 4 of 5, local 0 of 1" "[4@b]"
+    # shellcheck disable=SC2016
+    in_allocation 7 -N 2 --ntasks-per-node=2 "$dprun" sh -c '[ $DP_RANK != 3 ] || exit 7; exec sleep 777'
+    expect err "FAILED  rank 3 (b, local 1, pid "
+    in_allocation 127 -N 2 "$dprun" /no/program; expect err "node a: program /no/program" "node b: program /no/program"
+    for signal in TERM KILL; do
+        salloc -Q -N 2 --ntasks-per-node=2 "$dprun" sleep 777 >out 2>err & job=$!
+        until_holds marked_all a b
+        pkill -$signal -x dprun; wait $job
+        until_holds eval '! marked a && ! marked b'
+        until_holds eval '! "$hosts" --processes a | grep -q "dprun"' ; until_holds eval '! "$hosts" --processes b | grep -q "dprun"'
+    done
+    until_holds eval '[ -z "$("$hosts" --in a find /tmp -name "dprun-*")$("$hosts" --in b find /tmp -name "dprun-*")" ]' ;;
+check)
+    run 0 --check -H a,b,c
+    expect out "ok      a " "ok      c " "eth0 10.99.0.2" "these machines can run jobs"
+    run 1 --check -H a,nowhere; expect out "ok      a" "FAILED  nowhere" "1 of these must be put right"
+    expect err "no host of this name is known here"
     nothing_left a b c ;;
 *) bad "no such case" ;;
 esac

@@ -383,6 +383,9 @@ static void send_go(dp_fleet_t *fleet)
         if (!fleet->only_looks) dp_fleet_node_send(&fleet->list[i], DP_REMOTE_GO, data, 2);
     }
     dp_fleet_input_start(fleet);
+    if (!fleet->only_looks) return;
+    fleet->is_over = 1;
+    fleet->events.gone(fleet->events.context, 0);
 }
 
 void dp_fleet_check_start(dp_fleet_t *fleet)
