@@ -467,7 +467,8 @@ DP_API void dp_gradients_destroy(dp_gradients_t *gradients);
  * With DP_WIRE_NONE and the CPU engine all stages give the same bits as dp_gradients_*() and the
  * same update on as many ranks; the norm does too where the tensors in a group begin at multiples
  * of 4096 elements. All ranks make the same calls, in the same order in DP_ORDER_PROGRAM. Elements
- * are DP_F32. Method: Rajbhandari et al. 2019, arXiv:1910.02054.
+ * are DP_F32, but for weights of 16 bits (options.weights), whose fp32 masters the program keeps
+ * for its rows beside the optimizer's state. Method: Rajbhandari et al. 2019, arXiv:1910.02054.
  */
 typedef struct dp_shards dp_shards_t;
 
@@ -503,11 +504,15 @@ typedef struct dp_shards_options {
     /* The ranks of other copies that have the same rows as this one; NULL: there is one copy. Each
      * copy lists its ranks in the same order. */
     dp_group_t *replicas;
+    /* DP_F32, DP_BF16 or DP_F16. Weights of 16 bits take half the memory and half the bytes of a
+     * gather: all pointers to weights then point to such numbers, and counts must be even. */
+    dp_dtype_t weights;
+    int unused; /* 0 */
 } dp_shards_options_t;
 #define DP_SHARDS_OPTIONS_INIT                                                                     \
     {                                                                                              \
         sizeof(dp_shards_options_t), "", DP_SHARD_OPTIMIZER, DP_WIRE_DEFAULT, 1, 2000, 1, 2, 0.0,  \
-            0.0, NULL, NULL                                                                        \
+            0.0, NULL, NULL, DP_F32, 0                                                             \
     }
 
 /* What of a group a rank updates. Row r is the elements r * n .. of the group, where n is the count
@@ -515,14 +520,15 @@ typedef struct dp_shards_options {
  * dp_shards_destroy(). */
 typedef struct dp_shard_row {
     size_t size;      /* by DP_SHARD_ROW_INIT */
-    float *weights;   /* [count]; the program writes them */
+    float *weights;   /* [count]; the program writes them; NULL where weights have 16 bits */
     float *gradients; /* [count]: averages, from a sync to the group's next dp_shards_gradients() */
     size_t first;     /* element of the group */
     size_t count;     /* may be 0 */
+    uint16_t *halves; /* [count]; the weights, where they have 16 bits; else NULL */
 } dp_shard_row_t;
 #define DP_SHARD_ROW_INIT                                                                          \
     {                                                                                              \
-        sizeof(dp_shard_row_t), NULL, NULL, 0, 0                                                   \
+        sizeof(dp_shard_row_t), NULL, NULL, 0, 0, NULL                                             \
     }
 
 /* Bytes that the object has on this rank. */
@@ -566,8 +572,8 @@ DP_API dp_status_t dp_shards_row(const dp_shards_t *shards, size_t g, dp_shard_r
 /**
  * Gives every rank its row of the weights of group g. Collective; waits.
  *
- * @param full [count of g] on rank 0 of the group (and rank 0 of the replicas); any memory. Not
- *             read and may be NULL elsewhere
+ * @param full [count of g] of options.weights' type on rank 0 of the group (and rank 0 of the
+ *             replicas); any memory. Not read and may be NULL elsewhere
  */
 DP_API dp_status_t dp_shards_load(dp_shards_t *shards, size_t g, const float *full);
 

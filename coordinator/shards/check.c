@@ -2,8 +2,8 @@
  * check.c - checksums of the weights of dp_shards_t, by the place of each element.
  *
  * A checksum is a sum, modulo 2^64, of one number for each element, made of its bits and its place
- * in the group. So rows can be summed by their owners, and the total is what a rank with all of the
- * weights computes by itself:
+ * in the group (of two elements together, where weights have 16 bits). So rows can be summed by
+ * their owners, and the total is what a rank with all of the weights computes by itself:
  *
  *     rank 0: hash(row 0)  +  rank 1: hash(row 1)  =  hash(all weights of the group)
  *
@@ -38,10 +38,12 @@ static dp_status_t sum_span(const dp_shards_t *shards, size_t g, int wants_all, 
 
     *sums = (span_sums_t){0, 0, all != NULL};
     if (all != NULL)
-        status = dp_context_hash_places(shards->context, all, span->layout.count, 0, g, &sums->all);
+        status = dp_context_hash_places(
+            shards->context, all, dp_shards_words(shards, span->layout.count), 0, g, &sums->all);
     if (status == DP_OK && !span->is_whole) {
-        status = dp_context_hash_places(shards->context, span->weight_row, span->row_count,
-                                        span->row_first, g, &sums->row);
+        status = dp_context_hash_places(shards->context, span->weight_row,
+                                        dp_shards_words(shards, span->row_count),
+                                        dp_shards_words(shards, span->row_first), g, &sums->row);
     }
     if (status == DP_OK) return DP_OK;
     return dp_span_error(shards, span, status, "no checksum of its weights");

@@ -133,6 +133,11 @@ static dp_status_t check_shards_options(dp_context_t *context, const dp_shards_o
         return dp_context_error(context, DP_ERR_INVALID, "shards: no wire type has number %d",
                                 (int)options->wire);
     }
+    if (options->weights != DP_F32 && options->weights != DP_BF16 && options->weights != DP_F16) {
+        return dp_context_error(context, DP_ERR_INVALID,
+                                "shards: weights of type %d; they can be DP_F32, DP_BF16, DP_F16",
+                                (int)options->weights);
+    }
     if (options->accumulation_steps < 1 || options->prefetch < 1) {
         return dp_context_error(context, DP_ERR_INVALID,
                                 "shards: accumulation_steps %d and prefetch %d must be at least 1",
@@ -175,7 +180,7 @@ static dp_status_t check_names(dp_context_t *context, const dp_shard_group_t *gr
 }
 
 static dp_status_t check_groups(dp_context_t *context, const dp_shard_group_t *groups, size_t count,
-                                size_t prefix_bytes)
+                                size_t prefix_bytes, dp_dtype_t weights)
 {
     if (groups == NULL || count == 0) {
         return dp_context_error(context, DP_ERR_INVALID, "shards: %zu groups at %p", count,
@@ -197,6 +202,12 @@ static dp_status_t check_groups(dp_context_t *context, const dp_shard_group_t *g
             return dp_context_error(context, DP_ERR_INVALID, "shards: group %s has no elements",
                                     group->name);
         }
+        if (weights != DP_F32 && group->count % 2 != 0) {
+            return dp_context_error(context, DP_ERR_INVALID,
+                                    "shards: group %s has %zu elements; with weights of 16 bits "
+                                    "it must be an even number",
+                                    group->name, group->count);
+        }
     }
     return check_names(context, groups, count);
 }
@@ -206,14 +217,15 @@ static dp_status_t check_groups(dp_context_t *context, const dp_shard_group_t *g
 /* others: size of the other group of ranks; place: what all ranks of this one must be in it. */
 static uint64_t hash_options(const dp_shards_options_t *options, int others, int place)
 {
-    const uint64_t whole[8] = {(uint64_t)others,
+    const uint64_t whole[9] = {(uint64_t)others,
                                (uint64_t)place,
                                (uint64_t)options->stage,
                                (uint64_t)options->wire,
                                (uint64_t)options->accumulation_steps,
                                (uint64_t)options->growth_interval,
                                (uint64_t)options->hysteresis,
-                               (uint64_t)options->prefetch};
+                               (uint64_t)options->prefetch,
+                               (uint64_t)options->weights};
     const double scales[2] = {options->clip_norm, options->initial_loss_scale};
 
     return dp_kernel_hash(scales, sizeof(scales), dp_kernel_hash(whole, sizeof(whole), 2));
@@ -400,7 +412,8 @@ dp_status_t dp_shards_create(dp_context_t *context, const dp_shard_group_t *grou
     status = read_shards_options(context, given, &options);
     prefix = status == DP_OK && options.prefix != NULL ? options.prefix : "";
     if (status == DP_OK) status = check_shards_options(context, &options, &decision);
-    if (status == DP_OK) status = check_groups(context, groups, count, strlen(prefix));
+    if (status == DP_OK)
+        status = check_groups(context, groups, count, strlen(prefix), options.weights);
     if (status != DP_OK) return status;
     shards = calloc(1, sizeof(*shards));
     if (shards == NULL) return dp_context_error(context, DP_ERR_NO_MEMORY, "shards: no memory");
@@ -452,7 +465,11 @@ dp_status_t dp_shards_row(const dp_shards_t *shards, size_t g, dp_shard_row_t *r
     if (row == NULL) return dp_span_error(shards, span, DP_ERR_INVALID, "row is NULL");
     status = dp_sized_check("dp_shard_row_t", row->size, &error);
     if (status != DP_OK) return dp_span_error(shards, span, status, "%s", error.text);
-    found.weights = span->weight_row;
+    if (shards->options.weights == DP_F32) {
+        found.weights = span->weight_row;
+    } else {
+        found.halves = (uint16_t *)(void *)span->weight_row;
+    }
     found.gradients = span->gradient_row;
     found.first = span->row_first;
     found.count = span->row_count;

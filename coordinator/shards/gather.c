@@ -89,7 +89,8 @@ static dp_status_t submit_gather(dp_shards_t *shards, dp_span_t *span, const dp_
     float *out = is_shared ? span->token : gather_target(span);
 
     return dp_span_submit(shards, span, shards->group, DP_COLLECTIVE_ALLGATHER, "weights", in, out,
-                          is_shared ? 1 : span->layout.row, options, NULL, &span->gather);
+                          is_shared ? 1 : dp_shards_words(shards, span->layout.row), options, NULL,
+                          &span->gather);
 }
 
 static int count_gathers(const dp_shards_t *shards)
@@ -210,6 +211,7 @@ static int is_first_copy(const dp_shards_t *shards)
 static dp_status_t load_rows(dp_shards_t *shards, dp_span_t *span, const float *full)
 {
     const int size = dp_group_size(shards->group);
+    const size_t row = dp_shards_words(shards, span->row_count);
     size_t *counts = calloc((size_t)size, sizeof(*counts));
     dp_handle_t *handle;
     char name[DP_NAME_MAX + 1];
@@ -219,16 +221,18 @@ static dp_status_t load_rows(dp_shards_t *shards, dp_span_t *span, const float *
     if (counts == NULL) return dp_shards_no_memory(shards);
     for (int rank = 0; rank < size; rank++)
         dp_shard_layout_row(&span->layout, rank, &first, &counts[rank]);
+    for (int rank = 0; rank < size; rank++)
+        counts[rank] = dp_shards_words(shards, counts[rank]);
     snprintf(name, sizeof(name), "%s/load", span->name);
     if (is_first_copy(shards)) {
-        status = dp_scatterv(shards->group, name, full, counts, span->weight_row, span->row_count,
-                             DP_F32, 0, NULL, &handle);
+        status = dp_scatterv(shards->group, name, full, counts, span->weight_row, row, DP_F32, 0,
+                             NULL, &handle);
         if (status == DP_OK) status = dp_wait(handle, -1.0, NULL);
     }
     free(counts);
     if (status == DP_OK && shards->replicas != NULL) {
         status = load_step(shards, span, shards->replicas, DP_COLLECTIVE_BROADCAST,
-                           span->weight_row, span->weight_row, span->row_count);
+                           span->weight_row, span->weight_row, row);
     }
     /* Rows of other ranks may still be on their way. */
     if (status == DP_OK) span->is_stale = 1;
@@ -244,16 +248,16 @@ static dp_status_t load_whole(dp_shards_t *shards, dp_span_t *span, const float 
 
     if (replicas != NULL && dp_group_rank(group) == 0) {
         status = load_step(shards, span, replicas, DP_COLLECTIVE_BROADCAST, full, all,
-                           span->layout.count);
+                           dp_shards_words(shards, span->layout.count));
         full = all;
     }
     if (status == DP_OK) {
-        status =
-            load_step(shards, span, group, DP_COLLECTIVE_BROADCAST, full, all, span->layout.count);
+        status = load_step(shards, span, group, DP_COLLECTIVE_BROADCAST, full, all,
+                           dp_shards_words(shards, span->layout.count));
     }
     if (status == DP_OK && span->weight_pool != NULL) {
         status = load_step(shards, span, group, DP_COLLECTIVE_SCATTER, all, span->weight_row,
-                           span->layout.row);
+                           dp_shards_words(shards, span->layout.row));
     }
     if (status == DP_OK) span->is_stale = 0;
     return status;

@@ -54,9 +54,13 @@ static dp_status_t alloc_weights(dp_shards_t *shards, dp_span_t *span)
 
     if (span->view != NULL) return DP_OK;
     if (has_weight_slots(shards, span))
-        return alloc_floats(shards, span->layout.row, &span->weight_row, sum);
-    status = alloc_floats(shards, span->layout.padded, &span->weights, sum);
-    if (status == DP_OK) span->weight_row = span->weights + own_place(shards, span);
+        return alloc_floats(shards, dp_shards_words(shards, span->layout.row), &span->weight_row,
+                            sum);
+    status =
+        alloc_floats(shards, dp_shards_words(shards, span->layout.padded), &span->weights, sum);
+    if (status == DP_OK) {
+        span->weight_row = span->weights + dp_shards_words(shards, own_place(shards, span));
+    }
     return status;
 }
 
@@ -74,9 +78,9 @@ static dp_status_t alloc_span(dp_shards_t *shards, dp_span_t *span)
     return status;
 }
 
-/* One pool: `count` slots for groups of `padded` elements. */
-static dp_status_t fill_pool(dp_shards_t *shards, dp_shard_pool_t *pool, size_t count,
-                             size_t padded, size_t *sum)
+/* One pool: `count` slots of `words` each. */
+static dp_status_t fill_pool(dp_shards_t *shards, dp_shard_pool_t *pool, size_t count, size_t words,
+                             size_t *sum)
 {
     dp_status_t status = DP_OK;
 
@@ -84,7 +88,7 @@ static dp_status_t fill_pool(dp_shards_t *shards, dp_shard_pool_t *pool, size_t 
     if (pool->slots == NULL) return dp_shards_no_memory(shards);
     pool->count = count;
     for (size_t i = 0; status == DP_OK && i < count; i++)
-        status = alloc_floats(shards, padded, &pool->slots[i].memory, sum);
+        status = alloc_floats(shards, words, &pool->slots[i].memory, sum);
     return status;
 }
 
@@ -122,7 +126,9 @@ static dp_status_t make_pools(dp_shards_t *shards, needs_slots_fn needs_slots, s
         *(is_of_weights ? &span->weight_pool : &span->gradient_pool) = pool;
         if (pool->slots != NULL) continue;
         status = fill_pool(shards, pool, members == 1 ? 1 : dp_min(members, shared),
-                           span->layout.padded, sum);
+                           is_of_weights ? dp_shards_words(shards, span->layout.padded)
+                                         : span->layout.padded,
+                           sum);
     }
     free(counts);
     free(pools);

@@ -49,10 +49,11 @@ struct dp_span {
     size_t row_first, row_count; /* this rank's elements */
 
     /* weights */
-    float *weights;               /* [padded] all of them; NULL: in slots, or a view */
+    float *weights;               /* [padded] all of them, or as many halves; NULL: in slots, or
+                                   * a view */
     const float *view;            /* [padded] all ranks' rows, where they lie; NULL: not shared */
     float *token;                 /* [ranks] with a view: what a gather moves in place of rows */
-    float *weight_row;            /* [layout.row] this rank's */
+    float *weight_row;            /* [layout.row] this rank's, likewise */
     dp_shard_pool_t *weight_pool; /* NULL: no slots */
     dp_shard_slot_t *weight_slot; /* the one it has; NULL: none */
     int is_stale;                 /* the rows are newer than the gathered weights */
@@ -102,6 +103,13 @@ struct dp_shards {
     int is_deferred;     /* as in dp_gradients_t */
     dp_tally_t *tallies; /* [size of the group] */
 };
+
+/* 4-byte words that `elements` weights take; rows, and the groups where weights have 16 bits, have
+ * a whole number of them. Weights move by words: nothing is computed on the way. */
+static inline size_t dp_shards_words(const dp_shards_t *shards, size_t elements)
+{
+    return shards->options.weights == DP_F32 ? elements : elements / 2;
+}
 
 /* 1: figures are in a device's memory. */
 static inline int dp_shards_on_device(const dp_shards_t *shards)

@@ -44,6 +44,11 @@ struct dp_shared_rows {
 
 /* ---- This rank's rows ----------------------------------------------------------------------- */
 
+static size_t row_bytes(const dp_shards_t *shards, const dp_span_t *span)
+{
+    return dp_shards_words(shards, span->layout.row) * sizeof(float);
+}
+
 static int are_of_one_node(const dp_shards_t *shards)
 {
     const dp_context_t *context = shards->context;
@@ -99,8 +104,7 @@ static dp_shared_rows_t *make_rows(const dp_shards_t *shards)
         const dp_span_t *span = &shards->spans[i];
 
         if (span->is_whole) continue;
-        if (dp_alloc(shards->context, span->layout.row * sizeof(float), &memory) != DP_OK)
-            goto fail;
+        if (dp_alloc(shards->context, row_bytes(shards, span), &memory) != DP_OK) goto fail;
         shared->rows[i] = memory;
     }
     return shared;
@@ -122,7 +126,7 @@ static void list_places(const dp_shards_t *shards, uint64_t *own)
         own[i + 1] = 0;
         if (shared->rows[i] == NULL) continue;
         own[i + 1] = engine->ops->views->place_of(engine, shared->rows[i],
-                                                  shards->spans[i].layout.row * sizeof(float));
+                                                  row_bytes(shards, &shards->spans[i]));
         if (own[i + 1] == UINT64_MAX) own[0] = UINT64_MAX;
     }
 }
@@ -159,8 +163,8 @@ static dp_status_t show_group(dp_shards_t *shards, size_t g, dp_engine_place_t *
 
     for (int rank = 0; rank < size; rank++)
         places[rank] = place_at(shards, rank, g + 1);
-    status = engine->ops->views->view_create(engine, places, size, span->layout.row * sizeof(float),
-                                             &view, error);
+    status = engine->ops->views->view_create(engine, places, size, row_bytes(shards, span), &view,
+                                             error);
     if (status == DP_OK) span->view = view;
     return status;
 }
@@ -194,7 +198,8 @@ static void hide_rows(dp_shards_t *shards)
         dp_span_t *span = &shards->spans[g];
 
         if (span->view == NULL) continue;
-        engine->ops->views->view_destroy(engine, span->view, span->layout.padded * sizeof(float));
+        engine->ops->views->view_destroy(
+            engine, span->view, dp_shards_words(shards, span->layout.padded) * sizeof(float));
         span->view = NULL;
     }
 }
@@ -271,13 +276,14 @@ static void begin_sharing(dp_shards_t *shards)
 {
     for (size_t i = 0; i < shards->count; i++) {
         dp_span_t *span = &shards->spans[i];
-        const size_t bytes = span->layout.row * sizeof(float);
+        const size_t bytes = row_bytes(shards, span);
 
         if (span->is_whole) continue;
         span->weight_row = shards->shared->rows[i];
         span->token = shards->shared->page->tokens + i * (size_t)dp_group_size(shards->group);
         shards->memory.weights += bytes;
-        shards->memory.mapped_weights += span->layout.padded * sizeof(float) - bytes;
+        shards->memory.mapped_weights +=
+            dp_shards_words(shards, span->layout.padded) * sizeof(float) - bytes;
     }
 }
 

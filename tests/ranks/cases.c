@@ -36,6 +36,7 @@ const rank_case_t rank_cases[] = {
     {"check", case_check, 2, DP_OK, 1},
     {"check_weights", case_check_weights, 2, DP_OK, 1},
     {"shards", case_shards, 1, DP_OK, 0},
+    {"shards_halves", case_shards_halves, 1, DP_OK, 0},
     {"shards_hybrid", case_shards_hybrid, 1, DP_OK, 0},
     {"shards_wire", case_shards_wire, 1, DP_OK, 0},
     {"shards_changed", case_shards_changed, 1, DP_OK, 0},

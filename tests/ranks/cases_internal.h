@@ -194,6 +194,7 @@ int case_check_weights(dp_context_t *dp);
 
 int case_shards(dp_context_t *dp);
 int case_schedule_shards(dp_context_t *dp);
+int case_shards_halves(dp_context_t *dp);
 int case_shards_hybrid(dp_context_t *dp);
 int case_shards_wire(dp_context_t *dp);
 int case_shards_changed(dp_context_t *dp);
