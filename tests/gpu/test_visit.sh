@@ -55,14 +55,15 @@ esac
 for rank in 0 1 2; do for size in 1 2 3; do echo "[$rank] rank $rank of $size: off by 0"; done; done
 END
     stand_in gpt2 <<'END'
-csv='' tuned=''
+csv='' tuned='' export=''
 while [ $# != 0 ]; do
-    case $1 in --csv) csv=$2 ;; --tuned) tuned=$2 ;; esac
+    case $1 in --csv) csv=$2 ;; --tuned) tuned=$2 ;; --export) export=$2 ;; esac
     shift
 done
 { echo "step,loss,val_loss,lr,norm,skipped,tokens_per_s,step_ms,comm_ms,exposed_ms,skew_ms"
   for i in $(seq 1 20); do echo "$i,4.5,,0.001,1,0,500000.5,131.07,1.5,0.5,0"; done; } >"$csv"
 [ -z "$tuned" ] || echo "1 2 3" >"$tuned/matmul.txt"
+[ -z "$export" ] || echo weights >"$export"
 echo "EMULATED"
 echo "step     20/20  loss 4.5000"
 END
