@@ -181,7 +181,6 @@ refused() {
 refused "--amp O2 computes in 16 bits, but --precision is fp32" --precision fp32 --amp O2
 refused "--loss-scale 3: neither auto, none nor a power of two" --precision fp16 --loss-scale 3
 refused "--gemm dnnl-bf16 multiplies bf16, but --precision is fp16" --precision fp16 --gemm dnnl-bf16
-refused "--amp O2 with --shard optimizer" --amp O2 --shard optimizer
 
 # What O2 takes on CPUs: masters beside the weights that passes read, and half the wire.
 plan() {

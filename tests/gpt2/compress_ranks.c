@@ -47,6 +47,9 @@ static float *arena(const run_t *run)
     return calloc(run->layout->arena_count, sizeof(float));
 }
 
+/* Memory of the host, and its kernels. */
+static const gpt2_replica_ops_t on_host = {.name = "host"};
+
 static void attach(run_t *run, gpt2_compress_settings_t compress, int accumulate, double scale)
 {
     gpt2_strategy_t *strategy = run->strategy;
@@ -57,6 +60,7 @@ static void attach(run_t *run, gpt2_compress_settings_t compress, int accumulate
                                                .compress = compress,
                                                .scale = {scale, 3, 1}};
     run->replica = (gpt2_replica_t){
+        .ops = &on_host,
         .layout = run->layout,
         .weights = arena(run),
         .gradients = strategy->ops->alloc(strategy, run->layout->arena_count * sizeof(float))};

@@ -83,6 +83,40 @@ train lambnodes 4 --pretend-nodes 2 "$gpt2" $flags --optimizer lamb --out lambno
 train lambhybrid 4 --pretend-nodes 2 "$gpt2" $flags --optimizer lamb --shard hybrid --out lambhybrid
 same lambnodes lambhybrid
 
+# Level 2 of mixed precision: 16-bit weights are gathered, every rank has masters of its rows.
+for precision in bf16 fp16; do
+    low="--precision $precision --amp O2"
+    train low$precision 3 "$gpt2" $flags $low --strategy dps --accumulate 3 --out low$precision
+    for stage in optimizer gradients weights; do
+        train low 3 "$gpt2" $flags $low --shard $stage --accumulate 3 --out low
+        same low$precision low
+        grep -a "learned" low.out >low.end
+        grep -a "learned" low$precision.out | cmp - low.end
+        rm -rf low
+    done
+done
+train lowlamb 2 "$gpt2" $flags --amp O2 --optimizer lamb --strategy dps --out lowlamb
+train lowlambs 2 "$gpt2" $flags --amp O2 --optimizer lamb --shard weights --out lowlambs
+same lowlamb lowlambs
+train lownodes 4 --pretend-nodes 2 "$gpt2" $flags --amp O2 --strategy dps --out lownodes
+train lowhybrid 4 --pretend-nodes 2 "$gpt2" $flags --amp O2 --shard hybrid --out lowhybrid
+same lownodes lowhybrid
+# What is stopped at level 2 goes on there, by another stage; and gathers have half the bytes.
+train lowstopped 3 "$gpt2" $flags --amp O2 --strategy dps --out lowstopped
+train lowresumed 3 "$gpt2" $flags --amp O2 --shard gradients --out lowresumed --checkpoint-every 12
+rm -rf lowresumed/checkpoint/20
+train lowresumed 3 "$gpt2" $flags --amp O2 --shard weights --out lowresumed --resume auto
+same lowstopped lowresumed
+taken() {
+    sed -nE 's/.*here weights ([0-9.]*) MiB.*/\1/p' "$1.out"
+}
+train wide 3 "$gpt2" $flags --shard optimizer --out wide
+train half 3 "$gpt2" $flags --amp O2 --shard optimizer --out half
+echo "$(taken wide) $(taken half)" | awk '{ exit !($2 > 0.49 * $1 && $2 < 0.51 * $1) }' || {
+    echo "shards.sh: weights take $(taken half) MiB in 16 bits, $(taken wide) in 32" >&2
+    exit 1
+}
+
 # Nodes that each hold the whole state.
 train nodes 4 --pretend-nodes 2 "$gpt2" $flags --strategy dps --out nodes
 for strategy in dps coordinator; do
@@ -153,7 +187,6 @@ refused() {
 refused "--shard weight" "did you mean weights"
 refused "--shard optimizer --strategy sps" "sps cannot share the state out"
 refused "--shard weights --compress topk" "compress topk"
-refused "--shard weights --amp O2" "amp O2 with --shard weights"
 refused "--shard optimizer --strategy single" "single cannot share the state out"
 
 # A rank that dies while others wait for its rows: each of them says of which group, or

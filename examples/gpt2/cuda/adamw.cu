@@ -116,6 +116,45 @@ static __global__ void cast_kernel(To *to, const From *from, size_t count, bool 
     }
 }
 
+/* Per element: reads and writes one. */
+template <typename T>
+static __global__ void round_kernel(float *numbers, size_t count, bool aligned)
+{
+    const size_t at = ((size_t)blockIdx.x * FLAT_THREADS + threadIdx.x) * VECTOR;
+    float x[VECTOR];
+
+    if (at >= count) return;
+    if (aligned && count - at >= VECTOR) {
+        load<true>(numbers + at, count - at, x);
+    } else {
+        load<false>(numbers + at, count - at, x);
+    }
+#pragma unroll
+    for (int i = 0; i < VECTOR; i++)
+        x[i] = as_stored<T>(x[i]);
+    if (aligned && count - at >= VECTOR) {
+        store<true>(numbers + at, count - at, x);
+    } else {
+        store<false>(numbers + at, count - at, x);
+    }
+}
+
+/* A block copies one grain. */
+template <typename T>
+static __global__ void cast_grains_kernel(float *to, const T *from, const uint32_t *grains)
+{
+    const T *source = from + (size_t)grains[blockIdx.x] * GPT2_CUDA_DECAY_GRAIN;
+    float *target = to + (size_t)blockIdx.x * GPT2_CUDA_DECAY_GRAIN;
+
+    for (unsigned at = threadIdx.x * VECTOR; at < GPT2_CUDA_DECAY_GRAIN;
+         at += FLAT_THREADS * VECTOR) {
+        float x[VECTOR];
+
+        load<true>(source + at, VECTOR, x);
+        store<true>(target + at, VECTOR, x);
+    }
+}
+
 /* The finaliser of splitmix64. */
 BOTH_INLINE uint64_t mix(uint64_t x)
 {
@@ -171,6 +210,34 @@ int gpt2_cuda_cast(gpt2_cuda_stream_t stream, gpt2_cuda_type_t to_type, void *to
                                                                               from, count);
 }
 
+int gpt2_cuda_round(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, float *x, size_t count)
+{
+    auto *kernel = type == GPT2_CUDA_F16 ? round_kernel<fp16_t> : round_kernel<bf16_t>;
+
+    if (count == 0 || type == GPT2_CUDA_F32) return cudaSuccess;
+    return LAUNCH(kernel, (unsigned)parts_of(count, FLAT_THREADS * VECTOR), FLAT_THREADS, 0, stream,
+                  x, count, is_aligned(x));
+}
+
+template <typename T>
+static int launch_cast_grains(gpt2_cuda_stream_t stream, float *to, const void *from,
+                              const uint32_t *grains, size_t count)
+{
+    auto *kernel = cast_grains_kernel<T>;
+
+    return LAUNCH(kernel, (unsigned)count, FLAT_THREADS, 0, stream, to, (const T *)from, grains);
+}
+
+int gpt2_cuda_cast_grains(gpt2_cuda_stream_t stream, float *to, gpt2_cuda_type_t from_type,
+                          const void *from, const uint32_t *grains, size_t count)
+{
+    if (count == 0) return cudaSuccess;
+    if (from_type == GPT2_CUDA_F32 || !is_aligned(to) || !is_aligned(from))
+        return cudaErrorInvalidValue;
+    return from_type == GPT2_CUDA_F16 ? launch_cast_grains<fp16_t>(stream, to, from, grains, count)
+                                      : launch_cast_grains<bf16_t>(stream, to, from, grains, count);
+}
+
 template <typename T, bool is_random>
 static int launch_fill(gpt2_cuda_stream_t stream, void *x, float value, uint64_t seed, size_t count)
 {
@@ -213,6 +280,10 @@ int gpt2_cuda_adamw_prepare(void)
     int status = load_kernel(adamw_kernel<bf16_t>);
 
     if (status == 0) status = load_kernel(adamw_kernel<fp16_t>);
+    if (status == 0) status = load_kernel(round_kernel<bf16_t>);
+    if (status == 0) status = load_kernel(round_kernel<fp16_t>);
+    if (status == 0) status = load_kernel(cast_grains_kernel<bf16_t>);
+    if (status == 0) status = load_kernel(cast_grains_kernel<fp16_t>);
     if (status == 0) status = prepare_type<float>();
     if (status == 0) status = prepare_type<bf16_t>();
     if (status == 0) status = prepare_type<fp16_t>();
@@ -230,5 +301,6 @@ int gpt2_cuda_kernels_prepare(void)
     if (status == 0) status = gpt2_cuda_classifier_prepare();
     if (status == 0) status = gpt2_cuda_adamw_prepare();
     if (status == 0) status = gpt2_cuda_lamb_prepare();
+    if (status == 0) status = gpt2_cuda_powersgd_prepare();
     return status;
 }

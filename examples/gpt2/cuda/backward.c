@@ -22,10 +22,33 @@ static float *block_gradient(const gpt2_cuda_replica_t *self, int layer, gpt2_bl
     return gpt2_cuda_gradient(self, gpt2_cuda_block_index(self, layer, which));
 }
 
+/* Level 2: gradients are numbers of 16 bits before anybody sees them. Tensors that lie behind each
+ * other are one launch. */
+static void round_gradients(gpt2_cuda_pass_t *pass, size_t first, size_t count)
+{
+    gpt2_cuda_replica_t *self = pass->self;
+    const gpt2_tensor_t *tensors = self->layout->tensors;
+
+    if (self->plan.options.level < 2) return;
+    for (size_t i = first; i < first + count;) {
+        const gpt2_tensor_t *begin = &tensors[i];
+        size_t end = begin->place + begin->count;
+
+        for (i++; i < first + count && tensors[i].group == begin->group && tensors[i].place >= end;
+             i++)
+            end = tensors[i].place + tensors[i].count;
+        gpt2_cuda_note(pass, "gradients to 16 bits",
+                       gpt2_cuda_round(self->stream, self->type,
+                                       self->gradients_at[begin->group] + begin->place,
+                                       end - begin->place));
+    }
+}
+
 void gpt2_cuda_hand_over(gpt2_cuda_pass_t *pass, size_t first, size_t count)
 {
     const gpt2_hooks_t *hooks = pass->hooks;
 
+    if (pass->rows > 0) round_gradients(pass, first, count);
     if (pass->code != 0 || pass->stopped || hooks == NULL || hooks->ready == NULL) return;
     if (hooks->ready(hooks->user, first, count) != 0) pass->stopped = 1;
 }
@@ -152,22 +175,24 @@ static void embedding_backward(gpt2_cuda_pass_t *pass)
                                             (size_t)layout->shape.context, pass->width));
 }
 
-void gpt2_cuda_backward(gpt2_cuda_pass_t *pass)
+static void backward_blocks(gpt2_cuda_pass_t *pass)
 {
     gpt2_cuda_replica_t *self = pass->self;
     gpt2_cuda_activations_t *all = &self->pass;
     const gpt2_layout_t *layout = self->layout;
 
-    gpt2_cuda_span_begin(pass, "backward");
+    if (gpt2_cuda_fetch(pass, GPT2_GROUP_ROOT, GPT2_BACKWARD) != 0) return;
     if (self->base.rows != NULL) gpt2_cuda_hand_over(pass, gpt2_layout_wte(layout), 1);
     cuda_norm_backward(pass, 1, 0, all->output, all->lnf_mean, all->lnf_rstd);
     gpt2_cuda_hand_over(pass, 0, 2);
     for (int layer = layout->shape.layers - 1; layer >= 0; layer--) {
+        if (gpt2_cuda_fetch(pass, gpt2_layout_group(layer), GPT2_BACKWARD) != 0) return;
         gpt2_cuda_span_begin(pass, self->block_names[layer]);
         mlp_backward(pass, layer);
         attention_backward(pass, layer);
         gpt2_cuda_span_end(pass);
         gpt2_cuda_hand_over(pass, gpt2_layout_block(layout, layer), GPT2_BLOCK_TENSORS);
+        gpt2_cuda_return(pass, gpt2_layout_group(layer), GPT2_BACKWARD);
     }
     embedding_backward(pass);
     if (self->base.rows == NULL) {
@@ -176,5 +201,14 @@ void gpt2_cuda_backward(gpt2_cuda_pass_t *pass)
         gpt2_cuda_hand_over(pass, gpt2_layout_wpe(layout), 1);
         gpt2_cuda_hand_over(pass, layout->count, 1);
     }
+    gpt2_cuda_return(pass, GPT2_GROUP_WTE, GPT2_BACKWARD);
+    gpt2_cuda_return(pass, GPT2_GROUP_ROOT, GPT2_BACKWARD);
+}
+
+void gpt2_cuda_backward(gpt2_cuda_pass_t *pass)
+{
+    if (pass->self->is_stopped) return;
+    gpt2_cuda_span_begin(pass, "backward");
+    backward_blocks(pass);
     gpt2_cuda_span_end(pass);
 }

@@ -24,17 +24,24 @@ void gpt2_cuda_note(gpt2_cuda_pass_t *pass, const char *what, int code)
 
 const void *gpt2_cuda_weight(const gpt2_cuda_replica_t *self, size_t index)
 {
-    return gpt2_cuda_at(self, self->state.low, self->layout->tensors[index].offset);
+    const gpt2_tensor_t *tensor = &self->layout->tensors[index];
+
+    return gpt2_cuda_at(self, self->low_at[tensor->group], tensor->place);
 }
 
 const float *gpt2_cuda_full_weight(const gpt2_cuda_replica_t *self, size_t index)
 {
-    return self->state.weights + self->layout->tensors[index].offset;
+    const gpt2_tensor_t *tensor = &self->layout->tensors[index];
+
+    if (self->plan.options.level == 2) return self->state.vectors + self->vector_places[index];
+    return self->full_at[tensor->group] + tensor->place;
 }
 
 float *gpt2_cuda_gradient(const gpt2_cuda_replica_t *self, size_t index)
 {
-    return self->base.gradients + self->layout->tensors[index].offset;
+    const gpt2_tensor_t *tensor = &self->layout->tensors[index];
+
+    return self->gradients_at[tensor->group] + tensor->place;
 }
 
 size_t gpt2_cuda_block_index(const gpt2_cuda_replica_t *self, int layer, gpt2_block_tensor_t which)
@@ -134,16 +141,22 @@ static void forward_block(gpt2_cuda_pass_t *pass, int layer)
                    gpt2_matmul_forward(products->fcproj, self->stream, all->projected, NULL,
                                        block->gelu, block_weight(self, layer, GPT2_FCPROJ_W),
                                        NULL));
-    cuda_join_next(pass, layer, all->projected);
 }
 
-void gpt2_cuda_forward(gpt2_cuda_pass_t *pass)
+/* The norm behind a block is the next one's first and is joined to its end, so for that moment a
+ * pass needs the weights of both. */
+static void forward_blocks(gpt2_cuda_pass_t *pass)
 {
     gpt2_cuda_replica_t *self = pass->self;
     const gpt2_cuda_block_t *first = &self->pass.blocks[0];
     const gpt2_layout_t *layout = self->layout;
+    const int layers = layout->shape.layers;
 
-    gpt2_cuda_span_begin(pass, "forward");
+    if (gpt2_cuda_fetch(pass, GPT2_GROUP_WTE, GPT2_FORWARD) != 0 ||
+        gpt2_cuda_fetch(pass, GPT2_GROUP_ROOT, GPT2_FORWARD) != 0 ||
+        gpt2_cuda_fetch(pass, gpt2_layout_group(0), GPT2_FORWARD) != 0) {
+        return;
+    }
     gpt2_cuda_note(pass, "embedding",
                    gpt2_cuda_embed_forward(self->stream, self->type, first->input, pass->inputs,
                                            gpt2_cuda_weight(self, gpt2_layout_wte(layout)),
@@ -155,8 +168,21 @@ void gpt2_cuda_forward(gpt2_cuda_pass_t *pass)
                                           first->ln1_rstd, first->input,
                                           vector(self, 0, GPT2_LN1_W), vector(self, 0, GPT2_LN1_B),
                                           pass->rows, pass->width));
-    for (int layer = 0; layer < layout->shape.layers; layer++)
+    for (int layer = 0; layer < layers; layer++) {
         forward_block(pass, layer);
+        if (layer + 1 < layers &&
+            gpt2_cuda_fetch(pass, gpt2_layout_group(layer + 1), GPT2_FORWARD) != 0) {
+            return;
+        }
+        cuda_join_next(pass, layer, self->pass.projected);
+        gpt2_cuda_return(pass, gpt2_layout_group(layer), GPT2_FORWARD);
+    }
+}
+
+void gpt2_cuda_forward(gpt2_cuda_pass_t *pass)
+{
+    gpt2_cuda_span_begin(pass, "forward");
+    forward_blocks(pass);
     gpt2_cuda_span_end(pass);
 }
 
@@ -209,6 +235,8 @@ void gpt2_cuda_head(gpt2_cuda_pass_t *pass, double *loss)
     const gpt2_shape_t *shape = &self->layout->shape;
     const size_t rows = self->plan.head_rows;
 
+    if (self->is_stopped) return;
+    if (pass->training && gpt2_cuda_fetch(pass, GPT2_GROUP_WTE, GPT2_BACKWARD) != 0) return;
     gpt2_cuda_span_begin(pass, "backward head");
     for (size_t part = 0; part < pass->rows / rows; part++) {
         size_t first = part * rows;
@@ -227,5 +255,6 @@ void gpt2_cuda_head(gpt2_cuda_pass_t *pass, double *loss)
     gpt2_cuda_note(pass, "loss",
                    gpt2_cuda_sum(self->stream, loss, pass->training && pass->accumulate,
                                  all->losses, pass->counted, self->sum_scratch));
+    if (!pass->training) gpt2_cuda_return_head(pass);
     gpt2_cuda_span_end(pass);
 }

@@ -166,35 +166,80 @@ int gpt2_cuda_adamw(gpt2_cuda_stream_t stream, float *weights, const float *grad
 
 /* ---- LAMB (lamb.cu) -------------------------------------------------------------------------- */
 
+/* A tensor, or the part of one that lies in some memory. */
 typedef struct gpt2_cuda_lamb_tensor {
-    uint64_t offset; /* of the arena */
-    uint64_t count;
-    uint32_t block;  /* its first one of GPT2_LAMB_BLOCK elements */
-    uint32_t adapts; /* 1: decayed, with a rate of its own */
+    uint64_t offset;  /* of the memory */
+    uint64_t count;   /* elements */
+    uint32_t block;   /* its first one of GPT2_LAMB_BLOCK elements, among those of the memory */
+    uint32_t adapts;  /* 1: decayed, with a rate of its own */
+    uint32_t squares; /* the same block among those of all tensors */
+    uint32_t rate;    /* the tensor's number */
 } gpt2_cuda_lamb_tensor_t;
 
 /* Device memory. */
 typedef struct gpt2_cuda_lamb {
-    size_t blocks; /* of all tensors */
+    size_t blocks; /* of the memory's tensors */
     size_t tensor_count;
     gpt2_cuda_lamb_tensor_t *tensors; /* [tensor_count] */
     uint32_t *owners;                 /* [blocks] the tensor of each block */
-    double *squares;                  /* [blocks][2] scratch: of weights, of directions */
-    float *rates;                     /* [tensor_count] scratch */
+    double *squares;                  /* [all blocks][2] scratch: of weights, of directions */
+    float *rates;                     /* [all tensors] scratch */
 } gpt2_cuda_lamb_t;
+
+/* An update, but for the memory that it is made on. */
+typedef struct gpt2_cuda_lamb_step {
+    const gpt2_lamb_t *lamb; /* clipping is gradient_by * *clip */
+    double learning_rate;
+    double phi_max;
+    const float *clip; /* as for AdamW, and so is skip */
+    const uint32_t *skip;
+} gpt2_cuda_lamb_step_t;
+
+/* The thirds of gpt2_cuda_lamb(), for tensors that lie apart or on several ranks: moments and
+ * directions, and the sums of squares of the memory's blocks; the rates of all tensors, whose
+ * blocks' sums are complete; the weights. */
+int gpt2_cuda_lamb_direct(gpt2_cuda_stream_t stream, const float *weights, float *gradients,
+                          float *m, float *v, const gpt2_cuda_lamb_t *places,
+                          const gpt2_cuda_lamb_step_t *step);
+int gpt2_cuda_lamb_rates(gpt2_cuda_stream_t stream, const gpt2_cuda_lamb_t *places,
+                         const gpt2_cuda_lamb_step_t *step);
+int gpt2_cuda_lamb_apply(gpt2_cuda_stream_t stream, float *weights, const float *gradients,
+                         gpt2_cuda_type_t copy_type, void *copy, const gpt2_cuda_lamb_t *places,
+                         const gpt2_cuda_lamb_step_t *step);
 
 /*
  * LAMB over an arena, with the operations and sums of the host's in their order, so that both get
  * the same bits. Gradients become directions.
  *
  * @param places tables by value; the memory they point to is the device's
- * @param lamb   by value; clipping is gradient_by * *clip
+ * @param step   by value
  * Otherwise as gpt2_cuda_adamw().
  */
 int gpt2_cuda_lamb(gpt2_cuda_stream_t stream, float *weights, float *gradients, float *m, float *v,
                    gpt2_cuda_type_t copy_type, void *copy, const gpt2_cuda_lamb_t *places,
-                   const gpt2_lamb_t *lamb, double learning_rate, double phi_max, const float *clip,
-                   const uint32_t *skip);
+                   const gpt2_cuda_lamb_step_t *step);
+
+/* ---- Low-rank gradients (powersgd.cu): the twins of cpu/compress_kernels.h ------------------- */
+
+/* Of scratch, for matrices of these sizes. */
+size_t gpt2_cuda_powersgd_scratch_bytes(size_t rows, size_t columns, size_t rank);
+/* All memory is the device's, and matrix itself by value. *squares [1] as for gpt2_cuda_sum(). */
+int gpt2_cuda_powersgd_rows(gpt2_cuda_stream_t stream, const gpt2_powersgd_matrix_t *matrix);
+int gpt2_cuda_powersgd_columns(gpt2_cuda_stream_t stream, const gpt2_powersgd_matrix_t *matrix,
+                               void *scratch);
+int gpt2_cuda_powersgd_orthonormal(gpt2_cuda_stream_t stream, float *x, size_t count, size_t rank);
+int gpt2_cuda_powersgd_finish(gpt2_cuda_stream_t stream, const gpt2_powersgd_matrix_t *matrix,
+                              double *squares, void *scratch);
+
+/* ---- Rounding and copies (adamw.cu) --------------------------------------------------------- */
+
+/* x [count] = the numbers of the type next to it, ties to even; they stay fp32. */
+int gpt2_cuda_round(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, float *x, size_t count);
+
+/* to [count][GPT2_CUDA_DECAY_GRAIN] = the grains [count] of from, which has 16 bits. Both begin at
+ * multiples of 16 bytes. */
+int gpt2_cuda_cast_grains(gpt2_cuda_stream_t stream, float *to, gpt2_cuda_type_t from_type,
+                          const void *from, const uint32_t *grains, size_t count);
 
 /* to [count] = from, rounded to nearest even. */
 int gpt2_cuda_cast(gpt2_cuda_stream_t stream, gpt2_cuda_type_t to_type, void *to,

@@ -67,8 +67,8 @@ static __global__ void __launch_bounds__(FLAT_THREADS)
     of_weights = warp_sum(of_weights);
     of_directions = warp_sum(of_directions);
     if (lane != 0) return;
-    update.places.squares[2 * block] = of_weights;
-    update.places.squares[2 * block + 1] = of_directions;
+    update.places.squares[2 * (tensor.squares + block - tensor.block)] = of_weights;
+    update.places.squares[2 * (tensor.squares + block - tensor.block) + 1] = of_directions;
 }
 
 /* A warp for each tensor. */
@@ -84,8 +84,8 @@ static __global__ void rates_kernel(const struct lamb_update update)
     tensor = update.places.tensors[index];
     blocks = (tensor.count + GPT2_LAMB_BLOCK - 1) / GPT2_LAMB_BLOCK;
     for (size_t block = lane; block < blocks; block += WARP) {
-        of_weights += update.places.squares[2 * (tensor.block + block)];
-        of_directions += update.places.squares[2 * (tensor.block + block) + 1];
+        of_weights += update.places.squares[2 * (tensor.squares + block)];
+        of_directions += update.places.squares[2 * (tensor.squares + block) + 1];
     }
     of_weights = sqrt(warp_sum(of_weights));
     of_directions = sqrt(warp_sum(of_directions));
@@ -93,7 +93,7 @@ static __global__ void rates_kernel(const struct lamb_update update)
     if (tensor.adapts && of_weights != 0.0 && of_directions != 0.0) {
         rate = update.learning_rate * (of_weights / of_directions);
     }
-    if (lane == 0) update.places.rates[index] = (float)rate;
+    if (lane == 0) update.places.rates[tensor.rate] = (float)rate;
 }
 
 template <typename T, bool is_whole>
@@ -121,7 +121,7 @@ static __global__ void __launch_bounds__(FLAT_THREADS) apply_kernel(const struct
     float rate;
 
     if (is_skipped(update)) return;
-    rate = update.places.rates[owner];
+    rate = update.places.rates[tensor.rate];
     for (size_t at = first + threadIdx.x * VECTOR;
          at < first + GPT2_LAMB_BLOCK && at < tensor.count; at += FLAT_THREADS * VECTOR) {
         const size_t left = tensor.count - at;
@@ -134,22 +134,12 @@ static __global__ void __launch_bounds__(FLAT_THREADS) apply_kernel(const struct
     }
 }
 
-int gpt2_cuda_lamb(gpt2_cuda_stream_t stream, float *weights, float *gradients, float *m, float *v,
-                   gpt2_cuda_type_t copy_type, void *copy, const gpt2_cuda_lamb_t *places,
-                   const gpt2_lamb_t *lamb, double learning_rate, double phi_max, const float *clip,
-                   const uint32_t *skip)
+static struct lamb_update update_of(const gpt2_cuda_lamb_t *places,
+                                    const gpt2_cuda_lamb_step_t *step)
 {
+    const gpt2_lamb_t *lamb = step->lamb;
     struct lamb_update update = {};
-    auto *apply = copy_type == GPT2_CUDA_F16 ? apply_kernel<fp16_t> : apply_kernel<bf16_t>;
-    cudaError_t status;
 
-    if (places->blocks == 0) return cudaSuccess;
-    if (copy != NULL && copy_type == GPT2_CUDA_F32) return cudaErrorInvalidValue;
-    update.weights = weights;
-    update.gradients = gradients;
-    update.m = m;
-    update.v = v;
-    update.copy = copy;
     update.places = *places;
     update.beta1 = lamb->beta1;
     update.beta2 = lamb->beta2;
@@ -160,21 +150,65 @@ int gpt2_cuda_lamb(gpt2_cuda_stream_t stream, float *weights, float *gradients, 
     update.epsilon = lamb->epsilon;
     update.decay = lamb->decay;
     update.gradient_by = lamb->gradient_by;
-    update.learning_rate = learning_rate;
-    update.phi_max = phi_max;
-    update.clip = clip;
-    update.skip = skip;
+    update.learning_rate = step->learning_rate;
+    update.phi_max = step->phi_max;
+    update.clip = step->clip;
+    update.skip = step->skip;
+    return update;
+}
+
+int gpt2_cuda_lamb_direct(gpt2_cuda_stream_t stream, const float *weights, float *gradients,
+                          float *m, float *v, const gpt2_cuda_lamb_t *places,
+                          const gpt2_cuda_lamb_step_t *step)
+{
+    struct lamb_update update = update_of(places, step);
+
+    if (places->blocks == 0) return cudaSuccess;
+    update.weights = const_cast<float *>(weights); /* direct_kernel only reads them */
+    update.gradients = gradients;
+    update.m = m;
+    update.v = v;
+    return LAUNCH(direct_kernel, (unsigned)parts_of(places->blocks, WARPS), FLAT_THREADS, 0, stream,
+                  update);
+}
+
+int gpt2_cuda_lamb_rates(gpt2_cuda_stream_t stream, const gpt2_cuda_lamb_t *places,
+                         const gpt2_cuda_lamb_step_t *step)
+{
+    const struct lamb_update update = update_of(places, step);
+
+    if (places->tensor_count == 0) return cudaSuccess;
+    return LAUNCH(rates_kernel, (unsigned)parts_of(places->tensor_count, WARPS), FLAT_THREADS, 0,
+                  stream, update);
+}
+
+int gpt2_cuda_lamb_apply(gpt2_cuda_stream_t stream, float *weights, const float *gradients,
+                         gpt2_cuda_type_t copy_type, void *copy, const gpt2_cuda_lamb_t *places,
+                         const gpt2_cuda_lamb_step_t *step)
+{
+    auto *apply = copy_type == GPT2_CUDA_F16 ? apply_kernel<fp16_t> : apply_kernel<bf16_t>;
+    struct lamb_update update = update_of(places, step);
+
+    if (places->blocks == 0) return cudaSuccess;
+    if (copy != NULL && copy_type == GPT2_CUDA_F32) return cudaErrorInvalidValue;
+    update.weights = weights;
+    update.gradients = const_cast<float *>(gradients); /* apply_kernel only reads them */
+    update.copy = copy;
     update.aligned = is_aligned(weights) && is_aligned(gradients) && is_aligned(copy);
-    status = LAUNCH(direct_kernel, (unsigned)parts_of(places->blocks, WARPS), FLAT_THREADS, 0,
-                    stream, update);
-    if (status == cudaSuccess) {
-        status = LAUNCH(rates_kernel, (unsigned)parts_of(places->tensor_count, WARPS), FLAT_THREADS,
-                        0, stream, update);
-    }
-    if (status == cudaSuccess) {
-        status = LAUNCH(apply, (unsigned)places->blocks, FLAT_THREADS, 0, stream, update);
-    }
-    return status;
+    return LAUNCH(apply, (unsigned)places->blocks, FLAT_THREADS, 0, stream, update);
+}
+
+int gpt2_cuda_lamb(gpt2_cuda_stream_t stream, float *weights, float *gradients, float *m, float *v,
+                   gpt2_cuda_type_t copy_type, void *copy, const gpt2_cuda_lamb_t *places,
+                   const gpt2_cuda_lamb_step_t *step)
+{
+    int status;
+
+    if (copy != NULL && copy_type == GPT2_CUDA_F32) return cudaErrorInvalidValue;
+    status = gpt2_cuda_lamb_direct(stream, weights, gradients, m, v, places, step);
+    if (status == 0) status = gpt2_cuda_lamb_rates(stream, places, step);
+    if (status != 0) return status;
+    return gpt2_cuda_lamb_apply(stream, weights, gradients, copy_type, copy, places, step);
 }
 
 int gpt2_cuda_lamb_prepare(void)

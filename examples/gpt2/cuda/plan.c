@@ -50,19 +50,67 @@ const char *gpt2_recompute_name(gpt2_recompute_t recompute)
     return "";
 }
 
+size_t gpt2_cuda_plan_grains(const gpt2_tensor_t *tensor)
+{
+    return tensor->decay ? 0 : (tensor->count + GPT2_TENSOR_ALIGN - 1) / GPT2_TENSOR_ALIGN;
+}
+
+size_t gpt2_cuda_plan_vectors(const gpt2_layout_t *layout, size_t group)
+{
+    size_t grains = 0;
+
+    for (size_t i = 0; i < layout->count; i++) {
+        if (layout->tensors[i].group == group) grains += gpt2_cuda_plan_grains(&layout->tensors[i]);
+    }
+    return grains;
+}
+
+/* Arenas, or what passes need beside what they are supplied with. */
+static void cut_weights(byte_cutter_t *cutter, const gpt2_cuda_plan_t *plan,
+                        const gpt2_layout_t *layout, gpt2_cuda_state_t *state)
+{
+    const gpt2_cuda_plan_options_t *options = &plan->options;
+    const size_t bytes = layout->arena_count * sizeof(float);
+    const size_t element = gpt2_cuda_type_bytes(options->type);
+    const gpt2_group_t *groups = layout->groups;
+
+    if (!options->is_supplied) {
+        state->weights = cut_bytes(cutter, bytes);
+        state->m = cut_bytes(cutter, bytes);
+        state->v = cut_bytes(cutter, bytes);
+        state->gradients = options->own_gradients ? cut_bytes(cutter, plan->gradients) : NULL;
+        state->low = options->type == GPT2_CUDA_F32
+                         ? state->weights
+                         : cut_bytes(cutter, layout->arena_count * element);
+    } else if (options->type != GPT2_CUDA_F32 && options->level < 2) {
+        state->slots =
+            cut_bytes(cutter, (groups[GPT2_GROUP_WTE].count + groups[GPT2_GROUP_ROOT].count +
+                               2 * groups[gpt2_layout_group(0)].count) *
+                                  element);
+    }
+}
+
+/* Level 2: vectors in fp32, and where they lie. */
+static void cut_vectors(byte_cutter_t *cutter, const gpt2_cuda_plan_t *plan,
+                        const gpt2_layout_t *layout, gpt2_cuda_state_t *state)
+{
+    const size_t of_root = gpt2_cuda_plan_vectors(layout, GPT2_GROUP_ROOT);
+    const size_t of_block = gpt2_cuda_plan_vectors(layout, gpt2_layout_group(0));
+    const size_t all = of_root + of_block * (size_t)layout->shape.layers;
+
+    if (plan->options.level < 2) return;
+    state->vectors = cut_bytes(cutter, all * GPT2_TENSOR_ALIGN * sizeof(*state->vectors));
+    state->grains = cut_bytes(cutter, (of_root + of_block) * sizeof(*state->grains));
+}
+
 static void cut_state(byte_cutter_t *cutter, const gpt2_cuda_plan_t *plan,
                       const gpt2_layout_t *layout, gpt2_cuda_state_t *state)
 {
     const gpt2_cuda_plan_options_t *options = &plan->options;
-    size_t bytes = layout->arena_count * sizeof(float);
 
-    state->weights = cut_bytes(cutter, bytes);
-    state->m = cut_bytes(cutter, bytes);
-    state->v = cut_bytes(cutter, bytes);
-    state->gradients = options->own_gradients ? cut_bytes(cutter, plan->gradients) : NULL;
-    state->low = options->type == GPT2_CUDA_F32
-                     ? state->weights
-                     : cut_bytes(cutter, layout->arena_count * gpt2_cuda_type_bytes(options->type));
+    *state = (gpt2_cuda_state_t){0};
+    cut_weights(cutter, plan, layout, state);
+    cut_vectors(cutter, plan, layout, state);
     state->tokens = cut_bytes(cutter, options->lookups * sizeof(*state->tokens));
     state->decays = cut_bytes(cutter, layout->arena_count / GPT2_TENSOR_ALIGN);
     state->tables = cut_bytes(cutter, options->table_bytes);
@@ -194,14 +242,14 @@ int gpt2_cuda_plan_make(const gpt2_cuda_plan_options_t *options, const gpt2_layo
     plan->head_rows = plan_head_rows(options, plan->rows);
     plan->upload_bytes = 2 * plan->rows * sizeof(int32_t) + options->embed_bytes;
     plan->rows_apart = options->lookups * (size_t)options->shape.width * sizeof(float);
-    plan->gradients = arena + plan->rows_apart;
+    plan->gradients = options->is_supplied ? 0 : arena + plan->rows_apart;
     cut_state(&state, plan, layout, &state_pieces);
     cut_pass(&pass, plan, &pass_pieces, &plan->kept, &plan->logits);
     plan->state_bytes = state.used;
     plan->activation_bytes = pass.used;
-    plan->weights = arena;
-    plan->moments = 2 * arena;
-    plan->low = state.used - 3 * arena - (options->own_gradients ? plan->gradients : 0);
+    plan->weights = options->is_supplied ? 0 : arena;
+    plan->moments = 2 * plan->weights;
+    plan->low = state.used - 3 * plan->weights - (options->own_gradients ? plan->gradients : 0);
     plan->matmul = options->matmul_bytes;
     plan->scratch = pass.used - plan->kept - plan->logits;
     plan->total = plan->weights + plan->moments + plan->gradients + plan->low + plan->kept +
@@ -279,17 +327,18 @@ void gpt2_cuda_plan_print(const gpt2_cuda_plan_t *plan, size_t free_bytes, FILE 
 {
     static const char *const low[] = {"tables", "bf16 weights", "fp16 weights"};
     const gpt2_cuda_plan_options_t *options = &plan->options;
+    const char *whose = options->is_supplied ? " (with what libdp has)" : "";
     char rows[48] = "";
 
     if (plan->rows_apart > 0) {
         (void)snprintf(rows, sizeof(rows), " (rows apart: %.1f)", mib(plan->rows_apart));
     }
     (void)fprintf(out,
-                  "memory  %.1f MiB on the GPU, %.0f free: weights %.1f, moments %.1f, gradients "
+                  "memory  %.1f MiB on the GPU, %.0f free%s: weights %.1f, moments %.1f, gradients "
                   "%.1f%s, %s %.1f,\n"
                   "        kept for backward %.1f (%.2f per sequence of %zu, recompute %s), logits "
                   "%.1f, scratch %.1f, products %.1f\n",
-                  mib(plan->total), mib(free_bytes), mib(plan->weights), mib(plan->moments),
+                  mib(plan->total), mib(free_bytes), whose, mib(plan->weights), mib(plan->moments),
                   mib(plan->gradients), rows, low[options->type], mib(plan->low), mib(plan->kept),
                   mib(plan->kept) / (double)options->batch, options->length,
                   gpt2_recompute_name(options->recompute), mib(plan->logits), mib(plan->scratch),

@@ -32,8 +32,10 @@ typedef struct gpt2_cuda_plan_options {
     size_t matmul_bytes;  /* held by the set of matrix products; for the report */
     size_t embed_bytes;   /* of the plan that comes with a batch */
     int own_gradients;    /* 1: no strategy brings memory for them */
-    size_t table_bytes;   /* of the optimizer's, beside the moments */
-    size_t lookups;       /* rows of lookups' gradients behind the arena of them; 0: none */
+    int level;          /* of mixed precision: 2: vectors are kept in fp32 beside 16-bit weights */
+    int is_supplied;    /* 1: libdp has weights and gradients, moments come with the parts */
+    size_t table_bytes; /* of the optimizer's, beside the moments */
+    size_t lookups;     /* rows of lookups' gradients behind the arena of them; 0: none */
 } gpt2_cuda_plan_options_t;
 
 /* One block's, in elements of the type; rows = batch * length. What is computed again is shared. */
@@ -60,9 +62,13 @@ typedef struct gpt2_cuda_state {
     float *v;         /* arena */
     float *gradients; /* arena; NULL: a strategy's */
     void *low;        /* arena of the type: the weights that passes read; fp32: = weights */
-    int32_t *tokens;  /* [lookups] announced */
-    uint8_t *decays;  /* [arena / 64]: 1 where weight decay applies */
-    char *tables;     /* [table_bytes] the optimizer's */
+    char *slots;    /* supplied at level 1: copies of the type: tokens, root, two blocks in turn */
+    float *vectors; /* level 2: the 1-D tensors, rounded, group behind group */
+    uint32_t
+        *grains;     /* level 2: where they lie, [of root, then of a block], in GPT2_TENSOR_ALIGN */
+    int32_t *tokens; /* [lookups] announced */
+    uint8_t *decays; /* [arena / 64]: 1 where weight decay applies */
+    char *tables;    /* [table_bytes] the optimizer's */
 } gpt2_cuda_state_t;
 
 /* Places in the block of what a pass keeps and scratches. */
@@ -103,6 +109,10 @@ typedef struct gpt2_cuda_plan {
     size_t state_bytes; /* of the two blocks */
     size_t activation_bytes;
 } gpt2_cuda_plan_t;
+
+/* Of GPT2_TENSOR_ALIGN elements: those of a 1-D tensor (0: it is none), and of all in a group. */
+size_t gpt2_cuda_plan_grains(const gpt2_tensor_t *tensor);
+size_t gpt2_cuda_plan_vectors(const gpt2_layout_t *layout, size_t group);
 
 /* Works out the plan; refuses a shape that the kernels cannot do. */
 int gpt2_cuda_plan_make(const gpt2_cuda_plan_options_t *options, const gpt2_layout_t *layout,

@@ -24,6 +24,7 @@ static void cuda_destroy(gpt2_replica_t *base)
     gpt2_cuda_replica_t *self = (gpt2_cuda_replica_t *)base;
 
     if (self->stream != NULL) (void)cudaStreamSynchronize(self->stream);
+    gpt2_cuda_places_destroy(self);
     gpt2_optimizer_destroy(self->optimizer);
     gpt2_model_destroy(self->model);
     gpt2_matmuls_destroy(self->matmuls);
@@ -43,6 +44,7 @@ static void cuda_destroy(gpt2_replica_t *base)
     free_device(self->pass_memory);
     free_device(self->words);
     free_device(self->sum_scratch);
+    free_device(self->low_rank_scratch);
     if (self->stream != NULL) (void)cudaStreamDestroy(self->stream);
     free(self->pass.blocks);
     free(self->block_names);
@@ -56,11 +58,14 @@ static void cuda_destroy(gpt2_replica_t *base)
 static void cuda_describe(const gpt2_replica_t *base, char *text, size_t room)
 {
     const gpt2_cuda_replica_t *self = (const gpt2_cuda_replica_t *)base;
+    const char *text_of_level_2 = self->type == GPT2_CUDA_BF16 ? "bf16, weights and gradients too"
+                                                               : "fp16, weights and gradients too";
 
     (void)snprintf(text, room, "%s, %s, recompute %s", self->gpu,
-                   self->type == GPT2_CUDA_BF16  ? "bf16 with fp32 weights"
-                   : self->type == GPT2_CUDA_F16 ? "fp16 with fp32 weights"
-                                                 : "fp32",
+                   self->type == GPT2_CUDA_F32     ? "fp32"
+                   : self->plan.options.level == 2 ? text_of_level_2
+                   : self->type == GPT2_CUDA_BF16  ? "bf16 with fp32 weights"
+                                                   : "fp16 with fp32 weights",
                    gpt2_recompute_name(self->plan.options.recompute));
 }
 
@@ -78,6 +83,10 @@ static const gpt2_replica_ops_t OPS = {
     .destroy = cuda_destroy,
     .describe = cuda_describe,
     .print_plan = print_plan,
+    .supply = gpt2_cuda_supply,
+    .copy = gpt2_cuda_copy,
+    .low_rank = &gpt2_cuda_low_rank,
+    .draw = gpt2_cuda_draw,
     .borrow = gpt2_cuda_borrow,
     .give_back = gpt2_cuda_give_back,
     .refresh = gpt2_cuda_refresh,
@@ -193,8 +202,18 @@ static int load_products(gpt2_cuda_replica_t *self, gpt2_error_t *error)
     const gpt2_cuda_block_t *block = &all->blocks[0];
     const void *weight = self->state.low;
     float *gradients = self->base.gradients; /* zeroed later */
+    float *biases = self->state.m;
     planned_product_t list[PRODUCTS];
+    float *borrowed = NULL;
     int code = 0;
+
+    if (self->plan.options.is_supplied) { /* for the time being memory as large as a product's */
+        const size_t largest = gpt2_layout_largest_group(self->layout);
+
+        code = (int)cudaMalloc((void **)&borrowed, 2 * largest * sizeof(float));
+        weight = gradients = borrowed;
+        biases = borrowed + largest;
+    }
 
     list_products(self, list);
     for (int i = 0; i < PRODUCTS && code == 0; i++) {
@@ -214,12 +233,13 @@ static int load_products(gpt2_cuda_replica_t *self, gpt2_error_t *error)
                                      list[i].kind == GPT2_MATMUL_INPUT_GELU ? block->fc : NULL);
             break;
         case GPT2_MATMUL_WEIGHT:
-            code = gpt2_matmul_weight(plan, self->stream, gradients,
-                                      list[i].bias ? self->state.m : NULL, 0, out, block->gelu);
+            code = gpt2_matmul_weight(plan, self->stream, gradients, list[i].bias ? biases : NULL,
+                                      0, out, block->gelu);
             break;
         }
     }
     if (code == 0) code = (int)cudaStreamSynchronize(self->stream);
+    free_device(borrowed);
     return gpt2_cuda_check(code, "the first matrix products", error);
 }
 
@@ -270,14 +290,16 @@ static int plan_memory(gpt2_cuda_replica_t *self, const gpt2_replica_options_t *
     const size_t batch = (size_t)options->model.batch;
     const size_t length = (size_t)options->model.length;
     gpt2_matmul_options_t matmul_options = GPT2_MATMUL_OPTIONS_INIT;
-    gpt2_cuda_plan_options_t plan_options = {.shape = options->model.shape,
-                                             .type = self->type,
-                                             .batch = batch,
-                                             .length = length,
-                                             .logits_bytes = options->logits_bytes,
-                                             .lookups = options->lookups,
-                                             .own_gradients =
-                                                 options->model.gradients.alloc == NULL};
+    gpt2_cuda_plan_options_t plan_options = {
+        .shape = options->model.shape,
+        .type = self->type,
+        .batch = batch,
+        .length = length,
+        .logits_bytes = options->logits_bytes,
+        .lookups = options->lookups,
+        .level = options->level,
+        .is_supplied = options->model.is_supplied,
+        .own_gradients = options->model.gradients.alloc == NULL && !options->model.is_supplied};
     const int size = options->model.shape.width / options->model.shape.heads;
 
     if (gpt2_recompute_parse(options->recompute, &plan_options.recompute) != 0) {
@@ -316,6 +338,7 @@ static int take_gradients(gpt2_cuda_replica_t *self, const gpt2_allocator_t *all
     const size_t bytes = self->plan.gradients;
     struct cudaPointerAttributes attributes;
 
+    if (self->plan.options.is_supplied) return 0;
     self->base.gradients = self->state.gradients;
     if (allocator->alloc != NULL) self->base.gradients = allocator->alloc(allocator->user, bytes);
     if (self->base.gradients == NULL) {
@@ -353,7 +376,8 @@ static int allocate_replica(gpt2_cuda_replica_t *self, const gpt2_replica_option
         self->slots = calloc((size_t)self->layout->shape.vocab, sizeof(*self->slots));
         self->looked_up = calloc(plan->rows, sizeof(*self->looked_up));
     }
-    if (self->pass.blocks == NULL || self->block_names == NULL || self->token_counts == NULL ||
+    if (gpt2_cuda_places_create(self) != 0 || self->pass.blocks == NULL ||
+        self->block_names == NULL || self->token_counts == NULL ||
         (plan->rows_apart > 0 && (self->slots == NULL || self->looked_up == NULL))) {
         return gpt2_fail(error, "out of memory for the activations' plan");
     }
@@ -412,7 +436,7 @@ static int initialize(gpt2_cuda_replica_t *self, gpt2_error_t *error)
                (tensor->count + GPT2_CUDA_DECAY_GRAIN - 1) / GPT2_CUDA_DECAY_GRAIN);
     }
     code = (int)cudaMemsetAsync(self->state_memory, 0, self->plan.state_bytes, self->stream);
-    if (code == 0) {
+    if (code == 0 && self->base.gradients != NULL) {
         code = (int)cudaMemsetAsync(self->base.gradients, 0, self->plan.gradients, self->stream);
     }
     if (code == 0) code = (int)cudaMemsetAsync(self->words, 0, sizeof(*self->words), self->stream);
@@ -423,6 +447,7 @@ static int initialize(gpt2_cuda_replica_t *self, gpt2_error_t *error)
     if (code == 0) code = (int)cudaStreamSynchronize(self->stream);
     free(decays);
     if (gpt2_cuda_check(code, "zeros", error) != 0) return -1;
+    if (gpt2_cuda_places_fill(self, error) != 0) return -1;
     return gpt2_cuda_optimizer_fill(self, error);
 }
 

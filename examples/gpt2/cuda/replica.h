@@ -1,6 +1,6 @@
 /*
- * replica.h - a replica on a GPU, seen from inside: what replica.c, transfer.c, forward.c,
- * backward.c and step.c share.
+ * replica.h - a replica on a GPU, seen from inside: what replica.c, transfer.c, supply.c,
+ * forward.c, backward.c, optimize.c and step.c share.
  *
  * Everything a step does is queued on one stream. The host learns what became of a step one step
  * later, through events and pinned words, so that it never waits for the device inside one.
@@ -66,8 +66,23 @@ typedef struct gpt2_cuda_replica {
     gpt2_cuda_activations_t pass;
     char *state_memory;
     char *pass_memory;
-    gpt2_cuda_words_t *words; /* device */
-    double *sum_scratch;      /* device */
+    /* supply.c: where the groups lie, [groups]: weights as products read them, in full as the
+     * optimizer has them, their vectors in fp32, gradients; and of 1-D tensors, at level 2, the
+     * place in state.vectors [layout->count]. */
+    void **low_at;
+    const float **full_at;
+    float **vectors_at;
+    float **gradients_at;
+    size_t *vector_places;
+    const gpt2_supply_t *supply; /* NULL: arenas */
+    uint8_t *is_at_hand;         /* [groups] 1: asked for, and made ready for the kernels */
+    int is_stopped;              /* 1: the supply has stopped a pass, and says why */
+    gpt2_part_t *parts;          /* [groups] what this replica updates, where it is supplied */
+    char *part_memory;           /* their moments and masters */
+    gpt2_cuda_words_t *words;    /* device */
+    double *sum_scratch;         /* device */
+    void *low_rank_scratch;      /* device; low_rank.c */
+    size_t low_rank_bytes;
     cudaStream_t stream;
     char (*block_names)[24]; /* [layers]: "backward h.3" */
     char gpu[128];
@@ -102,7 +117,7 @@ typedef struct gpt2_cuda_replica {
 typedef struct gpt2_cuda_pass {
     gpt2_cuda_replica_t *self;
     const gpt2_hooks_t *hooks;
-    size_t rows;    /* of the plan */
+    size_t rows;    /* of the plan; 0: the pass has no sequences */
     size_t counted; /* of these, the batch's */
     size_t width;
     int training;
@@ -113,7 +128,7 @@ typedef struct gpt2_cuda_pass {
     const void *embed_plan;
     int code; /* the first call that failed ... */
     const char *what;
-    int stopped; /* 1: a hook did */
+    int stopped; /* 1: a hook, or the supply, did */
 } gpt2_cuda_pass_t;
 
 /* 0, or -1 with "what: the runtime's words". */
@@ -133,7 +148,29 @@ void *gpt2_cuda_at(const gpt2_cuda_replica_t *self, void *array, size_t at);
 void gpt2_cuda_span_begin(const gpt2_cuda_pass_t *pass, const char *name);
 void gpt2_cuda_span_end(const gpt2_cuda_pass_t *pass);
 
+/* supply.c: the tables of places, and what they say of arenas; of a supplied replica what it
+ * updates, and how its passes get groups and give them back. fetch: -1: the pass is over. */
+int gpt2_cuda_places_create(gpt2_cuda_replica_t *self);
+int gpt2_cuda_places_fill(gpt2_cuda_replica_t *self, gpt2_error_t *error);
+void gpt2_cuda_places_destroy(gpt2_cuda_replica_t *self);
+int gpt2_cuda_supply(gpt2_replica_t *base, const gpt2_supply_t *supply, const gpt2_part_t *parts,
+                     gpt2_error_t *error);
+int gpt2_cuda_copy(gpt2_replica_t *base, void *to, const void *from, size_t bytes,
+                   gpt2_error_t *error);
+int gpt2_cuda_draw(gpt2_replica_t *base, uint64_t seed, gpt2_error_t *error);
+int gpt2_cuda_fetch(gpt2_cuda_pass_t *pass, size_t group, gpt2_phase_t phase);
+void gpt2_cuda_return(gpt2_cuda_pass_t *pass, size_t group, gpt2_phase_t phase);
+/* The end of a pass without backward. */
+void gpt2_cuda_return_head(gpt2_cuda_pass_t *pass);
+/* A pass without sequences: its calls, and gradients of zero. */
+void gpt2_cuda_walk(gpt2_cuda_pass_t *pass);
+/* -1 with the supply's reason where it has stopped a pass. */
+int gpt2_cuda_check_supply(const gpt2_cuda_replica_t *self, gpt2_error_t *error);
+/* Level 2, with arenas: the 16-bit weights were written; their vectors in fp32 follow. */
+int gpt2_cuda_widen_arena(const gpt2_cuda_replica_t *self);
+
 /* transfer.c */
+int gpt2_cuda_host_threads(void);
 int gpt2_cuda_borrow(gpt2_replica_t *base, int moments, gpt2_state_t *state, gpt2_error_t *error);
 int gpt2_cuda_give_back(gpt2_replica_t *base, int changed, gpt2_error_t *error);
 int gpt2_cuda_refresh(gpt2_replica_t *base, gpt2_error_t *error);
@@ -162,6 +199,9 @@ size_t gpt2_cuda_optimizer_bytes(const gpt2_optimizer_settings_t *settings,
 int gpt2_cuda_optimizer_fill(gpt2_cuda_replica_t *self, gpt2_error_t *error);
 int gpt2_cuda_optimize(gpt2_cuda_replica_t *self, double learning_rate, double clip,
                        const gpt2_sync_t *sync);
+
+/* low_rank.c */
+extern const gpt2_low_rank_ops_t gpt2_cuda_low_rank;
 
 /* step.c */
 int gpt2_cuda_train(gpt2_replica_t *base, const gpt2_batch_t *batch, float weight, int accumulate,

@@ -28,13 +28,19 @@ static void train_nothing(gpt2_cuda_pass_t *pass)
     gpt2_cuda_replica_t *self = pass->self;
 
     if (!pass->accumulate) {
-        gpt2_cuda_note(
-            pass, "zeros",
-            (int)cudaMemsetAsync(self->base.gradients, 0, self->plan.gradients, self->stream));
+        if (self->supply == NULL) {
+            gpt2_cuda_note(
+                pass, "zeros",
+                (int)cudaMemsetAsync(self->base.gradients, 0, self->plan.gradients, self->stream));
+        }
         gpt2_cuda_note(pass, "zeros",
                        (int)cudaMemsetAsync(&self->words->loss, 0, sizeof(double), self->stream));
     }
     record_mark(pass, GPT2_MARK_HEAD);
+    if (self->supply != NULL) {
+        gpt2_cuda_walk(pass);
+        return;
+    }
     if (self->base.rows == NULL) {
         gpt2_cuda_hand_over(pass, 0, self->layout->count);
         return;
@@ -64,6 +70,7 @@ int gpt2_cuda_train(gpt2_replica_t *base, const gpt2_batch_t *batch, float weigh
     }
     record_mark(&pass, GPT2_MARK_BACKWARD);
     if (gpt2_cuda_check(pass.code, pass.what, error) != 0) return -1;
+    if (gpt2_cuda_check_supply(self, error) != 0) return -1;
     return pass.stopped ? -1 : 0; /* a hook has said why */
 }
 
@@ -74,11 +81,15 @@ int gpt2_cuda_evaluate(gpt2_replica_t *base, const gpt2_batch_t *batch, double *
     gpt2_cuda_pass_t pass = {.self = self};
 
     *loss_sum = 0.0;
-    if (batch->count == 0) return 0;
+    if (batch->count == 0) {
+        if (self->supply != NULL) gpt2_cuda_walk(&pass);
+        return gpt2_cuda_check_supply(self, error);
+    }
     if (gpt2_cuda_send_batch(self, batch, &pass, error) != 0) return -1;
     gpt2_cuda_forward(&pass);
     gpt2_cuda_head(&pass, &self->words->evaluation);
     if (gpt2_cuda_check(pass.code, pass.what, error) != 0) return -1;
+    if (gpt2_cuda_check_supply(self, error) != 0) return -1;
     /* The stream first: a plain copy does not wait for one that does not block. */
     if (gpt2_cuda_check((int)cudaStreamSynchronize(self->stream), "evaluation", error) != 0) {
         return -1;
@@ -195,7 +206,8 @@ int gpt2_cuda_update(gpt2_replica_t *base, double learning_rate, const gpt2_sync
     record_mark(&pass, GPT2_MARK_END);
     self->syncs[slot] = *sync;
     self->steps++;
-    return gpt2_cuda_check(pass.code, pass.what, error);
+    if (gpt2_cuda_check(pass.code, pass.what, error) != 0) return -1;
+    return gpt2_cuda_check_supply(self, error);
 }
 
 /* Seconds between two marks of a step; 0 where one was not passed. */

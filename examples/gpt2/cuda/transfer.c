@@ -133,8 +133,9 @@ int gpt2_cuda_logits(gpt2_replica_t *base, const gpt2_batch_t *batch, float *log
                 row[j] = logit_at(self->type, part, i * padded + j);
         }
     }
+    gpt2_cuda_return_head(&pass);
     free(part);
-    return code;
+    return code == 0 ? gpt2_cuda_check_supply(self, error) : code;
 }
 
 /* ---- Weights and moments -------------------------------------------------------------------- */
@@ -160,7 +161,7 @@ static void drop(gpt2_cuda_replica_t *self)
 }
 
 /* Of this machine, to draw weights with: some 40 ns each. More would wait for memory. */
-static int host_threads(void)
+int gpt2_cuda_host_threads(void)
 {
     const long processors = sysconf(_SC_NPROCESSORS_ONLN);
 
@@ -173,7 +174,7 @@ int gpt2_cuda_borrow(gpt2_replica_t *base, int moments, gpt2_state_t *state, gpt
     const gpt2_model_options_t options = {.shape = self->layout->shape,
                                           .batch = 1,
                                           .length = (int)self->length,
-                                          .threads = host_threads(),
+                                          .threads = gpt2_cuda_host_threads(),
                                           .weights_only = 1};
     const enum cudaMemcpyKind down = cudaMemcpyDeviceToHost;
 
@@ -228,11 +229,22 @@ int gpt2_cuda_give_back(gpt2_replica_t *base, int changed, gpt2_error_t *error)
 int gpt2_cuda_refresh(gpt2_replica_t *base, gpt2_error_t *error)
 {
     gpt2_cuda_replica_t *self = (gpt2_cuda_replica_t *)base;
+    int code = 0;
 
     if (self->type == GPT2_CUDA_F32) return 0;
-    return gpt2_cuda_check(gpt2_cuda_cast(self->stream, self->type, self->state.low, GPT2_CUDA_F32,
-                                          base->weights, self->layout->arena_count),
-                           "weights to 16 bits", error);
+    for (size_t i = 0; i < self->layout->group_count && self->supply != NULL && code == 0; i++) {
+        const gpt2_part_t *part = &self->parts[i];
+
+        if (part->halves == NULL) continue;
+        code = gpt2_cuda_cast(self->stream, self->type, part->halves, GPT2_CUDA_F32, part->weights,
+                              part->count);
+    }
+    if (self->supply == NULL) {
+        code = gpt2_cuda_cast(self->stream, self->type, self->state.low, GPT2_CUDA_F32,
+                              base->weights, self->layout->arena_count);
+    }
+    if (code == 0) code = gpt2_cuda_widen_arena(self);
+    return gpt2_cuda_check(code, "weights to 16 bits", error);
 }
 
 int gpt2_cuda_checksum(gpt2_replica_t *base, uint64_t *value, gpt2_error_t *error)

@@ -24,7 +24,9 @@ typedef struct gpt2_piece {
 
 /* The elements of a group that one rank updates, and where they lie. */
 typedef struct gpt2_part {
-    float *weights;   /* [count] */
+    float *weights; /* [count]; the fp32 masters, where there are halves */
+    uint16_t
+        *halves; /* [count] the weights as other ranks get them, in 16 bits; NULL: as they are */
     float *gradients; /* [count] */
     float *m;         /* [count] first moments */
     float *v;         /* [count] second moments */

@@ -66,7 +66,8 @@ typedef struct gpt2_supply {
     int (*after_use)(void *user, size_t group, gpt2_phase_t phase);
     /* The optimizer has updated this rank's part of the group. */
     int (*after_update)(void *user, size_t group);
-    /* values [count] = their sums over the ranks that divide the groups among them. */
+    /* values [count] = their sums over the ranks that divide the groups among them: host memory,
+     * or the device's, where it is queued. */
     int (*sum)(void *user, double *values, size_t count);
     const gpt2_error_t *error; /* why an entry stopped a pass */
 } gpt2_supply_t;

@@ -71,8 +71,16 @@ int gpt2_optimizer_divide(gpt2_optimizer_t *optimizer, const gpt2_model_t *model
     for (size_t i = 0; i < groups; i++)
         floats += parts[i].count;
     if (create_moments(optimizer, floats, error) != 0) return -1;
+    if (parts[0].halves != NULL) {
+        optimizer->masters = calloc(floats + 1, sizeof(float));
+        if (optimizer->masters == NULL) {
+            return gpt2_fail(error, "out of memory: %zu MiB of fp32 masters",
+                             floats * sizeof(float) >> 20);
+        }
+    }
     for (size_t i = 0; i < groups; i++) {
         optimizer->parts[i] = parts[i];
+        if (optimizer->masters != NULL) optimizer->parts[i].weights = optimizer->masters + at;
         optimizer->parts[i].m = optimizer->m + at;
         optimizer->parts[i].v = optimizer->v + at;
         at += parts[i].count;
@@ -118,6 +126,7 @@ void gpt2_optimizer_destroy(gpt2_optimizer_t *optimizer)
     if (optimizer == NULL) return;
     free(optimizer->m);
     free(optimizer->v);
+    free(optimizer->masters);
     free(optimizer->parts);
     free(optimizer->partials);
     free(optimizer->of_whole);

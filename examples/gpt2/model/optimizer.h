@@ -67,6 +67,7 @@ struct gpt2_optimizer {
     uint64_t updates;   /* made so far; skipped steps do not count */
     float *m;           /* arena, first moments; of a supplied model part behind part */
     float *v;           /* arena, second moments; likewise */
+    float *masters;     /* of parts whose weights have 16 bits, part behind part; else NULL */
     gpt2_part_t *parts; /* [groups] what is updated here: all of a group, or this rank's row */
     /* of the update in progress */
     double learning_rate;
@@ -89,7 +90,8 @@ int gpt2_optimizer_create(const gpt2_model_t *model, const gpt2_optimizer_settin
 void gpt2_optimizer_destroy(gpt2_optimizer_t *optimizer);
 
 /* For a supplied model: what of each group is updated here, and where its weights and gradients
- * lie; moments in `parts` are not read. parts [groups]: copied. Called once. */
+ * lie; moments in `parts` are not read. Parts with halves get memory for their masters, zeroed.
+ * parts [groups]: copied. Called once. */
 int gpt2_optimizer_divide(gpt2_optimizer_t *optimizer, const gpt2_model_t *model,
                           const gpt2_part_t *parts, gpt2_error_t *error);
 

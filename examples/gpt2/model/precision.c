@@ -74,10 +74,6 @@ int gpt2_precision_choose(const gpt2_precision_words_t *words, const char *devic
         return gpt2_fail(error, "--amp %s computes in %s, but --precision is %s", LEVELS[level],
                          level == 0 ? "fp32" : "16 bits", NAMES[precision]);
     }
-    if (on_gpu && level == 2) {
-        return gpt2_fail(error, "--amp O2 needs --device cpu: on a GPU gradients of weights are "
-                                "fp32, which is O1");
-    }
     *out = (gpt2_precision_plan_t){.precision = (gpt2_precision_t)precision, .level = level};
     out->scale.growth_interval = words->growth;
     out->scale.hysteresis = words->hysteresis;

@@ -23,7 +23,7 @@ typedef struct gpt2_replica_options {
     gpt2_optimizer_settings_t optimizer;
     const char *precision; /* "fp32", "bf16" or "fp16"; on the CPU, whose products model.gemm
                             * brings, the type of weights and gradients at level 2 */
-    int level;             /* of mixed precision, see precision.h; 2: on the CPU alone */
+    int level;             /* of mixed precision, see precision.h */
     const char *recompute; /* "none", "gelu" or "gelu+norm"; the CPU keeps all */
     const char *cache;     /* a folder for timings of products, on a GPU; NULL: none */
     size_t logits_bytes;   /* at most, on a GPU, of logits that exist together; 0: 2 GiB */
@@ -61,6 +61,20 @@ typedef struct gpt2_state {
     gpt2_optimizer_t *optimizer; /* NULL without moments */
 } gpt2_state_t;
 
+/* Products with thin matrices of a device's memory, the twins of powersgd_*() in
+ * cpu/compress_kernels.h. Queued; only finish() waits. */
+typedef struct gpt2_low_rank_ops {
+    /* Before the others: memory for matrices up to these sizes. Called for each. */
+    int (*prepare)(gpt2_replica_t *self, size_t rows, size_t columns, size_t rank,
+                   gpt2_error_t *error);
+    int (*rows)(gpt2_replica_t *self, const gpt2_powersgd_matrix_t *matrix, gpt2_error_t *error);
+    int (*columns)(gpt2_replica_t *self, const gpt2_powersgd_matrix_t *matrix, gpt2_error_t *error);
+    int (*orthonormal)(gpt2_replica_t *self, float *x, size_t count, size_t rank,
+                       gpt2_error_t *error);
+    int (*finish)(gpt2_replica_t *self, const gpt2_powersgd_matrix_t *matrix, double *squares,
+                  gpt2_error_t *error);
+} gpt2_low_rank_ops_t;
+
 typedef struct gpt2_replica_ops {
     const char *name; /* as in --device */
     int is_async;     /* 1: train(), norm() and update() only queue */
@@ -71,10 +85,17 @@ typedef struct gpt2_replica_ops {
 
     /* For a replica that was created with model.is_supplied, before its first pass: where passes
      * get weights and gradients (borrowed until destroy), and what of each group is updated here
-     * [groups]. borrow(), refresh(), checksum() and norm() are not for such a replica. NULL: no
+     * [groups]. Where parts have halves, the supply's weights are such numbers too, and the masters
+     * are this replica's. borrow(), checksum() and norm() are not for such a replica. NULL: no
      * replica of this kind can be supplied. */
     int (*supply)(gpt2_replica_t *self, const gpt2_supply_t *supply, const gpt2_part_t *parts,
                   gpt2_error_t *error);
+    /* bytes between host memory and memory of this replica's device, in either direction, behind
+     * what is queued; waits. NULL: the device's memory is the host's. */
+    int (*copy)(gpt2_replica_t *self, void *to, const void *from, size_t bytes,
+                gpt2_error_t *error);
+
+    const gpt2_low_rank_ops_t *low_rank; /* NULL: those of kernels.h work on the memory */
 
     /* Draws the initial weights of its parts; as gpt2_model_init_weights(). NULL: it cannot. */
     int (*draw)(gpt2_replica_t *self, uint64_t seed, gpt2_error_t *error);
@@ -85,7 +106,8 @@ typedef struct gpt2_replica_ops {
      * the replica's. On the CPU they are the replica's own. */
     int (*borrow)(gpt2_replica_t *self, int moments, gpt2_state_t *state, gpt2_error_t *error);
     int (*give_back)(gpt2_replica_t *self, int changed, gpt2_error_t *error);
-    /* After the arena of weights was written where it lies, by a broadcast for one. */
+    /* After the arena of weights, or the parts', were written where they lie: by a broadcast, by
+     * draw(), from a checkpoint. */
     int (*refresh)(gpt2_replica_t *self, gpt2_error_t *error);
     /* Of the weights' bits: equal replicas have equal ones on one kind of device. */
     int (*checksum)(gpt2_replica_t *self, uint64_t *value, gpt2_error_t *error);
@@ -126,7 +148,8 @@ struct gpt2_replica {
     const gpt2_layout_t *layout;
     float *weights;           /* arena, fp32, device memory; NULL where they are supplied */
     float *gradients;         /* arena, fp32, device memory; likewise */
-    const gpt2_part_t *parts; /* [groups] what update() updates here, on the CPU */
+    const gpt2_part_t *parts; /* [groups] what update() updates here: on the CPU, and of a supplied
+                               * replica */
     /* NULL, or [row_count][width], device memory: what lookups add to wte's gradient, a row for
      * each token announced. wte's gradient is then the head's alone and handed over before all
      * others; the rows are handed over behind them, as number layout->count. */

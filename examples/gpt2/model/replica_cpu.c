@@ -6,6 +6,8 @@
  * At level 2 of mixed precision passes read weights that are the model's rounded to 16 bits, and
  * gradients are rounded before they are handed over. The optimizer, checkpoints and the other ranks
  * see the model's arena, the masters. Numbers are emulated, memory is not saved: all of it is fp32.
+ * Where ranks share the state out, a rank has masters of its parts alone, and what is gathered of
+ * all ranks has 16 bits (supply_halves.h).
  */
 #include "examples/gpt2/model/replica.h"
 
@@ -13,14 +15,22 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "examples/gpt2/base/halves.h"
+#include "examples/gpt2/model/supply_halves.h"
+
+#define HALVES_PIECE 4096 /* elements that are rounded and packed at a time, on the stack */
+
 typedef struct cpu {
     gpt2_replica_t base;
     gpt2_model_t *model;
     gpt2_optimizer_t *optimizer;
     gpt2_outcome_t outcome; /* of the step so far */
-    /* Level 2, else NULL: what rounds, and the arena of rounded weights. */
+    /* Level 2, else NULL: what rounds, and the arena of rounded weights; where weights are supplied
+     * instead of it a supply that widens them. */
     void (*round)(float *out, const float *in, size_t count);
     float *rounded;
+    gpt2_supply_halves_t *halves;
+    int is_fp16;
 } cpu_t;
 
 /* ---- Level 2 of mixed precision ------------------------------------------------------------- */
@@ -85,12 +95,30 @@ static void pass_span_end(void *user)
     if (hooks->to != NULL && hooks->to->span_end != NULL) hooks->to->span_end(hooks->to->user);
 }
 
+/* The masters of a part were written: what other ranks get of them. */
+static void round_part(const cpu_t *self, size_t group)
+{
+    const gpt2_part_t *part = &self->optimizer->parts[group];
+    float piece[HALVES_PIECE];
+
+    if (part->halves == NULL) return;
+    for (size_t at = 0; at < part->count; at += HALVES_PIECE) {
+        const size_t left = part->count - at;
+        const size_t count = left < HALVES_PIECE ? left : HALVES_PIECE;
+
+        self->round(piece, part->weights + at, count);
+        gpt2_halves_pack(part->halves + at, piece, count, self->is_fp16);
+    }
+}
+
 static int make_rounded(cpu_t *self, const char *precision, gpt2_error_t *error)
 {
     const size_t bytes = self->model->layout->arena_count * sizeof(float);
     const gpt2_kernels_t *kernels = self->model->kernels;
 
-    self->round = strcmp(precision, "fp16") == 0 ? kernels->round_fp16 : kernels->round_bf16;
+    self->is_fp16 = strcmp(precision, "fp16") == 0;
+    self->round = self->is_fp16 ? kernels->round_fp16 : kernels->round_bf16;
+    if (self->model->options.is_supplied) return 0;
     self->rounded = aligned_alloc(256, bytes);
     if (self->rounded == NULL) {
         return gpt2_fail(error, "out of memory: %zu MiB of rounded weights", bytes >> 20);
@@ -108,6 +136,7 @@ static void cpu_destroy(gpt2_replica_t *base)
 
     gpt2_optimizer_destroy(self->optimizer);
     gpt2_model_destroy(self->model);
+    gpt2_supply_halves_destroy(self->halves);
     free(self->rounded);
     free(self);
 }
@@ -121,7 +150,7 @@ static void cpu_describe(const gpt2_replica_t *base, char *text, size_t room)
     (void)snprintf(text, room, "%d thread%s each, %s, products by %s%s", threads,
                    threads == 1 ? "" : "s", model->kernels->isa,
                    gpt2_gemm_name(model->gemm, model->kernels),
-                   self->rounded == NULL ? "" : ", weights and gradients too");
+                   self->round == NULL ? "" : ", weights and gradients too");
 }
 
 static int cpu_supply(gpt2_replica_t *base, const gpt2_supply_t *supply, const gpt2_part_t *parts,
@@ -129,6 +158,13 @@ static int cpu_supply(gpt2_replica_t *base, const gpt2_supply_t *supply, const g
 {
     cpu_t *self = (cpu_t *)base;
 
+    if (parts[0].halves != NULL) {
+        if (gpt2_supply_halves_create(supply, base->layout, self->is_fp16, &self->halves, error) !=
+            0) {
+            return -1;
+        }
+        supply = gpt2_supply_halves_get(self->halves);
+    }
     gpt2_model_supply(self->model, supply);
     return gpt2_optimizer_divide(self->optimizer, self->model, parts, error);
 }
@@ -175,10 +211,14 @@ static int cpu_give_back(gpt2_replica_t *base, int changed, gpt2_error_t *error)
     return 0;
 }
 
-static int refresh(gpt2_replica_t *self, gpt2_error_t *error)
+static int refresh(gpt2_replica_t *base, gpt2_error_t *error)
 {
+    cpu_t *self = (cpu_t *)base;
+
     (void)error;
-    round_weights((cpu_t *)self);
+    round_weights(self);
+    for (size_t i = 0; i < base->layout->group_count; i++)
+        round_part(self, i);
     return 0;
 }
 
@@ -199,7 +239,7 @@ static int train(gpt2_replica_t *base, const gpt2_batch_t *batch, float weight, 
     const gpt2_hooks_t rounding_hooks = {&rounding, round_ready, pass_span_begin, pass_span_end};
     int code;
 
-    if (self->rounded != NULL) hooks = &rounding_hooks;
+    if (self->round != NULL) hooks = &rounding_hooks;
     if (!accumulate) self->outcome = (gpt2_outcome_t){0};
     gpt2_model_forward(self->model, batch, hooks);
     self->outcome.loss_sum += gpt2_model_head(self->model, batch, 1, weight, accumulate, hooks);
@@ -252,6 +292,7 @@ static int cpu_update(gpt2_replica_t *base, double learning_rate, const gpt2_syn
     }
     for (size_t i = 0; i < base->layout->group_count; i++) {
         gpt2_optimizer_update_group(self->optimizer, self->model, i);
+        round_part(self, i);
         if (supply != NULL && supply->after_update(supply->user, i) != 0) {
             return gpt2_fail(error, "%s", supply->error->text);
         }

@@ -79,9 +79,14 @@ static int allocate_compress(gpt2_compress_t *self, gpt2_error_t *error)
     self->takes = calloc(layout->count, sizeof(*self->takes));
     self->readies = calloc(layout->count, sizeof(*self->readies));
     self->handles = calloc(layout->count, sizeof(dp_handle_t *));
-    self->residual = calloc(layout->arena_count, sizeof(float));
-    if (self->takes == NULL || self->readies == NULL || self->handles == NULL ||
-        self->residual == NULL) {
+    if (self->is_on_host) {
+        self->residual = calloc(layout->arena_count, sizeof(float));
+    } else {
+        self->residual = gpt2_dp_alloc(&self->dp->base, layout->arena_count * sizeof(float));
+        self->mirror = calloc(layout->arena_count, sizeof(float));
+    }
+    if ((self->mirror == NULL && !self->is_on_host) || self->takes == NULL ||
+        self->readies == NULL || self->handles == NULL || self->residual == NULL) {
         return gpt2_fail(error, "out of memory: %zu MiB of residuals",
                          layout->arena_count * sizeof(float) >> 20);
     }
@@ -112,6 +117,7 @@ int gpt2_compress_create(gpt2_dp_t *dp, gpt2_replica_t *replica,
     if (self == NULL) return gpt2_fail(error, "out of memory for compressed gradients");
     self->dp = dp;
     self->replica = replica;
+    self->is_on_host = replica->ops->copy == NULL;
     self->settings = *settings;
     self->method = gpt2_compress_find(settings->compress.method);
     self->kernels = gpt2_kernels_list()[0]->compress;
@@ -131,7 +137,12 @@ void gpt2_compress_destroy(gpt2_compress_t *self)
     free(self->takes);
     free(self->readies);
     free(self->handles);
-    free(self->residual);
+    if (self->is_on_host) {
+        free(self->residual);
+    } else if (self->residual != NULL) {
+        gpt2_dp_free(&self->dp->base, self->residual);
+    }
+    free(self->mirror);
     free(self);
 }
 
@@ -141,7 +152,7 @@ size_t gpt2_compress_extra(gpt2_compress_t *self, gpt2_extra_t *list, size_t roo
 
     if (room > 0) {
         list[count++] = (gpt2_extra_t){.name = "residual",
-                                       .data = self->residual,
+                                       .data = self->mirror != NULL ? self->mirror : self->residual,
                                        .bytes = self->replica->layout->arena_count * sizeof(float),
                                        .per_rank = 1,
                                        .is_optional = 1};
@@ -150,6 +161,24 @@ size_t gpt2_compress_extra(gpt2_compress_t *self, gpt2_extra_t *list, size_t roo
         count += self->method->extra(self, list + count, room - count);
     }
     return count;
+}
+
+int gpt2_compress_copy(gpt2_compress_t *self, void *to, const void *from, size_t bytes,
+                       gpt2_error_t *error)
+{
+    if (bytes == 0) return 0;
+    if (!self->is_on_host) return self->replica->ops->copy(self->replica, to, from, bytes, error);
+    memcpy(to, from, bytes);
+    return 0;
+}
+
+int gpt2_compress_move_extra(gpt2_compress_t *self, int is_loaded, gpt2_error_t *error)
+{
+    const size_t bytes = self->replica->layout->arena_count * sizeof(float);
+
+    if (self->mirror == NULL) return 0;
+    return is_loaded ? gpt2_compress_copy(self, self->residual, self->mirror, bytes, error)
+                     : gpt2_compress_copy(self, self->mirror, self->residual, bytes, error);
 }
 
 /* ---- Steps ---------------------------------------------------------------------------------- */
@@ -170,6 +199,7 @@ int gpt2_compress_average(gpt2_compress_t *self, size_t index, const char *suffi
     options.reduce = DP_AVERAGE;
     options.wire = gpt2_dp_wire(self->settings.wire);
     options.postscale = scale;
+    options.stream = self->replica->stream;
     status = dp_allreduce(dp_world(self->dp->context), name, x, x, count, DP_F32, &options,
                           &self->handles[index]);
     return status == DP_OK ? 0 : gpt2_dp_failed(self->dp, "dp_allreduce", status, error);
@@ -251,7 +281,10 @@ int gpt2_compress_sync(gpt2_compress_t *self, gpt2_sync_t *out, gpt2_error_t *er
         return -1;
     }
     for (size_t i = 0; i < count && !skip; i++) {
-        if (is_compressed(self, i)) squares[i] = self->method->finish(self, i);
+        if (is_compressed(self, i) && self->method->finish(self, i, &squares[i], error) != 0) {
+            free(squares);
+            return -1;
+        }
         total += squares[i];
     }
     free(squares);

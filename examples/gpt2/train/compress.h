@@ -31,8 +31,8 @@ typedef struct gpt2_compress_method {
     /* Takes the last answer. *bad = 1 where some rank had an Inf or a NaN. */
     int (*end)(gpt2_compress_t *self, size_t index, int *bad, gpt2_error_t *error);
     /* Nothing was bad in the whole step: replaces the gradient by what the ranks agreed on, and
-     * keeps the rest for later. Returns the sum of squares of the former. */
-    double (*finish)(gpt2_compress_t *self, size_t index);
+     * keeps the rest for later. *squares = the sum of squares of the former. */
+    int (*finish)(gpt2_compress_t *self, size_t index, double *squares, gpt2_error_t *error);
     /* What a checkpoint needs beside the residuals: entries of list, at most room; returns how
      * many. NULL: nothing. */
     size_t (*extra)(gpt2_compress_t *self, gpt2_extra_t *list, size_t room);
@@ -47,11 +47,14 @@ struct gpt2_compress {
     gpt2_strategy_settings_t settings;
     const gpt2_compress_method_t *method;
     const gpt2_compress_kernels_t *kernels;
-    float *residual;       /* arena: what has not been sent */
+    float *residual;       /* arena: what has not been sent, in the replica's memory */
+    float *mirror;         /* arena: residuals on their way to or from a checkpoint, where that is a
+                            * GPU's; else NULL */
     uint8_t *takes;        /* [layout->count] 1: the method's */
     int *readies;          /* [layout->count] since the last sync */
     dp_handle_t **handles; /* [layout->count] in flight */
     int is_dense;          /* 1: this step compresses nothing */
+    int is_on_host;        /* 1: the replica's memory is; kept, as the replica ends first */
     void *state;           /* the method's */
 };
 
@@ -75,8 +78,13 @@ void gpt2_compress_destroy(gpt2_compress_t *self);
 int gpt2_compress_ready(gpt2_compress_t *self, size_t first, size_t count, gpt2_error_t *error);
 int gpt2_compress_sync(gpt2_compress_t *self, gpt2_sync_t *out, gpt2_error_t *error);
 size_t gpt2_compress_extra(gpt2_compress_t *self, gpt2_extra_t *list, size_t room);
+int gpt2_compress_move_extra(gpt2_compress_t *self, int is_loaded, gpt2_error_t *error);
 /* "topk, 10.2 MB sent per rank and step instead of 498.0 MB" */
 void gpt2_compress_describe(const gpt2_compress_t *self, char *text, size_t room);
+
+/* For methods: copies between host memory and the replica's, and waits. */
+int gpt2_compress_copy(gpt2_compress_t *self, void *to, const void *from, size_t bytes,
+                       gpt2_error_t *error);
 
 /* For methods: gradients are multiplied by it, 1 / the loss scale; residuals are without one. */
 double gpt2_compress_unscale(const gpt2_compress_t *self);

@@ -377,10 +377,6 @@ static int check_precision(const gpt2_options_t *options, gpt2_error_t *error)
     gpt2_precision_plan_t plan;
 
     if (gpt2_options_precision(options, device, &plan, error) != 0) return -1;
-    if (plan.level == 2 && gpt2_options_shard(options) != GPT2_SHARD_NONE) {
-        return gpt2_fail(error, "--amp O2 with --shard %s: shards keep fp32 weights, which is O1",
-                         options->shard);
-    }
     if (plan.precision == GPT2_FP16 && strcmp(options->gemm, "dnnl-bf16") == 0) {
         return gpt2_fail(error, "--gemm dnnl-bf16 multiplies bf16, but --precision is fp16");
     }

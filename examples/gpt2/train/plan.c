@@ -68,6 +68,10 @@ static void plan_memory(const gpt2_plan_input_t *input, const floats_t *floats, 
     if (weights > whole) weights = whole;
     if (gradients > whole) gradients = whole;
     plan->weights = (size_t)(weights * sizeof(float));
+    if (input->halves) { /* and what passes have widened */
+        plan->weights /= 2;
+        plan->weights += (size_t)((rows + floats->root + twos) * sizeof(float));
+    }
     plan->gradients = (size_t)(gradients * sizeof(float));
     plan->moments = (size_t)(2.0 * moments * sizeof(float));
     plan->activations = input->activations;
@@ -109,7 +113,7 @@ static void plan_wire(const gpt2_plan_input_t *input, const floats_t *floats, gp
 
         gathered = floats->wte + floats->block * input->accumulate * (2.0 * blocks - 1.0);
     }
-    plan->sent_weights = among * gathered * sizeof(float);
+    plan->sent_weights = among * gathered * (input->halves ? 2.0 : 4.0);
 }
 
 void gpt2_plan_make(const gpt2_plan_input_t *input, gpt2_plan_t *plan)
@@ -185,8 +189,9 @@ int gpt2_plan_options(const gpt2_options_t *options, const gpt2_layout_t *layout
     wire = gpt2_options_wire(options, &precision);
     if (strcmp(wire, "fp16") == 0 || strcmp(wire, "bf16") == 0) input.wire_width = 2.0;
     if (gpt2_activations_create(&model, NULL, &input.activations, error) != 0) return -1;
+    input.halves = precision.level == 2 && shard != GPT2_SHARD_NONE;
     gpt2_plan_make(&input, plan);
-    if (precision.level == 2) { /* the masters, and what passes read */
+    if (precision.level == 2 && !input.halves) { /* the masters, and what passes read */
         plan->total += plan->weights;
         plan->weights *= 2;
     }

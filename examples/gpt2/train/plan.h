@@ -32,6 +32,7 @@ typedef struct gpt2_plan_input {
     int sees_rows;      /* 1: sharers read each other's weights where they lie */
     int is_single;      /* 1: nothing is exchanged */
     int is_server;      /* 1: rank 0 receives gradients and sends weights */
+    int halves;         /* 1: sharded weights have 16 bits, beside fp32 masters of a rank's rows */
     double wire_width;  /* bytes of a gradient's element on the wire */
     size_t activations; /* bytes */
     size_t library;     /* bytes */

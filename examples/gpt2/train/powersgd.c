@@ -22,7 +22,8 @@
 typedef struct powersgd_tensor {
     float *p;      /* [rank][rows], in dp_alloc() memory */
     float *q;      /* [rank][columns], likewise */
-    float *last_q; /* [rank][columns] of the last step that was not skipped */
+    float *last_q; /* [rank][columns] of the last step that was not skipped, in host memory */
+    int is_fresh;  /* 1: q is last_q */
     int bad;       /* 1: an average of this step had an Inf or a NaN */
 } powersgd_tensor_t;
 
@@ -85,6 +86,15 @@ static void place_tensors(gpt2_compress_t *self, powersgd_t *powersgd, size_t *c
     }
 }
 
+static int prepare_device(gpt2_compress_t *self, const gpt2_tensor_t *tensor, gpt2_error_t *error)
+{
+    const gpt2_low_rank_ops_t *device = self->replica->ops->low_rank;
+
+    if (device == NULL) return 0;
+    return device->prepare(self->replica, (size_t)tensor->rows, (size_t)tensor->columns,
+                           (size_t)self->settings.compress.rank, error);
+}
+
 static int powersgd_create(gpt2_compress_t *self, gpt2_error_t *error)
 {
     const gpt2_layout_t *layout = self->replica->layout;
@@ -112,6 +122,7 @@ static int powersgd_create(gpt2_compress_t *self, gpt2_error_t *error)
         for (size_t k = 0; self->takes[i] && k < (size_t)settings->rank; k++) {
             draw_column(powersgd->tensors[i].last_q + k * columns, columns, settings->seed, i, k);
         }
+        if (self->takes[i] && prepare_device(self, &layout->tensors[i], error) != 0) return -1;
     }
     return 0;
 }
@@ -159,15 +170,41 @@ static gpt2_powersgd_matrix_t matrix_of(const gpt2_compress_t *self, size_t inde
         .q = factors->q};
 }
 
+/* q still is last_q, but in the first step and in the one behind one that was skipped. */
 static int powersgd_begin(gpt2_compress_t *self, size_t index, gpt2_error_t *error)
 {
     powersgd_tensor_t *factors = &((powersgd_t *)self->state)->tensors[index];
+    const gpt2_low_rank_ops_t *device = self->replica->ops->low_rank;
     const gpt2_powersgd_matrix_t matrix = matrix_of(self, index);
 
-    memcpy(factors->q, factors->last_q, matrix.rank * matrix.columns * sizeof(float));
-    self->kernels->powersgd_rows(&matrix);
+    if (!factors->is_fresh &&
+        gpt2_compress_copy(self, factors->q, factors->last_q,
+                           matrix.rank * matrix.columns * sizeof(float), error) != 0) {
+        return -1;
+    }
+    if (device == NULL) {
+        self->kernels->powersgd_rows(&matrix);
+    } else if (device->rows(self->replica, &matrix, error) != 0) {
+        return -1;
+    }
     return gpt2_compress_average(self, index, ".p", matrix.p, matrix.rank * matrix.rows, 1.0,
                                  error);
+}
+
+/* Makes P orthonormal, and Q of it. */
+static int find_columns(gpt2_compress_t *self, const gpt2_powersgd_matrix_t *matrix,
+                        gpt2_error_t *error)
+{
+    const gpt2_low_rank_ops_t *device = self->replica->ops->low_rank;
+
+    if (device != NULL) {
+        return device->orthonormal(self->replica, matrix->p, matrix->rows, matrix->rank, error) == 0
+                   ? device->columns(self->replica, matrix, error)
+                   : -1;
+    }
+    self->kernels->powersgd_orthonormal(matrix->p, matrix->rows, matrix->rank);
+    self->kernels->powersgd_columns(matrix);
+    return 0;
 }
 
 /* P is the same on all ranks, and so is what is made of it. */
@@ -179,8 +216,8 @@ static int powersgd_middle(gpt2_compress_t *self, size_t index, gpt2_error_t *er
 
     if (gpt2_compress_wait(self, index, &result, error) != 0) return -1;
     factors->bad = result.nonfinite != 0;
-    self->kernels->powersgd_orthonormal(matrix.p, matrix.rows, matrix.rank);
-    self->kernels->powersgd_columns(&matrix);
+    factors->is_fresh = 0;
+    if (find_columns(self, &matrix, error) != 0) return -1;
     return gpt2_compress_average(self, index, ".q", matrix.q, matrix.rank * matrix.columns, 1.0,
                                  error);
 }
@@ -195,13 +232,23 @@ static int powersgd_end(gpt2_compress_t *self, size_t index, int *bad, gpt2_erro
     return 0;
 }
 
-static double powersgd_finish(gpt2_compress_t *self, size_t index)
+static int powersgd_finish(gpt2_compress_t *self, size_t index, double *squares,
+                           gpt2_error_t *error)
 {
     powersgd_tensor_t *factors = &((powersgd_t *)self->state)->tensors[index];
+    const gpt2_low_rank_ops_t *device = self->replica->ops->low_rank;
     const gpt2_powersgd_matrix_t matrix = matrix_of(self, index);
-    const double squares = self->kernels->powersgd_finish(&matrix);
 
-    memcpy(factors->last_q, matrix.q, matrix.rank * matrix.columns * sizeof(float));
+    if (device == NULL) {
+        *squares = self->kernels->powersgd_finish(&matrix);
+    } else if (device->finish(self->replica, &matrix, squares, error) != 0) {
+        return -1;
+    }
+    if (gpt2_compress_copy(self, factors->last_q, matrix.q,
+                           matrix.rank * matrix.columns * sizeof(float), error) != 0) {
+        return -1;
+    }
+    factors->is_fresh = 1;
     for (size_t k = 0; k < matrix.rank; k++) {
         float *column = factors->last_q + k * matrix.columns;
         size_t i = 0;
@@ -210,8 +257,9 @@ static double powersgd_finish(gpt2_compress_t *self, size_t index)
             i++;
         if (i < matrix.columns) continue;
         draw_column(column, matrix.columns, self->settings.compress.seed, index, k);
+        factors->is_fresh = 0;
     }
-    return squares;
+    return 0;
 }
 
 const gpt2_compress_method_t gpt2_compress_powersgd = {

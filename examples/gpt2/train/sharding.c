@@ -68,7 +68,7 @@ static int fetch_weights(gpt2_sharding_t *self, size_t group)
     dp_status_t status;
 
     if (self->held[group]) return 0;
-    status = dp_shards_wait(self->shards, group, NULL, &weights);
+    status = dp_shards_wait(self->shards, group, self->replica->stream, &weights);
     if (status != DP_OK) return failed(self, "the weights", group, status, &self->error);
     self->held[group] = 1;
     self->weights[group] = (float *)(uintptr_t)weights; /* passes only read them */
@@ -102,7 +102,7 @@ static int gather_ahead(gpt2_sharding_t *self, size_t group, gpt2_phase_t phase)
             break;
         }
         if (self->held[next]) continue;
-        status = dp_shards_gather(self->shards, next, NULL);
+        status = dp_shards_gather(self->shards, next, self->replica->stream);
         if (status != DP_OK) return failed(self, "the gather", next, status, &self->error);
     }
     return 0;
@@ -125,7 +125,7 @@ static int before_use(void *user, size_t group, gpt2_phase_t phase, float **weig
     if (fetch_weights(self, group) != 0) return -1;
     *weights = self->weights[group];
     if (phase == GPT2_BACKWARD) {
-        status = dp_shards_gradients(self->shards, group, NULL, gradients);
+        status = dp_shards_gradients(self->shards, group, self->replica->stream, gradients);
         if (status != DP_OK) return failed(self, "the gradients", group, status, &self->error);
     }
     return gather_ahead(self, position(self, group, phase), phase);
@@ -154,7 +154,7 @@ static int after_update(void *user, size_t group)
 
     /* Where groups take turns in slots, what the next forward begins with is enough. */
     if (!self->keeps_weights && group >= FIRST_BLOCK + self->prefetch) return 0;
-    status = dp_shards_gather(self->shards, group, NULL);
+    status = dp_shards_gather(self->shards, group, self->replica->stream);
     return status == DP_OK ? 0 : failed(self, "the gather", group, status, &self->error);
 }
 
@@ -162,10 +162,22 @@ static int after_update(void *user, size_t group)
 static int sum(void *user, double *values, size_t count)
 {
     gpt2_sharding_t *self = user;
+    void *stream = self->replica->stream;
+    dp_options_t options = DP_OPTIONS_INIT;
     dp_handle_t *handle = NULL;
-    const dp_status_t status = dp_allreduce(owners_of(self), "gpt2.partials", values, values, count,
-                                            DP_F64, NULL, &handle);
+    dp_status_t status;
 
+    options.stream = stream;
+    options.launch_now = stream != NULL;
+    status = dp_allreduce(owners_of(self), "gpt2.partials", values, values, count, DP_F64, &options,
+                          &handle);
+    if (stream != NULL && status == DP_OK) {
+        status = dp_stream_wait(handle, stream);
+        dp_release(handle);
+        return status == DP_OK
+                   ? 0
+                   : gpt2_dp_failed(self->dp, "sums over tensors", status, &self->error);
+    }
     return gpt2_dp_finish(self->dp, "sums over tensors", status, handle, &self->error);
 }
 
@@ -219,11 +231,18 @@ static int create_shards(gpt2_sharding_t *self, const gpt2_strategy_settings_t *
     options.accumulation_steps = settings->accumulate;
     options.clip_norm = settings->clip;
     options.prefetch = settings->prefetch;
+    /* A token embedding as large as a block has one of the blocks' slots, for a whole pass. */
+    if (layout->groups[GPT2_GROUP_WTE].count == layout->groups[FIRST_BLOCK].count) {
+        options.prefetch = 1 + (settings->prefetch > 2 ? settings->prefetch : 2);
+    }
     options.initial_loss_scale = settings->scale.initial;
     options.growth_interval = settings->scale.growth_interval;
     options.hysteresis = settings->scale.hysteresis;
     options.group = self->owners;
     options.replicas = self->replicas;
+    if (settings->halves != NULL) {
+        options.weights = strcmp(settings->halves, "fp16") == 0 ? DP_F16 : DP_BF16;
+    }
     status = dp_shards_create(self->dp->context, groups, self->groups, &options, &self->shards);
     free(groups);
     if (status != DP_OK) return gpt2_dp_failed(self->dp, "dp_shards_create", status, error);
@@ -245,6 +264,7 @@ static int supply_replica(gpt2_sharding_t *self, gpt2_error_t *error)
 
         if (status != DP_OK) code = failed(self, "the row", i, status, error);
         parts[i] = (gpt2_part_t){.weights = row.weights,
+                                 .halves = row.halves,
                                  .gradients = row.gradients,
                                  .first = row.first,
                                  .count = row.count,
@@ -299,7 +319,7 @@ void gpt2_sharding_destroy(gpt2_sharding_t *self)
 
 static int ready_group(gpt2_sharding_t *self, size_t group, gpt2_error_t *error)
 {
-    const dp_status_t status = dp_shards_ready(self->shards, group, NULL);
+    const dp_status_t status = dp_shards_ready(self->shards, group, self->replica->stream);
 
     return status == DP_OK ? 0 : failed(self, "the gradients", group, status, error);
 }
@@ -328,11 +348,27 @@ dp_status_t gpt2_sharding_set_scale(gpt2_sharding_t *self, const dp_loss_scale_t
     return dp_shards_loss_scale_set(self->shards, state);
 }
 
+/* Norm, clip and skip stay in the device's memory, where the optimizer's kernels read them. */
+static int sync_on_device(gpt2_sharding_t *self, gpt2_sync_t *out, gpt2_error_t *error)
+{
+    dp_device_result_t result = DP_DEVICE_RESULT_INIT;
+    const dp_status_t status = dp_shards_sync_on(self->shards, self->replica->stream, &result);
+
+    if (status != DP_OK) return gpt2_dp_failed(self->dp, "dp_shards_sync_on", status, error);
+    *out = (gpt2_sync_t){.clip = 1.0,
+                         .device_norm = result.norm,
+                         .device_clip = result.clip_coef,
+                         .device_skip = result.skip};
+    return 0;
+}
+
 int gpt2_sharding_sync(gpt2_sharding_t *self, gpt2_sync_t *out, gpt2_error_t *error)
 {
     dp_gradients_result_t result = DP_GRADIENTS_RESULT_INIT;
-    const dp_status_t status = dp_shards_sync(self->shards, &result);
+    dp_status_t status;
 
+    if (self->replica->stream != NULL) return sync_on_device(self, out, error);
+    status = dp_shards_sync(self->shards, &result);
     if (status != DP_OK) return gpt2_dp_failed(self->dp, "dp_shards_sync", status, error);
     *out = (gpt2_sync_t){.norm = result.norm, .clip = result.clip_coef, .skip = result.skip};
     return 0;
@@ -367,6 +403,42 @@ static float *part_of(const gpt2_sharding_t *self, gpt2_arena_t arena, size_t gr
     return arena == GPT2_WEIGHTS ? part->weights : arena == GPT2_MOMENT_M ? part->m : part->v;
 }
 
+/* Floats between host memory and the replica's. */
+static int copy_floats(gpt2_sharding_t *self, float *to, const float *from, size_t count,
+                       gpt2_error_t *error)
+{
+    gpt2_replica_t *replica = self->replica;
+
+    if (count == 0) return 0;
+    if (replica->ops->copy != NULL) {
+        return replica->ops->copy(replica, to, from, count * sizeof(*to), error);
+    }
+    memcpy(to, from, count * sizeof(*to));
+    return 0;
+}
+
+/* *out [the part's count] = it in host memory: where it lies, or a copy, which *copy owns then. */
+static int part_on_host(gpt2_sharding_t *self, gpt2_arena_t arena, size_t group, float **out,
+                        float **copy, gpt2_error_t *error)
+{
+    const size_t count = self->replica->parts[group].count;
+
+    *out = part_of(self, arena, group);
+    *copy = NULL;
+    if (self->replica->ops->copy == NULL) return 0;
+    *copy = malloc((count + 1) * sizeof(float));
+    if (*copy == NULL) {
+        return gpt2_fail(error, "rank %d: out of memory: %zu MiB for a part of the state",
+                         self->dp->base.rank, count * sizeof(float) >> 20);
+    }
+    if (copy_floats(self, *copy, *out, count, error) != 0) {
+        free(*copy);
+        return -1;
+    }
+    *out = *copy;
+    return 0;
+}
+
 /* Memory for all of a group. */
 static int collect_memory(gpt2_sharding_t *self, gpt2_arena_t arena, gpt2_error_t *error)
 {
@@ -384,18 +456,27 @@ int gpt2_sharding_collect(gpt2_sharding_t *self, gpt2_arena_t arena, size_t grou
 {
     const gpt2_part_t *part = &self->replica->parts[group];
     const size_t count = self->replica->layout->groups[group].count;
+    const int is_device = self->replica->ops->copy != NULL;
     dp_handle_t *handle = NULL;
     dp_status_t status;
+    float *copy;
     float *own = part_of(self, arena, group);
+    int code;
 
     *data = own;
-    if (is_whole(self, group)) return 0;
+    if (is_whole(self, group) && !is_device) return 0;
     if (collect_memory(self, arena, error) != 0) return -1;
     *data = self->collected[arena];
+    if (is_whole(self, group)) {
+        return copy_floats(self, self->collected[arena], own, part->count, error);
+    }
     if (!is_first_copy(self)) return 0; /* the copy of rank 0's node is enough */
+    if (part_on_host(self, arena, group, &own, &copy, error) != 0) return -1;
     status = dp_gatherv(owners_of(self), "gpt2.collect", own, part->count, self->collected[arena],
                         count, NULL, DP_F32, 0, NULL, &handle);
-    return gpt2_dp_finish(self->dp, "collecting the state", status, handle, error);
+    code = gpt2_dp_finish(self->dp, "collecting the state", status, handle, error);
+    free(copy);
+    return code;
 }
 
 void gpt2_sharding_end_collect(gpt2_sharding_t *self)
@@ -406,9 +487,9 @@ void gpt2_sharding_end_collect(gpt2_sharding_t *self)
     }
 }
 
-/* Moments: every rank gets the group and keeps its part. */
-static int distribute_moments(gpt2_sharding_t *self, gpt2_arena_t arena, size_t group,
-                              const float *data, gpt2_error_t *error)
+/* Moments and masters: every rank gets the group and keeps its part. */
+static int distribute_parts(gpt2_sharding_t *self, gpt2_arena_t arena, size_t group,
+                            const float *data, gpt2_error_t *error)
 {
     const gpt2_part_t *part = &self->replica->parts[group];
     const size_t count = self->replica->layout->groups[group].count;
@@ -420,9 +501,8 @@ static int distribute_moments(gpt2_sharding_t *self, gpt2_arena_t arena, size_t 
     status = dp_broadcast(dp_world(self->dp->context), "gpt2.distribute", self->collected[arena],
                           self->collected[arena], count, DP_F32, 0, NULL, &handle);
     if (gpt2_dp_finish(self->dp, "handing the state out", status, handle, error) != 0) return -1;
-    memcpy(part_of(self, arena, group), self->collected[arena] + part->first,
-           part->count * sizeof(float));
-    return 0;
+    return copy_floats(self, part_of(self, arena, group), self->collected[arena] + part->first,
+                       part->count, error);
 }
 
 int gpt2_sharding_distribute(gpt2_sharding_t *self, gpt2_arena_t arena, size_t group,
@@ -430,7 +510,10 @@ int gpt2_sharding_distribute(gpt2_sharding_t *self, gpt2_arena_t arena, size_t g
 {
     dp_status_t status;
 
-    if (arena != GPT2_WEIGHTS) return distribute_moments(self, arena, group, data, error);
+    if (arena != GPT2_WEIGHTS || self->replica->parts[group].halves != NULL ||
+        self->replica->ops->copy != NULL) {
+        return distribute_parts(self, arena, group, data, error);
+    }
     status = dp_shards_load(self->shards, group, self->dp->base.rank == 0 ? data : NULL);
     return status == DP_OK ? 0 : failed(self, "handing out", group, status, error);
 }
@@ -443,11 +526,13 @@ int gpt2_sharding_hash(gpt2_sharding_t *self, uint64_t *hash, gpt2_error_t *erro
     uint64_t sum = 0;
 
     for (size_t i = 0; i < self->groups; i++) {
-        const gpt2_part_t *part = &self->replica->parts[i];
+        gpt2_part_t part = self->replica->parts[i];
+        float *copy;
 
-        if (is_whole(self, i) ? self->dp->base.rank == 0 : is_first_copy(self)) {
-            sum += gpt2_part_hash(layout, i, part);
-        }
+        if (!(is_whole(self, i) ? self->dp->base.rank == 0 : is_first_copy(self))) continue;
+        if (part_on_host(self, GPT2_WEIGHTS, i, &part.weights, &copy, error) != 0) return -1;
+        sum += gpt2_part_hash(layout, i, &part);
+        free(copy);
     }
     status = dp_allreduce(dp_world(self->dp->context), "gpt2.hash", &sum, hash, 1, DP_U64, NULL,
                           &handle);

@@ -41,8 +41,10 @@ int gpt2_strategy_check_compress(const gpt2_strategy_t *strategy, const char *me
         return gpt2_fail(error, "--compress %s needs --strategy coordinator or dps, this is %s",
                          method, strategy->ops->name);
     }
-    if (strcmp(device, "cpu") == 0) return 0;
-    return gpt2_fail(error, "--compress %s needs --device cpu, this is %s", method, device);
+    if (strcmp(device, "cpu") == 0 || strcmp(method, "powersgd") == 0) return 0;
+    return gpt2_fail(error,
+                     "--compress %s needs --device cpu, this is %s, where powersgd can be had",
+                     method, device);
 }
 
 /* "32M" and its kind. */

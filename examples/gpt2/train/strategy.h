@@ -42,7 +42,9 @@ typedef struct gpt2_strategy_settings {
     int accumulate;   /* backward passes per sync */
     double clip;      /* largest global norm; 0: no clipping */
     gpt2_shard_t shard;
-    int prefetch; /* groups of weights that travel ahead of their use, at most */
+    const char *halves; /* where it shards: "bf16", "fp16": weights are gathered as such numbers,
+                         * and replicas keep fp32 masters of their parts; NULL: in fp32 */
+    int prefetch;       /* groups of weights that travel ahead of their use, at most */
     gpt2_compress_settings_t compress;
     gpt2_loss_scale_settings_t scale;
 } gpt2_strategy_settings_t;
@@ -110,6 +112,9 @@ typedef struct gpt2_strategy_ops {
     /* Lists what a checkpoint must have beside weights and moments; returns how many there are,
      * at most room. NULL: nothing. */
     size_t (*extra)(gpt2_strategy_t *self, gpt2_extra_t *list, size_t room);
+    /* Before a checkpoint is written (is_loaded 0): brings what extra() lists into the memory that
+     * it names; after one was read (1): takes it from there. NULL: it lies there. */
+    int (*move_extra)(gpt2_strategy_t *self, int is_loaded, gpt2_error_t *error);
 
     /* values [count] = their sums over all ranks. */
     int (*sum)(gpt2_strategy_t *self, double *values, size_t count, gpt2_error_t *error);

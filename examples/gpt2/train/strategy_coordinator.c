@@ -247,6 +247,13 @@ size_t gpt2_coordinator_extra(gpt2_strategy_t *base, gpt2_extra_t *list, size_t 
     return self->compress == NULL ? 0 : gpt2_compress_extra(self->compress, list, room);
 }
 
+int gpt2_coordinator_move_extra(gpt2_strategy_t *base, int is_loaded, gpt2_error_t *error)
+{
+    coordinator_t *self = (coordinator_t *)base;
+
+    return self->compress == NULL ? 0 : gpt2_compress_move_extra(self->compress, is_loaded, error);
+}
+
 void gpt2_coordinator_describe(gpt2_strategy_t *base, char *text, size_t room)
 {
     const coordinator_t *self = (const coordinator_t *)base;
@@ -302,6 +309,7 @@ const gpt2_strategy_ops_t gpt2_strategy_coordinator = {
     .hash = gpt2_coordinator_hash,
     .compare = gpt2_coordinator_compare,
     .extra = gpt2_coordinator_extra,
+    .move_extra = gpt2_coordinator_move_extra,
     .move_scale = coordinator_move_scale,
     .set_scale = coordinator_set_scale,
     .sum = gpt2_dp_sum,

@@ -33,6 +33,7 @@ int gpt2_coordinator_distribute(gpt2_strategy_t *base, gpt2_arena_t arena, size_
 int gpt2_coordinator_hash(gpt2_strategy_t *base, uint64_t *hash, gpt2_error_t *error);
 int gpt2_coordinator_compare(gpt2_strategy_t *base, int *same, gpt2_error_t *error);
 size_t gpt2_coordinator_extra(gpt2_strategy_t *base, gpt2_extra_t *list, size_t room);
+int gpt2_coordinator_move_extra(gpt2_strategy_t *base, int is_loaded, gpt2_error_t *error);
 void gpt2_coordinator_describe(gpt2_strategy_t *base, char *text, size_t room);
 
 /* Returns -1 with libdp's text for the status. */

@@ -62,6 +62,7 @@ const gpt2_strategy_ops_t gpt2_strategy_dps = {
     .hash = gpt2_coordinator_hash,
     .compare = gpt2_coordinator_compare,
     .extra = gpt2_coordinator_extra,
+    .move_extra = gpt2_coordinator_move_extra,
     .move_scale = dps_move_scale,
     .set_scale = dps_set_scale,
     .sum = gpt2_dp_sum,

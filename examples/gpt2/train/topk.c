@@ -346,7 +346,7 @@ static int topk_end(gpt2_compress_t *self, size_t index, int *bad, gpt2_error_t 
     return 0;
 }
 
-static double topk_finish(gpt2_compress_t *self, size_t index)
+static int topk_finish(gpt2_compress_t *self, size_t index, double *squares, gpt2_error_t *error)
 {
     const topk_tensor_t *tensor = &((const topk_t *)self->state)->tensors[index];
     const gpt2_topk_values_t values = values_of(self, index);
@@ -356,6 +356,7 @@ static double topk_finish(gpt2_compress_t *self, size_t index)
     /* As libdp's average has it, so that with nothing dropped the bits are the same. */
     const double by = 1.0 / self->settings.accumulate / self->dp->base.size;
 
+    (void)error;
     self->kernels->topk_keep(&values, &own);
     memset(gradient, 0, values.count * sizeof(float));
     for (int rank = 0; rank < self->dp->base.size; rank++) {
@@ -364,7 +365,8 @@ static double topk_finish(gpt2_compress_t *self, size_t index)
 
         self->kernels->topk_add(gradient, values.count, &list);
     }
-    return self->kernels->scale_squares(gradient, values.count, (float)by);
+    *squares = self->kernels->scale_squares(gradient, values.count, (float)by);
+    return 0;
 }
 
 const gpt2_compress_method_t gpt2_compress_topk = {

@@ -96,7 +96,10 @@ static int choose_lookups(const gpt2_trainer_t *self, const char *device, size_t
     const char *word = self->options->head_early;
     /* Rows are no part of the decision that moves a loss scale. */
     const int is_scaled = self->precision.scale.initial > 0.0;
-    const int can = strcmp(device, "cuda") == 0 && strategy->ops->takes_rows && !is_scaled;
+    const int is_plain = self->shard == GPT2_SHARD_NONE && self->precision.level < 2 &&
+                         strcmp(self->options->compress, "none") == 0;
+    const int can =
+        strcmp(device, "cuda") == 0 && strategy->ops->takes_rows && !is_scaled && is_plain;
     const size_t tokens = (size_t)self->options->batch * (size_t)self->options->seq;
 
     if (can && (strcmp(word, "yes") == 0 || (strcmp(word, "auto") == 0 && strategy->size > 1))) {
@@ -110,6 +113,10 @@ static int choose_lookups(const gpt2_trainer_t *self, const char *device, size_t
     if (is_scaled) {
         return gpt2_fail(error, "--head-early yes: a loss scale needs every gradient as a whole; "
                                 "--loss-scale none or --head-early no");
+    }
+    if (!is_plain) {
+        return gpt2_fail(error, "--head-early yes: --shard, --amp O2 and --compress need every "
+                                "gradient as a whole; --head-early no");
     }
     return gpt2_fail(error, "--head-early yes: --strategy %s sends every gradient as a whole",
                      strategy->ops->name);
@@ -142,10 +149,6 @@ static int make_replica(gpt2_trainer_t *self, const gpt2_shape_t *shape, gpt2_er
     if (gpt2_device_find(options->device, &device, error) != 0) return -1;
     if (gpt2_amp_choose(self, device->name, &replica_options, error) != 0) return -1;
     if (check_device(self, device->name, error) != 0) return -1;
-    if (self->shard != GPT2_SHARD_NONE && strcmp(device->name, "cpu") != 0) {
-        return gpt2_fail(error, "--shard %s: a replica on %s keeps all of its state; --device cpu",
-                         options->shard, device->name);
-    }
     if (gpt2_strategy_check_compress(strategy, options->compress, device->name, error) != 0) {
         return -1;
     }

@@ -34,6 +34,14 @@ static size_t list_extras(const gpt2_trainer_t *self, gpt2_extra_t *list)
     return count + gpt2_amp_extra(self, list + count, GPT2_EXTRAS_MAX - count);
 }
 
+static int move_extras(gpt2_trainer_t *self, int is_loaded, gpt2_error_t *error)
+{
+    gpt2_strategy_t *strategy = self->strategy;
+
+    if (strategy->ops->move_extra == NULL) return 0;
+    return strategy->ops->move_extra(strategy, is_loaded, error);
+}
+
 /* Bytes of one rank's extra, through rank 0, which reads them; the others follow. */
 static int load_extra(gpt2_trainer_t *self, const gpt2_manifest_t *manifest,
                       const gpt2_extra_t *extra, int rank, void *buffer, gpt2_error_t *error)
@@ -241,23 +249,31 @@ static int fill_shards(gpt2_trainer_t *self, const gpt2_start_t *start,
 {
     gpt2_strategy_t *strategy = self->strategy;
     gpt2_replica_t *replica = self->replica;
+    int code;
 
     if (strategy->ops->attach(strategy, replica, settings, error) != 0) return -1;
-    if (start->resumed) return resume_shards(self, error);
-    if (self->options->init != NULL) return init_shards(self, error);
-    return replica->ops->draw(replica, (uint64_t)self->options->seed, error);
+    if (start->resumed) {
+        code = resume_shards(self, error);
+    } else if (self->options->init != NULL) {
+        code = init_shards(self, error);
+    } else {
+        code = replica->ops->draw(replica, (uint64_t)self->options->seed, error);
+    }
+    return code == 0 ? replica->ops->refresh(replica, error) : -1;
 }
 
 int gpt2_trainer_fill(gpt2_trainer_t *self, const gpt2_start_t *start, gpt2_error_t *error)
 {
     const gpt2_options_t *options = self->options;
-    const gpt2_strategy_settings_t settings = {.wire = gpt2_options_wire(options, &self->precision),
-                                               .accumulate = (int)options->accumulate,
-                                               .clip = options->clip,
-                                               .scale = self->precision.scale,
-                                               .shard = self->shard,
-                                               .prefetch = (int)options->shard_prefetch,
-                                               .compress = gpt2_options_compress(options)};
+    const gpt2_strategy_settings_t settings = {
+        .wire = gpt2_options_wire(options, &self->precision),
+        .accumulate = (int)options->accumulate,
+        .clip = options->clip,
+        .scale = self->precision.scale,
+        .shard = self->shard,
+        .halves = self->precision.level < 2 ? NULL : gpt2_precision_name(self->precision.precision),
+        .prefetch = (int)options->shard_prefetch,
+        .compress = gpt2_options_compress(options)};
 
     self->progress = start->progress;
     self->first_step = self->progress.step;
@@ -267,7 +283,7 @@ int gpt2_trainer_fill(gpt2_trainer_t *self, const gpt2_start_t *start, gpt2_erro
     }
     if (!start->resumed) return 0;
     self->replica->updates = self->progress.updates;
-    if (load_extras(self, error) != 0) return -1;
+    if (load_extras(self, error) != 0 || move_extras(self, 1, error) != 0) return -1;
     return gpt2_amp_restore(self, error);
 }
 
@@ -357,6 +373,7 @@ int gpt2_trainer_save(gpt2_trainer_t *self, gpt2_error_t *error)
     int code;
 
     if (gpt2_trainer_settle(self, NULL, error) != 0) return -1;
+    if (move_extras(self, 0, error) != 0) return -1;
     content.extra_count = list_extras(self, outgoing.extras);
     for (size_t i = 0; i < content.extra_count; i++)
         is_collective |= outgoing.extras[i].per_rank;

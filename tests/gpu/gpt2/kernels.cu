@@ -11,6 +11,7 @@
  * are fp32 in both, 1e-6; in bf16 the classifier's exponentials are off by some 2^-22 each, in
  * either direction.
  */
+#include "tests/gpu/gpt2/low_rank.h"
 #include "tests/gpu/gpt2/optimizers.h"
 
 static double tolerance(gpt2_cuda_type_t type)
@@ -546,6 +547,56 @@ static void check_copies(size_t count, size_t skew)
     }
 }
 
+static void check_rounding(size_t count, size_t skew)
+{
+    for (gpt2_cuda_type_t type : {BF16, F16}) {
+        tensor_t x = tensor_make(F32, count, skew, 3.0), *outs[] = {&x};
+        double *expected = doubles(count);
+
+        for (size_t i = 0; i < count; i++)
+            expected[i] = rounded(type, x.host[i]);
+        MUST(gpt2_cuda_round(NULL, type, (float *)x.data, count));
+        tensor_check(&x, expected, 0.0, "rounding");
+        /* What is rounded stays as it is. */
+        run_twice([&] { return gpt2_cuda_round(NULL, type, (float *)x.data, count); }, outs, 1,
+                  "rounding");
+        tensor_check(&x, expected, 0.0, "rounding again");
+        tensor_free(&x);
+        free(expected);
+    }
+}
+
+static void check_grains(void)
+{
+    static const uint32_t grains[] = {3, 0, 4};
+    const size_t grain = GPT2_CUDA_DECAY_GRAIN, wanted = 3;
+    uint32_t *device;
+
+    MUST(cudaMalloc((void **)&device, sizeof(grains)));
+    MUST(cudaMemcpy(device, grains, sizeof(grains), cudaMemcpyHostToDevice));
+    for (gpt2_cuda_type_t type : {BF16, F16}) {
+        tensor_t from = tensor_make(type, 5 * grain, 0, 3.0);
+        tensor_t to = tensor_make(F32, wanted * grain, 0, 0.0), *outs[] = {&to};
+        double *expected = doubles(wanted * grain);
+
+        for (size_t i = 0; i < wanted * grain; i++)
+            expected[i] = from.host[grains[i / grain] * grain + i % grain];
+        run_twice(
+            [&] {
+                return gpt2_cuda_cast_grains(NULL, (float *)to.data, type, from.data, device,
+                                             wanted);
+            },
+            outs, 1, "grains");
+        tensor_check(&to, expected, 0.0, "grains");
+        EXPECT(gpt2_cuda_cast_grains(NULL, (float *)to.data, F32, from.data, device, wanted) != 0,
+               "grains of fp32");
+        tensor_free(&from);
+        tensor_free(&to);
+        free(expected);
+    }
+    MUST(cudaFree(device));
+}
+
 /* ---- Launches ------------------------------------------------------------------------------- */
 
 /* A launch tells what became of itself, not what its thread left behind. */
@@ -766,6 +817,13 @@ int main(int argc, char **argv)
     check_add_rows(9, 13, 1);
     check_copies(3, 1);
     check_copies(3000, 0);
+    check_rounding(3, 1);
+    check_rounding(3000, 0);
+    check_grains();
+    check_low_rank(1, 1, 1);
+    check_low_rank(37, 70, 2);
+    check_low_rank(300, 261, 5); /* more than one chunk of rows, and two passes over the columns */
+    check_dependent_columns();
     if (!IS_SIMULATED) {
         check_sums((size_t)5 << 20, 0);
         check_adamw(BF16, (size_t)3 << 20, 0);

@@ -21,8 +21,15 @@ dp_test(
   SOURCES test_gpt2_cuda_trainer.c ${gpt2_tests}/strategy_threads.c ${gpt2_tests}/scratch.c
   LIBS gpt2_trainer gpt2_cuda_model_double
   LABELS unit cuda
-  TIMEOUT 240)
-set_target_properties(test_gpt2_cuda test_gpt2_cuda_trainer PROPERTIES LINKER_LANGUAGE CXX)
+  TIMEOUT 400)
+dp_test(
+  test_gpt2_cuda_halves
+  SOURCES test_gpt2_cuda_halves.c
+  LIBS gpt2_cuda_model_double
+  LABELS unit cuda
+  TIMEOUT 120)
+set_target_properties(test_gpt2_cuda test_gpt2_cuda_trainer test_gpt2_cuda_halves
+                      PROPERTIES LINKER_LANGUAGE CXX)
 
 # The program itself and the plug-in it opens, in the folder of libdp's double plug-in.
 if(TARGET dp_plugin_double AND TARGET dprun)
@@ -42,4 +49,18 @@ if(TARGET dp_plugin_double AND TARGET dprun)
     gpt2_ranks_double
     PROPERTIES TIMEOUT 240 LABELS "ranks;process;cuda;long" ENVIRONMENT
                "LD_LIBRARY_PATH=${dp_double_directory};DP_TEST_GPUS=2")
+  add_test(NAME gpt2_compress_double
+           COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/compress.sh $<TARGET_FILE:dprun>
+                   $<TARGET_FILE:gpt2_double>)
+  set_tests_properties(
+    gpt2_compress_double
+    PROPERTIES TIMEOUT 240 LABELS "ranks;process;cuda;long" ENVIRONMENT
+               "LD_LIBRARY_PATH=${dp_double_directory};DP_TEST_GPUS=2")
+  add_test(NAME gpt2_shards_double
+           COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/shards.sh $<TARGET_FILE:dprun>
+                   $<TARGET_FILE:gpt2_double>)
+  set_tests_properties(
+    gpt2_shards_double
+    PROPERTIES TIMEOUT 300 LABELS "ranks;process;cuda;long" ENVIRONMENT
+               "LD_LIBRARY_PATH=${dp_double_directory};DP_TEST_GPUS=3")
 endif()

@@ -100,7 +100,8 @@ static void check_lamb(size_t count, size_t skew)
     for (uint32_t i = 0; i < TENSORS; i++) {
         const uint64_t before = i == 0 ? 0 : tensors[i - 1].offset + counts[i - 1] + 7;
 
-        tensors[i] = {before, counts[i], (uint32_t)places.blocks, i != 1};
+        tensors[i] = {before, counts[i], (uint32_t)places.blocks, i != 1, (uint32_t)places.blocks,
+                      i};
         for (size_t at = 0; at < counts[i]; at += GPT2_LAMB_BLOCK)
             owners[places.blocks++] = i;
     }
@@ -145,10 +146,11 @@ static void check_lamb(size_t count, size_t skew)
         tensor_put(&words);
         run_twice(
             [&] {
+                const gpt2_cuda_lamb_step_t one = {&lamb, 1e-2, 20.0, (const float *)words.data,
+                                                   (const uint32_t *)words.data + 1};
+
                 return gpt2_cuda_lamb(NULL, (float *)weights.data, (float *)gradients.data,
-                                      (float *)m.data, (float *)v.data, F32, NULL, &places, &lamb,
-                                      1e-2, 20.0, (const float *)words.data,
-                                      (const uint32_t *)words.data + 1);
+                                      (float *)m.data, (float *)v.data, F32, NULL, &places, &one);
             },
             outs, 4, "LAMB");
         for (int i = 0; i < 4; i++)

@@ -200,8 +200,9 @@ static void twenty_steps_follow_the_cpu(void **state)
     } cases[] = {{"--device cuda --precision fp32", 1e-4},
                  {"--device cuda --precision bf16", 2e-2},
                  {"--device cuda --precision fp16", 5e-3},
+                 {"--device cuda --amp O2", 2e-2},
                  {"--device auto --accumulate 2 --recompute gelu+norm", 2e-2}};
-    const uint64_t stops[] = {CURVE, CURVE, CURVE, FEW};
+    const uint64_t stops[] = {CURVE, CURVE, CURVE, FEW, FEW};
     const char *data = write_text();
     gpt2_options_t options = make_options(data, "--device cpu");
     rank_job_t cpu;
