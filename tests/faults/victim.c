@@ -4,7 +4,8 @@
  *     DP_INJECT=kill:1@30 dprun -np N victim STEPS CHECKPOINT_FOLDER
  *
  * Each step averages a few tensors; every fifth step each rank saves a checkpoint, and one that
- * cannot be written is told and survived. A survivor of a failure prints what it learned and when,
+ * cannot be written is told and survived. A file "stop" in rank 0's folder ends all ranks after the
+ * same step. A survivor of a failure prints what it learned and when,
  * and exits with 3; with 4 where dp_init() failed.
  */
 #include <errno.h>
@@ -21,6 +22,7 @@
 #define SAVE_EVERY 5
 
 static const size_t counts[TENSORS] = {100000, 50, 4000};
+#define STOP_TENSOR 1 /* its first element is not 0 once rank 0 wants to stop */
 
 static void tell(const char *where, dp_status_t status, const char *text)
 {
@@ -83,8 +85,18 @@ static dp_status_t train_step(dp_context_t *dp, float *const values[TENSORS])
     return status;
 }
 
+static int wants_to_stop(dp_context_t *dp, const char *folder)
+{
+    char path[512];
+
+    snprintf(path, sizeof(path), "%s/stop", folder);
+    return dp_rank(dp) == 0 && access(path, F_OK) == 0;
+}
+
 static dp_status_t train(dp_context_t *dp, int steps, const char *folder)
 {
+    int is_stopped = 0;
+
     float *values[TENSORS] = {NULL};
     dp_status_t status = DP_OK;
 
@@ -94,9 +106,11 @@ static dp_status_t train(dp_context_t *dp, int steps, const char *folder)
         status = dp_alloc(dp, counts[i] * sizeof(float), &memory);
         values[i] = memory;
     }
-    for (int step = 0; step < steps && status == DP_OK; step++) {
+    for (int step = 0; step < steps && status == DP_OK && !is_stopped; step++) {
         dp_step_begin(dp, (uint64_t)step);
+        values[STOP_TENSOR][0] = wants_to_stop(dp, folder) ? 1.0f : 0.0f;
         status = train_step(dp, values);
+        is_stopped = status == DP_OK && values[STOP_TENSOR][0] != 0.0f;
         if (status == DP_OK && step % SAVE_EVERY == SAVE_EVERY - 1)
             save(dp, folder, step, values[0]);
         dp_step_end(dp);
