@@ -309,22 +309,24 @@ class Group:
 
     # ---- Pairs, and without data --------------------------------------------------------------
 
-    def send(self, array: Any, to: int, *, name: str, on_done: Any = None,
-             **keywords: Any) -> Handle:
-        """Sends array to one rank, which receives it under the same name."""
+    def send(self, array: Any, to: int, *, name: str | None = None, lane: int = 0,
+             on_done: Any = None, **keywords: Any) -> Handle:
+        """Sends array to one rank, which receives it under the same name; without names in the order of
+        the calls of the pair, each lane by itself."""
         source = arrays.view(array)
-        arguments = (self.pointer, name.encode(), source.address, source.count, source.dtype, to)
+        arguments = (self.pointer, self._name(name, "send", self.rank, to, lane), source.address,
+                     source.count, source.dtype, to)
         return self._submit(lib.send, arguments, _options(**keywords),
-                            Handle(self.context, None, source, None), on_done, True)
+                            Handle(self.context, None, source, None), on_done, name is not None)
 
-    def recv(self, out: Any, source: int, *, name: str, on_done: Any = None,
-             **keywords: Any) -> Handle:
+    def recv(self, out: Any, source: int, *, name: str | None = None, lane: int = 0,
+             on_done: Any = None, **keywords: Any) -> Handle:
         """Receives into out, which may be larger than what comes."""
         target = arrays.view(out, writes=True)
-        arguments = (self.pointer, name.encode(), target.address, target.count, target.dtype,
-                     source)
+        arguments = (self.pointer, self._name(name, "send", source, self.rank, lane),
+                     target.address, target.count, target.dtype, source)
         return self._submit(lib.recv, arguments, _options(**keywords),
-                            Handle(self.context, None, target, out), on_done, True)
+                            Handle(self.context, None, target, out), on_done, name is not None)
 
     def barrier(self, name: str | None = None) -> Handle:
         """Completes once every rank has submitted it."""

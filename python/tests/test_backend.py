@@ -1,0 +1,145 @@
+"""torch.distributed over libdp, with what users build on it: DDP and FSDP2. Starts its own ranks; skips
+where there is no PyTorch of 2.14 or later.
+"""
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+try:
+    import torch
+except ImportError:
+    torch = None
+
+PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+LIMIT = 240
+# Every rank; `here` is its number, `ranks` how many there are.
+PRELUDE = """
+import datetime, sys, torch, torch.distributed as dist
+import dp.torch.backend
+backend, here, ranks, place = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+dist.init_process_group(backend, init_method="file://" + place, rank=here, world_size=ranks,
+                        timeout=datetime.timedelta(seconds=120))
+"""
+COLLECTIVES = """
+x = torch.full((3, 4), here + 1.0)
+dist.all_reduce(x)
+assert x[2, 3] == ranks * (ranks + 1) / 2, x
+strided = torch.ones(4, 6)[:, ::2]
+dist.all_reduce(strided)
+assert strided[3, 2] == ranks, strided
+bits = torch.tensor([1 << here])
+dist.all_reduce(bits, op=dist.ReduceOp.BOR)
+assert bits.item() == (1 << ranks) - 1, bits
+complex_ = torch.full((2,), complex(here, 1))
+dist.all_reduce(complex_)
+assert complex_[1] == complex(ranks * (ranks - 1) / 2, ranks), complex_
+rows = [torch.zeros(2) for _ in range(ranks)]
+dist.all_gather(rows, torch.full((2,), float(here)))
+assert [row[0].item() for row in rows] == list(range(ranks)), rows
+objects = [None] * ranks
+dist.all_gather_object(objects, {"rank": here})
+assert objects == [{"rank": i} for i in range(ranks)], objects
+part = torch.zeros(2)
+dist.reduce_scatter_tensor(part, torch.arange(2.0 * ranks))
+assert part.tolist() == [2.0 * here * ranks, (2.0 * here + 1) * ranks], part
+value = torch.tensor([here])
+dist.broadcast(value, src=ranks - 1)
+assert value.item() == ranks - 1
+gathered = [torch.zeros(1, dtype=torch.int64) for _ in range(ranks)] if here == 0 else None
+dist.gather(torch.tensor([here]), gathered, dst=0)
+assert here != 0 or [one.item() for one in gathered] == list(range(ranks)), gathered
+mine = torch.zeros(2)
+dist.scatter(mine, [torch.full((2,), float(i)) for i in range(ranks)] if here == 0 else None, src=0)
+assert mine[0] == here, mine
+swapped = torch.zeros(2 * ranks)
+dist.all_to_all_single(swapped, torch.arange(2.0 * ranks) + 10 * here)
+assert swapped.tolist()[-2:] == [10.0 * (ranks - 1) + 2 * here, 10.0 * (ranks - 1) + 2 * here + 1], swapped
+if here == 0:
+    for i in range(20):
+        dist.send(torch.full((3,), float(i)), 1, tag=i % 2)
+elif here == 1:
+    for i in range(20):
+        got = torch.zeros(3)
+        dist.recv(got, 0, tag=i % 2)
+        assert got[2] == i, got
+group = dist.new_group([ranks - 1, 0])
+if here in (0, ranks - 1):
+    one = torch.ones(1)
+    dist.all_reduce(one, group=group)
+    assert one == 2
+works = [dist.all_reduce(torch.ones(5), async_op=True) for _ in range(30)]
+for work in reversed(works):
+    work.wait()
+future = dist.all_reduce(torch.ones(1), async_op=True).get_future()
+assert future.wait()[0] == ranks
+dist.barrier()
+dist.destroy_process_group()
+print("passed")
+"""
+TRAINING = """
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+def model():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4))
+def train(net):
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for step in range(4):
+        optimizer.zero_grad()
+        net(torch.randn(8, 32, generator=torch.Generator().manual_seed(10 * step + here))).square().mean().backward()
+        optimizer.step()
+ddp = torch.nn.parallel.DistributedDataParallel(model())
+train(ddp)
+sharded, mesh = model(), init_device_mesh("cpu", (ranks,))
+for layer in (sharded[0], sharded[2], sharded):
+    fully_shard(layer, mesh=mesh)
+train(sharded)
+for kind, net in (("ddp", ddp), ("fsdp", sharded)):
+    whole = [getattr(param, "full_tensor", lambda: param)() for param in net.parameters()]
+    print(kind, " ".join("%.9g" % value for param in whole for value in param.detach().flatten()[:40].tolist()))
+dist.destroy_process_group()
+"""
+
+
+def world(body, backend, ranks):
+    """What rank 0 prints; each rank must end with 0."""
+    with tempfile.TemporaryDirectory(prefix="dp-torch-") as folder:
+        command = [sys.executable, "-c", PRELUDE + body, backend]
+        processes = [subprocess.Popen([*command, str(rank), str(ranks), os.path.join(folder, "store")],
+                                      env={**os.environ, "PYTHONPATH": PACKAGE, "OMP_NUM_THREADS": "1"},
+                                      stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+                     for rank in range(ranks)]
+        try:
+            outputs = [process.communicate(timeout=LIMIT)[0] for process in processes]
+        finally:
+            for process in processes:
+                process.kill()
+        for process, output in zip(processes, outputs):
+            assert process.returncode == 0, output
+        return [line for line in outputs[0].splitlines() if "Warning" not in line]
+
+
+def has_backend():
+    return torch is not None and tuple(int(n) for n in torch.__version__.split(".")[:2]) >= (2, 14)
+
+
+@unittest.skipUnless(has_backend(), "the backend wants PyTorch 2.14 or later")
+class Backend(unittest.TestCase):
+    def test_collectives(self):
+        for ranks in (2, 3):
+            self.assertIn("passed", world(COLLECTIVES, "dp", ranks))
+
+    def test_ddp_and_fsdp_train_as_over_gloo(self):
+        ours, theirs = world(TRAINING, "dp", 2), world(TRAINING, "gloo", 2)
+        self.assertEqual([line for line in ours if line.startswith(("ddp", "fsdp"))],
+                         [line for line in theirs if line.startswith(("ddp", "fsdp"))])
+        self.assertEqual(ours[0].split()[1:], ours[1].split()[1:])
+
+
+if __name__ == "__main__":
+    if not has_backend():
+        print("no PyTorch of 2.14 or later is here")
+        sys.exit(77)
+    unittest.main()
