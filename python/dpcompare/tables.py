@@ -148,7 +148,7 @@ class Tables:
             name = row.title if row.mode else row.name
             if kind == "absent":
                 held = sorted({n for n, _ in self.view.judged.held(row.name)})
-                text = f"hold with {', '.join(map(str, held))} ranks, not timed" if held else "not run"
+                text = f"holds with {', '.join(map(str, held))} ranks, not timed" if held else "not run"
                 plain = [text] + [""] * 6
             else:
                 plain = ["fails" if kind == "failed" else "holds", *(
