@@ -217,7 +217,7 @@ class ProcessTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "pid")
             with self.assertRaisesRegex(Failed, "no end after"):
-                run(["sh", "-c", f"setsid sh -c 'echo $$ > {path}; exec sleep 600' & wait"], 0.5)
+                run(["sh", "-c", f"setsid sh -c 'echo $$ > {path}; exec sleep 600' & wait"], 3)
             with open(path, encoding="ascii") as file:
                 pid = int(file.read())
             self.assertEqual(children(), [])

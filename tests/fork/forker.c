@@ -24,8 +24,8 @@
 
 #define COUNT 5000
 #define CHILDREN 4
-#define SOON_S 1.0      /* a death told by a closed connection takes a millisecond; a timeout 3 s */
-#define CHILD_LIFE_S 30 /* a child that nobody ends */
+#define SOON_S 20.0 /* a death told by a closed connection takes a millisecond; a timeout 60 s */
+#define CHILD_LIFE_S 120 /* a child that nobody ends */
 
 static float values[COUNT];
 

@@ -6,10 +6,12 @@ dprun=$1 forker=$2 hosts=$3
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export XDG_RUNTIME_DIR="$work" TMPDIR="$work"
+export DP_PEER_TIMEOUT=60s # far above what forker.c calls soon, so that late answers are seen
 
 # check MODE CODE RANKS: dprun ends with this code, and so many ranks say that all is as it must be.
 check() {
     code=0
+    rm -f "$work/killed"
     "$dprun" -np 3 --pretend-nodes "$hosts" "$forker" "$1" "$work" >"$work/out" 2>&1 || code=$?
     count=$(grep -c "as it must be" "$work/out") || true
     if [ "$code" -ne "$2" ] || [ "$count" -ne "$3" ] || grep -qE "wrong:|: late$" "$work/out"; then

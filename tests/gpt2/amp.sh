@@ -11,6 +11,7 @@ broken=$3
 work=$(mktemp -d "${TMPDIR:-/tmp}/gpt2-amp-XXXXXX")
 trap 'rm -rf "$work"' EXIT
 cd "$work"
+export XDG_RUNTIME_DIR="$work" TMPDIR="$work" # for what dprun keeps of jobs that fail
 
 # A text with something to learn.
 awk 'BEGIN { srand(7); split("and the lord said unto them", w, " ");
@@ -148,28 +149,6 @@ for strategy in coordinator dps sps; do
         fail "an Inf on one rank under $strategy"
     }
 done
-
-# 300 steps of the preset tiny: the mean loss of the last 30 is within 2 % of fp32's.
-awk 'BEGIN { srand(7)
-     n = split("and the lord said unto them in beginning god created heaven earth without form void", w, " ")
-     for (i = 0; i < 20000; i++)
-         printf "%s%s", w[int(rand() * rand() * n) + 1], rand() < 0.1 ? "\n" : " " }' >longer
-# curve NAME FLAGS...
-curve() {
-    name=$1
-    shift
-    "$gpt2" --strategy single --data longer --preset tiny --steps 300 --device cpu --log-every 1 \
-        --out "$name" "$@" >"$name.out" 2>&1 || { cat "$name.out" >&2; fail "$name failed"; }
-    column "$name" loss | tail -30 | awk '{ sum += $1 } END { print sum / NR }' >"$name.mean"
-    echo "$(cat curve_fp32.mean) $(cat "$name.mean") $name" | awk '
-        { off = $2 / $1 - 1; printf "%s: %.4f, fp32 %.4f\n", $3, $2, $1 } { exit off > 0.02 || off < -0.02 }' ||
-        fail "$name is not within 2 %"
-}
-curve curve_fp32 --precision fp32
-curve curve_bf16 --precision bf16
-curve curve_bf16_o2 --precision bf16 --amp O2
-curve curve_fp16 --precision fp16
-curve curve_fp16_o2 --precision fp16 --amp O2
 
 # refused WORDS FLAGS...
 refused() {

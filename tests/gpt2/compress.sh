@@ -12,7 +12,7 @@ compress_ranks=$3
 work=$(mktemp -d "${TMPDIR:-/tmp}/gpt2-compress-XXXXXX")
 trap 'rm -rf "$work"' EXIT
 cd "$work"
-export TMPDIR="$work" # where dprun keeps what failed jobs leave
+export XDG_RUNTIME_DIR="$work" TMPDIR="$work" # where dprun keeps what failed jobs leave
 
 # job NAME DPRUN'S ARGUMENTS...
 job() {

@@ -11,6 +11,7 @@ gpt2=$2
 work=$(mktemp -d "${TMPDIR:-/tmp}/gpt2-ranks-XXXXXX")
 trap 'rm -rf "$work"' EXIT
 cd "$work"
+export XDG_RUNTIME_DIR="$work" TMPDIR="$work" # for what dprun keeps of jobs that fail
 
 # A text with something to learn.
 awk 'BEGIN { srand(7); split("and the lord said unto them", w, " ");

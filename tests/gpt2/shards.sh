@@ -12,7 +12,7 @@ gpt2=$2
 work=$(mktemp -d "${TMPDIR:-/tmp}/gpt2-shards-XXXXXX")
 trap 'rm -rf "$work"' EXIT
 cd "$work"
-export TMPDIR=$work # for what dprun keeps of jobs that fail
+export XDG_RUNTIME_DIR=$work TMPDIR=$work # for what dprun keeps of jobs that fail
 
 awk 'BEGIN { srand(7); split("and the lord said unto them", w, " ");
      for (i = 0; i < 4000; i++) printf "%s%s", w[int(rand() * 6) + 1], i % 12 == 11 ? "\n" : " " }' >text

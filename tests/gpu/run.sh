@@ -53,4 +53,5 @@ print_facts
 for letter in $chosen_parts; do
     "part_$letter"
 done
+end_if_interrupted
 end_visit

@@ -224,10 +224,17 @@ visit 1 --only b,c.one,d.fp32
 for step in attention gpt2 products mma; do echo "b.$step late"; done >>"$work/planted"
 printf '%s\n' b.casts b.attention b.gpt2 b.products b.mma c.one d.fp32 >"$work/steps"
 check_results
-for pid in $(cat "$work/pids"); do
-    case $(sed 's/.*) //' "/proc/$pid/stat" 2>/dev/null) in '' | Z*) continue ;; esac # a corpse is no process
-    { complain "process $pid is left"; kill -KILL "$pid"; }
-done
+is_over() { # PID; a corpse is no process
+    case $(sed 's/.*) //' "/proc/$1/stat" 2>/dev/null) in '' | Z*) ;; *) return 1 ;; esac
+}
+no_planted_process_is_left() { # killed ones take a moment to go
+    local pid
+    for pid in $(cat "$work/pids" 2>/dev/null); do
+        for _ in $(seq 300); do is_over "$pid" && break; sleep 0.1; done
+        is_over "$pid" || { complain "process $pid is left"; kill -KILL "$pid"; }
+    done
+}
+no_planted_process_is_left
 
 # Programs and libraries that are not there. A second command adds to the first one's results.
 echo "b.mma missing" >"$work/planted"
@@ -244,7 +251,7 @@ grep -q '^b.mma .*package lacks tests/cuda_mma' "$work/results/table.txt" || com
 echo "b.casts hang" >"$work/planted"
 # The output of the visit before names the step, too. A signal between bash's fork and run.sh would
 # end in this script's own trap, which removes $work.
-rm -rf "$work/results" "$work/output"
+rm -rf "$work/results" "$work/output" "$work/pids"
 PATH=$root/tools:$PATH TMPDIR=$work "$root/run.sh" "$root" --results "$work/results" --only a.gpu,b.casts >"$work/output" 2>&1 &
 for _ in $(seq 1 600); do
     grep -qs 'b.casts' "$work/output" && break
@@ -253,6 +260,7 @@ done
 kill -TERM $!
 wait $!
 [ $? = 1 ] || complain "interrupted, and the exit code is not 1"
+no_planted_process_is_left
 ls "$work"/results/logs-*.tar.gz "$work/results/table.txt" >/dev/null || complain "interrupted, and there are no logs"
 grep -q '"step":"a.gpu"' "$work/results/results.json" || complain "interrupted, and the results are lost"
 

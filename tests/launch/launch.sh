@@ -5,6 +5,7 @@
 #
 #   launch.sh MEMBER FAKE_PMI CASE
 set -u
+. "$(dirname "$0")/port.sh"
 member=$1 fake_pmi=$2 case=$3
 work=$(mktemp -d)
 trap 'kill -9 $(jobs -p) $(cat "$work/pid" 2>/dev/null) 2>/dev/null; rm -rf "$work"' EXIT
@@ -71,14 +72,7 @@ wait_for() { # until the command holds
 has_beacon() { [ -n "$(find "$work/run" -type f ! -name '.*' 2>/dev/null)" ]; }
 secret_file() { (umask 077; head -c 32 /dev/urandom >"$work/secret"); export DP_SECRET_FILE=$work/secret; }
 
-free_port() { # one that nobody listens on now
-    local port
-    for port in $(shuf -i 20000-29999 -n 50); do
-        (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null || { echo "$port"; return; }
-    done
-    bad "no free port"
-}
-rendezvous=127.0.0.1:$(free_port)
+rendezvous=127.0.0.1:$(free_port) || bad "no free port"
 
 case $case in
 torchrun) all torch 3 "$member"; met 3 ;;
@@ -140,6 +134,7 @@ missing)
     torch 1 2 bound "$member" >out 2>err && bad "code 0"
     expect err "DP_ERR_TIMEOUT" "rank 1 of 2 (torchrun): rank 0 did not come within DP_START_TIMEOUT=1s" \
         "unset RANK and WORLD_SIZE"
+    DP_START_TIMEOUT=4s # both have to come within it
     torch 0 4 bound "$member" >out0 2>err0 &
     torch 2 4 bound "$member" >out2 2>err2 &
     wait
@@ -193,11 +188,11 @@ same_job_twice)
     wait ;;
 address) # as if on several machines: by MASTER_ADDR and MASTER_PORT + 1, or as we are told
     secret_file
-    master_port=$(($(free_port) - 1))
+    master_port=$(($(free_port 1) - 1))
     all torch 3 env LOCAL_WORLD_SIZE=1 LOCAL_RANK=0 "$member"; met 3
-    export DP_RENDEZVOUS_PORT=$(free_port)
+    export DP_RENDEZVOUS_PORT=$(free_port 2)
     all torch 3 env LOCAL_WORLD_SIZE=1 LOCAL_RANK=0 "$member"; met 3
-    export DP_RENDEZVOUS=127.0.0.1:$(free_port)
+    export DP_RENDEZVOUS=127.0.0.1:$(free_port 3)
     nodes=2
     all slurm 3 "$member"; met 3 ;;
 no_secret)

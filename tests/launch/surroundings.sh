@@ -4,6 +4,7 @@
 #
 #   surroundings.sh DPRUN MEMBER VICTIM FLOOD CASE
 set -u
+. "$(dirname "$0")/port.sh"
 dprun=$1 member=$2 victim=$3 flood=$4 case=$5
 work=$(mktemp -d)
 trap 'touch "$work/stop"; kill -9 $(jobs -p) $(cat "$work"/pid* 2>/dev/null) 2>/dev/null; wait 2>/dev/null; rm -rf "$work"' EXIT
@@ -44,9 +45,7 @@ END
     [ "$(grep -c 'rendezvous: dropped' err)" -le 20 ] || bad "the flood fills the screen" ;;
 flood_of_a_port) # as between machines: by port and secret
     (umask 077; head -c 32 /dev/urandom >secret)
-    for port in $(shuf -i 20000-29999 -n 50); do
-        (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null || break
-    done
+    port=$(free_port) || bad "no free port"
     rank() {
         DP_RANK=$1 DP_SIZE=3 DP_LOCAL_RANK=0 DP_LOCAL_SIZE=1 DP_RENDEZVOUS=127.0.0.1:$port \
             DP_SECRET_FILE=$work/secret timeout 60 "$member" >"out$1" 2>"err$1"
@@ -118,7 +117,7 @@ killed | killed_late) # dprun and its agent at once; a wrapper's program, whose 
     wait $job 2>/dev/null
     for rank in 0 1; do
         gone() { ! kill -0 "$(cat pid.$rank)" 2>/dev/null; }
-        for ((i = 0; i < 500; i++)); do gone && break; sleep 0.02; done
+        for ((i = 0; i < 3000; i++)); do gone && break; sleep 0.02; done
         gone || bad "what rank $rank started runs on"
     done
     empty() { [ "$(runs)" = 0 ]; }

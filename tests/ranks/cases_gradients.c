@@ -3,7 +3,6 @@
  * errors of a loop in the wrong order, and what DP_CHECK finds.
  */
 #include <math.h>
-#include <time.h>
 
 #include "tests/ranks/cases_internal.h"
 
@@ -215,12 +214,18 @@ static int checked_step(dp_context_t *dp, model_t *model, dp_gradients_t *gradie
                         dp_status_t *status)
 {
     int writes = step == 1 && dp_rank(dp) == 0;
-    struct timespec moment = {0, 200000000};
+    dp_handle_t *written;
 
-    /* the others come later, so that nothing is launched before the write */
-    if (step == 1 && !writes) nanosleep(&moment, NULL);
-    EXPECT_STATUS(dp, dp_gradients_ready(gradients, 0, NULL), DP_OK);
-    if (writes) model->ga[3] += 1.0f;
+    /* the others come to the barrier first, so that nothing is launched before the write */
+    if (writes) {
+        EXPECT_STATUS(dp, dp_gradients_ready(gradients, 0, NULL), DP_OK);
+        model->ga[3] += 1.0f;
+    }
+    if (step == 1) {
+        EXPECT_STATUS(dp, dp_barrier(dp_world(dp), "written", &written), DP_OK);
+        EXPECT_STATUS(dp, dp_wait(written, -1.0, NULL), DP_OK);
+    }
+    if (!writes) EXPECT_STATUS(dp, dp_gradients_ready(gradients, 0, NULL), DP_OK);
     EXPECT_STATUS(dp, dp_gradients_ready(gradients, 1, NULL), DP_OK);
     *status = dp_gradients_sync(gradients, NULL);
     if (writes) {

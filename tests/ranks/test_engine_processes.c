@@ -96,7 +96,7 @@ static void lose_a_rank(engine_rank_t *rank, void *user)
     engine_run(rank, &op, DP_WORK_SMALL);
     engine_check(rank, op.status == DP_ERR_PEER_LOST, "status is %s", dp_status_string(op.status));
     engine_check(rank, strstr(op.text, "rank 1 on host host1") != NULL, "text is '%s'", op.text);
-    engine_check(rank, dp_now_ns() - start_ns < 1000000000, "took %llu us",
+    engine_check(rank, dp_now_ns() - start_ns < 20000000000, "took %llu us",
                  (unsigned long long)(dp_now_ns() - start_ns) / 1000);
 }
 
@@ -175,7 +175,7 @@ static void lose_a_gatherer(engine_rank_t *rank, void *user)
     if (which == 3 && op.status == DP_OK) engine_run(rank, &op, DP_WORK_SMALL);
     engine_check(rank, op.status == DP_ERR_PEER_LOST, "status is %s", dp_status_string(op.status));
     engine_check(rank, strstr(op.text, "rank 1 on host host1") != NULL, "text is '%s'", op.text);
-    engine_check(rank, dp_now_ns() - start_ns < 1500000000, "took %llu us",
+    engine_check(rank, dp_now_ns() - start_ns < 20000000000, "took %llu us",
                  (unsigned long long)(dp_now_ns() - start_ns) / 1000);
 }
 

@@ -7,6 +7,7 @@
 # Cases with machines make them from namespaces: each has its own network, boot id, pids and host
 # name. They need root, or user namespaces; without either they are skipped (77).
 set -u
+. "$(dirname "$0")/../launch/port.sh"
 dprun=$(readlink -f "$1") member=$(readlink -f "$2") attack=$(readlink -f "$3") case=$4 self=$(readlink -f "$0")
 if [ "${SECURITY_WORK:-}" = "" ]; then
     SECURITY_WORK=$(mktemp -d) || exit 1
@@ -248,9 +249,9 @@ lines) # strangers wait at the port of a rank's line when it opens
         bad "rank 0 does not say whom it refused"
     end_machines ;;
 apart) # one machine whose ranks may not connect to each other: two hosts
-    size=2 pids=()
+    size=2 pids=() port=$(free_port) || bad "no free port"
     for rank in 0 1; do
-        env DP_RANK=$rank DP_SIZE=2 DP_LOCAL_RANK=$rank DP_LOCAL_SIZE=2 DP_RENDEZVOUS=127.0.0.1:29512 \
+        env DP_RANK=$rank DP_SIZE=2 DP_LOCAL_RANK=$rank DP_LOCAL_SIZE=2 DP_RENDEZVOUS=127.0.0.1:$port \
             timeout -k 5 60 env LD_PRELOAD="$preload" REFUSE_LINES=1 "$member" "$work" >"out$rank" 2>"err$rank" &
         pids+=($!)
     done
@@ -260,10 +261,10 @@ apart) # one machine whose ranks may not connect to each other: two hosts
 kills) # a rank dies while UCX connects it to another machine: no survivor may die of that
     [ -n "${SECURITY_INNER:-}" ] || { machines; exit; }
     network; boot a 1 a; boot b 2 b
-    export DP_START_TIMEOUT=4s # for those whose victim dies before the others know it
     # How many calls there are in a start, for each rank.
     for rank in 0 1 2 3; do extra[rank]="LD_PRELOAD=$preload DIE_COUNT=$work/calls.$rank"; done
     on_machines a a b b; wait_for all_are_there; finish
+    export DP_START_TIMEOUT=4s # for those whose victim dies before the others know it
     for ((kill = 0; kill < ${KILLS:-6}; kill++)); do
         victim=$(((kill + 2) % 4)) # leaders are connected from the first, others by the engine
         calls=$(cat "calls.$victim")

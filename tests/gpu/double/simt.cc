@@ -17,6 +17,7 @@
 
 #include <map>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #define STACK_BYTES ((size_t)128 * 1024)
@@ -66,6 +67,9 @@ typedef struct fiber {
 
 typedef struct machine {
     std::vector<fiber_t *> fibers;
+    std::vector<unsigned> order;    /* of fibers, shuffled before each round */
+    std::vector<unsigned> at_warp;  /* per warp: how many are FIBER_AT_WARP */
+    size_t ready, at_barrier, done; /* fibers in these states */
     place_t scheduler;
     size_t current;
     const std::function<void()> *body;
@@ -194,9 +198,9 @@ static void resume(machine_t *machine, size_t index)
 
 /* ---- Meeting --------------------------------------------------------------------------------- */
 
-/* 1: every thread of the fiber's warp that it meets with is there. Those get a copy of what was
+/* If every thread of the fiber's warp that it meets with is there, those get a copy of what was
  * given, so that the quickest may give something new. */
-static int release_warp(machine_t *machine, size_t index)
+static void release_fiber(machine_t *machine, size_t index)
 {
     const size_t base = index / WARP * WARP;
     const unsigned mask = machine->fibers[index]->mask;
@@ -204,8 +208,8 @@ static int release_warp(machine_t *machine, size_t index)
     for (size_t lane = 0; lane < WARP; lane++) {
         if ((mask >> lane & 1u) == 0) continue;
         if (base + lane >= machine->fibers.size()) continue;
-        if (machine->fibers[base + lane]->state != FIBER_AT_WARP) return 0;
-        if (machine->fibers[base + lane]->mask != mask) return 0;
+        if (machine->fibers[base + lane]->state != FIBER_AT_WARP) return;
+        if (machine->fibers[base + lane]->mask != mask) return;
     }
     for (size_t lane = 0; lane < WARP && base + lane < machine->fibers.size(); lane++) {
         fiber_t *fiber = machine->fibers[base + lane];
@@ -213,47 +217,84 @@ static int release_warp(machine_t *machine, size_t index)
         if ((mask >> lane & 1u) == 0) continue;
         memcpy(fiber->kept, fiber->given, GIVEN_BYTES);
         fiber->state = FIBER_READY;
+        machine->ready++;
+        machine->at_warp[base / WARP]--;
     }
-    return 1;
 }
 
-static int release_block(machine_t *machine)
+static void release_warps(machine_t *machine)
 {
-    int waiting = 0, done = 0;
+    const size_t count = machine->fibers.size();
 
-    for (const fiber_t *fiber : machine->fibers) {
-        waiting += fiber->state == FIBER_AT_BARRIER;
-        done += fiber->state == FIBER_DONE;
-        if (fiber->state == FIBER_READY || fiber->state == FIBER_AT_WARP) return 0;
+    for (size_t warp = 0; warp * WARP < count; warp++) {
+        for (size_t i = warp * WARP;
+             machine->at_warp[warp] > 0 && i < count && i < (warp + 1) * WARP; i++) {
+            if (machine->fibers[i]->state == FIBER_AT_WARP) release_fiber(machine, i);
+        }
     }
-    if (waiting == 0) return 0;
-    if (done != 0) die("some threads wait at a barrier of the block, others have ended");
+}
+
+static void release_block(machine_t *machine)
+{
+    const size_t count = machine->fibers.size();
+
+    if (machine->at_barrier == 0 || machine->at_barrier + machine->done < count) return;
+    if (machine->done != 0) die("some threads wait at a barrier of the block, others have ended");
     for (fiber_t *fiber : machine->fibers)
         fiber->state = FIBER_READY;
-    return 1;
+    machine->ready = count;
+    machine->at_barrier = 0;
 }
 
 /* ---- Running --------------------------------------------------------------------------------- */
 
-static void start_block(machine_t *machine)
+/* Once for all blocks of a grid. */
+static void start_grid(machine_t *machine)
 {
     const unsigned columns = blockDim.x, rows = blockDim.y;
+    const unsigned count = (unsigned)machine->fibers.size();
 
-    for (size_t i = 0; i < machine->fibers.size(); i++) {
-        fiber_t *fiber = machine->fibers[i];
-
-        fiber->index = simt_index{(unsigned)i % columns, (unsigned)i / columns % rows,
-                                  (unsigned)i / (columns * rows)};
-        fiber->state = FIBER_READY;
+    machine->order.resize(count);
+    machine->at_warp.assign((count + WARP - 1) / WARP, 0);
+    for (unsigned i = 0; i < count; i++) {
+        machine->fibers[i]->index =
+            simt_index{i % columns, i / columns % rows, i / (columns * rows)};
+        machine->order[i] = simt_order == 1 ? count - 1 - i : i;
     }
 }
 
-static size_t in_order(size_t i, size_t count, uint64_t *random)
+static void start_block(machine_t *machine)
 {
-    if (simt_order == 0) return i;
-    if (simt_order == 1) return count - 1 - i;
+    for (fiber_t *fiber : machine->fibers)
+        fiber->state = FIBER_READY;
+    machine->ready = machine->fibers.size();
+    machine->at_barrier = machine->done = 0;
+}
+
+static uint64_t draw(uint64_t *random)
+{
     *random = *random * 6364136223846793005u + 1442695040888963407u;
-    return (size_t)((*random >> 33) + i) % count;
+    return *random >> 32;
+}
+
+/* The fiber whose turn it is; in shuffled orders any that had none in this round. */
+static size_t next_in_order(machine_t *machine, size_t turn, uint64_t *random)
+{
+    std::vector<unsigned> &order = machine->order;
+
+    if (simt_order > 1) {
+        std::swap(order[turn], order[turn + (size_t)(draw(random) * (order.size() - turn) >> 32)]);
+    }
+    return order[turn];
+}
+
+/* Warps that have no turn in this round of a shuffled order: one in four, so that warps which only
+ * meet at barriers of the block get ahead of each other. */
+static uint64_t resting_warps(uint64_t *random)
+{
+    const uint64_t first = draw(random), second = draw(random);
+
+    return simt_order > 1 ? first & second : 0;
 }
 
 /* In shuffled orders one warp of each block lags: it moves only when all others wait, so those are
@@ -264,42 +305,61 @@ static size_t lagging_warp(size_t count)
     return (simt_order + blockIdx.x) % (count / WARP);
 }
 
+/* Runs a fiber to its next barrier or its end. */
+static void take_turn(machine_t *machine, size_t index)
+{
+    resume(machine, index);
+    machine->ready--;
+    switch (machine->fibers[index]->state) {
+    case FIBER_AT_BARRIER:
+        machine->at_barrier++;
+        break;
+    case FIBER_AT_WARP:
+        machine->at_warp[index / WARP]++;
+        break;
+    case FIBER_DONE:
+        machine->done++;
+        break;
+    case FIBER_READY:
+        die("a thread gave way without a reason");
+    }
+}
+
+static size_t count_ready_of_warp(const machine_t *machine, size_t warp)
+{
+    size_t ready = 0;
+
+    for (size_t i = warp * WARP; i < machine->fibers.size() && i < (warp + 1) * WARP; i++)
+        ready += machine->fibers[i]->state == FIBER_READY;
+    return ready;
+}
+
 static void run_block(machine_t *machine)
 {
     const size_t count = machine->fibers.size(), laggard = lagging_warp(count);
     uint64_t random = simt_order * 0x9e3779b97f4a7c15u + blockIdx.x;
-    int are_others_moving = 1;
+    bool is_laggards_turn = false;
 
     /* Blocks find what others left; all ones are NaN in every type. */
     memset(machine->shared.data(), 0xff, machine->shared.size());
     machine->random = random;
     start_block(machine);
-    for (;;) {
-        int is_moving = 0, is_over = 1, have_others_moved = 0;
+    while (machine->done < count) {
+        const uint64_t resting = resting_warps(&random);
 
-        for (size_t i = 0; i < count; i++) {
-            const size_t at = in_order(i, count, &random);
+        for (size_t turn = 0; turn < count; turn++) {
+            const size_t at = next_in_order(machine, turn, &random), warp = at / WARP;
 
-            if (machine->fibers[at]->state != FIBER_READY) continue;
-            if (are_others_moving && at / WARP == laggard) continue;
-            resume(machine, at);
-            is_moving = 1;
-            if (at / WARP != laggard) have_others_moved = 1;
+            if (machine->fibers[at]->state != FIBER_READY || (resting >> warp % 32 & 1u) != 0)
+                continue;
+            if (warp != laggard || is_laggards_turn) take_turn(machine, at);
         }
-        for (size_t i = 0; i < count; i++) {
-            if (machine->fibers[i]->state == FIBER_AT_WARP) is_moving |= release_warp(machine, i);
-        }
-        if (release_block(machine)) is_moving = have_others_moved = 1;
-        for (size_t i = 0; i < count; i++) {
-            const fiber_state state = machine->fibers[i]->state;
-
-            if (state == FIBER_READY) is_moving = 1;
-            if (state == FIBER_READY && i / WARP != laggard) have_others_moved = 1;
-            if (state != FIBER_DONE) is_over = 0;
-        }
-        are_others_moving = have_others_moved;
-        if (is_over) return;
-        if (!is_moving) die("threads wait for each other: a barrier or shuffle that not all reach");
+        release_warps(machine);
+        release_block(machine);
+        if (machine->ready == 0 && machine->done < count)
+            die("threads wait for each other: a barrier or shuffle that not all reach");
+        is_laggards_turn =
+            laggard != SIZE_MAX && machine->ready == count_ready_of_warp(machine, laggard);
     }
 }
 
@@ -347,6 +407,7 @@ void simt_run(dim3 grid, dim3 block, size_t shared_bytes, const std::function<vo
     running = &machine;
     gridDim = grid;
     blockDim = block;
+    start_grid(&machine);
     for (unsigned z = 0; z < grid.z; z++) {
         for (unsigned y = 0; y < grid.y; y++) {
             for (unsigned x = 0; x < grid.x; x++) {

@@ -23,7 +23,9 @@ begin_visit() {
     tick
     began=$now planned_ms=0 passed=0 failed=0 skipped=0 group=
     trap 'stop_group; rm -rf "$work"' EXIT
-    trap 'echo "run.sh: interrupted" >&2; failed=$((failed + 1)); stop_group; end_visit' INT TERM HUP
+    # No more than this: bash may abort where a trap that comes in a `read -t` exits.
+    interrupted=0
+    trap 'interrupted=1' INT TERM HUP
     # A second command adds to the first one's steps. What another revision found stays apart.
     json_string "$(revision)"
     if [ -f "$results/results.json" ] && ! grep -qF "\"revision\": $json" "$results/results.json"; then
@@ -43,6 +45,15 @@ stop_group() {
     [ -n "$group" ] || return 0
     kill -KILL -- "-$group" 2>/dev/null
     group=
+}
+
+# Keeps what there is, and ends the visit, after a signal.
+end_if_interrupted() {
+    [ "$interrupted" = 1 ] || return 0
+    echo "run.sh: interrupted" >&2
+    failed=$((failed + 1))
+    stop_group
+    end_visit
 }
 
 part() { # LETTER NAME SECONDS TITLE
@@ -97,6 +108,7 @@ step() {
         printf '   %-18s %4d s  %s\n' "$part_letter.$name" "$limit" "$title"
         return 0
     fi
+    end_if_interrupted
     start_part
     local id=$part_letter.$name log argument left verdict=failed note='' code=-1 seconds=0 hung=0
     log=$work/logs/$id.log
@@ -163,6 +175,7 @@ run_bounded() { # SECONDS LOG ID COMMAND...
     pid=$! group=$!
     set +m
     while kill -0 "$pid" 2>/dev/null; do
+        end_if_interrupted
         tick
         if [ "$now" -ge "$end" ]; then
             hung=1
