@@ -28,12 +28,12 @@
 #include <sanitizer/common_interface_defs.h>
 #endif
 
-__thread simt_index threadIdx, blockIdx;
-__thread dim3 blockDim, gridDim;
+SIMT_THREAD simt_index threadIdx, blockIdx;
+SIMT_THREAD dim3 blockDim, gridDim;
 cudaError_t (*simt_enqueue)(void *stream, std::function<void()> work);
 unsigned simt_order;
 bool (*simt_wants)(const simt_index &block);
-__thread simt_site_t simt_running;
+SIMT_THREAD simt_site_t simt_running;
 
 /* A copy of cp.async that has not landed; with to NULL the end of a group. */
 typedef struct copy {
@@ -83,7 +83,7 @@ typedef struct machine {
 #endif
 } machine_t;
 
-static thread_local machine_t *running;
+static SIMT_THREAD machine_t *running;
 
 static void die(const char *text)
 {

@@ -33,9 +33,11 @@ struct simt_index {
     unsigned x, y, z;
 };
 /* __thread: no initialisation on first use, which the undefined-behaviour sanitizer takes for a
- * null pointer. */
-extern __thread simt_index threadIdx, blockIdx;
-extern __thread dim3 blockDim, gridDim;
+ * null pointer. initial-exec: kernels ask for these all the time, and a shared library would call a
+ * function for each; they are small enough for the room that a program keeps for such. */
+#define SIMT_THREAD __thread __attribute__((tls_model("initial-exec")))
+extern SIMT_THREAD simt_index threadIdx, blockIdx;
+extern SIMT_THREAD dim3 blockDim, gridDim;
 
 /* Which launch it is: the kernel, whose limits count, and where it stands, for messages. */
 typedef struct simt_site {
@@ -76,7 +78,7 @@ extern unsigned simt_order;
 /* Which blocks of a grid run; NULL: all. */
 extern bool (*simt_wants)(const simt_index &block);
 /* The launch that runs in this thread. */
-extern __thread simt_site_t simt_running;
+extern SIMT_THREAD simt_site_t simt_running;
 
 void *simt_dynamic_shared(void);
 #define SIMT_DYNAMIC_SHARED(type, name) type *name = (type *)simt_dynamic_shared()

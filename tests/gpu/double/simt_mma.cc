@@ -18,54 +18,61 @@ unsigned long long simt_bank_conflicts(void)
 /* How the type converts. */
 typedef float (*widen_t)(uint16_t);
 
-static double half_of(widen_t widen, uint32_t word, unsigned half)
+template <widen_t widen> static double half_of(uint32_t word, unsigned half)
 {
     return (double)widen((uint16_t)(word >> (16 * half)));
 }
 
 /* Element [row][k] of A: of a thread's eight, in order, two lie side by side, then come eight rows
  * below, then eight columns to the right. */
-static double element_of_a(widen_t widen, const uint32_t (&given)[32][6], unsigned row, unsigned k)
+template <widen_t widen>
+static double element_of_a(const uint32_t (&given)[32][6], unsigned row, unsigned k)
 {
     const unsigned lane = row % 8 * 4 + k % 8 / 2;
 
-    return half_of(widen, given[lane][row / 8 + k / 8 * 2], k % 2);
+    return half_of<widen>(given[lane][row / 8 + k / 8 * 2], k % 2);
 }
 
-static double element_of_b(widen_t widen, const uint32_t (&given)[32][6], unsigned k,
-                           unsigned column)
+template <widen_t widen>
+static double element_of_b(const uint32_t (&given)[32][6], unsigned k, unsigned column)
 {
     const unsigned lane = column * 4 + k % 8 / 2;
 
-    return half_of(widen, given[lane][4 + k / 8], k % 2);
+    return half_of<widen>(given[lane][4 + k / 8], k % 2);
 }
 
-static void multiply_warp(widen_t widen, float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
-                          uint32_t b1)
+template <widen_t widen>
+static void multiply_warp(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
     const uint32_t give[6] = {a[0], a[1], a[2], a[3], b0, b1};
     const unsigned group = simt_lane() / 4, pair = simt_lane() % 4 * 2;
     uint32_t given[32][6];
+    double rows[2][16], columns[2][16]; /* of A and B, those that meet in c */
 
     simt_exchange_all(give, given, sizeof(give));
+    for (unsigned i = 0; i < 2; i++) {
+        for (unsigned k = 0; k < 16; k++) {
+            rows[i][k] = element_of_a<widen>(given, group + i * 8, k);
+            columns[i][k] = element_of_b<widen>(given, k, pair + i);
+        }
+    }
     for (unsigned i = 0; i < 4; i++) {
         double sum = c[i];
 
         for (unsigned k = 0; k < 16; k++)
-            sum += element_of_a(widen, given, group + i / 2 * 8, k) *
-                   element_of_b(widen, given, k, pair + i % 2);
+            sum += rows[i / 2][k] * columns[i % 2][k];
         c[i] = (float)sum;
     }
 }
 
 void simt_mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
-    multiply_warp(dp_convert_bf16_to_f32, c, a, b0, b1);
+    multiply_warp<dp_convert_bf16_to_f32>(c, a, b0, b1);
 }
 
 void simt_mma_fp16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
-    multiply_warp(dp_convert_f16_to_f32, c, a, b0, b1);
+    multiply_warp<dp_convert_f16_to_f32>(c, a, b0, b1);
 }
 
 typedef struct matrix_row {

@@ -20,7 +20,7 @@ dp_test(
   test_gpt2_cuda_trainer
   SOURCES test_gpt2_cuda_trainer.c ${gpt2_tests}/strategy_threads.c ${gpt2_tests}/scratch.c
   LIBS gpt2_trainer gpt2_cuda_model_double
-  LABELS unit cuda
+  LABELS unit cuda long
   TIMEOUT 400)
 dp_test(
   test_gpt2_cuda_halves
