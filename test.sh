@@ -8,8 +8,9 @@
 #   ./test.sh --no-install   with what is there
 #
 # --quick leaves out style, analysis, sanitizers and fuzzers, and the tests with the label long:
-# valgrind over whole jobs, worlds of eight ranks, the larger worlds of the explorer, the matrix of
-# faults, killed saves, the programs of tests/bench, the trainer on simulated GPUs under dprun.
+# valgrind over whole jobs, worlds of five and eight ranks, the simulator's thousand seeds, the larger
+# worlds of the explorer, the matrix of faults, killed saves, loss curves, sharding on all numbers of
+# ranks, the programs of tests/bench, whole runs of the trainer on simulated GPUs.
 # Only --all runs what has found no error of its own so far: tests with the label repeat (the same
 # cases on other numbers of ranks and nodes); under the address sanitizer the tests that differ from
 # others in ranks, nodes or order alone; each fuzzer for 30 seconds instead of 2; jobs of a real Slurm.
@@ -138,7 +139,7 @@ json.dump(list(commands.values()), sys.stdout)' <build-dev/compile_commands.json
     # test_gpt2_compress, faults_dprun).
     repeats='^(ranks_threads_([58]_on_.|3_on_3)|ranks_process_.*_(2_on_1|8_on_2)|explore_.*'
     repeats+='|parity_(threads|process)_(2_on_1|4_on_1|5_on_3)|(cuda|gpt2)_.*_[17]'
-    repeats+='|test_gpt2_cuda|gpt2_ranks_double|gpt2_(amp|compress)(_curve)?|faults_(matrix|checkpoints)|trace_browser)$'
+    repeats+='|test_gpt2_cuda|gpt2_ranks_double|gpt2_(amp|compress)(_curve)?|gpt2_shards|faults_(matrix|checkpoints)|trace_browser)$'
     selection=(-LE 'browser|slow|bench|repeat|style' -E "$repeats")
     [ $all = 0 ] || selection=(-LE 'browser|slow|bench|style')
     stage "build: address + undefined sanitizers"

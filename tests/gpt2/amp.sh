@@ -12,6 +12,7 @@ work=$(mktemp -d "${TMPDIR:-/tmp}/gpt2-amp-XXXXXX")
 trap 'rm -rf "$work"' EXIT
 cd "$work"
 export XDG_RUNTIME_DIR="$work" TMPDIR="$work" # for what dprun keeps of jobs that fail
+export DP_FUSION_BYTES=1M # plenty for these models; a job need not fill 96 MiB when it starts
 
 # A text with something to learn.
 awk 'BEGIN { srand(7); split("and the lord said unto them", w, " ");

@@ -13,6 +13,7 @@ work=$(mktemp -d "${TMPDIR:-/tmp}/gpt2-compress-XXXXXX")
 trap 'rm -rf "$work"' EXIT
 cd "$work"
 export XDG_RUNTIME_DIR="$work" TMPDIR="$work" # where dprun keeps what failed jobs leave
+export DP_FUSION_BYTES=1M # plenty for these models; a job need not fill 96 MiB when it starts
 
 # job NAME DPRUN'S ARGUMENTS...
 job() {
