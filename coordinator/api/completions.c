@@ -43,8 +43,8 @@ static dp_status_t grow_ring(dp_completions_t *completions)
     uint64_t *ring = malloc(room * sizeof(*ring));
 
     if (ring == NULL) return DP_ERR_NO_MEMORY;
-    for (size_t i = 0; i < completions->count; i++)
-        ring[i] = completions->ring[(completions->first + i) % completions->room];
+    for (size_t i = 0, at = completions->first; i < completions->count; i++, at++)
+        ring[i] = completions->ring[at < completions->room ? at : at - completions->room];
     free(completions->ring);
     completions->ring = ring;
     completions->room = room;

@@ -37,9 +37,10 @@ static dp_status_t sum_span(const dp_shards_t *shards, size_t g, int wants_all, 
     dp_status_t status = DP_OK;
 
     *sums = (span_sums_t){0, 0, all != NULL};
-    if (all != NULL)
+    if (all != NULL) {
         status = dp_context_hash_places(
             shards->context, all, dp_shards_words(shards, span->layout.count), 0, g, &sums->all);
+    }
     if (status == DP_OK && !span->is_whole) {
         status = dp_context_hash_places(shards->context, span->weight_row,
                                         dp_shards_words(shards, span->row_count),

@@ -53,9 +53,10 @@ static dp_status_t alloc_weights(dp_shards_t *shards, dp_span_t *span)
     dp_status_t status;
 
     if (span->view != NULL) return DP_OK;
-    if (has_weight_slots(shards, span))
+    if (has_weight_slots(shards, span)) {
         return alloc_floats(shards, dp_shards_words(shards, span->layout.row), &span->weight_row,
                             sum);
+    }
     status =
         alloc_floats(shards, dp_shards_words(shards, span->layout.padded), &span->weights, sum);
     if (status == DP_OK) {
