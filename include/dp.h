@@ -662,7 +662,8 @@ DP_API dp_status_t dp_shards_loss_scale_set(dp_shards_t *shards, const dp_loss_s
 
 /**
  * Computes a checksum of all weights, as the rows have them. Collective; waits. The same for every
- * stage and number of ranks; for DP_CHECK-like comparisons, not against an attacker.
+ * stage and number of ranks; for DP_CHECK-like comparisons, not against an attacker. Rows that a
+ * stream is still writing must be complete before the call.
  *
  * @return DP_OK, DP_ERR_CHECK: whole groups, or replicas of a row, differ between ranks
  */

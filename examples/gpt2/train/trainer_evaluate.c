@@ -74,6 +74,8 @@ int gpt2_trainer_compare(gpt2_trainer_t *self, int *same, gpt2_error_t *error)
 {
     uint64_t hash;
 
+    /* A GPU may still be updating rows. */
+    if (gpt2_trainer_settle(self, NULL, error) != 0) return -1;
     if (self->shard != GPT2_SHARD_NONE) {
         return self->strategy->ops->compare(self->strategy, same, error);
     }
