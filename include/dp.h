@@ -515,9 +515,9 @@ typedef struct dp_shards_options {
             0.0, NULL, NULL, DP_F32, 0                                                             \
     }
 
-/* What of a group a rank updates. Row r is the elements r * n .. of the group, where n is the count
- * divided by the ranks, rounded up to a multiple of 4096. The pointers stay the same until
- * dp_shards_destroy(). */
+/* The part of a group that a rank updates. Row r is the elements r * n .. of the group, where n is
+ * the count divided by the ranks, rounded up to a multiple of 4096. The pointers stay the same
+ * until dp_shards_destroy(). */
 typedef struct dp_shard_row {
     size_t size;      /* by DP_SHARD_ROW_INIT */
     float *weights;   /* [count]; the program writes them; NULL where weights have 16 bits */

@@ -30,7 +30,7 @@ typedef struct clock_map {
     uint64_t error_ns;
 } clock_map_t;
 
-/* What dprun measured. Both clocks are known against its own, at about the same moments. */
+/* Offsets that dprun measured. Both clocks are known against its own, at about the same moments. */
 static dp_status_t map_measured(const dp_clocks_t *clocks, int rank, int first_rank,
                                 clock_map_t *map)
 {

@@ -202,7 +202,7 @@ static int describe_origin(int fd, const struct sockaddr_storage *from, char add
     } else {
         inet_ntop(AF_INET6, &ip.sin6_addr, text, sizeof(text));
         snprintf(address, 64, "[%s]:%d", text, ntohs(ip.sin6_port));
-        /* Whoever has one address of a network of 64 bits has all of them. */
+        /* A host with one address of a network of 64 bits has all of them. */
         memcpy(&number, &ip.sin6_addr.s6_addr[4], sizeof(number));
     }
     *source = (uint8_t)(ntohl(number) * 2654435761u >> 24); /* spreads addresses that are close */

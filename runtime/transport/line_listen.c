@@ -22,8 +22,8 @@
 #define UNPROVEN_EXTRA 16 /* unproven connections at a time, beyond those expected */
 #define BACKLOG_EXTRA 128
 #define ACCEPT_AT_ONCE 32 /* then other events have their turn */
-#define REFUSED_NAMED 16  /* refused connections that the log names; then the 32nd, the 64th, ...  \
-                           */
+/* Refused connections that the log names; then the 32nd, the 64th, ... */
+#define REFUSED_NAMED 16
 
 /* ---- Addresses ------------------------------------------------------------------------------ */
 

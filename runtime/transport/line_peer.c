@@ -237,10 +237,11 @@ void dp_line_open(dp_line_t *self, dp_line_peer_t *peer, int fd)
     make_beat_keys(self, peer);
     dp_line_silence_init(&peer->silence, self->timeout_ns);
     dp_log_debug(&self->log, "the line to rank %d is open", peer->rank);
-    if (dp_line_watch(self, fd, EPOLLIN, DP_LINE_PEER, (int)(peer - self->peers)) != 0)
+    if (dp_line_watch(self, fd, EPOLLIN, DP_LINE_PEER, (int)(peer - self->peers)) != 0) {
         dp_line_lose(self, peer, "there was no memory to watch its connection");
-    else
+    } else {
         dp_line_send_beat(self, peer, DP_LINE_BEAT);
+    }
 }
 
 /* Writes the rest of a beat. An error is no loss yet: read_line() finds the end behind what the
@@ -313,12 +314,13 @@ static void read_line(dp_line_t *self, dp_line_peer_t *peer)
         }
         peer->have += (size_t)got;
         if (peer->have < due) continue;
-        if (peer->state == DP_LINE_OPEN)
+        if (peer->state == DP_LINE_OPEN) {
             handle_beat(self, peer);
-        else if (peer->state == DP_LINE_PROVING)
+        } else if (peer->state == DP_LINE_PROVING) {
             handle_welcome(self, peer);
-        else
+        } else {
             handle_greeting(self, peer);
+        }
     }
 }
 

@@ -43,7 +43,7 @@ dp_link_t *dp_link_create_station(struct event_base *base, int fd, const dp_secr
 /* Frees it without a callback. NULL is fine. */
 void dp_link_close(dp_link_t *link);
 
-/* Queues a frame. What does not fit DP_LINK_FRAME_MAX ends the link. */
+/* Queues a frame. One larger than DP_LINK_FRAME_MAX ends the link. */
 void dp_link_send(dp_link_t *link, uint8_t type, const void *fields, size_t bytes);
 
 /* Bytes that have not left for the kernel yet. */

@@ -28,7 +28,7 @@ void dp_tunnel_close_door(dp_tunnel_t *tunnel);
 
 /* The other end opened connection `number`: it leads to fd (taken; -1: nowhere, it is closed). */
 void dp_tunnel_adopt(dp_tunnel_t *tunnel, uint32_t number, int fd);
-/* What came from the other end. An unknown number is ignored: it has closed meanwhile. */
+/* Bytes from the other end. An unknown number is ignored: it has closed meanwhile. */
 void dp_tunnel_receive(dp_tunnel_t *tunnel, uint32_t number, const void *data, size_t bytes);
 void dp_tunnel_closed(dp_tunnel_t *tunnel, uint32_t number);
 
