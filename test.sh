@@ -139,7 +139,7 @@ json.dump(list(commands.values()), sys.stdout)' <build-dev/compile_commands.json
     # test_gpt2_compress, faults_dprun).
     repeats='^(ranks_threads_([58]_on_.|3_on_3)|ranks_process_.*_(2_on_1|8_on_2)|explore_.*'
     repeats+='|parity_(threads|process)_(2_on_1|4_on_1|5_on_3)|(cuda|gpt2)_.*_[17]'
-    repeats+='|test_gpt2_cuda|gpt2_ranks_double|gpt2_(amp|compress)(_curve)?|gpt2_shards|faults_(matrix|checkpoints)|trace_browser)$'
+    repeats+='|test_gpt2_cuda|gpt2_ranks_double|gpt2_shards_double|gpt2_compress_double|gpt2_(amp|compress)(_curve)?|gpt2_shards|faults_(matrix|checkpoints)|trace_browser)$'
     selection=(-LE 'browser|slow|bench|repeat|style' -E "$repeats")
     [ $all = 0 ] || selection=(-LE 'browser|slow|bench|style')
     stage "build: address + undefined sanitizers"

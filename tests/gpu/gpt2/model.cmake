@@ -61,6 +61,6 @@ if(TARGET dp_plugin_double AND TARGET dprun)
                    $<TARGET_FILE:gpt2_double>)
   set_tests_properties(
     gpt2_shards_double
-    PROPERTIES TIMEOUT 300 LABELS "ranks;process;cuda;long" ENVIRONMENT
+    PROPERTIES TIMEOUT 600 LABELS "ranks;process;cuda;long" ENVIRONMENT
                "LD_LIBRARY_PATH=${dp_double_directory};DP_TEST_GPUS=3")
 endif()
