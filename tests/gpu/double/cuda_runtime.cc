@@ -39,6 +39,7 @@ extern "C" void cuda_double_reset(void)
     rt.fail_call = NULL;
     rt.broken = cudaSuccess;
     rt.jitter = 0;
+    rt.clock_ms = 0.0;
     rt.calls = 0;
     memset(rt.is_active, 0, sizeof(rt.is_active));
     for (void *memory : rt.unmapped)
@@ -78,6 +79,13 @@ extern "C" void cuda_double_set_jitter(unsigned seed)
     guard_t guard(rt.lock);
 
     rt.jitter = seed;
+}
+
+extern "C" void cuda_double_set_clock(double ms)
+{
+    guard_t guard(rt.lock);
+
+    rt.clock_ms = ms;
 }
 
 extern "C" void cuda_double_capture(void *stream)
@@ -447,6 +455,14 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
     return cudaSuccess;
 }
 
+static double host_clock_ms(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
+}
+
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t handle)
 {
     guard_t guard(rt.lock);
@@ -459,10 +475,8 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t handle)
     ticket = ++state->recorded;
     push(stream, [state, ticket] {
         guard_t inner(rt.lock);
-        struct timespec now;
 
-        clock_gettime(CLOCK_MONOTONIC, &now);
-        state->reached_ms = (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
+        state->reached_ms = rt.clock_ms > 0.0 ? rt.clock_ms : host_clock_ms();
         if (state->reached < ticket) state->reached = ticket;
         rt.change.notify_all();
     });

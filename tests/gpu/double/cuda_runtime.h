@@ -26,6 +26,9 @@ void cuda_double_fail(const char *call, int nth, int error);
 void cuda_double_break(int error);
 /* Streams rest for random times between pieces of work; 0: not. */
 void cuda_double_set_jitter(unsigned seed);
+/* The devices' clock, which events record, stands at this many milliseconds; 0: it is the host's.
+ */
+void cuda_double_set_clock(double ms);
 /* Like cuMemUnmap(): the memory is gone at once, and whoever reads it finds other bytes. 0: it is
  * not memory of cudaMalloc(). */
 int cuda_double_unmap(void *memory);

@@ -79,6 +79,7 @@ typedef struct runtime {
     int fail_nth;
     cudaError_t fail_error, broken;
     unsigned jitter;
+    double clock_ms; /* what events record; 0: the host's clock */
 } runtime_t;
 
 extern runtime_t &rt;

@@ -18,6 +18,7 @@
 
 #include "runtime/device/cuda.h"
 #include "tests/gpu/double/cuda_runtime.h"
+#include "tests/unit/isolated.h"
 
 enum { streams_max = 3 };
 
@@ -44,15 +45,20 @@ static dp_status_t make(fixture_t *f, int local_rank, dp_error_t *error)
     return make_logged(f, local_rank, STDERR_FILENO, error);
 }
 
-static void begin_logged(fixture_t *f, int fd)
+static void open_device(fixture_t *f, int fd)
 {
     dp_error_t error = {DP_OK, ""};
 
-    cuda_double_reset();
     assert_int_equal(make_logged(f, 0, fd, &error), DP_OK);
     f->ops = f->device->ops;
     for (int i = 0; i < streams_max; i++)
         assert_int_equal(f->ops->stream_create(f->device, "test", &f->stream[i]), DP_OK);
+}
+
+static void begin_logged(fixture_t *f, int fd)
+{
+    cuda_double_reset();
+    open_device(f, fd);
 }
 
 static void begin(fixture_t *f)
@@ -414,29 +420,41 @@ static void a_fill_is_what_changes_nothing(void **unused)
     end(&f);
 }
 
+/* The device's clock is the test's: no wait of a loaded machine is in it. Whichever moment a stamp
+ * counts from lies between before and after, while that clock stood still. */
 static void stamps_are_times_of_the_hosts_clock(void **unused)
 {
+    static const double start_ms = 1e6, later_ms[] = {50.0, 70.0};
+    const uint64_t rounding_ns = 1000; /* CUDA returns float milliseconds */
     fixture_t f;
-    gate_t gate;
-    uint64_t stamps[3] = {0, 0, 0}, before, between, after;
+    gate_t gates[DP_ARRAY_LEN(later_ms)];
+    dp_event_t *reached[DP_ARRAY_LEN(later_ms)];
+    uint64_t stamps[DP_ARRAY_LEN(later_ms)] = {0, 0}, before, after;
 
     (void)unused;
-    begin(&f);
+    cuda_double_reset();
+    cuda_double_set_clock(start_ms);
     before = dp_now_ns();
-    assert_int_equal(f.ops->stamp(f.stream[0], &stamps[0]), DP_OK);
-    hold(&f, 0, &gate);
-    assert_int_equal(f.ops->stamp(f.stream[0], &stamps[1]), DP_OK);
-    assert_int_equal(f.ops->stamp(f.stream[0], &stamps[2]), DP_OK);
-    usleep(20000);
-    between = dp_now_ns();
-    gate_open(&gate);
-    f.ops->settle(f.device);
+    open_device(&f, STDERR_FILENO);
+    for (size_t i = 0; i < DP_ARRAY_LEN(later_ms); i++) {
+        assert_int_equal(f.ops->event_create(f.device, &reached[i]), DP_OK);
+        hold(&f, 0, &gates[i]);
+        assert_int_equal(f.ops->stamp(f.stream[0], &stamps[i]), DP_OK);
+        assert_int_equal(f.ops->event_record(reached[i], f.stream[0]), DP_OK);
+    }
     after = dp_now_ns();
-    assert_true(stamps[0] != 0 && stamps[0] < stamps[1] && stamps[1] <= stamps[2]);
-    /* the base may be off by half of the time it took to make, on a loaded machine far more than
-     * on an idle one: only the order of what a wait lies between is certain */
-    assert_true(stamps[1] - stamps[0] > 10000000u);
-    assert_true(stamps[2] < after + (between - before) && stamps[0] + 1000000000u > before);
+    for (size_t i = 0; i < DP_ARRAY_LEN(later_ms); i++) {
+        cuda_double_set_clock(start_ms + later_ms[i]);
+        gate_open(&gates[i]);
+        assert_int_equal(f.ops->event_wait(reached[i]), DP_OK);
+    }
+    f.ops->settle(f.device);
+    for (size_t i = 0; i < DP_ARRAY_LEN(later_ms); i++) {
+        const uint64_t later_ns = (uint64_t)(later_ms[i] * 1e6);
+
+        assert_in_range(stamps[i], before + later_ns - rounding_ns, after + later_ns + rounding_ns);
+        f.ops->event_destroy(reached[i]);
+    }
     end(&f);
 }
 
@@ -822,5 +840,5 @@ int main(void)
         cmocka_unit_test(a_refused_launch_is_an_error_and_leaves_the_batch),
     };
 
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_isolated_cases(tests, DP_ARRAY_LEN(tests));
 }
