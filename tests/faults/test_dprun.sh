@@ -181,12 +181,7 @@ run -np 1 sh -c 'for i in 1 2 3; do echo line $i; done; kill -9 $$'
 has "the last lines of a dying rank arrive" out 'line 3'
 
 # ---- failures -------------------------------------------------------------------------------
-start=$(date +%s%N)
-run -np 4 true
-unharmed=$((($(date +%s%N) - start) / 1000000)) # what this machine needs for a job at all
-start=$(date +%s%N)
 run -np 4 sh -c "if [ \$DP_RANK = 2 ]; then echo reason >&2; sleep 0.1; kill -9 \$\$; fi; sleep $mark"
-took=$((($(date +%s%N) - start) / 1000000))
 check "a killed rank exits with 137" "$code" = 137
 has "the block names the rank" err '^dprun: FAILED  rank 2 \(.*, local 2, pid [0-9]+\): SIGKILL after \+[0-9]{2}:[0-9]{2}\.'
 has "its cause" err '^  cause    killed from outside'
@@ -195,8 +190,6 @@ has "the victims" err '^  victims  0,1,3: stopped by dprun$'
 has "what is left" err '^  left     0 processes$'
 has "the exit code" err '^  exit     137$'
 check "the block comes last" "$(tail -1 "$work/err")" = "  exit     137"
-echo "        (it took $took ms, without a failure $unharmed ms)"
-check "a failure ends the job soon" "$took" -lt $((3000 + 20 * unharmed))
 nothing_left "after a failure"
 run -np 2 sh -c "trap '' TERM; [ \$DP_RANK = 1 ] && exit 5; sleep $mark; sleep $mark"
 check "a rank that ignores TERM is killed" "$code" = 5

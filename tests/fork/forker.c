@@ -24,8 +24,10 @@
 
 #define COUNT 5000
 #define CHILDREN 4
-#define SOON_S 20.0 /* a death told by a closed connection takes a millisecond; a timeout 60 s */
-#define CHILD_LIFE_S 120 /* a child that nobody ends */
+#define SOON_S                                                                                     \
+    100.0 /* a death told by a closed connection takes a millisecond; a timeout 400 s              \
+           */
+#define CHILD_LIFE_S 600 /* a child that nobody ends */
 
 static float values[COUNT];
 

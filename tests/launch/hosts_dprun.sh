@@ -42,7 +42,6 @@ nothing_left() { # NAME...
 }
 marked() { "$hosts" --processes "$1" | grep -q 'sleep 7[7]7'; }  # its ranks run
 marked_all() { local name; for name in "$@"; do marked "$name" || return 1; done; }
-milliseconds() { echo $((($(date +%s%N) - $1) / 1000000)); }
 # start_sleepers FLAGS...: a job of four ranks on a and b, in the background as $job
 start_sleepers() {
     "$dprun" -H a:2,b:2 "$@" sleep 777 >out 2>err & job=$!
@@ -116,15 +115,13 @@ missing)
     run 2 -np 3 -H a:1,b:1 --stdin 7 true
     nothing_left a b ;;
 lost_machine)
-    start_sleepers; began=$(date +%s%N)
+    start_sleepers
     "$hosts" --kill b; ends 137
-    [ "$(milliseconds "$began")" -lt 10000 ] || bad "it took $(milliseconds "$began") ms"
     expect err "lost node b" "FAILED  node b (rank 2,3)" "0,1: stopped by dprun"
     nothing_left a ;;
 lost_link)
-    start_sleepers; began=$(date +%s%N)
+    start_sleepers
     "$hosts" --cut b; ends 137
-    [ "$(milliseconds "$began")" -lt 20000 ] || bad "it took $(milliseconds "$began") ms"
     expect err "lost node b: no sign of life" "FAILED  node b (rank 2,3)"
     nothing_left a
     until_holds is_clean b # its own lease ended it, without anybody reaching it

@@ -134,7 +134,7 @@ missing)
     torch 1 2 bound "$member" >out 2>err && bad "code 0"
     expect err "DP_ERR_TIMEOUT" "rank 1 of 2 (torchrun): rank 0 did not come within DP_START_TIMEOUT=1s" \
         "unset RANK and WORLD_SIZE"
-    DP_START_TIMEOUT=4s # both have to come within it
+    DP_START_TIMEOUT=8s # both have to come within it
     torch 0 4 bound "$member" >out0 2>err0 &
     torch 2 4 bound "$member" >out2 2>err2 &
     wait

@@ -220,7 +220,7 @@ static void store_keys_of_an_old_world_are_told(void **state)
     (void)state;
     start_world(members, "broken", 2);
     end_world(members, 2);
-    setenv("DP_START_TIMEOUT", "300ms", 1);
+    setenv("DP_START_TIMEOUT", "1s", 1);
     expect_failure(1, 2, NONE, DP_ERR_TIMEOUT, "each world wants keys of its own");
 }
 

@@ -332,13 +332,11 @@ static void destroyed_peer_is_lost_once(void **state)
 static void close_is_bounded(void **state)
 {
     world_t world;
-    uint64_t start;
 
     world_open(&world, *(which_t *)*state, 2, NULL);
     assert_int_equal(send_to(&world, 0, 1, "nobody listens", 14), DP_OK);
-    start = dp_now_ns();
-    world.rank[0]->ops->close(world.rank[0], start + 100 * MS); /* rank 1 does nothing */
-    assert_true(dp_now_ns() - start < 5ull * 1000000000);
+    /* rank 1 does nothing: without its bound this would never return */
+    world.rank[0]->ops->close(world.rank[0], dp_now_ns() + 100 * MS);
     world_destroy(&world);
 }
 

@@ -202,8 +202,8 @@ static void killed_peer_is_lost_at_once(void **state)
                   event.text);
     assert_int_equal(event.kind, DP_TRANSPORT_PEER_LOST);
     assert_int_equal(event.rank, 1);
-    end.transport->ops->close(end.transport, dp_now_ns() + 5000000000ull);
-    assert_true(dp_now_ns() - start < 5000000000ull); /* nobody to wait for */
+    /* There is nobody to wait for: a wait for this deadline would outlast the test's own limit. */
+    end.transport->ops->close(end.transport, dp_now_ns() + 3600000000000ull);
     dp_transport_destroy(end.transport);
     close(end.socket);
     assert_int_equal(waitpid(child, &status, 0), child);
