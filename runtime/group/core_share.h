@@ -28,7 +28,7 @@ typedef struct dp_core_share {
     int quota_count; /* the rank's cgroup and those above it, as far as they have a quota */
 } dp_core_share_t;
 
-/* Reads affinity and quotas of the calling thread. What cannot be read is empty. */
+/* Reads affinity and quotas of the calling thread. A value that cannot be read is empty. */
 void dp_core_share_read(dp_core_share_t *share);
 
 /* Adds the quotas of the calling process by these files, /proc/self/cgroup and /sys/fs/cgroup

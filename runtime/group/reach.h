@@ -42,7 +42,7 @@ typedef struct dp_reach_card {
     uint16_t ports[DP_INTERFACE_ADDRESSES];
 } dp_reach_card_t;
 
-/* What became of trying one address of a partner. */
+/* How the try of one address of a partner ended. */
 typedef enum dp_reach_how {
     DP_REACH_UNKNOWN,    /* there was no need to wait for it */
     DP_REACH_YES,        /* the right node answered */

@@ -210,8 +210,7 @@ static void on_beat(evutil_socket_t fd, short what, void *context)
     dp_station_end(station, 1);
 }
 
-/* Whoever started this process holds the other end of its standard input for as long as it lives.
- */
+/* The process that started this one holds the other end of standard input as long as it lives. */
 static void on_lifeline(evutil_socket_t fd, short what, void *context)
 {
     char data[256];

@@ -74,7 +74,7 @@ typedef struct dp_cpu_publication {
     char *eager;     /* [DP_EAGER_BYTES] */
 } dp_cpu_publication_t;
 
-/* What operations of one lane use, one after the other. */
+/* Memory and connections of one lane, used by its operations one after the other. */
 typedef struct dp_cpu_lane {
     dp_cpu_engine_t *engine;
     dp_trace_lane_t *track; /* of the timeline; NULL: not recorded */

@@ -215,8 +215,8 @@ dp_status_t dp_nccl_alloc(dp_engine_t *self, size_t bytes, void **memory)
     return status;
 }
 
-/* is_own: allocated here; 0: the program's. What was given by one function is not taken back by the
- * other one's counterpart. */
+/* is_own: allocated here; 0: the program's. Memory of one origin cannot be released by the function
+ * that is for the other. */
 static dp_status_t forget_range(dp_nccl_engine_t *engine, void *memory, int is_own)
 {
     const dp_device_ops_t *device = engine->device->ops;

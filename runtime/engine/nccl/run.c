@@ -612,7 +612,7 @@ static dp_status_t run_moves(nccl_run_t *run)
 /* ---- All ------------------------------------------------------------------------------------ */
 
 /* The arrays are the launch thread's and used again with each operation, so a steady state
- * allocates nothing. What was in them is of no use any more: they are freed and not copied. */
+ * allocates nothing. Their old contents are of no use: they are freed and not copied. */
 static dp_status_t make_room(dp_nccl_engine_t *engine, size_t pieces, dp_error_t *error)
 {
     const size_t room = dp_max(2 * engine->pieces.room, pieces);
