@@ -188,7 +188,7 @@ void dp_context_own(dp_context_t *context, dp_owned_t *object);
 void dp_context_disown(dp_context_t *context, dp_owned_t *object);
 void dp_context_free_owned(dp_context_t *context);
 
-/* context.c: collective: every rank gives one value under a name and gets all of them,
+/* exchange.c: collective: every rank gives one value under a name and gets all of them,
  * values[size]. Give them back with dp_context_free_values(), after a failure too. */
 dp_status_t dp_context_exchange(dp_context_t *context, const char *name, const void *value,
                                 size_t value_bytes, void ***values, size_t **bytes,

@@ -1,11 +1,10 @@
 /*
- * create.c - dp_shards_t is made and destroyed; its questions; how its operations are named.
+ * create.c - dp_shards_t is made and destroyed; its questions.
  *
  * dp_shards_create() checks what it was given and compares it with the other ranks; then they
  * allocate, and compare again, so that a rank without memory is reported by all. Called on the
  * program's thread.
  */
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,74 +15,6 @@
 #include "coordinator/shards/shards.h"
 
 #define PURPOSE_MAX 16 /* "/gradients" and the like, behind a group's name */
-
-/* ---- Names and errors ----------------------------------------------------------------------- */
-
-dp_status_t dp_span_error(const dp_shards_t *shards, const dp_span_t *span, dp_status_t status,
-                          const char *format, ...)
-{
-    char reason[DP_ERROR_TEXT_MAX];
-    va_list list;
-
-    va_start(list, format);
-    vsnprintf(reason, sizeof(reason), format, list);
-    va_end(list);
-    return dp_context_error(shards->context, status, "shards: group %s: %s", span->name, reason);
-}
-
-dp_status_t dp_shards_no_memory(const dp_shards_t *shards)
-{
-    return dp_context_error(shards->context, DP_ERR_NO_MEMORY, "shards: no memory for %zu groups",
-                            shards->count);
-}
-
-dp_status_t dp_shards_span(const dp_shards_t *shards, size_t g, dp_span_t **span)
-{
-    if (shards == NULL || dp_context_is_forked(shards->context)) return DP_ERR_INVALID;
-    if (g >= shards->count) {
-        return dp_context_error(shards->context, DP_ERR_INVALID, "shards: group %zu, there are %zu",
-                                g, shards->count);
-    }
-    *span = &shards->spans[g];
-    return DP_OK;
-}
-
-dp_status_t dp_span_submit(const dp_shards_t *shards, const dp_span_t *span, dp_group_t *group,
-                           dp_collective_t collective, const char *purpose, const float *in,
-                           float *out, size_t count, const dp_options_t *options,
-                           dp_figures_t *figures, dp_handle_t **handle)
-{
-    const int has_root =
-        collective == DP_COLLECTIVE_BROADCAST || collective == DP_COLLECTIVE_SCATTER;
-    const dp_tensor_t tensor = {in, out, count, DP_F32};
-    char name[DP_NAME_MAX + 1];
-
-    (void)shards;
-    snprintf(name, sizeof(name), "%s/%s", span->name, purpose);
-    return dp_submit(group,
-                     &(dp_submit_t){.collective = collective,
-                                    .name = name,
-                                    .tensors = &tensor,
-                                    .count = 1,
-                                    .root = has_root ? 0 : -1,
-                                    .peer = -1,
-                                    .options = options,
-                                    .figures = figures},
-                     handle);
-}
-
-dp_status_t dp_span_wait(dp_handle_t **handle, void *stream)
-{
-    dp_handle_t *waited = *handle;
-    dp_status_t status;
-
-    if (waited == NULL) return DP_OK;
-    *handle = NULL;
-    if (stream == NULL) return dp_wait(waited, -1.0, NULL);
-    status = dp_stream_wait(waited, stream);
-    dp_release(waited);
-    return status;
-}
 
 /* ---- Checks --------------------------------------------------------------------------------- */
 

@@ -68,25 +68,12 @@ static dp_status_t no_slot(const dp_shards_t *shards, const dp_span_t *span)
 
 /* ---- The gather ----------------------------------------------------------------------------- */
 
-/* Where a gather writes; NULL: nowhere yet, or the weights are shared. */
-static float *gather_target(const dp_span_t *span)
-{
-    return span->weights != NULL       ? span->weights
-           : span->weight_slot != NULL ? span->weight_slot->memory
-                                       : NULL;
-}
-
-const float *dp_span_all_weights(const dp_span_t *span)
-{
-    return span->view != NULL ? span->view : gather_target(span);
-}
-
 /* The rows; of shared weights a token, which a rank gives when its row is new. */
 static dp_status_t submit_gather(dp_shards_t *shards, dp_span_t *span, const dp_options_t *options)
 {
     const int is_shared = span->view != NULL;
     const float *in = is_shared ? span->token + dp_group_rank(shards->group) : span->weight_row;
-    float *out = is_shared ? span->token : gather_target(span);
+    float *out = is_shared ? span->token : dp_span_gather_target(span);
 
     return dp_span_submit(shards, span, shards->group, DP_COLLECTIVE_ALLGATHER, "weights", in, out,
                           is_shared ? 1 : dp_shards_words(shards, span->layout.row), options, NULL,
@@ -243,7 +230,7 @@ static dp_status_t load_rows(dp_shards_t *shards, dp_span_t *span, const float *
 static dp_status_t load_whole(dp_shards_t *shards, dp_span_t *span, const float *full)
 {
     dp_group_t *group = shards->group, *replicas = shards->replicas;
-    float *all = gather_target(span);
+    float *all = dp_span_gather_target(span);
     dp_status_t status = DP_OK;
 
     if (replicas != NULL && dp_group_rank(group) == 0) {

@@ -117,25 +117,29 @@ static inline int dp_shards_on_device(const dp_shards_t *shards)
     return shards->figures != &shards->on_host;
 }
 
-/* An error whose text begins with the group's name. */
+/* ---- The files of this folder, from the lowest to the highest; each calls only those above it -- */
+
+/* span.c: an error whose text begins with the group's name. */
 dp_status_t dp_span_error(const dp_shards_t *shards, const dp_span_t *span, dp_status_t status,
                           const char *format, ...) __attribute__((format(printf, 4, 5)));
-
-/* DP_ERR_NO_MEMORY, with a text. */
+/* span.c: DP_ERR_NO_MEMORY, with a text. */
 dp_status_t dp_shards_no_memory(const dp_shards_t *shards);
-
-/* DP_OK, and *span is group g. */
+/* span.c: DP_OK, and *span is group g. */
 dp_status_t dp_shards_span(const dp_shards_t *shards, size_t g, dp_span_t **span);
-
-/* An operation on fp32 elements of a group, named after it. */
+/* span.c: an operation on fp32 elements of a group, named after it. */
 dp_status_t dp_span_submit(const dp_shards_t *shards, const dp_span_t *span, dp_group_t *group,
                            dp_collective_t collective, const char *purpose, const float *in,
                            float *out, size_t count, const dp_options_t *options,
                            dp_figures_t *figures, dp_handle_t **handle);
-
-/* Waits for an operation and clears *handle. With a stream of a device only the stream waits. NULL
- * in *handle is fine. */
+/* span.c: waits for an operation and clears *handle. With a stream of a device only the stream
+ * waits. NULL in *handle is fine. */
 dp_status_t dp_span_wait(dp_handle_t **handle, void *stream);
+/* span.c: the memory into which a gather writes; NULL: none yet, or the weights are shared. */
+float *dp_span_gather_target(const dp_span_t *span);
+/* span.c: all weights of a group, [padded]; NULL: not all of them are in one place. */
+const float *dp_span_all_weights(const dp_span_t *span);
+/* span.c: all gradients of a group, [padded]; NULL: there is no memory for them in this step. */
+float *dp_span_all_gradients(const dp_span_t *span);
 
 /* memory.c: allocates by stage. On failure what is there is freed by dp_shards_memory_fini(). */
 dp_status_t dp_shards_memory_init(dp_shards_t *shards);
@@ -144,6 +148,12 @@ void dp_shards_memory_fini(dp_shards_t *shards);
  * asked for of those whose owner may_give. NULL: none. */
 dp_shard_slot_t *dp_shards_find_slot(const dp_shard_pool_t *pool,
                                      int (*may_give)(const dp_span_t *owner));
+
+/* figures.c: memory for figures, on the device where there is one. */
+dp_status_t dp_shards_create_figures(dp_shards_t *shards);
+void dp_shards_free_figures(dp_shards_t *shards);
+/* figures.c: the device's sums begin anew. Nothing may be in flight. */
+dp_status_t dp_shards_clear_sums(dp_shards_t *shards);
 
 /* share.c: before ranks meet: decides whether they can share weights, and frees what earlier
  * objects had to leave. */
@@ -156,17 +166,28 @@ void dp_shards_unshare(dp_shards_t *shards);
 /* share.c: with shared weights, *met is over when all ranks have come to their sync. */
 dp_status_t dp_shards_meet(const dp_shards_t *shards, dp_handle_t **met);
 
-/* gather.c: all weights of a group, [padded]; NULL: not all of them are in one place. */
-const float *dp_span_all_weights(const dp_span_t *span);
 /* gather.c: no gather is in flight afterwards. */
 dp_status_t dp_shards_finish_gathers(dp_shards_t *shards);
 
+/* reduce.c: the reduction of a group whose gradients are complete begins. */
+dp_status_t dp_shards_reduce(dp_shards_t *shards, dp_span_t *span, void *stream);
+/* reduce.c: with replicas: groups whose sum is there go on between them. advance() waits for sums
+ * until `lead` groups are left whose sums may still be on their way; advance_done() waits for none,
+ * so it is only for ranks that may go on each at its own time. */
+dp_status_t dp_shards_advance(dp_shards_t *shards, size_t lead, void *stream);
+dp_status_t dp_shards_advance_done(dp_shards_t *shards, void *stream);
 /* reduce.c: with replicas: every group that is ready goes on between them. */
 dp_status_t dp_shards_average_all(dp_shards_t *shards, void *stream);
+/* reduce.c: waits until a group's gradients have left the memory that its reduction reads. On a
+ * device the stream waits, and the operation's handle stays for the sync. */
+dp_status_t dp_shards_vacate(dp_shards_t *shards, dp_span_t *span, void *stream);
 /* reduce.c: waits for the average of a group, whose figures are in its tally afterwards. */
 dp_status_t dp_shards_finish_reduce(dp_shards_t *shards, dp_span_t *span);
 /* reduce.c: the group's gradient memory may be given out anew. */
 void dp_span_end_step(dp_span_t *span);
+
+/* check.c: DP_CHECK: compares the weights that several ranks have. */
+dp_status_t dp_shards_compare_weights(dp_shards_t *shards);
 
 /* sync.c: DP_OK: every group's reduction is in flight. Else an error that names one that is not
  * ready. */
@@ -176,16 +197,9 @@ dp_status_t dp_shards_collect(dp_shards_t *shards, dp_gradients_result_t *found)
 /* sync.c: the groups may become ready again; their gathered weights are out of date. */
 void dp_shards_end_step(dp_shards_t *shards);
 void dp_shards_make_stale(dp_shards_t *shards);
-
-/* stream.c: memory for figures, on the device where there is one. */
-dp_status_t dp_shards_create_figures(dp_shards_t *shards);
-void dp_shards_free_figures(dp_shards_t *shards);
-/* stream.c: the device's sums begin anew. Nothing may be in flight. */
-dp_status_t dp_shards_clear_sums(dp_shards_t *shards);
-/* stream.c: the end of a sync that was deferred, if there is one. */
+/* sync.c: the end of a sync that was deferred, if there is one. */
 dp_status_t dp_shards_finish_deferred(dp_shards_t *shards);
 
-/* check.c: DP_CHECK: compares the weights that several ranks have. */
-dp_status_t dp_shards_compare_weights(dp_shards_t *shards);
+/* Above them: ready.c, stream.c and create.c, which are called by programs alone. */
 
 #endif

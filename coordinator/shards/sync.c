@@ -122,6 +122,15 @@ dp_status_t dp_shards_collect(dp_shards_t *shards, dp_gradients_result_t *found)
     return status;
 }
 
+dp_status_t dp_shards_finish_deferred(dp_shards_t *shards)
+{
+    dp_gradients_result_t found = DP_GRADIENTS_RESULT_INIT;
+
+    if (!shards->is_deferred) return DP_OK;
+    shards->is_deferred = 0;
+    return dp_shards_collect(shards, &found);
+}
+
 /* ---- dp.h ----------------------------------------------------------------------------------- */
 
 dp_status_t dp_shards_sync(dp_shards_t *shards, dp_gradients_result_t *result)
