@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "runtime/group/reach.h"
+#include "runtime/network/reach.h"
 
 #define TRY_NS 10000000000ull  /* for every partner to answer at one address */
 #define AGAIN_NS 3000000000ull /* for the other addresses, where no address served all */
@@ -98,7 +98,7 @@ static dp_status_t try_once(search_t *search, int is_thorough, uint64_t deadline
     dp_status_t status = DP_OK;
 
     if (search->reach != NULL) {
-        status = dp_reach_try(search->reach, search->cards, search->node_count,
+        status = dp_reach_try(search->reach, search->cards, search->node_count, DP_REACH_ALL,
                               search->context->config.tree_arity, is_thorough,
                               now_ns + dp_min(most_ns, left_ns / SHARE_OF_TIME), &own, error);
     }

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "runtime/base/wire.h"
-#include "runtime/group/interface.h"
+#include "runtime/network/interface.h"
 
 #define MAGIC 0x4e435044u /* "DPCN" */
 #define VERSION 2

@@ -28,7 +28,7 @@
 #include "runtime/base/rendezvous.h"
 #include "runtime/base/wire.h"
 #include "runtime/group/bootstrap_server.h"
-#include "runtime/group/interface.h"
+#include "runtime/network/interface.h"
 #include "runtime/group/node_identity.h"
 #include "runtime/group/pmi.h"
 #include "runtime/group/resolve.h"

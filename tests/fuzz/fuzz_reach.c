@@ -10,8 +10,8 @@
 #include <stdlib.h>
 
 #include "runtime/group/core_share.h"
-#include "runtime/group/reach.h"
-#include "runtime/group/reach_internal.h"
+#include "runtime/network/reach.h"
+#include "runtime/network/reach_internal.h"
 
 #define NODES 4
 

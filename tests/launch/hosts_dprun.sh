@@ -199,8 +199,35 @@ slurm) # inside an allocation, by a srun of dprun's own
 check)
     run 0 --check -H a,b,c
     expect out "ok      a " "ok      c " "eth0 10.99.0.2" "these machines can run jobs"
+    expect out "ok      network: every node reaches every other one, on a 10.99.0.1 (eth0), b 10.99.0.2 (eth0), c 10.99.0.3 (eth0)"
     run 1 --check -H a,nowhere; expect out "ok      a" "FAILED  nowhere" "1 of these must be put right"
-    expect err "no host of this name is known here"
+    expect err "no host of this name is known here"; expect out "network: not tried"
+    nothing_left a b c ;;
+check_network) # firewalls that stop the nodes' talk with each other, not that with dprun
+    wall() { # MACHINE HOOK CONDITION...: drops what opens connections
+        local name=$1 hook=$2
+        shift 2
+        "$hosts" --in "$name" nft add table inet wall
+        "$hosts" --in "$name" nft add chain inet wall "$hook" "{ type filter hook $hook priority 0; }"
+        "$hosts" --in "$name" nft add rule inet wall "$hook" "$@" 'tcp flags & (syn | ack) == syn' drop
+    }
+    export DP_START_TIMEOUT=20s
+    wall b input ip saddr != 10.99.0.254
+    "$hosts" --in b nft add rule inet wall input ip6 saddr != fd99::254 'tcp flags & (syn | ack) == syn' drop
+    run 1 --check -H a,b,c
+    expect out "FAILED  network: " "        a -> b: 10.99.0.2 port " "        c -> b: 10.99.0.2 port " "(eth0): no answer" \
+        "while b reaches a: a firewall on b stops what comes in (TCP)" "1 of these must be put right"
+    grep -qE '^ +(b ->|a -> c|c -> a)' out && bad "a pair that is open"
+    "$hosts" --in b nft delete table inet wall
+    wall a output ip daddr 10.99.0.3 # one pair, in one direction
+    "$hosts" --in a nft add rule inet wall output ip6 daddr fd99::3 'tcp flags & (syn | ack) == syn' drop
+    run 1 --check -H a,b,c; expect out "        a -> c: 10.99.0.3 port " "Other nodes reach c: something between the two stops it"
+    "$hosts" --in a nft delete table inet wall
+    run 0 --check -H a,b --interface eth0; expect out "ok      network: every node reaches"
+    for change in down 'name net0'; do "$hosts" --in b ip link set eth0 $change; done
+    "$hosts" --in b ip link set net0 up
+    run 1 --check -H a,b --interface eth0; expect out "b has no address on the interface eth0"
+    run 0 --check -H a,b; expect out "b 10.99.0.2 (net0)"
     nothing_left a b c ;;
 *) bad "no such case" ;;
 esac

@@ -19,14 +19,15 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 # inherited: what is not written here is refused.
 ENGINE = ["include", "kernels", "runtime/base", "runtime/trace", "runtime/group", "runtime/device",
           "runtime/engine"]
-BELOW = ENGINE + ["runtime/transport", "runtime/engine/emulated", "fusion"]
+BELOW = ENGINE + ["runtime/network", "runtime/transport", "runtime/engine/emulated", "fusion"]
 
 ROOMS = {
     "include": [],
     "kernels": ["include"],
     "runtime/base": ["include"],
     "runtime/trace": ["runtime/base"],
-    "runtime/group": ["runtime/base"],
+    "runtime/network": ["runtime/base"],
+    "runtime/group": ["runtime/base", "runtime/network"],
     "runtime/transport": ["runtime/base"],
     "runtime/device": ["kernels", "runtime/base"],
     "runtime/shm": ["runtime/base", "runtime/group"],
@@ -53,7 +54,7 @@ ROOMS = {
     "coordinator/shards": ["include", "kernels", "runtime/base", "coordinator/api"],
     "coordinator": ["include"],
     # dprun and dptrace run where no rank runs: they know the wire, not the ranks.
-    "launcher/dprun": ["runtime/base"],
+    "launcher/dprun": ["runtime/base", "runtime/network"],
     "launcher/dptrace": ["runtime/base"],
     # Programs a user could have written.
     "examples": ["include"],

@@ -1,4 +1,4 @@
-# runtime/base and runtime/group: no GPU, no network but loopback, no sleeps.
+# runtime/base, runtime/network and runtime/group: no GPU, no network but loopback, no sleeps.
 foreach(name error failure log wire auth config kv_protocol)
   dp_test(test_${name} SOURCES runtime/base/test_${name}.c LIBS dp_base TIMEOUT 30)
 endforeach()
@@ -11,6 +11,7 @@ foreach(name topology bootstrap kv inject) # the nth allocation fails, for n = 1
   target_link_options(test_${name} PRIVATE
                       -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=strdup)
 endforeach()
-foreach(name starter beacon pmi core_share reach fabric) # how others' jobs are found; cores of a rank
+foreach(name starter beacon pmi core_share fabric) # how others' jobs are found; cores of a rank
   dp_test(test_${name} SOURCES runtime/group/test_${name}.c LIBS dp_group TIMEOUT 60)
 endforeach()
+dp_test(test_reach SOURCES runtime/network/test_reach.c LIBS dp_network TIMEOUT 60)

@@ -3,7 +3,7 @@
  * a Slurm allocation.
  *
  * The stations come up as for a job, which proves login, program path, version, dprun's port and
- * the way back to it. They say what their machine is, and end.
+ * the way back to it. They say what their machine is, try the network to each other, and end.
  */
 #include "launcher/dprun/remote/check_nodes.h"
 
@@ -129,7 +129,7 @@ static void print_table(check_t *check, const dp_fleet_t *fleet, FILE *out)
 int dp_check_nodes_run(const dp_nodes_t *nodes, const dp_command_t *command, FILE *out)
 {
     const struct timeval look = {0, CLOCK_LOOK_US};
-    const dp_kv_ticket_t ticket = {.job = "check"};
+    dp_kv_ticket_t ticket = {.job = "check"}; /* its secret is that of the tries between nodes */
     check_t check = {.base = event_base_new()};
     dp_fleet_start_t start = {.nodes = nodes,
                               .command = command,
@@ -141,6 +141,7 @@ int dp_check_nodes_run(const dp_nodes_t *nodes, const dp_command_t *command, FIL
     dp_fleet_t *fleet = NULL;
     dp_error_t error = {DP_OK, "out of memory"};
 
+    dp_random(ticket.secret.bytes, sizeof(ticket.secret.bytes));
     signal(SIGPIPE, SIG_IGN);
     sigprocmask(SIG_BLOCK, NULL, &start.signals);
     if (check.base == NULL || dp_fleet_create(check.base, &start, &fleet, &error) != DP_OK) {
@@ -152,6 +153,7 @@ int dp_check_nodes_run(const dp_nodes_t *nodes, const dp_command_t *command, FIL
     event_base_loopexit(check.base, &look);
     event_base_dispatch(check.base);
     print_table(&check, fleet, out);
+    check.failed += dp_fleet_reach(fleet, out);
     dp_fleet_dismiss(fleet, 0);
     dp_fleet_destroy(fleet);
     event_base_free(check.base);

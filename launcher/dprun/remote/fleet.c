@@ -235,6 +235,12 @@ static void on_frame(void *context, dp_link_t *link, uint8_t type, dp_reader_t *
     case DP_REMOTE_MEMORY:
         serve_memory(node, fields);
         break;
+    case DP_REMOTE_CARD:
+        dp_fleet_card(node, fields);
+        break;
+    case DP_REMOTE_ROW:
+        dp_fleet_row(node, fields);
+        break;
     case DP_REMOTE_TUNNEL_OPEN:
     case DP_REMOTE_TUNNEL_DATA:
     case DP_REMOTE_TUNNEL_CLOSE:

@@ -1,16 +1,19 @@
 /*
  * fleet_internal.h - what the parts of a fleet share: fleet.c (frames of running stations, signs of
  * life, loss), fleet_start.c (until all nodes run, and the end), fleet_input.c (standard input),
- * fleet_files.c (run directories and clocks).
+ * fleet_files.c (run directories and clocks), fleet_reach.c (--check: the network between nodes).
  */
 #ifndef DP_LAUNCHER_FLEET_INTERNAL_H
 #define DP_LAUNCHER_FLEET_INTERNAL_H
+
+#include <stdio.h>
 
 #include "launcher/dprun/remote/fleet.h"
 #include "launcher/dprun/remote/link.h"
 #include "launcher/dprun/remote/protocol.h"
 #include "launcher/dprun/remote/shell.h"
 #include "launcher/dprun/remote/tunnel.h"
+#include "runtime/network/reach.h"
 
 #define DP_FLEET_CLOCK_POINTS 1024
 #define DP_FLEET_UNPROVEN_MAX 256
@@ -58,6 +61,10 @@ typedef struct dp_fleet_node {
     char why[400];
     uint64_t silent_ns; /* since when nothing was heard, of a node lost for that; 0 */
     int has_files;      /* they have all come */
+    /* --check */
+    int has_card, has_row;
+    dp_reach_card_t card;
+    dp_reach_row_t row;
     /* clock */
     int bursts; /* quick rounds still to come */
     uint64_t window_ns;
@@ -141,5 +148,13 @@ void dp_fleet_input_close(dp_fleet_t *fleet);
 
 void dp_fleet_file(dp_fleet_node_t *node, dp_reader_t *fields);
 void dp_fleet_clock(dp_fleet_node_t *node, uint64_t sent_ns, uint64_t theirs_ns);
+
+/* ---- fleet_reach.c -------------------------------------------------------------------------- */
+
+void dp_fleet_card(dp_fleet_node_t *node, dp_reader_t *fields);
+void dp_fleet_row(dp_fleet_node_t *node, dp_reader_t *fields);
+/* Has all nodes try each other, and prints what a user must know of it. Runs the event loop
+ * meanwhile. Returns the number of things to put right. */
+int dp_fleet_reach(dp_fleet_t *fleet, FILE *out);
 
 #endif

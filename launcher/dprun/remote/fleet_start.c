@@ -324,6 +324,7 @@ void dp_fleet_node_joined(dp_fleet_node_t *node)
                 strlen(strchr(start.first_host, '@')));
     }
     snprintf(start.directory, sizeof(start.directory), "%.1023s", fleet->nodes->directory);
+    snprintf(start.net_interface, sizeof(start.net_interface), "%s", command->config.net_interface);
     snprintf(start.job, sizeof(start.job), "%s", fleet->ticket.job);
     while (start.argv != NULL && start.argv[start.argc] != NULL)
         start.argc++;
@@ -578,6 +579,7 @@ void dp_fleet_destroy(dp_fleet_t *fleet)
         dp_link_close(node->link);
         dp_tunnel_destroy(node->tunnel);
         dp_shell_destroy(node->shell);
+        dp_reach_row_free(&node->row);
         if (node->retry != NULL) event_free(node->retry);
         free(node->points);
     }

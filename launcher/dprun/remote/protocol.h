@@ -7,6 +7,8 @@
  *   ticket   before the link: through ssh's or srun's standard input, or from --meet and a file
  *   START    what to run; the station looks whether it can: ABOUT, or REFUSED
  *   GO       all nodes can: the ranks start
+ *   CARD     --check: where the station listens (runtime/network/reach.h); once all have come, TRY
+ *            with all of them, and ROW says what it reached
  *   MESSAGE  of the agent (channel.h), with the job's rank; ORDER: to the agent
  *   PING     every 500 ms; the station answers PONG at once: signs of life, and their clocks
  *   OUTPUT   of a rank; at most DP_REMOTE_CREDIT bytes of a stream are under way, CREDIT gives back
@@ -23,7 +25,7 @@
 #include "launcher/dprun/channel.h"
 #include "runtime/base/kv.h"
 
-#define DP_REMOTE_VERSION 1
+#define DP_REMOTE_VERSION 2
 #define DP_REMOTE_CREDIT ((size_t)256 << 10)
 #define DP_REMOTE_PIECE ((size_t)64 << 10) /* largest piece of output, input or a file */
 #define DP_REMOTE_BEAT_NS UINT64_C(500000000)
@@ -45,6 +47,7 @@ enum dp_remote_frame {
     DP_REMOTE_MET,         /* all ranks have met: no more tunnels */
     DP_REMOTE_FETCH,
     DP_REMOTE_BYE, /* u32 exit code of the job */
+    DP_REMOTE_TRY, /* u8 is_thorough, u32 milliseconds, u32 nodes, for each u16 bytes, card */
     /* station to dprun */
     DP_REMOTE_ABOUT,       /* dp_remote_about_t */
     DP_REMOTE_REFUSED,     /* u32 exit code, text */
@@ -57,6 +60,8 @@ enum dp_remote_frame {
     DP_REMOTE_SIGNALLED, /* u32: a signal to the station */
     DP_REMOTE_MEMORY, /* 8 x u64: dp_memory_sight_t before and after, ahead of a failed rank's end
                        */
+    DP_REMOTE_CARD,   /* dp_reach_card_t */
+    DP_REMOTE_ROW,    /* dp_reach_row_t */
     /* both */
     DP_REMOTE_TUNNEL_OPEN = 64, /* u32 number; by the station */
     DP_REMOTE_TUNNEL_DATA,      /* u32 number, bytes */
@@ -86,11 +91,12 @@ typedef struct dp_remote_start {
     int first_rank, local_size, size;
     int stdin_rank; /* of the job; -1: none */
     int binds_cores, shares_gpu;
-    int only_looks;       /* --check: nothing is to be started */
-    char node_name[256];  /* as the user wrote it */
-    char first_host[256]; /* that of node 0, for MASTER_ADDR */
-    char directory[1024]; /* "": where the station is */
-    char job[64];         /* of the rendezvous' ticket, with its secret */
+    int only_looks;         /* --check: nothing is to be started */
+    char node_name[256];    /* as the user wrote it */
+    char first_host[256];   /* that of node 0, for MASTER_ADDR */
+    char directory[1024];   /* "": where the station is */
+    char net_interface[64]; /* --check: the one that may be used; "": all */
+    char job[64];           /* of the rendezvous' ticket, with its secret */
     dp_secret_t secret;
     int argc;
     char **argv; /* [argc] and a NULL */

@@ -1,7 +1,8 @@
 /*
  * station_internal.h - what the parts of a station share: station.c (the link to dprun, its lease),
  * station_dial.c (finds dprun), station_job.c (the agent below, output and input of its ranks),
- * station_files.c (the run directory, at the end). One event loop, one thread.
+ * station_files.c (the run directory, at the end), station_reach.c (--check: the network to other
+ * nodes). One event loop, one thread; station_reach.c adds two for as long as it listens.
  */
 #ifndef DP_LAUNCHER_STATION_INTERNAL_H
 #define DP_LAUNCHER_STATION_INTERNAL_H
@@ -75,6 +76,8 @@ struct dp_station {
     dp_memory_sight_t before;
     /* station_files.c */
     struct dp_station_files *files;
+    /* station_reach.c */
+    struct dp_station_reach *reach;
 };
 
 /* ---- station.c ------------------------------------------------------------------------------ */
@@ -109,5 +112,12 @@ void dp_station_stop_job(dp_station_t *station, int is_orphan);
 
 void dp_station_send_files(dp_station_t *station);
 void dp_station_files_free(dp_station_t *station);
+
+/* ---- station_reach.c ------------------------------------------------------------------------ */
+
+/* Listens for other nodes, and says where: CARD. */
+dp_status_t dp_station_reach_open(dp_station_t *station, dp_error_t *error);
+void dp_station_reach_try(dp_station_t *station, dp_reader_t *fields);
+void dp_station_reach_close(dp_station_t *station);
 
 #endif

@@ -16,7 +16,7 @@
 
 #include <cmocka.h>
 
-#include "runtime/group/interface.h"
+#include "runtime/network/interface.h"
 #include "runtime/transport/line.h"
 #include "runtime/transport/ucx_signals.h"
 

@@ -19,7 +19,7 @@
 
 #include <cmocka.h>
 
-#include "runtime/group/interface.h"
+#include "runtime/network/interface.h"
 #include "runtime/transport/line_hello.h"
 
 #define MS 1000000ull

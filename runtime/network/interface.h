@@ -5,8 +5,8 @@
  * behind it (pretended nodes), else the one that reach.h finds. Interfaces that are down and
  * addresses of a link alone (fe80::) lead to no other machine, and are not listed.
  */
-#ifndef DP_GROUP_INTERFACE_H
-#define DP_GROUP_INTERFACE_H
+#ifndef DP_NETWORK_INTERFACE_H
+#define DP_NETWORK_INTERFACE_H
 
 #include <net/if.h>
 #include <stddef.h>

@@ -4,7 +4,7 @@
  * Pure arithmetic on cards and rows, the same on every rank, so all ranks choose alike and fail
  * with one text. Called by dp_init() and by dprun.
  */
-#include "runtime/group/reach.h"
+#include "runtime/network/reach.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -33,11 +33,11 @@ static void add_partner(int *partners, int *count, int node, int other, int node
     partners[(*count)++] = other;
 }
 
-int dp_reach_partners(int node, int node_count, int arity, int *partners)
+int dp_reach_partners(int node, int node_count, int all, int arity, int *partners)
 {
     int count = 0;
 
-    if (node_count <= DP_REACH_ALL) {
+    if (node_count <= all) {
         for (int other = 0; other < node_count; other++)
             add_partner(partners, &count, node, other, node_count);
         return count;
@@ -183,7 +183,7 @@ static void append(text_t *text, const char *format, ...)
     if (wrote > 0) text->bytes = dp_min(text->bytes + (size_t)wrote, text->room - 1);
 }
 
-static const char *words_for(uint8_t how)
+const char *dp_reach_words(uint8_t how)
 {
     static const char *const words[DP_REACH_HOWS] = {
         [DP_REACH_UNKNOWN] = "not waited for",
@@ -198,8 +198,7 @@ static const char *words_for(uint8_t how)
     return how < DP_REACH_HOWS ? words[how] : "?";
 }
 
-/* 1: at some address. */
-static int reaches(const dp_reach_row_t *row, int node)
+int dp_reach_is_reached(const dp_reach_row_t *row, int node)
 {
     const dp_reach_try_t *one = find_try(row, node);
 
@@ -209,7 +208,7 @@ static int reaches(const dp_reach_row_t *row, int node)
 static int reaches_any(const dp_reach_row_t *row)
 {
     for (int i = 0; i < row->count; i++) {
-        if (reaches(row, row->tries[i].node)) return 1;
+        if (dp_reach_is_reached(row, row->tries[i].node)) return 1;
     }
     return 0;
 }
@@ -217,7 +216,7 @@ static int reaches_any(const dp_reach_row_t *row)
 static int is_reached_by_any(const dp_reach_row_t *rows, int node_count, int node)
 {
     for (int from = 0; from < node_count; from++) {
-        if (reaches(&rows[from], node)) return 1;
+        if (dp_reach_is_reached(&rows[from], node)) return 1;
     }
     return 0;
 }
@@ -264,7 +263,7 @@ static void list_tries(text_t *text, const dp_reach_card_t *card, const dp_reach
         if (has_address(own, &card->addresses[i].ip)) {
             append(text, "%s has this address, too", name);
         } else {
-            append(text, "%s", words_for(one->how[i]));
+            append(text, "%s", dp_reach_words(one->how[i]));
         }
     }
     if (listed > LISTED_MAX) append(text, "; and %d more", listed - LISTED_MAX);
@@ -276,9 +275,9 @@ static void point_to_firewall(text_t *text, const dp_reach_row_t *rows, int node
 {
     const char *a = names[from];
     const char *b = names[node];
-    const int is_back = reaches(&rows[node], from);
+    const int is_back = dp_reach_is_reached(&rows[node], from);
 
-    if (reaches(&rows[from], node)) {
+    if (dp_reach_is_reached(&rows[from], node)) {
         append(text, ". Another node reaches %s only there: no address serves all", b);
     } else if (!is_back && !reaches_any(&rows[node]) &&
                !is_reached_by_any(rows, node_count, node)) {

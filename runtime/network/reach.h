@@ -16,22 +16,23 @@
  * Both ends prove that they know the run's secret, and the one that was called says which node it
  * is. So an address that leads to another machine, or to a stranger, counts as not reached.
  *
- * Partners. Up to DP_REACH_ALL nodes every node tries every other one. Beyond that it tries those
- * at distances 1, 2, 4, ... in both directions and its neighbours in the negotiation tree:
- * firewalls, dead networks and addresses that are not what they seem belong to a node, not to a
- * pair of them, and show with any partner. A fault between two nodes that are no partners shows
- * later, when the engine connects them.
+ * Partners. Up to DP_REACH_ALL nodes, or DP_REACH_ALL_CHECK, every node tries every other one.
+ * Beyond that it tries those at distances 1, 2, 4, ... in both directions and its neighbours in the
+ * negotiation tree: firewalls, dead networks and addresses that are not what they seem belong to a
+ * node, not to a pair of them, and show with any partner. A fault between two nodes that are no
+ * partners shows later, when the engine connects them.
  */
-#ifndef DP_GROUP_REACH_H
-#define DP_GROUP_REACH_H
+#ifndef DP_NETWORK_REACH_H
+#define DP_NETWORK_REACH_H
 
 #include "runtime/base/auth.h"
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
 #include "runtime/base/wire.h"
-#include "runtime/group/interface.h"
+#include "runtime/network/interface.h"
 
-#define DP_REACH_ALL 16
+#define DP_REACH_ALL 16       /* nodes of a job that each try every other one */
+#define DP_REACH_ALL_CHECK 64 /* likewise by dprun --check */
 #define DP_REACH_CARD_ROOM 1024
 
 typedef struct dp_reach dp_reach_t;
@@ -88,22 +89,25 @@ const dp_reach_card_t *dp_reach_own_card(const dp_reach_t *reach);
  * Tries all addresses of this node's partners.
  *
  * @param cards       [node_count]
+ * @param all         up to so many nodes each tries every other one
  * @param arity       of the negotiation tree
  * @param is_thorough 0: return soon after every partner was reached at one address; 1: wait until
  * it is known of every address
  * @param deadline_ns by dp_now_ns(): what is open then was not reached
  * @param row         returned on DP_OK: dp_reach_row_free()
  */
-dp_status_t dp_reach_try(dp_reach_t *reach, const dp_reach_card_t *cards, int node_count, int arity,
-                         int is_thorough, uint64_t deadline_ns, dp_reach_row_t *row,
+dp_status_t dp_reach_try(dp_reach_t *reach, const dp_reach_card_t *cards, int node_count, int all,
+                         int arity, int is_thorough, uint64_t deadline_ns, dp_reach_row_t *row,
                          dp_error_t *error);
+/* A dp_reach_try() under way in another thread returns within 20 ms, likewise each later one. */
+void dp_reach_stop(dp_reach_t *reach);
 void dp_reach_row_free(dp_reach_row_t *row);
 
 /* ---- Pure parts (reach_choose.c, reach_wire.c) ---------------------------------------------- */
 
-/* Writes the partners of a node in ascending order into partners[node_count]; returns how many. The
- * relation is mutual. */
-int dp_reach_partners(int node, int node_count, int arity, int *partners);
+/* Writes the partners of a node in ascending order into partners[node_count]; returns how many. Up
+ * to `all` nodes they are all others. The relation is mutual. */
+int dp_reach_partners(int node, int node_count, int all, int arity, int *partners);
 
 /**
  * Chooses an address of each node: one that all its partners reach, the most direct one first (no
@@ -129,6 +133,12 @@ int dp_reach_is_open(const dp_reach_card_t *cards, const dp_reach_row_t *rows, i
  */
 void dp_reach_explain(const dp_reach_card_t *cards, const dp_reach_row_t *rows, int node_count,
                       const int *chosen, const char *const *names, char *text, size_t room);
+
+/* "no answer" */
+const char *dp_reach_words(uint8_t how);
+
+/* 1: `from` reaches `node` at some address, as far as its row says. */
+int dp_reach_is_reached(const dp_reach_row_t *row, int node);
 
 /* Cards and rows as bytes. A reader that fails has written nothing of use. */
 size_t dp_reach_card_write(const dp_reach_card_t *card, uint8_t data[DP_REACH_CARD_ROOM]);

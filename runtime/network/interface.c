@@ -4,7 +4,7 @@
  * Called by dp_init() on the program's thread, by reach*.c and by dprun. It must not know about UCX
  * or about other machines.
  */
-#include "runtime/group/interface.h"
+#include "runtime/network/interface.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>

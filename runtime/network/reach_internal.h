@@ -8,12 +8,13 @@
  *
  * A hello that is played again gets the answer once more, which tells a node's number alone.
  */
-#ifndef DP_GROUP_REACH_INTERNAL_H
-#define DP_GROUP_REACH_INTERNAL_H
+#ifndef DP_NETWORK_REACH_INTERNAL_H
+#define DP_NETWORK_REACH_INTERNAL_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 
-#include "runtime/group/reach.h"
+#include "runtime/network/reach.h"
 
 #define REACH_NONCE_BYTES 32
 #define REACH_HELLO_BYTES (16 + REACH_NONCE_BYTES + DP_PROOF_BYTES)
@@ -36,6 +37,7 @@ struct dp_reach {
     int stop_fd;                           /* readable: the thread shall end */
     int has_thread;
     pthread_t thread;
+    atomic_int is_stopped;              /* dp_reach_stop() */
     visitor_t visitors[REACH_VISITORS]; /* the thread's only */
 };
 

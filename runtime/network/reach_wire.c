@@ -2,7 +2,7 @@
  * reach_wire.c - cards and rows of reach.h as bytes. Called by whoever exchanges them, on one
  * thread. Whatever arrives is checked.
  */
-#include "runtime/group/reach.h"
+#include "runtime/network/reach.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -4,7 +4,7 @@
  *
  * The choice is tested on made-up cards and rows; listening and trying over loopback.
  */
-#include "runtime/group/reach.h"
+#include "runtime/network/reach.h"
 
 #include <arpa/inet.h>
 #include <setjmp.h>
@@ -26,7 +26,7 @@
 static int is_partner(int node, int other, int node_count, int arity)
 {
     int partners[NODES * 32];
-    const int count = dp_reach_partners(node, node_count, arity, partners);
+    const int count = dp_reach_partners(node, node_count, DP_REACH_ALL, arity, partners);
 
     for (int i = 0; i < count; i++) {
         if (i > 0) assert_true(partners[i] > partners[i - 1]);
@@ -43,7 +43,7 @@ static void reach_small_worlds_try_every_pair(void **state)
         for (int node = 0; node < count; node++) {
             int partners[NODES];
 
-            assert_int_equal(dp_reach_partners(node, count, 8, partners), count - 1);
+            assert_int_equal(dp_reach_partners(node, count, DP_REACH_ALL, 8, partners), count - 1);
         }
     }
 }
@@ -69,8 +69,8 @@ static void reach_partners_of_a_large_world_are_few(void **state)
     static int partners[1000];
 
     (void)state;
-    assert_true(dp_reach_partners(0, 1000, 8, partners) <= 2 * 10 + 8);
-    assert_true(dp_reach_partners(999, 1000, 8, partners) <= 2 * 10 + 8);
+    assert_true(dp_reach_partners(0, 1000, DP_REACH_ALL, 8, partners) <= 2 * 10 + 8);
+    assert_true(dp_reach_partners(999, 1000, DP_REACH_ALL, 8, partners) <= 2 * 10 + 8);
 }
 
 /* ---- Choosing ------------------------------------------------------------------------------- */
@@ -91,7 +91,7 @@ static void world_init(world_t *world, int count)
         int partners[NODES];
         dp_reach_row_t *row = &world->rows[node];
 
-        row->count = dp_reach_partners(node, count, 8, partners);
+        row->count = dp_reach_partners(node, count, DP_REACH_ALL, 8, partners);
         row->tries = calloc((size_t)row->count + 1, sizeof(*row->tries));
         assert_non_null(row->tries);
         for (int i = 0; i < row->count; i++)
@@ -375,8 +375,9 @@ static dp_reach_how_t try_first(dp_reach_t *from, const dp_reach_card_t *cards, 
     dp_reach_how_t how = DP_REACH_UNKNOWN;
     dp_reach_row_t row;
 
-    assert_int_equal(dp_reach_try(from, cards, 3, 8, 1, dp_now_ns() + limit_ns, &row, &error),
-                     DP_OK);
+    assert_int_equal(
+        dp_reach_try(from, cards, 3, DP_REACH_ALL, 8, 1, dp_now_ns() + limit_ns, &row, &error),
+        DP_OK);
     for (int i = 0; i < row.count; i++) {
         if (row.tries[i].node == to) how = (dp_reach_how_t)row.tries[i].how[0];
     }
@@ -449,18 +450,45 @@ static void reach_waits_for_no_silent_address_once_all_partners_are_known(void *
     cards[1].addresses[last] = cards[1].addresses[0];
     silent = open_silent(&cards[1].ports[last]);
     /* A wait for this deadline would outlast the test's own limit. */
-    assert_int_equal(
-        dp_reach_try(nodes[0], cards, 2, 8, 0, dp_now_ns() + 3600 * SECOND, &row, &error), DP_OK);
+    assert_int_equal(dp_reach_try(nodes[0], cards, 2, DP_REACH_ALL, 8, 0,
+                                  dp_now_ns() + 3600 * SECOND, &row, &error),
+                     DP_OK);
     assert_int_equal(row.tries[0].how[0], DP_REACH_YES);
     assert_int_equal(row.tries[0].how[last], DP_REACH_UNKNOWN);
     dp_reach_row_free(&row);
-    assert_int_equal(dp_reach_try(nodes[0], cards, 2, 8, 1, dp_now_ns() + 2 * SECOND, &row, &error),
+    assert_int_equal(dp_reach_try(nodes[0], cards, 2, DP_REACH_ALL, 8, 1, dp_now_ns() + 2 * SECOND,
+                                  &row, &error),
                      DP_OK);
     assert_int_equal(row.tries[0].how[last], DP_REACH_SILENT);
     dp_reach_row_free(&row);
     close(silent);
     dp_reach_close(nodes[0]);
     dp_reach_close(nodes[1]);
+}
+
+static void reach_that_is_stopped_waits_for_nobody(void **state)
+{
+    dp_error_t error = {DP_OK, ""};
+    dp_secret_t secret;
+    dp_reach_card_t cards[2] = {{0}};
+    dp_reach_t *node;
+    dp_reach_row_t row;
+    int silent;
+
+    (void)state;
+    dp_random(&secret, sizeof(secret));
+    node = open_node(&secret, 0);
+    cards[1] = *dp_reach_own_card(node);
+    cards[1].count = 1;
+    silent = open_silent(&cards[1].ports[0]);
+    dp_reach_stop(node);
+    assert_int_equal(
+        dp_reach_try(node, cards, 2, DP_REACH_ALL, 8, 1, dp_now_ns() + 3600 * SECOND, &row, &error),
+        DP_OK);
+    assert_int_equal(row.tries[0].how[0], DP_REACH_SILENT);
+    dp_reach_row_free(&row);
+    close(silent);
+    dp_reach_close(node);
 }
 
 static void reach_answers_while_many_strangers_stay(void **state)
@@ -509,6 +537,7 @@ int main(void)
         cmocka_unit_test(reach_row_survives_the_wire),
         cmocka_unit_test(reach_finds_the_right_node_and_no_other),
         cmocka_unit_test(reach_waits_for_no_silent_address_once_all_partners_are_known),
+        cmocka_unit_test(reach_that_is_stopped_waits_for_nobody),
         cmocka_unit_test(reach_answers_while_many_strangers_stay),
     };
 

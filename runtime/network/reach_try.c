@@ -5,7 +5,7 @@
  * partners. All attempts are under way at once, in one poll(). An attempt that nothing answers is
  * made again each second: on a link that loses packets the first may be lost.
  */
-#include "runtime/group/reach_internal.h"
+#include "runtime/network/reach_internal.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -201,7 +201,7 @@ static void run_trial(trial_t *trial, int is_thorough, uint64_t deadline_ns)
         now_ns = dp_now_ns();
         for (int i = 0; i < trial->count; i++)
             advance(trial, &trial->attempts[i], trial->polled[i].revents, now_ns);
-        if (now_ns >= deadline_ns) return;
+        if (now_ns >= deadline_ns || atomic_load(&trial->reach->is_stopped)) return;
         if (is_thorough) continue;
         /* A far network gets as long again as the slowest partner took. */
         if (until_ns == 0 && are_partners_known(trial))
@@ -229,7 +229,8 @@ static void write_row(trial_t *trial, int is_thorough)
     }
 }
 
-static dp_status_t make_row(const dp_reach_t *reach, int node_count, int arity, dp_reach_row_t *row)
+static dp_status_t make_row(const dp_reach_t *reach, int node_count, int all, int arity,
+                            dp_reach_row_t *row)
 {
     int *partners = malloc((size_t)node_count * sizeof(*partners));
 
@@ -239,7 +240,7 @@ static dp_status_t make_row(const dp_reach_t *reach, int node_count, int arity, 
         dp_reach_row_free(row);
         return DP_ERR_NO_MEMORY;
     }
-    row->count = dp_reach_partners(reach->node, node_count, arity, partners);
+    row->count = dp_reach_partners(reach->node, node_count, all, arity, partners);
     for (int i = 0; i < row->count; i++)
         row->tries[i].node = partners[i];
     free(partners);
@@ -262,12 +263,12 @@ static dp_status_t make_attempts(trial_t *trial)
     return DP_OK;
 }
 
-dp_status_t dp_reach_try(dp_reach_t *reach, const dp_reach_card_t *cards, int node_count, int arity,
-                         int is_thorough, uint64_t deadline_ns, dp_reach_row_t *row,
+dp_status_t dp_reach_try(dp_reach_t *reach, const dp_reach_card_t *cards, int node_count, int all,
+                         int arity, int is_thorough, uint64_t deadline_ns, dp_reach_row_t *row,
                          dp_error_t *error)
 {
     trial_t trial = {.reach = reach, .cards = cards, .row = row};
-    dp_status_t status = make_row(reach, node_count, arity, row);
+    dp_status_t status = make_row(reach, node_count, all, arity, row);
 
     if (status == DP_OK) status = make_attempts(&trial);
     if (status == DP_OK) {

@@ -6,7 +6,7 @@
  * thread of its own, as the program's thread waits for other ranks meanwhile. The two share the
  * descriptor that ends the thread, and what is fixed before it starts.
  */
-#include "runtime/group/reach_internal.h"
+#include "runtime/network/reach_internal.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -259,6 +259,11 @@ dp_status_t dp_reach_open(const dp_secret_t *secret, int node, const char *only,
 fail:
     dp_reach_close(reach);
     return status;
+}
+
+void dp_reach_stop(dp_reach_t *reach)
+{
+    atomic_store(&reach->is_stopped, 1); /* run_trial() loads it */
 }
 
 void dp_reach_close(dp_reach_t *reach)
