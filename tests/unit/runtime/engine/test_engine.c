@@ -199,13 +199,15 @@ static void engine_notices_different_operations(void **state)
 static void come_late(engine_rank_t *rank, void *user)
 {
     dp_engine_op_t op = {.collective = DP_COLLECTIVE_BARRIER};
-    dp_engine_t *_Atomic *first = user; /* rank 0's engine */
+    dp_engine_t *_Atomic *first = user; /* rank 0's engine, once the first barrier is behind it */
+    const dp_engine_t *other;
     int awaits = DP_ENGINE_RESTS;
 
-    if (rank->rank == 0) atomic_store(first, rank->engine);
     engine_run(rank, &op, DP_WORK_SMALL);
+    if (rank->rank == 0) atomic_store(first, rank->engine);
     while (rank->rank == 1 && awaits != 1) {
-        (void)atomic_load(first)->ops->moves(atomic_load(first), DP_LANE_MAIN, &awaits);
+        other = atomic_load(first);
+        if (other != NULL) (void)other->ops->moves(other, DP_LANE_MAIN, &awaits);
         usleep(20000);
     }
     engine_run(rank, &op, DP_WORK_SMALL);
