@@ -210,13 +210,14 @@ static void the_sample_finds_the_quantile(void **state)
     (void)state;
     make_fixture(&fixture, COUNT, 0.01, 0);
     for (int kind = 0; kind < 3; kind++) {
+        const gpt2_topk_quota_t quota = gpt2_topk_quota(COUNT, 0.01);
         float threshold;
         size_t above = 0;
 
         for (size_t i = 0; i < COUNT; i++) {
             fixture.gradient[i] = kind == 0 ? noise(1, i) : kind == 1 ? laplace(i) : one_hot(i);
         }
-        threshold = gpt2_topk_threshold(&fixture.values, 0.01, fixture.sample);
+        threshold = gpt2_topk_threshold(&fixture.values, &quota, fixture.sample);
         for (size_t i = 0; i < COUNT; i++)
             above += fabsf(fixture.gradient[i]) > threshold;
         if (above < COUNT / 100 * 7 / 10 || above > COUNT / 100 * 13 / 10) {

@@ -13,10 +13,10 @@
 
 #include "examples/gpt2/cpu/isa.h"
 
-#define PART 4096      /* elements of scratch: a divisor of GPT2_TOPK_BLOCK */
-#define STRIDE 32      /* elements that are looked at together: most have none to be chosen */
-#define LANES 32       /* of sums that have one order; see lamb.c */
-#define DEPENDENT 1e-6 /* of a column's length: what is left of one that depends on others */
+#define PART GPT2_TOPK_PART /* elements of scratch: a divisor of GPT2_TOPK_BLOCK */
+#define STRIDE 32           /* elements that are looked at together: most have none to be chosen */
+#define LANES 32            /* of sums that have one order; see lamb.c */
+#define DEPENDENT 1e-6      /* of a column's length: what is left of one that depends on others */
 
 /* ---- Sums in one order ---------------------------------------------------------------------- */
 

@@ -17,6 +17,7 @@
 #include <stdint.h>
 
 #define GPT2_TOPK_BLOCK 65536 /* elements that a 16-bit offset reaches */
+#define GPT2_TOPK_PART 4096   /* elements whose squares are added up by themselves */
 #define GPT2_TOPK_BINS                                                                             \
     65536 /* of a histogram: the upper 16 of a magnitude's 31 bits, or the rest */
 
@@ -31,6 +32,16 @@ typedef struct gpt2_topk_values {
     size_t count;
 } gpt2_topk_values_t;
 
+/* How many of a tensor's elements are to be sent, and how the threshold for that is sampled. */
+typedef struct gpt2_topk_quota {
+    int everything;  /* 1: all of them */
+    size_t stride;   /* every so-many-th element is in the sample ... */
+    size_t sampled;  /* ... of so many, ... */
+    size_t position; /* ... and so many of these are below the threshold, or as large */
+    size_t wanted;   /* elements */
+    size_t least;    /* with fewer above a threshold of more than 0 the choice is made exactly */
+} gpt2_topk_quota_t;
+
 /* Chosen elements by ascending position, in blocks of GPT2_TOPK_BLOCK. */
 typedef struct gpt2_topk_list {
     uint32_t *block_counts; /* [ceil(count / GPT2_TOPK_BLOCK)] how many of each block */
@@ -38,6 +49,14 @@ typedef struct gpt2_topk_list {
     uint16_t *offsets;      /* [room] from their block's first element */
     size_t room;
 } gpt2_topk_list_t;
+
+/* The messages of all ranks about one tensor, of one size and behind each other. */
+typedef struct gpt2_topk_messages {
+    gpt2_topk_list_t first; /* rank 0's */
+    size_t stride;          /* bytes from one to the next, a multiple of 4 */
+    int ranks;
+    int own; /* this rank */
+} gpt2_topk_messages_t;
 
 /* A matrix to be approximated: residual + scale * gradient, [rows][columns]. p [rank][rows] and
  * q [rank][columns] are stored column by column, so that each is contiguous. */

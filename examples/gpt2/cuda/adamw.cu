@@ -302,5 +302,6 @@ int gpt2_cuda_kernels_prepare(void)
     if (status == 0) status = gpt2_cuda_adamw_prepare();
     if (status == 0) status = gpt2_cuda_lamb_prepare();
     if (status == 0) status = gpt2_cuda_powersgd_prepare();
+    if (status == 0) status = gpt2_cuda_topk_prepare();
     return status;
 }

@@ -30,6 +30,7 @@ int gpt2_cuda_classifier_prepare(void);
 int gpt2_cuda_adamw_prepare(void);
 int gpt2_cuda_lamb_prepare(void);
 int gpt2_cuda_powersgd_prepare(void);
+int gpt2_cuda_topk_prepare(void);
 
 /* Second pass of sums over rows (sums.cu): out[which][c] (+)= the sum over p < parts of
  * partial[p][which][c], in one fixed order. outs: 1 or 2 of [width]. */

@@ -231,6 +231,25 @@ int gpt2_cuda_powersgd_orthonormal(gpt2_cuda_stream_t stream, float *x, size_t c
 int gpt2_cuda_powersgd_finish(gpt2_cuda_stream_t stream, const gpt2_powersgd_matrix_t *matrix,
                               double *squares, void *scratch);
 
+/* ---- Threshold dropping (topk.cu): the twins of model/topk_choice.h and cpu/compress_kernels.h ----
+ * All memory is the device's, the structures themselves by value. */
+
+/* Of scratch, and sums of squares, for a tensor of so many elements (below 2^32). */
+size_t gpt2_cuda_topk_scratch_bytes(size_t count);
+size_t gpt2_cuda_topk_parts(size_t count);
+/* Makes a message, head [2] included, as gpt2_topk_choose() and its caller do. */
+int gpt2_cuda_topk_choose(gpt2_cuda_stream_t stream, const gpt2_topk_values_t *values,
+                          const gpt2_topk_quota_t *quota, const gpt2_topk_list_t *list,
+                          uint32_t *head, void *scratch);
+/* *bad = 1 where one of the messages, whose heads are `stride` bytes apart, has an Inf or a NaN. */
+int gpt2_cuda_topk_bad(gpt2_cuda_stream_t stream, uint32_t *bad, const uint32_t *heads,
+                       size_t stride, int ranks);
+/* topk_keep() of the rank's own message; gradient = by * the sum of all messages, by topk_add().
+ * squares [parts]: what scale_squares() adds up, in its order, is their sum of squares. */
+int gpt2_cuda_topk_finish(gpt2_cuda_stream_t stream, const gpt2_topk_values_t *values,
+                          float *gradient, const gpt2_topk_messages_t *messages, float by,
+                          double *squares);
+
 /* ---- Rounding and copies (adamw.cu) --------------------------------------------------------- */
 
 /* x [count] = the numbers of the type next to it, ties to even; they stay fp32. */

@@ -45,6 +45,7 @@ static void cuda_destroy(gpt2_replica_t *base)
     free_device(self->words);
     free_device(self->sum_scratch);
     free_device(self->low_rank_scratch);
+    gpt2_cuda_sparse_free(self);
     if (self->stream != NULL) (void)cudaStreamDestroy(self->stream);
     free(self->pass.blocks);
     free(self->block_names);
@@ -86,6 +87,7 @@ static const gpt2_replica_ops_t OPS = {
     .supply = gpt2_cuda_supply,
     .copy = gpt2_cuda_copy,
     .low_rank = &gpt2_cuda_low_rank,
+    .sparse = &gpt2_cuda_sparse,
     .draw = gpt2_cuda_draw,
     .borrow = gpt2_cuda_borrow,
     .give_back = gpt2_cuda_give_back,

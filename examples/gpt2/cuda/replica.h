@@ -83,6 +83,9 @@ typedef struct gpt2_cuda_replica {
     double *sum_scratch;         /* device */
     void *low_rank_scratch;      /* device; low_rank.c */
     size_t low_rank_bytes;
+    void *sparse_scratch;   /* device; sparse.c */
+    double *sparse_squares; /* pinned, of each part of a tensor */
+    size_t sparse_count;    /* elements of the largest tensor that both are for */
     cudaStream_t stream;
     char (*block_names)[24]; /* [layers]: "backward h.3" */
     char gpu[128];
@@ -202,6 +205,10 @@ int gpt2_cuda_optimize(gpt2_cuda_replica_t *self, double learning_rate, double c
 
 /* low_rank.c */
 extern const gpt2_low_rank_ops_t gpt2_cuda_low_rank;
+
+/* sparse.c */
+extern const gpt2_sparse_ops_t gpt2_cuda_sparse;
+void gpt2_cuda_sparse_free(gpt2_cuda_replica_t *self);
 
 /* step.c */
 int gpt2_cuda_train(gpt2_replica_t *base, const gpt2_batch_t *batch, float weight, int accumulate,

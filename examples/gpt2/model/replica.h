@@ -75,6 +75,24 @@ typedef struct gpt2_low_rank_ops {
                   gpt2_error_t *error);
 } gpt2_low_rank_ops_t;
 
+/* Threshold dropping in a device's memory: the twins of model/topk_choice.h and of topk_*() in
+ * cpu/compress_kernels.h, with their bits. Queued; is_bad() and finish() wait. */
+typedef struct gpt2_sparse_ops {
+    /* Before the others: memory for tensors up to this size. Called for each. */
+    int (*prepare)(gpt2_replica_t *self, size_t count, gpt2_error_t *error);
+    /* Makes this rank's message; head is its beginning. */
+    int (*choose)(gpt2_replica_t *self, const gpt2_topk_values_t *values,
+                  const gpt2_topk_quota_t *quota, const gpt2_topk_list_t *list, uint32_t *head,
+                  gpt2_error_t *error);
+    /* *bad = 1 where a message says that its rank has an Inf or a NaN. heads: rank 0's message. */
+    int (*is_bad)(gpt2_replica_t *self, const uint32_t *heads, size_t stride, int ranks, int *bad,
+                  gpt2_error_t *error);
+    /* Keeps what was not sent; gradient = by * the sum of all messages, *squares of that. */
+    int (*finish)(gpt2_replica_t *self, const gpt2_topk_values_t *values, float *gradient,
+                  const gpt2_topk_messages_t *messages, float by, double *squares,
+                  gpt2_error_t *error);
+} gpt2_sparse_ops_t;
+
 typedef struct gpt2_replica_ops {
     const char *name; /* as in --device */
     int is_async;     /* 1: train(), norm() and update() only queue */
@@ -95,7 +113,9 @@ typedef struct gpt2_replica_ops {
     int (*copy)(gpt2_replica_t *self, void *to, const void *from, size_t bytes,
                 gpt2_error_t *error);
 
-    const gpt2_low_rank_ops_t *low_rank; /* NULL: those of kernels.h work on the memory */
+    /* NULL: those of kernels.h work on the memory. */
+    const gpt2_low_rank_ops_t *low_rank;
+    const gpt2_sparse_ops_t *sparse;
 
     /* Draws the initial weights of its parts; as gpt2_model_init_weights(). NULL: it cannot. */
     int (*draw)(gpt2_replica_t *self, uint64_t seed, gpt2_error_t *error);

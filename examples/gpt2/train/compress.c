@@ -72,6 +72,31 @@ void gpt2_compress_describe(const gpt2_compress_t *self, char *text, size_t room
 
 /* ---- Life ----------------------------------------------------------------------------------- */
 
+static int create_arena(gpt2_compress_t *self, gpt2_compress_arena_t *arena, const char *what,
+                        gpt2_error_t *error)
+{
+    const size_t bytes = self->replica->layout->arena_count * sizeof(float);
+
+    if (self->is_on_host) {
+        arena->at = calloc(1, bytes);
+    } else {
+        arena->at = gpt2_dp_alloc(&self->dp->base, bytes);
+        arena->mirror = calloc(1, bytes);
+    }
+    if (arena->at != NULL && (self->is_on_host || arena->mirror != NULL)) return 0;
+    return gpt2_fail(error, "out of memory: %zu MiB of %s", bytes >> 20, what);
+}
+
+static void destroy_arena(gpt2_compress_t *self, gpt2_compress_arena_t *arena)
+{
+    if (self->is_on_host) {
+        free(arena->at);
+    } else if (arena->at != NULL) {
+        gpt2_dp_free(&self->dp->base, arena->at);
+    }
+    free(arena->mirror);
+}
+
 static int allocate_compress(gpt2_compress_t *self, gpt2_error_t *error)
 {
     const gpt2_layout_t *layout = self->replica->layout;
@@ -79,16 +104,13 @@ static int allocate_compress(gpt2_compress_t *self, gpt2_error_t *error)
     self->takes = calloc(layout->count, sizeof(*self->takes));
     self->readies = calloc(layout->count, sizeof(*self->readies));
     self->handles = calloc(layout->count, sizeof(dp_handle_t *));
-    if (self->is_on_host) {
-        self->residual = calloc(layout->arena_count, sizeof(float));
-    } else {
-        self->residual = gpt2_dp_alloc(&self->dp->base, layout->arena_count * sizeof(float));
-        self->mirror = calloc(layout->arena_count, sizeof(float));
+    if (self->takes == NULL || self->readies == NULL || self->handles == NULL) {
+        return gpt2_fail(error, "out of memory for compressed gradients");
     }
-    if ((self->mirror == NULL && !self->is_on_host) || self->takes == NULL ||
-        self->readies == NULL || self->handles == NULL || self->residual == NULL) {
-        return gpt2_fail(error, "out of memory: %zu MiB of residuals",
-                         layout->arena_count * sizeof(float) >> 20);
+    if (create_arena(self, &self->residual, "residuals", error) != 0) return -1;
+    if (self->settings.compress.momentum &&
+        create_arena(self, &self->momentum, "momentum", error) != 0) {
+        return -1;
     }
     for (size_t i = 0; i < layout->count; i++) {
         self->takes[i] =
@@ -137,25 +159,28 @@ void gpt2_compress_destroy(gpt2_compress_t *self)
     free(self->takes);
     free(self->readies);
     free(self->handles);
-    if (self->is_on_host) {
-        free(self->residual);
-    } else if (self->residual != NULL) {
-        gpt2_dp_free(&self->dp->base, self->residual);
-    }
-    free(self->mirror);
+    destroy_arena(self, &self->residual);
+    destroy_arena(self, &self->momentum);
     free(self);
+}
+
+static gpt2_extra_t arena_extra(const gpt2_compress_t *self, const gpt2_compress_arena_t *arena,
+                                const char *name)
+{
+    return (gpt2_extra_t){.name = name,
+                          .data = arena->mirror != NULL ? arena->mirror : arena->at,
+                          .bytes = self->replica->layout->arena_count * sizeof(float),
+                          .per_rank = 1,
+                          .is_optional = 1};
 }
 
 size_t gpt2_compress_extra(gpt2_compress_t *self, gpt2_extra_t *list, size_t room)
 {
     size_t count = 0;
 
-    if (room > 0) {
-        list[count++] = (gpt2_extra_t){.name = "residual",
-                                       .data = self->mirror != NULL ? self->mirror : self->residual,
-                                       .bytes = self->replica->layout->arena_count * sizeof(float),
-                                       .per_rank = 1,
-                                       .is_optional = 1};
+    if (count < room) list[count++] = arena_extra(self, &self->residual, "residual");
+    if (count < room && self->momentum.at != NULL) {
+        list[count++] = arena_extra(self, &self->momentum, "momentum");
     }
     if (self->method->extra != NULL) {
         count += self->method->extra(self, list + count, room - count);
@@ -175,10 +200,16 @@ int gpt2_compress_copy(gpt2_compress_t *self, void *to, const void *from, size_t
 int gpt2_compress_move_extra(gpt2_compress_t *self, int is_loaded, gpt2_error_t *error)
 {
     const size_t bytes = self->replica->layout->arena_count * sizeof(float);
+    gpt2_compress_arena_t *const arenas[] = {&self->residual, &self->momentum};
 
-    if (self->mirror == NULL) return 0;
-    return is_loaded ? gpt2_compress_copy(self, self->residual, self->mirror, bytes, error)
-                     : gpt2_compress_copy(self, self->mirror, self->residual, bytes, error);
+    for (int i = 0; i < 2; i++) {
+        float *to = is_loaded ? arenas[i]->at : arenas[i]->mirror;
+        float *from = is_loaded ? arenas[i]->mirror : arenas[i]->at;
+
+        if (arenas[i]->mirror == NULL) continue;
+        if (gpt2_compress_copy(self, to, from, bytes, error) != 0) return -1;
+    }
+    return 0;
 }
 
 /* ---- Steps ---------------------------------------------------------------------------------- */

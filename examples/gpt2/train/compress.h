@@ -41,21 +41,26 @@ typedef struct gpt2_compress_method {
 extern const gpt2_compress_method_t gpt2_compress_topk;
 extern const gpt2_compress_method_t gpt2_compress_powersgd;
 
+/* Floats that a rank keeps from step to step, laid out as the model is. */
+typedef struct gpt2_compress_arena {
+    float *at;     /* in the replica's memory; NULL: there is none */
+    float *mirror; /* on their way to or from a checkpoint, where `at` is a GPU's; else NULL */
+} gpt2_compress_arena_t;
+
 struct gpt2_compress {
     gpt2_dp_t *dp;           /* borrowed */
     gpt2_replica_t *replica; /* borrowed */
     gpt2_strategy_settings_t settings;
     const gpt2_compress_method_t *method;
     const gpt2_compress_kernels_t *kernels;
-    float *residual;       /* arena: what has not been sent, in the replica's memory */
-    float *mirror;         /* arena: residuals on their way to or from a checkpoint, where that is a
-                            * GPU's; else NULL */
-    uint8_t *takes;        /* [layout->count] 1: the method's */
-    int *readies;          /* [layout->count] since the last sync */
-    dp_handle_t **handles; /* [layout->count] in flight */
-    int is_dense;          /* 1: this step compresses nothing */
-    int is_on_host;        /* 1: the replica's memory is; kept, as the replica ends first */
-    void *state;           /* the method's */
+    gpt2_compress_arena_t residual; /* what has not been sent */
+    gpt2_compress_arena_t momentum; /* of --compress-momentum */
+    uint8_t *takes;                 /* [layout->count] 1: the method's */
+    int *readies;                   /* [layout->count] since the last sync */
+    dp_handle_t **handles;          /* [layout->count] in flight */
+    int is_dense;                   /* 1: this step compresses nothing */
+    int is_on_host; /* 1: the replica's memory is; kept, as the replica ends first */
+    void *state;    /* the method's */
 };
 
 /* The method of that name; NULL: "none". The options have checked the name. */

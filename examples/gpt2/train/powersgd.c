@@ -161,7 +161,7 @@ static gpt2_powersgd_matrix_t matrix_of(const gpt2_compress_t *self, size_t inde
 
     return (gpt2_powersgd_matrix_t){
         .gradient = self->replica->gradients + tensor->offset,
-        .residual = self->residual + tensor->offset,
+        .residual = self->residual.at + tensor->offset,
         .scale = (float)(gpt2_compress_unscale(self) / self->settings.accumulate),
         .rows = (size_t)tensor->rows,
         .columns = (size_t)tensor->columns,

@@ -34,17 +34,11 @@ const gpt2_strategy_ops_t *gpt2_strategy_find(const char *name, gpt2_error_t *er
 }
 
 int gpt2_strategy_check_compress(const gpt2_strategy_t *strategy, const char *method,
-                                 const char *device, gpt2_error_t *error)
+                                 gpt2_error_t *error)
 {
-    if (strcmp(method, "none") == 0) return 0;
-    if (!strategy->ops->can_compress) {
-        return gpt2_fail(error, "--compress %s needs --strategy coordinator or dps, this is %s",
-                         method, strategy->ops->name);
-    }
-    if (strcmp(device, "cpu") == 0 || strcmp(method, "powersgd") == 0) return 0;
-    return gpt2_fail(error,
-                     "--compress %s needs --device cpu, this is %s, where powersgd can be had",
-                     method, device);
+    if (strategy->ops->can_compress || strcmp(method, "none") == 0) return 0;
+    return gpt2_fail(error, "--compress %s needs --strategy coordinator or dps, this is %s", method,
+                     strategy->ops->name);
 }
 
 /* "32M" and its kind. */

@@ -165,8 +165,8 @@ size_t gpt2_strategy_library(gpt2_strategy_t *strategy);
 /* 1: by its settings, libdp lets ranks of a node read each other's sharded weights. */
 int gpt2_strategy_sees_rows(gpt2_strategy_t *strategy);
 
-/* Refuses to compress gradients by this method where the strategy or the device cannot. */
+/* Refuses to compress gradients by this method where the strategy cannot. */
 int gpt2_strategy_check_compress(const gpt2_strategy_t *strategy, const char *method,
-                                 const char *device, gpt2_error_t *error);
+                                 gpt2_error_t *error);
 
 #endif

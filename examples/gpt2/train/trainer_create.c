@@ -149,7 +149,7 @@ static int make_replica(gpt2_trainer_t *self, const gpt2_shape_t *shape, gpt2_er
     if (gpt2_device_find(options->device, &device, error) != 0) return -1;
     if (gpt2_amp_choose(self, device->name, &replica_options, error) != 0) return -1;
     if (check_device(self, device->name, error) != 0) return -1;
-    if (gpt2_strategy_check_compress(strategy, options->compress, device->name, error) != 0) {
+    if (gpt2_strategy_check_compress(strategy, options->compress, error) != 0) {
         return -1;
     }
     if (choose_lookups(self, device->name, (size_t)shape->vocab, &replica_options.lookups, error) !=

@@ -153,6 +153,11 @@ static inline unsigned __ballot_sync(unsigned mask, int predicate)
     return ballot;
 }
 
+static inline int __popc(unsigned bits)
+{
+    return __builtin_popcount(bits);
+}
+
 /* Streams of the double run on several threads, so atomics are real ones. */
 template <typename T> static inline T atomicAdd(T *to, T value)
 {

@@ -13,6 +13,7 @@
  */
 #include "tests/gpu/gpt2/low_rank.h"
 #include "tests/gpu/gpt2/optimizers.h"
+#include "tests/gpu/gpt2/sparse.h"
 
 static double tolerance(gpt2_cuda_type_t type)
 {
@@ -824,11 +825,13 @@ int main(int argc, char **argv)
     check_low_rank(37, 70, 2);
     check_low_rank(300, 261, 5); /* more than one chunk of rows, and two passes over the columns */
     check_dependent_columns();
+    check_sparse_all();
     if (!IS_SIMULATED) {
         check_sums((size_t)5 << 20, 0);
         check_adamw(BF16, (size_t)3 << 20, 0);
         check_adamw(F16, (size_t)3 << 20, 0);
         check_lamb((size_t)3 << 20, 0);
+        check_sparse(SPARSE_NOISE, (size_t)3 << 20, 0.01, 1);
     }
     measure_all();
     printf("%d failures\n", failures);

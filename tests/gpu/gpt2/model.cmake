@@ -54,7 +54,7 @@ if(TARGET dp_plugin_double AND TARGET dprun)
                    $<TARGET_FILE:gpt2_double>)
   set_tests_properties(
     gpt2_compress_double
-    PROPERTIES TIMEOUT 240 LABELS "ranks;process;cuda;long" ENVIRONMENT
+    PROPERTIES TIMEOUT 600 LABELS "ranks;process;cuda;long" ENVIRONMENT
                "LD_LIBRARY_PATH=${dp_double_directory};DP_TEST_GPUS=2")
   add_test(NAME gpt2_shards_double
            COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/shards.sh $<TARGET_FILE:dprun>
