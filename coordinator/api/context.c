@@ -20,6 +20,7 @@
 #include "coordinator/api/sized.h"
 #include "runtime/base/inject.h"
 #include "runtime/transport/line.h"
+#include "runtime/transport/ucx_process.h"
 
 #define GOODBYE_NS 2000000000ull /* longest a rank stays for others to finish */
 
@@ -331,6 +332,9 @@ static dp_status_t build_context(dp_context_t *context, int use_loopback, dp_err
     dp_status_t status;
 
     if (deadline_ns == 0) deadline_ns = dp_now_ns() + config->start_timeout_ns;
+    /* Here, because the engine opens UCX on ranks that have no transport over it. Ranks that are
+     * threads of one process would do this at the same time. */
+    if (!use_loopback) dp_ucx_process_prepare();
     if (config->timeline[0] != '\0') {
         status = dp_window_parse(config->timeline, &context->window, error);
         if (status != DP_OK) return status;

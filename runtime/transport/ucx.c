@@ -22,7 +22,7 @@
 #include <string.h>
 
 #include "runtime/transport/frame.h"
-#include "runtime/transport/ucx_signals.h"
+#include "runtime/transport/ucx_process.h"
 #include "runtime/transport/ucx_worker.h"
 
 #define AM_ID 1
@@ -602,7 +602,7 @@ dp_status_t dp_transport_ucx_create(int rank, uint64_t tag, const dp_config_t *c
     self->inbox_tail = &self->inbox;
     dp_log_init(&self->log, DP_LOG_WARN, rank);
     if (log != NULL) self->log = *log;
-    (void)dp_ucx_signals_restore();
+    dp_ucx_process_prepare();
     status = dp_ucx_worker_open(&self->ucx, rank, config, error);
     if (status != DP_OK) goto fail;
     handler.arg = self;

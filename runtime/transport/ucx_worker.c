@@ -11,7 +11,6 @@
 #include <net/if.h>
 #include <stdio.h>
 #include <string.h>
-#include <ucs/config/global_opts.h>
 
 /* "self" would only serve messages to oneself, and hide that there is no network device. */
 #define CONTROL_TLS "tcp"
@@ -61,16 +60,6 @@ static dp_status_t fail(dp_error_t *error, int rank, const dp_config_t *config, 
                         CONTROL_TLS, devices_of(config), ucs_status_string(status));
 }
 
-/* UCX prints its log on standard output, which belongs to the program. Every failure comes back as
- * a status as well, and is reported by us. UCX keeps one level per process; a user who sets
- * UCX_LOG_LEVEL keeps it. */
-static void silence_ucx(void)
-{
-    if (dp_environment("UCX_LOG_LEVEL") == NULL) {
-        (void)ucs_global_opts_set_value("LOG_LEVEL", "fatal");
-    }
-}
-
 static ucs_status_t configure(ucp_config_t *ucx, const dp_config_t *config)
 {
     ucs_status_t status = ucp_config_modify(ucx, "TLS", CONTROL_TLS);
@@ -103,7 +92,6 @@ dp_status_t dp_ucx_worker_open(dp_ucx_worker_t *worker, int rank, const dp_confi
 
     memset(worker, 0, sizeof(*worker));
     worker->fd = -1;
-    silence_ucx();
     status = ucp_config_read(NULL, NULL, &ucx);
     if (status != UCS_OK) return fail(error, rank, config, "ucp_config_read", status);
     status = configure(ucx, config);

@@ -37,6 +37,7 @@ met() { # SIZE LOCAL_SIZE: each rank said so once
         [ "$(cat out.* | grep -cE "(^| )rank $rank of $1, local $((rank % $2)) of $2, sum $(($1 * ($1 + 1) / 2))\$")" = 1 ] ||
             bad "rank $rank did not meet the others"
     done
+    ! cat out.* err.* | grep -q UCX || bad "UCX talks to the user"
 }
 member=$build/tests/launch_member
 

@@ -1,13 +1,24 @@
 /*
- * member.c - a rank for launch.sh: comes, sums, says who it is, and leaves; as often as asked.
+ * member.c - a rank for launch.sh: comes, sums, says who it is, and leaves; as often as asked. It
+ * fails where a library has taken the signal of a closed terminal for itself.
  *
  *     member [rounds [seconds rank 0 sleeps between its collective and dp_finalize()]]
  */
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "dp.h"
+
+/* UCX installs a handler that swallows it, before main(); dp_init() takes that back. */
+static int has_foreign_handler(void)
+{
+    struct sigaction action;
+
+    if (sigaction(SIGHUP, NULL, &action) != 0) return 1;
+    return action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN;
+}
 
 static int meet(unsigned sleep_seconds)
 {
@@ -23,6 +34,10 @@ static int meet(unsigned sleep_seconds)
     status = dp_init(&options, &dp);
     if (status != DP_OK) {
         fprintf(stderr, "member: %s: %s\n", dp_status_string(status), error);
+        return 1;
+    }
+    if (has_foreign_handler()) {
+        fprintf(stderr, "member: SIGHUP would be swallowed\n");
         return 1;
     }
     value = 1.0 + dp_rank(dp);

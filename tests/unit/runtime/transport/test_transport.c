@@ -18,7 +18,7 @@
 
 #include "runtime/network/interface.h"
 #include "runtime/transport/line.h"
-#include "runtime/transport/ucx_signals.h"
+#include "runtime/transport/ucx_process.h"
 
 #define MS 1000000ull
 #define TAG 0xfeedfacecafebeefull

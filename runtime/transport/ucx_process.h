@@ -1,8 +1,8 @@
 /*
- * ucx_signals.h - takes back the signal dispositions that libucs installs before main().
+ * ucx_process.h - undoes what libucs does to a whole process: its signal handlers and its log.
  */
-#ifndef DP_TRANSPORT_UCX_SIGNALS_H
-#define DP_TRANSPORT_UCX_SIGNALS_H
+#ifndef DP_TRANSPORT_UCX_PROCESS_H
+#define DP_TRANSPORT_UCX_PROCESS_H
 
 /**
  * Sets every signal whose handler still lies in libucs to its default, so that a crash dumps core
@@ -11,5 +11,8 @@
  * Threads: any. @return signals that were reset
  */
 int dp_ucx_signals_restore(void);
+
+/* The same, and UCX's log is silent unless UCX_LOG_LEVEL is set. Threads: one at a time. */
+void dp_ucx_process_prepare(void);
 
 #endif
