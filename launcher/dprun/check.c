@@ -1,12 +1,11 @@
 /*
- * check.c - looks at what jobs need of a machine: kernel features, limits, loopback, UCX, disk.
+ * check.c - looks at what jobs need of a machine: kernel features, limits, sockets, UCX, disk.
  *
  * dprun.c calls it for --check. Each look is the cheapest thing that proves the point: make one,
  * use it, drop it. Nothing is started.
  */
 #include "launcher/dprun/check.h"
 
-#include <arpa/inet.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <ifaddrs.h>
@@ -28,10 +27,13 @@
 #include "launcher/dprun/cores.h"
 #include "launcher/dprun/job.h"
 #include "runtime/base/driver.h"
+#include "runtime/base/local_socket.h"
 #include "runtime/base/rendezvous.h"
 #include "launcher/dprun/run_dir.h"
 #include "launcher/dprun/timeline.h"
 #include "launcher/dprun/tree.h"
+
+#define CONNECT_NS UINT64_C(5000000000)
 
 typedef struct check {
     FILE *out;
@@ -138,24 +140,18 @@ static void check_interfaces(check_t *check)
                  used > 0 ? names : "no interface with an IPv4 address is up");
 }
 
-static void check_loopback(check_t *check)
+static void check_rendezvous(check_t *check)
 {
     dp_kv_ticket_t ticket;
     dp_error_t error = {DP_OK, ""};
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     int listener = -1;
     int fd = -1;
-    int is_ok = dp_rendezvous_listen(&ticket, &listener, &error) == DP_OK;
+    int is_ok = dp_rendezvous_listen(&ticket, &listener, &error) == DP_OK &&
+                dp_local_connect(ticket.address, dp_now_ns() + CONNECT_NS, &fd, &error) == DP_OK;
 
-    if (is_ok) {
-        address.sin_port = htons(ticket.port);
-        fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        is_ok = fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof(address)) == 0;
-        if (!is_ok) snprintf(error.text, sizeof(error.text), "connect: %s", strerror(errno));
-    }
-    print_result(check, "loopback tcp", is_ok,
-                 "ip link set lo up; a firewall must let 127.0.0.1 through", "%s",
-                 is_ok ? "127.0.0.1 listens and connects" : error.text);
+    print_result(check, "rendezvous", is_ok,
+                 "abstract sockets are Linux's; is a sandbox in the way?", "%s",
+                 is_ok ? "a socket of this machine listens and connects" : error.text);
     explicit_bzero(&ticket, sizeof(ticket));
     if (fd >= 0) close(fd);
     if (listener >= 0) close(listener);
@@ -284,7 +280,7 @@ int dp_check_run(int size, FILE *out)
     check_gpu(&check);
     check_ucx(&check);
     check_interfaces(&check);
-    check_loopback(&check);
+    check_rendezvous(&check);
     check_memfd(&check);
     check_unix_sockets(&check);
     check_processes(&check);

@@ -378,6 +378,7 @@ done
 check "--help mentions no internal row" "$(grep -c -- --bootstrap-fd "$work/out")" = 0
 run --check
 has "--check looks at shared memory" out '^(ok|FAILED) +shared memory'
+has "--check meets itself as ranks do" out '^ok +rendezvous'
 run --version
 has "--version" out '^dprun [0-9]+\.[0-9]+\.[0-9]+$'
 run -np 200 true
