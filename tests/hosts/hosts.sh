@@ -90,7 +90,8 @@ make_ssh() { # one user's key and one host key for all machines
         printf '%s\n' 'Host *' 'IdentityFile /etc/ssh/user' \
             'GlobalKnownHostsFile /etc/ssh/ssh_known_hosts' >ssh_config
         printf '%s\n' 'HostKey /etc/ssh/host' 'AuthorizedKeysFile /etc/ssh/user.pub' \
-            'PermitRootLogin prohibit-password' 'StrictModes no' 'UsePAM no' 'PidFile none' >sshd_config
+            'PermitRootLogin prohibit-password' 'StrictModes no' 'UsePAM no' 'PidFile none' \
+            'Subsystem sftp internal-sftp' >sshd_config
         mount --bind . /etc/ssh
     )
     [ ! -d "$HOME/.ssh" ] || mount -t tmpfs tmpfs "$HOME/.ssh"
