@@ -1,9 +1,11 @@
 #!/bin/bash
-# shards.sh DPRUN GPT2 [RANKS] - ranks that share the state out train as ranks that each have all of it: for
+# shards.sh DPRUN GPT2 [brief | RANKS] - ranks that share the state out train as ranks that each have all of it: for
 # one to four ranks, every stage and both orders, the checkpoint after 8 steps has the same bytes as
 # that of --strategy dps. So it has after a stop and a resume by another stage, and what is exported
 # is the same file: where ranks read each other's weights in place, where they copy them on one node
 # (DP_SHARED_WEIGHTS=0), and between nodes. A rank that dies in a gather is told to the others; what cannot work is refused.
+# "brief" tries each claim once, on three ranks, instead of with every stage and number of ranks; RANKS
+# is the first claim alone, on so many.
 # shellcheck disable=SC2086 # flags is a list of words
 set -eu
 
@@ -14,6 +16,15 @@ trap 'rm -rf "$work"' EXIT
 cd "$work"
 export XDG_RUNTIME_DIR=$work TMPDIR=$work # for what dprun keeps of jobs that fail
 export DP_FUSION_BYTES=1M # plenty for these models; a job need not fill 96 MiB when it starts
+
+only=${3-} # a number of ranks
+brief=no
+[ "$only" != brief ] || { brief=yes only=''; }
+# all_or_one ALL FEW: what a loop goes through, in whole or brief
+all_or_one() {
+    if [ $brief = yes ]; then echo "$2"; else echo "$1"; fi
+}
+stages=$(all_or_one "optimizer gradients weights" weights)
 
 awk 'BEGIN { srand(7); split("and the lord said unto them", w, " ");
      for (i = 0; i < 4000; i++) printf "%s%s", w[int(rand() * 6) + 1], i % 12 == 11 ? "\n" : " " }' >text
@@ -42,7 +53,7 @@ same() {
 
 # Three passes a step: a rank of four has passes without sequences. With dps ranks read weights where
 # they lie, with coordinator they copy them.
-for ranks in ${3:-1 2 3 4}; do
+for ranks in ${only:-$(all_or_one "1 2 3 4" 3)}; do
     train "plain$ranks" $ranks "$gpt2" $flags --strategy dps --accumulate 3 --out "plain$ranks"
     for stage in optimizer gradients weights; do
         for strategy in dps coordinator; do
@@ -63,11 +74,11 @@ if grep -q "rows read where they lie" weights3coordinator.out; then
     exit 1
 fi
 # With RANKS, so many are all that is tried.
-[ -z "${3-}" ] || { echo "shards.sh: $3 ranks as expected"; exit 0; }
+[ -z "$only" ] || { echo "shards.sh: $only ranks as expected"; exit 0; }
 
 # One pass a step, where gradients leave at once; and the ranks' validation losses are the same.
 train plain 3 "$gpt2" $flags --strategy dps --out plain --export plain.bin --sample "and "
-for stage in optimizer gradients weights; do
+for stage in $stages; do
     train $stage 3 "$gpt2" $flags --shard $stage --out $stage --export $stage.bin --sample "and " \
         --shard-prefetch 1
     same plain $stage
@@ -78,7 +89,7 @@ done
 
 # LAMB's norms are of whole tensors, of which each rank has parts.
 train lamb 3 "$gpt2" $flags --strategy dps --optimizer lamb --out lamb
-for stage in optimizer gradients weights; do
+for stage in $stages; do
     train lamb$stage 3 "$gpt2" $flags --optimizer lamb --shard $stage --out lamb$stage
     same lamb lamb$stage
 done
@@ -90,7 +101,7 @@ same lambnodes lambhybrid
 for precision in bf16 fp16; do
     low="--precision $precision --amp O2"
     train low$precision 3 "$gpt2" $flags $low --strategy dps --accumulate 3 --out low$precision
-    for stage in optimizer gradients weights; do
+    for stage in $(all_or_one "optimizer gradients weights" $([ $precision = fp16 ] && echo gradients || echo weights)); do
         train low 3 "$gpt2" $flags $low --shard $stage --accumulate 3 --out low
         same low$precision low
         grep -a "learned" low.out >low.end
@@ -98,9 +109,11 @@ for precision in bf16 fp16; do
         rm -rf low
     done
 done
-train lowlamb 2 "$gpt2" $flags --amp O2 --optimizer lamb --strategy dps --out lowlamb
-train lowlambs 2 "$gpt2" $flags --amp O2 --optimizer lamb --shard weights --out lowlambs
-same lowlamb lowlambs
+if [ $brief = no ]; then
+    train lowlamb 2 "$gpt2" $flags --amp O2 --optimizer lamb --strategy dps --out lowlamb
+    train lowlambs 2 "$gpt2" $flags --amp O2 --optimizer lamb --shard weights --out lowlambs
+    same lowlamb lowlambs
+fi
 train lownodes 4 --pretend-nodes 2 "$gpt2" $flags --amp O2 --strategy dps --out lownodes
 train lowhybrid 4 --pretend-nodes 2 "$gpt2" $flags --amp O2 --shard hybrid --out lowhybrid
 same lownodes lowhybrid
@@ -122,7 +135,7 @@ echo "$(taken wide) $(taken half)" | awk '{ exit !($2 > 0.49 * $1 && $2 < 0.51 *
 
 # Nodes that each hold the whole state.
 train nodes 4 --pretend-nodes 2 "$gpt2" $flags --strategy dps --out nodes
-for strategy in dps coordinator; do
+for strategy in $(all_or_one "dps coordinator" coordinator); do
     train hybrid$strategy 4 --pretend-nodes 2 "$gpt2" $flags --strategy $strategy --shard hybrid \
         --out hybrid$strategy
     same nodes hybrid$strategy
@@ -131,7 +144,7 @@ train weightsnodes 4 --pretend-nodes 2 "$gpt2" $flags --shard weights --out weig
 same nodes weightsnodes
 
 # Without its last checkpoint a run is resumed from step 5, by another stage each time.
-for stage in none optimizer weights; do
+for stage in $(all_or_one "none optimizer weights" weights); do
     train stopped 3 "$gpt2" $flags --shard gradients --out resumed --checkpoint-every 5
     rm -rf resumed/checkpoint/8
     train resumed 3 "$gpt2" $flags --shard $stage --out resumed --resume auto
@@ -146,7 +159,7 @@ cmp on/checkpoint/10/weights.bin ons/checkpoint/10/weights.bin
 cmp on/checkpoint/10/adam_v.bin ons/checkpoint/10/adam_v.bin
 
 # LAMB adds squares up over whole tensors; a loss scale that overflows skips on all ranks.
-for more in "--optimizer lamb" "--precision fp16 --loss-scale 16777216"; do
+for more in $([ $brief = yes ] || echo --optimizer=lamb) "--precision fp16 --loss-scale 16777216"; do
     train all 3 "$gpt2" $flags $more --strategy dps --out all
     train rows 3 "$gpt2" $flags $more --strategy dps --shard weights --out rows
     same all rows
@@ -162,9 +175,9 @@ same init inits
 
 # What libdp takes is what --plan says, to the last digit printed.
 sizes="--preset small --data text --seq 16 --batch 3 --eval-batches 1 --steps 0"
-for stage in "optimizer yes" "gradients yes" "weights yes" "optimizer no" "weights no"; do
-    where=(-np 3 --shared-weights="${stage#* }")
-    stage=${stage% *}
+for stage in $(all_or_one "optimizer:yes gradients:yes weights:yes optimizer:no weights:no" "gradients:yes weights:no"); do
+    where=(-np 3 --shared-weights="${stage#*:}")
+    stage=${stage%:*}
     "$dprun" "${where[@]}" "$gpt2" $sizes --shard $stage >taken.out
     "$dprun" "${where[@]}" "$gpt2" $sizes --shard $stage --plan >plan.out
     taken=$(sed -nE 's/.*here (weights .*) MiB, (gradients .*) MiB.*/\1, \2,/p' taken.out)
@@ -194,7 +207,7 @@ refused "--shard optimizer --strategy single" "single cannot share the state out
 
 # A rank that dies while others wait for its rows: each of them says of which group, or
 # where nothing has to come, at which operation it missed the rank.
-for shared in no yes; do
+for shared in $(all_or_one "no yes" no); do
     [ $shared = no ] && what="the [a-z]* of .*" || what=".*"
     if DP_INJECT=kill:1@5 timeout 60 "$dprun" -np 3 --shared-weights=$shared "$gpt2" $flags \
         --shard weights >killed.$shared.out 2>&1; then

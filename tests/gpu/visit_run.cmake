@@ -19,13 +19,14 @@ add_test(NAME gpu_copy_simt COMMAND gpu_copy_simt)
 set_tests_properties(gpu_copy_simt PROPERTIES TIMEOUT 60 LABELS "unit;cuda")
 
 if(NOT DP_SANITIZE)
-  # run.sh over a package of stand-ins: each step fails once. And the whole visit, on doubles.
+  # run.sh over a package of stand-ins: each step fails once. And the whole visit, on doubles: what
+  # it runs from within a package are the programs of the label cuda.
   add_test(NAME gpu_visit_planted COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/test_visit.sh
                                           ${CMAKE_CURRENT_SOURCE_DIR}/run.sh)
   set_tests_properties(gpu_visit_planted PROPERTIES TIMEOUT 400 LABELS "gpu;long" COST 30)
   if(TARGET embed_cuda_double AND TARGET gpt2_double)
     add_test(NAME gpu_rehearsal COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/test_rehearsal.sh
                                         ${PROJECT_BINARY_DIR})
-    set_tests_properties(gpu_rehearsal PROPERTIES TIMEOUT 600 LABELS "gpu;long" COST 30 SKIP_RETURN_CODE 77)
+    set_tests_properties(gpu_rehearsal PROPERTIES TIMEOUT 600 LABELS "gpu;long;repeat" SKIP_RETURN_CODE 77)
   endif()
 endif()

@@ -102,7 +102,7 @@ int main(int argc, char **argv)
     config.log_level = DP_LOG_ERROR;
     /* sanitizers make a thread as slow as a swapped-out one */
     config.peer_timeout_ns = 30000000000ull;
-    config.fusion_bytes = argc > 4 ? (size_t)atoll(argv[4]) : 4 * DP_MIB;
+    config.fusion_bytes = argc > 4 ? (size_t)atoll(argv[4]) : DP_MIB;
     for (int i = 0; i < rank_case_count + own_case_count; i++) {
         const rank_case_t *what =
             i < rank_case_count ? &rank_cases[i] : &own_cases[i - rank_case_count];

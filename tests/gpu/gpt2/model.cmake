@@ -13,7 +13,7 @@ dp_test(
   test_gpt2_cuda
   SOURCES test_gpt2_cuda.c ${gpt2_tests}/fixture.c ${gpt2_tests}/scratch.c
   LIBS gpt2_cuda_model_double
-  LABELS unit cuda
+  LABELS unit cuda unsanitized
   TIMEOUT 240)
 target_compile_definitions(test_gpt2_cuda PRIVATE GPT2_FIXTURES="${gpt2_tests}/fixtures")
 dp_test(
@@ -47,20 +47,24 @@ if(TARGET dp_plugin_double AND TARGET dprun)
                    $<TARGET_FILE:gpt2_double>)
   set_tests_properties(
     gpt2_ranks_double
-    PROPERTIES TIMEOUT 240 LABELS "ranks;process;cuda;long" ENVIRONMENT
+    PROPERTIES TIMEOUT 240 LABELS "ranks;process;cuda;long;unsanitized" ENVIRONMENT
                "LD_LIBRARY_PATH=${dp_double_directory};DP_TEST_GPUS=2")
   add_test(NAME gpt2_compress_double
            COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/compress.sh $<TARGET_FILE:dprun>
                    $<TARGET_FILE:gpt2_double>)
   set_tests_properties(
     gpt2_compress_double
-    PROPERTIES TIMEOUT 600 LABELS "ranks;process;cuda;long" ENVIRONMENT
+    PROPERTIES TIMEOUT 600 LABELS "ranks;process;cuda;long;unsanitized" ENVIRONMENT
                "LD_LIBRARY_PATH=${dp_double_directory};DP_TEST_GPUS=2")
   add_test(NAME gpt2_shards_double
            COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/shards.sh $<TARGET_FILE:dprun>
+                   $<TARGET_FILE:gpt2_double> brief)
+  add_test(NAME gpt2_shards_double_whole
+           COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/shards.sh $<TARGET_FILE:dprun>
                    $<TARGET_FILE:gpt2_double>)
   set_tests_properties(
-    gpt2_shards_double
-    PROPERTIES TIMEOUT 600 LABELS "ranks;process;cuda;long" ENVIRONMENT
+    gpt2_shards_double gpt2_shards_double_whole
+    PROPERTIES TIMEOUT 600 LABELS "ranks;process;cuda;long;unsanitized" ENVIRONMENT
                "LD_LIBRARY_PATH=${dp_double_directory};DP_TEST_GPUS=3")
+  set_tests_properties(gpt2_shards_double_whole PROPERTIES LABELS "ranks;process;cuda;long;repeat")
 endif()

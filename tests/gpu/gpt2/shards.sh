@@ -1,13 +1,15 @@
 #!/bin/sh
-# shards.sh DPRUN GPT2 - --shard and --amp O2 with --device cuda under the launcher, all on doubles:
+# shards.sh DPRUN GPT2 [brief] - --shard and --amp O2 with --device cuda under the launcher, all on doubles:
 # ranks that share the state out end with the bytes of ranks that each have all of it, in fp32, in 16
 # bits and with 16-bit weights, with empty passes too; after a stop another stage goes on; what is
 # exported is the same file; LAMB is LAMB; and what cannot work is refused.
+# "brief" tries each precision with one stage and each stage with one precision.
 # shellcheck disable=SC2086 # flags is a list of words
 set -eu
 
 dprun=$1
 gpt2=$2
+brief=${3-}
 work=$(mktemp -d "${TMPDIR:-/tmp}/gpt2-cuda-shards-XXXXXX")
 trap 'rm -rf "$work"' EXIT
 cd "$work"
@@ -46,11 +48,18 @@ learned() {
 for how in "--precision fp32" "--precision bf16" "--amp O2" "--precision fp16 --amp O2"; do
     run=plain$(echo "$how" | tr -d ' -')
     train $run 2 $how --strategy dps --head-early no
-    for stage in optimizer gradients weights; do
+    stages="optimizer gradients weights"
+    case $brief$how in
+    brief*bf16) stages=gradients ;;
+    brief*fp16*) stages=optimizer ;;
+    brief*) stages=weights ;;
+    esac
+    for stage in $stages; do
         train $run$stage 2 $how --strategy dps --shard $stage
         same $run $run$stage
         learned $run $run$stage
     done
+    [ "$brief$how" != "brief--precision bf16" ] || continue
     train ${run}twice 2 $how --strategy dps --head-early no --accumulate 2
     train ${run}rows 2 $how --shard weights --accumulate 2
     same ${run}twice ${run}rows
@@ -86,7 +95,7 @@ grep -q "overflows skipped [1-9]" highs.out
 
 # LAMB's norms are of whole tensors, of which each rank has parts.
 train lambs2 2 --optimizer lamb --strategy dps --head-early no
-for stage in optimizer weights; do
+for stage in $([ "$brief" = brief ] || echo optimizer) weights; do
     train lamb$stage 2 --optimizer lamb --shard $stage
     same lambs2 lamb$stage
 done
