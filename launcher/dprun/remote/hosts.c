@@ -285,7 +285,7 @@ dp_status_t dp_hosts_place(dp_hosts_t *hosts, int *size, dp_error_t *error)
     if (*size == 0) *size = slots;
     if (*size > slots && has_slots) {
         return dp_error_set(error, DP_ERR_CONFIG,
-                            "-np %d: the %d host%s have %d slot%s: give more (name:SLOTS, Slurm's "
+                            "-np %d: %d host%s, %d slot%s: give more (name:SLOTS, Slurm's "
                             "--ntasks-per-node)",
                             *size, hosts->count, hosts->count == 1 ? "" : "s", slots,
                             slots == 1 ? "" : "s");
