@@ -108,15 +108,21 @@ def _from_dlpack(value: Any) -> Array:
 _torch_types: dict[Any, int] = {}  # by torch.dtype, as its tensors bring them
 
 
-def _from_tensor(value: Any) -> Array:
-    """A PyTorch tensor, without DLPack's detour. Types that libdp lacks are told."""
-    dtype = _torch_types.get(value.dtype)
-    if dtype is None:
-        name = str(value.dtype).removeprefix("torch.").replace("float", "f").replace("uint", "u") \
+def torch_type(dtype: Any) -> int:
+    """The number of a torch.dtype. InvalidError: libdp lacks it."""
+    number = _torch_types.get(dtype)
+    if number is None:
+        name = str(dtype).removeprefix("torch.").replace("float", "f").replace("uint", "u") \
             .replace("int", "i")
         if name not in NAMES:
-            raise errors.InvalidError(f"elements of {value.dtype} are no type of libdp")
-        dtype = _torch_types[value.dtype] = NAMES.index(name)
+            raise errors.InvalidError(f"elements of {dtype} are no type of libdp")
+        number = _torch_types[dtype] = NAMES.index(name)
+    return number
+
+
+def _from_tensor(value: Any) -> Array:
+    """A PyTorch tensor, without DLPack's detour. Types that libdp lacks are told."""
+    dtype = torch_type(value.dtype)
     if not value.is_contiguous():
         raise errors.InvalidError(f"memory of the shape {tuple(value.shape)} with the strides "
                                   f"{value.stride()} is not dense in C order; make a contiguous copy")

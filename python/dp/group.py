@@ -6,7 +6,8 @@ background; `.wait()` gives a Result. Memory must not be touched until then.
 from __future__ import annotations
 
 import ctypes
-import threading
+import functools
+import itertools
 import time
 from typing import TYPE_CHECKING, Any, Callable, Sequence
 
@@ -25,14 +26,20 @@ TURNS = 8
 PAUSE_S = 20e-6  # between two looks whether a name is free again
 
 
-def _options(op: int = SUM, prescale: float = 1.0, postscale: float = 1.0, wire: str = "default",
+@functools.lru_cache(maxsize=1024)
+def make_options(op: int = SUM, prescale: float = 1.0, postscale: float = 1.0, wire: str = "default",
              priority: int = 0, launch_now: bool = False, count_joined: bool = False,
              stream: int | None = None, tag: int = 0) -> _c.Options:
+    """Options that calls share: libdp copies them. What is of one call goes into a _copy()."""
     if wire not in WIRES:
         raise errors.InvalidError(f"there is no wire '{wire}'; {', '.join(WIRES)}")
     return _c.Options(reduce=op, wire=WIRES[wire], prescale=prescale, postscale=postscale,
                       stream=stream, count_joined=count_joined, priority=priority,
                       launch_now=launch_now, tag=tag)
+
+
+def _copy(options: _c.Options) -> _c.Options:
+    return _c.Options.from_buffer_copy(options)
 
 
 class Group:
@@ -63,8 +70,7 @@ class Group:
         self.rank: int = lib.group_rank(pointer)
         self.size: int = lib.group_size(pointer)
         self.name: str = lib.group_name(pointer).decode()
-        self._uses: dict[tuple, int] = {}
-        self._lock = threading.Lock()
+        self._turns: dict[tuple, tuple[list[bytes], Any]] = {}
 
     @property
     def pointer(self) -> int:
@@ -99,10 +105,12 @@ class Group:
     def _name(self, name: str | None, *signature: Any) -> bytes:
         if name is not None:
             return name.encode()
-        with self._lock:
-            use = self._uses.get(signature, 0)
-            self._uses[signature] = use + 1
-        return (".".join(map(str, signature)) + f".{use % TURNS}").encode()
+        turns = self._turns.get(signature)
+        if turns is None:  # setdefault: another thread may be here too
+            text = ".".join(map(str, signature))
+            names = [f"{text}.{turn}".encode() for turn in range(TURNS)]
+            turns = self._turns.setdefault(signature, (names, itertools.count()))
+        return turns[0][next(turns[1]) % TURNS]
 
     def _submit(self, call: Callable[..., int], arguments: tuple, options: _c.Options | None,
                 handle: Handle, on_done: Callable[[Handle], None] | None, is_named: bool) -> Handle:
@@ -112,6 +120,7 @@ class Group:
         pointer = ctypes.c_void_p()
         if options is not None:
             if on_done is not None:
+                options = _copy(options)
                 options.cookie = completions.cookie()
             arguments += (options,)
         status = call(*arguments, pointer)
@@ -146,7 +155,7 @@ class Group:
                      None if target is None else target.address, row_count, about.dtype)
         if root is not None:
             arguments += (root,)
-        return self._submit(getattr(lib, kind), arguments, _options(**keywords),
+        return self._submit(getattr(lib, kind), arguments, make_options(**keywords),
                             Handle(self.context, None, (source, target), out), on_done,
                             name is not None)
 
@@ -155,9 +164,28 @@ class Group:
     def allreduce(self, array: Any, out: Any = None, *, name: str | None = None,
                   on_done: Any = None, **keywords: Any) -> Handle:
         """Reduces array over the ranks into out, which is array itself by default."""
-        data = arrays.view(array, writes=out is None)
-        return self._submit_array("allreduce", array, array if out is None else out, None,
-                                  data.count, None, name, on_done, keywords)
+        source = arrays.view(array, writes=out is None)
+        target = source if out is None else arrays.view(out, writes=True)
+        if target.dtype != source.dtype:
+            raise errors.InvalidError(f"allreduce: the input is of {arrays.NAMES[source.dtype]}, the "
+                                      f"output of {arrays.NAMES[target.dtype]}")
+        if "tag" not in keywords:
+            keywords["tag"] = arrays.shape_tag(source.shape)
+        arguments = (self.pointer, self._name(name, "allreduce", source.dtype, source.count, None),
+                     source.address, target.address, source.count, source.dtype)
+        handle = Handle(self.context, None, (source, target), array if out is None else out)
+        return self._submit(lib.allreduce, arguments, make_options(**keywords), handle, on_done,
+                            name is not None)
+
+    def allreduce_at(self, name: bytes, source: int, target: int, count: int, dtype: int,
+                     options: _c.Options, keeps: Any) -> Handle:
+        """allreduce() for bindings that know the memory: addresses, and a number of arrays.NAMES. keeps:
+        what holds the memory."""
+        pointer = ctypes.c_void_p()
+        status = lib.allreduce(self.pointer, name, source, target, count, dtype, options, pointer)
+        if status != 0:
+            self.context.check(status)
+        return Handle(self.context, pointer.value, keeps, None)
 
     def grouped_allreduce(self, tensors: Sequence[Any], outs: Sequence[Any] | None = None, *,
                           name: str | None = None, on_done: Any = None, **keywords: Any) -> Handle:
@@ -174,7 +202,7 @@ class Group:
         total = sum(source.count for source in sources)
         arguments = (self.pointer, self._name(name, "grouped", len(sources), total), members,
                      len(sources))
-        return self._submit(lib.grouped_allreduce, arguments, _options(**keywords),
+        return self._submit(lib.grouped_allreduce, arguments, make_options(**keywords),
                             Handle(self.context, None, (sources, targets, members), outs), on_done,
                             name is not None)
 
@@ -209,7 +237,7 @@ class Group:
         arguments = (self.pointer, self._name(name, "reduce_scatterv", source.dtype, source.count),
                      source.address, target.address, sizes, source.dtype)
         handle = Handle(self.context, None, (source, target, sizes), out)
-        return self._submit(lib.reduce_scatterv, arguments, _options(**keywords), handle, on_done,
+        return self._submit(lib.reduce_scatterv, arguments, make_options(**keywords), handle, on_done,
                             name is not None)
 
     # ---- Copies -------------------------------------------------------------------------------
@@ -275,7 +303,7 @@ class Group:
         room = _Room(array, source)
         counts = (ctypes.c_size_t * self.size)()
         keywords.setdefault("tag", _row_tag(source.shape))
-        options = _options(**keywords)
+        options = _copy(make_options(**keywords))
         receives = root is None or root == self.rank
         if receives:
             options.output = room.callback
@@ -300,7 +328,7 @@ class Group:
         sends = (ctypes.c_size_t * self.size)(*(split * room.row for split in splits))
         counts = (ctypes.c_size_t * self.size)()
         keywords.setdefault("tag", _row_tag(source.shape))
-        options = _options(**keywords)
+        options = _copy(make_options(**keywords))
         options.output = room.callback
         arguments = (self.pointer, self._name(name, "alltoallv", source.dtype), source.address,
                      sends, None, 0, counts, source.dtype)
@@ -316,7 +344,7 @@ class Group:
         source = arrays.view(array)
         arguments = (self.pointer, self._name(name, "send", self.rank, to, lane), source.address,
                      source.count, source.dtype, to)
-        return self._submit(lib.send, arguments, _options(**keywords),
+        return self._submit(lib.send, arguments, make_options(**keywords),
                             Handle(self.context, None, source, None), on_done, name is not None)
 
     def recv(self, out: Any, source: int, *, name: str | None = None, lane: int = 0,
@@ -325,7 +353,7 @@ class Group:
         target = arrays.view(out, writes=True)
         arguments = (self.pointer, self._name(name, "send", source, self.rank, lane),
                      target.address, target.count, target.dtype, source)
-        return self._submit(lib.recv, arguments, _options(**keywords),
+        return self._submit(lib.recv, arguments, make_options(**keywords),
                             Handle(self.context, None, target, out), on_done, name is not None)
 
     def barrier(self, name: str | None = None) -> Handle:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 SLICE_S = 0.25  # a wait comes back so often, so that Python can act on Ctrl-C
 COOKIES = 256
+_NEW_RESULT = bytes(_c.Result())
+_TIMED_OUT = errors.TimeoutError.status
 
 
 def slices(timeout: float | None) -> Iterator[float]:
@@ -39,17 +41,32 @@ class Result:
     last_rank     of join(): the rank that joined last; else -1
     """
 
-    __slots__ = ("value", "counts", "nonfinite", "sum_squares", "absmax", "contributors",
-                 "last_rank")
+    __slots__ = ("value", "counts", "_raw")
 
     def __init__(self, value: Any, counts: "list[int] | None", raw: _c.Result) -> None:
         self.value = value
         self.counts = counts
-        self.nonfinite = raw.nonfinite
-        self.sum_squares = raw.sum_squares
-        self.absmax = raw.absmax
-        self.contributors = raw.contributors
-        self.last_rank = raw.last_rank
+        self._raw = raw
+
+    @property
+    def nonfinite(self) -> int:
+        return self._raw.nonfinite
+
+    @property
+    def sum_squares(self) -> float:
+        return self._raw.sum_squares
+
+    @property
+    def absmax(self) -> float:
+        return self._raw.absmax
+
+    @property
+    def contributors(self) -> int:
+        return self._raw.contributors
+
+    @property
+    def last_rank(self) -> int:
+        return self._raw.last_rank
 
 
 class Handle:
@@ -86,13 +103,18 @@ class Handle:
         return self._result
 
     def _finish(self, timeout: float | None) -> None:
-        raw = _c.Result()
+        raw = _c.Result.from_buffer_copy(_NEW_RESULT)
         self.context.pointer  # OrderError after finalize(), which has freed the handle
-        for seconds in slices(timeout):
-            status = lib.wait(self._pointer, seconds, raw)
-            if status != errors.TimeoutError.status:
-                break
-        if status == errors.TimeoutError.status:
+        if timeout is None:  # the usual case, without a generator
+            status = lib.wait(self._pointer, SLICE_S, raw)
+            while status == _TIMED_OUT:
+                status = lib.wait(self._pointer, SLICE_S, raw)
+        else:
+            for seconds in slices(timeout):
+                status = lib.wait(self._pointer, seconds, raw)
+                if status != _TIMED_OUT:
+                    break
+        if status == _TIMED_OUT:
             raise errors.TimeoutError(f"not over after {timeout} s; the operation goes on")
         self._pointer = None
         if status != 0:

@@ -12,6 +12,8 @@ from typing import Any, Callable, Sequence
 import torch
 
 import dp
+from dp.arrays import shape_tag, torch_type
+from dp.group import make_options
 
 from .compression import Compression
 from .errors import HorovodInternalError
@@ -38,13 +40,17 @@ def resolve_op(op: int | None, average: bool | None) -> int:
     return op
 
 
-def _check(tensor: Any, operation: str) -> torch.Tensor:
+def _validate(tensor: Any, operation: str) -> None:
     if not isinstance(tensor, torch.Tensor):
         raise ValueError(f"{operation}: a {type(tensor).__name__} is no tensor")
     if tensor.is_sparse:
         raise ValueError(f"{operation}: the tensor is sparse; sparse_allreduce_async() takes it")
     if not tensor.is_contiguous():
         raise ValueError(f"{operation}: Tensor is required to be contiguous.")
+
+
+def _check(tensor: Any, operation: str) -> torch.Tensor:
+    _validate(tensor, operation)
     return tensor.detach()
 
 
@@ -121,9 +127,9 @@ def synchronize(handle: Any) -> Any:
 def _submit(kind: str, name: str | None, process_set: ProcessSet, begin: Callable[..., dp.Handle],
             operation: str) -> dp.Handle:
     process_set.member_group(operation)
-    name = process_set.names.make(kind, name)
+    full = process_set.names.make(kind, name)
     try:
-        return process_set.names.submit(name, lambda: begin(name=name))
+        return process_set.names.submit(full, lambda: begin(name=full), bool(name))
     except dp.InvalidError as error:
         raise ValueError(str(error)) from error
     except dp.Error as error:
@@ -141,9 +147,30 @@ def _scale(tensor: torch.Tensor, factor: float) -> torch.Tensor:
     return (tensor.double() * factor).to(tensor.dtype)
 
 
+def _begin_native(tensor: torch.Tensor, output: torch.Tensor, name: str | None, op: int,
+                  prescale: float, postscale: float, process_set: ProcessSet) -> int:
+    """The allreduce of one tensor as most programs do it by the thousand, so with little Python: a type
+    whose scales libdp applies, or no scales."""
+    group = process_set.member_group("allreduce")
+    options = make_options(op=_REDUCE[op], count_joined=op == Average, prescale=prescale,
+                       postscale=postscale, stream=_stream(tensor) if tensor.is_cuda else None,
+                       tag=shape_tag(tensor.shape))
+
+    def begin(name: str) -> dp.Handle:
+        return group.allreduce_at(name.encode(), tensor.data_ptr(), output.data_ptr(), tensor.numel(),
+                                  torch_type(tensor.dtype), options, (tensor, output))
+
+    handle = _submit("allreduce", name, process_set, begin, "allreduce")
+    return _register(_Operation((handle,), lambda results: output))
+
+
 def _begin_allreduce(tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], name: str | None,
                      op: int, prescale: float, postscale: float, process_set: ProcessSet,
                      is_grouped: bool) -> int:
+    if not is_grouped:
+        _validate(tensors[0], "allreduce")
+        if tensors[0].dtype in _SCALED or prescale == postscale == 1.0:
+            return _begin_native(tensors[0], outputs[0], name, op, prescale, postscale, process_set)
     tensors = [_check(tensor, "allreduce") for tensor in tensors]
     targets = [_check(output, "allreduce") for output in outputs]
     group = process_set.member_group("allreduce")

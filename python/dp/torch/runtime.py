@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import warnings
 from typing import Any, Callable
 
@@ -16,7 +17,10 @@ import dp
 from .errors import HorovodInternalError
 
 DYNAMIC_SETS = "HOROVOD_DYNAMIC_PROCESS_SETS"
-NAMES = 1 << 16  # names made for operations without one take turns: libdp keeps names for ever
+# Names made for operations without one take turns: libdp keeps names for ever, and is quick with those
+# that it has seen.
+NAMES = 256
+PAUSE_S = 20e-6  # between two looks whether a name is free again
 
 
 class ProcessSet:
@@ -83,13 +87,16 @@ class Names:
             self._counts[kind] = number + 1
         return f"{kind}.noname.{number % NAMES}"
 
-    def submit(self, name: str, submit: Callable[[], dp.Handle]) -> dp.Handle:
-        """ValueError: an operation of this name is in flight."""
+    def submit(self, name: str, submit: Callable[[], dp.Handle], is_given: bool) -> dp.Handle:
+        """ValueError: an operation of this name is in flight. One that was made up here is waited for:
+        all ranks come to its operation before this one."""
         with self._lock:
             before = self._pending.get(name)
-            if before is not None and not before.done():
-                raise ValueError(f"an operation with the name {name} is in flight already: give "
-                                 "each its own, or synchronize() first")
+            while before is not None and not before.done():
+                if is_given:
+                    raise ValueError(f"an operation with the name {name} is in flight already: give "
+                                     "each its own, or synchronize() first")
+                time.sleep(PAUSE_S)
             handle = self._pending[name] = submit()
         return handle
 
