@@ -63,6 +63,7 @@ class Context:
         self._lock = threading.Lock()
         self._blocks: weakref.WeakSet[_Block] = weakref.WeakSet()
         self._groups: dict[int, Group] = {}
+        self._owners: list[Any] = []
         pointer = ctypes.c_void_p()
         status = lib.init(options, pointer)
         if status != 0:
@@ -112,11 +113,21 @@ class Context:
             with contextlib.suppress(errors.Error):  # finalize() reports how the world ended
                 self.wait_all()
             self._completions.stop()
+        owners, self._owners = self._owners, []
+        for owner in owners:
+            owner.close()
         pointer, self._pointer = self._pointer, None
         text = (lib.error_text(pointer) or b"").decode(errors="replace")
         status = lib.finalize(pointer)
+        for owner in owners:
+            owner.clear()
         if status != 0:
             raise errors.make(status, text)
+
+    def add_owner(self, owner: Any) -> None:
+        """For other bindings that hold handles of this context: finalize() calls owner.close() before they
+        are freed, and owner.clear() after."""
+        self._owners.append(owner)
 
     def __enter__(self) -> "Context":
         return self

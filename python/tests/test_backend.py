@@ -1,5 +1,8 @@
 """torch.distributed over libdp, with what users build on it: DDP and FSDP2. Starts its own ranks; skips
 where there is no PyTorch of 2.14 or later.
+
+It tests the form of Python. `LIBDP_TORCH=native` in the environment tests the one of C++ instead, from
+torch 2.4 on, and compiles it where that was not done.
 """
 import os
 import subprocess
@@ -14,6 +17,8 @@ except ImportError:
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LIMIT = 240
+FORM = os.environ.get("LIBDP_TORCH") or "python"
+MINIMUM = (2, 14) if FORM == "python" else (2, 4)
 # Every rank; `here` is its number, `ranks` how many there are.
 PRELUDE = """
 import datetime, sys, torch, torch.distributed as dist
@@ -80,7 +85,10 @@ print("passed")
 """
 TRAINING = """
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+try:
+    from torch.distributed.fsdp import fully_shard
+except ImportError:  # torch 2.5
+    from torch.distributed._composable.fsdp import fully_shard
 def model():
     torch.manual_seed(0)
     return torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4))
@@ -108,7 +116,8 @@ def world(body, backend, ranks):
     with tempfile.TemporaryDirectory(prefix="dp-torch-") as folder:
         command = [sys.executable, "-c", PRELUDE + body, backend]
         processes = [subprocess.Popen([*command, str(rank), str(ranks), os.path.join(folder, "store")],
-                                      env={**os.environ, "PYTHONPATH": PACKAGE, "OMP_NUM_THREADS": "1"},
+                                      env={**os.environ, "PYTHONPATH": PACKAGE, "OMP_NUM_THREADS": "1",
+                                           "LIBDP_TORCH": FORM},
                                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
                      for rank in range(ranks)]
         try:
@@ -122,10 +131,10 @@ def world(body, backend, ranks):
 
 
 def has_backend():
-    return torch is not None and tuple(int(n) for n in torch.__version__.split(".")[:2]) >= (2, 14)
+    return torch is not None and tuple(int(n) for n in torch.__version__.split(".")[:2]) >= MINIMUM
 
 
-@unittest.skipUnless(has_backend(), "the backend wants PyTorch 2.14 or later")
+@unittest.skipUnless(has_backend(), "the backend wants a later PyTorch")
 class Backend(unittest.TestCase):
     def test_collectives(self):
         for ranks in (2, 3):
@@ -140,6 +149,6 @@ class Backend(unittest.TestCase):
 
 if __name__ == "__main__":
     if not has_backend():
-        print("no PyTorch of 2.14 or later is here")
+        print(f"no PyTorch of {MINIMUM[0]}.{MINIMUM[1]} or later is here")
         sys.exit(77)
     unittest.main()

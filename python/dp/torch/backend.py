@@ -2,6 +2,8 @@
 
 torch 2.14 and later find register() through the entry point of the wheel; `import dp.torch.backend`
 does the same. The default group's world meets through torch's own store, so any launcher of torch will do.
+
+There are two forms of the backend, one of Python and one of C++ (backend_native.py says which is taken).
 """
 from __future__ import annotations
 
@@ -13,40 +15,56 @@ import torch.distributed as dist
 
 import dp
 
-_MINIMUM = (2, 14)
+from . import backend_native, native
+
 _default: dp.Context | None = None
-
-
-def _version() -> tuple[int, ...]:
-    return tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+_worlds: dict[dp.Context, backend_native.World] = {}  # of the form of C++
 
 
 def _create(options: Any, pg_options: Any) -> Any:
     """Called by torch on the members of a new group. The first one is the world; others are groups of it
     where it is ours, and else worlds of their own."""
     global _default
-    from .backend_python import DpBackend
+    module = backend_native.find()
     ranks = list(options.global_ranks_in_group)
     timeout = options.timeout or datetime.timedelta(minutes=30)
     try:
+        if ranks and _default in _worlds and _default.is_alive:
+            return _worlds[_default].new_group(f"torch {options.group_id}", ranks, timeout)
         if ranks and _default is not None and _default.is_alive:
+            from .backend_python import DpBackend
             group = _default.group(f"torch {options.group_id}"[:63], ranks)
             assert group is not None, "torch calls this on members only"
             return DpBackend(_default, group, ranks, timeout, owns=False)
+        if not ranks and _default is not None:
+            _end(_default)
         context = dp.init(dist.PrefixStore("dp", options.store), options.group_rank,
                           options.group_size)
     except dp.Error as error:
         raise dist.DistBackendError(str(error)) from error
     if not ranks or len(ranks) == options.group_size:
         _default = _default if _default is not None and _default.is_alive else context
+    if module is not None:
+        _worlds[context] = backend_native.World(module, context, timeout)
+        return _worlds[context].backend
+    from .backend_python import DpBackend
     return DpBackend(context, context.world, list(range(options.group_size)), timeout, owns=True)
+
+
+def _end(context: dp.Context) -> None:
+    """Ends the world of a default group that was destroyed: torch before 2.7 tells no backend, so the next
+    default group does."""
+    _worlds.pop(context, None)
+    if context.is_alive:
+        context.finalize(force=True)
 
 
 def register() -> None:
     """Makes the name "dp" known to torch.distributed, for tensors on CPUs and GPUs."""
-    if _version() < _MINIMUM:
-        raise RuntimeError(f"the backend dp wants torch {'.'.join(map(str, _MINIMUM))} or later, this is "
-                           f"{torch.__version__}; dp.torch, Horovod's API, works with it")
+    if native.version() < backend_native.MINIMUM:
+        least = ".".join(map(str, backend_native.MINIMUM))
+        raise RuntimeError(f"the backend dp wants torch {least} or later, this is {torch.__version__}; "
+                           "dp.torch, Horovod's API, works with it")
     if "dp" not in dist.Backend.backend_list:
         dist.Backend.register_backend("dp", _create, extended_api=True, devices=["cpu", "cuda"])
 

@@ -1,0 +1,108 @@
+"""The process groups of a world in the C++ form of the backend (cxx/backend.cc).
+
+backend.py asks find() which form it is to be. The form of C++ is taken where it has been compiled for this
+torch, by `python3 -m dp.torch.native`, and where torch takes no other; LIBDP_TORCH=native or =python asks
+for one of them.
+"""
+from __future__ import annotations
+
+import datetime
+import os
+import warnings
+from typing import Any, Sequence
+
+import torch
+import torch.distributed as dist
+
+import dp
+
+from . import native
+
+MINIMUM = (2, 4)
+PYTHON_MINIMUM = (2, 14)  # the first torch that takes a backend written in Python
+_FORMS = ("", "native", "python")
+
+
+def find() -> Any:
+    """The compiled module, or None: the form of Python. DistBackendError: neither can be had, or not the
+    one that was asked for."""
+    form = os.environ.get("LIBDP_TORCH", "")
+    has_python_form = native.version() >= PYTHON_MINIMUM
+    least = ".".join(map(str, PYTHON_MINIMUM))
+    if form not in _FORMS:
+        raise dist.DistBackendError(f"LIBDP_TORCH={form}: it is native or python")
+    if form == "python":
+        if not has_python_form:
+            raise dist.DistBackendError(f"LIBDP_TORCH=python: torch {torch.__version__} takes no backend "
+                                        f"written in Python, {least} and later do")
+        return None
+    must_be = form == "native" or not has_python_form
+    try:
+        return native.load(may_compile=must_be)
+    except native.Unavailable as reason:
+        if must_be:
+            raise dist.DistBackendError(
+                f"the backend dp for torch {torch.__version__} is compiled, and that failed: {reason}. "
+                f"torch {least} and later need no compiler") from reason
+        return None
+
+
+class World:
+    """A dp.Context with process groups of the C++ form. The first one is `backend`, which ends it."""
+
+    def __init__(self, module: Any, context: dp.Context, timeout: datetime.timedelta) -> None:
+        self.context = context
+        self._module = module
+        self._timeout = timeout
+        self._splits = 0
+        self._world = module.World(context.pointer, self._finalize, self._allocate, self._split)
+        context.add_owner(self._world)
+        self.backend = self._make(context.world, list(range(context.size)), timeout, True)
+
+    def _make(self, group: dp.Group, members: Sequence[int], timeout: datetime.timedelta,
+              owns_world: bool) -> Any:
+        order = sorted(members)
+        numbers = [order.index(member) for member in members]
+        return self._module.make_backend(self._world, group.pointer, numbers.index(group.rank), numbers,
+                                         _milliseconds(timeout), owns_world)
+
+    def new_group(self, name: str, members: Sequence[int], timeout: datetime.timedelta,
+                  store: Any = None) -> Any:
+        """A process group of ranks of the world, in this order."""
+        try:
+            group = self.context.group(name[:63], list(members))
+        except dp.Error as error:
+            raise dist.DistBackendError(str(error)) from error
+        assert group is not None, "torch calls this on members only"
+        return self._make(group, members, timeout, False)
+
+    # ---- Called by cxx/backend.cc -------------------------------------------------------------
+
+    def _allocate(self, nbytes: int) -> torch.Tensor:
+        return torch.frombuffer(self.context.alloc(nbytes), dtype=torch.uint8)
+
+    def _split(self, store: Any, members: Sequence[int], timeout_ms: int) -> Any:
+        """The first member names the group, as torch gives its name to the store alone."""
+        if members[0] == self.context.rank:
+            self._splits += 1
+            store.set("dp.name", f"torch split {self._splits} of {self.context.rank}")
+        name = store.get("dp.name").decode()
+        return self.new_group(name, members, datetime.timedelta(milliseconds=timeout_ms))
+
+    def _finalize(self) -> None:
+        """In destroy_process_group(): what other ranks have not called is given up after the time-out."""
+        try:
+            self.context.wait_all(self._timeout.total_seconds())
+        except dp.TimeoutError:
+            self.context.abort("destroy_process_group: operations are under way after "
+                               f"{self._timeout} that other ranks have not called")
+        except dp.Error:  # raised where they were waited for, or about to be told by finalize()
+            pass
+        try:
+            self.context.finalize(force=True)
+        except dp.Error as error:  # the program is through; what failed before has been raised there
+            warnings.warn(f"destroy_process_group: {error}", stacklevel=2)
+
+
+def _milliseconds(timeout: datetime.timedelta) -> int:
+    return max(1, int(timeout / datetime.timedelta(milliseconds=1)))

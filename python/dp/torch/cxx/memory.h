@@ -1,0 +1,143 @@
+/*
+ * memory.h - tensors and reductions of torch as libdp takes them. No state, no threads.
+ */
+#ifndef DP_TORCH_MEMORY_H
+#define DP_TORCH_MEMORY_H
+
+#include <torch/csrc/distributed/c10d/Types.hpp>
+#include <ATen/ATen.h>
+
+#include "operation.h"
+
+namespace dp_torch
+{
+
+using c10d::ReduceOp;
+
+constexpr std::pair<at::ScalarType, dp_dtype_t> kTypes[] = {
+    {at::kFloat, DP_F32},  {at::kBFloat16, DP_BF16}, {at::kHalf, DP_F16},   {at::kDouble, DP_F64},
+    {at::kLong, DP_I64},   {at::kInt, DP_I32},       {at::kShort, DP_I16},  {at::kChar, DP_I8},
+    {at::kByte, DP_U8},    {at::kBool, DP_BOOL},     {at::kUInt16, DP_U16}, {at::kUInt32, DP_U32},
+    {at::kUInt64, DP_U64},
+};
+
+/* A tensor's type and count in libdp: complex numbers are pairs, types that it lacks are bytes. */
+inline std::pair<dp_dtype_t, size_t> items_of(const at::Tensor &tensor)
+{
+    at::ScalarType type = tensor.scalar_type();
+    size_t count = (size_t)tensor.numel();
+    if (at::isComplexType(type)) {
+        type = c10::toRealValueType(type);
+        count *= 2;
+    }
+    for (auto [ours, dtype] : kTypes) {
+        if (ours == type) return {dtype, count};
+    }
+    return {DP_U8, count * c10::elementSize(type)};
+}
+
+/* The dense memory of a tensor. */
+struct Memory {
+    at::Tensor tensor; /* the caller's, or a dense copy */
+    void *data;
+    size_t count; /* elements of dtype */
+    dp_dtype_t dtype;
+    bool is_copy;
+};
+
+inline Memory memory_of(const at::Tensor &given)
+{
+    TORCH_CHECK(!given.is_sparse(), "dp: sparse tensors; make it dense, or gather its values");
+    Memory memory{given, nullptr, 0, DP_U8, !given.is_contiguous()};
+    if (memory.is_copy) memory.tensor = given.contiguous();
+    memory.data = memory.tensor.data_ptr();
+    std::tie(memory.dtype, memory.count) = items_of(given);
+    return memory;
+}
+
+/* The stream that produces a GPU's tensor, as ops.py finds it: libdp knows the default one as 1
+ * (cudaStreamLegacy). By way of Python, so that this file compiles without CUDA's headers. */
+inline void *stream_of(const at::Tensor &tensor)
+{
+    if (tensor.is_cpu()) return nullptr;
+    py::gil_scoped_acquire gil;
+    py::object stream = py::module_::import("torch").attr("cuda").attr("current_stream")(
+        (int)tensor.device().index());
+    auto number = stream.attr("cuda_stream").cast<uintptr_t>();
+    return reinterpret_cast<void *>(number != 0 ? number : 1); // NOLINT(performance-no-int-to-ptr)
+}
+
+inline dp_options_t options_for(const Memory &memory)
+{
+    dp_options_t options = DP_OPTIONS_INIT;
+    options.stream = stream_of(memory.tensor);
+    return options;
+}
+
+inline bool is_bitwise(const ReduceOp &op)
+{
+    return op.op_ == ReduceOp::BAND || op.op_ == ReduceOp::BOR || op.op_ == ReduceOp::BXOR;
+}
+
+inline at::Tensor combine_bits(const at::Tensor &a, const at::Tensor &b, ReduceOp::RedOpType op)
+{
+    if (op == ReduceOp::BAND) return at::bitwise_and(a, b);
+    return op == ReduceOp::BOR ? at::bitwise_or(a, b) : at::bitwise_xor(a, b);
+}
+
+inline dp_options_t reduction_for(const Memory &memory, const ReduceOp &op)
+{
+    dp_options_t options = options_for(memory);
+    switch (op.op_) {
+    case ReduceOp::SUM:
+        options.reduce = DP_SUM;
+        break;
+    case ReduceOp::AVG:
+        options.reduce = DP_AVERAGE;
+        break;
+    case ReduceOp::PRODUCT:
+        options.reduce = DP_PRODUCT;
+        break;
+    case ReduceOp::MIN:
+        options.reduce = DP_MIN;
+        break;
+    case ReduceOp::MAX:
+        options.reduce = DP_MAX;
+        break;
+    case ReduceOp::PREMUL_SUM: {
+        auto *factor = dynamic_cast<c10d::NCCLPreMulSumSupplement *>(op.supplement_.get());
+        TORCH_CHECK(factor != nullptr, "dp: a PREMUL_SUM without its factor");
+        options.prescale = factor->tensor_factor.defined() ? factor->tensor_factor.item().toDouble()
+                                                           : factor->double_factor;
+        break;
+    }
+    default:
+        fail("dp: a reduction that libdp lacks, number " + std::to_string(op.op_));
+    }
+    if (memory.dtype == DP_BOOL && options.reduce == DP_SUM) options.reduce = DP_MAX;
+    if (memory.dtype == DP_BOOL && options.reduce == DP_PRODUCT) options.reduce = DP_MIN;
+    return options;
+}
+
+/* Cuts flat memory into the tensors of a list, in the order of the ranks of the group. */
+inline void divide(const at::Tensor &flat, const Tensors &rows, const std::vector<int> &order,
+                   const std::vector<size_t> &counts)
+{
+    int64_t at = 0;
+    for (size_t i = 0; i < order.size(); i++) {
+        at::Tensor row = rows[order[i]].detach();
+        int64_t count = row.numel();
+        size_t items = items_of(row).second;
+        if (counts[i] != items) {
+            fail("dp: rank " + std::to_string(order[i]) + " of the group gave " +
+                 std::to_string(counts[i]) + " elements, the output has room for " +
+                 std::to_string(items));
+        }
+        row.copy_(flat.narrow(0, at, count).view(row.sizes()));
+        at += count;
+    }
+}
+
+} // namespace dp_torch
+
+#endif

@@ -1,0 +1,151 @@
+"""The C++ form of the backend: compiles cxx/backend.cc for the installed torch, once, and loads it.
+
+    python3 -m dp.torch.native       compiles it, with the compiler $CXX, c++, g++ or clang++
+
+A compiled backend is for one version of torch, one Python and one ABI: the name of the file says which.
+It lies in the user's cache ($XDG_CACHE_HOME or ~/.cache, folder libdp), next to those of other versions.
+"""
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from typing import Any
+
+import torch
+
+from dp import _c
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+SOURCES = os.path.join(HERE, "cxx")
+MODULE = "dp_torch_backend"  # as in PYBIND11_MODULE
+CXX_20 = (2, 12)  # the first torch whose headers want C++20
+LIMIT_S = 1800
+
+_module: Any = None
+
+
+class Unavailable(Exception):
+    """Why there is no C++ form here, in a sentence."""
+
+
+def version() -> tuple[int, ...]:
+    """torch's major and minor number."""
+    return tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+
+
+def load(may_compile: bool) -> Any:
+    """The compiled module, which has World and make_backend. Unavailable: it is not there, and may not be
+    compiled or cannot be."""
+    global _module
+    if _module is None:
+        _module = _import(_find(may_compile))
+    return _module
+
+
+def _import(path: str) -> Any:
+    spec = importlib.util.spec_from_file_location(MODULE, path)
+    assert spec is not None and spec.loader is not None
+    try:
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    except ImportError as error:
+        raise Unavailable(f"{path} cannot be loaded: {error}") from error
+    return module
+
+
+def _header() -> str:
+    """The folder of dp.h: in the wheel, or in the sources."""
+    top = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))
+    for folder in (os.path.join(os.path.dirname(HERE), "include"), os.path.join(top, "include")):
+        if os.path.exists(os.path.join(folder, "dp.h")):
+            return folder
+    raise Unavailable("dp.h is not beside the package")
+
+
+def _folder() -> str:
+    """The user's cache, which nobody else may write."""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    folder = os.path.join(cache, "libdp")
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        found = os.stat(folder)
+    except OSError as error:
+        raise Unavailable(f"there is no cache for it: {error}") from error
+    if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        raise Unavailable(f"{folder} can be written by others")
+    return folder
+
+
+def _command(header: str, output: str) -> list[str]:
+    compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++") or \
+        shutil.which("clang++")
+    if not compiler:
+        raise Unavailable("there is no C++ compiler (Debian: g++)")
+    python = sysconfig.get_paths()["include"]
+    if not os.path.exists(os.path.join(python, "Python.h")):
+        raise Unavailable(f"there is no Python.h in {python} (Debian: python3-dev)")
+    root = os.path.dirname(os.path.abspath(torch.__file__))
+    includes = [os.path.join(root, "include"),
+                os.path.join(root, "include", "torch", "csrc", "api", "include"), python]
+    standard = "c++20" if version() >= CXX_20 else "c++17"
+    abi = int(torch._C._GLIBCXX_USE_CXX11_ABI)
+    # pybind11 shares types between modules that were built alike, and these say how torch was.
+    alike = [f'-DPYBIND11_{name}="{value}"' for name in ("COMPILER_TYPE", "STDLIB", "BUILD_ABI")
+             if (value := getattr(torch._C, f"_PYBIND11_{name}", None)) is not None]
+    lib = os.path.join(root, "lib")
+    return [*compiler.split(), f"-std={standard}", "-O2", "-fPIC", "-shared", "-fvisibility=hidden",
+            "-Wall", f"-D_GLIBCXX_USE_CXX11_ABI={abi}", *alike,
+            *(part for include in includes for part in ("-isystem", include)), "-I", header,
+            os.path.join(SOURCES, "backend.cc"),
+            _c.PATH, f"-L{lib}", f"-Wl,-rpath,{lib}", "-lc10", "-ltorch_cpu", "-ltorch",
+            "-ltorch_python", "-o", output]
+
+
+def _find(may_compile: bool) -> str:
+    """The compiled file. One process of a machine compiles it, the others wait."""
+    header, folder = _header(), _folder()
+    sources = [os.path.join(SOURCES, name) for name in sorted(os.listdir(SOURCES))]
+    digest = hashlib.sha256()
+    for path in (*sources, os.path.join(header, "dp.h")):
+        with open(path, "rb") as file:
+            digest.update(file.read())
+    name = "-".join(["backend", f"torch{torch.__version__}", str(sys.implementation.cache_tag),
+                     digest.hexdigest()[:12]])
+    path = os.path.join(folder, f"{name}.so")
+    if os.path.exists(path):
+        return path
+    if not may_compile:
+        raise Unavailable("it has not been compiled for this torch: python3 -m dp.torch.native")
+    with open(os.path.join(folder, "lock"), "a", encoding="ascii") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the kernel gives it back when this process ends
+        if not os.path.exists(path):
+            _compile(header, path)
+    return path
+
+
+def _compile(header: str, path: str) -> None:
+    scratch = f"{path}.{os.getpid()}"
+    command = _command(header, scratch)
+    print(f"dp: compiling the backend for torch {torch.__version__}, once; it takes a minute",
+          file=sys.stderr, flush=True)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Unavailable(f"the compiler failed: {error}") from error
+    if done.returncode != 0:
+        said = [line for line in done.stderr.splitlines() if "error" in line] or ["no message"]
+        raise Unavailable(f"{command[0]} failed: {said[0]}")
+    os.rename(scratch, path)
+
+
+if __name__ == "__main__":
+    try:
+        print(_find(may_compile=True))
+    except Unavailable as why:
+        sys.exit(f"dp: {why}")
