@@ -93,6 +93,9 @@ def _stage_programs(built: str, stage: str) -> str:
     package = os.path.join(stage, "dp")
     shutil.copytree(os.path.join(PYTHON, "dp"), package,
                     ignore=shutil.ignore_patterns("__pycache__", "lib", "bin"))
+    header = os.path.join(package, "include")  # for the backend of C++, which is compiled on demand
+    os.makedirs(header)
+    shutil.copy(os.path.join(TOP, "include", "dp.h"), header)
     libraries, programs = os.path.join(package, "lib"), os.path.join(package, "bin")
     os.makedirs(libraries)
     os.makedirs(programs)
