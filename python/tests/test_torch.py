@@ -147,6 +147,20 @@ class Training(unittest.TestCase):
         own = torch.cat([p.detach().flatten() for p in net.parameters()])
         torch.testing.assert_close(hvd.broadcast(own, 0), own, rtol=0, atol=0)
 
+    def test_sparse_gradients_stay_sparse(self):
+        for sparse_as_dense in (False, True):
+            net = torch.nn.Embedding(10, 3, sparse=True)
+            optimizer = hvd.DistributedOptimizer(torch.optim.SparseAdam(list(net.parameters()), lr=0.1),
+                                                 named_parameters=net.named_parameters(),
+                                                 sparse_as_dense=sparse_as_dense)
+            net(torch.tensor([0, self.rank + 1])).sum().backward()
+            optimizer.synchronize()
+            gradient = net.weight.grad
+            self.assertTrue(gradient.is_sparse)
+            torch.testing.assert_close(gradient.to_dense()[:2, 0], torch.tensor([1.0, 1 / self.size]))
+            with optimizer.skip_synchronize():  # SparseAdam takes no other gradients
+                optimizer.step()
+
     def test_misuse_is_told(self):
         net = model(0)
         named = list(net.named_parameters())

@@ -45,11 +45,13 @@ def _check_names(optimizer: torch.optim.Optimizer, named_parameters: Any) -> "li
 class _Reduction:
     """What is in flight for a parameter, or for a group of them."""
 
-    def __init__(self, handle: Any, params: list, contexts: list, is_sparse: bool = False) -> None:
+    def __init__(self, handle: Any, params: list, contexts: list, is_sparse: bool = False,
+                 densified: "set[Any] | None" = None) -> None:
         self.handle = handle
         self.params = params
         self.contexts = contexts
         self.is_sparse = is_sparse
+        self.densified = densified or set()  # whose gradients were sparse, and are again afterwards
 
 
 class _DistributedOptimizer(torch.optim.Optimizer):
@@ -146,12 +148,13 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 
     def _reduce(self, params: list) -> None:
         name = self._parameter_names.get(params[0])
-        gradients = []
+        gradients, densified = [], set()
         for param in params:
             if param.grad is None:
                 param.grad = torch.zeros_like(param)
             if param.grad.is_sparse and self._sparse_as_dense:
                 param.grad = param.grad.to_dense()
+                densified.add(param)
             gradients.append(param.grad)
         if len(params) == 1 and gradients[0].is_sparse:
             handle = ops.sparse_allreduce_async(gradients[0], name or "sparse", self._op,
@@ -169,7 +172,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         else:
             handle = ops.grouped_allreduce_async_(small, name=name, op=op,
                                                   process_set=self._process_set, **factors)
-        self._reductions.append(_Reduction(handle, params, [(one, ctx) for one, ctx in pairs]))
+        self._reductions.append(_Reduction(handle, params, [(one, ctx) for one, ctx in pairs],
+                                           densified=densified))
 
     def synchronize(self) -> None:
         """Waits until all gradients are reduced; those that did not come count as zeros."""
@@ -199,6 +203,9 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         outputs = output if isinstance(output, list) else [output]
         for param, (_, ctx), reduced in zip(reduction.params, reduction.contexts, outputs):
             value = self._compression.decompress(reduced, ctx)
+            if param in reduction.densified:  # optimizers as SparseAdam take nothing else
+                param.grad = value.to(param.dtype).to_sparse()
+                continue
             if param.grad is not None and param.grad.data_ptr() == value.data_ptr():
                 continue  # reduced where it lies
             if param.grad is None:
