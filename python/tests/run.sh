@@ -2,13 +2,14 @@
 # run.sh - the tests of the Python package with the library and the launcher of a build folder.
 #
 #   python/tests/run.sh BUILD contract | life | backend          alone; they start ranks themselves
+#   python/tests/run.sh BUILD suite RANKS TESTS                  these of PyTorch's own tests, by name
 #   python/tests/run.sh BUILD collectives | torch RANKS [NODES] every rank runs them
 #
 # Takes the first interpreter that has NumPy; exits with 77 where none has.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 build=$(cd "${1:?a build folder}" && pwd) || exit 2
-what=${2:?contract, life, backend, collectives or torch}
+what=${2:?contract, life, backend, suite, collectives or torch}
 for python in python3 /usr/bin/python3 none; do
     "$python" -c 'import numpy' 2>/dev/null && break
 done
@@ -17,6 +18,7 @@ export PYTHONPATH=${here%/tests} LIBDP_PATH=$build/libdp.so.0 DPRUN=$build/dprun
 case $what in
 collectives | torch)
     exec "$DPRUN" -np "${3:-2}" --pretend-nodes "${4:-1}" "$python" "$here/test_$what.py" --failfast ;;
+suite) exec "$python" "$here/torch_suite.py" --build "$build" --ranks "${3:-2}" -k "${4:-}" ;;
 contract | life | backend) exec "$python" "$here/test_$what.py" ;;
 *) echo "run.sh: $what: unknown" >&2; exit 2 ;;
 esac

@@ -79,8 +79,49 @@ for work in reversed(works):
     work.wait()
 future = dist.all_reduce(torch.ones(1), async_op=True).get_future()
 assert future.wait()[0] == ranks
+last = dist.split_group(split_ranks=[[ranks - 1, 0]])
+if here in (0, ranks - 1):
+    assert dist.get_rank(last) == (here == 0)
+    value = torch.tensor([here])
+    dist.broadcast(value, group=last, group_src=0)
+    assert value.item() == ranks - 1, value
+    dist.destroy_process_group(last)
+dist.monitored_barrier()
 dist.barrier()
 dist.destroy_process_group()
+print("passed")
+"""
+# Two ranks: what the form of Python alone has; what differs is named at once, and the next operation works.
+OF_PYTHON = """
+import warnings
+bits = torch.full((ranks,), 1 << here)
+part = torch.zeros(1, dtype=torch.int64)
+dist.reduce_scatter_tensor(part, bits, op=dist.ReduceOp.BOR)
+assert part.item() == (1 << ranks) - 1, part
+sparse = torch.sparse_coo_tensor([[0, here]], [1.0, 2.0], (ranks,))
+dist.all_reduce(sparse)
+assert sparse.to_dense()[0] == ranks + 2 and sparse.to_dense()[ranks - 1] == 2 + (ranks == 1), sparse
+def fails(call, *words):
+    try:
+        call()
+    except RuntimeError as error:
+        assert all(word in str(error) for word in words), error
+        return
+    raise AssertionError("nothing was told")
+fails(lambda: dist.all_reduce(torch.ones(3 + here)), "count", "3 on rank 0", "4 on rank 1")
+fails(lambda: dist.all_reduce(torch.ones(2, dtype=torch.float32 if here else torch.float64)), "f64", "f32")
+fails((lambda: dist.broadcast(torch.ones(2), 0)) if here else (lambda: dist.all_reduce(torch.ones(2))),
+      "broadcast", "allreduce")
+fails(lambda: dist.broadcast(torch.ones(2), here), "root", "0 on rank 0", "1 on rank 1")
+fails(lambda: dist.all_gather([torch.ones(2), torch.ones(2)], torch.ones(3)), "3 elements came", "room for 2")
+x = torch.ones(2)
+dist.all_reduce(x)
+assert x[0] == 2
+if here == 0:
+    fails(lambda: dist.monitored_barrier(timeout=datetime.timedelta(seconds=0.1)), "Rank 1 failed")
+    fails(lambda: dist.barrier(timeout=datetime.timedelta(seconds=0.1)), "Timed out waiting 100ms for barrier")
+warnings.simplefilter("ignore")  # it says why the world ended
+dist.destroy_process_group()  # an operation of rank 0 is under way, which rank 1 never calls
 print("passed")
 """
 TRAINING = """
@@ -139,6 +180,10 @@ class Backend(unittest.TestCase):
     def test_collectives(self):
         for ranks in (2, 3):
             self.assertIn("passed", world(COLLECTIVES, "dp", ranks))
+
+    @unittest.skipUnless(FORM == "python", "of the form of Python")
+    def test_mistakes_are_named(self):
+        self.assertIn("passed", world(OF_PYTHON, "dp", 2))
 
     def test_ddp_and_fsdp_train_as_over_gloo(self):
         ours, theirs = world(TRAINING, "dp", 2), world(TRAINING, "gloo", 2)

@@ -18,7 +18,7 @@ import dp
 from . import backend_native, native
 
 _default: dp.Context | None = None
-_worlds: dict[dp.Context, backend_native.World] = {}  # of the form of C++
+_worlds: dict[dp.Context, Any] = {}  # what makes groups of a context, in the form of C++ or of Python
 
 
 def _create(options: Any, pg_options: Any) -> Any:
@@ -28,27 +28,23 @@ def _create(options: Any, pg_options: Any) -> Any:
     module = backend_native.find()
     ranks = list(options.global_ranks_in_group)
     timeout = options.timeout or datetime.timedelta(minutes=30)
+    store = dist.PrefixStore("dp", options.store)
+    if ranks and _default is not None and _default.is_alive:
+        return _worlds[_default].new_group(f"torch {options.group_id}", ranks, timeout, store)
+    if not ranks and _default is not None:
+        _end(_default)
     try:
-        if ranks and _default in _worlds and _default.is_alive:
-            return _worlds[_default].new_group(f"torch {options.group_id}", ranks, timeout)
-        if ranks and _default is not None and _default.is_alive:
-            from .backend_python import DpBackend
-            group = _default.group(f"torch {options.group_id}"[:63], ranks)
-            assert group is not None, "torch calls this on members only"
-            return DpBackend(_default, group, ranks, timeout, owns=False)
-        if not ranks and _default is not None:
-            _end(_default)
-        context = dp.init(dist.PrefixStore("dp", options.store), options.group_rank,
-                          options.group_size)
+        context = dp.init(store, options.group_rank, options.group_size)
     except dp.Error as error:
         raise dist.DistBackendError(str(error)) from error
-    if not ranks or len(ranks) == options.group_size:
-        _default = _default if _default is not None and _default.is_alive else context
+    if not ranks:  # as torch says it of the default group
+        _default = context
     if module is not None:
         _worlds[context] = backend_native.World(module, context, timeout)
         return _worlds[context].backend
     from .backend_python import DpBackend
-    return DpBackend(context, context.world, list(range(options.group_size)), timeout, owns=True)
+    _worlds[context] = DpBackend(context, context.world, list(range(options.group_size)), timeout, store)
+    return _worlds[context]
 
 
 def _end(context: dp.Context) -> None:

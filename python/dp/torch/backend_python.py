@@ -1,7 +1,10 @@
 """A process group of torch.distributed over a dp.Group, as a Backend in Python (torch 2.14 and later).
 
 torch calls each method with lists of tensors and waits through the Work that it returns. Collectives have
-no names there, but one order per group, so the names that dp.Group makes from kind, type and count do.
+no names there, but one order per group. So the nth collective of a group is called c10d.n on every rank:
+where ranks disagree about kind, type, count or root, libdp finds both under one name and tells every rank.
+Sends and receives have the names of dp.Group, made from the pair and the tag.
+
 A rank of the process group is a number in it; libdp numbers a group by ascending rank of the world, so
 groups of another order translate.
 """
@@ -9,6 +12,10 @@ from __future__ import annotations
 
 import concurrent.futures
 import datetime
+import functools
+import threading
+import time
+import warnings
 from typing import Any, Callable, Sequence
 
 import torch
@@ -25,6 +32,10 @@ _BITWISE: dict[Any, Callable] = {dist.ReduceOp.BAND: torch.bitwise_and,
                                  dist.ReduceOp.BOR: torch.bitwise_or,
                                  dist.ReduceOp.BXOR: torch.bitwise_xor}
 _UNSET = datetime.timedelta(0)
+# Names of collectives take turns, as libdp keeps names for ever. So many may wait for their launch.
+TURNS = 256
+PAUSE_S = 20e-6  # between two looks whether a name is free again
+_is_profiled = torch._C._autograd._profiler_enabled
 _KNOWN = {torch.uint8, torch.int8, torch.uint16, torch.int16, torch.int32, torch.uint32, torch.int64,
           torch.uint64, torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.bool}
 
@@ -33,54 +44,83 @@ def _fail(error: dp.Error) -> Exception:
     return dist.DistBackendError(str(error))
 
 
+class _Event:
+    """A span of torch's profiler, from the submission of an operation to its end. It ends on another thread
+    than it began on: so the profiler takes it as asynchronous, which may overlap others."""
+
+    def __init__(self, title: str, tensors: Sequence[torch.Tensor], backend: "DpBackend") -> None:
+        self._record = torch.autograd._record_function_with_args_enter(title, *tensors)
+        self._thread = threading.get_ident()
+        self._backend = backend
+
+    def end(self) -> None:
+        record, self._record = self._record, None
+        if record is None:
+            return
+        if threading.get_ident() != self._thread:
+            torch.autograd._record_function_with_args_exit(record)
+        else:
+            self._backend.waiter.submit(torch.autograd._record_function_with_args_exit, record).result()
+
+
 class _Work(dist._Work):
     """Operations of libdp, what is left to do behind them, and the tensors that they write."""
 
-    def __init__(self, handles: Sequence[dp.Handle], outputs: Sequence[torch.Tensor],
-                 finish: Callable[[], None] | None, backend: "DpBackend") -> None:
+    def __init__(self, kind: str, handles: Sequence[dp.Handle], outputs: Sequence[torch.Tensor],
+                 finish: Callable[[], None] | None, backend: "DpBackend", events: Sequence[_Event]) -> None:
         super().__init__()
-        self._handles = list(handles)
-        self._outputs = list(outputs)
-        self._finish = finish
+        self.kind = kind
+        self.handles = list(handles)
+        self.outputs = list(outputs)
+        self.finish = finish
+        self.events = list(events)
         self._backend = backend
+        self._lock = threading.Lock()  # a future's thread and the program's may wait at once
+        self._future: torch.futures.Future | None = None
 
     def wait(self, timeout: datetime.timedelta = _UNSET) -> bool:
         """Waits in the caller's thread, which does libdp's work meanwhile."""
         limit = timeout if timeout > _UNSET else self._backend.limit
-        try:
-            for handle in self._handles:
-                handle.wait(limit.total_seconds())
-        except dp.Error as error:
-            raise _fail(error) from error
-        finish, self._finish = self._finish, None
-        if finish is not None:
-            finish()
+        with self._lock:
+            try:
+                for handle in self.handles:
+                    handle.wait(limit.total_seconds())
+            except dp.TimeoutError as error:
+                raise self._backend.timed_out(self, limit) from error
+            except dp.Error as error:
+                raise _fail(error) from error
+            finally:
+                for event in self.events:
+                    event.end()
+            finish, self.finish = self.finish, None
+            if finish is not None:
+                finish()
         return True
 
     def get_future(self) -> torch.futures.Future:
         """A future of the outputs, waited for on the backend's thread."""
-        future: torch.futures.Future = torch.futures.Future()
+        if self._future is None:
+            future = self._future = torch.futures.Future()
+            self._backend.waiter.submit(self._complete, future)
+        return self._future
 
-        def complete() -> None:
-            try:
-                self.wait()
-            except Exception as error:  # the future carries it to who waits
-                future.set_exception(error)
-            else:
-                future.set_result(self._outputs)
-
-        self._backend.waiter.submit(complete)
-        return future
+    def _complete(self, future: torch.futures.Future) -> None:
+        try:
+            self.wait()
+        except Exception as error:  # the future carries it to who waits
+            future.set_exception(error)
+        else:
+            future.set_result(self.outputs)
 
     def is_completed(self) -> bool:
-        return all(handle.done() for handle in self._handles)
+        return all(handle.done() for handle in self.handles)
 
     def is_success(self) -> bool:
         return self.is_completed()
 
     def result(self) -> list[torch.Tensor]:
         self.wait()
-        return self._outputs
+        return self.outputs
 
     def synchronize(self) -> None:
         self.wait()
@@ -89,9 +129,12 @@ class _Work(dist._Work):
 class DpBackend(c10d.Backend):
     """What init_process_group("dp") puts into a process group."""
 
+    title = "dp"  # of its spans in torch's profiler
+
     def __init__(self, context: dp.Context, group: dp.Group, ranks: Sequence[int],
-                 timeout: datetime.timedelta, owns: bool) -> None:
-        """ranks: of the world, in the order of the process group; owns: shutdown() ends the context."""
+                 timeout: datetime.timedelta, store: dist.Store, parent: "DpBackend | None" = None) -> None:
+        """ranks: of the world, in the order of the process group; store: of this group; parent: the
+        backend whose shutdown() ends the context; None: this one's does."""
         order = sorted(ranks)
         self._to_group = [order.index(rank) for rank in ranks]
         super().__init__(self._to_group.index(group.rank), len(ranks))
@@ -101,9 +144,20 @@ class DpBackend(c10d.Backend):
         self._group = group
         self._is_ordered = self._to_group == list(range(len(ranks)))
         self._from_group = [self._to_group.index(i) for i in range(len(ranks))]
-        self._owns = owns
+        self._ranks = list(ranks)
+        self._store = store
         self._options = c10d.Backend.Options("dp", timeout=timeout)
         self._coalesced: list[_Work] | None = None
+        self._lock = threading.Lock()
+        self._sequence = 0  # collectives of this group
+        self._monitored = 0  # monitored barriers of it
+        self._root: DpBackend = parent or self
+        # Of the root alone: groups that it has named, waits that timed out, ends of groups. And backends of
+        # groups, as torch's wrapper for TORCH_DISTRIBUTED_DEBUG=DETAIL does not keep objects of Python.
+        self._members: list[DpBackend] = [self]
+        self._splits = 0
+        self._late: list[_Work] = []
+        self._ending: list[threading.Thread] = []
 
     # ---- About it -----------------------------------------------------------------------------
 
@@ -116,7 +170,36 @@ class DpBackend(c10d.Backend):
 
     @property
     def supports_splitting(self) -> bool:
-        return False
+        return True
+
+    def split(self, store: dist.Store, ranks: Sequence[int], options: Any) -> "DpBackend | None":
+        """Called by torch on every rank; ranks: of this group, in the order of the new one."""
+        if self.rank() not in ranks:
+            return None
+        members = [self._ranks[rank] for rank in ranks]
+        limit = options._timeout if options is not None else self.limit
+        name = store.get("dp.name") if ranks[0] != self.rank() else self._name_split(store)
+        return self._root.new_group(name.decode(), members, limit, store)
+
+    def _name_split(self, store: dist.Store) -> bytes:
+        """The first member names the group, as torch gives its name to the store alone."""
+        with self._root._lock:
+            self._root._splits += 1
+            name = f"torch split {self._root._splits} of {self.context.rank}".encode()
+        store.set("dp.name", name)
+        return name
+
+    def new_group(self, name: str, members: Sequence[int], timeout: datetime.timedelta,
+                  store: dist.Store) -> "DpBackend":
+        """A group of this context; members: of the world, in the order of the process group."""
+        try:
+            group = self.context.group(name[:63], list(members))
+        except dp.Error as error:
+            raise _fail(error) from error
+        assert group is not None, "torch calls this on members only"
+        backend = type(self)(self.context, group, members, timeout, store, self._root)
+        self._root._members.append(backend)
+        return backend
 
     @property
     def supports_coalescing(self) -> bool:
@@ -137,26 +220,105 @@ class DpBackend(c10d.Backend):
     def get_error(self) -> Any:
         return None
 
+    def _set_sequence_number_for_group(self) -> None:
+        """Nothing to agree on: it counts from 0 on every rank."""
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self._sequence
+
+    # ---- Its end ------------------------------------------------------------------------------
+
+    def timed_out(self, work: _Work, limit: datetime.timedelta) -> Exception:
+        """The error of a wait that was too long. The operation goes on; shutdown() waits no more for it."""
+        self._root._late.append(work)
+        return dist.DistBackendError(
+            f"rank {self.rank()}: Timed out waiting {limit / datetime.timedelta(milliseconds=1):.0f}ms for "
+            f"{work.kind} of the group of ranks {self._ranks}; libdp's log says which ranks are missing")
+
     def shutdown(self) -> None:
         """Collective: every rank of the process group calls it, in destroy_process_group()."""
+        if self in self._root._members:
+            self._root._members.remove(self)
+        if self._root is not self:  # in the background, as other ranks may destroy it much later
+            end = threading.Thread(target=self._end_group, name="dp group's end", daemon=True)
+            self._root._ending.append(end)
+            end.start()
+            return
+        reason = self._wait_for_all(time.monotonic() + self.limit.total_seconds())
+        if reason is not None:
+            self.context.abort(f"destroy_process_group: {reason}")
         self.waiter.shutdown(wait=True)
-        if self._owns:
-            try:
-                self.context.finalize(force=True)
-            except dp.Error as error:
-                raise _fail(error) from error
+        try:
+            self.context.finalize(force=True)
+        except dp.Error as error:  # the program is through; what failed before has been raised there
+            warnings.warn(f"destroy_process_group: {error}", stacklevel=2)
+
+    def _wait_for_all(self, end: float) -> str | None:
+        """Waits for what is under way; what is still there at the end."""
+        if not all(work.is_completed() for work in self._late):
+            return "operations have timed out"
+        try:
+            self.context.wait_all(max(end - time.monotonic(), 0))
+        except dp.TimeoutError:
+            return f"operations are under way after {self.limit} that other ranks have not called"
+        except dp.Error:  # raised where they were waited for, or about to be told by finalize()
+            pass
+        for thread in self._ending:
+            thread.join(max(end - time.monotonic(), 0))
+            if thread.is_alive():
+                return f"other ranks have not destroyed a group after {self.limit}"
+        return None
+
+    def _end_group(self) -> None:
+        try:
+            self._group.destroy()
+        except dp.Error:  # the context has ended, and its groups with it
+            pass
 
     def abort(self) -> None:
         self.context.abort("torch.distributed aborted the process group")
 
     # ---- How operations are submitted ---------------------------------------------------------
 
-    def _work(self, handles: Sequence[dp.Handle], outputs: Sequence[torch.Tensor],
-              finish: Callable[[], None] | None = None) -> _Work:
-        work = _Work(handles, outputs, finish, self)
+    def _work(self, kind: str, handles: Sequence[dp.Handle], inputs: Sequence[torch.Tensor],
+              outputs: Sequence[torch.Tensor], finish: Callable[[], None] | None = None) -> _Work:
+        events = [_Event(f"{self.title}:{kind}", inputs, self)] if _is_profiled() else []
+        work = _Work(kind, handles, outputs, finish, self, events)
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work
+
+    def _join(self, kind: str, works: Sequence[_Work], outputs: Sequence[torch.Tensor]) -> _Work:
+        """Several works as one."""
+        if len(works) == 1:
+            works[0].outputs = list(outputs)
+            return works[0]
+        joined = _Work(kind, [handle for work in works for handle in work.handles], outputs,
+                       _all(work.finish for work in works), self,
+                       [event for work in works for event in work.events])
+        if self._coalesced is not None:
+            self._coalesced = [work for work in self._coalesced if work not in works] + [joined]
+        return joined
+
+    def _submit(self, call: Callable[..., dp.Handle], *arguments: Any, **keywords: Any) -> dp.Handle:
+        """The next collective of the group."""
+        with self._lock:
+            name = f"c10d.{self._sequence % TURNS}"
+            self._sequence += 1
+        try:
+            while True:
+                try:
+                    return call(*arguments, name=name, **keywords)
+                except dp.BusyError:  # of so many collectives before, which comes to its launch by itself
+                    time.sleep(PAUSE_S)
+        except dp.Error as error:
+            raise _fail(error) from error
+
+    def _submit_pair(self, call: Callable[..., dp.Handle], *arguments: Any, **keywords: Any) -> dp.Handle:
+        try:
+            return call(*arguments, **keywords)
+        except dp.Error as error:
+            raise _fail(error) from error
 
     @staticmethod
     def _flat(tensor: torch.Tensor) -> torch.Tensor:
@@ -192,12 +354,6 @@ class DpBackend(c10d.Backend):
             factor = factor.item()
         return {"op": dp.SUM, "prescale": float(factor)}, None
 
-    def _submit(self, call: Callable[..., dp.Handle], *arguments: Any, **keywords: Any) -> dp.Handle:
-        try:
-            return call(*arguments, **keywords)
-        except dp.Error as error:
-            raise _fail(error) from error
-
     # ---- Reductions ---------------------------------------------------------------------------
 
     def _begin_allreduce(self, tensor: torch.Tensor, op: Any) -> tuple[dp.Handle, Callable | None]:
@@ -208,26 +364,37 @@ class DpBackend(c10d.Backend):
         if bitwise is not None:
             rows = target.new_empty((self.size(), target.numel()))
             handle = self._submit(self._group.allgather, target, rows, stream=_stream(target))
-
-            def combine() -> None:
-                total = rows[0]
-                for row in rows[1:]:
-                    total = bitwise(total, row)
-                tensor.detach().copy_(total.reshape(tensor.shape))
-
-            return handle, combine
+            return handle, lambda: tensor.detach().copy_(_combine(bitwise, rows).reshape(tensor.shape))
         return self._submit(self._group.allreduce, target, stream=_stream(target), **options), finish
 
     def allreduce(self, tensors: Any, opts: Any = None) -> _Work:
         if isinstance(tensors, torch.Tensor):
             tensors = [tensors]
+        if tensors[0].is_sparse:
+            return self.allreduce_sparse(tensors, opts)
         begun = [self._begin_allreduce(tensor, opts.reduceOp if opts else dist.ReduceOp.SUM)
                  for tensor in tensors]
-        return self._work([handle for handle, _ in begun], tensors,
+        return self._work("all_reduce", [handle for handle, _ in begun], tensors, tensors,
                           _all(finish for _, finish in begun))
 
     def allreduce_coalesced(self, tensors: Any, opts: Any) -> _Work:
         return self.allreduce(tensors, opts)
+
+    def allreduce_sparse(self, tensors: Any, opts: Any) -> _Work:
+        """The sum of a sparse tensor, whose coordinates and values are gathered."""
+        tensor = tensors[0]
+        if opts is not None and opts.reduceOp != dist.ReduceOp.SUM:
+            raise _fail(dp.InvalidError("all_reduce of a sparse tensor can only sum"))
+        own = tensor.detach().coalesce()
+        places, values = own.indices().t().contiguous(), own.values().contiguous()
+        handles = [self._submit(self._group.allgatherv, part, stream=_stream(part)) for part in (places, values)]
+
+        def build() -> None:
+            every = torch.sparse_coo_tensor(handles[0].wait().value.t(), handles[1].wait().value, tensor.shape)
+            with torch.no_grad():  # a detached one would keep its coordinates to itself
+                tensor.copy_(every.coalesce())
+
+        return self._work("sparse_all_reduce", handles, [], tensors, build)
 
     def reduce(self, tensors: Any, opts: Any) -> _Work:
         options, bitwise = self._reduction(opts.reduceOp)
@@ -236,38 +403,44 @@ class DpBackend(c10d.Backend):
         target, finish = self._target(tensors[0])
         root = self._to_group[opts.rootRank]
         handle = self._submit(self._group.reduce, target, root=root, stream=_stream(target), **options)
-        return self._work([handle], tensors, finish if self.rank() == opts.rootRank else None)
+        return self._work("reduce", [handle], tensors, tensors,
+                          finish if self.rank() == opts.rootRank else None)
 
     def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any) -> _Work:
         options, bitwise = self._reduction(opts.reduceOp)
-        if bitwise is not None:
-            raise NotImplementedError("dp: a reduce-scatter by bits")
         source = self._flat(input).view(self.size(), -1)
         if not self._is_ordered:
             source = source[self._from_group].contiguous()
+        if bitwise is not None:
+            rows = torch.empty_like(source)
+            handle = self._submit(self._group.alltoall, source, rows, stream=_stream(source))
+            return self._work("reduce_scatter", [handle], [input], [output],
+                              lambda: output.detach().copy_(_combine(bitwise, rows).reshape(output.shape)))
         target, finish = self._target(output)
         handle = self._submit(self._group.reduce_scatter, source, target, stream=_stream(target),
                               **options)
-        return self._work([handle], [output], finish)
+        return self._work("reduce_scatter", [handle], [input], [output], finish)
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any) -> _Work:
         works = [self._reduce_scatter_list(output, rows, opts) for output, rows in zip(outputs, inputs)]
-        return _join(self, works, outputs)
+        return self._join("reduce_scatter", works, outputs)
 
     def _reduce_scatter_list(self, output: torch.Tensor, rows: Sequence[torch.Tensor],
                              opts: Any) -> _Work:
         if all(row.shape == rows[0].shape for row in rows):
             return self.reduce_scatter_single(output, torch.stack([row.detach() for row in rows]), opts)
-        options, _ = self._reduction(opts.reduceOp)
+        options, bitwise = self._reduction(opts.reduceOp)
+        if bitwise is not None:
+            raise NotImplementedError("dp: a reduce-scatter by bits of rows that differ in size")
         parts = [self._flat(rows[self._from_group[i]]) for i in range(self.size())]
         target, finish = self._target(output)
         handle = self._submit(self._group.reduce_scatterv, torch.cat(parts), target,
                               [part.numel() for part in parts], stream=_stream(target), **options)
-        return self._work([handle], [output], finish)
+        return self._work("reduce_scatter", [handle], rows, [output], finish)
 
     def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any) -> _Work:
-        return _join(self, [self.reduce_scatter_single(output, rows, opts)
-                            for output, rows in zip(outputs, inputs)], outputs)
+        return self._join("reduce_scatter", [self.reduce_scatter_single(output, rows, opts)
+                                             for output, rows in zip(outputs, inputs)], outputs)
 
     # ---- Copies -------------------------------------------------------------------------------
 
@@ -275,7 +448,7 @@ class DpBackend(c10d.Backend):
         target, finish = self._target(tensors[0])
         root = self._to_group[opts.rootRank]
         handle = self._submit(self._group.broadcast, target, root=root, stream=_stream(target))
-        return self._work([handle], tensors, finish)
+        return self._work("broadcast", [handle], tensors, tensors, finish)
 
     def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any) -> _Work:
         source = self._flat(input)
@@ -283,7 +456,7 @@ class DpBackend(c10d.Backend):
         if self._is_ordered:
             rows = target.view(self.size(), -1) if target.numel() else target
             handle = self._submit(self._group.allgather, source, rows, stream=_stream(source))
-            return self._work([handle], [output], finish)
+            return self._work("all_gather", [handle], [input], [output], finish)
         rows = source.new_empty((self.size(), source.numel()))
         handle = self._submit(self._group.allgather, source, rows, stream=_stream(source))
 
@@ -292,33 +465,41 @@ class DpBackend(c10d.Backend):
             if finish is not None:
                 finish()
 
-        return self._work([handle], [output], reorder)
+        return self._work("all_gather", [handle], [input], [output], reorder)
 
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any) -> _Work:
-        return _join(self, [self.all_gather_single(output, one, opts)
-                            for output, one in zip(outputs, inputs)], outputs)
+        return self._join("all_gather", [self.all_gather_single(output, one, opts)
+                                         for output, one in zip(outputs, inputs)], outputs)
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any) -> _Work:
-        works = [self._allgather_list(rows, one) for rows, one in zip(outputs, inputs)]
-        return _join(self, works, [row for rows in outputs for row in rows])
+        handles, ends = [], []
+        for rows, one in zip(outputs, inputs):
+            source = self._flat(one)
+            handles.append(self._submit(self._group.allgatherv, source, stream=_stream(source)))
+            ends.append(functools.partial(self._divide, "all_gather", handles[-1], rows))
+        return self._work("all_gather", handles, inputs, [row for rows in outputs for row in rows], _all(ends))
 
     def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any) -> _Work:
         """outputs: a list of one list of tensors per rank."""
         rows = [[one[i] for one in outputs] for i in range(len(inputs))]
         return self.allgather(rows, inputs, opts)
 
-    def _allgather_list(self, rows: Sequence[torch.Tensor], input: torch.Tensor) -> _Work:
-        source = self._flat(input)
-        handle = self._submit(self._group.allgatherv, source, stream=_stream(source))
+    def _divide(self, kind: str, handle: dp.Handle, rows: Sequence[torch.Tensor]) -> None:
+        """Brings what came from each rank into the tensor that waits for it."""
+        result = handle.wait()
+        for rank, (part, row) in enumerate(zip(self._parts(result), rows)):
+            wanted = row.numel() * (2 if row.is_complex() else 1)
+            if row.dtype not in _KNOWN and not row.is_complex():
+                wanted *= row.dtype.itemsize
+            if part.numel() != wanted:
+                raise dist.DistBackendError(f"{kind}: {part.numel()} elements came from rank {rank}, and rank "
+                                            f"{self.rank()} has room for {wanted}")
+            row.detach().copy_(self._as(part, row))
 
-        def divide() -> None:
-            result = handle.wait()
-            parts = torch.split(result.value, result.counts)
-            for rank, row in enumerate(rows):
-                part = parts[self._to_group[rank]]
-                row.detach().copy_(self._as(part, row))
-
-        return self._work([handle], rows, divide)
+    def _parts(self, result: dp.Result) -> list[torch.Tensor]:
+        """What came from each rank, flat, by rank of this group."""
+        parts = torch.split(result.value, result.counts)
+        return [parts[self._to_group[rank]] for rank in range(self.size())]
 
     @staticmethod
     def _as(part: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
@@ -333,27 +514,20 @@ class DpBackend(c10d.Backend):
         root = self._to_group[opts.rootRank]
         handle = self._submit(self._group.gatherv, source, root=root, stream=_stream(source))
         if self.rank() != opts.rootRank:
-            return self._work([handle], [])
+            return self._work("gather", [handle], inputs, [])
         rows = outputs[0]
-
-        def divide() -> None:
-            result = handle.wait()
-            parts = torch.split(result.value, result.counts)
-            for rank, row in enumerate(rows):
-                row.detach().copy_(self._as(parts[self._to_group[rank]], row))
-
-        return self._work([handle], rows, divide)
+        return self._work("gather", [handle], inputs, rows, lambda: self._divide("gather", handle, rows))
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any) -> _Work:
         target, finish = self._target(outputs[0])
         root = self._to_group[opts.rootRank]
-        source = None
+        source, given = None, outputs
         if self.rank() == opts.rootRank:
-            rows = inputs[0]
-            source = torch.stack([self._flat(rows[self._from_group[i]]) for i in range(self.size())])
+            given = inputs[0]
+            source = torch.stack([self._flat(given[self._from_group[i]]) for i in range(self.size())])
         handle = self._submit(self._group.scatter, source, target, root=root, stream=_stream(target),
                               tag=0)
-        return self._work([handle], outputs, finish)
+        return self._work("scatter", [handle], given, outputs, finish)
 
     def alltoall_base(self, output: torch.Tensor, input: torch.Tensor, output_splits: Any,
                       input_splits: Any, opts: Any) -> _Work:
@@ -361,16 +535,17 @@ class DpBackend(c10d.Backend):
         rows = input.shape[0] if input.dim() else 1
         row = source.numel() // max(rows, 1)
         splits = list(input_splits) or [rows // self.size()] * self.size()
-        return self._alltoall(torch.split(source, [split * row for split in splits]), [output])
+        return self._alltoall(torch.split(source, [split * row for split in splits]), [input], [output])
 
     def all_to_all_single(self, output: torch.Tensor, input: torch.Tensor, output_splits: Any,
                           input_splits: Any, opts: Any) -> _Work:
         return self.alltoall_base(output, input, output_splits, input_splits, opts)
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any) -> _Work:
-        return self._alltoall([self._flat(one) for one in inputs], outputs)
+        return self._alltoall([self._flat(one) for one in inputs], inputs, outputs)
 
-    def _alltoall(self, parts: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> _Work:
+    def _alltoall(self, parts: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor],
+                  outputs: Sequence[torch.Tensor]) -> _Work:
         """parts: flat, one for each rank. outputs: one for each rank, or one for all of them."""
         ordered = [parts[self._from_group[i]] for i in range(self.size())]
         source = torch.cat(ordered) if ordered else parts[0]
@@ -378,45 +553,94 @@ class DpBackend(c10d.Backend):
                               stream=_stream(source))
 
         def divide() -> None:
-            result = handle.wait()
-            came = torch.split(result.value, result.counts)
-            came = [came[self._to_group[rank]] for rank in range(self.size())]
-            if len(outputs) == 1 and self.size() > 1:
-                outputs[0].detach().copy_(self._as(torch.cat(came), outputs[0]))
+            if len(outputs) > 1 or self.size() == 1:
+                self._divide("all_to_all", handle, outputs)
                 return
-            for part, output in zip(came, outputs):
-                output.detach().copy_(self._as(part, output))
+            came = torch.cat(self._parts(handle.wait()))
+            if came.numel() != self._flat(outputs[0]).numel():
+                raise dist.DistBackendError(f"all_to_all: {came.numel()} elements came to rank {self.rank()}, "
+                                            f"which has room for {outputs[0].numel()}")
+            outputs[0].detach().copy_(self._as(came, outputs[0]))
 
-        return self._work([handle], outputs, divide)
+        return self._work("all_to_all", [handle], inputs, outputs, divide)
 
     # ---- Pairs, and without data --------------------------------------------------------------
 
     def send(self, tensors: Any, to: int, tag: int) -> _Work:
         source = self._flat(tensors[0])
-        handle = self._submit(self._group.send, source, self._to_group[to], lane=tag,
-                              stream=_stream(source))
-        return self._work([handle], tensors)
+        handle = self._submit_pair(self._group.send, source, self._to_group[to], lane=tag,
+                                   stream=_stream(source))
+        return self._work("send", [handle], tensors, tensors)
 
     def recv(self, tensors: Any, source: int, tag: int) -> _Work:
         target, finish = self._target(tensors[0])
-        handle = self._submit(self._group.recv, target, self._to_group[source], lane=tag,
-                              stream=_stream(target))
-        return self._work([handle], tensors, finish)
+        handle = self._submit_pair(self._group.recv, target, self._to_group[source], lane=tag,
+                                   stream=_stream(target))
+        return self._work("recv", [handle], tensors, tensors, finish)
+
+    def recv_anysource(self, tensors: Any, tag: int) -> _Work:
+        raise NotImplementedError("dp: a receive from any rank; torch does not let a backend in Python say "
+                                  "which rank it was. Give the source")
 
     def barrier(self, opts: Any = None) -> _Work:
-        return self._work([self._submit(self._group.barrier)], [])
+        return self._work("barrier", [self._submit(self._group.barrier)], [], [])
 
     def monitored_barrier(self, opts: Any, wait_all_ranks: bool = False) -> None:
-        """A barrier whose failure says who is missing, as libdp's stall report does in the log."""
-        limit = opts.timeout if opts is not None and opts.timeout > _UNSET else self.limit
-        self._work([self._submit(self._group.barrier)], []).wait(limit)
+        """A barrier by the store, after which rank 0 knows who was missing. Nothing of it stays under way."""
+        limit = opts.timeout if opts is not None and opts.timeout >= _UNSET else self.limit
+        self._monitored += 1
+        store = dist.PrefixStore(f"dp.monitored.{self._monitored}", self._store)
+        if self.rank() != 0:
+            store.set(str(self.rank()), b"here")
+            self._pass_monitored(store, limit)
+            return
+        if limit <= _UNSET:
+            raise dist.DistBackendError("Rank 0 timed out in monitoredBarrier after 0 ms")
+        missing = self._find_missing(store, limit, wait_all_ranks)
+        store.set("passed", b"no" if missing else b"yes")
+        if missing:
+            raise dist.DistBackendError(
+                f"Rank{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))} failed to pass "
+                f"monitoredBarrier in {limit / datetime.timedelta(milliseconds=1):.0f} ms")
+
+    def _find_missing(self, store: dist.Store, limit: datetime.timedelta, wants_all: bool) -> list[int]:
+        """Which ranks did not come in time; the first one alone, or all."""
+        missing, end = [], time.monotonic() + limit.total_seconds()
+        for rank in range(1, self.size()):
+            left = max(end - time.monotonic(), 0.001)
+            try:
+                store.wait([str(rank)], datetime.timedelta(seconds=left))
+            except RuntimeError:  # of the store, of whatever class
+                missing.append(rank)
+                if not wants_all:
+                    break
+        return missing
+
+    def _pass_monitored(self, store: dist.Store, limit: datetime.timedelta) -> None:
+        try:
+            store.wait(["passed"], max(limit, datetime.timedelta(milliseconds=1)))
+            has_passed = store.get("passed") == b"yes"
+        except RuntimeError:
+            has_passed = False
+        if not has_passed:
+            raise dist.DistBackendError(
+                f"Rank {self.rank()} successfully reached monitoredBarrier, but received errors while waiting "
+                "for send/recv from rank 0. Please check rank 0 logs for faulty rank.")
 
     def start_coalescing(self) -> None:
         self._coalesced = []
 
     def end_coalescing(self) -> _Work:
         works, self._coalesced = self._coalesced or [], None
-        return _join(self, works, [tensor for work in works for tensor in work._outputs])
+        return self._join("coalesced", works, [tensor for work in works for tensor in work.outputs])
+
+
+def _combine(function: Callable, rows: torch.Tensor) -> torch.Tensor:
+    """The rows reduced to one."""
+    total = rows[0]
+    for row in rows[1:]:
+        total = function(total, row)
+    return total
 
 
 def _all(functions: Any) -> Callable[[], None] | None:
@@ -430,12 +654,3 @@ def _all(functions: Any) -> Callable[[], None] | None:
             function()
 
     return call
-
-
-def _join(backend: DpBackend, works: Sequence[_Work], outputs: Any) -> _Work:
-    """Several works as one."""
-    if backend._coalesced is not None:
-        for work in works:
-            backend._coalesced.remove(work)
-    return backend._work([handle for work in works for handle in work._handles], list(outputs),
-                         _all(work._finish for work in works))
