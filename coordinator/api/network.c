@@ -9,12 +9,14 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include "runtime/network/reach.h"
 
 #define TRY_NS 10000000000ull  /* for every partner to answer at one address */
 #define AGAIN_NS 3000000000ull /* for the other addresses, where no address served all */
 #define SHARE_OF_TIME 2        /* at most this part of what is left of DP_START_TIMEOUT */
+#define LINK_LOOK_NS 5000000   /* until an interface whose link comes up is looked at again */
 
 typedef struct search {
     dp_context_t *context; /* borrowed */
@@ -150,6 +152,27 @@ static void adopt(const search_t *search)
                 dp_ip_format(&own->ip, ip), search->node_count > 2 ? "nodes" : "node");
 }
 
+/* A link that came up this moment carries packets before its interface counts as running. */
+static dp_status_t await_link(dp_context_t *context, uint64_t deadline_ns, dp_error_t *error)
+{
+    const struct timespec pause = {0, LINK_LOOK_NS};
+    const char *name = context->config.net_interface;
+    int has_told = 0;
+
+    while (!dp_interface_is_running(name)) {
+        if (!has_told) dp_log_info(&context->log, "network: waiting for the link of %s", name);
+        has_told = 1;
+        if (dp_now_ns() >= deadline_ns) {
+            return dp_error_set(error, DP_ERR_SYSTEM,
+                                "rank %d: the interface %s leads to the other nodes, but its link "
+                                "is not up (ip link show %s)",
+                                context->rank, name, name);
+        }
+        nanosleep(&pause, NULL);
+    }
+    return DP_OK;
+}
+
 static dp_status_t find_by_trying(search_t *search, uint64_t deadline_ns, dp_error_t *error)
 {
     dp_context_t *context = search->context;
@@ -172,7 +195,7 @@ static dp_status_t find_by_trying(search_t *search, uint64_t deadline_ns, dp_err
     }
     if (without > 0) return explain(search, error);
     adopt(search);
-    return DP_OK;
+    return await_link(context, deadline_ns, error);
 }
 
 static void end_search(search_t *search)

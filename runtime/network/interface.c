@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 /* ---- Addresses ------------------------------------------------------------------------------ */
@@ -168,6 +169,19 @@ int dp_interface_list(dp_interface_address_t *addresses, int max, const char *on
 int dp_interface_is(const char *name)
 {
     return if_nametoindex(name) != 0;
+}
+
+int dp_interface_is_running(const char *name)
+{
+    const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    struct ifreq request = {0};
+    int is_running;
+
+    if (fd < 0) return 0;
+    snprintf(request.ifr_name, sizeof(request.ifr_name), "%s", name);
+    is_running = ioctl(fd, SIOCGIFFLAGS, &request) == 0 && (request.ifr_flags & IFF_RUNNING) != 0;
+    close(fd);
+    return is_running;
 }
 
 void dp_interface_loopback(char name[IF_NAMESIZE])

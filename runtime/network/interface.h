@@ -37,6 +37,10 @@ int dp_interface_list(dp_interface_address_t *addresses, int max, const char *on
 /* 1: there is an interface of this name. */
 int dp_interface_is(const char *name);
 
+/* 1: its link works, as the kernel says it. Behind a cable that was just plugged in packets may
+ * pass a moment before; UCX takes no interface that is not running. */
+int dp_interface_is_running(const char *name);
+
 /* Its name on this node for 127.0.0.1; "" if there is none. */
 void dp_interface_loopback(char name[IF_NAMESIZE]);
 

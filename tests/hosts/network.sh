@@ -113,6 +113,23 @@ firewall_in) # nothing comes in to b
 firewall_out) # nothing goes out of c but to the rendezvous
     drop_first_packets c output tcp dport != $port
     fails "so a firewall on c (rank 2) stops what goes out (TCP)" 10.99.0.1 ;;
+link_late) # packets pass, but b's kernel does not call its interface running yet, as after a cable was plugged in
+    on b ip link set eth0 mode dormant
+    "$hosts" --cut b
+    "$hosts" --heal b
+    meets 10.99.0.1 &
+    job=$!
+    for ((i = 0; i < 3000; i++)); do
+        grep -qF 'waiting for the link of eth0' err.b 2>/dev/null && break
+        kill -0 $job 2>/dev/null || break
+        sleep 0.02
+    done
+    grep -qF 'waiting for the link of eth0' err.b || bad "b does not wait for its link"
+    on b ip link set eth0 mode default
+    "$hosts" --cut b # the kernel looks at the state again
+    "$hosts" --heal b
+    wait $job || exit 1
+    uses b "eth0 with 10.99.0.2" ;;
 version_6) # no address of version 4 but loopback's
     for machine in "${machines[@]}"; do on $machine ip -4 addr flush dev eth0; done
     meets '[fd99::1]'
