@@ -92,7 +92,7 @@ static const setting_t table[] = {
          "When the job fails because a tensor waits for a rank; 0: never."),
     TIME("HEARTBEAT", "100ms", heartbeat_ns, PLAN, MS, 60 * SECOND,
          "Between signs of life of neighbours in the tree."),
-    TIME("PEER_TIMEOUT", "3s", peer_timeout_ns, PLAN, 0, HOUR,
+    TIME("PEER_TIMEOUT", "2500ms", peer_timeout_ns, PLAN, 0, HOUR,
          "Silence after which a neighbour counts as dead; 0: never."),
     TIME("START_TIMEOUT", "30s", start_timeout_ns, OWN, MS, 24 * HOUR,
          "Longest dp_init() waits for all ranks."),

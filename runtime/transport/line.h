@@ -7,7 +7,7 @@
  *
  *     it ends without a farewell       the process is dead: DP_TRANSPORT_PEER_LOST
  *     a beat comes                     DP_TRANSPORT_ALIVE
- *     none comes, and line_silence.h   nothing; the owner gives the rank up after
+ *     none comes, and silence.h   nothing; the owner gives the rank up after
  *       finds no other sign of life    DP_PEER_TIMEOUT, and calls give_up()
  *
  * Messages get a number and a code (line_hello.h) here, behind which only ranks of this world can

@@ -24,7 +24,7 @@
 
 #include "runtime/transport/line.h"
 #include "runtime/transport/line_hello.h"
-#include "runtime/transport/line_silence.h"
+#include "runtime/network/silence.h"
 
 #define DP_LINE_ADDRESS 40 /* bytes of a rank's address for the bootstrap's exchange */
 
@@ -58,7 +58,7 @@ typedef struct dp_line_peer {
     size_t out_bytes;
     uint8_t in[DP_LINE_HELLO_BYTES]; /* what arrives, as far as it has */
     size_t have;
-    dp_line_silence_t silence;
+    dp_silence_t silence;
     uint64_t told_ns; /* the sign of life that was last reported */
     uint64_t sign_ns; /* the last one; later than told_ns: still to be reported */
     /* its end */

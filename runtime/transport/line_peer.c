@@ -9,8 +9,8 @@
 
 #include <errno.h>
 #include <linux/sockios.h>
-#include <linux/tcp.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -30,7 +30,7 @@
 
 void dp_line_set_options(int fd, uint64_t timeout_ns)
 {
-    const uint64_t limit_ms = DP_LINE_PATIENCE * timeout_ns / 1000000;
+    const uint64_t limit_ms = DP_SILENCE_PATIENCE * timeout_ns / 1000000;
     const int on = 1, priority = PRIORITY_INTERACTIVE, idle_s = 1, interval_s = 1, probes = 2;
     const unsigned user_timeout_ms = (unsigned)dp_min(limit_ms, (uint64_t)INT32_MAX);
 
@@ -38,7 +38,7 @@ void dp_line_set_options(int fd, uint64_t timeout_ns)
     (void)setsockopt(fd, IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, &on, sizeof(on));
     (void)setsockopt(fd, SOL_SOCKET, SO_PRIORITY, &priority, sizeof(priority));
     if (timeout_ns == 0) return;
-    /* The kernel's own limits stand behind those of line_silence.h, for a rank that does not look
+    /* The kernel's own limits stand behind those of silence.h, for a rank that does not look
      * as it is still starting; under loss they must not come first. With both set, a connection
      * without traffic ends by TCP_USER_TIMEOUT, too. */
     (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
@@ -235,7 +235,7 @@ void dp_line_open(dp_line_t *self, dp_line_peer_t *peer, int fd)
     peer->state = DP_LINE_OPEN;
     peer->have = 0;
     make_beat_keys(self, peer);
-    dp_line_silence_init(&peer->silence, self->timeout_ns);
+    dp_silence_init(&peer->silence, self->timeout_ns);
     dp_log_debug(&self->log, "the line to rank %d is open", peer->rank);
     if (dp_line_watch(self, fd, EPOLLIN, DP_LINE_PEER, (int)(peer - self->peers)) != 0) {
         dp_line_lose(self, peer, "there was no memory to watch its connection");
@@ -288,7 +288,7 @@ static void handle_beat(dp_line_t *self, dp_line_peer_t *peer)
     peer->have = 0;
     if (kind == DP_LINE_FAREWELL) peer->said_farewell = 1;
     peer->sign_ns = dp_now_ns();
-    dp_line_silence_beat(&peer->silence, peer->sign_ns);
+    dp_silence_beat(&peer->silence, peer->sign_ns);
     self->news = 1;
 }
 
@@ -337,30 +337,13 @@ void dp_line_handle(dp_line_t *self, dp_line_peer_t *peer, uint32_t events)
 
 /* ---- Looking -------------------------------------------------------------------------------- */
 
-static int read_counters(int fd, dp_line_counters_t *out)
-{
-    struct tcp_info info;
-    socklen_t bytes = sizeof(info);
-
-    memset(&info, 0, sizeof(info)); /* an older kernel fills in less */
-    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) return 0;
-    *out = (dp_line_counters_t){
-        .packet_age_ns = 1000000ull * dp_min(info.tcpi_last_ack_recv, info.tcpi_last_data_recv),
-        .received_bytes = info.tcpi_bytes_received,
-        .data_packets = info.tcpi_data_segs_in,
-        .out_of_order = info.tcpi_rcv_ooopack,
-        .resent = info.tcpi_total_retrans,
-    };
-    return 1;
-}
-
 static void look_at_open_line(dp_line_t *self, dp_line_peer_t *peer, uint64_t now_ns)
 {
-    dp_line_counters_t counters;
+    dp_silence_counters_t counters;
     uint64_t sign_ns;
 
-    if (!read_counters(peer->fd, &counters)) return;
-    sign_ns = dp_line_silence_look(&peer->silence, &counters, now_ns);
+    if (!dp_silence_read_counters(peer->fd, &counters)) return;
+    sign_ns = dp_silence_look(&peer->silence, &counters, now_ns);
     if (sign_ns <= peer->sign_ns) return;
     peer->sign_ns = sign_ns;
     self->news = 1;

@@ -28,7 +28,7 @@ ROOMS = {
     "runtime/trace": ["runtime/base"],
     "runtime/network": ["runtime/base"],
     "runtime/group": ["runtime/base", "runtime/network"],
-    "runtime/transport": ["runtime/base"],
+    "runtime/transport": ["runtime/base", "runtime/network"],
     "runtime/device": ["kernels", "runtime/base"],
     "runtime/shm": ["runtime/base", "runtime/group"],
     # engine.h, which all engines stand behind. They do not see each other.

@@ -14,4 +14,5 @@ endforeach()
 foreach(name starter beacon pmi core_share fabric) # how others' jobs are found; cores of a rank
   dp_test(test_${name} SOURCES runtime/group/test_${name}.c LIBS dp_group TIMEOUT 60)
 endforeach()
+dp_test(test_silence SOURCES runtime/network/test_silence.c LIBS dp_network)
 dp_test(test_reach SOURCES runtime/network/test_reach.c LIBS dp_network TIMEOUT 60)

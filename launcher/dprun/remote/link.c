@@ -21,6 +21,7 @@
 
 #include "launcher/dprun/remote/seal.h"
 #include "runtime/base/kv.h"
+#include "runtime/network/silence.h"
 
 #define HELLO_SECONDS 5
 #define TO_STATION "dprun to station"
@@ -43,7 +44,7 @@ struct dp_link {
     uint8_t challenges[2 * DP_CHALLENGE_BYTES]; /* the server's, the station's */
     dp_seal_t *sealer;
     dp_seal_t *opener;
-    uint64_t heard_ns;
+    dp_silence_t silence;
     int busy;    /* depth of functions at work */
     int is_dead; /* closed within a callback */
 };
@@ -155,7 +156,7 @@ static void take_header(dp_link_t *link, const uint8_t *header)
         return;
     }
     link->stage = LINK_OPEN;
-    link->heard_ns = dp_now_ns();
+    dp_silence_beat(&link->silence, dp_now_ns());
     bufferevent_set_timeouts(link->socket, NULL, NULL);
     bufferevent_setwatermark(link->socket, EV_READ, 0, 2 * DP_LINK_FRAME_MAX);
     if (link->events.proven(link->events.context, link, link->node) == 0) return;
@@ -205,7 +206,7 @@ static void deliver_frame(dp_link_t *link, const uint8_t *sealed, size_t bytes)
         fail_link(link, plain == NULL ? "out of memory" : "a frame that was tampered with");
         return;
     }
-    link->heard_ns = dp_now_ns();
+    dp_silence_beat(&link->silence, dp_now_ns());
     dp_reader_init(&fields, plain + 1, plain_bytes - 1);
     link->events.frame(link->events.context, link, plain[0], &fields);
     explicit_bzero(plain, plain_bytes); /* environments, secrets */
@@ -306,20 +307,22 @@ void dp_link_send(dp_link_t *link, uint8_t type, const void *fields, size_t byte
 
 /* ---- Life ----------------------------------------------------------------------------------- */
 
-/* Death and silence of the other machine are heard by the kernel, too: on an idle connection by
- * keep-alive, with data in flight only by the user timeout. */
+/* Death of the other machine is heard by the kernel, too: on an idle connection by keep-alive, with
+ * data in flight only by the user timeout. Silence is the owner's to judge: the kernel's limit would
+ * end a link that only loses packets. */
 static void watch_peer(int fd, int silence_ms)
 {
     const int on = 1;
     const int seconds = dp_max(silence_ms / 3000, 1);
     const int count = 2;
+    const int limit_ms = DP_SILENCE_PATIENCE * silence_ms; /* behind that of the owner */
 
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
     (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
     (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &seconds, sizeof(seconds));
     (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &seconds, sizeof(seconds));
     (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof(count));
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &silence_ms, sizeof(silence_ms));
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &limit_ms, sizeof(limit_ms));
 }
 
 static dp_link_t *create_link(struct event_base *base, int fd, const dp_secret_t *secret,
@@ -337,6 +340,7 @@ static dp_link_t *create_link(struct event_base *base, int fd, const dp_secret_t
     watch_peer(fd, silence_ms);
     dp_auth_derive(secret, "links of nodes", "", 0, &link->secret);
     link->events = *events;
+    dp_silence_init(&link->silence, (uint64_t)silence_ms * 1000000);
     bufferevent_setcb(link->socket, on_bytes, NULL, on_event, link);
     bufferevent_set_timeouts(link->socket, &patience, &patience);
     bufferevent_setwatermark(link->socket, EV_READ, 0, DP_KV_CLIENT_HELLO_BYTES);
@@ -382,9 +386,13 @@ void dp_link_flush(dp_link_t *link)
     evbuffer_freeze(output, 1);
 }
 
-uint64_t dp_link_heard_ns(const dp_link_t *link)
+uint64_t dp_link_heard_ns(dp_link_t *link)
 {
-    return link->heard_ns;
+    dp_silence_counters_t counters;
+
+    if (!dp_silence_read_counters(bufferevent_getfd(link->socket), &counters))
+        return link->silence.beat_ns;
+    return dp_silence_look(&link->silence, &counters, dp_now_ns());
 }
 
 void dp_link_own_address(const dp_link_t *link, char *text, size_t room)

@@ -33,8 +33,8 @@ typedef struct dp_link_events {
     void *context;
 } dp_link_events_t;
 
-/* Takes a connected, non-blocking socket, also on an error. NULL: no memory. silence_ms: how long
- * the kernel waits for a peer that answers nothing. */
+/* Takes a connected, non-blocking socket, also on an error. NULL: no memory. silence_ms: after so
+ * long without a sign of life the owner gives the other end up. */
 dp_link_t *dp_link_create_server(struct event_base *base, int fd, const dp_secret_t *secret,
                                  int silence_ms, const dp_link_events_t *events);
 dp_link_t *dp_link_create_station(struct event_base *base, int fd, const dp_secret_t *secret,
@@ -52,8 +52,9 @@ size_t dp_link_queued(const dp_link_t *link);
 /* Hands the kernel what it takes at once, without the event loop. */
 void dp_link_flush(dp_link_t *link);
 
-/* When the latest frame came (dp_now_ns()). */
-uint64_t dp_link_heard_ns(const dp_link_t *link);
+/* When the other end last gave a sign of life (dp_now_ns()): its latest frame, or its latest packet
+ * where packets are lost on the way (silence.h). For the owner to ask once per beat. */
+uint64_t dp_link_heard_ns(dp_link_t *link);
 
 /* The address of this end, as the other one reaches it: "10.0.0.1". */
 void dp_link_own_address(const dp_link_t *link, char *text, size_t room);

@@ -30,7 +30,7 @@
 #define DP_REMOTE_PIECE ((size_t)64 << 10) /* largest piece of output, input or a file */
 #define DP_REMOTE_BEAT_NS UINT64_C(500000000)
 #define DP_REMOTE_LEASE_NS UINT64_C(10000000000)  /* dprun silent: a station ends its ranks */
-#define DP_REMOTE_SILENCE_NS UINT64_C(3000000000) /* a station silent: its node is lost */
+#define DP_REMOTE_SILENCE_NS UINT64_C(2500000000) /* a station silent: its node is lost */
 #define DP_REMOTE_ADDRESSES 16
 #define DP_REMOTE_ADDRESS_MAX 256
 #define DP_REMOTE_ASK_SLURM 0xffffffffu /* number of a node that SLURM_NODEID tells */

@@ -71,7 +71,7 @@ static void config_defaults_are_the_documented_ones(void **state)
     assert_true(config->stall_warn_ns == 10000000000u);
     assert_true(config->stall_limit_ns == 600000000000u);
     assert_int_equal(config->heartbeat_ns, 100000000);
-    assert_true(config->peer_timeout_ns == 3000000000u);
+    assert_true(config->peer_timeout_ns == 2500000000u);
     assert_true(config->start_timeout_ns == 30000000000u);
     assert_int_equal(config->spin_ns, 50000);
     assert_true(config->arena_bytes == 64 * DP_GIB);
@@ -307,7 +307,7 @@ static void config_values_that_do_not_fit_together_fail(void **state)
     assert_int_equal(dp_config_check(config, &error), DP_OK);
     assert_int_equal(set(config, "HEARTBEAT", "2s"), DP_OK);
     assert_int_equal(dp_config_check(config, &error), DP_ERR_CONFIG);
-    assert_non_null(strstr(error.text, "DP_PEER_TIMEOUT=3s"));
+    assert_non_null(strstr(error.text, "DP_PEER_TIMEOUT=2500ms"));
     assert_non_null(strstr(error.text, "DP_HEARTBEAT=2s"));
     assert_int_equal(set(config, "PEER_TIMEOUT", "0"), DP_OK);
     assert_int_equal(dp_config_check(config, &error), DP_OK);

@@ -1,8 +1,8 @@
 /*
- * test_line_silence.c - what counts as a sign of life on a line, on a clock and counters that the
+ * test_silence.c - what counts as a sign of life on a line, on a clock and counters that the
  * test sets.
  */
-#include "runtime/transport/line_silence.h"
+#include "runtime/network/silence.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,16 +14,16 @@
 #define BEAT (100 * MS)
 #define TIMEOUT (3000 * MS)
 
-static dp_line_silence_t silence;
-static dp_line_counters_t counters;
+static dp_silence_t silence;
+static dp_silence_counters_t counters;
 
 static int setup(void **state)
 {
     (void)state;
-    counters = (dp_line_counters_t){.received_bytes = 1600, .data_packets = 100};
-    dp_line_silence_init(&silence, TIMEOUT);
-    (void)dp_line_silence_look(&silence, &counters, START - BEAT);
-    dp_line_silence_beat(&silence, START);
+    counters = (dp_silence_counters_t){.received_bytes = 1600, .data_packets = 100};
+    dp_silence_init(&silence, TIMEOUT);
+    (void)dp_silence_look(&silence, &counters, START - BEAT);
+    dp_silence_beat(&silence, START);
     return 0;
 }
 
@@ -37,7 +37,7 @@ static int64_t sign_after(uint64_t for_ns, uint64_t packet_every_ns, uint32_t *c
         counters.packet_age_ns =
             packet_every_ns == 0 ? at_ns - START : (at_ns - START) % packet_every_ns;
         if (change != NULL) (*change)++;
-        sign_ns = dp_line_silence_look(&silence, &counters, at_ns);
+        sign_ns = dp_silence_look(&silence, &counters, at_ns);
     }
     return (int64_t)(sign_ns - START);
 }
@@ -69,15 +69,15 @@ static void silence_on_a_lossy_link_counts_from_the_last_packet(void **state)
 static void silence_on_a_lossy_link_is_not_forgiven_for_ever(void **state)
 {
     (void)state;
-    assert_int_equal(sign_after(DP_LINE_PATIENCE * TIMEOUT, 3 * BEAT, &counters.resent), 0);
+    assert_int_equal(sign_after(DP_SILENCE_PATIENCE * TIMEOUT, 3 * BEAT, &counters.resent), 0);
 }
 
 static void silence_ends_with_a_beat(void **state)
 {
     (void)state;
     (void)sign_after(2 * TIMEOUT, BEAT, NULL);
-    dp_line_silence_beat(&silence, START + 2 * TIMEOUT);
-    assert_int_equal(dp_line_silence_look(&silence, &counters, START + 2 * TIMEOUT + BEAT),
+    dp_silence_beat(&silence, START + 2 * TIMEOUT);
+    assert_int_equal(dp_silence_look(&silence, &counters, START + 2 * TIMEOUT + BEAT),
                      START + 2 * TIMEOUT);
 }
 
@@ -85,15 +85,15 @@ static void silence_forgets_a_loss_of_long_ago(void **state)
 {
     (void)state;
     counters.resent++;
-    (void)dp_line_silence_look(&silence, &counters, START + BEAT);
+    (void)dp_silence_look(&silence, &counters, START + BEAT);
     assert_int_equal(sign_after(TIMEOUT + 2 * BEAT, BEAT, NULL), 0);
 }
 
 static void silence_before_the_first_beat_says_nothing(void **state)
 {
     (void)state;
-    dp_line_silence_init(&silence, TIMEOUT);
-    assert_int_equal(dp_line_silence_look(&silence, &counters, START), 0);
+    dp_silence_init(&silence, TIMEOUT);
+    assert_int_equal(dp_silence_look(&silence, &counters, START), 0);
 }
 
 int main(void)

@@ -1,0 +1,62 @@
+/*
+ * silence.c - see silence.h. Called by line_peer.c on the thread that owns a rank's transport, and
+ * by dprun's link.c.
+ */
+#include "runtime/network/silence.h"
+
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <string.h>
+#include <sys/socket.h>
+
+int dp_silence_read_counters(int fd, dp_silence_counters_t *out)
+{
+    struct tcp_info info;
+    socklen_t bytes = sizeof(info);
+
+    memset(&info, 0, sizeof(info)); /* an older kernel fills in less */
+    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) return 0;
+    *out = (dp_silence_counters_t){
+        .packet_age_ns = 1000000ull * dp_min(info.tcpi_last_ack_recv, info.tcpi_last_data_recv),
+        .received_bytes = info.tcpi_bytes_received,
+        .data_packets = info.tcpi_data_segs_in,
+        .out_of_order = info.tcpi_rcv_ooopack,
+        .resent = info.tcpi_total_retrans,
+    };
+    return 1;
+}
+
+void dp_silence_init(dp_silence_t *silence, uint64_t timeout_ns)
+{
+    memset(silence, 0, sizeof(*silence));
+    silence->timeout_ns = timeout_ns;
+}
+
+void dp_silence_beat(dp_silence_t *silence, uint64_t now_ns)
+{
+    silence->beat_ns = now_ns;
+}
+
+/* Whether a packet was lost since the last look, in either direction. */
+static int shows_loss(const dp_silence_counters_t *last, const dp_silence_counters_t *now)
+{
+    const int came_again =
+        now->data_packets != last->data_packets && now->received_bytes == last->received_bytes;
+
+    return now->resent != last->resent || now->out_of_order != last->out_of_order || came_again;
+}
+
+uint64_t dp_silence_look(dp_silence_t *silence, const dp_silence_counters_t *counters,
+                         uint64_t now_ns)
+{
+    const uint64_t packet_ns =
+        now_ns > counters->packet_age_ns ? now_ns - counters->packet_age_ns : 0;
+    int is_lossy;
+
+    if (shows_loss(&silence->last, counters)) silence->loss_ns = now_ns;
+    silence->last = *counters;
+    if (silence->beat_ns == 0) return 0;
+    is_lossy = silence->loss_ns != 0 && now_ns - silence->loss_ns < silence->timeout_ns &&
+               now_ns - silence->beat_ns < DP_SILENCE_PATIENCE * silence->timeout_ns;
+    return is_lossy ? dp_max(silence->beat_ns, packet_ns) : silence->beat_ns;
+}

@@ -1,0 +1,53 @@
+/*
+ * silence.h - when the other end of a TCP connection last gave a sign of life.
+ *
+ * Arithmetic on times and on what the kernel counts for the connection (TCP_INFO). The owner feeds
+ * it once per beat and decides what too long a silence is: line_peer.c for the lines between ranks,
+ * dprun's link.c for those to the nodes.
+ *
+ * A beat, or any frame, is a sign of life: the other end's thread wrote it. Without beats there are
+ * three cases, which only the counters tell apart:
+ *
+ *     no packets come in              it is gone, or the way to it is cut: since its last packet
+ *     they do, and none was lost      it stands still, its kernel answers for it: since its last
+ *                                     beat
+ *     they do, and some were lost     it sends, and TCP repeats what was lost before it hands on
+ *                                     anything behind: since its last packet, but for
+ *                                     DP_SILENCE_PATIENCE timeouts only
+ *
+ * So a link that loses a third of all packets is not taken for a death, and a frozen process behind
+ * a good link is found as soon as one whose machine lost its power.
+ */
+#ifndef DP_NETWORK_SILENCE_H
+#define DP_NETWORK_SILENCE_H
+
+#include "runtime/base/common.h"
+
+#define DP_SILENCE_PATIENCE 3 /* timeouts for which packets alone are a sign of life */
+
+/* What the kernel counts since the connection was made, and the age of the last packet. */
+typedef struct dp_silence_counters {
+    uint64_t packet_age_ns;
+    uint64_t received_bytes; /* handed on in order */
+    uint32_t data_packets;   /* that came and carried something, repeated ones too */
+    uint32_t out_of_order;   /* that came before one that was lost */
+    uint32_t resent;         /* by this side */
+} dp_silence_counters_t;
+
+typedef struct dp_silence {
+    uint64_t timeout_ns; /* of the owner: after so long it is given up; 0: never */
+    uint64_t beat_ns;    /* when the last beat came; 0: none yet, the line may still be opening */
+    uint64_t loss_ns;    /* when a packet was last seen to have been lost; 0: never */
+    dp_silence_counters_t last;
+} dp_silence_t;
+
+/* Reads them of a connected socket. 0: the kernel does not tell. */
+int dp_silence_read_counters(int fd, dp_silence_counters_t *out);
+
+void dp_silence_init(dp_silence_t *silence, uint64_t timeout_ns);
+void dp_silence_beat(dp_silence_t *silence, uint64_t now_ns);
+/* Notes the counters of now; returns when the other end last gave a sign of life, 0: never. */
+uint64_t dp_silence_look(dp_silence_t *silence, const dp_silence_counters_t *counters,
+                         uint64_t now_ns);
+
+#endif
