@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <fts.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +24,7 @@
 
 #define PREFIX "dprun-"
 #define ASKED_FOR ".keep" /* in a directory that was kept because a user said so */
+#define OF_NODE ".node"   /* in that of an agent that dprun started on another machine */
 #define FRESH_SECONDS 10  /* its dprun may be about to lock it */
 
 static int is_usable(const char *path)
@@ -65,20 +67,38 @@ int dp_run_dir_lock(const char *path)
     return fd;
 }
 
-void dp_run_dir_ask_for(const char *path)
+static void make_mark(const char *path, const char *name)
 {
     char mark[4200];
     int fd;
 
-    snprintf(mark, sizeof(mark), "%s/" ASKED_FOR, path);
+    snprintf(mark, sizeof(mark), "%.4100s/%s", path, name);
     fd = open(mark, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd >= 0) close(fd);
+}
+
+static int has_mark(const char *path, const char *name)
+{
+    char mark[4300];
+
+    snprintf(mark, sizeof(mark), "%.4200s/%s", path, name);
+    return access(mark, F_OK) == 0;
+}
+
+void dp_run_dir_ask_for(const char *path)
+{
+    make_mark(path, ASKED_FOR);
+}
+
+void dp_run_dir_mark_as_node(const char *path)
+{
+    make_mark(path, OF_NODE);
 }
 
 /* ---- Pruning -------------------------------------------------------------------------------- */
 
 typedef struct old_run {
-    char path[4200];
+    char path[4096];
     struct timespec changed;
 } old_run_t;
 
@@ -95,14 +115,12 @@ static int is_newer(const void *a, const void *b)
  */
 static int is_over(const char *path, struct timespec *changed)
 {
-    char mark[4300];
     struct stat info;
     int fd;
 
     if (lstat(path, &info) != 0 || !S_ISDIR(info.st_mode) || info.st_uid != geteuid()) return 0;
     if ((info.st_mode & 077) != 0 || time(NULL) - info.st_mtime < FRESH_SECONDS) return 0;
-    snprintf(mark, sizeof(mark), "%s/" ASKED_FOR, path);
-    if (access(mark, F_OK) == 0) return 0;
+    if (has_mark(path, ASKED_FOR)) return 0;
     fd = dp_run_dir_lock(path);
     if (fd < 0) return 0;
     close(fd);
@@ -126,6 +144,10 @@ void dp_run_dir_prune(int keep)
         if (strlen(entry->d_name) != sizeof(PREFIX) - 1 + 6) continue;
         snprintf(run.path, sizeof(run.path), "%.3900s/%s", parent, entry->d_name);
         if (!is_over(run.path, &run.changed)) continue;
+        if (has_mark(run.path, OF_NODE)) {
+            dp_run_dir_remove(run.path);
+            continue;
+        }
         more = realloc(runs, (count + 1) * sizeof(*runs));
         if (more == NULL) break; /* the next start sees the rest */
         runs = more;
@@ -136,6 +158,11 @@ void dp_run_dir_prune(int keep)
     for (size_t i = (size_t)keep; runs != NULL && i < count; i++)
         dp_run_dir_remove(runs[i].path);
     free(runs);
+}
+
+void dp_run_dir_sweep(void)
+{
+    dp_run_dir_prune(INT_MAX);
 }
 
 /* ---- Contents ------------------------------------------------------------------------------- */

@@ -22,6 +22,13 @@ int dp_run_dir_lock(const char *path);
 /* It was kept because a user asked for that: it is never pruned. */
 void dp_run_dir_ask_for(const char *path);
 
+/* It is a node's, whose files go to dprun's own: one that nobody holds is removed by the next dprun
+ * or agent there. */
+void dp_run_dir_mark_as_node(const char *path);
+
+/* Removes those of nodes that nobody holds. */
+void dp_run_dir_sweep(void);
+
 /* Removes run directories of this user beside which a new one would be made, but for those in use,
  * those asked for and the newest `keep`. */
 void dp_run_dir_prune(int keep);

@@ -22,13 +22,12 @@
 #include "launcher/dprun/supervise_internal.h"
 #include "launcher/dprun/tree.h"
 
-/* From the first failure until the others are told to end. Peers learn of a failure within some
- * 10 ms, report it and exit by themselves; together with the time from TERM to KILL this stays
- * below a second. Where a rank that uses libdp has not reported yet, dprun waits longer, as on a
- * crowded machine that takes its time. */
-#define WITNESS_NS UINT64_C(250000000)
-#define WITNESS_MAX_NS UINT64_C(3000000000)
-#define FAILED_GRACE_NS UINT64_C(700000000)
+/* From one look to the next whether the others are to be told to end (dp_fate_is_pending()). */
+#define FAILED_LOOK_NS UINT64_C(50000000)
+/* From the first failure until those that were told are killed, where they had their time before.
+ */
+#define FAILED_END_NS UINT64_C(950000000)
+#define FAILED_GRACE_MIN_NS UINT64_C(250000000)
 #define DRAIN_NS UINT64_C(500000000) /* for pipes that somebody outside the job holds open */
 #define FEED_NS UINT64_C(2000000000)
 #define PATIENCE_NS                                                                                \
@@ -78,33 +77,25 @@ static void tell_job(dp_supervisor_t *supervisor, int number, uint64_t grace_ns)
     arm_timer(supervisor->stage_timer, grace_ns);
 }
 
-/* Whether a rank may still report why the job failed. The rank that is blamed need not, and a
- * stopped one cannot. */
-static int has_silent_witness(const dp_supervisor_t *supervisor)
+static uint64_t failed_grace_ns(const dp_supervisor_t *supervisor, uint64_t since_ns)
 {
-    const int cause = dp_fate_cause(&supervisor->fate).cause;
+    const uint64_t left_ns = since_ns < FAILED_END_NS ? FAILED_END_NS - since_ns : 0;
 
-    for (int i = 0; i < supervisor->job->size; i++) {
-        const dp_rank_fate_t *rank = &supervisor->fate.ranks[i];
-
-        if (i == cause || rank->stopped_by != 0) continue;
-        if (rank->has_joined && !rank->has_ended && !rank->has_reported) return 1;
-    }
-    return 0;
+    return dp_min(supervisor->job->command->grace_ns, dp_max(left_ns, FAILED_GRACE_MIN_NS));
 }
 
 static void on_stage_timer(evutil_socket_t fd, short what, void *context)
 {
     dp_supervisor_t *supervisor = context;
-    uint64_t grace_ns = dp_min(supervisor->job->command->grace_ns, FAILED_GRACE_NS);
+    const uint64_t since_ns = dp_now_ns() - supervisor->fail_ns;
 
     (void)fd;
     (void)what;
-    if (supervisor->stage == DP_JOB_STAGE_FAILING && has_silent_witness(supervisor) &&
-        dp_now_ns() - supervisor->fail_ns < WITNESS_MAX_NS) {
-        arm_timer(supervisor->stage_timer, WITNESS_NS);
+    if (supervisor->stage == DP_JOB_STAGE_FAILING &&
+        dp_fate_is_pending(&supervisor->fate, since_ns)) {
+        arm_timer(supervisor->stage_timer, FAILED_LOOK_NS);
     } else if (supervisor->stage == DP_JOB_STAGE_FAILING) {
-        tell_job(supervisor, SIGTERM, grace_ns);
+        tell_job(supervisor, SIGTERM, failed_grace_ns(supervisor, since_ns));
     } else if (supervisor->stage == DP_JOB_STAGE_TOLD) {
         dp_supervisor_kill(supervisor);
     }
@@ -135,7 +126,7 @@ void dp_supervisor_fail(dp_supervisor_t *supervisor)
     look_at_memory(supervisor);
     supervisor->stage = DP_JOB_STAGE_FAILING;
     supervisor->fail_ns = dp_now_ns();
-    arm_timer(supervisor->stage_timer, WITNESS_NS);
+    arm_timer(supervisor->stage_timer, FAILED_LOOK_NS);
 }
 
 /* ---- The loop's end ------------------------------------------------------------------------- */

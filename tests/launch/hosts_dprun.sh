@@ -135,7 +135,14 @@ lost_agent)
     start_sleepers
     "$hosts" --in b kill -9 "$(station_of b)"; ends 137
     expect err "lost node b" "FAILED  node b (rank 2,3)"
-    nothing_left a b ;;
+    nothing_left a b
+    start_sleepers # the agent, its guard and their parent: the next job there removes what they left
+    "$hosts" --in b pkill -9 -f 'dprun --agent'; ends 137
+    nothing_left a
+    until_holds eval '[ -z "$("$hosts" --processes b | grep -Ev " ps |sshd:")" ]'
+    "$hosts" --in b find /tmp -name 'dprun-*' -exec touch -d '1 minute ago' {} +
+    run 0 -H b true
+    nothing_left b ;;
 lost_dprun)
     start_sleepers
     kill -9 $job; wait $job 2>/dev/null

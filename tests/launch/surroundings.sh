@@ -86,7 +86,11 @@ old_runs) # the newest three failures stay, what is in use or was asked for stay
     [ "$(du -s --block-size=1k run | cut -f1)" -lt 4000 ] || bad "they take $(du -sh run)"
     mkdir -m 700 run/dprun-abcdef # of a dprun that was killed long ago
     touch -d '3 hours ago' run/dprun-abcdef
+    mkdir -m 700 run/dprun-ofnode # an agent's whose processes were all killed: it is kept by nobody
+    touch run/dprun-ofnode/.node
+    touch -d '1 minute ago' run/dprun-ofnode
     "$dprun" -np 1 --keep-run-dir sh -c 'echo x >$DP_RUN_DIR/asked' 2>err || bad "code $?"
+    [ -e run/dprun-ofnode ] && bad "a run directory of a node is still there"
     kept=$(grep -o "$work/run/dprun-[A-Za-z0-9]*" err)
     touch -d '2 hours ago' "$kept"
     "$dprun" -np 1 --keep-runs 0 sh -c 'touch -d "2 hours ago" $DP_RUN_DIR; "$0" -np 1 --keep-runs 0 true; test -d $DP_RUN_DIR' "$dprun" \

@@ -14,6 +14,15 @@
  * nothing about which came first. */
 #define TIE_NS UINT64_C(5000000)
 
+/* From the first failure until ranks that do not use libdp are told to end. Peers learn of a
+ * failure within some 10 ms. */
+#define SETTLE_NS UINT64_C(250000000)
+/* For ranks that know of the failure to write what they must and exit. Together with the time from
+ * TERM to KILL a job's end stays below a second. */
+#define LAST_WORDS_NS UINT64_C(700000000)
+/* For ranks that use libdp and have not reported, on a machine that takes its time. */
+#define REPORTS_NS UINT64_C(3000000000)
+
 int dp_fate_init(dp_fate_t *fate, int size, uint64_t start_ns)
 {
     memset(fate, 0, sizeof(*fate));
@@ -171,4 +180,19 @@ void dp_fate_report(dp_fate_t *fate, int rank, const dp_failure_t *failure, uint
     if (is_blame) reporter->blames = culprit;
     reporter->failure = *failure;
     reporter->failure_ns = now_ns;
+}
+
+int dp_fate_is_pending(const dp_fate_t *fate, uint64_t since_failure_ns)
+{
+    const int cause = dp_fate_cause(fate).cause;
+
+    if (since_failure_ns < SETTLE_NS) return 1;
+    for (int i = 0; i < fate->size; i++) {
+        const dp_rank_fate_t *rank = &fate->ranks[i];
+
+        /* The rank that is blamed need not report, and a stopped one cannot. */
+        if (rank->has_ended || !rank->has_joined || rank->stopped_by != 0 || i == cause) continue;
+        if (since_failure_ns < (rank->has_reported ? LAST_WORDS_NS : REPORTS_NS)) return 1;
+    }
+    return 0;
 }

@@ -214,9 +214,11 @@ dp_status_t dp_station_go(dp_station_t *station, uint16_t master_port, dp_error_
     agent.channel = channel[1];
     fcntl(channel[0], F_SETFL, O_NONBLOCK);
     status = dp_job_set_master(&station->job, station->start.first_host, master_port, error);
+    dp_run_dir_sweep();
     if (status == DP_OK) status = dp_run_dir_create(path, sizeof(path), error);
     if (status == DP_OK) {
         (void)dp_run_dir_lock(path);
+        dp_run_dir_mark_as_node(path);
         status = dp_job_set_run_dir(&station->job, path, 1, error);
     }
     dp_cgroup_memory(&station->before);

@@ -62,6 +62,34 @@ static void fate_first_failure_is_the_cause(void **state)
     dp_fate_fini(&fate);
 }
 
+static void fate_survivors_have_time_for_their_last_words(void **state)
+{
+    dp_fate_t fate;
+
+    (void)state;
+    assert_int_equal(dp_fate_init(&fate, SIZE, 1000 * MS), 0);
+    ended(&fate, 3, 100, SIGKILL);
+    assert_int_equal(dp_fate_is_pending(&fate, 200 * MS), 1);
+    assert_int_equal(dp_fate_is_pending(&fate, 300 * MS), 0); /* they use no libdp */
+    for (int rank = 0; rank < SIZE; rank++)
+        fate.ranks[rank].has_joined = 1;
+    assert_int_equal(dp_fate_is_pending(&fate, 900 * MS), 1); /* they may still report */
+    assert_int_equal(dp_fate_is_pending(&fate, 3100 * MS), 0);
+    for (int rank = 0; rank < 3; rank++)
+        reports(&fate, rank, DP_FAILURE_LOST, 3, "rank 3 (h): its connection broke");
+    assert_int_equal(dp_fate_is_pending(&fate, 600 * MS), 1); /* all know, none has ended */
+    assert_int_equal(dp_fate_is_pending(&fate, 800 * MS), 0);
+    ended(&fate, 0, 110, EXITED(3));
+    ended(&fate, 1, 120, EXITED(3));
+    assert_int_equal(dp_fate_is_pending(&fate, 600 * MS), 1);
+    fate.ranks[2].stopped_by = SIGSTOP; /* says nothing any more */
+    assert_int_equal(dp_fate_is_pending(&fate, 600 * MS), 0);
+    fate.ranks[2].stopped_by = 0;
+    ended(&fate, 2, 130, EXITED(3));
+    assert_int_equal(dp_fate_is_pending(&fate, 300 * MS), 0);
+    dp_fate_fini(&fate);
+}
+
 /* Who loses a peer exits; that it was waited for first tells little. */
 static void fate_signal_outranks_an_exit_at_the_same_time(void **state)
 {
@@ -531,6 +559,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fate_first_failure_is_the_cause),
+        cmocka_unit_test(fate_survivors_have_time_for_their_last_words),
         cmocka_unit_test(fate_signal_outranks_an_exit_at_the_same_time),
         cmocka_unit_test(fate_two_alike_leave_doubt),
         cmocka_unit_test(fate_what_dprun_ended_is_no_cause),
