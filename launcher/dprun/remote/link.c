@@ -308,8 +308,8 @@ void dp_link_send(dp_link_t *link, uint8_t type, const void *fields, size_t byte
 /* ---- Life ----------------------------------------------------------------------------------- */
 
 /* Death of the other machine is heard by the kernel, too: on an idle connection by keep-alive, with
- * data in flight only by the user timeout. Silence is the owner's to judge: the kernel's limit would
- * end a link that only loses packets. */
+ * data in flight only by the user timeout. Silence is the owner's to judge: the kernel's limit
+ * would end a link that only loses packets. */
 static void watch_peer(int fd, int silence_ms)
 {
     const int on = 1;

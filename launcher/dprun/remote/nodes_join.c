@@ -8,6 +8,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -41,84 +42,162 @@ typedef struct place {
 
 /* ---- Environments --------------------------------------------------------------------------- */
 
-/* Kubeflow's trainer. A range of nodes ("2:4") is of elastic jobs: the first is what there must be.
- */
-static int place_of_torch(place_t *place)
+/* Whoever set a variable may have put anything in it; what an error repeats of it is printable. */
+static dp_status_t refuse_variable(const char *name, const char *wants, dp_error_t *error)
 {
-    const char *nodes = dp_environment("PET_NNODES");
-    const char *port = dp_environment("PET_MASTER_PORT");
-    const char *ranks = dp_environment("PET_NPROC_PER_NODE");
-    char first[16];
+    const char *value = dp_environment(name);
+    char shown[64];
+    size_t bytes = 0;
 
-    if (nodes == NULL) return 0;
-    snprintf(first, sizeof(first), "%.*s", (int)strcspn(nodes, ":"), nodes);
-    place->count = read_number(first, 1, NODES_MAX);
-    place->node = read_number(dp_environment("PET_NODE_RANK"), 0, NODES_MAX - 1);
-    place->port = port == NULL ? 0 : read_number(port, 1, 65535);
-    place->ranks = dp_max(read_number(ranks, 1, DP_RANKS_MAX), 0);
-    if (dp_environment("PET_MASTER_ADDR") != NULL) {
-        snprintf(place->meet, sizeof(place->meet), "%s", dp_environment("PET_MASTER_ADDR"));
+    if (value == NULL) {
+        return dp_error_set(error, DP_ERR_CONFIG,
+                            "--node env: %s is not set: it must be %s (or say --node R/N)", name,
+                            wants);
     }
+    for (; value[bytes] != '\0' && bytes < sizeof(shown) - 1; bytes++)
+        shown[bytes] = (char)(isprint((unsigned char)value[bytes]) ? value[bytes] : '?');
+    shown[bytes] = '\0';
+    return dp_error_set(error, DP_ERR_CONFIG, "--node env: %s=%s: must be %s", name, shown, wants);
+}
+
+static dp_status_t read_variable(const char *name, int min, int max, int *value, dp_error_t *error)
+{
+    char wants[64];
+
+    *value = read_number(dp_environment(name), min, max);
+    if (*value >= 0) return DP_OK;
+    snprintf(wants, sizeof(wants), "a whole number from %d to %d", min, max);
+    return refuse_variable(name, wants, error);
+}
+
+/* The number of this node among place->count of them. */
+static dp_status_t read_node(const char *name, place_t *place, dp_error_t *error)
+{
+    return read_variable(name, 0, place->count - 1, &place->node, error);
+}
+
+/* 0: these bytes are no name or address of a machine. */
+static int copy_host(const char *text, size_t bytes, place_t *place)
+{
+    if (bytes < 1 || bytes >= sizeof(place->meet)) return 0;
+    for (size_t i = 0; i < bytes; i++) {
+        if (!isalnum((unsigned char)text[i]) && strchr(".-_:[]%", text[i]) == NULL) return 0;
+    }
+    memcpy(place->meet, text, bytes);
+    place->meet[bytes] = '\0';
     return 1;
 }
 
-/* Volcano: VC_WORKER_HOSTS=a,b,c of the task that is called worker, and the index in it. */
-static int place_of_volcano(place_t *place)
+/* Kubeflow's trainer. A range of nodes ("2:4") is of elastic jobs: the first is what there must be.
+ */
+static dp_status_t place_of_torch(place_t *place, dp_error_t *error)
 {
-    const char *index = dp_environment("VC_TASK_INDEX");
+    const char *nodes = dp_environment("PET_NNODES");
+    const char *ranks = dp_environment("PET_NPROC_PER_NODE");
+    const char *host = dp_environment("PET_MASTER_ADDR");
+    const size_t bytes = strcspn(nodes, ":");
+    char first[16] = "";
+    dp_status_t status;
 
-    if (index == NULL) return 0;
+    if (bytes < sizeof(first)) memcpy(first, nodes, bytes);
+    place->count = read_number(first, 1, NODES_MAX);
+    if (place->count < 0 ||
+        (nodes[bytes] == ':' && read_number(nodes + bytes + 1, place->count, INT_MAX) < 0)) {
+        return refuse_variable("PET_NNODES", "a number of nodes (2), or a range of them (2:4)",
+                               error);
+    }
+    status = read_node("PET_NODE_RANK", place, error);
+    if (status == DP_OK && dp_environment("PET_MASTER_PORT") != NULL)
+        status = read_variable("PET_MASTER_PORT", 1, 65535, &place->port, error);
+    /* torchrun counts devices for these words; dprun has -np. */
+    if (status == DP_OK && ranks != NULL && dp_parse_choice(ranks, "auto|cpu|gpu") < 0)
+        status = read_variable("PET_NPROC_PER_NODE", 1, DP_RANKS_MAX, &place->ranks, error);
+    if (status == DP_OK && host != NULL && !copy_host(host, strlen(host), place))
+        status = refuse_variable("PET_MASTER_ADDR", "the name or address of node 0", error);
+    return status;
+}
+
+/* Counts the names of "a,b,c"; the first is where node 0 is. -1: malformed. */
+static int read_name_list(const char *names, place_t *place)
+{
+    place_t other;
+    int count = 0;
+
+    for (const char *at = names;; at++) {
+        const size_t bytes = strcspn(at, ",");
+
+        if (!copy_host(at, bytes, count == 0 ? place : &other)) return -1;
+        count++;
+        at += bytes;
+        if (*at == '\0') return count <= NODES_MAX ? count : -1;
+    }
+}
+
+/* Volcano: VC_WORKER_HOSTS=a,b,c of the task that is called worker, and the index in it. */
+static dp_status_t place_of_volcano(place_t *place, dp_error_t *error)
+{
     for (char **at = environ; *at != NULL; at++) {
         const size_t bytes = strcspn(*at, "=");
-        const char *hosts = *at + bytes + ((*at)[bytes] == '=');
+        char name[128] = "";
 
         if (strncmp(*at, "VC_", 3) != 0 || bytes < 9 || strncmp(*at + bytes - 6, "_HOSTS", 6) != 0)
             continue;
-        if (place->count > 0) return -1; /* several tasks: which one is not said */
-        place->count = 1;
-        snprintf(place->meet, sizeof(place->meet), "%.*s", (int)strcspn(hosts, ","), hosts);
-        for (; *hosts != '\0'; hosts++) {
-            place->count += *hosts == ',';
+        if (place->count > 0) {
+            return dp_error_set(error, DP_ERR_CONFIG,
+                                "--node env: there are several VC_*_HOSTS: say --node R/N");
         }
+        memcpy(name, *at, dp_min(bytes, sizeof(name) - 1));
+        place->count = read_name_list(*at + bytes + ((*at)[bytes] == '='), place);
+        if (place->count < 0) return refuse_variable(name, "names of machines (a,b,c)", error);
     }
-    place->node = read_number(index, 0, NODES_MAX - 1);
-    return place->count > 0;
+    if (place->count > 0) return read_node("VC_TASK_INDEX", place, error);
+    return refuse_variable("VC_..._HOSTS", "names of machines (a,b,c)", error);
 }
 
-/* SageMaker: SM_HOSTS=["algo-1","algo-2"], SM_CURRENT_HOST=algo-2. */
-static int place_of_sagemaker(place_t *place)
+/* SageMaker: SM_HOSTS=["algo-1","algo-2"], SM_CURRENT_HOST=algo-2. -1: malformed. */
+static int read_json_names(const char *text, const char *own, place_t *place)
 {
-    const char *hosts = dp_environment("SM_HOSTS");
+    place_t other;
+    int count = 0;
+
+    text += strspn(text, " ");
+    if (*text++ != '[') return -1;
+    do {
+        size_t bytes;
+
+        text += strspn(text, " ");
+        if (*text++ != '"') return -1;
+        bytes = strcspn(text, "\"");
+        if (text[bytes] != '"' || !copy_host(text, bytes, count == 0 ? place : &other)) return -1;
+        if (strlen(own) == bytes && strncmp(own, text, bytes) == 0) place->node = count;
+        count++;
+        text += bytes + 1;
+        text += strspn(text, " ");
+    } while (*text++ == ',');
+    return text[-1] == ']' && text[strspn(text, " ")] == '\0' && count <= NODES_MAX ? count : -1;
+}
+
+static dp_status_t place_of_sagemaker(place_t *place, dp_error_t *error)
+{
     const char *own = dp_environment("SM_CURRENT_HOST");
+    const char *ranks = dp_environment("SM_NUM_GPUS");
 
-    if (hosts == NULL || own == NULL) return 0;
-    place->node = -1;
-    for (const char *at = strchr(hosts, '"'); at != NULL; at = strchr(at, '"')) {
-        const size_t bytes = strcspn(at + 1, "\"");
-
-        if (place->count == 0) {
-            snprintf(place->meet, sizeof(place->meet), "%.*s", (int)bytes, at + 1);
-        }
-        if (strlen(own) == bytes && strncmp(own, at + 1, bytes) == 0) place->node = place->count;
-        place->count++;
-        at += bytes + 1;
-        if (*at == '"') at++;
-    }
-    place->ranks = dp_max(read_number(dp_environment("SM_NUM_GPUS"), 1, DP_RANKS_MAX), 0);
-    return place->count > 0;
+    place->count = read_json_names(dp_environment("SM_HOSTS"), own == NULL ? "" : own, place);
+    if (place->count < 0)
+        return refuse_variable("SM_HOSTS", "a list of names ([\"a\",\"b\"])", error);
+    if (place->node < 0) return refuse_variable("SM_CURRENT_HOST", "one of SM_HOSTS", error);
+    if (ranks == NULL || strcmp(ranks, "0") == 0) return DP_OK;
+    return read_variable("SM_NUM_GPUS", 0, DP_RANKS_MAX, &place->ranks, error);
 }
 
 static dp_status_t place_from_environment(place_t *place, dp_error_t *error)
 {
-    int found = place_of_torch(place);
-
-    if (found == 0) found = place_of_volcano(place);
-    if (found == 0) found = place_of_sagemaker(place);
-    if (found > 0) return DP_OK;
+    if (dp_environment("PET_NNODES") != NULL) return place_of_torch(place, error);
+    if (dp_environment("VC_TASK_INDEX") != NULL) return place_of_volcano(place, error);
+    if (dp_environment("SM_HOSTS") != NULL) return place_of_sagemaker(place, error);
     return dp_error_set(error, DP_ERR_CONFIG,
-                        found < 0 ? "--node env: there are several VC_*_HOSTS: say --node R/N"
-                                  : "--node env: neither PET_NNODES, VC_TASK_INDEX nor SM_HOSTS is "
-                                    "set: say --node R/N --meet HOST:PORT");
+                        "--node env: neither PET_NNODES, VC_TASK_INDEX nor SM_HOSTS is set: say "
+                        "--node R/N --meet HOST:PORT");
 }
 
 /* ---- Flags ---------------------------------------------------------------------------------- */
@@ -202,11 +281,6 @@ dp_status_t dp_nodes_plan_join(dp_nodes_t *nodes, dp_command_t *command, dp_erro
     if (status == DP_OK && command->meet != NULL) status = split_meet(command->meet, &place, error);
     if (status == DP_OK) status = read_secret(command->config.secret_file, &nodes->secret, error);
     if (status != DP_OK) return status;
-    if (place.node < 0 || place.count < 1 || place.node >= place.count || place.port < 0) {
-        return dp_error_set(error, DP_ERR_CONFIG,
-                            "--node %s: node %d of %d, port %d: that cannot be", command->node,
-                            place.node, place.count, place.port);
-    }
     if (place.meet[0] == '\0') {
         return dp_error_set(error, DP_ERR_CONFIG,
                             "--node %s: --meet HOST:PORT is missing: where node 0 is",
