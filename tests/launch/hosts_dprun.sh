@@ -111,7 +111,7 @@ missing)
     run 1 -H a --ssh "ssh -o IdentityFile=/dev/null -F none" true; expect err "node a: "
     mkdir elsewhere && cp "$dprun" elsewhere/
     run 2 -H a:x true; expect err '"a:x"'
-    run 2 -np 5 -H a:2,b:2 true; expect err "the 2 hosts have 4 slots"
+    run 2 -np 5 -H a:2,b:2 true; expect err "2 hosts, 4 slots"
     run 2 -np 3 -H a:1,b:1 --stdin 7 true
     nothing_left a b ;;
 lost_machine)

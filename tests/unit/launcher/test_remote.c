@@ -78,7 +78,7 @@ static void hosts_wrong_lists_are_refused_by_name(void **state)
     }
     assert_int_equal(dp_hosts_parse(&hosts, "a:2,b:2", &error), DP_OK);
     assert_int_equal(dp_hosts_place(&hosts, &size, &error), DP_ERR_CONFIG);
-    assert_non_null(strstr(error.text, "-np 5: the 2 hosts have 4 slots"));
+    assert_non_null(strstr(error.text, "-np 5: 2 hosts, 4 slots"));
     dp_hosts_fini(&hosts);
 }
 
