@@ -41,7 +41,7 @@ done
 jobs=$(nproc)
 # Most tests wait for other processes most of the time, so more of them than cores run at once.
 # Those that keep all cores busy say so in their PROCESSORS.
-test_jobs=$((2 * jobs))
+test_jobs=$((5 * jobs / 2))
 if command -v ccache >/dev/null 2>&1; then
     export CMAKE_C_COMPILER_LAUNCHER=ccache CMAKE_CXX_COMPILER_LAUNCHER=ccache
     export CMAKE_CUDA_COMPILER_LAUNCHER=ccache

@@ -15,6 +15,7 @@ for python in python3 /usr/bin/python3 none; do
 done
 [ "$python" != none ] || { echo "no Python with NumPy is here (Debian: python3-numpy)"; exit 77; }
 export PYTHONPATH=${here%/tests} LIBDP_PATH=$build/libdp.so.0 DPRUN=$build/dprun PYTHONDONTWRITEBYTECODE=1
+export DP_FUSION_BYTES=1M # a job need not fill 96 MiB when it starts
 case $what in
 collectives | torch)
     exec "$DPRUN" -np "${3:-2}" --pretend-nodes "${4:-1}" "$python" "$here/test_$what.py" --failfast ;;

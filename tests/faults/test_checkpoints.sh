@@ -21,6 +21,7 @@ trap cleanup EXIT
 trap 'exit 1' TERM INT
 mkdir -m 700 "$work/run"
 export XDG_RUNTIME_DIR=$work/run TMPDIR=$work/run
+export DP_FUSION_BYTES=1M # a job need not fill 96 MiB when it starts
 cp "$gpt2" "$work/gpt2" # a path of its own, to look for what is left
 cd "$work" || exit 1
 awk 'BEGIN { srand(7); split("and the lord said unto them", w, " ");

@@ -7,6 +7,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export XDG_RUNTIME_DIR="$work" TMPDIR="$work"
 export DP_PEER_TIMEOUT=400s # far above what forker.c calls soon, so that late answers are seen
+export DP_FUSION_BYTES=1M # a job need not fill 96 MiB when it starts
 
 # check MODE CODE RANKS: dprun ends with this code, and so many ranks say that all is as it must be.
 check() {

@@ -39,10 +39,11 @@ clean launcher_of_a_failure bash -c '"$@" 2>&1 | tee launcher.log; [ "${PIPESTAT
     "${check[@]}" "$bin/dprun" -np 2 "${patient[@]}" sh -c 'exit 3'
 if [ -x "$bin/gpt2" ]; then
     for _ in {1..400}; do echo "and the lord said unto them"; done >text
+    small=(--layers 2 --heads 2 --width 32 --seq 16 --batch 2) # as much code as a larger model's
     clean trainer "$bin/dprun" -np 2 "${patient[@]}" --timeline job.pftrace "${check[@]}" "$bin/gpt2" --gemm own \
-        --data text --preset tiny --batch 2 --steps 2 --check 1 --out run
+        --data text "${small[@]}" --steps 2 --check 1 --out run
     clean trainer_resumed "$bin/dprun" -np 2 "${patient[@]}" "${check[@]}" "$bin/gpt2" --gemm own \
-        --data text --preset tiny --batch 2 --steps 3 --out run --resume auto
+        --data text "${small[@]}" --steps 3 --out run --resume auto
     clean report "${check[@]}" "$bin/dptrace" report job.pftrace
     clean view "${check[@]}" "$bin/dptrace" view job.pftrace -o page.html
 fi

@@ -28,6 +28,7 @@ dp_test(
   LIBS gpt2_cuda_model_double
   LABELS unit cuda
   TIMEOUT 120)
+set_tests_properties(test_gpt2_cuda_trainer PROPERTIES COST 40)
 set_target_properties(test_gpt2_cuda test_gpt2_cuda_trainer test_gpt2_cuda_halves
                       PROPERTIES LINKER_LANGUAGE CXX)
 
