@@ -8,8 +8,8 @@
 #   ./test.sh --no-install   with what is there
 #
 # --quick leaves out style, analysis, sanitizers, and the tests with the label long: valgrind over
-# whole jobs, worlds of eight ranks, four hundred seeds of the simulator, the larger worlds of the
-# explorer, the matrix of faults, killed saves, loss curves, all of sharding, the programs of
+# whole jobs, worlds of two ranks and of eight, four hundred seeds of the simulator, the larger worlds
+# of the explorer, the matrix of faults, killed saves, loss curves, all of sharding, the programs of
 # tests/bench, whole runs of the trainer on simulated GPUs.
 # Only --all runs what has found no error of its own so far, with the reason of each:
 #   label repeat        the same cases on other numbers of ranks and nodes, with more seeds, in
