@@ -289,7 +289,11 @@ harm_row() { # PEER KIND
         [ "$(wc -c <<<"$left")" -le "$(wc -c <<<"$most_left")" ] || most_left=$left
         echo "    $peer $kind: ${took:-goes on} ms; says: ${told:0:150}; left: ${left//$'\n'/; }"
     done
-    text="$([ $hangs = 0 ] || echo "$hangs of $count: goes on after $limit s")"
+    case $hangs in
+    0) text= ;;
+    "$count") text="goes on after $limit s" ;;
+    *) text="goes on after $limit s in $hangs of $count" ;;
+    esac
     [ ${#times[@]} = 0 ] || text+="${text:+; }$(seconds "$(printf '%s\n' "${times[@]}" | middle)") s"
     if [ "$kind" != launcher ]; then
         [ $tell = 0 ] && text+="; does not name it"
@@ -301,9 +305,10 @@ harm_row() { # PEER KIND
     number=$(awk '{ p += $2; f += $4 } END { print p + 0, f + 0 }' <<<"$most_left")
     case $number in
     "0 0") number="nothing" ;;
+    "0 "*) number="${number#* } files" ;;
     *) number="${number% *} processes, ${number#* } files" ;;
     esac
-    row harm "$peer" "$kind" "$text${text:+; }left: $number"
+    row harm "$peer" "$kind" "$text${text:+; }$number left"
 }
 
 cd "$HOSTS_DIR" || exit 1
