@@ -151,16 +151,20 @@ def _begin_native(tensor: torch.Tensor, output: torch.Tensor, name: str | None, 
                   prescale: float, postscale: float, process_set: ProcessSet) -> int:
     """The allreduce of one tensor as most programs do it by the thousand, so with little Python: a type
     whose scales libdp applies, or no scales."""
-    group = process_set.member_group("allreduce")
-    options = make_options(op=_REDUCE[op], count_joined=op == Average, prescale=prescale,
-                       postscale=postscale, stream=_stream(tensor) if tensor.is_cuda else None,
-                       tag=shape_tag(tensor.shape))
-
-    def begin(name: str) -> dp.Handle:
-        return group.allreduce_at(name.encode(), tensor.data_ptr(), output.data_ptr(), tensor.numel(),
-                                  torch_type(tensor.dtype), options, (tensor, output))
-
-    handle = _submit("allreduce", name, process_set, begin, "allreduce")
+    group, names = process_set.member_group("allreduce"), process_set.names
+    options = make_options(_REDUCE[op], prescale, postscale, "default", 0, False, op == Average,
+                           _stream(tensor) if tensor.is_cuda else None, shape_tag(tensor.shape))
+    full = names.make("allreduce", name)
+    try:
+        with names.lock:
+            names.check_free(full, name is not None)
+            handle = names.pending[full] = group.allreduce_at(
+                full.encode(), tensor.data_ptr(), output.data_ptr(), tensor.numel(),
+                torch_type(tensor.dtype), options, (tensor, output))
+    except dp.InvalidError as error:
+        raise ValueError(str(error)) from error
+    except dp.Error as error:
+        raise HorovodInternalError(str(error)) from error
     return _register(_Operation((handle,), lambda results: output))
 
 

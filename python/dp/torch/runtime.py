@@ -49,6 +49,8 @@ class ProcessSet:
 
     def member_group(self, operation: str) -> dp.Group:
         """Its group. ValueError: not registered; HorovodInternalError: this rank is outside."""
+        if self.group is not None and world.is_initialized:
+            return self.group
         world.context  # init() first
         if self.process_set_id is None:
             raise ValueError(f"{operation}: the process set {self.ranks} is not registered: "
@@ -74,15 +76,15 @@ class Names:
     """The names of a process set's operations: those that are in flight, and those made up."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
         self._counts: dict[str, int] = {}
-        self._pending: dict[str, dp.Handle] = {}
+        self.pending: dict[str, dp.Handle] = {}  # guarded by lock
 
     def make(self, kind: str, name: str | None) -> str:
         """`kind.name`, or a numbered one: the same on all ranks that call in the same order."""
         if name:
             return f"{kind}.{name}"
-        with self._lock:
+        with self.lock:
             number = self._counts.get(kind, 0)
             self._counts[kind] = number + 1
         return f"{kind}.noname.{number % NAMES}"
@@ -90,15 +92,19 @@ class Names:
     def submit(self, name: str, submit: Callable[[], dp.Handle], is_given: bool) -> dp.Handle:
         """ValueError: an operation of this name is in flight. One that was made up here is waited for:
         all ranks come to its operation before this one."""
-        with self._lock:
-            before = self._pending.get(name)
-            while before is not None and not before.done():
-                if is_given:
-                    raise ValueError(f"an operation with the name {name} is in flight already: give "
-                                     "each its own, or synchronize() first")
-                time.sleep(PAUSE_S)
-            handle = self._pending[name] = submit()
+        with self.lock:
+            self.check_free(name, is_given)
+            handle = self.pending[name] = submit()
         return handle
+
+    def check_free(self, name: str, is_given: bool) -> None:
+        """The check of submit(), for a caller that holds the lock and notes the handle in `pending`."""
+        before = self.pending.get(name)
+        while before is not None and not before.done():
+            if is_given:
+                raise ValueError(f"an operation with the name {name} is in flight already: give "
+                                 "each its own, or synchronize() first")
+            time.sleep(PAUSE_S)
 
 
 class World:
