@@ -3,6 +3,7 @@
 #
 #   python/tests/run.sh BUILD contract | life | backend          alone; they start ranks themselves
 #   python/tests/run.sh BUILD suite RANKS TESTS                  these of PyTorch's own tests, by name
+#   python/tests/run.sh BUILD native                             backend in its form of C++, compiled first
 #   python/tests/run.sh BUILD collectives | torch RANKS [NODES] every rank runs them
 #
 # Takes the first interpreter that has NumPy; exits with 77 where none has.
@@ -21,5 +22,12 @@ collectives | torch)
     exec "$DPRUN" -np "${3:-2}" --pretend-nodes "${4:-1}" "$python" "$here/test_$what.py" --failfast ;;
 suite) exec "$python" "$here/torch_suite.py" --build "$build" --ranks "${3:-2}" -k "${4:-}" ;;
 contract | life | backend) exec "$python" "$here/test_$what.py" ;;
+native)
+    # A cache of this build's, so that nothing of the user's is used or written.
+    export XDG_CACHE_HOME=$build/python-cache LIBDP_TORCH=native
+    mkdir -p "$XDG_CACHE_HOME"
+    "$python" -c 'import torch; assert tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 4)' 2>/dev/null ||
+        { echo "no PyTorch of 2.4 or later is here"; exit 77; }
+    "$python" -m dp.torch.native && exec "$python" "$here/test_backend.py" ;;
 *) echo "run.sh: $what: unknown" >&2; exit 2 ;;
 esac
