@@ -68,4 +68,11 @@ if(TARGET dp_plugin_double AND TARGET dprun)
     PROPERTIES TIMEOUT 600 LABELS "ranks;process;cuda;long;unsanitized" ENVIRONMENT
                "LD_LIBRARY_PATH=${dp_double_directory};DP_TEST_GPUS=3")
   set_tests_properties(gpt2_shards_double_whole PROPERTIES LABELS "ranks;process;cuda;long;repeat")
+  add_test(NAME gpt2_hybrid_double
+           COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/hybrid.sh $<TARGET_FILE:dprun>
+                   $<TARGET_FILE:gpt2_double>)
+  set_tests_properties(
+    gpt2_hybrid_double
+    PROPERTIES TIMEOUT 600 LABELS "ranks;process;cuda;long;unsanitized" ENVIRONMENT
+               "LD_LIBRARY_PATH=${dp_double_directory};DP_TEST_GPUS=2")
 endif()

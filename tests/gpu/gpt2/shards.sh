@@ -82,7 +82,7 @@ train init 2 --strategy dps --head-early no --init three.bin
 train inits 2 --shard weights --init three.bin
 same init inits
 
-# Blocks and the token embedding of one size take turns in the same memory; nodes with copies.
+# Blocks and the token embedding of one size take turns in the same memory.
 train wide 2 --strategy dps --head-early no --vocab 3072
 train wides 2 --shard weights --vocab 3072
 same wide wides
