@@ -28,6 +28,7 @@ class Row:
     nodes: int = 1  # nodes that dprun pretends
     least_ranks: int = 1
     compresses: str = ""  # gradients, in this way, behind some steps that send them as they are
+    waits: int = 0  # steps that an element of a gradient waits until it travels, in the mean
     rate: float = 1.0  # times the study's learning rate, where no grid finds one
     emulated: bool = False  # arithmetic that this processor has no instructions for
     mode: str = ""  # of peers/torch_gpt2.py; "" for ours
@@ -65,12 +66,15 @@ OURS = [
     _shard("hybrid", "hybrid (HSDP)", "hybrid", "ZeRO-3 inside a node, replicas across nodes",
            nodes=2, least_ranks=4),
     _amp("O1", "bf16"), _amp("O2", "bf16"), _amp("O1", "fp16"), _amp("O2", "fp16"),
-    # Its rates are some ten times AdamW's: a step moves a matrix by the rate times its length.
+    # Its rates are some ten times AdamW's: a step moves a tensor by the rate times its length. Every
+    # tensor is a layer with a rate of its own, as the paper's algorithm has it: else vectors would be
+    # moved by that large rate itself.
     Row("lamb", "LAMB", "AdamW's step scaled per tensor by |w| / |step|", TUNED,
-        ("--strategy", "dps", "--optimizer", "lamb"), ("--optimizer",), rate=10.0),
+        ("--strategy", "dps", "--optimizer", "lamb", "--lamb-exclude", "none"),
+        ("--optimizer", "--lamb-exclude"), rate=10.0),
     Row("topk", "top 1 % of gradients", "the largest entries travel, the rest waits", CURVE,
         ("--strategy", "dps", "--compress", "topk", "--compress-rate", "0.99"), ("--compress",),
-        (("--compress", "topk"),), compresses="topk"),
+        (("--compress", "topk"),), compresses="topk", waits=100),  # 1 / 1 %
     Row("powersgd", "PowerSGD, rank 4", "gradients travel as products of thin matrices", CURVE,
         ("--strategy", "dps", "--compress", "powersgd", "--compress-rank", "4"), ("--compress",),
         (("--compress", "powersgd"),), compresses="powersgd"),

@@ -8,6 +8,7 @@ import sys
 import tempfile
 import unittest
 import xml.dom.minidom
+from unittest import mock
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "..", "python"))
@@ -129,6 +130,16 @@ class GatesTest(unittest.TestCase):
         self.assertTrue(judged(0.018))  # twice the spread is 0.02
         self.assertFalse(judged(0.04))  # 1.3 %, but beyond the seeds
         self.assertFalse(judged(0.2))
+
+    def test_a_run_too_short_for_what_waits_says_so(self):
+        def text(row, steps):
+            one = study(steps=steps, warmup=4)
+            found = results.Results([one], [record(row), record("dps")])
+            return gate(gates.of_row(found, "run", rows.ALL[row], 2), "final loss").text
+        self.assertIn("topk compresses 30 steps of this run, and what it does not send waits for 100",
+                      text("topk", 60))
+        self.assertNotIn("waits", text("topk", 400))
+        self.assertNotIn("waits", text("powersgd", 60))
 
     def test_an_optimizer_is_compared_with_its_best_rate(self):
         grid = [study(f"large-{rate:g}", lr=rate, grid=True, timed=False, curves=False)
@@ -257,6 +268,17 @@ class ModelTest(unittest.TestCase):
 class StudiesTest(unittest.TestCase):
     def options(self, *words):
         return cli.parse(["--quick", *words])
+
+    def test_a_link_needs_root_and_two_ranks(self):
+        asked = self.options("--links", "1g")
+        with mock.patch("os.geteuid", return_value=1000):
+            with self.assertRaisesRegex(Failed, "--links 1g: .* needs root; leave --links out"):
+                cli.check_links(asked)
+            cli.check_links(self.options())
+        with mock.patch("os.geteuid", return_value=0):
+            cli.check_links(asked)
+            with self.assertRaisesRegex(Failed, "--ranks has no 2"):
+                cli.check_links(self.options("--links", "1g", "--ranks", "4"))
 
     def test_a_batch_that_does_not_divide_is_refused(self):
         with self.assertRaisesRegex(Failed, "--ranks 3: the global batch of 16 .* does not divide"):
