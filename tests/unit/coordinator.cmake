@@ -25,6 +25,10 @@ dp_test(test_completions SOURCES coordinator/api/test_completions.c LIBS dp_coor
 # Rows and slots of dp_shards_t.
 dp_test(test_layout SOURCES coordinator/shards/test_layout.c LIBS dp_coordinator TIMEOUT 30)
 
+# What ranks say to each other first.
+dp_test(test_hello SOURCES coordinator/api/test_hello.c LIBS dp_coordinator TIMEOUT 120)
+target_link_options(test_hello PRIVATE -Wl,--wrap=dp_version)
+
 # The facts that a rank tells the launcher when its world ends.
 dp_test(test_failure_report SOURCES coordinator/api/test_failure_report.c LIBS dp_coordinator TIMEOUT 60)
 
