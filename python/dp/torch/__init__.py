@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 from . import elastic
+from .amp import GradScaler
 from .batch_norm import SyncBatchNorm
 from .compression import Compression
 from .errors import HorovodInternalError, HostsUpdatedInterrupt

@@ -3,16 +3,22 @@ is still running.
 
 A hook of each parameter starts its reduction as soon as its gradient is there; step() waits for all.
 Gradients that did not come count as zeros, so ranks may take other branches through the model.
+
+The first two steps reduce gradients where autograd left them, and ranks tell each other which are dense. From
+the third on those have places in libdp's memory (arena.py), with the same bits.
 """
 from __future__ import annotations
 
 import contextlib
+import math
 import warnings
+import weakref
 from typing import Any, Callable, Iterable, Iterator
 
 import torch
 
 from . import ops
+from .arena import GradientArena, is_placeable
 from .compression import Compression
 from .runtime import ProcessSet, global_process_set, world
 
@@ -59,7 +65,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 
     def __init__(self, params: Any, named_parameters: Any, compression: Any,
                  backward_passes_per_step: int, op: int, gradient_predivide_factor: float,
-                 groups: Any, sparse_as_dense: bool, process_set: ProcessSet) -> None:
+                 groups: Any, sparse_as_dense: bool, process_set: ProcessSet, clip: float,
+                 in_place: bool) -> None:
         super(self.__class__, self).__init__(params)  # of the optimizer's own class
         self._compression = compression
         self._op = op
@@ -77,6 +84,16 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         self._is_synchronized = False
         self._should_synchronize = True
         self._groups = self._divide(groups)
+        self._clip = clip
+        self._found: Any = None  # of the arena's last sync
+        self._norm: float | None = None  # of grad_norm, once somebody asked
+        self._divisor = 1.0  # by which a GradScaler has divided the gradients since
+        self._is_scaled = False
+        self._arena: GradientArena | None = None
+        self._wants_arena = (in_place and compression is Compression.none and op == ops.Average
+                             and gradient_predivide_factor == 1.0 and not self._groups)
+        self._fits: Any = None  # the handle of what all ranks say about gradients in an arena
+        self._number = world.count_optimizer()
         if self._is_distributed():
             self._register_hooks()
 
@@ -91,9 +108,14 @@ class _DistributedOptimizer(torch.optim.Optimizer):
                 if param.requires_grad:
                     self._hooked.add(param)
                     self._delays[param] = self.backward_passes_per_step
-                    self._hooks.append(_hook(param, self._on_gradient))
+                    self._hooks.append(_hook(param, _weak_hook(self)))
+                    world.optimizer_of[id(param)] = weakref.ref(self)
 
     def _on_gradient(self, param: Any) -> None:
+        if world.optimizer_of[id(param)]() is not self:
+            raise AssertionError(
+                f"{self._parameter_names.get(param)} belongs to two DistributedOptimizers, and both would "
+                "reduce its gradient: delete the older one, or give one of them all parameters")
         if param in self._started or self._delays[param] <= 0:
             raise AssertionError(
                 f"Gradients of {self._parameter_names.get(param)} were computed more than "
@@ -103,6 +125,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             raise AssertionError(f"the gradient of {self._parameter_names.get(param)} is part of a "
                                  "graph (create_graph=True): reduce it with hvd.allreduce()")
         self._delays[param] -= 1
+        if self._arena is not None and param in self._arena:
+            self._place(param)
         if self._delays[param] == 0:
             self._start(param)
 
@@ -132,11 +156,46 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     def _start(self, param: Any) -> None:
         """The gradient is complete. One of a group waits for the others."""
         self._started.add(param)
+        if self._arena is not None and param in self._arena:
+            self._place(param)
+            self._arena.start(param)
+            return
         members = self._groups.get(param)
         if members is None:
             self._reduce([param])
         elif all(member in self._started for member in members if member in self._hooked):
             self._reduce([member for member in members if member in self._hooked])
+
+    def _place(self, param: Any) -> None:
+        assert self._arena is not None
+        if param.grad is not None and param.grad.is_sparse:
+            if not self._sparse_as_dense:
+                raise ValueError(f"{self._parameter_names.get(param)} has a sparse gradient, and had a "
+                                 "dense one in the first step: sparse_as_dense=True takes both, "
+                                 "in_place=False too")
+            param.grad = param.grad.to_dense()
+        self._arena.place(param)
+
+    def _candidates(self) -> list[tuple[str, Any]]:
+        return [(self._name_of(param), param) for param in reversed(list(self._parameter_names))
+                if param in self._hooked]
+
+    def _make_arena(self) -> None:
+        """Places for the gradients that are dense on every rank. Behind the first step ranks say which those
+        are, behind the second they know: nobody waits, as ranks may come to two optimizers in other
+        orders."""
+        if self._fits is None:
+            fits = [param.grad is not None and not param.grad.is_sparse and is_placeable(param)
+                    for _, param in self._candidates()]
+            self._fits = ops.allreduce_async(torch.tensor(fits, dtype=torch.uint8), op=ops.Min,
+                                             name=f"optimizer {self._number} in place",
+                                             process_set=self._process_set)
+            return
+        self._wants_arena = False
+        fits = ops.synchronize(self._fits).tolist()
+        placed = [one for one, is_fit in zip(self._candidates(), fits) if is_fit]
+        if placed:
+            self._arena = GradientArena(world.context, self._process_set.member_group("optimizer"), placed)
 
     def _factors(self) -> dict[str, float]:
         """An average in two steps where a factor divides before the sum."""
@@ -146,8 +205,13 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         return {"prescale_factor": 1.0 / self._predivide,
                 "postscale_factor": self._predivide / size}
 
+    def _name_of(self, param: Any) -> str:
+        """In libdp. Two models may use the same names, so those of a second optimizer say whose they are."""
+        prefix = f"optimizer {self._number} " if self._number else ""
+        return prefix + self._parameter_names.get(param, "gradient")
+
     def _reduce(self, params: list) -> None:
-        name = self._parameter_names.get(params[0])
+        name = self._name_of(params[0])
         gradients, densified = [], set()
         for param in params:
             if param.grad is None:
@@ -157,7 +221,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
                 densified.add(param)
             gradients.append(param.grad)
         if len(params) == 1 and gradients[0].is_sparse:
-            handle = ops.sparse_allreduce_async(gradients[0], name or "sparse", self._op,
+            handle = ops.sparse_allreduce_async(gradients[0], name, self._op,
                                                 self._process_set)
             self._reductions.append(_Reduction(handle, params, [None], is_sparse=True))
             return
@@ -177,6 +241,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 
     def synchronize(self) -> None:
         """Waits until all gradients are reduced; those that did not come count as zeros."""
+        self._norm, self._divisor, self._is_scaled = None, 1.0, False
         if not self._is_distributed():
             self._is_synchronized = True
             return
@@ -184,12 +249,15 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             self._start(param)
         reductions, self._reductions = self._reductions, []
         try:
-            for reduction in reductions:
-                self._finish(reduction)
+            if self._arena is not None:
+                self._found = self._arena.sync()
         finally:
             self._started.clear()
-            for param in self._delays:
-                self._delays[param] = self.backward_passes_per_step
+            self._delays = dict.fromkeys(self._delays, self.backward_passes_per_step)
+            for reduction in reductions:  # also behind a failure: none may be in flight afterwards
+                self._finish(reduction)
+        if self._wants_arena:
+            self._make_arena()
         self._is_synchronized = True
 
     def _order(self, param: Any) -> str:
@@ -212,6 +280,66 @@ class _DistributedOptimizer(torch.optim.Optimizer):
                 param.grad = value.to(param.dtype)
             else:
                 param.grad.detach().copy_(value)
+
+    # ---- Norm, clipping, overflows ------------------------------------------------------------
+
+    def _dense_gradients(self, is_placed: bool) -> list:
+        """The gradients inside or outside of the arena; of sparse ones their values."""
+        gradients = []
+        for param in (param for group in self.param_groups for param in group["params"]):
+            is_found = self._arena is not None and self._found is not None and param in self._arena
+            if param.grad is None or is_found != is_placed:
+                continue
+            if param.grad.is_sparse and not param.grad.is_coalesced():
+                param.grad = param.grad.coalesce()
+            gradients.append(param.grad._values() if param.grad.is_sparse else param.grad.detach())
+        return gradients
+
+    @property
+    def grad_norm(self) -> float:
+        """L2 norm of all gradients of the last synchronize(), before clipping; inf behind an overflow.
+        The reduction has found it already for gradients in libdp's memory."""
+        if self._norm is None:
+            self._norm = self._measure_norm()
+        return self._norm
+
+    def _measure_norm(self) -> float:
+        squares = 0.0 if self._found is None else (self._found.norm / self._divisor) ** 2
+        others = [torch.linalg.vector_norm(one, dtype=torch.promote_types(one.dtype, torch.float32))
+                  for one in self._dense_gradients(False)]
+        squares += sum(float(one) ** 2 for one in others)
+        return math.sqrt(squares) if math.isfinite(squares) else math.inf
+
+    @property
+    def nonfinite(self) -> bool:
+        """Whether the reduction gave Inf or NaN: the same on all ranks."""
+        if self._found is not None and self._found.nonfinite > 0:
+            return True
+        return not all(bool(torch.isfinite(one).all()) for one in self._dense_gradients(False))
+
+    def scale_gradients(self, divisor: float) -> None:
+        """Divides the gradients by what the loss was multiplied with, and clips them: one pass at most.
+        Called once behind synchronize(), by step() or by hvd.GradScaler."""
+        factor = 1.0 / divisor
+        if self._clip > 0.0:
+            self._norm = self._measure_norm() / divisor
+            factor *= min(1.0, self._clip / max(self._norm, 1e-30))
+        self._divisor = divisor
+        self._is_scaled = True
+        if factor != 1.0:
+            for is_placed in (True, False):
+                gradients = self._dense_gradients(is_placed)
+                if gradients:
+                    torch._foreach_mul_(gradients, factor)
+
+    @property
+    def is_synchronized(self) -> bool:
+        """Between synchronize() and step()."""
+        return self._is_synchronized
+
+    def forget_step(self) -> None:
+        """The step that synchronize() has prepared is over, also where a scaler skipped it."""
+        self._is_synchronized = False
 
     @contextlib.contextmanager
     def skip_synchronize(self) -> Iterator[None]:
@@ -239,6 +367,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
                               "may want to consider using optimizer.skip_synchronize() context if "
                               "you use optimizer.synchronize() in your code.")
             self.synchronize()
+        if self._clip > 0.0 and not self._is_scaled:
+            self.scale_gradients(1.0)
         self._is_synchronized = False
         return super(self.__class__, self).step(closure)
 
@@ -248,7 +378,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> Any:
         """AssertionError: gradients are in flight."""
-        if self._reductions:
+        if self._reductions or (self._arena is not None and self._arena.is_in_flight):
             raise AssertionError("optimizer.zero_grad() was called after loss.backward() but before "
                                  "optimizer.step() or optimizer.synchronize(). This is prohibited as "
                                  "it can cause a race condition.")
@@ -257,11 +387,29 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """Forgets what is accumulated, as the state is another one's."""
+        if self._arena is not None and self._arena.is_in_flight:
+            self.synchronize()
         self._started.clear()
         self._is_synchronized = False
-        for param in self._delays:
-            self._delays[param] = self.backward_passes_per_step
+        self._delays = dict.fromkeys(self._delays, self.backward_passes_per_step)
         return super(self.__class__, self).load_state_dict(*args, **kwargs)
+
+
+def is_distributed_optimizer(optimizer: Any) -> bool:
+    """Whether DistributedOptimizer() made it: its class is derived from the optimizer's own."""
+    return hasattr(optimizer, "plain_step") and hasattr(optimizer, "scale_gradients")
+
+
+def _weak_hook(optimizer: _DistributedOptimizer) -> Callable[[Any], None]:
+    """Parameters outlive optimizers, and hooks must not keep one that was dropped."""
+    reference = weakref.ref(optimizer)
+
+    def on_gradient(param: Any) -> None:
+        living = reference()
+        if living is not None:
+            living._on_gradient(param)
+
+    return on_gradient
 
 
 def _hook(param: Any, function: Callable[[Any], None]) -> Any:
@@ -277,7 +425,8 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer, named_parameters: Any
                          compression: Any = Compression.none, backward_passes_per_step: int = 1,
                          op: int = ops.Average, gradient_predivide_factor: float = 1.0,
                          num_groups: int = 0, groups: Any = None, sparse_as_dense: bool = False,
-                         process_set: ProcessSet = global_process_set) -> Any:
+                         process_set: ProcessSet = global_process_set, clip: float = 0.0,
+                         in_place: bool = True) -> Any:
     """Wraps an optimizer so that its gradients are reduced over the ranks.
 
     named_parameters          model.named_parameters(): names for errors and the timeline
@@ -288,6 +437,10 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer, named_parameters: Any
     groups                    a number of groups, or lists of parameters, that are reduced together
     sparse_as_dense           sparse gradients are reduced as dense ones
     process_set               the ranks that share the model
+    clip                      largest L2 norm of all gradients together, 0: any. step() clips; grad_norm
+                              tells the norm before. No pass over the gradients finds it
+    in_place                  dense gradients in host memory are reduced in libdp's memory, from the third
+                              step on; False: where autograd left them. The bits are the same
     """
     op = ops.resolve_op(op, None)
     if gradient_predivide_factor != 1.0 and op != ops.Average:
@@ -297,6 +450,8 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer, named_parameters: Any
     if num_groups:
         warnings.warn("Parameter `num_groups` has been replaced by `groups`.", DeprecationWarning)
         groups = num_groups if groups is None else groups
+    if not clip >= 0.0:
+        raise ValueError(f"clip {clip}: the largest norm, or 0 for any")
     if isinstance(groups, int) and groups < 0:
         raise ValueError("groups should be a non-negative integer or a list of lists of parameters")
     world.context
@@ -306,4 +461,4 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer, named_parameters: Any
     distributed = type(kind.__name__, (kind,), members)
     return distributed(optimizer.param_groups, named_parameters, compression,
                        backward_passes_per_step, op, gradient_predivide_factor, groups,
-                       sparse_as_dense, process_set)
+                       sparse_as_dense, process_set, clip, in_place)

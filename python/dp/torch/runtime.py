@@ -117,6 +117,13 @@ class World:
         self._sets: dict[int, ProcessSet] = {}
         self._next_set = 1
         self.is_dynamic = False
+        self._optimizers = 0
+        self.optimizer_of: dict[int, Any] = {}  # by a parameter's id, which DistributedOptimizer has it
+
+    def count_optimizer(self) -> int:
+        """A number for a new DistributedOptimizer: equal on all ranks, as they make the same ones."""
+        self._optimizers += 1
+        return self._optimizers - 1
 
     @property
     def context(self) -> dp.Context:

@@ -1,0 +1,271 @@
+"""DistributedOptimizer on every rank of a world: gradients in libdp's memory, norm, clipping, GradScaler, and
+what is refused. Skips where there is no PyTorch.
+
+    dprun -np 2 python3 python/tests/test_optimizer.py
+"""
+import sys
+import unittest
+
+try:
+    import torch
+except ImportError:
+    print("no PyTorch is here")
+    sys.exit(77)
+
+import dp.torch as hvd
+
+torch.set_num_threads(1)
+
+
+def model(seed=0):
+    torch.manual_seed(seed)
+    return torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))
+
+
+def loss_of(net, step, rank, width=6):
+    generator = torch.Generator().manual_seed(1000 * step + rank)
+    return net(torch.randn(5, width, generator=generator)).square().mean()
+
+
+def distributed(net, kind=torch.optim.AdamW, **keywords):
+    return hvd.DistributedOptimizer(kind(net.parameters(), lr=0.01),
+                                    named_parameters=net.named_parameters(), **keywords)
+
+
+def weights(net):
+    return torch.cat([param.detach().flatten() for param in net.parameters()])
+
+
+class Optimizer(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        hvd.init()
+        cls.rank, cls.size = hvd.rank(), hvd.size()
+
+    def train(self, net, optimizer, steps=5, passes=1):
+        for step in range(steps):
+            optimizer.zero_grad()
+            for one in range(passes):
+                loss_of(net, passes * step + one, self.rank).backward()
+            optimizer.step()
+        return weights(net)
+
+    def has_arena(self, optimizer):
+        return optimizer._arena is not None
+
+    def test_in_place_gives_the_bits_of_the_copying_path(self):
+        for passes in (1, 3):
+            found = []
+            for in_place in (True, False):
+                net = model()
+                optimizer = distributed(net, in_place=in_place, backward_passes_per_step=passes)
+                found.append(self.train(net, optimizer, passes=passes))
+                self.assertEqual(self.has_arena(optimizer), in_place and self.size > 1)
+            self.assertTrue(torch.equal(*found))
+
+    def test_gradients_are_views_of_one_block(self):
+        net = model()
+        optimizer = distributed(net)
+        self.train(net, optimizer)
+        if self.size == 1:
+            return
+        first = [param.grad.data_ptr() for param in net.parameters()]
+        self.train(net, optimizer)
+        self.assertEqual(first, [param.grad.data_ptr() for param in net.parameters()])
+        self.assertLess(max(first) - min(first), 1 << 16)
+
+    def test_zeroed_gradients_stay_in_place(self):
+        found = []
+        for set_to_none in (True, False):
+            net = model()
+            optimizer = distributed(net)
+            for step in range(4):
+                optimizer.zero_grad(set_to_none=set_to_none)
+                loss_of(net, step, self.rank).backward()
+                optimizer.step()
+            found.append(weights(net))
+        self.assertTrue(torch.equal(*found))
+
+    def test_channels_last_parameters_keep_their_strides(self):
+        torch.manual_seed(0)
+        net = torch.nn.Conv2d(4, 6, 3).to(memory_format=torch.channels_last)
+        optimizer = distributed(net)
+        for step in range(3):
+            optimizer.zero_grad()
+            generator = torch.Generator().manual_seed(step)
+            net(torch.randn(2, 4, 8, 8, generator=generator)).square().mean().backward()
+            optimizer.step()
+            self.assertEqual(net.weight.grad.stride(), net.weight.stride())
+
+    def test_norm_and_clipping_are_those_of_torch(self):
+        for in_place in (True, False):
+            ours, theirs = model(), model()
+            clipped = distributed(ours, clip=0.05, in_place=in_place)
+            plain = distributed(theirs, in_place=False)
+            for step in range(4):
+                for net, optimizer in ((ours, clipped), (theirs, plain)):
+                    optimizer.zero_grad()
+                    loss_of(net, step, self.rank).backward()
+                plain.synchronize()
+                norm = torch.nn.utils.clip_grad_norm_(theirs.parameters(), 0.05)
+                with plain.skip_synchronize():
+                    plain.step()
+                clipped.step()
+                self.assertAlmostEqual(clipped.grad_norm, norm.item(), delta=1e-5 * norm.item())
+            torch.testing.assert_close(weights(ours), weights(theirs), rtol=1e-4, atol=1e-5)
+
+    @unittest.skipUnless(hasattr(torch.amp, "GradScaler"), "torch before 2.3 scales on GPUs alone")
+    def test_a_scaler_skips_an_overflow_of_any_rank_and_only_that(self):
+        ours, theirs = model(), model()
+        scaled, plain = distributed(ours, clip=0.05), distributed(theirs, clip=0.05)
+        scaler = hvd.GradScaler("cpu", init_scale=1024.0, growth_interval=1000)
+        for step in range(5):
+            before = weights(ours)
+            loss = loss_of(ours, step, self.rank)
+            overflows = step in (0, 3)  # without libdp's memory, and in it
+            if overflows and self.rank == self.size - 1:
+                loss = loss * float("inf")
+            scaled.zero_grad()
+            scaler.scale(loss).backward()
+            scaler.step(scaled)
+            scaler.update()
+            self.assertEqual(scaled.nonfinite, overflows)
+            if overflows:
+                self.assertTrue(torch.equal(before, weights(ours)))
+                self.assertEqual(scaled.grad_norm, float("inf"))
+                continue
+            plain.zero_grad()
+            loss_of(theirs, step, self.rank).backward()
+            plain.step()
+            self.assertAlmostEqual(scaled.grad_norm, plain.grad_norm, delta=1e-5 * plain.grad_norm)
+        self.assertEqual(scaler.get_scale(), 256.0)
+        torch.testing.assert_close(weights(ours), weights(theirs), rtol=1e-5, atol=1e-6)
+
+    def test_a_last_step_with_fewer_passes_takes_what_is_there(self):
+        found = []
+        for in_place in (True, False):
+            net = model()
+            optimizer = distributed(net, in_place=in_place, backward_passes_per_step=2)
+            self.train(net, optimizer, steps=3, passes=2)
+            optimizer.zero_grad()
+            loss_of(net, 99, self.rank).backward()
+            optimizer.step()
+            found.append(weights(net))
+        self.assertTrue(torch.equal(*found))
+
+    def test_ranks_may_use_other_parameters(self):
+        found = []
+        for in_place in (True, False):
+            torch.manual_seed(0)
+            branches = torch.nn.ModuleList([torch.nn.Linear(6, 3) for _ in range(self.size + 1)])
+            optimizer = distributed(branches, in_place=in_place)
+            for step in range(4):
+                optimizer.zero_grad()
+                used = branches[(self.rank + step) % (self.size + 1)]
+                loss_of(used, step, self.rank).backward()
+                optimizer.step()
+            found.append(weights(branches))
+        self.assertTrue(torch.equal(*found))
+
+    def test_sparse_gradients_beside_dense_ones(self):
+        found = []
+        for keywords in ({}, {"in_place": False}, {"sparse_as_dense": True}):
+            torch.manual_seed(0)
+            net = torch.nn.Sequential(torch.nn.Embedding(7, 4, sparse=True), torch.nn.Linear(4, 2))
+            optimizer = distributed(net, torch.optim.SGD, clip=0.5, **keywords)
+            for step in range(4):
+                optimizer.zero_grad()
+                net(torch.tensor([step, self.rank, 6])).square().sum().backward()
+                optimizer.step()
+            found.append(weights(net))
+        torch.testing.assert_close(found[0], found[1], rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(found[0], found[2], rtol=1e-6, atol=1e-6)
+
+    def test_two_optimizers_of_two_parts(self):
+        found = []
+        for in_place in (True, False):
+            first, second = model(1), model(2)
+            optimizers = [distributed(first, in_place=in_place), distributed(second, in_place=in_place)]
+            for step in range(4):
+                for optimizer in optimizers:
+                    optimizer.zero_grad()
+                (loss_of(first, step, self.rank) + loss_of(second, step, self.rank)).backward()
+                for optimizer in optimizers if self.rank == 0 else reversed(optimizers):
+                    optimizer.synchronize()
+                for optimizer in optimizers:
+                    with optimizer.skip_synchronize():
+                        optimizer.step()
+            found.append(torch.cat([weights(first), weights(second)]))
+        self.assertTrue(torch.equal(*found))
+
+    def test_a_parameter_in_two_optimizers_is_refused_and_a_dropped_one_harms_nothing(self):
+        net = model()
+        older = distributed(net)
+        newer = distributed(net)
+        if self.size > 1:
+            with self.assertRaisesRegex(AssertionError, "0.weight|2.bias|belongs to two"):
+                loss_of(net, 0, self.rank).backward()
+        del older
+        newer.zero_grad()
+        self.train(net, newer)
+
+    def test_double_backward_is_refused_by_name(self):
+        if self.size == 1:
+            return
+        net = model()
+        optimizer = distributed(net)
+        for _ in range(4):
+            with self.assertRaisesRegex(AssertionError, r"create_graph=True.*hvd\.allreduce"):
+                loss_of(net, 0, self.rank).backward(create_graph=True)
+            optimizer.synchronize()
+            net.zero_grad()
+            optimizer.forget_step()
+
+    def test_gradients_in_flight_are_guarded(self):
+        if self.size == 1:
+            return
+        net = model()
+        optimizer = distributed(net)
+        self.train(net, optimizer, steps=3)
+        loss_of(net, 7, self.rank).backward()
+        with self.assertRaisesRegex(AssertionError, "race"):
+            optimizer.zero_grad()
+        with self.assertRaisesRegex(AssertionError, "more than backward_passes_per_step"):
+            loss_of(net, 8, self.rank).backward()
+        optimizer.load_state_dict(optimizer.state_dict())
+        optimizer.zero_grad()
+        self.train(net, optimizer, steps=2)
+
+    def test_a_compiled_model(self):
+        if not hasattr(torch, "compile"):
+            return
+        found = []
+        for is_compiled in (True, False):
+            net = model()
+            optimizer = distributed(net)
+            run = torch.compile(net, backend="aot_eager") if is_compiled else net
+            for step in range(4):
+                optimizer.zero_grad()
+                loss_of(run, step, self.rank).backward()
+                optimizer.step()
+            found.append(weights(net))
+        torch.testing.assert_close(*found, rtol=1e-6, atol=1e-6)
+
+    def test_ranks_that_joined_count_in_the_average(self):
+        if self.size == 1:
+            return
+        found = []
+        for in_place in (True, False):
+            net = model()
+            optimizer = distributed(net, in_place=in_place)
+            for step in range(4 if self.rank == 0 else 2):
+                optimizer.zero_grad()
+                loss_of(net, step, self.rank).backward()
+                optimizer.step()
+            hvd.join()
+            found.append(hvd.broadcast(weights(net), 0, name="after join"))
+        self.assertTrue(torch.equal(*found))
+
+
+if __name__ == "__main__":
+    unittest.main()
