@@ -66,12 +66,12 @@ def _from_buffer(value: Any, writes: bool) -> Array:
     if writes and view.readonly:
         raise errors.InvalidError("the result would go into memory that is read-only")
     if view.nbytes == 0:
-        return Array(0, dtype, view.shape, True, value)
+        return Array(0, dtype, view.shape or (0,), True, value)
     if view.readonly:
         address = _address_of_readonly(value, view)
     else:
         address = ctypes.addressof(ctypes.c_char.from_buffer(view))
-    return Array(address, dtype, view.shape, True, value)
+    return Array(address, dtype, view.shape or (), True, value)
 
 
 def _address_of_readonly(value: Any, view: memoryview) -> int:
@@ -173,7 +173,7 @@ def like(value: Any, shape: tuple[int, ...]) -> Any:
         return numpy.empty(shape, value.dtype)
     data = view(value)
     block = (ctypes.c_char * (SIZES[data.dtype] * _product(shape)))()
-    letter = next(letter for letter, dtype in _BY_FORMAT.items() if dtype == data.dtype)
+    letter: Any = next(letter for letter, dtype in _BY_FORMAT.items() if dtype == data.dtype)
     return memoryview(block).cast("B").cast(letter, shape)
 
 

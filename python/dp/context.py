@@ -163,7 +163,7 @@ class Context:
         """Counters since init()."""
         stats = _c.Stats()
         self.check(lib.stats_get(self.pointer, stats))
-        values = Stats((name, getattr(stats, name)) for name, _ in _c.Stats._fields_[1:])
+        values = Stats((field[0], getattr(stats, field[0])) for field in _c.Stats._fields_[1:])
         values["schedule_end_reason"] = (stats.schedule_end_reason or b"").decode()
         return values
 
@@ -187,7 +187,7 @@ class Context:
         if not memory.value:
             return memoryview(b"")
         block = _Block(self, memory.value)
-        kind = type("Memory", (ctypes.c_char * nbytes,), {})  # a subclass can hold its owner
+        kind: Any = type("Memory", (ctypes.c_char * nbytes,), {})  # a subclass can hold its owner
         array = kind.from_address(memory.value)
         array.owner = block
         self._blocks.add(block)

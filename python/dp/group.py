@@ -130,7 +130,7 @@ class Group:
         if status != 0:
             self.context.check(status)
         handle._pointer = pointer.value
-        if on_done is not None:
+        if on_done is not None and options is not None:
             completions.attach(options.cookie, lambda: on_done(handle))
         return handle
 
@@ -150,9 +150,9 @@ class Group:
             raise errors.InvalidError(f"{kind}: the input is of {arrays.NAMES[source.dtype]}, the "
                                       f"output of {arrays.NAMES[target.dtype]}")
         keywords.setdefault("tag", arrays.shape_tag(about.shape))
-        arguments = (self.pointer, self._name(name, kind, about.dtype, row_count, root),
-                     None if source is None else source.address,
-                     None if target is None else target.address, row_count, about.dtype)
+        arguments: tuple = (self.pointer, self._name(name, kind, about.dtype, row_count, root),
+                            None if source is None else source.address,
+                            None if target is None else target.address, row_count, about.dtype)
         if root is not None:
             arguments += (root,)
         return self._submit(getattr(lib, kind), arguments, make_options(**keywords),
@@ -307,8 +307,8 @@ class Group:
         receives = root is None or root == self.rank
         if receives:
             options.output = room.callback
-        arguments = (self.pointer, self._name(name, kind, source.dtype, root), source.address,
-                     source.count, None, 0, counts, source.dtype)
+        arguments: tuple = (self.pointer, self._name(name, kind, source.dtype, root), source.address,
+                            source.count, None, 0, counts, source.dtype)
         if root is not None:
             arguments += (root,)
         handle = Handle(self.context, None, (source, room, counts), room.value if receives else None,
