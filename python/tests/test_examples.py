@@ -1,0 +1,85 @@
+"""python/examples: GPT-2 by Horovod's API, DDP and FSDP2 has the losses of the trainer in C, on one rank and on
+two; the small network learns. Starts its own ranks; skips where there is no PyTorch of 2.14 or later.
+"""
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+try:
+    import torch
+except ImportError:
+    torch = None
+
+PYTHON = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+TOP = os.path.dirname(PYTHON)
+DPRUN = os.environ.get("DPRUN", os.path.join(TOP, "build-dev", "dprun"))
+TRAINER = os.path.join(os.path.dirname(DPRUN), "gpt2")
+STEPS = 8
+LIMIT = 600
+
+
+def run(*command):
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          timeout=LIMIT, env={**os.environ, "OMP_NUM_THREADS": "1", "LIBDP_TORCH": "python"})
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}"
+    return done.stdout
+
+
+def example(ranks, name, *flags):
+    return run(DPRUN, "-np", str(ranks), "--no-prefix", sys.executable,
+               os.path.join(PYTHON, "examples", name + ".py"), *flags)
+
+
+class Examples(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.text = os.path.join(cls.folder.name, "text")
+        with open(cls.text, "wb") as file:
+            file.write(b"".join(b"The %d. line of a text. " % i for i in range(2000)))
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+    def losses(self, ranks, name):
+        path = os.path.join(self.folder.name, f"{name}.{ranks}")
+        out = example(ranks, name, "--data", self.text, "--steps", str(STEPS), "--csv", path)
+        self.assertRegex(out, rf"learned .* on {ranks} ranks")
+        with open(path) as file:
+            return [float(line.split(",")[1]) for line in file]
+
+    def test_gpt2_has_the_losses_of_the_trainer_in_c(self):
+        found = {(name, ranks): self.losses(ranks, name)
+                 for name, ranks in (("gpt2_hvd", 1), ("gpt2_hvd", 2), ("gpt2_ddp", 2), ("gpt2_fsdp", 2))}
+        wanted = found["gpt2_hvd", 1]
+        if os.path.exists(TRAINER):
+            log = os.path.join(self.folder.name, "log")
+            run(TRAINER, "--preset", "tiny", "--data", self.text, "--steps", str(STEPS), "--device", "cpu",
+                "--csv", log, "--log-every", "1", "--eval-batches", "1")
+            with open(log) as file:
+                names, *rows = [line.strip().split(",") for line in file]
+            wanted = [float(row[names.index("loss")]) for row in rows if row[0] != "0"]
+        for case, losses in found.items():
+            self.assertEqual(len(losses), STEPS)
+            for step in range(STEPS):
+                self.assertAlmostEqual(losses[step], wanted[step], delta=2e-4, msg=f"{case}, step {step}")
+
+    def test_the_small_network_learns(self):
+        out = example(2, "mnist_like", "--pictures", "1024", "--epochs", "2")
+        first, last = re.findall(r"loss ([\d.]+)", out)
+        self.assertLess(float(last), float(first))
+
+    def test_help(self):
+        out = run(sys.executable, os.path.join(PYTHON, "examples", "gpt2_hvd.py"), "--help")
+        self.assertIn("--preset", out)
+
+
+if __name__ == "__main__":
+    if torch is None or tuple(map(int, torch.__version__.split(".")[:2])) < (2, 14):
+        print("no PyTorch of 2.14 or later is here")
+        sys.exit(77)
+    unittest.main()
