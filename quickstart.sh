@@ -7,13 +7,15 @@
 #   ./quickstart.sh --prefix DIR        unpacks Debian's packages below DIR instead; needs no root
 #   ./quickstart.sh --text FILE         trains on this text instead of the King James Bible
 #   ./quickstart.sh --build-only        stops after the build
+#   ./quickstart.sh --python            instead of training: a virtual environment, build-python/, with
+#                                       PyTorch, NumPy and libdp, and the examples of python/examples
 #   ./quickstart.sh --out DIR           where the run goes (default run/)
 set -u
 cd "$(dirname "$0")" || exit 1
 . cmake/packages.sh
 
-install=1 prefix= text= out=run build_only=0
-usage() { sed -n '2,11s/^# \{0,1\}//p' "$0"; }
+install=1 prefix= text= out=run build_only=0 python=0
+usage() { sed -n '2,13s/^# \{0,1\}//p' "$0"; }
 need_value() { [ $# -ge 2 ] && [ -n "$2" ] || { echo "quickstart.sh: $1 needs a value" >&2; exit 2; }; }
 while [ $# -gt 0 ]; do
     case $1 in
@@ -22,6 +24,7 @@ while [ $# -gt 0 ]; do
     --text) need_value "$@"; text=$2; shift ;;
     --out) need_value "$@"; out=$2; shift ;;
     --build-only) build_only=1 ;;
+    --python) python=1 ;;
     --help | -h) usage; exit 0 ;;
     *) echo "quickstart.sh: $1: unknown option" >&2; usage >&2; exit 2 ;;
     esac
@@ -39,6 +42,8 @@ if [ -n "$prefix" ]; then
     command -v gcc >/dev/null 2>&1 || die "--prefix needs a C compiler (gcc and libc6-dev) on this machine"
     dp_unpack "$prefix" "$dp_build_packages" || die "the packages could not be unpacked below $prefix"
 elif [ $install = 1 ]; then
+    [ $python = 0 ] || dp_build_packages="$dp_build_packages
+$dp_python_packages"
     dp_install "$dp_build_packages" || die "packages are missing; --prefix DIR needs no root, --no-install skips this step"
 fi
 
@@ -55,6 +60,35 @@ step 2 build "release, $cuda"
 rm -f build.log
 printf '            %d s\n' $((SECONDS - began))
 [ $build_only = 1 ] && exit 0
+
+# PyTorch from where pip gets its packages: PIP_INDEX_URL and pip's other variables choose another place,
+# such as one with wheels for CPUs alone, which are a tenth of the size.
+make_environment() {
+    local began=$SECONDS
+    python3 -m venv build-python || die "python3 -m venv does not work (Debian: python3-venv)"
+    build-python/bin/pip install --progress-bar off torch numpy 2>&1 |
+        grep --line-buffered -E '^(Collecting|  Downloading|ERROR|Successfully)' | cut -c1-100 | sed -u 's/^ */            /'
+    [ "${PIPESTATUS[0]}" = 0 ] || die "pip could not install torch and numpy into build-python/"
+    build-python/bin/pip install --no-deps --force-reinstall --config-settings=build="$PWD/build" ./python >build.log 2>&1 ||
+        { tail -n 20 build.log; die "libdp's wheel could not be made"; }
+    rm -f build.log
+    printf '            %d s\n' $((SECONDS - began))
+}
+if [ $python = 1 ]; then
+    step 3 python "build-python/: a virtual environment with torch, numpy and libdp's wheel"
+    make_environment
+    examples=python/examples
+    for example in mnist_like "gpt2_hvd --steps 50" "gpt2_ddp --steps 50" "gpt2_fsdp --steps 50"; do
+        # shellcheck disable=SC2086
+        set -- $example
+        command="build-python/bin/dprun -np 2 --no-prefix build-python/bin/python $examples/$1.py ${*:2}"
+        step 4 train "$command"
+        $command 2>&1 | sed 's/^/            /'
+        [ "${PIPESTATUS[0]}" = 0 ] || die "$1.py failed; the lines above say who and why"
+    done
+    echo "next    . build-python/bin/activate | dprun -np 2 python yours.py | read docs/pytorch.md"
+    exit 0
+fi
 
 step 3 hello "dprun -np 2 build/hello"
 build/dprun -np 2 build/hello | sed 's/^/            /'

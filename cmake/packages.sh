@@ -31,6 +31,12 @@ iproute2:ip:machines_made_of_namespaces
 nftables:nft:networks_that_lose_packets
 openssh-server:sshd:jobs_on_several_machines"
 
+# For ./quickstart.sh --python.
+dp_python_packages="python3:python3:the_examples_in_Python
+python3-venv:-:an_environment_for_them
+patchelf:patchelf:where_packed_programs_look_for_libraries
+binutils:readelf:which_C_library_a_wheel_needs"
+
 # For ./test.sh --all alone.
 dp_night_packages="slurmctld:slurmctld:jobs_that_Slurm_starts
 slurmd:slurmd:nodes_of_Slurm
