@@ -8,6 +8,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 1
 export TMPDIR=$work DP_LOG=debug
+export DP_FUSION_BYTES=1M # a job need not fill 96 MiB when it starts
 bad() { echo "FAILED: $*"; tail -n 30 out err; exit 1; }
 
 # The cores this test may use, one per line; a quota below two cores decides before any binding does.

@@ -13,14 +13,14 @@ dp_test(
   test_gpt2_cuda
   SOURCES test_gpt2_cuda.c ${gpt2_tests}/fixture.c ${gpt2_tests}/scratch.c
   LIBS gpt2_cuda_model_double
-  LABELS unit cuda unsanitized
+  LABELS unit cuda
   TIMEOUT 240)
 target_compile_definitions(test_gpt2_cuda PRIVATE GPT2_FIXTURES="${gpt2_tests}/fixtures")
 dp_test(
   test_gpt2_cuda_trainer
   SOURCES test_gpt2_cuda_trainer.c ${gpt2_tests}/strategy_threads.c ${gpt2_tests}/scratch.c
   LIBS gpt2_trainer gpt2_cuda_model_double
-  LABELS unit cuda long
+  LABELS unit cuda long unsanitized
   TIMEOUT 400)
 dp_test(
   test_gpt2_cuda_halves
