@@ -152,13 +152,13 @@ dist.destroy_process_group()
 """
 
 
-def world(body, backend, ranks):
-    """What rank 0 prints; each rank must end with 0."""
+def world(body, backend, ranks, forms=()):
+    """What rank 0 prints; each rank must end with 0. forms: those of ranks that do not take FORM."""
     with tempfile.TemporaryDirectory(prefix="dp-torch-") as folder:
         command = [sys.executable, "-c", PRELUDE + body, backend]
         processes = [subprocess.Popen([*command, str(rank), str(ranks), os.path.join(folder, "store")],
                                       env={**os.environ, "PYTHONPATH": PACKAGE, "OMP_NUM_THREADS": "1",
-                                           "LIBDP_TORCH": FORM},
+                                           "LIBDP_TORCH": dict(forms).get(rank, FORM)},
                                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
                      for rank in range(ranks)]
         try:
@@ -184,6 +184,18 @@ class Backend(unittest.TestCase):
     @unittest.skipUnless(FORM == "python", "of the form of Python")
     def test_mistakes_are_named(self):
         self.assertIn("passed", world(OF_PYTHON, "dp", 2))
+
+    def test_rank_0_says_the_form(self):
+        if FORM == "python" or tuple(int(n) for n in torch.__version__.split(".")[:2]) < (2, 14):
+            self.skipTest("one form is here")
+        body = """
+from dp.torch.backend_native import World
+worlds = dp.torch.backend._worlds.values()
+print("form", *(type(one) is World for one in worlds))
+dist.destroy_process_group()
+"""
+        self.assertIn("form False", world(body, "dp", 2, {0: "python"}))
+        self.assertIn("form True", world(body, "dp", 2, {1: "python"}))
 
     def test_ddp_and_fsdp_train_as_over_gloo(self):
         ours, theirs = world(TRAINING, "dp", 2), world(TRAINING, "gloo", 2)

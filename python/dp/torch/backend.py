@@ -25,7 +25,6 @@ def _create(options: Any, pg_options: Any) -> Any:
     """Called by torch on the members of a new group. The first one is the world; others are groups of it
     where it is ours, and else worlds of their own."""
     global _default
-    module = backend_native.find()
     ranks = list(options.global_ranks_in_group)
     timeout = options.timeout or datetime.timedelta(minutes=30)
     store = dist.PrefixStore("dp", options.store)
@@ -33,6 +32,7 @@ def _create(options: Any, pg_options: Any) -> Any:
         return _worlds[_default].new_group(f"torch {options.group_id}", ranks, timeout, store)
     if not ranks and _default is not None:
         _end(_default)
+    module = backend_native.agree(store, options.group_rank)
     try:
         context = dp.init(store, options.group_rank, options.group_size)
     except dp.Error as error:

@@ -36,15 +36,31 @@ def find() -> Any:
             raise dist.DistBackendError(f"LIBDP_TORCH=python: torch {torch.__version__} takes no backend "
                                         f"written in Python, {least} and later do")
         return None
-    must_be = form == "native" or not has_python_form
+    if form == "native" or not has_python_form:
+        return _compiled()
     try:
-        return native.load(may_compile=must_be)
-    except native.Unavailable as reason:
-        if must_be:
-            raise dist.DistBackendError(
-                f"the backend dp for torch {torch.__version__} is compiled, and that failed: {reason}. "
-                f"torch {least} and later need no compiler") from reason
+        return native.load(may_compile=False)
+    except native.Unavailable:
         return None
+
+
+def _compiled() -> Any:
+    try:
+        return native.load(may_compile=True)
+    except native.Unavailable as reason:
+        raise dist.DistBackendError(
+            f"the backend dp for torch {torch.__version__} is compiled, and that failed: {reason}. torch "
+            f"{'.'.join(map(str, PYTHON_MINIMUM))} and later need no compiler") from reason
+
+
+def agree(store: Any, rank: int) -> Any:
+    """The module, or None, for a world that meets in this store. Rank 0 finds, and the others follow, as
+    one machine may have compiled it and another not."""
+    if rank == 0:
+        module = find()
+        store.set("torch.form", "python" if module is None else "native")
+        return module
+    return None if store.get("torch.form") == b"python" else _compiled()
 
 
 class World:
