@@ -12,7 +12,7 @@
 # A harm comes to a job of 4x2 whose ranks average all the time: rank (SIGKILL to one), machine (killed,
 # its kernel closes connections), cut (its cable), freeze (its processes stop, its kernel answers),
 # launcher (SIGKILL to the launcher on login). Timed until the launcher has ended, at most a minute: a
-# launcher that goes on is then told to end, as by Ctrl-C. "Left" is what still lies on the machines ten
+# launcher that goes on is then told to end by SIGTERM. "Left" is what still lies on the machines ten
 # seconds later, on the harmed one before its network is back: processes, and entries of /tmp and
 # /dev/shm. A peer that hangs twice is not tried again.
 #
@@ -268,7 +268,7 @@ one_harm() { # PEER KIND: sets took (milliseconds, or empty: it went on), told, 
     cp said before.said
     began=$(now_ms)
     harm "$kind"
-    if ends "$kind"; then took=$(($(now_ms) - began)); else kill -INT "${pids[@]}" 2>/dev/null; fi
+    if ends "$kind"; then took=$(($(now_ms) - began)); else kill -TERM "${pids[@]}" 2>/dev/null; fi
     await_nothing
     # A name, a number or an address of what was harmed.
     told=$(tail -c +$(($(wc -c <before.said) + 1)) said | grep -m 1 -E "\b$harmed\b|[Rr]ank[]: =]*[23]\b|[Pp]rocess \[?[23]\b|10\.99\.0\.2\b")
