@@ -23,7 +23,7 @@
 
 static_assert(FLAT_THREADS * VECTOR == BINS, "a thread of find_kernel() has eight bins");
 
-/* What kernels tell those behind them. */
+/* Results that a kernel leaves for those behind it. */
 struct topk_state {
     float threshold;
     uint32_t prefix; /* the threshold's digits so far */

@@ -73,7 +73,7 @@ typedef struct dp_verdict {
  */
 dp_verdict_t dp_fate_cause(const dp_fate_t *fate);
 
-/* 1: the ranks that live shall be left alone for now, so long after the first failure: one may
+/* 1: the ranks that live shall be left alone, so long after the first failure: one may
  * still report why the job failed, or knows it and is saying its last words before it ends by
  * itself. */
 int dp_fate_is_pending(const dp_fate_t *fate, uint64_t since_failure_ns);

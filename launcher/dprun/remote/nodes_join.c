@@ -42,7 +42,7 @@ typedef struct place {
 
 /* ---- Environments --------------------------------------------------------------------------- */
 
-/* Whoever set a variable may have put anything in it; what an error repeats of it is printable. */
+/* A variable may contain anything, so an error repeats only its printable characters. */
 static dp_status_t refuse_variable(const char *name, const char *wants, dp_error_t *error)
 {
     const char *value = dp_environment(name);

@@ -128,7 +128,7 @@ static long sparse_difference(const void *device, const void *host, size_t bytes
     return at;
 }
 
-/* What lies behind the elements that a message has is of no meaning. */
+/* Memory behind the elements of a message has no meaning. */
 static void sparse_compare_message(const char *device, char *host, size_t count, size_t room,
                                    const char *what)
 {

@@ -13,7 +13,7 @@
 namespace dp_torch
 {
 
-/* What torch waits for: the operations of one call, and the tensors that they write. */
+/* The c10d::Work of one call: its operations, and the tensors that they write. */
 class DpWork : public c10d::Work
 {
   public:
