@@ -172,7 +172,9 @@ static void store_free(store_t *self)
     free(self->held);
 }
 
-static gpt2_replica_t *make_replica(int is_supplied, int threads)
+/* level 2: its weights and gradients are numbers of the precision. */
+static gpt2_replica_t *make_replica_of(int is_supplied, int threads, const char *precision,
+                                       int level)
 {
     const gpt2_replica_options_t options = {
         .model = {.shape = SHAPE,
@@ -188,11 +190,18 @@ static gpt2_replica_t *make_replica(int is_supplied, int threads)
                       .beta2 = 0.95,
                       .epsilon = 1e-8,
                       .decay = 0.1},
+        .precision = precision,
+        .level = level,
     };
     gpt2_replica_t *replica;
 
     if (gpt2_replica_cpu_create(&options, &replica, &error) != 0) fail_msg("%s", error.text);
     return replica;
+}
+
+static gpt2_replica_t *make_replica(int is_supplied, int threads)
+{
+    return make_replica_of(is_supplied, threads, NULL, 0);
 }
 
 static int32_t inputs[BATCH * LENGTH];
@@ -264,6 +273,55 @@ static void supplied_groups_give_equal_bits(void **state)
         assert_true(losses[0] == losses[1]);
         for (size_t i = 0; i < layout->group_count; i++)
             assert_false(store.held[i]);
+        plain->ops->destroy(plain);
+        supplied->ops->destroy(supplied);
+        store_free(&store);
+        free(parts);
+    }
+}
+
+/* Weights of 16 bits: passes see what the last update rounded, and masters have the bits of those
+ * of a replica with arenas. */
+static void supplied_halves_give_equal_bits(void **state)
+{
+    static const char *const precisions[] = {"bf16", "fp16"};
+
+    (void)state;
+    for (int k = 0; k < 2; k++) {
+        gpt2_replica_t *plain = make_replica_of(0, 2, precisions[k], 2);
+        gpt2_replica_t *supplied = make_replica_of(1, 2, precisions[k], 2);
+        const gpt2_layout_t *layout = plain->layout;
+        gpt2_part_t *parts = calloc(layout->group_count, sizeof(*parts));
+        const gpt2_batch_t batch = make_batch(77, BATCH);
+        store_t store;
+        double losses[2];
+
+        store_make(&store, layout);
+        for (size_t i = 0; i < layout->group_count; i++) {
+            parts[i] = (gpt2_part_t){.halves = (uint16_t *)(void *)store.weights[i],
+                                     .gradients = store.gradients[i],
+                                     .count = layout->groups[i].count};
+        }
+        assert_int_equal(supplied->ops->supply(supplied, &store.supply, parts, &error), 0);
+        assert_int_equal(plain->ops->draw(plain, 3, &error), 0);
+        assert_int_equal(supplied->ops->draw(supplied, 3, &error), 0);
+        assert_int_equal(plain->ops->refresh(plain, &error), 0);
+        assert_int_equal(supplied->ops->refresh(supplied, &error), 0);
+        for (uint64_t step = 0; step < 3; step++) {
+            store.called = 0;
+            assert_true(train_step(plain, step) == train_step(supplied, step));
+        }
+        store.called = 0;
+        assert_int_equal(plain->ops->evaluate(plain, &batch, &losses[0], &error), 0);
+        assert_int_equal(supplied->ops->evaluate(supplied, &batch, &losses[1], &error), 0);
+        assert_true(losses[0] == losses[1]);
+        for (size_t i = 0; i < layout->group_count; i++) {
+            const size_t bytes = layout->groups[i].count * sizeof(float);
+
+            assert_memory_equal(supplied->parts[i].weights, plain->parts[i].weights, bytes);
+            assert_memory_equal(supplied->parts[i].v, plain->parts[i].v, bytes);
+            assert_false(store.held[i]);
+        }
         plain->ops->destroy(plain);
         supplied->ops->destroy(supplied);
         store_free(&store);
@@ -416,6 +474,7 @@ int main(void)
         cmocka_unit_test(parts_cover_every_tensor_once),
         cmocka_unit_test(groups_follow_each_other_in_the_arena),
         cmocka_unit_test(supplied_groups_give_equal_bits),
+        cmocka_unit_test(supplied_halves_give_equal_bits),
         cmocka_unit_test(divided_updates_give_equal_bits),
         cmocka_unit_test(empty_passes_make_the_same_calls),
         cmocka_unit_test(a_supply_that_fails_stops_the_pass),

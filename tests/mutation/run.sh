@@ -13,7 +13,8 @@
 #
 # errors/*.patch each begin with a line on the symptom, and say in lines that begin with # more about
 # themselves: `finders: N`, programs that must find it (1); `tests: NAME...`, of the cmake build, for
-# errors outside of the protocol; `harmless: WHY`, it need not be found.
+# errors outside of the protocol (TARGET:NAME where the test's program has another name);
+# `harmless: WHY`, it need not be found.
 set -u
 here=$(cd "$(dirname "$0")" && pwd) || exit 1
 root=$(cd "$here/../.." && pwd) || exit 1
@@ -27,7 +28,7 @@ while [ $# -gt 0 ]; do
     --all) run_all=1 ;;
     --unchecked) unchecked=1 ;;
     --list) list=1 ;;
-    --help | -h) sed -n '2,17s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    --help | -h) sed -n '2,18s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "run.sh: unknown: $1, see --help" >&2; exit 2 ;;
     esac
     shift
@@ -148,10 +149,11 @@ find_error() { # ENOUGH
 }
 
 # The same for tests of the cmake build, which lies beside the copy and is made again for each.
-find_error_in_build() { # NAME...
-    local name begin
-    for name in "$@"; do
-        if ! cmake --build build --parallel "$jobs" --target "$name" >log.build 2>&1; then
+find_error_in_build() { # [TARGET:]NAME...
+    local each name begin
+    for each in "$@"; do
+        name=${each##*:}
+        if ! cmake --build build --parallel "$jobs" --target "${each%%:*}" >log.build 2>&1; then
             echo "does not compile"
             return
         fi
