@@ -21,7 +21,8 @@ from .runtime import ProcessSet, global_process_set, world
 
 Average, Sum, Adasum, Min, Max, Product = range(6)
 _REDUCE = {Average: dp.AVERAGE, Sum: dp.SUM, Min: dp.MIN, Max: dp.MAX, Product: dp.PRODUCT}
-# Types whose scales libdp applies itself as Horovod does.
+# Types whose factor after the sum libdp applies itself as Horovod does. A factor before it is applied here,
+# where the product is rounded to the type: libdp's own sums use products that are not.
 _SCALED = (torch.float32, torch.float64, torch.bfloat16)
 _numbers = itertools.count(1)
 
@@ -139,20 +140,22 @@ def _submit(kind: str, name: str | None, process_set: ProcessSet, begin: Callabl
 # ---- Reductions ----------------------------------------------------------------------------------
 
 def _scale(tensor: torch.Tensor, factor: float) -> torch.Tensor:
-    """Integers in fp64 and cut, fp16 rounded: as the reference does, before and after the sum."""
+    """Integers in fp64 and cut, floats rounded: as the reference does, before and after the sum."""
     if factor == 1.0:
         return tensor
+    if tensor.dtype in (torch.float32, torch.float64):
+        return tensor * factor
     if tensor.dtype.is_floating_point:
         return (tensor.float() * factor).to(tensor.dtype)
     return (tensor.double() * factor).to(tensor.dtype)
 
 
 def _begin_native(tensor: torch.Tensor, output: torch.Tensor, name: str | None, op: int,
-                  prescale: float, postscale: float, process_set: ProcessSet) -> int:
+                  postscale: float, process_set: ProcessSet) -> int:
     """The allreduce of one tensor as most programs do it by the thousand, so with little Python: a type
-    whose scales libdp applies, or no scales."""
+    whose factor behind the sum libdp applies, or none."""
     group, names = process_set.member_group("allreduce"), process_set.names
-    options = make_options(_REDUCE[op], prescale, postscale, "default", 0, False, op == Average,
+    options = make_options(_REDUCE[op], 1.0, postscale, "default", 0, False, op == Average,
                            _stream(tensor) if tensor.is_cuda else None, shape_tag(tensor.shape))
     full = names.make("allreduce", name)
     try:
@@ -171,19 +174,19 @@ def _begin_native(tensor: torch.Tensor, output: torch.Tensor, name: str | None, 
 def _begin_allreduce(tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], name: str | None,
                      op: int, prescale: float, postscale: float, process_set: ProcessSet,
                      is_grouped: bool) -> int:
+    if prescale != 1.0:
+        tensors = [_scale(_check(tensor, "allreduce"), prescale) for tensor in tensors]
     if not is_grouped:
         _validate(tensors[0], "allreduce")
-        if tensors[0].dtype in _SCALED or prescale == postscale == 1.0:
-            return _begin_native(tensors[0], outputs[0], name, op, prescale, postscale, process_set)
+        if tensors[0].dtype in _SCALED or postscale == 1.0:
+            return _begin_native(tensors[0], outputs[0], name, op, postscale, process_set)
     tensors = [_check(tensor, "allreduce") for tensor in tensors]
     targets = [_check(output, "allreduce") for output in outputs]
     group = process_set.member_group("allreduce")
     is_native = all(tensor.dtype in _SCALED for tensor in tensors)
     options: dict[str, Any] = {"op": _REDUCE[op], "count_joined": op == Average}
     if is_native:
-        options.update(prescale=prescale, postscale=postscale)
-    else:
-        tensors = [_scale(tensor, prescale) for tensor in tensors]
+        options["postscale"] = postscale
     if tensors:
         options["stream"] = _stream(tensors[0])
 
@@ -559,9 +562,8 @@ def _begin_reducescatter(tensor: torch.Tensor, name: str | None, op: int, proces
     is_native = source.dtype in _SCALED
     options: dict[str, Any] = {"op": _REDUCE[op], "stream": _stream(source)}
     if is_native:
-        options.update(prescale=prescale, postscale=postscale)
-    else:
-        source = _scale(source, prescale)
+        options["postscale"] = postscale
+    source = _scale(source, prescale)
     counts = [row * _row_numel(source) for row in rows]
     handle = _submit("reducescatter", name, process_set,
                      lambda name: group.reduce_scatterv(source, output, counts, name=name, **options),
