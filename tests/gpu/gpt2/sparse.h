@@ -266,6 +266,7 @@ static void check_sparse_all(void)
     check_sparse(SPARSE_NOISE, 200003, 0.01, 0); /* a sample of every third element */
     check_sparse(SPARSE_MISSED, 200003, 0.01, 0);
     check_sparse(SPARSE_TIES, 70001, 0.01, 1);
+    check_sparse(SPARSE_TIES, 70001, 0.25, 0);    /* equal elements of several parts are chosen */
     check_sparse(SPARSE_TIES, 150000, 0.9999, 0); /* as many wanted as there are */
     check_sparse(SPARSE_FEW, 70001, 0.01, 0);
     check_sparse(SPARSE_BAD, 9000, 0.01, 0);
