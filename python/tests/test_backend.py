@@ -120,6 +120,9 @@ assert x[0] == 2
 if here == 0:
     fails(lambda: dist.monitored_barrier(timeout=datetime.timedelta(seconds=0.1)), "Rank 1 failed")
     fails(lambda: dist.barrier(timeout=datetime.timedelta(seconds=0.1)), "Timed out waiting 100ms for barrier")
+    dist.distributed_c10d._get_default_store().set("is late", "yes")
+else:  # a rank that leaves would end the barrier sooner
+    dist.distributed_c10d._get_default_store().wait(["is late"], datetime.timedelta(seconds=100))
 warnings.simplefilter("ignore")  # it says why the world ended
 dist.destroy_process_group()  # an operation of rank 0 is under way, which rank 1 never calls
 print("passed")
