@@ -74,13 +74,14 @@ class _Work(dist._Work):
         self.outputs = list(outputs)
         self.finish = finish
         self.events = list(events)
+        self.limit = _UNSET  # of a wait that gives none
         self._backend = backend
         self._lock = threading.Lock()  # a future's thread and the program's may wait at once
         self._future: torch.futures.Future | None = None
 
     def wait(self, timeout: datetime.timedelta = _UNSET) -> bool:
         """Waits in the caller's thread, which does libdp's work meanwhile."""
-        limit = timeout if timeout > _UNSET else self._backend.limit
+        limit = next(one for one in (timeout, self.limit, self._backend.limit) if one > _UNSET)
         with self._lock:
             try:
                 for handle in self.handles:
@@ -583,7 +584,9 @@ class DpBackend(c10d.Backend):
                                   "which rank it was. Give the source")
 
     def barrier(self, opts: Any = None) -> _Work:
-        return self._work("barrier", [self._submit(self._group.barrier)], [], [])
+        work = self._work("barrier", [self._submit(self._group.barrier)], [], [])
+        work.limit = opts.timeout if opts is not None else _UNSET
+        return work
 
     def monitored_barrier(self, opts: Any, wait_all_ranks: bool = False) -> None:
         """A barrier by the store, after which rank 0 knows who was missing. Nothing of it stays under way."""
