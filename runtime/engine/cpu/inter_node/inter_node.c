@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define GRACE_NS 250000000u                /* before a lost connection is taken for the cause */
+#define GRACE_NS 1000000000u               /* before a lost connection is taken for the cause */
 #define SCRATCH_KEEP ((size_t)32 * DP_MIB) /* kept from one operation to the next */
 
 /* ---- Life ----------------------------------------------------------------------------------- */
@@ -247,7 +247,8 @@ dp_status_t dp_inter_node_lost(dp_cpu_group_t *group, int peer)
     const char *why = "a message failed";
 
     /* The peer may have left because of a failure elsewhere, of which it heard before this rank
-     * did. Wait a moment for the abort that names the cause. */
+     * did, or be dead, which the coordinator says in better words. Wait for the abort that names
+     * the cause: it comes within milliseconds, later where the coordinator has no core. */
     while (dp_now_ns() < until_ns) {
         if (dp_inter_node_check_abort(group) != DP_OK) return DP_ERR_ABORTED;
         nanosleep(&(const struct timespec){0, 1000000}, NULL);
