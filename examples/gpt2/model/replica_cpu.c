@@ -135,8 +135,8 @@ static void cpu_destroy(gpt2_replica_t *base)
     cpu_t *self = (cpu_t *)base;
 
     gpt2_optimizer_destroy(self->optimizer);
+    gpt2_supply_halves_destroy(self->halves); /* uses the model's layout */
     gpt2_model_destroy(self->model);
-    gpt2_supply_halves_destroy(self->halves);
     free(self->rounded);
     free(self);
 }
