@@ -144,6 +144,7 @@ dp_verdict_t dp_fate_cause(const dp_fate_t *fate)
         blamed = &fate->ranks[rank->blames];
         if (!dp_rank_is_stopped(blamed, at_ns) && !is_candidate(fate, blamed) &&
             !ended_by_own_signal(blamed) && !left_by_itself(fate, blamed) &&
+            blamed->lost == NULL && /* its node was, however late that is known */
             (!blamed->is_awaited || blamed->blames >= 0)) {
             break; /* it lives: the connection may be at fault, or the one that blames */
         }
@@ -155,13 +156,14 @@ dp_verdict_t dp_fate_cause(const dp_fate_t *fate)
 
 int dp_fate_exit_code(const dp_fate_t *fate)
 {
-    dp_verdict_t verdict = dp_fate_cause(fate);
+    const dp_verdict_t verdict = dp_fate_cause(fate);
+    const dp_rank_fate_t *cause;
 
     if (verdict.cause < 0) return 1;
-    if (dp_rank_failed(&fate->ranks[verdict.cause]) &&
-        (is_candidate(fate, &fate->ranks[verdict.cause]) ||
-         ended_by_own_signal(&fate->ranks[verdict.cause]))) {
-        return dp_rank_exit_code(&fate->ranks[verdict.cause]);
+    cause = &fate->ranks[verdict.cause];
+    if (dp_rank_failed(cause) &&
+        (is_candidate(fate, cause) || ended_by_own_signal(cause) || cause->lost != NULL)) {
+        return dp_rank_exit_code(cause);
     }
     return dp_rank_exit_code(&fate->ranks[verdict.failed]);
 }

@@ -68,8 +68,8 @@ typedef struct dp_verdict {
  * a signal comes before one that exited, as losing a peer makes ranks exit. If the rank found only
  * exited, and reported another one as the culprit, and that one has indeed ended or stands stopped,
  * then that one is the cause: it may have left early with code 0, or been stopped, and not failed
- * at all. One that others waited for in vain, and that blames nobody, is the cause also where it
- * lives.
+ * at all. So it is where its node was lost, also when dprun noticed that last. One that others
+ * waited for in vain, and that blames nobody, is the cause also where it lives.
  */
 dp_verdict_t dp_fate_cause(const dp_fate_t *fate);
 

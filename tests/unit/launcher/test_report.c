@@ -188,6 +188,27 @@ static void fate_a_culprit_may_be_seen_to_end_last(void **state)
     dp_fate_fini(&fate);
 }
 
+/* A machine that hears nobody ends its ranks by itself; dprun loses its node only while it ends the
+ * job. */
+static void fate_a_node_lost_late_is_the_cause(void **state)
+{
+    dp_fate_t fate;
+
+    (void)state;
+    assert_int_equal(dp_fate_init(&fate, SIZE, 1000 * MS), 0);
+    for (int rank = 0; rank < 3; rank++) {
+        reports(&fate, rank, DP_FAILURE_LOST, 3, "rank 3 (h): its connection broke");
+        ended(&fate, rank, 3800 + (uint64_t)rank, EXITED(3));
+    }
+    fate.stop_ns = fate.start_ns + 4100 * MS;
+    ended(&fate, 3, 6000, SIGKILL);
+    assert_int_equal(cause_of(&fate, -1), 0); /* dprun killed it: the connection may be at fault */
+    fate.ranks[3].lost = "its ssh ended (code 255)";
+    assert_int_equal(cause_of(&fate, -1), 3);
+    assert_int_equal(dp_fate_exit_code(&fate), 137);
+    dp_fate_fini(&fate);
+}
+
 static void fate_a_living_rank_is_not_blamed_on_hearsay(void **state)
 {
     dp_fate_t fate;
@@ -565,6 +586,7 @@ int main(void)
         cmocka_unit_test(fate_what_dprun_ended_is_no_cause),
         cmocka_unit_test(fate_follows_the_word_of_the_ranks_that_lost_a_peer),
         cmocka_unit_test(fate_a_culprit_may_be_seen_to_end_last),
+        cmocka_unit_test(fate_a_node_lost_late_is_the_cause),
         cmocka_unit_test(fate_a_living_rank_is_not_blamed_on_hearsay),
         cmocka_unit_test(report_tells_an_out_of_memory_kill),
         cmocka_unit_test(report_names_a_stopped_rank_and_an_early_leaver),
