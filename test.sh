@@ -87,13 +87,21 @@ build() { # preset targets...
     return 1
 }
 
+# What failed tests printed, 80 lines of each, and ctest's summary.
+failures() {
+    awk '/^ *[0-9]+\/[0-9]+ Test +#/ { shown = /\*\*\*/ ? 80 : 0 }
+         /^ +Start +[0-9]+:/ { next }
+         /tests passed, .* failed/ { shown = 1000 }
+         shown-- > 0 { print }' "$1"
+}
+
 # Tests of a sanitizer's build: shown only where one fails.
 sanitized() { # preset ctest's selection...
     local preset=$1 result=0
     shift
     ctest --test-dir "build-$preset" -j "$test_jobs" --output-on-failure "$@" 2>&1 |
         tee "build-$preset.log" | progress || result=1
-    [ $result = 0 ] || tail -n 60 "build-$preset.log"
+    [ $result = 0 ] || failures "build-$preset.log"
     tail -n 3 "build-$preset.log"
     rm -f "build-$preset.log"
     return $result
