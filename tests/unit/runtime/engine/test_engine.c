@@ -199,7 +199,8 @@ static void engine_notices_different_operations(void **state)
 static void come_late(engine_rank_t *rank, void *user)
 {
     dp_engine_op_t op = {.collective = DP_COLLECTIVE_BARRIER};
-    dp_engine_t *_Atomic *first = user; /* rank 0's engine, once the first barrier is behind it */
+    /* Rank 0's engine, from the first barrier until rank 1 has looked at it for the last time. */
+    dp_engine_t *_Atomic *first = user;
     const dp_engine_t *other;
     int awaits = DP_ENGINE_RESTS;
 
@@ -210,9 +211,11 @@ static void come_late(engine_rank_t *rank, void *user)
         if (other != NULL) (void)other->ops->moves(other, DP_LANE_MAIN, &awaits);
         usleep(20000);
     }
+    if (rank->rank == 1) atomic_store(first, NULL);
     engine_run(rank, &op, DP_WORK_SMALL);
     engine_check(rank, op.status == DP_OK, "barrier: %s", op.text);
     if (rank->rank == 1) return;
+    engine_check(rank, atomic_load(first) == NULL, "rank 1 passed a barrier too early");
     engine_check(rank, op.last_rank == 1, "last rank is %d", op.last_rank);
     engine_check(rank, op.wait_ns >= 20000000, "waited %llu ns", (unsigned long long)op.wait_ns);
     engine_check(rank, op.end_ns - op.begin_ns >= op.wait_ns, "took less than it waited");
