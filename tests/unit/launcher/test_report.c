@@ -198,7 +198,7 @@ static void fate_a_node_lost_late_is_the_cause(void **state)
     assert_int_equal(dp_fate_init(&fate, SIZE, 1000 * MS), 0);
     for (int rank = 0; rank < 3; rank++) {
         reports(&fate, rank, DP_FAILURE_LOST, 3, "rank 3 (h): its connection broke");
-        ended(&fate, rank, 3800 + (uint64_t)rank, EXITED(3));
+        ended(&fate, rank, 3800 + 10 * (uint64_t)rank, EXITED(3));
     }
     fate.stop_ns = fate.start_ns + 4100 * MS;
     ended(&fate, 3, 6000, SIGKILL);
