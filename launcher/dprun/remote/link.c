@@ -386,13 +386,13 @@ void dp_link_flush(dp_link_t *link)
     evbuffer_freeze(output, 1);
 }
 
-uint64_t dp_link_heard_ns(dp_link_t *link)
+uint64_t dp_link_heard_ns(dp_link_t *link, uint64_t now_ns)
 {
     dp_silence_counters_t counters;
 
     if (!dp_silence_read_counters(bufferevent_getfd(link->socket), &counters))
         return link->silence.beat_ns;
-    return dp_silence_look(&link->silence, &counters, dp_now_ns());
+    return dp_silence_look(&link->silence, &counters, now_ns);
 }
 
 void dp_link_own_address(const dp_link_t *link, char *text, size_t room)

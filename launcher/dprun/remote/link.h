@@ -52,9 +52,10 @@ size_t dp_link_queued(const dp_link_t *link);
 /* Hands the kernel what it takes at once, without the event loop. */
 void dp_link_flush(dp_link_t *link);
 
-/* When the other end last gave a sign of life (dp_now_ns()): its latest frame, or its latest packet
- * where packets are lost on the way (silence.h). For the owner to ask once per beat. */
-uint64_t dp_link_heard_ns(dp_link_t *link);
+/* When the other end last gave a sign of life, not after now_ns (dp_now_ns()): its latest frame, or
+ * its latest packet where packets are lost on the way (silence.h). For the owner to ask once per
+ * beat. */
+uint64_t dp_link_heard_ns(dp_link_t *link, uint64_t now_ns);
 
 /* The address of this end, as the other one reaches it: "10.0.0.1". */
 void dp_link_own_address(const dp_link_t *link, char *text, size_t room);

@@ -198,6 +198,7 @@ static void on_closed(void *context, dp_link_t *link, const char *why)
         return;
     }
     station->link = NULL;
+    fprintf(stderr, "dprun: %s: ending this node's ranks\n", why);
     dp_station_end(station, 1);
 }
 
@@ -206,11 +207,12 @@ static void on_closed(void *context, dp_link_t *link, const char *why)
 static void on_beat(evutil_socket_t fd, short what, void *context)
 {
     dp_station_t *station = context;
+    const uint64_t now_ns = dp_now_ns();
 
     (void)fd;
     (void)what;
     if (station->link == NULL || station->is_paused) return;
-    if (dp_now_ns() - dp_link_heard_ns(station->link) < DP_REMOTE_LEASE_NS) return;
+    if (now_ns < dp_link_heard_ns(station->link, now_ns) + DP_REMOTE_LEASE_NS) return;
     report_to_stderr("dprun is silent: ending this node's ranks");
     dp_station_end(station, 1);
 }

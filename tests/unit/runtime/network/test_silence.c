@@ -38,6 +38,7 @@ static int64_t sign_after(uint64_t for_ns, uint64_t packet_every_ns, uint32_t *c
             packet_every_ns == 0 ? at_ns - START : (at_ns - START) % packet_every_ns;
         if (change != NULL) (*change)++;
         sign_ns = dp_silence_look(&silence, &counters, at_ns);
+        assert_true(sign_ns <= at_ns);
     }
     return (int64_t)(sign_ns - START);
 }
