@@ -187,8 +187,7 @@ static dp_status_t find_by_trying(search_t *search, uint64_t deadline_ns, dp_err
     if (status == DP_OK) status = try_once(search, 0, deadline_ns, error);
     if (status != DP_OK) return status;
     without = dp_reach_choose(search->cards, search->rows, search->node_count, search->chosen);
-    if (without > 0 &&
-        dp_reach_is_open(search->cards, search->rows, search->node_count, search->chosen)) {
+    if (without > 0 && dp_reach_is_open(search->cards, search->rows, search->node_count)) {
         status = try_once(search, 1, deadline_ns, error);
         if (status != DP_OK) return status;
         without = dp_reach_choose(search->cards, search->rows, search->node_count, search->chosen);

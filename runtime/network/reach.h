@@ -111,7 +111,9 @@ int dp_reach_partners(int node, int node_count, int all, int arity, int *partner
 
 /**
  * Chooses an address of each node: one that all its partners reach, the most direct one first (no
- * router between it and the others), then the fastest link, then the first of its card.
+ * router between it and the others), then the fastest link, then the first of its card. All are of
+ * one version of IP, as UCX connects no others: the one that serves more nodes, the more direct one
+ * of two that serve all, version 4 of equals.
  *
  * @param cards  [node_count]
  * @param rows   [node_count]
@@ -121,9 +123,9 @@ int dp_reach_partners(int node, int node_count, int all, int arity, int *partner
 int dp_reach_choose(const dp_reach_card_t *cards, const dp_reach_row_t *rows, int node_count,
                     int *chosen);
 
-/* 1: an answer that nobody waited for could still give a node without an address one. */
-int dp_reach_is_open(const dp_reach_card_t *cards, const dp_reach_row_t *rows, int node_count,
-                     const int *chosen);
+/* Where dp_reach_choose() left nodes without one. 1: answers that nobody waited for could still give
+ * every node an address. */
+int dp_reach_is_open(const dp_reach_card_t *cards, const dp_reach_row_t *rows, int node_count);
 
 /**
  * Why dp_reach_choose() found nothing, in a sentence for all ranks: who does not reach whom at

@@ -78,7 +78,8 @@ static const dp_reach_try_t *find_try(const dp_reach_row_t *row, int node)
 typedef struct sight {
     int tried;   /* partners that tried */
     int reached; /* of these */
-    int direct;  /* of these, without a router between */
+    int open;    /* of these: nobody waited for the answer */
+    int direct;  /* of these that reached it: without a router between */
 } sight_t;
 
 /* 1: some address of the card is in the same network as this one, and not the same address. */
@@ -98,13 +99,14 @@ static int has_neighbour(const dp_reach_card_t *card, const dp_interface_address
 static sight_t look_at(const dp_reach_card_t *cards, const dp_reach_row_t *rows, int node_count,
                        int node, int index)
 {
-    sight_t sight = {0, 0, 0};
+    sight_t sight = {0, 0, 0, 0};
 
     for (int from = 0; from < node_count; from++) {
         const dp_reach_try_t *one = find_try(&rows[from], node);
 
         if (one == NULL) continue;
         sight.tried++;
+        sight.open += one->how[index] == DP_REACH_UNKNOWN;
         if (one->how[index] != DP_REACH_YES) continue;
         sight.reached++;
         sight.direct += has_neighbour(&cards[from], &cards[node].addresses[index]);
@@ -112,51 +114,86 @@ static sight_t look_at(const dp_reach_card_t *cards, const dp_reach_row_t *rows,
     return sight;
 }
 
+/* Of this version of IP; -1: none that all partners reach. *direct: partners without a router. */
 static int choose_address(const dp_reach_card_t *cards, const dp_reach_row_t *rows, int node_count,
-                          int node)
+                          int node, int version, int *direct)
 {
     const dp_reach_card_t *card = &cards[node];
     int best = -1;
-    int best_direct = 0;
 
+    *direct = 0;
     for (int i = 0; i < card->count; i++) {
-        const sight_t sight = look_at(cards, rows, node_count, node, i);
+        sight_t sight;
 
+        if (card->addresses[i].ip.version != version) continue;
+        sight = look_at(cards, rows, node_count, node, i);
         if (sight.tried == 0 || sight.reached < sight.tried) continue;
-        if (best >= 0 && (sight.direct < best_direct ||
-                          (sight.direct == best_direct &&
-                           card->addresses[i].speed <= card->addresses[best].speed))) {
+        if (best >= 0 &&
+            (sight.direct < *direct || (sight.direct == *direct &&
+                                        card->addresses[i].speed <= card->addresses[best].speed))) {
             continue;
         }
         best = i;
-        best_direct = sight.direct;
+        *direct = sight.direct;
     }
     return best;
+}
+
+/* How well one version of IP serves all nodes. */
+typedef struct service {
+    int without; /* nodes that it does not serve */
+    int direct;  /* paths without a router */
+} service_t;
+
+static service_t choose_version(const dp_reach_card_t *cards, const dp_reach_row_t *rows,
+                                int node_count, int version, int *chosen)
+{
+    service_t service = {0, 0};
+
+    for (int node = 0; node < node_count; node++) {
+        int direct;
+
+        chosen[node] = choose_address(cards, rows, node_count, node, version, &direct);
+        service.without += chosen[node] < 0;
+        service.direct += direct;
+    }
+    return service;
 }
 
 int dp_reach_choose(const dp_reach_card_t *cards, const dp_reach_row_t *rows, int node_count,
                     int *chosen)
 {
-    int without = 0;
+    const service_t six = choose_version(cards, rows, node_count, 6, chosen);
+    const service_t four = choose_version(cards, rows, node_count, 4, chosen);
+    const int is_six =
+        six.without < four.without || (six.without == four.without && six.direct > four.direct);
 
-    for (int node = 0; node < node_count; node++) {
-        chosen[node] = choose_address(cards, rows, node_count, node);
-        without += chosen[node] < 0;
-    }
-    return without;
+    if (!is_six) return four.without;
+    return choose_version(cards, rows, node_count, 6, chosen).without;
 }
 
-int dp_reach_is_open(const dp_reach_card_t *cards, const dp_reach_row_t *rows, int node_count,
-                     const int *chosen)
+/* Whether this version of IP serves the node, if all answers that nobody waited for are good. */
+static int may_serve(const dp_reach_card_t *cards, const dp_reach_row_t *rows, int node_count,
+                     int node, int version)
 {
-    for (int from = 0; from < node_count; from++) {
-        for (int i = 0; i < rows[from].count; i++) {
-            const dp_reach_try_t *one = &rows[from].tries[i];
+    for (int i = 0; i < cards[node].count; i++) {
+        sight_t sight;
 
-            if (chosen[one->node] >= 0) continue;
-            if (memchr(one->how, DP_REACH_UNKNOWN, (size_t)cards[one->node].count) != NULL)
-                return 1;
-        }
+        if (cards[node].addresses[i].ip.version != version) continue;
+        sight = look_at(cards, rows, node_count, node, i);
+        if (sight.tried > 0 && sight.reached + sight.open == sight.tried) return 1;
+    }
+    return 0;
+}
+
+int dp_reach_is_open(const dp_reach_card_t *cards, const dp_reach_row_t *rows, int node_count)
+{
+    for (int version = 4; version <= 6; version += 2) {
+        int node = 0;
+
+        while (node < node_count && may_serve(cards, rows, node_count, node, version))
+            node++;
+        if (node == node_count) return 1;
     }
     return 0;
 }
@@ -299,6 +336,40 @@ static void point_to_firewall(text_t *text, const dp_reach_row_t *rows, int node
     }
 }
 
+static int has_version(const dp_reach_card_t *card, int version)
+{
+    for (int i = 0; i < card->count; i++) {
+        if (card->addresses[i].ip.version == version) return 1;
+    }
+    return 0;
+}
+
+/* 1: all reach this node, by the version of IP that does not lead to some other node. */
+static int explain_version(text_t *text, const dp_reach_card_t *cards, const dp_reach_row_t *rows,
+                           int node_count, int node, const char *const *names)
+{
+    for (int version = 4; version <= 6; version += 2) {
+        int direct;
+        const int here = choose_address(cards, rows, node_count, node, version, &direct);
+        char ip[DP_IP_TEXT];
+        int other = 0;
+
+        if (here < 0) continue;
+        while (other < node_count - 1 &&
+               choose_address(cards, rows, node_count, other, version, &direct) >= 0)
+            other++;
+        append(text, "all reach %s at %s alone, and ", names[node],
+               dp_ip_format(&cards[node].addresses[here].ip, ip));
+        append(text,
+               has_version(&cards[other], version) ? "not all reach %s by IPv%d"
+                                                   : "%s has no address of IPv%d",
+               names[other], version);
+        append(text, "; one version of IP must lead to every node");
+        return 1;
+    }
+    return 0;
+}
+
 void dp_reach_explain(const dp_reach_card_t *cards, const dp_reach_row_t *rows, int node_count,
                       const int *chosen, const char *const *names, char *room_at, size_t room)
 {
@@ -314,6 +385,7 @@ void dp_reach_explain(const dp_reach_card_t *cards, const dp_reach_row_t *rows, 
         append(&text, "%s has no network address but that of loopback", names[node]);
         return;
     }
+    if (explain_version(&text, cards, rows, node_count, node, names)) return;
     from = find_blindest(rows, node_count, node);
     if (from < 0) return;
     append(&text, "%s does not reach %s at ", names[from], names[node]);

@@ -57,7 +57,7 @@ static void choose(network_t *network)
         missing += chosen[i] < 0;
     }
     if (missing != without) abort();
-    (void)dp_reach_is_open(network->cards, network->rows, NODES, chosen);
+    (void)dp_reach_is_open(network->cards, network->rows, NODES);
     dp_reach_explain(network->cards, network->rows, NODES, chosen, names, text, sizeof(text));
     if (memchr(text, '\0', sizeof(text)) == NULL) abort();
 }

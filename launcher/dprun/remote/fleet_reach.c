@@ -223,7 +223,7 @@ static int try_network(network_t *network)
             print_choice(network);
             return 0;
         }
-        if (!dp_reach_is_open(network->cards, network->rows, fleet->count, network->chosen)) break;
+        if (!dp_reach_is_open(network->cards, network->rows, fleet->count)) break;
     }
     print_fault(network);
     return 1;

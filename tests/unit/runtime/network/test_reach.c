@@ -217,6 +217,39 @@ static void reach_version_6_alone_is_chosen(void **state)
     world_fini(&world);
 }
 
+/* UCX connects addresses of one version: that of which all nodes have one that all others reach. */
+static void reach_one_version_is_chosen_for_all(void **state)
+{
+    world_t world;
+
+    (void)state;
+    world_init(&world, 3);
+    add_interface(&world, "eth0", "10.1.0.%d", 24, 0, DP_REACH_YES);
+    add_interface(&world, "eth0", "2001:db8::%d", 64, 0, DP_REACH_YES);
+    assert_int_equal(choose(&world), 0);
+    for (int node = 0; node < 3; node++)
+        assert_int_equal(world.chosen[node], 0);
+    find(&world, 0, 1, 0, DP_REACH_UNKNOWN); /* its hardware address was still asked for */
+    assert_int_equal(choose(&world), 0);
+    for (int node = 0; node < 3; node++)
+        assert_int_equal(world.chosen[node], 1);
+    find(&world, 1, 2, 1, DP_REACH_UNKNOWN); /* none serves all as yet: worth another round */
+    assert_int_equal(choose(&world), 1);
+    assert_true(dp_reach_is_open(world.cards, world.rows, 3));
+    find(&world, 0, 1, 0, DP_REACH_SILENT);
+    assert_true(dp_reach_is_open(world.cards, world.rows, 3));
+    find(&world, 1, 2, 1, DP_REACH_REFUSED);
+    assert_false(dp_reach_is_open(world.cards, world.rows, 3));
+    assert_int_equal(choose(&world), 1);
+    expect_text(&world, "all reach b (rank 2) at 2001:db8::2 alone, and not all reach c (rank 4) "
+                        "by IPv6; one version of IP must lead to every node");
+    world.cards[2].count = 1;
+    assert_int_equal(choose(&world), 1);
+    expect_text(&world, "all reach b (rank 2) at 2001:db8::2 alone, and c (rank 4) has no address "
+                        "of IPv6");
+    world_fini(&world);
+}
+
 static void reach_unknown_address_is_worth_another_round(void **state)
 {
     world_t world;
@@ -227,13 +260,12 @@ static void reach_unknown_address_is_worth_another_round(void **state)
     add_interface(&world, "eth1", "10.2.0.%d", 24, 0, DP_REACH_YES);
     find(&world, 0, 1, 0, DP_REACH_UNKNOWN);
     assert_int_equal(choose(&world), 0);
-    assert_false(dp_reach_is_open(world.cards, world.rows, 3, world.chosen));
     find(&world, 2, 1, 1, DP_REACH_SILENT);
     assert_int_equal(choose(&world), 1);
-    assert_true(dp_reach_is_open(world.cards, world.rows, 3, world.chosen));
+    assert_true(dp_reach_is_open(world.cards, world.rows, 3));
     find(&world, 0, 1, 0, DP_REACH_SILENT);
     assert_int_equal(choose(&world), 1);
-    assert_false(dp_reach_is_open(world.cards, world.rows, 3, world.chosen));
+    assert_false(dp_reach_is_open(world.cards, world.rows, 3));
     world_fini(&world);
 }
 
@@ -529,6 +561,7 @@ int main(void)
         cmocka_unit_test(reach_faster_of_two_links_is_chosen),
         cmocka_unit_test(reach_direct_link_goes_before_a_faster_one_behind_a_router),
         cmocka_unit_test(reach_version_6_alone_is_chosen),
+        cmocka_unit_test(reach_one_version_is_chosen_for_all),
         cmocka_unit_test(reach_unknown_address_is_worth_another_round),
         cmocka_unit_test(reach_firewall_for_what_comes_in_is_told),
         cmocka_unit_test(reach_firewall_for_what_goes_out_is_told),
