@@ -123,8 +123,8 @@ int dp_reach_partners(int node, int node_count, int all, int arity, int *partner
 int dp_reach_choose(const dp_reach_card_t *cards, const dp_reach_row_t *rows, int node_count,
                     int *chosen);
 
-/* Where dp_reach_choose() left nodes without one. 1: answers that nobody waited for could still give
- * every node an address. */
+/* Where dp_reach_choose() left nodes without one. 1: answers that nobody waited for could still
+ * give every node an address. */
 int dp_reach_is_open(const dp_reach_card_t *cards, const dp_reach_row_t *rows, int node_count);
 
 /**

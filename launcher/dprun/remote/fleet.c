@@ -315,7 +315,8 @@ void dp_fleet_ping(dp_fleet_node_t *node)
 static void look_for_silence(dp_fleet_node_t *node, uint64_t now_ns)
 {
     const uint64_t heard_ns =
-        node->link == NULL ? 0 : dp_max(dp_link_heard_ns(node->link, now_ns), node->fleet->awake_ns);
+        node->link == NULL ? 0
+                           : dp_max(dp_link_heard_ns(node->link, now_ns), node->fleet->awake_ns);
     char text[400];
 
     if (node->link == NULL || now_ns < heard_ns + DP_REMOTE_SILENCE_NS) return;
