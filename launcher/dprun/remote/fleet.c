@@ -314,12 +314,13 @@ void dp_fleet_ping(dp_fleet_node_t *node)
 
 static void look_for_silence(dp_fleet_node_t *node, uint64_t now_ns)
 {
-    const uint64_t heard_ns =
-        node->link == NULL ? 0
-                           : dp_max(dp_link_heard_ns(node->link, now_ns), node->fleet->awake_ns);
+    uint64_t heard_ns;
     char text[400];
 
-    if (node->link == NULL || now_ns < heard_ns + DP_REMOTE_SILENCE_NS) return;
+    if (node->link == NULL) return;
+    heard_ns = dp_link_heard_ns(node->link, now_ns);
+    heard_ns = dp_max(heard_ns, node->fleet->awake_ns);
+    if (now_ns < heard_ns + DP_REMOTE_SILENCE_NS) return;
     snprintf(text, sizeof(text), "%s%s%sno sign of life for %.1f s",
              node->stage < DP_FLEET_RUNNING ? "node " : "",
              node->stage < DP_FLEET_RUNNING ? node->name : "",
