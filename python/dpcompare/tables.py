@@ -72,6 +72,10 @@ class Tables:
         why = (self.absent.get(row.name) or view.results.why_failed(view.speed.name, row.name, n)
                or all_rows.fits(row, n) or ("emulated arithmetic has no speed" if row.emulated
                                             else "no run"))
+        failed = view.judged.why_not(row.name, n)
+        if failed:
+            return [name, "<span class=failed>failed</span><br>" + quiet(
+                f"{escape(failed)}; not timed: {escape(why)}"), "no speed"] + [""] * 9, "failed"
         if not held:
             return [name, f"not run: {escape(why)}"] + [""] * 10, "absent"
         where = ", ".join(sorted({f"{ranks} ranks (study {study})" for ranks, study in held}))

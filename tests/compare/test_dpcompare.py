@@ -408,6 +408,19 @@ class PageTest(unittest.TestCase):
         self.assertNotIn("tokens_per_s", found)
         self.assertIn("final loss", found["failed_gate"])
 
+    def test_a_gate_that_failed_is_told_of_a_row_that_was_not_timed_as_well(self):
+        timed, curve = study("speed", curves=False), study("curve", timed=False)
+        found = results.Results([timed, curve], [
+            record("dps", name="speed"), record("dps", name="curve"), record("dps", 2, 2, name="curve"),
+            record("topk", off=1.0, name="curve"), record("topk", 2, 2, off=1.0, name="curve")])
+        view = views.View(found, self.rows, gates.Judged(found, self.rows), {})
+        view.ranks = 2
+        page = report.Report(view, {"processor": "P"}, {}, "dpcompare", [])
+        line, kind = page.row_line(rows.ALL["topk"])
+        self.assertEqual(kind, "failed")
+        self.assertIn("final loss", line[1])
+        self.assertIn("| topk | fails | no speed |", page.markdown())
+
     def test_a_row_that_was_not_run_says_why(self):
         line, kind = self.report.row_line(rows.ALL["lamb"])
         self.assertEqual(kind, "absent")
