@@ -21,7 +21,8 @@ expect() { # FILE TEXT...: each text is in the file
     for text in "$@"; do grep -qF -- "$text" "$file" || bad "'$text' is not in $file"; done
 }
 until_holds() { # COMMAND...: within 60 seconds
-    for ((i = 0; i < 3000; i++)); do "$@" && return; sleep 0.02; done
+    local end=$((SECONDS + 60))
+    while [ $SECONDS -lt $end ]; do "$@" && return; sleep 0.02; done
     bad "never: $*"
 }
 # run CODE ARGUMENTS...: dprun ends with that code
@@ -30,9 +31,9 @@ run() {
     timeout -k 5 120 "$dprun" "$@" >out 2>err; code=$?
     [ $code = "$wanted" ] || bad "exit code $code instead of $wanted: dprun $*"
 }
-is_clean() { # NAME: neither a process nor a file of ours
+is_clean() { # NAME: neither a process nor a file of ours; folders that all machines share are mounted
     [ -z "$("$hosts" --processes "$1" | grep -Ev ' ps |sshd:')" ] &&
-        [ -z "$("$hosts" --in "$1" find /tmp /dev/shm -mindepth 1 -name '*dp*' 2>/dev/null)" ]
+        [ -z "$("$hosts" --in "$1" find /tmp /dev/shm -xdev -mindepth 1 -name '*dp*' ! -exec mountpoint -q {} \; -print 2>/dev/null)" ]
 }
 nothing_left() { # NAME...
     local name
