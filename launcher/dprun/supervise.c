@@ -395,6 +395,7 @@ static void on_failed(void *context, int rank, const dp_failure_t *failure)
     dp_supervisor_t *supervisor = context;
 
     dp_fate_report(&supervisor->fate, rank, failure, dp_now_ns());
+    if (supervisor->fleet != NULL) dp_fleet_suspect(supervisor->fleet, rank, failure->culprit);
 }
 
 static void on_refused(void *context, const char *text)

@@ -126,7 +126,17 @@ lost_link)
     expect err "lost node b: no sign of life" "FAILED  node b (rank 2,3)"
     nothing_left a
     until_holds is_clean b # its own lease ended it, without anybody reaching it
-    "$hosts" --heal b ;;
+    "$hosts" --heal b
+    # Nothing reaches b, which repeats what nobody acknowledges. Its neighbour gave it up, so those packets are no
+    # sign of life any more: they alone would be one for 6 s.
+    "$dprun" -H a:1,b:1 --keep-runs 0 "${member%/*}/victim" 1000000 "$PWD" >out 2>err & job=$!
+    until_holds [ -e part.0 -a -e part.1 ] # they train
+    "$hosts" --oneway b in; ends 137
+    expect err "FAILED  node b (rank 1)"
+    grep -q 'lost node b: no sign of life for [234]\.' err || bad "b was kept for too long"
+    until_holds is_clean b
+    "$hosts" --heal b
+    nothing_left a ;;
 lost_ssh)
     start_sleepers
     pkill -9 -f 'ssh .* -- b exec'; ends 137

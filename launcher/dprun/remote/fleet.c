@@ -318,7 +318,8 @@ static void look_for_silence(dp_fleet_node_t *node, uint64_t now_ns)
     char text[400];
 
     if (node->link == NULL) return;
-    heard_ns = dp_link_heard_ns(node->link, now_ns);
+    heard_ns =
+        node->is_suspected ? dp_link_frame_ns(node->link) : dp_link_heard_ns(node->link, now_ns);
     heard_ns = dp_max(heard_ns, node->fleet->awake_ns);
     if (now_ns < heard_ns + DP_REMOTE_SILENCE_NS) return;
     snprintf(text, sizeof(text), "%s%s%sno sign of life for %.1f s",
@@ -359,6 +360,17 @@ int dp_fleet_beat_start(dp_fleet_t *fleet)
 
 /* ---- Orders --------------------------------------------------------------------------------- */
 
+static dp_fleet_node_t *node_of_rank(dp_fleet_t *fleet, int rank)
+{
+    for (int i = 0; i < fleet->count; i++) {
+        const dp_host_t *host = fleet->list[i].host;
+
+        if (rank >= host->first_rank && rank < host->first_rank + host->ranks)
+            return &fleet->list[i];
+    }
+    return NULL;
+}
+
 void dp_fleet_order(dp_fleet_t *fleet, dp_message_type_t type, int number)
 {
     const int ends = type == DP_MESSAGE_KILL || number == SIGTERM || number == SIGINT ||
@@ -376,6 +388,16 @@ void dp_fleet_order(dp_fleet_t *fleet, dp_message_type_t type, int number)
     send_to_all(fleet, DP_REMOTE_ORDER, data, sizeof(data));
 }
 
+/* Packets without frames are a sign of life because a link may only lose some of them. They also
+ * come from a node that hears nobody any more and repeats what nobody acknowledges, for many
+ * seconds; but then its neighbours have given it up. */
+void dp_fleet_suspect(dp_fleet_t *fleet, int reporter, int culprit)
+{
+    dp_fleet_node_t *node = node_of_rank(fleet, culprit);
+
+    if (node != NULL && node != node_of_rank(fleet, reporter)) node->is_suspected = 1;
+}
+
 void dp_fleet_pause(dp_fleet_t *fleet)
 {
     send_to_all(fleet, DP_REMOTE_PAUSE, NULL, 0);
@@ -387,6 +409,7 @@ void dp_fleet_pause(dp_fleet_t *fleet)
 void dp_fleet_credit(dp_fleet_t *fleet, int rank, int stream, size_t bytes)
 {
     size_t *owed = &fleet->owed[rank * 2 + stream - 1];
+    dp_fleet_node_t *node;
     uint8_t data[9];
     dp_writer_t writer;
 
@@ -397,12 +420,8 @@ void dp_fleet_credit(dp_fleet_t *fleet, int rank, int stream, size_t bytes)
     dp_write_u8(&writer, (uint8_t)stream);
     dp_write_u32(&writer, (uint32_t)*owed);
     *owed = 0;
-    for (int i = 0; i < fleet->count; i++) {
-        const dp_host_t *host = fleet->list[i].host;
-
-        if (rank < host->first_rank || rank >= host->first_rank + host->ranks) continue;
-        dp_fleet_node_send(&fleet->list[i], DP_REMOTE_CREDIT_BACK, data, sizeof(data));
-    }
+    node = node_of_rank(fleet, rank);
+    if (node != NULL) dp_fleet_node_send(node, DP_REMOTE_CREDIT_BACK, data, sizeof(data));
 }
 
 void dp_fleet_met(dp_fleet_t *fleet)

@@ -49,6 +49,10 @@ void dp_fleet_destroy(dp_fleet_t *fleet); /* NULL is fine */
 /* SIGNAL or KILL to all ranks. Before they are started it ends the start. */
 void dp_fleet_order(dp_fleet_t *fleet, dp_message_type_t type, int number);
 
+/* A rank reported this one, of another node, as the culprit: its node is lost once it has sent no
+ * frame for DP_REMOTE_SILENCE_NS, however many packets still come from there. */
+void dp_fleet_suspect(dp_fleet_t *fleet, int reporter, int culprit);
+
 /* dprun is about to be stopped: the stations' leases wait. */
 void dp_fleet_pause(dp_fleet_t *fleet);
 

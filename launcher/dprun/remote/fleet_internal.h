@@ -60,6 +60,7 @@ typedef struct dp_fleet_node {
     int left;
     char why[400];
     uint64_t silent_ns; /* since when nothing was heard, of a node lost for that; 0 */
+    int is_suspected;   /* a rank on another node gave one of its ranks up */
     int has_files;      /* they have all come */
     /* --check */
     int has_card, has_row;

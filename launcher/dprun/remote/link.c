@@ -395,6 +395,11 @@ uint64_t dp_link_heard_ns(dp_link_t *link, uint64_t now_ns)
     return dp_silence_look(&link->silence, &counters, now_ns);
 }
 
+uint64_t dp_link_frame_ns(const dp_link_t *link)
+{
+    return link->silence.beat_ns;
+}
+
 void dp_link_own_address(const dp_link_t *link, char *text, size_t room)
 {
     struct sockaddr_storage name = {0};

@@ -56,6 +56,8 @@ void dp_link_flush(dp_link_t *link);
  * its latest packet where packets are lost on the way (silence.h). For the owner to ask once per
  * beat. */
 uint64_t dp_link_heard_ns(dp_link_t *link, uint64_t now_ns);
+/* When its latest frame came, whatever packets came since. */
+uint64_t dp_link_frame_ns(const dp_link_t *link);
 
 /* The address of this end, as the other one reaches it: "10.0.0.1". */
 void dp_link_own_address(const dp_link_t *link, char *text, size_t room);
