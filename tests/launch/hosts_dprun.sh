@@ -67,6 +67,36 @@ start)
     run 0 -H a.v6:1,b.v6:1 "$member"; expect out "rank 1 of 2"
     run 0 --dry-run -H a:2,b:1 "$member"; expect out "3 ranks on 2 nodes" "rank 2   node b, local 0"
     nothing_left a b c d ;;
+secret) # of a job comes by ssh's standard input: it stands in no command line and no environment of any process
+    cat >tap <<'END'
+#!/bin/sh
+# an ssh that keeps what dprun writes to it
+tee "$TAP.$$" | ssh "$@"
+END
+    chmod +x tap
+    TAP=$PWD/ticket "$dprun" -H a:2,b:2 --ssh "$PWD/tap" sleep 777 >out 2>err & job=$!
+    until_holds marked_all a b
+    python3 - <<'END' || bad "the secret can be read"
+import glob
+tickets = [open(name, "rb").read() for name in glob.glob("ticket.*")]
+assert len(tickets) == 2 and all(len(ticket) >= 40 for ticket in tickets), tickets
+# The bytes that both tickets have: the secret, and an address that is no secret.
+pieces = {tickets[0][i:i + 16] for i in range(len(tickets[0]) - 15)} & {tickets[1][i:i + 16] for i in range(len(tickets[1]) - 15)}
+pieces = [piece for piece in pieces if len(set(piece)) > 10]
+assert len(pieces) >= 10, len(pieces)
+looked = 0
+for path in glob.glob("/proc/[0-9]*/cmdline") + glob.glob("/proc/[0-9]*/environ"):
+    try:
+        data = open(path, "rb").read()
+    except OSError:
+        continue  # it has ended
+    looked += b"dprun" in data
+    for piece in pieces:
+        assert piece not in data and piece.hex().encode() not in data.lower(), (path, data)
+assert looked >= 8, looked  # dprun, ssh, and three of dprun's processes on each of two nodes
+END
+    kill -TERM $job; ends 143
+    nothing_left a b ;;
 output)
     # shellcheck disable=SC2016
     run 0 -H a:2,b:2 --output-dir logs sh -c 'seq -f "$DP_RANK-%g" 100000; echo error $DP_RANK >&2'
@@ -205,6 +235,9 @@ slurm) # inside an allocation, by a srun of dprun's own
     # shellcheck disable=SC2016
     in_allocation 7 -N 2 --ntasks-per-node=2 "$dprun" sh -c '[ $DP_RANK != 3 ] || exit 7; exec sleep 777'
     expect err "FAILED  rank 3 (b, local 1, pid "
+    mkdir "/tmp/here" && cp "$dprun" /tmp/here/ # the nodes have other folders in /tmp
+    in_allocation 1 -N 2 /tmp/here/dprun true; expect err "there is no /tmp/here/dprun to run" "nothing was started"
+    grep -q 'not started$\|ssh' err && bad "an ssh, or nodes that nobody names"
     in_allocation 127 -N 2 "$dprun" /no/program; expect err "node a: program /no/program" "node b: program /no/program"
     for signal in TERM KILL; do
         salloc -Q -N 2 --ntasks-per-node=2 "$dprun" sleep 777 >out 2>err & job=$!

@@ -78,7 +78,7 @@ void dp_fleet_node_lose(dp_fleet_node_t *node, int exit_code, const char *why)
         dp_fleet_check_gone(fleet);
         return;
     }
-    dp_fleet_say(fleet, "%s", why);
+    if (why[0] != '\0') dp_fleet_say(fleet, "%s", why);
     if (fleet->exit_code == 0) fleet->exit_code = exit_code;
     dp_fleet_check_start(fleet);
 }

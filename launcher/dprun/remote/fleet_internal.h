@@ -118,7 +118,7 @@ struct dp_fleet {
 
 void dp_fleet_say(dp_fleet_t *fleet, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void dp_fleet_node_send(dp_fleet_node_t *node, uint8_t type, const void *fields, size_t bytes);
-/* Its station is gone, or cannot serve; before the ranks have started as well. */
+/* Its station is gone, or cannot serve; before the ranks have started as well. why: "": told. */
 void dp_fleet_node_lose(dp_fleet_node_t *node, int exit_code, const char *why);
 /* Links of stations that have proven themselves. */
 extern const dp_link_events_t dp_fleet_link_events;

@@ -188,8 +188,8 @@ static void on_shell_ended(void *context, dp_shell_t *shell)
         dp_fleet_node_lose(node, 1, text);
         return;
     }
-    cause = dp_shell_explain(node->name, fleet->nodes->program, status, dp_shell_words(shell), text,
-                             sizeof(text));
+    cause = dp_shell_explain("ssh", node->name, fleet->nodes->program, status,
+                             dp_shell_words(shell), text, sizeof(text));
     if (node->link == NULL && cause != DP_SHELL_OTHER && node->tries < TRIES) {
         if (cause == DP_SHELL_TRY_PLAIN) node->is_plain = 1;
         dp_shell_destroy(shell);
@@ -252,15 +252,22 @@ static void start_shells(dp_fleet_t *fleet)
 static void on_srun_ended(void *context, dp_shell_t *shell)
 {
     dp_fleet_t *fleet = context;
+    int linked = 0;
     char text[900];
 
     if (fleet->is_leaving || fleet->is_over) return;
-    dp_shell_explain("*", fleet->nodes->program, dp_shell_status(shell), dp_shell_words(shell),
-                     text, sizeof(text));
-    dp_fleet_say(fleet, "srun ended: %s", text + strlen("node *: "));
+    dp_shell_explain("srun", NULL, fleet->nodes->program, dp_shell_status(shell),
+                     dp_shell_words(shell), text, sizeof(text));
+    dp_fleet_say(fleet, "%s", text);
+    for (int i = 0; i < fleet->count; i++)
+        linked += fleet->list[i].link != NULL;
     for (int i = 0; i < fleet->count; i++) {
-        if (fleet->list[i].link == NULL && fleet->list[i].stage < DP_FLEET_GONE)
-            dp_fleet_node_lose(&fleet->list[i], 1, "its agent was not started");
+        dp_fleet_node_t *node = &fleet->list[i];
+
+        if (node->link != NULL || node->stage >= DP_FLEET_GONE) continue;
+        /* Where none came up, the line above is the reason of all. */
+        snprintf(text, sizeof(text), "node %s: its agent was not started", node->name);
+        dp_fleet_node_lose(node, 1, linked == 0 ? "" : text);
     }
 }
 

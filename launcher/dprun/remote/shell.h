@@ -64,7 +64,8 @@ typedef enum dp_shell_cause {
     DP_SHELL_TRY_AGAIN, /* it may go better in a moment */
     DP_SHELL_TRY_PLAIN  /* this ssh does not know the key exchange */
 } dp_shell_cause_t;
-dp_shell_cause_t dp_shell_explain(const char *host, const char *program, int status,
-                                  const char *words, char *text, size_t room);
+/* shell: "ssh", "srun". host: NULL where one shell serves all nodes. */
+dp_shell_cause_t dp_shell_explain(const char *shell, const char *host, const char *program,
+                                  int status, const char *words, char *text, size_t room);
 
 #endif

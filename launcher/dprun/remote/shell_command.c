@@ -1,6 +1,7 @@
 /*
  * shell_command.c - the command lines of shell.h, and what the words of a failed one mean. Pure.
  */
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -192,28 +193,34 @@ static void last_line(const char *words, char *line, size_t room)
     snprintf(line, room, "%.*s", (int)bytes, best);
 }
 
-dp_shell_cause_t dp_shell_explain(const char *host, const char *program, int status,
-                                  const char *words, char *text, size_t room)
+dp_shell_cause_t dp_shell_explain(const char *shell, const char *host, const char *program,
+                                  int status, const char *words, char *text, size_t room)
 {
     const int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    /* srun ends with the number of the error that its node met. */
+    const int is_missing =
+        code == 127 || code == 126 ||
+        (strstr(words, "execve()") != NULL && (code == ENOENT || code == EACCES));
+    char where[300] = "";
     char line[400];
 
     last_line(words, line, sizeof(line));
+    if (host != NULL) snprintf(where, sizeof(where), "node %.255s: ", host);
     for (size_t i = 0; i < DP_ARRAY_LEN(known_errors) && (code == 255 || code == -1); i++) {
         if (strstr(words, known_errors[i].words) == NULL) continue;
-        snprintf(text, room, "node %s: %s (%s)", host, known_errors[i].text, line);
+        snprintf(text, room, "%s%s (%s)", where, known_errors[i].text, line);
         return known_errors[i].cause;
     }
-    if (code == 127 || code == 126) {
+    if (is_missing) {
         snprintf(text, room,
-                 "node %s: there is no %s to run: install dp at the same path on every node (%s)",
-                 host, program, line);
+                 "%sthere is no %s to run: install dp at the same path on every node (%s)", where,
+                 program, line);
     } else if (strncmp(line, "dprun: ", 7) == 0) { /* the station's own words */
-        snprintf(text, room, "node %s: %s", host, line + 7);
+        snprintf(text, room, "%s%s", where, line + 7);
     } else if (WIFSIGNALED(status)) {
-        snprintf(text, room, "node %s: its ssh was killed by signal %d", host, WTERMSIG(status));
+        snprintf(text, room, "%sits %s was killed by signal %d", where, shell, WTERMSIG(status));
     } else {
-        snprintf(text, room, "node %s: its ssh ended with code %d%s%s", host, code,
+        snprintf(text, room, "%sits %s ended with code %d%s%s", where, shell, code,
                  line[0] != '\0' ? ": " : "", line);
     }
     return DP_SHELL_OTHER;

@@ -184,11 +184,41 @@ static void shell_failures_are_explained(void **state)
 
     (void)state;
     for (size_t i = 0; i < DP_ARRAY_LEN(cases); i++) {
-        assert_int_equal(dp_shell_explain("a", "/x/dprun", cases[i].code << 8, cases[i].words, text,
-                                          sizeof(text)),
+        assert_int_equal(dp_shell_explain("ssh", "a", "/x/dprun", cases[i].code << 8,
+                                          cases[i].words, text, sizeof(text)),
                          cases[i].cause);
         assert_int_equal(strncmp(text, "node a: ", 8), 0);
         if (strstr(text, cases[i].text) == NULL) fail_msg("%s", text);
+    }
+}
+
+/* One srun brings up all nodes: no text names a node, or an ssh that nobody started. */
+static void srun_failures_are_explained(void **state)
+{
+    static const struct {
+        int code;
+        const char *words;
+        const char *text;
+    } cases[] = {
+        {2, "slurmstepd-a: error: execve(): /x/dprun: No such file or directory\n",
+         "there is no /x/dprun to run: install dp at the same path on every node (slurmstepd-a: "
+         "error: execve(): /x/dprun: No such file or directory)"},
+        {13, "slurmstepd-a: error: execve(): /x/dprun: Permission denied\n",
+         "there is no /x/dprun to run: install dp at the same path on every node (slurmstepd-a: "
+         "error: execve(): /x/dprun: Permission denied)"},
+        {1, "srun: error: Unable to confirm allocation for job 7: Invalid job id specified\n",
+         "its srun ended with code 1: srun: error: Unable to confirm allocation for job 7: Invalid "
+         "job id specified"},
+        {2, "", "its srun ended with code 2"},
+    };
+    char text[900];
+
+    (void)state;
+    for (size_t i = 0; i < DP_ARRAY_LEN(cases); i++) {
+        assert_int_equal(dp_shell_explain("srun", NULL, "/x/dprun", cases[i].code << 8,
+                                          cases[i].words, text, sizeof(text)),
+                         DP_SHELL_OTHER);
+        assert_string_equal(text, cases[i].text);
     }
 }
 
@@ -303,6 +333,7 @@ int main(void)
         cmocka_unit_test(hosts_of_slurm_are_expanded),
         cmocka_unit_test(shell_program_is_quoted_and_the_host_is_no_option),
         cmocka_unit_test(shell_failures_are_explained),
+        cmocka_unit_test(srun_failures_are_explained),
         cmocka_unit_test(remote_start_survives_the_wire_and_every_cut),
         cmocka_unit_test(remote_ticket_comes_through_a_pipe),
         cmocka_unit_test(seal_refuses_what_was_changed_repeated_or_left_out),
