@@ -183,21 +183,25 @@ void dp_supervisor_fetch(dp_supervisor_t *supervisor)
     dp_fleet_fetch(supervisor->fleet, job->run_dir);
 }
 
+/* Each clock was measured against dprun's, so two nodes may be apart by what both are off. */
 void dp_supervisor_describe_clocks(const dp_supervisor_t *supervisor, char *text, size_t room)
 {
     uint64_t worst_ns = 0;
+    uint64_t second_ns = 0;
 
     text[0] = '\0';
-    if (supervisor->fleet == NULL) return;
+    if (supervisor->fleet == NULL || dp_fleet_node_count(supervisor->fleet) < 2) return;
     for (int node = 0; node < dp_fleet_node_count(supervisor->fleet); node++) {
         dp_fleet_node_view_t view;
 
         dp_fleet_node(supervisor->fleet, node, &view);
+        second_ns = dp_max(second_ns, dp_min(worst_ns, view.clock_error_ns));
         worst_ns = dp_max(worst_ns, view.clock_error_ns);
     }
     if (worst_ns == UINT64_MAX) {
         snprintf(text, room, "clocks of the nodes not known");
     } else {
-        snprintf(text, room, "clocks within %.0f us", (double)worst_ns / 1e3);
+        snprintf(text, room, "clocks within %.0f us of each other",
+                 (double)(worst_ns + second_ns) / 1e3);
     }
 }

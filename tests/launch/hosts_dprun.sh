@@ -198,6 +198,10 @@ timeline) # b's clock is ahead by 5000 s
     expect err "saved timeline t.pftrace (clocks within"
     "$(dirname "$dprun")/dptrace" info t.pftrace >out.info 2>&1 || bad "dptrace info"
     expect out.info "clock error <="
+    # dprun tells no smaller error than the timeline, which has b's clock on the axis of a's.
+    told=$(sed -n 's/.*clocks within \([0-9]*\) us of each other.*/\1/p' err)
+    sed -n 's/.*clock error <= \([0-9.]*\) us.*/\1/p' out.info >errors
+    [ -s errors ] && awk -v told="$told" '$1 > told + 1 { exit 1 }' errors || bad "$told us are told, $(tr '\n' ' ' <errors)"
     nothing_left a b ;;
 node)
     (umask 077; head -c 32 /dev/urandom >secret)
