@@ -138,6 +138,8 @@ static void bytes_on_the_wire_are_those_of_the_formulas(void **state)
     assert_true(sent("124M", GPT2_PLAN_WEIGHTS, 1, 4.0) < 1e-9);
 }
 
+/* And the rows of its own gradients that the others add up: counted between three pretended nodes,
+ * 2.653 models; the rest is padding that does not travel. */
 static void a_server_sends_the_model_to_every_other_rank(void **state)
 {
     gpt2_layout_t *layout = layout_of("tiny");
@@ -152,7 +154,7 @@ static void a_server_sends_the_model_to_every_other_rank(void **state)
     (void)state;
     gpt2_plan_make(&input, &plan);
     assert_true(plan.sent_weights == 2.0 * 4.0 * (double)layout->arena_count);
-    assert_true(plan.sent_gradients < 1e-9);
+    close_to(plan.sent_gradients, 2.0 / 3.0 * 4.0 * (double)layout->arena_count, 1e-9);
     gpt2_layout_destroy(layout);
 }
 

@@ -98,6 +98,9 @@ static void plan_wire(const gpt2_plan_input_t *input, const floats_t *floats, gp
     plan->sent_weights = 0.0;
     if (input->is_single || input->ranks == 1) return;
     if (input->is_server) {
+        /* libdp reduces between nodes by a reduce-scatter whose rows then travel to the root, so
+         * the root too sends the rows that others add up. */
+        plan->sent_gradients = part_sent(input->ranks) * floats->arena * width;
         plan->sent_weights = (input->ranks - 1) * floats->arena * sizeof(float);
         return;
     }
