@@ -323,7 +323,8 @@ class Bench:
             return [gpt2], [{}]
         if run.link != "none":
             return [gpt2], [{}]
-        nodes = run.ranks if run.study.nodes == EACH else max(run.study.nodes, run.row.nodes)
+        each = run.study.nodes == EACH or run.row.by_wire
+        nodes = run.ranks if each else max(run.study.nodes, run.row.nodes)
         pretend = ["--pretend-nodes", nodes] if nodes > 1 else []
         timeline = ["--timeline", self.recorded()] if self._wants_timeline(run) else []
         return [[self.program("dprun"), "--no-prefix", "-np", run.ranks, *pretend, *timeline,

@@ -26,7 +26,7 @@ COLOURS = {
     "single": "#555555", "dps": "#0072B2", "coordinator": "#56B4E9", "sps": "#999999",
     "zero1": "#009E73", "zero2": "#4FC3A1", "zero3": "#00604A", "hybrid": "#9BD8C4",
     "dps-o1-bf16": "#E69F00", "dps-o2-bf16": "#F5C65B", "dps-o1-fp16": "#B87A00",
-    "dps-o2-fp16": "#7A5200", "lamb": "#CC79A7", "topk": "#D55E00", "powersgd": "#7B61C9"}
+    "dps-o2-fp16": "#7A5200", "dps-fp16-wire": "#003F66", "lamb": "#CC79A7", "topk": "#D55E00", "powersgd": "#7B61C9"}
 PEER_COLOURS = {"torch-single": "#000000", "torch-ddp": "#8C3B3B", "torch-ddp-bf16": "#B06A6A",
                 "torch-ddp-fp16": "#D09A9A", "torch-zero1": "#6B4F2A", "torch-fsdp2": "#3E5C76",
                 "horovod": "#748CAB", "deepspeed": "#1D2D44"}

@@ -46,7 +46,7 @@ def step_ms(row, parts):
         return compute + parts.update
     if row in ("dps", "coordinator") or row.startswith("dps-o1"):
         return compute + exposed(parts.dense, window, last * parts.dense) + parts.update
-    if row.startswith("dps-o2"):
+    if row.startswith("dps-o2") or row == "dps-fp16-wire":
         wire = parts.dense / 2
         return compute + exposed(wire, window, last * wire) + parts.update
     if row == "sps":

@@ -31,6 +31,7 @@ class Row:
     waits: int = 0  # steps that an element of a gradient waits until it travels, in the mean
     rate: float = 1.0  # times the study's learning rate, where no grid finds one
     emulated: bool = False  # arithmetic that this processor has no instructions for
+    by_wire: bool = False  # differs from dps only in what travels between nodes
     mode: str = ""  # of peers/torch_gpt2.py; "" for ours
     beside: str = ""  # our row that this peer is the counterpart of
 
@@ -66,6 +67,9 @@ OURS = [
     _shard("hybrid", "hybrid (HSDP)", "hybrid", "ZeRO-3 inside a node, replicas across nodes",
            nodes=2, least_ranks=4),
     _amp("O1", "bf16"), _amp("O2", "bf16"), _amp("O1", "fp16"), _amp("O2", "fp16"),
+    Row("dps-fp16-wire", "data parallel, fp16 between nodes", "dps whose gradients travel between "
+        "nodes in fp16: half the bytes, and what rows that compress must beat", CURVE,
+        ("--strategy", "dps", "--wire", "fp16"), least_ranks=2, by_wire=True),
     # Its rates are some ten times AdamW's: a step moves a tensor by the rate times its length. Every
     # tensor is a layer with a rate of its own, as the paper's algorithm has it: else vectors would be
     # moved by that large rate itself.

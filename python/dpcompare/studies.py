@@ -195,6 +195,8 @@ def why_not(study, row, ranks, link):
         return "peers are no part of this study"
     if row.emulated and not study.emulated:
         return "emulated arithmetic has no speed"
+    if row.by_wire and link == "none" and study.timed:
+        return "it differs from dps between nodes only; --links times it"
     if link != "none" and ranks != 2:
         return "a link has two ends"
     if link != "none" and row.mode == "horovod":

@@ -4,7 +4,7 @@ report.py puts them into the page. Nothing is worked out here: views.py does tha
 """
 import html
 
-from dpcompare import gates, model, stats
+from dpcompare import gates, model, stats, studies
 from dpcompare import rows as all_rows
 
 # Gates that hold for every row or the run is worthless; the table of gates names them when they fail.
@@ -70,8 +70,7 @@ class Tables:
         n = 1 if row.single else view.ranks
         held = view.judged.held(row.name)
         why = (self.absent.get(row.name) or view.results.why_failed(view.speed.name, row.name, n)
-               or all_rows.fits(row, n) or ("emulated arithmetic has no speed" if row.emulated
-                                            else "no run"))
+               or all_rows.fits(row, n) or studies.why_not(view.speed, row, n, "none") or "no run")
         failed = view.judged.why_not(row.name, n)
         if failed:
             return [name, "<span class=failed>failed</span><br>" + quiet(
@@ -166,9 +165,9 @@ class Tables:
     def _judged(self):
         """[(row, ranks, study, gates that were asked)] in the rows' order."""
         order = list(all_rows.ALL)
-        for (name, n), studies in sorted(self.view.judged.gates.items(),
+        for (name, n), asked_in in sorted(self.view.judged.gates.items(),
                                          key=lambda item: (order.index(item[0][0]), item[0][1])):
-            for study, found in studies.items():
+            for study, found in asked_in.items():
                 asked = [gate for gate in found if gate.passed is not None]
                 if asked:
                     yield name, n, study, asked
@@ -250,6 +249,9 @@ class Tables:
                                number(ms), "-" if ratio is None else f"{ratio[0]:.2f}",
                                number(sum(waits.values())) if waits else "-",
                                f"{largest[0]} {number(largest[1])}" if largest else "-"], ""))
+            lines += [([link, row.name, "<span class=failed>no speed</span>", "", "",
+                        quiet(escape(why))], "failed")
+                      for row, why in self.view.failed_over_link(link)]
         return table(["link", "row", "ms a step", "over dps there", "ms waiting", "most of it"],
                      lines, (2, 3, 4)) if lines else ""
 

@@ -76,6 +76,12 @@ class View:
                 found.append((ours, theirs, ratio))
         return found
 
+    def failed_over_link(self, link):
+        """[(row, the gate that takes its speed)] of the rows that were run over a link."""
+        return [(row, why) for row in self.rows
+                if self.results.seeds(self.speed.name, row.name, 2, link)
+                and (why := self.judged.why_not(row.name, 2, link))]
+
     def over_link(self, link):
         """[(row, ms of a step, tokens per second over dps' there, waits)] of a link."""
         def rates(name):
@@ -370,8 +376,8 @@ class View:
 
     def _modelled(self):
         """Rows whose line differs from the others' by what they send."""
-        return [row for row in self.rows if row.name in ("dps", "sps", "zero1", "zero3", "topk",
-                                                         "powersgd")
+        return [row for row in self.rows if row.name in ("dps", "dps-fp16-wire", "sps", "zero1",
+                                                         "zero3", "topk", "powersgd")
                 and self.predicted_ms(row) is not None]
 
     def link_lines(self):
@@ -399,7 +405,7 @@ class View:
             return found
         dps = all_rows.ALL[all_rows.REFERENCE]
         for row in self._modelled():
-            if row.name not in ("topk", "powersgd"):
+            if not row.compresses:
                 continue
             rate = model.crossing(lambda x, row=row: self.predicted_ms(row, x),
                                   lambda x: self.predicted_ms(dps, x), RATES[0], RATES[-1])
@@ -413,7 +419,8 @@ class View:
     def findings(self):
         """Sentences for the head of the page."""
         found = [self._gates_finding(), self._exact_finding(), self._fastest_finding(),
-                 self._memory_finding(), self._beside_finding(), self._waiting_finding()]
+                 self._memory_finding(), self._beside_finding(), self._waiting_finding(),
+                 self._compression_finding(), *map(self._link_finding, self.lines)]
         found += [text + " (by the model)" for text, *_ in self.crossings()]
         return [text for text in found if text]
 
@@ -468,6 +475,27 @@ class View:
             return ""
         total = sum(waits.values())
         return f"dps waits {total:.1f} ms of a step of {ms:.1f} ({100 * total / ms:.0f} %)"
+
+    def _compression_finding(self):
+        """Of rows that send fewer bytes: which of them lose by it on one node."""
+        slower = [f"{row.name} at {ratio[0]:.2f} times dps" for row in self.measured_rows()
+                  if row.compresses and self.counts(row) and (ratio := self.ratio(row))
+                  and ratio[0] < 1]
+        if not slower:
+            return ""
+        return ("Sending fewer bytes cannot win on one node, where nothing is sent over a link: "
+                + ", ".join(slower))
+
+    def _link_finding(self, link):
+        """Of a link that was measured: every row over dps there, the fastest first."""
+        found = sorted(((ratio[0], row.name) for row, _, ratio, _ in self.over_link(link)
+                        if ratio and row.name != all_rows.REFERENCE), reverse=True)
+        if not found:
+            return ""
+        line = self.lines[link]
+        emulated = ", EMULATED" if line["emulated"] else ""
+        return (f"Over {link}{emulated}, where plain TCP carried {line['gbit_per_s']:.2f} Gb/s, speeds "
+                "over dps' are " + ", ".join(f"{name} {ratio:.2f}" for ratio, name in found))
 
     def surprises(self):
         """[(row, what, measured, predicted, remark)] of what is off by more than a quarter."""

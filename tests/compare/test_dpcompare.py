@@ -284,6 +284,20 @@ class StudiesTest(unittest.TestCase):
         with self.assertRaisesRegex(Failed, "--ranks 3: the global batch of 16 .* does not divide"):
             studies.make(self.options("--ranks", "1,3"))
 
+    def test_what_differs_between_nodes_alone_is_timed_over_links_and_judged_between_nodes(self):
+        row = rows.ALL["dps-fp16-wire"]
+        whole = studies.make(cli.parse(["--links", "1g"]))
+        asked = {(run.study.name, run.link) for run in studies.runs(whole, [rows.ALL["dps"], row])
+                 if run.row == row}
+        self.assertEqual(asked, {("bytes", "none"), ("curve", "none"), ("speed", "1g")})
+        maker = bench.Bench.__new__(bench.Bench)
+        maker.options, maker.build, maker.work = cli.parse([]), "/b", "/w"
+        maker.initial, maker.data = lambda one, seed: "init", {"curve": "text"}
+        curve = next(one for one in whole if one.name == "curve")
+        (command,), _ = maker._ours(studies.Run(curve, row, 2, 1, "none"), "s", "o")
+        self.assertEqual(command[command.index("--pretend-nodes") + 1], 2)
+        self.assertEqual(command[len(command) - command[::-1].index("--wire")], "fp16")
+
     def test_turns_alternate_in_direction(self):
         found = studies.runs(studies.make(self.options("--ranks", "2")), rows.OURS[:3])
         first, second = ([run.row.name for run in found if run.study.name == "run"
@@ -430,6 +444,34 @@ class PageTest(unittest.TestCase):
         self.assertIn("2.00", self.report.beside_table())
         found = self.report.as_json()["beside"]
         self.assertEqual([(one["ours"], one["theirs"]) for one in found], [("dps", "torch-ddp")])
+
+    def _over_link(self):
+        """A view with a link, over which topk fails its gate and PowerSGD is faster than dps."""
+        there = [record("dps", ms=40.0), record("powersgd", ms=10.0), record("topk", off=1.0)]
+        for one in there:
+            one["key"]["link"] = "1g"
+        records = [record("dps"), record("powersgd", ms=12.5), record("topk", off=1.0), *there]
+        asked = [rows.ALL[name] for name in ("dps", "topk", "powersgd")]
+        found = results.Results([study(links=("none", "1g"))], records)
+        view = views.View(found, asked, gates.Judged(found, asked), {
+            "1g": {"shape": "1 Gb/s", "gbit_per_s": 0.94, "emulated": False}})
+        view.ranks = 2
+        return view
+
+    def test_the_page_says_where_fewer_bytes_win_and_where_not(self):
+        found = " ".join(self._over_link().findings())
+        self.assertIn("Over 1g, where plain TCP carried 0.94 Gb/s, speeds over dps' are powersgd 4.00",
+                      found)
+        self.assertIn("cannot win on one node, where nothing is sent over a link: powersgd at 0.80",
+                      found)
+        self.assertNotIn("topk at", found)
+
+    def test_a_row_that_fails_its_gate_is_told_among_those_over_a_link(self):
+        text = report.Report(self._over_link(), {"processor": "P"}, {}, "dpcompare", []).links_table()
+        line = next(line for line in text.split("<tr") if ">topk<" in line)
+        self.assertIn("no speed", line)
+        self.assertIn("final loss", line)
+        self.assertIn(">4.00<", text)
 
     def test_waits_are_shown_by_collective(self):
         found = self.report.as_json()["rows"]["zero1"]["waits_ms"]
