@@ -47,6 +47,13 @@ job all -np 3 "$gpt2" $flags --out all --compress topk --compress-rate 0
 cmp plain/checkpoint/12/weights.bin all/checkpoint/12/weights.bin
 cmp plain/checkpoint/12/adam_v.bin all/checkpoint/12/adam_v.bin
 
+# Between nodes it may win, and does not say that it cannot; but for so many ranks that everybody's
+# messages outweigh an all-reduce.
+job between -np 2 --pretend-nodes 2 "$gpt2" $flags --steps 0 --compress topk
+grep -q "MB sent per rank and step, [0-9.]* MB without$" between.out
+job many -np 3 --pretend-nodes 3 "$gpt2" $flags --steps 0 --compress topk --compress-rate 0.1
+grep -q "it cannot win on so many ranks" many.out
+
 # In fp16, where the first loss scale is too large: all ranks skip alike, and go on.
 job fp16 -np 2 "$gpt2" $flags --compress powersgd --precision fp16 --loss-scale 16777216
 grep -q "replicas bit-equal 12/12, overflows skipped [1-9]" fp16.out
@@ -56,7 +63,7 @@ for method in "topk --compress-momentum yes" powersgd; do
     rm -rf whole resumed
     job whole -np 2 "$gpt2" $flags --out whole --compress $method
     grep -q "replicas bit-equal 12/12" whole.out
-    grep -q "MB sent per rank and step" whole.out
+    grep -q "MB sent per rank and step.*; all ranks are on one node" whole.out
     job stopped -np 2 "$gpt2" $flags --out resumed --compress $method --checkpoint-every 4
     rm -rf resumed/checkpoint/12
     job resumed -np 2 "$gpt2" $flags --out resumed --compress $method --resume auto

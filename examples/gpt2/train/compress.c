@@ -57,6 +57,15 @@ size_t gpt2_compress_memory(const gpt2_compress_settings_t *settings, const gpt2
     return settings->momentum ? 2 * arena : arena;
 }
 
+/* Where fewer bytes cannot save time; "" where they may. */
+static const char *why_not_win(const gpt2_compress_t *self, double compressed, double dense)
+{
+    if (self->dp->base.size == 1) return "";
+    if (compressed >= dense) return "; it cannot win on so many ranks";
+    if (dp_node_count(self->dp->context) > 1) return "";
+    return "; all ranks are on one node, where no link is slow: it only adds work";
+}
+
 void gpt2_compress_describe(const gpt2_compress_t *self, char *text, size_t room)
 {
     const int ranks = self->dp->base.size;
@@ -67,7 +76,7 @@ void gpt2_compress_describe(const gpt2_compress_t *self, char *text, size_t room
                         &dense);
     (void)snprintf(text, room, "gradients by %s: %.3f MB sent per rank and step, %.3f MB without%s",
                    self->method->name, 1e-6 * compressed, 1e-6 * dense,
-                   ranks > 1 && compressed >= dense ? "; it cannot win on so many ranks" : "");
+                   why_not_win(self, compressed, dense));
 }
 
 /* ---- Life ----------------------------------------------------------------------------------- */
