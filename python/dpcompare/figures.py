@@ -10,7 +10,7 @@ import matplotlib
 
 matplotlib.use("svg")
 from matplotlib import pyplot  # noqa: E402
-from matplotlib.ticker import FuncFormatter, NullFormatter  # noqa: E402
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter  # noqa: E402
 
 from dpcompare import stats  # noqa: E402
 
@@ -44,6 +44,7 @@ PHASES = {"forward": ("forward", "#9ecae1"), "backward": ("backward", "#4292c6")
 PART_COLOURS = {"weights": "#0072B2", "gradients": "#56B4E9", "moments": "#009E73",
                 "activations": "#E69F00", "library": "#999999"}
 PEER_DASH = (0, (4, 2))
+WIDE = 6.0  # slowest over quickest row: beyond it a linear axis shows only the slowest
 
 
 def colour(row):
@@ -286,16 +287,35 @@ def cdf(view):
         values = sorted(values)
         axis.step(values, [100 * (i + 1) / len(values) for i in range(len(values))], where="post",
                   color=colour(name), linestyle=dash(name), label=name)
-    axis.set_xlabel("ms of a step")
+    middles = [stats.median(values) for _, values in series]
+    wide = max(middles) > WIDE * min(middles)
+    if wide:
+        axis.set_xscale("log")
+        axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.xaxis.set_minor_formatter(NullFormatter())
+    axis.set_xlabel("ms of a step" + (", logarithmic" if wide else ""))
     axis.set_ylabel("% of steps")
     axis.set_ylim(0, 101)
     left = axis.get_xlim()[0]
-    if left > 0:
+    if left > 0 and not wide:
         axis.annotate("axis does not begin at 0", (0.01, 0.01), xycoords="axes fraction",
                       fontsize=7, color="#777777")
     axis.set_title(f"Step times, all seeds: {view.title()}")
     _legend_beside(axis)
     return figure
+
+
+def labels_apart(points):
+    """[(name, x, y, height of its label)] of [(name, x, y)]: labels of points that nearly share an
+    x lie a line of text apart."""
+    wide = max((x for _, x, _ in points), default=0.0)
+    line = 0.035 * max((y for *_, y in points), default=0.0)
+    found = []
+    for name, x, y in sorted(points, key=lambda point: point[2]):
+        below = [height for _, other, _, height in found if abs(other - x) < 0.12 * wide]
+        found.append((name, x, y, max([y] + [max(below) + line] if below else [y])))
+    return found
 
 
 def wire(view):
@@ -319,14 +339,16 @@ def wire(view):
     _from_zero(left, True)
     for name, sent, waited in points:
         right.scatter([sent / 1e6], [waited], color=colour(name), s=30)
-        right.annotate(name, (sent / 1e6, waited), textcoords="offset points", xytext=(5, 3),
-                       fontsize=7)
+    for name, x, y, height in labels_apart([(name, sent / 1e6, waited)
+                                            for name, sent, waited in points]):
+        right.annotate(name, (x, y), xytext=(7, height), textcoords=("offset points", "data"),
+                       va="center", fontsize=7)
+    right.margins(x=0.2)
     right.set_xlabel("MB per rank and step, were every rank a node")
     right.set_ylabel("ms exposed in a step")
     right.set_title(f"Bytes against exposed time: {view.title()}")
     _from_zero(right)
     _from_zero(right, True)
-    right.margins(x=0.15)
     return figure
 
 
@@ -342,9 +364,8 @@ def links(view):
         axis.scatter([rate], [value], color="#ffffff" if emulated else colour(name),
                      edgecolors=colour(name), s=34, zorder=4)
     for at, (text, rate, value) in enumerate(view.crossings()):
-        axis.annotate(text, (rate, value), textcoords="offset points", xytext=(0, 12 + 13 * at),
-                      fontsize=7,
-                      ha="center", arrowprops={"arrowstyle": "-", "linewidth": 0.6})
+        axis.annotate(text, (rate, value), xytext=(24, -40 - 14 * at),
+                      textcoords="offset points", fontsize=7, arrowprops={"arrowstyle": "-", "linewidth": 0.6})
     axis.set_xscale("log")
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.xaxis.set_minor_formatter(NullFormatter())
@@ -356,7 +377,7 @@ def links(view):
     reach = view.reach_at
     top = axis.secondary_xaxis("top", functions=(lambda x: x, lambda x: x))
     ticks = [rate for rate in (0.1, 1, 10, 100) if lines[0][1][0] <= rate <= lines[0][1][-1]]
-    top.set_xticks(ticks, [f"{reach(rate):.3g}" for rate in ticks])
+    top.set_xticks(ticks, [f"{reach(rate):.{0 if reach(rate) >= 100 else 2}f}" for rate in ticks])
     top.set_xlabel("R = compute time / dense all-reduce time")
     _legend_beside(axis)
     return figure

@@ -405,7 +405,7 @@ class View:
             return found
         dps = all_rows.ALL[all_rows.REFERENCE]
         for row in self._modelled():
-            if not row.compresses:
+            if not row.compresses or not self.counts(row):
                 continue
             rate = model.crossing(lambda x, row=row: self.predicted_ms(row, x),
                                   lambda x: self.predicted_ms(dps, x), RATES[0], RATES[-1])
