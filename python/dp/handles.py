@@ -105,17 +105,26 @@ class Handle:
     def _finish(self, timeout: float | None) -> None:
         raw = _c.Result.from_buffer_copy(_NEW_RESULT)
         self.context.pointer  # OrderError after finalize(), which has freed the handle
-        if timeout is None:  # the usual case, without a generator
-            status = lib.wait(self._pointer, SLICE_S, raw)
-            while status == _TIMED_OUT:
+        try:
+            if timeout is None:  # the usual case, without a generator
                 status = lib.wait(self._pointer, SLICE_S, raw)
-        else:
-            for seconds in slices(timeout):
-                status = lib.wait(self._pointer, seconds, raw)
-                if status != _TIMED_OUT:
-                    break
+                while status == _TIMED_OUT:
+                    status = lib.wait(self._pointer, SLICE_S, raw)
+            else:
+                for seconds in slices(timeout):
+                    status = lib.wait(self._pointer, seconds, raw)
+                    if status != _TIMED_OUT:
+                        break
+        except BaseException:  # of a signal's handler, right behind a wait
+            if raw.text is not None:  # which ended the operation, so there is no handle any more
+                self._conclude(errors.Error.status if raw.text else 0, raw)
+            raise
         if status == _TIMED_OUT:
             raise errors.TimeoutError(f"not over after {timeout} s; the operation goes on")
+        self._conclude(status, raw)
+
+    def _conclude(self, status: int, raw: _c.Result) -> None:
+        """It is over, and libdp has taken its handle back."""
         self._pointer = None
         if status != 0:
             text = raw.text.decode(errors="replace") if raw.text else self.context.error_text()
@@ -127,13 +136,19 @@ class Handle:
         self._keeps = self._value = None
 
     def __del__(self) -> None:
-        """Dropped in flight: the memory must outlive the operation, so it moves to the context."""
-        if self._pointer is None or not self.context.is_alive:
-            return
-        if lib.test(self._pointer) == errors.PendingError.status:
-            self.context._completions.adopt(self._pointer, self._keeps)
-        else:
-            lib.release(self._pointer)
+        if self._pointer is not None:
+            abandon(self.context, self._pointer, self._keeps)
+
+
+def abandon(context: "Context", pointer: int, keeps: Any) -> None:
+    """Gives a handle back that nobody will wait for. In flight, its memory must outlive the operation, so
+    it moves to the context."""
+    if not context.is_alive:
+        return
+    if lib.test(pointer) == errors.PendingError.status:
+        context._completions.adopt(pointer, keeps)
+    else:
+        lib.release(pointer)
 
 
 class Completions:

@@ -136,6 +136,38 @@ class Life(unittest.TestCase):
                 process.wait()
             process.stdout.close()
 
+    def test_a_signal_as_a_wait_ends_loses_no_result(self):
+        """Python calls the handler behind the wait, which may have given libdp's handle back."""
+        code, output = finish(start("""
+            import signal
+            world = dp.init()
+            def stop(*_): raise KeyboardInterrupt
+            signal.signal(signal.SIGUSR1, stop)
+            pids = world.allgather(np.array([os.getpid()])).wait().value.ravel()
+            interrupted = 0
+            for turn in range(30):
+                if world.rank == 1:
+                    world.recv(np.ones(1), 0, name="go").wait()
+                    time.sleep(0.005)
+                    os.kill(int(pids[0]), signal.SIGUSR1)
+                    world.allreduce(np.ones(3), name="x").wait()
+                    continue
+                handle = world.allreduce(np.ones(3), name="x")
+                world.send(np.ones(1), 1, name="go")
+                try:
+                    handle.wait()
+                except KeyboardInterrupt:
+                    interrupted += 1
+                try:
+                    assert handle.wait().value[0] == 2.0
+                except KeyboardInterrupt:  # the machine was slow, and it came here
+                    assert handle.wait().value[0] == 2.0
+            print("interrupted", interrupted, flush=True)
+            """))
+        self.assertEqual(code, 0, output)
+        counts = [int(line.split()[-1]) for line in output.splitlines() if "interrupted" in line]
+        self.assertGreater(max(counts), 0, output)
+
     def test_the_end_of_the_process_finalizes(self):
         code, output = finish(start("""
             world = dp.init()
