@@ -8,6 +8,7 @@ import ctypes
 import os
 from ctypes import (CFUNCTYPE, POINTER, Structure, c_char_p, c_double, c_int, c_int32, c_size_t,
                     c_uint64, c_void_p)
+from typing import Any
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 NAME = "libdp.so.0"
@@ -196,3 +197,21 @@ class Library:
 
 
 lib = Library()
+
+
+def bare(name: str) -> Any:
+    """A function of dp.h for calls by the thousand: it takes what converted() makes and nothing else, and
+    so does without the conversion of each argument, which is half the cost of a call."""
+    function = (_waits if name in WAITING else _short)[name]  # by index: an object of its own
+    function.restype = FUNCTIONS[name][0]
+    return function
+
+
+def converted(name: str, *values: Any) -> tuple:
+    """Arguments of bare(name), of the types of dp.h. A struct is passed by its address; of simple values
+    `.value` may be set between calls."""
+    kinds = FUNCTIONS[name][1]
+    if len(values) != len(kinds):
+        raise TypeError(f"{name} takes {len(kinds)} arguments, and {len(values)} are here")
+    return tuple(ctypes.byref(value) if isinstance(kind, type(POINTER(_P))) else kind(value)
+                 for kind, value in zip(kinds, values))

@@ -177,16 +177,6 @@ class Group:
         return self._submit(lib.allreduce, arguments, make_options(**keywords), handle, on_done,
                             name is not None)
 
-    def allreduce_at(self, name: bytes, source: int, target: int, count: int, dtype: int,
-                     options: _c.Options, keeps: Any) -> Handle:
-        """allreduce() for bindings that know the memory: addresses, and a number of arrays.NAMES. keeps:
-        what holds the memory."""
-        pointer = ctypes.c_void_p()
-        status = lib.allreduce(self.pointer, name, source, target, count, dtype, options, pointer)
-        if status != 0:
-            self.context.check(status)
-        return Handle(self.context, pointer.value, keeps, None)
-
     def grouped_allreduce(self, tensors: Sequence[Any], outs: Sequence[Any] | None = None, *,
                           name: str | None = None, on_done: Any = None, **keywords: Any) -> Handle:
         """Reduces several arrays as one operation: all complete, or all fail. Result.value is the list

@@ -81,6 +81,33 @@ class Operations(unittest.TestCase):
         self.assertEqual(hvd.allreduce(torch.ones(3), op=hvd.Sum, name="differs")[0].item(),
                          self.size)
 
+    def test_a_name_may_stand_for_other_tensors_each_time(self):
+        """Arguments of libdp's call are kept by name, and must not outlive what they were made of."""
+        for shape, dtype, op, factor in (((6,), torch.float32, hvd.Sum, 1.0), ((2, 3), torch.float32, hvd.Sum, 1.0),
+                                         ((2, 3), torch.float64, hvd.Sum, 1.0), ((2, 3), torch.float64, hvd.Max, 1.0),
+                                         ((2, 3), torch.float64, hvd.Sum, 0.5), ((7,), torch.int64, hvd.Sum, 1.0)):
+            for _ in range(2):
+                tensor = torch.full(shape, self.rank + 1.0).to(dtype)
+                other = hvd.allreduce(tensor, name="changing", op=op, postscale_factor=factor)
+                total = self.size if op == hvd.Max else factor * self.size * (self.size + 1) / 2
+                self.assertTrue((other == total).all(), (shape, dtype, op, other))
+                self.assertTrue((tensor == self.rank + 1).all())
+        with self.assertRaisesRegex(hvd.HorovodInternalError, "changing"):
+            hvd.allreduce_(torch.ones((2, 3) if self.rank == 0 else (3, 2)), name="changing")
+        self.assertEqual(hvd.allreduce(torch.ones(2, 3), name="changing")[1, 2].item(), 1.0)
+
+    def test_a_name_in_flight_is_refused_and_a_dropped_handle_keeps_its_memory(self):
+        begun = hvd.allreduce_async(torch.full((4,), float(self.rank)), name="once", op=hvd.Sum)
+        if self.rank == 0 and self.size > 1:
+            with self.assertRaisesRegex(ValueError, "once is in flight"):
+                hvd.allreduce_async_(torch.ones(4), name="once")
+        hvd.barrier()
+        self.assertEqual(hvd.synchronize(begun)[0].item(), sum(range(self.size)))
+        self.assertIsNone(hvd.synchronize(begun))
+        for _ in range(100):  # names take turns before any is waited for
+            hvd.allreduce_async_(torch.ones(1 << 14))
+        self.assertEqual(hvd.allreduce(torch.ones(3))[0].item(), 1.0)
+
     def test_objects(self):
         self.assertEqual(hvd.broadcast_object({"rank": self.rank}, root_rank=self.size - 1),
                          {"rank": self.size - 1})

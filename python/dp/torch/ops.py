@@ -12,11 +12,11 @@ from typing import Any, Callable, Sequence
 import torch
 
 import dp
-from dp.arrays import shape_tag, torch_type
-from dp.group import make_options
 
+from . import reduction
 from .compression import Compression
 from .errors import HorovodInternalError
+from .reduction import Reduction, stream_of as _stream
 from .runtime import ProcessSet, global_process_set, world
 
 Average, Sum, Adasum, Min, Max, Product = range(6)
@@ -41,26 +41,9 @@ def resolve_op(op: int | None, average: bool | None) -> int:
     return op
 
 
-def _validate(tensor: Any, operation: str) -> None:
-    if not isinstance(tensor, torch.Tensor):
-        raise ValueError(f"{operation}: a {type(tensor).__name__} is no tensor")
-    if tensor.is_sparse:
-        raise ValueError(f"{operation}: the tensor is sparse; sparse_allreduce_async() takes it")
-    if not tensor.is_contiguous():
-        raise ValueError(f"{operation}: Tensor is required to be contiguous.")
-
-
 def _check(tensor: Any, operation: str) -> torch.Tensor:
-    _validate(tensor, operation)
+    reduction.check(tensor, operation)
     return tensor.detach()
-
-
-def _stream(tensor: torch.Tensor) -> int | None:
-    """The current stream of a GPU's tensor: 0 means the default one, which libdp knows as 1
-    (cudaStreamLegacy)."""
-    if not tensor.is_cuda:
-        return None
-    return torch.cuda.current_stream(tensor.device).cuda_stream or 1
 
 
 class _Operation:
@@ -99,10 +82,10 @@ def _complete(kind: str, finish: Callable[[list[dp.Result]], Any],
     return checked
 
 
-_operations: dict[int, _Operation] = {}
+_operations: dict[int, "_Operation | Reduction"] = {}
 
 
-def _register(operation: _Operation) -> int:
+def _register(operation: "_Operation | Reduction") -> int:
     number = next(_numbers)
     _operations[number] = operation
     return number
@@ -119,10 +102,10 @@ def synchronize(handle: Any) -> Any:
 
     HorovodInternalError: it failed.
     """
-    if callable(handle):  # of sparse_allreduce_async()
-        return handle()
     operation = _operations.pop(handle, None)
-    return None if operation is None else operation.wait()
+    if operation is not None:
+        return operation.wait()
+    return handle() if callable(handle) else None  # of sparse_allreduce_async()
 
 
 def _submit(kind: str, name: str | None, process_set: ProcessSet, begin: Callable[..., dp.Handle],
@@ -150,36 +133,11 @@ def _scale(tensor: torch.Tensor, factor: float) -> torch.Tensor:
     return (tensor.double() * factor).to(tensor.dtype)
 
 
-def _begin_native(tensor: torch.Tensor, output: torch.Tensor, name: str | None, op: int,
-                  postscale: float, process_set: ProcessSet) -> int:
-    """The allreduce of one tensor as most programs do it by the thousand, so with little Python: a type
-    whose factor behind the sum libdp applies, or none."""
-    group, names = process_set.member_group("allreduce"), process_set.names
-    options = make_options(_REDUCE[op], 1.0, postscale, "default", 0, False, op == Average,
-                           _stream(tensor) if tensor.is_cuda else None, shape_tag(tensor.shape))
-    full = names.make("allreduce", name)
-    try:
-        with names.lock:
-            names.check_free(full, name is not None)
-            handle = names.pending[full] = group.allreduce_at(
-                full.encode(), tensor.data_ptr(), output.data_ptr(), tensor.numel(),
-                torch_type(tensor.dtype), options, (tensor, output))
-    except dp.InvalidError as error:
-        raise ValueError(str(error)) from error
-    except dp.Error as error:
-        raise HorovodInternalError(str(error)) from error
-    return _register(_Operation((handle,), lambda results: output))
-
-
 def _begin_allreduce(tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], name: str | None,
                      op: int, prescale: float, postscale: float, process_set: ProcessSet,
                      is_grouped: bool) -> int:
     if prescale != 1.0:
         tensors = [_scale(_check(tensor, "allreduce"), prescale) for tensor in tensors]
-    if not is_grouped:
-        _validate(tensors[0], "allreduce")
-        if tensors[0].dtype in _SCALED or postscale == 1.0:
-            return _begin_native(tensors[0], outputs[0], name, op, postscale, process_set)
     tensors = [_check(tensor, "allreduce") for tensor in tensors]
     targets = [_check(output, "allreduce") for output in outputs]
     group = process_set.member_group("allreduce")
@@ -206,13 +164,23 @@ def _begin_allreduce(tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Te
     return _register(_Operation([_submit(kind, name, process_set, begin, "allreduce")], finish))
 
 
+def _begin_one(tensor: torch.Tensor, output: torch.Tensor, name: str | None, op: int, prescale: float,
+               postscale: float, process_set: ProcessSet) -> int:
+    """The allreduce of one tensor. Libdp does all of it, where no factor is to be applied here."""
+    if prescale != 1.0 or postscale != 1.0 and tensor.dtype not in _SCALED:
+        return _begin_allreduce([tensor], [output], name, op, prescale, postscale, process_set, False)
+    number = next(_numbers)
+    _operations[number] = reduction.begin(tensor, output, name, _REDUCE[op], postscale, process_set)
+    return number
+
+
 def allreduce_async(tensor: torch.Tensor, average: bool | None = None, name: str | None = None,
                     op: int | None = None, prescale_factor: float = 1.0,
                     postscale_factor: float = 1.0,
                     process_set: ProcessSet = global_process_set) -> int:
     """Reduces tensor over the ranks into a new one. Average by default."""
-    return _begin_allreduce([tensor], [torch.empty_like(tensor.detach())], name, resolve_op(op, average),
-                            prescale_factor, postscale_factor, process_set, False)
+    return _begin_one(tensor, torch.empty_like(tensor.detach()), name, resolve_op(op, average),
+                      prescale_factor, postscale_factor, process_set)
 
 
 def allreduce_async_(tensor: torch.Tensor, average: bool | None = None, name: str | None = None,
@@ -220,8 +188,9 @@ def allreduce_async_(tensor: torch.Tensor, average: bool | None = None, name: st
                      postscale_factor: float = 1.0,
                      process_set: ProcessSet = global_process_set) -> int:
     """Reduces tensor over the ranks in place."""
-    return _begin_allreduce([tensor], [tensor], name, resolve_op(op, average), prescale_factor,
-                            postscale_factor, process_set, False)
+    if average is not None or op not in _REDUCE:
+        op = resolve_op(op, average)
+    return _begin_one(tensor, tensor, name, op, prescale_factor, postscale_factor, process_set)
 
 
 def allreduce_(tensor: torch.Tensor, average: bool | None = None, name: str | None = None,

@@ -77,17 +77,22 @@ class Names:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self._counts: dict[str, int] = {}
-        self.pending: dict[str, dp.Handle] = {}  # guarded by lock
+        self._counts: dict[str, int] = {}  # guarded by lock, as the next two
+        self.pending: dict[str, Any] = {}  # what was submitted last under a name: it has done()
+        self.slots: dict[Any, Any] = {}  # reduction.py's, by the program's name or the number
 
     def make(self, kind: str, name: str | None) -> str:
         """`kind.name`, or a numbered one: the same on all ranks that call in the same order."""
         if name:
             return f"{kind}.{name}"
         with self.lock:
-            number = self._counts.get(kind, 0)
-            self._counts[kind] = number + 1
-        return f"{kind}.noname.{number % NAMES}"
+            return f"{kind}.noname.{self.count(kind)}"
+
+    def count(self, kind: str) -> int:
+        """The number of an operation without a name. The caller holds the lock."""
+        number = self._counts.get(kind, 0)
+        self._counts[kind] = number + 1
+        return number % NAMES
 
     def submit(self, name: str, submit: Callable[[], dp.Handle], is_given: bool) -> dp.Handle:
         """ValueError: an operation of this name is in flight. One that was made up here is waited for:
@@ -112,8 +117,7 @@ class World:
 
     def __init__(self) -> None:
         self._context: dp.Context | None = None
-        self._is_initialized = False
-        self._pid = -1
+        self.is_initialized = False  # between init() and shutdown()
         self._sets: dict[int, ProcessSet] = {}
         self._next_set = 1
         self.is_dynamic = False
@@ -133,25 +137,20 @@ class World:
         assert self._context is not None
         return self._context
 
-    @property
-    def is_initialized(self) -> bool:
-        """Between init() and shutdown()."""
-        return self._is_initialized
-
     def init(self, comm: Any, process_sets: Any) -> None:
         """Joins the world; once more is fine."""
         if comm is not None and not isinstance(comm, (list, tuple)):
             raise ValueError("init: comm is a communicator of MPI, and libdp has none; start with "
                              "dprun, torchrun, mpirun or srun and call init()")
         self.is_dynamic = process_sets == "dynamic" or os.environ.get(DYNAMIC_SETS) == "1"
-        if self._is_initialized:
+        if self.is_initialized:
             return
         if self._context is None or not self._context.is_alive:
             self._context = dp.init()
         if comm and sorted(comm) != list(range(self._context.size)):
             raise ValueError(f"init: comm lists ranks {comm}; the world has {self._context.size}, "
                              "and smaller ones are process sets")
-        self._is_initialized = True
+        self.is_initialized = True
         global_process_set.process_set_id = 0
         global_process_set.ranks = list(range(self._context.size))
         global_process_set.group = self._context.world
@@ -161,14 +160,14 @@ class World:
 
     def shutdown(self) -> None:
         """Waits for all ranks and forgets what belongs to this init()."""
-        if not self._is_initialized:
+        if not self.is_initialized:
             return
         context = self.context
         for number, one in list(self._sets.items()):
             if number != 0:
                 one.process_set_id = one.group = None
         self._sets = {}
-        self._is_initialized = False
+        self.is_initialized = False
         try:
             context.wait_all()
             context.barrier("horovod.shutdown").wait()

@@ -1,0 +1,168 @@
+"""The allreduce of one tensor, which programs call by the thousand in every step; so with little Python.
+
+Called by ops.py, on any thread. A name has a slot, where the arguments of libdp's call lie converted and
+stay so while tensors of the same type, shape and options come under that name.
+"""
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import torch
+
+import dp
+from dp import _c, errors
+from dp.arrays import shape_tag, torch_type
+from dp.group import make_options
+from dp.handles import SLICE_S, abandon
+from dp._c import lib
+
+from .errors import HorovodInternalError
+from .runtime import Names, ProcessSet, world
+
+KIND = "allreduce"
+_PENDING = errors.PendingError.status
+_TIMED_OUT = errors.TimeoutError.status
+_allreduce = _c.bare("dp_allreduce")
+_wait = _c.bare("dp_wait")
+_Tensor = torch.Tensor
+
+
+def check(tensor: Any, operation: str) -> None:
+    """ValueError: no tensor, a sparse one, or one with gaps."""
+    if not isinstance(tensor, _Tensor):
+        raise ValueError(f"{operation}: a {type(tensor).__name__} is no tensor")
+    if tensor.is_sparse:
+        raise ValueError(f"{operation}: the tensor is sparse; sparse_allreduce_async() takes it")
+    if not tensor.is_contiguous():
+        raise ValueError(f"{operation}: Tensor is required to be contiguous.")
+
+
+def stream_of(tensor: torch.Tensor) -> int | None:
+    """The current stream of a GPU's tensor: 0 means the default one, which libdp knows as 1
+    (cudaStreamLegacy)."""
+    if not tensor.is_cuda:
+        return None
+    return torch.cuda.current_stream(tensor.device).cuda_stream or 1
+
+
+class _Slot:
+    """The reductions under one name, one after the other. Guarded by the lock of its process set's names."""
+
+    __slots__ = ("name", "group", "context", "dtype", "shape", "reduce", "postscale", "stream",
+                 "source", "target", "handle", "arguments")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.group: Any = None  # of nothing yet
+        self.handle = ctypes.c_void_p()
+
+    def prepare(self, group: dp.Group, tensor: Any, reduce: int, postscale: float, stream: Any) -> None:
+        """For tensors like this one."""
+        self.group = None  # until all of it is there
+        options = make_options(reduce, 1.0, postscale, "default", 0, False, reduce == dp.AVERAGE,
+                               stream, shape_tag(tensor.shape))
+        self.arguments = _c.converted("dp_allreduce", group.pointer, self.name.encode(), 0, 0,
+                                      tensor.numel(), torch_type(tensor.dtype), options, self.handle)
+        self.source, self.target = self.arguments[2:4]
+        self.context, self.dtype, self.shape = group.context, tensor.dtype, tensor.shape
+        self.reduce, self.postscale, self.stream = reduce, postscale, stream
+        self.group = group
+
+
+class _Waiter:
+    """The arguments of a wait, converted once; each waiting thread has one of its own meanwhile."""
+
+    __slots__ = ("handle", "result", "arguments")
+
+    def __init__(self) -> None:
+        self.result = _c.Result()
+        self.arguments = _c.converted("dp_wait", 0, SLICE_S, self.result)
+        self.handle = self.arguments[0]
+
+
+_waiters: list[_Waiter] = []  # that no thread uses now
+
+
+class Reduction:
+    """One of them in flight: what ops.synchronize() waits for. Keeps its memory alive until it is over."""
+
+    __slots__ = ("_context", "_pointer", "_tensor", "_output")
+
+    def __init__(self, context: dp.Context, pointer: int, tensor: Any, output: Any) -> None:
+        self._context = context
+        self._pointer: int | None = pointer
+        self._tensor = tensor
+        self._output = output
+
+    def done(self) -> bool:
+        """Whether it is over, failed or not. Never waits."""
+        return self._pointer is None or lib.test(self._pointer) != _PENDING
+
+    def wait(self) -> Any:
+        """The output. HorovodInternalError: it failed."""
+        if self._context._pointer is None:  # finalize() has freed the handle
+            self._pointer = None
+            raise HorovodInternalError("the context was finalized")
+        waiter = _waiters.pop() if _waiters else _Waiter()
+        waiter.handle.value = self._pointer
+        waiter.result.text = None
+        try:
+            status = _wait(*waiter.arguments)
+            while status == _TIMED_OUT:  # a slice, behind which Python acts on Ctrl-C
+                status = _wait(*waiter.arguments)
+        except BaseException:  # of a signal's handler, right behind a wait
+            if waiter.result.text is not None:  # which ended the operation: the handle has gone back
+                self._pointer = None
+            raise
+        self._pointer = self._tensor = None
+        if status != 0:
+            text = waiter.result.text
+            error = errors.make(status, text.decode(errors="replace") if text else
+                                self._context.error_text())
+            raise HorovodInternalError(str(error)) from error
+        _waiters.append(waiter)
+        return self._output
+
+    def __del__(self) -> None:
+        if self._pointer is not None:
+            abandon(self._context, self._pointer, (self._tensor, self._output))
+
+
+def begin(tensor: Any, output: Any, name: str | None, reduce: int, postscale: float,
+          process_set: ProcessSet) -> Reduction:
+    """Reduces tensor into output, which may be the same. `reduce` is libdp's, and `postscale` one that libdp
+    applies to this type as Horovod does."""
+    if not isinstance(tensor, _Tensor) or tensor.is_sparse or not tensor.is_contiguous():
+        check(tensor, KIND)  # says what is wrong
+    group, names = process_set.group, process_set.names
+    if group is None or not world.is_initialized:
+        group = process_set.member_group(KIND)  # says what is wrong
+    stream = stream_of(tensor) if tensor.is_cuda else None
+    with names.lock:
+        key = name or names.count(KIND)
+        slot = names.slots.get(key) or _make_slot(names, key)
+        before = names.pending.get(slot.name)
+        if before is not None and before._pointer is not None and not before.done():
+            names.check_free(slot.name, bool(name))
+        try:
+            if (slot.group is not group or slot.dtype is not tensor.dtype or slot.shape != tensor.shape
+                    or slot.reduce != reduce or slot.postscale != postscale or slot.stream != stream
+                    or slot.context._pointer is None):
+                slot.prepare(group, tensor, reduce, postscale, stream)
+            slot.source.value = tensor.data_ptr()
+            slot.target.value = slot.source.value if output is tensor else output.data_ptr()
+            status = _allreduce(*slot.arguments)
+            if status != 0:
+                slot.context.check(status)
+        except dp.InvalidError as error:
+            raise ValueError(str(error)) from error
+        except dp.Error as error:
+            raise HorovodInternalError(str(error)) from error
+        reduction = names.pending[slot.name] = Reduction(slot.context, slot.handle.value, tensor, output)
+    return reduction
+
+
+def _make_slot(names: Names, key: Any) -> _Slot:
+    slot = names.slots[key] = _Slot(f"{KIND}.{key}" if isinstance(key, str) else f"{KIND}.noname.{key}")
+    return slot
