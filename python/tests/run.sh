@@ -7,15 +7,35 @@
 #   python/tests/run.sh BUILD collectives | torch | optimizer RANKS [NODES]
 #                                                              every rank runs them
 #
-# Takes the first interpreter that has NumPy; exits with 77 where none has.
+# Each test gets the first interpreter that has what it needs: of $TORCH_PYTHON, the environments build-torch/
+# (./test.sh) and build-python/ (./quickstart.sh --python), python3 and Debian's. Exits with 77 where none
+# has, and says what is missing.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 build=$(cd "${1:?a build folder}" && pwd) || exit 2
-what=${2:?contract, life, backend, examples, types, suite, collectives, torch or optimizer}
-for python in python3 /usr/bin/python3 none; do
-    "$python" -c 'import numpy' 2>/dev/null && break
-done
-[ "$python" != none ] || { echo "no Python with NumPy is here (Debian: python3-numpy)"; exit 77; }
+what=${2:?contract, life, backend, examples, types, native, suite, collectives, torch or optimizer}
+top=${here%/python/tests}
+
+python=
+choose() { # statement-that-must-pass what-it-wants
+    for python in ${TORCH_PYTHON:+"$TORCH_PYTHON"} "$top/build-torch/bin/python" "$top/build-python/bin/python" \
+        python3 /usr/bin/python3; do
+        "$python" -c "$1" >/dev/null 2>&1 && return
+    done
+    echo "run.sh: $what: no Python here has $2"
+    exit 77
+}
+of_torch() { # the lowest version, as major, minor
+    printf 'import numpy, torch\nassert tuple(map(int, torch.__version__.split(".")[:2])) >= (%s)' "$1"
+}
+case $what in
+torch | optimizer) choose "import numpy, torch" "PyTorch (Debian: python3-torch)" ;;
+backend | suite | examples) choose "$(of_torch 2,14)" "PyTorch 2.14 or later (pip install torch, TORCH_PYTHON)" ;;
+native) choose "$(of_torch 2,4)" "PyTorch 2.4 or later (pip install torch, TORCH_PYTHON)" ;;
+contract) choose "" "anything" ;;
+types) command -v mypy >/dev/null || choose "import mypy" "mypy (pip install mypy)" ;;
+*) choose "import numpy" "NumPy (Debian: python3-numpy)" ;;
+esac
 export PYTHONPATH=${here%/tests} LIBDP_PATH=$build/libdp.so.0 DPRUN=$build/dprun PYTHONDONTWRITEBYTECODE=1
 export DP_FUSION_BYTES=1M # a job need not fill 96 MiB when it starts
 case $what in
@@ -28,14 +48,10 @@ native)
     # A cache of this build's, so that nothing of the user's is used or written.
     export XDG_CACHE_HOME=$build/python-cache LIBDP_TORCH=native
     mkdir -p "$XDG_CACHE_HOME"
-    "$python" -c 'import torch; assert tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 4)' 2>/dev/null ||
-        { echo "no PyTorch of 2.4 or later is here"; exit 77; }
     "$python" -m dp.torch.native && exec "$python" "$here/test_backend.py" ;;
-types) # of the package's hints, by mypy
-    for checker in mypy "$python -m mypy" none; do
-        $checker --version >/dev/null 2>&1 && break
-    done
-    [ "$checker" != none ] || { echo "mypy is not here (pip install mypy)"; exit 77; }
+types) # of the package's hints
+    checker=mypy
+    command -v mypy >/dev/null || checker="$python -m mypy"
     cd "${here%/tests}" && exec $checker --config-file pyproject.toml --cache-dir /dev/null ;;
 *) echo "run.sh: $what: unknown" >&2; exit 2 ;;
 esac
