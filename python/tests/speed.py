@@ -1,222 +1,216 @@
 #!/usr/bin/env python3
-"""speed.py - what Python and PyTorch cost over libdp, beside gloo in the same processes.
+"""How fast the Python package is: libdp beside gloo and Horovod on one machine, two ranks.
 
-    LIBDP_PATH=build/libdp.so.0 python/tests/speed.py [BUILD] [--only NAME] [--form native|python]
+    python/tests/speed.py [BUILD] [--only NAME] [--form native|python] [--table]
 
-Starts two ranks by dprun of the build folder (build, by default), without which no figure is printed.
-Ways take turns within one run, so that both see the machine as it is in that minute; figures are medians
-of rank 0. Results of collectives are checked before they are timed. Run it by hand on an idle machine.
+Prints each figure as it comes, with its goal, and at the end which goals are met; a figure is the median of
+rank 0. Takes some four minutes, of which `link` is one. Run it by hand on an idle machine: two jobs on one
+core say nothing of either. `link` joins two network namespaces by 1 Gb/s and 100 us, which needs root.
+Horovod's figure needs Horovod: HOROVOD_PYTHON, or BUILD/horovod-venv as tests/bench/compare --horovod
+builds it; without, a line says so.
 """
 import argparse
+import datetime
+import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
-import time
+import threading
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PACKAGE = os.path.dirname(HERE)
-WIDTH = 768
+sys.path.insert(0, PACKAGE)
+
+from measuring import machine  # noqa: E402
+from measuring.link import Link  # noqa: E402
+from measuring.process import Failed, run_all  # noqa: E402
+
+WAYS = os.path.join(HERE, "speed_ways.py")
+LIMIT = 600
+US, MS = (1e6, "us", 1), (1e3, "ms", 0)
 
 
-def gpt2_counts():
-    """The 148 gradients of GPT-2 124M, in elements."""
-    block = [3 * WIDTH, 3 * WIDTH * WIDTH, WIDTH, WIDTH * WIDTH, WIDTH, WIDTH, 4 * WIDTH,
-             4 * WIDTH * WIDTH, WIDTH, 4 * WIDTH * WIDTH, WIDTH, WIDTH]
-    return [50257 * WIDTH, 1024 * WIDTH] + block * 12 + [WIDTH, WIDTH]
+class Figure:
+    """A row of the table: what, in which unit, beside whom, and the goal: of the ratio, or of the time in
+    its unit."""
+
+    def __init__(self, what, unit, beside=None, ratio=None, most=None):
+        self.what, self.unit, self.beside, self.ratio, self.most = what, unit, beside, ratio, most
+
+    def text(self, seconds):
+        factor, word, digits = self.unit
+        return f"{factor * seconds:.{digits}f} {word}"
+
+    def goal(self):
+        if self.most is not None:
+            return f"<= {self.most} {self.unit[1]}"
+        return "-" if self.ratio is None else f"<= {self.ratio}"
+
+    def is_met(self, row):
+        """None: there is no goal."""
+        if self.most is not None:
+            return self.unit[0] * row["ours"] <= self.most
+        return None if self.ratio is None else row["ours"] <= self.ratio * row["beside"]
 
 
-def paired(ways, rounds, repeat=1):
-    """Median seconds of each way; ways take turns."""
-    times = {name: [] for name in ways}
-    for turn in range(rounds + 2):
-        for name, way in ways.items():
-            begin = time.perf_counter()
-            for _ in range(repeat):
-                way()
-            if turn >= 2:  # the first two warm up
-                times[name].append((time.perf_counter() - begin) / repeat)
-    return {name: statistics.median(found) for name, found in times.items()}
+FIGURES = {
+    "4 B, hvd": Figure("`hvd.allreduce_` of 4 B", US, "gloo", most=15),
+    "Horovod": Figure("the same by Horovod itself", US),
+    "4 B, dist": Figure("`dist.all_reduce` of 4 B", US, "gloo", most=20),
+    "submit": Figure("`hvd.allreduce_async_`, CPU time of a call", US, "libdp's share of it", most=5),
+    "synchronize": Figure("`hvd.synchronize`, CPU time of a call", US),
+    "optimizer": Figure("`DistributedOptimizer`, GPT-2's 148 gradients in ordinary memory", MS,
+                        "`dp_gradients_*()`", ratio=1.05),
+    "optimizer in place": Figure("the same in `dp_alloc()` memory, gradients already there", MS,
+                                 "`dp_gradients_*()`", ratio=1.05),
+    "optimizer, autograd's gradients": Figure("the same, gradients copied there from autograd's memory", MS,
+                                              "`dp_gradients_*()`, no copy"),
+    "DDP": Figure("DDP, the 148 gradients: backward with exchange less backward without", MS, "gloo",
+                  ratio=0.5),
+    "DDP, whole": Figure("the whole backward", MS, "gloo"),
+    "FSDP2": Figure("FSDP2, 8 layers of 4 M weights, forward and backward", MS, "gloo"),
+    "FSDP2, its memory": Figure("the same with `set_allocate_memory_from_process_group_for_comm(True)`", MS,
+                                "gloo"),
+    "link": Figure("DDP over 1 Gb/s and 100 us: `DP_WIRE=fp16`", MS, "gloo, DDP's fp16 hook", ratio=1.0),
+}
+LOCAL = ("small", "submit", "gradients", "ddp", "fsdp")
+ALL = (*LOCAL, "horovod", "link")
 
 
-def say(what, figures, unit=1e6, word="us"):
-    print(f"{what:44} " + "  ".join(f"{name} {unit * value:.1f} {word}" for name, value in figures.items()),
-          flush=True)
+class Report:
+    def __init__(self):
+        self.rows, self.versions, self.left_out = [], {}, []
+
+    def take(self, line):
+        """A line of rank 0: a figure, what it stands on, or text of some library."""
+        try:
+            row = json.loads(line)
+        except ValueError:
+            print(line.rstrip(), file=sys.stderr, flush=True)
+            return
+        if "figure" not in row:
+            self.versions = row
+            print(f"PyTorch {row['torch']}, the backend's form: {row['form']}", flush=True)
+            return
+        self.rows.append(row)
+        figure = FIGURES[row["figure"]]
+        text = f"{figure.what.replace('`', ''):74} {figure.text(row['ours']):>9}"
+        if figure.beside is not None and "beside" in row:
+            text += f"  {row['ours'] / row['beside']:5.2f} of {figure.beside} {figure.text(row['beside'])}"
+        met = figure.is_met(row)
+        if met is not None:
+            text += f"  goal {figure.goal()}: {'met' if met else 'NOT MET'}"
+        print(text, flush=True)
+
+    def leave_out(self, what, why):
+        self.left_out.append(f"{what}: {why}")
+        print(f"{what}: left out: {why}", flush=True)
+
+    def table(self):
+        """Markdown, for docs/pytorch.md."""
+        lines = ["| what | over libdp | beside it | ratio | goal |", "|---|---:|---:|---:|---|"]
+        for row in self.rows:
+            figure = FIGURES[row["figure"]]
+            beside, ratio = "-", "-"
+            if figure.beside is not None and "beside" in row:
+                beside = f"{figure.beside} {figure.text(row['beside'])}"
+                ratio = f"{row['ours'] / row['beside']:.2f}"
+            met = figure.is_met(row)
+            goal = figure.goal() if met is None else f"{figure.goal()}, {'met' if met else '**not met**'}"
+            lines.append(f"| {figure.what} | {figure.text(row['ours'])} | {beside} | {ratio} | {goal} |")
+        return "\n".join(lines + ["", *(f"Left out: {one}." for one in self.left_out)])
+
+    def goals(self):
+        verdicts = [FIGURES[row["figure"]].is_met(row) for row in self.rows]
+        return f"{verdicts.count(True)} of {len(verdicts) - verdicts.count(None)} goals met"
 
 
-class Rank:
-    """One rank of the two; all of it is called by both."""
-
-    def __init__(self, rank, place):
-        import torch
-        import torch.distributed as dist
-
-        import dp.torch as hvd
-        import dp.torch.backend  # noqa: F401  (makes the name known)
-        self.torch, self.dist, self.hvd, self.rank = torch, dist, hvd, rank
-        torch.set_num_threads(1)
-        hvd.init()
-        dist.init_process_group("dp", init_method="file://" + place, rank=rank, world_size=2)
-        self.gloo = dist.new_group(backend="gloo")
-        self.ours = dist.group.WORLD
-
-    def small(self):
-        """Four bytes, submit and wait in a loop."""
-        torch, dist, hvd = self.torch, self.dist, self.hvd
-        x = torch.ones(1)
-        ways = {"hvd.allreduce_": lambda: hvd.allreduce_(x, op=hvd.Average),
-                "the same, named": lambda: hvd.allreduce_(x, op=hvd.Average, name="x"),
-                "dist.all_reduce dp": lambda: dist.all_reduce(x, op=dist.ReduceOp.MAX),
-                "gloo": lambda: dist.all_reduce(x, op=dist.ReduceOp.MAX, group=self.gloo)}
-        return [("4 bytes", paired(ways, 20, 200), 1e6, "us")]
-
-    def submit(self):
-        """CPU time of the submitting thread for one of 148 small tensors; waits are not in it."""
-        torch, hvd = self.torch, self.hvd
-        tensors = [torch.ones(1) for _ in range(148)]
-        names = [f"t{i}" for i in range(148)]
-        spent, waited = [], []
-        for _ in range(30):
-            begin = time.thread_time()
-            handles = [hvd.allreduce_async_(x, name=n, op=hvd.Average) for x, n in zip(tensors, names)]
-            middle = time.thread_time()
-            for handle in handles:
-                hvd.synchronize(handle)
-            spent.append((middle - begin) / 148)
-            waited.append((time.thread_time() - middle) / 148)
-        return [("one of 148 tensors, CPU time of Python",
-                 {"submit": statistics.median(spent), "synchronize": statistics.median(waited)}, 1e6, "us")]
-
-    def gradients(self):
-        """GPT-2's 148 gradients, complete at once: DistributedOptimizer's hooks beside dp_gradients_*()."""
-        import dp
-        torch, hvd = self.torch, self.hvd
-        context = hvd.runtime.world.context
-        params = [torch.nn.Parameter(torch.zeros(n)) for n in gpt2_counts()]
-        for param in params:
-            param.grad = torch.full_like(param, self.rank + 1.0)
-        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(params, lr=0.0))
-        gradients = dp.Gradients(context, [(f"g{i}", None, p.grad) for i, p in enumerate(params)])
-
-        def by_optimizer():
-            for param in params:
-                optimizer._on_gradient(param)
-            optimizer.synchronize()
-
-        def by_c():
-            for i in range(len(params)):
-                gradients.ready(i)
-            gradients.sync()
-
-        by_optimizer()
-        assert params[5].grad[0] == 1.5, params[5].grad[0]
-        found = paired({"DistributedOptimizer": by_optimizer, "dp_gradients": by_c}, 8)
-        gradients.destroy()
-        return [("GPT-2's 148 gradients, ordinary memory", found, 1e3, "ms")]
-
-    def ddp(self):
-        """DDP of GPT-2's 148 parameters with a backward that computes nothing."""
-        torch, dist = self.torch, self.dist
-        from torch.nn.parallel import DistributedDataParallel
-
-        class Gradient(torch.autograd.Function):
-            @staticmethod
-            def forward(ctx, weight, number):
-                ctx.count = weight.numel()
-                return number.clone()
-
-            @staticmethod
-            def backward(ctx, number):
-                return torch.full((ctx.count,), float(number)), number
-
-        class Model(torch.nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.weights = torch.nn.ParameterList(torch.nn.Parameter(torch.zeros(n)) for n in gpt2_counts())
-
-            def forward(self, number):
-                for weight in self.weights:
-                    number = Gradient.apply(weight, number)
-                return number
-
-        def over(group):
-            model = DistributedDataParallel(Model(), process_group=group, gradient_as_bucket_view=True)
-
-            def step(sync=True):
-                loss = model(torch.tensor(self.rank + 1.0, requires_grad=True)) * (self.rank + 1.0)
-                loss.backward()
-                return model
-
-            return model, step
-
-        ours, by_dp = over(self.ours)
-        theirs, by_gloo = over(self.gloo)
-
-        def alone():
-            with ours.no_sync():
-                by_dp()
-
-        by_dp(), by_gloo()
-        for model in (ours, theirs):
-            assert float(model.module.weights[3].grad[0]) == 1.5, model.module.weights[3].grad[0]
-        found = paired({"dp": by_dp, "gloo": by_gloo, "no exchange": alone}, 6)
-        both = {name: found[name] - found["no exchange"] for name in ("dp", "gloo")}
-        return [("DDP, GPT-2's gradients, whole backward", found, 1e3, "ms"),
-                ("  of it communication", {**both, "gloo/dp": both["gloo"] / both["dp"] / 1e3}, 1e3, "ms")]
-
-    def fsdp(self):
-        """FSDP2 of eight layers of 4 M weights, a batch of one row: forward and backward."""
-        torch, dist = self.torch, self.dist
-        from torch.distributed.device_mesh import DeviceMesh
-        from torch.distributed.fsdp import fully_shard
-
-        def over(group, shared):
-            torch.manual_seed(0)
-            net = torch.nn.Sequential(*[torch.nn.Linear(2048, 2048) for _ in range(8)])
-            mesh = DeviceMesh.from_group(group, "cpu")
-            for layer in (*net, net):
-                fully_shard(layer, mesh=mesh)
-            if shared:
-                for layer in (*net, net):
-                    layer.set_allocate_memory_from_process_group_for_comm(True)
-            x = torch.ones(1, 2048)
-            return lambda: net(x).sum().backward()
-
-        ways = {"dp": over(self.ours, False), "dp, its memory": over(self.ours, True),
-                "gloo": over(self.gloo, False)}
-        return [("FSDP2, 8 x 4 M weights, a step", paired(ways, 8), 1e3, "ms")]
+def follow(command, environment, report):
+    """Runs a command and takes its lines as they come."""
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    timer = threading.Timer(LIMIT, process.terminate)
+    timer.start()
+    try:
+        for line in process.stdout:
+            report.take(line)
+        return process.wait()
+    finally:
+        timer.cancel()
+        if process.poll() is None:
+            process.terminate()
+            process.wait()
 
 
-ALL = ("small", "submit", "gradients", "ddp", "fsdp")
+def local(names, build, environment, report):
+    """Two ranks by dprun."""
+    with tempfile.TemporaryDirectory(prefix="dp-speed-") as folder:
+        return follow([os.path.join(build, "dprun"), "--no-prefix", "-np", "2", sys.executable, WAYS,
+                       "--init-method", "file://" + os.path.join(folder, "store"), *names],
+                      environment, report)
+
+
+def horovod(build, report):
+    """Horovod's own launcher starts Horovod's ranks."""
+    python = os.environ.get("HOROVOD_PYTHON") or os.path.join(build, "horovod-venv", "bin", "python")
+    starter = os.path.join(os.path.dirname(python), "horovodrun")
+    if not os.path.exists(starter):
+        return report.leave_out("Horovod", "not installed (HOROVOD_PYTHON, or tests/bench/compare --horovod)")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HOROVOD_CYCLE_TIME": "0"}
+    done = subprocess.run([starter, "-np", "2", "--gloo", python, WAYS, "horovod"], env=environment,
+                          capture_output=True, text=True, timeout=LIMIT)
+    lines = [line[line.index("{"):] for line in done.stdout.splitlines() if '{"figure"' in line]
+    if done.returncode != 0 or not lines:
+        return report.leave_out("Horovod", (done.stderr.strip().splitlines() or ["it said nothing"])[-1])
+    return report.take(lines[0])
+
+
+def over_link(build, environment, report):
+    """One rank in each of two network namespaces."""
+    link = Link(os.path.join(build, "tests", "link_relay"))
+    try:
+        link.open()
+        ranks = link.environments({name: environment[name] for name in ("PYTHONPATH", "LIBDP_PATH", "LIBDP_TORCH")}
+                                  | {"DP_WIRE": "fp16"})
+        outputs = run_all(link.commands([sys.executable, WAYS, "--init-method", "env://", "link"]), LIMIT, ranks)
+        print(f"link: {link.shape}", flush=True)
+        for line in outputs[0].splitlines():
+            if '"figure"' in line:
+                report.take(line)
+    except Failed as error:
+        report.leave_out("link", str(error))
+    finally:
+        link.close()
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("build", nargs="?", default="build")
-    parser.add_argument("--only", choices=ALL, action="append")
-    parser.add_argument("--form", choices=("native", "python"), default="")
-    parser.add_argument("--place", help=argparse.SUPPRESS)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("build", nargs="?", default="build", help="a build folder (build)")
+    parser.add_argument("--only", choices=ALL, action="append", help="these figures alone; may be repeated")
+    parser.add_argument("--form", choices=("native", "python"), default="",
+                        help="of the backend: of C++, compiled first where it is not yet, or of Python")
+    parser.add_argument("--table", action="store_true", help="at the end all figures as a Markdown table")
     args = parser.parse_args()
-    if args.place is None:
-        build = os.path.abspath(args.build)
-        with tempfile.TemporaryDirectory(prefix="dp-speed-") as folder:
-            environment = {**os.environ, "PYTHONPATH": PACKAGE, "OMP_NUM_THREADS": "1",
-                           "LIBDP_PATH": os.path.join(build, "libdp.so.0"), "LIBDP_TORCH": args.form}
-            return subprocess.run([os.path.join(build, "dprun"), "--no-prefix", "-np", "2", sys.executable,
-                                   os.path.abspath(__file__), *sys.argv[1:], "--place",
-                                   os.path.join(folder, "store")], env=environment).returncode
-    rank = Rank(int(os.environ["DP_RANK"]), args.place)
-    if rank.rank == 0:
-        form = type(rank.ours._get_backend(rank.torch.device("cpu"))).__name__
-        print(f"torch {rank.torch.__version__}, the backend's form: "
-              f"{'Python' if form == 'DpBackend' else 'C++'}", flush=True)
-    for name in args.only or ALL:
-        for what, figures, unit, word in getattr(rank, name)():
-            if rank.rank == 0:
-                say(what, figures, unit, word)
-    rank.dist.destroy_process_group()
-    return 0
+    build, names, report = os.path.abspath(args.build), args.only or ALL, Report()
+    environment = {**os.environ, "PYTHONPATH": PACKAGE, "OMP_NUM_THREADS": "1", "LIBDP_TORCH": args.form,
+                   "LIBDP_PATH": os.path.join(build, "libdp.so.0")}
+    about = machine.describe(os.path.dirname(PACKAGE), {})
+    about["Python"] = sys.version.split()[0]
+    print("\n".join(f"{name:18} {value}" for name, value in about.items() if value), flush=True)
+    status = 0
+    if any(name in LOCAL for name in names):
+        status = local([name for name in LOCAL if name in names], build, environment, report)
+    if "horovod" in names:
+        horovod(build, report)
+    if "link" in names:
+        over_link(build, environment, report)
+    print(report.goals())
+    if args.table:
+        print(f"\n{datetime.date.today():%-d %B %Y}, revision {about['revision']}, {about['processor']}, "
+              f"{about['system']}, Python {about['Python']}, PyTorch {report.versions.get('torch', '?')}, the "
+              f"backend's form of {report.versions.get('form', '?')}, two ranks; load {about['load at the start']} "
+              f"at the start\n\n{report.table()}")
+    return status
 
 
 if __name__ == "__main__":

@@ -1,0 +1,283 @@
+"""What speed.py times, on one of two ranks: each function of Ways makes figures, all ranks call it.
+
+Ways take turns within a function, so that both sides of a ratio see the machine as it is in that minute.
+Results are checked before they are timed. Rank 0 prints each figure as a line of JSON.
+"""
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+
+WIDTH = 768
+TENSORS = 148  # gradients of GPT-2
+MB = 1e6
+HOOK = "dp's wire, fp16"  # of link()
+
+
+def gpt2_counts():
+    """The 148 gradients of GPT-2 124M, in elements."""
+    block = [3 * WIDTH, 3 * WIDTH * WIDTH, WIDTH, WIDTH * WIDTH, WIDTH, WIDTH, 4 * WIDTH,
+             4 * WIDTH * WIDTH, WIDTH, 4 * WIDTH * WIDTH, WIDTH, WIDTH]
+    return [50257 * WIDTH, 1024 * WIDTH] + block * 12 + [WIDTH, WIDTH]
+
+
+def paired(ways, rounds, repeat=1, clock=time.perf_counter):
+    """Median seconds of each way; ways take turns."""
+    times = {name: [] for name in ways}
+    for turn in range(rounds + 2):
+        for name, way in ways.items():
+            begin = clock()
+            for _ in range(repeat):
+                way()
+            if turn >= 2:  # the first two warm up
+                times[name].append((clock() - begin) / repeat)
+    return {name: statistics.median(found) for name, found in times.items()}
+
+
+def tell(rank, name, **seconds):
+    """A figure of speed.py's list, in seconds."""
+    if rank == 0:
+        print(json.dumps({"figure": name, **seconds}), flush=True)
+
+
+class Ways:
+    def __init__(self, rank, init_method):
+        import torch
+        import torch.distributed as dist
+
+        import dp.torch.backend  # noqa: F401  (makes the name known)
+        self.torch, self.dist, self.rank = torch, dist, rank
+        torch.set_num_threads(1)
+        dist.init_process_group("dp", init_method=init_method, rank=rank, world_size=2)
+        self.ours = dist.group.WORLD
+        self.gloo = dist.new_group(backend="gloo")
+        if rank == 0:
+            form = type(self.ours._get_backend(torch.device("cpu"))).__name__
+            print(json.dumps({"torch": torch.__version__,
+                              "form": "Python" if form == "DpBackend" else "C++"}), flush=True)
+
+    def hvd(self):
+        """Horovod's API in its own world, which dprun describes."""
+        import dp.torch as hvd
+        hvd.init()
+        return hvd
+
+    # ---- Small tensors ------------------------------------------------------------------------
+
+    def small(self):
+        """Four bytes, submit and wait in a loop."""
+        torch, dist, hvd = self.torch, self.dist, self.hvd()
+        x = torch.ones(1)
+        found = paired({
+            "hvd": lambda: hvd.allreduce_(x, op=hvd.Average, name="x"),
+            "dist": lambda: dist.all_reduce(x, op=dist.ReduceOp.MAX),
+            "gloo": lambda: dist.all_reduce(x, op=dist.ReduceOp.MAX, group=self.gloo)}, 20, 200)
+        assert x[0] == 1.0, x
+        tell(self.rank, "4 B, hvd", ours=found["hvd"], beside=found["gloo"])
+        tell(self.rank, "4 B, dist", ours=found["dist"], beside=found["gloo"])
+
+    def submit(self):
+        """CPU time of the submitting thread for each of 148 small tensors; waits are another figure."""
+        torch, hvd = self.torch, self.hvd()
+        from dp.torch import reduction
+        names = hvd.runtime.global_process_set.names
+        tensors = [torch.ones(1) for _ in range(TENSORS)]
+        given = [f"t{i}" for i in range(TENSORS)]
+        spent = {"submit": [], "wait": [], "bare": []}
+        for turn in range(42):
+            begin = time.thread_time()
+            handles = [hvd.allreduce_async_(x, name=n, op=hvd.Average) for x, n in zip(tensors, given)]
+            middle = time.thread_time()
+            for handle in handles:
+                hvd.synchronize(handle)
+            end = time.thread_time()
+            # The same calls of libdp again, without anything around them.
+            slots = [names.slots[name] for name in given]
+            again = time.thread_time()
+            for slot in slots:
+                reduction._allreduce(*slot.arguments)
+            bare = time.thread_time() - again
+            for slot in slots:
+                reduction.Reduction(slot.context, slot.handle.value, None, None).wait()
+            if turn >= 2:
+                for name, seconds in (("submit", middle - begin), ("wait", end - middle), ("bare", bare)):
+                    spent[name].append(seconds / TENSORS)
+        found = {name: statistics.median(times) for name, times in spent.items()}
+        tell(self.rank, "submit", ours=found["submit"], beside=found["bare"])
+        tell(self.rank, "synchronize", ours=found["wait"])
+
+    # ---- GPT-2's gradients --------------------------------------------------------------------
+
+    def gradients(self):
+        """GPT-2's 148 gradients, complete at once: DistributedOptimizer's hooks beside dp_gradients_*()."""
+        torch, hvd = self.torch, self.hvd()
+        self._gradients(hvd, "optimizer", False, lambda count: torch.zeros(count))
+        context = hvd.runtime.world.context
+        self._gradients(hvd, "optimizer in place", True, lambda count: torch.frombuffer(
+            context.alloc(4 * count), dtype=torch.float32))
+
+    def _gradients(self, hvd, name, in_place, make):
+        """make(count): memory of dp_gradients'."""
+        import dp
+        torch, value = self.torch, self.rank + 1.0
+        params = [torch.nn.Parameter(torch.empty(n)) for n in gpt2_counts()]
+        made = [torch.full_like(param, value) for param in params]
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(params, lr=0.0), in_place=in_place)
+        theirs = [make(n) for n in gpt2_counts()]
+        gradients = dp.Gradients(hvd.runtime.world.context,
+                                 [(f"{name} {i}", None, one) for i, one in enumerate(theirs)])
+
+        def by_optimizer():
+            for param in params:
+                optimizer._on_gradient(param)
+            optimizer.synchronize()
+
+        def as_autograd():  # leaves gradients in memory of its own in each step
+            for param, gradient in zip(params, made):
+                param.grad = gradient
+            by_optimizer()
+
+        def by_c():
+            for i in range(len(params)):
+                gradients.ready(i)
+            gradients.sync()
+
+        for _ in range(3):  # the arena comes with the third step
+            as_autograd()
+        assert in_place == (optimizer._arena is not None)
+        assert in_place or params[5].grad[0] == 1.5, params[5].grad[0]
+        for gradient in made:
+            gradient.fill_(value)
+        as_autograd()
+        assert params[5].grad[0] == 1.5, params[5].grad[0]
+        for one in theirs:
+            one.fill_(value)
+        by_c()
+        assert theirs[5][0] == 1.5, theirs[5][0]
+        ways = {"ours": by_optimizer, "beside": by_c}
+        if in_place:
+            ways["autograd"] = as_autograd
+        found = paired(ways, 10)
+        tell(self.rank, name, ours=found["ours"], beside=found["beside"])
+        if in_place:
+            tell(self.rank, "optimizer, autograd's gradients", ours=found["autograd"], beside=found["beside"])
+        gradients.destroy()
+
+    # ---- torch.distributed --------------------------------------------------------------------
+
+    def _model(self):
+        """GPT-2's 148 parameters with a backward that computes nothing but fills gradients."""
+        torch = self.torch
+
+        class Gradient(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, weight, number):
+                ctx.count = weight.numel()
+                return number.clone()
+
+            @staticmethod
+            def backward(ctx, number):
+                return torch.full((ctx.count,), float(number)), number
+
+        class Model(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.weights = torch.nn.ParameterList(torch.nn.Parameter(torch.zeros(n)) for n in gpt2_counts())
+
+            def forward(self, number):
+                for weight in self.weights:
+                    number = Gradient.apply(weight, number)
+                return number
+
+        return Model()
+
+    def _ddp(self, group, hook=None):
+        """A step of DDP over the group, and the model."""
+        torch = self.torch
+        from torch.nn.parallel import DistributedDataParallel
+        model = DistributedDataParallel(self._model(), process_group=group, gradient_as_bucket_view=True)
+        if hook is not None:
+            model.register_comm_hook(group, hook)
+
+        def step():
+            (model(torch.tensor(1.0, requires_grad=True)) * (self.rank + 1.0)).backward()
+
+        step()
+        found = float(model.module.weights[3].grad[0])
+        assert found == 1.5, found
+        return model, step
+
+    def ddp(self):
+        """DDP of GPT-2's gradients; communication is what a backward takes more than one without exchange."""
+        ours, by_dp = self._ddp(self.ours)
+        _, by_gloo = self._ddp(self.gloo)
+
+        def alone():
+            with ours.no_sync():
+                by_dp()
+
+        found = paired({"dp": by_dp, "gloo": by_gloo, "alone": alone}, 10)
+        tell(self.rank, "DDP", ours=found["dp"] - found["alone"], beside=found["gloo"] - found["alone"])
+        tell(self.rank, "DDP, whole", ours=found["dp"], beside=found["gloo"])
+
+    def fsdp(self):
+        """FSDP2 of eight layers of 4 M weights, a batch of one row: forward and backward."""
+        torch = self.torch
+        from torch.distributed.device_mesh import DeviceMesh
+        from torch.distributed.fsdp import fully_shard
+
+        def over(group, shared):
+            torch.manual_seed(0)
+            net = torch.nn.Sequential(*[torch.nn.Linear(2048, 2048) for _ in range(8)])
+            mesh = DeviceMesh.from_group(group, "cpu")
+            for layer in (*net, net):
+                fully_shard(layer, mesh=mesh)
+            if shared:
+                for layer in (*net, net):
+                    layer.set_allocate_memory_from_process_group_for_comm(True)
+            x = torch.ones(1, 2048)
+            return lambda: net(x).sum().backward()
+
+        found = paired({"dp": over(self.ours, False), "shared": over(self.ours, True),
+                        "gloo": over(self.gloo, False)}, 10)
+        tell(self.rank, "FSDP2", ours=found["dp"], beside=found["gloo"])
+        tell(self.rank, "FSDP2, its memory", ours=found["shared"], beside=found["gloo"])
+
+    def link(self):
+        """DDP's fp16 hook over gloo, and plain DDP over dp with DP_WIRE=fp16, in two namespaces."""
+        from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+        _, by_dp = self._ddp(self.ours)
+        _, by_gloo = self._ddp(self.gloo, default_hooks.fp16_compress_hook)
+        found = paired({"dp": by_dp, "gloo": by_gloo}, 3)
+        tell(self.rank, "link", ours=found["dp"], beside=found["gloo"])
+
+
+def horovod():
+    """Four bytes by Horovod itself, started by its own launcher."""
+    import horovod.torch as hvd
+    import torch
+    hvd.init()
+    torch.set_num_threads(1)
+    x = torch.ones(1)
+    found = paired({"hvd": lambda: hvd.allreduce_(x, op=hvd.Average, name="x")}, 20, 20)
+    tell(hvd.rank(), "Horovod", ours=found["hvd"])
+    hvd.shutdown()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--init-method")
+    parser.add_argument("figures", nargs="+")
+    args = parser.parse_args()
+    if args.figures == ["horovod"]:
+        return horovod()
+    ways = Ways(int(os.environ["RANK"]), args.init_method)
+    for name in args.figures:
+        getattr(ways, name)()
+    return ways.dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
